@@ -1,0 +1,51 @@
+# Compile options of every target of ours, and the shapes in which targets are made.
+
+set(WARREN_SANITIZE "" CACHE STRING "Sanitizers to build with: address,undefined or thread")
+
+add_library(warren_options INTERFACE)
+target_compile_options(warren_options INTERFACE
+  -Wall -Wextra -Wpedantic -Werror -Wshadow -Wconversion -Wno-sign-conversion
+  -Wnon-virtual-dtor -Woverloaded-virtual -Wimplicit-fallthrough -fno-math-errno -ffp-contract=off)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # GCC 12 reports these falsely inside libstdc++ at -O2 and above.
+  target_compile_options(warren_options INTERFACE -Wno-maybe-uninitialized -Wno-restrict -Wno-array-bounds
+    -Wno-stringop-overflow -Wno-stringop-overread)
+endif()
+if(WARREN_SANITIZE)
+  add_compile_options(-fsanitize=${WARREN_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${WARREN_SANITIZE})
+  if(WARREN_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    add_compile_options(-Wno-tsan)  # atomic_thread_fence, which only third-party headers use
+  endif()
+endif()
+
+# warren_library(NAME name SOURCES ... DEPS ...): a static library of ours, with the project's root as include path.
+function(warren_library)
+  cmake_parse_arguments(A "" "NAME" "SOURCES;DEPS" ${ARGN})
+  add_library(${A_NAME} STATIC ${A_SOURCES})
+  target_include_directories(${A_NAME} PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/worker/include)
+  target_link_libraries(${A_NAME} PUBLIC ${A_DEPS} PRIVATE warren_options)
+  set_target_properties(${A_NAME} PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+endfunction()
+
+# warren_program(NAME name SOURCES ... DEPS ...): an executable in bin/.
+function(warren_program)
+  cmake_parse_arguments(A "" "NAME" "SOURCES;DEPS" ${ARGN})
+  add_executable(${A_NAME} ${A_SOURCES})
+  target_include_directories(${A_NAME} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${A_NAME} PRIVATE ${A_DEPS} warren_options)
+endfunction()
+
+# warren_test(NAME name SOURCES ... DEPS ... [LABELS ...] [TIMEOUT seconds]): a GoogleTest program, one CTest entry.
+function(warren_test)
+  cmake_parse_arguments(A "" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  add_executable(${A_NAME} ${A_SOURCES})
+  target_include_directories(${A_NAME} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${A_NAME} PRIVATE ${A_DEPS} GTest::gmock GTest::gtest_main warren_options)
+  set_target_properties(${A_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME ${A_NAME} COMMAND ${A_NAME})
+  if(NOT A_TIMEOUT)
+    set(A_TIMEOUT 120)
+  endif()
+  set_tests_properties(${A_NAME} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}")
+endfunction()

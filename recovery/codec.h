@@ -1,0 +1,47 @@
+// Control messages: bytes to validated envelopes and back. The one place where what a peer sent is judged by itself;
+// what needs context (is this epoch the current one?) is judged by the machines.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "recovery/ids.h"
+#include "recovery/messages.pb.h"
+#include "recovery/result.h"
+
+namespace warren {
+
+inline constexpr std::uint32_t kProtocolVersion = 1;
+
+// Who may send an envelope.
+enum class Side { kWorker, kTracker };
+
+// Serializes. The envelope must be valid (checked: an invalid one is our own bug).
+[[nodiscard]] std::string encode(const wire::Envelope& envelope, Side from);
+
+// Parses and validates what `from` sent. kRefused: another protocol version (the message names both). kCorrupt: not an
+// envelope, over a limit, a body that this side never sends, a field out of range. Never allocates more than the input's size
+// times a small constant.
+[[nodiscard]] Result<wire::Envelope> decode_envelope(std::span<const std::byte> bytes, Side from);
+
+// One function a message kind; each says why the message is invalid. Public so that tests and fuzzers reach them.
+[[nodiscard]] Status validate(const wire::Join& join);
+[[nodiscard]] Status validate(const wire::Heartbeat& heartbeat);
+[[nodiscard]] Status validate(const wire::LinkBroken& broken);
+[[nodiscard]] Status validate(const wire::RoundFailed& failed);
+[[nodiscard]] Status validate(const wire::Stopped& stopped);
+[[nodiscard]] Status validate(const wire::Leave& leave);
+[[nodiscard]] Status validate(const wire::Welcome& welcome);
+[[nodiscard]] Status validate(const wire::Refused& refused);
+[[nodiscard]] Status validate(const wire::Plan& plan);
+[[nodiscard]] Status validate(const wire::Interrupt& interrupt);
+[[nodiscard]] Status validate(const wire::Finished& finished);
+[[nodiscard]] Status validate(const wire::HeartbeatReply& reply);
+[[nodiscard]] Status validate(const wire::JobSettings& settings);
+
+// Names that people and file systems can live with: 1 … limit bytes of [A-Za-z0-9._:/@-], not starting with '-' or '.'.
+[[nodiscard]] Status validate_name(std::string_view what, std::string_view name, std::size_t limit_bytes);
+
+}  // namespace warren

@@ -1,0 +1,96 @@
+// The header in front of every chunk on a data link, and the fingerprint of a collective call.
+//
+// On the wire: 96 bytes, little-endian, in the order of the members of FrameHeader. The checksum covers the 88 bytes
+// before it and the payload; the transport computes and verifies it (0: checksums are off for this job).
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "recovery/ids.h"
+#include "recovery/result.h"
+
+namespace warren {
+
+// The values of these three enums are on the wire and in the C ABI.
+enum class Collective : std::uint8_t {
+  kAllreduce = 1,
+  kReduce = 2,
+  kBroadcast = 3,
+  kBarrier = 4,
+  kAllgather = 5,
+  kAllgatherv = 6,
+  kReduceScatter = 7,
+  kGather = 8,
+  kScatter = 9,
+  kAllToAll = 10,
+  kPoint = 11,  // send and recv
+};
+enum class DataType : std::uint8_t {
+  kI8 = 1, kU8 = 2, kI32 = 3, kU32 = 4, kI64 = 5, kU64 = 6, kF16 = 7, kBF16 = 8, kF32 = 9, kF64 = 10,
+  kCustom = 11,  // a user's trivially-copyable type with a user's function
+};
+enum class ReduceOp : std::uint8_t {
+  kNone = 0, kSum = 1, kProduct = 2, kMin = 3, kMax = 4, kBitAnd = 5, kBitOr = 6, kBitXor = 7, kAverage = 8, kCustom = 9,
+};
+
+[[nodiscard]] const char* to_string(Collective collective);
+[[nodiscard]] const char* to_string(DataType type);
+[[nodiscard]] const char* to_string(ReduceOp op);
+// Bytes of one element; 0 for kCustom, whose size the caller gives.
+[[nodiscard]] std::size_t element_bytes(DataType type);
+
+// What a rank says it is calling. Ranks of a round must agree on all of it; site 0 means unknown and agrees with all.
+struct Fingerprint {
+  Collective collective{};
+  DataType type{};
+  ReduceOp op{};
+  std::uint8_t algorithm = 0;  // schedule::Algorithm, so that a rank with another plan is found out
+  std::int32_t root = -1;      // -1: the collective has none. For kPoint: the tag
+  std::uint64_t count = 0;     // elements, as the call was given them
+  std::uint64_t shape = 0;     // hash of unequal counts, or the element size of a custom type; else 0
+  std::uint64_t site = 0;      // upper 24 bits: hash of the module's name; lower 40: offset in it
+  friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
+};
+
+// "allreduce(f32, sum, count 1024) at 5f3a21+0x1234", for error messages.
+[[nodiscard]] std::string to_string(const Fingerprint& fingerprint);
+// Whether two ranks' fingerprints of one round agree.
+[[nodiscard]] bool agree(const Fingerprint& a, const Fingerprint& b);
+
+enum class FrameKind : std::uint8_t { kCollective = 1, kPoint = 2 };
+
+struct FrameHeader {
+  static constexpr std::uint32_t kMagic = 0x4e525257;  // "WRRN"
+  static constexpr std::uint8_t kVersion = 1;
+  static constexpr std::size_t kWireBytes = 96;
+  static constexpr std::size_t kChecksummedBytes = 88;
+
+  FrameKind kind = FrameKind::kCollective;
+  std::uint16_t stream = 0;
+  Epoch epoch;
+  RoundId round;
+  std::uint32_t message = 0;  // ordinal among the messages of this round from this sender to this receiver
+  Fingerprint fingerprint;
+  std::uint32_t payload_bytes = 0;
+  std::uint64_t checksum = 0;
+};
+
+using FrameBytes = std::array<std::byte, FrameHeader::kWireBytes>;
+
+void encode(const FrameHeader& header, std::span<std::byte, FrameHeader::kWireBytes> out);
+
+// Reads a header that a peer sent. Refuses, with a reason: wrong magic or version, unknown enum values, a payload over
+// limits::kMaxChunkBytes, a reserved field that is not zero. Checks nothing that needs context: see match().
+[[nodiscard]] Result<FrameHeader> decode(std::span<const std::byte, FrameHeader::kWireBytes> bytes);
+
+// Whether `got` is the frame that the receiver waits for: kind, stream, epoch, round, message, fingerprint, payload size.
+// A stale epoch and another stream are kCorrupt (the link broke its promise); a different round or fingerprint is kDesync and
+// the message names both calls.
+[[nodiscard]] Status match(const FrameHeader& expected, const FrameHeader& got);
+
+}  // namespace warren

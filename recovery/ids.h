@@ -1,0 +1,58 @@
+// Identifiers. Each is a type of its own, so that an epoch is never passed for a version.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace warren {
+
+template <class Tag, class Int>
+struct Id {
+  using value_type = Int;
+  Int value{};
+
+  constexpr Id() = default;
+  constexpr explicit Id(Int v) : value(v) {}
+  friend constexpr auto operator<=>(const Id&, const Id&) = default;
+  [[nodiscard]] constexpr Id next() const { return Id(static_cast<Int>(value + 1)); }
+};
+
+// A worker's stable slot in the job, 0 … world size − 1.
+using Rank = Id<struct RankTag, std::int32_t>;
+// One membership generation; raised by the tracker alone. 0: none yet.
+using Epoch = Id<struct EpochTag, std::uint64_t>;
+// One process life of a worker or of the tracker: random, never 0.
+using Incarnation = Id<struct IncarnationTag, std::uint64_t>;
+// Raised by each rollback.
+using Timeline = Id<struct TimelineTag, std::uint32_t>;
+// How many checkpoints the program has taken.
+using Version = Id<struct VersionTag, std::uint64_t>;
+// Position of a round within its version and group.
+using Sequence = Id<struct SequenceTag, std::uint64_t>;
+// The job's whole world is group 0; groups split from it carry a hash of how they were made.
+using GroupId = Id<struct GroupTag, std::uint64_t>;
+
+inline constexpr GroupId kWorldGroup{0};
+inline constexpr Rank kNoRank{-1};
+
+// The name of one round (DESIGN: round).
+struct RoundId {
+  Timeline timeline;
+  GroupId group;
+  Version version;
+  Sequence sequence;
+  friend constexpr auto operator<=>(const RoundId&, const RoundId&) = default;
+};
+
+// "round 3.17" or "round 3.17 of group 1f": version.sequence, for people.
+[[nodiscard]] std::string to_string(const RoundId& round);
+
+}  // namespace warren
+
+template <class Tag, class Int>
+struct std::hash<warren::Id<Tag, Int>> {
+  std::size_t operator()(const warren::Id<Tag, Int>& id) const noexcept { return std::hash<Int>{}(id.value); }
+};

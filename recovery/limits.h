@@ -1,0 +1,52 @@
+// Every limit of the protocol, in one place, with the relations between them checked here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace warren::limits {
+
+inline constexpr std::uint32_t kMaxWorldSize = 16384;
+inline constexpr std::size_t kMaxJobNameBytes = 128;
+inline constexpr std::size_t kMaxWorkerIdBytes = 128;
+inline constexpr std::size_t kMaxHostIdBytes = 128;
+inline constexpr std::size_t kMaxAddressBytes = 128;
+inline constexpr std::size_t kMaxEndpointsPerWorker = 8;
+inline constexpr std::size_t kMaxReasonBytes = 4096;
+inline constexpr std::size_t kMaxRoundsPerHeartbeat = 16;
+
+// A plan lists every member; nothing else on the control plane comes near it.
+inline constexpr std::size_t kMaxMemberBytes =
+    kMaxWorkerIdBytes + 2 * kMaxHostIdBytes + kMaxEndpointsPerWorker * (kMaxAddressBytes + 16) + 128;
+inline constexpr std::size_t kMaxControlMessageBytes = std::size_t{32} << 20;
+static_assert(kMaxWorldSize * kMaxMemberBytes <= kMaxControlMessageBytes, "the largest plan fits in one message");
+
+// Data plane. A frame carries one chunk.
+inline constexpr std::size_t kMinChunkBytes = 1024;
+inline constexpr std::size_t kDefaultChunkBytes = std::size_t{256} << 10;
+inline constexpr std::size_t kMaxChunkBytes = std::size_t{4} << 20;
+inline constexpr std::uint32_t kMaxStreams = 16;
+// A collective moves at most this many bytes per rank: offsets and byte counts never overflow 63 bits.
+inline constexpr std::uint64_t kMaxBufferBytes = std::uint64_t{1} << 46;
+inline constexpr std::uint64_t kMaxTag = (std::uint64_t{1} << 31) - 1;
+// A user's reduction works on elements up to this size.
+inline constexpr std::size_t kMaxCustomElementBytes = 4096;
+static_assert(kMinChunkBytes <= kDefaultChunkBytes && kDefaultChunkBytes <= kMaxChunkBytes);
+static_assert(kMaxBufferBytes <= INT64_MAX / kMaxWorldSize, "total bytes over all ranks fit in 63 bits");
+
+// Queues.
+inline constexpr std::size_t kMaxOutstandingRounds = 4096;         // asynchronous calls not yet finished, per worker
+inline constexpr std::size_t kMaxUnexpectedBytes = std::size_t{64} << 20;  // early point-to-point payload, per peer
+inline constexpr std::size_t kMaxPendingHandshakes = 1024;
+inline constexpr std::size_t kMaxJobsPerTracker = 1024;
+inline constexpr std::size_t kMaxGroups = 4096;
+
+// Time. The user gives the round timeout; the rest derives from it.
+inline constexpr std::int64_t kMinRoundTimeoutMs = 100;
+inline constexpr std::int64_t kDefaultRoundTimeoutMs = 10'000;
+inline constexpr std::int64_t kMaxRoundTimeoutMs = 24LL * 3600 * 1000;
+inline constexpr std::int64_t kHeartbeatsPerRoundTimeout = 5;
+inline constexpr std::int64_t kMaxHeartbeatIntervalMs = 1000;
+inline constexpr std::int64_t kDefaultJoinTimeoutMs = 300'000;
+
+}  // namespace warren::limits

@@ -1,0 +1,34 @@
+// What the tracker's and the worker's machines have in common: time, timers, log events, counted transitions.
+//
+// A machine takes an event and the time and appends effects to a list. Its shell carries the effects out in their order,
+// each before the next: "persist, then send" is a property of the list. Machines have no clock, thread, socket, disk,
+// log or randomness; equal inputs give equal effects.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace warren {
+
+// Milliseconds on a monotonic clock that the shell chooses.
+struct TimeMs {
+  std::int64_t value = 0;
+  friend constexpr auto operator<=>(const TimeMs&, const TimeMs&) = default;
+  friend constexpr TimeMs operator+(TimeMs t, std::int64_t ms) { return {t.value + ms}; }
+  friend constexpr std::int64_t operator-(TimeMs a, TimeMs b) { return a.value - b.value; }
+};
+
+enum class Severity { kInfo, kWarning, kError };
+
+// One line for people, and the same as fields for machines. `name` is stable (docs/events.md lists them).
+struct LogEvent {
+  Severity severity = Severity::kInfo;
+  std::string name;  // "worker_joined"
+  std::string text;  // the sentence for people
+  std::vector<std::pair<std::string, std::string>> fields;  // rank, epoch, version, sequence, worker, … as known
+};
+
+}  // namespace warren

@@ -1,0 +1,46 @@
+#include "recovery/result.h"
+
+#include "recovery/ids.h"
+
+
+namespace warren {
+
+std::string_view to_string(Code code) {
+  switch (code) {
+    case Code::kOk: return "ok";
+    case Code::kInvalidArgument: return "invalid argument";
+    case Code::kUnavailable: return "unavailable";
+    case Code::kRefused: return "refused";
+    case Code::kTimeout: return "timeout";
+    case Code::kPeerLost: return "peer lost";
+    case Code::kDesync: return "desync";
+    case Code::kClosed: return "closed";
+    case Code::kExhausted: return "exhausted";
+    case Code::kCorrupt: return "corrupt";
+    case Code::kInternal: return "internal";
+  }
+  return "unknown";
+}
+
+std::string Status::describe() const {
+  std::string text;
+  for (const Failure* f = failure_.get(); f != nullptr; f = f->cause.get()) {
+    if (!text.empty()) text += ": ";
+    text += f->message;
+  }
+  return text;
+}
+
+std::string to_string(const RoundId& round) {
+  std::string text = "round " + std::to_string(round.version.value) + "." + std::to_string(round.sequence.value);
+  if (round.group != kWorldGroup) {
+    static constexpr char kHex[] = "0123456789abcdef";
+    std::string hex;
+    for (std::uint64_t v = round.group.value; v != 0; v >>= 4) hex.insert(hex.begin(), kHex[v & 15]);
+    text += " of group " + hex;
+  }
+  if (round.timeline.value != 0) text += " on timeline " + std::to_string(round.timeline.value);
+  return text;
+}
+
+}  // namespace warren

@@ -1,0 +1,165 @@
+/* Warren's C interface. <warren/warren.h> is the C++ interface on top of it.
+ *
+ * Every function returns a warren_code; on failure warren_last_error() holds the text for the calling thread, with the
+ * chain of causes. No function throws, terminates the process or installs a signal handler.
+ *
+ * Threads: one thread at a time may call functions of one communicator and of those split from it (another thread may
+ * take over if the two synchronize); a call that finds another one inside fails with WARREN_INVALID_ARGUMENT.
+ * Different communicators made by warren_create are independent. Fork: a child process must not use a communicator that
+ * its parent made; calls there fail with WARREN_CLOSED.
+ */
+#ifndef WARREN_C_API_H_
+#define WARREN_C_API_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define WARREN_API __attribute__((visibility("default")))
+
+typedef enum warren_code {
+  WARREN_OK = 0,
+  WARREN_INVALID_ARGUMENT = 1, /* change the call or the setting */
+  WARREN_UNAVAILABLE = 2,      /* nobody answers, or a resource is missing */
+  WARREN_REFUSED = 3,          /* the tracker or a peer said no: secret, job, version, world size */
+  WARREN_TIMEOUT = 4,
+  WARREN_PEER_LOST = 5,        /* a rank is gone; destroy the communicator and create a new one to join again */
+  WARREN_DESYNC = 6,           /* ranks called different things */
+  WARREN_CLOSED = 7,           /* finalized, destroyed, forked or fenced */
+  WARREN_EXHAUSTED = 8,        /* a limit was reached */
+  WARREN_CORRUPT = 9,          /* bytes do not match their checksum or format */
+  WARREN_INTERNAL = 10
+} warren_code;
+
+typedef enum warren_type {
+  WARREN_I8 = 1, WARREN_U8 = 2, WARREN_I32 = 3, WARREN_U32 = 4, WARREN_I64 = 5, WARREN_U64 = 6,
+  WARREN_F16 = 7, WARREN_BF16 = 8, WARREN_F32 = 9, WARREN_F64 = 10
+} warren_type;
+
+typedef enum warren_op {
+  WARREN_SUM = 1, WARREN_PRODUCT = 2, WARREN_MIN = 3, WARREN_MAX = 4,
+  WARREN_BIT_AND = 5, WARREN_BIT_OR = 6, WARREN_BIT_XOR = 7, WARREN_AVERAGE = 8
+} warren_op;
+
+typedef struct warren_comm warren_comm;     /* a communicator */
+typedef struct warren_handle warren_handle; /* an asynchronous call */
+
+typedef enum warren_log_level { WARREN_LOG_INFO = 0, WARREN_LOG_WARNING = 1, WARREN_LOG_ERROR = 2 } warren_log_level;
+/* Called from any thread of the library; `text` is valid during the call. */
+typedef void (*warren_log_sink)(warren_log_level level, const char* text, void* context);
+/* Called once when the call has finished, from the thread that finished it, which may be the library's. It must not
+ * call the communicator's functions. */
+typedef void (*warren_callback)(warren_code code, const char* error, void* context);
+/* for i in [0, n): inout[i] = a[i] (+) inout[i]; associative and commutative; must not throw or block */
+typedef void (*warren_custom_reduce)(const void* a, void* inout, size_t n, void* context);
+
+/* What is NULL, 0 or negative here is taken from WARREN_* variables, the file named by WARREN_CONFIG, the launcher's
+ * variables, or the default, in this order. Fill with warren_options_init first. */
+typedef struct warren_options {
+  size_t struct_size;         /* set by warren_options_init */
+  const char* tracker;        /* "host:port" or "[v6]:port" */
+  const char* job;            /* name of the job */
+  const char* worker_id;      /* stable identity of this worker over its lives, unique in the job */
+  int32_t world_size;
+  const char* secret_file;    /* a file of mode 0600, made by `warren keygen` */
+  int32_t insecure_no_auth;   /* 1: no authentication, for machines where nobody else can connect */
+  const char* host_id;        /* equal for ranks that share memory; default: this machine and container */
+  const char* bind_address;   /* where data links are accepted; default: the interface of the route to the tracker */
+  const char* advertise_address; /* what peers are told to connect to; default: bind_address */
+  int64_t round_timeout_ms;
+  int64_t join_timeout_ms;    /* how long to wait until world_size workers are there */
+  const char* algorithm;      /* "auto", "star", "tree", "butterfly", "ring", "direct" */
+  int64_t chunk_bytes;
+  int32_t streams;            /* TCP connections a link */
+  int32_t no_checksums;       /* 1: payload on TCP links is not checksummed */
+  int32_t ignore_call_sites;  /* 1: ranks may make one collective from different places of the program */
+  warren_log_sink log_sink;   /* NULL: standard error */
+  void* log_context;
+  int32_t log_level;          /* least level that is logged, a warren_log_level; -1: taken from the settings */
+} warren_options;
+
+WARREN_API void warren_options_init(warren_options* options);
+WARREN_API const char* warren_version(void);
+WARREN_API const char* warren_last_error(void);
+
+/* Joins the job and waits until all of it is there. NULL options: everything from the environment. */
+WARREN_API warren_code warren_create(const warren_options* options, warren_comm** comm);
+/* The collective end of the job: returns when all ranks have entered it. Outstanding calls are completed first. Only on
+ * what warren_create made. */
+WARREN_API warren_code warren_finalize(warren_comm* comm);
+/* Frees the communicator and those split from it that were not destroyed. Without finalize, the other ranks learn that
+ * this one has gone. NULL is allowed. */
+WARREN_API void warren_destroy(warren_comm* comm);
+
+WARREN_API int32_t warren_rank(const warren_comm* comm);
+WARREN_API int32_t warren_world_size(const warren_comm* comm);
+/* Position among the ranks of this communicator on the same host, and how many they are. */
+WARREN_API int32_t warren_local_rank(const warren_comm* comm);
+WARREN_API int32_t warren_local_size(const warren_comm* comm);
+/* Rounds and bytes of payload sent since the communicator's job was joined. */
+WARREN_API uint64_t warren_rounds_finished(const warren_comm* comm);
+WARREN_API uint64_t warren_bytes_sent(const warren_comm* comm);
+
+/* Collective. Ranks with the same color make a new communicator, ordered by (key, rank); color -1: none (*out = NULL). */
+WARREN_API warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_comm** out);
+
+/* Collectives. Counts are elements. Buffers are aligned to their element; output may be the input where it says "in
+ * place", and must not overlap it otherwise. On failure outputs are undefined. handle NULL: the call blocks; otherwise
+ * it returns at once, buffers stay untouched until the handle has finished, and the handle must be freed.
+ * Calls are numbered in the order of issue, which must be the same on all ranks of the communicator.
+ *
+ * allreduce:      in[count] -> out[count] everywhere; in place: out == in
+ * reduce:         in[count] -> out[count] at root (NULL elsewhere); in place: out == in
+ * broadcast:      buffer[count] of root -> everywhere
+ * allgather:      in[count] -> out[size * count]; in place: in == out + rank * count
+ * allgatherv:     in[counts[rank]] -> out[sum of counts], blocks in rank order; in place likewise
+ * reduce_scatter: in[size * count] -> out[count], block `rank`; in place: out == in + rank * count
+ * gather:         in[count] -> out[size * count] at root; in place at root: in == out + root * count
+ * scatter:        in[size * count] at root -> out[count]; in place at root: out == in + root * count
+ * all_to_all:     in[size * count] -> out[size * count]: block j goes to rank j; never in place
+ */
+WARREN_API warren_code warren_allreduce(warren_comm*, const void* in, void* out, size_t count, warren_type, warren_op,
+                                        warren_handle**);
+/* Elements of element_bytes (1 .. 4096) combined by `reduce`; `context` must live until the call has finished. */
+WARREN_API warren_code warren_allreduce_custom(warren_comm*, const void* in, void* out, size_t count,
+                                               size_t element_bytes, warren_custom_reduce reduce, void* context,
+                                               warren_handle**);
+WARREN_API warren_code warren_reduce(warren_comm*, const void* in, void* out, size_t count, warren_type, warren_op,
+                                     int32_t root, warren_handle**);
+WARREN_API warren_code warren_broadcast(warren_comm*, void* buffer, size_t count, warren_type, int32_t root,
+                                        warren_handle**);
+WARREN_API warren_code warren_barrier(warren_comm*, warren_handle**);
+WARREN_API warren_code warren_allgather(warren_comm*, const void* in, void* out, size_t count, warren_type,
+                                        warren_handle**);
+WARREN_API warren_code warren_allgatherv(warren_comm*, const void* in, void* out, const size_t* counts, warren_type,
+                                         warren_handle**);
+WARREN_API warren_code warren_reduce_scatter(warren_comm*, const void* in, void* out, size_t count, warren_type,
+                                             warren_op, warren_handle**);
+WARREN_API warren_code warren_gather(warren_comm*, const void* in, void* out, size_t count, warren_type, int32_t root,
+                                     warren_handle**);
+WARREN_API warren_code warren_scatter(warren_comm*, const void* in, void* out, size_t count, warren_type, int32_t root,
+                                      warren_handle**);
+WARREN_API warren_code warren_all_to_all(warren_comm*, const void* in, void* out, size_t count, warren_type,
+                                         warren_handle**);
+/* Point to point. Messages between two ranks with one tag (0 .. 2^31 - 1) arrive in order; count and type must agree. */
+WARREN_API warren_code warren_send(warren_comm*, const void* buffer, size_t count, warren_type, int32_t peer,
+                                   int32_t tag, warren_handle**);
+WARREN_API warren_code warren_recv(warren_comm*, void* buffer, size_t count, warren_type, int32_t peer, int32_t tag,
+                                   warren_handle**);
+
+/* Waits for the call and returns its result; again, the same. */
+WARREN_API warren_code warren_wait(warren_handle*);
+/* *finished: 1 when the call has finished (then the result is warren_wait's), else 0. Does not block. */
+WARREN_API warren_code warren_test(warren_handle*, int32_t* finished);
+/* Calls `callback` once: now, if the call has finished. At most one a handle. */
+WARREN_API warren_code warren_on_complete(warren_handle*, warren_callback callback, void* context);
+/* Waits if need be, then frees. NULL is allowed. */
+WARREN_API void warren_handle_free(warren_handle*);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+#endif /* WARREN_C_API_H_ */

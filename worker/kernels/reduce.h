@@ -1,0 +1,53 @@
+// Elementwise reduction: types × operations, vectorized for the processor it runs on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "recovery/frame.h"
+#include "recovery/result.h"
+#include "worker/form.h"
+
+namespace warren::worker {
+
+// A user's reduction: for i in [0, n): inout[i] = a[i] ⊕ inout[i], with elements of the size given with it; must be
+// associative and commutative up to what the program tolerates, and pure.
+using CustomReduce = void (*)(const void* a, void* inout, std::size_t n, void* context);
+
+// How the elements of one round are combined. A small value: made once per round or kept; all members are const and may
+// be called from any thread.
+//
+// Sums of integers wrap. Average: integers are summed with wrap-around, then divided rounding toward zero; floats are
+// summed, then divided. f16 and bf16 are combined in f32 and rounded to nearest even once, by finish. min and max: a NaN in any input
+// gives a NaN; of −0 and +0, min is −0 and max is +0. Combining is bitwise a function of (a, b) in this order; no
+// contraction; denormals are kept, whatever the calling thread's MXCSR says.
+class Reducer {
+ public:
+  // kInvalidArgument: the operation is not defined for the type (bitwise on floats), or a custom type without function.
+  // `contributors`: how many ranks' inputs are combined (for average), ≥ 1. `custom_bytes`: element size of kCustom.
+  static Result<Reducer> make(DataType type, ReduceOp op, std::uint32_t contributors, std::size_t custom_bytes = 0,
+                              CustomReduce custom = nullptr, void* custom_context = nullptr);
+
+  Reducer() = default;  // moves bytes only: value_bytes() is 1
+
+  // Bytes of one element in this form.
+  [[nodiscard]] std::size_t bytes(Form form) const { return form == Form::kValue ? value_bytes_ : partial_bytes_; }
+
+  // dst[i] = a[i] ⊕ b[i] for i in [0, n), finished if asked. dst may be a or b (the same pointer, and then the same form
+  // width), no other overlap. Pointers are aligned to an element's natural size, not more.
+  void reduce(void* dst, Form dst_form, const void* a, Form a_form, const void* b, Form b_form, std::size_t n,
+              bool finish) const;
+  // dst[i] = a[i], converted between forms, finished if asked. dst may be a.
+  void copy(void* dst, Form dst_form, const void* a, Form a_form, std::size_t n, bool finish) const;
+
+ private:
+  std::size_t value_bytes_ = 1;
+  std::size_t partial_bytes_ = 1;
+  DataType type_ = DataType::kU8;
+  ReduceOp op_ = ReduceOp::kNone;
+  std::uint32_t contributors_ = 1;
+  CustomReduce custom_ = nullptr;
+  void* custom_context_ = nullptr;
+};
+
+}  // namespace warren::worker

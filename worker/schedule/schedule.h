@@ -1,0 +1,119 @@
+// Schedules: one rank's list of steps for one collective, as plain data.
+//
+// A schedule is a pure function of (collective, algorithm, rank, size, counts, chunk size). It knows no transport, no
+// type and no clock; worker/executor.h runs it over any transport. How ranks work together follows from four rules:
+//
+//  1. A step may begin when the steps it depends on have finished.
+//  2. Between two ranks messages arrive in the order of their ordinals `message`, which count from 0 for each
+//     (sender, receiver) pair of a schedule. Sends to one peer are posted in that order, receives from one peer too: a
+//     send that is ready waits for the send to the same peer that has the ordinal before it.
+//  3. A receive lands in scratch, never in the user's buffer: bytes reach the output by a kCopy or kReduce step, after
+//     the executor has checked their checksum, epoch and source.
+//  4. Input and output may be the same memory (in place; see `Request`). An element of the input is overwritten only by
+//     its final value, and only when no step that is not finished can still read it.
+//
+// Scratch is small (a few chunks a peer), whatever the size of the buffers; a slot is used again once the steps that
+// read it have finished, which the schedule states as dependencies. Partial results never stand in the user's buffers.
+// Operands are ordered: `a` holds the contributors that stand first in the bracketing, so that every rank that computes
+// an element computes the same bits (I1), NaN payloads included.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "recovery/frame.h"
+#include "recovery/result.h"
+#include "worker/form.h"
+
+namespace warren::schedule {
+
+using worker::Form;
+
+// The values are in Fingerprint::algorithm.
+enum class Algorithm : std::uint8_t { kAuto = 0, kStar = 1, kTree = 2, kButterfly = 3, kRing = 4, kDirect = 5 };
+[[nodiscard]] std::string_view to_string(Algorithm algorithm);
+[[nodiscard]] Result<Algorithm> parse_algorithm(std::string_view name);  // "auto", "star", "tree", …; kInvalidArgument
+
+enum class Space : std::uint8_t { kInput, kOutput, kScratch };
+
+// Where elements lie. `at` is an element index: of the input, of the output, or of scratch, whose elements are as wide as
+// an accumulator (a value in scratch takes an accumulator's room).
+struct Place {
+  Space space = Space::kScratch;
+  Form form = Form::kValue;
+  std::uint64_t at = 0;
+  friend bool operator==(const Place&, const Place&) = default;
+};
+
+enum class StepKind : std::uint8_t {
+  kSend,    // a → peer
+  kRecv,    // peer → dst, which is scratch
+  kReduce,  // dst = a ⊕ b; dst may be the same place as a or b
+  kCopy,    // dst = a
+};
+
+struct Step {
+  StepKind kind{};
+  // kReduce, kCopy: this makes a final value out of partial ones: average divides by the number of contributors, an
+  // accumulator is rounded to the user's type. dst.form is then kValue. With size 1 a kCopy from the input finishes too.
+  bool finish = false;
+  std::int32_t peer = -1;      // rank in the group; kSend and kRecv
+  std::uint32_t message = 0;   // kSend and kRecv: see rule 2
+  std::uint64_t count = 0;     // elements; 0 is allowed (a header travels, no payload)
+  Place a, b, dst;
+};
+
+// Steps with their dependencies as compressed rows: step i is followed by successors[first_successor[i] …
+// first_successor[i + 1]), and may begin when `pending[i]` steps that name it as successor have finished.
+struct Schedule {
+  std::vector<Step> steps;
+  std::vector<std::uint32_t> pending;
+  std::vector<std::uint32_t> first_successor;  // steps.size() + 1 entries
+  std::vector<std::uint32_t> successors;
+  std::uint64_t scratch_elements = 0;
+  std::int32_t size = 0;  // ranks in the group
+};
+
+// What is wanted. Counts are elements; what they and the buffers mean, by collective (K = size):
+//   allreduce       input count, output count, in place: the same memory
+//   reduce          input count, output count at the root (unused elsewhere), in place at the root: the same memory
+//   broadcast       output count at every rank; the root's holds the data (input and output are the same memory)
+//   barrier         none
+//   allgather       input count, output K·count, in place: input = output + rank·count
+//   allgatherv      input counts[rank], output sum(counts), blocks in rank order, in place likewise
+//   reduce_scatter  input K·count, output count, in place: output = input + rank·count
+//   gather          input count, output K·count at the root, in place at the root: input = output + root·count
+//   scatter         input K·count at the root, output count, in place at the root: output = input + root·count
+//   all_to_all      input K·count, output K·count, never in place
+struct Request {
+  Collective collective{};
+  Algorithm algorithm{};  // not kAuto: see choose()
+  std::int32_t rank = 0;
+  std::int32_t size = 1;
+  std::int32_t root = 0;                 // reduce, broadcast, gather, scatter
+  std::uint64_t count = 0;
+  std::span<const std::uint64_t> counts;  // allgatherv: size entries
+  std::uint64_t chunk_elements = 1;      // upper bound of every step's count
+};
+
+// The schedule of one rank. kInvalidArgument: rank, size, root, counts or chunk_elements out of range, or this algorithm
+// does not serve this collective (the message names those that do).
+[[nodiscard]] Result<Schedule> make(const Request& request);
+
+// The algorithms that serve a collective, best for large buffers first. Never empty.
+[[nodiscard]] std::span<const Algorithm> algorithms_for(Collective collective);
+
+// The algorithm for these sizes when the user names none: pure, so that all ranks choose alike. `bytes` is what one
+// rank's larger buffer holds.
+[[nodiscard]] Algorithm choose(Collective collective, std::int32_t size, std::uint64_t bytes);
+
+// What a schedule costs at its rank, as counted from its steps.
+struct Cost {
+  std::uint64_t sent_elements = 0, received_elements = 0, reduced_elements = 0, copied_elements = 0;
+  std::uint32_t sends = 0, receives = 0;
+};
+[[nodiscard]] Cost cost(const Schedule& schedule);
+
+}  // namespace warren::schedule
