@@ -1,0 +1,89 @@
+// A worker's settings: what the program, the environment, a file and the launcher say, made into one validated whole.
+//
+// Precedence, per setting: the program's options (or flags) > WARREN_* variables > the file named by WARREN_CONFIG >
+// what a launcher set (dmlc-submit, torchrun, Open MPI, PMI, Kubernetes indexed jobs, Slurm) > the default. An empty
+// variable counts as not set. docs/settings.md lists every setting.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "recovery/result.h"
+#include "warren/c_api.h"
+
+namespace warren::worker {
+
+// Not 9090, where Prometheus usually lives, and below the range of ephemeral ports.
+inline constexpr std::uint16_t kDefaultTrackerPort = 9370;
+
+// One setting as it came out, for people.
+struct Resolved {
+  std::string name;    // "round_timeout_ms"
+  std::string value;   // "10000"; "(none)" where nothing was given and nothing is needed
+  std::string source;  // "options", "WARREN_TRACKER", "/etc/warren.conf:3", "SLURM_PROCID", "default"
+};
+
+struct Settings {
+  std::string tracker_host;  // a name or a numeric address, without brackets
+  std::uint16_t tracker_port = 0;
+  std::string job;
+  std::string worker_id;
+  std::uint32_t world_size = 0;
+  std::string secret_file;  // empty exactly if no_auth
+  bool no_auth = false;
+  std::string host_id;
+  std::string domain_id;
+  std::string bind_address;       // numeric, or the name of an interface; empty: that of the route to the tracker
+  std::string advertise_address;  // numeric; empty: the bind address
+  std::int64_t round_timeout_ms = 0;
+  std::int64_t join_timeout_ms = 0;
+  std::string algorithm;  // "auto", "star", "tree", "butterfly", "ring", "direct"
+  std::uint64_t chunk_bytes = 0;
+  std::uint32_t streams = 0;
+  bool checksums = true;
+  bool check_call_sites = true;
+  int log_level = 0;               // a warren_log_level
+  std::uint32_t attempt = 0;       // how often the launcher has started this worker before
+  std::vector<Resolved> resolved;  // one entry a setting, in the order of docs/settings.md
+};
+
+// The value of an environment variable, or nothing.
+using Environment = std::function<std::optional<std::string>(const std::string& name)>;
+
+// What the defaults of host_id and domain_id are made of. A field that the system does not tell is empty.
+struct SystemFacts {
+  std::string boot_id;          // of this start of the machine, shared by its containers
+  std::string mount_namespace;  // inode numbers: equal for processes that see the same files and processes
+  std::string pid_namespace;
+  std::string host_name;
+};
+
+// Reads /proc; never fails, fields may be empty.
+[[nodiscard]] SystemFacts read_system_facts();
+// getenv. Thread rule of getenv: nobody may call setenv meanwhile.
+[[nodiscard]] Environment process_environment();
+
+// kInvalidArgument: a value is missing or wrong; the message names the option, variable or line of the file, and says
+// what to do. kUnavailable: the file named by WARREN_CONFIG cannot be read. Reads that file and nothing else: whether
+// secret_file exists is seen by who opens it. NULL options: everything from `env`.
+[[nodiscard]] Result<Settings> resolve(const warren_options* options, const Environment& env, const SystemFacts& facts);
+// The same with read_system_facts().
+[[nodiscard]] Result<Settings> resolve(const warren_options* options, const Environment& env);
+
+// "tracker=10.0.0.1:9370 (WARREN_TRACKER) job=digits (options) …": one line, for the log at the start.
+[[nodiscard]] std::string describe(const Settings& settings);
+
+// The names among `environment` ("NAME=value" entries, as in environ) that begin with WARREN_ but that nothing reads,
+// each as a sentence for the log: "WARREN_TRAKER is not a variable of Warren; did you mean WARREN_TRACKER?"
+[[nodiscard]] std::vector<std::string> misspelled_variables(std::span<const std::string_view> environment);
+
+// The nodes of a Slurm node list such as "gpu[01-03,7],login", in order. kInvalidArgument: not a node list, or one of
+// more than limits::kMaxWorldSize nodes.
+[[nodiscard]] Result<std::vector<std::string>> expand_node_list(std::string_view list);
+
+}  // namespace warren::worker
