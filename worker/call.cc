@@ -1,0 +1,159 @@
+#include "worker/call.h"
+
+#include <string>
+
+#include "recovery/limits.h"
+
+namespace warren::worker {
+namespace {
+
+Status invalid(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
+
+struct Extent {
+  const std::byte* data = nullptr;
+  std::uint64_t bytes = 0;
+};
+
+bool overlap(const Extent& a, const Extent& b) {
+  return a.bytes != 0 && b.bytes != 0 && a.data < b.data + b.bytes && b.data < a.data + a.bytes;
+}
+
+// FNV-1a over words: what ranks compare is that their counts are the same.
+std::uint64_t hash_counts(std::span<const std::uint64_t> counts) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const std::uint64_t c : counts) hash = (hash ^ c) * 0x100000001b3u;
+  return hash == 0 ? 1 : hash;
+}
+
+std::size_t alignment_of(const CallSpec& spec) { return spec.type == DataType::kCustom ? 1 : element_bytes(spec.type); }
+
+}  // namespace
+
+std::size_t element_bytes(const CallSpec& spec) {
+  return spec.type == DataType::kCustom ? spec.custom_bytes : element_bytes(spec.type);
+}
+
+Status validate(const CallSpec& spec, const GroupShape& group) {
+  const std::string name = to_string(spec.collective);
+  const auto size = static_cast<std::uint64_t>(group.size);
+  const bool rooted = spec.collective == Collective::kReduce || spec.collective == Collective::kBroadcast ||
+                      spec.collective == Collective::kGather || spec.collective == Collective::kScatter;
+  if (spec.collective == Collective::kPoint) {
+    if (spec.root < 0 || spec.root >= group.size) {
+      return invalid(name + ": peer " + std::to_string(spec.root) + " is not a rank of 0 … " +
+                     std::to_string(group.size - 1));
+    }
+    if (spec.root == group.rank) return invalid(name + ": the peer is this rank itself");
+    if (spec.tag < 0) return invalid(name + ": tag " + std::to_string(spec.tag) + " is negative");
+  } else if (rooted && (spec.root < 0 || spec.root >= group.size)) {
+    return invalid(name + ": root " + std::to_string(spec.root) + " is not a rank of 0 … " +
+                   std::to_string(group.size - 1));
+  }
+
+  const std::size_t width = element_bytes(spec);
+  if (spec.collective == Collective::kBarrier) return {};
+  if (spec.type == DataType::kCustom && (width == 0 || width > limits::kMaxCustomElementBytes)) {
+    return invalid(name + ": elements of " + std::to_string(width) + " bytes; 1 … " +
+                   std::to_string(limits::kMaxCustomElementBytes) + " are served");
+  }
+  if (width == 0) return invalid(name + ": unknown type " + std::to_string(static_cast<int>(spec.type)));
+
+  std::uint64_t total = 0;  // elements of the larger buffer
+  std::uint64_t before = 0;
+  const std::uint64_t most = limits::kMaxBufferBytes / width;
+  if (spec.collective == Collective::kAllgatherv) {
+    if (spec.counts.size() != size) return invalid(name + ": one count a rank is needed");
+    for (std::size_t r = 0; r < spec.counts.size(); r++) {
+      if (spec.counts[r] > most || total > most - spec.counts[r]) {
+        return invalid(name + ": the counts add up to more than " + std::to_string(limits::kMaxBufferBytes) + " bytes");
+      }
+      if (r < static_cast<std::size_t>(group.rank)) before += spec.counts[r];
+      total += spec.counts[r];
+    }
+  } else {
+    const bool wide = spec.collective == Collective::kAllgather || spec.collective == Collective::kReduceScatter ||
+                      spec.collective == Collective::kGather || spec.collective == Collective::kScatter ||
+                      spec.collective == Collective::kAllToAll;
+    const std::uint64_t blocks = wide ? size : 1;
+    if (spec.count > most / blocks) {
+      return invalid(name + ": count " + std::to_string(spec.count) + " × " + std::to_string(blocks * width) +
+                     " bytes is over the limit of " + std::to_string(limits::kMaxBufferBytes) + " bytes");
+    }
+    total = spec.count * blocks;
+  }
+
+  const auto me = static_cast<std::uint64_t>(group.rank);
+  const bool at_root = rooted && spec.root == group.rank;
+  std::uint64_t in = spec.count, out = spec.count;  // elements that this rank's buffers hold
+  std::int64_t in_place_at = 0;                     // where input stands in output, in elements, when in place
+  bool may_be_in_place = true;
+  switch (spec.collective) {
+    case Collective::kAllreduce: break;
+    case Collective::kReduce: out = at_root ? spec.count : 0; break;
+    case Collective::kBroadcast: in = 0; break;
+    case Collective::kAllgather:
+      out = total;
+      in_place_at = static_cast<std::int64_t>(me * spec.count);
+      break;
+    case Collective::kAllgatherv:
+      in = spec.counts[me];
+      out = total;
+      in_place_at = static_cast<std::int64_t>(before);
+      break;
+    case Collective::kReduceScatter:
+      in = total;
+      in_place_at = -static_cast<std::int64_t>(me * spec.count);
+      break;
+    case Collective::kGather:
+      out = at_root ? total : 0;
+      in_place_at = static_cast<std::int64_t>(me * spec.count);
+      break;
+    case Collective::kScatter:
+      in = at_root ? total : 0;
+      in_place_at = -static_cast<std::int64_t>(me * spec.count);
+      break;
+    case Collective::kAllToAll:
+      in = out = total;
+      may_be_in_place = false;
+      break;
+    case Collective::kPoint: (spec.sends ? out : in) = 0; break;
+    case Collective::kBarrier: break;
+  }
+  const Extent input{static_cast<const std::byte*>(spec.input), in * width};
+  const Extent output{static_cast<const std::byte*>(spec.output), out * width};
+  for (const auto& [what, extent] : {std::pair("input", input), std::pair("output", output)}) {
+    if (extent.bytes == 0) continue;
+    if (extent.data == nullptr) return invalid(name + ": the " + what + " buffer is null");
+    if (reinterpret_cast<std::uintptr_t>(extent.data) % alignment_of(spec) != 0) {
+      return invalid(name + ": the " + what + " buffer is not aligned to its elements of " + std::to_string(width) +
+                     " bytes");
+    }
+  }
+  if (overlap(input, output)) {
+    const bool in_place =
+        may_be_in_place && input.data == output.data + in_place_at * static_cast<std::int64_t>(width);
+    if (!in_place) {
+      return invalid(name + ": input and output overlap" +
+                     (may_be_in_place ? " other than in place (see warren/c_api.h)" : ", which it does not allow"));
+    }
+  }
+  return {};
+}
+
+Fingerprint fingerprint_of(const CallSpec& spec, std::uint8_t algorithm) {
+  Fingerprint f;
+  f.collective = spec.collective;
+  f.type = spec.type;
+  f.op = spec.op;
+  f.algorithm = algorithm;
+  const bool rooted = spec.collective == Collective::kReduce || spec.collective == Collective::kBroadcast ||
+                      spec.collective == Collective::kGather || spec.collective == Collective::kScatter;
+  f.root = rooted ? spec.root : -1;
+  f.count = spec.count;
+  if (spec.collective == Collective::kAllgatherv) f.shape = hash_counts(spec.counts);
+  if (spec.type == DataType::kCustom) f.shape = spec.custom_bytes;
+  f.site = spec.site;
+  return f;
+}
+
+}  // namespace warren::worker

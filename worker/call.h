@@ -1,0 +1,66 @@
+// One call of a program: what it asks for, checked, and how it ended.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "recovery/frame.h"
+#include "recovery/ids.h"
+#include "recovery/result.h"
+#include "warren/c_api.h"
+#include "worker/kernels/reduce.h"
+
+namespace warren::worker {
+
+struct CallSpec {
+  Collective collective{};
+  DataType type = DataType::kU8;
+  ReduceOp op = ReduceOp::kNone;
+  const void* input = nullptr;
+  void* output = nullptr;
+  std::uint64_t count = 0;                // as the C interface defines it for the collective
+  std::span<const std::uint64_t> counts;  // allgatherv
+  std::int32_t root = -1;                 // or the peer of a send or recv
+  std::int32_t tag = -1;                  // kPoint
+  bool sends = false;                     // kPoint: send, else recv
+  std::uint64_t site = 0;
+  CustomReduce custom = nullptr;
+  void* custom_context = nullptr;
+  std::size_t custom_bytes = 0;
+};
+
+// What the group's ranks know alike and this one knows of itself.
+struct GroupShape {
+  std::int32_t rank = 0;
+  std::int32_t size = 1;
+};
+
+// Checks everything that can be checked without the other ranks: root and peer in range, counts whose bytes fit
+// (limits::kMaxBufferBytes), buffers that are there, aligned, and overlap only as documented, an operation that the type has.
+// kInvalidArgument, naming the argument.
+[[nodiscard]] Status validate(const CallSpec& spec, const GroupShape& group);
+
+// What this rank says it is calling. `algorithm` is schedule::Algorithm.
+[[nodiscard]] Fingerprint fingerprint_of(const CallSpec& spec, std::uint8_t algorithm);
+
+// Bytes of one element of the call's type.
+[[nodiscard]] std::size_t element_bytes(const CallSpec& spec);
+
+// A call under way. Made by the engine's owner, touched under its lock, except `finished`.
+struct Call {
+  CallSpec spec;
+  RoundId round;
+  Fingerprint fingerprint;
+  Reducer reducer;
+  std::vector<std::uint64_t> counts;        // what spec.counts points to
+  std::atomic<bool> finished{false};        // set last; `status` does not change afterwards
+  Status status;
+  warren_callback callback = nullptr;       // called once, outside the lock
+  void* callback_context = nullptr;
+  std::shared_ptr<Call> self;               // keeps an asynchronous call alive until it has finished
+};
+
+}  // namespace warren::worker

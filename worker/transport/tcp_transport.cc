@@ -1,0 +1,290 @@
+#include "worker/transport/tcp_transport.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "recovery/check.h"
+#include "recovery/limits.h"
+
+namespace warren::worker {
+namespace {
+
+constexpr std::size_t kHeader = FrameHeader::kWireBytes;
+constexpr std::size_t kMaxLinks = 65536;
+
+// Over the header up to the checksum and the payload. 0 is kept for "checksums are off".
+std::uint64_t checksum_of(std::span<const std::byte, kHeader> header, std::span<const std::byte> payload) {
+  const XXH64_hash_t seed = XXH3_64bits(header.data(), FrameHeader::kChecksummedBytes);
+  const XXH64_hash_t hash = payload.empty() ? seed : XXH3_64bits_withSeed(payload.data(), payload.size(), seed);
+  return hash == 0 ? 1 : hash;
+}
+
+std::string errno_text(int error) { return std::strerror(error); }
+
+}  // namespace
+
+void TcpTransport::open(Epoch epoch, std::uint32_t streams, bool checksums) {
+  WARREN_CHECK(links_.empty(), "an epoch begins after the one before was closed (I6)");
+  WARREN_CHECK(streams >= 1 && streams <= limits::kMaxStreams, "streams were validated");
+  epoch_ = epoch;
+  streams_ = streams;
+  checksums_ = checksums;
+}
+
+TcpTransport::Link& TcpTransport::at(LinkId link) {
+  WARREN_CHECK(link < links_.size(), "a link id of this epoch");
+  return *links_[link];
+}
+
+LinkId TcpTransport::make_link(GroupId group, Rank peer) {
+  const auto id = static_cast<LinkId>(links_.size());
+  auto link = std::make_unique<Link>();
+  link->group = group;
+  link->peer = peer;
+  for (std::uint32_t i = 0; i < streams_; i++) {
+    auto stream = std::make_unique<Stream>();
+    stream->index = static_cast<std::uint16_t>(i);
+    stream->link = id;
+    link->streams.push_back(std::move(stream));
+  }
+  links_.push_back(std::move(link));
+  by_name_.emplace(std::pair(group, peer), id);
+  return id;
+}
+
+LinkId TcpTransport::link(GroupId group, Rank peer) {
+  const auto it = by_name_.find({group, peer});
+  const LinkId id = it != by_name_.end() ? it->second : make_link(group, peer);
+  const Link& l = at(id);
+  if (l.streams.front()->fd < 0 && l.broken.ok()) want_(group, peer);
+  return id;
+}
+
+Status TcpTransport::adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd) {
+  const auto refuse = [fd](std::string why) {
+    ::close(fd);
+    return Status(Code::kRefused, std::move(why));
+  };
+  if (epoch != epoch_) return refuse("a connection of epoch " + std::to_string(epoch.value) + " came too late");
+  if (stream >= streams_) return refuse("stream " + std::to_string(stream) + " of " + std::to_string(streams_));
+  const auto it = by_name_.find({group, peer});
+  if (it == by_name_.end() && links_.size() >= kMaxLinks) return refuse("too many links");
+  Link& l = at(it != by_name_.end() ? it->second : make_link(group, peer));
+  Stream& s = *l.streams[stream];
+  if (s.fd >= 0) return refuse("the stream is connected already");
+  if (!l.broken.ok()) return refuse("the link broke before");
+  s.fd = fd;
+  if (!s.sends.empty() || !s.recvs.empty()) activate(s);
+  return {};
+}
+
+void TcpTransport::fail_link(GroupId group, Rank peer, const Status& why) {
+  const auto it = by_name_.find({group, peer});
+  if (it != by_name_.end()) break_link(at(it->second), why);
+}
+
+void TcpTransport::activate(Stream& stream) {
+  if (stream.active) return;
+  stream.active = true;
+  active_.push_back(&stream);
+}
+
+void TcpTransport::complete(Token token, Status status) { completed_.push() = {token, std::move(status)}; }
+
+void TcpTransport::break_link(Link& link, const Status& why) {
+  if (!link.broken.ok()) return;
+  link.broken = why;
+  for (auto& s : link.streams) {
+    // Descriptors stay open until the epoch ends: peers must not take our reaction to one failure for another.
+    for (; !s->recvs.empty(); s->recvs.pop()) complete(s->recvs.front().token, why);
+    for (; !s->sends.empty(); s->sends.pop()) complete(s->sends.front().token, why);
+  }
+}
+
+void TcpTransport::post_send(LinkId id, const FrameHeader& header, std::span<const std::byte> payload, Token token) {
+  WARREN_CHECK(payload.size() <= limits::kMaxChunkBytes, "a frame carries at most one chunk");
+  Link& link = at(id);
+  if (!link.broken.ok()) return complete(token, link.broken);
+  Stream& s = *link.streams[link.frames_sent++ % streams_];
+  Outgoing& out = s.sends.push();
+  out.header = header;
+  out.header.stream = s.index;
+  out.header.payload_bytes = static_cast<std::uint32_t>(payload.size());
+  out.payload = payload;
+  out.token = token;
+  // At once: one system call less of latency for small messages, and big ones start while the caller posts more.
+  if (s.fd >= 0 && s.sends.size() == 1) pump_send(s);
+  if (!s.sends.empty()) activate(s);
+}
+
+void TcpTransport::post_recv(LinkId id, const FrameHeader& expected, std::span<std::byte> payload, Token token) {
+  WARREN_CHECK(payload.size() <= limits::kMaxChunkBytes, "a frame carries at most one chunk");
+  Link& link = at(id);
+  if (!link.broken.ok()) return complete(token, link.broken);
+  Stream& s = *link.streams[link.frames_received++ % streams_];
+  Incoming& in = s.recvs.push();
+  in.expected = expected;
+  in.expected.stream = s.index;
+  in.expected.payload_bytes = static_cast<std::uint32_t>(payload.size());
+  in.payload = payload;
+  in.token = token;
+  activate(s);
+}
+
+bool TcpTransport::pump_send(Stream& s) {
+  bool moved = false;
+  s.send_blocked = false;
+  while (!s.sends.empty()) {
+    Outgoing& out = s.sends.front();
+    if (s.sent == 0) {
+      // Here rather than when it was posted: the payload is in the cache when the kernel copies it.
+      out.header.checksum = 0;
+      encode(out.header, s.send_header);
+      if (checksums_) {
+        out.header.checksum = checksum_of(s.send_header, out.payload);
+        encode(out.header, s.send_header);
+      }
+    }
+    const std::size_t total = kHeader + out.payload.size();
+    iovec parts[2];
+    int n = 0;
+    if (s.sent < kHeader) parts[n++] = {s.send_header.data() + s.sent, kHeader - s.sent};
+    const std::size_t offset = s.sent > kHeader ? s.sent - kHeader : 0;
+    if (offset < out.payload.size()) {
+      parts[n++] = {const_cast<std::byte*>(out.payload.data()) + offset, out.payload.size() - offset};
+    }
+    msghdr message{};
+    message.msg_iov = parts;
+    message.msg_iovlen = static_cast<std::size_t>(n);
+    const ssize_t sent = ::sendmsg(s.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0) {
+      if (errno == EINTR) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        s.send_blocked = true;
+        return moved;
+      }
+      Link& link = at(s.link);
+      break_link(link, Status(Code::kPeerLost, "the link to rank " + std::to_string(link.peer.value) +
+                                                   " broke while sending: " + errno_text(errno)));
+      return true;
+    }
+    moved = true;
+    s.sent += static_cast<std::size_t>(sent);
+    if (s.sent < total) continue;
+    bytes_sent_ += out.payload.size();
+    s.sent = 0;
+    const Token token = out.token;
+    s.sends.pop();
+    complete(token, Status());
+  }
+  return moved;
+}
+
+bool TcpTransport::pump_recv(Stream& s, std::size_t budget) {
+  bool moved = false;
+  while (!s.recvs.empty() && budget > 0) {
+    Incoming& in = s.recvs.front();
+    Link& link = at(s.link);
+    const std::size_t total = kHeader + in.payload.size();
+    iovec parts[2];
+    int n = 0;
+    if (s.received < kHeader) parts[n++] = {s.recv_header.data() + s.received, kHeader - s.received};
+    const std::size_t offset = s.received > kHeader ? s.received - kHeader : 0;
+    if (offset < in.payload.size()) parts[n++] = {in.payload.data() + offset, in.payload.size() - offset};
+    msghdr message{};
+    message.msg_iov = parts;
+    message.msg_iovlen = static_cast<std::size_t>(n);
+    const ssize_t got = ::recvmsg(s.fd, &message, MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return moved;
+    if (got <= 0) {
+      const std::string why = got == 0 ? "closed by the other end" : errno_text(errno);
+      break_link(link, Status(Code::kPeerLost,
+                              "the link to rank " + std::to_string(link.peer.value) + " broke while receiving: " + why));
+      return true;
+    }
+    moved = true;
+    const bool had_header = s.received >= kHeader;
+    s.received += static_cast<std::size_t>(got);
+    if (!had_header && s.received >= kHeader) {
+      // The payload may have come in the same call, into scratch that nobody reads before this check.
+      auto header = decode(s.recv_header);
+      const Status verdict = header.ok() ? match(in.expected, header.value()) : header.status();
+      if (!verdict.ok()) {
+        break_link(link, verdict.because_of_this("rank " + std::to_string(link.peer.value) + " sent what is not due"));
+        return true;
+      }
+      s.got = header.value();
+    }
+    if (s.received < total) continue;
+    if (checksums_ && checksum_of(s.recv_header, in.payload) != s.got.checksum) {
+      break_link(link, Status(Code::kCorrupt, "a chunk from rank " + std::to_string(link.peer.value) +
+                                                  " does not match its checksum (I10)"));
+      return true;
+    }
+    s.received = 0;
+    const Token token = in.token;
+    s.recvs.pop();
+    complete(token, Status());
+    // A big chunk goes to its reduction before the next one pushes it out of the cache.
+    constexpr std::size_t kBigChunk = std::size_t{32} << 10;
+    budget = total >= kBigChunk ? 0 : budget - 1;
+  }
+  return moved;
+}
+
+std::size_t TcpTransport::poll(std::span<Completion> out) {
+  if (completed_.empty()) {
+    for (std::size_t i = 0; i < active_.size() && completed_.size() < out.size(); i++) {
+      Stream& s = *active_[i];
+      if (s.fd >= 0) {
+        if (!s.sends.empty()) pump_send(s);
+        if (!s.recvs.empty()) pump_recv(s, out.size());
+      }
+      if (s.sends.empty() && s.recvs.empty()) {
+        s.active = false;
+        active_[i] = active_.back();
+        active_.pop_back();
+        i--;
+      }
+    }
+  }
+  std::size_t n = 0;
+  for (; n < out.size() && !completed_.empty(); n++) {
+    out[n] = std::move(completed_.front());
+    completed_.pop();
+  }
+  return n;
+}
+
+void TcpTransport::collect_pollfds(std::vector<pollfd>& out) {
+  for (Stream* s : active_) {
+    if (s->fd < 0) continue;
+    short events = 0;
+    if (!s->recvs.empty()) events |= POLLIN;
+    if (!s->sends.empty()) events |= POLLOUT;
+    if (events != 0) out.push_back({s->fd, events, 0});
+  }
+}
+
+void TcpTransport::close_all() {
+  for (auto& link : links_) {
+    for (auto& s : link->streams) {
+      if (s->fd >= 0) ::close(s->fd);
+    }
+  }
+  links_.clear();
+  by_name_.clear();
+  active_.clear();
+  completed_.clear();
+}
+
+}  // namespace warren::worker
