@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,11 +15,18 @@
 namespace warren {
 
 inline constexpr std::uint32_t kProtocolVersion = 1;
+// What a worker sends is small: the longest is a heartbeat whose rounds wait for everybody.
+inline constexpr std::size_t kMaxWorkerMessageBytes = std::size_t{1} << 20;
+// Epochs stay below this, so that the next one always exists.
+inline constexpr std::uint64_t kMaxEpoch = std::uint64_t{1} << 62;
+inline constexpr std::size_t kMaxSoftwareBytes = 128;
+inline constexpr std::size_t kMaxMissingNames = 16;
 
 // Who may send an envelope.
 enum class Side { kWorker, kTracker };
 
-// Serializes. The envelope must be valid (checked: an invalid one is our own bug).
+// Serializes. The envelope must be valid (checked: an invalid one is our own bug). Free texts in it (reason, evidence) must
+// have passed wire_text().
 [[nodiscard]] std::string encode(const wire::Envelope& envelope, Side from);
 
 // Parses and validates what `from` sent. kRefused: another protocol version (the message names both). kCorrupt: not an
@@ -40,6 +48,11 @@ enum class Side { kWorker, kTracker };
 [[nodiscard]] Status validate(const wire::Finished& finished);
 [[nodiscard]] Status validate(const wire::HeartbeatReply& reply);
 [[nodiscard]] Status validate(const wire::JobSettings& settings);
+[[nodiscard]] Status validate(const wire::JobRecord& record);  // from the tracker's journal
+
+// A text as messages carry it: at most limits::kMaxReasonBytes, no control characters, valid UTF-8. What is not is replaced
+// by '?', and what is too long is cut.
+[[nodiscard]] std::string wire_text(std::string_view text);
 
 // Names that people and file systems can live with: 1 … limit bytes of [A-Za-z0-9._:/@-], not starting with '-' or '.'.
 [[nodiscard]] Status validate_name(std::string_view what, std::string_view name, std::size_t limit_bytes);

@@ -5,11 +5,14 @@
 // log or randomness; equal inputs give equal effects.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "recovery/limits.h"
 
 namespace warren {
 
@@ -22,6 +25,15 @@ struct TimeMs {
 };
 
 enum class Severity { kInfo, kWarning, kError };
+
+// How often a worker says something (a heartbeat, or its unanswered join or leave again), so that a live one is heard several
+// times within the round timeout after which it counts as lost.
+[[nodiscard]] constexpr std::int64_t heartbeat_interval_ms(std::int64_t round_timeout_ms) {
+  return std::clamp<std::int64_t>(round_timeout_ms / limits::kHeartbeatsPerRoundTimeout, 1,
+                                  limits::kMaxHeartbeatIntervalMs);
+}
+// A wait that goes on is logged again after this time.
+inline constexpr std::int64_t kWaitLogIntervalMs = 10'000;
 
 // One line for people, and the same as fields for machines. `name` is stable (docs/events.md lists them).
 struct LogEvent {

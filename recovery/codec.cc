@@ -1,0 +1,518 @@
+#include "recovery/codec.h"
+
+#include <algorithm>
+#include <concepts>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "recovery/frame.h"
+#include "recovery/limits.h"
+
+namespace warren {
+namespace {
+
+static_assert(limits::kMaxRoundsPerHeartbeat * (limits::kMaxWorldSize * 3 + 256) < kMaxWorkerMessageBytes,
+              "the longest heartbeat fits: a rank takes at most three bytes");
+
+Status bad(std::string why) { return {Code::kCorrupt, std::move(why)}; }
+std::string str(std::integral auto v) { return std::to_string(v); }
+
+Status in_range(std::string_view what, std::uint64_t value, std::uint64_t low, std::uint64_t high) {
+  if (value >= low && value <= high) return {};
+  return bad(std::string(what) + " " + str(value) + " is outside " + str(low) + " to " + str(high));
+}
+
+// The epoch that a member speaks of.
+Status member_epoch(std::uint64_t epoch) { return in_range("epoch", epoch, 1, kMaxEpoch); }
+Status rank_in_any_world(std::string_view what, std::uint64_t rank) {
+  return in_range(what, rank, 0, limits::kMaxWorldSize - 1);
+}
+
+// Length of the valid UTF-8 sequence at text[at], 0 if there is none.
+std::size_t utf8_length(std::string_view text, std::size_t at) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned lead = byte(at);
+  const std::size_t n = lead < 0x80 ? 1 : lead >> 5 == 6 ? 2 : lead >> 4 == 14 ? 3 : lead >> 3 == 30 ? 4 : 0;
+  if (n == 0 || at + n > text.size()) return 0;
+  std::uint32_t code = n == 1 ? lead : lead & ((1U << (7 - n)) - 1);
+  for (std::size_t i = 1; i < n; ++i) {
+    if (byte(at + i) >> 6 != 2) return 0;
+    code = code << 6 | (byte(at + i) & 0x3f);
+  }
+  static constexpr std::uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  const bool surrogate = code >= 0xd800 && code < 0xe000;
+  return code < kLeast[n] || code > 0x10ffff || surrogate ? 0 : n;
+}
+// Length of the printable sequence at text[at], 0 if there is none.
+std::size_t printable_length(std::string_view text, std::size_t at) {
+  const auto lead = static_cast<unsigned char>(text[at]);
+  return lead < 0x20 || lead == 0x7f ? 0 : utf8_length(text, at);
+}
+
+Status text_is_printable(std::string_view what, std::string_view text, std::size_t limit_bytes) {
+  if (text.size() > limit_bytes) {
+    return bad(std::string(what) + " of " + str(text.size()) + " bytes is over the limit of " + str(limit_bytes));
+  }
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t n = printable_length(text, at);
+    if (n == 0) return bad(std::string(what) + " has an unprintable byte at " + str(at));
+    at += n;
+  }
+  return {};
+}
+
+Status known_code(std::uint32_t code) {
+  if (code >= 1 && code <= static_cast<std::uint32_t>(Code::kInternal)) return {};
+  return bad("unknown failure code " + str(code));
+}
+
+bool numeric_ipv4(std::string_view text) {
+  int parts = 0;
+  std::size_t at = 0;
+  while (true) {
+    std::size_t digits = 0;
+    unsigned value = 0;
+    while (at < text.size() && text[at] >= '0' && text[at] <= '9' && digits < 4) {
+      value = value * 10 + static_cast<unsigned>(text[at++] - '0');
+      ++digits;
+    }
+    if (digits == 0 || digits > 3 || value > 255) return false;
+    if (++parts == 4) return at == text.size();
+    if (at == text.size() || text[at++] != '.') return false;
+  }
+}
+
+// Groups of up to four hex digits, one "::" for a run of zeros, an IPv4 address as the last two groups, a zone after '%'.
+bool numeric_ipv6(std::string_view text) {
+  if (const std::size_t percent = text.find('%'); percent != std::string_view::npos) {
+    const std::string_view zone = text.substr(percent + 1);
+    const auto zone_char = [](char c) {
+      return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' || c == '_' || c == '-';
+    };
+    if (zone.empty() || !std::all_of(zone.begin(), zone.end(), zone_char)) return false;
+    text = text.substr(0, percent);
+  }
+  int groups = 0;
+  bool compressed = false;
+  if (text.starts_with("::")) {
+    compressed = true;
+    text.remove_prefix(2);
+    if (text.empty()) return true;
+  }
+  while (true) {
+    const std::size_t end = std::min(text.find(':'), text.size());
+    const std::string_view group = text.substr(0, end);
+    if (end == text.size() && group.find('.') != std::string_view::npos) {
+      if (!numeric_ipv4(group)) return false;
+      groups += 2;
+      break;
+    }
+    const auto hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); };
+    if (group.empty() || group.size() > 4 || !std::all_of(group.begin(), group.end(), hex)) return false;
+    ++groups;
+    text.remove_prefix(end);
+    if (text.empty()) break;
+    if (text.starts_with("::")) {
+      if (compressed) return false;
+      compressed = true;
+      text.remove_prefix(2);
+      if (text.empty()) break;
+    } else {
+      text.remove_prefix(1);
+      if (text.empty()) return false;
+    }
+  }
+  return compressed ? groups < 8 : groups == 8;
+}
+
+template <class Endpoints>
+Status validate_endpoints(const Endpoints& endpoints) {
+  if (endpoints.empty()) return bad("no endpoint: peers could not connect");
+  if (static_cast<std::size_t>(endpoints.size()) > limits::kMaxEndpointsPerWorker) {
+    return bad(str(endpoints.size()) + " endpoints are over the limit of " +
+               str(limits::kMaxEndpointsPerWorker));
+  }
+  std::set<std::pair<std::string_view, std::uint32_t>> seen;
+  for (const wire::Endpoint& e : endpoints) {
+    if (e.address().size() > limits::kMaxAddressBytes) return bad("an address is too long");
+    if (!numeric_ipv4(e.address()) && !numeric_ipv6(e.address())) {
+      return bad("an endpoint's address is not a numeric IPv4 or IPv6 address: '" + wire_text(e.address()) + "'");
+    }
+    if (Status s = in_range("port", e.port(), 1, 65535); !s.ok()) return s;
+    if (!seen.emplace(e.address(), e.port()).second) {
+      return bad("endpoint " + e.address() + " port " + str(e.port()) + " stands twice");
+    }
+  }
+  return {};
+}
+
+Status validate_identity(const std::string& worker_id, const std::string& host_id, const std::string& domain_id) {
+  if (Status s = validate_name("worker id", worker_id, limits::kMaxWorkerIdBytes); !s.ok()) return s;
+  if (Status s = validate_name("host id", host_id, limits::kMaxHostIdBytes); !s.ok()) return s;
+  return validate_name("domain id", domain_id, limits::kMaxHostIdBytes);
+}
+
+Status validate_round(const wire::CurrentRound& r) {
+  const std::string name = to_string(RoundId{Timeline(r.timeline()), GroupId(r.group()), Version(r.version()),
+                                             Sequence(r.sequence())});
+  const auto wrong = [&](const std::string& why) { return bad(name + ": " + why); };
+  if (r.collective() < 1 || r.collective() > static_cast<std::uint32_t>(Collective::kPoint)) {
+    return wrong("unknown collective " + str(r.collective()));
+  }
+  if (r.type() < 1 || r.type() > static_cast<std::uint32_t>(DataType::kCustom)) {
+    return wrong("unknown type " + str(r.type()));
+  }
+  if (r.op() > static_cast<std::uint32_t>(ReduceOp::kCustom)) {
+    return wrong("unknown operation " + str(r.op()));
+  }
+  if (r.algorithm() > 255) return wrong("unknown algorithm " + str(r.algorithm()));
+  if (r.root() < -1) return wrong("root " + str(r.root()) + " is negative");
+  const bool point = r.collective() == static_cast<std::uint32_t>(Collective::kPoint);
+  if (!point && r.root() >= static_cast<std::int32_t>(limits::kMaxWorldSize)) {
+    return wrong("root " + str(r.root()) + " is over the limit");
+  }
+  if (static_cast<std::size_t>(r.waiting_for_size()) >= limits::kMaxWorldSize) {
+    return wrong("waits for more ranks than a world has");
+  }
+  std::int64_t last = -1;
+  for (const std::uint32_t rank : r.waiting_for()) {
+    if (Status s = rank_in_any_world("rank waited for", rank); !s.ok()) return wrong(std::string(s.message()));
+    if (rank <= last) return wrong("ranks waited for are not in rising order");
+    last = rank;
+  }
+  return {};
+}
+
+// A plan's ring and tree, given that its members are right.
+Status validate_links(const wire::Plan& plan) {
+  const auto n = static_cast<std::uint32_t>(plan.members_size());
+  if (static_cast<std::uint32_t>(plan.ring_size()) != n) {
+    return bad("the ring has " + str(plan.ring_size()) + " ranks, the plan " + str(n));
+  }
+  std::vector<bool> seen(n, false);
+  for (const std::uint32_t rank : plan.ring()) {
+    if (rank >= n) return bad("the ring names rank " + str(rank) + " of " + str(n));
+    if (seen[rank]) return bad("the ring names rank " + str(rank) + " twice");
+    seen[rank] = true;
+  }
+  if (static_cast<std::uint32_t>(plan.tree_parent_size()) != n) {
+    return bad("the tree has " + str(plan.tree_parent_size()) + " ranks, the plan " +
+               str(n));
+  }
+  int roots = 0;
+  for (std::uint32_t rank = 0; rank < n; ++rank) {
+    const std::int32_t parent = plan.tree_parent(static_cast<int>(rank));
+    if (parent < -1 || parent >= static_cast<std::int32_t>(n)) {
+      return bad("rank " + str(rank) + "'s parent in the tree is " + str(parent));
+    }
+    roots += parent == -1;
+  }
+  if (roots != 1) return bad("the tree has " + str(roots) + " roots");
+  // 0: not looked at, 1: on the path that is being walked, 2: leads to the root.
+  std::vector<std::uint8_t> mark(n, 0);
+  for (std::uint32_t start = 0; start < n; ++start) {
+    std::vector<std::uint32_t> path;
+    std::int32_t at = static_cast<std::int32_t>(start);
+    while (at >= 0 && mark[static_cast<std::uint32_t>(at)] == 0) {
+      mark[static_cast<std::uint32_t>(at)] = 1;
+      path.push_back(static_cast<std::uint32_t>(at));
+      at = plan.tree_parent(at);
+    }
+    if (at >= 0 && mark[static_cast<std::uint32_t>(at)] == 1) {
+      return bad("the tree has a cycle through rank " + str(at));
+    }
+    for (const std::uint32_t rank : path) mark[rank] = 2;
+  }
+  return {};
+}
+
+Status validate_member(const wire::Member& m) {
+  if (m.incarnation() == 0) return bad("no incarnation");
+  if (Status s = validate_identity(m.worker_id(), m.host_id(), m.domain_id()); !s.ok()) return s;
+  return validate_endpoints(m.endpoints());
+}
+
+std::string_view body_name(const wire::Envelope& e) {
+  switch (e.body_case()) {
+    case wire::Envelope::kJoin: return "Join";
+    case wire::Envelope::kHeartbeat: return "Heartbeat";
+    case wire::Envelope::kLinkBroken: return "LinkBroken";
+    case wire::Envelope::kRoundFailed: return "RoundFailed";
+    case wire::Envelope::kStopped: return "Stopped";
+    case wire::Envelope::kLeave: return "Leave";
+    case wire::Envelope::kWelcome: return "Welcome";
+    case wire::Envelope::kRefused: return "Refused";
+    case wire::Envelope::kPlan: return "Plan";
+    case wire::Envelope::kInterrupt: return "Interrupt";
+    case wire::Envelope::kFinished: return "Finished";
+    case wire::Envelope::kHeartbeatReply: return "HeartbeatReply";
+    case wire::Envelope::BODY_NOT_SET: return "no";
+  }
+  return "no";
+}
+
+Status validate_body(const wire::Envelope& e) {
+  switch (e.body_case()) {
+    case wire::Envelope::kJoin: return validate(e.join());
+    case wire::Envelope::kHeartbeat: return validate(e.heartbeat());
+    case wire::Envelope::kLinkBroken: return validate(e.link_broken());
+    case wire::Envelope::kRoundFailed: return validate(e.round_failed());
+    case wire::Envelope::kStopped: return validate(e.stopped());
+    case wire::Envelope::kLeave: return validate(e.leave());
+    case wire::Envelope::kWelcome: return validate(e.welcome());
+    case wire::Envelope::kRefused: return validate(e.refused());
+    case wire::Envelope::kPlan: return validate(e.plan());
+    case wire::Envelope::kInterrupt: return validate(e.interrupt());
+    case wire::Envelope::kFinished: return validate(e.finished());
+    case wire::Envelope::kHeartbeatReply: return {};
+    case wire::Envelope::BODY_NOT_SET: return bad("no body");
+  }
+  return bad("no body");
+}
+
+bool sent_by_worker(const wire::Envelope& e) { return e.body_case() <= wire::Envelope::kLeave; }
+
+Status validate_envelope(const wire::Envelope& e, Side from) {
+  if (e.protocol() != kProtocolVersion) {
+    return {Code::kRefused, "protocol version " + str(e.protocol()) + ", this build speaks " +
+                                str(kProtocolVersion) + ": use one version of Warren for the whole job"};
+  }
+  if (Status s = validate_name("job", e.job(), limits::kMaxJobNameBytes); !s.ok()) return s;
+  if (e.sender() == 0) return bad("no sender");
+  if (e.body_case() == wire::Envelope::BODY_NOT_SET) return bad("no body");
+  if (sent_by_worker(e) != (from == Side::kWorker)) {
+    return bad(std::string("a ") + (from == Side::kWorker ? "worker" : "tracker") + " never sends " +
+               std::string(body_name(e)));
+  }
+  if (from == Side::kTracker && e.receiver() == 0) return bad("no receiver");
+  if (Status s = validate_body(e); !s.ok()) return s.because_of_this("bad " + std::string(body_name(e)));
+  return {};
+}
+
+}  // namespace
+
+std::string wire_text(std::string_view text) {
+  std::string out;
+  out.reserve(std::min(text.size(), limits::kMaxReasonBytes));
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t n = printable_length(text, at);
+    if (out.size() + std::max<std::size_t>(n, 1) > limits::kMaxReasonBytes) break;
+    if (n == 0) {
+      out += text[at] == '\n' || text[at] == '\t' ? ' ' : '?';
+      ++at;
+    } else {
+      out += text.substr(at, n);
+      at += n;
+    }
+  }
+  return out;
+}
+
+Status validate_name(std::string_view what, std::string_view name, std::size_t limit_bytes) {
+  const auto invalid = [&](const std::string& why) {
+    return Status(Code::kInvalidArgument, std::string(what) + " " + why);
+  };
+  if (name.empty()) return invalid("is empty");
+  if (name.size() > limit_bytes) return invalid("is longer than " + str(limit_bytes) + " bytes");
+  const auto allowed = [](char c) {
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') ||
+           std::string_view("._:/@-").find(c) != std::string_view::npos;
+  };
+  if (!std::all_of(name.begin(), name.end(), allowed)) {
+    return invalid("'" + wire_text(name) + "' has a character other than A-Z a-z 0-9 . _ : / @ -");
+  }
+  if (name[0] == '-' || name[0] == '.') return invalid("'" + std::string(name) + "' starts with '-' or '.'");
+  return {};
+}
+
+Status validate(const wire::JobSettings& s) {
+  if (Status r = in_range("world size", s.world_size(), 1, limits::kMaxWorldSize); !r.ok()) return r;
+  if (Status r = in_range("round timeout in ms", s.round_timeout_ms(), limits::kMinRoundTimeoutMs,
+                          limits::kMaxRoundTimeoutMs);
+      !r.ok()) {
+    return r;
+  }
+  static constexpr std::string_view kAlgorithms[] = {"auto", "star", "tree", "butterfly", "ring", "direct"};
+  if (std::find(std::begin(kAlgorithms), std::end(kAlgorithms), s.algorithm()) == std::end(kAlgorithms)) {
+    return bad("unknown algorithm '" + wire_text(s.algorithm()).substr(0, 32) +
+               "', known are auto, star, tree, butterfly, ring and direct");
+  }
+  if (Status r = in_range("chunk bytes", s.chunk_bytes(), limits::kMinChunkBytes, limits::kMaxChunkBytes); !r.ok()) {
+    return r;
+  }
+  return in_range("streams", s.streams(), 1, limits::kMaxStreams);
+}
+
+Status validate(const wire::Join& j) {
+  if (Status s = validate_identity(j.worker_id(), j.host_id(), j.domain_id()); !s.ok()) return s;
+  if (Status s = validate_endpoints(j.endpoints()); !s.ok()) return s;
+  if (!j.has_settings()) return bad("no settings");
+  if (Status s = validate(j.settings()); !s.ok()) return s;
+  return text_is_printable("software", j.software(), kMaxSoftwareBytes);
+}
+
+Status validate(const wire::Heartbeat& h) {
+  if (Status s = member_epoch(h.epoch()); !s.ok()) return s;
+  if (static_cast<std::size_t>(h.rounds_size()) > limits::kMaxRoundsPerHeartbeat) {
+    return bad(str(h.rounds_size()) + " rounds are over the limit of " +
+               str(limits::kMaxRoundsPerHeartbeat));
+  }
+  // Point-to-point rounds of different peers may share a number.
+  std::set<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint64_t>> seen;
+  for (const wire::CurrentRound& r : h.rounds()) {
+    if (Status s = validate_round(r); !s.ok()) return s;
+    if (r.collective() == static_cast<std::uint32_t>(Collective::kPoint)) continue;
+    if (!seen.emplace(r.timeline(), r.group(), r.version(), r.sequence()).second) return bad("a round stands twice");
+  }
+  return {};
+}
+
+Status validate(const wire::LinkBroken& b) {
+  if (Status s = member_epoch(b.epoch()); !s.ok()) return s;
+  if (Status s = rank_in_any_world("peer", b.peer()); !s.ok()) return s;
+  if (b.peer_incarnation() == 0) return bad("no peer incarnation");
+  return text_is_printable("evidence", b.evidence(), limits::kMaxReasonBytes);
+}
+
+Status validate(const wire::RoundFailed& f) {
+  if (Status s = member_epoch(f.epoch()); !s.ok()) return s;
+  if (Status s = known_code(f.code()); !s.ok()) return s;
+  if (f.reason().empty()) return bad("no reason");
+  return text_is_printable("reason", f.reason(), limits::kMaxReasonBytes);
+}
+
+Status validate(const wire::Stopped& s) { return member_epoch(s.epoch()); }
+
+Status validate(const wire::Leave& l) {
+  // Who gives up while it waits for the first plan has no epoch yet.
+  if (Status s = in_range("epoch", l.epoch(), l.finalize() ? 1 : 0, kMaxEpoch); !s.ok()) return s;
+  return text_is_printable("reason", l.reason(), limits::kMaxReasonBytes);
+}
+
+Status validate(const wire::Welcome& w) {
+  if (Status s = in_range("world size", w.world_size(), 1, limits::kMaxWorldSize); !s.ok()) return s;
+  if (Status s = in_range("joined", w.joined(), 1, w.world_size()); !s.ok()) return s;
+  if (static_cast<std::size_t>(w.missing_size()) > kMaxMissingNames) return bad("too many missing workers are named");
+  std::set<std::string_view> seen;
+  for (const std::string& name : w.missing()) {
+    if (Status s = validate_name("missing worker id", name, limits::kMaxWorkerIdBytes); !s.ok()) return s;
+    if (!seen.insert(name).second) return bad("missing worker " + name + " stands twice");
+  }
+  return {};
+}
+
+Status validate(const wire::Refused& r) {
+  if (Status s = known_code(r.code()); !s.ok()) return s;
+  if (r.reason().empty()) return bad("no reason");
+  return text_is_printable("reason", r.reason(), limits::kMaxReasonBytes);
+}
+
+Status validate(const wire::Plan& p) {
+  if (Status s = member_epoch(p.epoch()); !s.ok()) return s;
+  if (!p.has_settings()) return bad("no settings");
+  if (Status s = validate(p.settings()); !s.ok()) return s;
+  if (static_cast<std::uint32_t>(p.members_size()) != p.settings().world_size()) {
+    return bad(str(p.members_size()) + " members in a world of " +
+               str(p.settings().world_size()));
+  }
+  std::set<std::string_view> ids;
+  std::set<std::uint64_t> incarnations;
+  std::map<std::string_view, std::vector<bool>> hosts;  // local ranks seen
+  for (const wire::Member& m : p.members()) hosts[m.host_id()].push_back(false);
+  for (int i = 0; i < p.members_size(); ++i) {
+    const wire::Member& m = p.members(i);
+    const std::string who = "member " + str(i);
+    if (m.rank() != static_cast<std::uint32_t>(i)) return bad(who + " has rank " + str(m.rank()));
+    if (Status s = validate_member(m); !s.ok()) return s.because_of_this(who);
+    if (!ids.insert(m.worker_id()).second) return bad("worker id " + m.worker_id() + " stands twice");
+    if (!incarnations.insert(m.incarnation()).second) return bad(who + "'s incarnation stands twice");
+    std::vector<bool>& local = hosts[m.host_id()];
+    if (m.local_size() != local.size()) {
+      return bad(who + " has local size " + str(m.local_size()) + ", its host has " +
+                 str(local.size()) + " ranks");
+    }
+    if (m.local_rank() >= local.size() || local[m.local_rank()]) {
+      return bad(who + "'s local rank " + str(m.local_rank()) + " is taken or over its host's size");
+    }
+    local[m.local_rank()] = true;
+  }
+  return validate_links(p);
+}
+
+Status validate(const wire::Interrupt& i) {
+  if (Status s = member_epoch(i.epoch()); !s.ok()) return s;
+  if (Status s = known_code(i.code()); !s.ok()) return s;
+  if (i.reason().empty()) return bad("no reason");
+  if (Status s = text_is_printable("reason", i.reason(), limits::kMaxReasonBytes); !s.ok()) return s;
+  std::int64_t last = -1;
+  for (const std::uint32_t rank : i.lost()) {
+    if (Status s = rank_in_any_world("lost rank", rank); !s.ok()) return s;
+    if (rank <= last) return bad("lost ranks are not in rising order");
+    last = rank;
+  }
+  return {};
+}
+
+Status validate(const wire::Finished& f) { return member_epoch(f.epoch()); }
+
+Status validate(const wire::HeartbeatReply&) { return {}; }
+
+Status validate(const wire::JobRecord& r) {
+  if (r.format() != 1) return bad("format " + str(r.format()) + ", this build reads format 1");
+  if (Status s = validate_name("job", r.job(), limits::kMaxJobNameBytes); !s.ok()) return s;
+  if (Status s = member_epoch(r.epoch()); !s.ok()) return s;
+  if (!r.has_settings()) return bad("no settings");
+  if (Status s = validate(r.settings()); !s.ok()) return s;
+  if (Status s = text_is_printable("origin of the settings", r.settings_from(), limits::kMaxReasonBytes); !s.ok()) {
+    return s;
+  }
+  if (r.finished()) {
+    return r.has_plan() || r.has_interrupt() || r.finalized_size() != 0 ? bad("a finished job has a plan") : Status();
+  }
+  if (!r.has_plan()) return bad("no plan");
+  if (Status s = validate(r.plan()); !s.ok()) return s.because_of_this("bad plan");
+  if (r.plan().settings().SerializeAsString() != r.settings().SerializeAsString()) {
+    return bad("the plan's settings are not the job's");
+  }
+  if (r.has_interrupt()) {
+    if (Status s = validate(r.interrupt()); !s.ok()) return s.because_of_this("bad interrupt");
+    if (r.interrupt().epoch() != r.epoch() || r.plan().epoch() >= r.epoch()) return bad("the interrupt ends no plan");
+  } else if (r.plan().epoch() != r.epoch()) {
+    return bad("the plan is not the newest epoch's");
+  }
+  std::int64_t last = -1;
+  for (const std::uint32_t rank : r.finalized()) {
+    if (rank >= r.settings().world_size() || rank <= last) return bad("the finalized ranks are wrong");
+    last = rank;
+  }
+  return {};
+}
+
+std::string encode(const wire::Envelope& envelope, Side from) {
+  const Status valid = validate_envelope(envelope, from);
+  WARREN_CHECK(valid.ok(), valid.describe().c_str());
+  std::string bytes;
+  WARREN_CHECK(envelope.SerializeToString(&bytes), "a valid envelope serializes");
+  return bytes;
+}
+
+Result<wire::Envelope> decode_envelope(std::span<const std::byte> bytes, Side from) {
+  const std::size_t limit = from == Side::kWorker ? kMaxWorkerMessageBytes : limits::kMaxControlMessageBytes;
+  if (bytes.size() > limit) {
+    return bad("message of " + str(bytes.size()) + " bytes is over the limit of " +
+               str(limit));
+  }
+  wire::Envelope envelope;
+  if (!envelope.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return bad("not one of Warren's messages");
+  if (Status s = validate_envelope(envelope, from); !s.ok()) {
+    // To whoever called us, a bad name is damage like any other.
+    return s.code() == Code::kRefused ? s : s.because_of_this(Code::kCorrupt, "message refused");
+  }
+  return envelope;
+}
+
+}  // namespace warren
