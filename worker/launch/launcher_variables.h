@@ -1,0 +1,28 @@
+// What launchers tell their processes through the environment, in Warren's terms.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "recovery/result.h"
+#include "worker/launch/settings.h"
+
+namespace warren::worker {
+
+struct FromLauncher {
+  struct Value {
+    std::string text;
+    std::string variable;  // where it came from: "SLURM_PROCID"
+  };
+  // Worker id and world size come from one launcher, the innermost of those that are there: mpirun or torchrun inside
+  // of a Slurm job number the processes, Slurm only their nodes. The others come from the innermost that has them.
+  std::optional<Value> worker_id, world_size;
+  std::optional<Value> tracker, tracker_port, job, attempt;
+};
+
+// kInvalidArgument: a variable contradicts itself or says that this process is no worker. Numbers are checked by who
+// uses them.
+[[nodiscard]] Result<FromLauncher> read_launcher(const Environment& env);
+
+}  // namespace warren::worker

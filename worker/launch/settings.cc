@@ -1,0 +1,456 @@
+#include "worker/launch/settings.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <sstream>
+
+#include "recovery/codec.h"
+#include "recovery/limits.h"
+#include "worker/launch/launcher_variables.h"
+#include "worker/launch/netinfo.h"
+#include "worker/launch/text.h"
+
+namespace warren::worker {
+namespace {
+
+// The settings by their names in the file; the variable is WARREN_ and the name in capitals.
+constexpr std::array<std::string_view, 19> kNames = {
+    "tracker",   "job",         "worker_id",    "world_size",        "secret_file",      "insecure_no_auth",
+    "host_id",   "domain_id",   "bind_address", "advertise_address", "round_timeout_ms", "join_timeout_ms",
+    "algorithm", "chunk_bytes", "streams",      "checksums",         "check_call_sites", "log_level",
+    "attempt"};
+
+// Variables that are no settings of a worker: where the file is, and what `warren` itself reads.
+constexpr std::array<std::string_view, 2> kOtherVariables = {"WARREN_CONFIG", "WARREN_HTTP"};
+
+constexpr std::array<std::string_view, 6> kAlgorithms = {"auto", "star", "tree", "butterfly", "ring", "direct"};
+constexpr std::string_view kDefaultJob = "default";
+constexpr std::uint32_t kDefaultStreams = 1;
+
+std::string variable_of(std::string_view name) {
+  std::string out = "WARREN_";
+  for (const char c : name) out += static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+  return out;
+}
+
+struct Raw {
+  std::string text;
+  std::string source;  // what Resolved shows
+  std::string what;    // how an error calls it
+};
+using Layer = std::map<std::string, Raw, std::less<>>;
+
+Result<Layer> from_options(const warren_options* options) {
+  Layer out;
+  if (options == nullptr) return out;
+  if (options->struct_size != sizeof(warren_options)) {
+    return Status(Code::kInvalidArgument,
+                  "warren_options.struct_size is " + std::to_string(options->struct_size) + ", this library's is " +
+                      std::to_string(sizeof(warren_options)) +
+                      "; call warren_options_init first, and compile with the header of the library's version");
+  }
+  const auto put = [&](const char* name, std::string text, const char* field) {
+    out[name] = {std::move(text), "options", std::string("the option ") + field};
+  };
+  const auto text = [&](const char* name, const char* value) {
+    if (value != nullptr) put(name, value, name);
+  };
+  const auto number = [&](const char* name, std::int64_t value) {
+    if (value > 0) put(name, std::to_string(value), name);
+  };
+  text("tracker", options->tracker);
+  text("job", options->job);
+  text("worker_id", options->worker_id);
+  number("world_size", options->world_size);
+  text("secret_file", options->secret_file);
+  if (options->insecure_no_auth > 0) put("insecure_no_auth", "1", "insecure_no_auth");
+  text("host_id", options->host_id);
+  text("bind_address", options->bind_address);
+  text("advertise_address", options->advertise_address);
+  number("round_timeout_ms", options->round_timeout_ms);
+  number("join_timeout_ms", options->join_timeout_ms);
+  text("algorithm", options->algorithm);
+  number("chunk_bytes", options->chunk_bytes);
+  number("streams", options->streams);
+  if (options->no_checksums > 0) put("checksums", "0", "no_checksums");
+  if (options->ignore_call_sites > 0) put("check_call_sites", "0", "ignore_call_sites");
+  if (options->log_level >= 0) put("log_level", std::to_string(options->log_level), "log_level");
+  return out;
+}
+
+Layer from_variables(const Environment& env) {
+  Layer out;
+  for (const std::string_view name : kNames) {
+    const std::string variable = variable_of(name);
+    auto text = env(variable);
+    if (text && !text->empty()) out.emplace(name, Raw{*std::move(text), variable, variable});
+  }
+  return out;
+}
+
+Result<Layer> from_file(const std::string& path) {
+  constexpr std::size_t kMaxFileBytes = std::size_t{64} << 10;
+  Layer out;
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kMaxFileBytes + 1, '\0');
+  if (!file || !file.read(text.data(), static_cast<std::streamsize>(text.size())).eof()) {
+    return Status(Code::kUnavailable, "WARREN_CONFIG names " + quoted(path) +
+                                          (file ? ", which is longer than 64 KiB" : ", which cannot be read") +
+                                          "; correct it or unset WARREN_CONFIG");
+  }
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  std::istringstream lines(text);
+  std::string line;
+  for (std::size_t n = 1; std::getline(lines, line); ++n) {
+    const std::string_view content = trim(std::string_view(line).substr(0, line.find('#')));
+    if (content.empty()) continue;
+    const std::string where = path + ":" + std::to_string(n);
+    const std::size_t equals = content.find('=');
+    if (equals == std::string_view::npos) {
+      return Status(Code::kInvalidArgument, where + ": " + quoted(content) + " is not of the form name = value");
+    }
+    const std::string_view name = trim(content.substr(0, equals));
+    const std::string_view value = trim(content.substr(equals + 1));
+    if (std::ranges::find(kNames, name) == kNames.end()) {
+      return Status(Code::kInvalidArgument,
+                    where + ": there is no setting " + quoted(name) + did_you_mean(name, kNames));
+    }
+    if (value.empty()) {
+      return Status(Code::kInvalidArgument,
+                    where + ": " + std::string(name) + " has no value; remove the line to use the default");
+    }
+    const auto [at, fresh] = out.emplace(name, Raw{std::string(value), where, std::string(name) + " (" + where + ")"});
+    if (!fresh) {
+      return Status(Code::kInvalidArgument,
+                    where + ": " + std::string(name) + " was given before, at " + at->second.source);
+    }
+  }
+  return out;
+}
+
+Result<Layer> from_launcher(const Environment& env) {
+  auto launcher = read_launcher(env);
+  if (!launcher.ok()) return launcher.status();
+  Layer out;
+  const auto put = [&](const char* name, const std::optional<FromLauncher::Value>& value) {
+    if (value) out[name] = {value->text, value->variable, value->variable};
+  };
+  put("tracker", launcher.value().tracker);
+  put("job", launcher.value().job);
+  put("worker_id", launcher.value().worker_id);
+  put("world_size", launcher.value().world_size);
+  put("attempt", launcher.value().attempt);
+  if (const auto& port = launcher.value().tracker_port; port && out.contains("tracker")) {
+    Raw& tracker = out["tracker"];
+    auto number = parse_number(port->variable, port->text, 1, 65535);
+    if (!number.ok()) return number.status();
+    if (!is_numeric_address(tracker.text) || tracker.text.find(':') == std::string::npos) {
+      tracker.text += ":" + port->text;
+    } else {
+      tracker.text = "[" + tracker.text + "]:" + port->text;
+    }
+  }
+  return out;
+}
+
+// The layers in order of precedence, and what was taken from them.
+class Resolver {
+ public:
+  explicit Resolver(std::vector<Layer> layers) : layers_(std::move(layers)) {}
+
+  // The value of `name`, from the first layer that has it.
+  [[nodiscard]] const Raw* find(std::string_view name) const {
+    for (const Layer& layer : layers_) {
+      if (const auto at = layer.find(name); at != layer.end()) return &at->second;
+    }
+    return nullptr;
+  }
+
+  void text(std::string_view name, std::string& into, const std::string& by_default,
+            const std::function<Status(const Raw&)>& check) {
+    const Raw* raw = find(name);
+    if (raw != nullptr) keep(check(*raw));
+    into = raw != nullptr ? raw->text : by_default;
+    show(name, into.empty() ? "(none)" : into, raw);
+  }
+
+  template <class Int>
+  void number(std::string_view name, Int& into, Int least, Int most, Int by_default) {
+    integer(name, into, by_default, [&](const Raw& raw) {
+      return parse_number(raw.what, raw.text, static_cast<std::uint64_t>(least), static_cast<std::uint64_t>(most));
+    });
+  }
+  template <class Int>
+  void bytes(std::string_view name, Int& into, Int least, Int most, Int by_default) {
+    integer(name, into, by_default, [&](const Raw& raw) {
+      return parse_bytes(raw.what, raw.text, static_cast<std::uint64_t>(least), static_cast<std::uint64_t>(most));
+    });
+  }
+
+  void on_off(std::string_view name, bool& into, bool by_default) {
+    const Raw* raw = find(name);
+    into = by_default;
+    if (raw != nullptr) {
+      auto parsed = parse_switch(raw->what, raw->text);
+      keep(parsed.status());
+      if (parsed.ok()) into = parsed.value();
+    }
+    show(name, into ? "1" : "0", raw);
+  }
+
+  void show(std::string_view name, const std::string& value, const Raw* raw) {
+    resolved_.push_back({std::string(name), value, raw != nullptr ? raw->source : "default"});
+  }
+  // Remembers the failures; all of them are told at once.
+  void keep(const Status& status) {
+    if (!status.ok()) failures_.push_back(status.describe());
+  }
+  [[nodiscard]] Status status() const {
+    if (failures_.empty()) return {};
+    std::string all;
+    for (const std::string& failure : failures_) all += (all.empty() ? "" : "\n") + failure;
+    return {Code::kInvalidArgument, all};
+  }
+  [[nodiscard]] std::vector<Resolved> resolved() && { return std::move(resolved_); }
+
+ private:
+  template <class Int, class Parse>
+  void integer(std::string_view name, Int& into, Int by_default, Parse parse) {
+    const Raw* raw = find(name);
+    into = by_default;
+    if (raw != nullptr) {
+      auto parsed = parse(*raw);
+      keep(parsed.status());
+      if (parsed.ok()) into = static_cast<Int>(parsed.value());
+    }
+    show(name, std::to_string(into), raw);
+  }
+
+  std::vector<Layer> layers_;
+  std::vector<std::string> failures_;
+  std::vector<Resolved> resolved_;
+};
+
+Status named(const Raw& raw, std::size_t limit_bytes) {
+  return validate_name(raw.what, raw.text, limit_bytes);
+}
+
+std::function<Status(const Raw&)> name_of_at_most(std::size_t limit_bytes) {
+  return [limit_bytes](const Raw& raw) { return named(raw, limit_bytes); };
+}
+
+void resolve_tracker(Resolver& r, Settings& s) {
+  const Raw* raw = r.find("tracker");
+  if (raw == nullptr) {
+    r.keep({Code::kInvalidArgument,
+            "no tracker is given: set the option tracker, WARREN_TRACKER=host:port, or 'tracker = host:port' in the "
+            "file that WARREN_CONFIG names, or start under a launcher that names a host (Slurm, torchrun, "
+            "dmlc-submit); `warren run -n N program` starts a tracker and N workers on this machine"});
+    return;
+  }
+  auto parsed = parse_host_port(raw->what, raw->text, kDefaultTrackerPort);
+  r.keep(parsed.status());
+  if (!parsed.ok()) return;
+  s.tracker_host = parsed.value().host;
+  s.tracker_port = parsed.value().port;
+  r.show("tracker", to_string(parsed.value()), raw);
+}
+
+void resolve_identity(Resolver& r, const Layer& launcher, Settings& s) {
+  r.text("worker_id", s.worker_id, "", name_of_at_most(limits::kMaxWorkerIdBytes));
+  if (s.worker_id.empty()) {
+    r.keep({Code::kInvalidArgument,
+            "no worker id is given, the name that this worker keeps over its lives, unique in the job: set the option "
+            "worker_id or WARREN_WORKER_ID, or start under a launcher that numbers its processes (Slurm, torchrun, "
+            "Open MPI, MPICH, a Kubernetes indexed job, dmlc-submit, `warren run`)"});
+  }
+  r.number("world_size", s.world_size, std::uint32_t{1}, limits::kMaxWorldSize, std::uint32_t{0});
+  const Raw* size = r.find("world_size");
+  if (size == nullptr) {
+    r.keep(
+        {Code::kInvalidArgument,
+         "no world size is given, the number of workers in the job: set the option world_size, WARREN_WORLD_SIZE, or "
+         "'world_size = N' in the file that WARREN_CONFIG names, or start under a launcher that tells it (Slurm, "
+         "torchrun, Open MPI, MPICH, dmlc-submit, `warren run`; a Kubernetes indexed job does not)"});
+    return;
+  }
+  // A launcher numbers its processes from 0; anything else means that its variables are not what they seem.
+  const Raw* id = r.find("worker_id");
+  const auto theirs = [&](const char* name, const Raw* raw) {
+    const auto at = launcher.find(name);
+    return raw != nullptr && at != launcher.end() && at->second.source == raw->source;
+  };
+  if (s.world_size == 0 || !theirs("worker_id", id) || !theirs("world_size", size)) return;
+  r.keep(parse_number(id->what, id->text, 0, s.world_size - 1).status());
+}
+
+void resolve_secret(Resolver& r, Settings& s) {
+  r.text("secret_file", s.secret_file, "", [](const Raw& raw) -> Status {
+    if (raw.text.find('\0') == std::string::npos) return {};
+    return {Code::kInvalidArgument, raw.what + " contains a zero byte; give the path of a file"};
+  });
+  r.on_off("insecure_no_auth", s.no_auth, false);
+  if (s.no_auth && !s.secret_file.empty()) {
+    r.keep({Code::kInvalidArgument, r.find("secret_file")->what + " and " + r.find("insecure_no_auth")->what +
+                                        " contradict each other; give one of them"});
+  } else if (!s.no_auth && s.secret_file.empty()) {
+    r.keep({Code::kInvalidArgument,
+            "no secret is given: make one with `warren keygen` and name its file by the option secret_file or "
+            "WARREN_SECRET_FILE; where nobody else can connect, WARREN_INSECURE_NO_AUTH=1 goes without"});
+  }
+}
+
+void resolve_addresses(Resolver& r, Settings& s) {
+  r.text("bind_address", s.bind_address, "", [](const Raw& raw) -> Status {
+    if (is_numeric_address(raw.text) && raw.text.size() <= limits::kMaxAddressBytes) return {};
+    return named(raw, limits::kMaxAddressBytes);
+  });
+  r.text("advertise_address", s.advertise_address, "", [](const Raw& raw) -> Status {
+    if (is_numeric_address(raw.text) && raw.text.size() <= limits::kMaxAddressBytes) return {};
+    return {Code::kInvalidArgument, raw.what + " is " + quoted(raw.text) + ": give a numeric IPv4 or IPv6 address"};
+  });
+}
+
+void resolve_log_level(Resolver& r, Settings& s) {
+  constexpr std::array<std::string_view, 3> kLevels = {"info", "warning", "error"};
+  const Raw* raw = r.find("log_level");
+  s.log_level = WARREN_LOG_INFO;
+  if (raw != nullptr) {
+    const auto word = std::ranges::find(kLevels, raw->text);
+    const bool digit = raw->text.size() == 1 && raw->text[0] >= '0' && raw->text[0] <= '2';
+    if (word != kLevels.end()) {
+      s.log_level = static_cast<int>(word - kLevels.begin());
+    } else if (digit) {
+      s.log_level = raw->text[0] - '0';
+    } else {
+      r.keep(
+          {Code::kInvalidArgument, raw->what + " is " + quoted(raw->text) + ": give info, warning or error (0, 1, 2)"});
+    }
+  }
+  r.show("log_level", std::string(kLevels[static_cast<std::size_t>(s.log_level)]), raw);
+}
+
+std::string first_line_of(const char* path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// "mnt:[4026531841]" -> "4026531841"
+std::string namespace_inode(const char* path) {
+  std::array<char, 64> target{};
+  const ssize_t n = readlink(path, target.data(), target.size());
+  if (n <= 0) return {};
+  std::string out;
+  for (const char c : std::string_view(target.data(), static_cast<std::size_t>(n))) {
+    if (c >= '0' && c <= '9') out += c;
+  }
+  return out;
+}
+
+std::string domain_of(const SystemFacts& facts) {
+  if (!facts.boot_id.empty()) return facts.boot_id;
+  return facts.host_name.empty() ? "unknown" : facts.host_name;
+}
+
+std::string host_of(const SystemFacts& facts) {
+  // Processes share memory through /proc and Unix sockets: they must see each other's processes and files.
+  return domain_of(facts) + "/m" + facts.mount_namespace + "/p" + facts.pid_namespace;
+}
+
+}  // namespace
+
+SystemFacts read_system_facts() {
+  SystemFacts out;
+  out.boot_id = first_line_of("/proc/sys/kernel/random/boot_id");
+  out.mount_namespace = namespace_inode("/proc/self/ns/mnt");
+  out.pid_namespace = namespace_inode("/proc/self/ns/pid");
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) == 0) out.host_name = name.data();
+  return out;
+}
+
+Environment process_environment() {
+  return [](const std::string& name) -> std::optional<std::string> {
+    const char* value = std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe): the caller's duty, see the header
+    return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
+  };
+}
+
+Result<Settings> resolve(const warren_options* options, const Environment& env, const SystemFacts& facts) {
+  auto given = from_options(options);
+  if (!given.ok()) return given.status();
+  Layer file;
+  if (const auto path = env("WARREN_CONFIG"); path && !path->empty()) {
+    auto read = from_file(*path);
+    if (!read.ok()) return read.status();
+    file = std::move(read).value();
+  }
+  auto launcher = from_launcher(env);
+  if (!launcher.ok()) return launcher.status();
+
+  Settings s;
+  Resolver r({std::move(given).value(), from_variables(env), std::move(file), launcher.value()});
+  resolve_tracker(r, s);
+  r.text("job", s.job, std::string(kDefaultJob), name_of_at_most(limits::kMaxJobNameBytes));
+  resolve_identity(r, launcher.value(), s);
+  resolve_secret(r, s);
+  r.text("host_id", s.host_id, host_of(facts), name_of_at_most(limits::kMaxHostIdBytes));
+  r.text("domain_id", s.domain_id, domain_of(facts), name_of_at_most(limits::kMaxHostIdBytes));
+  resolve_addresses(r, s);
+  r.number("round_timeout_ms", s.round_timeout_ms, limits::kMinRoundTimeoutMs, limits::kMaxRoundTimeoutMs,
+           limits::kDefaultRoundTimeoutMs);
+  r.number("join_timeout_ms", s.join_timeout_ms, limits::kMinRoundTimeoutMs, limits::kMaxRoundTimeoutMs,
+           limits::kDefaultJoinTimeoutMs);
+  r.text("algorithm", s.algorithm, "auto", [](const Raw& raw) -> Status {
+    if (std::ranges::find(kAlgorithms, raw.text) != kAlgorithms.end()) return {};
+    return {Code::kInvalidArgument, raw.what + " is " + quoted(raw.text) +
+                                        ": give auto, star, tree, butterfly, ring or direct" +
+                                        did_you_mean(raw.text, kAlgorithms)};
+  });
+  r.bytes("chunk_bytes", s.chunk_bytes, std::uint64_t{limits::kMinChunkBytes}, std::uint64_t{limits::kMaxChunkBytes},
+          std::uint64_t{limits::kDefaultChunkBytes});
+  r.number("streams", s.streams, std::uint32_t{1}, limits::kMaxStreams, kDefaultStreams);
+  r.on_off("checksums", s.checksums, true);
+  r.on_off("check_call_sites", s.check_call_sites, true);
+  resolve_log_level(r, s);
+  r.number("attempt", s.attempt, std::uint32_t{0}, std::numeric_limits<std::uint32_t>::max(), std::uint32_t{0});
+  if (Status status = r.status(); !status.ok()) return status;
+  s.resolved = std::move(r).resolved();
+  return s;
+}
+
+Result<Settings> resolve(const warren_options* options, const Environment& env) {
+  return resolve(options, env, read_system_facts());
+}
+
+std::string describe(const Settings& settings) {
+  std::string out;
+  for (const Resolved& r : settings.resolved) {
+    out += (out.empty() ? "" : " ") + r.name + "=" + r.value;
+    if (r.source != "default") out += " (" + r.source + ")";
+  }
+  return out;
+}
+
+std::vector<std::string> misspelled_variables(std::span<const std::string_view> environment) {
+  std::vector<std::string> known(kOtherVariables.begin(), kOtherVariables.end());
+  for (const std::string_view name : kNames) known.push_back(variable_of(name));
+  const std::vector<std::string_view> candidates(known.begin(), known.end());
+  std::vector<std::string> out;
+  for (const std::string_view entry : environment) {
+    const std::string_view name = entry.substr(0, entry.find('='));
+    if (!name.starts_with("WARREN_") || std::ranges::find(candidates, name) != candidates.end()) continue;
+    out.push_back(std::string(name) + " is not a variable of Warren" + did_you_mean(name, candidates));
+  }
+  return out;
+}
+
+}  // namespace warren::worker
