@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""check.py [--root DIR] [--list] [NAME…]: the checks of the source that no compiler makes; all of them, or those named."""
+
+import argparse
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from checks import format_check, includes, leftovers, links, tidy  # noqa: E402
+
+CHECKS = {
+    "format": format_check.check,
+    "includes": includes.check,
+    "links": links.check,
+    "leftovers": leftovers.check,
+    "tidy": tidy.check,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--root", default=pathlib.Path(__file__).resolve().parent.parent, type=pathlib.Path)
+    parser.add_argument("--list", action="store_true", help="print the names of the checks")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CHECKS))
+    options = parser.parse_args()
+    if options.list:
+        print("\n".join(CHECKS))
+        return 0
+    for name in options.names:
+        if name not in CHECKS:
+            parser.error(f"unknown check '{name}'; there are {', '.join(CHECKS)}")
+    failed = []
+    for name in options.names or CHECKS:
+        problems = CHECKS[name](options.root)
+        for problem in problems:
+            print(f"{name}: {problem}", file=sys.stderr)
+        print(f"check {name}: {'ok' if not problems else f'{len(problems)} problem(s)'}", flush=True)
+        if problems:
+            failed.append(name)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

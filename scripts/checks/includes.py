@@ -1,0 +1,106 @@
+"""Who may include whom (DESIGN section 2), what the public headers may show, and that recovery/ stays pure."""
+
+import pathlib
+import re
+
+from . import tree
+
+# The folders of ours that the sources of a folder may include, besides their own.
+MAY_INCLUDE = {
+    "recovery": set(),
+    "storage": {"recovery"},
+    "tracker": {"recovery", "storage"},
+    "worker": {"recovery", "storage"},
+    "cuda": {"worker/device.h"},
+    "chaos": {"recovery", "storage", "tracker", "worker"},
+    "cli": {"recovery", "storage", "tracker", "worker", "chaos"},
+    "examples": set(),
+    "python": set(),
+    # Collectives are measured through the public headers; an inner part that is measured by itself, through its own.
+    "bench": {"recovery", "storage", "tracker", "worker"},
+    "tests": {"recovery", "storage", "tracker", "worker", "chaos", "cli", "bench"},
+}
+FOLDERS = set(MAY_INCLUDE)
+PUBLIC_HEADERS = pathlib.PurePosixPath("worker/include/warren")
+PUBLIC_SYSTEM = re.compile(r"[a-z_]+|stddef\.h|stdint\.h")
+
+# recovery/ may include these of the standard library: none does I/O, reads a clock, starts a thread or draws a number.
+PURE = {
+    "algorithm", "any", "array", "bit", "bitset", "cassert", "cctype", "charconv", "cinttypes", "climits", "compare",
+    "concepts", "cstddef", "cstdint", "cstdlib", "cstring", "deque", "functional", "initializer_list", "iterator",
+    "limits", "list", "map", "memory", "numeric", "optional", "set", "source_location", "span", "string",
+    "string_view", "tuple", "type_traits", "utility", "variant", "vector",
+}
+# Not unordered containers: what they iterate over comes in an order that a seed does not repeat.
+IMPURE_CALLS = re.compile(
+    r"\b(?:std::(?:rand|time|clock|getenv|system|thread|mutex|cout|cerr|ofstream|ifstream|random_device)|"
+    r"(?<![\w:.>])(?:getenv|rand|srand|fopen|printf|clock_gettime|gettimeofday|usleep|sleep|nanosleep))\s*[({;<]")
+PURE_EXCEPTIONS = {
+    # A broken invariant ends the process, and says why on standard error.
+    "recovery/check.h": {"cstdio"},
+}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+
+
+def _includes(text: str):
+    for number, line in enumerate(text.splitlines(), 1):
+        match = INCLUDE.match(line)
+        if match:
+            yield number, match.group(1) == "<", match.group(2)
+
+
+def _allowed(folder: str, target: str) -> bool:
+    top = target.split("/")[0]
+    return top == folder or top in MAY_INCLUDE[folder] or target in MAY_INCLUDE[folder]
+
+
+def _check_file(name: pathlib.Path, text: str) -> list[str]:
+    problems = []
+    path = name.as_posix()
+    folder = name.parts[0]
+    public = name.is_relative_to(PUBLIC_HEADERS)
+    for number, system, target in _includes(text):
+        where = f"{path}:{number}"
+        top = target.split("/")[0]
+        if public:
+            if top != "warren" and not (system and PUBLIC_SYSTEM.fullmatch(target)):
+                problems.append(f"{where}: a public header includes '{target}'; only the standard library and "
+                                "<warren/…> may show through")
+            continue
+        if system:
+            if folder == "recovery" and target not in PURE | PURE_EXCEPTIONS.get(path, set()):
+                problems.append(f"{where}: recovery/ is free of I/O, clocks, threads and randomness, and <{target}> is "
+                                "not on the list in scripts/checks/includes.py")
+            continue
+        if target.startswith("../") or target.startswith("./"):
+            problems.append(f"{where}: include '{target}' by its path from the root")
+        elif top == "warren":
+            if folder in {"recovery", "storage", "tracker"}:
+                problems.append(f"{where}: {folder}/ may not include the worker's public header '{target}'")
+        elif top in FOLDERS and not _allowed(folder, target):
+            problems.append(f"{where}: {folder}/ may not include {top}/ ('{target}'); it may include "
+                            f"{', '.join(sorted(MAY_INCLUDE[folder])) or 'nothing of ours but itself'}")
+        elif top not in FOLDERS and folder == "recovery":
+            problems.append(f"{where}: recovery/ includes the standard library and protobuf's messages, not '{target}'")
+    if folder == "recovery":
+        for number, line in enumerate(text.splitlines(), 1):
+            code = line.split("//")[0]
+            if path not in PURE_EXCEPTIONS and IMPURE_CALLS.search(code):
+                problems.append(f"{path}:{number}: recovery/ is free of I/O, clocks, threads and randomness: "
+                                f"'{code.strip()}'")
+            if re.search(r"\bstd::unordered_", code):
+                problems.append(f"{path}:{number}: recovery/ iterates in an order that a seed repeats; use std::map or "
+                                "std::set")
+    return problems
+
+
+def check(root: pathlib.Path) -> list[str]:
+    problems = []
+    for name in tree.files(root, ".h", ".cc", ".cpp", ".hpp", ".c", ".cu"):
+        if name.parts[0] in FOLDERS:
+            problems += _check_file(name, (root / name).read_text())
+        elif len(name.parts) > 1:
+            problems.append(f"{name}: the folder {name.parts[0]}/ is not in DESIGN's table; add it to "
+                            "scripts/checks/includes.py with what it may include")
+    return problems

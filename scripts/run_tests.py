@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+"""Runs Warren's tests in stages and prints the minutes of each. What `./dev test` calls; docs/testing.md has the map."""
+
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DEV = str(ROOT / "dev")
+CORES = os.cpu_count() or 1
+# Tests that are expected to skip themselves. A test that cannot run is a failure, so: none.
+EXPECTED_SKIPS = 0
+FUZZ_SECONDS = 60
+SIMULATED_SEEDS = 300
+# Labels of tests that need installed or finished programs; the sanitizer stages leave them out.
+WHOLE_PROGRAM = ("e2e", "install", "scripts", "bench")
+# What has threads of its own, and so what ThreadSanitizer can say anything about.
+THREADED_FOLDERS = ("tracker", "worker")
+
+
+class StageFailed(Exception):
+    pass
+
+
+def run(*command: str, **options) -> None:
+    print("+ " + " ".join(command), flush=True)
+    if subprocess.run(command, cwd=ROOT, check=False, **options).returncode != 0:
+        raise StageFailed(" ".join(command))
+
+
+@contextlib.contextmanager
+def locked(preset: str):
+    """One run of the tests at a time in a build folder; another one waits."""
+    folder = ROOT / "build" / preset
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".test.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def build(preset: str, *targets: str) -> None:
+    run(DEV, "build", "--preset", preset, *targets)
+
+
+def tests_of(preset: str) -> list[dict]:
+    """What CTest knows, each with name, labels, program and folder; configures the preset if need be."""
+    if not (ROOT / "build" / preset / "CTestTestfile.cmake").exists():
+        build(preset, "help")
+    output = subprocess.run(["ctest", "--test-dir", f"build/{preset}", "--show-only=json-v1"], cwd=ROOT, check=True,
+                            capture_output=True).stdout
+    tests = []
+    for test in json.loads(output)["tests"]:
+        properties = {item["name"]: item["value"] for item in test.get("properties", [])}
+        folder = pathlib.Path(properties["WORKING_DIRECTORY"]).relative_to(ROOT / "build" / preset)
+        tests.append({"name": test["name"], "labels": properties.get("LABELS", []), "folder": folder.parts[1:],
+                      "program": pathlib.Path(test.get("command", [test["name"]])[0]).name})
+    return tests
+
+
+def ctest(preset: str, *selection: str, environment: dict[str, str] | None = None) -> None:
+    """Runs the selected tests and holds the number of skipped ones against EXPECTED_SKIPS."""
+    results = ROOT / "build" / preset / "results"
+    with locked(preset):
+        results.mkdir(exist_ok=True)
+        for old in results.glob("*.xml"):
+            old.unlink()
+        try:
+            run("ctest", "--test-dir", f"build/{preset}", "--output-on-failure", "--no-tests=error", "--schedule-random",
+                "-j", str(CORES), "--output-junit", str(results / "ctest.junit.xml"), *selection,
+                env=os.environ | {"GTEST_OUTPUT": f"xml:{results}/", "GTEST_BRIEF": "1"} | (environment or {}))
+        finally:
+            cases, skipped = count(results)
+        print(f"{cases} test cases, {len(skipped)} skipped", flush=True)
+        if len(skipped) != EXPECTED_SKIPS:
+            raise StageFailed(f"{EXPECTED_SKIPS} skipped tests expected, found: {', '.join(skipped)}")
+
+
+def count(results: pathlib.Path) -> tuple[int, list[str]]:
+    """(cases run, names of those skipped), from GoogleTest's and CTest's reports."""
+    cases, skipped = 0, []
+    for report in sorted(results.glob("*.xml")):
+        by_ctest = report.name == "ctest.junit.xml"
+        for case in xml.etree.ElementTree.parse(report).getroot().iter("testcase"):
+            status = case.get("status")
+            if case.find("skipped") is not None or status in ("notrun", "disabled"):
+                skipped.append(f"{report.stem}:{case.get('classname')}.{case.get('name')}")
+            elif not by_ctest:
+                cases += 1
+    return cases, skipped
+
+
+def stage_build():
+    build("release")
+
+
+def stage_check():
+    run(sys.executable, "scripts/check.py")
+
+
+def stage_unit():
+    build("release")
+    ctest("release", "-LE", "^(e2e|install)$")
+
+
+def stage_e2e():
+    build("release")
+    ctest("release", "-L", "^(e2e|install)$")
+
+
+def stage_sim():
+    build("release", "warren_cli")
+    run("build/release/bin/warren", "sim", f"--seeds={SIMULATED_SEEDS}")
+
+
+def sanitized(preset: str, folders: tuple[str, ...] | None, options: dict[str, str]):
+    chosen = [test for test in tests_of(preset)
+              if not set(test["labels"]) & set(WHOLE_PROGRAM) and (folders is None or test["folder"][0] in folders)]
+    build(preset, *sorted({test["program"] for test in chosen}))
+    pattern = "^(" + "|".join(test["name"] for test in chosen) + ")$"
+    ctest(preset, "-R", pattern, environment=options)
+
+
+def stage_asan():
+    sanitized("asan", None, {"ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
+                             "UBSAN_OPTIONS": "print_stacktrace=1"})
+
+
+def stage_tsan():
+    suppressions = ROOT / "scripts/tsan.supp"
+    sanitized("tsan", THREADED_FOLDERS, {"TSAN_OPTIONS": f"halt_on_error=1:second_deadlock_stack=1:suppressions={suppressions}"})
+
+
+def stage_fuzz():
+    run(sys.executable, "tests/fuzz/run.py", f"--seconds={FUZZ_SECONDS}")
+
+
+STAGES = {
+    "build": (stage_build, "build everything, optimized"),
+    "check": (stage_check, "the checks of ./dev check"),
+    "unit": (stage_unit, "unit tests, optimized build"),
+    "e2e": (stage_e2e, "whole programs: processes, command line, installation"),
+    "sim": (stage_sim, f"the simulator, {SIMULATED_SEEDS} seeds"),
+    "asan": (stage_asan, "unit tests under AddressSanitizer and UndefinedBehaviorSanitizer"),
+    "tsan": (stage_tsan, "tests of what has threads under ThreadSanitizer"),
+    "fuzz": (stage_fuzz, f"libFuzzer over every decoder, {FUZZ_SECONDS} s in total"),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="./dev test", description=__doc__)
+    parser.add_argument("--stage", action="append", choices=STAGES, help="run this stage; may be repeated (default: all)")
+    parser.add_argument("--list", action="store_true", help="print the stages")
+    parser.add_argument("--keep-going", action="store_true", help="run the later stages although one failed")
+    options = parser.parse_args()
+    if options.list:
+        for name, (_, text) in STAGES.items():
+            print(f"{name:6} {text}")
+        return 0
+    run(DEV, "setup")
+    report, failed = [], []
+    start = time.monotonic()
+    for name in options.stage or STAGES:
+        print(f"==== {name}: {STAGES[name][1]}", flush=True)
+        begin = time.monotonic()
+        try:
+            STAGES[name][0]()
+            verdict = "ok"
+        except StageFailed as failure:
+            verdict = f"FAILED: {failure}"
+            failed.append(name)
+        report.append((name, (time.monotonic() - begin) / 60, verdict))
+        if failed and not options.keep_going:
+            break
+    print("\nstage    minutes")
+    for name, minutes, verdict in report:
+        print(f"{name:8} {minutes:7.1f}  {verdict}")
+    print(f"{'total':8} {(time.monotonic() - start) / 60:7.1f}  {'FAILED: ' + ', '.join(failed) if failed else 'ok'}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except StageFailed as failure:
+        sys.exit(f"dev test: {failure}")
+    except KeyboardInterrupt:
+        sys.exit(130)

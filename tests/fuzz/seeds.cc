@@ -1,0 +1,200 @@
+// Writes the inputs that the fuzzers start from: seeds DIRECTORY makes DIRECTORY/<fuzzer>/<name> for every format.
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "recovery/codec.h"
+#include "recovery/frame.h"
+#include "worker/transport/handshake.h"
+
+namespace {
+
+using warren::wire::Envelope;
+
+std::filesystem::path root;
+
+void write(const std::string& fuzzer, const std::string& name, std::string_view bytes) {
+  const auto folder = root / fuzzer;
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / name, std::ios::binary) << bytes;
+}
+
+std::string_view view(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+void frames() {
+  warren::FrameHeader header;
+  header.epoch = warren::Epoch(3);
+  header.round.sequence = warren::Sequence(17);
+  header.payload_bytes = 4096;
+  header.fingerprint = {
+      warren::Collective::kAllreduce, warren::DataType::kF32, warren::ReduceOp::kSum, 4, -1, 1024, 0, 1};
+  warren::FrameBytes bytes{};
+  warren::encode(header, bytes);
+  write("frame", "allreduce", view(bytes));
+  header.kind = warren::FrameKind::kPoint;
+  header.fingerprint = {warren::Collective::kPoint, warren::DataType::kU8, warren::ReduceOp::kNone, 0, 7, 1, 0, 0};
+  warren::encode(header, bytes);
+  write("frame", "point", view(bytes));
+}
+
+Envelope envelope() {
+  Envelope e;
+  e.set_protocol(warren::kProtocolVersion);
+  e.set_job("digits");
+  e.set_sender(11);
+  e.set_receiver(12);
+  return e;
+}
+
+void fill(warren::wire::JobSettings* settings) {
+  settings->set_world_size(2);
+  settings->set_round_timeout_ms(10'000);
+  settings->set_algorithm("auto");
+  settings->set_chunk_bytes(262'144);
+  settings->set_streams(1);
+  settings->set_checksums(true);
+  settings->set_check_call_sites(true);
+}
+
+void add_endpoint(auto* message) {
+  auto* endpoint = message->add_endpoints();
+  endpoint->set_address("127.0.0.1");
+  endpoint->set_port(40'000);
+}
+
+void envelopes() {
+  const auto put = [](const std::string& name, auto&& change) {
+    Envelope e = envelope();
+    change(e);
+    write("envelope", name, e.SerializeAsString());
+  };
+  put("join", [](Envelope& e) {
+    auto* join = e.mutable_join();
+    join->set_worker_id("digits-0");
+    join->set_host_id("host");
+    join->set_domain_id("machine");
+    join->set_software("0.1.0");
+    add_endpoint(join);
+    fill(join->mutable_settings());
+  });
+  put("heartbeat", [](Envelope& e) {
+    auto* heartbeat = e.mutable_heartbeat();
+    heartbeat->set_epoch(3);
+    heartbeat->set_beat(5);
+    auto* round = heartbeat->add_rounds();
+    round->set_sequence(17);
+    round->set_collective(1);
+    round->set_type(9);
+    round->set_op(1);
+    round->set_root(-1);
+    round->set_count(1024);
+    round->set_algorithm(4);
+    round->add_waiting_for(1);
+  });
+  put("link_broken", [](Envelope& e) {
+    e.mutable_link_broken()->set_epoch(3);
+    e.mutable_link_broken()->set_peer(1);
+    e.mutable_link_broken()->set_peer_incarnation(13);
+    e.mutable_link_broken()->set_evidence("closed by peer");
+  });
+  put("round_failed", [](Envelope& e) {
+    e.mutable_round_failed()->set_epoch(3);
+    e.mutable_round_failed()->set_code(6);
+    e.mutable_round_failed()->set_reason("ranks disagree");
+  });
+  put("stopped", [](Envelope& e) { e.mutable_stopped()->set_epoch(4); });
+  put("leave", [](Envelope& e) {
+    e.mutable_leave()->set_epoch(3);
+    e.mutable_leave()->set_finalize(true);
+  });
+  put("welcome", [](Envelope& e) {
+    e.mutable_welcome()->set_joined(1);
+    e.mutable_welcome()->set_world_size(2);
+    e.mutable_welcome()->add_missing("digits-1");
+  });
+  put("refused", [](Envelope& e) {
+    e.mutable_refused()->set_code(3);
+    e.mutable_refused()->set_reason("world size");
+  });
+  put("plan", [](Envelope& e) {
+    auto* plan = e.mutable_plan();
+    plan->set_epoch(3);
+    fill(plan->mutable_settings());
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      auto* member = plan->add_members();
+      member->set_rank(rank);
+      member->set_incarnation(11 + rank);
+      member->set_worker_id("digits-" + std::to_string(rank));
+      member->set_host_id("host");
+      member->set_domain_id("machine");
+      member->set_local_rank(rank);
+      member->set_local_size(2);
+      add_endpoint(member);
+      plan->add_ring(rank);
+      plan->add_tree_parent(static_cast<std::int32_t>(rank) - 1);
+    }
+  });
+  put("interrupt", [](Envelope& e) {
+    e.mutable_interrupt()->set_epoch(4);
+    e.mutable_interrupt()->set_code(5);
+    e.mutable_interrupt()->set_reason("rank 1 is gone");
+    e.mutable_interrupt()->add_lost(1);
+  });
+  put("finished", [](Envelope& e) { e.mutable_finished()->set_epoch(3); });
+  put("heartbeat_reply", [](Envelope& e) { e.mutable_heartbeat_reply()->set_beat(5); });
+}
+
+void handshakes() {
+  warren::worker::handshake::Hello hello;
+  hello.job_hash = warren::worker::handshake::job_hash("digits");
+  hello.epoch = warren::Epoch(3);
+  hello.from = warren::Rank(0);
+  hello.to = warren::Rank(1);
+  hello.from_incarnation = warren::Incarnation(11);
+  hello.to_incarnation = warren::Incarnation(12);
+  const auto bytes = warren::worker::handshake::encode(hello);
+  const auto verdict = warren::worker::handshake::make_verdict(warren::worker::handshake::Verdict::kBusy);
+  write("handshake", "hello", view(bytes));
+  std::string whole(view(bytes));
+  whole.resize(warren::worker::handshake::kHelloBytes + warren::worker::handshake::kChallengeBytes + 32 +
+               warren::worker::handshake::kProofBytes);
+  whole += view(verdict);
+  write("handshake", "whole", whole);
+}
+
+void texts() {
+  const std::string hex(64, 'a');
+  write("secret", "root", "warren-secret-1\nkey " + hex + "\n");
+  write("secret", "job", "warren-secret-1\njob digits\ntracker " + hex + "\nkey " + hex + "\n");
+  using std::string_literals::operator""s;
+  write("settings", "nodes", "\0gpu[01-03,7],login"s);
+  write("settings", "nodes_nested", "\0rack[1-2]node[001-016]"s);
+  write("settings", "file", "\1# a comment\ntracker = 10.0.0.1:9370\njob = digits\nworld_size = 4\nstreams = 2\n"s);
+  write("settings", "warren",
+        "\2WARREN_TRACKER=[::1]:9370\nWARREN_JOB=digits\nWARREN_WORLD_SIZE=2\nWARREN_WORKER_ID=w0\n"
+        "WARREN_INSECURE_NO_AUTH=1\n"s);
+  write("settings", "slurm",
+        "\2SLURM_JOB_ID=7\nSLURM_PROCID=1\nSLURM_NTASKS=4\nSLURM_JOB_NODELIST=gpu[01-02]\nWARREN_SECRET_FILE=/s\n"s);
+  write("settings", "torchrun",
+        "\2RANK=1\nWORLD_SIZE=4\nMASTER_ADDR=node0\nMASTER_PORT=29500\nTORCHELASTIC_RUN_ID=x\n"s);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::cerr << "usage: fuzz_seeds DIRECTORY\n";
+    return 2;
+  }
+  root = argv[1];
+  frames();
+  envelopes();
+  handshakes();
+  texts();
+  return 0;
+}

@@ -1,0 +1,169 @@
+"""Every check of scripts/checks passes on a good tree and fails on a bad one."""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+from checks import format_check, includes, leftovers, links, tidy  # noqa: E402
+
+
+class TreeTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name).resolve()
+
+    def write(self, name: str, text: str):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def assert_problem(self, problems: list[str], *words: str):
+        self.assertEqual(len(problems), 1, problems)
+        for word in words:
+            self.assertIn(word, problems[0])
+
+
+class Includes(TreeTest):
+    def test_allowed_directions_pass(self):
+        self.write("recovery/a.cc", '#include <vector>\n#include "recovery/ids.h"\n')
+        self.write("storage/a.cc", '#include <fstream>\n#include <rocksdb/db.h>\n#include "recovery/ids.h"\n')
+        self.write("worker/a.cc", '#include "storage/secret.h"\n#include "warren/c_api.h"\n')
+        self.write("cli/a.cc", '#include "tracker/server.h"\n#include "worker/form.h"\n')
+        self.write("worker/include/warren/warren.h", '#include <vector>\n#include <warren/c_api.h>\n')
+        self.write("worker/include/warren/c_api.h", '#include <stdint.h>\n')
+        self.assertEqual(includes.check(self.root), [])
+
+    def test_tracker_and_worker_never_include_each_other(self):
+        self.write("tracker/a.cc", '#include "worker/form.h"\n')
+        self.assert_problem(includes.check(self.root), "tracker/a.cc:1", "worker/form.h")
+        self.write("tracker/a.cc", "")
+        self.write("worker/a.h", '\n#include "tracker/server.h"\n')
+        self.assert_problem(includes.check(self.root), "worker/a.h:2", "tracker/server.h")
+
+    def test_recovery_includes_none_of_ours(self):
+        self.write("recovery/a.cc", '#include "storage/secret.h"\n')
+        self.assert_problem(includes.check(self.root), "recovery/a.cc:1")
+
+    def test_examples_see_public_headers_only(self):
+        self.write("examples/a.cc", '#include <warren/warren.h>\n#include "recovery/ids.h"\n')
+        self.assert_problem(includes.check(self.root), "examples/a.cc:2")
+
+    def test_recovery_is_pure(self):
+        for header in ("thread", "chrono", "random", "iostream", "mutex", "sys/socket.h", "unordered_map"):
+            self.write("recovery/a.cc", f"#include <{header}>\n")
+            self.assert_problem(includes.check(self.root), "recovery/a.cc:1", header)
+        for call in ("int r = std::rand();", "const char* e = std::getenv(name);", 'printf("x");', "std::mutex m; f(std::mutex{});"):
+            self.write("recovery/a.cc", call + "\n")
+            self.assert_problem(includes.check(self.root), "recovery/a.cc:1")
+        self.write("recovery/a.cc", "int x; // as std::rand() would\nresult.time(3);\n")
+        self.assertEqual(includes.check(self.root), [])
+
+    def test_public_headers_show_no_dependency(self):
+        for include in ("<zmq.h>", '"recovery/ids.h"', "<rocksdb/db.h>", "<sys/socket.h>"):
+            self.write("worker/include/warren/warren.h", f"#include {include}\n")
+            self.assert_problem(includes.check(self.root), "warren.h:1", "public header")
+
+    def test_a_new_folder_needs_a_line_in_the_table(self):
+        self.write("misc/a.cc", "")
+        self.assert_problem(includes.check(self.root), "misc/")
+
+
+class Links(TreeTest):
+    def test_good_links_pass(self):
+        self.write("README.md", "# Top\n[a](docs/a.md) [b](docs/a.md#two-words--more) [c](#top) [d](https://x.org/y)\n"
+                                "`[no](link)`\n```\n[no](link)\n```\n")
+        self.write("docs/a.md", "## Two words — more\n[up](../README.md)\n")
+        self.assertEqual(links.check(self.root), [])
+
+    def test_missing_file(self):
+        self.write("README.md", "text\n[a](docs/gone.md)\n")
+        self.assert_problem(links.check(self.root), "README.md:2", "docs/gone.md")
+
+    def test_missing_anchor(self):
+        self.write("README.md", "# Top\n[a](#bottom)\n")
+        self.assert_problem(links.check(self.root), "README.md:2", "#bottom")
+
+    def test_reference_definitions_count(self):
+        self.write("README.md", "[a]: docs/gone.md\n")
+        self.assert_problem(links.check(self.root), "docs/gone.md")
+
+    def test_leading_out_of_the_tree(self):
+        self.write("README.md", "[a](../other.md)\n")
+        self.assert_problem(links.check(self.root), "leads out")
+
+
+class Leftovers(TreeTest):
+    def test_clean_tree_passes(self):
+        self.write("worker/a.cc", "// what remains to be done is done\nint todo_list;\n")
+        self.assertEqual(leftovers.check(self.root), [])
+
+    def test_notes_and_skips_and_markers(self):
+        for name, line in (("worker/a.cc", "// TO" + "DO: later"), ("dev", "# FIX" + "ME"),
+                           ("tests/a.cc", "GTEST_" + "SKIP();"), ("tests/b.cc", "TEST(A, DISABLED" + "_B) {}"),
+                           ("docs/a.md", "<<<<<<< HEAD")):
+            self.write(name, line + "\n")
+            self.assert_problem(leftovers.check(self.root), f"{name}:1")
+            (self.root / name).unlink()
+
+
+class Format(TreeTest):
+    def test_formatted_passes_and_unformatted_fails(self):
+        self.write(".clang-format", "BasedOnStyle: Google\n")
+        self.write("worker/a.cc", "int f() { return 1; }\n")
+        self.assertEqual(format_check.check(self.root), [])
+        self.write("worker/b.cc", "int  g( ){return 1;}\n")
+        self.assert_problem(format_check.check(self.root), "worker/b.cc:1")
+
+
+class Tidy(TreeTest):
+    def git(self, *arguments: str):
+        subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false",
+                        "-c", "core.hooksPath=/dev/null", *arguments], cwd=self.root, check=True, capture_output=True)
+
+    def test_only_changed_files_are_looked_at_and_findings_are_problems(self):
+        self.git("init", "-q")
+        self.write(".gitignore", "build/\n")
+        self.write(".clang-tidy", "Checks: '-*,readability-container-size-empty'\nWarningsAsErrors: '*'\n")
+        bad = "#include <string>\nbool f(const std::string& s) { return s.size() == 0; }\n"
+        self.write("worker/old.cc", bad)
+        self.write("worker/new.cc", "int one() { return 1; }\n")
+        self.assert_problem(tidy.check(self.root), "compile_commands.json")
+        entries = ", ".join(f'{{"directory": "{self.root}", "file": "{self.root}/worker/{name}.cc", '
+                            f'"command": "c++ -std=c++20 -c {self.root}/worker/{name}.cc"}}' for name in ("old", "new"))
+        self.write("build/release/compile_commands.json", f"[{entries}]")
+        self.git("add", ".")
+        self.git("commit", "-q", "-m", "one")
+        self.assertEqual(tidy.check(self.root), [])
+        self.write("worker/new.cc", "int two() { return 2; }\n")
+        self.git("commit", "-q", "-a", "-m", "two")
+        self.assertEqual(tidy.changed(self.root), ["worker/new.cc"])
+        self.assertEqual(tidy.check(self.root), [])
+        self.write("worker/new.cc", bad)
+        self.assert_problem(tidy.check(self.root), "worker/new.cc:2", "container-size-empty")
+
+
+class Program(unittest.TestCase):
+    def run_check(self, *arguments: str):
+        return subprocess.run([sys.executable, str(ROOT / "scripts/check.py"), *arguments], capture_output=True, text=True)
+
+    def test_a_problem_is_exit_status_1(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder)
+            (path / "README.md").write_text("[a](gone.md)\n")
+            result = self.run_check("--root", folder, "links")
+            self.assertEqual(result.returncode, 1)
+            self.assertIn("gone.md", result.stderr)
+            (path / "README.md").write_text("text\n")
+            self.assertEqual(self.run_check("--root", folder, "links").returncode, 0)
+
+    def test_an_unknown_check_is_exit_status_2(self):
+        self.assertEqual(self.run_check("nonsense").returncode, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
