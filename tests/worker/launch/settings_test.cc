@@ -1,0 +1,440 @@
+#include "worker/launch/settings.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+
+#include "recovery/limits.h"
+
+namespace warren::worker {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Variables = std::map<std::string, std::string>;
+
+Environment environment(Variables variables) {
+  return [variables = std::move(variables)](const std::string& name) -> std::optional<std::string> {
+    const auto at = variables.find(name);
+    return at == variables.end() ? std::nullopt : std::optional<std::string>(at->second);
+  };
+}
+
+const SystemFacts kFacts{.boot_id = "b00t", .mount_namespace = "11", .pid_namespace = "22", .host_name = "node"};
+
+const Variables kComplete = {{"WARREN_TRACKER", "10.0.0.1:7000"},
+                             {"WARREN_JOB", "digits"},
+                             {"WARREN_WORKER_ID", "w3"},
+                             {"WARREN_WORLD_SIZE", "8"},
+                             {"WARREN_SECRET_FILE", "/run/secret"}};
+
+Variables with(Variables base, const Variables& more) {
+  for (const auto& [name, value] : more) base[name] = value;
+  return base;
+}
+
+warren_options no_options() {
+  warren_options o{};
+  o.struct_size = sizeof o;
+  o.log_level = -1;
+  return o;
+}
+
+// A file that is gone with the test.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& text) {
+    char name[] = "/tmp/warren-settings-XXXXXX";
+    const int fd = mkstemp(name);
+    EXPECT_GE(fd, 0);
+    path = name;
+    std::ofstream(path) << text;
+    ::close(fd);
+  }
+  ~TemporaryFile() { std::remove(path.c_str()); }
+  std::string path;
+};
+
+std::string source_of(const Settings& s, const std::string& name) {
+  for (const Resolved& r : s.resolved) {
+    if (r.name == name) return r.source;
+  }
+  return "absent";
+}
+
+TEST(Settings, TakesVariablesAndFillsInDefaults) {
+  const auto r = resolve(nullptr, environment(kComplete), kFacts);
+  ASSERT_TRUE(r.ok()) << r.status().describe();
+  const Settings& s = r.value();
+  EXPECT_EQ(s.tracker_host, "10.0.0.1");
+  EXPECT_EQ(s.tracker_port, 7000);
+  EXPECT_EQ(s.job, "digits");
+  EXPECT_EQ(s.worker_id, "w3");
+  EXPECT_EQ(s.world_size, 8u);
+  EXPECT_EQ(s.secret_file, "/run/secret");
+  EXPECT_FALSE(s.no_auth);
+  EXPECT_EQ(s.host_id, "b00t/m11/p22");
+  EXPECT_EQ(s.domain_id, "b00t");
+  EXPECT_EQ(s.bind_address, "");
+  EXPECT_EQ(s.round_timeout_ms, limits::kDefaultRoundTimeoutMs);
+  EXPECT_EQ(s.join_timeout_ms, limits::kDefaultJoinTimeoutMs);
+  EXPECT_EQ(s.algorithm, "auto");
+  EXPECT_EQ(s.chunk_bytes, limits::kDefaultChunkBytes);
+  EXPECT_EQ(s.streams, 1u);
+  EXPECT_TRUE(s.checksums);
+  EXPECT_TRUE(s.check_call_sites);
+  EXPECT_EQ(s.log_level, WARREN_LOG_INFO);
+  EXPECT_EQ(s.attempt, 0u);
+  EXPECT_EQ(s.resolved.size(), 19u);
+  EXPECT_EQ(source_of(s, "tracker"), "WARREN_TRACKER");
+  EXPECT_EQ(source_of(s, "streams"), "default");
+  EXPECT_THAT(describe(s), HasSubstr("tracker=10.0.0.1:7000 (WARREN_TRACKER) job=digits (WARREN_JOB)"));
+}
+
+TEST(Settings, OptionsBeatVariablesBeatFileBeatLauncherBeatDefaults) {
+  const TemporaryFile file(
+      "# five layers\n"
+      "job = from-file\n"
+      "streams=3   # trailing\n"
+      "\n"
+      "chunk_bytes = 64K\n"
+      "world_size = 5\n");
+  Variables variables = {{"WARREN_CONFIG", file.path},
+                         {"SLURM_PROCID", "2"},
+                         {"SLURM_NTASKS", "4"},
+                         {"SLURM_JOB_ID", "77"},
+                         {"SLURM_JOB_NODELIST", "n[08-09]"},
+                         {"WARREN_STREAMS", "2"},
+                         {"WARREN_CHUNK_BYTES", "32K"},
+                         {"WARREN_ALGORITHM", ""},
+                         {"WARREN_SECRET_FILE", "/s"}};
+  warren_options o = no_options();
+  o.chunk_bytes = 16384;
+  const auto r = resolve(&o, environment(variables), kFacts);
+  ASSERT_TRUE(r.ok()) << r.status().describe();
+  const Settings& s = r.value();
+  EXPECT_EQ(s.chunk_bytes, 16384u);
+  EXPECT_EQ(source_of(s, "chunk_bytes"), "options");
+  EXPECT_EQ(s.streams, 2u);
+  EXPECT_EQ(source_of(s, "streams"), "WARREN_STREAMS");
+  EXPECT_EQ(s.job, "from-file");
+  EXPECT_EQ(source_of(s, "job"), file.path + ":2");
+  EXPECT_EQ(s.world_size, 5u);
+  EXPECT_EQ(s.worker_id, "2");
+  EXPECT_EQ(source_of(s, "worker_id"), "SLURM_PROCID");
+  EXPECT_EQ(s.tracker_host, "n08");
+  EXPECT_EQ(s.tracker_port, kDefaultTrackerPort);
+  EXPECT_EQ(s.algorithm, "auto");
+  EXPECT_EQ(source_of(s, "algorithm"), "default");
+}
+
+TEST(Settings, EveryOptionReachesItsSetting) {
+  warren_options o = no_options();
+  o.tracker = "[fe80::1]:81";
+  o.job = "j";
+  o.worker_id = "w";
+  o.world_size = 3;
+  o.insecure_no_auth = 1;
+  o.host_id = "h";
+  o.bind_address = "eth0";
+  o.advertise_address = "10.1.1.1";
+  o.round_timeout_ms = 500;
+  o.join_timeout_ms = 600;
+  o.algorithm = "ring";
+  o.chunk_bytes = 4096;
+  o.streams = 4;
+  o.no_checksums = 1;
+  o.ignore_call_sites = 1;
+  o.log_level = WARREN_LOG_ERROR;
+  const auto r = resolve(&o, environment({{"WARREN_LOG_LEVEL", "info"}}), kFacts);
+  ASSERT_TRUE(r.ok()) << r.status().describe();
+  const Settings& s = r.value();
+  EXPECT_EQ(s.tracker_host, "fe80::1");
+  EXPECT_EQ(s.tracker_port, 81);
+  EXPECT_EQ(s.job, "j");
+  EXPECT_EQ(s.worker_id, "w");
+  EXPECT_EQ(s.world_size, 3u);
+  EXPECT_TRUE(s.no_auth);
+  EXPECT_EQ(s.host_id, "h");
+  EXPECT_EQ(s.bind_address, "eth0");
+  EXPECT_EQ(s.advertise_address, "10.1.1.1");
+  EXPECT_EQ(s.round_timeout_ms, 500);
+  EXPECT_EQ(s.join_timeout_ms, 600);
+  EXPECT_EQ(s.algorithm, "ring");
+  EXPECT_EQ(s.chunk_bytes, 4096u);
+  EXPECT_EQ(s.streams, 4u);
+  EXPECT_FALSE(s.checksums);
+  EXPECT_FALSE(s.check_call_sites);
+  EXPECT_EQ(s.log_level, WARREN_LOG_ERROR);
+}
+
+struct LauncherCase {
+  const char* name;
+  Variables variables;
+  std::string worker_id;
+  std::uint32_t world_size;
+  std::string tracker_host;
+  std::uint16_t tracker_port;
+  std::string job;
+  std::uint32_t attempt;
+};
+
+TEST(Settings, UnderstandsLaunchers) {
+  const Variables slurm = {{"SLURM_PROCID", "3"},
+                           {"SLURM_NTASKS", "4"},
+                           {"SLURM_JOB_ID", "12"},
+                           {"SLURM_STEP_ID", "1"},
+                           {"SLURM_JOB_NODELIST", "gpu[03-04,9],login"}};
+  const LauncherCase cases[] = {
+      {"Slurm", slurm, "3", 4, "gpu03", kDefaultTrackerPort, "slurm-12.1", 0},
+      {"Slurm, a task of an array, requeued",
+       with(slurm, {{"SLURM_ARRAY_JOB_ID", "10"}, {"SLURM_ARRAY_TASK_ID", "2"}, {"SLURM_RESTART_COUNT", "5"}}), "3", 4,
+       "gpu03", kDefaultTrackerPort, "slurm-10_2.1", 5},
+      {"Slurm, a step smaller than its allocation", with(slurm, {{"SLURM_NTASKS", "9"}, {"SLURM_STEP_NUM_TASKS", "4"}}),
+       "3", 4, "gpu03", kDefaultTrackerPort, "slurm-12.1", 0},
+      {"Open MPI",
+       {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"WARREN_TRACKER", "t"}},
+       "1",
+       2,
+       "t",
+       kDefaultTrackerPort,
+       "default",
+       0},
+      {"mpirun inside of Slurm: its numbers, Slurm's tracker and job",
+       with(slurm, {{"OMPI_COMM_WORLD_RANK", "9"}, {"OMPI_COMM_WORLD_SIZE", "16"}}), "9", 16, "gpu03",
+       kDefaultTrackerPort, "slurm-12.1", 0},
+      {"MPICH",
+       {{"PMI_RANK", "0"}, {"PMI_SIZE", "3"}, {"WARREN_TRACKER", "::1"}},
+       "0",
+       3,
+       "::1",
+       kDefaultTrackerPort,
+       "default",
+       0},
+      {"torchrun",
+       {{"RANK", "5"},
+        {"WORLD_SIZE", "6"},
+        {"MASTER_ADDR", "m.example"},
+        {"MASTER_PORT", "29500"},
+        {"TORCHELASTIC_RUN_ID", "abc"},
+        {"TORCHELASTIC_RESTART_COUNT", "2"}},
+       "5",
+       6,
+       "m.example",
+       kDefaultTrackerPort,
+       "abc",
+       2},
+      {"torchrun without a run id",
+       {{"RANK", "5"}, {"WORLD_SIZE", "6"}, {"MASTER_ADDR", "m"}, {"TORCHELASTIC_RUN_ID", "none"}},
+       "5",
+       6,
+       "m",
+       kDefaultTrackerPort,
+       "default",
+       0},
+      {"Kubernetes",
+       {{"JOB_COMPLETION_INDEX", "7"}, {"WARREN_WORLD_SIZE", "8"}, {"WARREN_TRACKER", "svc:99"}},
+       "7",
+       8,
+       "svc",
+       99,
+       "default",
+       0},
+      {"dmlc-submit",
+       {{"DMLC_ROLE", "worker"},
+        {"DMLC_TRACKER_URI", "10.9.8.7"},
+        {"DMLC_TRACKER_PORT", "9091"},
+        {"DMLC_TASK_ID", "1"},
+        {"DMLC_NUM_WORKER", "2"},
+        {"DMLC_NUM_ATTEMPT", "3"}},
+       "1",
+       2,
+       "10.9.8.7",
+       9091,
+       "default",
+       3},
+      {"dmlc-submit over IPv6 inside of Slurm",
+       with(slurm, {{"DMLC_TRACKER_URI", "fd00::1"},
+                    {"DMLC_TRACKER_PORT", "9091"},
+                    {"DMLC_TASK_ID", "1"},
+                    {"DMLC_NUM_WORKER", "2"}}),
+       "1", 2, "fd00::1", 9091, "slurm-12.1", 0},
+  };
+  for (const LauncherCase& c : cases) {
+    SCOPED_TRACE(c.name);
+    const auto r = resolve(nullptr, environment(with(c.variables, {{"WARREN_SECRET_FILE", "/s"}})), kFacts);
+    ASSERT_TRUE(r.ok()) << r.status().describe();
+    EXPECT_EQ(r.value().worker_id, c.worker_id);
+    EXPECT_EQ(r.value().world_size, c.world_size);
+    EXPECT_EQ(r.value().tracker_host, c.tracker_host);
+    EXPECT_EQ(r.value().tracker_port, c.tracker_port);
+    EXPECT_EQ(r.value().job, c.job);
+    EXPECT_EQ(r.value().attempt, c.attempt);
+  }
+}
+
+TEST(Settings, RanksWithoutAMasterAreNotTorchrun) {
+  const auto r = resolve(nullptr, environment({{"RANK", "1"}, {"WORLD_SIZE", "2"}}), kFacts);
+  ASSERT_FALSE(r.ok());
+  EXPECT_THAT(r.status().describe(), HasSubstr("no worker id"));
+}
+
+struct Refusal {
+  Variables variables;
+  std::vector<std::string> words;
+};
+
+TEST(Settings, RefusesWhatIsWrongAndNamesIt) {
+  const Refusal cases[] = {
+      {{{"WARREN_TRACKER", "host:port"}}, {"WARREN_TRACKER", "'port'", "1 to 65535"}},
+      {{{"WARREN_TRACKER", "a:b:1"}}, {"WARREN_TRACKER", "too many colons"}},
+      {{{"WARREN_TRACKER", "[::1"}}, {"WARREN_TRACKER", "bracket"}},
+      {{{"WARREN_TRACKER", ":80"}}, {"WARREN_TRACKER", "host is missing"}},
+      {{{"WARREN_TRACKER", "10.0.0.256:1"}}, {"WARREN_TRACKER", "neither a name nor an address"}},
+      {{{"WARREN_TRACKER", "h:65536"}}, {"WARREN_TRACKER", "'65536'"}},
+      {{{"WARREN_WORLD_SIZE", "4x"}}, {"WARREN_WORLD_SIZE", "'4x'", "1 to 16384"}},
+      {{{"WARREN_WORLD_SIZE", "0"}}, {"WARREN_WORLD_SIZE", "'0'"}},
+      {{{"WARREN_WORLD_SIZE", "-1"}}, {"WARREN_WORLD_SIZE", "'-1'"}},
+      {{{"WARREN_WORLD_SIZE", " 4"}}, {"WARREN_WORLD_SIZE"}},
+      {{{"WARREN_WORLD_SIZE", "16385"}}, {"WARREN_WORLD_SIZE", "16384"}},
+      {{{"WARREN_WORLD_SIZE", "99999999999999999999999"}}, {"WARREN_WORLD_SIZE"}},
+      {{{"WARREN_JOB", "my job"}}, {"WARREN_JOB"}},
+      {{{"WARREN_JOB", "-x"}}, {"WARREN_JOB"}},
+      {{{"WARREN_WORKER_ID", std::string(129, 'w')}}, {"WARREN_WORKER_ID"}},
+      {{{"WARREN_HOST_ID", "a b"}}, {"WARREN_HOST_ID"}},
+      {{{"WARREN_DOMAIN_ID", "ä"}}, {"WARREN_DOMAIN_ID"}},
+      {{{"WARREN_BIND_ADDRESS", "not an address"}}, {"WARREN_BIND_ADDRESS"}},
+      {{{"WARREN_ADVERTISE_ADDRESS", "node7"}}, {"WARREN_ADVERTISE_ADDRESS", "numeric"}},
+      {{{"WARREN_ROUND_TIMEOUT_MS", "99"}}, {"WARREN_ROUND_TIMEOUT_MS", "100 to 86400000"}},
+      {{{"WARREN_ROUND_TIMEOUT_MS", "1e3"}}, {"WARREN_ROUND_TIMEOUT_MS"}},
+      {{{"WARREN_JOIN_TIMEOUT_MS", "10s"}}, {"WARREN_JOIN_TIMEOUT_MS"}},
+      {{{"WARREN_ALGORITHM", "rings"}}, {"WARREN_ALGORITHM", "did you mean ring?"}},
+      {{{"WARREN_CHUNK_BYTES", "1023"}}, {"WARREN_CHUNK_BYTES", "1024 to 4194304"}},
+      {{{"WARREN_CHUNK_BYTES", "K"}}, {"WARREN_CHUNK_BYTES"}},
+      {{{"WARREN_CHUNK_BYTES", "99999999999999999G"}}, {"WARREN_CHUNK_BYTES"}},
+      {{{"WARREN_STREAMS", "17"}}, {"WARREN_STREAMS", "1 to 16"}},
+      {{{"WARREN_CHECKSUMS", "maybe"}}, {"WARREN_CHECKSUMS", "give 1"}},
+      {{{"WARREN_CHECK_CALL_SITES", "2"}}, {"WARREN_CHECK_CALL_SITES"}},
+      {{{"WARREN_LOG_LEVEL", "debug"}}, {"WARREN_LOG_LEVEL", "info, warning or error"}},
+      {{{"WARREN_ATTEMPT", "4294967296"}}, {"WARREN_ATTEMPT"}},
+      {{{"WARREN_INSECURE_NO_AUTH", "1"}}, {"WARREN_SECRET_FILE", "WARREN_INSECURE_NO_AUTH", "contradict"}},
+      {{{"WARREN_CONFIG", "/nowhere/warren.conf"}}, {"WARREN_CONFIG", "/nowhere/warren.conf", "cannot be read"}},
+      {{{"WARREN_CONFIG", "/tmp"}}, {"WARREN_CONFIG", "cannot be read"}},
+      {{{"DMLC_ROLE", "server"}, {"DMLC_TRACKER_URI", "h"}}, {"DMLC_ROLE", "'server'"}},
+      {{{"DMLC_TRACKER_URI", "h"}, {"DMLC_TRACKER_PORT", "x"}}, {"DMLC_TRACKER_PORT", "'x'"}},
+      {{{"SLURM_JOB_NODELIST", "gpu[1-"}}, {"SLURM_JOB_NODELIST", "WARREN_TRACKER", "not closed"}},
+      {{{"WARREN_TRACKER", "a\nb"}}, {"'a?b'"}},
+  };
+  for (const Refusal& c : cases) {
+    SCOPED_TRACE(c.variables.begin()->first + "=" + c.variables.begin()->second);
+    const auto r = resolve(nullptr, environment(with(kComplete, c.variables)), kFacts);
+    ASSERT_FALSE(r.ok());
+    for (const std::string& word : c.words) EXPECT_THAT(r.status().describe(), HasSubstr(word));
+  }
+}
+
+TEST(Settings, SaysAllThatIsMissingAtOnceAndHowToGiveIt) {
+  const auto r = resolve(nullptr, environment({}), kFacts);
+  ASSERT_FALSE(r.ok());
+  EXPECT_EQ(r.status().code(), Code::kInvalidArgument);
+  for (const char* word : {"no tracker", "WARREN_TRACKER", "no worker id", "WARREN_WORKER_ID", "no world size",
+                           "WARREN_WORLD_SIZE", "no secret", "warren keygen", "warren run -n", "Slurm"}) {
+    EXPECT_THAT(r.status().describe(), HasSubstr(word));
+  }
+}
+
+TEST(Settings, ARankBeyondItsLaunchersWorldIsRefused) {
+  const Variables base = {{"WARREN_TRACKER", "t"}, {"WARREN_SECRET_FILE", "/s"}, {"PMI_RANK", "4"}};
+  const auto r = resolve(nullptr, environment(with(base, {{"PMI_SIZE", "4"}})), kFacts);
+  ASSERT_FALSE(r.ok());
+  EXPECT_THAT(r.status().describe(), HasSubstr("PMI_RANK is '4': not a whole number from 0 to 3"));
+  EXPECT_TRUE(resolve(nullptr, environment(with(base, {{"PMI_SIZE", "5"}})), kFacts).ok());
+  EXPECT_TRUE(resolve(nullptr, environment(with(base, {{"WARREN_WORLD_SIZE", "3"}})), kFacts).ok());
+}
+
+TEST(Settings, KubernetesDoesNotTellTheWorldSize) {
+  const auto r = resolve(
+      nullptr, environment({{"JOB_COMPLETION_INDEX", "0"}, {"WARREN_TRACKER", "t"}, {"WARREN_SECRET_FILE", "/s"}}),
+      kFacts);
+  ASSERT_FALSE(r.ok());
+  EXPECT_THAT(r.status().describe(), HasSubstr("no world size"));
+}
+
+TEST(Settings, TheFileIsReadStrictly) {
+  const std::pair<const char*, std::vector<std::string>> cases[] = {
+      {"\nworldsize = 4\n", {":2: there is no setting 'worldsize'; did you mean world_size?"}},
+      {"flux_capacitor = 1\n", {":1: there is no setting 'flux_capacitor'"}},
+      {"streams\n", {":1: 'streams' is not of the form name = value"}},
+      {"streams =   # none\n", {":1: streams has no value"}},
+      {"job = a\nstreams = 1\njob = b\n", {":3: job was given before, at ", ":1"}},
+      {"streams = 0\n", {"streams (", ":1) is '0'"}},
+  };
+  for (const auto& [text, words] : cases) {
+    SCOPED_TRACE(text);
+    const TemporaryFile file(text);
+    Variables v = kComplete;
+    v["WARREN_CONFIG"] = file.path;
+    const auto r = resolve(nullptr, environment(v), kFacts);
+    ASSERT_FALSE(r.ok());
+    for (const std::string& word : words) EXPECT_THAT(r.status().describe(), HasSubstr(word));
+  }
+  const TemporaryFile large(std::string((std::size_t{64} << 10) + 1, '\n'));
+  const auto r = resolve(nullptr, environment(with(kComplete, {{"WARREN_CONFIG", large.path}})), kFacts);
+  ASSERT_FALSE(r.ok());
+  EXPECT_THAT(r.status().describe(), HasSubstr("longer than 64 KiB"));
+}
+
+TEST(Settings, OptionsOfAnotherVersionAreRefused) {
+  warren_options o = no_options();
+  o.struct_size = 0;
+  const auto r = resolve(&o, environment(kComplete), kFacts);
+  ASSERT_FALSE(r.ok());
+  EXPECT_THAT(r.status().describe(), HasSubstr("warren_options_init"));
+}
+
+TEST(Settings, AHostWithoutFactsStillHasAName) {
+  const auto r = resolve(nullptr, environment(kComplete), SystemFacts{});
+  ASSERT_TRUE(r.ok()) << r.status().describe();
+  EXPECT_EQ(r.value().domain_id, "unknown");
+  EXPECT_EQ(r.value().host_id, "unknown/m/p");
+  const auto real = resolve(nullptr, environment(kComplete));
+  ASSERT_TRUE(real.ok()) << real.status().describe();
+}
+
+TEST(Settings, TellsMisspelledVariables) {
+  const std::string_view entries[] = {"PATH=/bin", "WARREN_TRAKER=x", "WARREN_JOB=j", "WARREN_CONFIG=c",
+                                      "WARREN_ZZZZZZZZ="};
+  EXPECT_THAT(misspelled_variables(entries),
+              ElementsAre("WARREN_TRAKER is not a variable of Warren; did you mean WARREN_TRACKER?",
+                          "WARREN_ZZZZZZZZ is not a variable of Warren"));
+}
+
+TEST(NodeList, Expands) {
+  const std::pair<const char*, std::vector<std::string>> cases[] = {
+      {"node1", {"node1"}},
+      {"a,b", {"a", "b"}},
+      {"node[01-03,7]", {"node01", "node02", "node03", "node7"}},
+      {"node[098-101]", {"node098", "node099", "node100", "node101"}},
+      {"login,gpu[1-2]-ib,x", {"login", "gpu1-ib", "gpu2-ib", "x"}},
+      {"r[1-2]n[1-2]", {"r1n1", "r1n2", "r2n1", "r2n2"}},
+  };
+  for (const auto& [list, names] : cases) {
+    const auto r = expand_node_list(list);
+    ASSERT_TRUE(r.ok()) << r.status().describe();
+    EXPECT_EQ(r.value(), names) << list;
+  }
+}
+
+TEST(NodeList, RefusesWhatIsNone) {
+  for (const char* list : {"", ",", "a,,b", "a[", "a[1", "a]", "a[1]]", "a[3-1]", "a[x]", "a[1-]", "a[]",
+                           "a[0-99999999]", "a[1-200]b[1-200]", "a[1--2]", "a[1,,2]"}) {
+    EXPECT_FALSE(expand_node_list(list).ok()) << list;
+  }
+}
+
+}  // namespace
+}  // namespace warren::worker
