@@ -10,6 +10,10 @@
 
 namespace warren::worker {
 
+namespace kernels {
+struct KernelTable;
+}
+
 // A user's reduction: for i in [0, n): inout[i] = a[i] ⊕ inout[i], with elements of the size given with it; must be
 // associative and commutative up to what the program tolerates, and pure.
 using CustomReduce = void (*)(const void* a, void* inout, std::size_t n, void* context);
@@ -17,14 +21,18 @@ using CustomReduce = void (*)(const void* a, void* inout, std::size_t n, void* c
 // How the elements of one round are combined. A small value: made once per round or kept; all members are const and may
 // be called from any thread.
 //
-// Sums of integers wrap. Average: integers are summed with wrap-around, then divided rounding toward zero; floats are
-// summed, then divided. f16 and bf16 are combined in f32 and rounded to nearest even once, by finish. min and max: a NaN in any input
-// gives a NaN; of −0 and +0, min is −0 and max is +0. Combining is bitwise a function of (a, b) in this order; no
-// contraction; denormals are kept, whatever the calling thread's MXCSR says.
+// Sums and products of integers wrap. Average: integers are summed with wrap-around, then divided rounding toward zero;
+// floats are summed, then divided. f16 and bf16 are combined in f32 and rounded to nearest even once, when a value is
+// made of them. min and max: a NaN in any input gives a NaN; of −0 and +0, min is −0 and max is +0. Every NaN that
+// combining or dividing gives is the positive quiet one without payload; what is only converted keeps its payload.
+// Combining is bitwise a function of (a, b), the same on every processor; no contraction; denormals are kept and
+// results rounded to nearest even, whatever the calling thread's MXCSR says. A custom function runs in that mode too.
 class Reducer {
  public:
-  // kInvalidArgument: the operation is not defined for the type (bitwise on floats), or a custom type without function.
-  // `contributors`: how many ranks' inputs are combined (for average), ≥ 1. `custom_bytes`: element size of kCustom.
+  // kInvalidArgument: the operation is not defined for the type (bitwise on floats), or a custom type without function,
+  // or one whose elements have not 1 to limits::kMaxCustomElementBytes bytes. kNone, for any type: moves elements only.
+  // `contributors`: how many ranks' inputs are combined (for average), 1 to limits::kMaxWorldSize. `custom_bytes`:
+  // element size of kCustom. The kernels for this processor are chosen here, once.
   static Result<Reducer> make(DataType type, ReduceOp op, std::uint32_t contributors, std::size_t custom_bytes = 0,
                               CustomReduce custom = nullptr, void* custom_context = nullptr);
 
@@ -33,19 +41,20 @@ class Reducer {
   // Bytes of one element in this form.
   [[nodiscard]] std::size_t bytes(Form form) const { return form == Form::kValue ? value_bytes_ : partial_bytes_; }
 
-  // dst[i] = a[i] ⊕ b[i] for i in [0, n), finished if asked. dst may be a or b (the same pointer, and then the same form
-  // width), no other overlap. Pointers are aligned to an element's natural size, not more.
+  // dst[i] = a[i] ⊕ b[i] for i in [0, n), finished if asked. dst may be a or b (the same pointer, and then the same
+  // form width), no other overlap. Pointers are aligned to an element's natural size, not more.
   void reduce(void* dst, Form dst_form, const void* a, Form a_form, const void* b, Form b_form, std::size_t n,
               bool finish) const;
   // dst[i] = a[i], converted between forms, finished if asked. dst may be a.
   void copy(void* dst, Form dst_form, const void* a, Form a_form, std::size_t n, bool finish) const;
 
  private:
+  void reduce_custom(void* dst, const void* a, const void* b, std::size_t n) const;
+
   std::size_t value_bytes_ = 1;
   std::size_t partial_bytes_ = 1;
-  DataType type_ = DataType::kU8;
-  ReduceOp op_ = ReduceOp::kNone;
   std::uint32_t contributors_ = 1;
+  const kernels::KernelTable* kernels_ = nullptr;  // nullptr: moves bytes, or combines by `custom_`
   CustomReduce custom_ = nullptr;
   void* custom_context_ = nullptr;
 };

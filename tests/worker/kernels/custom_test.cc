@@ -1,0 +1,105 @@
+// Reductions by a user's function: the operands come in order, wherever the result goes.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "worker/kernels/reduce.h"
+
+namespace warren::worker {
+namespace {
+
+// x → slope · x + offset, modulo 2^32: composing is associative and not commutative.
+struct Affine {
+  std::uint32_t slope, offset, unused;
+  friend bool operator==(const Affine&, const Affine&) = default;
+};
+
+Affine compose(const Affine& a, const Affine& b) {
+  return {a.slope * b.slope, a.slope * b.offset + a.offset, 7};
+}
+
+void compose_all(const void* a, void* inout, std::size_t n, void* context) {
+  const auto* first = static_cast<const Affine*>(a);
+  auto* second = static_cast<Affine*>(inout);
+  for (std::size_t i = 0; i < n; ++i) second[i] = compose(first[i], second[i]);
+  *static_cast<std::size_t*>(context) += n;
+}
+
+std::vector<Affine> elements(std::size_t n, std::uint32_t seed) {
+  std::vector<Affine> v(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto x = static_cast<std::uint32_t>(i);
+    v[i] = {seed * (x + 3), seed + x * x, 0};
+  }
+  return v;
+}
+
+TEST(CustomTest, KeepsTheOrderOfOperandsForEveryAlias) {
+  std::size_t seen = 0;
+  auto made = Reducer::make(DataType::kCustom, ReduceOp::kCustom, 4, sizeof(Affine), compose_all, &seen);
+  ASSERT_TRUE(made.ok());
+  const Reducer& reducer = made.value();
+  EXPECT_EQ(reducer.bytes(Form::kPartial), sizeof(Affine));
+  for (const std::size_t n : {0, 1, 2, 17, 130, 1364, 1365, 1366, 5000}) {  // 1365 elements fill one block
+    const std::vector<Affine> a = elements(n, 5), b = elements(n, 11);
+    std::vector<Affine> expected(n), squared(n);
+    for (std::size_t i = 0; i < n; ++i) {
+      expected[i] = compose(a[i], b[i]);
+      squared[i] = compose(a[i], a[i]);
+    }
+    const auto reduce = [&](std::vector<Affine>& dst, const std::vector<Affine>& x, const std::vector<Affine>& y) {
+      seen = 0;
+      reducer.reduce(dst.data(), Form::kPartial, x.data(), Form::kValue, y.data(), Form::kPartial, n, true);
+      EXPECT_EQ(seen, n);
+    };
+    std::vector<Affine> out(n), into_a = a, into_b = b, all_one = a;
+    reduce(out, a, b);
+    EXPECT_EQ(out, expected) << n;
+    reduce(into_a, into_a, b);
+    EXPECT_EQ(into_a, expected) << n;
+    reduce(into_b, a, into_b);
+    EXPECT_EQ(into_b, expected) << n;
+    reduce(all_one, all_one, all_one);
+    EXPECT_EQ(all_one, squared) << n;
+    reducer.copy(out.data(), Form::kValue, a.data(), Form::kPartial, n, true);
+    EXPECT_EQ(out, a);
+  }
+}
+
+TEST(CustomTest, TakesTheLargestElement) {
+  using Large = std::array<std::uint8_t, 4096>;
+  const auto add = [](const void* a, void* inout, std::size_t n, void*) {
+    for (std::size_t i = 0; i < n * sizeof(Large); ++i) {
+      auto* out = static_cast<std::uint8_t*>(inout) + i;
+      *out = static_cast<std::uint8_t>(*out * 2 + static_cast<const std::uint8_t*>(a)[i]);
+    }
+  };
+  auto made = Reducer::make(DataType::kCustom, ReduceOp::kCustom, 2, sizeof(Large), add, nullptr);
+  ASSERT_TRUE(made.ok());
+  std::vector<Large> a(9), b(9);
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    a[i].fill(static_cast<std::uint8_t>(i));
+    b[i].fill(static_cast<std::uint8_t>(100 + i));
+  }
+  made.value().reduce(a.data(), Form::kValue, a.data(), Form::kValue, b.data(), Form::kValue, a.size(), true);
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i][0], static_cast<std::uint8_t>(2 * (100 + i) + i));
+    EXPECT_EQ(a[i][4095], a[i][0]);
+  }
+}
+
+TEST(CustomTest, RefusesElementsOfWrongSize) {
+  const auto code = [](std::size_t bytes, CustomReduce function) {
+    return Reducer::make(DataType::kCustom, ReduceOp::kCustom, 2, bytes, function).status().code();
+  };
+  EXPECT_EQ(code(0, compose_all), Code::kInvalidArgument);
+  EXPECT_EQ(code(4097, compose_all), Code::kInvalidArgument);
+  EXPECT_EQ(code(12, nullptr), Code::kInvalidArgument);
+  EXPECT_EQ(code(4096, compose_all), Code::kOk);
+  EXPECT_EQ(Reducer::make(DataType::kCustom, ReduceOp::kSum, 2, 8).status().code(), Code::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace warren::worker

@@ -1,0 +1,120 @@
+// Kernels of the integer types.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "worker/kernels/integer_kernels.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// After foreach_target.h:
+#include <algorithm>
+#include <type_traits>
+
+#include "hwy/highway.h"
+#include "worker/kernels/lanes-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace warren::worker::kernels {
+namespace HWY_NAMESPACE {
+
+// Bytes as 16-bit lanes, for products: no instruction multiplies bytes, and the low byte of a wider product is right.
+struct BytesInWords {
+  using Lane = std::uint16_t;
+  using Element = std::uint8_t;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> load(D d, const void* p, std::size_t i) {
+    const hn::Rebind<std::uint8_t, D> bytes;
+    return hn::PromoteTo(d, hn::LoadU(bytes, static_cast<const std::uint8_t*>(p) + i));
+  }
+  template <class D>
+  static HWY_INLINE void store(D d, hn::Vec<D> v, void* p, std::size_t i) {
+    const hn::Rebind<std::uint8_t, D> bytes;
+    const hn::RebindToSigned<D> narrow;  // DemoteTo saturates: only what fits may reach it
+    hn::StoreU(hn::DemoteTo(bytes, hn::BitCast(narrow, hn::And(v, hn::Set(d, std::uint16_t{0xff})))), bytes,
+               static_cast<std::uint8_t*>(p) + i);
+  }
+};
+
+// Operations that work bit by bit are the same for all widths.
+template <class Op, std::size_t kBytes>
+void combine_bits(void* dst, const void* a, const void* b, std::size_t n, std::uint32_t contributors) {
+  using P = Plain<std::uint8_t>;
+  combine<Op, P, P, P>(dst, a, b, n * kBytes, contributors);
+}
+
+// Rounds toward zero. Below 64 bits a floating quotient, truncated, is exact: an integer quotient and the next below
+// differ by more than the rounding of one that fits in the significand. That form vectorizes.
+template <class T>
+void divide(void* dst, const void* a, std::size_t n, std::uint32_t contributors) {
+  T* out = static_cast<T*>(dst);
+  const T* in = static_cast<const T*>(a);
+  if constexpr (sizeof(T) == 8) {
+    const T divisor = static_cast<T>(contributors);
+    for (std::size_t i = 0; i < n; ++i) out[i] = in[i] / divisor;
+  } else {
+    using Wide = std::conditional_t<sizeof(T) == 1, float, double>;
+    using Quotient = std::conditional_t<sizeof(T) == 1, std::int32_t, T>;
+    const Wide divisor = static_cast<Wide>(contributors);
+    for (std::size_t i = 0; i < n; ++i) {
+      out[i] = static_cast<T>(static_cast<Quotient>(static_cast<Wide>(in[i]) / divisor));
+    }
+  }
+}
+
+template <class T>
+void sum_then_divide(void* dst, const void* a, const void* b, std::size_t n, std::uint32_t contributors) {
+  using P = Plain<std::make_unsigned_t<T>>;
+  constexpr std::size_t kBlock = 8192 / sizeof(T);  // the sums are divided while they are in the first cache
+  for (std::size_t i = 0; i < n; i += kBlock) {
+    const std::size_t count = std::min(kBlock, n - i);
+    T* out = static_cast<T*>(dst) + i;
+    combine<Sum, P, P, P>(out, static_cast<const T*>(a) + i, static_cast<const T*>(b) + i, count, contributors);
+    divide<T>(out, out, count, contributors);
+  }
+}
+
+template <Combine kCombine, Combine kFinished = kCombine, Convert kFinish = nullptr>
+const KernelTable* table() {
+  static constexpr KernelTable kTable = same_forms(kCombine, kFinished, kFinish);
+  return &kTable;
+}
+
+template <class T>
+const KernelTable* find(ReduceOp op) {
+  // Sums and products wrap, so the sign does not matter to them.
+  using U = Plain<std::make_unsigned_t<T>>;
+  using P = Plain<T>;
+  using Factor = std::conditional_t<sizeof(T) == 1, BytesInWords, U>;
+  switch (op) {
+    case ReduceOp::kSum: return table<combine<Sum, U, U, U>>();
+    case ReduceOp::kProduct: return table<combine<Product, Factor, Factor, Factor>>();
+    case ReduceOp::kMin: return table<combine<Min, P, P, P>>();
+    case ReduceOp::kMax: return table<combine<Max, P, P, P>>();
+    case ReduceOp::kBitAnd: return table<combine_bits<BitAnd, sizeof(T)>>();
+    case ReduceOp::kBitOr: return table<combine_bits<BitOr, sizeof(T)>>();
+    case ReduceOp::kBitXor: return table<combine_bits<BitXor, sizeof(T)>>();
+    case ReduceOp::kAverage: return table<combine<Sum, U, U, U>, sum_then_divide<T>, divide<T>>();
+    default: return nullptr;
+  }
+}
+
+const KernelTable* find_integer(DataType type, ReduceOp op) {
+  switch (type) {
+    case DataType::kI8: return find<std::int8_t>(op);
+    case DataType::kU8: return find<std::uint8_t>(op);
+    case DataType::kI32: return find<std::int32_t>(op);
+    case DataType::kU32: return find<std::uint32_t>(op);
+    case DataType::kI64: return find<std::int64_t>(op);
+    case DataType::kU64: return find<std::uint64_t>(op);
+    default: return nullptr;
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace warren::worker::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace warren::worker::kernels {
+HWY_EXPORT(find_integer);
+const KernelTable* find_integer_kernels(DataType type, ReduceOp op) {
+  return HWY_DYNAMIC_DISPATCH(find_integer)(type, op);
+}
+}  // namespace warren::worker::kernels
+#endif

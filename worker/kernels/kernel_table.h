@@ -1,0 +1,28 @@
+// The functions of one (type, operation), chosen for the processor. See reduce.h for what they compute.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "recovery/frame.h"
+#include "worker/form.h"
+
+namespace warren::worker::kernels {
+
+// dst[i] = a[i] ⊕ b[i]; `contributors` is what an average divides by.
+using Combine = void (*)(void* dst, const void* a, const void* b, std::size_t n, std::uint32_t contributors);
+// dst[i] = a[i] in another form, or finished.
+using Convert = void (*)(void* dst, const void* a, std::size_t n, std::uint32_t contributors);
+
+// The first index says whether the result is finished, the others are forms.
+struct KernelTable {
+  Combine combine[2][2][2][2] = {};  // [finish][dst][a][b]
+  Convert convert[2][2][2] = {};     // [finish][dst][a]; nullptr: the bytes are the same
+};
+
+// For the processor that this runs on; the tables live for ever. nullptr: not these types, or not defined for them.
+[[nodiscard]] const KernelTable* find_integer_kernels(DataType type, ReduceOp op);
+[[nodiscard]] const KernelTable* find_float_kernels(DataType type, ReduceOp op);  // f32, f64
+[[nodiscard]] const KernelTable* find_half_kernels(DataType type, ReduceOp op);   // f16, bf16
+
+}  // namespace warren::worker::kernels
