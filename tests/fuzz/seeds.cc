@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "recovery/check.h"
 #include "recovery/codec.h"
 #include "recovery/frame.h"
 #include "worker/transport/handshake.h"
@@ -71,7 +72,13 @@ void envelopes() {
   const auto put = [](const std::string& name, auto&& change) {
     Envelope e = envelope();
     change(e);
-    write("envelope", name, e.SerializeAsString());
+    const std::string bytes = e.SerializeAsString();
+    const auto accepted = [&bytes](warren::Side from) {
+      return warren::decode_envelope(std::as_bytes(std::span(bytes)), from).ok();
+    };
+    WARREN_CHECK(accepted(warren::Side::kWorker) || accepted(warren::Side::kTracker),
+                 "a seed reaches all of a decoder");
+    write("envelope", name, bytes);
   };
   put("join", [](Envelope& e) {
     auto* join = e.mutable_join();

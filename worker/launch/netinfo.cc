@@ -237,7 +237,9 @@ Result<std::vector<Interface>> list_interfaces() {
     std::string address = numeric(entry->ifa_addr, size);
     if (!address.empty()) at->addresses.push_back(std::move(address));
   }
-  for (Interface& i : out) std::ranges::stable_partition(i.addresses, [](const auto& a) { return is_ipv4(a); });
+  for (Interface& i : out) {
+    std::stable_partition(i.addresses.begin(), i.addresses.end(), [](const auto& a) { return is_ipv4(a); });
+  }
   return out;
 }
 
