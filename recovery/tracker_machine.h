@@ -5,11 +5,16 @@
 // all its lives. An interrupt ends the epoch for all members: each answers Stopped and joins again in a new life (or the same
 // process creates a new communicator); who does not answer within a round timeout is fenced.
 //
+// Places: the newest plan gives each rank to a worker id, and that worker gets it back in its next life. A worker id that
+// the plan does not know may wait for the place of a worker that is gone: it gets one (the lowest first) when the job has
+// been gathering for a round timeout and still lacks it; nobody waits beyond the number of places that are free.
+//
 // Rules this machine keeps (DESIGN.md section 6, I6, I7):
 //  - An epoch's plan is persisted before it is announced; epochs only rise, also over restarts.
 //  - A message of an incarnation that is not the worker's current one changes nothing and is answered with Refused(closed).
 //  - A join with the worker id of a live member replaces it: the newer life wins, and if the job was running it is
 //    interrupted.
+//  - A member that has entered finalize cannot fail the others any more: its Leave stands, dead or alive.
 //  - Every wait has a deadline or a log event that says who is waited for, repeated at most every 10 s.
 #pragma once
 
@@ -17,6 +22,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <variant>
@@ -115,8 +121,118 @@ class TrackerMachine {
   void check_invariants() const;
 
  private:
+  enum class MemberState : std::uint8_t {
+    kActive,
+    kFinalizing,  // its Leave(finalize) stands
+    kStopping,    // has not answered the interrupt yet
+    kGone,        // stopped, left, replaced or fenced
+  };
+  // A life in the newest plan; its rank is its index.
+  struct Member {
+    MemberState state = MemberState::kActive;
+    bool silent = false;  // finalizing, and not heard for a round timeout
+    TimeMs heard;
+    std::uint32_t attempt = 0;
+    std::uint64_t rounds_finished = 0, bytes_moved = 0;
+    std::vector<wire::CurrentRound> rounds;
+  };
+  // A life that has joined for the next plan.
+  struct Waiting {
+    wire::Member member;  // rank and local ranks are not set yet
+    std::uint32_t attempt = 0;
+    std::uint64_t arrival = 0;
+    TimeMs heard;
+    bool candidate = false;  // for the place of another worker id
+  };
+  struct Evidence {
+    std::size_t reporter, peer;
+    std::string text;
+  };
+  using Effects = std::vector<TrackerEffect>;
+
+  explicit TrackerMachine(Options options);
+  void restore(const wire::JobRecord& record, TimeMs now);
+
+  void on_join(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
+  void on_heartbeat(Incarnation who, const wire::Heartbeat& heartbeat, TimeMs now, Effects& effects);
+  void on_link_broken(Incarnation who, const wire::LinkBroken& broken, TimeMs now, Effects& effects);
+  void on_round_failed(Incarnation who, const wire::RoundFailed& failed, TimeMs now, Effects& effects);
+  void on_stopped(Incarnation who, const wire::Stopped& stopped, TimeMs now, Effects& effects);
+  void on_leave(Incarnation who, const wire::Leave& leave, TimeMs now, Effects& effects);
+  void on_finalize(Incarnation who, const wire::Leave& leave, TimeMs now, Effects& effects);
+
+  void join_running(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
+  void join_gathering(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
+  [[nodiscard]] std::string differing_setting(const wire::JobSettings& settings) const;
+  void refuse_surplus_candidates(Effects& effects);
+  void remove_waiting(const std::string& worker_id);
+  void maybe_plan(TimeMs now, Effects& effects);
+  void make_plan(const std::map<std::string, Rank>& ranks, TimeMs now, Effects& effects);
+  void announce(TimeMs now, Effects& effects);
+  void interrupt(Code code, const std::string& what, const std::vector<std::uint32_t>& lost, TimeMs now,
+                 Effects& effects);
+  void interrupt_by_evidence(TimeMs now, Effects& effects);
+  void maybe_gather(TimeMs now, Effects& effects);
+  void finish(TimeMs now, Effects& effects);
+  void tick_running(TimeMs now, Effects& effects);
+  void tick_interrupted(TimeMs now, Effects& effects);
+  void tick_gathering(TimeMs now, Effects& effects);
+  void excuse_own_sleep(TimeMs now, Effects& effects);
+  bool find_silent(TimeMs now, Effects& effects);  // whether it interrupted
+  bool find_desync(TimeMs now, Effects& effects);  // likewise
+  void log_waits(TimeMs now, Effects& effects);
+
+  void count(Transition transition);
+  void arm(TimeMs at);
+  void persist(Effects& effects);
+  [[nodiscard]] wire::Envelope envelope_to(Incarnation who) const;
+  void send_plan(std::size_t rank, Effects& effects) const;
+  void send_interrupt(std::size_t rank, Effects& effects) const;
+  void send_welcome(Incarnation who, Effects& effects) const;
+  void send_finished(Incarnation who, Effects& effects) const;
+  void refuse(Incarnation who, Code code, const std::string& reason, Effects& effects);
+  void refuse_stale(Incarnation who, Effects& effects);
+  void retire(Incarnation who);
+  void log(Severity severity, std::string name, std::string text, Effects& effects,
+           std::vector<std::pair<std::string, std::string>> fields = {}) const;
+
+  [[nodiscard]] std::int64_t timeout_ms() const;
+  [[nodiscard]] std::int64_t interval_ms() const;
+  [[nodiscard]] bool planned() const { return plan_.epoch() != 0; }
+  [[nodiscard]] std::optional<std::size_t> rank_of(Incarnation who) const;
+  [[nodiscard]] std::optional<std::size_t> place_of(const std::string& worker_id) const;
+  [[nodiscard]] std::vector<std::size_t> free_places() const;  // nobody has come back for them
+  [[nodiscard]] std::size_t candidates() const;
+  [[nodiscard]] std::string name(std::size_t rank) const;  // "rank 2 (worker w2 on host h)"
+  [[nodiscard]] std::vector<std::string> missing_workers() const;
+
+  Options options_;
   std::vector<std::uint64_t> transitions_;
-  // … the implementer's
+  State state_ = State::kGathering;
+  Epoch epoch_;                     // the newest that was announced or reserved
+  Epoch persisted_epoch_;           // the newest in the journal
+  wire::JobSettings settings_;      // world size 0: nobody has set them
+  std::string settings_from_;
+  wire::Plan plan_;                 // the newest; epoch 0: none was made
+  wire::Interrupt interrupt_;       // what ended it; epoch 0: it is in force
+  std::vector<Member> members_;     // by rank in plan_
+  std::map<Incarnation, std::size_t> rank_by_incarnation_;
+  std::map<std::string, std::size_t> place_by_worker_;
+  std::map<std::string, Waiting> waiting_;  // by worker id
+  std::map<Incarnation, std::string> waiting_by_incarnation_;
+  std::uint64_t arrivals_ = 0;
+  std::set<Incarnation> retired_;           // lives that never come back, the newest of them
+  std::vector<Incarnation> retired_order_;  // a ring of their order
+  std::size_t retired_next_ = 0;
+  std::vector<Evidence> evidence_;  // links that broke, until their time is up
+  TimeMs evidence_due_;
+  std::size_t unannounced_ = 0;     // the ranks from here on have not been sent their plan
+  TimeMs since_;                    // when this state began
+  TimeMs next_repeat_;              // interrupts again, or a look at who waits
+  TimeMs next_log_;
+  std::optional<TimeMs> deadline_;
+  bool forgotten_ = false;
+  std::uint64_t interrupts_ = 0, joins_ = 0, refusals_ = 0;
 };
 
 }  // namespace warren

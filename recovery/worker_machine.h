@@ -6,6 +6,8 @@
 // incarnation change nothing; the tracker's silence is reported in the log and is not an error while the data path
 // moves, and a join that the tracker does not answer ends with an error after join_timeout_ms (never a worker that
 // trains alone).
+// Messages may be lost. Join, Leave(finalize) and the reports of broken links and failed rounds are repeated until they are
+// answered; Interrupt is repeated by the tracker until it has Stopped.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +38,8 @@ struct StopDataPath {
   Epoch epoch;
   Status why;
 };
-// This worker is out of the job: every later call fails with `why`. Comes once, last but for Log.
+// This worker is out of the job: every later call fails with `why`. Comes once; after it only Log, and Send that answers a
+// repeated Interrupt if the shell still passes messages on.
 struct Fail {
   Status why;
 };
@@ -94,8 +97,51 @@ class WorkerMachine {
   void check_invariants() const;
 
  private:
+  struct BrokenLink {
+    Rank peer;
+    std::string evidence;
+  };
+
+  void count(Transition transition);
+  [[nodiscard]] wire::Envelope envelope() const;
+  [[nodiscard]] std::int64_t interval_ms() const;
+  void log(Severity severity, std::string name, std::string text, std::vector<WorkerEffect>& effects) const;
+  void send_join(std::vector<WorkerEffect>& effects);
+  void send_heartbeat(std::vector<WorkerEffect>& effects);
+  void send_leave(bool finalize, const std::string& reason, std::vector<WorkerEffect>& effects);
+  void send_link_broken(const BrokenLink& broken, std::vector<WorkerEffect>& effects);
+  void send_round_failed(std::vector<WorkerEffect>& effects);
+  void send_stopped(std::vector<WorkerEffect>& effects);
+  void fail(State state, Status why, std::vector<WorkerEffect>& effects);
+  void stop(Epoch epoch, Status why, std::vector<WorkerEffect>& effects);
+  void on_welcome(const wire::Welcome& welcome, std::vector<WorkerEffect>& effects);
+  void on_refused(const wire::Refused& refused, std::vector<WorkerEffect>& effects);
+  void on_plan(const wire::Plan& plan, TimeMs now, std::vector<WorkerEffect>& effects);
+  void on_interrupt(const wire::Interrupt& interrupt, std::vector<WorkerEffect>& effects);
+  void on_finished(const wire::Finished& finished, std::vector<WorkerEffect>& effects);
+  void join_timed_out(TimeMs now, std::vector<WorkerEffect>& effects);
+  void complain_about_silence(TimeMs now, std::vector<WorkerEffect>& effects);
+  [[nodiscard]] std::string who() const;
+
+  Options options_;
   std::vector<std::uint64_t> transitions_;
-  // … the implementer's
+  State state_ = State::kIdle;
+  wire::Plan plan_;            // installed; epoch 0: none was
+  Incarnation tracker_;        // who sent the last message that was meant for this life; 0: none yet
+  TimeMs since_;               // when this state began
+  TimeMs heard_;               // when the tracker was last heard in this state
+  TimeMs next_send_;           // the next Join, Heartbeat or Leave
+  TimeMs next_complaint_;      // the next log line about the tracker's silence or about a wait
+  bool complained_ = false;    // of silence; its end is logged too
+  wire::Welcome welcome_;      // the newest; world size 0: none came
+  std::string trouble_;        // what the connection last complained of
+  Progress progress_;
+  std::uint64_t beat_ = 0;
+  std::vector<BrokenLink> broken_links_;  // reported and not yet answered by an interrupt
+  Status failed_round_;                   // likewise
+  Epoch stop_epoch_;           // the data path of all epochs before it stops
+  Status stop_why_;
+  bool fenced_ = false;        // it stops because the tracker disowned this life: nobody waits for Stopped
 };
 
 }  // namespace warren

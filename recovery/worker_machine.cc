@@ -1,0 +1,552 @@
+#include "recovery/worker_machine.h"
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <tuple>
+
+#include "recovery/codec.h"
+#include "recovery/limits.h"
+
+namespace warren {
+
+using worker_effect::Fail;
+using worker_effect::Install;
+using worker_effect::Log;
+using worker_effect::Send;
+using worker_effect::StopDataPath;
+
+enum class WorkerMachine::Transition : std::uint8_t {
+  kStarted,
+  kJoinRepeated,
+  kWelcomed,
+  kRefusedJoining,
+  kJoinTimedOutUnheard,
+  kJoinTimedOutIncomplete,
+  kInterruptedJoining,
+  kInstalled,
+  kPlanForOther,
+  kPlanStale,
+  kHeartbeat,
+  kLinkBrokenReported,
+  kLinkBrokenRepeated,
+  kRoundFailedReported,
+  kRoundFailedRepeated,
+  kReportStale,
+  kInterrupted,
+  kInterruptedLeaving,
+  kInterruptedStopping,
+  kInterruptStale,
+  kStoppedRepeated,
+  kStopped,
+  kStoppedStale,
+  kFencedMember,
+  kFencedLeaving,
+  kFencedStopped,
+  kLeaving,
+  kLeaveRepeated,
+  kLeaveTimedOut,
+  kGaveUpJoining,
+  kGaveUpMember,
+  kGaveUpLeaving,
+  kFinished,
+  kNotForUs,
+  kOutOfTurn,
+  kTrackerSilent,
+  kTrackerBack,
+  kTrackerChanged,
+  kConnectionTrouble,
+};
+
+namespace {
+constexpr const char* kTransitionNames[] = {
+    "started",
+    "join_repeated",
+    "welcomed",
+    "refused_joining",
+    "join_timed_out_unheard",
+    "join_timed_out_incomplete",
+    "interrupted_joining",
+    "installed",
+    "plan_for_other",
+    "plan_stale",
+    "heartbeat",
+    "link_broken_reported",
+    "link_broken_repeated",
+    "round_failed_reported",
+    "round_failed_repeated",
+    "report_stale",
+    "interrupted",
+    "interrupted_leaving",
+    "interrupted_stopping",
+    "interrupt_stale",
+    "stopped_repeated",
+    "stopped",
+    "stopped_stale",
+    "fenced_member",
+    "fenced_leaving",
+    "fenced_stopped",
+    "leaving",
+    "leave_repeated",
+    "leave_timed_out",
+    "gave_up_joining",
+    "gave_up_member",
+    "gave_up_leaving",
+    "finished",
+    "not_for_us",
+    "out_of_turn",
+    "tracker_silent",
+    "tracker_back",
+    "tracker_changed",
+    "connection_trouble",
+};
+
+// More broken links than this say nothing new.
+constexpr std::size_t kMaxBrokenLinks = 64;
+
+std::string seconds(std::int64_t ms) {
+  if (ms >= 10'000 || ms % 1000 == 0) return std::to_string(ms / 1000) + " s";
+  return std::to_string(ms) + " ms";
+}
+
+std::string list(const google::protobuf::RepeatedPtrField<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+}  // namespace
+
+std::span<const char* const> WorkerMachine::transition_names() { return kTransitionNames; }
+
+WorkerMachine::WorkerMachine(Options options)
+    : options_(std::move(options)), transitions_(std::size(kTransitionNames), 0) {
+  static_assert(std::size(kTransitionNames) == static_cast<std::size_t>(Transition::kConnectionTrouble) + 1);
+  WARREN_CHECK(validate(options_.join).ok(), "whoever makes a worker machine has validated its join");
+  WARREN_CHECK(options_.self.value != 0 && options_.join_timeout_ms > 0, "incarnation and join timeout are given");
+}
+
+void WorkerMachine::count(Transition transition) { ++transitions_[static_cast<std::size_t>(transition)]; }
+
+WorkerMachine::State WorkerMachine::state() const { return state_; }
+Epoch WorkerMachine::epoch() const { return Epoch(plan_.epoch()); }
+
+std::int64_t WorkerMachine::interval_ms() const {
+  return heartbeat_interval_ms(static_cast<std::int64_t>(options_.join.settings().round_timeout_ms()));
+}
+
+std::string WorkerMachine::who() const {
+  return "the tracker" + (options_.tracker_name.empty() ? std::string() : " at " + options_.tracker_name);
+}
+
+wire::Envelope WorkerMachine::envelope() const {
+  wire::Envelope e;
+  e.set_protocol(kProtocolVersion);
+  e.set_job(options_.job);
+  e.set_sender(options_.self.value);
+  e.set_receiver(tracker_.value);
+  return e;
+}
+
+void WorkerMachine::log(Severity severity, std::string name, std::string text,
+                        std::vector<WorkerEffect>& effects) const {
+  LogEvent event{severity, std::move(name), std::move(text), {}};
+  event.fields.emplace_back("job", options_.job);
+  event.fields.emplace_back("worker", options_.join.worker_id());
+  if (plan_.epoch() != 0) {
+    event.fields.emplace_back("epoch", std::to_string(plan_.epoch()));
+    for (const wire::Member& m : plan_.members()) {
+      if (m.incarnation() == options_.self.value) event.fields.emplace_back("rank", std::to_string(m.rank()));
+    }
+  }
+  effects.emplace_back(Log{std::move(event)});
+}
+
+void WorkerMachine::send_join(std::vector<WorkerEffect>& effects) {
+  wire::Envelope e = envelope();
+  *e.mutable_join() = options_.join;
+  effects.emplace_back(Send{std::move(e)});
+}
+
+void WorkerMachine::send_heartbeat(std::vector<WorkerEffect>& effects) {
+  count(Transition::kHeartbeat);
+  wire::Envelope e = envelope();
+  wire::Heartbeat& h = *e.mutable_heartbeat();
+  h.set_epoch(plan_.epoch());
+  h.set_beat(++beat_);
+  h.set_rounds_finished(progress_.rounds_finished);
+  h.set_bytes_moved(progress_.bytes_moved);
+  for (const wire::CurrentRound& r : progress_.rounds) *h.add_rounds() = r;
+  effects.emplace_back(Send{std::move(e)});
+}
+
+void WorkerMachine::send_leave(bool finalize, const std::string& reason, std::vector<WorkerEffect>& effects) {
+  wire::Envelope e = envelope();
+  e.mutable_leave()->set_epoch(plan_.epoch());
+  e.mutable_leave()->set_finalize(finalize);
+  e.mutable_leave()->set_reason(wire_text(reason));
+  effects.emplace_back(Send{std::move(e)});
+}
+
+void WorkerMachine::send_link_broken(const BrokenLink& broken, std::vector<WorkerEffect>& effects) {
+  wire::Envelope e = envelope();
+  wire::LinkBroken& b = *e.mutable_link_broken();
+  b.set_epoch(plan_.epoch());
+  b.set_peer(static_cast<std::uint32_t>(broken.peer.value));
+  b.set_peer_incarnation(plan_.members(broken.peer.value).incarnation());
+  b.set_evidence(wire_text(broken.evidence));
+  effects.emplace_back(Send{std::move(e)});
+}
+
+void WorkerMachine::send_round_failed(std::vector<WorkerEffect>& effects) {
+  wire::Envelope e = envelope();
+  wire::RoundFailed& f = *e.mutable_round_failed();
+  f.set_epoch(plan_.epoch());
+  f.set_code(static_cast<std::uint32_t>(failed_round_.code()));
+  const std::string reason = wire_text(failed_round_.describe());
+  f.set_reason(reason.empty() ? "no reason given" : reason);
+  effects.emplace_back(Send{std::move(e)});
+}
+
+void WorkerMachine::send_stopped(std::vector<WorkerEffect>& effects) {
+  wire::Envelope e = envelope();
+  e.mutable_stopped()->set_epoch(stop_epoch_.value);
+  effects.emplace_back(Send{std::move(e)});
+}
+
+void WorkerMachine::fail(State state, Status why, std::vector<WorkerEffect>& effects) {
+  state_ = state;
+  effects.emplace_back(Fail{std::move(why)});
+}
+
+void WorkerMachine::start(TimeMs now, std::vector<WorkerEffect>& effects) {
+  WARREN_CHECK(state_ == State::kIdle, "a worker machine starts once");
+  count(Transition::kStarted);
+  state_ = State::kJoining;
+  since_ = heard_ = now;
+  next_send_ = now + interval_ms();
+  next_complaint_ = now + kWaitLogIntervalMs;
+  log(Severity::kInfo, "joining", "joining job " + options_.job + " at " + who(), effects);
+  send_join(effects);
+}
+
+void WorkerMachine::on_message(const wire::Envelope& e, TimeMs now, std::vector<WorkerEffect>& effects) {
+  if (e.job() != options_.job || e.receiver() != options_.self.value || state_ == State::kIdle) {
+    return count(Transition::kNotForUs);
+  }
+  if (complained_) {
+    count(Transition::kTrackerBack);
+    complained_ = false;
+    log(Severity::kInfo, "tracker_back", who() + " answers again after " + seconds(now - heard_), effects);
+  }
+  if (tracker_.value != 0 && tracker_.value != e.sender()) {
+    count(Transition::kTrackerChanged);
+    log(Severity::kInfo, "tracker_restarted", who() + " has been started again", effects);
+  }
+  tracker_ = Incarnation(e.sender());
+  heard_ = now;
+  switch (e.body_case()) {
+    case wire::Envelope::kWelcome: return on_welcome(e.welcome(), effects);
+    case wire::Envelope::kRefused: return on_refused(e.refused(), effects);
+    case wire::Envelope::kPlan: return on_plan(e.plan(), now, effects);
+    case wire::Envelope::kInterrupt: return on_interrupt(e.interrupt(), effects);
+    case wire::Envelope::kFinished: return on_finished(e.finished(), effects);
+    case wire::Envelope::kHeartbeatReply: return;
+    default: return count(Transition::kOutOfTurn);
+  }
+}
+
+void WorkerMachine::on_welcome(const wire::Welcome& welcome, std::vector<WorkerEffect>& effects) {
+  if (state_ != State::kJoining) return count(Transition::kOutOfTurn);
+  count(Transition::kWelcomed);
+  const bool changed = welcome_.joined() != welcome.joined();
+  welcome_ = welcome;
+  if (!changed) return;
+  log(Severity::kInfo, "welcomed",
+      "job " + options_.job + " has " + std::to_string(welcome.joined()) + " of its " +
+          std::to_string(welcome.world_size()) + " workers" +
+          (welcome.missing_size() == 0 ? "" : "; missing: " + list(welcome.missing())),
+      effects);
+}
+
+void WorkerMachine::on_refused(const wire::Refused& refused, std::vector<WorkerEffect>& effects) {
+  const Status why = Status(static_cast<Code>(refused.code()), who() + " refused: " + refused.reason());
+  switch (state_) {
+    case State::kJoining:
+      count(Transition::kRefusedJoining);
+      return fail(State::kFailed, why.because_of_this("cannot join job " + options_.job), effects);
+    case State::kMember:
+    case State::kLeaving:
+      // Disowned: another life has taken over, or this one was silent for too long. What it would still send or write must
+      // not meet the new epoch (I6).
+      count(state_ == State::kMember ? Transition::kFencedMember : Transition::kFencedLeaving);
+      fenced_ = true;
+      return stop(Epoch(plan_.epoch()).next(), why.because_of_this("out of job " + options_.job), effects);
+    default: return count(Transition::kOutOfTurn);
+  }
+}
+
+void WorkerMachine::on_plan(const wire::Plan& plan, TimeMs now, std::vector<WorkerEffect>& effects) {
+  if (plan.epoch() <= plan_.epoch() || state_ != State::kJoining) return count(Transition::kPlanStale);
+  const auto self = std::find_if(plan.members().begin(), plan.members().end(),
+                                 [&](const wire::Member& m) { return m.incarnation() == options_.self.value; });
+  if (self == plan.members().end() || self->worker_id() != options_.join.worker_id()) {
+    return count(Transition::kPlanForOther);
+  }
+  count(Transition::kInstalled);
+  plan_ = plan;
+  state_ = State::kMember;
+  since_ = now;
+  next_send_ = now + interval_ms();
+  next_complaint_ = now + static_cast<std::int64_t>(options_.join.settings().round_timeout_ms());
+  log(Severity::kInfo, "plan_installed",
+      "rank " + std::to_string(self->rank()) + " of " + std::to_string(plan.members_size()) + " in epoch " +
+          std::to_string(plan.epoch()) + " of job " + options_.job,
+      effects);
+  effects.emplace_back(Install{plan_});
+  send_heartbeat(effects);
+}
+
+void WorkerMachine::stop(Epoch epoch, Status why, std::vector<WorkerEffect>& effects) {
+  state_ = State::kStopping;
+  stop_epoch_ = epoch;
+  stop_why_ = std::move(why);
+  effects.emplace_back(StopDataPath{stop_epoch_, stop_why_});
+}
+
+void WorkerMachine::on_interrupt(const wire::Interrupt& interrupt, std::vector<WorkerEffect>& effects) {
+  const Epoch epoch(interrupt.epoch());
+  const Status why = Status(static_cast<Code>(interrupt.code()), interrupt.reason())
+                         .because_of_this("job " + options_.job + " was interrupted");
+  switch (state_) {
+    case State::kJoining:
+      // The plan that made this life a member has not arrived and will not: nothing runs that would have to be stopped.
+      count(Transition::kInterruptedJoining);
+      stop_epoch_ = epoch;
+      log(Severity::kWarning, "interrupted", why.describe(), effects);
+      send_stopped(effects);
+      return fail(State::kBroken, why, effects);
+    case State::kMember:
+    case State::kLeaving:
+      if (epoch <= Epoch(plan_.epoch())) return count(Transition::kInterruptStale);
+      count(state_ == State::kMember ? Transition::kInterrupted : Transition::kInterruptedLeaving);
+      log(Severity::kWarning, "interrupted", why.describe(), effects);
+      return stop(epoch, why, effects);
+    case State::kStopping:
+      // The data path is stopping already, and nothing newer was installed: only the answer changes.
+      count(Transition::kInterruptedStopping);
+      stop_epoch_ = std::max(stop_epoch_, epoch);
+      return;
+    case State::kBroken:
+      count(Transition::kStoppedRepeated);
+      stop_epoch_ = std::max(stop_epoch_, epoch);
+      return send_stopped(effects);
+    default: return count(Transition::kOutOfTurn);
+  }
+}
+
+void WorkerMachine::on_stopped(Epoch epoch, TimeMs, std::vector<WorkerEffect>& effects) {
+  if (state_ != State::kStopping || epoch <= Epoch(plan_.epoch())) return count(Transition::kStoppedStale);
+  if (fenced_) {
+    count(Transition::kFencedStopped);
+    return fail(State::kFailed, stop_why_, effects);
+  }
+  count(Transition::kStopped);
+  send_stopped(effects);
+  fail(State::kBroken, stop_why_, effects);
+}
+
+void WorkerMachine::on_finished(const wire::Finished& finished, std::vector<WorkerEffect>& effects) {
+  if (state_ != State::kLeaving || finished.epoch() != plan_.epoch()) return count(Transition::kOutOfTurn);
+  count(Transition::kFinished);
+  state_ = State::kFinished;
+  effects.emplace_back(worker_effect::Finished{});
+}
+
+void WorkerMachine::on_connection_trouble(const std::string& what, TimeMs, std::vector<WorkerEffect>& effects) {
+  count(Transition::kConnectionTrouble);
+  if (what == trouble_) return;
+  trouble_ = what;
+  log(Severity::kWarning, "connection_trouble", "the connection to " + who() + ": " + wire_text(what), effects);
+}
+
+void WorkerMachine::on_link_broken(Epoch epoch, Rank peer, const std::string& evidence, TimeMs,
+                                   std::vector<WorkerEffect>& effects) {
+  if (state_ != State::kMember || epoch != Epoch(plan_.epoch())) return count(Transition::kReportStale);
+  WARREN_CHECK(peer.value >= 0 && peer.value < plan_.members_size(), "links lead to ranks of the plan");
+  count(Transition::kLinkBrokenReported);
+  BrokenLink broken{peer, evidence};
+  send_link_broken(broken, effects);
+  log(Severity::kWarning, "link_broken",
+      "the link to rank " + std::to_string(peer.value) + " (worker " + plan_.members(peer.value).worker_id() +
+          " on host " + plan_.members(peer.value).host_id() + ") broke: " + wire_text(evidence),
+      effects);
+  if (broken_links_.size() < kMaxBrokenLinks) broken_links_.push_back(std::move(broken));
+}
+
+void WorkerMachine::on_round_failed(Epoch epoch, const Status& why, TimeMs, std::vector<WorkerEffect>& effects) {
+  if (state_ != State::kMember || epoch != Epoch(plan_.epoch()) || !failed_round_.ok()) {
+    return count(Transition::kReportStale);
+  }
+  WARREN_CHECK(!why.ok(), "a failed round has a reason");
+  count(Transition::kRoundFailedReported);
+  failed_round_ = why;
+  log(Severity::kError, "round_failed", wire_text(why.describe()), effects);
+  send_round_failed(effects);
+}
+
+void WorkerMachine::leave(bool finalize, const std::string& reason, TimeMs now, std::vector<WorkerEffect>& effects) {
+  const Status gave_up(Code::kClosed, "this worker left job " + options_.job + (reason.empty() ? "" : ": " + reason));
+  switch (state_) {
+    case State::kIdle: return fail(State::kFailed, gave_up, effects);
+    case State::kJoining:
+      count(Transition::kGaveUpJoining);
+      send_leave(false, reason, effects);
+      return fail(State::kFailed, gave_up, effects);
+    case State::kMember:
+      if (!finalize) {
+        count(Transition::kGaveUpMember);
+        send_leave(false, reason, effects);
+        return fail(State::kFailed, gave_up, effects);
+      }
+      count(Transition::kLeaving);
+      state_ = State::kLeaving;
+      since_ = heard_ = now;
+      next_send_ = now + interval_ms();
+      next_complaint_ = now + kWaitLogIntervalMs;
+      return send_leave(true, {}, effects);
+    case State::kLeaving:
+      if (finalize) return;
+      // Its rounds are done and it has said so: that stands, and the other ranks finish without it.
+      count(Transition::kGaveUpLeaving);
+      return fail(State::kFailed, gave_up, effects);
+    case State::kStopping:
+    case State::kBroken:
+    case State::kFinished:
+    case State::kFailed: return;
+  }
+}
+
+void WorkerMachine::set_progress(Progress progress) {
+  progress_ = std::move(progress);
+  if (progress_.rounds.size() > limits::kMaxRoundsPerHeartbeat) progress_.rounds.resize(limits::kMaxRoundsPerHeartbeat);
+  for (wire::CurrentRound& r : progress_.rounds) {
+    auto& ranks = *r.mutable_waiting_for();
+    std::sort(ranks.begin(), ranks.end());
+    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  }
+}
+
+void WorkerMachine::join_timed_out(TimeMs now, std::vector<WorkerEffect>& effects) {
+  const std::string after = " after " + seconds(now - since_);
+  const std::string trouble = trouble_.empty() ? "" : " (the connection says: " + wire_text(trouble_) + ")";
+  if (welcome_.world_size() == 0) {
+    count(Transition::kJoinTimedOutUnheard);
+    return fail(State::kFailed,
+                Status(Code::kTimeout, who() + " has not answered" + after + trouble +
+                                           "; start it, or correct its address, or look at the secret and the firewall")
+                    .because_of_this("cannot join job " + options_.job),
+                effects);
+  }
+  count(Transition::kJoinTimedOutIncomplete);
+  std::string text = "job " + options_.job + " has " + std::to_string(welcome_.joined()) + " of its " +
+                     std::to_string(welcome_.world_size()) + " workers" + after;
+  if (welcome_.missing_size() != 0) text += ", missing are " + list(welcome_.missing());
+  if (now - heard_ > static_cast<std::int64_t>(options_.join.settings().round_timeout_ms())) {
+    text += ", and " + who() + " has been silent for " + seconds(now - heard_) + trouble;
+  }
+  fail(State::kFailed,
+       Status(Code::kTimeout, text + "; start the others, or correct the world size, or give a longer join timeout")
+           .because_of_this("cannot join job " + options_.job),
+       effects);
+}
+
+void WorkerMachine::complain_about_silence(TimeMs now, std::vector<WorkerEffect>& effects) {
+  const auto timeout_ms = static_cast<std::int64_t>(options_.join.settings().round_timeout_ms());
+  const bool unheard = state_ == State::kJoining && welcome_.world_size() == 0;
+  if (!unheard && now - heard_ < timeout_ms) {
+    if (state_ == State::kMember) {
+      next_complaint_ = heard_ + timeout_ms;
+      return;
+    }
+    log(Severity::kInfo, "waiting",
+        state_ == State::kJoining
+            ? "waiting for the other workers of job " + options_.job + " since " + seconds(now - since_)
+            : "finalize waits since " + seconds(now - since_) + " for ranks that have not called it",
+        effects);
+  } else {
+    count(Transition::kTrackerSilent);
+    complained_ = true;
+    log(Severity::kWarning, "tracker_silent",
+        who() + " has not answered for " + seconds(now - heard_) +
+            (state_ == State::kMember ? "; rounds go on, failures are not noticed" : "") +
+            (trouble_.empty() ? "" : "; the connection says: " + wire_text(trouble_)),
+        effects);
+  }
+  next_complaint_ = now + kWaitLogIntervalMs;
+}
+
+void WorkerMachine::on_tick(TimeMs now, std::vector<WorkerEffect>& effects) {
+  const std::optional<TimeMs> deadline = next_deadline();
+  if (!deadline || now < *deadline) return;
+  if (state_ == State::kJoining && now >= since_ + options_.join_timeout_ms) return join_timed_out(now, effects);
+  if (state_ == State::kLeaving && now >= heard_ + options_.join_timeout_ms) {
+    count(Transition::kLeaveTimedOut);
+    fenced_ = true;
+    return stop(Epoch(plan_.epoch()).next(),
+                Status(Code::kTimeout, who() + " has not answered for " + seconds(now - heard_) +
+                                           "; whether the other ranks have finished is not known")
+                    .because_of_this("cannot finalize job " + options_.job),
+                effects);
+  }
+  if (now >= next_send_) {
+    next_send_ = now + interval_ms();
+    switch (state_) {
+      case State::kJoining:
+        count(Transition::kJoinRepeated);
+        send_join(effects);
+        break;
+      case State::kMember:
+        send_heartbeat(effects);
+        for (const BrokenLink& broken : broken_links_) {
+          count(Transition::kLinkBrokenRepeated);
+          send_link_broken(broken, effects);
+        }
+        if (!failed_round_.ok()) {
+          count(Transition::kRoundFailedRepeated);
+          send_round_failed(effects);
+        }
+        break;
+      case State::kLeaving:
+        count(Transition::kLeaveRepeated);
+        send_leave(true, {}, effects);
+        break;
+      default: break;
+    }
+  }
+  if (now >= next_complaint_) complain_about_silence(now, effects);
+}
+
+std::optional<TimeMs> WorkerMachine::next_deadline() const {
+  switch (state_) {
+    case State::kJoining: return std::min({next_send_, next_complaint_, since_ + options_.join_timeout_ms});
+    case State::kMember: return std::min(next_send_, next_complaint_);
+    case State::kLeaving: return std::min({next_send_, next_complaint_, heard_ + options_.join_timeout_ms});
+    default: return std::nullopt;
+  }
+}
+
+void WorkerMachine::check_invariants() const {
+  const bool was_member =
+      state_ == State::kMember || state_ == State::kStopping || state_ == State::kLeaving || state_ == State::kFinished;
+  WARREN_CHECK(!was_member || plan_.epoch() != 0, "only a plan makes a member");
+  WARREN_CHECK((state_ != State::kIdle && state_ != State::kJoining) || plan_.epoch() == 0, "a life has one plan");
+  WARREN_CHECK(state_ != State::kStopping || stop_epoch_ > Epoch(plan_.epoch()), "what is stopped is older (I6)");
+  WARREN_CHECK(state_ != State::kStopping || !stop_why_.ok(), "calls in flight fail with a reason");
+  WARREN_CHECK(broken_links_.size() <= kMaxBrokenLinks, "reports are bounded (I8)");
+  WARREN_CHECK(next_deadline().has_value() ==
+                   (state_ == State::kJoining || state_ == State::kMember || state_ == State::kLeaving),
+               "what waits has a deadline (I7)");
+}
+
+}  // namespace warren
