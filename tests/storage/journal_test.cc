@@ -1,0 +1,220 @@
+#include "storage/journal.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rocksdb/db.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+
+#include "storage/fake_journal.h"
+#include "storage/rocks_journal.h"
+
+namespace warren::storage {
+namespace {
+
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+using Records = std::map<std::string, std::string>;
+
+class JournalTest : public testing::Test {
+ protected:
+  JournalTest() {
+    std::string pattern = fs::temp_directory_path() / "warren-journal-XXXXXX";
+    base_ = ::mkdtemp(pattern.data());
+    dir_ = base_ / "a" / "journal";
+  }
+  ~JournalTest() override { fs::remove_all(base_); }
+
+  std::unique_ptr<RocksJournal> open() {
+    auto journal = RocksJournal::open(dir_);
+    EXPECT_TRUE(journal.ok()) << journal.status().describe();
+    return std::move(journal).value();
+  }
+  // The directory as RocksDB alone sees it.
+  std::unique_ptr<rocksdb::DB> raw() {
+    rocksdb::Options options;
+    options.create_if_missing = true;
+    rocksdb::DB* db = nullptr;
+    EXPECT_TRUE(rocksdb::DB::Open(options, dir_, &db).ok());
+    return std::unique_ptr<rocksdb::DB>(db);
+  }
+  Status refused() { return RocksJournal::open(dir_).status(); }
+
+  fs::path base_, dir_;
+};
+
+TEST_F(JournalTest, RecordsOutliveTheProcessThatWroteThem) {
+  const std::string binary("\0\xff\n plan", 8);
+  {
+    auto journal = open();
+    EXPECT_EQ(journal->load().value(), Records());
+    ASSERT_TRUE(journal->put("a", "1").ok());
+    ASSERT_TRUE(journal->put("b", binary).ok());
+    ASSERT_TRUE(journal->put("c", "3").ok());
+    ASSERT_TRUE(journal->put("a", "2").ok());
+    ASSERT_TRUE(journal->erase("c").ok());
+    ASSERT_TRUE(journal->erase("never-there").ok());
+  }
+  auto journal = open();
+  EXPECT_EQ(journal->load().value(), (Records{{"a", "2"}, {"b", binary}}));
+  EXPECT_EQ(journal->get("b").value(), binary);
+  EXPECT_EQ(journal->get("c").value(), std::nullopt);
+}
+
+TEST_F(JournalTest, JobNamesDoNotMeetTheJournalsOwnKeys) {
+  auto journal = open();
+  ASSERT_TRUE(journal->put("format", "x").ok());
+  ASSERT_TRUE(journal->put("job/format", "y").ok());
+  journal.reset();
+  EXPECT_EQ(open()->load().value(), (Records{{"format", "x"}, {"job/format", "y"}}));
+}
+
+TEST_F(JournalTest, ASecondOpenerIsToldWhoHasIt) {
+  auto journal = open();
+  const Status s = refused();
+  EXPECT_EQ(s.code(), Code::kUnavailable);
+  EXPECT_THAT(s.describe(), HasSubstr("another tracker (process " + std::to_string(::getpid()) + ")"));
+  EXPECT_THAT(s.describe(), HasSubstr(dir_.string()));
+  journal.reset();
+  open();
+}
+
+TEST_F(JournalTest, AnUnknownFormatIsRefusedAndLeftAlone) {
+  ASSERT_TRUE(open()->put("a", "1").ok());
+  ASSERT_TRUE(raw()->Put({}, "format", "warren-journal-99").ok());
+  const Status s = refused();
+  EXPECT_EQ(s.code(), Code::kCorrupt);
+  EXPECT_THAT(s.describe(), HasSubstr("warren-journal-99"));
+  std::string record;
+  ASSERT_TRUE(raw()->Get({}, "job/a", &record).ok());
+  EXPECT_EQ(record, "1");
+}
+
+TEST_F(JournalTest, SomebodyElsesDirectoryIsRefusedAndLeftAlone) {
+  fs::create_directories(dir_);
+  std::ofstream(dir_ / "thesis.tex") << "x";
+  EXPECT_EQ(refused().code(), Code::kInvalidArgument);
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir_), fs::directory_iterator()), 1);
+  fs::remove(dir_ / "thesis.tex");
+  ASSERT_TRUE(raw()->Put({}, "their-key", "x").ok());
+  EXPECT_EQ(refused().code(), Code::kInvalidArgument);
+  std::ofstream(dir_ / "LOCK-warren") << "";
+  EXPECT_EQ(refused().code(), Code::kCorrupt);
+}
+
+TEST_F(JournalTest, ACrashWhileTheJournalIsMadeLeavesANewOne) {
+  fs::create_directories(dir_);
+  std::ofstream(dir_ / "LOCK-warren") << "";
+  ASSERT_TRUE(open()->put("a", "1").ok());
+  EXPECT_EQ(open()->load().value(), (Records{{"a", "1"}}));
+  fs::remove_all(dir_);
+  fs::create_directories(dir_);
+  std::ofstream(dir_ / "LOCK-warren") << "";
+  raw().reset();  // a RocksDB without a key
+  EXPECT_EQ(open()->load().value(), Records());
+}
+
+fs::path newest_log(const fs::path& dir) {
+  fs::path newest;
+  for (const auto& entry : fs::directory_iterator(dir)) {
+    if (entry.path().extension() == ".log" && entry.path().filename() > newest.filename()) newest = entry.path();
+  }
+  return newest;
+}
+
+TEST_F(JournalTest, ALogThatIsCutShortLosesOnlyItsTail) {
+  {
+    auto journal = open();
+    ASSERT_TRUE(journal->put("a", std::string(1000, 'a')).ok());
+    ASSERT_TRUE(journal->put("b", std::string(1000, 'b')).ok());
+  }
+  const fs::path log = newest_log(dir_);
+  fs::resize_file(log, fs::file_size(log) - 10);
+  EXPECT_EQ(open()->load().value(), (Records{{"a", std::string(1000, 'a')}}));
+}
+
+TEST_F(JournalTest, DamageInTheMiddleOfALogIsAnError) {
+  {
+    auto journal = open();
+    ASSERT_TRUE(journal->put("a", std::string(1000, 'a')).ok());
+    ASSERT_TRUE(journal->put("b", std::string(1000, 'b')).ok());
+  }
+  const fs::path log = newest_log(dir_);
+  std::fstream file(log, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(600);
+  file.put('X');
+  file.close();
+  const Status s = refused();
+  EXPECT_EQ(s.code(), Code::kCorrupt) << s.describe();
+  EXPECT_THAT(s.describe(), HasSubstr(dir_.string()));
+}
+
+TEST_F(JournalTest, ADirectoryThatCannotBeMadeIsAnError) {
+  std::ofstream(base_ / "file") << "x";
+  dir_ = base_ / "file" / "journal";
+  EXPECT_EQ(refused().code(), Code::kUnavailable);
+}
+
+// A limit on the size of files stands for a full disk: write() fails in the same place.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(JournalTest, AFailedWriteIsAStatusAndTheNextOneWorks) {
+  auto journal = open();
+  ASSERT_TRUE(journal->put("a", "1").ok());
+  {
+    const FileSizeLimit full(64 << 10);
+    const Status s = journal->put("a", std::string(1 << 20, 'x'));
+    ASSERT_FALSE(s.ok());
+    EXPECT_THAT(s.describe(), HasSubstr("job a"));
+    EXPECT_THAT(s.describe(), HasSubstr(dir_.string()));
+  }
+  EXPECT_EQ(journal->get("a").value(), "1");
+  const Status again = journal->put("a", "2");
+  ASSERT_TRUE(again.ok()) << again.describe();
+  journal.reset();
+  EXPECT_EQ(open()->load().value(), (Records{{"a", "2"}}));
+}
+
+TEST(FakeJournalTest, UnconfirmedWritesMayOrMayNotSurvive) {
+  auto disk = std::make_shared<FakeDisk>();
+  FakeJournal journal(disk);
+  ASSERT_TRUE(journal.put("a", "1").ok());
+  ASSERT_TRUE(journal.put("b", "1").ok());
+  for (const auto how : {FakeDisk::Crash::kLosesUnconfirmed, FakeDisk::Crash::kKeepsUnconfirmed}) {
+    disk->fail_writes = 2;
+    EXPECT_EQ(journal.put("a", "2").code(), Code::kExhausted);
+    EXPECT_EQ(journal.erase("b").code(), Code::kExhausted);
+    EXPECT_EQ(journal.get("a").value(), "1");
+    disk->crash(how);
+    const bool kept = how == FakeDisk::Crash::kKeepsUnconfirmed;
+    EXPECT_EQ(FakeJournal(disk).load().value(), kept ? (Records{{"a", "2"}}) : (Records{{"a", "1"}, {"b", "1"}}));
+  }
+  disk->fail_writes = 1;
+  EXPECT_FALSE(journal.put("a", "3").ok());
+  ASSERT_TRUE(journal.put("a", "4").ok());
+  disk->crash(FakeDisk::Crash::kKeepsUnconfirmed);
+  EXPECT_EQ(journal.get("a").value(), "4") << "a later write decides";
+  EXPECT_EQ(disk->writes, 3u);
+}
+
+}  // namespace
+}  // namespace warren::storage
