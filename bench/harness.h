@@ -1,0 +1,254 @@
+// The loop that times an allreduce, the same for Warren and for every program that it is compared with.
+//
+// A sample is the time of a batch of calls in a row, from the earliest start to the latest end over all ranks, divided
+// by the batch. Ranks meet between batches in a futex barrier in shared memory, which costs the measured program
+// nothing. The first call's result is checked against the sum that every rank can compute.
+#pragma once
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <climits>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace warren::bench {
+
+constexpr int kMaxRanks = 64;
+
+[[noreturn]] inline void fail(const std::string& why) {
+  std::fprintf(stderr, "bench: %s\n", why.c_str());
+  std::exit(1);
+}
+
+inline double now_us() {
+  timespec t{};
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<double>(t.tv_sec) * 1e6 + static_cast<double>(t.tv_nsec) * 1e-3;
+}
+
+// User and system time of this process.
+inline double cpu_us() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1e6 +
+         static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+}
+
+// --name=value arguments.
+class Arguments {
+ public:
+  Arguments(int argc, char** argv) : arguments_(argv + 1, argv + argc) {}
+
+  [[nodiscard]] std::string text(const std::string& name, const std::string& otherwise) const {
+    const std::string prefix = "--" + name + "=";
+    for (const auto& argument : arguments_) {
+      if (argument.compare(0, prefix.size(), prefix) == 0) return argument.substr(prefix.size());
+    }
+    return otherwise;
+  }
+  [[nodiscard]] long number(const std::string& name, long otherwise) const {
+    const std::string value = text(name, "");
+    if (value.empty()) return otherwise;
+    char* end = nullptr;
+    const long number = std::strtol(value.c_str(), &end, 10);
+    if (*end != '\0') fail("--" + name + "=" + value + " is not a number");
+    return number;
+  }
+  // "4,1K,16M" in bytes.
+  [[nodiscard]] std::vector<std::size_t> sizes() const {
+    std::vector<std::size_t> out;
+    const std::string value = text("sizes", "4,1K,64K,1M,16M,100M");
+    for (const char* at = value.c_str(); *at != '\0';) {
+      char* end = nullptr;
+      std::size_t bytes = std::strtoull(at, &end, 10);
+      if (end == at) fail("--sizes=" + value + " is not a list of sizes");
+      if (*end == 'K') bytes <<= 10;
+      if (*end == 'M') bytes <<= 20;
+      if (*end == 'K' || *end == 'M') ++end;
+      if (*end != ',' && *end != '\0') fail("--sizes=" + value + " is not a list of sizes");
+      out.push_back(bytes);
+      at = *end == ',' ? end + 1 : end;
+    }
+    return out;
+  }
+
+ private:
+  std::vector<std::string> arguments_;
+};
+
+// What the ranks share: a barrier, and the times of the sample at hand.
+class Meeting {
+ public:
+  // `path` is a new file for each run, in a file system in memory.
+  Meeting(const std::string& path, int ranks) : ranks_(ranks) {
+    if (ranks > kMaxRanks) fail("at most 64 ranks");
+    const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0 || ftruncate(fd, sizeof(Shared)) != 0) fail("cannot make " + path + ": " + std::strerror(errno));
+    void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED) fail("cannot map " + path);
+    close(fd);
+    shared_ = static_cast<Shared*>(memory);
+  }
+
+  void wait() {
+    const std::uint32_t generation = shared_->generation.load();
+    if (shared_->count.fetch_add(1) + 1 == static_cast<std::uint32_t>(ranks_)) {
+      shared_->count.store(0);
+      shared_->generation.fetch_add(1);
+      futex(FUTEX_WAKE, INT_MAX);
+    } else {
+      while (shared_->generation.load() == generation) futex(FUTEX_WAIT, static_cast<int>(generation));
+    }
+  }
+
+  struct Shared {
+    std::atomic<std::uint32_t> count, generation, batch, go_on;
+    double start_us[kMaxRanks], end_us[kMaxRanks], cpu_us[kMaxRanks];
+    std::atomic<std::uint64_t> wrong;
+  };
+  [[nodiscard]] Shared& shared() { return *shared_; }
+
+ private:
+  void futex(int operation, int value) {
+    syscall(SYS_futex, &shared_->generation, operation, value, nullptr, nullptr, 0);
+  }
+
+  int ranks_;
+  Shared* shared_;
+};
+
+// Element `i` of a rank's input, in [-1, 1): splitmix64.
+inline float element(std::uint64_t seed, std::uint64_t i) {
+  std::uint64_t z = seed * 0x9E3779B97F4A7C15ULL + i * 0xD1342543DE82EF95ULL + 0x632BE59BD9B4E019ULL;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
+  z ^= z >> 31;
+  return static_cast<float>(static_cast<std::int32_t>(z >> 32)) * (1.0F / 2147483648.0F);
+}
+
+inline std::uint64_t seed_of(int rank, std::size_t bytes) {
+  return static_cast<std::uint64_t>(rank) + 1 + bytes * 131;
+}
+
+// How many elements of `result` are not the sum over the ranks; every one is looked at up to 1 Mi elements, then every
+// 7th.
+inline std::size_t wrong_elements(const float* result, std::size_t count, int ranks, std::size_t bytes) {
+  std::size_t wrong = 0;
+  const std::size_t step = count > (std::size_t{1} << 20) ? 7 : 1;
+  for (std::size_t i = 0; i < count; i += step) {
+    double sum = 0;
+    for (int rank = 0; rank < ranks; ++rank) sum += static_cast<double>(element(seed_of(rank, bytes), i));
+    if (!(std::fabs(static_cast<double>(result[i]) - sum) <= 1e-5 * ranks)) ++wrong;
+  }
+  return wrong;
+}
+
+// The program under measurement.
+struct Subject {
+  std::string name;
+  bool in_place = false;
+  // Called once for each size, before `allreduce`.
+  std::function<void(const float* in, float* out, std::size_t count)> prepare;
+  // One blocking sum from in to out.
+  std::function<void()> allreduce;
+};
+
+using Buffer = std::unique_ptr<float, void (*)(void*)>;
+inline Buffer allocate(std::size_t bytes) {
+  void* memory = nullptr;
+  if (posix_memalign(&memory, 4096, bytes + 64) != 0) fail("out of memory");
+  return {static_cast<float*>(memory), std::free};
+}
+
+// Runs every size of --sizes and appends one JSON object a size to --json_file (rank 0).
+// Other arguments: --samples, --batch_us (the batch is as many calls as take about this long), --cap_s for one size.
+inline void run(const Arguments& arguments, Meeting& meeting, int rank, int ranks, Subject& subject) {
+  const long samples = arguments.number("samples", 9);
+  const double batch_us = static_cast<double>(arguments.number("batch_us", 10'000));
+  const double cap_us = static_cast<double>(arguments.number("cap_s", 12)) * 1e6;
+  const std::string json_file = arguments.text("json_file", "/dev/stdout");
+  auto& shared = meeting.shared();
+  for (const std::size_t bytes : arguments.sizes()) {
+    const std::size_t count = bytes / sizeof(float);
+    const Buffer in = allocate(bytes);
+    const Buffer separate = subject.in_place ? Buffer{nullptr, std::free} : allocate(bytes);
+    float* out = subject.in_place ? in.get() : separate.get();
+    for (std::size_t i = 0; i < count; ++i) in.get()[i] = element(seed_of(rank, bytes), i);
+    if (!subject.in_place) std::memset(out, 0, bytes);
+    if (rank == 0) shared.wrong.store(0);
+    subject.prepare(in.get(), out, count);
+    meeting.wait();
+    subject.allreduce();
+    const std::size_t wrong = wrong_elements(out, count, ranks, bytes);
+    shared.wrong.fetch_add(wrong);
+    if (subject.in_place) std::memset(out, 0, bytes);  // sums of sums would overflow
+    meeting.wait();
+
+    const int warm = bytes >= (std::size_t{64} << 20) ? 1 : bytes >= (std::size_t{1} << 20) ? 4 : 30;
+    for (int i = 0; i < warm; ++i) subject.allreduce();
+    const double warm_start_us = now_us();
+    for (int i = 0; i < warm; ++i) subject.allreduce();
+    if (rank == 0) {
+      const double one_us = (now_us() - warm_start_us) / warm;
+      shared.batch = static_cast<std::uint32_t>(std::clamp(batch_us / one_us, 1.0, 20'000.0));
+    }
+    meeting.wait();
+    const std::uint32_t batch = shared.batch;
+
+    std::vector<double> times_us, cpu_times_us;
+    const double begin_us = now_us();
+    for (long sample = 0; sample <= samples; ++sample) {  // the first is not counted
+      meeting.wait();
+      const double cpu_before_us = cpu_us();
+      shared.start_us[rank] = now_us();
+      for (std::uint32_t i = 0; i < batch; ++i) subject.allreduce();
+      shared.end_us[rank] = now_us();
+      shared.cpu_us[rank] = cpu_us() - cpu_before_us;
+      meeting.wait();
+      if (sample > 0) {
+        const double first = *std::min_element(shared.start_us, shared.start_us + ranks);
+        const double last = *std::max_element(shared.end_us, shared.end_us + ranks);
+        double cpu = 0;
+        for (int r = 0; r < ranks; ++r) cpu += shared.cpu_us[r];
+        times_us.push_back((last - first) / batch);
+        cpu_times_us.push_back(cpu / batch);
+      }
+      if (rank == 0) shared.go_on = sample < 3 || now_us() - begin_us < cap_us;
+      meeting.wait();
+      if (shared.go_on == 0) break;
+    }
+    if (rank == 0) {
+      std::sort(times_us.begin(), times_us.end());
+      std::sort(cpu_times_us.begin(), cpu_times_us.end());
+      std::FILE* file = std::fopen(json_file.c_str(), "a");
+      if (file == nullptr) fail("cannot write " + json_file);
+      std::fprintf(file,
+                   "{\"program\":\"%s\",\"ranks\":%d,\"bytes\":%zu,\"median_us\":%.2f,\"min_us\":%.2f,\"max_us\":%.2f,"
+                   "\"cpu_us\":%.2f,\"samples\":%zu,\"batch\":%u,\"wrong\":%llu}\n",
+                   subject.name.c_str(), ranks, bytes, times_us[times_us.size() / 2], times_us.front(), times_us.back(),
+                   cpu_times_us[cpu_times_us.size() / 2], times_us.size(), batch,
+                   static_cast<unsigned long long>(shared.wrong.load()));
+      std::fclose(file);
+    }
+    meeting.wait();
+  }
+}
+
+}  // namespace warren::bench

@@ -1,0 +1,27 @@
+// MPI_Allreduce, by whichever MPI mpicxx stands for. bench/run.py builds and starts it.
+#include <mpi.h>
+
+#include "bench/harness.h"
+
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  const warren::bench::Arguments arguments(argc, argv);
+  int rank = 0, ranks = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  warren::bench::Meeting meeting(arguments.text("meeting", ""), ranks);
+  const float* in = nullptr;
+  float* out = nullptr;
+  int count = 0;
+  warren::bench::Subject subject;
+  subject.name = arguments.text("name", "mpi");
+  subject.prepare = [&](const float* i, float* o, std::size_t n) { in = i, out = o, count = static_cast<int>(n); };
+  subject.allreduce = [&] {
+    if (MPI_Allreduce(in, out, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD) != MPI_SUCCESS) {
+      warren::bench::fail("MPI_Allreduce failed");
+    }
+  };
+  warren::bench::run(arguments, meeting, rank, ranks, subject);
+  MPI_Finalize();
+  return 0;
+}

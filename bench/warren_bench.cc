@@ -1,0 +1,34 @@
+// Warren's allreduce, in the harness that its peers run in. Settings come from the environment: `warren run` starts it.
+#include <warren/c_api.h>
+
+#include "bench/harness.h"
+
+namespace {
+
+void expect(warren_code code, const char* what) {
+  if (code != WARREN_OK) warren::bench::fail(std::string(what) + ": " + warren_last_error());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const warren::bench::Arguments arguments(argc, argv);
+  warren_comm* comm = nullptr;
+  expect(warren_create(nullptr, &comm), "cannot join");
+  const int rank = warren_rank(comm);
+  const int ranks = warren_world_size(comm);
+  warren::bench::Meeting meeting(arguments.text("meeting", ""), ranks);
+  const float* in = nullptr;
+  float* out = nullptr;
+  std::size_t count = 0;
+  warren::bench::Subject subject;
+  subject.name = arguments.text("name", "warren");
+  subject.prepare = [&](const float* i, float* o, std::size_t n) { in = i, out = o, count = n; };
+  subject.allreduce = [&] {
+    expect(warren_allreduce(comm, in, out, count, WARREN_F32, WARREN_SUM, nullptr), "allreduce");
+  };
+  warren::bench::run(arguments, meeting, rank, ranks, subject);
+  expect(warren_finalize(comm), "cannot finalize");
+  warren_destroy(comm);
+  return 0;
+}
