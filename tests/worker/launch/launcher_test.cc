@@ -1,0 +1,358 @@
+#include "worker/launch/launcher.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdlib>
+#include <sstream>
+#include <thread>
+
+#include "worker/launch/output.h"
+
+namespace warren::worker {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::UnorderedElementsAre;
+
+// Runs a launch and collects what it writes.
+struct Finished {
+  Result<int> code;
+  std::string output, error;
+  [[nodiscard]] std::vector<std::string> lines() const {
+    std::vector<std::string> all;
+    std::istringstream in(output);
+    for (std::string line; std::getline(in, line);) all.push_back(line);
+    return all;
+  }
+};
+
+std::string read_all(int fd) {
+  std::string out;
+  std::array<char, 4096> bytes;
+  ssize_t n;
+  while ((n = read(fd, bytes.data(), bytes.size())) > 0) out.append(bytes.data(), static_cast<std::size_t>(n));
+  return out;
+}
+
+Finished run(LaunchOptions options) {
+  int out[2], err[2];
+  EXPECT_EQ(pipe2(out, O_CLOEXEC), 0);
+  EXPECT_EQ(pipe2(err, O_CLOEXEC), 0);
+  options.output_fd = out[1];
+  options.error_fd = err[1];
+  const LauncherSignals signals;
+  std::string output, error;
+  std::thread read_output([&] { output = read_all(out[0]); });
+  std::thread read_error([&] { error = read_all(err[0]); });
+  Result<int> code = launch(options, signals);
+  close(out[1]);
+  close(err[1]);
+  read_output.join();
+  read_error.join();
+  close(out[0]);
+  close(err[0]);
+  return {std::move(code), std::move(output), std::move(error)};
+}
+
+LaunchOptions shell(std::uint32_t workers, const std::string& script) {
+  LaunchOptions o;
+  o.workers = workers;
+  o.program = {"/bin/sh", "-c", script};
+  o.first_backoff_ms = 1;
+  return o;
+}
+
+TEST(LineSplitter, PrefixesWholeLines) {
+  LineSplitter lines("[1] ");
+  std::string out;
+  lines.take("ab", out);
+  EXPECT_EQ(out, "");
+  lines.take("c\n\nd", out);
+  EXPECT_EQ(out, "[1] abc\n[1] \n");
+  lines.finish(out);
+  EXPECT_EQ(out, "[1] abc\n[1] \n[1] d\n");
+  lines.finish(out);
+  EXPECT_EQ(out, "[1] abc\n[1] \n[1] d\n");
+}
+
+TEST(LineSplitter, ALineWithoutEndIsCut) {
+  LineSplitter lines(">");
+  std::string out;
+  const std::string whole(LineSplitter::kMaxLineBytes, 'x');
+  lines.take(whole, out);
+  EXPECT_EQ(out, "");
+  lines.take("y\n", out);
+  EXPECT_EQ(out, ">" + whole + "\n>y\n");
+}
+
+TEST(OutputQueue, WritesOnlyWhatThePipeTakes) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  OutputQueue queue(ends[1]);
+  std::string expected;
+  for (int i = 0; queue.has_room(); ++i) queue.buffer() += "line " + std::to_string(i) + "\n";
+  expected = queue.buffer();
+  queue.write_some();  // returns although nobody reads
+  EXPECT_FALSE(queue.empty());
+  std::string got;
+  std::array<char, 65536> bytes;
+  while (got.size() < expected.size()) {
+    const ssize_t n = read(ends[0], bytes.data(), bytes.size());
+    ASSERT_GT(n, 0);
+    got.append(bytes.data(), static_cast<std::size_t>(n));
+    queue.write_some();
+  }
+  EXPECT_EQ(got, expected);
+  EXPECT_TRUE(queue.empty());
+  close(ends[0]);
+  close(ends[1]);
+}
+
+TEST(OutputQueue, DropsWhatNobodyWillRead) {
+  const LauncherSignals blocks_sigpipe;
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  close(ends[0]);
+  OutputQueue queue(ends[1]);
+  queue.buffer() = "lost";
+  queue.write_some();
+  EXPECT_TRUE(queue.empty());
+  close(ends[1]);
+}
+
+TEST(Launch, EachWorkerKnowsWhoItIsAndIsMarked) {
+  auto o = shell(3, "echo $WARREN_WORKER_ID/$WARREN_WORLD_SIZE/$WARREN_ATTEMPT/$EXTRA/$GONE; echo oops >&2");
+  setenv("GONE", "still here", 1);
+  o.variables = {{"EXTRA", "x"}, {"GONE", std::nullopt}};
+  const Finished f = run(o);
+  unsetenv("GONE");
+  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
+  EXPECT_EQ(f.code.value(), 0);
+  EXPECT_THAT(f.lines(), UnorderedElementsAre("[0] 0/3/0/x/", "[1] 1/3/0/x/", "[2] 2/3/0/x/"));
+  EXPECT_THAT(f.error, HasSubstr("[2] oops\n"));
+}
+
+TEST(Launch, LinesAreNeverTorn) {
+  const Finished f =
+      run(shell(4, "i=0; while [ $i -lt 500 ]; do echo abcdefghij $i klmnopqrstuvwxyz; i=$((i+1)); done"));
+  ASSERT_TRUE(f.code.ok());
+  std::array<int, 4> next{};
+  for (const std::string& line : f.lines()) {
+    const auto worker = static_cast<std::size_t>(line.at(1) - '0');
+    ASSERT_LT(worker, 4u) << line;
+    ASSERT_EQ(line,
+              "[" + std::to_string(worker) + "] abcdefghij " + std::to_string(next[worker]++) + " klmnopqrstuvwxyz");
+  }
+  EXPECT_THAT(next, testing::Each(500));
+}
+
+TEST(Launch, StandardInputIsEmptyAndPrefixesCanBeOff) {
+  auto o = shell(1, "cat; echo done; printf 'no newline'");
+  o.prefix = false;
+  const Finished f = run(o);
+  EXPECT_THAT(f.lines(), ElementsAre("done", "no newline"));
+}
+
+TEST(Launch, TheFirstFailureGivesTheExitCode) {
+  // Worker 1 fails; the others would wait for ever and get SIGTERM.
+  const Finished f = run(shell(3, "if [ $WARREN_WORKER_ID = 1 ]; then exit 7; fi; exec sleep 1000"));
+  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
+  EXPECT_EQ(f.code.value(), 7);
+  EXPECT_THAT(f.error, HasSubstr("worker 1 ended with exit code 7; ending the others"));
+}
+
+TEST(Launch, ASignalGivesTheShellsExitCode) {
+  const Finished f = run(shell(2, "if [ $WARREN_WORKER_ID = 0 ]; then kill -9 $$; fi; exec sleep 1000"));
+  ASSERT_TRUE(f.code.ok());
+  EXPECT_EQ(f.code.value(), 128 + SIGKILL);
+  EXPECT_THAT(f.error, HasSubstr("worker 0 was killed by signal 9"));
+}
+
+TEST(Launch, WorkersThatIgnoreTheEndAreKilled) {
+  auto o =
+      shell(2,
+            "if [ $WARREN_WORKER_ID = 0 ]; then read x < $FIFO; exit 3; fi; trap '' TERM; echo x > $FIFO; while :; "
+            "do sleep 1000; done");
+  char folder[] = "/tmp/warren-launcher-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string fifo = std::string(folder) + "/fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  o.variables["FIFO"] = fifo;
+  o.grace_ms = 50;
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok());
+  EXPECT_EQ(f.code.value(), 3);
+  EXPECT_THAT(f.error, HasSubstr("did not end within 50 ms; killing them"));
+  unlink(fifo.c_str());
+  rmdir(folder);
+}
+
+TEST(Launch, RestartsWithTheAttemptRaised) {
+  auto o = shell(2, "echo attempt $WARREN_ATTEMPT; [ $WARREN_WORKER_ID = 0 ] || [ $WARREN_ATTEMPT = 2 ] || kill -9 $$");
+  o.restarts = 2;
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok());
+  EXPECT_EQ(f.code.value(), 0);
+  EXPECT_THAT(f.lines(), UnorderedElementsAre("[0] attempt 0", "[1] attempt 0", "[1] attempt 1", "[1] attempt 2"));
+  EXPECT_THAT(f.error, HasSubstr("starting it again in 2 ms (restart 2 of 2)"));
+}
+
+TEST(Launch, RestartsAreBounded) {
+  auto o = shell(1, "echo $WARREN_ATTEMPT; exit 9");
+  o.restarts = 3;
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok());
+  EXPECT_EQ(f.code.value(), 9);
+  EXPECT_THAT(f.lines(), ElementsAre("[0] 0", "[0] 1", "[0] 2", "[0] 3"));
+  EXPECT_THAT(f.error, HasSubstr("has used all of its 3 restarts"));
+}
+
+TEST(Launch, AProgramThatIsNotThereIsSaid) {
+  LaunchOptions o;
+  o.workers = 2;
+  o.program = {"/no/such/program"};
+  const Finished f = run(o);
+  ASSERT_FALSE(f.code.ok());
+  EXPECT_EQ(f.code.status().code(), Code::kUnavailable);
+  EXPECT_THAT(f.code.status().describe(), HasSubstr("cannot start '/no/such/program': No such file"));
+  EXPECT_FALSE(run({}).code.ok());
+}
+
+// A launcher in a process of its own, so that it can be signalled and killed.
+class LauncherProcess {
+ public:
+  explicit LauncherProcess(LaunchOptions options) {
+    EXPECT_EQ(pipe2(output_, O_CLOEXEC), 0);
+    // The test's own reaper: what the launcher leaves behind becomes our child, and can be waited for.
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    pid = fork();
+    if (pid == 0) {
+      prctl(PR_SET_CHILD_SUBREAPER, 0);
+      options.output_fd = options.error_fd = output_[1];
+      const LauncherSignals signals;
+      const auto code = launch(options, signals);
+      _exit(code.ok() ? code.value() : 99);
+    }
+    close(output_[1]);
+  }
+  ~LauncherProcess() {
+    if (pid > 0) {
+      kill(pid, SIGKILL);
+      waitpid(pid, nullptr, 0);
+    }
+    close(output_[0]);
+  }
+
+  // Waits until the workers' output has `count` lines, and returns all that came.
+  std::string wait_for_lines(std::ptrdiff_t count) {
+    char c = 0;
+    while (std::count(text_.begin(), text_.end(), '\n') < count && read(output_[0], &c, 1) == 1) text_ += c;
+    return text_;
+  }
+  std::string rest() { return text_ + read_all(output_[0]); }
+  int wait() {
+    int status = 0;
+    EXPECT_EQ(waitpid(pid, &status, 0), pid);
+    pid = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+
+  pid_t pid;
+
+ private:
+  int output_[2];
+  std::string text_;
+};
+
+int open_pidfd(pid_t pid) {
+  return static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+}
+
+// Waits until the process is gone or a zombie of ours.
+void wait_until_dead(pid_t pid) {
+  const int fd = open_pidfd(pid);
+  if (fd < 0) return;  // gone already
+  pollfd ended{.fd = fd, .events = POLLIN, .revents = 0};
+  EXPECT_EQ(poll(&ended, 1, 60'000), 1) << "process " << pid << " is still alive";
+  close(fd);
+}
+
+TEST(LaunchSignals, ArePassedOn) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) {
+    const std::string name = signal == SIGINT    ? "INT"
+                             : signal == SIGTERM ? "TERM"
+                             : signal == SIGHUP  ? "HUP"
+                             : signal == SIGUSR1 ? "USR1"
+                                                 : "USR2";
+    // An end that was asked for is no success; SIGUSR1 and SIGUSR2 ask for nothing.
+    const int code = signal == SIGUSR1 || signal == SIGUSR2 ? 0 : 4;
+    auto o = shell(2, "trap 'echo got; exit " + std::to_string(code) + "' " + name +
+                          "; echo ready; while :; do sleep 1000 & wait; done");
+    o.restarts = 5;
+    LauncherProcess launcher(o);
+    launcher.wait_for_lines(2);
+    kill(launcher.pid, signal);
+    const std::string text = launcher.rest();
+    EXPECT_EQ(launcher.wait(), code) << name << ": " << text;
+    EXPECT_THAT(text, HasSubstr("[0] got")) << name;
+    EXPECT_THAT(text, HasSubstr("[1] got")) << name;
+  }
+}
+
+TEST(LaunchSignals, ASecondInterruptKills) {
+  LauncherProcess launcher(shell(1, "trap 'echo ignored' INT; echo ready; while :; do sleep 1000 & wait; done"));
+  launcher.wait_for_lines(1);
+  kill(launcher.pid, SIGINT);
+  EXPECT_THAT(launcher.wait_for_lines(2), HasSubstr("[0] ignored"));
+  kill(launcher.pid, SIGINT);
+  EXPECT_EQ(launcher.wait(), 128 + SIGKILL);
+}
+
+TEST(LaunchSignals, NothingIsRestartedAfterwards) {
+  auto o = shell(1, "[ $WARREN_ATTEMPT = 0 ] || { echo again; exit 0; }; echo first; exit 5");
+  o.restarts = 5;
+  o.first_backoff_ms = o.max_backoff_ms = 3'600'000;
+  LauncherProcess launcher(o);
+  EXPECT_THAT(launcher.wait_for_lines(2), HasSubstr("starting it again"));
+  kill(launcher.pid, SIGTERM);
+  EXPECT_EQ(launcher.wait(), 5);
+}
+
+// What workers started dies with them, and with the launcher even if that is killed.
+TEST(LaunchOrphans, NoneSurvivesItsWorker) {
+  LauncherProcess launcher(shell(1, "sleep 1000 & echo $!"));
+  const std::string text = launcher.wait_for_lines(1);
+  EXPECT_EQ(launcher.wait(), 0);
+  wait_until_dead(std::stoi(text.substr(4)));
+}
+
+TEST(LaunchOrphans, NoneSurvivesAKilledLauncher) {
+  LauncherProcess launcher(shell(2, "sleep 1000 & echo $$ $!; wait"));
+  std::istringstream text(launcher.wait_for_lines(2));
+  std::vector<pid_t> pids;
+  for (std::string prefix; text >> prefix;) {
+    pid_t worker = 0, started = 0;
+    text >> worker >> started;
+    pids.push_back(worker);
+    pids.push_back(started);
+  }
+  ASSERT_EQ(pids.size(), 4u);
+  kill(launcher.pid, SIGKILL);
+  EXPECT_EQ(launcher.wait(), 128 + SIGKILL);
+  for (const pid_t pid : pids) wait_until_dead(pid);
+}
+
+}  // namespace
+}  // namespace warren::worker

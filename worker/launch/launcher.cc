@@ -1,0 +1,457 @@
+#include "worker/launch/launcher.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "recovery/limits.h"
+#include "worker/launch/guard.h"
+#include "worker/launch/output.h"
+#include "worker/launch/text.h"
+
+extern char** environ;
+
+namespace warren::worker {
+namespace {
+
+constexpr std::array<int, 5> kPassedOn = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+
+Status system_failure(const std::string& what) {
+  return {Code::kInternal, what + ": " + std::strerror(errno)};
+}
+
+std::int64_t now_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// glibc 2.36 declares pidfd_open without C linkage.
+int open_pidfd(pid_t pid) {
+  return static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+}
+
+class Fd {
+ public:
+  Fd() = default;
+  explicit Fd(int fd) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd& operator=(Fd&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  Fd(const Fd&) = delete;
+  Fd& operator=(const Fd&) = delete;
+  ~Fd() {
+    if (fd_ >= 0) close(fd_);
+  }
+  [[nodiscard]] int get() const { return fd_; }
+  [[nodiscard]] bool open() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+struct Pipe {
+  Fd read_end, write_end;
+};
+Result<Pipe> make_pipe() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return system_failure("cannot make a pipe");
+  return Pipe{Fd(ends[0]), Fd(ends[1])};
+}
+
+// One output stream of one worker.
+struct Stream {
+  Fd pipe;
+  LineSplitter lines{""};
+  OutputQueue* queue = nullptr;
+};
+
+struct Worker {
+  std::uint32_t id = 0;
+  std::uint32_t attempt = 0;
+  pid_t pid = 0;  // 0: not running
+  Fd pidfd;
+  std::array<Stream, 2> streams;    // stdout, stderr
+  int last_code = 0;                // how the last life ended
+  std::int64_t restart_at_ms = -1;  // -1: no restart is due
+};
+
+bool same_file(int a, int b) {
+  struct stat x {
+  }, y{};
+  return fstat(a, &x) == 0 && fstat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+// NAME=value strings and the pointers that exec takes.
+class ChildEnvironment {
+ public:
+  explicit ChildEnvironment(const std::map<std::string, std::optional<std::string>>& changes) {
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+      const std::string_view text = *entry;
+      if (!changes.contains(std::string(text.substr(0, text.find('='))))) strings_.emplace_back(text);
+    }
+    for (const auto& [name, value] : changes) {
+      if (value) strings_.push_back(name + "=" + *value);
+    }
+    for (std::string& s : strings_) pointers_.push_back(s.data());
+    pointers_.push_back(nullptr);
+  }
+  [[nodiscard]] char* const* get() const { return pointers_.data(); }
+
+ private:
+  std::vector<std::string> strings_;
+  std::vector<char*> pointers_;
+};
+
+// Between fork and exec of a process that may have threads: only calls that are safe in a signal handler.
+[[noreturn]] void become_worker(const char* const* program, char* const* environment, pid_t launcher,
+                                const sigset_t& mask, int output, int error, int failed) {
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  // The launcher may have died before the death signal was asked for.
+  if (getppid() == launcher && nothing >= 0 && dup2(nothing, 0) >= 0 && dup2(output, 1) >= 0 && dup2(error, 2) >= 0 &&
+      sigprocmask(SIG_SETMASK, &mask, nullptr) == 0) {
+    execvpe(program[0], const_cast<char* const*>(program), environment);
+  }
+  const int why = errno;
+  // If nobody reads this any more, nobody waits for it either.
+  [[maybe_unused]] const ssize_t told = write(failed, &why, sizeof why);
+  _exit(127);
+}
+
+class Launch {
+ public:
+  Launch(const LaunchOptions& options, const LauncherSignals& signals, Guard guard)
+      : options_(options),
+        signals_(signals),
+        guard_(std::move(guard)),
+        output_(options.output_fd),
+        separate_error_(options.error_fd),
+        error_(same_file(options.output_fd, options.error_fd) ? &output_ : &separate_error_) {
+    for (const std::string& word : options_.program) program_.push_back(word.c_str());
+    program_.push_back(nullptr);
+    workers_.resize(options.workers);
+    for (std::uint32_t i = 0; i < options.workers; ++i) workers_[i].id = i;
+  }
+
+  Result<int> run() {
+    for (Worker& w : workers_) {
+      if (Status s = start(w); !s.ok()) {
+        kill_all();
+        reap_all();
+        return s;
+      }
+    }
+    while (true) {
+      output_.write_some();
+      error_->write_some();
+      if (!running() && !restart_due() && output_.empty() && error_->empty()) return exit_code_.value_or(0);
+      if (Status s = wait_for_something(); !s.ok()) {
+        kill_all();
+        reap_all();
+        return s;
+      }
+    }
+  }
+
+ private:
+  Status start(Worker& w) {
+    auto output = make_pipe();
+    auto error = make_pipe();
+    auto failed = make_pipe();  // closed by a successful exec, else tells errno
+    for (const auto* p : {&output, &error, &failed}) {
+      if (!p->ok()) return p->status().because_of_this("cannot start worker " + std::to_string(w.id));
+    }
+    auto changes = options_.variables;
+    changes["WARREN_WORKER_ID"] = std::to_string(w.id);
+    changes["WARREN_WORLD_SIZE"] = std::to_string(options_.workers);
+    changes["WARREN_ATTEMPT"] = std::to_string(w.attempt);
+    const ChildEnvironment environment(changes);
+    const pid_t launcher = getpid();
+    const pid_t pid = fork();
+    if (pid == 0) {
+      become_worker(program_.data(), environment.get(), launcher, signals_.mask_before(),
+                    output.value().write_end.get(), error.value().write_end.get(), failed.value().write_end.get());
+    }
+    if (pid < 0) return system_failure("cannot start worker " + std::to_string(w.id));
+    setpgid(pid, pid);  // the child does the same; whoever is first, the group is there before anyone needs it
+    guard_.add(pid);
+    w.pid = pid;
+    failed.value().write_end = Fd();
+    int why = 0;
+    ssize_t n;
+    do {
+      n = read(failed.value().read_end.get(), &why, sizeof why);
+    } while (n < 0 && errno == EINTR);
+    if (n == sizeof why) {
+      bury(w);
+      return {Code::kUnavailable, "cannot start " + quoted(options_.program[0]) + ": " + std::strerror(why) +
+                                      "; give the path of a program, after -- if it has flags of its own"};
+    }
+    w.pidfd = Fd(open_pidfd(pid));
+    if (!w.pidfd.open()) return system_failure("cannot watch worker " + std::to_string(w.id));
+    const std::string prefix = options_.prefix ? "[" + std::to_string(w.id) + "] " : "";
+    w.streams[0] = {std::move(output.value().read_end), LineSplitter(prefix), &output_};
+    w.streams[1] = {std::move(error.value().read_end), LineSplitter(prefix), error_};
+    for (const Stream& s : w.streams) {
+      if (fcntl(s.pipe.get(), F_SETFL, O_NONBLOCK) != 0) return system_failure("cannot read a worker's output");
+    }
+    return {};
+  }
+
+  // Kills what is left of the worker's group and reaps the worker; returns its wait status. The worker has ended or is
+  // killed by this.
+  int bury(Worker& w) {
+    // The group's number stays ours until the worker is reaped.
+    kill(-w.pid, SIGKILL);
+    guard_.remove(w.pid);
+    int status = 0;
+    while (waitpid(w.pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    w.pid = 0;
+    w.pidfd = Fd();
+    return status;
+  }
+
+  Status wait_for_something() {
+    std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}};
+    std::vector<Worker*> ended_of;  // by index in fds, from 1 on
+    for (Worker& w : workers_) {
+      if (w.pid != 0) {
+        fds.push_back({w.pidfd.get(), POLLIN, 0});
+        ended_of.push_back(&w);
+      }
+    }
+    const std::size_t first_stream = fds.size();
+    std::vector<Stream*> stream_of;
+    for (Worker& w : workers_) {
+      for (Stream& s : w.streams) {
+        if (!s.pipe.open() || !s.queue->has_room()) continue;
+        fds.push_back({s.pipe.get(), POLLIN, 0});
+        stream_of.push_back(&s);
+      }
+    }
+    for (const OutputQueue* q : {&output_, error_}) {
+      if (!q->empty()) fds.push_back({q->fd(), POLLOUT, 0});
+    }
+    if (poll(fds.data(), fds.size(), timeout_ms()) < 0 && errno != EINTR) return system_failure("cannot wait");
+    for (std::size_t i = 0; i < stream_of.size(); ++i) {
+      if (fds[first_stream + i].revents != 0) read_some(*stream_of[i]);
+    }
+    // A worker that failed comes before the signal that ends the others, else its code would be lost.
+    for (std::size_t i = 0; i < ended_of.size(); ++i) {
+      if (fds[1 + i].revents != 0) on_end(*ended_of[i]);
+    }
+    if (fds[0].revents != 0) take_signal();
+    return on_time();
+  }
+
+  [[nodiscard]] int timeout_ms() const {
+    std::int64_t next = kill_at_ms_;
+    for (const Worker& w : workers_) {
+      if (w.restart_at_ms >= 0 && (next < 0 || w.restart_at_ms < next)) next = w.restart_at_ms;
+    }
+    if (next < 0) return -1;
+    return static_cast<int>(std::clamp<std::int64_t>(next - now_ms(), 0, 60'000));
+  }
+
+  Status on_time() {
+    const std::int64_t now = now_ms();
+    if (kill_at_ms_ >= 0 && now >= kill_at_ms_) {
+      kill_at_ms_ = -1;
+      if (running()) {
+        notice("the workers did not end within " + std::to_string(options_.grace_ms) + " ms; killing them");
+        kill_all();
+      }
+    }
+    for (Worker& w : workers_) {
+      if (w.restart_at_ms < 0 || now < w.restart_at_ms) continue;
+      w.restart_at_ms = -1;
+      if (Status s = start(w); !s.ok()) return s;
+    }
+    return {};
+  }
+
+  void read_some(Stream& s) {
+    std::array<char, 16384> bytes;
+    const ssize_t n = read(s.pipe.get(), bytes.data(), bytes.size());
+    if (n > 0) {
+      s.lines.take(std::string_view(bytes.data(), static_cast<std::size_t>(n)), s.queue->buffer());
+    } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
+      s.lines.finish(s.queue->buffer());
+      s.pipe = Fd();
+    }
+  }
+
+  // What an ended worker left in its pipes: at most what a pipe holds. A process that fled from the group may hold the
+  // pipe open for ever; it is not waited for.
+  void drain(Stream& s) {
+    const int most = s.pipe.open() ? fcntl(s.pipe.get(), F_GETPIPE_SZ) : 0;
+    int taken = 0;
+    std::array<char, 16384> bytes;
+    while (s.pipe.open() && taken < most) {
+      const ssize_t n = read(s.pipe.get(), bytes.data(), bytes.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) break;
+      s.lines.take(std::string_view(bytes.data(), static_cast<std::size_t>(n)), s.queue->buffer());
+      taken += static_cast<int>(n);
+    }
+    if (s.queue != nullptr) s.lines.finish(s.queue->buffer());
+    s.pipe = Fd();
+  }
+
+  void on_end(Worker& w) {
+    const int status = bury(w);
+    for (Stream& s : w.streams) drain(s);
+    const bool killed = WIFSIGNALED(status);
+    const int code = killed ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    if (code == 0) return;
+    std::string what = "worker " + std::to_string(w.id);
+    if (killed) {
+      what += " was killed by signal " + std::to_string(WTERMSIG(status)) + " (" + strsignal(WTERMSIG(status)) + ")";
+    } else {
+      what += " ended with exit code " + std::to_string(code);
+    }
+    if (ending_) {
+      if (!exit_code_) exit_code_ = code;
+      return;
+    }
+    if (w.attempt < options_.restarts) {
+      const std::int64_t doubled = options_.first_backoff_ms << std::min<std::uint32_t>(w.attempt, 20);
+      const std::int64_t pause_ms = std::min(doubled, options_.max_backoff_ms);
+      w.last_code = code;
+      ++w.attempt;
+      w.restart_at_ms = now_ms() + pause_ms;
+      notice(what + "; starting it again in " + std::to_string(pause_ms) + " ms (restart " + std::to_string(w.attempt) +
+             " of " + std::to_string(options_.restarts) + ")");
+      return;
+    }
+    exit_code_ = code;
+    end_job();
+    const bool others = running();
+    if (options_.restarts > 0) what += " and has used all of its " + std::to_string(options_.restarts) + " restarts";
+    notice(what + (others ? "; ending the others" : ""));
+    if (others) {
+      signal_all(SIGTERM);
+      kill_at_ms_ = now_ms() + options_.grace_ms;
+    }
+  }
+
+  // No worker is started from now on.
+  void end_job() {
+    ending_ = true;
+    for (Worker& w : workers_) {
+      // It failed and will not come back: its failure stands, if no other ended the job.
+      if (w.restart_at_ms >= 0 && !exit_code_) exit_code_ = w.last_code;
+      w.restart_at_ms = -1;
+    }
+  }
+
+  void take_signal() {
+    signalfd_siginfo info{};
+    if (read(signals_.fd(), &info, sizeof info) != sizeof info) return;
+    const int signal = static_cast<int>(info.ssi_signo);
+    if (signal == SIGINT && interrupted_) {
+      notice("interrupted again; killing the workers");
+      kill_all();
+      return;
+    }
+    interrupted_ = interrupted_ || signal == SIGINT;
+    if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP) {
+      end_job();
+      // Asked to end with nothing left to end: what could not be written is given up.
+      if (!running()) abandon_output();
+    }
+    signal_all(signal);
+  }
+
+  void abandon_output() {
+    output_.buffer().clear();
+    error_->buffer().clear();
+  }
+
+  void signal_all(int signal) const {
+    for (const Worker& w : workers_) {
+      if (w.pid == 0) continue;
+      kill(-w.pid, signal);
+      if (signal != SIGUSR1 && signal != SIGUSR2) kill(-w.pid, SIGCONT);  // a stopped process ends only when it runs
+    }
+  }
+  void kill_all() const { signal_all(SIGKILL); }
+  void reap_all() {
+    for (Worker& w : workers_) {
+      if (w.pid != 0) bury(w);
+    }
+  }
+  [[nodiscard]] bool running() const {
+    return std::ranges::any_of(workers_, [](const Worker& w) { return w.pid != 0; });
+  }
+  [[nodiscard]] bool restart_due() const {
+    return std::ranges::any_of(workers_, [](const Worker& w) { return w.restart_at_ms >= 0; });
+  }
+  void notice(const std::string& text) { error_->buffer() += "warren: " + text + "\n"; }
+
+  const LaunchOptions& options_;
+  const LauncherSignals& signals_;
+  Guard guard_;
+  OutputQueue output_, separate_error_;
+  OutputQueue* error_;  // &output_ if both are one file: then no line of one cuts a line of the other
+  std::vector<const char*> program_;
+  std::vector<Worker> workers_;
+  std::optional<int> exit_code_;
+  bool ending_ = false;
+  bool interrupted_ = false;
+  std::int64_t kill_at_ms_ = -1;
+};
+
+}  // namespace
+
+LauncherSignals::LauncherSignals() {
+  sigset_t passed_on, blocked;
+  sigemptyset(&passed_on);
+  for (const int signal : kPassedOn) sigaddset(&passed_on, signal);
+  blocked = passed_on;
+  sigaddset(&blocked, SIGPIPE);  // a reader of our output that goes away is an error of write
+  pthread_sigmask(SIG_BLOCK, &blocked, &before_);
+  fd_ = signalfd(-1, &passed_on, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+LauncherSignals::~LauncherSignals() {
+  if (fd_ >= 0) close(fd_);
+  sigset_t pipe;
+  sigemptyset(&pipe);
+  sigaddset(&pipe, SIGPIPE);
+  const timespec now{};
+  while (sigtimedwait(&pipe, nullptr, &now) > 0) {
+  }
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+Result<int> launch(const LaunchOptions& options, const LauncherSignals& signals) {
+  if (options.program.empty()) return Status(Code::kInvalidArgument, "there is no program to start");
+  if (options.workers == 0 || options.workers > limits::kMaxWorldSize) {
+    return Status(Code::kInvalidArgument, "the number of workers is " + std::to_string(options.workers) +
+                                              ": give 1 to " + std::to_string(limits::kMaxWorldSize));
+  }
+  if (signals.fd() < 0) return Status(Code::kInternal, "the system gave no descriptor for signals");
+  auto guard = Guard::start();
+  if (!guard.ok()) return guard.status();
+  return Launch(options, signals, std::move(guard).value()).run();
+}
+
+}  // namespace warren::worker

@@ -1,0 +1,62 @@
+// Starts the workers of a job on this machine, looks after them, and leaves nothing behind.
+#pragma once
+
+#include <signal.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "recovery/result.h"
+
+namespace warren::worker {
+
+// Takes the signals that the launcher passes on out of the calling thread and of those that it starts from here on.
+// Make it in the main thread before any other thread exists. Restores the mask when it goes.
+class LauncherSignals {
+ public:
+  LauncherSignals();
+  ~LauncherSignals();
+  LauncherSignals(const LauncherSignals&) = delete;
+  LauncherSignals& operator=(const LauncherSignals&) = delete;
+
+  // A signalfd; -1 if the system gave none.
+  [[nodiscard]] int fd() const { return fd_; }
+  // What a started process gets.
+  [[nodiscard]] const sigset_t& mask_before() const { return before_; }
+
+ private:
+  sigset_t before_{};
+  int fd_ = -1;
+};
+
+struct LaunchOptions {
+  std::vector<std::string> program;  // name (searched in PATH) and arguments; not empty
+  std::uint32_t workers = 1;         // 1 … limits::kMaxWorldSize; their ids are 0 … workers − 1
+  std::uint32_t restarts = 0;        // how often each worker is started again when it fails
+  // For every worker, on top of this process' environment; no value: removed. WARREN_WORKER_ID, WARREN_WORLD_SIZE and
+  // WARREN_ATTEMPT are the launcher's.
+  std::map<std::string, std::optional<std::string>> variables;
+  std::int64_t first_backoff_ms = 100;  // before the first restart of a worker; doubles each time
+  std::int64_t max_backoff_ms = 10'000;
+  std::int64_t grace_ms = 10'000;  // from SIGTERM to SIGKILL when the job ends because a worker failed
+  bool prefix = true;              // "[3] " before each line of worker 3
+  int output_fd = 1;               // where the workers' stdout goes, and their stderr
+  int error_fd = 2;                // and the launcher's own notices
+};
+
+// Runs the workers until all have ended, and returns the exit code for the launcher's process: 0 if all ended with 0,
+// else that of the worker whose failure ended the job (128 + n if signal n killed it).
+//
+// Each worker leads a process group; the group is killed when its worker ends, and all are killed when this process
+// dies, even by SIGKILL. A worker's standard input is empty. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on
+// to the groups; after one of the first three no worker is restarted, and a second SIGINT kills. A worker that fails
+// with no restart left ends the job: the others get SIGTERM, and SIGKILL after grace_ms.
+//
+// kUnavailable: the program cannot be started (nothing runs then). kInternal: the system refused something.
+// Call from the main thread; one launch at a time in a process.
+[[nodiscard]] Result<int> launch(const LaunchOptions& options, const LauncherSignals& signals);
+
+}  // namespace warren::worker
