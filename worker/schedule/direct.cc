@@ -1,0 +1,172 @@
+// Direct: every rank talks to every other one. Peers are served in the order of their distance, so that no rank is
+// everybody's first.
+//
+// Segment o is reduced at its owner o, in the order of ranks whoever the owner is: ((in[0] + in[1]) + in[2]) + ….
+#include <utility>
+
+#include "worker/schedule/generators.h"
+
+namespace warren::schedule {
+namespace {
+
+// Of a peer, two messages may be on their way while a third is read.
+constexpr std::size_t kSlotsPerPeer = 3;
+constexpr std::size_t kPartialSlots = 2;
+
+class DirectSchedule {
+ public:
+  DirectSchedule(const Request& request, Builder& builder)
+      : request_(request),
+        builder_(builder),
+        rank_(request.rank),
+        size_(request.size),
+        segments_(segments_of(request)) {
+    std::uint64_t largest = 0;
+    for (const Range& segment : segments_) {
+      chunks_.push_back(chunks_of(segment.count, request.chunk_elements));
+      most_chunks_ = std::max(most_chunks_, chunks_.back());
+      largest = std::max(largest, cut(segment, chunks_.back(), 0).count);
+    }
+    for (std::int32_t peer = 0; peer < size_; ++peer) {
+      slots_.push_back(peer == rank_ ? SlotRing() : builder_.slots(kSlotsPerPeer, largest));
+    }
+    if (request.collective == Collective::kAllreduce || request.collective == Collective::kReduceScatter) {
+      if (size_ > 2) partial_slots_ = builder_.slots(kPartialSlots, largest);
+    }
+  }
+
+  void allreduce() {
+    readers_.resize(segments_.size());
+    readers_before_.resize(segments_.size());
+    // The finals of a chunk travel after the inputs of the next one, so that no owner waits for the slowest rank.
+    for (std::uint64_t c = 0; c <= most_chunks_; ++c) {
+      const StepId final_before = std::exchange(final_, kNoStep);
+      std::swap(readers_, readers_before_);
+      if (c < most_chunks_) reduce_chunk(c, true);
+      if (c > 0) gather_chunk(c - 1, final_before, readers_before_);
+    }
+  }
+
+  void reduce_scatter() {
+    readers_.resize(segments_.size());
+    for (std::uint64_t c = 0; c < most_chunks_; ++c) reduce_chunk(c, false);
+  }
+
+  void allgather() {
+    const std::vector<StepId> none(segments_.size(), kNoStep);
+    for (std::uint64_t c = 0; c < most_chunks_; ++c) {
+      StepId placed = kNoStep;
+      if (has(rank_, c)) {
+        const Range chunk = chunk_of(rank_, c);
+        placed = builder_.copy(output(chunk.at), input(chunk.at - segments_[index(rank_)].at), chunk.count, false);
+      }
+      gather_chunk(c, placed, none);
+    }
+  }
+
+  void all_to_all() {
+    for (std::uint64_t c = 0; c < most_chunks_; ++c) {
+      const Range own = chunk_of(rank_, c);
+      builder_.copy(output(own.at), input(own.at), own.count, false);
+      for (std::int32_t distance = 1; distance < size_; ++distance) {
+        const std::int32_t to = modulo(rank_ + distance, size_);
+        const Range chunk = chunk_of(to, c);
+        builder_.send(to, input(chunk.at), chunk.count);
+      }
+      for (std::int32_t distance = 1; distance < size_; ++distance) {
+        const std::int32_t from = modulo(rank_ - distance, size_);
+        const Range chunk = chunk_of(from, c);
+        const Operand received = receive(from, chunk.count);
+        builder_.copy(output(chunk.at), received, chunk.count, false);
+      }
+    }
+  }
+
+ private:
+  [[nodiscard]] static std::size_t index(std::int32_t rank) { return static_cast<std::size_t>(rank); }
+  [[nodiscard]] bool has(std::int32_t segment, std::uint64_t chunk) const { return chunk < chunks_[index(segment)]; }
+  [[nodiscard]] Range chunk_of(std::int32_t segment, std::uint64_t chunk) const {
+    return cut(segments_[index(segment)], chunks_[index(segment)], chunk);
+  }
+
+  Operand receive(std::int32_t from, std::uint64_t count) {
+    const Operand received = slots_[index(from)].next().as(Form::kValue);
+    builder_.recv(from, received, count);
+    return received;
+  }
+
+  // Chunk c of every segment goes to its owner, which reduces its own.
+  void reduce_chunk(std::uint64_t c, bool whole_output) {
+    for (std::int32_t distance = 1; distance < size_; ++distance) {
+      const std::int32_t to = modulo(rank_ + distance, size_);
+      if (!has(to, c)) continue;
+      const Range chunk = chunk_of(to, c);
+      readers_[index(to)] = builder_.send(to, input(chunk.at), chunk.count);
+    }
+    if (!has(rank_, c)) return;
+    const Range chunk = chunk_of(rank_, c);
+    std::vector<Operand>& operands = operands_;
+    operands.assign(segments_.size(), input(chunk.at));
+    for (std::int32_t distance = 1; distance < size_; ++distance) {
+      const std::int32_t from = modulo(rank_ - distance, size_);
+      operands[index(from)] = receive(from, chunk.count);
+    }
+    Operand sum = operands[0];
+    for (std::size_t i = 1; i + 1 < operands.size(); ++i) {
+      // An accumulator is wider than a value: the first sum needs a place of its own.
+      const Operand dst = i == 1 ? partial_slots_.next().as(Form::kPartial) : sum;
+      builder_.reduce(dst, sum, operands[i], chunk.count);
+      sum = dst;
+    }
+    const std::uint64_t output_at = whole_output ? chunk.at : chunk.at - segments_[index(rank_)].at;
+    final_ = builder_.finish(output_at, sum, operands.back(), chunk.count);
+  }
+
+  // Chunk c of the own segment, final once `placed` has run, goes to everybody, and theirs come here.
+  void gather_chunk(std::uint64_t c, StepId placed, const std::vector<StepId>& readers) {
+    if (has(rank_, c)) {
+      const Range chunk = chunk_of(rank_, c);
+      for (std::int32_t distance = 1; distance < size_; ++distance) {
+        builder_.send(modulo(rank_ + distance, size_), output(chunk.at), chunk.count, {placed});
+      }
+    }
+    for (std::int32_t distance = 1; distance < size_; ++distance) {
+      const std::int32_t from = modulo(rank_ - distance, size_);
+      if (!has(from, c)) continue;
+      const Range chunk = chunk_of(from, c);
+      const Operand received = receive(from, chunk.count);
+      builder_.copy(output(chunk.at), received, chunk.count, false, {readers[index(from)]});
+    }
+  }
+
+  const Request& request_;
+  Builder& builder_;
+  std::int32_t rank_;
+  std::int32_t size_;
+  std::vector<Range> segments_;
+  std::vector<std::uint64_t> chunks_;  // of each segment
+  std::uint64_t most_chunks_ = 0;
+  std::vector<SlotRing> slots_;  // by peer
+  SlotRing partial_slots_;
+  std::vector<Operand> operands_;  // by rank
+  std::vector<StepId> readers_;    // of this chunk of the input, by segment
+  std::vector<StepId> readers_before_;
+  StepId final_ = kNoStep;
+};
+
+}  // namespace
+
+void direct_allreduce(const Request& request, Builder& builder) {
+  DirectSchedule(request, builder).allreduce();
+}
+void direct_reduce_scatter(const Request& request, Builder& builder) {
+  DirectSchedule(request, builder).reduce_scatter();
+}
+void direct_allgather(const Request& request, Builder& builder) {
+  DirectSchedule(request, builder).allgather();
+}
+void direct_all_to_all(const Request& request, Builder& builder) {
+  DirectSchedule(request, builder).all_to_all();
+}
+
+}  // namespace warren::schedule

@@ -1,0 +1,39 @@
+// The generators behind make(): one file each. Requests are valid here and have size ≥ 2.
+#pragma once
+
+#include "worker/schedule/builder.h"
+#include "worker/schedule/schedule.h"
+
+namespace warren::schedule {
+
+// ring.cc
+void ring_exchange(const Request& request, Builder& builder);  // allreduce, reduce_scatter, allgather, allgatherv
+void ring_reduce(const Request& request, Builder& builder);
+void ring_broadcast(const Request& request, Builder& builder);
+
+// tree.cc: binomial and star-shaped
+void tree_reduce(const Request& request, Builder& builder);
+void tree_broadcast(const Request& request, Builder& builder);
+void tree_allreduce(const Request& request, Builder& builder);  // a barrier is an allreduce of nothing
+
+// butterfly.cc
+void butterfly_allreduce(const Request& request, Builder& builder);
+
+// direct.cc
+void direct_allreduce(const Request& request, Builder& builder);
+void direct_reduce_scatter(const Request& request, Builder& builder);
+void direct_allgather(const Request& request, Builder& builder);  // equal and unequal
+void direct_all_to_all(const Request& request, Builder& builder);
+
+// star.cc
+void star_gather(const Request& request, Builder& builder);
+void star_scatter(const Request& request, Builder& builder);
+
+// The ranks' shares of the buffer that a collective cuts or joins.
+[[nodiscard]] std::vector<Range> segments_of(const Request& request);
+
+[[nodiscard]] inline std::int32_t modulo(std::int32_t rank, std::int32_t size) {
+  return rank < 0 ? rank + size : rank < size ? rank : rank - size;
+}
+
+}  // namespace warren::schedule

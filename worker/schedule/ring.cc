@@ -1,0 +1,202 @@
+// The ring: every rank talks to its two neighbours only.
+//
+// Segment o starts at rank o + 1 as raw input, gathers one contributor a turn and is final at its owner o, so that its
+// bracketing is ((in[o+1] + in[o+2]) + …) + in[o]; then it goes round once more. A link carries kStride chunks of one
+// segment, then kStride of the next: what a turn sends was received a turn ago, kStride messages earlier, which is the
+// time that a chunk has to arrive and be reduced while the link is busy with others. Longer turns would need as many
+// slots as a segment has chunks.
+#include <algorithm>
+
+#include "worker/schedule/generators.h"
+
+namespace warren::schedule {
+namespace {
+
+constexpr std::uint64_t kStride = 4;
+constexpr std::size_t kReceiveSlots = 4;
+// A partial waits for its turn and then until it has left; two more let the reduction run ahead of the link. Less than
+// kStride would deadlock where sends block.
+constexpr std::size_t kPartialSlots = kStride + 2;
+
+std::uint64_t largest_chunk(const std::vector<Range>& segments, std::uint64_t chunk_elements) {
+  std::uint64_t largest = 0;
+  for (const Range& segment : segments) {
+    largest = std::max(largest, cut(segment, chunks_of(segment.count, chunk_elements), 0).count);
+  }
+  return largest;
+}
+
+class RingExchange {
+ public:
+  RingExchange(const Request& request, Builder& builder)
+      : builder_(builder),
+        rank_(request.rank),
+        size_(request.size),
+        previous_(modulo(rank_ - 1, size_)),
+        next_(modulo(rank_ + 1, size_)),
+        reduces_(request.collective == Collective::kAllreduce || request.collective == Collective::kReduceScatter),
+        gathers_(request.collective != Collective::kReduceScatter),
+        segments_(segments_of(request)) {
+    for (const Range& segment : segments_) chunks_.push_back(chunks_of(segment.count, request.chunk_elements));
+    const std::uint64_t elements = largest_chunk(segments_, request.chunk_elements);
+    receive_slots_ = builder_.slots(kReceiveSlots, elements);
+    if (reduces_) partial_slots_ = builder_.slots(kPartialSlots, elements);
+    readers_.assign(segments_.size() * kStride, kNoStep);
+  }
+
+  void run() {
+    const std::uint64_t chunks = *std::max_element(chunks_.begin(), chunks_.end());
+    for (std::uint64_t first = 0; first < chunks; first += kStride) {
+      if (reduces_) {
+        for (std::int32_t turn = 0; turn + 1 < size_; ++turn) reduce_turn(first, turn);
+      } else {
+        place_own(first);
+      }
+      if (gathers_) {
+        for (std::int32_t turn = 0; turn + 1 < size_; ++turn) gather_turn(first, turn);
+      }
+    }
+  }
+
+ private:
+  [[nodiscard]] bool has(std::int32_t segment, std::uint64_t chunk) const { return chunk < chunks_[index(segment)]; }
+  [[nodiscard]] Range chunk_of(std::int32_t segment, std::uint64_t chunk) const {
+    return cut(segments_[index(segment)], chunks_[index(segment)], chunk);
+  }
+  [[nodiscard]] static std::size_t index(std::int32_t segment) { return static_cast<std::size_t>(segment); }
+  // Who reads this chunk of the input: the only step that does.
+  [[nodiscard]] StepId& reader(std::int32_t segment, std::uint64_t lane) {
+    return readers_[index(segment) * kStride + lane];
+  }
+  // A chunk of the rank's own segment in its output.
+  [[nodiscard]] std::uint64_t own_output(const Range& chunk) const {
+    return gathers_ ? chunk.at : chunk.at - segments_[index(rank_)].at;
+  }
+
+  void place_own(std::uint64_t first) {
+    for (std::uint64_t lane = 0; lane < kStride && has(rank_, first + lane); ++lane) {
+      const Range chunk = chunk_of(rank_, first + lane);
+      const std::uint64_t input_at = chunk.at - segments_[index(rank_)].at;
+      final_[lane] = builder_.copy(output(chunk.at), input(input_at), chunk.count, false);
+    }
+  }
+
+  void reduce_turn(std::uint64_t first, std::int32_t turn) {
+    const std::int32_t out = modulo(rank_ - 1 - turn, size_);
+    const std::int32_t in = modulo(rank_ - 2 - turn, size_);
+    const Form form_in = turn == 0 ? Form::kValue : Form::kPartial;
+    for (std::uint64_t lane = 0; lane < kStride; ++lane) {
+      if (has(out, first + lane)) {
+        const Range chunk = chunk_of(out, first + lane);
+        if (turn == 0) {
+          reader(out, lane) = builder_.send(next_, input(chunk.at), chunk.count);
+        } else {
+          builder_.send(next_, partial_[lane]->as(Form::kPartial), chunk.count);
+        }
+      }
+      if (has(in, first + lane)) {
+        const Range chunk = chunk_of(in, first + lane);
+        const Operand received = receive_slots_.next().as(form_in);
+        builder_.recv(previous_, received, chunk.count);
+        if (in == rank_) {
+          final_[lane] = builder_.finish(own_output(chunk), received, input(chunk.at), chunk.count);
+        } else {
+          partial_[lane] = &partial_slots_.next();
+          reader(in, lane) =
+              builder_.reduce(partial_[lane]->as(Form::kPartial), received, input(chunk.at), chunk.count);
+        }
+      }
+    }
+  }
+
+  void gather_turn(std::uint64_t first, std::int32_t turn) {
+    const std::int32_t out = modulo(rank_ - turn, size_);
+    const std::int32_t in = modulo(rank_ - 1 - turn, size_);
+    for (std::uint64_t lane = 0; lane < kStride; ++lane) {
+      if (has(out, first + lane)) {
+        const Range chunk = chunk_of(out, first + lane);
+        builder_.send(next_, output(chunk.at), chunk.count, {final_[lane]});
+      }
+      if (has(in, first + lane)) {
+        const Range chunk = chunk_of(in, first + lane);
+        const Operand received = receive_slots_.next().as(Form::kValue);
+        builder_.recv(previous_, received, chunk.count);
+        final_[lane] = builder_.copy(output(chunk.at), received, chunk.count, false, {reader(in, lane)});
+      }
+    }
+  }
+
+  Builder& builder_;
+  std::int32_t rank_;
+  std::int32_t size_;
+  std::int32_t previous_;
+  std::int32_t next_;
+  bool reduces_;
+  bool gathers_;
+  std::vector<Range> segments_;
+  std::vector<std::uint64_t> chunks_;  // of each segment
+  SlotRing receive_slots_;
+  SlotRing partial_slots_;
+  std::array<Slot*, kStride> partial_{};  // to be sent in the next turn, by chunk of the turn
+  std::array<StepId, kStride> final_{};   // likewise: who wrote the final value to the output
+  std::vector<StepId> readers_;
+};
+
+}  // namespace
+
+void ring_exchange(const Request& request, Builder& builder) {
+  RingExchange(request, builder).run();
+}
+
+// A chain that ends at the root: ((in[root+1] + in[root+2]) + …) + in[root].
+void ring_reduce(const Request& request, Builder& builder) {
+  const std::int32_t position = modulo(request.rank - request.root, request.size);  // 0 is last
+  const std::int32_t previous = modulo(request.rank - 1, request.size);
+  const std::int32_t next = modulo(request.rank + 1, request.size);
+  const Form form_in = modulo(position - 1, request.size) == 1 ? Form::kValue : Form::kPartial;
+  const Range whole{0, request.count};
+  const std::uint64_t chunks = chunks_of(request.count, request.chunk_elements);
+  SlotRing receive_slots;
+  SlotRing partial_slots;
+  if (position != 1) receive_slots = builder.slots(kReceiveSlots, cut(whole, chunks, 0).count);
+  if (position > 1) partial_slots = builder.slots(kReceiveSlots, cut(whole, chunks, 0).count);
+  for (std::uint64_t c = 0; c < chunks; ++c) {
+    const Range chunk = cut(whole, chunks, c);
+    if (position == 1) {
+      builder.send(next, input(chunk.at), chunk.count);
+      continue;
+    }
+    const Operand received = receive_slots.next().as(form_in);
+    builder.recv(previous, received, chunk.count);
+    if (position == 0) {
+      builder.finish(chunk.at, received, input(chunk.at), chunk.count);
+    } else {
+      const Operand partial = partial_slots.next().as(Form::kPartial);
+      builder.reduce(partial, received, input(chunk.at), chunk.count);
+      builder.send(next, partial, chunk.count);
+    }
+  }
+}
+
+// A chain that starts at the root.
+void ring_broadcast(const Request& request, Builder& builder) {
+  const std::int32_t position = modulo(request.rank - request.root, request.size);
+  const std::int32_t previous = modulo(request.rank - 1, request.size);
+  const std::int32_t next = modulo(request.rank + 1, request.size);
+  const Range whole{0, request.count};
+  const std::uint64_t chunks = chunks_of(request.count, request.chunk_elements);
+  SlotRing receive_slots;
+  if (position != 0) receive_slots = builder.slots(kReceiveSlots, cut(whole, chunks, 0).count);
+  for (std::uint64_t c = 0; c < chunks; ++c) {
+    const Range chunk = cut(whole, chunks, c);
+    StepId placed = kNoStep;
+    if (position != 0) {
+      const Operand received = receive_slots.next().as(Form::kValue);
+      builder.recv(previous, received, chunk.count);
+      placed = builder.copy(output(chunk.at), received, chunk.count, false);
+    }
+    if (position + 1 < request.size) builder.send(next, output(chunk.at), chunk.count, {placed});
+  }
+}
+
+}  // namespace warren::schedule

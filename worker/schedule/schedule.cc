@@ -1,0 +1,273 @@
+#include "worker/schedule/schedule.h"
+
+#include <array>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "recovery/limits.h"
+#include "worker/schedule/generators.h"
+
+namespace warren::schedule {
+namespace {
+
+using Generator = void (*)(const Request&, Builder&);
+
+struct Service {
+  Algorithm algorithm{};
+  Generator generate = nullptr;
+};
+
+constexpr std::string_view kNames[] = {"auto", "star", "tree", "butterfly", "ring", "direct"};
+
+// The table of docs/algorithms.md: who serves what, best for large buffers first.
+struct Row {
+  std::array<Algorithm, 5> algorithms{};
+  std::array<Generator, 5> generators{};
+  std::size_t size = 0;
+};
+
+template <std::size_t N>
+constexpr Row row(const Service (&services)[N]) {
+  Row made;
+  for (const Service& service : services) {
+    made.algorithms[made.size] = service.algorithm;
+    made.generators[made.size++] = service.generate;
+  }
+  return made;
+}
+
+constexpr Row kAllreduce = row({{Algorithm::kRing, ring_exchange},
+                                {Algorithm::kDirect, direct_allreduce},
+                                {Algorithm::kButterfly, butterfly_allreduce},
+                                {Algorithm::kTree, tree_allreduce},
+                                {Algorithm::kStar, tree_allreduce}});
+constexpr Row kReduce = row({{Algorithm::kRing, ring_reduce}, {Algorithm::kTree, tree_reduce}});
+constexpr Row kBroadcast = row({{Algorithm::kRing, ring_broadcast}, {Algorithm::kTree, tree_broadcast}});
+constexpr Row kBarrier = row({{Algorithm::kButterfly, butterfly_allreduce},
+                              {Algorithm::kTree, tree_allreduce},
+                              {Algorithm::kStar, tree_allreduce}});
+constexpr Row kAllgather = row({{Algorithm::kRing, ring_exchange}, {Algorithm::kDirect, direct_allgather}});
+constexpr Row kReduceScatter = row({{Algorithm::kRing, ring_exchange}, {Algorithm::kDirect, direct_reduce_scatter}});
+constexpr Row kGather = row({{Algorithm::kStar, star_gather}});
+constexpr Row kScatter = row({{Algorithm::kStar, star_scatter}});
+constexpr Row kAllToAll = row({{Algorithm::kDirect, direct_all_to_all}});
+constexpr Row kNobody{};
+
+const Row& row_of(Collective collective) {
+  switch (collective) {
+    case Collective::kAllreduce: return kAllreduce;
+    case Collective::kReduce: return kReduce;
+    case Collective::kBroadcast: return kBroadcast;
+    case Collective::kBarrier: return kBarrier;
+    case Collective::kAllgather:
+    case Collective::kAllgatherv: return kAllgather;
+    case Collective::kReduceScatter: return kReduceScatter;
+    case Collective::kGather: return kGather;
+    case Collective::kScatter: return kScatter;
+    case Collective::kAllToAll: return kAllToAll;
+    case Collective::kPoint: return kNobody;
+  }
+  return kNobody;
+}
+
+bool has_root(Collective collective) {
+  return collective == Collective::kReduce || collective == Collective::kBroadcast ||
+         collective == Collective::kGather || collective == Collective::kScatter;
+}
+
+std::string join(std::span<const Algorithm> algorithms) {
+  std::string text;
+  for (const Algorithm algorithm : algorithms) {
+    if (!text.empty()) text += ", ";
+    text += to_string(algorithm);
+  }
+  return text;
+}
+
+Status refuse(const Request& request, const std::string& why) {
+  return {Code::kInvalidArgument, std::string("no schedule for ") + to_string(request.collective) + ": " + why};
+}
+
+// Elements of all ranks' shares together, checked against overflow. Offsets stay below this.
+Status add_up(const Request& request, std::uint64_t& total) {
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 62;
+  if (request.collective != Collective::kAllgatherv) {
+    const auto size = static_cast<std::uint64_t>(request.size);
+    if (request.count > kMost / size)
+      return refuse(request, "count " + std::to_string(request.count) + " is too large");
+    total = request.count * size;
+    return {};
+  }
+  total = 0;
+  for (const std::uint64_t count : request.counts) {
+    if (count > kMost - total) return refuse(request, "the sum of counts is too large");
+    total += count;
+  }
+  return {};
+}
+
+// A bound on the steps of the schedule, so that it is refused before it fills the memory: a message costs its rank at
+// most three steps, all ranks' shares come and go once, and each of 2·K turns may end with a message that is not full.
+Status bound_steps(const Request& request, std::uint64_t total) {
+  constexpr std::uint64_t kMostMessages = std::uint64_t{1} << 24;
+  const auto size = static_cast<std::uint64_t>(request.size);
+  // Only a root of a star, or a rank that holds all shares, sees them all; the others see two buffers.
+  const bool everything = request.algorithm == Algorithm::kStar || request.collective == Collective::kAllgather ||
+                          request.collective == Collective::kAllgatherv ||
+                          request.collective == Collective::kReduceScatter ||
+                          request.collective == Collective::kAllToAll;
+  const std::uint64_t elements = everything ? total : request.count;
+  const std::uint64_t messages = 2 * (elements / request.chunk_elements + 2 * size);
+  if (messages <= kMostMessages) return {};
+  return {Code::kExhausted, std::string("no schedule for ") + to_string(request.collective) + ": it would take about " +
+                                std::to_string(messages) + " messages a rank, the limit is " +
+                                std::to_string(kMostMessages) + "; raise the chunk size or split the buffer"};
+}
+
+Status validate(const Request& request, std::uint64_t& total) {
+  if (request.size < 1 || static_cast<std::uint32_t>(request.size) > limits::kMaxWorldSize) {
+    return refuse(request,
+                  "size " + std::to_string(request.size) + " is not in 1 … " + std::to_string(limits::kMaxWorldSize));
+  }
+  if (request.rank < 0 || request.rank >= request.size) {
+    return refuse(request,
+                  "rank " + std::to_string(request.rank) + " is not in 0 … " + std::to_string(request.size - 1));
+  }
+  if (has_root(request.collective) && (request.root < 0 || request.root >= request.size)) {
+    return refuse(request,
+                  "root " + std::to_string(request.root) + " is not in 0 … " + std::to_string(request.size - 1));
+  }
+  if (request.chunk_elements < 1) return refuse(request, "a chunk has at least one element");
+  if (request.collective == Collective::kAllgatherv &&
+      request.counts.size() != static_cast<std::size_t>(request.size)) {
+    return refuse(request, std::to_string(request.counts.size()) + " counts were given for " +
+                               std::to_string(request.size) + " ranks");
+  }
+  return add_up(request, total);
+}
+
+// One rank alone: the input is the result.
+void alone(const Request& request, Builder& builder) {
+  const bool finish = request.collective == Collective::kAllreduce || request.collective == Collective::kReduce ||
+                      request.collective == Collective::kReduceScatter;
+  const Range whole = request.collective == Collective::kBarrier ? Range{} : segments_of(request)[0];
+  const std::uint64_t chunks = chunks_of(whole.count, request.chunk_elements);
+  for (std::uint64_t c = 0; c < chunks; ++c) {
+    const Range chunk = cut(whole, chunks, c);
+    builder.copy(output(chunk.at), input(chunk.at), chunk.count, finish);
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(Algorithm algorithm) {
+  const auto i = static_cast<std::size_t>(algorithm);
+  return i < std::size(kNames) ? kNames[i] : "unknown";
+}
+
+Result<Algorithm> parse_algorithm(std::string_view name) {
+  for (std::size_t i = 0; i < std::size(kNames); ++i) {
+    if (name == kNames[i]) return static_cast<Algorithm>(i);
+  }
+  return Status(Code::kInvalidArgument, "no algorithm is called \"" + std::string(name) +
+                                            "\": use auto, star, tree, butterfly, ring or direct");
+}
+
+std::vector<Range> segments_of(const Request& request) {
+  const auto size = static_cast<std::size_t>(request.size);
+  std::vector<Range> segments;
+  segments.reserve(size);
+  std::uint64_t at = 0;
+  for (std::size_t i = 0; i < size; ++i) {
+    if (request.collective == Collective::kAllreduce || request.collective == Collective::kReduce ||
+        request.collective == Collective::kBroadcast) {
+      segments.push_back(cut({0, request.count}, size, i));
+      continue;
+    }
+    const std::uint64_t count = request.collective == Collective::kAllgatherv ? request.counts[i] : request.count;
+    segments.push_back({at, count});
+    at += count;
+  }
+  return segments;
+}
+
+std::span<const Algorithm> algorithms_for(Collective collective) {
+  const Row& row = row_of(collective);
+  return {row.algorithms.data(), row.size};
+}
+
+Result<Schedule> make(const Request& request) {
+  std::uint64_t total = 0;
+  if (Status status = validate(request, total); !status.ok()) return status;
+  const Row& row = row_of(request.collective);
+  if (row.size == 0) return refuse(request, "messages between two ranks have none");
+  Generator generate = nullptr;
+  for (std::size_t i = 0; i < row.size; ++i) {
+    if (row.algorithms[i] == request.algorithm) generate = row.generators[i];
+  }
+  if (generate == nullptr) {
+    return refuse(request, "algorithm " + std::string(to_string(request.algorithm)) + " does not serve it; use " +
+                               join(algorithms_for(request.collective)));
+  }
+  if (Status status = bound_steps(request, total); !status.ok()) return status;
+
+  Request exact = request;
+  if (!has_root(exact.collective)) exact.root = 0;
+  if (exact.collective == Collective::kBarrier) exact.count = 0;
+  Builder builder(exact.size);
+  if (exact.size == 1) {
+    alone(exact, builder);
+  } else {
+    generate(exact, builder);
+  }
+  return std::move(builder).build();
+}
+
+Algorithm choose(Collective collective, std::int32_t size, std::uint64_t bytes) {
+  constexpr std::uint64_t kKiB = 1024;
+  constexpr std::int32_t kFew = 8;  // ranks that one root serves as fast as a tree of them would
+  const auto ranks = static_cast<std::uint64_t>(std::max(size, 1));
+  switch (collective) {
+    case Collective::kAllreduce:
+      // Two ranks are one exchange away from each other.
+      if (size <= 2) return bytes <= 64 * kKiB ? Algorithm::kButterfly : Algorithm::kRing;
+      if (bytes <= 2 * kKiB) return size <= kFew ? Algorithm::kStar : Algorithm::kButterfly;
+      // The ring pays 2·(K − 1) latencies; it is worth them once a segment is larger than what a link moves in one.
+      return bytes / ranks < 32 * kKiB ? Algorithm::kButterfly : Algorithm::kRing;
+    case Collective::kBarrier: return size > 2 && size <= kFew ? Algorithm::kStar : Algorithm::kButterfly;
+    case Collective::kReduce:
+    case Collective::kBroadcast:
+      // A chain fills once it carries several chunks a rank.
+      return bytes / ranks < 256 * kKiB ? Algorithm::kTree : Algorithm::kRing;
+    case Collective::kAllgather:
+    case Collective::kAllgatherv:
+    case Collective::kReduceScatter: return bytes / ranks < 32 * kKiB ? Algorithm::kDirect : Algorithm::kRing;
+    case Collective::kGather:
+    case Collective::kScatter: return Algorithm::kStar;
+    case Collective::kAllToAll:
+    case Collective::kPoint: return Algorithm::kDirect;
+  }
+  return Algorithm::kRing;
+}
+
+Cost cost(const Schedule& schedule) {
+  Cost cost;
+  for (const Step& step : schedule.steps) {
+    switch (step.kind) {
+      case StepKind::kSend:
+        ++cost.sends;
+        cost.sent_elements += step.count;
+        break;
+      case StepKind::kRecv:
+        ++cost.receives;
+        cost.received_elements += step.count;
+        break;
+      case StepKind::kReduce: cost.reduced_elements += step.count; break;
+      case StepKind::kCopy: cost.copied_elements += step.count; break;
+    }
+  }
+  return cost;
+}
+
+}  // namespace warren::schedule

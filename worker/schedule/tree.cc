@@ -1,0 +1,133 @@
+// Trees: the binomial one, and the star, which is the tree without inner ranks. Both run chunk by chunk, so that all
+// levels are busy at once.
+//
+// The binomial tree is laid out over positions (rank − root modulo size): the children of p are p + 1, p + 2, p + 4, …
+// below p's lowest set bit. A rank adds its children's sums to its input in this order, each of which covers the
+// positions that follow those before it; the bracketing is the balanced binary one over positions. In the star it is
+// ((in[0] + in[1]) + in[2]) + ….
+#include "worker/schedule/generators.h"
+
+namespace warren::schedule {
+namespace {
+
+constexpr std::size_t kSlotsPerChild = 2;
+constexpr std::size_t kPartialSlots = 3;
+constexpr std::size_t kSlotsFromParent = 4;
+
+struct Child {
+  std::int32_t rank = 0;
+  bool leaf = false;  // sends its input as it is
+};
+
+struct Shape {
+  std::int32_t parent = -1;
+  std::vector<Child> children;  // in the order of bracketing
+};
+
+Shape shape_of(const Request& request) {
+  Shape shape;
+  if (request.algorithm == Algorithm::kStar) {
+    if (request.rank != 0) {
+      shape.parent = 0;
+    } else {
+      for (std::int32_t rank = 1; rank < request.size; ++rank) shape.children.push_back({rank, true});
+    }
+    return shape;
+  }
+  const std::int32_t position = modulo(request.rank - request.root, request.size);
+  const std::int32_t lowest_bit = position & -position;
+  if (position != 0) shape.parent = modulo(position - lowest_bit + request.root, request.size);
+  for (std::int32_t bit = 1; (position == 0 || bit < lowest_bit) && position + bit < request.size; bit *= 2) {
+    const bool leaf = bit == 1 || position + bit + 1 == request.size;
+    shape.children.push_back({modulo(position + bit + request.root, request.size), leaf});
+  }
+  return shape;
+}
+
+class TreeSchedule {
+ public:
+  TreeSchedule(const Request& request, Builder& builder, bool up, bool down)
+      : builder_(builder), shape_(shape_of(request)), up_(up), down_(down), whole_{0, request.count} {
+    chunks_ = chunks_of(request.count, request.chunk_elements);
+    const std::uint64_t elements = cut(whole_, chunks_, 0).count;
+    if (up_) {
+      for (std::size_t i = 0; i < shape_.children.size(); ++i) {
+        child_slots_.push_back(builder_.slots(kSlotsPerChild, elements));
+      }
+      if (!shape_.children.empty()) partial_slots_ = builder_.slots(kPartialSlots, elements);
+    }
+    if (down_ && !root()) parent_slots_ = builder_.slots(kSlotsFromParent, elements);
+  }
+
+  void run() {
+    for (std::uint64_t c = 0; c < chunks_; ++c) {
+      const Range chunk = cut(whole_, chunks_, c);
+      reader_ = final_ = kNoStep;
+      if (up_) go_up(chunk);
+      if (down_) go_down(chunk);
+    }
+  }
+
+ private:
+  [[nodiscard]] bool root() const { return shape_.parent < 0; }
+
+  void go_up(const Range& chunk) {
+    if (shape_.children.empty()) {
+      reader_ = builder_.send(shape_.parent, input(chunk.at), chunk.count);
+      return;
+    }
+    const Operand partial = partial_slots_.next().as(Form::kPartial);
+    Operand sum = input(chunk.at);
+    for (std::size_t i = 0; i < shape_.children.size(); ++i) {
+      const Child& child = shape_.children[i];
+      const Operand received = child_slots_[i].next().as(child.leaf ? Form::kValue : Form::kPartial);
+      builder_.recv(child.rank, received, chunk.count);
+      if (root() && i + 1 == shape_.children.size()) {
+        final_ = builder_.finish(chunk.at, sum, received, chunk.count);
+      } else {
+        const StepId step = builder_.reduce(partial, sum, received, chunk.count);
+        if (i == 0) reader_ = step;
+        sum = partial;
+      }
+    }
+    if (!root()) builder_.send(shape_.parent, partial, chunk.count);
+  }
+
+  void go_down(const Range& chunk) {
+    if (!root()) {
+      const Operand received = parent_slots_.next().as(Form::kValue);
+      builder_.recv(shape_.parent, received, chunk.count);
+      final_ = builder_.copy(output(chunk.at), received, chunk.count, false, {reader_});
+    }
+    // The child with the deepest subtree first.
+    for (std::size_t i = shape_.children.size(); i-- > 0;) {
+      builder_.send(shape_.children[i].rank, output(chunk.at), chunk.count, {final_});
+    }
+  }
+
+  Builder& builder_;
+  Shape shape_;
+  bool up_;
+  bool down_;
+  Range whole_;
+  std::uint64_t chunks_ = 0;
+  std::vector<SlotRing> child_slots_;
+  SlotRing partial_slots_;
+  SlotRing parent_slots_;
+  StepId reader_ = kNoStep;  // who reads this chunk of the input
+  StepId final_ = kNoStep;   // who writes it to the output
+};
+
+}  // namespace
+
+void tree_reduce(const Request& request, Builder& builder) {
+  TreeSchedule(request, builder, true, false).run();
+}
+void tree_broadcast(const Request& request, Builder& builder) {
+  TreeSchedule(request, builder, false, true).run();
+}
+void tree_allreduce(const Request& request, Builder& builder) {
+  TreeSchedule(request, builder, true, true).run();
+}
+
+}  // namespace warren::schedule
