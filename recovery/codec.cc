@@ -18,8 +18,12 @@ namespace {
 static_assert(limits::kMaxRoundsPerHeartbeat * (limits::kMaxWorldSize * 3 + 256) < kMaxWorkerMessageBytes,
               "the longest heartbeat fits: a rank takes at most three bytes");
 
-Status bad(std::string why) { return {Code::kCorrupt, std::move(why)}; }
-std::string str(std::integral auto v) { return std::to_string(v); }
+Status bad(std::string why) {
+  return {Code::kCorrupt, std::move(why)};
+}
+std::string str(std::integral auto v) {
+  return std::to_string(v);
+}
 
 Status in_range(std::string_view what, std::uint64_t value, std::uint64_t low, std::uint64_t high) {
   if (value >= low && value <= high) return {};
@@ -27,7 +31,9 @@ Status in_range(std::string_view what, std::uint64_t value, std::uint64_t low, s
 }
 
 // The epoch that a member speaks of.
-Status member_epoch(std::uint64_t epoch) { return in_range("epoch", epoch, 1, kMaxEpoch); }
+Status member_epoch(std::uint64_t epoch) {
+  return in_range("epoch", epoch, 1, kMaxEpoch);
+}
 Status rank_in_any_world(std::string_view what, std::uint64_t rank) {
   return in_range(what, rank, 0, limits::kMaxWorldSize - 1);
 }
@@ -86,12 +92,14 @@ bool numeric_ipv4(std::string_view text) {
   }
 }
 
-// Groups of up to four hex digits, one "::" for a run of zeros, an IPv4 address as the last two groups, a zone after '%'.
+// Groups of up to four hex digits, one "::" for a run of zeros, an IPv4 address as the last two groups, a zone after
+// '%'.
 bool numeric_ipv6(std::string_view text) {
   if (const std::size_t percent = text.find('%'); percent != std::string_view::npos) {
     const std::string_view zone = text.substr(percent + 1);
     const auto zone_char = [](char c) {
-      return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' || c == '_' || c == '-';
+      return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' || c == '_' ||
+             c == '-';
     };
     if (zone.empty() || !std::all_of(zone.begin(), zone.end(), zone_char)) return false;
     text = text.substr(0, percent);
@@ -133,8 +141,7 @@ template <class Endpoints>
 Status validate_endpoints(const Endpoints& endpoints) {
   if (endpoints.empty()) return bad("no endpoint: peers could not connect");
   if (static_cast<std::size_t>(endpoints.size()) > limits::kMaxEndpointsPerWorker) {
-    return bad(str(endpoints.size()) + " endpoints are over the limit of " +
-               str(limits::kMaxEndpointsPerWorker));
+    return bad(str(endpoints.size()) + " endpoints are over the limit of " + str(limits::kMaxEndpointsPerWorker));
   }
   std::set<std::pair<std::string_view, std::uint32_t>> seen;
   for (const wire::Endpoint& e : endpoints) {
@@ -157,8 +164,8 @@ Status validate_identity(const std::string& worker_id, const std::string& host_i
 }
 
 Status validate_round(const wire::CurrentRound& r) {
-  const std::string name = to_string(RoundId{Timeline(r.timeline()), GroupId(r.group()), Version(r.version()),
-                                             Sequence(r.sequence())});
+  const std::string name =
+      to_string(RoundId{Timeline(r.timeline()), GroupId(r.group()), Version(r.version()), Sequence(r.sequence())});
   const auto wrong = [&](const std::string& why) { return bad(name + ": " + why); };
   if (r.collective() < 1 || r.collective() > static_cast<std::uint32_t>(Collective::kPoint)) {
     return wrong("unknown collective " + str(r.collective()));
@@ -200,8 +207,7 @@ Status validate_links(const wire::Plan& plan) {
     seen[rank] = true;
   }
   if (static_cast<std::uint32_t>(plan.tree_parent_size()) != n) {
-    return bad("the tree has " + str(plan.tree_parent_size()) + " ranks, the plan " +
-               str(n));
+    return bad("the tree has " + str(plan.tree_parent_size()) + " ranks, the plan " + str(n));
   }
   int roots = 0;
   for (std::uint32_t rank = 0; rank < n; ++rank) {
@@ -274,12 +280,14 @@ Status validate_body(const wire::Envelope& e) {
   return bad("no body");
 }
 
-bool sent_by_worker(const wire::Envelope& e) { return e.body_case() <= wire::Envelope::kLeave; }
+bool sent_by_worker(const wire::Envelope& e) {
+  return e.body_case() <= wire::Envelope::kLeave;
+}
 
 Status validate_envelope(const wire::Envelope& e, Side from) {
   if (e.protocol() != kProtocolVersion) {
-    return {Code::kRefused, "protocol version " + str(e.protocol()) + ", this build speaks " +
-                                str(kProtocolVersion) + ": use one version of Warren for the whole job"};
+    return {Code::kRefused, "protocol version " + str(e.protocol()) + ", this build speaks " + str(kProtocolVersion) +
+                                ": use one version of Warren for the whole job"};
   }
   if (Status s = validate_name("job", e.job(), limits::kMaxJobNameBytes); !s.ok()) return s;
   if (e.sender() == 0) return bad("no sender");
@@ -331,8 +339,8 @@ Status validate_name(std::string_view what, std::string_view name, std::size_t l
 
 Status validate(const wire::JobSettings& s) {
   if (Status r = in_range("world size", s.world_size(), 1, limits::kMaxWorldSize); !r.ok()) return r;
-  if (Status r = in_range("round timeout in ms", s.round_timeout_ms(), limits::kMinRoundTimeoutMs,
-                          limits::kMaxRoundTimeoutMs);
+  if (Status r =
+          in_range("round timeout in ms", s.round_timeout_ms(), limits::kMinRoundTimeoutMs, limits::kMaxRoundTimeoutMs);
       !r.ok()) {
     return r;
   }
@@ -358,8 +366,7 @@ Status validate(const wire::Join& j) {
 Status validate(const wire::Heartbeat& h) {
   if (Status s = member_epoch(h.epoch()); !s.ok()) return s;
   if (static_cast<std::size_t>(h.rounds_size()) > limits::kMaxRoundsPerHeartbeat) {
-    return bad(str(h.rounds_size()) + " rounds are over the limit of " +
-               str(limits::kMaxRoundsPerHeartbeat));
+    return bad(str(h.rounds_size()) + " rounds are over the limit of " + str(limits::kMaxRoundsPerHeartbeat));
   }
   // Point-to-point rounds of different peers may share a number.
   std::set<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t, std::uint64_t>> seen;
@@ -385,7 +392,9 @@ Status validate(const wire::RoundFailed& f) {
   return text_is_printable("reason", f.reason(), limits::kMaxReasonBytes);
 }
 
-Status validate(const wire::Stopped& s) { return member_epoch(s.epoch()); }
+Status validate(const wire::Stopped& s) {
+  return member_epoch(s.epoch());
+}
 
 Status validate(const wire::Leave& l) {
   // Who gives up while it waits for the first plan has no epoch yet.
@@ -416,8 +425,7 @@ Status validate(const wire::Plan& p) {
   if (!p.has_settings()) return bad("no settings");
   if (Status s = validate(p.settings()); !s.ok()) return s;
   if (static_cast<std::uint32_t>(p.members_size()) != p.settings().world_size()) {
-    return bad(str(p.members_size()) + " members in a world of " +
-               str(p.settings().world_size()));
+    return bad(str(p.members_size()) + " members in a world of " + str(p.settings().world_size()));
   }
   std::set<std::string_view> ids;
   std::set<std::uint64_t> incarnations;
@@ -432,8 +440,7 @@ Status validate(const wire::Plan& p) {
     if (!incarnations.insert(m.incarnation()).second) return bad(who + "'s incarnation stands twice");
     std::vector<bool>& local = hosts[m.host_id()];
     if (m.local_size() != local.size()) {
-      return bad(who + " has local size " + str(m.local_size()) + ", its host has " +
-                 str(local.size()) + " ranks");
+      return bad(who + " has local size " + str(m.local_size()) + ", its host has " + str(local.size()) + " ranks");
     }
     if (m.local_rank() >= local.size() || local[m.local_rank()]) {
       return bad(who + "'s local rank " + str(m.local_rank()) + " is taken or over its host's size");
@@ -457,9 +464,13 @@ Status validate(const wire::Interrupt& i) {
   return {};
 }
 
-Status validate(const wire::Finished& f) { return member_epoch(f.epoch()); }
+Status validate(const wire::Finished& f) {
+  return member_epoch(f.epoch());
+}
 
-Status validate(const wire::HeartbeatReply&) { return {}; }
+Status validate(const wire::HeartbeatReply&) {
+  return {};
+}
 
 Status validate(const wire::JobRecord& r) {
   if (r.format() != 1) return bad("format " + str(r.format()) + ", this build reads format 1");
@@ -503,11 +514,11 @@ std::string encode(const wire::Envelope& envelope, Side from) {
 Result<wire::Envelope> decode_envelope(std::span<const std::byte> bytes, Side from) {
   const std::size_t limit = from == Side::kWorker ? kMaxWorkerMessageBytes : limits::kMaxControlMessageBytes;
   if (bytes.size() > limit) {
-    return bad("message of " + str(bytes.size()) + " bytes is over the limit of " +
-               str(limit));
+    return bad("message of " + str(bytes.size()) + " bytes is over the limit of " + str(limit));
   }
   wire::Envelope envelope;
-  if (!envelope.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return bad("not one of Warren's messages");
+  if (!envelope.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
+    return bad("not one of Warren's messages");
   if (Status s = validate_envelope(envelope, from); !s.ok()) {
     // To whoever called us, a bad name is damage like any other.
     return s.code() == Code::kRefused ? s : s.because_of_this(Code::kCorrupt, "message refused");

@@ -25,13 +25,13 @@ inline constexpr std::size_t kMaxMissingNames = 16;
 // Who may send an envelope.
 enum class Side { kWorker, kTracker };
 
-// Serializes. The envelope must be valid (checked: an invalid one is our own bug). Free texts in it (reason, evidence) must
-// have passed wire_text().
+// Serializes. The envelope must be valid (checked: an invalid one is our own bug). Free texts in it (reason, evidence)
+// must have passed wire_text().
 [[nodiscard]] std::string encode(const wire::Envelope& envelope, Side from);
 
 // Parses and validates what `from` sent. kRefused: another protocol version (the message names both). kCorrupt: not an
-// envelope, over a limit, a body that this side never sends, a field out of range. Never allocates more than the input's size
-// times a small constant.
+// envelope, over a limit, a body that this side never sends, a field out of range. Never allocates more than the
+// input's size times a small constant.
 [[nodiscard]] Result<wire::Envelope> decode_envelope(std::span<const std::byte> bytes, Side from);
 
 // One function a message kind; each says why the message is invalid. Public so that tests and fuzzers reach them.
@@ -50,8 +50,8 @@ enum class Side { kWorker, kTracker };
 [[nodiscard]] Status validate(const wire::JobSettings& settings);
 [[nodiscard]] Status validate(const wire::JobRecord& record);  // from the tracker's journal
 
-// A text as messages carry it: at most limits::kMaxReasonBytes, no control characters, valid UTF-8. What is not is replaced
-// by '?', and what is too long is cut.
+// A text as messages carry it: at most limits::kMaxReasonBytes, no control characters, valid UTF-8. What is not is
+// replaced by '?', and what is too long is cut.
 [[nodiscard]] std::string wire_text(std::string_view text);
 
 // Names that people and file systems can live with: 1 … limit bytes of [A-Za-z0-9._:/@-], not starting with '-' or '.'.

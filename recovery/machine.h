@@ -1,8 +1,8 @@
 // What the tracker's and the worker's machines have in common: time, timers, log events, counted transitions.
 //
-// A machine takes an event and the time and appends effects to a list. Its shell carries the effects out in their order,
-// each before the next: "persist, then send" is a property of the list. Machines have no clock, thread, socket, disk,
-// log or randomness; equal inputs give equal effects.
+// A machine takes an event and the time and appends effects to a list. Its shell carries the effects out in their
+// order, each before the next: "persist, then send" is a property of the list. Machines have no clock, thread, socket,
+// disk, log or randomness; equal inputs give equal effects.
 #pragma once
 
 #include <algorithm>
@@ -26,8 +26,8 @@ struct TimeMs {
 
 enum class Severity { kInfo, kWarning, kError };
 
-// How often a worker says something (a heartbeat, or its unanswered join or leave again), so that a live one is heard several
-// times within the round timeout after which it counts as lost.
+// How often a worker says something (a heartbeat, or its unanswered join or leave again), so that a live one is heard
+// several times within the round timeout after which it counts as lost.
 [[nodiscard]] constexpr std::int64_t heartbeat_interval_ms(std::int64_t round_timeout_ms) {
   return std::clamp<std::int64_t>(round_timeout_ms / limits::kHeartbeatsPerRoundTimeout, 1,
                                   limits::kMaxHeartbeatIntervalMs);
@@ -38,8 +38,8 @@ inline constexpr std::int64_t kWaitLogIntervalMs = 10'000;
 // One line for people, and the same as fields for machines. `name` is stable (docs/events.md lists them).
 struct LogEvent {
   Severity severity = Severity::kInfo;
-  std::string name;  // "worker_joined"
-  std::string text;  // the sentence for people
+  std::string name;                                         // "worker_joined"
+  std::string text;                                         // the sentence for people
   std::vector<std::pair<std::string, std::string>> fields;  // rank, epoch, version, sequence, worker, … as known
 };
 

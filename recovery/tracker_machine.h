@@ -1,17 +1,19 @@
 // The tracker's view of one job: who is in it, who has which rank, which epoch is in force.
 //
-// States: gathering → running → (loss, desync, give-up) interrupted → gathering → … → finished. A worker is known by its
-// worker id; each of its lives by an incarnation. Its rank is assigned when the job is first complete and is kept for
-// all its lives. An interrupt ends the epoch for all members: each answers Stopped and joins again in a new life (or the same
-// process creates a new communicator); who does not answer within a round timeout is fenced.
+// States: gathering → running → (loss, desync, give-up) interrupted → gathering → … → finished. A worker is known by
+// its worker id; each of its lives by an incarnation. Its rank is assigned when the job is first complete and is kept
+// for all its lives. An interrupt ends the epoch for all members: each answers Stopped and joins again in a new life
+// (or the same process creates a new communicator); who does not answer within a round timeout is fenced.
 //
-// Places: the newest plan gives each rank to a worker id, and that worker gets it back in its next life. A worker id that
-// the plan does not know may wait for the place of a worker that is gone: it gets one (the lowest first) when the job has
-// been gathering for a round timeout and still lacks it; nobody waits beyond the number of places that are free.
+// Places: the newest plan gives each rank to a worker id, and that worker gets it back in its next life. A worker id
+// that the plan does not know may wait for the place of a worker that is gone: it gets one (the lowest first) when the
+// job has been gathering for a round timeout and still lacks it; nobody waits beyond the number of places that are
+// free.
 //
 // Rules this machine keeps (DESIGN.md section 6, I6, I7):
 //  - An epoch's plan is persisted before it is announced; epochs only rise, also over restarts.
-//  - A message of an incarnation that is not the worker's current one changes nothing and is answered with Refused(closed).
+//  - A message of an incarnation that is not the worker's current one changes nothing and is answered with
+//  Refused(closed).
 //  - A join with the worker id of a live member replaces it: the newer life wins, and if the job was running it is
 //    interrupted.
 //  - A member that has entered finalize cannot fail the others any more: its Leave stands, dead or alive.
@@ -83,11 +85,11 @@ class TrackerMachine {
 
   struct Options {
     std::string job;
-    Incarnation self;          // the tracker's own
+    Incarnation self;  // the tracker's own
     TopologyPlanner planner;
   };
-  // `persisted`: what an earlier life of the tracker stored for this job; empty: a new job. A new job takes its settings
-  // from the first valid Join. kCorrupt: the persisted bytes are not ours (the message says what to do).
+  // `persisted`: what an earlier life of the tracker stored for this job; empty: a new job. A new job takes its
+  // settings from the first valid Join. kCorrupt: the persisted bytes are not ours (the message says what to do).
   static Result<TrackerMachine> make(Options options, std::string_view persisted, TimeMs now);
 
   // A message that passed decode_envelope(Side::kWorker), for this job, from an authenticated connection.
@@ -180,7 +182,7 @@ class TrackerMachine {
   void excuse_own_sleep(TimeMs now, Effects& effects);
   bool find_silent(TimeMs now, Effects& effects);  // whether it interrupted
   bool find_desync(TimeMs now, Effects& effects);  // likewise
-  void log_waits(TimeMs now, Effects& effects);
+  void log_finalize_wait(Effects& effects);
 
   void count(Transition transition);
   void arm(TimeMs at);
@@ -209,13 +211,13 @@ class TrackerMachine {
   Options options_;
   std::vector<std::uint64_t> transitions_;
   State state_ = State::kGathering;
-  Epoch epoch_;                     // the newest that was announced or reserved
-  Epoch persisted_epoch_;           // the newest in the journal
-  wire::JobSettings settings_;      // world size 0: nobody has set them
+  Epoch epoch_;                 // the newest that was announced or reserved
+  Epoch persisted_epoch_;       // the newest in the journal
+  wire::JobSettings settings_;  // world size 0: nobody has set them
   std::string settings_from_;
-  wire::Plan plan_;                 // the newest; epoch 0: none was made
-  wire::Interrupt interrupt_;       // what ended it; epoch 0: it is in force
-  std::vector<Member> members_;     // by rank in plan_
+  wire::Plan plan_;              // the newest; epoch 0: none was made
+  wire::Interrupt interrupt_;    // what ended it; epoch 0: it is in force
+  std::vector<Member> members_;  // by rank in plan_
   std::map<Incarnation, std::size_t> rank_by_incarnation_;
   std::map<std::string, std::size_t> place_by_worker_;
   std::map<std::string, Waiting> waiting_;  // by worker id
@@ -226,12 +228,13 @@ class TrackerMachine {
   std::size_t retired_next_ = 0;
   std::vector<Evidence> evidence_;  // links that broke, until their time is up
   TimeMs evidence_due_;
-  std::size_t unannounced_ = 0;     // the ranks from here on have not been sent their plan
-  TimeMs since_;                    // when this state began
-  TimeMs next_repeat_;              // interrupts again, or a look at who waits
+  std::size_t unannounced_ = 0;  // the ranks from here on have not been sent their plan
+  TimeMs since_;                 // when this state began
+  TimeMs next_repeat_;           // interrupts again, or a look at who waits
   TimeMs next_log_;
   std::optional<TimeMs> deadline_;
   bool forgotten_ = false;
+  std::string last_interrupt_;
   std::uint64_t interrupts_ = 0, joins_ = 0, refusals_ = 0;
 };
 

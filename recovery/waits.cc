@@ -9,7 +9,9 @@
 namespace warren {
 namespace {
 
-bool is_point(const wire::CurrentRound& r) { return r.collective() == static_cast<std::uint32_t>(Collective::kPoint); }
+bool is_point(const wire::CurrentRound& r) {
+  return r.collective() == static_cast<std::uint32_t>(Collective::kPoint);
+}
 
 bool lists(const RankReport& report, const RoundId& round) {
   return std::any_of(report.rounds.begin(), report.rounds.end(),
@@ -33,7 +35,9 @@ const RankReport* report_of(std::span<const RankReport> reports, std::uint32_t r
   return rank < reports.size() ? &reports[rank] : nullptr;
 }
 
-std::string seconds(std::uint64_t ms) { return std::to_string(ms / 1000) + " s"; }
+std::string seconds(std::uint64_t ms) {
+  return std::to_string(ms / 1000) + " s";
+}
 
 std::optional<Disagreement> different_calls(std::span<const RankReport> reports, bool check_call_sites,
                                             const RankName& name) {
@@ -145,8 +149,8 @@ std::vector<WaitLine> describe_waits(std::span<const RankReport> reports, std::i
       text += " (as do " + std::to_string(found.waiters - 1) + " more " + (found.waiters == 2 ? "rank" : "ranks") +
               " in this round)";
     }
-    text += "; " + target + (found.target->heard_lately ? " is alive" : " has missed heartbeats") + " and has finished " +
-            std::to_string(found.target->rounds_finished) + " rounds";
+    text += "; " + target + (found.target->heard_lately ? " is alive" : " has missed heartbeats") +
+            " and has finished " + std::to_string(found.target->rounds_finished) + " rounds";
     lines.push_back({found.waiter->rank, round, std::move(text)});
     if (lines.size() == limits::kMaxRoundsPerHeartbeat) break;
   }

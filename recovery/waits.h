@@ -44,8 +44,8 @@ struct WaitLine {
   RoundId round;
   std::string text;  // "rank 0 waits for rank 3 in round 0.17 since 20 s; rank 3 is alive and has finished 12 rounds"
 };
-// One line for each round in which somebody has waited for at least `least_ms`, at most limits::kMaxRoundsPerHeartbeat. Of
-// the waiters it names one whose wait leads out of the round, to a rank that has not entered it, where there is one.
+// One line for each round in which somebody has waited for at least `least_ms`, at most limits::kMaxRoundsPerHeartbeat.
+// Of the waiters it names one whose wait leads out of the round, to a rank that has not entered it, where there is one.
 [[nodiscard]] std::vector<WaitLine> describe_waits(std::span<const RankReport> reports, std::int64_t least_ms);
 
 }  // namespace warren

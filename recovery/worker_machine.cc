@@ -117,7 +117,9 @@ std::string list(const google::protobuf::RepeatedPtrField<std::string>& names) {
 
 }  // namespace
 
-std::span<const char* const> WorkerMachine::transition_names() { return kTransitionNames; }
+std::span<const char* const> WorkerMachine::transition_names() {
+  return kTransitionNames;
+}
 
 WorkerMachine::WorkerMachine(Options options)
     : options_(std::move(options)), transitions_(std::size(kTransitionNames), 0) {
@@ -126,10 +128,16 @@ WorkerMachine::WorkerMachine(Options options)
   WARREN_CHECK(options_.self.value != 0 && options_.join_timeout_ms > 0, "incarnation and join timeout are given");
 }
 
-void WorkerMachine::count(Transition transition) { ++transitions_[static_cast<std::size_t>(transition)]; }
+void WorkerMachine::count(Transition transition) {
+  ++transitions_[static_cast<std::size_t>(transition)];
+}
 
-WorkerMachine::State WorkerMachine::state() const { return state_; }
-Epoch WorkerMachine::epoch() const { return Epoch(plan_.epoch()); }
+WorkerMachine::State WorkerMachine::state() const {
+  return state_;
+}
+Epoch WorkerMachine::epoch() const {
+  return Epoch(plan_.epoch());
+}
 
 std::int64_t WorkerMachine::interval_ms() const {
   return heartbeat_interval_ms(static_cast<std::int64_t>(options_.join.settings().round_timeout_ms()));
@@ -277,8 +285,8 @@ void WorkerMachine::on_refused(const wire::Refused& refused, std::vector<WorkerE
       return fail(State::kFailed, why.because_of_this("cannot join job " + options_.job), effects);
     case State::kMember:
     case State::kLeaving:
-      // Disowned: another life has taken over, or this one was silent for too long. What it would still send or write must
-      // not meet the new epoch (I6).
+      // Disowned: another life has taken over, or this one was silent for too long. What it would still send or write
+      // must not meet the new epoch (I6).
       count(state_ == State::kMember ? Transition::kFencedMember : Transition::kFencedLeaving);
       fenced_ = true;
       return stop(Epoch(plan_.epoch()).next(), why.because_of_this("out of job " + options_.job), effects);

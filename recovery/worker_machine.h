@@ -1,13 +1,13 @@
 // A worker's side of the protocol: joining, being a member of an epoch, stopping on an interrupt, leaving.
 //
-// States: joining → member → (interrupt) stopping → broken, or member → leaving → finished; joining and member may fail.
-// Rules this machine keeps: it answers an interrupt with Stopped only after the shell has said that the data path stopped (I6);
-// it takes no plan or interrupt of an epoch that is not newer than what it knows; messages that do not name its
-// incarnation change nothing; the tracker's silence is reported in the log and is not an error while the data path
-// moves, and a join that the tracker does not answer ends with an error after join_timeout_ms (never a worker that
+// States: joining → member → (interrupt) stopping → broken, or member → leaving → finished; joining and member may
+// fail. Rules this machine keeps: it answers an interrupt with Stopped only after the shell has said that the data path
+// stopped (I6); it takes no plan or interrupt of an epoch that is not newer than what it knows; messages that do not
+// name its incarnation change nothing; the tracker's silence is reported in the log and is not an error while the data
+// path moves, and a join that the tracker does not answer ends with an error after join_timeout_ms (never a worker that
 // trains alone).
-// Messages may be lost. Join, Leave(finalize) and the reports of broken links and failed rounds are repeated until they are
-// answered; Interrupt is repeated by the tracker until it has Stopped.
+// Messages may be lost. Join, Leave(finalize) and the reports of broken links and failed rounds are repeated until they
+// are answered; Interrupt is repeated by the tracker until it has Stopped.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +38,8 @@ struct StopDataPath {
   Epoch epoch;
   Status why;
 };
-// This worker is out of the job: every later call fails with `why`. Comes once; after it only Log, and Send that answers a
-// repeated Interrupt if the shell still passes messages on.
+// This worker is out of the job: every later call fails with `why`. Comes once; after it only Log, and Send that
+// answers a repeated Interrupt if the shell still passes messages on.
 struct Fail {
   Status why;
 };
@@ -72,10 +72,12 @@ class WorkerMachine {
   void start(TimeMs now, std::vector<WorkerEffect>& effects);
   // A message that passed decode_envelope(Side::kTracker).
   void on_message(const wire::Envelope& envelope, TimeMs now, std::vector<WorkerEffect>& effects);
-  // The control connection reports that the tracker refused the key, or that there is nobody: goes into join's error text.
+  // The control connection reports that the tracker refused the key, or that there is nobody: goes into join's error
+  // text.
   void on_connection_trouble(const std::string& what, TimeMs now, std::vector<WorkerEffect>& effects);
   // A data link of the current epoch broke (reported once per peer and epoch).
-  void on_link_broken(Epoch epoch, Rank peer, const std::string& evidence, TimeMs now, std::vector<WorkerEffect>& effects);
+  void on_link_broken(Epoch epoch, Rank peer, const std::string& evidence, TimeMs now,
+                      std::vector<WorkerEffect>& effects);
   // A round failed here with a desync or corrupt frames: ends the epoch for all.
   void on_round_failed(Epoch epoch, const Status& why, TimeMs now, std::vector<WorkerEffect>& effects);
   // The shell has stopped the data path as StopDataPath asked.
@@ -126,22 +128,22 @@ class WorkerMachine {
   Options options_;
   std::vector<std::uint64_t> transitions_;
   State state_ = State::kIdle;
-  wire::Plan plan_;            // installed; epoch 0: none was
-  Incarnation tracker_;        // who sent the last message that was meant for this life; 0: none yet
-  TimeMs since_;               // when this state began
-  TimeMs heard_;               // when the tracker was last heard in this state
-  TimeMs next_send_;           // the next Join, Heartbeat or Leave
-  TimeMs next_complaint_;      // the next log line about the tracker's silence or about a wait
-  bool complained_ = false;    // of silence; its end is logged too
-  wire::Welcome welcome_;      // the newest; world size 0: none came
-  std::string trouble_;        // what the connection last complained of
+  wire::Plan plan_;          // installed; epoch 0: none was
+  Incarnation tracker_;      // who sent the last message that was meant for this life; 0: none yet
+  TimeMs since_;             // when this state began
+  TimeMs heard_;             // when the tracker was last heard in this state
+  TimeMs next_send_;         // the next Join, Heartbeat or Leave
+  TimeMs next_complaint_;    // the next log line about the tracker's silence or about a wait
+  bool complained_ = false;  // of silence; its end is logged too
+  wire::Welcome welcome_;    // the newest; world size 0: none came
+  std::string trouble_;      // what the connection last complained of
   Progress progress_;
   std::uint64_t beat_ = 0;
   std::vector<BrokenLink> broken_links_;  // reported and not yet answered by an interrupt
   Status failed_round_;                   // likewise
-  Epoch stop_epoch_;           // the data path of all epochs before it stops
+  Epoch stop_epoch_;                      // the data path of all epochs before it stops
   Status stop_why_;
-  bool fenced_ = false;        // it stops because the tracker disowned this life: nobody waits for Stopped
+  bool fenced_ = false;  // it stops because the tracker disowned this life: nobody waits for Stopped
 };
 
 }  // namespace warren

@@ -1,0 +1,624 @@
+// How epochs begin and end, what time does to a job, and its consistency. What messages do is in tracker_machine.cc.
+#include <algorithm>
+#include <set>
+
+#include "recovery/codec.h"
+#include "recovery/limits.h"
+#include "recovery/tracker_machine.h"
+#include "recovery/tracker_transitions.h"
+#include "recovery/waits.h"
+
+namespace warren {
+
+using tracker_effect::Drop;
+using tracker_effect::Forget;
+using tracker_effect::Log;
+using tracker_effect::Persist;
+using tracker_effect::Send;
+
+namespace {
+// A plan names every member and goes to every member: so many are copied in one step, the rest follow in the next.
+constexpr std::size_t kMembersCopiedPerStep = 65536;
+constexpr std::size_t kNamesInText = 8;
+constexpr std::size_t kMaxRetired = 4 * std::size_t{limits::kMaxWorldSize};
+
+std::string seconds(std::int64_t ms) {
+  return ms >= 10'000 || ms % 1000 == 0 ? std::to_string(ms / 1000) + " s" : std::to_string(ms) + " ms";
+}
+
+bool digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+// Worker 9 before worker 10: numbers in names are compared by value.
+bool natural_less(std::string_view a, std::string_view b) {
+  const std::string_view whole_a = a, whole_b = b;
+  while (!a.empty() && !b.empty()) {
+    if (digit(a[0]) && digit(b[0])) {
+      const auto take = [](std::string_view& text) {
+        std::size_t n = 0;
+        while (n < text.size() && digit(text[n])) ++n;
+        std::string_view number = text.substr(0, n);
+        text.remove_prefix(n);
+        while (number.size() > 1 && number[0] == '0') number.remove_prefix(1);
+        return number;
+      };
+      const std::string_view x = take(a), y = take(b);
+      if (x.size() != y.size()) return x.size() < y.size();
+      if (x != y) return x < y;
+    } else {
+      if (a[0] != b[0]) return a[0] < b[0];
+      a.remove_prefix(1);
+      b.remove_prefix(1);
+    }
+  }
+  if (a.empty() != b.empty()) return a.empty();
+  return whole_a < whole_b;
+}
+}  // namespace
+
+void TrackerMachine::count(Transition transition) {
+  ++transitions_[static_cast<std::size_t>(transition)];
+}
+
+void TrackerMachine::arm(TimeMs at) {
+  if (!deadline_ || at < *deadline_) deadline_ = at;
+}
+
+std::int64_t TrackerMachine::timeout_ms() const {
+  return static_cast<std::int64_t>(settings_.round_timeout_ms());
+}
+std::int64_t TrackerMachine::interval_ms() const {
+  return heartbeat_interval_ms(timeout_ms());
+}
+TrackerMachine::State TrackerMachine::state() const {
+  return state_;
+}
+std::optional<TimeMs> TrackerMachine::next_deadline() const {
+  return deadline_;
+}
+
+void TrackerMachine::log(Severity severity, std::string name, std::string text, Effects& effects,
+                         std::vector<std::pair<std::string, std::string>> fields) const {
+  fields.insert(fields.begin(), {"job", options_.job});
+  if (epoch_.value != 0) fields.emplace_back("epoch", std::to_string(epoch_.value));
+  effects.emplace_back(Log{LogEvent{severity, std::move(name), std::move(text), std::move(fields)}});
+}
+
+void TrackerMachine::persist(Effects& effects) {
+  wire::JobRecord record;
+  record.set_format(1);
+  record.set_job(options_.job);
+  record.set_epoch(epoch_.value);
+  *record.mutable_settings() = settings_;
+  record.set_settings_from(settings_from_);
+  if (state_ == State::kFinished) {
+    record.set_finished(true);
+  } else {
+    *record.mutable_plan() = plan_;
+    if (interrupt_.epoch() != 0) *record.mutable_interrupt() = interrupt_;
+    for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+      if (members_[rank].silent) record.add_finalized(static_cast<std::uint32_t>(rank));
+    }
+  }
+  const Status valid = validate(record);
+  WARREN_CHECK(valid.ok(), valid.describe().c_str());
+  persisted_epoch_ = epoch_;
+  effects.emplace_back(Persist{record.SerializeAsString()});
+}
+
+wire::Envelope TrackerMachine::envelope_to(Incarnation who) const {
+  wire::Envelope e;
+  e.set_protocol(kProtocolVersion);
+  e.set_job(options_.job);
+  e.set_sender(options_.self.value);
+  e.set_receiver(who.value);
+  return e;
+}
+
+void TrackerMachine::send_plan(std::size_t rank, Effects& effects) const {
+  WARREN_CHECK(Epoch(plan_.epoch()) <= persisted_epoch_, "a plan is persisted before it is announced");
+  const Incarnation who(plan_.members(static_cast<int>(rank)).incarnation());
+  wire::Envelope e = envelope_to(who);
+  *e.mutable_plan() = plan_;
+  effects.emplace_back(Send{who, std::move(e)});
+}
+
+void TrackerMachine::send_interrupt(std::size_t rank, Effects& effects) const {
+  WARREN_CHECK(Epoch(interrupt_.epoch()) <= persisted_epoch_, "an epoch is persisted before it is announced");
+  const Incarnation who(plan_.members(static_cast<int>(rank)).incarnation());
+  wire::Envelope e = envelope_to(who);
+  *e.mutable_interrupt() = interrupt_;
+  effects.emplace_back(Send{who, std::move(e)});
+}
+
+void TrackerMachine::send_welcome(Incarnation who, Effects& effects) const {
+  wire::Envelope e = envelope_to(who);
+  wire::Welcome& w = *e.mutable_welcome();
+  w.set_joined(static_cast<std::uint32_t>(waiting_.size()));
+  w.set_world_size(settings_.world_size());
+  for (std::string& worker : missing_workers()) w.add_missing(std::move(worker));
+  effects.emplace_back(Send{who, std::move(e)});
+}
+
+void TrackerMachine::send_finished(Incarnation who, Effects& effects) const {
+  wire::Envelope e = envelope_to(who);
+  e.mutable_finished()->set_epoch(epoch_.value);
+  effects.emplace_back(Send{who, std::move(e)});
+  effects.emplace_back(Drop{who});
+}
+
+void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
+  if (settings_.world_size() == 0 || waiting_.size() < settings_.world_size()) return;
+  std::map<std::string, Rank> ranks;
+  if (planned()) {
+    for (const auto& [worker, place] : place_by_worker_) {
+      if (waiting_.contains(worker)) ranks[worker] = Rank(static_cast<std::int32_t>(place));
+    }
+    const std::vector<std::size_t> free = free_places();
+    if (!free.empty() && now < since_ + timeout_ms()) return arm(since_ + timeout_ms());
+    std::vector<const Waiting*> by_arrival;
+    for (const auto& [worker, w] : waiting_) {
+      if (w.candidate) by_arrival.push_back(&w);
+    }
+    std::sort(by_arrival.begin(), by_arrival.end(),
+              [](const Waiting* a, const Waiting* b) { return a->arrival < b->arrival; });
+    WARREN_CHECK(by_arrival.size() == free.size(), "nobody waits beyond the free places");
+    for (std::size_t i = 0; i < free.size(); ++i) {
+      count(Transition::candidate_placed);
+      const std::string& worker = by_arrival[i]->member.worker_id();
+      log(Severity::kInfo, "place_taken", "worker " + worker + " takes the place of " + name(free[i]), effects,
+          {{"worker", worker}, {"rank", std::to_string(free[i])}});
+      ranks[worker] = Rank(static_cast<std::int32_t>(free[i]));
+    }
+  }
+  make_plan(ranks, now, effects);
+}
+
+void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, TimeMs now, Effects& effects) {
+  std::vector<const Waiting*> workers;
+  for (const auto& [id, w] : waiting_) workers.push_back(&w);
+  std::sort(workers.begin(), workers.end(), [](const Waiting* a, const Waiting* b) {
+    return natural_less(a->member.worker_id(), b->member.worker_id());
+  });
+  std::vector<PlannerInput> inputs;
+  for (const Waiting* w : workers) {
+    const auto kept = ranks.find(w->member.worker_id());
+    inputs.push_back({w->member.worker_id(), w->member.host_id(), w->member.domain_id(),
+                      kept == ranks.end() ? std::nullopt : std::optional(kept->second)});
+  }
+  const PlannerOutput out = options_.planner(inputs);
+  const std::size_t n = workers.size();
+  WARREN_CHECK(out.rank.size() == n && out.local_rank.size() == n && out.local_size.size() == n,
+               "the planner plans for everybody");
+
+  std::vector<const Waiting*> by_rank(n, nullptr);
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::int32_t rank = out.rank[i].value;
+    WARREN_CHECK(rank >= 0 && static_cast<std::size_t>(rank) < n && by_rank[static_cast<std::size_t>(rank)] == nullptr,
+                 "ranks are a permutation");
+    WARREN_CHECK(!inputs[i].rank || *inputs[i].rank == out.rank[i], "a worker keeps its rank over its lives");
+    by_rank[static_cast<std::size_t>(rank)] = workers[i];
+  }
+  const bool reserved = planned() && epoch_.value > plan_.epoch();
+  if (!reserved) epoch_ = epoch_.next();
+  WARREN_CHECK(epoch_.value < kMaxEpoch, "epochs do not run out");
+  for (const auto& [life, rank] : rank_by_incarnation_) retire(life);
+  rank_by_incarnation_.clear();
+  place_by_worker_.clear();
+  members_.assign(n, Member());
+  plan_.Clear();
+  plan_.set_epoch(epoch_.value);
+  *plan_.mutable_settings() = settings_;
+  for (std::size_t rank = 0; rank < n; ++rank) {
+    wire::Member& m = *plan_.add_members();
+    m = by_rank[rank]->member;
+    m.set_rank(static_cast<std::uint32_t>(rank));
+    m.set_local_rank(out.local_rank[rank]);
+    m.set_local_size(out.local_size[rank]);
+    members_[rank].heard = now;
+    members_[rank].attempt = by_rank[rank]->attempt;
+    rank_by_incarnation_[Incarnation(m.incarnation())] = rank;
+    place_by_worker_[m.worker_id()] = rank;
+  }
+  plan_.mutable_ring()->Add(out.ring.begin(), out.ring.end());
+  plan_.mutable_tree_parent()->Add(out.tree_parent.begin(), out.tree_parent.end());
+  interrupt_.Clear();
+  waiting_.clear();
+  waiting_by_incarnation_.clear();
+  evidence_.clear();
+  state_ = State::kRunning;
+  since_ = now;
+  next_repeat_ = now + interval_ms();
+  next_log_ = now + kWaitLogIntervalMs;
+  unannounced_ = 0;
+  count(Transition::planned);
+  persist(effects);
+  log(Severity::kInfo, "planned",
+      "job " + options_.job + " runs with " + std::to_string(n) + " workers in epoch " + std::to_string(epoch_.value),
+      effects);
+  announce(now, effects);
+  arm(now + interval_ms());
+}
+
+void TrackerMachine::announce(TimeMs now, Effects& effects) {
+  const std::size_t end =
+      std::min(members_.size(), unannounced_ + std::max<std::size_t>(1, kMembersCopiedPerStep / members_.size()));
+  for (; unannounced_ < end; ++unannounced_) send_plan(unannounced_, effects);
+  if (unannounced_ == members_.size()) return;
+  count(Transition::plan_paced);
+  arm(now);
+}
+
+void TrackerMachine::interrupt(Code code, const std::string& what, const std::vector<std::uint32_t>& lost, TimeMs now,
+                               Effects& effects) {
+  WARREN_CHECK(state_ == State::kRunning, "only an epoch in force is interrupted");
+  count(Transition::interrupted);
+  ++interrupts_;
+  epoch_ = epoch_.next();
+  WARREN_CHECK(epoch_.value < kMaxEpoch, "epochs do not run out");
+  std::string next;
+  if (code == Code::kDesync) {
+    next = "; make all ranks call the same things in the same order, then start the job again";
+  } else if (lost.empty()) {
+    next = "; all ranks have to join again";
+  } else {
+    next = "; restart it and all ranks join again, or start the job again";
+  }
+  // What to do comes last and must survive a long reason.
+  const std::string reason = wire_text(what).substr(0, limits::kMaxReasonBytes - next.size());
+  interrupt_.Clear();
+  interrupt_.set_epoch(epoch_.value);
+  interrupt_.set_code(static_cast<std::uint32_t>(code));
+  interrupt_.set_reason(wire_text(reason + next));
+  interrupt_.mutable_lost()->Add(lost.begin(), lost.end());
+  last_interrupt_ = interrupt_.reason();
+  state_ = State::kInterrupted;
+  since_ = now;
+  next_repeat_ = now + interval_ms();
+  evidence_.clear();
+  unannounced_ = members_.size();
+  persist(effects);
+  log(code == Code::kDesync ? Severity::kError : Severity::kWarning, "interrupted",
+      "epoch " + std::to_string(plan_.epoch()) + " of job " + options_.job + " is over: " + interrupt_.reason(),
+      effects);
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    Member& m = members_[rank];
+    if (m.state == MemberState::kGone) continue;
+    send_interrupt(rank, effects);
+    // Who has been silent for a round timeout already is not waited for.
+    const bool given_up = m.silent || now >= m.heard + timeout_ms();
+    m.state = given_up ? MemberState::kGone : MemberState::kStopping;
+    if (given_up) effects.emplace_back(Drop{Incarnation(plan_.members(static_cast<int>(rank)).incarnation())});
+  }
+  arm(next_repeat_);
+  maybe_gather(now, effects);
+}
+
+void TrackerMachine::interrupt_by_evidence(TimeMs now, Effects& effects) {
+  std::vector<std::size_t> named(members_.size(), 0);
+  for (const Evidence& e : evidence_) ++named[e.peer];
+  const auto most = std::max_element(named.begin(), named.end());
+  const auto rank = static_cast<std::size_t>(most - named.begin());
+  std::string text;
+  std::vector<std::uint32_t> lost;
+  if (*most >= 2 && std::count(named.begin(), named.end(), *most) == 1) {
+    count(Transition::evidence_against_one_rank);
+    std::string reporters, first;
+    std::size_t shown = 0;
+    for (const Evidence& e : evidence_) {
+      if (e.peer != rank || shown == kNamesInText) continue;
+      if (shown++ == 0) first = e.text;
+      reporters += (reporters.empty() ? "" : ", ") + std::to_string(e.reporter);
+    }
+    text = name(rank) + " is probably gone: " + std::to_string(*most) + " ranks lost their links to it (ranks " +
+           reporters + "; rank " + reporters.substr(0, reporters.find(',')) + " reports: " + first + ")";
+    lost.push_back(static_cast<std::uint32_t>(rank));
+  } else {
+    count(Transition::evidence_of_one_link);
+    const Evidence& e = evidence_.front();
+    text = name(e.reporter) + " lost its link to " + name(e.peer) + ": " + e.text;
+    if (evidence_.size() > 1) text += " (and " + std::to_string(evidence_.size() - 1) + " more links broke)";
+  }
+  interrupt(Code::kPeerLost, text, lost, now, effects);
+}
+
+void TrackerMachine::maybe_gather(TimeMs now, Effects& effects) {
+  if (state_ != State::kInterrupted) return;
+  if (std::any_of(members_.begin(), members_.end(),
+                  [](const Member& m) { return m.state == MemberState::kStopping; })) {
+    return;
+  }
+  count(Transition::gathering_again);
+  state_ = State::kGathering;
+  since_ = now;
+  next_log_ = now + kWaitLogIntervalMs;
+  arm(now + interval_ms());
+  log(Severity::kInfo, "gathering",
+      "no member of epoch " + std::to_string(plan_.epoch()) + " of job " + options_.job +
+          " runs any more; waiting for all workers to join again",
+      effects);
+  maybe_plan(now, effects);
+}
+
+void TrackerMachine::finish(TimeMs now, Effects& effects) {
+  count(Transition::finished);
+  state_ = State::kFinished;
+  // The record goes only after a time in which every member can ask again: a tracker that is restarted meanwhile still
+  // knows that the job is finished.
+  arm(now + timeout_ms());
+  next_repeat_ = now + timeout_ms();
+  persist(effects);
+  log(Severity::kInfo, "finished", "job " + options_.job + " is finished: all ranks have called finalize", effects);
+  for (const auto& [life, rank] : rank_by_incarnation_) send_finished(life, effects);
+  members_.clear();
+  rank_by_incarnation_.clear();
+  place_by_worker_.clear();
+  evidence_.clear();
+  plan_.Clear();
+}
+
+void TrackerMachine::on_tick(TimeMs now, Effects& effects) {
+  if (!deadline_ || now < *deadline_) return;
+  excuse_own_sleep(now, effects);
+  deadline_.reset();
+  switch (state_) {
+    case State::kGathering: return tick_gathering(now, effects);
+    case State::kRunning: return tick_running(now, effects);
+    case State::kInterrupted: return tick_interrupted(now, effects);
+    case State::kFinished:
+      if (now < next_repeat_) return arm(next_repeat_);
+      if (forgotten_) return;
+      forgotten_ = true;
+      count(Transition::forgotten);
+      effects.emplace_back(Forget{});
+      return;
+  }
+}
+
+void TrackerMachine::excuse_own_sleep(TimeMs now, Effects& effects) {
+  if (settings_.world_size() == 0 || state_ == State::kFinished || now - *deadline_ <= interval_ms()) return;
+  // This tracker was called late (a slow disk, a stopped machine): what its workers sent meanwhile may still be unread.
+  count(Transition::slept);
+  log(Severity::kWarning, "tracker_slept",
+      "the tracker was held up for " + seconds(now - *deadline_) + "; its workers are given time to be heard", effects);
+  const TimeMs excused = now + std::min<std::int64_t>(2 * interval_ms() - timeout_ms(), 0);
+  for (Member& m : members_) m.heard = std::max(m.heard, excused);
+  for (auto& [worker, w] : waiting_) w.heard = std::max(w.heard, excused);
+  if (state_ == State::kInterrupted) since_ = std::max(since_, excused);
+}
+
+bool TrackerMachine::find_silent(TimeMs now, Effects& effects) {
+  std::vector<std::uint32_t> lost;
+  bool finalized_silent = false;
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    Member& m = members_[rank];
+    if (m.silent) continue;
+    if (now < m.heard + timeout_ms()) {
+      arm(m.heard + timeout_ms());
+    } else if (m.state == MemberState::kActive) {
+      lost.push_back(static_cast<std::uint32_t>(rank));
+    } else if (m.state == MemberState::kFinalizing) {
+      count(Transition::finalized_silent);
+      m.silent = finalized_silent = true;
+      log(Severity::kWarning, "finalized_silent",
+          name(rank) + " has not been heard for " + seconds(now - m.heard) + "; it has called finalize, which stands",
+          effects, {{"rank", std::to_string(rank)}});
+    }
+  }
+  // A restarted tracker would wait in vain for these to repeat their Leave.
+  if (finalized_silent && lost.empty()) persist(effects);
+  if (lost.empty()) return false;
+  count(Transition::member_silent);
+  std::string text;
+  for (std::size_t i = 0; i < lost.size() && i < kNamesInText; ++i) {
+    text += (i == 0 ? "" : ", ") + name(lost[i]);
+  }
+  if (lost.size() > kNamesInText) text += " and " + std::to_string(lost.size() - kNamesInText) + " more";
+  text += (lost.size() == 1 ? " has" : " have") + std::string(" not been heard for ") +
+          seconds(now - members_[lost.front()].heard) + ": dead, hung or cut off";
+  interrupt(Code::kPeerLost, text, lost, now, effects);
+  return true;
+}
+
+bool TrackerMachine::find_desync(TimeMs now, Effects& effects) {
+  std::vector<RankReport> reports;
+  reports.reserve(members_.size());
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    const Member& m = members_[rank];
+    reports.push_back({Rank(static_cast<std::int32_t>(rank)), m.state == MemberState::kFinalizing,
+                       now < m.heard + 3 * interval_ms(), m.rounds_finished, m.rounds});
+  }
+  const auto name_of = [this](Rank rank) { return name(static_cast<std::size_t>(rank.value)); };
+  if (const auto found = find_disagreement(reports, timeout_ms(), settings_.check_call_sites(), name_of)) {
+    count(Transition::desync);
+    interrupt(Code::kDesync, found->text, {}, now, effects);
+    return true;
+  }
+  if (now < next_log_) return false;
+  next_log_ = now + kWaitLogIntervalMs;
+  for (const WaitLine& line : describe_waits(reports, kWaitLogIntervalMs)) {
+    count(Transition::waits_logged);
+    log(Severity::kInfo, "round_waits", line.text, effects,
+        {{"rank", std::to_string(line.waiter.value)},
+         {"version", std::to_string(line.round.version.value)},
+         {"sequence", std::to_string(line.round.sequence.value)}});
+  }
+  log_finalize_wait(effects);
+  return false;
+}
+
+void TrackerMachine::log_finalize_wait(Effects& effects) {
+  std::size_t entered = 0, shown = 0;
+  std::string others;
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    const Member& m = members_[rank];
+    if (m.state == MemberState::kFinalizing) {
+      ++entered;
+    } else if (shown++ < kNamesInText) {
+      others += (others.empty() ? "" : ", ") + name(rank) + ", which has finished " +
+                std::to_string(m.rounds_finished) + " rounds";
+    }
+  }
+  if (entered == 0) return;
+  count(Transition::finalize_wait_logged);
+  log(Severity::kInfo, "finalize_waits",
+      std::to_string(entered) + " of " + std::to_string(members_.size()) + " ranks of job " + options_.job +
+          " wait in finalize for " + others + (shown > kNamesInText ? " and others" : ""),
+      effects);
+}
+
+void TrackerMachine::tick_running(TimeMs now, Effects& effects) {
+  if (unannounced_ < members_.size()) announce(now, effects);
+  if (find_silent(now, effects)) return;
+  if (!evidence_.empty()) {
+    if (now >= evidence_due_) return interrupt_by_evidence(now, effects);
+    arm(evidence_due_);
+  }
+  if (now >= next_repeat_) {
+    next_repeat_ = now + interval_ms();
+    if (find_desync(now, effects)) return;
+  }
+  arm(next_repeat_);
+}
+
+void TrackerMachine::tick_interrupted(TimeMs now, Effects& effects) {
+  const bool over = now >= since_ + timeout_ms();
+  const bool repeat = now >= next_repeat_;
+  if (repeat) next_repeat_ = now + interval_ms();
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    Member& m = members_[rank];
+    if (m.state != MemberState::kStopping) continue;
+    if (over) {
+      count(Transition::fenced);
+      m.state = MemberState::kGone;
+      log(Severity::kWarning, "fenced",
+          name(rank) + " did not answer the interrupt within " + seconds(timeout_ms()) +
+              ": it is fenced, and it is probably what has failed",
+          effects, {{"rank", std::to_string(rank)}});
+      effects.emplace_back(Drop{Incarnation(plan_.members(static_cast<int>(rank)).incarnation())});
+    } else if (repeat) {
+      count(Transition::interrupt_repeated);
+      send_interrupt(rank, effects);
+    }
+  }
+  if (over) return maybe_gather(now, effects);
+  arm(std::min(next_repeat_, since_ + timeout_ms()));
+}
+
+void TrackerMachine::tick_gathering(TimeMs now, Effects& effects) {
+  std::vector<std::string> silent;
+  for (const auto& [worker, w] : waiting_) {
+    if (now >= w.heard + timeout_ms()) silent.push_back(worker);
+  }
+  for (const std::string& worker : silent) {
+    count(Transition::waiting_lost);
+    const Waiting& w = waiting_.at(worker);
+    const Incarnation life(w.member.incarnation());
+    log(Severity::kWarning, "worker_lost",
+        "worker " + worker + " on host " + w.member.host_id() + " has not been heard for " + seconds(now - w.heard) +
+            " while it waited to join",
+        effects, {{"worker", worker}});
+    remove_waiting(worker);
+    retire(life);
+    effects.emplace_back(Drop{life});
+  }
+  maybe_plan(now, effects);
+  if (state_ != State::kGathering || waiting_.empty()) return;
+  if (now >= next_log_) {
+    count(Transition::gathering_logged);
+    next_log_ = now + kWaitLogIntervalMs;
+    std::string missing;
+    for (const std::string& worker : missing_workers()) missing += (missing.empty() ? "" : ", ") + worker;
+    log(Severity::kInfo, "waiting_for_workers",
+        "job " + options_.job + " waits for " + std::to_string(settings_.world_size() - waiting_.size()) + " of its " +
+            std::to_string(settings_.world_size()) + " workers" + (missing.empty() ? "" : ": " + missing),
+        effects);
+  }
+  arm(next_log_);
+  for (const auto& [worker, w] : waiting_) arm(w.heard + timeout_ms());
+}
+
+TrackerMachine::View TrackerMachine::view(TimeMs now) const {
+  View v;
+  v.state = state_;
+  v.epoch = epoch_;
+  v.world_size = settings_.world_size();
+  v.last_interrupt = last_interrupt_;
+  v.interrupts = interrupts_;
+  v.joins = joins_;
+  v.refusals = refusals_;
+  const auto add_waiting = [&](Rank rank, const Waiting& w) {
+    v.members.push_back({rank,
+                         w.member.worker_id(),
+                         w.member.host_id(),
+                         Incarnation(w.member.incarnation()),
+                         true,
+                         now - w.heard,
+                         0,
+                         0,
+                         w.attempt,
+                         {}});
+  };
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    const Rank rank(static_cast<std::int32_t>(i));
+    const wire::Member& planned_member = plan_.members(static_cast<int>(i));
+    if (const auto w = waiting_.find(planned_member.worker_id()); w != waiting_.end()) {
+      add_waiting(rank, w->second);
+      continue;
+    }
+    const Member& m = members_[i];
+    const bool alive = m.state != MemberState::kGone && !m.silent;
+    v.members.push_back({rank, planned_member.worker_id(), planned_member.host_id(),
+                         Incarnation(alive ? planned_member.incarnation() : 0), alive, now - m.heard, m.rounds_finished,
+                         m.bytes_moved, m.attempt, m.rounds});
+  }
+  for (const auto& [worker, w] : waiting_) {
+    if (!planned() || w.candidate) add_waiting(kNoRank, w);
+  }
+  return v;
+}
+
+void TrackerMachine::check_invariants() const {
+  const bool has_plan = state_ != State::kFinished && planned();
+  WARREN_CHECK(epoch_ == persisted_epoch_, "no epoch exists that the journal does not hold");
+  WARREN_CHECK(Epoch(plan_.epoch()) <= epoch_ && Epoch(interrupt_.epoch()) <= epoch_, "epochs only rise (I6)");
+  WARREN_CHECK(members_.size() == (has_plan ? settings_.world_size() : 0), "a plan has every member");
+  WARREN_CHECK(rank_by_incarnation_.size() == members_.size(), "a rank has one life (I6)");
+  WARREN_CHECK(place_by_worker_.size() == members_.size(), "a worker has one place");
+  WARREN_CHECK(waiting_.size() == waiting_by_incarnation_.size(), "a worker waits in one life");
+  WARREN_CHECK(waiting_.size() <= settings_.world_size(), "nobody waits beyond the world's size (I8)");
+  for (const auto& [life, worker] : waiting_by_incarnation_) {
+    const auto found = waiting_.find(worker);
+    WARREN_CHECK(found != waiting_.end() && found->second.member.incarnation() == life.value, "indexes agree");
+    WARREN_CHECK(!rank_by_incarnation_.contains(life), "no life joins twice (I6)");
+    WARREN_CHECK(!retired_.contains(life), "no life comes back (I6)");
+    WARREN_CHECK(found->second.candidate == (planned() && !place_by_worker_.contains(worker)),
+                 "candidates have no place");
+  }
+  for (const auto& [life, rank] : rank_by_incarnation_) {
+    WARREN_CHECK(plan_.members(static_cast<int>(rank)).incarnation() == life.value, "indexes agree");
+  }
+  WARREN_CHECK(!planned() || candidates() <= free_places().size(), "nobody waits for a place that is taken");
+  for (const Member& m : members_) {
+    switch (state_) {
+      case State::kRunning:
+        WARREN_CHECK(m.state == MemberState::kActive || m.state == MemberState::kFinalizing,
+                     "an epoch in force is whole");
+        break;
+      case State::kInterrupted:
+        WARREN_CHECK(m.state == MemberState::kStopping || m.state == MemberState::kGone, "all stop");
+        break;
+      default: WARREN_CHECK(m.state == MemberState::kGone, "who gathers has nobody running");
+    }
+  }
+  WARREN_CHECK(
+      state_ != State::kRunning || (Epoch(plan_.epoch()) == epoch_ && waiting_.empty() && interrupt_.epoch() == 0),
+      "a plan in force is the newest epoch's");
+  WARREN_CHECK(state_ == State::kFinished || deadline_.has_value() || (state_ == State::kGathering && waiting_.empty()),
+               "every wait has a deadline (I7)");
+  WARREN_CHECK(retired_.size() == retired_order_.size() && retired_.size() <= kMaxRetired,
+               "what is remembered is bounded (I8)");
+}
+
+}  // namespace warren

@@ -1,0 +1,509 @@
+// What messages do to a job. How epochs begin and end is in tracker_epochs.cc.
+#include "recovery/tracker_machine.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "recovery/codec.h"
+#include "recovery/limits.h"
+#include "recovery/tracker_transitions.h"
+
+namespace warren {
+
+using tracker_effect::Drop;
+using tracker_effect::Send;
+
+namespace {
+constexpr const char* kTransitionNames[] = {
+#define WARREN_X(name) #name,
+    WARREN_TRACKER_TRANSITIONS(WARREN_X)
+#undef WARREN_X
+};
+
+// Links break at both ends and in numbers when a process dies, and its Leave may be on its way: evidence is collected
+// for this long before a rank is named.
+constexpr std::int64_t kEvidenceMs = 100;
+constexpr std::size_t kMaxEvidence = 256;
+constexpr std::size_t kMinRetired = 256;
+
+std::string worker_on_host(const std::string& worker_id, const std::string& host_id) {
+  return "worker " + worker_id + " on host " + host_id;
+}
+
+std::string list(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+// Field by field, so that nothing but what was validated is kept.
+wire::JobSettings copy_of(const wire::JobSettings& from) {
+  wire::JobSettings s;
+  s.set_world_size(from.world_size());
+  s.set_round_timeout_ms(from.round_timeout_ms());
+  s.set_algorithm(from.algorithm());
+  s.set_chunk_bytes(from.chunk_bytes());
+  s.set_streams(from.streams());
+  s.set_checksums(from.checksums());
+  s.set_check_call_sites(from.check_call_sites());
+  return s;
+}
+}  // namespace
+
+std::span<const char* const> TrackerMachine::transition_names() {
+  return kTransitionNames;
+}
+
+TrackerMachine::TrackerMachine(Options options)
+    : options_(std::move(options)), transitions_(std::size(kTransitionNames), 0) {
+  WARREN_CHECK(options_.planner != nullptr && options_.self.value != 0, "planner and incarnation are given");
+}
+
+Result<TrackerMachine> TrackerMachine::make(Options options, std::string_view persisted, TimeMs now) {
+  TrackerMachine machine(std::move(options));
+  machine.since_ = machine.next_log_ = now;
+  if (persisted.empty()) return machine;
+  const std::string what = "the journal's record of job " + machine.options_.job;
+  const std::string remedy =
+      "; remove it from the journal to begin the job anew, or use the journal that belongs to it";
+  wire::JobRecord record;
+  if (persisted.size() > limits::kMaxControlMessageBytes ||
+      !record.ParseFromArray(persisted.data(), static_cast<int>(persisted.size()))) {
+    return Status(Code::kCorrupt, what + " cannot be read" + remedy);
+  }
+  if (Status s = validate(record); !s.ok()) return s.because_of_this(Code::kCorrupt, what + " is damaged" + remedy);
+  if (record.job() != machine.options_.job) {
+    return Status(Code::kCorrupt, what + " is that of job " + record.job() + remedy);
+  }
+  machine.restore(record, now);
+  return machine;
+}
+
+void TrackerMachine::restore(const wire::JobRecord& record, TimeMs now) {
+  epoch_ = persisted_epoch_ = Epoch(record.epoch());
+  settings_ = record.settings();
+  settings_from_ = record.settings_from();
+  arm(now + interval_ms());
+  next_repeat_ = now + interval_ms();
+  next_log_ = now + kWaitLogIntervalMs;
+  if (record.finished()) {
+    count(Transition::restored_finished);
+    state_ = State::kFinished;
+    return;
+  }
+  plan_ = record.plan();
+  interrupt_ = record.interrupt();
+  last_interrupt_ = interrupt_.reason();
+  state_ = record.has_interrupt() ? State::kInterrupted : State::kRunning;
+  count(record.has_interrupt() ? Transition::restored_interrupted : Transition::restored_running);
+  members_.resize(static_cast<std::size_t>(plan_.members_size()));
+  unannounced_ = members_.size();
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    const wire::Member& m = plan_.members(static_cast<int>(rank));
+    members_[rank].state = record.has_interrupt() ? MemberState::kStopping : MemberState::kActive;
+    members_[rank].heard = now;
+    rank_by_incarnation_[Incarnation(m.incarnation())] = rank;
+    place_by_worker_[m.worker_id()] = rank;
+  }
+  for (const std::uint32_t rank : record.finalized()) {
+    Member& m = members_[rank];
+    // It was silent already; after an interrupt nothing is to be expected of it either.
+    m.state = record.has_interrupt() ? MemberState::kGone : MemberState::kFinalizing;
+    m.silent = true;
+  }
+}
+
+void TrackerMachine::on_message(const wire::Envelope& e, TimeMs now, Effects& effects) {
+  const Incarnation who(e.sender());
+  if (e.job() != options_.job || who.value == 0) return count(Transition::out_of_turn);
+  if (const auto rank = rank_of(who)) {
+    Member& m = members_[*rank];
+    if (m.state != MemberState::kGone) m.heard = now;
+  } else if (const auto waiting = waiting_by_incarnation_.find(who); waiting != waiting_by_incarnation_.end()) {
+    waiting_.at(waiting->second).heard = now;
+  }
+  switch (e.body_case()) {
+    case wire::Envelope::kJoin: return on_join(who, e.join(), now, effects);
+    case wire::Envelope::kHeartbeat: return on_heartbeat(who, e.heartbeat(), now, effects);
+    case wire::Envelope::kLinkBroken: return on_link_broken(who, e.link_broken(), now, effects);
+    case wire::Envelope::kRoundFailed: return on_round_failed(who, e.round_failed(), now, effects);
+    case wire::Envelope::kStopped: return on_stopped(who, e.stopped(), now, effects);
+    case wire::Envelope::kLeave: return on_leave(who, e.leave(), now, effects);
+    default: return count(Transition::out_of_turn);
+  }
+}
+
+void TrackerMachine::on_join(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects) {
+  if (state_ == State::kFinished) {
+    count(Transition::join_refused_finished);
+    return refuse(who, Code::kClosed, "job " + options_.job + " is finished; start a new one under another name",
+                  effects);
+  }
+  if (const auto rank = rank_of(who)) {
+    switch (members_[*rank].state) {
+      case MemberState::kActive:
+      case MemberState::kFinalizing: count(Transition::plan_repeated); return send_plan(*rank, effects);
+      case MemberState::kStopping: count(Transition::interrupt_repeated); return send_interrupt(*rank, effects);
+      case MemberState::kGone: return refuse_stale(who, effects);
+    }
+  }
+  if (waiting_by_incarnation_.contains(who)) {
+    count(Transition::join_repeated);
+    return send_welcome(who, effects);
+  }
+  if (retired_.contains(who)) return refuse_stale(who, effects);
+  if (settings_.world_size() == 0) {
+    count(Transition::settings_taken);
+    settings_ = copy_of(join.settings());
+    settings_from_ = worker_on_host(join.worker_id(), join.host_id());
+  } else if (const std::string difference = differing_setting(join.settings()); !difference.empty()) {
+    count(Transition::settings_refused);
+    log(Severity::kWarning, "settings_refused",
+        worker_on_host(join.worker_id(), join.host_id()) + " was refused: " + difference, effects,
+        {{"worker", join.worker_id()}});
+    return refuse(who, Code::kRefused, difference + "; give all workers of a job the same settings", effects);
+  }
+  if (state_ == State::kRunning) return join_running(who, join, now, effects);
+  join_gathering(who, join, now, effects);
+}
+
+std::string TrackerMachine::differing_setting(const wire::JobSettings& s) const {
+  const auto differ = [&](std::string_view what, const std::string& theirs, const std::string& ours) {
+    return std::string(what) + " " + theirs + " is not the job's " + ours + ", which " + settings_from_ + " set";
+  };
+  const auto number = [](auto v) { return std::to_string(v); };
+  const auto yes = [](bool v) { return std::string(v ? "on" : "off"); };
+  if (s.world_size() != settings_.world_size()) {
+    return differ("world size", number(s.world_size()), number(settings_.world_size()));
+  }
+  if (s.round_timeout_ms() != settings_.round_timeout_ms()) {
+    return differ("round timeout in ms", number(s.round_timeout_ms()), number(settings_.round_timeout_ms()));
+  }
+  if (s.algorithm() != settings_.algorithm()) return differ("algorithm", s.algorithm(), settings_.algorithm());
+  if (s.chunk_bytes() != settings_.chunk_bytes()) {
+    return differ("chunk bytes", number(s.chunk_bytes()), number(settings_.chunk_bytes()));
+  }
+  if (s.streams() != settings_.streams()) return differ("streams", number(s.streams()), number(settings_.streams()));
+  if (s.checksums() != settings_.checksums()) {
+    return differ("checksums", yes(s.checksums()), yes(settings_.checksums()));
+  }
+  if (s.check_call_sites() != settings_.check_call_sites()) {
+    return differ("check of call sites", yes(s.check_call_sites()), yes(settings_.check_call_sites()));
+  }
+  return {};
+}
+
+void TrackerMachine::join_running(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects) {
+  const auto place = place_of(join.worker_id());
+  if (!place) {
+    count(Transition::join_refused_full);
+    return refuse(who, Code::kRefused,
+                  "job " + options_.job + " has all its " + std::to_string(members_.size()) + " workers and " +
+                      join.worker_id() + " is none of them; start fewer workers, or use another job name",
+                  effects);
+  }
+  Member& old = members_[*place];
+  if (old.state == MemberState::kFinalizing) {
+    // The program of this rank has ended; a new life would run it from its beginning, alone.
+    count(Transition::join_refused_finalizing);
+    return refuse(who, Code::kClosed,
+                  name(*place) + " has finalized in an earlier life and job " + options_.job +
+                      " ends when the other ranks have; do not start it again",
+                  effects);
+  }
+  count(Transition::join_replaced_member);
+  const Incarnation old_life(plan_.members(static_cast<int>(*place)).incarnation());
+  old.state = MemberState::kGone;
+  interrupt(Code::kPeerLost,
+            name(*place) +
+                " was started again while its previous life was a member (if it was not, two processes use "
+                "this worker id)",
+            {static_cast<std::uint32_t>(*place)}, now, effects);
+  refuse(
+      old_life, Code::kClosed,
+      "a newer life of " + name(*place) + " has joined; if that is not meant, give each process a worker id of its own",
+      effects);
+  join_gathering(who, join, now, effects);
+}
+
+void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects) {
+  const std::string& worker = join.worker_id();
+  const auto place = place_of(worker);
+  if (const auto found = waiting_.find(worker); found != waiting_.end()) {
+    count(Transition::join_replaced_waiting);
+    const Incarnation old_life(found->second.member.incarnation());
+    remove_waiting(worker);
+    retire(old_life);
+    refuse(old_life, Code::kClosed,
+           "a newer life of worker " + worker +
+               " has joined; if that is not meant, give each process a worker id of its own",
+           effects);
+  }
+  const bool candidate = planned() && !place;
+  if (candidate && candidates() >= free_places().size()) {
+    count(Transition::join_refused_no_place);
+    return refuse(who, Code::kRefused,
+                  "no place in job " + options_.job + " for worker " + worker + ": " +
+                      (free_places().empty() ? "all its workers are there"
+                                             : "others wait for the places of " + list(missing_workers())) +
+                      "; start fewer workers, or use another job name",
+                  effects);
+  }
+  Waiting w;
+  w.member.set_incarnation(who.value);
+  w.member.set_worker_id(worker);
+  w.member.set_host_id(join.host_id());
+  w.member.set_domain_id(join.domain_id());
+  for (const wire::Endpoint& from : join.endpoints()) {
+    wire::Endpoint& to = *w.member.add_endpoints();
+    to.set_address(from.address());
+    to.set_port(from.port());
+  }
+  w.attempt = join.attempt();
+  w.arrival = ++arrivals_;
+  w.heard = now;
+  w.candidate = candidate;
+  if (waiting_.empty()) next_log_ = std::max(next_log_, now + kWaitLogIntervalMs);
+  waiting_.insert_or_assign(worker, std::move(w));
+  waiting_by_incarnation_[who] = worker;
+  ++joins_;
+  arm(now + interval_ms());
+  count(candidate ? Transition::join_candidate : place ? Transition::join_returned : Transition::join_taken);
+  log(Severity::kInfo, "worker_joined",
+      worker_on_host(worker, join.host_id()) + " joined job " + options_.job + ", which has " +
+          std::to_string(waiting_.size()) + " of " + std::to_string(settings_.world_size()) + " workers" +
+          (candidate ? "; it waits for the place of a worker that does not come back" : "") +
+          (join.attempt() == 0 ? "" : " (started again " + std::to_string(join.attempt()) + " times)"),
+      effects, {{"worker", worker}});
+  send_welcome(who, effects);
+  if (place && members_[*place].state == MemberState::kStopping) {
+    // A new life of a worker says that the old one has stopped.
+    count(Transition::join_while_stopping);
+    members_[*place].state = MemberState::kGone;
+  }
+  refuse_surplus_candidates(effects);
+  if (state_ == State::kInterrupted) maybe_gather(now, effects);
+  if (state_ == State::kGathering) maybe_plan(now, effects);
+}
+
+void TrackerMachine::refuse_surplus_candidates(Effects& effects) {
+  while (candidates() > free_places().size()) {
+    const Waiting* last = nullptr;
+    for (const auto& [id, w] : waiting_) {
+      if (w.candidate && (last == nullptr || w.arrival > last->arrival)) last = &w;
+    }
+    count(Transition::candidate_displaced);
+    const Incarnation who(last->member.incarnation());
+    const std::string worker = last->member.worker_id();
+    remove_waiting(worker);
+    retire(who);
+    refuse(who, Code::kRefused,
+           "no place in job " + options_.job + " for worker " + worker + ": the workers it waited to replace are back",
+           effects);
+  }
+}
+
+void TrackerMachine::remove_waiting(const std::string& worker_id) {
+  const auto found = waiting_.find(worker_id);
+  waiting_by_incarnation_.erase(Incarnation(found->second.member.incarnation()));
+  waiting_.erase(found);
+  if (waiting_.empty() && !planned()) {
+    // Nobody is left who wanted these settings.
+    count(Transition::settings_forgotten);
+    settings_.Clear();
+    settings_from_.clear();
+  }
+}
+
+void TrackerMachine::on_heartbeat(Incarnation who, const wire::Heartbeat& h, TimeMs, Effects& effects) {
+  const auto rank = rank_of(who);
+  if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
+  Member& m = members_[*rank];
+  if (m.state != MemberState::kActive) return count(Transition::out_of_turn);
+  if (h.epoch() < plan_.epoch()) {
+    count(Transition::plan_repeated);
+    return send_plan(*rank, effects);
+  }
+  if (h.epoch() > plan_.epoch()) return count(Transition::out_of_turn);
+  count(Transition::heartbeat);
+  m.rounds_finished = h.rounds_finished();
+  m.bytes_moved = h.bytes_moved();
+  m.rounds.assign(h.rounds().begin(), h.rounds().end());
+  wire::Envelope e = envelope_to(who);
+  e.mutable_heartbeat_reply()->set_beat(h.beat());
+  effects.emplace_back(Send{who, std::move(e)});
+}
+
+void TrackerMachine::on_link_broken(Incarnation who, const wire::LinkBroken& b, TimeMs now, Effects& effects) {
+  const auto rank = rank_of(who);
+  if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
+  const std::size_t peer = b.peer();
+  if (members_[*rank].state != MemberState::kActive || b.epoch() != plan_.epoch() || peer >= members_.size() ||
+      peer == *rank || plan_.members(static_cast<int>(peer)).incarnation() != b.peer_incarnation()) {
+    return count(Transition::out_of_turn);
+  }
+  if (members_[peer].state == MemberState::kFinalizing) return count(Transition::link_broken_to_finalizing);
+  const bool known = std::any_of(evidence_.begin(), evidence_.end(),
+                                 [&](const Evidence& e) { return e.reporter == *rank && e.peer == peer; });
+  if (known || evidence_.size() == kMaxEvidence) return count(Transition::link_broken_repeated);
+  count(Transition::link_broken);
+  log(Severity::kWarning, "link_broken", name(*rank) + " lost its link to " + name(peer) + ": " + b.evidence(), effects,
+      {{"rank", std::to_string(*rank)}, {"peer", std::to_string(peer)}});
+  if (evidence_.empty()) {
+    evidence_due_ = now + std::min(kEvidenceMs, interval_ms());
+    arm(evidence_due_);
+  }
+  evidence_.push_back({*rank, peer, b.evidence()});
+}
+
+void TrackerMachine::on_round_failed(Incarnation who, const wire::RoundFailed& f, TimeMs now, Effects& effects) {
+  const auto rank = rank_of(who);
+  if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
+  if (members_[*rank].state != MemberState::kActive || f.epoch() != plan_.epoch()) {
+    return count(Transition::out_of_turn);
+  }
+  count(Transition::round_failed);
+  const auto code = static_cast<Code>(f.code());
+  interrupt(code, name(*rank) + " reports: " + f.reason(), {}, now, effects);
+}
+
+void TrackerMachine::on_stopped(Incarnation who, const wire::Stopped& s, TimeMs now, Effects& effects) {
+  const auto rank = rank_of(who);
+  if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
+  if (members_[*rank].state != MemberState::kStopping || s.epoch() != epoch_.value) {
+    return count(Transition::out_of_turn);
+  }
+  count(Transition::stopped);
+  members_[*rank].state = MemberState::kGone;
+  log(Severity::kInfo, "worker_stopped", name(*rank) + " has stopped", effects, {{"rank", std::to_string(*rank)}});
+  effects.emplace_back(Drop{who});
+  maybe_gather(now, effects);
+}
+
+void TrackerMachine::on_leave(Incarnation who, const wire::Leave& l, TimeMs now, Effects& effects) {
+  if (l.finalize()) return on_finalize(who, l, now, effects);
+  if (const auto waiting = waiting_by_incarnation_.find(who); waiting != waiting_by_incarnation_.end()) {
+    count(Transition::waiting_left);
+    const std::string worker = waiting->second;
+    log(Severity::kWarning, "worker_left",
+        "worker " + worker + " left before the job was complete" + (l.reason().empty() ? "" : ": " + l.reason()),
+        effects, {{"worker", worker}});
+    remove_waiting(worker);
+    retire(who);
+    effects.emplace_back(Drop{who});
+    return;
+  }
+  const auto rank = rank_of(who);
+  if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
+  Member& m = members_[*rank];
+  if (m.state == MemberState::kFinalizing) return count(Transition::out_of_turn);
+  const bool stopping = m.state == MemberState::kStopping;
+  count(stopping ? Transition::stopped_by_leave : Transition::member_left);
+  m.state = MemberState::kGone;
+  if (stopping) {
+    maybe_gather(now, effects);
+  } else {
+    interrupt(Code::kPeerLost,
+              name(*rank) + " left without finalizing" + (l.reason().empty() ? "" : " (" + l.reason() + ")"),
+              {static_cast<std::uint32_t>(*rank)}, now, effects);
+  }
+  effects.emplace_back(Drop{who});
+}
+
+void TrackerMachine::on_finalize(Incarnation who, const wire::Leave& l, TimeMs now, Effects& effects) {
+  if (state_ == State::kFinished) {
+    if (l.epoch() != epoch_.value) return refuse_stale(who, effects);
+    count(Transition::finished_repeated);
+    return send_finished(who, effects);
+  }
+  const auto rank = rank_of(who);
+  if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
+  Member& m = members_[*rank];
+  if (m.state == MemberState::kStopping || l.epoch() != plan_.epoch()) return count(Transition::out_of_turn);
+  const bool again = m.state == MemberState::kFinalizing;
+  count(again ? Transition::finalize_repeated : Transition::finalize_entered);
+  if (!again) {
+    m.state = MemberState::kFinalizing;
+    m.rounds.clear();
+    log(Severity::kInfo, "finalizing", name(*rank) + " has called finalize", effects,
+        {{"rank", std::to_string(*rank)}});
+  }
+  if (std::all_of(members_.begin(), members_.end(),
+                  [](const Member& member) { return member.state == MemberState::kFinalizing; })) {
+    return finish(now, effects);
+  }
+  // So that it knows that somebody listens.
+  wire::Envelope e = envelope_to(who);
+  e.mutable_heartbeat_reply()->set_beat(0);
+  effects.emplace_back(Send{who, std::move(e)});
+}
+
+void TrackerMachine::retire(Incarnation who) {
+  if (!retired_.insert(who).second) return;
+  const std::size_t limit = std::max<std::size_t>(kMinRetired, 4 * std::size_t{settings_.world_size()});
+  if (retired_order_.size() < limit) {
+    retired_order_.push_back(who);
+    return;
+  }
+  retired_next_ %= retired_order_.size();
+  retired_.erase(retired_order_[retired_next_]);
+  retired_order_[retired_next_++] = who;
+}
+
+void TrackerMachine::refuse(Incarnation who, Code code, const std::string& reason, Effects& effects) {
+  ++refusals_;
+  wire::Envelope e = envelope_to(who);
+  e.mutable_refused()->set_code(static_cast<std::uint32_t>(code));
+  e.mutable_refused()->set_reason(wire_text(reason));
+  effects.emplace_back(Send{who, std::move(e)});
+  effects.emplace_back(Drop{who});
+}
+
+void TrackerMachine::refuse_stale(Incarnation who, Effects& effects) {
+  count(Transition::stale_life);
+  refuse(who, Code::kClosed,
+         state_ == State::kFinished
+             ? "job " + options_.job + " is finished"
+             : "this life is not a member of job " + options_.job +
+                   ": its epoch was ended, or it was silent for longer than the round timeout; join again",
+         effects);
+}
+
+std::optional<std::size_t> TrackerMachine::rank_of(Incarnation who) const {
+  const auto found = rank_by_incarnation_.find(who);
+  return found == rank_by_incarnation_.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::optional<std::size_t> TrackerMachine::place_of(const std::string& worker_id) const {
+  const auto found = place_by_worker_.find(worker_id);
+  return found == place_by_worker_.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::vector<std::size_t> TrackerMachine::free_places() const {
+  std::vector<std::size_t> ranks;
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    if (!waiting_.contains(plan_.members(static_cast<int>(rank)).worker_id())) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+std::size_t TrackerMachine::candidates() const {
+  return static_cast<std::size_t>(
+      std::count_if(waiting_.begin(), waiting_.end(), [](const auto& w) { return w.second.candidate; }));
+}
+
+std::vector<std::string> TrackerMachine::missing_workers() const {
+  std::vector<std::string> names;
+  for (const std::size_t rank : free_places()) {
+    if (names.size() == kMaxMissingNames) break;
+    names.push_back(plan_.members(static_cast<int>(rank)).worker_id());
+  }
+  return names;
+}
+
+std::string TrackerMachine::name(std::size_t rank) const {
+  const wire::Member& m = plan_.members(static_cast<int>(rank));
+  return "rank " + std::to_string(rank) + " (" + worker_on_host(m.worker_id(), m.host_id()) + ")";
+}
+
+}  // namespace warren

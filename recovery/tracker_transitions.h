@@ -1,0 +1,69 @@
+// The transitions of the tracker's machine; for its own sources.
+#pragma once
+
+#include "recovery/tracker_machine.h"
+
+namespace warren {
+
+// NAME, in the order of transition_names().
+#define WARREN_TRACKER_TRANSITIONS(X) \
+  X(restored_running)                 \
+  X(restored_interrupted)             \
+  X(restored_finished)                \
+  X(settings_taken)                   \
+  X(settings_forgotten)               \
+  X(settings_refused)                 \
+  X(join_taken)                       \
+  X(join_returned)                    \
+  X(join_candidate)                   \
+  X(join_repeated)                    \
+  X(join_replaced_waiting)            \
+  X(join_replaced_member)             \
+  X(join_while_stopping)              \
+  X(join_refused_full)                \
+  X(join_refused_no_place)            \
+  X(join_refused_finalizing)          \
+  X(join_refused_finished)            \
+  X(candidate_displaced)              \
+  X(candidate_placed)                 \
+  X(waiting_lost)                     \
+  X(waiting_left)                     \
+  X(planned)                          \
+  X(plan_repeated)                    \
+  X(plan_paced)                       \
+  X(heartbeat)                        \
+  X(member_silent)                    \
+  X(member_left)                      \
+  X(finalized_silent)                 \
+  X(link_broken)                      \
+  X(link_broken_repeated)             \
+  X(link_broken_to_finalizing)        \
+  X(evidence_of_one_link)             \
+  X(evidence_against_one_rank)        \
+  X(round_failed)                     \
+  X(desync)                           \
+  X(interrupted)                      \
+  X(interrupt_repeated)               \
+  X(stopped)                          \
+  X(stopped_by_leave)                 \
+  X(fenced)                           \
+  X(gathering_again)                  \
+  X(finalize_entered)                 \
+  X(finalize_repeated)                \
+  X(finished)                         \
+  X(finished_repeated)                \
+  X(forgotten)                        \
+  X(stale_life)                       \
+  X(out_of_turn)                      \
+  X(slept)                            \
+  X(waits_logged)                     \
+  X(finalize_wait_logged)             \
+  X(gathering_logged)
+
+enum class TrackerMachine::Transition : std::uint8_t {
+#define WARREN_X(name) name,
+  WARREN_TRACKER_TRANSITIONS(WARREN_X)
+#undef WARREN_X
+};
+
+}  // namespace warren
