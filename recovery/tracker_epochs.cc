@@ -382,7 +382,7 @@ void TrackerMachine::excuse_own_sleep(TimeMs now, Effects& effects) {
   count(Transition::slept);
   log(Severity::kWarning, "tracker_slept",
       "the tracker was held up for " + seconds(now - *deadline_) + "; its workers are given time to be heard", effects);
-  const TimeMs excused = now + std::min<std::int64_t>(2 * interval_ms() - timeout_ms(), 0);
+  const TimeMs excused = now + (2 * interval_ms() - timeout_ms());
   for (Member& m : members_) m.heard = std::max(m.heard, excused);
   for (auto& [worker, w] : waiting_) w.heard = std::max(w.heard, excused);
   if (state_ == State::kInterrupted) since_ = std::max(since_, excused);
@@ -523,6 +523,7 @@ void TrackerMachine::tick_gathering(TimeMs now, Effects& effects) {
     retire(life);
     effects.emplace_back(Drop{life});
   }
+  if (!silent.empty()) forget_unused_settings();
   maybe_plan(now, effects);
   if (state_ != State::kGathering || waiting_.empty()) return;
   if (now >= next_log_) {

@@ -84,7 +84,7 @@ void TrackerMachine::restore(const wire::JobRecord& record, TimeMs now) {
   settings_ = record.settings();
   settings_from_ = record.settings_from();
   arm(now + interval_ms());
-  next_repeat_ = now + interval_ms();
+  next_repeat_ = now + (record.finished() ? timeout_ms() : interval_ms());
   next_log_ = now + kWaitLogIntervalMs;
   if (record.finished()) {
     count(Transition::restored_finished);
@@ -218,7 +218,7 @@ void TrackerMachine::join_running(Incarnation who, const wire::Join& join, TimeM
             name(*place) +
                 " was started again while its previous life was a member (if it was not, two processes use "
                 "this worker id)",
-            {static_cast<std::uint32_t>(*place)}, now, effects);
+            {}, now, effects);
   refuse(
       old_life, Code::kClosed,
       "a newer life of " + name(*place) + " has joined; if that is not meant, give each process a worker id of its own",
@@ -307,12 +307,14 @@ void TrackerMachine::remove_waiting(const std::string& worker_id) {
   const auto found = waiting_.find(worker_id);
   waiting_by_incarnation_.erase(Incarnation(found->second.member.incarnation()));
   waiting_.erase(found);
-  if (waiting_.empty() && !planned()) {
-    // Nobody is left who wanted these settings.
-    count(Transition::settings_forgotten);
-    settings_.Clear();
-    settings_from_.clear();
-  }
+}
+
+void TrackerMachine::forget_unused_settings() {
+  if (!waiting_.empty() || planned()) return;
+  // Nobody is left who wanted them.
+  count(Transition::settings_forgotten);
+  settings_.Clear();
+  settings_from_.clear();
 }
 
 void TrackerMachine::on_heartbeat(Incarnation who, const wire::Heartbeat& h, TimeMs, Effects& effects) {
@@ -389,6 +391,7 @@ void TrackerMachine::on_leave(Incarnation who, const wire::Leave& l, TimeMs now,
         "worker " + worker + " left before the job was complete" + (l.reason().empty() ? "" : ": " + l.reason()),
         effects, {{"worker", worker}});
     remove_waiting(worker);
+    forget_unused_settings();
     retire(who);
     effects.emplace_back(Drop{who});
     return;

@@ -168,6 +168,7 @@ class TrackerMachine {
   [[nodiscard]] std::string differing_setting(const wire::JobSettings& settings) const;
   void refuse_surplus_candidates(Effects& effects);
   void remove_waiting(const std::string& worker_id);
+  void forget_unused_settings();
   void maybe_plan(TimeMs now, Effects& effects);
   void make_plan(const std::map<std::string, Rank>& ranks, TimeMs now, Effects& effects);
   void announce(TimeMs now, Effects& effects);

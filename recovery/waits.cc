@@ -146,8 +146,8 @@ std::vector<WaitLine> describe_waits(std::span<const RankReport> reports, std::i
     std::string text = "rank " + std::to_string(found.waiter->rank.value) + " waits for " + target + " in " +
                        to_string(round) + " since " + seconds(found.round->waited_ms());
     if (found.waiters > 1) {
-      text += " (as do " + std::to_string(found.waiters - 1) + " more " + (found.waiters == 2 ? "rank" : "ranks") +
-              " in this round)";
+      text += (found.waiters == 2 ? " (as does " : " (as do ") + std::to_string(found.waiters - 1) + " more " +
+              (found.waiters == 2 ? "rank" : "ranks") + " in this round)";
     }
     text += "; " + target + (found.target->heard_lately ? " is alive" : " has missed heartbeats") +
             " and has finished " + std::to_string(found.target->rounds_finished) + " rounds";
