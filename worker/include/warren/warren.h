@@ -1,0 +1,821 @@
+// Warren's C++ interface: collectives over the ranks of a job.
+//
+//   warren::Communicator comm = warren::Communicator::create();    // settings from WARREN_* variables
+//   auto sum = comm.allreduce(std::vector<int>{1, 2, 3});          // the sum over all ranks, on all ranks
+//   comm.finalize();
+//
+// Header-only, over the C interface in c_api.h, whose rules hold here:
+//
+// Elements. `Element` is any integer of 8, 32 or 64 bits, std::byte (as u8), float, double, warren::float16 or
+// warren::bfloat16. Buffers are contiguous ranges (std::span, std::vector, std::array, …) aligned as their type is, and
+// all sizes are in elements. Input and output must not overlap; a single std::span argument is reduced in place. Zero
+// elements are allowed.
+//
+// Agreement. All ranks of a communicator make the same collective calls in the same order, with equal sizes, types,
+// operations and roots, and from the same place in the program (Options::ignore_call_sites lifts the last). Ranks that
+// disagree get Error with ErrorCode::desync, never a wrong number.
+//
+// Errors. Every function that talks to other ranks throws Error. After a failure outputs are undefined. Sizes that
+// cannot be right are found before anything is sent (ErrorCode::invalid_argument).
+//
+// Results. Integers wrap; an average of integers rounds toward zero; f16 and bf16 are accumulated in f32; min and max
+// give NaN if any input is NaN. Results are the same bits on all ranks.
+//
+// Threads. One thread at a time may use a communicator and those split from it, handles included; another may take over
+// if the two synchronize. Communicators from different create() calls are independent. After fork() the child must not
+// use those of its parent.
+//
+// Collectives are always inlined: the library names a call by the address that it returns to, which has to lie in your
+// code for it to tell one call from another.
+#ifndef WARREN_WARREN_H_
+#define WARREN_WARREN_H_
+
+#include <array>
+#include <bit>
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <ranges>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "warren/c_api.h"
+
+namespace warren {
+
+// What a caller can do about a failure.
+enum class ErrorCode : int {
+  invalid_argument = WARREN_INVALID_ARGUMENT,  // change the call or the setting
+  unavailable = WARREN_UNAVAILABLE,            // nobody answers, or a resource is missing: look at it and try again
+  refused = WARREN_REFUSED,                    // the tracker or a peer said no: secret, job, version, world size
+  timeout = WARREN_TIMEOUT,
+  peer_lost = WARREN_PEER_LOST,  // a rank is gone: destroy the communicator and create a new one to join again
+  desync = WARREN_DESYNC,        // ranks called different things: fix the program
+  closed = WARREN_CLOSED,        // finalized, destroyed, moved from, forked or fenced
+  exhausted = WARREN_EXHAUSTED,  // a limit was reached; the message names it
+  corrupt = WARREN_CORRUPT,      // bytes do not match their checksum or format
+  internal = WARREN_INTERNAL,
+};
+
+// what() is the whole chain of causes: which rank, peer and round, and what to do.
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorCode code, const std::string& what) : std::runtime_error(what), code_(code) {}
+  [[nodiscard]] ErrorCode code() const noexcept { return code_; }
+
+ private:
+  ErrorCode code_;
+};
+
+enum class Op : int {
+  sum = WARREN_SUM,
+  product = WARREN_PRODUCT,
+  min = WARREN_MIN,
+  max = WARREN_MAX,
+  bit_and = WARREN_BIT_AND,  // integers only
+  bit_or = WARREN_BIT_OR,
+  bit_xor = WARREN_BIT_XOR,
+  average = WARREN_AVERAGE,
+};
+
+// A 16-bit float as IEEE 754 has it: 5 exponent bits, 10 of fraction. For storage: arithmetic happens in float.
+struct float16 {
+  std::uint16_t bits;
+
+  float16() = default;
+  // To nearest even; beyond ±65,504 (and half a step) infinity.
+  constexpr explicit float16(float value) : bits(narrow(std::bit_cast<std::uint32_t>(value))) {}
+  constexpr operator float() const {  // NOLINT(google-explicit-constructor): every value has an exact float
+    const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
+    const std::uint32_t magnitude = bits & 0x7fffu;
+    if (magnitude < 0x0400u) {  // zero and denormals: multiples of 2^-24
+      const float value = static_cast<float>(magnitude) * 0x1p-24f;
+      return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) | sign);
+    }
+    const std::uint32_t rebias = magnitude >= 0x7c00u ? 0x70000000u : 0x38000000u;
+    const std::uint32_t quiet = magnitude > 0x7c00u ? 0x00400000u : 0u;
+    return std::bit_cast<float>(((magnitude << 13) + rebias) | quiet | sign);
+  }
+  static constexpr float16 from_bits(std::uint16_t b) {
+    float16 h{};
+    h.bits = b;
+    return h;
+  }
+
+ private:
+  static constexpr std::uint16_t narrow(std::uint32_t wide) {
+    const std::uint32_t sign = (wide >> 16) & 0x8000u, magnitude = wide & 0x7fffffffu;
+    std::uint32_t half = 0;
+    if (magnitude > 0x7f800000u) {
+      half = 0x7e00u | ((magnitude >> 13) & 0x3ffu);
+    } else if (magnitude >= 0x47800000u) {
+      half = 0x7c00u;
+    } else if (magnitude >= 0x38800000u) {
+      half = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+    } else if (magnitude >= 0x33000000u) {
+      const std::uint32_t significand = (magnitude & 0x7fffffu) | 0x800000u, shift = 126u - (magnitude >> 23);
+      const std::uint32_t rest = significand & ((1u << shift) - 1u), tie = 1u << (shift - 1u);
+      half = significand >> shift;
+      if (rest > tie || (rest == tie && (half & 1u) != 0)) ++half;
+    }
+    return static_cast<std::uint16_t>(sign | half);
+  }
+};
+
+// The upper half of a float: 8 exponent bits, 7 of fraction. For storage: arithmetic happens in float.
+struct bfloat16 {
+  std::uint16_t bits;
+
+  bfloat16() = default;
+  // To nearest even.
+  constexpr explicit bfloat16(float value) : bits(narrow(std::bit_cast<std::uint32_t>(value))) {}
+  constexpr operator float() const {  // NOLINT(google-explicit-constructor): every value has an exact float
+    return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+  }
+  static constexpr bfloat16 from_bits(std::uint16_t b) {
+    bfloat16 h{};
+    h.bits = b;
+    return h;
+  }
+
+ private:
+  static constexpr std::uint16_t narrow(std::uint32_t wide) {
+    if ((wide & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((wide >> 16) | 0x40u);
+    return static_cast<std::uint16_t>((wide + 0x7fffu + ((wide >> 16) & 1u)) >> 16);
+  }
+};
+
+namespace detail {
+
+template <class T>
+consteval int type_code() {
+  if constexpr (std::is_same_v<T, float>) {
+    return WARREN_F32;
+  } else if constexpr (std::is_same_v<T, double>) {
+    return WARREN_F64;
+  } else if constexpr (std::is_same_v<T, float16>) {
+    return WARREN_F16;
+  } else if constexpr (std::is_same_v<T, bfloat16>) {
+    return WARREN_BF16;
+  } else if constexpr (std::is_same_v<T, std::byte>) {
+    return WARREN_U8;
+  } else if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool> && !std::is_same_v<T, wchar_t> &&
+                       !std::is_same_v<T, char8_t> && !std::is_same_v<T, char16_t> && !std::is_same_v<T, char32_t>) {
+    switch (sizeof(T)) {
+      case 1: return std::is_signed_v<T> ? WARREN_I8 : WARREN_U8;
+      case 4: return std::is_signed_v<T> ? WARREN_I32 : WARREN_U32;
+      case 8: return std::is_signed_v<T> ? WARREN_I64 : WARREN_U64;
+      default: return 0;
+    }
+  } else {
+    return 0;
+  }
+}
+
+[[noreturn, gnu::cold, gnu::noinline]] inline void throw_last(warren_code code) {
+  const char* text = warren_last_error();
+  throw Error(static_cast<ErrorCode>(code), text != nullptr ? text : "");
+}
+
+[[noreturn, gnu::cold, gnu::noinline]] inline void throw_size(const char* what, std::size_t got, std::size_t want) {
+  throw Error(ErrorCode::invalid_argument,
+              std::string(what) + " has " + std::to_string(got) + " elements, not " + std::to_string(want));
+}
+
+[[noreturn, gnu::cold, gnu::noinline]] inline void throw_shares(const char* what, std::size_t got, std::size_t ranks) {
+  throw Error(ErrorCode::invalid_argument, std::string(what) + " has " + std::to_string(got) +
+                                               " elements, which are not equal shares of " + std::to_string(ranks) +
+                                               " ranks");
+}
+
+[[noreturn, gnu::cold, gnu::noinline]] inline void throw_closed() {
+  throw Error(ErrorCode::closed, "this communicator was moved from");
+}
+
+[[gnu::always_inline]] inline void check(warren_code code) {
+  if (code != WARREN_OK) [[unlikely]]
+    throw_last(code);
+}
+
+[[gnu::always_inline]] inline void require_size(const char* what, std::size_t got, std::size_t want) {
+  if (got != want) [[unlikely]]
+    throw_size(what, got, want);
+}
+
+// whole = part · ranks, without overflow.
+[[gnu::always_inline]] inline void require_shares(const char* what, std::size_t whole, std::size_t part,
+                                                  std::size_t ranks) {
+  if (whole % ranks != 0) [[unlikely]]
+    throw_shares(what, whole, ranks);
+  if (whole / ranks != part) [[unlikely]]
+    throw_size(what, whole, part * ranks);
+}
+
+template <class T, class F>
+void apply_functor(const void* a, void* inout, std::size_t n, void* functor) noexcept {
+  const std::byte* first = static_cast<const std::byte*>(a);
+  std::byte* second = static_cast<std::byte*>(inout);
+  for (std::size_t i = 0; i < n; ++i, first += sizeof(T), second += sizeof(T)) {
+    T x, y;  // copied, because the library aligns its memory to the element's size, which may be odd
+    std::memcpy(&x, first, sizeof(T));
+    std::memcpy(&y, second, sizeof(T));
+    const T r = (*static_cast<const F*>(functor))(x, y);
+    std::memcpy(second, &r, sizeof(T));
+  }
+}
+
+}  // namespace detail
+
+// Types that the library can reduce.
+template <class T>
+concept Element = detail::type_code<T>()
+!= 0;
+
+// Contiguous elements to read from.
+template <class R>
+concept InputRange =
+    std::ranges::contiguous_range<R> && std::ranges::sized_range<R> && Element<std::ranges::range_value_t<R>>;
+
+// Contiguous elements to write to, which live longer than the call.
+template <class R>
+concept OutputRange = InputRange<R> && std::ranges::borrowed_range<R> &&
+    !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>;
+
+template <class In, class Out>
+concept SameElements = std::same_as<std::ranges::range_value_t<In>, std::ranges::range_value_t<Out>>;
+
+// Combines two elements: associative, commutative up to what the program tolerates, pure. Must not throw (the process
+// would end) and is called from threads of the library.
+template <class F, class T>
+concept Reduction = std::is_trivially_copyable_v<T> && std::default_initializable<T> &&
+    std::is_invocable_r_v<T, const F&, const T&, const T&>;
+
+enum class LogLevel : int { info = WARREN_LOG_INFO, warning = WARREN_LOG_WARNING, error = WARREN_LOG_ERROR };
+
+// What is left empty, 0 or false is taken from WARREN_* variables, the file named by WARREN_CONFIG, the launcher's
+// variables, or the default, in this order.
+struct Options {
+  std::string tracker;                            // "host:port" or "[v6]:port"
+  std::string job;                                // name of the job
+  std::string worker_id;                          // stable identity of this worker over its lives, unique in the job
+  int world_size = 0;                             // ranks
+  std::string secret_file;                        // a file of mode 0600, made by `warren keygen`
+  bool insecure_no_auth = false;                  // no authentication, where nobody else can connect
+  std::string host_id;                            // equal for ranks that share memory
+  std::string bind_address;                       // where data links are accepted
+  std::string advertise_address;                  // what peers are told to connect to
+  std::chrono::milliseconds round_timeout_ms{0};  // how long a round may stand still
+  std::chrono::milliseconds join_timeout_ms{0};   // how long to wait until world_size workers are there
+  std::string algorithm;                          // "auto", "star", "tree", "butterfly", "ring", "direct"
+  std::int64_t chunk_bytes = 0;
+  int streams = 0;                 // TCP connections a link
+  bool no_checksums = false;       // payload on TCP links is not checksummed
+  bool ignore_call_sites = false;  // one collective may be called from different places
+  // Empty: standard error. Called from any thread of the library, one line at a time; the text is valid during the
+  // call. What it throws is swallowed.
+  std::function<void(LogLevel, std::string_view)> log_sink;
+  std::optional<LogLevel> log_level;  // least level that is logged
+};
+
+namespace detail {
+
+struct State {
+  State() = default;
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State() { warren_destroy(comm); }
+
+  static void log(warren_log_level level, const char* text, void* context) noexcept {
+    try {
+      static_cast<State*>(context)->log_sink(static_cast<LogLevel>(level), text);
+    } catch (...) {  // a broken sink must not end the job
+    }
+  }
+
+  warren_comm* comm = nullptr;
+  std::shared_ptr<State> parent;  // of which the C interface would free this one: so it is freed later
+  std::function<void(LogLevel, std::string_view)> log_sink;
+};
+
+}  // namespace detail
+
+// An asynchronous call. Its buffers stay untouched until it has finished. Keeps its communicator alive. Move-only.
+class Handle {
+ public:
+  Handle() = default;
+  Handle(Handle&& other) noexcept
+      : handle_(std::exchange(other.handle_, nullptr)),
+        state_(std::move(other.state_)),
+        functor_(std::move(other.functor_)) {}
+  Handle& operator=(Handle&& other) noexcept {
+    if (this != &other) {
+      warren_handle_free(handle_);
+      handle_ = std::exchange(other.handle_, nullptr);
+      functor_ = std::move(other.functor_);
+      state_ = std::move(other.state_);
+    }
+    return *this;
+  }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  // Waits for the call. Its failure, if nobody asked for it, is lost; the communicator's next call fails too.
+  ~Handle() { warren_handle_free(handle_); }
+
+  // Waits until the call has finished and throws Error if it failed; again, the same.
+  void wait() { detail::check(warren_wait(get())); }
+
+  // Whether the call has finished; does not block. wait() then says how.
+  [[nodiscard]] bool test() {
+    std::int32_t finished = 0;
+    detail::check(warren_test(get(), &finished));
+    return finished != 0;
+  }
+
+  // Calls `callback` once, with nullptr on success: at once if the call has finished, else from the thread that
+  // finishes it, which may be the library's. It must not throw (the process would end) or use the communicator. One a
+  // handle.
+  void on_complete(std::function<void(const Error*)> callback) {
+    auto owned = std::make_unique<std::function<void(const Error*)>>(std::move(callback));
+    detail::check(warren_on_complete(get(), &Handle::complete, owned.get()));
+    owned.release();  // complete() frees it
+  }
+
+  [[nodiscard]] bool valid() const noexcept { return handle_ != nullptr; }
+
+ private:
+  friend class Communicator;
+  Handle(warren_handle* handle, std::shared_ptr<detail::State> state, std::shared_ptr<void> functor)
+      : handle_(handle), state_(std::move(state)), functor_(std::move(functor)) {}
+
+  static void complete(warren_code code, const char* error, void* context) noexcept {
+    const std::unique_ptr<std::function<void(const Error*)>> callback(
+        static_cast<std::function<void(const Error*)>*>(context));
+    if (code == WARREN_OK) return (*callback)(nullptr);
+    const Error failure(static_cast<ErrorCode>(code), error != nullptr ? error : "");
+    (*callback)(&failure);
+  }
+
+  [[nodiscard]] warren_handle* get() const {
+    if (handle_ == nullptr) throw Error(ErrorCode::invalid_argument, "this handle stands for no call");
+    return handle_;
+  }
+
+  warren_handle* handle_ = nullptr;
+  std::shared_ptr<detail::State> state_;
+  std::shared_ptr<void> functor_;
+};
+
+// The ranks of a job, or of a group split from it. Move-only. The job is left when the communicator, those split from
+// it and their handles are gone; without finalize() before, the other ranks then learn that this one has gone.
+class Communicator {
+ public:
+  // Joins the job and waits until all of it is there, at most Options::join_timeout_ms.
+  [[nodiscard]] static Communicator create(const Options& options = {});
+
+  Communicator(Communicator&&) noexcept = default;
+  Communicator& operator=(Communicator&&) noexcept = default;
+
+  [[nodiscard]] int rank() const { return warren_rank(get()); }
+  [[nodiscard]] int world_size() const { return warren_world_size(get()); }
+  // Position among the ranks of this communicator on the same host, and how many they are.
+  [[nodiscard]] int local_rank() const { return warren_local_rank(get()); }
+  [[nodiscard]] int local_size() const { return warren_local_size(get()); }
+  // Rounds finished and bytes of payload sent since the job was joined.
+  [[nodiscard]] std::uint64_t rounds_finished() const { return warren_rounds_finished(get()); }
+  [[nodiscard]] std::uint64_t bytes_sent() const { return warren_bytes_sent(get()); }
+
+  // ---- allreduce: every rank gets in[i] of all ranks combined ---------------------------------------------------
+
+  // In place.
+  template <Element T, std::size_t N>
+  [[gnu::always_inline]] void allreduce(std::span<T, N> buffer, Op op = Op::sum) {
+    detail::check(warren_allreduce(get(), buffer.data(), buffer.data(), buffer.size(), type<T>(), c_op(op), nullptr));
+  }
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out>
+  [[gnu::always_inline]] void allreduce(const In& in, Out&& out, Op op = Op::sum) {
+    detail::require_size("allreduce: out", std::ranges::size(out), std::ranges::size(in));
+    detail::check(warren_allreduce(get(), std::ranges::data(in), std::ranges::data(out), std::ranges::size(in),
+                                   range_type<In>(), c_op(op), nullptr));
+  }
+  template <Element T>
+  [[nodiscard, gnu::always_inline]] std::vector<T> allreduce(std::vector<T> values, Op op = Op::sum) {
+    allreduce(std::span(values), op);
+    return values;
+  }
+  template <Element T, std::size_t N>
+  [[nodiscard, gnu::always_inline]] std::array<T, N> allreduce(std::array<T, N> values, Op op = Op::sum) {
+    allreduce(std::span(values), op);
+    return values;
+  }
+  template <Element T>
+  [[nodiscard, gnu::always_inline]] std::vector<T> allreduce(std::initializer_list<T> values, Op op = Op::sum) {
+    return allreduce(std::vector<T>(values), op);
+  }
+  template <Element T>
+  [[nodiscard, gnu::always_inline]] T allreduce(T value, Op op = Op::sum) {
+    allreduce(std::span(&value, 1), op);
+    return value;
+  }
+  // Combined by your function, elements of 1 to 4,096 bytes. Ranks must give equal functions.
+  template <class T, std::size_t N, Reduction<T> F>
+  [[gnu::always_inline]] void allreduce(std::span<T, N> buffer, const F& combine) {
+    detail::check(warren_allreduce_custom(get(), buffer.data(), buffer.data(), buffer.size(), sizeof(T),
+                                          &detail::apply_functor<T, F>, context(combine), nullptr));
+  }
+
+  template <Element T, std::size_t N>
+  [[nodiscard, gnu::always_inline]] Handle allreduce_async(std::span<T, N> buffer, Op op = Op::sum) {
+    warren_handle* handle = nullptr;
+    detail::check(warren_allreduce(get(), buffer.data(), buffer.data(), buffer.size(), type<T>(), c_op(op), &handle));
+    return Handle(handle, state_, nullptr);
+  }
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out> && std::ranges::borrowed_range<In>
+  [[nodiscard, gnu::always_inline]] Handle allreduce_async(In&& in, Out&& out, Op op = Op::sum) {
+    detail::require_size("allreduce: out", std::ranges::size(out), std::ranges::size(in));
+    warren_handle* handle = nullptr;
+    detail::check(warren_allreduce(get(), std::ranges::data(in), std::ranges::data(out), std::ranges::size(in),
+                                   range_type<In>(), c_op(op), &handle));
+    return Handle(handle, state_, nullptr);
+  }
+  // The handle keeps a copy of the function.
+  template <class T, std::size_t N, Reduction<T> F>
+  [[nodiscard, gnu::always_inline]] Handle allreduce_async(std::span<T, N> buffer, F combine) {
+    auto kept = std::make_shared<F>(std::move(combine));
+    warren_handle* handle = nullptr;
+    detail::check(warren_allreduce_custom(get(), buffer.data(), buffer.data(), buffer.size(), sizeof(T),
+                                          &detail::apply_functor<T, F>, kept.get(), &handle));
+    return Handle(handle, state_, std::move(kept));
+  }
+
+  // ---- reduce: `root` gets in[i] of all ranks combined ----------------------------------------------------------
+
+  // `out` has the size of `in` at the root; elsewhere it is not touched and may be empty.
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out>
+  [[gnu::always_inline]] void reduce(const In& in, Out&& out, int root, Op op = Op::sum) {
+    issue_reduce(in, out, root, op, nullptr);
+  }
+  // In place at the root; elsewhere the buffer stays as it is.
+  template <Element T, std::size_t N>
+  [[gnu::always_inline]] void reduce(std::span<T, N> buffer, int root, Op op = Op::sum) {
+    issue_reduce(buffer, buffer, root, op, nullptr);
+  }
+  // Elsewhere than at the root the result is empty.
+  template <Element T>
+  [[nodiscard, gnu::always_inline]] std::vector<T> reduce(std::vector<T> values, int root, Op op = Op::sum) {
+    issue_reduce(values, values, root, op, nullptr);
+    if (rank() != root) values.clear();
+    return values;
+  }
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out> && std::ranges::borrowed_range<In>
+  [[nodiscard, gnu::always_inline]] Handle reduce_async(In&& in, Out&& out, int root, Op op = Op::sum) {
+    warren_handle* handle = nullptr;
+    issue_reduce(in, out, root, op, &handle);
+    return Handle(handle, state_, nullptr);
+  }
+
+  // ---- broadcast: every rank gets the root's buffer -------------------------------------------------------------
+
+  template <OutputRange R>
+  [[gnu::always_inline]] void broadcast(R&& buffer, int root) {
+    detail::check(
+        warren_broadcast(get(), std::ranges::data(buffer), std::ranges::size(buffer), range_type<R>(), root, nullptr));
+  }
+  template <Element T>
+  [[nodiscard, gnu::always_inline]] T broadcast(T value, int root) {
+    broadcast(std::span(&value, 1), root);
+    return value;
+  }
+  template <OutputRange R>
+  [[nodiscard, gnu::always_inline]] Handle broadcast_async(R&& buffer, int root) {
+    warren_handle* handle = nullptr;
+    detail::check(
+        warren_broadcast(get(), std::ranges::data(buffer), std::ranges::size(buffer), range_type<R>(), root, &handle));
+    return Handle(handle, state_, nullptr);
+  }
+
+  // ---- barrier: returns when all ranks have entered it ----------------------------------------------------------
+
+  [[gnu::always_inline]] void barrier() { detail::check(warren_barrier(get(), nullptr)); }
+  [[nodiscard, gnu::always_inline]] Handle barrier_async() {
+    warren_handle* handle = nullptr;
+    detail::check(warren_barrier(get(), &handle));
+    return Handle(handle, state_, nullptr);
+  }
+
+  // ---- allgather: every rank gets the inputs of all, in the order of ranks --------------------------------------
+
+  // `out` has world_size() times the elements of `in`.
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out>
+  [[gnu::always_inline]] void allgather(const In& in, Out&& out) { issue_allgather(in, out, nullptr); }
+  template <Element T>
+  [[nodiscard, gnu::always_inline]] std::vector<T> allgather(const std::vector<T>& in) {
+    std::vector<T> out(in.size() * ranks());
+    issue_allgather(in, out, nullptr);
+    return out;
+  }
+  template <Element T>
+  [[nodiscard, gnu::always_inline]] std::vector<T> allgather(T value) {
+    std::vector<T> out(ranks());
+    issue_allgather(std::span(&value, 1), out, nullptr);
+    return out;
+  }
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out> && std::ranges::borrowed_range<In>
+  [[nodiscard, gnu::always_inline]] Handle allgather_async(In&& in, Out&& out) {
+    warren_handle* handle = nullptr;
+    issue_allgather(in, out, &handle);
+    return Handle(handle, state_, nullptr);
+  }
+
+  // Rank r gives counts[r] elements; `counts` is equal on all ranks and `out` has their sum.
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out>
+  [[gnu::always_inline]] void allgatherv(const In& in, Out&& out, std::span<const std::size_t> counts) {
+    issue_allgatherv(in, out, counts, nullptr);
+  }
+  template <Element T>
+  [[nodiscard, gnu::always_inline]] std::vector<T> allgatherv(const std::vector<T>& in,
+                                                              std::span<const std::size_t> counts) {
+    std::vector<T> out(total(counts));
+    issue_allgatherv(in, out, counts, nullptr);
+    return out;
+  }
+  // `counts` is read before the call returns.
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out> && std::ranges::borrowed_range<In>
+  [[nodiscard, gnu::always_inline]] Handle allgatherv_async(In&& in, Out&& out, std::span<const std::size_t> counts) {
+    warren_handle* handle = nullptr;
+    issue_allgatherv(in, out, counts, &handle);
+    return Handle(handle, state_, nullptr);
+  }
+
+  // ---- reduce_scatter: rank r gets share r of all ranks' inputs combined ----------------------------------------
+
+  // `in` has world_size() times the elements of `out`.
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out>
+  [[gnu::always_inline]] void reduce_scatter(const In& in, Out&& out, Op op = Op::sum) {
+    issue_reduce_scatter(in, out, op, nullptr);
+  }
+  template <Element T>
+  [[nodiscard, gnu::always_inline]] std::vector<T> reduce_scatter(const std::vector<T>& in, Op op = Op::sum) {
+    std::vector<T> out(in.size() / ranks());
+    issue_reduce_scatter(in, out, op, nullptr);
+    return out;
+  }
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out> && std::ranges::borrowed_range<In>
+  [[nodiscard, gnu::always_inline]] Handle reduce_scatter_async(In&& in, Out&& out, Op op = Op::sum) {
+    warren_handle* handle = nullptr;
+    issue_reduce_scatter(in, out, op, &handle);
+    return Handle(handle, state_, nullptr);
+  }
+
+  // ---- gather: `root` gets the inputs of all, in the order of ranks ---------------------------------------------
+
+  // At the root `out` has world_size() times the elements of `in`; elsewhere it is not touched and may be empty.
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out>
+  [[gnu::always_inline]] void gather(const In& in, Out&& out, int root) { issue_gather(in, out, root, nullptr); }
+  // Elsewhere than at the root the result is empty.
+  template <Element T>
+  [[nodiscard, gnu::always_inline]] std::vector<T> gather(const std::vector<T>& in, int root) {
+    std::vector<T> out(rank() == root ? in.size() * ranks() : 0);
+    issue_gather(in, out, root, nullptr);
+    return out;
+  }
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out> && std::ranges::borrowed_range<In>
+  [[nodiscard, gnu::always_inline]] Handle gather_async(In&& in, Out&& out, int root) {
+    warren_handle* handle = nullptr;
+    issue_gather(in, out, root, &handle);
+    return Handle(handle, state_, nullptr);
+  }
+
+  // ---- scatter: rank r gets share r of the root's input ---------------------------------------------------------
+
+  // At the root `in` has world_size() times the elements of `out`; elsewhere it is not read and may be empty.
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out>
+  [[gnu::always_inline]] void scatter(const In& in, Out&& out, int root) { issue_scatter(in, out, root, nullptr); }
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out> && std::ranges::borrowed_range<In>
+  [[nodiscard, gnu::always_inline]] Handle scatter_async(In&& in, Out&& out, int root) {
+    warren_handle* handle = nullptr;
+    issue_scatter(in, out, root, &handle);
+    return Handle(handle, state_, nullptr);
+  }
+
+  // ---- all_to_all: share j of rank i's input becomes share i of rank j's output ---------------------------------
+
+  // Both have the same size, a multiple of world_size().
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out>
+  [[gnu::always_inline]] void all_to_all(const In& in, Out&& out) { issue_all_to_all(in, out, nullptr); }
+  template <Element T>
+  [[nodiscard, gnu::always_inline]] std::vector<T> all_to_all(const std::vector<T>& in) {
+    std::vector<T> out(in.size());
+    issue_all_to_all(in, out, nullptr);
+    return out;
+  }
+  template <InputRange In, OutputRange Out>
+  requires SameElements<In, Out> && std::ranges::borrowed_range<In>
+  [[nodiscard, gnu::always_inline]] Handle all_to_all_async(In&& in, Out&& out) {
+    warren_handle* handle = nullptr;
+    issue_all_to_all(in, out, &handle);
+    return Handle(handle, state_, nullptr);
+  }
+
+  // ---- point to point: messages between two ranks with one tag (0 … 2^31 − 1) arrive in order -------------------
+  // Size and type must agree. send() may wait until the receiver has called recv().
+
+  template <InputRange In>
+  [[gnu::always_inline]] void send(const In& buffer, int peer, int tag = 0) {
+    detail::check(
+        warren_send(get(), std::ranges::data(buffer), std::ranges::size(buffer), range_type<In>(), peer, tag, nullptr));
+  }
+  template <OutputRange Out>
+  [[gnu::always_inline]] void recv(Out&& buffer, int peer, int tag = 0) {
+    detail::check(warren_recv(get(), std::ranges::data(buffer), std::ranges::size(buffer), range_type<Out>(), peer, tag,
+                              nullptr));
+  }
+  template <InputRange In>
+  requires std::ranges::borrowed_range<In>
+  [[nodiscard, gnu::always_inline]] Handle send_async(In&& buffer, int peer, int tag = 0) {
+    warren_handle* handle = nullptr;
+    detail::check(
+        warren_send(get(), std::ranges::data(buffer), std::ranges::size(buffer), range_type<In>(), peer, tag, &handle));
+    return Handle(handle, state_, nullptr);
+  }
+  template <OutputRange Out>
+  [[nodiscard, gnu::always_inline]] Handle recv_async(Out&& buffer, int peer, int tag = 0) {
+    warren_handle* handle = nullptr;
+    detail::check(warren_recv(get(), std::ranges::data(buffer), std::ranges::size(buffer), range_type<Out>(), peer, tag,
+                              &handle));
+    return Handle(handle, state_, nullptr);
+  }
+
+  // ---- groups and the end ---------------------------------------------------------------------------------------
+
+  // Collective. Ranks with the same color (≥ 0) make a new communicator, ordered by (key, rank); color −1: none.
+  [[nodiscard, gnu::always_inline]] std::optional<Communicator> split(int color, int key = 0) {
+    warren_comm* comm = nullptr;
+    detail::check(warren_split(get(), color, key, &comm));
+    return adopt(comm);
+  }
+
+  // The collective end of the job: completes what is outstanding and returns when all ranks have entered it. Only on
+  // what create() made.
+  [[gnu::always_inline]] void finalize() { detail::check(warren_finalize(get())); }
+
+ private:
+  explicit Communicator(std::shared_ptr<detail::State> state) : state_(std::move(state)) {}
+
+  template <class T>
+  static constexpr warren_type type() {
+    return static_cast<warren_type>(detail::type_code<T>());
+  }
+  template <class R>
+  static constexpr warren_type range_type() {
+    return type<std::ranges::range_value_t<R>>();
+  }
+  static constexpr warren_op c_op(Op op) { return static_cast<warren_op>(op); }
+  // The C interface hands the context back as it is; apply_functor makes it const again.
+  template <class F>
+  static void* context(const F& functor) {
+    return const_cast<void*>(static_cast<const void*>(std::addressof(functor)));
+  }
+
+  [[gnu::always_inline]] warren_comm* get() const {
+    if (state_ == nullptr) [[unlikely]]
+      detail::throw_closed();
+    return state_->comm;
+  }
+  [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(world_size()); }
+
+  static std::size_t total(std::span<const std::size_t> counts) {
+    std::size_t sum = 0;
+    for (const std::size_t count : counts) {
+      if (__builtin_add_overflow(sum, count, &sum)) {
+        throw Error(ErrorCode::invalid_argument, "allgatherv: the counts add up to more than memory can hold");
+      }
+    }
+    return sum;
+  }
+
+  [[nodiscard]] std::optional<Communicator> adopt(warren_comm* comm) const {
+    if (comm == nullptr) return std::nullopt;
+    auto state = std::make_shared<detail::State>();
+    state->comm = comm;
+    state->parent = state_;
+    return Communicator(std::move(state));
+  }
+
+  template <class In, class Out>
+  [[gnu::always_inline]] void issue_reduce(const In& in, Out& out, int root, Op op, warren_handle** handle) {
+    const bool here = rank() == root;
+    if (here) detail::require_size("reduce: out", std::ranges::size(out), std::ranges::size(in));
+    detail::check(warren_reduce(get(), std::ranges::data(in), here ? std::ranges::data(out) : nullptr,
+                                std::ranges::size(in), range_type<In>(), c_op(op), root, handle));
+  }
+  template <class In, class Out>
+  [[gnu::always_inline]] void issue_allgather(const In& in, Out& out, warren_handle** handle) {
+    detail::require_shares("allgather: out", std::ranges::size(out), std::ranges::size(in), ranks());
+    detail::check(warren_allgather(get(), std::ranges::data(in), std::ranges::data(out), std::ranges::size(in),
+                                   range_type<In>(), handle));
+  }
+  template <class In, class Out>
+  [[gnu::always_inline]] void issue_allgatherv(const In& in, Out& out, std::span<const std::size_t> counts,
+                                               warren_handle** handle) {
+    detail::require_size("allgatherv: counts", counts.size(), ranks());
+    detail::require_size("allgatherv: in", std::ranges::size(in), counts[static_cast<std::size_t>(rank())]);
+    detail::require_size("allgatherv: out", std::ranges::size(out), total(counts));
+    detail::check(warren_allgatherv(get(), std::ranges::data(in), std::ranges::data(out), counts.data(),
+                                    range_type<In>(), handle));
+  }
+  template <class In, class Out>
+  [[gnu::always_inline]] void issue_reduce_scatter(const In& in, Out& out, Op op, warren_handle** handle) {
+    detail::require_shares("reduce_scatter: in", std::ranges::size(in), std::ranges::size(out), ranks());
+    detail::check(warren_reduce_scatter(get(), std::ranges::data(in), std::ranges::data(out), std::ranges::size(out),
+                                        range_type<In>(), c_op(op), handle));
+  }
+  template <class In, class Out>
+  [[gnu::always_inline]] void issue_gather(const In& in, Out& out, int root, warren_handle** handle) {
+    const bool here = rank() == root;
+    if (here) detail::require_shares("gather: out", std::ranges::size(out), std::ranges::size(in), ranks());
+    detail::check(warren_gather(get(), std::ranges::data(in), here ? std::ranges::data(out) : nullptr,
+                                std::ranges::size(in), range_type<In>(), root, handle));
+  }
+  template <class In, class Out>
+  [[gnu::always_inline]] void issue_scatter(const In& in, Out& out, int root, warren_handle** handle) {
+    const bool here = rank() == root;
+    if (here) detail::require_shares("scatter: in", std::ranges::size(in), std::ranges::size(out), ranks());
+    detail::check(warren_scatter(get(), here ? std::ranges::data(in) : nullptr, std::ranges::data(out),
+                                 std::ranges::size(out), range_type<Out>(), root, handle));
+  }
+  template <class In, class Out>
+  [[gnu::always_inline]] void issue_all_to_all(const In& in, Out& out, warren_handle** handle) {
+    detail::require_size("all_to_all: out", std::ranges::size(out), std::ranges::size(in));
+    detail::require_shares("all_to_all: in", std::ranges::size(in), std::ranges::size(in) / ranks(), ranks());
+    detail::check(warren_all_to_all(get(), std::ranges::data(in), std::ranges::data(out),
+                                    std::ranges::size(in) / ranks(), range_type<In>(), handle));
+  }
+
+  std::shared_ptr<detail::State> state_;
+};
+
+inline Communicator Communicator::create(const Options& options) {
+  const auto text = [](const std::string& s) { return s.empty() ? nullptr : s.c_str(); };
+  warren_options c;
+  warren_options_init(&c);
+  c.tracker = text(options.tracker);
+  c.job = text(options.job);
+  c.worker_id = text(options.worker_id);
+  c.world_size = options.world_size;
+  c.secret_file = text(options.secret_file);
+  c.insecure_no_auth = options.insecure_no_auth ? 1 : 0;
+  c.host_id = text(options.host_id);
+  c.bind_address = text(options.bind_address);
+  c.advertise_address = text(options.advertise_address);
+  c.round_timeout_ms = options.round_timeout_ms.count();
+  c.join_timeout_ms = options.join_timeout_ms.count();
+  c.algorithm = text(options.algorithm);
+  c.chunk_bytes = options.chunk_bytes;
+  c.streams = options.streams;
+  c.no_checksums = options.no_checksums ? 1 : 0;
+  c.ignore_call_sites = options.ignore_call_sites ? 1 : 0;
+  c.log_level = options.log_level ? static_cast<std::int32_t>(*options.log_level) : -1;
+  auto state = std::make_shared<detail::State>();
+  if (options.log_sink) {
+    state->log_sink = options.log_sink;
+    c.log_sink = &detail::State::log;
+    c.log_context = state.get();
+  }
+  detail::check(warren_create(&c, &state->comm));
+  return Communicator(std::move(state));
+}
+
+// "0.1.0"
+[[nodiscard]] inline std::string_view version() {
+  return warren_version();
+}
+
+}  // namespace warren
+
+#endif  // WARREN_WARREN_H_
