@@ -7,7 +7,9 @@
 namespace warren::worker {
 namespace {
 
-Status invalid(std::string message) { return {Code::kInvalidArgument, std::move(message)}; }
+Status invalid(std::string message) {
+  return {Code::kInvalidArgument, std::move(message)};
+}
 
 struct Extent {
   const std::byte* data = nullptr;
@@ -25,7 +27,9 @@ std::uint64_t hash_counts(std::span<const std::uint64_t> counts) {
   return hash == 0 ? 1 : hash;
 }
 
-std::size_t alignment_of(const CallSpec& spec) { return spec.type == DataType::kCustom ? 1 : element_bytes(spec.type); }
+std::size_t alignment_of(const CallSpec& spec) {
+  return spec.type == DataType::kCustom ? 1 : element_bytes(spec.type);
+}
 
 }  // namespace
 
@@ -130,8 +134,7 @@ Status validate(const CallSpec& spec, const GroupShape& group) {
     }
   }
   if (overlap(input, output)) {
-    const bool in_place =
-        may_be_in_place && input.data == output.data + in_place_at * static_cast<std::int64_t>(width);
+    const bool in_place = may_be_in_place && input.data == output.data + in_place_at * static_cast<std::int64_t>(width);
     if (!in_place) {
       return invalid(name + ": input and output overlap" +
                      (may_be_in_place ? " other than in place (see warren/c_api.h)" : ", which it does not allow"));

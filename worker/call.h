@@ -39,8 +39,8 @@ struct GroupShape {
 };
 
 // Checks everything that can be checked without the other ranks: root and peer in range, counts whose bytes fit
-// (limits::kMaxBufferBytes), buffers that are there, aligned, and overlap only as documented, an operation that the type has.
-// kInvalidArgument, naming the argument.
+// (limits::kMaxBufferBytes), buffers that are there, aligned, and overlap only as documented, an operation that the
+// type has. kInvalidArgument, naming the argument.
 [[nodiscard]] Status validate(const CallSpec& spec, const GroupShape& group);
 
 // What this rank says it is calling. `algorithm` is schedule::Algorithm.
@@ -55,12 +55,12 @@ struct Call {
   RoundId round;
   Fingerprint fingerprint;
   Reducer reducer;
-  std::vector<std::uint64_t> counts;        // what spec.counts points to
-  std::atomic<bool> finished{false};        // set last; `status` does not change afterwards
+  std::vector<std::uint64_t> counts;  // what spec.counts points to
+  std::atomic<bool> finished{false};  // set last; `status` does not change afterwards
   Status status;
-  warren_callback callback = nullptr;       // called once, outside the lock
+  warren_callback callback = nullptr;  // called once, outside the lock
   void* callback_context = nullptr;
-  std::shared_ptr<Call> self;               // keeps an asynchronous call alive until it has finished
+  std::shared_ptr<Call> self;  // keeps an asynchronous call alive until it has finished
 };
 
 }  // namespace warren::worker

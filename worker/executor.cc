@@ -179,8 +179,8 @@ void Executor::on_completion(Token token, const Status& status) {
   const auto& s = round_.schedule->schedule_;
   if (s.steps[step].kind == StepKind::kRecv) outstanding_[round_.schedule->channel_[step]]--;
   if (!status.ok()) {
-    const Rank peer = members_[static_cast<std::size_t>(s.steps[step].peer)];
-    status_ = status.because_of_this(to_string(round_.id) + " with rank " + std::to_string(peer.value));
+    failed_peer_ = members_[static_cast<std::size_t>(s.steps[step].peer)];
+    status_ = status.because_of_this(to_string(round_.id) + " with rank " + std::to_string(failed_peer_.value));
     return;
   }
   finish(step);
@@ -190,6 +190,7 @@ void Executor::on_completion(Token token, const Status& status) {
 void Executor::abandon() {
   remaining_ = 0;
   status_ = Status();
+  failed_peer_ = kNoRank;
   ready_.clear();
   std::fill(links_.begin(), links_.end(), 0);
 }

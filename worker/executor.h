@@ -69,9 +69,12 @@ class Executor {
   void start(const Round& round);
   // A completion whose token carries this executor's slot.
   void on_completion(Token token, const Status& status);
-  // Finished, or failed. After a failure the executor posts nothing more; the epoch has to end before it can start again.
+  // Finished, or failed. After a failure the executor posts nothing more; the epoch has to end before it can start
+  // again.
   [[nodiscard]] bool done() const { return remaining_ == 0 || !status_.ok(); }
   [[nodiscard]] const Status& status() const { return status_; }
+  // The rank of the job at the other end of the link that failed; kNoRank while status() is ok.
+  [[nodiscard]] Rank failed_peer() const { return failed_peer_; }
   // Forget the round after Transport::close_all().
   void abandon();
   // Ranks of the job from which a receive is due, for people who ask who waits for whom. At most `limit`.
@@ -109,6 +112,7 @@ class Executor {
   std::size_t remaining_ = 0;
   std::uint64_t bytes_sent_ = 0;
   Status status_;
+  Rank failed_peer_ = kNoRank;
 };
 
 }  // namespace warren::worker

@@ -29,13 +29,18 @@ class RoundBoard {
     if (slot >= kSlots) return;
     Slot& s = slots_[slot];
     const std::uint64_t n = open(s);
-    const std::uint64_t words[] = {round.timeline.value, round.group.value, round.version.value, round.sequence.value,
+    const std::uint64_t words[] = {round.timeline.value,
+                                   round.group.value,
+                                   round.version.value,
+                                   round.sequence.value,
                                    std::uint64_t{static_cast<std::uint8_t>(fingerprint.collective)} |
                                        std::uint64_t{static_cast<std::uint8_t>(fingerprint.type)} << 8 |
                                        std::uint64_t{static_cast<std::uint8_t>(fingerprint.op)} << 16 |
                                        std::uint64_t{fingerprint.algorithm} << 24 |
                                        std::uint64_t{static_cast<std::uint32_t>(fingerprint.root)} << 32,
-                                   fingerprint.count, fingerprint.shape, fingerprint.site};
+                                   fingerprint.count,
+                                   fingerprint.shape,
+                                   fingerprint.site};
     for (std::size_t i = 0; i < std::size(words); i++) s.words[i].store(words[i], std::memory_order_release);
     s.waiting.store(0, std::memory_order_release);
     s.busy.store(true, std::memory_order_release);
@@ -108,7 +113,8 @@ class RoundBoard {
     e.fingerprint.shape = w[6];
     e.fingerprint.site = w[7];
     const std::uint64_t n = s.waiting.load(std::memory_order_acquire);
-    for (std::size_t i = 0; i < n && i < kRanks; i++) e.waiting_for.emplace_back(s.ranks[i].load(std::memory_order_acquire));
+    for (std::size_t i = 0; i < n && i < kRanks; i++)
+      e.waiting_for.emplace_back(s.ranks[i].load(std::memory_order_acquire));
     return e;
   }
 

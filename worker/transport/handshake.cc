@@ -56,7 +56,9 @@ Mac mac_of(const LinkKey& key, const char (&label)[17], std::span<const std::byt
   return mac;
 }
 
-bool same(const Mac& expected, const std::byte* got) { return sodium_memcmp(expected.data(), got, sizeof(Mac)) == 0; }
+bool same(const Mac& expected, const std::byte* got) {
+  return sodium_memcmp(expected.data(), got, sizeof(Mac)) == 0;
+}
 
 constexpr std::size_t kChallengeHead = kChallengeBytes - sizeof(Mac);
 constexpr char kServerLabel[17] = "warren-acceptor.";
@@ -114,12 +116,12 @@ Result<Hello> decode_hello(std::span<const std::byte, kHelloBytes> bytes) {
     return rank < 0 || rank >= static_cast<std::int32_t>(limits::kMaxWorldSize);
   };
   if (out_of_range(w.from) || out_of_range(w.to) || w.from == w.to) {
-    return Status(Code::kCorrupt, "link greeting between ranks " + std::to_string(w.from) + " and " +
-                                      std::to_string(w.to));
+    return Status(Code::kCorrupt,
+                  "link greeting between ranks " + std::to_string(w.from) + " and " + std::to_string(w.to));
   }
   if (w.streams < 1 || w.streams > limits::kMaxStreams || w.stream >= w.streams) {
-    return Status(Code::kCorrupt, "link greeting for stream " + std::to_string(w.stream) + " of " +
-                                      std::to_string(w.streams));
+    return Status(Code::kCorrupt,
+                  "link greeting for stream " + std::to_string(w.stream) + " of " + std::to_string(w.streams));
   }
   if (w.reserved != 0 || w.reserved2 != 0) return Status(Code::kCorrupt, "link greeting with reserved bits set");
   Hello h;

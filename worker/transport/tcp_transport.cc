@@ -27,7 +27,9 @@ std::uint64_t checksum_of(std::span<const std::byte, kHeader> header, std::span<
   return hash == 0 ? 1 : hash;
 }
 
-std::string errno_text(int error) { return std::strerror(error); }
+std::string errno_text(int error) {
+  return std::strerror(error);
+}
 
 }  // namespace
 
@@ -64,7 +66,8 @@ LinkId TcpTransport::link(GroupId group, Rank peer) {
   const auto it = by_name_.find({group, peer});
   const LinkId id = it != by_name_.end() ? it->second : make_link(group, peer);
   const Link& l = at(id);
-  if (l.streams.front()->fd < 0 && l.broken.ok()) want_(group, peer);
+  const bool up = std::all_of(l.streams.begin(), l.streams.end(), [](const auto& s) { return s->fd >= 0; });
+  if (!up && l.broken.ok()) want_(group, peer);
   return id;
 }
 
@@ -97,7 +100,9 @@ void TcpTransport::activate(Stream& stream) {
   active_.push_back(&stream);
 }
 
-void TcpTransport::complete(Token token, Status status) { completed_.push() = {token, std::move(status)}; }
+void TcpTransport::complete(Token token, Status status) {
+  completed_.push() = {token, std::move(status)};
+}
 
 void TcpTransport::break_link(Link& link, const Status& why) {
   if (!link.broken.ok()) return;
@@ -207,8 +212,8 @@ bool TcpTransport::pump_recv(Stream& s, std::size_t budget) {
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return moved;
     if (got <= 0) {
       const std::string why = got == 0 ? "closed by the other end" : errno_text(errno);
-      break_link(link, Status(Code::kPeerLost,
-                              "the link to rank " + std::to_string(link.peer.value) + " broke while receiving: " + why));
+      break_link(link, Status(Code::kPeerLost, "the link to rank " + std::to_string(link.peer.value) +
+                                                   " broke while receiving: " + why));
       return true;
     }
     moved = true;

@@ -1,8 +1,8 @@
 // Frames over TCP: one or several connections a link, chunks striped over them in turn.
 //
-// Connections are made and authenticated elsewhere (worker/transport/connector.h) and handed over by adopt(). All members
-// are called under the owner's lock, from one thread at a time. Descriptors are non-blocking; partial reads and writes,
-// EINTR and closed peers are expected.
+// Connections are made and authenticated elsewhere (worker/transport/connector.h) and handed over by adopt(). All
+// members are called under the owner's lock, from one thread at a time. Descriptors are non-blocking; partial reads and
+// writes, EINTR and closed peers are expected.
 #pragma once
 
 #include <cstdint>

@@ -28,8 +28,8 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  // The link to `peer` (a rank of the job) for `group`: made on first use, then always the same one. The connection comes
-  // up behind it; posts are taken at once and wait for it.
+  // The link to `peer` (a rank of the job) for `group`: made on first use, then always the same one. The connection
+  // comes up behind it; posts are taken at once and wait for it.
   virtual LinkId link(GroupId group, Rank peer) = 0;
 
   // Sends header and payload. Both keep their order on the link. The payload stays untouched until the completion is

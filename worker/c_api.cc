@@ -1,0 +1,546 @@
+// The C interface: arguments checked, results turned into codes and a text per thread. No exception leaves it.
+#include "warren/c_api.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "recovery/limits.h"
+#include "worker/call.h"
+#include "worker/launch/settings.h"
+#include "worker/log.h"
+#include "worker/session.h"
+
+using warren::Code;
+using warren::Collective;
+using warren::DataType;
+using warren::GroupId;
+using warren::Rank;
+using warren::ReduceOp;
+using warren::Status;
+using warren::worker::Call;
+using warren::worker::CallSpec;
+using warren::worker::Session;
+
+namespace {
+
+thread_local std::string last_error;
+
+// Raised in the child of a fork: what the parent made is not the child's.
+std::atomic<unsigned> fork_generation{0};
+void count_forks() {
+  static const int once = pthread_atfork(nullptr, nullptr, [] { fork_generation.fetch_add(1); });
+  (void)once;
+}
+
+warren_code report(const Status& status) {
+  if (!status.ok()) last_error = status.describe();
+  return static_cast<warren_code>(status.code());
+}
+
+// What communicators of one job share besides the session.
+struct Shared {
+  std::shared_ptr<Session> session;
+  unsigned generation = 0;
+  std::atomic<bool> busy{false};
+  std::vector<warren_comm*> children;  // split from the first one and not destroyed
+};
+
+}  // namespace
+
+struct warren_comm {
+  std::shared_ptr<Shared> shared;
+  GroupId group;
+  std::vector<Rank> members;
+  std::int32_t rank = 0;
+  std::int32_t local_rank = 0, local_size = 1;
+  std::uint64_t splits = 0;
+  bool first = false;  // made by warren_create
+};
+
+struct warren_handle {
+  std::shared_ptr<Shared> shared;
+  std::shared_ptr<Call> call;
+};
+
+namespace {
+
+// One thread at a time inside a job's communicators, and never a forked child.
+class Entry {
+ public:
+  explicit Entry(Shared& shared) : shared_(shared) {
+    if (shared.generation != fork_generation.load(std::memory_order_relaxed)) {
+      status_ = Status(Code::kClosed, "this communicator was made before a fork: the child has to make its own");
+      return;
+    }
+    if (shared.busy.exchange(true, std::memory_order_acquire)) {
+      status_ = Status(Code::kInvalidArgument,
+                       "another thread is inside a call of this communicator (or a callback called it)");
+      return;
+    }
+    entered_ = true;
+  }
+  ~Entry() {
+    if (entered_) shared_.busy.store(false, std::memory_order_release);
+  }
+  Entry(const Entry&) = delete;
+  Entry& operator=(const Entry&) = delete;
+  [[nodiscard]] const Status& status() const { return status_; }
+
+ private:
+  Shared& shared_;
+  Status status_;
+  bool entered_ = false;
+};
+
+template <class Body>
+warren_code guarded(Body body) {
+  try {
+    return report(body());
+  } catch (const std::bad_alloc&) {
+    return report(Status(Code::kExhausted, "out of memory"));
+  } catch (const std::exception& e) {
+    return report(Status(Code::kInternal, std::string("unexpected: ") + e.what()));
+  }
+}
+
+// Where in its module a call was made: the same number in every process that runs the same binary, wherever it was
+// loaded. Modules are looked up once an address; a handful of addresses make all the calls of a program.
+std::uint64_t site_of(const void* address) {
+  struct Cached {
+    const void* address = nullptr;
+    std::uint64_t site = 0;
+  };
+  thread_local Cached cache[16];
+  Cached& slot = cache[(reinterpret_cast<std::uintptr_t>(address) >> 2) & 15];
+  if (slot.address == address) return slot.site;
+  Dl_info info{};
+  std::uint64_t site = 0;
+  if (dladdr(address, &info) != 0 && info.dli_fname != nullptr) {
+    const char* slash = std::strrchr(info.dli_fname, '/');
+    std::uint64_t hash = 0xcbf29ce484222325u;
+    for (const char* c = slash != nullptr ? slash + 1 : info.dli_fname; *c != 0; c++) {
+      hash = (hash ^ static_cast<unsigned char>(*c)) * 0x100000001b3u;
+    }
+    const auto offset =
+        static_cast<std::uint64_t>(static_cast<const char*>(address) - static_cast<const char*>(info.dli_fbase));
+    site = (hash << 40) | (offset & ((std::uint64_t{1} << 40) - 1));
+  }
+  slot = {address, site};
+  return site;
+}
+
+Status issue(warren_comm& comm, const CallSpec& spec, warren_handle** handle) {
+  const Status valid = validate(spec, {comm.rank, static_cast<std::int32_t>(comm.members.size())});
+  if (!valid.ok()) return valid;
+  Session& session = *comm.shared->session;
+  if (handle == nullptr) {
+    Call call;
+    call.spec = spec;
+    return session.run(comm.group, call);
+  }
+  auto call = std::make_shared<Call>();
+  call->spec = spec;
+  auto made = std::make_unique<warren_handle>(warren_handle{comm.shared, call});
+  const Status status = session.submit(comm.group, call);
+  if (status.ok()) *handle = made.release();
+  return status;
+}
+
+warren_code start(warren_comm* comm, const CallSpec& spec, warren_handle** handle) {
+  if (comm == nullptr) return report(Status(Code::kInvalidArgument, "the communicator is NULL"));
+  if (handle != nullptr) *handle = nullptr;
+  return guarded([&] {
+    const Entry entry(*comm->shared);
+    return entry.status().ok() ? issue(*comm, spec, handle) : entry.status();
+  });
+}
+
+Status check_type(const char* name, warren_type type) {
+  if (type >= WARREN_I8 && type <= WARREN_F64) return {};
+  return {Code::kInvalidArgument, std::string(name) + ": unknown type " + std::to_string(static_cast<int>(type))};
+}
+
+Status check_op(const char* name, warren_op op) {
+  if (op >= WARREN_SUM && op <= WARREN_AVERAGE) return {};
+  return {Code::kInvalidArgument, std::string(name) + ": unknown operation " + std::to_string(static_cast<int>(op))};
+}
+
+void find_local(warren_comm& comm) {
+  const Session& session = *comm.shared->session;
+  const std::string& host = session.host_of(session.rank());
+  comm.local_rank = comm.local_size = 0;
+  for (std::size_t r = 0; r < comm.members.size(); r++) {
+    if (session.host_of(comm.members[r]) != host) continue;
+    if (static_cast<std::int32_t>(r) < comm.rank) comm.local_rank++;
+    comm.local_size++;
+  }
+}
+
+// The group that `splits`-th split of `parent` makes of a color: every member computes the same.
+GroupId split_id(GroupId parent, std::uint64_t splits, std::int32_t color) {
+  std::uint64_t h = parent.value;
+  for (const std::uint64_t v : {splits + 1, static_cast<std::uint64_t>(static_cast<std::uint32_t>(color)) + 1}) {
+    h ^= v + 0x9e3779b97f4a7c15u + (h << 6) + (h >> 2);
+    h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9u;
+    h = (h ^ (h >> 27)) * 0x94d049bb133111ebu;
+    h ^= h >> 31;
+  }
+  return GroupId(h == 0 ? 1 : h);
+}
+
+}  // namespace
+
+#define WARREN_SITE site_of(__builtin_return_address(0))
+
+extern "C" {
+
+void warren_options_init(warren_options* options) {
+  if (options == nullptr) return;
+  std::memset(options, 0, sizeof *options);
+  options->struct_size = sizeof *options;
+  options->log_level = -1;
+}
+
+const char* warren_version(void) {
+  return WARREN_VERSION;
+}
+
+const char* warren_last_error(void) {
+  return last_error.c_str();
+}
+
+warren_code warren_create(const warren_options* options, warren_comm** comm) {
+  if (comm == nullptr) return report(Status(Code::kInvalidArgument, "where the communicator goes is NULL"));
+  *comm = nullptr;
+  return guarded([&]() -> Status {
+    if (options != nullptr && options->struct_size != sizeof *options) {
+      return {Code::kInvalidArgument,
+              "the options were not filled by warren_options_init, or by one of another version"};
+    }
+    count_forks();
+    auto settings = warren::worker::resolve(options, warren::worker::process_environment());
+    if (!settings.ok()) return settings.status();
+    warren::worker::Log log;
+    log.least = settings.value().log_level;
+    if (options != nullptr) {
+      log.sink = options->log_sink;
+      log.context = options->log_context;
+    }
+    log(WARREN_LOG_INFO, std::string("warren ") + WARREN_VERSION + ": " + describe(settings.value()));
+    auto session = Session::create(settings.value(), log);
+    if (!session.ok()) return session.status();
+    auto made = std::make_unique<warren_comm>();
+    made->shared = std::make_shared<Shared>();
+    made->shared->session = std::move(session).value();
+    made->shared->generation = fork_generation.load();
+    made->rank = made->shared->session->rank().value;
+    for (std::uint32_t r = 0; r < made->shared->session->world_size(); r++) {
+      made->members.emplace_back(static_cast<std::int32_t>(r));
+    }
+    made->first = true;
+    find_local(*made);
+    *comm = made.release();
+    return {};
+  });
+}
+
+warren_code warren_finalize(warren_comm* comm) {
+  if (comm == nullptr) return report(Status(Code::kInvalidArgument, "the communicator is NULL"));
+  return guarded([&]() -> Status {
+    const Entry entry(*comm->shared);
+    if (!entry.status().ok()) return entry.status();
+    if (!comm->first) return {Code::kInvalidArgument, "only the communicator that warren_create made is finalized"};
+    return comm->shared->session->finalize();
+  });
+}
+
+void warren_destroy(warren_comm* comm) {
+  if (comm == nullptr) return;
+  if (comm->shared->generation != fork_generation.load()) return;  // the parent's threads and sockets: not ours to end
+  (void)guarded([&]() -> Status {
+    Shared& shared = *comm->shared;
+    if (comm->first) {
+      for (warren_comm* child : shared.children) delete child;
+      shared.children.clear();
+      shared.session->close();
+    } else {
+      std::erase(shared.children, comm);
+      shared.session->remove_group(comm->group);
+    }
+    return {};
+  });
+  delete comm;
+}
+
+int32_t warren_rank(const warren_comm* comm) {
+  return comm == nullptr ? -1 : comm->rank;
+}
+int32_t warren_world_size(const warren_comm* comm) {
+  return comm == nullptr ? -1 : static_cast<int32_t>(comm->members.size());
+}
+int32_t warren_local_rank(const warren_comm* comm) {
+  return comm == nullptr ? -1 : comm->local_rank;
+}
+int32_t warren_local_size(const warren_comm* comm) {
+  return comm == nullptr ? -1 : comm->local_size;
+}
+uint64_t warren_rounds_finished(const warren_comm* comm) {
+  return comm == nullptr ? 0 : comm->shared->session->board().rounds_finished.load(std::memory_order_relaxed);
+}
+uint64_t warren_bytes_sent(const warren_comm* comm) {
+  return comm == nullptr ? 0 : comm->shared->session->board().bytes_moved.load(std::memory_order_relaxed);
+}
+
+warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_comm** out) {
+  if (comm == nullptr || out == nullptr) return report(Status(Code::kInvalidArgument, "split: a pointer is NULL"));
+  *out = nullptr;
+  const std::uint64_t site = WARREN_SITE;
+  return guarded([&]() -> Status {
+    const Entry entry(*comm->shared);
+    if (!entry.status().ok()) return entry.status();
+    if (color < -1) return {Code::kInvalidArgument, "split: color " + std::to_string(color) + "; -1 or more is served"};
+    const std::int32_t mine[2] = {color, key};
+    std::vector<std::int32_t> all(comm->members.size() * 2);
+    CallSpec spec;
+    spec.collective = Collective::kAllgather;
+    spec.type = DataType::kI32;
+    spec.input = mine;
+    spec.output = all.data();
+    spec.count = 2;
+    spec.site = site;
+    Status status = issue(*comm, spec, nullptr);
+    if (!status.ok()) return status.because_of_this("split");
+    const std::uint64_t number = comm->splits++;
+    if (color == -1) return {};
+    struct Entrant {
+      std::int32_t key;
+      std::size_t rank;
+    };
+    std::vector<Entrant> entrants;
+    for (std::size_t r = 0; r < comm->members.size(); r++) {
+      if (all[2 * r] == color) entrants.push_back({all[2 * r + 1], r});
+    }
+    std::stable_sort(entrants.begin(), entrants.end(), [](const auto& a, const auto& b) { return a.key < b.key; });
+    auto made = std::make_unique<warren_comm>();
+    made->shared = comm->shared;
+    made->group = split_id(comm->group, number, color);
+    for (std::size_t i = 0; i < entrants.size(); i++) {
+      if (entrants[i].rank == static_cast<std::size_t>(comm->rank)) made->rank = static_cast<std::int32_t>(i);
+      made->members.push_back(comm->members[entrants[i].rank]);
+    }
+    find_local(*made);
+    status = comm->shared->session->add_group(made->group, made->members);
+    if (!status.ok()) return status.because_of_this("split");
+    comm->shared->children.push_back(made.get());
+    *out = made.release();
+    return {};
+  });
+}
+
+warren_code warren_allreduce(warren_comm* comm, const void* in, void* out, size_t count, warren_type type, warren_op op,
+                             warren_handle** handle) {
+  if (const Status s = check_type("allreduce", type); !s.ok()) return report(s);
+  if (const Status s = check_op("allreduce", op); !s.ok()) return report(s);
+  CallSpec spec;
+  spec.collective = Collective::kAllreduce;
+  spec.type = static_cast<DataType>(type);
+  spec.op = static_cast<ReduceOp>(op);
+  spec.input = in;
+  spec.output = out;
+  spec.count = count;
+  spec.site = WARREN_SITE;
+  return start(comm, spec, handle);
+}
+
+warren_code warren_allreduce_custom(warren_comm* comm, const void* in, void* out, size_t count, size_t element_bytes,
+                                    warren_custom_reduce reduce, void* context, warren_handle** handle) {
+  if (reduce == nullptr) return report(Status(Code::kInvalidArgument, "allreduce: the reduction is NULL"));
+  CallSpec spec;
+  spec.collective = Collective::kAllreduce;
+  spec.type = DataType::kCustom;
+  spec.op = ReduceOp::kCustom;
+  spec.input = in;
+  spec.output = out;
+  spec.count = count;
+  spec.custom = reduce;
+  spec.custom_context = context;
+  spec.custom_bytes = element_bytes;
+  spec.site = WARREN_SITE;
+  return start(comm, spec, handle);
+}
+
+warren_code warren_reduce(warren_comm* comm, const void* in, void* out, size_t count, warren_type type, warren_op op,
+                          int32_t root, warren_handle** handle) {
+  if (const Status s = check_type("reduce", type); !s.ok()) return report(s);
+  if (const Status s = check_op("reduce", op); !s.ok()) return report(s);
+  CallSpec spec;
+  spec.collective = Collective::kReduce;
+  spec.type = static_cast<DataType>(type);
+  spec.op = static_cast<ReduceOp>(op);
+  spec.input = in;
+  spec.output = out;
+  spec.count = count;
+  spec.root = root;
+  spec.site = WARREN_SITE;
+  return start(comm, spec, handle);
+}
+
+warren_code warren_reduce_scatter(warren_comm* comm, const void* in, void* out, size_t count, warren_type type,
+                                  warren_op op, warren_handle** handle) {
+  if (const Status s = check_type("reduce_scatter", type); !s.ok()) return report(s);
+  if (const Status s = check_op("reduce_scatter", op); !s.ok()) return report(s);
+  CallSpec spec;
+  spec.collective = Collective::kReduceScatter;
+  spec.type = static_cast<DataType>(type);
+  spec.op = static_cast<ReduceOp>(op);
+  spec.input = in;
+  spec.output = out;
+  spec.count = count;
+  spec.site = WARREN_SITE;
+  return start(comm, spec, handle);
+}
+
+warren_code warren_broadcast(warren_comm* comm, void* buffer, size_t count, warren_type type, int32_t root,
+                             warren_handle** handle) {
+  if (const Status s = check_type("broadcast", type); !s.ok()) return report(s);
+  CallSpec spec;
+  spec.collective = Collective::kBroadcast;
+  spec.type = static_cast<DataType>(type);
+  spec.output = buffer;
+  spec.count = count;
+  spec.root = root;
+  spec.site = WARREN_SITE;
+  return start(comm, spec, handle);
+}
+
+warren_code warren_barrier(warren_comm* comm, warren_handle** handle) {
+  CallSpec spec;
+  spec.collective = Collective::kBarrier;
+  spec.site = WARREN_SITE;
+  return start(comm, spec, handle);
+}
+
+warren_code warren_allgatherv(warren_comm* comm, const void* in, void* out, const size_t* counts, warren_type type,
+                              warren_handle** handle) {
+  if (const Status s = check_type("allgatherv", type); !s.ok()) return report(s);
+  if (comm == nullptr || counts == nullptr) {
+    return report(Status(Code::kInvalidArgument, "allgatherv: the communicator or the counts are NULL"));
+  }
+  static_assert(sizeof(size_t) == sizeof(std::uint64_t));
+  const std::vector<std::uint64_t> copy(counts, counts + comm->members.size());
+  CallSpec spec;
+  spec.collective = Collective::kAllgatherv;
+  spec.type = static_cast<DataType>(type);
+  spec.input = in;
+  spec.output = out;
+  spec.counts = copy;
+  spec.site = WARREN_SITE;
+  return start(comm, spec, handle);
+}
+
+// The collectives that move equal blocks from `in` to `out` and have at most a root.
+#define WARREN_MOVING(name, kind, ...)                                    \
+  if (const Status s = check_type(name, type); !s.ok()) return report(s); \
+  CallSpec spec;                                                          \
+  spec.collective = kind;                                                 \
+  spec.type = static_cast<DataType>(type);                                \
+  spec.input = in;                                                        \
+  spec.output = out;                                                      \
+  spec.count = count;                                                     \
+  __VA_ARGS__;                                                            \
+  spec.site = WARREN_SITE;                                                \
+  return start(comm, spec, handle)
+
+warren_code warren_allgather(warren_comm* comm, const void* in, void* out, size_t count, warren_type type,
+                             warren_handle** handle) {
+  WARREN_MOVING("allgather", Collective::kAllgather);
+}
+
+warren_code warren_gather(warren_comm* comm, const void* in, void* out, size_t count, warren_type type, int32_t root,
+                          warren_handle** handle) {
+  WARREN_MOVING("gather", Collective::kGather, spec.root = root);
+}
+
+warren_code warren_scatter(warren_comm* comm, const void* in, void* out, size_t count, warren_type type, int32_t root,
+                           warren_handle** handle) {
+  WARREN_MOVING("scatter", Collective::kScatter, spec.root = root);
+}
+
+warren_code warren_all_to_all(warren_comm* comm, const void* in, void* out, size_t count, warren_type type,
+                              warren_handle** handle) {
+  WARREN_MOVING("all_to_all", Collective::kAllToAll);
+}
+
+warren_code warren_send(warren_comm* comm, const void* buffer, size_t count, warren_type type, int32_t peer,
+                        int32_t tag, warren_handle** handle) {
+  if (const Status s = check_type("send", type); !s.ok()) return report(s);
+  CallSpec spec;
+  spec.collective = Collective::kPoint;
+  spec.type = static_cast<DataType>(type);
+  spec.input = buffer;
+  spec.count = count;
+  spec.root = peer;
+  spec.tag = tag;
+  spec.sends = true;
+  spec.site = WARREN_SITE;
+  return start(comm, spec, handle);
+}
+
+warren_code warren_recv(warren_comm* comm, void* buffer, size_t count, warren_type type, int32_t peer, int32_t tag,
+                        warren_handle** handle) {
+  if (const Status s = check_type("recv", type); !s.ok()) return report(s);
+  CallSpec spec;
+  spec.collective = Collective::kPoint;
+  spec.type = static_cast<DataType>(type);
+  spec.output = buffer;
+  spec.count = count;
+  spec.root = peer;
+  spec.tag = tag;
+  spec.site = WARREN_SITE;
+  return start(comm, spec, handle);
+}
+
+warren_code warren_wait(warren_handle* handle) {
+  if (handle == nullptr) return report(Status(Code::kInvalidArgument, "wait: the handle is NULL"));
+  return guarded([&] {
+    const Entry entry(*handle->shared);
+    return entry.status().ok() ? handle->shared->session->wait(*handle->call) : entry.status();
+  });
+}
+
+warren_code warren_test(warren_handle* handle, int32_t* finished) {
+  if (handle == nullptr || finished == nullptr) {
+    return report(Status(Code::kInvalidArgument, "test: a pointer is NULL"));
+  }
+  return guarded([&]() -> Status {
+    const Entry entry(*handle->shared);
+    if (!entry.status().ok()) return entry.status();
+    *finished = handle->shared->session->test(*handle->call) ? 1 : 0;
+    return {};
+  });
+}
+
+warren_code warren_on_complete(warren_handle* handle, warren_callback callback, void* context) {
+  if (handle == nullptr || callback == nullptr) {
+    return report(Status(Code::kInvalidArgument, "on_complete: a pointer is NULL"));
+  }
+  return guarded([&] { return handle->shared->session->on_complete(*handle->call, callback, context); });
+}
+
+void warren_handle_free(warren_handle* handle) {
+  if (handle == nullptr) return;
+  if (handle->shared->generation == fork_generation.load()) (void)warren_wait(handle);
+  delete handle;
+}
+
+}  // extern "C"

@@ -1,0 +1,440 @@
+#include "worker/control.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sodium.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include "recovery/check.h"
+#include "recovery/codec.h"
+#include "recovery/limits.h"
+#include "storage/secret.h"
+#include "worker/launch/netinfo.h"
+
+namespace warren::worker {
+namespace {
+
+constexpr int kLingerMs = 500;
+constexpr int kSendQueueMessages = 1000;
+constexpr const char* kMonitor = "inproc://warren-control-monitor";
+
+template <class... Ts>
+struct Overloaded : Ts... {
+  using Ts::operator()...;
+};
+
+std::string zmq_text() {
+  return zmq_strerror(zmq_errno());
+}
+
+warren_log_level level_of(Severity severity) {
+  switch (severity) {
+    case Severity::kInfo: return WARREN_LOG_INFO;
+    case Severity::kWarning: return WARREN_LOG_WARNING;
+    case Severity::kError: return WARREN_LOG_ERROR;
+  }
+  return WARREN_LOG_ERROR;
+}
+
+std::uint64_t random_nonzero() {
+  std::uint64_t v = 0;
+  while (v == 0) randombytes_buf(&v, sizeof v);
+  return v;
+}
+
+}  // namespace
+
+struct Control::Sockets {
+  void* context = zmq_ctx_new();
+  void* tracker = nullptr;
+  void* monitor = nullptr;
+
+  Sockets() = default;
+  Sockets(const Sockets&) = delete;
+  Sockets& operator=(const Sockets&) = delete;
+  ~Sockets() {
+    if (tracker != nullptr) {
+      zmq_socket_monitor(tracker, nullptr, 0);
+      zmq_close(tracker);
+    }
+    if (monitor != nullptr) zmq_close(monitor);
+    if (context != nullptr) zmq_ctx_term(context);  // at most kLingerMs
+  }
+  bool set(int option, int value) { return zmq_setsockopt(tracker, option, &value, sizeof value) == 0; }
+  bool set(int option, const std::string& value) {
+    return zmq_setsockopt(tracker, option, value.data(), value.size()) == 0;
+  }
+};
+
+Control::Control(const Settings& settings, const Log& log, const RoundBoard& board, DataPath& data_path)
+    : log_(log),
+      board_(board),
+      data_path_(data_path),
+      tracker_name_(to_string(HostPort{settings.tracker_host, settings.tracker_port})),
+      self_(random_nonzero()) {}
+
+Result<std::unique_ptr<Control>> Control::start(const Settings& settings, const Log& log, const RoundBoard& board,
+                                                DataPath& data_path) {
+  if (sodium_init() < 0) return Status(Code::kInternal, "libsodium does not start");
+  std::unique_ptr<Control> control(new Control(settings, log, board, data_path));
+  const Status status = control->open(settings);
+  if (!status.ok()) return status;
+  // Signals belong to the program: this thread takes none.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  control->thread_ = std::thread([c = control.get()] { c->loop(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return control;
+}
+
+Status Control::open(const Settings& settings) {
+  wake_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  watch_fd_ = epoll_create1(EPOLL_CLOEXEC);
+  if (wake_fd_ < 0 || watch_fd_ < 0) {
+    return {Code::kUnavailable, std::string("cannot make a descriptor: ") + std::strerror(errno)};
+  }
+  storage::JobCredentials credentials;
+  if (!settings.no_auth) {
+    auto secret = storage::Secret::load(settings.secret_file);
+    if (!secret.ok()) return secret.status().because_of_this("cannot join job " + settings.job);
+    auto loaded = secret.value().for_job(settings.job);
+    if (!loaded.ok()) return loaded.status().because_of_this("cannot join job " + settings.job);
+    credentials = std::move(loaded).value();
+  }
+
+  sockets_ = std::make_unique<Sockets>();
+  Sockets& s = *sockets_;
+  s.tracker = s.context == nullptr ? nullptr : zmq_socket(s.context, ZMQ_DEALER);
+  if (s.tracker == nullptr) return {Code::kUnavailable, "cannot make a ZeroMQ socket: " + zmq_text()};
+  bool ok = s.set(ZMQ_LINGER, kLingerMs) && s.set(ZMQ_IPV6, 1) && s.set(ZMQ_RECONNECT_IVL, 50) &&
+            s.set(ZMQ_RECONNECT_IVL_MAX, 1000) && s.set(ZMQ_SNDHWM, kSendQueueMessages) &&
+            s.set(ZMQ_RCVHWM, kSendQueueMessages) && s.set(ZMQ_IMMEDIATE, 0);
+  const auto largest = static_cast<std::int64_t>(limits::kMaxControlMessageBytes);
+  ok = ok && zmq_setsockopt(s.tracker, ZMQ_MAXMSGSIZE, &largest, sizeof largest) == 0;
+  if (!settings.no_auth) {
+    ok = ok && s.set(ZMQ_CURVE_SERVERKEY, credentials.tracker_public_z85) &&
+         s.set(ZMQ_CURVE_PUBLICKEY, credentials.worker.public_z85) &&
+         s.set(ZMQ_CURVE_SECRETKEY, credentials.worker.secret_z85);
+  }
+  ok = ok &&
+       zmq_socket_monitor(s.tracker, kMonitor,
+                          ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                              ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) == 0;
+  s.monitor = ok ? zmq_socket(s.context, ZMQ_PAIR) : nullptr;
+  if (s.monitor != nullptr) {
+    const int zero = 0;
+    zmq_setsockopt(s.monitor, ZMQ_LINGER, &zero, sizeof zero);
+  }
+  if (s.monitor == nullptr || zmq_connect(s.monitor, kMonitor) != 0) {
+    return {Code::kInternal, "cannot set up the connection to the tracker: " + zmq_text()};
+  }
+  if (zmq_connect(s.tracker, ("tcp://" + tracker_name_).c_str()) != 0) {
+    return {Code::kInvalidArgument, "cannot connect to a tracker at " + tracker_name_ + ": " + zmq_text()};
+  }
+
+  auto addresses = choose_data_addresses(settings.bind_address, settings.advertise_address, settings.tracker_host,
+                                         settings.tracker_port);
+  if (!addresses.ok()) return addresses.status().because_of_this("cannot accept data links");
+  Connector::Events events;
+  events.connected = [this](Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd) {
+    if (!data_path_.adopt(epoch, group, peer, stream, fd)) return;
+    // Seen at once when the peer's process dies, also while this one computes. Edge-triggered: bytes wake nobody.
+    epoll_event event{};
+    event.events = EPOLLRDHUP | EPOLLET;
+    event.data.u64 = static_cast<std::uint64_t>(static_cast<std::uint32_t>(peer.value));
+    (void)epoll_ctl(watch_fd_, EPOLL_CTL_ADD, fd, &event);
+  };
+  events.failed = [this](GroupId group, Rank peer, const Status& why) {
+    data_path_.link_failed(group, peer, why);
+    link_broken(machine_->epoch(), peer, why.describe());
+  };
+  events.warning = [this](const std::string& text) { log_(WARREN_LOG_WARNING, text); };
+  connector_ = std::make_unique<Connector>(settings.job, credentials.link_key, self_, std::move(events));
+  auto port = connector_->listen(addresses.value().bind, 0);
+  if (!port.ok()) return port.status();
+
+  WorkerMachine::Options options;
+  options.job = settings.job;
+  options.self = self_;
+  options.join_timeout_ms = settings.join_timeout_ms;
+  options.tracker_name = tracker_name_;
+  wire::Join& join = options.join;
+  join.set_worker_id(settings.worker_id);
+  join.set_host_id(settings.host_id);
+  join.set_domain_id(settings.domain_id);
+  auto* endpoint = join.add_endpoints();
+  endpoint->set_address(addresses.value().advertise);
+  endpoint->set_port(port.value());
+  join.set_attempt(settings.attempt);
+  join.set_software(WARREN_VERSION);
+  auto* agreed = join.mutable_settings();
+  agreed->set_world_size(settings.world_size);
+  agreed->set_round_timeout_ms(static_cast<std::uint64_t>(settings.round_timeout_ms));
+  agreed->set_algorithm(settings.algorithm);
+  agreed->set_chunk_bytes(settings.chunk_bytes);
+  agreed->set_streams(settings.streams);
+  agreed->set_checksums(settings.checksums);
+  agreed->set_check_call_sites(settings.check_call_sites);
+  const Status valid = validate(join);
+  if (!valid.ok()) return valid.because_of_this(Code::kInvalidArgument, "the settings cannot be sent to the tracker");
+  machine_.emplace(std::move(options));
+  return {};
+}
+
+Control::~Control() {
+  if (thread_.joinable()) {
+    post(Exit{});
+    thread_.join();
+  }
+  connector_.reset();
+  sockets_.reset();
+  if (wake_fd_ >= 0) ::close(wake_fd_);
+  if (watch_fd_ >= 0) ::close(watch_fd_);
+}
+
+TimeMs Control::now() const {
+  return {std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch())
+              .count()};
+}
+
+void Control::post(Command command) {
+  {
+    const std::lock_guard lock(mutex_);
+    commands_.push_back(std::move(command));
+  }
+  const std::uint64_t one = 1;
+  (void)!::write(wake_fd_, &one, sizeof one);
+}
+
+void Control::want_link(GroupId group, Rank peer) {
+  post(WantLink{group, peer});
+}
+void Control::link_broken(Epoch epoch, Rank peer, const std::string& evidence) {
+  post(LinkBroken{epoch, peer, evidence});
+}
+void Control::round_failed(Epoch epoch, const Status& why) {
+  post(RoundFailed{epoch, why});
+}
+void Control::leave(bool finalize, const std::string& reason) {
+  post(Leave{finalize, reason});
+}
+
+void Control::loop() {
+  std::vector<WorkerEffect> effects;
+  machine_->start(now(), effects);
+  run_effects(std::move(effects));
+  std::vector<pollfd> fds;
+  std::vector<zmq_pollitem_t> items;
+  while (true) {
+    fds.clear();
+    connector_->collect_pollfds(fds);
+    items.clear();
+    items.push_back({sockets_->tracker, 0, ZMQ_POLLIN, 0});
+    items.push_back({sockets_->monitor, 0, ZMQ_POLLIN, 0});
+    items.push_back({nullptr, wake_fd_, ZMQ_POLLIN, 0});
+    items.push_back({nullptr, watch_fd_, ZMQ_POLLIN, 0});
+    for (const pollfd& p : fds) {
+      items.push_back(
+          {nullptr, p.fd,
+           static_cast<short>((p.events & POLLIN ? ZMQ_POLLIN : 0) | (p.events & POLLOUT ? ZMQ_POLLOUT : 0)), 0});
+    }
+    std::optional<TimeMs> deadline = machine_->next_deadline();
+    if (const auto d = connector_->next_deadline(); d && (!deadline || *d < *deadline)) deadline = d;
+    const std::int64_t wait_ms = deadline ? std::clamp<std::int64_t>(*deadline - now(), 0, 60'000) : -1;
+    if (zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>(wait_ms)) < 0 &&
+        zmq_errno() != EINTR) {
+      log_(WARREN_LOG_ERROR, "waiting for the tracker failed: " + zmq_text());
+      data_path_.failed(Status(Code::kInternal, "the control thread cannot wait: " + zmq_text()));
+      return;
+    }
+    if (!drain_commands()) return;
+    receive();
+    watch_monitor();
+    watch_links();
+    connector_->run(now());
+    if (const auto d = machine_->next_deadline(); d && *d <= now()) {
+      set_progress();
+      effects.clear();
+      machine_->on_tick(now(), effects);
+      run_effects(std::move(effects));
+    }
+  }
+}
+
+bool Control::drain_commands() {
+  std::uint64_t count = 0;
+  (void)!::read(wake_fd_, &count, sizeof count);
+  std::vector<Command> commands;
+  {
+    const std::lock_guard lock(mutex_);
+    commands.swap(commands_);
+  }
+  bool go_on = true;
+  for (Command& command : commands) {
+    std::vector<WorkerEffect> effects;
+    std::visit(Overloaded{
+                   [&](const WantLink& c) { connector_->want(c.group, c.peer, now()); },
+                   [&](const LinkBroken& c) { machine_->on_link_broken(c.epoch, c.peer, c.evidence, now(), effects); },
+                   [&](const RoundFailed& c) { machine_->on_round_failed(c.epoch, c.why, now(), effects); },
+                   [&](const Leave& c) { machine_->leave(c.finalize, c.reason, now(), effects); },
+                   [&](const Exit&) { go_on = false; },
+               },
+               command);
+    run_effects(std::move(effects));
+  }
+  return go_on;
+}
+
+void Control::receive() {
+  zmq_msg_t message;
+  while (true) {
+    zmq_msg_init(&message);
+    if (zmq_msg_recv(&message, sockets_->tracker, ZMQ_DONTWAIT) < 0) {
+      zmq_msg_close(&message);
+      return;
+    }
+    auto envelope = decode_envelope({static_cast<const std::byte*>(zmq_msg_data(&message)), zmq_msg_size(&message)},
+                                    Side::kTracker);
+    zmq_msg_close(&message);
+    std::vector<WorkerEffect> effects;
+    if (envelope.ok()) {
+      machine_->on_message(envelope.value(), now(), effects);
+    } else {
+      log_(WARREN_LOG_WARNING, "a message from " + tracker_name_ + " was dropped: " + envelope.status().describe());
+      machine_->on_connection_trouble(envelope.status().describe(), now(), effects);
+    }
+    run_effects(std::move(effects));
+  }
+}
+
+void Control::watch_monitor() {
+  while (true) {
+    zmq_msg_t message;
+    zmq_msg_init(&message);
+    if (zmq_msg_recv(&message, sockets_->monitor, ZMQ_DONTWAIT) < 0) {
+      zmq_msg_close(&message);
+      return;
+    }
+    std::uint16_t event = 0;
+    if (zmq_msg_size(&message) >= sizeof event) std::memcpy(&event, zmq_msg_data(&message), sizeof event);
+    const bool more = zmq_msg_more(&message) != 0;
+    zmq_msg_close(&message);
+    if (more) {
+      zmq_msg_init(&message);
+      (void)zmq_msg_recv(&message, sockets_->monitor, ZMQ_DONTWAIT);  // the address, which we know
+      zmq_msg_close(&message);
+    }
+    std::string what;
+    switch (event) {
+      case ZMQ_EVENT_CONNECT_RETRIED: what = "nobody answers at " + tracker_name_; break;
+      case ZMQ_EVENT_DISCONNECTED: what = "the connection to " + tracker_name_ + " was closed"; break;
+      case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+      case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
+      case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
+        what = "the tracker at " + tracker_name_ +
+               " does not accept this worker's key: is the secret file made for this tracker, and do both ends use "
+               "authentication?";
+        break;
+      default: continue;
+    }
+    std::vector<WorkerEffect> effects;
+    machine_->on_connection_trouble(what, now(), effects);
+    run_effects(std::move(effects));
+  }
+}
+
+void Control::watch_links() {
+  epoll_event events[16];
+  const int n = epoll_wait(watch_fd_, events, 16, 0);
+  for (int i = 0; i < n; i++) {
+    if ((events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0) continue;
+    const Rank peer(static_cast<std::int32_t>(events[i].data.u64));
+    std::vector<WorkerEffect> effects;
+    machine_->on_link_broken(machine_->epoch(), peer, "its end of a data link was closed", now(), effects);
+    run_effects(std::move(effects));
+  }
+}
+
+void Control::set_progress() {
+  WorkerMachine::Progress progress;
+  progress.rounds_finished = board_.rounds_finished.load(std::memory_order_relaxed);
+  progress.bytes_moved = board_.bytes_moved.load(std::memory_order_relaxed);
+  const TimeMs t = now();
+  std::map<GroupId, WaitingRound> waiting;
+  for (const RoundBoard::Entry& entry : board_.read()) {
+    const auto before = waiting_.find(entry.round.group);
+    const bool same = before != waiting_.end() && before->second.round == entry.round;
+    const WaitingRound w{entry.round, same ? before->second.since : t};
+    waiting.emplace(entry.round.group, w);
+    wire::CurrentRound& r = progress.rounds.emplace_back();
+    r.set_timeline(entry.round.timeline.value);
+    r.set_group(entry.round.group.value);
+    r.set_version(entry.round.version.value);
+    r.set_sequence(entry.round.sequence.value);
+    r.set_collective(static_cast<std::uint32_t>(entry.fingerprint.collective));
+    r.set_type(static_cast<std::uint32_t>(entry.fingerprint.type));
+    r.set_op(static_cast<std::uint32_t>(entry.fingerprint.op));
+    r.set_algorithm(entry.fingerprint.algorithm);
+    r.set_root(entry.fingerprint.root);
+    r.set_count(entry.fingerprint.count);
+    r.set_shape(entry.fingerprint.shape);
+    r.set_site(entry.fingerprint.site);
+    for (const Rank rank : entry.waiting_for) r.add_waiting_for(static_cast<std::uint32_t>(rank.value));
+    r.set_waited_ms(static_cast<std::uint64_t>(std::max<std::int64_t>(t - w.since, 0)));
+  }
+  waiting_ = std::move(waiting);
+  machine_->set_progress(std::move(progress));
+}
+
+void Control::run_effects(std::vector<WorkerEffect> effects) {
+  for (std::size_t i = 0; i < effects.size(); i++) {
+    std::vector<WorkerEffect> more;
+    std::visit(Overloaded{
+                   [&](const worker_effect::Send& e) {
+                     const std::string bytes = encode(e.envelope, Side::kWorker);
+                     // A full queue loses the message: the machine repeats what matters.
+                     (void)zmq_send(sockets_->tracker, bytes.data(), bytes.size(), ZMQ_DONTWAIT);
+                   },
+                   [&](const worker_effect::Install& e) {
+                     Connector::Membership m;
+                     m.epoch = Epoch(e.plan.epoch());
+                     m.streams = e.plan.settings().streams();
+                     m.timeout_ms = static_cast<std::int64_t>(e.plan.settings().round_timeout_ms());
+                     for (const wire::Member& member : e.plan.members()) {
+                       Connector::Peer peer;
+                       peer.incarnation = Incarnation(member.incarnation());
+                       for (const wire::Endpoint& p : member.endpoints()) {
+                         peer.addresses.push_back({p.address(), static_cast<std::uint16_t>(p.port())});
+                       }
+                       if (peer.incarnation == self_) m.self = Rank(static_cast<std::int32_t>(member.rank()));
+                       m.peers.push_back(std::move(peer));
+                     }
+                     const Rank self = m.self;
+                     data_path_.install(e.plan, self);
+                     connector_->begin_epoch(std::move(m), now());
+                   },
+                   [&](const worker_effect::StopDataPath& e) {
+                     connector_->end_epoch();
+                     data_path_.stop(e.epoch, e.why);
+                     machine_->on_stopped(e.epoch, now(), more);
+                   },
+                   [&](const worker_effect::Fail& e) { data_path_.failed(e.why); },
+                   [&](const worker_effect::Finished&) { data_path_.finished(); },
+                   [&](const worker_effect::Log& e) { log_(level_of(e.event.severity), e.event.text); },
+               },
+               effects[i]);
+    effects.insert(effects.begin() + static_cast<std::ptrdiff_t>(i) + 1, std::make_move_iterator(more.begin()),
+                   std::make_move_iterator(more.end()));
+  }
+}
+
+}  // namespace warren::worker

@@ -1,0 +1,109 @@
+// The control thread of a worker: carries out what the worker's machine (recovery/worker_machine.h) decides, talks to
+// the tracker over ZeroMQ, connects data links, and watches them for peers that go. The data path never waits for it.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "recovery/worker_machine.h"
+#include "worker/launch/settings.h"
+#include "worker/log.h"
+#include "worker/round_board.h"
+#include "worker/transport/connector.h"
+
+namespace warren::worker {
+
+// What the control thread does to the data path. Every member is called from the control thread.
+class DataPath {
+ public:
+  virtual ~DataPath() = default;
+  virtual void install(const wire::Plan& plan, Rank self) = 0;
+  // Returns when nothing of an epoch before `epoch` can move any more.
+  virtual void stop(Epoch epoch, const Status& why) = 0;
+  // Takes the descriptor; false if it was refused (and closed).
+  virtual bool adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd) = 0;
+  virtual void link_failed(GroupId group, Rank peer, const Status& why) = 0;
+  virtual void failed(const Status& why) = 0;
+  virtual void finished() = 0;
+};
+
+class Control {
+ public:
+  // Opens sockets and starts the thread, which joins the job. kUnavailable, kRefused, kInvalidArgument as what failed.
+  static Result<std::unique_ptr<Control>> start(const Settings& settings, const Log& log, const RoundBoard& board,
+                                                DataPath& data_path);
+  // Stops the thread. What was said before (leave) is sent, within half a second.
+  ~Control();
+  Control(const Control&) = delete;
+  Control& operator=(const Control&) = delete;
+
+  // From any thread; they return at once.
+  void want_link(GroupId group, Rank peer);
+  void link_broken(Epoch epoch, Rank peer, const std::string& evidence);
+  void round_failed(Epoch epoch, const Status& why);
+  void leave(bool finalize, const std::string& reason);
+
+ private:
+  struct WantLink {
+    GroupId group;
+    Rank peer;
+  };
+  struct LinkBroken {
+    Epoch epoch;
+    Rank peer;
+    std::string evidence;
+  };
+  struct RoundFailed {
+    Epoch epoch;
+    Status why;
+  };
+  struct Leave {
+    bool finalize;
+    std::string reason;
+  };
+  struct Exit {};
+  using Command = std::variant<WantLink, LinkBroken, RoundFailed, Leave, Exit>;
+  struct Sockets;
+
+  Control(const Settings& settings, const Log& log, const RoundBoard& board, DataPath& data_path);
+  Status open(const Settings& settings);
+  void post(Command command);
+  void loop();
+  bool drain_commands();
+  void receive();
+  void watch_monitor();
+  void watch_links();
+  void run_effects(std::vector<WorkerEffect> effects);
+  void set_progress();
+  [[nodiscard]] TimeMs now() const;
+
+  const Log log_;
+  const RoundBoard& board_;
+  DataPath& data_path_;
+  std::string tracker_name_;
+  Incarnation self_;
+  std::unique_ptr<Sockets> sockets_;
+  std::optional<WorkerMachine> machine_;
+  std::unique_ptr<Connector> connector_;
+  std::mutex mutex_;
+  std::vector<Command> commands_;
+  int wake_fd_ = -1;
+  int watch_fd_ = -1;  // epoll: links whose other end has gone
+  struct WaitingRound {
+    RoundId round;
+    TimeMs since;
+  };
+  std::map<GroupId, WaitingRound> waiting_;  // since when a group's round has been under way, as heartbeats saw it
+  std::thread thread_;
+};
+
+}  // namespace warren::worker

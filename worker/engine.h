@@ -1,0 +1,137 @@
+// The data path of one worker: groups, calls in order of issue, the executors and point-to-point channels that carry
+// them out. It never waits and has no lock, thread or clock: its owner (worker/session.h, or the simulator) calls it
+// from one thread at a time.
+//
+// Rounds of one group run one after the other in the order of issue; groups run side by side, on links of their own.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "recovery/ids.h"
+#include "recovery/result.h"
+#include "worker/call.h"
+#include "worker/executor.h"
+#include "worker/point.h"
+#include "worker/round_board.h"
+#include "worker/transport/ring_queue.h"
+#include "worker/transport/transport.h"
+
+namespace warren::worker {
+
+class Engine {
+ public:
+  // What all ranks of the job have agreed on.
+  struct Plan {
+    Epoch epoch;
+    Timeline timeline;
+    Rank self;
+    std::uint32_t world_size = 1;
+    schedule::Algorithm algorithm = schedule::Algorithm::kAuto;
+    std::uint64_t chunk_bytes = 0;
+    bool check_call_sites = true;
+  };
+
+  // Why the data path cannot go on by itself; the owner reports it to the tracker, once.
+  struct Failure {
+    Status status;
+    Rank peer = kNoRank;  // the other end, where one link is to blame
+  };
+
+  Engine(Transport& transport, RoundBoard& board) : transport_(transport), board_(board) {}
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // The world group exists from here on. Once per engine.
+  void install(const Plan& plan);
+  // A group of ranks of the job, in group-rank order, this one among them. All members call it at the same point of
+  // their order of issue. kExhausted: limits::kMaxGroups. kInvalidArgument: the group exists already.
+  Status add_group(GroupId id, std::vector<Rank> members);
+  void remove_group(GroupId id);
+  [[nodiscard]] bool has_group(GroupId id) const { return groups_.contains(id); }
+  // No call of the group is outstanding.
+  [[nodiscard]] bool idle(GroupId id) const;
+
+  // Queues a call whose spec has passed validate(). `call` stays where it is until call.finished. kExhausted: too many
+  // outstanding; otherwise the status of the job if it is not well.
+  Status submit(GroupId group, Call& call);
+
+  // Moves what can be moved; true if a completion was handled. Afterwards finished_calls() may have something.
+  bool progress();
+  // Calls that have finished since the last look, for callbacks. The owner clears it.
+  [[nodiscard]] std::vector<std::shared_ptr<Call>>& finished_calls() { return finished_calls_; }
+
+  // The epoch is over: closes the transport, fails every outstanding call and all later ones with `why`. A call that
+  // had failed by itself keeps its own reason, with `why` before it.
+  void stop(const Status& why);
+  [[nodiscard]] bool stopped() const { return !broken_.ok(); }
+
+  // Taken once by the owner.
+  [[nodiscard]] std::optional<Failure> take_failure();
+
+  [[nodiscard]] std::size_t outstanding() const { return outstanding_; }
+  // Writes to the board whom the rounds under way wait for. For the owner's slow path, before it sleeps.
+  void publish_waits();
+  // "rank 0 waits for rank 3 in round 0.17: allreduce(…)", one entry a round under way.
+  [[nodiscard]] std::vector<std::string> describe_waits() const;
+
+ private:
+  struct CacheEntry {
+    Collective collective{};
+    schedule::Algorithm algorithm{};
+    std::int32_t root = 0;
+    std::uint64_t count = 0, chunk_elements = 0;
+    std::uint64_t used = 0;
+    std::unique_ptr<PreparedSchedule> schedule;
+  };
+  struct Group {
+    Group(Transport& transport, GroupId group_id, std::vector<Rank> ranks, std::int32_t self, std::uint32_t slot_index,
+          Epoch epoch, std::uint64_t chunk_bytes)
+        : id(group_id),
+          members(ranks),
+          rank(self),
+          slot(slot_index),
+          executor(transport, group_id, ranks, slot_index),
+          points(transport, group_id, std::move(ranks), slot_index + 1, epoch, chunk_bytes) {}
+    GroupId id;
+    std::vector<Rank> members;
+    std::int32_t rank;
+    std::uint32_t slot;
+    Sequence next_sequence;
+    RingQueue<Call*> queue;
+    Call* active = nullptr;
+    std::unique_ptr<PreparedSchedule> uncached;  // of the active call, where it is not worth keeping
+    Executor executor;
+    PointChannels points;
+    std::vector<CacheEntry> cache;
+  };
+
+  Result<const PreparedSchedule*> schedule_for(Group& group, const Call& call);
+  [[nodiscard]] schedule::Algorithm algorithm_for(const CallSpec& spec, std::int32_t size) const;
+  void start_next(Group& group);
+  void finish(Call& call, const Status& status);
+  void check(Group& group);
+  void fail(const Status& status, Rank peer);
+
+  Transport& transport_;
+  RoundBoard& board_;
+  Plan plan_;
+  bool installed_ = false;
+  std::map<GroupId, std::unique_ptr<Group>> groups_;
+  std::vector<Group*> by_slot_;  // a group has two slots: rounds, then point-to-point
+  std::vector<Completion> completions_;
+  std::vector<std::shared_ptr<Call>> finished_calls_;
+  std::size_t outstanding_ = 0;
+  std::uint64_t uses_ = 0;
+  Status broken_;  // set by stop()
+  std::optional<Failure> failure_;
+  bool failed_ = false;
+};
+
+}  // namespace warren::worker

@@ -1,0 +1,25 @@
+// Where a worker's log lines go: the program's sink, or standard error.
+#pragma once
+
+#include <cstdio>
+#include <string>
+
+#include "warren/c_api.h"
+
+namespace warren::worker {
+
+// Copyable; callable from any thread.
+struct Log {
+  warren_log_sink sink = nullptr;
+  void* context = nullptr;
+  int least = WARREN_LOG_INFO;
+
+  void operator()(warren_log_level level, const std::string& text) const {
+    if (level < least) return;
+    if (sink != nullptr) return sink(level, text.c_str(), context);
+    static constexpr const char* kNames[] = {"info", "warning", "error"};
+    std::fprintf(stderr, "warren %s: %s\n", kNames[level], text.c_str());
+  }
+};
+
+}  // namespace warren::worker

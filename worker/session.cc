@@ -1,0 +1,365 @@
+#include "worker/session.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include "recovery/check.h"
+#include "recovery/limits.h"
+
+namespace warren::worker {
+namespace {
+
+// One poll of an idle link costs 0.2–0.4 µs: these spins last some 50 µs, over twice a round trip on loopback, and are
+// made only where every rank of the host has a core to itself.
+constexpr int kSpins = 200;
+constexpr int kYields = 2;
+constexpr auto kWaitLogInterval = std::chrono::seconds(10);
+constexpr int kSleepMs = 1000;
+
+int cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return CPU_COUNT(&set);
+}
+
+}  // namespace
+
+Session::Session(const Settings& settings, const Log& log)
+    : settings_(settings),
+      log_(log),
+      transport_([this](GroupId group, Rank peer) { control_->want_link(group, peer); }),
+      engine_(transport_, board_) {}
+
+Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const Log& log) {
+  std::shared_ptr<Session> session(new Session(settings, log));
+  session->caller_wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  session->engine_wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (session->caller_wake_ < 0 || session->engine_wake_ < 0) {
+    return Status(Code::kUnavailable, std::string("cannot make a descriptor: ") + std::strerror(errno));
+  }
+  auto control = Control::start(settings, log, session->board_, *session);
+  if (!control.ok()) return control.status();
+  std::unique_lock lock(session->mutex_);
+  session->control_ = std::move(control).value();
+  // The machine ends this wait: with a plan, or with an error after the join timeout.
+  session->changed_.wait(lock, [&] { return session->installed_ || !session->failed_.ok(); });
+  if (!session->failed_.ok()) return session->failed_;
+  return session;
+}
+
+Session::~Session() {
+  close();
+  if (engine_thread_.joinable()) engine_thread_.join();
+  control_.reset();
+  if (caller_wake_ >= 0) ::close(caller_wake_);
+  if (engine_wake_ >= 0) ::close(engine_wake_);
+}
+
+void Session::wake(int fd) {
+  const std::uint64_t one = 1;
+  (void)!::write(fd, &one, sizeof one);
+}
+
+// ---- from the control thread
+
+std::unique_lock<std::mutex> Session::lock_for_control() {
+  // Spinning callers hold the lock for long and let go of it when they see this.
+  control_waits_.fetch_add(1);
+  std::unique_lock lock(mutex_);
+  control_waits_.fetch_sub(1);
+  return lock;
+}
+
+void Session::install(const wire::Plan& plan, Rank self) {
+  const auto lock = lock_for_control();
+  Engine::Plan p;
+  p.epoch = Epoch(plan.epoch());
+  p.timeline = Timeline(plan.timeline());
+  p.self = self;
+  p.world_size = static_cast<std::uint32_t>(plan.members_size());
+  p.chunk_bytes = plan.settings().chunk_bytes();
+  p.check_call_sites = plan.settings().check_call_sites();
+  auto algorithm = schedule::parse_algorithm(plan.settings().algorithm());
+  WARREN_CHECK(algorithm.ok(), "a plan that was validated names a known algorithm");
+  p.algorithm = algorithm.value();
+  self_ = self;
+  int ranks_here = 0;
+  for (const wire::Member& member : plan.members()) {
+    host_of_.push_back(member.host_id());
+    if (member.host_id() == plan.members(self.value).host_id()) ranks_here++;
+  }
+  spins_ = ranks_here <= cores() ? kSpins : 0;
+  yields_ = kYields;
+  transport_.open(p.epoch, plan.settings().streams(), plan.settings().checksums());
+  engine_.install(p);
+  installed_ = true;
+  changed_.notify_all();
+}
+
+void Session::stop(Epoch, const Status& why) {
+  auto lock = lock_for_control();
+  engine_.stop(why);
+  wake(caller_wake_);
+  wake(engine_wake_);
+  changed_.notify_all();
+  run_callbacks(lock);
+}
+
+bool Session::adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd) {
+  const auto lock = lock_for_control();
+  const Status status = transport_.adopt(epoch, group, peer, stream, fd);
+  if (!status.ok()) {
+    log_(WARREN_LOG_WARNING,
+         "a connection of rank " + std::to_string(peer.value) + " was dropped: " + status.describe());
+    return false;
+  }
+  wake(caller_wake_);
+  wake(engine_wake_);
+  return true;
+}
+
+void Session::link_failed(GroupId group, Rank peer, const Status& why) {
+  const auto lock = lock_for_control();
+  transport_.fail_link(group, peer, why);
+  wake(caller_wake_);
+  wake(engine_wake_);
+}
+
+void Session::failed(const Status& why) {
+  auto lock = lock_for_control();
+  if (failed_.ok()) failed_ = why;
+  engine_.stop(why);
+  wake(caller_wake_);
+  wake(engine_wake_);
+  changed_.notify_all();
+  run_callbacks(lock);
+}
+
+void Session::finished() {
+  const auto lock = lock_for_control();
+  finished_ = true;
+  changed_.notify_all();
+}
+
+// ---- driving
+
+void Session::yield_to_control(std::unique_lock<std::mutex>& lock) {
+  if (control_waits_.load(std::memory_order_relaxed) == 0) return;
+  lock.unlock();
+  while (control_waits_.load() != 0) sched_yield();
+  lock.lock();
+}
+
+void Session::report_failure() {
+  if (auto failure = engine_.take_failure()) {
+    if (failure->status.code() == Code::kPeerLost && failure->peer != kNoRank) {
+      control_->link_broken(transport_.epoch(), failure->peer, failure->status.describe());
+    } else {
+      control_->round_failed(transport_.epoch(), failure->status);
+    }
+  }
+}
+
+void Session::run_callbacks(std::unique_lock<std::mutex>& lock) {
+  while (!engine_.finished_calls().empty()) {
+    // Those without a callback now are called by on_complete() itself, which also holds the lock when it looks.
+    std::vector<std::shared_ptr<Call>> calls;
+    calls.swap(engine_.finished_calls());
+    std::erase_if(calls, [](const auto& call) { return call->callback == nullptr; });
+    lock.unlock();
+    for (const auto& call : calls) {
+      const std::string text = call->status.describe();
+      call->callback(static_cast<warren_code>(call->status.code()), call->status.ok() ? nullptr : text.c_str(),
+                     call->callback_context);
+    }
+    lock.lock();
+  }
+}
+
+void Session::sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout_ms, bool watch_links) {
+  std::vector<pollfd> fds;
+  if (watch_links) {
+    engine_.publish_waits();
+    fds.swap(pollfds_);  // keeps its memory; one sleeper at a time uses it
+    fds.clear();
+    transport_.collect_pollfds(fds);
+  }
+  fds.push_back({wake_fd, POLLIN, 0});
+  lock.unlock();
+  (void)::poll(fds.data(), fds.size(), timeout_ms);
+  std::uint64_t count = 0;
+  if (fds.back().revents != 0) (void)!::read(wake_fd, &count, sizeof count);
+  lock.lock();
+  if (watch_links) pollfds_.swap(fds);
+}
+
+template <class Done>
+void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
+  if (done()) return;
+  callers_++;
+  int idle = 0;
+  auto next_log = std::chrono::steady_clock::time_point::max();
+  while (!done()) {
+    if (engine_.progress()) {
+      idle = 0;
+      if (!engine_.finished_calls().empty()) run_callbacks(lock);
+      continue;
+    }
+    report_failure();
+    yield_to_control(lock);
+    if (++idle <= spins_) continue;
+    if (idle <= spins_ + yields_) {
+      lock.unlock();
+      sched_yield();
+      lock.lock();
+      continue;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (next_log == std::chrono::steady_clock::time_point::max()) next_log = now + kWaitLogInterval;
+    if (now >= next_log) {
+      next_log = now + kWaitLogInterval;
+      for (const std::string& line : engine_.describe_waits()) log_(WARREN_LOG_INFO, line);
+    }
+    sleep(lock, caller_wake_, kSleepMs, true);
+    idle = spins_;
+  }
+  callers_--;
+  if (engine_.outstanding() > 0 && engine_thread_.joinable()) wake(engine_wake_);
+}
+
+void Session::ensure_engine_thread() {
+  if (engine_thread_.joinable()) return;
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  engine_thread_ = std::thread([this] { engine_loop(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void Session::engine_loop() {
+  std::unique_lock lock(mutex_);
+  while (!exiting_) {
+    const bool mine = callers_ == 0 && engine_.outstanding() > 0;
+    if (mine) {
+      const bool moved = engine_.progress();
+      run_callbacks(lock);
+      report_failure();
+      yield_to_control(lock);
+      if (moved) continue;
+    }
+    sleep(lock, engine_wake_, mine ? kSleepMs : -1, mine);
+  }
+}
+
+// ---- calls
+
+Status Session::run(GroupId group, Call& call) {
+  std::unique_lock lock(mutex_);
+  const Status status = engine_.submit(group, call);
+  if (!status.ok()) return status;
+  drive(lock, [&] { return call.finished.load(std::memory_order_relaxed); });
+  if (!engine_.finished_calls().empty()) run_callbacks(lock);
+  return call.status;
+}
+
+Status Session::submit(GroupId group, const std::shared_ptr<Call>& call) {
+  std::unique_lock lock(mutex_);
+  call->self = call;
+  const Status status = engine_.submit(group, *call);
+  if (!status.ok()) {
+    call->self.reset();
+    return status;
+  }
+  if (!call->finished.load(std::memory_order_relaxed)) {
+    ensure_engine_thread();
+    wake(engine_wake_);
+  }
+  run_callbacks(lock);
+  return {};
+}
+
+Status Session::wait(Call& call) {
+  if (!call.finished.load(std::memory_order_acquire)) {
+    std::unique_lock lock(mutex_);
+    drive(lock, [&] { return call.finished.load(std::memory_order_relaxed); });
+    run_callbacks(lock);
+  }
+  return call.status;
+}
+
+bool Session::test(Call& call) {
+  if (call.finished.load(std::memory_order_acquire)) return true;
+  std::unique_lock lock(mutex_);
+  (void)engine_.progress();
+  report_failure();
+  run_callbacks(lock);
+  return call.finished.load(std::memory_order_relaxed);
+}
+
+Status Session::on_complete(Call& call, warren_callback callback, void* context) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (call.callback != nullptr) return {Code::kInvalidArgument, "this handle has a callback already"};
+    call.callback = callback;
+    call.callback_context = context;
+    if (!call.finished.load(std::memory_order_relaxed)) return {};
+    const auto& waiting = engine_.finished_calls();
+    const bool will_be_called =
+        std::any_of(waiting.begin(), waiting.end(), [&](const auto& c) { return c.get() == &call; });
+    if (will_be_called) return {};
+  }
+  const std::string text = call.status.describe();
+  callback(static_cast<warren_code>(call.status.code()), call.status.ok() ? nullptr : text.c_str(), context);
+  return {};
+}
+
+Status Session::add_group(GroupId id, std::vector<Rank> members) {
+  const std::lock_guard lock(mutex_);
+  if (!failed_.ok()) return failed_;
+  return engine_.add_group(id, std::move(members));
+}
+
+void Session::remove_group(GroupId id) {
+  std::unique_lock lock(mutex_);
+  if (!engine_.has_group(id)) return;
+  drive(lock, [&] { return engine_.stopped() || engine_.idle(id); });
+  run_callbacks(lock);
+  engine_.remove_group(id);
+}
+
+Status Session::finalize() {
+  std::unique_lock lock(mutex_);
+  drive(lock, [&] { return engine_.outstanding() == 0; });
+  run_callbacks(lock);
+  if (!failed_.ok()) return failed_;
+  if (finished_) return {};
+  control_->leave(true, "");
+  changed_.wait(lock, [&] { return finished_ || !failed_.ok(); });
+  if (!finished_) return failed_;
+  engine_.stop(Status(Code::kClosed, "the communicator has been finalized"));
+  return {};
+}
+
+void Session::close() {
+  std::unique_lock lock(mutex_);
+  if (exiting_) return;
+  exiting_ = true;
+  engine_.stop(Status(Code::kClosed, "the communicator has been destroyed"));
+  run_callbacks(lock);
+  if (control_ && !finished_ && failed_.ok()) {
+    control_->leave(false, "its communicator was destroyed without finalize");
+  }
+  wake(engine_wake_);
+  wake(caller_wake_);
+}
+
+}  // namespace warren::worker

@@ -1,0 +1,102 @@
+// A worker's life in one job: the control thread, the engine under its lock, and the threads that drive it. A blocking
+// call drives the engine in the caller's thread; asynchronous calls are driven by the engine's thread while nobody
+// blocks.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "worker/call.h"
+#include "worker/control.h"
+#include "worker/engine.h"
+#include "worker/launch/settings.h"
+#include "worker/log.h"
+#include "worker/round_board.h"
+#include "worker/transport/tcp_transport.h"
+
+namespace warren::worker {
+
+class Session final : private DataPath {
+ public:
+  // Joins the job and waits until its first plan is here.
+  static Result<std::shared_ptr<Session>> create(const Settings& settings, const Log& log);
+  ~Session() override;
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // What the plan says; fixed once create() has returned.
+  [[nodiscard]] Rank rank() const { return self_; }
+  [[nodiscard]] std::uint32_t world_size() const { return static_cast<std::uint32_t>(host_of_.size()); }
+  [[nodiscard]] const std::string& host_of(Rank rank) const { return host_of_[static_cast<std::size_t>(rank.value)]; }
+  [[nodiscard]] const RoundBoard& board() const { return board_; }
+
+  // A validated call. Blocks until it has finished and returns its result.
+  Status run(GroupId group, Call& call);
+  // A validated call that lives until it has finished (call->self is set here).
+  Status submit(GroupId group, const std::shared_ptr<Call>& call);
+  Status wait(Call& call);
+  bool test(Call& call);
+  // `callback` is called once, outside the lock; at once if the call has finished.
+  Status on_complete(Call& call, warren_callback callback, void* context);
+
+  Status add_group(GroupId id, std::vector<Rank> members);
+  // Waits for the group's outstanding calls first.
+  void remove_group(GroupId id);
+
+  // Waits for outstanding calls, then for all ranks to enter.
+  Status finalize();
+  // Every outstanding and later call fails with kClosed; the other ranks hear that this one has gone, unless it has
+  // finalized.
+  void close();
+
+ private:
+  Session(const Settings& settings, const Log& log);
+
+  // DataPath, from the control thread.
+  void install(const wire::Plan& plan, Rank self) override;
+  void stop(Epoch epoch, const Status& why) override;
+  bool adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd) override;
+  void link_failed(GroupId group, Rank peer, const Status& why) override;
+  void failed(const Status& why) override;
+  void finished() override;
+
+  template <class Done>
+  void drive(std::unique_lock<std::mutex>& lock, Done done);
+  void yield_to_control(std::unique_lock<std::mutex>& lock);
+  void sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout_ms, bool watch_links);
+  void report_failure();
+  void run_callbacks(std::unique_lock<std::mutex>& lock);
+  void engine_loop();
+  void ensure_engine_thread();
+  static void wake(int fd);
+  std::unique_lock<std::mutex> lock_for_control();
+
+  const Settings settings_;
+  const Log log_;
+  RoundBoard board_;
+  Rank self_;
+  std::vector<std::string> host_of_;
+  int spins_ = 0;   // polls without success before yielding; 0 where ranks outnumber cores
+  int yields_ = 0;  // after that, before sleeping
+
+  std::mutex mutex_;  // guards everything below
+  std::condition_variable changed_;
+  TcpTransport transport_;
+  Engine engine_;
+  bool installed_ = false, finished_ = false, exiting_ = false;
+  Status failed_;
+  int callers_ = 0;  // threads inside drive()
+  std::vector<pollfd> pollfds_;
+
+  std::atomic<int> control_waits_{0};  // the control thread wants the lock
+  int caller_wake_ = -1, engine_wake_ = -1;
+  std::thread engine_thread_;
+  std::unique_ptr<Control> control_;
+};
+
+}  // namespace warren::worker

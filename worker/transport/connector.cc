@@ -1,0 +1,493 @@
+#include "worker/transport/connector.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sodium.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "recovery/check.h"
+#include "recovery/limits.h"
+
+namespace warren::worker {
+namespace {
+
+constexpr std::int64_t kStrangerTimeoutMs = 5000;  // for a handshake to finish, once a connection is there
+constexpr std::int64_t kFirstBackoffMs = 20;
+constexpr std::int64_t kMaxBackoffMs = 1000;
+constexpr std::int64_t kAcceptPauseMs = 100;
+constexpr int kWarningsPerSecond = 5;
+
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+};
+
+std::optional<SocketAddress> numeric(const std::string& host, std::uint16_t port) {
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0 || found == nullptr) return {};
+  SocketAddress a;
+  std::memcpy(&a.storage, found->ai_addr, found->ai_addrlen);
+  a.length = found->ai_addrlen;
+  freeaddrinfo(found);
+  return a;
+}
+
+std::string name_of(const sockaddr* address, socklen_t length) {
+  char host[NI_MAXHOST], port[NI_MAXSERV];
+  if (getnameinfo(address, length, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return "an unknown address";
+  }
+  const bool v6 = address->sa_family == AF_INET6;
+  return (v6 ? "[" : "") + std::string(host) + (v6 ? "]:" : ":") + port;
+}
+
+void set_option(int fd, int level, int name, int value) {
+  (void)setsockopt(fd, level, name, &value, sizeof value);
+}
+
+}  // namespace
+
+Connector::Connector(std::string job, handshake::LinkKey key, Incarnation self, Events events)
+    : job_hash_(handshake::job_hash(job)), key_(key), self_(self), events_(std::move(events)) {}
+
+Connector::~Connector() {
+  end_epoch();
+  for (auto& c : conversations_) {
+    if (c.fd >= 0) ::close(c.fd);
+  }
+  if (listener_ >= 0) ::close(listener_);
+  sodium_memzero(key_.data(), key_.size());
+}
+
+Result<std::uint16_t> Connector::listen(const std::string& host, std::uint16_t port) {
+  const auto fail = [&](const std::string& what) {
+    return Status(Code::kUnavailable,
+                  "cannot accept data links on " + host + " port " + std::to_string(port) + ": " + what);
+  };
+  const auto address = numeric(host, port);
+  if (!address) return fail("not a numeric IPv4 or IPv6 address");
+  const int fd = ::socket(address->storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return fail(std::strerror(errno));
+  set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+  sockaddr_storage bound{};
+  socklen_t length = sizeof bound;
+  if (::bind(fd, reinterpret_cast<const sockaddr*>(&address->storage), address->length) != 0 ||
+      ::listen(fd, SOMAXCONN) != 0 || ::getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &length) != 0) {
+    const std::string why = std::strerror(errno);
+    ::close(fd);
+    return fail(why);
+  }
+  listener_ = fd;
+  return ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
+                                           : reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
+}
+
+void Connector::begin_epoch(Membership membership, TimeMs now) {
+  WARREN_CHECK(!members_, "an epoch begins after the one before has ended");
+  newest_ = membership.epoch;
+  members_ = std::move(membership);
+  for (auto& c : conversations_) {
+    if (c.state == State::kParked) judge_hello(c, now);
+  }
+}
+
+void Connector::end_epoch() {
+  members_.reset();
+  wishes_.clear();
+  std::erase_if(conversations_, [](Conversation& c) {
+    if (c.state == State::kReadHello || c.state == State::kParked) return false;
+    if (c.fd >= 0) ::close(c.fd);
+    return true;
+  });
+}
+
+void Connector::want(GroupId group, Rank peer, TimeMs now) {
+  if (!members_) return;
+  WARREN_CHECK(
+      peer.value >= 0 && static_cast<std::size_t>(peer.value) < members_->peers.size() && peer != members_->self,
+      "links go to other ranks of the job");
+  Wish& w = wish_for(group, peer);
+  if (w.wanted) return;
+  w.wanted = true;
+  if (std::all_of(w.up.begin(), w.up.end(), [](bool b) { return b; })) return;
+  w.deadline = now + members_->timeout_ms;
+  w.backoff_ms = kFirstBackoffMs;
+  if (members_->self < peer) start_attempt(w, now);
+}
+
+Connector::Wish& Connector::wish_for(GroupId group, Rank peer) {
+  const auto [it, fresh] = wishes_.try_emplace({group, peer});
+  if (fresh) {
+    it->second.group = group;
+    it->second.peer = peer;
+    it->second.up.assign(members_->streams, false);
+  }
+  return it->second;
+}
+
+void Connector::start_attempt(Wish& wish, TimeMs now) {
+  const Peer& peer = members_->peers[static_cast<std::size_t>(wish.peer.value)];
+  const Address& address = peer.addresses[wish.next_address++ % peer.addresses.size()];
+  const auto socket_address = numeric(address.host, address.port);
+  wish.retry_at = wish.deadline;
+  for (std::uint16_t stream = 0; stream < members_->streams; stream++) {
+    if (wish.up[stream]) continue;
+    Conversation c;
+    c.outgoing = true;
+    c.remote = address.host + " port " + std::to_string(address.port);
+    c.deadline = std::min(now + kStrangerTimeoutMs, wish.deadline);
+    c.hello.job_hash = job_hash_;
+    c.hello.epoch = members_->epoch;
+    c.hello.group = wish.group;
+    c.hello.from = members_->self;
+    c.hello.to = wish.peer;
+    c.hello.from_incarnation = self_;
+    c.hello.to_incarnation = peer.incarnation;
+    c.hello.stream = stream;
+    c.hello.streams = static_cast<std::uint16_t>(members_->streams);
+    randombytes_buf(c.hello.nonce.data(), c.hello.nonce.size());
+    c.hello_bytes = handshake::encode(c.hello);
+    wish.in_progress++;
+    std::string why = "not a numeric address";
+    if (socket_address) {
+      c.fd = ::socket(socket_address->storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+      why = c.fd < 0 ? std::strerror(errno) : "";
+    }
+    if (c.fd >= 0) {
+      c.state = State::kConnecting;
+      const int rc =
+          ::connect(c.fd, reinterpret_cast<const sockaddr*>(&socket_address->storage), socket_address->length);
+      if (rc != 0 && errno != EINPROGRESS && errno != EINTR) why = std::strerror(errno);
+    }
+    if (!why.empty()) {
+      trouble(c, why, false, now);
+      if (c.fd >= 0) ::close(c.fd);
+      continue;
+    }
+    conversations_.push_back(std::move(c));
+  }
+}
+
+void Connector::trouble(Conversation& c, const std::string& what, bool fatal, TimeMs now) {
+  if (!c.outgoing) {
+    warn("a connection from " + c.remote + " was refused: " + what, now);
+    return;
+  }
+  const auto it = wishes_.find({c.hello.group, c.hello.to});
+  if (it == wishes_.end()) return;
+  Wish& w = it->second;
+  w.in_progress--;
+  w.last_trouble = c.remote + ": " + what;
+  if (fatal) w.deadline = now;
+  if (w.in_progress == 0 && !fatal) {
+    w.retry_at = std::min(now + w.backoff_ms, w.deadline);
+    w.backoff_ms = std::min(w.backoff_ms * 2, kMaxBackoffMs);
+  }
+}
+
+void Connector::warn(const std::string& text, TimeMs now) {
+  if (now - warnings_since_ >= 1000) {
+    warnings_since_ = now;
+    warnings_ = 0;
+  }
+  if (++warnings_ <= kWarningsPerSecond) events_.warning(text);
+}
+
+void Connector::accept_all(TimeMs now) {
+  while (listener_ >= 0) {
+    sockaddr_storage from{};
+    socklen_t length = sizeof from;
+    const int fd = ::accept4(listener_, reinterpret_cast<sockaddr*>(&from), &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno != EAGAIN && errno != EWOULDBLOCK) {
+        warn(std::string("cannot accept data links: ") + std::strerror(errno) + "; trying again", now);
+        accept_again_ = now + kAcceptPauseMs;
+      }
+      return;
+    }
+    if (conversations_.size() >= limits::kMaxPendingHandshakes) {
+      // The oldest stranger goes first, so that a flood does not lock peers out.
+      const auto oldest = std::find_if(conversations_.begin(), conversations_.end(),
+                                       [](const Conversation& c) { return c.state == State::kReadHello; });
+      if (oldest == conversations_.end()) {
+        ::close(fd);
+        continue;
+      }
+      ::close(oldest->fd);
+      conversations_.erase(oldest);
+    }
+    Conversation& c = conversations_.emplace_back();
+    c.fd = fd;
+    c.state = State::kReadHello;
+    c.remote = name_of(reinterpret_cast<const sockaddr*>(&from), length);
+    c.deadline = now + kStrangerTimeoutMs;
+    expect(c, handshake::kHelloBytes);
+  }
+}
+
+void Connector::expect(Conversation& c, std::size_t bytes) {
+  c.want = bytes;
+  c.have = 0;
+}
+
+void Connector::load(Conversation& c, std::span<const std::byte> bytes) {
+  std::memcpy(c.buffer.data(), bytes.data(), bytes.size());
+  expect(c, bytes.size());
+}
+
+bool Connector::read_into(Conversation& c, bool& dead) {
+  while (c.have < c.want) {
+    const ssize_t n = ::recv(c.fd, c.buffer.data() + c.have, c.want - c.have, MSG_DONTWAIT);
+    if (n > 0) {
+      c.have += static_cast<std::size_t>(n);
+    } else if (n < 0 && errno == EINTR) {
+      continue;
+    } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      return false;
+    } else {
+      dead = true;
+      return false;
+    }
+  }
+  return true;
+}
+
+bool Connector::write_from(Conversation& c, bool& dead) {
+  while (c.have < c.want) {
+    const ssize_t n = ::send(c.fd, c.buffer.data() + c.have, c.want - c.have, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n >= 0) {
+      c.have += static_cast<std::size_t>(n);
+    } else if (errno == EINTR) {
+      continue;
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      return false;
+    } else {
+      dead = true;
+      return false;
+    }
+  }
+  return true;
+}
+
+bool Connector::judge_hello(Conversation& c, TimeMs now) {
+  const handshake::Hello& h = c.hello;
+  using handshake::Verdict;
+  if (!members_ || h.epoch > members_->epoch) {
+    if (h.epoch <= newest_) {
+      c.verdict = Verdict::kStaleEpoch;
+    } else {
+      // The peer has heard of the next epoch before us; it waits until we have, within its deadline.
+      c.state = State::kParked;
+      c.deadline = std::max(c.deadline, now + kStrangerTimeoutMs);
+      return true;
+    }
+  } else if (h.epoch < members_->epoch) {
+    c.verdict = Verdict::kStaleEpoch;
+  } else if (h.job_hash != job_hash_ || h.to != members_->self || h.to_incarnation != self_ ||
+             h.streams != members_->streams || static_cast<std::size_t>(h.from.value) >= members_->peers.size() ||
+             members_->peers[static_cast<std::size_t>(h.from.value)].incarnation != h.from_incarnation) {
+    c.verdict = Verdict::kNotMe;
+  } else if (!(h.from < h.to)) {
+    c.verdict = Verdict::kNotMe;
+  }
+  handshake::Nonce nonce;
+  randombytes_buf(nonce.data(), nonce.size());
+  c.challenge = handshake::make_challenge(key_, c.hello_bytes, nonce);
+  load(c, c.challenge);
+  c.state = State::kSendChallenge;
+  return true;
+}
+
+void Connector::hand_over(Conversation& c) {
+  set_option(c.fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  // A link whose other end has silently gone fails by itself.
+  set_option(c.fd, IPPROTO_TCP, TCP_USER_TIMEOUT,
+             static_cast<int>(std::min<std::int64_t>(members_->timeout_ms, 1 << 30)));
+  const Rank peer = c.outgoing ? c.hello.to : c.hello.from;
+  Wish& w = wish_for(c.hello.group, peer);
+  if (c.outgoing) w.in_progress--;
+  w.up[c.hello.stream] = true;
+  if (std::all_of(w.up.begin(), w.up.end(), [](bool b) { return b; })) w.deadline = w.retry_at = {INT64_MAX};
+  const int fd = std::exchange(c.fd, -1);
+  events_.connected(c.hello.epoch, c.hello.group, peer, c.hello.stream, fd);
+}
+
+bool Connector::advance(Conversation& c, TimeMs now) {
+  using handshake::Verdict;
+  bool dead = false;
+  switch (c.state) {
+    case State::kConnecting: {
+      pollfd p{c.fd, POLLOUT, 0};
+      if (::poll(&p, 1, 0) <= 0) return false;
+      int error = 0;
+      socklen_t length = sizeof error;
+      if (::getsockopt(c.fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0 || error != 0) {
+        trouble(c, std::strerror(error != 0 ? error : errno), false, now);
+        c.state = State::kDone;
+        return true;
+      }
+      load(c, c.hello_bytes);
+      c.state = State::kSendHello;
+      return true;
+    }
+    case State::kSendHello:
+    case State::kSendProof:
+    case State::kSendChallenge:
+    case State::kSendVerdict:
+      if (!write_from(c, dead)) break;
+      if (c.state == State::kSendHello) {
+        expect(c, handshake::kChallengeBytes);
+        c.state = State::kReadChallenge;
+      } else if (c.state == State::kSendProof) {
+        expect(c, handshake::kVerdictBytes);
+        c.state = State::kReadVerdict;
+      } else if (c.state == State::kSendChallenge) {
+        expect(c, handshake::kProofBytes);
+        c.state = State::kReadProof;
+      } else {
+        if (c.verdict == Verdict::kWelcome && members_ && members_->epoch == c.hello.epoch) {
+          hand_over(c);
+        } else {
+          trouble(c, handshake::to_string(c.verdict), false, now);
+        }
+        c.state = State::kDone;
+      }
+      return true;
+    case State::kReadChallenge: {
+      if (!read_into(c, dead)) break;
+      std::memcpy(c.challenge.data(), c.buffer.data(), c.challenge.size());
+      const Status status = handshake::check_challenge(key_, c.hello_bytes, c.challenge);
+      if (!status.ok()) {
+        trouble(c, status.describe(), status.code() == Code::kRefused, now);
+        c.state = State::kDone;
+        return true;
+      }
+      load(c, handshake::make_proof(key_, c.hello_bytes, c.challenge));
+      c.state = State::kSendProof;
+      return true;
+    }
+    case State::kReadVerdict: {
+      if (!read_into(c, dead)) break;
+      const auto verdict = handshake::decode_verdict(std::span(c.buffer).first<handshake::kVerdictBytes>());
+      if (verdict.ok() && verdict.value() == Verdict::kWelcome) {
+        hand_over(c);
+      } else {
+        trouble(c, verdict.ok() ? handshake::to_string(verdict.value()) : verdict.status().describe(), false, now);
+      }
+      c.state = State::kDone;
+      return true;
+    }
+    case State::kReadHello: {
+      if (!read_into(c, dead)) break;
+      std::memcpy(c.hello_bytes.data(), c.buffer.data(), c.hello_bytes.size());
+      auto hello = handshake::decode_hello(c.hello_bytes);
+      if (!hello.ok()) {
+        trouble(c, hello.status().describe(), true, now);
+        c.state = State::kDone;
+        return true;
+      }
+      c.hello = hello.value();
+      return judge_hello(c, now) && c.state != State::kParked;
+    }
+    case State::kReadProof: {
+      if (!read_into(c, dead)) break;
+      const Status status =
+          handshake::check_proof(key_, c.hello_bytes, c.challenge, std::span(c.buffer).first<handshake::kProofBytes>());
+      if (!status.ok()) c.verdict = Verdict::kBadProof;
+      load(c, handshake::make_verdict(c.verdict));
+      c.state = State::kSendVerdict;
+      return true;
+    }
+    case State::kParked:
+    case State::kDone: return false;
+  }
+  if (dead) {
+    // A connection that says nothing before it goes is a port scan or a health check, not worth a line.
+    if (c.outgoing || c.have != 0 || c.state != State::kReadHello) {
+      trouble(c, "closed in the middle of the handshake", false, now);
+    }
+    c.state = State::kDone;
+    return true;
+  }
+  return false;
+}
+
+bool Connector::step(Conversation& c, TimeMs now) {
+  while (c.state != State::kDone && advance(c, now)) {
+  }
+  if (c.state != State::kDone && now >= c.deadline) {
+    trouble(c, "the handshake took over " + std::to_string(kStrangerTimeoutMs) + " ms", false, now);
+    c.state = State::kDone;
+  }
+  if (c.state != State::kDone) return true;
+  if (c.fd >= 0) ::close(c.fd);
+  c.fd = -1;
+  return false;
+}
+
+void Connector::run(TimeMs now) {
+  if (!accept_again_ || now >= *accept_again_) {
+    accept_again_.reset();
+    accept_all(now);
+  }
+  for (auto it = conversations_.begin(); it != conversations_.end();) {
+    it = step(*it, now) ? std::next(it) : conversations_.erase(it);
+  }
+  if (!members_) return;
+  std::vector<std::tuple<GroupId, Rank, Status>> failed;
+  for (auto& [key, w] : wishes_) {
+    if (now >= w.deadline) {
+      const std::string who = "rank " + std::to_string(w.peer.value);
+      const std::string what = members_->self < w.peer ? "cannot connect to " + who : who + " did not connect";
+      failed.emplace_back(w.group, w.peer,
+                          Status(Code::kPeerLost, what + " within " + std::to_string(members_->timeout_ms) + " ms" +
+                                                      (w.last_trouble.empty() ? "" : ": " + w.last_trouble)));
+      w.deadline = {INT64_MAX};
+      w.retry_at = {INT64_MAX};
+    } else if (members_->self < w.peer && w.in_progress == 0 && now >= w.retry_at) {
+      start_attempt(w, now);
+    }
+  }
+  for (const auto& [group, peer, status] : failed) events_.failed(group, peer, status);
+}
+
+void Connector::collect_pollfds(std::vector<pollfd>& out) const {
+  if (listener_ >= 0 && !accept_again_) out.push_back({listener_, POLLIN, 0});
+  for (const Conversation& c : conversations_) {
+    switch (c.state) {
+      case State::kConnecting:
+      case State::kSendHello:
+      case State::kSendProof:
+      case State::kSendChallenge:
+      case State::kSendVerdict: out.push_back({c.fd, POLLOUT, 0}); break;
+      case State::kParked: break;
+      default: out.push_back({c.fd, POLLIN, 0});
+    }
+  }
+}
+
+std::optional<TimeMs> Connector::next_deadline() const {
+  std::optional<TimeMs> next = accept_again_;
+  const auto sooner = [&](TimeMs t) {
+    if (t.value != INT64_MAX && (!next || t < *next)) next = t;
+  };
+  for (const Conversation& c : conversations_) sooner(c.deadline);
+  for (const auto& [key, w] : wishes_) {
+    sooner(w.deadline);
+    if (members_ && members_->self < w.peer && w.in_progress == 0) sooner(w.retry_at);
+  }
+  return next;
+}
+
+}  // namespace warren::worker

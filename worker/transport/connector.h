@@ -1,0 +1,140 @@
+// Makes the connections of data links: listens, connects, authenticates (worker/transport/handshake.h), and hands
+// descriptors over. Of two ranks the lower one connects. Non-blocking; driven by the control thread alone.
+#pragma once
+
+#include <poll.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "recovery/ids.h"
+#include "recovery/machine.h"
+#include "recovery/result.h"
+#include "worker/transport/handshake.h"
+
+namespace warren::worker {
+
+class Connector {
+ public:
+  struct Address {
+    std::string host;  // numeric
+    std::uint16_t port = 0;
+  };
+  struct Peer {
+    Incarnation incarnation;
+    std::vector<Address> addresses;  // tried in turn
+  };
+  struct Membership {
+    Epoch epoch;
+    Rank self;
+    std::vector<Peer> peers;  // by rank
+    std::uint32_t streams = 1;
+    std::int64_t timeout_ms = 0;  // until a link that does not come up is reported
+  };
+  struct Events {
+    // An authenticated connection; takes the descriptor.
+    std::function<void(Epoch, GroupId, Rank, std::uint16_t stream, int fd)> connected;
+    // The link did not come up within its time, or the peer does not hold the secret.
+    std::function<void(GroupId, Rank, const Status&)> failed;
+    // Something that people should know: strangers, rubbish. At most a few a second.
+    std::function<void(const std::string&)> warning;
+  };
+
+  Connector(std::string job, handshake::LinkKey key, Incarnation self, Events events);
+  ~Connector();
+  Connector(const Connector&) = delete;
+  Connector& operator=(const Connector&) = delete;
+
+  // Binds and listens; port 0 takes a free one. Returns the port. kUnavailable names address and reason.
+  Result<std::uint16_t> listen(const std::string& host, std::uint16_t port);
+
+  void begin_epoch(Membership membership, TimeMs now);
+  // Drops every handshake and wish of the epoch in force.
+  void end_epoch();
+  // The link will be used: connects it, if this rank is the one that does, and watches that it comes up.
+  void want(GroupId group, Rank peer, TimeMs now);
+
+  void collect_pollfds(std::vector<pollfd>& out) const;
+  // Moves every handshake as far as it goes.
+  void run(TimeMs now);
+  [[nodiscard]] std::optional<TimeMs> next_deadline() const;
+
+ private:
+  enum class State : std::uint8_t {
+    kConnecting,
+    kSendHello,
+    kReadChallenge,
+    kSendProof,
+    kReadVerdict,  // the connector's side
+    kReadHello,
+    kParked,
+    kSendChallenge,
+    kReadProof,
+    kSendVerdict,  // the acceptor's
+    kDone,
+  };
+  struct Conversation {
+    int fd = -1;
+    State state = State::kReadHello;
+    std::string remote;  // for messages
+    std::array<std::byte, handshake::kHelloBytes> buffer{};
+    std::size_t want = 0, have = 0;  // of buffer
+    handshake::HelloBytes hello_bytes{};
+    handshake::ChallengeBytes challenge{};
+    handshake::Hello hello;
+    handshake::Verdict verdict = handshake::Verdict::kWelcome;
+    TimeMs deadline;
+    // The connector's side: which stream of which wish.
+    bool outgoing = false;
+  };
+  struct Wish {
+    GroupId group;
+    Rank peer;
+    bool wanted = false;   // false: the peer connected before this rank had use for the link
+    std::vector<bool> up;  // by stream
+    TimeMs deadline{INT64_MAX};
+    TimeMs retry_at{INT64_MAX};  // when the next attempt starts; connector's side
+    std::int64_t backoff_ms = 0;
+    std::size_t next_address = 0;
+    std::uint32_t in_progress = 0;
+    std::string last_trouble;
+  };
+  using WishKey = std::pair<GroupId, Rank>;
+
+  Wish& wish_for(GroupId group, Rank peer);
+  void accept_all(TimeMs now);
+  void start_attempt(Wish& wish, TimeMs now);
+  // One step; false when the conversation is over (its descriptor has been closed or handed over).
+  bool step(Conversation& c, TimeMs now);
+  bool advance(Conversation& c, TimeMs now);
+  bool read_into(Conversation& c, bool& dead);
+  bool write_from(Conversation& c, bool& dead);
+  void load(Conversation& c, std::span<const std::byte> bytes);
+  void expect(Conversation& c, std::size_t bytes);
+  bool judge_hello(Conversation& c, TimeMs now);
+  void hand_over(Conversation& c);
+  void trouble(Conversation& c, const std::string& what, bool fatal, TimeMs now);
+  void warn(const std::string& text, TimeMs now);
+
+  std::uint64_t job_hash_;
+  handshake::LinkKey key_;
+  Incarnation self_;
+  Events events_;
+  int listener_ = -1;
+  std::optional<Membership> members_;
+  Epoch newest_;
+  std::list<Conversation> conversations_;
+  std::map<WishKey, Wish> wishes_;
+  std::optional<TimeMs> accept_again_;  // out of descriptors: a pause instead of a spin
+  TimeMs warnings_since_;
+  int warnings_ = 0;
+};
+
+}  // namespace warren::worker
