@@ -2,27 +2,25 @@
 # pkg-config need. The library's own dependencies are private: a consumer needs none of their headers.
 include(CMakePackageConfigHelpers)
 
-if(TARGET warren)
-  install(TARGETS warren EXPORT warren_targets
-    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT warren
-    NAMELINK_COMPONENT warren)
-  install(DIRECTORY worker/include/warren DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT warren
-    FILES_MATCHING PATTERN "*.h")
-  install(EXPORT warren_targets NAMESPACE warren:: FILE warrenTargets.cmake
-    DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/warren COMPONENT warren)
+install(TARGETS warren EXPORT warren_targets
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT warren
+  NAMELINK_COMPONENT warren)
+install(DIRECTORY worker/include/warren DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT warren
+  FILES_MATCHING PATTERN "*.h")
+install(EXPORT warren_targets NAMESPACE warren:: FILE warrenTargets.cmake
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/warren COMPONENT warren)
 
-  configure_package_config_file(cmake/warrenConfig.cmake.in ${PROJECT_BINARY_DIR}/warrenConfig.cmake
-    INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/warren
-    NO_SET_AND_CHECK_MACRO)
-  # Before 1.0 a minor version may change the interface.
-  write_basic_package_version_file(${PROJECT_BINARY_DIR}/warrenConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-  install(FILES ${PROJECT_BINARY_DIR}/warrenConfig.cmake ${PROJECT_BINARY_DIR}/warrenConfigVersion.cmake
-    DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/warren COMPONENT warren)
+configure_package_config_file(cmake/warrenConfig.cmake.in ${PROJECT_BINARY_DIR}/warrenConfig.cmake
+  INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/warren
+  NO_SET_AND_CHECK_MACRO)
+# Before 1.0 a minor version may change the interface.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/warrenConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/warrenConfig.cmake ${PROJECT_BINARY_DIR}/warrenConfigVersion.cmake
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/warren COMPONENT warren)
 
-  file(RELATIVE_PATH WARREN_PC_PREFIX /p/${CMAKE_INSTALL_LIBDIR}/pkgconfig /p)
-  configure_file(cmake/warren.pc.in ${PROJECT_BINARY_DIR}/warren.pc @ONLY)
-  install(FILES ${PROJECT_BINARY_DIR}/warren.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT warren)
-endif()
+file(RELATIVE_PATH WARREN_PC_PREFIX /p/${CMAKE_INSTALL_LIBDIR}/pkgconfig /p)
+configure_file(cmake/warren.pc.in ${PROJECT_BINARY_DIR}/warren.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/warren.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT warren)
 if(TARGET warren_cli)
   install(TARGETS warren_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT warren)
 endif()
