@@ -1,0 +1,87 @@
+"""Figures beside the allreduce itself: an idle worker's memory, the time to the first round, a tracker with 1,000 workers."""
+
+import json
+import pathlib
+import signal
+import statistics
+import subprocess
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BIN = ROOT / "build/release/bin"
+STARTS = 7
+LOAD_WORKERS = 1000
+LOAD_SECONDS = 20
+TRACKER_READY_S = 30
+
+
+def first_round(ranks: int) -> dict:
+    """From `warren run` being started to the last rank's first finished round, and what each worker then holds."""
+    with tempfile.TemporaryDirectory(prefix="warren-bench-") as folder:
+        start_us = time.clock_gettime(time.CLOCK_MONOTONIC) * 1e6
+        subprocess.run([str(BIN / "warren"), "run", "-n", str(ranks), "--", str(BIN / "first_round"), folder], check=True,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120)
+        reports = [json.loads(path.read_text()) for path in pathlib.Path(folder).glob("*.json")]
+    if len(reports) != ranks:
+        raise RuntimeError(f"{len(reports)} of {ranks} workers wrote a report")
+    return {"ms": (max(report["finished_us"] for report in reports) - start_us) / 1000,
+            "rss_kib": statistics.median(report["rss_kib"] for report in reports),
+            "before_kib": statistics.median(report["before_kib"] for report in reports)}
+
+
+def tracker_load() -> dict:
+    with tempfile.TemporaryDirectory(prefix="warren-bench-") as folder:
+        secret = f"{folder}/secret"
+        subprocess.run([str(BIN / "warren"), "keygen", f"--out={secret}"], check=True, stdout=subprocess.DEVNULL)
+        with open(f"{folder}/log", "w+") as log:
+            tracker = subprocess.Popen(
+                [str(BIN / "warren"), "tracker", "--bind=127.0.0.1:0", f"--secret_file={secret}",
+                 f"--journal={folder}/journal", f"--port_file={folder}/port", "--http_port=0"], stdout=log, stderr=log)
+            try:
+                port = pathlib.Path(folder) / "port"
+                deadline = time.monotonic() + TRACKER_READY_S
+                while not (port.exists() and port.read_text().strip()):
+                    if tracker.poll() is not None or time.monotonic() > deadline:
+                        log.seek(0)
+                        raise RuntimeError(f"the tracker does not come up:\n{log.read()}")
+                    time.sleep(0.02)
+                output = subprocess.run(
+                    [str(BIN / "tracker_load"), f"--tracker=127.0.0.1:{port.read_text().strip()}",
+                     f"--tracker_pid={tracker.pid}", f"--secret_file={secret}", f"--workers={LOAD_WORKERS}",
+                     f"--seconds={LOAD_SECONDS}"], check=True, capture_output=True, text=True, timeout=600).stdout
+            finally:
+                tracker.send_signal(signal.SIGTERM)
+                try:
+                    tracker.wait(20)
+                except subprocess.TimeoutExpired:
+                    tracker.kill()
+                    tracker.wait()
+    return json.loads(output)
+
+
+def measure(say) -> list[dict]:
+    subprocess.run([str(ROOT / "dev"), "build", "warren_cli", "first_round", "tracker_load"], check=True)
+    say(f"time to the first round, {STARTS} starts")
+    eight = [first_round(8) for _ in range(STARTS)]
+    times = sorted(start["ms"] for start in eight)
+    rss = statistics.median(start["rss_kib"] for start in eight) / 1024
+    before = statistics.median(start["before_kib"] for start in eight) / 1024
+    say(f"a tracker with {LOAD_WORKERS} workers")
+    load = tracker_load()
+    how = "warren run -n 8 -- first_round DIR"
+    load_how = f"tracker_load --workers={LOAD_WORKERS} --seconds={LOAD_SECONDS}"
+    return [
+        {"name": "`warren run -n 8`, from its start to the first round finished on all ranks",
+         "value": f"{statistics.median(times):.0f} ms ({times[0]:.0f}–{times[-1]:.0f}, {STARTS} starts)", "how": how},
+        {"name": "memory (RSS) of a worker of 8 after its first round",
+         "value": f"{rss:.1f} MiB, {rss - before:.1f} MiB of it since the program's start", "how": how},
+        {"name": f"tracker: {load['workers']} workers join at once, until the last has the plan",
+         "value": f"{load['plan_ms']:.0f} ms, {load['plan_cpu_s']:.2f} s of processor time", "how": load_how},
+        {"name": f"tracker: {load['heartbeats_per_s']:.0f} heartbeats a second",
+         "value": f"{load['heartbeat_cpu_percent']:.1f} % of a core", "how": load_how},
+        {"name": "tracker: memory (RSS) empty, with the job, at its peak",
+         "value": f"{load['rss_before_mib']:.0f}, {load['rss_mib']:.0f}, {load['peak_mib']:.0f} MiB", "how": load_how},
+        {"name": "tracker: finalize of all, until the last worker knows",
+         "value": f"{load['finalize_ms']:.0f} ms", "how": load_how},
+    ]
