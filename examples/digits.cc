@@ -1,0 +1,169 @@
+// Trains softmax regression on handwritten digits by synchronous minibatch SGD: each worker holds a share of the
+// images, and an allreduce sums the gradients of every minibatch.
+//
+//   warren run -n 4 -- digits [--data=DIR] [--epochs=N] [--batch=N] [--json_file=PATH]
+//
+// Rank 0 reports. At the end it checks what is claimed: the weights are the same bits on all workers, they are those of
+// the same minibatches in one process to 1e-5, and the model has learned. The last line is one JSON object (in PATH
+// too, if given). Exit code: 0; 1 if a claim is wrong or something failed; 2 for a wrong command line.
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "examples/digits_data.h"
+#include "examples/softmax.h"
+#include "warren/warren.h"
+
+namespace {
+
+constexpr std::size_t kTestImages = 360;
+constexpr std::uint64_t kSplitSeed = 1;
+constexpr double kLeastAccuracy = 0.94;
+constexpr double kMostDifference = 1e-5;
+
+struct Flags {
+  std::string data = "examples/data";
+  std::string json_file;
+  digits::Plan plan;
+};
+
+bool parse_count(std::string_view text, std::size_t& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() && value >= 1 && value <= 100'000;
+}
+
+bool parse(int argc, char** argv, Flags& flags) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    const auto value_of = [&](std::string_view name, std::string_view& value) {
+      if (!argument.starts_with(name)) return false;
+      value = argument.substr(name.size());
+      return true;
+    };
+    std::string_view value;
+    bool good = true;
+    if (value_of("--data=", value)) {
+      flags.data = value;
+    } else if (value_of("--json_file=", value)) {
+      flags.json_file = value;
+    } else if (value_of("--epochs=", value)) {
+      good = parse_count(value, flags.plan.epochs);
+    } else if (value_of("--batch=", value)) {
+      good = parse_count(value, flags.plan.batch);
+    } else {
+      good = false;
+    }
+    if (!good) {
+      std::fprintf(stderr,
+                   "cannot use the argument %s\n"
+                   "usage: digits [--data=DIR] [--epochs=N] [--batch=N] [--json_file=PATH]   (N: 1 to 100000)\n",
+                   argv[i]);
+      return false;
+    }
+  }
+  return true;
+}
+
+bool same_bits_everywhere(warren::Communicator& comm, const digits::Weights& weights) {
+  const std::vector<double> all = comm.allgather(std::vector<double>(weights.begin(), weights.end()));
+  for (std::size_t at = 0; at < all.size(); at += digits::kWeights) {
+    if (std::memcmp(all.data() + at, weights.data(), sizeof(weights)) != 0) return false;
+  }
+  return true;
+}
+
+int run(const Flags& flags) {
+  using Clock = std::chrono::steady_clock;
+  const digits::Split images = digits::split(digits::load(flags.data + "/digits.csv.gz"), kTestImages, kSplitSeed);
+  if (images.train.empty()) {
+    throw std::runtime_error(flags.data + "/digits.csv.gz: " + std::to_string(kTestImages) +
+                             " images are held out and none are left to train on");
+  }
+
+  warren::Communicator comm = warren::Communicator::create();
+  const bool reports = comm.rank() == 0;
+  const auto ranks = static_cast<std::size_t>(comm.world_size());
+  const digits::Shard shard(images.train, static_cast<std::size_t>(comm.rank()), ranks);
+  if (reports) {
+    std::printf("%zu images to train on over %zu workers, %zu held out\n", images.train.size(), ranks,
+                images.test.size());
+  }
+
+  std::size_t rounds = 0;
+  const auto start = Clock::now();
+  const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+  const digits::Weights weights = digits::train(
+      shard, flags.plan, [&](std::span<double> sums) { comm.allreduce(sums); },
+      [&](const digits::Epoch& epoch) {
+        rounds = epoch.rounds;
+        if (reports && (epoch.number % 5 == 0 || epoch.number == flags.plan.epochs)) {
+          std::printf("epoch %3zu of %zu: loss %.4f, training accuracy %.4f, %.0f rounds/s\n", epoch.number,
+                      flags.plan.epochs, epoch.loss, epoch.accuracy, static_cast<double>(epoch.rounds) / elapsed());
+          std::fflush(stdout);
+        }
+      });
+  const double seconds = elapsed();
+  const bool weights_equal = same_bits_everywhere(comm, weights);
+
+  // All leave with rank 0's verdict.
+  std::int32_t failed = 0;
+  if (reports) {
+    const digits::Weights sequential = digits::train(
+        digits::Shard(images.train, 0, 1), flags.plan, [](std::span<double>) {}, [](const digits::Epoch&) {});
+    const double difference = digits::max_relative_difference(weights, sequential);
+    const double test_accuracy = digits::accuracy(weights, images.test);
+    std::printf("test accuracy %.4f; %zu rounds in %.2f s, %.0f rounds/s\n", test_accuracy, rounds, seconds,
+                static_cast<double>(rounds) / seconds);
+    std::printf(
+        "weights are %s bit for bit on all workers; the same minibatches in one process differ by at most %.2g\n",
+        weights_equal ? "equal" : "NOT equal", difference);
+    const auto claim = [&](bool holds, const char* what) {
+      if (holds) return;
+      failed = 1;
+      std::fprintf(stderr, "the demo failed: %s\n", what);
+    };
+    claim(weights_equal, "the weights differ between workers");
+    claim(difference <= kMostDifference, "the weights are not those of one process to 1e-5");
+    claim(test_accuracy >= kLeastAccuracy, "the test accuracy is below 0.94");
+
+    nlohmann::ordered_json result;
+    result["demo"] = "digits";
+    result["workers"] = ranks;
+    result["test_accuracy"] = test_accuracy;
+    result["weights_equal"] = weights_equal;
+    result["sequential_max_rel_diff"] = difference;
+    result["rounds"] = rounds;
+    result["seconds"] = seconds;
+    if (!flags.json_file.empty()) {
+      std::ofstream file(flags.json_file);
+      file << result.dump() << std::endl;
+      if (!file) {
+        std::fprintf(stderr, "cannot write %s\n", flags.json_file.c_str());
+        failed = 1;
+      }
+    }
+    std::printf("%s\n", result.dump().c_str());
+    std::fflush(stdout);
+  }
+  failed = comm.broadcast(failed, 0);
+  comm.finalize();
+  return failed;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    Flags flags;
+    if (!parse(argc, argv, flags)) return 2;
+    return run(flags);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "digits: %s\n", error.what());
+    return 1;
+  }
+}
