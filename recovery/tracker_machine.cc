@@ -267,6 +267,7 @@ void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, Tim
   waiting_.insert_or_assign(worker, std::move(w));
   waiting_by_incarnation_[who] = worker;
   ++joins_;
+  refuse_surplus_candidates(effects);
   arm(now + interval_ms());
   count(candidate ? Transition::join_candidate : place ? Transition::join_returned : Transition::join_taken);
   log(Severity::kInfo, "worker_joined",
@@ -281,7 +282,6 @@ void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, Tim
     count(Transition::join_while_stopping);
     members_[*place].state = MemberState::kGone;
   }
-  refuse_surplus_candidates(effects);
   if (state_ == State::kInterrupted) maybe_gather(now, effects);
   if (state_ == State::kGathering) maybe_plan(now, effects);
 }

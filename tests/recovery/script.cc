@@ -1,0 +1,356 @@
+#include "tests/recovery/script.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace warren::test {
+namespace {
+
+std::string join_words(const auto& items) {
+  std::string text;
+  for (const auto& item : items) {
+    text += text.empty() ? "" : ",";
+    if constexpr (std::is_arithmetic_v<std::decay_t<decltype(item)>>) {
+      text += std::to_string(item);
+    } else {
+      text += item;
+    }
+  }
+  return text;
+}
+
+// Counters of all machines of this program.
+class Transitions : public ::testing::Environment {
+ public:
+  void add(std::string_view machine, std::span<const char* const> names, std::span<const std::uint64_t> counts) {
+    ASSERT_EQ(names.size(), counts.size());
+    for (std::size_t i = 0; i < names.size(); ++i) counts_[std::string(machine) + "." + names[i]] += counts[i];
+  }
+  void TearDown() override {
+    if (::testing::GTEST_FLAG(filter) != "*") return;  // a part of the tests cannot hit everything
+    for (const auto& [name, count] : counts_) {
+      if (count == 0) ADD_FAILURE() << "no test takes the transition " << name;
+    }
+  }
+
+ private:
+  std::map<std::string, std::uint64_t> counts_;
+};
+Transitions* const g_transitions = static_cast<Transitions*>(::testing::AddGlobalTestEnvironment(new Transitions));
+
+}  // namespace
+
+void record_transitions(std::string_view machine, std::span<const char* const> names,
+                        std::span<const std::uint64_t> counts) {
+  g_transitions->add(machine, names, counts);
+}
+
+wire::JobSettings settings(std::uint32_t world_size) {
+  wire::JobSettings s;
+  s.set_world_size(world_size);
+  s.set_round_timeout_ms(5000);
+  s.set_algorithm("auto");
+  s.set_chunk_bytes(262144);
+  s.set_streams(1);
+  s.set_checksums(true);
+  s.set_check_call_sites(true);
+  return s;
+}
+
+wire::Join join(const std::string& worker, const std::string& host, std::uint32_t world_size) {
+  wire::Join j;
+  j.set_worker_id(worker);
+  j.set_host_id(host);
+  j.set_domain_id(host);
+  wire::Endpoint& e = *j.add_endpoints();
+  e.set_address("10.0.0.1");
+  e.set_port(5000);
+  *j.mutable_settings() = settings(world_size);
+  j.set_software("0.1.0");
+  return j;
+}
+
+PlannerOutput plan_simply(std::span<const PlannerInput> workers) {
+  PlannerOutput out;
+  const std::size_t n = workers.size();
+  std::vector<bool> taken(n, false);
+  for (const PlannerInput& w : workers) {
+    if (w.rank) taken[static_cast<std::size_t>(w.rank->value)] = true;
+  }
+  std::vector<std::string> host_by_rank(n);
+  for (const PlannerInput& w : workers) {
+    std::size_t rank = 0;
+    if (w.rank) {
+      rank = static_cast<std::size_t>(w.rank->value);
+    } else {
+      while (taken[rank]) ++rank;
+      taken[rank] = true;
+    }
+    out.rank.emplace_back(static_cast<std::int32_t>(rank));
+    host_by_rank[rank] = w.host_id;
+  }
+  std::map<std::string, std::uint32_t> seen;
+  for (std::size_t rank = 0; rank < n; ++rank) {
+    out.ring.push_back(static_cast<std::uint32_t>(rank));
+    out.tree_parent.push_back(rank == 0 ? -1 : 0);
+    out.local_rank.push_back(seen[host_by_rank[rank]]++);
+    out.local_size.push_back(
+        static_cast<std::uint32_t>(std::count(host_by_rank.begin(), host_by_rank.end(), host_by_rank[rank])));
+  }
+  return out;
+}
+
+wire::Plan plan_of(std::uint64_t epoch, const std::vector<std::pair<std::string, std::uint64_t>>& workers) {
+  wire::Plan p;
+  const auto n = static_cast<std::uint32_t>(workers.size());
+  p.set_epoch(epoch);
+  *p.mutable_settings() = settings(n);
+  for (std::uint32_t rank = 0; rank < n; ++rank) {
+    wire::Member& m = *p.add_members();
+    m.set_rank(rank);
+    m.set_incarnation(workers[rank].second);
+    m.set_worker_id(workers[rank].first);
+    m.set_host_id("h");
+    m.set_domain_id("h");
+    *m.mutable_endpoints() = join("w", "h", n).endpoints();
+    m.set_local_rank(rank);
+    m.set_local_size(n);
+    p.add_ring(rank);
+    p.add_tree_parent(rank == 0 ? -1 : 0);
+  }
+  return p;
+}
+
+wire::CurrentRound round(std::uint64_t sequence, std::uint64_t count, std::vector<std::uint32_t> waiting_for,
+                         std::uint64_t waited_ms) {
+  wire::CurrentRound r;
+  r.set_sequence(sequence);
+  r.set_collective(1);
+  r.set_type(9);
+  r.set_op(1);
+  r.set_root(-1);
+  r.set_count(count);
+  r.mutable_waiting_for()->Add(waiting_for.begin(), waiting_for.end());
+  r.set_waited_ms(waited_ms);
+  return r;
+}
+
+wire::Envelope from_worker(std::uint64_t life) {
+  wire::Envelope e;
+  e.set_protocol(kProtocolVersion);
+  e.set_job("j");
+  e.set_sender(life);
+  return e;
+}
+
+wire::Envelope from_tracker(std::uint64_t to_life) {
+  wire::Envelope e = from_worker(kTracker);
+  e.set_receiver(to_life);
+  return e;
+}
+
+std::string render(const wire::Envelope& e) {
+  const auto n = [](auto v) { return std::to_string(v); };
+  switch (e.body_case()) {
+    case wire::Envelope::kJoin: return "Join " + e.join().worker_id();
+    case wire::Envelope::kHeartbeat:
+      return "Heartbeat " + n(e.heartbeat().beat()) + " epoch " + n(e.heartbeat().epoch()) + " rounds " +
+             n(e.heartbeat().rounds_finished());
+    case wire::Envelope::kLinkBroken:
+      return "LinkBroken epoch " + n(e.link_broken().epoch()) + " peer " + n(e.link_broken().peer()) + " life " +
+             n(e.link_broken().peer_incarnation()) + ": " + e.link_broken().evidence();
+    case wire::Envelope::kRoundFailed:
+      return "RoundFailed epoch " + n(e.round_failed().epoch()) + " code " + n(e.round_failed().code()) + ": " +
+             e.round_failed().reason();
+    case wire::Envelope::kStopped: return "Stopped epoch " + n(e.stopped().epoch());
+    case wire::Envelope::kLeave:
+      return "Leave epoch " + n(e.leave().epoch()) + (e.leave().finalize() ? " finalize" : "") +
+             (e.leave().reason().empty() ? "" : ": " + e.leave().reason());
+    case wire::Envelope::kWelcome:
+      return "Welcome " + n(e.welcome().joined()) + " of " + n(e.welcome().world_size()) +
+             (e.welcome().missing_size() == 0 ? "" : " missing " + join_words(e.welcome().missing()));
+    case wire::Envelope::kRefused: return "Refused " + n(e.refused().code()) + ": " + e.refused().reason();
+    case wire::Envelope::kPlan: {
+      std::string text = "Plan epoch " + n(e.plan().epoch());
+      for (const wire::Member& m : e.plan().members()) text += " " + m.worker_id() + "=" + n(m.incarnation());
+      return text;
+    }
+    case wire::Envelope::kInterrupt:
+      return "Interrupt epoch " + n(e.interrupt().epoch()) + " code " + n(e.interrupt().code()) +
+             (e.interrupt().lost_size() == 0 ? "" : " lost " + join_words(e.interrupt().lost())) + ": " +
+             e.interrupt().reason();
+    case wire::Envelope::kFinished: return "Finished epoch " + n(e.finished().epoch());
+    case wire::Envelope::kHeartbeatReply: return "HeartbeatReply " + n(e.heartbeat_reply().beat());
+    default: return "nothing";
+  }
+}
+
+std::string render(const std::vector<TrackerEffect>& effects, bool logs) {
+  std::string text;
+  for (const TrackerEffect& effect : effects) {
+    if (const auto* p = std::get_if<tracker_effect::Persist>(&effect)) {
+      wire::JobRecord r;
+      EXPECT_TRUE(r.ParseFromString(p->bytes));
+      text += "persist epoch " + std::to_string(r.epoch()) +
+              (r.finished()        ? " finished"
+               : r.has_interrupt() ? " interrupted"
+                                   : " running") +
+              (r.finalized_size() == 0 ? "" : " finalized " + join_words(r.finalized())) + "\n";
+    } else if (std::holds_alternative<tracker_effect::Forget>(effect)) {
+      text += "forget\n";
+    } else if (const auto* s = std::get_if<tracker_effect::Send>(&effect)) {
+      text += std::to_string(s->to.value) + " <- " + render(s->envelope) + "\n";
+    } else if (const auto* d = std::get_if<tracker_effect::Drop>(&effect)) {
+      text += "drop " + std::to_string(d->who.value) + "\n";
+    } else if (logs) {
+      const LogEvent& event = std::get<tracker_effect::Log>(effect).event;
+      text += "log " + event.name + ": " + event.text + "\n";
+    }
+  }
+  return text;
+}
+
+std::string render(const std::vector<WorkerEffect>& effects, bool logs) {
+  std::string text;
+  for (const WorkerEffect& effect : effects) {
+    if (const auto* s = std::get_if<worker_effect::Send>(&effect)) {
+      text += "send " + render(s->envelope) + "\n";
+    } else if (const auto* i = std::get_if<worker_effect::Install>(&effect)) {
+      text += "install epoch " + std::to_string(i->plan.epoch()) + "\n";
+    } else if (const auto* stop = std::get_if<worker_effect::StopDataPath>(&effect)) {
+      text += "stop before epoch " + std::to_string(stop->epoch.value) + ": " + stop->why.describe() + "\n";
+    } else if (const auto* f = std::get_if<worker_effect::Fail>(&effect)) {
+      text += "fail " + std::string(to_string(f->why.code())) + ": " + f->why.describe() + "\n";
+    } else if (std::holds_alternative<worker_effect::Finished>(effect)) {
+      text += "finished\n";
+    } else if (logs) {
+      const LogEvent& event = std::get<worker_effect::Log>(effect).event;
+      text += "log " + event.name + ": " + event.text + "\n";
+    }
+  }
+  return text;
+}
+
+void TrackerScript::boot() {
+  TrackerMachine::Options options;
+  options.job = "j";
+  options.self = Incarnation(kTracker);
+  options.planner = plan_simply;
+  auto made = TrackerMachine::make(std::move(options), disk_, TimeMs{now_});
+  WARREN_CHECK(made.ok(), made.status().describe().c_str());
+  machine_.emplace(std::move(made).value());
+  machine_->check_invariants();
+}
+
+void TrackerScript::retire_machine() {
+  record_transitions("tracker", TrackerMachine::transition_names(), machine_->transition_counts());
+}
+
+void TrackerScript::restart() {
+  retire_machine();
+  boot();
+}
+
+std::string TrackerScript::carry_out(const std::vector<TrackerEffect>& effects) {
+  machine_->check_invariants();
+  for (const TrackerEffect& effect : effects) {
+    if (const auto* p = std::get_if<tracker_effect::Persist>(&effect)) disk_ = p->bytes;
+    if (std::holds_alternative<tracker_effect::Forget>(effect)) {
+      disk_.clear();
+      forgotten_ = true;
+    }
+    if (const auto* s = std::get_if<tracker_effect::Send>(&effect)) {
+      EXPECT_EQ(s->envelope.receiver(), s->to.value);
+      (void)encode(s->envelope, Side::kTracker);
+    }
+  }
+  transcript_ += render(effects, true);
+  return render(effects, logs_);
+}
+
+std::string TrackerScript::send(wire::Envelope envelope) {
+  const std::string bytes = encode(envelope, Side::kWorker);
+  auto decoded = decode_envelope(std::as_bytes(std::span(bytes)), Side::kWorker);
+  EXPECT_TRUE(decoded.ok()) << decoded.status().describe();
+  std::vector<TrackerEffect> effects;
+  machine_->on_message(decoded.value(), TimeMs{now_}, effects);
+  return carry_out(effects);
+}
+
+std::string TrackerScript::join(const std::string& worker, std::uint64_t life, std::uint32_t world_size,
+                                const std::string& host) {
+  wire::Envelope e = from_worker(life);
+  *e.mutable_join() = test::join(worker, host, world_size);
+  return send(std::move(e));
+}
+
+std::string TrackerScript::beat(std::uint64_t life, std::uint64_t epoch, std::vector<wire::CurrentRound> rounds) {
+  wire::Envelope e = from_worker(life);
+  e.mutable_heartbeat()->set_epoch(epoch);
+  e.mutable_heartbeat()->set_beat(1);
+  e.mutable_heartbeat()->set_rounds_finished(12);
+  for (wire::CurrentRound& r : rounds) *e.mutable_heartbeat()->add_rounds() = std::move(r);
+  return send(std::move(e));
+}
+
+std::string TrackerScript::link_broken(std::uint64_t life, std::uint64_t epoch, std::uint32_t peer,
+                                       std::uint64_t peer_life, const std::string& evidence) {
+  wire::Envelope e = from_worker(life);
+  e.mutable_link_broken()->set_epoch(epoch);
+  e.mutable_link_broken()->set_peer(peer);
+  e.mutable_link_broken()->set_peer_incarnation(peer_life);
+  e.mutable_link_broken()->set_evidence(evidence);
+  return send(std::move(e));
+}
+
+std::string TrackerScript::stopped(std::uint64_t life, std::uint64_t epoch) {
+  wire::Envelope e = from_worker(life);
+  e.mutable_stopped()->set_epoch(epoch);
+  return send(std::move(e));
+}
+
+std::string TrackerScript::finalize(std::uint64_t life, std::uint64_t epoch) {
+  wire::Envelope e = from_worker(life);
+  e.mutable_leave()->set_epoch(epoch);
+  e.mutable_leave()->set_finalize(true);
+  return send(std::move(e));
+}
+
+std::string TrackerScript::give_up(std::uint64_t life, std::uint64_t epoch, const std::string& reason) {
+  wire::Envelope e = from_worker(life);
+  e.mutable_leave()->set_epoch(epoch);
+  e.mutable_leave()->set_reason(reason);
+  return send(std::move(e));
+}
+
+std::string TrackerScript::pass(std::int64_t ms) {
+  const std::int64_t end = now_ + ms;
+  std::vector<TrackerEffect> effects;
+  int calls = 0;
+  while (machine_->next_deadline() && machine_->next_deadline()->value <= end) {
+    now_ = std::max(now_, machine_->next_deadline()->value);
+    machine_->on_tick(TimeMs{now_}, effects);
+    WARREN_CHECK(++calls < 100'000, "a machine does not spin");
+  }
+  now_ = end;
+  return carry_out(effects);
+}
+
+std::string TrackerScript::pass_alive(std::int64_t ms, std::vector<std::uint64_t> lives, std::uint64_t epoch) {
+  std::string text;
+  for (std::int64_t left = ms; left > 0; left -= 1000) {
+    text += pass(std::min<std::int64_t>(left, 1000));
+    for (const std::uint64_t life : lives) (void)beat(life, epoch);
+  }
+  return text;
+}
+
+std::string TrackerScript::sleep(std::int64_t ms) {
+  now_ += ms;
+  std::vector<TrackerEffect> effects;
+  machine_->on_tick(TimeMs{now_}, effects);
+  return carry_out(effects);
+}
+
+}  // namespace warren::test

@@ -1,0 +1,88 @@
+// Helpers for the tests of the machines: messages in a few words, effects as lines of text, transitions counted over the
+// whole test program.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "recovery/codec.h"
+#include "recovery/machine.h"
+#include "recovery/tracker_machine.h"
+#include "recovery/worker_machine.h"
+
+namespace warren::test {
+
+inline constexpr std::uint64_t kTracker = 900;  // the tracker's incarnation
+
+wire::JobSettings settings(std::uint32_t world_size);
+wire::Join join(const std::string& worker, const std::string& host, std::uint32_t world_size);
+// Ranks in the order of the input where they are free; ring in rank order; everybody under rank 0.
+PlannerOutput plan_simply(std::span<const PlannerInput> workers);
+wire::Plan plan_of(std::uint64_t epoch, const std::vector<std::pair<std::string, std::uint64_t>>& workers_and_lives);
+// Rank's call in round 0.`sequence`, waiting for ranks since `waited_ms`.
+wire::CurrentRound round(std::uint64_t sequence, std::uint64_t count, std::vector<std::uint32_t> waiting_for,
+                         std::uint64_t waited_ms);
+
+wire::Envelope from_worker(std::uint64_t life);
+wire::Envelope from_tracker(std::uint64_t to_life);
+
+// One line an effect. Log lines read "log NAME: text"; `logs` false leaves them out.
+std::string render(const std::vector<TrackerEffect>& effects, bool logs = true);
+std::string render(const std::vector<WorkerEffect>& effects, bool logs = true);
+std::string render(const wire::Envelope& envelope);
+
+// Adds a machine's counters to those of the whole program; at its end every transition must have been hit.
+void record_transitions(std::string_view machine, std::span<const char* const> names,
+                        std::span<const std::uint64_t> counts);
+
+// A tracker's machine with a clock and a disk. Each call returns what the machine did, as lines. Messages pass through
+// encoder and validator; the machine's invariants are checked after every event.
+class TrackerScript {
+ public:
+  explicit TrackerScript(bool logs = false) : logs_(logs) { boot(); }
+  ~TrackerScript() { retire_machine(); }
+  TrackerScript(const TrackerScript&) = delete;
+  TrackerScript& operator=(const TrackerScript&) = delete;
+
+  // The tracker dies and starts again from its disk.
+  void restart();
+
+  std::string send(wire::Envelope envelope);
+  std::string join(const std::string& worker, std::uint64_t life, std::uint32_t world_size, const std::string& host = "h");
+  std::string beat(std::uint64_t life, std::uint64_t epoch, std::vector<wire::CurrentRound> rounds = {});
+  std::string link_broken(std::uint64_t life, std::uint64_t epoch, std::uint32_t peer, std::uint64_t peer_life,
+                          const std::string& evidence = "connection reset");
+  std::string stopped(std::uint64_t life, std::uint64_t epoch);
+  std::string finalize(std::uint64_t life, std::uint64_t epoch);
+  std::string give_up(std::uint64_t life, std::uint64_t epoch, const std::string& reason = {});
+  // Time passes; the machine is called at each of its deadlines. `while_alive` sends heartbeats of these lives.
+  std::string pass(std::int64_t ms);
+  std::string pass_alive(std::int64_t ms, std::vector<std::uint64_t> lives, std::uint64_t epoch);
+  // The tracker's process stands still.
+  std::string sleep(std::int64_t ms);
+
+  TrackerMachine& machine() { return *machine_; }
+  std::string& disk() { return disk_; }
+  std::int64_t now() const { return now_; }
+  // All effects ever, for comparison of runs.
+  const std::string& transcript() const { return transcript_; }
+  bool forgotten() const { return forgotten_; }
+
+ private:
+  void boot();
+  void retire_machine();
+  std::string carry_out(const std::vector<TrackerEffect>& effects);
+
+  bool logs_;
+  std::int64_t now_ = 0;
+  std::string disk_;
+  std::string transcript_;
+  bool forgotten_ = false;
+  std::optional<TrackerMachine> machine_;
+};
+
+}  // namespace warren::test

@@ -1,0 +1,502 @@
+#include "recovery/tracker_machine.h"
+
+#include <gtest/gtest.h>
+
+#include "recovery/limits.h"
+#include "tests/recovery/script.h"
+
+namespace warren::test {
+namespace {
+
+constexpr const char* kStale =
+    "Refused 7: this life is not a member of job j: its epoch was ended, or it was silent for longer than the round "
+    "timeout; join again\n";
+
+// A job of two, w0 = life 10 and w1 = life 11, running in epoch 1.
+void start_two(TrackerScript& t) {
+  (void)t.join("w0", 10, 2);
+  (void)t.join("w1", 11, 2);
+  ASSERT_EQ(t.machine().state(), TrackerMachine::State::kRunning);
+}
+
+TEST(Tracker, AJobFromFirstJoinToForgotten) {
+  TrackerScript t(true);
+  EXPECT_EQ(t.join("w1", 11, 2),
+            "log worker_joined: worker w1 on host h joined job j, which has 1 of 2 workers\n"
+            "11 <- Welcome 1 of 2\n");
+  EXPECT_EQ(t.join("w1", 11, 2), "11 <- Welcome 1 of 2\n");  // it asks again
+  EXPECT_EQ(t.join("w0", 10, 2),
+            "log worker_joined: worker w0 on host h joined job j, which has 2 of 2 workers\n"
+            "10 <- Welcome 2 of 2\n"
+            "persist epoch 1 running\n"
+            "log planned: job j runs with 2 workers in epoch 1\n"
+            "10 <- Plan epoch 1 w0=10 w1=11\n"
+            "11 <- Plan epoch 1 w0=10 w1=11\n");
+  EXPECT_EQ(t.beat(10, 1), "10 <- HeartbeatReply 1\n");
+  EXPECT_EQ(t.join("w1", 11, 2), "11 <- Plan epoch 1 w0=10 w1=11\n");  // its plan was lost
+  EXPECT_EQ(t.finalize(10, 1),
+            "log finalizing: rank 0 (worker w0 on host h) has called finalize\n"
+            "10 <- HeartbeatReply 0\n");
+  EXPECT_EQ(t.finalize(10, 1), "10 <- HeartbeatReply 0\n");
+  EXPECT_EQ(t.finalize(11, 1),
+            "log finalizing: rank 1 (worker w1 on host h) has called finalize\n"
+            "persist epoch 1 finished\n"
+            "log finished: job j is finished: all ranks have called finalize\n"
+            "10 <- Finished epoch 1\n"
+            "drop 10\n"
+            "11 <- Finished epoch 1\n"
+            "drop 11\n");
+  EXPECT_EQ(t.finalize(10, 1), "10 <- Finished epoch 1\ndrop 10\n");  // its Finished was lost
+  EXPECT_EQ(t.join("w0", 20, 2), "20 <- Refused 7: job j is finished; start a new one under another name\ndrop 20\n");
+  EXPECT_EQ(t.beat(10, 1), "10 <- Refused 7: job j is finished\ndrop 10\n");
+  EXPECT_EQ(t.pass(5000), "forget\n");
+  EXPECT_FALSE(t.machine().next_deadline().has_value());
+  EXPECT_EQ(t.finalize(11, 1), "11 <- Finished epoch 1\ndrop 11\n");
+}
+
+TEST(Tracker, ASingleWorkerIsAJob) {
+  TrackerScript t;
+  EXPECT_EQ(t.join("solo", 10, 1), "10 <- Welcome 1 of 1\npersist epoch 1 running\n10 <- Plan epoch 1 solo=10\n");
+}
+
+TEST(Tracker, RanksFollowNumbersInWorkerIdsWhateverTheOrderOfArrival) {
+  TrackerScript t;
+  (void)t.join("w10", 5, 3);
+  (void)t.join("w9", 6, 3);
+  EXPECT_EQ(t.join("w1", 7, 3),
+            "7 <- Welcome 3 of 3\npersist epoch 1 running\n7 <- Plan epoch 1 w1=7 w9=6 w10=5\n"
+            "6 <- Plan epoch 1 w1=7 w9=6 w10=5\n5 <- Plan epoch 1 w1=7 w9=6 w10=5\n");
+}
+
+TEST(Tracker, DifferentSettingsAreRefusedByName) {
+  const auto refused = [](auto change) {
+    TrackerScript t;
+    (void)t.join("w0", 10, 2);
+    wire::Envelope e = from_worker(11);
+    *e.mutable_join() = join("w1", "other", 2);
+    change(*e.mutable_join()->mutable_settings());
+    return t.send(e);
+  };
+  const std::string end = ", which worker w0 on host h set; give all workers of a job the same settings\ndrop 11\n";
+  EXPECT_EQ(refused([](auto& s) { s.set_world_size(4); }), "11 <- Refused 3: world size 4 is not the job's 2" + end);
+  EXPECT_EQ(refused([](auto& s) { s.set_round_timeout_ms(100); }),
+            "11 <- Refused 3: round timeout in ms 100 is not the job's 5000" + end);
+  EXPECT_EQ(refused([](auto& s) { s.set_algorithm("ring"); }),
+            "11 <- Refused 3: algorithm ring is not the job's auto" + end);
+  EXPECT_EQ(refused([](auto& s) { s.set_chunk_bytes(1024); }),
+            "11 <- Refused 3: chunk bytes 1024 is not the job's 262144" + end);
+  EXPECT_EQ(refused([](auto& s) { s.set_streams(4); }), "11 <- Refused 3: streams 4 is not the job's 1" + end);
+  EXPECT_EQ(refused([](auto& s) { s.set_checksums(false); }),
+            "11 <- Refused 3: checksums off is not the job's on" + end);
+  EXPECT_EQ(refused([](auto& s) { s.set_check_call_sites(false); }),
+            "11 <- Refused 3: check of call sites off is not the job's on" + end);
+}
+
+TEST(Tracker, SettingsAreForgottenWhenAllWhoWantedThemAreGone) {
+  TrackerScript t;
+  (void)t.join("w0", 10, 3);
+  EXPECT_EQ(t.give_up(10, 0, "wrong size"), "drop 10\n");
+  EXPECT_EQ(t.join("w0", 12, 2), "12 <- Welcome 1 of 2\n");
+  EXPECT_EQ(t.pass(5000), "drop 12\n");  // silent
+  EXPECT_EQ(t.join("w0", 13, 1).substr(0, 20), "13 <- Welcome 1 of 1");
+}
+
+TEST(Tracker, OneWhoIsRefusedOrGoneDoesNotComeBackInTheSameLife) {
+  TrackerScript t;
+  (void)t.join("w0", 10, 3);
+  (void)t.join("w1", 11, 3);
+  EXPECT_EQ(t.give_up(11, 0), "drop 11\n");
+  EXPECT_EQ(t.join("w1", 11, 3), "11 <- " + std::string(kStale) + "drop 11\n");
+}
+
+TEST(Tracker, ANewerLifeReplacesOneThatWaits) {
+  TrackerScript t;
+  (void)t.join("w0", 10, 2);
+  EXPECT_EQ(t.join("w0", 20, 2),
+            "10 <- Refused 7: a newer life of worker w0 has joined; if that is not meant, give each process a worker id "
+            "of its own\ndrop 10\n"
+            "20 <- Welcome 1 of 2\n");
+  EXPECT_EQ(t.join("w0", 10, 2), "10 <- " + std::string(kStale) + "drop 10\n");
+  EXPECT_EQ(t.machine().view(TimeMs{0}).members.size(), 1U);
+}
+
+TEST(Tracker, ANewerLifeOfAMemberInterrupts) {
+  TrackerScript t;
+  start_two(t);
+  const std::string reason =
+      "Interrupt epoch 2 code 5: rank 1 (worker w1 on host h) was started again while its previous life was a member (if "
+      "it was not, two processes use this worker id); all ranks have to join again\n";
+  EXPECT_EQ(t.join("w1", 21, 2),
+            "persist epoch 2 interrupted\n"
+            "10 <- " + reason +
+                "11 <- Refused 7: a newer life of rank 1 (worker w1 on host h) has joined; if that is not meant, give "
+                "each process a worker id of its own\ndrop 11\n"
+                "21 <- Welcome 1 of 2 missing w0\n");
+  EXPECT_EQ(t.stopped(10, 2), "drop 10\n");
+  EXPECT_EQ(t.join("w0", 20, 2),
+            "20 <- Welcome 2 of 2\n"
+            "persist epoch 2 running\n"
+            "20 <- Plan epoch 2 w0=20 w1=21\n"
+            "21 <- Plan epoch 2 w0=20 w1=21\n");
+  // The zombie hears that it is one.
+  EXPECT_EQ(t.beat(11, 1), "11 <- " + std::string(kStale) + "drop 11\n");
+  EXPECT_EQ(t.join("w1", 11, 2), "11 <- " + std::string(kStale) + "drop 11\n");
+}
+
+TEST(Tracker, AMemberThatLeavesInterruptsAndItsPlaceIsKept) {
+  TrackerScript t(true);
+  start_two(t);
+  EXPECT_EQ(t.give_up(11, 1, "out of memory"),
+            "persist epoch 2 interrupted\n"
+            "log interrupted: epoch 1 of job j is over: rank 1 (worker w1 on host h) left without finalizing (out of "
+            "memory); restart it and all ranks join again, or start the job again\n"
+            "10 <- Interrupt epoch 2 code 5 lost 1: rank 1 (worker w1 on host h) left without finalizing (out of "
+            "memory); restart it and all ranks join again, or start the job again\n"
+            "drop 11\n");
+  // Nobody answers: it is said again, every heartbeat interval, to whoever has not stopped.
+  EXPECT_EQ(t.pass(1000),
+            "10 <- Interrupt epoch 2 code 5 lost 1: rank 1 (worker w1 on host h) left without finalizing (out of "
+            "memory); restart it and all ranks join again, or start the job again\n");
+  EXPECT_EQ(t.stopped(10, 2),
+            "log worker_stopped: rank 0 (worker w0 on host h) has stopped\n"
+            "drop 10\n"
+            "log gathering: no member of epoch 1 of job j runs any more; waiting for all workers to join again\n");
+  EXPECT_EQ(t.machine().state(), TrackerMachine::State::kGathering);
+  EXPECT_EQ(t.join("w1", 21, 2),
+            "log worker_joined: worker w1 on host h joined job j, which has 1 of 2 workers\n"
+            "21 <- Welcome 1 of 2 missing w0\n");
+  // Arriving first does not make it rank 0.
+  const std::string planned = t.join("w0", 20, 2);
+  EXPECT_NE(planned.find("21 <- Plan epoch 2 w0=20 w1=21\n"), std::string::npos) << planned;
+  EXPECT_EQ(t.machine().view(TimeMs{t.now()}).last_interrupt,
+            "rank 1 (worker w1 on host h) left without finalizing (out of memory); restart it and all ranks join again, or "
+            "start the job again");
+}
+
+TEST(Tracker, ASilentMemberIsLostAfterARoundTimeoutAndNotWaitedForAgain) {
+  TrackerScript t;
+  start_two(t);
+  EXPECT_EQ(t.pass_alive(4000, {10}, 1), "");
+  const std::string text =
+      "Interrupt epoch 2 code 5 lost 1: rank 1 (worker w1 on host h) has not been heard for 5 s: dead, hung or cut off; "
+      "restart it and all ranks join again, or start the job again\n";
+  EXPECT_EQ(t.pass_alive(1000, {10}, 1), "persist epoch 2 interrupted\n10 <- " + text + "11 <- " + text + "drop 11\n");
+  EXPECT_EQ(t.stopped(10, 2), "drop 10\n");
+  EXPECT_EQ(t.machine().state(), TrackerMachine::State::kGathering);
+  EXPECT_EQ(t.stopped(11, 2), "11 <- " + std::string(kStale) + "drop 11\n");
+}
+
+TEST(Tracker, WhoDoesNotAnswerAnInterruptIsFenced) {
+  TrackerScript t(true);
+  start_two(t);
+  wire::Envelope failed = from_worker(10);
+  failed.mutable_round_failed()->set_epoch(1);
+  failed.mutable_round_failed()->set_code(static_cast<std::uint32_t>(Code::kCorrupt));
+  failed.mutable_round_failed()->set_reason("checksum of round 0.3 from rank 1 is wrong");
+  EXPECT_EQ(t.send(failed).substr(0, 28), "persist epoch 2 interrupted\n");
+  EXPECT_EQ(t.machine().view(TimeMs{0}).last_interrupt,
+            "rank 0 (worker w0 on host h) reports: checksum of round 0.3 from rank 1 is wrong; all ranks have to join "
+            "again");
+  (void)t.stopped(10, 2);
+  (void)t.pass(4000);
+  EXPECT_EQ(t.pass(1000),
+            "log fenced: rank 1 (worker w1 on host h) did not answer the interrupt within 5 s: it is fenced, and it is "
+            "probably what has failed\n"
+            "drop 11\n"
+            "log gathering: no member of epoch 1 of job j runs any more; waiting for all workers to join again\n");
+  EXPECT_EQ(t.beat(11, 1), "11 <- " + std::string(kStale) + "drop 11\n");
+}
+
+TEST(Tracker, OneBrokenLinkNamesBothEnds) {
+  TrackerScript t;
+  start_two(t);
+  EXPECT_EQ(t.link_broken(10, 1, 1, 11), "");
+  EXPECT_EQ(t.link_broken(10, 1, 1, 11), "");  // repeated
+  EXPECT_EQ(t.link_broken(11, 1, 0, 10, "end of file"), "");
+  EXPECT_EQ(t.pass(99), "");
+  const std::string text =
+      "Interrupt epoch 2 code 5: rank 0 (worker w0 on host h) lost its link to rank 1 (worker w1 on host h): connection "
+      "reset (and 1 more links broke); all ranks have to join again\n";
+  EXPECT_EQ(t.pass(1), "persist epoch 2 interrupted\n10 <- " + text + "11 <- " + text);
+}
+
+TEST(Tracker, ABrokenLinkIsBlamedOnThePeerWhoseLeaveArrives) {
+  TrackerScript t;
+  start_two(t);
+  (void)t.link_broken(10, 1, 1, 11);
+  (void)t.pass(50);
+  EXPECT_EQ(t.give_up(11, 1),
+            "persist epoch 2 interrupted\n"
+            "10 <- Interrupt epoch 2 code 5 lost 1: rank 1 (worker w1 on host h) left without finalizing; restart it and "
+            "all ranks join again, or start the job again\n"
+            "drop 11\n");
+  EXPECT_EQ(t.pass(100), "");
+}
+
+TEST(Tracker, ManyBrokenLinksNameTheRankThatTheyShare) {
+  TrackerScript t;
+  for (std::uint64_t i = 0; i < 4; ++i) (void)t.join("w" + std::to_string(i), 10 + i, 4);
+  (void)t.link_broken(10, 1, 2, 12);
+  (void)t.link_broken(11, 1, 2, 12, "end of file");
+  (void)t.link_broken(13, 1, 0, 10);
+  const std::string got = t.pass(100);
+  EXPECT_NE(got.find("13 <- Interrupt epoch 2 code 5 lost 2: rank 2 (worker w2 on host h) is probably gone: 2 ranks lost "
+                     "their links to it (ranks 0, 1; rank 0 reports: connection reset); restart it"),
+            std::string::npos)
+      << got;
+}
+
+TEST(Tracker, ReportsOfOtherEpochsAndLivesChangeNothing) {
+  TrackerScript t;
+  start_two(t);
+  EXPECT_EQ(t.link_broken(10, 2, 1, 11), "");
+  EXPECT_EQ(t.link_broken(10, 1, 1, 99), "");
+  EXPECT_EQ(t.link_broken(10, 1, 0, 10), "");
+  EXPECT_EQ(t.link_broken(10, 1, 7, 11), "");
+  EXPECT_EQ(t.link_broken(99, 1, 1, 11), "99 <- " + std::string(kStale) + "drop 99\n");
+  EXPECT_EQ(t.stopped(10, 2), "");
+  EXPECT_EQ(t.finalize(10, 7), "");
+  EXPECT_EQ(t.beat(10, 9), "");
+  EXPECT_EQ(t.pass(200), "");
+  EXPECT_EQ(t.machine().state(), TrackerMachine::State::kRunning);
+  (void)t.give_up(11, 1);
+  EXPECT_EQ(t.stopped(10, 1), "");   // an answer to something older
+  EXPECT_EQ(t.beat(10, 1), "");      // on its way when the interrupt was sent
+  EXPECT_EQ(t.finalize(10, 1), "");  // likewise
+  EXPECT_EQ(t.machine().state(), TrackerMachine::State::kInterrupted);
+}
+
+TEST(Tracker, AMemberThatNeverGotItsPlanIsInterruptedWhenItAsks) {
+  TrackerScript t;
+  start_two(t);
+  (void)t.give_up(11, 1);
+  EXPECT_EQ(t.join("w0", 10, 2).substr(0, 25), "10 <- Interrupt epoch 2 c");
+  EXPECT_EQ(t.give_up(10, 1), "drop 10\n");  // gives up instead of stopping: as good
+  EXPECT_EQ(t.machine().state(), TrackerMachine::State::kGathering);
+}
+
+TEST(Tracker, ANewLifeSaysThatTheOldOneHasStopped) {
+  TrackerScript t;
+  start_two(t);
+  (void)t.give_up(11, 1);
+  EXPECT_EQ(t.join("w0", 20, 2), "20 <- Welcome 1 of 2 missing w1\n");
+  EXPECT_EQ(t.machine().state(), TrackerMachine::State::kGathering);
+}
+
+TEST(Tracker, AnotherWorkerTakesALostPlaceAfterAGraceTime) {
+  TrackerScript t(true);
+  for (std::uint64_t i = 0; i < 3; ++i) (void)t.join("w" + std::to_string(i), 10 + i, 3);
+  EXPECT_EQ(t.join("x", 50, 3),
+            "50 <- Refused 3: job j has all its 3 workers and x is none of them; start fewer workers, or use another job "
+            "name\ndrop 50\n");
+  (void)t.give_up(11, 1);
+  (void)t.stopped(10, 2);
+  (void)t.stopped(12, 2);
+  (void)t.join("w0", 20, 3);
+  (void)t.join("w2", 22, 3);
+  EXPECT_EQ(t.join("x", 51, 3),
+            "log worker_joined: worker x on host h joined job j, which has 3 of 3 workers; it waits for the place of a "
+            "worker that does not come back\n"
+            "51 <- Welcome 3 of 3 missing w1\n");
+  EXPECT_EQ(t.join("y", 52, 3),
+            "52 <- Refused 3: no place in job j for worker y: others wait for the places of w1; start fewer workers, or "
+            "use another job name\ndrop 52\n");
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(t.pass(1000), "");
+    (void)t.join("w0", 20, 3);
+    (void)t.join("w2", 22, 3);
+    (void)t.join("x", 51, 3);
+  }
+  EXPECT_EQ(t.pass(1000),
+            "log place_taken: worker x takes the place of rank 1 (worker w1 on host h)\n"
+            "persist epoch 2 running\n"
+            "log planned: job j runs with 3 workers in epoch 2\n"
+            "20 <- Plan epoch 2 w0=20 x=51 w2=22\n"
+            "51 <- Plan epoch 2 w0=20 x=51 w2=22\n"
+            "22 <- Plan epoch 2 w0=20 x=51 w2=22\n");
+}
+
+TEST(Tracker, AWorkerThatComesBackInTimeGetsItsPlace) {
+  TrackerScript t;
+  start_two(t);
+  (void)t.give_up(11, 1);
+  (void)t.stopped(10, 2);
+  (void)t.join("x", 50, 2);
+  EXPECT_EQ(t.join("y", 51, 2), "51 <- Welcome 2 of 2 missing w0,w1\n");
+  EXPECT_EQ(t.join("w1", 21, 2),
+            "51 <- Refused 3: no place in job j for worker y: the workers it waited to replace are back\n"
+            "drop 51\n"
+            "21 <- Welcome 2 of 2 missing w0\n");
+  EXPECT_EQ(t.join("w0", 20, 2),
+            "50 <- Refused 3: no place in job j for worker x: the workers it waited to replace are back\n"
+            "drop 50\n"
+            "20 <- Welcome 2 of 2\n"
+            "persist epoch 2 running\n"
+            "20 <- Plan epoch 2 w0=20 w1=21\n"
+            "21 <- Plan epoch 2 w0=20 w1=21\n");
+}
+
+TEST(Tracker, ALeaveWithFinalizeStandsWhenItsWorkerDies) {
+  TrackerScript t(true);
+  start_two(t);
+  (void)t.finalize(11, 1);
+  EXPECT_EQ(t.link_broken(10, 1, 1, 11), "");
+  EXPECT_EQ(t.give_up(11, 1), "");
+  EXPECT_EQ(t.pass_alive(5000, {10}, 1),
+            "log finalized_silent: rank 1 (worker w1 on host h) has not been heard for 5 s; it has called finalize, which "
+            "stands\n"
+            "persist epoch 1 running finalized 1\n");
+  EXPECT_EQ(t.pass_alive(5000, {10}, 1),
+            "log finalize_waits: 1 of 2 ranks of job j wait in finalize for rank 0 (worker w0 on host h), which has "
+            "finished 12 rounds\n");
+  EXPECT_EQ(t.join("w1", 21, 2),
+            "21 <- Refused 7: rank 1 (worker w1 on host h) has finalized in an earlier life and job j ends when the other "
+            "ranks have; do not start it again\ndrop 21\n");
+  t.restart();  // the dead cannot say it again
+  EXPECT_EQ(t.pass_alive(7000, {10}, 1), "");
+  EXPECT_EQ(t.finalize(10, 1).substr(0, 60), "log finalizing: rank 0 (worker w0 on host h) has called fina");
+  EXPECT_EQ(t.machine().state(), TrackerMachine::State::kFinished);
+}
+
+TEST(Tracker, CallsThatDisagreeAreADesync) {
+  TrackerScript t;
+  start_two(t);
+  (void)t.beat(10, 1, {round(17, 1024, {1}, 0)});
+  (void)t.beat(11, 1, {round(17, 1000, {0}, 0)});
+  const std::string text =
+      "Interrupt epoch 2 code 6: rank 0 (worker w0 on host h) called allreduce(f32, sum, count 1024), rank 1 (worker w1 "
+      "on host h) called allreduce(f32, sum, count 1000), both as round 0.17; make all ranks call the same things in the "
+      "same order, then start the job again\n";
+  EXPECT_EQ(t.pass(1000), "persist epoch 2 interrupted\n10 <- " + text + "11 <- " + text);
+}
+
+TEST(Tracker, ALongWaitIsLoggedAndNoError) {
+  TrackerScript t(true);
+  start_two(t);
+  std::string text;
+  for (std::uint64_t s = 0; s < 30; ++s) {
+    text += t.pass(1000);
+    (void)t.beat(10, 1, {round(17, 1024, {1}, s * 1000)});
+    (void)t.beat(11, 1);
+  }
+  EXPECT_EQ(text,
+            "log round_waits: rank 0 waits for rank 1 in round 0.17 since 18 s; rank 1 is alive and has finished 12 "
+            "rounds\n"
+            "log round_waits: rank 0 waits for rank 1 in round 0.17 since 28 s; rank 1 is alive and has finished 12 "
+            "rounds\n");
+}
+
+TEST(Tracker, AWorldThatDoesNotFillIsLoggedEveryTenSeconds) {
+  TrackerScript t(true);
+  (void)t.join("w0", 10, 3);
+  std::string text;
+  for (int i = 0; i < 20; ++i) {
+    text += t.pass(1000);
+    (void)t.join("w0", 10, 3);
+  }
+  EXPECT_EQ(text,
+            "log waiting_for_workers: job j waits for 2 of its 3 workers\n"
+            "log waiting_for_workers: job j waits for 2 of its 3 workers\n");
+}
+
+TEST(Tracker, ATrackerThatSleptBlamesNobody) {
+  TrackerScript t(true);
+  start_two(t);
+  EXPECT_EQ(t.sleep(60'000),
+            "log tracker_slept: the tracker was held up for 59 s; its workers are given time to be heard\n");
+  (void)t.beat(10, 1);
+  (void)t.beat(11, 1);
+  EXPECT_EQ(t.pass(2000), "");
+  EXPECT_EQ(t.machine().state(), TrackerMachine::State::kRunning);
+}
+
+TEST(Tracker, RestartedWhileRunningItRepeatsThePlanVerbatim) {
+  TrackerScript t;
+  start_two(t);
+  const std::string planned = t.join("w1", 11, 2);
+  t.restart();
+  EXPECT_EQ(t.machine().state(), TrackerMachine::State::kRunning);
+  EXPECT_EQ(t.join("w1", 11, 2), planned);
+  EXPECT_EQ(t.beat(10, 1), "10 <- HeartbeatReply 1\n");
+  // Who does not come back within the timeout is lost.
+  EXPECT_EQ(t.pass_alive(4000, {10}, 1), "");
+  EXPECT_NE(t.pass_alive(1000, {10}, 1).find("lost 1"), std::string::npos);
+}
+
+TEST(Tracker, RestartedWhileInterruptedItRepeatsTheInterrupt) {
+  TrackerScript t;
+  start_two(t);
+  (void)t.give_up(11, 1);
+  const std::string disk = t.disk();
+  t.restart();
+  EXPECT_EQ(t.machine().state(), TrackerMachine::State::kInterrupted);
+  EXPECT_EQ(t.stopped(10, 2), "drop 10\n");
+  (void)t.pass(5000);
+  EXPECT_EQ(t.machine().state(), TrackerMachine::State::kGathering);
+  t.restart();  // gathering is rebuilt from those who ask again
+  (void)t.join("w0", 20, 2);
+  EXPECT_EQ(t.join("w1", 21, 2).substr(0, 45), "21 <- Welcome 2 of 2\npersist epoch 2 running\n");
+}
+
+TEST(Tracker, RestartedAfterTheEndItStillAnswersFinished) {
+  TrackerScript t;
+  start_two(t);
+  (void)t.finalize(10, 1);
+  (void)t.finalize(11, 1);
+  t.restart();
+  EXPECT_EQ(t.finalize(11, 1), "11 <- Finished epoch 1\ndrop 11\n");
+  EXPECT_EQ(t.finalize(11, 2), "11 <- Refused 7: job j is finished\ndrop 11\n");
+  EXPECT_EQ(t.pass(5000), "forget\n");
+}
+
+TEST(Tracker, ARecordThatIsNotOursIsRefused) {
+  TrackerScript t;
+  start_two(t);
+  const auto made = [](std::string job, std::string_view bytes) {
+    return TrackerMachine::make({std::move(job), Incarnation(1), plan_simply}, bytes, TimeMs{}).status();
+  };
+  EXPECT_TRUE(made("j", t.disk()).ok());
+  EXPECT_EQ(made("k", t.disk()).describe(),
+            "the journal's record of job k is that of job j; remove it from the journal to begin the job anew, or use the "
+            "journal that belongs to it");
+  EXPECT_EQ(made("j", "rubbish").code(), Code::kCorrupt);
+  wire::JobRecord record;
+  ASSERT_TRUE(record.ParseFromString(t.disk()));
+  record.set_format(2);
+  EXPECT_EQ(made("j", record.SerializeAsString()).describe(),
+            "the journal's record of job j is damaged; remove it from the journal to begin the job anew, or use the "
+            "journal that belongs to it: format 2, this build reads format 1");
+}
+
+TEST(Tracker, TheLargestPlansAreSentInSteps) {
+  TrackerScript t;
+  std::string last;
+  for (std::uint64_t i = 0; i < 400; ++i) last = t.join("w" + std::to_string(i), 1000 + i, 400);
+  EXPECT_EQ(std::count(last.begin(), last.end(), '\n'), 2 + 65536 / 400);
+  const std::string rest = t.pass(0);
+  EXPECT_EQ(std::count(rest.begin(), rest.end(), '\n'), 400 - 65536 / 400);
+}
+
+TEST(Tracker, TheViewTellsWhoIsThere) {
+  TrackerScript t;
+  start_two(t);
+  (void)t.beat(10, 1, {round(3, 8, {1}, 5)});
+  (void)t.pass(300);
+  auto v = t.machine().view(TimeMs{t.now()});
+  ASSERT_EQ(v.members.size(), 2U);
+  EXPECT_EQ(v.epoch, Epoch(1));
+  EXPECT_EQ(v.members[0].rounds_finished, 12U);
+  EXPECT_EQ(v.members[0].last_heard_ms_ago, 300);
+  ASSERT_EQ(v.members[0].rounds.size(), 1U);
+  EXPECT_EQ(v.members[0].rounds[0].sequence(), 3U);
+  (void)t.give_up(11, 1);
+  v = t.machine().view(TimeMs{t.now()});
+  EXPECT_EQ(v.members[1].worker_id, "w1");
+  EXPECT_FALSE(v.members[1].alive);
+  EXPECT_EQ(v.members[1].incarnation, Incarnation(0));
+  EXPECT_EQ(v.interrupts, 1U);
+  EXPECT_EQ(v.joins, 2U);
+}
+
+}  // namespace
+}  // namespace warren::test
