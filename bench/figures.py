@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import signal
 import statistics
 import subprocess
@@ -36,20 +37,21 @@ def tracker_load() -> dict:
         subprocess.run([str(BIN / "warren"), "keygen", f"--out={secret}"], check=True, stdout=subprocess.DEVNULL)
         with open(f"{folder}/log", "w+") as log:
             tracker = subprocess.Popen(
-                [str(BIN / "warren"), "tracker", "--bind=127.0.0.1:0", f"--secret_file={secret}",
-                 f"--journal={folder}/journal", f"--port_file={folder}/port", "--http_port=0"], stdout=log, stderr=log)
+                [str(BIN / "warren"), "tracker", "--bind=127.0.0.1", "--port=0", "--advertise=127.0.0.1", "--http_port=0",
+                 f"--secret_file={secret}", f"--data_dir={folder}/data"], stdout=log, stderr=log)
             try:
-                port = pathlib.Path(folder) / "port"
+                address = None
                 deadline = time.monotonic() + TRACKER_READY_S
-                while not (port.exists() and port.read_text().strip()):
+                while address is None:
+                    text = pathlib.Path(log.name).read_text()
+                    address = re.search(r"WARREN_TRACKER=([0-9.]+:[0-9]+)", text)
                     if tracker.poll() is not None or time.monotonic() > deadline:
-                        log.seek(0)
-                        raise RuntimeError(f"the tracker does not come up:\n{log.read()}")
+                        raise RuntimeError(f"the tracker does not come up:\n{text}")
                     time.sleep(0.02)
                 output = subprocess.run(
-                    [str(BIN / "tracker_load"), f"--tracker=127.0.0.1:{port.read_text().strip()}",
-                     f"--tracker_pid={tracker.pid}", f"--secret_file={secret}", f"--workers={LOAD_WORKERS}",
-                     f"--seconds={LOAD_SECONDS}"], check=True, capture_output=True, text=True, timeout=600).stdout
+                    [str(BIN / "tracker_load"), f"--tracker={address.group(1)}", f"--tracker_pid={tracker.pid}",
+                     f"--secret_file={secret}", f"--workers={LOAD_WORKERS}", f"--seconds={LOAD_SECONDS}"],
+                    check=True, capture_output=True, text=True, timeout=600).stdout
             finally:
                 tracker.send_signal(signal.SIGTERM)
                 try:
