@@ -67,8 +67,7 @@ StepId Builder::reduction(const Operand& dst, const Operand& a, const Operand& b
   Step step{.kind = StepKind::kReduce, .finish = finish, .count = count, .a = a.place, .b = b.place, .dst = dst.place};
   if (count == 0) {
     // Nothing to reduce: only the order matters, and a barrier has no operation to reduce with.
-    step = {.kind = StepKind::kCopy, .count = 0, .a = a.place, .b = {}, .dst = dst.place};
-    step.dst.form = step.a.form;
+    step = {.kind = StepKind::kCopy, .count = 0, .a = dst.place, .b = {}, .dst = dst.place};
   }
   return add(step, {&a, &b}, &dst, after);
 }

@@ -40,7 +40,7 @@ class RingExchange {
     for (const Range& segment : segments_) chunks_.push_back(chunks_of(segment.count, request.chunk_elements));
     const std::uint64_t elements = largest_chunk(segments_, request.chunk_elements);
     receive_slots_ = builder_.slots(kReceiveSlots, elements);
-    if (reduces_) partial_slots_ = builder_.slots(kPartialSlots, elements);
+    if (reduces_ && size_ > 2) partial_slots_ = builder_.slots(kPartialSlots, elements);
     readers_.assign(segments_.size() * kStride, kNoStep);
   }
 

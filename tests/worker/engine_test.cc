@@ -1,0 +1,477 @@
+// All collectives, algorithms and a few types over real sockets, against results computed one by one.
+#include "worker/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+#include <set>
+
+#include "tests/worker/mesh.h"
+
+namespace warren::worker {
+namespace {
+
+using schedule::Algorithm;
+using testing::Mesh;
+
+constexpr Collective kAll[] = {Collective::kAllreduce,     Collective::kReduce,    Collective::kBroadcast,
+                               Collective::kBarrier,       Collective::kAllgather, Collective::kAllgatherv,
+                               Collective::kReduceScatter, Collective::kGather,    Collective::kScatter,
+                               Collective::kAllToAll};
+
+std::int64_t value(int rank, std::uint64_t i) {
+  return rank * 1000003 + static_cast<std::int64_t>(i) * 7 + 1;
+}
+
+// One call of every rank with i64 buffers, its expected outputs, and whether buffers are shared in place.
+struct Case {
+  Collective collective{};
+  int size = 1, root = 0;
+  std::uint64_t count = 0;
+  bool in_place = false;
+  std::vector<std::uint64_t> counts;
+
+  [[nodiscard]] std::uint64_t in_count(int rank) const {
+    const auto k = static_cast<std::uint64_t>(size);
+    switch (collective) {
+      case Collective::kBroadcast:
+      case Collective::kBarrier: return 0;
+      case Collective::kAllgatherv: return counts[static_cast<std::size_t>(rank)];
+      case Collective::kReduceScatter:
+      case Collective::kAllToAll: return count * k;
+      case Collective::kScatter: return rank == root ? count * k : 0;
+      default: return count;
+    }
+  }
+  [[nodiscard]] std::uint64_t out_count(int rank) const {
+    const auto k = static_cast<std::uint64_t>(size);
+    switch (collective) {
+      case Collective::kBarrier: return 0;
+      case Collective::kReduce: return rank == root ? count : 0;
+      case Collective::kAllgather:
+      case Collective::kAllToAll: return count * k;
+      case Collective::kAllgatherv: return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+      case Collective::kGather: return rank == root ? count * k : 0;
+      default: return count;
+    }
+  }
+  [[nodiscard]] std::int64_t in_place_at(int rank) const {
+    const auto c = static_cast<std::int64_t>(count);
+    switch (collective) {
+      case Collective::kAllgather: return rank * c;
+      case Collective::kGather: return rank * c;
+      case Collective::kReduceScatter:
+      case Collective::kScatter: return -rank * c;
+      case Collective::kAllgatherv:
+        return static_cast<std::int64_t>(std::accumulate(counts.begin(), counts.begin() + rank, std::uint64_t{0}));
+      default: return 0;
+    }
+  }
+  [[nodiscard]] std::int64_t expected(int rank, std::uint64_t i) const {
+    const auto sum = [&](std::uint64_t at) {
+      std::int64_t s = 0;
+      for (int r = 0; r < size; r++) s += value(r, at);
+      return s;
+    };
+    switch (collective) {
+      case Collective::kAllreduce:
+      case Collective::kReduce: return sum(i);
+      case Collective::kReduceScatter: return sum(static_cast<std::uint64_t>(rank) * count + i);
+      case Collective::kBroadcast: return value(root, i);
+      case Collective::kAllgather:
+      case Collective::kGather: return value(static_cast<int>(i / count), i % count);
+      case Collective::kAllgatherv: {
+        int r = 0;
+        while (i >= counts[static_cast<std::size_t>(r)]) i -= counts[static_cast<std::size_t>(r++)];
+        return value(r, i);
+      }
+      case Collective::kScatter: return value(root, static_cast<std::uint64_t>(rank) * count + i);
+      case Collective::kAllToAll: {
+        const auto from = static_cast<int>(i / count);
+        return value(from, static_cast<std::uint64_t>(rank) * count + i % count);
+      }
+      default: return 0;
+    }
+  }
+};
+
+struct Buffers {
+  std::vector<std::int64_t> memory;
+  std::int64_t* in = nullptr;
+  std::int64_t* out = nullptr;
+};
+
+Buffers make_buffers(const Case& c, int rank) {
+  Buffers b;
+  const std::uint64_t in = c.in_count(rank), out = c.out_count(rank);
+  const std::int64_t offset = c.in_place_at(rank);
+  b.memory.assign(in + out + static_cast<std::uint64_t>(offset < 0 ? -offset : offset) + 1, -1);
+  b.in = b.memory.data();
+  b.out = b.memory.data() + in;
+  if (c.in_place) {
+    b.out = b.memory.data() + (offset < 0 ? -offset : 0);
+    b.in = b.memory.data() + (offset > 0 ? offset : 0);
+  }
+  for (std::uint64_t i = 0; i < in; i++) b.in[i] = value(rank, i);
+  if (c.collective == Collective::kBroadcast && rank == c.root) {
+    for (std::uint64_t i = 0; i < out; i++) b.out[i] = value(rank, i);
+  }
+  return b;
+}
+
+CallSpec spec_of(const Case& c, const Buffers& b) {
+  CallSpec spec;
+  spec.collective = c.collective;
+  spec.type = c.collective == Collective::kBarrier ? DataType::kU8 : DataType::kI64;
+  const bool reduces = c.collective == Collective::kAllreduce || c.collective == Collective::kReduce ||
+                       c.collective == Collective::kReduceScatter;
+  spec.op = reduces ? ReduceOp::kSum : ReduceOp::kNone;
+  spec.input = c.collective == Collective::kBroadcast || c.collective == Collective::kBarrier ? nullptr : b.in;
+  spec.output = c.collective == Collective::kBarrier ? nullptr : b.out;
+  spec.count = c.count;
+  spec.counts = c.counts;
+  spec.root = c.root;
+  return spec;
+}
+
+void run_case(Mesh& mesh, const Case& c) {
+  std::vector<Buffers> buffers;
+  std::vector<std::unique_ptr<Call>> calls;
+  for (int r = 0; r < c.size; r++) {
+    buffers.push_back(make_buffers(c, r));
+    calls.push_back(std::make_unique<Call>());
+    calls.back()->spec = spec_of(c, buffers.back());
+    ASSERT_TRUE(validate(calls.back()->spec, {r, c.size}).ok()) << validate(calls.back()->spec, {r, c.size}).describe();
+    ASSERT_TRUE(mesh.engine(r).submit(kWorldGroup, *calls.back()).ok());
+  }
+  ASSERT_TRUE(mesh.run([&] {
+    for (const auto& call : calls) {
+      if (!call->finished) return false;
+    }
+    return true;
+  })) << "stuck: "
+      << mesh.engine(0).describe_waits().size();
+  for (int r = 0; r < c.size; r++) {
+    ASSERT_TRUE(calls[static_cast<std::size_t>(r)]->status.ok())
+        << calls[static_cast<std::size_t>(r)]->status.describe();
+    for (std::uint64_t i = 0; i < c.out_count(r); i++) {
+      ASSERT_EQ(buffers[static_cast<std::size_t>(r)].out[i], c.expected(r, i)) << "rank " << r << " element " << i;
+    }
+  }
+}
+
+void run_all(const Mesh::Options& options, std::uint64_t count) {
+  Mesh mesh(options);
+  for (const Collective collective : kAll) {
+    for (const int root : {0, options.size - 1}) {
+      for (const bool in_place : {false, true}) {
+        if (in_place && collective == Collective::kAllToAll) continue;
+        Case c;
+        c.collective = collective;
+        c.size = options.size;
+        c.root = root;
+        c.count = count;
+        c.in_place = in_place;
+        if (collective == Collective::kAllgatherv) {
+          for (int r = 0; r < c.size; r++)
+            c.counts.push_back((count + static_cast<std::uint64_t>(r) * 3) % (count + 2));
+          c.count = 0;
+        }
+        SCOPED_TRACE(std::string(to_string(collective)) + " K=" + std::to_string(options.size) +
+                     " n=" + std::to_string(count) + " root=" + std::to_string(root) + (in_place ? " in place" : ""));
+        run_case(mesh, c);
+        if (::testing::Test::HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(Engine, AllCollectivesWithEveryAlgorithm) {
+  for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kStar, Algorithm::kTree, Algorithm::kButterfly,
+                                    Algorithm::kRing, Algorithm::kDirect}) {
+    SCOPED_TRACE(std::string(schedule::to_string(algorithm)));
+    for (const int size : {1, 2, 3, 4, 5, 8}) {
+      for (const std::uint64_t count : {0u, 1u, 7u, 600u, 5000u}) {
+        Mesh::Options o;
+        o.size = size;
+        o.algorithm = algorithm;
+        run_all(o, count);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(Engine, SmallSocketBuffersAndManyStreams) {
+  for (const std::uint32_t streams : {1u, 3u}) {
+    Mesh::Options o;
+    o.size = 4;
+    o.streams = streams;
+    o.chunk_bytes = 65536;
+    o.socket_buffer_bytes = 4608;
+    run_all(o, 30000);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(Engine, WithoutChecksums) {
+  Mesh::Options o;
+  o.size = 3;
+  o.checksums = false;
+  run_all(o, 1000);
+}
+
+CallSpec sum_of(std::vector<float>& v, std::uint64_t site = 0) {
+  CallSpec spec;
+  spec.collective = Collective::kAllreduce;
+  spec.type = DataType::kF32;
+  spec.op = ReduceOp::kSum;
+  spec.input = spec.output = v.data();
+  spec.count = v.size();
+  spec.site = site;
+  return spec;
+}
+
+TEST(Engine, AsynchronousCallsRunInOrderOfIssue) {
+  Mesh::Options o;
+  o.size = 3;
+  Mesh mesh(o);
+  constexpr int kCalls = 40;
+  std::vector<std::vector<std::vector<float>>> data(3);
+  std::vector<std::shared_ptr<Call>> calls;
+  for (int r = 0; r < 3; r++) {
+    for (int i = 0; i < kCalls; i++) {
+      data[static_cast<std::size_t>(r)].emplace_back(static_cast<std::size_t>(i * 37 % 3000 + 1),
+                                                     static_cast<float>(i + r));
+    }
+    for (int i = 0; i < kCalls; i++) {
+      auto call = std::make_shared<Call>();
+      call->spec = sum_of(data[static_cast<std::size_t>(r)][static_cast<std::size_t>(i)]);
+      call->self = call;
+      ASSERT_TRUE(mesh.engine(r).submit(kWorldGroup, *call).ok());
+      calls.push_back(call);
+    }
+  }
+  ASSERT_TRUE(mesh.run(
+      [&] { return mesh.engine(0).outstanding() + mesh.engine(1).outstanding() + mesh.engine(2).outstanding() == 0; }));
+  for (int r = 0; r < 3; r++) {
+    ASSERT_EQ(mesh.engine(r).finished_calls().size(), static_cast<std::size_t>(kCalls));
+    for (int i = 0; i < kCalls; i++) {
+      EXPECT_EQ(mesh.engine(r).finished_calls()[static_cast<std::size_t>(i)]->round.sequence,
+                Sequence(static_cast<unsigned>(i)));
+      for (const float f : data[static_cast<std::size_t>(r)][static_cast<std::size_t>(i)]) {
+        ASSERT_EQ(f, static_cast<float>(3 * i + 3));
+      }
+    }
+  }
+}
+
+TEST(Engine, GroupsRunSideBySideInAnyOrder) {
+  Mesh::Options o;
+  o.size = 4;
+  Mesh mesh(o);
+  const GroupId even(7), all(9);
+  for (int r = 0; r < 4; r++) {
+    ASSERT_TRUE(mesh.engine(r).add_group(all, {Rank(3), Rank(2), Rank(1), Rank(0)}).ok());
+    if (r % 2 == 0) {
+      ASSERT_TRUE(mesh.engine(r).add_group(even, {Rank(0), Rank(2)}).ok());
+    }
+    EXPECT_FALSE(mesh.engine(r).add_group(all, {Rank(r)}).ok());
+  }
+  std::vector<std::vector<float>> a(4), b(4);
+  std::vector<std::unique_ptr<Call>> calls;
+  const auto submit = [&](int r, GroupId g, std::vector<float>& v) {
+    v.assign(500, static_cast<float>(r + 1));
+    calls.push_back(std::make_unique<Call>());
+    calls.back()->spec = sum_of(v);
+    ASSERT_TRUE(mesh.engine(r).submit(g, *calls.back()).ok());
+  };
+  // Rank 0 calls the groups in one order, rank 2 in the other.
+  submit(0, even, a[0]);
+  submit(0, all, b[0]);
+  submit(2, all, b[2]);
+  submit(2, even, a[2]);
+  submit(1, all, b[1]);
+  submit(3, all, b[3]);
+  ASSERT_TRUE(mesh.run([&] {
+    for (const auto& c : calls) {
+      if (!c->finished) return false;
+    }
+    return true;
+  }));
+  EXPECT_EQ(a[0], std::vector<float>(500, 4.0f));
+  EXPECT_EQ(a[2], a[0]);
+  EXPECT_EQ(b[3], std::vector<float>(500, 10.0f));
+  for (int r = 0; r < 4; r++) mesh.engine(r).remove_group(all);
+  EXPECT_FALSE(mesh.engine(0).has_group(all));
+}
+
+// Ranks that disagree: an error on the rank that sees it, naming both calls; no output is touched.
+TEST(Engine, DisagreeingRanksFindOut) {
+  struct Variant {
+    const char* what;
+    std::function<void(CallSpec&)> change;
+  };
+  static std::vector<float> other(99);
+  const Variant variants[] = {
+      {"count", [](CallSpec& s) { s.count = 3; }},
+      {"type", [](CallSpec& s) { s.type = DataType::kI32; }},
+      {"operation", [](CallSpec& s) { s.op = ReduceOp::kMax; }},
+      {"site", [](CallSpec& s) { s.site = 0x200; }},
+      {"zero count", [](CallSpec& s) { s.count = 0; }},
+  };
+  for (const auto& variant : variants) {
+    SCOPED_TRACE(variant.what);
+    Mesh mesh({});
+    std::vector<float> x(4, 1.0f), y(4, 2.0f);
+    Call a, b;
+    a.spec = sum_of(x, 0x100);
+    b.spec = sum_of(y, 0x100);
+    variant.change(b.spec);
+    ASSERT_TRUE(mesh.engine(0).submit(kWorldGroup, a).ok());
+    ASSERT_TRUE(mesh.engine(1).submit(kWorldGroup, b).ok());
+    std::optional<Engine::Failure> failure;
+    ASSERT_TRUE(mesh.run([&] {
+      for (int r = 0; r < 2 && !failure; r++) failure = mesh.engine(r).take_failure();
+      return failure.has_value();
+    }));
+    EXPECT_EQ(failure->status.code(), Code::kDesync) << failure->status.describe();
+    EXPECT_NE(failure->status.describe().find("round 0.0"), std::string::npos) << failure->status.describe();
+    EXPECT_EQ(x, std::vector<float>(4, 1.0f));
+    EXPECT_EQ(y, std::vector<float>(4, 2.0f));
+    for (int r = 0; r < 2; r++) mesh.engine(r).stop(Status(Code::kDesync, "told"));
+    EXPECT_EQ(a.status.code(), Code::kDesync);
+    EXPECT_EQ(b.status.code(), Code::kDesync);
+  }
+}
+
+TEST(Engine, SitesMayDifferWhenAskedFor) {
+  Mesh::Options o;
+  o.check_call_sites = false;
+  Mesh mesh(o);
+  std::vector<float> x(4, 1.0f), y(4, 2.0f);
+  Call a, b;
+  a.spec = sum_of(x, 0x100);
+  b.spec = sum_of(y, 0x200);
+  ASSERT_TRUE(mesh.engine(0).submit(kWorldGroup, a).ok());
+  ASSERT_TRUE(mesh.engine(1).submit(kWorldGroup, b).ok());
+  ASSERT_TRUE(mesh.run([&] { return a.finished && b.finished; }));
+  EXPECT_EQ(x, std::vector<float>(4, 3.0f));
+}
+
+TEST(Engine, StopFailsWhatIsOutstandingAndWhatComesLater) {
+  Mesh mesh({});
+  std::vector<float> x(4, 1.0f), y(4), z(4);
+  Call a, b, c;
+  a.spec = sum_of(x);
+  b.spec = sum_of(y);
+  c.spec = sum_of(z);
+  ASSERT_TRUE(mesh.engine(0).submit(kWorldGroup, a).ok());
+  ASSERT_TRUE(mesh.engine(0).submit(kWorldGroup, b).ok());
+  mesh.engine(0).stop(Status(Code::kPeerLost, "rank 1 is gone"));
+  EXPECT_TRUE(a.finished && b.finished);
+  EXPECT_EQ(a.status.code(), Code::kPeerLost);
+  EXPECT_EQ(b.status.describe(), "rank 1 is gone");
+  EXPECT_EQ(mesh.engine(0).submit(kWorldGroup, c).code(), Code::kPeerLost);
+  EXPECT_EQ(mesh.engine(0).outstanding(), 0u);
+}
+
+TEST(Engine, ABrokenLinkIsReportedWithItsPeer) {
+  Mesh::Options o;
+  o.size = 3;
+  o.algorithm = Algorithm::kRing;
+  Mesh mesh(o);
+  std::vector<float> x(40, 1.0f), y(40, 1.0f);
+  Call a, b;
+  a.spec = sum_of(x);
+  b.spec = sum_of(y);
+  ASSERT_TRUE(mesh.engine(0).submit(kWorldGroup, a).ok());
+  ASSERT_TRUE(mesh.engine(1).submit(kWorldGroup, b).ok());
+  mesh.connect();
+  mesh.transport(2).close_all();
+  std::optional<Engine::Failure> failure;
+  ASSERT_TRUE(mesh.run([&] { return (failure = mesh.engine(0).take_failure()).has_value(); }));
+  EXPECT_EQ(failure->status.code(), Code::kPeerLost);
+  EXPECT_EQ(failure->peer, Rank(2)) << failure->status.describe();
+}
+
+CallSpec point(std::vector<std::int32_t>& v, int peer, int tag, bool sends) {
+  CallSpec spec;
+  spec.collective = Collective::kPoint;
+  spec.type = DataType::kI32;
+  if (sends) {
+    spec.input = v.data();
+  } else {
+    spec.output = v.data();
+  }
+  spec.count = v.size();
+  spec.root = peer;
+  spec.tag = tag;
+  spec.sends = sends;
+  return spec;
+}
+
+TEST(Engine, PointToPointInAnyOrderOfTags) {
+  for (const std::uint64_t bytes : {std::uint64_t{4}, std::uint64_t{100000}}) {
+    Mesh mesh({});
+    std::vector<std::vector<std::int32_t>> out, in;
+    std::vector<std::unique_ptr<Call>> calls;
+    constexpr int kMessages = 6;
+    for (int i = 0; i < kMessages; i++) {
+      out.emplace_back(bytes / 4 + static_cast<std::size_t>(i), i * 11);
+      in.emplace_back(bytes / 4 + static_cast<std::size_t>(i), -1);
+    }
+    for (int i = 0; i < kMessages; i++) {
+      calls.push_back(std::make_unique<Call>());
+      calls.back()->spec = point(out[static_cast<std::size_t>(i)], 1, i, true);
+      ASSERT_TRUE(mesh.engine(0).submit(kWorldGroup, *calls.back()).ok());
+    }
+    for (const int i : {3, 0, 5, 1, 2, 4}) {
+      calls.push_back(std::make_unique<Call>());
+      calls.back()->spec = point(in[static_cast<std::size_t>(i)], 0, i, false);
+      ASSERT_TRUE(mesh.engine(1).submit(kWorldGroup, *calls.back()).ok());
+    }
+    ASSERT_TRUE(mesh.run([&] {
+      for (const auto& c : calls) {
+        if (!c->finished) return false;
+      }
+      return true;
+    }));
+    EXPECT_EQ(in, out);
+  }
+}
+
+TEST(Engine, PointToPointOfOneTagKeepsItsOrder) {
+  Mesh mesh({});
+  std::vector<std::int32_t> first(3, 1), second(3, 2), a(3), b(3);
+  Call s1, s2, r1, r2;
+  s1.spec = point(first, 1, 5, true);
+  s2.spec = point(second, 1, 5, true);
+  r1.spec = point(a, 0, 5, false);
+  r2.spec = point(b, 0, 5, false);
+  ASSERT_TRUE(mesh.engine(0).submit(kWorldGroup, s1).ok());
+  ASSERT_TRUE(mesh.engine(0).submit(kWorldGroup, s2).ok());
+  ASSERT_TRUE(mesh.engine(1).submit(kWorldGroup, r1).ok());
+  ASSERT_TRUE(mesh.engine(1).submit(kWorldGroup, r2).ok());
+  ASSERT_TRUE(mesh.run([&] { return s1.finished && s2.finished && r1.finished && r2.finished; }));
+  EXPECT_EQ(a, first);
+  EXPECT_EQ(b, second);
+}
+
+TEST(Engine, PointToPointThatDisagreesNamesBoth) {
+  Mesh mesh({});
+  std::vector<std::int32_t> out(3), in(4);
+  Call s, r;
+  s.spec = point(out, 1, 5, true);
+  r.spec = point(in, 0, 5, false);
+  ASSERT_TRUE(mesh.engine(0).submit(kWorldGroup, s).ok());
+  ASSERT_TRUE(mesh.engine(1).submit(kWorldGroup, r).ok());
+  std::optional<Engine::Failure> failure;
+  ASSERT_TRUE(mesh.run([&] { return (failure = mesh.engine(1).take_failure()).has_value(); }));
+  EXPECT_EQ(failure->status.code(), Code::kDesync);
+  EXPECT_NE(failure->status.describe().find("3 × i32"), std::string::npos) << failure->status.describe();
+}
+
+}  // namespace
+}  // namespace warren::worker
