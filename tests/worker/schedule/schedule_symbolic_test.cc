@@ -1,0 +1,176 @@
+// Every schedule of every collective, all ranks together (I1, I2).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tests/worker/schedule/symbolic.h"
+
+namespace warren::schedule::symbolic {
+namespace {
+
+constexpr Collective kCollectives[] = {
+    Collective::kAllreduce, Collective::kReduce,     Collective::kBroadcast,     Collective::kBarrier,
+    Collective::kAllgather, Collective::kAllgatherv, Collective::kReduceScatter, Collective::kGather,
+    Collective::kScatter,   Collective::kAllToAll,
+};
+
+bool has_root(Collective collective) {
+  return collective == Collective::kReduce || collective == Collective::kBroadcast ||
+         collective == Collective::kGather || collective == Collective::kScatter;
+}
+
+// Counts of an allgatherv that are as unequal as can be: none, few, several chunks.
+std::vector<std::uint64_t> unequal(std::uint64_t count, std::int32_t size) {
+  std::vector<std::uint64_t> counts;
+  for (std::int32_t rank = 0; rank < size; ++rank) {
+    counts.push_back(rank % 3 == 0 ? 0 : rank % 3 == 1 ? count : count / 2 + static_cast<std::uint64_t>(rank % 5));
+  }
+  return counts;
+}
+
+struct Sizes {
+  std::uint64_t count = 0;
+  std::uint64_t chunk_elements = 1;
+};
+
+std::vector<std::int32_t> roots(const World& world) {
+  if (!has_root(world.collective)) return {0};
+  std::set<std::int32_t> some{0, 1 % world.size, world.size / 2, world.size - 1};
+  if (world.size <= 9) {
+    for (std::int32_t root = 0; root < world.size; ++root) some.insert(root);
+  }
+  return {some.begin(), some.end()};
+}
+
+class EverySchedule : public testing::TestWithParam<std::int32_t> {
+ protected:
+  // All algorithms of all collectives, with every kind of root and aliasing.
+  void check_all(const std::vector<Sizes>& sizes, const std::vector<Order>& orders) {
+    for (const Collective collective : kCollectives) {
+      for (const Algorithm algorithm : algorithms_for(collective)) {
+        for (const Sizes& s : sizes) {
+          if (collective == Collective::kBarrier && s.count != 0) continue;
+          World world{.collective = collective, .algorithm = algorithm, .size = GetParam(), .counts = {}};
+          world.chunk_elements = s.chunk_elements;
+          if (collective == Collective::kAllgatherv) {
+            world.counts = unequal(s.count, world.size);
+          } else {
+            // Where counts are per rank, as many chunks as elsewhere.
+            const bool whole = collective == Collective::kAllreduce || collective == Collective::kReduce ||
+                               collective == Collective::kBroadcast;
+            world.count = whole ? s.count : s.count / static_cast<std::uint64_t>(world.size) + s.count % 2;
+          }
+          for (const std::int32_t root : roots(world)) {
+            world.root = root;
+            const std::vector<Schedule> schedules = make_all(world);
+            for (const bool in_place : {false, true}) {
+              world.in_place = in_place;
+              ASSERT_EQ(check_form(world, schedules), "") << world.describe();
+              ASSERT_EQ(check_races(world, schedules), "") << world.describe();
+              for (const Order order : orders) {
+                ASSERT_EQ(check_run(world, schedules, order, ++seed_), "")
+                    << world.describe() << ", order " << static_cast<int>(order) << ", seed " << seed_;
+                ++runs_;
+              }
+            }
+          }
+        }
+      }
+    }
+    RecordProperty("runs", static_cast<int>(runs_));
+  }
+
+  std::uint64_t seed_ = 0;
+  std::uint64_t runs_ = 0;
+};
+
+using FewRanks = EverySchedule;
+TEST_P(FewRanks, IsRightForEverySizeAndOrder) {
+  const auto k = static_cast<std::uint64_t>(GetParam());
+  const std::vector<Sizes> sizes = {{0, 1},
+                                    {0, 64},
+                                    {1, 1},
+                                    {1, 64},
+                                    {k - 1, 1},
+                                    {k, 1},
+                                    {k + 1, 1},
+                                    {k + 1, 64},
+                                    {k, 256},
+                                    {3 * k + 2, 2},
+                                    {5 * k + 3, 1},
+                                    {9 * k * 2 + 5, 3},
+                                    {2 * k + 1, 1000},
+                                    {64, 64},
+                                    {130, 64}};
+  check_all(sizes, {Order::kInOrder, Order::kRandom, Order::kLateSends, Order::kLateLocal});
+}
+INSTANTIATE_TEST_SUITE_P(Size, FewRanks, testing::Range(1, 10));
+
+using ManyRanks = EverySchedule;
+TEST_P(ManyRanks, IsRightForSomeSizes) {
+  const auto k = static_cast<std::uint64_t>(GetParam());
+  check_all({{0, 1}, {k + 1, 256}, {5 * k + 3, 3}}, {Order::kRandom});
+  // Several turns of the ring a segment.
+  if (GetParam() % 8 == 3 || GetParam() == 64) check_all({{5 * k + 3, 1}}, {Order::kLateSends});
+}
+INSTANTIATE_TEST_SUITE_P(Size, ManyRanks, testing::Range(10, 65));
+
+TEST(Schedule, IsAPureFunctionOfItsRequest) {
+  for (const Collective collective : kCollectives) {
+    for (const Algorithm algorithm : algorithms_for(collective)) {
+      World world{.collective = collective, .algorithm = algorithm, .size = 6, .count = 50, .counts = {}};
+      world.chunk_elements = 4;
+      if (collective == Collective::kAllgatherv) world.counts = {1, 2, 0, 30, 5, 6};
+      const std::vector<Schedule> once = make_all(world);
+      const std::vector<Schedule> again = make_all(world);
+      for (std::size_t rank = 0; rank < once.size(); ++rank) {
+        EXPECT_EQ(once[rank].successors, again[rank].successors);
+        EXPECT_EQ(once[rank].pending, again[rank].pending);
+        ASSERT_EQ(once[rank].steps.size(), again[rank].steps.size());
+        for (std::size_t i = 0; i < once[rank].steps.size(); ++i) {
+          const Step& a = once[rank].steps[i];
+          const Step& b = again[rank].steps[i];
+          EXPECT_TRUE(a.kind == b.kind && a.finish == b.finish && a.peer == b.peer && a.message == b.message &&
+                      a.count == b.count && a.a == b.a && a.b == b.b && a.dst == b.dst);
+        }
+      }
+    }
+  }
+}
+
+// Scratch depends on the chunk and on how many peers a rank has, never on the size of the buffer.
+TEST(Schedule, ScratchIsAFewChunksAPeer) {
+  constexpr std::uint64_t kChunk = 64;
+  for (const Collective collective : kCollectives) {
+    if (collective == Collective::kBarrier) continue;
+    for (const Algorithm algorithm : algorithms_for(collective)) {
+      for (const std::int32_t size : {2, 3, 8, 13, 64}) {
+        World world{.collective = collective, .algorithm = algorithm, .size = size, .counts = {}};
+        world.chunk_elements = kChunk;
+        std::uint64_t before = 0;
+        for (const std::uint64_t chunks : {5, 15}) {
+          world.count = chunks * kChunk;
+          if (collective == Collective::kAllreduce) world.count *= static_cast<std::uint64_t>(size);
+          if (collective == Collective::kAllgatherv) world.counts.assign(static_cast<std::size_t>(size), world.count);
+          std::uint64_t most = 0;
+          for (const Schedule& schedule : make_all(world)) {
+            std::set<std::int32_t> peers;
+            for (const Step& step : schedule.steps) {
+              if (step.peer >= 0) peers.insert(step.peer);
+            }
+            EXPECT_LE(schedule.scratch_elements, (5 * peers.size() + 4) * kChunk) << world.describe();
+            most = std::max(most, schedule.scratch_elements);
+          }
+          if (before != 0) {
+            EXPECT_EQ(most, before) << world.describe();
+          }
+          before = most;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace warren::schedule::symbolic
