@@ -6,4 +6,5 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 result=$(mktemp "${TMPDIR:-/tmp}/warren-demo.XXXXXX")
 trap 'rm -f "$result"' EXIT
 build/release/bin/warren run -n 4 -- build/release/bin/digits --data=examples/data --json_file="$result" "$@"
+[ -s "$result" ] || { echo "demo: the workers left no result" >&2; exit 1; }
 cat "$result"

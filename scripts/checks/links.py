@@ -1,4 +1,4 @@
-"""Relative links in Markdown files: the file exists, and so does the heading behind a '#'."""
+"""Relative links in Markdown files: the file exists, and so does the heading behind a '#'. Every page in docs/ is linked."""
 
 import pathlib
 import re
@@ -46,6 +46,7 @@ def anchors(text: str) -> set[str]:
 def check(root: pathlib.Path) -> list[str]:
     problems = []
     cache: dict[pathlib.Path, set[str]] = {}
+    linked: set[pathlib.Path] = set()
     for name in tree.files(root, ".md"):
         text = (root / name).read_text()
         for number, line in _prose(text):
@@ -62,12 +63,19 @@ def check(root: pathlib.Path) -> list[str]:
                     continue
                 if not file.resolve().is_relative_to(root.resolve()):
                     problems.append(f"{where}: '{target}' leads out of the repository")
-                elif not file.exists():
+                    continue
+                if not file.exists():
                     problems.append(f"{where}: '{target}' does not exist")
-                elif anchor and file.suffix == ".md":
-                    file = file.resolve()
+                    continue
+                file = file.resolve()
+                if file != (root / name).resolve():
+                    linked.add(file)
+                if anchor and file.suffix == ".md":
                     if file not in cache:
                         cache[file] = anchors(file.read_text())
                     if anchor not in cache[file]:
                         problems.append(f"{where}: '{target}': no heading gives the anchor '#{anchor}'")
+    for name in tree.files(root, ".md"):
+        if name.parts[0] == "docs" and name != pathlib.Path("docs/README.md") and (root / name).resolve() not in linked:
+            problems.append(f"{name}: no page links to it; add it to docs/README.md")
     return problems

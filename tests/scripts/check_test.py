@@ -92,6 +92,13 @@ class Links(TreeTest):
         self.write("README.md", "[a]: docs/gone.md\n")
         self.assert_problem(links.check(self.root), "docs/gone.md")
 
+    def test_a_page_that_nothing_links_to(self):
+        self.write("docs/README.md", "[a](a.md)\n")
+        self.write("docs/a.md", "text\n")
+        self.assertEqual(links.check(self.root), [])
+        self.write("docs/b.md", "[myself](b.md)\n")
+        self.assert_problem(links.check(self.root), "docs/b.md", "no page links")
+
     def test_leading_out_of_the_tree(self):
         self.write("README.md", "[a](../other.md)\n")
         self.assert_problem(links.check(self.root), "leads out")
