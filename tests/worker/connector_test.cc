@@ -1,0 +1,257 @@
+// Connectors of two or more ranks over loopback: links come up authenticated, and strangers get nowhere.
+#include "worker/transport/connector.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <map>
+#include <set>
+
+namespace warren::worker {
+namespace {
+
+handshake::LinkKey key_of(int seed) {
+  handshake::LinkKey k;
+  k.fill(static_cast<std::byte>(seed));
+  return k;
+}
+
+struct Node {
+  std::unique_ptr<Connector> connector;
+  std::uint16_t port = 0;
+  std::set<std::tuple<std::uint64_t, int, int>> up;  // group, peer, stream
+  std::map<int, Status> failed;                      // by peer
+  std::vector<std::string> warnings;
+  std::vector<int> fds;
+  ~Node() {
+    for (const int fd : fds) ::close(fd);
+  }
+};
+
+class Connectors : public ::testing::Test {
+ protected:
+  void make(int n, const std::string& host = "127.0.0.1", int odd_key = -1, const std::string& odd_job = "") {
+    for (int r = 0; r < n; r++) {
+      auto node = std::make_unique<Node>();
+      Node* self = node.get();
+      Connector::Events events;
+      events.connected = [self](Epoch, GroupId g, Rank p, std::uint16_t s, int fd) {
+        self->up.insert({g.value, p.value, s});
+        self->fds.push_back(fd);
+      };
+      events.failed = [self](GroupId, Rank p, const Status& why) { self->failed.emplace(p.value, why); };
+      events.warning = [self](const std::string& text) { self->warnings.push_back(text); };
+      const std::string job = r == n - 1 && !odd_job.empty() ? odd_job : "job";
+      node->connector = std::make_unique<Connector>(job, key_of(r == odd_key ? 2 : 1), incarnation(r), events);
+      auto port = node->connector->listen(host, 0);
+      ASSERT_TRUE(port.ok()) << port.status().describe();
+      node->port = port.value();
+      nodes_.push_back(std::move(node));
+    }
+    host_ = host;
+  }
+  static Incarnation incarnation(int rank) { return Incarnation(100u + static_cast<unsigned>(rank)); }
+  Connector::Membership membership(int self, std::uint64_t epoch = 1, std::uint32_t streams = 1) {
+    Connector::Membership m;
+    m.epoch = Epoch(epoch);
+    m.self = Rank(self);
+    m.streams = streams;
+    m.timeout_ms = timeout_ms_;
+    for (std::size_t r = 0; r < nodes_.size(); r++) {
+      m.peers.push_back({incarnation(static_cast<int>(r)), {{host_, nodes_[r]->port}}});
+    }
+    return m;
+  }
+  void begin_all(std::uint64_t epoch = 1, std::uint32_t streams = 1) {
+    for (std::size_t r = 0; r < nodes_.size(); r++) {
+      nodes_[r]->connector->begin_epoch(membership(static_cast<int>(r), epoch, streams), now_);
+    }
+  }
+  // Runs all connectors in a virtual clock that moves only when nothing else does.
+  bool run_until(const std::function<bool()>& done) {
+    for (int i = 0; i < 20000; i++) {
+      for (auto& n : nodes_) n->connector->run(now_);
+      if (done()) return true;
+      std::vector<pollfd> fds;
+      for (auto& n : nodes_) n->connector->collect_pollfds(fds);
+      if (::poll(fds.data(), fds.size(), 1) > 0) continue;
+      now_ = now_ + 5;
+    }
+    return false;
+  }
+  int dial(int rank) const {
+    const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in a{};
+    a.sin_family = AF_INET;
+    a.sin_port = htons(nodes_[static_cast<std::size_t>(rank)]->port);
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::connect(fd, reinterpret_cast<sockaddr*>(&a), sizeof a), 0);
+    return fd;
+  }
+  static bool closed(int fd) {
+    char byte = 0;
+    const ssize_t n = ::recv(fd, &byte, 1, MSG_DONTWAIT);
+    return n == 0 || (n < 0 && errno != EAGAIN);
+  }
+
+  std::vector<std::unique_ptr<Node>> nodes_;
+  std::string host_;
+  std::int64_t timeout_ms_ = 2000;
+  TimeMs now_{1000};
+};
+
+TEST_F(Connectors, EveryPairAndStreamComesUp) {
+  for (const char* host : {"127.0.0.1", "::1"}) {
+    nodes_.clear();
+    make(4, host);
+    begin_all(1, 3);
+    for (int r = 0; r < 4; r++) {
+      for (int p = 0; p < 4; p++) {
+        if (p != r) nodes_[static_cast<std::size_t>(r)]->connector->want(GroupId(5), Rank(p), now_);
+      }
+    }
+    EXPECT_TRUE(run_until([&] {
+      for (auto& n : nodes_) {
+        if (n->up.size() != 9) return false;
+      }
+      return true;
+    })) << host;
+    for (auto& n : nodes_) EXPECT_TRUE(n->failed.empty() && n->warnings.empty());
+  }
+}
+
+TEST_F(Connectors, ALinkThatOnlyTheLowerRankWantsComesUpAtBothEnds) {
+  make(2);
+  begin_all();
+  nodes_[0]->connector->want(kWorldGroup, Rank(1), now_);
+  EXPECT_TRUE(run_until([&] { return nodes_[0]->up.size() == 1 && nodes_[1]->up.size() == 1; }));
+  // The higher one wants it later: it is there.
+  nodes_[1]->connector->want(kWorldGroup, Rank(0), now_);
+  const TimeMs later = now_ + 3 * timeout_ms_;
+  EXPECT_TRUE(run_until([&] { return now_ > later; }));
+  EXPECT_TRUE(nodes_[1]->failed.empty());
+}
+
+TEST_F(Connectors, APeerThatHeardOfTheEpochFirstWaits) {
+  make(2);
+  nodes_[0]->connector->begin_epoch(membership(0, 7), now_);
+  nodes_[0]->connector->want(kWorldGroup, Rank(1), now_);
+  const TimeMs later = now_ + 300;
+  EXPECT_TRUE(run_until([&] { return now_ > later; }));
+  EXPECT_TRUE(nodes_[1]->up.empty());
+  nodes_[1]->connector->begin_epoch(membership(1, 7), now_);
+  EXPECT_TRUE(run_until([&] { return nodes_[0]->up.size() == 1 && nodes_[1]->up.size() == 1; }));
+}
+
+TEST_F(Connectors, AnOldEpochIsTurnedAway) {
+  make(2);
+  nodes_[0]->connector->begin_epoch(membership(0, 3), now_);
+  nodes_[1]->connector->begin_epoch(membership(1, 4), now_);
+  nodes_[0]->connector->want(kWorldGroup, Rank(1), now_);
+  EXPECT_TRUE(run_until([&] { return nodes_[0]->failed.contains(1); }));
+  EXPECT_NE(nodes_[0]->failed[1].describe().find("epoch is over"), std::string::npos)
+      << nodes_[0]->failed[1].describe();
+  EXPECT_TRUE(nodes_[0]->up.empty() && nodes_[1]->up.empty());
+}
+
+TEST_F(Connectors, AnotherSecretIsRefusedByName) {
+  make(2, "127.0.0.1", 1);
+  begin_all();
+  nodes_[0]->connector->want(kWorldGroup, Rank(1), now_);
+  EXPECT_TRUE(run_until([&] { return nodes_[0]->failed.contains(1); }));
+  EXPECT_NE(nodes_[0]->failed[1].describe().find("secret"), std::string::npos) << nodes_[0]->failed[1].describe();
+  EXPECT_NE(nodes_[0]->failed[1].describe().find("rank 1"), std::string::npos);
+  EXPECT_TRUE(nodes_[1]->up.empty());
+}
+
+TEST_F(Connectors, AnotherJobsWorkerIsRefused) {
+  make(2, "127.0.0.1", -1, "another");
+  begin_all();
+  nodes_[0]->connector->want(kWorldGroup, Rank(1), now_);
+  EXPECT_TRUE(run_until([&] { return nodes_[0]->failed.contains(1); }));
+  EXPECT_TRUE(nodes_[0]->up.empty() && nodes_[1]->up.empty());
+}
+
+TEST_F(Connectors, ALifeThatIsOverIsRefused) {
+  make(2);
+  auto m = membership(0);
+  m.peers[1].incarnation = Incarnation(999);
+  nodes_[0]->connector->begin_epoch(m, now_);
+  nodes_[1]->connector->begin_epoch(membership(1), now_);
+  nodes_[0]->connector->want(kWorldGroup, Rank(1), now_);
+  EXPECT_TRUE(run_until([&] { return nodes_[0]->failed.contains(1); }));
+  EXPECT_TRUE(nodes_[1]->up.empty());
+}
+
+TEST_F(Connectors, NobodyThereIsAnErrorWithinTheTimeout) {
+  make(2);
+  begin_all();
+  const auto port = nodes_[1]->port;
+  nodes_.pop_back();
+  const TimeMs start = now_;
+  nodes_[0]->connector->want(kWorldGroup, Rank(1), now_);
+  EXPECT_TRUE(run_until([&] { return nodes_[0]->failed.contains(1); }));
+  EXPECT_LE(now_ - start, timeout_ms_ + 100);
+  EXPECT_NE(nodes_[0]->failed[1].describe().find("port " + std::to_string(port)), std::string::npos)
+      << nodes_[0]->failed[1].describe();
+}
+
+TEST_F(Connectors, StrangersWithRubbishAreClosedAndDisturbNobody) {
+  make(2);
+  begin_all();
+  const int rubbish = dial(1), silent = dial(1), half = dial(1);
+  const std::string bytes(500, 'x');
+  ASSERT_EQ(::send(rubbish, bytes.data(), bytes.size(), MSG_NOSIGNAL), 500);
+  ASSERT_EQ(::send(half, bytes.data(), 20, MSG_NOSIGNAL), 20);
+  nodes_[0]->connector->want(kWorldGroup, Rank(1), now_);
+  EXPECT_TRUE(run_until([&] { return nodes_[0]->up.size() == 1 && nodes_[1]->up.size() == 1; }));
+  EXPECT_TRUE(run_until([&] { return closed(rubbish); }));
+  EXPECT_FALSE(closed(silent));
+  EXPECT_TRUE(run_until([&] { return closed(silent) && closed(half); }));
+  EXPECT_FALSE(nodes_[1]->warnings.empty());
+  for (const int fd : {rubbish, silent, half}) ::close(fd);
+}
+
+TEST_F(Connectors, AStrangerWithoutTheKeyGetsTheVerdict) {
+  make(2);
+  begin_all();
+  handshake::Hello h;
+  h.job_hash = handshake::job_hash("job");
+  h.epoch = Epoch(1);
+  h.from = Rank(0);
+  h.to = Rank(1);
+  h.from_incarnation = incarnation(0);
+  h.to_incarnation = incarnation(1);
+  const auto hello = handshake::encode(h);
+  const int fd = dial(1);
+  ASSERT_EQ(::send(fd, hello.data(), hello.size(), MSG_NOSIGNAL), static_cast<ssize_t>(hello.size()));
+  handshake::ChallengeBytes challenge;
+  EXPECT_TRUE(run_until([&] {
+    return ::recv(fd, challenge.data(), challenge.size(), MSG_DONTWAIT) == static_cast<ssize_t>(challenge.size());
+  }));
+  const auto proof = handshake::make_proof(key_of(3), hello, challenge);
+  ASSERT_EQ(::send(fd, proof.data(), proof.size(), MSG_NOSIGNAL), static_cast<ssize_t>(proof.size()));
+  handshake::VerdictBytes verdict;
+  EXPECT_TRUE(run_until([&] {
+    return ::recv(fd, verdict.data(), verdict.size(), MSG_DONTWAIT) == static_cast<ssize_t>(verdict.size());
+  }));
+  EXPECT_EQ(handshake::decode_verdict(verdict).value(), handshake::Verdict::kBadProof);
+  EXPECT_TRUE(nodes_[1]->up.empty());
+  ::close(fd);
+}
+
+TEST_F(Connectors, APortInUseIsNamed) {
+  make(1);
+  Connector other("job", key_of(1), Incarnation(1), {});
+  const auto port = other.listen("127.0.0.1", nodes_[0]->port);
+  ASSERT_FALSE(port.ok());
+  EXPECT_EQ(port.status().code(), Code::kUnavailable);
+  EXPECT_NE(port.status().describe().find(std::to_string(nodes_[0]->port)), std::string::npos);
+}
+
+}  // namespace
+}  // namespace warren::worker
