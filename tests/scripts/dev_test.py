@@ -1,7 +1,9 @@
 """./dev itself: its list of commands, what it answers to a wrong one, and that the folder it is called from is no matter."""
 
+import os
 import pathlib
 import re
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -45,6 +47,61 @@ class Dev(unittest.TestCase):
             package = line.split()[0]
             self.assertNotIn(package, seen)
             seen.add(package)
+
+
+class Setup(unittest.TestCase):
+    """scripts/setup.sh with a package database, an identity and an apt-get of the test's own."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        (self.root / "scripts").mkdir()
+        (self.root / "bin").mkdir()
+        shutil.copy(ROOT / "scripts/setup.sh", self.root / "scripts")
+        (self.root / "scripts/packages.txt").write_text("# a comment\none build\ntwo test\npeer bench\n")
+        (self.root / "installed").write_text("one\n")
+        self.fake("dpkg-query", f"sed 's/$/ installed/' {self.root}/installed; exit 1")
+        self.fake("apt-get", f"echo \"$@\" >> {self.root}/calls; printf 'two\\npeer\\n' >> {self.root}/installed")
+
+    def fake(self, name: str, script: str):
+        path = self.root / "bin" / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    def run_setup(self, *arguments: str, uid: int = 0):
+        self.fake("id", f"echo {uid}")
+        return subprocess.run([str(self.root / "scripts/setup.sh"), *arguments], capture_output=True, text=True,
+                              env=os.environ | {"PATH": f"{self.root}/bin:{os.environ['PATH']}"})
+
+    def test_installs_what_is_missing_and_nothing_more(self):
+        self.assertEqual(self.run_setup().returncode, 0)
+        install = (self.root / "calls").read_text().splitlines()[-1].split()
+        self.assertIn("two", install)
+        self.assertNotIn("one", install)
+        self.assertNotIn("peer", install)
+
+    def test_the_second_run_calls_no_apt(self):
+        self.run_setup()
+        (self.root / "calls").unlink()
+        self.assertEqual(self.run_setup().returncode, 0)
+        self.assertFalse((self.root / "calls").exists())
+
+    def test_peers_only_for_the_benchmark(self):
+        self.assertEqual(self.run_setup("--bench").returncode, 0)
+        self.assertIn("peer", (self.root / "calls").read_text())
+
+    def test_without_root_it_says_what_to_do(self):
+        result = self.run_setup(uid=1000)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("two", result.stderr)
+        self.assertFalse((self.root / "calls").exists())
+
+    def test_a_package_that_apt_does_not_bring_is_an_error(self):
+        self.fake("apt-get", "exit 0")
+        result = self.run_setup()
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("two", result.stderr)
 
 
 if __name__ == "__main__":
