@@ -21,8 +21,8 @@
 
 namespace warren::tracker {
 
-inline constexpr std::uint16_t kDefaultPort = 9100;
-inline constexpr int kDefaultHttpPort = 9101;
+inline constexpr std::uint16_t kDefaultPort = 9370;
+inline constexpr int kDefaultHttpPort = 9371;
 
 struct TrackerOptions {
   // Where workers connect: a numeric address, "0.0.0.0" for all IPv4 and "::" for all interfaces. Port 0: any free one.

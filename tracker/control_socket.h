@@ -1,0 +1,57 @@
+// The tracker's ZeroMQ sockets: a ROUTER for workers, and the ZAP socket that lets their keys in.
+//
+// CURVE proves that a connection has a key; ZAP here accepts every key and hands it on with each message as its user
+// id. Whether it is the key of the job that a message names is for the job table to say: jobs come and go, and an
+// answer says more than a handshake that fails.
+//
+// Made in one thread and then used from one other, as ZeroMQ allows.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "recovery/result.h"
+#include "storage/secret.h"
+#include "tracker/job_table.h"
+
+namespace warren::tracker {
+
+class ControlSocket {
+ public:
+  // `keys`: none means that nobody is authenticated. Errors as for Tracker::start().
+  static Result<std::unique_ptr<ControlSocket>> bind(const std::string& address, std::uint16_t port,
+                                                     const std::optional<storage::CurveKeys>& keys);
+  // Waits at most half a second for what was sent.
+  ~ControlSocket();
+  ControlSocket(const ControlSocket&) = delete;
+  ControlSocket& operator=(const ControlSocket&) = delete;
+
+  [[nodiscard]] std::uint16_t port() const { return port_; }
+
+  // Until a message, a handshake, something to read on `wake_fd`, or the end of the time (negative: no end).
+  void wait(int wake_fd, std::int64_t timeout_ms);
+
+  // Handles up to `limit` messages that are there, and handshakes. `malformed` says what is wrong with the frames of
+  // one.
+  void receive(std::size_t limit, const std::function<void(const Sender&, std::span<const std::byte>)>& message,
+               const std::function<void(const Sender&, std::string_view)>& malformed);
+
+  // Never waits.
+  SendOutcome send(std::string_view connection, const std::string& bytes);
+
+ private:
+  ControlSocket() = default;
+  void answer_handshakes();
+
+  void* context_ = nullptr;
+  void* router_ = nullptr;
+  void* zap_ = nullptr;  // null: insecure
+  std::uint16_t port_ = 0;
+};
+
+}  // namespace warren::tracker

@@ -1,0 +1,374 @@
+#include "tracker/job_table.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <variant>
+
+#include "recovery/codec.h"
+#include "recovery/limits.h"
+#include "tracker/topology.h"
+
+namespace warren::tracker {
+namespace {
+
+constexpr std::int64_t kFirstRetryMs = 250, kLongestRetryMs = 5000;
+constexpr std::size_t kMaxWorkerKeys = 4 * limits::kMaxJobsPerTracker;
+
+// Lives that a job's routes hold: its members, those that replace them, and strangers that are being refused.
+std::size_t route_limit(std::uint32_t world_size) {
+  return std::size_t{4} * world_size + 64;
+}
+// What may wait for the journal: several answers to each of them.
+std::size_t pending_limit(std::uint32_t world_size) {
+  return std::size_t{16} * world_size + 1024;
+}
+
+bool is_heartbeat_reply(const TrackerEffect& effect) {
+  const auto* send = std::get_if<tracker_effect::Send>(&effect);
+  return send != nullptr && send->envelope.has_heartbeat_reply();
+}
+
+}  // namespace
+
+struct JobTable::Job {
+  Job(std::string job_name, TrackerMachine its_machine) : name(std::move(job_name)), machine(std::move(its_machine)) {}
+
+  const std::string name;
+  TrackerMachine machine;
+  std::uint32_t world_size = 0;
+  Routes routes;
+  TimeMs last_message;
+  std::optional<TimeMs> finished_since;
+  TimeMs sweep_at;
+  std::optional<TimeMs> scheduled;  // its entry in deadlines_
+
+  std::deque<TrackerEffect> pending;  // from a Persist that failed on; empty: nothing is held up
+  int persist_tries = 0;
+  std::optional<TimeMs> retry_at;
+  Status trouble;
+};
+
+JobTable::JobTable(Options options) : options_(std::move(options)) {
+  WARREN_CHECK(options_.journal != nullptr && options_.send, "a table has a journal and a way out");
+}
+JobTable::~JobTable() = default;
+
+Result<TrackerMachine> JobTable::make_machine(const std::string& job, std::string_view persisted, TimeMs now) {
+  return TrackerMachine::make({job, options_.self, plan_topology}, persisted, now);
+}
+
+Status JobTable::restore(TimeMs now) {
+  auto records = options_.journal->load();
+  if (!records.ok()) return records.status();
+  for (const auto& [name, bytes] : records.value()) {
+    auto machine = make_machine(name, bytes, now);
+    if (!machine.ok()) {
+      log(name, Severity::kError, "job_unreadable",
+          "the journal's record of job " + name +
+              " cannot be used, its workers are refused: " + machine.status().describe());
+      unreadable_.emplace(name, machine.status());
+      continue;
+    }
+    Job& job = add(name, std::move(machine).value(), now);
+    const TrackerMachine::View view = job.machine.view(now);
+    job.world_size = view.world_size;
+    job.routes.set_limit(route_limit(job.world_size));
+    log(name, Severity::kInfo, "job_restored",
+        "job " + name + " of " + std::to_string(view.world_size) + " workers was taken up again at epoch " +
+            std::to_string(view.epoch.value) + " (" + to_string(view.state) + ")",
+        {{"epoch", std::to_string(view.epoch.value)}});
+  }
+  return {};
+}
+
+JobTable::Job& JobTable::add(std::string name, TrackerMachine machine, TimeMs now) {
+  auto made = std::make_unique<Job>(name, std::move(machine));
+  Job& job = *made;
+  jobs_.emplace(std::move(name), std::move(made));
+  job.last_message = now;
+  job.sweep_at = now + kSweepIntervalMs;
+  reschedule(job);
+  return job;
+}
+
+void JobTable::remove(Job& job) {
+  if (job.scheduled) deadlines_.erase({*job.scheduled, job.name});
+  jobs_.erase(jobs_.find(job.name));
+}
+
+void JobTable::reschedule(Job& job) {
+  TimeMs at = job.sweep_at;
+  if (const auto machine = job.machine.next_deadline()) at = std::min(at, *machine);
+  if (job.retry_at) at = std::min(at, *job.retry_at);
+  if (job.scheduled == at) return;
+  if (job.scheduled) deadlines_.erase({*job.scheduled, job.name});
+  job.scheduled = at;
+  deadlines_.emplace(at, job.name);
+}
+
+std::optional<TimeMs> JobTable::next_deadline() const {
+  if (deadlines_.empty()) return std::nullopt;
+  return deadlines_.begin()->first;
+}
+
+void JobTable::on_message(const Sender& from, std::span<const std::byte> bytes, TimeMs now) {
+  auto decoded = decode_envelope(bytes, Side::kWorker);
+  if (!decoded.ok()) {
+    on_malformed(from, decoded.status().describe(), now);
+    // Who can be told is told: another version of Warren, or a program that has gone wrong.
+    wire::Envelope loose;
+    if (bytes.size() <= kMaxWorkerMessageBytes && loose.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())) &&
+        loose.sender() != 0 && validate_name("job", loose.job(), limits::kMaxJobNameBytes).ok()) {
+      refuse(from, loose.job(), loose.sender(), decoded.status());
+    }
+    return;
+  }
+  const wire::Envelope& envelope = decoded.value();
+  if (!has_the_secret(from, envelope.job())) {
+    ++counts_.wrong_secrets;
+    if (const auto swallowed = wrong_secret_log_.take(now)) {
+      log(envelope.job(), Severity::kWarning, "wrong_secret",
+          "a connection from " + std::string(from.address) + " spoke for job " + envelope.job() +
+              " without that job's secret",
+          {{"address", std::string(from.address)}, {"swallowed", std::to_string(*swallowed)}});
+    }
+    return refuse(from, envelope.job(), envelope.sender(),
+                  Status(Code::kRefused, "this secret is not that of job " + envelope.job() +
+                                             "; use the file that was made for it, or for all jobs of this tracker"));
+  }
+  Job* job = find_or_create(from, envelope, now);
+  if (job == nullptr) return;
+  if (job->world_size == 0 && envelope.has_join()) {
+    job->world_size = envelope.join().settings().world_size();
+    job->routes.set_limit(route_limit(job->world_size));
+  }
+  job->last_message = now;
+  job->routes.learn(Incarnation(envelope.sender()), from.connection);
+  effects_.clear();
+  job->machine.on_message(envelope, now, effects_);
+  carry_out(*job, effects_, now);
+}
+
+void JobTable::on_malformed(const Sender& from, std::string_view why, TimeMs now) {
+  ++counts_.bad_messages;
+  if (const auto swallowed = bad_message_log_.take(now)) {
+    log("", Severity::kWarning, "bad_message",
+        "a message from " + std::string(from.address) + " was refused: " + std::string(why),
+        {{"address", std::string(from.address)}, {"swallowed", std::to_string(*swallowed)}});
+  }
+}
+
+bool JobTable::has_the_secret(const Sender& from, const std::string& job) {
+  if (!options_.secret) return true;
+  auto known = worker_keys_.find(job);
+  if (known == worker_keys_.end()) {
+    const auto credentials = options_.secret->for_job(job);
+    if (!credentials.ok()) return false;
+    // Names cost nothing to make up: a full cache is begun anew.
+    if (worker_keys_.size() >= kMaxWorkerKeys) worker_keys_.clear();
+    known = worker_keys_.emplace(job, credentials.value().worker.public_z85).first;
+  }
+  return known->second == from.key_z85;
+}
+
+JobTable::Job* JobTable::find_or_create(const Sender& from, const wire::Envelope& envelope, TimeMs now) {
+  const std::string& name = envelope.job();
+  if (const auto found = jobs_.find(name); found != jobs_.end()) return found->second.get();
+  const auto no = [&](const Status& why) {
+    refuse(from, name, envelope.sender(), why);
+    return nullptr;
+  };
+  if (const auto bad = unreadable_.find(name); bad != unreadable_.end()) return no(bad->second);
+  if (!envelope.has_join()) {
+    return no(Status(Code::kClosed, "this tracker does not know job " + name +
+                                        ": the job ended long ago, or the tracker was started on another journal"));
+  }
+  if (jobs_.size() >= limits::kMaxJobsPerTracker) {
+    return no(Status(Code::kExhausted, "this tracker serves " + std::to_string(limits::kMaxJobsPerTracker) +
+                                           " jobs already, which is its limit: wait for one to end, or start "
+                                           "another tracker"));
+  }
+  auto record = options_.journal->get(name);
+  if (!record.ok()) return no(record.status());
+  auto machine = make_machine(name, record.value().value_or(""), now);
+  if (!machine.ok()) return no(machine.status());
+  Job& job = add(name, std::move(machine).value(), now);
+  log(name, Severity::kInfo, "job_created",
+      "job " + name + " was created by worker " + envelope.join().worker_id() + " with world size " +
+          std::to_string(envelope.join().settings().world_size()),
+      {{"worker", envelope.join().worker_id()}});
+  return &job;
+}
+
+void JobTable::on_tick(TimeMs now) {
+  // One turn for each job that is due, so that a job that is due again at once cannot keep the others waiting.
+  std::vector<std::string> due;
+  for (auto it = deadlines_.begin(); it != deadlines_.end() && it->first <= now; ++it) due.emplace_back(it->second);
+  for (const std::string& name : due) tick(*jobs_.find(name)->second, now);
+}
+
+void JobTable::tick(Job& job, TimeMs now) {
+  if (job.retry_at && now >= *job.retry_at) {
+    job.retry_at.reset();
+    drain(job, now);
+    if (job.persist_tries >= kPersistTries) return give_up(job);
+  }
+  if (now >= job.sweep_at) {
+    job.sweep_at = now + kSweepIntervalMs;
+    if (sweep(job, now)) return;
+  }
+  effects_.clear();
+  job.machine.on_tick(now, effects_);
+  carry_out(job, effects_, now);
+}
+
+void JobTable::carry_out(Job& job, std::vector<TrackerEffect>& effects, TimeMs now) {
+  const bool held_up = !job.pending.empty();
+  for (TrackerEffect& effect : effects) {
+    // A reply to a heartbeat says only that the tracker lives, and the next one says it again.
+    if (held_up && is_heartbeat_reply(effect)) continue;
+    job.pending.push_back(std::move(effect));
+  }
+  if (!held_up) drain(job, now);
+  if (!job.pending.empty() && job.pending.size() > pending_limit(job.world_size)) return give_up(job);
+  reschedule(job);
+}
+
+void JobTable::drain(Job& job, TimeMs now) {
+  while (!job.pending.empty()) {
+    Status persisted;
+    std::visit(
+        [&](auto& effect) {
+          using Effect = std::decay_t<decltype(effect)>;
+          if constexpr (std::is_same_v<Effect, tracker_effect::Persist>) {
+            persisted = options_.journal->put(job.name, effect.bytes);
+          } else if constexpr (std::is_same_v<Effect, tracker_effect::Forget>) {
+            // It stands in nobody's way: the sweep that removes the job tries again.
+            if (const Status s = options_.journal->erase(job.name); !s.ok()) {
+              ++counts_.persist_failures;
+              log(job.name, Severity::kError, "forget_failed", s.describe());
+            }
+          } else if constexpr (std::is_same_v<Effect, tracker_effect::Send>) {
+            send(job, effect);
+          } else if constexpr (std::is_same_v<Effect, tracker_effect::Drop>) {
+            job.routes.forget(effect.who);
+          } else {
+            static_assert(std::is_same_v<Effect, tracker_effect::Log>);
+            if (options_.sink) options_.sink(job.name, effect.event);
+          }
+        },
+        job.pending.front());
+    if (!persisted.ok()) return on_persist_failed(job, persisted, now);
+    if (std::holds_alternative<tracker_effect::Persist>(job.pending.front()) && job.persist_tries > 0) {
+      log(job.name, Severity::kInfo, "persist_recovered",
+          "the journal takes records of job " + job.name + " again, after " + std::to_string(job.persist_tries) +
+              " failures");
+      job.persist_tries = 0;
+      job.trouble = {};
+    }
+    job.pending.pop_front();
+  }
+}
+
+void JobTable::on_persist_failed(Job& job, const Status& why, TimeMs now) {
+  ++counts_.persist_failures;
+  const std::int64_t wait_ms = std::min(kLongestRetryMs, kFirstRetryMs << std::min(job.persist_tries, 10));
+  ++job.persist_tries;
+  job.trouble = why;
+  job.retry_at = now + wait_ms;
+  log(job.name, Severity::kError, "persist_failed",
+      "nothing is announced to job " + job.name + " until its record is stored; failure " +
+          std::to_string(job.persist_tries) + " of " + std::to_string(kPersistTries) + ", tried again in " +
+          std::to_string(wait_ms) + " ms: " + why.describe());
+}
+
+void JobTable::give_up(Job& job) {
+  const Status why =
+      (job.trouble.ok() ? Status(Code::kExhausted, "too many answers wait for the journal") : job.trouble)
+          .because_of_this(Code::kUnavailable, "the tracker cannot store what it decides for job " + job.name +
+                                                   "; make room on its disk and start again");
+  log(job.name, Severity::kError, "persist_given_up",
+      "job " + job.name + " is dropped and its workers are refused: " + why.describe());
+  for (const Incarnation who : job.routes.all()) {
+    refuse({*job.routes.find(who), {}, {}}, job.name, who.value, why);
+  }
+  remove(job);
+}
+
+bool JobTable::sweep(Job& job, TimeMs now) {
+  std::string why;
+  if (job.machine.state() == TrackerMachine::State::kFinished) {
+    if (!job.finished_since) job.finished_since = now;
+    if (now - *job.finished_since >= kFinishedLingerMs) why = "it finished";
+  } else if (now - job.last_message >= kLonelyMs && members_alive(job.machine.view(now)) == 0) {
+    why = "nobody has been there for an hour";
+  }
+  if (why.empty() || !job.pending.empty()) return false;
+  if (const Status s = options_.journal->erase(job.name); !s.ok()) {
+    ++counts_.persist_failures;
+    log(job.name, Severity::kError, "forget_failed", s.describe());
+    return false;
+  }
+  log(job.name, Severity::kInfo, "job_evicted", "job " + job.name + " was forgotten: " + why);
+  remove(job);
+  return true;
+}
+
+const std::string& JobTable::encoded(const wire::Envelope& envelope) {
+  if (!envelope.has_plan()) return encoded_ = encode(envelope, Side::kTracker);
+  // One plan goes to every member: checking it anew for each would take time that grows with the square of the world.
+  std::string body = envelope.plan().SerializeAsString();
+  if (body != plan_body_) {
+    plan_body_ = std::move(body);
+    return encoded_ = encode(envelope, Side::kTracker);
+  }
+  return encoded_ = envelope.SerializeAsString();
+}
+
+void JobTable::send(Job& job, const tracker_effect::Send& effect) {
+  const std::string* connection = job.routes.find(effect.to);
+  if (connection == nullptr) {
+    ++counts_.unsent;
+    return;
+  }
+  switch (options_.send(*connection, encoded(effect.envelope))) {
+    case SendOutcome::kSent: return;
+    case SendOutcome::kFull: ++counts_.unsent; return;
+    case SendOutcome::kGone:
+      ++counts_.unsent;
+      job.routes.forget(effect.to);
+      return;
+  }
+}
+
+void JobTable::refuse(const Sender& from, const std::string& job, std::uint64_t receiver, const Status& why) {
+  ++counts_.refused_by_table;
+  wire::Envelope envelope;
+  envelope.set_protocol(kProtocolVersion);
+  envelope.set_job(job);
+  envelope.set_sender(options_.self.value);
+  envelope.set_receiver(receiver);
+  envelope.mutable_refused()->set_code(static_cast<std::uint32_t>(why.code()));
+  envelope.mutable_refused()->set_reason(wire_text(why.describe()));
+  if (options_.send(from.connection, encoded(envelope)) != SendOutcome::kSent) ++counts_.unsent;
+}
+
+std::vector<JobStatus> JobTable::status(TimeMs now) const {
+  std::vector<JobStatus> all;
+  all.reserve(jobs_.size());
+  for (const auto& [name, job] : jobs_) all.push_back({name, job->machine.view(now), job->trouble.describe()});
+  return all;
+}
+
+std::size_t JobTable::routes() const {
+  std::size_t n = 0;
+  for (const auto& [name, job] : jobs_) n += job->routes.size();
+  return n;
+}
+
+void JobTable::log(std::string_view job, Severity severity, std::string name, std::string text,
+                   std::vector<std::pair<std::string, std::string>> fields) {
+  if (options_.sink) options_.sink(job, {severity, std::move(name), std::move(text), std::move(fields)});
+}
+
+}  // namespace warren::tracker

@@ -1,0 +1,184 @@
+#include "tracker/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <set>
+
+namespace warren::tracker {
+namespace {
+
+using prometheus::Counter;
+using prometheus::Family;
+using prometheus::Gauge;
+using prometheus::Histogram;
+using State = TrackerMachine::State;
+
+constexpr std::array kStates = {State::kGathering, State::kRunning, State::kInterrupted, State::kFinished};
+
+Family<Counter>& counters(prometheus::Registry& registry, const char* name, const char* help) {
+  return prometheus::BuildCounter().Name(name).Help(help).Register(registry);
+}
+Family<Gauge>& gauges(prometheus::Registry& registry, const char* name, const char* help) {
+  return prometheus::BuildGauge().Name(name).Help(help).Register(registry);
+}
+
+const Histogram::BucketBoundaries kHandleSeconds = {1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1};
+const Histogram::BucketBoundaries kPersistSeconds = {1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1, 3, 10};
+
+// A total that is kept elsewhere. It may begin anew (a job that was dropped and taken up again), as counters may.
+void raise_to(Counter& counter, std::uint64_t total) {
+  const double by = static_cast<double>(total) - counter.Value();
+  if (by > 0) counter.Increment(by);
+}
+
+}  // namespace
+
+struct Metrics::Families {
+  prometheus::Registry registry;
+  Family<Gauge>& jobs = gauges(registry, "warren_jobs", "Jobs that the tracker holds, by state.");
+  Family<Gauge>& alive = gauges(registry, "warren_job_members_alive", "Workers of the job that are heard.");
+  Family<Gauge>& world = gauges(registry, "warren_job_world_size", "Ranks of the job.");
+  Family<Gauge>& epoch = gauges(registry, "warren_job_epoch", "Epoch of the job.");
+  Family<Gauge>& rounds = gauges(registry, "warren_job_rounds_finished",
+                                 "Rounds finished, as the member that finished the most in its present life reports.");
+  Family<Counter>& joins = counters(registry, "warren_job_joins_total", "Joins that were taken.");
+  Family<Counter>& interrupts = counters(registry, "warren_job_interrupts_total", "Interrupts of the job.");
+  Family<Counter>& refusals = counters(registry, "warren_job_refusals_total", "Messages that the job refused.");
+
+  Counter& in = counters(registry, "warren_messages_received_total", "Control messages received.").Add({});
+  Counter& in_bytes =
+      counters(registry, "warren_messages_received_bytes_total", "Bytes of control messages received.").Add({});
+  Counter& out = counters(registry, "warren_messages_sent_total", "Control messages sent.").Add({});
+  Counter& out_bytes =
+      counters(registry, "warren_messages_sent_bytes_total", "Bytes of control messages sent.").Add({});
+  Counter& bad = counters(registry, "warren_bad_messages_total",
+                          "Messages that are malformed or of another protocol "
+                          "version.")
+                     .Add({});
+  Counter& wrong_secrets =
+      counters(registry, "warren_wrong_secrets_total", "Messages for a job whose secret the sender does not have.")
+          .Add({});
+  Counter& refused = counters(registry, "warren_refused_total", "Messages refused before they reached a job.").Add({});
+  Counter& unsent =
+      counters(registry, "warren_unsent_total", "Answers that found no connection or a full one.").Add({});
+  Counter& persist_failures =
+      counters(registry, "warren_persist_failures_total", "Writes to the journal that failed.").Add({});
+  Histogram& handled = prometheus::BuildHistogram()
+                           .Name("warren_message_handling_seconds")
+                           .Help("Time from a message's receipt until its effects are carried out.")
+                           .Register(registry)
+                           .Add({}, kHandleSeconds);
+  Histogram& persisted = prometheus::BuildHistogram()
+                             .Name("warren_persist_seconds")
+                             .Help("Time that a durable write to the journal takes.")
+                             .Register(registry)
+                             .Add({}, kPersistSeconds);
+};
+
+// The series of one job; they go with it.
+struct Metrics::JobSeries {
+  JobSeries(Families& f, const std::string& job)
+      : families(f),
+        alive(f.alive.Add({{"job", job}})),
+        world(f.world.Add({{"job", job}})),
+        epoch(f.epoch.Add({{"job", job}})),
+        rounds(f.rounds.Add({{"job", job}})),
+        joins(f.joins.Add({{"job", job}})),
+        interrupts(f.interrupts.Add({{"job", job}})),
+        refusals(f.refusals.Add({{"job", job}})) {}
+  ~JobSeries() {
+    families.alive.Remove(&alive);
+    families.world.Remove(&world);
+    families.epoch.Remove(&epoch);
+    families.rounds.Remove(&rounds);
+    families.joins.Remove(&joins);
+    families.interrupts.Remove(&interrupts);
+    families.refusals.Remove(&refusals);
+  }
+  JobSeries(const JobSeries&) = delete;
+  JobSeries& operator=(const JobSeries&) = delete;
+
+  Families& families;
+  Gauge &alive, &world, &epoch, &rounds;
+  Counter &joins, &interrupts, &refusals;
+};
+
+Metrics::Metrics(const std::string& version) : families_(std::make_unique<Families>()) {
+  gauges(families_->registry, "warren_build_info", "Always 1; the label says which version runs.")
+      .Add({{"version", version}})
+      .Set(1);
+}
+Metrics::~Metrics() = default;
+
+void Metrics::message_in(std::size_t bytes) {
+  families_->in.Increment();
+  families_->in_bytes.Increment(static_cast<double>(bytes));
+}
+void Metrics::message_out(std::size_t bytes) {
+  families_->out.Increment();
+  families_->out_bytes.Increment(static_cast<double>(bytes));
+}
+void Metrics::message_handled(double seconds) {
+  families_->handled.Observe(seconds);
+}
+void Metrics::persisted(double seconds) {
+  families_->persisted.Observe(seconds);
+}
+
+void Metrics::update(const TableCounts& counts, const Snapshot& snapshot) {
+  raise_to(families_->bad, counts.bad_messages);
+  raise_to(families_->wrong_secrets, counts.wrong_secrets);
+  raise_to(families_->refused, counts.refused_by_table);
+  raise_to(families_->unsent, counts.unsent);
+  raise_to(families_->persist_failures, counts.persist_failures);
+  std::map<State, int> by_state;
+  std::set<std::string_view> there;
+  for (const JobStatus& job : snapshot.jobs) {
+    const TrackerMachine::View& v = job.view;
+    ++by_state[v.state];
+    there.insert(job.name);
+    std::unique_ptr<JobSeries>& series = jobs_[job.name];
+    if (!series) series = std::make_unique<JobSeries>(*families_, job.name);
+    std::uint64_t rounds = 0;
+    for (const auto& m : v.members) rounds = std::max(rounds, m.rounds_finished);
+    series->alive.Set(members_alive(v));
+    series->world.Set(v.world_size);
+    series->epoch.Set(static_cast<double>(v.epoch.value));
+    series->rounds.Set(static_cast<double>(rounds));
+    raise_to(series->joins, v.joins);
+    raise_to(series->interrupts, v.interrupts);
+    raise_to(series->refusals, v.refusals);
+  }
+  for (const State state : kStates) families_->jobs.Add({{"state", to_string(state)}}).Set(by_state[state]);
+  std::erase_if(jobs_, [&](const auto& entry) { return !there.contains(entry.first); });
+}
+
+std::string Metrics::text() const {
+  return prometheus::TextSerializer().Serialize(families_->registry.Collect());
+}
+
+namespace {
+template <class Write>
+Status timed(Metrics& metrics, Write&& write) {
+  const auto begin = std::chrono::steady_clock::now();
+  Status s = write();
+  metrics.persisted(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  return s;
+}
+}  // namespace
+
+Status TimedJournal::put(std::string_view job, std::string_view bytes) {
+  return timed(metrics_, [&] { return journal_.put(job, bytes); });
+}
+Status TimedJournal::erase(std::string_view job) {
+  return timed(metrics_, [&] { return journal_.erase(job); });
+}
+
+}  // namespace warren::tracker

@@ -1,0 +1,186 @@
+#include "tracker/status.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "recovery/frame.h"
+#include "recovery/ids.h"
+
+namespace warren::tracker {
+namespace {
+
+using nlohmann::ordered_json;
+
+Fingerprint fingerprint_of(const wire::CurrentRound& r) {
+  Fingerprint f;
+  f.collective = static_cast<Collective>(r.collective());
+  f.type = static_cast<DataType>(r.type());
+  f.op = static_cast<ReduceOp>(r.op());
+  f.algorithm = static_cast<std::uint8_t>(r.algorithm());
+  f.root = r.root();
+  f.count = r.count();
+  f.shape = r.shape();
+  f.site = r.site();
+  return f;
+}
+
+RoundId round_id_of(const wire::CurrentRound& r) {
+  return {Timeline(r.timeline()), GroupId(r.group()), Version(r.version()), Sequence(r.sequence())};
+}
+
+// Incarnations are 64 bits wide, which JSON's readers round: text.
+std::string hex(std::uint64_t value) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text(16, '0');
+  for (auto it = text.rbegin(); it != text.rend(); ++it, value >>= 4) *it = kDigits[value & 15];
+  return text;
+}
+
+ordered_json round_json(const wire::CurrentRound& r) {
+  return {{"round", to_string(round_id_of(r))},
+          {"version", r.version()},
+          {"sequence", r.sequence()},
+          {"call", to_string(fingerprint_of(r))},
+          {"waiting_for", std::vector<std::uint32_t>(r.waiting_for().begin(), r.waiting_for().end())},
+          {"waited_ms", r.waited_ms()}};
+}
+
+ordered_json member_json(const TrackerMachine::MemberView& m) {
+  ordered_json rounds = ordered_json::array();
+  for (const wire::CurrentRound& r : m.rounds) rounds.push_back(round_json(r));
+  ordered_json json = {{"rank", m.rank.value},
+                       {"worker", m.worker_id},
+                       {"host", m.host_id},
+                       {"alive", m.alive},
+                       {"incarnation", hex(m.incarnation.value)},
+                       {"attempt", m.attempt},
+                       {"last_heard_ms_ago", m.last_heard_ms_ago},
+                       {"rounds_finished", m.rounds_finished},
+                       {"bytes_moved", m.bytes_moved},
+                       {"rounds", std::move(rounds)}};
+  if (m.rank == kNoRank) json["rank"] = nullptr;
+  return json;
+}
+
+ordered_json job_json(const JobStatus& job) {
+  ordered_json members = ordered_json::array();
+  for (const TrackerMachine::MemberView& m : job.view.members) members.push_back(member_json(m));
+  ordered_json json = {{"job", job.name},
+                       {"state", to_string(job.view.state)},
+                       {"epoch", job.view.epoch.value},
+                       {"world_size", job.view.world_size},
+                       {"alive", members_alive(job.view)},
+                       {"joins", job.view.joins},
+                       {"interrupts", job.view.interrupts},
+                       {"refusals", job.view.refusals},
+                       {"last_interrupt", job.view.last_interrupt},
+                       {"trouble", job.trouble},
+                       {"members", std::move(members)}};
+  return json;
+}
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (const char c : text) {
+    switch (c) {
+      case '&': out += "&amp;"; break;
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '"': out += "&quot;"; break;
+      case '\'': out += "&#39;"; break;
+      default: out += c;
+    }
+  }
+  return out;
+}
+
+std::string cell(std::string_view text) {
+  return "<td>" + escaped(text) + "</td>";
+}
+std::string cell(std::uint64_t value) {
+  return "<td class=n>" + std::to_string(value) + "</td>";
+}
+
+std::string seconds(std::int64_t ms) {
+  return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";
+}
+
+std::string waits_of(const TrackerMachine::MemberView& m) {
+  constexpr int kShown = 8;
+  std::string text;
+  for (const wire::CurrentRound& r : m.rounds) {
+    if (!text.empty()) text += "; ";
+    text += to_string(round_id_of(r)) + " " + to_string(fingerprint_of(r));
+    if (r.waiting_for_size() == 0) continue;
+    text += " waits " + seconds(static_cast<std::int64_t>(std::min<std::uint64_t>(r.waited_ms(), 1ULL << 53))) +
+            " for rank";
+    for (int i = 0; i < std::min(r.waiting_for_size(), kShown); ++i) text += " " + std::to_string(r.waiting_for(i));
+    if (r.waiting_for_size() > kShown) text += " and " + std::to_string(r.waiting_for_size() - kShown) + " others";
+  }
+  return text;
+}
+
+std::string job_html(const JobStatus& job) {
+  const TrackerMachine::View& v = job.view;
+  std::string html = "<h2>" + escaped(job.name) + "</h2><p>" + to_string(v.state) + ", epoch " +
+                     std::to_string(v.epoch.value) + ", " + std::to_string(members_alive(v)) + " of " +
+                     std::to_string(v.world_size) + " workers alive, " + std::to_string(v.interrupts) +
+                     " interrupts</p>";
+  if (!job.trouble.empty()) html += "<p class=bad>" + escaped(job.trouble) + "</p>";
+  if (!v.last_interrupt.empty()) html += "<p>Last interrupt: " + escaped(v.last_interrupt) + "</p>";
+  if (v.members.empty()) return html;
+  html +=
+      "<table><tr><th>rank<th>worker<th>host<th>state<th>last heard<th>rounds<th>bytes<th>attempt<th>at work on</tr>";
+  for (const TrackerMachine::MemberView& m : v.members) {
+    html += "<tr>" + cell(m.rank == kNoRank ? "" : std::to_string(m.rank.value)) + cell(m.worker_id) + cell(m.host_id) +
+            (m.alive ? "<td>alive</td>" : "<td class=bad>lost</td>") + cell(seconds(m.last_heard_ms_ago) + " ago") +
+            cell(m.rounds_finished) + cell(m.bytes_moved) + cell(m.attempt) + cell(waits_of(m)) + "</tr>\n";
+  }
+  return html + "</table>";
+}
+
+}  // namespace
+
+const char* to_string(TrackerMachine::State state) {
+  switch (state) {
+    case TrackerMachine::State::kGathering: return "gathering";
+    case TrackerMachine::State::kRunning: return "running";
+    case TrackerMachine::State::kInterrupted: return "interrupted";
+    case TrackerMachine::State::kFinished: return "finished";
+  }
+  return "unknown";
+}
+
+std::uint32_t members_alive(const TrackerMachine::View& view) {
+  return static_cast<std::uint32_t>(
+      std::count_if(view.members.begin(), view.members.end(), [](const auto& m) { return m.alive; }));
+}
+
+std::string to_json(const Snapshot& snapshot) {
+  ordered_json jobs = ordered_json::array();
+  for (const JobStatus& job : snapshot.jobs) jobs.push_back(job_json(job));
+  const ordered_json json = {{"version", snapshot.version},
+                             {"uptime_ms", snapshot.uptime_ms},
+                             {"port", snapshot.port},
+                             {"authentication", !snapshot.insecure},
+                             {"jobs", std::move(jobs)}};
+  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+std::string to_html(const Snapshot& snapshot) {
+  std::string html =
+      "<!doctype html><html lang=en><head><meta charset=utf-8><meta http-equiv=refresh content=5>"
+      "<meta name=viewport content='width=device-width'><title>Warren tracker</title><style>"
+      "body{font:14px system-ui,sans-serif;margin:2em;color:#222}table{border-collapse:collapse}"
+      "td,th{padding:.2em .8em;border-bottom:1px solid #ddd;text-align:left}.n{text-align:right}"
+      ".bad{color:#b00}</style></head><body><h1>Warren tracker</h1><p>Version " +
+      escaped(snapshot.version) + ", up for " + seconds(snapshot.uptime_ms) + ", port " +
+      std::to_string(snapshot.port) + ", " + std::to_string(snapshot.jobs.size()) +
+      " jobs. The same as <a href='/status'>JSON</a>, and <a href='/metrics'>metrics</a>.</p>";
+  if (snapshot.insecure) html += "<p class=bad>Authentication is off: anybody who reaches the port can join.</p>";
+  for (const JobStatus& job : snapshot.jobs) html += job_html(job);
+  return html + "</body></html>\n";
+}
+
+}  // namespace warren::tracker
