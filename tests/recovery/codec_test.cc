@@ -1,0 +1,431 @@
+#include "recovery/codec.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "recovery/limits.h"
+#include "tests/recovery/script.h"
+
+namespace warren::test {
+namespace {
+
+std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+
+wire::Heartbeat heartbeat() {
+  wire::Heartbeat h;
+  h.set_epoch(3);
+  h.set_beat(7);
+  h.set_rounds_finished(40);
+  h.set_bytes_moved(1 << 20);
+  *h.add_rounds() = round(4, 1024, {0, 2}, 17);
+  h.mutable_rounds(0)->set_site(0x5f3a210000001234);
+  h.mutable_rounds(0)->set_group(0xdeadbeef);
+  return h;
+}
+
+wire::Plan plan() {
+  wire::Plan p = plan_of(2, {{"w0", 10}, {"w1", 11}, {"w2", 12}});
+  p.set_timeline(1);
+  return p;
+}
+
+wire::LinkBroken link_broken() {
+  wire::LinkBroken b;
+  b.set_epoch(1);
+  b.set_peer(1);
+  b.set_peer_incarnation(11);
+  b.set_evidence("connection reset");
+  return b;
+}
+wire::RoundFailed round_failed() {
+  wire::RoundFailed f;
+  f.set_epoch(1);
+  f.set_code(6);
+  f.set_reason("here allreduce, there broadcast");
+  return f;
+}
+wire::Leave leave() {
+  wire::Leave l;
+  l.set_epoch(1);
+  l.set_finalize(true);
+  return l;
+}
+wire::Stopped stopped() {
+  wire::Stopped s;
+  s.set_epoch(2);
+  return s;
+}
+wire::Welcome welcome() {
+  wire::Welcome w;
+  w.set_joined(2);
+  w.set_world_size(4);
+  w.add_missing("w3");
+  return w;
+}
+wire::Refused refused() {
+  wire::Refused r;
+  r.set_code(3);
+  r.set_reason("world size 4 is not the job's 8");
+  return r;
+}
+wire::Interrupt interrupt() {
+  wire::Interrupt i;
+  i.set_epoch(2);
+  i.set_code(5);
+  i.set_reason("rank 1 is gone");
+  i.add_lost(1);
+  i.add_lost(3);
+  return i;
+}
+wire::Finished finished() {
+  wire::Finished f;
+  f.set_epoch(2);
+  return f;
+}
+
+std::vector<wire::Envelope> one_of_each(Side side) {
+  std::vector<wire::Envelope> all;
+  const auto add = [&]() -> wire::Envelope& {
+    all.push_back(side == Side::kWorker ? from_worker(10) : from_tracker(10));
+    return all.back();
+  };
+  if (side == Side::kWorker) {
+    *add().mutable_join() = join("w0", "h", 4);
+    *add().mutable_heartbeat() = heartbeat();
+    *add().mutable_link_broken() = link_broken();
+    *add().mutable_round_failed() = round_failed();
+    *add().mutable_stopped() = stopped();
+    *add().mutable_leave() = leave();
+  } else {
+    *add().mutable_welcome() = welcome();
+    *add().mutable_refused() = refused();
+    *add().mutable_plan() = plan();
+    *add().mutable_interrupt() = interrupt();
+    *add().mutable_finished() = finished();
+    add().mutable_heartbeat_reply()->set_beat(7);
+  }
+  return all;
+}
+
+TEST(Codec, EveryMessageComesBackAsItWas) {
+  for (const Side side : {Side::kWorker, Side::kTracker}) {
+    for (const wire::Envelope& e : one_of_each(side)) {
+      const std::string bytes = encode(e, side);
+      const auto decoded = decode_envelope(bytes_of(bytes), side);
+      ASSERT_TRUE(decoded.ok()) << decoded.status().describe();
+      EXPECT_EQ(decoded.value().SerializeAsString(), bytes);
+      EXPECT_EQ(decoded.value().body_case(), e.body_case());
+    }
+  }
+}
+
+std::string refusal(const wire::Envelope& e, Side side) {
+  const std::string bytes = e.SerializeAsString();
+  const auto decoded = decode_envelope(bytes_of(bytes), side);
+  return decoded.ok() ? "accepted"
+                      : std::string(to_string(decoded.status().code())) + ": " + decoded.status().describe();
+}
+
+TEST(Codec, EnvelopesAreRefusedWithAReason) {
+  const wire::Envelope good = one_of_each(Side::kWorker).front();
+  EXPECT_EQ(refusal(good, Side::kWorker), "accepted");
+  EXPECT_EQ(refusal(good, Side::kTracker), "corrupt: message refused: a tracker never sends Join");
+  EXPECT_EQ(refusal(one_of_each(Side::kTracker)[2], Side::kWorker),
+            "corrupt: message refused: a worker never sends Plan");
+  wire::Envelope e = good;
+  e.set_protocol(2);
+  EXPECT_EQ(refusal(e, Side::kWorker),
+            "refused: protocol version 2, this build speaks 1: use one version of Warren for the whole job");
+  e = good;
+  e.set_sender(0);
+  EXPECT_EQ(refusal(e, Side::kWorker), "corrupt: message refused: no sender");
+  e = good;
+  e.clear_body();
+  EXPECT_EQ(refusal(e, Side::kWorker), "corrupt: message refused: no body");
+  e = good;
+  e.set_job("");
+  EXPECT_EQ(refusal(e, Side::kWorker), "corrupt: message refused: job is empty");
+  e.set_job("../etc");
+  EXPECT_EQ(refusal(e, Side::kWorker), "corrupt: message refused: job '../etc' starts with '-' or '.'");
+  e = one_of_each(Side::kTracker).front();
+  e.set_receiver(0);
+  EXPECT_EQ(refusal(e, Side::kTracker), "corrupt: message refused: no receiver");
+  e = good;
+  e.mutable_join()->set_worker_id("a b");
+  EXPECT_EQ(refusal(e, Side::kWorker),
+            "corrupt: message refused: bad Join: worker id 'a b' has a character other than A-Z a-z 0-9 . _ : / @ -");
+}
+
+TEST(Codec, BytesThatAreNoMessageAreRefused) {
+  EXPECT_EQ(decode_envelope(bytes_of("rubbish"), Side::kWorker).status().describe(), "not one of Warren's messages");
+  EXPECT_FALSE(decode_envelope({}, Side::kWorker).ok());
+  const std::string large(kMaxWorkerMessageBytes + 1, 'x');
+  EXPECT_EQ(decode_envelope(bytes_of(large), Side::kWorker).status().describe(),
+            "message of 1048577 bytes is over the limit of 1048576");
+  std::string half = encode(one_of_each(Side::kWorker).front(), Side::kWorker);
+  half.resize(half.size() / 2);
+  EXPECT_FALSE(decode_envelope(bytes_of(half), Side::kWorker).ok());
+}
+
+TEST(Codec, NamesArePlain) {
+  const auto check = [](std::string_view name) { return validate_name("name", name, 8).describe(); };
+  EXPECT_EQ(check("aZ9._:/"), "");
+  EXPECT_EQ(check("a@b-c"), "");
+  EXPECT_EQ(check(""), "name is empty");
+  EXPECT_EQ(check("123456789"), "name is longer than 8 bytes");
+  EXPECT_EQ(check("-a"), "name '-a' starts with '-' or '.'");
+  EXPECT_EQ(check("a\nb"), "name 'a b' has a character other than A-Z a-z 0-9 . _ : / @ -");
+}
+
+TEST(Codec, TextsAreMadePrintable) {
+  EXPECT_EQ(wire_text("plain"), "plain");
+  EXPECT_EQ(wire_text("a\nb\tc\x01" "d\x7f"), "a b c?d?");
+  EXPECT_EQ(wire_text("caf\xc3\xa9 \xe2\x80\x94 \xf0\x9f\x90\xb0"), "caf\xc3\xa9 \xe2\x80\x94 \xf0\x9f\x90\xb0");
+  EXPECT_EQ(wire_text("\xc3(\xff\xed\xa0\x80\xc0\xaf"), "?(??" "????");
+  EXPECT_EQ(wire_text(std::string(5000, 'x')).size(), limits::kMaxReasonBytes);
+  // Never half a character.
+  EXPECT_EQ(wire_text(std::string(limits::kMaxReasonBytes - 1, 'x') + "\xc3\xa9").size(), limits::kMaxReasonBytes - 1);
+}
+
+// What a change makes of a valid message.
+template <class Message>
+std::string after(Message message, auto change) {
+  EXPECT_TRUE(validate(message).ok()) << validate(message).describe();
+  change(message);
+  return validate(message).describe();
+}
+
+TEST(Codec, Settings) {
+  const auto check = [](auto change) { return after(settings(4), change); };
+  EXPECT_EQ(check([](auto& s) { s.set_world_size(0); }), "world size 0 is outside 1 to 16384");
+  EXPECT_EQ(check([](auto& s) { s.set_world_size(16385); }), "world size 16385 is outside 1 to 16384");
+  EXPECT_EQ(check([](auto& s) { s.set_round_timeout_ms(99); }), "round timeout in ms 99 is outside 100 to 86400000");
+  EXPECT_EQ(check([](auto& s) { s.set_algorithm("fast"); }),
+            "unknown algorithm 'fast', known are auto, star, tree, butterfly, ring and direct");
+  EXPECT_EQ(check([](auto& s) { s.set_chunk_bytes(1023); }), "chunk bytes 1023 is outside 1024 to 4194304");
+  EXPECT_EQ(check([](auto& s) { s.set_streams(0); }), "streams 0 is outside 1 to 16");
+  EXPECT_EQ(check([](auto& s) { s.set_streams(17); }), "streams 17 is outside 1 to 16");
+}
+
+TEST(Codec, Joins) {
+  const auto check = [](auto change) { return after(join("w", "h", 2), change); };
+  EXPECT_EQ(check([](auto& j) { j.clear_worker_id(); }), "worker id is empty");
+  EXPECT_EQ(check([](auto& j) { j.clear_host_id(); }), "host id is empty");
+  EXPECT_EQ(check([](auto& j) { j.clear_domain_id(); }), "domain id is empty");
+  EXPECT_EQ(check([](auto& j) { j.clear_settings(); }), "no settings");
+  EXPECT_EQ(check([](auto& j) { j.mutable_settings()->set_streams(99); }), "streams 99 is outside 1 to 16");
+  EXPECT_EQ(check([](auto& j) { j.set_software("\x01"); }), "software has an unprintable byte at 0");
+  EXPECT_EQ(check([](auto& j) { j.set_software(std::string(129, 'x')); }),
+            "software of 129 bytes is over the limit of 128");
+  EXPECT_EQ(check([](auto& j) { j.clear_endpoints(); }), "no endpoint: peers could not connect");
+  EXPECT_EQ(check([](auto& j) {
+              for (int i = 0; i < 8; ++i) *j.add_endpoints() = j.endpoints(0);
+            }),
+            "9 endpoints are over the limit of 8");
+  EXPECT_EQ(check([](auto& j) { *j.add_endpoints() = j.endpoints(0); }), "endpoint 10.0.0.1 port 5000 stands twice");
+  EXPECT_EQ(check([](auto& j) { j.mutable_endpoints(0)->set_port(0); }), "port 0 is outside 1 to 65535");
+  EXPECT_EQ(check([](auto& j) { j.mutable_endpoints(0)->set_port(65536); }), "port 65536 is outside 1 to 65535");
+  EXPECT_EQ(check([](auto& j) { j.mutable_endpoints(0)->set_address(std::string(129, '1')); }),
+            "an address is too long");
+}
+
+TEST(Codec, AddressesAreNumeric) {
+  const auto ok = [](const std::string& address) {
+    wire::Join j = join("w", "h", 2);
+    j.mutable_endpoints(0)->set_address(address);
+    return validate(j).ok();
+  };
+  for (const char* good : {"0.0.0.0", "255.255.255.255", "::", "::1", "1::", "fe80::1%eth0", "2001:db8::8:800:200c:417a",
+                           "1:2:3:4:5:6:7:8", "::ffff:10.0.0.1", "1:2:3:4:5:6:1.2.3.4", "1:2:3:4:5:6:7::"}) {
+    EXPECT_TRUE(ok(good)) << good;
+  }
+  for (const char* wrong :
+       {"", "host", "1.2.3", "1.2.3.4.5", "256.1.1.1", "1.2.3.4 ", "1..2.3", "0001.2.3.4", ":", ":::", "1:2", "1::2::3",
+        "1:2:3:4:5:6:7:8:9", "12345::", "g::", "1:2:3:4:5:6:7:", "::1%", "::1%a b", "::1.2.3", "1:2:3:4:5:6:7:1.2.3.4",
+        "1:2:3:4:5:6:7:8::"}) {
+    EXPECT_FALSE(ok(wrong)) << wrong;
+  }
+}
+
+TEST(Codec, Heartbeats) {
+  const auto check = [](auto change) { return after(heartbeat(), change); };
+  const std::string name = "round 0.4 of group deadbeef: ";
+  EXPECT_EQ(check([](auto& h) { h.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
+  EXPECT_EQ(check([](auto& h) { h.set_epoch(~0ULL); }),
+            "epoch 18446744073709551615 is outside 1 to 4611686018427387904");
+  EXPECT_EQ(check([](auto& h) {
+              for (std::uint64_t i = 0; i < 16; ++i) *h.add_rounds() = round(i, 1, {}, 0);
+            }),
+            "17 rounds are over the limit of 16");
+  EXPECT_EQ(check([](auto& h) { *h.add_rounds() = h.rounds(0); }), "a round stands twice");
+  const auto check_round = [&](auto change) { return check([&](auto& h) { change(*h.mutable_rounds(0)); }); };
+  EXPECT_EQ(check_round([](auto& r) { r.set_collective(0); }), name + "unknown collective 0");
+  EXPECT_EQ(check_round([](auto& r) { r.set_collective(12); }), name + "unknown collective 12");
+  EXPECT_EQ(check_round([](auto& r) { r.set_type(12); }), name + "unknown type 12");
+  EXPECT_EQ(check_round([](auto& r) { r.set_op(10); }), name + "unknown operation 10");
+  EXPECT_EQ(check_round([](auto& r) { r.set_algorithm(256); }), name + "unknown algorithm 256");
+  EXPECT_EQ(check_round([](auto& r) { r.set_root(-2); }), name + "root -2 is negative");
+  EXPECT_EQ(check_round([](auto& r) { r.set_root(16384); }), name + "root 16384 is over the limit");
+  EXPECT_EQ(check_round([](auto& r) {
+              r.set_collective(11);  // its root is a tag
+              r.set_root(16384);
+            }),
+            "");
+  EXPECT_EQ(check_round([](auto& r) { r.add_waiting_for(16384); }), name + "rank waited for 16384 is outside 0 to 16383");
+  EXPECT_EQ(check_round([](auto& r) { r.add_waiting_for(2); }), name + "ranks waited for are not in rising order");
+  EXPECT_EQ(check_round([](auto& r) {
+              for (int i = 0; i < 16384; ++i) r.add_waiting_for(0);
+            }),
+            name + "waits for more ranks than a world has");
+}
+
+TEST(Codec, ReportsAndAnswers) {
+  EXPECT_EQ(after(link_broken(), [](auto& b) { b.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
+  EXPECT_EQ(after(link_broken(), [](auto& b) { b.set_peer(16384); }), "peer 16384 is outside 0 to 16383");
+  EXPECT_EQ(after(link_broken(), [](auto& b) { b.set_peer_incarnation(0); }), "no peer incarnation");
+  EXPECT_EQ(after(link_broken(), [](auto& b) { b.set_evidence(std::string(4097, 'x')); }),
+            "evidence of 4097 bytes is over the limit of 4096");
+  EXPECT_EQ(after(round_failed(), [](auto& f) { f.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
+  EXPECT_EQ(after(round_failed(), [](auto& f) { f.set_code(0); }), "unknown failure code 0");
+  EXPECT_EQ(after(round_failed(), [](auto& f) { f.set_code(11); }), "unknown failure code 11");
+  EXPECT_EQ(after(round_failed(), [](auto& f) { f.clear_reason(); }), "no reason");
+  EXPECT_EQ(after(round_failed(), [](auto& f) { f.set_reason("a\nb"); }), "reason has an unprintable byte at 1");
+  EXPECT_EQ(after(stopped(), [](auto& s) { s.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
+  EXPECT_EQ(after(leave(), [](auto& l) { l.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
+  EXPECT_EQ(after(leave(), [](auto& l) {
+              l.set_epoch(0);
+              l.set_finalize(false);
+            }),
+            "");
+  EXPECT_EQ(after(leave(), [](auto& l) { l.set_reason("\x7f"); }), "reason has an unprintable byte at 0");
+}
+
+TEST(Codec, WhatTheTrackerSays) {
+  EXPECT_EQ(after(welcome(), [](auto& w) { w.set_world_size(0); }), "world size 0 is outside 1 to 16384");
+  EXPECT_EQ(after(welcome(), [](auto& w) { w.set_joined(5); }), "joined 5 is outside 1 to 4");
+  EXPECT_EQ(after(welcome(), [](auto& w) { w.add_missing("w3"); }), "missing worker w3 stands twice");
+  EXPECT_EQ(after(welcome(), [](auto& w) { w.add_missing(" "); }),
+            "missing worker id ' ' has a character other than A-Z a-z 0-9 . _ : / @ -");
+  EXPECT_EQ(after(welcome(), [](auto& w) {
+              for (int i = 0; i < 16; ++i) w.add_missing("x" + std::to_string(i));
+            }),
+            "too many missing workers are named");
+  EXPECT_EQ(after(refused(), [](auto& r) { r.set_code(0); }), "unknown failure code 0");
+  EXPECT_EQ(after(refused(), [](auto& r) { r.clear_reason(); }), "no reason");
+  EXPECT_EQ(after(refused(), [](auto& r) { r.set_reason("\r"); }), "reason has an unprintable byte at 0");
+  EXPECT_EQ(after(interrupt(), [](auto& i) { i.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
+  EXPECT_EQ(after(interrupt(), [](auto& i) { i.set_code(0); }), "unknown failure code 0");
+  EXPECT_EQ(after(interrupt(), [](auto& i) { i.clear_reason(); }), "no reason");
+  EXPECT_EQ(after(interrupt(), [](auto& i) { i.set_reason("\r"); }), "reason has an unprintable byte at 0");
+  EXPECT_EQ(after(interrupt(), [](auto& i) { i.add_lost(3); }), "lost ranks are not in rising order");
+  EXPECT_EQ(after(interrupt(), [](auto& i) { i.add_lost(99999); }), "lost rank 99999 is outside 0 to 16383");
+  EXPECT_EQ(after(finished(), [](auto& f) { f.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
+}
+
+TEST(Codec, Plans) {
+  const auto check = [](auto change) { return after(plan(), change); };
+  EXPECT_EQ(check([](auto& p) { p.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
+  EXPECT_EQ(check([](auto& p) { p.clear_settings(); }), "no settings");
+  EXPECT_EQ(check([](auto& p) { p.mutable_settings()->set_streams(0); }), "streams 0 is outside 1 to 16");
+  EXPECT_EQ(check([](auto& p) { p.mutable_settings()->set_world_size(4); }), "3 members in a world of 4");
+  EXPECT_EQ(check([](auto& p) { p.mutable_members(1)->set_rank(2); }), "member 1 has rank 2");
+  EXPECT_EQ(check([](auto& p) { p.mutable_members(1)->set_incarnation(0); }), "member 1: no incarnation");
+  EXPECT_EQ(check([](auto& p) { p.mutable_members(1)->set_incarnation(10); }), "member 1's incarnation stands twice");
+  EXPECT_EQ(check([](auto& p) { p.mutable_members(1)->set_worker_id("w0"); }), "worker id w0 stands twice");
+  EXPECT_EQ(check([](auto& p) { p.mutable_members(2)->clear_endpoints(); }),
+            "member 2: no endpoint: peers could not connect");
+  EXPECT_EQ(check([](auto& p) { p.mutable_members(2)->set_local_size(2); }),
+            "member 2 has local size 2, its host has 3 ranks");
+  EXPECT_EQ(check([](auto& p) { p.mutable_members(2)->set_host_id("g"); }),
+            "member 0 has local size 3, its host has 2 ranks");
+  EXPECT_EQ(check([](auto& p) { p.mutable_members(2)->set_local_rank(1); }),
+            "member 2's local rank 1 is taken or over its host's size");
+  EXPECT_EQ(check([](auto& p) { p.mutable_members(2)->set_local_rank(3); }),
+            "member 2's local rank 3 is taken or over its host's size");
+  EXPECT_EQ(check([](auto& p) { p.add_ring(0); }), "the ring has 4 ranks, the plan 3");
+  EXPECT_EQ(check([](auto& p) { p.set_ring(1, 0); }), "the ring names rank 0 twice");
+  EXPECT_EQ(check([](auto& p) { p.set_ring(1, 3); }), "the ring names rank 3 of 3");
+  EXPECT_EQ(check([](auto& p) { p.add_tree_parent(0); }), "the tree has 4 ranks, the plan 3");
+  EXPECT_EQ(check([](auto& p) { p.set_tree_parent(1, 3); }), "rank 1's parent in the tree is 3");
+  EXPECT_EQ(check([](auto& p) { p.set_tree_parent(1, -2); }), "rank 1's parent in the tree is -2");
+  EXPECT_EQ(check([](auto& p) { p.set_tree_parent(1, -1); }), "the tree has 2 roots");
+  EXPECT_EQ(check([](auto& p) { p.set_tree_parent(0, 0); }), "the tree has 0 roots");
+  EXPECT_EQ(check([](auto& p) {
+              p.set_tree_parent(1, 2);
+              p.set_tree_parent(2, 1);
+            }),
+            "the tree has a cycle through rank 1");
+  EXPECT_EQ(check([](auto& p) { p.set_tree_parent(2, 1); }), "");
+}
+
+TEST(Codec, Records) {
+  wire::JobRecord good;
+  good.set_format(1);
+  good.set_job("j");
+  good.set_epoch(2);
+  *good.mutable_settings() = settings(3);
+  good.set_settings_from("worker w0 on host h");
+  *good.mutable_plan() = plan();
+  const auto check = [&](auto change) { return after(good, change); };
+  EXPECT_EQ(check([](auto& r) { r.set_format(0); }), "format 0, this build reads format 1");
+  EXPECT_EQ(check([](auto& r) { r.clear_job(); }), "job is empty");
+  EXPECT_EQ(check([](auto& r) { r.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
+  EXPECT_EQ(check([](auto& r) { r.clear_settings(); }), "no settings");
+  EXPECT_EQ(check([](auto& r) { r.mutable_settings()->set_streams(0); }), "streams 0 is outside 1 to 16");
+  EXPECT_EQ(check([](auto& r) { r.mutable_settings()->set_streams(2); }), "the plan's settings are not the job's");
+  EXPECT_EQ(check([](auto& r) { r.set_settings_from("\n"); }), "origin of the settings has an unprintable byte at 0");
+  EXPECT_EQ(check([](auto& r) { r.clear_plan(); }), "no plan");
+  EXPECT_EQ(check([](auto& r) { r.mutable_plan()->clear_ring(); }), "bad plan: the ring has 0 ranks, the plan 3");
+  EXPECT_EQ(check([](auto& r) { r.set_epoch(3); }), "the plan is not the newest epoch's");
+  EXPECT_EQ(check([](auto& r) { *r.mutable_interrupt() = interrupt(); }), "the interrupt ends no plan");
+  EXPECT_EQ(check([](auto& r) {
+              *r.mutable_interrupt() = interrupt();
+              r.mutable_interrupt()->set_epoch(3);
+              r.set_epoch(3);
+            }),
+            "");
+  EXPECT_EQ(check([](auto& r) { r.mutable_interrupt()->set_epoch(3); }), "bad interrupt: unknown failure code 0");
+  EXPECT_EQ(check([](auto& r) { r.add_finalized(3); }), "the finalized ranks are wrong");
+  EXPECT_EQ(check([](auto& r) { r.set_finished(true); }), "a finished job has a plan");
+}
+
+// Whatever bytes come, the decoder answers, and what it accepts it can send on.
+TEST(Codec, RandomDamageIsRefusedOrHarmless) {
+  std::mt19937_64 random(20261121);
+  std::size_t accepted = 0, refused_count = 0;
+  for (const Side side : {Side::kWorker, Side::kTracker}) {
+    for (const wire::Envelope& e : one_of_each(side)) {
+      const std::string good = encode(e, side);
+      for (int i = 0; i < 4000; ++i) {
+        std::string bytes = good;
+        for (std::uint64_t n = 1 + random() % 4; n > 0; --n) {
+          const std::size_t at = random() % (bytes.size() + 1);
+          switch (random() % 4) {
+            case 0: bytes.insert(at, 1, static_cast<char>(random())); break;
+            case 1: bytes.erase(at, 1 + random() % 3); break;
+            case 2: bytes.insert(at, bytes.substr(random() % (bytes.size() + 1), random() % 16)); break;
+            default:
+              if (at < bytes.size()) bytes[at] = static_cast<char>(bytes[at] ^ (1 << random() % 8));
+          }
+        }
+        const auto decoded = decode_envelope(bytes_of(bytes), side);
+        if (!decoded.ok()) {
+          ++refused_count;
+          ASSERT_FALSE(decoded.status().describe().empty());
+          continue;
+        }
+        ++accepted;
+        const std::string once = encode(decoded.value(), side);
+        const auto again = decode_envelope(bytes_of(once), side);
+        ASSERT_TRUE(again.ok()) << again.status().describe();
+        ASSERT_EQ(encode(again.value(), side), once);
+      }
+    }
+  }
+  EXPECT_GT(accepted, 1000U);
+  EXPECT_GT(refused_count, 1000U);
+}
+
+}  // namespace
+}  // namespace warren::test

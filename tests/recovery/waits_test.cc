@@ -1,0 +1,109 @@
+#include "recovery/waits.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/recovery/script.h"
+
+namespace warren::test {
+namespace {
+
+using Rounds = std::vector<wire::CurrentRound>;
+
+struct World {
+  std::vector<Rounds> rounds;
+  std::vector<bool> finalizing = std::vector<bool>(rounds.size(), false);
+
+  std::vector<RankReport> reports() const {
+    std::vector<RankReport> list;
+    for (std::size_t i = 0; i < rounds.size(); ++i) {
+      list.push_back({Rank(static_cast<int>(i)), finalizing[i], true, 10 + i, rounds[i]});
+    }
+    return list;
+  }
+  std::string disagreement(bool sites = true) const {
+    const auto found =
+        find_disagreement(reports(), 5000, sites, [](Rank r) { return "rank " + std::to_string(r.value) + " (w)"; });
+    return found ? found->text : "";
+  }
+  std::string waits() const {
+    std::string text;
+    for (const WaitLine& line : describe_waits(reports(), 1000)) text += line.text + "\n";
+    return text;
+  }
+};
+
+wire::CurrentRound at(wire::CurrentRound r, std::uint64_t site) {
+  r.set_site(site);
+  return r;
+}
+
+TEST(Waits, EqualCallsAgreeAndDifferentOnesDoNot) {
+  EXPECT_EQ((World{{{round(1, 8, {1}, 0)}, {round(1, 8, {0}, 0)}}}.disagreement()), "");
+  EXPECT_EQ((World{{{round(1, 8, {1}, 0)}, {round(2, 9, {0}, 0)}}}.disagreement()), "");
+  EXPECT_EQ((World{{{round(1, 8, {1}, 0)}, {}, {round(1, 9, {0}, 0)}}}.disagreement()),
+            "rank 0 (w) called allreduce(f32, sum, count 8), rank 2 (w) called allreduce(f32, sum, count 9), both as "
+            "round 0.1");
+}
+
+TEST(Waits, CallSitesCountOnlyWhenAsked) {
+  const World w{{{at(round(1, 8, {}, 0), 5)}, {at(round(1, 8, {}, 0), 6)}}};
+  EXPECT_NE(w.disagreement(true), "");
+  EXPECT_EQ(w.disagreement(false), "");
+  // An unknown site hides no difference between the others.
+  const World hidden{{{round(1, 8, {}, 0)}, {at(round(1, 8, {}, 0), 5)}, {at(round(1, 8, {}, 0), 6)}}};
+  EXPECT_NE(hidden.disagreement(), "");
+}
+
+TEST(Waits, PointToPointRoundsAreNotCompared) {
+  wire::CurrentRound a = round(1, 8, {1}, 9000), b = round(1, 9, {0}, 9000);
+  a.set_collective(11);
+  b.set_collective(11);
+  EXPECT_EQ((World{{{a}, {b}}}.disagreement()), "");
+}
+
+TEST(Waits, TwoRanksThatWaitForEachOtherInDifferentRoundsForTheWholeTimeoutDisagree) {
+  const auto world = [](std::uint64_t mine_ms, std::uint64_t theirs_ms, std::uint32_t waits_for, std::uint64_t group) {
+    wire::CurrentRound theirs = round(2, 9, {waits_for}, theirs_ms);
+    theirs.set_group(group);
+    return World{{{round(1, 8, {1}, mine_ms)}, {theirs}, {}}}.disagreement();
+  };
+  EXPECT_EQ(world(6000, 5000, 0, 0),
+            "rank 0 (w) has waited 6 s for rank 1 (w) with allreduce(f32, sum, count 8) in round 0.1, which has waited 5 s "
+            "for rank 0 with allreduce(f32, sum, count 9) in round 0.2");
+  EXPECT_EQ(world(6000, 4999, 0, 0), "");
+  EXPECT_EQ(world(4999, 6000, 0, 0), "");
+  EXPECT_EQ(world(6000, 6000, 2, 0), "");  // waits for somebody else
+  EXPECT_EQ(world(6000, 6000, 0, 7), "");  // groups may be used in any order
+  // Both have begun both: they are behind, not at odds.
+  const Rounds both_a{round(1, 8, {1}, 6000), round(2, 9, {1}, 6000)}, both_b{round(1, 8, {0}, 6000), round(2, 9, {0}, 6000)};
+  EXPECT_EQ((World{{both_a, both_b}}.disagreement()), "");
+}
+
+TEST(Waits, WaitingForARankThatHasFinalizedIsADisagreementOnceTheTimeIsUp) {
+  World w{{{round(1, 8, {1}, 4999)}, {}}};
+  w.finalizing[1] = true;
+  EXPECT_EQ(w.disagreement(), "");
+  w.rounds[0][0].set_waited_ms(5000);
+  EXPECT_EQ(w.disagreement(),
+            "rank 0 (w) has waited 5 s for rank 1 (w) with allreduce(f32, sum, count 8) in round 0.1, but rank 1 has "
+            "called finalize after 11 rounds");
+}
+
+TEST(Waits, OneLineARoundNamesTheRankThatIsNotThere) {
+  // In a ring each waits for its left neighbour; rank 3 has not come.
+  const World w{{{round(1, 8, {3}, 2000)}, {round(1, 8, {0}, 3000)}, {round(1, 8, {1}, 2000)}, {}}};
+  EXPECT_EQ(w.waits(), "rank 0 waits for rank 3 in round 0.1 since 2 s (as do 2 more ranks in this round); rank 3 is alive "
+                       "and has finished 13 rounds\n");
+  EXPECT_EQ((World{{{round(1, 8, {1}, 999)}, {}}}.waits()), "");
+  const World two{{{round(1, 8, {1}, 1000)}, {round(1, 8, {0}, 1000)}}};
+  EXPECT_EQ(two.waits(), "rank 0 waits for rank 1 in round 0.1 since 1 s (as does 1 more rank in this round); rank 1 is "
+                         "alive and has finished 11 rounds\n");
+}
+
+TEST(Waits, RanksOutsideTheWorldAreNobody) {
+  EXPECT_EQ((World{{{round(1, 8, {9}, 9000)}}}.disagreement()), "");
+  EXPECT_EQ((World{{{round(1, 8, {9}, 9000)}}}.waits()), "");
+}
+
+}  // namespace
+}  // namespace warren::test

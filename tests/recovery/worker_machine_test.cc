@@ -1,0 +1,321 @@
+#include "recovery/worker_machine.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/recovery/script.h"
+
+namespace warren::test {
+namespace {
+
+// The machine of worker w0, life 10, whose tracker answers when the test says so. Each call returns what it did.
+class WorkerScript {
+ public:
+  explicit WorkerScript(bool logs = false) : logs_(logs) {
+    WorkerMachine::Options options;
+    options.job = "j";
+    options.self = Incarnation(10);
+    options.join = test::join("w0", "h", 2);
+    options.join_timeout_ms = 30'000;
+    options.tracker_name = "10.0.0.9:9100";
+    machine_.emplace(std::move(options));
+    machine_->check_invariants();
+  }
+  ~WorkerScript() {
+    record_transitions("worker", WorkerMachine::transition_names(), machine_->transition_counts());
+  }
+
+  std::string start() {
+    return run([&](auto& effects) { machine_->start(now(), effects); });
+  }
+  void member() {
+    (void)start();
+    (void)plan(1);
+  }
+  std::string pass(std::int64_t ms) {
+    const std::int64_t end = now_ + ms;
+    std::string text;
+    while (machine_->next_deadline() && machine_->next_deadline()->value <= end) {
+      now_ = std::max(now_, machine_->next_deadline()->value);
+      text += run([&](auto& effects) { machine_->on_tick(now(), effects); });
+    }
+    now_ = end;
+    return text;
+  }
+  std::string get(wire::Envelope e) {
+    const std::string bytes = encode(e, Side::kTracker);
+    auto decoded = decode_envelope(std::as_bytes(std::span(bytes)), Side::kTracker);
+    EXPECT_TRUE(decoded.ok()) << decoded.status().describe();
+    return run([&](auto& effects) { machine_->on_message(decoded.value(), now(), effects); });
+  }
+  std::string welcome(std::uint32_t joined, std::vector<std::string> missing = {}) {
+    wire::Envelope e = from_tracker(10);
+    e.mutable_welcome()->set_joined(joined);
+    e.mutable_welcome()->set_world_size(2);
+    for (auto& m : missing) e.mutable_welcome()->add_missing(m);
+    return get(e);
+  }
+  std::string plan(std::uint64_t epoch, std::uint64_t life = 10, const std::string& worker = "w0") {
+    wire::Envelope e = from_tracker(10);
+    *e.mutable_plan() = plan_of(epoch, {{worker, life}, {"w1", 11}});
+    return get(e);
+  }
+  std::string interrupt(std::uint64_t epoch) {
+    wire::Envelope e = from_tracker(10);
+    e.mutable_interrupt()->set_epoch(epoch);
+    e.mutable_interrupt()->set_code(static_cast<std::uint32_t>(Code::kPeerLost));
+    e.mutable_interrupt()->set_reason("rank 1 is gone");
+    return get(e);
+  }
+  std::string refused() {
+    wire::Envelope e = from_tracker(10);
+    e.mutable_refused()->set_code(static_cast<std::uint32_t>(Code::kClosed));
+    e.mutable_refused()->set_reason("a newer life has joined");
+    return get(e);
+  }
+  std::string finished(std::uint64_t epoch) {
+    wire::Envelope e = from_tracker(10);
+    e.mutable_finished()->set_epoch(epoch);
+    return get(e);
+  }
+  std::string reply(std::uint64_t tracker = kTracker) {
+    wire::Envelope e = from_tracker(10);
+    e.set_sender(tracker);
+    e.mutable_heartbeat_reply()->set_beat(1);
+    return get(e);
+  }
+  std::string link_broken(std::uint64_t epoch) {
+    return run([&](auto& effects) { machine_->on_link_broken(Epoch(epoch), Rank(1), "reset\n", now(), effects); });
+  }
+  std::string round_failed(std::uint64_t epoch) {
+    return run([&](auto& effects) {
+      machine_->on_round_failed(Epoch(epoch), Status(Code::kDesync, "here a, there b"), now(), effects);
+    });
+  }
+  std::string on_stopped(std::uint64_t epoch) {
+    return run([&](auto& effects) { machine_->on_stopped(Epoch(epoch), now(), effects); });
+  }
+  std::string leave(bool finalize, const std::string& reason = {}) {
+    return run([&](auto& effects) { machine_->leave(finalize, reason, now(), effects); });
+  }
+  std::string trouble(const std::string& what) {
+    return run([&](auto& effects) { machine_->on_connection_trouble(what, now(), effects); });
+  }
+  WorkerMachine& machine() { return *machine_; }
+  TimeMs now() const { return TimeMs{now_}; }
+
+ private:
+  std::string run(auto event) {
+    std::vector<WorkerEffect> effects;
+    event(effects);
+    machine_->check_invariants();
+    for (const WorkerEffect& effect : effects) {
+      if (const auto* s = std::get_if<worker_effect::Send>(&effect)) (void)encode(s->envelope, Side::kWorker);
+    }
+    return render(effects, logs_);
+  }
+
+  bool logs_;
+  std::int64_t now_ = 0;
+  std::optional<WorkerMachine> machine_;
+};
+
+using State = WorkerMachine::State;
+
+TEST(Worker, ALifeFromJoinToFinished) {
+  WorkerScript w(true);
+  EXPECT_EQ(w.start(), "log joining: joining job j at the tracker at 10.0.0.9:9100\nsend Join w0\n");
+  EXPECT_EQ(w.pass(1000), "send Join w0\n");
+  EXPECT_EQ(w.welcome(1), "log welcomed: job j has 1 of its 2 workers\n");
+  EXPECT_EQ(w.welcome(1), "");
+  EXPECT_EQ(w.pass(1000), "send Join w0\n");
+  EXPECT_EQ(w.plan(1),
+            "log plan_installed: rank 0 of 2 in epoch 1 of job j\n"
+            "install epoch 1\n"
+            "send Heartbeat 1 epoch 1 rounds 0\n");
+  w.machine().set_progress({7, 4096, {round(7, 8, {1, 0, 1}, 5)}});
+  EXPECT_EQ(w.pass(1000), "send Heartbeat 2 epoch 1 rounds 7\n");
+  EXPECT_EQ(w.reply(), "");
+  EXPECT_EQ(w.leave(true), "send Leave epoch 1 finalize\n");
+  EXPECT_EQ(w.leave(true), "");
+  EXPECT_EQ(w.pass(1000), "send Leave epoch 1 finalize\n");
+  EXPECT_EQ(w.finished(1), "finished\n");
+  EXPECT_EQ(w.machine().state(), State::kFinished);
+  EXPECT_EQ(w.finished(1), "");
+  EXPECT_EQ(w.interrupt(2), "");
+  EXPECT_EQ(w.leave(false), "");
+  EXPECT_FALSE(w.machine().next_deadline().has_value());
+}
+
+TEST(Worker, NoTrackerEndsTheJoinWithWhatTheConnectionSaid) {
+  WorkerScript w;
+  (void)w.start();
+  EXPECT_EQ(w.trouble("connection refused"), "");
+  EXPECT_EQ(w.trouble("connection refused"), "");
+  std::string text = w.pass(30'000);
+  EXPECT_EQ(text.substr(text.find("fail")),
+            "fail timeout: cannot join job j: the tracker at 10.0.0.9:9100 has not answered after 30 s (the connection "
+            "says: connection refused); start it, or correct its address, or look at the secret and the firewall\n");
+  EXPECT_EQ(w.machine().state(), State::kFailed);
+}
+
+TEST(Worker, AWorldThatNeverFillsEndsTheJoinWithWhoIsMissing) {
+  WorkerScript w;
+  (void)w.start();
+  (void)w.pass(28'000);
+  (void)w.welcome(1, {"w1"});
+  std::string text = w.pass(2000);
+  EXPECT_EQ(text.substr(text.find("fail")),
+            "fail timeout: cannot join job j: job j has 1 of its 2 workers after 30 s, missing are w1; start the others, "
+            "or correct the world size, or give a longer join timeout\n");
+}
+
+TEST(Worker, ARefusedJoinSaysWhy) {
+  WorkerScript w;
+  (void)w.start();
+  EXPECT_EQ(w.refused(),
+            "fail closed: cannot join job j: the tracker at 10.0.0.9:9100 refused: a newer life has joined\n");
+}
+
+TEST(Worker, WaitsAreLogged) {
+  WorkerScript w(true);
+  (void)w.start();
+  (void)w.trouble("connection refused");
+  EXPECT_NE(w.pass(10'000).find("log tracker_silent: the tracker at 10.0.0.9:9100 has not answered for 10 s; the "
+                                "connection says: connection refused\n"),
+            std::string::npos);
+  EXPECT_EQ(w.welcome(1, {"w1"}),
+            "log tracker_back: the tracker at 10.0.0.9:9100 answers again after 10 s\n"
+            "log welcomed: job j has 1 of its 2 workers; missing: w1\n");
+  (void)w.pass(9000);
+  (void)w.welcome(1);
+  EXPECT_NE(w.pass(1000).find("log waiting: waiting for the other workers of job j since 20 s\n"), std::string::npos);
+  (void)w.plan(1);
+  (void)w.leave(true);
+  (void)w.pass(9000);
+  (void)w.reply();
+  EXPECT_NE(w.pass(1000).find("log waiting: finalize waits since 10 s for ranks that have not called it\n"),
+            std::string::npos);
+}
+
+TEST(Worker, AnInterruptIsAnsweredOnlyWhenTheDataPathHasStopped) {
+  WorkerScript w;
+  w.member();
+  EXPECT_EQ(w.interrupt(2), "stop before epoch 2: job j was interrupted: rank 1 is gone\n");
+  EXPECT_EQ(w.interrupt(2), "");
+  EXPECT_EQ(w.leave(false), "");
+  EXPECT_EQ(w.pass(60'000), "");
+  EXPECT_EQ(w.on_stopped(1), "");  // of something older
+  EXPECT_EQ(w.on_stopped(2), "send Stopped epoch 2\nfail peer lost: job j was interrupted: rank 1 is gone\n");
+  EXPECT_EQ(w.machine().state(), State::kBroken);
+  EXPECT_EQ(w.interrupt(2), "send Stopped epoch 2\n");  // its answer was lost
+  EXPECT_EQ(w.on_stopped(2), "");
+  EXPECT_EQ(w.refused(), "");
+}
+
+TEST(Worker, AnInterruptEndsAJoinAndAFinalizeToo) {
+  WorkerScript joining;
+  (void)joining.start();
+  EXPECT_EQ(joining.interrupt(2), "send Stopped epoch 2\nfail peer lost: job j was interrupted: rank 1 is gone\n");
+  WorkerScript leaving;
+  leaving.member();
+  (void)leaving.leave(true);
+  EXPECT_EQ(leaving.interrupt(2), "stop before epoch 2: job j was interrupted: rank 1 is gone\n");
+  EXPECT_EQ(leaving.finished(1), "");
+  EXPECT_EQ(leaving.on_stopped(2), "send Stopped epoch 2\nfail peer lost: job j was interrupted: rank 1 is gone\n");
+}
+
+TEST(Worker, PlansAndInterruptsThatAreNotNewerChangeNothing) {
+  WorkerScript w;
+  w.member();
+  EXPECT_EQ(w.plan(1), "");
+  EXPECT_EQ(w.interrupt(1), "");
+  EXPECT_EQ(w.plan(2), "");  // a life has one plan
+  EXPECT_EQ(w.machine().epoch(), Epoch(1));
+  EXPECT_EQ(w.welcome(1), "");
+  EXPECT_EQ(w.finished(1), "");
+}
+
+TEST(Worker, MessagesForOthersChangeNothing) {
+  WorkerScript w;
+  EXPECT_EQ(w.plan(1), "");  // before it began
+  (void)w.start();
+  EXPECT_EQ(w.plan(1, 12), "");
+  EXPECT_EQ(w.plan(1, 10, "w7"), "");
+  wire::Envelope e = from_tracker(99);
+  e.mutable_finished()->set_epoch(1);
+  EXPECT_EQ(w.get(e), "");
+  e.set_receiver(10);
+  e.set_job("k");
+  EXPECT_EQ(w.get(e), "");
+  EXPECT_EQ(w.machine().state(), State::kJoining);
+}
+
+TEST(Worker, ReportsAreRepeatedUntilTheInterruptComes) {
+  WorkerScript w;
+  w.member();
+  EXPECT_EQ(w.link_broken(1), "send LinkBroken epoch 1 peer 1 life 11: reset \n");
+  EXPECT_EQ(w.round_failed(1), "send RoundFailed epoch 1 code 6: here a, there b\n");
+  EXPECT_EQ(w.round_failed(1), "");
+  EXPECT_EQ(w.link_broken(2), "");
+  EXPECT_EQ(w.pass(1000),
+            "send Heartbeat 2 epoch 1 rounds 0\n"
+            "send LinkBroken epoch 1 peer 1 life 11: reset \n"
+            "send RoundFailed epoch 1 code 6: here a, there b\n");
+  (void)w.interrupt(2);
+  EXPECT_EQ(w.pass(5000), "");
+}
+
+TEST(Worker, ADisownedLifeStopsItsDataPathAndFails) {
+  WorkerScript w;
+  w.member();
+  EXPECT_EQ(w.refused(),
+            "stop before epoch 2: out of job j: the tracker at 10.0.0.9:9100 refused: a newer life has joined\n");
+  EXPECT_EQ(w.on_stopped(2),
+            "fail closed: out of job j: the tracker at 10.0.0.9:9100 refused: a newer life has joined\n");
+  EXPECT_EQ(w.machine().state(), State::kFailed);
+  WorkerScript leaving;
+  leaving.member();
+  (void)leaving.leave(true);
+  EXPECT_EQ(leaving.refused().substr(0, 19), "stop before epoch 2");
+}
+
+TEST(Worker, TheTrackersSilenceIsLoggedAndNoErrorForAMember) {
+  WorkerScript w(true);
+  w.member();
+  std::string text;
+  for (int i = 0; i < 600; ++i) text += w.pass(1000);
+  EXPECT_NE(text.find("log tracker_silent: the tracker at 10.0.0.9:9100 has not answered for 5 s; rounds go on, failures "
+                      "are not noticed\n"),
+            std::string::npos);
+  EXPECT_EQ(w.machine().state(), State::kMember);
+  EXPECT_EQ(w.reply(901),
+            "log tracker_back: the tracker at 10.0.0.9:9100 answers again after 600 s\n"
+            "log tracker_restarted: the tracker at 10.0.0.9:9100 has been started again\n");
+}
+
+TEST(Worker, AFinalizeThatNobodyAnswersEnds) {
+  WorkerScript w;
+  w.member();
+  (void)w.leave(true);
+  (void)w.pass(29'000);
+  const std::string why =
+      "cannot finalize job j: the tracker at 10.0.0.9:9100 has not answered for 30 s; whether the other ranks have "
+      "finished is not known\n";
+  EXPECT_EQ(w.pass(1000), "stop before epoch 2: " + why);
+  EXPECT_EQ(w.on_stopped(2), "fail timeout: " + why);
+}
+
+TEST(Worker, GivingUpSaysSo) {
+  WorkerScript idle, joining, member, leaving;
+  EXPECT_EQ(idle.leave(false, "no"), "fail closed: this worker left job j: no\n");
+  (void)joining.start();
+  EXPECT_EQ(joining.leave(false, "no"), "send Leave epoch 0: no\nfail closed: this worker left job j: no\n");
+  member.member();
+  EXPECT_EQ(member.leave(false), "send Leave epoch 1\nfail closed: this worker left job j\n");
+  leaving.member();
+  (void)leaving.leave(true);
+  EXPECT_EQ(leaving.leave(false), "fail closed: this worker left job j\n");
+}
+
+}  // namespace
+}  // namespace warren::test
