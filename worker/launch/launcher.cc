@@ -200,7 +200,7 @@ class Launch {
     } while (n < 0 && errno == EINTR);
     if (n == sizeof why) {
       bury(w);
-      return {Code::kUnavailable, "cannot start " + quoted(options_.program[0]) + ": " + std::strerror(why) +
+      return {Code::kUnavailable, "cannot start " + in_quotes(options_.program[0]) + ": " + std::strerror(why) +
                                       "; give the path of a program, after -- if it has flags of its own"};
     }
     w.pidfd = Fd(open_pidfd(pid));

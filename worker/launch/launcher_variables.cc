@@ -29,7 +29,7 @@ void take_identity(FromLauncher& out, std::optional<Value> id, std::optional<Val
 Status read_dmlc(const Environment& env, FromLauncher& out) {
   const auto role = read(env, "DMLC_ROLE");
   if (role && role->text != "worker" && read(env, "DMLC_TRACKER_URI")) {
-    return {Code::kInvalidArgument, "DMLC_ROLE is " + quoted(role->text) +
+    return {Code::kInvalidArgument, "DMLC_ROLE is " + in_quotes(role->text) +
                                         ": only a process with the role 'worker' can join; start the program with "
                                         "dmlc-submit --num-servers=0"};
   }
@@ -89,7 +89,7 @@ Status read_slurm(const Environment& env, FromLauncher& out) {
 }
 
 Status bad_list(std::string_view list, const std::string& why) {
-  return {Code::kInvalidArgument, "the node list " + quoted(list) + " cannot be read: " + why};
+  return {Code::kInvalidArgument, "the node list " + in_quotes(list) + " cannot be read: " + why};
 }
 
 // Appends prefix + each number of "01-03,7" to names.

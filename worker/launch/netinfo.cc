@@ -57,7 +57,7 @@ Result<AddrinfoList> look_up(const std::string& host, const char* service) {
   const int rc = getaddrinfo(host.c_str(), service, &hints, &list);
   if (rc != 0) {
     const char* why = rc == EAI_SYSTEM ? std::strerror(errno) : gai_strerror(rc);
-    return Status(Code::kUnavailable, "cannot resolve the host name " + quoted(host) + ": " + why +
+    return Status(Code::kUnavailable, "cannot resolve the host name " + in_quotes(host) + ": " + why +
                                           "; check the spelling and this machine's DNS, or give a numeric address");
   }
   return AddrinfoList(list);
@@ -136,12 +136,13 @@ bool is_wildcard(const std::string& address) {
 Result<std::string> bind_to_numeric(const std::string& bind) {
   auto interfaces = list_interfaces();
   if (is_wildcard(bind)) return bind;
-  if (!interfaces.ok()) return interfaces.status().because_of_this("cannot look up the bind address " + quoted(bind));
+  if (!interfaces.ok())
+    return interfaces.status().because_of_this("cannot look up the bind address " + in_quotes(bind));
   for (const Interface& i : interfaces.value()) {
     if (std::ranges::find(i.addresses, bind) != i.addresses.end()) return bind;
     if (i.name != bind) continue;
     if (!i.up || i.addresses.empty()) {
-      return Status(Code::kInvalidArgument, "the bind address names the interface " + quoted(bind) + ", which is " +
+      return Status(Code::kInvalidArgument, "the bind address names the interface " + in_quotes(bind) + ", which is " +
                                                 (i.up ? "without an address" : "down") + "; there are " +
                                                 join_names(interfaces.value()));
     }
@@ -149,7 +150,7 @@ Result<std::string> bind_to_numeric(const std::string& bind) {
   }
   // All of 127.0.0.0/8 belongs to the loopback interface, which lists one address of it.
   if (is_numeric_address(bind) && is_loopback_address(bind)) return bind;
-  return Status(Code::kInvalidArgument, "the bind address " + quoted(bind) +
+  return Status(Code::kInvalidArgument, "the bind address " + in_quotes(bind) +
                                             " is no address or interface of this machine; there are " +
                                             join_names(interfaces.value()));
 }
@@ -171,7 +172,7 @@ bool is_loopback_address(std::string_view numeric_address) {
 
 Result<HostPort> parse_host_port(std::string_view what, std::string_view text, std::uint16_t default_port) {
   const auto wrong = [&](const std::string& why) {
-    return Status(Code::kInvalidArgument, std::string(what) + " is " + quoted(text) + ": " + why +
+    return Status(Code::kInvalidArgument, std::string(what) + " is " + in_quotes(text) + ": " + why +
                                               "; give host:port, or [v6]:port for an IPv6 address");
   };
   std::string_view host = text;
@@ -251,7 +252,7 @@ Result<std::vector<std::string>> resolve_host(const std::string& host) {
     std::string address = numeric(a->ai_addr, a->ai_addrlen);
     if (!address.empty() && std::ranges::find(out, address) == out.end()) out.push_back(std::move(address));
   }
-  if (out.empty()) return Status(Code::kUnavailable, "the host name " + quoted(host) + " has no IP address");
+  if (out.empty()) return Status(Code::kUnavailable, "the host name " + in_quotes(host) + " has no IP address");
   return out;
 }
 
@@ -283,12 +284,12 @@ Result<DataAddresses> choose_data_addresses(const std::string& bind, const std::
   }
   out.advertise = advertise;
   if (!advertise.empty() && !is_numeric_address(advertise)) {
-    return Status(Code::kInvalidArgument, "the advertised address " + quoted(advertise) +
+    return Status(Code::kInvalidArgument, "the advertised address " + in_quotes(advertise) +
                                               " is not a numeric IPv4 or IPv6 address; give one that peers can reach");
   }
   if (is_wildcard(advertise)) {
     return Status(Code::kInvalidArgument,
-                  "the advertised address " + quoted(advertise) + " stands for all; give one that peers can reach");
+                  "the advertised address " + in_quotes(advertise) + " stands for all; give one that peers can reach");
   }
   if (out.bind.empty() || (out.advertise.empty() && is_wildcard(out.bind))) {
     auto route = local_address_towards(tracker_host, tracker_port);

@@ -100,7 +100,7 @@ Result<Layer> from_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string text(kMaxFileBytes + 1, '\0');
   if (!file || !file.read(text.data(), static_cast<std::streamsize>(text.size())).eof()) {
-    return Status(Code::kUnavailable, "WARREN_CONFIG names " + quoted(path) +
+    return Status(Code::kUnavailable, "WARREN_CONFIG names " + in_quotes(path) +
                                           (file ? ", which is longer than 64 KiB" : ", which cannot be read") +
                                           "; correct it or unset WARREN_CONFIG");
   }
@@ -113,13 +113,13 @@ Result<Layer> from_file(const std::string& path) {
     const std::string where = path + ":" + std::to_string(n);
     const std::size_t equals = content.find('=');
     if (equals == std::string_view::npos) {
-      return Status(Code::kInvalidArgument, where + ": " + quoted(content) + " is not of the form name = value");
+      return Status(Code::kInvalidArgument, where + ": " + in_quotes(content) + " is not of the form name = value");
     }
     const std::string_view name = trim(content.substr(0, equals));
     const std::string_view value = trim(content.substr(equals + 1));
     if (std::ranges::find(kNames, name) == kNames.end()) {
       return Status(Code::kInvalidArgument,
-                    where + ": there is no setting " + quoted(name) + did_you_mean(name, kNames));
+                    where + ": there is no setting " + in_quotes(name) + did_you_mean(name, kNames));
     }
     if (value.empty()) {
       return Status(Code::kInvalidArgument,
@@ -313,7 +313,7 @@ void resolve_addresses(Resolver& r, Settings& s) {
   });
   r.text("advertise_address", s.advertise_address, "", [](const Raw& raw) -> Status {
     if (is_numeric_address(raw.text) && raw.text.size() <= limits::kMaxAddressBytes) return {};
-    return {Code::kInvalidArgument, raw.what + " is " + quoted(raw.text) + ": give a numeric IPv4 or IPv6 address"};
+    return {Code::kInvalidArgument, raw.what + " is " + in_quotes(raw.text) + ": give a numeric IPv4 or IPv6 address"};
   });
 }
 
@@ -329,8 +329,8 @@ void resolve_log_level(Resolver& r, Settings& s) {
     } else if (digit) {
       s.log_level = raw->text[0] - '0';
     } else {
-      r.keep(
-          {Code::kInvalidArgument, raw->what + " is " + quoted(raw->text) + ": give info, warning or error (0, 1, 2)"});
+      r.keep({Code::kInvalidArgument,
+              raw->what + " is " + in_quotes(raw->text) + ": give info, warning or error (0, 1, 2)"});
     }
   }
   r.show("log_level", std::string(kLevels[static_cast<std::size_t>(s.log_level)]), raw);
@@ -411,7 +411,7 @@ Result<Settings> resolve(const warren_options* options, const Environment& env, 
            limits::kDefaultJoinTimeoutMs);
   r.text("algorithm", s.algorithm, "auto", [](const Raw& raw) -> Status {
     if (std::ranges::find(kAlgorithms, raw.text) != kAlgorithms.end()) return {};
-    return {Code::kInvalidArgument, raw.what + " is " + quoted(raw.text) +
+    return {Code::kInvalidArgument, raw.what + " is " + in_quotes(raw.text) +
                                         ": give auto, star, tree, butterfly, ring or direct" +
                                         did_you_mean(raw.text, kAlgorithms)};
   });

@@ -40,7 +40,7 @@ std::string_view trim(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
 }
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   constexpr std::size_t kMostShown = 80;
   std::string out = "'";
   for (const char c : text.substr(0, kMostShown)) out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
@@ -51,7 +51,7 @@ Result<std::uint64_t> parse_number(std::string_view what, std::string_view text,
                                    std::uint64_t most) {
   const auto value = digits(text);
   if (value && *value >= least && *value <= most) return *value;
-  return Status(Code::kInvalidArgument, std::string(what) + " is " + quoted(text) + ": not a whole number from " +
+  return Status(Code::kInvalidArgument, std::string(what) + " is " + in_quotes(text) + ": not a whole number from " +
                                             std::to_string(least) + " to " + std::to_string(most));
 }
 
@@ -75,7 +75,7 @@ Result<std::uint64_t> parse_bytes(std::string_view what, std::string_view text, 
   if (value && *value <= (UINT64_MAX >> shift) && (*value << shift) >= least && (*value << shift) <= most) {
     return *value << shift;
   }
-  return Status(Code::kInvalidArgument, std::string(what) + " is " + quoted(text) +
+  return Status(Code::kInvalidArgument, std::string(what) + " is " + in_quotes(text) +
                                             ": not a number of bytes (digits, then K, M or G if you like) from " +
                                             std::to_string(least) + " to " + std::to_string(most));
 }
@@ -86,7 +86,7 @@ Result<bool> parse_switch(std::string_view what, std::string_view text) {
   if (std::ranges::find(kOn, text) != kOn.end()) return true;
   if (std::ranges::find(kOff, text) != kOff.end()) return false;
   return Status(Code::kInvalidArgument,
-                std::string(what) + " is " + quoted(text) + ": give 1 (true, yes, on) or 0 (false, no, off)");
+                std::string(what) + " is " + in_quotes(text) + ": give 1 (true, yes, on) or 0 (false, no, off)");
 }
 
 std::optional<std::string_view> nearest(std::string_view word, std::span<const std::string_view> candidates) {

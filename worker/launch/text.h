@@ -29,7 +29,7 @@ namespace warren::worker {
 // "; did you mean X?", or nothing.
 [[nodiscard]] std::string did_you_mean(std::string_view word, std::span<const std::string_view> candidates);
 
-// What is shown of a text that somebody else wrote: quoted, control characters as ?, cut after 80 bytes.
-[[nodiscard]] std::string quoted(std::string_view text);
+// What is shown of a text that somebody else wrote: in_quotes, control characters as ?, cut after 80 bytes.
+[[nodiscard]] std::string in_quotes(std::string_view text);
 
 }  // namespace warren::worker

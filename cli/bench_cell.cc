@@ -1,0 +1,247 @@
+#include "cli/bench_cell.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <new>
+#include <string>
+#include <vector>
+
+namespace warren::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kRoot = 0;
+constexpr std::byte kPoison{0xa5};
+
+Status outcome(warren_code code, std::string_view what) {
+  if (code == WARREN_OK) return {};
+  return Status(static_cast<Code>(code), warren_last_error()).because_of_this(std::string(what) + " failed");
+}
+
+// A cell on one rank: its buffers, how they are filled, the call, and what must come out.
+class Bench {
+ public:
+  Bench(warren_comm* comm, const Cell& cell, const BenchData& data)
+      : comm_(comm),
+        cell_(cell),
+        data_(data),
+        rank_(warren_rank(comm)),
+        ranks_(warren_world_size(comm)),
+        element_(cell.type.bytes) {
+    const auto ranks = static_cast<std::size_t>(ranks_);
+    const std::size_t whole = std::max<std::size_t>(1, cell.bytes / element_);
+    const std::size_t share = std::max<std::size_t>(1, cell.bytes / element_ / ranks);
+    switch (cell.collective.collective) {
+      case BenchCollective::kAllreduce:
+      case BenchCollective::kReduce:
+      case BenchCollective::kBroadcast:
+      case BenchCollective::kSendRecv: count_ = in_ = out_ = whole; break;
+      case BenchCollective::kBarrier: count_ = in_ = out_ = 0; break;
+      case BenchCollective::kAllgather:
+      case BenchCollective::kGather: count_ = in_ = share, out_ = share * ranks; break;
+      case BenchCollective::kAllgatherv:
+        for (std::size_t r = 0; r < ranks; ++r) counts_.push_back(share + r % 2), out_ += counts_.back();
+        count_ = in_ = counts_[static_cast<std::size_t>(rank_)];
+        break;
+      case BenchCollective::kReduceScatter:
+      case BenchCollective::kScatter: count_ = out_ = share, in_ = share * ranks; break;
+      case BenchCollective::kAllToAll: count_ = share, in_ = out_ = share * ranks; break;
+    }
+    larger_ = std::max(in_, out_);
+    // In place the two share the larger buffer.
+    const bool shared = cell.in_place && cell.collective.in_place;
+    first_.resize((shared ? larger_ : in_) * element_);
+    if (!shared) second_.resize(out_ * element_);
+    in_at_ = first_.data();
+    out_at_ = shared ? first_.data() : second_.data();
+    if (shared) place_shares();
+    if (cell.collective.collective == BenchCollective::kBroadcast) out_at_ = in_at_;
+  }
+
+  [[nodiscard]] std::uint64_t bytes() const { return larger_ * element_; }
+  [[nodiscard]] std::uint64_t count() const { return count_; }
+
+  void fill() {
+    std::fill(first_.begin(), first_.end(), kPoison);
+    std::fill(second_.begin(), second_.end(), kPoison);
+    const bool has_input =
+        rank_ == kRoot || (collective() != BenchCollective::kBroadcast && collective() != BenchCollective::kScatter);
+    if (has_input) data_.input(rank_).fill({in_at_, in_ * element_}, 0);
+  }
+
+  [[nodiscard]] warren_code call() {
+    const warren_type t = cell_.type.type;
+    const warren_op op = cell_.op.op;
+    switch (collective()) {
+      case BenchCollective::kAllreduce: return warren_allreduce(comm_, in_at_, out_at_, count_, t, op, nullptr);
+      case BenchCollective::kReduce:
+        return warren_reduce(comm_, in_at_, at_root(out_at_), count_, t, op, kRoot, nullptr);
+      case BenchCollective::kBroadcast: return warren_broadcast(comm_, in_at_, count_, t, kRoot, nullptr);
+      case BenchCollective::kBarrier: return warren_barrier(comm_, nullptr);
+      case BenchCollective::kAllgather: return warren_allgather(comm_, in_at_, out_at_, count_, t, nullptr);
+      case BenchCollective::kAllgatherv: return warren_allgatherv(comm_, in_at_, out_at_, counts_.data(), t, nullptr);
+      case BenchCollective::kReduceScatter:
+        return warren_reduce_scatter(comm_, in_at_, out_at_, count_, t, op, nullptr);
+      case BenchCollective::kGather: return warren_gather(comm_, in_at_, at_root(out_at_), count_, t, kRoot, nullptr);
+      case BenchCollective::kScatter: return warren_scatter(comm_, at_root(in_at_), out_at_, count_, t, kRoot, nullptr);
+      case BenchCollective::kAllToAll: return warren_all_to_all(comm_, in_at_, out_at_, count_, t, nullptr);
+      case BenchCollective::kSendRecv: return send_and_receive();
+    }
+    return WARREN_INTERNAL;
+  }
+
+  // Wrong elements in this rank's result.
+  [[nodiscard]] std::uint64_t errors() const {
+    const auto mine = static_cast<std::size_t>(rank_) * count_;
+    switch (collective()) {
+      case BenchCollective::kAllreduce: return data_.reduced().errors(result(0, count_), 0);
+      case BenchCollective::kReduce: return rank_ == kRoot ? data_.reduced().errors(result(0, count_), 0) : 0;
+      case BenchCollective::kBroadcast: return data_.input(kRoot).errors(result(0, count_), 0);
+      case BenchCollective::kBarrier: return 0;
+      case BenchCollective::kAllgather: return errors_by_block(0);
+      case BenchCollective::kGather: return rank_ == kRoot ? errors_by_block(0) : 0;
+      case BenchCollective::kAllToAll: return errors_by_block(mine);
+      case BenchCollective::kAllgatherv: {
+        std::uint64_t wrong = 0;
+        std::size_t at = 0;
+        for (int r = 0; r < ranks_; ++r) {
+          const std::size_t n = counts_[static_cast<std::size_t>(r)];
+          wrong += data_.input(r).errors(result(at, n), 0);
+          at += n;
+        }
+        return wrong;
+      }
+      case BenchCollective::kReduceScatter: return data_.reduced().errors(result(0, count_), mine);
+      case BenchCollective::kScatter: return data_.input(kRoot).errors(result(0, count_), mine);
+      case BenchCollective::kSendRecv: return data_.input((rank_ + ranks_ - 1) % ranks_).errors(result(0, count_), 0);
+    }
+    return 1;
+  }
+
+ private:
+  // In place, a rank's share lies inside the whole where the collective wants it.
+  void place_shares() {
+    std::size_t mine = static_cast<std::size_t>(rank_) * count_;
+    switch (collective()) {
+      case BenchCollective::kAllgatherv:
+        mine = 0;
+        for (int r = 0; r < rank_; ++r) mine += counts_[static_cast<std::size_t>(r)];
+        [[fallthrough]];
+      case BenchCollective::kAllgather:
+      case BenchCollective::kGather: in_at_ = first_.data() + mine * element_; break;
+      case BenchCollective::kReduceScatter:
+      case BenchCollective::kScatter: out_at_ = first_.data() + mine * element_; break;
+      default: break;
+    }
+  }
+
+  [[nodiscard]] BenchCollective collective() const { return cell_.collective.collective; }
+  [[nodiscard]] std::byte* at_root(std::byte* buffer) const { return rank_ == kRoot ? buffer : nullptr; }
+  [[nodiscard]] std::span<const std::byte> result(std::size_t from, std::size_t count) const {
+    return {out_at_ + from * element_, count * element_};
+  }
+
+  [[nodiscard]] std::uint64_t errors_by_block(std::size_t offset) const {
+    std::uint64_t wrong = 0;
+    for (int r = 0; r < ranks_; ++r) {
+      wrong += data_.input(r).errors(result(static_cast<std::size_t>(r) * count_, count_), offset);
+    }
+    return wrong;
+  }
+
+  warren_code send_and_receive() {
+    constexpr int kTag = 7;
+    warren_handle* sending = nullptr;
+    warren_code code = warren_send(comm_, in_at_, count_, cell_.type.type, (rank_ + 1) % ranks_, kTag, &sending);
+    if (code != WARREN_OK) return code;
+    code = warren_recv(comm_, out_at_, count_, cell_.type.type, (rank_ + ranks_ - 1) % ranks_, kTag, nullptr);
+    const warren_code sent = warren_wait(sending);
+    warren_handle_free(sending);
+    return code != WARREN_OK ? code : sent;
+  }
+
+  warren_comm* comm_;
+  const Cell& cell_;
+  const BenchData& data_;
+  int rank_, ranks_;
+  std::size_t element_;
+  std::size_t count_ = 0, in_ = 0, out_ = 0, larger_ = 0;
+  std::vector<std::size_t> counts_;
+  std::vector<std::byte> first_, second_;
+  std::byte* in_at_ = nullptr;
+  std::byte* out_at_ = nullptr;
+};
+
+Status repeat(warren_comm* comm, const Cell& cell, Bench& bench, std::vector<double>& took_us, std::uint64_t& errors) {
+  for (int i = -cell.warmup; i < cell.iterations; ++i) {
+    // An input is whole again only if the result did not go into it.
+    if (cell.check || i == -cell.warmup) bench.fill();
+    if (Status s = outcome(warren_barrier(comm, nullptr), "the barrier before an iteration"); !s.ok()) return s;
+    const auto begin = Clock::now();
+    const warren_code code = bench.call();
+    const auto end = Clock::now();
+    if (Status s = outcome(code, cell.collective.name); !s.ok()) return s;
+    if (cell.check) errors += bench.errors();
+    if (i >= 0) took_us.push_back(std::chrono::duration<double, std::micro>(end - begin).count());
+  }
+  return {};
+}
+
+}  // namespace
+
+double bus_factor(BenchCollective collective, int ranks) {
+  const double others = ranks > 0 ? static_cast<double>(ranks - 1) / ranks : 0;
+  switch (collective) {
+    case BenchCollective::kAllreduce: return 2 * others;
+    case BenchCollective::kAllgather:
+    case BenchCollective::kAllgatherv:
+    case BenchCollective::kReduceScatter:
+    case BenchCollective::kGather:
+    case BenchCollective::kScatter:
+    case BenchCollective::kAllToAll: return others;
+    case BenchCollective::kReduce:
+    case BenchCollective::kBroadcast:
+    case BenchCollective::kSendRecv: return 1;
+    case BenchCollective::kBarrier: return 0;
+  }
+  return 0;
+}
+
+Result<CellResult> run_cell(warren_comm* comm, const Cell& cell) {
+  const int ranks = warren_world_size(comm);
+  if (cell.collective.collective == BenchCollective::kSendRecv && ranks < 2) {
+    return Status(Code::kInvalidArgument, "sendrecv needs two ranks or more");
+  }
+  const auto data = BenchData::make(cell.type, cell.collective.reduces ? cell.op : kOps[0], ranks);
+  if (!data.ok()) return data.status();
+  try {
+    Bench bench(comm, cell, data.value());
+    std::vector<double> took_us;
+    std::uint64_t errors = 0;
+    if (Status s = repeat(comm, cell, bench, took_us, errors); !s.ok()) return s;
+    // An iteration took as long as it took the slowest rank.
+    Status s =
+        outcome(warren_allreduce(comm, took_us.data(), took_us.data(), took_us.size(), WARREN_F64, WARREN_MAX, nullptr),
+                "the exchange of times");
+    if (s.ok()) {
+      s = outcome(warren_allreduce(comm, &errors, &errors, 1, WARREN_U64, WARREN_SUM, nullptr), "the count of errors");
+    }
+    if (!s.ok()) return s;
+    std::ranges::sort(took_us);
+    CellResult out;
+    out.bytes = bench.bytes();
+    out.count = bench.count();
+    out.errors = errors;
+    out.min_us = took_us.front();
+    out.median_us = took_us[took_us.size() / 2];
+    out.max_us = took_us.back();
+    if (out.median_us > 0) out.algbw_gbs = static_cast<double>(out.bytes) / out.median_us / 1e3;
+    out.busbw_gbs = out.algbw_gbs * bus_factor(cell.collective.collective, ranks);
+    return out;
+  } catch (const std::bad_alloc&) {
+    return Status(Code::kExhausted, "no memory for buffers of " + std::to_string(cell.bytes) + " bytes");
+  }
+}
+
+}  // namespace warren::cli

@@ -1,0 +1,166 @@
+#include "cli/command.h"
+
+#include <gflags/gflags.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "cli/table.h"
+#include "worker/launch/text.h"
+
+namespace warren::cli {
+namespace {
+
+using worker::did_you_mean;
+using worker::in_quotes;
+
+// Text in lines of at most 100 columns, each after `indent` blanks but the first, which begins at `column`.
+std::string wrapped(std::string_view text, std::size_t column, std::size_t indent) {
+  constexpr std::size_t kWidth = 100;
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t length = std::min(text.find(' '), text.size());
+    if (column + length > kWidth && column > indent) {
+      out += "\n" + std::string(indent, ' ');
+      column = indent;
+    }
+    out += text.substr(0, length);
+    column += length;
+    text.remove_prefix(length);
+    if (!text.empty()) {
+      text.remove_prefix(1);
+      if (!text.empty() && column < kWidth) out += ' ', ++column;
+    }
+  }
+  return out;
+}
+
+gflags::CommandLineFlagInfo info_of(std::string_view flag) {
+  return gflags::GetCommandLineFlagInfoOrDie(std::string(flag).c_str());
+}
+
+std::string flag_line(std::string_view flag) {
+  constexpr std::size_t kColumn = 34;
+  const gflags::CommandLineFlagInfo info = info_of(flag);
+  std::string left = "  " + std::string(flag.size() == 1 ? "-" : "--") + std::string(flag);
+  if (info.type == "string") left += "=TEXT";
+  if (info.type == "double") left += "=SECONDS";
+  if (info.type != "bool" && info.type != "string" && info.type != "double") left += "=N";
+  left += left.size() + 1 < kColumn ? std::string(kColumn - left.size(), ' ') : "\n" + std::string(kColumn, ' ');
+  std::string right = info.description;
+  const bool obvious = info.type == "bool" || info.default_value.empty();
+  if (!obvious) right += " (default " + info.default_value + ")";
+  return left + wrapped(right, kColumn, kColumn) + "\n";
+}
+
+bool refuse(const Command& command, const std::string& message) {
+  usage_error(command, message);
+  return false;
+}
+
+// Sets one flag from "name", "name=value", or "name" with the value in the next argument, which is then taken too.
+bool set_flag(const Command& command, std::string_view text, std::span<const std::string>& rest) {
+  const std::size_t equals = text.find('=');
+  std::string_view name = text.substr(0, equals);
+  const auto known = [&](std::string_view n) { return std::ranges::find(command.flags, n) != command.flags.end(); };
+  bool negated = false;
+  if (!known(name) && name.starts_with("no") && known(name.substr(2)) && info_of(name.substr(2)).type == "bool") {
+    name.remove_prefix(2);
+    negated = true;
+  }
+  if (!known(name)) {
+    return refuse(command, "there is no flag --" + std::string(name) + did_you_mean(name, command.flags));
+  }
+  std::string value;
+  if (equals != std::string_view::npos) {
+    if (negated) return refuse(command, "--no" + std::string(name) + " takes no value");
+    value = text.substr(equals + 1);
+  } else if (info_of(name).type == "bool") {
+    value = negated ? "false" : "true";
+  } else if (!rest.empty()) {
+    value = rest.front();
+    rest = rest.subspan(1);
+  } else {
+    return refuse(command, "--" + std::string(name) + " needs a value");
+  }
+  // gflags says itself what is wrong with the value.
+  if (gflags::SetCommandLineOption(std::string(name).c_str(), value.c_str()).empty()) {
+    return refuse(command, "--" + std::string(name) + " cannot be " + in_quotes(value));
+  }
+  return true;
+}
+
+}  // namespace
+
+const Command* find_command(std::string_view name) {
+  const auto all = commands();
+  const auto at = std::ranges::find_if(all, [&](const Command* c) { return c->name == name; });
+  return at == all.end() ? nullptr : *at;
+}
+
+Parsed parse_arguments(const Command& command, std::span<const std::string> arguments) {
+  Parsed out;
+  while (!arguments.empty()) {
+    std::string_view word = arguments.front();
+    if (word == "--" && command.takes_words) {
+      arguments = arguments.subspan(1);
+      break;
+    }
+    if (!word.starts_with('-') || word == "-") {
+      if (command.takes_words) break;
+      refuse(command, "it takes no word " + in_quotes(word));
+      return out;
+    }
+    arguments = arguments.subspan(1);
+    if (word == "--help" || word == "-h" || word == "-help") {
+      out.ok = out.help = true;
+      return out;
+    }
+    word.remove_prefix(word.starts_with("--") ? 2 : 1);
+    if (!set_flag(command, word, arguments)) return out;
+  }
+  out.words.assign(arguments.begin(), arguments.end());
+  out.ok = true;
+  return out;
+}
+
+std::string help_page(const Command& command) {
+  std::string out = "warren " + std::string(command.name) + ": " + std::string(command.summary) + "\n\nusage: warren " +
+                    std::string(command.name) + " " + std::string(command.usage) + "\n\n";
+  std::string_view text = command.text;
+  while (!text.empty()) {  // paragraphs end at a newline
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    out += wrapped(text.substr(0, end), 0, 0) + "\n";
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  if (!command.flags.empty()) out += "\nFlags:\n";
+  for (const std::string_view flag : command.flags) out += flag_line(flag);
+  return out;
+}
+
+std::string overview() {
+  std::string out = "warren: fault-tolerant allreduce\n\nusage: warren COMMAND [flags]\n\nCommands:\n";
+  for (const Command* c : commands()) {
+    std::string line = "  " + std::string(c->name);
+    line += std::string(line.size() < 14 ? 14 - line.size() : 1, ' ');
+    out += line + std::string(c->summary) + "\n";
+  }
+  return out +
+         "\n`warren help COMMAND` tells more of one; `warren --version` tells the version.\n"
+         "A worker takes each setting from the first of these that has it: the program's options (a command's flags), "
+         "WARREN_* variables,\nthe file named by WARREN_CONFIG, what a launcher set (dmlc-submit, torchrun, Open MPI, "
+         "MPICH, Kubernetes, Slurm), the default.\n";
+}
+
+int usage_error(const Command& command, std::string_view message) {
+  std::fprintf(stderr, "warren %s: %s\nsee `warren help %s`\n", std::string(command.name).c_str(),
+               std::string(message).c_str(), std::string(command.name).c_str());
+  return kExitUsage;
+}
+
+int failure(std::string_view message) {
+  std::fprintf(stderr, "warren: %s\n", std::string(message).c_str());
+  return kExitFailed;
+}
+
+}  // namespace warren::cli

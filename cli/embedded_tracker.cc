@@ -1,0 +1,102 @@
+#include "cli/embedded_tracker.h"
+
+#include <stdlib.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "storage/journal.h"
+
+namespace warren::cli {
+namespace {
+
+class MemoryJournal final : public storage::Journal {
+ public:
+  Result<std::map<std::string, std::string>> load() override { return records_; }
+  Result<std::optional<std::string>> get(std::string_view job) override {
+    const auto at = records_.find(std::string(job));
+    return at == records_.end() ? std::optional<std::string>() : std::optional(at->second);
+  }
+  Status put(std::string_view job, std::string_view bytes) override {
+    records_[std::string(job)] = bytes;
+    return {};
+  }
+  Status erase(std::string_view job) override {
+    records_.erase(std::string(job));
+    return {};
+  }
+
+ private:
+  std::map<std::string, std::string> records_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<EmbeddedTracker>> EmbeddedTracker::start(const std::string& job, bool authenticate) {
+  std::unique_ptr<EmbeddedTracker> out(new EmbeddedTracker);
+  out->job_ = job;
+  if (authenticate) {
+    if (Status s = out->prepare_secrets(); !s.ok()) return s.because_of_this("cannot start a tracker");
+  }
+  tracker::TrackerOptions options;
+  options.bind_address = "127.0.0.1";
+  options.port = 0;
+  options.http_port = 0;
+  options.secret = out->root_;
+  options.insecure = !authenticate;
+  options.journal = std::make_unique<MemoryJournal>();
+  options.sink = [](std::string_view, const LogEvent& event) {
+    if (event.severity != Severity::kInfo) std::fprintf(stderr, "warren: tracker: %s\n", event.text.c_str());
+  };
+  auto tracker = tracker::Tracker::start(std::move(options));
+  if (!tracker.ok()) return tracker.status().because_of_this("cannot start a tracker");
+  out->tracker_ = std::move(tracker).value();
+  return out;
+}
+
+Status EmbeddedTracker::prepare_secrets() {
+  const char* base = getenv("TMPDIR");  // NOLINT(concurrency-mt-unsafe): no other thread yet
+  std::string pattern = std::string(base != nullptr && *base != '\0' ? base : "/tmp") + "/warren-XXXXXX";
+  if (mkdtemp(pattern.data()) == nullptr) {  // mode 0700
+    return {Code::kUnavailable, "cannot make the folder " + pattern + ": " + std::strerror(errno) +
+                                    "; name one that can be written by TMPDIR"};
+  }
+  folder_ = pattern;
+  const std::string root_file = folder_ + "/tracker";
+  secret_file_ = folder_ + "/job";
+  if (Status s = storage::Secret::generate(root_file); !s.ok()) return s;
+  auto root = storage::Secret::load(root_file);
+  if (!root.ok()) return root.status();
+  root_ = std::make_shared<const storage::Secret>(std::move(root).value());
+  return root_->write_job_secret(job_, secret_file_);
+}
+
+EmbeddedTracker::~EmbeddedTracker() {
+  tracker_.reset();
+  std::error_code gone;
+  if (!folder_.empty()) std::filesystem::remove_all(folder_, gone);
+}
+
+std::string EmbeddedTracker::address() const {
+  return "127.0.0.1:" + std::to_string(tracker_->port());
+}
+std::string EmbeddedTracker::status_page() const {
+  return "127.0.0.1:" + std::to_string(tracker_->http_port());
+}
+
+std::map<std::string, std::optional<std::string>> EmbeddedTracker::variables() const {
+  std::map<std::string, std::optional<std::string>> out = {{"WARREN_TRACKER", address()}, {"WARREN_JOB", job_}};
+  if (root_) {
+    out["WARREN_SECRET_FILE"] = secret_file_;
+    out["WARREN_INSECURE_NO_AUTH"] = std::nullopt;
+  } else {
+    out["WARREN_SECRET_FILE"] = std::nullopt;
+    out["WARREN_INSECURE_NO_AUTH"] = "1";
+  }
+  return out;
+}
+
+}  // namespace warren::cli

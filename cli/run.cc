@@ -1,0 +1,144 @@
+// `warren run`: a tracker and N workers on this machine.
+#include <gflags/gflags.h>
+
+#include <cstdio>
+#include <limits>
+#include <memory>
+
+#include "cli/embedded_tracker.h"
+#include "cli/table.h"
+#include "recovery/limits.h"
+#include "worker/launch/launcher.h"
+#include "worker/launch/settings.h"
+
+DEFINE_int32(n, 0, "how many workers to start");
+DEFINE_string(tracker, "", "HOST:PORT of a running tracker, or \"embedded\": one of its own, on this machine alone");
+DEFINE_int32(restarts, 0, "how often each worker is started again when it is killed or ends with a failure");
+DEFINE_bool(prefix, true, "mark each line of output with the worker that wrote it: \"[3] \"");
+DEFINE_bool(insecure_no_auth, false, "no authentication: only where nobody else can connect");
+DEFINE_string(round_timeout_ms, "", "how long a collective waits for a silent peer, in milliseconds");
+DEFINE_string(join_timeout_ms, "", "how long workers wait until all are there, in milliseconds");
+DEFINE_string(algorithm, "", "auto, star, tree, butterfly, ring or direct");
+DEFINE_string(chunk_bytes, "", "how many bytes travel in one piece; 256K and the like are understood");
+DEFINE_string(streams, "", "TCP connections between each two workers");
+DECLARE_string(job);
+DECLARE_string(secret_file);
+
+namespace warren::cli {
+namespace {
+
+using Variables = std::map<std::string, std::optional<std::string>>;
+
+// What the flags set for the workers.
+Variables from_flags() {
+  Variables out;
+  const auto put = [&](const char* name, const std::string& value) {
+    if (!value.empty()) out[name] = value;
+  };
+  put("WARREN_JOB", FLAGS_job);
+  put("WARREN_SECRET_FILE", FLAGS_secret_file);
+  put("WARREN_ROUND_TIMEOUT_MS", FLAGS_round_timeout_ms);
+  put("WARREN_JOIN_TIMEOUT_MS", FLAGS_join_timeout_ms);
+  put("WARREN_ALGORITHM", FLAGS_algorithm);
+  put("WARREN_CHUNK_BYTES", FLAGS_chunk_bytes);
+  put("WARREN_STREAMS", FLAGS_streams);
+  if (FLAGS_insecure_no_auth) {
+    out["WARREN_INSECURE_NO_AUTH"] = "1";
+    out["WARREN_SECRET_FILE"] = std::nullopt;
+  } else if (!FLAGS_secret_file.empty()) {
+    out["WARREN_INSECURE_NO_AUTH"] = std::nullopt;
+  }
+  return out;
+}
+
+// The settings that worker 0 will come to, so that what is wrong is said once and before anything starts.
+Result<worker::Settings> settings_of_worker_0(const Variables& variables) {
+  const worker::Environment inherited = worker::process_environment();
+  return worker::resolve(nullptr, [&](const std::string& name) -> std::optional<std::string> {
+    if (name == "WARREN_WORKER_ID" || name == "WARREN_ATTEMPT") return "0";
+    if (name == "WARREN_WORLD_SIZE") return std::to_string(FLAGS_n);
+    const auto at = variables.find(name);
+    return at != variables.end() ? at->second : inherited(name);
+  });
+}
+
+// Starts a tracker of our own unless the flag or the environment names one, and completes `variables`.
+Result<std::unique_ptr<EmbeddedTracker>> provide_tracker(Variables& variables) {
+  const auto named = worker::process_environment()("WARREN_TRACKER");
+  const bool embedded = FLAGS_tracker == "embedded" || (FLAGS_tracker.empty() && (!named || named->empty()));
+  if (!embedded) {
+    if (!FLAGS_tracker.empty()) variables["WARREN_TRACKER"] = FLAGS_tracker;
+    const auto settings = settings_of_worker_0(variables);
+    if (!settings.ok()) return settings.status();
+    return std::unique_ptr<EmbeddedTracker>();
+  }
+  if (!FLAGS_secret_file.empty()) {
+    return Status(
+        Code::kInvalidArgument,
+        "--secret_file is for a running tracker, named by --tracker; an embedded one makes a secret of its own");
+  }
+  // Stands in until the tracker has an address and a secret; the rest is judged, and the job's name is learned.
+  Variables trial = variables;
+  trial["WARREN_TRACKER"] = "127.0.0.1";
+  trial["WARREN_SECRET_FILE"] = std::nullopt;
+  trial["WARREN_INSECURE_NO_AUTH"] = "1";
+  const auto settings = settings_of_worker_0(trial);
+  if (!settings.ok()) return settings.status();
+  auto tracker = EmbeddedTracker::start(settings.value().job, !FLAGS_insecure_no_auth);
+  if (!tracker.ok()) return tracker.status();
+  for (auto& [name, value] : tracker.value()->variables()) variables[name] = value;
+  return tracker;
+}
+
+int run(const std::vector<std::string>& words) {
+  if (words.empty()) return usage_error(kRunCommand, "give the program to run, after the flags");
+  if (FLAGS_n < 1 || static_cast<std::uint32_t>(FLAGS_n) > limits::kMaxWorldSize) {
+    return usage_error(kRunCommand,
+                       "give the number of workers: -n, from 1 to " + std::to_string(limits::kMaxWorldSize));
+  }
+  if (FLAGS_restarts < 0) return usage_error(kRunCommand, "--restarts cannot be negative");
+
+  const worker::LauncherSignals signals;  // before the tracker's threads
+  worker::LaunchOptions options;
+  options.program = words;
+  options.workers = static_cast<std::uint32_t>(FLAGS_n);
+  options.restarts = static_cast<std::uint32_t>(FLAGS_restarts);
+  options.prefix = FLAGS_prefix;
+  options.variables = from_flags();
+  const auto tracker = provide_tracker(options.variables);
+  if (!tracker.ok()) return failure(tracker.status().describe());
+  if (tracker.value()) {
+    std::fprintf(stderr, "warren: tracker at %s, status at http://%s/\n", tracker.value()->address().c_str(),
+                 tracker.value()->status_page().c_str());
+  }
+  const auto code = worker::launch(options, signals);
+  return code.ok() ? code.value() : failure(code.status().describe());
+}
+
+}  // namespace
+
+const Command kRunCommand = {
+    .name = "run",
+    .summary = "runs a program as N workers on this machine, with a tracker",
+    .usage = "-n N [flags] [--] PROGRAM [ARGUMENT...]",
+    .text =
+        "Starts a tracker on a free port of 127.0.0.1 with a fresh secret, unless --tracker or WARREN_TRACKER names a "
+        "running one, and N copies of the program with the WARREN_* variables that they need. Worker ids are 0 to "
+        "N-1.\n"
+        "Each line of output is marked with its worker. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on; a "
+        "second SIGINT kills. A worker that fails is started again, up to --restarts times, with WARREN_ATTEMPT "
+        "counted "
+        "up; when a worker fails and may not be started again, the others are ended. Nothing that a worker started "
+        "survives it.\n"
+        "The exit code is 0 if every worker ended with 0, else that of the worker that ended the job: 128 + N if "
+        "signal N "
+        "killed it.\n"
+        "Each setting of a worker comes from the first of these that has it: these flags, WARREN_* variables, the file "
+        "named by WARREN_CONFIG, what a launcher set, the default.",
+    .flags = {"n", "tracker", "job", "restarts", "prefix", "secret_file", "insecure_no_auth", "round_timeout_ms",
+              "join_timeout_ms", "algorithm", "chunk_bytes", "streams"},
+    .takes_words = true,
+    .run = run,
+};
+
+}  // namespace warren::cli

@@ -1,0 +1,99 @@
+// `warren status`: what a tracker knows of its jobs.
+#include <gflags/gflags.h>
+#include <httplib.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <ctime>
+
+#include "cli/status_view.h"
+#include "cli/table.h"
+#include "worker/launch/netinfo.h"
+#include "worker/launch/settings.h"
+#include "worker/launch/text.h"
+
+DEFINE_string(http, "", "HOST:PORT of the tracker's status page; default: WARREN_HTTP, else 127.0.0.1:9371");
+DEFINE_bool(watch, false, "show it again every two seconds, until interrupted");
+DECLARE_bool(json);
+DECLARE_string(job);
+
+namespace warren::cli {
+namespace {
+
+constexpr time_t kWatchIntervalS = 2;
+
+Result<worker::HostPort> page_address() {
+  const std::uint16_t port = worker::kDefaultTrackerPort + 1;
+  if (!FLAGS_http.empty()) return worker::parse_host_port("--http", FLAGS_http, port);
+  if (const auto variable = worker::process_environment()("WARREN_HTTP"); variable && !variable->empty()) {
+    return worker::parse_host_port("WARREN_HTTP", *variable, port);
+  }
+  return worker::HostPort{"127.0.0.1", port};
+}
+
+Result<std::string> fetch(const worker::HostPort& page) {
+  constexpr time_t kPatienceS = 5;
+  httplib::Client client(page.host, page.port);
+  client.set_connection_timeout(kPatienceS);
+  client.set_read_timeout(kPatienceS);
+  const auto answer = client.Get("/status");
+  if (!answer) {
+    return Status(Code::kUnavailable, "no tracker answers at http://" + to_string(page) + "/status (" +
+                                          httplib::to_string(answer.error()) +
+                                          "); name its status page by --http, as its log tells it at the start");
+  }
+  if (answer->status != 200) {
+    return Status(Code::kUnavailable, "http://" + to_string(page) + "/status answered with code " +
+                                          std::to_string(answer->status) + ": " + worker::in_quotes(answer->body));
+  }
+  return answer->body;
+}
+
+// Whether it went well; says why not.
+bool show(const worker::HostPort& page, bool clear) {
+  auto body = fetch(page);
+  if (body.ok() && !FLAGS_json) body = status_table(body.value(), FLAGS_job);
+  if (!body.ok()) {
+    failure(body.status().describe());
+    return false;
+  }
+  std::printf("%s%s%s", clear ? "\x1b[H\x1b[2J" : "", body.value().c_str(), FLAGS_json ? "\n" : "");
+  std::fflush(stdout);
+  return true;
+}
+
+int status(const std::vector<std::string>&) {
+  const auto page = page_address();
+  if (!page.ok()) return usage_error(kStatusCommand, page.status().describe());
+  if (FLAGS_json && !FLAGS_job.empty()) {
+    return usage_error(kStatusCommand, "--json shows all that the tracker says; --job is for the table");
+  }
+  if (!FLAGS_watch) return show(page.value(), false) ? kExitOk : kExitFailed;
+  sigset_t ends;
+  sigemptyset(&ends);
+  for (const int signal : {SIGINT, SIGTERM}) sigaddset(&ends, signal);
+  pthread_sigmask(SIG_BLOCK, &ends, nullptr);
+  const timespec interval{.tv_sec = kWatchIntervalS, .tv_nsec = 0};
+  do {
+    // A tracker that is being restarted comes back: the watch goes on.
+    show(page.value(), isatty(STDOUT_FILENO) == 1);
+  } while (sigtimedwait(&ends, nullptr, &interval) < 0);
+  return kExitOk;
+}
+
+}  // namespace
+
+const Command kStatusCommand = {
+    .name = "status",
+    .summary = "shows a tracker's jobs: who is there, and who waits for whom",
+    .usage = "[--http=HOST:PORT] [--job=NAME] [--json] [--watch]",
+    .text =
+        "Reads the tracker's status page. For each job: its state and epoch, and for each rank its worker, whether it "
+        "is "
+        "alive, how many rounds it has finished, and the round that it is in, with the ranks that it waits for.",
+    .flags = {"http", "job", "json", "watch"},
+    .run = status,
+};
+
+}  // namespace warren::cli

@@ -1,0 +1,134 @@
+#include "cli/status_view.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "worker/launch/text.h"
+
+namespace warren::cli {
+namespace {
+
+using nlohmann::json;
+
+std::string seconds(std::int64_t ms) {
+  return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";
+}
+
+std::string bytes_text(std::uint64_t bytes) {
+  constexpr std::array<const char*, 6> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  std::size_t unit = 0;
+  while (bytes >= 10'240 && unit + 1 < kUnits.size()) bytes >>= 10, ++unit;
+  return std::to_string(bytes) + " " + kUnits[unit];
+}
+
+std::string plural(std::uint64_t n, const char* one) {
+  return std::to_string(n) + " " + one + (n == 1 ? "" : "s");
+}
+
+// What the tracker got from workers may hold anything: a terminal is shown no control characters.
+std::string printable(std::string text) {
+  std::ranges::replace_if(
+      text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
+  return text;
+}
+
+// "2, 5 to 7": the numbers are shown in their order, runs as one.
+std::string ranks_text(std::vector<std::int64_t> ranks) {
+  std::ranges::sort(ranks);
+  std::string out;
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    out += (out.empty() ? "" : ", ") + std::to_string(ranks[i]);
+    if (end - i > 1) out += (end - i > 2 ? " to " : ", ") + std::to_string(ranks[end - 1]);
+    i = end;
+  }
+  return out;
+}
+
+std::string work_of(const json& member) {
+  std::string out;
+  for (const json& round : member.at("rounds")) {
+    if (!out.empty()) out += "; ";
+    out += printable(round.at("round").get<std::string>() + " " + round.at("call").get<std::string>());
+    const auto waiting_for = round.at("waiting_for").get<std::vector<std::int64_t>>();
+    if (waiting_for.empty()) continue;
+    out += ", waits " + seconds(round.at("waited_ms").get<std::int64_t>()) + " for rank" +
+           (waiting_for.size() > 1 ? "s " : " ") + ranks_text(waiting_for);
+  }
+  return out;
+}
+
+using Row = std::vector<std::string>;
+
+std::string aligned(const std::vector<Row>& rows) {
+  std::vector<std::size_t> width;
+  for (const Row& row : rows) {
+    width.resize(std::max(width.size(), row.size()));
+    for (std::size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], row[i].size());
+  }
+  std::string out;
+  for (const Row& row : rows) {
+    std::string line = " ";
+    for (std::size_t i = 0; i < row.size(); ++i) line += " " + row[i] + std::string(width[i] - row[i].size() + 1, ' ');
+    out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return out;
+}
+
+std::string job_text(const json& job) {
+  std::string out = "job " + printable(job.at("job").get<std::string>()) + ": " + job.at("state").get<std::string>() +
+                    ", epoch " + std::to_string(job.at("epoch").get<std::uint64_t>()) + ", " +
+                    std::to_string(job.at("alive").get<std::uint64_t>()) + " of " +
+                    plural(job.at("world_size").get<std::uint64_t>(), "worker") + " alive, " +
+                    plural(job.at("interrupts").get<std::uint64_t>(), "interrupt") + "\n";
+  for (const auto& [field, label] : {std::pair{"trouble", "  trouble: "}, {"last_interrupt", "  last interrupt: "}}) {
+    const auto text = job.at(field).get<std::string>();
+    if (!text.empty()) out += label + printable(text) + "\n";
+  }
+  std::vector<Row> rows = {{"rank", "worker", "state", "heard", "rounds", "moved", "lives", "at work on"}};
+  for (const json& m : job.at("members")) {
+    const json& rank = m.at("rank");
+    rows.push_back({rank.is_null() ? "-" : std::to_string(rank.get<std::int64_t>()),
+                    printable(m.at("worker").get<std::string>()), m.at("alive").get<bool>() ? "alive" : "lost",
+                    seconds(m.at("last_heard_ms_ago").get<std::int64_t>()) + " ago",
+                    std::to_string(m.at("rounds_finished").get<std::uint64_t>()),
+                    bytes_text(m.at("bytes_moved").get<std::uint64_t>()),
+                    std::to_string(m.at("attempt").get<std::uint64_t>() + 1), work_of(m)});
+  }
+  return rows.size() > 1 ? out + aligned(rows) : out;
+}
+
+}  // namespace
+
+Result<std::string> status_table(std::string_view text, std::string_view job) {
+  try {
+    const json page = json::parse(text);
+    std::string out = "tracker " + page.at("version").get<std::string>() + ", up " +
+                      seconds(page.at("uptime_ms").get<std::int64_t>()) + ", port " +
+                      std::to_string(page.at("port").get<std::uint64_t>()) +
+                      (page.at("authentication").get<bool>() ? "" : ", without authentication") + "\n";
+    std::string names;
+    bool found = false;
+    for (const json& j : page.at("jobs")) {
+      const auto name = j.at("job").get<std::string>();
+      names += (names.empty() ? "" : ", ") + printable(name);
+      if (!job.empty() && job != name) continue;
+      found = true;
+      out += "\n" + job_text(j);
+    }
+    if (!job.empty() && !found) {
+      return Status(Code::kInvalidArgument, "the tracker has no job " + worker::in_quotes(job) +
+                                                (names.empty() ? " and no other" : "; it has " + names));
+    }
+    if (names.empty()) out += "no jobs\n";
+    return out;
+  } catch (const json::exception& e) {
+    return Status(Code::kCorrupt, std::string("what answered is not a tracker of this version: ") + e.what());
+  }
+}
+
+}  // namespace warren::cli

@@ -1,0 +1,15 @@
+// A tracker's /status as a table for people. Pure.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "recovery/result.h"
+
+namespace warren::cli {
+
+// `json`: what GET /status gave. `job`: show this one alone; empty: all. kCorrupt: not a tracker's status.
+// kInvalidArgument: there is no such job (those there are, are named).
+[[nodiscard]] Result<std::string> status_table(std::string_view json, std::string_view job);
+
+}  // namespace warren::cli

@@ -1,0 +1,14 @@
+#include "cli/table.h"
+
+#include <array>
+
+namespace warren::cli {
+
+std::span<const Command* const> commands() {
+  static constexpr std::array kAll = {
+      &kRunCommand, &kTrackerCommand, &kStatusCommand, &kDoctorCommand, &kKeygenCommand, &kBenchCommand,
+  };
+  return kAll;
+}
+
+}  // namespace warren::cli
