@@ -18,7 +18,7 @@ MAY_INCLUDE = {
     "python": set(),
     # Collectives are measured through the public headers; an inner part that is measured by itself, through its own.
     "bench": {"recovery", "storage", "tracker", "worker"},
-    "tests": {"recovery", "storage", "tracker", "worker", "chaos", "cli", "bench"},
+    "tests": {"recovery", "storage", "tracker", "worker", "chaos", "cli", "bench", "examples"},
 }
 FOLDERS = set(MAY_INCLUDE)
 PUBLIC_HEADERS = pathlib.PurePosixPath("worker/include/warren")

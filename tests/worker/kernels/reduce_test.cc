@@ -177,6 +177,8 @@ TEST_P(ReduceTest, CombinesLikeTheOracle) {
         for (const Form dst : kForms) {
           for (const Form a : kForms) {
             for (const Form b : kForms) {
+              // Where both forms are one type, three combinations show that each is served.
+              if (sizeof(T) != 2 && (a != b || (a == Form::kPartial && dst == a))) continue;
               for (const bool finish : {false, true}) {
                 check_combination<T>(reducer, op, contributors, dst, a, b, finish);
                 if (HasFatalFailure()) return;
