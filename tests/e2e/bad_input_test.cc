@@ -1,0 +1,304 @@
+// What a user sees when something is wrong: an error in a stated time that names rank, peer, round and what to do.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <chrono>
+
+#include "tests/e2e/cluster.h"
+
+namespace warren {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using testing::Cluster;
+using ::testing::HasSubstr;
+
+std::string text(const std::optional<Error>& e) {
+  return e ? e->what() : "no error";
+}
+
+TEST(BadInput, AWrongSecretIsNamedWithinTheJoinTimeout) {
+  Cluster cluster, other;
+  const auto errors = cluster.run(
+      1, [](Communicator&) {},
+      [&](int, Options& o) {
+        o.secret_file = other.root_file();
+        o.join_timeout_ms = std::chrono::milliseconds(1500);
+      });
+  EXPECT_THAT(text(errors[0]), AllOf(HasSubstr(cluster.address()), HasSubstr("secret")));
+}
+
+TEST(BadInput, AnotherJobsSecretIsRefused) {
+  Cluster cluster;
+  ASSERT_TRUE(cluster.secret().write_job_secret("theirs", cluster.file("theirs")).ok());
+  const auto errors = cluster.run(
+      1, [](Communicator&) {}, [&](int, Options& o) { o.secret_file = cluster.file("theirs"); });
+  ASSERT_TRUE(errors[0].has_value());
+  EXPECT_EQ(errors[0]->code(), ErrorCode::refused);
+  EXPECT_THAT(text(errors[0]), HasSubstr("theirs"));
+}
+
+TEST(BadInput, AJobsOwnSecretIsEnough) {
+  Cluster cluster;
+  ASSERT_TRUE(cluster.secret().write_job_secret("job", cluster.file("mine")).ok());
+  cluster.run_well(
+      2, [](Communicator& comm) { EXPECT_EQ(comm.allreduce(1), 2); },
+      [&](int, Options& o) { o.secret_file = cluster.file("mine"); });
+}
+
+TEST(BadInput, NoTracker) {
+  Cluster cluster;
+  const std::string address = cluster.address();
+  Options o = cluster.options(0, 2);
+  cluster.stop_tracker();
+  o.join_timeout_ms = std::chrono::milliseconds(1000);
+  try {
+    (void)Communicator::create(o);
+    ADD_FAILURE() << "joined nothing";
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr(address));
+  }
+}
+
+TEST(BadInput, AWorldThatNeverFillsSaysHowManyCame) {
+  Cluster cluster;
+  const auto errors = cluster.run(
+      2, [](Communicator&) {},
+      [&](int r, Options& o) {
+        o = cluster.options(r, 3);
+        o.join_timeout_ms = std::chrono::milliseconds(1500);
+      });
+  EXPECT_EQ(errors[0]->code(), ErrorCode::timeout);
+  EXPECT_THAT(text(errors[0]), AllOf(HasSubstr("2"), HasSubstr("3")));
+}
+
+TEST(BadInput, SettingsThatDifferAreRefusedNamingBoth) {
+  Cluster cluster;
+  const auto errors = cluster.run(
+      2, [](Communicator&) {},
+      [&](int r, Options& o) {
+        o.join_timeout_ms = std::chrono::milliseconds(2000);
+        if (r == 1) o.algorithm = "star";
+      });
+  const int refused = errors[1]->code() == ErrorCode::refused ? 1 : 0;
+  EXPECT_THAT(text(errors[static_cast<std::size_t>(refused)]), AllOf(HasSubstr("star"), HasSubstr("auto")));
+}
+
+TEST(BadInput, RanksThatDisagreeAllHearWhoAndWhere) {
+  struct Variant {
+    const char* expected;
+    std::function<void(Communicator&)> call;
+  };
+  const auto sum = [](Communicator& comm, std::size_t n) {
+    std::vector<float> v(n, 1.0f);
+    comm.allreduce(std::span(v));
+  };
+  const Variant variants[] = {
+      {"count 11", [&](Communicator& comm) { sum(comm, comm.rank() == 2 ? 11 : 10); }},
+      {"count 0", [&](Communicator& comm) { sum(comm, comm.rank() == 1 ? 0 : 10); }},
+      {"f64",
+       [](Communicator& comm) {
+         if (comm.rank() == 2) {
+           (void)comm.allreduce(1.0);
+         } else {
+           (void)comm.allreduce(1.0f);
+         }
+       }},
+      {"broadcast",
+       [&](Communicator& comm) {
+         if (comm.rank() == 1) {
+           std::vector<float> v(10);
+           comm.broadcast(v, 1);
+         }
+         sum(comm, 10);
+       }},
+      {"barrier",
+       [&](Communicator& comm) {
+         if (comm.rank() == 0) comm.barrier();
+         sum(comm, 100000);
+       }},
+  };
+  for (const auto& variant : variants) {
+    SCOPED_TRACE(variant.expected);
+    Cluster cluster;
+    const auto errors = cluster.run(3, variant.call);
+    for (const auto& e : errors) {
+      ASSERT_TRUE(e.has_value());
+      EXPECT_EQ(e->code(), ErrorCode::desync) << e->what();
+      EXPECT_THAT(text(e), AllOf(HasSubstr("allreduce"), HasSubstr(variant.expected), HasSubstr("rank")));
+    }
+  }
+}
+
+TEST(BadInput, BuffersAndArguments) {
+  Cluster cluster;
+  cluster.run_well(2, [](Communicator& comm) {
+    std::vector<float> v(8);
+    std::vector<char> bytes(64);
+    const auto refused = [](auto call, const std::string& what) {
+      try {
+        call();
+        ADD_FAILURE() << "taken: " << what;
+      } catch (const Error& e) {
+        EXPECT_EQ(e.code(), ErrorCode::invalid_argument);
+        EXPECT_THAT(e.what(), HasSubstr(what));
+      }
+    };
+    float* null = nullptr;
+    auto* odd = reinterpret_cast<float*>(bytes.data() + 1);
+    refused([&] { comm.allreduce(std::span(null, 4)); }, "null");
+    refused([&] { comm.allreduce(std::span(odd, 4)); }, "aligned");
+    refused([&] { comm.allreduce(std::span(v.data(), std::size_t{1} << 60)); }, "limit");
+    refused([&] { comm.allreduce(std::span<const float>(v.data(), 4), std::span(v.data() + 2, 4)); }, "overlap");
+    refused([&] { comm.broadcast(v, 2); }, "root 2");
+    refused([&] { comm.broadcast(v, -1); }, "root -1");
+    refused([&] { comm.send(v, comm.rank()); }, "itself");
+    refused([&] { comm.send(v, 7); }, "peer 7");
+    refused([&] { comm.send(v, 1 - comm.rank(), -4); }, "tag");
+    refused([&] { comm.allreduce(std::span(v), Op::bit_or); }, "bit_or");
+    // Nothing of it has disturbed the communicator; zero counts are served.
+    comm.allreduce(std::span(null, 0));
+    EXPECT_EQ(comm.allreduce(1), 2);
+  });
+}
+
+TEST(BadInput, ARankThatGoesWithoutFinalizing) {
+  Cluster cluster;
+  const auto errors = cluster.run(
+      3,
+      [](Communicator& comm) {
+        comm.barrier();
+        if (comm.rank() == 1) return;
+        std::vector<float> v(1000000, 1.0f);
+        comm.allreduce(std::span(v));
+        ADD_FAILURE() << "summed without rank 1";
+      },
+      {}, false);
+  EXPECT_FALSE(errors[1].has_value());
+  for (const std::size_t r : {0u, 2u}) {
+    ASSERT_TRUE(errors[r].has_value());
+    EXPECT_EQ(errors[r]->code(), ErrorCode::peer_lost);
+    EXPECT_THAT(text(errors[r]), HasSubstr("rank 1"));
+  }
+}
+
+TEST(BadInput, AfterAFailureEveryCallFailsAlikeAndANewCommunicatorJoinsAgain) {
+  Cluster cluster;
+  const auto errors = cluster.run(
+      2,
+      [](Communicator& comm) {
+        comm.barrier();
+        if (comm.rank() == 1) return;
+        for (int i = 0; i < 3; i++) {
+          try {
+            comm.barrier();
+            ADD_FAILURE();
+          } catch (const Error& e) {
+            EXPECT_EQ(e.code(), ErrorCode::peer_lost);
+          }
+        }
+      },
+      {}, false);
+  cluster.run_well(2, [](Communicator& comm) { EXPECT_EQ(comm.allreduce(1), 2); });
+}
+
+TEST(BadInput, AFinishedJobTakesNobody) {
+  Cluster cluster;
+  cluster.run_well(2, [](Communicator& comm) { comm.barrier(); });
+  const auto errors = cluster.run(
+      1, [](Communicator&) {}, [&](int r, Options& o) { o = cluster.options(r, 2); });
+  ASSERT_TRUE(errors[0].has_value());
+  EXPECT_THAT(text(errors[0]), HasSubstr("finished"));
+}
+
+TEST(BadInput, CallsAfterFinalize) {
+  Cluster cluster;
+  cluster.run_well(2, [](Communicator& comm) {
+    comm.finalize();
+    try {
+      comm.barrier();
+      ADD_FAILURE();
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::closed);
+    }
+  });
+}
+
+TEST(BadInput, AForkedChildIsTurnedAwayAndTheParentGoesOn) {
+  Cluster cluster;
+  cluster.run_well(1, [](Communicator& comm) {
+    const pid_t child = fork();
+    if (child == 0) {
+      int code = 1;
+      try {
+        comm.barrier();
+      } catch (const Error& e) {
+        code = e.code() == ErrorCode::closed ? 0 : 2;
+      }
+      _exit(code);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 0);
+    comm.barrier();
+  });
+}
+
+// A reduction runs in the middle of a call: what it calls comes while another call is inside.
+TEST(BadInput, ACallInsideACallIsRefused) {
+  Cluster cluster;
+  cluster.run_well(2, [](Communicator& comm) {
+    int refused = 0;
+    struct One {
+      int value;
+    };
+    std::vector<One> v(1, One{1});
+    comm.allreduce(std::span(v), [&](const One& a, const One& b) {
+      try {
+        comm.barrier();
+      } catch (const Error& e) {
+        EXPECT_EQ(e.code(), ErrorCode::invalid_argument);
+        refused++;
+      }
+      return One{a.value + b.value};
+    });
+    EXPECT_EQ(v[0].value, 2);
+    EXPECT_GE(comm.allreduce(refused), 1);
+  });
+}
+
+TEST(BadInput, OptionsOfAnotherVersion) {
+  warren_options options;
+  warren_options_init(&options);
+  options.struct_size = 3;
+  warren_comm* comm = nullptr;
+  EXPECT_EQ(warren_create(&options, &comm), WARREN_INVALID_ARGUMENT);
+  EXPECT_THAT(warren_last_error(), HasSubstr("warren_options_init"));
+  EXPECT_EQ(comm, nullptr);
+  EXPECT_EQ(warren_barrier(nullptr, nullptr), WARREN_INVALID_ARGUMENT);
+  EXPECT_EQ(warren_create(nullptr, nullptr), WARREN_INVALID_ARGUMENT);
+}
+
+TEST(BadInput, RubbishOnTheTrackersPortDisturbsNobody) {
+  Cluster cluster;
+  cluster.run_well(2, [&](Communicator& comm) {
+    const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in a{};
+    a.sin_family = AF_INET;
+    a.sin_port = htons(cluster.tracker().port());
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ASSERT_EQ(::connect(fd, reinterpret_cast<sockaddr*>(&a), sizeof a), 0);
+    std::string rubbish(100000, '\xff');
+    (void)!::send(fd, rubbish.data(), rubbish.size(), MSG_NOSIGNAL);
+    EXPECT_EQ(comm.allreduce(1), 2);
+    ::close(fd);
+  });
+}
+
+}  // namespace
+}  // namespace warren

@@ -1,0 +1,213 @@
+// What a user sees when all goes well: communicators, collectives, groups, asynchronous calls.
+#include "tests/e2e/cluster.h"
+
+#include <atomic>
+#include <numeric>
+
+namespace warren {
+namespace {
+
+using testing::Cluster;
+
+TEST(Cluster, TheShortestProgram) {
+  Cluster cluster;
+  cluster.run_well(2, [](Communicator& comm) {
+    const std::vector<int> mine = comm.rank() == 0 ? std::vector{1, 2, 3} : std::vector{1, 0, 1};
+    EXPECT_EQ(comm.allreduce(mine), (std::vector{2, 2, 4}));
+  });
+}
+
+TEST(Cluster, RanksFollowWorkerIdsAndHostsStandTogether) {
+  Cluster cluster;
+  cluster.run_well(
+      4,
+      [](Communicator& comm) {
+        EXPECT_EQ(comm.world_size(), 4);
+        EXPECT_EQ(comm.local_size(), 2);
+        EXPECT_EQ(comm.local_rank(), comm.rank() % 2);
+      },
+      // Workers 0 and 2 on host a, 1 and 3 on host b.
+      [](int r, Options& o) { o.host_id = r % 2 == 0 ? "a" : "b"; });
+}
+
+TEST(Cluster, EveryCollectiveThroughThePublicInterface) {
+  for (const std::string algorithm : {"auto", "ring"}) {
+    Cluster cluster;
+    cluster.run_well(
+        3,
+        [](Communicator& comm) {
+          const int me = comm.rank(), size = comm.world_size();
+          std::vector<float> big(100000, static_cast<float>(me + 1));
+          comm.allreduce(std::span(big));
+          EXPECT_EQ(big, std::vector<float>(100000, 6.0f));
+          comm.allreduce(std::span(big), Op::average);
+          EXPECT_EQ(big[77], 6.0f);
+          EXPECT_EQ(comm.allreduce(std::vector<double>{1.5 * me}, Op::max), std::vector<double>{3.0});
+          std::vector<std::int64_t> reduced = comm.reduce(std::vector<std::int64_t>{me, 10 * me}, 1);
+          if (me == 1) {
+            EXPECT_EQ(reduced, (std::vector<std::int64_t>{3, 30}));
+          }
+          std::vector<int> sent(5, me == 2 ? 42 : 0);
+          comm.broadcast(sent, 2);
+          EXPECT_EQ(sent, std::vector<int>(5, 42));
+          comm.barrier();
+          EXPECT_EQ(comm.allgather(std::vector<int>{me, -me}), (std::vector<int>{0, 0, 1, -1, 2, -2}));
+          const std::vector<std::size_t> counts{1, 0, 2};
+          std::vector<int> mine(counts[static_cast<std::size_t>(me)], me);
+          EXPECT_EQ(comm.allgatherv(mine, std::span<const std::size_t>(counts)), (std::vector<int>{0, 2, 2}));
+          std::vector<int> wide(static_cast<std::size_t>(2 * size));
+          std::iota(wide.begin(), wide.end(), me);
+          EXPECT_EQ(comm.reduce_scatter(wide), (std::vector<int>{3 + 6 * me, 6 + 6 * me}));
+          const std::vector<int> gathered = comm.gather(std::vector<int>{me}, 0);
+          if (me == 0) {
+            EXPECT_EQ(gathered, (std::vector<int>{0, 1, 2}));
+          }
+          std::vector<int> part(2), whole = me == 1 ? std::vector<int>{1, 2, 3, 4, 5, 6} : std::vector<int>();
+          comm.scatter(whole, part, 1);
+          EXPECT_EQ(part, (std::vector<int>{2 * me + 1, 2 * me + 2}));
+          std::vector<int> to_all(static_cast<std::size_t>(size), me);
+          EXPECT_EQ(comm.all_to_all(to_all), (std::vector<int>{0, 1, 2}));
+          std::vector<int> ring(4, me), got(4);
+          auto handle = comm.send_async(ring, (me + 1) % size, 9);
+          comm.recv(got, (me + size - 1) % size, 9);
+          handle.wait();
+          EXPECT_EQ(got, std::vector<int>(4, (me + size - 1) % size));
+          EXPECT_GT(comm.rounds_finished(), 10u);
+          EXPECT_GT(comm.bytes_sent(), 100000u);
+        },
+        [&](int, Options& o) { o.algorithm = algorithm; });
+  }
+}
+
+TEST(Cluster, AsynchronousCallsFinishWhileTheProgramDoesOtherThings) {
+  Cluster cluster;
+  cluster.run_well(3, [](Communicator& comm) {
+    std::atomic<int> called{0};
+    std::vector<std::vector<float>> data;
+    std::vector<Handle> handles;
+    for (int i = 0; i < 20; i++) data.emplace_back(static_cast<std::size_t>(1000 * i + 1), static_cast<float>(i));
+    for (auto& d : data) {
+      handles.push_back(comm.allreduce_async(std::span(d)));
+      handles.back().on_complete([&](const Error* e) {
+        EXPECT_EQ(e, nullptr);
+        called.fetch_add(1);
+        called.notify_one();
+      });
+    }
+    // Nobody waits for the handles: the callbacks come all the same.
+    for (int n = called; n < 20; n = called) called.wait(n);
+    for (auto& h : handles) {
+      EXPECT_TRUE(h.test());
+      h.wait();
+    }
+    for (int i = 0; i < 20; i++) EXPECT_EQ(data[static_cast<std::size_t>(i)].back(), static_cast<float>(3 * i));
+    // Blocking calls between asynchronous ones keep their order.
+    std::vector<float> a(50000, 1.0f), b(3, 2.0f);
+    Handle h = comm.allreduce_async(std::span(a));
+    comm.allreduce(std::span(b));
+    EXPECT_EQ(b[0], 6.0f);
+    EXPECT_TRUE(h.test());
+    h.wait();
+    EXPECT_EQ(a[49999], 3.0f);
+  });
+}
+
+TEST(Cluster, GroupsAreCommunicators) {
+  Cluster cluster;
+  cluster.run_well(5, [](Communicator& comm) {
+    auto half = comm.split(comm.rank() % 2, -comm.rank());
+    ASSERT_TRUE(half.has_value());
+    const int size = comm.rank() % 2 == 0 ? 3 : 2;
+    EXPECT_EQ(half->world_size(), size);
+    EXPECT_EQ(half->rank(), size - 1 - comm.rank() / 2);  // ordered by the key, here backwards
+    EXPECT_EQ(half->allreduce(comm.rank()), comm.rank() % 2 == 0 ? 6 : 4);
+    const auto none = comm.split(comm.rank() == 0 ? 0 : -1);
+    EXPECT_EQ(none.has_value(), comm.rank() == 0);
+    auto quarter = half->split(half->rank() == 0 ? 0 : 1);
+    EXPECT_EQ(quarter->allreduce(1), half->rank() == 0 ? 1 : size - 1);
+    EXPECT_EQ(comm.allreduce(1), 5);
+  });
+}
+
+TEST(Cluster, AUsersReduction) {
+  struct Best {
+    float score;
+    std::int32_t who;
+  };
+  Cluster cluster;
+  cluster.run_well(4, [](Communicator& comm) {
+    std::vector<Best> best(100, Best{static_cast<float>(comm.rank() * 7 % 4), comm.rank()});
+    comm.allreduce(std::span(best), [](const Best& a, const Best& b) { return a.score >= b.score ? a : b; });
+    EXPECT_EQ(best[50].who, 1);
+    EXPECT_EQ(best[50].score, 3.0f);
+  });
+}
+
+TEST(Cluster, OneRankAlone) {
+  Cluster cluster;
+  cluster.run_well(1, [](Communicator& comm) {
+    EXPECT_EQ(comm.allreduce(std::vector{4}), std::vector{4});
+    comm.barrier();
+  });
+}
+
+TEST(Cluster, SeveralStreamsAndNoChecksums) {
+  Cluster cluster;
+  cluster.run_well(
+      3,
+      [](Communicator& comm) {
+        std::vector<double> v(300000, 1.0);
+        comm.allreduce(std::span(v));
+        EXPECT_EQ(v, std::vector<double>(300000, 3.0));
+      },
+      [](int, Options& o) {
+        o.streams = 4;
+        o.no_checksums = true;
+        o.chunk_bytes = 65536;
+      });
+}
+
+TEST(Cluster, OverIpv6) {
+  Cluster cluster("::1");
+  cluster.run_well(2, [](Communicator& comm) { EXPECT_EQ(comm.allreduce(1), 2); });
+}
+
+TEST(Cluster, WithoutAuthenticationWhenAskedFor) {
+  Cluster cluster("127.0.0.1", true);
+  cluster.run_well(2, [](Communicator& comm) { EXPECT_EQ(comm.allreduce(1), 2); });
+}
+
+TEST(Cluster, JobsRunSideBySideAndOneAfterTheOther) {
+  Cluster cluster;
+  const auto job = [&](const std::string& name, int size) {
+    cluster.run_well(
+        size,
+        [&](Communicator& comm) {
+          for (int i = 0; i < 50; i++) EXPECT_EQ(comm.allreduce(1), size);
+        },
+        [&](int r, Options& o) { o = cluster.options(r, size, name); });
+  };
+  std::thread a(job, "a", 2), b(job, "b", 3);
+  a.join();
+  b.join();
+  job("c", 2);
+}
+
+// The members of an epoch that has ended form the next one; ranks stay with their worker ids.
+TEST(Cluster, RanksAreKeptOverLives) {
+  Cluster cluster;
+  std::vector<int> ranks(3, -1);
+  const auto hosts = [](int r, Options& o) { o.host_id = r == 1 ? "a" : "b"; };
+  auto errors = cluster.run(
+      3, [&](Communicator& comm) { comm.barrier(); }, hosts, false);
+  cluster.run_well(
+      3,
+      [&](Communicator& comm) {
+        const std::vector<int> all = comm.allgather(comm.rank());
+        EXPECT_EQ(all, (std::vector<int>{0, 1, 2}));
+      },
+      hosts);
+}
+
+}  // namespace
+}  // namespace warren
