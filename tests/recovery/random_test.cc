@@ -69,6 +69,9 @@ class World {
     auto made = TrackerMachine::make({"j", Incarnation(++tracker_lives_), plan_simply}, disk_, TimeMs{now_});
     ASSERT_TRUE(made.ok()) << made.status().describe();
     tracker_.emplace(std::move(made).value());
+    // Its connections died with it, and what was under way on them.
+    network_.clear();
+    history_.clear();
   }
 
   void post(bool to_tracker, const wire::Envelope& e) {
@@ -132,7 +135,7 @@ class World {
     w.stop_at = -1;
     w.respawn_at = now_ + (faults_ ? below(4000) : 100);
     // Its scheduler may give the next process another name.
-    if (foreign_ids_ && faults_ && chance(30)) w.id = "x" + std::to_string(lives_);
+    if (foreign_ids_ && faults_ && chance(30)) w.id = "x" + std::to_string(++foreigners_);
   }
 
   void carry_out(Worker& w, const std::vector<WorkerEffect>& effects) {
@@ -271,7 +274,7 @@ class World {
   bool foreign_ids_;
   bool faults_ = true;
   std::int64_t now_ = 0;
-  std::uint64_t order_ = 0, lives_ = 0, tracker_lives_ = 1'000'000;
+  std::uint64_t order_ = 0, lives_ = 0, foreigners_ = 0, tracker_lives_ = 1'000'000;
   std::vector<Worker> workers_;
   std::optional<TrackerMachine> tracker_;
   std::vector<Packet> network_, history_;
