@@ -30,6 +30,9 @@ template <class... Ts>
 struct Overloaded : Ts... {
   using Ts::operator()...;
 };
+// What C++20 deduces by itself, and Clang 14 does not.
+template <class... Ts>
+Overloaded(Ts...) -> Overloaded<Ts...>;
 
 std::string zmq_text() {
   return zmq_strerror(zmq_errno());

@@ -57,7 +57,7 @@ void set_option(int fd, int level, int name, int value) {
 
 }  // namespace
 
-Connector::Connector(std::string job, handshake::LinkKey key, Incarnation self, Events events)
+Connector::Connector(const std::string& job, handshake::LinkKey key, Incarnation self, Events events)
     : job_hash_(handshake::job_hash(job)), key_(key), self_(self), events_(std::move(events)) {}
 
 Connector::~Connector() {
@@ -140,7 +140,8 @@ void Connector::start_attempt(Wish& wish, TimeMs now) {
   const Address& address = peer.addresses[wish.next_address++ % peer.addresses.size()];
   const auto socket_address = numeric(address.host, address.port);
   wish.retry_at = wish.deadline;
-  for (std::uint16_t stream = 0; stream < members_->streams; stream++) {
+  for (std::uint32_t i = 0; i < members_->streams; i++) {
+    const auto stream = static_cast<std::uint16_t>(i);
     if (wish.up[stream]) continue;
     Conversation c;
     c.outgoing = true;

@@ -47,7 +47,7 @@ class Connector {
     std::function<void(const std::string&)> warning;
   };
 
-  Connector(std::string job, handshake::LinkKey key, Incarnation self, Events events);
+  Connector(const std::string& job, handshake::LinkKey key, Incarnation self, Events events);
   ~Connector();
   Connector(const Connector&) = delete;
   Connector& operator=(const Connector&) = delete;
