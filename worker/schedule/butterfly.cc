@@ -55,8 +55,10 @@ class Butterfly {
     std::vector<Slot> keep, give;  // by level: the sums that the next level keeps and gives away
     Slot folded_in[2], folded[2];  // of the two halves, the one that is given away first
     Slot folded_out[2];
-    std::vector<Halves> halves;   // by level
-    std::vector<StepId> readers;  // by level: whose end lets the range that was given away be overwritten
+    std::vector<Halves> halves;  // by level
+    // By level: who reads the input where the range lies that is given away there. None where this rank's final follows
+    // from that step anyway.
+    std::vector<StepId> readers;
     StepId folded_reader[2] = {kNoStep, kNoStep};
     StepId final = kNoStep;
   };
@@ -144,7 +146,7 @@ class Butterfly {
       }
     }
     block.halves.resize(levels_);
-    block.readers.resize(levels_);
+    block.readers.assign(levels_, kNoStep);
     block.received.resize(levels_);
     block.keep.resize(levels_);
     block.give.resize(levels_);
@@ -186,7 +188,8 @@ class Butterfly {
       // What the next level gives away first, so that it leaves while the rest is reduced.
       const Halves next = split(now.keep, level + 1);
       give = block.give[level].as(Form::kPartial);
-      block.readers[level + 1] = combine(block, level, give, keep, now.keep, next.give, false);
+      const StepId given = combine(block, level, give, keep, now.keep, next.give, false);
+      if (level == 0 && !folded_) block.readers[1] = given;
       const Operand kept = block.keep[level].as(Form::kPartial);
       combine(block, level, kept, keep, now.keep, next.keep, false);
       keep = kept;

@@ -1,0 +1,223 @@
+// The checker must be able to say no: schedules that are broken on purpose are refused, with the reason that fits.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "tests/worker/schedule/symbolic.h"
+
+namespace warren::schedule::symbolic {
+namespace {
+
+using testing::AnyOf;
+using testing::HasSubstr;
+
+std::vector<World> worlds() {
+  std::vector<World> all;
+  for (const Collective collective : {Collective::kAllreduce, Collective::kReduce, Collective::kBroadcast,
+                                      Collective::kAllgather, Collective::kAllgatherv, Collective::kReduceScatter,
+                                      Collective::kGather, Collective::kScatter, Collective::kAllToAll}) {
+    for (const Algorithm algorithm : algorithms_for(collective)) {
+      for (const std::int32_t size : {2, 3, 5}) {
+        World world{.collective = collective, .algorithm = algorithm, .size = size, .count = 60, .counts = {}};
+        world.root = collective == Collective::kReduce || collective == Collective::kBroadcast ? 1 : 0;
+        world.chunk_elements = 2;
+        world.in_place = true;
+        if (collective == Collective::kAllgatherv) {
+          for (std::int32_t rank = 0; rank < size; ++rank)
+            world.counts.push_back(7 + 10 * static_cast<std::uint64_t>(rank));
+        }
+        all.push_back(world);
+      }
+      // All of it in one message: the short forms.
+      World small{.collective = collective, .algorithm = algorithm, .size = 3, .count = 3, .counts = {}};
+      small.chunk_elements = 100;
+      small.in_place = true;
+      if (collective == Collective::kAllgatherv) small.counts = {1, 2, 3};
+      all.push_back(small);
+    }
+  }
+  return all;
+}
+
+std::string verdict(const World& world, const std::vector<Schedule>& schedules) {
+  return check(world, schedules, Order::kInOrder, 1);
+}
+
+// The steps of a kind in all ranks' schedules, each broken on its own.
+void break_each(StepKind kind, const testing::Matcher<std::string>& reason,
+                const std::function<bool(const World&, Schedule&, Step&)>& mutate) {
+  std::uint64_t broken = 0;
+  for (const World& world : worlds()) {
+    std::vector<Schedule> schedules = make_all(world);
+    ASSERT_EQ(verdict(world, schedules), "") << world.describe();
+    for (std::size_t rank = 0; rank < schedules.size(); ++rank) {
+      for (std::size_t i = 0; i < schedules[rank].steps.size(); ++i) {
+        if (schedules[rank].steps[i].kind != kind) continue;
+        const Schedule intact = schedules[rank];
+        if (mutate(world, schedules[rank], schedules[rank].steps[i])) {
+          ++broken;
+          ASSERT_THAT(verdict(world, schedules), reason)
+              << world.describe() << ": rank " << rank << " step " << i << " was broken";
+        }
+        schedules[rank] = intact;
+      }
+    }
+  }
+  EXPECT_GT(broken, 100U);
+}
+
+bool reaches(const Schedule& schedule, std::uint32_t from, std::uint32_t to) {
+  std::vector<bool> seen(schedule.steps.size(), false);
+  seen[from] = true;
+  for (std::uint32_t i = from; i < to; ++i) {
+    if (!seen[i]) continue;
+    for (std::uint32_t e = schedule.first_successor[i]; e < schedule.first_successor[i + 1]; ++e) {
+      seen[schedule.successors[e]] = true;
+    }
+  }
+  return seen[to];
+}
+
+void drop_edge(Schedule& schedule, std::uint32_t edge) {
+  --schedule.pending[schedule.successors[edge]];
+  schedule.successors.erase(schedule.successors.begin() + edge);
+  for (std::uint32_t& first : schedule.first_successor) first -= first > edge ? 1 : 0;
+}
+
+// No dependency is there for nothing, and the checker misses none of them.
+TEST(Mutant, ADroppedDependencyIsARace) {
+  std::uint64_t dropped = 0;
+  std::uint64_t implied = 0;
+  for (const World& world : worlds()) {
+    std::vector<Schedule> schedules = make_all(world);
+    for (Schedule& schedule : schedules) {
+      const Schedule intact = schedule;
+      for (std::uint32_t from = 0; from < intact.steps.size(); ++from) {
+        for (std::uint32_t e = intact.first_successor[from]; e < intact.first_successor[from + 1]; ++e) {
+          const std::uint32_t to = intact.successors[e];
+          // The window of sends bounds a queue; it keeps nothing apart.
+          if (intact.steps[from].kind == StepKind::kSend && intact.steps[to].kind == StepKind::kSend) continue;
+          drop_edge(schedule, e);
+          if (reaches(schedule, from, to)) {
+            ++implied;
+          } else {
+            ++dropped;
+            ASSERT_THAT(check_races(world, schedules), HasSubstr("does not wait for"))
+                << world.describe() << ": step " << to << " after " << from;
+          }
+          schedule = intact;
+        }
+      }
+    }
+  }
+  EXPECT_GT(dropped, 10000U);
+  RecordProperty("implied", static_cast<int>(implied));
+}
+
+// What the races mean when they happen: with sends that complete late, a run sees them too.
+TEST(Mutant, ARaceIsSeenInARun) {
+  World world{
+      .collective = Collective::kAllreduce, .algorithm = Algorithm::kRing, .size = 3, .count = 60, .counts = {}};
+  world.chunk_elements = 2;
+  world.in_place = true;
+  std::vector<Schedule> schedules = make_all(world);
+  std::uint64_t seen = 0;
+  const Schedule intact = schedules[0];
+  for (std::uint32_t from = 0; from < intact.steps.size(); ++from) {
+    for (std::uint32_t e = intact.first_successor[from]; e < intact.first_successor[from + 1]; ++e) {
+      if (intact.steps[from].kind != StepKind::kSend || intact.steps[intact.successors[e]].kind == StepKind::kSend)
+        continue;
+      drop_edge(schedules[0], e);
+      seen += check_run(world, schedules, Order::kLateSends, e).empty() ? 0 : 1;
+      schedules[0] = intact;
+    }
+  }
+  EXPECT_GT(seen, 0U);
+}
+
+TEST(Mutant, SwappedOperandsAreAnotherBracketing) {
+  break_each(StepKind::kReduce, HasSubstr("whose final value is"), [](const World&, Schedule&, Step& step) {
+    std::swap(step.a, step.b);
+    return true;
+  });
+}
+
+TEST(Mutant, AContributorTwiceIsRefused) {
+  break_each(StepKind::kReduce, AnyOf(HasSubstr("whose final value is"), HasSubstr("another form")),
+             [](const World&, Schedule&, Step& step) {
+               step.b = step.a;
+               return true;
+             });
+}
+
+TEST(Mutant, AResultThatIsNotFinishedIsRefused) {
+  break_each(StepKind::kReduce, HasSubstr("a value only when it finishes"), [](const World&, Schedule&, Step& step) {
+    step.finish = !step.finish;
+    return true;
+  });
+}
+
+TEST(Mutant, AnotherElementIsRefused) {
+  break_each(StepKind::kCopy, testing::Not(""), [](const World&, Schedule&, Step& step) {
+    step.dst.at += 1;
+    return true;
+  });
+  break_each(StepKind::kSend, testing::Not(""), [](const World&, Schedule&, Step& step) {
+    step.a.at += 1;
+    return step.count > 0;
+  });
+}
+
+TEST(Mutant, AMessageOutOfTurnIsRefused) {
+  break_each(StepKind::kSend, HasSubstr("not the same on both ends"), [](const World&, Schedule&, Step& step) {
+    step.message += 1;
+    return true;
+  });
+  break_each(StepKind::kRecv, HasSubstr("not the same on both ends"), [](const World&, Schedule&, Step& step) {
+    step.dst.form = step.dst.form == Form::kValue ? Form::kPartial : Form::kValue;
+    return true;
+  });
+  break_each(StepKind::kSend, AnyOf(HasSubstr("which expects"), HasSubstr("talks to itself")),
+             [](const World& world, Schedule&, Step& step) {
+               step.peer = (step.peer + 1) % world.size;
+               return true;
+             });
+}
+
+TEST(Mutant, AReceiveIntoTheUsersBufferIsRefused) {
+  break_each(StepKind::kRecv, AnyOf(HasSubstr("rule 3"), HasSubstr("outside its buffer")),
+             [](const World&, Schedule&, Step& step) {
+               step.dst.space = Space::kOutput;
+               step.dst.at = 0;
+               return true;
+             });
+}
+
+TEST(Mutant, ALongMessageIsRefused) {
+  break_each(StepKind::kSend, HasSubstr("larger than a chunk"), [](const World& world, Schedule&, Step& step) {
+    step.count = world.chunk_elements + 1;
+    return true;
+  });
+}
+
+// Two ranks that each send first and receive after their send has completed.
+TEST(Mutant, SendsThatWaitForEachOtherAreADeadlock) {
+  World world{.collective = Collective::kAllgather, .algorithm = Algorithm::kRing, .size = 2, .count = 1, .counts = {}};
+  std::vector<Schedule> schedules = make_all(world);
+  for (Schedule& schedule : schedules) {
+    std::uint32_t send = 0;
+    while (schedule.steps[send].kind != StepKind::kSend) ++send;
+    std::uint32_t receive = send;
+    while (schedule.steps[receive].kind != StepKind::kRecv) ++receive;
+    schedule.successors.insert(schedule.successors.begin() + schedule.first_successor[send], receive);
+    for (std::uint32_t i = send + 1; i < schedule.first_successor.size(); ++i) ++schedule.first_successor[i];
+    ++schedule.pending[receive];
+  }
+  EXPECT_THAT(verdict(world, schedules), HasSubstr("deadlock"));
+}
+
+}  // namespace
+}  // namespace warren::schedule::symbolic
