@@ -11,7 +11,6 @@
 namespace warren::cli {
 namespace {
 
-using worker::did_you_mean;
 using worker::in_quotes;
 
 // Text in lines of at most 100 columns, each after `indent` blanks but the first, which begins at `column`.
@@ -21,6 +20,7 @@ std::string wrapped(std::string_view text, std::size_t column, std::size_t inden
   while (!text.empty()) {
     const std::size_t length = std::min(text.find(' '), text.size());
     if (column + length > kWidth && column > indent) {
+      out.erase(out.find_last_not_of(' ') + 1);
       out += "\n" + std::string(indent, ' ');
       column = indent;
     }
@@ -39,17 +39,26 @@ gflags::CommandLineFlagInfo info_of(std::string_view flag) {
   return gflags::GetCommandLineFlagInfoOrDie(std::string(flag).c_str());
 }
 
+std::string dashed(std::string_view flag) {
+  return (flag.size() == 1 ? "-" : "--") + std::string(flag);
+}
+
+// "--restarts=N", and "--noprefix" for what is on unless said otherwise.
+std::string flag_form(std::string_view flag, const gflags::CommandLineFlagInfo& info) {
+  if (info.type == "bool") return info.default_value == "true" ? "--no" + std::string(flag) : dashed(flag);
+  const char* value = info.type == "string" ? "TEXT" : "N";
+  return dashed(flag) + (flag.size() == 1 ? " " : "=") + value;
+}
+
 std::string flag_line(std::string_view flag) {
-  constexpr std::size_t kColumn = 34;
+  constexpr std::size_t kColumn = 28;
   const gflags::CommandLineFlagInfo info = info_of(flag);
-  std::string left = "  " + std::string(flag.size() == 1 ? "-" : "--") + std::string(flag);
-  if (info.type == "string") left += "=TEXT";
-  if (info.type == "double") left += "=SECONDS";
-  if (info.type != "bool" && info.type != "string" && info.type != "double") left += "=N";
+  std::string left = "  " + flag_form(flag, info);
   left += left.size() + 1 < kColumn ? std::string(kColumn - left.size(), ' ') : "\n" + std::string(kColumn, ' ');
-  std::string right = info.description;
-  const bool obvious = info.type == "bool" || info.default_value.empty();
-  if (!obvious) right += " (default " + info.default_value + ")";
+  std::string right = info.type == "bool" && info.default_value == "true" ? "do not " : "";
+  right += info.description;
+  const bool telling = info.type != "bool" && !info.default_value.empty() && info.default_value != "0";
+  if (telling) right += " (default " + info.default_value + ")";
   return left + wrapped(right, kColumn, kColumn) + "\n";
 }
 
@@ -69,7 +78,9 @@ bool set_flag(const Command& command, std::string_view text, std::span<const std
     negated = true;
   }
   if (!known(name)) {
-    return refuse(command, "there is no flag --" + std::string(name) + did_you_mean(name, command.flags));
+    const auto meant = worker::nearest(name, command.flags);
+    return refuse(command,
+                  "there is no flag " + dashed(name) + (meant ? "; did you mean " + dashed(*meant) + "?" : ""));
   }
   std::string value;
   if (equals != std::string_view::npos) {
@@ -81,11 +92,11 @@ bool set_flag(const Command& command, std::string_view text, std::span<const std
     value = rest.front();
     rest = rest.subspan(1);
   } else {
-    return refuse(command, "--" + std::string(name) + " needs a value");
+    return refuse(command, dashed(name) + " needs a value");
   }
   // gflags says itself what is wrong with the value.
   if (gflags::SetCommandLineOption(std::string(name).c_str(), value.c_str()).empty()) {
-    return refuse(command, "--" + std::string(name) + " cannot be " + in_quotes(value));
+    return refuse(command, dashed(name) + " cannot be " + in_quotes(value));
   }
   return true;
 }

@@ -1,0 +1,467 @@
+// The program `warren`, as people and scripts meet it.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "storage/secret.h"
+
+namespace warren {
+namespace {
+
+using nlohmann::json;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::StartsWith;
+
+// `warren` with arguments, its two outputs in one stream unless told apart.
+class Program {
+ public:
+  explicit Program(const std::vector<std::string>& arguments, const std::vector<std::string>& variables = {}) {
+    EXPECT_EQ(pipe2(out_, O_CLOEXEC), 0);
+    EXPECT_EQ(pipe2(err_, O_CLOEXEC), 0);
+    std::vector<std::string> words = {WARREN_PROGRAM};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    std::vector<std::string> environment = {"PATH=/usr/bin:/bin", "HOME=/tmp"};
+    environment.insert(environment.end(), variables.begin(), variables.end());
+    std::vector<char*> argv, envp;
+    for (std::string& w : words) argv.push_back(w.data());
+    for (std::string& e : environment) envp.push_back(e.data());
+    argv.push_back(nullptr);
+    envp.push_back(nullptr);
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(out_[1], 1);
+      dup2(err_[1], 2);
+      execve(WARREN_PROGRAM, argv.data(), envp.data());
+      _exit(126);
+    }
+    close(out_[1]);
+    close(err_[1]);
+  }
+  ~Program() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+    close(out_[0]);
+    close(err_[0]);
+  }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  // Reads until the standard error (or, with `output`, the standard output) contains `text`; fails after a minute.
+  std::string wait_for(const std::string& text, bool output = false) {
+    std::string& so_far = output ? output_ : error_;
+    while (so_far.find(text) == std::string::npos) {
+      if (!read_more(60'000)) {
+        ADD_FAILURE() << "never said '" << text << "':\n" << output_ << error_;
+        break;
+      }
+    }
+    return so_far;
+  }
+  void signal(int number) const { kill(pid_, number); }
+  [[nodiscard]] pid_t pid() const { return pid_; }
+
+  // Waits for the end; the exit code, or 128 + signal.
+  int wait() {
+    while (read_more(120'000)) {
+    }
+    int status = 0;
+    EXPECT_EQ(waitpid(pid_, &status, 0), pid_);
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  [[nodiscard]] const std::string& output() const { return output_; }
+  [[nodiscard]] const std::string& error() const { return error_; }
+
+ private:
+  // False: both streams have ended, or nothing came in time.
+  bool read_more(int patience_ms) {
+    std::array<pollfd, 2> fds = {{{out_open_ ? out_[0] : -1, POLLIN, 0}, {err_open_ ? err_[0] : -1, POLLIN, 0}}};
+    if ((!out_open_ && !err_open_) || poll(fds.data(), fds.size(), patience_ms) <= 0) return false;
+    std::array<char, 4096> bytes;
+    for (std::size_t i = 0; i < fds.size(); ++i) {
+      if (fds[i].revents == 0) continue;
+      const ssize_t n = read(fds[i].fd, bytes.data(), bytes.size());
+      if (n > 0) (i == 0 ? output_ : error_).append(bytes.data(), static_cast<std::size_t>(n));
+      if (n <= 0) (i == 0 ? out_open_ : err_open_) = false;
+    }
+    return true;
+  }
+
+  pid_t pid_;
+  int out_[2], err_[2];
+  bool out_open_ = true, err_open_ = true;
+  std::string output_, error_;
+};
+
+struct Ended {
+  int code;
+  std::string output, error;
+};
+Ended warren(const std::vector<std::string>& arguments, const std::vector<std::string>& variables = {}) {
+  Program p(arguments, variables);
+  const int code = p.wait();
+  return {code, p.output(), p.error()};
+}
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    char name[] = "/tmp/warren-cli-XXXXXX";
+    EXPECT_NE(mkdtemp(name), nullptr);
+    path_ = name;
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+void wait_until_dead(pid_t pid) {
+  const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  if (fd < 0) return;
+  pollfd ended{.fd = fd, .events = POLLIN, .revents = 0};
+  EXPECT_EQ(poll(&ended, 1, 60'000), 1) << "process " << pid << " is still alive";
+  close(fd);
+}
+
+// What stands between `before` and the next of `ends`.
+std::string between(const std::string& text, const std::string& before, const std::string& ends) {
+  const std::size_t begin = text.find(before);
+  if (begin == std::string::npos) return {};
+  const std::size_t from = begin + before.size();
+  return text.substr(from, text.find_first_of(ends, from) - from);
+}
+
+TEST(Help, IsThereForEverything) {
+  const Ended alone = warren({});
+  EXPECT_EQ(alone.code, 0);
+  EXPECT_THAT(alone.output, HasSubstr("WARREN_* variables"));
+  EXPECT_EQ(warren({"help"}).output, alone.output);
+  EXPECT_EQ(warren({"--help"}).output, alone.output);
+  for (const char* command : {"run", "tracker", "status", "doctor", "keygen", "bench"}) {
+    EXPECT_THAT(alone.output, HasSubstr(std::string("\n  ") + command + " "));
+    const Ended page = warren({"help", command});
+    EXPECT_EQ(page.code, 0);
+    EXPECT_THAT(page.output, StartsWith(std::string("warren ") + command + ": "));
+    EXPECT_EQ(warren({command, "--help"}).output, page.output);
+  }
+  EXPECT_THAT(warren({"--version"}).output, testing::MatchesRegex("warren [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+}
+
+TEST(Help, ShowsOnlyTheCommandsOwnFlags) {
+  const std::string page = warren({"help", "keygen"}).output;
+  EXPECT_THAT(page, HasSubstr("--out=TEXT"));
+  for (const char* other : {"--port", "--logtostderr", "--flagfile", "--ranks"})
+    EXPECT_THAT(page, Not(HasSubstr(other)));
+}
+
+TEST(Usage, WhatIsWrongIsNamedWithTheNearestMatch) {
+  struct Case {
+    std::vector<std::string> arguments;
+    std::string says;
+  };
+  const Case cases[] = {
+      {{"stauts"}, "there is no command 'stauts'; did you mean status?"},
+      {{"help", "nothing"}, "there is no command 'nothing'"},
+      {{"run", "--restart=1", "true"}, "there is no flag --restart; did you mean --restarts?"},
+      {{"run", "-n", "x", "true"}, "-n cannot be 'x'"},
+      {{"run", "-n"}, "-n needs a value"},
+      {{"run", "-n", "2"}, "give the program to run"},
+      {{"run", "true"}, "give the number of workers"},
+      {{"run", "-n", "16385", "true"}, "from 1 to 16384"},
+      {{"run", "-n", "1", "--restarts=-1", "true"}, "--restarts cannot be negative"},
+      {{"status", "now"}, "it takes no word 'now'"},
+      {{"status", "--http=a:b:c"}, "too many colons"},
+      {{"doctor", "--port=70000"}, "--port is 70000"},
+      {{"tracker", "--port=-2"}, "--port is -2"},
+      {{"tracker", "--secret_file=x"}, "give --data_dir"},
+      {{"tracker", "--data_dir=x"}, "give either --secret_file"},
+      {{"tracker", "--logtostderr"}, "there is no flag --logtostderr"},
+      {{"keygen"}, "give --out"},
+      {{"keygen", "--out=x", "--job=j"}, "--job and --from belong together"},
+      {{"bench", "--collective=allreduces"}, "did you mean allreduce?"},
+      {{"bench", "--sizes=4,x"}, "a size in --sizes is 'x'"},
+      {{"bench", "--sizes=1M..1K"}, "it must rise"},
+      {{"bench", "--iters=0"}, "--iters goes from 1"},
+      {{"bench", "--nocheck=1"}, "--nocheck takes no value"},
+  };
+  for (const Case& c : cases) {
+    const Ended e = warren(c.arguments);
+    EXPECT_EQ(e.code, 2) << c.says;
+    EXPECT_THAT(e.error, HasSubstr(c.says));
+    EXPECT_THAT(e.error, HasSubstr("`warren help"));
+    EXPECT_THAT(e.output, IsEmpty());
+  }
+}
+
+TEST(Keygen, MakesATrackersSecretAndAJobsFromIt) {
+  const TemporaryFolder folder;
+  const std::string root = folder / "root", job = folder / "job";
+  const Ended first = warren({"keygen", "--out", root});
+  ASSERT_EQ(first.code, 0) << first.error;
+  struct stat info {};
+  ASSERT_EQ(stat(root.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  const auto secret = storage::Secret::load(root);
+  ASSERT_TRUE(secret.ok());
+  EXPECT_TRUE(secret.value().is_root());
+
+  ASSERT_EQ(warren({"keygen", "--job=digits", "--from=" + root, "--out=" + job}).code, 0);
+  const auto of_job = storage::Secret::load(job);
+  ASSERT_TRUE(of_job.ok());
+  EXPECT_TRUE(of_job.value().for_job("digits").ok());
+  EXPECT_FALSE(of_job.value().for_job("others").ok());
+
+  const Ended again = warren({"keygen", "--out", root});
+  EXPECT_EQ(again.code, 1);
+  EXPECT_THAT(again.error, HasSubstr(root));
+  const Ended from_job = warren({"keygen", "--job=x", "--from=" + job, "--out=" + (folder / "x")});
+  EXPECT_EQ(from_job.code, 1);
+  EXPECT_THAT(from_job.error, HasSubstr("is the secret of one job"));
+  EXPECT_THAT(first.output, Not(HasSubstr("key ")));
+}
+
+TEST(Run, WorkersGetWhatTheyNeedAndLeaveNothing) {
+  const TemporaryFolder folder;
+  const Ended e =
+      warren({"run", "-n", "2", "--job=digits", "--streams=3", "sh", "-c",
+              "echo $WARREN_WORKER_ID $WARREN_WORLD_SIZE $WARREN_JOB $WARREN_STREAMS $WARREN_ATTEMPT; "
+              "stat -c %a $WARREN_SECRET_FILE; head -2 $WARREN_SECRET_FILE | tail -1; echo $WARREN_TRACKER"},
+             {"TMPDIR=" + folder.path(), "WARREN_INSECURE_NO_AUTH=", "WARREN_STREAMS=2"});
+  EXPECT_EQ(e.code, 0) << e.error;
+  EXPECT_THAT(e.output, HasSubstr("[0] 0 2 digits 3 0\n"));
+  EXPECT_THAT(e.output, HasSubstr("[1] 1 2 digits 3 0\n"));
+  EXPECT_THAT(e.output, HasSubstr("[1] 600\n"));
+  EXPECT_THAT(e.output, HasSubstr("[0] job digits\n"));  // the job's secret, not the tracker's
+  EXPECT_THAT(e.output, HasSubstr("[0] 127.0.0.1:"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(Run, TheExitCodeIsTheProgramsOwn) {
+  EXPECT_EQ(warren({"run", "-n2=", "x"}).code, 2);
+  EXPECT_EQ(warren({"run", "-n", "2", "--", "sh", "-c", "exit 42"}).code, 42);
+  EXPECT_EQ(warren({"run", "-n", "1", "sh", "-c", "kill -SEGV $$"}).code, 128 + SIGSEGV);
+  const Ended missing = warren({"run", "-n", "1", "no-such-program"});
+  EXPECT_EQ(missing.code, 1);
+  EXPECT_THAT(missing.error, HasSubstr("cannot start 'no-such-program': No such file"));
+}
+
+TEST(Run, WrongSettingsAreSaidOnceBeforeAnythingStarts) {
+  const Ended e = warren({"run", "-n", "4", "--algorithm=rings", "sh", "-c", "echo started"});
+  EXPECT_EQ(e.code, 1);
+  EXPECT_THAT(e.error, HasSubstr("WARREN_ALGORITHM is 'rings'"));
+  EXPECT_THAT(e.output, IsEmpty());
+}
+
+TEST(Run, SignalsReachTheWorkers) {
+  Program p({"run", "-n", "2", "sh", "-c",
+             "trap 'echo stopping; exit 9' TERM; echo ready; while :; do sleep 1000 & wait; done"});
+  p.wait_for("[0] ready", true);
+  p.wait_for("[1] ready", true);
+  p.signal(SIGTERM);
+  EXPECT_EQ(p.wait(), 9);
+  EXPECT_THAT(p.output(), HasSubstr("[0] stopping"));
+  EXPECT_THAT(p.output(), HasSubstr("[1] stopping"));
+}
+
+TEST(Run, NoOrphanSurvivesAKilledLauncher) {
+  Program p({"run", "-n", "1", "sh", "-c", "sleep 1000 & echo pids $$ $! end; wait"});
+  const std::string text = p.wait_for(" end", true);
+  p.signal(SIGKILL);
+  EXPECT_EQ(p.wait(), 128 + SIGKILL);
+  std::istringstream pids(between(text, "pids ", "e"));
+  pid_t worker = 0, started = 0;
+  pids >> worker >> started;
+  ASSERT_GT(started, 1);
+  wait_until_dead(worker);
+  wait_until_dead(started);
+}
+
+TEST(Run, RestartsWhatDies) {
+  const Ended e =
+      warren({"run", "-n", "1", "--restarts=1", "sh", "-c", "echo life $WARREN_ATTEMPT; [ $WARREN_ATTEMPT = 1 ]"});
+  EXPECT_EQ(e.code, 0);
+  EXPECT_EQ(e.output, "[0] life 0\n[0] life 1\n");
+  EXPECT_THAT(e.error, HasSubstr("restart 1 of 1"));
+}
+
+// A tracker on free ports with a secret of its own.
+class LiveTracker {
+ public:
+  explicit LiveTracker(std::vector<std::string> more = {}) {
+    EXPECT_EQ(warren({"keygen", "--out", secret()}).code, 0);
+    std::vector<std::string> arguments = {"tracker",
+                                          "--bind=127.0.0.1",
+                                          "--port=0",
+                                          "--http_port=0",
+                                          "--data_dir=" + (folder_ / "data"),
+                                          "--secret_file=" + secret()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    program_ = std::make_unique<Program>(arguments);
+    const std::string log = program_->wait_for("status at http://");
+    address = between(log, "WARREN_TRACKER=", "; \"");
+    page = between(log, "status at http://", "/");
+  }
+  std::string secret() const { return folder_ / "secret"; }
+  Program& program() { return *program_; }
+  std::string address, page;
+
+ private:
+  TemporaryFolder folder_;
+  std::unique_ptr<Program> program_;
+};
+
+TEST(Tracker, ServesShowsItselfAndStops) {
+  LiveTracker tracker;
+  EXPECT_THAT(tracker.address, StartsWith("127.0.0.1:"));
+  const Ended table = warren({"status", "--http=" + tracker.page});
+  EXPECT_EQ(table.code, 0) << table.error;
+  EXPECT_THAT(table.output, HasSubstr("no jobs"));
+  EXPECT_THAT(table.output, HasSubstr("port " + tracker.address.substr(10)));
+  const Ended raw = warren({"status", "--json"}, {"WARREN_HTTP=" + tracker.page});
+  EXPECT_EQ(raw.code, 0) << raw.error;
+  EXPECT_TRUE(json::parse(raw.output).at("jobs").empty());
+  const Ended none = warren({"status", "--http=" + tracker.page, "--job=x"});
+  EXPECT_EQ(none.code, 1);
+  EXPECT_THAT(none.error, HasSubstr("no job 'x'"));
+  tracker.program().signal(SIGTERM);
+  EXPECT_EQ(tracker.program().wait(), 0);
+  EXPECT_THAT(tracker.program().error(), HasSubstr("stopping on signal Terminated"));
+}
+
+TEST(Tracker, LogsJsonOnRequest) {
+  LiveTracker tracker({"--log_json"});
+  tracker.program().signal(SIGINT);
+  EXPECT_EQ(tracker.program().wait(), 0);
+  std::istringstream lines(tracker.program().error());
+  std::vector<std::string> events;
+  for (std::string line; std::getline(lines, line);) events.push_back(json::parse(line).at("event"));
+  EXPECT_THAT(events, testing::Contains("tracker_ready"));
+  EXPECT_THAT(events, testing::Contains("tracker_stopping"));
+}
+
+TEST(Tracker, APortInUseIsAnErrorThatNamesIt) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(listen(fd, 1), 0);
+  ASSERT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const std::string port = std::to_string(ntohs(address.sin_port));
+  const TemporaryFolder folder;
+  const Ended e = warren({"tracker", "--bind=127.0.0.1", "--port=" + port, "--http_port=-1", "--insecure_no_auth",
+                          "--data_dir=" + (folder / "data")});
+  EXPECT_EQ(e.code, 1);
+  EXPECT_THAT(e.error, HasSubstr(port));
+  close(fd);
+}
+
+TEST(Tracker, AJobsSecretIsNotATrackers) {
+  const TemporaryFolder folder;
+  const std::string root = folder / "root", job = folder / "job";
+  ASSERT_EQ(warren({"keygen", "--out", root}).code, 0);
+  ASSERT_EQ(warren({"keygen", "--job=j", "--from", root, "--out", job}).code, 0);
+  const Ended e = warren({"tracker", "--data_dir=" + (folder / "data"), "--secret_file=" + job});
+  EXPECT_EQ(e.code, 1);
+  EXPECT_THAT(e.error, HasSubstr("is the secret of one job"));
+}
+
+TEST(Status, NobodyThereIsSaid) {
+  const Ended e = warren({"status", "--http=127.0.0.1:1"});
+  EXPECT_EQ(e.code, 1);
+  EXPECT_THAT(e.error, HasSubstr("no tracker answers at http://127.0.0.1:1/status"));
+}
+
+TEST(Doctor, LooksAtEverything) {
+  const TemporaryFolder folder;
+  const Ended e = warren({"doctor", "--json", "--data_dir=" + folder.path()}, {"WARREN_TRAKER=x"});
+  EXPECT_EQ(e.code, 0) << e.output;
+  const json page = json::parse(e.output);
+  EXPECT_TRUE(page.at("fit").get<bool>());
+  std::vector<std::string> names;
+  for (const json& check : page.at("checks")) {
+    names.push_back(check.at("name"));
+    EXPECT_THAT(check.at("level"), testing::AnyOf("ok", "warn"));
+    EXPECT_EQ(check.at("level") == "ok", check.at("advice") == "") << check;
+  }
+  EXPECT_THAT(names, testing::ElementsAre("cores", "nofile", "memlock", "shm", "ptrace_scope", "somaxconn", "port",
+                                          "http_port", "interfaces", "disk", "fsync", "clock", "time", "variables"));
+  EXPECT_THAT(e.output, HasSubstr("did you mean WARREN_TRACKER?"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(Doctor, ABadLineIsAFailure) {
+  const Ended disk = warren({"doctor", "--data_dir=/no/such/folder"});
+  EXPECT_EQ(disk.code, 1);
+  EXPECT_THAT(disk.output, HasSubstr("\nbad   disk"));
+  const Ended tracker = warren({"doctor", "--tracker=127.0.0.1:1"});
+  EXPECT_EQ(tracker.code, 1);
+  EXPECT_THAT(tracker.output, HasSubstr("127.0.0.1:1: Connection refused"));
+}
+
+TEST(Bench, EveryCellIsChecked) {
+  const Ended e = warren({"bench", "--ranks=3", "--collective=all", "--sizes=0,4,1000..2000", "--type=f32,bf16,i8",
+                          "--op=all", "--iters=2", "--warmup=1", "--json"});
+  EXPECT_EQ(e.code, 0) << e.error;
+  std::istringstream lines(e.output);
+  std::size_t cells = 0;
+  for (std::string line; std::getline(lines, line); ++cells) {
+    const json cell = json::parse(line);
+    EXPECT_EQ(cell.at("errors"), 0) << line;
+    EXPECT_EQ(cell.at("ranks"), 3);
+    EXPECT_LE(cell.at("min_us").get<double>(), cell.at("median_us").get<double>());
+  }
+  // 3 reductions × (5 operations on each float type + 8 on i8) × 3 sizes, 7 others × 3 types × 3 sizes, and the
+  // barrier.
+  EXPECT_EQ(cells, 3u * 18 * 4 + 7 * 3 * 4 + 1);
+}
+
+TEST(Bench, InPlaceAndEveryAlgorithm) {
+  const Ended e = warren({"bench", "--ranks=2", "--algorithm=all", "--inplace", "--sizes=64K", "--iters=2"});
+  EXPECT_EQ(e.code, 0) << e.error;
+  for (const char* name : {"auto", "star", "tree", "butterfly", "ring", "direct"}) {
+    EXPECT_THAT(e.output, HasSubstr(std::string("# allreduce, 2 ranks, tcp, algorithm ") + name + ", in place"));
+  }
+  EXPECT_THAT(e.output, HasSubstr("time us"));
+}
+
+TEST(Bench, IsAProgramForALauncher) {
+  LiveTracker tracker;
+  const Ended e = warren({"run", "-n", "2", "--tracker=" + tracker.address, "--secret_file=" + tracker.secret(),
+                          "--job=b", "--noprefix", "--", WARREN_PROGRAM, "bench", "--json", "--sizes=4", "--iters=1"});
+  EXPECT_EQ(e.code, 0) << e.error;
+  EXPECT_EQ(json::parse(e.output).at("errors"), 0);
+  const Ended status = warren({"status", "--http=" + tracker.page, "--job=b"});
+  EXPECT_EQ(status.code, 0);
+  EXPECT_THAT(status.output, HasSubstr("job b: finished"));
+}
+
+}  // namespace
+}  // namespace warren

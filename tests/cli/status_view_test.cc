@@ -1,0 +1,94 @@
+#include "cli/status_view.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tracker/status.h"
+
+namespace warren::cli {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+// What the tracker itself would say: if it says something else one day, this breaks.
+tracker::Snapshot snapshot() {
+  tracker::Snapshot s;
+  s.uptime_ms = 65'400;
+  s.version = "0.1.0";
+  s.port = 9370;
+  tracker::JobStatus job;
+  job.name = "digits";
+  job.view.state = TrackerMachine::State::kRunning;
+  job.view.epoch = Epoch(7);
+  job.view.world_size = 2;
+  job.view.interrupts = 1;
+  job.view.last_interrupt = "rank 1 \x1b[31mwas lost";
+  TrackerMachine::MemberView m;
+  m.rank = Rank(0);
+  m.worker_id = "w0";
+  m.host_id = "h";
+  m.alive = true;
+  m.rounds_finished = 41;
+  m.bytes_moved = 20'480;
+  m.attempt = 2;
+  wire::CurrentRound round;
+  round.set_version(3);
+  round.set_sequence(17);
+  for (const std::uint32_t r : {1, 4, 5, 6}) round.add_waiting_for(r);
+  round.set_waited_ms(2'300);
+  m.rounds.push_back(round);
+  job.view.members.push_back(m);
+  TrackerMachine::MemberView lost;
+  lost.rank = kNoRank;
+  lost.worker_id = "w1";
+  job.view.members.push_back(lost);
+  s.jobs.push_back(job);
+  return s;
+}
+
+TEST(StatusView, ShowsWhoWaitsForWhom) {
+  const auto r = status_table(tracker::to_json(snapshot()), "");
+  ASSERT_TRUE(r.ok()) << r.status().describe();
+  EXPECT_THAT(r.value(), HasSubstr("tracker 0.1.0, up 65.4 s, port 9370\n"));
+  EXPECT_THAT(r.value(), HasSubstr("job digits: running, epoch 7, 1 of 2 workers alive, 1 interrupt\n"));
+  EXPECT_THAT(r.value(), HasSubstr("waits 2.3 s for ranks 1, 4 to 6"));
+  EXPECT_THAT(r.value(), HasSubstr("round 3.17"));
+  EXPECT_THAT(r.value(), HasSubstr("20 KiB"));
+  EXPECT_THAT(r.value(), HasSubstr("  -     w1      lost"));
+}
+
+TEST(StatusView, ATerminalGetsNoControlCharacters) {
+  const auto r = status_table(tracker::to_json(snapshot()), "");
+  ASSERT_TRUE(r.ok());
+  EXPECT_THAT(r.value(), HasSubstr("last interrupt: rank 1 ?[31mwas lost"));
+  EXPECT_THAT(r.value(), Not(HasSubstr("\x1b")));
+}
+
+TEST(StatusView, ChoosesAJob) {
+  const std::string json = tracker::to_json(snapshot());
+  EXPECT_TRUE(status_table(json, "digits").ok());
+  const auto r = status_table(json, "digit");
+  ASSERT_FALSE(r.ok());
+  EXPECT_THAT(r.status().describe(), HasSubstr("no job 'digit'; it has digits"));
+}
+
+TEST(StatusView, NoJobsAreSaid) {
+  auto s = snapshot();
+  s.jobs.clear();
+  s.insecure = true;
+  const auto r = status_table(tracker::to_json(s), "");
+  ASSERT_TRUE(r.ok());
+  EXPECT_THAT(r.value(), HasSubstr("without authentication\nno jobs\n"));
+}
+
+TEST(StatusView, WhatIsNoStatusIsRefused) {
+  for (const char* text : {"", "{}", "[]", "<html>", R"({"version":1})", R"({"version":"x","uptime_ms":"y"})"}) {
+    const auto r = status_table(text, "");
+    ASSERT_FALSE(r.ok()) << text;
+    EXPECT_EQ(r.status().code(), Code::kCorrupt);
+  }
+}
+
+}  // namespace
+}  // namespace warren::cli
