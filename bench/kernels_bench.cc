@@ -85,7 +85,7 @@ int main(int argc, char** argv) {
       const std::size_t n = std::min(kMaxElements, std::max<std::size_t>(1, bytes / reducer.bytes(Form::kValue)));
       std::memset(a.data(), 0, a.size());
       std::memset(b.data(), 0, b.size());
-      const std::size_t total = n * moved;
+      const std::size_t total = n * moved, copied = total / 2;
       const std::size_t repeat = std::max<std::size_t>(1, (std::size_t{64} << 20) / std::max<std::size_t>(total, 512));
       std::vector<double> ours, copies;
       for (int round = 0; round < 9; ++round) {
@@ -93,13 +93,13 @@ int main(int argc, char** argv) {
             seconds([&] { reducer.reduce(a.data(), c.dst, a.data(), c.a, b.data(), c.b, n, c.finish); }, repeat));
         copies.push_back(seconds(
             [&] {
-              std::memcpy(a.data(), b.data(), total / 2);
+              std::memcpy(a.data(), b.data(), copied);
               asm volatile("" ::: "memory");
             },
             repeat));
       }
       const double t = median(ours), gbs = static_cast<double>(total) / t * 1e-9;
-      const double copy_gbs = static_cast<double>(total / 2 * 2) / median(copies) * 1e-9;
+      const double copy_gbs = static_cast<double>(2 * copied) / median(copies) * 1e-9;
       const char forms[] = {form_name(c.dst), form_name(c.a), form_name(c.b), '\0'};
       std::printf(json ? "{\"type\": \"%s\", \"op\": \"%s\", \"forms\": \"%s\", \"elements\": %zu, \"ns\": %.1f, "
                          "\"gb_s\": %.2f, \"memcpy_gb_s\": %.2f, \"ratio\": %.2f}\n"

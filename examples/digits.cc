@@ -6,10 +6,10 @@
 // Rank 0 reports. At the end it checks what is claimed: the weights are the same bits on all workers, they are those of
 // the same minibatches in one process to 1e-5, and the model has learned. The last line is one JSON object (in PATH
 // too, if given). Exit code: 0; 1 if a claim is wrong or something failed; 2 for a wrong command line.
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -70,9 +70,11 @@ bool parse(int argc, char** argv, Flags& flags) {
 }
 
 bool same_bits_everywhere(warren::Communicator& comm, const digits::Weights& weights) {
-  const std::vector<double> all = comm.allgather(std::vector<double>(weights.begin(), weights.end()));
-  for (std::size_t at = 0; at < all.size(); at += digits::kWeights) {
-    if (std::memcmp(all.data() + at, weights.data(), sizeof(weights)) != 0) return false;
+  const auto* first = reinterpret_cast<const std::byte*>(weights.data());
+  const std::vector<std::byte> mine(first, first + sizeof(weights));
+  const std::vector<std::byte> all = comm.allgather(mine);
+  for (auto at = all.begin(); at != all.end(); at += static_cast<std::ptrdiff_t>(mine.size())) {
+    if (!std::equal(mine.begin(), mine.end(), at)) return false;
   }
   return true;
 }

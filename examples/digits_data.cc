@@ -41,7 +41,8 @@ std::vector<Image> load(const std::string& path) {
     std::string_view line(buffer.data());
     while (!line.empty() && (line.back() == '\n' || line.back() == '\r')) line.remove_suffix(1);
     const auto fail = [&](const std::string& why) {
-      throw std::runtime_error(path + ":" + std::to_string(images.size() + 1) + ": " + why);
+      std::string what = path;
+      throw std::runtime_error(what.append(":").append(std::to_string(images.size() + 1)).append(": ").append(why));
     };
     std::array<int, kPixels + 1> numbers{};
     if (!parse(line, numbers)) fail("not 65 numbers separated by commas");

@@ -348,7 +348,7 @@ class Handle {
   void on_complete(std::function<void(const Error*)> callback) {
     auto owned = std::make_unique<std::function<void(const Error*)>>(std::move(callback));
     detail::check(warren_on_complete(get(), &Handle::complete, owned.get()));
-    owned.release();  // complete() frees it
+    (void)owned.release();  // complete() frees it
   }
 
   [[nodiscard]] bool valid() const noexcept { return handle_ != nullptr; }
