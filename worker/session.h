@@ -81,8 +81,7 @@ class Session final : private DataPath {
   RoundBoard board_;
   Rank self_;
   std::vector<std::string> host_of_;
-  int spins_ = 0;   // polls without success before yielding; 0 where ranks outnumber cores
-  int yields_ = 0;  // after that, before sleeping
+  int idle_polls_ = 0;  // polls without success before sleeping
 
   std::mutex mutex_;  // guards everything below
   std::condition_variable changed_;
