@@ -155,7 +155,7 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
     for (const auto& [worker, place] : place_by_worker_) {
       if (waiting_.contains(worker)) ranks[worker] = Rank(static_cast<std::int32_t>(place));
     }
-    const std::vector<std::size_t> free = free_places();
+    const std::vector<std::size_t> free(free_places_.begin(), free_places_.end());
     if (!free.empty() && now < since_ + timeout_ms()) return arm(since_ + timeout_ms());
     std::vector<const Waiting*> by_arrival;
     for (const auto& [worker, w] : waiting_) {
@@ -206,6 +206,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, TimeMs 
   for (const auto& [life, rank] : rank_by_incarnation_) retire(life);
   rank_by_incarnation_.clear();
   place_by_worker_.clear();
+  free_places_.clear();
   members_.assign(n, Member());
   plan_.Clear();
   plan_.set_epoch(epoch_.value);
@@ -220,6 +221,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, TimeMs 
     members_[rank].attempt = by_rank[rank]->attempt;
     rank_by_incarnation_[Incarnation(m.incarnation())] = rank;
     place_by_worker_[m.worker_id()] = rank;
+    free_places_.insert(rank);
   }
   plan_.mutable_ring()->Add(out.ring.begin(), out.ring.end());
   plan_.mutable_tree_parent()->Add(out.tree_parent.begin(), out.tree_parent.end());
@@ -354,6 +356,7 @@ void TrackerMachine::finish(TimeMs now, Effects& effects) {
   members_.clear();
   rank_by_incarnation_.clear();
   place_by_worker_.clear();
+  free_places_.clear();
   evidence_.clear();
   plan_.Clear();
 }
@@ -597,10 +600,13 @@ void TrackerMachine::check_invariants() const {
     WARREN_CHECK(found->second.candidate == (planned() && !place_by_worker_.contains(worker)),
                  "candidates have no place");
   }
+  for (const auto& [worker, rank] : place_by_worker_) {
+    WARREN_CHECK(free_places_.contains(rank) != waiting_.contains(worker), "a place is free until its worker is back");
+  }
   for (const auto& [life, rank] : rank_by_incarnation_) {
     WARREN_CHECK(plan_.members(static_cast<int>(rank)).incarnation() == life.value, "indexes agree");
   }
-  WARREN_CHECK(!planned() || candidates() <= free_places().size(), "nobody waits for a place that is taken");
+  WARREN_CHECK(!planned() || candidates() <= free_places_.size(), "nobody waits for a place that is taken");
   for (const Member& m : members_) {
     switch (state_) {
       case State::kRunning:

@@ -104,6 +104,7 @@ void TrackerMachine::restore(const wire::JobRecord& record, TimeMs now) {
     members_[rank].heard = now;
     rank_by_incarnation_[Incarnation(m.incarnation())] = rank;
     place_by_worker_[m.worker_id()] = rank;
+    free_places_.insert(rank);
   }
   for (const std::uint32_t rank : record.finalized()) {
     Member& m = members_[rank];
@@ -240,12 +241,12 @@ void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, Tim
            effects);
   }
   const bool candidate = planned() && !place;
-  if (candidate && candidates() >= free_places().size()) {
+  if (candidate && candidates() >= free_places_.size()) {
     count(Transition::join_refused_no_place);
     return refuse(who, Code::kRefused,
                   "no place in job " + options_.job + " for worker " + worker + ": " +
-                      (free_places().empty() ? "all its workers are there"
-                                             : "others wait for the places of " + list(missing_workers())) +
+                      (free_places_.empty() ? "all its workers are there"
+                                            : "others wait for the places of " + list(missing_workers())) +
                       "; start fewer workers, or use another job name",
                   effects);
   }
@@ -266,6 +267,7 @@ void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, Tim
   if (waiting_.empty()) next_log_ = std::max(next_log_, now + kWaitLogIntervalMs);
   waiting_.insert_or_assign(worker, std::move(w));
   waiting_by_incarnation_[who] = worker;
+  if (place) free_places_.erase(*place);
   ++joins_;
   refuse_surplus_candidates(effects);
   arm(now + interval_ms());
@@ -287,7 +289,7 @@ void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, Tim
 }
 
 void TrackerMachine::refuse_surplus_candidates(Effects& effects) {
-  while (candidates() > free_places().size()) {
+  while (candidates() > free_places_.size()) {
     const Waiting* last = nullptr;
     for (const auto& [id, w] : waiting_) {
       if (w.candidate && (last == nullptr || w.arrival > last->arrival)) last = &w;
@@ -306,6 +308,7 @@ void TrackerMachine::refuse_surplus_candidates(Effects& effects) {
 void TrackerMachine::remove_waiting(const std::string& worker_id) {
   const auto found = waiting_.find(worker_id);
   waiting_by_incarnation_.erase(Incarnation(found->second.member.incarnation()));
+  if (const auto place = place_of(worker_id)) free_places_.insert(*place);
   waiting_.erase(found);
 }
 
@@ -482,22 +485,14 @@ std::optional<std::size_t> TrackerMachine::place_of(const std::string& worker_id
   return found == place_by_worker_.end() ? std::nullopt : std::optional(found->second);
 }
 
-std::vector<std::size_t> TrackerMachine::free_places() const {
-  std::vector<std::size_t> ranks;
-  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
-    if (!waiting_.contains(plan_.members(static_cast<int>(rank)).worker_id())) ranks.push_back(rank);
-  }
-  return ranks;
-}
-
 std::size_t TrackerMachine::candidates() const {
-  return static_cast<std::size_t>(
-      std::count_if(waiting_.begin(), waiting_.end(), [](const auto& w) { return w.second.candidate; }));
+  const std::size_t returned = members_.size() - free_places_.size();
+  return planned() ? waiting_.size() - returned : 0;
 }
 
 std::vector<std::string> TrackerMachine::missing_workers() const {
   std::vector<std::string> names;
-  for (const std::size_t rank : free_places()) {
+  for (const std::size_t rank : free_places_) {
     if (names.size() == kMaxMissingNames) break;
     names.push_back(plan_.members(static_cast<int>(rank)).worker_id());
   }

@@ -204,7 +204,6 @@ class TrackerMachine {
   [[nodiscard]] bool planned() const { return plan_.epoch() != 0; }
   [[nodiscard]] std::optional<std::size_t> rank_of(Incarnation who) const;
   [[nodiscard]] std::optional<std::size_t> place_of(const std::string& worker_id) const;
-  [[nodiscard]] std::vector<std::size_t> free_places() const;  // nobody has come back for them
   [[nodiscard]] std::size_t candidates() const;
   [[nodiscard]] std::string name(std::size_t rank) const;  // "rank 2 (worker w2 on host h)"
   [[nodiscard]] std::vector<std::string> missing_workers() const;
@@ -223,6 +222,7 @@ class TrackerMachine {
   std::map<std::string, std::size_t> place_by_worker_;
   std::map<std::string, Waiting> waiting_;  // by worker id
   std::map<Incarnation, std::string> waiting_by_incarnation_;
+  std::set<std::size_t> free_places_;  // ranks of plan_ whose worker has not come back
   std::uint64_t arrivals_ = 0;
   std::set<Incarnation> retired_;           // lives that never come back, the newest of them
   std::vector<Incarnation> retired_order_;  // a ring of their order

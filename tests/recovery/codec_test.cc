@@ -10,7 +10,9 @@
 namespace warren::test {
 namespace {
 
-std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
 
 wire::Heartbeat heartbeat() {
   wire::Heartbeat h;
@@ -180,9 +182,13 @@ TEST(Codec, NamesArePlain) {
 
 TEST(Codec, TextsAreMadePrintable) {
   EXPECT_EQ(wire_text("plain"), "plain");
-  EXPECT_EQ(wire_text("a\nb\tc\x01" "d\x7f"), "a b c?d?");
+  EXPECT_EQ(wire_text("a\nb\tc\x01"
+                      "d\x7f"),
+            "a b c?d?");
   EXPECT_EQ(wire_text("caf\xc3\xa9 \xe2\x80\x94 \xf0\x9f\x90\xb0"), "caf\xc3\xa9 \xe2\x80\x94 \xf0\x9f\x90\xb0");
-  EXPECT_EQ(wire_text("\xc3(\xff\xed\xa0\x80\xc0\xaf"), "?(??" "????");
+  EXPECT_EQ(wire_text("\xc3(\xff\xed\xa0\x80\xc0\xaf"),
+            "?(??"
+            "????");
   EXPECT_EQ(wire_text(std::string(5000, 'x')).size(), limits::kMaxReasonBytes);
   // Never half a character.
   EXPECT_EQ(wire_text(std::string(limits::kMaxReasonBytes - 1, 'x') + "\xc3\xa9").size(), limits::kMaxReasonBytes - 1);
@@ -236,14 +242,32 @@ TEST(Codec, AddressesAreNumeric) {
     j.mutable_endpoints(0)->set_address(address);
     return validate(j).ok();
   };
-  for (const char* good : {"0.0.0.0", "255.255.255.255", "::", "::1", "1::", "fe80::1%eth0", "2001:db8::8:800:200c:417a",
-                           "1:2:3:4:5:6:7:8", "::ffff:10.0.0.1", "1:2:3:4:5:6:1.2.3.4", "1:2:3:4:5:6:7::"}) {
+  for (const char* good :
+       {"0.0.0.0", "255.255.255.255", "::", "::1", "1::", "fe80::1%eth0", "2001:db8::8:800:200c:417a",
+        "1:2:3:4:5:6:7:8", "::ffff:10.0.0.1", "1:2:3:4:5:6:1.2.3.4", "1:2:3:4:5:6:7::"}) {
     EXPECT_TRUE(ok(good)) << good;
   }
-  for (const char* wrong :
-       {"", "host", "1.2.3", "1.2.3.4.5", "256.1.1.1", "1.2.3.4 ", "1..2.3", "0001.2.3.4", ":", ":::", "1:2", "1::2::3",
-        "1:2:3:4:5:6:7:8:9", "12345::", "g::", "1:2:3:4:5:6:7:", "::1%", "::1%a b", "::1.2.3", "1:2:3:4:5:6:7:1.2.3.4",
-        "1:2:3:4:5:6:7:8::"}) {
+  for (const char* wrong : {"",
+                            "host",
+                            "1.2.3",
+                            "1.2.3.4.5",
+                            "256.1.1.1",
+                            "1.2.3.4 ",
+                            "1..2.3",
+                            "0001.2.3.4",
+                            ":",
+                            ":::",
+                            "1:2",
+                            "1::2::3",
+                            "1:2:3:4:5:6:7:8:9",
+                            "12345::",
+                            "g::",
+                            "1:2:3:4:5:6:7:",
+                            "::1%",
+                            "::1%a b",
+                            "::1.2.3",
+                            "1:2:3:4:5:6:7:1.2.3.4",
+                            "1:2:3:4:5:6:7:8::"}) {
     EXPECT_FALSE(ok(wrong)) << wrong;
   }
 }
@@ -272,7 +296,8 @@ TEST(Codec, Heartbeats) {
               r.set_root(16384);
             }),
             "");
-  EXPECT_EQ(check_round([](auto& r) { r.add_waiting_for(16384); }), name + "rank waited for 16384 is outside 0 to 16383");
+  EXPECT_EQ(check_round([](auto& r) { r.add_waiting_for(16384); }),
+            name + "rank waited for 16384 is outside 0 to 16383");
   EXPECT_EQ(check_round([](auto& r) { r.add_waiting_for(2); }), name + "ranks waited for are not in rising order");
   EXPECT_EQ(check_round([](auto& r) {
               for (int i = 0; i < 16384; ++i) r.add_waiting_for(0);
@@ -293,10 +318,11 @@ TEST(Codec, ReportsAndAnswers) {
   EXPECT_EQ(after(round_failed(), [](auto& f) { f.set_reason("a\nb"); }), "reason has an unprintable byte at 1");
   EXPECT_EQ(after(stopped(), [](auto& s) { s.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
   EXPECT_EQ(after(leave(), [](auto& l) { l.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
-  EXPECT_EQ(after(leave(), [](auto& l) {
-              l.set_epoch(0);
-              l.set_finalize(false);
-            }),
+  EXPECT_EQ(after(leave(),
+                  [](auto& l) {
+                    l.set_epoch(0);
+                    l.set_finalize(false);
+                  }),
             "");
   EXPECT_EQ(after(leave(), [](auto& l) { l.set_reason("\x7f"); }), "reason has an unprintable byte at 0");
 }
@@ -307,9 +333,10 @@ TEST(Codec, WhatTheTrackerSays) {
   EXPECT_EQ(after(welcome(), [](auto& w) { w.add_missing("w3"); }), "missing worker w3 stands twice");
   EXPECT_EQ(after(welcome(), [](auto& w) { w.add_missing(" "); }),
             "missing worker id ' ' has a character other than A-Z a-z 0-9 . _ : / @ -");
-  EXPECT_EQ(after(welcome(), [](auto& w) {
-              for (int i = 0; i < 16; ++i) w.add_missing("x" + std::to_string(i));
-            }),
+  EXPECT_EQ(after(welcome(),
+                  [](auto& w) {
+                    for (int i = 0; i < 16; ++i) w.add_missing("x" + std::to_string(i));
+                  }),
             "too many missing workers are named");
   EXPECT_EQ(after(refused(), [](auto& r) { r.set_code(0); }), "unknown failure code 0");
   EXPECT_EQ(after(refused(), [](auto& r) { r.clear_reason(); }), "no reason");

@@ -31,18 +31,18 @@ FrameBytes bytes_of(const FrameHeader& h) {
 
 TEST(Frame, TheWireIsTheOneThatIsDocumented) {
   const unsigned char expected[96] = {
-      'W', 'R', 'R', 'N', 1, 1, 3, 0,                        // magic, version, kind, stream
-      8, 7, 6, 5, 4, 3, 2, 1,                                // epoch
-      0xbc, 0x0a, 0, 0, 0, 0, 0, 0,                          // group
-      5, 0, 0, 0, 0, 0, 0, 0,                                // version
-      17, 0, 0, 0, 0, 0, 0, 0,                               // sequence
-      2, 0, 0, 0, 9, 0, 0, 0,                                // timeline, message
-      2, 9, 4, 4, 7, 0, 0, 0,                                // collective, type, op, algorithm, root
-      0, 4, 0, 0, 0, 0, 0, 0,                                // count
-      11, 0, 0, 0, 0, 0, 0, 0,                               // shape
-      0x34, 0x12, 0, 0, 0, 0x21, 0x3a, 0x5f,                 // site
-      0, 0x10, 0, 0, 0, 0, 0, 0,                             // payload bytes, reserved
-      0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,        // checksum
+      'W',  'R',  'R',  'N',  1,    1,    3,    0,     // magic, version, kind, stream
+      8,    7,    6,    5,    4,    3,    2,    1,     // epoch
+      0xbc, 0x0a, 0,    0,    0,    0,    0,    0,     // group
+      5,    0,    0,    0,    0,    0,    0,    0,     // version
+      17,   0,    0,    0,    0,    0,    0,    0,     // sequence
+      2,    0,    0,    0,    9,    0,    0,    0,     // timeline, message
+      2,    9,    4,    4,    7,    0,    0,    0,     // collective, type, op, algorithm, root
+      0,    4,    0,    0,    0,    0,    0,    0,     // count
+      11,   0,    0,    0,    0,    0,    0,    0,     // shape
+      0x34, 0x12, 0,    0,    0,    0x21, 0x3a, 0x5f,  // site
+      0,    0x10, 0,    0,    0,    0,    0,    0,     // payload bytes, reserved
+      0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,  // checksum
   };
   const FrameBytes bytes = bytes_of(header());
   EXPECT_EQ(std::memcmp(bytes.data(), expected, sizeof expected), 0);
@@ -63,7 +63,8 @@ TEST(Frame, WrongFieldsAreRefusedWithAReason) {
     FrameBytes bytes = bytes_of(header());
     bytes[at] = static_cast<std::byte>(value);
     const auto decoded = decode(bytes);
-    return decoded.ok() ? "accepted" : std::string(to_string(decoded.status().code())) + ": " + decoded.status().describe();
+    return decoded.ok() ? "accepted"
+                        : std::string(to_string(decoded.status().code())) + ": " + decoded.status().describe();
   };
   EXPECT_EQ(refusal(0, 'X'), "corrupt: frame does not start with Warren's magic number");
   EXPECT_EQ(refusal(4, 2), "refused: frame format 2, this build speaks 1");
@@ -112,14 +113,19 @@ TEST(Frame, WhatIsNotWaitedForIsNamed) {
   EXPECT_EQ(mismatch([](auto& h) { h.payload_bytes = 1; }),
             "corrupt: chunk of 1 bytes where 4096 were due in round 5.17 of group abc on timeline 2");
   const std::string here =
-      "desync: here reduce(f32, max, count 1024, root 7, shape b, algorithm 4) at 5f3a21+0x1234 in round 5.17 of group abc "
+      "desync: here reduce(f32, max, count 1024, root 7, shape b, algorithm 4) at 5f3a21+0x1234 in round 5.17 of group "
+      "abc "
       "on timeline 2, there ";
-  EXPECT_EQ(mismatch([](auto& h) { h.round.sequence = Sequence(18); }),
-            here + "reduce(f32, max, count 1024, root 7, shape b, algorithm 4) at 5f3a21+0x1234 in round 5.18 of group abc "
-                   "on timeline 2");
-  EXPECT_EQ(mismatch([](auto& h) { h.fingerprint.count = 1000; }),
-            here + "reduce(f32, max, count 1000, root 7, shape b, algorithm 4) at 5f3a21+0x1234 in round 5.17 of group abc "
-                   "on timeline 2");
+  EXPECT_EQ(
+      mismatch([](auto& h) { h.round.sequence = Sequence(18); }),
+      here +
+          "reduce(f32, max, count 1024, root 7, shape b, algorithm 4) at 5f3a21+0x1234 in round 5.18 of group abc "
+          "on timeline 2");
+  EXPECT_EQ(
+      mismatch([](auto& h) { h.fingerprint.count = 1000; }),
+      here +
+          "reduce(f32, max, count 1000, root 7, shape b, algorithm 4) at 5f3a21+0x1234 in round 5.17 of group abc "
+          "on timeline 2");
   EXPECT_EQ(mismatch([](auto& h) { h.fingerprint.site = 0; }), "matches");
 }
 

@@ -1,6 +1,6 @@
-// Tracker's and workers' machines together, over a network that loses, repeats and reorders messages, with crashes on both
-// sides; from a seed. First faults, then none: then the job must finish (I7). What must never happen is asserted at every
-// effect.
+// Tracker's and workers' machines together, over a network that loses, repeats and reorders messages, with crashes on
+// both sides; from a seed. First faults, then none: then the job must finish (I7). What must never happen is asserted
+// at every effect.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -289,8 +289,9 @@ TEST(Random, FaultsBreakNoRuleAndTheJobFinishesOnceTheyStop) {
   for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
     World world(seed, seed % 2 == 0);
     world.run();
-    ASSERT_FALSE(HasFailure()) << "seed " << seed << "\n" << world.transcript().substr(
-        world.transcript().size() - std::min<std::size_t>(6000, world.transcript().size()));
+    ASSERT_FALSE(HasFailure()) << "seed " << seed << "\n"
+                               << world.transcript().substr(world.transcript().size() -
+                                                            std::min<std::size_t>(6000, world.transcript().size()));
   }
 }
 

@@ -1,5 +1,5 @@
-// Helpers for the tests of the machines: messages in a few words, effects as lines of text, transitions counted over the
-// whole test program.
+// Helpers for the tests of the machines: messages in a few words, effects as lines of text, transitions counted over
+// the whole test program.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +52,8 @@ class TrackerScript {
   void restart();
 
   std::string send(wire::Envelope envelope);
-  std::string join(const std::string& worker, std::uint64_t life, std::uint32_t world_size, const std::string& host = "h");
+  std::string join(const std::string& worker, std::uint64_t life, std::uint32_t world_size,
+                   const std::string& host = "h");
   std::string beat(std::uint64_t life, std::uint64_t epoch, std::vector<wire::CurrentRound> rounds = {});
   std::string link_broken(std::uint64_t life, std::uint64_t epoch, std::uint32_t peer, std::uint64_t peer_life,
                           const std::string& evidence = "connection reset");

@@ -112,10 +112,11 @@ TEST(Tracker, OneWhoIsRefusedOrGoneDoesNotComeBackInTheSameLife) {
 TEST(Tracker, ANewerLifeReplacesOneThatWaits) {
   TrackerScript t;
   (void)t.join("w0", 10, 2);
-  EXPECT_EQ(t.join("w0", 20, 2),
-            "10 <- Refused 7: a newer life of worker w0 has joined; if that is not meant, give each process a worker id "
-            "of its own\ndrop 10\n"
-            "20 <- Welcome 1 of 2\n");
+  EXPECT_EQ(
+      t.join("w0", 20, 2),
+      "10 <- Refused 7: a newer life of worker w0 has joined; if that is not meant, give each process a worker id "
+      "of its own\ndrop 10\n"
+      "20 <- Welcome 1 of 2\n");
   EXPECT_EQ(t.join("w0", 10, 2), "10 <- " + std::string(kStale) + "drop 10\n");
   EXPECT_EQ(t.machine().view(TimeMs{0}).members.size(), 1U);
 }
@@ -124,11 +125,13 @@ TEST(Tracker, ANewerLifeOfAMemberInterrupts) {
   TrackerScript t;
   start_two(t);
   const std::string reason =
-      "Interrupt epoch 2 code 5: rank 1 (worker w1 on host h) was started again while its previous life was a member (if "
+      "Interrupt epoch 2 code 5: rank 1 (worker w1 on host h) was started again while its previous life was a member "
+      "(if "
       "it was not, two processes use this worker id); all ranks have to join again\n";
   EXPECT_EQ(t.join("w1", 21, 2),
             "persist epoch 2 interrupted\n"
-            "10 <- " + reason +
+            "10 <- " +
+                reason +
                 "11 <- Refused 7: a newer life of rank 1 (worker w1 on host h) has joined; if that is not meant, give "
                 "each process a worker id of its own\ndrop 11\n"
                 "21 <- Welcome 1 of 2 missing w0\n");
@@ -168,9 +171,10 @@ TEST(Tracker, AMemberThatLeavesInterruptsAndItsPlaceIsKept) {
   // Arriving first does not make it rank 0.
   const std::string planned = t.join("w0", 20, 2);
   EXPECT_NE(planned.find("21 <- Plan epoch 2 w0=20 w1=21\n"), std::string::npos) << planned;
-  EXPECT_EQ(t.machine().view(TimeMs{t.now()}).last_interrupt,
-            "rank 1 (worker w1 on host h) left without finalizing (out of memory); restart it and all ranks join again, or "
-            "start the job again");
+  EXPECT_EQ(
+      t.machine().view(TimeMs{t.now()}).last_interrupt,
+      "rank 1 (worker w1 on host h) left without finalizing (out of memory); restart it and all ranks join again, or "
+      "start the job again");
 }
 
 TEST(Tracker, ASilentMemberIsLostAfterARoundTimeoutAndNotWaitedForAgain) {
@@ -178,7 +182,8 @@ TEST(Tracker, ASilentMemberIsLostAfterARoundTimeoutAndNotWaitedForAgain) {
   start_two(t);
   EXPECT_EQ(t.pass_alive(4000, {10}, 1), "");
   const std::string text =
-      "Interrupt epoch 2 code 5 lost 1: rank 1 (worker w1 on host h) has not been heard for 5 s: dead, hung or cut off; "
+      "Interrupt epoch 2 code 5 lost 1: rank 1 (worker w1 on host h) has not been heard for 5 s: dead, hung or cut "
+      "off; "
       "restart it and all ranks join again, or start the job again\n";
   EXPECT_EQ(t.pass_alive(1000, {10}, 1), "persist epoch 2 interrupted\n10 <- " + text + "11 <- " + text + "drop 11\n");
   EXPECT_EQ(t.stopped(10, 2), "drop 10\n");
@@ -215,7 +220,8 @@ TEST(Tracker, OneBrokenLinkNamesBothEnds) {
   EXPECT_EQ(t.link_broken(11, 1, 0, 10, "end of file"), "");
   EXPECT_EQ(t.pass(99), "");
   const std::string text =
-      "Interrupt epoch 2 code 5: rank 0 (worker w0 on host h) lost its link to rank 1 (worker w1 on host h): connection "
+      "Interrupt epoch 2 code 5: rank 0 (worker w0 on host h) lost its link to rank 1 (worker w1 on host h): "
+      "connection "
       "reset (and 1 more links broke); all ranks have to join again\n";
   EXPECT_EQ(t.pass(1), "persist epoch 2 interrupted\n10 <- " + text + "11 <- " + text);
 }
@@ -225,11 +231,12 @@ TEST(Tracker, ABrokenLinkIsBlamedOnThePeerWhoseLeaveArrives) {
   start_two(t);
   (void)t.link_broken(10, 1, 1, 11);
   (void)t.pass(50);
-  EXPECT_EQ(t.give_up(11, 1),
-            "persist epoch 2 interrupted\n"
-            "10 <- Interrupt epoch 2 code 5 lost 1: rank 1 (worker w1 on host h) left without finalizing; restart it and "
-            "all ranks join again, or start the job again\n"
-            "drop 11\n");
+  EXPECT_EQ(
+      t.give_up(11, 1),
+      "persist epoch 2 interrupted\n"
+      "10 <- Interrupt epoch 2 code 5 lost 1: rank 1 (worker w1 on host h) left without finalizing; restart it and "
+      "all ranks join again, or start the job again\n"
+      "drop 11\n");
   EXPECT_EQ(t.pass(100), "");
 }
 
@@ -240,9 +247,10 @@ TEST(Tracker, ManyBrokenLinksNameTheRankThatTheyShare) {
   (void)t.link_broken(11, 1, 2, 12, "end of file");
   (void)t.link_broken(13, 1, 0, 10);
   const std::string got = t.pass(100);
-  EXPECT_NE(got.find("13 <- Interrupt epoch 2 code 5 lost 2: rank 2 (worker w2 on host h) is probably gone: 2 ranks lost "
-                     "their links to it (ranks 0, 1; rank 0 reports: connection reset); restart it"),
-            std::string::npos)
+  EXPECT_NE(
+      got.find("13 <- Interrupt epoch 2 code 5 lost 2: rank 2 (worker w2 on host h) is probably gone: 2 ranks lost "
+               "their links to it (ranks 0, 1; rank 0 reports: connection reset); restart it"),
+      std::string::npos)
       << got;
 }
 
@@ -286,9 +294,10 @@ TEST(Tracker, ANewLifeSaysThatTheOldOneHasStopped) {
 TEST(Tracker, AnotherWorkerTakesALostPlaceAfterAGraceTime) {
   TrackerScript t(true);
   for (std::uint64_t i = 0; i < 3; ++i) (void)t.join("w" + std::to_string(i), 10 + i, 3);
-  EXPECT_EQ(t.join("x", 50, 3),
-            "50 <- Refused 3: job j has all its 3 workers and x is none of them; start fewer workers, or use another job "
-            "name\ndrop 50\n");
+  EXPECT_EQ(
+      t.join("x", 50, 3),
+      "50 <- Refused 3: job j has all its 3 workers and x is none of them; start fewer workers, or use another job "
+      "name\ndrop 50\n");
   (void)t.give_up(11, 1);
   (void)t.stopped(10, 2);
   (void)t.stopped(12, 2);
@@ -298,9 +307,10 @@ TEST(Tracker, AnotherWorkerTakesALostPlaceAfterAGraceTime) {
             "log worker_joined: worker x on host h joined job j, which has 3 of 3 workers; it waits for the place of a "
             "worker that does not come back\n"
             "51 <- Welcome 3 of 3 missing w1\n");
-  EXPECT_EQ(t.join("y", 52, 3),
-            "52 <- Refused 3: no place in job j for worker y: others wait for the places of w1; start fewer workers, or "
-            "use another job name\ndrop 52\n");
+  EXPECT_EQ(
+      t.join("y", 52, 3),
+      "52 <- Refused 3: no place in job j for worker y: others wait for the places of w1; start fewer workers, or "
+      "use another job name\ndrop 52\n");
   for (int i = 0; i < 4; ++i) {
     EXPECT_EQ(t.pass(1000), "");
     (void)t.join("w0", 20, 3);
@@ -342,16 +352,18 @@ TEST(Tracker, ALeaveWithFinalizeStandsWhenItsWorkerDies) {
   (void)t.finalize(11, 1);
   EXPECT_EQ(t.link_broken(10, 1, 1, 11), "");
   EXPECT_EQ(t.give_up(11, 1), "");
-  EXPECT_EQ(t.pass_alive(5000, {10}, 1),
-            "log finalized_silent: rank 1 (worker w1 on host h) has not been heard for 5 s; it has called finalize, which "
-            "stands\n"
-            "persist epoch 1 running finalized 1\n");
+  EXPECT_EQ(
+      t.pass_alive(5000, {10}, 1),
+      "log finalized_silent: rank 1 (worker w1 on host h) has not been heard for 5 s; it has called finalize, which "
+      "stands\n"
+      "persist epoch 1 running finalized 1\n");
   EXPECT_EQ(t.pass_alive(5000, {10}, 1),
             "log finalize_waits: 1 of 2 ranks of job j wait in finalize for rank 0 (worker w0 on host h), which has "
             "finished 12 rounds\n");
-  EXPECT_EQ(t.join("w1", 21, 2),
-            "21 <- Refused 7: rank 1 (worker w1 on host h) has finalized in an earlier life and job j ends when the other "
-            "ranks have; do not start it again\ndrop 21\n");
+  EXPECT_EQ(
+      t.join("w1", 21, 2),
+      "21 <- Refused 7: rank 1 (worker w1 on host h) has finalized in an earlier life and job j ends when the other "
+      "ranks have; do not start it again\ndrop 21\n");
   t.restart();  // the dead cannot say it again
   EXPECT_EQ(t.pass_alive(7000, {10}, 1), "");
   EXPECT_EQ(t.finalize(10, 1).substr(0, 60), "log finalizing: rank 0 (worker w0 on host h) has called fina");
@@ -364,8 +376,10 @@ TEST(Tracker, CallsThatDisagreeAreADesync) {
   (void)t.beat(10, 1, {round(17, 1024, {1}, 0)});
   (void)t.beat(11, 1, {round(17, 1000, {0}, 0)});
   const std::string text =
-      "Interrupt epoch 2 code 6: rank 0 (worker w0 on host h) called allreduce(f32, sum, count 1024), rank 1 (worker w1 "
-      "on host h) called allreduce(f32, sum, count 1000), both as round 0.17; make all ranks call the same things in the "
+      "Interrupt epoch 2 code 6: rank 0 (worker w0 on host h) called allreduce(f32, sum, count 1024), rank 1 (worker "
+      "w1 "
+      "on host h) called allreduce(f32, sum, count 1000), both as round 0.17; make all ranks call the same things in "
+      "the "
       "same order, then start the job again\n";
   EXPECT_EQ(t.pass(1000), "persist epoch 2 interrupted\n10 <- " + text + "11 <- " + text);
 }
@@ -456,9 +470,10 @@ TEST(Tracker, ARecordThatIsNotOursIsRefused) {
     return TrackerMachine::make({std::move(job), Incarnation(1), plan_simply}, bytes, TimeMs{}).status();
   };
   EXPECT_TRUE(made("j", t.disk()).ok());
-  EXPECT_EQ(made("k", t.disk()).describe(),
-            "the journal's record of job k is that of job j; remove it from the journal to begin the job anew, or use the "
-            "journal that belongs to it");
+  EXPECT_EQ(
+      made("k", t.disk()).describe(),
+      "the journal's record of job k is that of job j; remove it from the journal to begin the job anew, or use the "
+      "journal that belongs to it");
   EXPECT_EQ(made("j", "rubbish").code(), Code::kCorrupt);
   wire::JobRecord record;
   ASSERT_TRUE(record.ParseFromString(t.disk()));

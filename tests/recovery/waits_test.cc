@@ -67,15 +67,17 @@ TEST(Waits, TwoRanksThatWaitForEachOtherInDifferentRoundsForTheWholeTimeoutDisag
     theirs.set_group(group);
     return World{{{round(1, 8, {1}, mine_ms)}, {theirs}, {}}}.disagreement();
   };
-  EXPECT_EQ(world(6000, 5000, 0, 0),
-            "rank 0 (w) has waited 6 s for rank 1 (w) with allreduce(f32, sum, count 8) in round 0.1, which has waited 5 s "
-            "for rank 0 with allreduce(f32, sum, count 9) in round 0.2");
+  EXPECT_EQ(
+      world(6000, 5000, 0, 0),
+      "rank 0 (w) has waited 6 s for rank 1 (w) with allreduce(f32, sum, count 8) in round 0.1, which has waited 5 s "
+      "for rank 0 with allreduce(f32, sum, count 9) in round 0.2");
   EXPECT_EQ(world(6000, 4999, 0, 0), "");
   EXPECT_EQ(world(4999, 6000, 0, 0), "");
   EXPECT_EQ(world(6000, 6000, 2, 0), "");  // waits for somebody else
   EXPECT_EQ(world(6000, 6000, 0, 7), "");  // groups may be used in any order
   // Both have begun both: they are behind, not at odds.
-  const Rounds both_a{round(1, 8, {1}, 6000), round(2, 9, {1}, 6000)}, both_b{round(1, 8, {0}, 6000), round(2, 9, {0}, 6000)};
+  const Rounds both_a{round(1, 8, {1}, 6000), round(2, 9, {1}, 6000)},
+      both_b{round(1, 8, {0}, 6000), round(2, 9, {0}, 6000)};
   EXPECT_EQ((World{{both_a, both_b}}.disagreement()), "");
 }
 
@@ -92,12 +94,14 @@ TEST(Waits, WaitingForARankThatHasFinalizedIsADisagreementOnceTheTimeIsUp) {
 TEST(Waits, OneLineARoundNamesTheRankThatIsNotThere) {
   // In a ring each waits for its left neighbour; rank 3 has not come.
   const World w{{{round(1, 8, {3}, 2000)}, {round(1, 8, {0}, 3000)}, {round(1, 8, {1}, 2000)}, {}}};
-  EXPECT_EQ(w.waits(), "rank 0 waits for rank 3 in round 0.1 since 2 s (as do 2 more ranks in this round); rank 3 is alive "
-                       "and has finished 13 rounds\n");
+  EXPECT_EQ(w.waits(),
+            "rank 0 waits for rank 3 in round 0.1 since 2 s (as do 2 more ranks in this round); rank 3 is alive "
+            "and has finished 13 rounds\n");
   EXPECT_EQ((World{{{round(1, 8, {1}, 999)}, {}}}.waits()), "");
   const World two{{{round(1, 8, {1}, 1000)}, {round(1, 8, {0}, 1000)}}};
-  EXPECT_EQ(two.waits(), "rank 0 waits for rank 1 in round 0.1 since 1 s (as does 1 more rank in this round); rank 1 is "
-                         "alive and has finished 11 rounds\n");
+  EXPECT_EQ(two.waits(),
+            "rank 0 waits for rank 1 in round 0.1 since 1 s (as does 1 more rank in this round); rank 1 is "
+            "alive and has finished 11 rounds\n");
 }
 
 TEST(Waits, RanksOutsideTheWorldAreNobody) {

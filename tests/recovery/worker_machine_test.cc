@@ -20,9 +20,7 @@ class WorkerScript {
     machine_.emplace(std::move(options));
     machine_->check_invariants();
   }
-  ~WorkerScript() {
-    record_transitions("worker", WorkerMachine::transition_names(), machine_->transition_counts());
-  }
+  ~WorkerScript() { record_transitions("worker", WorkerMachine::transition_names(), machine_->transition_counts()); }
 
   std::string start() {
     return run([&](auto& effects) { machine_->start(now(), effects); });
@@ -164,9 +162,10 @@ TEST(Worker, AWorldThatNeverFillsEndsTheJoinWithWhoIsMissing) {
   (void)w.pass(28'000);
   (void)w.welcome(1, {"w1"});
   std::string text = w.pass(2000);
-  EXPECT_EQ(text.substr(text.find("fail")),
-            "fail timeout: cannot join job j: job j has 1 of its 2 workers after 30 s, missing are w1; start the others, "
-            "or correct the world size, or give a longer join timeout\n");
+  EXPECT_EQ(
+      text.substr(text.find("fail")),
+      "fail timeout: cannot join job j: job j has 1 of its 2 workers after 30 s, missing are w1; start the others, "
+      "or correct the world size, or give a longer join timeout\n");
 }
 
 TEST(Worker, ARefusedJoinSaysWhy) {
@@ -284,9 +283,10 @@ TEST(Worker, TheTrackersSilenceIsLoggedAndNoErrorForAMember) {
   w.member();
   std::string text;
   for (int i = 0; i < 600; ++i) text += w.pass(1000);
-  EXPECT_NE(text.find("log tracker_silent: the tracker at 10.0.0.9:9100 has not answered for 5 s; rounds go on, failures "
-                      "are not noticed\n"),
-            std::string::npos);
+  EXPECT_NE(
+      text.find("log tracker_silent: the tracker at 10.0.0.9:9100 has not answered for 5 s; rounds go on, failures "
+                "are not noticed\n"),
+      std::string::npos);
   EXPECT_EQ(w.machine().state(), State::kMember);
   EXPECT_EQ(w.reply(901),
             "log tracker_back: the tracker at 10.0.0.9:9100 answers again after 600 s\n"
