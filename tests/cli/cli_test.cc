@@ -290,7 +290,8 @@ TEST(Run, SignalsReachTheWorkers) {
 }
 
 TEST(Run, NoOrphanSurvivesAKilledLauncher) {
-  Program p({"run", "-n", "1", "sh", "-c", "sleep 1000 & echo pids $$ $! end; wait"});
+  const TemporaryFolder folder;  // a killed launcher cannot take its secret away
+  Program p({"run", "-n", "1", "sh", "-c", "sleep 1000 & echo pids $$ $! end; wait"}, {"TMPDIR=" + folder.path()});
   const std::string text = p.wait_for(" end", true);
   p.signal(SIGKILL);
   EXPECT_EQ(p.wait(), 128 + SIGKILL);
