@@ -320,13 +320,16 @@ TEST_F(FacadeTest, ReducesByAFunction) {
   EXPECT_EQ(v[1].c, 6);
 
   std::vector<double> d{2, 3};
+  const auto factor = std::make_shared<double>(10);
   {
-    const Handle handle = comm.allreduce_async(std::span(d), [weight](double x, double y) { return weight * x + y; });
+    const Handle handle = comm.allreduce_async(std::span(d), [factor](double x, double y) { return *factor * x + y; });
     EXPECT_TRUE(fake_.last().async);
+    ASSERT_EQ(factor.use_count(), 2) << "the function lives as long as the handle";
     std::vector<double> a{1, 2}, b{3, 4};
-    fake_.custom(a.data(), b.data(), 2, fake_.custom_context);  // the function lives as long as the handle
+    fake_.custom(a.data(), b.data(), 2, fake_.custom_context);
     EXPECT_EQ(b, (std::vector<double>{13, 24}));
   }
+  EXPECT_EQ(factor.use_count(), 1);
   EXPECT_EQ(fake_.freed, std::vector<std::string>{"handle"});
 }
 
@@ -337,8 +340,9 @@ TEST_F(FacadeTest, SharesOutputsOnlyAtTheRoot) {
   EXPECT_EQ(fake_.last().out, one.data());
   EXPECT_EQ(fake_.last().peer, 1);
   EXPECT_EQ(fake_.last().op, WARREN_MIN);
-  comm.reduce(in, none, 2);
+  comm.reduce(in, one, 2);
   EXPECT_EQ(fake_.last().out, nullptr);
+  comm.reduce(in, none, 2);
   comm.reduce(std::span(in), 1);
   EXPECT_EQ(fake_.last().out, in.data());
   EXPECT_EQ(comm.reduce(in, 1).size(), 6u);
@@ -347,16 +351,18 @@ TEST_F(FacadeTest, SharesOutputsOnlyAtTheRoot) {
   comm.gather(in, all, 1);
   EXPECT_EQ(fake_.last().count, 6u);
   EXPECT_EQ(fake_.last().out, all.data());
-  comm.gather(in, none, 0);
+  comm.gather(in, all, 0);
   EXPECT_EQ(fake_.last().out, nullptr);
+  comm.gather(in, none, 0);
   EXPECT_EQ(comm.gather(in, 1).size(), 24u);
   EXPECT_EQ(comm.gather(in, 0).size(), 0u);
 
   comm.scatter(all, one, 1);
   EXPECT_EQ(fake_.last().in, all.data());
   EXPECT_EQ(fake_.last().count, 6u);
-  comm.scatter(none, one, 0);
+  comm.scatter(all, one, 0);
   EXPECT_EQ(fake_.last().in, nullptr);
+  comm.scatter(none, one, 0);
 }
 
 TEST_F(FacadeTest, SharesAmongAll) {
