@@ -1,0 +1,152 @@
+// What schedules cost, against the formulas and against the table of docs/algorithms.md.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <utility>
+
+#include "tests/worker/schedule/symbolic.h"
+
+namespace warren::schedule::symbolic {
+namespace {
+
+struct Totals {
+  std::uint64_t most_sent = 0, most_received = 0, all_messages = 0, most_scratch = 0;
+};
+
+Totals totals(const World& world) {
+  Totals totals;
+  for (const Schedule& schedule : make_all(world)) {
+    const Cost c = cost(schedule);
+    totals.most_sent = std::max(totals.most_sent, c.sent_elements);
+    totals.most_received = std::max(totals.most_received, c.received_elements);
+    totals.all_messages += c.sends;
+    totals.most_scratch = std::max(totals.most_scratch, schedule.scratch_elements);
+  }
+  return totals;
+}
+
+World allreduce(Algorithm algorithm, std::int32_t size, std::uint64_t count, std::uint64_t chunk_elements) {
+  World world{.collective = Collective::kAllreduce, .algorithm = algorithm, .size = size, .counts = {}};
+  world.count = count;
+  world.chunk_elements = chunk_elements;
+  return world;
+}
+
+TEST(Cost, TheRingMovesEachElementTwiceLessOneSegment) {
+  for (const std::int32_t size : {2, 3, 7, 8, 64}) {
+    const auto k = static_cast<std::uint64_t>(size);
+    const std::uint64_t n = k * 100;
+    for (const Schedule& schedule : make_all(allreduce(Algorithm::kRing, size, n, 30))) {
+      const Cost c = cost(schedule);
+      EXPECT_EQ(c.sent_elements, 2 * n * (k - 1) / k);
+      EXPECT_EQ(c.received_elements, 2 * n * (k - 1) / k);
+      EXPECT_EQ(c.reduced_elements, n * (k - 1) / k);
+      EXPECT_EQ(c.copied_elements, n * (k - 1) / k);
+      EXPECT_EQ(c.sends, 2 * (k - 1) * 4);  // 100 elements are four chunks
+      EXPECT_EQ(c.receives, 2 * (k - 1) * 4);
+    }
+    EXPECT_EQ(hops(make_all(allreduce(Algorithm::kRing, size, n, 100))), 2 * (k - 1));
+  }
+}
+
+TEST(Cost, TheButterflyMovesAsMuchInFewerSteps) {
+  for (const std::int32_t size : {2, 4, 16, 64}) {
+    const auto k = static_cast<std::uint64_t>(size);
+    const auto levels = static_cast<std::uint32_t>(std::countr_zero(k));
+    const std::uint64_t n = k * 100;
+    for (const Schedule& schedule : make_all(allreduce(Algorithm::kButterfly, size, n, n))) {
+      EXPECT_EQ(cost(schedule).sent_elements, 2 * n * (k - 1) / k);
+      EXPECT_EQ(cost(schedule).sends, 2 * levels);
+    }
+    EXPECT_EQ(hops(make_all(allreduce(Algorithm::kButterfly, size, n, n))), 2 * levels);
+    EXPECT_EQ(hops(make_all(allreduce(Algorithm::kButterfly, size, n, 16 * n))), levels);
+    for (const Schedule& schedule : make_all(allreduce(Algorithm::kButterfly, size, n, 16 * n))) {
+      EXPECT_EQ(cost(schedule).sent_elements, n * levels);
+    }
+  }
+}
+
+TEST(Cost, TheStarsRootMovesEverythingForEverybody) {
+  const Schedule root = make_all(allreduce(Algorithm::kStar, 8, 1000, 100))[0];
+  EXPECT_EQ(cost(root).sent_elements + cost(root).received_elements, 2 * 1000U * 7);
+  EXPECT_EQ(cost(root).reduced_elements, 1000U * 7);
+  EXPECT_EQ(hops(make_all(allreduce(Algorithm::kStar, 8, 1000, 1000))), 2U);
+}
+
+// Chunks let all ranks of a chain be busy at once: it is as long as the chain and the chunks together.
+TEST(Cost, AChainCarriesTheBufferOnce) {
+  World world{
+      .collective = Collective::kBroadcast, .algorithm = Algorithm::kRing, .size = 8, .count = 1000, .counts = {}};
+  world.chunk_elements = 100;
+  for (const Schedule& schedule : make_all(world)) {
+    EXPECT_LE(cost(schedule).sent_elements, 1000U);
+    EXPECT_LE(cost(schedule).received_elements, 1000U);
+  }
+  EXPECT_EQ(hops(make_all(world)), 7U);
+}
+
+constexpr Collective kCollectives[] = {
+    Collective::kAllreduce, Collective::kReduce,     Collective::kBroadcast,     Collective::kBarrier,
+    Collective::kAllgather, Collective::kAllgatherv, Collective::kReduceScatter, Collective::kGather,
+    Collective::kScatter,   Collective::kAllToAll,
+};
+
+// The columns of the document that are counted, as it must print them: 8 ranks, buffers of 1,048,576 elements in all,
+// chunks of 65,536; hops and messages for one element a rank.
+std::vector<std::string> counted(Collective collective, Algorithm algorithm) {
+  constexpr std::int32_t kSize = 8;
+  constexpr std::uint64_t kElements = std::uint64_t{1} << 20;
+  constexpr std::uint64_t kChunk = std::uint64_t{1} << 16;
+  World world{.collective = collective, .algorithm = algorithm, .size = kSize, .counts = {}};
+  world.chunk_elements = kChunk;
+  const bool whole =
+      collective == Collective::kAllreduce || collective == Collective::kReduce || collective == Collective::kBroadcast;
+  world.count = whole ? kElements : kElements / kSize;
+  if (collective == Collective::kAllgatherv) world.counts.assign(kSize, kElements / kSize);
+  const Totals large = totals(world);
+  world.count = 1;
+  if (collective == Collective::kAllgatherv) world.counts.assign(kSize, 1);
+  std::vector<std::string> columns;
+  for (const std::uint64_t number : {std::uint64_t{hops(make_all(world))}, totals(world).all_messages, large.most_sent,
+                                     large.most_received, large.most_scratch}) {
+    columns.push_back(std::to_string(number));
+  }
+  return columns;
+}
+
+std::vector<std::string> cells_of(const std::string& line) {
+  std::vector<std::string> cells;
+  std::istringstream in(line);
+  for (std::string cell; std::getline(in, cell, '|');) {
+    const auto first = cell.find_first_not_of(' ');
+    cells.push_back(first == std::string::npos ? "" : cell.substr(first, cell.find_last_not_of(' ') - first + 1));
+  }
+  return cells;
+}
+
+// A row: | collective | algorithm | hops | counted | messages | sent | counted | received | counted | scratch |
+TEST(Cost, TheDocumentPrintsWhatIsCounted) {
+  std::ifstream document(WARREN_SOURCE_DIR "/docs/algorithms.md");
+  ASSERT_TRUE(document.is_open());
+  std::map<std::pair<std::string, std::string>, std::vector<std::string>> rows;
+  for (std::string line; std::getline(document, line);) {
+    const std::vector<std::string> cells = cells_of(line);
+    if (cells.size() == 11) rows[{cells[1], cells[2]}] = {cells[4], cells[5], cells[7], cells[9], cells[10]};
+  }
+  std::size_t served = 0;
+  for (const Collective collective : kCollectives) {
+    for (const Algorithm algorithm : algorithms_for(collective)) {
+      ++served;
+      const std::pair<std::string, std::string> key{warren::to_string(collective), to_string(algorithm)};
+      EXPECT_EQ(rows[key], counted(collective, algorithm)) << "row of " << key.first << " by " << key.second;
+    }
+  }
+  EXPECT_EQ(rows.size(), served + 2) << "a row for each pair, a head and its rule";
+}
+
+}  // namespace
+}  // namespace warren::schedule::symbolic

@@ -1,0 +1,175 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/worker/schedule/symbolic.h"
+
+namespace warren::schedule::symbolic {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+Request allreduce(std::int32_t rank, std::int32_t size, std::uint64_t count) {
+  Request request;
+  request.collective = Collective::kAllreduce;
+  request.algorithm = Algorithm::kRing;
+  request.rank = rank;
+  request.size = size;
+  request.count = count;
+  request.chunk_elements = 65536;
+  return request;
+}
+
+std::string refusal(const Request& request) {
+  const Result<Schedule> made = make(request);
+  if (made.ok()) return "accepted";
+  EXPECT_EQ(made.status().code(), Code::kInvalidArgument);
+  return made.status().describe();
+}
+
+std::vector<StepKind> kinds(const Schedule& schedule) {
+  std::vector<StepKind> kinds;
+  for (const Step& step : schedule.steps) kinds.push_back(step.kind);
+  return kinds;
+}
+
+TEST(Make, NamesTheAlgorithmsThatServeACollective) {
+  Request request = allreduce(0, 4, 10);
+  request.collective = Collective::kAllToAll;
+  EXPECT_THAT(refusal(request), HasSubstr("algorithm ring does not serve it; use direct"));
+  request.collective = Collective::kBroadcast;
+  request.algorithm = Algorithm::kDirect;
+  EXPECT_THAT(refusal(request), HasSubstr("use ring, tree"));
+  request.algorithm = Algorithm::kAuto;
+  EXPECT_THAT(refusal(request), HasSubstr("use ring, tree"));
+  request.collective = Collective::kPoint;
+  EXPECT_THAT(refusal(request), HasSubstr("between two ranks"));
+}
+
+TEST(Make, RefusesWhatIsOutOfRange) {
+  EXPECT_THAT(refusal(allreduce(0, 0, 1)), HasSubstr("size 0"));
+  EXPECT_THAT(refusal(allreduce(0, 1 << 20, 1)), HasSubstr("size 1048576"));
+  EXPECT_THAT(refusal(allreduce(4, 4, 1)), HasSubstr("rank 4"));
+  EXPECT_THAT(refusal(allreduce(-1, 4, 1)), HasSubstr("rank -1"));
+  EXPECT_THAT(refusal(allreduce(0, 4, UINT64_MAX)), HasSubstr("too large"));
+  Request request = allreduce(0, 4, 1);
+  request.chunk_elements = 0;
+  EXPECT_THAT(refusal(request), HasSubstr("at least one element"));
+  request = allreduce(0, 4, 1);
+  request.collective = Collective::kReduce;
+  for (const std::int32_t root : {-1, 4}) {
+    request.root = root;
+    EXPECT_THAT(refusal(request), HasSubstr("root " + std::to_string(root)));
+  }
+  request = allreduce(0, 3, 1);
+  request.collective = Collective::kAllgatherv;
+  const std::vector<std::uint64_t> counts{1, UINT64_MAX, 1};
+  request.counts = counts;
+  EXPECT_THAT(refusal(request), HasSubstr("sum of counts"));
+  request.counts = std::span(counts).first(2);
+  EXPECT_THAT(refusal(request), HasSubstr("2 counts were given for 3 ranks"));
+}
+
+TEST(Make, RefusesAScheduleThatWouldFillTheMemory) {
+  Request request = allreduce(0, 4, std::uint64_t{1} << 40);
+  request.chunk_elements = 1;
+  const Result<Schedule> made = make(request);
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.status().code(), Code::kExhausted);
+  EXPECT_THAT(made.status().describe(), HasSubstr("raise the chunk size"));
+}
+
+// For each collective and algorithm there is a schedule or an error: never neither, for any rank.
+TEST(Make, ServesWhatItSaysItServes) {
+  const std::vector<std::uint64_t> counts{3, 1, 4};
+  std::size_t served = 0;
+  for (int c = static_cast<int>(Collective::kAllreduce); c <= static_cast<int>(Collective::kAllToAll); ++c) {
+    for (int a = static_cast<int>(Algorithm::kStar); a <= static_cast<int>(Algorithm::kDirect); ++a) {
+      Request request = allreduce(1, 3, 8);
+      request.collective = static_cast<Collective>(c);
+      request.algorithm = static_cast<Algorithm>(a);
+      if (request.collective == Collective::kAllgatherv) request.counts = counts;
+      const auto serving = algorithms_for(request.collective);
+      const bool listed = std::find(serving.begin(), serving.end(), request.algorithm) != serving.end();
+      EXPECT_EQ(make(request).ok(), listed);
+      served += listed ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(served, 20U);
+}
+
+TEST(Make, TwoRanksExchangeLittleDataInThreeSteps) {
+  Request request = allreduce(0, 2, 1);
+  request.algorithm = Algorithm::kButterfly;
+  const Schedule schedule = make(request).value();
+  EXPECT_THAT(kinds(schedule), ElementsAre(StepKind::kSend, StepKind::kRecv, StepKind::kReduce));
+  EXPECT_THAT(schedule.pending, ElementsAre(0, 0, 2));
+  EXPECT_TRUE(schedule.steps[2].finish);
+}
+
+TEST(Make, OneRankCopies) {
+  const Schedule schedule = make(allreduce(0, 1, 65537)).value();
+  EXPECT_THAT(kinds(schedule), ElementsAre(StepKind::kCopy, StepKind::kCopy));
+  EXPECT_TRUE(schedule.steps[0].finish);
+  EXPECT_EQ(schedule.scratch_elements, 0U);
+  Request request = allreduce(0, 1, 8);
+  request.collective = Collective::kBroadcast;
+  EXPECT_FALSE(make(request).value().steps[0].finish);
+}
+
+// Ranks that disagree find out from headers, so the pattern of messages stays.
+TEST(Make, NothingTravelsAsAHeader) {
+  for (const Algorithm algorithm : algorithms_for(Collective::kAllreduce)) {
+    Request request = allreduce(1, 4, 0);
+    request.algorithm = algorithm;
+    const Cost cost_of_nothing = cost(make(request).value());
+    EXPECT_EQ(cost_of_nothing.sent_elements, 0U);
+    EXPECT_GT(cost_of_nothing.sends, 0U);
+    EXPECT_GT(cost_of_nothing.receives, 0U);
+    EXPECT_EQ(cost_of_nothing.reduced_elements, 0U);
+  }
+}
+
+TEST(Make, TheScheduleOfAGibibyteIsSmall) {
+  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kDirect, Algorithm::kButterfly, Algorithm::kTree}) {
+    Request request = allreduce(0, 8, std::uint64_t{1} << 28);
+    request.algorithm = algorithm;
+    const Schedule schedule = make(request).value();
+    EXPECT_LT(schedule.steps.size() * (sizeof(Step) + 2 * sizeof(std::uint32_t)) +
+                  schedule.successors.size() * sizeof(std::uint32_t),
+              8U << 20)
+        << to_string(algorithm);
+  }
+}
+
+TEST(Algorithm, NamesAreReadBack) {
+  for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kStar, Algorithm::kTree, Algorithm::kButterfly,
+                                    Algorithm::kRing, Algorithm::kDirect}) {
+    EXPECT_EQ(parse_algorithm(to_string(algorithm)).value(), algorithm);
+  }
+  const Result<Algorithm> none = parse_algorithm("rings");
+  ASSERT_FALSE(none.ok());
+  EXPECT_THAT(none.status().describe(), HasSubstr("star, tree, butterfly, ring or direct"));
+}
+
+TEST(Algorithm, TheChoiceServesTheCollective) {
+  for (int c = static_cast<int>(Collective::kAllreduce); c <= static_cast<int>(Collective::kAllToAll); ++c) {
+    const auto collective = static_cast<Collective>(c);
+    const auto serving = algorithms_for(collective);
+    ASSERT_FALSE(serving.empty());
+    for (const std::int32_t size : {1, 2, 3, 8, 9, 64, 16384}) {
+      for (std::uint64_t bytes = 0; bytes <= std::uint64_t{1} << 40; bytes = bytes * 4 + 1) {
+        const Algorithm chosen = choose(collective, size, bytes);
+        EXPECT_NE(std::find(serving.begin(), serving.end(), chosen), serving.end());
+        if (bytes > std::uint64_t{1} << 34 && collective != Collective::kBarrier) {
+          EXPECT_EQ(chosen, serving.front());
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace warren::schedule::symbolic
