@@ -5,12 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <utility>
 
+#include "recovery/codec.h"
 #include "recovery/limits.h"
 
 namespace warren::storage {
@@ -88,12 +88,7 @@ bool from_hex(std::string_view text, Key& out) {
 }
 
 Status check_job_name(std::string_view job) {
-  const auto printable = [](char c) { return c > ' ' && c < 0x7f; };
-  if (job.empty() || job.size() > limits::kMaxJobNameBytes || !std::all_of(job.begin(), job.end(), printable)) {
-    return {Code::kInvalidArgument,
-            "a job's name has 1 to " + std::to_string(limits::kMaxJobNameBytes) + " printable characters and no space"};
-  }
-  return {};
+  return validate_name("job", job, limits::kMaxJobNameBytes);
 }
 
 std::string errno_text(int error) {

@@ -1,5 +1,6 @@
 #include "tracker/tracker.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <sodium.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -235,6 +236,8 @@ Tracker::~Tracker() = default;
 
 Result<std::unique_ptr<Tracker>> Tracker::start(TrackerOptions options) {
   if (Status s = check(options); !s.ok()) return s.because_of_this("cannot start the tracker");
+  // Protobuf writes a line to stderr for every damaged message; the table's own log of them is limited.
+  google::protobuf::SetLogHandler(nullptr);
   auto impl = std::make_unique<Impl>(std::move(options));
   if (Status s = impl->start(); !s.ok()) return s.because_of_this("cannot start the tracker");
   return std::unique_ptr<Tracker>(new Tracker(std::move(impl)));

@@ -1,0 +1,328 @@
+// The table of jobs in virtual time, on a disk that fails when told to.
+#include "tracker/job_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+
+#include "recovery/limits.h"
+#include "storage/fake_journal.h"
+#include "tests/tracker/client.h"
+
+namespace warren::tracker {
+namespace {
+
+using testing::HasSubstr;
+using wire::Envelope;
+
+class JobTableTest : public testing::Test {
+ protected:
+  struct Sent {
+    std::string connection;
+    Envelope envelope;
+  };
+
+  JobTableTest() { EXPECT_TRUE(restart().ok()); }
+
+  // A tracker's new life on the same disk.
+  Status restart() {
+    table_.reset();
+    journal_ = std::make_unique<storage::FakeJournal>(disk_);
+    JobTable::Options options;
+    options.self = Incarnation(++life_);
+    options.journal = journal_.get();
+    options.sink = [this](std::string_view job, const LogEvent& event) {
+      events_.push_back(std::string(job) + " " + event.name);
+    };
+    options.send = [this](std::string_view connection, const std::string& bytes) {
+      if (gone_.contains(std::string(connection))) return SendOutcome::kGone;
+      if (full_.contains(std::string(connection))) return SendOutcome::kFull;
+      auto decoded = decode_envelope(std::as_bytes(std::span(bytes)), Side::kTracker);
+      EXPECT_TRUE(decoded.ok()) << decoded.status().describe();
+      sent_.push_back({std::string(connection), decoded.value()});
+      return SendOutcome::kSent;
+    };
+    table_ = std::make_unique<JobTable>(std::move(options));
+    return table_->restore(now_);
+  }
+
+  void say(const std::string& connection, const Envelope& envelope) {
+    const std::string bytes = encode(envelope, Side::kWorker);
+    table_->on_message({connection, "", "here"}, std::as_bytes(std::span(bytes)), now_);
+  }
+  // Lets time pass, deadline by deadline.
+  void pass(std::int64_t ms) {
+    const TimeMs end = now_ + ms;
+    while (true) {
+      const auto next = table_->next_deadline();
+      if (!next || *next > end) break;
+      now_ = std::max(now_, *next);
+      table_->on_tick(now_);
+    }
+    now_ = end;
+  }
+  std::size_t count(Envelope::BodyCase kind) const {
+    return static_cast<std::size_t>(
+        std::count_if(sent_.begin(), sent_.end(), [&](const Sent& s) { return s.envelope.body_case() == kind; }));
+  }
+  std::size_t logged(const std::string& what) const {
+    return static_cast<std::size_t>(std::count(events_.begin(), events_.end(), what));
+  }
+  const JobStatus* job(const std::string& name) {
+    status_ = table_->status(now_);
+    for (const JobStatus& j : status_) {
+      if (j.name == name) return &j;
+    }
+    return nullptr;
+  }
+  void join_two(const std::string& name) {
+    say("a-" + name, join_envelope(name, 1, "0", 2));
+    say("b-" + name, join_envelope(name, 2, "1", 2));
+  }
+  void finalize_two(const std::string& name) {
+    for (std::uint64_t life : {1, 2}) {
+      Envelope leave = envelope_of(name, life);
+      leave.mutable_leave()->set_epoch(job(name)->view.epoch.value);
+      leave.mutable_leave()->set_finalize(true);
+      say(life == 1 ? "a-" + name : "b-" + name, leave);
+    }
+  }
+
+  TimeMs now_{1'000'000};
+  std::uint64_t life_ = 70;
+  std::shared_ptr<storage::FakeDisk> disk_ = std::make_shared<storage::FakeDisk>();
+  std::unique_ptr<storage::FakeJournal> journal_;
+  std::unique_ptr<JobTable> table_;
+  std::vector<Sent> sent_;
+  std::vector<std::string> events_;
+  std::set<std::string> gone_, full_;
+  std::vector<JobStatus> status_;
+};
+
+TEST_F(JobTableTest, NothingIsAnnouncedThatIsNotStored) {
+  disk_->fail_writes = 3;
+  join_two("train");
+  EXPECT_EQ(count(Envelope::kPlan), 0u);
+  EXPECT_FALSE(disk_->durable.contains("train"));
+  EXPECT_THAT(job("train")->trouble, HasSubstr("no space left"));
+  EXPECT_EQ(table_->counts().persist_failures, 1u);
+  // 250 ms, 500 ms, 1 s.
+  pass(249);
+  EXPECT_EQ(table_->counts().persist_failures, 1u);
+  pass(1);
+  EXPECT_EQ(table_->counts().persist_failures, 2u);
+  pass(500);
+  EXPECT_EQ(count(Envelope::kPlan), 0u);
+  pass(1000);
+  EXPECT_EQ(count(Envelope::kPlan), 2u);
+  EXPECT_TRUE(disk_->durable.contains("train"));
+  EXPECT_EQ(job("train")->trouble, "");
+  EXPECT_EQ(logged("train persist_failed"), 3u);
+  EXPECT_EQ(logged("train persist_recovered"), 1u);
+}
+
+TEST_F(JobTableTest, WhatFollowsAFailedWriteKeepsItsOrder) {
+  disk_->fail_writes = 1;
+  join_two("train");
+  const std::uint64_t epoch = job("train")->view.epoch.value;
+  say("a-train", heartbeat_envelope("train", 1, epoch, 1));
+  Envelope leave = envelope_of("train", 1);
+  leave.mutable_leave()->set_epoch(epoch);
+  leave.mutable_leave()->set_reason("gives up");
+  say("a-train", leave);
+  EXPECT_EQ(count(Envelope::kInterrupt), 0u) << "an interrupt overtakes no plan";
+  sent_.clear();
+  pass(250);
+  std::vector<Envelope::BodyCase> to_b;
+  for (const Sent& s : sent_) {
+    if (s.connection == "b-train") to_b.push_back(s.envelope.body_case());
+  }
+  ASSERT_GE(to_b.size(), 2u);
+  EXPECT_EQ(to_b[0], Envelope::kPlan);
+  EXPECT_EQ(to_b[1], Envelope::kInterrupt);
+  EXPECT_EQ(disk_->writes, 2u);
+}
+
+TEST_F(JobTableTest, AJournalThatStaysFullCostsTheJobItsWorkersAndNobodyElse) {
+  join_two("other");
+  sent_.clear();
+  disk_->fail_writes = 1'000'000;
+  join_two("train");
+  pass(60'000);
+  EXPECT_EQ(job("train"), nullptr);
+  EXPECT_EQ(logged("train persist_failed"), static_cast<std::size_t>(JobTable::kPersistTries));
+  EXPECT_EQ(logged("train persist_given_up"), 1u);
+  std::size_t refused = 0;
+  for (const Sent& s : sent_) {
+    if (!s.envelope.has_refused() || s.envelope.job() != "train") continue;
+    ++refused;
+    EXPECT_EQ(s.envelope.refused().code(), static_cast<std::uint32_t>(Code::kUnavailable));
+    EXPECT_THAT(s.envelope.refused().reason(), HasSubstr("no space left"));
+  }
+  EXPECT_EQ(refused, 2u);
+  EXPECT_EQ(count(Envelope::kPlan), 0u);
+  ASSERT_NE(job("other"), nullptr);
+
+  disk_->fail_writes = 0;
+  join_two("train");
+  EXPECT_EQ(count(Envelope::kPlan), 2u) << "once there is room, the next join begins anew";
+}
+
+TEST_F(JobTableTest, AnUnconfirmedWriteMaySurviveAndEpochsStillRise) {
+  for (const auto crash : {storage::FakeDisk::Crash::kKeepsUnconfirmed, storage::FakeDisk::Crash::kLosesUnconfirmed}) {
+    const std::string name = crash == storage::FakeDisk::Crash::kKeepsUnconfirmed ? "keeps" : "loses";
+    join_two(name);
+    const std::uint64_t announced = job(name)->view.epoch.value;
+    disk_->fail_writes = 1;
+    Envelope leave = envelope_of(name, 1);
+    leave.mutable_leave()->set_epoch(announced);
+    leave.mutable_leave()->set_reason("gives up");
+    say("a-" + name, leave);
+    disk_->crash(crash);
+    disk_->fail_writes = 0;
+    sent_.clear();
+    ASSERT_TRUE(restart().ok());
+    ASSERT_NE(job(name), nullptr);
+    EXPECT_GE(job(name)->view.epoch.value, announced);
+    // Both come back in new lives: the next plan's epoch is newer than any that was announced.
+    say("x", join_envelope(name, 11, "0", 2));
+    say("y", join_envelope(name, 12, "1", 2));
+    pass(200'000);
+    say("x", join_envelope(name, 11, "0", 2));
+    say("y", join_envelope(name, 12, "1", 2));
+    ASSERT_NE(job(name), nullptr);
+    EXPECT_GT(job(name)->view.epoch.value, announced);
+  }
+}
+
+TEST_F(JobTableTest, AFinishedJobLingersForLatecomersAndIsForgotten) {
+  join_two("train");
+  finalize_two("train");
+  EXPECT_EQ(count(Envelope::kFinished), 2u);
+  ASSERT_NE(job("train"), nullptr);
+  EXPECT_EQ(job("train")->view.state, TrackerMachine::State::kFinished);
+  pass(JobTable::kFinishedLingerMs - 1);
+  sent_.clear();
+  say("late", join_envelope("train", 9, "0", 2));
+  ASSERT_EQ(count(Envelope::kRefused), 1u);
+  EXPECT_THAT(sent_[0].envelope.refused().reason(), HasSubstr("finished"));
+  pass(2 * JobTable::kSweepIntervalMs);
+  EXPECT_EQ(job("train"), nullptr);
+  EXPECT_FALSE(disk_->durable.contains("train"));
+  EXPECT_EQ(logged("train job_evicted"), 1u);
+  EXPECT_FALSE(table_->next_deadline().has_value()) << "nothing is left to wait for";
+  sent_.clear();
+  say("new", join_envelope("train", 10, "0", 2));
+  EXPECT_EQ(count(Envelope::kWelcome), 1u) << "the name is free again";
+}
+
+TEST_F(JobTableTest, AJobThatNobodyComesBackToIsForgottenAfterAnHour) {
+  join_two("train");
+  pass(JobTable::kLonelyMs - 1);
+  EXPECT_NE(job("train"), nullptr);
+  pass(2 * JobTable::kSweepIntervalMs);
+  EXPECT_EQ(job("train"), nullptr);
+  EXPECT_TRUE(disk_->durable.empty());
+}
+
+TEST_F(JobTableTest, AnEvictionThatCannotBeStoredIsTriedAgain) {
+  join_two("train");
+  finalize_two("train");
+  pass(JobTable::kFinishedLingerMs - 1);
+  disk_->fail_writes = 1;
+  disk_->durable["train"] = "left over";
+  for (int minutes = 0; minutes < 5 && logged("train forget_failed") == 0; ++minutes) pass(JobTable::kSweepIntervalMs);
+  EXPECT_NE(job("train"), nullptr);
+  EXPECT_EQ(logged("train forget_failed"), 1u);
+  pass(JobTable::kSweepIntervalMs);
+  EXPECT_EQ(job("train"), nullptr);
+  EXPECT_TRUE(disk_->durable.empty());
+}
+
+TEST_F(JobTableTest, ARecordThatCannotBeReadCostsItsJobAlone) {
+  join_two("good");
+  disk_->durable["bad"] = "\xff\xff rubbish";
+  ASSERT_TRUE(restart().ok());
+  EXPECT_EQ(logged("bad job_unreadable"), 1u);
+  EXPECT_EQ(logged("good job_restored"), 1u);
+  sent_.clear();
+  say("c", join_envelope("bad", 1, "0", 2));
+  ASSERT_EQ(count(Envelope::kRefused), 1u);
+  EXPECT_EQ(sent_[0].envelope.refused().code(), static_cast<std::uint32_t>(Code::kCorrupt));
+  EXPECT_EQ(disk_->durable["bad"], "\xff\xff rubbish") << "left for people to look at";
+}
+
+TEST_F(JobTableTest, TheNumberOfJobsIsLimited) {
+  for (std::size_t i = 0; i < limits::kMaxJobsPerTracker; ++i) {
+    say("c" + std::to_string(i), join_envelope("job" + std::to_string(i), 1, "0", 2));
+  }
+  sent_.clear();
+  say("one-more", join_envelope("one-more", 1, "0", 2));
+  ASSERT_EQ(sent_.size(), 1u);
+  EXPECT_EQ(sent_[0].envelope.refused().code(), static_cast<std::uint32_t>(Code::kExhausted));
+  sent_.clear();
+  say("c0b", join_envelope("job0", 2, "1", 2));
+  EXPECT_EQ(count(Envelope::kPlan), 2u) << "the others go on";
+}
+
+TEST_F(JobTableTest, RoutesAreBoundedWhoeverKnocks) {
+  join_two("train");
+  for (std::uint64_t i = 0; i < 5000; ++i) say("c" + std::to_string(i), heartbeat_envelope("train", 100 + i, 1, 1));
+  EXPECT_LE(table_->routes(), 4u * 2 + 64);
+  // The members were forgotten as the longest silent; a word from them and they are known again.
+  const std::uint64_t epoch = job("train")->view.epoch.value;
+  sent_.clear();
+  say("a-train", heartbeat_envelope("train", 1, epoch, 8));
+  ASSERT_EQ(sent_.size(), 1u);
+  EXPECT_EQ(sent_[0].connection, "a-train");
+  EXPECT_TRUE(sent_[0].envelope.has_heartbeat_reply());
+}
+
+TEST_F(JobTableTest, AnswersFollowAWorkerToItsNewConnection) {
+  join_two("train");
+  const std::uint64_t epoch = job("train")->view.epoch.value;
+  sent_.clear();
+  say("a-reconnected", heartbeat_envelope("train", 1, epoch, 8));
+  ASSERT_EQ(sent_.size(), 1u);
+  EXPECT_EQ(sent_[0].connection, "a-reconnected");
+}
+
+TEST_F(JobTableTest, ConnectionsThatAreGoneOrFullAreCountedAndHarmless) {
+  gone_.insert("a-train");
+  full_.insert("b-train");
+  join_two("train");
+  EXPECT_EQ(job("train")->view.state, TrackerMachine::State::kRunning);
+  EXPECT_GE(table_->counts().unsent, 4u);
+  EXPECT_EQ(table_->routes(), 1u) << "who is gone is forgotten, who is full is not";
+}
+
+TEST_F(JobTableTest, EveryMemberOfALargeJobGetsThePlan) {
+  constexpr std::uint32_t kWorld = 300;
+  for (std::uint32_t i = 0; i < kWorld; ++i) {
+    say("c" + std::to_string(i), join_envelope("train", 1 + i, std::to_string(i), kWorld, "h" + std::to_string(i / 8)));
+  }
+  pass(10'000);
+  std::set<std::string> told;
+  for (const Sent& s : sent_) {
+    if (!s.envelope.has_plan()) continue;
+    told.insert(s.connection);
+    EXPECT_EQ("c" + std::to_string(s.envelope.receiver() - 1), s.connection) << "each is addressed by its incarnation";
+  }
+  EXPECT_EQ(told.size(), kWorld);
+}
+
+TEST(LogLimitTest, SwallowsAndCounts) {
+  LogLimit limit(2, 100);
+  EXPECT_EQ(limit.take({0}), 0u);
+  EXPECT_EQ(limit.take({1}), 0u);
+  EXPECT_EQ(limit.take({2}), std::nullopt);
+  EXPECT_EQ(limit.take({99}), std::nullopt);
+  EXPECT_EQ(limit.take({100}), 2u);
+  EXPECT_EQ(limit.take({101}), 0u);
+}
+
+}  // namespace
+}  // namespace warren::tracker
