@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstring>
 #include <exception>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -42,8 +44,41 @@ void count_forks() {
   (void)once;
 }
 
+// Modules that made calls, by the 24 bits of their name's hash that stand in call sites.
+class ModuleNames {
+ public:
+  void add(std::uint64_t hash, const char* name) {
+    const std::lock_guard lock(mutex_);
+    names_[hash & 0xffffff] = name;
+  }
+  // Call sites with their module's name instead of its hash, and how to read them.
+  std::string explain(std::string text) {
+    const std::lock_guard lock(mutex_);
+    std::string hint;
+    for (const auto& [hash, name] : names_) {
+      char digits[16];
+      (void)std::snprintf(digits, sizeof digits, "at %llx+0x", static_cast<unsigned long long>(hash));
+      const std::string readable = "at " + name + "+0x";
+      for (std::size_t at = text.find(digits); at != std::string::npos; at = text.find(digits, at + readable.size())) {
+        text.replace(at, std::strlen(digits), readable);
+        hint = "; `addr2line -e " + name + " 0x…` shows the line";
+      }
+    }
+    return text + hint;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::uint64_t, std::string> names_;
+};
+ModuleNames& module_names() {
+  static ModuleNames names;
+  return names;
+}
+
 warren_code report(const Status& status) {
   if (!status.ok()) last_error = status.describe();
+  if (status.code() == Code::kDesync) last_error = module_names().explain(std::move(last_error));
   return static_cast<warren_code>(status.code());
 }
 
@@ -127,10 +162,10 @@ std::uint64_t site_of(const void* address) {
   std::uint64_t site = 0;
   if (dladdr(address, &info) != 0 && info.dli_fname != nullptr) {
     const char* slash = std::strrchr(info.dli_fname, '/');
+    const char* name = slash != nullptr ? slash + 1 : info.dli_fname;
     std::uint64_t hash = 0xcbf29ce484222325u;
-    for (const char* c = slash != nullptr ? slash + 1 : info.dli_fname; *c != 0; c++) {
-      hash = (hash ^ static_cast<unsigned char>(*c)) * 0x100000001b3u;
-    }
+    for (const char* c = name; *c != 0; c++) hash = (hash ^ static_cast<unsigned char>(*c)) * 0x100000001b3u;
+    module_names().add(hash, name);
     const auto offset =
         static_cast<std::uint64_t>(static_cast<const char*>(address) - static_cast<const char*>(info.dli_fbase));
     site = (hash << 40) | (offset & ((std::uint64_t{1} << 40) - 1));

@@ -17,7 +17,7 @@ namespace {
 
 // Up to this part of a chunk, another log2 P latencies cost more than sending everything at each level does.
 constexpr std::uint64_t kDoublingPartOfChunk = 16;
-constexpr std::size_t kBlocksInFlight = 2;
+constexpr std::size_t kBlocksInFlight = 3;
 
 class Butterfly {
  public:
@@ -127,9 +127,10 @@ class Butterfly {
     for (std::uint64_t b = 0; b < std::min<std::uint64_t>(blocks, kBlocksInFlight); ++b) {
       reserve(in_flight[b], cut(whole, blocks, 0).count);
     }
-    for (std::uint64_t b = 0; b <= blocks; ++b) {
+    constexpr std::uint64_t kBehind = kBlocksInFlight - 1;
+    for (std::uint64_t b = 0; b < blocks + kBehind; ++b) {
       if (b < blocks) way_in(in_flight[b % kBlocksInFlight], cut(whole, blocks, b));
-      if (b > 0) way_out(in_flight[(b - 1) % kBlocksInFlight]);
+      if (b >= kBehind) way_out(in_flight[(b - kBehind) % kBlocksInFlight]);
     }
   }
 
