@@ -20,6 +20,8 @@ namespace {
 // A plan names every member and goes to every member: so many are copied in one step, the rest follow in the next.
 constexpr std::size_t kMembersCopiedPerStep = 65536;
 constexpr std::size_t kNamesInText = 8;
+// With a short round timeout a busy machine's ordinary delays count as sleep: excused, and not worth a line.
+constexpr std::int64_t kSleepWorthTellingMs = 1000;
 constexpr std::size_t kMaxRetired = 4 * std::size_t{limits::kMaxWorldSize};
 
 std::string seconds(std::int64_t ms) {
@@ -383,8 +385,11 @@ void TrackerMachine::excuse_own_sleep(TimeMs now, Effects& effects) {
   if (settings_.world_size() == 0 || state_ == State::kFinished || now - *deadline_ <= interval_ms()) return;
   // This tracker was called late (a slow disk, a stopped machine): what its workers sent meanwhile may still be unread.
   count(Transition::slept);
-  log(Severity::kWarning, "tracker_slept",
-      "the tracker was held up for " + seconds(now - *deadline_) + "; its workers are given time to be heard", effects);
+  const std::int64_t late_ms = now - *deadline_;
+  if (late_ms >= kSleepWorthTellingMs) {
+    log(Severity::kWarning, "tracker_slept",
+        "the tracker was held up for " + seconds(late_ms) + "; its workers are given time to be heard", effects);
+  }
   const TimeMs excused = now + (2 * interval_ms() - timeout_ms());
   for (Member& m : members_) m.heard = std::max(m.heard, excused);
   for (auto& [worker, w] : waiting_) w.heard = std::max(w.heard, excused);
