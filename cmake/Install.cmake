@@ -21,6 +21,8 @@ install(FILES ${PROJECT_BINARY_DIR}/warrenConfig.cmake ${PROJECT_BINARY_DIR}/war
 file(RELATIVE_PATH WARREN_PC_PREFIX /p/${CMAKE_INSTALL_LIBDIR}/pkgconfig /p)
 configure_file(cmake/warren.pc.in ${PROJECT_BINARY_DIR}/warren.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/warren.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT warren)
-if(TARGET warren_cli)
-  install(TARGETS warren_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT warren)
-endif()
+
+# The program finds the library beside it, wherever the tree was installed.
+file(RELATIVE_PATH WARREN_BIN_TO_LIB /p/${CMAKE_INSTALL_BINDIR} /p/${CMAKE_INSTALL_LIBDIR})
+set_target_properties(warren_cli PROPERTIES INSTALL_RPATH "$ORIGIN/${WARREN_BIN_TO_LIB}")
+install(TARGETS warren_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT warren)
