@@ -17,7 +17,10 @@ namespace {
 
 // Up to this part of a chunk, another log2 P latencies cost more than sending everything at each level does.
 constexpr std::uint64_t kDoublingPartOfChunk = 16;
-constexpr std::size_t kBlocksInFlight = 3;
+// Blocks whose way in is written before a block's way out. The third block's scratch lets a receive be posted while the
+// slot before it is still read.
+constexpr std::uint64_t kBlocksAhead = 1;
+constexpr std::size_t kBlocksInFlight = kBlocksAhead + 2;
 
 class Butterfly {
  public:
@@ -127,10 +130,9 @@ class Butterfly {
     for (std::uint64_t b = 0; b < std::min<std::uint64_t>(blocks, kBlocksInFlight); ++b) {
       reserve(in_flight[b], cut(whole, blocks, 0).count);
     }
-    constexpr std::uint64_t kBehind = kBlocksInFlight - 1;
-    for (std::uint64_t b = 0; b < blocks + kBehind; ++b) {
+    for (std::uint64_t b = 0; b < blocks + kBlocksAhead; ++b) {
       if (b < blocks) way_in(in_flight[b % kBlocksInFlight], cut(whole, blocks, b));
-      if (b >= kBehind) way_out(in_flight[(b - kBehind) % kBlocksInFlight]);
+      if (b >= kBlocksAhead) way_out(in_flight[(b - kBlocksAhead) % kBlocksInFlight]);
     }
   }
 

@@ -163,7 +163,7 @@ TEST(Pipeline, DirectKeepsItsLinksBusy) {
   for (const std::int32_t size : {2, 4, 8}) {
     const World world = large(Collective::kAllreduce, Algorithm::kDirect, size);
     const auto k = static_cast<std::uint64_t>(size);
-    EXPECT_LT(over_ideal(world, 2 * world.count * (k - 1) / k), 1.25) << size;
+    EXPECT_LT(over_ideal(world, 2 * world.count * (k - 1) / k), 1.05) << size;
   }
 }
 
@@ -171,7 +171,8 @@ TEST(Pipeline, ButterfliesOverlapTheirBlocks) {
   for (const std::int32_t size : {2, 4, 8}) {
     const World world = large(Collective::kAllreduce, Algorithm::kButterfly, size);
     const auto k = static_cast<std::uint64_t>(size);
-    EXPECT_LT(over_ideal(world, 2 * world.count * (k - 1) / k), 2.0) << size;
+    // The parts get smaller from level to level, and each level waits for the one before.
+    EXPECT_LT(over_ideal(world, 2 * world.count * (k - 1) / k), size == 2 ? 1.05 : 1.75) << size;
   }
 }
 
@@ -187,7 +188,7 @@ TEST(Pipeline, ChainsAndTreesWorkOnAllLevelsAtOnce) {
     world.algorithm = Algorithm::kTree;
     EXPECT_LT(over_ideal(world, world.count * levels), 1.1) << size;
     world = large(Collective::kAllreduce, Algorithm::kTree, size);
-    EXPECT_LT(over_ideal(world, world.count * levels), 1.4) << size;
+    EXPECT_LT(over_ideal(world, world.count * levels), 1.2) << size;
   }
 }
 

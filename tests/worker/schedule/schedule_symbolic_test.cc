@@ -163,7 +163,7 @@ TEST(Schedule, ScratchIsAFewChunksAPeer) {
             for (const Step& step : schedule.steps) {
               if (step.peer >= 0) peers.insert(step.peer);
             }
-            EXPECT_LE(schedule.scratch_elements, (5 * peers.size() + 4) * kChunk) << world.describe();
+            EXPECT_LE(schedule.scratch_elements, (6 * peers.size() + 4) * kChunk) << world.describe();
             most = std::max(most, schedule.scratch_elements);
           }
           if (before != 0) {
