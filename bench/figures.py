@@ -78,8 +78,9 @@ def measure(say) -> list[dict]:
          "value": f"{statistics.median(times):.0f} ms ({times[0]:.0f}–{times[-1]:.0f}, {STARTS} starts)", "how": how},
         {"name": "memory (RSS) of a worker of 8 after its first round",
          "value": f"{rss:.1f} MiB, {rss - before:.1f} MiB of it since the program's start", "how": how},
-        {"name": f"tracker: {load['workers']} workers join at once, until the last has the plan",
-         "value": f"{load['plan_ms']:.0f} ms, {load['plan_cpu_s']:.2f} s of processor time", "how": load_how},
+        {"name": f"tracker: {load['workers']} workers join at once, until the first and the last have the plan",
+         "value": f"{load['first_plan_ms']:.0f} and {load['last_plan_ms']:.0f} ms; processor time: tracker "
+                  f"{load['plan_cpu_s']:.2f} s, the {load['workers']} workers {load['own_cpu_s']:.2f} s", "how": load_how},
         {"name": f"tracker: {load['heartbeats_per_s']:.0f} heartbeats a second",
          "value": f"{load['heartbeat_cpu_percent']:.1f} % of a core", "how": load_how},
         {"name": "tracker: memory (RSS) empty, with the job, at its peak",

@@ -216,11 +216,18 @@ int main(int argc, char** argv) {
 
   const Usage before = usage_of(pid);
   const double start_us = bench::now_us();
+  const double own_cpu_before_us = bench::cpu_us();
   for (const auto& worker : workers) worker->start();
+  double first_plan_ms = 0;
   serve_until(workers, "joining", [&] {
+    if (first_plan_ms == 0 &&
+        std::any_of(workers.begin(), workers.end(), [](const auto& w) { return w->is_member(); })) {
+      first_plan_ms = (bench::now_us() - start_us) / 1000;
+    }
     return std::all_of(workers.begin(), workers.end(), [](const auto& worker) { return worker->is_member(); });
   });
-  const double joined_ms = (bench::now_us() - start_us) / 1000;
+  const double last_plan_ms = (bench::now_us() - start_us) / 1000;
+  const double own_cpu_s = (bench::cpu_us() - own_cpu_before_us) / 1e6;
   const Usage joined = usage_of(pid);
 
   const std::uint64_t sent_before = total_sent(workers);
@@ -237,9 +244,10 @@ int main(int argc, char** argv) {
   const double finalized_ms = (bench::now_us() - finalize_us) / 1000;
 
   std::printf(
-      "{\"workers\":%d,\"plan_ms\":%.0f,\"plan_cpu_s\":%.2f,\"heartbeats_per_s\":%.0f,\"heartbeat_cpu_percent\":%.1f,"
+      "{\"workers\":%d,\"first_plan_ms\":%.0f,\"last_plan_ms\":%.0f,\"plan_cpu_s\":%.2f,\"own_cpu_s\":%.2f,"
+      "\"heartbeats_per_s\":%.0f,\"heartbeat_cpu_percent\":%.1f,"
       "\"rss_before_mib\":%.1f,\"rss_mib\":%.1f,\"peak_mib\":%.1f,\"finalize_ms\":%.0f}\n",
-      count, joined_ms, joined.cpu_s - before.cpu_s, beats / static_cast<double>(seconds),
+      count, first_plan_ms, last_plan_ms, joined.cpu_s - before.cpu_s, own_cpu_s, beats / static_cast<double>(seconds),
       (beaten.cpu_s - joined.cpu_s) / static_cast<double>(seconds) * 100, static_cast<double>(before.rss_kib) / 1024,
       static_cast<double>(beaten.rss_kib) / 1024, static_cast<double>(beaten.peak_kib) / 1024, finalized_ms);
   workers.clear();
