@@ -14,9 +14,9 @@ namespace {
 
 constexpr std::uint64_t kStride = 4;
 constexpr std::size_t kReceiveSlots = 4;
-// A partial waits for its turn and then until it has left; two more let the reduction run ahead of the link. Less than
-// kStride would deadlock where sends block.
+// A partial waits for its turn and then until it has left; two more let the reduction run ahead of the link.
 constexpr std::size_t kPartialSlots = kStride + 2;
+static_assert(kPartialSlots >= kStride, "a turn's partials are all kept until the next turn sends them");
 
 std::uint64_t largest_chunk(const std::vector<Range>& segments, std::uint64_t chunk_elements) {
   std::uint64_t largest = 0;

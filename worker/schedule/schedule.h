@@ -66,7 +66,8 @@ struct Step {
 };
 
 // Steps with their dependencies as compressed rows: step i is followed by successors[first_successor[i] …
-// first_successor[i + 1]), and may begin when `pending[i]` steps that name it as successor have finished.
+// first_successor[i + 1]), and may begin when `pending[i]` steps that name it as successor have finished. Successors
+// come later in `steps`. There is at least one step; one of zero elements is only there for its dependencies.
 struct Schedule {
   std::vector<Step> steps;
   std::vector<std::uint32_t> pending;
@@ -99,10 +100,11 @@ struct Request {
 };
 
 // The schedule of one rank. kInvalidArgument: rank, size, root, counts or chunk_elements out of range, or this algorithm
-// does not serve this collective (the message names those that do).
+// does not serve this collective (the message names those that do). kExhausted: the buffer is so many chunks that the
+// steps would fill the memory.
 [[nodiscard]] Result<Schedule> make(const Request& request);
 
-// The algorithms that serve a collective, best for large buffers first. Never empty.
+// The algorithms that serve a collective, best for large buffers first. Empty for kPoint alone, which needs none.
 [[nodiscard]] std::span<const Algorithm> algorithms_for(Collective collective);
 
 // The algorithm for these sizes when the user names none: pure, so that all ranks choose alike. `bytes` is what one
