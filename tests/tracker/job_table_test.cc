@@ -314,6 +314,34 @@ TEST_F(JobTableTest, EveryMemberOfALargeJobGetsThePlan) {
   EXPECT_EQ(told.size(), kWorld);
 }
 
+TEST(RoutesTest, TheLongestSilentIsForgottenFirst) {
+  Routes routes;
+  routes.set_limit(3);
+  for (std::uint64_t i = 1; i <= 3; ++i) routes.learn(Incarnation(i), "c" + std::to_string(i));
+  routes.learn(Incarnation(1), "c1");
+  routes.learn(Incarnation(4), "c4");
+  EXPECT_EQ(routes.size(), 3u);
+  EXPECT_EQ(routes.find(Incarnation(2)), nullptr);
+  ASSERT_NE(routes.find(Incarnation(1)), nullptr);
+  EXPECT_EQ(*routes.find(Incarnation(1)), "c1");
+  EXPECT_EQ(routes.all().size(), 3u);
+}
+
+TEST(RoutesTest, AConnectionServesOneLifeAtATime) {
+  Routes routes;
+  routes.learn(Incarnation(1), "c");
+  routes.learn(Incarnation(2), "c");
+  EXPECT_EQ(routes.find(Incarnation(1)), nullptr);
+  EXPECT_EQ(*routes.find(Incarnation(2)), "c");
+  routes.learn(Incarnation(2), "d");
+  routes.learn(Incarnation(3), "c");
+  EXPECT_EQ(*routes.find(Incarnation(2)), "d");
+  EXPECT_EQ(*routes.find(Incarnation(3)), "c");
+  routes.forget(Incarnation(2));
+  routes.forget(Incarnation(2));
+  EXPECT_EQ(routes.size(), 1u);
+}
+
 TEST(LogLimitTest, SwallowsAndCounts) {
   LogLimit limit(2, 100);
   EXPECT_EQ(limit.take({0}), 0u);

@@ -151,6 +151,18 @@ TEST_F(TrackerTest, AMessageThatOnlyATrackerSendsIsRefused) {
   EXPECT_THAT(client.receive().refused().reason(), HasSubstr("never sends Finished"));
 }
 
+TEST_F(TrackerTest, AMessageOfSeveralFramesIsDroppedWhole) {
+  start(options());
+  Client client(port(), credentials("train"));
+  client.send_bytes(encode(join_envelope("train", 5, "0", 2), Side::kWorker), true);
+  client.send_bytes("more", true);
+  client.send_bytes("and more");
+  EXPECT_THAT(log_.await("bad_message").text, HasSubstr("3 frames"));
+  EXPECT_TRUE(tracker_->snapshot().value()->jobs.empty());
+  client.send(join_envelope("train", 6, "0", 2));
+  EXPECT_EQ(client.receive().receiver(), 6u) << "the next message is whole again";
+}
+
 TEST_F(TrackerTest, ChangingAnythingInAnUnknownJobIsRefused) {
   start(options());
   Client client(port(), credentials("train"));
