@@ -32,6 +32,7 @@ def changed(root: pathlib.Path) -> list[str]:
     """Sources with a compile command's worth of change, largest change first; nothing if there is no older commit."""
     since = base(root)
     if since is None:
+        print("tidy: no older commit to compare with; no file is looked at")
         return []
     sizes = {}
     for line in (_git(root, "diff", "--numstat", "--diff-filter=d", since) or "").splitlines():

@@ -48,6 +48,19 @@ class Install(unittest.TestCase):
         output = run(self.prefix / "bin/warren", "run", "-n", "2", "--", build / "hello", cwd=self.root)
         self.assertEqual(len(re.findall(r"\[2,2,4\]", output.replace(" ", ""))), 2, output)
 
+    def test_the_shortest_program_of_the_read_me_is_one(self):
+        readme = (SOURCE / "README.md").read_text()
+        program = re.search(r"^```cpp\n(.*?)^```", readme, re.M | re.S).group(1)
+        cmake = re.search(r"^```\n(find_package.*?)^```", readme, re.M | re.S).group(1)
+        project = self.root / "readme"
+        project.mkdir()
+        (project / "main.cc").write_text(program)
+        (project / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.25)\nproject(p LANGUAGES CXX)\n"
+                                                f"add_executable(program main.cc)\n{cmake}")
+        run(CMAKE, "-S", project, "-B", project / "build", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={self.prefix}")
+        run(CMAKE, "--build", project / "build")
+        run(self.prefix / "bin/warren", "run", "-n", "2", "--", project / "build/program", cwd=self.root)
+
     def test_the_version_is_checked(self):
         for wanted, good in (("0.1", True), ("99", False)):
             project = self.root / f"version{wanted}"
