@@ -32,6 +32,7 @@ enum class WorkerMachine::Transition : std::uint8_t {
   kLinkBrokenRepeated,
   kRoundFailedReported,
   kRoundFailedRepeated,
+  kReportTimedOut,
   kReportStale,
   kInterrupted,
   kInterruptedLeaving,
@@ -75,6 +76,7 @@ constexpr const char* kTransitionNames[] = {
     "link_broken_repeated",
     "round_failed_reported",
     "round_failed_repeated",
+    "report_timed_out",
     "report_stale",
     "interrupted",
     "interrupted_leaving",
@@ -378,11 +380,12 @@ void WorkerMachine::on_connection_trouble(const std::string& what, TimeMs, std::
   log(Severity::kWarning, "connection_trouble", "the connection to " + who() + ": " + wire_text(what), effects);
 }
 
-void WorkerMachine::on_link_broken(Epoch epoch, Rank peer, const std::string& evidence, TimeMs,
+void WorkerMachine::on_link_broken(Epoch epoch, Rank peer, const std::string& evidence, TimeMs now,
                                    std::vector<WorkerEffect>& effects) {
   if (state_ != State::kMember || epoch != Epoch(plan_.epoch())) return count(Transition::kReportStale);
   WARREN_CHECK(peer.value >= 0 && peer.value < plan_.members_size(), "links lead to ranks of the plan");
   count(Transition::kLinkBrokenReported);
+  if (broken_links_.empty() && failed_round_.ok()) reported_ = now;
   BrokenLink broken{peer, evidence};
   send_link_broken(broken, effects);
   log(Severity::kWarning, "link_broken",
@@ -392,12 +395,13 @@ void WorkerMachine::on_link_broken(Epoch epoch, Rank peer, const std::string& ev
   if (broken_links_.size() < kMaxBrokenLinks) broken_links_.push_back(std::move(broken));
 }
 
-void WorkerMachine::on_round_failed(Epoch epoch, const Status& why, TimeMs, std::vector<WorkerEffect>& effects) {
+void WorkerMachine::on_round_failed(Epoch epoch, const Status& why, TimeMs now, std::vector<WorkerEffect>& effects) {
   if (state_ != State::kMember || epoch != Epoch(plan_.epoch()) || !failed_round_.ok()) {
     return count(Transition::kReportStale);
   }
   WARREN_CHECK(!why.ok(), "a failed round has a reason");
   count(Transition::kRoundFailedReported);
+  if (broken_links_.empty()) reported_ = now;
   failed_round_ = why;
   log(Severity::kError, "round_failed", wire_text(why.describe()), effects);
   send_round_failed(effects);
@@ -498,6 +502,19 @@ void WorkerMachine::on_tick(TimeMs now, std::vector<WorkerEffect>& effects) {
   const std::optional<TimeMs> deadline = next_deadline();
   if (!deadline || now < *deadline) return;
   if (state_ == State::kJoining && now >= since_ + options_.join_timeout_ms) return join_timed_out(now, effects);
+  if (const auto give_up = report_deadline(); give_up && now >= *give_up) {
+    count(Transition::kReportTimedOut);
+    fenced_ = true;
+    const Status why =
+        failed_round_.ok()
+            ? Status(Code::kPeerLost, "the link to rank " + std::to_string(broken_links_.front().peer.value) +
+                                          " broke: " + wire_text(broken_links_.front().evidence))
+            : failed_round_;
+    return stop(Epoch(plan_.epoch()).next(),
+                why.because_of_this("job " + options_.job + " cannot go on, and " + who() + " has not answered for " +
+                                    seconds(now - heard_)),
+                effects);
+  }
   if (state_ == State::kLeaving && now >= heard_ + options_.join_timeout_ms) {
     count(Transition::kLeaveTimedOut);
     fenced_ = true;
@@ -535,10 +552,15 @@ void WorkerMachine::on_tick(TimeMs now, std::vector<WorkerEffect>& effects) {
   if (now >= next_complaint_) complain_about_silence(now, effects);
 }
 
+std::optional<TimeMs> WorkerMachine::report_deadline() const {
+  if (state_ != State::kMember || (broken_links_.empty() && failed_round_.ok())) return std::nullopt;
+  return std::max(heard_, reported_) + options_.join_timeout_ms;
+}
+
 std::optional<TimeMs> WorkerMachine::next_deadline() const {
   switch (state_) {
     case State::kJoining: return std::min({next_send_, next_complaint_, since_ + options_.join_timeout_ms});
-    case State::kMember: return std::min(next_send_, next_complaint_);
+    case State::kMember: return std::min({next_send_, next_complaint_, report_deadline().value_or(next_send_)});
     case State::kLeaving: return std::min({next_send_, next_complaint_, heard_ + options_.join_timeout_ms});
     default: return std::nullopt;
   }

@@ -124,6 +124,8 @@ class WorkerMachine {
   void join_timed_out(TimeMs now, std::vector<WorkerEffect>& effects);
   void complain_about_silence(TimeMs now, std::vector<WorkerEffect>& effects);
   [[nodiscard]] std::string who() const;
+  // When a report that a silent tracker does not answer ends this life; nothing is reported: never.
+  [[nodiscard]] std::optional<TimeMs> report_deadline() const;
 
   Options options_;
   std::vector<std::uint64_t> transitions_;
@@ -141,6 +143,7 @@ class WorkerMachine {
   std::uint64_t beat_ = 0;
   std::vector<BrokenLink> broken_links_;  // reported and not yet answered by an interrupt
   Status failed_round_;                   // likewise
+  TimeMs reported_;                       // when the first of them was
   Epoch stop_epoch_;                      // the data path of all epochs before it stops
   Status stop_why_;
   bool fenced_ = false;  // it stops because the tracker disowned this life: nobody waits for Stopped

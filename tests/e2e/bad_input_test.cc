@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include <barrier>
 #include <chrono>
 
 #include "tests/e2e/cluster.h"
@@ -205,6 +206,41 @@ TEST(BadInput, AfterAFailureEveryCallFailsAlikeAndANewCommunicatorJoinsAgain) {
       },
       {}, false);
   cluster.run_well(2, [](Communicator& comm) { EXPECT_EQ(comm.allreduce(1), 2); });
+}
+
+// While the tracker is down rounds go on; started again on its journal, it takes up the job where it was.
+TEST(BadInput, ATrackerThatDiesAndComesBackIsNotMissed) {
+  Cluster cluster;
+  const std::uint16_t port = cluster.tracker().port();
+  std::barrier all(2);
+  cluster.run_well(2, [&](Communicator& comm) {
+    EXPECT_EQ(comm.allreduce(1), 2);
+    all.arrive_and_wait();
+    if (comm.rank() == 0) cluster.stop_tracker();
+    all.arrive_and_wait();
+    for (int i = 0; i < 100; i++) EXPECT_EQ(comm.allreduce(i), 2 * i);
+    if (comm.rank() == 0) cluster.start_tracker(port);
+    EXPECT_EQ(comm.allreduce(1), 2);
+  });
+}
+
+TEST(BadInput, ARankThatGoesWhileTheTrackerIsDownEndsInAnError) {
+  Cluster cluster;
+  std::barrier all(2);
+  const auto errors = cluster.run(
+      2,
+      [&](Communicator& comm) {
+        comm.barrier();
+        all.arrive_and_wait();
+        if (comm.rank() == 0) cluster.stop_tracker();
+        all.arrive_and_wait();
+        if (comm.rank() == 1) return;
+        comm.barrier();
+      },
+      [](int, Options& o) { o.join_timeout_ms = std::chrono::milliseconds(1500); }, false);
+  ASSERT_TRUE(errors[0].has_value());
+  EXPECT_EQ(errors[0]->code(), ErrorCode::peer_lost);
+  EXPECT_THAT(text(errors[0]), AllOf(HasSubstr("rank 1"), HasSubstr("has not answered")));
 }
 
 TEST(BadInput, AFinishedJobTakesNobody) {

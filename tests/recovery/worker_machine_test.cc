@@ -293,6 +293,26 @@ TEST(Worker, TheTrackersSilenceIsLoggedAndNoErrorForAMember) {
             "log tracker_restarted: the tracker at 10.0.0.9:9100 has been started again\n");
 }
 
+TEST(Worker, AFailureThatASilentTrackerDoesNotAnswerEndsInAnError) {
+  for (const bool link : {true, false}) {
+    WorkerScript w;
+    w.member();
+    (void)w.pass(3000);
+    if (link) {
+      (void)w.link_broken(1);
+    } else {
+      (void)w.round_failed(1);
+    }
+    (void)w.pass(29'000);
+    EXPECT_EQ(w.machine().state(), State::kMember);
+    const std::string why =
+        std::string("job j cannot go on, and the tracker at 10.0.0.9:9100 has not answered for 33 s: ") +
+        (link ? "the link to rank 1 broke: reset \n" : "here a, there b\n");
+    EXPECT_TRUE(w.pass(1000).ends_with("stop before epoch 2: " + why));
+    EXPECT_EQ(w.on_stopped(2), (link ? "fail peer lost: " : "fail desync: ") + why);
+  }
+}
+
 TEST(Worker, AFinalizeThatNobodyAnswersEnds) {
   WorkerScript w;
   w.member();
