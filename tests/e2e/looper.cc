@@ -1,0 +1,40 @@
+// A worker for tests that kill and stop processes: sums until something fails, then says what.
+//   looper TRACKER SECRET_FILE WORKER_ID WORLD_SIZE ELEMENTS
+// Prints "joined RANK", then at the end "failed CODE TEXT".
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "warren/warren.h"
+
+int main(int argc, char** argv) {
+  if (argc != 6) return 2;
+  warren::Options options;
+  options.tracker = argv[1];
+  options.job = "loop";
+  options.secret_file = argv[2];
+  options.worker_id = argv[3];
+  options.world_size = std::atoi(argv[4]);
+  options.round_timeout_ms = std::chrono::milliseconds(1000);
+  options.log_level = warren::LogLevel::error;
+  try {
+    auto comm = warren::Communicator::create(options);
+    std::printf("joined %d\n", comm.rank());
+    std::fflush(stdout);
+    std::vector<float> v(static_cast<std::size_t>(std::atol(argv[5])));
+    while (true) {
+      for (float& x : v) x = 1.0f;
+      comm.allreduce(std::span(v));
+      for (const float x : v) {
+        if (x != static_cast<float>(comm.world_size())) {
+          std::printf("wrong sum\n");
+          return 3;
+        }
+      }
+    }
+  } catch (const warren::Error& e) {
+    std::printf("failed %d %s\n", static_cast<int>(e.code()), e.what());
+  }
+  return 0;
+}
