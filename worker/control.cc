@@ -149,12 +149,13 @@ Status Control::open(const Settings& settings) {
   if (!addresses.ok()) return addresses.status().because_of_this("cannot accept data links");
   Connector::Events events;
   events.connected = [this](Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd) {
-    if (!data_path_.adopt(epoch, group, peer, stream, fd)) return;
-    // Seen at once when the peer's process dies, also while this one computes. Edge-triggered: bytes wake nobody.
+    // Seen at once when the peer's process dies, also while this one computes. Edge-triggered: bytes wake nobody. Before
+    // the data path has it: from then on it may close the descriptor at any time, which also ends the watching.
     epoll_event event{};
     event.events = EPOLLRDHUP | EPOLLET;
     event.data.u64 = static_cast<std::uint64_t>(static_cast<std::uint32_t>(peer.value));
     (void)epoll_ctl(watch_fd_, EPOLL_CTL_ADD, fd, &event);
+    (void)data_path_.adopt(epoch, group, peer, stream, fd);
   };
   events.failed = [this](GroupId group, Rank peer, const Status& why) {
     data_path_.link_failed(group, peer, why);
