@@ -38,8 +38,8 @@ enum class Algorithm : std::uint8_t { kAuto = 0, kStar = 1, kTree = 2, kButterfl
 
 enum class Space : std::uint8_t { kInput, kOutput, kScratch };
 
-// Where elements lie. `at` is an element index: of the input, of the output, or of scratch, whose elements are as wide as
-// an accumulator (a value in scratch takes an accumulator's room).
+// Where elements lie. `at` is an element index: of the input, of the output, or of scratch, whose elements are as wide
+// as an accumulator (a value in scratch takes an accumulator's room).
 struct Place {
   Space space = Space::kScratch;
   Form form = Form::kValue;
@@ -57,11 +57,12 @@ enum class StepKind : std::uint8_t {
 struct Step {
   StepKind kind{};
   // kReduce, kCopy: this makes a final value out of partial ones: average divides by the number of contributors, an
-  // accumulator is rounded to the user's type. dst.form is then kValue. With size 1 a kCopy from the input finishes too.
+  // accumulator is rounded to the user's type. dst.form is then kValue. With size 1 a kCopy from the input finishes
+  // too.
   bool finish = false;
-  std::int32_t peer = -1;      // rank in the group; kSend and kRecv
-  std::uint32_t message = 0;   // kSend and kRecv: see rule 2
-  std::uint64_t count = 0;     // elements; 0 is allowed (a header travels, no payload)
+  std::int32_t peer = -1;     // rank in the group; kSend and kRecv
+  std::uint32_t message = 0;  // kSend and kRecv: see rule 2
+  std::uint64_t count = 0;    // elements; 0 is allowed (a header travels, no payload)
   Place a, b, dst;
 };
 
@@ -93,15 +94,15 @@ struct Request {
   Algorithm algorithm{};  // not kAuto: see choose()
   std::int32_t rank = 0;
   std::int32_t size = 1;
-  std::int32_t root = 0;                 // reduce, broadcast, gather, scatter
+  std::int32_t root = 0;  // reduce, broadcast, gather, scatter
   std::uint64_t count = 0;
   std::span<const std::uint64_t> counts;  // allgatherv: size entries
-  std::uint64_t chunk_elements = 1;      // upper bound of every step's count
+  std::uint64_t chunk_elements = 1;       // upper bound of every step's count
 };
 
-// The schedule of one rank. kInvalidArgument: rank, size, root, counts or chunk_elements out of range, or this algorithm
-// does not serve this collective (the message names those that do). kExhausted: the buffer is so many chunks that the
-// steps would fill the memory.
+// The schedule of one rank. kInvalidArgument: rank, size, root, counts or chunk_elements out of range, or this
+// algorithm does not serve this collective (the message names those that do). kExhausted: the buffer is so many chunks
+// that the steps would fill the memory.
 [[nodiscard]] Result<Schedule> make(const Request& request);
 
 // The algorithms that serve a collective, best for large buffers first. Empty for kPoint alone, which needs none.
