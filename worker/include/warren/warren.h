@@ -329,7 +329,7 @@ class Handle {
   }
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
-  // Waits for the call. Its failure, if nobody asked for it, is lost; the communicator's next call fails too.
+  // Waits for the call. Its failure, if nobody asked for it, is lost.
   ~Handle() { warren_handle_free(handle_); }
 
   // Waits until the call has finished and throws Error if it failed; again, the same.
