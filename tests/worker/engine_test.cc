@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <cstring>
 #include <numeric>
 #include <set>
@@ -220,6 +222,62 @@ TEST(Engine, WithoutChecksums) {
   o.size = 3;
   o.checksums = false;
   run_all(o, 1000);
+}
+
+// Types whose accumulators are wider than they: small integers, so that every sum is exact.
+TEST(Engine, HalfPrecisionWithEveryAlgorithm) {
+  const auto bf16 = [](int v) {
+    return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(v)) >> 16);
+  };
+  for (const Algorithm algorithm :
+       {Algorithm::kStar, Algorithm::kTree, Algorithm::kButterfly, Algorithm::kRing, Algorithm::kDirect}) {
+    for (const Collective collective : {Collective::kAllreduce, Collective::kReduce, Collective::kReduceScatter}) {
+      for (const int size : {2, 3, 4, 5, 7, 8}) {
+        for (const std::uint64_t count : {1u, 600u, 5000u, 20001u}) {
+          SCOPED_TRACE(std::string(schedule::to_string(algorithm)) + " " + to_string(collective) +
+                       " K=" + std::to_string(size) + " n=" + std::to_string(count));
+          Mesh::Options o;
+          o.size = size;
+          o.algorithm = algorithm;
+          Mesh mesh(o);
+          const auto value = [](int rank, std::uint64_t i) { return rank + static_cast<int>(i * 7 % 19); };
+          const std::uint64_t in_count =
+              collective == Collective::kReduceScatter ? count * static_cast<std::uint64_t>(size) : count;
+          std::vector<std::vector<std::uint16_t>> in(static_cast<std::size_t>(size)),
+              out(static_cast<std::size_t>(size));
+          std::vector<std::unique_ptr<Call>> calls;
+          for (int r = 0; r < size; r++) {
+            auto& mine = in[static_cast<std::size_t>(r)];
+            for (std::uint64_t i = 0; i < in_count; i++) mine.push_back(bf16(value(r, i)));
+            out[static_cast<std::size_t>(r)].assign(count, 0xffff);
+            calls.push_back(std::make_unique<Call>());
+            CallSpec& spec = calls.back()->spec;
+            spec.collective = collective;
+            spec.type = DataType::kBF16;
+            spec.op = ReduceOp::kSum;
+            spec.input = mine.data();
+            spec.output = out[static_cast<std::size_t>(r)].data();
+            spec.count = count;
+            spec.root = collective == Collective::kReduce ? 0 : -1;
+            ASSERT_TRUE(mesh.engine(r).submit(kWorldGroup, *calls.back()).ok());
+          }
+          ASSERT_TRUE(mesh.run([&] {
+            return std::all_of(calls.begin(), calls.end(), [](const auto& c) { return c->finished.load(); });
+          }));
+          for (int r = 0; r < size; r++) {
+            if (collective == Collective::kReduce && r != 0) continue;
+            for (std::uint64_t i = 0; i < count; i++) {
+              const std::uint64_t at =
+                  collective == Collective::kReduceScatter ? static_cast<std::uint64_t>(r) * count + i : i;
+              int sum = 0;
+              for (int p = 0; p < size; p++) sum += value(p, at);
+              ASSERT_EQ(out[static_cast<std::size_t>(r)][i], bf16(sum)) << "rank " << r << " element " << i;
+            }
+          }
+        }
+      }
+    }
+  }
 }
 
 CallSpec sum_of(std::vector<float>& v, std::uint64_t site = 0) {
