@@ -36,7 +36,8 @@ function(warren_program)
   target_link_libraries(${A_NAME} PRIVATE ${A_DEPS} warren_options)
 endfunction()
 
-# warren_test(NAME name SOURCES ... DEPS ... [LABELS ...] [TIMEOUT seconds]): a GoogleTest program, one CTest entry.
+# warren_test(NAME name SOURCES ... DEPS ... [LABELS ...] [TIMEOUT seconds]): a GoogleTest program, one CTest entry of
+# the same name with the label gtest, by which scripts/run_tests.py knows it.
 function(warren_test)
   cmake_parse_arguments(A "" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   add_executable(${A_NAME} ${A_SOURCES})
@@ -50,5 +51,5 @@ function(warren_test)
   if(WARREN_SANITIZE)
     math(EXPR A_TIMEOUT "${A_TIMEOUT} * 5")
   endif()
-  set_tests_properties(${A_NAME} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}")
+  set_tests_properties(${A_NAME} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "gtest;${A_LABELS}")
 endfunction()

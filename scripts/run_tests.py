@@ -21,6 +21,8 @@ FUZZ_SECONDS = 60
 SIMULATED_SEEDS = 300
 # Pure functions over so many cases that a sanitizer takes minutes; the tests beside it reach the same code.
 TOO_SLOW_SANITIZED = {"schedule_symbolic_test", "schedule_mutants_test"}
+# Fewer test programs than this in a sanitizer's stage mean that the selection is broken.
+LEAST_PROGRAMS = 10
 # What has no threads, and so where ThreadSanitizer has nothing to say: pure functions, most of them slow under it.
 PURE_FOLDERS = (("recovery",), ("storage",), ("chaos",), ("examples",), ("cli",), ("worker", "kernels"), ("worker", "schedule"))
 
@@ -50,19 +52,21 @@ def build(preset: str, *targets: str) -> None:
 
 
 def tests_of(preset: str) -> list[dict]:
-    """The GoogleTest programs that CTest knows, with name and folder; configures the preset if need be."""
-    if not (ROOT / "build" / preset / "CTestTestfile.cmake").exists():
-        build(preset, "help")
+    """The GoogleTest programs that CTest knows, with name and folder; configures if need be."""
+    build(preset, "build.ninja")
     output = subprocess.run(["ctest", "--test-dir", f"build/{preset}", "--show-only=json-v1"], cwd=ROOT, check=True,
                             capture_output=True).stdout
-    build_folder = ROOT / "build" / preset
+    return gtest_programs(output.decode(), ROOT / "build" / preset)
+
+
+def gtest_programs(shown: str, build_folder: pathlib.Path) -> list[dict]:
+    """From CTest's JSON. A test's command is not in it as long as the program is not built: labels and folders are."""
     tests = []
-    for test in json.loads(output)["tests"]:
+    for test in json.loads(shown)["tests"]:
         properties = {item["name"]: item["value"] for item in test.get("properties", [])}
-        program = pathlib.Path(test.get("command", [""])[0])
-        if program.parent == build_folder / "tests":
+        if "gtest" in properties.get("LABELS", []):
             folder = pathlib.Path(properties["WORKING_DIRECTORY"]).relative_to(build_folder)
-            tests.append({"name": test["name"], "target": program.name, "folder": folder.parts[1:]})
+            tests.append({"name": test["name"], "folder": folder.parts[1:]})
     return tests
 
 
@@ -124,7 +128,9 @@ def stage_sim():
 def sanitized(preset: str, without: tuple[tuple[str, ...], ...], options: dict[str, str]):
     chosen = [test for test in tests_of(preset) if test["name"] not in TOO_SLOW_SANITIZED and
               not any(test["folder"][:len(folder)] == folder for folder in without)]
-    build(preset, *sorted({test["target"] for test in chosen}))
+    if len(chosen) < LEAST_PROGRAMS:
+        raise StageFailed(f"only {len(chosen)} test programs found in build/{preset}")
+    build(preset, *sorted(test["name"] for test in chosen))
     pattern = "^(" + "|".join(test["name"] for test in chosen) + ")$"
     ctest(preset, "-R", pattern, environment=options)
 

@@ -196,7 +196,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const std::string& address
   server.Get(".*", [reply = std::move(reply)](const httplib::Request& request, httplib::Response& response) {
     HttpReply r = reply(request.path);
     response.status = r.status;
-    response.set_content(std::move(r.body), r.type.c_str());
+    response.set_content(r.body, r.type.c_str());
   });
   impl->port = port;
   bool bound = true;

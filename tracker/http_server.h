@@ -23,7 +23,7 @@ struct HttpReply {
 class HttpServer {
  public:
   static constexpr std::size_t kThreads = 2, kMaxWaiting = 16;
-  static constexpr std::size_t kMaxRequestBytes = 16 * 1024;
+  static constexpr std::size_t kMaxRequestBytes = std::size_t{16} * 1024;
   static constexpr std::int64_t kConnectionMs = 5000;
 
   // `reply` is called with the path, on any of the server's threads, also on two at once. Port 0: any free one.

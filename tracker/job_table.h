@@ -55,7 +55,7 @@ class JobTable {
  public:
   static constexpr std::int64_t kFinishedLingerMs = 10LL * 60 * 1000;  // latecomers hear that the job is finished
   static constexpr std::int64_t kLonelyMs = 60LL * 60 * 1000;          // a job in which nobody is alive
-  static constexpr std::int64_t kSweepIntervalMs = 60 * 1000;
+  static constexpr std::int64_t kSweepIntervalMs = std::int64_t{60} * 1000;
   static constexpr int kPersistTries = 12;
 
   struct Options {

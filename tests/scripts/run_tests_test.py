@@ -1,5 +1,6 @@
-"""The counting of test cases: a skipped or disabled one is never overlooked."""
+"""./dev test: a skipped or disabled case is never overlooked, nor is a test program that is not built yet."""
 
+import json
 import pathlib
 import sys
 import tempfile
@@ -32,6 +33,20 @@ class Count(unittest.TestCase):
 
     def test_a_disabled_program_is_found(self):
         self.assertEqual(self.count(ctest_junit=DISABLED), (0, ["ctest.junit:three.three"]))
+
+
+class Selection(unittest.TestCase):
+    def test_a_program_that_is_not_built_yet_is_chosen_too(self):
+        build = pathlib.Path("/b")
+        shown = json.dumps({"tests": [
+            {"name": "one", "command": ["/b/tests/one"], "properties": [
+                {"name": "LABELS", "value": ["gtest"]}, {"name": "WORKING_DIRECTORY", "value": "/b/tests/worker/kernels"}]},
+            {"name": "two", "properties": [
+                {"name": "LABELS", "value": ["gtest", "e2e"]}, {"name": "WORKING_DIRECTORY", "value": "/b/tests/e2e"}]},
+            {"name": "script", "command": ["python3"], "properties": [
+                {"name": "LABELS", "value": ["scripts"]}, {"name": "WORKING_DIRECTORY", "value": "/b/tests/scripts"}]}]})
+        self.assertEqual(run_tests.gtest_programs(shown, build), [{"name": "one", "folder": ("worker", "kernels")},
+                                                                  {"name": "two", "folder": ("e2e",)}])
 
 
 if __name__ == "__main__":
