@@ -104,7 +104,8 @@ std::byte* Executor::address(const Place& place) const {
   switch (place.space) {
     case Space::kInput: return const_cast<std::byte*>(round_.input) + place.at * value_bytes_;
     case Space::kOutput: return round_.output + place.at * value_bytes_;
-    case Space::kScratch: return scratch_base_ + place.at * partial_bytes_;
+    case Space::kScratch:
+      return scratch_base_ + place.at * partial_bytes_ + place.skip * round_.reducer.bytes(place.form);
   }
   WARREN_CHECK(false, "a place is input, output or scratch");
 }

@@ -80,12 +80,13 @@ void PointChannels::send(Call& call) {
                            call.spec.site,
                            0};
   std::memcpy(s.announcement.data(), &w, sizeof w);
-  const std::uint64_t sequence = p.sent++;
-  transport_.post_send(link, header(sequence, 0), s.announcement, token(Kind::kSend, peer, 0));
+  const std::uint64_t sequence = s.sequence = p.sent++;
+  const Token sent = token(Kind::kSend, peer, static_cast<std::uint32_t>(sequence & 0xffff));
+  transport_.post_send(link, header(sequence, 0), s.announcement, sent);
   const auto* data = static_cast<const std::byte*>(call.spec.input);
   for (std::uint32_t c = 0; c < chunks; c++) {
     transport_.post_send(link, header(sequence, c + 1), {data + std::uint64_t{c} * chunk_bytes_, chunk_size(bytes, c)},
-                         token(Kind::kSend, peer, 0));
+                         sent);
   }
 }
 
@@ -205,11 +206,14 @@ void PointChannels::post_chunks(std::int32_t peer) {
 void PointChannels::on_chunk(std::int32_t peer, std::uint32_t low) {
   Peer& p = peers_[peer];
   Arriving& a = *p.arriving;
-  const std::uint32_t c = a.chunks_done++;
-  WARREN_CHECK((c & 0xffff) == low, "chunks of a link arrive in order");
+  // The chunk of the window that has these low bits.
+  const std::uint32_t c = a.chunks_done + ((low - a.chunks_done) & 0xffff);
+  WARREN_CHECK(c < a.chunks_posted, "chunks finish after they were asked for");
   std::byte* to = a.aside.empty() ? static_cast<std::byte*>(a.call->spec.output) : a.aside.data();
   const std::uint64_t bytes = chunk_size(a.what.bytes, c);
   std::memcpy(to + std::uint64_t{c} * chunk_bytes_, p.chunks.reserve(0) + c % kWindow * chunk_bytes_, bytes);
+  a.ahead[c % kWindow] = true;
+  for (; a.ahead[a.chunks_done % kWindow]; a.chunks_done++) a.ahead[a.chunks_done % kWindow] = false;
   post_chunks(peer);
 }
 
@@ -222,10 +226,13 @@ void PointChannels::on_completion(Token t, const Status& status) {
   switch (kind) {
     case Kind::kSend: {
       Peer& p = peers_[peer];
-      Sending& s = p.sending.front();
-      if (--s.frames_left == 0) {
-        finished_.push_back({s.call, Status()});
-        p.sending.pop_front();
+      // Over several streams the frames of two messages finish in any order.
+      const auto s = std::find_if(p.sending.begin(), p.sending.end(),
+                                  [&](const Sending& m) { return (m.sequence & 0xffff) == low; });
+      WARREN_CHECK(s != p.sending.end(), "frames finish before their message does");
+      if (--s->frames_left == 0) {
+        finished_.push_back({s->call, Status()});
+        p.sending.erase(s);
       }
       break;
     }

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -59,6 +60,7 @@ class PointChannels {
   };
   struct Sending {
     Call* call = nullptr;
+    std::uint64_t sequence = 0;
     std::uint32_t frames_left = 0;
     std::array<std::byte, kAnnouncementBytes> announcement{};
   };
@@ -67,13 +69,15 @@ class PointChannels {
     Announcement what;
     Call* call = nullptr;          // null: nobody has asked for it yet
     std::vector<std::byte> aside;  // its payload then
-    std::uint32_t chunks_posted = 0, chunks_done = 0;
+    std::uint32_t chunks_posted = 0;
+    std::uint32_t chunks_done = 0;      // all before this one; over several streams they finish in any order
+    std::array<bool, kWindow> ahead{};  // done beyond it, by chunk modulo window
   };
   struct Peer {
     std::optional<LinkId> link;
     std::uint64_t sent = 0, received = 0;  // messages, for their sequence numbers
-    std::deque<Sending> sending;
-    std::deque<Call*> wanted;  // receives without a message
+    std::list<Sending> sending;            // stays where it is: its announcement is being sent from here
+    std::deque<Call*> wanted;              // receives without a message
     std::deque<std::unique_ptr<Arriving>> aside;
     std::unique_ptr<Arriving> arriving;
     bool announcement_posted = false;
@@ -94,7 +98,7 @@ class PointChannels {
   [[nodiscard]] std::uint64_t chunk_size(std::uint64_t bytes, std::uint32_t chunk) const;
   [[nodiscard]] std::uint32_t chunks_of(std::uint64_t bytes) const;
 
-  // Tokens: slot (32 bits), kind (2), peer (14), chunk modulo window or sending flag (16).
+  // Tokens: slot (32 bits), kind (2), peer (14), low bits of the chunk or, for a send, of the message's number (16).
   enum class Kind : std::uint8_t { kSend = 0, kAnnouncement = 1, kChunk = 2 };
   [[nodiscard]] Token token(Kind kind, std::int32_t peer, std::uint32_t low) const;
 

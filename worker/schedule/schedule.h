@@ -39,11 +39,13 @@ enum class Algorithm : std::uint8_t { kAuto = 0, kStar = 1, kTree = 2, kButterfl
 enum class Space : std::uint8_t { kInput, kOutput, kScratch };
 
 // Where elements lie. `at` is an element index: of the input, of the output, or of scratch, whose elements are as wide
-// as an accumulator (a value in scratch takes an accumulator's room).
+// as an accumulator (a value in scratch takes an accumulator's room). What one step writes lies packed from `at` on:
+// who reads a part of it leaves out `skip` elements of its form.
 struct Place {
   Space space = Space::kScratch;
   Form form = Form::kValue;
   std::uint64_t at = 0;
+  std::uint64_t skip = 0;  // scratch only
   friend bool operator==(const Place&, const Place&) = default;
 };
 

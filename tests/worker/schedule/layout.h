@@ -14,7 +14,7 @@ struct Layout {
 
   // The cell of a place, scratch included.
   [[nodiscard]] std::uint64_t cell(const Place& place) const {
-    if (place.space == Space::kScratch) return user_cells + place.at;
+    if (place.space == Space::kScratch) return user_cells + place.at + place.skip;
     return place.at + (place.space == Space::kInput ? input_at : output_at);
   }
 };

@@ -75,7 +75,7 @@ std::string check_step(const Step& step, const Layout& layout, const Schedule& s
     const std::uint64_t limit = place.space == Space::kInput    ? layout.input_count
                                 : place.space == Space::kOutput ? layout.output_count
                                                                 : schedule.scratch_elements;
-    return step.count > 0 && place.at + step.count > limit;
+    return step.count > 0 && place.at + place.skip + step.count > limit;
   };
   for (std::size_t i = 0; i < access.read_count; ++i) {
     if (outside(access.reads[i])) return "it reads outside its buffer";
