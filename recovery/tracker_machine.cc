@@ -369,6 +369,8 @@ void TrackerMachine::on_round_failed(Incarnation who, const wire::RoundFailed& f
   }
   count(Transition::round_failed);
   const auto code = static_cast<Code>(f.code());
+  // A round that lost a link: who is to blame is being found out.
+  if (code == Code::kPeerLost && !evidence_.empty()) return;
   interrupt(code, name(*rank) + " reports: " + f.reason(), {}, now, effects);
 }
 

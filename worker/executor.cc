@@ -134,6 +134,7 @@ void Executor::advance(std::uint32_t c) {
     post(steps[order[cursor.recv]], order[cursor.recv], cursor.link);
   }
   for (; cursor.send < channel.end_send && pending_[order[cursor.send]] == 0; cursor.send++) {
+    outstanding_[c]++;
     post(steps[order[cursor.send]], order[cursor.send], cursor.link);
   }
 }
@@ -178,7 +179,7 @@ void Executor::on_completion(Token token, const Status& status) {
   const auto step = static_cast<std::uint32_t>(token);
   WARREN_CHECK((token >> 32) == slot_ && step < pending_.size(), "completions are for steps that were posted");
   const auto& s = round_.schedule->schedule_;
-  if (s.steps[step].kind == StepKind::kRecv) outstanding_[round_.schedule->channel_[step]]--;
+  outstanding_[round_.schedule->channel_[step]]--;
   if (!status.ok()) {
     failed_peer_ = members_[static_cast<std::size_t>(s.steps[step].peer)];
     status_ = status.because_of_this(to_string(round_.id) + " with rank " + std::to_string(failed_peer_.value));
@@ -198,6 +199,7 @@ void Executor::abandon() {
 
 std::vector<Rank> Executor::waiting_for(std::size_t limit) const {
   std::vector<Rank> ranks;
+  if (!status_.ok()) ranks.push_back(failed_peer_);  // until the epoch ends
   if (done()) return ranks;
   for (std::size_t c = 0; c < outstanding_.size() && ranks.size() < limit; c++) {
     if (outstanding_[c] == 0) continue;

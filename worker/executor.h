@@ -77,7 +77,8 @@ class Executor {
   [[nodiscard]] Rank failed_peer() const { return failed_peer_; }
   // Forget the round after Transport::close_all().
   void abandon();
-  // Ranks of the job from which a receive is due, for people who ask who waits for whom. At most `limit`.
+  // Ranks of the job from which a message is due or that have not taken one, for people who ask who waits for whom. At
+  // most `limit`.
   [[nodiscard]] std::vector<Rank> waiting_for(std::size_t limit) const;
   // Payload bytes that the current or last round sends.
   [[nodiscard]] std::uint64_t bytes_sent() const { return bytes_sent_; }
@@ -108,7 +109,7 @@ class Executor {
   std::vector<std::uint32_t> pending_;
   std::vector<Cursor> cursors_;
   std::vector<std::uint32_t> ready_;        // compute steps
-  std::vector<std::uint32_t> outstanding_;  // by channel: receives posted and not completed
+  std::vector<std::uint32_t> outstanding_;  // by channel: sends and receives posted and not completed
   std::size_t remaining_ = 0;
   std::uint64_t bytes_sent_ = 0;
   Status status_;

@@ -164,9 +164,9 @@ void Session::report_failure() {
   if (auto failure = engine_.take_failure()) {
     if (failure->status.code() == Code::kPeerLost && failure->peer != kNoRank) {
       control_->link_broken(transport_.epoch(), failure->peer, failure->status.describe());
-    } else {
-      control_->round_failed(transport_.epoch(), failure->status);
     }
+    // Also of a lost link: one to a rank that has called finalize ends the epoch only if a round needs it.
+    control_->round_failed(transport_.epoch(), failure->status);
   }
 }
 
