@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -14,6 +15,7 @@
 #include <mutex>
 #include <new>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "recovery/limits.h"
@@ -272,6 +274,9 @@ warren_code warren_create(const warren_options* options, warren_comm** comm) {
       log.context = options->log_context;
     }
     log(WARREN_LOG_INFO, std::string("warren ") + WARREN_VERSION + ": " + describe(settings.value()));
+    std::vector<std::string_view> variables;
+    for (char** v = environ; v != nullptr && *v != nullptr; v++) variables.emplace_back(*v);
+    for (const std::string& line : warren::worker::misspelled_variables(variables)) log(WARREN_LOG_WARNING, line);
     auto session = Session::create(settings.value(), log);
     if (!session.ok()) return session.status();
     auto made = std::make_unique<warren_comm>();
