@@ -45,7 +45,9 @@ std::string hex(std::uint64_t v) {
   return text;
 }
 
-Status corrupt(std::string message) { return {Code::kCorrupt, std::move(message)}; }
+Status corrupt(std::string message) {
+  return {Code::kCorrupt, std::move(message)};
+}
 
 }  // namespace
 
@@ -120,7 +122,8 @@ std::string to_string(const Fingerprint& f) {
   std::string text = std::string(to_string(f.collective)) + "(" + to_string(f.type);
   if (f.op != ReduceOp::kNone) text += std::string(", ") + to_string(f.op);
   text += ", count " + std::to_string(f.count);
-  if (f.root >= 0) text += std::string(f.collective == Collective::kPoint ? ", tag " : ", root ") + std::to_string(f.root);
+  if (f.root >= 0)
+    text += std::string(f.collective == Collective::kPoint ? ", tag " : ", root ") + std::to_string(f.root);
   if (f.shape != 0) text += ", shape " + hex(f.shape);
   if (f.algorithm != 0) text += ", algorithm " + std::to_string(f.algorithm);
   text += ")";
@@ -185,8 +188,14 @@ Result<FrameHeader> decode(std::span<const std::byte, FrameHeader::kWireBytes> b
   h.epoch = Epoch(w.epoch);
   h.round = {Timeline(w.timeline), GroupId(w.group), Version(w.round_version), Sequence(w.sequence)};
   h.message = w.message;
-  h.fingerprint = {static_cast<Collective>(w.collective), static_cast<DataType>(w.type), static_cast<ReduceOp>(w.op),
-                   w.algorithm, w.root, w.count, w.shape, w.site};
+  h.fingerprint = {static_cast<Collective>(w.collective),
+                   static_cast<DataType>(w.type),
+                   static_cast<ReduceOp>(w.op),
+                   w.algorithm,
+                   w.root,
+                   w.count,
+                   w.shape,
+                   w.site};
   h.payload_bytes = w.payload_bytes;
   h.checksum = w.checksum;
   return h;

@@ -31,11 +31,29 @@ enum class Collective : std::uint8_t {
   kPoint = 11,  // send and recv
 };
 enum class DataType : std::uint8_t {
-  kI8 = 1, kU8 = 2, kI32 = 3, kU32 = 4, kI64 = 5, kU64 = 6, kF16 = 7, kBF16 = 8, kF32 = 9, kF64 = 10,
+  kI8 = 1,
+  kU8 = 2,
+  kI32 = 3,
+  kU32 = 4,
+  kI64 = 5,
+  kU64 = 6,
+  kF16 = 7,
+  kBF16 = 8,
+  kF32 = 9,
+  kF64 = 10,
   kCustom = 11,  // a user's trivially-copyable type with a user's function
 };
 enum class ReduceOp : std::uint8_t {
-  kNone = 0, kSum = 1, kProduct = 2, kMin = 3, kMax = 4, kBitAnd = 5, kBitOr = 6, kBitXor = 7, kAverage = 8, kCustom = 9,
+  kNone = 0,
+  kSum = 1,
+  kProduct = 2,
+  kMin = 3,
+  kMax = 4,
+  kBitAnd = 5,
+  kBitOr = 6,
+  kBitXor = 7,
+  kAverage = 8,
+  kCustom = 9,
 };
 
 [[nodiscard]] const char* to_string(Collective collective);
@@ -88,9 +106,9 @@ void encode(const FrameHeader& header, std::span<std::byte, FrameHeader::kWireBy
 // limits::kMaxChunkBytes, a reserved field that is not zero. Checks nothing that needs context: see match().
 [[nodiscard]] Result<FrameHeader> decode(std::span<const std::byte, FrameHeader::kWireBytes> bytes);
 
-// Whether `got` is the frame that the receiver waits for: kind, stream, epoch, round, message, fingerprint, payload size.
-// A stale epoch and another stream are kCorrupt (the link broke its promise); a different round or fingerprint is kDesync and
-// the message names both calls.
+// Whether `got` is the frame that the receiver waits for: kind, stream, epoch, round, message, fingerprint, payload
+// size. A stale epoch and another stream are kCorrupt (the link broke its promise); a different round or fingerprint is
+// kDesync and the message names both calls.
 [[nodiscard]] Status match(const FrameHeader& expected, const FrameHeader& got);
 
 }  // namespace warren

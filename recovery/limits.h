@@ -35,7 +35,7 @@ static_assert(kMinChunkBytes <= kDefaultChunkBytes && kDefaultChunkBytes <= kMax
 static_assert(kMaxBufferBytes <= INT64_MAX / kMaxWorldSize, "total bytes over all ranks fit in 63 bits");
 
 // Queues.
-inline constexpr std::size_t kMaxOutstandingRounds = 4096;         // asynchronous calls not yet finished, per worker
+inline constexpr std::size_t kMaxOutstandingRounds = 4096;  // asynchronous calls not yet finished, per worker
 inline constexpr std::size_t kMaxUnexpectedBytes = std::size_t{64} << 20;  // early point-to-point payload, per peer
 inline constexpr std::size_t kMaxPendingHandshakes = 1024;
 inline constexpr std::size_t kMaxJobsPerTracker = 1024;

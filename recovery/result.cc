@@ -2,7 +2,6 @@
 
 #include "recovery/ids.h"
 
-
 namespace warren {
 
 std::string_view to_string(Code code) {

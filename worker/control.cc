@@ -149,8 +149,8 @@ Status Control::open(const Settings& settings) {
   if (!addresses.ok()) return addresses.status().because_of_this("cannot accept data links");
   Connector::Events events;
   events.connected = [this](Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd) {
-    // Seen at once when the peer's process dies, also while this one computes. Edge-triggered: bytes wake nobody. Before
-    // the data path has it: from then on it may close the descriptor at any time, which also ends the watching.
+    // Seen at once when the peer's process dies, also while this one computes. Edge-triggered: bytes wake nobody.
+    // Before the data path has it: from then on it may close the descriptor at any time, which also ends the watching.
     epoll_event event{};
     event.events = EPOLLRDHUP | EPOLLET;
     event.data.u64 = static_cast<std::uint64_t>(static_cast<std::uint32_t>(peer.value));

@@ -20,8 +20,8 @@ namespace {
 
 // Polls without success before sleeping, each followed by a yield: the scheduler likes to put both ends of a loopback
 // connection on one core, and a spin without yield then keeps the peer from answering (measured: 55 µs instead of 8).
-// Where every rank of the host has a core, they last some 50 µs, over twice a round trip on loopback; elsewhere the core
-// is left to those who have work.
+// Where every rank of the host has a core, they last some 50 µs, over twice a round trip on loopback; elsewhere the
+// core is left to those who have work.
 constexpr int kPollsOnFreeCores = 100;
 constexpr int kPollsOnSharedCores = 4;
 constexpr auto kWaitLogInterval = std::chrono::seconds(10);

@@ -26,22 +26,36 @@ typedef enum warren_code {
   WARREN_UNAVAILABLE = 2,      /* nobody answers, or a resource is missing */
   WARREN_REFUSED = 3,          /* the tracker or a peer said no: secret, job, version, world size */
   WARREN_TIMEOUT = 4,
-  WARREN_PEER_LOST = 5,        /* a rank is gone; destroy the communicator and create a new one to join again */
-  WARREN_DESYNC = 6,           /* ranks called different things */
-  WARREN_CLOSED = 7,           /* finalized, destroyed, forked or fenced */
-  WARREN_EXHAUSTED = 8,        /* a limit was reached */
-  WARREN_CORRUPT = 9,          /* bytes do not match their checksum or format */
+  WARREN_PEER_LOST = 5, /* a rank is gone; destroy the communicator and create a new one to join again */
+  WARREN_DESYNC = 6,    /* ranks called different things */
+  WARREN_CLOSED = 7,    /* finalized, destroyed, forked or fenced */
+  WARREN_EXHAUSTED = 8, /* a limit was reached */
+  WARREN_CORRUPT = 9,   /* bytes do not match their checksum or format */
   WARREN_INTERNAL = 10
 } warren_code;
 
 typedef enum warren_type {
-  WARREN_I8 = 1, WARREN_U8 = 2, WARREN_I32 = 3, WARREN_U32 = 4, WARREN_I64 = 5, WARREN_U64 = 6,
-  WARREN_F16 = 7, WARREN_BF16 = 8, WARREN_F32 = 9, WARREN_F64 = 10
+  WARREN_I8 = 1,
+  WARREN_U8 = 2,
+  WARREN_I32 = 3,
+  WARREN_U32 = 4,
+  WARREN_I64 = 5,
+  WARREN_U64 = 6,
+  WARREN_F16 = 7,
+  WARREN_BF16 = 8,
+  WARREN_F32 = 9,
+  WARREN_F64 = 10
 } warren_type;
 
 typedef enum warren_op {
-  WARREN_SUM = 1, WARREN_PRODUCT = 2, WARREN_MIN = 3, WARREN_MAX = 4,
-  WARREN_BIT_AND = 5, WARREN_BIT_OR = 6, WARREN_BIT_XOR = 7, WARREN_AVERAGE = 8
+  WARREN_SUM = 1,
+  WARREN_PRODUCT = 2,
+  WARREN_MIN = 3,
+  WARREN_MAX = 4,
+  WARREN_BIT_AND = 5,
+  WARREN_BIT_OR = 6,
+  WARREN_BIT_XOR = 7,
+  WARREN_AVERAGE = 8
 } warren_op;
 
 typedef struct warren_comm warren_comm;     /* a communicator */
@@ -59,26 +73,26 @@ typedef void (*warren_custom_reduce)(const void* a, void* inout, size_t n, void*
 /* What is NULL, 0 or negative here is taken from WARREN_* variables, the file named by WARREN_CONFIG, the launcher's
  * variables, or the default, in this order. Fill with warren_options_init first. */
 typedef struct warren_options {
-  size_t struct_size;         /* set by warren_options_init */
-  const char* tracker;        /* "host:port" or "[v6]:port" */
-  const char* job;            /* name of the job */
-  const char* worker_id;      /* stable identity of this worker over its lives, unique in the job */
+  size_t struct_size;    /* set by warren_options_init */
+  const char* tracker;   /* "host:port" or "[v6]:port" */
+  const char* job;       /* name of the job */
+  const char* worker_id; /* stable identity of this worker over its lives, unique in the job */
   int32_t world_size;
-  const char* secret_file;    /* a file of mode 0600, made by `warren keygen` */
-  int32_t insecure_no_auth;   /* 1: no authentication, for machines where nobody else can connect */
-  const char* host_id;        /* equal for ranks that share memory; default: this machine and container */
-  const char* bind_address;   /* where data links are accepted; default: the interface of the route to the tracker */
+  const char* secret_file;       /* a file of mode 0600, made by `warren keygen` */
+  int32_t insecure_no_auth;      /* 1: no authentication, for machines where nobody else can connect */
+  const char* host_id;           /* equal for ranks that share memory; default: this machine and container */
+  const char* bind_address;      /* where data links are accepted; default: the interface of the route to the tracker */
   const char* advertise_address; /* what peers are told to connect to; default: bind_address */
   int64_t round_timeout_ms;
-  int64_t join_timeout_ms;    /* how long to wait until world_size workers are there */
-  const char* algorithm;      /* "auto", "star", "tree", "butterfly", "ring", "direct" */
+  int64_t join_timeout_ms; /* how long to wait until world_size workers are there */
+  const char* algorithm;   /* "auto", "star", "tree", "butterfly", "ring", "direct" */
   int64_t chunk_bytes;
-  int32_t streams;            /* TCP connections a link */
-  int32_t no_checksums;       /* 1: payload on TCP links is not checksummed */
-  int32_t ignore_call_sites;  /* 1: ranks may make one collective from different places of the program */
-  warren_log_sink log_sink;   /* NULL: standard error */
+  int32_t streams;           /* TCP connections a link */
+  int32_t no_checksums;      /* 1: payload on TCP links is not checksummed */
+  int32_t ignore_call_sites; /* 1: ranks may make one collective from different places of the program */
+  warren_log_sink log_sink;  /* NULL: standard error */
   void* log_context;
-  int32_t log_level;          /* least level that is logged, a warren_log_level; -1: taken from the settings */
+  int32_t log_level; /* least level that is logged, a warren_log_level; -1: taken from the settings */
 } warren_options;
 
 WARREN_API void warren_options_init(warren_options* options);
@@ -103,7 +117,8 @@ WARREN_API int32_t warren_local_size(const warren_comm* comm);
 WARREN_API uint64_t warren_rounds_finished(const warren_comm* comm);
 WARREN_API uint64_t warren_bytes_sent(const warren_comm* comm);
 
-/* Collective. Ranks with the same color make a new communicator, ordered by (key, rank); color -1: none (*out = NULL). */
+/* Collective. Ranks with the same color make a new communicator, ordered by (key, rank); color -1: none (*out = NULL).
+ */
 WARREN_API warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_comm** out);
 
 /* Collectives. Counts are elements. Buffers are aligned to their element; output may be the input where it says "in
@@ -144,7 +159,8 @@ WARREN_API warren_code warren_scatter(warren_comm*, const void* in, void* out, s
                                       warren_handle**);
 WARREN_API warren_code warren_all_to_all(warren_comm*, const void* in, void* out, size_t count, warren_type,
                                          warren_handle**);
-/* Point to point. Messages between two ranks with one tag (0 .. 2^31 - 1) arrive in order; count and type must agree. */
+/* Point to point. Messages between two ranks with one tag (0 .. 2^31 - 1) arrive in order; count and type must agree.
+ */
 WARREN_API warren_code warren_send(warren_comm*, const void* buffer, size_t count, warren_type, int32_t peer,
                                    int32_t tag, warren_handle**);
 WARREN_API warren_code warren_recv(warren_comm*, void* buffer, size_t count, warren_type, int32_t peer, int32_t tag,
