@@ -6,7 +6,7 @@ namespace warren::cli {
 
 std::span<const Command* const> commands() {
   static constexpr std::array kAll = {
-      &kRunCommand, &kTrackerCommand, &kStatusCommand, &kDoctorCommand, &kKeygenCommand, &kBenchCommand,
+      &kRunCommand, &kTrackerCommand, &kStatusCommand, &kDoctorCommand, &kKeygenCommand, &kBenchCommand, &kSimCommand,
   };
   return kAll;
 }

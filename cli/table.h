@@ -11,5 +11,6 @@ extern const Command kStatusCommand;
 extern const Command kDoctorCommand;
 extern const Command kKeygenCommand;
 extern const Command kBenchCommand;
+extern const Command kSimCommand;
 
 }  // namespace warren::cli

@@ -1,0 +1,483 @@
+#include "chaos/sim/cluster.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "chaos/sim/control_network.h"
+#include "chaos/sim/judge.h"
+#include "chaos/sim/program.h"
+#include "chaos/sim/sim_tracker.h"
+#include "chaos/sim/sim_transport.h"
+#include "chaos/sim/sim_worker.h"
+#include "chaos/sim/world.h"
+#include "recovery/codec.h"
+#include "recovery/limits.h"
+
+namespace warren::chaos {
+namespace {
+
+constexpr const char* kJob = "sim";
+// One seed in so many has a world whose plan is announced in several steps.
+constexpr std::uint64_t kLargeWorldEvery = 250, kLargeWorldAt = 97;
+// One in so many runs follows a recipe; recipes take turns.
+constexpr std::uint64_t kRecipeEvery = 3;
+constexpr std::int64_t kMostEvents = 6'000'000;
+constexpr std::size_t kMostLivesPerWorker = 400;
+
+struct Setting {
+  std::uint32_t world_size = 2;
+  std::optional<Recipe> recipe;
+  bool large = false;
+  wire::JobSettings job;
+  std::int64_t join_timeout_ms = 0;
+  Micros safety_us = 0;
+};
+
+std::uint32_t draw_world_size(Random& random) {
+  const std::uint64_t at = random.below(100);
+  if (at < 4) return 1;
+  if (at < 28) return 2;
+  if (at < 56) return 3;
+  if (at < 74) return 4;
+  if (at < 86) return 5;
+  if (at < 96) return static_cast<std::uint32_t>(random.between(6, 8));
+  return static_cast<std::uint32_t>(random.between(9, 16));
+}
+
+Setting draw_setting(Random& random, const SimOptions& options) {
+  static constexpr std::int64_t kTimeouts[] = {100, 200, 300, 500, 1000};
+  static constexpr std::uint64_t kChunks[] = {1024, 1024, 2048, 4096, 65536};
+  static constexpr const char* kAlgorithms[] = {"auto", "auto", "star", "tree", "butterfly", "ring", "direct"};
+  Setting s;
+  s.large = options.seed % kLargeWorldEvery == kLargeWorldAt && !options.world_size;
+  if (options.seed % kRecipeEvery == 0 && !s.large && !options.faults) {
+    s.recipe = recipe(options.seed / kRecipeEvery % kRecipes);
+  }
+  s.world_size = s.large ? 257 + static_cast<std::uint32_t>(random.below(8)) : draw_world_size(random);
+  if (options.world_size) s.world_size = *options.world_size;
+  s.job.set_world_size(s.world_size);
+  const std::int64_t drawn = random.pick(kTimeouts);
+  s.job.set_round_timeout_ms(static_cast<std::uint64_t>(options.round_timeout_ms.value_or(s.large ? 2000 : drawn)));
+  s.job.set_algorithm(random.pick(kAlgorithms));
+  s.job.set_chunk_bytes(random.pick(kChunks));
+  s.job.set_streams(static_cast<std::uint32_t>(random.chance(0.7) ? 1 : random.between(2, 3)));
+  s.job.set_checksums(random.chance(0.85));
+  s.job.set_check_call_sites(random.chance(0.8));
+  s.join_timeout_ms = !s.large && random.chance(0.3) ? random.between(500, 2000) : random.between(3000, 15'000);
+  if (s.recipe && s.recipe->short_join_timeout) s.join_timeout_ms = random.between(500, 2000);
+  s.safety_us = random.chance(0.05) ? 20'000'000 : random.between(200'000, 4'000'000);
+  if (s.recipe && s.recipe->long_safety) s.safety_us = random.between(12'000'000, 22'000'000);
+  return s;
+}
+
+class Cluster {
+ public:
+  explicit Cluster(const SimOptions& options)
+      : options_(options),
+        draws_(options.seed * 0x10001 + 7),
+        setting_(draw_setting(draws_, options)),
+        faults_(options.faults ? *options.faults : draw_faults()),
+        world_(Random::mix(options.seed), faults_, options.mutant, options.transcript),
+        program_(draws_, setting_.world_size, setting_.large),
+        judge_(world_, program_, timeout_ms()),
+        data_(world_),
+        control_(world_,
+                 {[this](std::size_t life, const std::string& bytes) { to_tracker(life, bytes); },
+                  [this](std::size_t life, const std::string& bytes) { lives_[life]->receive(bytes); },
+                  [this](std::size_t life, const std::string& what) { lives_[life]->connection_trouble(what); }},
+                 timeout_ms()),
+        tracker_(world_, judge_,
+                 {[this](std::size_t life, std::string bytes) { control_.send_down(life, std::move(bytes)); },
+                  [this] { control_.drop_all(); }, [this](const wire::Envelope& e) { check_claim(e); }},
+                 kJob, timeout_ms()) {}
+
+  SimOutcome run();
+
+ private:
+  // A launcher: it starts a worker, and again when it ends badly.
+  struct Slot {
+    std::string worker_id, host_id;
+    bool spare = false, started = false, done = false, absent = false;
+    std::optional<std::size_t> life;
+    std::uint32_t attempt = 0;
+    std::uint64_t starts_due = 0;  // counts requests, so that only the last one starts a life
+  };
+
+  FaultPlan draw_faults() {
+    if (setting_.recipe) return setting_.recipe->faults;
+    if (!setting_.large) return FaultPlan::draw(draws_);
+    FaultPlan few;
+    few.add(Fault::slow_start);
+    return few;
+  }
+  [[nodiscard]] std::int64_t timeout_ms() const { return static_cast<std::int64_t>(setting_.job.round_timeout_ms()); }
+  void make_slots();
+  void start_later(std::size_t slot, Micros delay_us);
+  std::size_t start_life(std::size_t slot, bool supervised);
+  void on_end(std::size_t slot, std::size_t life, SimWorker::End end, const Status& why);
+  void to_tracker(std::size_t life, std::string bytes);
+  void check_claim(const wire::Envelope& e);
+  void inject(Fault fault, std::function<void()> strike);
+  void schedule_faults();
+  SimWorker* any_alive();
+  void start_stranger();
+  void become_live();
+  [[nodiscard]] bool over() const;
+  [[nodiscard]] std::string unfinished() const;
+  [[nodiscard]] std::string describe_setting() const;
+
+  SimOptions options_;
+  Random draws_;
+  Setting setting_;
+  FaultPlan faults_;
+  World world_;
+  Program program_;
+  Judge judge_;
+  DataNetwork data_;
+  std::vector<std::unique_ptr<SimWorker>> lives_;
+  std::map<Incarnation, std::size_t> life_of_;
+  std::vector<std::size_t> slot_of_life_;  // kStranger: of none
+  static constexpr std::size_t kStranger = SIZE_MAX;
+  std::vector<Slot> slots_;
+  ControlNetwork control_;
+  SimTracker tracker_;
+  bool live_ = false;
+  Micros live_since_us_ = 0;
+  std::optional<Micros> finished_at_us_;
+};
+
+void Cluster::make_slots() {
+  const std::uint32_t hosts = 1 + static_cast<std::uint32_t>(draws_.below(setting_.world_size));
+  for (std::uint32_t w = 0; w < setting_.world_size; ++w) {
+    Slot& slot = slots_.emplace_back();
+    slot.worker_id = "w" + std::to_string(w);
+    slot.host_id = "h" + std::to_string(draws_.below(hosts));
+  }
+  for (int spare = 0; spare < 3 && world_.strikes(Fault::spare_worker); ++spare) {
+    Slot& slot = slots_.emplace_back();
+    slot.worker_id = "x" + std::to_string(spare);
+    slot.host_id = "hx";
+    slot.spare = true;
+  }
+}
+
+void Cluster::start_later(std::size_t slot, Micros delay_us) {
+  const std::uint64_t due = ++slots_[slot].starts_due;
+  world_.after(delay_us, [this, slot, due] {
+    Slot& s = slots_[slot];
+    if (due != s.starts_due || s.done || judge_.finished()) return;
+    if (s.life && lives_[*s.life]->alive()) return;
+    s.life = start_life(slot, true);
+    ++s.attempt;
+  });
+}
+
+std::size_t Cluster::start_life(std::size_t slot, bool supervised) {
+  const Slot& s = slots_[slot];
+  const std::size_t life = lives_.size();
+  if (life >= kMostLivesPerWorker * slots_.size()) {
+    world_.violated("I7", std::to_string(life) + " lives did not finish the job");
+  }
+  SimWorker::Options o;
+  o.life = life;
+  o.job = kJob;
+  o.join.set_worker_id(s.worker_id);
+  o.join.set_host_id(s.host_id);
+  o.join.set_domain_id(s.host_id);
+  wire::Endpoint& endpoint = *o.join.add_endpoints();
+  endpoint.set_address("10.0.0." + std::to_string(1 + slot % 250));
+  endpoint.set_port(static_cast<std::uint32_t>(1024 + life % 60000));
+  *o.join.mutable_settings() = setting_.job;
+  o.join.set_attempt(s.attempt);
+  o.join.set_software("simulated");
+  o.join_timeout_ms = setting_.join_timeout_ms;
+  if (options_.worker_dies && options_.worker_dies->worker == slot && !s.started) {
+    o.die_before_effect = options_.worker_dies->before_effect;
+  }
+  slots_[slot].started = true;
+  control_.add_life();
+  slot_of_life_.push_back(slot);
+  lives_.push_back(std::make_unique<SimWorker>(
+      world_, judge_, data_, program_,
+      SimWorker::Links{[this, life](std::string bytes) { control_.send_up(life, std::move(bytes)); },
+                       [this, slot, life](SimWorker::End end, const Status& why) { on_end(slot, life, end, why); }},
+      std::move(o)));
+  life_of_[lives_.back()->self()] = life;
+  if (supervised) slots_[slot].life = life;
+  lives_.back()->start();
+  return life;
+}
+
+void Cluster::on_end(std::size_t slot, std::size_t life, SimWorker::End end, const Status& why) {
+  Slot& s = slots_[slot];
+  if (s.life != life) return;  // nobody's any more
+  if (end == SimWorker::End::kFinished || judge_.finished()) {
+    s.done = true;
+    return;
+  }
+  const bool refused = why.code() == Code::kRefused || why.code() == Code::kClosed;
+  start_later(slot, world_.random.between(1000, refused ? 1'000'000 : 300'000));
+}
+
+void Cluster::to_tracker(std::size_t life, std::string bytes) {
+  if (world_.is(Mutant::accept_zombie) && slot_of_life_[life] != kStranger) {
+    const Slot& slot = slots_[slot_of_life_[life]];
+    wire::Envelope e;
+    if (slot.life && *slot.life != life && e.ParseFromString(bytes)) {
+      e.set_sender(lives_[*slot.life]->self().value);
+      bytes = e.SerializeAsString();
+    }
+  }
+  tracker_.receive(life, bytes);
+}
+
+void Cluster::check_claim(const wire::Envelope& e) {
+  const auto found = life_of_.find(Incarnation(e.sender()));
+  if (found == life_of_.end()) return world_.violated("I6", "a message came from a life that never was");
+  const SimWorker& life = *lives_[found->second];
+  if (e.has_stopped() && life.installed() && !life.data_path_stopped()) {
+    world_.violated("I6", life.describe() + " has said that it stopped, and its data path runs");
+  }
+  if (e.has_leave() && e.leave().finalize() && !life.program_done()) {
+    world_.violated("I6", life.describe() + " counts as finalized, and its program runs");
+  }
+  if (e.has_heartbeat() && !life.was_member_of(Epoch(e.heartbeat().epoch()))) {
+    world_.violated("I6", life.describe() + " counts as heard in epoch " + std::to_string(e.heartbeat().epoch()));
+  }
+  if (e.has_heartbeat() && e.heartbeat().rounds_finished() > life.rounds_finished()) {
+    world_.violated("I6", life.describe() + " counts as further than it is");
+  }
+}
+
+SimWorker* Cluster::any_alive() {
+  std::vector<SimWorker*> alive;
+  for (auto& life : lives_) {
+    if (life->alive()) alive.push_back(life.get());
+  }
+  return alive.empty() ? nullptr : alive[world_.random.below(alive.size())];
+}
+
+void Cluster::inject(Fault fault, std::function<void()> strike) {
+  const double rate = world_.rate(fault);
+  if (rate <= 0) return;
+  const auto mean = static_cast<Micros>(1e6 / rate);
+  world_.after(world_.random.between(0, 2 * mean), [this, fault, strike = std::move(strike)] {
+    if (world_.is_calm()) return;
+    strike();
+    inject(fault, strike);
+  });
+}
+
+void Cluster::start_stranger() {
+  // Somebody else's worker, or ours with settings that nobody else has. It comes once.
+  world_.count(Fault::wrong_settings);
+  const std::size_t life = lives_.size();
+  SimWorker::Options o;
+  o.life = life;
+  o.job = kJob;
+  o.join.set_worker_id("stranger");
+  o.join.set_host_id("hs");
+  o.join.set_domain_id("hs");
+  wire::Endpoint& endpoint = *o.join.add_endpoints();
+  endpoint.set_address("10.9.9.9");
+  endpoint.set_port(1);
+  *o.join.mutable_settings() = setting_.job;
+  wire::JobSettings& j = *o.join.mutable_settings();
+  switch (world_.random.below(7)) {
+    case 0: j.set_round_timeout_ms(j.round_timeout_ms() + 1); break;
+    case 1: j.set_algorithm(j.algorithm() == "ring" ? "tree" : "ring"); break;
+    case 2: j.set_chunk_bytes(j.chunk_bytes() + 1); break;
+    case 3: j.set_streams(j.streams() + 1); break;
+    case 4: j.set_checksums(!j.checksums()); break;
+    case 5: j.set_check_call_sites(!j.check_call_sites()); break;
+    default: break;
+  }
+  j.set_world_size(j.world_size() + 1);  // alone it can never be a job
+  o.join_timeout_ms = 500;
+  control_.add_life();
+  slot_of_life_.push_back(kStranger);
+  lives_.push_back(std::make_unique<SimWorker>(
+      world_, judge_, data_, program_,
+      SimWorker::Links{[this, life](std::string bytes) { control_.send_up(life, std::move(bytes)); },
+                       [](SimWorker::End, const Status&) {}},
+      std::move(o)));
+  life_of_[lives_.back()->self()] = life;
+  lives_.back()->start();
+}
+
+void Cluster::schedule_faults() {
+  const Micros timeout_us = timeout_ms() * 1000;
+  const auto with_any = [this](Fault fault, std::function<void(SimWorker&)> what) {
+    inject(fault, [this, fault, what = std::move(what)] {
+      SimWorker* life = any_alive();
+      if (life == nullptr) return;
+      world_.count(fault);
+      what(*life);
+    });
+  };
+  with_any(Fault::death, [](SimWorker& life) { life.die(false); });
+  with_any(Fault::silent_death, [](SimWorker& life) { life.die(true); });
+  with_any(Fault::gave_up, [this](SimWorker& life) {
+    if (world_.random.chance(0.7)) return life.give_up();
+    for (auto& other : lives_) {
+      if (other->alive()) other->give_up();
+    }
+  });
+  with_any(Fault::pause,
+           [this, timeout_us](SimWorker& life) { life.stand_still(world_.random.between(1000, 3 * timeout_us)); });
+  with_any(Fault::connection_drop, [this](SimWorker& life) { control_.drop_connection(life_of_.at(life.self())); });
+  with_any(Fault::twin_life, [this, timeout_us](SimWorker& life) {
+    // Its launcher takes it for dead and starts another, while it runs or stands still and comes back.
+    const std::size_t number = life_of_.at(life.self());
+    const std::size_t slot = slot_of_life_[number];
+    if (slot == kStranger || slots_[slot].life != number) return;
+    if (world_.random.chance(0.6)) life.stand_still(world_.random.between(1000, 4 * timeout_us));
+    slots_[slot].life.reset();
+    start_later(slot, world_.random.between(0, 2 * timeout_us));
+  });
+  inject(Fault::link_cut, [this] { data_.cut_one(); });
+  inject(Fault::message_replayed, [this] { control_.replay(); });
+  inject(Fault::message_misdirected, [this] {
+    if (SimWorker* life = any_alive()) control_.misdirect(life_of_.at(life->self()), life->self());
+  });
+  inject(Fault::garbage, [this] {
+    if (SimWorker* life = any_alive()) control_.garbage(life_of_.at(life->self()));
+  });
+  inject(Fault::wrong_settings, [this] { start_stranger(); });
+  inject(Fault::tracker_crash, [this, timeout_us] {
+    if (!tracker_.running()) return;
+    world_.count(Fault::tracker_crash);
+    tracker_.crash();
+    // Now and then for longer than a worker waits for an answer.
+    const Micros most = world_.random.chance(0.3) ? setting_.join_timeout_ms * 1500 : 3 * timeout_us;
+    world_.after(world_.random.between(1000, most), [this] { tracker_.start(); });
+  });
+  inject(Fault::tracker_pause, [this, timeout_us] {
+    world_.count(Fault::tracker_pause);
+    tracker_.stand_still(world_.random.between(1000, 2 * timeout_us));
+  });
+  inject(Fault::disk_failure, [this] {
+    world_.count(Fault::disk_failure);
+    tracker_.fail_writes(1 + world_.random.below(3));
+  });
+}
+
+void Cluster::become_live() {
+  live_ = true;
+  live_since_us_ = world_.now_us();
+  world_.calm();
+  if (world_.keeps_transcript()) world_.tell("-------- faults stop");
+  tracker_.start();
+  for (std::size_t i = 0; i < lives_.size(); ++i) {
+    // Strangers and lives that their launchers have given up go. So does a rank that has left a call out where ranks
+    // may wait for each other in different groups, or for messages: that no heartbeat can tell from a slow rank.
+    const std::size_t slot = slot_of_life_[i];
+    const bool nobodys = slot == kStranger || slots_[slot].life != i;
+    if (lives_[i]->alive() && (nobodys || (lives_[i]->desynced() && !program_.one_group()))) lives_[i]->die(false);
+  }
+  for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+    slots_[slot].absent = false;
+    if (!slots_[slot].life || !lives_[*slots_[slot].life]->alive()) start_later(slot, world_.random.between(0, 1000));
+  }
+}
+
+bool Cluster::over() const {
+  return judge_.finished() && std::none_of(lives_.begin(), lives_.end(), [](const auto& l) { return l->alive(); });
+}
+
+std::string Cluster::unfinished() const {
+  std::string text;
+  for (const auto& life : lives_) {
+    if (life->alive()) text += (text.empty() ? "" : ", ") + life->describe();
+  }
+  return std::string(judge_.finished() ? "the job is finished" : "the job is not finished") +
+         (text.empty() ? ", nobody is up" : ", up are: " + text);
+}
+
+std::string Cluster::describe_setting() const {
+  std::string text = "K=" + std::to_string(setting_.world_size) + " round timeout " + std::to_string(timeout_ms()) +
+                     " ms, algorithm " + setting_.job.algorithm() + ", chunks of " +
+                     std::to_string(setting_.job.chunk_bytes()) + ", streams " +
+                     std::to_string(setting_.job.streams()) + ", steps " + std::to_string(program_.steps().size());
+  for (std::size_t f = 0; f < kFaults; ++f) {
+    if (faults_.rates[f] > 0) text += std::string(", ") + info(static_cast<Fault>(f)).name;
+  }
+  return text;
+}
+
+SimOutcome Cluster::run() {
+  make_slots();
+  if (options_.tracker_dies_before_effect) tracker_.crash_before_effect(*options_.tracker_dies_before_effect);
+  world_.after(world_.random.chance(0.2) ? world_.random.between(0, 200'000) : 0, [this] { tracker_.start(); });
+  for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+    if (world_.strikes(Fault::absent_worker)) {
+      slots_[slot].absent = true;
+      continue;
+    }
+    Micros delay = world_.random.between(0, 20'000);
+    if (world_.strikes(Fault::slow_start)) {
+      delay = world_.random.between(0, world_.random.chance(0.05) ? 14'000'000 : 3000 * timeout_ms());
+    }
+    start_later(slot, delay);
+  }
+  schedule_faults();
+  world_.at(setting_.safety_us, [] {});  // so that time goes on when everybody is down
+
+  // After the end a late worker may still ask, and the tracker forgets the job.
+  const Micros after_end_us = (2 * timeout_ms() + 1000) * 1000;
+  const Micros most_us = (60'000 + 2 * setting_.join_timeout_ms + 100 * timeout_ms()) * 1000;
+  while (world_.step()) {
+    judge_.check_silence(std::any_of(lives_.begin(), lives_.end(), [](const auto& life) { return life->waits(); }));
+    if (!live_ && world_.now_us() >= setting_.safety_us) become_live();
+    if (judge_.finished() && !finished_at_us_) {
+      finished_at_us_ = world_.now_us();
+      setting_.safety_us = std::min(setting_.safety_us, world_.now_us() + after_end_us / 2);
+    }
+    if (over() && live_ && world_.now_us() >= *finished_at_us_ + after_end_us) break;
+    if (live_ && !over() && world_.now_us() - live_since_us_ > most_us) {
+      world_.violated("I7", std::to_string(most_us / 1'000'000) + " s after faults stopped " + unfinished());
+    }
+    if (static_cast<std::int64_t>(world_.events()) > kMostEvents) {
+      world_.violated("I8", "over " + std::to_string(kMostEvents) + " events; " + unfinished());
+    }
+  }
+  if (!world_.failed() && !over()) world_.violated("I7", "nothing more happens, and " + unfinished());
+
+  SimOutcome out;
+  out.verdict = world_.verdict();
+  out.digest = world_.digest();
+  out.faults = world_.fault_counts();
+  out.under_faults = faults_.any() || options_.tracker_dies_before_effect || options_.worker_dies;
+  out.rounds = judge_.rounds();
+  out.events = world_.events();
+  out.lives = lives_.size();
+  out.virtual_ms = world_.now().value;
+  out.liveness_ms = finished_at_us_ && live_ ? std::max<Micros>(0, *finished_at_us_ - live_since_us_) / 1000 : 0;
+  out.setting = describe_setting();
+  out.tracker_effects = tracker_.effects();
+  out.tracker_transitions = tracker_.transition_counts();
+  out.worker_transitions.assign(WorkerMachine::transition_names().size(), 0);
+  for (const auto& life : lives_) {
+    const auto counts = life->transition_counts();
+    for (std::size_t i = 0; i < counts.size(); ++i) out.worker_transitions[i] += counts[i];
+  }
+  if (options_.worker_dies) {
+    for (std::size_t i = 0; i < lives_.size(); ++i) {
+      if (slot_of_life_[i] == options_.worker_dies->worker) {
+        out.first_life_effects = lives_[i]->effects();
+        break;
+      }
+    }
+  }
+  out.transcript = world_.transcript();
+  return out;
+}
+
+}  // namespace
+
+SimOutcome simulate(const SimOptions& options) {
+  return Cluster(options).run();
+}
+
+}  // namespace warren::chaos

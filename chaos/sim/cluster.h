@@ -1,0 +1,52 @@
+// A whole job from one seed: a tracker, its workers and their launchers, the networks between them, what goes wrong,
+// and the rules that decide whether it went well.
+//
+// A run has a safety phase under faults and a liveness phase in which faults stop, everybody who is missing is started,
+// and everything must finish within a bounded time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "chaos/sim/faults.h"
+#include "chaos/sim/mutant.h"
+
+namespace warren::chaos {
+
+struct SimOptions {
+  std::uint64_t seed = 1;
+  Mutant mutant = Mutant::none;
+  bool transcript = false;
+  // Instead of what the seed draws.
+  std::optional<std::uint32_t> world_size;
+  std::optional<FaultPlan> faults;
+  std::optional<std::int64_t> round_timeout_ms;
+  // The tracker, or the first life of a worker, dies before it carries out its effect of this number (from 0).
+  std::optional<std::uint64_t> tracker_dies_before_effect;
+  struct Death {
+    std::size_t worker = 0;
+    std::uint64_t before_effect = 0;
+  };
+  std::optional<Death> worker_dies;
+};
+
+struct SimOutcome {
+  std::string verdict;  // empty: every invariant held
+  std::uint64_t digest = 0;
+  FaultCounts faults{};
+  bool under_faults = false;
+  std::uint64_t rounds = 0, events = 0, epochs = 0, lives = 0;
+  std::uint64_t tracker_effects = 0, first_life_effects = 0;
+  std::int64_t virtual_ms = 0;
+  std::int64_t liveness_ms = 0;  // how long it took to finish once faults had stopped
+  std::string setting;           // in one line, for people
+  std::vector<std::uint64_t> tracker_transitions, worker_transitions;
+  std::vector<std::string> transcript;
+};
+
+[[nodiscard]] SimOutcome simulate(const SimOptions& options);
+
+}  // namespace warren::chaos

@@ -1,0 +1,74 @@
+#include "chaos/sim/faults.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <utility>
+
+namespace warren::chaos {
+
+const FaultInfo& info(Fault fault) {
+  using enum RateMeaning;
+  static constexpr FaultInfo kInfo[] = {
+#define WARREN_X(name, meaning, rate) {#name, meaning, rate},
+      WARREN_FAULTS(WARREN_X)
+#undef WARREN_X
+  };
+  return kInfo[static_cast<std::size_t>(fault)];
+}
+
+bool FaultPlan::any() const {
+  return std::any_of(rates.begin(), rates.end(), [](double rate) { return rate > 0; });
+}
+
+FaultPlan FaultPlan::draw(Random& random) {
+  FaultPlan plan;
+  if (random.below(12) == 0) return plan;
+  static constexpr double kIntensities[] = {0.3, 1.0, 3.0};
+  const std::uint64_t kinds = 1 + random.below(6);
+  for (std::uint64_t i = 0; i < kinds; ++i) {
+    const auto fault = static_cast<Fault>(random.below(kFaults));
+    const double rate = info(fault).rate * random.pick(kIntensities);
+    plan.set(fault, info(fault).meaning == RateMeaning::kPerChance ? std::min(rate, 0.9) : rate);
+  }
+  return plan;
+}
+
+Recipe recipe(std::size_t which) {
+  using enum Fault;
+  Recipe r;
+  const auto rates = [&r](std::initializer_list<std::pair<Fault, double>> all) {
+    for (const auto& [fault, rate] : all) r.faults.set(fault, rate);
+  };
+  switch (which) {
+    case 0:  // some ranks are in finalize for long, and die there
+      rates({{slow_finalize, 0.5}, {death, 0.3}, {silent_death, 0.3}, {gave_up, 0.2}, {twin_life, 0.2}});
+      r.long_safety = true;
+      break;
+    case 1:  // the same without a tracker now and then
+      rates({{slow_finalize, 0.5}, {tracker_crash, 0.5}, {link_cut, 1.0}, {death, 0.1}, {twin_life, 0.2}});
+      r.long_safety = r.short_join_timeout = true;
+      break;
+    case 2:  // plans and interrupts of others
+      rates({{message_misdirected, 20.0}, {death, 1.0}, {message_replayed, 5.0}});
+      r.long_safety = true;
+      break;
+    case 3:  // more who want to join than places, and places that stay empty
+      rates({{absent_worker, 0.3}, {spare_worker, 1.0}, {gave_up, 1.0}, {wrong_settings, 0.3}, {death, 1.0}});
+      r.long_safety = true;
+      break;
+    case 4:  // all ranks wait for a slow one
+      rates({{slow_rank, 0.3}, {pause, 0.1}, {connection_drop, 0.2}});
+      r.long_safety = true;
+      break;
+    case 5:  // somebody is missing for long
+      rates({{absent_worker, 0.5}, {slow_start, 0.5}});
+      r.long_safety = true;
+      break;
+    default:  // everybody gives up at once
+      rates({{gave_up, 3.0}, {message_late, 0.2}, {slow_stop, 0.5}});
+      break;
+  }
+  return r;
+}
+
+}  // namespace warren::chaos

@@ -1,0 +1,152 @@
+#include "chaos/sim/judge.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "recovery/codec.h"
+
+namespace warren::chaos {
+namespace {
+
+std::string describe(const ProgramStep& step) {
+  Fingerprint f;
+  f.collective = step.collective;
+  f.type = step.type;
+  f.op = step.op;
+  f.root = step.root;
+  f.count = step.count;
+  return "step " + std::to_string(step.index) + ", " + to_string(f);
+}
+
+// What a journal's record says, or an empty one.
+wire::JobRecord read(const std::string* durable) {
+  wire::JobRecord record;
+  if (durable != nullptr && !record.ParseFromString(*durable)) record.Clear();
+  return record;
+}
+
+}  // namespace
+
+void Judge::announced(const wire::Envelope& e, const std::string* durable) {
+  const wire::JobRecord record = read(durable);
+  if (e.has_plan()) {
+    const std::string bytes = e.plan().SerializeAsString();
+    const std::string epoch = std::to_string(e.plan().epoch());
+    if (record.epoch() < e.plan().epoch() || record.plan().SerializeAsString() != bytes) {
+      return world_.violated("I6", "the plan of epoch " + epoch + " was announced before it was durable");
+    }
+    const auto [known, fresh] = plans_.try_emplace(e.plan().epoch(), bytes);
+    if (!fresh && known->second != bytes) return world_.violated("I6", "epoch " + epoch + " names two plans");
+    if (fresh && e.plan().epoch() < newest_epoch_) return world_.violated("I6", "epochs fell to " + epoch);
+    if (fresh) {
+      std::set<std::uint32_t> taken;
+      for (const wire::Member& m : e.plan().members()) {
+        const auto before = ranks_.find(m.worker_id());
+        if (before != ranks_.end() && before->second != m.rank()) {
+          return world_.violated("I6", "worker " + m.worker_id() + " had rank " + std::to_string(before->second) +
+                                           " and has rank " + std::to_string(m.rank()) + " in epoch " + epoch);
+        }
+        if (epoch_of_life_.contains(m.incarnation())) {
+          return world_.violated("I6", "a life of worker " + m.worker_id() + " is in a second plan, epoch " + epoch);
+        }
+      }
+      ranks_.clear();
+      for (const wire::Member& m : e.plan().members()) {
+        ranks_[m.worker_id()] = m.rank();
+        epoch_of_life_[m.incarnation()] = e.plan().epoch();
+      }
+      sign();
+    }
+    newest_epoch_ = std::max(newest_epoch_, e.plan().epoch());
+  } else if (e.has_interrupt()) {
+    if (record.epoch() < e.interrupt().epoch()) {
+      return world_.violated("I6",
+                             "epoch " + std::to_string(e.interrupt().epoch()) + " was announced before it was durable");
+    }
+    newest_epoch_ = std::max(newest_epoch_, e.interrupt().epoch());
+  } else if (e.has_finished()) {
+    if (!record.finished() && !forgotten_)
+      return world_.violated("I6", "the end of the job was announced before it was durable");
+    finished_ = true;
+  }
+}
+
+void Judge::tracker_started(const std::string* durable) {
+  if (durable == nullptr && newest_epoch_ == 0) forgotten_ = false;
+  const wire::JobRecord record = read(durable);
+  if (record.epoch() < newest_epoch_) {
+    world_.violated("I6", "epoch " + std::to_string(newest_epoch_) +
+                              " was announced, and the restarted tracker's journal knows " +
+                              std::to_string(record.epoch()));
+  }
+}
+
+void Judge::job_forgotten() {
+  forgotten_ = true;
+  plans_.clear();
+  ranks_.clear();
+  newest_epoch_ = 0;
+}
+
+void Judge::installed(const wire::Plan& plan, Incarnation life, const std::string& worker_id) {
+  const std::string epoch = std::to_string(plan.epoch());
+  const auto known = plans_.find(plan.epoch());
+  if (known == plans_.end() || known->second != plan.SerializeAsString()) {
+    return world_.violated(
+        "I6", "worker " + worker_id + " installed a plan of epoch " + epoch + " that is not the one announced");
+  }
+  const bool member = std::any_of(plan.members().begin(), plan.members().end(), [&](const wire::Member& m) {
+    return m.incarnation() == life.value && m.worker_id() == worker_id;
+  });
+  if (!member) world_.violated("I6", "worker " + worker_id + " installed epoch " + epoch + ", in which it has no part");
+  sign();
+}
+
+const std::vector<std::byte>& Judge::expected(const ProgramStep& step, std::int32_t place) {
+  const auto [it, fresh] = expected_.try_emplace({step.index, place});
+  if (fresh) it->second = program_.expected(step, place);
+  return it->second;
+}
+
+void Judge::returned(const ProgramStep& step, std::int32_t place, std::span<const std::byte> output) {
+  ++rounds_;
+  sign();
+  world_.note(std::string_view(reinterpret_cast<const char*>(output.data()), output.size()));
+  const std::string wrong = program_.judge(step, place, output, expected(step, place));
+  if (!wrong.empty()) {
+    return world_.violated("I2", wrong + " at group rank " + std::to_string(place) + " in " + describe(step));
+  }
+  // Ranks that share a result share the place under which it is remembered.
+  const std::int32_t key = Program::shared_result(step.collective) ? -1 : place;
+  const auto [first, fresh] = golden_.try_emplace({step.index, key}, output.begin(), output.end());
+  if (!fresh && !std::equal(output.begin(), output.end(), first->second.begin(), first->second.end())) {
+    world_.violated(
+        "I1", "group rank " + std::to_string(place) + " has other bytes than an earlier result of " + describe(step));
+  }
+}
+
+void Judge::interrupted(const ProgramStep& step, std::int32_t place, std::span<const std::byte> before,
+                        std::span<const std::byte> output) {
+  if (step.values != Values::kExact || step.collective == Collective::kPoint) return;
+  const std::vector<std::byte>& final_bytes = expected(step, place);
+  const std::size_t width = width_of(step);
+  for (std::size_t at = 0; at < output.size(); at += width) {
+    if (std::memcmp(output.data() + at, before.data() + at, width) == 0) continue;
+    if (std::memcmp(output.data() + at, final_bytes.data() + at, width) == 0) continue;
+    return world_.violated("Input", "element " + std::to_string(at / width) + " at group rank " +
+                                        std::to_string(place) + " is neither as it was nor final after " +
+                                        describe(step) + " was interrupted");
+  }
+}
+
+void Judge::check_silence(bool anybody_waits) {
+  if (!anybody_waits) return sign();
+  const Micros limit_us = (2 * kWaitLogIntervalMs + round_timeout_ms_ + 1000) * 1000;
+  if (world_.now_us() - last_sign_us_ > limit_us) {
+    world_.violated("I7", "nothing has been said for " + std::to_string((world_.now_us() - last_sign_us_) / 1'000'000) +
+                              " s although somebody waits");
+  }
+}
+
+}  // namespace warren::chaos

@@ -1,0 +1,27 @@
+// Rules broken on purpose, in the simulated shells and never in production code: each must be caught (DESIGN section
+// 12).
+#pragma once
+
+#include <cstdint>
+
+namespace warren::chaos {
+
+// NAME, what it does.
+#define WARREN_MUTANTS(X)                                                                  \
+  X(none, "nothing is broken")                                                             \
+  X(announce_before_persist, "the tracker sends before it stores")                         \
+  X(journal_lies, "the tracker takes a write for durable that is not")                     \
+  X(accept_old_epoch, "frames of an epoch that has ended are delivered in the next one")   \
+  X(accept_zombie, "what an old life says counts as said by the new one")                  \
+  X(stopped_before_stop, "a worker answers an interrupt before its data path has stopped") \
+  X(send_completes_early, "a send is complete before its bytes have been read")            \
+  X(skip_checksum, "chunks are taken without a look at their checksums")                   \
+  X(operands_swapped, "one rank combines in the wrong order")
+
+enum class Mutant : std::uint8_t {
+#define WARREN_X(name, what) name,
+  WARREN_MUTANTS(WARREN_X)
+#undef WARREN_X
+};
+
+}  // namespace warren::chaos

@@ -1,0 +1,468 @@
+#include "chaos/sim/program.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "recovery/check.h"
+
+namespace warren::chaos {
+namespace {
+
+constexpr std::uint64_t kMostBytes = 48 * 1024;  // of one rank's larger buffer
+
+// A whole number that f16 and bf16 hold exactly, as their bits.
+std::uint16_t half_bits(double v, int exponent_bits, int fraction_bits) {
+  if (v == 0) return 0;
+  const int bias = (1 << (exponent_bits - 1)) - 1;
+  const int exponent = std::ilogb(v);
+  const auto fraction =
+      static_cast<std::uint32_t>(std::ldexp(std::fabs(v), fraction_bits - exponent)) - (1u << fraction_bits);
+  const std::uint32_t sign = v < 0 ? 1u << 15 : 0u;
+  return static_cast<std::uint16_t>(sign | static_cast<std::uint32_t>(exponent + bias) << fraction_bits | fraction);
+}
+double half_value(std::uint16_t bits, int exponent_bits, int fraction_bits) {
+  const int exponent = (bits >> fraction_bits) & ((1 << exponent_bits) - 1);
+  const int fraction = bits & ((1 << fraction_bits) - 1);
+  if (exponent == 0 && fraction == 0) return 0;
+  const double v = std::ldexp(static_cast<double>(fraction + (1 << fraction_bits)),
+                              exponent - ((1 << (exponent_bits - 1)) - 1) - fraction_bits);
+  return (bits >> 15) != 0 ? -v : v;
+}
+
+bool is_float(DataType type) {
+  return type == DataType::kF16 || type == DataType::kBF16 || type == DataType::kF32 || type == DataType::kF64;
+}
+
+double read_float(DataType type, const std::byte* from) {
+  if (type == DataType::kF64) {
+    double v = 0;
+    std::memcpy(&v, from, sizeof v);
+    return v;
+  }
+  if (type == DataType::kF32) {
+    float v = 0;
+    std::memcpy(&v, from, sizeof v);
+    return static_cast<double>(v);
+  }
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, from, sizeof bits);
+  return type == DataType::kF16 ? half_value(bits, 5, 10) : half_value(bits, 8, 7);
+}
+
+void write_float(DataType type, double v, std::byte* to) {
+  if (type == DataType::kF64) {
+    std::memcpy(to, &v, sizeof v);
+  } else if (type == DataType::kF32) {
+    const auto f = static_cast<float>(v);
+    std::memcpy(to, &f, sizeof f);
+  } else {
+    const std::uint16_t bits = type == DataType::kF16 ? half_bits(v, 5, 10) : half_bits(v, 8, 7);
+    std::memcpy(to, &bits, sizeof bits);
+  }
+}
+
+double combine_floats(ReduceOp op, double a, double b) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAverage: return a + b;
+    case ReduceOp::kProduct: return a * b;
+    case ReduceOp::kMin: return std::min(a, b);
+    default: return std::max(a, b);
+  }
+}
+
+// Integers of any width as 64 bits that are cut to it in the end; min and max need the sign.
+template <class T>
+void combine_integers(ReduceOp op, const std::byte* a, std::byte* inout) {
+  T x, y;
+  std::memcpy(&x, a, sizeof x);
+  std::memcpy(&y, inout, sizeof y);
+  const auto u = static_cast<std::uint64_t>(x), v = static_cast<std::uint64_t>(y);
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAverage: y = static_cast<T>(u + v); break;
+    case ReduceOp::kProduct: y = static_cast<T>(u * v); break;
+    case ReduceOp::kMin: y = std::min(x, y); break;
+    case ReduceOp::kMax: y = std::max(x, y); break;
+    case ReduceOp::kBitAnd: y = static_cast<T>(u & v); break;
+    case ReduceOp::kBitOr: y = static_cast<T>(u | v); break;
+    default: y = static_cast<T>(u ^ v); break;
+  }
+  std::memcpy(inout, &y, sizeof y);
+}
+template <class T>
+void divide(std::byte* inout, std::size_t by) {
+  T v;
+  std::memcpy(&v, inout, sizeof v);
+  v = static_cast<T>(v / static_cast<T>(by));
+  std::memcpy(inout, &v, sizeof v);
+}
+
+template <class Do>
+void with_integer(DataType type, Do what) {
+  switch (type) {
+    case DataType::kI8: return what(std::int8_t{});
+    case DataType::kU8: return what(std::uint8_t{});
+    case DataType::kI32: return what(std::int32_t{});
+    case DataType::kU32: return what(std::uint32_t{});
+    case DataType::kI64: return what(std::int64_t{});
+    default: return what(std::uint64_t{});
+  }
+}
+
+bool reduces(Collective collective) {
+  return collective == Collective::kAllreduce || collective == Collective::kReduce ||
+         collective == Collective::kReduceScatter;
+}
+
+}  // namespace
+
+void chain_affine(const void* a, void* inout, std::size_t n, void* context) {
+  for (std::size_t i = 0; i < n; ++i) {
+    Affine x, y;
+    std::memcpy(&x, static_cast<const std::byte*>(a) + i * sizeof x, sizeof x);
+    std::memcpy(&y, static_cast<std::byte*>(inout) + i * sizeof y, sizeof y);
+    if (context != nullptr) std::swap(x, y);
+    const Affine both{x.m * y.m, x.m * y.c + x.c};
+    std::memcpy(static_cast<std::byte*>(inout) + i * sizeof both, &both, sizeof both);
+  }
+}
+
+std::size_t width_of(const ProgramStep& step) {
+  return step.type == DataType::kCustom ? sizeof(Affine) : element_bytes(step.type);
+}
+
+bool Program::shared_result(Collective collective) {
+  return collective == Collective::kAllreduce || collective == Collective::kBroadcast ||
+         collective == Collective::kAllgather || collective == Collective::kAllgatherv;
+}
+
+Program::Program(Random& random, std::uint32_t world_size, bool least) : seed_(random.next()) {
+  ProgramGroup world{kWorldGroup, {}, 0};
+  for (std::uint32_t r = 0; r < world_size; ++r) world.members.emplace_back(static_cast<std::int32_t>(r));
+  groups_.push_back(world);
+  const std::size_t length = least ? 2 : static_cast<std::size_t>(random.between(1, 28));
+  const std::size_t splits = least || world_size < 2 ? 0 : random.below(3);
+  for (std::size_t s = 0; s < splits; ++s) {
+    // Two groups from one split, as colours make them; members in any order.
+    std::vector<Rank> ranks = world.members;
+    for (std::size_t i = ranks.size(); i > 1; --i) std::swap(ranks[i - 1], ranks[random.below(i)]);
+    const std::size_t cut = 1 + random.below(ranks.size());
+    const std::size_t made_at = random.below(length);
+    groups_.push_back(
+        {GroupId(random.next() | 1), {ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(cut)}, made_at});
+    if (cut < ranks.size()) {
+      groups_.push_back(
+          {GroupId(random.next() | 1), {ranks.begin() + static_cast<std::ptrdiff_t>(cut), ranks.end()}, made_at});
+    }
+  }
+  while (steps_.size() < length) {
+    std::size_t group = random.below(groups_.size());
+    if (groups_[group].made_at > steps_.size()) group = 0;
+    if (groups_[group].members.size() > 1 && !least && random.chance(0.15)) {
+      draw_messages(random, group);
+      continue;
+    }
+    ProgramStep step = draw_step(random, group);
+    if (least) step = draw_step(random, 0);
+    step.index = steps_.size();
+    step.site = Random::mix(step.index) | 1;
+    steps_.push_back(std::move(step));
+  }
+}
+
+ProgramStep Program::draw_step(Random& random, std::size_t group) const {
+  static constexpr Collective kCollectives[] = {
+      Collective::kAllreduce,     Collective::kAllreduce, Collective::kAllreduce, Collective::kReduce,
+      Collective::kBroadcast,     Collective::kBarrier,   Collective::kAllgather, Collective::kAllgatherv,
+      Collective::kReduceScatter, Collective::kGather,    Collective::kScatter,   Collective::kAllToAll};
+  static constexpr DataType kTypes[] = {DataType::kI8,  DataType::kU8,  DataType::kI32, DataType::kU32,
+                                        DataType::kI64, DataType::kU64, DataType::kF16, DataType::kBF16,
+                                        DataType::kF32, DataType::kF64};
+  static constexpr ReduceOp kIntegerOps[] = {ReduceOp::kSum,    ReduceOp::kProduct, ReduceOp::kMin,
+                                             ReduceOp::kMax,    ReduceOp::kBitAnd,  ReduceOp::kBitOr,
+                                             ReduceOp::kBitXor, ReduceOp::kAverage};
+  static constexpr ReduceOp kFloatOps[] = {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax,
+                                           ReduceOp::kAverage};
+  static constexpr std::uint64_t kCounts[] = {0, 1, 2, 3, 7, 16, 33, 100, 257, 600, 1500, 4000};
+  const auto size = static_cast<std::uint64_t>(groups_[group].members.size());
+  ProgramStep step;
+  step.group = group;
+  step.collective = random.pick(kCollectives);
+  step.blocking = random.chance(0.6);
+  step.wait_before = random.chance(0.15);
+  if (step.collective == Collective::kBarrier) return step;
+  step.type = random.pick(kTypes);
+  if (reduces(step.collective)) {
+    step.op = is_float(step.type) ? random.pick(kFloatOps) : random.pick(kIntegerOps);
+    if (random.chance(0.12)) {
+      step.type = DataType::kCustom;
+      step.op = ReduceOp::kCustom;
+      step.values = Values::kAffine;
+    } else if ((step.type == DataType::kF32 || step.type == DataType::kF64) && step.op == ReduceOp::kSum &&
+               random.chance(0.5)) {
+      step.values = Values::kRough;
+    } else if (is_float(step.type) && size > 16) {
+      step.type = DataType::kI64;  // so many would not add up exactly
+    }
+  }
+  const std::uint64_t most = kMostBytes / (width_of(step) * size);
+  step.count = std::min<std::uint64_t>(random.pick(kCounts), most);
+  step.in_place = step.collective != Collective::kAllToAll && random.chance(0.4);
+  switch (step.collective) {
+    case Collective::kReduce:
+    case Collective::kBroadcast:
+    case Collective::kGather:
+    case Collective::kScatter: step.root = static_cast<std::int32_t>(random.below(size)); break;
+    case Collective::kAllgatherv:
+      step.count = 0;
+      for (std::uint64_t r = 0; r < size; ++r) step.counts.push_back(std::min(random.pick(kCounts), most));
+      break;
+    default: break;
+  }
+  return step;
+}
+
+// A burst of messages from one rank to another, with tags; the receiver may ask for them in another order.
+void Program::draw_messages(Random& random, std::size_t group) {
+  const std::size_t size = groups_[group].members.size();
+  const auto from = static_cast<std::int32_t>(random.below(size));
+  auto to = static_cast<std::int32_t>(random.below(size - 1));
+  if (to >= from) ++to;
+  const std::size_t burst = 1 + random.below(3);
+  // Messages of one tag are received in their order.
+  const bool distinct_tags = random.chance(0.5);
+  if (distinct_tags && random.chance(0.6)) {
+    reversed_.push_back({steps_.size(), steps_.size() + burst, groups_[group].members[static_cast<std::size_t>(to)]});
+  }
+  for (std::size_t i = 0; i < burst; ++i) {
+    ProgramStep step = draw_step(random, group);
+    while (step.collective != Collective::kAllgather) step = draw_step(random, group);
+    step.collective = Collective::kPoint;
+    step.root = from;
+    step.receiver = to;
+    step.tag = static_cast<std::int32_t>(distinct_tags ? i : random.below(2));
+    step.in_place = false;
+    step.blocking = false;
+    step.wait_before = false;
+    step.index = steps_.size();
+    step.site = Random::mix(step.index) | 1;
+    steps_.push_back(std::move(step));
+  }
+}
+
+bool Program::one_group() const {
+  return groups_.size() == 1 && std::none_of(steps_.begin(), steps_.end(), [](const ProgramStep& step) {
+           return step.collective == Collective::kPoint;
+         });
+}
+
+std::vector<std::size_t> Program::order_of(Rank rank) const {
+  std::vector<std::size_t> order(steps_.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  for (const Burst& burst : reversed_) {
+    if (burst.receiver != rank) continue;
+    std::reverse(order.begin() + static_cast<std::ptrdiff_t>(burst.first),
+                 order.begin() + static_cast<std::ptrdiff_t>(burst.end));
+  }
+  return order;
+}
+
+std::optional<std::int32_t> Program::place(const ProgramStep& step, Rank rank) const {
+  const auto& ranks = members(step);
+  const auto at = std::find(ranks.begin(), ranks.end(), rank);
+  if (at == ranks.end()) return std::nullopt;
+  const auto place = static_cast<std::int32_t>(at - ranks.begin());
+  if (step.collective == Collective::kPoint && place != step.root && place != step.receiver) return std::nullopt;
+  return place;
+}
+
+std::uint64_t Program::in_count(const ProgramStep& step, std::int32_t place) const {
+  const std::uint64_t size = members(step).size();
+  switch (step.collective) {
+    case Collective::kBroadcast:
+    case Collective::kBarrier: return 0;
+    case Collective::kAllgatherv: return step.counts[static_cast<std::size_t>(place)];
+    case Collective::kReduceScatter:
+    case Collective::kAllToAll: return step.count * size;
+    case Collective::kScatter: return place == step.root ? step.count * size : 0;
+    case Collective::kPoint: return place == step.root ? step.count : 0;
+    default: return step.count;
+  }
+}
+
+std::uint64_t Program::out_count(const ProgramStep& step, std::int32_t place) const {
+  const std::uint64_t size = members(step).size();
+  switch (step.collective) {
+    case Collective::kBarrier: return 0;
+    case Collective::kReduce: return place == step.root ? step.count : 0;
+    case Collective::kAllgather:
+    case Collective::kAllToAll: return step.count * size;
+    case Collective::kAllgatherv: return std::accumulate(step.counts.begin(), step.counts.end(), std::uint64_t{0});
+    case Collective::kGather: return place == step.root ? step.count * size : 0;
+    case Collective::kPoint: return place == step.receiver ? step.count : 0;
+    default: return step.count;
+  }
+}
+
+std::int64_t Program::in_place_at(const ProgramStep& step, std::int32_t place) const {
+  const auto offset = place * static_cast<std::int64_t>(step.count);
+  switch (step.collective) {
+    case Collective::kAllgather:
+    case Collective::kGather: return offset;
+    case Collective::kReduceScatter:
+    case Collective::kScatter: return -offset;
+    case Collective::kAllgatherv:
+      return static_cast<std::int64_t>(
+          std::accumulate(step.counts.begin(), step.counts.begin() + place, std::uint64_t{0}));
+    default: return 0;
+  }
+}
+
+void Program::write_element(const ProgramStep& step, std::int32_t place, std::uint64_t i, std::byte* to) const {
+  const std::uint64_t bits =
+      Random::mix(seed_ ^ Random::mix(step.index * 0x10001 + static_cast<std::uint64_t>(place)) ^ Random::mix(i));
+  if (step.type == DataType::kCustom) {
+    const Affine map{bits | 1, Random::mix(bits)};
+    std::memcpy(to, &map, sizeof map);
+    return;
+  }
+  if (!is_float(step.type)) {
+    std::memcpy(to, &bits, element_bytes(step.type));
+    return;
+  }
+  double v = 0;
+  if (step.values == Values::kRough) {
+    v = static_cast<double>(static_cast<std::int64_t>(bits >> 12)) * 0x1p-52 - 0.3;
+  } else if (step.op == ReduceOp::kProduct) {
+    v = (bits & 1) != 0 ? 1 : -1;
+  } else if (step.op == ReduceOp::kAverage) {
+    // A multiple of the number of ranks, so that dividing is exact too.
+    v = static_cast<double>(members(step).size()) * static_cast<double>(bits % 3) -
+        static_cast<double>(members(step).size());
+  } else {
+    v = static_cast<double>(bits % 17) - 8;
+  }
+  write_float(step.type, v, to);
+}
+
+std::vector<std::byte> Program::input(const ProgramStep& step, std::int32_t place) const {
+  const std::size_t width = width_of(step);
+  // A broadcast's data stands in the root's output.
+  const std::uint64_t count =
+      step.collective == Collective::kBroadcast && place == step.root ? step.count : in_count(step, place);
+  std::vector<std::byte> bytes(count * width);
+  for (std::uint64_t i = 0; i < count; ++i) write_element(step, place, i, bytes.data() + i * width);
+  return bytes;
+}
+
+std::vector<std::byte> Program::expected(const ProgramStep& step, std::int32_t place) const {
+  const std::size_t width = width_of(step);
+  const std::uint64_t count = out_count(step, place);
+  const auto size = static_cast<std::int32_t>(members(step).size());
+  std::vector<std::byte> out(count * width);
+  const auto copy = [&](std::int32_t from, std::uint64_t at, std::uint64_t n, std::uint64_t to) {
+    for (std::uint64_t i = 0; i < n; ++i) write_element(step, from, at + i, out.data() + (to + i) * width);
+  };
+  const auto mine = static_cast<std::uint64_t>(place) * step.count;
+  switch (step.collective) {
+    case Collective::kBroadcast:
+    case Collective::kPoint: copy(step.root, 0, count, 0); return out;
+    case Collective::kScatter: copy(step.root, mine, count, 0); return out;
+    case Collective::kBarrier: return out;
+    case Collective::kAllgather:
+    case Collective::kGather:
+      for (std::int32_t r = 0; r < size && count != 0; ++r) {
+        copy(r, 0, step.count, static_cast<std::uint64_t>(r) * step.count);
+      }
+      return out;
+    case Collective::kAllgatherv: {
+      std::uint64_t at = 0;
+      for (std::int32_t r = 0; r < size; at += step.counts[static_cast<std::size_t>(r++)]) {
+        copy(r, 0, step.counts[static_cast<std::size_t>(r)], at);
+      }
+      return out;
+    }
+    case Collective::kAllToAll:
+      for (std::int32_t r = 0; r < size; ++r) copy(r, mine, step.count, static_cast<std::uint64_t>(r) * step.count);
+      return out;
+    default: break;
+  }
+  const std::uint64_t first = step.collective == Collective::kReduceScatter ? mine : 0;
+  alignas(16) std::byte element[sizeof(Affine)];
+  for (std::uint64_t i = 0; i < count; ++i) {
+    std::byte* to = out.data() + i * width;
+    double sum = 0;
+    for (std::int32_t r = 0; r < size; ++r) {
+      write_element(step, r, first + i, element);
+      if (is_float(step.type)) {
+        const double v = read_float(step.type, element);
+        sum = r == 0 ? v : combine_floats(step.op, sum, v);
+      } else if (r == 0) {
+        std::memcpy(to, element, width);
+      } else if (step.type == DataType::kCustom) {
+        chain_affine(element, to, 1, nullptr);
+      } else {
+        with_integer(step.type, [&](auto zero) { combine_integers<decltype(zero)>(step.op, element, to); });
+      }
+    }
+    if (is_float(step.type)) {
+      write_float(step.type, step.op == ReduceOp::kAverage ? sum / size : sum, to);
+    } else if (step.op == ReduceOp::kAverage) {
+      with_integer(step.type, [&](auto zero) { divide<decltype(zero)>(to, static_cast<std::size_t>(size)); });
+    }
+  }
+  return out;
+}
+
+// Whether an element combines the ranks in their order, begun at any of them.
+bool Program::chained_in_order(const ProgramStep& step, std::uint64_t i, const std::byte* got) const {
+  const auto size = static_cast<std::int32_t>(members(step).size());
+  alignas(16) std::byte element[sizeof(Affine)], chain[sizeof(Affine)];
+  for (std::int32_t first = 0; first < size; ++first) {
+    write_element(step, (first + size - 1) % size, i, chain);
+    for (std::int32_t r = size - 2; r >= 0; --r) {
+      write_element(step, (first + r) % size, i, element);
+      chain_affine(element, chain, 1, nullptr);
+    }
+    if (std::memcmp(chain, got, sizeof chain) == 0) return true;
+  }
+  return false;
+}
+
+std::string Program::judge(const ProgramStep& step, std::int32_t place, std::span<const std::byte> got,
+                           std::span<const std::byte> expected) const {
+  const std::uint64_t first =
+      step.collective == Collective::kReduceScatter ? static_cast<std::uint64_t>(place) * step.count : 0;
+  const std::size_t width = width_of(step);
+  for (std::size_t at = 0; at < expected.size(); at += width) {
+    bool right = std::memcmp(got.data() + at, expected.data() + at, width) == 0;
+    if (!right && step.values == Values::kAffine) {
+      right = chained_in_order(step, first + at / width, got.data() + at);
+    } else if (!right && step.values == Values::kRough) {
+      const double tolerance = (step.type == DataType::kF32 ? 1e-5 : 1e-12) * static_cast<double>(members(step).size());
+      right =
+          std::fabs(read_float(step.type, got.data() + at) - read_float(step.type, expected.data() + at)) <= tolerance;
+    }
+    if (!right) {
+      const auto hex = [&](std::span<const std::byte> bytes) {
+        std::string text;
+        for (std::size_t i = width; i-- > 0;) {
+          for (const int shift : {4, 0}) {
+            text += "0123456789abcdef"[std::to_integer<unsigned>(bytes[at + i]) >> shift & 15u];
+          }
+        }
+        return text;
+      };
+      return "element " + std::to_string(at / width) + " of " + std::to_string(expected.size() / width) + " is " +
+             hex(got) + " and not " + hex(expected);
+    }
+  }
+  return {};
+}
+
+}  // namespace warren::chaos

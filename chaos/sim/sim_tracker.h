@@ -1,0 +1,81 @@
+// The tracker's shell in virtual time: the machine that runs in production, a journal on a disk that may fail, and a
+// process that may die between any two effects.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "chaos/sim/judge.h"
+#include "chaos/sim/world.h"
+#include "recovery/tracker_machine.h"
+#include "storage/fake_journal.h"
+
+namespace warren::chaos {
+
+class SimTracker {
+ public:
+  struct Links {
+    std::function<void(std::size_t life, std::string bytes)> send;
+    std::function<void()> connections_lost;
+    // Whether what a message says of its sender is true; a violation otherwise.
+    std::function<void(const wire::Envelope&)> check_claim;
+  };
+  SimTracker(World& world, Judge& judge, Links links, std::string job, std::int64_t round_timeout_ms);
+  ~SimTracker();
+  SimTracker(const SimTracker&) = delete;
+  SimTracker& operator=(const SimTracker&) = delete;
+
+  void start();
+  void crash();
+  void stand_still(Micros for_us);
+  [[nodiscard]] bool running() const { return running_; }
+  void receive(std::size_t life, const std::string& bytes);
+  void fail_writes(std::size_t count) { disk_->fail_writes += count; }
+
+  // Dies before the effect of this number, counted over its lives, and comes back.
+  void crash_before_effect(std::uint64_t number) { crash_before_effect_ = number; }
+  [[nodiscard]] std::uint64_t effects() const { return effects_; }
+  [[nodiscard]] bool job_forgotten() const { return forgotten_; }
+  // Over all its lives.
+  [[nodiscard]] std::vector<std::uint64_t> transition_counts() const;
+
+ private:
+  void later(Micros delay_us, std::function<void()> what);
+  void arm();
+  void on_timer();
+  void after_event(std::vector<TrackerEffect>& effects);
+  void drain();
+  // False: the process died, or the journal refused.
+  bool carry_out(const TrackerEffect& effect);
+  bool write(std::optional<std::string> record);
+  void add_counts();
+  [[nodiscard]] const std::string* durable() const;
+
+  World& world_;
+  Judge& judge_;
+  Links links_;
+  const std::string job_;
+  const std::int64_t round_timeout_ms_;
+  std::shared_ptr<storage::FakeDisk> disk_ = std::make_shared<storage::FakeDisk>();
+  std::optional<TrackerMachine> machine_;  // none: nobody has asked for the job yet
+  std::optional<storage::FakeJournal> journal_;
+  Incarnation self_;
+  bool running_ = false, forgotten_ = false, draining_ = false;
+  std::uint64_t life_ = 0;
+  Micros stands_still_until_us_ = 0;
+  std::optional<Micros> armed_us_;
+  std::map<Incarnation, std::size_t> routes_;
+  std::deque<TrackerEffect> pending_;  // held up by the journal
+  bool retrying_ = false;
+  std::uint64_t effects_ = 0;
+  std::optional<std::uint64_t> crash_before_effect_;
+  std::vector<std::uint64_t> counts_;
+};
+
+}  // namespace warren::chaos

@@ -1,0 +1,441 @@
+#include "chaos/sim/sim_transport.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "recovery/check.h"
+#include "recovery/limits.h"
+
+namespace warren::chaos {
+namespace {
+
+using worker::LinkId;
+using worker::Token;
+
+constexpr Micros kRetryUs = 50'000;
+
+std::uint64_t hash_of(std::span<const std::byte> bytes, std::uint64_t seed = 0) {
+  return bytes.empty() ? seed : XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
+}
+
+// As on TCP: over the header up to the checksum and the payload; 0 is kept for "checksums are off".
+std::uint64_t checksum_of(const FrameBytes& header, std::span<const std::byte> payload) {
+  const std::uint64_t seed = XXH3_64bits(header.data(), FrameHeader::kChecksummedBytes);
+  const std::uint64_t hash = hash_of(payload, seed);
+  return hash == 0 ? 1 : hash;
+}
+
+void flip_one_bit(Frame& frame, Random& random) {
+  const std::size_t bit = random.below((frame.header.size() + frame.payload.size()) * 8);
+  std::byte& byte =
+      bit / 8 < frame.header.size() ? frame.header[bit / 8] : frame.payload[bit / 8 - frame.header.size()];
+  byte ^= static_cast<std::byte>(1u << (bit % 8));
+  frame.flipped = true;
+}
+
+}  // namespace
+
+// ---- the network
+
+DataNetwork::DataNetwork(World& world) : world_(world) {
+  static constexpr std::size_t kWindows[] = {0, 512, 8192, 262144};
+  window_bytes_ = world.random.pick(kWindows);
+  latency_base_us_ = world.random.between(5, 300);
+  bytes_per_us_ = world.random.between(1, 200);
+}
+
+Micros DataNetwork::latency_us() {
+  return latency_base_us_ + world_.random.between(0, latency_base_us_);
+}
+Micros DataNetwork::transfer_us(std::size_t bytes) {
+  return 1 + world_.random.between(0, 5) + static_cast<Micros>(bytes) / bytes_per_us_;
+}
+
+SimTransport* DataNetwork::find(Incarnation life) const {
+  const auto it = lives_.find(life);
+  return it == lives_.end() ? nullptr : it->second;
+}
+
+void DataNetwork::cut_one() {
+  std::erase_if(wires_, [](const auto& wire) { return wire.expired(); });
+  std::vector<std::shared_ptr<Wire>> up;
+  for (const auto& weak : wires_) {
+    auto wire = weak.lock();
+    if (wire && !wire->dead) up.push_back(std::move(wire));
+  }
+  if (up.empty()) return;
+  const auto wire = up[world_.random.below(up.size())];
+  world_.count(Fault::link_cut);
+  wire->dead = true;
+  const int only = world_.random.chance(0.3) ? static_cast<int>(world_.random.below(2)) : -1;
+  for (int side = 0; side < 2; ++side) {
+    SimTransport* transport = wire->ends[side].transport;
+    if (transport == nullptr || (only >= 0 && side != only)) continue;
+    transport->later(latency_us(), [transport, link = wire->ends[side].link] { transport->on_reset(link); });
+  }
+}
+
+// ---- one life's transport
+
+SimTransport::SimTransport(DataNetwork& network, Owner& owner, Incarnation self)
+    : network_(network), world_(network.world()), owner_(owner), self_(self) {
+  network_.attach(self_, this);
+}
+
+SimTransport::~SimTransport() {
+  network_.detach(self_);
+}
+
+template <class What>
+void SimTransport::later(Micros delay_us, What what) {
+  world_.after(delay_us, [this, generation = generation_, what = std::move(what)] {
+    if (generation == generation_) what();
+  });
+}
+
+void SimTransport::open(Membership membership) {
+  WARREN_CHECK(links_.empty(), "an epoch begins after the one before was closed (I6)");
+  members_ = std::move(membership);
+}
+
+LinkId SimTransport::find_or_make(GroupId group, Rank peer) {
+  const auto [it, fresh] = by_name_.try_emplace({group, peer}, static_cast<LinkId>(links_.size()));
+  if (fresh) {
+    auto link = std::make_unique<Link>();
+    link->group = group;
+    link->peer = peer;
+    link->streams.resize(members_->streams);
+    links_.push_back(std::move(link));
+  }
+  return it->second;
+}
+
+LinkId SimTransport::link(GroupId group, Rank peer) {
+  const LinkId id = find_or_make(group, peer);
+  Link& l = at(id);
+  if (l.wanted) return id;
+  l.wanted = true;
+  // The lower rank connects; the higher one waits until it does, however long that takes.
+  if (!l.wire && members_->self < peer) {
+    Micros delay = network_.latency_us();
+    if (world_.strikes(Fault::link_late)) delay += world_.random.between(1000, members_->timeout_ms * 1200);
+    const Micros deadline = world_.now_us() + members_->timeout_ms * 1000;
+    later(delay, [this, id, deadline] { try_connect(id, deadline); });
+  }
+  return id;
+}
+
+void SimTransport::try_connect(LinkId id, Micros deadline_us) {
+  Link& l = at(id);
+  if (l.wire || !l.broken.ok()) return;
+  SimTransport* peer = network_.find(members_->lives[static_cast<std::size_t>(l.peer.value)]);
+  const bool ready = peer != nullptr && peer->members_ && peer->members_->epoch == members_->epoch &&
+                     peer->owner_.stands_still_until_us() <= world_.now_us();
+  if (!ready) {
+    if (world_.now_us() < deadline_us) {
+      later(kRetryUs, [this, id, deadline_us] { try_connect(id, deadline_us); });
+      return;
+    }
+    const Status why(Code::kPeerLost, "cannot connect to rank " + std::to_string(l.peer.value) + " within " +
+                                          std::to_string(members_->timeout_ms) + " ms");
+    break_link(l, why);
+    owner_.link_closed(l.peer, why.describe());
+    owner_.data_moved();
+    return;
+  }
+  auto wire = std::make_shared<Wire>();
+  for (auto& lanes : wire->lanes) lanes.resize(members_->streams);
+  network_.add(wire);
+  if (world_.keeps_transcript()) {
+    world_.tell("link " + std::to_string(members_->self.value) + "-" + std::to_string(l.peer.value) + " of epoch " +
+                std::to_string(members_->epoch.value) + " is up");
+  }
+  peer->come_up(peer->find_or_make(l.group, members_->self), wire, 1);
+  come_up(id, wire, 0);
+}
+
+void SimTransport::come_up(LinkId id, const std::shared_ptr<Wire>& wire, int side) {
+  Link& l = at(id);
+  l.wire = wire;
+  l.side = side;
+  wire->ends[side] = {this, id};
+  for (std::size_t s = 0; s < l.streams.size(); ++s) {
+    if (world_.is(Mutant::accept_old_epoch)) {
+      const auto old = network_.stale.find({l.group, l.peer, members_->self, static_cast<std::uint16_t>(s)});
+      if (old != network_.stale.end()) {
+        Wire::Lane& lane = wire->lanes[1 - side][s];
+        for (Frame& frame : old->second) {
+          lane.bytes += frame.header.size() + frame.payload.size();
+          lane.inbox.push_back(std::move(frame));
+        }
+        network_.stale.erase(old);
+      }
+    }
+    try_send(id, s);
+    deliver(id, s);
+  }
+}
+
+void SimTransport::complete(Token token, Status status) {
+  completed_.push_back({token, std::move(status)});
+  owner_.data_moved();
+}
+
+void SimTransport::break_link(Link& link, const Status& why) {
+  if (!link.broken.ok()) return;
+  link.broken = why;
+  if (world_.keeps_transcript()) {
+    world_.tell("rank " + std::to_string(members_->self.value) + " link to rank " + std::to_string(link.peer.value) +
+                " broke: " + why.describe());
+  }
+  for (Stream& s : link.streams) {
+    for (const Incoming& in : s.recvs) complete(in.token, why);
+    for (const Outgoing& out : s.sends) {
+      if (!out.completed) complete(out.token, why);
+    }
+    s.recvs.clear();
+    s.sends.clear();
+  }
+}
+
+void SimTransport::post_send(LinkId id, const FrameHeader& header, std::span<const std::byte> payload, Token token) {
+  WARREN_CHECK(payload.size() <= limits::kMaxChunkBytes, "a frame carries at most one chunk");
+  Link& l = at(id);
+  if (!l.broken.ok()) return complete(token, l.broken);
+  const std::size_t index = l.frames_sent++ % l.streams.size();
+  Outgoing out{header, payload, token, hash_of(payload), false};
+  out.header.stream = static_cast<std::uint16_t>(index);
+  out.header.payload_bytes = static_cast<std::uint32_t>(payload.size());
+  if (world_.is(Mutant::send_completes_early)) {
+    out.completed = true;
+    complete(token, Status());
+  }
+  l.streams[index].sends.push_back(out);
+  try_send(id, index);
+}
+
+void SimTransport::post_recv(LinkId id, const FrameHeader& expected, std::span<std::byte> payload, Token token) {
+  WARREN_CHECK(payload.size() <= limits::kMaxChunkBytes, "a frame carries at most one chunk");
+  Link& l = at(id);
+  if (!l.broken.ok()) return complete(token, l.broken);
+  const std::size_t index = l.frames_received++ % l.streams.size();
+  Incoming in{expected, payload, token};
+  in.expected.stream = static_cast<std::uint16_t>(index);
+  in.expected.payload_bytes = static_cast<std::uint32_t>(payload.size());
+  l.streams[index].recvs.push_back(in);
+  deliver(id, index);
+}
+
+bool SimTransport::has_room(const Link& link, std::size_t stream, std::size_t bytes) const {
+  const Wire::Lane& lane = link.wire->lanes[link.side][stream];
+  if (lane.bytes + bytes <= network_.window_bytes()) return true;
+  // A frame that is larger than the window goes through while it is being taken.
+  const Wire::End& peer = link.wire->ends[1 - link.side];
+  return lane.bytes == 0 && peer.transport != nullptr && !peer.transport->at(peer.link).streams[stream].recvs.empty();
+}
+
+void SimTransport::try_send(LinkId id, std::size_t stream) {
+  Link& l = at(id);
+  Stream& s = l.streams[stream];
+  if (!l.wire || !l.broken.ok() || s.sending || s.sends.empty()) return;
+  if (l.closed_by_peer) {
+    return break_link(l, Status(Code::kPeerLost, "the link to rank " + std::to_string(l.peer.value) +
+                                                     " broke while sending: Broken pipe"));
+  }
+  const std::size_t bytes = FrameHeader::kWireBytes + s.sends.front().payload.size();
+  if (!has_room(l, stream, bytes)) return;
+  s.sending = true;
+  l.wire->lanes[l.side][stream].bytes += bytes;
+  later(network_.transfer_us(bytes), [this, id, stream] { finish_send(id, stream); });
+}
+
+void SimTransport::finish_send(LinkId id, std::size_t stream) {
+  Link& l = at(id);
+  Stream& s = l.streams[stream];
+  s.sending = false;
+  if (!l.broken.ok() || s.sends.empty()) return;
+  const Outgoing out = s.sends.front();
+  s.sends.pop_front();
+  if (!out.completed && hash_of(out.payload) != out.fingerprint) {
+    return world_.violated("Input", "rank " + std::to_string(members_->self.value) +
+                                        " changed a buffer before its send to rank " + std::to_string(l.peer.value) +
+                                        " had completed, in " + to_string(out.header.round));
+  }
+  Frame frame;
+  frame.epoch = members_->epoch;
+  frame.sender = self_;
+  FrameHeader header = out.header;
+  header.checksum = 0;
+  encode(header, frame.header);
+  frame.payload.assign(out.payload.begin(), out.payload.end());
+  if (members_->checksums) {
+    header.checksum = checksum_of(frame.header, frame.payload);
+    encode(header, frame.header);
+    if (world_.strikes(Fault::bit_flip)) flip_one_bit(frame, world_.random);
+  }
+  world_.note(hash_of(frame.payload, header.message));
+  Wire::Lane& lane = l.wire->lanes[l.side][stream];
+  lane.flying.push_back(std::move(frame));
+  lane.last_arrival_us = std::max(lane.last_arrival_us + 1, world_.now_us() + network_.latency_us());
+  world_.at(lane.last_arrival_us, [wire = l.wire, side = l.side, stream] {
+    Wire::Lane& from = wire->lanes[side][stream];
+    if (from.flying.empty()) return;
+    Frame arrived = std::move(from.flying.front());
+    from.flying.pop_front();
+    if (wire->dead) return;
+    from.inbox.push_back(std::move(arrived));
+    const Wire::End& end = wire->ends[1 - side];
+    if (end.transport != nullptr) end.transport->deliver(end.link, stream);
+  });
+  if (!out.completed) complete(out.token, Status());
+  try_send(id, stream);
+}
+
+void SimTransport::deliver(LinkId id, std::size_t stream) {
+  Link& l = at(id);
+  Stream& s = l.streams[stream];
+  if (!l.wire || !l.broken.ok() || s.receiving || s.recvs.empty()) return;
+  Wire::Lane& lane = l.wire->lanes[1 - l.side][stream];
+  if (lane.inbox.empty()) {
+    if (l.closed_by_peer && lane.flying.empty()) {
+      return break_link(l, Status(Code::kPeerLost, "the link to rank " + std::to_string(l.peer.value) +
+                                                       " broke while receiving: closed by the other end"));
+    }
+    // The sender of a frame that is larger than the window waits for this receive.
+    const Wire::End& peer = l.wire->ends[1 - l.side];
+    if (peer.transport != nullptr) peer.transport->try_send(peer.link, stream);
+    return;
+  }
+  const Frame& frame = lane.inbox.front();
+  const std::size_t size = s.recvs.front().payload.size();
+  if (size > 1 && frame.payload.size() >= size && world_.random.chance(0.3)) {
+    // In two pieces, with anything between them.
+    std::memcpy(s.recvs.front().payload.data(), frame.payload.data(), 1 + world_.random.below(size - 1));
+    s.receiving = true;
+    later(network_.transfer_us(size), [this, id, stream] {
+      Link& link = at(id);
+      link.streams[stream].receiving = false;
+      if (link.broken.ok()) take_front(id, stream);
+    });
+    return;
+  }
+  take_front(id, stream);
+}
+
+void SimTransport::take_front(LinkId id, std::size_t stream) {
+  Link& l = at(id);
+  Stream& s = l.streams[stream];
+  Wire::Lane& lane = l.wire->lanes[1 - l.side][stream];
+  if (s.recvs.empty() || lane.inbox.empty()) return;
+  const Incoming in = s.recvs.front();
+  const Frame frame = std::move(lane.inbox.front());
+  lane.inbox.pop_front();
+  const std::size_t bytes = FrameHeader::kWireBytes + frame.payload.size();
+  lane.bytes -= std::min(bytes, lane.bytes);
+  auto header = decode(frame.header);
+  if (header.ok() && world_.is(Mutant::accept_old_epoch)) header.value().epoch = in.expected.epoch;
+  const Status verdict = header.ok() ? match(in.expected, header.value()) : header.status();
+  if (!verdict.ok()) {
+    return break_link(l, verdict.because_of_this("rank " + std::to_string(l.peer.value) + " sent what is not due"));
+  }
+  if (members_->checksums && !world_.is(Mutant::skip_checksum) &&
+      checksum_of(frame.header, frame.payload) != header.value().checksum) {
+    return break_link(l, Status(Code::kCorrupt, "a chunk from rank " + std::to_string(l.peer.value) +
+                                                    " does not match its checksum (I10)"));
+  }
+  if (frame.epoch != members_->epoch || frame.sender != members_->lives[static_cast<std::size_t>(l.peer.value)]) {
+    return world_.violated("I6", "rank " + std::to_string(members_->self.value) + " in epoch " +
+                                     std::to_string(members_->epoch.value) + " took a frame of epoch " +
+                                     std::to_string(frame.epoch.value) + " in " + to_string(header.value().round));
+  }
+  // A mutant must be found by what it does to results.
+  if (frame.flipped && !world_.is(Mutant::skip_checksum)) {
+    return world_.violated("I10", "a flipped bit was not detected in " + to_string(header.value().round));
+  }
+  if (!in.payload.empty()) std::memcpy(in.payload.data(), frame.payload.data(), in.payload.size());
+  s.recvs.pop_front();
+  complete(in.token, Status());
+  const Wire::End& peer = l.wire->ends[1 - l.side];
+  if (peer.transport != nullptr) peer.transport->try_send(peer.link, stream);
+  if (l.broken.ok()) deliver(id, stream);
+}
+
+std::size_t SimTransport::poll(std::span<worker::Completion> out) {
+  std::size_t n = 0;
+  for (; n < out.size() && !completed_.empty(); ++n) {
+    out[n] = std::move(completed_.front());
+    completed_.pop_front();
+  }
+  return n;
+}
+
+void SimTransport::on_closed_by_peer(LinkId id) {
+  Link& l = at(id);
+  if (l.closed_by_peer) return;
+  l.closed_by_peer = true;
+  for (std::size_t s = 0; s < l.streams.size(); ++s) {
+    deliver(id, s);
+    try_send(id, s);
+  }
+  owner_.link_closed(l.peer, "its end of a data link was closed");
+}
+
+void SimTransport::on_reset(LinkId id) {
+  Link& l = at(id);
+  if (!l.broken.ok()) return;
+  break_link(l, Status(Code::kPeerLost,
+                       "the link to rank " + std::to_string(l.peer.value) + " broke: Connection reset by peer"));
+  owner_.link_closed(l.peer, "Connection reset by peer");
+}
+
+void SimTransport::close_all() {
+  for (auto& l : links_) {
+    if (!l->wire) continue;
+    Wire& wire = *l->wire;
+    for (std::size_t s = 0; s < l->streams.size() && world_.is(Mutant::accept_old_epoch); ++s) {
+      Wire::Lane& lane = wire.lanes[1 - l->side][s];
+      auto& kept = network_.stale[{l->group, l->peer, members_->self, static_cast<std::uint16_t>(s)}];
+      for (auto* frames : {&lane.inbox, &lane.flying}) {
+        for (Frame& frame : *frames) {
+          if (kept.size() < 4) kept.push_back(std::move(frame));
+        }
+        frames->clear();
+      }
+    }
+    wire.ends[l->side].transport = nullptr;
+    const Wire::End peer = wire.ends[1 - l->side];
+    if (peer.transport == nullptr) {
+      wire.dead = true;
+    } else if (!wire.dead) {
+      Micros when = world_.now_us() + network_.latency_us();
+      for (const Wire::Lane& lane : wire.lanes[l->side]) when = std::max(when, lane.last_arrival_us + 1);
+      // Closed with bytes unread: the kernel resets the connection, and what is on its way is lost.
+      if (world_.random.chance(0.3)) wire.dead = true;
+      peer.transport->later(when - world_.now_us(),
+                            [transport = peer.transport, link = peer.link] { transport->on_closed_by_peer(link); });
+    }
+  }
+  ++generation_;
+  links_.clear();
+  by_name_.clear();
+  completed_.clear();
+  members_.reset();
+}
+
+void SimTransport::vanish(bool silently) {
+  if (silently) {
+    for (auto& l : links_) {
+      if (!l->wire) continue;
+      l->wire->dead = true;
+      l->wire->ends[l->side].transport = nullptr;
+    }
+  }
+  close_all();
+  network_.detach(self_);
+}
+
+}  // namespace warren::chaos

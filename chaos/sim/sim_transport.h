@@ -1,0 +1,188 @@
+// The data plane in virtual time: every link of every pair of lives, frame by frame.
+//
+// What it keeps of TCP: one or several streams a link, each first in, first out; a window of bytes that the receiver
+// has not taken, beyond which a sender is blocked; a chunk that arrives in pieces; the end of file behind what was sent
+// before it; a reset that overtakes it. A payload is read only in the moment in which its send completes, so that who
+// uses a buffer too early is found out. Headers are really encoded, decoded and matched.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "chaos/sim/world.h"
+#include "worker/transport/transport.h"
+
+namespace warren::chaos {
+
+class SimTransport;
+
+// One frame on its way, with what only the simulation knows of it.
+struct Frame {
+  FrameBytes header{};
+  std::vector<std::byte> payload;
+  Epoch epoch;         // of the sender's plan
+  Incarnation sender;  // the life that sent it
+  bool flipped = false;
+};
+
+// A connection between two lives. Side 0 is the lower rank.
+struct Wire {
+  struct Lane {  // one stream, one direction
+    std::deque<Frame> flying;
+    std::deque<Frame> inbox;
+    std::size_t bytes = 0;  // not taken by the receiver yet
+    Micros last_arrival_us = 0;
+  };
+  struct End {
+    SimTransport* transport = nullptr;  // null: closed
+    worker::LinkId link = 0;
+  };
+  End ends[2];
+  std::vector<Lane> lanes[2];  // by sending side
+  bool dead = false;           // nothing arrives any more
+};
+
+class DataNetwork {
+ public:
+  explicit DataNetwork(World& world);
+
+  // Draws how links behave in this run.
+  [[nodiscard]] World& world() { return world_; }
+  [[nodiscard]] std::size_t window_bytes() const { return window_bytes_; }
+  [[nodiscard]] Micros latency_us();
+  [[nodiscard]] Micros transfer_us(std::size_t bytes);
+
+  void attach(Incarnation life, SimTransport* transport) { lives_[life] = transport; }
+  void detach(Incarnation life) { lives_.erase(life); }
+  [[nodiscard]] SimTransport* find(Incarnation life) const;
+
+  void add(const std::shared_ptr<Wire>& wire) { wires_.push_back(wire); }
+  // Breaks one connection, at both ends or at one of them.
+  void cut_one();
+
+  // For Mutant::accept_old_epoch: what was not taken in an epoch that has ended.
+  struct StaleKey {
+    GroupId group;
+    Rank from, to;
+    std::uint16_t stream;
+    friend auto operator<=>(const StaleKey&, const StaleKey&) = default;
+  };
+  std::map<StaleKey, std::deque<Frame>> stale;
+
+ private:
+  World& world_;
+  std::size_t window_bytes_;
+  Micros latency_base_us_;
+  std::int64_t bytes_per_us_;
+  std::map<Incarnation, SimTransport*> lives_;
+  std::vector<std::weak_ptr<Wire>> wires_;
+};
+
+class SimTransport final : public worker::Transport {
+ public:
+  // The life that owns a transport.
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    // Completions wait to be polled.
+    virtual void data_moved() = 0;
+    // What the control thread's watch over links sees: the other end has gone.
+    virtual void link_closed(Rank peer, const std::string& evidence) = 0;
+    // Its process stands still until then: it accepts no connection.
+    [[nodiscard]] virtual Micros stands_still_until_us() const = 0;
+  };
+
+  SimTransport(DataNetwork& network, Owner& owner, Incarnation self);
+  ~SimTransport() override;
+  SimTransport(const SimTransport&) = delete;
+  SimTransport& operator=(const SimTransport&) = delete;
+
+  struct Membership {
+    Epoch epoch;
+    Rank self;
+    std::vector<Incarnation> lives;  // by rank
+    std::uint32_t streams = 1;
+    bool checksums = true;
+    std::int64_t timeout_ms = 0;
+  };
+  void open(Membership membership);
+  [[nodiscard]] Epoch epoch() const { return members_ ? members_->epoch : Epoch(); }
+  // The process is gone. Silently: its peers hear nothing (a lost machine), else their kernels are told.
+  void vanish(bool silently);
+
+  worker::LinkId link(GroupId group, Rank peer) override;
+  void post_send(worker::LinkId link, const FrameHeader& header, std::span<const std::byte> payload,
+                 worker::Token token) override;
+  void post_recv(worker::LinkId link, const FrameHeader& expected, std::span<std::byte> payload,
+                 worker::Token token) override;
+  std::size_t poll(std::span<worker::Completion> out) override;
+  void collect_pollfds(std::vector<pollfd>&) override {}
+  void close_all() override;
+
+  [[nodiscard]] bool has_completions() const { return !completed_.empty(); }
+
+ private:
+  friend class DataNetwork;
+  struct Outgoing {
+    FrameHeader header;
+    std::span<const std::byte> payload;
+    worker::Token token = 0;
+    std::uint64_t fingerprint = 0;  // of the payload as it was posted
+    bool completed = false;         // Mutant::send_completes_early
+  };
+  struct Incoming {
+    FrameHeader expected;
+    std::span<std::byte> payload;
+    worker::Token token = 0;
+  };
+  struct Stream {
+    std::deque<Outgoing> sends;
+    std::deque<Incoming> recvs;
+    bool sending = false;
+    bool receiving = false;  // a part of the frame in front has been written
+  };
+  struct Link {
+    GroupId group;
+    Rank peer;
+    std::vector<Stream> streams;
+    std::uint64_t frames_sent = 0, frames_received = 0;
+    std::shared_ptr<Wire> wire;  // null: not up
+    int side = 0;
+    bool wanted = false, closed_by_peer = false;
+    Status broken;
+  };
+
+  Link& at(worker::LinkId link) { return *links_[link]; }
+  worker::LinkId find_or_make(GroupId group, Rank peer);
+  void try_connect(worker::LinkId link, Micros deadline_us);
+  void come_up(worker::LinkId link, const std::shared_ptr<Wire>& wire, int side);
+  void complete(worker::Token token, Status status);
+  void break_link(Link& link, const Status& why);
+  void try_send(worker::LinkId link, std::size_t stream);
+  void finish_send(worker::LinkId link, std::size_t stream);
+  void deliver(worker::LinkId link, std::size_t stream);
+  void take_front(worker::LinkId link, std::size_t stream);
+  void on_closed_by_peer(worker::LinkId link);
+  void on_reset(worker::LinkId link);
+  [[nodiscard]] bool has_room(const Link& link, std::size_t stream, std::size_t bytes) const;
+  // Runs `what` later unless the epoch has ended by then.
+  template <class What>
+  void later(Micros delay_us, What what);
+
+  DataNetwork& network_;
+  World& world_;
+  Owner& owner_;
+  Incarnation self_;
+  std::optional<Membership> members_;
+  std::uint64_t generation_ = 0;
+  std::vector<std::unique_ptr<Link>> links_;
+  std::map<std::pair<GroupId, Rank>, worker::LinkId> by_name_;
+  std::deque<worker::Completion> completed_;
+};
+
+}  // namespace warren::chaos

@@ -1,0 +1,48 @@
+#include "chaos/sim/world.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstdio>
+
+namespace warren::chaos {
+
+void World::at(Micros when_us, std::function<void()> what) {
+  queue_.push_back({std::max(when_us, now_us_), order_++, std::move(what)});
+  std::push_heap(queue_.begin(), queue_.end(), Later());
+}
+
+bool World::step() {
+  if (failed() || queue_.empty()) return false;
+  std::pop_heap(queue_.begin(), queue_.end(), Later());
+  const Event event = std::move(queue_.back());
+  queue_.pop_back();
+  now_us_ = event.at_us;
+  ++events_;
+  note(static_cast<std::uint64_t>(now_us_));
+  event.what();
+  return true;
+}
+
+void World::note(std::uint64_t what) {
+  digest_ = Random::mix(digest_ ^ what);
+}
+
+void World::note(std::string_view bytes) {
+  note(XXH3_64bits(bytes.data(), bytes.size()));
+}
+
+void World::tell(const std::string& text) {
+  char stamp[32];
+  std::snprintf(stamp, sizeof stamp, "%12.6f  ", static_cast<double>(now_us_) / 1e6);
+  transcript_.push_back(stamp + text);
+}
+
+void World::violated(std::string_view invariant, const std::string& how) {
+  if (failed()) return;
+  verdict_ = std::string(invariant) + ": " + how;
+  if (keep_transcript_) tell("VIOLATED " + verdict_);
+}
+
+}  // namespace warren::chaos

@@ -1,0 +1,94 @@
+// Virtual time, chance, the record of what happened, and the verdict of one simulated run.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <queue>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "chaos/sim/faults.h"
+#include "chaos/sim/mutant.h"
+#include "chaos/sim/random.h"
+#include "recovery/machine.h"
+
+namespace warren::chaos {
+
+using Micros = std::int64_t;
+
+class World {
+ public:
+  World(std::uint64_t seed, FaultPlan faults, Mutant broken, bool keep_transcript)
+      : random(seed), faults_(faults), mutant_(broken), keep_transcript_(keep_transcript) {}
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  Random random;
+
+  [[nodiscard]] Micros now_us() const { return now_us_; }
+  [[nodiscard]] TimeMs now() const { return {now_us_ / 1000}; }
+  // Events of one instant happen in the order in which they were asked for.
+  void after(Micros delay_us, std::function<void()> what) { at(now_us_ + delay_us, std::move(what)); }
+  void at(Micros when_us, std::function<void()> what);
+  // The next event; false: there is none, or the run is over.
+  bool step();
+
+  // Whether this fault happens now; counts it. Never after calm().
+  bool strikes(Fault fault) { return strikes(fault, faults_.rate(fault)); }
+  bool strikes(Fault fault, double probability) {
+    if (calm_ || probability <= 0 || !random.chance(probability)) return false;
+    count(fault);
+    return true;
+  }
+  void count(Fault fault) { ++counts_[static_cast<std::size_t>(fault)]; }
+  [[nodiscard]] double rate(Fault fault) const { return calm_ ? 0 : faults_.rate(fault); }
+  [[nodiscard]] const FaultCounts& fault_counts() const { return counts_; }
+  // Faults stop: the liveness phase.
+  void calm() { calm_ = true; }
+  [[nodiscard]] bool is_calm() const { return calm_; }
+  [[nodiscard]] bool is(Mutant mutant) const { return mutant_ == mutant; }
+
+  // Everything that happens is noted; two runs of a seed must give the same digest.
+  void note(std::uint64_t what);
+  void note(std::string_view bytes);
+  [[nodiscard]] std::uint64_t digest() const { return digest_; }
+  [[nodiscard]] bool keeps_transcript() const { return keep_transcript_; }
+  // For people; build the text only if keeps_transcript().
+  void tell(const std::string& text);
+  [[nodiscard]] const std::vector<std::string>& transcript() const { return transcript_; }
+
+  // An invariant is broken: the run ends after this event. The first one counts.
+  void violated(std::string_view invariant, const std::string& how);
+  [[nodiscard]] bool failed() const { return !verdict_.empty(); }
+  [[nodiscard]] const std::string& verdict() const { return verdict_; }
+
+  [[nodiscard]] std::uint64_t events() const { return events_; }
+
+ private:
+  struct Event {
+    Micros at_us;
+    std::uint64_t order;
+    std::function<void()> what;
+  };
+  struct Later {
+    bool operator()(const Event& a, const Event& b) const {
+      return a.at_us != b.at_us ? a.at_us > b.at_us : a.order > b.order;
+    }
+  };
+
+  FaultPlan faults_;
+  Mutant mutant_;
+  bool keep_transcript_;
+  bool calm_ = false;
+  Micros now_us_ = 0;
+  std::uint64_t order_ = 0, events_ = 0;
+  std::vector<Event> queue_;  // a heap
+  FaultCounts counts_{};
+  std::uint64_t digest_ = 0;
+  std::vector<std::string> transcript_;
+  std::string verdict_;
+};
+
+}  // namespace warren::chaos

@@ -1,0 +1,92 @@
+// Rules broken on purpose: the simulator must find each within so many seeds. A run whose machine stops at a broken
+// WARREN_CHECK counts as found, so each mutant runs in a process of its own.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+
+#include "chaos/sim/cluster.h"
+
+namespace warren::chaos {
+namespace {
+
+struct Verdict {
+  std::uint64_t seeds = 0;  // until the first failure; 0: it lives
+  std::string how;
+};
+
+Verdict run_until_found(Mutant mutant, std::uint64_t most) {
+  int channel[2];
+  EXPECT_EQ(pipe(channel), 0);
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    close(channel[0]);
+    for (std::uint64_t seed = 1; seed <= most; ++seed) {
+      std::string line = "seed " + std::to_string(seed) + "\n";
+      (void)!write(channel[1], line.data(), line.size());
+      SimOptions options;
+      options.seed = seed;
+      options.mutant = mutant;
+      const SimOutcome outcome = simulate(options);
+      if (outcome.verdict.empty()) continue;
+      line = "found " + outcome.verdict + "\n";
+      (void)!write(channel[1], line.data(), line.size());
+      _exit(1);
+    }
+    _exit(0);
+  }
+  close(channel[1]);
+  std::string said;
+  char buffer[4096];
+  for (ssize_t n = 0; (n = read(channel[0], buffer, sizeof buffer)) > 0;)
+    said.append(buffer, static_cast<std::size_t>(n));
+  close(channel[0]);
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
+  Verdict v;
+  const std::size_t last = said.rfind("seed ");
+  v.seeds = std::stoull(said.substr(last + 5));
+  const std::size_t found = said.find("found ");
+  v.how = found == std::string::npos ? "a broken WARREN_CHECK" : said.substr(found + 6);
+  return v;
+}
+
+struct Expectation {
+  Mutant mutant;
+  const char* name;
+  std::uint64_t seeds;    // it must be found within
+  const char* invariant;  // by this one; empty: whichever comes first
+};
+
+class Mutants : public ::testing::TestWithParam<Expectation> {};
+
+TEST_P(Mutants, AreFound) {
+  const Expectation& e = GetParam();
+  const Verdict v = run_until_found(e.mutant, e.seeds);
+  ASSERT_NE(v.seeds, 0u) << e.name << " lives after " << e.seeds << " seeds";
+  EXPECT_EQ(v.how.rfind(e.invariant, 0), 0u) << v.how;
+  std::printf("%s: found by seed %llu: %s", e.name, static_cast<unsigned long long>(v.seeds), v.how.c_str());
+}
+
+INSTANTIATE_TEST_SUITE_P(Sim, Mutants,
+                         ::testing::Values(Expectation{Mutant::announce_before_persist, "announce_before_persist", 3,
+                                                       "I6"},
+                                           Expectation{Mutant::journal_lies, "journal_lies", 10, "I6"},
+                                           Expectation{Mutant::accept_old_epoch, "accept_old_epoch", 200, "I6"},
+                                           Expectation{Mutant::accept_zombie, "accept_zombie", 100, ""},
+                                           Expectation{Mutant::stopped_before_stop, "stopped_before_stop", 100, "I6"},
+                                           Expectation{Mutant::send_completes_early, "send_completes_early", 20, ""},
+                                           Expectation{Mutant::skip_checksum, "skip_checksum", 300, "I"},
+                                           Expectation{Mutant::operands_swapped, "operands_swapped", 60, "I"}),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+TEST(WithoutMutant, NothingIsFound) {
+  EXPECT_EQ(run_until_found(Mutant::none, 100).seeds, 0u);
+}
+
+}  // namespace
+}  // namespace warren::chaos

@@ -1,0 +1,108 @@
+// Fixed seeds, and that a seed is all that a run depends on.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "chaos/sim/program.h"
+#include "chaos/sim/runner.h"
+#include "worker/schedule/schedule.h"
+
+namespace warren::chaos {
+namespace {
+
+TEST(Sim, EveryInvariantHoldsAndEveryTransitionIsTaken) {
+  name_seed_on_abort();
+  const SimReport report = run_seeds(1, 700, Mutant::none, 2, nullptr);
+  EXPECT_EQ(report.seeds, 700u);
+  for (const SeedFailure& f : report.failed) {
+    ADD_FAILURE() << "seed " << f.seed << ": " << f.verdict << "\n  " << f.setting << "\n  "
+                  << reproduce_command(f.seed);
+  }
+  EXPECT_EQ(report.transitions_unhit(), std::vector<std::string>());
+  EXPECT_GE(report.under_faults * 10, report.seeds * 9);
+  EXPECT_GT(report.rounds, 10'000u);
+  for (std::size_t f = 0; f < kFaults; ++f) {
+    EXPECT_GT(report.faults[f], 0u) << info(static_cast<Fault>(f)).name << " never happened";
+  }
+}
+
+TEST(Sim, ASeedReplaysExactly) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    SimOptions options;
+    options.seed = seed;
+    const SimOutcome first = simulate(options);
+    const SimOutcome second = simulate(options);
+    ASSERT_EQ(first.digest, second.digest) << "seed " << seed;
+    ASSERT_EQ(first.events, second.events) << "seed " << seed;
+    // Watching changes nothing.
+    options.transcript = true;
+    const SimOutcome watched = simulate(options);
+    ASSERT_EQ(first.digest, watched.digest) << "seed " << seed;
+    ASSERT_FALSE(watched.transcript.empty());
+  }
+}
+
+TEST(Sim, SeedsDiffer) {
+  std::set<std::uint64_t> digests;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    SimOptions options;
+    options.seed = seed;
+    digests.insert(simulate(options).digest);
+  }
+  EXPECT_EQ(digests.size(), 40u);
+}
+
+TEST(Sim, ThreadsDoNotMeet) {
+  const SimReport one = run_seeds(1, 40, Mutant::none, 1, nullptr);
+  const SimReport four = run_seeds(1, 40, Mutant::none, 4, nullptr);
+  EXPECT_EQ(one.events, four.events);
+  EXPECT_EQ(one.rounds, four.rounds);
+  EXPECT_EQ(one.tracker_transitions, four.tracker_transitions);
+}
+
+// The oracle is judged by hand where that is short.
+TEST(Program, ExpectsWhatAHandWouldCompute) {
+  Random random(3);
+  const Program program(random, 3, false);
+  ProgramStep step;
+  step.index = 1;
+  step.collective = Collective::kAllgather;
+  step.type = DataType::kI32;
+  step.count = 2;
+  std::vector<std::byte> all;
+  for (std::int32_t r = 0; r < 3; ++r) {
+    const auto input = program.input(step, r);
+    ASSERT_EQ(input.size(), 8u);
+    all.insert(all.end(), input.begin(), input.end());
+  }
+  EXPECT_EQ(program.expected(step, 1), all);
+  EXPECT_EQ(program.judge(step, 1, all, program.expected(step, 1)), "");
+  all[9] ^= std::byte{1};
+  EXPECT_NE(program.judge(step, 1, all, program.expected(step, 1)), "");
+
+  step.collective = Collective::kAllreduce;
+  step.type = DataType::kF16;
+  step.op = ReduceOp::kAverage;
+  step.count = 64;
+  // Sums of multiples of 3, divided by 3: whole numbers from −3 to 3, as f16.
+  const auto high = std::to_integer<int>(program.expected(step, 0)[1]);
+  const std::set<int> known{0xc2, 0xc0, 0xbc, 0x00, 0x3c, 0x40, 0x42};
+  EXPECT_TRUE(known.contains(high)) << high;
+}
+
+TEST(Report, AddsUpAndNamesWhatWasNeverTaken) {
+  SimOptions options;
+  options.seed = 2;
+  options.faults.emplace();
+  const SimOutcome calm = simulate(options);
+  EXPECT_EQ(calm.verdict, "");
+  SimReport report;
+  report.add(2, calm);
+  const auto unhit = report.transitions_unhit();
+  EXPECT_NE(std::find(unhit.begin(), unhit.end(), "tracker.desync"), unhit.end());
+  EXPECT_EQ(std::find(unhit.begin(), unhit.end(), "tracker.finished"), unhit.end());
+  EXPECT_NE(report.json().find("\"seeds\": 1, \"failed\": []"), std::string::npos) << report.json();
+}
+
+}  // namespace
+}  // namespace warren::chaos
