@@ -65,6 +65,8 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   s.job.set_checksums(random.chance(0.85));
   s.job.set_check_call_sites(random.chance(0.8));
   s.join_timeout_ms = !s.large && random.chance(0.3) ? random.between(500, 2000) : random.between(3000, 15'000);
+  // So many are together only if each waits for the last.
+  if (s.large) s.join_timeout_ms = 60'000;
   if (s.recipe && s.recipe->short_join_timeout) s.join_timeout_ms = random.between(500, 2000);
   s.safety_us = random.chance(0.05) ? 20'000'000 : random.between(200'000, 4'000'000);
   if (s.recipe && s.recipe->long_safety) s.safety_us = random.between(12'000'000, 22'000'000);
@@ -388,8 +390,9 @@ bool Cluster::over() const {
 
 std::string Cluster::unfinished() const {
   std::string text;
+  std::size_t named = 0;
   for (const auto& life : lives_) {
-    if (life->alive()) text += (text.empty() ? "" : ", ") + life->describe();
+    if (life->alive() && named++ < 8) text += (text.empty() ? "" : ", ") + life->describe();
   }
   return std::string(judge_.finished() ? "the job is finished" : "the job is not finished") +
          (text.empty() ? ", nobody is up" : ", up are: " + text);

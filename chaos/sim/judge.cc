@@ -73,8 +73,8 @@ void Judge::announced(const wire::Envelope& e, const std::string* durable) {
 }
 
 void Judge::tracker_started(const std::string* durable) {
-  if (durable == nullptr && newest_epoch_ == 0) forgotten_ = false;
   const wire::JobRecord record = read(durable);
+  if (record.finished()) finished_ = true;  // it died before it could say so
   if (record.epoch() < newest_epoch_) {
     world_.violated("I6", "epoch " + std::to_string(newest_epoch_) +
                               " was announced, and the restarted tracker's journal knows " +
@@ -92,6 +92,8 @@ void Judge::job_forgotten() {
 void Judge::installed(const wire::Plan& plan, Incarnation life, const std::string& worker_id) {
   const std::string epoch = std::to_string(plan.epoch());
   const auto known = plans_.find(plan.epoch());
+  // A plan that was on its way when the job ended and was forgotten.
+  if (known == plans_.end() && forgotten_) return sign();
   if (known == plans_.end() || known->second != plan.SerializeAsString()) {
     return world_.violated(
         "I6", "worker " + worker_id + " installed a plan of epoch " + epoch + " that is not the one announced");

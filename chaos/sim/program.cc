@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <type_traits>
 #include <utility>
 
 #include "recovery/check.h"
@@ -98,7 +99,9 @@ template <class T>
 void divide(std::byte* inout, std::size_t by) {
   T v;
   std::memcpy(&v, inout, sizeof v);
-  v = static_cast<T>(v / static_cast<T>(by));
+  // In 64 bits: a narrow type does not hold every world size.
+  using Wide = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
+  v = static_cast<T>(static_cast<Wide>(v) / static_cast<Wide>(by));
   std::memcpy(inout, &v, sizeof v);
 }
 

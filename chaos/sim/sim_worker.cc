@@ -337,7 +337,8 @@ void SimWorker::issue(std::size_t position) {
     if (group_made_[g] || group.made_at > position) continue;
     group_made_[g] = true;
     if (std::find(group.members.begin(), group.members.end(), rank_) == group.members.end()) continue;
-    const Status made = engine_.stopped() ? Status() : engine_.add_group(group.id, group.members);
+    const Status made =
+        engine_.stopped() ? Status() : engine_.add_group(group.id, group.members, static_cast<std::uint32_t>(g) + 1);
     if (!made.ok()) return program_fails(made);
   }
   ProgramStep step = program_.steps()[order_[position]];
