@@ -16,6 +16,7 @@
 #include <new>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "recovery/limits.h"
@@ -78,9 +79,13 @@ ModuleNames& module_names() {
   return names;
 }
 
-warren_code report(const Status& status) {
-  if (!status.ok()) last_error = status.describe();
-  if (status.code() == Code::kDesync) last_error = module_names().explain(std::move(last_error));
+warren_code report(const Status& status) noexcept {
+  try {
+    if (!status.ok()) last_error = status.describe();
+    if (status.code() == Code::kDesync) last_error = module_names().explain(std::move(last_error));
+  } catch (const std::bad_alloc&) {
+    last_error.clear();  // the code says enough
+  }
   return static_cast<warren_code>(status.code());
 }
 
@@ -119,9 +124,13 @@ class Entry {
       status_ = Status(Code::kClosed, "this communicator was made before a fork: the child has to make its own");
       return;
     }
+    if (Session::inside_callback()) {
+      status_ = Status(Code::kInvalidArgument, "a callback called the communicator: it must not");
+      return;
+    }
     if (shared.busy.exchange(true, std::memory_order_acquire)) {
       status_ = Status(Code::kInvalidArgument,
-                       "another thread is inside a call of this communicator (or a callback called it)");
+                       "another thread is inside a call of this communicator, or a reduction called it");
       return;
     }
     entered_ = true;
@@ -139,6 +148,10 @@ class Entry {
   bool entered_ = false;
 };
 
+bool forked(const Shared& shared) {
+  return shared.generation != fork_generation.load(std::memory_order_relaxed);
+}
+
 template <class Body>
 warren_code guarded(Body body) {
   try {
@@ -152,7 +165,7 @@ warren_code guarded(Body body) {
 
 // Where in its module a call was made: the same number in every process that runs the same binary, wherever it was
 // loaded. Modules are looked up once an address; a handful of addresses make all the calls of a program.
-std::uint64_t site_of(const void* address) {
+std::uint64_t site_of(const void* address) noexcept {
   struct Cached {
     const void* address = nullptr;
     std::uint64_t site = 0;
@@ -167,7 +180,11 @@ std::uint64_t site_of(const void* address) {
     const char* name = slash != nullptr ? slash + 1 : info.dli_fname;
     std::uint64_t hash = 0xcbf29ce484222325u;
     for (const char* c = name; *c != 0; c++) hash = (hash ^ static_cast<unsigned char>(*c)) * 0x100000001b3u;
-    module_names().add(hash, name);
+    try {
+      module_names().add(hash, name);
+    } catch (const std::bad_alloc&) {
+      return 0;  // unknown; agrees with all
+    }
     const auto offset =
         static_cast<std::uint64_t>(static_cast<const char*>(address) - static_cast<const char*>(info.dli_fbase));
     site = (hash << 40) | (offset & ((std::uint64_t{1} << 40) - 1));
@@ -349,14 +366,15 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
     if (color < -1) return {Code::kInvalidArgument, "split: color " + std::to_string(color) + "; -1 or more is served"};
-    const std::int32_t mine[2] = {color, key};
-    std::vector<std::int32_t> all(comm->members.size() * 2);
+    constexpr std::size_t kFields = 3;
+    const std::int32_t mine[kFields] = {color, key, static_cast<std::int32_t>(comm->shared->session->free_channel())};
+    std::vector<std::int32_t> all(comm->members.size() * kFields);
     CallSpec spec;
     spec.collective = Collective::kAllgather;
     spec.type = DataType::kI32;
     spec.input = mine;
     spec.output = all.data();
-    spec.count = 2;
+    spec.count = kFields;
     spec.site = site;
     Status status = issue(*comm, spec, nullptr);
     if (!status.ok()) return status.because_of_this("split");
@@ -367,8 +385,11 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
       std::size_t rank;
     };
     std::vector<Entrant> entrants;
+    std::int32_t channel = 0;
     for (std::size_t r = 0; r < comm->members.size(); r++) {
-      if (all[2 * r] == color) entrants.push_back({all[2 * r + 1], r});
+      if (all[kFields * r] != color) continue;
+      entrants.push_back({all[kFields * r + 1], r});
+      channel = std::max(channel, all[kFields * r + 2]);
     }
     std::stable_sort(entrants.begin(), entrants.end(), [](const auto& a, const auto& b) { return a.key < b.key; });
     auto made = std::make_unique<warren_comm>();
@@ -379,7 +400,7 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
       made->members.push_back(comm->members[entrants[i].rank]);
     }
     find_local(*made);
-    status = comm->shared->session->add_group(made->group, made->members);
+    status = comm->shared->session->add_group(made->group, made->members, static_cast<std::uint32_t>(channel));
     if (!status.ok()) return status.because_of_this("split");
     comm->shared->children.push_back(made.get());
     *out = made.release();
@@ -476,14 +497,13 @@ warren_code warren_allgatherv(warren_comm* comm, const void* in, void* out, cons
   if (comm == nullptr || counts == nullptr) {
     return report(Status(Code::kInvalidArgument, "allgatherv: the communicator or the counts are NULL"));
   }
-  static_assert(sizeof(size_t) == sizeof(std::uint64_t));
-  const std::vector<std::uint64_t> copy(counts, counts + comm->members.size());
+  static_assert(std::is_same_v<size_t, std::uint64_t>);
   CallSpec spec;
   spec.collective = Collective::kAllgatherv;
   spec.type = static_cast<DataType>(type);
   spec.input = in;
   spec.output = out;
-  spec.counts = copy;
+  spec.counts = {counts, comm->members.size()};
   spec.site = WARREN_SITE;
   return start(comm, spec, handle);
 }
@@ -574,12 +594,19 @@ warren_code warren_on_complete(warren_handle* handle, warren_callback callback, 
   if (handle == nullptr || callback == nullptr) {
     return report(Status(Code::kInvalidArgument, "on_complete: a pointer is NULL"));
   }
-  return guarded([&] { return handle->shared->session->on_complete(*handle->call, callback, context); });
+  return guarded([&]() -> Status {
+    if (forked(*handle->shared)) return {Code::kClosed, "this handle was made before a fork"};
+    return handle->shared->session->on_complete(*handle->call, callback, context);
+  });
 }
 
 void warren_handle_free(warren_handle* handle) {
   if (handle == nullptr) return;
-  if (handle->shared->generation == fork_generation.load()) (void)warren_wait(handle);
+  // Also where another thread is inside a call: the buffers are in use until this one has finished. From a callback,
+  // the call that it belongs to has finished.
+  if (!forked(*handle->shared) && !Session::inside_callback()) {
+    (void)guarded([&] { return handle->shared->session->wait(*handle->call); });
+  }
   delete handle;
 }
 

@@ -15,6 +15,8 @@
 
 namespace warren::worker {
 
+class PreparedSchedule;
+
 struct CallSpec {
   Collective collective{};
   DataType type = DataType::kU8;
@@ -55,8 +57,10 @@ struct Call {
   RoundId round;
   Fingerprint fingerprint;
   Reducer reducer;
-  std::vector<std::uint64_t> counts;  // what spec.counts points to
-  std::atomic<bool> finished{false};  // set last; `status` does not change afterwards
+  std::shared_ptr<const PreparedSchedule> schedule;  // collectives
+  std::vector<std::uint64_t> counts;                 // what spec.counts points to
+  std::atomic<bool> finished{false};                 // set last; `status` does not change afterwards
+  std::atomic<bool> settled{false};                  // finished, and no callback is owed or running
   Status status;
   warren_callback callback = nullptr;  // called once, outside the lock
   void* callback_context = nullptr;

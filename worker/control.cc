@@ -363,7 +363,10 @@ void Control::watch_links() {
     if ((events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0) continue;
     const Rank peer(static_cast<std::int32_t>(events[i].data.u64));
     std::vector<WorkerEffect> effects;
-    machine_->on_link_broken(machine_->epoch(), peer, "its end of a data link was closed", now(), effects);
+    machine_->on_link_broken(machine_->epoch(), peer,
+                             (events[i].events & EPOLLERR) != 0 ? "the connection of a data link failed"
+                                                                : "its end of a data link was closed",
+                             now(), effects);
     run_effects(std::move(effects));
   }
 }

@@ -38,11 +38,17 @@ void Engine::install(const Plan& plan) {
   installed_ = true;
   std::vector<Rank> world;
   for (std::uint32_t r = 0; r < plan.world_size; r++) world.emplace_back(static_cast<std::int32_t>(r));
-  const Status status = add_group(kWorldGroup, std::move(world));
+  const Status status = add_group(kWorldGroup, std::move(world), 0);
   WARREN_CHECK(status.ok(), "the first group fits");
 }
 
-Status Engine::add_group(GroupId id, std::vector<Rank> members) {
+std::uint32_t Engine::free_channel() const {
+  std::uint32_t highest = 0;
+  for (const auto& [id, group] : groups_) highest = std::max(highest, group->channel);
+  return highest + 1;
+}
+
+Status Engine::add_group(GroupId id, std::vector<Rank> members, std::uint32_t channel) {
   if (groups_.contains(id)) return {Code::kInvalidArgument, "this group exists already"};
   if (groups_.size() >= limits::kMaxGroups) {
     return {Code::kExhausted, "over " + std::to_string(limits::kMaxGroups) +
@@ -53,7 +59,8 @@ Status Engine::add_group(GroupId id, std::vector<Rank> members) {
   const auto rank = static_cast<std::int32_t>(self - members.begin());
   std::uint32_t slot = 0;
   while (slot < by_slot_.size() && by_slot_[slot] != nullptr) slot += 2;
-  auto group = std::make_unique<Group>(transport_, id, std::move(members), rank, slot, plan_.epoch, plan_.chunk_bytes);
+  auto group =
+      std::make_unique<Group>(transport_, id, channel, std::move(members), rank, slot, plan_.epoch, plan_.chunk_bytes);
   if (slot >= by_slot_.size()) by_slot_.resize(slot + 2, nullptr);
   by_slot_[slot] = by_slot_[slot + 1] = group.get();
   groups_.emplace(id, std::move(group));
@@ -81,7 +88,7 @@ schedule::Algorithm Engine::algorithm_for(const CallSpec& spec, std::int32_t siz
   return schedule::choose(spec.collective, size, larger_buffer(spec, static_cast<std::uint64_t>(size)));
 }
 
-Result<const PreparedSchedule*> Engine::schedule_for(Group& group, const Call& call) {
+Result<std::shared_ptr<const PreparedSchedule>> Engine::schedule_for(Group& group, const Call& call) {
   schedule::Request request;
   request.collective = call.spec.collective;
   request.algorithm = static_cast<schedule::Algorithm>(call.fingerprint.algorithm);
@@ -97,25 +104,21 @@ Result<const PreparedSchedule*> Engine::schedule_for(Group& group, const Call& c
       if (e.count == request.count && e.collective == request.collective && e.algorithm == request.algorithm &&
           e.root == request.root && e.chunk_elements == request.chunk_elements) {
         e.used = ++uses_;
-        return e.schedule.get();
+        return e.schedule;
       }
     }
   }
   auto made = schedule::make(request);
   if (!made.ok()) return made.status();
-  auto prepared = std::make_unique<PreparedSchedule>(std::move(made).value());
-  const PreparedSchedule* result = prepared.get();
-  if (!worth_keeping) {
-    group.uncached = std::move(prepared);
-    return result;
-  }
+  auto prepared = std::make_shared<const PreparedSchedule>(std::move(made).value());
+  if (!worth_keeping) return prepared;
   if (group.cache.size() == kCachedSchedules) {
     group.cache.erase(std::min_element(group.cache.begin(), group.cache.end(),
                                        [](const auto& a, const auto& b) { return a.used < b.used; }));
   }
-  group.cache.push_back({request.collective, request.algorithm, request.root, request.count, request.chunk_elements,
-                         ++uses_, std::move(prepared)});
-  return result;
+  group.cache.push_back(
+      {request.collective, request.algorithm, request.root, request.count, request.chunk_elements, ++uses_, prepared});
+  return prepared;
 }
 
 Status Engine::submit(GroupId id, Call& call) {
@@ -130,12 +133,13 @@ Status Engine::submit(GroupId id, Call& call) {
   }
   const auto size = static_cast<std::int32_t>(group.members.size());
   if (call.spec.collective == Collective::kPoint) {
-    outstanding_++;
     if (call.spec.sends) {
-      group.points.send(call);
+      const Status status = group.points.send(call);
+      if (!status.ok()) return status;
     } else {
       group.points.recv(call);
     }
+    outstanding_++;
     check(group);
     return {};
   }
@@ -149,6 +153,10 @@ Status Engine::submit(GroupId id, Call& call) {
   call.spec.counts = call.counts;
   call.fingerprint = fingerprint_of(call.spec, static_cast<std::uint8_t>(algorithm_for(call.spec, size)));
   if (!plan_.check_call_sites) call.fingerprint.site = 0;
+  // Here, where a schedule that cannot be made is still an error of this call alone.
+  auto prepared = schedule_for(group, call);
+  if (!prepared.ok()) return prepared.status();
+  call.schedule = std::move(prepared).value();
   call.round = {plan_.timeline, group.id, Version(0), group.next_sequence};
   group.next_sequence = group.next_sequence.next();
   group.queue.push() = &call;
@@ -166,10 +174,8 @@ void Engine::start_next(Group& group) {
   group.queue.pop();
   group.active = &call;
   board_.begin(group.slot / 2, call.round, call.fingerprint);
-  auto prepared = schedule_for(group, call);
-  WARREN_CHECK(prepared.ok(), "a validated call has a schedule");
   Executor::Round round;
-  round.schedule = prepared.value();
+  round.schedule = call.schedule.get();
   round.epoch = plan_.epoch;
   round.id = call.round;
   round.fingerprint = call.fingerprint;
@@ -186,6 +192,7 @@ void Engine::finish(Call& call, const Status& status) {
   call.status = status;
   std::shared_ptr<Call> self = std::move(call.self);
   // The caller may free a blocking call as soon as it sees this.
+  if (call.callback == nullptr) call.settled.store(true, std::memory_order_release);
   call.finished.store(true, std::memory_order_release);
   if (self) finished_calls_.push_back(std::move(self));
 }
@@ -205,7 +212,6 @@ void Engine::check(Group& group) {
     }
     Call& call = *group.active;
     group.active = nullptr;
-    group.uncached.reset();
     board_.end(group.slot / 2);
     board_.rounds_finished.fetch_add(1, std::memory_order_relaxed);
     board_.bytes_moved.fetch_add(group.executor.bytes_sent(), std::memory_order_relaxed);
@@ -220,6 +226,10 @@ void Engine::check(Group& group) {
     finish(*call, status);
   }
   group.points.finished().clear();
+  if (group.point_shown && group.active == nullptr && group.points.waiting_for().empty()) {
+    board_.end(group.slot / 2);
+    group.point_shown = false;
+  }
   if (!group.points.status().ok()) fail(group.points.status(), group.points.failed_peer());
 }
 
@@ -270,8 +280,17 @@ std::optional<Engine::Failure> Engine::take_failure() {
 
 void Engine::publish_waits() {
   for (const auto& [id, group] : groups_) {
+    const std::size_t slot = group->slot / 2;
     if (group->active != nullptr) {
-      board_.waits(group->slot / 2, group->executor.waiting_for(RoundBoard::kRanks));
+      board_.waits(slot, group->executor.waiting_for(RoundBoard::kRanks));
+    } else if (const auto senders = group->points.waiting_for(); !senders.empty()) {
+      // A receive shows as a round of its own kind; the next collective, or its end, takes the slot.
+      Fingerprint point;
+      point.collective = Collective::kPoint;
+      point.type = DataType::kU8;
+      board_.begin(slot, {plan_.timeline, group->id, Version(0), group->next_sequence}, point);
+      board_.waits(slot, senders);
+      group->point_shown = true;
     }
   }
 }

@@ -51,8 +51,12 @@ class Engine {
   // The world group exists from here on. Once per engine.
   void install(const Plan& plan);
   // A group of ranks of the job, in group-rank order, this one among them. All members call it at the same point of
-  // their order of issue. kExhausted: limits::kMaxGroups. kInvalidArgument: the group exists already.
-  Status add_group(GroupId id, std::vector<Rank> members);
+  // their order of issue and have agreed on its channel: the greatest of the free_channel()s that they told each other.
+  // Links belong to channels, so that a program may make and destroy groups for ever. kExhausted: limits::kMaxGroups.
+  // kInvalidArgument: the group exists already.
+  Status add_group(GroupId id, std::vector<Rank> members, std::uint32_t channel);
+  // Above every channel in use here.
+  [[nodiscard]] std::uint32_t free_channel() const;
   void remove_group(GroupId id);
   [[nodiscard]] bool has_group(GroupId id) const { return groups_.contains(id); }
   // No call of the group is outstanding.
@@ -88,31 +92,33 @@ class Engine {
     std::int32_t root = 0;
     std::uint64_t count = 0, chunk_elements = 0;
     std::uint64_t used = 0;
-    std::unique_ptr<PreparedSchedule> schedule;
+    std::shared_ptr<const PreparedSchedule> schedule;
   };
   struct Group {
-    Group(Transport& transport, GroupId group_id, std::vector<Rank> ranks, std::int32_t self, std::uint32_t slot_index,
-          Epoch epoch, std::uint64_t chunk_bytes)
+    Group(Transport& transport, GroupId group_id, std::uint32_t group_channel, std::vector<Rank> ranks,
+          std::int32_t self, std::uint32_t slot_index, Epoch epoch, std::uint64_t chunk_bytes)
         : id(group_id),
+          channel(group_channel),
           members(ranks),
           rank(self),
           slot(slot_index),
-          executor(transport, group_id, ranks, slot_index),
-          points(transport, group_id, std::move(ranks), slot_index + 1, epoch, chunk_bytes) {}
+          executor(transport, GroupId(group_channel), ranks, slot_index),
+          points(transport, group_id, group_channel, std::move(ranks), slot_index + 1, epoch, chunk_bytes) {}
     GroupId id;
+    std::uint32_t channel;
     std::vector<Rank> members;
     std::int32_t rank;
     std::uint32_t slot;
     Sequence next_sequence;
     RingQueue<Call*> queue;
     Call* active = nullptr;
-    std::unique_ptr<PreparedSchedule> uncached;  // of the active call, where it is not worth keeping
+    bool point_shown = false;  // the board shows a receive
     Executor executor;
     PointChannels points;
     std::vector<CacheEntry> cache;
   };
 
-  Result<const PreparedSchedule*> schedule_for(Group& group, const Call& call);
+  Result<std::shared_ptr<const PreparedSchedule>> schedule_for(Group& group, const Call& call);
   [[nodiscard]] schedule::Algorithm algorithm_for(const CallSpec& spec, std::int32_t size) const;
   void start_next(Group& group);
   void finish(Call& call, const Status& status);

@@ -61,8 +61,8 @@ std::byte* Scratch::reserve(std::size_t bytes) {
   return data_;
 }
 
-Executor::Executor(Transport& transport, GroupId group, std::vector<Rank> members, std::uint32_t slot)
-    : transport_(transport), group_(group), members_(std::move(members)), slot_(slot) {
+Executor::Executor(Transport& transport, GroupId links, std::vector<Rank> members, std::uint32_t slot)
+    : transport_(transport), link_group_(links), members_(std::move(members)), slot_(slot) {
   links_.assign(members_.size(), 0);
 }
 
@@ -89,7 +89,7 @@ void Executor::start(const Round& round) {
   for (std::uint32_t c = 0; c < cursors_.size(); c++) {
     const auto& channel = prepared.channels_[c];
     LinkId& link = links_[static_cast<std::size_t>(channel.peer)];
-    if (link == 0) link = transport_.link(group_, members_[static_cast<std::size_t>(channel.peer)]) + 1;
+    if (link == 0) link = transport_.link(link_group_, members_[static_cast<std::size_t>(channel.peer)]) + 1;
     cursors_[c] = {link - 1, channel.first_send, channel.first_recv};
   }
   for (std::uint32_t c = 0; c < cursors_.size(); c++) advance(c);

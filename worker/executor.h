@@ -62,8 +62,9 @@ class Executor {
     Reducer reducer;
   };
 
-  // `members`: group rank → rank of the job. `slot` stands in the upper half of every token that this executor posts.
-  Executor(Transport& transport, GroupId group, std::vector<Rank> members, std::uint32_t slot);
+  // `links`: under which name the transport knows the group's links. `members`: group rank → rank of the job. `slot`
+  // stands in the upper half of every token that this executor posts.
+  Executor(Transport& transport, GroupId links, std::vector<Rank> members, std::uint32_t slot);
 
   // Begins a round; the one before must be done. Completions may follow from the next transport.poll() on.
   void start(const Round& round);
@@ -97,7 +98,7 @@ class Executor {
   [[nodiscard]] std::byte* address(const schedule::Place& place) const;
 
   Transport& transport_;
-  const GroupId group_;
+  const GroupId link_group_;
   const std::vector<Rank> members_;
   const std::uint32_t slot_;
   std::vector<LinkId> links_;  // by group rank, once known

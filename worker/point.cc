@@ -22,10 +22,11 @@ struct WireAnnouncement {
 
 }  // namespace
 
-PointChannels::PointChannels(Transport& transport, GroupId group, std::vector<Rank> members, std::uint32_t slot,
-                             Epoch epoch, std::uint64_t chunk_bytes)
+PointChannels::PointChannels(Transport& transport, GroupId group, std::uint32_t channel, std::vector<Rank> members,
+                             std::uint32_t slot, Epoch epoch, std::uint64_t chunk_bytes)
     : transport_(transport),
-      link_group_(group.value ^ kPointGroupMark),
+      group_(group.value ^ kPointGroupMark),
+      link_group_(channel ^ kPointGroupMark),
       members_(std::move(members)),
       slot_(slot),
       epoch_(epoch),
@@ -49,7 +50,7 @@ FrameHeader PointChannels::header(std::uint64_t sequence, std::uint32_t message)
   FrameHeader h;
   h.kind = FrameKind::kPoint;
   h.epoch = epoch_;
-  h.round = {Timeline(0), link_group_, Version(0), Sequence(sequence)};
+  h.round = {Timeline(0), group_, Version(0), Sequence(sequence)};
   h.message = message;
   h.fingerprint.collective = Collective::kPoint;
   h.fingerprint.type = DataType::kU8;  // what the message really is stands in its announcement
@@ -64,15 +65,19 @@ std::uint64_t PointChannels::chunk_size(std::uint64_t bytes, std::uint32_t chunk
   return std::min(chunk_bytes_, bytes - std::uint64_t{chunk} * chunk_bytes_);
 }
 
-void PointChannels::send(Call& call) {
+Status PointChannels::send(Call& call) {
   const std::int32_t peer = call.spec.root;
-  const LinkId link = link_to(peer);
-  Peer& p = peers_[peer];
   const std::uint64_t bytes = call.spec.count * element_bytes(call.spec);
-  const std::uint32_t chunks = chunks_of(bytes);
+  if (bytes / chunk_bytes_ >= kMaxChunks) {
+    return {Code::kInvalidArgument, "send: " + std::to_string(bytes) + " bytes in chunks of " +
+                                        std::to_string(chunk_bytes_) + " are too many chunks: raise chunk_bytes"};
+  }
+  link_to(peer);
+  Peer& p = peers_[peer];
   Sending& s = p.sending.emplace_back();
   s.call = &call;
-  s.frames_left = chunks + 1;
+  s.bytes = bytes;
+  s.chunks = chunks_of(bytes);
   const WireAnnouncement w{static_cast<std::uint32_t>(call.spec.tag),
                            static_cast<std::uint32_t>(call.spec.type),
                            call.spec.count,
@@ -80,13 +85,27 @@ void PointChannels::send(Call& call) {
                            call.spec.site,
                            0};
   std::memcpy(s.announcement.data(), &w, sizeof w);
-  const std::uint64_t sequence = s.sequence = p.sent++;
-  const Token sent = token(Kind::kSend, peer, static_cast<std::uint32_t>(sequence & 0xffff));
-  transport_.post_send(link, header(sequence, 0), s.announcement, sent);
-  const auto* data = static_cast<const std::byte*>(call.spec.input);
-  for (std::uint32_t c = 0; c < chunks; c++) {
-    transport_.post_send(link, header(sequence, c + 1), {data + std::uint64_t{c} * chunk_bytes_, chunk_size(bytes, c)},
-                         sent);
+  s.sequence = p.sent++;
+  post_sends(peer);
+  return {};
+}
+
+// Keeps the window full; a message begins when all of the one before it has been posted.
+void PointChannels::post_sends(std::int32_t peer) {
+  Peer& p = peers_[peer];
+  for (Sending& s : p.sending) {
+    const Token sent = token(Kind::kSend, peer, static_cast<std::uint32_t>(s.sequence & 0xffff));
+    if (!s.announced) {
+      s.announced = true;
+      transport_.post_send(*p.link, header(s.sequence, 0), s.announcement, sent);
+    }
+    const auto* data = static_cast<const std::byte*>(s.call->spec.input);
+    while (s.posted < s.chunks && s.posted + 1 < s.done + 2 * kWindow) {
+      const std::uint32_t c = s.posted++;
+      transport_.post_send(*p.link, header(s.sequence, c + 1),
+                           {data + std::uint64_t{c} * chunk_bytes_, chunk_size(s.bytes, c)}, sent);
+    }
+    if (s.posted < s.chunks) return;
   }
 }
 
@@ -150,7 +169,7 @@ void PointChannels::on_announcement(std::int32_t peer) {
   const std::size_t width = w.type >= 1 && w.type <= 10 ? element_bytes(message->what.type) : 0;
   const std::string who = "rank " + std::to_string(members_[static_cast<std::size_t>(peer)].value);
   if (width == 0 || w.tag > limits::kMaxTag || w.reserved != 0 || w.count > limits::kMaxBufferBytes / width ||
-      w.bytes != w.count * width) {
+      w.bytes != w.count * width || w.bytes / chunk_bytes_ >= kMaxChunks) {
     return fail(peer, Status(Code::kCorrupt, who + " announced a message that cannot be"));
   }
   const auto wanted = std::find_if(p.wanted.begin(), p.wanted.end(),
@@ -230,10 +249,11 @@ void PointChannels::on_completion(Token t, const Status& status) {
       const auto s = std::find_if(p.sending.begin(), p.sending.end(),
                                   [&](const Sending& m) { return (m.sequence & 0xffff) == low; });
       WARREN_CHECK(s != p.sending.end(), "frames finish before their message does");
-      if (--s->frames_left == 0) {
+      if (++s->done == s->chunks + 1) {
         finished_.push_back({s->call, Status()});
         p.sending.erase(s);
       }
+      post_sends(peer);
       break;
     }
     case Kind::kAnnouncement: on_announcement(peer); break;

@@ -25,10 +25,12 @@ namespace warren::worker {
 
 class PointChannels {
  public:
-  PointChannels(Transport& transport, GroupId group, std::vector<Rank> members, std::uint32_t slot, Epoch epoch,
-                std::uint64_t chunk_bytes);
+  // `channel` as in Engine::add_group.
+  PointChannels(Transport& transport, GroupId group, std::uint32_t channel, std::vector<Rank> members,
+                std::uint32_t slot, Epoch epoch, std::uint64_t chunk_bytes);
 
-  void send(Call& call);
+  // kInvalidArgument: more chunks than can be counted (raise chunk_bytes); nothing was sent.
+  [[nodiscard]] Status send(Call& call);
   void recv(Call& call);
   void on_completion(Token token, const Status& status);
 
@@ -51,7 +53,8 @@ class PointChannels {
 
  private:
   static constexpr std::size_t kAnnouncementBytes = 40;
-  static constexpr std::size_t kWindow = 4;  // chunks asked for at once
+  static constexpr std::uint32_t kWindow = 4;  // chunks asked for at once; twice as many are sent ahead
+  static constexpr std::uint64_t kMaxChunks = std::uint64_t{1} << 31;
 
   struct Announcement {
     std::uint32_t tag = 0;
@@ -61,7 +64,10 @@ class PointChannels {
   struct Sending {
     Call* call = nullptr;
     std::uint64_t sequence = 0;
-    std::uint32_t frames_left = 0;
+    std::uint64_t bytes = 0;
+    bool announced = false;
+    std::uint32_t chunks = 0, posted = 0;  // posted: of its chunks
+    std::uint32_t done = 0;                // frames, with the announcement
     std::array<std::byte, kAnnouncementBytes> announcement{};
   };
   // A message on its way in, or kept aside.
@@ -87,6 +93,7 @@ class PointChannels {
   };
 
   LinkId link_to(std::int32_t peer);
+  void post_sends(std::int32_t peer);
   [[nodiscard]] FrameHeader header(std::uint64_t sequence, std::uint32_t message) const;
   void listen(std::int32_t peer);
   void on_announcement(std::int32_t peer);
@@ -103,7 +110,8 @@ class PointChannels {
   [[nodiscard]] Token token(Kind kind, std::int32_t peer, std::uint32_t low) const;
 
   Transport& transport_;
-  GroupId link_group_;
+  GroupId group_;       // in frames
+  GroupId link_group_;  // the name of the links
   std::vector<Rank> members_;
   std::uint32_t slot_;
   Epoch epoch_;

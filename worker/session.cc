@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <optional>
 
 #include "recovery/check.h"
 #include "recovery/limits.h"
@@ -26,6 +27,8 @@ constexpr int kPollsOnFreeCores = 100;
 constexpr int kPollsOnSharedCores = 4;
 constexpr auto kWaitLogInterval = std::chrono::seconds(10);
 constexpr int kSleepMs = 1000;
+
+thread_local bool inside = false;  // a callback
 
 int cores() {
   cpu_set_t set;
@@ -177,13 +180,33 @@ void Session::run_callbacks(std::unique_lock<std::mutex>& lock) {
     calls.swap(engine_.finished_calls());
     std::erase_if(calls, [](const auto& call) { return call->callback == nullptr; });
     lock.unlock();
-    for (const auto& call : calls) {
-      const std::string text = call->status.describe();
-      call->callback(static_cast<warren_code>(call->status.code()), call->status.ok() ? nullptr : text.c_str(),
-                     call->callback_context);
-    }
+    for (const auto& call : calls) call_back(*call);
     lock.lock();
+    changed_.notify_all();
   }
+}
+
+void Session::call_back(Call& call) {
+  const std::string text = call.status.describe();
+  inside = true;
+  call.callback(static_cast<warren_code>(call.status.code()), call.status.ok() ? nullptr : text.c_str(),
+                call.callback_context);
+  inside = false;
+  call.settled.store(true, std::memory_order_release);
+}
+
+bool Session::inside_callback() {
+  return inside;
+}
+
+void Session::log_waits(std::chrono::steady_clock::time_point& next) {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next) return;
+  // The first look only starts the clock.
+  if (next != std::chrono::steady_clock::time_point()) {
+    for (const std::string& line : engine_.describe_waits()) log_(WARREN_LOG_INFO, line);
+  }
+  next = now + kWaitLogInterval;
 }
 
 void Session::sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout_ms, bool watch_links) {
@@ -206,9 +229,14 @@ void Session::sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout
 template <class Done>
 void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
   if (done()) return;
-  callers_++;
+  struct Caller {
+    explicit Caller(int& count) : count_(count) { count_++; }
+    ~Caller() { count_--; }
+    int& count_;
+  };
+  std::optional<Caller> caller(callers_);
   int idle = 0;
-  auto next_log = std::chrono::steady_clock::time_point::max();
+  std::chrono::steady_clock::time_point next_log;
   while (!done()) {
     if (engine_.progress()) {
       idle = 0;
@@ -223,16 +251,11 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
       lock.lock();
       continue;
     }
-    const auto now = std::chrono::steady_clock::now();
-    if (next_log == std::chrono::steady_clock::time_point::max()) next_log = now + kWaitLogInterval;
-    if (now >= next_log) {
-      next_log = now + kWaitLogInterval;
-      for (const std::string& line : engine_.describe_waits()) log_(WARREN_LOG_INFO, line);
-    }
+    log_waits(next_log);
     sleep(lock, caller_wake_, kSleepMs, true);
     idle = 0;
   }
-  callers_--;
+  caller.reset();
   if (engine_.outstanding() > 0 && engine_thread_.joinable()) wake(engine_wake_);
 }
 
@@ -247,6 +270,7 @@ void Session::ensure_engine_thread() {
 
 void Session::engine_loop() {
   std::unique_lock lock(mutex_);
+  std::chrono::steady_clock::time_point next_log;
   while (!exiting_) {
     const bool mine = callers_ == 0 && engine_.outstanding() > 0;
     if (mine) {
@@ -254,7 +278,11 @@ void Session::engine_loop() {
       run_callbacks(lock);
       report_failure();
       yield_to_control(lock);
-      if (moved) continue;
+      if (moved) {
+        next_log = {};
+        continue;
+      }
+      log_waits(next_log);
     }
     sleep(lock, engine_wake_, mine ? kSleepMs : -1, mine);
   }
@@ -288,21 +316,25 @@ Status Session::submit(GroupId group, const std::shared_ptr<Call>& call) {
 }
 
 Status Session::wait(Call& call) {
-  if (!call.finished.load(std::memory_order_acquire)) {
+  if (!call.settled.load(std::memory_order_acquire)) {
     std::unique_lock lock(mutex_);
     drive(lock, [&] { return call.finished.load(std::memory_order_relaxed); });
     run_callbacks(lock);
+    // Another thread may be inside the callback.
+    changed_.wait(lock, [&] { return call.settled.load(std::memory_order_relaxed); });
   }
   return call.status;
 }
 
 bool Session::test(Call& call) {
-  if (call.finished.load(std::memory_order_acquire)) return true;
+  if (call.settled.load(std::memory_order_acquire)) return true;
   std::unique_lock lock(mutex_);
-  (void)engine_.progress();
+  const bool moved = engine_.progress();
   report_failure();
   run_callbacks(lock);
-  return call.finished.load(std::memory_order_relaxed);
+  // What this has posted is not among the descriptors that the engine's thread sleeps on.
+  if (moved && engine_.outstanding() > 0) wake(engine_wake_);
+  return call.settled.load(std::memory_order_relaxed);
 }
 
 Status Session::on_complete(Call& call, warren_callback callback, void* context) {
@@ -315,17 +347,22 @@ Status Session::on_complete(Call& call, warren_callback callback, void* context)
     const auto& waiting = engine_.finished_calls();
     const bool will_be_called =
         std::any_of(waiting.begin(), waiting.end(), [&](const auto& c) { return c.get() == &call; });
+    call.settled.store(false, std::memory_order_relaxed);
     if (will_be_called) return {};
   }
-  const std::string text = call.status.describe();
-  callback(static_cast<warren_code>(call.status.code()), call.status.ok() ? nullptr : text.c_str(), context);
+  call_back(call);
   return {};
 }
 
-Status Session::add_group(GroupId id, std::vector<Rank> members) {
+std::uint32_t Session::free_channel() {
+  const std::lock_guard lock(mutex_);
+  return engine_.free_channel();
+}
+
+Status Session::add_group(GroupId id, std::vector<Rank> members, std::uint32_t channel) {
   const std::lock_guard lock(mutex_);
   if (!failed_.ok()) return failed_;
-  return engine_.add_group(id, std::move(members));
+  return engine_.add_group(id, std::move(members), channel);
 }
 
 void Session::remove_group(GroupId id) {

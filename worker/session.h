@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -29,6 +30,9 @@ class Session final : private DataPath {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
+  // Whether the calling thread runs a callback of some session: it must not wait then.
+  static bool inside_callback();
+
   // What the plan says; fixed once create() has returned.
   [[nodiscard]] Rank rank() const { return self_; }
   [[nodiscard]] std::uint32_t world_size() const { return static_cast<std::uint32_t>(host_of_.size()); }
@@ -39,12 +43,16 @@ class Session final : private DataPath {
   Status run(GroupId group, Call& call);
   // A validated call that lives until it has finished (call->self is set here).
   Status submit(GroupId group, const std::shared_ptr<Call>& call);
+  // Safe beside a thread that is inside another call.
   Status wait(Call& call);
   bool test(Call& call);
-  // `callback` is called once, outside the lock; at once if the call has finished.
+  // `callback` is called once, outside the lock; at once if the call has finished. wait() and test() see the call as
+  // finished only when its callback has returned.
   Status on_complete(Call& call, warren_callback callback, void* context);
 
-  Status add_group(GroupId id, std::vector<Rank> members);
+  // As in Engine.
+  Status add_group(GroupId id, std::vector<Rank> members, std::uint32_t channel);
+  std::uint32_t free_channel();
   // Waits for the group's outstanding calls first.
   void remove_group(GroupId id);
 
@@ -70,6 +78,8 @@ class Session final : private DataPath {
   void yield_to_control(std::unique_lock<std::mutex>& lock);
   void sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout_ms, bool watch_links);
   void report_failure();
+  void log_waits(std::chrono::steady_clock::time_point& next);
+  static void call_back(Call& call);
   void run_callbacks(std::unique_lock<std::mutex>& lock);
   void engine_loop();
   void ensure_engine_thread();

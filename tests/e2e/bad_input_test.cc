@@ -243,6 +243,57 @@ TEST(BadInput, ARankThatGoesWhileTheTrackerIsDownEndsInAnError) {
   EXPECT_THAT(text(errors[0]), AllOf(HasSubstr("rank 1"), HasSubstr("has not answered")));
 }
 
+TEST(BadInput, ACountThatNoScheduleServesIsAnErrorOfThisCallAlone) {
+  Cluster cluster;
+  cluster.run_well(
+      1,
+      [](Communicator& comm) {
+        // 2^45 bytes that are never touched: refused before anything begins.
+        auto* data = reinterpret_cast<std::uint8_t*>(std::uintptr_t{1} << 12);
+        try {
+          comm.allreduce(std::span(data, std::size_t{1} << 45));
+          ADD_FAILURE() << "taken";
+        } catch (const Error& e) {
+          EXPECT_EQ(e.code(), ErrorCode::exhausted) << e.what();
+        }
+        EXPECT_EQ(comm.allreduce(1), 1);
+      },
+      [](int, Options& o) { o.chunk_bytes = 1024; });
+}
+
+TEST(BadInput, AReceiveFromARankThatHasFinalizedEndsInAnError) {
+  Cluster cluster;
+  const auto errors = cluster.run(
+      2,
+      [](Communicator& comm) {
+        if (comm.rank() == 1) return;
+        std::vector<int> v(1);
+        comm.recv(v, 1, 4);
+      },
+      [](int, Options& o) { o.round_timeout_ms = std::chrono::milliseconds(500); });
+  ASSERT_TRUE(errors[0].has_value());
+  EXPECT_EQ(errors[0]->code(), ErrorCode::desync) << text(errors[0]);
+  EXPECT_THAT(text(errors[0]), AllOf(HasSubstr("rank 1"), HasSubstr("finalize")));
+}
+
+TEST(BadInput, ACallbackThatCallsTheCommunicatorIsRefused) {
+  Cluster cluster;
+  cluster.run_well(2, [](Communicator& comm) {
+    std::vector<float> v(10, 1.0f);
+    ErrorCode code{};
+    Handle h = comm.allreduce_async(std::span(v));
+    h.on_complete([&](const Error*) {
+      try {
+        comm.barrier();
+      } catch (const Error& e) {
+        code = e.code();
+      }
+    });
+    h.wait();
+    EXPECT_EQ(code, ErrorCode::invalid_argument);
+  });
+}
+
 TEST(BadInput, AFinishedJobTakesNobody) {
   Cluster cluster;
   cluster.run_well(2, [](Communicator& comm) { comm.barrier(); });

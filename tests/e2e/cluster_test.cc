@@ -2,6 +2,7 @@
 #include "tests/e2e/cluster.h"
 
 #include <atomic>
+#include <filesystem>
 #include <numeric>
 
 namespace warren {
@@ -127,6 +128,108 @@ TEST(Cluster, GroupsAreCommunicators) {
     EXPECT_EQ(quarter->allreduce(1), half->rank() == 0 ? 1 : size - 1);
     EXPECT_EQ(comm.allreduce(1), 5);
   });
+}
+
+// Links belong to channels, which groups take in turn: a program may make and destroy groups for ever.
+TEST(Cluster, GroupsThatComeAndGoLeaveNothingBehind) {
+  const auto descriptors = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
+  };
+  Cluster cluster;
+  cluster.run_well(3, [&](Communicator& comm) {
+    std::ptrdiff_t after_first = 0;
+    for (int i = 0; i < 50; i++) {
+      auto half = comm.split(comm.rank() == i % 3 ? 0 : 1);
+      EXPECT_EQ(half->allreduce(1), comm.rank() == i % 3 ? 1 : 2);
+      std::vector<int> ring(3, comm.rank()), got(3, -1);
+      if (half->world_size() == 2) {
+        Handle sent = half->send_async(ring, 1 - half->rank());
+        half->recv(got, 1 - half->rank());
+        sent.wait();
+        EXPECT_NE(got[0], comm.rank());
+      }
+      half.reset();
+      comm.barrier();
+      if (i == 2) after_first = descriptors();  // every pair has met
+      comm.barrier();
+    }
+    EXPECT_EQ(descriptors(), after_first);
+    comm.barrier();
+  });
+}
+
+TEST(Cluster, WaitReturnsAfterTheCallbackHas) {
+  Cluster cluster;
+  cluster.run_well(2, [](Communicator& comm) {
+    for (int i = 0; i < 200; i++) {
+      std::vector<float> v(1000, 1.0f);
+      bool called = false;  // written by whichever thread finishes the call, read after wait()
+      {
+        Handle h = comm.allreduce_async(std::span(v));
+        h.on_complete([&](const Error*) {
+          std::this_thread::yield();
+          called = true;
+        });
+        h.wait();
+      }
+      ASSERT_TRUE(called);
+    }
+  });
+}
+
+TEST(Cluster, PointToPointOverSeveralStreams) {
+  Cluster cluster;
+  cluster.run_well(
+      2,
+      [](Communicator& comm) {
+        for (const std::size_t n : {1u, 100000u, 3000000u}) {
+          std::vector<std::int32_t> out(n), in(n, -1);
+          std::iota(out.begin(), out.end(), comm.rank());
+          Handle a = comm.send_async(out, 1 - comm.rank(), 1);
+          Handle b = comm.send_async(out, 1 - comm.rank(), 1);
+          for (int i = 0; i < 2; i++) {
+            comm.recv(in, 1 - comm.rank(), 1);
+            EXPECT_EQ(in[0], 1 - comm.rank());
+            EXPECT_EQ(in[n - 1], static_cast<std::int32_t>(n) - comm.rank());
+          }
+          a.wait();
+          b.wait();
+        }
+      },
+      [](int, Options& o) {
+        o.streams = 3;
+        o.chunk_bytes = 4096;
+      });
+}
+
+// A rank may compute for much longer than the round timeout, before its first round and between others, in whichever
+// order ranks come: the timeout is for ranks that are not heard.
+TEST(Cluster, ARankThatComputesForLongIsNotTakenForLost) {
+  for (const int late : {0, 1}) {
+    Cluster cluster;
+    cluster.run_well(
+        2,
+        [&](Communicator& comm) {
+          const auto compute = [&] {
+            // Time itself is what is tested: nothing happens meanwhile that could be awaited.
+            if (comm.rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+          };
+          compute();
+          EXPECT_EQ(comm.allreduce(1), 2);
+          compute();
+          // More than the kernel's buffers hold: the sender is stuck until the other rank reads.
+          std::vector<float> big(16000000, 1.0f);
+          comm.allreduce(std::span(big));
+          EXPECT_EQ(big.back(), 2.0f);
+          if (comm.rank() != late) {
+            comm.send(big, late);
+          } else {
+            compute();
+            comm.recv(big, 1 - late);
+          }
+        },
+        [](int, Options& o) { o.round_timeout_ms = std::chrono::milliseconds(300); });
+  }
 }
 
 TEST(Cluster, AUsersReduction) {

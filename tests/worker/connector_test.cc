@@ -11,6 +11,8 @@
 #include <map>
 #include <set>
 
+#include "recovery/limits.h"
+
 namespace warren::worker {
 namespace {
 
@@ -242,6 +244,83 @@ TEST_F(Connectors, AStrangerWithoutTheKeyGetsTheVerdict) {
   EXPECT_EQ(handshake::decode_verdict(verdict).value(), handshake::Verdict::kBadProof);
   EXPECT_TRUE(nodes_[1]->up.empty());
   ::close(fd);
+}
+
+// One stream's attempt fails before the others succeed: it is tried again.
+TEST_F(Connectors, AStreamThatFailsAloneIsTriedAgain) {
+  make(2);
+  // In front of rank 1: closes the first connection and passes the later ones through.
+  const int front = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+  sockaddr_in a{};
+  a.sin_family = AF_INET;
+  a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof a;
+  ASSERT_EQ(::bind(front, reinterpret_cast<sockaddr*>(&a), sizeof a), 0);
+  ASSERT_EQ(::listen(front, 16), 0);
+  ASSERT_EQ(::getsockname(front, reinterpret_cast<sockaddr*>(&a), &length), 0);
+  auto m = membership(0, 1, 2);
+  m.peers[1].addresses[0].port = ntohs(a.sin_port);
+  nodes_[0]->connector->begin_epoch(m, now_);
+  nodes_[1]->connector->begin_epoch(membership(1, 1, 2), now_);
+  nodes_[0]->connector->want(kWorldGroup, Rank(1), now_);
+  int accepted = 0;
+  std::vector<std::pair<int, int>> pipes;
+  EXPECT_TRUE(run_until([&] {
+    for (int fd; (fd = ::accept4(front, nullptr, nullptr, SOCK_NONBLOCK)) >= 0;) {
+      if (accepted++ == 0) {
+        ::close(fd);
+      } else {
+        pipes.emplace_back(fd, dial(1));
+      }
+    }
+    for (const auto& [x, y] : pipes) {
+      for (const auto& [from, to] : {std::pair{x, y}, std::pair{y, x}}) {
+        char bytes[512];
+        const ssize_t n = ::recv(from, bytes, sizeof bytes, MSG_DONTWAIT);
+        if (n > 0) (void)!::send(to, bytes, static_cast<std::size_t>(n), MSG_NOSIGNAL);
+      }
+    }
+    return nodes_[0]->up.size() == 2;
+  }));
+  EXPECT_EQ(accepted, 3);
+  EXPECT_TRUE(nodes_[0]->failed.empty());
+  for (const auto& [x, y] : pipes) {
+    ::close(x);
+    ::close(y);
+  }
+  ::close(front);
+}
+
+TEST_F(Connectors, StrangersThatSayHelloAndNoMoreLockNobodyOut) {
+  make(2);
+  begin_all();
+  handshake::Hello h;
+  h.epoch = Epoch(999999);  // held until this rank hears of such an epoch
+  h.from = Rank(0);
+  h.to = Rank(1);
+  const auto hello = handshake::encode(h);
+  std::vector<int> strangers;
+  for (std::size_t i = 0; i < limits::kMaxPendingHandshakes; i++) {
+    strangers.push_back(dial(1));
+    ASSERT_GT(::send(strangers.back(), hello.data(), hello.size(), MSG_NOSIGNAL), 0);
+    nodes_[1]->connector->run(now_);
+  }
+  nodes_[0]->connector->want(kWorldGroup, Rank(1), now_);
+  EXPECT_TRUE(run_until([&] { return nodes_[0]->up.size() == 1 && nodes_[1]->up.size() == 1; }));
+  EXPECT_TRUE(nodes_[0]->failed.empty());
+  for (const int fd : strangers) ::close(fd);
+}
+
+// The lower rank connects when its program first uses the link, which may be long after the higher one did.
+TEST_F(Connectors, TheHigherRankWaitsAsLongAsItTakes) {
+  make(2);
+  begin_all();
+  nodes_[1]->connector->want(kWorldGroup, Rank(0), now_);
+  const TimeMs later = now_ + 3 * timeout_ms_;
+  EXPECT_TRUE(run_until([&] { return now_ > later; }));
+  EXPECT_TRUE(nodes_[1]->failed.empty());
+  nodes_[0]->connector->want(kWorldGroup, Rank(1), now_);
+  EXPECT_TRUE(run_until([&] { return nodes_[0]->up.size() == 1 && nodes_[1]->up.size() == 1; }));
 }
 
 TEST_F(Connectors, APortInUseIsNamed) {

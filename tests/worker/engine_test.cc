@@ -331,11 +331,11 @@ TEST(Engine, GroupsRunSideBySideInAnyOrder) {
   Mesh mesh(o);
   const GroupId even(7), all(9);
   for (int r = 0; r < 4; r++) {
-    ASSERT_TRUE(mesh.engine(r).add_group(all, {Rank(3), Rank(2), Rank(1), Rank(0)}).ok());
+    ASSERT_TRUE(mesh.engine(r).add_group(all, {Rank(3), Rank(2), Rank(1), Rank(0)}, 1).ok());
     if (r % 2 == 0) {
-      ASSERT_TRUE(mesh.engine(r).add_group(even, {Rank(0), Rank(2)}).ok());
+      ASSERT_TRUE(mesh.engine(r).add_group(even, {Rank(0), Rank(2)}, 2).ok());
     }
-    EXPECT_FALSE(mesh.engine(r).add_group(all, {Rank(r)}).ok());
+    EXPECT_FALSE(mesh.engine(r).add_group(all, {Rank(r)}, 3).ok());
   }
   std::vector<std::vector<float>> a(4), b(4);
   std::vector<std::unique_ptr<Call>> calls;

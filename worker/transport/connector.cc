@@ -120,9 +120,12 @@ void Connector::want(GroupId group, Rank peer, TimeMs now) {
   if (w.wanted) return;
   w.wanted = true;
   if (std::all_of(w.up.begin(), w.up.end(), [](bool b) { return b; })) return;
+  // The higher rank waits without limit: the lower one may have long to compute before it uses the link, and whether it
+  // is alive is for the tracker to say.
+  if (peer < members_->self) return;
   w.deadline = now + members_->timeout_ms;
   w.backoff_ms = kFirstBackoffMs;
-  if (members_->self < peer) start_attempt(w, now);
+  start_attempt(w, now);
 }
 
 Connector::Wish& Connector::wish_for(GroupId group, Rank peer) {
@@ -187,13 +190,17 @@ void Connector::trouble(Conversation& c, const std::string& what, bool fatal, Ti
   const auto it = wishes_.find({c.hello.group, c.hello.to});
   if (it == wishes_.end()) return;
   Wish& w = it->second;
-  w.in_progress--;
   w.last_trouble = c.remote + ": " + what;
   if (fatal) w.deadline = now;
-  if (w.in_progress == 0 && !fatal) {
-    w.retry_at = std::min(now + w.backoff_ms, w.deadline);
-    w.backoff_ms = std::min(w.backoff_ms * 2, kMaxBackoffMs);
-  }
+  attempt_ended(w, now);
+}
+
+// Streams that did not come up are tried again, however the others fared.
+void Connector::attempt_ended(Wish& w, TimeMs now) {
+  if (--w.in_progress != 0) return;
+  if (std::all_of(w.up.begin(), w.up.end(), [](bool b) { return b; })) return;
+  w.retry_at = std::min(now + w.backoff_ms, w.deadline);
+  w.backoff_ms = std::min(w.backoff_ms * 2, kMaxBackoffMs);
 }
 
 void Connector::warn(const std::string& text, TimeMs now) {
@@ -218,9 +225,10 @@ void Connector::accept_all(TimeMs now) {
       return;
     }
     if (conversations_.size() >= limits::kMaxPendingHandshakes) {
-      // The oldest stranger goes first, so that a flood does not lock peers out.
-      const auto oldest = std::find_if(conversations_.begin(), conversations_.end(),
-                                       [](const Conversation& c) { return c.state == State::kReadHello; });
+      // The oldest that has proven nothing goes first, so that a flood does not lock peers out: they try again.
+      const auto oldest = std::find_if(conversations_.begin(), conversations_.end(), [](const Conversation& c) {
+        return !c.outgoing && c.state != State::kSendVerdict;
+      });
       if (oldest == conversations_.end()) {
         ::close(fd);
         continue;
@@ -310,16 +318,20 @@ bool Connector::judge_hello(Conversation& c, TimeMs now) {
   return true;
 }
 
-void Connector::hand_over(Conversation& c) {
+void Connector::hand_over(Conversation& c, TimeMs now) {
   set_option(c.fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  // A link whose other end has silently gone fails by itself.
-  set_option(c.fd, IPPROTO_TCP, TCP_USER_TIMEOUT,
-             static_cast<int>(std::min<std::int64_t>(members_->timeout_ms, 1 << 30)));
+  // An idle link whose other end has silently gone fails by itself. No TCP_USER_TIMEOUT: it also counts the time for
+  // which a live peer, busy elsewhere, does not read.
+  const auto third_s = static_cast<int>(std::clamp<std::int64_t>(members_->timeout_ms / 3000, 1, 3600));
+  set_option(c.fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(c.fd, IPPROTO_TCP, TCP_KEEPIDLE, third_s);
+  set_option(c.fd, IPPROTO_TCP, TCP_KEEPINTVL, third_s);
+  set_option(c.fd, IPPROTO_TCP, TCP_KEEPCNT, 2);
   const Rank peer = c.outgoing ? c.hello.to : c.hello.from;
   Wish& w = wish_for(c.hello.group, peer);
-  if (c.outgoing) w.in_progress--;
   w.up[c.hello.stream] = true;
   if (std::all_of(w.up.begin(), w.up.end(), [](bool b) { return b; })) w.deadline = w.retry_at = {INT64_MAX};
+  if (c.outgoing) attempt_ended(w, now);
   const int fd = std::exchange(c.fd, -1);
   events_.connected(c.hello.epoch, c.hello.group, peer, c.hello.stream, fd);
 }
@@ -358,7 +370,7 @@ bool Connector::advance(Conversation& c, TimeMs now) {
         c.state = State::kReadProof;
       } else {
         if (c.verdict == Verdict::kWelcome && members_ && members_->epoch == c.hello.epoch) {
-          hand_over(c);
+          hand_over(c, now);
         } else {
           trouble(c, handshake::to_string(c.verdict), false, now);
         }
@@ -382,7 +394,7 @@ bool Connector::advance(Conversation& c, TimeMs now) {
       if (!read_into(c, dead)) break;
       const auto verdict = handshake::decode_verdict(std::span(c.buffer).first<handshake::kVerdictBytes>());
       if (verdict.ok() && verdict.value() == Verdict::kWelcome) {
-        hand_over(c);
+        hand_over(c, now);
       } else {
         trouble(c, verdict.ok() ? handshake::to_string(verdict.value()) : verdict.status().describe(), false, now);
       }
@@ -449,8 +461,7 @@ void Connector::run(TimeMs now) {
   std::vector<std::tuple<GroupId, Rank, Status>> failed;
   for (auto& [key, w] : wishes_) {
     if (now >= w.deadline) {
-      const std::string who = "rank " + std::to_string(w.peer.value);
-      const std::string what = members_->self < w.peer ? "cannot connect to " + who : who + " did not connect";
+      const std::string what = "cannot connect to rank " + std::to_string(w.peer.value);
       failed.emplace_back(w.group, w.peer,
                           Status(Code::kPeerLost, what + " within " + std::to_string(members_->timeout_ms) + " ms" +
                                                       (w.last_trouble.empty() ? "" : ": " + w.last_trouble)));

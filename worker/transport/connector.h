@@ -58,7 +58,7 @@ class Connector {
   void begin_epoch(Membership membership, TimeMs now);
   // Drops every handshake and wish of the epoch in force.
   void end_epoch();
-  // The link will be used: connects it, if this rank is the one that does, and watches that it comes up.
+  // The link will be used: connects it within the membership's timeout, if this rank is the one that does.
   void want(GroupId group, Rank peer, TimeMs now);
 
   void collect_pollfds(std::vector<pollfd>& out) const;
@@ -119,7 +119,8 @@ class Connector {
   void load(Conversation& c, std::span<const std::byte> bytes);
   void expect(Conversation& c, std::size_t bytes);
   bool judge_hello(Conversation& c, TimeMs now);
-  void hand_over(Conversation& c);
+  void hand_over(Conversation& c, TimeMs now);
+  void attempt_ended(Wish& wish, TimeMs now);
   void trouble(Conversation& c, const std::string& what, bool fatal, TimeMs now);
   void warn(const std::string& text, TimeMs now);
 

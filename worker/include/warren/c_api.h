@@ -6,7 +6,8 @@
  * Threads: one thread at a time may call functions of one communicator and of those split from it (another thread may
  * take over if the two synchronize); a call that finds another one inside fails with WARREN_INVALID_ARGUMENT.
  * Different communicators made by warren_create are independent. Fork: a child process must not use a communicator that
- * its parent made; calls there fail with WARREN_CLOSED.
+ * its parent made; calls there fail with WARREN_CLOSED. A child that lives on without exec keeps the parent's connections
+ * open: if the parent then dies, the other ranks notice after the round timeout instead of at once.
  */
 #ifndef WARREN_C_API_H_
 #define WARREN_C_API_H_
