@@ -71,10 +71,14 @@ void ControlNetwork::misdirect(std::size_t life, Incarnation its_incarnation) {
   const bool decision = world_.random.chance(0.6);
   const std::deque<Message>& from = decision ? decisions_ : remembered_;
   if (from.empty()) return;
-  const Message message = from[world_.random.below(from.size())];
+  wire::Envelope envelope;
+  Message message = from[world_.random.below(from.size())];
+  // There are fewer interrupts than plans.
+  for (int i = 0; decision && i < 2 && envelope.ParseFromString(message.bytes) && envelope.has_plan(); ++i) {
+    message = from[world_.random.below(from.size())];
+  }
   if (message.up || message.life == life) return;
   world_.count(Fault::message_misdirected);
-  wire::Envelope envelope;
   if (!decision || world_.random.chance(0.3) || !envelope.ParseFromString(message.bytes)) {
     return ends_.to_worker(life, message.bytes);
   }

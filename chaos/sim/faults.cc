@@ -49,7 +49,7 @@ Recipe recipe(std::size_t which) {
       r.long_safety = r.short_join_timeout = true;
       break;
     case 2:  // plans and interrupts of others
-      rates({{message_misdirected, 20.0}, {death, 1.0}, {message_replayed, 5.0}});
+      rates({{message_misdirected, 100.0}, {death, 1.0}, {message_replayed, 5.0}});
       r.long_safety = true;
       break;
     case 3:  // more who want to join than places, and places that stay empty
