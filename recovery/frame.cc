@@ -29,11 +29,12 @@ struct WireHeader {
   std::uint64_t shape;
   std::uint64_t site;
   std::uint32_t payload_bytes;
-  std::uint32_t reserved;
+  std::uint32_t header_checksum;
   std::uint64_t checksum;
 };
 static_assert(sizeof(WireHeader) == FrameHeader::kWireBytes);
-static_assert(offsetof(WireHeader, checksum) == FrameHeader::kChecksummedBytes);
+static_assert(offsetof(WireHeader, header_checksum) == FrameHeader::kHeaderChecksumAt);
+static_assert(offsetof(WireHeader, checksum) == FrameHeader::kChecksumAt);
 
 std::string hex(std::uint64_t v) {
   static constexpr char kDigits[] = "0123456789abcdef";
@@ -158,7 +159,7 @@ void encode(const FrameHeader& h, std::span<std::byte, FrameHeader::kWireBytes> 
       .shape = h.fingerprint.shape,
       .site = h.fingerprint.site,
       .payload_bytes = h.payload_bytes,
-      .reserved = 0,
+      .header_checksum = h.header_checksum,
       .checksum = h.checksum,
   };
   std::memcpy(out.data(), &w, sizeof w);
@@ -177,7 +178,6 @@ Result<FrameHeader> decode(std::span<const std::byte, FrameHeader::kWireBytes> b
   if (w.collective < 1 || w.collective > 11) return corrupt("unknown collective " + std::to_string(w.collective));
   if (w.type < 1 || w.type > 11) return corrupt("unknown type " + std::to_string(w.type));
   if (w.op > 9) return corrupt("unknown operation " + std::to_string(w.op));
-  if (w.reserved != 0) return corrupt("reserved field is not zero");
   if (w.payload_bytes > limits::kMaxChunkBytes) {
     return corrupt("payload of " + std::to_string(w.payload_bytes) + " bytes is over the limit of " +
                    std::to_string(limits::kMaxChunkBytes));
@@ -197,6 +197,7 @@ Result<FrameHeader> decode(std::span<const std::byte, FrameHeader::kWireBytes> b
                    w.shape,
                    w.site};
   h.payload_bytes = w.payload_bytes;
+  h.header_checksum = w.header_checksum;
   h.checksum = w.checksum;
   return h;
 }

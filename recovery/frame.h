@@ -1,7 +1,7 @@
 // The header in front of every chunk on a data link, and the fingerprint of a collective call.
 //
-// On the wire: 96 bytes, little-endian, in the order of the members of FrameHeader. The checksum covers the 88 bytes
-// before it and the payload; the transport computes and verifies it (0: checksums are off for this job).
+// On the wire: 96 bytes, little-endian, in the order of the members of FrameHeader. The transport computes and verifies
+// the two checksums (worker/transport/frame_checksum.h): one over the header before it, one over that and the payload.
 #pragma once
 
 #include <array>
@@ -86,7 +86,8 @@ struct FrameHeader {
   static constexpr std::uint32_t kMagic = 0x4e525257;  // "WRRN"
   static constexpr std::uint8_t kVersion = 1;
   static constexpr std::size_t kWireBytes = 96;
-  static constexpr std::size_t kChecksummedBytes = 88;
+  static constexpr std::size_t kHeaderChecksumAt = 84;
+  static constexpr std::size_t kChecksumAt = 88;
 
   FrameKind kind = FrameKind::kCollective;
   std::uint16_t stream = 0;
@@ -95,6 +96,7 @@ struct FrameHeader {
   std::uint32_t message = 0;  // ordinal among the messages of this round from this sender to this receiver
   Fingerprint fingerprint;
   std::uint32_t payload_bytes = 0;
+  std::uint32_t header_checksum = 0;
   std::uint64_t checksum = 0;
 };
 
@@ -103,7 +105,7 @@ using FrameBytes = std::array<std::byte, FrameHeader::kWireBytes>;
 void encode(const FrameHeader& header, std::span<std::byte, FrameHeader::kWireBytes> out);
 
 // Reads a header that a peer sent. Refuses, with a reason: wrong magic or version, unknown enum values, a payload over
-// limits::kMaxChunkBytes, a reserved field that is not zero. Checks nothing that needs context: see match().
+// limits::kMaxChunkBytes. Checks nothing that needs context: see match().
 [[nodiscard]] Result<FrameHeader> decode(std::span<const std::byte, FrameHeader::kWireBytes> bytes);
 
 // Whether `got` is the frame that the receiver waits for: kind, stream, epoch, round, message, fingerprint, payload

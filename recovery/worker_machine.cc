@@ -450,6 +450,8 @@ void WorkerMachine::set_progress(Progress progress) {
 }
 
 void WorkerMachine::join_timed_out(TimeMs now, std::vector<WorkerEffect>& effects) {
+  // Not to be planned for after it has gone.
+  send_leave(false, "its join timeout has passed", effects);
   const std::string after = " after " + seconds(now - since_);
   const std::string trouble = trouble_.empty() ? "" : " (the connection says: " + wire_text(trouble_) + ")";
   if (welcome_.world_size() == 0) {

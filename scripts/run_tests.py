@@ -18,7 +18,7 @@ CORES = os.cpu_count() or 1
 # Tests that are expected to skip themselves. A test that cannot run is a failure, so: none.
 EXPECTED_SKIPS = 0
 FUZZ_SECONDS = 60
-SIMULATED_SEEDS = 300
+SIMULATED_SEEDS = 3000
 # Pure functions over so many cases that a sanitizer takes minutes; the tests beside it reach the same code.
 TOO_SLOW_SANITIZED = {"schedule_symbolic_test", "schedule_mutants_test"}
 # Fewer test programs than this in a sanitizer's stage mean that the selection is broken.

@@ -9,6 +9,7 @@
 
 #include "recovery/check.h"
 #include "recovery/limits.h"
+#include "worker/transport/frame_checksum.h"
 
 namespace warren::chaos {
 namespace {
@@ -20,13 +21,6 @@ constexpr Micros kRetryUs = 50'000;
 
 std::uint64_t hash_of(std::span<const std::byte> bytes, std::uint64_t seed = 0) {
   return bytes.empty() ? seed : XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
-}
-
-// As on TCP: over the header up to the checksum and the payload; 0 is kept for "checksums are off".
-std::uint64_t checksum_of(const FrameBytes& header, std::span<const std::byte> payload) {
-  const std::uint64_t seed = XXH3_64bits(header.data(), FrameHeader::kChecksummedBytes);
-  const std::uint64_t hash = hash_of(payload, seed);
-  return hash == 0 ? 1 : hash;
 }
 
 void flip_one_bit(Frame& frame, Random& random) {
@@ -269,12 +263,9 @@ void SimTransport::finish_send(LinkId id, std::size_t stream) {
   frame.epoch = members_->epoch;
   frame.sender = self_;
   FrameHeader header = out.header;
-  header.checksum = 0;
-  encode(header, frame.header);
   frame.payload.assign(out.payload.begin(), out.payload.end());
+  worker::seal(header, frame.payload, members_->checksums, frame.header);
   if (members_->checksums) {
-    header.checksum = checksum_of(frame.header, frame.payload);
-    encode(header, frame.header);
     if (world_.strikes(Fault::bit_flip)) flip_one_bit(frame, world_.random);
   }
   world_.note(hash_of(frame.payload, header.message));
@@ -336,14 +327,18 @@ void SimTransport::take_front(LinkId id, std::size_t stream) {
   lane.inbox.pop_front();
   const std::size_t bytes = FrameHeader::kWireBytes + frame.payload.size();
   lane.bytes -= std::min(bytes, lane.bytes);
+  const bool judges = members_->checksums && !world_.is(Mutant::skip_checksum);
+  if (judges && !worker::header_holds(frame.header)) {
+    return break_link(l, Status(Code::kCorrupt, "a chunk's header from rank " + std::to_string(l.peer.value) +
+                                                    " does not match its checksum (I10)"));
+  }
   auto header = decode(frame.header);
   if (header.ok() && world_.is(Mutant::accept_old_epoch)) header.value().epoch = in.expected.epoch;
   const Status verdict = header.ok() ? match(in.expected, header.value()) : header.status();
   if (!verdict.ok()) {
     return break_link(l, verdict.because_of_this("rank " + std::to_string(l.peer.value) + " sent what is not due"));
   }
-  if (members_->checksums && !world_.is(Mutant::skip_checksum) &&
-      checksum_of(frame.header, frame.payload) != header.value().checksum) {
+  if (judges && !worker::payload_holds(frame.header, frame.payload)) {
     return break_link(l, Status(Code::kCorrupt, "a chunk from rank " + std::to_string(l.peer.value) +
                                                     " does not match its checksum (I10)"));
   }

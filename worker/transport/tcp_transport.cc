@@ -4,28 +4,19 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "recovery/check.h"
 #include "recovery/limits.h"
+#include "worker/transport/frame_checksum.h"
 
 namespace warren::worker {
 namespace {
 
 constexpr std::size_t kHeader = FrameHeader::kWireBytes;
 constexpr std::size_t kMaxLinks = 65536;
-
-// Over the header up to the checksum and the payload. 0 is kept for "checksums are off".
-std::uint64_t checksum_of(std::span<const std::byte, kHeader> header, std::span<const std::byte> payload) {
-  const XXH64_hash_t seed = XXH3_64bits(header.data(), FrameHeader::kChecksummedBytes);
-  const XXH64_hash_t hash = payload.empty() ? seed : XXH3_64bits_withSeed(payload.data(), payload.size(), seed);
-  return hash == 0 ? 1 : hash;
-}
 
 std::string errno_text(int error) {
   return std::strerror(error);
@@ -151,12 +142,7 @@ bool TcpTransport::pump_send(Stream& s) {
     Outgoing& out = s.sends.front();
     if (s.sent == 0) {
       // Here rather than when it was posted: the payload is in the cache when the kernel copies it.
-      out.header.checksum = 0;
-      encode(out.header, s.send_header);
-      if (checksums_) {
-        out.header.checksum = checksum_of(s.send_header, out.payload);
-        encode(out.header, s.send_header);
-      }
+      seal(out.header, out.payload, checksums_, s.send_header);
     }
     const std::size_t total = kHeader + out.payload.size();
     iovec parts[2];
@@ -221,16 +207,20 @@ bool TcpTransport::pump_recv(Stream& s, std::size_t budget) {
     s.received += static_cast<std::size_t>(got);
     if (!had_header && s.received >= kHeader) {
       // The payload may have come in the same call, into scratch that nobody reads before this check.
+      if (checksums_ && !header_holds(s.recv_header)) {
+        break_link(link, Status(Code::kCorrupt, "a chunk's header from rank " + std::to_string(link.peer.value) +
+                                                    " does not match its checksum (I10)"));
+        return true;
+      }
       auto header = decode(s.recv_header);
       const Status verdict = header.ok() ? match(in.expected, header.value()) : header.status();
       if (!verdict.ok()) {
         break_link(link, verdict.because_of_this("rank " + std::to_string(link.peer.value) + " sent what is not due"));
         return true;
       }
-      s.got = header.value();
     }
     if (s.received < total) continue;
-    if (checksums_ && checksum_of(s.recv_header, in.payload) != s.got.checksum) {
+    if (checksums_ && !payload_holds(s.recv_header, in.payload)) {
       break_link(link, Status(Code::kCorrupt, "a chunk from rank " + std::to_string(link.peer.value) +
                                                   " does not match its checksum (I10)"));
       return true;

@@ -70,7 +70,6 @@ class TcpTransport final : public Transport {
     std::size_t sent = 0;      // of the frame in front, header included
     std::size_t received = 0;  // likewise
     FrameBytes send_header{}, recv_header{};
-    FrameHeader got;
   };
   struct Link {
     GroupId group;
