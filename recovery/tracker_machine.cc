@@ -48,6 +48,28 @@ wire::JobSettings copy_of(const wire::JobSettings& from) {
   s.set_check_call_sites(from.check_call_sites());
   return s;
 }
+
+// A world of heartbeats that are as long as they may be would fill the tracker's memory, for all its jobs.
+constexpr int kWaitedForKept = 64;
+
+wire::CurrentRound copy_of(const wire::CurrentRound& from) {
+  wire::CurrentRound r;
+  r.set_timeline(from.timeline());
+  r.set_group(from.group());
+  r.set_version(from.version());
+  r.set_sequence(from.sequence());
+  r.set_collective(from.collective());
+  r.set_type(from.type());
+  r.set_op(from.op());
+  r.set_root(from.root());
+  r.set_count(from.count());
+  r.set_shape(from.shape());
+  r.set_site(from.site());
+  for (int i = 0; i < std::min(from.waiting_for_size(), kWaitedForKept); ++i) r.add_waiting_for(from.waiting_for(i));
+  r.set_waited_ms(from.waited_ms());
+  r.set_algorithm(from.algorithm());
+  return r;
+}
 }  // namespace
 
 std::span<const char* const> TrackerMachine::transition_names() {
@@ -110,6 +132,7 @@ void TrackerMachine::restore(const wire::JobRecord& record, TimeMs now) {
     Member& m = members_[rank];
     // It was silent already; after an interrupt nothing is to be expected of it either.
     m.state = record.has_interrupt() ? MemberState::kGone : MemberState::kFinalizing;
+    m.finalizing_since = now;
     m.silent = true;
   }
 }
@@ -333,7 +356,8 @@ void TrackerMachine::on_heartbeat(Incarnation who, const wire::Heartbeat& h, Tim
   count(Transition::heartbeat);
   m.rounds_finished = h.rounds_finished();
   m.bytes_moved = h.bytes_moved();
-  m.rounds.assign(h.rounds().begin(), h.rounds().end());
+  m.rounds.clear();
+  for (const wire::CurrentRound& r : h.rounds()) m.rounds.push_back(copy_of(r));
   wire::Envelope e = envelope_to(who);
   e.mutable_heartbeat_reply()->set_beat(h.beat());
   effects.emplace_back(Send{who, std::move(e)});
@@ -432,6 +456,7 @@ void TrackerMachine::on_finalize(Incarnation who, const wire::Leave& l, TimeMs n
   count(again ? Transition::finalize_repeated : Transition::finalize_entered);
   if (!again) {
     m.state = MemberState::kFinalizing;
+    m.finalizing_since = now;
     m.rounds.clear();
     log(Severity::kInfo, "finalizing", name(*rank) + " has called finalize", effects,
         {{"rank", std::to_string(*rank)}});

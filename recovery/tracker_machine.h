@@ -133,6 +133,7 @@ class TrackerMachine {
   struct Member {
     MemberState state = MemberState::kActive;
     bool silent = false;  // finalizing, and not heard for a round timeout
+    TimeMs finalizing_since;
     TimeMs heard;
     std::uint32_t attempt = 0;
     std::uint64_t rounds_finished = 0, bytes_moved = 0;

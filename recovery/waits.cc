@@ -90,7 +90,7 @@ std::optional<Disagreement> find_disagreement(std::span<const RankReport> report
         const RankReport* b = report_of(reports, peer);
         if (b == nullptr || b->rank == a.rank) continue;
         const std::string waits = name(a.rank) + " has waited " + seconds(mine.waited_ms()) + " for ";
-        if (b->finalizing) {
+        if (b->finalizing && b->finalizing_ms >= round_timeout_ms) {
           return Disagreement{a.rank, b->rank,
                               waits + name(b->rank) + " with " + in_call(mine) + ", but rank " +
                                   std::to_string(b->rank.value) + " has called finalize after " +

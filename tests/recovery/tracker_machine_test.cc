@@ -370,6 +370,41 @@ TEST(Tracker, ALeaveWithFinalizeStandsWhenItsWorkerDies) {
   EXPECT_EQ(t.machine().state(), TrackerMachine::State::kFinished);
 }
 
+TEST(Tracker, ARankThatIsLateForItsLastRoundAndThenFinalizesIsNoDesync) {
+  TrackerScript t;
+  start_two(t);
+  // Rank 0 has waited long for rank 1, which computes; then the round ends for both, and rank 1 is the first to say so.
+  for (std::uint64_t s = 1; s <= 6; ++s) {
+    (void)t.beat(10, 1, {round(17, 1024, {1}, s * 1000)});
+    (void)t.beat(11, 1);
+    (void)t.pass(1000);
+  }
+  EXPECT_EQ(t.finalize(11, 1), "11 <- HeartbeatReply 0\n");
+  EXPECT_EQ(t.pass(1100), "") << "the newest word of rank 0 is older than rank 1's finalize";
+  (void)t.beat(10, 1);  // it is past the round, and does something else
+  for (int s = 0; s < 8; ++s) {
+    (void)t.beat(10, 1);
+    (void)t.finalize(11, 1);
+    EXPECT_EQ(t.pass(1000), "");
+  }
+  EXPECT_EQ(t.machine().state(), TrackerMachine::State::kRunning);
+}
+
+TEST(Tracker, ARoundThatARankHasLeftOutForGoodIsADesync) {
+  TrackerScript t;
+  start_two(t);
+  (void)t.finalize(11, 1);
+  std::uint64_t s = 1;
+  for (; s <= 10 && t.machine().state() == TrackerMachine::State::kRunning; ++s) {
+    (void)t.beat(10, 1, {round(17, 1024, {1}, s * 1000)});
+    (void)t.finalize(11, 1);
+    (void)t.pass(1000);
+  }
+  EXPECT_EQ(t.machine().state(), TrackerMachine::State::kInterrupted);
+  EXPECT_NE(t.machine().view({t.now()}).last_interrupt.find("has called finalize after"), std::string::npos);
+  EXPECT_LE(s, 8u) << "soon after the round timeout of 5 s";
+}
+
 TEST(Tracker, CallsThatDisagreeAreADesync) {
   TrackerScript t;
   start_two(t);
@@ -382,6 +417,26 @@ TEST(Tracker, CallsThatDisagreeAreADesync) {
       "the "
       "same order, then start the job again\n";
   EXPECT_EQ(t.pass(1000), "persist epoch 2 interrupted\n10 <- " + text + "11 <- " + text);
+}
+
+TEST(Tracker, KeepsLittleOfALongHeartbeat) {
+  TrackerScript t;
+  start_two(t);
+  std::vector<std::uint32_t> everybody(limits::kMaxWorldSize - 1);
+  for (std::uint32_t r = 0; r < everybody.size(); ++r) everybody[r] = r;
+  std::vector<wire::CurrentRound> rounds;
+  for (std::uint64_t n = 1; n <= limits::kMaxRoundsPerHeartbeat; ++n) rounds.push_back(round(n, 8, everybody, 77));
+  EXPECT_EQ(t.beat(10, 1, rounds), "10 <- HeartbeatReply 1\n");
+  const auto kept = t.machine().view({t.now()}).members[0].rounds;
+  ASSERT_EQ(kept.size(), rounds.size());
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    EXPECT_LE(kept[i].ByteSizeLong(), 1024u);
+    EXPECT_GE(kept[i].waiting_for_size(), 8);
+    rounds[i].clear_waiting_for();
+    wire::CurrentRound rest = kept[i];
+    rest.clear_waiting_for();
+    EXPECT_EQ(rest.SerializeAsString(), rounds[i].SerializeAsString());
+  }
 }
 
 TEST(Tracker, ALongWaitIsLoggedAndNoError) {
