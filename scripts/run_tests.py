@@ -80,12 +80,26 @@ def ctest(preset: str, *selection: str, environment: dict[str, str] | None = Non
         try:
             run("ctest", "--test-dir", f"build/{preset}", "--output-on-failure", "--no-tests=error", "--schedule-random",
                 "-j", str(CORES), "--output-junit", str(results / "ctest.junit.xml"), *selection,
-                env=os.environ | {"GTEST_OUTPUT": f"xml:{results}/", "GTEST_BRIEF": "1"} | (environment or {}))
+                env=test_environment(os.environ) | {"GTEST_OUTPUT": f"xml:{results}/", "GTEST_BRIEF": "1"} |
+                    (environment or {}))
         finally:
             cases, skipped = count(results)
         print(f"{cases} test cases, {len(skipped)} skipped", flush=True)
+        if empty := without_cases(results):
+            raise StageFailed(f"programs that ran no test case: {', '.join(empty)}")
         if len(skipped) != EXPECTED_SKIPS:
             raise StageFailed(f"{EXPECTED_SKIPS} skipped tests expected, found: {', '.join(skipped)}")
+
+
+def test_environment(inherited) -> dict[str, str]:
+    """Without what selects, splits or softens tests (GTEST_FILTER, GTEST_TOTAL_SHARDS), or configures workers (WARREN_*)."""
+    return {name: value for name, value in inherited.items() if not name.startswith(("GTEST_", "WARREN_"))}
+
+
+def without_cases(results: pathlib.Path) -> list[str]:
+    """GoogleTest programs whose report has no case: they pass, and have tested nothing."""
+    return [report.stem for report in sorted(results.glob("*.xml")) if report.name != "ctest.junit.xml" and
+            next(xml.etree.ElementTree.parse(report).getroot().iter("testcase"), None) is None]
 
 
 def count(results: pathlib.Path) -> tuple[int, list[str]]:

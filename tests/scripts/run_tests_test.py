@@ -35,6 +35,20 @@ class Count(unittest.TestCase):
         self.assertEqual(self.count(ctest_junit=DISABLED), (0, ["ctest.junit:three.three"]))
 
 
+class NothingRan(unittest.TestCase):
+    def test_a_program_without_a_case_is_found(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder)
+            (path / "full.xml").write_text(GOOD)
+            (path / "empty.xml").write_text('<testsuites tests="0"></testsuites>')
+            (path / "ctest.junit.xml").write_text('<testsuite/>')
+            self.assertEqual(run_tests.without_cases(path), ["empty"])
+
+    def test_a_filter_in_the_environment_does_not_reach_the_tests(self):
+        inherited = {"PATH": "/bin", "GTEST_FILTER": "None", "GTEST_TOTAL_SHARDS": "99", "WARREN_TRACKER": "h"}
+        self.assertEqual(run_tests.test_environment(inherited), {"PATH": "/bin"})
+
+
 class Selection(unittest.TestCase):
     def test_a_program_that_is_not_built_yet_is_chosen_too(self):
         build = pathlib.Path("/b")
