@@ -63,8 +63,8 @@ Result<std::vector<Entry>> chosen(const char* flag, const std::string& list, con
     if (at == table.end()) {
       std::string all;
       for (const std::string_view n : names) all += (all.empty() ? "" : ", ") + std::string(n);
-      return Status(Code::kInvalidArgument, std::string(flag) + " has " + in_quotes(word) +
-                                                worker::did_you_mean(word, names) + " There are " + all + " and all");
+      return Status(Code::kInvalidArgument, std::string(flag) + " has " + in_quotes(word) + ": give a list of " + all +
+                                                ", or all" + worker::did_you_mean(word, names));
     }
     out.push_back(*at);
   }

@@ -18,7 +18,8 @@ DEFINE_string(bind, "0.0.0.0", "the numeric address where workers connect; :: fo
 DEFINE_int32(port, warren::worker::kDefaultTrackerPort, "the port where workers connect; 0: any free one");
 DEFINE_string(advertise, "", "the HOST or HOST:PORT that workers are told in the log; default: this machine's address");
 DEFINE_string(http_bind, "127.0.0.1", "the numeric address of the status page and the metrics, which have no password");
-DEFINE_int32(http_port, warren::worker::kDefaultTrackerPort + 1, "their port; 0: any free one, -1: none");
+DEFINE_int32(http_port, warren::worker::kDefaultTrackerPort + 1,
+             "the port of the status page and the metrics; 0: any free one, -1: none");
 DEFINE_bool(log_json, false, "one JSON object a line on standard error instead of text for people");
 DECLARE_string(data_dir);
 DECLARE_string(secret_file);

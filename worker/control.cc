@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "recovery/check.h"
 #include "recovery/codec.h"
@@ -45,6 +46,11 @@ warren_log_level level_of(Severity severity) {
     case Severity::kError: return WARREN_LOG_ERROR;
   }
   return WARREN_LOG_ERROR;
+}
+
+bool is_refusal(std::uint16_t event) {
+  return event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL || event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL ||
+         event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
 }
 
 std::uint64_t random_nonzero() {
@@ -337,10 +343,18 @@ void Control::watch_monitor() {
       (void)zmq_msg_recv(&message, sockets_->monitor, ZMQ_DONTWAIT);  // the address, which we know
       zmq_msg_close(&message);
     }
+    // A refused handshake also closes the connection, and a closed one is tried again: only the first says why.
+    const std::uint16_t before = std::exchange(last_event_, event);
     std::string what;
     switch (event) {
-      case ZMQ_EVENT_CONNECT_RETRIED: what = "nobody answers at " + tracker_name_; break;
-      case ZMQ_EVENT_DISCONNECTED: what = "the connection to " + tracker_name_ + " was closed"; break;
+      case ZMQ_EVENT_CONNECT_RETRIED:
+        if (before == ZMQ_EVENT_DISCONNECTED) continue;
+        what = "nobody answers at " + tracker_name_;
+        break;
+      case ZMQ_EVENT_DISCONNECTED:
+        if (is_refusal(before)) continue;
+        what = "the connection to " + tracker_name_ + " was closed";
+        break;
       case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
       case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
       case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:

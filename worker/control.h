@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
@@ -97,7 +98,8 @@ class Control {
   std::mutex mutex_;
   std::vector<Command> commands_;
   int wake_fd_ = -1;
-  int watch_fd_ = -1;  // epoll: links whose other end has gone
+  int watch_fd_ = -1;             // epoll: links whose other end has gone
+  std::uint16_t last_event_ = 0;  // the last that ZeroMQ's monitor told of the connection to the tracker
   struct WaitingRound {
     RoundId round;
     TimeMs since;

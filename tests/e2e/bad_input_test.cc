@@ -7,6 +7,9 @@
 
 #include <barrier>
 #include <chrono>
+#include <mutex>
+#include <string>
+#include <vector>
 
 #include "tests/e2e/cluster.h"
 
@@ -16,6 +19,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using testing::Cluster;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::string text(const std::optional<Error>& e) {
@@ -24,13 +28,24 @@ std::string text(const std::optional<Error>& e) {
 
 TEST(BadInput, AWrongSecretIsNamedWithinTheJoinTimeout) {
   Cluster cluster, other;
+  std::mutex mutex;
+  std::vector<std::string> warnings;
   const auto errors = cluster.run(
       1, [](Communicator&) {},
       [&](int, Options& o) {
         o.secret_file = other.root_file();
         o.join_timeout_ms = std::chrono::milliseconds(1500);
+        o.log_level = LogLevel::warning;
+        o.log_sink = [&](LogLevel, std::string_view line) {
+          const std::lock_guard lock(mutex);
+          warnings.emplace_back(line);
+        };
       });
-  EXPECT_THAT(text(errors[0]), AllOf(HasSubstr(cluster.address()), HasSubstr("secret")));
+  constexpr const char* kWhy = "does not accept this worker's key";
+  EXPECT_THAT(text(errors[0]), AllOf(HasSubstr(cluster.address()), HasSubstr(kWhy), HasSubstr("secret")));
+  // However often the connection is tried again.
+  const std::lock_guard lock(mutex);
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr(kWhy)));
 }
 
 TEST(BadInput, AnotherJobsSecretIsRefused) {
