@@ -138,7 +138,8 @@ void JobTable::on_message(const Sender& from, std::span<const std::byte> bytes, 
   }
   Job* job = find_or_create(from, envelope, now);
   if (job == nullptr) return;
-  if (job->world_size == 0 && envelope.has_join()) {
+  // The largest that was asked for: who came first may have left, and its settings with it.
+  if (envelope.has_join() && envelope.join().settings().world_size() > job->world_size) {
     job->world_size = envelope.join().settings().world_size();
     job->routes.set_limit(route_limit(job->world_size));
   }

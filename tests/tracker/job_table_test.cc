@@ -314,6 +314,19 @@ TEST_F(JobTableTest, EveryMemberOfALargeJobGetsThePlan) {
   EXPECT_EQ(told.size(), kWorld);
 }
 
+TEST_F(JobTableTest, AJobThatFirstAskedForASmallWorldHasRoomForALargeOne) {
+  say("early", join_envelope("train", 9999, "0", 2));
+  Envelope leave = envelope_of("train", 9999);
+  leave.mutable_leave()->set_reason("the world size was a slip");
+  say("early", leave);
+  constexpr std::uint32_t kWorld = 300;
+  for (std::uint32_t i = 0; i < kWorld; ++i) {
+    say("c" + std::to_string(i), join_envelope("train", 1 + i, std::to_string(i), kWorld));
+  }
+  EXPECT_GE(table_->routes(), kWorld);
+  EXPECT_EQ(count(Envelope::kPlan), kWorld) << "all are told";
+}
+
 TEST(RoutesTest, TheLongestSilentIsForgottenFirst) {
   Routes routes;
   routes.set_limit(3);
