@@ -56,7 +56,10 @@ std::size_t utf8_length(std::string_view text, std::size_t at) {
 // Length of the printable sequence at text[at], 0 if there is none.
 std::size_t printable_length(std::string_view text, std::size_t at) {
   const auto lead = static_cast<unsigned char>(text[at]);
-  return lead < 0x20 || lead == 0x7f ? 0 : utf8_length(text, at);
+  if (lead < 0x20 || lead == 0x7f) return 0;
+  const std::size_t n = utf8_length(text, at);
+  // U+0080 to U+009F are control characters too: a terminal takes U+009B for the beginning of a command.
+  return n == 2 && lead == 0xc2 && static_cast<unsigned char>(text[at + 1]) < 0xa0 ? 0 : n;
 }
 
 Status text_is_printable(std::string_view what, std::string_view text, std::size_t limit_bytes) {

@@ -182,6 +182,9 @@ TEST(Codec, NamesArePlain) {
 
 TEST(Codec, TextsAreMadePrintable) {
   EXPECT_EQ(wire_text("plain"), "plain");
+  EXPECT_EQ(wire_text("a\xc2\x9b"
+                      "2Jb\xc2\xa0"),
+            "a??2Jb\xc2\xa0");
   EXPECT_EQ(wire_text("a\nb\tc\x01"
                       "d\x7f"),
             "a b c?d?");
@@ -325,6 +328,15 @@ TEST(Codec, ReportsAndAnswers) {
                   }),
             "");
   EXPECT_EQ(after(leave(), [](auto& l) { l.set_reason("\x7f"); }), "reason has an unprintable byte at 0");
+  // U+009B, which a terminal obeys; U+00A0 is text.
+  EXPECT_EQ(after(leave(),
+                  [](auto& l) {
+                    l.set_reason(
+                        "a\xc2\x9b"
+                        "2J");
+                  }),
+            "reason has an unprintable byte at 1");
+  EXPECT_EQ(after(leave(), [](auto& l) { l.set_reason("a\xc2\xa0"); }), "");
 }
 
 TEST(Codec, WhatTheTrackerSays) {
