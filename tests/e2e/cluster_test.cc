@@ -150,10 +150,14 @@ TEST(Cluster, GroupsThatComeAndGoLeaveNothingBehind) {
       }
       half.reset();
       comm.barrier();
-      if (i == 2) after_first = descriptors();  // every pair has met
+      // Every pair has met by then. One rank counts while the others wait.
+      if (i == 2 && comm.rank() == 0) after_first = descriptors();
       comm.barrier();
     }
-    EXPECT_EQ(descriptors(), after_first);
+    // 50 groups that leaked would hold some hundred.
+    if (comm.rank() == 0) {
+      EXPECT_LE(descriptors(), after_first + 3);
+    }
     comm.barrier();
   });
 }
