@@ -128,13 +128,15 @@ std::string to_string(const Fingerprint& f) {
   if (f.shape != 0) text += ", shape " + hex(f.shape);
   if (f.algorithm != 0) text += ", algorithm " + std::to_string(f.algorithm);
   text += ")";
-  if (f.site != 0) text += " at " + hex(f.site >> 40) + "+0x" + hex(f.site & ((std::uint64_t{1} << 40) - 1));
+  if (f.site != 0) {
+    text += " at " + hex((f.site & ~kSiteCompared) >> 40) + "+0x" + hex(f.site & ((std::uint64_t{1} << 40) - 1));
+  }
   return text;
 }
 
 bool agree(const Fingerprint& a, const Fingerprint& b) {
   Fingerprint copy = b;
-  if (a.site == 0 || b.site == 0) copy.site = a.site;
+  if ((a.site & b.site & kSiteCompared) == 0) copy.site = a.site;
   return a == copy;
 }
 

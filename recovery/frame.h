@@ -62,7 +62,10 @@ enum class ReduceOp : std::uint8_t {
 // Bytes of one element; 0 for kCustom, whose size the caller gives.
 [[nodiscard]] std::size_t element_bytes(DataType type);
 
-// What a rank says it is calling. Ranks of a round must agree on all of it; site 0 means unknown and agrees with all.
+// In a call site: the job wants sites compared. Otherwise they only tell people where a call was made.
+inline constexpr std::uint64_t kSiteCompared = std::uint64_t{1} << 63;
+
+// What a rank says it is calling. Ranks of a round must agree on all of it, on the site only if both have it compared.
 struct Fingerprint {
   Collective collective{};
   DataType type{};
@@ -71,7 +74,7 @@ struct Fingerprint {
   std::int32_t root = -1;      // -1: the collective has none. For kPoint: the tag
   std::uint64_t count = 0;     // elements, as the call was given them
   std::uint64_t shape = 0;     // hash of unequal counts, or the element size of a custom type; else 0
-  std::uint64_t site = 0;      // upper 24 bits: hash of the module's name; lower 40: offset in it
+  std::uint64_t site = 0;      // kSiteCompared; 23 bits: hash of the module's name; lower 40: offset in it. 0: unknown
   friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
 };
 

@@ -47,12 +47,12 @@ void count_forks() {
   (void)once;
 }
 
-// Modules that made calls, by the 24 bits of their name's hash that stand in call sites.
+// Modules that made calls, by the 23 bits of their name's hash that stand in call sites.
 class ModuleNames {
  public:
   void add(std::uint64_t hash, const char* name) {
     const std::lock_guard lock(mutex_);
-    names_[hash & 0xffffff] = name;
+    names_[hash & 0x7fffff] = name;
   }
   // Call sites with their module's name instead of its hash, and how to read them.
   std::string explain(std::string text) {
@@ -125,12 +125,11 @@ class Entry {
       return;
     }
     if (Session::inside_callback()) {
-      status_ = Status(Code::kInvalidArgument, "a callback called the communicator: it must not");
+      status_ = Status(Code::kInvalidArgument, "a callback or a reduction called the communicator: it must not");
       return;
     }
     if (shared.busy.exchange(true, std::memory_order_acquire)) {
-      status_ = Status(Code::kInvalidArgument,
-                       "another thread is inside a call of this communicator, or a reduction called it");
+      status_ = Status(Code::kInvalidArgument, "another thread is inside a call of this communicator");
       return;
     }
     entered_ = true;
@@ -187,7 +186,7 @@ std::uint64_t site_of(const void* address) noexcept {
     }
     const auto offset =
         static_cast<std::uint64_t>(static_cast<const char*>(address) - static_cast<const char*>(info.dli_fbase));
-    site = (hash << 40) | (offset & ((std::uint64_t{1} << 40) - 1));
+    site = ((hash & 0x7fffff) << 40) | (offset & ((std::uint64_t{1} << 40) - 1));
   }
   slot = {address, site};
   return site;
@@ -366,8 +365,8 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
     if (color < -1) return {Code::kInvalidArgument, "split: color " + std::to_string(color) + "; -1 or more is served"};
-    constexpr std::size_t kFields = 3;
-    const std::int32_t mine[kFields] = {color, key, static_cast<std::int32_t>(comm->shared->session->free_channel())};
+    constexpr std::size_t kFields = 2;
+    const std::int32_t mine[kFields] = {color, key};
     std::vector<std::int32_t> all(comm->members.size() * kFields);
     CallSpec spec;
     spec.collective = Collective::kAllgather;
@@ -378,6 +377,23 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
     spec.site = site;
     Status status = issue(*comm, spec, nullptr);
     if (!status.ok()) return status.because_of_this("split");
+    // A channel that no rank uses for another group.
+    auto used = comm->shared->session->used_channels();
+    spec = CallSpec();
+    spec.collective = Collective::kAllreduce;
+    spec.type = DataType::kU64;
+    spec.op = ReduceOp::kBitOr;
+    spec.input = spec.output = used.data();
+    spec.count = used.size();
+    spec.site = site;
+    status = issue(*comm, spec, nullptr);
+    if (!status.ok()) return status.because_of_this("split");
+    std::uint32_t channel = 0;
+    while (channel < used.size() * 64 && (used[channel / 64] >> channel % 64 & 1) != 0) channel++;
+    if (channel == used.size() * 64) {
+      return {Code::kExhausted, "split: over " + std::to_string(channel) +
+                                    " groups at once: destroy communicators that are no longer needed"};
+    }
     const std::uint64_t number = comm->splits++;
     if (color == -1) return {};
     struct Entrant {
@@ -385,11 +401,9 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
       std::size_t rank;
     };
     std::vector<Entrant> entrants;
-    std::int32_t channel = 0;
     for (std::size_t r = 0; r < comm->members.size(); r++) {
       if (all[kFields * r] != color) continue;
       entrants.push_back({all[kFields * r + 1], r});
-      channel = std::max(channel, all[kFields * r + 2]);
     }
     std::stable_sort(entrants.begin(), entrants.end(), [](const auto& a, const auto& b) { return a.key < b.key; });
     auto made = std::make_unique<warren_comm>();
@@ -400,7 +414,7 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
       made->members.push_back(comm->members[entrants[i].rank]);
     }
     find_local(*made);
-    status = comm->shared->session->add_group(made->group, made->members, static_cast<std::uint32_t>(channel));
+    status = comm->shared->session->add_group(made->group, made->members, channel);
     if (!status.ok()) return status.because_of_this("split");
     comm->shared->children.push_back(made.get());
     *out = made.release();

@@ -42,10 +42,10 @@ void Engine::install(const Plan& plan) {
   WARREN_CHECK(status.ok(), "the first group fits");
 }
 
-std::uint32_t Engine::free_channel() const {
-  std::uint32_t highest = 0;
-  for (const auto& [id, group] : groups_) highest = std::max(highest, group->channel);
-  return highest + 1;
+Engine::Channels Engine::used_channels() const {
+  Channels used{};
+  for (const auto& [id, group] : groups_) used[group->channel / 64] |= std::uint64_t{1} << group->channel % 64;
+  return used;
 }
 
 Status Engine::add_group(GroupId id, std::vector<Rank> members, std::uint32_t channel) {
@@ -54,6 +54,7 @@ Status Engine::add_group(GroupId id, std::vector<Rank> members, std::uint32_t ch
     return {Code::kExhausted, "over " + std::to_string(limits::kMaxGroups) +
                                   " groups at once: destroy communicators that are no longer needed"};
   }
+  WARREN_CHECK(channel < limits::kMaxGroups, "channels are those of Channels");
   const auto self = std::find(members.begin(), members.end(), plan_.self);
   WARREN_CHECK(self != members.end(), "a rank is a member of its groups");
   const auto rank = static_cast<std::int32_t>(self - members.begin());
@@ -152,7 +153,8 @@ Status Engine::submit(GroupId id, Call& call) {
   call.counts.assign(call.spec.counts.begin(), call.spec.counts.end());
   call.spec.counts = call.counts;
   call.fingerprint = fingerprint_of(call.spec, static_cast<std::uint8_t>(algorithm_for(call.spec, size)));
-  if (!plan_.check_call_sites) call.fingerprint.site = 0;
+  call.fingerprint.site &= ~kSiteCompared;
+  if (plan_.check_call_sites && call.fingerprint.site != 0) call.fingerprint.site |= kSiteCompared;
   // Here, where a schedule that cannot be made is still an error of this call alone.
   auto prepared = schedule_for(group, call);
   if (!prepared.ok()) return prepared.status();

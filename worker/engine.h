@@ -5,6 +5,7 @@
 // Rounds of one group run one after the other in the order of issue; groups run side by side, on links of their own.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "recovery/ids.h"
+#include "recovery/limits.h"
 #include "recovery/result.h"
 #include "worker/call.h"
 #include "worker/executor.h"
@@ -35,7 +37,7 @@ class Engine {
     std::uint32_t world_size = 1;
     schedule::Algorithm algorithm = schedule::Algorithm::kAuto;
     std::uint64_t chunk_bytes = 0;
-    bool check_call_sites = true;
+    bool check_call_sites = false;
   };
 
   // Why the data path cannot go on by itself; the owner reports it to the tracker, once.
@@ -51,12 +53,12 @@ class Engine {
   // The world group exists from here on. Once per engine.
   void install(const Plan& plan);
   // A group of ranks of the job, in group-rank order, this one among them. All members call it at the same point of
-  // their order of issue and have agreed on its channel: the greatest of the free_channel()s that they told each other.
-  // Links belong to channels, so that a program may make and destroy groups for ever. kExhausted: limits::kMaxGroups.
-  // kInvalidArgument: the group exists already.
+  // their order of issue and have agreed on its channel: one that none of them uses. Links belong to channels, so that
+  // a program may make and destroy groups for ever. kExhausted: limits::kMaxGroups. kInvalidArgument: the group exists.
   Status add_group(GroupId id, std::vector<Rank> members, std::uint32_t channel);
-  // Above every channel in use here.
-  [[nodiscard]] std::uint32_t free_channel() const;
+  // A bit for each channel, set where it is in use here. Channel 0 is the world's.
+  using Channels = std::array<std::uint64_t, limits::kMaxGroups / 64>;
+  [[nodiscard]] Channels used_channels() const;
   void remove_group(GroupId id);
   [[nodiscard]] bool has_group(GroupId id) const { return groups_.contains(id); }
   // No call of the group is outstanding.

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "recovery/check.h"
 #include "recovery/limits.h"
@@ -28,7 +29,18 @@ constexpr int kPollsOnSharedCores = 4;
 constexpr auto kWaitLogInterval = std::chrono::seconds(10);
 constexpr int kSleepMs = 1000;
 
-thread_local bool inside = false;  // a callback
+// The thread runs, or may run at any moment, a program's callback or reduction: it must not enter a session again.
+thread_local bool inside = false;
+class Inside {
+ public:
+  Inside() : before_(std::exchange(inside, true)) {}
+  ~Inside() { inside = before_; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+ private:
+  const bool before_;
+};
 
 int cores() {
   cpu_set_t set;
@@ -188,10 +200,9 @@ void Session::run_callbacks(std::unique_lock<std::mutex>& lock) {
 
 void Session::call_back(Call& call) {
   const std::string text = call.status.describe();
-  inside = true;
+  const Inside here;
   call.callback(static_cast<warren_code>(call.status.code()), call.status.ok() ? nullptr : text.c_str(),
                 call.callback_context);
-  inside = false;
   call.settled.store(true, std::memory_order_release);
 }
 
@@ -235,6 +246,7 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
     int& count_;
   };
   std::optional<Caller> caller(callers_);
+  const Inside here;  // reductions run in here
   int idle = 0;
   std::chrono::steady_clock::time_point next_log;
   while (!done()) {
@@ -269,6 +281,7 @@ void Session::ensure_engine_thread() {
 }
 
 void Session::engine_loop() {
+  const Inside here;
   std::unique_lock lock(mutex_);
   std::chrono::steady_clock::time_point next_log;
   while (!exiting_) {
@@ -329,6 +342,7 @@ Status Session::wait(Call& call) {
 bool Session::test(Call& call) {
   if (call.settled.load(std::memory_order_acquire)) return true;
   std::unique_lock lock(mutex_);
+  const Inside here;
   const bool moved = engine_.progress();
   report_failure();
   run_callbacks(lock);
@@ -351,12 +365,14 @@ Status Session::on_complete(Call& call, warren_callback callback, void* context)
     if (will_be_called) return {};
   }
   call_back(call);
+  const std::lock_guard lock(mutex_);
+  changed_.notify_all();
   return {};
 }
 
-std::uint32_t Session::free_channel() {
+Engine::Channels Session::used_channels() {
   const std::lock_guard lock(mutex_);
-  return engine_.free_channel();
+  return engine_.used_channels();
 }
 
 Status Session::add_group(GroupId id, std::vector<Rank> members, std::uint32_t channel) {

@@ -52,7 +52,7 @@ class Session final : private DataPath {
 
   // As in Engine.
   Status add_group(GroupId id, std::vector<Rank> members, std::uint32_t channel);
-  std::uint32_t free_channel();
+  Engine::Channels used_channels();
   // Waits for the group's outstanding calls first.
   void remove_group(GroupId id);
 

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <barrier>
 #include <chrono>
 #include <mutex>
@@ -372,6 +373,36 @@ TEST(BadInput, ACallInsideACallIsRefused) {
     });
     EXPECT_EQ(v[0].value, 2);
     EXPECT_GE(comm.allreduce(refused), 1);
+  });
+}
+
+// In an asynchronous call the reduction runs in the library's thread.
+TEST(BadInput, AReductionThatCallsTheCommunicatorAsynchronouslyIsRefused) {
+  Cluster cluster;
+  cluster.run_well(2, [](Communicator& comm) {
+    struct One {
+      int value;
+    };
+    std::atomic<int> refused{0};
+    std::vector<One> v(1, One{1});
+    const auto add = [&](const One& a, const One& b) {
+      try {
+        comm.barrier();
+      } catch (const Error& e) {
+        refused += e.code() == ErrorCode::invalid_argument;
+      }
+      return One{a.value + b.value};
+    };
+    std::atomic<bool> done{false};
+    Handle h = comm.allreduce_async(std::span(v), add);
+    h.on_complete([&](const Error*) {
+      done = true;
+      done.notify_one();
+    });
+    done.wait(false);
+    h.wait();
+    EXPECT_EQ(v[0].value, 2);
+    EXPECT_GE(comm.allreduce(refused.load()), 1);
   });
 }
 

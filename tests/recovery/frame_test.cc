@@ -127,10 +127,12 @@ TEST(Frame, WhatIsNotWaitedForIsNamed) {
           "reduce(f32, max, count 1000, root 7, shape b, algorithm 4) at 5f3a21+0x1234 in round 5.17 of group abc "
           "on timeline 2");
   EXPECT_EQ(mismatch([](auto& h) { h.fingerprint.site = 0; }), "matches");
+  EXPECT_EQ(mismatch([](auto& h) { h.fingerprint.site = 0x77; }), "matches");  // not compared
 }
 
-TEST(Frame, FingerprintsAgreeOnEverythingButAnUnknownSite) {
-  const Fingerprint f = header().fingerprint;
+TEST(Frame, FingerprintsAgreeOnEverythingButSitesThatAreNotCompared) {
+  Fingerprint f = header().fingerprint;
+  f.site |= kSiteCompared;
   const auto agrees = [&](auto change) {
     Fingerprint g = f;
     change(g);
@@ -139,7 +141,8 @@ TEST(Frame, FingerprintsAgreeOnEverythingButAnUnknownSite) {
   };
   EXPECT_TRUE(agrees([](auto&) {}));
   EXPECT_TRUE(agrees([](auto& g) { g.site = 0; }));
-  EXPECT_FALSE(agrees([](auto& g) { g.site = 1; }));
+  EXPECT_TRUE(agrees([](auto& g) { g.site = 1; }));
+  EXPECT_FALSE(agrees([](auto& g) { g.site = 1 | kSiteCompared; }));
   EXPECT_FALSE(agrees([](auto& g) { g.collective = Collective::kAllreduce; }));
   EXPECT_FALSE(agrees([](auto& g) { g.type = DataType::kF64; }));
   EXPECT_FALSE(agrees([](auto& g) { g.op = ReduceOp::kMin; }));

@@ -47,11 +47,12 @@ TEST(Waits, EqualCallsAgreeAndDifferentOnesDoNot) {
 }
 
 TEST(Waits, CallSitesCountOnlyWhenAsked) {
-  const World w{{{at(round(1, 8, {}, 0), 5)}, {at(round(1, 8, {}, 0), 6)}}};
+  const World w{{{at(round(1, 8, {}, 0), 5 | kSiteCompared)}, {at(round(1, 8, {}, 0), 6 | kSiteCompared)}}};
   EXPECT_NE(w.disagreement(true), "");
   EXPECT_EQ(w.disagreement(false), "");
   // An unknown site hides no difference between the others.
-  const World hidden{{{round(1, 8, {}, 0)}, {at(round(1, 8, {}, 0), 5)}, {at(round(1, 8, {}, 0), 6)}}};
+  const World hidden{
+      {{round(1, 8, {}, 0)}, {at(round(1, 8, {}, 0), 5 | kSiteCompared)}, {at(round(1, 8, {}, 0), 6 | kSiteCompared)}}};
   EXPECT_NE(hidden.disagreement(), "");
 }
 

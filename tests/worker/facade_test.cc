@@ -226,7 +226,7 @@ TEST_F(FacadeTest, PassesOptionsOn) {
   options.tracker = "head:7000";
   options.world_size = 4;
   options.round_timeout_ms = std::chrono::seconds(3);
-  options.ignore_call_sites = true;
+  options.check_call_sites = true;
   options.log_sink = [&](LogLevel level, std::string_view text) {
     EXPECT_EQ(level, LogLevel::warning);
     lines.emplace_back(text);
@@ -236,7 +236,7 @@ TEST_F(FacadeTest, PassesOptionsOn) {
   EXPECT_EQ(fake_.created_with, "head:7000");
   EXPECT_EQ(fake_.options.world_size, 4);
   EXPECT_EQ(fake_.options.round_timeout_ms, 3000);
-  EXPECT_EQ(fake_.options.ignore_call_sites, 1);
+  EXPECT_EQ(fake_.options.check_call_sites, 1);
   EXPECT_EQ(fake_.options.job, nullptr) << "what is empty is taken from the environment";
   EXPECT_EQ(fake_.options.log_level, -1);
   EXPECT_EQ(fake_.options.struct_size, sizeof(warren_options));

@@ -79,7 +79,7 @@ Result<Layer> from_options(const warren_options* options) {
   number("chunk_bytes", options->chunk_bytes);
   number("streams", options->streams);
   if (options->no_checksums > 0) put("checksums", "0", "no_checksums");
-  if (options->ignore_call_sites > 0) put("check_call_sites", "0", "ignore_call_sites");
+  if (options->check_call_sites > 0) put("check_call_sites", "1", "check_call_sites");
   if (options->log_level >= 0) put("log_level", std::to_string(options->log_level), "log_level");
   return out;
 }
@@ -419,7 +419,7 @@ Result<Settings> resolve(const warren_options* options, const Environment& env, 
           std::uint64_t{limits::kDefaultChunkBytes});
   r.number("streams", s.streams, std::uint32_t{1}, limits::kMaxStreams, kDefaultStreams);
   r.on_off("checksums", s.checksums, true);
-  r.on_off("check_call_sites", s.check_call_sites, true);
+  r.on_off("check_call_sites", s.check_call_sites, false);
   resolve_log_level(r, s);
   r.number("attempt", s.attempt, std::uint32_t{0}, std::numeric_limits<std::uint32_t>::max(), std::uint32_t{0});
   if (Status status = r.status(); !status.ok()) return status;

@@ -46,7 +46,7 @@ struct Settings {
   std::uint64_t chunk_bytes = 0;
   std::uint32_t streams = 0;
   bool checksums = true;
-  bool check_call_sites = true;
+  bool check_call_sites = false;
   int log_level = 0;               // a warren_log_level
   std::uint32_t attempt = 0;       // how often the launcher has started this worker before
   std::vector<Resolved> resolved;  // one entry a setting, in the order of docs/settings.md

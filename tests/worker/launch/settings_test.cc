@@ -86,7 +86,7 @@ TEST(Settings, TakesVariablesAndFillsInDefaults) {
   EXPECT_EQ(s.chunk_bytes, limits::kDefaultChunkBytes);
   EXPECT_EQ(s.streams, 1u);
   EXPECT_TRUE(s.checksums);
-  EXPECT_TRUE(s.check_call_sites);
+  EXPECT_FALSE(s.check_call_sites);
   EXPECT_EQ(s.log_level, WARREN_LOG_INFO);
   EXPECT_EQ(s.attempt, 0u);
   EXPECT_EQ(s.resolved.size(), 19u);
@@ -148,7 +148,7 @@ TEST(Settings, EveryOptionReachesItsSetting) {
   o.chunk_bytes = 4096;
   o.streams = 4;
   o.no_checksums = 1;
-  o.ignore_call_sites = 1;
+  o.check_call_sites = 1;
   o.log_level = WARREN_LOG_ERROR;
   const auto r = resolve(&o, environment({{"WARREN_LOG_LEVEL", "info"}}), kFacts);
   ASSERT_TRUE(r.ok()) << r.status().describe();
@@ -168,7 +168,7 @@ TEST(Settings, EveryOptionReachesItsSetting) {
   EXPECT_EQ(s.chunk_bytes, 4096u);
   EXPECT_EQ(s.streams, 4u);
   EXPECT_FALSE(s.checksums);
-  EXPECT_FALSE(s.check_call_sites);
+  EXPECT_TRUE(s.check_call_sites);
   EXPECT_EQ(s.log_level, WARREN_LOG_ERROR);
 }
 

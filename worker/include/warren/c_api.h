@@ -88,10 +88,10 @@ typedef struct warren_options {
   int64_t join_timeout_ms; /* how long to wait until world_size workers are there */
   const char* algorithm;   /* "auto", "star", "tree", "butterfly", "ring", "direct" */
   int64_t chunk_bytes;
-  int32_t streams;           /* TCP connections a link */
-  int32_t no_checksums;      /* 1: payload on TCP links is not checksummed */
-  int32_t ignore_call_sites; /* 1: ranks may make one collective from different places of the program */
-  warren_log_sink log_sink;  /* NULL: standard error */
+  int32_t streams;          /* TCP connections a link */
+  int32_t no_checksums;     /* 1: payload on TCP links is not checksummed */
+  int32_t check_call_sites; /* 1: ranks must make a collective from the same place of the program */
+  warren_log_sink log_sink; /* NULL: standard error */
   void* log_context;
   int32_t log_level; /* least level that is logged, a warren_log_level; -1: taken from the settings */
 } warren_options;

@@ -12,7 +12,7 @@
 // elements are allowed.
 //
 // Agreement. All ranks of a communicator make the same collective calls in the same order, with equal sizes, types,
-// operations and roots, and from the same place in the program (Options::ignore_call_sites lifts the last). Ranks that
+// operations and roots (and, with Options::check_call_sites, from the same place in the program). Ranks that
 // disagree get Error with ErrorCode::desync, never a wrong number.
 //
 // Errors. Every function that talks to other ranks throws Error. After a failure outputs are undefined. Sizes that
@@ -279,9 +279,9 @@ struct Options {
   std::chrono::milliseconds join_timeout_ms{0};   // how long to wait until world_size workers are there
   std::string algorithm;                          // "auto", "star", "tree", "butterfly", "ring", "direct"
   std::int64_t chunk_bytes = 0;
-  int streams = 0;                 // TCP connections a link
-  bool no_checksums = false;       // payload on TCP links is not checksummed
-  bool ignore_call_sites = false;  // one collective may be called from different places
+  int streams = 0;                // TCP connections a link
+  bool no_checksums = false;      // payload on TCP links is not checksummed
+  bool check_call_sites = false;  // a collective must be called from the same place on all ranks
   // Empty: standard error. Called from any thread of the library, one line at a time; the text is valid during the
   // call. What it throws is swallowed.
   std::function<void(LogLevel, std::string_view)> log_sink;
@@ -799,7 +799,7 @@ inline Communicator Communicator::create(const Options& options) {
   c.chunk_bytes = options.chunk_bytes;
   c.streams = options.streams;
   c.no_checksums = options.no_checksums ? 1 : 0;
-  c.ignore_call_sites = options.ignore_call_sites ? 1 : 0;
+  c.check_call_sites = options.check_call_sites ? 1 : 0;
   c.log_level = options.log_level ? static_cast<std::int32_t>(*options.log_level) : -1;
   auto state = std::make_shared<detail::State>();
   if (options.log_sink) {
