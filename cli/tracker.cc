@@ -4,6 +4,7 @@
 #include <gflags/gflags.h>
 #include <glog/logging.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <cstdio>
 #include <memory>
@@ -90,7 +91,16 @@ Result<tracker::TrackerOptions> options_from_flags() {
   return options;
 }
 
+// A connection takes a descriptor, and the usual soft limit of 1,024 is meant for programs that call select().
+void allow_many_connections() {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  files.rlim_cur = files.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &files);
+}
+
 int tracker_service(const std::vector<std::string>&) {
+  allow_many_connections();
   auto options = options_from_flags();
   if (!options.ok()) return usage_error(kTrackerCommand, options.status().describe());
   const StopSignals stop;  // before any thread
