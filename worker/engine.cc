@@ -233,7 +233,7 @@ void Engine::check(Group& group) {
     finish(*call, status);
   }
   group.points.finished().clear();
-  if (group.point_shown && group.active == nullptr && group.points.waiting_for().empty()) {
+  if (group.point_shown && group.active == nullptr && !group.points.busy()) {
     board_.end(group.slot / 2);
     group.point_shown = false;
   }
@@ -290,13 +290,16 @@ void Engine::publish_waits() {
     const std::size_t slot = group->slot / 2;
     if (group->active != nullptr) {
       board_.waits(slot, group->executor.waiting_for(RoundBoard::kRanks));
-    } else if (const auto senders = group->points.waiting_for(); !senders.empty()) {
-      // A receive shows as a round of its own kind; the next collective, or its end, takes the slot.
+    } else if (group->points.busy()) {
+      // Point to point shows as a round of its own kind; the next collective, or its end, takes the slot.
+      auto peers = group->points.senders();
+      const auto receivers = group->points.receivers();
+      peers.insert(peers.end(), receivers.begin(), receivers.end());
       Fingerprint point;
       point.collective = Collective::kPoint;
       point.type = DataType::kU8;
       board_.begin(slot, {plan_.timeline, group->id, Version(0), group->next_sequence}, point);
-      board_.waits(slot, senders);
+      board_.waits(slot, peers);
       group->point_shown = true;
     }
   }
@@ -318,8 +321,9 @@ std::vector<std::string> Engine::describe_waits() const {
                         to_string(group->active->fingerprint));
       }
     }
-    const auto points = group->points.waiting_for();
-    if (!points.empty()) lines.push_back(self + ranks(points) + " to send");
+    const auto senders = group->points.senders(), receivers = group->points.receivers();
+    if (!senders.empty()) lines.push_back(self + ranks(senders) + " to send");
+    if (!receivers.empty()) lines.push_back(self + ranks(receivers) + " to receive");
   }
   return lines;
 }

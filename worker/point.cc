@@ -286,7 +286,15 @@ bool PointChannels::busy() const {
   return false;
 }
 
-std::vector<Rank> PointChannels::waiting_for() const {
+std::vector<Rank> PointChannels::receivers() const {
+  std::vector<Rank> ranks;
+  for (const auto& [peer, p] : peers_) {
+    if (!p.sending.empty()) ranks.push_back(members_[static_cast<std::size_t>(peer)]);
+  }
+  return ranks;
+}
+
+std::vector<Rank> PointChannels::senders() const {
   std::vector<Rank> ranks;
   for (const auto& [peer, p] : peers_) {
     if (!p.wanted.empty() || p.arriving) ranks.push_back(members_[static_cast<std::size_t>(peer)]);

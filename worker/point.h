@@ -48,8 +48,9 @@ class PointChannels {
   [[nodiscard]] std::vector<Call*> abandon();
   // A call has not finished.
   [[nodiscard]] bool busy() const;
-  // Ranks of the job from which a message is due.
-  [[nodiscard]] std::vector<Rank> waiting_for() const;
+  // Ranks of the job from which a message is due, and those that have not taken all of one.
+  [[nodiscard]] std::vector<Rank> senders() const;
+  [[nodiscard]] std::vector<Rank> receivers() const;
 
  private:
   static constexpr std::size_t kAnnouncementBytes = 40;

@@ -517,6 +517,19 @@ TEST(Engine, PointToPointOfOneTagKeepsItsOrder) {
   EXPECT_EQ(b, second);
 }
 
+// I7, found by the simulator: a message that nobody takes is a wait that is told, as one that nobody sends is.
+TEST(Engine, WhoeverWaitsPointToPointSaysForWhom) {
+  Mesh mesh({});
+  std::vector<std::int32_t> big(1 << 20), in(1);
+  Call s, r;
+  s.spec = point(big, 1, 5, true);
+  r.spec = point(in, 1, 6, false);
+  ASSERT_TRUE(mesh.engine(0).submit(kWorldGroup, s).ok());
+  ASSERT_TRUE(mesh.engine(0).submit(kWorldGroup, r).ok());
+  EXPECT_EQ(mesh.engine(0).describe_waits(),
+            (std::vector<std::string>{"rank 0 waits for rank 1 to send", "rank 0 waits for rank 1 to receive"}));
+}
+
 TEST(Engine, PointToPointThatDisagreesNamesBoth) {
   Mesh mesh({});
   std::vector<std::int32_t> out(3), in(4);

@@ -231,7 +231,7 @@ Algorithm choose(Collective collective, std::int32_t size, std::uint64_t bytes) 
   switch (collective) {
     case Collective::kAllreduce:
       // Two ranks are one exchange away from each other.
-      if (size <= 2) return bytes <= 64 * kKiB ? Algorithm::kButterfly : Algorithm::kRing;
+      if (size <= 2) return bytes <= 16384 * kKiB ? Algorithm::kButterfly : Algorithm::kRing;
       if (bytes <= 4 * kKiB) return size <= kFew ? Algorithm::kStar : Algorithm::kButterfly;
       // The ring pays 2·(K − 1) latencies; it is worth them once a segment is larger than what a link moves in one.
       // Where nobody is folded, halving moves no more bytes than the ring and took a third less time for 1 MiB at K = 4
