@@ -18,6 +18,7 @@
 #include "recovery/worker_machine.h"
 #include "worker/launch/settings.h"
 #include "worker/log.h"
+#include "worker/progress.h"
 #include "worker/round_board.h"
 #include "worker/transport/connector.h"
 
@@ -100,11 +101,7 @@ class Control {
   int wake_fd_ = -1;
   int watch_fd_ = -1;             // epoll: links whose other end has gone
   std::uint16_t last_event_ = 0;  // the last that ZeroMQ's monitor told of the connection to the tracker
-  struct WaitingRound {
-    RoundId round;
-    TimeMs since;
-  };
-  std::map<GroupId, WaitingRound> waiting_;  // since when a group's round has been under way, as heartbeats saw it
+  ProgressReporter progress_;
   std::thread thread_;
 };
 

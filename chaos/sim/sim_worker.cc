@@ -125,33 +125,7 @@ void SimWorker::on_timer() {
 }
 
 void SimWorker::set_progress() {
-  WorkerMachine::Progress progress;
-  progress.rounds_finished = board_.rounds_finished.load();
-  progress.bytes_moved = board_.bytes_moved.load();
-  std::map<GroupId, WaitingRound> waiting;
-  for (const worker::RoundBoard::Entry& entry : board_.read()) {
-    const auto before = waiting_.find(entry.round.group);
-    const bool same = before != waiting_.end() && before->second.round == entry.round;
-    const WaitingRound w{entry.round, same ? before->second.since : world_.now()};
-    waiting.emplace(entry.round.group, w);
-    wire::CurrentRound& r = progress.rounds.emplace_back();
-    r.set_timeline(entry.round.timeline.value);
-    r.set_group(entry.round.group.value);
-    r.set_version(entry.round.version.value);
-    r.set_sequence(entry.round.sequence.value);
-    r.set_collective(static_cast<std::uint32_t>(entry.fingerprint.collective));
-    r.set_type(static_cast<std::uint32_t>(entry.fingerprint.type));
-    r.set_op(static_cast<std::uint32_t>(entry.fingerprint.op));
-    r.set_algorithm(entry.fingerprint.algorithm);
-    r.set_root(entry.fingerprint.root);
-    r.set_count(entry.fingerprint.count);
-    r.set_shape(entry.fingerprint.shape);
-    r.set_site(entry.fingerprint.site);
-    for (const Rank rank : entry.waiting_for) r.add_waiting_for(static_cast<std::uint32_t>(rank.value));
-    r.set_waited_ms(static_cast<std::uint64_t>(world_.now() - w.since));
-  }
-  waiting_ = std::move(waiting);
-  machine_.set_progress(std::move(progress));
+  machine_.set_progress(progress_.read(board_, world_.now()));
 }
 
 void SimWorker::run_effects(std::vector<WorkerEffect> effects) {

@@ -16,6 +16,7 @@
 #include "chaos/sim/world.h"
 #include "recovery/worker_machine.h"
 #include "worker/engine.h"
+#include "worker/progress.h"
 
 namespace warren::chaos {
 
@@ -125,11 +126,7 @@ class SimWorker final : private SimTransport::Owner {
   Epoch plan_epoch_;
   Rank rank_;
   wire::JobSettings settings_;
-  struct WaitingRound {
-    RoundId round;
-    TimeMs since;
-  };
-  std::map<GroupId, WaitingRound> waiting_;
+  worker::ProgressReporter progress_;
 
   std::vector<std::size_t> order_;
   std::size_t position_ = 0;

@@ -1,0 +1,24 @@
+// What a heartbeat says of the data path: the rounds under way as the board shows them, and since when.
+#pragma once
+
+#include <map>
+
+#include "recovery/worker_machine.h"
+#include "worker/round_board.h"
+
+namespace warren::worker {
+
+// The control thread's; the simulator's workers have one each.
+class ProgressReporter {
+ public:
+  [[nodiscard]] WorkerMachine::Progress read(const RoundBoard& board, TimeMs now);
+
+ private:
+  struct WaitingRound {
+    RoundId round;
+    TimeMs since;
+  };
+  std::map<GroupId, WaitingRound> waiting_;  // a group's round, since the first heartbeat that saw it
+};
+
+}  // namespace warren::worker
