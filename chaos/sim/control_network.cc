@@ -13,7 +13,7 @@ ControlNetwork::ControlNetwork(World& world, Ends ends, std::int64_t round_timeo
       round_timeout_ms_(round_timeout_ms),
       latency_us_(world.random.between(20, 2000)) {}
 
-void ControlNetwork::send(std::size_t life, std::string bytes, bool up) {
+void ControlNetwork::send(std::size_t life, const std::string& bytes, bool up) {
   Connection& c = connections_[life];
   if (world_.now_us() < c.broken_until_us) return;
   if (world_.strikes(Fault::message_lost)) return;

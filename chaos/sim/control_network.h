@@ -23,8 +23,8 @@ class ControlNetwork {
 
   // The lives are numbered in the order in which they are added.
   void add_life() { connections_.emplace_back(); }
-  void send_up(std::size_t life, std::string bytes) { send(life, std::move(bytes), true); }
-  void send_down(std::size_t life, std::string bytes) { send(life, std::move(bytes), false); }
+  void send_up(std::size_t life, const std::string& bytes) { send(life, bytes, true); }
+  void send_down(std::size_t life, const std::string& bytes) { send(life, bytes, false); }
 
   // Faults.
   void drop_connection(std::size_t life);
@@ -49,7 +49,7 @@ class ControlNetwork {
   static constexpr std::size_t kRemembered = 64;
   static constexpr std::size_t kMostInFlight = 4096;
 
-  void send(std::size_t life, std::string bytes, bool up);
+  void send(std::size_t life, const std::string& bytes, bool up);
   void deliver(const Message& message);
 
   World& world_;

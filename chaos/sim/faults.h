@@ -46,7 +46,7 @@ enum class Fault : std::uint8_t {
   WARREN_FAULTS(WARREN_X)
 #undef WARREN_X
 };
-#define WARREN_X(name, meaning, rate) +1
+#define WARREN_X(name, meaning, rate) +1  // NOLINT(bugprone-macro-parentheses): a term of a sum
 inline constexpr std::size_t kFaults = 0 WARREN_FAULTS(WARREN_X);
 #undef WARREN_X
 

@@ -13,7 +13,7 @@
 namespace warren::chaos {
 namespace {
 
-constexpr std::uint64_t kMostBytes = 48 * 1024;  // of one rank's larger buffer
+constexpr std::uint64_t kMostBytes = std::uint64_t{48} << 10;  // of one rank's larger buffer
 
 // A whole number that f16 and bf16 hold exactly, as their bits.
 std::uint16_t half_bits(double v, int exponent_bits, int fraction_bits) {
@@ -82,7 +82,9 @@ void combine_integers(ReduceOp op, const std::byte* a, std::byte* inout) {
   T x, y;
   std::memcpy(&x, a, sizeof x);
   std::memcpy(&y, inout, sizeof y);
-  const auto u = static_cast<std::uint64_t>(x), v = static_cast<std::uint64_t>(y);
+  // Sign-extended on purpose: what wraps at 64 bits wraps at fewer too.
+  const auto u = static_cast<std::uint64_t>(static_cast<std::int64_t>(x));
+  const auto v = static_cast<std::uint64_t>(static_cast<std::int64_t>(y));
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kAverage: y = static_cast<T>(u + v); break;
@@ -97,6 +99,7 @@ void combine_integers(ReduceOp op, const std::byte* a, std::byte* inout) {
 }
 template <class T>
 void divide(std::byte* inout, std::size_t by) {
+  WARREN_CHECK(by > 0, "an average has contributors");
   T v;
   std::memcpy(&v, inout, sizeof v);
   // In 64 bits: a narrow type does not hold every world size.

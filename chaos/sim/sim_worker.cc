@@ -15,6 +15,9 @@ template <class... Ts>
 struct Overloaded : Ts... {
   using Ts::operator()...;
 };
+// What C++20 deduces by itself, and Clang 14 does not.
+template <class... Ts>
+Overloaded(Ts...) -> Overloaded<Ts...>;
 
 constexpr std::byte kUntouched{0xa5};
 constexpr std::size_t kMostOutstanding = 6;
