@@ -28,8 +28,13 @@ using Epoch = Id<struct EpochTag, std::uint64_t>;
 using Incarnation = Id<struct IncarnationTag, std::uint64_t>;
 // Raised by each rollback.
 using Timeline = Id<struct TimelineTag, std::uint32_t>;
-// How many checkpoints the program has taken.
+// Where rounds stand: 0, the preamble, before the program has loaded; then 1 + how many checkpoints it has taken.
 using Version = Id<struct VersionTag, std::uint64_t>;
+inline constexpr Version kPreamble{0};
+// What the program calls version v is Version(v + 1): see above.
+[[nodiscard]] constexpr Version version_of_program(std::uint64_t v) {
+  return Version(v + 1);
+}
 // Position of a round within its version and group.
 using Sequence = Id<struct SequenceTag, std::uint64_t>;
 // The job's whole world is group 0; groups split from it carry a hash of how they were made.
@@ -47,7 +52,8 @@ struct RoundId {
   friend constexpr auto operator<=>(const RoundId&, const RoundId&) = default;
 };
 
-// "round 3.17" or "round 3.17 of group 1f": version.sequence, for people.
+// "round 3.17" or "round 3.17 of group 1f": the program's version and the sequence, for people; "round p.17" in the
+// preamble.
 [[nodiscard]] std::string to_string(const RoundId& round);
 
 }  // namespace warren

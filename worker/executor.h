@@ -50,6 +50,14 @@ class Scratch {
   std::size_t bytes_ = 0;
 };
 
+// Where final values go before anybody sees them.
+class Publisher {
+ public:
+  virtual ~Publisher() = default;
+  // Values [first, first + count) of the whole result, published when it returns.
+  [[nodiscard]] virtual Status publish(std::uint64_t first, std::uint64_t count, const std::byte* values) = 0;
+};
+
 class Executor {
  public:
   struct Round {
@@ -60,6 +68,7 @@ class Executor {
     const std::byte* input = nullptr;  // may be null where the schedule does not touch it
     std::byte* output = nullptr;
     Reducer reducer;
+    Publisher* publisher = nullptr;  // of schedules that publish
   };
 
   // `links`: under which name the transport knows the group's links. `members`: group rank → rank of the job. `slot`
@@ -76,6 +85,10 @@ class Executor {
   [[nodiscard]] const Status& status() const { return status_; }
   // The rank of the job at the other end of the link that failed; kNoRank while status() is ok.
   [[nodiscard]] Rank failed_peer() const { return failed_peer_; }
+  // After Transport::close_all(): what this rank has final in its output, as [begin, end) of output elements (of the
+  // input, where a broadcast's root holds the result). Calls `take` in the order of the schedule, adjacent pieces apart.
+  void finals(const std::function<void(const std::byte* values, std::uint64_t result_at, std::uint64_t count)>& take,
+              std::uint64_t output_result_at) const;
   // Forget the round after Transport::close_all().
   void abandon();
   // Ranks of the job from which a message is due or that have not taken one, for people who ask who waits for whom. At

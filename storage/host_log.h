@@ -1,0 +1,126 @@
+// What one host keeps in memory of the job's results: the segment that this life writes, and those of the other lives
+// on this host, alive or dead, mapped read-only (DESIGN sections 1 and 4).
+//
+// A record is one piece of one result: a key, the fingerprint of the call, which bytes of the whole result they are, and
+// the bytes. It is visible to everyone who maps the segment, and outlives the process, from the moment that its publish
+// flag is stored (bytes, then a release store). Whole results are put together from the records of several lives.
+//
+// Threads: publish(), drop…() and attach…() from one thread at a time, the owner of the data path (no lock on this
+// way); everything else through a Reader, of which every thread has its own.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "recovery/frame.h"
+#include "recovery/ids.h"
+#include "recovery/ranges.h"
+#include "recovery/result.h"
+
+namespace warren {
+
+enum class RecordKind : std::uint8_t {
+  kRound = 1,
+  kSetup = 2,    // a set-up round; `sequence` is the hash of its name. Timeline and version are 0
+  kGlobal = 3,   // global state at the beginning of `version`; sequence 0
+  kLocal = 4,    // local state likewise; `sequence` is the rank
+  kMessage = 5,  // point to point; `sequence` is its number among those of the pair of ranks that `group` names
+};
+
+struct RecordKey {
+  RecordKind kind = RecordKind::kRound;
+  RoundId round;
+  friend constexpr auto operator<=>(const RecordKey&, const RecordKey&) = default;
+};
+
+// What all records of a key have in common.
+struct RecordInfo {
+  Fingerprint fingerprint;
+  std::uint64_t total_bytes = 0;  // of the whole result, over all ranks; 0 is allowed (a barrier)
+  friend bool operator==(const RecordInfo&, const RecordInfo&) = default;
+};
+
+// Memory that other processes can map. The segment's format is laid down in it; nothing is outside.
+class SegmentMemory {
+ public:
+  virtual ~SegmentMemory() = default;
+  // All of it, as large as the budget; pages that were never touched cost nothing.
+  [[nodiscard]] virtual std::span<std::byte> bytes() = 0;
+  // The pages of [at, at + size) may go; they read as anything afterwards.
+  virtual void release(std::size_t at, std::size_t size) = 0;
+};
+
+class HostLogReader;
+
+class HostLog {
+ public:
+  // Formats `own`. kInvalidArgument: it is too small to hold a record of limits::kMaxChunkBytes.
+  static Result<std::unique_ptr<HostLog>> create(Incarnation self, std::shared_ptr<SegmentMemory> own);
+  ~HostLog();
+  HostLog(const HostLog&) = delete;
+  HostLog& operator=(const HostLog&) = delete;
+
+  // Writes a record of [first_byte, first_byte + payload.size()) into the own segment and publishes it. Returns with the
+  // publish flag stored. An empty payload says that the round is complete as far as it has bytes. At most
+  // limits::kMaxChunkBytes a record; longer pieces are cut here. kExhausted: over the budget; the message names the flag
+  // --log_memory_bytes and says that a checkpoint is overdue. Some 100 ns beside the copy of the bytes.
+  [[nodiscard]] Status publish(const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
+                               std::span<const std::byte> payload);
+
+  // Another life of this host: its segment is read from now on. `keeper` holds the mapping. kCorrupt: not a segment of
+  // that life.
+  [[nodiscard]] Status attach(Incarnation life, std::span<const std::byte> segment, std::shared_ptr<const void> keeper);
+  void detach(Incarnation life);
+  [[nodiscard]] std::vector<Incarnation> attached() const;
+
+  // Forgets records of this life's segment: rounds, messages and states of versions below `version`, except the preamble
+  // and set-up rounds. For rounds of `version` − 1 … the caller decides when (after the commit). Segments of others are
+  // not written; what they still hold of dropped versions is not shown any more.
+  void drop_below(Version version);
+  // Rollback: everything of timelines below this one goes, except set-up rounds.
+  void drop_below(Timeline timeline);
+  void drop_all();
+
+  [[nodiscard]] std::uint64_t bytes_held() const;  // own segment, headers included
+  [[nodiscard]] std::uint64_t budget_bytes() const;
+
+  // Reads what is published now and later, own segment and attached ones. Any number; each for one thread. It must not
+  // outlive the log.
+  [[nodiscard]] std::unique_ptr<HostLogReader> reader() const;
+
+ private:
+  struct Impl;
+  explicit HostLog(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+class HostLogReader {
+ public:
+  virtual ~HostLogReader() = default;
+
+  // What any segment of the host says of this key; nullopt: none has a record. Records that contradict each other
+  // (another fingerprint or total) are kDesync.
+  [[nodiscard]] virtual Result<std::optional<RecordInfo>> info(const RecordKey& key) = 0;
+  // The bytes of the whole result that this host holds. A key with total 0 that has a record is complete.
+  [[nodiscard]] virtual Ranges held(const RecordKey& key) = 0;
+  // As far as live segments hold it: what would be lost if the dead lives' segments went. `live` lists them.
+  [[nodiscard]] virtual Ranges held_by(const RecordKey& key, std::span<const Incarnation> live) = 0;
+  // Copies [begin, begin + out.size()) of the whole result; false (and rubbish in `out`) if the host does not hold all
+  // of it, or it was dropped meanwhile.
+  [[nodiscard]] virtual bool read(const RecordKey& key, std::uint64_t begin, std::span<std::byte> out) = 0;
+  // Keys of this kind, timeline, group and version with first ≤ sequence < end, ascending, at most `limit`.
+  [[nodiscard]] virtual std::vector<RecordKey> list(RecordKind kind, Timeline timeline, GroupId group, Version version,
+                                                    Sequence first, Sequence end, std::size_t limit) = 0;
+};
+
+// Segments in plain memory, for the simulator and tests.
+[[nodiscard]] std::shared_ptr<SegmentMemory> heap_segment(std::size_t bytes);
+
+}  // namespace warren

@@ -1,0 +1,101 @@
+// Fetches what others have logged: results that this rank has missed, finals of a round that is resumed, checkpoints.
+//
+// A pure machine: wants and replies in, requests and results out. It looks at the own host first; for what is missing
+// there it asks one rank of every other host what they hold (a listing of many rounds at once), then requests the bytes,
+// striped over the holders, several requests in flight each, ahead of what is wanted within a window. Every byte is
+// checked against its checksum and the round's fingerprint before it is written to the program's buffer.
+//
+// Threads: one at a time, the owner of the data path.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "recovery/machine.h"
+#include "recovery/messages.pb.h"
+#include "recovery/ranges.h"
+#include "recovery/result.h"
+#include "storage/host_log.h"
+
+namespace warren::worker {
+
+class Replayer {
+ public:
+  struct Peer {
+    Rank rank;
+    Incarnation life;
+    std::string host_id, domain_id;
+  };
+  struct Plan {
+    Epoch epoch;
+    Rank self;
+    std::vector<Peer> peers;  // by rank of the job, this one included
+    std::uint32_t replicas = 1;
+    std::int64_t timeout_ms = 0;  // a holder that has not answered for so long is asked no more in this epoch
+  };
+
+  // What is to be had. Bytes are those of the whole result.
+  struct Want {
+    RecordKey key;
+    // What the caller calls; a record that disagrees ends the want with kDesync. Not set: any (a checkpoint).
+    std::optional<Fingerprint> fingerprint;
+    // nullopt: the caller does not know how long the result is; all of it is fetched into Done::bytes.
+    std::optional<std::uint64_t> total_bytes;
+    Ranges bytes;                // which; ignored without total_bytes
+    std::byte* base = nullptr;   // where byte `base_at` of the whole result goes
+    std::uint64_t base_at = 0;
+    bool wait = false;           // nobody holds it yet: ask again until somebody does (local states to be copied)
+  };
+  struct Done {
+    std::uint64_t id = 0;
+    // kDesync: other calls stand in the log. kExhausted … never. kUnavailable: every holder was asked, and the log has a
+    // gap: the message names the round and the bytes that are missing.
+    Status status;
+    std::vector<std::byte> bytes;  // wants without total_bytes
+    std::optional<RecordInfo> info;
+    // What should be logged here, because fewer than min(replicas, domains) domains hold it (or only segments of dead
+    // lives do).
+    Ranges log_again;
+  };
+  // To the rank's fetch service.
+  struct Send {
+    Rank to;
+    wire::FetchRequest request;
+  };
+
+  explicit Replayer(HostLogReader& own_host) : own_host_(own_host) {}
+
+  // A new epoch: requests of older ones are forgotten and made again.
+  void install(const Plan& plan, TimeMs now, std::vector<Send>& out);
+  // The epoch is over: nothing is sent or taken until the next install(). Wants stay.
+  void suspend();
+
+  // Returns the want's id. The buffer stays until its Done was taken or it was cancelled.
+  std::uint64_t want(Want want, TimeMs now, std::vector<Send>& out);
+  void cancel_all();
+  // A validated reply (validate(FetchReply)); `payloads` are its entries' bytes.
+  void on_reply(Rank from, const wire::FetchReply& reply, TimeMs now, std::vector<Send>& out);
+  void on_unreachable(Rank who, TimeMs now, std::vector<Send>& out);
+  void on_tick(TimeMs now, std::vector<Send>& out);
+  [[nodiscard]] std::optional<TimeMs> next_deadline() const;
+
+  // Wants that have ended since the last look, in any order.
+  [[nodiscard]] std::vector<Done> take_done();
+  [[nodiscard]] bool idle() const;
+  // "replays round 3.17 from ranks 2, 5", for people; empty when idle.
+  [[nodiscard]] std::string describe() const;
+
+  // The other side: what this host answers. Pure as well; runs in the thread that serves. Never more than
+  // limits::kMaxFetchReplyBytes.
+  [[nodiscard]] static wire::FetchReply answer(const wire::FetchRequest& request, HostLogReader& reader);
+
+ private:
+  HostLogReader& own_host_;
+};
+
+}  // namespace warren::worker
