@@ -60,7 +60,7 @@ class Ranges {
   [[nodiscard]] Ranges intersect(std::uint64_t begin, std::uint64_t end) const {
     Ranges out;
     for (auto i = std::lower_bound(intervals_.begin(), intervals_.end(), begin,
-                                   [](const Interval& v, std::uint64_t at) { return v.end <= at; });
+                                   [](const Interval&v, std::uint64_t at) { return v.end <= at; });
          i != intervals_.end() && i->begin < end; ++i) {
       out.intervals_.push_back({std::max(begin, i->begin), std::min(end, i->end)});
       if (out.intervals_.back().begin >= out.intervals_.back().end) out.intervals_.pop_back();

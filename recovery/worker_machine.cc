@@ -10,8 +10,10 @@
 
 namespace warren {
 
+using worker_effect::Committed;
 using worker_effect::Fail;
 using worker_effect::Install;
+using worker_effect::Loaded;
 using worker_effect::Log;
 using worker_effect::Send;
 using worker_effect::StopDataPath;
@@ -57,6 +59,24 @@ enum class WorkerMachine::Transition : std::uint8_t {
   kTrackerBack,
   kTrackerChanged,
   kConnectionTrouble,
+  kSuspended,
+  kSuspendedJoining,
+  kReinstalled,
+  kReportRepeated,
+  kInterruptedSuspended,
+  kEndedSuspended,
+  kLoading,
+  kLoadRepeated,
+  kLoaded,
+  kVoted,
+  kVoteRepeated,
+  kCommitted,
+  kLogGapReported,
+  kLogGapRepeated,
+  kGaveUpSuspended,
+  kFinalizeDeferred,
+  kFencedSuspended,
+  kSuspendTimedOut,
 };
 
 namespace {
@@ -101,6 +121,24 @@ constexpr const char* kTransitionNames[] = {
     "tracker_back",
     "tracker_changed",
     "connection_trouble",
+    "suspended",
+    "suspended_joining",
+    "reinstalled",
+    "report_repeated",
+    "interrupted_suspended",
+    "ended_suspended",
+    "loading",
+    "load_repeated",
+    "loaded",
+    "voted",
+    "vote_repeated",
+    "committed",
+    "log_gap_reported",
+    "log_gap_repeated",
+    "gave_up_suspended",
+    "finalize_deferred",
+    "fenced_suspended",
+    "suspend_timed_out",
 };
 
 // More broken links than this say nothing new.
@@ -125,7 +163,7 @@ std::span<const char* const> WorkerMachine::transition_names() {
 
 WorkerMachine::WorkerMachine(Options options)
     : options_(std::move(options)), transitions_(std::size(kTransitionNames), 0) {
-  static_assert(std::size(kTransitionNames) == static_cast<std::size_t>(Transition::kConnectionTrouble) + 1);
+  static_assert(std::size(kTransitionNames) == static_cast<std::size_t>(Transition::kSuspendTimedOut) + 1);
   WARREN_CHECK(validate(options_.join).ok(), "whoever makes a worker machine has validated its join");
   WARREN_CHECK(options_.self.value != 0 && options_.join_timeout_ms > 0, "incarnation and join timeout are given");
 }
@@ -224,6 +262,34 @@ void WorkerMachine::send_stopped(std::vector<WorkerEffect>& effects) {
   effects.emplace_back(Send{std::move(e)});
 }
 
+void WorkerMachine::send_report(std::vector<WorkerEffect>& effects) {
+  wire::Envelope e = envelope();
+  wire::Report& r = *e.mutable_report();
+  r.set_epoch(stop_epoch_.value);
+  r.set_version(standing_.version.value);
+  r.mutable_positions()->Add(standing_.positions.begin(), standing_.positions.end());
+  effects.emplace_back(Send{std::move(e)});
+}
+
+void WorkerMachine::send_load(std::vector<WorkerEffect>& effects) {
+  wire::Envelope e = envelope();
+  e.mutable_load();
+  effects.emplace_back(Send{std::move(e)});
+}
+
+void WorkerMachine::send_vote(std::vector<WorkerEffect>& effects) {
+  wire::Envelope e = envelope();
+  *e.mutable_vote() = vote_;
+  effects.emplace_back(Send{std::move(e)});
+}
+
+void WorkerMachine::send_log_gap(std::vector<WorkerEffect>& effects) {
+  wire::Envelope e = envelope();
+  e.mutable_log_gap()->set_epoch(plan_.epoch());
+  e.mutable_log_gap()->set_reason(log_gap_);
+  effects.emplace_back(Send{std::move(e)});
+}
+
 void WorkerMachine::fail(State state, Status why, std::vector<WorkerEffect>& effects) {
   state_ = state;
   effects.emplace_back(Fail{std::move(why)});
@@ -259,7 +325,10 @@ void WorkerMachine::on_message(const wire::Envelope& e, TimeMs now, std::vector<
     case wire::Envelope::kWelcome: return on_welcome(e.welcome(), effects);
     case wire::Envelope::kRefused: return on_refused(e.refused(), effects);
     case wire::Envelope::kPlan: return on_plan(e.plan(), now, effects);
-    case wire::Envelope::kInterrupt: return on_interrupt(e.interrupt(), effects);
+    case wire::Envelope::kInterrupt: return on_interrupt(e.interrupt(), now, effects);
+    case wire::Envelope::kLoaded: return on_loaded(e.loaded(), effects);
+    case wire::Envelope::kCommitted:
+      return committed(Version(e.committed().version()), Timeline(e.committed().timeline()), effects);
     case wire::Envelope::kFinished: return on_finished(e.finished(), effects);
     case wire::Envelope::kHeartbeatReply: return;
     default: return count(Transition::kOutOfTurn);
@@ -291,49 +360,136 @@ void WorkerMachine::on_refused(const wire::Refused& refused, std::vector<WorkerE
       // must not meet the new epoch (I6).
       count(state_ == State::kMember ? Transition::kFencedMember : Transition::kFencedLeaving);
       fenced_ = true;
-      return stop(Epoch(plan_.epoch()).next(), why.because_of_this("out of job " + options_.job), effects);
+      return stop(Epoch(plan_.epoch()).next(), why.because_of_this("out of job " + options_.job), false, effects);
+    case State::kSuspended:
+      count(Transition::kFencedSuspended);
+      return fail(State::kFailed, why.because_of_this("out of job " + options_.job), effects);
     default: return count(Transition::kOutOfTurn);
   }
 }
 
 void WorkerMachine::on_plan(const wire::Plan& plan, TimeMs now, std::vector<WorkerEffect>& effects) {
-  if (plan.epoch() <= plan_.epoch() || state_ != State::kJoining) return count(Transition::kPlanStale);
+  const bool expected =
+      state_ == State::kJoining || (state_ == State::kSuspended && Epoch(plan.epoch()) >= stop_epoch_);
+  if (plan.epoch() <= plan_.epoch() || !expected) return count(Transition::kPlanStale);
   const auto self = std::find_if(plan.members().begin(), plan.members().end(),
                                  [&](const wire::Member& m) { return m.incarnation() == options_.self.value; });
   if (self == plan.members().end() || self->worker_id() != options_.join.worker_id()) {
     return count(Transition::kPlanForOther);
   }
-  count(Transition::kInstalled);
+  count(state_ == State::kJoining ? Transition::kInstalled : Transition::kReinstalled);
   plan_ = plan;
-  state_ = State::kMember;
+  state_ = finalizing_ ? State::kLeaving : State::kMember;
   since_ = now;
   next_send_ = now + interval_ms();
   next_complaint_ = now + static_cast<std::int64_t>(options_.join.settings().round_timeout_ms());
+  broken_links_.clear();
+  failed_round_ = Status();
+  log_gap_.clear();
   log(Severity::kInfo, "plan_installed",
       "rank " + std::to_string(self->rank()) + " of " + std::to_string(plan.members_size()) + " in epoch " +
           std::to_string(plan.epoch()) + " of job " + options_.job,
       effects);
   effects.emplace_back(Install{plan_});
-  send_heartbeat(effects);
+  if (plan.committed()) committed(Version(plan.committed_version()), Timeline(plan.committed_timeline()), effects);
+  if (finalizing_) {
+    send_leave(true, {}, effects);
+  } else {
+    send_heartbeat(effects);
+  }
+  repeat_wishes(effects);
 }
 
-void WorkerMachine::stop(Epoch epoch, Status why, std::vector<WorkerEffect>& effects) {
+// What the program waits for, or will: as often as heartbeats.
+void WorkerMachine::repeat_wishes(std::vector<WorkerEffect>& effects) {
+  if (loading_) {
+    count(Transition::kLoadRepeated);
+    send_load(effects);
+  }
+  if (vote_.version() != 0) {
+    count(Transition::kVoteRepeated);
+    send_vote(effects);
+  }
+  if (!log_gap_.empty()) {
+    count(Transition::kLogGapRepeated);
+    send_log_gap(effects);
+  }
+}
+
+void WorkerMachine::load(TimeMs, std::vector<WorkerEffect>& effects) {
+  count(Transition::kLoading);
+  loading_ = true;
+  vote_.Clear();
+  if (state_ == State::kMember) send_load(effects);
+}
+
+void WorkerMachine::on_loaded(const wire::Loaded& loaded, std::vector<WorkerEffect>& effects) {
+  if (!loading_ || state_ != State::kMember) return count(Transition::kOutOfTurn);
+  count(Transition::kLoaded);
+  loading_ = false;
+  effects.emplace_back(Loaded{loaded.committed(), Version(loaded.version()), Timeline(loaded.timeline())});
+}
+
+void WorkerMachine::vote(Timeline timeline, Version version, std::vector<wire::Position> positions, TimeMs,
+                         std::vector<WorkerEffect>& effects) {
+  WARREN_CHECK(vote_.version() == 0 && version > committed_, "one checkpoint is pending at a time");
+  count(Transition::kVoted);
+  vote_.set_timeline(timeline.value);
+  vote_.set_version(version.value);
+  vote_.mutable_positions()->Clear();
+  vote_.mutable_positions()->Add(positions.begin(), positions.end());
+  if (state_ == State::kMember || state_ == State::kLeaving) send_vote(effects);
+}
+
+void WorkerMachine::committed(Version version, Timeline timeline, std::vector<WorkerEffect>& effects) {
+  if (version <= committed_) return;
+  count(Transition::kCommitted);
+  committed_ = version;
+  if (vote_.version() <= version.value) vote_.Clear();
+  effects.emplace_back(Committed{version, timeline});
+}
+
+void WorkerMachine::on_log_gap(Epoch epoch, const std::string& reason, TimeMs now, std::vector<WorkerEffect>& effects) {
+  if (state_ != State::kMember || epoch != Epoch(plan_.epoch()) || !log_gap_.empty()) {
+    return count(Transition::kReportStale);
+  }
+  count(Transition::kLogGapReported);
+  if (broken_links_.empty() && failed_round_.ok()) reported_ = now;
+  log_gap_ = wire_text(reason.empty() ? "no reason given" : reason);
+  log(Severity::kError, "log_gap", log_gap_, effects);
+  send_log_gap(effects);
+}
+
+void WorkerMachine::stop(Epoch epoch, Status why, bool resume, std::vector<WorkerEffect>& effects) {
   state_ = State::kStopping;
   stop_epoch_ = epoch;
   stop_why_ = std::move(why);
-  effects.emplace_back(StopDataPath{stop_epoch_, stop_why_});
+  resume_ = resume;
+  effects.emplace_back(StopDataPath{stop_epoch_, stop_why_, resume});
 }
 
-void WorkerMachine::on_interrupt(const wire::Interrupt& interrupt, std::vector<WorkerEffect>& effects) {
+void WorkerMachine::suspend(TimeMs now, std::vector<WorkerEffect>& effects) {
+  state_ = State::kSuspended;
+  since_ = heard_ = now;
+  next_send_ = now + interval_ms();
+  next_complaint_ = now + kWaitLogIntervalMs;
+  send_report(effects);
+}
+
+void WorkerMachine::on_interrupt(const wire::Interrupt& interrupt, TimeMs now, std::vector<WorkerEffect>& effects) {
   const Epoch epoch(interrupt.epoch());
   const Status why = Status(static_cast<Code>(interrupt.code()), interrupt.reason())
                          .because_of_this("job " + options_.job + " was interrupted");
   switch (state_) {
     case State::kJoining:
       // The plan that made this life a member has not arrived and will not: nothing runs that would have to be stopped.
-      count(Transition::kInterruptedJoining);
       stop_epoch_ = epoch;
       log(Severity::kWarning, "interrupted", why.describe(), effects);
+      if (interrupt.resume()) {
+        count(Transition::kSuspendedJoining);
+        return suspend(now, effects);
+      }
+      count(Transition::kInterruptedJoining);
       send_stopped(effects);
       return fail(State::kBroken, why, effects);
     case State::kMember:
@@ -341,12 +497,28 @@ void WorkerMachine::on_interrupt(const wire::Interrupt& interrupt, std::vector<W
       if (epoch <= Epoch(plan_.epoch())) return count(Transition::kInterruptStale);
       count(state_ == State::kMember ? Transition::kInterrupted : Transition::kInterruptedLeaving);
       log(Severity::kWarning, "interrupted", why.describe(), effects);
-      return stop(epoch, why, effects);
+      return stop(epoch, why, interrupt.resume(), effects);
     case State::kStopping:
       // The data path is stopping already, and nothing newer was installed: only the answer changes.
       count(Transition::kInterruptedStopping);
-      stop_epoch_ = std::max(stop_epoch_, epoch);
+      if (epoch < stop_epoch_) return;
+      stop_epoch_ = epoch;
+      if (!interrupt.resume() && resume_) {
+        resume_ = false;
+        stop_why_ = why;
+      }
       return;
+    case State::kSuspended:
+      if (epoch < stop_epoch_) return count(Transition::kInterruptStale);
+      stop_epoch_ = epoch;
+      if (interrupt.resume()) {
+        count(Transition::kInterruptedSuspended);
+        return send_report(effects);
+      }
+      count(Transition::kEndedSuspended);
+      log(Severity::kWarning, "interrupted", why.describe(), effects);
+      send_stopped(effects);
+      return fail(State::kBroken, why, effects);
     case State::kBroken:
       count(Transition::kStoppedRepeated);
       stop_epoch_ = std::max(stop_epoch_, epoch);
@@ -355,11 +527,16 @@ void WorkerMachine::on_interrupt(const wire::Interrupt& interrupt, std::vector<W
   }
 }
 
-void WorkerMachine::on_stopped(Epoch epoch, TimeMs, std::vector<WorkerEffect>& effects) {
+void WorkerMachine::on_stopped(Epoch epoch, Standing standing, TimeMs now, std::vector<WorkerEffect>& effects) {
   if (state_ != State::kStopping || epoch <= Epoch(plan_.epoch())) return count(Transition::kStoppedStale);
   if (fenced_) {
     count(Transition::kFencedStopped);
     return fail(State::kFailed, stop_why_, effects);
+  }
+  if (resume_) {
+    count(Transition::kSuspended);
+    standing_ = std::move(standing);
+    return suspend(now, effects);
   }
   count(Transition::kStopped);
   send_stopped(effects);
@@ -422,6 +599,7 @@ void WorkerMachine::leave(bool finalize, const std::string& reason, TimeMs now, 
         return fail(State::kFailed, gave_up, effects);
       }
       count(Transition::kLeaving);
+      finalizing_ = true;
       state_ = State::kLeaving;
       since_ = heard_ = now;
       next_send_ = now + interval_ms();
@@ -433,6 +611,16 @@ void WorkerMachine::leave(bool finalize, const std::string& reason, TimeMs now, 
       count(Transition::kGaveUpLeaving);
       return fail(State::kFailed, gave_up, effects);
     case State::kStopping:
+    case State::kSuspended:
+      if (finalize) {
+        // Said with the next plan.
+        count(Transition::kFinalizeDeferred);
+        finalizing_ = true;
+        return;
+      }
+      count(Transition::kGaveUpSuspended);
+      send_leave(false, reason, effects);
+      return fail(State::kFailed, gave_up, effects);
     case State::kBroken:
     case State::kFinished:
     case State::kFailed: return;
@@ -486,6 +674,9 @@ void WorkerMachine::complain_about_silence(TimeMs now, std::vector<WorkerEffect>
     log(Severity::kInfo, "waiting",
         state_ == State::kJoining
             ? "waiting for the other workers of job " + options_.job + " since " + seconds(now - since_)
+        : state_ == State::kSuspended
+            ? "all calls wait since " + seconds(now - since_) + " for the place of a lost worker to be taken (" +
+                  std::string(stop_why_.message()) + ")"
             : "finalize waits since " + seconds(now - since_) + " for ranks that have not called it",
         effects);
   } else {
@@ -508,13 +699,21 @@ void WorkerMachine::on_tick(TimeMs now, std::vector<WorkerEffect>& effects) {
     count(Transition::kReportTimedOut);
     fenced_ = true;
     const Status why =
-        failed_round_.ok()
+        !log_gap_.empty() ? Status(Code::kUnavailable, log_gap_)
+        : failed_round_.ok()
             ? Status(Code::kPeerLost, "the link to rank " + std::to_string(broken_links_.front().peer.value) +
                                           " broke: " + wire_text(broken_links_.front().evidence))
             : failed_round_;
     return stop(Epoch(plan_.epoch()).next(),
                 why.because_of_this("job " + options_.job + " cannot go on, and " + who() + " has not answered for " +
                                     seconds(now - heard_)),
+                false, effects);
+  }
+  if (state_ == State::kSuspended && now >= heard_ + options_.join_timeout_ms) {
+    count(Transition::kSuspendTimedOut);
+    return fail(State::kFailed,
+                Status(Code::kTimeout, who() + " has not answered for " + seconds(now - heard_) +
+                                           " after it had interrupted the job; start it again, then this worker"),
                 effects);
   }
   if (state_ == State::kLeaving && now >= heard_ + options_.join_timeout_ms) {
@@ -524,7 +723,7 @@ void WorkerMachine::on_tick(TimeMs now, std::vector<WorkerEffect>& effects) {
                 Status(Code::kTimeout, who() + " has not answered for " + seconds(now - heard_) +
                                            "; whether the other ranks have finished is not known")
                     .because_of_this("cannot finalize job " + options_.job),
-                effects);
+                false, effects);
   }
   if (now >= next_send_) {
     next_send_ = now + interval_ms();
@@ -548,14 +747,20 @@ void WorkerMachine::on_tick(TimeMs now, std::vector<WorkerEffect>& effects) {
         count(Transition::kLeaveRepeated);
         send_leave(true, {}, effects);
         break;
+      case State::kSuspended:
+        count(Transition::kReportRepeated);
+        send_report(effects);
+        break;
       default: break;
     }
+    if (state_ == State::kMember || state_ == State::kLeaving) repeat_wishes(effects);
   }
   if (now >= next_complaint_) complain_about_silence(now, effects);
 }
 
 std::optional<TimeMs> WorkerMachine::report_deadline() const {
-  if (state_ != State::kMember || (broken_links_.empty() && failed_round_.ok())) return std::nullopt;
+  const bool reported = !broken_links_.empty() || !failed_round_.ok() || !log_gap_.empty();
+  if (state_ != State::kMember || !reported) return std::nullopt;
   return std::max(heard_, reported_) + options_.join_timeout_ms;
 }
 
@@ -563,6 +768,7 @@ std::optional<TimeMs> WorkerMachine::next_deadline() const {
   switch (state_) {
     case State::kJoining: return std::min({next_send_, next_complaint_, since_ + options_.join_timeout_ms});
     case State::kMember: return std::min({next_send_, next_complaint_, report_deadline().value_or(next_send_)});
+    case State::kSuspended:
     case State::kLeaving: return std::min({next_send_, next_complaint_, heard_ + options_.join_timeout_ms});
     default: return std::nullopt;
   }
@@ -572,12 +778,15 @@ void WorkerMachine::check_invariants() const {
   const bool was_member =
       state_ == State::kMember || state_ == State::kStopping || state_ == State::kLeaving || state_ == State::kFinished;
   WARREN_CHECK(!was_member || plan_.epoch() != 0, "only a plan makes a member");
-  WARREN_CHECK((state_ != State::kIdle && state_ != State::kJoining) || plan_.epoch() == 0, "a life has one plan");
+  WARREN_CHECK((state_ != State::kIdle && state_ != State::kJoining) || plan_.epoch() == 0,
+               "who joins has no plan yet");
+  WARREN_CHECK(state_ != State::kSuspended || stop_epoch_ > Epoch(plan_.epoch()), "what is reported is older (I6)");
+  WARREN_CHECK(vote_.version() == 0 || Version(vote_.version()) > committed_, "nothing committed is voted for again");
   WARREN_CHECK(state_ != State::kStopping || stop_epoch_ > Epoch(plan_.epoch()), "what is stopped is older (I6)");
   WARREN_CHECK(state_ != State::kStopping || !stop_why_.ok(), "calls in flight fail with a reason");
   WARREN_CHECK(broken_links_.size() <= kMaxBrokenLinks, "reports are bounded (I8)");
-  WARREN_CHECK(next_deadline().has_value() ==
-                   (state_ == State::kJoining || state_ == State::kMember || state_ == State::kLeaving),
+  WARREN_CHECK(next_deadline().has_value() == (state_ == State::kJoining || state_ == State::kMember ||
+                                               state_ == State::kSuspended || state_ == State::kLeaving),
                "what waits has a deadline (I7)");
 }
 

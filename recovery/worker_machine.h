@@ -1,13 +1,13 @@
 // A worker's side of the protocol: joining, being a member of an epoch, stopping on an interrupt, leaving.
 //
-// States: joining → member → (interrupt) stopping → broken, or member → leaving → finished; joining and member may
-// fail. Rules this machine keeps: it answers an interrupt with Stopped only after the shell has said that the data path
-// stopped (I6); it takes no plan or interrupt of an epoch that is not newer than what it knows; messages that do not
-// name its incarnation change nothing; the tracker's silence is reported in the log and is not an error while the data
-// path moves, and a join that the tracker does not answer ends with an error after join_timeout_ms (never a worker that
-// trains alone).
-// Messages may be lost. Join, Leave(finalize) and the reports of broken links and failed rounds are repeated until they
-// are answered; Interrupt is repeated by the tracker until it has Stopped.
+// States: joining → member → (interrupt) stopping → suspended → (plan) member …, or stopping → broken where the
+// interrupt ends all lives, or member → leaving → finished; joining and member may fail. Rules this machine keeps: it
+// answers an interrupt only after the shell has said that the data path stopped (I6); it takes no plan or interrupt of
+// an epoch that is not newer than what it knows; messages that do not name its incarnation change nothing; the
+// tracker's silence is reported in the log and is not an error while the data path moves, and a join that the tracker
+// does not answer ends with an error after join_timeout_ms (never a worker that trains alone). Messages may be lost.
+// Join, Leave(finalize), Report, Load, Vote and the reports of broken links, failed rounds and gaps in the log are
+// repeated until they are answered; Interrupt is repeated by the tracker until it has Stopped or Report.
 #pragma once
 
 #include <cstdint>
@@ -29,14 +29,27 @@ namespace worker_effect {
 struct Send {
   wire::Envelope envelope;
 };
-// The plan of a new epoch is in force: open links, let calls run.
+// The plan of a new epoch is in force: open links, let calls run. Again after each interrupt that resumes.
 struct Install {
   wire::Plan plan;
 };
-// Stop the data path of all epochs before `epoch`, then call on_stopped(epoch). Calls in flight fail with `why`.
+// Stop the data path of all epochs before `epoch`, then call on_stopped(epoch, …). With `resume` no call returns and a
+// plan follows; otherwise calls in flight fail with `why`.
 struct StopDataPath {
   Epoch epoch;
   Status why;
+  bool resume = false;
+};
+// The answer to load(): where the program starts from.
+struct Loaded {
+  bool committed = false;  // false: the job begins
+  Version version;
+  Timeline timeline;  // in which it was committed
+};
+// This version is committed. Versions only rise.
+struct Committed {
+  Version version;
+  Timeline timeline;
 };
 // This worker is out of the job: every later call fails with `why`. Comes once; after it only Log, and Send that
 // answers a repeated Interrupt if the shell still passes messages on.
@@ -49,12 +62,23 @@ struct Log {
   LogEvent event;
 };
 }  // namespace worker_effect
-using WorkerEffect = std::variant<worker_effect::Send, worker_effect::Install, worker_effect::StopDataPath,
-                                  worker_effect::Fail, worker_effect::Finished, worker_effect::Log>;
+using WorkerEffect =
+    std::variant<worker_effect::Send, worker_effect::Install, worker_effect::StopDataPath, worker_effect::Loaded,
+                 worker_effect::Committed, worker_effect::Fail, worker_effect::Finished, worker_effect::Log>;
 
 class WorkerMachine {
  public:
-  enum class State : std::uint8_t { kIdle, kJoining, kMember, kStopping, kBroken, kLeaving, kFinished, kFailed };
+  enum class State : std::uint8_t {
+    kIdle,
+    kJoining,
+    kMember,
+    kStopping,
+    kSuspended,
+    kBroken,
+    kLeaving,
+    kFinished,
+    kFailed
+  };
 
   enum class Transition : std::uint8_t;
   [[nodiscard]] static std::span<const char* const> transition_names();
@@ -80,8 +104,21 @@ class WorkerMachine {
                       std::vector<WorkerEffect>& effects);
   // A round failed here with a desync or corrupt frames: ends the epoch for all.
   void on_round_failed(Epoch epoch, const Status& why, TimeMs now, std::vector<WorkerEffect>& effects);
+  // How far the data path came. Positions are valid (recovery/codec.h) and sorted by (group, version).
+  struct Standing {
+    Version version;
+    std::vector<wire::Position> positions;
+  };
   // The shell has stopped the data path as StopDataPath asked.
-  void on_stopped(Epoch epoch, TimeMs now, std::vector<WorkerEffect>& effects);
+  void on_stopped(Epoch epoch, Standing standing, TimeMs now, std::vector<WorkerEffect>& effects);
+  // The program asks where it starts from: Loaded follows once the tracker answers.
+  void load(TimeMs now, std::vector<WorkerEffect>& effects);
+  // What this rank holds of the checkpoint that begins `version` is durable; `positions` are those of the version
+  // before. Repeated until it is committed.
+  void vote(Timeline timeline, Version version, std::vector<wire::Position> positions, TimeMs now,
+            std::vector<WorkerEffect>& effects);
+  // A round of this epoch that others have completed is not in the log any more.
+  void on_log_gap(Epoch epoch, const std::string& reason, TimeMs now, std::vector<WorkerEffect>& effects);
   // The program called finalize (all its rounds are done), or gives up (destroy without finalize, with a reason).
   void leave(bool finalize, const std::string& reason, TimeMs now, std::vector<WorkerEffect>& effects);
   void on_tick(TimeMs now, std::vector<WorkerEffect>& effects);
@@ -114,12 +151,20 @@ class WorkerMachine {
   void send_link_broken(const BrokenLink& broken, std::vector<WorkerEffect>& effects);
   void send_round_failed(std::vector<WorkerEffect>& effects);
   void send_stopped(std::vector<WorkerEffect>& effects);
+  void send_report(std::vector<WorkerEffect>& effects);
+  void send_load(std::vector<WorkerEffect>& effects);
+  void send_vote(std::vector<WorkerEffect>& effects);
+  void send_log_gap(std::vector<WorkerEffect>& effects);
+  void suspend(TimeMs now, std::vector<WorkerEffect>& effects);
+  void repeat_wishes(std::vector<WorkerEffect>& effects);
+  void committed(Version version, Timeline timeline, std::vector<WorkerEffect>& effects);
   void fail(State state, Status why, std::vector<WorkerEffect>& effects);
-  void stop(Epoch epoch, Status why, std::vector<WorkerEffect>& effects);
+  void stop(Epoch epoch, Status why, bool resume, std::vector<WorkerEffect>& effects);
   void on_welcome(const wire::Welcome& welcome, std::vector<WorkerEffect>& effects);
   void on_refused(const wire::Refused& refused, std::vector<WorkerEffect>& effects);
   void on_plan(const wire::Plan& plan, TimeMs now, std::vector<WorkerEffect>& effects);
-  void on_interrupt(const wire::Interrupt& interrupt, std::vector<WorkerEffect>& effects);
+  void on_interrupt(const wire::Interrupt& interrupt, TimeMs now, std::vector<WorkerEffect>& effects);
+  void on_loaded(const wire::Loaded& loaded, std::vector<WorkerEffect>& effects);
   void on_finished(const wire::Finished& finished, std::vector<WorkerEffect>& effects);
   void join_timed_out(TimeMs now, std::vector<WorkerEffect>& effects);
   void complain_about_silence(TimeMs now, std::vector<WorkerEffect>& effects);
@@ -146,7 +191,14 @@ class WorkerMachine {
   TimeMs reported_;                       // when the first of them was
   Epoch stop_epoch_;                      // the data path of all epochs before it stops
   Status stop_why_;
-  bool fenced_ = false;  // it stops because the tracker disowned this life: nobody waits for Stopped
+  bool fenced_ = false;      // it stops because the tracker disowned this life: nobody waits for an answer
+  bool resume_ = false;      // this life goes on with the next plan
+  Standing standing_;        // of the answer to the last interrupt
+  bool finalizing_ = false;  // the program has called finalize
+  bool loading_ = false;     // Load is not answered
+  wire::Vote vote_;          // not committed yet; version 0: none
+  std::string log_gap_;      // reported and not yet answered by an interrupt
+  Version committed_;        // the newest that was told; 0: none
 };
 
 }  // namespace warren

@@ -16,6 +16,13 @@ using schedule::Space;
 using schedule::Step;
 using schedule::StepKind;
 
+namespace {
+// Carried out here and now, without a peer.
+bool is_local(StepKind kind) {
+  return kind != StepKind::kSend && kind != StepKind::kRecv;
+}
+}  // namespace
+
 PreparedSchedule::PreparedSchedule(schedule::Schedule schedule) : schedule_(std::move(schedule)) {
   const auto& steps = schedule_.steps;
   std::map<std::int32_t, std::pair<std::vector<std::uint32_t>, std::vector<std::uint32_t>>> by_peer;
@@ -95,7 +102,7 @@ void Executor::start(const Round& round) {
   for (std::uint32_t c = 0; c < cursors_.size(); c++) advance(c);
   for (std::uint32_t i = 0; i < s.steps.size(); i++) {
     const StepKind kind = s.steps[i].kind;
-    if (s.pending[i] == 0 && (kind == StepKind::kReduce || kind == StepKind::kCopy)) ready_.push_back(i);
+    if (s.pending[i] == 0 && is_local(kind)) ready_.push_back(i);
   }
   run_ready();
 }
@@ -140,6 +147,12 @@ void Executor::advance(std::uint32_t c) {
 }
 
 void Executor::compute(const Step& step) {
+  if (step.kind == StepKind::kPublish) {
+    WARREN_CHECK(round_.publisher != nullptr, "a schedule that publishes has a log");
+    const Status status = round_.publisher->publish(step.result_at, step.count, address(step.a));
+    if (!status.ok()) status_ = status.because_of_this("cannot log " + to_string(round_.id));
+    return;
+  }
   if (step.count == 0) return;
   if (step.kind == StepKind::kReduce) {
     round_.reducer.reduce(address(step.dst), step.dst.form, address(step.a), step.a.form, address(step.b), step.b.form,
@@ -151,12 +164,13 @@ void Executor::compute(const Step& step) {
 
 void Executor::finish(std::uint32_t step) {
   remaining_--;
+  pending_[step] = kFinished;
   const auto& s = round_.schedule->schedule_;
   for (std::uint32_t i = s.first_successor[step]; i < s.first_successor[step + 1]; i++) {
     const std::uint32_t next = s.successors[i];
     if (--pending_[next] != 0) continue;
     const StepKind kind = s.steps[next].kind;
-    if (kind == StepKind::kReduce || kind == StepKind::kCopy) {
+    if (is_local(kind)) {
       ready_.push_back(next);
     } else {
       advance(round_.schedule->channel_[next]);
@@ -170,6 +184,7 @@ void Executor::run_ready() {
     const std::uint32_t step = ready_.back();
     ready_.pop_back();
     compute(round_.schedule->schedule_.steps[step]);
+    if (!status_.ok()) return;  // what is not published is seen by nobody
     finish(step);
   }
 }
@@ -189,17 +204,32 @@ void Executor::on_completion(Token token, const Status& status) {
   run_ready();
 }
 
+std::vector<Executor::Final> Executor::finals() const {
+  std::vector<Final> finals;
+  if (round_.schedule == nullptr) return finals;
+  const auto& steps = round_.schedule->schedule_.steps;
+  for (std::size_t i = 0; i < steps.size(); i++) {
+    const Step& step = steps[i];
+    const bool writes = step.kind == StepKind::kReduce || step.kind == StepKind::kCopy;
+    if (writes && step.dst.space == Space::kOutput && pending_[i] == kFinished && step.count != 0) {
+      finals.push_back({step.dst.at, step.count});
+    }
+  }
+  return finals;
+}
+
 void Executor::abandon() {
   remaining_ = 0;
   status_ = Status();
   failed_peer_ = kNoRank;
   ready_.clear();
+  round_.schedule = nullptr;
   std::fill(links_.begin(), links_.end(), 0);
 }
 
 std::vector<Rank> Executor::waiting_for(std::size_t limit) const {
   std::vector<Rank> ranks;
-  if (!status_.ok()) ranks.push_back(failed_peer_);  // until the epoch ends
+  if (failed_peer_ != kNoRank) ranks.push_back(failed_peer_);  // until the epoch ends
   if (done()) return ranks;
   for (std::size_t c = 0; c < outstanding_.size() && ranks.size() < limit; c++) {
     if (outstanding_[c] == 0) continue;

@@ -85,10 +85,12 @@ class Executor {
   [[nodiscard]] const Status& status() const { return status_; }
   // The rank of the job at the other end of the link that failed; kNoRank while status() is ok.
   [[nodiscard]] Rank failed_peer() const { return failed_peer_; }
-  // After Transport::close_all(): what this rank has final in its output, as [begin, end) of output elements (of the
-  // input, where a broadcast's root holds the result). Calls `take` in the order of the schedule, adjacent pieces apart.
-  void finals(const std::function<void(const std::byte* values, std::uint64_t result_at, std::uint64_t count)>& take,
-              std::uint64_t output_result_at) const;
+  // After Transport::close_all(), before abandon(): what stands final in the output, as elements of it. In the order of
+  // the schedule.
+  struct Final {
+    std::uint64_t at = 0, count = 0;
+  };
+  [[nodiscard]] std::vector<Final> finals() const;
   // Forget the round after Transport::close_all().
   void abandon();
   // Ranks of the job from which a message is due or that have not taken one, for people who ask who waits for whom. At
@@ -102,6 +104,8 @@ class Executor {
     LinkId link = 0;
     std::uint32_t send = 0, recv = 0;
   };
+
+  static constexpr std::uint32_t kFinished = UINT32_MAX;
 
   void finish(std::uint32_t step);
   void run_ready();
@@ -120,7 +124,7 @@ class Executor {
   Scratch scratch_;
   std::byte* scratch_base_ = nullptr;
   std::size_t value_bytes_ = 1, partial_bytes_ = 1;
-  std::vector<std::uint32_t> pending_;
+  std::vector<std::uint32_t> pending_;  // by step: what it waits for; kFinished once it is done
   std::vector<Cursor> cursors_;
   std::vector<std::uint32_t> ready_;        // compute steps
   std::vector<std::uint32_t> outstanding_;  // by channel: sends and receives posted and not completed

@@ -53,8 +53,9 @@ class Replayer {
   };
   struct Done {
     std::uint64_t id = 0;
-    // kDesync: other calls stand in the log. kExhausted … never. kUnavailable: every holder was asked, and the log has a
-    // gap: the message names the round and the bytes that are missing.
+    // kDesync: other calls stand in the log. kUnavailable: every host has answered, more than once, and the log has a gap:
+    // the message names the round and the bytes that are missing. A host that does not answer is no gap: its loss will be
+    // noticed and ends the epoch.
     Status status;
     std::vector<std::byte> bytes;  // wants without total_bytes
     std::optional<RecordInfo> info;
@@ -77,6 +78,9 @@ class Replayer {
 
   // Returns the want's id. The buffer stays until its Done was taken or it was cancelled.
   std::uint64_t want(Want want, TimeMs now, std::vector<Send>& out);
+  // Ends a want; nothing is written to its buffer any more. Returns the bytes that have been written there: they are
+  // final (the lead's engine publishes them before it lets go of the buffer).
+  Ranges cancel(std::uint64_t id);
   void cancel_all();
   // A validated reply (validate(FetchReply)); `payloads` are its entries' bytes.
   void on_reply(Rank from, const wire::FetchReply& reply, TimeMs now, std::vector<Send>& out);

@@ -1,0 +1,76 @@
+// A life's way to what is logged: the host's log, a reader of it, and the replayer with its clock and its sends. The same
+// object serves workers and the simulator.
+//
+// Threads: one at a time, the owner of the data path.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "recovery/machine.h"
+#include "storage/host_log.h"
+#include "worker/replay/replayer.h"
+
+namespace warren::worker {
+
+class Recall {
+ public:
+  using Clock = std::function<TimeMs()>;
+  using SendRequest = std::function<void(Replayer::Send)>;
+
+  Recall(HostLog& log, Clock clock, SendRequest send)
+      : log_(log), reader_(log.reader()), replayer_(*reader_), clock_(std::move(clock)), send_(std::move(send)) {}
+  Recall(const Recall&) = delete;
+  Recall& operator=(const Recall&) = delete;
+
+  [[nodiscard]] HostLog& log() { return log_; }
+  [[nodiscard]] HostLogReader& reader() { return *reader_; }
+  [[nodiscard]] const Replayer& replayer() const { return replayer_; }
+
+  void install(const Replayer::Plan& plan) {
+    std::vector<Replayer::Send> out;
+    replayer_.install(plan, clock_(), out);
+    send(out);
+  }
+  void suspend() { replayer_.suspend(); }
+  [[nodiscard]] std::uint64_t fetch(Replayer::Want want) {
+    std::vector<Replayer::Send> out;
+    const std::uint64_t id = replayer_.want(std::move(want), clock_(), out);
+    send(out);
+    return id;
+  }
+  // Ends a want; returns what was written to its buffer.
+  Ranges cancel(std::uint64_t id) { return replayer_.cancel(id); }
+  void on_reply(Rank from, const wire::FetchReply& reply) {
+    std::vector<Replayer::Send> out;
+    replayer_.on_reply(from, reply, clock_(), out);
+    send(out);
+  }
+  void on_unreachable(Rank who) {
+    std::vector<Replayer::Send> out;
+    replayer_.on_unreachable(who, clock_(), out);
+    send(out);
+  }
+  void on_tick() {
+    std::vector<Replayer::Send> out;
+    replayer_.on_tick(clock_(), out);
+    send(out);
+  }
+  [[nodiscard]] std::optional<TimeMs> next_deadline() const { return replayer_.next_deadline(); }
+  [[nodiscard]] std::vector<Replayer::Done> take_done() { return replayer_.take_done(); }
+
+ private:
+  void send(std::vector<Replayer::Send>& out) {
+    for (Replayer::Send& s : out) send_(std::move(s));
+  }
+
+  HostLog& log_;
+  std::unique_ptr<HostLogReader> reader_;
+  Replayer replayer_;
+  Clock clock_;
+  SendRequest send_;
+};
+
+}  // namespace warren::worker
