@@ -23,6 +23,17 @@ DEFINE_string(chunk_bytes, "", "how many bytes travel in one piece; 256K and the
 DEFINE_string(streams, "", "TCP connections between each two workers");
 DECLARE_string(job);
 DECLARE_string(secret_file);
+DECLARE_string(data_dir);
+DECLARE_string(host_id);
+DECLARE_string(domain_id);
+DECLARE_string(replicas);
+DECLARE_string(log);
+DECLARE_string(log_memory_bytes);
+DECLARE_string(log_lag_ms);
+DECLARE_string(log_lag_bytes);
+DECLARE_string(log_disk_bytes);
+DECLARE_string(checkpoint_mirror);
+DECLARE_string(on_rollback);
 
 namespace warren::cli {
 namespace {
@@ -42,6 +53,17 @@ Variables from_flags() {
   put("WARREN_ALGORITHM", FLAGS_algorithm);
   put("WARREN_CHUNK_BYTES", FLAGS_chunk_bytes);
   put("WARREN_STREAMS", FLAGS_streams);
+  put("WARREN_HOST_ID", FLAGS_host_id);
+  put("WARREN_DOMAIN_ID", FLAGS_domain_id);
+  put("WARREN_REPLICAS", FLAGS_replicas);
+  put("WARREN_LOG", FLAGS_log);
+  put("WARREN_LOG_MEMORY_BYTES", FLAGS_log_memory_bytes);
+  put("WARREN_DATA_DIR", FLAGS_data_dir);
+  put("WARREN_LOG_LAG_MS", FLAGS_log_lag_ms);
+  put("WARREN_LOG_LAG_BYTES", FLAGS_log_lag_bytes);
+  put("WARREN_LOG_DISK_BYTES", FLAGS_log_disk_bytes);
+  put("WARREN_CHECKPOINT_MIRROR", FLAGS_checkpoint_mirror);
+  put("WARREN_ON_ROLLBACK", FLAGS_on_rollback);
   if (FLAGS_insecure_no_auth) {
     out["WARREN_INSECURE_NO_AUTH"] = "1";
     out["WARREN_SECRET_FILE"] = std::nullopt;
@@ -135,8 +157,29 @@ const Command kRunCommand = {
         "killed it.\n"
         "Each setting of a worker comes from the first of these that has it: these flags, WARREN_* variables, the file "
         "named by WARREN_CONFIG, what a launcher set, the default.",
-    .flags = {"n", "tracker", "job", "restarts", "prefix", "secret_file", "insecure_no_auth", "round_timeout_ms",
-              "join_timeout_ms", "algorithm", "chunk_bytes", "streams"},
+    .flags = {"n",
+              "tracker",
+              "job",
+              "restarts",
+              "prefix",
+              "secret_file",
+              "insecure_no_auth",
+              "round_timeout_ms",
+              "join_timeout_ms",
+              "algorithm",
+              "chunk_bytes",
+              "streams",
+              "host_id",
+              "domain_id",
+              "replicas",
+              "log",
+              "log_memory_bytes",
+              "data_dir",
+              "log_lag_ms",
+              "log_lag_bytes",
+              "log_disk_bytes",
+              "checkpoint_mirror",
+              "on_rollback"},
     .takes_words = true,
     .run = run,
 };

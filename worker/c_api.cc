@@ -262,6 +262,7 @@ void warren_options_init(warren_options* options) {
   std::memset(options, 0, sizeof *options);
   options->struct_size = sizeof *options;
   options->log_level = -1;
+  options->replicas = -1;
 }
 
 const char* warren_version(void) {

@@ -70,6 +70,7 @@ void warren_options_init(warren_options* options) {
   *options = warren_options{};
   options->struct_size = sizeof(*options);
   options->log_level = -1;
+  options->replicas = -1;
 }
 const char* warren_version(void) {
   return "0.1.0";
@@ -227,6 +228,9 @@ TEST_F(FacadeTest, PassesOptionsOn) {
   options.world_size = 4;
   options.round_timeout_ms = std::chrono::seconds(3);
   options.check_call_sites = true;
+  options.replicas = 0;
+  options.data_dir = "/data";
+  options.log_lag_ms = std::chrono::seconds(4);
   options.log_sink = [&](LogLevel level, std::string_view text) {
     EXPECT_EQ(level, LogLevel::warning);
     lines.emplace_back(text);
@@ -237,6 +241,10 @@ TEST_F(FacadeTest, PassesOptionsOn) {
   EXPECT_EQ(fake_.options.world_size, 4);
   EXPECT_EQ(fake_.options.round_timeout_ms, 3000);
   EXPECT_EQ(fake_.options.check_call_sites, 1);
+  EXPECT_EQ(fake_.options.replicas, 0);
+  EXPECT_STREQ(fake_.options.data_dir, "/data");
+  EXPECT_EQ(fake_.options.log_lag_ms, 4000);
+  EXPECT_EQ(fake_.options.on_rollback, nullptr);
   EXPECT_EQ(fake_.options.job, nullptr) << "what is empty is taken from the environment";
   EXPECT_EQ(fake_.options.log_level, -1);
   EXPECT_EQ(fake_.options.struct_size, sizeof(warren_options));

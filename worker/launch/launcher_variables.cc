@@ -157,6 +157,15 @@ Result<FromLauncher> read_launcher(const Environment& env) {
   return out;
 }
 
+Result<std::uint64_t> read_local_world_size(const Environment& env) {
+  std::optional<Value> size = read(env, "WARREN_LOCAL_WORLD_SIZE");
+  if (read(env, "MASTER_ADDR")) take(size, read(env, "LOCAL_WORLD_SIZE"));
+  take(size, read(env, "OMPI_COMM_WORLD_LOCAL_SIZE"));
+  take(size, read(env, "MPI_LOCALNRANKS"));
+  if (!size) return std::uint64_t{1};
+  return parse_number(size->variable, size->text, 1, limits::kMaxWorldSize);
+}
+
 Result<std::vector<std::string>> expand_node_list(std::string_view list) {
   constexpr std::size_t kMaxListBytes = std::size_t{1} << 20;
   if (list.size() > kMaxListBytes) return bad_list(list, "longer than 1 MiB");

@@ -25,4 +25,8 @@ struct FromLauncher {
 // uses them.
 [[nodiscard]] Result<FromLauncher> read_launcher(const Environment& env);
 
+// How many workers of the job share this machine, if the innermost launcher tells; else 1. kInvalidArgument: not a
+// number.
+[[nodiscard]] Result<std::uint64_t> read_local_world_size(const Environment& env);
+
 }  // namespace warren::worker

@@ -1,9 +1,12 @@
 #include "worker/launch/settings.h"
 
+#include <limits.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
@@ -20,16 +23,51 @@ namespace warren::worker {
 namespace {
 
 // The settings by their names in the file; the variable is WARREN_ and the name in capitals.
-constexpr std::array<std::string_view, 19> kNames = {
-    "tracker",   "job",         "worker_id",    "world_size",        "secret_file",      "insecure_no_auth",
-    "host_id",   "domain_id",   "bind_address", "advertise_address", "round_timeout_ms", "join_timeout_ms",
-    "algorithm", "chunk_bytes", "streams",      "checksums",         "check_call_sites", "log_level",
-    "attempt"};
+constexpr std::array<std::string_view, 28> kNames = {"tracker",
+                                                     "job",
+                                                     "worker_id",
+                                                     "world_size",
+                                                     "secret_file",
+                                                     "insecure_no_auth",
+                                                     "host_id",
+                                                     "domain_id",
+                                                     "bind_address",
+                                                     "advertise_address",
+                                                     "round_timeout_ms",
+                                                     "join_timeout_ms",
+                                                     "algorithm",
+                                                     "chunk_bytes",
+                                                     "streams",
+                                                     "checksums",
+                                                     "check_call_sites",
+                                                     "replicas",
+                                                     "log",
+                                                     "log_memory_bytes",
+                                                     "data_dir",
+                                                     "log_lag_ms",
+                                                     "log_lag_bytes",
+                                                     "log_disk_bytes",
+                                                     "checkpoint_mirror",
+                                                     "on_rollback",
+                                                     "log_level",
+                                                     "attempt"};
 
-// Variables that are no settings of a worker: where the file is, and what `warren` itself reads.
-constexpr std::array<std::string_view, 2> kOtherVariables = {"WARREN_CONFIG", "WARREN_HTTP"};
+// Variables that are no settings of a worker: where the file is, what `warren` itself reads, and what `warren run`
+// tells its workers besides.
+constexpr std::array<std::string_view, 4> kOtherVariables = {"WARREN_CONFIG", "WARREN_HTTP", "WARREN_LOCAL_WORLD_SIZE",
+                                                             "WARREN_LIFE_FD"};
 
 constexpr std::array<std::string_view, 6> kAlgorithms = {"auto", "star", "tree", "butterfly", "ring", "direct"};
+constexpr std::array<std::string_view, 3> kLogModes = {"memory", "async", "sync"};  // as LogMode numbers them
+constexpr std::array<std::string_view, 2> kRollbackActions = {"exit", "error"};     // as OnRollback numbers them
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
+constexpr std::uint64_t kMaxLogBytes = 16'384 * kGiB;
+constexpr std::int64_t kDefaultLogLagMs = 10'000;
+constexpr std::int64_t kMaxLogLagMs = 24LL * 3600 * 1000;
+constexpr std::uint64_t kDefaultLogLagBytes = 256 * kMiB;
+constexpr std::uint64_t kDefaultLogDiskBytes = 64 * kGiB;
 constexpr std::string_view kDefaultJob = "default";
 constexpr std::uint32_t kDefaultStreams = 1;
 
@@ -80,6 +118,16 @@ Result<Layer> from_options(const warren_options* options) {
   number("streams", options->streams);
   if (options->no_checksums > 0) put("checksums", "0", "no_checksums");
   if (options->check_call_sites > 0) put("check_call_sites", "1", "check_call_sites");
+  text("domain_id", options->domain_id);
+  if (options->replicas >= 0) put("replicas", std::to_string(options->replicas), "replicas");
+  text("log", options->log);
+  number("log_memory_bytes", options->log_memory_bytes);
+  text("data_dir", options->data_dir);
+  number("log_lag_ms", options->log_lag_ms);
+  number("log_lag_bytes", options->log_lag_bytes);
+  number("log_disk_bytes", options->log_disk_bytes);
+  text("checkpoint_mirror", options->checkpoint_mirror);
+  text("on_rollback", options->on_rollback);
   if (options->log_level >= 0) put("log_level", std::to_string(options->log_level), "log_level");
   return out;
 }
@@ -204,6 +252,26 @@ class Resolver {
     show(name, into ? "1" : "0", raw);
   }
 
+  // The index of the word that was given.
+  template <std::size_t N>
+  std::size_t word(std::string_view name, const std::array<std::string_view, N>& words, std::size_t by_default) {
+    const Raw* raw = find(name);
+    std::size_t chosen = by_default;
+    if (raw != nullptr) {
+      const auto at = std::ranges::find(words, raw->text);
+      if (at != words.end()) {
+        chosen = static_cast<std::size_t>(at - words.begin());
+      } else {
+        std::string all;
+        for (std::size_t i = 0; i < N; ++i) all += (i == 0 ? "" : i + 1 == N ? " or " : ", ") + std::string(words[i]);
+        keep({Code::kInvalidArgument,
+              raw->what + " is " + in_quotes(raw->text) + ": give " + all + did_you_mean(raw->text, words)});
+      }
+    }
+    show(name, std::string(words[chosen]), raw);
+    return chosen;
+  }
+
   void show(std::string_view name, const std::string& value, const Raw* raw) {
     resolved_.push_back({std::string(name), value, raw != nullptr ? raw->source : "default"});
   }
@@ -290,11 +358,15 @@ void resolve_identity(Resolver& r, const Layer& launcher, Settings& s) {
   r.keep(parse_number(id->what, id->text, 0, s.world_size - 1).status());
 }
 
+// What can be the path of a file or folder; whether it exists is seen by who opens it.
+Status path(const Raw& raw) {
+  if (raw.text.find('\0') == std::string::npos && raw.text.size() < PATH_MAX) return {};
+  return {Code::kInvalidArgument,
+          raw.what + " is no path: it contains a zero byte, or has " + std::to_string(PATH_MAX) + " bytes or more"};
+}
+
 void resolve_secret(Resolver& r, Settings& s) {
-  r.text("secret_file", s.secret_file, "", [](const Raw& raw) -> Status {
-    if (raw.text.find('\0') == std::string::npos) return {};
-    return {Code::kInvalidArgument, raw.what + " contains a zero byte; give the path of a file"};
-  });
+  r.text("secret_file", s.secret_file, "", path);
   r.on_off("insecure_no_auth", s.no_auth, false);
   if (s.no_auth && !s.secret_file.empty()) {
     r.keep({Code::kInvalidArgument, r.find("secret_file")->what + " and " + r.find("insecure_no_auth")->what +
@@ -315,6 +387,32 @@ void resolve_addresses(Resolver& r, Settings& s) {
     if (is_numeric_address(raw.text) && raw.text.size() <= limits::kMaxAddressBytes) return {};
     return {Code::kInvalidArgument, raw.what + " is " + in_quotes(raw.text) + ": give a numeric IPv4 or IPv6 address"};
   });
+}
+
+// A quarter of the machine for the logs of all ranks here. The segment is sparse: what is never logged costs nothing.
+std::uint64_t default_log_memory(const SystemFacts& facts, std::uint64_t local_world_size) {
+  return std::clamp(facts.memory_bytes / 4 / local_world_size / kMiB * kMiB, 64 * kMiB, 64 * kGiB);
+}
+
+void resolve_log(Resolver& r, const SystemFacts& facts, std::uint64_t local_world_size, Settings& s) {
+  r.number("replicas", s.replicas, std::uint32_t{0}, kMaxReplicas, kDefaultReplicas);
+  const Raw* mode = r.find("log");
+  const Raw* folder = r.find("data_dir");
+  s.log = static_cast<LogMode>(
+      r.word("log", kLogModes, static_cast<std::size_t>(folder != nullptr ? LogMode::kAsync : LogMode::kMemory)));
+  r.bytes("log_memory_bytes", s.log_memory_bytes, kMiB, kMaxLogBytes, default_log_memory(facts, local_world_size));
+  r.text("data_dir", s.data_dir, "", path);
+  if (s.log != LogMode::kMemory && folder == nullptr) {
+    r.keep({Code::kInvalidArgument, mode->what + " is " + in_quotes(mode->text) +
+                                        ", but there is no folder to write to: give one on a local disk by the option "
+                                        "data_dir or WARREN_DATA_DIR, or keep the log in memory"});
+  }
+  r.number("log_lag_ms", s.log_lag_ms, std::int64_t{1}, kMaxLogLagMs, kDefaultLogLagMs);
+  r.bytes("log_lag_bytes", s.log_lag_bytes, std::uint64_t{1}, kMaxLogBytes, kDefaultLogLagBytes);
+  r.bytes("log_disk_bytes", s.log_disk_bytes, kMiB, kMaxLogBytes, kDefaultLogDiskBytes);
+  r.text("checkpoint_mirror", s.checkpoint_mirror, "", path);
+  s.on_rollback =
+      static_cast<OnRollback>(r.word("on_rollback", kRollbackActions, static_cast<std::size_t>(OnRollback::kExit)));
 }
 
 void resolve_log_level(Resolver& r, Settings& s) {
@@ -360,12 +458,56 @@ std::string domain_of(const SystemFacts& facts) {
   return facts.host_name.empty() ? "unknown" : facts.host_name;
 }
 
+// "node7-8c1f03d2a96b": for people the machine's name; what follows is unique to this start of the machine and to these
+// namespaces. Processes share memory through /proc and Unix sockets: they must see each other's processes and files.
 std::string host_of(const SystemFacts& facts) {
-  // Processes share memory through /proc and Unix sockets: they must see each other's processes and files.
-  return domain_of(facts) + "/m" + facts.mount_namespace + "/p" + facts.pid_namespace;
+  constexpr std::size_t kMostOfName = 64;
+  std::string out;
+  for (const char c : facts.host_name.substr(0, kMostOfName)) {
+    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    if (letter || (!out.empty() && (c == '.' || c == '-' || c == '_'))) out += c;
+  }
+  const std::string unique = facts.boot_id + "/" + facts.mount_namespace + "/" + facts.pid_namespace;
+  std::array<char, 16> digits{};
+  (void)std::snprintf(digits.data(), digits.size(), "%012llx",
+                      static_cast<unsigned long long>(XXH3_64bits(unique.data(), unique.size()) >> 16));
+  return (out.empty() ? "host" : out) + "-" + digits.data();
+}
+
+// The number in a file such as memory.max, which says "max" where there is no limit.
+std::optional<std::uint64_t> number_in(const std::string& file_path) {
+  std::ifstream file(file_path);
+  std::uint64_t value = 0;
+  return file >> value ? std::optional(value) : std::nullopt;
 }
 
 }  // namespace
+
+std::optional<std::uint64_t> control_group_memory(std::string_view groups, const std::string& mounted_at) {
+  std::optional<std::uint64_t> least;
+  std::istringstream lines{std::string(groups)};
+  for (std::string line; std::getline(lines, line);) {  // "0::/a/b" (version 2) or "7:memory:/a/b"
+    const std::size_t first = line.find(':');
+    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    if (!controllers.empty() && ("," + controllers + ",").find(",memory,") == std::string::npos) continue;
+    const std::string root = mounted_at + (controllers.empty() ? "" : "/memory");
+    const char* file = controllers.empty() ? "/memory.max" : "/memory.limit_in_bytes";
+    // Each group up to the root limits those in it. Inside of a container the path may be that of the machine, which is
+    // not here; then its own group is the root.
+    std::string group = line.substr(second + 1);
+    while (true) {
+      while (group.ends_with('/')) group.pop_back();
+      const auto limit = number_in(root + group + file);
+      if (limit && (!least || *limit < *least)) least = limit;
+      if (group.empty()) break;
+      const std::size_t slash = group.rfind('/');
+      group.resize(slash == std::string::npos ? 0 : slash);
+    }
+  }
+  return least;
+}
 
 SystemFacts read_system_facts() {
   SystemFacts out;
@@ -374,6 +516,15 @@ SystemFacts read_system_facts() {
   out.pid_namespace = namespace_inode("/proc/self/ns/pid");
   std::array<char, 256> name{};
   if (gethostname(name.data(), name.size() - 1) == 0) out.host_name = name.data();
+  const long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+  if (pages > 0 && page_bytes > 0) {
+    out.memory_bytes = static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page_bytes);
+  }
+  std::ifstream groups("/proc/self/cgroup");
+  std::ostringstream text;
+  text << groups.rdbuf();
+  const auto allowed = control_group_memory(text.str(), "/sys/fs/cgroup");
+  if (allowed && (out.memory_bytes == 0 || *allowed < out.memory_bytes)) out.memory_bytes = *allowed;
   return out;
 }
 
@@ -395,6 +546,8 @@ Result<Settings> resolve(const warren_options* options, const Environment& env, 
   }
   auto launcher = from_launcher(env);
   if (!launcher.ok()) return launcher.status();
+  const auto local_world_size = read_local_world_size(env);
+  if (!local_world_size.ok()) return local_world_size.status();
 
   Settings s;
   Resolver r({std::move(given).value(), from_variables(env), std::move(file), launcher.value()});
@@ -420,6 +573,7 @@ Result<Settings> resolve(const warren_options* options, const Environment& env, 
   r.number("streams", s.streams, std::uint32_t{1}, limits::kMaxStreams, kDefaultStreams);
   r.on_off("checksums", s.checksums, true);
   r.on_off("check_call_sites", s.check_call_sites, false);
+  resolve_log(r, facts, local_world_size.value(), s);
   resolve_log_level(r, s);
   r.number("attempt", s.attempt, std::uint32_t{0}, std::numeric_limits<std::uint32_t>::max(), std::uint32_t{0});
   if (Status status = r.status(); !status.ok()) return status;

@@ -21,6 +21,26 @@ namespace warren::worker {
 // Not 9090, where Prometheus usually lives, and below the range of ephemeral ports.
 inline constexpr std::uint16_t kDefaultTrackerPort = 9370;
 
+inline constexpr std::uint32_t kDefaultReplicas = 2;
+inline constexpr std::uint32_t kMaxReplicas = 16;
+
+// When a result that is logged in memory is written to data_dir too.
+enum class LogMode {
+  kMemory,  // never
+  kAsync,   // behind the call's back, once it is older or more than the lag allows
+  kSync     // before the call returns
+};
+
+// What a rollback to the committed version does to a process whose rounds are undone.
+enum class OnRollback {
+  kExit,  // it exits with kExitRolledBack, and whoever started it starts it again
+  kError  // every call fails until the program makes a new communicator
+};
+
+// What a worker's exit code tells its launcher, besides success and failure.
+inline constexpr int kExitPreempted = 75;  // EX_TEMPFAIL: the machine is needed elsewhere, try again
+inline constexpr int kExitRolledBack = 77;
+
 // One setting as it came out, for people.
 struct Resolved {
   std::string name;    // "round_timeout_ms"
@@ -47,6 +67,15 @@ struct Settings {
   std::uint32_t streams = 0;
   bool checksums = true;
   bool check_call_sites = false;
+  std::uint32_t replicas = 0;  // 0: nothing is logged
+  LogMode log = LogMode::kMemory;
+  std::uint64_t log_memory_bytes = 0;  // of this rank's segment, which is sparse
+  std::string data_dir;                // empty exactly if log is kMemory and there are no checkpoints on disk
+  std::int64_t log_lag_ms = 0;
+  std::uint64_t log_lag_bytes = 0;
+  std::uint64_t log_disk_bytes = 0;
+  std::string checkpoint_mirror;  // empty: none
+  OnRollback on_rollback = OnRollback::kExit;
   int log_level = 0;               // a warren_log_level
   std::uint32_t attempt = 0;       // how often the launcher has started this worker before
   std::vector<Resolved> resolved;  // one entry a setting, in the order of docs/settings.md
@@ -55,13 +84,19 @@ struct Settings {
 // The value of an environment variable, or nothing.
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
 
-// What the defaults of host_id and domain_id are made of. A field that the system does not tell is empty.
+// What the defaults of host_id, domain_id and log_memory_bytes are made of. What the system does not tell is empty or
+// 0.
 struct SystemFacts {
   std::string boot_id;          // of this start of the machine, shared by its containers
   std::string mount_namespace;  // inode numbers: equal for processes that see the same files and processes
   std::string pid_namespace;
   std::string host_name;
+  std::uint64_t memory_bytes = 0;  // of the machine, or what the control groups of this process allow
 };
+
+// The least of what control groups allow, by the text of /proc/self/cgroup and the folder where they are mounted
+// (versions 1 and 2). Nothing: there is no limit, or none that can be seen.
+[[nodiscard]] std::optional<std::uint64_t> control_group_memory(std::string_view groups, const std::string& mounted_at);
 
 // Reads /proc; never fails, fields may be empty.
 [[nodiscard]] SystemFacts read_system_facts();

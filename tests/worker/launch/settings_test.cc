@@ -5,8 +5,10 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 
 #include "recovery/limits.h"
 
@@ -24,7 +26,13 @@ Environment environment(Variables variables) {
   };
 }
 
-const SystemFacts kFacts{.boot_id = "b00t", .mount_namespace = "11", .pid_namespace = "22", .host_name = "node"};
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+
+const SystemFacts kFacts{.boot_id = "b00t",
+                         .mount_namespace = "11",
+                         .pid_namespace = "22",
+                         .host_name = "node",
+                         .memory_bytes = 1000 * kMiB};
 
 const Variables kComplete = {{"WARREN_TRACKER", "10.0.0.1:7000"},
                              {"WARREN_JOB", "digits"},
@@ -41,6 +49,7 @@ warren_options no_options() {
   warren_options o{};
   o.struct_size = sizeof o;
   o.log_level = -1;
+  o.replicas = -1;
   return o;
 }
 
@@ -77,7 +86,7 @@ TEST(Settings, TakesVariablesAndFillsInDefaults) {
   EXPECT_EQ(s.world_size, 8u);
   EXPECT_EQ(s.secret_file, "/run/secret");
   EXPECT_FALSE(s.no_auth);
-  EXPECT_EQ(s.host_id, "b00t/m11/p22");
+  EXPECT_THAT(s.host_id, testing::MatchesRegex("node-[0-9a-f]{12}"));
   EXPECT_EQ(s.domain_id, "b00t");
   EXPECT_EQ(s.bind_address, "");
   EXPECT_EQ(s.round_timeout_ms, limits::kDefaultRoundTimeoutMs);
@@ -87,9 +96,18 @@ TEST(Settings, TakesVariablesAndFillsInDefaults) {
   EXPECT_EQ(s.streams, 1u);
   EXPECT_TRUE(s.checksums);
   EXPECT_FALSE(s.check_call_sites);
+  EXPECT_EQ(s.replicas, 2u);
+  EXPECT_EQ(s.log, LogMode::kMemory);
+  EXPECT_EQ(s.log_memory_bytes, 250 * kMiB);
+  EXPECT_EQ(s.data_dir, "");
+  EXPECT_EQ(s.log_lag_ms, 10'000);
+  EXPECT_EQ(s.log_lag_bytes, 256 * kMiB);
+  EXPECT_EQ(s.log_disk_bytes, 65'536 * kMiB);
+  EXPECT_EQ(s.checkpoint_mirror, "");
+  EXPECT_EQ(s.on_rollback, OnRollback::kExit);
   EXPECT_EQ(s.log_level, WARREN_LOG_INFO);
   EXPECT_EQ(s.attempt, 0u);
-  EXPECT_EQ(s.resolved.size(), 19u);
+  EXPECT_EQ(s.resolved.size(), 28u);
   EXPECT_EQ(source_of(s, "tracker"), "WARREN_TRACKER");
   EXPECT_EQ(source_of(s, "streams"), "default");
   EXPECT_THAT(describe(s), HasSubstr("tracker=10.0.0.1:7000 (WARREN_TRACKER) job=digits (WARREN_JOB)"));
@@ -149,10 +167,30 @@ TEST(Settings, EveryOptionReachesItsSetting) {
   o.streams = 4;
   o.no_checksums = 1;
   o.check_call_sites = 1;
+  o.domain_id = "rack1";
+  o.replicas = 0;
+  o.log = "sync";
+  o.log_memory_bytes = 1 << 20;
+  o.data_dir = "/data";
+  o.log_lag_ms = 7;
+  o.log_lag_bytes = 8;
+  o.log_disk_bytes = 1 << 21;
+  o.checkpoint_mirror = "/mirror";
+  o.on_rollback = "error";
   o.log_level = WARREN_LOG_ERROR;
-  const auto r = resolve(&o, environment({{"WARREN_LOG_LEVEL", "info"}}), kFacts);
+  const auto r = resolve(&o, environment({{"WARREN_LOG_LEVEL", "info"}, {"WARREN_REPLICAS", "3"}}), kFacts);
   ASSERT_TRUE(r.ok()) << r.status().describe();
   const Settings& s = r.value();
+  EXPECT_EQ(s.domain_id, "rack1");
+  EXPECT_EQ(s.replicas, 0u);
+  EXPECT_EQ(s.log, LogMode::kSync);
+  EXPECT_EQ(s.log_memory_bytes, kMiB);
+  EXPECT_EQ(s.data_dir, "/data");
+  EXPECT_EQ(s.log_lag_ms, 7);
+  EXPECT_EQ(s.log_lag_bytes, 8u);
+  EXPECT_EQ(s.log_disk_bytes, 2 * kMiB);
+  EXPECT_EQ(s.checkpoint_mirror, "/mirror");
+  EXPECT_EQ(s.on_rollback, OnRollback::kError);
   EXPECT_EQ(s.tracker_host, "fe80::1");
   EXPECT_EQ(s.tracker_port, 81);
   EXPECT_EQ(s.job, "j");
@@ -319,6 +357,21 @@ TEST(Settings, RefusesWhatIsWrongAndNamesIt) {
       {{{"WARREN_STREAMS", "17"}}, {"WARREN_STREAMS", "1 to 16"}},
       {{{"WARREN_CHECKSUMS", "maybe"}}, {"WARREN_CHECKSUMS", "give 1"}},
       {{{"WARREN_CHECK_CALL_SITES", "2"}}, {"WARREN_CHECK_CALL_SITES"}},
+      {{{"WARREN_REPLICAS", "17"}}, {"WARREN_REPLICAS", "0 to 16"}},
+      {{{"WARREN_REPLICAS", "-1"}}, {"WARREN_REPLICAS"}},
+      {{{"WARREN_LOG", "asinc"}}, {"WARREN_LOG", "give memory, async or sync; did you mean async?"}},
+      {{{"WARREN_LOG", "sync"}}, {"WARREN_LOG is 'sync'", "WARREN_DATA_DIR"}},
+      {{{"WARREN_LOG", "async"}}, {"WARREN_LOG is 'async'", "WARREN_DATA_DIR"}},
+      {{{"WARREN_LOG_MEMORY_BYTES", "1048575"}}, {"WARREN_LOG_MEMORY_BYTES", "1048576 to"}},
+      {{{"WARREN_LOG_MEMORY_BYTES", "1.5G"}}, {"WARREN_LOG_MEMORY_BYTES"}},
+      {{{"WARREN_DATA_DIR", std::string("/a\0b", 4)}}, {"WARREN_DATA_DIR", "no path"}},
+      {{{"WARREN_DATA_DIR", std::string(4096, 'd')}}, {"WARREN_DATA_DIR", "no path"}},
+      {{{"WARREN_CHECKPOINT_MIRROR", std::string(4096, 'd')}}, {"WARREN_CHECKPOINT_MIRROR", "no path"}},
+      {{{"WARREN_LOG_LAG_MS", "0"}}, {"WARREN_LOG_LAG_MS", "1 to 86400000"}},
+      {{{"WARREN_LOG_LAG_BYTES", "0"}}, {"WARREN_LOG_LAG_BYTES"}},
+      {{{"WARREN_LOG_DISK_BYTES", "64K"}}, {"WARREN_LOG_DISK_BYTES"}},
+      {{{"WARREN_ON_ROLLBACK", "die"}}, {"WARREN_ON_ROLLBACK", "give exit or error"}},
+      {{{"WARREN_LOCAL_WORLD_SIZE", "0"}}, {"WARREN_LOCAL_WORLD_SIZE", "1 to 16384"}},
       {{{"WARREN_LOG_LEVEL", "debug"}}, {"WARREN_LOG_LEVEL", "info, warning or error"}},
       {{{"WARREN_ATTEMPT", "4294967296"}}, {"WARREN_ATTEMPT"}},
       {{{"WARREN_INSECURE_NO_AUTH", "1"}}, {"WARREN_SECRET_FILE", "WARREN_INSECURE_NO_AUTH", "contradict"}},
@@ -400,9 +453,93 @@ TEST(Settings, AHostWithoutFactsStillHasAName) {
   const auto r = resolve(nullptr, environment(kComplete), SystemFacts{});
   ASSERT_TRUE(r.ok()) << r.status().describe();
   EXPECT_EQ(r.value().domain_id, "unknown");
-  EXPECT_EQ(r.value().host_id, "unknown/m/p");
+  EXPECT_THAT(r.value().host_id, testing::MatchesRegex("host-[0-9a-f]{12}"));
+  EXPECT_EQ(r.value().log_memory_bytes, 64 * kMiB);
   const auto real = resolve(nullptr, environment(kComplete));
   ASSERT_TRUE(real.ok()) << real.status().describe();
+}
+
+TEST(Settings, AHostIdIsReadableAndUnique) {
+  const auto host_of = [](const SystemFacts& facts) {
+    const auto r = resolve(nullptr, environment(kComplete), facts);
+    EXPECT_TRUE(r.ok()) << r.status().describe();
+    return r.ok() ? r.value().host_id : "";
+  };
+  EXPECT_EQ(host_of(kFacts), host_of(kFacts));
+  std::set<std::string> ids;
+  SystemFacts other = kFacts;
+  ids.insert(host_of(other));
+  other.boot_id = "b00t2";
+  ids.insert(host_of(other));
+  other.mount_namespace = "1";
+  ids.insert(host_of(other));
+  other.pid_namespace = "122";
+  ids.insert(host_of(other));
+  other.host_name = "node2";
+  ids.insert(host_of(other));
+  EXPECT_EQ(ids.size(), 5u);
+  other.host_name = "-a b\n/ä.c" + std::string(300, 'x');
+  EXPECT_THAT(host_of(other), testing::StartsWith("ab.cxxx"));
+  // What anybody can tell apart by these facts alone goes into the id: "1" + "22" is not "12" + "2".
+  SystemFacts a = kFacts, b = kFacts;
+  a.mount_namespace = "1", a.pid_namespace = "22";
+  b.mount_namespace = "12", b.pid_namespace = "2";
+  EXPECT_NE(host_of(a), host_of(b));
+}
+
+TEST(Settings, TheLogGoesToDiskWhereThereIsAFolder) {
+  const auto log_with = [](const Variables& more) {
+    const auto r = resolve(nullptr, environment(with(kComplete, more)), kFacts);
+    EXPECT_TRUE(r.ok()) << r.status().describe();
+    return r.value().log;
+  };
+  EXPECT_EQ(log_with({{"WARREN_DATA_DIR", "/d"}}), LogMode::kAsync);
+  EXPECT_EQ(log_with({{"WARREN_DATA_DIR", "/d"}, {"WARREN_LOG", "sync"}}), LogMode::kSync);
+  EXPECT_EQ(log_with({{"WARREN_DATA_DIR", "/d"}, {"WARREN_LOG", "memory"}}), LogMode::kMemory);
+  EXPECT_EQ(log_with({}), LogMode::kMemory);
+}
+
+TEST(Settings, WorkersOfOneMachineShareTheMemoryOfTheLog) {
+  const auto memory_with = [](const Variables& more, std::uint64_t machine) {
+    SystemFacts facts = kFacts;
+    facts.memory_bytes = machine;
+    const auto r = resolve(nullptr, environment(with(kComplete, more)), facts);
+    EXPECT_TRUE(r.ok()) << r.status().describe();
+    return r.value().log_memory_bytes / kMiB;
+  };
+  EXPECT_EQ(memory_with({}, 8000 * kMiB), 2000u);
+  EXPECT_EQ(memory_with({{"WARREN_LOCAL_WORLD_SIZE", "3"}}, 8000 * kMiB), 666u);
+  EXPECT_EQ(memory_with({{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}}, 8000 * kMiB), 500u);
+  EXPECT_EQ(memory_with({{"MPI_LOCALNRANKS", "5"}}, 8000 * kMiB), 400u);
+  EXPECT_EQ(memory_with({{"LOCAL_WORLD_SIZE", "8"}}, 8000 * kMiB), 2000u) << "anybody may use that word";
+  EXPECT_EQ(memory_with({{"LOCAL_WORLD_SIZE", "8"}, {"MASTER_ADDR", "m"}}, 8000 * kMiB), 250u);
+  EXPECT_EQ(memory_with({}, 100 * kMiB), 64u);
+  EXPECT_EQ(memory_with({}, 2'000'000 * kMiB), 65'536u);
+  EXPECT_EQ(memory_with({{"WARREN_LOG_MEMORY_BYTES", "5M"}}, 8000 * kMiB), 5u);
+}
+
+TEST(Settings, ControlGroupsLimitTheMemory) {
+  char name[] = "/tmp/warren-cgroup-XXXXXX";
+  ASSERT_NE(mkdtemp(name), nullptr);
+  const std::filesystem::path root = name;
+  const auto put = [&](const std::string& file, const std::string& text) {
+    std::filesystem::create_directories((root / file).parent_path());
+    std::ofstream(root / file) << text << "\n";
+  };
+  put("a/b/memory.max", "max");
+  EXPECT_EQ(control_group_memory("0::/a/b\n", root), std::nullopt);
+  put("a/memory.max", "7000");
+  EXPECT_EQ(control_group_memory("0::/a/b\n", root), 7000u);
+  put("a/b/memory.max", "5000");
+  EXPECT_EQ(control_group_memory("0::/a/b\n", root), 5000u);
+  EXPECT_EQ(control_group_memory("0::/elsewhere\n", root), std::nullopt);
+  put("memory.max", "9000");
+  EXPECT_EQ(control_group_memory("0::/elsewhere\n", root), 9000u);
+  EXPECT_EQ(control_group_memory("0::/\n", root), 9000u);
+  put("memory/x/memory.limit_in_bytes", "300");
+  EXPECT_EQ(control_group_memory("11:cpu,memory:/x\n3:cpuset:/y\n", root), 300u);
+  EXPECT_EQ(control_group_memory("nonsense\n\n:\n4:memory_recursive:/x\n", root), std::nullopt);
+  std::filesystem::remove_all(root);
 }
 
 TEST(Settings, TellsMisspelledVariables) {

@@ -286,6 +286,16 @@ struct Options {
   // call. What it throws is swallowed.
   std::function<void(LogLevel, std::string_view)> log_sink;
   std::optional<LogLevel> log_level;  // least level that is logged
+  std::string domain_id;              // equal for what dies together
+  std::optional<int> replicas;        // copies of what is logged, in distinct failure domains; 0: no fault tolerance
+  std::string log;                    // "memory", "async" or "sync": when results are written to data_dir
+  std::int64_t log_memory_bytes = 0;  // this rank's part of the log in memory
+  std::string data_dir;               // directory for this host's log and checkpoints
+  std::chrono::milliseconds log_lag_ms{0};  // async: what is older is written
+  std::int64_t log_lag_bytes = 0;           // async: what is more is written
+  std::int64_t log_disk_bytes = 0;          // budget in data_dir
+  std::string checkpoint_mirror;            // directory that gets a copy of each committed checkpoint
+  std::string on_rollback;                  // "exit": the process exits with code 77; "error": calls fail
 };
 
 namespace detail {
@@ -801,6 +811,16 @@ inline Communicator Communicator::create(const Options& options) {
   c.no_checksums = options.no_checksums ? 1 : 0;
   c.check_call_sites = options.check_call_sites ? 1 : 0;
   c.log_level = options.log_level ? static_cast<std::int32_t>(*options.log_level) : -1;
+  c.domain_id = text(options.domain_id);
+  c.replicas = options.replicas ? *options.replicas : -1;
+  c.log = text(options.log);
+  c.log_memory_bytes = options.log_memory_bytes;
+  c.data_dir = text(options.data_dir);
+  c.log_lag_ms = options.log_lag_ms.count();
+  c.log_lag_bytes = options.log_lag_bytes;
+  c.log_disk_bytes = options.log_disk_bytes;
+  c.checkpoint_mirror = text(options.checkpoint_mirror);
+  c.on_rollback = text(options.on_rollback);
   auto state = std::make_shared<detail::State>();
   if (options.log_sink) {
     state->log_sink = options.log_sink;
