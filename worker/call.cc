@@ -159,4 +159,28 @@ Fingerprint fingerprint_of(const CallSpec& spec, std::uint8_t algorithm) {
   return f;
 }
 
+ResultShape result_shape(const CallSpec& spec, const GroupShape& group) {
+  const auto size = static_cast<std::uint64_t>(group.size);
+  const auto rank = static_cast<std::uint64_t>(group.rank);
+  const std::uint64_t n = spec.count;
+  switch (spec.collective) {
+    case Collective::kAllreduce:
+    case Collective::kBroadcast: return {n, 0, n};
+    case Collective::kReduce: return {n, 0, group.rank == spec.root ? n : 0};
+    case Collective::kAllgather: return {size * n, 0, size * n};
+    case Collective::kAllgatherv: {
+      std::uint64_t total = 0;
+      for (const std::uint64_t c : spec.counts) total += c;
+      return {total, 0, total};
+    }
+    case Collective::kGather: return {size * n, 0, group.rank == spec.root ? size * n : 0};
+    case Collective::kReduceScatter:
+    case Collective::kScatter: return {size * n, rank * n, n};
+    case Collective::kAllToAll: return {size * size * n, rank * size * n, size * n};
+    case Collective::kBarrier:
+    case Collective::kPoint: return {};
+  }
+  return {};
+}
+
 }  // namespace warren::worker

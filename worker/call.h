@@ -32,6 +32,9 @@ struct CallSpec {
   CustomReduce custom = nullptr;
   void* custom_context = nullptr;
   std::size_t custom_bytes = 0;
+  // Fills the input just before it is needed; not called where the result is taken from the log.
+  void (*prepare)(void* context) = nullptr;
+  void* prepare_context = nullptr;
 };
 
 // What the group's ranks know alike and this one knows of itself.
@@ -48,6 +51,13 @@ struct GroupShape {
 // What this rank says it is calling. `algorithm` is schedule::Algorithm.
 [[nodiscard]] Fingerprint fingerprint_of(const CallSpec& spec, std::uint8_t algorithm);
 
+// Which part of the round's whole result (worker/schedule/schedule.h) this rank's output is, in elements.
+struct ResultShape {
+  std::uint64_t total = 0;
+  std::uint64_t begin = 0, count = 0;
+};
+[[nodiscard]] ResultShape result_shape(const CallSpec& spec, const GroupShape& group);
+
 // Bytes of one element of the call's type.
 [[nodiscard]] std::size_t element_bytes(const CallSpec& spec);
 
@@ -58,7 +68,9 @@ struct Call {
   Fingerprint fingerprint;
   Reducer reducer;
   std::shared_ptr<const PreparedSchedule> schedule;  // collectives
+  Epoch schedule_epoch;                              // whose placement it knows
   std::vector<std::uint64_t> counts;                 // what spec.counts points to
+  bool prepared = false;                             // spec.prepare was called
   std::atomic<bool> finished{false};                 // set last; `status` does not change afterwards
   std::atomic<bool> settled{false};                  // finished, and no callback is owed or running
   Status status;

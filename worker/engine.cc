@@ -33,13 +33,159 @@ std::uint64_t larger_buffer(const CallSpec& spec, std::uint64_t size) {
 }  // namespace
 
 void Engine::install(const Plan& plan) {
-  WARREN_CHECK(!installed_ && broken_.ok(), "an engine serves one epoch (I6)");
+  WARREN_CHECK(!open_ && broken_.ok() && plan.epoch > plan_.epoch, "one epoch after the other (I6)");
+  WARREN_CHECK((plan.replicas == 0) == (recall_ == nullptr), "what is logged has a log");
   plan_ = plan;
-  installed_ = true;
-  std::vector<Rank> world;
-  for (std::uint32_t r = 0; r < plan.world_size; r++) world.emplace_back(static_cast<std::int32_t>(r));
-  const Status status = add_group(kWorldGroup, std::move(world), 0);
-  WARREN_CHECK(status.ok(), "the first group fits");
+  if (!installed_) {
+    installed_ = true;
+    first_epoch_ = plan.epoch;
+    std::vector<Rank> world;
+    for (std::uint32_t r = 0; r < plan.world_size; r++) world.emplace_back(static_cast<std::int32_t>(r));
+    const Status status = add_group(kWorldGroup, std::move(world), 0);
+    WARREN_CHECK(status.ok(), "the first group fits");
+  }
+  for (auto& [id, group] : groups_) {
+    place(*group);
+    group->points.emplace(transport_, group->id, group->channel, group->members, group->slot + 1, plan_.epoch,
+                          plan_.chunk_bytes);
+  }
+}
+
+void Engine::open() {
+  WARREN_CHECK(installed_ && !open_, "an epoch is opened once");
+  if (stopped()) return;
+  open_ = true;
+  if (messages_ && plan_.epoch > first_epoch_) {
+    gap_ = "point-to-point messages of this version are not in the log";
+    return;
+  }
+  for (auto& [id, group] : groups_) {
+    if (group->active != nullptr) {
+      begin(*group);
+    } else {
+      start_next(*group);
+    }
+    check(*group);
+  }
+}
+
+WorkerMachine::Standing Engine::suspend() {
+  WorkerMachine::Standing standing;
+  if (!stopped()) transport_.close_all();
+  open_ = false;
+  failed_ = false;
+  failure_.reset();
+  gap_.reset();
+  if (recall_ != nullptr) recall_->suspend();
+  for (auto& [id, group] : groups_) {
+    if (group->active != nullptr && recall_ != nullptr) {
+      Ranges fresh;
+      if (group->phase == Phase::kRuns) {
+        const std::uint64_t width = element_bytes(group->active->spec);
+        const std::uint64_t begin =
+            result_shape(group->active->spec, {group->rank, static_cast<std::int32_t>(group->members.size())}).begin;
+        for (const Executor::Final& f : group->executor.finals()) {
+          fresh.add((begin + f.at) * width, (begin + f.at + f.count) * width);
+        }
+      } else if (group->phase == Phase::kRecalls) {
+        fresh = recall_->cancel(group->recall_id);
+      }
+      group->have.add(fresh);
+      // In memory that outlives this process, whoever goes next. What cannot be logged is lost with the process only.
+      const Status logged = log_pieces(*group, fresh);
+      if (!logged.ok()) fail(logged, kNoRank);
+    }
+    if (group->active != nullptr) group->phase = Phase::kWaits;
+    group->executor.abandon();
+    if (group->points) {
+      for (Call* call : group->points->abandon()) group->stranded.push_back(call);
+    }
+  }
+  standing.version = version_;
+  std::map<std::pair<GroupId, Version>, wire::Position> positions;
+  for (const auto& [key, rounds] : closed_) {
+    wire::Position& p = positions[key];
+    p.set_group(key.first.value);
+    p.set_version(key.second.value);
+    p.set_rounds(rounds);
+    p.set_closed(true);
+  }
+  for (const auto& [id, group] : groups_) positions[{id, version_}] = position_of(*group);
+  for (auto& [key, p] : positions) standing.positions.push_back(std::move(p));
+  return standing;
+}
+
+wire::Position Engine::position_of(const Group& group) const {
+  wire::Position p;
+  p.set_group(group.id.value);
+  p.set_version(version_.value);
+  const std::uint64_t done = group.next_sequence.value - group.queue.size() - (group.active != nullptr ? 1 : 0);
+  p.set_rounds(done);
+  if (recall_ == nullptr) return p;
+  // Also of a round that this rank has not entered: what others of its host have published.
+  const RoundId round{plan_.timeline, group.id, version_, Sequence(done)};
+  for (const Interval& i : recall_->reader().held({RecordKind::kRound, round}).intervals()) {
+    wire::ByteRange& range = *p.add_final();
+    range.set_begin(i.begin);
+    range.set_end(i.end);
+  }
+  return p;
+}
+
+void Engine::remember(const Group& group) {
+  closed_[{group.id, version_}] = std::max(closed_[{group.id, version_}], group.next_sequence.value);
+}
+
+Status Engine::begin_version(Version version) {
+  WARREN_CHECK(version > version_, "versions rise");
+  for (const Frontier& f : plan_.frontier) {
+    const auto it = groups_.find(f.group);
+    if (f.version != version_ || it == groups_.end()) continue;
+    if (it->second->next_sequence.value < f.rounds) {
+      return {Code::kDesync, "other ranks have done " + std::to_string(f.rounds) + " rounds " +
+                                 "before this point, this rank " + std::to_string(it->second->next_sequence.value) +
+                                 "; a program must make the same calls in each of its lives"};
+    }
+  }
+  for (auto& [id, group] : groups_) {
+    WARREN_CHECK(group->active == nullptr && group->queue.empty(), "no round crosses a checkpoint");
+    remember(*group);
+    group->next_sequence = Sequence(0);
+  }
+  version_ = version;
+  messages_ = false;
+  return {};
+}
+
+std::vector<wire::Position> Engine::positions_of(Version version) const {
+  std::vector<wire::Position> positions;
+  for (const auto& [key, rounds] : closed_) {
+    if (key.second != version) continue;
+    wire::Position& p = positions.emplace_back();
+    p.set_group(key.first.value);
+    p.set_version(version.value);
+    p.set_rounds(rounds);
+    p.set_closed(true);
+  }
+  return positions;
+}
+
+void Engine::committed(Version version) {
+  std::erase_if(closed_,
+                [&](const auto& entry) { return entry.first.second < version && entry.first.second != kPreamble; });
+  if (recall_ != nullptr) recall_->log().drop_below(version);
+}
+
+// Who sits where, for the schedules of this epoch.
+void Engine::place(Group& group) {
+  group.cache.clear();
+  group.hosts.clear();
+  group.domains.clear();
+  if (plan_.replicas == 0) return;
+  for (const Rank r : group.members) {
+    group.hosts.push_back(plan_.hosts[static_cast<std::size_t>(r.value)]);
+    group.domains.push_back(plan_.domains[static_cast<std::size_t>(r.value)]);
+  }
 }
 
 Engine::Channels Engine::used_channels() const {
@@ -60,8 +206,12 @@ Status Engine::add_group(GroupId id, std::vector<Rank> members, std::uint32_t ch
   const auto rank = static_cast<std::int32_t>(self - members.begin());
   std::uint32_t slot = 0;
   while (slot < by_slot_.size() && by_slot_[slot] != nullptr) slot += 2;
-  auto group =
-      std::make_unique<Group>(transport_, id, channel, std::move(members), rank, slot, plan_.epoch, plan_.chunk_bytes);
+  auto group = std::make_unique<Group>(transport_, id, channel, std::move(members), rank, slot);
+  if (recall_ != nullptr) group->log = &recall_->log();
+  group->points.emplace(transport_, id, channel, group->members, slot + 1, plan_.epoch, plan_.chunk_bytes);
+  place(*group);
+  // One of this name may have been destroyed in this version.
+  if (const auto it = closed_.find({id, version_}); it != closed_.end()) group->next_sequence = Sequence(it->second);
   if (slot >= by_slot_.size()) by_slot_.resize(slot + 2, nullptr);
   by_slot_[slot] = by_slot_[slot + 1] = group.get();
   groups_.emplace(id, std::move(group));
@@ -74,13 +224,14 @@ void Engine::remove_group(GroupId id) {
   Group& group = *it->second;
   WARREN_CHECK(group.active == nullptr && group.queue.empty(), "a group is removed when its calls have finished");
   by_slot_[group.slot] = by_slot_[group.slot + 1] = nullptr;
+  remember(group);
   groups_.erase(it);
 }
 
 bool Engine::idle(GroupId id) const {
   const auto it = groups_.find(id);
   return it == groups_.end() ||
-         (it->second->active == nullptr && it->second->queue.empty() && !it->second->points.busy());
+         (it->second->active == nullptr && it->second->queue.empty() && !it->second->points->busy());
 }
 
 schedule::Algorithm Engine::algorithm_for(const CallSpec& spec, std::int32_t size) const {
@@ -89,7 +240,7 @@ schedule::Algorithm Engine::algorithm_for(const CallSpec& spec, std::int32_t siz
   return schedule::choose(spec.collective, size, larger_buffer(spec, static_cast<std::uint64_t>(size)));
 }
 
-Result<std::shared_ptr<const PreparedSchedule>> Engine::schedule_for(Group& group, const Call& call) {
+schedule::Request Engine::request_for(const Group& group, const Call& call) const {
   schedule::Request request;
   request.collective = call.spec.collective;
   request.algorithm = static_cast<schedule::Algorithm>(call.fingerprint.algorithm);
@@ -104,11 +255,21 @@ Result<std::shared_ptr<const PreparedSchedule>> Engine::schedule_for(Group& grou
   const std::uint64_t chunk_bytes =
       request.algorithm == schedule::Algorithm::kRing ? plan_.chunk_bytes / 2 : plan_.chunk_bytes;
   request.chunk_elements = std::max<std::uint64_t>(1, chunk_bytes / call.reducer.bytes(Form::kPartial));
+  request.replicas = plan_.replicas;
+  request.hosts = group.hosts;
+  request.domains = group.domains;
+  request.element_bytes = std::max<std::uint64_t>(1, element_bytes(call.spec));
+  return request;
+}
+
+Result<std::shared_ptr<const PreparedSchedule>> Engine::schedule_for(Group& group, const Call& call) {
+  const schedule::Request request = request_for(group, call);
   const bool worth_keeping = request.counts.empty();
   if (worth_keeping) {
     for (CacheEntry& e : group.cache) {
       if (e.count == request.count && e.collective == request.collective && e.algorithm == request.algorithm &&
-          e.root == request.root && e.chunk_elements == request.chunk_elements) {
+          e.root == request.root && e.chunk_elements == request.chunk_elements &&
+          e.element_bytes == request.element_bytes) {
         e.used = ++uses_;
         return e.schedule;
       }
@@ -122,8 +283,8 @@ Result<std::shared_ptr<const PreparedSchedule>> Engine::schedule_for(Group& grou
     group.cache.erase(std::min_element(group.cache.begin(), group.cache.end(),
                                        [](const auto& a, const auto& b) { return a.used < b.used; }));
   }
-  group.cache.push_back(
-      {request.collective, request.algorithm, request.root, request.count, request.chunk_elements, ++uses_, prepared});
+  group.cache.push_back({request.collective, request.algorithm, request.root, request.count, request.chunk_elements,
+                         request.element_bytes, ++uses_, prepared});
   return prepared;
 }
 
@@ -139,11 +300,17 @@ Status Engine::submit(GroupId id, Call& call) {
   }
   const auto size = static_cast<std::int32_t>(group.members.size());
   if (call.spec.collective == Collective::kPoint) {
+    messages_ = true;
+    if (!open_ || !group.stranded.empty()) {
+      group.stranded.push_back(&call);
+      outstanding_++;
+      return {};
+    }
     if (call.spec.sends) {
-      const Status status = group.points.send(call);
+      const Status status = group.points->send(call);
       if (!status.ok()) return status;
     } else {
-      group.points.recv(call);
+      group.points->recv(call);
     }
     outstanding_++;
     check(group);
@@ -160,11 +327,15 @@ Status Engine::submit(GroupId id, Call& call) {
   call.fingerprint = fingerprint_of(call.spec, static_cast<std::uint8_t>(algorithm_for(call.spec, size)));
   call.fingerprint.site &= ~kSiteCompared;
   if (plan_.check_call_sites && call.fingerprint.site != 0) call.fingerprint.site |= kSiteCompared;
-  // Here, where a schedule that cannot be made is still an error of this call alone.
-  auto prepared = schedule_for(group, call);
-  if (!prepared.ok()) return prepared.status();
-  call.schedule = std::move(prepared).value();
-  call.round = {plan_.timeline, group.id, Version(0), group.next_sequence};
+  call.round = {plan_.timeline, group.id, version_, group.next_sequence};
+  const Frontier* frontier = frontier_of(group.id, version_);
+  if (frontier == nullptr || call.round.sequence.value >= frontier->rounds) {
+    // Here, where a schedule that cannot be made is still an error of this call alone.
+    auto prepared = schedule_for(group, call);
+    if (!prepared.ok()) return prepared.status();
+    call.schedule = std::move(prepared).value();
+    call.schedule_epoch = plan_.epoch;
+  }
   group.next_sequence = group.next_sequence.next();
   group.queue.push() = &call;
   outstanding_++;
@@ -175,12 +346,143 @@ Status Engine::submit(GroupId id, Call& call) {
   return {};
 }
 
+const Engine::Frontier* Engine::frontier_of(GroupId group, Version version) const {
+  for (const Frontier& f : plan_.frontier) {
+    if (f.group == group && f.version == version) return &f;
+  }
+  return nullptr;
+}
+
 void Engine::start_next(Group& group) {
-  if (group.queue.empty() || failed_) return;
-  Call& call = *group.queue.front();
+  if (group.queue.empty() || failed_ || !open_) return;
+  group.active = group.queue.front();
   group.queue.pop();
-  group.active = &call;
-  board_.begin(group.slot / 2, call.round, call.fingerprint);
+  group.have = {};
+  board_.begin(group.slot / 2, group.active->round, group.active->fingerprint);
+  begin(group);
+}
+
+// Decides how the active call comes to its result in this epoch.
+void Engine::begin(Group& group) {
+  Call& call = *group.active;
+  const Frontier* frontier = frontier_of(group.id, call.round.version);
+  const std::uint64_t sequence = call.round.sequence.value;
+  if (frontier == nullptr || sequence > frontier->rounds ||
+      (sequence == frontier->rounds && frontier->final.empty() && !frontier->closed)) {
+    return run(group, call.schedule_epoch == plan_.epoch ? call.schedule : nullptr);
+  }
+  if (sequence == frontier->rounds && frontier->closed) {
+    return fail(Status(Code::kDesync, "other ranks have done " + std::to_string(frontier->rounds) +
+                                          " rounds and no more in this version, this rank calls " +
+                                          to_string(call.fingerprint) + " as " + to_string(call.round) +
+                                          "; a program must make the same calls in each of its lives"),
+                kNoRank);
+  }
+  const std::uint64_t width = std::max<std::uint64_t>(1, element_bytes(call.spec));
+  const ResultShape shape = result_shape(call.spec, {group.rank, static_cast<std::int32_t>(group.members.size())});
+  group.resumed = sequence == frontier->rounds;
+  group.phase = Phase::kRecalls;
+  Replayer::Want want;
+  want.key = {RecordKind::kRound, call.round};
+  want.fingerprint = call.fingerprint;
+  want.total_bytes = shape.total * width;
+  want.bytes = Ranges(shape.begin * width, (shape.begin + shape.count) * width);
+  if (group.resumed) {
+    // What was final stays; the rest of what the log has comes from there.
+    want.bytes = want.bytes.intersect(frontier->final).minus(group.have);
+  }
+  want.base = static_cast<std::byte*>(call.spec.output);
+  want.base_at = shape.begin * width;
+  if (want.bytes.empty()) {
+    const auto info = recall_->reader().info(want.key);
+    if (info.ok() && info.value() && !agree(info.value()->fingerprint, call.fingerprint)) {
+      return fail(Status(Code::kDesync, "the log has " + to_string(info.value()->fingerprint) + " as " +
+                                            to_string(call.round) + ", this rank calls " + to_string(call.fingerprint)),
+                  kNoRank);
+    }
+    if (group.resumed) return run_rest(group);
+    group.phase = Phase::kDone;
+    return;
+  }
+  group.recall_id = recall_->fetch(std::move(want));
+}
+
+void Engine::recalled(Replayer::Done done) {
+  for (auto& [id, group] : groups_) {
+    if (group->active == nullptr || group->phase != Phase::kRecalls || group->recall_id != done.id) continue;
+    Call& call = *group->active;
+    if (done.status.code() == Code::kUnavailable) {
+      gap_ = done.status.describe();
+      return;
+    }
+    if (!done.status.ok()) return fail(done.status.because_of_this(to_string(call.round)), kNoRank);
+    if (group->resumed) {
+      group->have.add(frontier_of(group->id, call.round.version)->final);
+      run_rest(*group);
+    } else {
+      const Status logged = log_pieces(*group, done.log_again);
+      if (!logged.ok()) return fail(logged, kNoRank);
+      group->phase = Phase::kDone;
+    }
+    return check(*group);
+  }
+}
+
+// Publishes these bytes of the active call's whole result, which stand final in its output, as far as this host lacks
+// them.
+Status Engine::log_pieces(Group& group, const Ranges& bytes) {
+  if (bytes.empty()) return {};
+  const Call& call = *group.active;
+  const std::uint64_t width = element_bytes(call.spec);
+  const ResultShape shape = result_shape(call.spec, {group.rank, static_cast<std::int32_t>(group.members.size())});
+  const RecordKey key{RecordKind::kRound, call.round};
+  const RecordInfo info{call.fingerprint, shape.total * width};
+  const Ranges mine = bytes.intersect(shape.begin * width, (shape.begin + shape.count) * width);
+  for (const Interval& i : mine.minus(recall_->reader().held(key)).intervals()) {
+    const auto* from = static_cast<const std::byte*>(call.spec.output) + (i.begin - shape.begin * width);
+    const Status status = recall_->log().publish(key, info, i.begin, {from, i.end - i.begin});
+    if (!status.ok()) return status.because_of_this("cannot log " + to_string(call.round));
+  }
+  return {};
+}
+
+// The rest of a round that was interrupted: what the log holds of it has come.
+void Engine::run_rest(Group& group) {
+  const Call& call = *group.active;
+  const Ranges& final = frontier_of(group.id, call.round.version)->final;
+  // Every host has the whole round before any of its ranks returns (DESIGN section 4).
+  if (const Status logged = log_pieces(group, final); !logged.ok()) return fail(logged, kNoRank);
+  schedule::Request request = request_for(group, call);
+  const std::uint64_t width = std::max<std::uint64_t>(1, element_bytes(call.spec));
+  request.resumed = true;
+  for (const Interval& i : final.intervals()) {
+    if (i.begin % width != 0 || i.end % width != 0) {
+      return fail(Status(Code::kDesync, "the log cuts " + to_string(call.round) + " inside elements of " +
+                                            std::to_string(width) + " bytes: " + to_string(call.fingerprint) +
+                                            " is not what other ranks called"),
+                  kNoRank);
+    }
+    request.final.add(i.begin / width, i.end / width);
+  }
+  auto made = schedule::make(request);
+  if (!made.ok()) return fail(made.status().because_of_this("cannot finish " + to_string(call.round)), kNoRank);
+  run(group, std::make_shared<const PreparedSchedule>(std::move(made).value()));
+}
+
+void Engine::run(Group& group, std::shared_ptr<const PreparedSchedule> prepared) {
+  Call& call = *group.active;
+  if (prepared == nullptr) {
+    // It was issued when the log was to serve it.
+    auto made = schedule_for(group, call);
+    if (!made.ok()) return fail(made.status(), kNoRank);
+    prepared = std::move(made).value();
+  }
+  if (call.spec.prepare != nullptr && !call.prepared) {
+    call.prepared = true;
+    call.spec.prepare(call.spec.prepare_context);
+  }
+  group.phase = Phase::kRuns;
+  call.schedule = std::move(prepared);
   Executor::Round round;
   round.schedule = call.schedule.get();
   round.epoch = plan_.epoch;
@@ -191,7 +493,25 @@ void Engine::start_next(Group& group) {
   // A broadcast's data stands in the one buffer that the call names.
   if (round.input == nullptr) round.input = round.output;
   round.reducer = call.reducer;
+  round.publisher = group.log == nullptr ? nullptr : &group;
   group.executor.start(round);
+}
+
+Status Engine::Group::publish(std::uint64_t first, std::uint64_t count, const std::byte* values) {
+  const std::uint64_t width = element_bytes(active->spec);
+  const std::uint64_t total = result_shape(active->spec, {rank, static_cast<std::int32_t>(members.size())}).total;
+  return log->publish({RecordKind::kRound, active->round}, {active->fingerprint, total * width}, first * width,
+                      {values, count * width});
+}
+
+void Engine::complete(Group& group) {
+  Call& call = *group.active;
+  group.active = nullptr;
+  group.phase = Phase::kIdle;
+  board_.end(group.slot / 2);
+  board_.rounds_finished.fetch_add(1, std::memory_order_relaxed);
+  finish(call, Status());
+  start_next(group);
 }
 
 void Engine::finish(Call& call, const Status& status) {
@@ -211,37 +531,42 @@ void Engine::fail(const Status& status, Rank peer) {
 }
 
 void Engine::check(Group& group) {
-  while (group.active != nullptr && group.executor.done()) {
-    if (!group.executor.status().ok()) {
+  while (group.active != nullptr &&
+         (group.phase == Phase::kDone || (group.phase == Phase::kRuns && group.executor.done()))) {
+    if (group.phase == Phase::kRuns && !group.executor.status().ok()) {
       // The call ends with the epoch: the tracker's word says who is to blame.
       fail(group.executor.status(), group.executor.failed_peer());
       break;
     }
-    Call& call = *group.active;
-    group.active = nullptr;
-    board_.end(group.slot / 2);
-    board_.rounds_finished.fetch_add(1, std::memory_order_relaxed);
-    board_.bytes_moved.fetch_add(group.executor.bytes_sent(), std::memory_order_relaxed);
-    finish(call, Status());
-    start_next(group);
+    if (group.phase == Phase::kRuns) {
+      board_.bytes_moved.fetch_add(group.executor.bytes_sent(), std::memory_order_relaxed);
+    }
+    complete(group);
   }
-  for (auto& [call, status] : group.points.finished()) {
+  for (auto& [call, status] : group.points->finished()) {
     board_.rounds_finished.fetch_add(1, std::memory_order_relaxed);
     if (call->spec.sends) {
       board_.bytes_moved.fetch_add(call->spec.count * element_bytes(call->spec), std::memory_order_relaxed);
     }
     finish(*call, status);
   }
-  group.points.finished().clear();
-  if (group.point_shown && group.active == nullptr && !group.points.busy()) {
+  group.points->finished().clear();
+  if (group.point_shown && group.active == nullptr && !group.points->busy()) {
     board_.end(group.slot / 2);
     group.point_shown = false;
   }
-  if (!group.points.status().ok()) fail(group.points.status(), group.points.failed_peer());
+  if (!group.points->status().ok()) fail(group.points->status(), group.points->failed_peer());
 }
 
 bool Engine::progress() {
-  if (stopped()) return false;
+  if (stopped() || !open_) return false;
+  bool recalled_some = false;
+  if (recall_ != nullptr) {
+    for (Replayer::Done& done : recall_->take_done()) {
+      recalled_some = true;
+      recalled(std::move(done));
+    }
+  }
   completions_.resize(64);
   const std::size_t n = transport_.poll(completions_);
   for (std::size_t i = 0; i < n; i++) {
@@ -253,17 +578,19 @@ bool Engine::progress() {
     if (slot == group->slot) {
       group->executor.on_completion(c.token, c.status);
     } else {
-      group->points.on_completion(c.token, c.status);
+      group->points->on_completion(c.token, c.status);
     }
     check(*group);
   }
-  return n != 0;
+  return n != 0 || recalled_some;
 }
 
 void Engine::stop(const Status& why) {
   WARREN_CHECK(!why.ok(), "an epoch ends for a reason");
   if (stopped()) return;
   broken_ = why;
+  open_ = false;
+  if (recall_ != nullptr) recall_->suspend();
   transport_.close_all();
   for (auto& [id, group] : groups_) {
     const auto reason = [&](const Status& own) {
@@ -272,12 +599,17 @@ void Engine::stop(const Status& why) {
     if (group->active != nullptr) {
       finish(*group->active, reason(group->executor.status()));
       group->active = nullptr;
+      group->phase = Phase::kIdle;
       board_.end(group->slot / 2);
     }
     group->executor.abandon();
     for (; !group->queue.empty(); group->queue.pop()) finish(*group->queue.front(), why);
-    const Status point_reason = reason(group->points.status());
-    for (Call* call : group->points.abandon()) finish(*call, point_reason);
+    if (group->points) {
+      const Status point_reason = reason(group->points->status());
+      for (Call* call : group->points->abandon()) finish(*call, point_reason);
+    }
+    for (Call* call : group->stranded) finish(*call, why);
+    group->stranded.clear();
   }
 }
 
@@ -290,15 +622,15 @@ void Engine::publish_waits() {
     const std::size_t slot = group->slot / 2;
     if (group->active != nullptr) {
       board_.waits(slot, group->executor.waiting_for(RoundBoard::kRanks));
-    } else if (group->points.busy()) {
+    } else if (group->points->busy()) {
       // Point to point shows as a round of its own kind; the next collective, or its end, takes the slot.
-      auto peers = group->points.senders();
-      const auto receivers = group->points.receivers();
+      auto peers = group->points->senders();
+      const auto receivers = group->points->receivers();
       peers.insert(peers.end(), receivers.begin(), receivers.end());
       Fingerprint point;
       point.collective = Collective::kPoint;
       point.type = DataType::kU8;
-      board_.begin(slot, {plan_.timeline, group->id, Version(0), group->next_sequence}, point);
+      board_.begin(slot, {plan_.timeline, group->id, version_, group->next_sequence}, point);
       board_.waits(slot, peers);
       group->point_shown = true;
     }
@@ -321,7 +653,7 @@ std::vector<std::string> Engine::describe_waits() const {
                         to_string(group->active->fingerprint));
       }
     }
-    const auto senders = group->points.senders(), receivers = group->points.receivers();
+    const auto senders = group->points->senders(), receivers = group->points->receivers();
     if (!senders.empty()) lines.push_back(self + ranks(senders) + " to send");
     if (!receivers.empty()) lines.push_back(self + ranks(receivers) + " to receive");
   }

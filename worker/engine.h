@@ -3,6 +3,10 @@
 // from one thread at a time.
 //
 // Rounds of one group run one after the other in the order of issue; groups run side by side, on links of their own.
+//
+// Epochs: install() and open() begin one; suspend() ends it for a life that goes on with the next plan, with its calls
+// kept; stop() ends it for good. What a call does in a new epoch follows from the plan's frontier
+// (docs/decisions/0006): its result is taken from the log, or finished from where it was, or computed.
 #pragma once
 
 #include <array>
@@ -13,14 +17,18 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "recovery/ids.h"
 #include "recovery/limits.h"
 #include "recovery/result.h"
+#include "recovery/worker_machine.h"
 #include "worker/call.h"
 #include "worker/executor.h"
 #include "worker/point.h"
+#include "worker/recall.h"
 #include "worker/round_board.h"
 #include "worker/transport/ring_queue.h"
 #include "worker/transport/transport.h"
@@ -29,6 +37,15 @@ namespace warren::worker {
 
 class Engine {
  public:
+  // How far the job is in one group's rounds of one version.
+  struct Frontier {
+    GroupId group;
+    Version version;
+    std::uint64_t rounds = 0;  // below: in the log
+    bool closed = false;       // there are no more
+    Ranges final;              // bytes of the whole result of round `rounds`
+  };
+
   // What all ranks of the job have agreed on.
   struct Plan {
     Epoch epoch;
@@ -38,6 +55,9 @@ class Engine {
     schedule::Algorithm algorithm = schedule::Algorithm::kAuto;
     std::uint64_t chunk_bytes = 0;
     bool check_call_sites = false;
+    std::uint32_t replicas = 0;
+    std::vector<std::uint32_t> hosts, domains;  // by rank of the job
+    std::vector<Frontier> frontier;
   };
 
   // Why the data path cannot go on by itself; the owner reports it to the tracker, once.
@@ -50,8 +70,28 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // The world group exists from here on. Once per engine.
+  // Results are logged and recalled here. Before install(); without it, nothing is (replicas 0).
+  void use(Recall& recall) { recall_ = &recall; }
+
+  // A plan is there: the first, or the next one after suspend(). The world group exists from the first on. Nothing
+  // moves before open().
   void install(const Plan& plan);
+  void open();
+  // The epoch is over and another will follow: closes the transport, publishes what is final in the outputs of calls
+  // under way, and keeps all calls. Says how far this life is; again, the same.
+  [[nodiscard]] WorkerMachine::Standing suspend();
+  // A round of the log that is missing; taken once by the owner, who reports it.
+  [[nodiscard]] std::optional<std::string> take_gap() { return std::exchange(gap_, std::nullopt); }
+
+  // Versions. No call is outstanding when one begins. kDesync: other ranks have done more rounds in the one that ends.
+  [[nodiscard]] Version version() const { return version_; }
+  [[nodiscard]] Timeline timeline() const { return plan_.timeline; }
+  [[nodiscard]] Status begin_version(Version version);
+  // Rounds done in `version`, closed, by group.
+  [[nodiscard]] std::vector<wire::Position> positions_of(Version version) const;
+  // Rounds of versions below are obsolete.
+  void committed(Version version);
+  [[nodiscard]] const Plan& plan() const { return plan_; }
   // A group of ranks of the job, in group-rank order, this one among them. All members call it at the same point of
   // their order of issue and have agreed on its channel: one that none of them uses. Links belong to channels, so that
   // a program may make and destroy groups for ever. kExhausted: limits::kMaxGroups. kInvalidArgument: the group exists.
@@ -92,35 +132,56 @@ class Engine {
     Collective collective{};
     schedule::Algorithm algorithm{};
     std::int32_t root = 0;
-    std::uint64_t count = 0, chunk_elements = 0;
+    std::uint64_t count = 0, chunk_elements = 0, element_bytes = 0;
     std::uint64_t used = 0;
     std::shared_ptr<const PreparedSchedule> schedule;
   };
-  struct Group {
+  enum class Phase : std::uint8_t { kIdle, kWaits, kRecalls, kRuns, kDone };
+  struct Group final : Publisher {
     Group(Transport& transport, GroupId group_id, std::uint32_t group_channel, std::vector<Rank> ranks,
-          std::int32_t self, std::uint32_t slot_index, Epoch epoch, std::uint64_t chunk_bytes)
+          std::int32_t self, std::uint32_t slot_index)
         : id(group_id),
           channel(group_channel),
-          members(ranks),
+          members(std::move(ranks)),
           rank(self),
           slot(slot_index),
-          executor(transport, GroupId(group_channel), ranks, slot_index),
-          points(transport, group_id, group_channel, std::move(ranks), slot_index + 1, epoch, chunk_bytes) {}
+          executor(transport, GroupId(group_channel), members, slot_index) {}
+    // Publisher: of the round under way.
+    [[nodiscard]] Status publish(std::uint64_t first, std::uint64_t count, const std::byte* values) override;
+
     GroupId id;
     std::uint32_t channel;
     std::vector<Rank> members;
+    std::vector<std::uint32_t> hosts, domains;  // of the members, in this epoch
     std::int32_t rank;
     std::uint32_t slot;
     Sequence next_sequence;
     RingQueue<Call*> queue;
     Call* active = nullptr;
-    bool point_shown = false;  // the board shows a receive
+    Phase phase = Phase::kIdle;
+    HostLog* log = nullptr;
+    std::uint64_t recall_id = 0;  // kRecalls: the want
+    bool resumed = false;         // kRecalls: the rest is computed when it has come
+    Ranges have;                  // bytes of the whole result that stand final in the active call's output
+    bool point_shown = false;     // the board shows a receive
+    std::vector<Call*> stranded;  // messages that an interrupt cut off
     Executor executor;
-    PointChannels points;
+    std::optional<PointChannels> points;  // of the epoch
     std::vector<CacheEntry> cache;
   };
 
   Result<std::shared_ptr<const PreparedSchedule>> schedule_for(Group& group, const Call& call);
+  [[nodiscard]] schedule::Request request_for(const Group& group, const Call& call) const;
+  [[nodiscard]] const Frontier* frontier_of(GroupId group, Version version) const;
+  [[nodiscard]] Status log_pieces(Group& group, const Ranges& bytes);
+  void place(Group& group);
+  void recalled(Replayer::Done done);
+  void begin(Group& group);
+  void run(Group& group, std::shared_ptr<const PreparedSchedule> prepared);
+  void run_rest(Group& group);
+  void complete(Group& group);
+  [[nodiscard]] wire::Position position_of(const Group& group) const;
+  void remember(const Group& group);
   [[nodiscard]] schedule::Algorithm algorithm_for(const CallSpec& spec, std::int32_t size) const;
   void start_next(Group& group);
   void finish(Call& call, const Status& status);
@@ -131,6 +192,13 @@ class Engine {
   RoundBoard& board_;
   Plan plan_;
   bool installed_ = false;
+  bool open_ = false;  // calls may move
+  Recall* recall_ = nullptr;
+  Epoch first_epoch_;
+  Version version_ = kPreamble;
+  std::map<std::pair<GroupId, Version>, std::uint64_t> closed_;  // rounds of versions that are over, not yet obsolete
+  std::optional<std::string> gap_;
+  bool messages_ = false;  // point-to-point messages were sent or received in this version
   std::map<GroupId, std::unique_ptr<Group>> groups_;
   std::vector<Group*> by_slot_;  // a group has two slots: rounds, then point-to-point
   std::vector<Completion> completions_;
