@@ -1,12 +1,13 @@
 // What one host keeps in memory of the job's results: the segment that this life writes, and those of the other lives
 // on this host, alive or dead, mapped read-only (DESIGN sections 1 and 4).
 //
-// A record is one piece of one result: a key, the fingerprint of the call, which bytes of the whole result they are, and
-// the bytes. It is visible to everyone who maps the segment, and outlives the process, from the moment that its publish
-// flag is stored (bytes, then a release store). Whole results are put together from the records of several lives.
+// A record is one piece of one result: a key, the fingerprint of the call, which bytes of the whole result they are,
+// and the bytes. It is visible to everyone who maps the segment, and outlives the process, from the moment that its
+// publish flag is stored (bytes, then a release store). Whole results are put together from the records of several
+// lives.
 //
-// Threads: publish(), drop…() and attach…() from one thread at a time, the owner of the data path (no lock on this
-// way); everything else through a Reader, of which every thread has its own.
+// Threads: publish() and drop…() from one thread at a time, the owner of the data path (no lock on this way); attach(),
+// detach() and the rest from any; reading through a Reader, of which every thread has its own.
 #pragma once
 
 #include <compare>
@@ -61,34 +62,37 @@ class HostLogReader;
 
 class HostLog {
  public:
-  // Formats `own`. kInvalidArgument: it is too small to hold a record of limits::kMaxChunkBytes.
+  // Formats `own` (storage/segment.h). kInvalidArgument: under 64 KiB, or not aligned to 64 bytes.
   static Result<std::unique_ptr<HostLog>> create(Incarnation self, std::shared_ptr<SegmentMemory> own);
   ~HostLog();
   HostLog(const HostLog&) = delete;
   HostLog& operator=(const HostLog&) = delete;
 
-  // Writes a record of [first_byte, first_byte + payload.size()) into the own segment and publishes it. Returns with the
-  // publish flag stored. An empty payload says that the round is complete as far as it has bytes. At most
-  // limits::kMaxChunkBytes a record; longer pieces are cut here. kExhausted: over the budget; the message names the flag
-  // --log_memory_bytes and says that a checkpoint is overdue. Some 100 ns beside the copy of the bytes.
+  // Writes a record of [first_byte, first_byte + payload.size()) into the own segment and publishes it. Returns with
+  // the publish flag stored. An empty payload says that the round is complete as far as it has bytes. At most
+  // limits::kMaxChunkBytes a record, less in a segment under 256 MiB; longer pieces are cut here, each published by
+  // itself. kExhausted: over the budget; the message names the flag --log_memory_bytes and says that a checkpoint is
+  // overdue; what was published of the piece before stays. Some 100 ns beside the copy of the bytes.
   [[nodiscard]] Status publish(const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
                                std::span<const std::byte> payload);
 
-  // Another life of this host: its segment is read from now on. `keeper` holds the mapping. kCorrupt: not a segment of
-  // that life.
+  // Another life of this host: its segment is read from now on, if it is not already. `keeper` holds the mapping.
+  // kCorrupt: not a segment of that life. kRefused: of a format that this build does not know.
   [[nodiscard]] Status attach(Incarnation life, std::span<const std::byte> segment, std::shared_ptr<const void> keeper);
   void detach(Incarnation life);
   [[nodiscard]] std::vector<Incarnation> attached() const;
 
-  // Forgets records of this life's segment: rounds, messages and states of versions below `version`, except the preamble
-  // and set-up rounds. For rounds of `version` − 1 … the caller decides when (after the commit). Segments of others are
-  // not written; what they still hold of dropped versions is not shown any more.
+  // Forgets records of this life's segment: rounds, messages and states of versions below `version`, except the
+  // preamble and set-up rounds. For rounds of `version` − 1 … the caller decides when (after the commit). Segments of
+  // others are not written; what they still hold of dropped versions is not shown any more.
   void drop_below(Version version);
   // Rollback: everything of timelines below this one goes, except set-up rounds.
   void drop_below(Timeline timeline);
+  // Forgets all of it, and detaches the other lives.
   void drop_all();
 
-  [[nodiscard]] std::uint64_t bytes_held() const;  // own segment, headers included
+  // Of the own segment; whole extents, of which each version has its own: the log is full when this reaches the budget.
+  [[nodiscard]] std::uint64_t bytes_held() const;
   [[nodiscard]] std::uint64_t budget_bytes() const;
 
   // Reads what is published now and later, own segment and attached ones. Any number; each for one thread. It must not
@@ -120,7 +124,7 @@ class HostLogReader {
                                                     Sequence first, Sequence end, std::size_t limit) = 0;
 };
 
-// Segments in plain memory, for the simulator and tests.
+// Segments in plain memory, for the simulator and tests. Others: storage/segment_memory.h.
 [[nodiscard]] std::shared_ptr<SegmentMemory> heap_segment(std::size_t bytes);
 
 }  // namespace warren

@@ -1,0 +1,410 @@
+#include "storage/segment.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "recovery/check.h"
+#include "recovery/limits.h"
+
+#if defined(__SANITIZE_THREAD__)
+#define WARREN_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define WARREN_TSAN 1
+#endif
+#endif
+
+namespace warren {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x3147455352524157;  // "WARRSEG1"
+constexpr std::uint64_t kAlign = 64;
+constexpr std::uint64_t kPageBytes = 4096;
+constexpr std::uint64_t kMinExtentBytes = 4096, kMaxExtentBytes = std::uint64_t{16} << 20;
+// A piece is cut to fill what is left of an extent if at least so much of it goes there.
+constexpr std::uint64_t kMinCutBytes = std::uint64_t{64} << 10;
+
+struct Superblock {
+  std::uint64_t magic;
+  std::uint32_t format;
+  std::uint32_t extents;
+  std::uint64_t incarnation;
+  std::uint64_t bytes;
+  std::uint64_t extent_bytes;
+  std::uint64_t data_at;
+  std::uint64_t reserved;
+  std::uint64_t checksum;  // of what is before it
+  std::uint64_t changes;   // in a cache line of its own
+};
+constexpr std::size_t kSuperblockSumAt = offsetof(Superblock, checksum);
+static_assert(offsetof(Superblock, changes) == 64);
+constexpr std::uint64_t kTableAt = 128;
+
+struct TableEntry {
+  std::uint64_t generation;
+  std::uint64_t sealed;
+  std::uint64_t setup;
+  std::uint64_t timeline;
+  std::uint64_t version;
+  std::uint64_t reserved[3];
+};
+static_assert(sizeof(TableEntry) == 64);
+
+struct RecordHeader {
+  std::uint64_t flag;
+  std::uint32_t checksum;  // of what follows, and of where it is
+  std::uint32_t timeline;
+  std::uint64_t group, version, sequence;
+  std::uint64_t count, shape, site;
+  std::uint64_t total_bytes, first_byte;
+  std::uint32_t payload_bytes;
+  std::int32_t root;
+  std::uint8_t kind, collective, type, op, algorithm;
+  std::uint8_t reserved[3];
+};
+constexpr std::size_t kSummedAt = offsetof(RecordHeader, timeline);
+static_assert(sizeof(RecordHeader) == kRecordHeaderBytes && kSummedAt == 12);
+
+constexpr std::uint64_t aligned(std::uint64_t n, std::uint64_t to) {
+  return (n + to - 1) / to * to;
+}
+
+std::uint32_t header_sum(const RecordHeader& h, Incarnation life, std::uint64_t at, std::uint64_t generation) {
+  const std::uint64_t seed = life.value + at * 0x9e3779b97f4a7c15 + (generation << 40);
+  return static_cast<std::uint32_t>(
+      XXH3_64bits_withSeed(reinterpret_cast<const std::byte*>(&h) + kSummedAt, sizeof h - kSummedAt, seed));
+}
+
+// A word of the segment. const_cast: C++20 has no atomic_ref of const; only loads are made through it where the memory
+// is read-only.
+std::atomic_ref<std::uint64_t> word(const std::byte* at) {
+  return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(const_cast<std::byte*>(at)));
+}
+
+void copy_in(std::byte* shared, const std::byte* from, std::size_t n) {
+#ifdef WARREN_TSAN
+  for (std::size_t i = 0; i < n; ++i) std::atomic_ref(shared[i]).store(from[i], std::memory_order_relaxed);
+#else
+  if (n != 0) std::memcpy(shared, from, n);
+#endif
+}
+
+void copy_out(std::byte* to, const std::byte* shared, std::size_t n) {
+#ifdef WARREN_TSAN
+  for (std::size_t i = 0; i < n; ++i) {
+    to[i] = std::atomic_ref(const_cast<std::byte&>(shared[i])).load(std::memory_order_relaxed);
+  }
+#else
+  if (n != 0) std::memcpy(to, shared, n);
+#endif
+}
+
+std::uint64_t entry_at(std::uint32_t extent) {
+  return kTableAt + extent * sizeof(TableEntry);
+}
+std::uint64_t extent_at(const SegmentLayout& layout, std::uint32_t extent) {
+  return layout.data_at + extent * layout.extent_bytes;
+}
+
+}  // namespace
+
+SegmentClass class_of(const RecordKey& key) {
+  if (key.kind == RecordKind::kSetup) return {true, Timeline(0), Version(0)};
+  return {false, key.round.timeline, key.round.version};
+}
+
+Result<SegmentLayout> segment_layout(std::uint64_t bytes) {
+  if (bytes < kMinSegmentBytes) {
+    return Status(Code::kInvalidArgument, "a log segment of " + std::to_string(bytes) + " bytes: at least " +
+                                              std::to_string(kMinSegmentBytes) + " are needed");
+  }
+  SegmentLayout l;
+  l.bytes = bytes;
+  l.extent_bytes = std::clamp(std::bit_floor(bytes / 32), kMinExtentBytes, kMaxExtentBytes);
+  l.data_at = aligned(kTableAt + bytes / l.extent_bytes * sizeof(TableEntry), kPageBytes);
+  const std::uint64_t extents = (bytes - l.data_at) / l.extent_bytes;
+  if (extents > UINT32_MAX)
+    return Status(Code::kInvalidArgument, "a log segment of " + std::to_string(bytes) + " bytes");
+  l.extents = static_cast<std::uint32_t>(extents);
+  return l;
+}
+
+Result<SegmentWriter> SegmentWriter::format(Incarnation self, std::shared_ptr<SegmentMemory> memory) {
+  const std::span<std::byte> bytes = memory->bytes();
+  auto layout = segment_layout(bytes.size());
+  if (!layout.ok()) return layout.status();
+  if (reinterpret_cast<std::uintptr_t>(bytes.data()) % kAlign != 0) {
+    return Status(Code::kInvalidArgument, "a log segment's memory must be aligned to 64 bytes");
+  }
+  SegmentWriter w;
+  w.self_ = self;
+  w.memory_ = std::move(memory);
+  w.base_ = bytes.data();
+  w.layout_ = layout.value();
+  w.own_.resize(w.layout_.extents);
+  word(w.base_).store(0, std::memory_order_relaxed);
+  for (std::uint32_t i = w.layout_.extents; i-- > 0;) {
+    TableEntry entry{};
+    entry.generation = w.own_[i].generation;
+    std::memcpy(w.base_ + entry_at(i), &entry, sizeof entry);
+    w.cold_.push_back(i);
+  }
+  // Room for the worst case, so that publishing never allocates.
+  w.open_.reserve(w.layout_.extents);
+  w.warm_.reserve(w.layout_.extents);
+
+  Superblock block{};
+  block.magic = kMagic;
+  block.format = kSegmentFormat;
+  block.extents = w.layout_.extents;
+  block.incarnation = self.value;
+  block.bytes = w.layout_.bytes;
+  block.extent_bytes = w.layout_.extent_bytes;
+  block.data_at = w.layout_.data_at;
+  block.checksum = XXH3_64bits(&block, kSuperblockSumAt);
+  std::memcpy(w.base_ + sizeof kMagic, reinterpret_cast<const std::byte*>(&block) + sizeof kMagic,
+              sizeof block - sizeof kMagic);
+  word(w.base_).store(kMagic, std::memory_order_release);
+  return w;
+}
+
+bool SegmentWriter::publish(const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
+                            std::span<const std::byte> payload) {
+  WARREN_CHECK(first_byte <= info.total_bytes && payload.size() <= info.total_bytes - first_byte,
+               "a record is a piece of its result");
+  Open* open = open_for(class_of(key));
+  if (open == nullptr) return false;
+  do {
+    const std::uint64_t room = open->end - open->at;
+    std::uint64_t n = std::min<std::uint64_t>(payload.size(), limits::kMaxChunkBytes);
+    if (room < kRecordHeaderBytes + n) {
+      const bool whole_extent = room == layout_.extent_bytes;
+      if (!whole_extent && room < kRecordHeaderBytes + kMinCutBytes) {
+        if (!next_extent(*open)) return false;
+        continue;
+      }
+      n = room - kRecordHeaderBytes;
+    }
+    put(*open, key, info, first_byte, payload.first(n));
+    first_byte += n;
+    payload = payload.subspan(n);
+    if (payload.empty()) return true;
+  } while (true);
+}
+
+SegmentWriter::Open* SegmentWriter::open_for(const SegmentClass& cls) {
+  if (newest_open_ < open_.size() && open_[newest_open_].cls == cls) return &open_[newest_open_];
+  const auto found = std::ranges::find(open_, cls, &Open::cls);
+  if (found != open_.end()) {
+    newest_open_ = static_cast<std::size_t>(found - open_.begin());
+    return &*found;
+  }
+  Open fresh;
+  fresh.cls = cls;
+  if (!next_extent(fresh)) return nullptr;
+  newest_open_ = open_.size();
+  open_.push_back(fresh);
+  return &open_.back();
+}
+
+// Leaves the extent that `open` has, if any, for a free one.
+bool SegmentWriter::next_extent(Open& open) {
+  auto& pool = warm_.empty() ? cold_ : warm_;
+  if (pool.empty()) return false;
+  if (open.end != 0)
+    word(base_ + entry_at(open.extent) + offsetof(TableEntry, sealed)).store(1, std::memory_order_release);
+  open.extent = pool.back();
+  pool.pop_back();
+  open.at = extent_at(layout_, open.extent);
+  open.end = open.at + layout_.extent_bytes;
+  Own& own = own_[open.extent];
+  own.cls = open.cls;
+  own.generation++;
+  std::byte* entry = base_ + entry_at(open.extent);
+  const auto set = [entry](std::size_t at, std::uint64_t value) {
+    word(entry + at).store(value, std::memory_order_relaxed);
+  };
+  set(offsetof(TableEntry, sealed), 0);
+  set(offsetof(TableEntry, setup), open.cls.setup ? 1 : 0);
+  set(offsetof(TableEntry, timeline), open.cls.timeline.value);
+  set(offsetof(TableEntry, version), open.cls.version.value);
+  word(base_ + open.at).store(0, std::memory_order_relaxed);
+  word(entry).store(own.generation, std::memory_order_release);
+  const auto changes = word(base_ + offsetof(Superblock, changes));
+  changes.store(changes.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  ++in_use_;
+  peak_ = std::max(peak_, in_use_);
+  return true;
+}
+
+void SegmentWriter::put(Open& open, const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
+                        std::span<const std::byte> payload) {
+  const std::uint64_t generation = own_[open.extent].generation;
+  const Fingerprint& f = info.fingerprint;
+  RecordHeader h;
+  h.timeline = key.round.timeline.value;
+  h.group = key.round.group.value;
+  h.version = key.round.version.value;
+  h.sequence = key.round.sequence.value;
+  h.count = f.count;
+  h.shape = f.shape;
+  h.site = f.site;
+  h.total_bytes = info.total_bytes;
+  h.first_byte = first_byte;
+  h.payload_bytes = static_cast<std::uint32_t>(payload.size());
+  h.root = f.root;
+  h.kind = static_cast<std::uint8_t>(key.kind);
+  h.collective = static_cast<std::uint8_t>(f.collective);
+  h.type = static_cast<std::uint8_t>(f.type);
+  h.op = static_cast<std::uint8_t>(f.op);
+  h.algorithm = f.algorithm;
+  std::memset(h.reserved, 0, sizeof h.reserved);
+  h.checksum = header_sum(h, self_, open.at, generation);
+
+  std::byte* at = base_ + open.at;
+  const auto* from = reinterpret_cast<const std::byte*>(&h) + sizeof h.flag;
+  copy_in(at + sizeof h.flag, from, sizeof h - sizeof h.flag);
+  copy_in(at + sizeof h, payload.data(), payload.size());
+  open.at = std::min(open.at + aligned(sizeof h + payload.size(), kAlign), open.end);
+  if (open.end - open.at >= sizeof h) word(base_ + open.at).store(0, std::memory_order_relaxed);
+  word(at).store(generation, std::memory_order_release);
+}
+
+void SegmentWriter::free_extent(std::uint32_t extent) {
+  Own& own = own_[extent];
+  own.generation++;
+  word(base_ + entry_at(extent)).store(own.generation, std::memory_order_relaxed);
+  std::erase_if(open_, [extent](const Open& o) { return o.extent == extent; });
+  warm_.push_back(extent);
+  --in_use_;
+}
+
+void SegmentWriter::after_drop() {
+  // Before anything that is written into the freed extents from here on.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const auto changes = word(base_ + offsetof(Superblock, changes));
+  changes.store(changes.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  // Pages that the next version will need again stay.
+  const std::uint32_t keep = std::max(peak_, peak_before_);
+  peak_before_ = std::exchange(peak_, in_use_);
+  const std::size_t most_warm = keep - in_use_;
+  if (warm_.size() <= most_warm) return;
+  const auto end = warm_.begin() + static_cast<std::ptrdiff_t>(warm_.size() - most_warm);
+  for (auto i = warm_.begin(); i != end; ++i) {
+    memory_->release(extent_at(layout_, *i), layout_.extent_bytes);
+    cold_.push_back(*i);
+  }
+  warm_.erase(warm_.begin(), end);
+}
+
+Result<SegmentView> SegmentView::open(std::span<const std::byte> bytes, Incarnation life) {
+  const auto corrupt = [life](const std::string& what) {
+    return Status(Code::kCorrupt, "the log segment of life " + std::to_string(life.value) + " is unusable: " + what);
+  };
+  auto layout = segment_layout(bytes.size());
+  if (!layout.ok()) return corrupt(std::string(layout.status().message()));
+  if (reinterpret_cast<std::uintptr_t>(bytes.data()) % kAlign != 0) return corrupt("it is not aligned to 64 bytes");
+  if (word(bytes.data()).load(std::memory_order_acquire) != kMagic) return corrupt("wrong magic number");
+  Superblock block{};
+  std::memcpy(&block, bytes.data(), offsetof(Superblock, changes));
+  if (block.format != kSegmentFormat) {
+    return Status(Code::kRefused, "the log segment of life " + std::to_string(life.value) + " has format " +
+                                      std::to_string(block.format) + ", this build knows " +
+                                      std::to_string(kSegmentFormat) + ": run the same version everywhere");
+  }
+  if (block.checksum != XXH3_64bits(&block, kSuperblockSumAt)) return corrupt("its superblock is damaged");
+  if (block.incarnation != life.value) return corrupt("it is of life " + std::to_string(block.incarnation));
+  const SegmentLayout& l = layout.value();
+  if (block.bytes != l.bytes || block.extent_bytes != l.extent_bytes || block.data_at != l.data_at ||
+      block.extents != l.extents) {
+    return corrupt("it was laid out for " + std::to_string(block.bytes) + " bytes and has " + std::to_string(l.bytes));
+  }
+  SegmentView v;
+  v.life_ = life;
+  v.base_ = bytes.data();
+  v.layout_ = l;
+  return v;
+}
+
+std::uint64_t SegmentView::changes() const {
+  return word(base_ + offsetof(Superblock, changes)).load(std::memory_order_acquire);
+}
+
+SegmentView::Extent SegmentView::extent(std::uint32_t index) const {
+  WARREN_CHECK(index < layout_.extents, "an extent of this segment");
+  const std::byte* entry = base_ + entry_at(index);
+  const auto get = [entry](std::size_t at) { return word(entry + at).load(std::memory_order_acquire); };
+  Extent e;
+  e.generation = get(offsetof(TableEntry, generation));
+  e.sealed = get(offsetof(TableEntry, sealed)) != 0;
+  e.cls.setup = get(offsetof(TableEntry, setup)) != 0;
+  e.cls.timeline = Timeline(static_cast<std::uint32_t>(get(offsetof(TableEntry, timeline))));
+  e.cls.version = Version(get(offsetof(TableEntry, version)));
+  // Another use began meanwhile: free, as far as this look goes. `changes` will tell again.
+  if (!is(index, e.generation)) e.generation |= 1;
+  return e;
+}
+
+bool SegmentView::is(std::uint32_t extent, std::uint64_t generation) const {
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return word(base_ + entry_at(extent)).load(std::memory_order_relaxed) == generation;
+}
+
+SegmentView::Found SegmentView::record(std::uint32_t extent, std::uint64_t generation, std::uint64_t at,
+                                       Record& out) const {
+  WARREN_CHECK(extent < layout_.extents && generation % 2 == 0 && at % kAlign == 0, "a place for a record");
+  if (at > layout_.extent_bytes || layout_.extent_bytes - at < kRecordHeaderBytes) return Found::kNoRoom;
+  const std::uint64_t header_at = extent_at(layout_, extent) + at;
+  const std::byte* place = base_ + header_at;
+  if (word(place).load(std::memory_order_acquire) != generation) {
+    return is(extent, generation) ? Found::kNothingYet : Found::kGone;
+  }
+  RecordHeader h;
+  copy_out(reinterpret_cast<std::byte*>(&h), place, sizeof h);
+  if (!is(extent, generation)) return Found::kGone;
+  const std::uint64_t room = layout_.extent_bytes - at - sizeof h;
+  if (h.checksum != header_sum(h, life_, header_at, generation) || h.payload_bytes > room ||
+      h.first_byte > h.total_bytes || h.payload_bytes > h.total_bytes - h.first_byte ||
+      h.kind < static_cast<std::uint8_t>(RecordKind::kRound) ||
+      h.kind > static_cast<std::uint8_t>(RecordKind::kMessage)) {
+    return Found::kDamaged;
+  }
+  out.key.kind = static_cast<RecordKind>(h.kind);
+  out.key.round.timeline = Timeline(h.timeline);
+  out.key.round.group = GroupId(h.group);
+  out.key.round.version = Version(h.version);
+  out.key.round.sequence = Sequence(h.sequence);
+  Fingerprint& f = out.info.fingerprint;
+  f.collective = static_cast<Collective>(h.collective);
+  f.type = static_cast<DataType>(h.type);
+  f.op = static_cast<ReduceOp>(h.op);
+  f.algorithm = h.algorithm;
+  f.root = h.root;
+  f.count = h.count;
+  f.shape = h.shape;
+  f.site = h.site;
+  out.info.total_bytes = h.total_bytes;
+  out.first_byte = h.first_byte;
+  out.payload_bytes = h.payload_bytes;
+  out.payload_at = header_at + sizeof h;
+  out.next = std::min(at + aligned(sizeof h + h.payload_bytes, kAlign), layout_.extent_bytes);
+  return Found::kRecord;
+}
+
+bool SegmentView::copy(std::uint32_t extent, std::uint64_t generation, std::uint64_t at,
+                       std::span<std::byte> out) const {
+  const std::uint64_t begin = extent_at(layout_, extent), end = begin + layout_.extent_bytes;
+  WARREN_CHECK(at >= begin && at <= end && out.size() <= end - at, "a payload lies in its extent");
+  if (!is(extent, generation)) return false;
+  copy_out(out.data(), base_ + at, out.size());
+  return is(extent, generation);
+}
+
+}  // namespace warren

@@ -1,0 +1,184 @@
+// The format of a memory segment: one life's share of its host's log. One writer, the life that formatted it; any
+// number of readers in any process, before and after the writer's death. Everything is native: segments never leave
+// their host.
+//
+//   superblock   64 bytes, then `changes`; written once (all but `changes`)
+//   extent table 64 bytes for each extent
+//   extents      of equal size, from a page boundary on; each holds records of one class, back to back
+//
+// A *class* is what is dropped as a whole: the records of one (timeline, version), or all set-up rounds. So dropping is
+// a store for each extent and never touches a record.
+//
+// *Generation* of an extent: odd while it is free or being made ready, even while it is in use; it only counts up. What
+// was copied out of an extent counts if the generation is even and the same before and after.
+//
+// *Record*: a header of 96 bytes at a multiple of 64, then the payload. Its flag is the extent's generation once it is
+// published, so a record that an earlier use of the extent has left is none. The header carries a checksum over itself,
+// the writer's incarnation, its place and the generation: rubbish is never followed.
+//
+// The order in which the writer stores is what makes every state legal that a process leaves that is killed at any
+// instruction:
+//
+//   format:  everything, magic number last. Killed before: not a segment; nobody has been given it yet.
+//   publish: header and payload; flag of the place after it := 0; flag := generation (release). Killed before the last
+//            store: the record does not exist. All records before it stand.
+//   leave:   `sealed` := 1 (release), changes++. Killed before: readers look for one more record there for ever.
+//   drop:    generation := odd for each extent, changes++. Killed between: some are dropped, others are not; both are
+//            readable. A reader that copied meanwhile sees the odd number and discards what it has.
+//   open:    class, sealed := 0, first flag := 0, generation := even (release), changes++. Killed before the
+//   generation:
+//            the extent is free. Before `changes`: it is in use and empty, and who does not look at it misses nothing.
+//
+// `changes` tells readers when to look at the table again; nothing else relies on it.
+//
+// Copies from and to extents race by design, as in every sequence lock; what a lost race leaves is discarded. They are
+// plain copies, except under ThreadSanitizer, where they are relaxed atomic ones (the same to the hardware).
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "recovery/ids.h"
+#include "recovery/result.h"
+#include "storage/host_log.h"
+
+namespace warren {
+
+// Below this a segment is refused.
+inline constexpr std::size_t kMinSegmentBytes = std::size_t{64} << 10;
+inline constexpr std::uint32_t kSegmentFormat = 1;
+inline constexpr std::uint64_t kRecordHeaderBytes = 96;
+
+// What is dropped together.
+struct SegmentClass {
+  bool setup = false;  // then the rest is 0
+  Timeline timeline;
+  Version version;
+  friend constexpr auto operator<=>(const SegmentClass&, const SegmentClass&) = default;
+};
+[[nodiscard]] SegmentClass class_of(const RecordKey& key);
+
+// Where everything is: a function of the segment's size alone. Extents are a 32nd of it, 4 KiB … 16 MiB.
+struct SegmentLayout {
+  std::uint64_t bytes = 0, extent_bytes = 0, data_at = 0;
+  std::uint32_t extents = 0;
+  friend bool operator==(const SegmentLayout&, const SegmentLayout&) = default;
+};
+// kInvalidArgument: smaller than kMinSegmentBytes.
+[[nodiscard]] Result<SegmentLayout> segment_layout(std::uint64_t bytes);
+
+// The writing side. One thread. It never reads back what it has written: its own books are in private memory.
+class SegmentWriter {
+ public:
+  // Formats the memory. kInvalidArgument: too small, or not aligned to 64 bytes.
+  static Result<SegmentWriter> format(Incarnation self, std::shared_ptr<SegmentMemory> memory);
+
+  // False: no room for all of it; what was published before stays.
+  [[nodiscard]] bool publish(const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
+                             std::span<const std::byte> payload);
+
+  // Frees the extents of each class for which `gone` holds.
+  template <class Predicate>
+  void drop(Predicate gone) {
+    bool any = false;
+    for (std::uint32_t i = 0; i < own_.size(); ++i) {
+      if (own_[i].in_use() && gone(own_[i].cls)) {
+        free_extent(i);
+        any = true;
+      }
+    }
+    if (any) after_drop();
+  }
+
+  [[nodiscard]] const SegmentLayout& layout() const { return layout_; }
+  [[nodiscard]] std::uint32_t extents_in_use() const { return in_use_; }
+
+ private:
+  struct Own {
+    std::uint64_t generation = 1;
+    SegmentClass cls;
+    [[nodiscard]] bool in_use() const { return generation % 2 == 0; }
+  };
+  struct Open {
+    SegmentClass cls;
+    std::uint32_t extent = 0;
+    std::uint64_t at = 0;  // where the next record goes, from the segment's begin
+    std::uint64_t end = 0;
+  };
+
+  SegmentWriter() = default;
+  Open* open_for(const SegmentClass& cls);
+  bool next_extent(Open& open);
+  void put(Open& open, const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
+           std::span<const std::byte> payload);
+  void free_extent(std::uint32_t extent);
+  void after_drop();
+
+  Incarnation self_;
+  std::shared_ptr<SegmentMemory> memory_;
+  std::byte* base_ = nullptr;
+  SegmentLayout layout_;
+  std::vector<Own> own_;
+  std::vector<Open> open_;           // one for each class that has an extent with room
+  std::size_t newest_open_ = 0;      // in open_: the last one used
+  std::vector<std::uint32_t> warm_;  // free, with pages; the one freed last is taken first
+  std::vector<std::uint32_t> cold_;  // free, without pages
+  std::uint32_t in_use_ = 0;
+  // Most extents in use at once since the last drop, and between the two before: so many keep their pages.
+  std::uint32_t peak_ = 0, peak_before_ = 0;
+};
+
+// The reading side. Trusts nothing but the layout that it computes itself. Any thread; copyable.
+class SegmentView {
+ public:
+  struct Extent {
+    std::uint64_t generation = 1;
+    bool sealed = false;  // no record is added any more
+    SegmentClass cls;
+    [[nodiscard]] bool in_use() const { return generation % 2 == 0; }
+  };
+  struct Record {
+    RecordKey key;
+    RecordInfo info;
+    std::uint64_t first_byte = 0;
+    std::uint32_t payload_bytes = 0;
+    std::uint64_t payload_at = 0;  // from the segment's begin
+    std::uint64_t next = 0;        // the place after it, from the extent's begin
+  };
+  enum class Found {
+    kRecord,
+    kNothingYet,
+    kNoRoom,   // the extent is full
+    kGone,     // the extent was dropped
+    kDamaged,  // published, and the header is rubbish: what follows cannot be found
+  };
+
+  // kCorrupt: not a segment, damaged, or not of that life. kRefused: a format that this build does not know.
+  static Result<SegmentView> open(std::span<const std::byte> bytes, Incarnation life);
+
+  [[nodiscard]] Incarnation life() const { return life_; }
+  [[nodiscard]] const SegmentLayout& layout() const { return layout_; }
+  [[nodiscard]] std::uint64_t changes() const;
+  [[nodiscard]] Extent extent(std::uint32_t index) const;
+  [[nodiscard]] bool is(std::uint32_t extent, std::uint64_t generation) const;
+  // The record at `at` (from the extent's begin) of an extent that had this generation.
+  [[nodiscard]] Found record(std::uint32_t extent, std::uint64_t generation, std::uint64_t at, Record& out) const;
+  // Copies payload; false, and rubbish in `out`, if the extent has another generation by now. [at, at + out.size())
+  // must lie in a payload that record() has found.
+  [[nodiscard]] bool copy(std::uint32_t extent, std::uint64_t generation, std::uint64_t at,
+                          std::span<std::byte> out) const;
+
+ private:
+  SegmentView() = default;
+
+  Incarnation life_;
+  const std::byte* base_ = nullptr;
+  SegmentLayout layout_;
+};
+
+}  // namespace warren

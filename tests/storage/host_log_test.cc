@@ -1,0 +1,273 @@
+#include "storage/host_log.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "recovery/limits.h"
+#include "storage/segment.h"
+
+namespace warren {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr std::size_t kSmall = std::size_t{256} << 10;
+
+RecordKey round_key(std::uint64_t version, std::uint64_t sequence, std::uint32_t timeline = 0,
+                    GroupId group = kWorldGroup) {
+  return {RecordKind::kRound, {Timeline(timeline), group, Version(version), Sequence(sequence)}};
+}
+
+RecordInfo info_of(std::uint64_t total, std::uint64_t count = 7) {
+  RecordInfo info;
+  info.fingerprint.collective = Collective::kAllreduce;
+  info.fingerprint.type = DataType::kF32;
+  info.fingerprint.op = ReduceOp::kSum;
+  info.fingerprint.count = count;
+  info.total_bytes = total;
+  return info;
+}
+
+// What byte `at` of a key's result is.
+std::byte byte_of(const RecordKey& key, std::uint64_t at) {
+  const std::uint64_t mixed = (key.round.version.value * 31 + key.round.sequence.value + at / 8) * 0x9e3779b97f4a7c15;
+  return static_cast<std::byte>(mixed >> (8 * (at % 8)));
+}
+std::vector<std::byte> bytes_of(const RecordKey& key, std::uint64_t begin, std::uint64_t size) {
+  std::vector<std::byte> bytes(size);
+  for (std::uint64_t i = 0; i < size; ++i) bytes[i] = byte_of(key, begin + i);
+  return bytes;
+}
+
+struct Life {
+  explicit Life(std::uint64_t id, std::size_t bytes = kSmall) : self(id), memory(heap_segment(bytes)) {
+    auto made = HostLog::create(self, memory);
+    EXPECT_TRUE(made.ok()) << made.status().describe();
+    log = std::move(made).value();
+    reader = log->reader();
+  }
+  Status publish(const RecordKey& key, std::uint64_t total, std::uint64_t begin, std::uint64_t size) const {
+    return log->publish(key, info_of(total), begin, bytes_of(key, begin, size));
+  }
+  Status attach(const Life& other) const { return log->attach(other.self, other.memory->bytes(), other.memory); }
+  [[nodiscard]] bool reads(const RecordKey& key, std::uint64_t begin, std::uint64_t size) const {
+    std::vector<std::byte> out(size);
+    return reader->read(key, begin, out) && out == bytes_of(key, begin, size);
+  }
+
+  Incarnation self;
+  std::shared_ptr<SegmentMemory> memory;
+  std::unique_ptr<HostLog> log;
+  std::unique_ptr<HostLogReader> reader;
+};
+
+TEST(HostLogTest, ReadsWhatItPublished) {
+  const Life life(11);
+  const RecordKey key = round_key(1, 4);
+  EXPECT_FALSE(life.reader->info(key).value().has_value());
+  EXPECT_TRUE(life.reader->held(key).empty());
+  ASSERT_TRUE(life.publish(key, 1000, 0, 400).ok());
+  ASSERT_TRUE(life.publish(key, 1000, 600, 400).ok());
+  EXPECT_EQ(*life.reader->info(key).value(), info_of(1000));
+  Ranges held(0, 400);
+  held.add(600, 1000);
+  EXPECT_EQ(life.reader->held(key), held);
+  EXPECT_TRUE(life.reads(key, 100, 300));
+  EXPECT_TRUE(life.reads(key, 700, 300));
+  EXPECT_FALSE(life.reads(key, 100, 301));
+  ASSERT_TRUE(life.publish(key, 1000, 300, 350).ok());
+  EXPECT_EQ(life.reader->held(key), Ranges(0, 1000));
+  EXPECT_TRUE(life.reads(key, 0, 1000));
+  std::byte beyond[2];
+  EXPECT_FALSE(life.reader->read(key, 999, beyond));
+  EXPECT_FALSE(life.reader->read(key, 5000, beyond));
+}
+
+TEST(HostLogTest, ARecordWithoutBytesIsOne) {
+  const Life life(11);
+  const RecordKey key = round_key(1, 0);
+  ASSERT_TRUE(life.publish(key, 0, 0, 0).ok());
+  EXPECT_EQ(life.reader->info(key).value()->total_bytes, 0u);
+  EXPECT_TRUE(life.reader->held(key).empty());
+  EXPECT_TRUE(life.reader->read(key, 0, {}));
+  EXPECT_THAT(life.reader->list(RecordKind::kRound, Timeline(0), kWorldGroup, Version(1), Sequence(0), Sequence(9), 9),
+              ElementsAre(key));
+}
+
+TEST(HostLogTest, AResultIsPutTogetherFromTheSegmentsOfTheHost) {
+  const Life a(11), b(12), c(13);
+  ASSERT_TRUE(a.attach(b).ok());
+  ASSERT_TRUE(a.attach(c).ok());
+  EXPECT_THAT(a.log->attached(), ElementsAre(b.self, c.self));
+  const RecordKey key = round_key(2, 9);
+  ASSERT_TRUE(a.publish(key, 900, 0, 300).ok());
+  ASSERT_TRUE(b.publish(key, 900, 300, 300).ok());
+  EXPECT_FALSE(a.reads(key, 0, 900));
+  ASSERT_TRUE(c.publish(key, 900, 600, 300).ok());
+  EXPECT_TRUE(a.reads(key, 0, 900));
+  EXPECT_TRUE(a.reads(key, 299, 302));
+  EXPECT_FALSE(b.reads(key, 0, 900));
+  const Incarnation living[] = {a.self, c.self};
+  Ranges expected(0, 300);
+  expected.add(600, 900);
+  EXPECT_EQ(a.reader->held_by(key, living), expected);
+  a.log->detach(c.self);
+  EXPECT_EQ(a.reader->held(key), Ranges(0, 600));
+  EXPECT_FALSE(a.reads(key, 0, 900));
+}
+
+TEST(HostLogTest, AttachRefusesWhatIsNotThatLifesSegment) {
+  const Life a(11), b(12);
+  EXPECT_EQ(a.log->attach(Incarnation(13), b.memory->bytes(), b.memory).code(), Code::kCorrupt);
+  EXPECT_EQ(a.log->attach(a.self, a.memory->bytes(), a.memory).code(), Code::kInvalidArgument);
+  const auto rubbish = heap_segment(kSmall);
+  EXPECT_EQ(a.log->attach(Incarnation(13), rubbish->bytes(), rubbish).code(), Code::kCorrupt);
+  EXPECT_EQ(a.log->attach(b.self, b.memory->bytes().first(kSmall / 2), b.memory).code(), Code::kCorrupt);
+  EXPECT_EQ(a.log->attach(b.self, b.memory->bytes().first(100), b.memory).code(), Code::kCorrupt);
+  // Another format version, named.
+  std::byte* version = b.memory->bytes().data() + 8;
+  *version = std::byte{99};
+  const Status s = a.log->attach(b.self, b.memory->bytes(), b.memory);
+  EXPECT_EQ(s.code(), Code::kRefused);
+  EXPECT_THAT(s.describe(), HasSubstr("format 99"));
+  *version = std::byte{kSegmentFormat};
+  EXPECT_TRUE(a.attach(b).ok());
+  EXPECT_TRUE(a.attach(b).ok()) << "again";
+  EXPECT_THAT(a.log->attached(), ElementsAre(b.self));
+}
+
+TEST(HostLogTest, RecordsThatContradictEachOtherAreADesync) {
+  const Life a(11), b(12);
+  ASSERT_TRUE(a.attach(b).ok());
+  const RecordKey key = round_key(1, 0);
+  ASSERT_TRUE(a.publish(key, 800, 0, 400).ok());
+  // The site alone tells people where; it is not compared.
+  RecordInfo other_site = info_of(800);
+  other_site.fingerprint.site = 77;
+  ASSERT_TRUE(b.log->publish(key, other_site, 400, bytes_of(key, 400, 200)).ok());
+  EXPECT_TRUE(a.reader->info(key).ok());
+  ASSERT_TRUE(b.log->publish(key, info_of(800, 8), 600, bytes_of(key, 600, 200)).ok());
+  const auto info = a.reader->info(key);
+  ASSERT_FALSE(info.ok());
+  EXPECT_EQ(info.status().code(), Code::kDesync);
+  EXPECT_THAT(info.status().describe(), HasSubstr("count 8"));
+}
+
+TEST(HostLogTest, ListsInOrderAndWithinBounds) {
+  const Life life(11);
+  for (const std::uint64_t sequence : {5, 1, 9, 3, 7}) {
+    ASSERT_TRUE(life.publish(round_key(1, sequence), 8, 0, 8).ok());
+  }
+  ASSERT_TRUE(life.publish(round_key(2, 4), 8, 0, 8).ok());
+  ASSERT_TRUE(life.publish(round_key(1, 4, 0, GroupId(6)), 8, 0, 8).ok());
+  ASSERT_TRUE(life.publish(round_key(1, 4, 1), 8, 0, 8).ok());
+  const auto list = [&](std::uint64_t first, std::uint64_t end, std::size_t limit) {
+    std::vector<std::uint64_t> sequences;
+    for (const RecordKey& k : life.reader->list(RecordKind::kRound, Timeline(0), kWorldGroup, Version(1),
+                                                Sequence(first), Sequence(end), limit)) {
+      sequences.push_back(k.round.sequence.value);
+    }
+    return sequences;
+  };
+  EXPECT_THAT(list(0, 100, 100), ElementsAre(1, 3, 5, 7, 9));
+  EXPECT_THAT(list(3, 9, 100), ElementsAre(3, 5, 7));
+  EXPECT_THAT(list(2, 100, 2), ElementsAre(3, 5));
+  EXPECT_THAT(list(9, 3, 100), ElementsAre());
+}
+
+TEST(HostLogTest, LongPiecesAreCutToExtents) {
+  const Life life(11, std::size_t{1} << 20);
+  const RecordKey key = round_key(1, 0);
+  const std::uint64_t size = 700'001;
+  ASSERT_TRUE(life.publish(key, size + 10, 3, size).ok());
+  EXPECT_EQ(life.reader->held(key), Ranges(3, size + 3));
+  EXPECT_TRUE(life.reads(key, 3, size));
+  EXPECT_TRUE(life.reads(key, 32'000, 40'000));
+}
+
+TEST(HostLogTest, OverTheBudgetItSaysWhichFlagAndWhy) {
+  const Life life(11);
+  std::uint64_t sequence = 0;
+  Status s;
+  while ((s = life.publish(round_key(1, sequence), 5000, 0, 5000)).ok()) ++sequence;
+  EXPECT_EQ(s.code(), Code::kExhausted);
+  EXPECT_THAT(s.describe(), HasSubstr("--log_memory_bytes"));
+  EXPECT_THAT(s.describe(), HasSubstr("checkpoint is overdue"));
+  EXPECT_GE(sequence, kSmall / 8192 - 3);
+  EXPECT_LE(life.log->bytes_held(), life.log->budget_bytes());
+  for (std::uint64_t i = 0; i < sequence; ++i) ASSERT_TRUE(life.reads(round_key(1, i), 0, 5000)) << i;
+  life.log->drop_below(Version(2));
+  EXPECT_TRUE(life.publish(round_key(2, 0), 5000, 0, 5000).ok());
+  EXPECT_TRUE(life.reads(round_key(2, 0), 0, 5000));
+}
+
+TEST(HostLogTest, DropsVersionsButNotThePreambleAndSetUpRounds) {
+  const Life a(11), b(12);
+  ASSERT_TRUE(a.attach(b).ok());
+  const RecordKey preamble = round_key(0, 0);
+  const RecordKey setup{RecordKind::kSetup, {Timeline(0), kWorldGroup, Version(0), Sequence(0xfeed)}};
+  const RecordKey global{RecordKind::kGlobal, {Timeline(0), kWorldGroup, Version(2), Sequence(0)}};
+  const RecordKey keys[] = {preamble, setup, round_key(1, 0), global, round_key(2, 0), round_key(3, 0)};
+  for (const RecordKey& k : keys) {
+    ASSERT_TRUE(a.publish(k, 100, 0, 50).ok());
+    ASSERT_TRUE(b.publish(k, 100, 50, 50).ok());
+    ASSERT_TRUE(a.reads(k, 0, 100));
+  }
+  const std::uint64_t before = a.log->bytes_held();
+  a.log->drop_below(Version(3));
+  EXPECT_LT(a.log->bytes_held(), before);
+  for (const RecordKey& k : {preamble, setup, round_key(3, 0)}) EXPECT_TRUE(a.reads(k, 0, 100));
+  // b still holds its half, and is not asked.
+  for (const RecordKey& k : {round_key(1, 0), round_key(2, 0), global}) {
+    EXPECT_TRUE(a.reader->held(k).empty());
+    EXPECT_FALSE(a.reader->info(k).value().has_value());
+    EXPECT_EQ(b.reader->held(k), Ranges(50, 100));
+    EXPECT_TRUE(a.reader->list(k.kind, Timeline(0), kWorldGroup, k.round.version, Sequence(0), Sequence(9), 9).empty());
+  }
+  // A reader made later sees the same.
+  const auto late = a.log->reader();
+  EXPECT_TRUE(late->held(round_key(2, 0)).empty());
+  EXPECT_EQ(late->held(round_key(3, 0)), Ranges(0, 100));
+}
+
+TEST(HostLogTest, ARollbackDropsOlderTimelines) {
+  const Life a(11), b(12);
+  ASSERT_TRUE(a.attach(b).ok());
+  const RecordKey setup{RecordKind::kSetup, {Timeline(0), kWorldGroup, Version(0), Sequence(0xfeed)}};
+  for (const RecordKey& k : {setup, round_key(0, 0, 0), round_key(5, 0, 1), round_key(3, 0, 2)}) {
+    ASSERT_TRUE(a.publish(k, 100, 0, 50).ok());
+    ASSERT_TRUE(b.publish(k, 100, 50, 50).ok());
+  }
+  a.log->drop_below(Timeline(2));
+  EXPECT_TRUE(a.reads(setup, 0, 100));
+  EXPECT_TRUE(a.reads(round_key(3, 0, 2), 0, 100));
+  EXPECT_TRUE(a.reader->held(round_key(0, 0, 0)).empty());
+  EXPECT_TRUE(a.reader->held(round_key(5, 0, 1)).empty());
+  a.log->drop_all();
+  EXPECT_TRUE(a.reader->held(setup).empty());
+  EXPECT_TRUE(a.log->attached().empty());
+}
+
+TEST(HostLogTest, AJobOfManyVersionsStaysWithinItsBudget) {
+  const Life a(11), b(12);
+  ASSERT_TRUE(b.attach(a).ok());
+  for (std::uint64_t v = 1; v < 500; ++v) {
+    for (std::uint64_t s = 0; s < 3; ++s) {
+      ASSERT_TRUE(a.publish(round_key(v, s), 20'000, 0, 20'000).ok()) << v;
+      ASSERT_TRUE(b.reads(round_key(v, s), 0, 20'000)) << v;
+    }
+    ASSERT_TRUE(v == 1 || b.reads(round_key(v - 1, 2), 0, 20'000)) << v;
+    a.log->drop_below(Version(v));
+    b.log->drop_below(Version(v));
+  }
+}
+
+}  // namespace
+}  // namespace warren
