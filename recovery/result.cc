@@ -17,6 +17,7 @@ std::string_view to_string(Code code) {
     case Code::kExhausted: return "exhausted";
     case Code::kCorrupt: return "corrupt";
     case Code::kInternal: return "internal";
+    case Code::kRolledBack: return "rolled back";
   }
   return "unknown";
 }

@@ -25,6 +25,7 @@ enum class Code : int {
   kExhausted = 8,        // a limit was reached; the message names it
   kCorrupt = 9,          // bytes from wire or disk do not match their checksum or format
   kInternal = 10,        // an operating-system call failed in a way that nothing above foresees
+  kRolledBack = 11,      // the job starts again from its newest committed checkpoint: end this life, begin another
 };
 
 [[nodiscard]] std::string_view to_string(Code code);

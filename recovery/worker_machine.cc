@@ -478,8 +478,13 @@ void WorkerMachine::suspend(TimeMs now, std::vector<WorkerEffect>& effects) {
 
 void WorkerMachine::on_interrupt(const wire::Interrupt& interrupt, TimeMs now, std::vector<WorkerEffect>& effects) {
   const Epoch epoch(interrupt.epoch());
-  const Status why = Status(static_cast<Code>(interrupt.code()), interrupt.reason())
-                         .because_of_this("job " + options_.job + " was interrupted");
+  const Status said(static_cast<Code>(interrupt.code()), interrupt.reason());
+  // With a log, what ends all lives without being the program's fault sends the job back to its newest checkpoint.
+  const bool rolled_back = !interrupt.resume() && options_.join.settings().replicas() != 0 &&
+                           (said.code() == Code::kUnavailable || said.code() == Code::kPeerLost ||
+                            said.code() == Code::kCorrupt || said.code() == Code::kTimeout);
+  const Status why = rolled_back ? said.because_of_this(Code::kRolledBack, "job " + options_.job + " was rolled back")
+                                 : said.because_of_this("job " + options_.job + " was interrupted");
   switch (state_) {
     case State::kJoining:
       // The plan that made this life a member has not arrived and will not: nothing runs that would have to be stopped.

@@ -30,6 +30,7 @@ using warren::Collective;
 using warren::DataType;
 using warren::GroupId;
 using warren::Rank;
+using warren::RoundId;
 using warren::ReduceOp;
 using warren::Status;
 using warren::worker::Call;
@@ -105,7 +106,9 @@ struct warren_comm {
   std::vector<Rank> members;
   std::int32_t rank = 0;
   std::int32_t local_rank = 0, local_size = 1;
-  std::uint64_t splits = 0;
+  void (*prepare)(void*) = nullptr;  // of the next collective
+  void* prepare_context = nullptr;
+  warren::worker::Session::State loaded;
   bool first = false;  // made by warren_create
 };
 
@@ -192,9 +195,14 @@ std::uint64_t site_of(const void* address) noexcept {
   return site;
 }
 
-Status issue(warren_comm& comm, const CallSpec& spec, warren_handle** handle) {
-  const Status valid = validate(spec, {comm.rank, static_cast<std::int32_t>(comm.members.size())});
+Status issue(warren_comm& comm, const CallSpec& asked, warren_handle** handle) {
+  const Status valid = validate(asked, {comm.rank, static_cast<std::int32_t>(comm.members.size())});
   if (!valid.ok()) return valid;
+  CallSpec spec = asked;
+  if (spec.collective != Collective::kPoint) {
+    spec.prepare = std::exchange(comm.prepare, nullptr);
+    spec.prepare_context = comm.prepare_context;
+  }
   Session& session = *comm.shared->session;
   if (handle == nullptr) {
     Call call;
@@ -239,10 +247,11 @@ void find_local(warren_comm& comm) {
   }
 }
 
-// The group that `splits`-th split of `parent` makes of a color: every member computes the same.
-GroupId split_id(GroupId parent, std::uint64_t splits, std::int32_t color) {
-  std::uint64_t h = parent.value;
-  for (const std::uint64_t v : {splits + 1, static_cast<std::uint64_t>(static_cast<std::uint32_t>(color)) + 1}) {
+// The group that a split of `parent` at `round` makes of a color: the same at every member, in each of its lives.
+GroupId split_id(const RoundId& round, std::int32_t color) {
+  std::uint64_t h = round.group.value;
+  for (const std::uint64_t v : {round.version.value + 1, round.sequence.value + 1,
+                                static_cast<std::uint64_t>(static_cast<std::uint32_t>(color)) + 1}) {
     h ^= v + 0x9e3779b97f4a7c15u + (h << 6) + (h >> 2);
     h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9u;
     h = (h ^ (h >> 27)) * 0x94d049bb133111ebu;
@@ -376,6 +385,7 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
     spec.output = all.data();
     spec.count = kFields;
     spec.site = site;
+    const RoundId round = comm->shared->session->next_round(comm->group);
     Status status = issue(*comm, spec, nullptr);
     if (!status.ok()) return status.because_of_this("split");
     // A channel that no rank uses for another group.
@@ -395,7 +405,6 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
       return {Code::kExhausted, "split: over " + std::to_string(channel) +
                                     " groups at once: destroy communicators that are no longer needed"};
     }
-    const std::uint64_t number = comm->splits++;
     if (color == -1) return {};
     struct Entrant {
       std::int32_t key;
@@ -409,7 +418,7 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
     std::stable_sort(entrants.begin(), entrants.end(), [](const auto& a, const auto& b) { return a.key < b.key; });
     auto made = std::make_unique<warren_comm>();
     made->shared = comm->shared;
-    made->group = split_id(comm->group, number, color);
+    made->group = split_id(round, color);
     for (std::size_t i = 0; i < entrants.size(); i++) {
       if (entrants[i].rank == static_cast<std::size_t>(comm->rank)) made->rank = static_cast<std::int32_t>(i);
       made->members.push_back(comm->members[entrants[i].rank]);
@@ -419,6 +428,63 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
     if (!status.ok()) return status.because_of_this("split");
     comm->shared->children.push_back(made.get());
     *out = made.release();
+    return {};
+  });
+}
+
+warren_code warren_load_checkpoint(warren_comm* comm, uint64_t* version, const void** global, size_t* global_bytes,
+                                   const void** local, size_t* local_bytes) {
+  if (comm == nullptr) return report(Status(Code::kInvalidArgument, "load_checkpoint: the communicator is NULL"));
+  return guarded([&]() -> Status {
+    const Entry entry(*comm->shared);
+    if (!entry.status().ok()) return entry.status();
+    if (!comm->first) {
+      return {Code::kInvalidArgument, "load_checkpoint: only on the communicator that warren_create made"};
+    }
+    auto state = comm->shared->session->load();
+    if (!state.ok()) return state.status().because_of_this("load_checkpoint");
+    comm->loaded = std::move(state).value();
+    if (version != nullptr) *version = comm->loaded.version;
+    if (global != nullptr) *global = comm->loaded.global.data();
+    if (global_bytes != nullptr) *global_bytes = comm->loaded.global.size();
+    if (local != nullptr) *local = comm->loaded.local.data();
+    if (local_bytes != nullptr) *local_bytes = comm->loaded.local.size();
+    return {};
+  });
+}
+
+warren_code warren_checkpoint(warren_comm* comm, const void* global, size_t global_bytes, const void* local,
+                              size_t local_bytes) {
+  if (comm == nullptr || (global == nullptr && global_bytes != 0) || (local == nullptr && local_bytes != 0)) {
+    return report(Status(Code::kInvalidArgument, "checkpoint: a pointer is NULL"));
+  }
+  return guarded([&]() -> Status {
+    const Entry entry(*comm->shared);
+    if (!entry.status().ok()) return entry.status();
+    if (!comm->first) {
+      return {Code::kInvalidArgument, "checkpoint: only on the communicator that warren_create made"};
+    }
+    const std::span<const std::byte> mine(static_cast<const std::byte*>(local), local_bytes);
+    return comm->shared->session->checkpoint({static_cast<const std::byte*>(global), global_bytes},
+                                             local == nullptr ? nullptr : &mine);
+  });
+}
+
+uint64_t warren_checkpoint_version(const warren_comm* comm) {
+  return comm == nullptr ? 0 : comm->shared->session->version();
+}
+
+uint64_t warren_committed_version(const warren_comm* comm) {
+  return comm == nullptr ? 0 : comm->shared->session->committed_version();
+}
+
+warren_code warren_prepare_next(warren_comm* comm, void (*prepare)(void* context), void* context) {
+  if (comm == nullptr) return report(Status(Code::kInvalidArgument, "prepare_next: the communicator is NULL"));
+  return guarded([&]() -> Status {
+    const Entry entry(*comm->shared);
+    if (!entry.status().ok()) return entry.status();
+    comm->prepare = prepare;
+    comm->prepare_context = context;
     return {};
   });
 }

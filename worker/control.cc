@@ -53,12 +53,6 @@ bool is_refusal(std::uint16_t event) {
          event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
 }
 
-std::uint64_t random_nonzero() {
-  std::uint64_t v = 0;
-  while (v == 0) randombytes_buf(&v, sizeof v);
-  return v;
-}
-
 }  // namespace
 
 struct Control::Sockets {
@@ -83,17 +77,19 @@ struct Control::Sockets {
   }
 };
 
-Control::Control(const Settings& settings, const Log& log, const RoundBoard& board, DataPath& data_path)
+Control::Control(const Settings& settings, const Log& log, const RoundBoard& board, DataPath& data_path,
+                 const Services& services)
     : log_(log),
       board_(board),
       data_path_(data_path),
       tracker_name_(to_string(HostPort{settings.tracker_host, settings.tracker_port})),
-      self_(random_nonzero()) {}
+      services_(services),
+      self_(services.self) {}
 
 Result<std::unique_ptr<Control>> Control::start(const Settings& settings, const Log& log, const RoundBoard& board,
-                                                DataPath& data_path) {
+                                                DataPath& data_path, const Services& services) {
   if (sodium_init() < 0) return Status(Code::kInternal, "libsodium does not start");
-  std::unique_ptr<Control> control(new Control(settings, log, board, data_path));
+  std::unique_ptr<Control> control(new Control(settings, log, board, data_path, services));
   const Status status = control->open(settings);
   if (!status.ok()) return status;
   // Signals belong to the program: this thread takes none.
@@ -159,7 +155,7 @@ Status Control::open(const Settings& settings) {
     // Before the data path has it: from then on it may close the descriptor at any time, which also ends the watching.
     epoll_event event{};
     event.events = EPOLLRDHUP | EPOLLET;
-    event.data.u64 = static_cast<std::uint64_t>(static_cast<std::uint32_t>(peer.value));
+    event.data.u64 = epoch.value << 16 | static_cast<std::uint64_t>(static_cast<std::uint32_t>(peer.value));
     (void)epoll_ctl(watch_fd_, EPOLL_CTL_ADD, fd, &event);
     (void)data_path_.adopt(epoch, group, peer, stream, fd);
   };
@@ -194,6 +190,8 @@ Status Control::open(const Settings& settings) {
   agreed->set_streams(settings.streams);
   agreed->set_checksums(settings.checksums);
   agreed->set_check_call_sites(settings.check_call_sites);
+  agreed->set_replicas(settings.replicas);
+  join.set_fetch_port(services_.fetch_port);
   const Status valid = validate(join);
   if (!valid.ok()) return valid.because_of_this(Code::kInvalidArgument, "the settings cannot be sent to the tracker");
   machine_.emplace(std::move(options));
@@ -238,6 +236,16 @@ void Control::leave(bool finalize, const std::string& reason) {
   post(Leave{finalize, reason});
 }
 
+void Control::load() {
+  post(Load{});
+}
+void Control::vote(Timeline timeline, Version version, std::vector<wire::Position> positions) {
+  post(Vote{timeline, version, std::move(positions)});
+}
+void Control::log_gap(Epoch epoch, const std::string& reason) {
+  post(LogGap{epoch, reason});
+}
+
 void Control::loop() {
   std::vector<WorkerEffect> effects;
   machine_->start(now(), effects);
@@ -259,6 +267,7 @@ void Control::loop() {
     }
     std::optional<TimeMs> deadline = machine_->next_deadline();
     if (const auto d = connector_->next_deadline(); d && (!deadline || *d < *deadline)) deadline = d;
+    if (const auto d = data_path_.tick(); d && (!deadline || *d < *deadline)) deadline = d;
     const std::int64_t wait_ms = deadline ? std::clamp<std::int64_t>(*deadline - now(), 0, 60'000) : -1;
     if (zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>(wait_ms)) < 0 &&
         zmq_errno() != EINTR) {
@@ -296,6 +305,9 @@ bool Control::drain_commands() {
                    [&](const LinkBroken& c) { machine_->on_link_broken(c.epoch, c.peer, c.evidence, now(), effects); },
                    [&](const RoundFailed& c) { machine_->on_round_failed(c.epoch, c.why, now(), effects); },
                    [&](const Leave& c) { machine_->leave(c.finalize, c.reason, now(), effects); },
+                   [&](const Load&) { machine_->load(now(), effects); },
+                   [&](const Vote& c) { machine_->vote(c.timeline, c.version, c.positions, now(), effects); },
+                   [&](const LogGap& c) { machine_->on_log_gap(c.epoch, c.reason, now(), effects); },
                    [&](const Exit&) { go_on = false; },
                },
                command);
@@ -375,7 +387,9 @@ void Control::watch_links() {
   const int n = epoll_wait(watch_fd_, events, 16, 0);
   for (int i = 0; i < n; i++) {
     if ((events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0) continue;
-    const Rank peer(static_cast<std::int32_t>(events[i].data.u64));
+    const Rank peer(static_cast<std::int32_t>(events[i].data.u64 & 0xffff));
+    // An event of a link that closed with its epoch says nothing of this one.
+    if (events[i].data.u64 >> 16 != (machine_->epoch().value & 0xffffffffffff)) continue;
     std::vector<WorkerEffect> effects;
     machine_->on_link_broken(machine_->epoch(), peer,
                              (events[i].events & EPOLLERR) != 0 ? "the connection of a data link failed"
@@ -413,14 +427,18 @@ void Control::run_effects(std::vector<WorkerEffect> effects) {
                        m.peers.push_back(std::move(peer));
                      }
                      const Rank self = m.self;
+                     const Epoch epoch = m.epoch;
                      data_path_.install(e.plan, self);
                      connector_->begin_epoch(std::move(m), now());
+                     data_path_.open(epoch);
                    },
                    [&](const worker_effect::StopDataPath& e) {
                      connector_->end_epoch();
-                     data_path_.stop(e.epoch, e.why);
-                     machine_->on_stopped(e.epoch, now(), more);
+                     auto standing = data_path_.stop(e.epoch, e.why, e.resume);
+                     machine_->on_stopped(e.epoch, std::move(standing), now(), more);
                    },
+                   [&](const worker_effect::Loaded& e) { data_path_.loaded(e); },
+                   [&](const worker_effect::Committed& e) { data_path_.committed(e.version); },
                    [&](const worker_effect::Fail& e) { data_path_.failed(e.why); },
                    [&](const worker_effect::Finished&) { data_path_.finished(); },
                    [&](const worker_effect::Log& e) { log_(level_of(e.event.severity), e.event.text); },

@@ -28,9 +28,16 @@ namespace warren::worker {
 class DataPath {
  public:
   virtual ~DataPath() = default;
+  // A plan is in force. `ready` is called, from the control thread, when every rank of the host can read this life's
+  // log: calls move from then on.
   virtual void install(const wire::Plan& plan, Rank self) = 0;
-  // Returns when nothing of an epoch before `epoch` can move any more.
-  virtual void stop(Epoch epoch, const Status& why) = 0;
+  virtual void open(Epoch epoch) = 0;
+  // Returns when nothing of an epoch before `epoch` can move any more; with `resume` calls stay and a plan follows.
+  virtual WorkerMachine::Standing stop(Epoch epoch, const Status& why, bool resume) = 0;
+  virtual void loaded(const worker_effect::Loaded& loaded) = 0;
+  virtual void committed(Version version) = 0;
+  // Called often, for what has deadlines of its own; returns the next one.
+  virtual std::optional<TimeMs> tick() = 0;
   // Takes the descriptor; false if it was refused (and closed).
   virtual bool adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd) = 0;
   virtual void link_failed(GroupId group, Rank peer, const Status& why) = 0;
@@ -41,8 +48,13 @@ class DataPath {
 class Control {
  public:
   // Opens sockets and starts the thread, which joins the job. kUnavailable, kRefused, kInvalidArgument as what failed.
+  // What other workers reach this life by, beside its data links.
+  struct Services {
+    Incarnation self;
+    std::uint16_t fetch_port = 0;
+  };
   static Result<std::unique_ptr<Control>> start(const Settings& settings, const Log& log, const RoundBoard& board,
-                                                DataPath& data_path);
+                                                DataPath& data_path, const Services& services);
   // Stops the thread. What was said before (leave) is sent, within half a second.
   ~Control();
   Control(const Control&) = delete;
@@ -53,6 +65,9 @@ class Control {
   void link_broken(Epoch epoch, Rank peer, const std::string& evidence);
   void round_failed(Epoch epoch, const Status& why);
   void leave(bool finalize, const std::string& reason);
+  void load();
+  void vote(Timeline timeline, Version version, std::vector<wire::Position> positions);
+  void log_gap(Epoch epoch, const std::string& reason);
 
  private:
   struct WantLink {
@@ -72,11 +87,22 @@ class Control {
     bool finalize;
     std::string reason;
   };
+  struct Load {};
+  struct Vote {
+    Timeline timeline;
+    Version version;
+    std::vector<wire::Position> positions;
+  };
+  struct LogGap {
+    Epoch epoch;
+    std::string reason;
+  };
   struct Exit {};
-  using Command = std::variant<WantLink, LinkBroken, RoundFailed, Leave, Exit>;
+  using Command = std::variant<WantLink, LinkBroken, RoundFailed, Leave, Load, Vote, LogGap, Exit>;
   struct Sockets;
 
-  Control(const Settings& settings, const Log& log, const RoundBoard& board, DataPath& data_path);
+  Control(const Settings& settings, const Log& log, const RoundBoard& board, DataPath& data_path,
+          const Services& services);
   Status open(const Settings& settings);
   void post(Command command);
   void loop();
@@ -92,7 +118,8 @@ class Control {
   const RoundBoard& board_;
   DataPath& data_path_;
   std::string tracker_name_;
-  Incarnation self_;
+  const Services services_;
+  const Incarnation self_;
   std::unique_ptr<Sockets> sockets_;
   std::optional<WorkerMachine> machine_;
   std::unique_ptr<Connector> connector_;

@@ -426,6 +426,26 @@ void Engine::recalled(Replayer::Done done) {
     }
     return check(*group);
   }
+  if (const auto it = wanted_.find(done.id); it != wanted_.end()) it->second = std::move(done);
+}
+
+std::uint64_t Engine::fetch(Replayer::Want want) {
+  const std::uint64_t id = recall_->fetch(std::move(want));
+  wanted_.emplace(id, std::nullopt);
+  return id;
+}
+
+std::optional<Replayer::Done> Engine::take_recalled(std::uint64_t id) {
+  const auto it = wanted_.find(id);
+  if (it == wanted_.end() || !it->second) return std::nullopt;
+  std::optional<Replayer::Done> done = std::move(it->second);
+  wanted_.erase(it);
+  return done;
+}
+
+RoundId Engine::next_round(GroupId group) const {
+  const auto it = groups_.find(group);
+  return {plan_.timeline, group, version_, it == groups_.end() ? Sequence(0) : it->second->next_sequence};
 }
 
 // Publishes these bytes of the active call's whole result, which stand final in its output, as far as this host lacks

@@ -80,6 +80,11 @@ class Engine {
   // The epoch is over and another will follow: closes the transport, publishes what is final in the outputs of calls
   // under way, and keeps all calls. Says how far this life is; again, the same.
   [[nodiscard]] WorkerMachine::Standing suspend();
+  // What the owner wants from the log, and how it ended.
+  [[nodiscard]] std::uint64_t fetch(Replayer::Want want);
+  [[nodiscard]] std::optional<Replayer::Done> take_recalled(std::uint64_t id);
+  // What the group's next call will be.
+  [[nodiscard]] RoundId next_round(GroupId group) const;
   // A round of the log that is missing; taken once by the owner, who reports it.
   [[nodiscard]] std::optional<std::string> take_gap() { return std::exchange(gap_, std::nullopt); }
 
@@ -196,7 +201,8 @@ class Engine {
   Recall* recall_ = nullptr;
   Epoch first_epoch_;
   Version version_ = kPreamble;
-  std::map<std::pair<GroupId, Version>, std::uint64_t> closed_;  // rounds of versions that are over, not yet obsolete
+  std::map<std::pair<GroupId, Version>, std::uint64_t> closed_;    // rounds of versions that are over, not yet obsolete
+  std::map<std::uint64_t, std::optional<Replayer::Done>> wanted_;  // by the owner
   std::optional<std::string> gap_;
   bool messages_ = false;  // point-to-point messages were sent or received in this version
   std::map<GroupId, std::unique_ptr<Group>> groups_;

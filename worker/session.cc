@@ -11,11 +11,15 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <optional>
 #include <utility>
 
+#include <sodium.h>
+
 #include "recovery/check.h"
 #include "recovery/limits.h"
+#include "recovery/shards.h"
 
 namespace warren::worker {
 namespace {
@@ -28,6 +32,7 @@ constexpr int kPollsOnFreeCores = 100;
 constexpr int kPollsOnSharedCores = 4;
 constexpr auto kWaitLogInterval = std::chrono::seconds(10);
 constexpr int kSleepMs = 1000;
+constexpr std::uint64_t kHasLocalState = 1;  // in the fingerprint of a checkpoint's global state
 
 // The thread runs, or may run at any moment, a program's callback or reduction: it must not enter a session again.
 thread_local bool inside = false;
@@ -41,6 +46,17 @@ class Inside {
  private:
   const bool before_;
 };
+
+// Equal texts get equal numbers.
+template <class Name>
+std::vector<std::uint32_t> numbered(const wire::Plan& plan, Name name) {
+  std::map<std::string, std::uint32_t> numbers;
+  std::vector<std::uint32_t> out;
+  for (const wire::Member& m : plan.members()) {
+    out.push_back(numbers.try_emplace(name(m), static_cast<std::uint32_t>(numbers.size())).first->second);
+  }
+  return out;
+}
 
 int cores() {
   cpu_set_t set;
@@ -63,7 +79,15 @@ Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const
   if (session->caller_wake_ < 0 || session->engine_wake_ < 0) {
     return Status(Code::kUnavailable, std::string("cannot make a descriptor: ") + std::strerror(errno));
   }
-  auto control = Control::start(settings, log, session->board_, *session);
+  Control::Services services;
+  while (session->life_.value == 0) randombytes_buf(&session->life_, sizeof session->life_);
+  services.self = session->life_;
+  if (settings.replicas != 0) {
+    const Status status = session->start_log();
+    if (!status.ok()) return status.because_of_this("cannot keep a log of results");
+    services.fetch_port = session->fetch_->port();
+  }
+  auto control = Control::start(settings, log, session->board_, *session, services);
   if (!control.ok()) return control.status();
   std::unique_lock lock(session->mutex_);
   session->control_ = std::move(control).value();
@@ -77,6 +101,7 @@ Session::~Session() {
   close();
   if (engine_thread_.joinable()) engine_thread_.join();
   control_.reset();
+  fetch_.reset();
   if (caller_wake_ >= 0) ::close(caller_wake_);
   if (engine_wake_ >= 0) ::close(engine_wake_);
 }
@@ -96,6 +121,46 @@ std::unique_lock<std::mutex> Session::lock_for_control() {
   return lock;
 }
 
+Status Session::start_log() {
+  auto segment = memfd_segment(settings_.log_memory_bytes);
+  if (!segment.ok()) return segment.status();
+  segment_ = std::move(segment).value();
+  auto made = HostLog::create(life_, segment_);
+  if (!made.ok()) return made.status();
+  host_log_ = std::move(made).value();
+  auto fetch = FetchService::start(settings_, life_, host_log_->reader(),
+                                   [this](Rank from, const wire::FetchReply& reply) { fetched(from, reply); });
+  if (!fetch.ok()) return fetch.status();
+  fetch_ = std::move(fetch).value();
+  recall_.emplace(
+      *host_log_, [] { return now(); }, [this](Replayer::Send send) { fetch_->send(std::move(send)); });
+  engine_.use(*recall_);
+  return {};
+}
+
+TimeMs Session::now() {
+  return {std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch())
+              .count()};
+}
+
+void Session::fetched(Rank from, const wire::FetchReply& reply) {
+  const auto lock = lock_for_control();
+  recall_->on_reply(from, reply);
+  wake(caller_wake_);
+  wake(engine_wake_);
+}
+
+std::optional<TimeMs> Session::tick() {
+  if (!recall_) return std::nullopt;
+  const auto lock = lock_for_control();
+  const auto deadline = recall_->next_deadline();
+  if (!deadline || *deadline > now()) return deadline;
+  recall_->on_tick();
+  wake(caller_wake_);
+  wake(engine_wake_);
+  return recall_->next_deadline();
+}
+
 void Session::install(const wire::Plan& plan, Rank self) {
   const auto lock = lock_for_control();
   Engine::Plan p;
@@ -105,10 +170,22 @@ void Session::install(const wire::Plan& plan, Rank self) {
   p.world_size = static_cast<std::uint32_t>(plan.members_size());
   p.chunk_bytes = plan.settings().chunk_bytes();
   p.check_call_sites = plan.settings().check_call_sites();
+  p.replicas = plan.settings().replicas();
   auto algorithm = schedule::parse_algorithm(plan.settings().algorithm());
   WARREN_CHECK(algorithm.ok(), "a plan that was validated names a known algorithm");
   p.algorithm = algorithm.value();
+  p.hosts = numbered(plan, [](const wire::Member& m) -> const std::string& { return m.host_id(); });
+  p.domains = numbered(plan, [](const wire::Member& m) -> const std::string& { return m.domain_id(); });
+  for (const wire::Position& at : plan.frontier()) {
+    Engine::Frontier& f = p.frontier.emplace_back();
+    f.group = GroupId(at.group());
+    f.version = Version(at.version());
+    f.rounds = at.rounds();
+    f.closed = at.closed();
+    for (const wire::ByteRange& r : at.final()) f.final.add(r.begin(), r.end());
+  }
   self_ = self;
+  host_of_.clear();
   int ranks_here = 0;
   for (const wire::Member& member : plan.members()) {
     host_of_.push_back(member.host_id());
@@ -116,18 +193,59 @@ void Session::install(const wire::Plan& plan, Rank self) {
   }
   idle_polls_ = ranks_here <= cores() ? kPollsOnFreeCores : kPollsOnSharedCores;
   transport_.open(p.epoch, plan.settings().streams(), plan.settings().checksums());
+  if (recall_) {
+    Replayer::Plan r;
+    r.epoch = p.epoch;
+    r.self = self;
+    r.replicas = p.replicas;
+    r.timeout_ms = settings_.round_timeout_ms;
+    for (const wire::Member& m : plan.members()) {
+      r.peers.push_back({Rank(static_cast<std::int32_t>(m.rank())), Incarnation(m.incarnation()), m.host_id(),
+                         m.domain_id(), m.fresh()});
+    }
+    // What was undone can never serve again.
+    if (p.timeline > engine_.timeline()) host_log_->drop_below(p.timeline);
+    fetch_->install(plan, self);
+    recall_->install(r);
+  }
   engine_.install(p);
+}
+
+void Session::open(Epoch) {
+  const auto lock = lock_for_control();
+  engine_.open();
   installed_ = true;
+  wake(caller_wake_);
+  wake(engine_wake_);
   changed_.notify_all();
 }
 
-void Session::stop(Epoch, const Status& why) {
+WorkerMachine::Standing Session::stop(Epoch, const Status& why, bool resume) {
   auto lock = lock_for_control();
-  engine_.stop(why);
+  WorkerMachine::Standing standing;
+  if (resume) {
+    standing = engine_.suspend();
+  } else {
+    engine_.stop(why);
+  }
   wake(caller_wake_);
   wake(engine_wake_);
   changed_.notify_all();
   run_callbacks(lock);
+  return standing;
+}
+
+void Session::loaded(const worker_effect::Loaded& loaded) {
+  const auto lock = lock_for_control();
+  loaded_ = loaded;
+  changed_.notify_all();
+}
+
+void Session::committed(Version version) {
+  const auto lock = lock_for_control();
+  committed_ = std::max(committed_, version);
+  engine_.committed(version);
+  changed_.notify_all();
 }
 
 bool Session::adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd) {
@@ -151,6 +269,11 @@ void Session::link_failed(GroupId group, Rank peer, const Status& why) {
 }
 
 void Session::failed(const Status& why) {
+  if (why.code() == Code::kRolledBack && settings_.on_rollback == OnRollback::kExit) {
+    log_(WARREN_LOG_ERROR, why.describe() + "; this process ends with exit code " + std::to_string(kExitRolledBack) +
+                               " to be started again");
+    _exit(kExitRolledBack);
+  }
   auto lock = lock_for_control();
   if (failed_.ok()) failed_ = why;
   engine_.stop(why);
@@ -176,6 +299,7 @@ void Session::yield_to_control(std::unique_lock<std::mutex>& lock) {
 }
 
 void Session::report_failure() {
+  if (const auto gap = engine_.take_gap()) control_->log_gap(transport_.epoch(), *gap);
   if (auto failure = engine_.take_failure()) {
     if (failure->status.code() == Code::kPeerLost && failure->peer != kNoRank) {
       control_->link_broken(transport_.epoch(), failure->peer, failure->status.describe());
@@ -222,6 +346,11 @@ void Session::log_waits(std::chrono::steady_clock::time_point& next) {
 
 void Session::sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout_ms, bool watch_links) {
   std::vector<pollfd> fds;
+  if (watch_links && recall_) {
+    if (const auto deadline = recall_->next_deadline()) {
+      timeout_ms = static_cast<int>(std::clamp<std::int64_t>(*deadline - now(), 0, timeout_ms));
+    }
+  }
   if (watch_links) {
     engine_.publish_waits();
     fds.swap(pollfds_);  // keeps its memory; one sleeper at a time uses it
@@ -234,7 +363,11 @@ void Session::sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout
   std::uint64_t count = 0;
   if (fds.back().revents != 0) (void)!::read(wake_fd, &count, sizeof count);
   lock.lock();
-  if (watch_links) pollfds_.swap(fds);
+  if (!watch_links) return;
+  pollfds_.swap(fds);
+  if (recall_) {
+    if (const auto deadline = recall_->next_deadline(); deadline && *deadline <= now()) recall_->on_tick();
+  }
 }
 
 template <class Done>
@@ -387,6 +520,144 @@ void Session::remove_group(GroupId id) {
   drive(lock, [&] { return engine_.stopped() || engine_.idle(id); });
   run_callbacks(lock);
   engine_.remove_group(id);
+}
+
+RoundId Session::next_round(GroupId group) {
+  const std::lock_guard lock(mutex_);
+  return engine_.next_round(group);
+}
+
+std::uint64_t Session::version() {
+  const std::lock_guard lock(mutex_);
+  return engine_.version() == kPreamble ? 0 : engine_.version().value - 1;
+}
+
+std::uint64_t Session::committed_version() {
+  const std::lock_guard lock(mutex_);
+  return committed_ == kPreamble ? 0 : committed_.value - 1;
+}
+
+Result<std::vector<std::byte>> Session::fetch_state(std::unique_lock<std::mutex>& lock, const RecordKey& key,
+                                                    bool* has_local) {
+  Replayer::Want want;
+  want.key = key;
+  const std::uint64_t id = engine_.fetch(std::move(want));
+  std::optional<Replayer::Done> done;
+  drive(lock, [&] {
+    if (!done) done = engine_.take_recalled(id);
+    return done || engine_.stopped();
+  });
+  if (!done) return failed_.ok() ? Status(Code::kClosed, "the communicator has been closed") : failed_;
+  if (!done->status.ok()) return done->status;
+  if (has_local != nullptr) *has_local = done->info->fingerprint.shape == kHasLocalState;
+  // This host's share, where the log has fewer copies than it should.
+  for (const Interval& i : done->log_again.intervals()) {
+    const Status status =
+        host_log_->publish(key, *done->info, i.begin, std::span(done->bytes).subspan(i.begin, i.end - i.begin));
+    if (!status.ok()) return status;
+  }
+  return std::move(done->bytes);
+}
+
+Result<Session::State> Session::load() {
+  std::unique_lock lock(mutex_);
+  if (engine_.version() != kPreamble) {
+    return Status(Code::kInvalidArgument, "load_checkpoint is called once, before the first checkpoint");
+  }
+  drive(lock, [&] { return engine_.outstanding() == 0; });
+  run_callbacks(lock);
+  if (!failed_.ok()) return failed_;
+  State state;
+  if (recall_) {
+    loaded_.reset();
+    control_->load();
+    changed_.wait(lock, [&] { return loaded_ || engine_.stopped(); });
+    if (!loaded_) return failed_.ok() ? Status(Code::kClosed, "the communicator has been closed") : failed_;
+  }
+  Version begin = version_of_program(0);
+  if (loaded_ && loaded_->committed) {
+    begin = loaded_->version;
+    const RoundId name{loaded_->timeline, kWorldGroup, begin, Sequence(0)};
+    bool has_local = false;
+    auto global = fetch_state(lock, {RecordKind::kGlobal, name}, &has_local);
+    if (!global.ok()) {
+      return global.status().because_of_this("checkpoint " + std::to_string(begin.value - 1) +
+                                             " is committed and cannot be loaded");
+    }
+    state.global = std::move(global).value();
+    if (has_local) {
+      auto local =
+          fetch_state(lock,
+                      {RecordKind::kLocal,
+                       {loaded_->timeline, kWorldGroup, begin, Sequence(static_cast<std::uint64_t>(self_.value))}},
+                      nullptr);
+      if (!local.ok()) {
+        return local.status().because_of_this("the local state of rank " + std::to_string(self_.value) +
+                                              " in checkpoint " + std::to_string(begin.value - 1) +
+                                              " is committed and cannot be loaded");
+      }
+      state.local = std::move(local).value();
+    }
+    committed_ = std::max(committed_, begin);
+  }
+  const Status status = engine_.begin_version(begin);
+  if (!status.ok()) {
+    control_->round_failed(transport_.epoch(), status);
+    return status;
+  }
+  state.version = begin.value - 1;
+  return state;
+}
+
+Status Session::publish_state(RecordKind kind, Version version, Sequence sequence, std::span<const std::byte> state,
+                              const Ranges& bytes, bool has_local) {
+  const RecordKey key{kind, {engine_.timeline(), kWorldGroup, version, sequence}};
+  RecordInfo info;
+  info.fingerprint.collective = Collective::kBroadcast;
+  info.fingerprint.type = DataType::kU8;
+  info.fingerprint.count = state.size();
+  // All ranks have one or none has: shards that say otherwise contradict each other.
+  info.fingerprint.shape = has_local ? kHasLocalState : 0;
+  info.total_bytes = state.size();
+  if (state.empty()) return host_log_->publish(key, info, 0, {});
+  for (const Interval& i : bytes.intervals()) {
+    const Status status = host_log_->publish(key, info, i.begin, state.subspan(i.begin, i.end - i.begin));
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+Status Session::checkpoint(std::span<const std::byte> global, const std::span<const std::byte>* local) {
+  std::unique_lock lock(mutex_);
+  if (engine_.version() == kPreamble) {
+    return {Code::kInvalidArgument, "checkpoint comes after load_checkpoint, which says where the program starts"};
+  }
+  drive(lock, [&] { return engine_.outstanding() == 0; });
+  run_callbacks(lock);
+  if (!failed_.ok()) return failed_;
+  if (!recall_) {
+    return engine_.begin_version(engine_.version().next());
+  }
+  changed_.wait(lock, [&] { return committed_ >= pending_ || engine_.stopped(); });
+  if (engine_.stopped()) return failed_.ok() ? Status(Code::kClosed, "the communicator has been closed") : failed_;
+  const Version ends = engine_.version();
+  const Version begins = ends.next();
+  const auto& plan = engine_.plan();
+  const auto self = static_cast<std::uint32_t>(self_.value);
+  Status status = publish_state(RecordKind::kGlobal, begins, Sequence(0), global,
+                                shard_duty(self, global.size(), plan.domains, plan.replicas), local != nullptr);
+  if (status.ok() && local != nullptr) {
+    status = publish_state(RecordKind::kLocal, begins, Sequence(self), *local, Ranges(0, local->size()), true);
+  }
+  if (!status.ok()) return status.because_of_this("cannot take checkpoint " + std::to_string(begins.value - 1));
+  status = engine_.begin_version(begins);
+  if (!status.ok()) {
+    control_->round_failed(transport_.epoch(), status);
+    return status;
+  }
+  pending_ = begins;
+  control_->vote(engine_.timeline(), begins, engine_.positions_of(ends));
+  return {};
 }
 
 Status Session::finalize() {

@@ -8,6 +8,8 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,6 +19,8 @@
 #include "worker/engine.h"
 #include "worker/launch/settings.h"
 #include "worker/log.h"
+#include "worker/recall.h"
+#include "worker/replay/fetch_service.h"
 #include "worker/round_board.h"
 #include "worker/transport/tcp_transport.h"
 
@@ -56,6 +60,22 @@ class Session final : private DataPath {
   // Waits for the group's outstanding calls first.
   void remove_group(GroupId id);
 
+  // What the program starts from. Before the first call of a version; outstanding calls are completed first.
+  struct State {
+    std::uint64_t version = 0;  // the program's count of checkpoints; 0: the job begins
+    std::vector<std::byte> global, local;
+  };
+  Result<State> load();
+  // Completes outstanding calls, takes a snapshot, and returns; waits for the commit of the one before. `local` null:
+  // this program has no local state.
+  Status checkpoint(std::span<const std::byte> global, const std::span<const std::byte>* local);
+  // The program's count of checkpoints; 0 before the first.
+  std::uint64_t version();
+  // The version of the newest checkpoint that is safe to start from.
+  std::uint64_t committed_version();
+  // Names what a group split here is called: the same in each life.
+  RoundId next_round(GroupId group);
+
   // Waits for outstanding calls, then for all ranks to enter.
   Status finalize();
   // Every outstanding and later call fails with kClosed; the other ranks hear that this one has gone, unless it has
@@ -67,7 +87,11 @@ class Session final : private DataPath {
 
   // DataPath, from the control thread.
   void install(const wire::Plan& plan, Rank self) override;
-  void stop(Epoch epoch, const Status& why) override;
+  void open(Epoch epoch) override;
+  WorkerMachine::Standing stop(Epoch epoch, const Status& why, bool resume) override;
+  void loaded(const worker_effect::Loaded& loaded) override;
+  void committed(Version version) override;
+  std::optional<TimeMs> tick() override;
   bool adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd) override;
   void link_failed(GroupId group, Rank peer, const Status& why) override;
   void failed(const Status& why) override;
@@ -78,6 +102,12 @@ class Session final : private DataPath {
   void yield_to_control(std::unique_lock<std::mutex>& lock);
   void sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout_ms, bool watch_links);
   void report_failure();
+  Status start_log();
+  void fetched(Rank from, const wire::FetchReply& reply);
+  Status publish_state(RecordKind kind, Version version, Sequence sequence, std::span<const std::byte> state,
+                       const Ranges& bytes, bool has_local);
+  Result<std::vector<std::byte>> fetch_state(std::unique_lock<std::mutex>& lock, const RecordKey& key, bool* has_local);
+  static TimeMs now();
   void log_waits(std::chrono::steady_clock::time_point& next);
   static void call_back(Call& call);
   void run_callbacks(std::unique_lock<std::mutex>& lock);
@@ -97,7 +127,13 @@ class Session final : private DataPath {
   std::condition_variable changed_;
   TcpTransport transport_;
   Engine engine_;
+  Incarnation life_;
+  std::shared_ptr<SegmentMemory> segment_;
+  std::unique_ptr<HostLog> host_log_;
+  std::optional<Recall> recall_;
   bool installed_ = false, finished_ = false, exiting_ = false;
+  std::optional<worker_effect::Loaded> loaded_;
+  Version pending_, committed_;  // checkpoints: voted for; safe to start from
   Status failed_;
   int callers_ = 0;  // threads inside drive()
   std::vector<pollfd> pollfds_;
@@ -105,6 +141,7 @@ class Session final : private DataPath {
   std::atomic<int> control_waits_{0};  // the control thread wants the lock
   int caller_wake_ = -1, engine_wake_ = -1;
   std::thread engine_thread_;
+  std::unique_ptr<FetchService> fetch_;
   std::unique_ptr<Control> control_;
 };
 

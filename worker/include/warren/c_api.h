@@ -32,7 +32,9 @@ typedef enum warren_code {
   WARREN_CLOSED = 7,    /* finalized, destroyed, forked or fenced */
   WARREN_EXHAUSTED = 8, /* a limit was reached */
   WARREN_CORRUPT = 9,   /* bytes do not match their checksum or format */
-  WARREN_INTERNAL = 10
+  WARREN_INTERNAL = 10,
+  WARREN_ROLLED_BACK = 11 /* the job starts again from its newest checkpoint: destroy the communicator, make another and
+                             load; see on_rollback */
 } warren_code;
 
 typedef enum warren_type {
@@ -132,6 +134,31 @@ WARREN_API uint64_t warren_bytes_sent(const warren_comm* comm);
 /* Collective. Ranks with the same color make a new communicator, ordered by (key, rank); color -1: none (*out = NULL).
  */
 WARREN_API warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_comm** out);
+
+/* Checkpoints and recovery (replicas >= 1). A program makes its collectives in this order: first those that every life
+ * needs (the preamble), then warren_load_checkpoint once, then rounds and checkpoints in turn. A worker that is killed
+ * and started again runs its program from the beginning: the preamble's results come from the log, load_checkpoint
+ * gives the newest committed state, and the rounds after it that others have done already come from the log as well,
+ * bit for bit, until it has caught up. So a program must compute the same calls from the same state in each of its
+ * lives: same collectives, same counts, same order. Groups are split before the load, or in the version that uses them.
+ *
+ * load_checkpoint: *version: how many checkpoints the program had taken; 0: none, it starts from the beginning. The
+ * states' memory belongs to the communicator and is valid until it is destroyed. Pointers may be NULL.
+ * checkpoint: returns when a snapshot of the states is taken; the checkpoint is replicated, stored and committed behind
+ * the program's back, and the next call waits for that. The global state is equal on all ranks (each keeps a share of
+ * it); local states may differ. local NULL: this program has none, the same on all ranks.
+ */
+WARREN_API warren_code warren_load_checkpoint(warren_comm*, uint64_t* version, const void** global,
+                                              size_t* global_bytes, const void** local, size_t* local_bytes);
+WARREN_API warren_code warren_checkpoint(warren_comm*, const void* global, size_t global_bytes, const void* local,
+                                         size_t local_bytes);
+/* How many checkpoints the program has taken, counted from what load returned. */
+WARREN_API uint64_t warren_checkpoint_version(const warren_comm*);
+/* The newest version that is committed, as far as this rank knows. */
+WARREN_API uint64_t warren_committed_version(const warren_comm*);
+/* The next collective on this communicator calls `prepare` just before it reads its input, from a thread inside that
+ * call, and not at all if its result is replayed. It must not use the communicator. */
+WARREN_API warren_code warren_prepare_next(warren_comm*, void (*prepare)(void* context), void* context);
 
 /* Collectives. Counts are elements. Buffers are aligned to their element; output may be the input where it says "in
  * place", and must not overlap it otherwise. On failure outputs are undefined. handle NULL: the call blocks; otherwise

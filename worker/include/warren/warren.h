@@ -66,6 +66,7 @@ enum class ErrorCode : int {
   exhausted = WARREN_EXHAUSTED,  // a limit was reached; the message names it
   corrupt = WARREN_CORRUPT,      // bytes do not match their checksum or format
   internal = WARREN_INTERNAL,
+  rolled_back = WARREN_ROLLED_BACK,  // the job starts again from its newest checkpoint: make another communicator, load
 };
 
 // what() is the whole chain of causes: which rank, peer and round, and what to do.
@@ -405,8 +406,61 @@ class Communicator {
   [[nodiscard]] std::uint64_t rounds_finished() const { return warren_rounds_finished(get()); }
   [[nodiscard]] std::uint64_t bytes_sent() const { return warren_bytes_sent(get()); }
 
+  // ---- checkpoints: what a life starts from (c_api.h says how programs are written that survive) -----------------
+
+  struct Checkpoint {
+    std::uint64_t version = 0;  // how many the program had taken; 0: it starts from the beginning
+    std::vector<std::byte> global, local;
+    // The global state as what checkpoint() was given: N elements of T.
+    template <class T>
+    requires std::is_trivially_copyable_v<T>
+    [[nodiscard]] std::vector<T> global_as() const {
+      std::vector<T> values(global.size() / sizeof(T));
+      if (!values.empty()) std::memcpy(values.data(), global.data(), values.size() * sizeof(T));
+      return values;
+    }
+  };
+  // Once, after the rounds that every life needs (the preamble). Completes outstanding calls.
+  [[nodiscard]] Checkpoint load_checkpoint() {
+    Checkpoint c;
+    const void *global = nullptr, *local = nullptr;
+    std::size_t global_bytes = 0, local_bytes = 0;
+    detail::check(warren_load_checkpoint(get(), &c.version, &global, &global_bytes, &local, &local_bytes));
+    const auto take = [](std::vector<std::byte>& to, const void* from, std::size_t bytes) {
+      to.resize(bytes);
+      if (bytes != 0) std::memcpy(to.data(), from, bytes);
+    };
+    take(c.global, global, global_bytes);
+    take(c.local, local, local_bytes);
+    return c;
+  }
+  // Returns when a snapshot is taken. `global` is equal on all ranks; `local` may differ; all ranks give one or none.
+  void checkpoint(std::span<const std::byte> global) {
+    detail::check(warren_checkpoint(get(), global.data(), global.size(), nullptr, 0));
+  }
+  void checkpoint(std::span<const std::byte> global, std::span<const std::byte> local) {
+    static constexpr std::byte kNothing{};
+    detail::check(warren_checkpoint(get(), global.data(), global.size(),
+                                    local.data() == nullptr ? &kNothing : local.data(), local.size()));
+  }
+  template <std::ranges::contiguous_range R>
+  requires(std::is_trivially_copyable_v<std::ranges::range_value_t<R>> &&
+           !std::is_same_v<std::ranges::range_value_t<R>, std::byte>) void checkpoint(const R& values) {
+    checkpoint(std::as_bytes(std::span(values)));
+  }
+  // How many checkpoints the program has taken, counted from what load returned; and the newest that is committed.
+  [[nodiscard]] std::uint64_t version() const { return warren_checkpoint_version(get()); }
+  [[nodiscard]] std::uint64_t committed_version() const { return warren_committed_version(get()); }
+
   // ---- allreduce: every rank gets in[i] of all ranks combined ---------------------------------------------------
 
+  // `prepare` fills the buffer; it is not called where the result is replayed. It must not use the communicator.
+  template <Element T, std::size_t N, std::invocable F>
+  [[gnu::always_inline]] void allreduce(std::span<T, N> buffer, Op op, F prepare) {
+    detail::check(warren_prepare_next(
+        get(), [](void* f) { (*static_cast<F*>(f))(); }, std::addressof(prepare)));
+    allreduce(buffer, op);
+  }
   // In place.
   template <Element T, std::size_t N>
   [[gnu::always_inline]] void allreduce(std::span<T, N> buffer, Op op = Op::sum) {
