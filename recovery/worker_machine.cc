@@ -623,6 +623,7 @@ void WorkerMachine::leave(bool finalize, const std::string& reason, TimeMs now, 
         finalizing_ = true;
         return;
       }
+      if (state_ == State::kStopping) return;
       count(Transition::kGaveUpSuspended);
       send_leave(false, reason, effects);
       return fail(State::kFailed, gave_up, effects);

@@ -163,6 +163,7 @@ std::optional<TimeMs> Session::tick() {
 
 void Session::install(const wire::Plan& plan, Rank self) {
   const auto lock = lock_for_control();
+  if (engine_.stopped()) return;  // closed; that word is on its way to the tracker
   Engine::Plan p;
   p.epoch = Epoch(plan.epoch());
   p.timeline = Timeline(plan.timeline());
@@ -213,7 +214,7 @@ void Session::install(const wire::Plan& plan, Rank self) {
 
 void Session::open(Epoch) {
   const auto lock = lock_for_control();
-  engine_.open();
+  if (!engine_.stopped()) engine_.open();
   installed_ = true;
   wake(caller_wake_);
   wake(engine_wake_);

@@ -10,11 +10,11 @@ namespace {
 // The machine of worker w0, life 10, whose tracker answers when the test says so. Each call returns what it did.
 class WorkerScript {
  public:
-  explicit WorkerScript(bool logs = false) : logs_(logs) {
+  explicit WorkerScript(bool logs = false, std::uint32_t replicas = 0) : logs_(logs) {
     WorkerMachine::Options options;
     options.job = "j";
     options.self = Incarnation(10);
-    options.join = test::join("w0", "h", 2);
+    options.join = test::join("w0", "h", 2, replicas);
     options.join_timeout_ms = 30'000;
     options.tracker_name = "10.0.0.9:9100";
     machine_.emplace(std::move(options));
@@ -57,10 +57,11 @@ class WorkerScript {
     *e.mutable_plan() = plan_of(epoch, {{worker, life}, {"w1", 11}});
     return get(e);
   }
-  std::string interrupt(std::uint64_t epoch) {
+  std::string interrupt(std::uint64_t epoch, bool resume = false, Code code = Code::kPeerLost) {
     wire::Envelope e = from_tracker(10);
+    e.mutable_interrupt()->set_resume(resume);
     e.mutable_interrupt()->set_epoch(epoch);
-    e.mutable_interrupt()->set_code(static_cast<std::uint32_t>(Code::kPeerLost));
+    e.mutable_interrupt()->set_code(static_cast<std::uint32_t>(code));
     e.mutable_interrupt()->set_reason("rank 1 is gone");
     return get(e);
   }
@@ -89,8 +90,31 @@ class WorkerScript {
       machine_->on_round_failed(Epoch(epoch), Status(Code::kDesync, "here a, there b"), now(), effects);
     });
   }
-  std::string on_stopped(std::uint64_t epoch) {
-    return run([&](auto& effects) { machine_->on_stopped(Epoch(epoch), now(), effects); });
+  std::string on_stopped(std::uint64_t epoch, WorkerMachine::Standing standing = {}) {
+    return run([&](auto& effects) { machine_->on_stopped(Epoch(epoch), standing, now(), effects); });
+  }
+  std::string load() {
+    return run([&](auto& effects) { machine_->load(now(), effects); });
+  }
+  std::string vote(std::uint64_t version) {
+    return run([&](auto& effects) {
+      machine_->vote(Timeline(0), Version(version), {position(version - 1, 3, true)}, now(), effects);
+    });
+  }
+  std::string log_gap(std::uint64_t epoch) {
+    return run(
+        [&](auto& effects) { machine_->on_log_gap(Epoch(epoch), "round 1.3 is held by nobody", now(), effects); });
+  }
+  std::string loaded(std::uint64_t version) {
+    wire::Envelope e = from_tracker(10);
+    e.mutable_loaded()->set_committed(version != 0);
+    e.mutable_loaded()->set_version(version);
+    return get(e);
+  }
+  std::string committed(std::uint64_t version) {
+    wire::Envelope e = from_tracker(10);
+    e.mutable_committed()->set_version(version);
+    return get(e);
   }
   std::string leave(bool finalize, const std::string& reason = {}) {
     return run([&](auto& effects) { machine_->leave(finalize, reason, now(), effects); });
@@ -335,6 +359,115 @@ TEST(Worker, GivingUpSaysSo) {
   leaving.member();
   (void)leaving.leave(true);
   EXPECT_EQ(leaving.leave(false), "fail closed: this worker left job j\n");
+}
+
+TEST(Worker, AnInterruptThatResumesIsAnsweredByAReportAndEndsWithThePlan) {
+  WorkerScript w(false, 2);
+  w.member();
+  EXPECT_EQ(w.interrupt(2, true), "pause before epoch 2: job j was interrupted: rank 1 is gone\n");
+  EXPECT_EQ(w.machine().state(), State::kStopping);
+  EXPECT_EQ(w.plan(2), "");  // not before the data path has stopped
+  EXPECT_EQ(w.on_stopped(2, {Version(1), {position(1, 17, false, {{0, 8}})}}),
+            "send Report epoch 2 version 1 1.17[0,8)\n");
+  EXPECT_EQ(w.machine().state(), State::kSuspended);
+  EXPECT_EQ(w.interrupt(1, true), "");
+  EXPECT_EQ(w.interrupt(2, true), "send Report epoch 2 version 1 1.17[0,8)\n");  // it was lost
+  EXPECT_EQ(w.interrupt(3, true), "send Report epoch 3 version 1 1.17[0,8)\n");
+  EXPECT_EQ(w.pass(1000), "send Report epoch 3 version 1 1.17[0,8)\n");
+  EXPECT_EQ(w.plan(2), "");  // of an epoch that has been ended
+  EXPECT_EQ(w.plan(3), "install epoch 3\nsend Heartbeat 2 epoch 3 rounds 0\n");
+  EXPECT_EQ(w.machine().state(), State::kMember);
+  EXPECT_EQ(w.plan(3), "");
+  EXPECT_EQ(w.interrupt(3, true), "");
+}
+
+TEST(Worker, AnInterruptBeforeTheFirstPlanIsAnsweredWithNothingDone) {
+  WorkerScript w(false, 2);
+  (void)w.start();
+  EXPECT_EQ(w.interrupt(2, true), "send Report epoch 2 version 0\n");
+  EXPECT_EQ(w.plan(2), "install epoch 2\nsend Heartbeat 1 epoch 2 rounds 0\n");
+}
+
+TEST(Worker, AnEndForAllLivesWhileSuspendedIsARollback) {
+  WorkerScript w(false, 2);
+  w.member();
+  (void)w.interrupt(2, true);
+  (void)w.on_stopped(2);
+  EXPECT_EQ(w.interrupt(3), "send Stopped epoch 3\nfail rolled back: job j was rolled back: rank 1 is gone\n");
+  WorkerScript stopping(false, 2);
+  stopping.member();
+  (void)stopping.interrupt(2, true);
+  EXPECT_EQ(stopping.interrupt(3), "");
+  EXPECT_EQ(stopping.on_stopped(3), "send Stopped epoch 3\nfail rolled back: job j was rolled back: rank 1 is gone\n");
+  WorkerScript desync(false, 2);
+  desync.member();
+  (void)desync.interrupt(2, false, Code::kDesync);
+  EXPECT_EQ(desync.on_stopped(2), "send Stopped epoch 2\nfail desync: job j was interrupted: rank 1 is gone\n");
+}
+
+TEST(Worker, ASuspendedLifeThatIsDisownedOrGivesUpOrHearsNothingEnds) {
+  const auto suspended = [](WorkerScript& w) {
+    w.member();
+    (void)w.interrupt(2, true);
+    (void)w.on_stopped(2);
+  };
+  WorkerScript fenced(false, 2);
+  suspended(fenced);
+  EXPECT_EQ(fenced.refused(),
+            "fail closed: out of job j: the tracker at 10.0.0.9:9100 refused: a newer life has joined\n");
+  WorkerScript gone(false, 2);
+  suspended(gone);
+  EXPECT_EQ(gone.leave(false, "enough"), "send Leave epoch 1: enough\nfail closed: this worker left job j: enough\n");
+  WorkerScript unheard(false, 2);
+  suspended(unheard);
+  const std::string text = unheard.pass(30'000);
+  EXPECT_EQ(text.substr(text.find("fail")),
+            "fail timeout: the tracker at 10.0.0.9:9100 has not answered for 30 s after it had interrupted the job; "
+            "start it again, then this worker\n");
+}
+
+TEST(Worker, FinalizeIsSaidAgainWithThePlanThatFollowsAnInterrupt) {
+  WorkerScript w(false, 2);
+  w.member();
+  EXPECT_EQ(w.leave(true), "send Leave epoch 1 finalize\n");
+  EXPECT_EQ(w.interrupt(2, true), "pause before epoch 2: job j was interrupted: rank 1 is gone\n");
+  (void)w.on_stopped(2);
+  EXPECT_EQ(w.plan(2), "install epoch 2\nsend Leave epoch 2 finalize\n");
+  EXPECT_EQ(w.finished(2), "finished\n");
+  WorkerScript later(false, 2);
+  later.member();
+  (void)later.interrupt(2, true);
+  EXPECT_EQ(later.leave(true), "");
+  (void)later.on_stopped(2);
+  EXPECT_EQ(later.plan(2), "install epoch 2\nsend Leave epoch 2 finalize\n");
+}
+
+TEST(Worker, LoadsAndVotesAreRepeatedUntilTheyAreAnswered) {
+  WorkerScript w(false, 2);
+  w.member();
+  EXPECT_EQ(w.loaded(3), "");  // nobody asked
+  EXPECT_EQ(w.load(), "send Load\n");
+  EXPECT_EQ(w.pass(1000), "send Heartbeat 2 epoch 1 rounds 0\nsend Load\n");
+  EXPECT_EQ(w.loaded(3), "loaded 3\n");
+  EXPECT_EQ(w.loaded(3), "");
+  EXPECT_EQ(w.vote(4), "send Vote 4 timeline 0\n");
+  EXPECT_EQ(w.pass(1000), "send Heartbeat 3 epoch 1 rounds 0\nsend Vote 4 timeline 0\n");
+  // Also in the next epoch.
+  (void)w.interrupt(2, true);
+  (void)w.on_stopped(2);
+  EXPECT_EQ(w.plan(2), "install epoch 2\nsend Heartbeat 4 epoch 2 rounds 0\nsend Vote 4 timeline 0\n");
+  EXPECT_EQ(w.committed(4), "committed 4\n");
+  EXPECT_EQ(w.committed(4), "");
+  EXPECT_EQ(w.pass(1000), "send Heartbeat 5 epoch 2 rounds 0\n");
+}
+
+TEST(Worker, AGapInTheLogIsReportedUntilTheInterruptComes) {
+  WorkerScript w(false, 2);
+  w.member();
+  EXPECT_EQ(w.log_gap(2), "");
+  EXPECT_EQ(w.log_gap(1), "send LogGap epoch 1: round 1.3 is held by nobody\n");
+  EXPECT_EQ(w.log_gap(1), "");
+  EXPECT_EQ(w.pass(1000), "send Heartbeat 2 epoch 1 rounds 0\nsend LogGap epoch 1: round 1.3 is held by nobody\n");
 }
 
 }  // namespace

@@ -43,6 +43,7 @@ class Mesh {
       plan.chunk_bytes = options.chunk_bytes;
       plan.check_call_sites = options.check_call_sites;
       n.engine->install(plan);
+      n.engine->open();
     }
   }
 
