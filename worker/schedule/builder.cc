@@ -77,6 +77,18 @@ StepId Builder::copy(const Operand& dst, const Operand& a, std::uint64_t count, 
   return add(step, {&a}, &dst, after);
 }
 
+StepId Builder::publish(const Operand& a, std::uint64_t result_at, std::uint64_t count, StepId made) {
+  const Step step{.kind = StepKind::kPublish, .count = count, .result_at = result_at, .a = a.place, .b = {}, .dst = {}};
+  return add(step, {&a}, nullptr, {made});
+}
+
+StepId Builder::join(const std::vector<StepId>& steps) {
+  const Operand nothing = output(0);
+  const StepId id = copy(nothing, nothing, 0, false);
+  predecessors_.insert(predecessors_.end(), steps.begin(), steps.end());
+  return id;
+}
+
 StepId Builder::add(const Step& step, std::initializer_list<const Operand*> reads, const Operand* write,
                     const After& after) {
   const auto id = static_cast<StepId>(schedule_.steps.size());
@@ -112,6 +124,7 @@ void Builder::wait_for(StepId step) {
 }
 
 Schedule Builder::build() && {
+  if (schedule_.steps.empty()) join({});  // everything was left out
   const std::size_t n = schedule_.steps.size();
   WARREN_CHECK(n < kNoStep && predecessors_.size() < kNoStep, "make() bounds the number of steps");
   first_predecessor_.push_back(static_cast<std::uint32_t>(predecessors_.size()));

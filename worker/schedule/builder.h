@@ -37,6 +37,15 @@ struct Range {
   return {whole.at + index * least + std::min(index, longer), least + (index < longer ? 1 : 0)};
 }
 
+// Which of these parts element `at` is in.
+[[nodiscard]] inline std::uint64_t part_of(Range whole, std::uint64_t parts, std::uint64_t at) {
+  const std::uint64_t least = whole.count / parts;
+  const std::uint64_t longer = whole.count % parts;
+  const std::uint64_t in_longer = longer * (least + 1);
+  const std::uint64_t offset = at - whole.at;
+  return offset < in_longer ? offset / (least + 1) : longer + (offset - in_longer) / least;
+}
+
 // How many messages carry `count` elements. Never 0: nothing travels as a header, so that ranks that disagree meet.
 [[nodiscard]] inline std::uint64_t chunks_of(std::uint64_t count, std::uint64_t chunk_elements) {
   return count == 0 ? 1 : (count - 1) / chunk_elements + 1;
@@ -77,6 +86,7 @@ class SlotRing {
     next_ = next_ + 1 == slots_.size() ? 0 : next_ + 1;
     return slot;
   }
+  [[nodiscard]] bool empty() const { return slots_.empty(); }
 
  private:
   friend class Builder;
@@ -110,6 +120,10 @@ class Builder {
   // The last one: writes the final value to the output.
   StepId finish(std::uint64_t output_at, const Operand& a, const Operand& b, std::uint64_t count, After after = {});
   StepId copy(const Operand& dst, const Operand& a, std::uint64_t count, bool finish, After after = {});
+  // Final values at `a`, which `made` wrote, are elements from `result_at` on of the whole result.
+  StepId publish(const Operand& a, std::uint64_t result_at, std::uint64_t count, StepId made);
+  // Nothing, once all of these have finished. They are distinct.
+  StepId join(const std::vector<StepId>& steps);
 
   [[nodiscard]] Schedule build() &&;
 

@@ -8,7 +8,15 @@
 //   on with that; then the final parts are joined in the reverse order.
 // Halving runs in blocks of two chunks, so that its scratch is a few chunks a level whatever the size of the buffer.
 // The next block's way in is written before a block's way out, so that links are busy while a block is between the two.
+//
+// What becomes final at once, and is published and left out as a whole, is a piece: the part of a block that one
+// position computes. A block's pieces are numbered in the order in which they lie; the position that computes piece i
+// is i with its bits reversed, because level 0 halves the block. In a resumed round a block of which some pieces are
+// final goes piece by piece, up a binomial tree to the position that computes it and down again: the same partners at
+// the same levels, and so the same bracketing.
+#include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "worker/schedule/generators.h"
 
@@ -21,14 +29,32 @@ constexpr std::uint64_t kDoublingPartOfChunk = 16;
 // slot before it is still read.
 constexpr std::uint64_t kBlocksAhead = 1;
 constexpr std::size_t kBlocksInFlight = kBlocksAhead + 2;
+constexpr std::size_t kPieceSlots = 3;
+
+std::int32_t positions_of(const Request& request) {
+  return static_cast<std::int32_t>(std::bit_floor(static_cast<std::uint32_t>(request.size)));
+}
+
+bool doubles(const Request& request) {
+  const bool little = request.count <= request.chunk_elements / kDoublingPartOfChunk;
+  // Halves of next to nothing would be empty.
+  const bool few =
+      request.count < static_cast<std::uint64_t>(positions_of(request)) && request.count <= request.chunk_elements;
+  return little || few;
+}
+
+std::uint64_t blocks_of(const Request& request) {
+  return chunks_of(request.count, 2 * request.chunk_elements);
+}
 
 class Butterfly {
  public:
-  Butterfly(const Request& request, Builder& builder)
+  Butterfly(const Request& request, Builder& builder, Copies& copies)
       : request_(request),
         builder_(builder),
+        copies_(copies),
         rank_(request.rank),
-        positions_(static_cast<std::int32_t>(std::bit_floor(static_cast<std::uint32_t>(request.size)))),
+        positions_(positions_of(request)),
         pairs_(request.size - positions_),
         levels_(static_cast<std::size_t>(std::countr_zero(static_cast<std::uint32_t>(positions_)))),
         folded_(rank_ < 2 * pairs_),
@@ -36,14 +62,10 @@ class Butterfly {
         position_(folded_ ? rank_ / 2 : rank_ - pairs_) {}
 
   void run() {
-    const bool little = request_.count <= request_.chunk_elements / kDoublingPartOfChunk;
-    // Halves of next to nothing would be empty.
-    const bool few =
-        request_.count < static_cast<std::uint64_t>(positions_) && request_.count <= request_.chunk_elements;
-    if (little || few) {
-      doubling();
-    } else {
+    if (!doubles(request_)) {
       halving();
+    } else if (!left_out(request_, {0, request_.count})) {
+      doubling();
     }
   }
 
@@ -64,6 +86,7 @@ class Butterfly {
     std::vector<StepId> readers;
     StepId folded_reader[2] = {kNoStep, kNoStep};
     StepId final = kNoStep;
+    bool halved = false;  // as opposed to left out, or done by pieces
   };
 
   [[nodiscard]] std::int32_t partner(std::size_t level) const { return position_ ^ (1 << level); }
@@ -87,7 +110,8 @@ class Butterfly {
       const StepId sent = builder_.send(rank_ - 1, input(0), n);
       Slot slot = builder_.slot(n);
       builder_.recv(rank_ - 1, slot.as(Form::kValue), n);
-      builder_.copy(output(0), slot.as(Form::kValue), n, false, {sent});
+      const StepId placed = builder_.copy(output(0), slot.as(Form::kValue), n, false, {sent});
+      if (copies_.keeps_from(rank_ - 1)) copies_.publish(output(0), {0, n}, placed);
       return;
     }
     std::vector<Slot> received(levels_ + 1);
@@ -120,19 +144,33 @@ class Butterfly {
         sum = dst;
       }
     }
+    // Everybody computes it.
+    if (copies_.keeps_own()) final = copies_.publish(output(0), {0, n}, final);
     if (folded_) builder_.send(rank_ + 1, output(0), n, {final});
   }
 
   void halving() {
-    const std::uint64_t blocks = chunks_of(request_.count, 2 * request_.chunk_elements);
+    const std::uint64_t blocks = blocks_of(request_);
     const Range whole{0, request_.count};
+    find_kept();
     std::array<Block, kBlocksInFlight> in_flight;
     for (std::uint64_t b = 0; b < std::min<std::uint64_t>(blocks, kBlocksInFlight); ++b) {
       reserve(in_flight[b], cut(whole, blocks, 0).count);
     }
     for (std::uint64_t b = 0; b < blocks + kBlocksAhead; ++b) {
-      if (b < blocks) way_in(in_flight[b % kBlocksInFlight], cut(whole, blocks, b));
-      if (b >= kBlocksAhead) way_out(in_flight[(b - kBlocksAhead) % kBlocksInFlight]);
+      if (b < blocks) {
+        const Range range = cut(whole, blocks, b);
+        Block& block = in_flight[b % kBlocksInFlight];
+        block.halved = request_.final.empty() || !request_.final.meets(range.at, range.at + range.count);
+        if (block.halved) {
+          way_in(block, range);
+        } else if (!left_out(request_, range)) {
+          by_pieces(range);
+        }
+      }
+      if (b < kBlocksAhead) continue;
+      Block& block = in_flight[(b - kBlocksAhead) % kBlocksInFlight];
+      if (block.halved) way_out(block, cut(whole, blocks, b - kBlocksAhead));
     }
   }
 
@@ -186,6 +224,7 @@ class Butterfly {
       builder_.recv(peer, block.received[level].as(form_from(level)), now.keep.count);
       if (level + 1 == levels_) {
         block.final = combine(block, level, output(now.keep.at), keep, now.keep, now.keep, true);
+        block.final = publish_pieces(range, piece(position_), piece(position_) + 1, block.final);
         return;
       }
       // What the next level gives away first, so that it leaves while the rest is reduced.
@@ -218,13 +257,18 @@ class Butterfly {
     return finish ? builder_.finish(dst.place.at, a, b, part.count) : builder_.reduce(dst, a, b, part.count);
   }
 
-  void way_out(Block& block) {
+  void way_out(Block& block, const Range& range) {
+    const auto pieces = static_cast<std::uint32_t>(positions_);
+    // Pieces of the half of the block that the position keeps at level 0.
+    const std::uint32_t kept_at = upper(0) ? pieces / 2 : 0;
     if (away_) {
       for (const std::size_t half : {std::size_t{1}, std::size_t{0}}) {
-        const Range& range = half == 0 ? block.halves[0].give : block.halves[0].keep;
+        const Range& part = half == 0 ? block.halves[0].give : block.halves[0].keep;
         const Operand received = block.folded_out[half].as(Form::kValue);
-        builder_.recv(rank_ - 1, received, range.count);
-        builder_.copy(output(range.at), received, range.count, false, {block.folded_reader[half]});
+        builder_.recv(rank_ - 1, received, part.count);
+        const StepId placed = builder_.copy(output(part.at), received, part.count, false, {block.folded_reader[half]});
+        const std::uint32_t first = half == 0 ? pieces / 2 - kept_at : kept_at;
+        publish_pieces(range, first, first + pieces / 2, placed);
       }
       return;
     }
@@ -236,13 +280,137 @@ class Butterfly {
       if (folded_ && level == 0) builder_.send(rank_ + 1, output(have.at), have.count, placed);
       const Operand received = block.received[level].as(Form::kValue);
       builder_.recv(peer, received, missing.count);
-      placed.push_back(builder_.copy(output(missing.at), received, missing.count, false, {block.readers[level]}));
+      const StepId copied = builder_.copy(output(missing.at), received, missing.count, false, {block.readers[level]});
+      const std::uint32_t count = pieces >> (level + 1);
+      const std::uint32_t first = piece(partner(level)) / count * count;
+      placed.push_back(publish_pieces(range, first, first + count, copied));
       if (folded_ && level == 0) builder_.send(rank_ + 1, output(missing.at), missing.count, {placed.back()});
     }
   }
 
+  // --- Pieces
+
+  // The piece that a position computes, and the other way round.
+  [[nodiscard]] std::uint32_t piece(std::int32_t position) const {
+    std::uint32_t reversed = 0;
+    for (std::size_t level = 0; level < levels_; ++level) {
+      reversed |= (static_cast<std::uint32_t>(position) >> level & 1) << (levels_ - 1 - level);
+    }
+    return reversed;
+  }
+  // Where a block's piece begins; its end for the piece after the last.
+  [[nodiscard]] std::uint64_t begin_of(Range block, std::uint32_t piece) const {
+    if (piece == static_cast<std::uint32_t>(positions_)) return block.at + block.count;
+    for (std::size_t level = 0; level < levels_; ++level) block = cut(block, 2, piece >> (levels_ - 1 - level) & 1);
+    return block.at;
+  }
+  // Levels are left from the last to the first: the ranks from the one that computes a piece to this one.
+  [[nodiscard]] std::vector<std::int32_t> path_from(std::int32_t computes) const {
+    std::vector<std::int32_t> path{rank_of(computes)};
+    std::int32_t at = computes;
+    for (std::size_t level = levels_; level-- > 0;) {
+      const std::int32_t bit = 1 << level;
+      if (((at ^ position_) & bit) == 0) continue;
+      at ^= bit;
+      path.push_back(rank_of(at));
+    }
+    if (away_) path.push_back(rank_);
+    return path;
+  }
+
+  void find_kept() {
+    if (request_.replicas == 0) return;
+    for (std::uint32_t i = 0; i < static_cast<std::uint32_t>(positions_); ++i) {
+      keeps_.push_back(copies_.keeps(path_from(static_cast<std::int32_t>(piece(static_cast<std::int32_t>(i))))));
+    }
+  }
+
+  // Publishes what this rank keeps of the pieces [first, end) of a block, which `made` wrote to the output.
+  StepId publish_pieces(const Range& block, std::uint32_t first, std::uint32_t end, StepId made) {
+    if (keeps_.empty()) return made;
+    while (first < end) {
+      const auto at = keeps_.begin() + first;
+      const auto run_end = std::find(at, keeps_.begin() + end, !*at);
+      const auto next = static_cast<std::uint32_t>(run_end - keeps_.begin());
+      if (*at) {
+        const std::uint64_t begin = begin_of(block, first);
+        made = copies_.publish(output(begin), {begin, begin_of(block, next) - begin}, made);
+      }
+      first = next;
+    }
+    return made;
+  }
+
+  void by_pieces(const Range& block) {
+    if (piece_partials_.empty()) {
+      const std::uint64_t most = block.count / static_cast<std::uint64_t>(positions_) + 1;
+      piece_received_ = builder_.slots(kPieceSlots, most);
+      piece_partials_ = builder_.slots(kPieceSlots, most);
+    }
+    for (std::uint32_t i = 0; i < static_cast<std::uint32_t>(positions_); ++i) {
+      const std::uint64_t begin = begin_of(block, i);
+      const Range range{begin, begin_of(block, i + 1) - begin};
+      if (range.count == 0 || left_out(request_, range)) continue;
+      one_piece(range, static_cast<std::int32_t>(piece(static_cast<std::int32_t>(i))), !keeps_.empty() && keeps_[i]);
+    }
+  }
+
+  void one_piece(const Range& range, std::int32_t computes, bool keeps) {
+    if (away_) {
+      const StepId sent = builder_.send(rank_ - 1, input(range.at), range.count);
+      place_piece(range, rank_ - 1, sent, keeps);
+      return;
+    }
+    Operand sum = input(range.at);
+    StepId reader = kNoStep;
+    StepId final = kNoStep;
+    const auto add = [&](const Operand& a, const Operand& b, bool last) {
+      if (last) {
+        final = builder_.finish(range.at, a, b, range.count);
+        return;
+      }
+      const bool first = sum.slot == nullptr;
+      const Operand dst = first ? piece_partials_.next().as(Form::kPartial) : sum;
+      const StepId step = builder_.reduce(dst, a, b, range.count);
+      if (first) reader = step;
+      sum = dst;
+    };
+    if (folded_) add(sum, receive_piece(rank_ + 1, Form::kValue, range), false);
+    // At a level, those that agree with `computes` below it still hold a sum.
+    const auto agreed = static_cast<std::size_t>(std::countr_zero(static_cast<std::uint32_t>(position_ ^ computes)));
+    const std::size_t joins = std::min(agreed, levels_);
+    for (std::size_t level = 0; level < joins; ++level) {
+      const Operand other = receive_piece(rank_of(partner(level)), form_from(level), range);
+      add(upper(level) ? other : sum, upper(level) ? sum : other, level + 1 == levels_);
+    }
+    if (joins < levels_) {
+      const StepId sent = builder_.send(rank_of(partner(joins)), sum, range.count);
+      if (sum.slot == nullptr) reader = sent;
+      final = place_piece(range, rank_of(partner(joins)), reader, keeps);
+    } else if (keeps) {
+      final = copies_.publish(output(range.at), range, final);
+    }
+    for (std::size_t level = joins; level-- > 0;) {
+      builder_.send(rank_of(partner(level)), output(range.at), range.count, {final});
+    }
+    if (folded_) builder_.send(rank_ + 1, output(range.at), range.count, {final});
+  }
+
+  Operand receive_piece(std::int32_t peer, Form form, const Range& range) {
+    const Operand received = piece_received_.next().as(form);
+    builder_.recv(peer, received, range.count);
+    return received;
+  }
+
+  StepId place_piece(const Range& range, std::int32_t peer, StepId reader, bool keeps) {
+    const Operand received = receive_piece(peer, Form::kValue, range);
+    const StepId placed = builder_.copy(output(range.at), received, range.count, false, {reader});
+    return keeps ? copies_.publish(output(range.at), range, placed) : placed;
+  }
+
   const Request& request_;
   Builder& builder_;
+  Copies& copies_;
   std::int32_t rank_;
   std::int32_t positions_;  // P
   std::int32_t pairs_;      // K − P
@@ -250,12 +418,25 @@ class Butterfly {
   bool folded_;  // in a pair
   bool away_;    // the odd one of a pair
   std::int32_t position_;
+  std::vector<bool> keeps_;  // by piece: whether this rank publishes it; empty where nothing is logged
+  SlotRing piece_received_, piece_partials_;
 };
 
 }  // namespace
 
-void butterfly_allreduce(const Request& request, Builder& builder) {
-  Butterfly(request, builder).run();
+void butterfly_allreduce(const Request& request, Builder& builder, Copies& copies) {
+  Butterfly(request, builder, copies).run();
+}
+
+bool butterfly_cuts_at(const Request& request, std::uint64_t at) {
+  if (doubles(request)) return at == 0;
+  const std::uint64_t blocks = blocks_of(request);
+  Range range = cut({0, request.count}, blocks, part_of({0, request.count}, blocks, at));
+  for (std::int32_t halves = positions_of(request); halves > 1 && at > range.at; halves /= 2) {
+    const Range low = cut(range, 2, 0);
+    range = at < low.at + low.count ? low : cut(range, 2, 1);
+  }
+  return at == range.at;
 }
 
 }  // namespace warren::schedule

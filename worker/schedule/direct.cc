@@ -2,6 +2,7 @@
 // everybody's first.
 //
 // Segment o is reduced at its owner o, in the order of ranks whoever the owner is: ((in[0] + in[1]) + in[2]) + ….
+#include <algorithm>
 #include <utility>
 
 #include "worker/schedule/generators.h"
@@ -15,9 +16,10 @@ constexpr std::size_t kPartialSlots = 2;
 
 class DirectSchedule {
  public:
-  DirectSchedule(const Request& request, Builder& builder)
+  DirectSchedule(const Request& request, Builder& builder, Copies& copies)
       : request_(request),
         builder_(builder),
+        copies_(copies),
         rank_(request.rank),
         size_(request.size),
         segments_(segments_of(request)) {
@@ -49,7 +51,14 @@ class DirectSchedule {
 
   void reduce_scatter() {
     readers_.resize(segments_.size());
-    for (std::uint64_t c = 0; c < most_chunks_; ++c) reduce_chunk(c, false);
+    for (std::uint64_t c = 0; c < most_chunks_; ++c) {
+      final_ = kNoStep;
+      reduce_chunk(c, false);
+      for (const std::int32_t owner : copies_.owners()) {
+        const Range chunk = chunk_of(owner, c);
+        copies_.back_up(owner, chunk, chunk.at - segments_[index(owner)].at, final_);
+      }
+    }
   }
 
   void allgather() {
@@ -59,34 +68,65 @@ class DirectSchedule {
       if (has(rank_, c)) {
         const Range chunk = chunk_of(rank_, c);
         placed = builder_.copy(output(chunk.at), input(chunk.at - segments_[index(rank_)].at), chunk.count, false);
+        placed = keep(rank_, chunk, placed);
       }
       gather_chunk(c, placed, none);
     }
   }
 
   void all_to_all() {
+    std::vector<StepId> finals(segments_.size());
     for (std::uint64_t c = 0; c < most_chunks_; ++c) {
-      const Range own = chunk_of(rank_, c);
-      builder_.copy(output(own.at), input(own.at), own.count, false);
-      for (std::int32_t distance = 1; distance < size_; ++distance) {
+      std::fill(finals.begin(), finals.end(), kNoStep);
+      for (std::int32_t distance = 0; distance < size_; ++distance) {
         const std::int32_t to = modulo(rank_ + distance, size_);
         const Range chunk = chunk_of(to, c);
-        builder_.send(to, input(chunk.at), chunk.count);
+        if (left_out(request_, exchanged(rank_, to, c))) continue;
+        if (to == rank_) {
+          finals[index(rank_)] =
+              keep_block(rank_, c, builder_.copy(output(chunk.at), input(chunk.at), chunk.count, false));
+        } else {
+          builder_.send(to, input(chunk.at), chunk.count);
+        }
       }
       for (std::int32_t distance = 1; distance < size_; ++distance) {
         const std::int32_t from = modulo(rank_ - distance, size_);
         const Range chunk = chunk_of(from, c);
+        if (left_out(request_, exchanged(from, rank_, c))) continue;
         const Operand received = receive(from, chunk.count);
-        builder_.copy(output(chunk.at), received, chunk.count, false);
+        finals[index(from)] = keep_block(from, c, builder_.copy(output(chunk.at), received, chunk.count, false));
+      }
+      for (const std::int32_t owner : copies_.owners()) {
+        for (std::int32_t from = 0; from < size_; ++from) {
+          copies_.back_up(owner, exchanged(from, owner, c), chunk_of(from, c).at, finals[index(from)]);
+        }
       }
     }
   }
 
  private:
   [[nodiscard]] static std::size_t index(std::int32_t rank) { return static_cast<std::size_t>(rank); }
-  [[nodiscard]] bool has(std::int32_t segment, std::uint64_t chunk) const { return chunk < chunks_[index(segment)]; }
+  // Whether there is such a chunk, and it has to be computed.
+  [[nodiscard]] bool has(std::int32_t segment, std::uint64_t chunk) const {
+    return chunk < chunks_[index(segment)] && !left_out(request_, chunk_of(segment, chunk));
+  }
   [[nodiscard]] Range chunk_of(std::int32_t segment, std::uint64_t chunk) const {
     return cut(segments_[index(segment)], chunks_[index(segment)], chunk);
+  }
+
+  // Chunk c of what `from` sends to `to` in an all_to_all, in the whole result.
+  [[nodiscard]] Range exchanged(std::int32_t from, std::int32_t to, std::uint64_t c) const {
+    const Range chunk = chunk_of(from, c);
+    return {index(to) * index(size_) * request_.count + chunk.at, chunk.count};
+  }
+
+  // Final values, which came straight from their owner and which `made` wrote to the output.
+  StepId keep(std::int32_t owner, const Range& chunk, StepId made) {
+    const bool keeps = owner == rank_ ? copies_.keeps_own() : copies_.keeps_from(owner);
+    return keeps ? copies_.publish(output(chunk.at), chunk, made) : made;
+  }
+  StepId keep_block(std::int32_t from, std::uint64_t c, StepId made) {
+    return copies_.keeps_own() ? copies_.publish(output(chunk_of(from, c).at), exchanged(from, rank_, c), made) : made;
   }
 
   Operand receive(std::int32_t from, std::uint64_t count) {
@@ -120,6 +160,7 @@ class DirectSchedule {
     }
     const std::uint64_t output_at = whole_output ? chunk.at : chunk.at - segments_[index(rank_)].at;
     final_ = builder_.finish(output_at, sum, operands.back(), chunk.count);
+    if (copies_.keeps_own()) final_ = copies_.publish(output(output_at), chunk, final_);
   }
 
   // Chunk c of the own segment, final once `placed` has run, goes to everybody, and theirs come here.
@@ -135,12 +176,13 @@ class DirectSchedule {
       if (!has(from, c)) continue;
       const Range chunk = chunk_of(from, c);
       const Operand received = receive(from, chunk.count);
-      builder_.copy(output(chunk.at), received, chunk.count, false, {readers[index(from)]});
+      keep(from, chunk, builder_.copy(output(chunk.at), received, chunk.count, false, {readers[index(from)]}));
     }
   }
 
   const Request& request_;
   Builder& builder_;
+  Copies& copies_;
   std::int32_t rank_;
   std::int32_t size_;
   std::vector<Range> segments_;
@@ -156,17 +198,17 @@ class DirectSchedule {
 
 }  // namespace
 
-void direct_allreduce(const Request& request, Builder& builder) {
-  DirectSchedule(request, builder).allreduce();
+void direct_allreduce(const Request& request, Builder& builder, Copies& copies) {
+  DirectSchedule(request, builder, copies).allreduce();
 }
-void direct_reduce_scatter(const Request& request, Builder& builder) {
-  DirectSchedule(request, builder).reduce_scatter();
+void direct_reduce_scatter(const Request& request, Builder& builder, Copies& copies) {
+  DirectSchedule(request, builder, copies).reduce_scatter();
 }
-void direct_allgather(const Request& request, Builder& builder) {
-  DirectSchedule(request, builder).allgather();
+void direct_allgather(const Request& request, Builder& builder, Copies& copies) {
+  DirectSchedule(request, builder, copies).allgather();
 }
-void direct_all_to_all(const Request& request, Builder& builder) {
-  DirectSchedule(request, builder).all_to_all();
+void direct_all_to_all(const Request& request, Builder& builder, Copies& copies) {
+  DirectSchedule(request, builder, copies).all_to_all();
 }
 
 }  // namespace warren::schedule

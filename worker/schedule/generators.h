@@ -2,32 +2,36 @@
 #pragma once
 
 #include "worker/schedule/builder.h"
+#include "worker/schedule/copies.h"
 #include "worker/schedule/schedule.h"
 
 namespace warren::schedule {
 
 // ring.cc
-void ring_exchange(const Request& request, Builder& builder);  // allreduce, reduce_scatter, allgather, allgatherv
-void ring_reduce(const Request& request, Builder& builder);
-void ring_broadcast(const Request& request, Builder& builder);
+void ring_exchange(const Request& request, Builder& builder,
+                   Copies& copies);  // allreduce, reduce_scatter, allgather, allgatherv
+void ring_reduce(const Request& request, Builder& builder, Copies& copies);
+void ring_broadcast(const Request& request, Builder& builder, Copies& copies);
 
 // tree.cc: binomial and star-shaped
-void tree_reduce(const Request& request, Builder& builder);
-void tree_broadcast(const Request& request, Builder& builder);
-void tree_allreduce(const Request& request, Builder& builder);  // a barrier is an allreduce of nothing
+void tree_reduce(const Request& request, Builder& builder, Copies& copies);
+void tree_broadcast(const Request& request, Builder& builder, Copies& copies);
+void tree_allreduce(const Request& request, Builder& builder, Copies& copies);  // a barrier is an allreduce of nothing
 
 // butterfly.cc
-void butterfly_allreduce(const Request& request, Builder& builder);
+void butterfly_allreduce(const Request& request, Builder& builder, Copies& copies);
+// Whether a piece that the butterfly publishes begins at element `at` of the result.
+[[nodiscard]] bool butterfly_cuts_at(const Request& request, std::uint64_t at);
 
 // direct.cc
-void direct_allreduce(const Request& request, Builder& builder);
-void direct_reduce_scatter(const Request& request, Builder& builder);
-void direct_allgather(const Request& request, Builder& builder);  // equal and unequal
-void direct_all_to_all(const Request& request, Builder& builder);
+void direct_allreduce(const Request& request, Builder& builder, Copies& copies);
+void direct_reduce_scatter(const Request& request, Builder& builder, Copies& copies);
+void direct_allgather(const Request& request, Builder& builder, Copies& copies);  // equal and unequal
+void direct_all_to_all(const Request& request, Builder& builder, Copies& copies);
 
 // star.cc
-void star_gather(const Request& request, Builder& builder);
-void star_scatter(const Request& request, Builder& builder);
+void star_gather(const Request& request, Builder& builder, Copies& copies);
+void star_scatter(const Request& request, Builder& builder, Copies& copies);
 
 // The ranks' shares of the buffer that a collective cuts or joins.
 [[nodiscard]] std::vector<Range> segments_of(const Request& request);

@@ -28,8 +28,10 @@ std::uint64_t largest_chunk(const std::vector<Range>& segments, std::uint64_t ch
 
 class RingExchange {
  public:
-  RingExchange(const Request& request, Builder& builder)
-      : builder_(builder),
+  RingExchange(const Request& request, Builder& builder, Copies& copies)
+      : request_(request),
+        builder_(builder),
+        copies_(copies),
         rank_(request.rank),
         size_(request.size),
         previous_(modulo(rank_ - 1, size_)),
@@ -42,11 +44,15 @@ class RingExchange {
     receive_slots_ = builder_.slots(kReceiveSlots, elements);
     if (reduces_ && size_ > 2) partial_slots_ = builder_.slots(kPartialSlots, elements);
     readers_.assign(segments_.size() * kStride, kNoStep);
+    std::vector<std::int32_t> path;
+    for (std::int32_t i = 1; i <= size_; ++i) path.push_back(modulo(rank_ - size_ + i, size_));
+    while (kept_owners_ < path.size() && copies_.keeps(std::span(path).last(kept_owners_ + 1))) ++kept_owners_;
   }
 
   void run() {
     const std::uint64_t chunks = *std::max_element(chunks_.begin(), chunks_.end());
     for (std::uint64_t first = 0; first < chunks; first += kStride) {
+      final_.fill(kNoStep);
       if (reduces_) {
         for (std::int32_t turn = 0; turn + 1 < size_; ++turn) reduce_turn(first, turn);
       } else {
@@ -55,11 +61,15 @@ class RingExchange {
       if (gathers_) {
         for (std::int32_t turn = 0; turn + 1 < size_; ++turn) gather_turn(first, turn);
       }
+      back_up(first);
     }
   }
 
  private:
-  [[nodiscard]] bool has(std::int32_t segment, std::uint64_t chunk) const { return chunk < chunks_[index(segment)]; }
+  // Whether there is such a chunk, and it has to be computed.
+  [[nodiscard]] bool has(std::int32_t segment, std::uint64_t chunk) const {
+    return chunk < chunks_[index(segment)] && !left_out(request_, chunk_of(segment, chunk));
+  }
   [[nodiscard]] Range chunk_of(std::int32_t segment, std::uint64_t chunk) const {
     return cut(segments_[index(segment)], chunks_[index(segment)], chunk);
   }
@@ -68,16 +78,32 @@ class RingExchange {
   [[nodiscard]] StepId& reader(std::int32_t segment, std::uint64_t lane) {
     return readers_[index(segment) * kStride + lane];
   }
-  // A chunk of the rank's own segment in its output.
+  // A chunk in the output, which in a reduce_scatter is the rank's own segment.
   [[nodiscard]] std::uint64_t own_output(const Range& chunk) const {
     return gathers_ ? chunk.at : chunk.at - segments_[index(rank_)].at;
   }
 
+  // A final chunk of `owner`'s segment, which `made` wrote to the output.
+  StepId keep(std::int32_t owner, const Range& chunk, StepId made) {
+    const bool keeps = index(modulo(rank_ - owner, size_)) < kept_owners_;
+    return keeps ? copies_.publish(output(own_output(chunk)), chunk, made) : made;
+  }
+
+  void back_up(std::uint64_t first) {
+    for (const std::int32_t owner : copies_.owners()) {
+      for (std::uint64_t lane = 0; lane < kStride && first + lane < chunks_[index(owner)]; ++lane) {
+        const Range chunk = chunk_of(owner, first + lane);
+        copies_.back_up(owner, chunk, chunk.at - segments_[index(owner)].at, final_[lane]);
+      }
+    }
+  }
+
   void place_own(std::uint64_t first) {
-    for (std::uint64_t lane = 0; lane < kStride && has(rank_, first + lane); ++lane) {
+    for (std::uint64_t lane = 0; lane < kStride; ++lane) {
+      if (!has(rank_, first + lane)) continue;
       const Range chunk = chunk_of(rank_, first + lane);
       const std::uint64_t input_at = chunk.at - segments_[index(rank_)].at;
-      final_[lane] = builder_.copy(output(chunk.at), input(input_at), chunk.count, false);
+      final_[lane] = keep(rank_, chunk, builder_.copy(output(chunk.at), input(input_at), chunk.count, false));
     }
   }
 
@@ -99,7 +125,8 @@ class RingExchange {
         const Operand received = receive_slots_.next().as(form_in);
         builder_.recv(previous_, received, chunk.count);
         if (in == rank_) {
-          final_[lane] = builder_.finish(own_output(chunk), received, input(chunk.at), chunk.count);
+          const StepId made = builder_.finish(own_output(chunk), received, input(chunk.at), chunk.count);
+          final_[lane] = keep(rank_, chunk, made);
         } else {
           partial_[lane] = &partial_slots_.next();
           reader(in, lane) =
@@ -121,12 +148,15 @@ class RingExchange {
         const Range chunk = chunk_of(in, first + lane);
         const Operand received = receive_slots_.next().as(Form::kValue);
         builder_.recv(previous_, received, chunk.count);
-        final_[lane] = builder_.copy(output(chunk.at), received, chunk.count, false, {reader(in, lane)});
+        const StepId made = builder_.copy(output(chunk.at), received, chunk.count, false, {reader(in, lane)});
+        final_[lane] = keep(in, chunk, made);
       }
     }
   }
 
+  const Request& request_;
   Builder& builder_;
+  Copies& copies_;
   std::int32_t rank_;
   std::int32_t size_;
   std::int32_t previous_;
@@ -138,18 +168,19 @@ class RingExchange {
   SlotRing receive_slots_;
   SlotRing partial_slots_;
   std::array<Slot*, kStride> partial_{};  // to be sent in the next turn, by chunk of the turn
-  std::array<StepId, kStride> final_{};   // likewise: who wrote the final value to the output
+  std::array<StepId, kStride> final_{};   // likewise: who wrote the final value to the output, or published it
+  std::size_t kept_owners_ = 0;           // so many ranks up to this one have their segments published here
   std::vector<StepId> readers_;
 };
 
 }  // namespace
 
-void ring_exchange(const Request& request, Builder& builder) {
-  RingExchange(request, builder).run();
+void ring_exchange(const Request& request, Builder& builder, Copies& copies) {
+  RingExchange(request, builder, copies).run();
 }
 
 // A chain that ends at the root: ((in[root+1] + in[root+2]) + …) + in[root].
-void ring_reduce(const Request& request, Builder& builder) {
+void ring_reduce(const Request& request, Builder& builder, Copies& copies) {
   const std::int32_t position = modulo(request.rank - request.root, request.size);  // 0 is last
   const std::int32_t previous = modulo(request.rank - 1, request.size);
   const std::int32_t next = modulo(request.rank + 1, request.size);
@@ -160,26 +191,32 @@ void ring_reduce(const Request& request, Builder& builder) {
   SlotRing partial_slots;
   if (position != 1) receive_slots = builder.slots(kReceiveSlots, cut(whole, chunks, 0).count);
   if (position > 1) partial_slots = builder.slots(kReceiveSlots, cut(whole, chunks, 0).count);
+  const bool keeps = copies.keeps_own();
   for (std::uint64_t c = 0; c < chunks; ++c) {
     const Range chunk = cut(whole, chunks, c);
-    if (position == 1) {
+    StepId final = kNoStep;
+    if (left_out(request, chunk)) {
+      // Nobody sends it.
+    } else if (position == 1) {
       builder.send(next, input(chunk.at), chunk.count);
-      continue;
-    }
-    const Operand received = receive_slots.next().as(form_in);
-    builder.recv(previous, received, chunk.count);
-    if (position == 0) {
-      builder.finish(chunk.at, received, input(chunk.at), chunk.count);
     } else {
-      const Operand partial = partial_slots.next().as(Form::kPartial);
-      builder.reduce(partial, received, input(chunk.at), chunk.count);
-      builder.send(next, partial, chunk.count);
+      const Operand received = receive_slots.next().as(form_in);
+      builder.recv(previous, received, chunk.count);
+      if (position == 0) {
+        final = builder.finish(chunk.at, received, input(chunk.at), chunk.count);
+        if (keeps) final = copies.publish(output(chunk.at), chunk, final);
+      } else {
+        const Operand partial = partial_slots.next().as(Form::kPartial);
+        builder.reduce(partial, received, input(chunk.at), chunk.count);
+        builder.send(next, partial, chunk.count);
+      }
     }
+    copies.back_up(request.root, chunk, chunk.at, final);
   }
 }
 
 // A chain that starts at the root.
-void ring_broadcast(const Request& request, Builder& builder) {
+void ring_broadcast(const Request& request, Builder& builder, Copies& copies) {
   const std::int32_t position = modulo(request.rank - request.root, request.size);
   const std::int32_t previous = modulo(request.rank - 1, request.size);
   const std::int32_t next = modulo(request.rank + 1, request.size);
@@ -187,14 +224,19 @@ void ring_broadcast(const Request& request, Builder& builder) {
   const std::uint64_t chunks = chunks_of(request.count, request.chunk_elements);
   SlotRing receive_slots;
   if (position != 0) receive_slots = builder.slots(kReceiveSlots, cut(whole, chunks, 0).count);
+  std::vector<std::int32_t> path;
+  for (std::int32_t i = 0; i <= position; ++i) path.push_back(modulo(request.root + i, request.size));
+  const bool keeps = copies.keeps(path);
   for (std::uint64_t c = 0; c < chunks; ++c) {
     const Range chunk = cut(whole, chunks, c);
+    if (left_out(request, chunk)) continue;
     StepId placed = kNoStep;
     if (position != 0) {
       const Operand received = receive_slots.next().as(Form::kValue);
       builder.recv(previous, received, chunk.count);
       placed = builder.copy(output(chunk.at), received, chunk.count, false);
     }
+    if (keeps) placed = copies.publish(output(chunk.at), chunk, placed);
     if (position + 1 < request.size) builder.send(next, output(chunk.at), chunk.count, {placed});
   }
 }

@@ -13,7 +13,7 @@
 namespace warren::schedule {
 namespace {
 
-using Generator = void (*)(const Request&, Builder&);
+using Generator = void (*)(const Request&, Builder&, Copies&);
 
 struct Service {
   Algorithm algorithm{};
@@ -97,6 +97,9 @@ Status add_up(const Request& request, std::uint64_t& total) {
     if (request.count > kMost / size)
       return refuse(request, "count " + std::to_string(request.count) + " is too large");
     total = request.count * size;
+    if (request.collective == Collective::kAllToAll && total > kMost / size) {
+      return refuse(request, "count " + std::to_string(request.count) + " is too large");
+    }
     return {};
   }
   total = 0;
@@ -108,7 +111,7 @@ Status add_up(const Request& request, std::uint64_t& total) {
 }
 
 // A bound on the steps of the schedule, so that it is refused before it fills the memory: a message costs its rank at
-// most three steps, all ranks' shares come and go once, and each of 2·K turns may end with a message that is not full.
+// most four steps, all ranks' shares come and go once, and each of 2·K turns may end with a message that is not full.
 Status bound_steps(const Request& request, std::uint64_t total) {
   constexpr std::uint64_t kMostMessages = std::uint64_t{1} << 24;
   const auto size = static_cast<std::uint64_t>(request.size);
@@ -118,7 +121,16 @@ Status bound_steps(const Request& request, std::uint64_t total) {
                           request.collective == Collective::kReduceScatter ||
                           request.collective == Collective::kAllToAll;
   const std::uint64_t elements = everything ? total : request.count;
-  const std::uint64_t messages = 2 * (elements / request.chunk_elements + 2 * size);
+  const std::uint64_t kept = most_kept_for_others(request);
+  std::uint64_t messages = 2 * (elements / request.chunk_elements + 2 * size);
+  // What comes from one owner that this rank keeps copies for, and what leaves for those that keep its own.
+  const std::uint64_t result = request.collective == Collective::kReduce ||
+                                       request.collective == Collective::kReduceScatter ||
+                                       request.collective == Collective::kScatter
+                                   ? request.count
+                                   : total;
+  if (kept > 0)
+    messages += (kept + std::min<std::uint64_t>(request.replicas, size)) * (result / request.chunk_elements + size);
   if (messages <= kMostMessages) return {};
   return {Code::kExhausted, std::string("no schedule for ") + to_string(request.collective) + ": it would take about " +
                                 std::to_string(messages) + " messages a rank, the limit is " +
@@ -144,18 +156,60 @@ Status validate(const Request& request, std::uint64_t& total) {
     return refuse(request, std::to_string(request.counts.size()) + " counts were given for " +
                                std::to_string(request.size) + " ranks");
   }
+  for (const auto& [places, what] : {std::pair{request.hosts, "hosts"}, std::pair{request.domains, "domains"}}) {
+    if (places.empty() || places.size() == static_cast<std::size_t>(request.size)) continue;
+    return refuse(request, std::to_string(places.size()) + " " + what + " were given for " +
+                               std::to_string(request.size) + " ranks");
+  }
+  if (request.element_bytes < 1) return refuse(request, "an element has at least one byte");
   return add_up(request, total);
 }
 
+// Whether a piece that schedules publish, and leave out, begins at element `at` of the whole result.
+bool cuts_at(const Request& request, const std::vector<Range>& segments, std::uint64_t at) {
+  const Collective collective = request.collective;
+  if (request.size > 1 && request.algorithm == Algorithm::kButterfly) return butterfly_cuts_at(request, at);
+  const bool whole = collective == Collective::kReduce || collective == Collective::kBroadcast ||
+                     request.algorithm == Algorithm::kTree ||
+                     (collective == Collective::kAllreduce && request.algorithm == Algorithm::kStar);
+  Range unit{0, request.count};
+  if (collective == Collective::kAllToAll) {
+    unit.at = at / request.count * request.count;
+  } else if (!whole) {
+    const auto after = [](std::uint64_t value, const Range& segment) { return value < segment.at; };
+    unit = *(std::upper_bound(segments.begin(), segments.end(), at, after) - 1);
+  }
+  const std::uint64_t chunks = chunks_of(unit.count, request.chunk_elements);
+  return cut(unit, chunks, part_of(unit, chunks, at)).at == at;
+}
+
+// The pieces that are left out were published by schedules with this same cut, in this or another attempt.
+Status check_cut(const Request& request) {
+  if (request.final.empty()) return {};
+  const std::uint64_t total = result_elements(request);
+  const std::vector<Range> segments = segments_of(request);
+  for (const Interval& i : request.final.intervals()) {
+    for (const std::uint64_t at : {i.begin, i.end}) {
+      if (at == total || (at < total && cuts_at(request, segments, at))) continue;
+      return refuse(request, "elements " + std::to_string(i.begin) + " to " + std::to_string(i.end) + " of " +
+                                 std::to_string(total) + " are final, which was cut differently: no piece begins at " +
+                                 std::to_string(at));
+    }
+  }
+  return {};
+}
+
 // One rank alone: the input is the result.
-void alone(const Request& request, Builder& builder) {
+void alone(const Request& request, Builder& builder, Copies& copies) {
   const bool finish = request.collective == Collective::kAllreduce || request.collective == Collective::kReduce ||
                       request.collective == Collective::kReduceScatter;
   const Range whole = request.collective == Collective::kBarrier ? Range{} : segments_of(request)[0];
   const std::uint64_t chunks = chunks_of(whole.count, request.chunk_elements);
   for (std::uint64_t c = 0; c < chunks; ++c) {
     const Range chunk = cut(whole, chunks, c);
-    builder.copy(output(chunk.at), input(chunk.at), chunk.count, finish);
+    if (left_out(request, chunk)) continue;
+    const StepId placed = builder.copy(output(chunk.at), input(chunk.at), chunk.count, finish);
+    if (copies.keeps_own()) copies.publish(output(chunk.at), chunk, placed);
   }
 }
 
@@ -215,11 +269,14 @@ Result<Schedule> make(const Request& request) {
   Request exact = request;
   if (!has_root(exact.collective)) exact.root = 0;
   if (exact.collective == Collective::kBarrier) exact.count = 0;
+  if (Status status = check_cut(exact); !status.ok()) return status;
   Builder builder(exact.size);
+  Copies copies(exact, builder);
   if (exact.size == 1) {
-    alone(exact, builder);
+    alone(exact, builder, copies);
   } else {
-    generate(exact, builder);
+    generate(exact, builder, copies);
+    copies.close();
   }
   return std::move(builder).build();
 }
@@ -267,6 +324,10 @@ Cost cost(const Schedule& schedule) {
         break;
       case StepKind::kReduce: cost.reduced_elements += step.count; break;
       case StepKind::kCopy: cost.copied_elements += step.count; break;
+      case StepKind::kPublish:
+        ++cost.publishes;
+        cost.published_elements += step.count;
+        break;
     }
   }
   return cost;

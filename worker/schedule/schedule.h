@@ -11,7 +11,8 @@
 //     the executor has checked their checksum, epoch and source.
 //  4. Input and output may be the same memory (in place; see `Request`). An element of the input is overwritten only by
 //     its final value, and only when no step that is not finished can still read it.
-//  5. Where the round is logged (Request::replicas > 0), a final value that this rank's host must hold is published by a
+//  5. Where the round is logged (Request::replicas > 0), a final value that this rank's host must hold is published by
+//  a
 //     kPublish step before any step that sends it, and before the schedule ends (DESIGN section 4). See publishes().
 //
 // The whole result of a round is one sequence of elements, of which a rank's output is a part:
@@ -22,8 +23,9 @@
 //   barrier                          nothing
 // What is published, resumed and replayed is named by positions in it. Where results differ by rank (reduce,
 // reduce_scatter, gather, scatter, all_to_all) and the round is logged, the schedule also copies each final to ranks of
-// min(replicas, domains) − 1 other domains, which publish it, and ends with an exchange after which every rank knows that
-// all finals are published: so for every collective, once one rank has finished, the host copies hold the whole result.
+// min(replicas, domains) − 1 other domains, which publish it, and ends with an exchange after which every rank knows
+// that all finals are published: so for every collective, once one rank has finished, the host copies hold the whole
+// result.
 //
 // Scratch is small (a few chunks a peer), whatever the size of the buffers; a slot is used again once the steps that
 // read it have finished, which the schedule states as dependencies. Partial results never stand in the user's buffers.
@@ -64,8 +66,8 @@ struct Place {
 };
 
 enum class StepKind : std::uint8_t {
-  kSend,    // a → peer
-  kRecv,    // peer → dst, which is scratch
+  kSend,     // a → peer
+  kRecv,     // peer → dst, which is scratch
   kReduce,   // dst = a ⊕ b; dst may be the same place as a or b
   kCopy,     // dst = a
   kPublish,  // a, final values, goes to this host's log as elements [result_at, result_at + count) of the whole result
@@ -77,9 +79,9 @@ struct Step {
   // accumulator is rounded to the user's type. dst.form is then kValue. With size 1 a kCopy from the input finishes
   // too.
   bool finish = false;
-  std::int32_t peer = -1;     // rank in the group; kSend and kRecv
-  std::uint32_t message = 0;  // kSend and kRecv: see rule 2
-  std::uint64_t count = 0;    // elements; 0 is allowed (a header travels, no payload; a record without bytes)
+  std::int32_t peer = -1;       // rank in the group; kSend and kRecv
+  std::uint32_t message = 0;    // kSend and kRecv: see rule 2
+  std::uint64_t count = 0;      // elements; 0 is allowed (a header travels, no payload; a record without bytes)
   std::uint64_t result_at = 0;  // kPublish
   Place a, b, dst;
 };
@@ -118,14 +120,14 @@ struct Request {
   std::uint64_t chunk_elements = 1;       // upper bound of every step's count
 
   // What follows serves the log; all ranks give the same. It belongs to the round's first attempt, as the cuts do.
-  std::uint32_t replicas = 0;               // R; 0: nothing is published
-  std::span<const std::uint32_t> hosts;     // by group rank: its host, any numbers; empty: each rank a host of its own
-  std::span<const std::uint32_t> domains;   // likewise: its failure domain; empty: as hosts
-  std::uint64_t element_bytes = 1;          // of a value: results up to kWholeBytes are published whole in every host
+  std::uint32_t replicas = 0;              // R; 0: nothing is published
+  std::span<const std::uint32_t> hosts;    // by group rank: its host, any numbers; empty: each rank a host of its own
+  std::span<const std::uint32_t> domains;  // likewise: its failure domain; empty: as hosts
+  std::uint64_t element_bytes = 1;         // of a value: results up to kWholeBytes are published whole in every host
   // An interrupted round that is finished: elements of the whole result that need not be computed any more, because the
   // log has them, and every rank takes them from there. A union of the pieces that the schedules of earlier attempts
-  // publish. Chunks in it are left out by all ranks alike. With `resumed`, every rank publishes every final of its result
-  // that it does not get from a rank of its own host.
+  // publish. Chunks in it are left out by all ranks alike. With `resumed`, every rank publishes every final of its
+  // result that it does not get from a rank of its own host.
   bool resumed = false;
   Ranges final;
 };
@@ -133,9 +135,9 @@ struct Request {
 // Results of up to so many bytes that every rank receives are published whole in every host.
 inline constexpr std::uint64_t kWholeBytes = std::uint64_t{64} << 10;
 
-// Whether the rank at the end of `path` publishes a final that came to it along these ranks, the owner, who computed it,
-// first: it is the first of its host on the path, and fewer than `replicas` domains stand before it (or `everywhere`: the
-// result is small, or resumed).
+// Whether the rank at the end of `path` publishes a final that came to it along these ranks, the owner, who computed
+// it, first: it is the first of its host on the path, and fewer than `replicas` domains stand before it (or
+// `everywhere`: the result is small, or resumed).
 [[nodiscard]] bool publishes(const Request& request, std::span<const std::int32_t> path, bool everywhere);
 
 // The schedule of one rank. kInvalidArgument: rank, size, root, counts or chunk_elements out of range, or this

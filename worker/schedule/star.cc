@@ -9,57 +9,67 @@ constexpr std::size_t kSlotsFromRoot = 4;
 
 }  // namespace
 
-void star_gather(const Request& request, Builder& builder) {
+void star_gather(const Request& request, Builder& builder, Copies& copies) {
   const Range own{0, request.count};
   const std::uint64_t chunks = chunks_of(request.count, request.chunk_elements);
-  if (request.rank != request.root) {
-    for (std::uint64_t c = 0; c < chunks; ++c) {
-      const Range chunk = cut(own, chunks, c);
-      builder.send(request.root, input(chunk.at), chunk.count);
-    }
-    return;
-  }
-  std::vector<SlotRing> slots;
-  for (std::int32_t peer = 0; peer < request.size; ++peer) {
-    slots.push_back(peer == request.rank ? SlotRing() : builder.slots(kSlotsPerPeer, cut(own, chunks, 0).count));
+  const bool keeps = copies.keeps_own();
+  std::vector<SlotRing> slots(static_cast<std::size_t>(request.size));
+  for (std::int32_t peer = 0; request.rank == request.root && peer < request.size; ++peer) {
+    if (peer == request.rank) continue;
+    slots[static_cast<std::size_t>(peer)] = builder.slots(kSlotsPerPeer, cut(own, chunks, 0).count);
   }
   for (std::uint64_t c = 0; c < chunks; ++c) {
     const Range chunk = cut(own, chunks, c);
     for (std::int32_t distance = 0; distance < request.size; ++distance) {
-      const std::int32_t peer = modulo(request.rank + distance, request.size);
-      const Operand place = output(static_cast<std::uint64_t>(peer) * request.count + chunk.at);
-      if (peer == request.rank) {
-        builder.copy(place, input(chunk.at), chunk.count, false);
-        continue;
+      const std::int32_t peer = modulo(request.root + distance, request.size);
+      const Range result{static_cast<std::uint64_t>(peer) * request.count + chunk.at, chunk.count};
+      StepId final = kNoStep;
+      if (left_out(request, result)) {
+        // Nobody sends it.
+      } else if (request.rank == request.root) {
+        Operand from = input(chunk.at);
+        if (peer != request.rank) {
+          from = slots[static_cast<std::size_t>(peer)].next().as(Form::kValue);
+          builder.recv(peer, from, chunk.count);
+        }
+        final = builder.copy(output(result.at), from, chunk.count, false);
+        if (keeps) final = copies.publish(output(result.at), result, final);
+      } else if (request.rank == peer) {
+        builder.send(request.root, input(chunk.at), chunk.count);
       }
-      const Operand received = slots[static_cast<std::size_t>(peer)].next().as(Form::kValue);
-      builder.recv(peer, received, chunk.count);
-      builder.copy(place, received, chunk.count, false);
+      copies.back_up(request.root, result, result.at, final);
     }
   }
 }
 
-void star_scatter(const Request& request, Builder& builder) {
+void star_scatter(const Request& request, Builder& builder, Copies& copies) {
   const Range own{0, request.count};
   const std::uint64_t chunks = chunks_of(request.count, request.chunk_elements);
+  const bool keeps = copies.keeps_own();
   SlotRing slots;
   if (request.rank != request.root) slots = builder.slots(kSlotsFromRoot, cut(own, chunks, 0).count);
   for (std::uint64_t c = 0; c < chunks; ++c) {
     const Range chunk = cut(own, chunks, c);
-    if (request.rank != request.root) {
-      const Operand received = slots.next().as(Form::kValue);
-      builder.recv(request.root, received, chunk.count);
-      builder.copy(output(chunk.at), received, chunk.count, false);
-      continue;
-    }
+    StepId final = kNoStep;
     for (std::int32_t distance = 0; distance < request.size; ++distance) {
-      const std::int32_t peer = modulo(request.rank + distance, request.size);
-      const Operand block = input(static_cast<std::uint64_t>(peer) * request.count + chunk.at);
-      if (peer == request.rank) {
-        builder.copy(output(chunk.at), block, chunk.count, false);
-      } else {
-        builder.send(peer, block, chunk.count);
+      const std::int32_t peer = modulo(request.root + distance, request.size);
+      const Range result{static_cast<std::uint64_t>(peer) * request.count + chunk.at, chunk.count};
+      if (left_out(request, result)) continue;
+      if (request.rank == peer) {
+        Operand from = input(result.at);
+        if (peer != request.root) {
+          from = slots.next().as(Form::kValue);
+          builder.recv(request.root, from, chunk.count);
+        }
+        final = builder.copy(output(chunk.at), from, chunk.count, false);
+        if (keeps) final = copies.publish(output(chunk.at), result, final);
+      } else if (request.rank == request.root) {
+        builder.send(peer, input(result.at), chunk.count);
       }
+    }
+    for (const std::int32_t owner : copies.owners()) {
+      copies.back_up(owner, {static_cast<std::uint64_t>(owner) * request.count + chunk.at, chunk.count}, chunk.at,
+                     final);
     }
   }
 }

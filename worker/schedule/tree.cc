@@ -5,6 +5,8 @@
 // below p's lowest set bit. A rank adds its children's sums to its input in this order, each of which covers the
 // positions that follow those before it; the bracketing is the balanced binary one over positions. In the star it is
 // ((in[0] + in[1]) + in[2]) + ….
+#include <algorithm>
+
 #include "worker/schedule/generators.h"
 
 namespace warren::schedule {
@@ -24,6 +26,24 @@ struct Shape {
   std::vector<Child> children;  // in the order of bracketing
 };
 
+// Before the rank's position in the tree; the root's is 0.
+std::int32_t parent_of(std::int32_t position) {
+  return position - (position & -position);
+}
+
+// The ranks from the root down to this one.
+std::vector<std::int32_t> path_of(const Request& request) {
+  if (request.algorithm == Algorithm::kStar) {
+    return request.rank == 0 ? std::vector<std::int32_t>{0} : std::vector<std::int32_t>{0, request.rank};
+  }
+  std::vector<std::int32_t> path;
+  std::int32_t position = modulo(request.rank - request.root, request.size);
+  for (; position != 0; position = parent_of(position)) path.push_back(modulo(position + request.root, request.size));
+  path.push_back(request.root);
+  std::reverse(path.begin(), path.end());
+  return path;
+}
+
 Shape shape_of(const Request& request) {
   Shape shape;
   if (request.algorithm == Algorithm::kStar) {
@@ -36,7 +56,7 @@ Shape shape_of(const Request& request) {
   }
   const std::int32_t position = modulo(request.rank - request.root, request.size);
   const std::int32_t lowest_bit = position & -position;
-  if (position != 0) shape.parent = modulo(position - lowest_bit + request.root, request.size);
+  if (position != 0) shape.parent = modulo(parent_of(position) + request.root, request.size);
   for (std::int32_t bit = 1; (position == 0 || bit < lowest_bit) && position + bit < request.size; bit *= 2) {
     const bool leaf = bit == 1 || position + bit + 1 == request.size;
     shape.children.push_back({modulo(position + bit + request.root, request.size), leaf});
@@ -46,8 +66,15 @@ Shape shape_of(const Request& request) {
 
 class TreeSchedule {
  public:
-  TreeSchedule(const Request& request, Builder& builder, bool up, bool down)
-      : builder_(builder), shape_(shape_of(request)), up_(up), down_(down), whole_{0, request.count} {
+  TreeSchedule(const Request& request, Builder& builder, Copies& copies, bool up, bool down)
+      : request_(request),
+        builder_(builder),
+        copies_(copies),
+        shape_(shape_of(request)),
+        up_(up),
+        down_(down),
+        keeps_(down ? copies.keeps(path_of(request)) : root() && copies.keeps_own()),
+        whole_{0, request.count} {
     chunks_ = chunks_of(request.count, request.chunk_elements);
     const std::uint64_t elements = cut(whole_, chunks_, 0).count;
     if (up_) {
@@ -63,8 +90,11 @@ class TreeSchedule {
     for (std::uint64_t c = 0; c < chunks_; ++c) {
       const Range chunk = cut(whole_, chunks_, c);
       reader_ = final_ = kNoStep;
-      if (up_) go_up(chunk);
-      if (down_) go_down(chunk);
+      if (!left_out(request_, chunk)) {
+        if (up_) go_up(chunk);
+        if (down_) go_down(chunk);
+      }
+      if (!down_) copies_.back_up(request_.root, chunk, chunk.at, final_);
     }
   }
 
@@ -83,7 +113,7 @@ class TreeSchedule {
       const Operand received = child_slots_[i].next().as(child.leaf ? Form::kValue : Form::kPartial);
       builder_.recv(child.rank, received, chunk.count);
       if (root() && i + 1 == shape_.children.size()) {
-        final_ = builder_.finish(chunk.at, sum, received, chunk.count);
+        final_ = keep(chunk, builder_.finish(chunk.at, sum, received, chunk.count));
       } else {
         const StepId step = builder_.reduce(partial, sum, received, chunk.count);
         if (i == 0) reader_ = step;
@@ -97,7 +127,9 @@ class TreeSchedule {
     if (!root()) {
       const Operand received = parent_slots_.next().as(Form::kValue);
       builder_.recv(shape_.parent, received, chunk.count);
-      final_ = builder_.copy(output(chunk.at), received, chunk.count, false, {reader_});
+      final_ = keep(chunk, builder_.copy(output(chunk.at), received, chunk.count, false, {reader_}));
+    } else if (!up_) {
+      final_ = keep(chunk, kNoStep);  // the root's data
     }
     // The child with the deepest subtree first.
     for (std::size_t i = shape_.children.size(); i-- > 0;) {
@@ -105,29 +137,37 @@ class TreeSchedule {
     }
   }
 
+  // What `made` wrote to the output is final.
+  StepId keep(const Range& chunk, StepId made) {
+    return keeps_ ? copies_.publish(output(chunk.at), chunk, made) : made;
+  }
+
+  const Request& request_;
   Builder& builder_;
+  Copies& copies_;
   Shape shape_;
   bool up_;
   bool down_;
+  bool keeps_;
   Range whole_;
   std::uint64_t chunks_ = 0;
   std::vector<SlotRing> child_slots_;
   SlotRing partial_slots_;
   SlotRing parent_slots_;
   StepId reader_ = kNoStep;  // who reads this chunk of the input
-  StepId final_ = kNoStep;   // who writes it to the output
+  StepId final_ = kNoStep;   // who writes it to the output, or publishes it
 };
 
 }  // namespace
 
-void tree_reduce(const Request& request, Builder& builder) {
-  TreeSchedule(request, builder, true, false).run();
+void tree_reduce(const Request& request, Builder& builder, Copies& copies) {
+  TreeSchedule(request, builder, copies, true, false).run();
 }
-void tree_broadcast(const Request& request, Builder& builder) {
-  TreeSchedule(request, builder, false, true).run();
+void tree_broadcast(const Request& request, Builder& builder, Copies& copies) {
+  TreeSchedule(request, builder, copies, false, true).run();
 }
-void tree_allreduce(const Request& request, Builder& builder) {
-  TreeSchedule(request, builder, true, true).run();
+void tree_allreduce(const Request& request, Builder& builder, Copies& copies) {
+  TreeSchedule(request, builder, copies, true, true).run();
 }
 
 }  // namespace warren::schedule

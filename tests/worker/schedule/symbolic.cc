@@ -20,7 +20,7 @@ std::string name(std::int32_t rank, std::size_t step) {
 }
 
 bool is_local(const Step& step) {
-  return step.kind == StepKind::kReduce || step.kind == StepKind::kCopy;
+  return step.kind != StepKind::kSend && step.kind != StepKind::kRecv;
 }
 
 // The places that a step reads and the one that it writes.
@@ -34,7 +34,7 @@ Access access_of(const Step& step) {
   Access access;
   if (step.kind != StepKind::kRecv) access.reads[access.read_count++] = step.a;
   if (step.kind == StepKind::kReduce) access.reads[access.read_count++] = step.b;
-  if (step.kind != StepKind::kSend) access.write = step.dst;
+  if (step.kind != StepKind::kSend && step.kind != StepKind::kPublish) access.write = step.dst;
   return access;
 }
 

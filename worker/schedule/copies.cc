@@ -1,0 +1,178 @@
+#include "worker/schedule/copies.h"
+
+#include <algorithm>
+#include <array>
+#include <unordered_map>
+
+#include "worker/schedule/generators.h"
+
+namespace warren::schedule {
+namespace {
+
+// What arrives for others is published at once.
+constexpr std::size_t kKeeperSlots = 4;
+
+std::uint32_t host_of(const Request& request, std::int32_t rank) {
+  return request.hosts.empty() ? static_cast<std::uint32_t>(rank) : request.hosts[static_cast<std::size_t>(rank)];
+}
+
+std::uint32_t domain_of(const Request& request, std::int32_t rank) {
+  return request.domains.empty() ? host_of(request, rank) : request.domains[static_cast<std::size_t>(rank)];
+}
+
+bool logs_one_sided(const Request& request) {
+  return request.replicas > 0 && request.size > 1 && results_differ(request.collective);
+}
+
+// By owner, the ranks that keep copies of its finals. They sit in the domains that follow the owner's, in the order in
+// which the ranks' domains first appear, at the owner's place in its own, so that a domain's ranks share the work.
+std::vector<std::vector<std::int32_t>> keepers_of(const Request& request) {
+  std::unordered_map<std::uint32_t, std::size_t> numbers;
+  std::vector<std::vector<std::int32_t>> members;
+  std::vector<std::size_t> domain, place;
+  for (std::int32_t rank = 0; rank < request.size; ++rank) {
+    const auto [at, fresh] = numbers.try_emplace(domain_of(request, rank), members.size());
+    if (fresh) members.emplace_back();
+    domain.push_back(at->second);
+    place.push_back(members[at->second].size());
+    members[at->second].push_back(rank);
+  }
+  const std::size_t copies = std::min<std::size_t>(request.replicas, members.size());
+  std::vector<std::vector<std::int32_t>> keepers(static_cast<std::size_t>(request.size));
+  for (std::size_t owner = 0; owner < keepers.size(); ++owner) {
+    for (std::size_t i = 1; i < copies; ++i) {
+      const std::vector<std::int32_t>& there = members[(domain[owner] + i) % members.size()];
+      keepers[owner].push_back(there[place[owner] % there.size()]);
+    }
+  }
+  return keepers;
+}
+
+bool has_result(const Request& request, std::int32_t rank) {
+  const bool at_root = request.collective == Collective::kReduce || request.collective == Collective::kGather;
+  return !at_root || rank == request.root;
+}
+
+}  // namespace
+
+bool publishes(const Request& request, std::span<const std::int32_t> path, bool everywhere) {
+  if (request.replicas == 0) return false;
+  const std::uint32_t own = host_of(request, path.back());
+  const std::span<const std::int32_t> before = path.first(path.size() - 1);
+  std::uint32_t domains = 0;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    if (host_of(request, before[i]) == own) return false;
+    if (everywhere) continue;
+    const std::uint32_t domain = domain_of(request, before[i]);
+    const bool known = std::any_of(before.begin(), before.begin() + static_cast<std::ptrdiff_t>(i),
+                                   [&](std::int32_t rank) { return domain_of(request, rank) == domain; });
+    if (!known && ++domains == request.replicas) return false;
+  }
+  return true;
+}
+
+std::uint64_t result_elements(const Request& request) {
+  const auto size = static_cast<std::uint64_t>(request.size);
+  switch (request.collective) {
+    case Collective::kAllreduce:
+    case Collective::kReduce:
+    case Collective::kBroadcast: return request.count;
+    case Collective::kAllgather:
+    case Collective::kReduceScatter:
+    case Collective::kGather:
+    case Collective::kScatter: return size * request.count;
+    case Collective::kAllgatherv: {
+      std::uint64_t total = 0;
+      for (const std::uint64_t count : request.counts) total += count;
+      return total;
+    }
+    case Collective::kAllToAll: return size * size * request.count;
+    case Collective::kBarrier:
+    case Collective::kPoint: return 0;
+  }
+  return 0;
+}
+
+bool results_differ(Collective collective) {
+  return collective == Collective::kReduce || collective == Collective::kReduceScatter ||
+         collective == Collective::kGather || collective == Collective::kScatter || collective == Collective::kAllToAll;
+}
+
+std::uint64_t most_kept_for_others(const Request& request) {
+  if (!logs_one_sided(request)) return 0;
+  const auto keepers = keepers_of(request);
+  std::vector<std::uint64_t> kept(keepers.size());
+  for (std::int32_t owner = 0; owner < request.size; ++owner) {
+    if (!has_result(request, owner)) continue;
+    for (const std::int32_t keeper : keepers[static_cast<std::size_t>(owner)]) ++kept[static_cast<std::size_t>(keeper)];
+  }
+  return *std::max_element(kept.begin(), kept.end());
+}
+
+Copies::Copies(const Request& request, Builder& builder)
+    : request_(request),
+      builder_(builder),
+      one_sided_(logs_one_sided(request)),
+      total_(result_elements(request)),
+      everywhere_(request.resumed ||
+                  (!results_differ(request.collective) && total_ <= kWholeBytes / request.element_bytes)) {
+  if (!one_sided_) return;
+  keepers_ = keepers_of(request);
+  bool keeps_for_others = false;
+  for (std::int32_t owner = 0; owner < request.size; ++owner) {
+    if (!has_result(request, owner)) continue;
+    const std::vector<std::int32_t>& keepers = keepers_[static_cast<std::size_t>(owner)];
+    const bool kept = std::find(keepers.begin(), keepers.end(), request.rank) != keepers.end();
+    keeps_for_others |= kept;
+    if (kept || owner == request.rank) owners_.push_back(owner);
+  }
+  // Blocks of all these collectives have `count` elements.
+  const std::uint64_t most = cut({0, request.count}, chunks_of(request.count, request.chunk_elements), 0).count;
+  if (keeps_for_others) slots_ = builder.slots(kKeeperSlots, most);
+}
+
+bool Copies::keeps(std::span<const std::int32_t> path) const {
+  return publishes(request_, path, everywhere_);
+}
+bool Copies::keeps_own() const {
+  return keeps(std::array{request_.rank});
+}
+bool Copies::keeps_from(std::int32_t owner) const {
+  return keeps(std::array{owner, request_.rank});
+}
+
+StepId Copies::publish(const Operand& a, const Range& result, StepId made) {
+  // A result without elements has one record; other pieces without elements need none.
+  if (result.count == 0 && (total_ > 0 || published_nothing_)) return made;
+  published_nothing_ = total_ == 0;
+  const StepId step = builder_.publish(a, result.at, result.count, made);
+  if (one_sided_) published_.push_back(step);
+  return step;
+}
+
+void Copies::back_up(std::int32_t owner, const Range& result, std::uint64_t output_at, StepId published) {
+  if (!one_sided_) return;
+  for (const std::int32_t keeper : keepers_[static_cast<std::size_t>(owner)]) {
+    if (request_.rank == owner) {
+      builder_.send(keeper, output(output_at), result.count, {published});
+    } else if (request_.rank == keeper) {
+      const Operand received = slots_.next().as(Form::kValue);
+      builder_.recv(owner, received, result.count);
+      publish(received, result, kNoStep);
+    }
+  }
+}
+
+// Dissemination: after round i a rank has heard of 2^(i + 1) ranks, itself included.
+void Copies::close() {
+  if (!one_sided_) return;
+  std::vector<StepId> heard;
+  if (!published_.empty()) heard.push_back(builder_.join(published_));
+  for (std::int32_t distance = 1; distance < request_.size; distance *= 2) {
+    builder_.send(modulo(request_.rank + distance, request_.size), input(0), 0, heard);
+    Slot slot = builder_.slot(0);
+    heard.push_back(builder_.recv(modulo(request_.rank - distance, request_.size), slot.as(Form::kValue), 0));
+  }
+}
+
+}  // namespace warren::schedule

@@ -1,0 +1,65 @@
+// What a logged round adds to a schedule: finals that are published before anybody sees them, and, where results differ
+// by rank, copies of them in other failure domains and the exchange after which all know that they are there (rule 5 of
+// schedule.h). With replicas 0 nothing of this writes a step.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "worker/schedule/builder.h"
+#include "worker/schedule/schedule.h"
+
+namespace warren::schedule {
+
+// Elements of the whole result.
+[[nodiscard]] std::uint64_t result_elements(const Request& request);
+
+// Reduce, reduce_scatter, gather, scatter, all_to_all.
+[[nodiscard]] bool results_differ(Collective collective);
+
+// Whether this piece of the whole result need not be computed. A piece without elements never is left out: its header
+// travels, so that ranks that disagree meet.
+[[nodiscard]] inline bool left_out(const Request& request, const Range& result) {
+  return result.count > 0 && !request.final.empty() && request.final.covers(result.at, result.at + result.count);
+}
+
+// The most that the logging of one-sided results makes of any rank: how many owners' finals it keeps for them.
+[[nodiscard]] std::uint64_t most_kept_for_others(const Request& request);
+
+class Copies {
+ public:
+  Copies(const Request& request, Builder& builder);
+
+  // Whether this rank publishes a final that came to it along `path`, which it ends.
+  [[nodiscard]] bool keeps(std::span<const std::int32_t> path) const;
+  [[nodiscard]] bool keeps_own() const;
+  // For a final that `owner` computed and sent straight to this rank.
+  [[nodiscard]] bool keeps_from(std::int32_t owner) const;
+
+  // Publishes elements `result` of the whole result, which `made` wrote at `a`. Returns the step that whoever shows
+  // them to others waits for.
+  StepId publish(const Operand& a, const Range& result, StepId made);
+
+  // Where results differ by rank. The ranks whose finals concern this rank, its own or those it keeps a copy of:
+  [[nodiscard]] const std::vector<std::int32_t>& owners() const { return owners_; }
+  // Elements `result`, which stand at `output_at` in the owner's output once `published` has run, go to the ranks that
+  // keep copies for the owner, which publish them. All ranks that are concerned call it in the same order.
+  void back_up(std::int32_t owner, const Range& result, std::uint64_t output_at, StepId published);
+  // After everything else: nobody gets past this before every rank has published what it had to.
+  void close();
+
+ private:
+  const Request& request_;
+  Builder& builder_;
+  bool one_sided_;
+  std::uint64_t total_;
+  bool everywhere_;
+  bool published_nothing_ = false;                  // the record of a result without elements
+  std::vector<StepId> published_;                   // one-sided only
+  std::vector<std::vector<std::int32_t>> keepers_;  // likewise, by owner
+  std::vector<std::int32_t> owners_;
+  SlotRing slots_;
+};
+
+}  // namespace warren::schedule
