@@ -31,8 +31,21 @@ inline constexpr std::uint64_t kMaxBufferBytes = std::uint64_t{1} << 46;
 inline constexpr std::uint64_t kMaxTag = (std::uint64_t{1} << 31) - 1;
 // A user's reduction works on elements up to this size.
 inline constexpr std::size_t kMaxCustomElementBytes = 4096;
+inline constexpr std::uint64_t kMaxResultBytes = kMaxBufferBytes * kMaxWorldSize;  // over all ranks
 static_assert(kMinChunkBytes <= kDefaultChunkBytes && kDefaultChunkBytes <= kMaxChunkBytes);
 static_assert(kMaxBufferBytes <= INT64_MAX / kMaxWorldSize, "total bytes over all ranks fit in 63 bits");
+
+// Fetching what is logged. A reply is a head, and the bytes of the pieces that it answers.
+inline constexpr std::size_t kMaxFetchPieces = 4096;
+inline constexpr std::size_t kMaxFetchEntries = 4096;
+inline constexpr std::size_t kMaxFetchRanges = 16384;  // in one reply, over all entries
+inline constexpr std::size_t kMaxFetchRequestBytes = std::size_t{256} << 10;
+inline constexpr std::size_t kMaxFetchHeadBytes = std::size_t{1} << 20;
+inline constexpr std::size_t kMaxFetchPayloadBytes = std::size_t{8} << 20;
+inline constexpr std::size_t kMaxFetchReplyBytes = kMaxFetchHeadBytes + kMaxFetchPayloadBytes;
+static_assert(kMaxFetchPieces * 40 + 256 <= kMaxFetchRequestBytes, "a piece takes at most 40 bytes");
+static_assert(kMaxFetchEntries * 112 + kMaxFetchRanges * 24 + 256 <= kMaxFetchHeadBytes,
+              "an entry takes at most 112 bytes, a range 24");
 
 // Queues.
 inline constexpr std::size_t kMaxOutstandingRounds = 4096;  // asynchronous calls not yet finished, per worker

@@ -1,9 +1,13 @@
 // Fetches what others have logged: results that this rank has missed, finals of a round that is resumed, checkpoints.
 //
 // A pure machine: wants and replies in, requests and results out. It looks at the own host first; for what is missing
-// there it asks one rank of every other host what they hold (a listing of many rounds at once), then requests the bytes,
-// striped over the holders, several requests in flight each, ahead of what is wanted within a window. Every byte is
-// checked against its checksum and the round's fingerprint before it is written to the program's buffer.
+// there it asks one rank of every other host what they hold (a listing of many rounds at once), then requests the
+// bytes, striped over the holders, several requests in flight each, ahead of what is wanted within a window. Every byte
+// is checked against its checksum and the round's fingerprint before it is written to the program's buffer.
+//
+// Bounded: requests in flight, bytes in flight, what is kept of listings, and the cache of what was fetched ahead (the
+// constants in replayer.cc). Whoever does not answer within the plan's time is asked no more, another rank of its host
+// is; once a host has no other rank, all of them are tried again at intervals. Every wait has a deadline.
 //
 // Threads: one at a time, the owner of the data path.
 #pragma once
@@ -30,6 +34,7 @@ class Replayer {
     Rank rank;
     Incarnation life;
     std::string host_id, domain_id;
+    bool fresh = false;  // a new life, which may not have mapped all segments of its host yet: asked last
   };
   struct Plan {
     Epoch epoch;
@@ -46,21 +51,21 @@ class Replayer {
     std::optional<Fingerprint> fingerprint;
     // nullopt: the caller does not know how long the result is; all of it is fetched into Done::bytes.
     std::optional<std::uint64_t> total_bytes;
-    Ranges bytes;                // which; ignored without total_bytes
-    std::byte* base = nullptr;   // where byte `base_at` of the whole result goes
+    Ranges bytes;               // which; ignored without total_bytes
+    std::byte* base = nullptr;  // where byte `base_at` of the whole result goes
     std::uint64_t base_at = 0;
-    bool wait = false;           // nobody holds it yet: ask again until somebody does (local states to be copied)
+    bool wait = false;  // nobody holds it yet: ask again until somebody does (local states to be copied)
   };
   struct Done {
     std::uint64_t id = 0;
-    // kDesync: other calls stand in the log. kUnavailable: every host has answered, more than once, and the log has a gap:
-    // the message names the round and the bytes that are missing. A host that does not answer is no gap: its loss will be
-    // noticed and ends the epoch.
+    // kDesync: other calls stand in the log. kUnavailable: every host has answered, more than once, and the log has a
+    // gap: the message names the round and the bytes that are missing. A host that does not answer is no gap: its loss
+    // will be noticed and ends the epoch.
     Status status;
     std::vector<std::byte> bytes;  // wants without total_bytes
     std::optional<RecordInfo> info;
     // What should be logged here, because fewer than min(replicas, domains) domains hold it (or only segments of dead
-    // lives do).
+    // lives do). Within the bytes that were wanted.
     Ranges log_again;
   };
   // To the rank's fetch service.
@@ -69,7 +74,10 @@ class Replayer {
     wire::FetchRequest request;
   };
 
-  explicit Replayer(HostLogReader& own_host) : own_host_(own_host) {}
+  explicit Replayer(HostLogReader& own_host);
+  ~Replayer();
+  Replayer(const Replayer&) = delete;
+  Replayer& operator=(const Replayer&) = delete;
 
   // A new epoch: requests of older ones are forgotten and made again.
   void install(const Plan& plan, TimeMs now, std::vector<Send>& out);
@@ -82,8 +90,11 @@ class Replayer {
   // final (the lead's engine publishes them before it lets go of the buffer).
   Ranges cancel(std::uint64_t id);
   void cancel_all();
-  // A validated reply (validate(FetchReply)); `payloads` are its entries' bytes.
+  // A validated reply (validate(FetchReply)) with its payloads in the entries.
   void on_reply(Rank from, const wire::FetchReply& reply, TimeMs now, std::vector<Send>& out);
+  // The same with the payloads apart, one after the other in the order of the entries.
+  void on_reply(Rank from, const wire::FetchReply& reply, std::span<const std::byte> payloads, TimeMs now,
+                std::vector<Send>& out);
   void on_unreachable(Rank who, TimeMs now, std::vector<Send>& out);
   void on_tick(TimeMs now, std::vector<Send>& out);
   [[nodiscard]] std::optional<TimeMs> next_deadline() const;
@@ -91,15 +102,26 @@ class Replayer {
   // Wants that have ended since the last look, in any order.
   [[nodiscard]] std::vector<Done> take_done();
   [[nodiscard]] bool idle() const;
+  // What the log of the process should say since the last look: bytes that arrived damaged, hosts that do not answer.
+  // Bounded; what is too much is counted in the last line.
+  [[nodiscard]] std::vector<std::string> take_warnings();
   // "replays round 3.17 from ranks 2, 5", for people; empty when idle.
   [[nodiscard]] std::string describe() const;
 
   // The other side: what this host answers. Pure as well; runs in the thread that serves. Never more than
-  // limits::kMaxFetchReplyBytes.
+  // limits::kMaxFetchReplyBytes. The request is valid (validate(FetchRequest)).
   [[nodiscard]] static wire::FetchReply answer(const wire::FetchRequest& request, HostLogReader& reader);
+  // The same with the payloads apart, copied once.
+  struct Answer {
+    wire::FetchReply reply;
+    std::unique_ptr<std::byte[]> payloads;  // null: none
+    std::size_t payload_bytes = 0;
+  };
+  [[nodiscard]] static Answer answer_apart(const wire::FetchRequest& request, HostLogReader& reader);
 
  private:
-  HostLogReader& own_host_;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace warren::worker
