@@ -17,12 +17,21 @@ namespace {
 
 static_assert(limits::kMaxRoundsPerHeartbeat * (limits::kMaxWorldSize * 3 + 256) < kMaxWorkerMessageBytes,
               "the longest heartbeat fits: a rank takes at most three bytes");
+static_assert(limits::kMaxPositions * limits::kMaxPositionBytes + limits::kMaxRangesPerReport * limits::kMaxRangeBytes +
+                      1024 <=
+                  kMaxWorkerMessageBytes,
+              "the longest report fits");
 
 Status bad(std::string why) {
   return {Code::kCorrupt, std::move(why)};
 }
 std::string str(std::integral auto v) {
   return std::to_string(v);
+}
+std::string hex(std::uint64_t v) {
+  std::string text;
+  for (; v != 0; v >>= 4) text.insert(text.begin(), "0123456789abcdef"[v & 15]);
+  return text;
 }
 
 Status in_range(std::string_view what, std::uint64_t value, std::uint64_t low, std::uint64_t high) {
@@ -239,10 +248,63 @@ Status validate_links(const wire::Plan& plan) {
   return {};
 }
 
-Status validate_member(const wire::Member& m) {
+Status validate_log_addresses(std::uint32_t fetch_port, const std::string& segment_socket, std::uint32_t replicas) {
+  if (Status s = in_range("fetch port", fetch_port, replicas == 0 ? 0 : 1, 65535); !s.ok()) return s;
+  return text_is_printable("segment socket", segment_socket, limits::kMaxSegmentSocketBytes);
+}
+
+Status validate_member(const wire::Member& m, std::uint32_t replicas) {
   if (m.incarnation() == 0) return bad("no incarnation");
   if (Status s = validate_identity(m.worker_id(), m.host_id(), m.domain_id()); !s.ok()) return s;
+  if (Status s = validate_log_addresses(m.fetch_port(), m.segment_socket(), replicas); !s.ok()) return s;
   return validate_endpoints(m.endpoints());
+}
+
+std::string name_of(const wire::Position& p) {
+  const std::string version = p.version() == 0 ? "the preamble" : "version " + str(p.version() - 1);
+  return "position in " + version + (p.group() == 0 ? "" : " of group " + hex(p.group()));
+}
+
+// The result of the round that a position is in: the bytes of it that are final.
+Status validate_final(const wire::Position& p) {
+  static constexpr std::uint64_t kMostBytes = limits::kMaxBufferBytes * limits::kMaxWorldSize;
+  std::uint64_t last = 0;
+  for (const wire::ByteRange& range : p.final()) {
+    if (range.begin() >= range.end()) return bad("the range " + str(range.begin()) + " is empty");
+    if (range.begin() < last) return bad("ranges are not in rising order, or overlap");
+    if (range.end() > kMostBytes) return bad("a range ends at " + str(range.end()) + ", no result is as large");
+    last = range.end();
+  }
+  return {};
+}
+
+template <class Positions>
+Status validate_positions(const Positions& positions, std::size_t most_ranges) {
+  if (static_cast<std::size_t>(positions.size()) > limits::kMaxPositions) {
+    return bad(str(positions.size()) + " positions are over the limit of " + str(limits::kMaxPositions));
+  }
+  std::size_t ranges = 0;
+  const wire::Position* last = nullptr;
+  for (const wire::Position& p : positions) {
+    const auto wrong = [&](const std::string& why) { return bad(name_of(p) + ": " + why); };
+    if (last != nullptr && std::pair(last->group(), last->version()) >= std::pair(p.group(), p.version())) {
+      return wrong("not in rising order, or it stands twice");
+    }
+    if (p.version() > kMaxVersion) return wrong("version is over the limit");
+    if (p.rounds() > kMaxVersion) return wrong("number of rounds is over the limit");
+    if (p.closed() && p.final_size() != 0) return wrong("it is closed, and a round is in flight");
+    if (Status s = validate_final(p); !s.ok()) return s.because_of_this(name_of(p));
+    ranges += static_cast<std::size_t>(p.final_size());
+    last = &p;
+  }
+  if (ranges > most_ranges) return bad(str(ranges) + " ranges are over the limit of " + str(most_ranges));
+  return {};
+}
+
+// Of a plan, a record or an answer.
+Status validate_committed(bool committed, std::uint64_t version, std::uint32_t timeline) {
+  if (committed) return in_range("committed version", version, kFirstCommit.value, kMaxVersion);
+  return version == 0 && timeline == 0 ? Status() : bad("a version, and it is not committed");
 }
 
 std::string_view body_name(const wire::Envelope& e) {
@@ -253,12 +315,18 @@ std::string_view body_name(const wire::Envelope& e) {
     case wire::Envelope::kRoundFailed: return "RoundFailed";
     case wire::Envelope::kStopped: return "Stopped";
     case wire::Envelope::kLeave: return "Leave";
+    case wire::Envelope::kReport: return "Report";
+    case wire::Envelope::kLoad: return "Load";
+    case wire::Envelope::kVote: return "Vote";
+    case wire::Envelope::kLogGap: return "LogGap";
     case wire::Envelope::kWelcome: return "Welcome";
     case wire::Envelope::kRefused: return "Refused";
     case wire::Envelope::kPlan: return "Plan";
     case wire::Envelope::kInterrupt: return "Interrupt";
     case wire::Envelope::kFinished: return "Finished";
     case wire::Envelope::kHeartbeatReply: return "HeartbeatReply";
+    case wire::Envelope::kLoaded: return "Loaded";
+    case wire::Envelope::kCommitted: return "Committed";
     case wire::Envelope::BODY_NOT_SET: return "no";
   }
   return "no";
@@ -272,19 +340,25 @@ Status validate_body(const wire::Envelope& e) {
     case wire::Envelope::kRoundFailed: return validate(e.round_failed());
     case wire::Envelope::kStopped: return validate(e.stopped());
     case wire::Envelope::kLeave: return validate(e.leave());
+    case wire::Envelope::kReport: return validate(e.report());
+    case wire::Envelope::kLoad: return {};
+    case wire::Envelope::kVote: return validate(e.vote());
+    case wire::Envelope::kLogGap: return validate(e.log_gap());
     case wire::Envelope::kWelcome: return validate(e.welcome());
     case wire::Envelope::kRefused: return validate(e.refused());
     case wire::Envelope::kPlan: return validate(e.plan());
     case wire::Envelope::kInterrupt: return validate(e.interrupt());
     case wire::Envelope::kFinished: return validate(e.finished());
     case wire::Envelope::kHeartbeatReply: return {};
+    case wire::Envelope::kLoaded: return validate(e.loaded());
+    case wire::Envelope::kCommitted: return validate(e.committed());
     case wire::Envelope::BODY_NOT_SET: return bad("no body");
   }
   return bad("no body");
 }
 
 bool sent_by_worker(const wire::Envelope& e) {
-  return e.body_case() <= wire::Envelope::kLeave;
+  return e.body_case() <= wire::Envelope::kLogGap;
 }
 
 Status validate_envelope(const wire::Envelope& e, Side from) {
@@ -355,7 +429,8 @@ Status validate(const wire::JobSettings& s) {
   if (Status r = in_range("chunk bytes", s.chunk_bytes(), limits::kMinChunkBytes, limits::kMaxChunkBytes); !r.ok()) {
     return r;
   }
-  return in_range("streams", s.streams(), 1, limits::kMaxStreams);
+  if (Status r = in_range("streams", s.streams(), 1, limits::kMaxStreams); !r.ok()) return r;
+  return in_range("replicas", s.replicas(), 0, limits::kMaxReplicas);
 }
 
 Status validate(const wire::Join& j) {
@@ -363,6 +438,7 @@ Status validate(const wire::Join& j) {
   if (Status s = validate_endpoints(j.endpoints()); !s.ok()) return s;
   if (!j.has_settings()) return bad("no settings");
   if (Status s = validate(j.settings()); !s.ok()) return s;
+  if (Status s = validate_log_addresses(j.fetch_port(), j.segment_socket(), j.settings().replicas()); !s.ok()) return s;
   return text_is_printable("software", j.software(), kMaxSoftwareBytes);
 }
 
@@ -405,6 +481,33 @@ Status validate(const wire::Leave& l) {
   return text_is_printable("reason", l.reason(), limits::kMaxReasonBytes);
 }
 
+Status validate(const wire::Report& r) {
+  if (Status s = member_epoch(r.epoch()); !s.ok()) return s;
+  if (Status s = validate_positions(r.positions(), limits::kMaxRangesPerReport); !s.ok()) return s;
+  for (const wire::Position& p : r.positions()) {
+    if (p.version() > r.version()) return bad(name_of(p) + ": the report says that it was not begun");
+    if (p.version() < r.version() && p.final_size() != 0) {
+      return bad(name_of(p) + ": a later version was begun, and a round is in flight");
+    }
+  }
+  return {};
+}
+
+Status validate(const wire::Vote& v) {
+  if (Status s = in_range("version", v.version(), kFirstCommit.value, kMaxVersion); !s.ok()) return s;
+  if (Status s = validate_positions(v.positions(), 0); !s.ok()) return s;
+  for (const wire::Position& p : v.positions()) {
+    if (p.version() >= v.version() || !p.closed()) return bad(name_of(p) + ": it is not over where the vote stands");
+  }
+  return {};
+}
+
+Status validate(const wire::LogGap& g) {
+  if (Status s = member_epoch(g.epoch()); !s.ok()) return s;
+  if (g.reason().empty()) return bad("no reason");
+  return text_is_printable("reason", g.reason(), limits::kMaxReasonBytes);
+}
+
 Status validate(const wire::Welcome& w) {
   if (Status s = in_range("world size", w.world_size(), 1, limits::kMaxWorldSize); !s.ok()) return s;
   if (Status s = in_range("joined", w.joined(), 1, w.world_size()); !s.ok()) return s;
@@ -438,7 +541,7 @@ Status validate(const wire::Plan& p) {
     const wire::Member& m = p.members(i);
     const std::string who = "member " + str(i);
     if (m.rank() != static_cast<std::uint32_t>(i)) return bad(who + " has rank " + str(m.rank()));
-    if (Status s = validate_member(m); !s.ok()) return s.because_of_this(who);
+    if (Status s = validate_member(m, p.settings().replicas()); !s.ok()) return s.because_of_this(who);
     if (!ids.insert(m.worker_id()).second) return bad("worker id " + m.worker_id() + " stands twice");
     if (!incarnations.insert(m.incarnation()).second) return bad(who + "'s incarnation stands twice");
     std::vector<bool>& local = hosts[m.host_id()];
@@ -449,6 +552,14 @@ Status validate(const wire::Plan& p) {
       return bad(who + "'s local rank " + str(m.local_rank()) + " is taken or over its host's size");
     }
     local[m.local_rank()] = true;
+  }
+  if (Status s = validate_committed(p.committed(), p.committed_version(), p.committed_timeline()); !s.ok()) return s;
+  if (p.committed_timeline() > p.timeline()) return bad("a version was committed in a later timeline");
+  if (Status s = validate_positions(p.frontier(), limits::kMaxRangesPerFrontier); !s.ok()) {
+    return s.because_of_this("frontier");
+  }
+  if (p.settings().replicas() == 0 && (p.committed() || p.frontier_size() != 0)) {
+    return bad("nothing is logged, and there is a frontier or a committed version");
   }
   return validate_links(p);
 }
@@ -475,6 +586,14 @@ Status validate(const wire::HeartbeatReply&) {
   return {};
 }
 
+Status validate(const wire::Loaded& l) {
+  return validate_committed(l.committed(), l.version(), l.timeline());
+}
+
+Status validate(const wire::Committed& c) {
+  return validate_committed(true, c.version(), c.timeline());
+}
+
 Status validate(const wire::JobRecord& r) {
   if (r.format() != 1) return bad("format " + str(r.format()) + ", this build reads format 1");
   if (Status s = validate_name("job", r.job(), limits::kMaxJobNameBytes); !s.ok()) return s;
@@ -485,12 +604,20 @@ Status validate(const wire::JobRecord& r) {
     return s;
   }
   if (r.finished()) {
-    return r.has_plan() || r.has_interrupt() || r.finalized_size() != 0 ? bad("a finished job has a plan") : Status();
+    return r.has_plan() || r.has_interrupt() || r.finalized_size() != 0 || r.committed()
+               ? bad("a finished job has a plan")
+               : Status();
   }
+  if (Status s = validate_committed(r.committed(), r.committed_version(), r.committed_timeline()); !s.ok()) return s;
   if (!r.has_plan()) return bad("no plan");
   if (Status s = validate(r.plan()); !s.ok()) return s.because_of_this("bad plan");
   if (r.plan().settings().SerializeAsString() != r.settings().SerializeAsString()) {
     return bad("the plan's settings are not the job's");
+  }
+  if (r.plan().timeline() != r.timeline()) return bad("the plan's timeline is not the job's");
+  if (r.committed_timeline() > r.timeline()) return bad("a version was committed in a later timeline");
+  if (r.plan().committed() && r.committed_version() < r.plan().committed_version()) {
+    return bad("the plan knows of a later commit");
   }
   if (r.has_interrupt()) {
     if (Status s = validate(r.interrupt()); !s.ok()) return s.because_of_this("bad interrupt");

@@ -15,10 +15,14 @@
 namespace warren {
 
 inline constexpr std::uint32_t kProtocolVersion = 1;
-// What a worker sends is small: the longest is a heartbeat whose rounds wait for everybody.
+// What a worker sends is small: the longest are a heartbeat whose rounds wait for everybody, and a report.
 inline constexpr std::size_t kMaxWorkerMessageBytes = std::size_t{1} << 20;
 // Epochs stay below this, so that the next one always exists.
 inline constexpr std::uint64_t kMaxEpoch = std::uint64_t{1} << 62;
+// Versions, and numbers of rounds, likewise.
+inline constexpr std::uint64_t kMaxVersion = std::uint64_t{1} << 62;
+// What begins with a program's first checkpoint: the oldest version that can be voted for or committed.
+inline constexpr Version kFirstCommit = version_of_program(1);
 inline constexpr std::size_t kMaxSoftwareBytes = 128;
 inline constexpr std::size_t kMaxMissingNames = 16;
 
@@ -41,12 +45,17 @@ enum class Side { kWorker, kTracker };
 [[nodiscard]] Status validate(const wire::RoundFailed& failed);
 [[nodiscard]] Status validate(const wire::Stopped& stopped);
 [[nodiscard]] Status validate(const wire::Leave& leave);
+[[nodiscard]] Status validate(const wire::Report& report);
+[[nodiscard]] Status validate(const wire::Vote& vote);
+[[nodiscard]] Status validate(const wire::LogGap& gap);
 [[nodiscard]] Status validate(const wire::Welcome& welcome);
 [[nodiscard]] Status validate(const wire::Refused& refused);
 [[nodiscard]] Status validate(const wire::Plan& plan);
 [[nodiscard]] Status validate(const wire::Interrupt& interrupt);
 [[nodiscard]] Status validate(const wire::Finished& finished);
 [[nodiscard]] Status validate(const wire::HeartbeatReply& reply);
+[[nodiscard]] Status validate(const wire::Loaded& loaded);
+[[nodiscard]] Status validate(const wire::Committed& committed);
 [[nodiscard]] Status validate(const wire::JobSettings& settings);
 [[nodiscard]] Status validate(const wire::JobRecord& record);  // from the tracker's journal
 

@@ -14,12 +14,30 @@ inline constexpr std::size_t kMaxAddressBytes = 128;
 inline constexpr std::size_t kMaxEndpointsPerWorker = 8;
 inline constexpr std::size_t kMaxReasonBytes = 4096;
 inline constexpr std::size_t kMaxRoundsPerHeartbeat = 16;
+inline constexpr std::size_t kMaxSegmentSocketBytes = 107;  // an abstract Unix address without its leading zero
+
+// Recovery.
+inline constexpr std::uint32_t kMaxReplicas = 16;
+// In a report, a vote, or a plan's frontier: groups times versions that are not committed.
+inline constexpr std::size_t kMaxPositions = 16384;
+// Of rounds in flight: in one report, and in the union of all.
+inline constexpr std::size_t kMaxRangesPerReport = 16384;
+inline constexpr std::size_t kMaxRangesPerFrontier = 65536;
+inline constexpr std::size_t kMaxPositionBytes = 36;  // without its ranges
+inline constexpr std::size_t kMaxRangeBytes = 24;
+// What the tracker keeps of one job's reports and votes.
+inline constexpr std::size_t kMaxPositionBytesPerJob = std::size_t{64} << 20;
 
 // A plan lists every member; nothing else on the control plane comes near it.
-inline constexpr std::size_t kMaxMemberBytes =
-    kMaxWorkerIdBytes + 2 * kMaxHostIdBytes + kMaxEndpointsPerWorker * (kMaxAddressBytes + 16) + 128;
+inline constexpr std::size_t kMaxMemberBytes = kMaxWorkerIdBytes + 2 * kMaxHostIdBytes +
+                                               kMaxEndpointsPerWorker * (kMaxAddressBytes + 16) +
+                                               kMaxSegmentSocketBytes + 128;
+inline constexpr std::size_t kMaxFrontierBytes =
+    kMaxPositions * kMaxPositionBytes + kMaxRangesPerFrontier * kMaxRangeBytes;
 inline constexpr std::size_t kMaxControlMessageBytes = std::size_t{32} << 20;
-static_assert(kMaxWorldSize * kMaxMemberBytes <= kMaxControlMessageBytes, "the largest plan fits in one message");
+static_assert(kMaxWorldSize * (kMaxMemberBytes + 8) + kMaxFrontierBytes + 3 * kMaxReasonBytes <=
+                  kMaxControlMessageBytes,
+              "the largest plan fits in one message, and with the interrupt that ended it in the journal");
 
 // Data plane. A frame carries one chunk.
 inline constexpr std::size_t kMinChunkBytes = 1024;

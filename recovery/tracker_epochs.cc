@@ -97,6 +97,10 @@ void TrackerMachine::persist(Effects& effects) {
   if (state_ == State::kFinished) {
     record.set_finished(true);
   } else {
+    record.set_timeline(timeline_.value);
+    record.set_committed(committed_.has_value());
+    record.set_committed_version(committed_.value_or(Version()).value);
+    record.set_committed_timeline(committed_timeline_.value);
     *record.mutable_plan() = plan_;
     if (interrupt_.epoch() != 0) *record.mutable_interrupt() = interrupt_;
     for (std::size_t rank = 0; rank < members_.size(); ++rank) {
@@ -106,6 +110,7 @@ void TrackerMachine::persist(Effects& effects) {
   const Status valid = validate(record);
   WARREN_CHECK(valid.ok(), valid.describe().c_str());
   persisted_epoch_ = epoch_;
+  persisted_commit_ = committed_;
   effects.emplace_back(Persist{record.SerializeAsString()});
 }
 
@@ -153,12 +158,18 @@ void TrackerMachine::send_finished(Incarnation who, Effects& effects) const {
 void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
   if (settings_.world_size() == 0 || waiting_.size() < settings_.world_size()) return;
   std::map<std::string, Rank> ranks;
+  Result<std::vector<wire::Position>> frontier(std::vector<wire::Position>{});
   if (planned()) {
     for (const auto& [worker, place] : place_by_worker_) {
       if (waiting_.contains(worker)) ranks[worker] = Rank(static_cast<std::int32_t>(place));
     }
     const std::vector<std::size_t> free(free_places_.begin(), free_places_.end());
     if (!free.empty() && now < since_ + timeout_ms()) return arm(since_ + timeout_ms());
+    frontier = next_frontier();
+    if (!frontier.ok()) {
+      count(Transition::frontier_torn);
+      return roll_back(frontier.status().code(), frontier.status().describe(), now, effects);
+    }
     std::vector<const Waiting*> by_arrival;
     for (const auto& [worker, w] : waiting_) {
       if (w.candidate) by_arrival.push_back(&w);
@@ -174,10 +185,11 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
       ranks[worker] = Rank(static_cast<std::int32_t>(free[i]));
     }
   }
-  make_plan(ranks, now, effects);
+  make_plan(ranks, std::move(frontier).value(), now, effects);
 }
 
-void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, TimeMs now, Effects& effects) {
+void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, std::vector<wire::Position> frontier,
+                               TimeMs now, Effects& effects) {
   std::vector<const Waiting*> workers;
   for (const auto& [id, w] : waiting_) workers.push_back(&w);
   std::sort(workers.begin(), workers.end(), [](const Waiting* a, const Waiting* b) {
@@ -205,7 +217,18 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, TimeMs 
   const bool reserved = planned() && epoch_.value > plan_.epoch();
   if (!reserved) epoch_ = epoch_.next();
   WARREN_CHECK(epoch_.value < kMaxEpoch, "epochs do not run out");
-  for (const auto& [life, rank] : rank_by_incarnation_) retire(life);
+  const auto survivors = static_cast<std::size_t>(
+      std::count_if(workers.begin(), workers.end(), [](const Waiting* w) { return w->report.has_value(); }));
+  if (survivors > 0) {
+    count(Transition::planned_with_survivors);
+  } else if (logged() && planned()) {
+    count(Transition::planned_new_timeline);
+    WARREN_CHECK(votes_.empty(), "no vote outlives the life that gave it (I5)");
+    timeline_ = timeline_.next();
+  }
+  for (const auto& [life, rank] : rank_by_incarnation_) {
+    if (members_[rank].state != MemberState::kSurvivor) retire(life);
+  }
   rank_by_incarnation_.clear();
   place_by_worker_.clear();
   free_places_.clear();
@@ -219,6 +242,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, TimeMs 
     m.set_rank(static_cast<std::uint32_t>(rank));
     m.set_local_rank(out.local_rank[rank]);
     m.set_local_size(out.local_size[rank]);
+    m.set_fresh(!by_rank[rank]->report.has_value());
     members_[rank].heard = now;
     members_[rank].attempt = by_rank[rank]->attempt;
     rank_by_incarnation_[Incarnation(m.incarnation())] = rank;
@@ -227,9 +251,16 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, TimeMs 
   }
   plan_.mutable_ring()->Add(out.ring.begin(), out.ring.end());
   plan_.mutable_tree_parent()->Add(out.tree_parent.begin(), out.tree_parent.end());
+  plan_.set_timeline(timeline_.value);
+  for (wire::Position& p : frontier) *plan_.add_frontier() = std::move(p);
+  plan_.set_committed(committed_.has_value());
+  plan_.set_committed_version(committed_.value_or(Version()).value);
+  plan_.set_committed_timeline(committed_timeline_.value);
   interrupt_.Clear();
   waiting_.clear();
   waiting_by_incarnation_.clear();
+  position_bytes_ = 0;  // the reports have served
+  for (const auto& [rank, vote] : votes_) position_bytes_ += vote.ByteSizeLong();
   evidence_.clear();
   state_ = State::kRunning;
   since_ = now;
@@ -239,7 +270,8 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, TimeMs 
   count(Transition::planned);
   persist(effects);
   log(Severity::kInfo, "planned",
-      "job " + options_.job + " runs with " + std::to_string(n) + " workers in epoch " + std::to_string(epoch_.value),
+      "job " + options_.job + " runs with " + std::to_string(n) + " workers in epoch " + std::to_string(epoch_.value) +
+          (survivors == 0 ? "" : ", " + std::to_string(survivors) + " of which go on where they were"),
       effects);
   announce(now, effects);
   arm(now + interval_ms());
@@ -256,14 +288,34 @@ void TrackerMachine::announce(TimeMs now, Effects& effects) {
 
 void TrackerMachine::interrupt(Code code, const std::string& what, const std::vector<std::uint32_t>& lost, TimeMs now,
                                Effects& effects) {
-  WARREN_CHECK(state_ == State::kRunning, "only an epoch in force is interrupted");
+  if (logged() && (code == Code::kPeerLost || code == Code::kCorrupt)) {
+    return end_epoch(code, what, lost, true, now, effects);
+  }
+  if (logged()) return roll_back(code, what, now, effects);
+  end_epoch(code, what, lost, false, now, effects);
+}
+
+void TrackerMachine::roll_back(Code code, const std::string& what, TimeMs now, Effects& effects) {
+  count(Transition::rolled_back);
+  end_epoch(code, what, {}, false, now, effects);
+}
+
+void TrackerMachine::end_epoch(Code code, const std::string& what, const std::vector<std::uint32_t>& lost, bool resume,
+                               TimeMs now, Effects& effects) {
+  WARREN_CHECK(planned() && state_ != State::kFinished, "only a plan is interrupted");
   count(Transition::interrupted);
   ++interrupts_;
   epoch_ = epoch_.next();
   WARREN_CHECK(epoch_.value < kMaxEpoch, "epochs do not run out");
   std::string next;
-  if (code == Code::kDesync) {
-    next = "; make all ranks call the same things in the same order, then start the job again";
+  if (resume) {
+    next = lost.empty() ? "; the ranks stop, connect again and go on"
+                        : "; the other ranks wait until it is started again, and go on";
+  } else if (code == Code::kDesync) {
+    next = "; make all ranks call the same things in the same order";
+    next += logged() ? "; all processes start again from " + program_version() : ", then start the job again";
+  } else if (logged()) {
+    next = "; all processes start again from " + program_version();
   } else if (lost.empty()) {
     next = "; all ranks have to join again";
   } else {
@@ -276,11 +328,13 @@ void TrackerMachine::interrupt(Code code, const std::string& what, const std::ve
   interrupt_.set_code(static_cast<std::uint32_t>(code));
   interrupt_.set_reason(wire_text(reason + next));
   interrupt_.mutable_lost()->Add(lost.begin(), lost.end());
+  interrupt_.set_resume(resume);
   last_interrupt_ = interrupt_.reason();
   state_ = State::kInterrupted;
   since_ = now;
   next_repeat_ = now + interval_ms();
   evidence_.clear();
+  if (!resume) drop_all_votes();
   unannounced_ = members_.size();
   persist(effects);
   log(code == Code::kDesync ? Severity::kError : Severity::kWarning, "interrupted",
@@ -289,11 +343,18 @@ void TrackerMachine::interrupt(Code code, const std::string& what, const std::ve
   for (std::size_t rank = 0; rank < members_.size(); ++rank) {
     Member& m = members_[rank];
     if (m.state == MemberState::kGone) continue;
+    if (m.state == MemberState::kSurvivor) {
+      // What it reported was the answer to an older interrupt.
+      count(Transition::survivors_interrupted);
+      erase_waiting(plan_.members(static_cast<int>(rank)).worker_id());
+    }
     send_interrupt(rank, effects);
     // Who has been silent for a round timeout already is not waited for.
     const bool given_up = m.silent || now >= m.heard + timeout_ms();
-    m.state = given_up ? MemberState::kGone : MemberState::kStopping;
-    if (given_up) effects.emplace_back(Drop{Incarnation(plan_.members(static_cast<int>(rank)).incarnation())});
+    m.state = MemberState::kStopping;
+    if (!given_up) continue;
+    lose(rank);
+    effects.emplace_back(Drop{Incarnation(plan_.members(static_cast<int>(rank)).incarnation())});
   }
   arm(next_repeat_);
   maybe_gather(now, effects);
@@ -338,9 +399,11 @@ void TrackerMachine::maybe_gather(TimeMs now, Effects& effects) {
   since_ = now;
   next_log_ = now + kWaitLogIntervalMs;
   arm(now + interval_ms());
+  const std::string epoch = "epoch " + std::to_string(plan_.epoch()) + " of job " + options_.job;
   log(Severity::kInfo, "gathering",
-      "no member of epoch " + std::to_string(plan_.epoch()) + " of job " + options_.job +
-          " runs any more; waiting for all workers to join again",
+      !logged() ? "no member of " + epoch + " runs any more; waiting for all workers to join again"
+                : "all members of " + epoch + " have stopped; " + std::to_string(waiting_.size()) + " of " +
+                      std::to_string(members_.size()) + " workers are there",
       effects);
   maybe_plan(now, effects);
 }
@@ -360,6 +423,7 @@ void TrackerMachine::finish(TimeMs now, Effects& effects) {
   place_by_worker_.clear();
   free_places_.clear();
   evidence_.clear();
+  drop_all_votes();
   plan_.Clear();
 }
 
@@ -404,7 +468,7 @@ bool TrackerMachine::find_silent(TimeMs now, Effects& effects) {
     if (m.silent) continue;
     if (now < m.heard + timeout_ms()) {
       arm(m.heard + timeout_ms());
-    } else if (m.state == MemberState::kActive) {
+    } else if (m.state == MemberState::kActive || logged()) {
       lost.push_back(static_cast<std::uint32_t>(rank));
     } else if (m.state == MemberState::kFinalizing) {
       count(Transition::finalized_silent);
@@ -453,6 +517,7 @@ bool TrackerMachine::find_desync(TimeMs now, Effects& effects) {
          {"sequence", std::to_string(line.round.sequence.value)}});
   }
   log_finalize_wait(effects);
+  log_vote_wait(now, effects);
   return false;
 }
 
@@ -499,7 +564,7 @@ void TrackerMachine::tick_interrupted(TimeMs now, Effects& effects) {
     if (m.state != MemberState::kStopping) continue;
     if (over) {
       count(Transition::fenced);
-      m.state = MemberState::kGone;
+      lose(rank);
       log(Severity::kWarning, "fenced",
           name(rank) + " did not answer the interrupt within " + seconds(timeout_ms()) +
               ": it is fenced, and it is probably what has failed",
@@ -553,6 +618,11 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
   v.state = state_;
   v.epoch = epoch_;
   v.world_size = settings_.world_size();
+  v.replicas = settings_.replicas();
+  v.timeline = timeline_;
+  v.committed = committed_;
+  v.frontier.assign(plan_.frontier().begin(), plan_.frontier().end());
+  v.votes = votes_.size();
   v.last_interrupt = last_interrupt_;
   v.interrupts = interrupts_;
   v.joins = joins_;
@@ -600,7 +670,12 @@ void TrackerMachine::check_invariants() const {
   for (const auto& [life, worker] : waiting_by_incarnation_) {
     const auto found = waiting_.find(worker);
     WARREN_CHECK(found != waiting_.end() && found->second.member.incarnation() == life.value, "indexes agree");
-    WARREN_CHECK(!rank_by_incarnation_.contains(life), "no life joins twice (I6)");
+    const auto member = rank_by_incarnation_.find(life);
+    const bool survivor = member != rank_by_incarnation_.end();
+    WARREN_CHECK(survivor == found->second.report.has_value(), "no life joins twice (I6)");
+    WARREN_CHECK(!survivor || (members_[member->second].state == MemberState::kSurvivor &&
+                               place_of(worker) == member->second && interrupt_.resume()),
+                 "who survives keeps its rank");
     WARREN_CHECK(!retired_.contains(life), "no life comes back (I6)");
     WARREN_CHECK(found->second.candidate == (planned() && !place_by_worker_.contains(worker)),
                  "candidates have no place");
@@ -619,11 +694,35 @@ void TrackerMachine::check_invariants() const {
                      "an epoch in force is whole");
         break;
       case State::kInterrupted:
-        WARREN_CHECK(m.state == MemberState::kStopping || m.state == MemberState::kGone, "all stop");
+        WARREN_CHECK(m.state != MemberState::kActive && m.state != MemberState::kFinalizing, "all stop");
         break;
-      default: WARREN_CHECK(m.state == MemberState::kGone, "who gathers has nobody running");
+      default:
+        WARREN_CHECK(m.state == MemberState::kGone || m.state == MemberState::kSurvivor,
+                     "who gathers has nobody running");
     }
+    WARREN_CHECK(!m.silent || !logged(), "where results are logged, who is silent is lost");
   }
+  std::size_t survivors = 0, position_bytes = 0;
+  for (const auto& [worker, w] : waiting_) {
+    survivors += w.report ? 1 : 0;
+    position_bytes += w.report ? w.report->ByteSizeLong() : 0;
+  }
+  WARREN_CHECK(survivors == static_cast<std::size_t>(
+                                std::count_if(members_.begin(), members_.end(),
+                                              [](const Member& m) { return m.state == MemberState::kSurvivor; })),
+               "who has reported waits");
+  WARREN_CHECK(committed_ == persisted_commit_, "no version is committed that the journal does not hold (I5)");
+  WARREN_CHECK(votes_.empty() || votes_.size() < members_.size(), "who is voted for by all is committed (I5)");
+  for (const auto& [rank, vote] : votes_) {
+    WARREN_CHECK(members_[rank].state != MemberState::kGone, "a vote lives no longer than who gave it (I5)");
+    WARREN_CHECK(Version(vote.version()) == next_version() && vote.timeline() == timeline_.value,
+                 "votes are for the next version, in this timeline (I5)");
+    position_bytes += vote.ByteSizeLong();
+  }
+  WARREN_CHECK(position_bytes == position_bytes_ && position_bytes_ <= limits::kMaxPositionBytesPerJob,
+               "what is kept of reports and votes is bounded (I8)");
+  WARREN_CHECK(logged() || (votes_.empty() && !committed_ && timeline_ == Timeline()), "nothing is logged");
+  WARREN_CHECK(!has_plan || Timeline(plan_.timeline()) == timeline_, "a timeline begins with a plan");
   WARREN_CHECK(
       state_ != State::kRunning || (Epoch(plan_.epoch()) == epoch_ && waiting_.empty() && interrupt_.epoch() == 0),
       "a plan in force is the newest epoch's");

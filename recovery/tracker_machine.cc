@@ -46,6 +46,7 @@ wire::JobSettings copy_of(const wire::JobSettings& from) {
   s.set_streams(from.streams());
   s.set_checksums(from.checksums());
   s.set_check_call_sites(from.check_call_sites());
+  s.set_replicas(from.replicas());
   return s;
 }
 
@@ -113,6 +114,9 @@ void TrackerMachine::restore(const wire::JobRecord& record, TimeMs now) {
     state_ = State::kFinished;
     return;
   }
+  timeline_ = Timeline(record.timeline());
+  if (record.committed()) committed_ = persisted_commit_ = Version(record.committed_version());
+  committed_timeline_ = Timeline(record.committed_timeline());
   plan_ = record.plan();
   interrupt_ = record.interrupt();
   last_interrupt_ = interrupt_.reason();
@@ -143,7 +147,8 @@ void TrackerMachine::on_message(const wire::Envelope& e, TimeMs now, Effects& ef
   if (const auto rank = rank_of(who)) {
     Member& m = members_[*rank];
     if (m.state != MemberState::kGone) m.heard = now;
-  } else if (const auto waiting = waiting_by_incarnation_.find(who); waiting != waiting_by_incarnation_.end()) {
+  }
+  if (const auto waiting = waiting_by_incarnation_.find(who); waiting != waiting_by_incarnation_.end()) {
     waiting_.at(waiting->second).heard = now;
   }
   switch (e.body_case()) {
@@ -153,6 +158,10 @@ void TrackerMachine::on_message(const wire::Envelope& e, TimeMs now, Effects& ef
     case wire::Envelope::kRoundFailed: return on_round_failed(who, e.round_failed(), now, effects);
     case wire::Envelope::kStopped: return on_stopped(who, e.stopped(), now, effects);
     case wire::Envelope::kLeave: return on_leave(who, e.leave(), now, effects);
+    case wire::Envelope::kReport: return on_report(who, e.report(), now, effects);
+    case wire::Envelope::kLoad: return on_load(who, effects);
+    case wire::Envelope::kVote: return on_vote(who, e.vote(), now, effects);
+    case wire::Envelope::kLogGap: return on_log_gap(who, e.log_gap(), now, effects);
     default: return count(Transition::out_of_turn);
   }
 }
@@ -168,6 +177,7 @@ void TrackerMachine::on_join(Incarnation who, const wire::Join& join, TimeMs now
       case MemberState::kActive:
       case MemberState::kFinalizing: count(Transition::plan_repeated); return send_plan(*rank, effects);
       case MemberState::kStopping: count(Transition::interrupt_repeated); return send_interrupt(*rank, effects);
+      case MemberState::kSurvivor: count(Transition::join_repeated); return send_welcome(who, effects);
       case MemberState::kGone: return refuse_stale(who, effects);
     }
   }
@@ -214,6 +224,9 @@ std::string TrackerMachine::differing_setting(const wire::JobSettings& s) const 
   if (s.check_call_sites() != settings_.check_call_sites()) {
     return differ("check of call sites", yes(s.check_call_sites()), yes(settings_.check_call_sites()));
   }
+  if (s.replicas() != settings_.replicas()) {
+    return differ("replicas", number(s.replicas()), number(settings_.replicas()));
+  }
   return {};
 }
 
@@ -226,8 +239,7 @@ void TrackerMachine::join_running(Incarnation who, const wire::Join& join, TimeM
                       join.worker_id() + " is none of them; start fewer workers, or use another job name",
                   effects);
   }
-  Member& old = members_[*place];
-  if (old.state == MemberState::kFinalizing) {
+  if (members_[*place].state == MemberState::kFinalizing && !logged()) {
     // The program of this rank has ended; a new life would run it from its beginning, alone.
     count(Transition::join_refused_finalizing);
     return refuse(who, Code::kClosed,
@@ -237,7 +249,7 @@ void TrackerMachine::join_running(Incarnation who, const wire::Join& join, TimeM
   }
   count(Transition::join_replaced_member);
   const Incarnation old_life(plan_.members(static_cast<int>(*place)).incarnation());
-  old.state = MemberState::kGone;
+  lose(*place);
   interrupt(Code::kPeerLost,
             name(*place) +
                 " was started again while its previous life was a member (if it was not, two processes use "
@@ -278,6 +290,8 @@ void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, Tim
   w.member.set_worker_id(worker);
   w.member.set_host_id(join.host_id());
   w.member.set_domain_id(join.domain_id());
+  w.member.set_fetch_port(join.fetch_port());
+  w.member.set_segment_socket(join.segment_socket());
   for (const wire::Endpoint& from : join.endpoints()) {
     wire::Endpoint& to = *w.member.add_endpoints();
     to.set_address(from.address());
@@ -305,7 +319,7 @@ void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, Tim
   if (place && members_[*place].state == MemberState::kStopping) {
     // A new life of a worker says that the old one has stopped.
     count(Transition::join_while_stopping);
-    members_[*place].state = MemberState::kGone;
+    lose(*place);
   }
   if (state_ == State::kInterrupted) maybe_gather(now, effects);
   if (state_ == State::kGathering) maybe_plan(now, effects);
@@ -328,11 +342,25 @@ void TrackerMachine::refuse_surplus_candidates(Effects& effects) {
   }
 }
 
-void TrackerMachine::remove_waiting(const std::string& worker_id) {
+void TrackerMachine::erase_waiting(const std::string& worker_id) {
   const auto found = waiting_.find(worker_id);
   waiting_by_incarnation_.erase(Incarnation(found->second.member.incarnation()));
+  if (found->second.report) position_bytes_ -= found->second.report->ByteSizeLong();
   if (const auto place = place_of(worker_id)) free_places_.insert(*place);
   waiting_.erase(found);
+}
+
+void TrackerMachine::remove_waiting(const std::string& worker_id) {
+  if (waiting_.at(worker_id).report) {
+    count(Transition::survivor_lost);
+    lose(*place_of(worker_id));
+  }
+  erase_waiting(worker_id);
+}
+
+void TrackerMachine::lose(std::size_t rank) {
+  members_[rank].state = MemberState::kGone;
+  if (drop_vote(rank)) count(Transition::vote_voided_by_loss);
 }
 
 void TrackerMachine::forget_unused_settings() {
@@ -343,16 +371,16 @@ void TrackerMachine::forget_unused_settings() {
   settings_from_.clear();
 }
 
-void TrackerMachine::on_heartbeat(Incarnation who, const wire::Heartbeat& h, TimeMs, Effects& effects) {
+void TrackerMachine::on_heartbeat(Incarnation who, const wire::Heartbeat& h, TimeMs now, Effects& effects) {
   const auto rank = rank_of(who);
   if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
   Member& m = members_[*rank];
+  if (h.epoch() > epoch_.value) return catch_up(*rank, h.epoch(), now, effects);
   if (m.state != MemberState::kActive) return count(Transition::out_of_turn);
   if (h.epoch() < plan_.epoch()) {
     count(Transition::plan_repeated);
     return send_plan(*rank, effects);
   }
-  if (h.epoch() > plan_.epoch()) return count(Transition::out_of_turn);
   count(Transition::heartbeat);
   m.rounds_finished = h.rounds_finished();
   m.bytes_moved = h.bytes_moved();
@@ -364,14 +392,23 @@ void TrackerMachine::on_heartbeat(Incarnation who, const wire::Heartbeat& h, Tim
 }
 
 void TrackerMachine::on_link_broken(Incarnation who, const wire::LinkBroken& b, TimeMs now, Effects& effects) {
+  if (state_ == State::kFinished && b.epoch() == epoch_.value) {
+    // Its peer has heard before it that all is over, and has closed the link.
+    count(Transition::finished_repeated);
+    return send_finished(who, effects);
+  }
   const auto rank = rank_of(who);
   if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
   const std::size_t peer = b.peer();
-  if (members_[*rank].state != MemberState::kActive || b.epoch() != plan_.epoch() || peer >= members_.size() ||
-      peer == *rank || plan_.members(static_cast<int>(peer)).incarnation() != b.peer_incarnation()) {
+  const MemberState state = members_[*rank].state;
+  const bool may_report = state == MemberState::kActive || (state == MemberState::kFinalizing && logged());
+  if (!may_report || b.epoch() != plan_.epoch() || peer >= members_.size() || peer == *rank ||
+      plan_.members(static_cast<int>(peer)).incarnation() != b.peer_incarnation()) {
     return count(Transition::out_of_turn);
   }
-  if (members_[peer].state == MemberState::kFinalizing) return count(Transition::link_broken_to_finalizing);
+  if (members_[peer].state == MemberState::kFinalizing && !logged()) {
+    return count(Transition::link_broken_to_finalizing);
+  }
   const bool known = std::any_of(evidence_.begin(), evidence_.end(),
                                  [&](const Evidence& e) { return e.reporter == *rank && e.peer == peer; });
   if (known || evidence_.size() == kMaxEvidence) return count(Transition::link_broken_repeated);
@@ -401,11 +438,16 @@ void TrackerMachine::on_round_failed(Incarnation who, const wire::RoundFailed& f
 void TrackerMachine::on_stopped(Incarnation who, const wire::Stopped& s, TimeMs now, Effects& effects) {
   const auto rank = rank_of(who);
   if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
-  if (members_[*rank].state != MemberState::kStopping || s.epoch() != epoch_.value) {
+  const MemberState state = members_[*rank].state;
+  if ((state != MemberState::kStopping && state != MemberState::kSurvivor) || s.epoch() != epoch_.value) {
     return count(Transition::out_of_turn);
   }
   count(Transition::stopped);
-  members_[*rank].state = MemberState::kGone;
+  if (state == MemberState::kSurvivor) {
+    remove_waiting(plan_.members(static_cast<int>(*rank)).worker_id());
+  } else {
+    lose(*rank);
+  }
   log(Severity::kInfo, "worker_stopped", name(*rank) + " has stopped", effects, {{"rank", std::to_string(*rank)}});
   effects.emplace_back(Drop{who});
   maybe_gather(now, effects);
@@ -427,11 +469,13 @@ void TrackerMachine::on_leave(Incarnation who, const wire::Leave& l, TimeMs now,
   }
   const auto rank = rank_of(who);
   if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
-  Member& m = members_[*rank];
-  if (m.state == MemberState::kFinalizing) return count(Transition::out_of_turn);
-  const bool stopping = m.state == MemberState::kStopping;
-  count(stopping ? Transition::stopped_by_leave : Transition::member_left);
-  m.state = MemberState::kGone;
+  const MemberState state = members_[*rank].state;
+  if (state == MemberState::kFinalizing && !logged()) return count(Transition::out_of_turn);
+  const bool stopping = state == MemberState::kStopping;
+  count(stopping                            ? Transition::stopped_by_leave
+        : state == MemberState::kFinalizing ? Transition::finalizing_left
+                                            : Transition::member_left);
+  lose(*rank);
   if (stopping) {
     maybe_gather(now, effects);
   } else {
@@ -451,7 +495,7 @@ void TrackerMachine::on_finalize(Incarnation who, const wire::Leave& l, TimeMs n
   const auto rank = rank_of(who);
   if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
   Member& m = members_[*rank];
-  if (m.state == MemberState::kStopping || l.epoch() != plan_.epoch()) return count(Transition::out_of_turn);
+  if (state_ != State::kRunning || l.epoch() != plan_.epoch()) return count(Transition::out_of_turn);
   const bool again = m.state == MemberState::kFinalizing;
   count(again ? Transition::finalize_repeated : Transition::finalize_entered);
   if (!again) {

@@ -2,8 +2,13 @@
 //
 // States: gathering → running → (loss, desync, give-up) interrupted → gathering → … → finished. A worker is known by
 // its worker id; each of its lives by an incarnation. Its rank is assigned when the job is first complete and is kept
-// for all its lives. An interrupt ends the epoch for all members: each answers Stopped and joins again in a new life
-// (or the same process creates a new communicator); who does not answer within a round timeout is fenced.
+// for all its lives. An interrupt ends the epoch for all members, in one of two ways; who does not answer within a
+// round timeout is fenced.
+//  - It resumes (a rank or link was lost, and results are logged: settings.replicas > 0): each live member answers with
+//    Report and waits in the same life for the plan of the next epoch, with those that join to replace the lost.
+//  - It rolls back (ranks disagree, the log has a gap, or nothing is logged): each answers Stopped and joins again in a
+//    new life.
+// When no life survives from one plan to the next, the timeline rises.
 //
 // Places: the newest plan gives each rank to a worker id, and that worker gets it back in its next life. A worker id
 // that the plan does not know may wait for the place of a worker that is gone: it gets one (the lowest first) when the
@@ -16,7 +21,12 @@
 //  Refused(closed).
 //  - A join with the worker id of a live member replaces it: the newer life wins, and if the job was running it is
 //    interrupted.
-//  - A member that has entered finalize cannot fail the others any more: its Leave stands, dead or alive.
+//  - Where nothing is logged, a member that has entered finalize cannot fail the others any more: its Leave stands,
+//    dead or alive. Otherwise its inputs may still be needed: it is replaced like any other until all have entered.
+//  - A version is committed when all members have voted for it with equal counts of rounds, and persisted before it is
+//    announced. A load voids the vote of its rank; a vote lives no longer than the life that gave it, nor over a
+//    rollback (I5).
+//  - In a timeline, what a plan's frontier calls completed stays completed in all later plans (I1).
 //  - Every wait has a deadline or a log event that says who is waited for, repeated at most every 10 s.
 #pragma once
 
@@ -112,8 +122,13 @@ class TrackerMachine {
   struct View {
     State state;
     Epoch epoch;
-    std::uint32_t world_size = 0;
-    std::string last_interrupt;  // why the last epoch ended; empty: none did
+    std::uint32_t world_size = 0, replicas = 0;
+    Timeline timeline;
+    std::optional<Version> committed;
+    std::vector<wire::Position> frontier;  // of the newest plan
+    std::size_t votes = 0;                 // for the next version
+    std::vector<std::string> waiting_for;  // who keeps the next plan from being made, at most kMaxMissingNames
+    std::string last_interrupt;            // why the last epoch ended; empty: none did
     std::vector<MemberView> members;
     std::uint64_t interrupts = 0, joins = 0, refusals = 0;
   };
@@ -127,6 +142,7 @@ class TrackerMachine {
     kActive,
     kFinalizing,  // its Leave(finalize) stands
     kStopping,    // has not answered the interrupt yet
+    kSurvivor,    // has answered it with a report, and waits for the next plan
     kGone,        // stopped, left, replaced or fenced
   };
   // A life in the newest plan; its rank is its index.
@@ -139,9 +155,10 @@ class TrackerMachine {
     std::uint64_t rounds_finished = 0, bytes_moved = 0;
     std::vector<wire::CurrentRound> rounds;
   };
-  // A life that has joined for the next plan.
+  // A life that waits for the next plan: it has joined, or survived.
   struct Waiting {
-    wire::Member member;  // rank and local ranks are not set yet
+    wire::Member member;                 // rank and local ranks are not set yet
+    std::optional<wire::Report> report;  // a survivor's
     std::uint32_t attempt = 0;
     std::uint64_t arrival = 0;
     TimeMs heard;
@@ -163,18 +180,36 @@ class TrackerMachine {
   void on_stopped(Incarnation who, const wire::Stopped& stopped, TimeMs now, Effects& effects);
   void on_leave(Incarnation who, const wire::Leave& leave, TimeMs now, Effects& effects);
   void on_finalize(Incarnation who, const wire::Leave& leave, TimeMs now, Effects& effects);
+  void on_report(Incarnation who, const wire::Report& report, TimeMs now, Effects& effects);
+  void on_load(Incarnation who, Effects& effects);
+  void on_vote(Incarnation who, const wire::Vote& vote, TimeMs now, Effects& effects);
+  void on_log_gap(Incarnation who, const wire::LogGap& gap, TimeMs now, Effects& effects);
 
   void join_running(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
   void join_gathering(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
   [[nodiscard]] std::string differing_setting(const wire::JobSettings& settings) const;
   void refuse_surplus_candidates(Effects& effects);
-  void remove_waiting(const std::string& worker_id);
+  void erase_waiting(const std::string& worker_id);
+  void remove_waiting(const std::string& worker_id);  // for good
+  void lose(std::size_t rank);                        // its life is over
   void forget_unused_settings();
   void maybe_plan(TimeMs now, Effects& effects);
-  void make_plan(const std::map<std::string, Rank>& ranks, TimeMs now, Effects& effects);
+  void make_plan(const std::map<std::string, Rank>& ranks, std::vector<wire::Position> frontier, TimeMs now,
+                 Effects& effects);
+  [[nodiscard]] Result<std::vector<wire::Position>> next_frontier() const;
   void announce(TimeMs now, Effects& effects);
+  // Ends the newest plan, or its interrupt with another one. Resumes if that is possible after `code`.
   void interrupt(Code code, const std::string& what, const std::vector<std::uint32_t>& lost, TimeMs now,
                  Effects& effects);
+  void roll_back(Code code, const std::string& what, TimeMs now, Effects& effects);
+  void end_epoch(Code code, const std::string& what, const std::vector<std::uint32_t>& lost, bool resume, TimeMs now,
+                 Effects& effects);
+  void catch_up(std::size_t rank, std::uint64_t epoch, TimeMs now, Effects& effects);
+  void commit(TimeMs now, Effects& effects);
+  // Names two ranks whose votes count different numbers of rounds; empty: all agree.
+  [[nodiscard]] std::string differing_counts() const;
+  bool drop_vote(std::size_t rank);
+  void drop_all_votes();
   void interrupt_by_evidence(TimeMs now, Effects& effects);
   void maybe_gather(TimeMs now, Effects& effects);
   void finish(TimeMs now, Effects& effects);
@@ -185,6 +220,7 @@ class TrackerMachine {
   bool find_silent(TimeMs now, Effects& effects);  // whether it interrupted
   bool find_desync(TimeMs now, Effects& effects);  // likewise
   void log_finalize_wait(Effects& effects);
+  void log_vote_wait(TimeMs now, Effects& effects);
 
   void count(Transition transition);
   void arm(TimeMs at);
@@ -194,6 +230,7 @@ class TrackerMachine {
   void send_interrupt(std::size_t rank, Effects& effects) const;
   void send_welcome(Incarnation who, Effects& effects) const;
   void send_finished(Incarnation who, Effects& effects) const;
+  void send_committed(Incarnation who, Effects& effects) const;
   void refuse(Incarnation who, Code code, const std::string& reason, Effects& effects);
   void refuse_stale(Incarnation who, Effects& effects);
   void retire(Incarnation who);
@@ -203,6 +240,9 @@ class TrackerMachine {
   [[nodiscard]] std::int64_t timeout_ms() const;
   [[nodiscard]] std::int64_t interval_ms() const;
   [[nodiscard]] bool planned() const { return plan_.epoch() != 0; }
+  [[nodiscard]] bool logged() const { return settings_.replicas() != 0; }
+  [[nodiscard]] Version next_version() const;         // the only one that can be voted for
+  [[nodiscard]] std::string program_version() const;  // "version 3", "the beginning": where a rollback leads
   [[nodiscard]] std::optional<std::size_t> rank_of(Incarnation who) const;
   [[nodiscard]] std::optional<std::size_t> place_of(const std::string& worker_id) const;
   [[nodiscard]] std::size_t candidates() const;
@@ -228,6 +268,13 @@ class TrackerMachine {
   std::set<Incarnation> retired_;           // lives that never come back, the newest of them
   std::vector<Incarnation> retired_order_;  // a ring of their order
   std::size_t retired_next_ = 0;
+  Timeline timeline_;  // of plan_
+  std::optional<Version> committed_;
+  Timeline committed_timeline_;
+  std::optional<Version> persisted_commit_;  // the newest in the journal
+  std::map<std::size_t, wire::Vote> votes_;  // by rank, for next_version() in timeline_
+  TimeMs votes_since_;
+  std::size_t position_bytes_ = 0;  // of reports and votes
   std::vector<Evidence> evidence_;  // links that broke, until their time is up
   TimeMs evidence_due_;
   std::size_t unannounced_ = 0;  // the ranks from here on have not been sent their plan

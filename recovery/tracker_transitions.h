@@ -58,7 +58,28 @@ namespace warren {
   X(slept)                            \
   X(waits_logged)                     \
   X(finalize_wait_logged)             \
-  X(gathering_logged)
+  X(gathering_logged)                 \
+  X(report_taken)                     \
+  X(report_repeated)                  \
+  X(reports_too_large)                \
+  X(survivor_lost)                    \
+  X(survivors_interrupted)            \
+  X(planned_with_survivors)           \
+  X(planned_new_timeline)             \
+  X(frontier_torn)                    \
+  X(rolled_back)                      \
+  X(epoch_ahead)                      \
+  X(finalizing_left)                  \
+  X(log_gap)                          \
+  X(load_answered)                    \
+  X(vote_voided_by_load)              \
+  X(vote_voided_by_loss)              \
+  X(vote_taken)                       \
+  X(vote_repeated)                    \
+  X(vote_of_committed)                \
+  X(vote_wait_logged)                 \
+  X(committed)                        \
+  X(commit_desync)
 
 enum class TrackerMachine::Transition : std::uint8_t {
 #define WARREN_X(name) name,

@@ -405,6 +405,7 @@ TEST(Codec, Records) {
   good.set_epoch(2);
   *good.mutable_settings() = settings(3);
   good.set_settings_from("worker w0 on host h");
+  good.set_timeline(1);
   *good.mutable_plan() = plan();
   const auto check = [&](auto change) { return after(good, change); };
   EXPECT_EQ(check([](auto& r) { r.set_format(0); }), "format 0, this build reads format 1");

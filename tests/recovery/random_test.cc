@@ -233,7 +233,7 @@ class World {
     }
     if (w.stop_at >= 0 && now_ >= w.stop_at) {
       w.stop_at = -1;
-      w.machine->on_stopped(w.stop_epoch, TimeMs{now_}, effects);
+      w.machine->on_stopped(w.stop_epoch, {}, TimeMs{now_}, effects);
     } else {
       w.machine->on_tick(TimeMs{now_}, effects);
       if (!faults_ && w.machine->state() == WorkerMachine::State::kMember) {

@@ -46,7 +46,7 @@ void record_transitions(std::string_view machine, std::span<const char* const> n
   g_transitions->add(machine, names, counts);
 }
 
-wire::JobSettings settings(std::uint32_t world_size) {
+wire::JobSettings settings(std::uint32_t world_size, std::uint32_t replicas) {
   wire::JobSettings s;
   s.set_world_size(world_size);
   s.set_round_timeout_ms(5000);
@@ -55,10 +55,11 @@ wire::JobSettings settings(std::uint32_t world_size) {
   s.set_streams(1);
   s.set_checksums(true);
   s.set_check_call_sites(true);
+  s.set_replicas(replicas);
   return s;
 }
 
-wire::Join join(const std::string& worker, const std::string& host, std::uint32_t world_size) {
+wire::Join join(const std::string& worker, const std::string& host, std::uint32_t world_size, std::uint32_t replicas) {
   wire::Join j;
   j.set_worker_id(worker);
   j.set_host_id(host);
@@ -66,7 +67,8 @@ wire::Join join(const std::string& worker, const std::string& host, std::uint32_
   wire::Endpoint& e = *j.add_endpoints();
   e.set_address("10.0.0.1");
   e.set_port(5000);
-  *j.mutable_settings() = settings(world_size);
+  *j.mutable_settings() = settings(world_size, replicas);
+  if (replicas != 0) j.set_fetch_port(6000);
   j.set_software("0.1.0");
   return j;
 }
@@ -136,6 +138,28 @@ wire::CurrentRound round(std::uint64_t sequence, std::uint64_t count, std::vecto
   return r;
 }
 
+wire::Position position(std::uint64_t version, std::uint64_t rounds, bool closed,
+                        const std::vector<std::pair<std::uint64_t, std::uint64_t>>& final, std::uint64_t group) {
+  wire::Position p;
+  p.set_group(group);
+  p.set_version(version);
+  p.set_rounds(rounds);
+  p.set_closed(closed);
+  for (const auto& [begin, end] : final) {
+    p.add_final()->set_begin(begin);
+    p.mutable_final(p.final_size() - 1)->set_end(end);
+  }
+  return p;
+}
+
+std::string render(const wire::Position& p) {
+  std::string text = (p.group() == 0 ? "" : "g" + std::to_string(p.group()) + ":") + std::to_string(p.version()) + "." +
+                     std::to_string(p.rounds()) + (p.closed() ? "|" : "");
+  for (const wire::ByteRange& r : p.final())
+    text += "[" + std::to_string(r.begin()) + "," + std::to_string(r.end()) + ")";
+  return text;
+}
+
 wire::Envelope from_worker(std::uint64_t life) {
   wire::Envelope e;
   e.set_protocol(kProtocolVersion);
@@ -173,15 +197,36 @@ std::string render(const wire::Envelope& e) {
     case wire::Envelope::kRefused: return "Refused " + n(e.refused().code()) + ": " + e.refused().reason();
     case wire::Envelope::kPlan: {
       std::string text = "Plan epoch " + n(e.plan().epoch());
-      for (const wire::Member& m : e.plan().members()) text += " " + m.worker_id() + "=" + n(m.incarnation());
+      for (const wire::Member& m : e.plan().members()) {
+        text += " " + m.worker_id() + "=" + n(m.incarnation()) + (m.fresh() ? "" : " (as before)");
+      }
+      if (e.plan().timeline() != 0) text += " timeline " + n(e.plan().timeline());
+      for (const wire::Position& p : e.plan().frontier()) text += " " + render(p);
+      if (e.plan().committed()) {
+        text += " committed " + n(e.plan().committed_version()) + " in " + n(e.plan().committed_timeline());
+      }
       return text;
     }
     case wire::Envelope::kInterrupt:
-      return "Interrupt epoch " + n(e.interrupt().epoch()) + " code " + n(e.interrupt().code()) +
+      return (e.interrupt().resume() ? "Pause epoch " : "Interrupt epoch ") + n(e.interrupt().epoch()) + " code " +
+             n(e.interrupt().code()) +
              (e.interrupt().lost_size() == 0 ? "" : " lost " + join_words(e.interrupt().lost())) + ": " +
              e.interrupt().reason();
     case wire::Envelope::kFinished: return "Finished epoch " + n(e.finished().epoch());
     case wire::Envelope::kHeartbeatReply: return "HeartbeatReply " + n(e.heartbeat_reply().beat());
+    case wire::Envelope::kReport: {
+      std::string text = "Report epoch " + n(e.report().epoch()) + " version " + n(e.report().version());
+      for (const wire::Position& p : e.report().positions()) text += " " + render(p);
+      return text;
+    }
+    case wire::Envelope::kLoad: return "Load";
+    case wire::Envelope::kVote: return "Vote " + n(e.vote().version()) + " timeline " + n(e.vote().timeline());
+    case wire::Envelope::kLogGap: return "LogGap epoch " + n(e.log_gap().epoch()) + ": " + e.log_gap().reason();
+    case wire::Envelope::kLoaded:
+      return e.loaded().committed() ? "Loaded " + n(e.loaded().version()) + " of timeline " + n(e.loaded().timeline())
+                                    : "Loaded nothing";
+    case wire::Envelope::kCommitted:
+      return "Committed " + n(e.committed().version()) + " timeline " + n(e.committed().timeline());
     default: return "nothing";
   }
 }
@@ -194,9 +239,11 @@ std::string render(const std::vector<TrackerEffect>& effects, bool logs) {
       EXPECT_TRUE(r.ParseFromString(p->bytes));
       text += "persist epoch " + std::to_string(r.epoch()) +
               (r.finished()        ? " finished"
-               : r.has_interrupt() ? " interrupted"
+               : r.has_interrupt() ? (r.interrupt().resume() ? " paused" : " interrupted")
                                    : " running") +
-              (r.finalized_size() == 0 ? "" : " finalized " + join_words(r.finalized())) + "\n";
+              (r.finalized_size() == 0 ? "" : " finalized " + join_words(r.finalized())) +
+              (r.timeline() == 0 ? "" : " timeline " + std::to_string(r.timeline())) +
+              (r.committed() ? " committed " + std::to_string(r.committed_version()) : "") + "\n";
     } else if (std::holds_alternative<tracker_effect::Forget>(effect)) {
       text += "forget\n";
     } else if (const auto* s = std::get_if<tracker_effect::Send>(&effect)) {
@@ -219,7 +266,12 @@ std::string render(const std::vector<WorkerEffect>& effects, bool logs) {
     } else if (const auto* i = std::get_if<worker_effect::Install>(&effect)) {
       text += "install epoch " + std::to_string(i->plan.epoch()) + "\n";
     } else if (const auto* stop = std::get_if<worker_effect::StopDataPath>(&effect)) {
-      text += "stop before epoch " + std::to_string(stop->epoch.value) + ": " + stop->why.describe() + "\n";
+      text += (stop->resume ? "pause before epoch " : "stop before epoch ") + std::to_string(stop->epoch.value) + ": " +
+              stop->why.describe() + "\n";
+    } else if (const auto* loaded = std::get_if<worker_effect::Loaded>(&effect)) {
+      text += "loaded " + (loaded->committed ? std::to_string(loaded->version.value) : "nothing") + "\n";
+    } else if (const auto* committed = std::get_if<worker_effect::Committed>(&effect)) {
+      text += "committed " + std::to_string(committed->version.value) + "\n";
     } else if (const auto* f = std::get_if<worker_effect::Fail>(&effect)) {
       text += "fail " + std::string(to_string(f->why.code())) + ": " + f->why.describe() + "\n";
     } else if (std::holds_alternative<worker_effect::Finished>(effect)) {
@@ -281,7 +333,7 @@ std::string TrackerScript::send(wire::Envelope envelope) {
 std::string TrackerScript::join(const std::string& worker, std::uint64_t life, std::uint32_t world_size,
                                 const std::string& host) {
   wire::Envelope e = from_worker(life);
-  *e.mutable_join() = test::join(worker, host, world_size);
+  *e.mutable_join() = test::join(worker, host, world_size, replicas_);
   return send(std::move(e));
 }
 
@@ -321,6 +373,45 @@ std::string TrackerScript::give_up(std::uint64_t life, std::uint64_t epoch, cons
   wire::Envelope e = from_worker(life);
   e.mutable_leave()->set_epoch(epoch);
   e.mutable_leave()->set_reason(reason);
+  return send(std::move(e));
+}
+
+std::string TrackerScript::report(std::uint64_t life, std::uint64_t epoch, std::uint64_t version,
+                                  const std::vector<wire::Position>& positions) {
+  wire::Envelope e = from_worker(life);
+  e.mutable_report()->set_epoch(epoch);
+  e.mutable_report()->set_version(version);
+  for (const wire::Position& p : positions) *e.mutable_report()->add_positions() = p;
+  return send(std::move(e));
+}
+
+std::string TrackerScript::load(std::uint64_t life) {
+  wire::Envelope e = from_worker(life);
+  e.mutable_load();
+  return send(std::move(e));
+}
+
+std::string TrackerScript::vote(std::uint64_t life, std::uint64_t version, const std::vector<wire::Position>& positions,
+                                std::uint32_t timeline) {
+  wire::Envelope e = from_worker(life);
+  e.mutable_vote()->set_timeline(timeline);
+  e.mutable_vote()->set_version(version);
+  for (const wire::Position& p : positions) *e.mutable_vote()->add_positions() = p;
+  return send(std::move(e));
+}
+
+std::string TrackerScript::log_gap(std::uint64_t life, std::uint64_t epoch, const std::string& reason) {
+  wire::Envelope e = from_worker(life);
+  e.mutable_log_gap()->set_epoch(epoch);
+  e.mutable_log_gap()->set_reason(reason);
+  return send(std::move(e));
+}
+
+std::string TrackerScript::round_failed(std::uint64_t life, std::uint64_t epoch, Code code, const std::string& reason) {
+  wire::Envelope e = from_worker(life);
+  e.mutable_round_failed()->set_epoch(epoch);
+  e.mutable_round_failed()->set_code(static_cast<std::uint32_t>(code));
+  e.mutable_round_failed()->set_reason(reason);
   return send(std::move(e));
 }
 

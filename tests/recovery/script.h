@@ -18,14 +18,20 @@ namespace warren::test {
 
 inline constexpr std::uint64_t kTracker = 900;  // the tracker's incarnation
 
-wire::JobSettings settings(std::uint32_t world_size);
-wire::Join join(const std::string& worker, const std::string& host, std::uint32_t world_size);
+wire::JobSettings settings(std::uint32_t world_size, std::uint32_t replicas = 0);
+wire::Join join(const std::string& worker, const std::string& host, std::uint32_t world_size,
+                std::uint32_t replicas = 0);
 // Ranks in the order of the input where they are free; ring in rank order; everybody under rank 0.
 PlannerOutput plan_simply(std::span<const PlannerInput> workers);
 wire::Plan plan_of(std::uint64_t epoch, const std::vector<std::pair<std::string, std::uint64_t>>& workers_and_lives);
 // Rank's call in round 0.`sequence`, waiting for ranks since `waited_ms`.
 wire::CurrentRound round(std::uint64_t sequence, std::uint64_t count, std::vector<std::uint32_t> waiting_for,
                          std::uint64_t waited_ms);
+
+// How far a rank is in a version of a group; rendered as "2.17", "2.17|" when closed, "2.17[0,8)" with what is final.
+wire::Position position(std::uint64_t version, std::uint64_t rounds, bool closed = false,
+                        const std::vector<std::pair<std::uint64_t, std::uint64_t>>& final = {},
+                        std::uint64_t group = 0);
 
 wire::Envelope from_worker(std::uint64_t life);
 wire::Envelope from_tracker(std::uint64_t to_life);
@@ -34,6 +40,7 @@ wire::Envelope from_tracker(std::uint64_t to_life);
 std::string render(const std::vector<TrackerEffect>& effects, bool logs = true);
 std::string render(const std::vector<WorkerEffect>& effects, bool logs = true);
 std::string render(const wire::Envelope& envelope);
+std::string render(const wire::Position& position);
 
 // Adds a machine's counters to those of the whole program; at its end every transition must have been hit.
 void record_transitions(std::string_view machine, std::span<const char* const> names,
@@ -43,7 +50,8 @@ void record_transitions(std::string_view machine, std::span<const char* const> n
 // encoder and validator; the machine's invariants are checked after every event.
 class TrackerScript {
  public:
-  explicit TrackerScript(bool logs = false) : logs_(logs) { boot(); }
+  // `replicas`: of all who join.
+  explicit TrackerScript(bool logs = false, std::uint32_t replicas = 0) : logs_(logs), replicas_(replicas) { boot(); }
   ~TrackerScript() { retire_machine(); }
   TrackerScript(const TrackerScript&) = delete;
   TrackerScript& operator=(const TrackerScript&) = delete;
@@ -60,6 +68,14 @@ class TrackerScript {
   std::string stopped(std::uint64_t life, std::uint64_t epoch);
   std::string finalize(std::uint64_t life, std::uint64_t epoch);
   std::string give_up(std::uint64_t life, std::uint64_t epoch, const std::string& reason = {});
+  std::string report(std::uint64_t life, std::uint64_t epoch, std::uint64_t version,
+                     const std::vector<wire::Position>& positions = {});
+  std::string load(std::uint64_t life);
+  std::string vote(std::uint64_t life, std::uint64_t version, const std::vector<wire::Position>& positions = {},
+                   std::uint32_t timeline = 0);
+  std::string log_gap(std::uint64_t life, std::uint64_t epoch,
+                      const std::string& reason = "round 0.3 is held by nobody");
+  std::string round_failed(std::uint64_t life, std::uint64_t epoch, Code code, const std::string& reason);
   // Time passes; the machine is called at each of its deadlines. `while_alive` sends heartbeats of these lives.
   std::string pass(std::int64_t ms);
   std::string pass_alive(std::int64_t ms, std::vector<std::uint64_t> lives, std::uint64_t epoch);
@@ -79,6 +95,7 @@ class TrackerScript {
   std::string carry_out(const std::vector<TrackerEffect>& effects);
 
   bool logs_;
+  std::uint32_t replicas_;
   std::int64_t now_ = 0;
   std::string disk_;
   std::string transcript_;

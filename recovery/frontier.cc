@@ -1,0 +1,113 @@
+#include "recovery/frontier.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "recovery/limits.h"
+#include "recovery/ranges.h"
+
+namespace warren {
+namespace {
+
+// What is known of one (group, version), and from whom. kNoRank: from the plan before.
+struct Known {
+  std::uint64_t rounds = 0;
+  Rank furthest = kNoRank;
+  Ranges final;  // of round `rounds`
+  Rank in_flight = kNoRank;
+  bool closed = false;
+  std::uint64_t closed_after = 0;
+  Rank closer = kNoRank;
+  bool torn = false;  // closed after different numbers of rounds
+  Rank other_closer = kNoRank;
+  std::uint64_t other_closed_after = 0;
+};
+
+void take(Known& known, Rank rank, const wire::Position& p, bool closed, bool finals) {
+  if (p.rounds() > known.rounds) {
+    known.rounds = p.rounds();
+    known.furthest = rank;
+    known.final = Ranges();
+    known.in_flight = kNoRank;
+  }
+  if (closed && !known.closed) {
+    known.closed = true;
+    known.closed_after = p.rounds();
+    known.closer = rank;
+  } else if (closed && p.rounds() != known.closed_after && !known.torn) {
+    known.torn = true;
+    known.other_closer = rank;
+    known.other_closed_after = p.rounds();
+  }
+  if (!finals || p.rounds() != known.rounds) return;
+  for (const wire::ByteRange& range : p.final()) known.final.add(range.begin(), range.end());
+  if (p.final_size() != 0) known.in_flight = rank;
+}
+
+std::string rounds_text(std::uint64_t n) {
+  return std::to_string(n) + (n == 1 ? " round" : " rounds");
+}
+
+// Empty if nothing contradicts anything.
+std::string contradiction(const Known& k, const std::string& where, const std::function<std::string(Rank)>& name) {
+  const auto who = [&](Rank rank) { return rank == kNoRank ? std::string("an earlier life") : name(rank); };
+  if (!k.closed) return {};
+  const std::string closed =
+      who(k.closer) + " has done " + rounds_text(k.closed_after) + " " + where + " and gone on, ";
+  if (k.torn) return closed + who(k.other_closer) + " has done " + rounds_text(k.other_closed_after) + " and gone on";
+  if (k.rounds > k.closed_after) return closed + who(k.furthest) + " has done " + rounds_text(k.rounds);
+  if (!k.final.empty()) return closed + who(k.in_flight) + " is in another one";
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<wire::Position>> merge_frontier(std::span<const RankPositions> reports,
+                                                   std::span<const wire::Position* const> before,
+                                                   std::optional<Version> committed,
+                                                   const std::function<std::string(Rank)>& name) {
+  const auto matters = [&](const wire::Position& p) {
+    return p.version() == kPreamble.value || !committed || p.version() >= committed->value;
+  };
+  std::map<std::pair<std::uint64_t, std::uint64_t>, Known> all;  // by (group, version)
+  for (const wire::Position* p : before) {
+    if (matters(*p)) take(all[{p->group(), p->version()}], kNoRank, *p, p->closed(), false);
+  }
+  for (const auto& [rank, report] : reports) {
+    for (const wire::Position& p : report->positions()) {
+      if (!matters(p)) continue;
+      take(all[{p.group(), p.version()}], rank, p, p.closed() || p.version() < report->version(), true);
+    }
+  }
+
+  std::vector<wire::Position> frontier;
+  std::size_t ranges = 0;
+  for (const auto& [key, known] : all) {
+    const std::string where = (key.second == 0 ? "in the preamble" : "in version " + std::to_string(key.second - 1)) +
+                              (key.first == 0 ? "" : " of a group");
+    if (const std::string why = contradiction(known, where, name); !why.empty()) return Status(Code::kDesync, why);
+    if (known.rounds == 0 && known.final.empty() && !known.closed) continue;
+    wire::Position& p = frontier.emplace_back();
+    p.set_group(key.first);
+    p.set_version(key.second);
+    p.set_rounds(known.rounds);
+    p.set_closed(known.closed);
+    for (const Interval& i : known.final.intervals()) {
+      wire::ByteRange& range = *p.add_final();
+      range.set_begin(i.begin);
+      range.set_end(i.end);
+    }
+    ranges += known.final.intervals().size();
+  }
+  if (frontier.size() > limits::kMaxPositions || ranges > limits::kMaxRangesPerFrontier) {
+    return Status(Code::kExhausted, "the job stands in " + std::to_string(frontier.size()) +
+                                        " groups and versions and " + std::to_string(ranges) +
+                                        " pieces of results, more than a plan can hold (" +
+                                        std::to_string(limits::kMaxPositions) + " and " +
+                                        std::to_string(limits::kMaxRangesPerFrontier) + ")");
+  }
+  return frontier;
+}
+
+}  // namespace warren

@@ -1,0 +1,36 @@
+// How far a job is: what the survivors of an interrupt report, put together (docs/decisions/0006-recovery.md). A pure
+// function.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "recovery/ids.h"
+#include "recovery/messages.pb.h"
+#include "recovery/result.h"
+
+namespace warren {
+
+struct RankPositions {
+  Rank rank;
+  const wire::Report* report;  // valid (recovery/codec.h)
+};
+
+// For each (group, version) that matters, in that order: the greatest number of completed rounds; of the round with
+// that number, the union of what is final on the hosts of those who are in it; closed if one of its ranks has gone on
+// to a later version. The preamble always matters, and what is not older than `committed`.
+//
+// `before` is the frontier of the plan that was interrupted, in the same timeline: what it calls completed stays so,
+// whoever is left to report it. What it calls final does not: that counts only as far as a survivor's host holds it.
+//
+// kDesync: two ranks contradict each other, one has closed a version in which the other did more rounds; names both and
+// their counts. kExhausted: more rounds or ranges than a plan may hold (recovery/limits.h).
+[[nodiscard]] Result<std::vector<wire::Position>> merge_frontier(std::span<const RankPositions> reports,
+                                                                 std::span<const wire::Position* const> before,
+                                                                 std::optional<Version> committed,
+                                                                 const std::function<std::string(Rank)>& name);
+
+}  // namespace warren

@@ -1,0 +1,231 @@
+// What survives an interrupt, and which version of the program is safe to start from: reports, loads, votes, commits.
+// What other messages do is in tracker_machine.cc, how epochs begin and end in tracker_epochs.cc.
+#include <algorithm>
+#include <utility>
+
+#include "recovery/codec.h"
+#include "recovery/frontier.h"
+#include "recovery/limits.h"
+#include "recovery/tracker_machine.h"
+#include "recovery/tracker_transitions.h"
+
+namespace warren {
+
+using tracker_effect::Send;
+
+namespace {
+// An older copy of the journal is behind by some interrupts. Whoever claims more than this is wrong, and would use the
+// numbers up.
+constexpr std::uint64_t kMostEpochsBehind = std::uint64_t{1} << 32;
+constexpr std::size_t kNamesInText = 8;
+
+std::string of_program(Version version) {
+  return "version " + std::to_string(version.value - 1);
+}
+}  // namespace
+
+void TrackerMachine::on_report(Incarnation who, const wire::Report& r, TimeMs now, Effects& effects) {
+  if (state_ == State::kFinished && r.epoch() == epoch_.value) return count(Transition::out_of_turn);
+  const auto rank = rank_of(who);
+  if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
+  if (r.epoch() > epoch_.value) return catch_up(*rank, r.epoch(), now, effects);
+  Member& m = members_[*rank];
+  switch (m.state) {
+    case MemberState::kActive:
+    case MemberState::kFinalizing:
+      // Its plan was lost, or this is an echo.
+      count(Transition::plan_repeated);
+      return send_plan(*rank, effects);
+    case MemberState::kSurvivor: count(Transition::report_repeated); return send_welcome(who, effects);
+    default: break;
+  }
+  if (r.epoch() != epoch_.value || !interrupt_.resume()) {
+    count(Transition::interrupt_repeated);
+    return send_interrupt(*rank, effects);
+  }
+  const std::size_t bytes = r.ByteSizeLong();
+  if (position_bytes_ + bytes > limits::kMaxPositionBytesPerJob) {
+    count(Transition::reports_too_large);
+    return roll_back(Code::kExhausted,
+                     "the reports of where the ranks of job " + options_.job + " are take more than " +
+                         std::to_string(limits::kMaxPositionBytesPerJob) + " bytes",
+                     now, effects);
+  }
+  count(Transition::report_taken);
+  position_bytes_ += bytes;
+  m.state = MemberState::kSurvivor;
+  Waiting w;
+  w.member = plan_.members(static_cast<int>(*rank));
+  w.report = r;
+  w.attempt = m.attempt;
+  w.arrival = ++arrivals_;
+  w.heard = now;
+  const std::string& worker = w.member.worker_id();
+  log(Severity::kInfo, "worker_reported",
+      name(*rank) + " has stopped in " +
+          (r.version() == kPreamble.value ? "the preamble" : of_program(Version(r.version()))) +
+          " and waits for the next epoch",
+      effects, {{"rank", std::to_string(*rank)}, {"version", std::to_string(r.version())}});
+  waiting_by_incarnation_[who] = worker;
+  free_places_.erase(*rank);
+  waiting_.insert_or_assign(worker, std::move(w));
+  refuse_surplus_candidates(effects);
+  send_welcome(who, effects);
+  maybe_gather(now, effects);
+}
+
+void TrackerMachine::catch_up(std::size_t rank, std::uint64_t epoch, TimeMs now, Effects& effects) {
+  if (!logged() || epoch - epoch_.value > kMostEpochsBehind) return count(Transition::out_of_turn);
+  count(Transition::epoch_ahead);
+  const std::string what = name(rank) + " speaks of epoch " + std::to_string(epoch) +
+                           ", the tracker's journal ends at epoch " + std::to_string(epoch_.value) +
+                           ": it is an older copy";
+  const bool resume = interrupt_.epoch() == 0 || interrupt_.resume();
+  epoch_ = Epoch(epoch);
+  if (resume) return end_epoch(Code::kPeerLost, what, {}, true, now, effects);
+  roll_back(Code::kPeerLost, what, now, effects);
+}
+
+Result<std::vector<wire::Position>> TrackerMachine::next_frontier() const {
+  std::vector<RankPositions> reports;
+  for (const auto& [worker, w] : waiting_) {
+    if (w.report) reports.push_back({Rank(static_cast<std::int32_t>(w.member.rank())), &*w.report});
+  }
+  // Nobody who has seen a round survives: what was completed is undone, together with its timeline.
+  if (reports.empty()) return std::vector<wire::Position>();
+  std::vector<const wire::Position*> before;
+  for (const wire::Position& p : plan_.frontier()) before.push_back(&p);
+  return merge_frontier(reports, before, committed_,
+                        [this](Rank rank) { return name(static_cast<std::size_t>(rank.value)); });
+}
+
+Version TrackerMachine::next_version() const {
+  return committed_ ? committed_->next() : kFirstCommit;
+}
+
+std::string TrackerMachine::program_version() const {
+  return committed_ ? of_program(*committed_) : "the beginning";
+}
+
+void TrackerMachine::on_load(Incarnation who, Effects& effects) {
+  const auto rank = rank_of(who);
+  if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
+  if (members_[*rank].state != MemberState::kActive) return count(Transition::out_of_turn);
+  if (drop_vote(*rank)) count(Transition::vote_voided_by_load);
+  count(Transition::load_answered);
+  wire::Envelope e = envelope_to(who);
+  wire::Loaded& loaded = *e.mutable_loaded();
+  loaded.set_committed(committed_.has_value());
+  loaded.set_version(committed_.value_or(Version()).value);
+  loaded.set_timeline(committed_timeline_.value);
+  effects.emplace_back(Send{who, std::move(e)});
+}
+
+void TrackerMachine::on_vote(Incarnation who, const wire::Vote& v, TimeMs now, Effects& effects) {
+  // Who waits for Finished may repeat a vote that nobody needs any more.
+  if (state_ == State::kFinished) return count(Transition::out_of_turn);
+  const auto rank = rank_of(who);
+  if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
+  if (state_ != State::kRunning || !logged() || v.timeline() != timeline_.value) return count(Transition::out_of_turn);
+  if (Version(v.version()) < next_version()) {
+    count(Transition::vote_of_committed);
+    if (committed_) send_committed(who, effects);
+    return;
+  }
+  if (Version(v.version()) != next_version()) return count(Transition::out_of_turn);
+  if (votes_.contains(*rank)) return count(Transition::vote_repeated);
+  const std::size_t bytes = v.ByteSizeLong();
+  if (position_bytes_ + bytes > limits::kMaxPositionBytesPerJob) {
+    count(Transition::reports_too_large);
+    return roll_back(Code::kExhausted,
+                     "the counts of rounds in the votes of job " + options_.job + " take more than " +
+                         std::to_string(limits::kMaxPositionBytesPerJob) + " bytes",
+                     now, effects);
+  }
+  count(Transition::vote_taken);
+  if (votes_.empty()) votes_since_ = now;
+  position_bytes_ += bytes;
+  votes_.emplace(*rank, v);
+  if (votes_.size() == members_.size()) commit(now, effects);
+}
+
+bool TrackerMachine::drop_vote(std::size_t rank) {
+  const auto vote = votes_.find(rank);
+  if (vote == votes_.end()) return false;
+  position_bytes_ -= vote->second.ByteSizeLong();
+  votes_.erase(vote);
+  return true;
+}
+
+void TrackerMachine::drop_all_votes() {
+  while (!votes_.empty()) drop_vote(votes_.begin()->first);
+}
+
+std::string TrackerMachine::differing_counts() const {
+  struct Count {
+    std::size_t rank;
+    std::uint64_t rounds;
+  };
+  std::map<std::pair<std::uint64_t, std::uint64_t>, Count> counts;  // by (group, version): of the first who names it
+  for (const auto& [rank, vote] : votes_) {
+    for (const wire::Position& p : vote.positions()) {
+      const auto [first, added] = counts.try_emplace({p.group(), p.version()}, Count{rank, p.rounds()});
+      if (added || first->second.rounds == p.rounds()) continue;
+      return name(first->second.rank) + " has done " + std::to_string(first->second.rounds) + " rounds in " +
+             (p.version() == kPreamble.value ? "the preamble" : of_program(Version(p.version()))) +
+             (p.group() == kWorldGroup.value ? "" : " of a group") + ", " + name(rank) + " has done " +
+             std::to_string(p.rounds());
+    }
+  }
+  return {};
+}
+
+void TrackerMachine::commit(TimeMs now, Effects& effects) {
+  if (const std::string difference = differing_counts(); !difference.empty()) {
+    count(Transition::commit_desync);
+    return roll_back(Code::kDesync, difference, now, effects);
+  }
+  count(Transition::committed);
+  committed_ = next_version();
+  committed_timeline_ = timeline_;
+  drop_all_votes();
+  persist(effects);
+  log(Severity::kInfo, "committed", of_program(*committed_) + " of job " + options_.job + " is committed", effects,
+      {{"version", std::to_string(committed_->value)}});
+  for (const auto& [life, rank] : rank_by_incarnation_) send_committed(life, effects);
+}
+
+void TrackerMachine::send_committed(Incarnation who, Effects& effects) const {
+  WARREN_CHECK(committed_ == persisted_commit_, "a commit is persisted before it is announced");
+  wire::Envelope e = envelope_to(who);
+  e.mutable_committed()->set_version(committed_->value);
+  e.mutable_committed()->set_timeline(committed_timeline_.value);
+  effects.emplace_back(Send{who, std::move(e)});
+}
+
+void TrackerMachine::on_log_gap(Incarnation who, const wire::LogGap& g, TimeMs now, Effects& effects) {
+  const auto rank = rank_of(who);
+  if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
+  if (state_ != State::kRunning || !logged() || g.epoch() != plan_.epoch()) return count(Transition::out_of_turn);
+  count(Transition::log_gap);
+  roll_back(Code::kPeerLost, name(*rank) + " misses results that the log does not hold any more: " + g.reason(), now,
+            effects);
+}
+
+void TrackerMachine::log_vote_wait(TimeMs now, Effects& effects) {
+  if (votes_.empty() || now - votes_since_ < kWaitLogIntervalMs) return;
+  count(Transition::vote_wait_logged);
+  std::string others;
+  std::size_t shown = 0;
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    if (votes_.contains(rank)) continue;
+    if (shown++ < kNamesInText) others += (others.empty() ? "" : ", ") + name(rank);
+  }
+  log(Severity::kInfo, "commit_waits",
+      std::to_string(votes_.size()) + " of " + std::to_string(members_.size()) + " ranks of job " + options_.job +
+          " have stored " + of_program(next_version()) + "; it waits for " + others +
+          (shown > kNamesInText ? " and others" : ""),
+      effects);
+}
+
+}  // namespace warren

@@ -1,0 +1,114 @@
+#include "recovery/frontier.h"
+
+#include <gtest/gtest.h>
+
+#include "recovery/limits.h"
+#include "tests/recovery/script.h"
+
+namespace warren::test {
+namespace {
+
+struct Said {
+  std::uint64_t version;
+  std::vector<wire::Position> positions;
+};
+
+// Rank i reports `said[i]`.
+std::string merged(const std::vector<Said>& said, const std::vector<wire::Position>& before = {},
+                   std::optional<Version> committed = {}) {
+  std::vector<wire::Report> reports(said.size());
+  std::vector<RankPositions> by_rank;
+  for (std::size_t i = 0; i < said.size(); ++i) {
+    reports[i].set_epoch(2);
+    reports[i].set_version(said[i].version);
+    for (const wire::Position& p : said[i].positions) *reports[i].add_positions() = p;
+    EXPECT_TRUE(validate(reports[i]).ok()) << validate(reports[i]).describe();
+    by_rank.push_back({Rank(static_cast<std::int32_t>(i)), &reports[i]});
+  }
+  std::vector<const wire::Position*> earlier;
+  for (const wire::Position& p : before) earlier.push_back(&p);
+  const auto frontier =
+      merge_frontier(by_rank, earlier, committed, [](Rank rank) { return "rank " + std::to_string(rank.value); });
+  if (!frontier.ok()) return std::string(to_string(frontier.status().code())) + ": " + frontier.status().describe();
+  std::string text;
+  for (const wire::Position& p : frontier.value()) text += (text.empty() ? "" : " ") + render(p);
+  return text;
+}
+
+TEST(Frontier, IsWhatTheFurthestHasCompleted) {
+  EXPECT_EQ(merged({{1, {position(1, 4)}}, {1, {position(1, 7)}}, {0, {}}}), "1.7");
+  EXPECT_EQ(merged({{1, {position(1, 7)}}, {1, {position(1, 4)}}}), "1.7");
+  EXPECT_EQ(merged({{0, {}}, {0, {}}}), "");
+  EXPECT_EQ(merged({{0, {position(0, 0)}}}), "");
+}
+
+TEST(Frontier, FinalIsTheUnionOverThoseWhoAreInThatRound) {
+  EXPECT_EQ(merged({{1, {position(1, 4, false, {{0, 8}, {16, 24}})}},
+                    {1, {position(1, 4, false, {{8, 12}, {100, 101}})}},
+                    {1, {position(1, 3, false, {{0, 1000}})}}}),
+            "1.4[0,12)[16,24)[100,101)");
+  // Who has completed the round holds all of it, and is in the next one.
+  EXPECT_EQ(merged({{1, {position(1, 4, false, {{0, 8}})}}, {1, {position(1, 5)}}}), "1.5");
+  EXPECT_EQ(merged({{1, {position(1, 5)}}, {1, {position(1, 4, false, {{0, 8}})}}}), "1.5");
+  EXPECT_EQ(merged({{1, {position(1, 0, false, {{0, 8}})}}}), "1.0[0,8)");
+}
+
+TEST(Frontier, AVersionIsClosedOnceARankOfTheGroupHasGoneOn) {
+  EXPECT_EQ(merged({{2, {position(1, 9, true), position(2, 1)}}, {1, {position(1, 3)}}}), "1.9| 2.1");
+  EXPECT_EQ(merged({{2, {position(1, 9), position(2, 1)}}, {1, {position(1, 3)}}}), "1.9| 2.1");
+  EXPECT_EQ(merged({{1, {position(0, 2, true)}}}), "0.2|");
+  EXPECT_EQ(merged({{2, {position(1, 0, true)}}}), "1.0|");
+  // Rank 0 is not in group 5: that it has gone on says nothing about its rounds.
+  EXPECT_EQ(merged({{2, {position(1, 9, true)}}, {1, {position(1, 3), position(1, 6, false, {}, 5)}}}), "1.9| g5:1.6");
+}
+
+TEST(Frontier, GroupsAndVersionsComeInOrder) {
+  EXPECT_EQ(merged({{2, {position(1, 1, true), position(2, 1), position(1, 4, true, {}, 9)}},
+                    {2, {position(0, 1, true), position(2, 3, false, {}, 5), position(2, 1, false, {}, 9)}}}),
+            "0.1| 1.1| 2.1 g5:2.3 g9:1.4| g9:2.1");
+}
+
+TEST(Frontier, VersionsThatAreCommittedMatterNoMore) {
+  EXPECT_EQ(merged({{4, {position(0, 3, true), position(2, 5, true), position(3, 6, true), position(4, 1)}}},
+                   {position(0, 3, true), position(1, 8, true), position(3, 6, true)}, Version(3)),
+            "0.3| 3.6| 4.1");
+}
+
+TEST(Frontier, WhatWasCompletedStaysSoAndWhatWasFinalOnlyIfItIsHeld) {
+  const std::vector<wire::Position> before = {position(0, 3, true), position(1, 9, false, {{0, 64}})};
+  EXPECT_EQ(merged({{1, {position(0, 3, true), position(1, 2)}}}, before), "0.3| 1.9");
+  EXPECT_EQ(merged({{1, {position(1, 9, false, {{8, 16}})}}}, before), "0.3| 1.9[8,16)");
+  EXPECT_EQ(merged({{1, {position(1, 10)}}}, before), "0.3| 1.10");
+}
+
+TEST(Frontier, ContradictionsNameBothRanks) {
+  EXPECT_EQ(merged({{2, {position(1, 5, true)}}, {1, {position(1, 6)}}}),
+            "desync: rank 0 has done 5 rounds in version 0 and gone on, rank 1 has done 6 rounds");
+  EXPECT_EQ(merged({{1, {position(1, 6)}}, {2, {position(1, 5, true)}}}),
+            "desync: rank 1 has done 5 rounds in version 0 and gone on, rank 0 has done 6 rounds");
+  EXPECT_EQ(merged({{1, {position(0, 1, true)}}, {1, {position(0, 2, true)}}}),
+            "desync: rank 0 has done 1 round in the preamble and gone on, rank 1 has done 2 rounds and gone on");
+  EXPECT_EQ(merged({{2, {position(1, 5, true, {}, 7)}}, {1, {position(1, 5, false, {{0, 4}}, 7)}}}),
+            "desync: rank 0 has done 5 rounds in version 0 of a group and gone on, rank 1 is in another one");
+  EXPECT_EQ(merged({{1, {position(1, 6)}}}, {position(1, 5, true)}),
+            "desync: an earlier life has done 5 rounds in version 0 and gone on, rank 0 has done 6 rounds");
+  EXPECT_EQ(merged({{2, {position(1, 5, true)}}}, {position(1, 6)}),
+            "desync: rank 0 has done 5 rounds in version 0 and gone on, an earlier life has done 6 rounds");
+  // Of versions that matter no more, nothing is said.
+  EXPECT_EQ(merged({{2, {position(1, 5, true)}}, {2, {position(1, 6, true)}}}, {}, Version(2)), "");
+}
+
+TEST(Frontier, MoreThanAPlanCanHoldIsAnError) {
+  std::vector<Said> said(2);
+  for (std::size_t i = 0; i < 2; ++i) {
+    for (std::uint64_t g = 0; g < limits::kMaxPositions; ++g) {
+      said[i].positions.push_back(position(0, 1, false, {}, g * 2 + i));
+    }
+  }
+  EXPECT_EQ(merged(said),
+            "exhausted: the job stands in 32768 groups and versions and 0 pieces of results, more than a plan can hold "
+            "(16384 and 65536)");
+}
+
+}  // namespace
+}  // namespace warren::test

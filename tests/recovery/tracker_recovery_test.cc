@@ -1,0 +1,434 @@
+// The tracker's side of recovery, where results are logged: interrupts that resume, reports, frontiers, loads, votes,
+// commits, rollbacks.
+#include <gtest/gtest.h>
+
+#include "recovery/limits.h"
+#include "recovery/tracker_machine.h"
+#include "tests/recovery/script.h"
+
+namespace warren::test {
+namespace {
+
+using State = TrackerMachine::State;
+
+// A job of `n` with two copies of everything: w0 = life 10, w1 = life 11, …, running in epoch 1.
+class Logged : public TrackerScript {
+ public:
+  explicit Logged(std::uint64_t n = 2, bool logs = false) : TrackerScript(logs, 2), n_(n) {
+    for (std::uint64_t i = 0; i < n; ++i) (void)join(i, 10 + i);
+    EXPECT_EQ(machine().state(), State::kRunning);
+  }
+  using TrackerScript::join;
+  std::string join(std::uint64_t worker, std::uint64_t life) {
+    return join("w" + std::to_string(worker), life, static_cast<std::uint32_t>(n_));
+  }
+  // All vote for `version`.
+  std::string commit(std::uint64_t version, std::uint32_t timeline = 0, std::vector<std::uint64_t> lives = {10, 11}) {
+    std::string last;
+    for (const std::uint64_t life : lives) last = vote(life, version, {}, timeline);
+    return last;
+  }
+
+ private:
+  std::uint64_t n_;
+};
+
+const std::string kStale =
+    "Refused 7: this life is not a member of job j: its epoch was ended, or it was silent for longer than the round "
+    "timeout; join again\n";
+const std::string kLeft1 =
+    " epoch 2 code 5 lost 1: rank 1 (worker w1 on host h) left without finalizing; the other ranks wait until it is "
+    "started again, and go on\n";
+
+TEST(TrackerRecovery, SurvivorsReportAndGoOnWithANewLifeOfTheLost) {
+  Logged t(3, true);
+  EXPECT_EQ(t.give_up(11, 1),
+            "persist epoch 2 paused\n"
+            "log interrupted: epoch 1 of job j is over: rank 1 (worker w1 on host h) left without finalizing; the "
+            "other ranks wait until it is started again, and go on\n"
+            "10 <- Pause" +
+                kLeft1 + "12 <- Pause" + kLeft1 + "drop 11\n");
+  EXPECT_EQ(t.report(10, 2, 1, {position(0, 3, true), position(1, 5, false, {{0, 8}})}),
+            "log worker_reported: rank 0 (worker w0 on host h) has stopped in version 0 and waits for the next epoch\n"
+            "10 <- Welcome 1 of 3 missing w1,w2\n");
+  EXPECT_EQ(t.report(10, 2, 1, {position(0, 3, true), position(1, 5, false, {{0, 8}})}),
+            "10 <- Welcome 1 of 3 missing w1,w2\n");
+  EXPECT_EQ(t.machine().state(), State::kInterrupted);
+  EXPECT_EQ(t.report(12, 2, 1, {position(0, 3, true), position(1, 5, false, {{4, 16}})}),
+            "log worker_reported: rank 2 (worker w2 on host h) has stopped in version 0 and waits for the next epoch\n"
+            "12 <- Welcome 2 of 3 missing w1\n"
+            "log gathering: all members of epoch 1 of job j have stopped; 2 of 3 workers are there\n");
+  EXPECT_EQ(t.machine().state(), State::kGathering);
+  const std::string plan = " <- Plan epoch 2 w0=10 (as before) w1=21 w2=12 (as before) 0.3| 1.5[0,16)\n";
+  EXPECT_EQ(t.join(1, 21),
+            "log worker_joined: worker w1 on host h joined job j, which has 3 of 3 workers\n"
+            "21 <- Welcome 3 of 3\n"
+            "persist epoch 2 running\n"
+            "log planned: job j runs with 3 workers in epoch 2, 2 of which go on where they were\n"
+            "10" +
+                plan + "21" + plan + "12" + plan);
+  // A plan that was lost comes again, verbatim, whichever way it is asked for.
+  EXPECT_EQ(t.report(10, 2, 1), "10" + plan);
+  EXPECT_EQ(t.beat(12, 1), "12" + plan);
+  EXPECT_EQ(t.join(1, 21), "21" + plan);
+  EXPECT_EQ(t.beat(10, 2), "10 <- HeartbeatReply 1\n");
+  EXPECT_EQ(t.beat(11, 1), "11 <- " + kStale + "drop 11\n");
+}
+
+TEST(TrackerRecovery, EveryLossThatOthersSurviveResumes) {
+  const auto paused = [](auto cause) {
+    Logged t(3);
+    const std::string got = cause(t);
+    EXPECT_EQ(t.machine().state(), State::kInterrupted) << got;
+    return got.find("persist epoch 2 paused\n") != std::string::npos &&
+           got.find("10 <- Pause epoch 2") != std::string::npos;
+  };
+  EXPECT_TRUE(paused([](Logged& t) { return t.give_up(11, 1); }));
+  EXPECT_TRUE(paused([](Logged& t) { return t.pass_alive(5000, {10, 12}, 1); }));
+  EXPECT_TRUE(paused([](Logged& t) { return t.join(1, 21); }));
+  EXPECT_TRUE(paused([](Logged& t) {
+    (void)t.link_broken(10, 1, 1, 11);
+    return t.pass(100);
+  }));
+  EXPECT_TRUE(paused([](Logged& t) { return t.round_failed(11, 1, Code::kCorrupt, "checksum"); }));
+  EXPECT_TRUE(paused([](Logged& t) { return t.round_failed(11, 1, Code::kPeerLost, "link"); }));
+}
+
+TEST(TrackerRecovery, WhatOnlyARestartCanMendRollsBack) {
+  const auto reason = [](auto cause) {
+    Logged t(2);
+    (void)t.commit(2);
+    (void)t.commit(3);
+    const std::string got = cause(t);
+    EXPECT_NE(got.find("persist epoch 2 interrupted committed 3\n10 <- Interrupt epoch 2"), std::string::npos) << got;
+    return t.machine().view({t.now()}).last_interrupt;
+  };
+  EXPECT_EQ(
+      reason([](Logged& t) { return t.round_failed(11, 1, Code::kDesync, "calls differ"); }),
+      "rank 1 (worker w1 on host h) reports: calls differ; make all ranks call the same things in the same order; "
+      "all processes start again from version 2");
+  EXPECT_EQ(reason([](Logged& t) { return t.round_failed(11, 1, Code::kInternal, "out of descriptors"); }),
+            "rank 1 (worker w1 on host h) reports: out of descriptors; all processes start again from version 2");
+  EXPECT_EQ(reason([](Logged& t) { return t.log_gap(10, 1); }),
+            "rank 0 (worker w0 on host h) misses results that the log does not hold any more: round 0.3 is held by "
+            "nobody; all processes start again from version 2");
+  Logged fresh;
+  (void)fresh.log_gap(10, 1);
+  EXPECT_NE(fresh.machine().view({}).last_interrupt.find("; all processes start again from the beginning"),
+            std::string::npos);
+}
+
+TEST(TrackerRecovery, ARollbackEndsAllLivesAndRaisesTheTimeline) {
+  Logged t;
+  (void)t.commit(2);
+  (void)t.vote(10, 3);
+  EXPECT_EQ(t.log_gap(10, 7), "") << "of another epoch";
+  EXPECT_NE(t.log_gap(10, 1), "");
+  EXPECT_EQ(t.report(10, 2, 2).substr(0, 26), "10 <- Interrupt epoch 2 co") << "nobody survives this one";
+  EXPECT_EQ(t.stopped(10, 2), "drop 10\n");
+  EXPECT_EQ(t.stopped(11, 2), "drop 11\n");
+  (void)t.join(0, 20);
+  const std::string plan = " <- Plan epoch 2 w0=20 w1=21 timeline 1 committed 2 in 0\n";
+  EXPECT_EQ(t.join(1, 21),
+            "21 <- Welcome 2 of 2\npersist epoch 2 running timeline 1 committed 2\n20" + plan + "21" + plan);
+  // What was voted for in the timeline that is undone counts no more.
+  EXPECT_EQ(t.vote(20, 3, {}, 0), "");
+  EXPECT_EQ(t.vote(21, 3, {}, 1), "");
+  EXPECT_EQ(t.machine().view({}).votes, 1U);
+  EXPECT_EQ(
+      t.vote(20, 3, {}, 1),
+      "persist epoch 2 running timeline 1 committed 3\n20 <- Committed 3 timeline 1\n21 <- Committed 3 timeline 1\n");
+  EXPECT_EQ(t.load(21), "21 <- Loaded 3 of timeline 1\n");
+}
+
+TEST(TrackerRecovery, WhenNobodySurvivesTheTimelineRises) {
+  Logged t;
+  (void)t.give_up(11, 1);
+  EXPECT_EQ(t.report(10, 2, 1, {position(1, 7)}), "10 <- Welcome 1 of 2 missing w1\n");
+  (void)t.join(1, 21);  // takes part
+  EXPECT_EQ(t.beat(10, 2), "10 <- HeartbeatReply 1\n");
+  (void)t.give_up(21, 2);
+  (void)t.pass(5000);  // the survivor dies too
+  EXPECT_EQ(t.machine().state(), State::kGathering);
+  (void)t.join(0, 30);
+  EXPECT_EQ(t.join(1, 31),
+            "31 <- Welcome 2 of 2\npersist epoch 3 running timeline 1\n"
+            "30 <- Plan epoch 3 w0=30 w1=31 timeline 1\n31 <- Plan epoch 3 w0=30 w1=31 timeline 1\n");
+  // Over a restart of the tracker, too.
+  t.restart();
+  (void)t.pass(5000);
+  (void)t.join(0, 40);
+  EXPECT_NE(t.join(1, 41).find("w0=40 w1=41 timeline 2\n"), std::string::npos);
+}
+
+// Rank 1's new life is behind when rank 0, which was ahead, is lost as well: what rank 0 had completed stays completed.
+TEST(TrackerRecovery, TheFrontierNeverFallsBackInATimeline) {
+  Logged t;
+  (void)t.give_up(11, 1);
+  (void)t.report(10, 2, 2, {position(0, 3, true), position(1, 9, true), position(2, 4, false, {{0, 64}})});
+  EXPECT_NE(t.join(1, 21).find("0.3| 1.9| 2.4[0,64)\n"), std::string::npos);
+  (void)t.give_up(10, 2);
+  EXPECT_EQ(t.report(21, 3, 1, {position(0, 3, true), position(1, 2)}), "21 <- Welcome 1 of 2 missing w0\n");
+  EXPECT_NE(t.join(0, 30).find("w0=30 w1=21 (as before) 0.3| 1.9| 2.4\n"), std::string::npos)
+      << "what only the lost rank's host held as final is computed again";
+}
+
+TEST(TrackerRecovery, ASurvivorThatIsLostWhileItWaitsTakesItsReportWithIt) {
+  Logged t(3);
+  (void)t.give_up(11, 1);
+  (void)t.report(10, 2, 1, {position(1, 9)});
+  (void)t.report(12, 2, 1, {position(1, 8)});
+  // It falls silent.
+  for (int i = 0; i < 5; ++i) {
+    (void)t.pass(1000);
+    (void)t.report(12, 2, 1, {position(1, 8)});
+  }
+  EXPECT_EQ(t.report(10, 2, 1, {position(1, 9)}), "10 <- " + kStale + "drop 10\n");
+  (void)t.join(1, 21);
+  // It is started again, and once more.
+  (void)t.join(0, 20);
+  EXPECT_EQ(t.machine().state(), State::kRunning);
+  EXPECT_EQ(t.machine().view({}).frontier.size(), 1U);
+  EXPECT_EQ(t.machine().view({}).frontier[0].rounds(), 8U);
+
+  Logged u(3);
+  (void)u.give_up(11, 1);
+  (void)u.report(10, 2, 1, {position(1, 9)});
+  (void)u.report(12, 2, 1, {position(1, 8)});
+  EXPECT_EQ(u.join(0, 20).substr(0, 73), "10 <- Refused 7: a newer life of worker w0 has joined; if that is not mea");
+  EXPECT_EQ(u.give_up(12, 1), "drop 12\n");
+  (void)u.join(2, 22);
+  EXPECT_NE(u.join(1, 21).find("w0=20 w1=21 w2=22 timeline 1\n"), std::string::npos);
+}
+
+TEST(TrackerRecovery, WhoDoesNotReportIsFenced) {
+  Logged t;
+  (void)t.round_failed(10, 1, Code::kCorrupt, "checksum");
+  (void)t.report(10, 2, 1);
+  for (int i = 0; i < 5; ++i) {
+    (void)t.pass(1000);
+    (void)t.report(10, 2, 1);
+  }
+  EXPECT_EQ(t.machine().state(), State::kGathering);
+  EXPECT_EQ(t.report(11, 2, 1), "11 <- " + kStale + "drop 11\n");
+  EXPECT_NE(t.join(1, 21).find("w0=10 (as before) w1=21\n"), std::string::npos);
+}
+
+TEST(TrackerRecovery, ReportsThatContradictEachOtherAreADesync) {
+  Logged t(3);
+  (void)t.vote(10, 2);
+  (void)t.give_up(11, 1);
+  (void)t.report(10, 2, 2, {position(1, 5, true)});
+  (void)t.report(12, 2, 1, {position(1, 6)});
+  const std::string text =
+      "Interrupt epoch 3 code 6: rank 0 (worker w0 on host h) has done 5 rounds in version 0 and gone on, rank 2 "
+      "(worker w2 on host h) has done 6 rounds; make all ranks call the same things in the same order; all processes "
+      "start again from the beginning\n";
+  EXPECT_EQ(t.join(1, 21), "21 <- Welcome 3 of 3\npersist epoch 3 interrupted\n10 <- " + text + "12 <- " + text);
+  EXPECT_EQ(t.machine().view({}).votes, 0U);
+  EXPECT_EQ(t.report(10, 2, 2).substr(0, 23), "10 <- Interrupt epoch 3");
+  (void)t.stopped(10, 3);
+  (void)t.stopped(12, 3);
+  (void)t.join(0, 20);
+  // Who joined meanwhile has done nothing, and stays.
+  (void)t.join(1, 21);
+  EXPECT_NE(t.join(2, 22).find("Plan epoch 3 w0=20 w1=21 w2=22 timeline 1\n"), std::string::npos);
+}
+
+TEST(TrackerRecovery, AVersionIsCommittedWhenAllHaveVotedAndIsPersistedFirst) {
+  Logged t(3, true);
+  EXPECT_EQ(t.load(10), "10 <- Loaded nothing\n");
+  EXPECT_EQ(t.vote(10, 2, {position(1, 5, true)}), "");
+  EXPECT_EQ(t.vote(10, 2, {position(1, 5, true)}), "");
+  EXPECT_EQ(t.vote(11, 2, {position(1, 5, true)}), "");
+  EXPECT_EQ(t.vote(11, 3), "") << "one after the other";
+  EXPECT_EQ(t.vote(99, 2), "99 <- " + kStale + "drop 99\n");
+  EXPECT_EQ(t.machine().view({}).committed, std::nullopt);
+  EXPECT_EQ(t.vote(12, 2, {position(1, 5, true)}),
+            "persist epoch 1 running committed 2\n"
+            "log committed: version 1 of job j is committed\n"
+            "10 <- Committed 2 timeline 0\n11 <- Committed 2 timeline 0\n12 <- Committed 2 timeline 0\n");
+  EXPECT_EQ(t.vote(11, 2), "11 <- Committed 2 timeline 0\n");  // it was lost
+  EXPECT_EQ(t.load(10), "10 <- Loaded 2 of timeline 0\n");
+  t.restart();
+  EXPECT_EQ(t.vote(11, 2), "11 <- Committed 2 timeline 0\n");
+  EXPECT_EQ(t.load(10), "10 <- Loaded 2 of timeline 0\n");
+  EXPECT_EQ(t.machine().view({}).committed, Version(2));
+}
+
+TEST(TrackerRecovery, ARestartedTrackerHasNoVotesUntilTheyAreRepeated) {
+  Logged t;
+  (void)t.vote(10, 2);
+  t.restart();
+  EXPECT_EQ(t.vote(11, 2), "");
+  EXPECT_NE(t.vote(10, 2).find("committed 2"), std::string::npos);
+}
+
+TEST(TrackerRecovery, ALoadVoidsTheVoteOfItsRank) {
+  Logged t;
+  (void)t.vote(10, 2);
+  EXPECT_EQ(t.load(10), "10 <- Loaded nothing\n");
+  EXPECT_EQ(t.load(10), "10 <- Loaded nothing\n");
+  EXPECT_EQ(t.vote(11, 2), "") << "rank 0 starts from the beginning: version 1 is not to overtake it";
+  EXPECT_NE(t.vote(10, 2).find("committed 2"), std::string::npos);
+}
+
+// DESIGN section 12, scenario 7.
+TEST(TrackerRecovery, AVoteDiesWithTheLifeThatGaveItAndOthersStay) {
+  Logged t;
+  (void)t.vote(11, 2);
+  (void)t.give_up(11, 1);
+  (void)t.report(10, 2, 2);
+  (void)t.join(1, 21);
+  EXPECT_EQ(t.load(21), "21 <- Loaded nothing\n");
+  EXPECT_EQ(t.vote(10, 2), "");
+  EXPECT_EQ(t.vote(11, 2), "11 <- " + kStale + "drop 11\n");
+  (void)t.give_up(21, 2);
+  EXPECT_EQ(t.machine().view({}).votes, 1U);
+  (void)t.report(10, 3, 2);
+  (void)t.join(1, 31);
+  EXPECT_EQ(t.machine().view({}).votes, 1U) << "the survivor's stays";
+  EXPECT_NE(t.vote(31, 2).find("committed 2"), std::string::npos);
+}
+
+TEST(TrackerRecovery, VotesThatCountDifferentRoundsAreADesync) {
+  Logged t;
+  (void)t.vote(10, 2, {position(1, 5, true), position(1, 2, true, {}, 77)});
+  const std::string got = t.vote(11, 2, {position(1, 4, true)});
+  EXPECT_EQ(got.substr(0, got.find('\n')), "persist epoch 2 interrupted");
+  EXPECT_EQ(
+      t.machine().view({}).last_interrupt,
+      "rank 0 (worker w0 on host h) has done 5 rounds in version 0, rank 1 (worker w1 on host h) has done 4; make "
+      "all ranks call the same things in the same order; all processes start again from the beginning");
+  EXPECT_EQ(t.machine().view({}).committed, std::nullopt);
+}
+
+TEST(TrackerRecovery, AWaitForVotesIsLogged) {
+  Logged t(2, true);
+  (void)t.vote(10, 2);
+  EXPECT_EQ(
+      t.pass_alive(11'000, {10, 11}, 1),
+      "log commit_waits: 1 of 2 ranks of job j have stored version 1; it waits for rank 1 (worker w1 on host h)\n");
+}
+
+TEST(TrackerRecovery, WhoWaitsInFinalizeIsReplacedLikeAnyOther) {
+  Logged t(2);
+  (void)t.finalize(11, 1);
+  std::string got;
+  for (int i = 0; i < 5; ++i) {
+    got += t.pass(1000);
+    (void)t.beat(10, 1);
+  }
+  EXPECT_NE(got.find("persist epoch 2 paused\n10 <- Pause epoch 2 code 5 lost 1"), std::string::npos) << got;
+  (void)t.report(10, 2, 1);
+  EXPECT_NE(t.join(1, 21).find("w0=10 (as before) w1=21\n"), std::string::npos);
+  // Or its process dies, or gives up, or is started again.
+  EXPECT_EQ(t.finalize(10, 2), "10 <- HeartbeatReply 0\n");
+  EXPECT_EQ(t.link_broken(21, 2, 0, 10), "");
+  (void)t.pass(100);
+  EXPECT_EQ(t.machine().state(), State::kInterrupted);
+  (void)t.report(21, 3, 1);
+  (void)t.report(10, 3, 1);
+  EXPECT_EQ(t.machine().state(), State::kRunning);
+  EXPECT_EQ(t.finalize(10, 2), "") << "what it said of epoch 2 is void";
+  EXPECT_EQ(t.finalize(10, 3), "10 <- HeartbeatReply 0\n");
+  EXPECT_NE(t.give_up(10, 3), "");
+  (void)t.report(21, 4, 1);
+  (void)t.join(0, 20);
+  (void)t.finalize(20, 4);
+  EXPECT_NE(t.join(0, 30).find("Pause epoch 5"), std::string::npos);
+  (void)t.report(21, 5, 1);
+  EXPECT_EQ(t.machine().state(), State::kRunning);
+  (void)t.vote(30, 2);
+  (void)t.finalize(30, 5);
+  EXPECT_NE(t.vote(21, 2).find("Committed 2"), std::string::npos) << "a checkpoint that was pending is committed";
+  EXPECT_NE(t.finalize(21, 5).find("persist epoch 5 finished\n"), std::string::npos);
+  // One has heard of the end and closes its links; the other hears of it too.
+  EXPECT_EQ(t.link_broken(30, 5, 1, 21), "30 <- Finished epoch 5\ndrop 30\n");
+  EXPECT_EQ(t.vote(30, 2), "");
+  EXPECT_EQ(t.report(30, 5, 2), "");
+}
+
+TEST(TrackerRecovery, RestartedWhilePausedItTakesReports) {
+  Logged t;
+  (void)t.give_up(11, 1);
+  (void)t.report(10, 2, 1, {position(1, 3)});
+  t.restart();
+  EXPECT_EQ(t.machine().state(), State::kInterrupted);
+  EXPECT_EQ(t.report(10, 2, 1, {position(1, 3)}), "10 <- Welcome 1 of 2 missing w1\n");
+  EXPECT_NE(t.join(1, 21).find("w0=10 (as before) w1=21 1.3\n"), std::string::npos);
+}
+
+TEST(TrackerRecovery, AMemberThatNeverGotItsPlanReportsNothingAndStays) {
+  Logged t;
+  (void)t.give_up(11, 1);
+  EXPECT_EQ(t.join(0, 10), "10 <- Pause" + kLeft1);
+  EXPECT_EQ(t.report(10, 2, 0), "10 <- Welcome 1 of 2 missing w1\n");
+  EXPECT_EQ(t.join(0, 10), "10 <- Welcome 1 of 2 missing w1\n") << "an echo";
+  EXPECT_NE(t.join(1, 21).find("w0=10 (as before) w1=21\n"), std::string::npos);
+}
+
+TEST(TrackerRecovery, AnOlderJournalCatchesUpWithItsMembers) {
+  Logged t;
+  const std::string old = t.disk();
+  (void)t.round_failed(10, 1, Code::kCorrupt, "x");
+  (void)t.report(10, 2, 1);
+  (void)t.report(11, 2, 1);
+  t.disk() = old;
+  t.restart();
+  const std::string got = t.beat(10, 2);
+  EXPECT_EQ(got.substr(0, got.find('\n')), "persist epoch 3 paused");
+  EXPECT_EQ(
+      t.machine().view({}).last_interrupt,
+      "rank 0 (worker w0 on host h) speaks of epoch 2, the tracker's journal ends at epoch 1: it is an older copy; "
+      "the ranks stop, connect again and go on");
+  (void)t.report(10, 3, 1);
+  // One that has answered a later interrupt still.
+  EXPECT_EQ(t.report(11, 5, 1).substr(0, 22), "persist epoch 6 paused");
+  EXPECT_EQ(t.report(10, 3, 1).substr(0, 19), "10 <- Pause epoch 6");
+  (void)t.report(10, 6, 1, {position(1, 1)});
+  EXPECT_NE(t.report(11, 6, 1).find("Plan epoch 6 w0=10 (as before) w1=11 (as before) 1.1\n"), std::string::npos);
+  EXPECT_EQ(t.beat(10, std::uint64_t{1} << 60), "") << "nobody may use the numbers up";
+}
+
+TEST(TrackerRecovery, WhatIsKeptOfReportsIsBounded) {
+  std::vector<wire::Position> positions;
+  for (std::uint64_t g = 0; g < limits::kMaxPositions; ++g) {
+    positions.push_back(position(1, std::uint64_t{1} << 61, true, {}, g << 40));
+  }
+  Logged t(200);
+  (void)t.give_up(11, 1);
+  std::uint64_t life = 12;
+  while (t.machine().state() == State::kInterrupted && t.machine().view({}).epoch == Epoch(2) && life < 210) {
+    (void)t.report(life++, 2, 2, positions);
+  }
+  EXPECT_EQ(t.machine().view({}).last_interrupt,
+            "the reports of where the ranks of job j are take more than 67108864 bytes; all processes start again from "
+            "the beginning");
+}
+
+TEST(TrackerRecovery, CopiesAreASettingOfTheJob) {
+  Logged t;
+  wire::Envelope e = from_worker(50);
+  *e.mutable_join() = join("w1", "h", 2, 3);
+  EXPECT_EQ(t.send(e),
+            "50 <- Refused 3: replicas 3 is not the job's 2, which worker w0 on host h set; give all workers of a job "
+            "the same settings\ndrop 50\n");
+}
+
+TEST(TrackerRecovery, PlansTellWhereLoggedResultsAreServed) {
+  TrackerScript t(false, 1);
+  wire::Envelope e = from_worker(10);
+  *e.mutable_join() = join("w0", "h", 1, 1);
+  e.mutable_join()->set_fetch_port(6001);
+  e.mutable_join()->set_segment_socket("warren-10");
+  std::vector<TrackerEffect> effects;
+  t.machine().on_message(e, TimeMs{}, effects);
+  const wire::Member& m = std::get<tracker_effect::Send>(effects.back()).envelope.plan().members(0);
+  EXPECT_EQ(m.fetch_port(), 6001U);
+  EXPECT_EQ(m.segment_socket(), "warren-10");
+  EXPECT_TRUE(m.fresh());
+}
+
+}  // namespace
+}  // namespace warren::test
