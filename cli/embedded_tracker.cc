@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "storage/journal.h"
+#include "storage/rocks_journal.h"
 
 namespace warren::cli {
 namespace {
@@ -33,11 +34,25 @@ class MemoryJournal final : public storage::Journal {
   std::map<std::string, std::string> records_;
 };
 
+Result<std::unique_ptr<storage::Journal>> open_journal(const std::string& folder) {
+  if (folder.empty()) return std::unique_ptr<storage::Journal>(std::make_unique<MemoryJournal>());
+  std::error_code why;
+  std::filesystem::create_directories(folder, why);
+  if (why) return Status(Code::kUnavailable, "cannot make the folder " + folder + ": " + why.message());
+  auto journal = storage::RocksJournal::open(folder);
+  if (!journal.ok()) return journal.status();
+  return std::unique_ptr<storage::Journal>(std::move(journal).value());
+}
+
 }  // namespace
 
-Result<std::unique_ptr<EmbeddedTracker>> EmbeddedTracker::start(const std::string& job, bool authenticate) {
+Result<std::unique_ptr<EmbeddedTracker>> EmbeddedTracker::start(const std::string& job, bool authenticate,
+                                                                const std::string& journal_folder) {
   std::unique_ptr<EmbeddedTracker> out(new EmbeddedTracker);
   out->job_ = job;
+  out->journal_folder_ = journal_folder;
+  auto journal = open_journal(journal_folder);
+  if (!journal.ok()) return journal.status().because_of_this("cannot start a tracker");
   if (authenticate) {
     if (Status s = out->prepare_secrets(); !s.ok()) return s.because_of_this("cannot start a tracker");
   }
@@ -47,7 +62,7 @@ Result<std::unique_ptr<EmbeddedTracker>> EmbeddedTracker::start(const std::strin
   options.http_port = 0;
   options.secret = out->root_;
   options.insecure = !authenticate;
-  options.journal = std::make_unique<MemoryJournal>();
+  options.journal = std::move(journal).value();
   options.sink = [](std::string_view, const LogEvent& event) {
     if (event.severity != Severity::kInfo) std::fprintf(stderr, "warren: tracker: %s\n", event.text.c_str());
   };
@@ -78,6 +93,12 @@ EmbeddedTracker::~EmbeddedTracker() {
   tracker_.reset();
   std::error_code gone;
   if (!folder_.empty()) std::filesystem::remove_all(folder_, gone);
+}
+
+void EmbeddedTracker::forget() {
+  tracker_.reset();
+  std::error_code gone;
+  if (!journal_folder_.empty()) std::filesystem::remove_all(journal_folder_, gone);
 }
 
 std::string EmbeddedTracker::address() const {

@@ -13,17 +13,22 @@
 namespace warren::cli {
 
 // Listens on 127.0.0.1 alone, on ports that the system chooses, with a fresh secret in a private folder, which goes
-// with the object. Its journal is in memory: what would read it dies with it. Warnings go to standard error.
+// with the object. Warnings go to standard error.
 class EmbeddedTracker {
  public:
-  // `authenticate` false: no secret. kUnavailable: no temporary folder can be made.
-  static Result<std::unique_ptr<EmbeddedTracker>> start(const std::string& job, bool authenticate);
+  // `authenticate` false: no secret. `journal_folder`: where its journal is, made if it is missing; empty: in memory,
+  // for jobs of which nothing outlives this process. kUnavailable: no temporary folder can be made, or another process
+  // has the journal open.
+  static Result<std::unique_ptr<EmbeddedTracker>> start(const std::string& job, bool authenticate,
+                                                        const std::string& journal_folder = {});
   ~EmbeddedTracker();
   EmbeddedTracker(const EmbeddedTracker&) = delete;
   EmbeddedTracker& operator=(const EmbeddedTracker&) = delete;
 
   [[nodiscard]] std::string address() const;      // "127.0.0.1:40123"
   [[nodiscard]] std::string status_page() const;  // "127.0.0.1:40124"
+  // Ends the tracker and removes its journal: the job is done.
+  void forget();
   // What its workers need to find it: tracker, job, and how to authenticate.
   [[nodiscard]] std::map<std::string, std::optional<std::string>> variables() const;
 
@@ -33,6 +38,7 @@ class EmbeddedTracker {
 
   std::string job_;
   std::string folder_;  // empty: none was made
+  std::string journal_folder_;
   std::string secret_file_;
   std::shared_ptr<const storage::Secret> root_;
   std::unique_ptr<tracker::Tracker> tracker_;

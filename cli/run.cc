@@ -10,10 +10,13 @@
 #include "recovery/limits.h"
 #include "worker/launch/launcher.h"
 #include "worker/launch/settings.h"
+#include "worker/launch/text.h"
 
 DEFINE_int32(n, 0, "how many workers to start");
 DEFINE_string(tracker, "", "HOST:PORT of a running tracker, or \"embedded\": one of its own, on this machine alone");
-DEFINE_int32(restarts, 0, "how often each worker is started again when it is killed or ends with a failure");
+DEFINE_string(restarts, "",
+              "how often each worker is started again (default: 10 times when it is lost, never when it ends with a "
+              "failure of its own)");
 DEFINE_bool(prefix, true, "mark each line of output with the worker that wrote it: \"[3] \"");
 DEFINE_bool(insecure_no_auth, false, "no authentication: only where nobody else can connect");
 DEFINE_string(round_timeout_ms, "", "how long a collective waits for a silent peer, in milliseconds");
@@ -84,15 +87,20 @@ Result<worker::Settings> settings_of_worker_0(const Variables& variables) {
   });
 }
 
+struct Provided {
+  std::unique_ptr<EmbeddedTracker> tracker;  // null: one that runs elsewhere
+  worker::Settings settings;                 // of worker 0
+};
+
 // Starts a tracker of our own unless the flag or the environment names one, and completes `variables`.
-Result<std::unique_ptr<EmbeddedTracker>> provide_tracker(Variables& variables) {
+Result<Provided> provide_tracker(Variables& variables) {
   const auto named = worker::process_environment()("WARREN_TRACKER");
   const bool embedded = FLAGS_tracker == "embedded" || (FLAGS_tracker.empty() && (!named || named->empty()));
   if (!embedded) {
     if (!FLAGS_tracker.empty()) variables["WARREN_TRACKER"] = FLAGS_tracker;
-    const auto settings = settings_of_worker_0(variables);
+    auto settings = settings_of_worker_0(variables);
     if (!settings.ok()) return settings.status();
-    return std::unique_ptr<EmbeddedTracker>();
+    return Provided{nullptr, std::move(settings).value()};
   }
   if (!FLAGS_secret_file.empty()) {
     return Status(
@@ -104,12 +112,30 @@ Result<std::unique_ptr<EmbeddedTracker>> provide_tracker(Variables& variables) {
   trial["WARREN_TRACKER"] = "127.0.0.1";
   trial["WARREN_SECRET_FILE"] = std::nullopt;
   trial["WARREN_INSECURE_NO_AUTH"] = "1";
-  const auto settings = settings_of_worker_0(trial);
+  auto settings = settings_of_worker_0(trial);
   if (!settings.ok()) return settings.status();
-  auto tracker = EmbeddedTracker::start(settings.value().job, !FLAGS_insecure_no_auth);
+  const std::string& data_dir = settings.value().data_dir;
+  auto tracker = EmbeddedTracker::start(settings.value().job, !FLAGS_insecure_no_auth,
+                                        data_dir.empty() ? std::string() : data_dir + "/tracker");
   if (!tracker.ok()) return tracker.status();
   for (auto& [name, value] : tracker.value()->variables()) variables[name] = value;
-  return tracker;
+  return Provided{std::move(tracker).value(), std::move(settings).value()};
+}
+
+// How often workers are started again; nothing: what was given is no number, which has been said.
+struct Restarts {
+  std::uint32_t lost = 10, failed = 0;
+};
+std::optional<Restarts> restarts_from_flag() {
+  if (FLAGS_restarts.empty()) return Restarts{};
+  constexpr std::uint64_t kMost = 1'000'000;
+  const auto number = worker::parse_number("--restarts", FLAGS_restarts, 0, kMost);
+  if (!number.ok()) {
+    usage_error(kRunCommand, number.status().message());
+    return std::nullopt;
+  }
+  const auto n = static_cast<std::uint32_t>(number.value());
+  return Restarts{n, n};
 }
 
 int run(const std::vector<std::string>& words) {
@@ -118,22 +144,28 @@ int run(const std::vector<std::string>& words) {
     return usage_error(kRunCommand,
                        "give the number of workers: -n, from 1 to " + std::to_string(limits::kMaxWorldSize));
   }
-  if (FLAGS_restarts < 0) return usage_error(kRunCommand, "--restarts cannot be negative");
+  const auto restarts = restarts_from_flag();
+  if (!restarts) return kExitUsage;
 
   const worker::LauncherSignals signals;  // before the tracker's threads
   worker::LaunchOptions options;
   options.program = words;
   options.workers = static_cast<std::uint32_t>(FLAGS_n);
-  options.restarts = static_cast<std::uint32_t>(FLAGS_restarts);
+  options.restarts = restarts->lost;
+  options.failure_restarts = restarts->failed;
   options.prefix = FLAGS_prefix;
   options.variables = from_flags();
-  const auto tracker = provide_tracker(options.variables);
-  if (!tracker.ok()) return failure(tracker.status().describe());
-  if (tracker.value()) {
-    std::fprintf(stderr, "warren: tracker at %s, status at http://%s/\n", tracker.value()->address().c_str(),
-                 tracker.value()->status_page().c_str());
+  const auto provided = provide_tracker(options.variables);
+  if (!provided.ok()) return failure(provided.status().describe());
+  options.hung_after_ms = provided.value().settings.round_timeout_ms;
+  const auto& tracker = provided.value().tracker;
+  if (tracker) {
+    std::fprintf(stderr, "warren: tracker at %s, status at http://%s/\n", tracker->address().c_str(),
+                 tracker->status_page().c_str());
   }
   const auto code = worker::launch(options, signals);
+  // A job that was done is not to be taken up by the next one with this folder.
+  if (tracker && code.ok() && code.value() == kExitOk) tracker->forget();
   return code.ok() ? code.value() : failure(code.status().describe());
 }
 
@@ -148,10 +180,12 @@ const Command kRunCommand = {
         "running one, and N copies of the program with the WARREN_* variables that they need. Worker ids are 0 to "
         "N-1.\n"
         "Each line of output is marked with its worker. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on; a "
-        "second SIGINT kills. A worker that fails is started again, up to --restarts times, with WARREN_ATTEMPT "
-        "counted "
-        "up; when a worker fails and may not be started again, the others are ended. Nothing that a worker started "
-        "survives it.\n"
+        "second SIGINT kills. Nothing that a worker started survives it.\n"
+        "A worker that is lost is started again, with WARREN_ATTEMPT counted up: one that a signal killed, that ended "
+        "with 75 (preempted) or 77 (rolled back), or that showed no life for the round timeout and was killed for it. "
+        "One that ends with another exit code than 0 is started again only if --restarts is given. When a worker may "
+        "not be started again, the others are ended.\n"
+        "With --data_dir a job that was ended before it was done goes on when it is started again.\n"
         "The exit code is 0 if every worker ended with 0, else that of the worker that ended the job: 128 + N if "
         "signal N "
         "killed it.\n"

@@ -194,7 +194,7 @@ TEST(Usage, WhatIsWrongIsNamedWithTheNearestMatch) {
       {{"run", "-n", "2"}, "give the program to run"},
       {{"run", "true"}, "give the number of workers"},
       {{"run", "-n", "16385", "true"}, "from 1 to 16384"},
-      {{"run", "-n", "1", "--restarts=-1", "true"}, "--restarts cannot be negative"},
+      {{"run", "-n", "1", "--restarts=-1", "true"}, "--restarts is '-1': not a whole number from 0"},
       {{"status", "now"}, "it takes no word 'now'"},
       {{"status", "--http=a:b:c"}, "too many colons"},
       {{"doctor", "--port=70000"}, "--port is 70000"},
@@ -265,7 +265,7 @@ TEST(Run, WorkersGetWhatTheyNeedAndLeaveNothing) {
 TEST(Run, TheExitCodeIsTheProgramsOwn) {
   EXPECT_EQ(warren({"run", "-n2=", "x"}).code, 2);
   EXPECT_EQ(warren({"run", "-n", "2", "--", "sh", "-c", "exit 42"}).code, 42);
-  EXPECT_EQ(warren({"run", "-n", "1", "sh", "-c", "kill -SEGV $$"}).code, 128 + SIGSEGV);
+  EXPECT_EQ(warren({"run", "-n", "1", "--restarts=0", "sh", "-c", "kill -SEGV $$"}).code, 128 + SIGSEGV);
   const Ended missing = warren({"run", "-n", "1", "no-such-program"});
   EXPECT_EQ(missing.code, 1);
   EXPECT_THAT(missing.error, HasSubstr("cannot start 'no-such-program': No such file"));
@@ -309,6 +309,54 @@ TEST(Run, RestartsWhatDies) {
   EXPECT_EQ(e.code, 0);
   EXPECT_EQ(e.output, "[0] life 0\n[0] life 1\n");
   EXPECT_THAT(e.error, HasSubstr("restart 1 of 1"));
+}
+
+TEST(Run, WhatIsLostIsRestartedWithoutBeingAsked) {
+  const Ended e = warren({"run", "-n", "2", "sh", "-c",
+                          "case $WARREN_ATTEMPT in 0) kill -9 $$;; 1) exit 75;; 2) exit 77;; esac; echo done"});
+  EXPECT_EQ(e.code, 0) << e.error;
+  EXPECT_THAT(e.output, HasSubstr("[1] done\n"));
+  EXPECT_THAT(e.error,
+              HasSubstr("worker 0 was killed by signal 9 (Killed); starting it again at once (restart 1 of 10"));
+  EXPECT_THAT(e.error, HasSubstr("job_rolled_back: rollback 1 of at most 10"));
+}
+
+TEST(Run, AHungWorkerIsRestartedAfterTheRoundTimeout) {
+  const Ended e = warren({"run", "-n", "1", "--round_timeout_ms=200", LIFE_CHILD, "stop"});
+  EXPECT_EQ(e.code, 0) << e.error;
+  EXPECT_THAT(e.error, HasSubstr("has shown no life for 200 ms; killing it"));
+  EXPECT_THAT(warren({"run", "-n", "1", LIFE_CHILD, "stop"}, {"WARREN_ROUND_TIMEOUT_MS=100"}).error,
+              HasSubstr("has shown no life for 100 ms; killing it"));
+}
+
+TEST(Run, EverySettingOfTheLogHasAFlag) {
+  const TemporaryFolder folder;
+  const Ended e = warren(
+      {"run", "-n", "1", "--noprefix", "--host_id=h", "--domain_id=d", "--replicas=0", "--log=sync",
+       "--log_memory_bytes=5M", "--data_dir=" + folder.path(), "--log_lag_ms=3", "--log_lag_bytes=4K",
+       "--log_disk_bytes=6M", "--checkpoint_mirror=/m", "--on_rollback=error", "sh", "-c",
+       "echo $WARREN_HOST_ID $WARREN_DOMAIN_ID $WARREN_REPLICAS $WARREN_LOG $WARREN_LOG_MEMORY_BYTES $WARREN_DATA_DIR "
+       "$WARREN_LOG_LAG_MS $WARREN_LOG_LAG_BYTES $WARREN_LOG_DISK_BYTES $WARREN_CHECKPOINT_MIRROR $WARREN_ON_ROLLBACK "
+       "$WARREN_LOCAL_WORLD_SIZE"});
+  EXPECT_EQ(e.code, 0) << e.error;
+  EXPECT_EQ(e.output, "h d 0 sync 5M " + folder.path() + " 3 4K 6M /m error 1\n");
+  const Ended wrong = warren({"run", "-n", "1", "--log=sync", "true"});
+  EXPECT_EQ(wrong.code, 1);
+  EXPECT_THAT(wrong.error, HasSubstr("WARREN_LOG is 'sync', but there is no folder to write to"));
+}
+
+TEST(Run, TheJournalStaysUntilTheJobIsDone) {
+  const TemporaryFolder folder;
+  const std::string data = folder / "data";
+  EXPECT_EQ(warren({"run", "-n", "1", "--data_dir=" + data, "sh", "-c", "exit 4"}).code, 4);
+  EXPECT_TRUE(std::filesystem::exists(data + "/tracker/CURRENT"));
+  const Ended e = warren({"run", "-n", "1", "--data_dir=" + data, "true"});
+  EXPECT_EQ(e.code, 0) << e.error;
+  EXPECT_FALSE(std::filesystem::exists(data + "/tracker"));
+  std::ofstream(folder / "file") << "x";
+  const Ended none = warren({"run", "-n", "1", "--data_dir=" + (folder / "file"), "true"});
+  EXPECT_EQ(none.code, 1);
+  EXPECT_THAT(none.error, HasSubstr("cannot make the folder"));
 }
 
 // A tracker on free ports with a secret of its own.

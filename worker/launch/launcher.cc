@@ -19,6 +19,7 @@
 
 #include "recovery/limits.h"
 #include "worker/launch/guard.h"
+#include "worker/launch/life_sign.h"
 #include "worker/launch/output.h"
 #include "worker/launch/text.h"
 
@@ -27,6 +28,8 @@ extern char** environ;
 namespace warren::worker {
 namespace {
 
+// What does not die within so long after SIGKILL (it is stuck in the kernel) is complained of, as often.
+constexpr std::int64_t kUndeadMs = 10'000;
 constexpr std::array<int, 5> kPassedOn = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 
 Status system_failure(const std::string& what) {
@@ -82,10 +85,19 @@ struct Stream {
 
 struct Worker {
   std::uint32_t id = 0;
-  std::uint32_t attempt = 0;
   pid_t pid = 0;  // 0: not running
   Fd pidfd;
-  std::array<Stream, 2> streams;    // stdout, stderr
+  std::array<Stream, 2> streams;  // stdout, stderr
+  LifeView life;
+  LifeWatch watch;
+  std::int64_t started_at_ms = 0;
+  std::int64_t killed_at_ms = -1;     // because it hung; -1: it was not
+  std::int64_t complained_at_ms = 0;  // of that
+
+  std::uint32_t attempt = 0;        // lives before this one
+  std::uint32_t restarts = 0;       // of them, lost or failed
+  std::uint32_t rollbacks = 0;      // of them, rolled back
+  std::uint32_t short_lives = 0;    // in a row
   int last_code = 0;                // how the last life ended
   std::int64_t restart_at_ms = -1;  // -1: no restart is due
 };
@@ -119,13 +131,13 @@ class ChildEnvironment {
 
 // Between fork and exec of a process that may have threads: only calls that are safe in a signal handler.
 [[noreturn]] void become_worker(const char* const* program, char* const* environment, pid_t launcher,
-                                const sigset_t& mask, int output, int error, int failed) {
+                                const sigset_t& mask, int output, int error, int life, int failed) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
   // The launcher may have died before the death signal was asked for.
   if (getppid() == launcher && nothing >= 0 && dup2(nothing, 0) >= 0 && dup2(output, 1) >= 0 && dup2(error, 2) >= 0 &&
-      sigprocmask(SIG_SETMASK, &mask, nullptr) == 0) {
+      (life < 0 || fcntl(life, F_SETFD, 0) == 0) && sigprocmask(SIG_SETMASK, &mask, nullptr) == 0) {
     execvpe(program[0], const_cast<char* const*>(program), environment);
   }
   const int why = errno;
@@ -147,6 +159,7 @@ class Launch {
     program_.push_back(nullptr);
     workers_.resize(options.workers);
     for (std::uint32_t i = 0; i < options.workers; ++i) workers_[i].id = i;
+    last_look_ms_ = now_ms();
   }
 
   Result<int> run() {
@@ -177,16 +190,25 @@ class Launch {
     for (const auto* p : {&output, &error, &failed}) {
       if (!p->ok()) return p->status().because_of_this("cannot start worker " + std::to_string(w.id));
     }
+    LifeView life;
+    if (watching()) {
+      auto made = LifeView::create();
+      if (!made.ok()) return made.status().because_of_this("cannot start worker " + std::to_string(w.id));
+      life = std::move(made).value();
+    }
     auto changes = options_.variables;
     changes["WARREN_WORKER_ID"] = std::to_string(w.id);
     changes["WARREN_WORLD_SIZE"] = std::to_string(options_.workers);
+    changes["WARREN_LOCAL_WORLD_SIZE"] = std::to_string(options_.workers);
     changes["WARREN_ATTEMPT"] = std::to_string(w.attempt);
+    changes[kLifeVariable] = watching() ? std::optional(std::to_string(life.fd())) : std::nullopt;
     const ChildEnvironment environment(changes);
     const pid_t launcher = getpid();
     const pid_t pid = fork();
     if (pid == 0) {
       become_worker(program_.data(), environment.get(), launcher, signals_.mask_before(),
-                    output.value().write_end.get(), error.value().write_end.get(), failed.value().write_end.get());
+                    output.value().write_end.get(), error.value().write_end.get(), life.fd(),
+                    failed.value().write_end.get());
     }
     if (pid < 0) return system_failure("cannot start worker " + std::to_string(w.id));
     setpgid(pid, pid);  // the child does the same; whoever is first, the group is there before anyone needs it
@@ -203,6 +225,11 @@ class Launch {
       return {Code::kUnavailable, "cannot start " + in_quotes(options_.program[0]) + ": " + std::strerror(why) +
                                       "; give the path of a program, after -- if it has flags of its own"};
     }
+    life.close_descriptor();
+    w.life = std::move(life);
+    w.watch = LifeWatch(options_.hung_after_ms, look_interval_ms());
+    w.started_at_ms = now_ms();
+    w.killed_at_ms = -1;
     w.pidfd = Fd(open_pidfd(pid));
     if (!w.pidfd.open()) return system_failure("cannot watch worker " + std::to_string(w.id));
     const std::string prefix = options_.prefix ? "[" + std::to_string(w.id) + "] " : "";
@@ -225,6 +252,7 @@ class Launch {
     }
     w.pid = 0;
     w.pidfd = Fd();
+    w.life = LifeView();
     return status;
   }
 
@@ -266,6 +294,10 @@ class Launch {
     for (const Worker& w : workers_) {
       if (w.restart_at_ms >= 0 && (next < 0 || w.restart_at_ms < next)) next = w.restart_at_ms;
     }
+    if (watching() && running()) {
+      const std::int64_t look_at_ms = last_look_ms_ + look_interval_ms();
+      if (next < 0 || look_at_ms < next) next = look_at_ms;
+    }
     if (next < 0) return -1;
     return static_cast<int>(std::clamp<std::int64_t>(next - now_ms(), 0, 60'000));
   }
@@ -275,7 +307,8 @@ class Launch {
     if (kill_at_ms_ >= 0 && now >= kill_at_ms_) {
       kill_at_ms_ = -1;
       if (running()) {
-        notice("the workers did not end within " + std::to_string(options_.grace_ms) + " ms; killing them");
+        notice("workers_killed",
+               "the workers did not end within " + std::to_string(options_.grace_ms) + " ms; killing them");
         kill_all();
       }
     }
@@ -284,7 +317,34 @@ class Launch {
       w.restart_at_ms = -1;
       if (Status s = start(w); !s.ok()) return s;
     }
+    if (watching() && now >= last_look_ms_ + look_interval_ms()) look_for_life(now);
     return {};
+  }
+
+  [[nodiscard]] bool watching() const { return options_.hung_after_ms > 0; }
+  // Often enough that a worker is killed soon after the limit, at little cost.
+  [[nodiscard]] std::int64_t look_interval_ms() const {
+    return std::clamp<std::int64_t>(options_.hung_after_ms / 20, 1, 500);
+  }
+
+  void look_for_life(std::int64_t now) {
+    const std::int64_t elapsed_ms = now - std::exchange(last_look_ms_, now);
+    for (Worker& w : workers_) {
+      if (w.pid == 0) continue;
+      const std::string who = "worker " + std::to_string(w.id);
+      if (w.killed_at_ms < 0) {
+        if (!w.watch.look(w.life.beats(), elapsed_ms)) continue;
+        notice("worker_killed_hung", who + " (process " + std::to_string(w.pid) + ") has shown no life for " +
+                                         std::to_string(options_.hung_after_ms) + " ms; killing it");
+        w.killed_at_ms = w.complained_at_ms = now;
+        kill(-w.pid, SIGKILL);
+      } else if (now - w.complained_at_ms >= kUndeadMs) {
+        notice("worker_undead", who + " (process " + std::to_string(w.pid) + ") was killed " +
+                                    std::to_string((now - w.killed_at_ms) / 1000) +
+                                    " s ago and is still there; it can be started again only when it is gone");
+        w.complained_at_ms = now;
+      }
+    }
   }
 
   void read_some(Stream& s) {
@@ -321,31 +381,75 @@ class Launch {
     const bool killed = WIFSIGNALED(status);
     const int code = killed ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
     if (code == 0) return;
-    std::string what = "worker " + std::to_string(w.id);
-    if (killed) {
-      what += " was killed by signal " + std::to_string(WTERMSIG(status)) + " (" + strsignal(WTERMSIG(status)) + ")";
-    } else {
-      what += " ended with exit code " + std::to_string(code);
-    }
     if (ending_) {
       if (!exit_code_) exit_code_ = code;
       return;
     }
-    if (w.attempt < options_.restarts) {
-      const std::int64_t doubled = options_.first_backoff_ms << std::min<std::uint32_t>(w.attempt, 20);
-      const std::int64_t pause_ms = std::min(doubled, options_.max_backoff_ms);
-      w.last_code = code;
-      ++w.attempt;
-      w.restart_at_ms = now_ms() + pause_ms;
-      notice(what + "; starting it again in " + std::to_string(pause_ms) + " ms (restart " + std::to_string(w.attempt) +
-             " of " + std::to_string(options_.restarts) + ")");
-      return;
+    w.last_code = code;
+    std::string what = "worker " + std::to_string(w.id);
+    if (w.killed_at_ms >= 0) {
+      what += " hung and was killed";
+    } else if (killed) {
+      what += " was killed by signal " + std::to_string(WTERMSIG(status)) + " (" + strsignal(WTERMSIG(status)) + ")";
+    } else {
+      what += " ended with exit code " + std::to_string(code);
     }
-    exit_code_ = code;
+    if (code == kExitRolledBack) {
+      on_rollback(w, what);
+    } else {
+      const bool lost = killed || code == kExitPreempted;
+      if (code == kExitPreempted) what += " (preempted)";
+      const std::uint32_t most = lost ? options_.restarts : options_.failure_restarts;
+      if (w.restarts < most) {
+        ++w.restarts;
+        restart(w, what, "restart " + std::to_string(w.restarts) + " of " + std::to_string(most));
+      } else {
+        if (most > 0) what += " and has used all of its " + std::to_string(most) + " restarts";
+        fail(w, what);
+      }
+    }
+  }
+
+  // A rollback ends every worker, and counts once: as often as the worker that was rolled back most often. (One that
+  // was being started when a rollback came has not seen it.)
+  void on_rollback(Worker& w, std::string what) {
+    what += " (rolled back)";
+    ++w.rollbacks;
+    if (w.rollbacks > rollbacks_) {
+      if (rollbacks_ == options_.restarts) {
+        if (rollbacks_ > 0) what += ", and the job has used all of its " + std::to_string(rollbacks_) + " rollbacks";
+        return fail(w, what);
+      }
+      ++rollbacks_;
+      notice("job_rolled_back", "rollback " + std::to_string(rollbacks_) + " of at most " +
+                                    std::to_string(options_.restarts) +
+                                    ": each worker goes back to the last checkpoint and is started again");
+    }
+    restart(w, what, "rollback " + std::to_string(w.rollbacks));
+  }
+
+  void restart(Worker& w, const std::string& what, const std::string& count) {
+    const std::int64_t now = now_ms();
+    if (now - w.started_at_ms >= options_.healthy_ms) w.short_lives = 0;
+    std::int64_t pause_ms = 0;
+    if (w.short_lives >= options_.immediate_restarts) {
+      const std::uint32_t doublings = std::min<std::uint32_t>(w.short_lives - options_.immediate_restarts, 20);
+      pause_ms = std::min(options_.first_backoff_ms << doublings, options_.max_backoff_ms);
+    }
+    ++w.short_lives;
+    ++w.attempt;
+    w.restart_at_ms = now + pause_ms;
+    notice("worker_restarted", what + "; starting it again " +
+                                   (pause_ms == 0 ? "at once" : "in " + std::to_string(pause_ms) + " ms") + " (" +
+                                   count + ", attempt " + std::to_string(w.attempt) + ")");
+  }
+
+  // The worker is not started again, and its failure ends the job.
+  void fail(const Worker& w, const std::string& what) {
+    exit_code_ = w.last_code;
     end_job();
     const bool others = running();
-    if (options_.restarts > 0) what += " and has used all of its " + std::to_string(options_.restarts) + " restarts";
-    notice(what + (others ? "; ending the others" : ""));
+    notice("worker_failed", what + (others ? "; ending the others" : ""));
     if (others) {
       signal_all(SIGTERM);
       kill_at_ms_ = now_ms() + options_.grace_ms;
@@ -367,7 +471,7 @@ class Launch {
     if (read(signals_.fd(), &info, sizeof info) != sizeof info) return;
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGINT && interrupted_) {
-      notice("interrupted again; killing the workers");
+      notice("workers_killed", "interrupted again; killing the workers");
       kill_all();
       return;
     }
@@ -404,7 +508,9 @@ class Launch {
   [[nodiscard]] bool restart_due() const {
     return std::ranges::any_of(workers_, [](const Worker& w) { return w.restart_at_ms >= 0; });
   }
-  void notice(const std::string& text) { error_->buffer() += "warren: " + text + "\n"; }
+  void notice(const char* event, const std::string& text) {
+    error_->buffer() += "warren: " + std::string(event) + ": " + text + "\n";
+  }
 
   const LaunchOptions& options_;
   const LauncherSignals& signals_;
@@ -417,6 +523,8 @@ class Launch {
   bool ending_ = false;
   bool interrupted_ = false;
   std::int64_t kill_at_ms_ = -1;
+  std::int64_t last_look_ms_ = 0;  // at the workers' lives
+  std::uint32_t rollbacks_ = 0;
 };
 
 }  // namespace

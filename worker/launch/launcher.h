@@ -35,12 +35,24 @@ class LauncherSignals {
 struct LaunchOptions {
   std::vector<std::string> program;  // name (searched in PATH) and arguments; not empty
   std::uint32_t workers = 1;         // 1 … limits::kMaxWorldSize; their ids are 0 … workers − 1
-  std::uint32_t restarts = 0;        // how often each worker is started again when it fails
-  // For every worker, on top of this process' environment; no value: removed. WARREN_WORKER_ID, WARREN_WORLD_SIZE and
-  // WARREN_ATTEMPT are the launcher's.
+  // How often each worker is started again when it is lost (killed by a signal, hung, or ended with kExitPreempted),
+  // and how often the job is rolled back (its workers end with kExitRolledBack).
+  std::uint32_t restarts = 0;
+  // How often each worker is started again when it ends with another exit code than 0: the program's own failure, which
+  // may well come again.
+  std::uint32_t failure_restarts = 0;
+  // For every worker, on top of this process' environment; no value: removed. WARREN_WORKER_ID, WARREN_WORLD_SIZE,
+  // WARREN_LOCAL_WORLD_SIZE, WARREN_ATTEMPT and WARREN_LIFE_FD are the launcher's.
   std::map<std::string, std::optional<std::string>> variables;
-  std::int64_t first_backoff_ms = 100;  // before the first restart of a worker; doubles each time
+  // A worker that has begun to show life (life_sign.h) and shows none for so long is killed, and counts as lost. 0:
+  // none is watched.
+  std::int64_t hung_after_ms = 0;
+  // Restarts of a worker are at once, the first few; then after a pause that doubles. A life that lasted healthy_ms
+  // makes the next restart a first one again.
+  std::uint32_t immediate_restarts = 3;
+  std::int64_t first_backoff_ms = 100;
   std::int64_t max_backoff_ms = 10'000;
+  std::int64_t healthy_ms = 10'000;
   std::int64_t grace_ms = 10'000;  // from SIGTERM to SIGKILL when the job ends because a worker failed
   bool prefix = true;              // "[3] " before each line of worker 3
   int output_fd = 1;               // where the workers' stdout goes, and their stderr
@@ -53,7 +65,8 @@ struct LaunchOptions {
 // Each worker leads a process group; the group is killed when its worker ends, and all are killed when this process
 // dies, even by SIGKILL. A worker's standard input is empty. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on
 // to the groups; after one of the first three no worker is restarted, and a second SIGINT kills. A worker that fails
-// with no restart left ends the job: the others get SIGTERM, and SIGKILL after grace_ms.
+// with no restart left ends the job: the others get SIGTERM, and SIGKILL after grace_ms. What the launcher itself says
+// is "warren: event: text"; docs/events.md lists the events.
 //
 // kUnavailable: the program cannot be started (nothing runs then). kInternal: the system refused something.
 // Call from the main thread; one launch at a time in a process.

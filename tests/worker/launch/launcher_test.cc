@@ -74,6 +74,12 @@ LaunchOptions shell(std::uint32_t workers, const std::string& script) {
   return o;
 }
 
+std::ptrdiff_t count(const std::string& text, const std::string& word) {
+  std::ptrdiff_t n = 0;
+  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++n;
+  return n;
+}
+
 TEST(LineSplitter, PrefixesWholeLines) {
   LineSplitter lines("[1] ");
   std::string out;
@@ -206,12 +212,185 @@ TEST(Launch, RestartsWithTheAttemptRaised) {
   ASSERT_TRUE(f.code.ok());
   EXPECT_EQ(f.code.value(), 0);
   EXPECT_THAT(f.lines(), UnorderedElementsAre("[0] attempt 0", "[1] attempt 0", "[1] attempt 1", "[1] attempt 2"));
-  EXPECT_THAT(f.error, HasSubstr("starting it again in 2 ms (restart 2 of 2)"));
+  EXPECT_THAT(f.error,
+              HasSubstr("warren: worker_restarted: worker 1 was killed by signal 9 (Killed); starting it again "
+                        "at once (restart 2 of 2, attempt 2)\n"));
+}
+
+TEST(Launch, OneThatWasPreemptedIsLostToo) {
+  auto o = shell(1, "[ $WARREN_ATTEMPT = 1 ] || exit 75");
+  o.restarts = 1;
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok());
+  EXPECT_EQ(f.code.value(), 0);
+  EXPECT_THAT(f.error, HasSubstr("worker_restarted: worker 0 ended with exit code 75 (preempted); starting it again"));
+}
+
+TEST(Launch, AProgramsOwnFailureIsNotRepeatedUnlessAsked) {
+  auto o = shell(1, "echo $WARREN_ATTEMPT; exit 9");
+  o.restarts = 3;
+  const Finished once = run(o);
+  ASSERT_TRUE(once.code.ok());
+  EXPECT_EQ(once.code.value(), 9);
+  EXPECT_THAT(once.lines(), ElementsAre("[0] 0"));
+  EXPECT_THAT(once.error, HasSubstr("warren: worker_failed: worker 0 ended with exit code 9\n"));
+}
+
+TEST(Launch, LostAndFailedCountTogether) {
+  auto o = shell(1, "echo $WARREN_ATTEMPT; if [ $WARREN_ATTEMPT -lt 2 ]; then kill -9 $$; else exit 9; fi");
+  o.restarts = 5;
+  o.failure_restarts = 3;
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok());
+  EXPECT_EQ(f.code.value(), 9);
+  EXPECT_THAT(f.lines(), ElementsAre("[0] 0", "[0] 1", "[0] 2", "[0] 3"));
+}
+
+// The program of each worker rolls back as often as it is told to, all of them in each of the first two lives.
+TEST(Launch, ARollbackOfAllCountsOnce) {
+  auto o = shell(4, "[ $WARREN_ATTEMPT = 2 ] || exit 77");
+  o.restarts = 2;
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok());
+  EXPECT_EQ(f.code.value(), 0);
+  EXPECT_THAT(f.error, HasSubstr("warren: job_rolled_back: rollback 1 of at most 2"));
+  EXPECT_THAT(f.error, HasSubstr("warren: job_rolled_back: rollback 2 of at most 2"));
+  EXPECT_EQ(count(f.error, "job_rolled_back"), 2);
+  EXPECT_EQ(count(f.error, "worker_restarted"), 8);
+  EXPECT_THAT(f.error, HasSubstr("worker 3 ended with exit code 77 (rolled back); starting it again at once "
+                                 "(rollback 2, attempt 2)"));
+}
+
+TEST(Launch, RollbacksAreBounded) {
+  auto o = shell(1, "echo $WARREN_ATTEMPT; exit 77");
+  o.restarts = 2;
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok());
+  EXPECT_EQ(f.code.value(), 77);
+  EXPECT_THAT(f.lines(), ElementsAre("[0] 0", "[0] 1", "[0] 2"));
+  EXPECT_THAT(f.error, HasSubstr("and the job has used all of its 2 rollbacks"));
+  const Finished none = run(shell(1, "exit 77"));
+  EXPECT_EQ(none.code.value(), 77);
+}
+
+TEST(Launch, ARollbackIsNoRestartOfAWorker) {
+  // Worker 0 is rolled back in two lives and killed in two; each has a count of its own.
+  auto o = shell(1, "case $WARREN_ATTEMPT in 0|2) exit 77;; 1|3) kill -9 $$;; esac");
+  o.restarts = 2;
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok());
+  EXPECT_EQ(f.code.value(), 0);
+}
+
+TEST(Launch, PausesGrowWithShortLives) {
+  auto o = shell(1, "[ $WARREN_ATTEMPT = 7 ] || kill -9 $$");
+  o.restarts = 7;
+  o.first_backoff_ms = 1;
+  o.max_backoff_ms = 4;
+  o.healthy_ms = 3'600'000;
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok());
+  EXPECT_EQ(f.code.value(), 0);
+  const char* const when[] = {"at once", "at once", "at once", "in 1 ms", "in 2 ms", "in 4 ms", "in 4 ms"};
+  for (int i = 0; i < 7; ++i) {
+    EXPECT_THAT(f.error, HasSubstr("starting it again " + std::string(when[i]) + " (restart " + std::to_string(i + 1)));
+  }
+  o.healthy_ms = 0;  // each life was long enough
+  const Finished healthy = run(o);
+  EXPECT_EQ(count(healthy.error, "at once"), 7);
+}
+
+// A child that shows life (life_child.cc), and a FIFO at which one of them can wait for another.
+LaunchOptions alive(std::uint32_t workers, const std::string& script) {
+  LaunchOptions o = shell(workers, script);
+  o.variables["CHILD"] = LIFE_CHILD;
+  o.restarts = 1;
+  o.hung_after_ms = 100;
+  return o;
+}
+
+class Fifo {
+ public:
+  Fifo() {
+    char name[] = "/tmp/warren-launcher-XXXXXX";
+    EXPECT_NE(mkdtemp(name), nullptr);
+    folder_ = name;
+    EXPECT_EQ(mkfifo(path().c_str(), 0600), 0);
+  }
+  ~Fifo() {
+    unlink(path().c_str());
+    rmdir(folder_.c_str());
+  }
+  Fifo(const Fifo&) = delete;
+  Fifo& operator=(const Fifo&) = delete;
+  [[nodiscard]] std::string path() const { return folder_ + "/fifo"; }
+
+ private:
+  std::string folder_;
+};
+
+TEST(LaunchHung, AStoppedOrStuckWorkerIsKilledAndStartedAgain) {
+  for (const char* how : {"stop", "stuck"}) {
+    SCOPED_TRACE(how);
+    const Finished f = run(alive(1, std::string("exec $CHILD ") + how));
+    ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
+    EXPECT_EQ(f.code.value(), 0) << f.error;
+    EXPECT_THAT(f.error, HasSubstr("warren: worker_killed_hung: worker 0 (process "));
+    EXPECT_THAT(f.error, HasSubstr(") has shown no life for 100 ms; killing it\n"));
+    EXPECT_THAT(f.error, HasSubstr("warren: worker_restarted: worker 0 hung and was killed; starting it again at once "
+                                   "(restart 1 of 1, attempt 1)\n"));
+  }
+}
+
+TEST(LaunchHung, WhatItStartedDoesNotHideIt) {
+  // The worker is a child of the shell that the launcher started.
+  const Finished f = run(alive(1, "$CHILD stop || exit 5"));
+  ASSERT_TRUE(f.code.ok());
+  EXPECT_EQ(f.code.value(), 0) << f.error;
+  EXPECT_THAT(f.error, HasSubstr("worker_killed_hung"));
+}
+
+// Worker 0 waits, silent, until worker 1 has hung for the limit, was killed and came back.
+TEST(LaunchHung, WhoIsInNoJobIsLeftAlone) {
+  for (const char* how : {"never", "left", "beat"}) {
+    SCOPED_TRACE(how);
+    const Fifo fifo;
+    auto o = alive(2, std::string("if [ $WARREN_WORKER_ID = 0 ]; then exec $CHILD ") + how + "; fi; exec $CHILD stuck");
+    o.variables["FIFO"] = fifo.path();
+    const Finished f = run(o);
+    ASSERT_TRUE(f.code.ok());
+    EXPECT_EQ(f.code.value(), 0) << f.error;
+    EXPECT_EQ(count(f.error, "worker_killed_hung"), 1) << f.error;
+    EXPECT_THAT(f.error, HasSubstr("worker 1 hung and was killed"));
+  }
+}
+
+TEST(LaunchHung, WithoutARestartItEndsTheJob) {
+  auto o = alive(2, "if [ $WARREN_WORKER_ID = 0 ]; then exec $CHILD stop; fi; exec sleep 1000");
+  o.restarts = 0;
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok());
+  EXPECT_EQ(f.code.value(), 128 + SIGKILL);
+  EXPECT_THAT(f.error, HasSubstr("warren: worker_failed: worker 0 hung and was killed; ending the others\n"));
+}
+
+// Of the launcher's descriptors a worker has its own streams and the page on which it shows life: no other worker's
+// page, no process descriptor, no socket of the guard's.
+TEST(LaunchHung, WorkersInheritNothingElse) {
+  auto o = alive(3, "exec ls -l /proc/self/fd");
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok());
+  EXPECT_EQ(f.code.value(), 0) << f.error;
+  EXPECT_EQ(count(f.output, "memfd:warren-life"), 3) << f.output;
+  for (const char* what : {"anon_inode", "socket"}) EXPECT_EQ(count(f.output, what), 0) << f.output;
+  o.hung_after_ms = 0;
+  EXPECT_EQ(count(run(o).output, "memfd"), 0);
 }
 
 TEST(Launch, RestartsAreBounded) {
   auto o = shell(1, "echo $WARREN_ATTEMPT; exit 9");
-  o.restarts = 3;
+  o.restarts = 0;
+  o.failure_restarts = 3;
   const Finished f = run(o);
   ASSERT_TRUE(f.code.ok());
   EXPECT_EQ(f.code.value(), 9);
@@ -300,7 +479,7 @@ TEST(LaunchSignals, ArePassedOn) {
     const int code = signal == SIGUSR1 || signal == SIGUSR2 ? 0 : 4;
     auto o = shell(2, "trap 'echo got; exit " + std::to_string(code) + "' " + name +
                           "; echo ready; while :; do sleep 1000 & wait; done");
-    o.restarts = 5;
+    o.restarts = o.failure_restarts = 5;
     LauncherProcess launcher(o);
     launcher.wait_for_lines(2);
     kill(launcher.pid, signal);
@@ -322,7 +501,8 @@ TEST(LaunchSignals, ASecondInterruptKills) {
 
 TEST(LaunchSignals, NothingIsRestartedAfterwards) {
   auto o = shell(1, "[ $WARREN_ATTEMPT = 0 ] || { echo again; exit 0; }; echo first; exit 5");
-  o.restarts = 5;
+  o.failure_restarts = 5;
+  o.immediate_restarts = 0;
   o.first_backoff_ms = o.max_backoff_ms = 3'600'000;
   LauncherProcess launcher(o);
   EXPECT_THAT(launcher.wait_for_lines(2), HasSubstr("starting it again"));

@@ -1,0 +1,60 @@
+// What the launcher's tests start in the place of a worker that is in a job: it shows life, and then does as it is
+// told.
+//   life_child stop    stops itself (SIGSTOP), still in its job
+//   life_child stuck   beats once and then waits for ever, as a deadlocked control thread does
+//   life_child left    leaves its job and then waits until somebody opens the FIFO named by $FIFO for writing
+//   life_child never   does so without having been in a job
+//   life_child beat    beats until somebody opens the FIFO
+// In its second life (WARREN_ATTEMPT is 1) it does nothing but open the FIFO for writing, if there is one.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <string_view>
+#include <thread>
+
+#include "worker/launch/life_sign.h"
+
+namespace {
+
+std::string_view variable(const char* name) {
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): one thread yet
+  return value != nullptr ? value : "";
+}
+
+int wait_at_fifo(int flags) {
+  const int fd = open(variable("FIFO").data(), flags);
+  return fd < 0 ? 3 : 0;
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+  const std::string_view what = argv[1];
+  if (variable("WARREN_ATTEMPT") != "0") return variable("FIFO").empty() ? 0 : wait_at_fifo(O_WRONLY);
+  const warren::worker::LifeSign sign = warren::worker::LifeSign::from_environment();
+  if (!sign.shown()) return 2;
+  if (what == "never") return wait_at_fifo(O_RDONLY);
+  if (what == "beat") {
+    std::atomic<bool> over{false};
+    std::thread control([&] {
+      while (!over) {
+        sign.beat();
+        usleep(1000);  // the interval of heartbeats
+      }
+    });
+    const int code = wait_at_fifo(O_RDONLY);
+    over = true;
+    control.join();
+    return code;
+  }
+  sign.beat();
+  if (what == "left") {
+    sign.leave();
+    return wait_at_fifo(O_RDONLY);
+  }
+  if (what == "stop") std::raise(SIGSTOP);
+  while (true) pause();
+}

@@ -1,0 +1,132 @@
+#include "worker/launch/life_sign.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "worker/launch/text.h"
+
+namespace warren::worker {
+
+struct LifePage {
+  static constexpr std::uint64_t kMagic = 0x316566694c6e7257;  // "WrnLife1"
+  std::uint64_t magic = kMagic;
+  std::atomic<std::uint64_t> beats{0};
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "two processes share it");
+
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;  // a page that cannot shrink is always there
+
+void* map(int fd, int protection) {
+  void* at = mmap(nullptr, sizeof(LifePage), protection, MAP_SHARED, fd, 0);
+  return at == MAP_FAILED ? nullptr : at;
+}
+
+}  // namespace
+
+LifeSign LifeSign::from_environment(const Environment& env) {
+  LifeSign out;
+  const auto text = env(kLifeVariable);
+  if (!text) return out;
+  const auto number = parse_number(kLifeVariable, *text, 0, std::numeric_limits<int>::max());
+  if (!number.ok()) return out;
+  const int fd = static_cast<int>(number.value());
+  // Only a memfd has seals: whatever took the number meanwhile is left alone.
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals) return out;
+  if (lseek(fd, 0, SEEK_END) != static_cast<off_t>(sizeof(LifePage))) return out;
+  void* at = map(fd, PROT_READ | PROT_WRITE);
+  if (at == nullptr) return out;
+  auto* page = static_cast<LifePage*>(at);
+  if (page->magic == LifePage::kMagic) {
+    out.page_ = page;
+  } else {
+    munmap(at, sizeof(LifePage));
+  }
+  return out;
+}
+
+void LifeSign::beat() const {
+  if (page_ != nullptr) page_->beats.fetch_add(1, std::memory_order_relaxed);
+}
+
+void LifeSign::leave() const {
+  if (page_ != nullptr) page_->beats.store(0, std::memory_order_relaxed);
+}
+
+LifeSign::LifeSign(LifeSign&& other) noexcept : page_(std::exchange(other.page_, nullptr)) {}
+
+LifeSign& LifeSign::operator=(LifeSign&& other) noexcept {
+  std::swap(page_, other.page_);
+  return *this;
+}
+
+LifeSign::~LifeSign() {
+  leave();
+  if (page_ != nullptr) munmap(page_, sizeof(LifePage));
+}
+
+Result<LifeView> LifeView::create() {
+  const auto failed = [](const char* what) {
+    return Status(Code::kInternal,
+                  std::string("cannot make the page on which a worker shows life: ") + what + ": " + strerror(errno));
+  };
+  LifeView out;
+  const int any = memfd_create("warren-life", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (any < 0) return failed("memfd_create");
+  // 0, 1 and 2 are the worker's streams; they are free here if somebody closed the launcher's own.
+  out.fd_ = fcntl(any, F_DUPFD_CLOEXEC, 3);
+  close(any);
+  if (out.fd_ < 0) return failed("fcntl");
+  if (ftruncate(out.fd_, sizeof(LifePage)) != 0) return failed("ftruncate");
+  if (fcntl(out.fd_, F_ADD_SEALS, kSeals) != 0) return failed("F_ADD_SEALS");
+  void* at = map(out.fd_, PROT_READ | PROT_WRITE);
+  if (at == nullptr) return failed("mmap");
+  out.page_ = new (at) LifePage;
+  return out;
+}
+
+void LifeView::close_descriptor() {
+  if (fd_ >= 0) close(std::exchange(fd_, -1));
+}
+
+std::uint64_t LifeView::beats() const {
+  return page_ == nullptr ? 0 : page_->beats.load(std::memory_order_relaxed);
+}
+
+LifeView::LifeView(LifeView&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), page_(std::exchange(other.page_, nullptr)) {}
+
+LifeView& LifeView::operator=(LifeView&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(page_, other.page_);
+  return *this;
+}
+
+LifeView::~LifeView() {
+  close_descriptor();
+  if (page_ != nullptr) munmap(const_cast<LifePage*>(page_), sizeof(LifePage));
+}
+
+bool LifeWatch::look(std::uint64_t beats, std::int64_t elapsed_ms) {
+  if (beats == 0 || beats != beats_) {
+    beats_ = beats;
+    silent_ms_ = 0;
+    return false;
+  }
+  silent_ms_ += std::clamp<std::int64_t>(elapsed_ms, 0, 2 * interval_ms_);
+  return silent_ms_ >= limit_ms_;
+}
+
+}  // namespace warren::worker
