@@ -124,7 +124,8 @@ wire::Position Engine::position_of(const Group& group) const {
   if (recall_ == nullptr) return p;
   // Also of a round that this rank has not entered: what others of its host have published.
   const RoundId round{plan_.timeline, group.id, version_, Sequence(done)};
-  for (const Interval& i : recall_->reader().held({RecordKind::kRound, round}).intervals()) {
+  const Ranges held = recall_->reader().held({RecordKind::kRound, round});
+  for (const Interval& i : held.intervals()) {
     wire::ByteRange& range = *p.add_final();
     range.set_begin(i.begin);
     range.set_end(i.end);
@@ -458,7 +459,8 @@ Status Engine::log_pieces(Group& group, const Ranges& bytes) {
   const RecordKey key{RecordKind::kRound, call.round};
   const RecordInfo info{call.fingerprint, shape.total * width};
   const Ranges mine = bytes.intersect(shape.begin * width, (shape.begin + shape.count) * width);
-  for (const Interval& i : mine.minus(recall_->reader().held(key)).intervals()) {
+  const Ranges lacking = mine.minus(recall_->reader().held(key));
+  for (const Interval& i : lacking.intervals()) {
     const auto* from = static_cast<const std::byte*>(call.spec.output) + (i.begin - shape.begin * width);
     const Status status = recall_->log().publish(key, info, i.begin, {from, i.end - i.begin});
     if (!status.ok()) return status.because_of_this("cannot log " + to_string(call.round));
