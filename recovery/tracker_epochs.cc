@@ -260,7 +260,6 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, std::ve
   waiting_.clear();
   waiting_by_incarnation_.clear();
   position_bytes_ = 0;  // the reports have served
-  for (const auto& [rank, vote] : votes_) position_bytes_ += vote.ByteSizeLong();
   evidence_.clear();
   state_ = State::kRunning;
   since_ = now;
@@ -334,7 +333,9 @@ void TrackerMachine::end_epoch(Code code, const std::string& what, const std::ve
   since_ = now;
   next_repeat_ = now + interval_ms();
   evidence_.clear();
-  if (!resume) drop_all_votes();
+  // A vote says that what one plan makes a rank's duty is durable: under the next one duties differ, and all vote
+  // again.
+  drop_all_votes();
   unannounced_ = members_.size();
   persist(effects);
   log(code == Code::kDesync ? Severity::kError : Severity::kWarning, "interrupted",

@@ -360,7 +360,6 @@ void TrackerMachine::remove_waiting(const std::string& worker_id) {
 
 void TrackerMachine::lose(std::size_t rank) {
   members_[rank].state = MemberState::kGone;
-  if (drop_vote(rank)) count(Transition::vote_voided_by_loss);
 }
 
 void TrackerMachine::forget_unused_settings() {

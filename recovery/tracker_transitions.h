@@ -73,7 +73,6 @@ namespace warren {
   X(log_gap)                          \
   X(load_answered)                    \
   X(vote_voided_by_load)              \
-  X(vote_voided_by_loss)              \
   X(vote_taken)                       \
   X(vote_repeated)                    \
   X(vote_of_committed)                \

@@ -126,7 +126,9 @@ void TrackerMachine::on_vote(Incarnation who, const wire::Vote& v, TimeMs now, E
   if (state_ == State::kFinished) return count(Transition::out_of_turn);
   const auto rank = rank_of(who);
   if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
-  if (state_ != State::kRunning || !logged() || v.timeline() != timeline_.value) return count(Transition::out_of_turn);
+  if (state_ != State::kRunning || !logged() || v.timeline() != timeline_.value || v.epoch() != plan_.epoch()) {
+    return count(Transition::out_of_turn);
+  }
   if (Version(v.version()) < next_version()) {
     count(Transition::vote_of_committed);
     if (committed_) send_committed(who, effects);

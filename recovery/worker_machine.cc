@@ -386,6 +386,7 @@ void WorkerMachine::on_plan(const wire::Plan& plan, TimeMs now, std::vector<Work
   broken_links_.clear();
   failed_round_ = Status();
   log_gap_.clear();
+  vote_.Clear();  // what this rank must hold may be something else now: the shell votes again
   log(Severity::kInfo, "plan_installed",
       "rank " + std::to_string(self->rank()) + " of " + std::to_string(plan.members_size()) + " in epoch " +
           std::to_string(plan.epoch()) + " of job " + options_.job,
@@ -430,15 +431,19 @@ void WorkerMachine::on_loaded(const wire::Loaded& loaded, std::vector<WorkerEffe
   effects.emplace_back(Loaded{loaded.committed(), Version(loaded.version()), Timeline(loaded.timeline())});
 }
 
-void WorkerMachine::vote(Timeline timeline, Version version, std::vector<wire::Position> positions, TimeMs,
+void WorkerMachine::vote(Epoch epoch, Timeline timeline, Version version, std::vector<wire::Position> positions, TimeMs,
                          std::vector<WorkerEffect>& effects) {
-  WARREN_CHECK(vote_.version() == 0 && version > committed_, "one checkpoint is pending at a time");
+  // The commit, or the end of the epoch, was faster.
+  if (version <= committed_ || epoch != Epoch(plan_.epoch())) return count(Transition::kReportStale);
+  if (state_ != State::kMember && state_ != State::kLeaving) return count(Transition::kReportStale);
+  WARREN_CHECK(vote_.version() == 0 || vote_.version() == version.value, "one checkpoint is pending at a time");
   count(Transition::kVoted);
   vote_.set_timeline(timeline.value);
   vote_.set_version(version.value);
+  vote_.set_epoch(plan_.epoch());
   vote_.mutable_positions()->Clear();
   vote_.mutable_positions()->Add(positions.begin(), positions.end());
-  if (state_ == State::kMember || state_ == State::kLeaving) send_vote(effects);
+  send_vote(effects);
 }
 
 void WorkerMachine::committed(Version version, Timeline timeline, std::vector<WorkerEffect>& effects) {

@@ -239,8 +239,8 @@ void Control::leave(bool finalize, const std::string& reason) {
 void Control::load() {
   post(Load{});
 }
-void Control::vote(Timeline timeline, Version version, std::vector<wire::Position> positions) {
-  post(Vote{timeline, version, std::move(positions)});
+void Control::vote(Epoch epoch, Timeline timeline, Version version, std::vector<wire::Position> positions) {
+  post(Vote{epoch, timeline, version, std::move(positions)});
 }
 void Control::log_gap(Epoch epoch, const std::string& reason) {
   post(LogGap{epoch, reason});
@@ -306,7 +306,7 @@ bool Control::drain_commands() {
                    [&](const RoundFailed& c) { machine_->on_round_failed(c.epoch, c.why, now(), effects); },
                    [&](const Leave& c) { machine_->leave(c.finalize, c.reason, now(), effects); },
                    [&](const Load&) { machine_->load(now(), effects); },
-                   [&](const Vote& c) { machine_->vote(c.timeline, c.version, c.positions, now(), effects); },
+                   [&](const Vote& c) { machine_->vote(c.epoch, c.timeline, c.version, c.positions, now(), effects); },
                    [&](const LogGap& c) { machine_->on_log_gap(c.epoch, c.reason, now(), effects); },
                    [&](const Exit&) { go_on = false; },
                },

@@ -66,7 +66,7 @@ class Control {
   void round_failed(Epoch epoch, const Status& why);
   void leave(bool finalize, const std::string& reason);
   void load();
-  void vote(Timeline timeline, Version version, std::vector<wire::Position> positions);
+  void vote(Epoch epoch, Timeline timeline, Version version, std::vector<wire::Position> positions);
   void log_gap(Epoch epoch, const std::string& reason);
 
  private:
@@ -89,6 +89,7 @@ class Control {
   };
   struct Load {};
   struct Vote {
+    Epoch epoch;
     Timeline timeline;
     Version version;
     std::vector<wire::Position> positions;

@@ -580,15 +580,24 @@ void Engine::check(Group& group) {
   if (!group.points->status().ok()) fail(group.points->status(), group.points->failed_peer());
 }
 
+void Engine::cancel(std::uint64_t id) {
+  (void)recall_->cancel(id);
+  wanted_.erase(id);
+}
+
+bool Engine::drain_recalls() {
+  if (recall_ == nullptr) return false;
+  bool some = false;
+  for (Replayer::Done& done : recall_->take_done()) {
+    some = true;
+    recalled(std::move(done));
+  }
+  return some;
+}
+
 bool Engine::progress() {
   if (stopped() || !open_) return false;
-  bool recalled_some = false;
-  if (recall_ != nullptr) {
-    for (Replayer::Done& done : recall_->take_done()) {
-      recalled_some = true;
-      recalled(std::move(done));
-    }
-  }
+  const bool recalled_some = drain_recalls();
   completions_.resize(64);
   const std::size_t n = transport_.poll(completions_);
   for (std::size_t i = 0; i < n; i++) {

@@ -83,6 +83,9 @@ class Engine {
   // What the owner wants from the log, and how it ended.
   [[nodiscard]] std::uint64_t fetch(Replayer::Want want);
   [[nodiscard]] std::optional<Replayer::Done> take_recalled(std::uint64_t id);
+  void cancel(std::uint64_t id);
+  // Takes what the log has given since the last look; true if something came. Part of progress().
+  bool drain_recalls();
   // What the group's next call will be.
   [[nodiscard]] RoundId next_round(GroupId group) const;
   // A round of the log that is missing; taken once by the owner, who reports it.

@@ -19,7 +19,6 @@
 
 #include "recovery/check.h"
 #include "recovery/limits.h"
-#include "recovery/shards.h"
 
 namespace warren::worker {
 namespace {
@@ -32,7 +31,6 @@ constexpr int kPollsOnFreeCores = 100;
 constexpr int kPollsOnSharedCores = 4;
 constexpr auto kWaitLogInterval = std::chrono::seconds(10);
 constexpr int kSleepMs = 1000;
-constexpr std::uint64_t kHasLocalState = 1;  // in the fingerprint of a checkpoint's global state
 
 // The thread runs, or may run at any moment, a program's callback or reduction: it must not enter a session again.
 thread_local bool inside = false;
@@ -135,6 +133,7 @@ Status Session::start_log() {
   recall_.emplace(
       *host_log_, [] { return now(); }, [this](Replayer::Send send) { fetch_->send(std::move(send)); });
   engine_.use(*recall_);
+  checkpoints_.emplace(engine_, *recall_);
   return {};
 }
 
@@ -146,6 +145,8 @@ TimeMs Session::now() {
 void Session::fetched(Rank from, const wire::FetchReply& reply) {
   const auto lock = lock_for_control();
   recall_->on_reply(from, reply);
+  (void)engine_.drain_recalls();
+  look_at_checkpoints();
   wake(caller_wake_);
   wake(engine_wake_);
 }
@@ -156,6 +157,8 @@ std::optional<TimeMs> Session::tick() {
   const auto deadline = recall_->next_deadline();
   if (!deadline || *deadline > now()) return deadline;
   recall_->on_tick();
+  (void)engine_.drain_recalls();
+  look_at_checkpoints();
   wake(caller_wake_);
   wake(engine_wake_);
   return recall_->next_deadline();
@@ -210,6 +213,10 @@ void Session::install(const wire::Plan& plan, Rank self) {
     recall_->install(r);
   }
   engine_.install(p);
+  if (checkpoints_) {
+    checkpoints_->install();
+    look_at_checkpoints();
+  }
 }
 
 void Session::open(Epoch) {
@@ -238,15 +245,15 @@ WorkerMachine::Standing Session::stop(Epoch, const Status& why, bool resume) {
 
 void Session::loaded(const worker_effect::Loaded& loaded) {
   const auto lock = lock_for_control();
-  loaded_ = loaded;
-  changed_.notify_all();
+  checkpoints_->load(loaded);
+  wake(caller_wake_);
 }
 
 void Session::committed(Version version) {
   const auto lock = lock_for_control();
-  committed_ = std::max(committed_, version);
-  engine_.committed(version);
-  changed_.notify_all();
+  if (!checkpoints_) return;
+  checkpoints_->committed(version);
+  wake(caller_wake_);
 }
 
 bool Session::adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd) {
@@ -390,6 +397,7 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
       continue;
     }
     report_failure();
+    look_at_checkpoints();
     yield_to_control(lock);
     if (++idle <= idle_polls_) {
       lock.unlock();
@@ -535,29 +543,12 @@ std::uint64_t Session::version() {
 
 std::uint64_t Session::committed_version() {
   const std::lock_guard lock(mutex_);
-  return committed_ == kPreamble ? 0 : committed_.value - 1;
+  const Version committed = checkpoints_ ? checkpoints_->newest_committed() : kPreamble;
+  return committed == kPreamble ? 0 : committed.value - 1;
 }
 
-Result<std::vector<std::byte>> Session::fetch_state(std::unique_lock<std::mutex>& lock, const RecordKey& key,
-                                                    bool* has_local) {
-  Replayer::Want want;
-  want.key = key;
-  const std::uint64_t id = engine_.fetch(std::move(want));
-  std::optional<Replayer::Done> done;
-  drive(lock, [&] {
-    if (!done) done = engine_.take_recalled(id);
-    return done || engine_.stopped();
-  });
-  if (!done) return failed_.ok() ? Status(Code::kClosed, "the communicator has been closed") : failed_;
-  if (!done->status.ok()) return done->status;
-  if (has_local != nullptr) *has_local = done->info->fingerprint.shape == kHasLocalState;
-  // This host's share, where the log has fewer copies than it should.
-  for (const Interval& i : done->log_again.intervals()) {
-    const Status status =
-        host_log_->publish(key, *done->info, i.begin, std::span(done->bytes).subspan(i.begin, i.end - i.begin));
-    if (!status.ok()) return status;
-  }
-  return std::move(done->bytes);
+Status Session::gone() const {
+  return failed_.ok() ? Status(Code::kClosed, "the communicator has been closed") : failed_;
 }
 
 Result<Session::State> Session::load() {
@@ -568,64 +559,20 @@ Result<Session::State> Session::load() {
   drive(lock, [&] { return engine_.outstanding() == 0; });
   run_callbacks(lock);
   if (!failed_.ok()) return failed_;
-  State state;
-  if (recall_) {
-    loaded_.reset();
-    control_->load();
-    changed_.wait(lock, [&] { return loaded_ || engine_.stopped(); });
-    if (!loaded_) return failed_.ok() ? Status(Code::kClosed, "the communicator has been closed") : failed_;
-  }
-  Version begin = version_of_program(0);
-  if (loaded_ && loaded_->committed) {
-    begin = loaded_->version;
-    const RoundId name{loaded_->timeline, kWorldGroup, begin, Sequence(0)};
-    bool has_local = false;
-    auto global = fetch_state(lock, {RecordKind::kGlobal, name}, &has_local);
-    if (!global.ok()) {
-      return global.status().because_of_this("checkpoint " + std::to_string(begin.value - 1) +
-                                             " is committed and cannot be loaded");
-    }
-    state.global = std::move(global).value();
-    if (has_local) {
-      auto local =
-          fetch_state(lock,
-                      {RecordKind::kLocal,
-                       {loaded_->timeline, kWorldGroup, begin, Sequence(static_cast<std::uint64_t>(self_.value))}},
-                      nullptr);
-      if (!local.ok()) {
-        return local.status().because_of_this("the local state of rank " + std::to_string(self_.value) +
-                                              " in checkpoint " + std::to_string(begin.value - 1) +
-                                              " is committed and cannot be loaded");
-      }
-      state.local = std::move(local).value();
-    }
-    committed_ = std::max(committed_, begin);
-  }
-  const Status status = engine_.begin_version(begin);
-  if (!status.ok()) {
-    control_->round_failed(transport_.epoch(), status);
-    return status;
-  }
-  state.version = begin.value - 1;
-  return state;
-}
-
-Status Session::publish_state(RecordKind kind, Version version, Sequence sequence, std::span<const std::byte> state,
-                              const Ranges& bytes, bool has_local) {
-  const RecordKey key{kind, {engine_.timeline(), kWorldGroup, version, sequence}};
-  RecordInfo info;
-  info.fingerprint.collective = Collective::kBroadcast;
-  info.fingerprint.type = DataType::kU8;
-  info.fingerprint.count = state.size();
-  // All ranks have one or none has: shards that say otherwise contradict each other.
-  info.fingerprint.shape = has_local ? kHasLocalState : 0;
-  info.total_bytes = state.size();
-  if (state.empty()) return host_log_->publish(key, info, 0, {});
-  for (const Interval& i : bytes.intervals()) {
-    const Status status = host_log_->publish(key, info, i.begin, state.subspan(i.begin, i.end - i.begin));
+  if (!checkpoints_) {
+    const Status status = engine_.begin_version(version_of_program(0));
     if (!status.ok()) return status;
+    return State{};
   }
-  return {};
+  control_->load();
+  std::optional<Result<State>> result;
+  drive(lock, [&] {
+    if (!result) result = checkpoints_->loaded();
+    return result || engine_.stopped();
+  });
+  if (!result) return gone();
+  if (result->status().code() == Code::kDesync) control_->round_failed(transport_.epoch(), result->status());
+  return std::move(*result);
 }
 
 Status Session::checkpoint(std::span<const std::byte> global, const std::span<const std::byte>* local) {
@@ -636,29 +583,25 @@ Status Session::checkpoint(std::span<const std::byte> global, const std::span<co
   drive(lock, [&] { return engine_.outstanding() == 0; });
   run_callbacks(lock);
   if (!failed_.ok()) return failed_;
-  if (!recall_) {
-    return engine_.begin_version(engine_.version().next());
+  if (!checkpoints_) return engine_.begin_version(engine_.version().next());
+  drive(lock, [&] { return checkpoints_->may_take() || engine_.stopped(); });
+  if (engine_.stopped()) return gone();
+  const Status status = checkpoints_->take(global, local);
+  if (status.code() == Code::kDesync) control_->round_failed(transport_.epoch(), status);
+  look_at_checkpoints();
+  return status;
+}
+
+// What has come for checkpoints, and what is to be said because of it.
+void Session::look_at_checkpoints() {
+  if (!checkpoints_ || engine_.stopped()) return;
+  checkpoints_->advance();
+  if (const Status failure = checkpoints_->take_failure(); !failure.ok()) {
+    control_->round_failed(transport_.epoch(), failure);
   }
-  changed_.wait(lock, [&] { return committed_ >= pending_ || engine_.stopped(); });
-  if (engine_.stopped()) return failed_.ok() ? Status(Code::kClosed, "the communicator has been closed") : failed_;
-  const Version ends = engine_.version();
-  const Version begins = ends.next();
-  const auto& plan = engine_.plan();
-  const auto self = static_cast<std::uint32_t>(self_.value);
-  Status status = publish_state(RecordKind::kGlobal, begins, Sequence(0), global,
-                                shard_duty(self, global.size(), plan.domains, plan.replicas), local != nullptr);
-  if (status.ok() && local != nullptr) {
-    status = publish_state(RecordKind::kLocal, begins, Sequence(self), *local, Ranges(0, local->size()), true);
+  if (auto vote = checkpoints_->take_vote()) {
+    control_->vote(vote->epoch, vote->timeline, vote->version, std::move(vote->positions));
   }
-  if (!status.ok()) return status.because_of_this("cannot take checkpoint " + std::to_string(begins.value - 1));
-  status = engine_.begin_version(begins);
-  if (!status.ok()) {
-    control_->round_failed(transport_.epoch(), status);
-    return status;
-  }
-  pending_ = begins;
-  control_->vote(engine_.timeline(), begins, engine_.positions_of(ends));
-  return {};
 }
 
 Status Session::finalize() {

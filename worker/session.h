@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "worker/call.h"
+#include "worker/checkpoints.h"
 #include "worker/control.h"
 #include "worker/engine.h"
 #include "worker/launch/settings.h"
@@ -61,10 +62,7 @@ class Session final : private DataPath {
   void remove_group(GroupId id);
 
   // What the program starts from. Before the first call of a version; outstanding calls are completed first.
-  struct State {
-    std::uint64_t version = 0;  // the program's count of checkpoints; 0: the job begins
-    std::vector<std::byte> global, local;
-  };
+  using State = Checkpoints::State;
   Result<State> load();
   // Completes outstanding calls, takes a snapshot, and returns; waits for the commit of the one before. `local` null:
   // this program has no local state.
@@ -104,9 +102,8 @@ class Session final : private DataPath {
   void report_failure();
   Status start_log();
   void fetched(Rank from, const wire::FetchReply& reply);
-  Status publish_state(RecordKind kind, Version version, Sequence sequence, std::span<const std::byte> state,
-                       const Ranges& bytes, bool has_local);
-  Result<std::vector<std::byte>> fetch_state(std::unique_lock<std::mutex>& lock, const RecordKey& key, bool* has_local);
+  void look_at_checkpoints();
+  [[nodiscard]] Status gone() const;
   static TimeMs now();
   void log_waits(std::chrono::steady_clock::time_point& next);
   static void call_back(Call& call);
@@ -132,8 +129,7 @@ class Session final : private DataPath {
   std::unique_ptr<HostLog> host_log_;
   std::optional<Recall> recall_;
   bool installed_ = false, finished_ = false, exiting_ = false;
-  std::optional<worker_effect::Loaded> loaded_;
-  Version pending_, committed_;  // checkpoints: voted for; safe to start from
+  std::optional<Checkpoints> checkpoints_;
   Status failed_;
   int callers_ = 0;  // threads inside drive()
   std::vector<pollfd> pollfds_;

@@ -396,6 +396,7 @@ std::string TrackerScript::vote(std::uint64_t life, std::uint64_t version, const
   wire::Envelope e = from_worker(life);
   e.mutable_vote()->set_timeline(timeline);
   e.mutable_vote()->set_version(version);
+  e.mutable_vote()->set_epoch(machine_->view(TimeMs{now_}).epoch.value);
   for (const wire::Position& p : positions) *e.mutable_vote()->add_positions() = p;
   return send(std::move(e));
 }

@@ -98,7 +98,7 @@ class WorkerScript {
   }
   std::string vote(std::uint64_t version) {
     return run([&](auto& effects) {
-      machine_->vote(Timeline(0), Version(version), {position(version - 1, 3, true)}, now(), effects);
+      machine_->vote(machine_->epoch(), Timeline(0), Version(version), {position(version - 1, 3, true)}, now(), effects);
     });
   }
   std::string log_gap(std::uint64_t epoch) {
@@ -452,10 +452,11 @@ TEST(Worker, LoadsAndVotesAreRepeatedUntilTheyAreAnswered) {
   EXPECT_EQ(w.loaded(3), "");
   EXPECT_EQ(w.vote(4), "send Vote 4 timeline 0\n");
   EXPECT_EQ(w.pass(1000), "send Heartbeat 3 epoch 1 rounds 0\nsend Vote 4 timeline 0\n");
-  // Also in the next epoch.
+  // A vote is for an epoch.
   (void)w.interrupt(2, true);
   (void)w.on_stopped(2);
-  EXPECT_EQ(w.plan(2), "install epoch 2\nsend Heartbeat 4 epoch 2 rounds 0\nsend Vote 4 timeline 0\n");
+  EXPECT_EQ(w.plan(2), "install epoch 2\nsend Heartbeat 4 epoch 2 rounds 0\n");
+  EXPECT_EQ(w.vote(4), "send Vote 4 timeline 0\n");  // by what the new plan says
   EXPECT_EQ(w.committed(4), "committed 4\n");
   EXPECT_EQ(w.committed(4), "");
   EXPECT_EQ(w.pass(1000), "send Heartbeat 5 epoch 2 rounds 0\n");

@@ -1,0 +1,96 @@
+// One life's part in checkpoints: what it logs of them, when it may vote, and how it loads one. Never waits; the same
+// object serves workers and the simulator.
+//
+// The global state is cut into as many shards as there are ranks (recovery/shards.h); a rank logs those of its duty.
+// Its local state it logs itself, and ranks of replicas − 1 other domains pull a copy of it. A rank votes once it holds
+// all that the plan in force makes its duty; when the plan changes before the commit, duties and vote are looked at
+// again.
+//
+// Threads: one at a time, the owner of the data path.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "recovery/ids.h"
+#include "recovery/result.h"
+#include "recovery/worker_machine.h"
+#include "worker/engine.h"
+#include "worker/recall.h"
+
+namespace warren::worker {
+
+class Checkpoints {
+ public:
+  Checkpoints(Engine& engine, Recall& recall) : engine_(engine), recall_(recall) {}
+
+  struct State {
+    std::uint64_t version = 0;  // the program's count of checkpoints; 0: the job begins
+    std::vector<std::byte> global, local;
+  };
+  // The tracker has said what to start from; loaded() then says when it is here. Begins the version that follows.
+  void load(const worker_effect::Loaded& what);
+  // Once: the state, or why there is none.
+  [[nodiscard]] std::optional<Result<State>> loaded();
+
+  // One may be taken when the one before is committed.
+  [[nodiscard]] bool may_take() const { return pending_ <= committed_; }
+  // Snapshots and ends the version. No call is outstanding. `local` null: the program has none. kExhausted: no room in
+  // the log; nothing has changed.
+  [[nodiscard]] Status take(std::span<const std::byte> global, const std::span<const std::byte>* local);
+
+  // After Engine::install(): duties change with who sits where.
+  void install();
+  void committed(Version version);
+  [[nodiscard]] Version newest_committed() const { return committed_; }
+
+  // Looks at what has come; call after Engine::drain_recalls().
+  void advance();
+  struct Vote {
+    Epoch epoch;
+    Timeline timeline;
+    Version version;
+    std::vector<wire::Position> positions;
+  };
+  // Once an epoch, when all that this rank must hold is held.
+  [[nodiscard]] std::optional<Vote> take_vote();
+  // What cannot be held ends the job; once.
+  [[nodiscard]] Status take_failure() { return std::exchange(failure_, Status()); }
+
+ private:
+  struct Pull {
+    RecordKey key;
+    std::vector<std::byte> bytes;  // where a global shard goes
+    std::uint64_t begin = 0;
+    bool local = false;
+  };
+  [[nodiscard]] Status log(RecordKind kind, Sequence sequence, std::span<const std::byte> state, const Ranges& bytes,
+                           bool has_local);
+  [[nodiscard]] RecordKey key_of(RecordKind kind, Sequence sequence) const;
+  void pull_duties();
+  void want_whole(const RecordKey& key);
+  void end_load(Result<State> result);
+
+  Engine& engine_;
+  Recall& recall_;
+  // Loading.
+  std::optional<worker_effect::Loaded> source_;
+  std::uint64_t want_ = 0;
+  bool global_here_ = false;
+  State state_;
+  std::optional<Result<State>> loaded_;
+  // Taking.
+  Version pending_, committed_;
+  Timeline pending_timeline_;
+  std::uint64_t global_bytes_ = 0;
+  bool has_local_ = false;
+  std::map<std::uint64_t, Pull> pulls_;  // by want
+  bool voted_ = true;                    // in this epoch
+  Status failure_;
+};
+
+}  // namespace warren::worker
