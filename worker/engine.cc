@@ -70,7 +70,6 @@ void Engine::open() {
 }
 
 WorkerMachine::Standing Engine::suspend() {
-  WorkerMachine::Standing standing;
   if (!stopped()) transport_.close_all();
   open_ = false;
   failed_ = false;
@@ -101,6 +100,11 @@ WorkerMachine::Standing Engine::suspend() {
       for (Call* call : group->points->abandon()) group->stranded.push_back(call);
     }
   }
+  return standing();
+}
+
+WorkerMachine::Standing Engine::standing() const {
+  WorkerMachine::Standing standing;
   standing.version = version_;
   std::map<std::pair<GroupId, Version>, wire::Position> positions;
   for (const auto& [key, rounds] : closed_) {

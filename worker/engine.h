@@ -80,6 +80,8 @@ class Engine {
   // The epoch is over and another will follow: closes the transport, publishes what is final in the outputs of calls
   // under way, and keeps all calls. Says how far this life is; again, the same.
   [[nodiscard]] WorkerMachine::Standing suspend();
+  // How far this life is.
+  [[nodiscard]] WorkerMachine::Standing standing() const;
   // What the owner wants from the log, and how it ended.
   [[nodiscard]] std::uint64_t fetch(Replayer::Want want);
   [[nodiscard]] std::optional<Replayer::Done> take_recalled(std::uint64_t id);
