@@ -113,9 +113,9 @@ class WorkerMachine {
   void on_stopped(Epoch epoch, Standing standing, TimeMs now, std::vector<WorkerEffect>& effects);
   // The program asks where it starts from: Loaded follows once the tracker answers.
   void load(TimeMs now, std::vector<WorkerEffect>& effects);
-  // What this rank holds of the checkpoint that begins `version` is durable; `positions` are those of the version
-  // before. Repeated until it is committed.
-  void vote(Timeline timeline, Version version, std::vector<wire::Position> positions, TimeMs now,
+  // What the plan of `epoch` makes this rank hold of the checkpoint that begins `version` is durable; `positions` are
+  // those of the version before. Repeated until it is committed or the epoch ends.
+  void vote(Epoch epoch, Timeline timeline, Version version, std::vector<wire::Position> positions, TimeMs now,
             std::vector<WorkerEffect>& effects);
   // A round of this epoch that others have completed is not in the log any more.
   void on_log_gap(Epoch epoch, const std::string& reason, TimeMs now, std::vector<WorkerEffect>& effects);

@@ -1,0 +1,475 @@
+// Engines that are interrupted in mid-round and go on: replay, resume, checkpoints. Real links, real logs in plain
+// memory; the tracker's part is recovery/frontier.h.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <deque>
+#include <map>
+#include <random>
+#include <set>
+#include <tuple>
+
+#include "recovery/frontier.h"
+#include "worker/checkpoints.h"
+#include "worker/engine.h"
+#include "worker/transport/tcp_transport.h"
+
+namespace warren::worker {
+namespace {
+
+constexpr std::size_t kSegmentBytes = std::size_t{16} << 20;
+
+class World {
+ public:
+  struct Options {
+    int size = 3;
+    std::uint32_t replicas = 2;
+    std::vector<int> hosts;  // by rank; empty: one host
+    schedule::Algorithm algorithm = schedule::Algorithm::kAuto;
+    std::uint64_t chunk_bytes = 4096;
+  };
+  explicit World(const Options& options) : options_(options) {
+    if (options_.hosts.empty()) options_.hosts.assign(static_cast<std::size_t>(options.size), 0);
+    for (int r = 0; r < options.size; r++) nodes_.push_back(nullptr);
+    for (int r = 0; r < options.size; r++) start(r);
+    plan({}, {});
+  }
+
+  Engine& engine(int rank) { return nodes_[index(rank)]->engine; }
+  Checkpoints& checkpoints(int rank) { return *nodes_[index(rank)]->checkpoints; }
+  HostLog& log(int rank) { return *nodes_[index(rank)]->log; }
+
+  // The process is gone; what it wrote stays with its host.
+  void kill(int rank) {
+    nodes_[index(rank)]->engine.stop(Status(Code::kClosed, "killed"));
+    nodes_[index(rank)].reset();
+  }
+  // With everything that it held.
+  void kill_host(int host) {
+    for (int r = 0; r < options_.size; r++) {
+      if (options_.hosts[index(r)] == host && nodes_[index(r)] != nullptr) kill(r);
+    }
+    segments_.erase(host);
+  }
+
+  // Interrupt, reports, replacements, plan: `lost` are started again.
+  void next_epoch(const std::vector<int>& lost) {
+    std::vector<wire::Report> reports(index(options_.size));
+    std::vector<RankPositions> survivors;
+    std::set<int> fresh(lost.begin(), lost.end());
+    for (int r = 0; r < options_.size; r++) {
+      if (nodes_[index(r)] == nullptr) continue;
+      auto standing = engine(r).suspend();
+      reports[index(r)].set_version(standing.version.value);
+      for (auto& p : standing.positions) *reports[index(r)].add_positions() = p;
+      survivors.push_back({Rank(r), &reports[index(r)]});
+    }
+    for (const int r : lost) start(r);
+    connected_.clear();
+    wanted_.clear();
+    requests_.clear();
+    auto frontier = merge_frontier(survivors, {}, committed_, [](Rank r) { return "rank " + std::to_string(r.value); });
+    ASSERT_TRUE(frontier.ok()) << frontier.status().describe();
+    plan(frontier.value(), fresh);
+  }
+
+  bool run(const std::function<bool()>& done) {
+    int idle = 0;
+    while (!done()) {
+      idle = step() ? 0 : idle + 1;
+      if (idle > 20000) return false;
+      if (idle > 100) now_ += 1;
+    }
+    return true;
+  }
+  bool step() {
+    bool moved = connect();
+    for (auto& n : nodes_) {
+      if (n == nullptr) continue;
+      moved = n->engine.progress() || moved;
+      n->checkpoints->advance();
+      if (auto vote = n->checkpoints->take_vote()) votes_[n->engine.plan().self.value] = vote->version;
+      if (const auto gap = n->engine.take_gap()) gaps.push_back(*gap);
+      if (auto failure = n->engine.take_failure()) failures.push_back(failure->status.describe());
+      if (const auto d = n->recall->next_deadline(); d && d->value <= now_) n->recall->on_tick();
+    }
+    moved = serve() || moved;
+    if (votes_.size() == index(options_.size)) {
+      Version least = votes_.begin()->second;
+      for (const auto& [rank, version] : votes_) least = std::min(least, version);
+      if (!committed_ || least > *committed_) {
+        committed_ = least;
+        for (auto& n : nodes_) {
+          if (n != nullptr) n->checkpoints->committed(least);
+        }
+        moved = true;
+      }
+    }
+    return moved;
+  }
+
+  std::optional<Version> committed() const { return committed_; }
+  std::vector<std::string> gaps, failures;
+
+ private:
+  struct Node {
+    explicit Node(World& world, int rank, Incarnation life)
+        : transport([&world, rank](GroupId g, Rank p) { world.wanted_.emplace_back(rank, g, p); }),
+          engine(transport, board),
+          self(life) {}
+    RoundBoard board;
+    TcpTransport transport;
+    std::unique_ptr<HostLog> log;
+    std::optional<Recall> recall;
+    Engine engine;
+    std::optional<Checkpoints> checkpoints;
+    Incarnation self;
+    std::unique_ptr<HostLogReader> serving;
+  };
+  static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
+
+  void start(int rank) {
+    const Incarnation life(++lives_);
+    auto node = std::make_unique<Node>(*this, rank, life);
+    auto memory = heap_segment(kSegmentBytes);
+    auto log = HostLog::create(life, memory);
+    EXPECT_TRUE(log.ok());
+    node->log = std::move(log).value();
+    node->recall.emplace(
+        *node->log, [this] { return TimeMs{now_}; },
+        [this, rank](Replayer::Send send) { requests_.emplace_back(rank, std::move(send)); });
+    node->engine.use(*node->recall);
+    node->checkpoints.emplace(node->engine, *node->recall);
+    node->serving = node->log->reader();
+    segments_[options_.hosts[index(rank)]][life] = memory;
+    nodes_[index(rank)] = std::move(node);
+  }
+
+  void plan(const std::vector<wire::Position>& frontier, const std::set<int>& fresh) {
+    epoch_ = epoch_.next();
+    for (int r = 0; r < options_.size; r++) {
+      Node& n = *nodes_[index(r)];
+      for (auto& [life, memory] : segments_[options_.hosts[index(r)]]) {
+        if (life == n.self) continue;
+        const auto known = n.log->attached();
+        if (std::find(known.begin(), known.end(), life) != known.end()) continue;
+        ASSERT_TRUE(n.log->attach(life, memory->bytes(), memory).ok());
+      }
+      n.transport.open(epoch_, 1, true);
+      Engine::Plan p;
+      p.epoch = epoch_;
+      p.self = Rank(r);
+      p.world_size = static_cast<std::uint32_t>(options_.size);
+      p.algorithm = options_.algorithm;
+      p.chunk_bytes = options_.chunk_bytes;
+      p.replicas = options_.replicas;
+      Replayer::Plan replay;
+      replay.epoch = epoch_;
+      replay.self = Rank(r);
+      replay.replicas = options_.replicas;
+      replay.timeout_ms = 1000;
+      for (int peer = 0; peer < options_.size; peer++) {
+        const int host = options_.hosts[index(peer)];
+        p.hosts.push_back(static_cast<std::uint32_t>(host));
+        p.domains.push_back(static_cast<std::uint32_t>(host));
+        replay.peers.push_back({Rank(peer), nodes_[index(peer)]->self, "h" + std::to_string(host),
+                                "h" + std::to_string(host), fresh.contains(peer)});
+      }
+      for (const wire::Position& at : frontier) {
+        Engine::Frontier f{GroupId(at.group()), Version(at.version()), at.rounds(), at.closed(), {}};
+        for (const wire::ByteRange& range : at.final()) f.final.add(range.begin(), range.end());
+        p.frontier.push_back(std::move(f));
+      }
+      n.recall->install(replay);
+      n.engine.install(p);
+      n.checkpoints->install();
+    }
+    votes_.clear();
+    for (int r = 0; r < options_.size; r++) engine(r).open();
+  }
+
+  bool connect() {
+    bool made = false;
+    while (!wanted_.empty()) {
+      const auto [from, group, peer] = wanted_.front();
+      wanted_.pop_front();
+      const int a = std::min(from, peer.value), b = std::max(from, peer.value);
+      if (nodes_[index(a)] == nullptr || nodes_[index(b)] == nullptr) continue;
+      if (!connected_.insert({group.value, a, b}).second) continue;
+      int fds[2];
+      EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
+      for (const int fd : fds) {
+        const int small = 8192;  // so that an interrupt finds rounds in all stages
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
+      }
+      EXPECT_TRUE(nodes_[index(a)]->transport.adopt(epoch_, group, Rank(b), 0, fds[0]).ok());
+      EXPECT_TRUE(nodes_[index(b)]->transport.adopt(epoch_, group, Rank(a), 0, fds[1]).ok());
+      made = true;
+    }
+    return made;
+  }
+
+  bool serve() {
+    bool moved = false;
+    for (auto requests = std::exchange(requests_, {}); auto& [from, send] : requests) {
+      moved = true;
+      Node* to = nodes_[index(send.to.value)].get();
+      if (to == nullptr || nodes_[index(from)] == nullptr) continue;
+      const wire::FetchReply reply = Replayer::answer(send.request, *to->serving);
+      nodes_[index(from)]->recall->on_reply(send.to, reply);
+    }
+    return moved;
+  }
+
+  Options options_;
+  std::uint64_t lives_ = 0;
+  std::int64_t now_ = 0;
+  Epoch epoch_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+  std::map<int, std::map<Incarnation, std::shared_ptr<SegmentMemory>>> segments_;  // by host
+  std::deque<std::tuple<int, GroupId, Rank>> wanted_;
+  std::set<std::tuple<std::uint64_t, int, int>> connected_;
+  std::vector<std::pair<int, Replayer::Send>> requests_;
+  std::map<int, Version> votes_;
+  std::optional<Version> committed_;
+};
+
+// What every rank runs: `rounds` collectives, each fed by what the one before gave.
+struct Program {
+  Collective collective = Collective::kAllreduce;
+  std::uint64_t count = 5000;
+  int rounds = 4;
+  bool in_place = false;
+};
+
+class Runner {
+ public:
+  Runner(const Program& program, int rank, int size) : program_(program), rank_(rank), size_(size) {
+    state_.assign(1, static_cast<std::uint64_t>(rank) * 0x9e3779b97f4a7c15u + 1);
+  }
+  // Issues the next call when the last is done; true while there is more.
+  bool advance(Engine& engine) {
+    if (call_ && !call_->finished.load()) return true;
+    if (call_) take();
+    if (done_ == program_.rounds) return false;
+    issue(engine);
+    return true;
+  }
+  const std::vector<std::vector<std::byte>>& results() const { return results_; }
+  bool finished() const { return done_ == program_.rounds; }
+
+  // The same without any engine.
+  static std::vector<std::vector<std::vector<std::byte>>> oracle(const Program& program, int size) {
+    std::vector<Runner> all;
+    for (int r = 0; r < size; r++) all.emplace_back(program, r, size);
+    std::vector<std::vector<std::vector<std::byte>>> results(static_cast<std::size_t>(size));
+    for (int round = 0; round < program.rounds; round++) {
+      std::vector<std::vector<std::uint64_t>> inputs;
+      for (auto& r : all) inputs.push_back(r.input());
+      for (int r = 0; r < size; r++) {
+        std::vector<std::uint64_t> out = combine(program, inputs, round, r, size);
+        const auto bytes = std::as_bytes(std::span(out));
+        results[static_cast<std::size_t>(r)].emplace_back(bytes.begin(), bytes.end());
+        all[static_cast<std::size_t>(r)].mix(out);
+      }
+    }
+    return results;
+  }
+
+ private:
+  static std::vector<std::uint64_t> combine(const Program& p, const std::vector<std::vector<std::uint64_t>>& in,
+                                            int round, int rank, int size) {
+    std::vector<std::uint64_t> out;
+    const auto k = static_cast<std::uint64_t>(size);
+    switch (p.collective) {
+      case Collective::kAllreduce:
+      case Collective::kReduce:
+        if (p.collective == Collective::kReduce && rank != round % size) return out;
+        out.assign(p.count, 0);
+        for (const auto& v : in) {
+          for (std::uint64_t i = 0; i < p.count; i++) out[i] += v[i];
+        }
+        break;
+      case Collective::kReduceScatter:
+        out.assign(p.count, 0);
+        for (const auto& v : in) {
+          for (std::uint64_t i = 0; i < p.count; i++) out[i] += v[static_cast<std::uint64_t>(rank) * p.count + i];
+        }
+        break;
+      case Collective::kBroadcast: out = in[static_cast<std::size_t>(round % size)]; break;
+      case Collective::kAllgather:
+        for (const auto& v : in) out.insert(out.end(), v.begin(), v.end());
+        break;
+      case Collective::kAllToAll:
+        for (const auto& v : in) {
+          const auto* at = v.data() + static_cast<std::uint64_t>(rank) * p.count;
+          out.insert(out.end(), at, at + p.count);
+        }
+        break;
+      default: break;
+    }
+    (void)k;
+    return out;
+  }
+  std::uint64_t in_count() const {
+    const bool wide = program_.collective == Collective::kReduceScatter || program_.collective == Collective::kAllToAll;
+    return program_.count * (wide ? static_cast<std::uint64_t>(size_) : 1);
+  }
+  std::vector<std::uint64_t> input() const {
+    std::vector<std::uint64_t> v(in_count());
+    std::mt19937_64 random(state_[0] ^ static_cast<std::uint64_t>(done_));
+    for (auto& x : v) x = random();
+    return v;
+  }
+  void mix(const std::vector<std::uint64_t>& out) {
+    for (const std::uint64_t x : out) state_[0] = (state_[0] ^ x) * 0x100000001b3u;
+    done_++;
+  }
+  void issue(Engine& engine) {
+    call_ = std::make_unique<Call>();
+    in_ = input();
+    CallSpec& s = call_->spec;
+    s.collective = program_.collective;
+    s.type = DataType::kU64;
+    s.count = program_.count;
+    const bool reduces = program_.collective == Collective::kAllreduce || program_.collective == Collective::kReduce ||
+                         program_.collective == Collective::kReduceScatter;
+    s.op = reduces ? ReduceOp::kSum : ReduceOp::kNone;
+    const int root = done_ % size_;
+    if (program_.collective == Collective::kReduce || program_.collective == Collective::kBroadcast) s.root = root;
+    const auto k = static_cast<std::uint64_t>(size_);
+    std::uint64_t outs = program_.count;
+    if (program_.collective == Collective::kAllgather || program_.collective == Collective::kAllToAll) outs *= k;
+    if (program_.collective == Collective::kReduce && rank_ != root) outs = 0;
+    if (program_.collective == Collective::kBroadcast || (program_.in_place && outs == in_.size())) {
+      s.output = in_.data();
+      s.input = program_.collective == Collective::kBroadcast ? nullptr : in_.data();
+      out_size_ = outs;
+      in_use_ = true;
+    } else {
+      out_.assign(outs, 0xdead);
+      s.input = in_.data();
+      s.output = out_.data();
+      in_use_ = false;
+    }
+    const Status status = engine.submit(kWorldGroup, *call_);
+    EXPECT_TRUE(status.ok()) << status.describe();
+  }
+  void take() {
+    EXPECT_TRUE(call_->status.ok()) << call_->status.describe();
+    const std::vector<std::uint64_t>& out = in_use_ ? in_ : out_;
+    const auto bytes = std::as_bytes(std::span(out));
+    results_.emplace_back(bytes.begin(), bytes.end());
+    std::vector<std::uint64_t> copy = out;
+    // The program scribbles over its buffers: they are its own again.
+    std::fill(in_.begin(), in_.end(), 0x5ca1ab1e);
+    std::fill(out_.begin(), out_.end(), 0x5ca1ab1e);
+    call_.reset();
+    mix(copy);
+  }
+
+  Program program_;
+  int rank_, size_;
+  int done_ = 0;
+  std::vector<std::uint64_t> state_, in_, out_;
+  std::size_t out_size_ = 0;
+  bool in_use_ = false;
+  std::unique_ptr<Call> call_;
+  std::vector<std::vector<std::byte>> results_;
+};
+
+struct Case {
+  Program program;
+  World::Options world;
+  std::vector<int> lost;  // ranks; empty: only a link
+  int host_lost = -1;
+};
+
+void survive(const Case& c, std::uint64_t seed, int interrupts) {
+  std::mt19937 random(static_cast<unsigned>(seed));
+  World world(c.world);
+  const auto expected = Runner::oracle(c.program, c.world.size);
+  std::vector<std::unique_ptr<Runner>> runners;
+  for (int r = 0; r < c.world.size; r++) runners.push_back(std::make_unique<Runner>(c.program, r, c.world.size));
+  const auto advance_all = [&] {
+    bool more = false;
+    for (int r = 0; r < c.world.size; r++)
+      more = runners[static_cast<std::size_t>(r)]->advance(world.engine(r)) || more;
+    return more;
+  };
+  const auto check = [&] {
+    for (int r = 0; r < c.world.size; r++) {
+      const auto& got = runners[static_cast<std::size_t>(r)]->results();
+      for (std::size_t i = 0; i < got.size(); i++) {
+        ASSERT_EQ(got[i], expected[static_cast<std::size_t>(r)][i])
+            << "rank " << r << " round " << i << " seed " << seed;
+      }
+    }
+  };
+  for (int n = 0; n < interrupts; n++) {
+    // Rounds stand somewhere in their middle.
+    for (std::uint64_t steps = random() % 400; steps > 0; steps--) {
+      (void)advance_all();
+      (void)world.step();
+    }
+    check();
+    std::vector<int> lost = c.lost;
+    if (c.host_lost >= 0) {
+      for (int r = 0; r < c.world.size; r++) {
+        if (c.world.hosts[static_cast<std::size_t>(r)] == c.host_lost) lost.push_back(r);
+      }
+      // Its processes' buffers go with them.
+      for (const int r : lost) runners[static_cast<std::size_t>(r)] = nullptr;
+      world.kill_host(c.host_lost);
+    } else {
+      for (const int r : lost) world.kill(r);
+    }
+    for (const int r : lost) {
+      runners[static_cast<std::size_t>(r)] = std::make_unique<Runner>(c.program, r, c.world.size);
+    }
+    world.next_epoch(lost);
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+  ASSERT_TRUE(world.run([&] { return !advance_all(); })) << "seed " << seed;
+  check();
+  EXPECT_EQ(world.gaps, std::vector<std::string>()) << "seed " << seed;
+  EXPECT_EQ(world.failures, std::vector<std::string>()) << "seed " << seed;
+}
+
+class Recovery : public ::testing::TestWithParam<std::tuple<Collective, int, bool>> {};
+
+TEST_P(Recovery, InterruptedRoundsEndWithTheSameBytes) {
+  const auto [collective, hosts, in_place] = GetParam();
+  if (in_place && collective == Collective::kAllToAll) return;  // is never in place
+  for (const int size : {2, 3, 4}) {
+    for (std::uint64_t seed = 1; seed <= 6; seed++) {
+      Case c;
+      c.program = {collective, seed % 2 == 0 ? 40u : 5000u, 3, in_place};
+      c.world.size = size;
+      for (int r = 0; r < size; r++) c.world.hosts.push_back(hosts == 1 ? 0 : r * hosts / size);
+      survive(c, seed, 2);  // a link
+      c.lost = {static_cast<int>(seed) % size};
+      survive(c, seed + 100, 3);
+      if (hosts > 1 && size >= hosts) {
+        c.lost.clear();
+        c.host_lost = static_cast<int>(seed) % hosts;
+        survive(c, seed + 200, 1);
+      }
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Recovery,
+                         ::testing::Combine(::testing::Values(Collective::kAllreduce, Collective::kReduce,
+                                                              Collective::kBroadcast, Collective::kAllgather,
+                                                              Collective::kReduceScatter, Collective::kAllToAll),
+                                            ::testing::Values(1, 2), ::testing::Bool()),
+                         [](const auto& p) {
+                           return std::string(to_string(std::get<0>(p.param))) + "_hosts" +
+                                  std::to_string(std::get<1>(p.param)) +
+                                  (std::get<2>(p.param) ? "_in_place" : "");
+                         });
+
+}  // namespace
+}  // namespace warren::worker
