@@ -181,7 +181,7 @@ struct Replayer::State {
     std::uint64_t generation = 0;   // of its listings; no other stream has the same
     std::optional<TimeMs> relist_at;
     std::uint64_t used = 0;  // when a want last came: the least is forgotten first
-    bool asleep = false;     // no want since the plan: not fetched ahead
+    bool asleep = true;      // nothing was needed from others since the plan: they are not asked
     bool look = false;       // all wants are to be looked at
   };
 
@@ -402,7 +402,6 @@ struct Replayer::State {
     if (!old) make_room();
     Stream& s = streams[at];
     s.used = ++clock;
-    s.asleep = false;
     if (!old) {
       s.base = s.ahead = sequence;
       start_listing(s);
@@ -507,10 +506,10 @@ struct Replayer::State {
     const bool all_known = settled(s, sequence);
     if (w.info && w.missing.empty()) {
       Ranges again = log_again(w, round);
-      if (again.empty() || all_known) finish(id, {}, std::move(again));
-      return;
+      if (again.empty() || all_known) return finish(id, {}, std::move(again));
     }
-    if (!all_known) return;
+    s.asleep = false;
+    if (!all_known || (w.info && w.missing.empty())) return;
     Ranges gap = w.missing.minus(round.requested);
     for (const Holder& h : round.holders) {
       if (!gap.empty()) gap = gap.minus(h.held);
@@ -1098,7 +1097,7 @@ void Replayer::install(const Plan& plan, TimeMs now, std::vector<Send>& out) {
   }
   s.need_domains = std::max<std::size_t>(1, std::min<std::size_t>(plan.replicas, domains.size()));
   for (auto& [key, stream] : s.streams) {
-    stream.asleep = stream.wants.empty();
+    stream.asleep = true;
     for (auto& [sequence, round] : stream.rounds) round.requested = {};
     s.start_listing(stream);
   }

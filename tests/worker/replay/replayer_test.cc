@@ -1,0 +1,703 @@
+#include "worker/replay/replayer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/worker/replay/net.h"
+
+namespace warren::worker::replaytest {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr std::byte kBefore{0xee};
+
+std::vector<std::byte> buffer_of(std::uint64_t size) {
+  return std::vector<std::byte>(size, kBefore);
+}
+bool untouched(const std::vector<std::byte>& buffer) {
+  return std::all_of(buffer.begin(), buffer.end(), [](std::byte b) { return b == kBefore; });
+}
+
+TEST(Replayer, OwnHostServesWithoutAsking) {
+  Net net({"host-0", "host-1"});
+  const RecordKey key = round_key(17);
+  net.life(0).publish(key, 3000, 0, 1000);
+  net.life(1).publish(key, 3000, 1000, 3000);
+  net.install();
+  auto buffer = buffer_of(3000);
+  const std::uint64_t id = net.want(key, buffer);
+  const auto done = net.run(0);
+  ASSERT_TRUE(done);
+  EXPECT_EQ(done->id, id);
+  EXPECT_TRUE(done->status.ok()) << done->status.describe();
+  EXPECT_TRUE(done->log_again.empty());
+  EXPECT_EQ(done->info, info_of(3000));
+  EXPECT_EQ(buffer, bytes_of(key, 0, 3000));
+  EXPECT_EQ(net.listings, 0U);
+  EXPECT_TRUE(net.replayer->idle());
+  EXPECT_EQ(net.replayer->next_deadline(), std::nullopt);
+}
+
+TEST(Replayer, FetchesWhatTheOwnHostLacks) {
+  Net net({"host-1", "host-2"});
+  const RecordKey key = round_key(17);
+  net.life(0).publish(key, 9000, 2000, 3000);
+  net.life(1).publish(key, 9000, 0, 5000);
+  net.life(2).publish(key, 9000, 4000, 9000);
+  net.install();
+  auto buffer = buffer_of(9000);
+  net.want(key, buffer, 1000, 8000);
+  EXPECT_EQ(net.replayer->describe(), "asks ranks 1, 2 who holds " + to_string(key.round));
+  const auto done = net.run();
+  ASSERT_TRUE(done);
+  EXPECT_TRUE(done->status.ok()) << done->status.describe();
+  auto expected = buffer_of(9000);
+  const auto bytes = bytes_of(key, 1000, 8000);
+  std::copy(bytes.begin(), bytes.end(), expected.begin() + 1000);
+  EXPECT_EQ(buffer, expected);
+  // Nothing twice: 2000-3000 was here, the rest came once.
+  EXPECT_EQ(net.payload_of[1] + net.payload_of[2], 6000U);
+  EXPECT_EQ(net.replayer->describe(), "");
+}
+
+TEST(Replayer, BufferMayBeginInTheMiddleOfTheResult) {
+  Net net({"host-1"});
+  const RecordKey key = round_key(2);
+  net.life(1).publish(key, 900);
+  net.install();
+  auto buffer = buffer_of(300);
+  Replayer::Want w;
+  w.key = key;
+  w.fingerprint = info_of(900).fingerprint;
+  w.total_bytes = 900;
+  w.bytes = Ranges(400, 600);
+  w.base = buffer.data();
+  w.base_at = 350;
+  net.want(std::move(w));
+  ASSERT_TRUE(net.run()->status.ok());
+  const auto expected = bytes_of(key, 400, 600);
+  EXPECT_TRUE(std::equal(expected.begin(), expected.end(), buffer.begin() + 50));
+  EXPECT_TRUE(std::all_of(buffer.begin(), buffer.begin() + 50, [](std::byte b) { return b == kBefore; }));
+  EXPECT_TRUE(std::all_of(buffer.begin() + 250, buffer.end(), [](std::byte b) { return b == kBefore; }));
+}
+
+TEST(Replayer, StripesALongResultOverItsHolders) {
+  constexpr std::uint64_t kBytes = std::uint64_t{24} << 20;
+  Net net({"host-1", "host-2", "host-3"}, 1, std::size_t{40} << 20);
+  const RecordKey key = round_key(0);
+  for (std::int32_t rank = 1; rank <= 3; ++rank) net.life(rank).publish(key, kBytes);
+  net.install();
+  auto buffer = buffer_of(kBytes);
+  net.want(key, buffer);
+  ASSERT_TRUE(net.run()->status.ok());
+  EXPECT_TRUE(buffer == bytes_of(key, 0, kBytes));
+  for (std::int32_t rank = 1; rank <= 3; ++rank) EXPECT_GE(net.payload_of[rank], kBytes / 5) << rank;
+  EXPECT_EQ(net.payload_of[1] + net.payload_of[2] + net.payload_of[3], kBytes);
+}
+
+TEST(Replayer, TenThousandSmallRoundsTakeFewRoundTrips) {
+  constexpr std::uint64_t kRounds = 10'000, kBytes = 1024;
+  Net net({"host-1", "host-2", "host-3"}, 1, std::size_t{24} << 20);
+  net.faults.least_delay_ms = net.faults.most_delay_ms = 5;
+  // As a ring leaves them: each host holds two thirds.
+  for (std::uint64_t s = 0; s < kRounds; ++s) {
+    net.life(1).publish(round_key(s), kBytes, 0, 683);
+    net.life(2).publish(round_key(s), kBytes, 341, 1024);
+    net.life(3).publish(round_key(s), kBytes, 683, 1024);
+    net.life(3).publish(round_key(s), kBytes, 0, 341);
+  }
+  net.install();
+  const TimeMs began = net.now;
+  auto buffer = buffer_of(kBytes);
+  for (std::uint64_t s = 0; s < kRounds; ++s) {
+    net.want(round_key(s), buffer);
+    const auto done = net.run();
+    ASSERT_TRUE(done && done->status.ok()) << s;
+    ASSERT_EQ(buffer, bytes_of(round_key(s), 0, kBytes)) << s;
+  }
+  EXPECT_LE(net.now - began, 20 * 10) << "round trips of 10 ms";
+  EXPECT_LE(net.listings + net.data_requests, 120U);
+  EXPECT_EQ(net.payload_of[1] + net.payload_of[2] + net.payload_of[3], kRounds * kBytes);
+}
+
+TEST(Replayer, FetchesAheadWithinABound) {
+  constexpr std::uint64_t kRounds = 64, kBytes = std::uint64_t{1} << 20;
+  Net net({"host-1"}, 1, std::size_t{80} << 20);
+  for (std::uint64_t s = 0; s < kRounds; ++s) net.life(1).publish(round_key(s), kBytes);
+  net.install();
+  auto buffer = buffer_of(kBytes);
+  for (std::uint64_t s = 0; s < kRounds; ++s) {
+    net.want(round_key(s), buffer);
+    ASSERT_TRUE(net.run()->status.ok()) << s;
+    ASSERT_TRUE(buffer == bytes_of(round_key(s), 0, kBytes)) << s;
+    net.run_for(100);
+    // Sixteen MiB ahead, and no more.
+    EXPECT_LE(net.payload_of[1], (s + 1 + 16) * kBytes);
+    EXPECT_GE(net.payload_of[1], std::min<std::uint64_t>(kRounds * kBytes, (s + 1 + 7) * kBytes));
+  }
+  EXPECT_EQ(net.payload_of[1], kRounds * kBytes) << "nothing twice";
+}
+
+TEST(Replayer, AsksForNoMoreAtOnceThanItsBounds) {
+  std::vector<std::string> hosts;
+  for (int i = 1; i <= 12; ++i) hosts.push_back("host-" + std::to_string(i));
+  constexpr std::uint64_t kBytes = std::uint64_t{160} << 20;
+  Net net(hosts, 1, std::size_t{24} << 20);
+  const RecordKey key = round_key(0);
+  constexpr std::uint64_t kShare = kBytes / 12;
+  for (std::int32_t rank = 1; rank <= 12; ++rank) {
+    const std::uint64_t begin = static_cast<std::uint64_t>(rank - 1) * kShare;
+    net.life(rank).publish(key, kBytes, begin, rank == 12 ? kBytes : begin + kShare);
+  }
+  net.install();
+  std::vector<std::byte> buffer(kBytes);
+  net.want(key, buffer);
+  ASSERT_TRUE(net.run()->status.ok());
+  EXPECT_LE(net.most_asked_at_once, (std::uint64_t{64} << 20) + (std::uint64_t{2} << 20));
+  EXPECT_GE(net.most_asked_at_once, std::uint64_t{48} << 20);
+  EXPECT_TRUE(buffer == bytes_of(key, 0, kBytes));
+}
+
+TEST(Replayer, GapNamesRoundAndBytesAfterAskingMoreThanOnce) {
+  Net net({"host-1", "host-2"});
+  const RecordKey key = round_key(17);
+  net.life(1).publish(key, 9000, 0, 5000);
+  net.life(2).publish(key, 9000, 6000, 9000);
+  net.install();
+  auto buffer = buffer_of(9000);
+  net.want(key, buffer);
+  const auto done = net.run();
+  ASSERT_TRUE(done);
+  EXPECT_EQ(done->status.code(), Code::kUnavailable);
+  EXPECT_THAT(done->status.describe(), HasSubstr("bytes 5000-6000 of 9000 of " + to_string(key.round)));
+  EXPECT_THAT(done->status.describe(), HasSubstr("ranks 1, 2"));
+  EXPECT_GE(net.listings, 2U * 3U);
+  EXPECT_LE(net.listings, 2U * 6U);
+  EXPECT_TRUE(net.replayer->idle());
+}
+
+TEST(Replayer, ARoundThatNobodyHasIsAGap) {
+  Net net({"host-1"});
+  net.install();
+  auto buffer = buffer_of(100);
+  net.want(round_key(5), buffer);
+  const auto done = net.run();
+  ASSERT_TRUE(done);
+  EXPECT_EQ(done->status.code(), Code::kUnavailable);
+  EXPECT_THAT(done->status.describe(), HasSubstr("anything of " + to_string(round_key(5).round)));
+  Net alone({});
+  alone.install();
+  alone.want(round_key(5), buffer);
+  EXPECT_EQ(alone.run()->status.code(), Code::kUnavailable);
+}
+
+TEST(Replayer, ASegmentAttachedLaterFillsTheGap) {
+  for (const bool own : {false, true}) {
+    Net net({"host-1", "host-1"});
+    const RecordKey key = round_key(17);
+    net.life(1).publish(key, 1000);
+    net.replace(1);
+    net.life(2).log->detach(net.dead.back().self);
+    net.install();
+    auto buffer = buffer_of(1000);
+    net.want(key, buffer);
+    ASSERT_FALSE(net.run(20));
+    Life& holder = net.dead.back();
+    for (const std::int32_t at : own ? std::vector{0} : std::vector{2}) {
+      ASSERT_TRUE(net.life(at).log->attach(holder.self, holder.memory->bytes(), holder.memory).ok());
+    }
+    const auto done = net.run();
+    ASSERT_TRUE(done);
+    EXPECT_TRUE(done->status.ok()) << done->status.describe();
+    EXPECT_EQ(buffer, bytes_of(key, 0, 1000));
+  }
+}
+
+TEST(Replayer, AHostThatDoesNotAnswerIsNoGap) {
+  Net net({"host-1", "host-2"});
+  const RecordKey key = round_key(17);
+  net.life(2).publish(key, 1000);
+  net.life(2).alive = false;
+  net.install();
+  auto buffer = buffer_of(1000);
+  net.want(key, buffer);
+  EXPECT_FALSE(net.run(60'000));
+  EXPECT_THAT(net.warnings, Contains(HasSubstr("rank 2 has not said for 1000 ms")));
+  EXPECT_THAT(net.warnings, Contains(HasSubstr("no rank of host host-2 says")));
+  const std::size_t listings = net.listings;
+  EXPECT_LE(listings, 400U);
+  net.life(2).alive = true;
+  const auto done = net.run();
+  ASSERT_TRUE(done);
+  EXPECT_TRUE(done->status.ok());
+  EXPECT_EQ(buffer, bytes_of(key, 0, 1000));
+}
+
+TEST(Replayer, AnotherRankOfTheHostIsAsked) {
+  Net net({"host-1", "host-1", "host-1"});
+  net.life(1).fresh = true;
+  const RecordKey key = round_key(17);
+  net.life(1).publish(key, 1000);
+  net.install();
+  std::vector<std::int32_t> asked;
+  net.on_request = [&](const Replayer::Send& s) {
+    asked.push_back(s.to.value);
+    return s.to != Rank(2);
+  };
+  auto buffer = buffer_of(1000);
+  net.want(key, buffer);
+  ASSERT_TRUE(net.run()->status.ok());
+  // The lowest that is not fresh, and after a second of silence the next; never again the silent one.
+  EXPECT_THAT(asked, ElementsAre(2, 3, 3));
+  EXPECT_EQ(net.now - TimeMs{1000}, 1000 + 4);
+
+  asked.clear();
+  net.want(round_key(18), buffer);
+  EXPECT_EQ(net.run()->status.code(), Code::kUnavailable);
+  EXPECT_THAT(asked, testing::Not(Contains(2)));
+  EXPECT_THAT(asked, Contains(1));
+}
+
+TEST(Replayer, UnreachableRanksArePassedOverAtOnce) {
+  Net net({"host-1", "host-1"});
+  const RecordKey key = round_key(17);
+  net.life(1).publish(key, 1000);
+  net.on_request = [&](const Replayer::Send& s) { return s.to != Rank(1); };
+  net.install();
+  auto buffer = buffer_of(1000);
+  net.want(key, buffer);
+  std::vector<Replayer::Send> out;
+  net.replayer->on_unreachable(Rank(1), net.now, out);
+  ASSERT_EQ(out.size(), 1U);
+  EXPECT_EQ(out[0].to, Rank(2));
+  net.replayer->on_unreachable(Rank(1), net.now, out);
+  EXPECT_EQ(out.size(), 1U) << "once is enough";
+}
+
+TEST(Replayer, AHolderThatDiesInTheMiddleIsReplaced) {
+  constexpr std::uint64_t kBytes = std::uint64_t{20} << 20;
+  Net net({"host-1", "host-2"}, 1, std::size_t{24} << 20);
+  const RecordKey key = round_key(0);
+  net.life(1).publish(key, kBytes);
+  net.life(2).publish(key, kBytes);
+  int replies = 0;
+  net.on_reply = [&](Rank from, wire::FetchReply& reply) {
+    if (from == Rank(1) && reply.data() && ++replies == 2) net.life(1).alive = false;
+    return net.life(from.value).alive;
+  };
+  net.install();
+  std::vector<std::byte> buffer(kBytes);
+  net.want(key, buffer);
+  ASSERT_TRUE(net.run()->status.ok());
+  EXPECT_TRUE(buffer == bytes_of(key, 0, kBytes));
+  EXPECT_EQ(replies, 2);
+}
+
+TEST(Replayer, LostRequestsAreMadeAgain) {
+  constexpr std::uint64_t kBytes = std::uint64_t{20} << 20;
+  Net net({"host-1"}, 1, std::size_t{24} << 20);
+  const RecordKey key = round_key(0);
+  net.life(1).publish(key, kBytes);
+  int replies = 0;
+  net.on_reply = [&](Rank, wire::FetchReply& reply) { return !reply.data() || ++replies != 2; };
+  net.faults.most_delay_ms = 9;
+  net.install();
+  std::vector<std::byte> buffer(kBytes);
+  net.want(key, buffer);
+  ASSERT_TRUE(net.run()->status.ok());
+  EXPECT_TRUE(buffer == bytes_of(key, 0, kBytes));
+  EXPECT_THAT(net.warnings, IsEmpty()) << "one loss does not make a host silent";
+}
+
+TEST(Replayer, WaitsUntilSomebodyHoldsIt) {
+  Net net({"host-1", "host-2"});
+  const RecordKey key{RecordKind::kLocal, {Timeline(1), kWorldGroup, Version(4), Sequence(2)}};
+  net.install();
+  Replayer::Want w;
+  w.key = key;
+  w.wait = true;
+  net.want(std::move(w));
+  EXPECT_EQ(net.run(100'000), std::nullopt);
+  EXPECT_LE(net.listings, 2U * 1100U);
+  net.life(2).publish(key, 5000, 0, 4000);
+  EXPECT_EQ(net.run(10'000), std::nullopt);
+  net.life(2).publish(key, 5000, 4000, 5000);
+  const auto done = net.run();
+  ASSERT_TRUE(done);
+  ASSERT_TRUE(done->status.ok()) << done->status.describe();
+  EXPECT_EQ(done->bytes, bytes_of(key, 0, 5000));
+}
+
+TEST(Replayer, UnknownLengthComesFromTheLog) {
+  for (const std::uint64_t total : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{3'000'000}}) {
+    Net net({"host-1", "host-2"});
+    const RecordKey key{RecordKind::kGlobal, {Timeline(1), kWorldGroup, Version(4), Sequence(0)}};
+    net.life(1).publish(key, total, 0, total / 2);
+    net.life(2).publish(key, total, total / 2, total);
+    net.install();
+    Replayer::Want w;
+    w.key = key;
+    net.want(std::move(w));
+    const auto done = net.run();
+    ASSERT_TRUE(done);
+    ASSERT_TRUE(done->status.ok()) << done->status.describe();
+    EXPECT_TRUE(done->bytes == bytes_of(key, 0, total));
+    EXPECT_EQ(done->info, info_of(total));
+  }
+}
+
+TEST(Replayer, AWantWithoutBytesNeedsARecordAllTheSame) {
+  Net net({"host-1"});
+  net.life(1).publish(round_key(1), 100);
+  net.life(1).publish(round_key(2), 0);
+  net.install();
+  Replayer::Want w;
+  w.fingerprint = info_of(0).fingerprint;
+  w.key = round_key(1);
+  w.total_bytes = 100;
+  net.want(w);
+  EXPECT_TRUE(net.run()->status.ok());
+  w.key = round_key(2);
+  w.total_bytes = 0;
+  net.want(w);
+  EXPECT_TRUE(net.run()->status.ok());
+  w.key = round_key(3);
+  net.want(w);
+  EXPECT_EQ(net.run()->status.code(), Code::kUnavailable);
+}
+
+TEST(Replayer, DamagedBytesAreDroppedLoudlyAndComeFromAnother) {
+  Net net({"host-1", "host-2"});
+  const RecordKey key = round_key(17);
+  net.life(1).publish(key, 1000);
+  net.life(2).publish(key, 1000);
+  net.install();
+  auto buffer = buffer_of(1000);
+  int damaged = 0;
+  bool clean = true;
+  net.on_reply = [&](Rank, wire::FetchReply& reply) {
+    if (reply.data() && ++damaged == 1) (*reply.mutable_entries(0)->mutable_payload())[999] ^= 0x40;
+    clean = clean && (damaged > 1 || untouched(buffer));
+    return true;
+  };
+  net.want(key, buffer);
+  ASSERT_TRUE(net.run()->status.ok());
+  EXPECT_EQ(buffer, bytes_of(key, 0, 1000));
+  EXPECT_TRUE(clean);
+  EXPECT_EQ(net.data_requests, 2U);
+  EXPECT_EQ(net.payload_of.size(), 2U) << "the second time another holder was asked";
+  EXPECT_THAT(net.warnings, ElementsAre(HasSubstr("bytes of " + to_string(key.round) + " from rank ")));
+}
+
+TEST(Replayer, TheOnlyHolderIsAskedAgainAfterDamageButNotForEver) {
+  Net net({"host-1"});
+  const RecordKey key = round_key(17);
+  net.life(1).publish(key, 1000);
+  net.install();
+  int damage = 1;
+  net.on_reply = [&](Rank, wire::FetchReply& reply) {
+    if (reply.data() && damage-- > 0) (*reply.mutable_entries(0)->mutable_payload())[0] ^= 1;
+    return true;
+  };
+  auto buffer = buffer_of(1000);
+  net.want(key, buffer);
+  ASSERT_TRUE(net.run()->status.ok());
+  EXPECT_EQ(buffer, bytes_of(key, 0, 1000));
+
+  damage = 1'000'000;
+  buffer = buffer_of(1000);
+  net.life(1).publish(round_key(18), 1000);
+  net.want(round_key(18), buffer);
+  EXPECT_EQ(net.run()->status.code(), Code::kUnavailable);
+  EXPECT_TRUE(untouched(buffer));
+}
+
+TEST(Replayer, OtherCallsInTheLogAreADesync) {
+  for (const bool own : {false, true}) {
+    Net net({"host-1"});
+    const RecordKey key = round_key(17);
+    net.life(own ? 0 : 1).publish(key, 1000);
+    net.install();
+    auto buffer = buffer_of(1000);
+    Replayer::Want w;
+    w.key = key;
+    w.fingerprint = info_of(1000, 8).fingerprint;
+    w.total_bytes = 1000;
+    w.bytes = Ranges(0, 1000);
+    w.base = buffer.data();
+    net.want(w);
+    auto done = net.run();
+    ASSERT_TRUE(done);
+    EXPECT_EQ(done->status.code(), Code::kDesync);
+    EXPECT_THAT(done->status.describe(), HasSubstr(to_string(key.round)));
+    EXPECT_THAT(done->status.describe(), HasSubstr("count 8"));
+    EXPECT_THAT(done->status.describe(), HasSubstr("count 7"));
+
+    w.fingerprint = info_of(1000).fingerprint;
+    w.total_bytes = 1001;
+    net.want(w);
+    done = net.run();
+    ASSERT_TRUE(done);
+    EXPECT_EQ(done->status.code(), Code::kDesync);
+    EXPECT_THAT(done->status.describe(), HasSubstr("1001 bytes"));
+    EXPECT_TRUE(untouched(buffer));
+  }
+}
+
+TEST(Replayer, HoldersThatDisagreeAreADesync) {
+  Net net({"host-1", "host-2"});
+  const RecordKey key{RecordKind::kGlobal, {Timeline(1), kWorldGroup, Version(4), Sequence(0)}};
+  net.life(1).publish(key, 1000);
+  net.life(2).publish(key, 1002);
+  net.install();
+  Replayer::Want w;
+  w.key = key;
+  net.want(w);
+  const auto done = net.run();
+  ASSERT_TRUE(done);
+  EXPECT_EQ(done->status.code(), Code::kDesync);
+  EXPECT_THAT(done->status.describe(), HasSubstr("1000 bytes"));
+  EXPECT_THAT(done->status.describe(), HasSubstr("1002 bytes"));
+  EXPECT_TRUE(done->bytes.empty());
+}
+
+TEST(Replayer, LogAgainWhatTooFewDomainsHold) {
+  Net net({"host-1", "host-2", "host-0"});
+  net.plan.replicas = 2;
+  const RecordKey key = round_key(17);
+  net.life(1).publish(key, 1000, 0, 500);
+  net.life(2).publish(key, 1000, 300, 1000);
+  net.life(3).publish(key, 1000, 900, 1000);
+  net.install();
+  auto buffer = buffer_of(1000);
+  net.want(key, buffer, 100, 1000);
+  auto done = net.run();
+  ASSERT_TRUE(done && done->status.ok());
+  Ranges expected(100, 300);
+  expected.add(500, 900);
+  EXPECT_EQ(done->log_again, expected);
+
+  // Two hosts of one domain are one copy.
+  net.life(2).domain = net.life(1).domain;
+  net.install();
+  net.want(key, buffer);
+  done = net.run();
+  ASSERT_TRUE(done && done->status.ok());
+  EXPECT_EQ(done->log_again, Ranges(0, 900));
+
+  // With fewer domains than copies, one each.
+  net.plan.replicas = 3;
+  net.install();
+  net.want(key, buffer);
+  done = net.run();
+  ASSERT_TRUE(done && done->status.ok());
+  EXPECT_EQ(done->log_again, Ranges(0, 900));
+}
+
+TEST(Replayer, LogAgainWhatOnlyDeadLivesOfTheHostHold) {
+  Net net({"host-0", "host-1"});
+  const RecordKey key = round_key(17);
+  net.life(1).publish(key, 1000, 0, 600);
+  net.life(2).publish(key, 1000);
+  net.replace(1);
+  net.attach(0, 1);
+  net.life(1).publish(key, 1000, 0, 200);
+  net.install();
+  auto buffer = buffer_of(1000);
+  net.want(key, buffer);
+  const auto done = net.run();
+  ASSERT_TRUE(done && done->status.ok());
+  EXPECT_EQ(done->log_again, Ranges(200, 600));
+}
+
+TEST(Replayer, RepliesOfOlderEpochsAreIgnored) {
+  Net net({"host-1"});
+  const RecordKey key = round_key(17);
+  net.life(1).publish(key, 1000);
+  wire::FetchReply old;
+  net.on_reply = [&](Rank, wire::FetchReply& reply) {
+    old = reply;
+    return false;
+  };
+  net.install();
+  auto buffer = buffer_of(1000);
+  net.want(key, buffer);
+  net.run_for(10);
+  ASSERT_EQ(old.epoch(), 1U);
+  std::vector<Replayer::Send> out;
+  net.suspend();
+  net.replayer->on_reply(Rank(1), old, net.now, out);
+  net.replayer->on_tick(net.now + 100'000, out);
+  EXPECT_TRUE(out.empty()) << "nothing is sent before the next plan";
+  EXPECT_EQ(net.replayer->next_deadline(), std::nullopt);
+  EXPECT_EQ(net.replayer->describe(), "waits for the next plan to replay " + to_string(key.round));
+  net.install();
+  net.replayer->on_reply(Rank(1), old, net.now, out);
+  old.set_epoch(2);
+  net.replayer->on_reply(Rank(1), old, net.now, out);
+  EXPECT_TRUE(out.empty()) << "an id of the older epoch";
+  net.on_reply = nullptr;
+  ASSERT_TRUE(net.run()->status.ok());
+  EXPECT_EQ(buffer, bytes_of(key, 0, 1000));
+}
+
+TEST(Replayer, RepliesOfOtherLivesAreIgnored) {
+  Net net({"host-1", "host-2"});
+  const RecordKey key = round_key(17);
+  net.life(1).publish(key, 1000);
+  net.install();
+  int data = 0;
+  net.on_reply = [&](Rank from, wire::FetchReply& reply) {
+    wire::FetchReply forged = reply;
+    std::vector<Replayer::Send> out;
+    forged.set_sender(reply.sender() + 77);
+    net.replayer->on_reply(from, forged, net.now, out);
+    forged = reply;
+    forged.set_receiver(reply.receiver() + 77);
+    net.replayer->on_reply(from, forged, net.now, out);
+    net.replayer->on_reply(from == Rank(1) ? Rank(2) : Rank(1), reply, net.now, out);
+    EXPECT_TRUE(out.empty());
+    data += reply.data();
+    return true;
+  };
+  auto buffer = buffer_of(1000);
+  net.want(key, buffer);
+  ASSERT_TRUE(net.run()->status.ok());
+  EXPECT_EQ(buffer, bytes_of(key, 0, 1000));
+  EXPECT_EQ(data, 1);
+}
+
+TEST(Replayer, WantsStayOverAnEpoch) {
+  constexpr std::uint64_t kBytes = std::uint64_t{20} << 20;
+  Net net({"host-1", "host-2"}, 1, std::size_t{24} << 20);
+  const RecordKey key = round_key(0);
+  net.life(1).publish(key, kBytes);
+  net.life(2).publish(key, kBytes);
+  int replies = 0;
+  net.on_reply = [&](Rank, wire::FetchReply& reply) {
+    replies += reply.data();
+    return replies <= 3;
+  };
+  net.install();
+  std::vector<std::byte> buffer(kBytes);
+  net.want(key, buffer);
+  net.run_for(100);
+  net.suspend();
+  net.on_reply = nullptr;
+  net.payload_of.clear();
+  net.life(1).alive = false;
+  net.replace(1);
+  net.install();
+  ASSERT_TRUE(net.run()->status.ok());
+  EXPECT_TRUE(buffer == bytes_of(key, 0, kBytes));
+  EXPECT_LT(net.payload_of[2], kBytes) << "what had come was kept";
+}
+
+TEST(Replayer, ACancelledWantIsNotWrittenToAnyMore) {
+  constexpr std::uint64_t kBytes = std::uint64_t{20} << 20;
+  Net net({"host-1"}, 1, std::size_t{24} << 20);
+  const RecordKey key = round_key(0);
+  net.life(1).publish(key, kBytes);
+  net.life(0).publish(key, kBytes, 100, 300);
+  int replies = 0;
+  net.on_reply = [&](Rank, wire::FetchReply& reply) { return !reply.data() || ++replies <= 2; };
+  net.install();
+  auto buffer = buffer_of(kBytes);
+  const std::uint64_t id = net.want(key, buffer);
+  net.run_for(100);
+  const Ranges written = net.replayer->cancel(id);
+  EXPECT_TRUE(written.covers(100, 300));
+  EXPECT_GT(written.size(), 200U);
+  EXPECT_LT(written.size(), kBytes);
+  const auto expected = bytes_of(key, 0, kBytes);
+  for (const Interval& i : written.intervals()) {
+    EXPECT_TRUE(std::equal(buffer.begin() + static_cast<std::ptrdiff_t>(i.begin),
+                           buffer.begin() + static_cast<std::ptrdiff_t>(i.end),
+                           expected.begin() + static_cast<std::ptrdiff_t>(i.begin)));
+  }
+  buffer.assign(kBytes, kBefore);
+  net.on_reply = nullptr;
+  net.run_for(10'000);
+  EXPECT_TRUE(untouched(buffer));
+  EXPECT_TRUE(net.replayer->idle());
+  EXPECT_EQ(net.replayer->cancel(id), Ranges());
+  EXPECT_TRUE(net.replayer->take_done().empty());
+}
+
+TEST(Replayer, CancelAllForgetsEverything) {
+  Net net({"host-1"});
+  for (std::uint64_t s = 0; s < 100; ++s) net.life(1).publish(round_key(s), 1000);
+  net.install();
+  auto buffer = buffer_of(1000);
+  for (std::uint64_t s = 0; s < 50; ++s) net.want(round_key(s), buffer);
+  net.replayer->cancel_all();
+  EXPECT_TRUE(net.replayer->idle());
+  net.run_for(100);
+  EXPECT_TRUE(untouched(buffer));
+  net.want(round_key(7), buffer);
+  ASSERT_TRUE(net.run()->status.ok());
+  EXPECT_EQ(buffer, bytes_of(round_key(7), 0, 1000));
+}
+
+TEST(Replayer, ManyWantsAtOnceAreServedInAnyOrder) {
+  Net net({"host-1", "host-2"});
+  constexpr std::uint64_t kWants = 4096;
+  std::vector<std::vector<std::byte>> buffers(kWants, buffer_of(64));
+  for (std::uint64_t s = 0; s < kWants; ++s) net.life(1 + static_cast<std::int32_t>(s % 2)).publish(round_key(s), 64);
+  net.install();
+  std::map<std::uint64_t, std::uint64_t> sequence_of;
+  for (std::uint64_t s = 0; s < kWants; ++s) sequence_of[net.want(round_key(s), buffers[s])] = s;
+  for (std::uint64_t n = 0; n < kWants; ++n) {
+    const auto done = net.run();
+    ASSERT_TRUE(done && done->status.ok());
+    const std::uint64_t s = sequence_of.at(done->id);
+    ASSERT_EQ(buffers[s], bytes_of(round_key(s), 0, 64));
+  }
+  EXPECT_LE(net.listings + net.data_requests, 40U);
+}
+
+TEST(Replayer, AWantAfterTheListingIsLookedForAnew) {
+  Net net({"host-1"});
+  net.life(1).publish(round_key(0), 100);
+  net.install();
+  auto buffer = buffer_of(100);
+  net.want(round_key(0), buffer);
+  ASSERT_TRUE(net.run()->status.ok());
+  net.run_for(100);
+  net.life(1).publish(round_key(1), 100);
+  const TimeMs began = net.now;
+  net.want(round_key(1), buffer);
+  ASSERT_TRUE(net.run()->status.ok());
+  EXPECT_EQ(buffer, bytes_of(round_key(1), 0, 100));
+  EXPECT_LE(net.now - began, 4) << "the old listing said that nobody has it: no reason to wait";
+}
+
+TEST(Replayer, ResultsThatDifferByRankAreNotFetchedAheadInWhole) {
+  Net net({"host-1"});
+  RecordInfo info = info_of(200'000);
+  info.fingerprint.collective = Collective::kReduceScatter;
+  for (std::uint64_t s = 0; s < 5; ++s) {
+    ASSERT_TRUE(net.life(1).log->publish(round_key(s), info, 0, bytes_of(round_key(s), 0, 200'000)).ok());
+  }
+  net.install();
+  auto buffer = buffer_of(200'000);
+  Replayer::Want w;
+  w.key = round_key(0);
+  w.fingerprint = info.fingerprint;
+  w.total_bytes = 200'000;
+  w.bytes = Ranges(1000, 2000);
+  w.base = buffer.data();
+  net.want(w);
+  ASSERT_TRUE(net.run()->status.ok());
+  net.run_for(100);
+  EXPECT_EQ(net.payload_of[1], 1000U);
+}
+
+}  // namespace
+}  // namespace warren::worker::replaytest
