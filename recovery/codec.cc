@@ -494,6 +494,7 @@ Status validate(const wire::Report& r) {
 }
 
 Status validate(const wire::Vote& v) {
+  if (Status s = member_epoch(v.epoch()); !s.ok()) return s;
   if (Status s = in_range("version", v.version(), kFirstCommit.value, kMaxVersion); !s.ok()) return s;
   if (Status s = validate_positions(v.positions(), 0); !s.ok()) return s;
   for (const wire::Position& p : v.positions()) {

@@ -624,6 +624,11 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
   v.committed = committed_;
   v.frontier.assign(plan_.frontier().begin(), plan_.frontier().end());
   v.votes = votes_.size();
+  if (state_ == State::kGathering) v.waiting_for = missing_workers();
+  for (std::size_t i = 0; i < members_.size() && v.waiting_for.size() < kMaxMissingNames; ++i) {
+    if (members_[i].state != MemberState::kStopping) continue;
+    v.waiting_for.push_back(plan_.members(static_cast<int>(i)).worker_id());
+  }
   v.last_interrupt = last_interrupt_;
   v.interrupts = interrupts_;
   v.joins = joins_;

@@ -46,6 +46,9 @@ struct Metrics::Families {
   Family<Gauge>& alive = gauges(registry, "warren_job_members_alive", "Workers of the job that are heard.");
   Family<Gauge>& world = gauges(registry, "warren_job_world_size", "Ranks of the job.");
   Family<Gauge>& epoch = gauges(registry, "warren_job_epoch", "Epoch of the job.");
+  Family<Gauge>& timeline = gauges(registry, "warren_job_timeline", "Timeline of the job: raised by each rollback.");
+  Family<Gauge>& committed = gauges(registry, "warren_job_committed_version",
+                                    "Version that the job would start from: checkpoints that are safe; 0: none is.");
   Family<Gauge>& rounds = gauges(registry, "warren_job_rounds_finished",
                                  "Rounds finished, as the member that finished the most in its present life reports.");
   Family<Counter>& joins = counters(registry, "warren_job_joins_total", "Joins that were taken.");
@@ -89,6 +92,8 @@ struct Metrics::JobSeries {
         alive(f.alive.Add({{"job", job}})),
         world(f.world.Add({{"job", job}})),
         epoch(f.epoch.Add({{"job", job}})),
+        timeline(f.timeline.Add({{"job", job}})),
+        committed(f.committed.Add({{"job", job}})),
         rounds(f.rounds.Add({{"job", job}})),
         joins(f.joins.Add({{"job", job}})),
         interrupts(f.interrupts.Add({{"job", job}})),
@@ -97,6 +102,8 @@ struct Metrics::JobSeries {
     families.alive.Remove(&alive);
     families.world.Remove(&world);
     families.epoch.Remove(&epoch);
+    families.timeline.Remove(&timeline);
+    families.committed.Remove(&committed);
     families.rounds.Remove(&rounds);
     families.joins.Remove(&joins);
     families.interrupts.Remove(&interrupts);
@@ -106,7 +113,7 @@ struct Metrics::JobSeries {
   JobSeries& operator=(const JobSeries&) = delete;
 
   Families& families;
-  Gauge &alive, &world, &epoch, &rounds;
+  Gauge &alive, &world, &epoch, &timeline, &committed, &rounds;
   Counter &joins, &interrupts, &refusals;
 };
 
@@ -151,6 +158,8 @@ void Metrics::update(const TableCounts& counts, const Snapshot& snapshot) {
     series->alive.Set(members_alive(v));
     series->world.Set(v.world_size);
     series->epoch.Set(static_cast<double>(v.epoch.value));
+    series->timeline.Set(v.timeline.value);
+    series->committed.Set(v.committed ? static_cast<double>(v.committed->value - 1) : 0);
     series->rounds.Set(static_cast<double>(rounds));
     raise_to(series->joins, v.joins);
     raise_to(series->interrupts, v.interrupts);

@@ -62,6 +62,29 @@ ordered_json member_json(const TrackerMachine::MemberView& m) {
   return json;
 }
 
+// Of the program: it has called checkpoint so many times.
+std::uint64_t of_program(Version version) {
+  return version.value - 1;
+}
+
+// A job in many groups would fill the page: these are the first.
+constexpr std::size_t kPositionsShown = 64;
+
+ordered_json frontier_json(const TrackerMachine::View& view) {
+  ordered_json frontier = ordered_json::array();
+  for (const wire::Position& p : view.frontier) {
+    if (frontier.size() == kPositionsShown) break;
+    std::uint64_t final_bytes = 0;
+    for (const wire::ByteRange& range : p.final()) final_bytes += range.end() - range.begin();
+    frontier.push_back({{"group", hex(p.group())},
+                        {"version", p.version()},
+                        {"rounds", p.rounds()},
+                        {"closed", p.closed()},
+                        {"final_bytes", final_bytes}});
+  }
+  return frontier;
+}
+
 ordered_json job_json(const JobStatus& job) {
   ordered_json members = ordered_json::array();
   for (const TrackerMachine::MemberView& m : job.view.members) members.push_back(member_json(m));
@@ -70,12 +93,19 @@ ordered_json job_json(const JobStatus& job) {
                        {"epoch", job.view.epoch.value},
                        {"world_size", job.view.world_size},
                        {"alive", members_alive(job.view)},
+                       {"replicas", job.view.replicas},
+                       {"timeline", job.view.timeline.value},
+                       {"committed_version", nullptr},
+                       {"votes", job.view.votes},
+                       {"waiting_for", job.view.waiting_for},
                        {"joins", job.view.joins},
                        {"interrupts", job.view.interrupts},
                        {"refusals", job.view.refusals},
                        {"last_interrupt", job.view.last_interrupt},
                        {"trouble", job.trouble},
+                       {"frontier", frontier_json(job.view)},
                        {"members", std::move(members)}};
+  if (job.view.committed) json["committed_version"] = of_program(*job.view.committed);
   return json;
 }
 
@@ -121,12 +151,25 @@ std::string waits_of(const TrackerMachine::MemberView& m) {
   return text;
 }
 
+std::string recovery_text(const TrackerMachine::View& v) {
+  if (v.replicas == 0) return ", results are not logged";
+  std::string text =
+      ", " + std::to_string(v.replicas) + " copies of results, timeline " + std::to_string(v.timeline.value) + ", ";
+  text += v.committed ? "version " + std::to_string(of_program(*v.committed)) + " committed" : "nothing committed yet";
+  if (v.votes != 0) {
+    text += ", the next stored by " + std::to_string(v.votes) + " of " + std::to_string(v.world_size) + " ranks";
+  }
+  std::string missing;
+  for (const std::string& worker : v.waiting_for) missing += (missing.empty() ? "" : ", ") + escaped(worker);
+  return text + (missing.empty() ? "" : "; waiting for " + missing);
+}
+
 std::string job_html(const JobStatus& job) {
   const TrackerMachine::View& v = job.view;
   std::string html = "<h2>" + escaped(job.name) + "</h2><p>" + to_string(v.state) + ", epoch " +
                      std::to_string(v.epoch.value) + ", " + std::to_string(members_alive(v)) + " of " +
-                     std::to_string(v.world_size) + " workers alive, " + std::to_string(v.interrupts) +
-                     " interrupts</p>";
+                     std::to_string(v.world_size) + " workers alive, " + std::to_string(v.interrupts) + " interrupts" +
+                     recovery_text(v) + "</p>";
   if (!job.trouble.empty()) html += "<p class=bad>" + escaped(job.trouble) + "</p>";
   if (!v.last_interrupt.empty()) html += "<p>Last interrupt: " + escaped(v.last_interrupt) + "</p>";
   if (v.members.empty()) return html;

@@ -68,6 +68,17 @@ void add_endpoint(auto* message) {
   endpoint->set_port(40'000);
 }
 
+void add_position(auto* message, std::uint64_t version, std::uint64_t rounds, bool closed) {
+  auto* position = message->Add();
+  position->set_version(version);
+  position->set_rounds(rounds);
+  position->set_closed(closed);
+  if (closed) return;
+  auto* range = position->add_final();
+  range->set_begin(0);
+  range->set_end(4096);
+}
+
 void envelopes() {
   const auto put = [](const std::string& name, auto&& change) {
     Envelope e = envelope();
@@ -119,6 +130,27 @@ void envelopes() {
     e.mutable_leave()->set_epoch(3);
     e.mutable_leave()->set_finalize(true);
   });
+  put("report", [](Envelope& e) {
+    e.mutable_report()->set_epoch(4);
+    e.mutable_report()->set_version(2);
+    add_position(e.mutable_report()->mutable_positions(), 1, 17, true);
+    add_position(e.mutable_report()->mutable_positions(), 2, 3, false);
+  });
+  put("load", [](Envelope& e) { e.mutable_load(); });
+  put("vote", [](Envelope& e) {
+    e.mutable_vote()->set_epoch(3);
+    e.mutable_vote()->set_version(2);
+    add_position(e.mutable_vote()->mutable_positions(), 1, 17, true);
+  });
+  put("log_gap", [](Envelope& e) {
+    e.mutable_log_gap()->set_epoch(3);
+    e.mutable_log_gap()->set_reason("nobody holds it");
+  });
+  put("loaded", [](Envelope& e) {
+    e.mutable_loaded()->set_committed(true);
+    e.mutable_loaded()->set_version(2);
+  });
+  put("committed", [](Envelope& e) { e.mutable_committed()->set_version(2); });
   put("welcome", [](Envelope& e) {
     e.mutable_welcome()->set_joined(1);
     e.mutable_welcome()->set_world_size(2);
@@ -132,6 +164,11 @@ void envelopes() {
     auto* plan = e.mutable_plan();
     plan->set_epoch(3);
     fill(plan->mutable_settings());
+    plan->mutable_settings()->set_replicas(2);
+    add_position(plan->mutable_frontier(), 0, 2, true);
+    add_position(plan->mutable_frontier(), 2, 5, false);
+    plan->set_committed(true);
+    plan->set_committed_version(2);
     for (std::uint32_t rank = 0; rank < 2; ++rank) {
       auto* member = plan->add_members();
       member->set_rank(rank);
@@ -141,6 +178,9 @@ void envelopes() {
       member->set_domain_id("machine");
       member->set_local_rank(rank);
       member->set_local_size(2);
+      member->set_fetch_port(41'000);
+      member->set_segment_socket("warren-11");
+      member->set_fresh(rank == 0);
       add_endpoint(member);
       plan->add_ring(rank);
       plan->add_tree_parent(static_cast<std::int32_t>(rank) - 1);
@@ -151,6 +191,7 @@ void envelopes() {
     e.mutable_interrupt()->set_code(5);
     e.mutable_interrupt()->set_reason("rank 1 is gone");
     e.mutable_interrupt()->add_lost(1);
+    e.mutable_interrupt()->set_resume(true);
   });
   put("finished", [](Envelope& e) { e.mutable_finished()->set_epoch(3); });
   put("heartbeat_reply", [](Envelope& e) { e.mutable_heartbeat_reply()->set_beat(5); });

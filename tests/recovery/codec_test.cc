@@ -86,6 +86,59 @@ wire::Finished finished() {
   return f;
 }
 
+wire::Report report() {
+  wire::Report r;
+  r.set_epoch(2);
+  r.set_version(2);
+  *r.add_positions() = position(1, 9, true);
+  *r.add_positions() = position(2, 4, false, {{0, 8}, {16, 32}});
+  *r.add_positions() = position(2, 1, false, {}, 0xdeadbeef);
+  return r;
+}
+wire::Vote vote() {
+  wire::Vote v;
+  v.set_epoch(2);
+  v.set_timeline(1);
+  v.set_version(3);
+  *v.add_positions() = position(2, 9, true);
+  *v.add_positions() = position(2, 4, true, {}, 77);
+  return v;
+}
+wire::LogGap log_gap() {
+  wire::LogGap g;
+  g.set_epoch(2);
+  g.set_reason("round 1.4 is held by nobody");
+  return g;
+}
+wire::Loaded loaded() {
+  wire::Loaded l;
+  l.set_committed(true);
+  l.set_version(2);
+  l.set_timeline(1);
+  return l;
+}
+wire::Committed committed() {
+  wire::Committed c;
+  c.set_version(2);
+  c.set_timeline(1);
+  return c;
+}
+wire::Plan logged_plan() {
+  wire::Plan p = plan();
+  p.mutable_settings()->set_replicas(2);
+  for (wire::Member& m : *p.mutable_members()) {
+    m.set_fetch_port(6000);
+    m.set_segment_socket("warren-17");
+    m.set_fresh(true);
+  }
+  *p.add_frontier() = position(0, 3, true);
+  *p.add_frontier() = position(2, 4, false, {{0, 8}});
+  p.set_committed(true);
+  p.set_committed_version(2);
+  p.set_committed_timeline(1);
+  return p;
+}
+
 std::vector<wire::Envelope> one_of_each(Side side) {
   std::vector<wire::Envelope> all;
   const auto add = [&]() -> wire::Envelope& {
@@ -99,6 +152,11 @@ std::vector<wire::Envelope> one_of_each(Side side) {
     *add().mutable_round_failed() = round_failed();
     *add().mutable_stopped() = stopped();
     *add().mutable_leave() = leave();
+    *add().mutable_report() = report();
+    add().mutable_load();
+    *add().mutable_vote() = vote();
+    *add().mutable_log_gap() = log_gap();
+    *add().mutable_join() = join("w0", "h", 4, 2);
   } else {
     *add().mutable_welcome() = welcome();
     *add().mutable_refused() = refused();
@@ -106,6 +164,9 @@ std::vector<wire::Envelope> one_of_each(Side side) {
     *add().mutable_interrupt() = interrupt();
     *add().mutable_finished() = finished();
     add().mutable_heartbeat_reply()->set_beat(7);
+    *add().mutable_loaded() = loaded();
+    *add().mutable_committed() = committed();
+    *add().mutable_plan() = logged_plan();
   }
   return all;
 }
@@ -215,6 +276,8 @@ TEST(Codec, Settings) {
   EXPECT_EQ(check([](auto& s) { s.set_chunk_bytes(1023); }), "chunk bytes 1023 is outside 1024 to 4194304");
   EXPECT_EQ(check([](auto& s) { s.set_streams(0); }), "streams 0 is outside 1 to 16");
   EXPECT_EQ(check([](auto& s) { s.set_streams(17); }), "streams 17 is outside 1 to 16");
+  EXPECT_EQ(check([](auto& s) { s.set_replicas(16); }), "");
+  EXPECT_EQ(check([](auto& s) { s.set_replicas(17); }), "replicas 17 is outside 0 to 16");
 }
 
 TEST(Codec, Joins) {
@@ -237,6 +300,119 @@ TEST(Codec, Joins) {
   EXPECT_EQ(check([](auto& j) { j.mutable_endpoints(0)->set_port(65536); }), "port 65536 is outside 1 to 65535");
   EXPECT_EQ(check([](auto& j) { j.mutable_endpoints(0)->set_address(std::string(129, '1')); }),
             "an address is too long");
+}
+
+TEST(Codec, JoinsOfJobsThatLog) {
+  const auto check = [](auto change) { return after(join("w", "h", 2, 2), change); };
+  EXPECT_EQ(check([](auto& j) { j.set_fetch_port(0); }), "fetch port 0 is outside 1 to 65535");
+  EXPECT_EQ(check([](auto& j) { j.set_fetch_port(65536); }), "fetch port 65536 is outside 1 to 65535");
+  EXPECT_EQ(check([](auto& j) { j.set_segment_socket(std::string(107, 's')); }), "");
+  EXPECT_EQ(check([](auto& j) { j.set_segment_socket(std::string(108, 's')); }),
+            "segment socket of 108 bytes is over the limit of 107");
+  EXPECT_EQ(check([](auto& j) { j.set_segment_socket(std::string("a\0b", 3)); }),
+            "segment socket has an unprintable byte at 1");
+}
+
+TEST(Codec, Positions) {
+  const auto check = [](auto change) { return after(report(), change); };
+  EXPECT_EQ(check([](auto& r) { r.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
+  EXPECT_EQ(check([](auto& r) { r.clear_positions(); }), "");
+  EXPECT_EQ(check([](auto& r) { *r.add_positions() = position(2, 1, false, {}, 0xdeadbeef); }),
+            "position in version 1 of group deadbeef: not in rising order, or it stands twice");
+  EXPECT_EQ(check([](auto& r) { r.mutable_positions()->SwapElements(0, 1); }),
+            "position in version 0: not in rising order, or it stands twice");
+  EXPECT_EQ(check([](auto& r) { r.mutable_positions(1)->set_version(3); }),
+            "position in version 2: the report says that it was not begun");
+  EXPECT_EQ(check([](auto& r) { r.mutable_positions(2)->set_version(~0ULL); }),
+            "position in version 18446744073709551614 of group deadbeef: version is over the limit");
+  EXPECT_EQ(check([](auto& r) { r.mutable_positions(0)->set_rounds(~0ULL); }),
+            "position in version 0: number of rounds is over the limit");
+  EXPECT_EQ(check([](auto& r) { r.mutable_positions(1)->set_closed(true); }),
+            "position in version 1: it is closed, and a round is in flight");
+  EXPECT_EQ(check([](auto& r) { r.set_version(3); }),
+            "position in version 1: a later version was begun, and a round is in flight");
+  const auto check_range = [&](std::uint64_t begin, std::uint64_t end) {
+    return check([&](auto& r) {
+      r.mutable_positions(1)->mutable_final(1)->set_begin(begin);
+      r.mutable_positions(1)->mutable_final(1)->set_end(end);
+    });
+  };
+  EXPECT_EQ(check_range(8, 16), "");
+  EXPECT_EQ(check_range(16, 16), "position in version 1: the range 16 is empty");
+  EXPECT_EQ(check_range(7, 16), "position in version 1: ranges are not in rising order, or overlap");
+  EXPECT_EQ(check_range(16, (std::uint64_t{1} << 60) + 1),
+            "position in version 1: a range ends at 1152921504606846977, no result is as large");
+  EXPECT_EQ(check([](auto& r) {
+              for (std::uint64_t i = 0; i <= limits::kMaxPositions; ++i) {
+                *r.add_positions() = position(2, 1, false, {}, (std::uint64_t{1} << 40) + i);
+              }
+            }),
+            "16388 positions are over the limit of 16384");
+  EXPECT_EQ(check([](auto& r) {
+              for (std::uint64_t i = 0; i < limits::kMaxRangesPerReport; ++i) {
+                wire::ByteRange& range = *r.mutable_positions(1)->add_final();
+                range.set_begin(100 + i * 2);
+                range.set_end(101 + i * 2);
+              }
+            }),
+            "16386 ranges are over the limit of 16384");
+}
+
+TEST(Codec, TheLongestReportFits) {
+  wire::Envelope e = from_worker(10);
+  wire::Report& r = *e.mutable_report();
+  r.set_epoch(kMaxEpoch);
+  r.set_version(kMaxVersion);
+  for (std::uint64_t i = 0; i < limits::kMaxPositions; ++i) {
+    *r.add_positions() = position(kMaxVersion, kMaxVersion, false, {}, (i + 1) << 40);
+  }
+  for (std::uint64_t i = 0; i < limits::kMaxRangesPerReport; ++i) {
+    wire::ByteRange& range = *r.mutable_positions(3)->add_final();
+    range.set_begin((std::uint64_t{1} << 59) + i * 2);
+    range.set_end((std::uint64_t{1} << 59) + i * 2 + 1);
+  }
+  EXPECT_EQ(refusal(e, Side::kWorker), "accepted");
+}
+
+TEST(Codec, Votes) {
+  const auto check = [](auto change) { return after(vote(), change); };
+  EXPECT_EQ(check([](auto& v) { v.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
+  EXPECT_EQ(check([](auto& v) { v.set_version(1); }), "version 1 is outside 2 to 4611686018427387904");
+  EXPECT_EQ(check([](auto& v) { v.set_version(2); }), "position in version 1: it is not over where the vote stands");
+  EXPECT_EQ(check([](auto& v) { v.mutable_positions(0)->set_closed(false); }),
+            "position in version 1: it is not over where the vote stands");
+  EXPECT_EQ(check([](auto& v) { *v.add_positions() = v.positions(0); }),
+            "position in version 1: not in rising order, or it stands twice");
+}
+
+TEST(Codec, LoadsCommitsAndGaps) {
+  EXPECT_EQ(after(log_gap(), [](auto& g) { g.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
+  EXPECT_EQ(after(log_gap(), [](auto& g) { g.clear_reason(); }), "no reason");
+  EXPECT_EQ(after(log_gap(), [](auto& g) { g.set_reason("a\rb"); }), "reason has an unprintable byte at 1");
+  EXPECT_EQ(after(loaded(), [](auto& l) { l.set_version(1); }),
+            "committed version 1 is outside 2 to 4611686018427387904");
+  EXPECT_EQ(after(loaded(), [](auto& l) { l.set_committed(false); }), "a version, and it is not committed");
+  EXPECT_EQ(after(loaded(), [](auto& l) { l.Clear(); }), "");
+  EXPECT_EQ(after(committed(), [](auto& c) { c.set_version(0); }),
+            "committed version 0 is outside 2 to 4611686018427387904");
+}
+
+TEST(Codec, PlansOfJobsThatLog) {
+  const auto check = [](auto change) { return after(logged_plan(), change); };
+  EXPECT_EQ(check([](auto& p) { p.mutable_members(1)->set_fetch_port(0); }),
+            "member 1: fetch port 0 is outside 1 to 65535");
+  EXPECT_EQ(check([](auto& p) { p.mutable_members(1)->set_segment_socket("\n"); }),
+            "member 1: segment socket has an unprintable byte at 0");
+  EXPECT_EQ(check([](auto& p) { p.set_committed_version(1); }),
+            "committed version 1 is outside 2 to 4611686018427387904");
+  EXPECT_EQ(check([](auto& p) { p.set_committed(false); }), "a version, and it is not committed");
+  EXPECT_EQ(check([](auto& p) { p.set_committed_timeline(2); }), "a version was committed in a later timeline");
+  EXPECT_EQ(check([](auto& p) { p.mutable_frontier()->SwapElements(0, 1); }),
+            "frontier: position in the preamble: not in rising order, or it stands twice");
+  EXPECT_EQ(check([](auto& p) { p.mutable_frontier(1)->set_closed(true); }),
+            "frontier: position in version 1: it is closed, and a round is in flight");
+  EXPECT_EQ(check([](auto& p) { p.mutable_settings()->set_replicas(0); }),
+            "nothing is logged, and there is a frontier or a committed version");
 }
 
 TEST(Codec, AddressesAreNumeric) {
@@ -428,6 +604,16 @@ TEST(Codec, Records) {
   EXPECT_EQ(check([](auto& r) { r.mutable_interrupt()->set_epoch(3); }), "bad interrupt: unknown failure code 0");
   EXPECT_EQ(check([](auto& r) { r.add_finalized(3); }), "the finalized ranks are wrong");
   EXPECT_EQ(check([](auto& r) { r.set_finished(true); }), "a finished job has a plan");
+  EXPECT_EQ(check([](auto& r) { r.set_timeline(2); }), "the plan's timeline is not the job's");
+  EXPECT_EQ(check([](auto& r) { r.set_committed_version(3); }), "a version, and it is not committed");
+  good.mutable_settings()->set_replicas(2);
+  *good.mutable_plan() = logged_plan();
+  good.set_committed(true);
+  good.set_committed_version(3);
+  good.set_committed_timeline(1);
+  EXPECT_EQ(check([](auto& r) { r.set_committed_version(2); }), "");
+  EXPECT_EQ(check([](auto& r) { r.mutable_plan()->set_committed_version(4); }), "the plan knows of a later commit");
+  EXPECT_EQ(check([](auto& r) { r.set_committed_timeline(2); }), "a version was committed in a later timeline");
 }
 
 // Whatever bytes come, the decoder answers, and what it accepts it can send on.

@@ -274,21 +274,26 @@ TEST(TrackerRecovery, ALoadVoidsTheVoteOfItsRank) {
 }
 
 // DESIGN section 12, scenario 7.
-TEST(TrackerRecovery, AVoteDiesWithTheLifeThatGaveItAndOthersStay) {
+TEST(TrackerRecovery, VotesDieWithTheirEpoch) {
   Logged t;
   (void)t.vote(11, 2);
   (void)t.give_up(11, 1);
+  EXPECT_EQ(t.vote(10, 2), "") << "nothing is committed between interrupt and plan";
   (void)t.report(10, 2, 2);
   (void)t.join(1, 21);
   EXPECT_EQ(t.load(21), "21 <- Loaded nothing\n");
   EXPECT_EQ(t.vote(10, 2), "");
   EXPECT_EQ(t.vote(11, 2), "11 <- " + kStale + "drop 11\n");
-  (void)t.give_up(21, 2);
-  EXPECT_EQ(t.machine().view({}).votes, 1U);
+  (void)t.round_failed(10, 2, Code::kCorrupt, "checksum");
   (void)t.report(10, 3, 2);
-  (void)t.join(1, 31);
-  EXPECT_EQ(t.machine().view({}).votes, 1U) << "the survivor's stays";
-  EXPECT_NE(t.vote(31, 2).find("committed 2"), std::string::npos);
+  (void)t.report(21, 3, 1);
+  EXPECT_EQ(t.machine().state(), State::kRunning);
+  EXPECT_EQ(t.vote(21, 2), "") << "rank 0 has to vote again: its duties may be others now";
+  wire::Envelope late = from_worker(10);
+  late.mutable_vote()->set_epoch(2);
+  late.mutable_vote()->set_version(2);
+  EXPECT_EQ(t.send(late), "");
+  EXPECT_NE(t.vote(10, 2).find("committed 2"), std::string::npos);
 }
 
 TEST(TrackerRecovery, VotesThatCountDifferentRoundsAreADesync) {

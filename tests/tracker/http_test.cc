@@ -184,6 +184,34 @@ TEST(StatusTest, ThePageEscapesWhatItShows) {
   EXPECT_THAT(html, HasSubstr("a &amp; b &quot;c&quot;"));
 }
 
+TEST(StatusTest, ShowsWhereAJobStandsAndWhomItWaitsFor) {
+  Snapshot s = hostile();
+  TrackerMachine::View& v = s.jobs[0].view;
+  EXPECT_TRUE(json::parse(to_json(s)).at("jobs").at(0).at("committed_version").is_null());
+  EXPECT_THAT(to_html(s), HasSubstr(", results are not logged"));
+  v.replicas = 2;
+  v.world_size = 4;
+  EXPECT_THAT(to_html(s), HasSubstr(", 2 copies of results, timeline 0, nothing committed yet</p>"));
+  v.timeline = Timeline(3);
+  v.committed = Version(8);
+  v.votes = 1;
+  v.waiting_for = {"<b>w</b>", "w2"};
+  wire::Position& p = v.frontier.emplace_back();
+  p.set_version(9);
+  p.set_rounds(17);
+  p.add_final()->set_end(4096);
+  const json job = json::parse(to_json(s)).at("jobs").at(0);
+  EXPECT_EQ(job.at("replicas"), 2);
+  EXPECT_EQ(job.at("timeline"), 3);
+  EXPECT_EQ(job.at("committed_version"), 7);
+  EXPECT_EQ(job.at("votes"), 1);
+  EXPECT_EQ(job.at("waiting_for"), json({"<b>w</b>", "w2"}));
+  EXPECT_EQ(job.at("frontier"), json::parse(R"([{"group": "0000000000000000", "version": 9, "rounds": 17,
+                                                "closed": false, "final_bytes": 4096}])"));
+  EXPECT_THAT(to_html(s), HasSubstr(", 2 copies of results, timeline 3, version 7 committed, the next stored by 1 of 4 "
+                                    "ranks; waiting for &lt;b&gt;w&lt;/b&gt;, w2</p>"));
+}
+
 TEST(StatusTest, JsonIsJsonWhateverWorkersSaid) {
   const json all = json::parse(to_json(hostile()));
   EXPECT_EQ(all.at("jobs").at(0).at("job"), "<script>alert('job')</script>");
