@@ -13,6 +13,8 @@
 DECLARE_bool(json);
 DECLARE_string(data_dir);
 DECLARE_string(tracker);
+DECLARE_string(secret_file);
+DECLARE_string(job);
 DECLARE_int32(port);
 DECLARE_int32(http_port);
 
@@ -44,6 +46,13 @@ void print_json(const std::vector<Finding>& findings, bool fit) {
   std::printf("%s\n", page.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
 }
 
+// The flag, else the variable, else `otherwise`.
+std::string given(const std::string& flag, const char* variable, const char* otherwise) {
+  if (!flag.empty()) return flag;
+  const char* value = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe): one thread
+  return value != nullptr && *value != '\0' ? value : otherwise;
+}
+
 int doctor(const std::vector<std::string>&) {
   DoctorOptions options;
   const auto port = port_of("--port", FLAGS_port, 1);
@@ -54,8 +63,9 @@ int doctor(const std::vector<std::string>&) {
   options.port = port.value();
   options.http_port = http_port.value();
   options.data_dir = FLAGS_data_dir.empty() ? "." : FLAGS_data_dir;
-  const char* variable = std::getenv("WARREN_TRACKER");  // NOLINT(concurrency-mt-unsafe): one thread
-  options.tracker = !FLAGS_tracker.empty() ? FLAGS_tracker : variable != nullptr ? variable : "";
+  options.tracker = given(FLAGS_tracker, "WARREN_TRACKER", "");
+  options.secret_file = given(FLAGS_secret_file, "WARREN_SECRET_FILE", "");
+  options.job = given(FLAGS_job, "WARREN_JOB", "default");
   const std::vector<Finding> findings = examine(options);
   const bool fit = std::ranges::none_of(findings, [](const Finding& f) { return f.health == Health::kBad; });
   if (FLAGS_json) {
@@ -71,13 +81,17 @@ int doctor(const std::vector<std::string>&) {
 const Command kDoctorCommand = {
     .name = "doctor",
     .summary = "examines this machine: ports, interfaces, disk, clocks, limits",
-    .usage = "[--tracker=HOST:PORT] [--data_dir=DIR] [--port=N] [--http_port=N] [--json]",
+    .usage =
+        "[--tracker=HOST:PORT [--secret_file=FILE] [--job=NAME]] [--data_dir=DIR] [--port=N] [--http_port=N] "
+        "[--json]",
     .text =
         "Each line is ok, warn or bad, and says what to do. The exit code is 1 if one is bad. The tracker is looked "
         "for "
-        "at --tracker, else at WARREN_TRACKER, else not at all. Without --data_dir the current folder's disk is "
+        "at --tracker, else at WARREN_TRACKER, else not at all; the secret of --secret_file, else of "
+        "WARREN_SECRET_FILE, "
+        "is tried at it. Without --data_dir the current folder's disk is "
         "measured. Nothing is changed.",
-    .flags = {"tracker", "data_dir", "port", "http_port", "json"},
+    .flags = {"tracker", "secret_file", "job", "data_dir", "port", "http_port", "json"},
     .run = doctor,
 };
 

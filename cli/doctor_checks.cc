@@ -10,6 +10,7 @@
 #include <sys/statvfs.h>
 #include <sys/timex.h>
 #include <unistd.h>
+#include <zmq.h>
 
 #include <algorithm>
 #include <array>
@@ -18,9 +19,11 @@
 #include <cstring>
 #include <ctime>
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <string_view>
 
+#include "storage/secret.h"
 #include "worker/launch/netinfo.h"
 #include "worker/launch/settings.h"
 
@@ -204,8 +207,58 @@ std::string connect_trouble(const worker::HostPort& to) {
   return trouble == 0 ? "" : std::strerror(trouble);
 }
 
-void check_tracker(Findings& out, const std::string& tracker) {
-  const auto address = worker::parse_host_port("the tracker", tracker, worker::kDefaultTrackerPort);
+struct ZmqClose {
+  void operator()(void* socket) const { zmq_close(socket); }
+};
+struct ZmqEnd {
+  void operator()(void* context) const { zmq_ctx_term(context); }
+};
+
+// Why the tracker at `endpoint` does not talk to who has these keys; empty: it does. It proves which tracker it is, and
+// looks at who we are only once something is said, which is nothing here.
+std::string handshake_trouble(const std::string& endpoint, const storage::JobCredentials& keys) {
+  constexpr long kPatienceMs = 2000;
+  constexpr const char* kMonitor = "inproc://warren-doctor";
+  constexpr int kNoLinger = 0, kIpv6 = 1;
+  const std::unique_ptr<void, ZmqEnd> context(zmq_ctx_new());
+  const std::unique_ptr<void, ZmqClose> tracker(zmq_socket(context.get(), ZMQ_DEALER));
+  const auto set = [&](int option, const std::string& value) {
+    return zmq_setsockopt(tracker.get(), option, value.data(), value.size()) == 0;
+  };
+  bool ok = tracker && zmq_setsockopt(tracker.get(), ZMQ_LINGER, &kNoLinger, sizeof kNoLinger) == 0 &&
+            zmq_setsockopt(tracker.get(), ZMQ_IPV6, &kIpv6, sizeof kIpv6) == 0 &&
+            set(ZMQ_CURVE_SERVERKEY, keys.tracker_public_z85) && set(ZMQ_CURVE_PUBLICKEY, keys.worker.public_z85) &&
+            set(ZMQ_CURVE_SECRETKEY, keys.worker.secret_z85) &&
+            zmq_socket_monitor(tracker.get(), kMonitor, ZMQ_EVENT_HANDSHAKE_SUCCEEDED) == 0;
+  const std::unique_ptr<void, ZmqClose> monitor(zmq_socket(context.get(), ZMQ_PAIR));
+  ok = ok && monitor && zmq_setsockopt(monitor.get(), ZMQ_LINGER, &kNoLinger, sizeof kNoLinger) == 0 &&
+       zmq_connect(monitor.get(), kMonitor) == 0 && zmq_connect(tracker.get(), endpoint.c_str()) == 0;
+  if (!ok) return zmq_strerror(zmq_errno());
+  zmq_pollitem_t item{monitor.get(), 0, ZMQ_POLLIN, 0};
+  const int rc = zmq_poll(&item, 1, kPatienceMs);
+  zmq_socket_monitor(tracker.get(), nullptr, 0);
+  return rc == 1 ? "" : "the tracker did not accept it within 2 s";
+}
+
+void check_secret(Findings& out, const std::string& tracker, const DoctorOptions& options) {
+  const auto bad = [&](const std::string& text, const std::string& advice) {
+    out.push_back({"secret", Health::kBad, text, advice});
+  };
+  const auto secret = storage::Secret::load(options.secret_file);
+  if (!secret.ok()) return bad(secret.status().describe(), "name a file that `warren keygen` made");
+  const auto keys = secret.value().for_job(options.job);
+  if (!keys.ok()) return bad(keys.status().describe(), "name the job by --job or WARREN_JOB, or that job's own file");
+  const std::string trouble = handshake_trouble("tcp://" + tracker, keys.value());
+  if (!trouble.empty()) {
+    return bad(
+        options.secret_file + ": " + trouble,
+        "copy the secret of this tracker, or of a job of it, to here; a tracker with --insecure_no_auth wants none");
+  }
+  out.push_back({"secret", Health::kOk, options.secret_file + " opens job " + options.job + " of this tracker", ""});
+}
+
+void check_tracker(Findings& out, const DoctorOptions& options) {
+  const auto address = worker::parse_host_port("the tracker", options.tracker, worker::kDefaultTrackerPort);
   if (!address.ok()) {
     out.push_back({"route", Health::kBad, address.status().describe(), "correct the address"});
     return;
@@ -224,6 +277,7 @@ void check_tracker(Findings& out, const std::string& tracker) {
   out.push_back({"tracker", trouble.empty() ? Health::kOk : Health::kBad,
                  to_string(address.value()) + (trouble.empty() ? " answers" : ": " + trouble),
                  trouble.empty() ? "" : "start it with `warren tracker`, or check firewalls between here and there"});
+  if (trouble.empty() && !options.secret_file.empty()) check_secret(out, to_string(address.value()), options);
 }
 
 void check_disk(Findings& out, const std::string& folder) {
@@ -312,7 +366,7 @@ std::vector<Finding> examine(const DoctorOptions& options) {
   check_port(out, "port", "--port", options.port);
   check_port(out, "http_port", "--http_port", options.http_port);
   check_interfaces(out);
-  if (!options.tracker.empty()) check_tracker(out, options.tracker);
+  if (!options.tracker.empty()) check_tracker(out, options);
   check_disk(out, options.data_dir);
   check_clocks(out);
   check_variables(out);

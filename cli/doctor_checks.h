@@ -20,7 +20,9 @@ struct DoctorOptions {
   std::string data_dir;  // where a tracker would keep its journal
   std::uint16_t port = 0;
   std::uint16_t http_port = 0;
-  std::string tracker;  // "host:port"; empty: no tracker is looked for
+  std::string tracker;      // "host:port"; empty: no tracker is looked for
+  std::string secret_file;  // tried at that tracker; empty: none is
+  std::string job;          // whose worker the secret is to make
 };
 
 // In the order in which they are shown. Takes at most a few seconds.

@@ -475,6 +475,28 @@ TEST(Doctor, ABadLineIsAFailure) {
   EXPECT_THAT(tracker.output, HasSubstr("127.0.0.1:1: Connection refused"));
 }
 
+TEST(Doctor, TriesTheSecretAtTheTracker) {
+  LiveTracker tracker;
+  const TemporaryFolder folder;
+  const std::string job = folder / "job", others = folder / "others";
+  ASSERT_EQ(warren({"keygen", "--job=j", "--from=" + tracker.secret(), "--out=" + job}).code, 0);
+  ASSERT_EQ(warren({"keygen", "--out=" + others}).code, 0);
+  const auto doctor = [&](const std::string& secret, const std::string& name) {
+    return warren({"doctor", "--tracker=" + tracker.address, "--secret_file=" + secret, "--job=" + name});
+  };
+  const Ended root = doctor(tracker.secret(), "any");
+  EXPECT_EQ(root.code, 0) << root.output;
+  EXPECT_THAT(root.output, HasSubstr("opens job any of this tracker"));
+  EXPECT_EQ(doctor(job, "j").code, 0);
+  const Ended of_variables = warren({"doctor"}, {"WARREN_TRACKER=" + tracker.address, "WARREN_SECRET_FILE=" + job});
+  EXPECT_EQ(of_variables.code, 1) << "the job's name is not given";
+  EXPECT_THAT(of_variables.output, HasSubstr("--job or WARREN_JOB"));
+  const Ended wrong = doctor(others, "j");
+  EXPECT_EQ(wrong.code, 1);
+  EXPECT_THAT(wrong.output, HasSubstr("\nbad   secret        " + others + ": the tracker did not accept it"));
+  EXPECT_THAT(doctor(folder / "none", "j").output, HasSubstr("\nbad   secret"));
+}
+
 TEST(Bench, EveryCellIsChecked) {
   const Ended e = warren({"bench", "--ranks=3", "--collective=all", "--sizes=0,4,1000..2000", "--type=f32,bf16,i8",
                           "--op=all", "--iters=2", "--warmup=1", "--json"});

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <string>
 #include <utility>
 
@@ -60,19 +61,24 @@ TEST(LifeSign, LeavesAloneWhatIsNotTheLaunchers) {
   for (const char* text : {"", "x", "-1", "99999", "99999999999999"}) EXPECT_FALSE(sign_on(text).shown()) << text;
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   EXPECT_FALSE(sign_on(std::to_string(null)).shown());
+  // One that looks like a page but may shrink under us, and a sealed one that is something else.
+  const LifeView v = view();
+  std::array<char, 64> page{};
+  const ssize_t size = pread(v.fd(), page.data(), page.size(), 0);
+  ASSERT_GT(size, 0);
+  const int unsealed = memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  ASSERT_EQ(pwrite(unsealed, page.data(), static_cast<std::size_t>(size), 0), size);
+  EXPECT_FALSE(sign_on(std::to_string(unsealed)).shown());
   const int other = memfd_create("other", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  EXPECT_FALSE(sign_on(std::to_string(other)).shown()) << "it may shrink under us";
-  ASSERT_EQ(ftruncate(other, 16), 0);
-  ASSERT_EQ(fcntl(other, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
-  const LifeSign sign = sign_on(std::to_string(other));
-  EXPECT_FALSE(sign.shown());
-  sign.beat();
-  std::uint64_t bytes[2] = {1, 1};
-  ASSERT_EQ(pread(other, bytes, sizeof bytes, 0), 16);
-  EXPECT_EQ(bytes[0], 0u);
-  EXPECT_EQ(bytes[1], 0u);
-  close(null);
+  ASSERT_EQ(ftruncate(other, size), 0);
+  for (const int fd : {unsealed, other}) {
+    ASSERT_EQ(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+  }
+  EXPECT_TRUE(sign_on(std::to_string(unsealed)).shown()) << "the seals were all that it lacked";
+  EXPECT_FALSE(sign_on(std::to_string(other)).shown());
+  close(unsealed);
   close(other);
+  close(null);
 }
 
 TEST(LifeSign, SaysNothingToNobody) {
