@@ -71,15 +71,14 @@ struct RecordHeader {
 };
 constexpr std::size_t kSummedAt = offsetof(RecordHeader, timeline);
 static_assert(sizeof(RecordHeader) == kRecordHeaderBytes && kSummedAt == 12);
+static_assert(offsetof(RecordHeader, checksum) == kRecordChecksumAt);
+
+std::span<const std::byte, kRecordHeaderBytes> as_bytes(const RecordHeader& h) {
+  return std::as_bytes(std::span<const RecordHeader, 1>(&h, 1));
+}
 
 constexpr std::uint64_t aligned(std::uint64_t n, std::uint64_t to) {
   return (n + to - 1) / to * to;
-}
-
-std::uint32_t header_sum(const RecordHeader& h, Incarnation life, std::uint64_t at, std::uint64_t generation) {
-  const std::uint64_t seed = life.value + at * 0x9e3779b97f4a7c15 + (generation << 40);
-  return static_cast<std::uint32_t>(
-      XXH3_64bits_withSeed(reinterpret_cast<const std::byte*>(&h) + kSummedAt, sizeof h - kSummedAt, seed));
 }
 
 // A word of the segment. const_cast: C++20 has no atomic_ref of const; only loads are made through it where the memory
@@ -88,9 +87,30 @@ std::atomic_ref<std::uint64_t> word(const std::byte* at) {
   return std::atomic_ref(*reinterpret_cast<std::uint64_t*>(const_cast<std::byte*>(at)));
 }
 
+#ifdef WARREN_TSAN
+// By words where the shared side is aligned to them.
+template <class Move>
+void copy_relaxed(std::byte* shared, std::size_t n, Move move) {
+  for (std::size_t i = 0; i < n;) {
+    if (reinterpret_cast<std::uintptr_t>(shared + i) % 8 == 0 && n - i >= 8) {
+      move(word(shared + i), i);
+      i += 8;
+    } else {
+      move(std::atomic_ref(shared[i]), i);
+      ++i;
+    }
+  }
+}
+#endif
+
 void copy_in(std::byte* shared, const std::byte* from, std::size_t n) {
 #ifdef WARREN_TSAN
-  for (std::size_t i = 0; i < n; ++i) std::atomic_ref(shared[i]).store(from[i], std::memory_order_relaxed);
+  const auto store = [from](auto to, std::size_t i) {
+    typename decltype(to)::value_type value;
+    std::memcpy(&value, from + i, sizeof value);
+    to.store(value, std::memory_order_relaxed);
+  };
+  copy_relaxed(shared, n, store);
 #else
   if (n != 0) std::memcpy(shared, from, n);
 #endif
@@ -98,9 +118,11 @@ void copy_in(std::byte* shared, const std::byte* from, std::size_t n) {
 
 void copy_out(std::byte* to, const std::byte* shared, std::size_t n) {
 #ifdef WARREN_TSAN
-  for (std::size_t i = 0; i < n; ++i) {
-    to[i] = std::atomic_ref(const_cast<std::byte&>(shared[i])).load(std::memory_order_relaxed);
-  }
+  const auto load = [to](auto from, std::size_t i) {
+    const auto value = from.load(std::memory_order_relaxed);
+    std::memcpy(to + i, &value, sizeof value);
+  };
+  copy_relaxed(const_cast<std::byte*>(shared), n, load);
 #else
   if (n != 0) std::memcpy(to, shared, n);
 #endif
@@ -114,6 +136,12 @@ std::uint64_t extent_at(const SegmentLayout& layout, std::uint32_t extent) {
 }
 
 }  // namespace
+
+std::uint32_t record_checksum(std::span<const std::byte, kRecordHeaderBytes> header, Incarnation life, std::uint64_t at,
+                              std::uint64_t generation) {
+  const std::uint64_t seed = life.value + at * 0x9e3779b97f4a7c15 + (generation << 40);
+  return static_cast<std::uint32_t>(XXH3_64bits_withSeed(header.data() + kSummedAt, header.size() - kSummedAt, seed));
+}
 
 SegmentClass class_of(const RecordKey& key) {
   if (key.kind == RecordKind::kSetup) return {true, Timeline(0), Version(0)};
@@ -266,7 +294,7 @@ void SegmentWriter::put(Open& open, const RecordKey& key, const RecordInfo& info
   h.op = static_cast<std::uint8_t>(f.op);
   h.algorithm = f.algorithm;
   std::memset(h.reserved, 0, sizeof h.reserved);
-  h.checksum = header_sum(h, self_, open.at, generation);
+  h.checksum = record_checksum(as_bytes(h), self_, open.at, generation);
 
   std::byte* at = base_ + open.at;
   const auto* from = reinterpret_cast<const std::byte*>(&h) + sizeof h.flag;
@@ -370,7 +398,7 @@ SegmentView::Found SegmentView::record(std::uint32_t extent, std::uint64_t gener
   copy_out(reinterpret_cast<std::byte*>(&h), place, sizeof h);
   if (!is(extent, generation)) return Found::kGone;
   const std::uint64_t room = layout_.extent_bytes - at - sizeof h;
-  if (h.checksum != header_sum(h, life_, header_at, generation) || h.payload_bytes > room ||
+  if (h.checksum != record_checksum(as_bytes(h), life_, header_at, generation) || h.payload_bytes > room ||
       h.first_byte > h.total_bytes || h.payload_bytes > h.total_bytes - h.first_byte ||
       h.kind < static_cast<std::uint8_t>(RecordKind::kRound) ||
       h.kind > static_cast<std::uint8_t>(RecordKind::kMessage)) {

@@ -53,6 +53,7 @@ namespace warren {
 inline constexpr std::size_t kMinSegmentBytes = std::size_t{64} << 10;
 inline constexpr std::uint32_t kSegmentFormat = 1;
 inline constexpr std::uint64_t kRecordHeaderBytes = 96;
+inline constexpr std::uint64_t kRecordChecksumAt = 8;  // 4 bytes
 
 // What is dropped together.
 struct SegmentClass {
@@ -71,6 +72,10 @@ struct SegmentLayout {
 };
 // kInvalidArgument: smaller than kMinSegmentBytes.
 [[nodiscard]] Result<SegmentLayout> segment_layout(std::uint64_t bytes);
+
+// What the header of a record must carry at kRecordChecksumAt; `at` is its place, from the segment's begin.
+[[nodiscard]] std::uint32_t record_checksum(std::span<const std::byte, kRecordHeaderBytes> header, Incarnation life,
+                                            std::uint64_t at, std::uint64_t generation);
 
 // The writing side. One thread. It never reads back what it has written: its own books are in private memory.
 class SegmentWriter {

@@ -232,6 +232,15 @@ void texts() {
         "\2RANK=1\nWORLD_SIZE=4\nMASTER_ADDR=node0\nMASTER_PORT=29500\nTORCHELASTIC_RUN_ID=x\n"s);
 }
 
+// Patches: where / 8 in two bytes, how many bytes, the bytes; 0x1000 is the first header.
+void segments() {
+  using std::string_literals::operator""s;
+  write("segment", "none", "\0"s);
+  write("segment", "superblock", "\0\1\0\2\7\7"s);
+  write("segment", "generation", "\0\20\0\1\3"s);
+  write("segment", "header", "\1\0\2\x60"s + std::string(96, 'x'));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -243,6 +252,7 @@ int main(int argc, char** argv) {
   frames();
   envelopes();
   handshakes();
+  segments();
   texts();
   return 0;
 }

@@ -269,5 +269,197 @@ TEST(HostLogTest, AJobOfManyVersionsStaysWithinItsBudget) {
   }
 }
 
+// A writer that never stops reusing its extents, and readers in other threads: what a reader is given is right.
+TEST(HostLogTest, ReadersAreNeverFooledByAWriterThatReusesItsMemory) {
+  const Life writer(11, std::size_t{1} << 20), mate(12);
+  ASSERT_TRUE(mate.attach(writer).ok());
+  constexpr std::size_t kWords = 8000;
+  constexpr std::uint64_t kBytes = kWords * 8, kRounds = 2, kEnough = 300;
+  std::atomic<std::uint64_t> newest{1};
+  std::atomic<int> reading{4};
+  const auto word_of = [](const RecordKey& k) { return k.round.version.value * kRounds + k.round.sequence.value; };
+  const auto read = [&](const HostLog& log) {
+    const auto reader = log.reader();
+    std::vector<std::uint64_t> out(kWords);
+    for (std::uint64_t right = 0, sequence = 0; right < kEnough; sequence = (sequence + 1) % kRounds) {
+      const RecordKey key = round_key(newest.load(), sequence);
+      if (!reader->read(key, 0, std::as_writable_bytes(std::span(out)))) continue;
+      ++right;
+      ASSERT_EQ(std::ranges::count(out, word_of(key)), kWords);
+    }
+    --reading;
+  };
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 2; ++i) {
+    readers.emplace_back([&] { read(*writer.log); });
+    readers.emplace_back([&] { read(*mate.log); });
+  }
+  const Life passing(13);  // attached and gone again while they read
+  for (std::uint64_t v = 1; reading.load() > 0; ++v) {
+    newest = v;
+    for (std::uint64_t s = 0; s < kRounds; ++s) {
+      const std::vector<std::uint64_t> words(kWords, word_of(round_key(v, s)));
+      ASSERT_TRUE(writer.log->publish(round_key(v, s), info_of(kBytes), 0, std::as_bytes(std::span(words))).ok());
+    }
+    if (v % 4 == 2) mate.log->detach(passing.self);
+    ASSERT_TRUE(v % 4 != 0 || mate.attach(passing).ok());
+    // Gone while they copy it, and overwritten at once.
+    writer.log->drop_below(Version(v + 1));
+  }
+  for (std::thread& t : readers) t.join();
+}
+
+// Everything that a reader can be asked, of a segment with anything in it.
+void ask_everything(HostLogReader& reader) {
+  std::vector<std::byte> out(5000);
+  for (const RecordKind kind : {RecordKind::kRound, RecordKind::kSetup, RecordKind::kGlobal}) {
+    for (const std::uint64_t version : {0, 1, 2}) {
+      for (const RecordKey& k :
+           reader.list(kind, Timeline(0), kWorldGroup, Version(version), Sequence(0), Sequence(UINT64_MAX), 1000)) {
+        const auto info = reader.info(k);
+        const Ranges held = reader.held(k);
+        for (const Interval& i : held.intervals()) {
+          ASSERT_TRUE(reader.read(k, i.begin, std::span(out).first(std::min<std::uint64_t>(i.end - i.begin, 5000))));
+        }
+        if (info.ok()) (void)reader.read(k, info.value()->total_bytes - 1, std::span(out).first(2));
+      }
+    }
+  }
+}
+
+TEST(HostLogTest, AnyByteOfASegmentMayBeRubbish) {
+  std::mt19937_64 random(7);
+  const Life victim(11);
+  for (std::uint64_t v = 1; v < 3; ++v) {
+    for (std::uint64_t s = 0; s < 9; ++s) ASSERT_TRUE(victim.publish(round_key(v, s), 3000, s * 300, s * 60).ok());
+  }
+  const std::span<std::byte> good = victim.memory->bytes();
+  std::size_t refused = 0, lost = 0;
+  for (int i = 0; i < 3000; ++i) {
+    const auto copy = heap_segment(kSmall);
+    std::ranges::copy(good, copy->bytes().begin());
+    // Mostly where something stands: the tables, and the first pages of the extents.
+    const std::size_t at = i % 2 == 0 ? random() % 1024 : (random() % 12) * 8192 + random() % 3000;
+    for (std::size_t n = random() % 9; n-- > 0;) copy->bytes()[at + n] = static_cast<std::byte>(random());
+    const Life reader(12);
+    if (!reader.log->attach(victim.self, copy->bytes(), copy).ok()) {
+      ++refused;
+      continue;
+    }
+    ask_everything(*reader.reader);
+    if (reader.reader->held(round_key(1, 8)).empty()) ++lost;
+  }
+  EXPECT_GT(refused, 50u);
+  EXPECT_GT(lost, 5u);
+}
+
+TEST(HostLogTest, NoBitOfARecordsHeaderMayFlip) {
+  const Life victim(11), reader(12);
+  const RecordKey key = round_key(1, 3);
+  ASSERT_TRUE(victim.publish(key, 3000, 0, 1000).ok());
+  const std::uint64_t at = segment_layout(kSmall).value().data_at;
+  for (std::uint64_t bit = 0; bit < 8 * kRecordHeaderBytes; ++bit) {
+    victim.memory->bytes()[at + bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+    ASSERT_TRUE(reader.attach(victim).ok());
+    for (const std::uint64_t version : {0, 1}) {
+      ASSERT_TRUE(reader.reader
+                      ->list(RecordKind::kRound, Timeline(0), kWorldGroup, Version(version), Sequence(0),
+                             Sequence(UINT64_MAX), 9)
+                      .empty())
+          << bit;
+    }
+    ASSERT_TRUE(reader.reader->held(key).empty()) << bit;
+    reader.log->detach(victim.self);
+    victim.memory->bytes()[at + bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+  }
+  ASSERT_TRUE(reader.attach(victim).ok());
+  EXPECT_TRUE(reader.reads(key, 0, 1000));
+}
+
+// A header that is rubbish with the right checksum leads nowhere beyond its extent.
+TEST(HostLogTest, NoHeaderLeadsOutOfItsExtent) {
+  const Life victim(11);
+  const SegmentLayout layout = segment_layout(kSmall).value();
+  // The last extent of the segment: what is beyond it is not ours.
+  std::uint64_t version = 1;
+  for (; version <= layout.extents; ++version) ASSERT_TRUE(victim.publish(round_key(version, 3), 3000, 0, 1000).ok());
+  const std::uint64_t at = layout.data_at + (layout.extents - 1) * layout.extent_bytes;
+  const std::span<std::byte> header = victim.memory->bytes().subspan(at, kRecordHeaderBytes);
+  const std::vector<std::byte> good(header.begin(), header.end());
+  std::mt19937_64 random(3);
+  int accepted = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    std::ranges::copy(good, header.begin());
+    for (std::size_t n = random() % 4 + 1; n-- > 0;) {
+      header[12 + random() % 84] = i % 2 == 0 ? std::byte{0xff} : static_cast<std::byte>(random());
+    }
+    const std::uint32_t sum = record_checksum(header.first<kRecordHeaderBytes>(), victim.self, at, 2);
+    std::memcpy(header.data() + kRecordChecksumAt, &sum, sizeof sum);
+    const auto view = SegmentView::open(victim.memory->bytes(), victim.self);
+    ASSERT_TRUE(view.ok());
+    SegmentView::Record record;
+    if (view.value().record(layout.extents - 1, 2, 0, record) != SegmentView::Found::kRecord) continue;
+    ++accepted;
+    ASSERT_LE(record.next, layout.extent_bytes);
+    ASSERT_LE(record.payload_at + record.payload_bytes, at + layout.extent_bytes);
+    ASSERT_LE(record.first_byte + record.payload_bytes, record.info.total_bytes);
+    std::vector<std::byte> out(record.payload_bytes);
+    ASSERT_TRUE(view.value().copy(layout.extents - 1, 2, record.payload_at, out));
+  }
+  EXPECT_GT(accepted, 100);
+}
+
+TEST(HostLogTest, MemoryNeedNotBeClean) {
+  const auto memory = heap_segment(kMinSegmentBytes);
+  const std::uint64_t flag = 2;
+  for (std::size_t i = 0; i < kMinSegmentBytes; i += 8) std::memcpy(memory->bytes().data() + i, &flag, 8);
+  auto log = HostLog::create(Incarnation(11), memory);
+  ASSERT_TRUE(log.ok());
+  const auto reader = log.value()->reader();
+  for (std::uint64_t s = 0; s < 30; ++s) {
+    const RecordKey key = round_key(1, s);
+    ASSERT_TRUE(log.value()->publish(key, info_of(900), 0, bytes_of(key, 0, 900)).ok());
+    ASSERT_EQ(reader->held(key), Ranges(0, 900));
+  }
+}
+
+// Nor is a payload of an earlier use that looks like a flag.
+TEST(HostLogTest, APayloadThatLooksLikeAFlagIsNone) {
+  const Life life(11, kMinSegmentBytes);
+  for (std::uint64_t v = 1; v < 50; ++v) {
+    // One extent is enough, and is always the same: its generation is 2v now, and 2v + 2 next time.
+    for (std::uint64_t s = 0; s < 5; ++s) {
+      ASSERT_TRUE(life.publish(round_key(v, s), 100, 0, 100).ok());
+      ASSERT_TRUE(life.reads(round_key(v, s), 0, 100)) << v << " " << s;
+    }
+    life.log->drop_below(Version(v + 1));
+    ++v;
+    const std::vector<std::uint64_t> flags(480, 2 * v + 2);
+    ASSERT_TRUE(life.log->publish(round_key(v, 0), info_of(flags.size() * 8), 0, std::as_bytes(std::span(flags))).ok());
+    life.log->drop_below(Version(v + 1));
+  }
+}
+
+// What an earlier use of an extent left behind is not taken for a record, wherever the new records end.
+TEST(HostLogTest, RecordsOfAnEarlierUseAreGone) {
+  const Life life(11, kMinSegmentBytes);
+  for (std::uint64_t v = 1; v < 200; ++v) {
+    const std::uint64_t rounds = v * 7 % 20 + 1;
+    for (std::uint64_t s = 0; s < rounds; ++s) {
+      ASSERT_TRUE(life.publish(round_key(v, s), 500, 0, (v * s) % 5 * 100).ok());
+    }
+    const auto fresh = life.log->reader();
+    for (HostLogReader* r : {life.reader.get(), fresh.get()}) {
+      std::size_t found = 0;
+      for (std::uint64_t version = 1; version <= v + 1; ++version) {
+        found += r->list(RecordKind::kRound, Timeline(0), kWorldGroup, Version(version), Sequence(0), Sequence(99), 99)
+                     .size();
+      }
+      ASSERT_EQ(found, rounds) << v;
+    }
+    life.log->drop_below(Version(v + 1));
+  }
+}
+
 }  // namespace
 }  // namespace warren
