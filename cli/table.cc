@@ -6,7 +6,8 @@ namespace warren::cli {
 
 std::span<const Command* const> commands() {
   static constexpr std::array kAll = {
-      &kRunCommand, &kTrackerCommand, &kStatusCommand, &kDoctorCommand, &kKeygenCommand, &kBenchCommand, &kSimCommand,
+      &kRunCommand,    &kTrackerCommand, &kStatusCommand, &kDoctorCommand,
+      &kKeygenCommand, &kBenchCommand,   &kSimCommand,    &kChaosCommand,
   };
   return kAll;
 }

@@ -12,5 +12,6 @@ extern const Command kDoctorCommand;
 extern const Command kKeygenCommand;
 extern const Command kBenchCommand;
 extern const Command kSimCommand;
+extern const Command kChaosCommand;
 
 }  // namespace warren::cli

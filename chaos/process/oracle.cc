@@ -1,0 +1,163 @@
+#include "chaos/process/oracle.h"
+
+#include <algorithm>
+#include <span>
+#include <type_traits>
+
+namespace warren::chaos::process {
+namespace {
+
+template <class T>
+std::vector<T> input(std::uint64_t base, std::size_t count) {
+  std::vector<T> out(count);
+  for (std::size_t j = 0; j < count; j++) out[j] = element_at<T>(base, j);
+  return out;
+}
+
+template <class T>
+T combined(CallOp op, T a, T b) {
+  if (op == CallOp::kMax) return std::max(a, b);
+  if constexpr (std::is_floating_point_v<T>) {
+    return a + b;
+  } else {
+    return static_cast<T>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+  }
+}
+
+template <class T>
+std::uint64_t digest(std::span<const T> values) {
+  return digest_of(std::as_bytes(values));
+}
+
+// By position among the members, of the inputs that begin at `bases`.
+template <class T>
+std::vector<std::uint64_t> results(const Call& call, std::span<const std::uint64_t> bases) {
+  const std::size_t size = bases.size(), n = call.count;
+  std::vector<std::uint64_t> out(size, 0);
+  const bool reduces =
+      call.kind == CallKind::kAllreduce || call.kind == CallKind::kReduce || call.kind == CallKind::kReduceScatter;
+  if (reduces) {
+    const std::size_t whole = call.kind == CallKind::kReduceScatter ? n * size : n;
+    std::vector<T> sum = input<T>(bases[0], whole);
+    for (std::size_t r = 1; r < size; r++) {
+      for (std::size_t j = 0; j < whole; j++) sum[j] = combined(call.op, sum[j], element_at<T>(bases[r], j));
+    }
+    const std::span<const T> all(sum);
+    if (call.kind == CallKind::kAllreduce) std::ranges::fill(out, digest(all));
+    if (call.kind == CallKind::kReduce) out[call.root] = digest(all);
+    if (call.kind == CallKind::kReduceScatter) {
+      for (std::size_t r = 0; r < size; r++) out[r] = digest(all.subspan(r * n, n));
+    }
+  } else if (call.kind == CallKind::kBroadcast) {
+    std::ranges::fill(out, digest(std::span<const T>(input<T>(bases[call.root], n))));
+  } else if (call.kind == CallKind::kAllgather || call.kind == CallKind::kGather) {
+    std::vector<T> all;
+    for (const std::uint64_t base : bases) {
+      const std::vector<T> one = input<T>(base, n);
+      all.insert(all.end(), one.begin(), one.end());
+    }
+    if (call.kind == CallKind::kGather) {
+      out[call.root] = digest(std::span<const T>(all));
+    } else {
+      std::ranges::fill(out, digest(std::span<const T>(all)));
+    }
+  } else if (call.kind == CallKind::kScatter) {
+    const std::vector<T> all = input<T>(bases[call.root], n * size);
+    for (std::size_t r = 0; r < size; r++) out[r] = digest(std::span<const T>(all).subspan(r * n, n));
+  } else if (call.kind == CallKind::kAllToAll) {
+    for (std::size_t r = 0; r < size; r++) {
+      std::vector<T> mine;
+      for (std::size_t from = 0; from < size; from++) {
+        for (std::size_t j = r * n; j < (r + 1) * n; j++) mine.push_back(element_at<T>(bases[from], j));
+      }
+      out[r] = digest(std::span<const T>(mine));
+    }
+  }
+  return out;
+}
+
+std::vector<std::uint64_t> results_of(const Call& call, std::span<const std::uint64_t> bases) {
+  switch (call.type) {
+    case ElementType::kU8: return results<std::uint8_t>(call, bases);
+    case ElementType::kI32: return results<std::int32_t>(call, bases);
+    case ElementType::kI64: return results<std::int64_t>(call, bases);
+    case ElementType::kU64: return results<std::uint64_t>(call, bases);
+    case ElementType::kF32: return results<float>(call, bases);
+    case ElementType::kF64: return results<double>(call, bases);
+  }
+  return {};
+}
+
+}  // namespace
+
+Oracle::Oracle(const Program& program) : program_(program) {
+  for (std::uint32_t r = 0; r < program.shape().ranks; r++) states_.push_back(program.initial(r));
+}
+
+Oracle::Digests Oracle::preamble() const {
+  const Call call = program_.preamble();
+  std::vector<std::uint64_t> bases;
+  for (std::uint32_t r = 0; r < program_.shape().ranks; r++) {
+    bases.push_back(program_.input_base(0, 4095, r, program_.initial(r)));
+  }
+  return results_of(call, bases);
+}
+
+const std::vector<Oracle::Digests>& Oracle::iteration(std::uint64_t index) {
+  while (iterations_.size() <= index) next();
+  return iterations_[index];
+}
+
+const Oracle::StateDigests& Oracle::version(std::uint64_t version) {
+  while (versions_.size() < version) next();
+  return versions_[version - 1];
+}
+
+void Oracle::next() {
+  const std::uint64_t index = iterations_.size();
+  const std::uint32_t ranks = program_.shape().ranks;
+  const std::vector<Call> calls = program_.iteration(index);
+  std::vector<Digests> out;
+  std::size_t folded = 0;
+  const auto fold_until = [&](std::size_t end) {
+    for (; folded < end; folded++) {
+      for (std::uint32_t r = 0; r < ranks; r++) program_.fold(calls[folded], out[folded][r], states_[r]);
+    }
+  };
+  for (std::size_t i = 0; i < calls.size(); i++) {
+    const Call& call = calls[i];
+    // Results of calls in flight are known only when they are awaited.
+    if (!call.in_flight) fold_until(i);
+    Digests digests(ranks, 0);
+    std::vector<std::uint64_t> bases(ranks);
+    for (std::uint32_t r = 0; r < ranks; r++) {
+      bases[r] = program_.input_base(index, static_cast<std::uint32_t>(i), r, states_[r]);
+    }
+    if (call.on_group) {
+      for (const std::uint32_t color : {0u, 1u}) {
+        const std::vector<std::uint32_t> members = program_.members(color);
+        if (members.empty()) continue;
+        std::vector<std::uint64_t> theirs;
+        for (const std::uint32_t r : members) theirs.push_back(bases[r]);
+        const auto got = results_of(call, theirs);
+        for (std::size_t m = 0; m < members.size(); m++) digests[members[m]] = got[m];
+      }
+    } else if (!call.decision) {
+      digests = results_of(call, bases);
+    }
+    out.push_back(std::move(digests));
+    if (!call.in_flight) fold_until(i + 1);
+  }
+  fold_until(calls.size());
+  iterations_.push_back(std::move(out));
+  if (!program_.checkpoint_after(index)) return;
+  StateDigests states;
+  const std::uint64_t version = (index + 1) / program_.shape().checkpoint_every;
+  for (std::uint32_t r = 0; r < ranks; r++) {
+    states.global = digest_of(program_.global_state(version, states_[r]));
+    states.local.push_back(digest_of(program_.local_state(version, r, states_[r])));
+  }
+  versions_.push_back(std::move(states));
+}
+
+}  // namespace warren::chaos::process

@@ -1,0 +1,125 @@
+// The program that the workers of a chaos run execute, as data: which collectives each iteration makes, of which sizes,
+// and what each rank puts into them. A pure function of a seed; workers run it through Warren, the oracle with plain
+// loops.
+//
+//   preamble:  split into two groups, an allreduce
+//   iteration: [the decision whether to go on], calls, and a checkpoint after every few
+//
+// Inputs depend on the state, and the state on every result so far: a wrong bit shows in all that comes after it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+namespace warren::chaos::process {
+
+enum class CallKind : std::uint8_t {
+  kAllreduce,
+  kBroadcast,
+  kAllgather,
+  kReduceScatter,
+  kReduce,
+  kGather,
+  kScatter,
+  kAllToAll,
+  kBarrier,
+};
+enum class ElementType : std::uint8_t { kU8, kI32, kI64, kU64, kF32, kF64 };
+enum class CallOp : std::uint8_t { kSum, kMax };
+
+struct Call {
+  CallKind kind = CallKind::kAllreduce;
+  ElementType type = ElementType::kF32;
+  CallOp op = CallOp::kSum;
+  bool in_place = false;
+  bool in_flight = false;  // issued without waiting; the calls in flight are awaited before the next that is not
+  bool on_group = false;   // on the group of the rank's color
+  bool decision = false;   // a broadcast of one number that is no function of the seed: whether to stop
+  std::uint32_t root = 0;
+  std::size_t count = 0;  // elements, as in the interface: of a share, where there are shares
+};
+
+[[nodiscard]] std::size_t element_bytes(ElementType type);
+// Of the larger of a rank's two buffers.
+[[nodiscard]] std::size_t call_bytes(const Call& call, std::uint32_t ranks);
+inline constexpr std::size_t kBigBytes = std::size_t{1} << 20;
+
+enum class Mix : std::uint8_t {
+  kMixed,     // of everything: what `warren chaos` runs
+  kBig,       // allreduce of `bytes`
+  kInPlace,   // the same, in place
+  kInFlight,  // eight allreduces in flight
+  kGroups,    // allreduces of the groups, between those of all
+  kOneSided,  // results differ by rank
+  kSmall,     // many small rounds
+};
+[[nodiscard]] std::optional<Mix> mix_named(std::string_view name);
+[[nodiscard]] std::string_view name_of(Mix mix);
+
+struct ProgramShape {
+  std::uint64_t seed = 1;
+  std::uint32_t ranks = 1;
+  Mix mix = Mix::kMixed;
+  std::size_t bytes = 4 << 20;         // of the biggest call
+  std::uint64_t iterations = 0;        // 0: until the decision is to stop
+  std::uint64_t checkpoint_every = 3;  // iterations
+  std::size_t state_bytes = 64 << 10;  // of the global state that is checkpointed, and of the local one
+};
+
+// What a rank knows. `shared` is equal on all ranks.
+struct ProgramState {
+  std::uint64_t shared = 0, own = 0;
+};
+
+class Program {
+ public:
+  explicit Program(const ProgramShape& shape) : shape_(shape) {}
+
+  [[nodiscard]] const ProgramShape& shape() const { return shape_; }
+  [[nodiscard]] ProgramState initial(std::uint32_t rank) const;
+  [[nodiscard]] Call preamble() const;
+  [[nodiscard]] std::vector<Call> iteration(std::uint64_t index) const;
+  [[nodiscard]] bool checkpoint_after(std::uint64_t index) const { return (index + 1) % shape_.checkpoint_every == 0; }
+  // The iteration that a life begins with that has loaded this version.
+  [[nodiscard]] std::uint64_t first_iteration(std::uint64_t version) const { return version * shape_.checkpoint_every; }
+
+  // Groups: ranks with rank % 2 equal, ordered by rank.
+  [[nodiscard]] std::uint32_t color(std::uint32_t rank) const { return rank % 2; }
+  [[nodiscard]] std::vector<std::uint32_t> members(std::uint32_t color) const;
+
+  // The input of `rank` to a call: element j is element_at<T>(base, j).
+  [[nodiscard]] std::uint64_t input_base(std::uint64_t iteration, std::uint32_t call, std::uint32_t rank,
+                                         const ProgramState& state) const;
+  // After a call, with the digest of the rank's output.
+  void fold(const Call& call, std::uint64_t digest, ProgramState& state) const;
+
+  // What checkpoint() is given, and what load gives back.
+  [[nodiscard]] std::vector<std::byte> global_state(std::uint64_t version, const ProgramState& state) const;
+  [[nodiscard]] std::vector<std::byte> local_state(std::uint64_t version, std::uint32_t rank,
+                                                   const ProgramState& state) const;
+  // Of what load returned; false: too short for a state.
+  [[nodiscard]] static bool restore(std::span<const std::byte> global, std::span<const std::byte> local,
+                                    ProgramState& state);
+
+ private:
+  ProgramShape shape_;
+};
+
+[[nodiscard]] std::uint64_t mixed(std::uint64_t x);
+[[nodiscard]] std::uint64_t digest_of(std::span<const std::byte> bytes);
+
+// Floats are whole numbers below 2^20, so sums over up to 16 ranks are exact in any order.
+template <class T>
+[[nodiscard]] T element_at(std::uint64_t base, std::size_t j) {
+  std::uint64_t x = (base + j) * 0x9e3779b97f4a7c15u;
+  x ^= x >> 29;
+  if constexpr (std::is_floating_point_v<T>) return static_cast<T>(static_cast<std::int32_t>(x & 0xfffffu));
+  return static_cast<T>(x);
+}
+
+}  // namespace warren::chaos::process

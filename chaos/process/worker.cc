@@ -1,0 +1,384 @@
+#include "chaos/process/worker.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "chaos/process/records.h"
+#include "warren/warren.h"
+
+namespace warren::chaos::process {
+namespace {
+
+// The kernel kills this process `delay_us` from now, whatever it does then.
+void die_in(std::uint64_t delay_us) {
+  if (delay_us == 0) {
+    kill(getpid(), SIGKILL);
+    while (true) pause();
+  }
+  sigevent event{};
+  event.sigev_notify = SIGEV_SIGNAL;
+  event.sigev_signo = SIGKILL;
+  timer_t timer{};
+  itimerspec when{};
+  when.it_value.tv_sec = static_cast<time_t>(delay_us / 1'000'000);
+  when.it_value.tv_nsec = static_cast<long>(delay_us % 1'000'000 * 1000);
+  if (timer_create(CLOCK_MONOTONIC, &event, &timer) != 0 || timer_settime(timer, 0, &when, nullptr) != 0) abort();
+}
+
+// A call between its issue and its end: buffers, and how to look at the result.
+struct Running {
+  Call call;
+  std::uint32_t index = 0;
+  std::vector<std::byte> in, out;
+  bool has_output = true;
+  std::vector<Handle> handles;
+};
+
+class Worker {
+ public:
+  Worker(const Program& program, std::string folder, RecordWriter records, std::shared_ptr<Page> page)
+      : program_(program), folder_(std::move(folder)), records_(std::move(records)), page_(std::move(page)) {}
+
+  void run(const Options& options) {
+    life_ = page_->lives.fetch_add(1);
+    page_->pid.store(getpid());
+    done_before_ = page_->done.load();
+    enter(Phase::kStarting);
+    tell(RecordEvent::kStarted, 0, static_cast<std::uint64_t>(getpid()));
+    comm_.emplace(Communicator::create(options));
+    rank_ = static_cast<std::uint32_t>(comm_->rank());
+    state_ = program_.initial(rank_);
+    tell(RecordEvent::kJoined, 0, rank_);
+    preamble();
+    std::uint64_t version = load();
+    bool on = true;
+    for (std::uint64_t i = program_.first_iteration(version); on; i++) {
+      on = iteration(i);
+      if (program_.checkpoint_after(i)) checkpoint(++version);
+    }
+    enter(Phase::kFinalize);
+    tell(RecordEvent::kFinalizing);
+    comm_->finalize();
+    enter(Phase::kGone);
+    tell(RecordEvent::kFinished);
+  }
+
+  void tell(RecordEvent event, std::uint64_t iteration = 0, std::uint64_t value = 0, std::uint32_t call = 0) const {
+    records_.write({static_cast<std::uint32_t>(event), life_, call, rank_, iteration, value, 0});
+  }
+
+ private:
+  void enter(Phase phase) {
+    page_->phase.store(static_cast<std::uint32_t>(phase));
+    for (Order& order : page_->orders) {
+      if (order.phase.load() != static_cast<std::uint32_t>(phase)) continue;
+      const std::uint32_t life = order.life.load();
+      if ((life != kAnyLife && life != life_) || page_->iteration.load() < order.iteration.load()) continue;
+      order.phase.store(0);
+      die_in(order.delay_us.load());
+    }
+  }
+
+  void preamble() {
+    enter(Phase::kPreamble);
+    group_ = comm_->split(static_cast<int>(program_.color(rank_)));
+    Running r{program_.preamble(), 4095, {}, {}, true, {}};
+    issue(r, 0);
+    for (Handle& h : r.handles) h.wait();
+    tell(RecordEvent::kPreamble, 0, digest(r));
+  }
+
+  std::uint64_t load() {
+    enter(Phase::kLoad);
+    const Communicator::Checkpoint loaded = comm_->load_checkpoint();
+    if (loaded.version > 0 && !Program::restore(loaded.global, loaded.local, state_)) {
+      throw std::runtime_error("version " + std::to_string(loaded.version) + " has states of " +
+                               std::to_string(loaded.global.size()) + " and " + std::to_string(loaded.local.size()) +
+                               " bytes");
+    }
+    tell(RecordEvent::kLoaded, loaded.version, loaded.version == 0 ? 0 : digest_of(loaded.global));
+    tell(RecordEvent::kLoadedLocal, loaded.version, loaded.version == 0 ? 0 : digest_of(loaded.local));
+    page_->iteration.store(program_.first_iteration(loaded.version));
+    return loaded.version;
+  }
+
+  void checkpoint(std::uint64_t version) {
+    const std::vector<std::byte> global = program_.global_state(version, state_);
+    const std::vector<std::byte> local = program_.local_state(version, rank_, state_);
+    enter(Phase::kCheckpoint);
+    tell(RecordEvent::kCheckpoint, version);
+    comm_->checkpoint(global, local);
+    enter(Phase::kCheckpointed);
+    tell(RecordEvent::kCheckpointed, version);
+    if (comm_->version() != version) {
+      throw std::runtime_error("version() is " + std::to_string(comm_->version()) + " after checkpoint " +
+                               std::to_string(version));
+    }
+    enter(Phase::kIdle);
+  }
+
+  // Whether to go on.
+  bool iteration(std::uint64_t index) {
+    page_->iteration.store(index);
+    page_->call.store(0);
+    enter(Phase::kIdle);
+    const std::vector<Call> calls = program_.iteration(index);
+    bool on = program_.shape().iterations == 0 || index + 1 < program_.shape().iterations;
+    std::vector<Running> in_flight;
+    in_flight.reserve(calls.size());
+    const auto await = [&] {
+      for (Running& r : in_flight) finish(index, r);
+      in_flight.clear();
+    };
+    for (std::uint32_t i = 0; i < calls.size(); i++) {
+      if (!calls[i].in_flight) await();
+      Running r{calls[i], i, {}, {}, true, {}};
+      prepare(r, index);
+      const std::size_t bytes = call_bytes(r.call, program_.shape().ranks);
+      page_->call.store(i);
+      tell(RecordEvent::kBegin, index, bytes, i);
+      enter(position(index, i) < done_before_ ? Phase::kReplay
+                                              : (bytes > kBigBytes ? Phase::kBigRound : Phase::kSmallRound));
+      start(r);
+      if (r.call.in_flight) {
+        in_flight.push_back(std::move(r));
+      } else {
+        finish(index, r);
+        if (r.call.decision && *reinterpret_cast<const std::uint64_t*>(r.out.data()) != 0) on = false;
+      }
+    }
+    await();
+    return on;
+  }
+
+  void issue(Running& r, std::uint64_t iteration) {
+    prepare(r, iteration);
+    start(r);
+  }
+
+  void finish(std::uint64_t iteration, Running& r) {
+    for (Handle& h : r.handles) h.wait();
+    const std::uint64_t value = r.call.decision ? *reinterpret_cast<const std::uint64_t*>(r.out.data()) : digest(r);
+    program_.fold(r.call, value, state_);
+    const std::uint64_t done = position(iteration, r.index) + 1;
+    if (page_->done.load() < done) page_->done.store(done);
+    tell(RecordEvent::kResult, iteration, value, r.index);
+    enter(Phase::kIdle);
+  }
+
+  static std::uint64_t digest(const Running& r) { return r.has_output ? digest_of(r.out) : 0; }
+
+  // Fills the input and makes room for the output.
+  void prepare(Running& r, std::uint64_t iteration) {
+    const std::uint64_t base = program_.input_base(iteration, r.index, rank_, state_);
+    switch (r.call.type) {
+      case ElementType::kU8: return prepare_as<std::uint8_t>(r, base);
+      case ElementType::kI32: return prepare_as<std::int32_t>(r, base);
+      case ElementType::kI64: return prepare_as<std::int64_t>(r, base);
+      case ElementType::kU64: return prepare_as<std::uint64_t>(r, base);
+      case ElementType::kF32: return prepare_as<float>(r, base);
+      case ElementType::kF64: return prepare_as<double>(r, base);
+    }
+  }
+  template <class T>
+  static std::span<T> as(std::vector<std::byte>& bytes) {
+    return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
+  }
+  template <class T>
+  void prepare_as(Running& r, std::uint64_t base) {
+    const Call& c = r.call;
+    const std::size_t size = program_.shape().ranks, share = c.count * sizeof(T);
+    const auto fill = [&](std::vector<std::byte>& to, std::size_t bytes) {
+      to.resize(bytes);
+      const std::span<T> values = as<T>(to);
+      for (std::size_t j = 0; j < values.size(); j++) values[j] = element_at<T>(base, j);
+    };
+    const bool root = c.root == rank_;
+    switch (c.kind) {
+      case CallKind::kAllreduce:
+        fill(c.in_place ? r.out : r.in, share);
+        if (!c.in_place) r.out.resize(share);
+        break;
+      case CallKind::kBroadcast:
+        r.out.resize(share);
+        if (root) fill(r.out, share);
+        if (c.decision) *reinterpret_cast<std::uint64_t*>(r.out.data()) = root && stop_wanted() ? 1 : 0;
+        break;
+      case CallKind::kAllgather:
+        fill(r.in, share);
+        r.out.resize(share * size);
+        break;
+      case CallKind::kReduceScatter:
+        fill(r.in, share * size);
+        r.out.resize(share);
+        break;
+      case CallKind::kReduce:
+        fill(r.in, share);
+        r.out.resize(root ? share : 0);
+        r.has_output = root;
+        break;
+      case CallKind::kGather:
+        fill(r.in, share);
+        r.out.resize(root ? share * size : 0);
+        r.has_output = root;
+        break;
+      case CallKind::kScatter:
+        if (root) fill(r.in, share * size);
+        r.out.resize(share);
+        break;
+      case CallKind::kAllToAll:
+        fill(r.in, share * size);
+        r.out.resize(share * size);
+        break;
+      case CallKind::kBarrier: r.has_output = false; break;
+    }
+  }
+  [[nodiscard]] bool stop_wanted() const { return access(stop_path(folder_).c_str(), F_OK) == 0; }
+
+  void start(Running& r) {
+    switch (r.call.type) {
+      case ElementType::kU8: return start_as<std::uint8_t>(r);
+      case ElementType::kI32: return start_as<std::int32_t>(r);
+      case ElementType::kI64: return start_as<std::int64_t>(r);
+      case ElementType::kU64: return start_as<std::uint64_t>(r);
+      case ElementType::kF32: return start_as<float>(r);
+      case ElementType::kF64: return start_as<double>(r);
+    }
+  }
+  template <class T>
+  void start_as(Running& r) {
+    const Call& c = r.call;
+    const std::span<T> in = as<T>(r.in), out = as<T>(r.out);
+    const Op op = c.op == CallOp::kMax ? Op::max : Op::sum;
+    const int root = static_cast<int>(c.root);
+    Communicator& comm = c.on_group ? *group_ : *comm_;
+    if (c.in_flight) {
+      switch (c.kind) {
+        case CallKind::kAllreduce:
+          r.handles.push_back(c.in_place ? comm.allreduce_async(out, op) : comm.allreduce_async(in, out, op));
+          break;
+        case CallKind::kBroadcast: r.handles.push_back(comm.broadcast_async(out, root)); break;
+        case CallKind::kAllgather: r.handles.push_back(comm.allgather_async(in, out)); break;
+        case CallKind::kReduceScatter: r.handles.push_back(comm.reduce_scatter_async(in, out, op)); break;
+        case CallKind::kReduce: r.handles.push_back(comm.reduce_async(in, out, root, op)); break;
+        case CallKind::kGather: r.handles.push_back(comm.gather_async(in, out, root)); break;
+        case CallKind::kScatter: r.handles.push_back(comm.scatter_async(in, out, root)); break;
+        case CallKind::kAllToAll: r.handles.push_back(comm.all_to_all_async(in, out)); break;
+        case CallKind::kBarrier: r.handles.push_back(comm.barrier_async()); break;
+      }
+      return;
+    }
+    switch (c.kind) {
+      case CallKind::kAllreduce: c.in_place ? comm.allreduce(out, op) : comm.allreduce(in, out, op); break;
+      case CallKind::kBroadcast: comm.broadcast(out, root); break;
+      case CallKind::kAllgather: comm.allgather(in, out); break;
+      case CallKind::kReduceScatter: comm.reduce_scatter(in, out, op); break;
+      case CallKind::kReduce: comm.reduce(in, out, root, op); break;
+      case CallKind::kGather: comm.gather(in, out, root); break;
+      case CallKind::kScatter: comm.scatter(in, out, root); break;
+      case CallKind::kAllToAll: comm.all_to_all(in, out); break;
+      case CallKind::kBarrier: comm.barrier(); break;
+    }
+  }
+
+  const Program& program_;
+  const std::string folder_;
+  const RecordWriter records_;
+  const std::shared_ptr<Page> page_;
+  std::uint32_t life_ = 0, rank_ = 0;
+  std::uint64_t done_before_ = 0;
+  std::optional<Communicator> comm_, group_;
+  ProgramState state_;
+};
+
+int refuse(const Status& why) {
+  std::fprintf(stderr, "chaos worker: %s\n", why.describe().c_str());
+  return 2;
+}
+
+}  // namespace
+
+Status write_shape(const std::string& folder, const ProgramShape& shape) {
+  nlohmann::ordered_json j;
+  j["seed"] = shape.seed;
+  j["ranks"] = shape.ranks;
+  j["mix"] = name_of(shape.mix);
+  j["bytes"] = shape.bytes;
+  j["iterations"] = shape.iterations;
+  j["checkpoint_every"] = shape.checkpoint_every;
+  j["state_bytes"] = shape.state_bytes;
+  std::ofstream file(shape_path(folder));
+  file << j.dump() << std::endl;
+  if (!file) return {Code::kUnavailable, "cannot write " + shape_path(folder)};
+  return {};
+}
+
+Result<ProgramShape> read_shape(const std::string& folder) {
+  const auto damaged = [&](const std::string& why) {
+    return Status(Code::kInvalidArgument, shape_path(folder) + ": " + why);
+  };
+  std::ifstream file(shape_path(folder));
+  const auto j = nlohmann::json::parse(file, nullptr, false);
+  if (!j.is_object()) return damaged("not there, or no shape of a chaos program");
+  const auto number = [&](const char* name, std::uint64_t least, std::uint64_t most) -> std::optional<std::uint64_t> {
+    const auto at = j.find(name);
+    if (at == j.end() || !at->is_number_unsigned()) return std::nullopt;
+    const auto v = at->get<std::uint64_t>();
+    return v >= least && v <= most ? std::optional(v) : std::nullopt;
+  };
+  const auto seed = number("seed", 0, UINT64_MAX), ranks = number("ranks", 1, 16),
+             bytes = number("bytes", 8, std::uint64_t{1} << 32), iterations = number("iterations", 0, UINT32_MAX),
+             every = number("checkpoint_every", 1, UINT32_MAX),
+             state = number("state_bytes", 16, std::uint64_t{1} << 32);
+  const auto mix = j.find("mix");
+  const auto known = mix != j.end() && mix->is_string() ? mix_named(mix->get<std::string>()) : std::nullopt;
+  if (!seed || !ranks || !bytes || !iterations || !every || !state || !known) return damaged("a value is out of range");
+  return ProgramShape{*seed,  static_cast<std::uint32_t>(*ranks), *known, static_cast<std::size_t>(*bytes), *iterations,
+                      *every, static_cast<std::size_t>(*state)};
+}
+
+int run_worker(const std::string& folder, std::uint32_t first_worker) {
+  auto shape = read_shape(folder);
+  if (!shape.ok()) return refuse(shape.status());
+  const char* text = std::getenv("WARREN_WORKER_ID");
+  const std::string_view id = text == nullptr ? "" : text;
+  std::uint32_t number = 0;
+  const auto [end, error] = std::from_chars(id.data(), id.data() + id.size(), number);
+  if (id.empty() || error != std::errc() || end != id.data() + id.size() || number >= shape.value().ranks ||
+      first_worker >= shape.value().ranks - number) {
+    return refuse({Code::kInvalidArgument, "WARREN_WORKER_ID is no number of a worker; start this with `warren run`"});
+  }
+  number += first_worker;
+  auto records = RecordWriter::open(records_path(folder, number));
+  auto page = map_page(page_path(folder, number));
+  if (!records.ok()) return refuse(records.status());
+  if (!page.ok()) return refuse(page.status());
+  const Program program(shape.value());
+  Options options;
+  options.worker_id = std::to_string(number);
+  options.world_size = static_cast<int>(program.shape().ranks);
+  Worker worker(program, folder, std::move(records).value(), std::move(page).value());
+  try {
+    worker.run(options);
+    return 0;
+  } catch (const Error& e) {
+    std::fprintf(stderr, "chaos worker %u failed: %s\n", number, e.what());
+    worker.tell(RecordEvent::kFailed, 0, static_cast<std::uint64_t>(e.code()));
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "chaos worker %u failed: %s\n", number, e.what());
+    worker.tell(RecordEvent::kFailed);
+  }
+  return 1;
+}
+
+}  // namespace warren::chaos::process

@@ -1,0 +1,455 @@
+// Jobs of real processes that are killed, stopped and started again: every result of every life is compared with the
+// oracle's. The workers run the program of `warren chaos`; they tell each step through a pipe, which is what the tests
+// wait for, and kill themselves at points that a test names.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "chaos/process/judge.h"
+#include "chaos/process/records.h"
+#include "chaos/process/worker.h"
+#include "warren/warren.h"
+
+namespace warren {
+namespace {
+
+using namespace chaos::process;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kRoundTimeoutMs = 2000;
+// A job that stands still for so long hangs.
+constexpr std::chrono::seconds kPatience(60);
+
+// A child of this test, which kills what is left of it.
+class Child {
+ public:
+  Child(const std::vector<std::string>& arguments, const std::vector<std::string>& variables) {
+    std::vector<char*> argv, env;
+    for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
+    for (const std::string& v : variables) env.push_back(const_cast<char*>(v.c_str()));
+    for (char** e = environ; *e != nullptr; ++e) {
+      if (std::strncmp(*e, "WARREN_", 7) != 0) env.push_back(*e);
+    }
+    argv.push_back(nullptr);
+    env.push_back(nullptr);
+    EXPECT_EQ(posix_spawn(&pid_, argv[0], nullptr, nullptr, argv.data(), env.data()), 0) << argv[0];
+    pidfd_ = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
+  }
+  ~Child() {
+    signal(SIGKILL);
+    if (!status_) reap();
+    ::close(pidfd_);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  void signal(int number) const {
+    if (!status_) ::kill(pid_, number);
+  }
+  [[nodiscard]] int pidfd() const { return pidfd_; }
+  // The wait status of an ended process.
+  int reap() {
+    int status = 0;
+    while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+    }
+    status_ = status;
+    return status;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int pidfd_ = -1;
+  std::optional<int> status_;
+};
+
+std::uint16_t free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  EXPECT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&address), size), 0);
+  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  ::close(fd);
+  return ntohs(address.sin_port);
+}
+
+class Job {
+ public:
+  // `hosts`: of each worker. Every host is a failure domain.
+  Job(const ProgramShape& shape, std::vector<std::string> hosts, int replicas = 2)
+      : program_(shape), judge_(program_), hosts_(std::move(hosts)), replicas_(replicas), port_(free_port()) {
+    char name[] = "/tmp/warren-recovery-XXXXXX";
+    folder_ = mkdtemp(name);
+    EXPECT_TRUE(write_shape(folder_, shape).ok());
+    for (std::uint32_t w = 0; w < shape.ranks; w++) {
+      EXPECT_EQ(mkfifo(records_path(folder_, w).c_str(), 0600), 0);
+      const int fd = open(records_path(folder_, w).c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+      EXPECT_GE(fd, 0);
+      EXPECT_GE(fcntl(fd, F_SETPIPE_SZ, 1 << 20), 0);
+      pipes_.push_back(fd);
+      pages_.push_back(map_page(page_path(folder_, w)).value());
+    }
+    lives_.resize(shape.ranks);
+    attempts_.resize(shape.ranks);
+  }
+  ~Job() {
+    lives_.clear();
+    zombies_.clear();
+    tracker_.reset();
+    for (const int fd : pipes_) ::close(fd);
+    std::filesystem::remove_all(folder_);
+  }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  void start_tracker() {
+    tracker_ = std::make_unique<Child>(
+        std::vector<std::string>{WARREN_CLI, "tracker", "--data_dir=" + folder_ + "/tracker", "--bind=127.0.0.1",
+                                 "--port=" + std::to_string(port_), "--http_port=-1", "--insecure_no_auth"},
+        std::vector<std::string>{});
+  }
+  void kill_tracker() { tracker_.reset(); }
+
+  // Worker `w` kills itself `delay_us` after it has entered `phase` in life `life`, from `iteration` on.
+  void order(std::uint32_t w, std::uint32_t life, Phase phase, std::uint64_t iteration, std::uint64_t delay_us) {
+    for (Order& o : pages_[w]->orders) {
+      if (o.phase.load() != 0) continue;
+      o.life.store(life);
+      o.iteration.store(iteration);
+      o.delay_us.store(delay_us);
+      o.phase.store(static_cast<std::uint32_t>(phase));
+      deaths_ordered_++;
+      return;
+    }
+    FAIL() << "no room for another order";
+  }
+  // When a worker has made such a record, once.
+  struct Cue {
+    std::uint32_t worker = 0;
+    RecordEvent event{};
+    std::uint64_t iteration = 0;
+    std::uint32_t life = 0;
+  };
+  void when(const Cue& cue, std::function<void()> action) { cues_.emplace_back(cue, std::move(action)); }
+
+  void kill(std::uint32_t w) {
+    if (!lives_[w]) return;
+    lives_[w]->signal(SIGKILL);
+    deaths_ordered_++;
+  }
+  // The life goes on as a zombie; another takes its place.
+  void replace_stopped(std::uint32_t w) {
+    lives_[w]->signal(SIGSTOP);
+    zombies_.push_back(std::move(lives_[w]));
+    start_worker(w);
+  }
+  void wake_zombies() {
+    for (auto& z : zombies_) z->signal(SIGCONT);
+  }
+  // Exit codes of the zombies, which have ended.
+  std::vector<int> zombies_end() {
+    std::vector<int> out;
+    for (auto& z : zombies_) {
+      pollfd p{z->pidfd(), POLLIN, 0};
+      EXPECT_EQ(poll(&p, 1, 60'000), 1) << "the zombie goes on";
+      z->signal(SIGKILL);
+      out.push_back(z->reap());
+    }
+    zombies_.clear();
+    return out;
+  }
+
+  // Starts everything, and starts again whatever is killed, until all have finished.
+  void run() {
+    start_tracker();
+    for (std::uint32_t w = 0; w < lives_.size(); w++) start_worker(w);
+    last_progress_ = Clock::now();
+    while (!judge_.all_finished() || std::ranges::any_of(lives_, [](const auto& l) { return l != nullptr; })) {
+      step();
+      if (::testing::Test::HasFailure()) return tell_where();
+      if (Clock::now() - last_progress_ > kPatience) {
+        ADD_FAILURE() << "the job hangs";
+        return tell_where();
+      }
+    }
+    EXPECT_EQ(deaths_, deaths_ordered_) << "faults that were ordered did not strike";
+    EXPECT_EQ(rollbacks_, 0) << "rounds were lost";
+    EXPECT_TRUE(cues_.empty());
+  }
+
+  [[nodiscard]] const Judge& judge() const { return judge_; }
+  [[nodiscard]] int deaths() const { return deaths_; }
+  [[nodiscard]] const std::vector<Record>& failures() const { return failures_; }
+
+ private:
+  void start_worker(std::uint32_t w) {
+    lives_[w] = std::make_unique<Child>(
+        std::vector<std::string>{WARREN_CLI, "chaos", "--worker_of=" + folder_},
+        std::vector<std::string>{
+            "WARREN_TRACKER=127.0.0.1:" + std::to_string(port_), "WARREN_JOB=recovery", "WARREN_INSECURE_NO_AUTH=1",
+            "WARREN_WORKER_ID=" + std::to_string(w), "WARREN_ATTEMPT=" + std::to_string(attempts_[w]++),
+            "WARREN_HOST_ID=" + hosts_[w], "WARREN_DOMAIN_ID=" + hosts_[w],
+            "WARREN_REPLICAS=" + std::to_string(replicas_), "WARREN_LOG_MEMORY_BYTES=2G",
+            "WARREN_ROUND_TIMEOUT_MS=" + std::to_string(kRoundTimeoutMs), "WARREN_JOIN_TIMEOUT_MS=60000",
+            "WARREN_LOG_LEVEL=" + std::string(getenv("RECOVERY_TEST_VERBOSE") != nullptr ? "info" : "error")});
+  }
+
+  void step() {
+    std::vector<pollfd> fds;
+    for (const int fd : pipes_) fds.push_back({fd, POLLIN, 0});
+    std::vector<std::uint32_t> who;
+    for (std::uint32_t w = 0; w < lives_.size(); w++) {
+      if (!lives_[w]) continue;
+      fds.push_back({lives_[w]->pidfd(), POLLIN, 0});
+      who.push_back(w);
+    }
+    if (poll(fds.data(), fds.size(), 1000) <= 0) return;
+    // Records first: an ended worker has written them before.
+    for (std::uint32_t w = 0; w < pipes_.size(); w++) read_records(w);
+    for (std::size_t i = 0; i < who.size(); i++) {
+      if (fds[pipes_.size() + i].revents != 0) on_end(who[i]);
+    }
+  }
+
+  void read_records(std::uint32_t w) {
+    Record r;
+    ssize_t n;
+    while ((n = read(pipes_[w], &r, sizeof r)) > 0) {
+      ASSERT_EQ(n, static_cast<ssize_t>(sizeof r));
+      last_progress_ = Clock::now();
+      if (const auto why = judge_.take(w, r)) ADD_FAILURE() << *why;
+      if (r.event == static_cast<std::uint32_t>(RecordEvent::kFailed)) failures_.push_back(r);
+      for (auto cue = cues_.begin(); cue != cues_.end(); ++cue) {
+        const Cue& c = cue->first;
+        if (c.worker != w || static_cast<std::uint32_t>(c.event) != r.event || c.iteration != r.iteration ||
+            c.life != r.life) {
+          continue;
+        }
+        const auto action = std::move(cue->second);
+        cues_.erase(cue);
+        action();
+        break;
+      }
+    }
+  }
+
+  void on_end(std::uint32_t w) {
+    read_records(w);
+    const int status = lives_[w]->reap();
+    lives_[w].reset();
+    last_progress_ = Clock::now();
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
+      deaths_++;
+    } else if (WIFEXITED(status) && WEXITSTATUS(status) == 77) {
+      rollbacks_++;
+      judge_.forgive_rollback();
+    } else {
+      ADD_FAILURE() << "worker " << w << " ended with wait status " << status;
+      return;
+    }
+    start_worker(w);
+  }
+
+  void tell_where() {
+    for (std::uint32_t w = 0; w < pages_.size(); w++) {
+      const Page& p = *pages_[w];
+      std::fprintf(stderr, "worker %u: life %u, %s, iteration %llu, call %u\n", w, p.lives.load() - 1,
+                   name_of(static_cast<Phase>(p.phase.load())), static_cast<unsigned long long>(p.iteration.load()),
+                   p.call.load());
+    }
+  }
+
+  const Program program_;
+  Judge judge_;
+  const std::vector<std::string> hosts_;
+  const int replicas_;
+  const std::uint16_t port_;
+  std::string folder_;
+  std::vector<int> pipes_;
+  std::vector<std::shared_ptr<Page>> pages_;
+  std::unique_ptr<Child> tracker_;
+  std::vector<std::unique_ptr<Child>> lives_, zombies_;
+  std::vector<int> attempts_;
+  std::vector<std::pair<Cue, std::function<void()>>> cues_;
+  std::vector<Record> failures_;
+  int deaths_ordered_ = 0, deaths_ = 0, rollbacks_ = 0;
+  Clock::time_point last_progress_;
+};
+
+// Worker w is on host w % 2.
+std::vector<std::string> two_hosts(std::uint32_t ranks) {
+  std::vector<std::string> out;
+  for (std::uint32_t w = 0; w < ranks; w++) out.push_back(w % 2 == 0 ? "a" : "b");
+  return out;
+}
+
+ProgramShape shape(std::uint32_t ranks, Mix mix, std::size_t bytes, std::uint64_t iterations, std::uint64_t every) {
+  ProgramShape s;
+  s.seed = 7;
+  s.ranks = ranks;
+  s.mix = mix;
+  s.bytes = bytes;
+  s.iterations = iterations;
+  s.checkpoint_every = every;
+  return s;
+}
+
+constexpr std::size_t kMiB = 1 << 20;
+
+TEST(Recovery, NothingHappens) {
+  for (const Mix mix : {Mix::kBig, Mix::kInPlace, Mix::kInFlight, Mix::kGroups, Mix::kOneSided, Mix::kSmall}) {
+    SCOPED_TRACE(name_of(mix));
+    Job job(shape(3, mix, 4 * kMiB, 6, 2), two_hosts(3));
+    job.run();
+    EXPECT_EQ(job.judge().progress(0).lives, 1u);
+  }
+}
+
+// At moments from the first byte to after the last one.
+TEST(Recovery, KilledInTheMiddleOf64MiB) {
+  for (const std::uint32_t ranks : {3u, 4u}) {
+    for (const std::uint64_t delay_us : {0u, 2'000u, 10'000u, 30'000u, 60'000u, 100'000u}) {
+      SCOPED_TRACE(std::to_string(ranks) + " ranks, killed after " + std::to_string(delay_us) + " us");
+      Job job(shape(ranks, Mix::kBig, 64 * kMiB, 5, 2), two_hosts(ranks));
+      job.order(1, 0, Phase::kBigRound, 2, delay_us);
+      job.run();
+      EXPECT_EQ(job.judge().progress(1).lives, 2u);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST(Recovery, InPlaceInFlightInGroupsAndOneSided) {
+  for (const Mix mix : {Mix::kInPlace, Mix::kInFlight, Mix::kGroups, Mix::kOneSided, Mix::kMixed}) {
+    for (const std::uint64_t delay_us : {0u, 3'000u, 12'000u}) {
+      SCOPED_TRACE(std::string(name_of(mix)) + ", killed after " + std::to_string(delay_us) + " us");
+      Job job(shape(4, mix, 16 * kMiB, 6, 2), two_hosts(4));
+      job.order(2, 0, Phase::kBigRound, 3, delay_us);
+      job.run();
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST(Recovery, KilledTwiceAndTwoAtOnce) {
+  {
+    Job job(shape(3, Mix::kBig, 16 * kMiB, 8, 3), two_hosts(3));
+    job.order(1, 0, Phase::kBigRound, 2, 5'000);
+    job.order(1, 1, Phase::kBigRound, 5, 5'000);
+    job.run();
+  }
+  for (const std::uint32_t other : {1u, 2u}) {  // of the other host, of the same
+    Job job(shape(4, Mix::kBig, 16 * kMiB, 6, 2), two_hosts(4));
+    job.when({0, RecordEvent::kBegin, 3, 0}, [&] {
+      job.kill(0);
+      job.kill(other);
+    });
+    job.run();
+    if (HasFailure()) return;
+  }
+}
+
+TEST(Recovery, KilledDuringReplayAndLoad) {
+  Job job(shape(3, Mix::kBig, 16 * kMiB, 7, 100), two_hosts(3));
+  job.order(2, 0, Phase::kBigRound, 5, 5'000);
+  job.order(2, 1, Phase::kReplay, 2, 3'000);
+  job.order(2, 2, Phase::kLoad, 0, 0);
+  job.order(2, 3, Phase::kReplay, 3, 0);
+  job.run();
+  EXPECT_EQ(job.judge().progress(2).lives, 5u);
+}
+
+TEST(Recovery, ManySmallRoundsAreReplayed) {
+  Job job(shape(3, Mix::kSmall, 1, 30, 1000), two_hosts(3));
+  job.order(1, 0, Phase::kSmallRound, 28, 0);
+  job.run();
+  EXPECT_GE(job.judge().progress(1).replayed, 2800u);
+}
+
+TEST(Recovery, KilledAroundACheckpoint) {
+  for (const Phase phase : {Phase::kCheckpoint, Phase::kCheckpointed}) {
+    for (const std::uint64_t delay_us : {0u, 500u, 5'000u}) {
+      SCOPED_TRACE(std::string(name_of(phase)) + ", killed after " + std::to_string(delay_us) + " us");
+      ProgramShape s = shape(3, Mix::kSmall, 1, 8, 2);
+      s.state_bytes = 8 * kMiB;
+      Job job(s, two_hosts(3));
+      job.order(1, 0, phase, 3, delay_us);
+      job.run();
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST(Recovery, KilledInFinalize) {
+  Job job(shape(3, Mix::kSmall, 1, 3, 2), two_hosts(3));
+  job.order(1, 0, Phase::kFinalize, 0, 0);
+  job.run();
+}
+
+// The one that returned may be the only one that knows the result.
+TEST(Recovery, TheOwnerIsKilledAfterItsPeerHasReturned) {
+  for (const bool one_host : {true, false}) {
+    Job job(shape(2, Mix::kBig, 4 * kMiB, 8, 3),
+            one_host ? std::vector<std::string>{"a", "a"} : std::vector<std::string>{"a", "b"});
+    for (const std::uint64_t i : {1u, 4u}) {
+      job.when({1, RecordEvent::kResult, i, 0}, [&] { job.kill(0); });
+    }
+    job.run();
+    if (HasFailure()) return;
+  }
+}
+
+TEST(Recovery, AStoppedWorkerIsReplacedAndFindsItselfFenced) {
+  Job job(shape(3, Mix::kBig, 16 * kMiB, 8, 2), two_hosts(3));
+  job.when({1, RecordEvent::kBegin, 3, 0}, [&] { job.replace_stopped(1); });
+  // The others have gone on without it.
+  job.when({0, RecordEvent::kResult, 4, 0}, [&] { job.wake_zombies(); });
+  job.run();
+  const std::vector<int> ends = job.zombies_end();
+  ASSERT_EQ(ends.size(), 1u);
+  EXPECT_TRUE(WIFEXITED(ends[0]) && WEXITSTATUS(ends[0]) == 1) << "wait status " << ends[0];
+  ASSERT_EQ(job.failures().size(), 1u);
+  EXPECT_EQ(job.failures()[0].life, 0u);
+  EXPECT_EQ(job.failures()[0].value, static_cast<std::uint64_t>(ErrorCode::closed));
+}
+
+TEST(Recovery, TheTrackerIsKilledWhileRoundsGoOn) {
+  Job job(shape(3, Mix::kBig, 4 * kMiB, 12, 4), two_hosts(3));
+  job.when({0, RecordEvent::kBegin, 2, 0}, [&] { job.kill_tracker(); });
+  // Rounds go on; the commit of the next version waits for it.
+  job.when({0, RecordEvent::kResult, 6, 0}, [&] { job.start_tracker(); });
+  job.run();
+}
+
+TEST(Recovery, TheTrackerIsKilledThenAWorker) {
+  Job job(shape(3, Mix::kBig, 4 * kMiB, 12, 4), two_hosts(3));
+  job.when({0, RecordEvent::kBegin, 2, 0}, [&] {
+    job.kill_tracker();
+    job.kill(1);
+  });
+  job.when({1, RecordEvent::kStarted, 0, 1}, [&] { job.start_tracker(); });
+  job.run();
+}
+
+}  // namespace
+}  // namespace warren
