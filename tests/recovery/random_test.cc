@@ -1,6 +1,7 @@
 // Tracker's and workers' machines together, over a network that loses, repeats and reorders messages, with crashes on
 // both sides; from a seed. First faults, then none: then the job must finish (I7). What must never happen is asserted
-// at every effect.
+// at every effect. Where results are logged, the programs count rounds, take checkpoints, and start again from what the
+// tracker says is committed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +15,8 @@ namespace {
 
 class World {
  public:
-  World(std::uint64_t seed, bool foreign_ids) : random_(seed), foreign_ids_(foreign_ids) {
+  World(std::uint64_t seed, bool foreign_ids, std::uint32_t replicas)
+      : random_(seed), foreign_ids_(foreign_ids), replicas_(replicas) {
     workers_.resize(1 + random_() % 4);
     for (std::size_t i = 0; i < workers_.size(); ++i) workers_[i].id = "w" + std::to_string(i);
     boot_tracker();
@@ -37,6 +39,9 @@ class World {
     EXPECT_TRUE(done()) << "not finished 60 s after the last fault";
   }
   const std::string& transcript() const { return transcript_; }
+  // Where results are logged: commits, and plans with survivors.
+  std::uint64_t commits() const { return commits_; }
+  std::uint64_t resumed() const { return resumed_; }
 
  private:
   struct Worker {
@@ -48,6 +53,16 @@ class World {
     Epoch stop_epoch;
     bool done = false;
     std::uint64_t epoch = 0;
+    // The program, where results are logged.
+    bool loading = false, loaded = false;
+    std::uint32_t timeline = 0;
+    std::uint64_t version = 0, rounds = 0;     // it is in round `rounds` of `version`
+    std::uint64_t pending = 0, committed = 0;  // a checkpoint that is not committed yet; the newest that is
+  };
+  // What a life has said of what it holds; void once it asks where to start from.
+  struct Said {
+    std::uint64_t vote = 0, vote_epoch = 0;
+    std::vector<wire::Position> report;
   };
   struct Packet {
     std::int64_t at;
@@ -91,6 +106,7 @@ class World {
         wire::JobRecord r;
         ASSERT_TRUE(r.ParseFromString(p->bytes));
         ASSERT_GE(r.epoch(), persisted_epoch_) << "epochs only rise (I6)";
+        check_record(r);
         persisted_epoch_ = r.epoch();
         disk_ = p->bytes;
         // A crash between two effects: what comes after them has not happened.
@@ -108,7 +124,78 @@ class World {
     tracker_->check_invariants();
   }
 
+  void check_record(const wire::JobRecord& r) {
+    if (r.finished()) {
+      finished_ = true;
+      return;
+    }
+    ASSERT_GE(r.timeline(), timeline_) << "timelines only rise";
+    timeline_ = r.timeline();
+    ASSERT_GE(r.committed_version(), committed_) << "versions only grow (I5)";
+    if (r.plan().epoch() > newest_plan_.epoch()) check_new_plan(r.plan());
+    if (r.committed_version() == committed_) return;
+    committed_ = r.committed_version();
+    ++commits_;
+    ASSERT_EQ(r.committed_timeline(), r.timeline());
+    for (const wire::Member& m : r.plan().members()) {
+      const Said& said = said_[m.incarnation()];
+      ASSERT_EQ(said.vote, committed_) << "all have voted (I5)";
+      ASSERT_EQ(said.vote_epoch, r.plan().epoch()) << "in the epoch whose plan is in force";
+    }
+  }
+
+  void check_new_plan(const wire::Plan& plan) {
+    if (replicas_ != 0) check_recovery(plan, newest_plan_);
+    std::set<std::uint64_t> before;
+    for (const wire::Member& m : newest_plan_.members()) before.insert(m.incarnation());
+    newest_plan_ = plan;
+    for (const wire::Member& m : plan.members()) {
+      const bool first_plan = planned_lives_.insert(m.incarnation()).second;
+      ASSERT_EQ(m.fresh(), first_plan) << "a life is in one plan, unless it survives";
+      ASSERT_TRUE(m.fresh() || before.contains(m.incarnation())) << "who survives was there before";
+    }
+  }
+
+  void check_recovery(const wire::Plan& plan, const wire::Plan& before) {
+    std::size_t survivors = 0;
+    std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> frontier;
+    for (const wire::Position& p : plan.frontier()) frontier[{p.group(), p.version()}] = p.rounds();
+    const auto covers = [&](const wire::Position& p) {
+      const bool matters = p.version() == 0 || p.version() >= plan.committed_version();
+      return !matters || p.rounds() <= frontier[{p.group(), p.version()}];
+    };
+    for (const wire::Member& m : plan.members()) {
+      if (m.fresh()) continue;
+      ++survivors;
+      for (const wire::Position& p : said_[m.incarnation()].report) {
+        ASSERT_TRUE(covers(p)) << render(p) << " is missing in " << render_frontier(plan);
+      }
+    }
+    if (before.epoch() == 0) return;
+    ASSERT_EQ(plan.timeline(), before.timeline() + (survivors == 0 ? 1 : 0));
+    if (survivors == 0) {
+      ASSERT_EQ(plan.frontier_size(), 0);
+    }
+    if (survivors != 0) {
+      ++resumed_;
+      for (const wire::Position& p : before.frontier()) {
+        ASSERT_TRUE(covers(p)) << render(p) << " was completed (I1), and is missing in " << render_frontier(plan);
+      }
+    }
+  }
+  static std::string render_frontier(const wire::Plan& plan) {
+    std::string text = "the frontier";
+    for (const wire::Position& p : plan.frontier()) text += " " + render(p);
+    return text;
+  }
+
   void check_announcement(const wire::Envelope& e) {
+    if (e.has_committed()) {
+      ASSERT_LE(e.committed().version(), committed_) << "persisted before announced";
+    }
+    if (e.has_loaded()) {
+      ASSERT_EQ(e.loaded().version(), committed_) << "all load the same (I5)";
+    }
     if (e.has_interrupt()) {
       ASSERT_LE(e.interrupt().epoch(), persisted_epoch_) << "persisted before announced";
     }
@@ -120,7 +207,6 @@ class World {
     if (!added) return;
     ASSERT_EQ(plans_.rbegin()->first, e.plan().epoch()) << "epochs only rise (I6)";
     for (const wire::Member& m : e.plan().members()) {
-      ASSERT_TRUE(planned_lives_.insert(m.incarnation()).second) << "a life is in one plan";
       const auto [rank, first] = rank_of_.emplace(m.worker_id(), m.rank());
       if (!foreign_ids_) {
         ASSERT_EQ(rank->second, m.rank()) << "a worker keeps its rank over its lives";
@@ -132,6 +218,8 @@ class World {
     if (!w.machine) return;
     record_transitions("worker", WorkerMachine::transition_names(), w.machine->transition_counts());
     w.machine.reset();
+    w.loading = w.loaded = false;
+    w.version = w.rounds = w.pending = w.committed = 0;
     w.stop_at = -1;
     w.respawn_at = now_ + (faults_ ? below(4000) : 100);
     // Its scheduler may give the next process another name.
@@ -144,11 +232,32 @@ class World {
     bool ended = false;
     for (const WorkerEffect& effect : effects) {
       if (const auto* s = std::get_if<worker_effect::Send>(&effect)) {
+        Said& said = said_[w.life];
+        if (s->envelope.has_vote()) {
+          said.vote = s->envelope.vote().version();
+          said.vote_epoch = s->envelope.vote().epoch();
+        }
+        if (s->envelope.has_load()) said.vote = 0;
+        if (s->envelope.has_report()) {
+          said.report.assign(s->envelope.report().positions().begin(), s->envelope.report().positions().end());
+        }
         post(true, s->envelope);
       } else if (const auto* i = std::get_if<worker_effect::Install>(&effect)) {
         ASSERT_TRUE(plans_.contains(i->plan.epoch()));
         ASSERT_GT(i->plan.epoch(), w.epoch) << "a worker's epochs only rise (I6)";
         w.epoch = i->plan.epoch();
+        if (w.loaded) {
+          ASSERT_EQ(w.timeline, i->plan.timeline()) << "who goes on does so in its timeline";
+        }
+        w.timeline = i->plan.timeline();
+      } else if (const auto* l = std::get_if<worker_effect::Loaded>(&effect)) {
+        w.loaded = true;
+        w.version = l->committed ? l->version.value : 1;
+        w.rounds = 0;
+        w.committed = std::max(w.committed, l->version.value);
+      } else if (const auto* c = std::get_if<worker_effect::Committed>(&effect)) {
+        w.committed = c->version.value;
+        if (w.pending <= w.committed) w.pending = 0;
       } else if (const auto* stop = std::get_if<worker_effect::StopDataPath>(&effect)) {
         w.stop_at = now_ + (faults_ ? below(1500) : 1);
         w.stop_epoch = stop->epoch;
@@ -220,10 +329,15 @@ class World {
     std::vector<WorkerEffect> effects;
     if (!w.machine) {
       if (w.done || now_ < w.respawn_at) return;
+      if (finished_) {
+        // It had called finalize, and died before it heard that all have.
+        w.done = true;
+        return;
+      }
       WorkerMachine::Options options;
       options.job = "j";
       options.self = Incarnation(w.life = ++lives_);
-      options.join = join(w.id, "h", static_cast<std::uint32_t>(workers_.size()));
+      options.join = join(w.id, "h", static_cast<std::uint32_t>(workers_.size()), replicas_);
       options.join.mutable_settings()->set_round_timeout_ms(1000);
       options.join_timeout_ms = 8000;
       w.machine.emplace(std::move(options));
@@ -233,14 +347,57 @@ class World {
     }
     if (w.stop_at >= 0 && now_ >= w.stop_at) {
       w.stop_at = -1;
-      w.machine->on_stopped(w.stop_epoch, {}, TimeMs{now_}, effects);
+      w.machine->on_stopped(w.stop_epoch, standing(w), TimeMs{now_}, effects);
     } else {
       w.machine->on_tick(TimeMs{now_}, effects);
-      if (!faults_ && w.machine->state() == WorkerMachine::State::kMember) {
-        w.machine->leave(true, {}, TimeMs{now_}, effects);
-      }
+      if (w.machine->state() == WorkerMachine::State::kMember) compute(w, effects);
     }
     carry_out(w, effects);
+  }
+
+  static constexpr std::uint64_t kRounds = 3, kLastVersion = 5;  // of a program: rounds in each version
+
+  static WorkerMachine::Standing standing(const Worker& w) {
+    WorkerMachine::Standing s;
+    s.version = Version(w.version);
+    if (!w.loaded) return s;
+    for (std::uint64_t v = std::max<std::uint64_t>(w.committed, 1); v < w.version; ++v) {
+      s.positions.push_back(position(v, kRounds, true));
+    }
+    s.positions.push_back(position(w.version, w.rounds));
+    if (w.rounds < kRounds) {
+      s.positions.back().add_final()->set_begin(w.life);
+      s.positions.back().mutable_final(0)->set_end(w.life + 2);
+    }
+    return s;
+  }
+
+  // One step of the program.
+  void compute(Worker& w, std::vector<WorkerEffect>& effects) {
+    if (replicas_ == 0) {
+      if (!faults_) w.machine->leave(true, {}, TimeMs{now_}, effects);
+      return;
+    }
+    if (!w.loading) {
+      w.loading = true;
+      w.machine->load(TimeMs{now_}, effects);
+    } else if (w.loaded && w.rounds < kRounds && chance(faults_ ? 20 : 80)) {
+      ++w.rounds;
+    } else if (w.loaded && w.rounds == kRounds && w.pending == 0) {
+      if (w.version < kLastVersion) {
+        w.pending = ++w.version;
+        w.rounds = 0;
+      } else if (!faults_ || (&w != workers_.data() && chance(10))) {
+        // Under faults one stays behind: a job that is finished takes nobody back.
+        return w.machine->leave(true, {}, TimeMs{now_}, effects);
+      }
+    }
+    // Its duties become durable, in this epoch anew.
+    const Said& said = said_[w.life];
+    if (w.pending != 0 && (said.vote != w.pending || said.vote_epoch != w.epoch) && chance(30)) {
+      w.machine->vote(Epoch(w.epoch), Timeline(w.timeline), Version(w.pending),
+                      {position(w.pending - 1, kRounds, true)}, TimeMs{now_}, effects);
+    }
   }
 
   void misbehave() {
@@ -255,12 +412,15 @@ class World {
     if (!w.machine || !chance(4)) return;
     std::vector<WorkerEffect> effects;
     const Rank peer(static_cast<std::int32_t>(below(static_cast<std::int64_t>(workers_.size()))));
-    switch (random_() % 5) {
+    switch (random_() % (replicas_ == 0 ? 5 : 6)) {
       case 0: return end_life(w);  // killed
       case 1: w.machine->leave(false, "tired", TimeMs{now_}, effects); break;
       case 2: w.machine->on_link_broken(w.machine->epoch(), peer, "reset", TimeMs{now_}, effects); break;
       case 3:
         w.machine->on_round_failed(w.machine->epoch(), Status(Code::kCorrupt, "damaged"), TimeMs{now_}, effects);
+        break;
+      case 5:
+        if (chance(20)) w.machine->on_log_gap(w.machine->epoch(), "gone", TimeMs{now_}, effects);
         break;
       default:
         WorkerMachine::Progress progress;
@@ -272,6 +432,7 @@ class World {
 
   std::mt19937_64 random_;
   bool foreign_ids_;
+  std::uint32_t replicas_;
   bool faults_ = true;
   std::int64_t now_ = 0;
   std::uint64_t order_ = 0, lives_ = 0, foreigners_ = 0, tracker_lives_ = 1'000'000;
@@ -283,21 +444,43 @@ class World {
   std::map<std::uint64_t, std::string> plans_;
   std::set<std::uint64_t> planned_lives_;
   std::map<std::string, std::uint32_t> rank_of_;
+  std::map<std::uint64_t, Said> said_;  // by life
+  wire::Plan newest_plan_;
+  bool finished_ = false;
+  std::uint64_t committed_ = 0;
+  std::uint32_t timeline_ = 0;
+  std::uint64_t commits_ = 0, resumed_ = 0;
 };
+
+std::string tail(const World& world) {
+  const std::string& all = world.transcript();
+  return all.substr(all.size() - std::min<std::size_t>(6000, all.size()));
+}
 
 TEST(Random, FaultsBreakNoRuleAndTheJobFinishesOnceTheyStop) {
   for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
-    World world(seed, seed % 2 == 0);
+    World world(seed, seed % 2 == 0, 0);
     world.run();
-    ASSERT_FALSE(HasFailure()) << "seed " << seed << "\n"
-                               << world.transcript().substr(world.transcript().size() -
-                                                            std::min<std::size_t>(6000, world.transcript().size()));
+    ASSERT_FALSE(HasFailure()) << "seed " << seed << "\n" << tail(world);
   }
+}
+
+TEST(Random, NothingThatIsLoggedOrCommittedIsLost) {
+  std::uint64_t commits = 0, resumed = 0;
+  for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
+    World world(seed, seed % 2 == 0, 2);
+    world.run();
+    ASSERT_FALSE(HasFailure()) << "seed " << seed << "\n" << tail(world);
+    commits += world.commits();
+    resumed += world.resumed();
+  }
+  EXPECT_GT(commits, 3000U);
+  EXPECT_GT(resumed, 2000U);
 }
 
 TEST(Random, TheSameSeedGivesTheSameEffects) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    World a(seed, true), b(seed, true);
+    World a(seed, true, seed % 2 == 0 ? 2 : 0), b(seed, true, seed % 2 == 0 ? 2 : 0);
     a.run();
     b.run();
     ASSERT_EQ(a.transcript(), b.transcript()) << "seed " << seed;
