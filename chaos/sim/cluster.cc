@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 #include <utility>
 
 #include "chaos/sim/control_network.h"
+#include "chaos/sim/fetch_network.h"
+#include "chaos/sim/hosts.h"
 #include "chaos/sim/judge.h"
 #include "chaos/sim/program.h"
 #include "chaos/sim/sim_tracker.h"
@@ -32,6 +35,9 @@ struct Setting {
   wire::JobSettings job;
   std::int64_t join_timeout_ms = 0;
   Micros safety_us = 0;
+  Program::Shape program;
+  bool salted = false;
+  bool survivable = true;  // no more failure domains are lost than there are copies to spare
 };
 
 std::uint32_t draw_world_size(Random& random) {
@@ -59,11 +65,21 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   s.job.set_world_size(s.world_size);
   const std::int64_t drawn = random.pick(kTimeouts);
   s.job.set_round_timeout_ms(static_cast<std::uint64_t>(options.round_timeout_ms.value_or(s.large ? 2000 : drawn)));
-  s.job.set_algorithm(random.pick(kAlgorithms));
+  s.job.set_algorithm(options.algorithm ? *options.algorithm : random.pick(kAlgorithms));
   s.job.set_chunk_bytes(random.pick(kChunks));
   s.job.set_streams(static_cast<std::uint32_t>(random.chance(0.7) ? 1 : random.between(2, 3)));
   s.job.set_checksums(random.chance(0.85));
   s.job.set_check_call_sites(random.chance(0.8));
+  const std::uint32_t replicas = random.chance(0.2) ? 0 : 1 + static_cast<std::uint32_t>(random.below(3));
+  s.job.set_replicas(options.replicas.value_or(s.large ? 0 : replicas));
+  const bool logged = s.job.replicas() > 0;
+  s.program.world_size = s.world_size;
+  s.program.least = s.large;
+  s.program.messages = !s.large && random.chance(logged ? 0.15 : 0.6);
+  s.program.local = random.chance(0.5);
+  if (random.chance(0.5)) s.program.most_bytes = 8 << 10;
+  s.salted = random.chance(0.5);
+  s.survivable = random.chance(0.75);
   s.join_timeout_ms = !s.large && random.chance(0.3) ? random.between(500, 2000) : random.between(3000, 15'000);
   // So many are together only if each waits for the last.
   if (s.large) s.join_timeout_ms = 60'000;
@@ -81,9 +97,16 @@ class Cluster {
         setting_(draw_setting(draws_, options)),
         faults_(options.faults ? *options.faults : draw_faults()),
         world_(Random::mix(options.seed), faults_, options.mutant, options.transcript),
-        program_(draws_, setting_.world_size, setting_.large),
-        judge_(world_, program_, timeout_ms()),
+        program_(draws_, setting_.program),
+        judge_(world_, program_, timeout_ms(), setting_.salted),
         data_(world_),
+        fetch_(world_,
+               {[this](Incarnation server, const wire::FetchRequest& request, auto& answer) {
+                  return serve(server, request, answer);
+                },
+                [this](std::size_t life, Rank from, const auto& reply) { lives_[life]->fetched(from, reply); },
+                [this](std::size_t life, Rank who) { lives_[life]->unreachable(who); }},
+               timeout_ms()),
         control_(world_,
                  {[this](std::size_t life, const std::string& bytes) { to_tracker(life, bytes); },
                   [this](std::size_t life, const std::string& bytes) { lives_[life]->receive(bytes); },
@@ -99,7 +122,7 @@ class Cluster {
  private:
   // A launcher: it starts a worker, and again when it ends badly.
   struct Slot {
-    std::string worker_id, host_id;
+    std::string worker_id, host_id, domain_id;
     bool spare = false, started = false, done = false, absent = false;
     std::optional<std::size_t> life;
     std::uint32_t attempt = 0;
@@ -108,17 +131,37 @@ class Cluster {
 
   FaultPlan draw_faults() {
     if (setting_.recipe) return setting_.recipe->faults;
-    if (!setting_.large) return FaultPlan::draw(draws_);
+    if (!setting_.large) return FaultPlan::draw(draws_, setting_.job.replicas() > 0);
     FaultPlan few;
     few.add(Fault::slow_start);
     return few;
+  }
+  // Room for all results of a program and its checkpoints, also where each version begins a new part.
+  [[nodiscard]] std::size_t log_bytes() const {
+    return (std::size_t{1} << 20) + static_cast<std::size_t>(2 * program_.result_bytes()) / 4096 * 4096;
   }
   [[nodiscard]] std::int64_t timeout_ms() const { return static_cast<std::int64_t>(setting_.job.round_timeout_ms()); }
   void make_slots();
   void start_later(std::size_t slot, Micros delay_us);
   std::size_t start_life(std::size_t slot, bool supervised);
   void on_end(std::size_t slot, std::size_t life, SimWorker::End end, const Status& why);
+  SimWorker::Links links_of(std::size_t life, std::size_t slot);
   void to_tracker(std::size_t life, std::string bytes);
+  FetchNetwork::Reach serve(Incarnation server, const wire::FetchRequest& request,
+                            std::optional<wire::FetchReply>& answer);
+  [[nodiscard]] bool killed_at(std::size_t life, KillPoint point, std::uint64_t passage);
+  void doomed(std::size_t life);
+  void kill(SimWorker& life, bool silently);
+  void lose_host(const std::string& host);
+  void lose_domain(const std::string& domain);
+  [[nodiscard]] bool may_lose(const std::string& domain);
+  void domain_lost(const std::string& domain);
+  [[nodiscard]] bool refilled() const;
+  [[nodiscard]] bool recovering() const;
+  void struck() { second_faults_ += recovering() ? 1 : 0; }
+  void on_recovery();
+  void strike_again();
+  [[nodiscard]] std::string some_domain();
   void check_claim(const wire::Envelope& e);
   void inject(Fault fault, std::function<void()> strike);
   void schedule_faults();
@@ -137,6 +180,12 @@ class Cluster {
   Program program_;
   Judge judge_;
   DataNetwork data_;
+  Hosts hosts_;
+  FetchNetwork fetch_;
+  std::set<std::string> lost_domains_;  // and not refilled yet
+  std::uint64_t second_faults_ = 0;
+  std::uint64_t new_hosts_ = 0;
+  std::map<std::size_t, bool> doom_;  // by life: with its host
   std::vector<std::unique_ptr<SimWorker>> lives_;
   std::map<Incarnation, std::size_t> life_of_;
   std::vector<std::size_t> slot_of_life_;  // kStranger: of none
@@ -151,15 +200,20 @@ class Cluster {
 
 void Cluster::make_slots() {
   const std::uint32_t hosts = 1 + static_cast<std::uint32_t>(draws_.below(setting_.world_size));
+  // Now and then machines that die together, two by two.
+  const bool racks = draws_.chance(0.2);
   for (std::uint32_t w = 0; w < setting_.world_size; ++w) {
     Slot& slot = slots_.emplace_back();
     slot.worker_id = "w" + std::to_string(w);
-    slot.host_id = "h" + std::to_string(draws_.below(hosts));
+    const std::uint64_t host = draws_.below(hosts);
+    slot.host_id = "h" + std::to_string(host);
+    slot.domain_id = racks ? "d" + std::to_string(host / 2) : slot.host_id;
+    if (w < options_.hosts.size()) slot.host_id = slot.domain_id = options_.hosts[w];
   }
   for (int spare = 0; spare < 3 && world_.strikes(Fault::spare_worker); ++spare) {
     Slot& slot = slots_.emplace_back();
     slot.worker_id = "x" + std::to_string(spare);
-    slot.host_id = "hx";
+    slot.host_id = slot.domain_id = "hx";
     slot.spare = true;
   }
 }
@@ -186,7 +240,7 @@ std::size_t Cluster::start_life(std::size_t slot, bool supervised) {
   o.job = kJob;
   o.join.set_worker_id(s.worker_id);
   o.join.set_host_id(s.host_id);
-  o.join.set_domain_id(s.host_id);
+  o.join.set_domain_id(s.domain_id);
   wire::Endpoint& endpoint = *o.join.add_endpoints();
   endpoint.set_address("10.0.0." + std::to_string(1 + slot % 250));
   endpoint.set_port(static_cast<std::uint32_t>(1024 + life % 60000));
@@ -194,21 +248,177 @@ std::size_t Cluster::start_life(std::size_t slot, bool supervised) {
   o.join.set_attempt(s.attempt);
   o.join.set_software("simulated");
   o.join_timeout_ms = setting_.join_timeout_ms;
-  if (options_.worker_dies && options_.worker_dies->worker == slot && !s.started) {
-    o.die_before_effect = options_.worker_dies->before_effect;
-  }
+  if (setting_.job.replicas() > 0) o.join.set_fetch_port(static_cast<std::uint32_t>(1024 + life % 60000));
+  o.log_bytes = log_bytes();
+  o.launcher_keeps_log = !world_.strikes(Fault::no_launcher);
   slots_[slot].started = true;
   control_.add_life();
   slot_of_life_.push_back(slot);
   lives_.push_back(std::make_unique<SimWorker>(
-      world_, judge_, data_, program_,
-      SimWorker::Links{[this, life](std::string bytes) { control_.send_up(life, std::move(bytes)); },
-                       [this, slot, life](SimWorker::End end, const Status& why) { on_end(slot, life, end, why); }},
-      std::move(o)));
+      world_, judge_, data_, hosts_, program_, links_of(life, slot), std::move(o)));
   life_of_[lives_.back()->self()] = life;
   if (supervised) slots_[slot].life = life;
   lives_.back()->start();
   return life;
+}
+
+SimWorker::Links Cluster::links_of(std::size_t life, std::size_t slot) {
+  SimWorker::Links links;
+  links.send = [this, life](std::string bytes) { control_.send_up(life, std::move(bytes)); };
+  links.ended = [this, slot, life](SimWorker::End end, const Status& why) {
+    SimWorker& worker = *lives_[life];
+    if (hosts_.ended(worker.self()) && slot != kStranger) {
+      // The last process that held a part of its host's log, and no launcher.
+      if (world_.keeps_transcript()) world_.tell(worker.describe() + " takes a part of its host's log with it");
+      domain_lost(worker.domain());
+    }
+    if (slot != kStranger) on_end(slot, life, end, why);
+  };
+  links.fetch = [this, life](const worker::Replayer::Send& request) { fetch_.send(life, request); };
+  links.mate = [this](Incarnation who) -> SimWorker* {
+    const auto found = life_of_.find(who);
+    return found == life_of_.end() ? nullptr : lives_[found->second].get();
+  };
+  links.killed_at = [this, life](KillPoint point, std::uint64_t passage) { return killed_at(life, point, passage); };
+  links.doomed = [this, life] { doomed(life); };
+  links.recovers = [this] { on_recovery(); };
+  return links;
+}
+
+FetchNetwork::Reach Cluster::serve(Incarnation server, const wire::FetchRequest& request,
+                                   std::optional<wire::FetchReply>& answer) {
+  const auto found = life_of_.find(server);
+  if (found == life_of_.end() || !lives_[found->second]->alive()) return FetchNetwork::Reach::kGone;
+  SimWorker& life = *lives_[found->second];
+  if (life.log() == nullptr) return FetchNetwork::Reach::kGone;
+  if (life.stands_still_until() > world_.now_us()) return FetchNetwork::Reach::kStandsStill;
+  answer = life.serve(request);
+  return FetchNetwork::Reach::kServed;
+}
+
+bool Cluster::killed_at(std::size_t life, KillPoint point, std::uint64_t passage) {
+  for (const SimOptions::Death& d : options_.deaths) {
+    if (slot_of_life_[life] != d.worker || d.at != point || d.passage != passage) continue;
+    if (lives_.size() <= life || lives_[life]->attempt() != d.attempt) continue;
+    doom_[life] = d.with_host;
+    return true;
+  }
+  static constexpr Fault kFaults[] = {Fault::death_between_effects, Fault::death_at_completion,
+                                      Fault::death_at_send,         Fault::death_at_return,
+                                      Fault::death_at_recall,       Fault::death_at_checkpoint};
+  if (!world_.strikes(kFaults[static_cast<std::size_t>(point)])) return false;
+  doom_[life] = false;
+  return true;
+}
+
+void Cluster::doomed(std::size_t life) {
+  SimWorker& worker = *lives_[life];
+  struck();
+  if (doom_[life]) return lose_host(worker.host());
+  worker.die(world_.random.chance(0.3));
+}
+
+void Cluster::kill(SimWorker& life, bool silently) {
+  struck();
+  life.die(silently);
+}
+
+void Cluster::lose_host(const std::string& host) {
+  struck();
+  std::string domain;
+  if (world_.keeps_transcript()) world_.tell("host " + host + " is lost");
+  for (auto& life : lives_) {
+    if (life->alive() && life->host() == host) life->die(world_.random.chance(0.8));
+  }
+  hosts_.lose(host);
+  const std::uint64_t where = world_.random.below(3);
+  const std::string fresh = "n" + std::to_string(++new_hosts_);
+  for (Slot& slot : slots_) {
+    if (slot.host_id != host) continue;
+    domain = slot.domain_id;
+    if (where == 0) continue;  // it comes back, empty
+    if (where == 1) {
+      slot.host_id = slot.domain_id = fresh;
+    } else {
+      const Slot& other = slots_[world_.random.below(slots_.size())];
+      slot.host_id = std::string(other.host_id);
+      slot.domain_id = std::string(other.domain_id);
+    }
+  }
+  if (!domain.empty()) domain_lost(domain);
+}
+
+void Cluster::lose_domain(const std::string& domain) {
+  std::set<std::string> hosts;
+  for (const Slot& slot : slots_) {
+    if (slot.domain_id == domain) hosts.insert(slot.host_id);
+  }
+  for (const std::string& host : hosts) lose_host(host);
+}
+
+std::string Cluster::some_domain() {
+  return slots_[world_.random.below(slots_.size())].domain_id;
+}
+
+// What replays and loads log again is all that there was only where every rank receives every result.
+bool Cluster::refilled() const {
+  if (!program_.all_shared() || judge_.plan().members().empty()) return false;
+  for (const wire::Member& m : judge_.plan().members()) {
+    const auto found = life_of_.find(Incarnation(m.incarnation()));
+    if (found == life_of_.end()) return false;
+    const SimWorker& life = *lives_[found->second];
+    if (!life.alive() || !life.runs() || life.epoch().value != judge_.plan().epoch() || life.behind()) return false;
+    if (judge_.committed() && !life.has_loaded()) return false;
+  }
+  return true;
+}
+
+bool Cluster::may_lose(const std::string& domain) {
+  if (!setting_.survivable) return true;
+  if (refilled()) lost_domains_.clear();
+  std::set<std::string> lost = lost_domains_;
+  lost.insert(domain);
+  return lost.size() < setting_.job.replicas();
+}
+
+void Cluster::domain_lost(const std::string& domain) {
+  lost_domains_.insert(domain);
+  if (lost_domains_.size() >= setting_.job.replicas()) judge_.excuse_loss();
+}
+
+bool Cluster::recovering() const {
+  return std::any_of(lives_.begin(), lives_.end(), [](const auto& life) {
+    return life->alive() && (life->suspended() || (life->installed() && life->behind()));
+  });
+}
+
+void Cluster::on_recovery() {
+  if (!world_.strikes(Fault::second_strike)) return;
+  const Micros most = world_.random.chance(0.5) ? 1000 : 20'000;
+  world_.after(world_.random.between(0, most), [this] {
+    if (!world_.is_calm()) strike_again();
+  });
+}
+
+void Cluster::strike_again() {
+  const std::uint64_t at = world_.random.below(10);
+  if (at == 0) {
+    const std::string domain = some_domain();
+    if (may_lose(domain)) return lose_domain(domain);
+  }
+  if (at == 1 && tracker_.running()) {
+    struck();
+    tracker_.crash();
+    world_.after(world_.random.between(1000, 2000 * timeout_ms()), [this] { tracker_.start(); });
+    return;
+  }
+  SimWorker* life = any_alive();
+  if (life == nullptr) return;
+  if (at == 2) {
+    struck();
+    return life->stand_still(world_.random.between(1000, 3000 * timeout_ms()));
+  }
+  kill(*life, world_.random.chance(0.3));
 }
 
 void Cluster::on_end(std::size_t slot, std::size_t life, SimWorker::End end, const Status& why) {
@@ -240,6 +450,18 @@ void Cluster::check_claim(const wire::Envelope& e) {
   const SimWorker& life = *lives_[found->second];
   if (e.has_stopped() && life.installed() && !life.data_path_stopped()) {
     world_.violated("I6", life.describe() + " has said that it stopped, and its data path runs");
+  }
+  if (e.has_report()) {
+    const auto standing = life.engine().standing();
+    for (const wire::Position& p : e.report().positions()) {
+      const bool true_to_life = std::any_of(standing.positions.begin(), standing.positions.end(), [&](const auto& q) {
+        return q.group() == p.group() && q.version() == p.version() && q.rounds() >= p.rounds();
+      });
+      if (!true_to_life && life.alive() && (!judge_.committed() || p.version() >= judge_.committed()->value)) {
+        return world_.violated("I6", life.describe() + " counts as further than it is in version " +
+                                         std::to_string(p.version()));
+      }
+    }
   }
   if (e.has_leave() && e.leave().finalize() && !life.program_done()) {
     world_.violated("I6", life.describe() + " counts as finalized, and its program runs");
@@ -296,14 +518,13 @@ void Cluster::start_stranger() {
     default: break;
   }
   j.set_world_size(j.world_size() + 1);  // alone it can never be a job
+  if (j.replicas() > 0) o.join.set_fetch_port(1);
+  o.log_bytes = log_bytes();
   o.join_timeout_ms = 500;
   control_.add_life();
   slot_of_life_.push_back(kStranger);
   lives_.push_back(std::make_unique<SimWorker>(
-      world_, judge_, data_, program_,
-      SimWorker::Links{[this, life](std::string bytes) { control_.send_up(life, std::move(bytes)); },
-                       [](SimWorker::End, const Status&) {}},
-      std::move(o)));
+      world_, judge_, data_, hosts_, program_, links_of(life, kStranger), std::move(o)));
   life_of_[lives_.back()->self()] = life;
   lives_.back()->start();
 }
@@ -318,8 +539,22 @@ void Cluster::schedule_faults() {
       what(*life);
     });
   };
-  with_any(Fault::death, [](SimWorker& life) { life.die(false); });
-  with_any(Fault::silent_death, [](SimWorker& life) { life.die(true); });
+  with_any(Fault::death, [this](SimWorker& life) { kill(life, false); });
+  with_any(Fault::silent_death, [this](SimWorker& life) { kill(life, true); });
+  if (setting_.job.replicas() > 0) {
+    inject(Fault::host_loss, [this] {
+      const Slot& slot = slots_[world_.random.below(slots_.size())];
+      if (!may_lose(slot.domain_id)) return;
+      world_.count(Fault::host_loss);
+      lose_host(std::string(slot.host_id));
+    });
+    inject(Fault::domain_loss, [this] {
+      const std::string domain = some_domain();
+      if (!may_lose(domain)) return;
+      world_.count(Fault::domain_loss);
+      lose_domain(domain);
+    });
+  }
   with_any(Fault::gave_up, [this](SimWorker& life) {
     if (world_.random.chance(0.7)) return life.give_up();
     for (auto& other : lives_) {
@@ -327,7 +562,10 @@ void Cluster::schedule_faults() {
     }
   });
   with_any(Fault::pause,
-           [this, timeout_us](SimWorker& life) { life.stand_still(world_.random.between(1000, 3 * timeout_us)); });
+           [this, timeout_us](SimWorker& life) {
+             struck();
+             life.stand_still(world_.random.between(1000, 3 * timeout_us));
+           });
   with_any(Fault::connection_drop, [this](SimWorker& life) { control_.drop_connection(life_of_.at(life.self())); });
   with_any(Fault::twin_life, [this, timeout_us](SimWorker& life) {
     // Its launcher takes it for dead and starts another, while it runs or stands still and comes back.
@@ -350,6 +588,7 @@ void Cluster::schedule_faults() {
   inject(Fault::tracker_crash, [this, timeout_us] {
     if (!tracker_.running()) return;
     world_.count(Fault::tracker_crash);
+    struck();
     tracker_.crash();
     // Now and then for longer than a worker waits for an answer.
     const Micros most = world_.random.chance(0.3) ? setting_.join_timeout_ms * 1500 : 3 * timeout_us;
@@ -402,7 +641,8 @@ std::string Cluster::describe_setting() const {
   std::string text = "K=" + std::to_string(setting_.world_size) + " round timeout " + std::to_string(timeout_ms()) +
                      " ms, algorithm " + setting_.job.algorithm() + ", chunks of " +
                      std::to_string(setting_.job.chunk_bytes()) + ", streams " +
-                     std::to_string(setting_.job.streams()) + ", steps " + std::to_string(program_.steps().size());
+                     std::to_string(setting_.job.streams()) + ", replicas " + std::to_string(setting_.job.replicas()) +
+                     ", steps " + std::to_string(program_.steps().size());
   for (std::size_t f = 0; f < kFaults; ++f) {
     if (faults_.rates[f] > 0) text += std::string(", ") + info(static_cast<Fault>(f)).name;
   }
@@ -411,6 +651,7 @@ std::string Cluster::describe_setting() const {
 
 SimOutcome Cluster::run() {
   make_slots();
+  if (program_.has_messages()) judge_.excuse_rollback();  // they are not in the log yet
   if (options_.tracker_dies_before_effect) tracker_.crash_before_effect(*options_.tracker_dies_before_effect);
   world_.after(world_.random.chance(0.2) ? world_.random.between(0, 200'000) : 0, [this] { tracker_.start(); });
   for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
@@ -437,6 +678,7 @@ SimOutcome Cluster::run() {
       finished_at_us_ = world_.now_us();
       setting_.safety_us = std::min(setting_.safety_us, world_.now_us() + after_end_us / 2);
     }
+    if (judge_.lost_for_good()) break;
     if (over() && live_ && world_.now_us() >= *finished_at_us_ + after_end_us) break;
     if (live_ && !over() && world_.now_us() - live_since_us_ > most_us) {
       world_.violated("I7", std::to_string(most_us / 1'000'000) + " s after faults stopped " + unfinished());
@@ -445,13 +687,17 @@ SimOutcome Cluster::run() {
       world_.violated("I8", "over " + std::to_string(kMostEvents) + " events; " + unfinished());
     }
   }
-  if (!world_.failed() && !over()) world_.violated("I7", "nothing more happens, and " + unfinished());
+  if (!world_.failed() && !over() && !judge_.lost_for_good()) world_.violated("I7", "nothing more happens, and " + unfinished());
 
   SimOutcome out;
   out.verdict = world_.verdict();
   out.digest = world_.digest();
   out.faults = world_.fault_counts();
-  out.under_faults = faults_.any() || options_.tracker_dies_before_effect || options_.worker_dies;
+  out.under_faults = faults_.any() || options_.tracker_dies_before_effect || !options_.deaths.empty();
+  out.commits = judge_.commits();
+  out.rollbacks = judge_.rollbacks();
+  out.second_faults = second_faults_;
+  out.lost_for_good = judge_.lost_for_good();
   out.rounds = judge_.rounds();
   out.events = world_.events();
   out.lives = lives_.size();
@@ -465,12 +711,11 @@ SimOutcome Cluster::run() {
     const auto counts = life->transition_counts();
     for (std::size_t i = 0; i < counts.size(); ++i) out.worker_transitions[i] += counts[i];
   }
-  if (options_.worker_dies) {
-    for (std::size_t i = 0; i < lives_.size(); ++i) {
-      if (slot_of_life_[i] == options_.worker_dies->worker) {
-        out.first_life_effects = lives_[i]->effects();
-        break;
-      }
+  out.passages.resize(slots_.size());
+  for (std::size_t i = lives_.size(); i-- > 0;) {
+    if (slot_of_life_[i] == kStranger) continue;
+    for (std::size_t p = 0; p < kKillPoints; ++p) {
+      out.passages[slot_of_life_[i]][p] = lives_[i]->passages(static_cast<KillPoint>(p));
     }
   }
   out.transcript = world_.transcript();

@@ -5,6 +5,7 @@
 // and everything must finish within a bounded time.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "chaos/sim/faults.h"
+#include "chaos/sim/kill_point.h"
 #include "chaos/sim/mutant.h"
 
 namespace warren::chaos {
@@ -24,13 +26,20 @@ struct SimOptions {
   std::optional<std::uint32_t> world_size;
   std::optional<FaultPlan> faults;
   std::optional<std::int64_t> round_timeout_ms;
-  // The tracker, or the first life of a worker, dies before it carries out its effect of this number (from 0).
+  std::optional<std::uint32_t> replicas;
+  std::optional<std::string> algorithm;
+  std::vector<std::string> hosts;  // by rank; each a failure domain of its own
+  // The tracker dies before it carries out its effect of this number (from 0).
   std::optional<std::uint64_t> tracker_dies_before_effect;
+  // A life of a worker dies at its passage of this number (from 0) through a place, alone or with its machine.
   struct Death {
     std::size_t worker = 0;
-    std::uint64_t before_effect = 0;
+    KillPoint at = KillPoint::kEffect;
+    std::uint64_t passage = 0;
+    bool with_host = false;
+    std::uint32_t attempt = 0;  // of which life; 0: the first
   };
-  std::optional<Death> worker_dies;
+  std::vector<Death> deaths;
 };
 
 struct SimOutcome {
@@ -39,7 +48,10 @@ struct SimOutcome {
   FaultCounts faults{};
   bool under_faults = false;
   std::uint64_t rounds = 0, events = 0, epochs = 0, lives = 0;
-  std::uint64_t tracker_effects = 0, first_life_effects = 0;
+  std::uint64_t commits = 0, rollbacks = 0, second_faults = 0;
+  bool lost_for_good = false;  // more was lost than was kept, and it was said
+  std::uint64_t tracker_effects = 0;
+  std::vector<std::array<std::uint64_t, kKillPoints>> passages;  // of each worker's first life
   std::int64_t virtual_ms = 0;
   std::int64_t liveness_ms = 0;  // how long it took to finish once faults had stopped
   std::string setting;           // in one line, for people

@@ -20,7 +20,7 @@ bool FaultPlan::any() const {
   return std::any_of(rates.begin(), rates.end(), [](double rate) { return rate > 0; });
 }
 
-FaultPlan FaultPlan::draw(Random& random) {
+FaultPlan FaultPlan::draw(Random& random, bool logged) {
   FaultPlan plan;
   if (random.below(12) == 0) return plan;
   static constexpr double kIntensities[] = {0.3, 1.0, 3.0};
@@ -30,6 +30,16 @@ FaultPlan FaultPlan::draw(Random& random) {
     const double rate = info(fault).rate * random.pick(kIntensities);
     plan.set(fault, info(fault).meaning == RateMeaning::kPerChance ? std::min(rate, 0.9) : rate);
   }
+  if (!logged) return plan;
+  static constexpr Fault kDeaths[] = {Fault::death,           Fault::death,           Fault::silent_death,
+                                      Fault::death_at_send,   Fault::death_at_return, Fault::death_at_completion,
+                                      Fault::host_loss,       Fault::domain_loss,     Fault::death_at_checkpoint,
+                                      Fault::death_at_recall, Fault::link_cut};
+  for (int i = 0; i < 2; ++i) {
+    const Fault fault = random.pick(kDeaths);
+    plan.set(fault, info(fault).rate * random.pick(kIntensities));
+  }
+  if (random.chance(0.6)) plan.set(Fault::second_strike, 0.3 * random.pick(kIntensities));
   return plan;
 }
 

@@ -20,6 +20,15 @@ namespace warren::chaos {
   X(death, kPerSecond, 0.8)                          \
   X(silent_death, kPerSecond, 0.5)                   \
   X(death_between_effects, kPerChance, 0.01)         \
+  X(death_at_completion, kPerChance, 0.001)          \
+  X(death_at_send, kPerChance, 0.001)                \
+  X(death_at_return, kPerChance, 0.01)               \
+  X(death_at_recall, kPerChance, 0.05)               \
+  X(death_at_checkpoint, kPerChance, 0.05)           \
+  X(host_loss, kPerSecond, 0.4)                      \
+  X(domain_loss, kPerSecond, 0.3)                    \
+  X(no_launcher, kPerChance, 0.3)                    \
+  X(second_strike, kPerChance, 0.3)                  \
   X(pause, kPerSecond, 0.8)                          \
   X(gave_up, kPerSecond, 0.4)                        \
   X(slow_rank, kPerChance, 0.02)                     \
@@ -29,6 +38,10 @@ namespace warren::chaos {
   X(link_cut, kPerSecond, 1.0)                       \
   X(link_late, kPerChance, 0.3)                      \
   X(bit_flip, kPerChance, 0.002)                     \
+  X(fetch_lost, kPerChance, 0.05)                    \
+  X(fetch_late, kPerChance, 0.1)                     \
+  X(fetch_twice, kPerChance, 0.1)                    \
+  X(fetch_damaged, kPerChance, 0.05)                 \
   X(connection_drop, kPerSecond, 1.0)                \
   X(message_lost, kPerChance, 0.05)                  \
   X(message_late, kPerChance, 0.1)                   \
@@ -69,8 +82,9 @@ struct FaultPlan {
   [[nodiscard]] bool any() const;
   // Its usual rate.
   void add(Fault fault) { set(fault, info(fault).rate); }
-  // One run in twelve is calm; the others have one to six kinds of fault, each rare, usual or frequent.
-  static FaultPlan draw(Random& random);
+  // One run in twelve is calm; the others have one to six kinds of fault, each rare, usual or frequent. `logged`: ranks
+  // are lost and replaced, and often struck again while that is under way.
+  static FaultPlan draw(Random& random, bool logged);
 };
 
 // Faults that belong together: what independent ones seldom bring about.

@@ -47,22 +47,43 @@ void Judge::announced(const wire::Envelope& e, const std::string* durable) {
           return world_.violated("I6", "worker " + m.worker_id() + " had rank " + std::to_string(before->second) +
                                            " and has rank " + std::to_string(m.rank()) + " in epoch " + epoch);
         }
-        if (epoch_of_life_.contains(m.incarnation())) {
-          return world_.violated("I6", "a life of worker " + m.worker_id() + " is in a second plan, epoch " + epoch);
+        if (m.fresh() && epoch_of_life_.contains(m.incarnation())) {
+          return world_.violated("I6", "a life of worker " + m.worker_id() + " is in a second plan, epoch " + epoch +
+                                           ", as a new one");
+        }
+        if (!m.fresh() && plan_.timeline() != e.plan().timeline()) {
+          return world_.violated("I6", "worker " + m.worker_id() + " goes on in another timeline");
         }
       }
+      begin_timeline(e.plan());
       ranks_.clear();
       for (const wire::Member& m : e.plan().members()) {
         ranks_[m.worker_id()] = m.rank();
         epoch_of_life_[m.incarnation()] = e.plan().epoch();
       }
+      plan_ = e.plan();
       sign();
     }
     newest_epoch_ = std::max(newest_epoch_, e.plan().epoch());
+  } else if (e.has_committed()) {
+    announce_commit(e.committed(), record);
+  } else if (e.has_loaded()) {
+    const wire::Loaded& l = e.loaded();
+    if (l.committed() != record.committed() || l.version() != record.committed_version() ||
+        l.timeline() != record.committed_timeline()) {
+      return world_.violated("I5", "version " + std::to_string(l.version()) + " is given to be loaded, and version " +
+                                       std::to_string(record.committed_version()) + " is durable");
+    }
   } else if (e.has_interrupt()) {
     if (record.epoch() < e.interrupt().epoch()) {
       return world_.violated("I6",
                              "epoch " + std::to_string(e.interrupt().epoch()) + " was announced before it was durable");
+    }
+    if (e.interrupt().epoch() > newest_epoch_ && !e.interrupt().resume() && plan_.settings().replicas() > 0) {
+      ++rollbacks_;
+      if (!rollback_excused_) {
+        return world_.violated("I4", "a rollback that nothing explains: " + e.interrupt().reason());
+      }
     }
     newest_epoch_ = std::max(newest_epoch_, e.interrupt().epoch());
   } else if (e.has_finished()) {
@@ -86,6 +107,10 @@ void Judge::job_forgotten() {
   forgotten_ = true;
   plans_.clear();
   ranks_.clear();
+  oracles_.clear();
+  plan_.Clear();
+  committed_.reset();
+  newest_timeline_ = Timeline();
   newest_epoch_ = 0;
 }
 
@@ -105,23 +130,89 @@ void Judge::installed(const wire::Plan& plan, Incarnation life, const std::strin
   sign();
 }
 
-const std::vector<std::byte>& Judge::expected(const ProgramStep& step, std::int32_t place) {
-  const auto [it, fresh] = expected_.try_emplace({step.index, place});
-  if (fresh) it->second = program_.expected(step, place);
-  return it->second;
+void Judge::begin_timeline(const wire::Plan& plan) {
+  const Timeline timeline(plan.timeline());
+  if (timeline < newest_timeline_) return world_.violated("I6", "timelines fell");
+  newest_timeline_ = timeline;
+  if (oracles_.contains(timeline)) return;
+  const std::uint64_t salt = salted_ ? Random::mix(timeline.value + 1) : 0;
+  if (!plan.committed()) {
+    oracles_.emplace(timeline, std::make_unique<Oracle>(program_, salt));
+    return;
+  }
+  Oracle& from = oracle(Timeline(plan.committed_timeline()));
+  oracles_.emplace(timeline, std::make_unique<Oracle>(program_, salt, Version(plan.committed_version()), &from));
 }
 
-void Judge::returned(const ProgramStep& step, std::int32_t place, std::span<const std::byte> output) {
+Oracle& Judge::oracle(Timeline timeline) {
+  const auto found = oracles_.find(timeline);
+  if (found != oracles_.end()) return *found->second;
+  // Of a job that was forgotten after its end.
+  return *oracles_.emplace(timeline, std::make_unique<Oracle>(program_, 0)).first->second;
+}
+
+void Judge::announce_commit(const wire::Committed& c, const wire::JobRecord& record) {
+  const std::string version = std::to_string(c.version());
+  if (!record.committed() || record.committed_version() < c.version()) {
+    return world_.violated("I5", "version " + version + " was called committed before it was durable");
+  }
+  if (committed_ && Version(c.version()) < *committed_) {
+    return world_.violated("I5", "version " + version + " is called committed after version " +
+                                     std::to_string(committed_->value));
+  }
+  if (committed_ && Version(c.version()) == *committed_) {
+    if (Timeline(c.timeline()) != committed_timeline_) world_.violated("I5", "a commit has moved to another timeline");
+    return;
+  }
+  committed_ = Version(c.version());
+  committed_timeline_ = Timeline(c.timeline());
+  ++commits_;
+  sign();
+}
+
+void Judge::told_committed(Version version, Timeline timeline) {
+  if (forgotten_) return;
+  if (!committed_ || version > *committed_ || (version == *committed_ && timeline != committed_timeline_)) {
+    world_.violated("I5", "a life believes that version " + std::to_string(version.value) + " is committed");
+  }
+}
+
+void Judge::loaded(std::optional<Version> version, Timeline timeline) {
+  if (forgotten_) return;
+  if (version) told_committed(*version, timeline);
+}
+
+void Judge::restored(const std::string& who, Timeline timeline, Version version, Rank rank,
+                     const ProgramState& state) {
+  const ProgramState* right = oracle(timeline).state_at(version, rank);
+  if (right == nullptr || !(*right == state)) {
+    world_.violated("I5", who + " has loaded a state of version " + std::to_string(version.value) + " that never was");
+  }
+}
+
+void Judge::load_failed(const std::string& who, const Status& why) {
+  sign();
+  if (world_.keeps_transcript()) world_.tell(who + ": " + why.describe());
+  if (why.code() == Code::kDesync && rollback_excused_) return;
+  if (!loss_excused_) return world_.violated("I5", who + " cannot load: " + why.describe());
+  lost_for_good_ = true;
+}
+
+void Judge::returned(const ProgramStep& step, std::int32_t place, std::span<const std::byte> output,
+                     Timeline timeline) {
   ++rounds_;
   sign();
   world_.note(std::string_view(reinterpret_cast<const char*>(output.data()), output.size()));
-  const std::string wrong = program_.judge(step, place, output, expected(step, place));
+  const Oracle::Expected* e = oracle(timeline).expected(step.index);
+  if (e == nullptr) return world_.violated("I5", describe(step) + " belongs to a version that was undone");
+  const std::string wrong = program_.judge(step, place, e->keys, output, e->of(place));
   if (!wrong.empty()) {
     return world_.violated("I2", wrong + " at group rank " + std::to_string(place) + " in " + describe(step));
   }
   // Ranks that share a result share the place under which it is remembered.
   const std::int32_t key = Program::shared_result(step.collective) ? -1 : place;
-  const auto [first, fresh] = golden_.try_emplace({step.index, key}, output.begin(), output.end());
+  const auto [first, fresh] =
+      golden_.try_emplace({naming(timeline), step.index, key}, output.begin(), output.end());
   if (!fresh && !std::equal(output.begin(), output.end(), first->second.begin(), first->second.end())) {
     world_.violated(
         "I1", "group rank " + std::to_string(place) + " has other bytes than an earlier result of " + describe(step));
@@ -129,9 +220,11 @@ void Judge::returned(const ProgramStep& step, std::int32_t place, std::span<cons
 }
 
 void Judge::interrupted(const ProgramStep& step, std::int32_t place, std::span<const std::byte> before,
-                        std::span<const std::byte> output) {
+                        std::span<const std::byte> output, Timeline timeline) {
   if (step.values != Values::kExact || step.collective == Collective::kPoint) return;
-  const std::vector<std::byte>& final_bytes = expected(step, place);
+  const Oracle::Expected* e = oracle(timeline).expected(step.index);
+  if (e == nullptr) return;
+  const std::vector<std::byte>& final_bytes = e->of(place);
   const std::size_t width = width_of(step);
   for (std::size_t at = 0; at < output.size(); at += width) {
     if (std::memcmp(output.data() + at, before.data() + at, width) == 0) continue;

@@ -4,13 +4,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
+#include "chaos/sim/oracle.h"
 #include "chaos/sim/program.h"
 #include "chaos/sim/world.h"
 #include "recovery/messages.pb.h"
@@ -19,8 +22,9 @@ namespace warren::chaos {
 
 class Judge {
  public:
-  Judge(World& world, const Program& program, std::int64_t round_timeout_ms)
-      : world_(world), program_(program), round_timeout_ms_(round_timeout_ms) {}
+  // `salted`: the program reads something from outside that is another thing in each timeline.
+  Judge(World& world, const Program& program, std::int64_t round_timeout_ms, bool salted)
+      : world_(world), program_(program), round_timeout_ms_(round_timeout_ms), salted_(salted) {}
 
   // The tracker hands a message to the network; `durable` is what its journal would hold after a crash now.
   void announced(const wire::Envelope& envelope, const std::string* durable);
@@ -32,10 +36,30 @@ class Judge {
   // A life takes a plan into force.
   void installed(const wire::Plan& plan, Incarnation life, const std::string& worker_id);
   // A call returned with success; `output` is what stands in the program's buffer.
-  void returned(const ProgramStep& step, std::int32_t place, std::span<const std::byte> output);
+  void returned(const ProgramStep& step, std::int32_t place, std::span<const std::byte> output, Timeline timeline);
   // A call failed; an output element is as it was or final (DESIGN, Input).
   void interrupted(const ProgramStep& step, std::int32_t place, std::span<const std::byte> before,
-                   std::span<const std::byte> output);
+                   std::span<const std::byte> output, Timeline timeline);
+  [[nodiscard]] Oracle& oracle(Timeline timeline);
+
+  // A life was told what to start from; has it; or cannot have it.
+  void loaded(std::optional<Version> version, Timeline timeline);
+  void restored(const std::string& who, Timeline timeline, Version version, Rank rank, const ProgramState& state);
+  void load_failed(const std::string& who, const Status& why);
+  void told_committed(Version version, Timeline timeline);
+
+  // What may make a job with a log start again from its newest checkpoint.
+  void excuse_rollback() { rollback_excused_ = true; }
+  // More failure domains were lost than there are copies: the job may never finish.
+  void excuse_loss() { rollback_excused_ = loss_excused_ = true; }
+  // A committed checkpoint was lost, and may have been.
+  [[nodiscard]] bool lost_for_good() const { return lost_for_good_; }
+  [[nodiscard]] std::uint64_t commits() const { return commits_; }
+  [[nodiscard]] std::uint64_t rollbacks() const { return rollbacks_; }
+  // The newest plan that was announced, and what is committed.
+  [[nodiscard]] const wire::Plan& plan() const { return plan_; }
+  [[nodiscard]] std::optional<Version> committed() const { return committed_; }
+  [[nodiscard]] Timeline committed_timeline() const { return committed_timeline_; }
 
   // Something happened that a person could see: a log line, a round, a plan.
   void sign() { last_sign_us_ = world_.now_us(); }
@@ -46,11 +70,14 @@ class Judge {
   [[nodiscard]] std::uint64_t rounds() const { return rounds_; }
 
  private:
-  const std::vector<std::byte>& expected(const ProgramStep& step, std::int32_t place);
+  void begin_timeline(const wire::Plan& plan);
+  void announce_commit(const wire::Committed& committed, const wire::JobRecord& record);
+  [[nodiscard]] Timeline naming(Timeline timeline) const { return salted_ ? timeline : Timeline(); }
 
   World& world_;
   const Program& program_;
   const std::int64_t round_timeout_ms_;
+  const bool salted_;
   std::map<std::uint64_t, std::string> plans_;  // by epoch, as announced
   std::map<std::string, std::uint32_t> ranks_;  // by worker id, of the newest plan
   std::map<std::uint64_t, std::uint64_t> epoch_of_life_;
@@ -59,8 +86,14 @@ class Judge {
   bool finished_ = false;
   bool forgotten_ = false;  // on purpose, after the end
   Micros last_sign_us_ = 0;
-  std::map<std::pair<std::size_t, std::int32_t>, std::vector<std::byte>> expected_;
-  std::map<std::pair<std::size_t, std::int32_t>, std::vector<std::byte>> golden_;  // the first result that was returned
+  std::map<Timeline, std::unique_ptr<Oracle>> oracles_;
+  // The first result that was returned, by timeline where that matters, step and place.
+  std::map<std::tuple<Timeline, std::size_t, std::int32_t>, std::vector<std::byte>> golden_;
+  wire::Plan plan_;
+  std::optional<Version> committed_;  // the newest that was announced
+  Timeline committed_timeline_, newest_timeline_;
+  bool rollback_excused_ = false, loss_excused_ = false, lost_for_good_ = false;
+  std::uint64_t commits_ = 0, rollbacks_ = 0;
 };
 
 }  // namespace warren::chaos

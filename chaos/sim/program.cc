@@ -1,5 +1,8 @@
 #include "chaos/sim/program.h"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -13,7 +16,7 @@
 namespace warren::chaos {
 namespace {
 
-constexpr std::uint64_t kMostBytes = std::uint64_t{48} << 10;  // of one rank's larger buffer
+constexpr std::uint64_t kMostStateBytes = 3000;
 
 // A whole number that f16 and bf16 hold exactly, as their bits.
 std::uint16_t half_bits(double v, int exponent_bits, int fraction_bits) {
@@ -147,41 +150,78 @@ bool Program::shared_result(Collective collective) {
          collective == Collective::kAllgather || collective == Collective::kAllgatherv;
 }
 
-Program::Program(Random& random, std::uint32_t world_size, bool least) : seed_(random.next()) {
-  ProgramGroup world{kWorldGroup, {}, 0};
-  for (std::uint32_t r = 0; r < world_size; ++r) world.members.emplace_back(static_cast<std::int32_t>(r));
-  groups_.push_back(world);
-  const std::size_t length = least ? 2 : static_cast<std::size_t>(random.between(1, 28));
-  const std::size_t splits = least || world_size < 2 ? 0 : random.below(3);
+void Program::append(ProgramStep step) {
+  step.index = steps_.size();
+  step.site = Random::mix(step.index) | 1;
+  steps_.push_back(std::move(step));
+}
+
+// Groups that are used among the next `length` steps.
+void Program::draw_groups(Random& random, const Shape& shape, std::size_t first, std::size_t length) {
+  const std::size_t splits = shape.least || shape.world_size < 2 || length == 0 ? 0 : random.below(3);
   for (std::size_t s = 0; s < splits; ++s) {
     // Two groups from one split, as colours make them; members in any order.
-    std::vector<Rank> ranks = world.members;
+    std::vector<Rank> ranks = groups_[0].members;
     for (std::size_t i = ranks.size(); i > 1; --i) std::swap(ranks[i - 1], ranks[random.below(i)]);
     const std::size_t cut = 1 + random.below(ranks.size());
-    const std::size_t made_at = random.below(length);
-    groups_.push_back(
-        {GroupId(random.next() | 1), {ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(cut)}, made_at});
-    if (cut < ranks.size()) {
-      groups_.push_back(
-          {GroupId(random.next() | 1), {ranks.begin() + static_cast<std::ptrdiff_t>(cut), ranks.end()}, made_at});
-    }
-  }
-  while (steps_.size() < length) {
-    std::size_t group = random.below(groups_.size());
-    if (groups_[group].made_at > steps_.size()) group = 0;
-    if (groups_[group].members.size() > 1 && !least && random.chance(0.15)) {
-      draw_messages(random, group);
-      continue;
-    }
-    ProgramStep step = draw_step(random, group);
-    if (least) step = draw_step(random, 0);
-    step.index = steps_.size();
-    step.site = Random::mix(step.index) | 1;
-    steps_.push_back(std::move(step));
+    const std::size_t made_at = first + random.below(length);
+    const auto middle = ranks.begin() + static_cast<std::ptrdiff_t>(cut);
+    groups_.push_back({GroupId(random.next() | 1), {ranks.begin(), middle}, made_at});
+    if (cut < ranks.size()) groups_.push_back({GroupId(random.next() | 1), {middle, ranks.end()}, made_at});
   }
 }
 
-ProgramStep Program::draw_step(Random& random, std::size_t group) const {
+void Program::draw_version(Random& random, const Shape& shape, Version version, std::size_t length) {
+  const std::size_t first_group = groups_.size(), end = steps_.size() + length;
+  draw_groups(random, shape, steps_.size(), length);
+  while (steps_.size() < end) {
+    std::size_t group = random.below(groups_.size());
+    if (groups_[group].made_at > steps_.size() || groups_[group].end <= steps_.size()) group = 0;
+    if (shape.messages && groups_[group].members.size() > 1 && random.chance(0.15)) {
+      draw_messages(random, shape, group, version);
+      continue;
+    }
+    ProgramStep step = draw_step(random, shape, group);
+    step.version = version;
+    append(std::move(step));
+  }
+  // Groups of the preamble last; a program that is started again makes the others anew.
+  if (version == kPreamble) return;
+  for (std::size_t g = first_group; g < groups_.size(); ++g) groups_[g].end = steps_.size();
+}
+
+Program::Program(Random& random, const Shape& shape) : seed_(random.next()) {
+  ProgramGroup world{kWorldGroup, {}};
+  for (std::uint32_t r = 0; r < shape.world_size; ++r) world.members.emplace_back(static_cast<std::int32_t>(r));
+  groups_.push_back(world);
+  const auto length = [&](std::int64_t most) {
+    return shape.least ? std::size_t{1} : static_cast<std::size_t>(random.between(0, most));
+  };
+  // Now and then a program that knows no checkpoints.
+  if (random.chance(0.1)) {
+    draw_version(random, shape, kPreamble, 1 + length(20));
+    return;
+  }
+  draw_version(random, shape, kPreamble, random.chance(0.5) ? length(5) : 0);
+  ProgramStep load;
+  load.kind = StepKind::kLoad;
+  append(load);
+  const std::int64_t versions = shape.least ? 2 : random.between(1, 5);
+  const bool local = shape.local && random.chance(0.4);
+  for (std::int64_t v = 0; v < versions; ++v) {
+    const Version version = version_of_program(static_cast<std::uint64_t>(v));
+    draw_version(random, shape, version, length(30 / versions));
+    // A program may end with a checkpoint, or without.
+    if (v + 1 == versions && random.chance(0.5)) break;
+    ProgramStep checkpoint;
+    checkpoint.kind = StepKind::kCheckpoint;
+    checkpoint.version = version.next();
+    checkpoint.local = local && random.chance(0.8);
+    append(checkpoint);
+  }
+}
+
+ProgramStep Program::draw_step(Random& random, const Shape& shape, std::size_t group) const {
   static constexpr Collective kCollectives[] = {
       Collective::kAllreduce,     Collective::kAllreduce, Collective::kAllreduce, Collective::kReduce,
       Collective::kBroadcast,     Collective::kBarrier,   Collective::kAllgather, Collective::kAllgatherv,
@@ -200,6 +240,7 @@ ProgramStep Program::draw_step(Random& random, std::size_t group) const {
   step.group = group;
   step.collective = random.pick(kCollectives);
   step.blocking = random.chance(0.6);
+  step.prepares = random.chance(0.3);
   step.wait_before = random.chance(0.15);
   if (step.collective == Collective::kBarrier) return step;
   step.type = random.pick(kTypes);
@@ -216,7 +257,7 @@ ProgramStep Program::draw_step(Random& random, std::size_t group) const {
       step.type = DataType::kI64;  // so many would not add up exactly
     }
   }
-  const std::uint64_t most = kMostBytes / (width_of(step) * size);
+  const std::uint64_t most = shape.most_bytes / (width_of(step) * size);
   step.count = std::min<std::uint64_t>(random.pick(kCounts), most);
   step.in_place = step.collective != Collective::kAllToAll && random.chance(0.4);
   switch (step.collective) {
@@ -234,7 +275,7 @@ ProgramStep Program::draw_step(Random& random, std::size_t group) const {
 }
 
 // A burst of messages from one rank to another, with tags; the receiver may ask for them in another order.
-void Program::draw_messages(Random& random, std::size_t group) {
+void Program::draw_messages(Random& random, const Shape& shape, std::size_t group, Version version) {
   const std::size_t size = groups_[group].members.size();
   const auto from = static_cast<std::int32_t>(random.below(size));
   auto to = static_cast<std::int32_t>(random.below(size - 1));
@@ -246,25 +287,63 @@ void Program::draw_messages(Random& random, std::size_t group) {
     reversed_.push_back({steps_.size(), steps_.size() + burst, groups_[group].members[static_cast<std::size_t>(to)]});
   }
   for (std::size_t i = 0; i < burst; ++i) {
-    ProgramStep step = draw_step(random, group);
-    while (step.collective != Collective::kAllgather) step = draw_step(random, group);
+    ProgramStep step = draw_step(random, shape, group);
+    while (step.collective != Collective::kAllgather) step = draw_step(random, shape, group);
     step.collective = Collective::kPoint;
+    step.version = version;
+    step.prepares = false;
     step.root = from;
     step.receiver = to;
     step.tag = static_cast<std::int32_t>(distinct_tags ? i : random.below(2));
     step.in_place = false;
     step.blocking = false;
     step.wait_before = false;
-    step.index = steps_.size();
-    step.site = Random::mix(step.index) | 1;
-    steps_.push_back(std::move(step));
+    append(std::move(step));
   }
 }
 
+bool Program::has_messages() const {
+  return std::any_of(steps_.begin(), steps_.end(), [](const ProgramStep& step) {
+    return step.kind == StepKind::kRound && step.collective == Collective::kPoint;
+  });
+}
+
+bool Program::all_shared() const {
+  return std::all_of(steps_.begin(), steps_.end(), [](const ProgramStep& step) {
+    return step.kind == StepKind::kRound
+               ? shared_result(step.collective) || step.collective == Collective::kBarrier
+               : !step.local;
+  });
+}
+
+bool Program::loads() const {
+  return std::any_of(steps_.begin(), steps_.end(), [](const ProgramStep& step) {
+    return step.kind == StepKind::kLoad;
+  });
+}
+
 bool Program::one_group() const {
-  return groups_.size() == 1 && std::none_of(steps_.begin(), steps_.end(), [](const ProgramStep& step) {
-           return step.collective == Collective::kPoint;
-         });
+  return groups_.size() == 1 && !has_messages();
+}
+
+std::size_t Program::position_after_load(Version version) const {
+  for (const ProgramStep& step : steps_) {
+    if (step.kind == StepKind::kCheckpoint && step.version == version) return step.index + 1;
+    if (step.kind == StepKind::kLoad && version == version_of_program(0)) return step.index + 1;
+  }
+  WARREN_CHECK(false, "no version is loaded that the program does not have");
+}
+
+std::uint64_t Program::result_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const ProgramStep& step : steps_) {
+    if (step.kind == StepKind::kCheckpoint) bytes += 2 * kMostStateBytes;
+    if (step.kind != StepKind::kRound || step.collective == Collective::kBarrier) continue;
+    const auto size = static_cast<std::int32_t>(members(step).size());
+    const bool shared = shared_result(step.collective);
+    for (std::int32_t place = 0; place < (shared ? 1 : size); ++place) bytes += out_count(step, place) * width_of(step);
+  }
+  return bytes;
 }
 
 std::vector<std::size_t> Program::order_of(Rank rank) const {
@@ -329,9 +408,15 @@ std::int64_t Program::in_place_at(const ProgramStep& step, std::int32_t place) c
   }
 }
 
-void Program::write_element(const ProgramStep& step, std::int32_t place, std::uint64_t i, std::byte* to) const {
-  const std::uint64_t bits =
-      Random::mix(seed_ ^ Random::mix(step.index * 0x10001 + static_cast<std::uint64_t>(place)) ^ Random::mix(i));
+std::uint64_t Program::input_key(const ProgramStep& step, std::int32_t place, const ProgramState& state,
+                                 std::uint64_t salt) const {
+  const std::uint64_t name = Random::mix(step.index * 0x10001 + static_cast<std::uint64_t>(place));
+  return Random::mix(seed_ ^ name ^ Random::mix(state.global + 1) ^ Random::mix(state.local + 2) ^
+                     Random::mix(salt + 3));
+}
+
+void Program::write_element(const ProgramStep& step, std::uint64_t key, std::uint64_t i, std::byte* to) const {
+  const std::uint64_t bits = Random::mix(key ^ Random::mix(i));
   if (step.type == DataType::kCustom) {
     const Affine map{bits | 1, Random::mix(bits)};
     std::memcpy(to, &map, sizeof map);
@@ -356,23 +441,24 @@ void Program::write_element(const ProgramStep& step, std::int32_t place, std::ui
   write_float(step.type, v, to);
 }
 
-std::vector<std::byte> Program::input(const ProgramStep& step, std::int32_t place) const {
+std::vector<std::byte> Program::input(const ProgramStep& step, std::int32_t place, std::uint64_t key) const {
   const std::size_t width = width_of(step);
   // A broadcast's data stands in the root's output.
   const std::uint64_t count =
       step.collective == Collective::kBroadcast && place == step.root ? step.count : in_count(step, place);
   std::vector<std::byte> bytes(count * width);
-  for (std::uint64_t i = 0; i < count; ++i) write_element(step, place, i, bytes.data() + i * width);
+  for (std::uint64_t i = 0; i < count; ++i) write_element(step, key, i, bytes.data() + i * width);
   return bytes;
 }
 
-std::vector<std::byte> Program::expected(const ProgramStep& step, std::int32_t place) const {
+std::vector<std::byte> Program::expected(const ProgramStep& step, std::int32_t place, Keys keys) const {
   const std::size_t width = width_of(step);
   const std::uint64_t count = out_count(step, place);
   const auto size = static_cast<std::int32_t>(members(step).size());
   std::vector<std::byte> out(count * width);
+  const auto key = [&](std::int32_t of) { return keys[static_cast<std::size_t>(of)]; };
   const auto copy = [&](std::int32_t from, std::uint64_t at, std::uint64_t n, std::uint64_t to) {
-    for (std::uint64_t i = 0; i < n; ++i) write_element(step, from, at + i, out.data() + (to + i) * width);
+    for (std::uint64_t i = 0; i < n; ++i) write_element(step, key(from), at + i, out.data() + (to + i) * width);
   };
   const auto mine = static_cast<std::uint64_t>(place) * step.count;
   switch (step.collective) {
@@ -404,7 +490,7 @@ std::vector<std::byte> Program::expected(const ProgramStep& step, std::int32_t p
     std::byte* to = out.data() + i * width;
     double sum = 0;
     for (std::int32_t r = 0; r < size; ++r) {
-      write_element(step, r, first + i, element);
+      write_element(step, key(r), first + i, element);
       if (is_float(step.type)) {
         const double v = read_float(step.type, element);
         sum = r == 0 ? v : combine_floats(step.op, sum, v);
@@ -426,13 +512,14 @@ std::vector<std::byte> Program::expected(const ProgramStep& step, std::int32_t p
 }
 
 // Whether an element combines the ranks in their order, begun at any of them.
-bool Program::chained_in_order(const ProgramStep& step, std::uint64_t i, const std::byte* got) const {
+bool Program::chained_in_order(const ProgramStep& step, std::uint64_t i, Keys keys, const std::byte* got) const {
   const auto size = static_cast<std::int32_t>(members(step).size());
+  const auto key = [&](std::int32_t of) { return keys[static_cast<std::size_t>(of)]; };
   alignas(16) std::byte element[sizeof(Affine)], chain[sizeof(Affine)];
   for (std::int32_t first = 0; first < size; ++first) {
-    write_element(step, (first + size - 1) % size, i, chain);
+    write_element(step, key((first + size - 1) % size), i, chain);
     for (std::int32_t r = size - 2; r >= 0; --r) {
-      write_element(step, (first + r) % size, i, element);
+      write_element(step, key((first + r) % size), i, element);
       chain_affine(element, chain, 1, nullptr);
     }
     if (std::memcmp(chain, got, sizeof chain) == 0) return true;
@@ -440,7 +527,7 @@ bool Program::chained_in_order(const ProgramStep& step, std::uint64_t i, const s
   return false;
 }
 
-std::string Program::judge(const ProgramStep& step, std::int32_t place, std::span<const std::byte> got,
+std::string Program::judge(const ProgramStep& step, std::int32_t place, Keys keys, std::span<const std::byte> got,
                            std::span<const std::byte> expected) const {
   const std::uint64_t first =
       step.collective == Collective::kReduceScatter ? static_cast<std::uint64_t>(place) * step.count : 0;
@@ -448,7 +535,7 @@ std::string Program::judge(const ProgramStep& step, std::int32_t place, std::spa
   for (std::size_t at = 0; at < expected.size(); at += width) {
     bool right = std::memcmp(got.data() + at, expected.data() + at, width) == 0;
     if (!right && step.values == Values::kAffine) {
-      right = chained_in_order(step, first + at / width, got.data() + at);
+      right = chained_in_order(step, first + at / width, keys, got.data() + at);
     } else if (!right && step.values == Values::kRough) {
       const double tolerance = (step.type == DataType::kF32 ? 1e-5 : 1e-12) * static_cast<double>(members(step).size());
       right =
@@ -469,6 +556,53 @@ std::string Program::judge(const ProgramStep& step, std::int32_t place, std::spa
     }
   }
   return {};
+}
+
+void Program::fold(const ProgramStep& step, std::span<const std::byte> output, ProgramState& state) {
+  // Rounded results are not known before somebody has computed them.
+  if (step.values != Values::kExact || output.empty()) return;
+  const std::uint64_t hash = Random::mix(XXH3_64bits_withSeed(output.data(), output.size(), step.index));
+  (step.group == 0 && shared_result(step.collective) ? state.global : state.local) += hash;
+}
+
+void Program::settle(const ProgramStep& checkpoint, ProgramState& state) {
+  if (!checkpoint.local) state.local = 0;
+}
+
+namespace {
+std::vector<std::byte> saved(std::uint64_t value, std::uint64_t draw) {
+  // Short ones too, of less than a byte for each rank.
+  const std::uint64_t size = draw % 4 == 0 ? 8 : 8 + draw / 4 % (kMostStateBytes - 8);
+  std::vector<std::byte> bytes(size);
+  std::memcpy(bytes.data(), &value, sizeof value);
+  for (std::size_t i = sizeof value; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<std::byte>(Random::mix(value + i / 8) >> (i % 8 * 8));
+  }
+  return bytes;
+}
+}  // namespace
+
+std::vector<std::byte> Program::saved_global(Version version, const ProgramState& state) const {
+  return saved(state.global, Random::mix(seed_ ^ version.value));
+}
+std::vector<std::byte> Program::saved_local(Version version, Rank rank, const ProgramState& state) const {
+  return saved(state.local, Random::mix(seed_ ^ version.value * 0x10001 ^ static_cast<std::uint64_t>(rank.value + 1)));
+}
+
+std::optional<ProgramState> Program::restored(Version version, Rank rank, std::span<const std::byte> global,
+                                              std::span<const std::byte> local) const {
+  ProgramState state;
+  if (global.size() < sizeof state.global) return std::nullopt;
+  std::memcpy(&state.global, global.data(), sizeof state.global);
+  if (!local.empty()) {
+    if (local.size() < sizeof state.local) return std::nullopt;
+    std::memcpy(&state.local, local.data(), sizeof state.local);
+    const auto right = saved_local(version, rank, state);
+    if (!std::equal(right.begin(), right.end(), local.begin(), local.end())) return std::nullopt;
+  }
+  const auto right = saved_global(version, state);
+  if (!std::equal(right.begin(), right.end(), global.begin(), global.end())) return std::nullopt;
+  return state;
 }
 
 }  // namespace warren::chaos

@@ -1,5 +1,9 @@
-// The program that a simulated job runs: a random sequence of collectives, drawn from the seed, the same at all ranks;
-// and what each call must give, computed one element after the other without any of the code under test.
+// The program that a simulated job runs: rounds of a preamble, load, then versions of rounds with checkpoints between,
+// drawn from the seed, the same at all ranks; and what each call must give, computed one element after the other without
+// any of the code under test.
+//
+// What a rank does depends on its state alone: a running hash over the results that it has received, saved in
+// checkpoints. Each input is derived from it, so that a wrong result of a replay changes what follows.
 #pragma once
 
 #include <cstddef>
@@ -24,12 +28,19 @@ enum class Values : std::uint8_t {
 
 struct ProgramGroup {
   GroupId id;
-  std::vector<Rank> members;  // in the order of group ranks
-  std::size_t made_at = 0;    // before this step; the world is made before all
+  std::vector<Rank> members;       // in the order of group ranks
+  std::size_t made_at = 0;         // before this step; the world is made before all
+  std::size_t end = SIZE_MAX;      // it is gone before this step: a checkpoint, over which it does not last
 };
 
+enum class StepKind : std::uint8_t { kRound, kLoad, kCheckpoint };
+
 struct ProgramStep {
+  StepKind kind = StepKind::kRound;
   std::size_t index = 0;
+  Version version;     // kRound: in which it is; kCheckpoint: which it begins
+  bool local = false;  // kCheckpoint: with a local state
+  bool prepares = false;  // kRound: the input is made by a prepare function
   std::size_t group = 0;
   Collective collective{};
   DataType type = DataType::kU8;
@@ -48,15 +59,35 @@ struct ProgramStep {
 // One element type's width in the program; kCustom stands for the affine maps.
 [[nodiscard]] std::size_t width_of(const ProgramStep& step);
 
+// What a rank knows. `global` comes from results that all ranks share and is equal on all; `local` from the others.
+struct ProgramState {
+  std::uint64_t global = 0, local = 0;
+  friend bool operator==(const ProgramState&, const ProgramState&) = default;
+};
+
 class Program {
  public:
-  // `least`: a short program, for large worlds.
-  Program(Random& random, std::uint32_t world_size, bool least);
+  struct Shape {
+    std::uint32_t world_size = 1;
+    bool least = false;     // a short program, for large worlds
+    bool messages = false;  // point to point too
+    bool local = false;     // checkpoints may have local states
+    std::uint64_t most_bytes = std::uint64_t{48} << 10;  // of one rank's larger buffer
+  };
+  Program(Random& random, const Shape& shape);
 
   [[nodiscard]] const std::vector<ProgramGroup>& groups() const { return groups_; }
   [[nodiscard]] const std::vector<ProgramStep>& steps() const { return steps_; }
   // Collectives on the world alone.
   [[nodiscard]] bool one_group() const;
+  [[nodiscard]] bool has_messages() const;
+  // Every rank receives every result, and checkpoints have no local state.
+  [[nodiscard]] bool all_shared() const;
+  [[nodiscard]] bool loads() const;
+  // Where a program goes on that has loaded this version.
+  [[nodiscard]] std::size_t position_after_load(Version version) const;
+  // Bytes of all results together.
+  [[nodiscard]] std::uint64_t result_bytes() const;
   // The steps in this rank's order: a receiver may ask for messages in another order than they were sent.
   [[nodiscard]] std::vector<std::size_t> order_of(Rank rank) const;
   [[nodiscard]] const std::vector<Rank>& members(const ProgramStep& step) const { return groups_[step.group].members; }
@@ -68,15 +99,28 @@ class Program {
   [[nodiscard]] std::uint64_t out_count(const ProgramStep& step, std::int32_t place) const;
   // Where the input stands in the output when in place, in elements.
   [[nodiscard]] std::int64_t in_place_at(const ProgramStep& step, std::int32_t place) const;
-  [[nodiscard]] std::vector<std::byte> input(const ProgramStep& step, std::int32_t place) const;
+  // What the input of a rank in this state is made of. `salt`: what the program reads from outside, once a timeline.
+  [[nodiscard]] std::uint64_t input_key(const ProgramStep& step, std::int32_t place, const ProgramState& state,
+                                        std::uint64_t salt) const;
+  [[nodiscard]] std::vector<std::byte> input(const ProgramStep& step, std::int32_t place, std::uint64_t key) const;
 
-  // The output's bytes; for kRough and kAffine something to compare with by judge() only.
-  [[nodiscard]] std::vector<std::byte> expected(const ProgramStep& step, std::int32_t place) const;
+  // The output's bytes; for kRough and kAffine something to compare with by judge() only. `keys` by place.
+  using Keys = std::span<const std::uint64_t>;
+  [[nodiscard]] std::vector<std::byte> expected(const ProgramStep& step, std::int32_t place, Keys keys) const;
   // Empty if `got` may be the result, else what is wrong.
-  [[nodiscard]] std::string judge(const ProgramStep& step, std::int32_t place, std::span<const std::byte> got,
-                                  std::span<const std::byte> expected) const;
+  [[nodiscard]] std::string judge(const ProgramStep& step, std::int32_t place, Keys keys,
+                                  std::span<const std::byte> got, std::span<const std::byte> expected) const;
   // All ranks that get a result get the same one.
   [[nodiscard]] static bool shared_result(Collective collective);
+  // What a result makes of who received it. In any order.
+  static void fold(const ProgramStep& step, std::span<const std::byte> output, ProgramState& state);
+  // What a checkpoint makes of the state, as if it were loaded again.
+  static void settle(const ProgramStep& checkpoint, ProgramState& state);
+  [[nodiscard]] std::vector<std::byte> saved_global(Version version, const ProgramState& state) const;
+  [[nodiscard]] std::vector<std::byte> saved_local(Version version, Rank rank, const ProgramState& state) const;
+  // kCorrupt-like: nullopt if these are not what the two functions above make.
+  [[nodiscard]] std::optional<ProgramState> restored(Version version, Rank rank, std::span<const std::byte> global,
+                                                     std::span<const std::byte> local) const;
 
  private:
   std::uint64_t seed_;
@@ -88,10 +132,13 @@ class Program {
   };
   std::vector<Burst> reversed_;
 
-  ProgramStep draw_step(Random& random, std::size_t group) const;
-  void draw_messages(Random& random, std::size_t group);
-  [[nodiscard]] bool chained_in_order(const ProgramStep& step, std::uint64_t i, const std::byte* got) const;
-  void write_element(const ProgramStep& step, std::int32_t place, std::uint64_t i, std::byte* to) const;
+  void draw_version(Random& random, const Shape& shape, Version version, std::size_t length);
+  void draw_groups(Random& random, const Shape& shape, std::size_t first, std::size_t length);
+  void append(ProgramStep step);
+  ProgramStep draw_step(Random& random, const Shape& shape, std::size_t group) const;
+  void draw_messages(Random& random, const Shape& shape, std::size_t group, Version version);
+  [[nodiscard]] bool chained_in_order(const ProgramStep& step, std::uint64_t i, Keys keys, const std::byte* got) const;
+  void write_element(const ProgramStep& step, std::uint64_t key, std::uint64_t i, std::byte* to) const;
 };
 
 // The custom operation: inout = a after inout. `context` not null swaps the operands (Mutant::operands_swapped).

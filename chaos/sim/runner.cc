@@ -56,6 +56,10 @@ void SimReport::add(std::uint64_t seed, const SimOutcome& o) {
   rounds += o.rounds;
   events += o.events;
   lives += o.lives;
+  commits += o.commits;
+  rollbacks += o.rollbacks;
+  struck_again += o.second_faults > 0;
+  lost_for_good += o.lost_for_good;
   virtual_ms += o.virtual_ms;
   if (o.liveness_ms > longest_liveness_ms) {
     longest_liveness_ms = o.liveness_ms;
@@ -73,6 +77,10 @@ void SimReport::add(const SimReport& o) {
   rounds += o.rounds;
   events += o.events;
   lives += o.lives;
+  commits += o.commits;
+  rollbacks += o.rollbacks;
+  struck_again += o.struck_again;
+  lost_for_good += o.lost_for_good;
   virtual_ms += o.virtual_ms;
   if (o.longest_liveness_ms > longest_liveness_ms) {
     longest_liveness_ms = o.longest_liveness_ms;
@@ -95,7 +103,10 @@ std::vector<std::string> SimReport::transitions_unhit() const {
 std::string SimReport::json() const {
   std::string text = "{\"seeds\": " + std::to_string(seeds) + ", \"failed\": [";
   for (std::size_t i = 0; i < failed.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(failed[i].seed);
-  text += "], \"under_faults\": " + std::to_string(under_faults) + ", \"faults\": {";
+  text += "], \"under_faults\": " + std::to_string(under_faults) +
+          ", \"second_faults\": " + std::to_string(struck_again) + ", \"commits\": " + std::to_string(commits) +
+          ", \"rollbacks\": " + std::to_string(rollbacks) + ", \"lost_for_good\": " + std::to_string(lost_for_good) +
+          ", \"faults\": {";
   for (std::size_t i = 0; i < kFaults; ++i) {
     text +=
         (i == 0 ? "\"" : ", \"") + std::string(info(static_cast<Fault>(i)).name) + "\": " + std::to_string(faults[i]);

@@ -17,6 +17,9 @@ struct SeedFailure {
 
 struct SimReport {
   std::uint64_t seeds = 0, under_faults = 0, rounds = 0, events = 0, lives = 0;
+  std::uint64_t commits = 0, rollbacks = 0;
+  std::uint64_t struck_again = 0;   // seeds in which a fault struck while a rank was suspended or replayed
+  std::uint64_t lost_for_good = 0;  // seeds in which a committed checkpoint was lost, as was allowed
   std::int64_t virtual_ms = 0, longest_liveness_ms = 0;
   std::uint64_t longest_liveness_seed = 0;
   std::vector<SeedFailure> failed;  // by seed

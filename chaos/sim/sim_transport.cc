@@ -198,6 +198,7 @@ void SimTransport::break_link(Link& link, const Status& why) {
 
 void SimTransport::post_send(LinkId id, const FrameHeader& header, std::span<const std::byte> payload, Token token) {
   WARREN_CHECK(payload.size() <= limits::kMaxChunkBytes, "a frame carries at most one chunk");
+  if (owner_.dies_at_send()) return;
   Link& l = at(id);
   if (!l.broken.ok()) return complete(token, l.broken);
   const std::size_t index = l.frames_sent++ % l.streams.size();
@@ -360,12 +361,11 @@ void SimTransport::take_front(LinkId id, std::size_t stream) {
 }
 
 std::size_t SimTransport::poll(std::span<worker::Completion> out) {
-  std::size_t n = 0;
-  for (; n < out.size() && !completed_.empty(); ++n) {
-    out[n] = std::move(completed_.front());
-    completed_.pop_front();
-  }
-  return n;
+  // One at a time: a process may die between any two.
+  if (completed_.empty() || owner_.dies_at_completion()) return 0;
+  out[0] = std::move(completed_.front());
+  completed_.pop_front();
+  return 1;
 }
 
 void SimTransport::on_closed_by_peer(LinkId id) {

@@ -95,6 +95,9 @@ class SimTransport final : public worker::Transport {
     virtual void link_closed(Rank peer, const std::string& evidence) = 0;
     // Its process stands still until then: it accepts no connection.
     [[nodiscard]] virtual Micros stands_still_until_us() const = 0;
+    // True: its process dies at this very moment; nothing more of it goes out.
+    [[nodiscard]] virtual bool dies_at_completion() = 0;
+    [[nodiscard]] virtual bool dies_at_send() = 0;
   };
 
   SimTransport(DataNetwork& network, Owner& owner, Incarnation self);
@@ -112,6 +115,9 @@ class SimTransport final : public worker::Transport {
   };
   void open(Membership membership);
   [[nodiscard]] Epoch epoch() const { return members_ ? members_->epoch : Epoch(); }
+  [[nodiscard]] std::vector<Incarnation> lives() const {
+    return members_ ? members_->lives : std::vector<Incarnation>();
+  }
   // The process is gone. Silently: its peers hear nothing (a lost machine), else their kernels are told.
   void vanish(bool silently);
 

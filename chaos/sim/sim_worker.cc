@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <utility>
 #include <variant>
 
+#include "recovery/check.h"
 #include "recovery/codec.h"
 #include "recovery/limits.h"
 
@@ -34,14 +36,24 @@ std::string body_of(const wire::Envelope& e) {
   if (e.has_link_broken()) return "LinkBroken to rank " + std::to_string(e.link_broken().peer());
   if (e.has_round_failed()) return "RoundFailed: " + e.round_failed().reason();
   if (e.has_stopped()) return "Stopped " + std::to_string(e.stopped().epoch());
+  if (e.has_report()) {
+    std::string text = "Report " + std::to_string(e.report().epoch()) + ":";
+    for (const wire::Position& p : e.report().positions()) {
+      text += " " + std::to_string(p.version()) + "." + std::to_string(p.rounds()) + (p.closed() ? "|" : "");
+    }
+    return text;
+  }
+  if (e.has_load()) return "Load";
+  if (e.has_vote()) return "Vote for " + std::to_string(e.vote().version());
+  if (e.has_log_gap()) return "LogGap: " + e.log_gap().reason();
   if (e.has_leave()) return e.leave().finalize() ? "Leave: finalize" : "Leave: " + e.leave().reason();
   return "";
 }
 
 }  // namespace
 
-SimWorker::SimWorker(World& world, Judge& judge, DataNetwork& network, const Program& program, Links links,
-                     Options options)
+SimWorker::SimWorker(World& world, Judge& judge, DataNetwork& network, Hosts& hosts, const Program& program,
+                     Links links, Options options)
     : world_(world),
       judge_(judge),
       program_(program),
@@ -50,7 +62,19 @@ SimWorker::SimWorker(World& world, Judge& judge, DataNetwork& network, const Pro
       self_(draw_incarnation(world.random)),
       machine_({options_.job, self_, options_.join, options_.join_timeout_ms, "tracker:9370"}),
       transport_(network, *this, self_),
-      engine_(transport_, board_) {}
+      engine_(transport_, board_),
+      hosts_(hosts) {
+  if (options_.join.settings().replicas() == 0) return;
+  segment_ = heap_segment(options_.log_bytes);
+  host_log_ = HostLog::create(self_, segment_).value();
+  hosts_.add(host(), self_, segment_, options_.launcher_keeps_log);
+  serving_ = host_log_->reader();
+  recall_.emplace(
+      *host_log_, [this] { return world_.now(); },
+      [this](const worker::Replayer::Send& send) { links_.fetch(send); });
+  engine_.use(*recall_);
+  checkpoints_.emplace(engine_, *recall_);
+}
 
 // Calls under way hold themselves until they end.
 SimWorker::~SimWorker() {
@@ -108,7 +132,10 @@ void SimWorker::connection_trouble(const std::string& what) {
 }
 
 void SimWorker::arm() {
-  const auto deadline = machine_.next_deadline();
+  auto deadline = machine_.next_deadline();
+  if (recall_) {
+    if (const auto d = recall_->next_deadline(); d && (!deadline || *d < *deadline)) deadline = d;
+  }
   if (!deadline || !alive_) return;
   const Micros at = std::max(deadline->value * 1000, world_.now_us());
   if (armed_us_ && *armed_us_ <= at) return;
@@ -124,6 +151,14 @@ void SimWorker::on_timer() {
     set_progress();
     machine_.on_tick(world_.now(), effects);
   }
+  if (recall_) {
+    if (const auto d = recall_->next_deadline(); d && *d <= world_.now()) {
+      recall_->on_tick();
+      (void)engine_.drain_recalls();
+      look_at_checkpoints();
+      data_moved();
+    }
+  }
   run_effects(std::move(effects));
 }
 
@@ -131,13 +166,39 @@ void SimWorker::set_progress() {
   machine_.set_progress(progress_.read(board_, world_.now()));
 }
 
+bool SimWorker::passes(KillPoint point) {
+  if (doomed_ || !alive_) return true;
+  doomed_ = links_.killed_at(point, passages_[static_cast<std::size_t>(point)]++);
+  return doomed_;
+}
+
+bool SimWorker::dies_at_send() {
+  if (doomed_ || !alive_) return true;
+  if (!passes(KillPoint::kSend)) return false;
+  // What else this step logs never happened.
+  if (segment_) at_death_.assign(segment_->bytes().begin(), segment_->bytes().end());
+  return true;
+}
+
+// Commands to the control thread, in their order.
+void SimWorker::post(std::function<void(std::vector<WorkerEffect>&)> command) {
+  commands_.push_back(std::move(command));
+  if (commands_.size() > 1) return;
+  later(world_.random.between(0, 100), [this] {
+    while (!commands_.empty() && alive_) {
+      const auto next = std::move(commands_.front());
+      std::vector<WorkerEffect> effects;
+      next(effects);
+      run_effects(std::move(effects));
+      commands_.pop_front();
+    }
+  });
+}
+
 void SimWorker::run_effects(std::vector<WorkerEffect> effects) {
   machine_.check_invariants();
   for (std::size_t i = 0; i < effects.size() && alive_ && !world_.failed(); ++i) {
-    if (options_.die_before_effect == effects_ || world_.strikes(Fault::death_between_effects)) {
-      return die(world_.random.chance(0.3));
-    }
-    ++effects_;
+    if (passes(KillPoint::kEffect)) return links_.doomed();
     std::vector<WorkerEffect> more;
     const WorkerEffect effect = effects[i];
     carry_out(effect, i + 1 == effects.size(), more);
@@ -157,26 +218,38 @@ void SimWorker::carry_out(const WorkerEffect& effect, bool last, std::vector<Wor
                  [&](const worker_effect::Install& e) { install(e.plan); },
                  [&](const worker_effect::StopDataPath& e) {
                    if (world_.is(Mutant::stopped_before_stop)) {
-                     machine_.on_stopped(e.epoch, world_.now(), more);
-                     return later(world_.random.between(1000, 50'000), [this, why = e.why] { stop_engine(why); });
+                     machine_.on_stopped(e.epoch, engine_.standing(), world_.now(), more);
+                     return later(world_.random.between(1000, 50'000),
+                                  [this, why = e.why, resume = e.resume, epoch = plan_epoch_] {
+                                    if (epoch == plan_epoch_) (void)stop_engine(why, resume);
+                                  });
                    }
                    if (last && world_.strikes(Fault::slow_stop)) {
                      const bool twice = world_.random.chance(0.3);
-                     return later(world_.random.between(100, 100'000), [this, epoch = e.epoch, why = e.why, twice] {
-                       stop_engine(why);
+                     return later(world_.random.between(100, 100'000), [this, e, twice] {
+                       const auto standing = stop_engine(e.why, e.resume);
                        std::vector<WorkerEffect> effects;
-                       machine_.on_stopped(epoch, world_.now(), effects);
-                       if (twice) machine_.on_stopped(epoch, world_.now(), effects);
+                       machine_.on_stopped(e.epoch, standing, world_.now(), effects);
+                       if (twice) machine_.on_stopped(e.epoch, standing, world_.now(), effects);
                        run_effects(std::move(effects));
                      });
                    }
-                   stop_engine(e.why);
-                   machine_.on_stopped(e.epoch, world_.now(), more);
+                   machine_.on_stopped(e.epoch, stop_engine(e.why, e.resume), world_.now(), more);
+                 },
+                 [&](const worker_effect::Loaded& e) {
+                   judge_.loaded(e.committed ? std::optional(e.version) : std::nullopt, e.timeline);
+                   checkpoints_->load(e);
+                   data_moved();
+                 },
+                 [&](const worker_effect::Committed& e) {
+                   judge_.told_committed(e.version, e.timeline);
+                   if (checkpoints_) checkpoints_->committed(e.version);
+                   data_moved();
                  },
                  [&](const worker_effect::Fail& e) { fail(e.why); },
                  [&](const worker_effect::Finished&) {
                    finished_ = true;
-                   stop_engine(Status(Code::kClosed, "the communicator has been finalized"));
+                   (void)stop_engine(Status(Code::kClosed, "the communicator has been finalized"), false);
                    later(world_.random.between(0, 2000), [this] { exit(End::kFinished, Status()); });
                  },
                  [&](const worker_effect::Log& e) {
@@ -188,6 +261,19 @@ void SimWorker::carry_out(const WorkerEffect& effect, bool last, std::vector<Wor
 }
 
 // ---- the data path, as in worker/session.cc
+
+namespace {
+// Equal texts get equal numbers.
+template <class Name>
+std::vector<std::uint32_t> numbered(const wire::Plan& plan, Name name) {
+  std::map<std::string, std::uint32_t> numbers;
+  std::vector<std::uint32_t> out;
+  for (const wire::Member& m : plan.members()) {
+    out.push_back(numbers.try_emplace(name(m), static_cast<std::uint32_t>(numbers.size())).first->second);
+  }
+  return out;
+}
+}  // namespace
 
 void SimWorker::install(const wire::Plan& plan) {
   judge_.installed(plan, self_, worker_id());
@@ -204,7 +290,7 @@ void SimWorker::install(const wire::Plan& plan) {
   membership.checksums = settings_.checksums();
   membership.timeout_ms = static_cast<std::int64_t>(settings_.round_timeout_ms());
   plan_epoch_ = membership.epoch;
-  transport_.open(std::move(membership));
+  epochs_.insert(plan_epoch_);
   worker::Engine::Plan p;
   p.epoch = plan_epoch_;
   p.timeline = Timeline(plan.timeline());
@@ -213,25 +299,178 @@ void SimWorker::install(const wire::Plan& plan) {
   p.chunk_bytes = settings_.chunk_bytes();
   p.check_call_sites = settings_.check_call_sites();
   p.algorithm = schedule::parse_algorithm(settings_.algorithm()).value();
+  p.replicas = settings_.replicas();
+  p.hosts = numbered(plan, [](const wire::Member& m) -> const std::string& { return m.host_id(); });
+  p.domains = numbered(plan, [](const wire::Member& m) -> const std::string& { return m.domain_id(); });
+  frontier_.assign(plan.frontier().begin(), plan.frontier().end());
+  for (const wire::Position& at : frontier_) {
+    worker::Engine::Frontier& f = p.frontier.emplace_back();
+    f.group = GroupId(at.group());
+    f.version = Version(at.version());
+    f.rounds = at.rounds();
+    f.closed = at.closed();
+    for (const wire::ByteRange& r : at.final()) f.final.add(r.begin(), r.end());
+  }
+  transport_.open(std::move(membership));
+  if (recall_) {
+    worker::Replayer::Plan r;
+    r.epoch = p.epoch;
+    r.self = rank_;
+    r.replicas = p.replicas;
+    r.timeout_ms = static_cast<std::int64_t>(settings_.round_timeout_ms());
+    for (const wire::Member& m : plan.members()) {
+      r.peers.push_back({Rank(static_cast<std::int32_t>(m.rank())), Incarnation(m.incarnation()), m.host_id(),
+                         m.domain_id(), m.fresh()});
+    }
+    // What was undone can never serve again.
+    if (p.timeline > engine_.timeline()) host_log_->drop_below(p.timeline);
+    for (const Hosts::Segment& s : hosts_.segments(host())) map_segment(s.life, s.memory);
+    recall_->install(r);
+  }
   engine_.install(p);
+  if (checkpoints_) {
+    checkpoints_->install();
+    look_at_checkpoints();
+  }
+  stopped_ = false;
+  for (auto& a : calls_) {
+    if (a->reaped || a->call->round.group.value != program_.groups()[a->step.group].id.value) continue;
+    const RoundId& round = a->call->round;
+    a->to_be_run = a->to_be_run || round.sequence.value >= frontier_rounds(round.group, round.version);
+  }
+  if (!installed_) {
+    order_ = program_.order_of(rank_);
+    group_made_.assign(program_.groups().size(), false);
+    group_made_[0] = true;
+  }
   installed_ = true;
-  order_ = program_.order_of(rank_);
-  group_made_.assign(program_.groups().size(), false);
-  group_made_[0] = true;
-  later(world_.random.between(0, 500), [this] { advance(); });
+  if (behind()) links_.recovers();
+  give_segment();
 }
 
-void SimWorker::stop_engine(const Status& why) {
-  if (!installed_) return;
-  engine_.stop(why);
-  stopped_ = true;
+// Every rank of the host can read this life's log before anything of it moves.
+void SimWorker::give_segment() {
+  const auto opens = [this] {
+    later(world_.random.between(0, 300), [this, epoch = plan_epoch_] {
+      if (epoch == plan_epoch_ && !stopped_) open();
+    });
+  };
+  auto waiting = std::make_shared<std::size_t>(0);
+  for (const Incarnation life : recall_ ? transport_.lives() : std::vector<Incarnation>()) {
+    SimWorker* mate = life == self_ || given_to_.contains(life) ? nullptr : links_.mate(life);
+    if (mate == nullptr || mate->host() != host()) continue;
+    ++*waiting;
+    mate->later(world_.random.between(5, 300), [this, mate, waiting, opens, epoch = plan_epoch_] {
+      mate->map_segment(self_, segment_);
+      later(world_.random.between(5, 100), [this, mate, waiting, opens, epoch] {
+        given_to_.insert(mate->self_);
+        if (--*waiting == 0 && epoch == plan_epoch_ && !stopped_) opens();
+      });
+    });
+  }
+  if (*waiting == 0) opens();
+}
+
+void SimWorker::map_segment(Incarnation life, const std::shared_ptr<SegmentMemory>& memory) {
+  if (life == self_ || !recall_ || !mapped_.insert(life).second) return;
+  const Status status = host_log_->attach(life, memory->bytes(), memory);
+  if (!status.ok()) return world_.violated("I8", describe() + " cannot map a segment: " + status.describe());
+  hosts_.mapped(life, self_);
+}
+
+void SimWorker::open() {
+  if (engine_.stopped()) return;
+  engine_.open();
+  opened_ = true;
   data_moved();
+}
+
+WorkerMachine::Standing SimWorker::stop_engine(const Status& why, bool resume) {
+  if (!installed_ || stopped_) return installed_ && !engine_.stopped() ? engine_.standing() : WorkerMachine::Standing();
+  WorkerMachine::Standing standing;
+  if (resume) {
+    standing = engine_.suspend();
+    stopped_ = true;
+    links_.recovers();
+  } else {
+    engine_.stop(why);
+    stopped_ = true;
+  }
+  data_moved();
+  return standing;
 }
 
 void SimWorker::fail(const Status& why) {
   if (failed_.ok()) failed_ = why;
-  if (!world_.is(Mutant::stopped_before_stop)) stop_engine(why);
+  if (why.code() == Code::kRolledBack) return exit(End::kFailed, why);
+  if (installed_ && !engine_.stopped() && !world_.is(Mutant::stopped_before_stop)) {
+    engine_.stop(why);
+    stopped_ = true;
+    data_moved();
+  }
   program_fails(why);
+}
+
+void SimWorker::look_at_checkpoints() {
+  if (!checkpoints_ || engine_.stopped()) return;
+  checkpoints_->advance();
+  if (const Status failure = checkpoints_->take_failure(); !failure.ok()) {
+    post([this, epoch = transport_.epoch(), failure](auto& effects) {
+      machine_.on_round_failed(epoch, failure, world_.now(), effects);
+    });
+  }
+  if (auto vote = checkpoints_->take_vote()) {
+    post([this, vote = std::move(*vote)](auto& effects) {
+      machine_.vote(vote.epoch, vote.timeline, vote.version, vote.positions, world_.now(), effects);
+    });
+  }
+}
+
+wire::FetchReply SimWorker::serve(const wire::FetchRequest& request) {
+  return worker::Replayer::answer(request, *serving_);
+}
+
+void SimWorker::fetched(Rank from, const wire::FetchReply& reply) {
+  later(0, [this, from, reply] {
+    if (!recall_) return;
+    if (passes(KillPoint::kRecall)) return links_.doomed();
+    recall_->on_reply(from, reply);
+    (void)engine_.drain_recalls();
+    look_at_checkpoints();
+    data_moved();
+    arm();
+  });
+}
+
+void SimWorker::unreachable(Rank who) {
+  later(0, [this, who] {
+    if (recall_) recall_->on_unreachable(who);
+    arm();
+  });
+}
+
+std::uint64_t SimWorker::frontier_rounds(GroupId group, Version version) const {
+  for (const wire::Position& p : frontier_) {
+    if (p.group() == group.value && p.version() == version.value) return p.rounds();
+  }
+  return 0;
+}
+
+bool SimWorker::behind() const {
+  const auto standing = engine_.standing();
+  return std::any_of(frontier_.begin(), frontier_.end(), [&](const wire::Position& p) {
+    if (p.rounds() == 0 && p.final().empty()) return false;
+    if (p.version() > standing.version.value) return true;
+    const auto mine = std::find_if(standing.positions.begin(), standing.positions.end(), [&](const auto& q) {
+      return q.group() == p.group() && q.version() == p.version();
+    });
+    if (mine != standing.positions.end()) return mine->rounds() < p.rounds();
+    // Of a version that it began after, or a group that it has not made.
+    if (p.version() < standing.version.value) return false;
+    return std::any_of(program_.groups().begin(), program_.groups().end(), [&](const ProgramGroup& g) {
+      return g.id.value == p.group() && std::find(g.members.begin(), g.members.end(), rank_) != g.members.end();
+    });
+  });
 }
 
 void SimWorker::data_moved() {
@@ -242,23 +481,34 @@ void SimWorker::data_moved() {
 
 void SimWorker::pump() {
   pumping_ = false;
-  while (engine_.progress()) {
+  while (!doomed_ && engine_.progress()) {
   }
+  if (doomed_) return links_.doomed();
   report_failure();
+  if (!alive_) return;
+  look_at_checkpoints();
   if (!engine_.stopped()) engine_.publish_waits();
   engine_.finished_calls().clear();
   advance();
 }
 
 void SimWorker::report_failure() {
+  if (const auto gap = engine_.take_gap()) {
+    post([this, epoch = transport_.epoch(), gap = *gap](auto& effects) {
+      machine_.on_log_gap(epoch, gap, world_.now(), effects);
+    });
+  }
   const auto failure = engine_.take_failure();
   if (!failure) return;
-  std::vector<WorkerEffect> effects;
+  const Epoch epoch = transport_.epoch();
   if (failure->status.code() == Code::kPeerLost && failure->peer != kNoRank) {
-    machine_.on_link_broken(plan_epoch_, failure->peer, failure->status.describe(), world_.now(), effects);
+    post([this, epoch, failure](auto& effects) {
+      machine_.on_link_broken(epoch, failure->peer, failure->status.describe(), world_.now(), effects);
+    });
   }
-  machine_.on_round_failed(plan_epoch_, failure->status, world_.now(), effects);
-  run_effects(std::move(effects));
+  post([this, epoch, failure](auto& effects) {
+    machine_.on_round_failed(epoch, failure->status, world_.now(), effects);
+  });
 }
 
 void SimWorker::link_closed(Rank peer, const std::string& evidence) {
@@ -287,41 +537,155 @@ void SimWorker::watch_waits() {
 // ---- the program
 
 void SimWorker::advance() {
-  if (!alive_ || !installed_ || world_.failed() || exiting_) return;
+  if (!alive_ || !opened_ || world_.failed() || exiting_) return;
   for (auto& call : calls_) {
     if (!call->reaped && call->call->finished) reap(*call);
-    if (exiting_ || world_.failed()) return;
+    if (!alive_ || exiting_ || world_.failed()) return;
   }
   while (!leaving_ && !program_done_) {
     const auto outstanding = std::count_if(calls_.begin(), calls_.end(), [](const auto& c) { return !c->reaped; });
     const bool blocked =
         std::any_of(calls_.begin(), calls_.end(), [](const auto& c) { return !c->reaped && c->step.blocking; });
     if (computing_ || blocked || static_cast<std::size_t>(outstanding) >= kMostOutstanding) return;
-    if (waits_for_all_ && outstanding > 0) return;
-    waits_for_all_ = false;
     if (position_ == order_.size()) {
       if (outstanding > 0) return;
       return finalize();
     }
-    issue(position_++);
-    if (exiting_ || world_.failed()) return;
+    const ProgramStep& step = program_.steps()[order_[position_]];
+    if (step.kind != StepKind::kRound || step.wait_before) {
+      if (outstanding > 0) return;
+      settle();
+    }
+    if (step.kind == StepKind::kLoad) {
+      if (!load()) return;
+    } else if (step.kind == StepKind::kCheckpoint) {
+      if (!checkpoint(step)) return;
+    } else {
+      issue(position_++);
+    }
+    if (!alive_ || exiting_ || world_.failed()) return;
   }
 }
 
-void SimWorker::issue(std::size_t position) {
+// Results of calls that did not block count from the next wait for all on: the same in each life.
+void SimWorker::settle() {
+  state_.global += deferred_.global;
+  state_.local += deferred_.local;
+  deferred_ = {};
+}
+
+// As Session::load. False: not yet.
+bool SimWorker::load() {
+  if (!failed_.ok()) return false;
+  if (!checkpoints_) {
+    const Status status = engine_.begin_version(version_of_program(0));
+    WARREN_CHECK(status.ok(), "a version begins");
+    begin_from({});
+    return true;
+  }
+  if (!loading_) {
+    loading_ = true;
+    post([this](auto& effects) { machine_.load(world_.now(), effects); });
+    return false;
+  }
+  if (engine_.stopped()) return false;
+  auto result = checkpoints_->loaded();
+  if (!result) return false;
+  loading_ = false;
+  if (!result->ok()) {
+    const Status why = result->status();
+    if (why.code() == Code::kDesync) {
+      post([this, epoch = transport_.epoch(), why](auto& effects) {
+        machine_.on_round_failed(epoch, why, world_.now(), effects);
+      });
+    }
+    judge_.load_failed(describe(), why);
+    program_fails(why);
+    return false;
+  }
+  begin_from(result->value());
+  return true;
+}
+
+void SimWorker::begin_from(const worker::Checkpoints::State& state) {
+  const Version version = version_of_program(state.version);
+  position_ = program_.position_after_load(version);
+  if (state.version == 0) return;
+  const auto restored = program_.restored(version, rank_, state.global, state.local);
+  if (!restored) {
+    return world_.violated("I5", describe() + " has loaded something else than version " +
+                                     std::to_string(state.version));
+  }
+  state_ = *restored;
+  judge_.restored(describe(), engine_.timeline(), version, rank_, state_);
+  if (world_.keeps_transcript()) world_.tell(describe() + " starts from version " + std::to_string(state.version));
+  judge_.sign();
+}
+
+// As Session::checkpoint. False: not yet.
+bool SimWorker::checkpoint(const ProgramStep& step) {
+  if (!failed_.ok()) return false;
   for (std::size_t g = 0; g < program_.groups().size(); ++g) {
     const ProgramGroup& group = program_.groups()[g];
-    if (group_made_[g] || group.made_at > position) continue;
+    if (!group_made_[g] || group.end > step.index) continue;
+    group_made_[g] = false;
+    if (engine_.has_group(group.id)) engine_.remove_group(group.id);
+  }
+  Status status;
+  waits_for_commit_ = false;
+  if (!checkpoints_) {
+    if (engine_.stopped()) return false;
+    status = engine_.begin_version(engine_.version().next());
+  } else {
+    waits_for_commit_ = !checkpoints_->may_take();
+    if (waits_for_commit_ || engine_.stopped()) return false;
+    const auto global = program_.saved_global(step.version, state_);
+    const auto local = program_.saved_local(step.version, rank_, state_);
+    const std::span<const std::byte> local_state = local;
+    status = checkpoints_->take(global, step.local ? &local_state : nullptr);
+    if (status.code() == Code::kDesync) {
+      post([this, epoch = transport_.epoch(), status](auto& effects) {
+        machine_.on_round_failed(epoch, status, world_.now(), effects);
+      });
+    }
+    if (passes(KillPoint::kCheckpoint)) {
+      links_.doomed();
+      return false;
+    }
+    look_at_checkpoints();
+  }
+  if (!status.ok()) {
+    if (world_.keeps_transcript()) world_.tell(describe() + ": " + status.describe());
+    program_fails(status);
+    return false;
+  }
+  Program::settle(step, state_);
+  ++position_;
+  judge_.sign();
+  if (world_.keeps_transcript()) {
+    world_.tell(describe() + " has taken checkpoint " + std::to_string(step.version.value - 1));
+  }
+  return true;
+}
+
+void SimWorker::make_groups(std::size_t position) {
+  for (std::size_t g = 0; g < program_.groups().size(); ++g) {
+    const ProgramGroup& group = program_.groups()[g];
+    if (group_made_[g] || group.made_at > position || position >= group.end) continue;
     group_made_[g] = true;
     if (std::find(group.members.begin(), group.members.end(), rank_) == group.members.end()) continue;
     const Status made =
         engine_.stopped() ? Status() : engine_.add_group(group.id, group.members, static_cast<std::uint32_t>(g) + 1);
     if (!made.ok()) return program_fails(made);
   }
+}
+
+void SimWorker::issue(std::size_t position) {
+  make_groups(position);
+  if (exiting_) return;
   ProgramStep step = program_.steps()[order_[position]];
   const auto place = program_.place(step, rank_);
   if (!place) return;
-  if (position + 1 < order_.size() && program_.steps()[order_[position + 1]].wait_before) waits_for_all_ = true;
   if (world_.strikes(Fault::slow_rank)) {
     // Longer than a wait may stay unexplained, now and then.
     const Micros most = world_.random.chance(0.2) ? 40'000'000 : 500'000;
@@ -340,6 +704,7 @@ void SimWorker::issue(std::size_t position) {
   const bool can_alter = step.collective != Collective::kPoint && program_.members(step).size() > 1;
   if (can_alter && world_.strikes(Fault::desync)) {
     desynced_ = true;
+    judge_.excuse_rollback();
     if (world_.keeps_transcript()) world_.tell(describe() + " calls something else");
     if (alter(step)) return submit(std::move(step), *place, true);
     if (settings_.check_call_sites() && world_.random.chance(0.5)) return;  // skips the call
@@ -386,8 +751,15 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
   }
   a.out_bytes = out * width;
   const bool holds_data = step.collective == Collective::kBroadcast && place == step.root;
-  const std::vector<std::byte> input = program_.input(step, place);
-  if (!input.empty()) std::memcpy(a.bytes().data() + (holds_data ? a.out_at : in_at), input.data(), input.size());
+  // Who has left the others' way goes on with what it would have received: only its calls are wrong.
+  const auto* right = desynced_ ? judge_.oracle(engine_.timeline()).expected(step.index) : nullptr;
+  const std::uint64_t key = right != nullptr
+                                ? right->keys[static_cast<std::size_t>(place)]
+                                : program_.input_key(step, place, state_, judge_.oracle(engine_.timeline()).salt());
+  a.input = program_.input(step, place, key);
+  a.input_at = holds_data ? a.out_at : in_at;
+  const bool prepares = step.prepares && !a.input.empty();
+  if (!a.input.empty() && !prepares) std::memcpy(a.bytes().data() + a.input_at, a.input.data(), a.input.size());
   a.before.assign(a.bytes().begin(), a.bytes().end());
 
   a.call = std::make_shared<worker::Call>();
@@ -413,6 +785,15 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
     // Any address says "swapped".
     if (world_.is(Mutant::operands_swapped) && rank_ == Rank(1)) spec.custom_context = &world_;
   }
+  if (prepares) {
+    spec.prepare = [](void* context) {
+      ActiveCall& call = *static_cast<ActiveCall*>(context);
+      ++call.prepared;
+      std::memcpy(call.bytes().data() + call.input_at, call.input.data(), call.input.size());
+      call.before.assign(call.bytes().begin(), call.bytes().end());
+    };
+    spec.prepare_context = &a;
+  }
   const auto size = static_cast<std::int32_t>(program_.members(step).size());
   const GroupId group = program_.groups()[step.group].id;
   const Status valid = worker::validate(spec, {place, size});
@@ -429,6 +810,8 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
     return program_fails(taken);
   }
   if (engine_.outstanding() > limits::kMaxOutstandingRounds) world_.violated("I8", "too many calls are outstanding");
+  a.to_be_run = a.step.collective == Collective::kPoint ||
+                a.call->round.sequence.value >= frontier_rounds(a.call->round.group, a.call->round.version);
   watch_waits();
   data_moved();
 }
@@ -450,10 +833,23 @@ void SimWorker::reap(ActiveCall& a) {
       world_.tell(describe() + " finished step " + std::to_string(a.step.index) + ", " +
                   to_string(a.call->fingerprint));
     }
-    if (!a.altered) judge_.returned(a.step, a.place, output);
+    if (a.step.prepares && !a.input.empty() && !a.altered && a.prepared != (a.to_be_run ? 1 : 0)) {
+      // It may have been prepared in one epoch, and replayed in the next; or the other way round.
+      const bool replayed = a.step.collective != Collective::kPoint &&
+                            a.call->round.sequence.value < frontier_rounds(a.call->round.group, a.call->round.version);
+      if (a.prepared > 1 || (a.prepared == 1 && !a.to_be_run) || (a.prepared == 0 && !replayed)) {
+        return world_.violated("Prepare", describe() + ": the input of step " + std::to_string(a.step.index) + " was " +
+                                              "prepared " + std::to_string(a.prepared) + " times, and it was " +
+                                              (replayed ? "" : "not ") + "replayed");
+      }
+    }
+    if (!a.altered) judge_.returned(a.step, a.place, output, engine_.timeline());
+    if (!a.altered && !desynced_) Program::fold(a.step, output, a.step.blocking ? state_ : deferred_);
+    if (passes(KillPoint::kReturn)) links_.doomed();
     return;
   }
-  if (!a.altered) judge_.interrupted(a.step, a.place, std::span(a.before).subspan(a.out_at, a.out_bytes), output);
+  if (!a.altered) judge_.interrupted(a.step, a.place, std::span(a.before).subspan(a.out_at, a.out_bytes), output,
+                                     engine_.timeline());
   program_fails(a.call->status);
 }
 
@@ -484,7 +880,8 @@ void SimWorker::program_fails(const Status& why) {
   const Micros timeout_us = static_cast<Micros>(options_.join.settings().round_timeout_ms()) * 1000;
   later(world_.random.between(100, world_.random.chance(0.3) ? 2 * timeout_us : 20'000), [this, why] {
     if (failed_.ok() && !finished_) {
-      stop_engine(Status(Code::kClosed, "the communicator has been destroyed"));
+      if (installed_ && !engine_.stopped()) engine_.stop(Status(Code::kClosed, "the communicator has been destroyed"));
+      stopped_ = installed_;
       std::vector<WorkerEffect> effects;
       machine_.leave(false, "its communicator was destroyed without finalize", world_.now(), effects);
       run_effects(std::move(effects));
@@ -501,8 +898,9 @@ bool SimWorker::waits() const {
   if (!alive_ || computing_ || exiting_ || world_.now_us() < stands_still_until_us_) return false;
   switch (machine_.state()) {
     case WorkerMachine::State::kJoining:
+    case WorkerMachine::State::kSuspended:
     case WorkerMachine::State::kLeaving: return true;
-    case WorkerMachine::State::kMember: return engine_.outstanding() > 0;
+    case WorkerMachine::State::kMember: return engine_.outstanding() > 0 || loading_ || waits_for_commit_;
     default: return false;
   }
 }
@@ -526,7 +924,8 @@ void SimWorker::die(bool silently) {
   exiting_ = true;
   alive_ = false;
   transport_.vanish(silently);
-  stop_engine(Status(Code::kClosed, "killed"));
+  if (installed_ && !engine_.stopped()) engine_.stop(Status(Code::kClosed, "killed"));
+  if (!at_death_.empty()) std::copy(at_death_.begin(), at_death_.end(), segment_->bytes().begin());
   stopped_ = true;
   check_memory();
   links_.ended(End::kDied, Status(Code::kPeerLost, "killed"));

@@ -4,19 +4,25 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <set>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "chaos/sim/hosts.h"
 #include "chaos/sim/judge.h"
+#include "chaos/sim/kill_point.h"
 #include "chaos/sim/program.h"
 #include "chaos/sim/sim_transport.h"
 #include "chaos/sim/world.h"
 #include "recovery/worker_machine.h"
+#include "worker/checkpoints.h"
 #include "worker/engine.h"
 #include "worker/progress.h"
+#include "worker/recall.h"
 
 namespace warren::chaos {
 
@@ -26,15 +32,23 @@ class SimWorker final : private SimTransport::Owner {
   struct Links {
     std::function<void(std::string bytes)> send;  // to the tracker
     std::function<void(End, const Status& why)> ended;
+    std::function<void(const worker::Replayer::Send&)> fetch;  // to the rank's fetch service
+    std::function<SimWorker*(Incarnation)> mate;
+    // It passes a place where it may be killed; true: it dies here, by whatever the owner does afterwards.
+    std::function<bool(KillPoint, std::uint64_t passage)> killed_at;
+    std::function<void()> doomed;  // carries the killing out
+    std::function<void()> recovers;  // it has been suspended, or begins to replay
   };
   struct Options {
     std::size_t life = 0;  // its number in the run
     std::string job;
     wire::Join join;
     std::int64_t join_timeout_ms = 0;
-    std::optional<std::uint64_t> die_before_effect;
+    std::size_t log_bytes = 0;
+    bool launcher_keeps_log = true;
   };
-  SimWorker(World& world, Judge& judge, DataNetwork& network, const Program& program, Links links, Options options);
+  SimWorker(World& world, Judge& judge, DataNetwork& network, Hosts& hosts, const Program& program, Links links,
+            Options options);
   ~SimWorker() override;
   SimWorker(const SimWorker&) = delete;
   SimWorker& operator=(const SimWorker&) = delete;
@@ -42,6 +56,10 @@ class SimWorker final : private SimTransport::Owner {
   void start();
   void receive(const std::string& bytes);
   void connection_trouble(const std::string& what);
+  // What its fetch service answers, as worker/replay/fetch_service does.
+  [[nodiscard]] wire::FetchReply serve(const wire::FetchRequest& request);
+  void fetched(Rank from, const wire::FetchReply& reply);
+  void unreachable(Rank who);
   // Faults of its process.
   void die(bool silently);
   void stand_still(Micros for_us);
@@ -52,7 +70,12 @@ class SimWorker final : private SimTransport::Owner {
   [[nodiscard]] bool waits() const;
   [[nodiscard]] Incarnation self() const { return self_; }
   [[nodiscard]] const std::string& worker_id() const { return options_.join.worker_id(); }
-  [[nodiscard]] std::uint64_t effects() const { return effects_; }
+  [[nodiscard]] const std::string& domain() const { return options_.join.domain_id(); }
+  [[nodiscard]] std::uint32_t attempt() const { return options_.join.attempt(); }
+  [[nodiscard]] bool runs() const { return alive_ && opened_ && !stopped_; }
+  [[nodiscard]] bool has_loaded() const { return engine_.version() != kPreamble || !program_.loads(); }
+  [[nodiscard]] const std::string& host() const { return options_.join.host_id(); }
+  [[nodiscard]] std::uint64_t passages(KillPoint point) const { return passages_[static_cast<std::size_t>(point)]; }
   [[nodiscard]] std::span<const std::uint64_t> transition_counts() const { return machine_.transition_counts(); }
   [[nodiscard]] std::string describe() const;
 
@@ -61,14 +84,29 @@ class SimWorker final : private SimTransport::Owner {
   [[nodiscard]] bool installed() const { return installed_; }
   [[nodiscard]] bool data_path_stopped() const { return stopped_; }
   [[nodiscard]] bool program_done() const { return program_done_ || desynced_; }
-  [[nodiscard]] bool was_member_of(Epoch epoch) const { return installed_ && plan_epoch_ == epoch; }
+  [[nodiscard]] bool was_member_of(Epoch epoch) const { return epochs_.contains(epoch); }
   [[nodiscard]] std::uint64_t rounds_finished() const { return board_.rounds_finished.load(); }
+
+  [[nodiscard]] Rank rank() const { return rank_; }
+  [[nodiscard]] Epoch epoch() const { return plan_epoch_; }
+  [[nodiscard]] Timeline timeline() const { return engine_.timeline(); }
+  [[nodiscard]] const worker::Engine& engine() const { return engine_; }
+  [[nodiscard]] HostLogReader* log() { return recall_ ? &recall_->reader() : nullptr; }
+  [[nodiscard]] Micros stands_still_until() const { return stands_still_until_us_; }
+  // It has stopped for an interrupt, and waits for a plan.
+  [[nodiscard]] bool suspended() const { return alive_ && installed_ && stopped_ && !engine_.stopped(); }
+  // What its plan says that the job has done, and this life has not.
+  [[nodiscard]] bool behind() const;
 
  private:
   struct ActiveCall {
     ProgramStep step;
     std::int32_t place = 0;
     bool altered = false;  // a desync on purpose: nobody knows what it must give
+    std::vector<std::byte> input;  // what a prepare function writes
+    std::size_t input_at = 0;
+    int prepared = 0;
+    bool to_be_run = false;  // in some epoch it was no replay
     std::vector<std::uint64_t> memory;
     std::vector<std::byte> before;  // the memory when the call was made
     std::size_t out_at = 0, out_bytes = 0;
@@ -80,6 +118,8 @@ class SimWorker final : private SimTransport::Owner {
 
   // SimTransport::Owner
   void data_moved() override;
+  [[nodiscard]] bool dies_at_completion() override { return passes(KillPoint::kCompletion); }
+  [[nodiscard]] bool dies_at_send() override;
   void link_closed(Rank peer, const std::string& evidence) override;
   [[nodiscard]] Micros stands_still_until_us() const override { return stands_still_until_us_; }
 
@@ -89,14 +129,26 @@ class SimWorker final : private SimTransport::Owner {
   void set_progress();
   void run_effects(std::vector<WorkerEffect> effects);
   void carry_out(const WorkerEffect& effect, bool last, std::vector<WorkerEffect>& more);
+  void post(std::function<void(std::vector<WorkerEffect>&)> command);
   void install(const wire::Plan& plan);
-  void stop_engine(const Status& why);
+  void give_segment();
+  void map_segment(Incarnation life, const std::shared_ptr<SegmentMemory>& memory);
+  void open();
+  WorkerMachine::Standing stop_engine(const Status& why, bool resume);
   void fail(const Status& why);
+  void look_at_checkpoints();
+  [[nodiscard]] bool passes(KillPoint point);
+  [[nodiscard]] std::uint64_t frontier_rounds(GroupId group, Version version) const;
 
   void pump();
   void report_failure();
   void watch_waits();
   void advance();
+  [[nodiscard]] bool load();
+  void begin_from(const worker::Checkpoints::State& state);
+  [[nodiscard]] bool checkpoint(const ProgramStep& step);
+  void make_groups(std::size_t position);
+  void settle();
   void issue(std::size_t position);
   bool alter(ProgramStep& step);
   void submit(ProgramStep step, std::int32_t place, bool altered);
@@ -117,13 +169,27 @@ class SimWorker final : private SimTransport::Owner {
   SimTransport transport_;
   worker::RoundBoard board_;
   worker::Engine engine_;
+  Hosts& hosts_;
+  std::shared_ptr<SegmentMemory> segment_;
+  std::unique_ptr<HostLog> host_log_;
+  std::optional<worker::Recall> recall_;
+  std::optional<worker::Checkpoints> checkpoints_;
+  std::unique_ptr<HostLogReader> serving_;
+  std::set<Incarnation> given_to_;  // lives that have mapped this one's segment
+  std::set<Incarnation> mapped_;    // whose segments this one has mapped
+  std::vector<std::byte> at_death_;  // what stood in the segment when it was killed within a step
+  std::uint64_t passages_[kKillPoints] = {};
+  bool doomed_ = false;
+  std::deque<std::function<void(std::vector<WorkerEffect>&)>> commands_;
+  bool opened_ = false, waits_for_commit_ = false, loading_ = false;
   bool alive_ = false, installed_ = false, stopped_ = false, finished_ = false, pumping_ = false;
   bool program_done_ = false, desynced_ = false, leaving_ = false, exiting_ = false, watching_ = false;
   Micros stands_still_until_us_ = 0;
   std::optional<Micros> armed_us_;
-  std::uint64_t effects_ = 0;
   Status failed_;
   Epoch plan_epoch_;
+  std::set<Epoch> epochs_;
+  std::vector<wire::Position> frontier_;
   Rank rank_;
   wire::JobSettings settings_;
   worker::ProgressReporter progress_;
@@ -131,6 +197,7 @@ class SimWorker final : private SimTransport::Owner {
   std::vector<std::size_t> order_;
   std::size_t position_ = 0;
   std::vector<bool> group_made_;
+  ProgramState state_, deferred_;
   bool computing_ = false, waits_for_all_ = false;
   std::vector<std::unique_ptr<ActiveCall>> calls_;
 };

@@ -1,0 +1,79 @@
+#include "chaos/sim/fetch_network.h"
+
+#include <span>
+#include <utility>
+
+#include "recovery/fetch_codec.h"
+
+namespace warren::chaos {
+
+FetchNetwork::FetchNetwork(World& world, Ends ends, std::int64_t round_timeout_ms)
+    : world_(world),
+      ends_(std::move(ends)),
+      round_timeout_ms_(round_timeout_ms),
+      latency_us_(world.random.between(10, 1000)) {}
+
+void FetchNetwork::travel(bool reliable, std::function<void()> arrive) {
+  if (!reliable && world_.strikes(Fault::fetch_lost)) return;
+  const int copies = !reliable && world_.strikes(Fault::fetch_twice) ? 2 : 1;
+  for (int copy = 0; copy < copies; ++copy) {
+    if (++in_flight_ > kMostInFlight) return world_.violated("I8", "too many fetch messages are on their way");
+    Micros delay = latency_us_ + world_.random.between(0, latency_us_);
+    if (world_.strikes(Fault::fetch_late)) delay += world_.random.between(0, 2000 * round_timeout_ms_);
+    world_.after(delay, [this, arrive] {
+      --in_flight_;
+      arrive();
+    });
+  }
+}
+
+// Logged bytes carry checksums of their own; the rest of a message is the business of who carries it.
+void FetchNetwork::damage(wire::FetchReply& reply) {
+  if (!reply.data() || reply.entries().empty()) return;
+  const auto which = static_cast<int>(world_.random.below(static_cast<std::uint64_t>(reply.entries_size())));
+  std::string& bytes = *reply.mutable_entries(which)->mutable_payload();
+  if (bytes.empty() || !world_.strikes(Fault::fetch_damaged)) return;
+  const std::size_t bit = world_.random.below(bytes.size() * 8);
+  bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ static_cast<char>(1u << (bit % 8)));
+}
+
+void FetchNetwork::send(std::size_t life, const worker::Replayer::Send& request) {
+  std::string bytes = encode(request.request);
+  world_.note(bytes);
+  const Epoch epoch(request.request.epoch());
+  travel(false, [this, life, to = request.to, epoch, bytes = std::move(bytes)] { arrive(life, to, epoch, bytes, 0); });
+}
+
+void FetchNetwork::arrive(std::size_t life, Rank to, Epoch epoch, const std::string& bytes, int tries) {
+  const auto request = decode_fetch_request(std::as_bytes(std::span(bytes.data(), bytes.size())));
+  if (!request.ok()) return;
+  std::optional<wire::FetchReply> answer;
+  switch (ends_.serve(Incarnation(request.value().receiver()), request.value(), answer)) {
+    case Reach::kGone:
+      // Its machine's kernel refuses, or nobody says anything.
+      if (world_.random.chance(0.6)) travel(true, [this, life, to] { ends_.unreachable(life, to); });
+      return;
+    case Reach::kStandsStill:
+      // It lies in a queue until the process is awake, or is given up.
+      if (tries < 100) {
+        world_.after(round_timeout_ms_ * 100, [this, life, to, epoch, bytes, tries] {
+          arrive(life, to, epoch, bytes, tries + 1);
+        });
+      }
+      return;
+    case Reach::kServed: break;
+  }
+  if (!answer) return;
+  const Status valid = validate(*answer, Payloads::kInside);
+  if (!valid.ok()) return world_.violated("I8", "a reply of the log is not valid: " + valid.describe());
+  std::string head = encode(*answer, Payloads::kInside);
+  world_.note(head);
+  travel(false, [this, life, to, head = std::move(head)] {
+    auto reply = decode_fetch_reply(std::as_bytes(std::span(head.data(), head.size())), Payloads::kInside);
+    if (!reply.ok()) return world_.violated("I8", "a reply of the log does not decode: " + reply.status().describe());
+    if (world_.rate(Fault::fetch_damaged) > 0) damage(reply.value());
+    ends_.reply(life, to, reply.value());
+  });
+}
+
+}  // namespace warren::chaos

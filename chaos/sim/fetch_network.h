@@ -1,0 +1,43 @@
+// Between workers: requests for what is logged, and their answers, through the real encoder and validator. Nothing is
+// kept of what a socket would promise: messages are lost, late, doubled, overtake each other, or arrive damaged.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "chaos/sim/world.h"
+#include "recovery/ids.h"
+#include "worker/replay/replayer.h"
+
+namespace warren::chaos {
+
+class FetchNetwork {
+ public:
+  enum class Reach { kServed, kStandsStill, kGone };
+  struct Ends {
+    // Answers a request in the life that it is meant for; `answer` is called with it.
+    std::function<Reach(Incarnation server, const wire::FetchRequest& request, std::optional<wire::FetchReply>& answer)>
+        serve;
+    std::function<void(std::size_t life, Rank from, const wire::FetchReply& reply)> reply;
+    std::function<void(std::size_t life, Rank who)> unreachable;
+  };
+  FetchNetwork(World& world, Ends ends, std::int64_t round_timeout_ms);
+
+  void send(std::size_t life, const worker::Replayer::Send& request);
+
+ private:
+  static constexpr std::size_t kMostInFlight = 65536;
+  void travel(bool reliable, std::function<void()> arrive);
+  void arrive(std::size_t life, Rank to, Epoch epoch, const std::string& bytes, int tries);
+  void damage(wire::FetchReply& reply);
+
+  World& world_;
+  Ends ends_;
+  std::int64_t round_timeout_ms_;
+  Micros latency_us_;
+  std::size_t in_flight_ = 0;
+};
+
+}  // namespace warren::chaos

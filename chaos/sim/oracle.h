@@ -1,0 +1,48 @@
+// What every call of a program must give, computed by running the program without faults, one step after the other. One
+// for each timeline: what a rollback undid may come out differently (a program may read something from outside).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "chaos/sim/program.h"
+
+namespace warren::chaos {
+
+class Oracle {
+ public:
+  // `base`: the version that the timeline starts from, which `from` has computed; without it, the job's beginning.
+  Oracle(const Program& program, std::uint64_t salt, std::optional<Version> base = std::nullopt,
+         Oracle* from = nullptr);
+
+  struct Expected {
+    std::vector<std::uint64_t> keys;               // by place
+    std::vector<std::vector<std::byte>> outputs;   // by place; one if all ranks get the same
+    [[nodiscard]] const std::vector<std::byte>& of(std::int32_t place) const {
+      return outputs[outputs.size() == 1 ? 0 : static_cast<std::size_t>(place)];
+    }
+  };
+  // Null: in this timeline nobody gets there.
+  [[nodiscard]] const Expected* expected(std::size_t step);
+  // What a rank's state is when this version begins by a checkpoint, or by loading it; null: it does not.
+  [[nodiscard]] const ProgramState* state_at(Version version, Rank rank);
+  [[nodiscard]] std::uint64_t salt() const { return salt_; }
+
+ private:
+  void run_to(std::size_t step);
+  void run(const ProgramStep& step);
+  void settle();
+
+  const Program& program_;
+  const std::uint64_t salt_;
+  std::size_t next_ = 0;
+  std::vector<ProgramState> states_, deferred_;  // by rank; results that the next wait makes known
+  std::map<Version, std::vector<ProgramState>> saved_;
+  std::map<std::size_t, Expected> expected_;
+  std::optional<Version> base_;
+};
+
+}  // namespace warren::chaos
