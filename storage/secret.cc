@@ -273,7 +273,7 @@ Result<JobCredentials> Secret::for_job(std::string_view job) const {
   if (job_ && *job_ != job) {
     return Status(Code::kRefused, "the secret file is that of job " + *job_ + ", not of job " + std::string(job));
   }
-  SecretKey job_key, worker, link;
+  SecretKey job_key, worker, fetch, link;
   JobCredentials credentials;
   if (job_) {
     job_key.bytes = key_;
@@ -283,9 +283,12 @@ Result<JobCredentials> Secret::for_job(std::string_view job) const {
     credentials.tracker_public_z85 = tracker_keys().public_z85;
   }
   derive(job_key.bytes, "worker control", "", worker.bytes);
+  derive(job_key.bytes, "fetch", "", fetch.bytes);
   derive(job_key.bytes, "data link", "", link.bytes);
   credentials.worker.public_z85 = z85(curve_public(worker.bytes));
   credentials.worker.secret_z85 = z85(worker.bytes);
+  credentials.fetch.public_z85 = z85(curve_public(fetch.bytes));
+  credentials.fetch.secret_z85 = z85(fetch.bytes);
   std::memcpy(credentials.link_key.data(), link.bytes.data(), link.bytes.size());
   return credentials;
 }

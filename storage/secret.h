@@ -11,6 +11,7 @@
 // Derivations are keyed BLAKE2b-256 over (length of label, label, data):
 //   tracker's CURVE secret key = H(root, "tracker curve")      worker's CURVE secret key = H(job key, "worker control")
 //   job key                    = H(root, "job", job's name)    data-link key             = H(job key, "data link")
+//   CURVE secret key of who serves and of who fetches logged results, the same at all workers = H(job key, "fetch")
 // All workers of a job have the same CURVE key pair: it says which job a connection belongs to, an incarnation says
 // who.
 //
@@ -37,6 +38,7 @@ struct CurveKeys {
 struct JobCredentials {
   std::string tracker_public_z85;
   CurveKeys worker;
+  CurveKeys fetch;                       // both ends of a connection between workers
   std::array<std::byte, 32> link_key{};  // authenticates both ends of a data link
   ~JobCredentials();
 };

@@ -1,5 +1,5 @@
-// A life's way to what is logged: the host's log, a reader of it, and the replayer with its clock and its sends. The same
-// object serves workers and the simulator.
+// A life's way to what is logged: the host's log, a reader of it, and the replayer with its clock and its sends. The
+// same object serves workers and the simulator.
 //
 // Threads: one at a time, the owner of the data path.
 #pragma once
@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "recovery/machine.h"
@@ -48,6 +50,12 @@ class Recall {
     replayer_.on_reply(from, reply, clock_(), out);
     send(out);
   }
+  // Its payloads apart, one after the other.
+  void on_reply(Rank from, const wire::FetchReply& reply, std::span<const std::byte> payloads) {
+    std::vector<Replayer::Send> out;
+    replayer_.on_reply(from, reply, payloads, clock_(), out);
+    send(out);
+  }
   void on_unreachable(Rank who) {
     std::vector<Replayer::Send> out;
     replayer_.on_unreachable(who, clock_(), out);
@@ -60,6 +68,7 @@ class Recall {
   }
   [[nodiscard]] std::optional<TimeMs> next_deadline() const { return replayer_.next_deadline(); }
   [[nodiscard]] std::vector<Replayer::Done> take_done() { return replayer_.take_done(); }
+  [[nodiscard]] std::vector<std::string> take_warnings() { return replayer_.take_warnings(); }
 
  private:
   void send(std::vector<Replayer::Send>& out) {

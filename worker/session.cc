@@ -126,8 +126,12 @@ Status Session::start_log() {
   auto made = HostLog::create(life_, segment_);
   if (!made.ok()) return made.status();
   host_log_ = std::move(made).value();
-  auto fetch = FetchService::start(settings_, life_, host_log_->reader(),
-                                   [this](Rank from, const wire::FetchReply& reply) { fetched(from, reply); });
+  auto fetch = FetchService::start(
+      settings_, life_, host_log_->reader(),
+      [this](Rank from, const wire::FetchReply& reply, std::span<const std::byte> payloads) {
+        fetched(from, reply, payloads);
+      },
+      [this](const std::string& text) { log_(WARREN_LOG_WARNING, text); });
   if (!fetch.ok()) return fetch.status();
   fetch_ = std::move(fetch).value();
   recall_.emplace(
@@ -142,9 +146,10 @@ TimeMs Session::now() {
               .count()};
 }
 
-void Session::fetched(Rank from, const wire::FetchReply& reply) {
+void Session::fetched(Rank from, const wire::FetchReply& reply, std::span<const std::byte> payloads) {
   const auto lock = lock_for_control();
-  recall_->on_reply(from, reply);
+  recall_->on_reply(from, reply, payloads);
+  for (const std::string& warning : recall_->take_warnings()) log_(WARREN_LOG_WARNING, warning);
   (void)engine_.drain_recalls();
   look_at_checkpoints();
   wake(caller_wake_);
@@ -157,6 +162,7 @@ std::optional<TimeMs> Session::tick() {
   const auto deadline = recall_->next_deadline();
   if (!deadline || *deadline > now()) return deadline;
   recall_->on_tick();
+  for (const std::string& warning : recall_->take_warnings()) log_(WARREN_LOG_WARNING, warning);
   (void)engine_.drain_recalls();
   look_at_checkpoints();
   wake(caller_wake_);
@@ -188,6 +194,8 @@ void Session::install(const wire::Plan& plan, Rank self) {
     f.closed = at.closed();
     for (const wire::ByteRange& r : at.final()) f.final.add(r.begin(), r.end());
   }
+  p.resumes =
+      recall_ && std::any_of(plan.members().begin(), plan.members().end(), [](const auto& m) { return !m.fresh(); });
   self_ = self;
   host_of_.clear();
   int ranks_here = 0;
@@ -209,7 +217,7 @@ void Session::install(const wire::Plan& plan, Rank self) {
     }
     // What was undone can never serve again.
     if (p.timeline > engine_.timeline()) host_log_->drop_below(p.timeline);
-    fetch_->install(plan, self);
+    fetch_->install(plan);
     recall_->install(r);
   }
   engine_.install(p);

@@ -101,7 +101,7 @@ class Session final : private DataPath {
   void sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout_ms, bool watch_links);
   void report_failure();
   Status start_log();
-  void fetched(Rank from, const wire::FetchReply& reply);
+  void fetched(Rank from, const wire::FetchReply& reply, std::span<const std::byte> payloads);
   void look_at_checkpoints();
   [[nodiscard]] Status gone() const;
   static TimeMs now();
