@@ -38,7 +38,6 @@ void Engine::install(const Plan& plan) {
   plan_ = plan;
   if (!installed_) {
     installed_ = true;
-    first_epoch_ = plan.epoch;
     std::vector<Rank> world;
     for (std::uint32_t r = 0; r < plan.world_size; r++) world.emplace_back(static_cast<std::int32_t>(r));
     const Status status = add_group(kWorldGroup, std::move(world), 0);
@@ -46,8 +45,6 @@ void Engine::install(const Plan& plan) {
   }
   for (auto& [id, group] : groups_) {
     place(*group);
-    group->points.emplace(transport_, group->id, group->channel, group->members, group->slot + 1, plan_.epoch,
-                          plan_.chunk_bytes);
   }
 }
 
@@ -55,11 +52,8 @@ void Engine::open() {
   WARREN_CHECK(installed_ && !open_, "an epoch is opened once");
   if (stopped()) return;
   open_ = true;
-  if (messages_ && plan_.epoch > first_epoch_) {
-    gap_ = "point-to-point messages of this version are not in the log";
-    return;
-  }
   for (auto& [id, group] : groups_) {
+    group->points.open(plan_.epoch, plan_.timeline, plan_.resumes);
     if (group->active != nullptr) {
       begin(*group);
     } else {
@@ -96,9 +90,7 @@ WorkerMachine::Standing Engine::suspend() {
     }
     if (group->active != nullptr) group->phase = Phase::kWaits;
     group->executor.abandon();
-    if (group->points) {
-      for (Call* call : group->points->abandon()) group->stranded.push_back(call);
-    }
+    group->points.suspend();
   }
   return standing();
 }
@@ -158,7 +150,11 @@ Status Engine::begin_version(Version version) {
     group->next_sequence = Sequence(0);
   }
   version_ = version;
-  messages_ = false;
+  for (auto& [id, group] : groups_) {
+    const Status status = group->points.begin_version(version);
+    if (!status.ok()) return status;
+    check(*group);
+  }
   return {};
 }
 
@@ -178,6 +174,7 @@ std::vector<wire::Position> Engine::positions_of(Version version) const {
 void Engine::committed(Version version) {
   std::erase_if(closed_,
                 [&](const auto& entry) { return entry.first.second < version && entry.first.second != kPreamble; });
+  for (auto& [id, group] : groups_) group->points.committed(version);
   if (recall_ != nullptr) recall_->log().drop_below(version);
 }
 
@@ -211,14 +208,15 @@ Status Engine::add_group(GroupId id, std::vector<Rank> members, std::uint32_t ch
   const auto rank = static_cast<std::int32_t>(self - members.begin());
   std::uint32_t slot = 0;
   while (slot < by_slot_.size() && by_slot_[slot] != nullptr) slot += 2;
-  auto group = std::make_unique<Group>(transport_, id, channel, std::move(members), rank, slot);
+  auto group = std::make_unique<Group>(transport_, id, channel, std::move(members), rank, slot, plan_.chunk_bytes,
+                                       recall_, version_);
   if (recall_ != nullptr) group->log = &recall_->log();
-  group->points.emplace(transport_, id, channel, group->members, slot + 1, plan_.epoch, plan_.chunk_bytes);
   place(*group);
   // One of this name may have been destroyed in this version.
   if (const auto it = closed_.find({id, version_}); it != closed_.end()) group->next_sequence = Sequence(it->second);
   if (slot >= by_slot_.size()) by_slot_.resize(slot + 2, nullptr);
   by_slot_[slot] = by_slot_[slot + 1] = group.get();
+  if (open_) group->points.open(plan_.epoch, plan_.timeline, plan_.resumes);
   groups_.emplace(id, std::move(group));
   return {};
 }
@@ -236,7 +234,7 @@ void Engine::remove_group(GroupId id) {
 bool Engine::idle(GroupId id) const {
   const auto it = groups_.find(id);
   return it == groups_.end() ||
-         (it->second->active == nullptr && it->second->queue.empty() && !it->second->points->busy());
+         (it->second->active == nullptr && it->second->queue.empty() && !it->second->points.busy());
 }
 
 schedule::Algorithm Engine::algorithm_for(const CallSpec& spec, std::int32_t size) const {
@@ -305,17 +303,11 @@ Status Engine::submit(GroupId id, Call& call) {
   }
   const auto size = static_cast<std::int32_t>(group.members.size());
   if (call.spec.collective == Collective::kPoint) {
-    messages_ = true;
-    if (!open_ || !group.stranded.empty()) {
-      group.stranded.push_back(&call);
-      outstanding_++;
-      return {};
-    }
     if (call.spec.sends) {
-      const Status status = group.points->send(call);
+      const Status status = group.points.send(call);
       if (!status.ok()) return status;
     } else {
-      group.points->recv(call);
+      group.points.recv(call);
     }
     outstanding_++;
     check(group);
@@ -569,19 +561,20 @@ void Engine::check(Group& group) {
     }
     complete(group);
   }
-  for (auto& [call, status] : group.points->finished()) {
+  for (auto& [call, status] : group.points.finished()) {
     board_.rounds_finished.fetch_add(1, std::memory_order_relaxed);
     if (call->spec.sends) {
       board_.bytes_moved.fetch_add(call->spec.count * element_bytes(call->spec), std::memory_order_relaxed);
     }
     finish(*call, status);
   }
-  group.points->finished().clear();
-  if (group.point_shown && group.active == nullptr && !group.points->busy()) {
+  group.points.finished().clear();
+  if (auto gap = group.points.take_gap()) gap_ = std::move(gap);
+  if (group.point_shown && group.active == nullptr && !group.points.busy()) {
     board_.end(group.slot / 2);
     group.point_shown = false;
   }
-  if (!group.points->status().ok()) fail(group.points->status(), group.points->failed_peer());
+  if (!group.points.status().ok()) fail(group.points.status(), group.points.failed_peer());
 }
 
 void Engine::cancel(std::uint64_t id) {
@@ -613,7 +606,7 @@ bool Engine::progress() {
     if (slot == group->slot) {
       group->executor.on_completion(c.token, c.status);
     } else {
-      group->points->on_completion(c.token, c.status);
+      group->points.on_completion(c.token, c.status);
     }
     check(*group);
   }
@@ -639,12 +632,8 @@ void Engine::stop(const Status& why) {
     }
     group->executor.abandon();
     for (; !group->queue.empty(); group->queue.pop()) finish(*group->queue.front(), why);
-    if (group->points) {
-      const Status point_reason = reason(group->points->status());
-      for (Call* call : group->points->abandon()) finish(*call, point_reason);
-    }
-    for (Call* call : group->stranded) finish(*call, why);
-    group->stranded.clear();
+    const Status point_reason = reason(group->points.status());
+    for (Call* call : group->points.abandon()) finish(*call, point_reason);
   }
 }
 
@@ -657,10 +646,10 @@ void Engine::publish_waits() {
     const std::size_t slot = group->slot / 2;
     if (group->active != nullptr) {
       board_.waits(slot, group->executor.waiting_for(RoundBoard::kRanks));
-    } else if (group->points->busy()) {
+    } else if (group->points.busy()) {
       // Point to point shows as a round of its own kind; the next collective, or its end, takes the slot.
-      auto peers = group->points->senders();
-      const auto receivers = group->points->receivers();
+      auto peers = group->points.senders();
+      const auto receivers = group->points.receivers();
       peers.insert(peers.end(), receivers.begin(), receivers.end());
       Fingerprint point;
       point.collective = Collective::kPoint;
@@ -688,7 +677,7 @@ std::vector<std::string> Engine::describe_waits() const {
                         to_string(group->active->fingerprint));
       }
     }
-    const auto senders = group->points->senders(), receivers = group->points->receivers();
+    const auto senders = group->points.senders(), receivers = group->points.receivers();
     if (!senders.empty()) lines.push_back(self + ranks(senders) + " to send");
     if (!receivers.empty()) lines.push_back(self + ranks(receivers) + " to receive");
   }

@@ -58,6 +58,7 @@ class Engine {
     std::uint32_t replicas = 0;
     std::vector<std::uint32_t> hosts, domains;  // by rank of the job
     std::vector<Frontier> frontier;
+    bool resumes = false;  // some lives have come from an earlier epoch
   };
 
   // Why the data path cannot go on by itself; the owner reports it to the tracker, once.
@@ -149,13 +150,14 @@ class Engine {
   enum class Phase : std::uint8_t { kIdle, kWaits, kRecalls, kRuns, kDone };
   struct Group final : Publisher {
     Group(Transport& transport, GroupId group_id, std::uint32_t group_channel, std::vector<Rank> ranks,
-          std::int32_t self, std::uint32_t slot_index)
+          std::int32_t self, std::uint32_t slot_index, std::uint64_t chunk_bytes, Recall* recall, Version version)
         : id(group_id),
           channel(group_channel),
           members(std::move(ranks)),
           rank(self),
           slot(slot_index),
-          executor(transport, GroupId(group_channel), members, slot_index) {}
+          executor(transport, GroupId(group_channel), members, slot_index),
+          points(transport, group_id, group_channel, members, self, slot_index + 1, chunk_bytes, recall, version) {}
     // Publisher: of the round under way.
     [[nodiscard]] Status publish(std::uint64_t first, std::uint64_t count, const std::byte* values) override;
 
@@ -174,9 +176,8 @@ class Engine {
     bool resumed = false;         // kRecalls: the rest is computed when it has come
     Ranges have;                  // bytes of the whole result that stand final in the active call's output
     bool point_shown = false;     // the board shows a receive
-    std::vector<Call*> stranded;  // messages that an interrupt cut off
     Executor executor;
-    std::optional<PointChannels> points;  // of the epoch
+    PointChannels points;
     std::vector<CacheEntry> cache;
   };
 
@@ -204,12 +205,10 @@ class Engine {
   bool installed_ = false;
   bool open_ = false;  // calls may move
   Recall* recall_ = nullptr;
-  Epoch first_epoch_;
   Version version_ = kPreamble;
   std::map<std::pair<GroupId, Version>, std::uint64_t> closed_;    // rounds of versions that are over, not yet obsolete
   std::map<std::uint64_t, std::optional<Replayer::Done>> wanted_;  // by the owner
   std::optional<std::string> gap_;
-  bool messages_ = false;  // point-to-point messages were sent or received in this version
   std::map<GroupId, std::unique_ptr<Group>> groups_;
   std::vector<Group*> by_slot_;  // a group has two slots: rounds, then point-to-point
   std::vector<Completion> completions_;

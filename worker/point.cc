@@ -17,22 +17,193 @@ constexpr std::uint64_t kPointGroupMark = 0x706f696e74000000u;
 struct WireAnnouncement {
   std::uint32_t tag;
   std::uint32_t type;
-  std::uint64_t count, bytes, site, reserved;
+  std::uint64_t count, bytes, site, version, number, reserved;
 };
+
+// What an end has received: of `version`, all numbers below `prefix` and `ranges` pairs [begin, end) that follow.
+struct WireGreeting {
+  std::uint64_t version, prefix, ranges, reserved;
+};
+constexpr std::uint64_t kGreetingSequence = UINT64_MAX;
+
+// Names the messages from one rank of a group to another.
+GroupId pair_of(std::uint64_t group, std::int32_t from, std::int32_t to) {
+  std::uint64_t h = group ^ kPointGroupMark;
+  for (const std::int32_t v : {from, to}) {
+    h ^= static_cast<std::uint64_t>(static_cast<std::uint32_t>(v)) + 0x9e3779b97f4a7c15u + (h << 6) + (h >> 2);
+    h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9u;
+    h = (h ^ (h >> 27)) * 0x94d049bb133111ebu;
+    h ^= h >> 31;
+  }
+  return GroupId(h);
+}
 
 }  // namespace
 
 PointChannels::PointChannels(Transport& transport, GroupId group, std::uint32_t channel, std::vector<Rank> members,
-                             std::uint32_t slot, Epoch epoch, std::uint64_t chunk_bytes)
+                             std::int32_t self, std::uint32_t slot, std::uint64_t chunk_bytes, Recall* recall,
+                             Version version)
     : transport_(transport),
       group_(group.value ^ kPointGroupMark),
       link_group_(channel ^ kPointGroupMark),
       members_(std::move(members)),
+      self_(self),
       slot_(slot),
-      epoch_(epoch),
-      chunk_bytes_(chunk_bytes) {
-  static_assert(sizeof(WireAnnouncement) == kAnnouncementBytes);
+      chunk_bytes_(chunk_bytes),
+      recall_(recall),
+      version_(version) {
+  static_assert(sizeof(WireAnnouncement) == kAnnouncementBytes && sizeof(WireGreeting) == kGreetingBytes);
   static_assert(limits::kMaxWorldSize <= 1u << 14, "a peer fits in its field of the token");
+  static_assert(kMaxGreetingRanges * sizeof(Interval) <= limits::kMaxChunkBytes, "ranges fit in one frame");
+}
+
+// ---- epochs and versions
+
+void PointChannels::open(Epoch epoch, Timeline timeline, bool greets) {
+  epoch_ = epoch;
+  timeline_ = timeline;
+  greets_ = greets;
+  open_ = true;
+  for (auto& [peer, p] : peers_) {
+    // Also where nothing is under way here: a new life there may have to know what has arrived.
+    if (!greets && p.sending.empty() && p.wanted.empty()) continue;
+    link_to(peer);
+    post_sends(peer);
+    listen(peer);
+  }
+}
+
+void PointChannels::suspend() {
+  open_ = false;
+  status_ = Status();
+  failed_peer_ = kNoRank;
+  for (auto& [peer, p] : peers_) {
+    p.link.reset();
+    p.sent = p.received = 0;
+    p.knows = p.announcement_posted = false;
+    for (Sending& s : p.sending) {
+      s.announced = false;
+      s.posted = s.done = 0;
+      s.logged.clear();
+    }
+    if (p.arriving && p.arriving->call != nullptr) p.wanted.emplace(p.arriving->order, p.arriving->call);
+    p.arriving.reset();
+    p.aside.clear();  // its sender has it still
+    p.aside_bytes = 0;
+  }
+}
+
+Status PointChannels::begin_version(Version version) {
+  for (auto& [peer, p] : peers_) {
+    const Arriving* left = p.aside.empty() ? nullptr : p.aside.front().get();
+    if (p.arriving && p.arriving->what.version < version) left = p.arriving.get();
+    if (left != nullptr) {
+      return {Code::kDesync, "a message with tag " + std::to_string(left->what.tag) + " from rank " +
+                                 std::to_string(members_[static_cast<std::size_t>(peer)].value) +
+                                 " was not received before the checkpoint that follows it"};
+    }
+  }
+  version_ = version;
+  for (auto& [peer, p] : peers_) {
+    if (p.arriving) admit(peer);
+  }
+  return {};
+}
+
+void PointChannels::committed(Version version) {
+  for (auto& [peer, p] : peers_) {
+    std::erase_if(p.numbers, [&](const auto& n) { return n.first < version && n.first != kPreamble; });
+  }
+}
+
+RecordKey PointChannels::key_of(std::int32_t from, std::int32_t to, Version version, std::uint64_t number) const {
+  return {RecordKind::kMessage, {timeline_, pair_of(group_.value, from, to), version, Sequence(number)}};
+}
+
+void PointChannels::greet(std::int32_t peer) {
+  Peer& p = peers_[peer];
+  std::vector<Interval> intervals = p.numbers[version_].received.intervals();
+  WireGreeting greeting{version_.value, 0, 0, 0};
+  if (!intervals.empty() && intervals.front().begin == 0) {
+    greeting.prefix = intervals.front().end;
+    intervals.erase(intervals.begin());
+  }
+  // The rest would be sent again and dropped; so many messages out of order do not happen by design.
+  if (intervals.size() > kMaxGreetingRanges) {
+    return fail(peer, Status(Code::kExhausted, "over " + std::to_string(kMaxGreetingRanges) +
+                                                   " gaps among the messages received: receive them in order"));
+  }
+  greeting.ranges = intervals.size();
+  p.greeting.resize(sizeof greeting);
+  std::memcpy(p.greeting.data(), &greeting, sizeof greeting);
+  transport_.post_send(*p.link, header(kGreetingSequence, 0), p.greeting, token(Kind::kGreeting, peer, 0));
+  if (!intervals.empty()) {
+    p.greeting_ranges.resize(intervals.size() * sizeof(Interval));
+    std::memcpy(p.greeting_ranges.data(), intervals.data(), p.greeting_ranges.size());
+    transport_.post_send(*p.link, header(kGreetingSequence, 1), p.greeting_ranges, token(Kind::kGreeting, peer, 0));
+  }
+  p.their_greeting.resize(sizeof greeting);
+  transport_.post_recv(*p.link, header(kGreetingSequence, 0), p.their_greeting, token(Kind::kGreeting, peer, 1));
+}
+
+void PointChannels::on_greeting(std::int32_t peer, bool ranges) {
+  Peer& p = peers_[peer];
+  WireGreeting greeting;
+  std::memcpy(&greeting, p.their_greeting.data(), sizeof greeting);
+  const auto bad = [&] {
+    fail(peer, Status(Code::kCorrupt, "rank " + std::to_string(members_[static_cast<std::size_t>(peer)].value) +
+                                          " greeted with what cannot be"));
+  };
+  if (!ranges) {
+    if (greeting.ranges > kMaxGreetingRanges || greeting.reserved != 0) return bad();
+    p.their_version = Version(greeting.version);
+    p.theirs = Ranges(0, greeting.prefix);
+    if (greeting.ranges == 0) return heard(peer);
+    p.their_ranges.resize(greeting.ranges * sizeof(Interval));
+    return transport_.post_recv(*p.link, header(kGreetingSequence, 1), p.their_ranges, token(Kind::kGreeting, peer, 2));
+  }
+  for (std::uint64_t i = 0; i < greeting.ranges; i++) {
+    Interval interval;
+    std::memcpy(&interval, p.their_ranges.data() + i * sizeof interval, sizeof interval);
+    if (interval.begin >= interval.end) return bad();
+    p.theirs.add(interval.begin, interval.end);
+  }
+  heard(peer);
+}
+
+// What arrived there is known: the rest is sent, the oldest first.
+void PointChannels::heard(std::int32_t peer) {
+  Peer& p = peers_[peer];
+  p.knows = true;
+  if (recall_ != nullptr) {
+    for (const auto& [version, numbers] : p.numbers) {
+      if (version < p.their_version) continue;
+      auto at = p.sending.begin();
+      for (std::uint64_t n = 0; n < numbers.sent; n++) {
+        while (at != p.sending.end() && std::pair(at->version, at->number) < std::pair(version, n)) ++at;
+        if (at != p.sending.end() && at->version == version && at->number == n) continue;
+        Sending s;
+        s.version = version;
+        s.number = n;
+        if (!arrived(p, s)) p.sending.insert(at, std::move(s));
+      }
+    }
+  }
+  for (auto s = p.sending.begin(); s != p.sending.end();) {
+    if (!arrived(p, *s)) {
+      ++s;
+      continue;
+    }
+    if (s->call != nullptr) finished_.push_back({s->call, Status()});
+    s = p.sending.erase(s);
+  }
+  post_sends(peer);
+  listen(peer);
+}
+
+bool PointChannels::arrived(const Peer& peer, const Sending& message) {
+  return message.version < peer.their_version ||
+         (message.version == peer.their_version && peer.theirs.covers(message.number, message.number + 1));
 }
 
 Token PointChannels::token(Kind kind, std::int32_t peer, std::uint32_t low) const {
@@ -40,10 +211,13 @@ Token PointChannels::token(Kind kind, std::int32_t peer, std::uint32_t low) cons
          (low & 0xffff);
 }
 
-LinkId PointChannels::link_to(std::int32_t peer) {
+void PointChannels::link_to(std::int32_t peer) {
   Peer& p = peers_[peer];
-  if (!p.link) p.link = transport_.link(link_group_, members_[static_cast<std::size_t>(peer)]);
-  return *p.link;
+  if (p.link || !open_) return;
+  p.link = transport_.link(link_group_, members_[static_cast<std::size_t>(peer)]);
+  p.knows = !greets_;
+  if (!greets_) return;
+  greet(peer);
 }
 
 FrameHeader PointChannels::header(std::uint64_t sequence, std::uint32_t message) const {
@@ -72,34 +246,93 @@ Status PointChannels::send(Call& call) {
     return {Code::kInvalidArgument, "send: " + std::to_string(bytes) + " bytes in chunks of " +
                                         std::to_string(chunk_bytes_) + " are too many chunks: raise chunk_bytes"};
   }
-  link_to(peer);
   Peer& p = peers_[peer];
+  Numbers& numbers = p.numbers[version_];
+  if (recall_ != nullptr) {
+    const RecordKey key = key_of(self_, peer, version_, numbers.sent);
+    RecordInfo info;
+    info.fingerprint.collective = Collective::kPoint;
+    info.fingerprint.type = call.spec.type;
+    info.fingerprint.root = call.spec.tag;
+    info.fingerprint.count = call.spec.count;
+    info.fingerprint.site = call.spec.site & ~kSiteCompared;
+    info.total_bytes = bytes;
+    // In a log that this host has already, where an earlier life sent it.
+    const auto known = recall_->reader().info(key);
+    const bool held = known.ok() && known.value() && recall_->reader().held(key).covers(0, bytes);
+    if (!held) {
+      const Status status =
+          recall_->log().publish(key, info, 0, {static_cast<const std::byte*>(call.spec.input), bytes});
+      if (!status.ok()) return status.because_of_this("cannot log a message to rank " + std::to_string(peer));
+    }
+  }
   Sending& s = p.sending.emplace_back();
   s.call = &call;
-  s.bytes = bytes;
-  s.chunks = chunks_of(bytes);
-  const WireAnnouncement w{static_cast<std::uint32_t>(call.spec.tag),
-                           static_cast<std::uint32_t>(call.spec.type),
-                           call.spec.count,
-                           bytes,
-                           call.spec.site,
-                           0};
-  std::memcpy(s.announcement.data(), &w, sizeof w);
-  s.sequence = p.sent++;
+  s.version = version_;
+  s.number = numbers.sent++;
+  link_to(peer);
+  if (recall_ != nullptr && !p.knows) {
+    // Whether it has arrived there in an earlier life is not known yet; the log keeps it until it is.
+    s.call = nullptr;
+    finished_.push_back({&call, Status()});
+  } else if (p.knows && greets_ && arrived(p, s)) {
+    p.sending.pop_back();
+    finished_.push_back({&call, Status()});
+  }
   post_sends(peer);
   return {};
+}
+
+// Fills in what an announcement says, and the payload of a message whose call has returned. False: the log lacks it.
+bool PointChannels::load(std::int32_t peer, Sending& s) {
+  WireAnnouncement w{};
+  if (s.call != nullptr) {
+    const CallSpec& spec = s.call->spec;
+    w.tag = static_cast<std::uint32_t>(spec.tag);
+    w.type = static_cast<std::uint32_t>(spec.type);
+    w.count = spec.count;
+    w.site = spec.site;
+    s.bytes = spec.count * element_bytes(spec);
+  } else {
+    const RecordKey key = key_of(self_, peer, s.version, s.number);
+    const auto info = recall_->reader().info(key);
+    if (info.ok() && info.value()) {
+      const Fingerprint& f = info.value()->fingerprint;
+      w.tag = static_cast<std::uint32_t>(f.root);
+      w.type = static_cast<std::uint32_t>(f.type);
+      w.count = f.count;
+      w.site = f.site;
+      s.bytes = info.value()->total_bytes;
+      s.logged.resize(s.bytes);
+    }
+    if (!info.ok() || !info.value() || !recall_->reader().read(key, 0, s.logged)) {
+      gap_ = "message " + std::to_string(s.number) + " to rank " +
+             std::to_string(members_[static_cast<std::size_t>(peer)].value) + " is not in the log of its host any more";
+      return false;
+    }
+  }
+  w.bytes = s.bytes;
+  w.version = s.version.value;
+  w.number = s.number;
+  s.chunks = chunks_of(s.bytes);
+  std::memcpy(s.announcement.data(), &w, sizeof w);
+  return true;
 }
 
 // Keeps the window full; a message begins when all of the one before it has been posted.
 void PointChannels::post_sends(std::int32_t peer) {
   Peer& p = peers_[peer];
+  if (!open_ || !p.knows || !p.link || !status_.ok()) return;
   for (Sending& s : p.sending) {
-    const Token sent = token(Kind::kSend, peer, static_cast<std::uint32_t>(s.sequence & 0xffff));
     if (!s.announced) {
+      if (!load(peer, s)) return;
       s.announced = true;
-      transport_.post_send(*p.link, header(s.sequence, 0), s.announcement, sent);
+      s.sequence = p.sent++;
+      transport_.post_send(*p.link, header(s.sequence, 0), s.announcement,
+                           token(Kind::kSend, peer, static_cast<std::uint32_t>(s.sequence & 0xffff)));
     }
-    const auto* data = static_cast<const std::byte*>(s.call->spec.input);
+    const Token sent = token(Kind::kSend, peer, static_cast<std::uint32_t>(s.sequence & 0xffff));
+    const auto* data = s.call != nullptr ? static_cast<const std::byte*>(s.call->spec.input) : s.logged.data();
     while (s.posted < s.chunks && s.posted + 1 < s.done + 2 * kWindow) {
       const std::uint32_t c = s.posted++;
       transport_.post_send(*p.link, header(s.sequence, c + 1),
@@ -123,38 +356,41 @@ void PointChannels::recv(Call& call) {
   Peer& p = peers_[peer];
   const auto tag = static_cast<std::uint32_t>(call.spec.tag);
   // Messages of one tag are taken in order: one that lies aside, or is on its way there, comes before later ones.
+  const std::uint64_t order = orders_++;
   for (auto& message : p.aside) {
     if (message->call == nullptr && message->what.tag == tag) return deliver_aside(peer, *message, call);
   }
-  if (p.arriving && p.arriving->call == nullptr && p.arriving->what.tag == tag) {
+  if (p.arriving && p.arriving->admitted && p.arriving->call == nullptr && p.arriving->what.tag == tag) {
     const Status status = agree(peer, p.arriving->what, call);
     if (status.ok()) {
       p.arriving->call = &call;
+      p.arriving->order = order;
       return;
     }
-    p.wanted.push_back(&call);
+    p.wanted.emplace(order, &call);
     return fail(peer, status);
   }
-  p.wanted.push_back(&call);
+  p.wanted.emplace(order, &call);
   listen(peer);
 }
 
 void PointChannels::deliver_aside(std::int32_t peer, Arriving& message, Call& call) {
   const Status status = agree(peer, message.what, call);
   if (!status.ok()) {
-    peers_[peer].wanted.push_back(&call);
+    peers_[peer].wanted.emplace(orders_++, &call);
     return fail(peer, status);
   }
   if (message.what.bytes != 0) std::memcpy(call.spec.output, message.aside.data(), message.what.bytes);
   Peer& p = peers_[peer];
   p.aside_bytes -= message.what.bytes;
+  p.numbers[message.what.version].received.add(message.what.number, message.what.number + 1);
   std::erase_if(p.aside, [&](const auto& m) { return m.get() == &message; });
   finished_.push_back({&call, Status()});
 }
 
 void PointChannels::listen(std::int32_t peer) {
   Peer& p = peers_[peer];
-  if (p.announcement_posted || p.arriving || p.wanted.empty() || !status_.ok()) return;
+  if (!open_ || !p.knows || p.announcement_posted || p.arriving || p.wanted.empty() || !status_.ok()) return;
   p.announcement_posted = true;
   transport_.post_recv(*p.link, header(p.received, 0), p.announcement, token(Kind::kAnnouncement, peer, 0));
 }
@@ -165,33 +401,47 @@ void PointChannels::on_announcement(std::int32_t peer) {
   WireAnnouncement w;
   std::memcpy(&w, p.announcement.data(), sizeof w);
   auto message = std::make_unique<Arriving>();
-  message->what = {w.tag, static_cast<DataType>(w.type), w.count, w.bytes, w.site};
+  message->what = {w.tag, static_cast<DataType>(w.type), w.count, w.bytes, w.site, Version(w.version), w.number};
   const std::size_t width = w.type >= 1 && w.type <= 10 ? element_bytes(message->what.type) : 0;
   const std::string who = "rank " + std::to_string(members_[static_cast<std::size_t>(peer)].value);
   if (width == 0 || w.tag > limits::kMaxTag || w.reserved != 0 || w.count > limits::kMaxBufferBytes / width ||
-      w.bytes != w.count * width || w.bytes / chunk_bytes_ >= kMaxChunks) {
+      w.bytes != w.count * width || w.bytes / chunk_bytes_ >= kMaxChunks || w.number == UINT64_MAX) {
     return fail(peer, Status(Code::kCorrupt, who + " announced a message that cannot be"));
   }
-  const auto wanted = std::find_if(p.wanted.begin(), p.wanted.end(),
-                                   [&](const Call* c) { return static_cast<std::uint32_t>(c->spec.tag) == w.tag; });
-  if (wanted != p.wanted.end()) {
-    message->call = *wanted;
-    p.wanted.erase(wanted);
-    const Status status = agree(peer, message->what, *message->call);
-    if (!status.ok()) {
-      p.wanted.push_front(message->call);
-      return fail(peer, status);
-    }
-  } else {
-    if (p.aside_bytes + w.bytes > limits::kMaxUnexpectedBytes) {
-      return fail(peer, Status(Code::kExhausted, who + " sent over " + std::to_string(limits::kMaxUnexpectedBytes) +
-                                                     " bytes with tags that nobody receives here: receive tag " +
-                                                     std::to_string(w.tag) + " before the tags sent after it"));
-    }
-    p.aside_bytes += w.bytes;
-    message->aside.resize(w.bytes);
+  if (message->what.version < version_) {
+    return fail(peer, Status(Code::kDesync, who + " sent a message with tag " + std::to_string(w.tag) +
+                                                " before a checkpoint; it was not received before that"));
   }
   p.arriving = std::move(message);
+  admit(peer);
+}
+
+// Takes the message that is announced, if its version has begun here: to whom has asked for it, or aside.
+void PointChannels::admit(std::int32_t peer) {
+  Peer& p = peers_[peer];
+  Arriving& message = *p.arriving;
+  if (message.admitted || message.what.version > version_) return;
+  message.admitted = true;
+  const auto wanted = std::find_if(p.wanted.begin(), p.wanted.end(), [&](const auto& w) {
+    return static_cast<std::uint32_t>(w.second->spec.tag) == message.what.tag;
+  });
+  if (wanted != p.wanted.end()) {
+    const Status status = agree(peer, message.what, *wanted->second);
+    if (!status.ok()) return fail(peer, status);
+    message.order = wanted->first;
+    message.call = wanted->second;
+    p.wanted.erase(wanted);
+  } else {
+    if (p.aside_bytes + message.what.bytes > limits::kMaxUnexpectedBytes) {
+      return fail(peer,
+                  Status(Code::kExhausted, "rank " + std::to_string(members_[static_cast<std::size_t>(peer)].value) +
+                                               " sent over " + std::to_string(limits::kMaxUnexpectedBytes) +
+                                               " bytes with tags that nobody receives here: receive tag " +
+                                               std::to_string(message.what.tag) + " before the tags sent after it"));
+    }
+    p.aside_bytes += message.what.bytes;
+    message.aside.resize(message.what.bytes);
+  }
   post_chunks(peer);
 }
 
@@ -215,6 +465,7 @@ void PointChannels::post_chunks(std::int32_t peer) {
       std::memcpy(message->call->spec.output, message->aside.data(), message->what.bytes);
       p.aside_bytes -= message->what.bytes;
     }
+    p.numbers[message->what.version].received.add(message->what.number, message->what.number + 1);
     finished_.push_back({message->call, Status()});
   } else {
     p.aside.push_back(std::move(message));
@@ -250,7 +501,7 @@ void PointChannels::on_completion(Token t, const Status& status) {
                                   [&](const Sending& m) { return (m.sequence & 0xffff) == low; });
       WARREN_CHECK(s != p.sending.end(), "frames finish before their message does");
       if (++s->done == s->chunks + 1) {
-        finished_.push_back({s->call, Status()});
+        if (s->call != nullptr) finished_.push_back({s->call, Status()});
         p.sending.erase(s);
       }
       post_sends(peer);
@@ -258,6 +509,9 @@ void PointChannels::on_completion(Token t, const Status& status) {
     }
     case Kind::kAnnouncement: on_announcement(peer); break;
     case Kind::kChunk: on_chunk(peer, low); break;
+    case Kind::kGreeting:
+      if (low != 0) on_greeting(peer, low == 2);
+      break;
   }
 }
 
@@ -271,8 +525,10 @@ void PointChannels::fail(std::int32_t peer, const Status& status) {
 std::vector<Call*> PointChannels::abandon() {
   std::vector<Call*> calls;
   for (auto& [peer, p] : peers_) {
-    for (const Sending& s : p.sending) calls.push_back(s.call);
-    calls.insert(calls.end(), p.wanted.begin(), p.wanted.end());
+    for (const Sending& s : p.sending) {
+      if (s.call != nullptr) calls.push_back(s.call);
+    }
+    for (const auto& [order, call] : p.wanted) calls.push_back(call);
     if (p.arriving && p.arriving->call != nullptr) calls.push_back(p.arriving->call);
   }
   peers_.clear();
@@ -281,7 +537,8 @@ std::vector<Call*> PointChannels::abandon() {
 
 bool PointChannels::busy() const {
   for (const auto& [peer, p] : peers_) {
-    if (!p.sending.empty() || !p.wanted.empty() || (p.arriving && p.arriving->call != nullptr)) return true;
+    const bool sends = std::any_of(p.sending.begin(), p.sending.end(), [](const auto& s) { return s.call != nullptr; });
+    if (sends || !p.wanted.empty() || (p.arriving && p.arriving->call != nullptr)) return true;
   }
   return false;
 }

@@ -4,6 +4,12 @@
 // while a receive from that peer is posted: a big send waits for its receive, a small one rests in the kernel's
 // buffers. A message whose tag nobody has asked for yet, while another is, is kept aside within
 // limits::kMaxUnexpectedBytes.
+//
+// Recovery: messages from one rank to another are numbered in each version. A message is in the sender's log before it
+// is sent. In an epoch that some lives have come to from an earlier one, the two ends of a link first tell each other
+// which numbers they have received; the sender then sends what is missing from its log, and what a new life sends again
+// is passed over where it had arrived. So nothing of a message is fetched, and a lost sender's messages come again from
+// its new life. A message does not cross a checkpoint.
 #pragma once
 
 #include <array>
@@ -13,23 +19,39 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "recovery/frame.h"
 #include "recovery/ids.h"
+#include "recovery/ranges.h"
 #include "worker/call.h"
 #include "worker/executor.h"
+#include "worker/recall.h"
 #include "worker/transport/transport.h"
 
 namespace warren::worker {
 
 class PointChannels {
  public:
-  // `channel` as in Engine::add_group.
+  // `channel` as in Engine::add_group; `self` is the group rank. `recall` null: nothing is logged.
   PointChannels(Transport& transport, GroupId group, std::uint32_t channel, std::vector<Rank> members,
-                std::uint32_t slot, Epoch epoch, std::uint64_t chunk_bytes);
+                std::int32_t self, std::uint32_t slot, std::uint64_t chunk_bytes, Recall* recall, Version version);
 
-  // kInvalidArgument: more chunks than can be counted (raise chunk_bytes); nothing was sent.
+  // An epoch begins; calls that are there go on. `greets`: some lives have come from an earlier epoch.
+  void open(Epoch epoch, Timeline timeline, bool greets);
+  // After Transport::close_all(): the epoch is over, and calls stay for the next.
+  void suspend();
+  // No call is outstanding. kDesync: a message of the version that ends was not received.
+  [[nodiscard]] Status begin_version(Version version);
+  // What was sent in older versions is obsolete.
+  void committed(Version version);
+  // A message that should be in the log is not: why. Once.
+  [[nodiscard]] std::optional<std::string> take_gap() { return std::exchange(gap_, std::nullopt); }
+
+  // kInvalidArgument: more chunks than can be counted (raise chunk_bytes); kExhausted: the log is full. Nothing was
+  // sent.
   [[nodiscard]] Status send(Call& call);
   void recv(Call& call);
   void on_completion(Token token, const Status& status);
@@ -53,7 +75,9 @@ class PointChannels {
   [[nodiscard]] std::vector<Rank> receivers() const;
 
  private:
-  static constexpr std::size_t kAnnouncementBytes = 40;
+  static constexpr std::size_t kAnnouncementBytes = 56;
+  static constexpr std::size_t kGreetingBytes = 32;
+  static constexpr std::size_t kMaxGreetingRanges = 65536;
   static constexpr std::uint32_t kWindow = 4;  // chunks asked for at once; twice as many are sent ahead
   static constexpr std::uint64_t kMaxChunks = std::uint64_t{1} << 31;
 
@@ -61,10 +85,15 @@ class PointChannels {
     std::uint32_t tag = 0;
     DataType type{};
     std::uint64_t count = 0, bytes = 0, site = 0;
+    Version version;
+    std::uint64_t number = 0;
   };
   struct Sending {
-    Call* call = nullptr;
-    std::uint64_t sequence = 0;
+    Call* call = nullptr;  // null: it has returned, and the log has the message
+    Version version;
+    std::uint64_t number = 0;
+    std::vector<std::byte> logged;  // from the log, while it is being sent
+    std::uint64_t sequence = 0;     // on the link, in this epoch
     std::uint64_t bytes = 0;
     bool announced = false;
     std::uint32_t chunks = 0, posted = 0;  // posted: of its chunks
@@ -75,16 +104,29 @@ class PointChannels {
   struct Arriving {
     Announcement what;
     Call* call = nullptr;          // null: nobody has asked for it yet
+    std::uint64_t order = 0;       // of the call
+    bool admitted = false;         // its version has begun here
     std::vector<std::byte> aside;  // its payload then
     std::uint32_t chunks_posted = 0;
     std::uint32_t chunks_done = 0;      // all before this one; over several streams they finish in any order
     std::array<bool, kWindow> ahead{};  // done beyond it, by chunk modulo window
   };
+  // Messages of one version.
+  struct Numbers {
+    std::uint64_t sent = 0;
+    Ranges received;  // by a call that has finished
+  };
   struct Peer {
     std::optional<LinkId> link;
-    std::uint64_t sent = 0, received = 0;  // messages, for their sequence numbers
-    std::list<Sending> sending;            // stays where it is: its announcement is being sent from here
-    std::deque<Call*> wanted;              // receives without a message
+    std::uint64_t sent = 0, received = 0;  // messages on the link in this epoch, for their sequence numbers
+    std::map<Version, Numbers> numbers;
+    // Greetings of this epoch.
+    bool knows = false;  // which of our messages have arrived there: below their version all, in it `theirs`
+    Version their_version;
+    Ranges theirs;
+    std::vector<std::byte> greeting, greeting_ranges, their_greeting, their_ranges;
+    std::list<Sending> sending;             // by (version, number); an entry stays where it is while it is being sent
+    std::map<std::uint64_t, Call*> wanted;  // receives without a message, in the order of issue
     std::deque<std::unique_ptr<Arriving>> aside;
     std::unique_ptr<Arriving> arriving;
     bool announcement_posted = false;
@@ -93,7 +135,14 @@ class PointChannels {
     std::uint64_t aside_bytes = 0;
   };
 
-  LinkId link_to(std::int32_t peer);
+  void link_to(std::int32_t peer);
+  void greet(std::int32_t peer);
+  void on_greeting(std::int32_t peer, bool ranges);
+  void heard(std::int32_t peer);
+  [[nodiscard]] static bool arrived(const Peer& peer, const Sending& message);
+  bool load(std::int32_t peer, Sending& message);
+  [[nodiscard]] RecordKey key_of(std::int32_t from, std::int32_t to, Version version, std::uint64_t number) const;
+  void admit(std::int32_t peer);
   void post_sends(std::int32_t peer);
   [[nodiscard]] FrameHeader header(std::uint64_t sequence, std::uint32_t message) const;
   void listen(std::int32_t peer);
@@ -106,17 +155,24 @@ class PointChannels {
   [[nodiscard]] std::uint64_t chunk_size(std::uint64_t bytes, std::uint32_t chunk) const;
   [[nodiscard]] std::uint32_t chunks_of(std::uint64_t bytes) const;
 
-  // Tokens: slot (32 bits), kind (2), peer (14), low bits of the chunk or, for a send, of the message's number (16).
-  enum class Kind : std::uint8_t { kSend = 0, kAnnouncement = 1, kChunk = 2 };
+  // Tokens: slot (32 bits), kind (2), peer (14), low bits of the chunk or, for a send, of the message's sequence (16).
+  enum class Kind : std::uint8_t { kSend = 0, kAnnouncement = 1, kChunk = 2, kGreeting = 3 };
   [[nodiscard]] Token token(Kind kind, std::int32_t peer, std::uint32_t low) const;
 
   Transport& transport_;
   GroupId group_;       // in frames
   GroupId link_group_;  // the name of the links
   std::vector<Rank> members_;
+  std::int32_t self_;
   std::uint32_t slot_;
-  Epoch epoch_;
   std::uint64_t chunk_bytes_;
+  Recall* recall_;
+  Version version_;
+  Epoch epoch_;
+  Timeline timeline_;
+  bool open_ = false, greets_ = false;
+  std::uint64_t orders_ = 0;
+  std::optional<std::string> gap_;
   std::map<std::int32_t, Peer> peers_;
   std::vector<Finished> finished_;
   Status status_;
