@@ -215,8 +215,6 @@ void Session::install(const wire::Plan& plan, Rank self) {
       r.peers.push_back({Rank(static_cast<std::int32_t>(m.rank())), Incarnation(m.incarnation()), m.host_id(),
                          m.domain_id(), m.fresh()});
     }
-    // What was undone can never serve again.
-    if (p.timeline > engine_.timeline()) host_log_->drop_below(p.timeline);
     fetch_->install(plan);
     recall_->install(r);
   }
