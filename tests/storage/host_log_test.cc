@@ -309,6 +309,40 @@ TEST(HostLogTest, ReadersAreNeverFooledByAWriterThatReusesItsMemory) {
   for (std::thread& t : readers) t.join();
 }
 
+// Counts what is given back.
+class CountingSegment final : public SegmentMemory {
+ public:
+  std::span<std::byte> bytes() override { return memory_->bytes(); }
+  void release(std::size_t at, std::size_t size) override {
+    ++releases;
+    memory_->release(at, size);
+  }
+  int releases = 0;
+
+ private:
+  std::shared_ptr<SegmentMemory> memory_ = heap_segment(kSmall);
+};
+
+TEST(HostLogTest, VersionsOfEqualSizeUseTheSamePagesForEver) {
+  const auto memory = std::make_shared<CountingSegment>();
+  const auto log = std::move(HostLog::create(Incarnation(11), memory)).value();
+  const auto version = [&](std::uint64_t v, std::uint64_t rounds) {
+    for (std::uint64_t s = 0; s < rounds; ++s) {
+      const RecordKey key = round_key(v, s);
+      ASSERT_TRUE(log->publish(key, info_of(8000), 0, bytes_of(key, 0, 8000)).ok());
+    }
+    log->drop_below(Version(v));
+  };
+  for (std::uint64_t v = 1; v < 100; ++v) version(v, 5);
+  EXPECT_EQ(memory->releases, 0);
+  version(100, 20);
+  for (std::uint64_t v = 101; v < 110; ++v) version(v, 5);
+  EXPECT_GT(memory->releases, 10);
+  const int before = memory->releases;
+  for (std::uint64_t v = 110; v < 200; ++v) version(v, 5);
+  EXPECT_EQ(memory->releases, before);
+}
+
 // Everything that a reader can be asked, of a segment with anything in it.
 void ask_everything(HostLogReader& reader) {
   std::vector<std::byte> out(5000);
