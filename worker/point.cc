@@ -412,6 +412,10 @@ void PointChannels::on_announcement(std::int32_t peer) {
     return fail(peer, Status(Code::kDesync, who + " sent a message with tag " + std::to_string(w.tag) +
                                                 " before a checkpoint; it was not received before that"));
   }
+  const Ranges& received = p.numbers[message->what.version].received;
+  if (received.covers(w.number, w.number + 1)) {
+    return fail(peer, Status(Code::kCorrupt, who + " sent message " + std::to_string(w.number) + " a second time"));
+  }
   p.arriving = std::move(message);
   admit(peer);
 }

@@ -549,7 +549,7 @@ TEST(RecoveryOfMessages, EndsWithTheSameStates) {
     if (seed % 2 == 0) {
       for (int r = 0; r < options.size; r++) options.hosts.push_back(r);
     }
-    const int rounds = 7;
+    const int rounds = 15;
     const std::uint64_t count = seed % 4 == 0 ? 3 : 2000;
     World world(options);
     const auto expected = Messages::oracle(options.size, rounds, count);
@@ -573,7 +573,7 @@ TEST(RecoveryOfMessages, EndsWithTheSameStates) {
       return more;
     };
     for (int n = 0; n < 3; n++) {
-      for (std::uint64_t steps = random() % 300; steps > 0; steps--) {
+      for (std::uint64_t steps = random() % 40; steps > 0; steps--) {
         (void)advance_all();
         (void)world.step();
       }
