@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <memory>
 #include <span>
-#include <string>
 
 #include "recovery/result.h"
 #include "storage/host_log.h"
@@ -36,9 +35,6 @@ class OwnedFd {
 
 class MemfdSegment final : public SegmentMemory {
  public:
-  // Sparse; can neither shrink nor grow from here on. `name` shows in /proc/PID/maps. kUnavailable: the system gives no
-  // such file or address space for it.
-  static Result<std::shared_ptr<MemfdSegment>> create(const std::string& name, std::size_t bytes);
   ~MemfdSegment() override;
   MemfdSegment(const MemfdSegment&) = delete;
   MemfdSegment& operator=(const MemfdSegment&) = delete;
@@ -50,10 +46,16 @@ class MemfdSegment final : public SegmentMemory {
   [[nodiscard]] int fd() const { return shown_.open() ? shown_.get() : fd_.get(); }
 
  private:
+  friend Result<std::shared_ptr<MemfdSegment>> memfd_segment(std::size_t bytes);
   MemfdSegment() = default;
+
   OwnedFd fd_, shown_;
   std::span<std::byte> bytes_;
 };
+
+// Sparse; can neither shrink nor grow from here on. It shows as "warren-log" in /proc/PID/maps. kUnavailable: the
+// system gives no such file, or no address space for it.
+[[nodiscard]] Result<std::shared_ptr<MemfdSegment>> memfd_segment(std::size_t bytes);
 
 // Another life's segment, mapped read-only for as long as `keeper` lives. The descriptor is not needed afterwards.
 struct MappedSegment {

@@ -49,7 +49,7 @@ std::uint64_t pages_of(int fd) {
 }
 
 TEST(SegmentMemoryTest, OthersMapItReadOnlyAndOutliveIt) {
-  auto memory = MemfdSegment::create("warren-log", kBytes);
+  auto memory = memfd_segment(kBytes);
   ASSERT_TRUE(memory.ok()) << memory.status().describe();
   EXPECT_EQ(memory.value()->bytes().size(), kBytes);
   auto log = HostLog::create(Incarnation(11), memory.value());
@@ -76,7 +76,7 @@ TEST(SegmentMemoryTest, WhatCouldKillTheReaderIsRefused) {
     EXPECT_EQ(mapped.status().code(), Code::kRefused) << why;
     EXPECT_THAT(mapped.status().describe(), HasSubstr(why));
   };
-  const auto memory = MemfdSegment::create("warren-log", kBytes).value();
+  const auto memory = memfd_segment(kBytes).value();
   refused(memory->fd(), kBytes * 2, "has 4194304");
   refused(memory->fd(), kBytes / 2, "has 4194304");
   refused(memory->fd(), 0, "has 4194304");
@@ -94,7 +94,7 @@ TEST(SegmentMemoryTest, WhatCouldKillTheReaderIsRefused) {
 
 // A job of many versions: so many pages stay as two versions need, whatever an earlier one had.
 TEST(SegmentMemoryTest, PagesThatTheNextVersionsDoNotNeedGoBack) {
-  const auto memory = MemfdSegment::create("warren-log", kBytes).value();
+  const auto memory = memfd_segment(kBytes).value();
   const auto log = std::move(HostLog::create(Incarnation(11), memory)).value();
   const std::vector<std::byte> payload(std::size_t{128} << 10, std::byte{1});
   const auto version = [&](std::uint64_t v, std::uint64_t rounds) {
@@ -143,7 +143,7 @@ TEST(SegmentMemoryTest, WhateverInstructionTheWriterDiesAtAllThatWasPublishedIsT
   std::uint64_t checked = 0, beyond = 0;
   for (std::uint64_t life = 1; life <= 60; ++life) {
     auto* progress = new (shared) Progress;
-    const auto memory = MemfdSegment::create("warren-log", kBytes).value();
+    const auto memory = memfd_segment(kBytes).value();
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
