@@ -19,6 +19,7 @@
 
 #include "recovery/check.h"
 #include "recovery/limits.h"
+#include "storage/segment_memory.h"
 
 namespace warren::worker {
 namespace {
