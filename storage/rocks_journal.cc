@@ -12,6 +12,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "storage/files.h"
+
 namespace warren::storage {
 namespace {
 
@@ -55,26 +57,6 @@ Status from_rocks(const rocksdb::Status& status, std::string message) {
   if (status.IsNoSpace()) code = Code::kExhausted;
   if (status.IsCorruption()) code = Code::kCorrupt;
   return Status(code, status.ToString()).because_of_this(std::move(message));
-}
-
-// Makes `directory` and what is missing above it, and makes the names durable.
-Status make_directory(const std::string& directory) {
-  std::error_code error;
-  if (fs::is_directory(directory, error)) return {};
-  const fs::path above = fs::path(directory).lexically_normal().parent_path();
-  if (!above.empty() && above != fs::path(directory)) {
-    if (Status s = make_directory(above); !s.ok()) return s;
-  }
-  fs::create_directory(directory, error);
-  if (error) return {Code::kUnavailable, "cannot make the directory " + directory + ": " + error.message()};
-  const int fd = ::open(above.empty() ? "." : above.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const bool synced = fd >= 0 && ::fsync(fd) == 0;
-  const int sync_error = errno;
-  if (fd >= 0) ::close(fd);
-  if (!synced) {
-    return {Code::kUnavailable, "cannot make the directory " + directory + " durable: " + std::strerror(sync_error)};
-  }
-  return {};
 }
 
 // The lock of a journal's directory, held until this object goes.

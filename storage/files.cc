@@ -1,0 +1,94 @@
+#include "storage/files.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+namespace warren::storage {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kMostNameBytes = 200;  // of 255 that file systems take
+
+Status failed(const std::string& what, int error) {
+  return {error == ENOSPC || error == EDQUOT ? Code::kExhausted : Code::kUnavailable,
+          what + ": " + std::strerror(error)};
+}
+
+}  // namespace
+
+Status sync_directory(const std::string& directory) {
+  const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool synced = fd >= 0 && ::fsync(fd) == 0;
+  const int error = errno;
+  if (fd >= 0) ::close(fd);
+  return synced ? Status() : failed("cannot make what is in the directory " + directory + " durable", error);
+}
+
+Status make_directory(const std::string& directory) {
+  std::error_code error;
+  if (fs::is_directory(directory, error)) return {};
+  const fs::path above = fs::path(directory).lexically_normal().parent_path();
+  if (!above.empty() && above != fs::path(directory)) {
+    if (Status s = make_directory(above); !s.ok()) return s;
+  }
+  fs::create_directory(directory, error);
+  if (error) return failed("cannot make the directory " + directory, error.value());
+  return sync_directory(above.empty() ? "." : above.string());
+}
+
+Status write_file(const std::string& path, std::string_view bytes) {
+  const std::string temporary = path + ".tmp";
+  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return failed("cannot write " + temporary, errno);
+  bool written = true;
+  for (std::size_t at = 0; at < bytes.size() && written;) {
+    const ssize_t n = ::write(fd, bytes.data() + at, bytes.size() - at);
+    if (n > 0) {
+      at += static_cast<std::size_t>(n);
+    } else {
+      written = n < 0 && errno == EINTR;
+    }
+  }
+  written = written && ::fsync(fd) == 0;
+  int error = errno;
+  ::close(fd);
+  if (written && ::rename(temporary.c_str(), path.c_str()) != 0) {
+    error = errno;
+    written = false;
+  }
+  if (!written) {
+    ::unlink(temporary.c_str());
+    return failed("cannot write " + path, error);
+  }
+  return sync_directory(fs::path(path).parent_path().string());
+}
+
+std::string file_name(std::string_view name) {
+  std::string out;
+  for (const char c : name) {
+    const bool plain = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' ||
+                       c == ':' || c == '@' || c == '-' || (c == '.' && !out.empty());
+    if (plain) {
+      out += c;
+    } else {
+      char hex[4];
+      std::snprintf(hex, sizeof hex, "%%%02X", static_cast<unsigned char>(c));
+      out += hex;
+    }
+  }
+  if (out.size() <= kMostNameBytes) return out;
+  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a: no protection against who wants two names to meet is needed
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  char tail[18];
+  std::snprintf(tail, sizeof tail, "%%%016llx", static_cast<unsigned long long>(hash));
+  return out.substr(0, kMostNameBytes) + tail;
+}
+
+}  // namespace warren::storage

@@ -1,0 +1,127 @@
+// What a host keeps on disk of a job's results and checkpoints, so that the job outlives all of its processes (DESIGN
+// sections 4–6). Memory first (storage/host_log.h); a thread writes behind it (storage/write_behind.h).
+//
+// Each life writes into a place of its own, and reads those of the lives before it, its own worker's and others' under
+// the same data directory: so a life that was taken for dead disturbs nobody (fencing), and nothing is ever
+// overwritten.
+//
+// Guarantees, for every implementation:
+//  - put() that returned success: every record of the batch survives the loss of power;
+//  - put() under way when the process or the machine died, or that failed: any of its records may be there, each whole
+//    or not at all;
+//  - a record that was damaged since is found out by its checksum, is not held, and is told by take_warnings();
+//  - drop() and finish() are not awaited by anything: after a crash, dropped records may be there again.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "recovery/held.h"
+#include "recovery/ids.h"
+#include "recovery/limits.h"
+#include "recovery/result.h"
+#include "storage/host_log.h"
+
+namespace warren::storage {
+
+// Records to be written together: their payloads in one buffer. Reused, it allocates nothing.
+class RecordBatch {
+ public:
+  static constexpr std::size_t kDefaultBytes = std::size_t{32} << 20;
+
+  struct Item {
+    RecordKey key;
+    RecordInfo info;
+    std::uint64_t first_byte = 0;
+    std::uint32_t payload_bytes = 0;
+    std::size_t at = 0;
+  };
+
+  // Room for so many bytes of payload, and records without any counted as 64.
+  explicit RecordBatch(std::size_t bytes = kDefaultBytes);
+
+  [[nodiscard]] bool fits(std::size_t payload_bytes) const { return used_ + cost(payload_bytes) <= bytes_; }
+  // Room for the payload of a record, to be filled before put(). Must fit (checked).
+  std::span<std::byte> add(const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
+                           std::uint32_t payload_bytes);
+  // Takes the last record back: what it was copied from is gone.
+  void take_back();
+  void clear();
+
+  [[nodiscard]] const std::vector<Item>& items() const { return items_; }
+  [[nodiscard]] std::span<const std::byte> payload(const Item& item) const {
+    return {buffer_.get() + item.at, item.payload_bytes};
+  }
+  [[nodiscard]] std::size_t payload_bytes() const { return end_; }
+  [[nodiscard]] bool empty() const { return items_.empty(); }
+
+ private:
+  static std::size_t cost(std::size_t payload_bytes) { return payload_bytes < 64 ? 64 : payload_bytes; }
+
+  std::size_t bytes_, used_ = 0, end_ = 0;
+  std::unique_ptr<std::byte[]> buffer_;
+  std::vector<Item> items_;
+};
+
+// What nobody needs any more.
+struct Horizon {
+  struct Checkpoint {
+    Timeline timeline;
+    Version version;
+    friend constexpr auto operator<=>(const Checkpoint&, const Checkpoint&) = default;
+  };
+  // The current timeline: what older ones hold was undone, but for the committed checkpoint and set-up rounds.
+  Timeline timeline;
+  // Rounds and messages of versions below this one go, except the preamble's.
+  Version rounds_from;
+  // The newest committed checkpoint; older ones go.
+  std::optional<Checkpoint> committed;
+
+  [[nodiscard]] bool obsolete(const RecordKey& key) const;
+};
+
+// Threads: put(), drop() and finish() from one thread at a time; the rest from any.
+class ResultStore {
+ public:
+  virtual ~ResultStore() = default;
+
+  // Makes the records durable. kExhausted: the disk is full, or the budget is used up, and the message names its flag.
+  // kUnavailable: the disk refuses for another reason. The call may be repeated: it works again once the cause is gone.
+  [[nodiscard]] virtual Status put(const RecordBatch& batch) = 0;
+  // Forgets what is obsolete: in this life's place, and in those of lives that are over. A place of theirs in which
+  // nothing else is left goes; set-up rounds and the preamble are taken over first. Errors as for put(); it may be
+  // repeated, and is made up for by the next one.
+  [[nodiscard]] virtual Status drop(const Horizon& horizon) = 0;
+  // The job is finished: removes this life's place and those of lives that are over. Nothing else is called after it.
+  [[nodiscard]] virtual Status finish() = 0;
+
+  // What this life's place and those of this worker's earlier lives take; compared with the budget.
+  [[nodiscard]] virtual std::uint64_t bytes_on_disk() const = 0;
+
+  // Reads what this life has put and what other lives' places held when they were first looked at, or at the last
+  // refresh(). One for each thread; it may outlive the store, and then sees nothing of this life.
+  // held_by() counts only what this life has put, if it is among those that live: other processes do not see it.
+  [[nodiscard]] virtual std::unique_ptr<HostLogReader> reader() = 0;
+  // Other lives' places are looked at again.
+  virtual void refresh() = 0;
+  // All of it. `verify`: reads every payload, so that what is damaged is not reported; else that is found out later.
+  [[nodiscard]] virtual HeldReport report(bool verify) = 0;
+
+  // What was found damaged since the last call, for people; at most 100 at a time.
+  [[nodiscard]] virtual std::vector<std::string> take_warnings() = 0;
+};
+
+// Reads from both: `memory` first, `disk` for what it does not hold.
+[[nodiscard]] std::unique_ptr<HostLogReader> combined_reader(std::unique_ptr<HostLogReader> memory,
+                                                             std::unique_ptr<HostLogReader> disk);
+
+// For HeldRun::call.
+[[nodiscard]] std::uint64_t call_hash(const Fingerprint& fingerprint);
+
+}  // namespace warren::storage

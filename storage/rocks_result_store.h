@@ -1,0 +1,79 @@
+// The result store in RocksDB.
+//
+//   DATA_DIR/<job>/<worker>/life-<16 hex digits>/   one life's place; names as file_name() makes them
+//     LOCK-life       locked (fcntl) as long as that life has its store open
+//     LIFE            text: "warren-results-1", then job, worker and process id a line
+//     ingest/         what put() has not finished
+//     CURRENT, …      RocksDB's
+//   DATA_DIR/<job>%finished-<16 hex digits>/        a finished job's, under removal
+//
+// A place is made by the first put(), so a job that checkpoints before anything is written makes none.
+//
+// Column families: each bin (storage/result_format.h) has two, "<bin>-index" with the entries and "<bin>-data" with the
+// payloads that do not lie in them. Dropping a bin drops both, whatever it holds.
+//
+// Two ways to the disk, both durable when put() returns:
+//  - batches of up to kMostLoggedBytes: one write through RocksDB's write-ahead log, synced, of both families at once;
+//  - larger ones: a sorted table a family, written and synced apart, then taken up by the database all at once.
+// Nothing is compressed or compacted. Tables have XXH3 checksums; ours are looked at too.
+//
+// Legal states of a place after a crash, and what becomes of them:
+//  - no LIFE: it was being made. It holds nothing, and goes when the job is finished;
+//  - LIFE-removed instead: it was being removed. It holds nothing, and the next drop() goes on;
+//  - LIFE and no database, or one without families: it holds nothing;
+//  - a log whose last entry is cut short: a write that was not confirmed is lost;
+//  - a family's twin is missing: families are made one by one, nothing was put yet;
+//  - files in ingest/, tables that no manifest names: a put that was not confirmed; RocksDB removes the latter.
+// A database that does not open, or a damaged part of one, is told as a warning and holds nothing. A LIFE of an unknown
+// format is refused by open(), and its place is left alone.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "storage/result_store.h"
+
+namespace warren::storage {
+
+class RocksResultStore final : public ResultStore {
+ public:
+  static constexpr std::size_t kMostLoggedBytes = std::size_t{256} << 10;
+
+  struct Place {
+    std::string data_dir;
+    std::string job;
+    std::string worker_id;
+    Incarnation life;
+  };
+  struct Options {
+    std::uint64_t disk_bytes = 0;  // budget; 0: none
+    std::string budget_flag = "log_disk_bytes";
+  };
+
+  // Looks at the data directory; makes nothing but what cleans up after a finished job. kUnavailable: it cannot be read
+  // or written. kCorrupt: a life of this job was written by a version of Warren that this one does not know.
+  static Result<std::unique_ptr<RocksResultStore>> open(Place place, Options options);
+  ~RocksResultStore() override;
+
+  // Opens this life's place, which put() does by itself. kUnavailable: another process has it open (named).
+  [[nodiscard]] Status prepare();
+
+  Status put(const RecordBatch& batch) override;
+  Status drop(const Horizon& horizon) override;
+  Status finish() override;
+  std::uint64_t bytes_on_disk() const override;
+  std::unique_ptr<HostLogReader> reader() override;
+  void refresh() override;
+  HeldReport report(bool verify) override;
+  std::vector<std::string> take_warnings() override;
+
+  // This life's place, whether it is there or not.
+  [[nodiscard]] std::string directory() const;
+
+ private:
+  class Impl;
+  explicit RocksResultStore(std::shared_ptr<Impl> impl);
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace warren::storage

@@ -1,0 +1,297 @@
+#include "storage/write_behind.h"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <utility>
+
+namespace warren::storage {
+namespace {
+
+// How often the thread looks for what is due.
+std::chrono::milliseconds tick(std::int64_t lag_ms) {
+  return std::chrono::milliseconds(std::clamp<std::int64_t>(lag_ms / 8, 5, 1000));
+}
+
+bool is_state(const RecordKey& key) {
+  return key.kind == RecordKind::kGlobal || key.kind == RecordKind::kLocal;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<WriteBehind>> WriteBehind::start(Options options, std::unique_ptr<ResultStore> store,
+                                                        Incarnation self, std::shared_ptr<SegmentMemory> segment,
+                                                        Events events) {
+  auto view = SegmentView::open(segment->bytes(), self);
+  if (!view.ok()) return view.status();
+  std::unique_ptr<WriteBehind> out(
+      new WriteBehind(options, std::move(store), view.value(), std::move(segment), std::move(events)));
+  out->thread_ = std::thread([w = out.get()] { w->run(); });
+  return out;
+}
+
+WriteBehind::WriteBehind(Options options, std::unique_ptr<ResultStore> store, SegmentView view,
+                         std::shared_ptr<SegmentMemory> segment, Events events)
+    : options_(options),
+      store_(std::move(store)),
+      view_(view),
+      segment_(std::move(segment)),
+      events_(std::move(events)),
+      cursors_(view_.layout().extents) {}
+
+WriteBehind::~WriteBehind() {
+  stop();
+}
+
+void WriteBehind::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+Status WriteBehind::finish() {
+  stop();
+  return store_->finish();
+}
+
+Status WriteBehind::sync(std::int64_t timeout_ms) {
+  const auto ticket = std::make_shared<Ticket>();
+  std::unique_lock lock(mutex_);
+  if (stopping_) return {Code::kClosed, "the job's results are not written any more"};
+  tickets_.push_back(ticket);
+  wake_.notify_one();
+  if (!ticket_done_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return ticket->done; })) {
+    return {Code::kTimeout, "results were not durable within " + std::to_string(timeout_ms) + " ms"};
+  }
+  return ticket->status;
+}
+
+void WriteBehind::make_durable(Timeline timeline, Version version, Done done) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!stopping_) {
+      new_checkpoints_.push_back({timeline, version, std::move(done)});
+      wake_.notify_one();
+      return;
+    }
+  }
+  done({Code::kClosed, "the job's checkpoints are not written any more"});
+}
+
+void WriteBehind::drop(const Horizon& horizon) {
+  const std::lock_guard lock(mutex_);
+  new_horizon_ = horizon;  // horizons only rise: the newest says all
+  wake_.notify_one();
+}
+
+Status WriteBehind::health() const {
+  const std::lock_guard lock(mutex_);
+  return health_;
+}
+
+std::uint64_t WriteBehind::written_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return written_bytes_;
+}
+
+void WriteBehind::run() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    wake_.wait_for(lock, tick(options_.lag_ms), [this] {
+      return stopping_ || !tickets_.empty() || !new_checkpoints_.empty() || new_horizon_.has_value();
+    });
+    if (stopping_) break;
+    const auto tickets = std::exchange(tickets_, {});
+    std::ranges::move(std::exchange(new_checkpoints_, {}), std::back_inserter(checkpoints_));
+    if (new_horizon_) to_drop_ = std::exchange(new_horizon_, std::nullopt);
+    Status status = health_;
+    lock.unlock();
+
+    const auto now = Clock::now();
+    std::vector<Checkpoint> ended;
+    if (to_drop_) {
+      const auto gone = std::ranges::stable_partition(checkpoints_, [this](const Checkpoint& c) {
+        return !to_drop_->obsolete({RecordKind::kGlobal, {c.timeline, kWorldGroup, c.version, Sequence(0)}});
+      });
+      std::ranges::move(gone, std::back_inserter(ended));
+      checkpoints_.erase(gone.begin(), gone.end());
+      end_checkpoints(ended, {Code::kClosed, "a newer checkpoint was committed, or the job was rolled back"});
+    }
+    look(now);
+    if (now >= next_attempt_) {
+      status = {};
+      if (to_drop_) {
+        status = store_->drop(*to_drop_);
+        if (status.ok()) to_drop_.reset();
+      }
+      if (status.ok() && !checkpoints_.empty()) {
+        for (std::uint32_t e = 0; e < cursors_.size() && status.ok(); ++e) {
+          const bool wanted = std::ranges::any_of(checkpoints_, [&](const Checkpoint& c) {
+            return cursors_[e].cls == SegmentClass{false, c.timeline, c.version};
+          });
+          if (wanted) status = write_extent(e, true);
+        }
+        if (status.ok()) status = flush_batch();
+        if (status.ok()) {
+          ended = std::exchange(checkpoints_, {});
+          end_checkpoints(ended, {});
+        }
+      }
+      if (status.ok()) {
+        if (tickets.empty()) {
+          status = write_due(now);
+        } else {
+          for (std::uint32_t e = 0; e < cursors_.size() && status.ok(); ++e) status = write_extent(e, false);
+        }
+      }
+      if (status.ok()) status = flush_batch();
+      note(status, now);
+    }
+    for (std::string& text : store_->take_warnings()) {
+      events_({Severity::kWarning, "results_damaged", std::move(text), {}});
+    }
+
+    lock.lock();
+    for (const auto& ticket : tickets) {
+      ticket->status = status;
+      ticket->done = true;
+    }
+    if (!tickets.empty()) ticket_done_.notify_all();
+  }
+  for (const auto& ticket : tickets_) {
+    ticket->status = {Code::kClosed, "the job's results are not written any more"};
+    ticket->done = true;
+  }
+  ticket_done_.notify_all();
+  std::ranges::move(std::exchange(new_checkpoints_, {}), std::back_inserter(checkpoints_));
+  lock.unlock();
+  end_checkpoints(checkpoints_, {Code::kClosed, "the job's checkpoints are not written any more"});
+}
+
+void WriteBehind::end_checkpoints(std::vector<Checkpoint>& ended, const Status& status) {
+  for (const Checkpoint& c : ended) c.done(status);
+  ended.clear();
+}
+
+// Learns which extents are in use, and since when they hold something that is not written.
+void WriteBehind::look(Clock::time_point now) {
+  for (std::uint32_t e = 0; e < cursors_.size(); ++e) {
+    Cursor& c = cursors_[e];
+    const SegmentView::Extent extent = view_.extent(e);
+    if (extent.generation != c.generation) {
+      c = {};
+      c.generation = extent.generation;
+      c.cls = extent.cls;
+    }
+    if (!extent.in_use()) continue;
+    c.sealed = extent.sealed;
+    if (c.pending_since || c.damaged) continue;
+    SegmentView::Record record;
+    if (view_.record(e, c.generation, c.rest_at, record) == SegmentView::Found::kRecord) c.pending_since = now;
+  }
+}
+
+Status WriteBehind::write_due(Clock::time_point now) {
+  std::vector<std::uint32_t> sealed;
+  for (std::uint32_t e = 0; e < cursors_.size(); ++e) {
+    const Cursor& c = cursors_[e];
+    if (!c.pending_since) continue;
+    if (now - *c.pending_since >= std::chrono::milliseconds(options_.lag_ms)) {
+      if (Status s = write_extent(e, false); !s.ok()) return s;
+    } else if (c.sealed) {
+      sealed.push_back(e);
+    }
+  }
+  std::ranges::stable_sort(sealed, {}, [this](std::uint32_t e) { return *cursors_[e].pending_since; });
+  const std::uint64_t extent_bytes = view_.layout().extent_bytes;
+  std::uint64_t unwritten = sealed.size() * extent_bytes;
+  for (const std::uint32_t e : sealed) {
+    if (unwritten <= options_.lag_bytes) break;
+    if (Status s = write_extent(e, false); !s.ok()) return s;
+    unwritten -= extent_bytes;
+  }
+  return {};
+}
+
+// Puts what is published and not written into the batch; writes that whenever it is full.
+Status WriteBehind::write_extent(std::uint32_t extent, bool states_only) {
+  const Cursor& c = cursors_[extent];
+  if (c.generation % 2 != 0 || c.damaged) return {};
+  const std::uint64_t generation = c.generation;
+  const std::uint64_t states_at = c.states_at, rest_at = c.rest_at;
+  std::uint64_t at = states_only ? states_at : rest_at;
+  const auto reached = [&] {
+    return states_only ? Advance{extent, generation, at, rest_at}
+                       : Advance{extent, generation, std::max(states_at, at), at};
+  };
+  SegmentView::Record record;
+  while (true) {
+    const SegmentView::Found found = view_.record(extent, generation, at, record);
+    if (found == SegmentView::Found::kDamaged) {
+      cursors_[extent].damaged = true;
+      events_({Severity::kError,
+               "results_damaged",
+               "the memory log is damaged: what lies behind in its extent is neither written nor served",
+               {}});
+    }
+    if (found != SegmentView::Found::kRecord) break;
+    const bool wanted = is_state(record.key) ? at >= states_at : !states_only;
+    if (wanted) {
+      if (!batch_.fits(record.payload_bytes)) {
+        advances_.push_back(reached());
+        if (Status s = flush_batch(); !s.ok()) return s;
+      }
+      const auto out = batch_.add(record.key, record.info, record.first_byte, record.payload_bytes);
+      if (!view_.copy(extent, generation, record.payload_at, out)) {
+        batch_.take_back();  // dropped meanwhile
+        break;
+      }
+    }
+    at = record.next;
+  }
+  advances_.push_back(reached());
+  return {};
+}
+
+Status WriteBehind::flush_batch() {
+  Status status = store_->put(batch_);
+  if (status.ok()) {
+    for (const Advance& a : advances_) {
+      Cursor& c = cursors_[a.extent];
+      if (c.generation != a.generation) continue;
+      c.states_at = a.states_at;
+      if (c.rest_at != a.rest_at) c.pending_since.reset();
+      c.rest_at = a.rest_at;
+    }
+    const std::lock_guard lock(mutex_);
+    written_bytes_ += batch_.payload_bytes();
+  }
+  advances_.clear();
+  batch_.clear();
+  return status;
+}
+
+void WriteBehind::note(const Status& status, Clock::time_point now) {
+  const Status before = health();
+  if (status.ok()) {
+    next_attempt_ = {};
+    if (!before.ok()) {
+      events_({Severity::kInfo, "results_written", "the disk takes results again", {}});
+    }
+  } else {
+    next_attempt_ = now + std::chrono::milliseconds(options_.retry_ms);
+    if (before.code() != status.code()) {
+      events_({Severity::kError,
+               "results_not_written",
+               "results and checkpoints are in memory only, until the disk takes them: " + status.describe(),
+               {}});
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  health_ = status;
+}
+
+}  // namespace warren::storage

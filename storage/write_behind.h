@@ -1,0 +1,132 @@
+// The thread that writes a life's own log segment to disk, behind the data path: publishing is not slowed by anything,
+// the thread reads the segment as any other process of the host would (storage/segment.h).
+//
+// What a commit drops before it is due is never written. It is due when it was seen unwritten for `lag_ms`, or when
+// full extents of the segment with more than `lag_bytes` are unwritten, oldest first; a checkpoint's states when
+// make_durable() says so.
+//
+// A disk that is full, over budget or broken is an event, not a failure of the job: results stay in memory, the write
+// is tried again every `retry_ms`, and the next success is an event too. What waits for durable bytes hears the reason.
+//
+// Threads: any.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "recovery/machine.h"
+#include "recovery/result.h"
+#include "storage/result_store.h"
+#include "storage/segment.h"
+
+namespace warren::storage {
+
+class WriteBehind {
+ public:
+  struct Options {
+    std::int64_t lag_ms = 5000;
+    std::uint64_t lag_bytes = std::uint64_t{256} << 20;
+    std::int64_t retry_ms = 1000;
+  };
+  // Called from the thread; must not call back.
+  using Events = std::function<void(const LogEvent&)>;
+  using Done = std::function<void(const Status&)>;
+
+  // Writes what the life `self` publishes in `segment`. Fails as SegmentView::open() does.
+  static Result<std::unique_ptr<WriteBehind>> start(Options options, std::unique_ptr<ResultStore> store,
+                                                    Incarnation self, std::shared_ptr<SegmentMemory> segment,
+                                                    Events events);
+  // Ends the thread; what is not written stays so. Outstanding calls end with kClosed.
+  ~WriteBehind();
+  WriteBehind(const WriteBehind&) = delete;
+  WriteBehind& operator=(const WriteBehind&) = delete;
+
+  // Returns when everything is durable that this life had published before the call, or with the reason why it is not:
+  // that of the store; kTimeout; kClosed after finish(). While the disk fails it returns the reason at once.
+  [[nodiscard]] Status sync(std::int64_t timeout_ms);
+
+  // Calls `done` from the thread once the states of this checkpoint that were published before this call are durable;
+  // tries again as long as the disk fails. kClosed: dropped by a horizon first, or the thread ended.
+  void make_durable(Timeline timeline, Version version, Done done);
+
+  // Forgets what is obsolete, on disk too. The memory log is the data path's to drop.
+  void drop(const Horizon& horizon);
+
+  // The job is finished: ends the thread, and removes what is on disk. Once.
+  [[nodiscard]] Status finish();
+
+  // Why nothing is written at present; success: all is well.
+  [[nodiscard]] Status health() const;
+  [[nodiscard]] std::uint64_t written_bytes() const;  // payload, by this life
+  [[nodiscard]] ResultStore& store() { return *store_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // How far an extent is written: its states, and the rest.
+  struct Cursor {
+    std::uint64_t generation = 1;
+    SegmentClass cls;
+    bool sealed = false;
+    bool damaged = false;
+    std::uint64_t states_at = 0, rest_at = 0;
+    std::optional<Clock::time_point> pending_since;
+  };
+  struct Advance {
+    std::uint32_t extent;
+    std::uint64_t generation, states_at, rest_at;
+  };
+  struct Ticket {
+    bool done = false;
+    Status status;
+  };
+  struct Checkpoint {
+    Timeline timeline;
+    Version version;
+    Done done;
+  };
+
+  WriteBehind(Options options, std::unique_ptr<ResultStore> store, SegmentView view,
+              std::shared_ptr<SegmentMemory> segment, Events events);
+  void run();
+  void stop();
+  void look(Clock::time_point now);
+  Status write_due(Clock::time_point now);
+  Status write_extent(std::uint32_t extent, bool states_only);
+  Status flush_batch();
+  void note(const Status& status, Clock::time_point now);
+  void end_checkpoints(std::vector<Checkpoint>& ended, const Status& status);
+
+  const Options options_;
+  const std::unique_ptr<ResultStore> store_;
+  const SegmentView view_;
+  const std::shared_ptr<SegmentMemory> segment_;
+  const Events events_;
+
+  // The thread's.
+  std::vector<Cursor> cursors_;
+  RecordBatch batch_;
+  std::vector<Advance> advances_;  // once batch_ is durable
+  std::vector<Checkpoint> checkpoints_;
+  std::optional<Horizon> to_drop_;
+  Clock::time_point next_attempt_{};
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_, ticket_done_;
+  bool stopping_ = false;
+  std::vector<std::shared_ptr<Ticket>> tickets_;
+  std::vector<Checkpoint> new_checkpoints_;
+  std::optional<Horizon> new_horizon_;
+  Status health_;
+  std::uint64_t written_bytes_ = 0;
+
+  std::thread thread_;
+};
+
+}  // namespace warren::storage

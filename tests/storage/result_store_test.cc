@@ -1,0 +1,707 @@
+// What every result store promises, for the one in RocksDB and for its fake; and what only the former can go through.
+#include "storage/result_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rocksdb/db.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+
+#include "storage/fake_result_store.h"
+#include "storage/files.h"
+#include "storage/result_format.h"
+#include "storage/rocks_result_store.h"
+#include "tests/storage/result_batch.h"
+
+namespace warren::storage {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+namespace fs = std::filesystem;
+
+constexpr Incarnation kA(0xa), kB(0xb), kC(0xc);
+
+class Host {
+ public:
+  virtual ~Host() = default;
+  virtual std::unique_ptr<ResultStore> open(Incarnation life, const std::string& worker = "w0") = 0;
+};
+
+class FakeHost final : public Host {
+ public:
+  std::unique_ptr<ResultStore> open(Incarnation life, const std::string& worker) override {
+    return std::make_unique<FakeResultStore>(disk_, worker, life);
+  }
+
+ private:
+  std::shared_ptr<FakeResultDisk> disk_ = std::make_shared<FakeResultDisk>();
+};
+
+class RocksHost final : public Host {
+ public:
+  RocksHost() {
+    std::string pattern = fs::temp_directory_path() / "warren-results-XXXXXX";
+    base_ = ::mkdtemp(pattern.data());
+  }
+  ~RocksHost() override { fs::remove_all(base_); }
+  RocksHost(const RocksHost&) = delete;
+  RocksHost& operator=(const RocksHost&) = delete;
+
+  Result<std::unique_ptr<RocksResultStore>> try_open(Incarnation life, const std::string& worker = "w0",
+                                                     std::uint64_t budget = 0) {
+    return RocksResultStore::open({data_dir().string(), "team/job", worker, life}, {budget});
+  }
+  std::unique_ptr<RocksResultStore> open_rocks(Incarnation life, const std::string& worker = "w0",
+                                               std::uint64_t budget = 0) {
+    auto store = try_open(life, worker, budget);
+    EXPECT_TRUE(store.ok()) << store.status().describe();
+    return std::move(store).value();
+  }
+  std::unique_ptr<ResultStore> open(Incarnation life, const std::string& worker) override {
+    return open_rocks(life, worker);
+  }
+  [[nodiscard]] fs::path data_dir() const { return base_ / "data"; }
+  [[nodiscard]] fs::path place(Incarnation life, const std::string& worker = "w0") const {
+    char name[32];
+    std::snprintf(name, sizeof name, "life-%016llx", static_cast<unsigned long long>(life.value));
+    return data_dir() / "team%2Fjob" / worker / name;
+  }
+
+ private:
+  fs::path base_;
+};
+
+void put(ResultStore& store, const RecordBatch& batch) {
+  const Status s = store.put(batch);
+  ASSERT_TRUE(s.ok()) << s.describe();
+}
+void drop(ResultStore& store, const Horizon& horizon) {
+  const Status s = store.drop(horizon);
+  ASSERT_TRUE(s.ok()) << s.describe();
+}
+
+template <class H>
+class ResultStoreContract : public testing::Test {
+ protected:
+  H host_;
+  RecordBatch batch_;
+};
+using Hosts = testing::Types<FakeHost, RocksHost>;
+TYPED_TEST_SUITE(ResultStoreContract, Hosts);
+
+TYPED_TEST(ResultStoreContract, ReadsBackWhatWasPut) {
+  auto store = this->host_.open(kA, "w0");
+  auto reader = store->reader();
+  EXPECT_EQ(reader->info(round_key(0)).value(), std::nullopt);
+  RecordBatch& b = this->batch_;
+  add(b, round_key(2), 1000, 600, 1000);  // not in order, larger and smaller than what lies in the entry
+  add(b, round_key(2), 1000, 0, 100);
+  add(b, round_key(0), 40, 0, 40);
+  add(b, round_key(1), 0, 0, 0);  // a barrier
+  add(b, round_key(1), 0, 0, 0);  // twice
+  add(b, state_key(1), 3 << 20, 1 << 20, 3 << 20);
+  put(*store, b);
+
+  EXPECT_EQ(reader->info(round_key(2)).value(), info_of(1000));
+  EXPECT_EQ(reader->info(round_key(1)).value(), info_of(0));
+  EXPECT_EQ(reader->info(round_key(3)).value(), std::nullopt);
+  Ranges held(0, 100);
+  held.add(600, 1000);
+  EXPECT_EQ(reader->held(round_key(2)), held);
+  EXPECT_EQ(reader->held(state_key(1)), Ranges(1 << 20, 3 << 20));
+  EXPECT_EQ(reader->held(round_key(1)), Ranges());
+  EXPECT_TRUE(holds(*reader, round_key(0), 0, 40));
+  EXPECT_TRUE(holds(*reader, round_key(0), 7, 9));
+  EXPECT_TRUE(holds(*reader, round_key(2), 650, 1000));
+  EXPECT_FALSE(holds(*reader, round_key(2), 50, 101));
+  EXPECT_FALSE(holds(*reader, round_key(2), 599, 601));
+  EXPECT_TRUE(holds(*reader, state_key(1), (1 << 20) + 3, 3 << 20));
+}
+
+TYPED_TEST(ResultStoreContract, PutsOfManyBatchesAndSizesReadAsOne) {
+  auto store = this->host_.open(kA, "w0");
+  RecordBatch& b = this->batch_;
+  constexpr std::uint64_t kTotal = 5'000'000, kPiece = 333'333;
+  std::uint64_t n = 0;
+  for (std::uint64_t at = 0; at < kTotal; at += kPiece, ++n) {  // each of them alone, with small ones between
+    b.clear();
+    add(b, round_key(100), kTotal, at, std::min(at + kPiece, kTotal));
+    add(b, round_key(n), 8, 0, 8);
+    put(*store, b);
+  }
+  auto reader = store->reader();
+  EXPECT_TRUE(holds(*reader, round_key(100), 0, kTotal));
+  EXPECT_TRUE(holds(*reader, round_key(100), kPiece - 1, kPiece + 1));
+  for (std::uint64_t i = 0; i < n; ++i) EXPECT_TRUE(holds(*reader, round_key(i), 0, 8));
+}
+
+TYPED_TEST(ResultStoreContract, ListsByGroupVersionAndRange) {
+  auto store = this->host_.open(kA, "w0");
+  RecordBatch& b = this->batch_;
+  for (const std::uint64_t group : {0ull, 7ull, ~0ull}) {
+    for (std::uint64_t version = 1; version <= 2; ++version) {
+      for (std::uint64_t s = 0; s < 300; s += 1 + group % 2) {
+        add(b, round_key(s, version, group), 2, 0, 1);
+        add(b, round_key(s, version, group), 2, 1, 2);
+      }
+    }
+  }
+  put(*store, b);
+  auto reader = store->reader();
+  const auto list = [&](std::uint64_t group, std::uint64_t version, std::uint64_t first, std::uint64_t end,
+                        std::size_t limit) {
+    return reader->list(RecordKind::kRound, Timeline(1), GroupId(group), Version(version), Sequence(first),
+                        Sequence(end), limit);
+  };
+  EXPECT_THAT(list(0, 1, 298, 1000, 10), ElementsAre(round_key(298), round_key(299)));
+  EXPECT_THAT(list(7, 2, 3, 9, 2), ElementsAre(round_key(4, 2, 7), round_key(6, 2, 7)));
+  EXPECT_THAT(list(~0ull, 2, 0, 5, 10), SizeIs(3));
+  EXPECT_THAT(list(0, 1, 0, 1000, 1000), SizeIs(300));
+  EXPECT_THAT(list(3, 1, 0, 1000, 1000), IsEmpty());
+  EXPECT_THAT(list(0, 3, 0, 1000, 1000), IsEmpty());
+  EXPECT_THAT(list(0, 1, 5, 5, 1000), IsEmpty());
+  EXPECT_THAT(list(0, 1, 0, 5, 0), IsEmpty());
+}
+
+TYPED_TEST(ResultStoreContract, LaterLivesReadEarlierOnesAndOthersOfTheHost) {
+  {
+    auto a = this->host_.open(kA, "w0");
+    add(this->batch_, round_key(0), 1000, 0, 500);
+    put(*a, this->batch_);
+    auto b = this->host_.open(kB, "w1");
+    this->batch_.clear();
+    add(this->batch_, round_key(0), 1000, 400, 1000);
+    add(this->batch_, round_key(1), 10, 0, 10);
+    put(*b, this->batch_);
+  }
+  auto c = this->host_.open(kC, "w0");
+  auto reader = c->reader();
+  EXPECT_TRUE(holds(*reader, round_key(0), 0, 1000));
+  EXPECT_TRUE(holds(*reader, round_key(1), 0, 10));
+  EXPECT_EQ(reader->held(round_key(0)), Ranges(0, 1000));
+  const Incarnation live[] = {kC};
+  EXPECT_EQ(reader->held_by(round_key(1), live), Ranges());
+  put(*c, one(this->batch_, round_key(1), 10));
+  EXPECT_EQ(reader->held_by(round_key(1), live), Ranges(0, 10));
+  EXPECT_EQ(reader->held_by(round_key(1), {}), Ranges());
+}
+
+TYPED_TEST(ResultStoreContract, ContradictionsAreTold) {
+  { put(*this->host_.open(kA, "w0"), one(this->batch_, round_key(0), 10)); }
+  auto store = this->host_.open(kB, "w0");
+  put(*store, one(this->batch_, round_key(0), 20));
+  const auto info = store->reader()->info(round_key(0));
+  EXPECT_EQ(info.status().code(), Code::kDesync);
+  EXPECT_THAT(info.status().describe(), HasSubstr("different calls: allreduce(u8, sum, count "));
+}
+
+TYPED_TEST(ResultStoreContract, DropsWhatIsObsoleteAndNothingElse) {
+  auto store = this->host_.open(kA, "w0");
+  RecordBatch& b = this->batch_;
+  const auto message = [](std::uint64_t version) {
+    RecordKey key = round_key(0, version, 99);
+    key.kind = RecordKind::kMessage;
+    return key;
+  };
+  for (std::uint64_t version = 0; version < 5; ++version) {
+    add(b, round_key(0, version), 10, 0, 10);
+    add(b, message(version), 1000, 0, 1000);
+    add(b, state_key(version), 1000, 0, 1000);
+  }
+  add(b, setup_key(77), 1000, 0, 1000);
+  put(*store, b);
+  auto reader = store->reader();
+  const auto left = [&] {
+    std::string out;
+    for (std::uint64_t v = 0; v < 5; ++v) {
+      if (holds(*reader, round_key(0, v), 0, 10)) out += "r" + std::to_string(v) + " ";
+      if (holds(*reader, message(v), 0, 1000)) out += "m" + std::to_string(v) + " ";
+      if (holds(*reader, state_key(v), 0, 1000)) out += "s" + std::to_string(v) + " ";
+    }
+    return out + (holds(*reader, setup_key(77), 0, 1000) ? "setup" : "");
+  };
+  EXPECT_EQ(left(), "r0 m0 s0 r1 m1 s1 r2 m2 s2 r3 m3 s3 r4 m4 s4 setup");
+  drop(*store, {Timeline(1), Version(0), std::nullopt});
+  EXPECT_EQ(left(), "r0 m0 s0 r1 m1 s1 r2 m2 s2 r3 m3 s3 r4 m4 s4 setup");
+  drop(*store, {Timeline(1), Version(2), Horizon::Checkpoint{Timeline(1), Version(3)}});
+  EXPECT_EQ(left(), "r0 m0 r2 m2 r3 m3 s3 r4 m4 s4 setup") << "the preamble stays; rounds and states apart";
+  drop(*store, {Timeline(2), Version(3), Horizon::Checkpoint{Timeline(1), Version(3)}});
+  EXPECT_EQ(left(), "s3 setup") << "a rollback undoes all but the checkpoint that it goes back to";
+  put(*store, one(b, round_key(0, 3, 0, 2), 10));
+  EXPECT_TRUE(holds(*reader, round_key(0, 3, 0, 2), 0, 10));
+  drop(*store, {Timeline(2), Version(4), Horizon::Checkpoint{Timeline(2), Version(4)}});
+  EXPECT_EQ(left(), "setup");
+  EXPECT_FALSE(holds(*reader, round_key(0, 3, 0, 2), 0, 10));
+  put(*store, one(b, round_key(0, 4, 0, 2), 10));
+  EXPECT_TRUE(holds(*reader, round_key(0, 4, 0, 2), 0, 10));
+}
+
+TYPED_TEST(ResultStoreContract, WhatLastsOfALifeThatIsOverIsTakenOver) {
+  {
+    auto a = this->host_.open(kA, "w0");
+    add(this->batch_, setup_key(5), 300'000, 0, 300'000);
+    add(this->batch_, round_key(3, 0), 20, 0, 20);
+    add(this->batch_, round_key(0, 1), 20, 0, 20);
+    put(*a, this->batch_);
+  }
+  auto b = this->host_.open(kB, "w1");
+  drop(*b, {Timeline(1), Version(1), Horizon::Checkpoint{Timeline(1), Version(1)}});
+  const Incarnation live[] = {kB};
+  EXPECT_EQ(b->reader()->held_by(setup_key(5), live), Ranges()) << "as long as the rest is needed";
+  drop(*b, {Timeline(1), Version(2), Horizon::Checkpoint{Timeline(1), Version(2)}});
+  EXPECT_EQ(b->reader()->held_by(setup_key(5), live), Ranges(0, 300'000));
+  EXPECT_EQ(b->reader()->held_by(round_key(3, 0), live), Ranges(0, 20));
+  b.reset();
+  auto c = this->host_.open(kC, "w0");
+  auto reader = c->reader();
+  EXPECT_TRUE(holds(*reader, setup_key(5), 0, 300'000));
+  EXPECT_TRUE(holds(*reader, round_key(3, 0), 0, 20));
+  EXPECT_FALSE(holds(*reader, round_key(0, 1), 0, 20));
+}
+
+TYPED_TEST(ResultStoreContract, ALifeThatIsNotOverIsLeftAlone) {
+  auto zombie = this->host_.open(kA, "w0");
+  put(*zombie, one(this->batch_, round_key(0), 1000));
+  auto b = this->host_.open(kB, "w0");
+  EXPECT_TRUE(holds(*b->reader(), round_key(0), 0, 1000)) << "its own predecessor's records are read";
+  auto other = this->host_.open(kC, "w1");
+  EXPECT_FALSE(holds(*other->reader(), round_key(0), 0, 1000)) << "another worker's that lives are not";
+  drop(*b, {Timeline(1), Version(9), Horizon::Checkpoint{Timeline(1), Version(9)}});
+  put(*zombie, one(this->batch_, round_key(1), 1000));
+  EXPECT_TRUE(holds(*zombie->reader(), round_key(0), 0, 1000));
+  EXPECT_TRUE(holds(*zombie->reader(), round_key(1), 0, 1000));
+  zombie.reset();
+  drop(*b, {Timeline(1), Version(9), Horizon::Checkpoint{Timeline(1), Version(9)}});
+  b.reset();
+  EXPECT_FALSE(holds(*this->host_.open(Incarnation(0xd), "w0")->reader(), round_key(1), 0, 1000));
+}
+
+TYPED_TEST(ResultStoreContract, AFinishedJobLeavesNothing) {
+  { put(*this->host_.open(kA, "w0"), one(this->batch_, round_key(0), 1000)); }
+  auto b = this->host_.open(kB, "w0");
+  put(*b, one(this->batch_, round_key(1), 1000));
+  ASSERT_TRUE(b->finish().ok());
+  b.reset();
+  auto c = this->host_.open(kC, "w0");
+  auto reader = c->reader();
+  EXPECT_EQ(reader->held(round_key(0)), Ranges());
+  EXPECT_EQ(reader->held(round_key(1)), Ranges());
+}
+
+TYPED_TEST(ResultStoreContract, ReportsWhatIsHeldInRuns) {
+  {
+    auto a = this->host_.open(kA, "w0");
+    for (std::uint64_t s = 0; s < 100; ++s) add(this->batch_, round_key(s), 10, 0, 10);
+    add(this->batch_, round_key(100), 1000, 0, 400);
+    add(this->batch_, round_key(5, 1, 42), 0, 0, 0);
+    add(this->batch_, state_key(1), 900, 300, 600);
+    put(*a, this->batch_);
+  }
+  auto b = this->host_.open(kB, "w0");
+  this->batch_.clear();
+  add(this->batch_, round_key(100), 1000, 350, 900);
+  add(this->batch_, round_key(102), 10, 0, 10);
+  RecordKey local = state_key(1);
+  local.kind = RecordKind::kLocal;
+  local.round.sequence = Sequence(3);
+  add(this->batch_, local, 600, 0, 600);
+  put(*b, this->batch_);
+
+  HeldRounds world{false, Timeline(1), kWorldGroup, Version(1), {}};
+  const std::uint64_t call10 = call_hash(info_of(10).fingerprint);
+  world.runs = {{0, 100, 10, call10, Ranges(0, 10)},
+                {100, 1, 1000, call_hash(info_of(1000).fingerprint), Ranges(0, 900)},
+                {102, 1, 10, call10, Ranges(0, 10)}};
+  HeldRounds group{false, Timeline(1), GroupId(42), Version(1), {}};
+  group.runs = {{5, 1, 0, call_hash(info_of(0).fingerprint), Ranges()}};
+  HeldReport expected;
+  expected.rounds = {world, group};
+  expected.states = {{Timeline(1), Version(1), std::nullopt, 900, Ranges(300, 600)},
+                     {Timeline(1), Version(1), Rank(3), 600, Ranges(0, 600)}};
+  EXPECT_EQ(b->report(false), expected);
+  EXPECT_EQ(b->report(true), expected);
+}
+
+TYPED_TEST(ResultStoreContract, CombinedWithMemoryEachServesWhatTheOtherLacks) {
+  auto memory = std::move(HostLog::create(kA, heap_segment(64 << 20))).value();
+  auto store = this->host_.open(kA, "w0");
+  const auto publish = [&](const RecordKey& key, std::uint64_t total, std::uint64_t begin, std::uint64_t end) {
+    ASSERT_TRUE(memory->publish(key, info_of(total), begin, bytes_of(key, begin, end)).ok());
+  };
+  publish(round_key(0), 1000, 300, 1000);
+  publish(round_key(1), 10, 0, 10);
+  add(this->batch_, round_key(0), 1000, 0, 500);
+  add(this->batch_, round_key(2), 10, 0, 10);
+  put(*store, this->batch_);
+  auto reader = combined_reader(memory->reader(), store->reader());
+  EXPECT_EQ(reader->held(round_key(0)), Ranges(0, 1000));
+  EXPECT_TRUE(holds(*reader, round_key(0), 0, 1000));
+  EXPECT_TRUE(holds(*reader, round_key(1), 0, 10));
+  EXPECT_TRUE(holds(*reader, round_key(2), 0, 10));
+  EXPECT_FALSE(holds(*reader, round_key(3), 0, 10));
+  EXPECT_EQ(reader->info(round_key(2)).value(), info_of(10));
+  EXPECT_EQ(reader->info(round_key(3)).value(), std::nullopt);
+  EXPECT_THAT(reader->list(RecordKind::kRound, Timeline(1), kWorldGroup, Version(1), Sequence(0), Sequence(9), 9),
+              ElementsAre(round_key(0), round_key(1), round_key(2)));
+  EXPECT_THAT(reader->list(RecordKind::kRound, Timeline(1), kWorldGroup, Version(1), Sequence(0), Sequence(9), 2),
+              ElementsAre(round_key(0), round_key(1)));
+  const Incarnation live[] = {kA};
+  EXPECT_EQ(reader->held_by(round_key(0), live), Ranges(0, 1000));
+  EXPECT_EQ(reader->held_by(round_key(0), {}), Ranges());
+}
+
+class RocksResultStoreTest : public testing::Test {
+ protected:
+  [[nodiscard]] fs::path place(Incarnation life) const { return host_.place(life); }
+  // The directory as RocksDB alone sees it.
+  std::vector<std::string> families(Incarnation life) {
+    std::vector<std::string> names;
+    (void)rocksdb::DB::ListColumnFamilies({}, place(life), &names);
+    return names;
+  }
+  static std::vector<fs::path> tables(const fs::path& directory) {
+    std::vector<fs::path> found;
+    for (const auto& entry : fs::directory_iterator(directory)) {
+      if (entry.path().extension() == ".sst") found.push_back(entry.path());
+    }
+    std::ranges::sort(found, {}, [](const fs::path& p) { return fs::file_size(p); });
+    return found;
+  }
+  static void flip(const fs::path& file, std::uint64_t at) {
+    std::fstream f(file, std::ios::in | std::ios::out | std::ios::binary);
+    f.seekg(static_cast<std::streamoff>(at));
+    const int c = f.get();
+    f.seekp(static_cast<std::streamoff>(at));
+    f.put(static_cast<char>(c ^ 1));
+    ASSERT_TRUE(f.good());
+  }
+
+  RocksHost host_;
+  RecordBatch batch_;
+};
+
+TEST_F(RocksResultStoreTest, NothingIsMadeBeforeTheFirstPut) {
+  auto store = host_.open_rocks(kA);
+  drop(*store, {Timeline(1), Version(9), std::nullopt});
+  (void)store->report(true);
+  EXPECT_TRUE(fs::is_empty(host_.data_dir()));
+  EXPECT_EQ(store->bytes_on_disk(), 0u);
+  put(*store, one(batch_, round_key(0), 10));
+  EXPECT_TRUE(fs::exists(place(kA) / "CURRENT"));
+}
+
+TEST_F(RocksResultStoreTest, DroppedVersionsLeaveNoBytesBehind) {
+  auto store = host_.open_rocks(kA);
+  for (std::uint64_t version = 1; version < 4; ++version) put(*store, one(batch_, round_key(0, version), 4 << 20));
+  EXPECT_GE(store->bytes_on_disk(), 12u << 20);
+  drop(*store, {Timeline(1), Version(3), std::nullopt});
+  EXPECT_LT(store->bytes_on_disk(), 5u << 20);
+  EXPECT_GE(store->bytes_on_disk(), 4u << 20);
+  std::uint64_t on_disk = 0;
+  for (const fs::path& table : tables(place(kA))) on_disk += fs::file_size(table);
+  EXPECT_LT(on_disk, 5u << 20);
+}
+
+TEST_F(RocksResultStoreTest, LivesThatAreOverGoWithWhatTheyHold) {
+  { put(*host_.open_rocks(kA), one(batch_, round_key(0, 1), 1000)); }
+  { put(*host_.open_rocks(kB, "w1"), one(batch_, round_key(0, 2), 1000)); }
+  auto store = host_.open_rocks(kC);
+  drop(*store, {Timeline(1), Version(2), std::nullopt});
+  EXPECT_FALSE(fs::exists(place(kA)));
+  EXPECT_TRUE(fs::exists(host_.place(kB, "w1")));
+  drop(*store, {Timeline(1), Version(3), std::nullopt});
+  EXPECT_FALSE(fs::exists(host_.place(kB, "w1")));
+}
+
+TEST_F(RocksResultStoreTest, EarlierLivesCountAgainstTheBudget) {
+  { put(*host_.open_rocks(kA), one(batch_, round_key(0, 1), 2 << 20)); }
+  auto store = host_.open_rocks(kB, "w0", 3 << 20);
+  put(*store, one(batch_, round_key(0, 2), 500'000));
+  const Status s = store->put(one(batch_, round_key(1, 2), 1 << 20));
+  EXPECT_EQ(s.code(), Code::kExhausted);
+  EXPECT_THAT(s.describe(), HasSubstr("log_disk_bytes"));
+  EXPECT_THAT(s.describe(), HasSubstr("a checkpoint is overdue"));
+  EXPECT_FALSE(holds(*store->reader(), round_key(1, 2), 0, 1 << 20));
+  drop(*store, {Timeline(1), Version(2), std::nullopt});
+  put(*store, one(batch_, round_key(1, 2), 1 << 20));
+}
+
+TEST_F(RocksResultStoreTest, OneLifeIsOpenOnce) {
+  auto store = host_.open_rocks(kA);
+  put(*store, one(batch_, round_key(0), 10));
+  auto twin = host_.open_rocks(kA);
+  const Status s = twin->prepare();
+  EXPECT_EQ(s.code(), Code::kUnavailable);
+  EXPECT_THAT(s.describe(), HasSubstr("another process (process " + std::to_string(::getpid()) + ")"));
+  EXPECT_THAT(s.describe(), HasSubstr(place(kA).string()));
+  store.reset();
+  put(*twin, one(batch_, round_key(1), 10));
+  EXPECT_TRUE(holds(*twin->reader(), round_key(0), 0, 10));
+}
+
+TEST_F(RocksResultStoreTest, AnUnknownFormatIsRefusedAndLeftAlone) {
+  { put(*host_.open_rocks(kA, "w1"), one(batch_, round_key(0), 10)); }
+  const fs::path life = host_.place(kA, "w1") / "LIFE";
+  std::ofstream(life) << "warren-results-99\nwhatever\n";
+  const Status s = host_.try_open(kB).status();
+  EXPECT_EQ(s.code(), Code::kCorrupt);
+  EXPECT_THAT(s.describe(), HasSubstr("warren-results-99"));
+  EXPECT_THAT(s.describe(), HasSubstr(host_.place(kA, "w1").string()));
+  EXPECT_TRUE(fs::exists(host_.place(kA, "w1") / "CURRENT"));
+}
+
+TEST_F(RocksResultStoreTest, APlaceThatWasBeingMadeOrRemovedHoldsNothing) {
+  fs::create_directories(place(kA));
+  std::ofstream(place(kA) / "LOCK-life") << "";
+  fs::create_directories(place(kB));
+  std::ofstream(place(kB) / "LIFE") << "warren-results-1\njob team/job\nworker w0\nprocess 1\n";
+  { put(*host_.open_rocks(Incarnation(0xe)), one(batch_, round_key(0), 1000)); }
+  fs::rename(place(Incarnation(0xe)) / "LIFE", place(Incarnation(0xe)) / "LIFE-removed");
+  fs::remove(place(Incarnation(0xe)) / "CURRENT");
+  auto store = host_.open_rocks(kC);
+  EXPECT_EQ(store->report(true), HeldReport());
+  put(*store, one(batch_, round_key(0), 10));
+  drop(*store, {Timeline(1), Version(1), std::nullopt});
+  EXPECT_FALSE(fs::exists(place(kB)));
+  EXPECT_FALSE(fs::exists(place(Incarnation(0xe))));
+  EXPECT_TRUE(fs::exists(place(kA))) << "it may be about to be locked";
+  ASSERT_TRUE(store->finish().ok());
+  EXPECT_TRUE(fs::is_empty(host_.data_dir()));
+  EXPECT_THAT(store->take_warnings(), IsEmpty());
+}
+
+TEST_F(RocksResultStoreTest, AFinishedJobIsSweptByTheLastOfItsWorkers) {
+  auto a = host_.open_rocks(kA, "w0"), b = host_.open_rocks(kB, "w1");
+  put(*a, one(batch_, round_key(0), 10));
+  put(*b, one(batch_, round_key(0), 10));
+  ASSERT_TRUE(a->finish().ok());
+  const Status late = b->put(one(batch_, round_key(1), 1 << 20));
+  EXPECT_EQ(late.code(), Code::kClosed) << late.describe();
+  EXPECT_THAT(late.describe(), HasSubstr("the job is finished"));
+  auto next = host_.open_rocks(kC, "w0");
+  EXPECT_EQ(next->report(true), HeldReport()) << "of a new job of the same name";
+  put(*next, one(batch_, round_key(7), 10));
+  ASSERT_TRUE(b->finish().ok()) << "the old job's last worker";
+  EXPECT_TRUE(holds(*host_.open_rocks(Incarnation(0xd))->reader(), round_key(7), 0, 10));
+}
+
+TEST_F(RocksResultStoreTest, NamesOfJobsAndWorkersStayWithinTheDirectory) {
+  EXPECT_EQ(file_name("../a"), "%2E.%2Fa");
+  EXPECT_EQ(file_name("."), "%2E");
+  EXPECT_EQ(file_name("a.b:c@d-e_f"), "a.b:c@d-e_f");
+  EXPECT_EQ(file_name("50%"), "50%25");
+  const std::string longer(128, '/');
+  EXPECT_LE(file_name(longer).size(), 255u);
+  EXPECT_NE(file_name(longer), file_name(longer + "/"));
+}
+
+// Damage.
+
+TEST_F(RocksResultStoreTest, AFlippedBitInAPayloadCostsThatRecordAlone) {
+  constexpr std::uint64_t kPiece = 200'000;
+  {
+    auto store = host_.open_rocks(kA);
+    for (std::uint64_t s = 0; s < 10; ++s) add(batch_, round_key(s), kPiece, 0, kPiece);
+    put(*store, batch_);
+  }
+  flip(tables(place(kA)).back(), 5 * kPiece + 1000);
+  auto store = host_.open_rocks(kB);
+  auto reader = store->reader();
+  std::vector<std::uint64_t> lost;
+  for (std::uint64_t s = 0; s < 10; ++s) {
+    EXPECT_EQ(reader->held(round_key(s)), Ranges(0, kPiece));
+    if (!holds(*reader, round_key(s), 0, kPiece)) lost.push_back(s);
+  }
+  ASSERT_THAT(lost, SizeIs(1));
+  EXPECT_EQ(reader->held(round_key(lost[0])), Ranges()) << "from then on it is not held";
+  EXPECT_THAT(store->take_warnings(), ElementsAre(HasSubstr("its checksum does not hold")));
+  auto verified = host_.open_rocks(kC);
+  EXPECT_EQ(verified->report(true).rounds.at(0).runs.at(0).count, lost[0]);
+  EXPECT_THAT(verified->take_warnings(), SizeIs(1));
+}
+
+TEST_F(RocksResultStoreTest, AnotherCopyIsTakenForADamagedOne) {
+  for (const Incarnation life : {kA, kB}) {
+    put(*host_.open_rocks(life), one(batch_, round_key(0), 1 << 20));
+  }
+  flip(tables(place(kA)).back(), 500'000);
+  auto store = host_.open_rocks(kC);
+  EXPECT_TRUE(holds(*store->reader(), round_key(0), 0, 1 << 20));
+  EXPECT_THAT(store->take_warnings(), SizeIs(1));
+}
+
+// Wherever a bit flips and wherever a file ends: what is read is right, and what is not held is told.
+TEST_F(RocksResultStoreTest, NoDamageAnywhereIsServed) {
+  constexpr std::uint64_t kRounds = 3000, kLong = 2000;
+  {
+    auto store = host_.open_rocks(kA);
+    for (std::uint64_t s = 0; s < kRounds; ++s) {
+      const std::uint64_t total = s % 10 == 0 ? kLong : 16;
+      add(batch_, round_key(s), total, 0, total);
+    }
+    put(*store, batch_);
+    put(*store, one(batch_, round_key(kRounds), 16));  // through the write-ahead log
+  }
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(place(kA))) {
+    const std::string name = entry.path().filename();
+    if (name != "LIFE" && name != "LOCK-life" && name != "LOG" && entry.is_regular_file()) files.push_back(entry);
+  }
+  std::ranges::sort(files);
+  const fs::path copy = place(kA).string() + "-copy";
+  fs::rename(place(kA), copy);
+  std::uint64_t random = 12345, served = 0, whole = 0;
+  const auto draw = [&random](std::uint64_t below) {
+    random = random * 6364136223846793005 + 1442695040888963407;
+    return (random >> 33) % below;
+  };
+  for (int trial = 0; trial < 60; ++trial) {
+    fs::remove_all(place(kA));
+    fs::copy(copy, place(kA), fs::copy_options::recursive);
+    const fs::path file = place(kA) / files[draw(files.size())].filename();
+    const std::uint64_t size = fs::file_size(file);
+    if (size == 0) continue;
+    const int what = static_cast<int>(draw(3));
+    if (what == 0) fs::resize_file(file, draw(size));
+    if (what == 1) flip(file, draw(size));
+    if (what == 2) fs::remove(file);
+    auto store = host_.open_rocks(Incarnation(100 + static_cast<std::uint64_t>(trial)));
+    auto reader = store->reader();
+    std::uint64_t right = 0;
+    for (std::uint64_t s = 0; s <= kRounds; ++s) {
+      const std::uint64_t total = s < kRounds && s % 10 == 0 ? kLong : 16;
+      std::vector<std::byte> out(total);
+      if (!reader->read(round_key(s), 0, out)) continue;
+      ASSERT_EQ(out, bytes_of(round_key(s), 0, total)) << file << " " << what;
+      ++right;
+    }
+    served += right;
+    whole += right == kRounds + 1;
+    const auto warnings = store->take_warnings();
+    // The last record's log may be cut: that looks as if its write had never been confirmed.
+    EXPECT_TRUE(right >= kRounds || !warnings.empty()) << file << " " << what << ": " << right;
+  }
+  EXPECT_GT(served, 60 * kRounds / 4) << "damage costs what it hits, more or less";
+  EXPECT_GT(whole, 0u);
+}
+
+// A limit on the size of files stands for a full disk: write() fails in the same place.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(RocksResultStoreTest, AFailedPutIsAStatusAndTheNextOneWorks) {
+  auto store = host_.open_rocks(kA);
+  put(*store, one(batch_, round_key(0), 1000));
+  auto reader = store->reader();
+  for (const std::uint64_t total : {200'000u, 4'000'000u}) {  // both ways to the disk
+    const FileSizeLimit full(64 << 10);
+    const Status s = store->put(one(batch_, round_key(total), total));
+    ASSERT_FALSE(s.ok());
+    EXPECT_THAT(s.describe(), HasSubstr(place(kA).string()));
+    EXPECT_TRUE(holds(*reader, round_key(0), 0, 1000)) << "what is there can be read meanwhile";
+  }
+  for (const std::uint64_t total : {200'000u, 4'000'000u}) put(*store, one(batch_, round_key(total), total));
+  EXPECT_TRUE(holds(*reader, round_key(0), 0, 1000));
+  store.reset();
+  auto later = host_.open_rocks(kB);
+  reader = later->reader();
+  EXPECT_TRUE(holds(*reader, round_key(0), 0, 1000));
+  for (const std::uint64_t total : {200'000u, 4'000'000u}) EXPECT_TRUE(holds(*reader, round_key(total), 0, total));
+  EXPECT_THAT(later->take_warnings(), IsEmpty());
+}
+
+TEST_F(RocksResultStoreTest, ADirectoryThatCannotBeMadeIsAnError) {
+  fs::create_directories(host_.data_dir().parent_path());
+  std::ofstream(host_.data_dir()) << "a file";
+  const Status s = host_.try_open(kA).status();
+  EXPECT_EQ(s.code(), Code::kUnavailable);
+  EXPECT_THAT(s.describe(), HasSubstr(host_.data_dir().string()));
+}
+
+TEST(RecordFormat, KeysSortAsTheirMembersDo) {
+  std::vector<RecordKey> keys;
+  for (const std::uint64_t group : {0ull, 0x80ull, ~0ull}) {
+    for (const std::uint64_t version : {0ull, 1ull, 256ull}) {
+      for (const std::uint64_t s : {0ull, 127ull, 128ull, 65536ull}) keys.push_back(round_key(s, version, group));
+    }
+  }
+  for (const RecordKey& a : keys) {
+    for (const RecordKey& b : keys) {
+      EXPECT_EQ(a < b, encode_key(a, 5, 5) < encode_key(b, 5, 5));
+      EXPECT_EQ(view(encode_key(a, 5, 5)) < view(encode_key(b, 5, 5)), a < b) << "as RocksDB compares them";
+    }
+  }
+}
+
+TEST(RecordFormat, EveryFlippedBitIsFoundOut) {
+  const RecordKey key = round_key(3);
+  const auto payload = bytes_of(key, 0, 20);
+  StoredRecord record{key, info_of(20), 0, 20, checksum_of(payload)};
+  record.info.fingerprint.root = -1;
+  record.info.fingerprint.site = 0x1234;
+  const KeyBytes encoded = encode_key(key, 0, 20);
+  const EntryBytes entry = encode_entry(view(encoded), record);
+  std::string k(view(encoded)), e(entry.data(), entry.size());
+  e.append(reinterpret_cast<const char*>(payload.data()), payload.size());
+  const auto decoded = decode_record(k, e);
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(decoded->key, key);
+  EXPECT_EQ(decoded->info, record.info);
+  for (std::string* bytes : {&k, &e}) {
+    for (std::size_t bit = 0; bit < 8 * bytes->size(); ++bit) {
+      (*bytes)[bit / 8] = static_cast<char>((*bytes)[bit / 8] ^ (1 << (bit % 8)));
+      EXPECT_FALSE(decode_record(k, e)) << bit;
+      (*bytes)[bit / 8] = static_cast<char>((*bytes)[bit / 8] ^ (1 << (bit % 8)));
+    }
+  }
+  EXPECT_FALSE(decode_record(k, e.substr(0, e.size() - 1)));
+  EXPECT_FALSE(decode_record(k.substr(1), e));
+}
+
+TEST(FakeResultDiskTest, PowerLossTakesWhatWasNotConfirmed) {
+  auto disk = std::make_shared<FakeResultDisk>();
+  RecordBatch batch;
+  {
+    FakeResultStore store(disk, "w0", kA);
+    ASSERT_TRUE(store.put(one(batch, round_key(0), 10)).ok());
+    store.write(one(batch, round_key(1), 10));
+    store.write(one(batch, round_key(2), 10));
+    EXPECT_FALSE(holds(*store.reader(), round_key(1), 0, 10));
+    disk->fail_writes = 1;
+    EXPECT_EQ(store.confirm().code(), Code::kExhausted);
+  }
+  int n = 0;
+  disk->crash([&n] { return n++ == 1; });
+  FakeResultStore store(disk, "w0", kB);
+  EXPECT_TRUE(holds(*store.reader(), round_key(0), 0, 10));
+  EXPECT_FALSE(holds(*store.reader(), round_key(1), 0, 10));
+  EXPECT_TRUE(holds(*store.reader(), round_key(2), 0, 10));
+  ASSERT_TRUE(disk->flip(kA, 0));
+  EXPECT_FALSE(holds(*store.reader(), round_key(0), 0, 10));
+  EXPECT_THAT(store.take_warnings(), SizeIs(1));
+}
+
+}  // namespace
+}  // namespace warren::storage

@@ -1,0 +1,255 @@
+#include "storage/write_behind.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <thread>
+
+#include "storage/fake_result_store.h"
+#include "storage/host_log.h"
+#include "tests/storage/result_batch.h"
+
+namespace warren::storage {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr Incarnation kSelf(7);
+constexpr std::int64_t kLong = 3'600'000, kWait = 60'000;
+
+// One life: its segment, its disk, and the thread between them.
+class WriteBehindTest : public testing::Test {
+ protected:
+  void start(WriteBehind::Options options, std::size_t segment_bytes = 8 << 20) {
+    segment_ = heap_segment(segment_bytes);
+    log_ = std::move(HostLog::create(kSelf, segment_)).value();
+    auto started = WriteBehind::start(options, std::make_unique<FakeResultStore>(disk_, "w0", kSelf), kSelf, segment_,
+                                      [this](const LogEvent& e) { note(e); });
+    ASSERT_TRUE(started.ok()) << started.status().describe();
+    behind_ = std::move(started).value();
+  }
+  void publish(const RecordKey& key, std::uint64_t total, std::uint64_t begin, std::uint64_t end) {
+    ASSERT_TRUE(log_->publish(key, info_of(total), begin, bytes_of(key, begin, end)).ok());
+  }
+  void publish(const RecordKey& key, std::uint64_t total) { publish(key, total, 0, total); }
+  // What the disk holds, once the thread is gone.
+  std::vector<RecordKey> on_disk() {
+    behind_.reset();
+    std::vector<RecordKey> keys;
+    const auto found = disk_->lives.find(kSelf.value);
+    if (found == disk_->lives.end()) return keys;
+    for (const auto& [key, r] : found->second.durable) {
+      keys.push_back(r.record.key);
+      EXPECT_EQ(r.payload, bytes_of(r.record.key, r.record.first_byte, r.record.end()));
+    }
+    return keys;
+  }
+  Status durable(std::uint64_t version) {
+    std::promise<Status> done;
+    behind_->make_durable(Timeline(1), Version(version), [&](const Status& s) { done.set_value(s); });
+    return done.get_future().get();
+  }
+  void note(const LogEvent& e) {
+    const std::lock_guard lock(mutex_);
+    events_.push_back(e.name);
+    last_event_ = e.text;
+  }
+  std::vector<std::string> events() {
+    const std::lock_guard lock(mutex_);
+    return events_;
+  }
+  template <class Condition>
+  static void wait_until(Condition condition) {
+    while (!condition()) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // CTest ends what never comes
+  }
+
+  std::shared_ptr<FakeResultDisk> disk_ = std::make_shared<FakeResultDisk>();
+  std::shared_ptr<SegmentMemory> segment_;
+  std::unique_ptr<HostLog> log_;
+  std::unique_ptr<WriteBehind> behind_;
+  std::mutex mutex_;
+  std::vector<std::string> events_;
+  std::string last_event_;
+};
+
+TEST_F(WriteBehindTest, SyncMakesAllThatWasPublishedDurable) {
+  start({kLong});
+  publish(round_key(0), 10);
+  publish(round_key(1), 0);
+  publish(setup_key(9), 3'000'000);
+  publish(state_key(1), 100'000);
+  ASSERT_TRUE(behind_->sync(kWait).ok());
+  EXPECT_EQ(behind_->written_bytes(), 3'100'010u);
+  publish(round_key(2), 20);
+  ASSERT_TRUE(behind_->sync(kWait).ok());
+  EXPECT_EQ(behind_->written_bytes(), 3'100'030u) << "nothing is written twice";
+  EXPECT_THAT(on_disk(), testing::IsSupersetOf({round_key(0), round_key(1), round_key(2), setup_key(9), state_key(1)}));
+}
+
+TEST_F(WriteBehindTest, ACommitDropsWhatIsNotYetDue) {
+  start({kLong});
+  for (std::uint64_t v = 1; v < 20; ++v) {
+    for (std::uint64_t s = 0; s < 10; ++s) publish(round_key(s, v), 10'000);
+    log_->drop_below(Version(v + 1));
+    behind_->drop({Timeline(1), Version(v + 1), std::nullopt});
+  }
+  publish(round_key(0, 20), 10);
+  ASSERT_TRUE(behind_->sync(kWait).ok());
+  EXPECT_EQ(behind_->written_bytes(), 10u);
+  EXPECT_THAT(on_disk(), ElementsAre(round_key(0, 20)));
+}
+
+TEST_F(WriteBehindTest, WhatIsOlderThanTheLagIsWritten) {
+  start({1});
+  publish(round_key(0), 10);
+  wait_until([this] { return behind_->written_bytes() == 10; });
+  publish(round_key(1), 20);
+  wait_until([this] { return behind_->written_bytes() == 30; });
+}
+
+TEST_F(WriteBehindTest, MoreThanTheLagInBytesIsWrittenOldestFirst) {
+  start({4000, 1 << 20});  // looks every 500 ms; extents of 256 KiB
+  for (std::uint64_t s = 0; s < 60; ++s) publish(round_key(s), 100'000);
+  wait_until([this] { return behind_->written_bytes() >= 4'000'000; });
+  const auto keys = on_disk();
+  for (std::uint64_t s = 0; s < 30; ++s) EXPECT_THAT(keys, testing::Contains(round_key(s)));
+  EXPECT_THAT(keys, testing::Not(testing::Contains(round_key(59)))) << "its extent is not full";
+}
+
+TEST_F(WriteBehindTest, ACheckpointIsDurableWithoutTheRoundsAroundIt) {
+  start({kLong});
+  publish(round_key(0), 10'000);
+  publish(state_key(1), 50'000, 0, 20'000);
+  publish(round_key(1), 10'000);
+  publish(state_key(1), 50'000, 30'000, 50'000);
+  publish(state_key(2), 7000);
+  ASSERT_TRUE(durable(1).ok());
+  EXPECT_EQ(behind_->written_bytes(), 40'000u);
+  ASSERT_TRUE(durable(1).ok()) << "again: nothing to do";
+  EXPECT_EQ(behind_->written_bytes(), 40'000u);
+  publish(state_key(1), 50'000, 20'000, 30'000);
+  ASSERT_TRUE(durable(1).ok());
+  EXPECT_EQ(behind_->written_bytes(), 50'000u);
+  ASSERT_TRUE(behind_->sync(kWait).ok());
+  EXPECT_EQ(behind_->written_bytes(), 77'000u) << "the rest, and no state again";
+  EXPECT_EQ(on_disk().size(), 6u);
+}
+
+TEST_F(WriteBehindTest, ADiskThatFailsIsAnEventAndRecovers) {
+  start({.lag_ms = kLong, .retry_ms = 1});
+  disk_->fail_writes = 3;
+  publish(state_key(1), 1000);
+  publish(round_key(0), 10);
+  const Status s = behind_->sync(kWait);
+  EXPECT_EQ(s.code(), Code::kExhausted);
+  EXPECT_THAT(s.describe(), HasSubstr("no space left on the fake disk"));
+  ASSERT_TRUE(durable(1).ok()) << "it is tried again";
+  wait_until([this] { return events().size() == 2; });
+  EXPECT_THAT(events(), ElementsAre("results_not_written", "results_written"));
+  EXPECT_TRUE(behind_->health().ok());
+  ASSERT_TRUE(behind_->sync(kWait).ok());
+  EXPECT_EQ(behind_->written_bytes(), 1010u);
+}
+
+TEST_F(WriteBehindTest, WhileTheDiskFailsNobodyWaits) {
+  start({.lag_ms = kLong, .retry_ms = kLong});
+  disk_->fail_writes = 1;
+  publish(round_key(0), 10);
+  EXPECT_EQ(behind_->sync(kWait).code(), Code::kExhausted);
+  EXPECT_EQ(behind_->sync(kWait).code(), Code::kExhausted);
+  EXPECT_EQ(behind_->health().code(), Code::kExhausted);
+  EXPECT_EQ(disk_->fail_writes, 0u) << "the second was not tried";
+  EXPECT_THAT(on_disk(), IsEmpty());
+}
+
+TEST_F(WriteBehindTest, ACheckpointThatANewerOneReplacesIsNotAwaited) {
+  start({.lag_ms = kLong, .retry_ms = kLong});
+  disk_->fail_writes = 1;
+  publish(state_key(1), 1000);
+  std::promise<Status> done;
+  behind_->make_durable(Timeline(1), Version(1), [&](const Status& s) { done.set_value(s); });
+  behind_->drop({Timeline(1), Version(2), Horizon::Checkpoint{Timeline(1), Version(2)}});
+  EXPECT_EQ(done.get_future().get().code(), Code::kClosed);
+}
+
+TEST_F(WriteBehindTest, TheEndIsToldToWhoWaits) {
+  start({.lag_ms = kLong, .retry_ms = kLong});
+  disk_->fail_writes = 1;
+  publish(state_key(1), 1000);
+  std::promise<Status> done;
+  behind_->make_durable(Timeline(1), Version(1), [&](const Status& s) { done.set_value(s); });
+  EXPECT_EQ(behind_->sync(kWait).code(), Code::kExhausted);
+  ASSERT_TRUE(behind_->finish().ok());
+  EXPECT_EQ(done.get_future().get().code(), Code::kClosed);
+  EXPECT_EQ(behind_->sync(kWait).code(), Code::kClosed);
+  EXPECT_EQ(durable(1).code(), Code::kClosed);
+  EXPECT_TRUE(disk_->lives.empty());
+}
+
+// A store whose disk hangs until it is let go.
+class HangingStore final : public ResultStore {
+ public:
+  explicit HangingStore(std::shared_future<void> go) : go_(std::move(go)) {}
+  Status put(const RecordBatch&) override {
+    go_.wait();
+    return {};
+  }
+  Status drop(const Horizon&) override { return {}; }
+  Status finish() override { return {}; }
+  std::uint64_t bytes_on_disk() const override { return 0; }
+  std::unique_ptr<HostLogReader> reader() override { return nullptr; }
+  void refresh() override {}
+  HeldReport report(bool) override { return {}; }
+  std::vector<std::string> take_warnings() override { return {}; }
+
+ private:
+  std::shared_future<void> go_;
+};
+
+TEST_F(WriteBehindTest, NobodyWaitsForEverForADiskThatHangs) {
+  segment_ = heap_segment(8 << 20);
+  log_ = std::move(HostLog::create(kSelf, segment_)).value();
+  std::promise<void> go;
+  auto started = WriteBehind::start({kLong}, std::make_unique<HangingStore>(go.get_future().share()), kSelf, segment_,
+                                    [](const LogEvent&) {});
+  behind_ = std::move(started).value();
+  publish(round_key(0), 10);
+  EXPECT_EQ(behind_->sync(20).code(), Code::kTimeout);
+  go.set_value();
+  EXPECT_TRUE(behind_->sync(kWait).ok());
+}
+
+TEST_F(WriteBehindTest, ASegmentOfAnotherLifeIsRefused) {
+  segment_ = heap_segment(8 << 20);
+  log_ = std::move(HostLog::create(kSelf, segment_)).value();
+  const auto started = WriteBehind::start({}, std::make_unique<FakeResultStore>(disk_, "w0", Incarnation(8)),
+                                          Incarnation(8), segment_, [](const LogEvent&) {});
+  EXPECT_EQ(started.status().code(), Code::kCorrupt);
+}
+
+// The data path publishes and drops as fast as it can while everything is written as soon as it is seen.
+TEST_F(WriteBehindTest, WhatIsWrittenIsRightWhateverIsDroppedMeanwhile) {
+  start({1, 0}, 2 << 20);
+  std::uint64_t last = 0;
+  for (std::uint64_t v = 1; v < 300; ++v) {
+    for (std::uint64_t s = 0; s < 20; ++s) publish(round_key(s, v), 1 + s * s * 150);
+    if (v % 50 == 0) {
+      ASSERT_TRUE(behind_->sync(kWait).ok());
+    }
+    log_->drop_below(Version(v));
+    if (v % 7 == 0) behind_->drop({Timeline(1), Version(v), std::nullopt});
+    last = v;
+  }
+  ASSERT_TRUE(behind_->sync(kWait).ok());
+  const auto keys = on_disk();  // compares their bytes
+  for (std::uint64_t s = 0; s < 20; ++s) EXPECT_THAT(keys, testing::Contains(round_key(s, last)));
+  EXPECT_THAT(events(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace warren::storage
