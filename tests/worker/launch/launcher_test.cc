@@ -356,6 +356,7 @@ TEST(LaunchHung, WhoIsInNoJobIsLeftAlone) {
     SCOPED_TRACE(how);
     const Fifo fifo;
     auto o = alive(2, std::string("if [ $WARREN_WORKER_ID = 0 ]; then exec $CHILD ") + how + "; fi; exec $CHILD stuck");
+    if (how == std::string("beat")) o.hung_after_ms = 1000;  // ample for one beat, however busy the machine is
     o.variables["FIFO"] = fifo.path();
     const Finished f = run(o);
     ASSERT_TRUE(f.code.ok());
