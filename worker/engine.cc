@@ -378,6 +378,8 @@ void Engine::begin(Group& group) {
   const std::uint64_t width = std::max<std::uint64_t>(1, element_bytes(call.spec));
   const ResultShape shape = result_shape(call.spec, {group.rank, static_cast<std::int32_t>(group.members.size())});
   group.resumed = sequence == frontier->rounds;
+  // Before anything final comes to the output, which may be the same memory.
+  if (group.resumed) prepare(call);
   group.phase = Phase::kRecalls;
   Replayer::Want want;
   want.key = {RecordKind::kRound, call.round};
@@ -487,6 +489,12 @@ void Engine::run_rest(Group& group) {
   run(group, std::make_shared<const PreparedSchedule>(std::move(made).value()));
 }
 
+void Engine::prepare(Call& call) {
+  if (call.spec.prepare == nullptr || call.prepared) return;
+  call.prepared = true;
+  call.spec.prepare(call.spec.prepare_context);
+}
+
 void Engine::run(Group& group, std::shared_ptr<const PreparedSchedule> prepared) {
   Call& call = *group.active;
   if (prepared == nullptr) {
@@ -495,10 +503,7 @@ void Engine::run(Group& group, std::shared_ptr<const PreparedSchedule> prepared)
     if (!made.ok()) return fail(made.status(), kNoRank);
     prepared = std::move(made).value();
   }
-  if (call.spec.prepare != nullptr && !call.prepared) {
-    call.prepared = true;
-    call.spec.prepare(call.spec.prepare_context);
-  }
+  prepare(call);
   group.phase = Phase::kRuns;
   call.schedule = std::move(prepared);
   Executor::Round round;

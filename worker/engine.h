@@ -188,6 +188,7 @@ class Engine {
   void place(Group& group);
   void recalled(Replayer::Done done);
   void begin(Group& group);
+  static void prepare(Call& call);
   void run(Group& group, std::shared_ptr<const PreparedSchedule> prepared);
   void run_rest(Group& group);
   void complete(Group& group);
