@@ -8,6 +8,7 @@
 
 #include "recovery/check.h"
 #include "recovery/codec.h"
+#include "recovery/fetch_codec.h"
 #include "recovery/frame.h"
 #include "worker/transport/handshake.h"
 
@@ -197,6 +198,57 @@ void envelopes() {
   put("heartbeat_reply", [](Envelope& e) { e.mutable_heartbeat_reply()->set_beat(5); });
 }
 
+template <class Message>
+void set_fetch_head(Message& m) {
+  m.set_protocol(warren::kProtocolVersion);
+  m.set_sender(11);
+  m.set_receiver(12);
+  m.set_epoch(3);
+  m.set_id(5);
+}
+
+void fetches() {
+  warren::wire::FetchRequest listing;
+  set_fetch_head(listing);
+  listing.set_kind(1);
+  listing.set_version(1);
+  listing.set_end_sequence(100);
+  listing.set_most_ranges(10);
+  write("fetch", "listing", warren::encode(listing));
+  warren::wire::FetchRequest pieces;
+  set_fetch_head(pieces);
+  pieces.set_kind(1);
+  pieces.set_version(1);
+  pieces.set_most_bytes(500);
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    auto* piece = pieces.add_pieces();
+    piece->set_sequence(2 * i);
+    piece->set_begin(100 * i);
+    piece->set_end(100 * i + 300);
+  }
+  write("fetch", "pieces", warren::encode(pieces));
+  warren::wire::FetchReply reply;
+  set_fetch_head(reply);
+  auto* entry = reply.add_entries();
+  entry->set_sequence(17);
+  entry->set_collective(1);
+  entry->set_type(9);
+  entry->set_op(1);
+  entry->set_root(-1);
+  entry->set_count(1024);
+  entry->set_total_bytes(4096);
+  auto* held = entry->add_held();
+  held->set_begin(8);
+  held->set_end(16);
+  reply.set_next_sequence(18);
+  write("fetch", "listed", warren::encode(reply, warren::Payloads::kInside));
+  reply.set_data(true);
+  entry->set_checksum(7);
+  write("fetch", "apart", warren::encode(reply, warren::Payloads::kApart));
+  entry->set_payload("12345678");
+  write("fetch", "data", warren::encode(reply, warren::Payloads::kInside));
+}
+
 void handshakes() {
   warren::worker::handshake::Hello hello;
   hello.job_hash = warren::worker::handshake::job_hash("digits");
@@ -251,6 +303,7 @@ int main(int argc, char** argv) {
   root = argv[1];
   frames();
   envelopes();
+  fetches();
   handshakes();
   segments();
   texts();
