@@ -421,8 +421,6 @@ void survive(const Case& c, std::uint64_t seed, int interrupts) {
       for (int r = 0; r < c.world.size; r++) {
         if (c.world.hosts[static_cast<std::size_t>(r)] == c.host_lost) lost.push_back(r);
       }
-      // Its processes' buffers go with them.
-      for (const int r : lost) runners[static_cast<std::size_t>(r)] = nullptr;
       world.kill_host(c.host_lost);
     } else {
       for (const int r : lost) world.kill(r);
@@ -579,7 +577,6 @@ TEST(RecoveryOfMessages, EndsWithTheSameStates) {
       }
       const int lost = static_cast<int>(random() % static_cast<unsigned>(options.size));
       const auto i = static_cast<std::size_t>(lost);
-      programs[i] = nullptr;
       world.kill(lost);
       programs[i] = std::make_unique<Messages>(lost, options.size, rounds, count);
       loaded[i] = false;
