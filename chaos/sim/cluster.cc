@@ -75,7 +75,7 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   const bool logged = s.job.replicas() > 0;
   s.program.world_size = s.world_size;
   s.program.least = s.large;
-  s.program.messages = !s.large && random.chance(logged ? 0.15 : 0.6);
+  s.program.messages = !s.large && random.chance(logged ? 0.0 : 0.6);
   s.program.local = random.chance(0.5);
   if (random.chance(0.5)) s.program.most_bytes = 8 << 10;
   s.salted = random.chance(0.5);
@@ -104,8 +104,7 @@ class Cluster {
                {[this](Incarnation server, const wire::FetchRequest& request, auto& answer) {
                   return serve(server, request, answer);
                 },
-                [this](std::size_t life, Rank from, const auto& reply) { lives_[life]->fetched(from, reply); },
-                [this](std::size_t life, Rank who) { lives_[life]->unreachable(who); }},
+                [this](std::size_t life, Rank from, const auto& reply) { lives_[life]->fetched(from, reply); }},
                timeout_ms()),
         control_(world_,
                  {[this](std::size_t life, const std::string& bytes) { to_tracker(life, bytes); },
@@ -154,6 +153,7 @@ class Cluster {
   void kill(SimWorker& life, bool silently);
   void lose_host(const std::string& host);
   void lose_domain(const std::string& domain);
+  [[nodiscard]] std::size_t least_copies() const;
   [[nodiscard]] bool may_lose(const std::string& domain);
   void domain_lost(const std::string& domain);
   [[nodiscard]] bool refilled() const;
@@ -183,7 +183,8 @@ class Cluster {
   Hosts hosts_;
   FetchNetwork fetch_;
   std::set<std::string> lost_domains_;  // and not refilled yet
-  std::uint64_t second_faults_ = 0;
+  std::size_t least_copies_ = SIZE_MAX;     // in any plan since
+  std::uint64_t second_faults_ = 0, counted_epoch_ = 0;
   std::uint64_t new_hosts_ = 0;
   std::map<std::size_t, bool> doom_;  // by life: with its host
   std::vector<std::unique_ptr<SimWorker>> lives_;
@@ -291,7 +292,10 @@ FetchNetwork::Reach Cluster::serve(Incarnation server, const wire::FetchRequest&
   if (found == life_of_.end() || !lives_[found->second]->alive()) return FetchNetwork::Reach::kGone;
   SimWorker& life = *lives_[found->second];
   if (life.log() == nullptr) return FetchNetwork::Reach::kGone;
-  if (life.stands_still_until() > world_.now_us()) return FetchNetwork::Reach::kStandsStill;
+  if (life.stands_still_until() > world_.now_us() || life.epoch().value < request.epoch()) {
+    return FetchNetwork::Reach::kNotYet;
+  }
+  if (request.epoch() < life.epoch().value) return FetchNetwork::Reach::kServed;  // dropped
   answer = life.serve(request);
   return FetchNetwork::Reach::kServed;
 }
@@ -373,17 +377,36 @@ bool Cluster::refilled() const {
   return true;
 }
 
+// How many failure domains hold what is logged least often: a group that has fewer of them than replicas has one copy
+// in each.
+std::size_t Cluster::least_copies() const {
+  std::size_t least = setting_.job.replicas();
+  for (const ProgramGroup& group : program_.groups()) {
+    std::set<std::string> domains;
+    for (const Rank r : group.members) {
+      domains.insert(r.value < judge_.plan().members_size() ? judge_.plan().members(r.value).domain_id() : "");
+    }
+    least = std::min(least, domains.size());
+  }
+  return least;
+}
+
 bool Cluster::may_lose(const std::string& domain) {
   if (!setting_.survivable) return true;
-  if (refilled()) lost_domains_.clear();
+  if (judge_.plan().members().empty()) return false;
+  if (refilled()) {
+    lost_domains_.clear();
+    least_copies_ = setting_.job.replicas();
+  }
   std::set<std::string> lost = lost_domains_;
   lost.insert(domain);
-  return lost.size() < setting_.job.replicas();
+  return lost.size() < std::min(least_copies_, least_copies());
 }
 
 void Cluster::domain_lost(const std::string& domain) {
+  if (judge_.plan().members().empty()) return;
   lost_domains_.insert(domain);
-  if (lost_domains_.size() >= setting_.job.replicas()) judge_.excuse_loss();
+  if (lost_domains_.size() >= std::min(least_copies_, least_copies())) judge_.excuse_loss();
 }
 
 bool Cluster::recovering() const {
@@ -672,6 +695,10 @@ SimOutcome Cluster::run() {
   const Micros after_end_us = (2 * timeout_ms() + 1000) * 1000;
   const Micros most_us = (60'000 + 2 * setting_.join_timeout_ms + 100 * timeout_ms()) * 1000;
   while (world_.step()) {
+    if (judge_.plan().epoch() != counted_epoch_ && setting_.job.replicas() > 0) {
+      counted_epoch_ = judge_.plan().epoch();
+      least_copies_ = std::min(least_copies_, least_copies());
+    }
     judge_.check_silence(std::any_of(lives_.begin(), lives_.end(), [](const auto& life) { return life->waits(); }));
     if (!live_ && world_.now_us() >= setting_.safety_us) become_live();
     if (judge_.finished() && !finished_at_us_) {

@@ -1,5 +1,6 @@
 #include "chaos/sim/fetch_network.h"
 
+#include <algorithm>
 #include <span>
 #include <utility>
 
@@ -13,9 +14,9 @@ FetchNetwork::FetchNetwork(World& world, Ends ends, std::int64_t round_timeout_m
       round_timeout_ms_(round_timeout_ms),
       latency_us_(world.random.between(10, 1000)) {}
 
-void FetchNetwork::travel(bool reliable, std::function<void()> arrive) {
-  if (!reliable && world_.strikes(Fault::fetch_lost)) return;
-  const int copies = !reliable && world_.strikes(Fault::fetch_twice) ? 2 : 1;
+void FetchNetwork::travel(std::function<void()> arrive) {
+  if (world_.strikes(Fault::fetch_lost)) return;
+  const int copies = world_.strikes(Fault::fetch_twice) ? 2 : 1;
   for (int copy = 0; copy < copies; ++copy) {
     if (++in_flight_ > kMostInFlight) return world_.violated("I8", "too many fetch messages are on their way");
     Micros delay = latency_us_ + world_.random.between(0, latency_us_);
@@ -40,25 +41,30 @@ void FetchNetwork::damage(wire::FetchReply& reply) {
 void FetchNetwork::send(std::size_t life, const worker::Replayer::Send& request) {
   std::string bytes = encode(request.request);
   world_.note(bytes);
-  const Epoch epoch(request.request.epoch());
-  travel(false, [this, life, to = request.to, epoch, bytes = std::move(bytes)] { arrive(life, to, epoch, bytes, 0); });
+  if (world_.keeps_transcript()) {
+    const wire::FetchRequest& r = request.request;
+    std::string text = "life " + std::to_string(life) + " asks rank " + std::to_string(request.to.value) +
+                       " in request " + std::to_string(r.id()) + " for kind " + std::to_string(r.kind()) + " of " +
+                       std::to_string(r.timeline()) + "/" + std::to_string(r.version());
+    for (const wire::FetchPiece& p : r.pieces()) {
+      text += " " + std::to_string(p.sequence()) + "[" + std::to_string(p.begin()) + "-" + std::to_string(p.end()) + "]";
+    }
+    world_.tell(text);
+  }
+  travel([this, life, to = request.to, bytes = std::move(bytes)] { arrive(life, to, bytes, 0); });
 }
 
-void FetchNetwork::arrive(std::size_t life, Rank to, Epoch epoch, const std::string& bytes, int tries) {
+void FetchNetwork::arrive(std::size_t life, Rank to, const std::string& bytes, int tries) {
   const auto request = decode_fetch_request(std::as_bytes(std::span(bytes.data(), bytes.size())));
-  if (!request.ok()) return;
+  if (!request.ok()) return world_.violated("I8", "a request does not decode: " + request.status().describe());
   std::optional<wire::FetchReply> answer;
   switch (ends_.serve(Incarnation(request.value().receiver()), request.value(), answer)) {
-    case Reach::kGone:
-      // Its machine's kernel refuses, or nobody says anything.
-      if (world_.random.chance(0.6)) travel(true, [this, life, to] { ends_.unreachable(life, to); });
-      return;
-    case Reach::kStandsStill:
-      // It lies in a queue until the process is awake, or is given up.
-      if (tries < 100) {
-        world_.after(round_timeout_ms_ * 100, [this, life, to, epoch, bytes, tries] {
-          arrive(life, to, epoch, bytes, tries + 1);
-        });
+    case Reach::kGone: return;
+    case Reach::kNotYet:
+      // It lies in a queue.
+      if (tries < 40) {
+        world_.after(std::min<Micros>(1000 << std::min(tries, 10), 100'000),
+                     [this, life, to, bytes, tries] { arrive(life, to, bytes, tries + 1); });
       }
       return;
     case Reach::kServed: break;
@@ -68,7 +74,7 @@ void FetchNetwork::arrive(std::size_t life, Rank to, Epoch epoch, const std::str
   if (!valid.ok()) return world_.violated("I8", "a reply of the log is not valid: " + valid.describe());
   std::string head = encode(*answer, Payloads::kInside);
   world_.note(head);
-  travel(false, [this, life, to, head = std::move(head)] {
+  travel([this, life, to, head = std::move(head)] {
     auto reply = decode_fetch_reply(std::as_bytes(std::span(head.data(), head.size())), Payloads::kInside);
     if (!reply.ok()) return world_.violated("I8", "a reply of the log does not decode: " + reply.status().describe());
     if (world_.rate(Fault::fetch_damaged) > 0) damage(reply.value());

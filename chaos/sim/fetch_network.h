@@ -15,13 +15,12 @@ namespace warren::chaos {
 
 class FetchNetwork {
  public:
-  enum class Reach { kServed, kStandsStill, kGone };
+  enum class Reach { kServed, kNotYet, kGone };
   struct Ends {
-    // Answers a request in the life that it is meant for; `answer` is called with it.
+    // Answers a request in the life that it is meant for. kNotYet: it stands still, or its plan has not come.
     std::function<Reach(Incarnation server, const wire::FetchRequest& request, std::optional<wire::FetchReply>& answer)>
         serve;
     std::function<void(std::size_t life, Rank from, const wire::FetchReply& reply)> reply;
-    std::function<void(std::size_t life, Rank who)> unreachable;
   };
   FetchNetwork(World& world, Ends ends, std::int64_t round_timeout_ms);
 
@@ -29,8 +28,8 @@ class FetchNetwork {
 
  private:
   static constexpr std::size_t kMostInFlight = 65536;
-  void travel(bool reliable, std::function<void()> arrive);
-  void arrive(std::size_t life, Rank to, Epoch epoch, const std::string& bytes, int tries);
+  void travel(std::function<void()> arrive);
+  void arrive(std::size_t life, Rank to, const std::string& bytes, int tries);
   void damage(wire::FetchReply& reply);
 
   World& world_;

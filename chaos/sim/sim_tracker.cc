@@ -19,11 +19,13 @@ std::span<const std::byte> as_bytes(const std::string& text) {
 }
 
 std::string body_of(const wire::Envelope& e) {
-  if (e.has_plan()) return "Plan " + std::to_string(e.plan().epoch());
+  if (e.has_plan()) return "Plan " + std::to_string(e.plan().epoch()) + describe_positions(e.plan().frontier());
   if (e.has_interrupt()) return "Interrupt " + std::to_string(e.interrupt().epoch()) + ": " + e.interrupt().reason();
   if (e.has_refused()) return "Refused: " + e.refused().reason();
   if (e.has_welcome()) return "Welcome " + std::to_string(e.welcome().joined());
   if (e.has_finished()) return "Finished";
+  if (e.has_loaded()) return "Loaded " + std::to_string(e.loaded().version());
+  if (e.has_committed()) return "Committed " + std::to_string(e.committed().version());
   return "";
 }
 

@@ -37,11 +37,7 @@ std::string body_of(const wire::Envelope& e) {
   if (e.has_round_failed()) return "RoundFailed: " + e.round_failed().reason();
   if (e.has_stopped()) return "Stopped " + std::to_string(e.stopped().epoch());
   if (e.has_report()) {
-    std::string text = "Report " + std::to_string(e.report().epoch()) + ":";
-    for (const wire::Position& p : e.report().positions()) {
-      text += " " + std::to_string(p.version()) + "." + std::to_string(p.rounds()) + (p.closed() ? "|" : "");
-    }
-    return text;
+    return "Report " + std::to_string(e.report().epoch()) + describe_positions(e.report().positions());
   }
   if (e.has_load()) return "Load";
   if (e.has_vote()) return "Vote for " + std::to_string(e.vote().version());
@@ -155,6 +151,7 @@ void SimWorker::on_timer() {
     if (const auto d = recall_->next_deadline(); d && *d <= world_.now()) {
       recall_->on_tick();
       (void)engine_.drain_recalls();
+      if (doomed_) return links_.doomed();
       look_at_checkpoints();
       data_moved();
     }
@@ -322,8 +319,6 @@ void SimWorker::install(const wire::Plan& plan) {
       r.peers.push_back({Rank(static_cast<std::int32_t>(m.rank())), Incarnation(m.incarnation()), m.host_id(),
                          m.domain_id(), m.fresh()});
     }
-    // What was undone can never serve again.
-    if (p.timeline > engine_.timeline()) host_log_->drop_below(p.timeline);
     for (const Hosts::Segment& s : hosts_.segments(host())) map_segment(s.life, s.memory);
     recall_->install(r);
   }
@@ -382,6 +377,7 @@ void SimWorker::open() {
   if (engine_.stopped()) return;
   engine_.open();
   opened_ = true;
+  if (doomed_) return links_.doomed();
   data_moved();
 }
 
@@ -434,17 +430,15 @@ void SimWorker::fetched(Rank from, const wire::FetchReply& reply) {
   later(0, [this, from, reply] {
     if (!recall_) return;
     if (passes(KillPoint::kRecall)) return links_.doomed();
+    if (world_.keeps_transcript()) {
+      world_.tell(describe() + ": the log of rank " + std::to_string(from.value) + " has answered request " +
+                  std::to_string(reply.id()));
+    }
     recall_->on_reply(from, reply);
     (void)engine_.drain_recalls();
+    if (doomed_) return links_.doomed();
     look_at_checkpoints();
     data_moved();
-    arm();
-  });
-}
-
-void SimWorker::unreachable(Rank who) {
-  later(0, [this, who] {
-    if (recall_) recall_->on_unreachable(who);
     arm();
   });
 }
@@ -487,9 +481,12 @@ void SimWorker::pump() {
   report_failure();
   if (!alive_) return;
   look_at_checkpoints();
+  while (engine_.drain_recalls()) look_at_checkpoints();
+  if (doomed_) return links_.doomed();
   if (!engine_.stopped()) engine_.publish_waits();
   engine_.finished_calls().clear();
   advance();
+  if (alive_) arm();
 }
 
 void SimWorker::report_failure() {
@@ -802,6 +799,7 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
   calls_.push_back(std::move(active));
   a.call->self = a.call;
   const Status taken = engine_.submit(group, *a.call);
+  if (doomed_) return links_.doomed();
   if (!taken.ok()) {
     a.call->self.reset();
     a.reaped = true;
@@ -831,7 +829,8 @@ void SimWorker::reap(ActiveCall& a) {
   if (a.call->status.ok()) {
     if (world_.keeps_transcript()) {
       world_.tell(describe() + " finished step " + std::to_string(a.step.index) + ", " +
-                  to_string(a.call->fingerprint));
+                  to_string(a.call->fingerprint) + (a.step.in_place ? ", in place" : "") +
+                  (a.prepared > 0 ? ", prepared" : ""));
     }
     if (a.step.prepares && !a.input.empty() && !a.altered && a.prepared != (a.to_be_run ? 1 : 0)) {
       // It may have been prepared in one epoch, and replayed in the next; or the other way round.

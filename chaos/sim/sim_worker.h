@@ -59,7 +59,6 @@ class SimWorker final : private SimTransport::Owner {
   // What its fetch service answers, as worker/replay/fetch_service does.
   [[nodiscard]] wire::FetchReply serve(const wire::FetchRequest& request);
   void fetched(Rank from, const wire::FetchReply& reply);
-  void unreachable(Rank who);
   // Faults of its process.
   void die(bool silently);
   void stand_still(Micros for_us);

@@ -45,4 +45,18 @@ void World::violated(std::string_view invariant, const std::string& how) {
   if (keep_transcript_) tell("VIOLATED " + verdict_);
 }
 
+std::string describe_positions(const google::protobuf::RepeatedPtrField<wire::Position>& positions) {
+  std::string text;
+  char group[24];
+  for (const wire::Position& p : positions) {
+    std::snprintf(group, sizeof group, ":%llx", static_cast<unsigned long long>(p.group() >> 48));
+    text += " " + std::to_string(p.version()) + "." + std::to_string(p.rounds()) + (p.group() == 0 ? "" : group) +
+            (p.closed() ? "|" : "");
+    for (const wire::ByteRange& r : p.final()) {
+      text += "[" + std::to_string(r.begin()) + "-" + std::to_string(r.end()) + "]";
+    }
+  }
+  return text;
+}
+
 }  // namespace warren::chaos

@@ -13,6 +13,7 @@
 #include "chaos/sim/mutant.h"
 #include "chaos/sim/random.h"
 #include "recovery/machine.h"
+#include "recovery/messages.pb.h"
 
 namespace warren::chaos {
 
@@ -90,5 +91,8 @@ class World {
   std::vector<std::string> transcript_;
   std::string verdict_;
 };
+
+// " 2.17[0-512]": version, rounds, and what is final of the next, for people.
+[[nodiscard]] std::string describe_positions(const google::protobuf::RepeatedPtrField<wire::Position>& positions);
 
 }  // namespace warren::chaos
