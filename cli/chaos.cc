@@ -1,18 +1,104 @@
 // `warren chaos`: real processes under faults.
 #include <gflags/gflags.h>
+#include <signal.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+
+#include "chaos/process/runner.h"
 #include "chaos/process/worker.h"
 #include "cli/table.h"
+#include "worker/launch/text.h"
 
-DEFINE_string(worker_of, "", "be a worker of the run in this folder (`warren chaos` itself starts these)");
+DEFINE_double(seconds, 60, "how long faults strike");
+DEFINE_string(faults, "kill,stop,cut,tracker", "a list of kill, stop, cut, tracker, disk, all; or none");
+DEFINE_int32(hosts, 2, "failure domains that the ranks are spread over");
+DEFINE_int32(interval_ms, 1000, "mean time from the end of a recovery to the next fault");
+DEFINE_bool(goodput, false, "run without faults first, and compare");
+DEFINE_string(worker_of, "", "be a worker of the run in this folder; `warren chaos` itself starts these");
 DEFINE_uint32(first_worker, 0, "with --worker_of: added to the number that the launcher gives");
+DECLARE_int32(ranks);
+DECLARE_uint64(seed);
+DECLARE_bool(json);
+DECLARE_string(replicas);
+DECLARE_string(round_timeout_ms);
 
 namespace warren::cli {
 namespace {
 
-int chaos_command(const std::vector<std::string>&) {
+using chaos::process::ChaosOptions;
+using chaos::process::FaultKind;
+using chaos::process::kFaultNames;
+
+std::atomic<bool> interrupted{false};
+
+// What is unknown is said; then nothing.
+std::optional<std::vector<FaultKind>> faults_of(std::string_view list) {
+  std::vector<FaultKind> out;
+  while (!list.empty() && list != "none") {
+    const std::string_view name = list.substr(0, list.find(','));
+    list.remove_prefix(std::min(list.size(), name.size() + 1));
+    const auto at = std::ranges::find(kFaultNames, name);
+    if (at == kFaultNames.end()) {
+      usage_error(kChaosCommand, "--faults: there is no fault " + worker::in_quotes(name));
+      return std::nullopt;
+    }
+    out.push_back(static_cast<FaultKind>(at - kFaultNames.begin()));
+  }
+  return out;
+}
+
+int run(const std::vector<std::string>&) {
   if (!FLAGS_worker_of.empty()) return chaos::process::run_worker(FLAGS_worker_of, FLAGS_first_worker);
-  return usage_error(kChaosCommand, "--worker_of is missing");
+  ChaosOptions options;
+  const auto faults = faults_of(FLAGS_faults);
+  if (!faults) return kExitUsage;
+  const auto has = [&](FaultKind kind) { return std::ranges::find(*faults, kind) != faults->end(); };
+  if (FLAGS_ranks < 0 || FLAGS_ranks > 16) return usage_error(kChaosCommand, "--ranks is 1 … 16");
+  const int ranks = FLAGS_ranks == 0 ? 4 : FLAGS_ranks;
+  if (FLAGS_hosts < 1 || FLAGS_hosts > ranks) return usage_error(kChaosCommand, "--hosts is 1 … the number of ranks");
+  if (!(FLAGS_seconds > 0 && FLAGS_seconds < 1e6)) return usage_error(kChaosCommand, "--seconds is above 0");
+  if (FLAGS_interval_ms < 0) return usage_error(kChaosCommand, "--interval_ms is not below 0");
+  const auto replicas = worker::parse_number("--replicas", FLAGS_replicas.empty() ? "2" : FLAGS_replicas, 0, 16);
+  const auto timeout = worker::parse_number(
+      "--round_timeout_ms", FLAGS_round_timeout_ms.empty() ? "10000" : FLAGS_round_timeout_ms, 100, 86'400'000);
+  for (const auto* number : {&replicas, &timeout}) {
+    if (!number->ok()) return usage_error(kChaosCommand, number->status().message());
+  }
+  if (!faults->empty() && replicas.value() == 0) return usage_error(kChaosCommand, "faults need --replicas above 0");
+  if (has(FaultKind::kDisk) && (FLAGS_hosts < 2 || replicas.value() < 2)) {
+    return usage_error(kChaosCommand,
+                       "a host loses its disk only where another has a copy: --hosts and --replicas of 2");
+  }
+  std::error_code error;
+  options.program = std::filesystem::read_symlink("/proc/self/exe", error).string();
+  if (error) return failure("cannot find this program: " + error.message());
+  options.ranks = static_cast<std::uint32_t>(ranks);
+  options.hosts = static_cast<std::uint32_t>(FLAGS_hosts);
+  options.replicas = static_cast<int>(replicas.value());
+  options.seconds = FLAGS_seconds;
+  options.faults = *faults;
+  options.seed = FLAGS_seed == 0 ? 1 : FLAGS_seed;
+  options.round_timeout_ms = static_cast<std::int64_t>(timeout.value());
+  options.interval_ms = FLAGS_interval_ms;
+  options.goodput = FLAGS_goodput;
+
+  // The processes end with the run, however it ends.
+  struct sigaction action {};
+  action.sa_handler = [](int) { interrupted.store(true); };
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaction(signal, &action, nullptr);
+  const auto report = chaos::process::run_chaos(options, interrupted);
+  if (!report.ok()) return failure(report.status().describe());
+  const chaos::process::ChaosReport& r = report.value();
+  std::fprintf(stderr, "%llu faults, %llu of them during a recovery; %llu rounds; %llu divergences, %llu hangs%s\n",
+               static_cast<unsigned long long>(r.fault_count), static_cast<unsigned long long>(r.during_recovery),
+               static_cast<unsigned long long>(r.rounds), static_cast<unsigned long long>(r.divergences),
+               static_cast<unsigned long long>(r.hangs), r.interrupted ? "; interrupted" : "");
+  if (FLAGS_json) std::printf("%s\n", r.json(options).c_str());
+  return r.good() ? kExitOk : kExitFailed;
 }
 
 }  // namespace
@@ -20,10 +106,18 @@ int chaos_command(const std::vector<std::string>&) {
 const Command kChaosCommand = {
     .name = "chaos",
     .summary = "runs a job of real processes under faults, and judges every result",
-    .usage = "",
-    .text = "",
-    .flags = {"worker_of", "first_worker"},
-    .run = chaos_command,
+    .usage = "[--ranks=K] [--seconds=S] [--faults=LIST] [--seed=N] [--json] …",
+    .text =
+        "Starts a tracker and a launcher for each host, whose workers make rounds of all kinds and sizes and take "
+        "checkpoints. Faults strike at random times and at named points: kill (SIGKILL of a worker), stop (SIGSTOP and "
+        "SIGCONT), cut (a host is off the network for a while; takes root), tracker (killed, started again later), "
+        "disk (a host dies and comes back with an empty data directory), all (everything dies and is started again). "
+        "Each result of each life is compared with what plain loops over the same inputs give.\n"
+        "With --json the last line is one object: faults by kind and phase, rounds, divergences, hangs, goodput, "
+        "stall_ms. The exit code is 0 only without divergences and hangs.",
+    .flags = {"ranks", "hosts", "replicas", "seconds", "faults", "interval_ms", "seed", "round_timeout_ms", "goodput",
+              "json", "worker_of", "first_worker"},
+    .run = run,
 };
 
 }  // namespace warren::cli

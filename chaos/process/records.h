@@ -15,7 +15,7 @@
 namespace warren::chaos::process {
 
 enum class RecordEvent : std::uint32_t {
-  kStarted = 1,      // value: process id
+  kStarted = 1,      // value: process id; call: the Phase that the life before ended in
   kJoined = 2,       // value: rank
   kPreamble = 3,     // value: digest of its allreduce
   kLoaded = 4,       // iteration: version; value: digest of the global state, 0 without
@@ -113,6 +113,7 @@ struct Page {
   std::atomic<std::uint64_t> iteration;
   // Calls that some life of this worker has finished: iteration · 4096 + call + 1; never falls.
   std::atomic<std::uint64_t> done;
+  std::atomic<std::uint64_t> dies_at_ns;  // by the order that was obeyed last
   Order orders[kOrders];
 };
 

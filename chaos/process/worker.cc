@@ -53,8 +53,9 @@ class Worker {
     life_ = page_->lives.fetch_add(1);
     page_->pid.store(getpid());
     done_before_ = page_->done.load();
+    const std::uint32_t ended_in = page_->phase.load();
+    tell(RecordEvent::kStarted, 0, static_cast<std::uint64_t>(getpid()), ended_in);
     enter(Phase::kStarting);
-    tell(RecordEvent::kStarted, 0, static_cast<std::uint64_t>(getpid()));
     comm_.emplace(Communicator::create(options));
     rank_ = static_cast<std::uint32_t>(comm_->rank());
     state_ = program_.initial(rank_);
@@ -84,8 +85,10 @@ class Worker {
       if (order.phase.load() != static_cast<std::uint32_t>(phase)) continue;
       const std::uint32_t life = order.life.load();
       if ((life != kAnyLife && life != life_) || page_->iteration.load() < order.iteration.load()) continue;
+      const std::uint64_t delay_us = order.delay_us.load();
+      page_->dies_at_ns.store(monotonic_ns() + delay_us * 1000);
       order.phase.store(0);
-      die_in(order.delay_us.load());
+      die_in(delay_us);
     }
   }
 

@@ -38,6 +38,11 @@ constexpr int kRoundTimeoutMs = 2000;
 // A job that stands still for so long hangs.
 constexpr std::chrono::seconds kPatience(60);
 
+// What processes say on standard error is of use only where a test fails.
+bool verbose() {
+  return getenv("RECOVERY_TEST_VERBOSE") != nullptr;
+}
+
 // A child of this test, which kills what is left of it.
 class Child {
  public:
@@ -50,7 +55,11 @@ class Child {
     }
     argv.push_back(nullptr);
     env.push_back(nullptr);
-    EXPECT_EQ(posix_spawn(&pid_, argv[0], nullptr, nullptr, argv.data(), env.data()), 0) << argv[0];
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    if (!verbose()) posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
+    EXPECT_EQ(posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), env.data()), 0) << argv[0];
+    posix_spawn_file_actions_destroy(&actions);
     pidfd_ = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
   }
   ~Child() {
@@ -210,7 +219,7 @@ class Job {
             "WARREN_HOST_ID=" + hosts_[w], "WARREN_DOMAIN_ID=" + hosts_[w],
             "WARREN_REPLICAS=" + std::to_string(replicas_), "WARREN_LOG_MEMORY_BYTES=2G",
             "WARREN_ROUND_TIMEOUT_MS=" + std::to_string(kRoundTimeoutMs), "WARREN_JOIN_TIMEOUT_MS=60000",
-            "WARREN_LOG_LEVEL=" + std::string(getenv("RECOVERY_TEST_VERBOSE") != nullptr ? "info" : "error")});
+            "WARREN_LOG_LEVEL=" + std::string(verbose() ? "info" : "error")});
   }
 
   void step() {

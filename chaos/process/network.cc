@@ -1,0 +1,56 @@
+#include "chaos/process/network.h"
+
+#include <sched.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "chaos/process/child.h"
+
+namespace warren::chaos::process {
+namespace {
+
+Status ip(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "ip");
+  return run_program(arguments);
+}
+
+}  // namespace
+
+Result<Network> Network::create(std::uint32_t hosts) {
+  if (unshare(CLONE_NEWNET) != 0) {
+    return Status(Code::kUnavailable, std::string("no network namespace: ") + std::strerror(errno));
+  }
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"link", "set", "lo", "up"},
+           {"link", "add", "warren", "type", "bridge"},
+           {"addr", "add", tracker_address() + "/24", "dev", "warren"},
+           {"link", "set", "warren", "up"},
+       }) {
+    if (Status s = ip(command); !s.ok()) return s.because_of_this(Code::kUnavailable, "no network of our own");
+  }
+  return Network(hosts);
+}
+
+Status Network::wire(std::uint32_t host, pid_t pid) {
+  const std::string cable = "cable" + std::to_string(made_++);
+  if (Status s = ip({"link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", std::to_string(pid)});
+      !s.ok()) {
+    return s;
+  }
+  cables_[host] = cable;
+  return ip({"link", "set", cable, "master", "warren", "up"});
+}
+
+std::vector<std::string> Network::prefix(std::uint32_t host) {
+  return {"/bin/sh", "-c",
+          "ip link set lo up && ip addr add 10.77.0." + std::to_string(host + 2) +
+              "/24 dev eth0 && ip link set eth0 up && exec \"$@\"",
+          "sh"};
+}
+
+Status Network::set_cut(std::uint32_t host, bool cut) {
+  return ip({"link", "set", cables_[host], cut ? "down" : "up"});
+}
+
+}  // namespace warren::chaos::process

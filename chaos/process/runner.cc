@@ -1,0 +1,575 @@
+#include "chaos/process/runner.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+
+#include "chaos/process/cluster.h"
+#include "chaos/process/judge.h"
+#include "chaos/process/network.h"
+#include "chaos/process/watch.h"
+#include "warren/c_api.h"
+
+namespace warren::chaos::process {
+namespace {
+
+constexpr std::uint64_t kMs = 1'000'000;
+// An order that no worker has come to obey for so long is withdrawn.
+constexpr std::uint64_t kOrderPatienceNs = 3'000 * kMs;
+constexpr std::size_t kMostPrinted = 20;
+
+class Draw {
+ public:
+  explicit Draw(std::uint64_t seed) : state_(seed) {}
+  std::uint64_t below(std::uint64_t limit) { return mixed(state_++) % limit; }
+  double unit() { return static_cast<double>(mixed(state_++) >> 11) * 0x1p-53; }
+  bool chance(double p) { return unit() < p; }
+  template <class T, std::size_t N>
+  T of(const std::array<T, N>& choices) {
+    return choices[below(N)];
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
+// Judges the records in a thread of its own, at the lowest priority: it may fall behind, the files wait for it.
+class JudgeThread {
+ public:
+  static Result<std::unique_ptr<JudgeThread>> start(const Program& program, const std::string& folder, bool forgiving) {
+    std::unique_ptr<JudgeThread> judge(new JudgeThread(program));
+    for (std::uint32_t w = 0; w < program.shape().ranks; w++) {
+      auto reader = RecordReader::open(records_path(folder, w));
+      if (!reader.ok()) return reader.status();
+      judge->readers_.push_back(std::move(reader).value());
+    }
+    if (forgiving) judge->judge_.forgive_rollback();
+    judge->thread_ = std::thread([j = judge.get()] { j->run(); });
+    return judge;
+  }
+  ~JudgeThread() { finish(); }
+  JudgeThread(const JudgeThread&) = delete;
+  JudgeThread& operator=(const JudgeThread&) = delete;
+
+  // Judges what is left, and ends.
+  void finish() {
+    last_.store(true);
+    if (thread_.joinable()) thread_.join();
+  }
+  // After finish().
+  [[nodiscard]] const Judge& judge() const { return judge_; }
+  [[nodiscard]] std::uint64_t divergences() const { return divergences_.load(); }
+
+ private:
+  explicit JudgeThread(const Program& program) : judge_(program), workers_(program.shape().ranks) {}
+
+  void run() {
+    setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);
+    while (true) {
+      const bool last = last_.load();
+      bool idle = true;
+      for (std::uint32_t w = 0; w < workers_; w++) {
+        for (const Record& r : readers_[w].take()) {
+          idle = false;
+          const auto wrong = judge_.take(w, r);
+          if (!wrong) continue;
+          if (divergences_.fetch_add(1) < kMostPrinted) std::fprintf(stderr, "DIVERGENCE: %s\n", wrong->c_str());
+        }
+      }
+      if (idle && last) return;
+      if (idle) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
+
+  Judge judge_;
+  const std::uint32_t workers_;
+  std::vector<RecordReader> readers_;
+  std::atomic<bool> last_{false};
+  std::atomic<std::uint64_t> divergences_{0};
+  std::thread thread_;
+};
+
+class Run {
+ public:
+  Run(const ChaosOptions& options, const std::vector<FaultKind>& faults, Network* network,
+      const std::atomic<bool>& interrupt)
+      : options_(options), faults_(faults), network_(network), interrupt_(interrupt), draw_(options.seed) {
+    shape_.seed = options.seed;
+    shape_.ranks = options.ranks;
+    program_.emplace(shape_);
+  }
+  ~Run() {
+    cluster_.reset();
+    judge_.reset();
+    if (folder_.empty()) return;
+    if (report_.good()) {
+      std::error_code ignored;
+      std::filesystem::remove_all(folder_, ignored);
+    } else {
+      std::fprintf(stderr, "what the processes said is in %s\n", folder_.c_str());
+    }
+  }
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+
+  Result<ChaosReport> run(double seconds) {
+    if (Status s = start(); !s.ok()) return s;
+    while (going() && watch_->last_progress_ns() == 0) tick();
+    const std::uint64_t begin_ns = monotonic_ns(), first_round = watch_->rounds();
+    const std::uint64_t end_ns = begin_ns + static_cast<std::uint64_t>(seconds * 1e9);
+    if (faults_.empty()) {
+      while (going() && monotonic_ns() < end_ns) tick();
+    } else {
+      while (going() && monotonic_ns() < end_ns) {
+        pause(std::min(end_ns, monotonic_ns() + pause_ns()));
+        if (going() && monotonic_ns() < end_ns) fault_and_recovery();
+      }
+    }
+    const double took = static_cast<double>(monotonic_ns() - begin_ns) / 1e9;
+    report_.rounds_per_second = static_cast<double>(watch_->rounds() - first_round) / took;
+    finish();
+    return conclude();
+  }
+
+ private:
+  struct Fault {
+    FaultKind kind;
+    std::size_t stall;
+    std::uint32_t victim, life;
+    std::optional<Phase> phase;  // nothing: that in which the life ended
+  };
+
+  Status start() {
+    const std::string parent = std::filesystem::temp_directory_path().string();
+    std::string name = parent + "/warren-chaos-XXXXXX";
+    if (mkdtemp(name.data()) == nullptr) {
+      return {Code::kUnavailable, "cannot make a folder in " + parent + ": " + std::strerror(errno)};
+    }
+    folder_ = name;
+    ClusterOptions c;
+    c.program = options_.program;
+    c.folder = folder_;
+    c.shape = shape_;
+    c.hosts = options_.hosts;
+    c.replicas = options_.replicas;
+    c.round_timeout_ms = options_.round_timeout_ms;
+    c.disk_log = has(FaultKind::kDisk) || has(FaultKind::kAll);
+    c.network = network_;
+    auto cluster = Cluster::create(c);
+    if (!cluster.ok()) return cluster.status();
+    cluster_ = std::move(cluster).value();
+    auto watch = Watch::open(folder_, shape_.ranks);
+    if (!watch.ok()) return watch.status();
+    watch_.emplace(std::move(watch).value());
+    if (Status s = cluster_->start_tracker(); !s.ok()) return s;
+    for (std::uint32_t h = 0; h < options_.hosts; h++) {
+      if (Status s = cluster_->start_host(h); !s.ok()) return s;
+    }
+    auto judge = JudgeThread::start(*program_, folder_, has(FaultKind::kAll));
+    if (!judge.ok()) return judge.status();
+    judge_ = std::move(judge).value();
+    started_ns_ = calm_since_ns_ = monotonic_ns();
+    return {};
+  }
+
+  [[nodiscard]] bool has(FaultKind kind) const { return std::ranges::find(faults_, kind) != faults_.end(); }
+  [[nodiscard]] bool going() const { return !over_ && !interrupt_.load(); }
+
+  // ---- the loop ---------------------------------------------------------------------------------------------------
+
+  void tick() {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    watch_->look();
+    const std::uint64_t now = monotonic_ns();
+    for (std::size_t i = 0; i < later_.size();) {
+      if (later_[i].first > now) {
+        i++;
+        continue;
+      }
+      const auto action = std::move(later_[i].second);
+      later_.erase(later_.begin() + static_cast<std::ptrdiff_t>(i));
+      action();
+      calm_since_ns_ = monotonic_ns();
+    }
+    for (std::uint32_t h = 0; h < options_.hosts; h++) {
+      const auto status = cluster_->ended(h);
+      if (status && !finishing_) give_up("the launcher of host " + std::to_string(h) + " has ended");
+    }
+    const std::uint64_t since = std::max({watch_->last_progress_ns(), calm_since_ns_});
+    if (!watch_->all_finished() && later_.empty() && now > since + hang_ns()) {
+      report_.hangs++;
+      give_up("the job hangs");
+    }
+  }
+  // Far above what a recovery may take.
+  [[nodiscard]] std::uint64_t hang_ns() const {
+    return std::max<std::uint64_t>(30'000, static_cast<std::uint64_t>(options_.round_timeout_ms) * 10) * kMs;
+  }
+  void pause(std::uint64_t until_ns) {
+    while (going() && monotonic_ns() < until_ns) tick();
+  }
+  std::uint64_t pause_ns() {
+    const double mean = static_cast<double>(options_.interval_ms);
+    return static_cast<std::uint64_t>(std::min(-std::log(1 - draw_.unit()) * mean, 5 * mean) * 1e6);
+  }
+  void in(std::uint64_t delay_ns, std::function<void()> action) {
+    later_.emplace_back(monotonic_ns() + delay_ns, std::move(action));
+  }
+  void give_up(const std::string& why) {
+    over_ = true;
+    failed_ = true;
+    say("GIVING UP: " + why);
+    for (std::uint32_t w = 0; w < shape_.ranks; w++) say("  " + where(w));
+  }
+
+  void say(const std::string& text) const {
+    std::fprintf(stderr, "%8.3f  %s\n", static_cast<double>(monotonic_ns() - started_ns_) / 1e9, text.c_str());
+  }
+  [[nodiscard]] std::string where(std::uint32_t worker) const {
+    const Page& p = cluster_->page(worker);
+    return "worker " + std::to_string(worker) + ": life " + std::to_string(p.lives.load() - 1) + ", " +
+           name_of(static_cast<Phase>(p.phase.load())) + ", iteration " + std::to_string(p.iteration.load()) +
+           ", call " + std::to_string(p.call.load());
+  }
+
+  // ---- faults -----------------------------------------------------------------------------------------------------
+
+  void fault_and_recovery() {
+    const FaultKind kind = faults_.size() > 1 && has(FaultKind::kKill) && draw_.chance(0.4)
+                               ? FaultKind::kKill
+                               : faults_[draw_.below(faults_.size())];
+    const std::uint32_t victim = static_cast<std::uint32_t>(draw_.below(shape_.ranks));
+    if (!strike(kind, victim)) return;
+    if (draw_.chance(0.4)) second_fault(kind, victim);
+    while (going() && (watch_->recovering() || !later_.empty())) tick();
+  }
+
+  // Strikes while the first fault is not over, if it lasts long enough.
+  void second_fault(FaultKind first, std::uint32_t victim) {
+    const std::uint32_t life = cluster_->page(victim).lives.load();
+    const bool kills = has(FaultKind::kKill);
+    if (kills && first == FaultKind::kKill && draw_.chance(0.6)) {
+      constexpr std::array kEarly = {Phase::kStarting, Phase::kPreamble, Phase::kLoad, Phase::kReplay, Phase::kReplay};
+      (void)obey(victim, draw_.of(kEarly), life - 1 + (life == lives_at_fault_ ? 1 : 0), draw_.below(3000));
+      return;
+    }
+    pause(monotonic_ns() + draw_.below(100) * kMs);
+    if (!going() || !watch_->recovering()) return;
+    if (has(FaultKind::kTracker) && first != FaultKind::kTracker && (!kills || draw_.chance(0.3))) {
+      strike(FaultKind::kTracker, victim);
+    } else if (kills && shape_.ranks > 1) {
+      const auto other = (victim + 1 + draw_.below(shape_.ranks - 1)) % shape_.ranks;
+      kill_now(static_cast<std::uint32_t>(other));
+    }
+  }
+
+  bool strike(FaultKind kind, std::uint32_t victim) {
+    switch (kind) {
+      case FaultKind::kKill: return kill_somewhere(victim);
+      case FaultKind::kStop: return stop(victim);
+      case FaultKind::kCut: return cut(victim);
+      case FaultKind::kTracker: return kill_tracker();
+      case FaultKind::kDisk: return lose_disk(victim);
+      case FaultKind::kAll: return kill_all();
+    }
+    return false;
+  }
+
+  void note(FaultKind kind, std::uint32_t victim, std::uint32_t life, std::uint64_t at_ns, std::optional<Phase> phase,
+            const std::string& text) {
+    const bool second = watch_->recovering();
+    say(text + (second ? " (during a recovery)" : ""));
+    report_.fault_count++;
+    report_.during_recovery += second ? 1 : 0;
+    struck_.push_back({kind, watch_->fault(at_ns), victim, life, phase});
+  }
+  [[nodiscard]] Phase phase_of(std::uint32_t worker) const {
+    return static_cast<Phase>(cluster_->page(worker).phase.load());
+  }
+
+  bool kill_somewhere(std::uint32_t victim) {
+    if (draw_.chance(0.3)) return kill_now(victim);
+    constexpr std::array kPoints = {Phase::kBigRound,   Phase::kBigRound,     Phase::kBigRound, Phase::kSmallRound,
+                                    Phase::kCheckpoint, Phase::kCheckpointed, Phase::kIdle};
+    const Phase phase = draw_.of(kPoints);
+    const std::uint64_t most_us = phase == Phase::kBigRound ? 20'000 : 2'000;
+    return obey(victim, phase, kAnyLife, draw_.chance(0.2) ? 0 : draw_.below(most_us));
+  }
+
+  bool kill_now(std::uint32_t victim) {
+    const std::uint32_t life = cluster_->page(victim).lives.load() - 1;
+    const std::string at = where(victim);
+    lives_at_fault_ = life + 1;
+    const std::uint64_t now = monotonic_ns();
+    if (!cluster_->signal_worker(victim, SIGKILL)) return false;
+    note(FaultKind::kKill, victim, life, now, std::nullopt, "kill " + at);
+    return true;
+  }
+
+  // Orders the worker to die in this phase, and waits until it has.
+  bool obey(std::uint32_t victim, Phase phase, std::uint32_t life, std::uint64_t delay_us) {
+    Page& page = cluster_->page(victim);
+    Order& order = page.orders[0];
+    order.life.store(life);
+    order.iteration.store(0);
+    order.delay_us.store(delay_us);
+    order.phase.store(static_cast<std::uint32_t>(phase));
+    const std::uint64_t until = monotonic_ns() + kOrderPatienceNs;
+    while (going() && order.phase.load() != 0 && monotonic_ns() < until) tick();
+    if (order.phase.exchange(0) != 0) return false;
+    const std::uint64_t dies_at_ns = page.dies_at_ns.load();
+    lives_at_fault_ = page.lives.load();
+    note(FaultKind::kKill, victim, lives_at_fault_ - 1, dies_at_ns, std::nullopt,
+         "kill " + where(victim) + ", " + std::to_string(delay_us) + " us after it entered " + name_of(phase));
+    pause(dies_at_ns + kMs);
+    return true;
+  }
+
+  // A part of the round timeout, after which nothing may have happened, or more than all of it.
+  std::uint64_t absence_ns() {
+    const double timeouts = draw_.chance(0.4) ? 0.1 + 0.4 * draw_.unit() : 1.3 + draw_.unit();
+    return static_cast<std::uint64_t>(timeouts * static_cast<double>(options_.round_timeout_ms) * 1e6);
+  }
+
+  bool stop(std::uint32_t victim) {
+    const pid_t pid = cluster_->page(victim).pid.load();
+    if (!cluster_->signal_worker(victim, SIGSTOP)) return false;
+    const std::uint64_t ns = absence_ns();
+    note(FaultKind::kStop, victim, 0, monotonic_ns(), phase_of(victim),
+         "stop " + where(victim) + ", for " + std::to_string(ns / kMs) + " ms");
+    in(ns, [this, victim, pid] {
+      // Another life is not stopped.
+      if (cluster_->page(victim).pid.load() == pid) (void)cluster_->signal_worker(victim, SIGCONT);
+      say("worker " + std::to_string(victim) + " may go on");
+    });
+    return true;
+  }
+
+  bool cut(std::uint32_t victim) {
+    const std::uint32_t host = cluster_->host_of(victim);
+    if (Status s = network_->set_cut(host, true); !s.ok()) {
+      give_up(s.describe());
+      return false;
+    }
+    const std::uint64_t ns = absence_ns();
+    note(FaultKind::kCut, victim, 0, monotonic_ns(), phase_of(victim),
+         "cut host " + std::to_string(host) + " off, for " + std::to_string(ns / kMs) + " ms; " + where(victim));
+    in(ns, [this, host] {
+      if (Status s = network_->set_cut(host, false); !s.ok()) give_up(s.describe());
+      say("host " + std::to_string(host) + " is on the network again");
+    });
+    return true;
+  }
+
+  bool kill_tracker() {
+    if (!cluster_->tracker_runs()) return false;
+    note(FaultKind::kTracker, 0, 0, monotonic_ns(), phase_of(0), "kill the tracker; " + where(0));
+    cluster_->kill_tracker();
+    in(draw_.below(3000) * kMs, [this] {
+      if (Status s = cluster_->start_tracker(); !s.ok()) give_up(s.describe());
+      say("the tracker is started again");
+    });
+    return true;
+  }
+
+  bool lose_disk(std::uint32_t victim) {
+    const std::uint32_t host = cluster_->host_of(victim);
+    note(FaultKind::kDisk, victim, 0, monotonic_ns(), phase_of(victim),
+         "host " + std::to_string(host) + " dies and loses its disk; " + where(victim));
+    cluster_->kill_host(host);
+    cluster_->remove_data(host);
+    in(draw_.below(2000) * kMs, [this, host] {
+      if (Status s = cluster_->start_host(host); !s.ok()) give_up(s.describe());
+      say("host " + std::to_string(host) + " is started again");
+    });
+    return true;
+  }
+
+  bool kill_all() {
+    note(FaultKind::kAll, 0, 0, monotonic_ns(), phase_of(0), "everything dies; " + where(0));
+    cluster_->kill_tracker();
+    for (std::uint32_t h = 0; h < options_.hosts; h++) cluster_->kill_host(h);
+    in(draw_.below(1000) * kMs, [this] {
+      Status s = cluster_->start_tracker();
+      for (std::uint32_t h = 0; h < options_.hosts && s.ok(); h++) s = cluster_->start_host(h);
+      if (!s.ok()) give_up(s.describe());
+      say("everything is started again");
+    });
+    return true;
+  }
+
+  // ---- the end ----------------------------------------------------------------------------------------------------
+
+  void finish() {
+    while (going() && !later_.empty()) tick();
+    if (!going()) return;
+    const auto victim = static_cast<std::uint32_t>(draw_.below(shape_.ranks));
+    finishing_ = true;
+    calm_since_ns_ = monotonic_ns();
+    std::ofstream(stop_path(folder_)) << "stop\n";
+    if (has(FaultKind::kKill) && draw_.chance(0.5)) (void)obey(victim, Phase::kFinalize, kAnyLife, draw_.below(2000));
+    while (going() && !all_ended()) tick();
+  }
+  [[nodiscard]] bool all_ended() {
+    bool ended = watch_->all_finished();
+    for (std::uint32_t h = 0; h < options_.hosts; h++) ended = cluster_->ended(h).has_value() && ended;
+    return ended;
+  }
+
+  ChaosReport conclude() {
+    watch_->look();
+    for (std::uint32_t h = 0; h < options_.hosts; h++) {
+      const auto status = cluster_->ended(h);
+      if (!failed_ && !interrupt_.load() && (!status || *status != 0)) {
+        say("the launcher of host " + std::to_string(h) + " ended with wait status " +
+            std::to_string(status.value_or(-1)));
+        failed_ = true;
+      }
+      report_.rollbacks = std::max(report_.rollbacks, rollbacks_of(h));
+    }
+    report_.interrupted = interrupt_.load();
+    // What did not die yet must not write any more.
+    cluster_->kill_tracker();
+    for (std::uint32_t h = 0; h < options_.hosts; h++) cluster_->kill_host(h);
+    judge_->finish();
+    report_.divergences = judge_->divergences();
+    for (std::uint32_t w = 0; w < shape_.ranks; w++) report_.replayed += judge_->judge().progress(w).replayed;
+    if (!failed_ && !report_.interrupted && !judge_->judge().all_finished()) report_.hangs++;
+    report_.rounds = watch_->rounds();
+    report_.lives = watch_->lives();
+    report_.big_share = watch_->big_share();
+    for (const auto& [code, count] : watch_->failures()) {
+      const bool expected = code == WARREN_CLOSED || code == WARREN_UNAVAILABLE || code == WARREN_PEER_LOST;
+      say(std::to_string(count) + " lives ended with error code " + std::to_string(code) +
+          (expected ? "" : ", which no fault explains"));
+      if (!expected) report_.failures += count;
+    }
+    if (failed_ && report_.hangs == 0) report_.failures++;
+    for (const Fault& f : struck_) {
+      const std::optional<Phase> phase = f.phase ? f.phase : watch_->ended_in(f.victim, f.life);
+      report_.faults[static_cast<std::size_t>(f.kind)][phase ? name_of(*phase) : "unknown"]++;
+      if (const auto ms = watch_->stall_ms(f.stall)) report_.stalls_ms.push_back(*ms);
+    }
+    std::ranges::sort(report_.stalls_ms);
+    return report_;
+  }
+
+  [[nodiscard]] std::uint64_t rollbacks_of(std::uint32_t host) const {
+    std::ifstream log(cluster_->log_file("host-" + std::to_string(host)));
+    std::uint64_t n = 0;
+    for (std::string line; std::getline(log, line);) n += line.find("job_rolled_back") != std::string::npos ? 1 : 0;
+    return n;
+  }
+
+  const ChaosOptions& options_;
+  const std::vector<FaultKind> faults_;
+  Network* const network_;
+  const std::atomic<bool>& interrupt_;
+  Draw draw_;
+  ProgramShape shape_;
+  std::optional<Program> program_;
+  std::string folder_;
+  std::unique_ptr<Cluster> cluster_;
+  std::optional<Watch> watch_;
+  std::unique_ptr<JudgeThread> judge_;
+  std::vector<std::pair<std::uint64_t, std::function<void()>>> later_;
+  std::vector<Fault> struck_;
+  ChaosReport report_;
+  std::uint64_t started_ns_ = 0, calm_since_ns_ = 0;
+  std::uint32_t lives_at_fault_ = 0;
+  bool over_ = false, failed_ = false, finishing_ = false;
+};
+
+double percentile(const std::vector<double>& sorted, double p) {
+  if (sorted.empty()) return 0;
+  const auto at = static_cast<std::size_t>(std::ceil(p * static_cast<double>(sorted.size())));
+  return sorted[std::clamp<std::size_t>(at, 1, sorted.size()) - 1];
+}
+
+}  // namespace
+
+bool ChaosReport::good() const {
+  return divergences == 0 && hangs == 0 && failures == 0 && !interrupted;
+}
+
+std::string ChaosReport::json(const ChaosOptions& options) const {
+  nlohmann::ordered_json j;
+  j["ranks"] = options.ranks;
+  j["hosts"] = options.hosts;
+  j["replicas"] = options.replicas;
+  j["seconds"] = options.seconds;
+  j["seed"] = options.seed;
+  j["round_timeout_ms"] = options.round_timeout_ms;
+  j["faults"] = nlohmann::ordered_json::object();
+  for (std::size_t k = 0; k < faults.size(); k++) {
+    if (!faults[k].empty()) j["faults"][std::string(kFaultNames[k])] = faults[k];
+  }
+  j["fault_count"] = fault_count;
+  j["during_recovery"] = during_recovery;
+  j["unavailable"] = unavailable;
+  j["rounds"] = rounds;
+  j["rounds_per_second"] = rounds_per_second;
+  j["replayed"] = replayed;
+  j["lives"] = lives;
+  j["rollbacks"] = rollbacks;
+  j["big_round_share"] = big_share;
+  j["divergences"] = divergences;
+  j["hangs"] = hangs;
+  j["failures"] = failures;
+  if (goodput >= 0) {
+    j["goodput"] = goodput;
+  } else {
+    j["goodput"] = nullptr;
+  }
+  j["stall_ms"] = {{"p50", percentile(stalls_ms, 0.5)},
+                   {"p99", percentile(stalls_ms, 0.99)},
+                   {"max", stalls_ms.empty() ? 0 : stalls_ms.back()}};
+  return j.dump();
+}
+
+Result<ChaosReport> run_chaos(const ChaosOptions& options, const std::atomic<bool>& interrupt) {
+  std::vector<FaultKind> faults = options.faults;
+  std::vector<std::string> unavailable;
+  std::optional<Network> network;
+  if (std::ranges::find(faults, FaultKind::kCut) != faults.end()) {
+    auto made = Network::create(options.hosts);
+    if (made.ok()) {
+      network.emplace(std::move(made).value());
+    } else {
+      std::fprintf(stderr, "WARNING: no host can be cut off on this system, so there are no faults of kind cut: %s\n",
+                   made.status().describe().c_str());
+      std::erase(faults, FaultKind::kCut);
+      unavailable.emplace_back("cut");
+      if (faults.empty()) return Status(Code::kUnavailable, "no fault is left to make");
+    }
+  }
+  Network* const wires = network ? &*network : nullptr;
+  double calm_rate = -1;
+  if (options.goodput) {
+    Run calm(options, {}, wires, interrupt);
+    auto report = calm.run(std::clamp(options.seconds / 3, 2.0, 20.0));
+    if (!report.ok() || !report.value().good()) return report;
+    calm_rate = report.value().rounds_per_second;
+    std::fprintf(stderr, "%.1f rounds a second without faults\n", calm_rate);
+  }
+  Run run(options, faults, wires, interrupt);
+  auto report = run.run(options.seconds);
+  if (!report.ok()) return report;
+  report.value().unavailable = unavailable;
+  if (calm_rate > 0) report.value().goodput = report.value().rounds_per_second / calm_rate;
+  return report;
+}
+
+}  // namespace warren::chaos::process

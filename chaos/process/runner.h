@@ -1,0 +1,56 @@
+// One run of `warren chaos`: a job of real processes, faults, and the judgement of every result.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "recovery/result.h"
+
+namespace warren::chaos::process {
+
+enum class FaultKind : std::uint8_t {
+  kKill,     // SIGKILL of a worker
+  kStop,     // SIGSTOP, and SIGCONT after a part or a multiple of the round timeout
+  kCut,      // a host is cut off from the network, for as long
+  kTracker,  // kill -9 of the tracker, started again later
+  kDisk,     // a host dies and comes back without its data directory
+  kAll,      // everything dies and is started again
+};
+inline constexpr std::array<std::string_view, 6> kFaultNames = {"kill", "stop", "cut", "tracker", "disk", "all"};
+
+struct ChaosOptions {
+  std::string program;  // the path of `warren`
+  std::uint32_t ranks = 4, hosts = 2;
+  int replicas = 2;
+  double seconds = 60;
+  std::vector<FaultKind> faults;  // none: a calm run
+  std::uint64_t seed = 1;
+  std::int64_t round_timeout_ms = 10'000;
+  std::int64_t interval_ms = 1000;  // mean time from the end of a recovery to the next fault
+  bool goodput = false;             // a calm run before, to compare with
+};
+
+struct ChaosReport {
+  std::array<std::map<std::string, std::uint64_t>, kFaultNames.size()> faults;  // by phase of the victim
+  std::uint64_t fault_count = 0, during_recovery = 0;
+  std::vector<std::string> unavailable;  // faults that this system does not allow
+  std::uint64_t rounds = 0, replayed = 0, lives = 0, rollbacks = 0, divergences = 0, hangs = 0, failures = 0;
+  double rounds_per_second = 0, big_share = 0;
+  double goodput = -1;  // not measured
+  std::vector<double> stalls_ms;
+  bool interrupted = false;
+
+  [[nodiscard]] bool good() const;
+  [[nodiscard]] std::string json(const ChaosOptions& options) const;
+};
+
+// Says what happens on standard error. `interrupt` ends the run early. Single-threaded callers only: it may move the
+// calling thread into another network namespace. kUnavailable: the run could not begin.
+[[nodiscard]] Result<ChaosReport> run_chaos(const ChaosOptions& options, const std::atomic<bool>& interrupt);
+
+}  // namespace warren::chaos::process
