@@ -69,16 +69,19 @@ Status JobTable::restore(TimeMs now) {
       unreadable_.emplace(name, machine.status());
       continue;
     }
-    Job& job = add(name, std::move(machine).value(), now);
-    const TrackerMachine::View view = job.machine.view(now);
-    job.world_size = view.world_size;
-    job.routes.set_limit(route_limit(job.world_size));
-    log(name, Severity::kInfo, "job_restored",
-        "job " + name + " of " + std::to_string(view.world_size) + " workers was taken up again at epoch " +
-            std::to_string(view.epoch.value) + " (" + to_string(view.state) + ")",
-        {{"epoch", std::to_string(view.epoch.value)}});
+    tell_restored(add(name, std::move(machine).value(), now), now);
   }
   return {};
+}
+
+void JobTable::tell_restored(Job& job, TimeMs now) {
+  const TrackerMachine::View view = job.machine.view(now);
+  job.world_size = view.world_size;
+  job.routes.set_limit(route_limit(job.world_size));
+  log(job.name, Severity::kInfo, "job_restored",
+      "job " + job.name + " of " + std::to_string(view.world_size) + " workers was taken up again at epoch " +
+          std::to_string(view.epoch.value) + " (" + to_string(view.state) + ")",
+      {{"epoch", std::to_string(view.epoch.value)}});
 }
 
 JobTable::Job& JobTable::add(std::string name, TrackerMachine machine, TimeMs now) {
@@ -194,6 +197,10 @@ JobTable::Job* JobTable::find_or_create(const Sender& from, const wire::Envelope
   auto machine = make_machine(name, record.value().value_or(""), now);
   if (!machine.ok()) return no(machine.status());
   Job& job = add(name, std::move(machine).value(), now);
+  if (record.value()) {
+    tell_restored(job, now);
+    return &job;
+  }
   log(name, Severity::kInfo, "job_created",
       "job " + name + " was created by worker " + envelope.join().worker_id() + " with world size " +
           std::to_string(envelope.join().settings().world_size()),
@@ -301,8 +308,18 @@ bool JobTable::sweep(Job& job, TimeMs now) {
   if (job.machine.state() == TrackerMachine::State::kFinished) {
     if (!job.finished_since) job.finished_since = now;
     if (now - *job.finished_since >= kFinishedLingerMs) why = "it finished";
-  } else if (now - job.last_message >= kLonelyMs && members_alive(job.machine.view(now)) == 0) {
+  } else if (now - job.last_message >= kLonelyMs) {
+    const TrackerMachine::View view = job.machine.view(now);
+    if (members_alive(view) != 0) return false;
     why = "nobody has been there for an hour";
+    if (view.replicas != 0 && view.epoch.value != 0 && job.pending.empty()) {
+      // Its workers' disks may hold checkpoints: what is committed, and which timelines are used up, stays known.
+      log(job.name, Severity::kInfo, "job_set_aside",
+          "job " + job.name + " was set aside: " + why +
+              "; its record stays in the journal for workers that come back");
+      remove(job);
+      return true;
+    }
   }
   if (why.empty() || !job.pending.empty()) return false;
   if (const Status s = options_.journal->erase(job.name); !s.ok()) {

@@ -89,6 +89,7 @@ class JobTable {
   using Jobs = std::map<std::string, std::unique_ptr<Job>, std::less<>>;
 
   [[nodiscard]] Result<TrackerMachine> make_machine(const std::string& job, std::string_view persisted, TimeMs now);
+  void tell_restored(Job& job, TimeMs now);
   Job& add(std::string name, TrackerMachine machine, TimeMs now);
   void remove(Job& job);
   // Finds the job or makes it, if the message may; else answers and returns null.

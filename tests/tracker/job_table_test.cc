@@ -228,6 +228,29 @@ TEST_F(JobTableTest, AJobThatNobodyComesBackToIsForgottenAfterAnHour) {
   EXPECT_TRUE(disk_->durable.empty());
 }
 
+TEST_F(JobTableTest, AJobThatLogsIsSetAsideAndFoundAgain) {
+  for (std::uint64_t i = 0; i < 2; ++i) {
+    wire::Envelope e = join_envelope("train", 1 + i, std::to_string(i), 2);
+    e.mutable_join()->mutable_settings()->set_replicas(2);
+    e.mutable_join()->set_fetch_port(6000);
+    say("c" + std::to_string(i), e);
+  }
+  pass(JobTable::kLonelyMs + 2 * JobTable::kSweepIntervalMs);
+  EXPECT_EQ(job("train"), nullptr);
+  EXPECT_EQ(logged("train job_set_aside"), 1u);
+  EXPECT_TRUE(disk_->durable.contains("train"));
+  wire::Envelope back = join_envelope("train", 11, "0", 2);
+  back.mutable_join()->mutable_settings()->set_replicas(2);
+  back.mutable_join()->set_fetch_port(6000);
+  say("c9", back);
+  EXPECT_EQ(logged("train job_restored"), 1u);
+  back.set_sender(12);
+  back.mutable_join()->set_worker_id("1");
+  say("c10", back);
+  ASSERT_NE(job("train"), nullptr);
+  EXPECT_EQ(job("train")->view.timeline, Timeline(1)) << "what was done before is not named again";
+}
+
 TEST_F(JobTableTest, AnEvictionThatCannotBeStoredIsTriedAgain) {
   join_two("train");
   finalize_two("train");
