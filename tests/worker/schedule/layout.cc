@@ -118,7 +118,7 @@ Layout layout_of(const World& world, std::int32_t rank) {
     case Collective::kReduceScatter:
       layout.input_count = all;
       layout.output_count = own;
-      in_place_output = offset_of(world, rank);
+      in_place_output = layout.result_at = offset_of(world, rank);
       break;
     case Collective::kGather:
       layout.input_count = own;
@@ -129,9 +129,11 @@ Layout layout_of(const World& world, std::int32_t rank) {
       layout.input_count = at_root ? all : 0;
       layout.output_count = own;
       in_place_output = at_root ? offset_of(world, rank) : 0;
+      layout.result_at = offset_of(world, rank);
       break;
     case Collective::kAllToAll:
       layout.input_count = layout.output_count = all;
+      layout.result_at = static_cast<std::uint64_t>(rank) * all;
       in_place = false;
       break;
     case Collective::kBarrier:
@@ -178,6 +180,22 @@ std::vector<Expression> expected_output(const World& world, std::int32_t rank, E
     }
   }
   return expected;
+}
+
+bool all_receive(Collective collective) {
+  return collective == Collective::kAllreduce || collective == Collective::kBroadcast ||
+         collective == Collective::kBarrier || collective == Collective::kAllgather ||
+         collective == Collective::kAllgatherv;
+}
+
+std::vector<Expression> expected_result(const World& world, Expressions& all) {
+  if (all_receive(world.collective)) return expected_output(world, 0, all);
+  std::vector<Expression> result;
+  for (std::int32_t rank = 0; rank < world.size; ++rank) {
+    const std::vector<Expression> part = expected_output(world, rank, all);
+    result.insert(result.end(), part.begin(), part.end());
+  }
+  return result;
 }
 
 std::vector<Expression> initial_cells(const World& world, std::int32_t rank, Expressions& all) {

@@ -8,7 +8,7 @@
 #include <sstream>
 #include <utility>
 
-#include "tests/worker/schedule/symbolic.h"
+#include "tests/worker/schedule/worlds.h"
 
 namespace warren::schedule::symbolic {
 namespace {
@@ -88,12 +88,6 @@ TEST(Cost, AChainCarriesTheBufferOnce) {
   }
   EXPECT_EQ(hops(make_all(world)), 7U);
 }
-
-constexpr Collective kCollectives[] = {
-    Collective::kAllreduce, Collective::kReduce,     Collective::kBroadcast,     Collective::kBarrier,
-    Collective::kAllgather, Collective::kAllgatherv, Collective::kReduceScatter, Collective::kGather,
-    Collective::kScatter,   Collective::kAllToAll,
-};
 
 // The columns of the document that are counted, as it must print them: 8 ranks, buffers of 1,048,576 elements in all,
 // chunks of 65,536; hops and messages for one element a rank.

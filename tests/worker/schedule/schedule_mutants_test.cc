@@ -6,7 +6,8 @@
 #include <functional>
 #include <utility>
 
-#include "tests/worker/schedule/symbolic.h"
+#include "tests/worker/schedule/layout.h"
+#include "tests/worker/schedule/worlds.h"
 
 namespace warren::schedule::symbolic {
 namespace {
@@ -201,6 +202,108 @@ TEST(Mutant, ALongMessageIsRefused) {
     step.count = world.chunk_elements + 1;
     return true;
   });
+}
+
+// --- Logged rounds
+
+std::vector<World> logged_worlds() {
+  std::vector<World> all;
+  for (const Collective collective : kCollectives) {
+    for (const Algorithm algorithm : algorithms_for(collective)) {
+      for (const std::int32_t size : {2, 3, 4}) {
+        World world = world_of(collective, algorithm, size, {collective == Collective::kBarrier ? 0U : 24U, 2});
+        world.root = has_root(collective) ? 1 : 0;
+        world.in_place = true;
+        world.replicas = size == 4 ? 3 : 2;
+        world.element_bytes = kWholeBytes + 1;
+        all.push_back(world);
+      }
+    }
+  }
+  return all;
+}
+
+void empty_step(Step& step) {
+  step = {.kind = StepKind::kCopy, .a = {Space::kOutput}, .b = {}, .dst = {Space::kOutput}};
+}
+
+// Whether this dependency keeps something from being seen too early; those of data have their own test.
+bool is_needed(const World& world, const Step& from, const Step& to) {
+  const bool joins = to.kind == StepKind::kCopy && to.count == 0;
+  // What an owner publishes is also known from those that keep copies for it.
+  if (from.kind == StepKind::kPublish) return joins ? from.a.space == Space::kScratch : to.count > 0;
+  // The closing exchange: where everybody keeps copies, and, with four ranks, hears of some from a third.
+  const bool all_keep = world.collective == Collective::kReduceScatter || world.collective == Collective::kScatter ||
+                        world.collective == Collective::kAllToAll;
+  if (!all_keep || to.kind != StepKind::kSend || to.count > 0) return false;
+  return from.kind == StepKind::kCopy || (from.kind == StepKind::kRecv && world.size == 4);
+}
+
+// One copy short, and so a return before the result is stable.
+TEST(Mutant, AMissingCopyIsSeen) {
+  std::uint64_t missing = 0;
+  for (const World& world : logged_worlds()) {
+    std::vector<Schedule> schedules = make_all(world);
+    ASSERT_EQ(check_publication(world, schedules), "") << world.describe();
+    for (std::size_t rank = 0; rank < schedules.size(); ++rank) {
+      for (std::size_t i = 0; i < schedules[rank].steps.size(); ++i) {
+        const Step intact = schedules[rank].steps[i];
+        if (intact.kind != StepKind::kPublish) continue;
+        empty_step(schedules[rank].steps[i]);
+        ++missing;
+        ASSERT_THAT(check_publication(world, schedules),
+                    AnyOf(HasSubstr("before the copy that its host"), HasSubstr("is not stable")))
+            << world.describe() << ": rank " << rank << " step " << i << " does not publish";
+        schedules[rank].steps[i] = intact;
+      }
+    }
+  }
+  EXPECT_GT(missing, 300U);
+}
+
+// Handing on before publishing; a closing exchange that waits for less. No dependency is there for nothing.
+TEST(Mutant, ADroppedDependencyOfALoggedRoundIsSeen) {
+  std::uint64_t unsafe = 0;
+  for (const World& world : logged_worlds()) {
+    std::vector<Schedule> schedules = make_all(world);
+    for (std::size_t rank = 0; rank < schedules.size(); ++rank) {
+      Schedule& schedule = schedules[rank];
+      const Schedule intact = schedule;
+      for (std::uint32_t from = 0; from < intact.steps.size(); ++from) {
+        for (std::uint32_t e = intact.first_successor[from]; e < intact.first_successor[from + 1]; ++e) {
+          const std::uint32_t to = intact.successors[e];
+          if (!is_needed(world, intact.steps[from], intact.steps[to])) continue;
+          drop_edge(schedule, e);
+          if (!reaches(schedule, from, to) && check_races(world, schedules).empty()) {
+            ++unsafe;
+            ASSERT_THAT(check_publication(world, schedules),
+                        AnyOf(HasSubstr("before the copy that its host"), HasSubstr("is not stable")))
+                << world.describe() << ": rank " << rank << " step " << to << " after " << from;
+          }
+          schedule = intact;
+        }
+      }
+    }
+  }
+  EXPECT_GT(unsafe, 200U);
+}
+
+// The bracketing of a round belongs to its ranks, whatever became of them.
+TEST(Mutant, OwnersOfANewRingAreSeen) {
+  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kDirect}) {
+    World world = world_of(Collective::kAllreduce, algorithm, 3, {30, 2});
+    world.replicas = 2;
+    world.resumed = true;
+    ASSERT_EQ(verdict(world, make_all(world)), "");
+    std::vector<Schedule> schedules = make_all(world);
+    std::rotate(schedules.begin(), schedules.begin() + 1, schedules.end());
+    for (Schedule& schedule : schedules) {
+      for (Step& step : schedule.steps) {
+        if (step.peer >= 0) step.peer = (step.peer + 2) % 3;
+      }
+    }
+    EXPECT_THAT(verdict(world, schedules), HasSubstr("whose final value is"));
+  }
 }
 
 // Two ranks that each send first and receive after their send has completed.

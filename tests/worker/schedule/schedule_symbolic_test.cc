@@ -5,35 +5,10 @@
 #include <numeric>
 #include <set>
 
-#include "tests/worker/schedule/symbolic.h"
+#include "tests/worker/schedule/worlds.h"
 
 namespace warren::schedule::symbolic {
 namespace {
-
-constexpr Collective kCollectives[] = {
-    Collective::kAllreduce, Collective::kReduce,     Collective::kBroadcast,     Collective::kBarrier,
-    Collective::kAllgather, Collective::kAllgatherv, Collective::kReduceScatter, Collective::kGather,
-    Collective::kScatter,   Collective::kAllToAll,
-};
-
-bool has_root(Collective collective) {
-  return collective == Collective::kReduce || collective == Collective::kBroadcast ||
-         collective == Collective::kGather || collective == Collective::kScatter;
-}
-
-// Counts of an allgatherv that are as unequal as can be: none, few, several chunks.
-std::vector<std::uint64_t> unequal(std::uint64_t count, std::int32_t size) {
-  std::vector<std::uint64_t> counts;
-  for (std::int32_t rank = 0; rank < size; ++rank) {
-    counts.push_back(rank % 3 == 0 ? 0 : rank % 3 == 1 ? count : count / 2 + static_cast<std::uint64_t>(rank % 5));
-  }
-  return counts;
-}
-
-struct Sizes {
-  std::uint64_t count = 0;
-  std::uint64_t chunk_elements = 1;
-};
 
 std::vector<std::int32_t> roots(const World& world) {
   if (!has_root(world.collective)) return {0};
@@ -52,16 +27,7 @@ class EverySchedule : public testing::TestWithParam<std::int32_t> {
         if (only_ring && algorithm != Algorithm::kRing) continue;
         for (const Sizes& s : sizes) {
           if (collective == Collective::kBarrier && s.count != 0) continue;
-          World world{.collective = collective, .algorithm = algorithm, .size = GetParam(), .counts = {}};
-          world.chunk_elements = s.chunk_elements;
-          if (collective == Collective::kAllgatherv) {
-            world.counts = unequal(s.count, world.size);
-          } else {
-            // Where counts are per rank, as many chunks as elsewhere.
-            const bool whole = collective == Collective::kAllreduce || collective == Collective::kReduce ||
-                               collective == Collective::kBroadcast;
-            world.count = whole ? s.count : s.count / static_cast<std::uint64_t>(world.size) + s.count % 2;
-          }
+          World world = world_of(collective, algorithm, GetParam(), s);
           for (const std::int32_t root : roots(world)) {
             world.root = root;
             const std::vector<Schedule> schedules = make_all(world);

@@ -5,6 +5,7 @@
 #include <deque>
 #include <optional>
 #include <random>
+#include <set>
 #include <utility>
 
 #include "recovery/check.h"
@@ -68,8 +69,25 @@ std::string check_graph(const Schedule& schedule, std::int32_t rank, const World
   return named == schedule.pending ? "" : name(rank, 0) + ": pending does not count the dependencies";
 }
 
+std::uint64_t result_elements(const World& world) {
+  std::uint64_t total = 0;
+  for (std::int32_t rank = 0; rank < world.size; ++rank) {
+    const Layout layout = layout_of(world, rank);
+    total = std::max(total, layout.result_at + layout.output_count);
+  }
+  return total;
+}
+
 std::string check_step(const Step& step, const Layout& layout, const Schedule& schedule, const World& world) {
   if (step.count > world.chunk_elements) return "it is larger than a chunk";
+  if (step.kind == StepKind::kPublish) {
+    if (world.replicas == 0) return "it publishes what nobody logs";
+    if (step.a.form != Form::kValue) return "it publishes a partial result";
+    if (step.result_at + step.count > result_elements(world)) return "it publishes more than the result";
+    if (step.a.space == Space::kOutput && step.result_at != layout.result_at + step.a.at) {
+      return "it publishes an element of the output as another one";
+    }
+  }
   const Access access = access_of(step);
   const auto outside = [&](const Place& place) {
     const std::uint64_t limit = place.space == Space::kInput    ? layout.input_count
@@ -105,17 +123,91 @@ std::string check_step(const Step& step, const Layout& layout, const Schedule& s
   return "";
 }
 
+// Who must hold what before it is seen.
+struct Rule {
+  explicit Rule(const World& world)
+      : everyone(all_receive(world.collective)),
+        everywhere(world.resumed || (everyone && result_elements(world) * world.element_bytes <= kWholeBytes)),
+        elements(std::max<std::uint64_t>(1, result_elements(world))) {
+    std::set<std::uint32_t> domains;
+    for (std::int32_t rank = 0; rank < world.size; ++rank) domains.insert(world.domain(rank));
+    least_copies = std::min<std::size_t>(world.replicas, domains.size());
+  }
+  bool everyone;           // receives the whole result
+  bool everywhere;         // its copy must be in every host that sees it
+  std::uint64_t elements;  // of the whole result; a result without any has one record, which counts as an element
+  std::size_t least_copies = 0;
+};
+
+// Which elements are known to be published on which host.
+class Published {
+ public:
+  explicit Published(const World& world) : world_(world), rule_(world) {
+    for (std::int32_t rank = 0; rank < world.size; ++rank) {
+      const auto [at, fresh] = number_.try_emplace(world.host(rank), number_.size());
+      if (fresh) domain_.push_back(world.domain(rank));
+    }
+  }
+
+  using Set = std::vector<std::uint64_t>;  // of bits, by host and element
+  [[nodiscard]] Set none() const { return Set((number_.size() * rule_.elements + 63) / 64); }
+  void add(Set& set, std::int32_t rank, std::uint64_t element) const {
+    const std::size_t bit = number_.at(world_.host(rank)) * rule_.elements + element;
+    set[bit / 64] |= std::uint64_t{1} << bit % 64;
+  }
+  static void add(Set& set, const Set& other) {
+    for (std::size_t w = 0; w < set.size(); ++w) set[w] |= other[w];
+  }
+
+  [[nodiscard]] bool may_show(const Set& set, std::int32_t rank, std::uint64_t element) const {
+    if (has(set, number_.at(world_.host(rank)), element)) return true;
+    return rule_.everyone && !rule_.everywhere && enough(set, element);
+  }
+  [[nodiscard]] bool may_finish(const Set& set, std::int32_t rank, std::uint64_t element) const {
+    return rule_.everyone ? may_show(set, rank, element) : enough(set, element);
+  }
+  [[nodiscard]] const Rule& rule() const { return rule_; }
+
+ private:
+  [[nodiscard]] bool has(const Set& set, std::size_t host, std::uint64_t element) const {
+    const std::size_t bit = host * rule_.elements + element;
+    return (set[bit / 64] >> bit % 64 & 1) != 0;
+  }
+  [[nodiscard]] bool enough(const Set& set, std::uint64_t element) const {
+    std::set<std::uint32_t> domains;
+    for (std::size_t host = 0; host < domain_.size() && domains.size() < rule_.least_copies; ++host) {
+      if (has(set, host, element)) domains.insert(domain_[host]);
+    }
+    return domains.size() >= rule_.least_copies;
+  }
+
+  const World& world_;
+  Rule rule_;
+  std::map<std::uint32_t, std::size_t> number_;  // of each host
+  std::vector<std::uint32_t> domain_;            // by that number
+};
+
 // What happens to the schedules in a run.
 class Run {
  public:
-  Run(const World& world, const std::vector<Schedule>& schedules, Order order, std::uint64_t seed)
-      : world_(world), order_(order), random_(seed) {
+  Run(const World& world, const std::vector<Schedule>& schedules, Order order, std::uint64_t seed, State& state)
+      : world_(world),
+        order_(order),
+        random_(seed),
+        state_(state),
+        all_(state.expressions),
+        published_(world),
+        held_(published_.none()) {
+    const std::vector<Expression> result = expected_result(world, all_);
+    for (std::uint64_t i = 0; i < result.size(); ++i) position_[result[i]] = i;
+    result_ = result;
     for (std::int32_t rank = 0; rank < world.size; ++rank) {
+      publishes_late_.push_back(random_() % 2 == 0);
       Node& node = nodes_.emplace_back();
       node.schedule = &schedules[static_cast<std::size_t>(rank)];
       node.layout = layout_of(world, rank);
       node.expected = expected_output(world, rank, all_);
-      const std::vector<Expression> user = initial_cells(world, rank, all_);
+      const std::vector<Expression>& user = state.user[static_cast<std::size_t>(rank)];
       node.cells.resize(user.size() + node.schedule->scratch_elements);
       for (std::size_t i = 0; i < user.size(); ++i) node.cells[i].value = user[i];
       node.pending = node.schedule->pending;
@@ -125,21 +217,35 @@ class Run {
       node.sends_posted.assign(static_cast<std::size_t>(world.size), 0);
       node.receives_posted.assign(static_cast<std::size_t>(world.size), 0);
       node.delivered.assign(static_cast<std::size_t>(world.size), 0);
+      node.posted.resize(static_cast<std::size_t>(world.size));
+      std::vector<bool>& log = state.logs[world.host(rank)];
+      log.resize(published_.rule().elements);
+      for (std::uint64_t i = 0; i < log.size(); ++i) {
+        if (log[i]) published_.add(held_, rank, i);
+      }
     }
   }
 
-  std::string run() {
+  std::string run(std::uint64_t& events) {
+    const std::uint64_t most = events;
+    events = 0;
     for (std::int32_t rank = 0; rank < world_.size; ++rank) {
       for (std::uint32_t i = 0; i < node(rank).pending.size(); ++i) {
         if (node(rank).pending[i] == 0) becomes_ready(rank, i);
       }
     }
+    bool stopped = false;
     while (wrong_.empty()) {
-      const std::optional<Event> event = next();
+      stopped = events == most;
+      const std::optional<Event> event = stopped ? std::nullopt : next();
       if (!event) break;
       handle(*event);
+      ++events;
     }
-    return wrong_.empty() ? check_end() : wrong_;
+    for (std::size_t rank = 0; rank < nodes_.size(); ++rank) {
+      for (std::size_t i = 0; i < state_.user[rank].size(); ++i) state_.user[rank][i] = nodes_[rank].cells[i].value;
+    }
+    return wrong_.empty() && !stopped ? check_end() : wrong_;
   }
 
  private:
@@ -165,6 +271,8 @@ class Run {
     Lists sends, receives;
     std::vector<std::size_t> sends_posted, receives_posted;  // by peer
     std::vector<std::size_t> delivered;                      // by receiver
+    // By receiver: what was in messages when they were posted, where sends complete at once.
+    std::vector<std::deque<std::vector<Expression>>> posted;
     std::size_t finished = 0;
   };
 
@@ -177,14 +285,18 @@ class Run {
   void push(const Event& event) {
     const bool late =
         (order_ == Order::kLateSends && event.what == What::kComplete && step_of(event).kind == StepKind::kSend) ||
-        (order_ == Order::kLateLocal && (event.what == What::kBegin || event.what == What::kEnd));
+        (order_ == Order::kLateLocal && (event.what == What::kBegin || event.what == What::kEnd)) ||
+        (order_ == Order::kLatePublish && step_of(event).kind == StepKind::kPublish &&
+         publishes_late_[static_cast<std::size_t>(event.rank)]);
     (late ? late_ : soon_).push_back(event);
   }
 
   std::optional<Event> next() {
     std::deque<Event>& from = soon_.empty() ? late_ : soon_;
     if (from.empty()) return std::nullopt;
-    if (order_ != Order::kInOrder) {
+    if (order_ == Order::kLatePublish && soon_.empty()) {
+      std::swap(from.front(), from.back());
+    } else if (order_ != Order::kInOrder) {
       std::swap(from.front(), from[static_cast<std::size_t>(random_() % from.size())]);
     }
     const Event event = from.front();
@@ -239,6 +351,12 @@ class Run {
         const bool sends = step.kind == StepKind::kSend;
         const auto peer = static_cast<std::size_t>(step.peer);
         const std::size_t before = ++(sends ? n.sends_posted : n.receives_posted)[peer];
+        if (sends) shows(event);
+        if (sends && order_ == Order::kEagerSends) {
+          std::vector<Expression>& values = n.posted[peer].emplace_back();
+          for (std::uint64_t i = 0; i < step.count; ++i) values.push_back(n.cells[n.layout.cell(step.a) + i].value);
+          push({What::kComplete, event.rank, event.step});
+        }
         post_next(event.rank, step.kind, step.peer);
         const std::int32_t sender = sends ? event.rank : step.peer;
         const std::int32_t receiver = sends ? step.peer : event.rank;
@@ -250,12 +368,17 @@ class Run {
         Node& receiver = node(step.peer);
         const std::uint32_t other = receiver.receives[static_cast<std::size_t>(event.rank)][n.delivered[to]++];
         const Step& receive = receiver.schedule->steps[other];
+        const bool eager = order_ == Order::kEagerSends;
         for (std::uint64_t i = 0; i < step.count; ++i) {
           Cell& cell = receiver.cells[receiver.layout.cell(receive.dst) + i];
-          cell.value = n.cells[n.layout.cell(step.a) + i].value;
+          cell.value = eager ? n.posted[to].front()[i] : n.cells[n.layout.cell(step.a) + i].value;
           cell.form = receive.dst.form;
         }
-        push({What::kComplete, event.rank, event.step});
+        if (eager) {
+          n.posted[to].pop_front();
+        } else {
+          push({What::kComplete, event.rank, event.step});
+        }
         push({What::kComplete, step.peer, other});
         deliver_next(event.rank, step.peer);
         return;
@@ -300,6 +423,10 @@ class Run {
   void compute(const Event& event) {
     Node& n = node(event.rank);
     const Step& step = step_of(event);
+    if (step.kind == StepKind::kPublish) {
+      publish(event);
+      return;
+    }
     for (std::uint64_t i = 0; i < step.count; ++i) {
       Expression value = n.cells[n.layout.cell(step.a) + i].value;
       if (step.kind == StepKind::kReduce) value = all_.combine(value, n.cells[n.layout.cell(step.b) + i].value);
@@ -311,13 +438,53 @@ class Run {
         fail(event, "it writes " + all_.to_string(value) + " to output element " + std::to_string(step.dst.at + i) +
                         ", whose final value is " + all_.to_string(n.expected[step.dst.at + i]));
       }
+      if (step.dst.space == Space::kOutput) state_.final[static_cast<std::size_t>(event.rank)][step.dst.at + i] = true;
+    }
+  }
+
+  void publish(const Event& event) {
+    Node& n = node(event.rank);
+    const Step& step = step_of(event);
+    for (std::uint64_t i = 0; i < step.count; ++i) {
+      const Expression value = n.cells[n.layout.cell(step.a) + i].value;
+      if (value == result_[step.result_at + i]) continue;
+      fail(event, "it publishes " + all_.to_string(value) + " as element " + std::to_string(step.result_at + i) +
+                      ", whose final value is " + all_.to_string(result_[step.result_at + i]));
+    }
+    const std::uint64_t end = result_.empty() ? 1 : step.result_at + step.count;
+    for (std::uint64_t i = step.result_at; i < end; ++i) {
+      state_.logs[world_.host(event.rank)][i] = true;
+      published_.add(held_, event.rank, i);
+    }
+  }
+
+  // A send: finals that are in it must be published. Where results differ by rank, raw inputs are on their way to who
+  // owns the result; the owner may only show it.
+  void shows(const Event& event) {
+    const Step& step = step_of(event);
+    if (world_.replicas == 0) return;
+    if (!all_receive(world_.collective) && step.a.space != Space::kOutput) return;
+    const Node& n = node(event.rank);
+    for (std::uint64_t i = 0; i < step.count; ++i) {
+      const auto at = position_.find(n.cells[n.layout.cell(step.a) + i].value);
+      if (at == position_.end() || published_.may_show(held_, event.rank, at->second)) continue;
+      fail(event, "it shows element " + std::to_string(at->second) + " before the copy that its host must hold");
+    }
+  }
+
+  void finishes(const Event& event) {
+    state_.finished[static_cast<std::size_t>(event.rank)] = true;
+    if (world_.replicas == 0) return;
+    for (std::uint64_t i = 0; i < published_.rule().elements; ++i) {
+      if (published_.may_finish(held_, event.rank, i)) continue;
+      fail(event, "the rank returns, element " + std::to_string(i) + " is not stable");
     }
   }
 
   void finish(const Event& event) {
     Node& n = node(event.rank);
     mark(event, false);
-    ++n.finished;
+    if (++n.finished == n.pending.size()) finishes(event);
     const Schedule& s = *n.schedule;
     for (std::uint32_t e = s.first_successor[event.step]; e < s.first_successor[event.step + 1]; ++e) {
       if (--n.pending[s.successors[e]] == 0) becomes_ready(event.rank, s.successors[e]);
@@ -348,8 +515,14 @@ class Run {
   const World& world_;
   Order order_;
   std::mt19937_64 random_;
-  Expressions all_;
+  State& state_;
+  Expressions& all_;
+  std::vector<Expression> result_;
+  std::unordered_map<Expression, std::uint64_t> position_;  // of finals in the whole result
+  Published published_;
+  Published::Set held_;
   std::vector<Node> nodes_;
+  std::vector<bool> publishes_late_;  // by rank
   std::deque<Event> soon_, late_;
   std::string wrong_;
 };
@@ -436,13 +609,38 @@ Request World::request(std::int32_t rank) const {
   request.count = count;
   request.counts = counts;
   request.chunk_elements = chunk_elements;
+  request.replicas = replicas;
+  request.hosts = hosts;
+  request.domains = domains;
+  request.element_bytes = element_bytes;
+  request.resumed = resumed;
+  request.final = final;
   return request;
+}
+
+std::uint32_t World::host(std::int32_t rank) const {
+  return hosts.empty() ? static_cast<std::uint32_t>(rank) : hosts[static_cast<std::size_t>(rank)];
+}
+std::uint32_t World::domain(std::int32_t rank) const {
+  return domains.empty() ? host(rank) : domains[static_cast<std::size_t>(rank)];
 }
 
 std::string World::describe() const {
   std::string text = std::string(warren::to_string(collective)) + " by " + std::string(schedule::to_string(algorithm)) +
                      ", K " + std::to_string(size) + ", root " + std::to_string(root) + ", chunk " +
-                     std::to_string(chunk_elements) + (in_place ? ", in place" : "") + ", count";
+                     std::to_string(chunk_elements) + (in_place ? ", in place" : "");
+  if (replicas > 0) text += ", R " + std::to_string(replicas) + ", " + std::to_string(element_bytes) + " bytes each";
+  if (!hosts.empty()) {
+    text += ", hosts";
+    for (std::int32_t rank = 0; rank < size; ++rank) {
+      text += " " + std::to_string(host(rank)) + "/" + std::to_string(domain(rank));
+    }
+  }
+  if (resumed) {
+    text += ", resumed, final";
+    for (const Interval& i : final.intervals()) text += " " + std::to_string(i.begin) + "-" + std::to_string(i.end);
+  }
+  text += ", count";
   if (counts.empty()) return text + " " + std::to_string(count);
   for (const std::uint64_t c : counts) text += " " + std::to_string(c);
   return text;
@@ -452,7 +650,7 @@ std::vector<Schedule> make_all(const World& world) {
   std::vector<Schedule> schedules;
   for (std::int32_t rank = 0; rank < world.size; ++rank) {
     Result<Schedule> made = make(world.request(rank));
-    WARREN_CHECK(made.ok(), "make_all is for valid requests");
+    WARREN_CHECK(made.ok(), made.status().describe().c_str());
     schedules.push_back(std::move(made).value());
   }
   return schedules;
@@ -538,13 +736,107 @@ std::string check_races(const World& world, const std::vector<Schedule>& schedul
   return "";
 }
 
+std::string check_publication(const World& world, const std::vector<Schedule>& schedules) {
+  if (world.replicas == 0) return "";
+  const Published published(world);
+  const std::uint64_t elements = published.rule().elements;
+  const std::uint64_t total = result_elements(world);
+  struct Node {
+    std::vector<std::uint32_t> pending;
+    std::vector<Published::Set> known;  // by step: what is published before it starts
+    Published::Set at_end;
+    Lists sends, receives;
+  };
+  std::vector<Node> nodes;
+  std::vector<std::pair<std::size_t, std::uint32_t>> ready;
+  for (std::size_t rank = 0; rank < schedules.size(); ++rank) {
+    const Schedule& schedule = schedules[rank];
+    Node& node = nodes.emplace_back();
+    node.pending = schedule.pending;
+    Published::Set before = published.none();
+    // What is taken from the log is logged again.
+    const Layout layout = layout_of(world, static_cast<std::int32_t>(rank));
+    for (std::uint64_t i = layout.result_at; i < layout.result_at + layout.output_count; ++i) {
+      if (world.final.covers(i, i + 1)) published.add(before, static_cast<std::int32_t>(rank), i);
+    }
+    node.known.assign(schedule.steps.size(), before);
+    node.at_end = before;
+    node.sends = by_peer(schedule, StepKind::kSend);
+    node.receives = by_peer(schedule, StepKind::kRecv);
+    for (std::uint32_t i = 0; i < schedule.steps.size(); ++i) {
+      // A receive waits for its message, a send for the one before.
+      if (schedule.steps[i].kind == StepKind::kRecv) ++node.pending[i];
+      if (schedule.steps[i].kind == StepKind::kSend && schedule.steps[i].message > 0) ++node.pending[i];
+      if (node.pending[i] == 0) ready.emplace_back(rank, i);
+    }
+  }
+  const auto follows = [&](const Published::Set& known, std::size_t rank, std::uint32_t step) {
+    Published::add(nodes[rank].known[step], known);
+    if (--nodes[rank].pending[step] == 0) ready.emplace_back(rank, step);
+  };
+  while (!ready.empty()) {
+    const auto [rank, i] = ready.back();
+    ready.pop_back();
+    const auto group_rank = static_cast<std::int32_t>(rank);
+    const Step& step = schedules[rank].steps[i];
+    Published::Set known = std::move(nodes[rank].known[i]);
+    if (step.kind == StepKind::kPublish) {
+      const std::uint64_t end = total == 0 ? 1 : step.result_at + step.count;
+      for (std::uint64_t e = step.result_at; e < end; ++e) published.add(known, group_rank, e);
+    }
+    if (step.kind == StepKind::kSend) {
+      const std::uint64_t first = layout_of(world, group_rank).result_at + step.a.at;
+      for (std::uint64_t e = first; step.a.space == Space::kOutput && e < first + step.count; ++e) {
+        if (published.may_show(known, group_rank, e)) continue;
+        return name(group_rank, i) + " may show element " + std::to_string(e) +
+               " before the copy that its host must hold";
+      }
+      const auto to = static_cast<std::size_t>(step.peer);
+      follows(known, to, nodes[to].receives[rank][step.message]);
+      const std::vector<std::uint32_t>& sends = nodes[rank].sends[to];
+      if (step.message + 1 < sends.size()) follows(known, rank, sends[step.message + 1]);
+    }
+    Published::add(nodes[rank].at_end, known);
+    for (std::uint32_t e = schedules[rank].first_successor[i]; e < schedules[rank].first_successor[i + 1]; ++e) {
+      follows(known, rank, schedules[rank].successors[e]);
+    }
+  }
+  for (std::size_t rank = 0; rank < schedules.size(); ++rank) {
+    for (std::uint64_t e = 0; e < elements; ++e) {
+      if (published.may_finish(nodes[rank].at_end, static_cast<std::int32_t>(rank), e)) continue;
+      return "rank " + std::to_string(rank) + " may return while element " + std::to_string(e) + " is not stable";
+    }
+  }
+  return "";
+}
+
 std::string check_run(const World& world, const std::vector<Schedule>& schedules, Order order, std::uint64_t seed) {
-  return Run(world, schedules, order, seed).run();
+  State state = start_of(world);
+  std::uint64_t events = UINT64_MAX;
+  return run_from(world, schedules, order, seed, state, events);
+}
+
+std::string run_from(const World& world, const std::vector<Schedule>& schedules, Order order, std::uint64_t seed,
+                     State& state, std::uint64_t& events) {
+  return Run(world, schedules, order, seed, state).run(events);
+}
+
+State start_of(const World& world) {
+  State state;
+  for (std::int32_t rank = 0; rank < world.size; ++rank) {
+    const Layout layout = layout_of(world, rank);
+    state.user.push_back(initial_cells(world, rank, state.expressions));
+    const bool has_it = world.collective == Collective::kBroadcast && rank == world.root;
+    state.final.emplace_back(layout.output_count, has_it);
+    state.finished.push_back(false);
+  }
+  return state;
 }
 
 std::string check(const World& world, const std::vector<Schedule>& schedules, Order order, std::uint64_t seed) {
   if (std::string wrong = check_form(world, schedules); !wrong.empty()) return wrong;
   if (std::string wrong = check_races(world, schedules); !wrong.empty()) return wrong;
+  if (std::string wrong = check_publication(world, schedules); !wrong.empty()) return wrong;
   return check_run(world, schedules, order, seed);
 }
 

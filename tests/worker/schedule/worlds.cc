@@ -1,0 +1,41 @@
+#include "tests/worker/schedule/worlds.h"
+
+namespace warren::schedule::symbolic {
+
+bool has_root(Collective collective) {
+  return collective == Collective::kReduce || collective == Collective::kBroadcast ||
+         collective == Collective::kGather || collective == Collective::kScatter;
+}
+
+World world_of(Collective collective, Algorithm algorithm, std::int32_t size, const Sizes& sizes) {
+  World world{.collective = collective, .algorithm = algorithm, .size = size};
+  world.chunk_elements = sizes.chunk_elements;
+  const bool whole =
+      collective == Collective::kAllreduce || collective == Collective::kReduce || collective == Collective::kBroadcast;
+  if (collective == Collective::kAllgatherv) {
+    for (std::int32_t rank = 0; rank < size; ++rank) {
+      const auto few = sizes.count / 2 + static_cast<std::uint64_t>(rank % 5);
+      world.counts.push_back(rank % 3 == 0 ? 0 : rank % 3 == 1 ? sizes.count : few);
+    }
+  } else if (collective != Collective::kBarrier) {
+    world.count = whole ? sizes.count : sizes.count / static_cast<std::uint64_t>(size) + sizes.count % 2;
+  }
+  return world;
+}
+
+std::vector<Placement> placements(std::int32_t size) {
+  std::vector<Placement> all(6);
+  const auto k = static_cast<std::uint32_t>(size);
+  for (std::uint32_t rank = 0; rank < k; ++rank) {
+    // The first one stays empty: all apart.
+    all[1].hosts.push_back(7);
+    all[2].hosts.push_back(rank / 2);
+    all[3].hosts.push_back(rank % (k / 2 + 1));
+    all[4].hosts.push_back(rank / 2);
+    all[4].domains.push_back(rank / 4);
+    all[5].hosts.push_back(rank + 1 == k ? 1 : 0);
+  }
+  return all;
+}
+
+}  // namespace warren::schedule::symbolic

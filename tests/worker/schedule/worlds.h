@@ -1,0 +1,34 @@
+// What tests run schedules over: collectives, sizes, placements.
+#pragma once
+
+#include <vector>
+
+#include "tests/worker/schedule/symbolic.h"
+
+namespace warren::schedule::symbolic {
+
+inline constexpr Collective kCollectives[] = {
+    Collective::kAllreduce, Collective::kReduce,     Collective::kBroadcast,     Collective::kBarrier,
+    Collective::kAllgather, Collective::kAllgatherv, Collective::kReduceScatter, Collective::kGather,
+    Collective::kScatter,   Collective::kAllToAll,
+};
+
+[[nodiscard]] bool has_root(Collective collective);
+
+struct Sizes {
+  std::uint64_t count = 0;
+  std::uint64_t chunk_elements = 1;
+};
+
+// Where counts are per rank, as many chunks as elsewhere; those of an allgatherv are as unequal as can be: none, few,
+// several chunks.
+[[nodiscard]] World world_of(Collective collective, Algorithm algorithm, std::int32_t size, const Sizes& sizes);
+
+// By rank.
+struct Placement {
+  std::vector<std::uint32_t> hosts, domains;
+};
+// All apart; all together; neighbours; every other one; two hosts a domain; one alone.
+[[nodiscard]] std::vector<Placement> placements(std::int32_t size);
+
+}  // namespace warren::schedule::symbolic
