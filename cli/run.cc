@@ -11,6 +11,7 @@
 #include "worker/launch/launcher.h"
 #include "worker/launch/settings.h"
 #include "worker/launch/text.h"
+#include "worker/segments/keeper.h"
 
 DEFINE_int32(n, 0, "how many workers to start");
 DEFINE_string(tracker, "", "HOST:PORT of a running tracker, or \"embedded\": one of its own, on this machine alone");
@@ -138,6 +139,10 @@ std::optional<Restarts> restarts_from_flag() {
   return Restarts{n, n};
 }
 
+void notice(const char* event, const std::string& text) {
+  std::fprintf(stderr, "warren: %s: %s\n", event, text.c_str());
+}
+
 int run(const std::vector<std::string>& words) {
   if (words.empty()) return usage_error(kRunCommand, "give the program to run, after the flags");
   if (FLAGS_n < 1 || static_cast<std::uint32_t>(FLAGS_n) > limits::kMaxWorldSize) {
@@ -158,6 +163,10 @@ int run(const std::vector<std::string>& words) {
   const auto provided = provide_tracker(options.variables);
   if (!provided.ok()) return failure(provided.status().describe());
   options.hung_after_ms = provided.value().settings.round_timeout_ms;
+  const auto keeper =
+      worker::SegmentKeeper::start(options.workers, [](const std::string& text) { notice("segment_keeper", text); });
+  if (!keeper.ok()) return failure(keeper.status().because_of_this("cannot keep the workers' logs").describe());
+  options.variables[worker::kKeeperVariable] = keeper.value()->environment();
   const auto& tracker = provided.value().tracker;
   if (tracker) {
     std::fprintf(stderr, "warren: tracker at %s, status at http://%s/\n", tracker->address().c_str(),

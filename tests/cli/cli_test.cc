@@ -321,6 +321,16 @@ TEST(Run, WhatIsLostIsRestartedWithoutBeingAsked) {
   EXPECT_THAT(e.error, HasSubstr("job_rolled_back: rollback 1 of at most 10"));
 }
 
+TEST(Run, WorkersFindTheKeeperOfTheirLogs) {
+  const char* script = "echo $WARREN_SEGMENT_KEEPER; grep -c ${WARREN_SEGMENT_KEEPER%%:*} /proc/net/unix";
+  const Ended e = warren({"run", "-n", "1", "--noprefix", "sh", "-c", script});
+  EXPECT_EQ(e.code, 0) << e.error;
+  EXPECT_THAT(e.output, testing::MatchesRegex("warren-keeper-[^:]+:[0-9a-f]+\n1\n"));
+  const Ended other = warren({"run", "-n", "1", "--noprefix", "sh", "-c", script}, {"WARREN_SEGMENT_KEEPER=mine"});
+  EXPECT_THAT(other.output, testing::MatchesRegex("warren-keeper-[^:]+:[0-9a-f]+\n1\n"));
+  EXPECT_NE(e.output, other.output);
+}
+
 TEST(Run, AHungWorkerIsRestartedAfterTheRoundTimeout) {
   const Ended e = warren({"run", "-n", "1", "--round_timeout_ms=200", LIFE_CHILD, "stop"});
   EXPECT_EQ(e.code, 0) << e.error;

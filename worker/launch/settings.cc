@@ -54,8 +54,8 @@ constexpr std::array<std::string_view, 28> kNames = {"tracker",
 
 // Variables that are no settings of a worker: where the file is, what `warren` itself reads, and what `warren run`
 // tells its workers besides.
-constexpr std::array<std::string_view, 4> kOtherVariables = {"WARREN_CONFIG", "WARREN_HTTP", "WARREN_LOCAL_WORLD_SIZE",
-                                                             "WARREN_LIFE_FD"};
+constexpr std::array<std::string_view, 5> kOtherVariables = {"WARREN_CONFIG", "WARREN_HTTP", "WARREN_LOCAL_WORLD_SIZE",
+                                                             "WARREN_LIFE_FD", "WARREN_SEGMENT_KEEPER"};
 
 constexpr std::array<std::string_view, 6> kAlgorithms = {"auto", "star", "tree", "butterfly", "ring", "direct"};
 constexpr std::array<std::string_view, 3> kLogModes = {"memory", "async", "sync"};  // as LogMode numbers them
