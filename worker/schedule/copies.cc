@@ -150,9 +150,29 @@ StepId Copies::publish(const Operand& a, const Range& result, StepId made) {
   return step;
 }
 
-void Copies::back_up(std::int32_t owner, const Range& result, std::uint64_t output_at, StepId published) {
+bool Copies::source_keeps(std::int32_t owner, std::int32_t source) const {
+  return !keepers_[static_cast<std::size_t>(owner)].empty() &&
+         domain_of(request_, owner) != domain_of(request_, source);
+}
+
+void Copies::publish_sent(std::int32_t owner, const Operand& a, const Range& result) {
+  if (one_sided_ && source_keeps(owner, request_.rank)) publish(a, result, kNoStep);
+}
+
+void Copies::back_up(std::int32_t owner, std::int32_t source, const Range& result, std::uint64_t output_at,
+                     StepId published) {
   if (!one_sided_) return;
-  for (const std::int32_t keeper : keepers_[static_cast<std::size_t>(owner)]) {
+  std::span<const std::int32_t> keepers = keepers_[static_cast<std::size_t>(owner)];
+  // What was taken from the log nobody sent in this attempt.
+  std::int32_t spared = owner;
+  if (source_keeps(owner, source) && !left_out(request_, result)) {
+    const auto there = std::find_if(keepers.begin(), keepers.end(), [&](std::int32_t keeper) {
+      return domain_of(request_, keeper) == domain_of(request_, source);
+    });
+    spared = there == keepers.end() ? keepers.back() : *there;
+  }
+  for (const std::int32_t keeper : keepers) {
+    if (keeper == spared) continue;
     if (request_.rank == owner) {
       builder_.send(keeper, output(output_at), result.count, {published});
     } else if (request_.rank == keeper) {

@@ -43,13 +43,19 @@ class Copies {
 
   // Where results differ by rank. The ranks whose finals concern this rank, its own or those it keeps a copy of:
   [[nodiscard]] const std::vector<std::int32_t>& owners() const { return owners_; }
+  // This rank sends its input `a`, elements `result`, to their owner: it keeps a copy if it sits in another domain.
+  void publish_sent(std::int32_t owner, const Operand& a, const Range& result);
   // Elements `result`, which stand at `output_at` in the owner's output once `published` has run, go to the ranks that
-  // keep copies for the owner, which publish them. All ranks that are concerned call it in the same order.
-  void back_up(std::int32_t owner, const Range& result, std::uint64_t output_at, StepId published);
+  // keep copies for the owner, which publish them. They came from `source`, which may have kept one. All ranks that are
+  // concerned call it in the same order.
+  void back_up(std::int32_t owner, std::int32_t source, const Range& result, std::uint64_t output_at, StepId published);
   // After everything else: nobody gets past this before every rank has published what it had to.
   void close();
 
  private:
+  // Whether the rank that sends final values to their owner publishes them too.
+  [[nodiscard]] bool source_keeps(std::int32_t owner, std::int32_t source) const;
+
   const Request& request_;
   Builder& builder_;
   bool one_sided_;

@@ -56,7 +56,7 @@ class DirectSchedule {
       reduce_chunk(c, false);
       for (const std::int32_t owner : copies_.owners()) {
         const Range chunk = chunk_of(owner, c);
-        copies_.back_up(owner, chunk, chunk.at - segments_[index(owner)].at, final_);
+        copies_.back_up(owner, owner, chunk, chunk.at - segments_[index(owner)].at, final_);
       }
     }
   }
@@ -87,6 +87,7 @@ class DirectSchedule {
               keep_block(rank_, c, builder_.copy(output(chunk.at), input(chunk.at), chunk.count, false));
         } else {
           builder_.send(to, input(chunk.at), chunk.count);
+          copies_.publish_sent(to, input(chunk.at), exchanged(rank_, to, c));
         }
       }
       for (std::int32_t distance = 1; distance < size_; ++distance) {
@@ -98,7 +99,7 @@ class DirectSchedule {
       }
       for (const std::int32_t owner : copies_.owners()) {
         for (std::int32_t from = 0; from < size_; ++from) {
-          copies_.back_up(owner, exchanged(from, owner, c), chunk_of(from, c).at, finals[index(from)]);
+          copies_.back_up(owner, from, exchanged(from, owner, c), chunk_of(from, c).at, finals[index(from)]);
         }
       }
     }

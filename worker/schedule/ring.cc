@@ -93,7 +93,7 @@ class RingExchange {
     for (const std::int32_t owner : copies_.owners()) {
       for (std::uint64_t lane = 0; lane < kStride && first + lane < chunks_[index(owner)]; ++lane) {
         const Range chunk = chunk_of(owner, first + lane);
-        copies_.back_up(owner, chunk, chunk.at - segments_[index(owner)].at, final_[lane]);
+        copies_.back_up(owner, owner, chunk, chunk.at - segments_[index(owner)].at, final_[lane]);
       }
     }
   }
@@ -211,7 +211,7 @@ void ring_reduce(const Request& request, Builder& builder, Copies& copies) {
         builder.send(next, partial, chunk.count);
       }
     }
-    copies.back_up(request.root, chunk, chunk.at, final);
+    copies.back_up(request.root, request.root, chunk, chunk.at, final);
   }
 }
 

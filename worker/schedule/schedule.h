@@ -22,10 +22,10 @@
 //   all_to_all                       [0, size² · count), rank r's output is [r · size · count, (r + 1) · size · count)
 //   barrier                          nothing
 // What is published, resumed and replayed is named by positions in it. Where results differ by rank (reduce,
-// reduce_scatter, gather, scatter, all_to_all) and the round is logged, the schedule also copies each final to ranks of
-// min(replicas, domains) − 1 other domains, which publish it, and ends with an exchange after which every rank knows
-// that all finals are published: so for every collective, once one rank has finished, the host copies hold the whole
-// result.
+// reduce_scatter, gather, scatter, all_to_all) and the round is logged, the schedule also sees to copies of each final
+// in min(replicas, domains) − 1 other domains than the owner's (the rank that sends it to its owner publishes it, or
+// the owner sends it to ranks that do), and ends with an exchange after which every rank knows that all finals are
+// published: so for every collective, once one rank has finished, the host copies hold the whole result.
 //
 // Scratch is small (a few chunks a peer), whatever the size of the buffers; a slot is used again once the steps that
 // read it have finished, which the schedule states as dependencies. Partial results never stand in the user's buffers.
@@ -119,15 +119,18 @@ struct Request {
   std::span<const std::uint64_t> counts;  // allgatherv: size entries
   std::uint64_t chunk_elements = 1;       // upper bound of every step's count
 
-  // What follows serves the log; all ranks give the same. It belongs to the round's first attempt, as the cuts do.
+  // What follows serves the log; all ranks give the same. Cuts belong to the round: count, chunk and algorithm are
+  // those of its first attempt. Hosts and domains are where the ranks sit in this attempt.
   std::uint32_t replicas = 0;              // R; 0: nothing is published
   std::span<const std::uint32_t> hosts;    // by group rank: its host, any numbers; empty: each rank a host of its own
   std::span<const std::uint32_t> domains;  // likewise: its failure domain; empty: as hosts
   std::uint64_t element_bytes = 1;         // of a value: results up to kWholeBytes are published whole in every host
   // An interrupted round that is finished: elements of the whole result that need not be computed any more, because the
-  // log has them, and every rank takes them from there. A union of the pieces that the schedules of earlier attempts
-  // publish. Chunks in it are left out by all ranks alike. With `resumed`, every rank publishes every final of its
-  // result that it does not get from a rank of its own host.
+  // log has them. Each rank has taken from it what is in its own output, and logged it, before its schedule runs.
+  // `final` is a union of the pieces that the schedules of earlier attempts publish, or write to an output in one step;
+  // they are left out by all ranks alike, their inputs are not read. With `resumed`, every rank publishes every final
+  // of its result that it does not get from a rank of its own host; an owner's finals in `final` are copied to other
+  // domains again.
   bool resumed = false;
   Ranges final;
 };
@@ -141,7 +144,8 @@ inline constexpr std::uint64_t kWholeBytes = std::uint64_t{64} << 10;
 [[nodiscard]] bool publishes(const Request& request, std::span<const std::int32_t> path, bool everywhere);
 
 // The schedule of one rank. kInvalidArgument: rank, size, root, counts or chunk_elements out of range, or this
-// algorithm does not serve this collective (the message names those that do). kExhausted: the buffer is so many chunks
+// algorithm does not serve this collective (the message names those that do), or `final` was cut differently.
+// kExhausted: the buffer is so many chunks
 // that the steps would fill the memory.
 [[nodiscard]] Result<Schedule> make(const Request& request);
 

@@ -36,8 +36,9 @@ void star_gather(const Request& request, Builder& builder, Copies& copies) {
         if (keeps) final = copies.publish(output(result.at), result, final);
       } else if (request.rank == peer) {
         builder.send(request.root, input(chunk.at), chunk.count);
+        copies.publish_sent(request.root, input(chunk.at), result);
       }
-      copies.back_up(request.root, result, result.at, final);
+      copies.back_up(request.root, peer, result, result.at, final);
     }
   }
 }
@@ -65,11 +66,12 @@ void star_scatter(const Request& request, Builder& builder, Copies& copies) {
         if (keeps) final = copies.publish(output(chunk.at), result, final);
       } else if (request.rank == request.root) {
         builder.send(peer, input(result.at), chunk.count);
+        copies.publish_sent(peer, input(result.at), result);
       }
     }
     for (const std::int32_t owner : copies.owners()) {
-      copies.back_up(owner, {static_cast<std::uint64_t>(owner) * request.count + chunk.at, chunk.count}, chunk.at,
-                     final);
+      copies.back_up(owner, request.root, {static_cast<std::uint64_t>(owner) * request.count + chunk.at, chunk.count},
+                     chunk.at, final);
     }
   }
 }

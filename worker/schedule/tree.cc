@@ -94,7 +94,7 @@ class TreeSchedule {
         if (up_) go_up(chunk);
         if (down_) go_down(chunk);
       }
-      if (!down_) copies_.back_up(request_.root, chunk, chunk.at, final_);
+      if (!down_) copies_.back_up(request_.root, request_.root, chunk, chunk.at, final_);
     }
   }
 

@@ -5,6 +5,7 @@
 #include <bit>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -89,25 +90,120 @@ TEST(Cost, AChainCarriesTheBufferOnce) {
   EXPECT_EQ(hops(make_all(world)), 7U);
 }
 
+struct Logged {
+  std::uint64_t published = 0, publishes = 0, sent = 0, messages = 0;
+};
+
+Logged logged(const World& world) {
+  Logged all;
+  for (const Schedule& schedule : make_all(world)) {
+    const Cost c = cost(schedule);
+    all.published += c.published_elements;
+    all.publishes += c.publishes;
+    all.sent += c.sent_elements;
+    all.messages += c.sends;
+  }
+  return all;
+}
+
+// What is logged over the uninterrupted ring travels nowhere, and is min(R, domains) times the result.
+TEST(Cost, TheRingLogsWithoutAMessage) {
+  for (const std::int32_t size : {2, 5, 8, 16}) {
+    World world = allreduce(Algorithm::kRing, size, 1000, 30);
+    world.element_bytes = kWholeBytes;
+    const Logged without = logged(world);
+    EXPECT_EQ(without.publishes, 0U);
+    for (const Placement& place : placements(size)) {
+      if (!place.domains.empty()) continue;  // hosts that share a domain publish more than they must
+      world.hosts = place.hosts;
+      std::set<std::uint32_t> domains;
+      for (std::int32_t rank = 0; rank < size; ++rank) domains.insert(world.domain(rank));
+      for (world.replicas = 1; world.replicas <= 3; ++world.replicas) {
+        const Logged with = logged(world);
+        EXPECT_EQ(with.published, 1000 * std::min<std::uint64_t>(world.replicas, domains.size())) << world.describe();
+        EXPECT_EQ(with.messages, without.messages);
+        EXPECT_EQ(with.sent, without.sent);
+      }
+      world.replicas = 0;
+    }
+  }
+}
+
+// Where results differ by rank, the owner sends what it reduced to where the other copies are kept. What it received as
+// it is, its sender keeps. The closing exchange is empty.
+TEST(Cost, OneSidedResultsAreSentToWhereTheirCopiesAre) {
+  for (const Collective collective : {Collective::kReduce, Collective::kReduceScatter, Collective::kGather,
+                                      Collective::kScatter, Collective::kAllToAll}) {
+    for (const Algorithm algorithm : algorithms_for(collective)) {
+      World world = world_of(collective, algorithm, 8, {80, 5});
+      const bool reduces = collective == Collective::kReduce || collective == Collective::kReduceScatter;
+      const std::uint64_t blocks = collective == Collective::kReduce ? 1 : collective == Collective::kAllToAll ? 64 : 8;
+      const std::uint64_t own = collective == Collective::kAllToAll ? 8 : 1;
+      const std::uint64_t chunks = world.count / 5;  // of each block
+      const Logged without = logged(world);
+      for (world.replicas = 1; world.replicas <= 3; ++world.replicas) {
+        const Logged with = logged(world);
+        EXPECT_EQ(with.published, world.replicas * blocks * world.count);
+        std::uint64_t sent = blocks * (world.replicas - 1);
+        if (!reduces && world.replicas > 1) sent -= blocks - own;
+        EXPECT_EQ(with.sent - without.sent, sent * world.count) << world.describe();
+        EXPECT_EQ(with.messages - without.messages, sent * chunks + 8 * 3) << world.describe();
+      }
+    }
+  }
+}
+
 // The columns of the document that are counted, as it must print them: 8 ranks, buffers of 1,048,576 elements in all,
 // chunks of 65,536; hops and messages for one element a rank.
-std::vector<std::string> counted(Collective collective, Algorithm algorithm) {
-  constexpr std::int32_t kSize = 8;
+constexpr std::int32_t kSize = 8;
+
+World large(Collective collective, Algorithm algorithm) {
   constexpr std::uint64_t kElements = std::uint64_t{1} << 20;
-  constexpr std::uint64_t kChunk = std::uint64_t{1} << 16;
-  World world{.collective = collective, .algorithm = algorithm, .size = kSize, .counts = {}};
-  world.chunk_elements = kChunk;
+  World world{.collective = collective, .algorithm = algorithm, .size = kSize};
+  world.chunk_elements = std::uint64_t{1} << 16;
   const bool whole =
       collective == Collective::kAllreduce || collective == Collective::kReduce || collective == Collective::kBroadcast;
   world.count = whole ? kElements : kElements / kSize;
   if (collective == Collective::kAllgatherv) world.counts.assign(kSize, kElements / kSize);
-  const Totals large = totals(world);
+  return world;
+}
+
+World one_element_a_rank(World world) {
   world.count = 1;
-  if (collective == Collective::kAllgatherv) world.counts.assign(kSize, 1);
+  if (world.collective == Collective::kAllgatherv) world.counts.assign(kSize, 1);
+  return world;
+}
+
+std::vector<std::string> counted(Collective collective, Algorithm algorithm) {
+  const World world = large(collective, algorithm);
+  const World small = one_element_a_rank(world);
+  const Totals of_large = totals(world);
   std::vector<std::string> columns;
-  for (const std::uint64_t number : {std::uint64_t{hops(make_all(world))}, totals(world).all_messages, large.most_sent,
-                                     large.most_received, large.most_scratch}) {
+  for (const std::uint64_t number : {std::uint64_t{hops(make_all(small))}, totals(small).all_messages,
+                                     of_large.most_sent, of_large.most_received, of_large.most_scratch}) {
     columns.push_back(std::to_string(number));
+  }
+  return columns;
+}
+
+// The same of what the log adds: copies of the result for R = 1, 2, 3, and messages for R = 2, 3, every rank a host and
+// a domain of its own.
+std::vector<std::string> counted_logged(Collective collective, Algorithm algorithm) {
+  std::vector<std::string> columns;
+  for (const std::uint32_t replicas : {1U, 2U, 3U}) {
+    World world = large(collective, algorithm);
+    world.replicas = replicas;
+    const Logged all = logged(world);
+    const std::uint64_t result =
+        collective == Collective::kAllToAll ? std::uint64_t{kSize} << 20 : std::uint64_t{1} << 20;
+    EXPECT_EQ(all.published % result, 0U);
+    columns.push_back(std::to_string(collective == Collective::kBarrier ? all.publishes : all.published / result));
+  }
+  for (const std::uint32_t replicas : {2U, 3U}) {
+    World world = one_element_a_rank(large(collective, algorithm));
+    const std::uint64_t without = logged(world).messages;
+    world.replicas = replicas;
+    columns.push_back(std::to_string(logged(world).messages - without));
   }
   return columns;
 }
@@ -122,14 +218,16 @@ std::vector<std::string> cells_of(const std::string& line) {
   return cells;
 }
 
-// A row: | collective | algorithm | hops | counted | messages | sent | counted | received | counted | scratch |
+// Rows: | collective | algorithm | hops | counted | messages | sent | counted | received | counted | scratch |
+// and, of the log: | collective | algorithm | copies | R = 1 | 2 | 3 | messages | R = 2 | 3 |
 TEST(Cost, TheDocumentPrintsWhatIsCounted) {
   std::ifstream document(WARREN_SOURCE_DIR "/docs/algorithms.md");
   ASSERT_TRUE(document.is_open());
-  std::map<std::pair<std::string, std::string>, std::vector<std::string>> rows;
+  std::map<std::pair<std::string, std::string>, std::vector<std::string>> rows, logged_rows;
   for (std::string line; std::getline(document, line);) {
     const std::vector<std::string> cells = cells_of(line);
     if (cells.size() == 11) rows[{cells[1], cells[2]}] = {cells[4], cells[5], cells[7], cells[9], cells[10]};
+    if (cells.size() == 10) logged_rows[{cells[1], cells[2]}] = {cells[4], cells[5], cells[6], cells[8], cells[9]};
   }
   std::size_t served = 0;
   for (const Collective collective : kCollectives) {
@@ -137,8 +235,11 @@ TEST(Cost, TheDocumentPrintsWhatIsCounted) {
       ++served;
       const std::pair<std::string, std::string> key{warren::to_string(collective), to_string(algorithm)};
       EXPECT_EQ(rows[key], counted(collective, algorithm)) << "row of " << key.first << " by " << key.second;
+      EXPECT_EQ(logged_rows[key], counted_logged(collective, algorithm))
+          << "row of the log of " << key.first << " by " << key.second;
     }
   }
+  EXPECT_EQ(logged_rows.size(), served + 2) << "a row for each pair, a head and its rule";
   EXPECT_EQ(rows.size(), served + 2) << "a row for each pair, a head and its rule";
 }
 

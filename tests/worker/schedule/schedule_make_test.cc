@@ -2,8 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
-#include "tests/worker/schedule/symbolic.h"
+#include "tests/worker/schedule/worlds.h"
 
 namespace warren::schedule::symbolic {
 namespace {
@@ -72,6 +73,120 @@ TEST(Make, RefusesWhatIsOutOfRange) {
   EXPECT_THAT(refusal(request), HasSubstr("2 counts were given for 3 ranks"));
 }
 
+TEST(Make, RefusesPlacementsThatAreNotOneARank) {
+  Request request = allreduce(0, 3, 8);
+  const std::vector<std::uint32_t> two{0, 1};
+  request.hosts = two;
+  EXPECT_THAT(refusal(request), HasSubstr("2 hosts were given for 3 ranks"));
+  request.hosts = {};
+  request.domains = two;
+  EXPECT_THAT(refusal(request), HasSubstr("2 domains were given for 3 ranks"));
+  request = allreduce(0, 3, 8);
+  request.element_bytes = 0;
+  EXPECT_THAT(refusal(request), HasSubstr("at least one byte"));
+}
+
+// What schedules publish at once, and nothing else, can be left out.
+TEST(Make, RefusesFinalsThatWereCutDifferently) {
+  std::uint64_t inside = 0;
+  for (const Collective collective : kCollectives) {
+    if (collective == Collective::kBarrier) continue;
+    for (const Algorithm algorithm : algorithms_for(collective)) {
+      for (const std::int32_t size : {1, 2, 5, 8}) {
+        World world = world_of(collective, algorithm, size, {90, 7});
+        world.replicas = 1;
+        std::set<std::uint64_t> begins;
+        std::uint64_t end = 0;
+        for (const Schedule& schedule : make_all(world)) {
+          for (const Step& step : schedule.steps) {
+            if (step.kind != StepKind::kPublish) continue;
+            begins.insert(step.result_at);
+            end = std::max(end, step.result_at + step.count);
+          }
+        }
+        for (std::uint64_t at = 1; at < end; ++at) {
+          for (const Ranges& final : {Ranges(0, at), Ranges(at, end)}) {
+            world.final = final;
+            const Result<Schedule> made = make(world.request(0));
+            ASSERT_EQ(made.ok(), begins.contains(at)) << at << " of " << world.describe();
+            if (!made.ok()) {
+              ++inside;
+              EXPECT_EQ(made.status().code(), Code::kInvalidArgument);
+              EXPECT_THAT(made.status().describe(), HasSubstr("cut differently"));
+            }
+          }
+        }
+        world.final = Ranges(0, end + 1);
+        EXPECT_FALSE(make(world.request(0)).ok());
+      }
+    }
+  }
+  EXPECT_GT(inside, 1000U);
+}
+
+// A result that is there already takes no message, unless copies must be made again.
+TEST(Make, EverythingFinalLeavesNothingToDo) {
+  for (const Collective collective : kCollectives) {
+    if (collective == Collective::kBarrier) continue;
+    for (const Algorithm algorithm : algorithms_for(collective)) {
+      for (const std::int32_t size : {1, 5}) {
+        World world = world_of(collective, algorithm, size, {90, 7});
+        world.replicas = 1;
+        world.resumed = true;
+        std::uint64_t total = 0;
+        for (const Schedule& schedule : make_all(world)) {
+          for (const Step& step : schedule.steps) {
+            if (step.kind == StepKind::kPublish) total = std::max(total, step.result_at + step.count);
+          }
+        }
+        if (total == 0) continue;  // an allgatherv of nothing
+        world.final = Ranges(0, total);
+        const Schedule schedule = make(world.request(0)).value();
+        const Cost after = cost(schedule);
+        EXPECT_GT(schedule.steps.size(), 0U);
+        EXPECT_EQ(after.sent_elements + after.reduced_elements + after.publishes, 0U) << world.describe();
+      }
+    }
+  }
+}
+
+TEST(Make, NothingIsPublishedWithoutALog) {
+  for (const Collective collective : kCollectives) {
+    for (const Algorithm algorithm : algorithms_for(collective)) {
+      const World world = world_of(collective, algorithm, 5, {collective == Collective::kBarrier ? 0U : 90U, 7});
+      World everywhere = world;
+      everywhere.resumed = true;
+      for (const World& w : {world, everywhere}) {
+        for (const Schedule& schedule : make_all(w)) EXPECT_EQ(cost(schedule).publishes, 0U) << w.describe();
+      }
+    }
+  }
+}
+
+TEST(Make, PublishesIsTheFirstOfItsHostAndBeforeRDomains) {
+  Request request = allreduce(0, 6, 8);
+  const std::vector<std::uint32_t> hosts{0, 0, 1, 1, 2, 3};
+  const std::vector<std::uint32_t> domains{0, 0, 0, 0, 1, 2};
+  request.hosts = hosts;
+  request.domains = domains;
+  const auto is = [&](std::vector<std::int32_t> path, bool everywhere = false) {
+    return publishes(request, path, everywhere);
+  };
+  EXPECT_FALSE(is({0}));  // nothing is logged
+  request.replicas = 1;
+  EXPECT_TRUE(is({0}));
+  EXPECT_FALSE(is({0, 2}));
+  EXPECT_TRUE(is({0, 2}, true));
+  request.replicas = 2;
+  EXPECT_FALSE(is({0, 1}));
+  EXPECT_FALSE(is({0, 1}, true));
+  EXPECT_TRUE(is({0, 1, 2}));
+  EXPECT_FALSE(is({0, 2, 1}));
+  EXPECT_TRUE(is({0, 2, 4}));  // two hosts, one domain
+  EXPECT_FALSE(is({0, 4, 5}));
+  EXPECT_TRUE(is({0, 4, 5}, true));
+}
+
 TEST(Make, RefusesAScheduleThatWouldFillTheMemory) {
   Request request = allreduce(0, 4, std::uint64_t{1} << 40);
   request.chunk_elements = 1;
@@ -117,6 +232,18 @@ TEST(Make, OneRankCopies) {
   Request request = allreduce(0, 1, 8);
   request.collective = Collective::kBroadcast;
   EXPECT_FALSE(make(request).value().steps[0].finish);
+}
+
+TEST(Make, OneRankPublishes) {
+  Request request = allreduce(0, 1, 65537);
+  request.replicas = 2;
+  EXPECT_THAT(kinds(make(request).value()),
+              ElementsAre(StepKind::kCopy, StepKind::kPublish, StepKind::kCopy, StepKind::kPublish));
+  request.collective = Collective::kBarrier;
+  request.algorithm = Algorithm::kStar;
+  const Schedule barrier = make(request).value();
+  EXPECT_THAT(kinds(barrier), ElementsAre(StepKind::kCopy, StepKind::kPublish));
+  EXPECT_EQ(barrier.steps[1].count, 0U);
 }
 
 // Ranks that disagree find out from headers, so the pattern of messages stays.

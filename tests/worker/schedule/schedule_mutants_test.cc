@@ -231,7 +231,7 @@ void empty_step(Step& step) {
 bool is_needed(const World& world, const Step& from, const Step& to) {
   const bool joins = to.kind == StepKind::kCopy && to.count == 0;
   // What an owner publishes is also known from those that keep copies for it.
-  if (from.kind == StepKind::kPublish) return joins ? from.a.space == Space::kScratch : to.count > 0;
+  if (from.kind == StepKind::kPublish) return joins ? from.a.space != Space::kOutput : to.count > 0;
   // The closing exchange: where everybody keeps copies, and, with four ranks, hears of some from a third.
   const bool all_keep = world.collective == Collective::kReduceScatter || world.collective == Collective::kScatter ||
                         world.collective == Collective::kAllToAll;
