@@ -167,6 +167,11 @@ Status Control::open(const Settings& settings) {
   connector_ = std::make_unique<Connector>(settings.job, credentials.link_key, self_, std::move(events));
   auto port = connector_->listen(addresses.value().bind, 0);
   if (!port.ok()) return port.status();
+  if (services_.segment != nullptr) {
+    const Status status = open_segments(settings, credentials.link_key);
+    if (!status.ok()) return status.because_of_this("cannot share the log with the other ranks of this host");
+  }
+  life_sign_ = LifeSign::from_environment();
 
   WorkerMachine::Options options;
   options.job = settings.job;
@@ -192,9 +197,40 @@ Status Control::open(const Settings& settings) {
   agreed->set_check_call_sites(settings.check_call_sites);
   agreed->set_replicas(settings.replicas);
   join.set_fetch_port(services_.fetch_port);
+  if (segments_) join.set_segment_socket(segments_->socket());
   const Status valid = validate(join);
   if (!valid.ok()) return valid.because_of_this(Code::kInvalidArgument, "the settings cannot be sent to the tracker");
   machine_.emplace(std::move(options));
+  return {};
+}
+
+Status Control::open_segments(const Settings& settings, const handshake::LinkKey& link_key) {
+  SegmentExchange::Events events;
+  events.attached = [this](Incarnation life, MappedSegment segment) {
+    return data_path_.attach(life, std::move(segment));
+  };
+  events.complete = [this](Epoch epoch) { data_path_.open(epoch); };
+  events.failed = [this](Epoch epoch, Rank mate, const Status& why) {
+    link_broken(epoch, mate, "it has not mapped the log of this rank: " + why.describe());
+  };
+  events.warning = [this](const std::string& text) { log_(WARREN_LOG_WARNING, text); };
+  auto made = SegmentExchange::create(settings.job, link_key, self_, services_.segment, std::move(events));
+  if (!made.ok()) return made.status();
+  segments_ = std::move(made).value();
+  const auto keeper = process_environment()(kKeeperVariable);
+  if (!keeper) return {};
+  auto link = KeeperLink::offer(*keeper, {settings.job, settings.host_id, settings.worker_id, self_, services_.segment},
+                                settings.round_timeout_ms);
+  if (!link.ok()) {
+    // The mates still have it; only the last process of the host is not outlived.
+    log_(WARREN_LOG_WARNING, "the launcher does not keep this worker's log: " + link.status().describe());
+    return {};
+  }
+  keeper_ = std::move(link).value();
+  for (KeeperLink::Kept& kept : keeper_->take()) {
+    const Status status = segments_->add(kept.life, std::move(kept.fd), kept.bytes);
+    if (!status.ok()) log_(WARREN_LOG_WARNING, "an earlier life's log is not used: " + status.describe());
+  }
   return {};
 }
 
@@ -203,7 +239,9 @@ Control::~Control() {
     post(Exit{});
     thread_.join();
   }
+  life_sign_.leave();
   connector_.reset();
+  segments_.reset();
   sockets_.reset();
   if (wake_fd_ >= 0) ::close(wake_fd_);
   if (watch_fd_ >= 0) ::close(watch_fd_);
@@ -246,6 +284,10 @@ void Control::log_gap(Epoch epoch, const std::string& reason) {
   post(LogGap{epoch, reason});
 }
 
+void Control::forget_segment(Incarnation life) {
+  post(ForgetSegment{life});
+}
+
 void Control::loop() {
   std::vector<WorkerEffect> effects;
   machine_->start(now(), effects);
@@ -255,6 +297,7 @@ void Control::loop() {
   while (true) {
     fds.clear();
     connector_->collect_pollfds(fds);
+    if (segments_) segments_->collect_pollfds(fds);
     items.clear();
     items.push_back({sockets_->tracker, 0, ZMQ_POLLIN, 0});
     items.push_back({sockets_->monitor, 0, ZMQ_POLLIN, 0});
@@ -268,6 +311,15 @@ void Control::loop() {
     std::optional<TimeMs> deadline = machine_->next_deadline();
     if (const auto d = connector_->next_deadline(); d && (!deadline || *d < *deadline)) deadline = d;
     if (const auto d = data_path_.tick(); d && (!deadline || *d < *deadline)) deadline = d;
+    if (segments_) {
+      if (const auto d = segments_->next_deadline(); d && (!deadline || *d < *deadline)) deadline = d;
+    }
+    // Who has nothing to wait for is in no job any more.
+    if (machine_->next_deadline()) {
+      life_sign_.beat();
+    } else {
+      life_sign_.leave();
+    }
     const std::int64_t wait_ms = deadline ? std::clamp<std::int64_t>(*deadline - now(), 0, 60'000) : -1;
     if (zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>(wait_ms)) < 0 &&
         zmq_errno() != EINTR) {
@@ -280,6 +332,7 @@ void Control::loop() {
     watch_monitor();
     watch_links();
     connector_->run(now());
+    if (segments_) segments_->run(now());
     if (const auto d = machine_->next_deadline(); d && *d <= now()) {
       set_progress();
       effects.clear();
@@ -308,6 +361,10 @@ bool Control::drain_commands() {
                    [&](const Load&) { machine_->load(now(), effects); },
                    [&](const Vote& c) { machine_->vote(c.epoch, c.timeline, c.version, c.positions, now(), effects); },
                    [&](const LogGap& c) { machine_->on_log_gap(c.epoch, c.reason, now(), effects); },
+                   [&](const ForgetSegment& c) {
+                     segments_->forget(c.life);
+                     if (keeper_) keeper_->forget(c.life);
+                   },
                    [&](const Exit&) { go_on = false; },
                },
                command);
@@ -403,6 +460,44 @@ void Control::set_progress() {
   machine_->set_progress(progress_.read(board_, now()));
 }
 
+void Control::install(const wire::Plan& plan) {
+  Connector::Membership m;
+  m.epoch = Epoch(plan.epoch());
+  m.streams = plan.settings().streams();
+  m.timeout_ms = static_cast<std::int64_t>(plan.settings().round_timeout_ms());
+  std::string host;
+  for (const wire::Member& member : plan.members()) {
+    Connector::Peer peer;
+    peer.incarnation = Incarnation(member.incarnation());
+    for (const wire::Endpoint& p : member.endpoints()) {
+      peer.addresses.push_back({p.address(), static_cast<std::uint16_t>(p.port())});
+    }
+    if (peer.incarnation == self_) {
+      m.self = Rank(static_cast<std::int32_t>(member.rank()));
+      host = member.host_id();
+    }
+    m.peers.push_back(std::move(peer));
+  }
+  SegmentExchange::Membership mates;
+  mates.epoch = m.epoch;
+  mates.self = m.self;
+  mates.timeout_ms = m.timeout_ms;
+  for (const wire::Member& member : plan.members()) {
+    const Rank rank(static_cast<std::int32_t>(member.rank()));
+    if (member.host_id() == host && rank != m.self) {
+      mates.mates.push_back({rank, Incarnation(member.incarnation()), member.segment_socket()});
+    }
+  }
+  data_path_.install(plan, m.self);
+  connector_->begin_epoch(std::move(m), now());
+  // Calls move when every rank of the host can read what this one logs.
+  if (segments_) {
+    segments_->begin_epoch(std::move(mates), now());
+  } else {
+    data_path_.open(Epoch(plan.epoch()));
+  }
+}
+
 void Control::run_effects(std::vector<WorkerEffect> effects) {
   for (std::size_t i = 0; i < effects.size(); i++) {
     std::vector<WorkerEffect> more;
@@ -412,28 +507,10 @@ void Control::run_effects(std::vector<WorkerEffect> effects) {
                      // A full queue loses the message: the machine repeats what matters.
                      (void)zmq_send(sockets_->tracker, bytes.data(), bytes.size(), ZMQ_DONTWAIT);
                    },
-                   [&](const worker_effect::Install& e) {
-                     Connector::Membership m;
-                     m.epoch = Epoch(e.plan.epoch());
-                     m.streams = e.plan.settings().streams();
-                     m.timeout_ms = static_cast<std::int64_t>(e.plan.settings().round_timeout_ms());
-                     for (const wire::Member& member : e.plan.members()) {
-                       Connector::Peer peer;
-                       peer.incarnation = Incarnation(member.incarnation());
-                       for (const wire::Endpoint& p : member.endpoints()) {
-                         peer.addresses.push_back({p.address(), static_cast<std::uint16_t>(p.port())});
-                       }
-                       if (peer.incarnation == self_) m.self = Rank(static_cast<std::int32_t>(member.rank()));
-                       m.peers.push_back(std::move(peer));
-                     }
-                     const Rank self = m.self;
-                     const Epoch epoch = m.epoch;
-                     data_path_.install(e.plan, self);
-                     connector_->begin_epoch(std::move(m), now());
-                     data_path_.open(epoch);
-                   },
+                   [&](const worker_effect::Install& e) { install(e.plan); },
                    [&](const worker_effect::StopDataPath& e) {
                      connector_->end_epoch();
+                     if (segments_) segments_->end_epoch();
                      auto standing = data_path_.stop(e.epoch, e.why, e.resume);
                      machine_->on_stopped(e.epoch, std::move(standing), now(), more);
                    },

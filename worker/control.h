@@ -16,10 +16,13 @@
 #include <vector>
 
 #include "recovery/worker_machine.h"
+#include "worker/launch/life_sign.h"
 #include "worker/launch/settings.h"
 #include "worker/log.h"
 #include "worker/progress.h"
 #include "worker/round_board.h"
+#include "worker/segments/exchange.h"
+#include "worker/segments/keeper.h"
 #include "worker/transport/connector.h"
 
 namespace warren::worker {
@@ -34,6 +37,8 @@ class DataPath {
   virtual void open(Epoch epoch) = 0;
   // Returns when nothing of an epoch before `epoch` can move any more; with `resume` calls stay and a plan follows.
   virtual WorkerMachine::Standing stop(Epoch epoch, const Status& why, bool resume) = 0;
+  // Another life's log segment, to be read from now on.
+  virtual Status attach(Incarnation life, MappedSegment segment) = 0;
   virtual void loaded(const worker_effect::Loaded& loaded) = 0;
   virtual void committed(Version version) = 0;
   // Called often, for what has deadlines of its own; returns the next one.
@@ -52,6 +57,7 @@ class Control {
   struct Services {
     Incarnation self;
     std::uint16_t fetch_port = 0;
+    std::shared_ptr<MemfdSegment> segment;  // null: nothing is logged
   };
   static Result<std::unique_ptr<Control>> start(const Settings& settings, const Log& log, const RoundBoard& board,
                                                 DataPath& data_path, const Services& services);
@@ -68,6 +74,8 @@ class Control {
   void load();
   void vote(Epoch epoch, Timeline timeline, Version version, std::vector<wire::Position> positions);
   void log_gap(Epoch epoch, const std::string& reason);
+  // A dead life's segment serves nobody any more.
+  void forget_segment(Incarnation life);
 
  private:
   struct WantLink {
@@ -98,13 +106,18 @@ class Control {
     Epoch epoch;
     std::string reason;
   };
+  struct ForgetSegment {
+    Incarnation life;
+  };
   struct Exit {};
-  using Command = std::variant<WantLink, LinkBroken, RoundFailed, Leave, Load, Vote, LogGap, Exit>;
+  using Command = std::variant<WantLink, LinkBroken, RoundFailed, Leave, Load, Vote, LogGap, ForgetSegment, Exit>;
   struct Sockets;
 
   Control(const Settings& settings, const Log& log, const RoundBoard& board, DataPath& data_path,
           const Services& services);
   Status open(const Settings& settings);
+  Status open_segments(const Settings& settings, const handshake::LinkKey& link_key);
+  void install(const wire::Plan& plan);
   void post(Command command);
   void loop();
   bool drain_commands();
@@ -124,6 +137,9 @@ class Control {
   std::unique_ptr<Sockets> sockets_;
   std::optional<WorkerMachine> machine_;
   std::unique_ptr<Connector> connector_;
+  std::unique_ptr<KeeperLink> keeper_;
+  std::unique_ptr<SegmentExchange> segments_;
+  LifeSign life_sign_;
   std::mutex mutex_;
   std::vector<Command> commands_;
   int wake_fd_ = -1;

@@ -32,6 +32,7 @@ constexpr int kPollsOnFreeCores = 100;
 constexpr int kPollsOnSharedCores = 4;
 constexpr auto kWaitLogInterval = std::chrono::seconds(10);
 constexpr int kSleepMs = 1000;
+constexpr std::int64_t kTickAgainMs = 20;
 
 // The thread runs, or may run at any moment, a program's callback or reduction: it must not enter a session again.
 thread_local bool inside = false;
@@ -85,6 +86,7 @@ Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const
     const Status status = session->start_log();
     if (!status.ok()) return status.because_of_this("cannot keep a log of results");
     services.fetch_port = session->fetch_->port();
+    services.segment = session->segment_;
   }
   auto control = Control::start(settings, log, session->board_, *session, services);
   if (!control.ok()) return control.status();
@@ -159,7 +161,9 @@ void Session::fetched(Rank from, const wire::FetchReply& reply, std::span<const 
 
 std::optional<TimeMs> Session::tick() {
   if (!recall_) return std::nullopt;
-  const auto lock = lock_for_control();
+  // Heartbeats do not wait for a program's function that runs under the lock.
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return now() + kTickAgainMs;
   const auto deadline = recall_->next_deadline();
   if (!deadline || *deadline > now()) return deadline;
   recall_->on_tick();
@@ -199,9 +203,11 @@ void Session::install(const wire::Plan& plan, Rank self) {
       recall_ && std::any_of(plan.members().begin(), plan.members().end(), [](const auto& m) { return !m.fresh(); });
   self_ = self;
   host_of_.clear();
+  members_.clear();
   int ranks_here = 0;
   for (const wire::Member& member : plan.members()) {
     host_of_.push_back(member.host_id());
+    members_.emplace_back(member.incarnation());
     if (member.host_id() == plan.members(self.value).host_id()) ranks_here++;
   }
   idle_polls_ = ranks_here <= cores() ? kPollsOnFreeCores : kPollsOnSharedCores;
@@ -250,6 +256,11 @@ WorkerMachine::Standing Session::stop(Epoch, const Status& why, bool resume) {
   return standing;
 }
 
+Status Session::attach(Incarnation life, MappedSegment segment) {
+  const auto lock = lock_for_control();
+  return host_log_->attach(life, segment.bytes, std::move(segment.keeper));
+}
+
 void Session::loaded(const worker_effect::Loaded& loaded) {
   const auto lock = lock_for_control();
   checkpoints_->load(loaded);
@@ -261,6 +272,19 @@ void Session::committed(Version version) {
   if (!checkpoints_) return;
   checkpoints_->committed(version);
   wake(caller_wake_);
+  // A life that was over before the commit before this one has logged nothing of what is not obsolete now, but rounds
+  // of the preamble, and those its successor has replayed and logged again.
+  std::vector<Incarnation> dead;
+  for (const Incarnation life : host_log_->attached()) {
+    if (std::find(members_.begin(), members_.end(), life) != members_.end()) continue;
+    if (std::find(dead_before_.begin(), dead_before_.end(), life) == dead_before_.end()) {
+      dead.push_back(life);
+      continue;
+    }
+    host_log_->detach(life);
+    control_->forget_segment(life);
+  }
+  dead_before_ = std::move(dead);
 }
 
 bool Session::adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd) {

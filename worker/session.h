@@ -87,6 +87,7 @@ class Session final : private DataPath {
   void install(const wire::Plan& plan, Rank self) override;
   void open(Epoch epoch) override;
   WorkerMachine::Standing stop(Epoch epoch, const Status& why, bool resume) override;
+  Status attach(Incarnation life, MappedSegment segment) override;
   void loaded(const worker_effect::Loaded& loaded) override;
   void committed(Version version) override;
   std::optional<TimeMs> tick() override;
@@ -125,7 +126,9 @@ class Session final : private DataPath {
   TcpTransport transport_;
   Engine engine_;
   Incarnation life_;
-  std::shared_ptr<SegmentMemory> segment_;
+  std::shared_ptr<MemfdSegment> segment_;
+  std::vector<Incarnation> members_;      // lives of the plan
+  std::vector<Incarnation> dead_before_;  // lives that were over when the last commit came
   std::unique_ptr<HostLog> host_log_;
   std::optional<Recall> recall_;
   bool installed_ = false, finished_ = false, exiting_ = false;
