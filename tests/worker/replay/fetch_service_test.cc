@@ -272,7 +272,8 @@ class Stranger {
   }
   void send(const std::vector<std::string>& frames) {
     for (std::size_t i = 0; i < frames.size(); ++i) {
-      zmq_send(socket_, frames[i].data(), frames[i].size(), i + 1 < frames.size() ? ZMQ_SNDMORE : 0);
+      // Who was refused already has nowhere to send to.
+      zmq_send(socket_, frames[i].data(), frames[i].size(), ZMQ_DONTWAIT | (i + 1 < frames.size() ? ZMQ_SNDMORE : 0));
     }
   }
   // Frames of the next message; none if none comes in time.
