@@ -1,11 +1,16 @@
 // Trains softmax regression on handwritten digits by synchronous minibatch SGD: each worker holds a share of the
-// images, and an allreduce sums the gradients of every minibatch.
+// images, and an allreduce sums the gradients of every minibatch. A checkpoint is taken after every epoch: a worker
+// that is killed and started again gets the newest one and, from the log, the sums since, and ends with the same
+// weights.
 //
-//   warren run -n 4 -- digits [--data=DIR] [--epochs=N] [--batch=N] [--json_file=PATH]
+//   warren run -n 4 -- digits [--data=DIR] [--epochs=N] [--batch=N] [--json_file=PATH] [--weights_file=PATH]
 //
-// Rank 0 reports. At the end it checks what is claimed: the weights are the same bits on all workers, they are those of
-// the same minibatches in one process to 1e-5, and the model has learned. The last line is one JSON object (in PATH
-// too, if given). Exit code: 0; 1 if a claim is wrong or something failed; 2 for a wrong command line.
+// Rank 0 reports, and writes the weights as they are in memory. At the end it checks what is claimed: the weights are
+// the same bits on all workers, they are those of the same minibatches in one process to 1e-5, and the model has
+// learned. The last line is one JSON object (in PATH too, if given). Exit code: 0; 1 if a claim is wrong or something
+// failed; 2 for a wrong command line.
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <chrono>
@@ -28,7 +33,7 @@ constexpr double kMostDifference = 1e-5;
 
 struct Flags {
   std::string data = "examples/data";
-  std::string json_file;
+  std::string json_file, weights_file;
   digits::Plan plan;
 };
 
@@ -51,6 +56,8 @@ bool parse(int argc, char** argv, Flags& flags) {
       flags.data = value;
     } else if (value_of("--json_file=", value)) {
       flags.json_file = value;
+    } else if (value_of("--weights_file=", value)) {
+      flags.weights_file = value;
     } else if (value_of("--epochs=", value)) {
       good = parse_count(value, flags.plan.epochs);
     } else if (value_of("--batch=", value)) {
@@ -61,7 +68,8 @@ bool parse(int argc, char** argv, Flags& flags) {
     if (!good) {
       std::fprintf(stderr,
                    "cannot use the argument %s\n"
-                   "usage: digits [--data=DIR] [--epochs=N] [--batch=N] [--json_file=PATH]   (N: 1 to 100000)\n",
+                   "usage: digits [--data=DIR] [--epochs=N] [--batch=N] [--json_file=PATH] [--weights_file=PATH]   "
+                   "(N: 1 to 100000)\n",
                    argv[i]);
       return false;
     }
@@ -96,31 +104,44 @@ int run(const Flags& flags) {
                 images.test.size());
   }
 
-  std::size_t rounds = 0;
+  digits::Training training;
+  const warren::Communicator::Checkpoint loaded = comm.load_checkpoint();
+  if (loaded.version > 0) training = loaded.global_as<digits::Training>().at(0);
+  std::printf("rank %d is process %d and begins after epoch %llu\n", comm.rank(), getpid(),
+              static_cast<unsigned long long>(training.epochs));
+  std::fflush(stdout);
+  const std::size_t rounds_before = training.rounds;
+  const std::size_t say_every = std::max<std::size_t>(1, flags.plan.epochs / 16);
   const auto start = Clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
-  const digits::Weights weights = digits::train(
-      shard, flags.plan, [&](std::span<double> sums) { comm.allreduce(sums); },
+  digits::train(
+      training, shard, flags.plan, [&](std::span<double> sums) { comm.allreduce(sums); },
       [&](const digits::Epoch& epoch) {
-        rounds = epoch.rounds;
-        if (reports && (epoch.number % 5 == 0 || epoch.number == flags.plan.epochs)) {
+        comm.checkpoint(std::as_bytes(std::span(&training, 1)));
+        if (reports && (epoch.number % say_every == 0 || epoch.number == flags.plan.epochs)) {
           std::printf("epoch %3zu of %zu: loss %.4f, training accuracy %.4f, %.0f rounds/s\n", epoch.number,
-                      flags.plan.epochs, epoch.loss, epoch.accuracy, static_cast<double>(epoch.rounds) / elapsed());
+                      flags.plan.epochs, epoch.loss, epoch.accuracy,
+                      static_cast<double>(epoch.rounds - rounds_before) / elapsed());
           std::fflush(stdout);
         }
       });
   const double seconds = elapsed();
+  const digits::Weights& weights = training.weights;
   const bool weights_equal = same_bits_everywhere(comm, weights);
+
+  const std::size_t rounds = training.rounds;
 
   // All leave with rank 0's verdict.
   std::int32_t failed = 0;
   if (reports) {
-    const digits::Weights sequential = digits::train(
-        digits::Shard(images.train, 0, 1), flags.plan, [](std::span<double>) {}, [](const digits::Epoch&) {});
-    const double difference = digits::max_relative_difference(weights, sequential);
+    digits::Training sequential;
+    digits::train(
+        sequential, digits::Shard(images.train, 0, 1), flags.plan, [](std::span<double>) {},
+        [](const digits::Epoch&) {});
+    const double difference = digits::max_relative_difference(weights, sequential.weights);
     const double test_accuracy = digits::accuracy(weights, images.test);
-    std::printf("test accuracy %.4f; %zu rounds in %.2f s, %.0f rounds/s\n", test_accuracy, rounds, seconds,
-                static_cast<double>(rounds) / seconds);
+    std::printf("test accuracy %.4f; %zu rounds, the last %zu in %.2f s\n", test_accuracy, rounds,
+                rounds - rounds_before, seconds);
     std::printf(
         "weights are %s bit for bit on all workers; the same minibatches in one process differ by at most %.2g\n",
         weights_equal ? "equal" : "NOT equal", difference);
@@ -141,14 +162,16 @@ int run(const Flags& flags) {
     result["sequential_max_rel_diff"] = difference;
     result["rounds"] = rounds;
     result["seconds"] = seconds;
-    if (!flags.json_file.empty()) {
-      std::ofstream file(flags.json_file);
-      file << result.dump() << std::endl;
-      if (!file) {
-        std::fprintf(stderr, "cannot write %s\n", flags.json_file.c_str());
-        failed = 1;
-      }
-    }
+    const auto write_file = [&](const std::string& path, std::string_view bytes) {
+      if (path.empty()) return;
+      std::ofstream file(path, std::ios::binary);
+      file << bytes << std::flush;
+      if (file) return;
+      std::fprintf(stderr, "cannot write %s\n", path.c_str());
+      failed = 1;
+    };
+    write_file(flags.weights_file, {reinterpret_cast<const char*>(weights.data()), sizeof(weights)});
+    write_file(flags.json_file, result.dump() + "\n");
     std::printf("%s\n", result.dump().c_str());
     std::fflush(stdout);
   }

@@ -62,12 +62,11 @@ double max_relative_difference(const Weights& a, const Weights& b) {
   return worst;
 }
 
-Weights train(const Shard& shard, const Plan& plan, const SumOverRanks& sum_over_ranks,
-              const std::function<void(const Epoch&)>& progress) {
-  Weights weights{}, velocity{};
-  Epoch report;
-  for (std::size_t epoch = 0; epoch < plan.epochs; ++epoch) {
-    const std::vector<std::size_t> order = permutation(shard.total(), plan.seed + epoch);
+void train(Training& training, const Shard& shard, const Plan& plan, const SumOverRanks& sum_over_ranks,
+           const std::function<void(const Epoch&)>& after_epoch) {
+  Weights &weights = training.weights, &velocity = training.velocity;
+  while (training.epochs < plan.epochs) {
+    const std::vector<std::size_t> order = permutation(shard.total(), plan.seed + training.epochs);
     double loss = 0, correct = 0;
     for (std::size_t begin = 0; begin < order.size(); begin += plan.batch) {
       const std::size_t end = std::min(begin + plan.batch, order.size());
@@ -83,14 +82,12 @@ Weights train(const Shard& shard, const Plan& plan, const SumOverRanks& sum_over
       }
       loss += sums.loss();
       correct += sums.correct();
-      ++report.rounds;
+      ++training.rounds;
     }
-    report.number = epoch + 1;
-    report.loss = loss / static_cast<double>(shard.total());
-    report.accuracy = correct / static_cast<double>(shard.total());
-    progress(report);
+    ++training.epochs;
+    const auto images = static_cast<double>(shard.total());
+    after_epoch({training.epochs, loss / images, correct / images, training.rounds});
   }
-  return weights;
 }
 
 }  // namespace digits

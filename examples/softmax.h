@@ -48,12 +48,19 @@ struct Epoch {
   std::size_t rounds = 0;  // minibatches so far
 };
 
+// Where a training stands after some epochs: what a checkpoint holds. Plain bytes.
+struct Training {
+  Weights weights{}, velocity{};
+  std::uint64_t epochs = 0, rounds = 0;  // done
+};
+
 // Replaces an array by its sum over all ranks, the same bits on each.
 using SumOverRanks = std::function<void(std::span<double>)>;
 
-// Minibatches are cut from a permutation of all images that is equal on all ranks; each rank adds up those images of a
-// minibatch that it holds. So the minibatches do not depend on how many ranks there are.
-[[nodiscard]] Weights train(const Shard& shard, const Plan& plan, const SumOverRanks& sum_over_ranks,
-                            const std::function<void(const Epoch&)>& progress);
+// Goes on from where `training` stands to the end of the plan; `after_epoch` may take a copy of it. Minibatches are cut
+// from a permutation of all images that is equal on all ranks; each rank adds up those images of a minibatch that it
+// holds. So the minibatches do not depend on how many ranks there are.
+void train(Training& training, const Shard& shard, const Plan& plan, const SumOverRanks& sum_over_ranks,
+           const std::function<void(const Epoch&)>& after_epoch);
 
 }  // namespace digits

@@ -334,40 +334,47 @@ TEST(Recovery, NothingHappens) {
   }
 }
 
-// At moments from the first byte to after the last one.
-TEST(Recovery, KilledInTheMiddleOf64MiB) {
-  for (const std::uint32_t ranks : {3u, 4u}) {
-    for (const std::uint64_t delay_us : {0u, 2'000u, 10'000u, 30'000u, 60'000u, 100'000u}) {
-      SCOPED_TRACE(std::to_string(ranks) + " ranks, killed after " + std::to_string(delay_us) + " us");
-      Job job(shape(ranks, Mix::kBig, 64 * kMiB, 5, 2), two_hosts(ranks));
-      job.order(1, 0, Phase::kBigRound, 2, delay_us);
-      job.run();
-      EXPECT_EQ(job.judge().progress(1).lives, 2u);
-      if (HasFailure()) return;
-    }
+// At moments from the first bytes to about the last.
+void kill_in_64_mib(std::uint32_t ranks, const std::vector<std::uint64_t>& delays_us) {
+  for (const std::uint64_t delay_us : delays_us) {
+    SCOPED_TRACE("killed after " + std::to_string(delay_us) + " us");
+    Job job(shape(ranks, Mix::kBig, 64 * kMiB, 4, 2), two_hosts(ranks));
+    job.order(1, 0, Phase::kBigRound, 2, delay_us);
+    job.run();
+    EXPECT_EQ(job.judge().progress(1).lives, 2u);
+    if (::testing::Test::HasFailure()) return;
   }
+}
+TEST(Recovery, KilledInTheMiddleOf64MiBWithThreeRanks) {
+  kill_in_64_mib(3, {1'000, 60'000, 150'000});
+}
+TEST(Recovery, KilledInTheMiddleOf64MiBWithFourRanks) {
+  kill_in_64_mib(4, {0, 30'000, 200'000});
 }
 
 TEST(Recovery, InPlaceInFlightInGroupsAndOneSided) {
-  for (const Mix mix : {Mix::kInPlace, Mix::kInFlight, Mix::kGroups, Mix::kOneSided, Mix::kMixed}) {
-    for (const std::uint64_t delay_us : {0u, 3'000u, 12'000u}) {
-      SCOPED_TRACE(std::string(name_of(mix)) + ", killed after " + std::to_string(delay_us) + " us");
-      Job job(shape(4, mix, 16 * kMiB, 6, 2), two_hosts(4));
-      job.order(2, 0, Phase::kBigRound, 3, delay_us);
-      job.run();
-      if (HasFailure()) return;
-    }
+  const std::pair<Mix, std::uint64_t> cases[] = {
+      {Mix::kInPlace, 2'000}, {Mix::kInPlace, 15'000}, {Mix::kInFlight, 1'000},  {Mix::kInFlight, 20'000},
+      {Mix::kGroups, 5'000},  {Mix::kOneSided, 0},     {Mix::kOneSided, 10'000}, {Mix::kMixed, 5'000}};
+  for (const auto& [mix, delay_us] : cases) {
+    SCOPED_TRACE(std::string(name_of(mix)) + ", killed after " + std::to_string(delay_us) + " us");
+    Job job(shape(4, mix, 12 * kMiB, 5, 2), two_hosts(4));
+    job.order(2, 0, Phase::kBigRound, 3, delay_us);
+    job.run();
+    if (HasFailure()) return;
   }
 }
 
-TEST(Recovery, KilledTwiceAndTwoAtOnce) {
-  {
-    Job job(shape(3, Mix::kBig, 16 * kMiB, 8, 3), two_hosts(3));
-    job.order(1, 0, Phase::kBigRound, 2, 5'000);
-    job.order(1, 1, Phase::kBigRound, 5, 5'000);
-    job.run();
-  }
+TEST(Recovery, KilledTwice) {
+  Job job(shape(3, Mix::kBig, 16 * kMiB, 8, 3), two_hosts(3));
+  job.order(1, 0, Phase::kBigRound, 2, 5'000);
+  job.order(1, 1, Phase::kBigRound, 5, 5'000);
+  job.run();
+}
+
+TEST(Recovery, TwoAtOnce) {
   for (const std::uint32_t other : {1u, 2u}) {  // of the other host, of the same
+    SCOPED_TRACE("workers 0 and " + std::to_string(other));
     Job job(shape(4, Mix::kBig, 16 * kMiB, 6, 2), two_hosts(4));
     job.when({0, RecordEvent::kBegin, 3, 0}, [&] {
       job.kill(0);
@@ -389,7 +396,7 @@ TEST(Recovery, KilledDuringReplayAndLoad) {
 }
 
 TEST(Recovery, ManySmallRoundsAreReplayed) {
-  Job job(shape(3, Mix::kSmall, 1, 30, 1000), two_hosts(3));
+  Job job(shape(3, Mix::kSmall, 4096, 30, 1000), two_hosts(3));
   job.order(1, 0, Phase::kSmallRound, 28, 0);
   job.run();
   EXPECT_GE(job.judge().progress(1).replayed, 2800u);
@@ -399,7 +406,7 @@ TEST(Recovery, KilledAroundACheckpoint) {
   for (const Phase phase : {Phase::kCheckpoint, Phase::kCheckpointed}) {
     for (const std::uint64_t delay_us : {0u, 500u, 5'000u}) {
       SCOPED_TRACE(std::string(name_of(phase)) + ", killed after " + std::to_string(delay_us) + " us");
-      ProgramShape s = shape(3, Mix::kSmall, 1, 8, 2);
+      ProgramShape s = shape(3, Mix::kSmall, 4096, 8, 2);
       s.state_bytes = 8 * kMiB;
       Job job(s, two_hosts(3));
       job.order(1, 0, phase, 3, delay_us);
@@ -410,22 +417,23 @@ TEST(Recovery, KilledAroundACheckpoint) {
 }
 
 TEST(Recovery, KilledInFinalize) {
-  Job job(shape(3, Mix::kSmall, 1, 3, 2), two_hosts(3));
+  Job job(shape(3, Mix::kSmall, 4096, 3, 2), two_hosts(3));
   job.order(1, 0, Phase::kFinalize, 0, 0);
   job.run();
 }
 
 // The one that returned may be the only one that knows the result.
-TEST(Recovery, TheOwnerIsKilledAfterItsPeerHasReturned) {
-  for (const bool one_host : {true, false}) {
-    Job job(shape(2, Mix::kBig, 4 * kMiB, 8, 3),
-            one_host ? std::vector<std::string>{"a", "a"} : std::vector<std::string>{"a", "b"});
-    for (const std::uint64_t i : {1u, 4u}) {
-      job.when({1, RecordEvent::kResult, i, 0}, [&] { job.kill(0); });
-    }
-    job.run();
-    if (HasFailure()) return;
-  }
+void kill_the_owner(const std::vector<std::string>& hosts) {
+  Job job(shape(2, Mix::kBig, 4 * kMiB, 8, 3), hosts);
+  job.when({1, RecordEvent::kResult, 1, 0}, [&] { job.kill(0); });
+  job.when({1, RecordEvent::kResult, 4, 0}, [&] { job.kill(0); });
+  job.run();
+}
+TEST(Recovery, TheOwnerIsKilledAfterItsPeerHasReturnedOnOneHost) {
+  kill_the_owner({"a", "a"});
+}
+TEST(Recovery, TheOwnerIsKilledAfterItsPeerHasReturnedOnTwoHosts) {
+  kill_the_owner({"a", "b"});
 }
 
 TEST(Recovery, AStoppedWorkerIsReplacedAndFindsItselfFenced) {

@@ -25,6 +25,12 @@ const std::vector<Image>& all_images() {
 
 void nothing(const Epoch&) {}
 void alone(std::span<double>) {}
+Weights trained(const Shard& shard, const Plan& plan, const SumOverRanks& sum,
+                const std::function<void(const Epoch&)>& after_epoch) {
+  Training training;
+  train(training, shard, plan, sum, after_epoch);
+  return training.weights;
+}
 
 class TextFile {
  public:
@@ -141,11 +147,31 @@ TEST(SoftmaxTest, GradientIsThatOfTheLoss) {
 TEST(SoftmaxTest, LearnsTheDigits) {
   const Split images = split(all_images(), 360, 1);
   std::vector<Epoch> epochs;
-  const Weights weights = train(Shard(images.train, 0, 1), Plan(), alone, [&](const Epoch& e) { epochs.push_back(e); });
+  const Weights weights =
+      trained(Shard(images.train, 0, 1), Plan(), alone, [&](const Epoch& e) { epochs.push_back(e); });
   EXPECT_GT(accuracy(weights, images.test), 0.95);
   ASSERT_EQ(epochs.size(), Plan().epochs);
   EXPECT_EQ(epochs.back().rounds, Plan().epochs * 23);
   EXPECT_LT(epochs.back().loss, epochs.front().loss / 3);
+}
+
+// What a checkpoint holds is all that the rest of the training needs.
+TEST(SoftmaxTest, GoesOnFromACheckpoint) {
+  const Shard all(split(all_images(), 360, 1).train, 0, 1);
+  Plan plan;
+  plan.epochs = 6;
+  Training whole, kept;
+  std::vector<Epoch> epochs, later;
+  train(whole, all, plan, alone, [&](const Epoch& e) {
+    epochs.push_back(e);
+    if (e.number == 4) kept = whole;
+  });
+  train(kept, all, plan, alone, [&](const Epoch& e) { later.push_back(e); });
+  EXPECT_EQ(std::memcmp(&kept, &whole, sizeof(Training)), 0);
+  ASSERT_EQ(later.size(), 2u);
+  EXPECT_EQ(later[1].number, 6u);
+  EXPECT_EQ(later[1].rounds, epochs[5].rounds);
+  EXPECT_EQ(later[1].loss, epochs[5].loss);
 }
 
 // What the demo claims, with threads for ranks.
@@ -154,7 +180,7 @@ TEST(SoftmaxTest, RanksTogetherLearnWhatOneLearnsAlone) {
   constexpr std::size_t kRanks = 3;
   Plan plan;
   plan.epochs = 10;
-  const Weights sequential = train(Shard(images.train, 0, 1), plan, alone, nothing);
+  const Weights sequential = trained(Shard(images.train, 0, 1), plan, alone, nothing);
   std::barrier<> everyone(kRanks);
   std::array<std::vector<double>, kRanks> inputs;
   std::array<Weights, kRanks> results{};
@@ -170,7 +196,7 @@ TEST(SoftmaxTest, RanksTogetherLearnWhatOneLearnsAlone) {
         }
         everyone.arrive_and_wait();
       };
-      results[rank] = train(Shard(images.train, rank, kRanks), plan, sum, nothing);
+      results[rank] = trained(Shard(images.train, rank, kRanks), plan, sum, nothing);
     });
   }
   for (std::thread& rank : ranks) rank.join();

@@ -1,0 +1,230 @@
+// The parts of the process-level chaos runner that judge: they must see what is wrong.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <span>
+
+#include "chaos/process/judge.h"
+#include "chaos/process/oracle.h"
+#include "chaos/process/program.h"
+#include "chaos/process/watch.h"
+#include "chaos/process/worker.h"
+
+namespace warren::chaos::process {
+namespace {
+
+ProgramShape small_shape() {
+  ProgramShape s;
+  s.seed = 3;
+  s.ranks = 3;
+  s.bytes = kBigBytes + 4096;
+  s.iterations = 6;
+  s.checkpoint_every = 2;
+  return s;
+}
+
+Record record(RecordEvent event, std::uint64_t iteration = 0, std::uint32_t call = 0, std::uint64_t value = 0) {
+  Record r;
+  r.event = static_cast<std::uint32_t>(event);
+  r.rank = 1;
+  r.iteration = iteration;
+  r.call = call;
+  r.value = value;
+  return r;
+}
+
+// What rank 1 records in a life without faults.
+std::vector<Record> honest(const Program& program) {
+  Oracle oracle(program);
+  std::vector<Record> out = {record(RecordEvent::kStarted), record(RecordEvent::kJoined, 0, 0, 1),
+                             record(RecordEvent::kPreamble, 0, 0, oracle.preamble()[1]), record(RecordEvent::kLoaded),
+                             record(RecordEvent::kLoadedLocal)};
+  for (std::uint64_t i = 0; i < program.shape().iterations; i++) {
+    const auto& results = oracle.iteration(i);
+    for (std::uint32_t c = 0; c < results.size(); c++) {
+      out.push_back(record(RecordEvent::kResult, i, c, results[c][1]));
+    }
+  }
+  out.push_back(record(RecordEvent::kFinished));
+  return out;
+}
+
+std::string first_complaint(const Program& program, const std::vector<Record>& records) {
+  Judge judge(program);
+  for (const Record& r : records) {
+    if (const auto why = judge.take(1, r)) return *why;
+  }
+  return "";
+}
+
+TEST(ChaosJudge, AnHonestLifeIsRight) {
+  const Program program(small_shape());
+  Judge judge(program);
+  for (const Record& r : honest(program)) EXPECT_EQ(judge.take(1, r), std::nullopt);
+  EXPECT_TRUE(judge.progress(1).finished);
+  EXPECT_FALSE(judge.all_finished());
+  EXPECT_GT(judge.progress(1).rounds, 30u);
+  EXPECT_EQ(judge.progress(1).replayed, 0u);
+}
+
+TEST(ChaosJudge, SeesAWrongBitAHoleAndAWrongState) {
+  const Program program(small_shape());
+  const std::vector<Record> good = honest(program);
+  for (std::size_t i = 0; i < good.size(); i++) {
+    const auto event = static_cast<RecordEvent>(good[i].event);
+    if (event != RecordEvent::kResult && event != RecordEvent::kPreamble) continue;
+    std::vector<Record> bad = good;
+    bad[i].value ^= std::uint64_t{1} << (i % 64);
+    EXPECT_NE(first_complaint(program, bad).find("digest"), std::string::npos) << i;
+    if (event != RecordEvent::kResult || i + 2 >= good.size()) continue;
+    bad = good;
+    bad.erase(bad.begin() + static_cast<std::ptrdiff_t>(i));
+    EXPECT_NE(first_complaint(program, bad).find("missing"), std::string::npos) << i;
+  }
+  Oracle oracle(program);
+  std::vector<Record> loads = {record(RecordEvent::kStarted),
+                               record(RecordEvent::kLoaded, 1, 0, oracle.version(1).global),
+                               record(RecordEvent::kLoadedLocal, 1, 0, oracle.version(1).local[1])};
+  EXPECT_EQ(first_complaint(program, loads), "");
+  loads[2].value = oracle.version(1).local[2];
+  EXPECT_NE(first_complaint(program, loads).find("local state"), std::string::npos);
+  loads[1].value = oracle.version(2).global;
+  EXPECT_NE(first_complaint(program, loads).find("global state"), std::string::npos);
+}
+
+TEST(ChaosJudge, VersionsNeverFallAndDecisionsAreEqual) {
+  ProgramShape shape = small_shape();
+  shape.iterations = 0;
+  const Program program(shape);
+  Oracle oracle(program);
+  Judge judge(program);
+  EXPECT_EQ(judge.take(1, record(RecordEvent::kStarted)), std::nullopt);
+  EXPECT_EQ(judge.take(1, record(RecordEvent::kLoaded, 2, 0, oracle.version(2).global)), std::nullopt);
+  EXPECT_EQ(judge.take(1, record(RecordEvent::kResult, 4, 0, 0)), std::nullopt);
+  Record next = record(RecordEvent::kStarted);
+  next.life = 1;
+  EXPECT_EQ(judge.take(1, next), std::nullopt);
+  next = record(RecordEvent::kLoaded, 2, 0, oracle.version(2).global);
+  next.life = 1;
+  EXPECT_EQ(judge.take(1, next), std::nullopt);
+  next = record(RecordEvent::kResult, 4, 0, 1);
+  next.life = 1;
+  EXPECT_NE(judge.take(1, next), std::nullopt) << "what was decided is replayed, not decided again";
+  next = record(RecordEvent::kLoaded, 1, 0, oracle.version(1).global);
+  next.life = 1;
+  EXPECT_NE(judge.take(1, next), std::nullopt) << "a version that was committed is gone";
+}
+
+// By hand, for a call that can be checked by hand.
+TEST(ChaosOracle, AddsUp) {
+  ProgramShape shape = small_shape();
+  shape.mix = Mix::kSmall;
+  shape.iterations = 1;
+  const Program program(shape);
+  const std::vector<Call> calls = program.iteration(0);
+  ASSERT_EQ(calls.size(), 100u);
+  std::vector<std::int64_t> sum(calls[0].count, 0);
+  for (std::uint32_t r = 0; r < 3; r++) {
+    const std::uint64_t base = program.input_base(0, 0, r, program.initial(r));
+    for (std::size_t j = 0; j < sum.size(); j++) {
+      sum[j] = static_cast<std::int64_t>(static_cast<std::uint64_t>(sum[j]) +
+                                         static_cast<std::uint64_t>(element_at<std::int64_t>(base, j)));
+    }
+  }
+  Oracle oracle(program);
+  const std::uint64_t want = digest_of(std::as_bytes(std::span<const std::int64_t>(sum)));
+  EXPECT_EQ(oracle.iteration(0)[0], (std::vector<std::uint64_t>{want, want, want}));
+  EXPECT_NE(oracle.iteration(0)[1][0], want);
+}
+
+TEST(ChaosProgram, AMixHasAllKindsAndABigCallInEachIteration) {
+  ProgramShape shape = small_shape();
+  shape.iterations = 0;
+  const Program program(shape);
+  std::vector<int> kinds(9, 0);
+  int big = 0, groups = 0, in_flight = 0, all = 0;
+  for (std::uint64_t i = 0; i < 200; i++) {
+    for (const Call& c : program.iteration(i)) {
+      kinds[static_cast<std::size_t>(c.kind)]++;
+      big += call_bytes(c, 3) > kBigBytes ? 1 : 0;
+      groups += c.on_group ? 1 : 0;
+      in_flight += c.in_flight ? 1 : 0;
+      all++;
+    }
+  }
+  for (const int n : kinds) EXPECT_GT(n, 0);
+  EXPECT_GE(big, 200) << "each iteration has a big one";
+  EXPECT_GT(groups, 50);
+  EXPECT_GT(in_flight, 100);
+  EXPECT_GT(all, 1500);
+}
+
+class Folder {
+ public:
+  Folder() : path_(::testing::TempDir() + "warren-chaos-test-XXXXXX") { EXPECT_NE(mkdtemp(path_.data()), nullptr); }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+void append(const std::string& folder, std::uint32_t worker, const Record& record) {
+  std::ofstream(records_path(folder, worker), std::ios::app | std::ios::binary)
+      .write(reinterpret_cast<const char*>(&record), sizeof record);
+}
+
+// The last result before the fault to the first new one of the worker that is last; replayed results are none.
+TEST(ChaosWatch, MeasuresAStall) {
+  const Folder folder;
+  auto opened = Watch::open(folder.path(), 2);
+  ASSERT_TRUE(opened.ok());
+  Watch watch = std::move(opened).value();
+  const auto result = [&](std::uint32_t worker, std::uint64_t iteration, std::uint64_t at_ms) {
+    Record r = record(RecordEvent::kResult, iteration);
+    r.at_ns = at_ms * 1'000'000;
+    append(folder.path(), worker, r);
+  };
+  result(0, 0, 100);
+  result(1, 0, 110);
+  result(0, 1, 120);
+  watch.look();
+  EXPECT_FALSE(watch.recovering());
+  EXPECT_EQ(watch.rounds(), 1u);
+  const std::size_t fault = watch.fault(115'000'000);  // heard of late: 120 was after it
+  EXPECT_TRUE(watch.recovering());
+  result(1, 0, 300);  // replayed
+  watch.look();
+  EXPECT_TRUE(watch.recovering());
+  EXPECT_EQ(watch.stall_ms(fault), std::nullopt);
+  result(1, 1, 350);
+  watch.look();
+  EXPECT_FALSE(watch.recovering());
+  ASSERT_TRUE(watch.stall_ms(fault).has_value());
+  EXPECT_DOUBLE_EQ(*watch.stall_ms(fault), 240);
+}
+
+TEST(ChaosShape, IsReadAsItWasWrittenAndDamageIsRefused) {
+  const Folder folder;
+  EXPECT_FALSE(read_shape(folder.path()).ok());
+  ProgramShape shape = small_shape();
+  shape.mix = Mix::kInFlight;
+  ASSERT_TRUE(write_shape(folder.path(), shape).ok());
+  const auto read = read_shape(folder.path());
+  ASSERT_TRUE(read.ok()) << read.status().describe();
+  EXPECT_EQ(read.value().seed, shape.seed);
+  EXPECT_EQ(read.value().mix, Mix::kInFlight);
+  EXPECT_EQ(read.value().bytes, shape.bytes);
+  for (const char* text : {"", "[]", "{\"ranks\":3}", "{\"seed\":1,\"ranks\":17}"}) {
+    std::ofstream(shape_path(folder.path())) << text;
+    EXPECT_FALSE(read_shape(folder.path()).ok()) << text;
+  }
+}
+
+}  // namespace
+}  // namespace warren::chaos::process
