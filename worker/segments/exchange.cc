@@ -87,9 +87,6 @@ void SegmentExchange::begin_epoch(Membership membership, TimeMs now) {
     f.retry_at = now;
     f.backoff_ms = kFirstBackoffMs;
   }
-  for (auto& [life, f] : friends_) {
-    if (f.channel && f.channel->open()) give(f);
-  }
   run(now);
 }
 
@@ -152,7 +149,7 @@ void SegmentExchange::sort_arrivals(TimeMs now) {
           now);
     } else if (!done && a->channel->open() && members_) {
       const auto f = friends_.find(a->channel->hello().from_incarnation);
-      if (f != friends_.end() && !connects_to(f->second.mate)) {
+      if (f != friends_.end()) {
         adopt(f->second, std::move(a->channel));
         done = true;
       }
@@ -187,7 +184,6 @@ void SegmentExchange::adopt(Friend& f, std::unique_ptr<SegmentChannel> channel) 
   f.channel = std::move(channel);
   f.sent.clear();
   f.told = Epoch();
-  if (f.channel->open()) give(f);
 }
 
 // Everything that the mate may lack, then that this is all.

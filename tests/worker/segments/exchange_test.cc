@@ -47,6 +47,26 @@ struct Node : LogLife {
   std::unique_ptr<SegmentExchange> exchange;
 };
 
+// A packet that carries copies of standard input.
+void send_with_descriptors(int socket, const void* bytes, std::size_t size, int descriptors) {
+  iovec part{const_cast<void*>(bytes), size};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(16 * sizeof(int))] = {};
+  if (descriptors > 0) {
+    const std::vector<int> fds(static_cast<std::size_t>(descriptors), 0);
+    header.msg_control = control;
+    header.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
+    cmsghdr* c = CMSG_FIRSTHDR(&header);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+    std::memcpy(CMSG_DATA(c), fds.data(), fds.size() * sizeof(int));
+  }
+  ASSERT_EQ(::sendmsg(socket, &header, MSG_NOSIGNAL), static_cast<ssize_t>(size));
+}
+
 class SegmentExchangeTest : public testing::Test {
  protected:
   Node& add(int rank, std::uint64_t id, int key = 1, const std::string& job = "job") {
@@ -211,6 +231,8 @@ TEST_F(SegmentExchangeTest, WhatIsForgottenIsClosedAndDoesNotComeBack) {
   begin_all(2);
   ASSERT_TRUE(run_until_all(2));
   EXPECT_THAT(node(2).exchange->kept(), UnorderedElementsAre(dead.self, node(0).self, node(1).self));
+  begin_all(3);
+  ASSERT_TRUE(run_until_all(3));
   EXPECT_THAT(node(0).exchange->kept(), UnorderedElementsAre(node(1).self, node(2).self));
 }
 
@@ -298,20 +320,7 @@ TEST_F(SegmentExchangeTest, StrangersGetNothingAndHoldNobodyUp) {
   say(4, rubbish.data(), handshake::kProofBytes);
   // A greeting that brings descriptors along.
   for (int i = 5; i < 10; ++i) {
-    iovec part{const_cast<std::byte*>(good.data()), good.size()};
-    msghdr header{};
-    header.msg_iov = &part;
-    header.msg_iovlen = 1;
-    alignas(cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))] = {};
-    header.msg_control = control;
-    header.msg_controllen = sizeof control;
-    cmsghdr* c = CMSG_FIRSTHDR(&header);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(8 * sizeof(int));
-    const int fds[8] = {0, 1, 2, 0, 1, 2, 0, 1};
-    std::memcpy(CMSG_DATA(c), fds, sizeof fds);
-    ASSERT_GT(::sendmsg(strangers[static_cast<std::size_t>(i)].get(), &header, MSG_NOSIGNAL), 0);
+    send_with_descriptors(strangers[static_cast<std::size_t>(i)].get(), good.data(), good.size(), 8);
   }
   strangers.pop_back();  // one that goes without a word
   begin_all(1);
@@ -335,10 +344,8 @@ TEST_F(SegmentExchangeTest, StrangersGetNothingAndHoldNobodyUp) {
 // Two lives that hold the key, as another life's program might go wrong.
 TEST_F(SegmentExchangeTest, WhatIsNotASegmentIsNotTaken) {
   Node& n = add(0, 100);
-  SegmentExchange::Membership m{Epoch(1), Rank(0), {{Rank(7), Incarnation(107), "nobody-listens-here"}}, 300};
-  // Of two ranks the lower one connects: to take the connection, this one must be the higher.
-  m.self = Rank(9);
-  n.exchange->begin_epoch(m, now_);
+  // Of two ranks the lower one connects.
+  n.exchange->begin_epoch({Epoch(1), Rank(9), {{Rank(7), Incarnation(107), "nobody-listens-here"}}, 300}, now_);
   const LogLife other(50);
   const OwnedFd unsealed(::memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(::ftruncate(unsealed.get(), kSegmentBytes), 0);
@@ -370,6 +377,57 @@ TEST_F(SegmentExchangeTest, WhatIsNotASegmentIsNotTaken) {
   EXPECT_LE(open_descriptors(), before + 2) << "the last connection and the segment";
 }
 
+// From one that has proven that it holds the key: the connection ends, and nothing else.
+TEST_F(SegmentExchangeTest, PacketsThatAreRubbishEndTheConnection) {
+  add(0, 100);
+  const Incarnation mate(107);
+  node(0).exchange->begin_epoch({Epoch(1), Rank(9), {{Rank(7), mate, "nobody-listens-here"}}, 300}, now_);
+  const std::size_t before = open_descriptors();
+  struct Packet {
+    std::uint32_t magic, kind;
+    std::uint64_t life, value, owner;
+  };
+  const Packet good{0x474e5257, 3, mate.value, 1, 0};
+  struct Case {
+    Packet packet;
+    std::size_t bytes;
+    int fds;
+    bool taken;
+  };
+  for (const Case& c : {Case{good, 32, 0, true}, Case{good, 31, 0, false}, Case{good, 32, 1, false},
+                        Case{{0x474e5257, 1, 50, kSegmentBytes, 0}, 32, 0, false},
+                        Case{{0x474e5257, 1, 50, kSegmentBytes, 0}, 32, 3, false},
+                        Case{{0x474e5257, 1, 50, kSegmentBytes, 0}, 32, 9, false},
+                        Case{{0x474e5257, 77, 50, 0, 0}, 32, 0, false}, Case{{0, 3, mate.value, 1, 0}, 32, 0, false}}) {
+    const OwnedFd fd = dial(0);
+    handshake::Hello hello;
+    hello.job_hash = handshake::job_hash("job");
+    hello.from = Rank(7);
+    hello.to = Rank(9);
+    hello.from_incarnation = mate;
+    hello.to_incarnation = node(0).self;
+    const auto key = segment_key(key_of(1));
+    const auto hello_bytes = handshake::encode(hello);
+    handshake::ChallengeBytes challenge;
+    handshake::VerdictBytes verdict;
+    ASSERT_GT(::send(fd.get(), hello_bytes.data(), hello_bytes.size(), 0), 0);
+    ASSERT_TRUE(run_until([&] { return ::recv(fd.get(), challenge.data(), challenge.size(), MSG_DONTWAIT) > 0; }));
+    const auto proof = handshake::make_proof(key, hello_bytes, challenge);
+    ASSERT_GT(::send(fd.get(), proof.data(), proof.size(), 0), 0);
+    ASSERT_TRUE(run_until([&] { return ::recv(fd.get(), verdict.data(), verdict.size(), MSG_DONTWAIT) > 0; }));
+    ASSERT_EQ(handshake::decode_verdict(verdict).value(), handshake::Verdict::kWelcome);
+    send_with_descriptors(fd.get(), &c.packet, c.bytes, c.fds);
+    run_for(50);
+    char bytes[64];
+    ssize_t n = 0;
+    while ((n = ::recv(fd.get(), bytes, sizeof bytes, MSG_DONTWAIT)) > 0) {
+    }
+    EXPECT_EQ(n < 0 && errno == EAGAIN, c.taken) << c.bytes << " " << c.fds << " " << c.packet.kind;
+  }
+  run_for(50);
+  EXPECT_EQ(open_descriptors(), before);
+}
+
 TEST_F(SegmentExchangeTest, ALifeThatNoPlanNamesIsGivenNothing) {
   add(0, 100).publish(1);
   begin(0, 1);
@@ -396,8 +454,10 @@ TEST_F(SegmentExchangeTest, AProcessOfAnotherUserIsRefused) {
     auto channel = SegmentChannel::connect(node(0).exchange->socket(), segment_key(key_of(1)), hello);
     if (channel.ok()) ::_exit(1);
     if (channel.status().code() != Code::kRefused) ::_exit(2);
-    // Without the own check, the other side has its own.
+    // The other side looks for itself: not even a challenge comes.
     const OwnedFd fd = dial(0);
+    const auto bytes = handshake::encode(hello);
+    (void)::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     char byte = 0;
     ::_exit(::recv(fd.get(), &byte, 1, 0) <= 0 ? 0 : 3);
   }

@@ -41,11 +41,12 @@ class SegmentKeeperTest : public testing::Test {
     return KeeperLink::offer(keeper_->environment(), {job, host, worker, life.self, life.memory}, kTimeoutMs);
   }
   // The lives whose segments a new life is given.
-  std::set<std::uint64_t> given(std::uint64_t id, const std::string& job = "job", const std::string& host = "host") {
+  std::multiset<std::uint64_t> given(std::uint64_t id, const std::string& job = "job",
+                                     const std::string& host = "host") {
     const LogLife life(id);
     auto link = offer(life, "asks", job, host);
     EXPECT_TRUE(link.ok()) << link.status().describe();
-    std::set<std::uint64_t> lives;
+    std::multiset<std::uint64_t> lives;
     for (const KeeperLink::Kept& k : link.value()->take()) {
       EXPECT_EQ(k.bytes, kSegmentBytes);
       EXPECT_TRUE(map_segment(k.fd.get(), k.bytes).ok());
