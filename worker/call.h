@@ -70,9 +70,10 @@ struct Call {
   std::shared_ptr<const PreparedSchedule> schedule;  // collectives
   Epoch schedule_epoch;                              // whose placement it knows
   std::vector<std::uint64_t> counts;                 // what spec.counts points to
-  bool prepared = false;                             // spec.prepare was called
-  std::atomic<bool> finished{false};                 // set last; `status` does not change afterwards
-  std::atomic<bool> settled{false};                  // finished, and no callback is owed or running
+  enum class Prepare : std::uint8_t { kNot, kAsked, kRuns, kDone };
+  Prepare prepare = Prepare::kNot;    // how far spec.prepare is
+  std::atomic<bool> finished{false};  // set last; `status` does not change afterwards
+  std::atomic<bool> settled{false};   // finished, and no callback is owed or running
   Status status;
   warren_callback callback = nullptr;  // called once, outside the lock
   void* callback_context = nullptr;

@@ -69,6 +69,7 @@ WorkerMachine::Standing Engine::suspend() {
   failed_ = false;
   failure_.reset();
   gap_.reset();
+  prepares_.clear();
   if (recall_ != nullptr) recall_->suspend();
   for (auto& [id, group] : groups_) {
     if (group->active != nullptr && recall_ != nullptr) {
@@ -88,7 +89,10 @@ WorkerMachine::Standing Engine::suspend() {
       const Status logged = log_pieces(*group, fresh);
       if (!logged.ok()) fail(logged, kNoRank);
     }
-    if (group->active != nullptr) group->phase = Phase::kWaits;
+    if (group->active != nullptr) {
+      group->phase = Phase::kWaits;
+      if (group->active->prepare == Call::Prepare::kAsked) group->active->prepare = Call::Prepare::kNot;
+    }
     group->executor.abandon();
     group->points.suspend();
   }
@@ -111,11 +115,21 @@ WorkerMachine::Standing Engine::standing() const {
   return standing;
 }
 
+std::optional<std::uint64_t> Engine::rounds_done(GroupId id, Version version) const {
+  const auto it = groups_.find(id);
+  if (version == version_ && it != groups_.end()) {
+    const Group& group = *it->second;
+    return group.next_sequence.value - group.queue.size() - (group.active != nullptr ? 1 : 0);
+  }
+  const auto over = closed_.find({id, version});
+  return over == closed_.end() ? std::nullopt : std::optional(over->second);
+}
+
 wire::Position Engine::position_of(const Group& group) const {
   wire::Position p;
   p.set_group(group.id.value);
   p.set_version(version_.value);
-  const std::uint64_t done = group.next_sequence.value - group.queue.size() - (group.active != nullptr ? 1 : 0);
+  const std::uint64_t done = *rounds_done(group.id, version_);
   p.set_rounds(done);
   if (recall_ == nullptr) return p;
   // Also of a round that this rank has not entered: what others of its host have published.
@@ -364,6 +378,8 @@ void Engine::begin(Group& group) {
   Call& call = *group.active;
   const Frontier* frontier = frontier_of(group.id, call.round.version);
   const std::uint64_t sequence = call.round.sequence.value;
+  // Before anything final comes to the output, which may be the same memory as the input.
+  if (waits_for_prepare(group, frontier == nullptr || sequence >= frontier->rounds)) return;
   if (frontier == nullptr || sequence > frontier->rounds ||
       (sequence == frontier->rounds && frontier->final.empty() && !frontier->closed)) {
     return run(group, call.schedule_epoch == plan_.epoch ? call.schedule : nullptr);
@@ -378,8 +394,6 @@ void Engine::begin(Group& group) {
   const std::uint64_t width = std::max<std::uint64_t>(1, element_bytes(call.spec));
   const ResultShape shape = result_shape(call.spec, {group.rank, static_cast<std::int32_t>(group.members.size())});
   group.resumed = sequence == frontier->rounds;
-  // Before anything final comes to the output, which may be the same memory.
-  if (group.resumed) prepare(call);
   group.phase = Phase::kRecalls;
   Replayer::Want want;
   want.key = {RecordKind::kRound, call.round};
@@ -489,10 +503,42 @@ void Engine::run_rest(Group& group) {
   run(group, std::make_shared<const PreparedSchedule>(std::move(made).value()));
 }
 
-void Engine::prepare(Call& call) {
-  if (call.spec.prepare == nullptr || call.prepared) return;
-  call.prepared = true;
-  call.spec.prepare(call.spec.prepare_context);
+Call* Engine::take_prepare() {
+  if (prepares_.empty()) return nullptr;
+  Call* call = prepares_.back();
+  prepares_.pop_back();
+  call->prepare = Call::Prepare::kRuns;
+  return call;
+}
+
+void Engine::prepared(Call& call) {
+  call.prepare = Call::Prepare::kDone;
+  for (auto& [id, group] : groups_) {
+    if (group->active != &call) continue;
+    if (stopped()) {
+      group->active = nullptr;
+      group->phase = Phase::kIdle;
+      board_.end(group->slot / 2);
+      return finish(call, broken_);
+    }
+    // In an epoch that has begun meanwhile, or not yet.
+    if (group->phase != Phase::kPrepares) return;
+    begin(*group);
+    return check(*group);
+  }
+}
+
+// Whether the call's prepare function has to run, or is running, before anything else may touch its buffers.
+bool Engine::waits_for_prepare(Group& group, bool runs) {
+  Call& call = *group.active;
+  if (call.spec.prepare == nullptr || call.prepare == Call::Prepare::kDone) return false;
+  if (call.prepare == Call::Prepare::kNot && !runs) return false;
+  group.phase = Phase::kPrepares;
+  if (call.prepare == Call::Prepare::kNot) {
+    call.prepare = Call::Prepare::kAsked;
+    prepares_.push_back(&call);
+  }
+  return true;
 }
 
 void Engine::run(Group& group, std::shared_ptr<const PreparedSchedule> prepared) {
@@ -503,7 +549,6 @@ void Engine::run(Group& group, std::shared_ptr<const PreparedSchedule> prepared)
     if (!made.ok()) return fail(made.status(), kNoRank);
     prepared = std::move(made).value();
   }
-  prepare(call);
   group.phase = Phase::kRuns;
   call.schedule = std::move(prepared);
   Executor::Round round;
@@ -623,13 +668,14 @@ void Engine::stop(const Status& why) {
   if (stopped()) return;
   broken_ = why;
   open_ = false;
+  prepares_.clear();
   if (recall_ != nullptr) recall_->suspend();
   transport_.close_all();
   for (auto& [id, group] : groups_) {
     const auto reason = [&](const Status& own) {
       return own.ok() ? why : own.because_of_this(why.code(), std::string(why.describe()));
     };
-    if (group->active != nullptr) {
+    if (group->active != nullptr && group->active->prepare != Call::Prepare::kRuns) {
       finish(*group->active, reason(group->executor.status()));
       group->active = nullptr;
       group->phase = Phase::kIdle;

@@ -83,6 +83,8 @@ class Engine {
   [[nodiscard]] WorkerMachine::Standing suspend();
   // How far this life is.
   [[nodiscard]] WorkerMachine::Standing standing() const;
+  // Rounds that it has completed; nullopt: it has not made the group, or not begun the version.
+  [[nodiscard]] std::optional<std::uint64_t> rounds_done(GroupId group, Version version) const;
   // What the owner wants from the log, and how it ended.
   [[nodiscard]] std::uint64_t fetch(Replayer::Want want);
   [[nodiscard]] std::optional<Replayer::Done> take_recalled(std::uint64_t id);
@@ -91,6 +93,10 @@ class Engine {
   bool drain_recalls();
   // What the group's next call will be.
   [[nodiscard]] RoundId next_round(GroupId group) const;
+  // A call whose prepare function is to be called now, outside the owner's lock: it may take as long as it likes. Then
+  // prepared(). null: none.
+  [[nodiscard]] Call* take_prepare();
+  void prepared(Call& call);
   // A round of the log that is missing; taken once by the owner, who reports it.
   [[nodiscard]] std::optional<std::string> take_gap() { return std::exchange(gap_, std::nullopt); }
 
@@ -147,7 +153,7 @@ class Engine {
     std::uint64_t used = 0;
     std::shared_ptr<const PreparedSchedule> schedule;
   };
-  enum class Phase : std::uint8_t { kIdle, kWaits, kRecalls, kRuns, kDone };
+  enum class Phase : std::uint8_t { kIdle, kWaits, kPrepares, kRecalls, kRuns, kDone };
   struct Group final : Publisher {
     Group(Transport& transport, GroupId group_id, std::uint32_t group_channel, std::vector<Rank> ranks,
           std::int32_t self, std::uint32_t slot_index, std::uint64_t chunk_bytes, Recall* recall, Version version)
@@ -188,7 +194,7 @@ class Engine {
   void place(Group& group);
   void recalled(Replayer::Done done);
   void begin(Group& group);
-  static void prepare(Call& call);
+  [[nodiscard]] bool waits_for_prepare(Group& group, bool runs);
   void run(Group& group, std::shared_ptr<const PreparedSchedule> prepared);
   void run_rest(Group& group);
   void complete(Group& group);
@@ -210,6 +216,7 @@ class Engine {
   std::map<std::pair<GroupId, Version>, std::uint64_t> closed_;    // rounds of versions that are over, not yet obsolete
   std::map<std::uint64_t, std::optional<Replayer::Done>> wanted_;  // by the owner
   std::optional<std::string> gap_;
+  std::vector<Call*> prepares_;  // asked for
   std::map<GroupId, std::unique_ptr<Group>> groups_;
   std::vector<Group*> by_slot_;  // a group has two slots: rounds, then point-to-point
   std::vector<Completion> completions_;

@@ -409,6 +409,20 @@ void Session::sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout
   }
 }
 
+// Calls what fills a call's input, outside the lock; true if there was something.
+bool Session::prepare(std::unique_lock<std::mutex>& lock) {
+  Call* call = engine_.take_prepare();
+  if (call == nullptr) return false;
+  lock.unlock();
+  {
+    const Inside here;
+    call->spec.prepare(call->spec.prepare_context);
+  }
+  lock.lock();
+  engine_.prepared(*call);
+  return true;
+}
+
 template <class Done>
 void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
   if (done()) return;
@@ -422,7 +436,7 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
   int idle = 0;
   std::chrono::steady_clock::time_point next_log;
   while (!done()) {
-    if (engine_.progress()) {
+    if (prepare(lock) || engine_.progress()) {
       idle = 0;
       if (!engine_.finished_calls().empty()) run_callbacks(lock);
       continue;
@@ -460,9 +474,10 @@ void Session::engine_loop() {
   while (!exiting_) {
     const bool mine = callers_ == 0 && engine_.outstanding() > 0;
     if (mine) {
-      const bool moved = engine_.progress();
+      const bool moved = prepare(lock) || engine_.progress();
       run_callbacks(lock);
       report_failure();
+      look_at_checkpoints();
       yield_to_control(lock);
       if (moved) {
         next_log = {};

@@ -100,6 +100,7 @@ class Session final : private DataPath {
   void drive(std::unique_lock<std::mutex>& lock, Done done);
   void yield_to_control(std::unique_lock<std::mutex>& lock);
   void sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout_ms, bool watch_links);
+  bool prepare(std::unique_lock<std::mutex>& lock);
   void report_failure();
   Status start_log();
   void fetched(Rank from, const wire::FetchReply& reply, std::span<const std::byte> payloads);

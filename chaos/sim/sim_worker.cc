@@ -173,7 +173,7 @@ bool SimWorker::dies_at_send() {
   if (doomed_ || !alive_) return true;
   if (!passes(KillPoint::kSend)) return false;
   // What else this step logs never happened.
-  if (segment_) at_death_.assign(segment_->bytes().begin(), segment_->bytes().end());
+   if (segment_) at_death_.assign(segment_->bytes().begin(), segment_->bytes().end());
   return true;
 }
 
@@ -451,18 +451,14 @@ std::uint64_t SimWorker::frontier_rounds(GroupId group, Version version) const {
 }
 
 bool SimWorker::behind() const {
-  const auto standing = engine_.standing();
   return std::any_of(frontier_.begin(), frontier_.end(), [&](const wire::Position& p) {
     if (p.rounds() == 0 && p.final().empty()) return false;
-    if (p.version() > standing.version.value) return true;
-    const auto mine = std::find_if(standing.positions.begin(), standing.positions.end(), [&](const auto& q) {
-      return q.group() == p.group() && q.version() == p.version();
-    });
-    if (mine != standing.positions.end()) return mine->rounds() < p.rounds();
-    // Of a version that it began after, or a group that it has not made.
-    if (p.version() < standing.version.value) return false;
+    const GroupId group(p.group());
+    if (const auto done = engine_.rounds_done(group, Version(p.version()))) return *done < p.rounds();
+    // Of a version that it began after, or has not begun; or of a group that it has not made.
+    if (Version(p.version()) != engine_.version()) return Version(p.version()) > engine_.version();
     return std::any_of(program_.groups().begin(), program_.groups().end(), [&](const ProgramGroup& g) {
-      return g.id.value == p.group() && std::find(g.members.begin(), g.members.end(), rank_) != g.members.end();
+      return g.id == group && std::find(g.members.begin(), g.members.end(), rank_) != g.members.end();
     });
   });
 }
@@ -475,7 +471,14 @@ void SimWorker::data_moved() {
 
 void SimWorker::pump() {
   pumping_ = false;
-  while (!doomed_ && engine_.progress()) {
+  const auto prepare = [this] {
+    worker::Call* call = engine_.take_prepare();
+    if (call == nullptr) return false;
+    call->spec.prepare(call->spec.prepare_context);
+    engine_.prepared(*call);
+    return true;
+  };
+  while (!doomed_ && (prepare() || engine_.progress())) {
   }
   if (doomed_) return links_.doomed();
   report_failure();
