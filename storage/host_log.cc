@@ -249,7 +249,9 @@ class IndexedReader final : public HostLogReader {
       SegmentView::Found found{};
       while ((found = source.segment->view.record(e, extent.generation, extent.at, record)) ==
              SegmentView::Found::kRecord) {
-        extent.records.push_back(add(number, e, record));
+        // Most often the round after the one before.
+        const auto next = extent.records.empty() ? index_.end() : std::next(extent.records.back());
+        extent.records.push_back(add(next, number, e, record));
         extent.at = record.next;
       }
       // What is gone or damaged stays out until the table says that it is something else.
@@ -263,10 +265,11 @@ class IndexedReader final : public HostLogReader {
     }
   }
 
-  Index::iterator add(std::uint32_t number, std::uint32_t extent, const SegmentView::Record& record) {
-    const auto [i, fresh] = index_.try_emplace(record.key);
+  Index::iterator add(Index::iterator hint, std::uint32_t number, std::uint32_t extent,
+                      const SegmentView::Record& record) {
+    const auto i = index_.try_emplace(hint, record.key);
     Entry& entry = i->second;
-    if (fresh) {
+    if (entry.pieces.empty()) {
       entry.info = record.info;
     } else if (!entry.contradiction && (entry.info.total_bytes != record.info.total_bytes ||
                                         !agree(entry.info.fingerprint, record.info.fingerprint))) {
