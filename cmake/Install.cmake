@@ -5,6 +5,7 @@ include(CMakePackageConfigHelpers)
 install(TARGETS warren EXPORT warren_targets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT warren
   NAMELINK_COMPONENT warren)
+install(TARGETS warren_store LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT warren)
 install(DIRECTORY worker/include/warren DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT warren
   FILES_MATCHING PATTERN "*.h")
 install(EXPORT warren_targets NAMESPACE warren:: FILE warrenTargets.cmake

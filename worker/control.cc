@@ -515,7 +515,7 @@ void Control::run_effects(std::vector<WorkerEffect> effects) {
                      machine_->on_stopped(e.epoch, std::move(standing), now(), more);
                    },
                    [&](const worker_effect::Loaded& e) { data_path_.loaded(e); },
-                   [&](const worker_effect::Committed& e) { data_path_.committed(e.version); },
+                   [&](const worker_effect::Committed& e) { data_path_.committed(e.version, e.timeline); },
                    [&](const worker_effect::Fail& e) { data_path_.failed(e.why); },
                    [&](const worker_effect::Finished&) { data_path_.finished(); },
                    [&](const worker_effect::Log& e) { log_(level_of(e.event.severity), e.event.text); },

@@ -40,7 +40,7 @@ class DataPath {
   // Another life's log segment, to be read from now on.
   virtual Status attach(Incarnation life, MappedSegment segment) = 0;
   virtual void loaded(const worker_effect::Loaded& loaded) = 0;
-  virtual void committed(Version version) = 0;
+  virtual void committed(Version version, Timeline timeline) = 0;
   // Called often, for what has deadlines of its own; returns the next one.
   virtual std::optional<TimeMs> tick() = 0;
   // Takes the descriptor; false if it was refused (and closed).

@@ -224,7 +224,7 @@ Status Engine::add_group(GroupId id, std::vector<Rank> members, std::uint32_t ch
   while (slot < by_slot_.size() && by_slot_[slot] != nullptr) slot += 2;
   auto group = std::make_unique<Group>(transport_, id, channel, std::move(members), rank, slot, plan_.chunk_bytes,
                                        recall_, version_);
-  if (recall_ != nullptr) group->log = &recall_->log();
+  group->recall = recall_;
   place(*group);
   // One of this name may have been destroyed in this version.
   if (const auto it = closed_.find({id, version_}); it != closed_.end()) group->next_sequence = Sequence(it->second);
@@ -474,7 +474,7 @@ Status Engine::log_pieces(Group& group, const Ranges& bytes) {
   const Ranges lacking = mine.minus(recall_->reader().held(key));
   for (const Interval& i : lacking.intervals()) {
     const auto* from = static_cast<const std::byte*>(call.spec.output) + (i.begin - shape.begin * width);
-    const Status status = recall_->log().publish(key, info, i.begin, {from, i.end - i.begin});
+    const Status status = recall_->publish(key, info, i.begin, {from, i.end - i.begin});
     if (!status.ok()) return status.because_of_this("cannot log " + to_string(call.round));
   }
   return {};
@@ -561,15 +561,15 @@ void Engine::run(Group& group, std::shared_ptr<const PreparedSchedule> prepared)
   // A broadcast's data stands in the one buffer that the call names.
   if (round.input == nullptr) round.input = round.output;
   round.reducer = call.reducer;
-  round.publisher = group.log == nullptr ? nullptr : &group;
+  round.publisher = group.recall == nullptr ? nullptr : &group;
   group.executor.start(round);
 }
 
 Status Engine::Group::publish(std::uint64_t first, std::uint64_t count, const std::byte* values) {
   const std::uint64_t width = element_bytes(active->spec);
   const std::uint64_t total = result_shape(active->spec, {rank, static_cast<std::int32_t>(members.size())}).total;
-  return log->publish({RecordKind::kRound, active->round}, {active->fingerprint, total * width}, first * width,
-                      {values, count * width});
+  return recall->publish({RecordKind::kRound, active->round}, {active->fingerprint, total * width}, first * width,
+                         {values, count * width});
 }
 
 void Engine::complete(Group& group) {

@@ -156,14 +156,14 @@ class Engine {
   enum class Phase : std::uint8_t { kIdle, kWaits, kPrepares, kRecalls, kRuns, kDone };
   struct Group final : Publisher {
     Group(Transport& transport, GroupId group_id, std::uint32_t group_channel, std::vector<Rank> ranks,
-          std::int32_t self, std::uint32_t slot_index, std::uint64_t chunk_bytes, Recall* recall, Version version)
+          std::int32_t self, std::uint32_t slot_index, std::uint64_t chunk_bytes, Recall* logged, Version version)
         : id(group_id),
           channel(group_channel),
           members(std::move(ranks)),
           rank(self),
           slot(slot_index),
           executor(transport, GroupId(group_channel), members, slot_index),
-          points(transport, group_id, group_channel, members, self, slot_index + 1, chunk_bytes, recall, version) {}
+          points(transport, group_id, group_channel, members, self, slot_index + 1, chunk_bytes, logged, version) {}
     // Publisher: of the round under way.
     [[nodiscard]] Status publish(std::uint64_t first, std::uint64_t count, const std::byte* values) override;
 
@@ -177,7 +177,7 @@ class Engine {
     RingQueue<Call*> queue;
     Call* active = nullptr;
     Phase phase = Phase::kIdle;
-    HostLog* log = nullptr;
+    Recall* recall = nullptr;
     std::uint64_t recall_id = 0;  // kRecalls: the want
     bool resumed = false;         // kRecalls: the rest is computed when it has come
     Ranges have;                  // bytes of the whole result that stand final in the active call's output

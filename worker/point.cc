@@ -261,8 +261,7 @@ Status PointChannels::send(Call& call) {
     const auto known = recall_->reader().info(key);
     const bool held = known.ok() && known.value() && recall_->reader().held(key).covers(0, bytes);
     if (!held) {
-      const Status status =
-          recall_->log().publish(key, info, 0, {static_cast<const std::byte*>(call.spec.input), bytes});
+      const Status status = recall_->publish(key, info, 0, {static_cast<const std::byte*>(call.spec.input), bytes});
       if (!status.ok()) return status.because_of_this("cannot log a message to rank " + std::to_string(peer));
     }
   }

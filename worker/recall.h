@@ -22,8 +22,17 @@ class Recall {
   using Clock = std::function<TimeMs()>;
   using SendRequest = std::function<void(Replayer::Send)>;
 
-  Recall(HostLog& log, Clock clock, SendRequest send)
-      : log_(log), reader_(log.reader()), replayer_(*reader_), clock_(std::move(clock)), send_(std::move(send)) {}
+  // `reader`: what the own host holds; of the log alone, or of a disk behind it.
+  Recall(HostLog& log, std::unique_ptr<HostLogReader> reader, Clock clock, SendRequest send)
+      : log_(log), reader_(std::move(reader)), replayer_(*reader_), clock_(std::move(clock)), send_(std::move(send)) {}
+  Recall(HostLog& log, Clock clock, SendRequest send) : Recall(log, log.reader(), std::move(clock), std::move(send)) {}
+  // A final may be seen only once it is on disk: what publishes waits for that.
+  void publish_waits_for(std::function<Status()> durable) { durable_ = std::move(durable); }
+  [[nodiscard]] Status publish(const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
+                               std::span<const std::byte> payload) {
+    const Status status = log_.publish(key, info, first_byte, payload);
+    return status.ok() && durable_ ? durable_() : status;
+  }
   Recall(const Recall&) = delete;
   Recall& operator=(const Recall&) = delete;
 
@@ -80,6 +89,7 @@ class Recall {
   Replayer replayer_;
   Clock clock_;
   SendRequest send_;
+  std::function<Status()> durable_;
 };
 
 }  // namespace warren::worker

@@ -101,6 +101,7 @@ Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const
 Session::~Session() {
   close();
   if (engine_thread_.joinable()) engine_thread_.join();
+  disk_.reset();
   control_.reset();
   fetch_.reset();
   if (caller_wake_ >= 0) ::close(caller_wake_);
@@ -129,8 +130,17 @@ Status Session::start_log() {
   auto made = HostLog::create(life_, segment_);
   if (!made.ok()) return made.status();
   host_log_ = std::move(made).value();
+  const bool on_disk = settings_.log != LogMode::kMemory && !settings_.data_dir.empty();
+  if (on_disk) {
+    auto disk = DiskLog::open(settings_, life_, segment_, [this](const LogEvent& event) {
+      log_(event.severity == Severity::kInfo ? WARREN_LOG_INFO : WARREN_LOG_WARNING, event.text);
+    });
+    if (!disk.ok()) return disk.status();
+    disk_ = std::move(disk).value();
+  }
+  const auto reader = [&] { return on_disk ? disk_->behind(host_log_->reader()) : host_log_->reader(); };
   auto fetch = FetchService::start(
-      settings_, life_, host_log_->reader(),
+      settings_, life_, reader(),
       [this](Rank from, const wire::FetchReply& reply, std::span<const std::byte> payloads) {
         fetched(from, reply, payloads);
       },
@@ -138,7 +148,10 @@ Status Session::start_log() {
   if (!fetch.ok()) return fetch.status();
   fetch_ = std::move(fetch).value();
   recall_.emplace(
-      *host_log_, [] { return now(); }, [this](Replayer::Send send) { fetch_->send(std::move(send)); });
+      *host_log_, reader(), [] { return now(); }, [this](Replayer::Send send) { fetch_->send(std::move(send)); });
+  if (settings_.log == LogMode::kSync) {
+    recall_->publish_waits_for([this] { return disk_->writer().sync(settings_.round_timeout_ms); });
+  }
   engine_.use(*recall_);
   checkpoints_.emplace(engine_, *recall_);
   return {};
@@ -267,11 +280,12 @@ void Session::loaded(const worker_effect::Loaded& loaded) {
   wake(caller_wake_);
 }
 
-void Session::committed(Version version) {
+void Session::committed(Version version, Timeline timeline) {
   const auto lock = lock_for_control();
   if (!checkpoints_) return;
   checkpoints_->committed(version);
   wake(caller_wake_);
+  if (disk_) disk_->writer().drop({engine_.timeline(), version, {{timeline, version}}});
   // A life that was over before the commit before this one has logged nothing of what is not obsolete now, but rounds
   // of the preamble, and those its successor has replayed and logged again.
   std::vector<Incarnation> dead;
@@ -645,9 +659,14 @@ void Session::look_at_checkpoints() {
   if (const Status failure = checkpoints_->take_failure(); !failure.ok()) {
     control_->round_failed(transport_.epoch(), failure);
   }
-  if (auto vote = checkpoints_->take_vote()) {
-    control_->vote(vote->epoch, vote->timeline, vote->version, std::move(vote->positions));
-  }
+  auto vote = checkpoints_->take_vote();
+  if (!vote) return;
+  if (!disk_) return control_->vote(vote->epoch, vote->timeline, vote->version, std::move(vote->positions));
+  // A vote says that what this rank must hold survives the loss of power. An epoch that ends meanwhile makes it void,
+  // and another is given then.
+  disk_->writer().make_durable(vote->timeline, vote->version, [this, v = *vote](const Status& status) {
+    if (status.ok()) control_->vote(v.epoch, v.timeline, v.version, v.positions);
+  });
 }
 
 Status Session::finalize() {
@@ -660,6 +679,10 @@ Status Session::finalize() {
   changed_.wait(lock, [&] { return finished_ || !failed_.ok(); });
   if (!finished_) return failed_;
   engine_.stop(Status(Code::kClosed, "the communicator has been finalized"));
+  if (disk_) {
+    const Status status = disk_->writer().finish();
+    if (!status.ok()) log_(WARREN_LOG_WARNING, "the log of the finished job stays on disk: " + status.describe());
+  }
   return {};
 }
 

@@ -17,6 +17,7 @@
 #include "worker/call.h"
 #include "worker/checkpoints.h"
 #include "worker/control.h"
+#include "worker/disk/disk_log.h"
 #include "worker/engine.h"
 #include "worker/launch/settings.h"
 #include "worker/log.h"
@@ -89,7 +90,7 @@ class Session final : private DataPath {
   WorkerMachine::Standing stop(Epoch epoch, const Status& why, bool resume) override;
   Status attach(Incarnation life, MappedSegment segment) override;
   void loaded(const worker_effect::Loaded& loaded) override;
-  void committed(Version version) override;
+  void committed(Version version, Timeline timeline) override;
   std::optional<TimeMs> tick() override;
   bool adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd) override;
   void link_failed(GroupId group, Rank peer, const Status& why) override;
@@ -131,6 +132,7 @@ class Session final : private DataPath {
   std::vector<Incarnation> members_;      // lives of the plan
   std::vector<Incarnation> dead_before_;  // lives that were over when the last commit came
   std::unique_ptr<HostLog> host_log_;
+  std::unique_ptr<DiskLog> disk_;  // its thread ends before control_
   std::optional<Recall> recall_;
   bool installed_ = false, finished_ = false, exiting_ = false;
   std::optional<Checkpoints> checkpoints_;

@@ -1,0 +1,49 @@
+#include "worker/disk/disk_log.h"
+
+#include <dlfcn.h>
+
+#include <utility>
+
+#include "worker/disk/store_library.h"
+
+namespace warren::worker {
+
+Result<std::unique_ptr<DiskLog>> DiskLog::open(const Settings& settings, Incarnation self,
+                                               std::shared_ptr<SegmentMemory> segment,
+                                               std::function<void(const LogEvent&)> events) {
+  std::unique_ptr<DiskLog> log(new DiskLog());
+  // Beside this library: the run path of ours is searched. It stays loaded: RocksDB's threads outlive its last user.
+  void* library = dlopen(kStoreLibrary, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (library == nullptr) {
+    return Status(Code::kUnavailable, std::string("data_dir needs ") + kStoreLibrary + ", which does not load: " +
+                                          dlerror() + "; install it beside libwarren, or leave data_dir out");
+  }
+  log->library_ = std::shared_ptr<void>(library, [](void* handle) { dlclose(handle); });
+  const auto open_store = reinterpret_cast<OpenStore*>(dlsym(library, kOpenStore));
+  if (open_store == nullptr) {
+    return Status(Code::kUnavailable, std::string(kStoreLibrary) + " is of another version: it lacks " + kOpenStore);
+  }
+  StoreRequest request;
+  request.data_dir = settings.data_dir;
+  request.job = settings.job;
+  request.worker_id = settings.worker_id;
+  request.life = self;
+  request.disk_bytes = settings.log_disk_bytes;
+  Result<std::unique_ptr<storage::ResultStore>> store = Status(Code::kInternal, "the store did not answer");
+  open_store(request, store);
+  if (!store.ok()) return store.status();
+  storage::WriteBehind::Options options;
+  options.lag_ms = settings.log_lag_ms;
+  options.lag_bytes = settings.log_lag_bytes;
+  auto writer =
+      storage::WriteBehind::start(options, std::move(store).value(), self, std::move(segment), std::move(events));
+  if (!writer.ok()) return writer.status();
+  log->writer_ = std::move(writer).value();
+  return log;
+}
+
+std::unique_ptr<HostLogReader> DiskLog::behind(std::unique_ptr<HostLogReader> memory) {
+  return storage::combined_reader(std::move(memory), writer_->store().reader());
+}
+
+}  // namespace warren::worker
