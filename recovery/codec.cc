@@ -319,6 +319,7 @@ std::string_view body_name(const wire::Envelope& e) {
     case wire::Envelope::kLoad: return "Load";
     case wire::Envelope::kVote: return "Vote";
     case wire::Envelope::kLogGap: return "LogGap";
+    case wire::Envelope::kKnown: return "Known";
     case wire::Envelope::kWelcome: return "Welcome";
     case wire::Envelope::kRefused: return "Refused";
     case wire::Envelope::kPlan: return "Plan";
@@ -327,6 +328,7 @@ std::string_view body_name(const wire::Envelope& e) {
     case wire::Envelope::kHeartbeatReply: return "HeartbeatReply";
     case wire::Envelope::kLoaded: return "Loaded";
     case wire::Envelope::kCommitted: return "Committed";
+    case wire::Envelope::kTell: return "Tell";
     case wire::Envelope::BODY_NOT_SET: return "no";
   }
   return "no";
@@ -344,6 +346,7 @@ Status validate_body(const wire::Envelope& e) {
     case wire::Envelope::kLoad: return {};
     case wire::Envelope::kVote: return validate(e.vote());
     case wire::Envelope::kLogGap: return validate(e.log_gap());
+    case wire::Envelope::kKnown: return validate(e.known());
     case wire::Envelope::kWelcome: return validate(e.welcome());
     case wire::Envelope::kRefused: return validate(e.refused());
     case wire::Envelope::kPlan: return validate(e.plan());
@@ -352,13 +355,14 @@ Status validate_body(const wire::Envelope& e) {
     case wire::Envelope::kHeartbeatReply: return {};
     case wire::Envelope::kLoaded: return validate(e.loaded());
     case wire::Envelope::kCommitted: return validate(e.committed());
+    case wire::Envelope::kTell: return validate(e.tell());
     case wire::Envelope::BODY_NOT_SET: return bad("no body");
   }
   return bad("no body");
 }
 
 bool sent_by_worker(const wire::Envelope& e) {
-  return e.body_case() <= wire::Envelope::kLogGap;
+  return e.body_case() <= wire::Envelope::kKnown;
 }
 
 Status validate_envelope(const wire::Envelope& e, Side from) {
@@ -509,6 +513,16 @@ Status validate(const wire::LogGap& g) {
   return text_is_printable("reason", g.reason(), limits::kMaxReasonBytes);
 }
 
+Status validate(const wire::Known& k) {
+  if (Status s = member_epoch(k.epoch()); !s.ok()) return s;
+  if (Status s = in_range("plan's epoch", k.plan_epoch(), 0, k.epoch()); !s.ok()) return s;
+  if (k.has_plan()) {
+    if (Status s = validate(k.plan()); !s.ok()) return s.because_of_this("bad plan");
+    if (k.plan().epoch() != k.plan_epoch()) return bad("the plan is of another epoch than it is said to be");
+  }
+  return validate_committed(k.committed(), k.committed_version(), k.committed_timeline());
+}
+
 Status validate(const wire::Welcome& w) {
   if (Status s = in_range("world size", w.world_size(), 1, limits::kMaxWorldSize); !s.ok()) return s;
   if (Status s = in_range("joined", w.joined(), 1, w.world_size()); !s.ok()) return s;
@@ -589,6 +603,10 @@ Status validate(const wire::HeartbeatReply&) {
 
 Status validate(const wire::Loaded& l) {
   return validate_committed(l.committed(), l.version(), l.timeline());
+}
+
+Status validate(const wire::Tell& t) {
+  return in_range("epoch", t.epoch(), 0, kMaxEpoch);
 }
 
 Status validate(const wire::Committed& c) {

@@ -48,6 +48,7 @@ enum class Side { kWorker, kTracker };
 [[nodiscard]] Status validate(const wire::Report& report);
 [[nodiscard]] Status validate(const wire::Vote& vote);
 [[nodiscard]] Status validate(const wire::LogGap& gap);
+[[nodiscard]] Status validate(const wire::Known& known);
 [[nodiscard]] Status validate(const wire::Welcome& welcome);
 [[nodiscard]] Status validate(const wire::Refused& refused);
 [[nodiscard]] Status validate(const wire::Plan& plan);
@@ -56,6 +57,7 @@ enum class Side { kWorker, kTracker };
 [[nodiscard]] Status validate(const wire::HeartbeatReply& reply);
 [[nodiscard]] Status validate(const wire::Loaded& loaded);
 [[nodiscard]] Status validate(const wire::Committed& committed);
+[[nodiscard]] Status validate(const wire::Tell& tell);
 [[nodiscard]] Status validate(const wire::JobSettings& settings);
 [[nodiscard]] Status validate(const wire::JobRecord& record);  // from the tracker's journal
 

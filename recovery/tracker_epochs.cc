@@ -156,7 +156,7 @@ void TrackerMachine::send_finished(Incarnation who, Effects& effects) const {
 }
 
 void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
-  if (settings_.world_size() == 0 || waiting_.size() < settings_.world_size()) return;
+  if (settings_.world_size() == 0 || waiting_.size() < settings_.world_size() || rebuilding_) return;
   std::map<std::string, Rank> ranks;
   Result<std::vector<wire::Position>> frontier(std::vector<wire::Position>{});
   if (planned()) {
@@ -447,6 +447,7 @@ void TrackerMachine::on_tick(TimeMs now, Effects& effects) {
 }
 
 void TrackerMachine::excuse_own_sleep(TimeMs now, Effects& effects) {
+  if (rebuilding_ && now - *deadline_ > kSleepWorthTellingMs) rebuilding_->since = now;
   if (settings_.world_size() == 0 || state_ == State::kFinished || now - *deadline_ <= interval_ms()) return;
   // This tracker was called late (a slow disk, a stopped machine): what its workers sent meanwhile may still be unread.
   count(Transition::slept);
@@ -581,6 +582,11 @@ void TrackerMachine::tick_interrupted(TimeMs now, Effects& effects) {
 }
 
 void TrackerMachine::tick_gathering(TimeMs now, Effects& effects) {
+  if (rebuilding_) {
+    if (now >= rebuild_deadline()) end_rebuilding(now, effects);
+    if (state_ != State::kGathering) return;
+    if (rebuilding_) arm(rebuild_deadline());
+  }
   std::vector<std::string> silent;
   for (const auto& [worker, w] : waiting_) {
     if (now >= w.heard + timeout_ms()) silent.push_back(worker);
@@ -708,6 +714,8 @@ void TrackerMachine::check_invariants() const {
     }
     WARREN_CHECK(!m.silent || !logged(), "where results are logged, who is silent is lost");
   }
+  WARREN_CHECK(!rebuilding_ || (state_ == State::kGathering && epoch_.value == 0 && deadline_),
+               "only what is not known is asked for, and not for ever (I7)");
   std::size_t survivors = 0, position_bytes = 0;
   for (const auto& [worker, w] : waiting_) {
     survivors += w.report ? 1 : 0;

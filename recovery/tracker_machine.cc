@@ -151,6 +151,7 @@ void TrackerMachine::on_message(const wire::Envelope& e, TimeMs now, Effects& ef
   if (const auto waiting = waiting_by_incarnation_.find(who); waiting != waiting_by_incarnation_.end()) {
     waiting_.at(waiting->second).heard = now;
   }
+  if (is_stranger(who, e)) return on_stranger(who, e, now, effects);
   switch (e.body_case()) {
     case wire::Envelope::kJoin: return on_join(who, e.join(), now, effects);
     case wire::Envelope::kHeartbeat: return on_heartbeat(who, e.heartbeat(), now, effects);

@@ -26,6 +26,8 @@
 //  - A version is committed when all members have voted for it with equal counts of rounds, and persisted before it is
 //    announced. A load voids the vote of its rank; a vote lives no longer than the life that gave it, nor over a
 //    rollback (I5).
+//  - A journal that was lost is made up for by the members: once all of the newest plan have told what they know, or
+//    after a round timeout more than half of them, the job goes on from there as if the journal had held it.
 //  - In a timeline, what a plan's frontier calls completed stays completed in all later plans (I1).
 //  - Every wait has a deadline or a log event that says who is waited for, repeated at most every 10 s.
 #pragma once
@@ -168,6 +170,12 @@ class TrackerMachine {
     std::size_t reporter, peer;
     std::string text;
   };
+  // What members tell of a job that the journal does not hold.
+  struct Rebuilding {
+    TimeMs since;
+    wire::Plan plan;                               // the newest that was told; epoch 0: none
+    std::map<Incarnation, wire::Known> strangers;  // who was asked, with its answer but for the plan
+  };
   using Effects = std::vector<TrackerEffect>;
 
   explicit TrackerMachine(Options options);
@@ -184,6 +192,9 @@ class TrackerMachine {
   void on_load(Incarnation who, Effects& effects);
   void on_vote(Incarnation who, const wire::Vote& vote, TimeMs now, Effects& effects);
   void on_log_gap(Incarnation who, const wire::LogGap& gap, TimeMs now, Effects& effects);
+  // Whether `who` seems to be a member of a job that the journal does not hold.
+  [[nodiscard]] bool is_stranger(Incarnation who, const wire::Envelope& envelope) const;
+  void on_stranger(Incarnation who, const wire::Envelope& envelope, TimeMs now, Effects& effects);
 
   void join_running(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
   void join_gathering(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
@@ -213,6 +224,11 @@ class TrackerMachine {
   void interrupt_by_evidence(TimeMs now, Effects& effects);
   void maybe_gather(TimeMs now, Effects& effects);
   void finish(TimeMs now, Effects& effects);
+  [[nodiscard]] TimeMs rebuild_deadline() const;
+  // Members of the newest plan who have told what they know; 0 while somebody has a newer one than was told.
+  [[nodiscard]] std::size_t told() const;
+  void end_rebuilding(TimeMs now, Effects& effects);
+  void rebuild(TimeMs now, Effects& effects);
   void tick_running(TimeMs now, Effects& effects);
   void tick_interrupted(TimeMs now, Effects& effects);
   void tick_gathering(TimeMs now, Effects& effects);
@@ -282,6 +298,7 @@ class TrackerMachine {
   TimeMs next_repeat_;           // interrupts again, or a look at who waits
   TimeMs next_log_;
   std::optional<TimeMs> deadline_;
+  std::optional<Rebuilding> rebuilding_;
   bool forgotten_ = false;
   std::string last_interrupt_;
   std::uint64_t interrupts_ = 0, joins_ = 0, refusals_ = 0;

@@ -78,7 +78,12 @@ namespace warren {
   X(vote_of_committed)                \
   X(vote_wait_logged)                 \
   X(committed)                        \
-  X(commit_desync)
+  X(commit_desync)                    \
+  X(stranger_asked)                   \
+  X(stranger_answered)                \
+  X(rebuilt)                          \
+  X(rebuilt_interrupted)              \
+  X(rebuild_failed)
 
 enum class TrackerMachine::Transition : std::uint8_t {
 #define WARREN_X(name) name,

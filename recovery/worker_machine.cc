@@ -77,6 +77,7 @@ enum class WorkerMachine::Transition : std::uint8_t {
   kFinalizeDeferred,
   kFencedSuspended,
   kSuspendTimedOut,
+  kTold,
 };
 
 namespace {
@@ -139,6 +140,7 @@ constexpr const char* kTransitionNames[] = {
     "finalize_deferred",
     "fenced_suspended",
     "suspend_timed_out",
+    "told",
 };
 
 // More broken links than this say nothing new.
@@ -163,7 +165,7 @@ std::span<const char* const> WorkerMachine::transition_names() {
 
 WorkerMachine::WorkerMachine(Options options)
     : options_(std::move(options)), transitions_(std::size(kTransitionNames), 0) {
-  static_assert(std::size(kTransitionNames) == static_cast<std::size_t>(Transition::kSuspendTimedOut) + 1);
+  static_assert(std::size(kTransitionNames) == static_cast<std::size_t>(Transition::kTold) + 1);
   WARREN_CHECK(validate(options_.join).ok(), "whoever makes a worker machine has validated its join");
   WARREN_CHECK(options_.self.value != 0 && options_.join_timeout_ms > 0, "incarnation and join timeout are given");
 }
@@ -329,10 +331,30 @@ void WorkerMachine::on_message(const wire::Envelope& e, TimeMs now, std::vector<
     case wire::Envelope::kLoaded: return on_loaded(e.loaded(), effects);
     case wire::Envelope::kCommitted:
       return committed(Version(e.committed().version()), Timeline(e.committed().timeline()), effects);
+    case wire::Envelope::kTell: return on_tell(e.tell(), effects);
     case wire::Envelope::kFinished: return on_finished(e.finished(), effects);
     case wire::Envelope::kHeartbeatReply: return;
     default: return count(Transition::kOutOfTurn);
   }
+}
+
+void WorkerMachine::on_tell(const wire::Tell& tell, std::vector<WorkerEffect>& effects) {
+  const bool stopped = state_ == State::kStopping || state_ == State::kSuspended;
+  if (fenced_ || (!stopped && state_ != State::kMember && state_ != State::kLeaving)) {
+    return count(Transition::kOutOfTurn);
+  }
+  count(Transition::kTold);
+  wire::Envelope e = envelope();
+  wire::Known& known = *e.mutable_known();
+  known.set_epoch(stopped ? stop_epoch_.value : plan_.epoch());
+  known.set_plan_epoch(plan_.epoch());
+  known.set_committed(committed_.value != 0);
+  known.set_committed_version(committed_.value);
+  known.set_committed_timeline(committed_timeline_.value);
+  if (plan_.epoch() > tell.epoch()) *known.mutable_plan() = plan_;
+  // A plan of thousands of ranks is longer than what a worker may send: such a job needs its tracker's journal.
+  if (e.ByteSizeLong() > kMaxWorkerMessageBytes) known.clear_plan();
+  effects.emplace_back(Send{std::move(e)});
 }
 
 void WorkerMachine::on_welcome(const wire::Welcome& welcome, std::vector<WorkerEffect>& effects) {
@@ -450,6 +472,7 @@ void WorkerMachine::committed(Version version, Timeline timeline, std::vector<Wo
   if (version <= committed_) return;
   count(Transition::kCommitted);
   committed_ = version;
+  committed_timeline_ = timeline;
   if (vote_.version() <= version.value) vote_.Clear();
   effects.emplace_back(Committed{version, timeline});
 }

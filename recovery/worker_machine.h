@@ -160,6 +160,7 @@ class WorkerMachine {
   void committed(Version version, Timeline timeline, std::vector<WorkerEffect>& effects);
   void fail(State state, Status why, std::vector<WorkerEffect>& effects);
   void stop(Epoch epoch, Status why, bool resume, std::vector<WorkerEffect>& effects);
+  void on_tell(const wire::Tell& tell, std::vector<WorkerEffect>& effects);
   void on_welcome(const wire::Welcome& welcome, std::vector<WorkerEffect>& effects);
   void on_refused(const wire::Refused& refused, std::vector<WorkerEffect>& effects);
   void on_plan(const wire::Plan& plan, TimeMs now, std::vector<WorkerEffect>& effects);
@@ -199,6 +200,7 @@ class WorkerMachine {
   wire::Vote vote_;          // not committed yet; version 0: none
   std::string log_gap_;      // reported and not yet answered by an interrupt
   Version committed_;        // the newest that was told; 0: none
+  Timeline committed_timeline_;
 };
 
 }  // namespace warren

@@ -142,8 +142,11 @@ void JobTable::on_message(const Sender& from, std::span<const std::byte> bytes, 
   Job* job = find_or_create(from, envelope, now);
   if (job == nullptr) return;
   // The largest that was asked for: who came first may have left, and its settings with it.
-  if (envelope.has_join() && envelope.join().settings().world_size() > job->world_size) {
-    job->world_size = envelope.join().settings().world_size();
+  const std::uint32_t world_size = envelope.has_join()    ? envelope.join().settings().world_size()
+                                   : envelope.has_known() ? envelope.known().plan().settings().world_size()
+                                                          : 0;
+  if (world_size > job->world_size) {
+    job->world_size = world_size;
     job->routes.set_limit(route_limit(job->world_size));
   }
   job->last_message = now;
@@ -183,7 +186,8 @@ JobTable::Job* JobTable::find_or_create(const Sender& from, const wire::Envelope
     return nullptr;
   };
   if (const auto bad = unreadable_.find(name); bad != unreadable_.end()) return no(bad->second);
-  if (!envelope.has_join()) {
+  const bool ends = envelope.has_stopped() || (envelope.has_leave() && !envelope.leave().finalize());
+  if (ends) {
     return no(Status(Code::kClosed, "this tracker does not know job " + name +
                                         ": the job ended long ago, or the tracker was started on another journal"));
   }
@@ -201,10 +205,13 @@ JobTable::Job* JobTable::find_or_create(const Sender& from, const wire::Envelope
     tell_restored(job, now);
     return &job;
   }
-  log(name, Severity::kInfo, "job_created",
-      "job " + name + " was created by worker " + envelope.join().worker_id() + " with world size " +
-          std::to_string(envelope.join().settings().world_size()),
-      {{"worker", envelope.join().worker_id()}});
+  // Otherwise its members may know what the journal does not: the machine asks them, and says so.
+  if (envelope.has_join()) {
+    log(name, Severity::kInfo, "job_created",
+        "job " + name + " was created by worker " + envelope.join().worker_id() + " with world size " +
+            std::to_string(envelope.join().settings().world_size()),
+        {{"worker", envelope.join().worker_id()}});
+  }
   return &job;
 }
 
@@ -308,11 +315,12 @@ bool JobTable::sweep(Job& job, TimeMs now) {
   if (job.machine.state() == TrackerMachine::State::kFinished) {
     if (!job.finished_since) job.finished_since = now;
     if (now - *job.finished_since >= kFinishedLingerMs) why = "it finished";
-  } else if (now - job.last_message >= kLonelyMs) {
+  } else if (now - job.last_message >= kFinishedLingerMs) {
     const TrackerMachine::View view = job.machine.view(now);
-    if (members_alive(view) != 0) return false;
-    why = "nobody has been there for an hour";
-    if (view.replicas != 0 && view.epoch.value != 0 && job.pending.empty()) {
+    const bool begun = view.epoch.value != 0;
+    if (members_alive(view) != 0 || (begun && now - job.last_message < kLonelyMs)) return false;
+    why = begun ? "nobody has been there for an hour" : "it never began";
+    if (view.replicas != 0 && begun && job.pending.empty()) {
       // Its workers' disks may hold checkpoints: what is committed, and which timelines are used up, stays known.
       log(job.name, Severity::kInfo, "job_set_aside",
           "job " + job.name + " was set aside: " + why +

@@ -147,6 +147,13 @@ void envelopes() {
     e.mutable_log_gap()->set_epoch(3);
     e.mutable_log_gap()->set_reason("nobody holds it");
   });
+  put("known", [](Envelope& e) {
+    e.mutable_known()->set_epoch(4);
+    e.mutable_known()->set_plan_epoch(3);
+    e.mutable_known()->set_committed(true);
+    e.mutable_known()->set_committed_version(2);
+  });
+  put("tell", [](Envelope& e) { e.mutable_tell()->set_epoch(3); });
   put("loaded", [](Envelope& e) {
     e.mutable_loaded()->set_committed(true);
     e.mutable_loaded()->set_version(2);

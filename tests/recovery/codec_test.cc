@@ -139,6 +139,16 @@ wire::Plan logged_plan() {
   return p;
 }
 
+wire::Known known() {
+  wire::Known k;
+  *k.mutable_plan() = logged_plan();
+  k.set_epoch(3);
+  k.set_plan_epoch(k.plan().epoch());
+  k.set_committed(true);
+  k.set_committed_version(2);
+  return k;
+}
+
 std::vector<wire::Envelope> one_of_each(Side side) {
   std::vector<wire::Envelope> all;
   const auto add = [&]() -> wire::Envelope& {
@@ -156,6 +166,7 @@ std::vector<wire::Envelope> one_of_each(Side side) {
     add().mutable_load();
     *add().mutable_vote() = vote();
     *add().mutable_log_gap() = log_gap();
+    *add().mutable_known() = known();
     *add().mutable_join() = join("w0", "h", 4, 2);
   } else {
     *add().mutable_welcome() = welcome();
@@ -166,6 +177,7 @@ std::vector<wire::Envelope> one_of_each(Side side) {
     add().mutable_heartbeat_reply()->set_beat(7);
     *add().mutable_loaded() = loaded();
     *add().mutable_committed() = committed();
+    add().mutable_tell()->set_epoch(3);
     *add().mutable_plan() = logged_plan();
   }
   return all;
@@ -395,6 +407,19 @@ TEST(Codec, LoadsCommitsAndGaps) {
   EXPECT_EQ(after(loaded(), [](auto& l) { l.Clear(); }), "");
   EXPECT_EQ(after(committed(), [](auto& c) { c.set_version(0); }),
             "committed version 0 is outside 2 to 4611686018427387904");
+}
+
+TEST(Codec, WhatMembersTellATrackerThatHasLostItsJournal) {
+  const auto check = [](auto change) { return after(known(), change); };
+  EXPECT_EQ(check([](auto& k) { k.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
+  EXPECT_EQ(check([](auto& k) { k.set_epoch(1); }), "plan's epoch 2 is outside 0 to 1");
+  EXPECT_EQ(check([](auto& k) { k.clear_plan(); }), "");
+  EXPECT_EQ(check([](auto& k) { k.set_plan_epoch(3); }), "the plan is of another epoch than it is said to be");
+  EXPECT_EQ(check([](auto& k) { k.mutable_plan()->clear_ring(); }), "bad plan: the ring has 0 ranks, the plan 3");
+  EXPECT_EQ(check([](auto& k) { k.set_committed(false); }), "a version, and it is not committed");
+  wire::Tell tell;
+  EXPECT_EQ(after(tell, [](auto& t) { t.set_epoch(~0ULL); }),
+            "epoch 18446744073709551615 is outside 0 to 4611686018427387904");
 }
 
 TEST(Codec, PlansOfJobsThatLog) {

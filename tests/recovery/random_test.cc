@@ -31,17 +31,19 @@ class World {
   void run() {
     faults_ = true;
     const std::int64_t safety_end = 20'000;
-    while (now_ < safety_end && !::testing::Test::HasFailure()) step();
+    while (now_ < safety_end && !begun_anew_ && !::testing::Test::HasFailure()) step();
     faults_ = false;
     history_.clear();
     const std::int64_t liveness_end = now_ + 60'000;
-    while (!done() && now_ < liveness_end && !::testing::Test::HasFailure()) step();
-    EXPECT_TRUE(done()) << "not finished 60 s after the last fault";
+    while (!done() && !begun_anew_ && now_ < liveness_end && !::testing::Test::HasFailure()) step();
+    EXPECT_TRUE(done() || begun_anew_) << "not finished 60 s after the last fault";
   }
   const std::string& transcript() const { return transcript_; }
   // Where results are logged: commits, and plans with survivors.
   std::uint64_t commits() const { return commits_; }
   std::uint64_t resumed() const { return resumed_; }
+  std::uint64_t disks_lost() const { return disks_lost_; }
+  bool begun_anew() const { return begun_anew_; }
 
  private:
   struct Worker {
@@ -75,6 +77,22 @@ class World {
   std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(n)); }
   bool done() const {
     return std::all_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.done; });
+  }
+
+  // The tracker dies, and its disk with it. Those who know the job live on, for as long as it takes to tell.
+  void lose_disk() {
+    const bool all = std::all_of(workers_.begin(), workers_.end(), [&](const Worker& w) {
+      return w.machine && w.epoch == newest_plan_.epoch() && w.machine->epoch() == Epoch(w.epoch) &&
+             w.machine->state() != WorkerMachine::State::kFailed;
+    });
+    if (!all || newest_plan_.epoch() == 0 || finished_ || tracker_->state() != TrackerMachine::State::kRunning) return;
+    disk_.clear();
+    persisted_epoch_ = 0;
+    committed_ = 0;
+    for (const Worker& w : workers_) committed_ = std::max(committed_, w.committed);
+    boot_tracker();
+    spared_until_ = now_ + 10'000;
+    ++disks_lost_;
   }
 
   void boot_tracker() {
@@ -114,6 +132,11 @@ class World {
           boot_tracker();
           return;
         }
+      } else if (const auto* log = std::get_if<tracker_effect::Log>(&effect)) {
+        // As rare as a worker that loses every message for a round timeout. The job begins anew, and what it names is
+        // named again.
+        if (log->event.name == "rebuild_failed") begun_anew_ = true;
+        if (log->event.name == "rebuilt") spared_until_ = now_;
       } else if (std::holds_alternative<tracker_effect::Forget>(effect)) {
         disk_.clear();
       } else if (const auto* s = std::get_if<tracker_effect::Send>(&effect)) {
@@ -401,7 +424,9 @@ class World {
   }
 
   void misbehave() {
+    if (now_ < spared_until_) return;
     if (chance(1) && chance(30)) boot_tracker();
+    if (replicas_ != 0 && chance(1) && chance(30)) return lose_disk();
     if (!history_.empty() && chance(5)) {
       Packet old = history_[static_cast<std::size_t>(below(static_cast<std::int64_t>(history_.size())))];
       old.at = now_ + below(50);
@@ -447,6 +472,9 @@ class World {
   std::map<std::uint64_t, Said> said_;  // by life
   wire::Plan newest_plan_;
   bool finished_ = false;
+  std::int64_t spared_until_ = 0;
+  bool begun_anew_ = false;
+  std::uint64_t disks_lost_ = 0;
   std::uint64_t committed_ = 0;
   std::uint32_t timeline_ = 0;
   std::uint64_t commits_ = 0, resumed_ = 0;
@@ -466,16 +494,20 @@ TEST(Random, FaultsBreakNoRuleAndTheJobFinishesOnceTheyStop) {
 }
 
 TEST(Random, NothingThatIsLoggedOrCommittedIsLost) {
-  std::uint64_t commits = 0, resumed = 0;
+  std::uint64_t commits = 0, resumed = 0, disks_lost = 0, begun_anew = 0;
   for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
     World world(seed, seed % 2 == 0, 2);
     world.run();
     ASSERT_FALSE(HasFailure()) << "seed " << seed << "\n" << tail(world);
     commits += world.commits();
     resumed += world.resumed();
+    disks_lost += world.disks_lost();
+    begun_anew += world.begun_anew() ? 1 : 0;
   }
   EXPECT_GT(commits, 3000U);
   EXPECT_GT(resumed, 2000U);
+  EXPECT_GT(disks_lost, 300U);
+  EXPECT_LT(begun_anew, disks_lost / 20);
 }
 
 TEST(Random, TheSameSeedGivesTheSameEffects) {

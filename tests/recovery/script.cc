@@ -222,6 +222,13 @@ std::string render(const wire::Envelope& e) {
     case wire::Envelope::kLoad: return "Load";
     case wire::Envelope::kVote: return "Vote " + n(e.vote().version()) + " timeline " + n(e.vote().timeline());
     case wire::Envelope::kLogGap: return "LogGap epoch " + n(e.log_gap().epoch()) + ": " + e.log_gap().reason();
+    case wire::Envelope::kKnown:
+      return "Known epoch " + n(e.known().epoch()) + " plan " + n(e.known().plan_epoch()) +
+             (e.known().has_plan() ? " with it" : "") +
+             (e.known().committed()
+                  ? " committed " + n(e.known().committed_version()) + " in " + n(e.known().committed_timeline())
+                  : "");
+    case wire::Envelope::kTell: return "Tell " + n(e.tell().epoch());
     case wire::Envelope::kLoaded:
       return e.loaded().committed() ? "Loaded " + n(e.loaded().version()) + " of timeline " + n(e.loaded().timeline())
                                     : "Loaded nothing";

@@ -98,7 +98,8 @@ class WorkerScript {
   }
   std::string vote(std::uint64_t version) {
     return run([&](auto& effects) {
-      machine_->vote(machine_->epoch(), Timeline(0), Version(version), {position(version - 1, 3, true)}, now(), effects);
+      machine_->vote(machine_->epoch(), Timeline(0), Version(version), {position(version - 1, 3, true)}, now(),
+                     effects);
     });
   }
   std::string log_gap(std::uint64_t epoch) {
@@ -114,6 +115,11 @@ class WorkerScript {
   std::string committed(std::uint64_t version) {
     wire::Envelope e = from_tracker(10);
     e.mutable_committed()->set_version(version);
+    return get(e);
+  }
+  std::string tell(std::uint64_t epoch) {
+    wire::Envelope e = from_tracker(10);
+    e.mutable_tell()->set_epoch(epoch);
     return get(e);
   }
   std::string leave(bool finalize, const std::string& reason = {}) {
@@ -379,6 +385,26 @@ TEST(Worker, AnInterruptThatResumesIsAnsweredByAReportAndEndsWithThePlan) {
   EXPECT_EQ(w.machine().state(), State::kMember);
   EXPECT_EQ(w.plan(3), "");
   EXPECT_EQ(w.interrupt(3, true), "");
+}
+
+TEST(Worker, ATrackerThatHasLostItsJournalIsToldWhatIsKnown) {
+  WorkerScript w(false, 2);
+  EXPECT_EQ(w.tell(0), "");
+  (void)w.start();
+  EXPECT_EQ(w.tell(0), "") << "who joins knows nothing";
+  (void)w.plan(1);
+  EXPECT_EQ(w.tell(0), "send Known epoch 1 plan 1 with it\n");
+  EXPECT_EQ(w.tell(1), "send Known epoch 1 plan 1\n");
+  (void)w.committed(2);
+  (void)w.interrupt(3, true);
+  EXPECT_EQ(w.tell(0), "send Known epoch 3 plan 1 with it committed 2 in 0\n");
+  (void)w.on_stopped(3);
+  EXPECT_EQ(w.tell(1), "send Known epoch 3 plan 1 committed 2 in 0\n");
+  (void)w.plan(4);
+  (void)w.leave(true);
+  EXPECT_EQ(w.tell(1), "send Known epoch 4 plan 4 with it committed 2 in 0\n");
+  (void)w.refused();
+  EXPECT_EQ(w.tell(1), "") << "who is disowned knows nothing that counts";
 }
 
 TEST(Worker, AnInterruptBeforeTheFirstPlanIsAnsweredWithNothingDone) {

@@ -251,6 +251,40 @@ TEST_F(JobTableTest, AJobThatLogsIsSetAsideAndFoundAgain) {
   EXPECT_EQ(job("train")->view.timeline, Timeline(1)) << "what was done before is not named again";
 }
 
+TEST_F(JobTableTest, AJobThatTheJournalHasLostGoesOnFromWhatItsMembersTell) {
+  join_two("train");
+  const wire::Plan plan = sent_.back().envelope.plan();
+  ASSERT_EQ(plan.members_size(), 2);
+  disk_->durable.clear();
+  ASSERT_TRUE(restart().ok());
+  sent_.clear();
+  for (const wire::Member& m : plan.members()) {
+    const std::string connection = "back" + std::to_string(m.rank());
+    say(connection, heartbeat_envelope("train", m.incarnation(), plan.epoch(), 1));
+    ASSERT_EQ(count(Envelope::kTell), m.rank() + 1u);
+    wire::Envelope known = heartbeat_envelope("train", m.incarnation(), plan.epoch(), 1);
+    known.mutable_known()->set_epoch(plan.epoch());
+    known.mutable_known()->set_plan_epoch(plan.epoch());
+    if (m.rank() == 0) *known.mutable_known()->mutable_plan() = plan;
+    say(connection, known);
+  }
+  EXPECT_EQ(logged("train rebuilt"), 1u);
+  EXPECT_TRUE(disk_->durable.contains("train"));
+  sent_.clear();
+  say("back0", heartbeat_envelope("train", plan.members(0).incarnation(), plan.epoch(), 2));
+  EXPECT_EQ(count(Envelope::kHeartbeatReply), 1u);
+}
+
+TEST_F(JobTableTest, AZombieOfALongForgottenJobIsTurnedAwayAndLeavesNothing) {
+  say("z", heartbeat_envelope("train", 9, 3, 1));
+  pass(limits::kDefaultRoundTimeoutMs);
+  ASSERT_EQ(count(Envelope::kRefused), 1u);
+  EXPECT_EQ(logged("train rebuild_failed"), 1u);
+  pass(JobTable::kFinishedLingerMs + 2 * JobTable::kSweepIntervalMs);
+  EXPECT_EQ(job("train"), nullptr);
+  EXPECT_TRUE(disk_->durable.empty());
+}
+
 TEST_F(JobTableTest, AnEvictionThatCannotBeStoredIsTriedAgain) {
   join_two("train");
   finalize_two("train");

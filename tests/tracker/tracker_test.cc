@@ -164,10 +164,12 @@ TEST_F(TrackerTest, AMessageOfSeveralFramesIsDroppedWhole) {
   EXPECT_EQ(client.receive().receiver(), 6u) << "the next message is whole again";
 }
 
-TEST_F(TrackerTest, ChangingAnythingInAnUnknownJobIsRefused) {
+TEST_F(TrackerTest, EndingAnUnknownJobIsRefused) {
   start(options());
   Client client(port(), credentials("train"));
-  client.send(heartbeat_envelope("train", 5, 3, 1));
+  Envelope stopped = heartbeat_envelope("train", 5, 3, 1);
+  stopped.mutable_stopped()->set_epoch(4);
+  client.send(stopped);
   const Envelope refused = client.receive();
   EXPECT_EQ(refused.refused().code(), static_cast<std::uint32_t>(Code::kClosed));
   EXPECT_THAT(refused.refused().reason(), HasSubstr("does not know job train"));

@@ -1,0 +1,156 @@
+// A journal that was lost: the job is made up from what its members know.
+//
+// A plan is known to all its members, verbatim, and a number names one plan for ever; so the newest plan that anybody
+// has installed, and the newest epoch that anybody has heard of, are what the journal held, or what it held and nobody
+// heard of. What only the lost journal knew was never announced. A version that it had committed without a word to
+// anyone is voted for again.
+#include <algorithm>
+#include <utility>
+
+#include "recovery/codec.h"
+#include "recovery/limits.h"
+#include "recovery/tracker_machine.h"
+#include "recovery/tracker_transitions.h"
+
+namespace warren {
+
+using tracker_effect::Send;
+
+namespace {
+// Lives of one job that are asked: its members, and zombies.
+constexpr std::size_t kMaxStrangers = 4 * std::size_t{limits::kMaxWorldSize};
+// No job has come so far: who says so would use the numbers up.
+constexpr std::uint64_t kNoEpochYet = kMaxEpoch / 2;
+
+bool credible(Incarnation who, const wire::Known& known) {
+  if (known.epoch() >= kNoEpochYet) return false;
+  const auto& members = known.plan().members();
+  return !known.has_plan() ||
+         std::any_of(members.begin(), members.end(), [&](const auto& m) { return m.incarnation() == who.value; });
+}
+}  // namespace
+
+bool TrackerMachine::is_stranger(Incarnation who, const wire::Envelope& e) const {
+  const bool knows_nothing = state_ == State::kGathering && epoch_.value == 0;
+  if (!knows_nothing || waiting_by_incarnation_.contains(who) || retired_.contains(who)) return false;
+  // Who joins has no plan, and who ends has nothing to go on with.
+  return !e.has_join() && !e.has_stopped() && !(e.has_leave() && !e.leave().finalize());
+}
+
+void TrackerMachine::on_stranger(Incarnation who, const wire::Envelope& e, TimeMs now, Effects& effects) {
+  if (e.has_known() && !credible(who, e.known())) return count(Transition::out_of_turn);
+  if (!rebuilding_) {
+    rebuilding_.emplace();
+    rebuilding_->since = now;
+    log(Severity::kWarning, "rebuilding",
+        "the journal does not hold job " + options_.job +
+            ", and a worker is a member of it: asking its members what "
+            "they know",
+        effects);
+  }
+  const auto found = rebuilding_->strangers.find(who);
+  if (found == rebuilding_->strangers.end() && rebuilding_->strangers.size() == kMaxStrangers) {
+    return count(Transition::out_of_turn);
+  }
+  wire::Known& answer = rebuilding_->strangers[who];
+  if (e.has_known()) {
+    count(Transition::stranger_answered);
+    answer = e.known();
+    if (answer.has_plan() && answer.plan().epoch() > rebuilding_->plan.epoch()) {
+      rebuilding_->plan = answer.plan();
+    }
+    answer.clear_plan();
+  }
+  if (answer.epoch() == 0 || answer.plan_epoch() > rebuilding_->plan.epoch()) {
+    count(Transition::stranger_asked);
+    wire::Envelope ask = envelope_to(who);
+    ask.mutable_tell()->set_epoch(rebuilding_->plan.epoch());
+    effects.emplace_back(Send{who, std::move(ask)});
+  }
+  const auto members = static_cast<std::size_t>(rebuilding_->plan.members_size());
+  if (members != 0 && told() == members) return end_rebuilding(now, effects);
+  arm(rebuild_deadline());
+}
+
+TimeMs TrackerMachine::rebuild_deadline() const {
+  const wire::Plan& plan = rebuilding_->plan;
+  return rebuilding_->since + (plan.epoch() == 0 ? limits::kDefaultRoundTimeoutMs
+                                                 : static_cast<std::int64_t>(plan.settings().round_timeout_ms()));
+}
+
+std::size_t TrackerMachine::told() const {
+  // Whoever has a newer plan has not told it yet: the one at hand is over.
+  const auto& strangers = rebuilding_->strangers;
+  if (std::any_of(strangers.begin(), strangers.end(),
+                  [this](const auto& s) { return s.second.plan_epoch() > rebuilding_->plan.epoch(); })) {
+    return 0;
+  }
+  const auto& members = rebuilding_->plan.members();
+  return static_cast<std::size_t>(std::count_if(members.begin(), members.end(), [this](const wire::Member& m) {
+    const auto stranger = rebuilding_->strangers.find(Incarnation(m.incarnation()));
+    if (stranger != rebuilding_->strangers.end()) return stranger->second.epoch() != 0;
+    return waiting_by_incarnation_.contains(Incarnation(m.incarnation()));  // its plan has not reached it
+  }));
+}
+
+void TrackerMachine::end_rebuilding(TimeMs now, Effects& effects) {
+  const auto members = static_cast<std::size_t>(rebuilding_->plan.members_size());
+  if (2 * told() > members) return rebuild(now, effects);
+  count(Transition::rebuild_failed);
+  const std::string why = "the tracker has lost what it knew of job " + options_.job + ", and " +
+                          (members == 0 ? "no member has told its plan"
+                                        : "only " + std::to_string(told()) + " of the " + std::to_string(members) +
+                                              " members of its newest epoch have told what they know");
+  log(Severity::kError, "rebuild_failed", why + "; the job begins anew", effects);
+  const auto strangers = std::move(rebuilding_->strangers);
+  rebuilding_.reset();
+  for (const auto& [who, answer] : strangers) {
+    retire(who);
+    refuse(who, Code::kClosed, why + "; join again", effects);
+  }
+  if (settings_.world_size() != 0) maybe_plan(now, effects);
+}
+
+void TrackerMachine::rebuild(TimeMs now, Effects& effects) {
+  count(Transition::rebuilt);
+  const Rebuilding known = *std::exchange(rebuilding_, std::nullopt);
+  wire::JobRecord record;
+  record.set_format(1);
+  record.set_job(options_.job);
+  record.set_epoch(known.plan.epoch());
+  record.set_timeline(known.plan.timeline());
+  *record.mutable_settings() = known.plan.settings();
+  record.set_settings_from("the plan of epoch " + std::to_string(known.plan.epoch()));
+  *record.mutable_plan() = known.plan;
+  record.set_committed(known.plan.committed());
+  record.set_committed_version(known.plan.committed_version());
+  record.set_committed_timeline(known.plan.committed_timeline());
+  std::uint64_t newest = 0;
+  for (const wire::Member& m : known.plan.members()) {
+    const auto stranger = known.strangers.find(Incarnation(m.incarnation()));
+    if (stranger == known.strangers.end()) continue;
+    const wire::Known& answer = stranger->second;
+    newest = std::max(newest, answer.epoch());
+    if (!answer.committed() || answer.committed_version() <= record.committed_version() ||
+        answer.committed_timeline() > known.plan.timeline()) {
+      continue;
+    }
+    record.set_committed(true);
+    record.set_committed_version(answer.committed_version());
+    record.set_committed_timeline(answer.committed_timeline());
+  }
+  // Who has joined meanwhile joins again, and is then judged by the plan.
+  waiting_.clear();
+  waiting_by_incarnation_.clear();
+  restore(record, now);
+  persist(effects);
+  log(Severity::kWarning, "rebuilt",
+      "job " + options_.job + " goes on in epoch " + std::to_string(epoch_.value) + ", as its members have told it",
+      effects);
+  if (newest <= epoch_.value) return;
+  count(Transition::rebuilt_interrupted);
+  epoch_ = Epoch(newest);
+  end_epoch(Code::kPeerLost, "the tracker lost its journal while the job was interrupted", {}, logged(), now, effects);
+}
+
+}  // namespace warren

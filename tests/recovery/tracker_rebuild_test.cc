@@ -1,0 +1,198 @@
+// A tracker whose journal was lost: it goes on from what the members of the job tell.
+#include <gtest/gtest.h>
+
+#include "recovery/limits.h"
+#include "recovery/tracker_machine.h"
+#include "tests/recovery/script.h"
+
+namespace warren::test {
+namespace {
+
+using State = TrackerMachine::State;
+
+wire::Plan plan_with(std::uint64_t epoch, const std::vector<std::pair<std::string, std::uint64_t>>& workers,
+                     std::uint32_t replicas = 2) {
+  wire::Plan p = plan_of(epoch, workers);
+  p.mutable_settings()->set_replicas(replicas);
+  for (wire::Member& m : *p.mutable_members()) m.set_fetch_port(6000);
+  return p;
+}
+
+wire::Envelope known(std::uint64_t life, std::uint64_t epoch, const wire::Plan* plan, std::uint64_t committed = 0,
+                     std::uint32_t timeline = 0) {
+  wire::Envelope e = from_worker(life);
+  wire::Known& k = *e.mutable_known();
+  k.set_epoch(epoch);
+  if (plan != nullptr) {
+    k.set_plan_epoch(plan->epoch());
+    *k.mutable_plan() = *plan;
+  }
+  k.set_committed(committed != 0);
+  k.set_committed_version(committed);
+  k.set_committed_timeline(timeline);
+  return e;
+}
+wire::Envelope known_too(std::uint64_t life, std::uint64_t epoch, std::uint64_t plan_epoch, std::uint64_t committed = 0,
+                         std::uint32_t timeline = 0) {
+  wire::Envelope e = known(life, epoch, nullptr, committed, timeline);
+  e.mutable_known()->set_plan_epoch(plan_epoch);
+  return e;
+}
+
+const std::string kAnew = "; join again\n";
+
+TEST(TrackerRebuild, AllMembersTellAndTheJobGoesOnWithoutAnInterrupt) {
+  TrackerScript t(true, 2);
+  wire::Plan plan = plan_with(7, {{"w0", 10}, {"w1", 11}, {"w2", 12}});
+  plan.set_timeline(3);
+  *plan.add_frontier() = position(5, 17);
+  plan.set_committed(true);
+  plan.set_committed_version(5);
+  plan.set_committed_timeline(2);
+  EXPECT_EQ(t.beat(10, 7),
+            "log rebuilding: the journal does not hold job j, and a worker is a member of it: asking its members what "
+            "they know\n"
+            "10 <- Tell 0\n");
+  EXPECT_EQ(t.beat(10, 7), "10 <- Tell 0\n");
+  EXPECT_EQ(t.send(known(10, 7, &plan, 5, 2)), "");
+  EXPECT_EQ(t.beat(10, 7), "") << "it has told";
+  EXPECT_EQ(t.load(11), "11 <- Tell 7\n") << "the plan need not come again";
+  EXPECT_EQ(t.send(known_too(11, 7, 7, 6, 3)), "");
+  EXPECT_EQ(t.finalize(12, 7), "12 <- Tell 7\n");
+  EXPECT_EQ(t.send(known_too(12, 7, 7, 5, 2)),
+            "persist epoch 7 running timeline 3 committed 6\n"
+            "log rebuilt: job j goes on in epoch 7, as its members have told it\n");
+  EXPECT_EQ(t.send(known_too(12, 7, 7, 5, 2)), "") << "an echo";
+  EXPECT_EQ(t.machine().state(), State::kRunning);
+  EXPECT_EQ(t.beat(11, 7), "11 <- HeartbeatReply 1\n");
+  // The plan is the same, verbatim.
+  EXPECT_EQ(t.join("w1", 11, 3),
+            "11 <- Plan epoch 7 w0=10 (as before) w1=11 (as before) w2=12 (as before) timeline 3 "
+            "5.17 committed 5 in 2\n");
+  EXPECT_EQ(t.load(10), "10 <- Loaded 6 of timeline 3\n");
+  EXPECT_NE(t.finalize(12, 7).find("12 <- HeartbeatReply 0\n"), std::string::npos);
+  t.restart();
+  EXPECT_EQ(t.load(10), "10 <- Loaded 6 of timeline 3\n");
+}
+
+TEST(TrackerRebuild, WhoIsMissingIsLostIfMoreThanHalfHaveTold) {
+  TrackerScript t(false, 2);
+  const wire::Plan plan = plan_with(7, {{"w0", 10}, {"w1", 11}, {"w2", 12}});
+  (void)t.send(known(10, 7, &plan));
+  (void)t.send(known_too(11, 7, 7));
+  // The new life of the third asks to join meanwhile.
+  EXPECT_EQ(t.join("w2", 22, 3), "22 <- Welcome 1 of 3\n");
+  EXPECT_EQ(t.pass(4999), "");
+  EXPECT_EQ(t.pass(1), "persist epoch 7 running\n");
+  const std::string got = t.join("w2", 22, 3);
+  EXPECT_NE(got.find("persist epoch 8 paused\n10 <- Pause epoch 8"), std::string::npos) << got;
+  (void)t.report(10, 8, 1, {position(1, 3)});
+  EXPECT_NE(t.report(11, 8, 1, {position(1, 4)}).find("Plan epoch 8 w0=10 (as before) w1=11 (as before) w2=22 1.4\n"),
+            std::string::npos);
+
+  TrackerScript silent(false, 2);
+  (void)silent.send(known(10, 7, &plan));
+  (void)silent.send(known_too(11, 7, 7));
+  (void)silent.pass(5000);
+  EXPECT_NE(silent.pass_alive(5000, {10, 11}, 7).find("Pause epoch 8 code 5 lost 2"), std::string::npos);
+}
+
+TEST(TrackerRebuild, HalfOfTheMembersAreNotEnough) {
+  TrackerScript t(false, 2);
+  const wire::Plan plan = plan_with(7, {{"w0", 10}, {"w1", 11}});
+  (void)t.send(known(10, 7, &plan));
+  (void)t.beat(99, 3);  // one of long ago
+  const std::string why =
+      "Refused 7: the tracker has lost what it knew of job j, and only 1 of the 2 members of its newest epoch have "
+      "told "
+      "what they know; join again\n";
+  EXPECT_EQ(t.pass(5000), "10 <- " + why + "drop 10\n99 <- " + why + "drop 99\n");
+  EXPECT_EQ(t.beat(10, 7).substr(0, 40), "10 <- Refused 7: this life is not a memb");
+  (void)t.join("w0", 20, 2);
+  EXPECT_NE(t.join("w1", 21, 2).find("persist epoch 1 running\n"), std::string::npos);
+}
+
+TEST(TrackerRebuild, NobodyTellsAPlan) {
+  TrackerScript t(false, 2);
+  EXPECT_EQ(t.report(10, 7, 0), "10 <- Tell 0\n");
+  EXPECT_EQ(t.send(known(10, 7, nullptr)), "");
+  // All who join have to wait until it is clear that nothing is known.
+  (void)t.join("w0", 20, 2);
+  EXPECT_EQ(t.join("w1", 21, 2), "21 <- Welcome 2 of 2\n");
+  std::string got;
+  for (std::int64_t ms = 0; ms < limits::kDefaultRoundTimeoutMs; ms += 1000) {
+    got += t.pass(1000);
+    (void)t.join("w0", 20, 2);
+    (void)t.join("w1", 21, 2);
+  }
+  EXPECT_NE(
+      got.find("10 <- Refused 7: the tracker has lost what it knew of job j, and no member has told its plan" + kAnew),
+      std::string::npos)
+      << got;
+  EXPECT_EQ(t.machine().state(), State::kRunning);
+}
+
+TEST(TrackerRebuild, TheNewestPlanCounts) {
+  TrackerScript t(false, 2);
+  // 10 and 11 were replaced in epoch 8, and woke up; 12 survived.
+  const wire::Plan old = plan_with(7, {{"w0", 10}, {"w1", 11}, {"w2", 12}});
+  const wire::Plan plan = plan_with(8, {{"w0", 20}, {"w1", 21}, {"w2", 12}});
+  (void)t.send(known(10, 7, &old));
+  (void)t.send(known_too(11, 7, 7));
+  (void)t.beat(12, 8);
+  EXPECT_EQ(t.send(known_too(12, 8, 8)), "12 <- Tell 7\n") << "the newer plan did not come along";
+  (void)t.send(known(12, 8, &plan));
+  (void)t.send(known_too(20, 8, 8));
+  EXPECT_EQ(t.machine().view({}).epoch, Epoch(0)) << "an older plan is no reason to be quick";
+  EXPECT_EQ(t.send(known_too(21, 8, 8)), "persist epoch 8 running\n");
+  EXPECT_EQ(t.beat(10, 7).substr(0, 16), "10 <- Refused 7:");
+}
+
+TEST(TrackerRebuild, WhoHasHeardOfALaterEpochIsInterruptedAnew) {
+  TrackerScript t(false, 2);
+  const wire::Plan plan = plan_with(7, {{"w0", 10}, {"w1", 11}});
+  EXPECT_EQ(t.report(11, 8, 1), "11 <- Tell 0\n");
+  (void)t.send(known(11, 8, &plan));
+  const std::string reason =
+      "Pause epoch 9 code 5: the tracker lost its journal while the job was interrupted; the ranks stop, connect again "
+      "and go on\n";
+  EXPECT_EQ(t.send(known_too(10, 7, 7)),
+            "persist epoch 7 running\npersist epoch 9 paused\n10 <- " + reason + "11 <- " + reason);
+  (void)t.report(10, 9, 1);
+  EXPECT_NE(t.report(11, 9, 1).find("Plan epoch 9"), std::string::npos);
+
+  // Where nothing is logged, it ends all.
+  TrackerScript u;
+  const wire::Plan unlogged = plan_with(7, {{"w0", 10}, {"w1", 11}}, 0);
+  (void)u.send(known(11, 8, &unlogged));
+  EXPECT_NE(u.send(known_too(10, 7, 7)).find("10 <- Interrupt epoch 9"), std::string::npos);
+}
+
+TEST(TrackerRebuild, OneWhoseFirstPlanIsOnItsWayCountsAsThere) {
+  TrackerScript t(false, 2);
+  const wire::Plan plan = plan_with(7, {{"w0", 10}, {"w1", 21}});
+  EXPECT_EQ(t.join("w1", 21, 2), "21 <- Welcome 1 of 2\n");
+  EXPECT_EQ(t.send(known(10, 7, &plan)), "persist epoch 7 running\n");
+  EXPECT_NE(t.join("w1", 21, 2).find("21 <- Plan epoch 7"), std::string::npos);
+}
+
+TEST(TrackerRebuild, WhatCannotBeTrueIsNotTaken) {
+  TrackerScript t(false, 2);
+  const wire::Plan plan = plan_with(7, {{"w0", 10}, {"w1", 11}});
+  EXPECT_EQ(t.send(known(99, 7, &plan)), "") << "not a member of the plan that it tells";
+  EXPECT_EQ(t.send(known(10, kMaxEpoch, &plan)), "") << "nobody may use the numbers up";
+  (void)t.send(known(10, 7, &plan, 9, 5));  // committed in a timeline that has not begun
+  EXPECT_EQ(t.send(known_too(11, 7, 7)), "persist epoch 7 running\n");
+  EXPECT_EQ(t.machine().view({}).committed, std::nullopt);
+}
+
+TEST(TrackerRebuild, ATrackerThatSleptAsksAgain) {
+  TrackerScript t(false, 2);
+  const wire::Plan plan = plan_with(7, {{"w0", 10}, {"w1", 11}});
+  (void)t.send(known(10, 7, &plan));
+  EXPECT_EQ(t.sleep(60'000), "");
+  EXPECT_EQ(t.send(known_too(11, 7, 7)), "persist epoch 7 running\n");
+}
+
+}  // namespace
+}  // namespace warren::test
