@@ -25,6 +25,8 @@ TOO_SLOW_SANITIZED = {"schedule_symbolic_test", "schedule_mutants_test"}
 LEAST_PROGRAMS = 10
 # What has no threads, and so where ThreadSanitizer has nothing to say: pure functions, most of them slow under it.
 PURE_FOLDERS = (("recovery",), ("storage",), ("chaos",), ("examples",), ("cli",), ("worker", "kernels"), ("worker", "schedule"))
+# But for these, which lie there.
+THREADED = {"storage_host_log_test", "storage_segment_memory_test", "storage_write_behind_test"}
 
 
 class StageFailed(Exception):
@@ -141,7 +143,7 @@ def stage_sim():
 
 def sanitized(preset: str, without: tuple[tuple[str, ...], ...], options: dict[str, str]):
     chosen = [test for test in tests_of(preset) if test["name"] not in TOO_SLOW_SANITIZED and
-              not any(test["folder"][:len(folder)] == folder for folder in without)]
+              (test["name"] in THREADED or not any(test["folder"][:len(folder)] == folder for folder in without))]
     if len(chosen) < LEAST_PROGRAMS:
         raise StageFailed(f"only {len(chosen)} test programs found in build/{preset}")
     build(preset, *sorted(test["name"] for test in chosen))
