@@ -1,4 +1,4 @@
-// How epochs begin and end, what time does to a job, and its consistency. What messages do is in tracker_machine.cc.
+// How epochs begin and end, and what time does to a job. What messages do is in tracker_machine.cc.
 #include <algorithm>
 #include <set>
 
@@ -22,7 +22,6 @@ constexpr std::size_t kMembersCopiedPerStep = 65536;
 constexpr std::size_t kNamesInText = 8;
 // With a short round timeout a busy machine's ordinary delays count as sleep: excused, and not worth a line.
 constexpr std::int64_t kSleepWorthTellingMs = 1000;
-constexpr std::size_t kMaxRetired = 4 * std::size_t{limits::kMaxWorldSize};
 
 std::string seconds(std::int64_t ms) {
   return ms >= 10'000 || ms % 1000 == 0 ? std::to_string(ms / 1000) + " s" : std::to_string(ms) + " ms";
@@ -618,132 +617,6 @@ void TrackerMachine::tick_gathering(TimeMs now, Effects& effects) {
   }
   arm(next_log_);
   for (const auto& [worker, w] : waiting_) arm(w.heard + timeout_ms());
-}
-
-TrackerMachine::View TrackerMachine::view(TimeMs now) const {
-  View v;
-  v.state = state_;
-  v.epoch = epoch_;
-  v.world_size = settings_.world_size();
-  v.replicas = settings_.replicas();
-  v.timeline = timeline_;
-  v.committed = committed_;
-  v.frontier.assign(plan_.frontier().begin(), plan_.frontier().end());
-  v.votes = votes_.size();
-  if (state_ == State::kGathering) v.waiting_for = missing_workers();
-  for (std::size_t i = 0; i < members_.size() && v.waiting_for.size() < kMaxMissingNames; ++i) {
-    if (members_[i].state != MemberState::kStopping) continue;
-    v.waiting_for.push_back(plan_.members(static_cast<int>(i)).worker_id());
-  }
-  v.last_interrupt = last_interrupt_;
-  v.interrupts = interrupts_;
-  v.joins = joins_;
-  v.refusals = refusals_;
-  const auto add_waiting = [&](Rank rank, const Waiting& w) {
-    v.members.push_back({rank,
-                         w.member.worker_id(),
-                         w.member.host_id(),
-                         Incarnation(w.member.incarnation()),
-                         true,
-                         now - w.heard,
-                         0,
-                         0,
-                         w.attempt,
-                         {}});
-  };
-  for (std::size_t i = 0; i < members_.size(); ++i) {
-    const Rank rank(static_cast<std::int32_t>(i));
-    const wire::Member& planned_member = plan_.members(static_cast<int>(i));
-    if (const auto w = waiting_.find(planned_member.worker_id()); w != waiting_.end()) {
-      add_waiting(rank, w->second);
-      continue;
-    }
-    const Member& m = members_[i];
-    const bool alive = m.state != MemberState::kGone && !m.silent;
-    v.members.push_back({rank, planned_member.worker_id(), planned_member.host_id(),
-                         Incarnation(alive ? planned_member.incarnation() : 0), alive, now - m.heard, m.rounds_finished,
-                         m.bytes_moved, m.attempt, m.rounds});
-  }
-  for (const auto& [worker, w] : waiting_) {
-    if (!planned() || w.candidate) add_waiting(kNoRank, w);
-  }
-  return v;
-}
-
-void TrackerMachine::check_invariants() const {
-  const bool has_plan = state_ != State::kFinished && planned();
-  WARREN_CHECK(epoch_ == persisted_epoch_, "no epoch exists that the journal does not hold");
-  WARREN_CHECK(Epoch(plan_.epoch()) <= epoch_ && Epoch(interrupt_.epoch()) <= epoch_, "epochs only rise (I6)");
-  WARREN_CHECK(members_.size() == (has_plan ? settings_.world_size() : 0), "a plan has every member");
-  WARREN_CHECK(rank_by_incarnation_.size() == members_.size(), "a rank has one life (I6)");
-  WARREN_CHECK(place_by_worker_.size() == members_.size(), "a worker has one place");
-  WARREN_CHECK(waiting_.size() == waiting_by_incarnation_.size(), "a worker waits in one life");
-  WARREN_CHECK(waiting_.size() <= settings_.world_size(), "nobody waits beyond the world's size (I8)");
-  for (const auto& [life, worker] : waiting_by_incarnation_) {
-    const auto found = waiting_.find(worker);
-    WARREN_CHECK(found != waiting_.end() && found->second.member.incarnation() == life.value, "indexes agree");
-    const auto member = rank_by_incarnation_.find(life);
-    const bool survivor = member != rank_by_incarnation_.end();
-    WARREN_CHECK(survivor == found->second.report.has_value(), "no life joins twice (I6)");
-    WARREN_CHECK(!survivor || (members_[member->second].state == MemberState::kSurvivor &&
-                               place_of(worker) == member->second && interrupt_.resume()),
-                 "who survives keeps its rank");
-    WARREN_CHECK(!retired_.contains(life), "no life comes back (I6)");
-    WARREN_CHECK(found->second.candidate == (planned() && !place_by_worker_.contains(worker)),
-                 "candidates have no place");
-  }
-  for (const auto& [worker, rank] : place_by_worker_) {
-    WARREN_CHECK(free_places_.contains(rank) != waiting_.contains(worker), "a place is free until its worker is back");
-  }
-  for (const auto& [life, rank] : rank_by_incarnation_) {
-    WARREN_CHECK(plan_.members(static_cast<int>(rank)).incarnation() == life.value, "indexes agree");
-  }
-  WARREN_CHECK(!planned() || candidates() <= free_places_.size(), "nobody waits for a place that is taken");
-  for (const Member& m : members_) {
-    switch (state_) {
-      case State::kRunning:
-        WARREN_CHECK(m.state == MemberState::kActive || m.state == MemberState::kFinalizing,
-                     "an epoch in force is whole");
-        break;
-      case State::kInterrupted:
-        WARREN_CHECK(m.state != MemberState::kActive && m.state != MemberState::kFinalizing, "all stop");
-        break;
-      default:
-        WARREN_CHECK(m.state == MemberState::kGone || m.state == MemberState::kSurvivor,
-                     "who gathers has nobody running");
-    }
-    WARREN_CHECK(!m.silent || !logged(), "where results are logged, who is silent is lost");
-  }
-  WARREN_CHECK(!rebuilding_ || (state_ == State::kGathering && epoch_.value == 0 && deadline_),
-               "only what is not known is asked for, and not for ever (I7)");
-  std::size_t survivors = 0, position_bytes = 0;
-  for (const auto& [worker, w] : waiting_) {
-    survivors += w.report ? 1 : 0;
-    position_bytes += w.report ? w.report->ByteSizeLong() : 0;
-  }
-  WARREN_CHECK(survivors == static_cast<std::size_t>(
-                                std::count_if(members_.begin(), members_.end(),
-                                              [](const Member& m) { return m.state == MemberState::kSurvivor; })),
-               "who has reported waits");
-  WARREN_CHECK(committed_ == persisted_commit_, "no version is committed that the journal does not hold (I5)");
-  WARREN_CHECK(votes_.empty() || votes_.size() < members_.size(), "who is voted for by all is committed (I5)");
-  for (const auto& [rank, vote] : votes_) {
-    WARREN_CHECK(members_[rank].state != MemberState::kGone, "a vote lives no longer than who gave it (I5)");
-    WARREN_CHECK(Version(vote.version()) == next_version() && vote.timeline() == timeline_.value,
-                 "votes are for the next version, in this timeline (I5)");
-    position_bytes += vote.ByteSizeLong();
-  }
-  WARREN_CHECK(position_bytes == position_bytes_ && position_bytes_ <= limits::kMaxPositionBytesPerJob,
-               "what is kept of reports and votes is bounded (I8)");
-  WARREN_CHECK(logged() || (votes_.empty() && !committed_ && timeline_ == Timeline()), "nothing is logged");
-  WARREN_CHECK(!has_plan || Timeline(plan_.timeline()) == timeline_, "a timeline begins with a plan");
-  WARREN_CHECK(
-      state_ != State::kRunning || (Epoch(plan_.epoch()) == epoch_ && waiting_.empty() && interrupt_.epoch() == 0),
-      "a plan in force is the newest epoch's");
-  WARREN_CHECK(state_ == State::kFinished || deadline_.has_value() || (state_ == State::kGathering && waiting_.empty()),
-               "every wait has a deadline (I7)");
-  WARREN_CHECK(retired_.size() == retired_order_.size() && retired_.size() <= kMaxRetired,
-               "what is remembered is bounded (I8)");
 }
 
 }  // namespace warren
