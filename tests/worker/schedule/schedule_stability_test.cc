@@ -306,7 +306,7 @@ TEST_P(EveryStop, LeavesTheResultOrTheInputs) {
     for (const Algorithm algorithm : algorithms_for(collective)) {
       for (const Sizes& s : sizes) {
         if (collective == Collective::kBarrier && s.count != 0) continue;
-        for (int i = 0; i < 30; ++i) {
+        for (int i = 0; i < 20; ++i) {
           World world = world_of(collective, algorithm, size, s);
           std::mt19937_64 random(++seed);
           const Placement& place = places[random() % places.size()];
