@@ -75,8 +75,9 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   const bool logged = s.job.replicas() > 0;
   s.program.world_size = s.world_size;
   s.program.least = s.large;
-  s.program.messages = !s.large && random.chance(logged ? 0.0 : 0.6);
+  s.program.messages = !s.large && random.chance(logged ? 0.25 : 0.6);
   s.program.local = random.chance(0.5);
+  s.program.groups = random.chance(0.6);
   if (random.chance(0.5)) s.program.most_bytes = 8 << 10;
   s.salted = random.chance(0.5);
   s.survivable = random.chance(0.75);
@@ -201,12 +202,14 @@ class Cluster {
 
 void Cluster::make_slots() {
   const std::uint32_t hosts = 1 + static_cast<std::uint32_t>(draws_.below(setting_.world_size));
+  // Often each rank on a machine of its own.
+  const bool apart = draws_.chance(0.4);
   // Now and then machines that die together, two by two.
   const bool racks = draws_.chance(0.2);
   for (std::uint32_t w = 0; w < setting_.world_size; ++w) {
     Slot& slot = slots_.emplace_back();
     slot.worker_id = "w" + std::to_string(w);
-    const std::uint64_t host = draws_.below(hosts);
+    const std::uint64_t host = apart ? w : draws_.below(hosts);
     slot.host_id = "h" + std::to_string(host);
     slot.domain_id = racks ? "d" + std::to_string(host / 2) : slot.host_id;
     if (w < options_.hosts.size()) slot.host_id = slot.domain_id = options_.hosts[w];
@@ -317,14 +320,14 @@ bool Cluster::killed_at(std::size_t life, KillPoint point, std::uint64_t passage
 
 void Cluster::doomed(std::size_t life) {
   SimWorker& worker = *lives_[life];
-  struck();
   if (doom_[life]) return lose_host(worker.host());
-  worker.die(world_.random.chance(0.3));
+  kill(worker, world_.random.chance(0.3));
 }
 
 void Cluster::kill(SimWorker& life, bool silently) {
-  struck();
+  const bool again = recovering();
   life.die(silently);
+  second_faults_ += again ? 1 : 0;
 }
 
 void Cluster::lose_host(const std::string& host) {
@@ -475,11 +478,9 @@ void Cluster::check_claim(const wire::Envelope& e) {
     world_.violated("I6", life.describe() + " has said that it stopped, and its data path runs");
   }
   if (e.has_report()) {
-    const auto standing = life.engine().standing();
     for (const wire::Position& p : e.report().positions()) {
-      const bool true_to_life = std::any_of(standing.positions.begin(), standing.positions.end(), [&](const auto& q) {
-        return q.group() == p.group() && q.version() == p.version() && q.rounds() >= p.rounds();
-      });
+      const auto done = life.engine().rounds_done(GroupId(p.group()), Version(p.version()));
+      const bool true_to_life = done && *done >= p.rounds();
       if (!true_to_life && life.alive() && (!judge_.committed() || p.version() >= judge_.committed()->value)) {
         return world_.violated("I6", life.describe() + " counts as further than it is in version " +
                                          std::to_string(p.version()));

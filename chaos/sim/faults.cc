@@ -37,9 +37,12 @@ FaultPlan FaultPlan::draw(Random& random, bool logged) {
                                       Fault::death_at_recall, Fault::link_cut};
   for (int i = 0; i < 2; ++i) {
     const Fault fault = random.pick(kDeaths);
-    plan.set(fault, info(fault).rate * random.pick(kIntensities));
+    // A job without faults takes a tenth of a second.
+    static constexpr double kMore[] = {1.0, 5.0, 20.0};
+    const double rate = info(fault).rate * random.pick(kMore);
+    plan.set(fault, info(fault).meaning == RateMeaning::kPerChance ? std::min(rate, 0.2) : rate);
   }
-  if (random.chance(0.6)) plan.set(Fault::second_strike, 0.3 * random.pick(kIntensities));
+  if (random.chance(0.8)) plan.set(Fault::second_strike, 0.3 * random.pick(kIntensities));
   return plan;
 }
 

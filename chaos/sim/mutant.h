@@ -16,7 +16,15 @@ namespace warren::chaos {
   X(stopped_before_stop, "a worker answers an interrupt before its data path has stopped") \
   X(send_completes_early, "a send is complete before its bytes have been read")            \
   X(skip_checksum, "chunks are taken without a look at their checksums")                   \
-  X(operands_swapped, "one rank combines in the wrong order")
+  X(operands_swapped, "one rank combines in the wrong order")                              \
+  X(publishes_late, "a queue stands between a final and its copy: it is handed on, or returned, before it is stable") \
+  X(one_copy_short, "schedules and checkpoints keep one copy less than the job asks for")  \
+  X(commits_without_one, "the tracker counts a vote that one rank has not given")          \
+  X(keeps_vote_after_load, "a vote outlives the life that gave it, and its rank's load")   \
+  X(reuses_names, "a rollback does not raise the timeline in the names of rounds")         \
+  X(replays_stale_timeline, "logs answer with what a rollback has undone")                 \
+  X(finals_of_own_host, "what is final of an interrupted round is looked up anew, by who sits where now") \
+  X(overwrites_input, "an input in place is overwritten before its elements are final")
 
 enum class Mutant : std::uint8_t {
 #define WARREN_X(name, what) name,

@@ -158,7 +158,7 @@ void Program::append(ProgramStep step) {
 
 // Groups that are used among the next `length` steps.
 void Program::draw_groups(Random& random, const Shape& shape, std::size_t first, std::size_t length) {
-  const std::size_t splits = shape.least || shape.world_size < 2 || length == 0 ? 0 : random.below(3);
+  const std::size_t splits = shape.least || !shape.groups || shape.world_size < 2 || length == 0 ? 0 : random.below(3);
   for (std::size_t s = 0; s < splits; ++s) {
     // Two groups from one split, as colours make them; members in any order.
     std::vector<Rank> ranks = groups_[0].members;

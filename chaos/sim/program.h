@@ -71,6 +71,7 @@ class Program {
     std::uint32_t world_size = 1;
     bool least = false;     // a short program, for large worlds
     bool messages = false;  // point to point too
+    bool groups = true;
     bool local = false;     // checkpoints may have local states
     std::uint64_t most_bytes = std::uint64_t{48} << 10;  // of one rank's larger buffer
   };

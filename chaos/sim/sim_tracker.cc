@@ -138,6 +138,32 @@ void SimTracker::receive(std::size_t life, const std::string& bytes) {
   std::vector<TrackerEffect> effects;
   machine_->on_message(e, world_.now(), effects);
   after_event(effects);
+  if (world_.is(Mutant::commits_without_one) || world_.is(Mutant::keeps_vote_after_load)) break_votes(e);
+}
+
+// Votes that nobody has given, or that are void.
+void SimTracker::break_votes(const wire::Envelope& said) {
+  const wire::Plan& plan = judge_.plan();
+  const auto member = std::find_if(plan.members().begin(), plan.members().end(),
+                                   [&](const wire::Member& m) { return m.incarnation() == said.sender(); });
+  if (member == plan.members().end() || !machine_ || !running_) return;
+  std::vector<TrackerEffect> effects;
+  const auto forge = [&](wire::Envelope vote, std::uint64_t sender) {
+    vote.set_sender(sender);
+    vote.mutable_vote()->set_epoch(plan.epoch());
+    machine_->on_message(vote, world_.now(), effects);
+  };
+  if (said.has_load() && world_.is(Mutant::keeps_vote_after_load) && votes_.contains(member->rank())) {
+    forge(votes_[member->rank()], said.sender());
+  }
+  if (said.has_vote()) {
+    votes_[member->rank()] = said;
+    if (world_.is(Mutant::commits_without_one) && plan.members_size() > 1 &&
+        machine_->view(world_.now()).votes + 1 == static_cast<std::size_t>(plan.members_size())) {
+      for (const wire::Member& m : plan.members()) forge(said, m.incarnation());
+    }
+  }
+  after_event(effects);
 }
 
 void SimTracker::arm() {

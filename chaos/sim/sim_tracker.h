@@ -55,6 +55,7 @@ class SimTracker {
   bool carry_out(const TrackerEffect& effect);
   bool write(std::optional<std::string> record);
   void add_counts();
+  void break_votes(const wire::Envelope& said);
   [[nodiscard]] const std::string* durable() const;
 
   World& world_;
@@ -73,6 +74,7 @@ class SimTracker {
   std::map<Incarnation, std::size_t> routes_;
   std::deque<TrackerEffect> pending_;  // held up by the journal
   bool retrying_ = false;
+  std::map<std::uint32_t, wire::Envelope> votes_;  // by rank, for mutants
   std::uint64_t effects_ = 0;
   std::optional<std::uint64_t> crash_before_effect_;
   std::vector<std::uint64_t> counts_;

@@ -63,7 +63,8 @@ SimWorker::SimWorker(World& world, Judge& judge, DataNetwork& network, Hosts& ho
   if (options_.join.settings().replicas() == 0) return;
   segment_ = heap_segment(options_.log_bytes);
   host_log_ = HostLog::create(self_, segment_).value();
-  hosts_.add(host(), self_, segment_, options_.launcher_keeps_log);
+  shown_ = world_.is(Mutant::publishes_late) ? heap_segment(options_.log_bytes) : segment_;
+  hosts_.add(host(), self_, shown_, options_.launcher_keeps_log);
   serving_ = host_log_->reader();
   recall_.emplace(
       *host_log_, [this] { return world_.now(); },
@@ -75,6 +76,7 @@ SimWorker::SimWorker(World& world, Judge& judge, DataNetwork& network, Hosts& ho
 // Calls under way hold themselves until they end.
 SimWorker::~SimWorker() {
   if (installed_) engine_.stop(Status(Code::kClosed, "the run is over"));
+  end_prepares();
 }
 
 std::string SimWorker::describe() const {
@@ -99,6 +101,7 @@ void SimWorker::later(Micros delay_us, std::function<void()> what) {
 void SimWorker::start() {
   alive_ = true;
   if (world_.keeps_transcript()) world_.tell(describe() + " starts");
+  if (shown_ != segment_) show_segment();
   std::vector<WorkerEffect> effects;
   machine_.start(world_.now(), effects);
   run_effects(std::move(effects));
@@ -235,7 +238,9 @@ void SimWorker::carry_out(const WorkerEffect& effect, bool last, std::vector<Wor
                  },
                  [&](const worker_effect::Loaded& e) {
                    judge_.loaded(e.committed ? std::optional(e.version) : std::nullopt, e.timeline);
-                   checkpoints_->load(e);
+                   worker_effect::Loaded what = e;
+                   if (world_.is(Mutant::reuses_names)) what.timeline = Timeline(0);
+                   checkpoints_->load(what);
                    data_moved();
                  },
                  [&](const worker_effect::Committed& e) {
@@ -308,6 +313,8 @@ void SimWorker::install(const wire::Plan& plan) {
     f.closed = at.closed();
     for (const wire::ByteRange& r : at.final()) f.final.add(r.begin(), r.end());
   }
+  timeline_ = p.timeline;
+  mutate(p);
   transport_.open(std::move(membership));
   if (recall_) {
     worker::Replayer::Plan r;
@@ -343,6 +350,24 @@ void SimWorker::install(const wire::Plan& plan) {
   give_segment();
 }
 
+void SimWorker::mutate(worker::Engine::Plan& plan) {
+  if (world_.is(Mutant::one_copy_short) && plan.replicas > 1) --plan.replicas;
+  if (world_.is(Mutant::reuses_names)) plan.timeline = Timeline(0);
+  if (world_.is(Mutant::finals_of_own_host) && recall_) {
+    for (worker::Engine::Frontier& f : plan.frontier) {
+      if (f.final.empty()) continue;
+      f.final = recall_->reader().held(
+          {RecordKind::kRound, {plan.timeline, f.group, f.version, Sequence(f.rounds)}});
+    }
+  }
+}
+
+// Mutant::publishes_late.
+void SimWorker::show_segment() {
+  std::copy(segment_->bytes().begin(), segment_->bytes().end(), shown_->bytes().begin());
+  later(world_.random.between(50, 3000), [this] { show_segment(); });
+}
+
 // Every rank of the host can read this life's log before anything of it moves.
 void SimWorker::give_segment() {
   const auto opens = [this] {
@@ -356,7 +381,7 @@ void SimWorker::give_segment() {
     if (mate == nullptr || mate->host() != host()) continue;
     ++*waiting;
     mate->later(world_.random.between(5, 300), [this, mate, waiting, opens, epoch = plan_epoch_] {
-      mate->map_segment(self_, segment_);
+      mate->map_segment(self_, shown_);
       later(world_.random.between(5, 100), [this, mate, waiting, opens, epoch] {
         given_to_.insert(mate->self_);
         if (--*waiting == 0 && epoch == plan_epoch_ && !stopped_) opens();
@@ -417,12 +442,18 @@ void SimWorker::look_at_checkpoints() {
   }
   if (auto vote = checkpoints_->take_vote()) {
     post([this, vote = std::move(*vote)](auto& effects) {
-      machine_.vote(vote.epoch, vote.timeline, vote.version, vote.positions, world_.now(), effects);
+      machine_.vote(vote.epoch, timeline_, vote.version, vote.positions, world_.now(), effects);
     });
   }
 }
 
 wire::FetchReply SimWorker::serve(const wire::FetchRequest& request) {
+  if (world_.is(Mutant::replays_stale_timeline) && request.timeline() > 0) {
+    wire::FetchRequest stale = request;
+    stale.set_timeline(request.timeline() - 1);
+    wire::FetchReply reply = worker::Replayer::answer(stale, *serving_);
+    if (!reply.entries().empty()) return reply;
+  }
   return worker::Replayer::answer(request, *serving_);
 }
 
@@ -490,6 +521,32 @@ void SimWorker::pump() {
   engine_.finished_calls().clear();
   advance();
   if (alive_) arm();
+}
+
+// The program makes a call's input; that takes as long as it likes.
+bool SimWorker::prepare() {
+  worker::Call* call = engine_.take_prepare();
+  if (call == nullptr) return false;
+  const auto run = [this, call] {
+    if (call->finished || call->prepare != worker::Call::Prepare::kRuns) return;
+    call->spec.prepare(call->spec.prepare_context);
+    engine_.prepared(*call);
+    if (doomed_) return links_.doomed();
+    data_moved();
+  };
+  if (world_.random.chance(0.5)) {
+    later(world_.random.between(1, 1000), run);
+  } else {
+    later(0, run);
+  }
+  return true;
+}
+
+// The process has gone: what runs in it never comes back.
+void SimWorker::end_prepares() {
+  for (auto& a : calls_) {
+    if (!a->call->finished && a->call->prepare == worker::Call::Prepare::kRuns) engine_.prepared(*a->call);
+  }
 }
 
 void SimWorker::report_failure() {
@@ -617,7 +674,7 @@ void SimWorker::begin_from(const worker::Checkpoints::State& state) {
                                      std::to_string(state.version));
   }
   state_ = *restored;
-  judge_.restored(describe(), engine_.timeline(), version, rank_, state_);
+  judge_.restored(describe(), timeline_, version, rank_, state_);
   if (world_.keeps_transcript()) world_.tell(describe() + " starts from version " + std::to_string(state.version));
   judge_.sign();
 }
@@ -752,10 +809,10 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
   a.out_bytes = out * width;
   const bool holds_data = step.collective == Collective::kBroadcast && place == step.root;
   // Who has left the others' way goes on with what it would have received: only its calls are wrong.
-  const auto* right = desynced_ ? judge_.oracle(engine_.timeline()).expected(step.index) : nullptr;
+  const auto* right = desynced_ ? judge_.oracle(timeline_).expected(step.index) : nullptr;
   const std::uint64_t key = right != nullptr
                                 ? right->keys[static_cast<std::size_t>(place)]
-                                : program_.input_key(step, place, state_, judge_.oracle(engine_.timeline()).salt());
+                                : program_.input_key(step, place, state_, judge_.oracle(timeline_).salt());
   a.input = program_.input(step, place, key);
   a.input_at = holds_data ? a.out_at : in_at;
   const bool prepares = step.prepares && !a.input.empty();
@@ -813,6 +870,11 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
   if (engine_.outstanding() > limits::kMaxOutstandingRounds) world_.violated("I8", "too many calls are outstanding");
   a.to_be_run = a.step.collective == Collective::kPoint ||
                 a.call->round.sequence.value >= frontier_rounds(a.call->round.group, a.call->round.version);
+  if (world_.is(Mutant::overwrites_input) && a.step.in_place && a.out_bytes > 0) {
+    later(world_.random.between(1, 50), [&a] {
+      if (!a.call->finished) a.bytes()[a.out_at] ^= std::byte{1};
+    });
+  }
   watch_waits();
   data_moved();
 }
@@ -845,13 +907,13 @@ void SimWorker::reap(ActiveCall& a) {
                                               (replayed ? "" : "not ") + "replayed");
       }
     }
-    if (!a.altered) judge_.returned(a.step, a.place, output, engine_.timeline());
+    if (!a.altered) judge_.returned(a.step, a.place, output, timeline_);
     if (!a.altered && !desynced_) Program::fold(a.step, output, a.step.blocking ? state_ : deferred_);
     if (passes(KillPoint::kReturn)) links_.doomed();
     return;
   }
   if (!a.altered) judge_.interrupted(a.step, a.place, std::span(a.before).subspan(a.out_at, a.out_bytes), output,
-                                     engine_.timeline());
+                                     timeline_);
   program_fails(a.call->status);
 }
 
@@ -927,6 +989,7 @@ void SimWorker::die(bool silently) {
   alive_ = false;
   transport_.vanish(silently);
   if (installed_ && !engine_.stopped()) engine_.stop(Status(Code::kClosed, "killed"));
+  end_prepares();
   if (!at_death_.empty()) std::copy(at_death_.begin(), at_death_.end(), segment_->bytes().begin());
   stopped_ = true;
   check_memory();
@@ -941,6 +1004,7 @@ void SimWorker::exit(End end, const Status& why) {
   alive_ = false;
   exiting_ = true;
   if (installed_ && !engine_.stopped()) engine_.stop(Status(Code::kClosed, "the process ends"));
+  end_prepares();
   transport_.vanish(false);
   stopped_ = true;
   check_memory();

@@ -88,7 +88,6 @@ class SimWorker final : private SimTransport::Owner {
 
   [[nodiscard]] Rank rank() const { return rank_; }
   [[nodiscard]] Epoch epoch() const { return plan_epoch_; }
-  [[nodiscard]] Timeline timeline() const { return engine_.timeline(); }
   [[nodiscard]] const worker::Engine& engine() const { return engine_; }
   [[nodiscard]] HostLogReader* log() { return recall_ ? &recall_->reader() : nullptr; }
   [[nodiscard]] Micros stands_still_until() const { return stands_still_until_us_; }
@@ -130,6 +129,8 @@ class SimWorker final : private SimTransport::Owner {
   void carry_out(const WorkerEffect& effect, bool last, std::vector<WorkerEffect>& more);
   void post(std::function<void(std::vector<WorkerEffect>&)> command);
   void install(const wire::Plan& plan);
+  void mutate(worker::Engine::Plan& plan);
+  void show_segment();
   void give_segment();
   void map_segment(Incarnation life, const std::shared_ptr<SegmentMemory>& memory);
   void open();
@@ -140,6 +141,8 @@ class SimWorker final : private SimTransport::Owner {
   [[nodiscard]] std::uint64_t frontier_rounds(GroupId group, Version version) const;
 
   void pump();
+  bool prepare();
+  void end_prepares();
   void report_failure();
   void watch_waits();
   void advance();
@@ -170,6 +173,7 @@ class SimWorker final : private SimTransport::Owner {
   worker::Engine engine_;
   Hosts& hosts_;
   std::shared_ptr<SegmentMemory> segment_;
+  std::shared_ptr<SegmentMemory> shown_;  // what others map: the same, but for Mutant::publishes_late
   std::unique_ptr<HostLog> host_log_;
   std::optional<worker::Recall> recall_;
   std::optional<worker::Checkpoints> checkpoints_;
@@ -187,6 +191,7 @@ class SimWorker final : private SimTransport::Owner {
   std::optional<Micros> armed_us_;
   Status failed_;
   Epoch plan_epoch_;
+  Timeline timeline_;
   std::set<Epoch> epochs_;
   std::vector<wire::Position> frontier_;
   Rank rank_;
