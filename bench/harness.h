@@ -168,6 +168,8 @@ struct Subject {
   std::function<void(const float* in, float* out, std::size_t count)> prepare;
   // One blocking sum from in to out.
   std::function<void()> allreduce;
+  // Between samples, not timed; all ranks. May be empty.
+  std::function<void()> rest;
 };
 
 using Buffer = std::unique_ptr<float, void (*)(void*)>;
@@ -215,6 +217,7 @@ inline void run(const Arguments& arguments, Meeting& meeting, int rank, int rank
     std::vector<double> times_us, cpu_times_us;
     const double begin_us = now_us();
     for (long sample = 0; sample <= samples; ++sample) {  // the first is not counted
+      if (subject.rest) subject.rest();
       meeting.wait();
       const double cpu_before_us = cpu_us();
       shared.start_us[rank] = now_us();

@@ -27,6 +27,11 @@ int main(int argc, char** argv) {
   subject.allreduce = [&] {
     expect(warren_allreduce(comm, in, out, count, WARREN_F32, WARREN_SUM, nullptr), "allreduce");
   };
+  // Results are logged up to the next checkpoint. Two, so that the one before is committed and its rounds are dropped.
+  expect(warren_load_checkpoint(comm, nullptr, nullptr, nullptr, nullptr, nullptr), "load_checkpoint");
+  subject.rest = [&] {
+    for (int i = 0; i < 2; ++i) expect(warren_checkpoint(comm, nullptr, 0, nullptr, 0), "checkpoint");
+  };
   warren::bench::run(arguments, meeting, rank, ranks, subject);
   expect(warren_finalize(comm), "cannot finalize");
   warren_destroy(comm);

@@ -230,6 +230,11 @@ int be_a_rank(const Plan& plan) {
   }
   warren_comm* comm = nullptr;
   if (warren_create(nullptr, &comm) != WARREN_OK) return failure(warren_last_error());
+  if (warren_load_checkpoint(comm, nullptr, nullptr, nullptr, nullptr, nullptr) != WARREN_OK) {
+    const std::string why = warren_last_error();
+    warren_destroy(comm);
+    return failure(why);
+  }
   std::uint64_t errors = 0;
   const Status status = run_cells(comm, plan, settings.value(), errors);
   const bool finalized = status.ok() && warren_finalize(comm) == WARREN_OK;

@@ -173,10 +173,16 @@ class Bench {
   std::byte* out_at_ = nullptr;
 };
 
+constexpr int kIterationsPerCheckpoint = 16;
+
 Status repeat(warren_comm* comm, const Cell& cell, Bench& bench, std::vector<double>& took_us, std::uint64_t& errors) {
   for (int i = -cell.warmup; i < cell.iterations; ++i) {
     // An input is whole again only if the result did not go into it.
     if (cell.check || i == -cell.warmup) bench.fill();
+    // Results are logged up to the next checkpoint; seldom enough not to cool the caches.
+    if ((i + cell.warmup) % kIterationsPerCheckpoint == 0) {
+      if (Status s = outcome(warren_checkpoint(comm, nullptr, 0, nullptr, 0), "checkpoint"); !s.ok()) return s;
+    }
     if (Status s = outcome(warren_barrier(comm, nullptr), "the barrier before an iteration"); !s.ok()) return s;
     const auto begin = Clock::now();
     const warren_code code = bench.call();

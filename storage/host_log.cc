@@ -55,6 +55,7 @@ class IndexedReader final : public HostLogReader {
   explicit IndexedReader(Shared& log) : log_(log) {}
 
   Result<std::optional<RecordInfo>> info(const RecordKey& key) override {
+    const Look look(*this);
     const Entry* entry = find(key);
     if (entry == nullptr) return std::optional<RecordInfo>();
     if (entry->contradiction) {
@@ -73,6 +74,7 @@ class IndexedReader final : public HostLogReader {
   }
 
   bool read(const RecordKey& key, std::uint64_t begin, std::span<std::byte> out) override {
+    const Look look(*this);
     const Entry* entry = find(key);
     if (entry == nullptr || begin > entry->info.total_bytes || out.size() > entry->info.total_bytes - begin) {
       return false;
@@ -94,7 +96,7 @@ class IndexedReader final : public HostLogReader {
 
   std::vector<RecordKey> list(RecordKind kind, Timeline timeline, GroupId group, Version version, Sequence first,
                               Sequence end, std::size_t limit) override {
-    refresh();
+    const Look look(*this);
     std::vector<RecordKey> keys;
     if (floors_.hide(class_of({kind, {timeline, group, version, first}}))) return keys;
     auto i = index_.lower_bound({kind, {timeline, group, version, first}});
@@ -130,19 +132,34 @@ class IndexedReader final : public HostLogReader {
     std::vector<Index::iterator> records;
   };
   struct Source {
-    AttachedPtr segment;
+    std::weak_ptr<const Attached> attached;
+    AttachedPtr segment;  // during a look
     std::uint64_t changes = 0;
     bool looked = false;
     std::vector<ScannedExtent> extents;
     std::vector<std::uint32_t> open;  // extents that may get more records
   };
 
+  // The index is up to date, and what is attached stays mapped while one exists. Between two, a reader keeps nothing
+  // from being unmapped, however rarely it looks.
+  class Look {
+   public:
+    explicit Look(IndexedReader& reader) : reader_(reader) { reader_.refresh(); }
+    ~Look() {
+      for (auto& [number, source] : reader_.sources_) source.segment.reset();
+    }
+    Look(const Look&) = delete;
+    Look& operator=(const Look&) = delete;
+
+   private:
+    IndexedReader& reader_;
+  };
+
   static std::string describe(const RecordInfo& info) {
     return to_string(info.fingerprint) + ", " + std::to_string(info.total_bytes) + " bytes in all";
   }
 
-  const Entry* find(const RecordKey& key) {
-    refresh();
+  const Entry* find(const RecordKey& key) const {
     if (floors_.hide(class_of(key))) return nullptr;
     const auto i = index_.find(key);
     if (i == index_.end()) return nullptr;
@@ -153,21 +170,22 @@ class IndexedReader final : public HostLogReader {
 
   [[nodiscard]] bool stands(const Piece& p) const {
     const Source& s = sources_.at(p.source);
-    return s.segment->view.is(p.extent, s.extents[p.extent].generation);
+    return s.segment && s.segment->view.is(p.extent, s.extents[p.extent].generation);
   }
 
   bool copy(const Piece& p, std::uint64_t from, std::span<std::byte> out) const {
     const Source& s = sources_.at(p.source);
-    return s.segment->view.copy(p.extent, s.extents[p.extent].generation, p.payload_at + from, out);
+    return s.segment && s.segment->view.copy(p.extent, s.extents[p.extent].generation, p.payload_at + from, out);
   }
 
   template <class Counts>
   Ranges ranges_of(const RecordKey& key, Counts counts) {
+    const Look look(*this);
     Ranges ranges;
     const Entry* entry = find(key);
     if (entry == nullptr) return ranges;
     for (const Piece& p : entry->pieces) {
-      if (counts(sources_.at(p.source).segment->view.life()) && stands(p)) {
+      if (stands(p) && counts(sources_.at(p.source).segment->view.life())) {
         ranges.add(p.first_byte, p.first_byte + p.bytes);
       }
     }
@@ -186,6 +204,8 @@ class IndexedReader final : public HostLogReader {
       for (auto& [number, source] : sources_) source.looked = false;
     }
     for (auto& [number, source] : sources_) {
+      source.segment = source.attached.lock();
+      if (!source.segment) continue;  // detached since: the next look takes it out
       const std::uint64_t now = source.segment->view.changes();
       if (!source.looked || now != source.changes) {
         source.changes = now;
@@ -203,7 +223,7 @@ class IndexedReader final : public HostLogReader {
       now = log_.segments;
     }
     for (auto s = sources_.begin(); s != sources_.end();) {
-      const auto same = std::ranges::find(now, s->second.segment);
+      const auto same = std::ranges::find(now, s->second.attached.lock());
       if (same != now.end()) {
         now.erase(same);
         ++s;
@@ -212,10 +232,10 @@ class IndexedReader final : public HostLogReader {
       for (std::uint32_t e = 0; e < s->second.extents.size(); ++e) purge(s->first, s->second, e);
       s = sources_.erase(s);
     }
-    for (AttachedPtr& segment : now) {
+    for (const AttachedPtr& segment : now) {
       Source& fresh = sources_[next_source_++];
       fresh.extents.resize(segment->view.layout().extents);
-      fresh.segment = std::move(segment);
+      fresh.attached = segment;
     }
   }
 
@@ -374,9 +394,10 @@ Status HostLog::publish(const RecordKey& key, const RecordInfo& info, std::uint6
   if (impl_->writer.extents_in_use() != before) impl_->count_held();
   if (done) [[likely]]
     return {};
-  return {Code::kExhausted,
-          "the memory log's " + std::to_string(budget_bytes()) + " bytes are full at " + to_string(key.round) +
-              ": a checkpoint is overdue, or --log_memory_bytes is too small for what lies between two"};
+  return {Code::kExhausted, "the memory log's " + std::to_string(budget_bytes()) + " bytes are full at " +
+                                to_string(key.round) +
+                                ": a checkpoint is overdue, or --log_memory_bytes is too small for what lies between "
+                                "two; a program that takes none runs with --replicas=0"};
 }
 
 Status HostLog::attach(Incarnation life, std::span<const std::byte> segment, std::shared_ptr<const void> keeper) {
