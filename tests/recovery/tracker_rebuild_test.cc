@@ -142,6 +142,7 @@ TEST(TrackerRebuild, TheNewestPlanCounts) {
   (void)t.beat(12, 8);
   EXPECT_EQ(t.send(known_too(12, 8, 8)), "12 <- Tell 7\n") << "the newer plan did not come along";
   (void)t.send(known(12, 8, &plan));
+  (void)t.send(known(11, 7, &old));  // late
   (void)t.send(known_too(20, 8, 8));
   EXPECT_EQ(t.machine().view({}).epoch, Epoch(0)) << "an older plan is no reason to be quick";
   EXPECT_EQ(t.send(known_too(21, 8, 8)), "persist epoch 8 running\n");
@@ -181,6 +182,7 @@ TEST(TrackerRebuild, WhatCannotBeTrueIsNotTaken) {
   const wire::Plan plan = plan_with(7, {{"w0", 10}, {"w1", 11}});
   EXPECT_EQ(t.send(known(99, 7, &plan)), "") << "not a member of the plan that it tells";
   EXPECT_EQ(t.send(known(10, kMaxEpoch, &plan)), "") << "nobody may use the numbers up";
+  EXPECT_FALSE(t.machine().next_deadline()) << "nothing was begun";
   (void)t.send(known(10, 7, &plan, 9, 5));  // committed in a timeline that has not begun
   EXPECT_EQ(t.send(known_too(11, 7, 7)), "persist epoch 7 running\n");
   EXPECT_EQ(t.machine().view({}).committed, std::nullopt);
