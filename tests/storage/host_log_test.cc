@@ -123,6 +123,21 @@ TEST(HostLogTest, AResultIsPutTogetherFromTheSegmentsOfTheHost) {
   EXPECT_FALSE(a.reads(key, 0, 900));
 }
 
+// Else the memory of the dead would stay for as long as some reader has nothing to do.
+TEST(HostLogTest, AReaderThatDoesNotLookKeepsNothingMapped) {
+  const Life a(11), b(12);
+  const RecordKey key = round_key(1, 0);
+  ASSERT_TRUE(b.publish(key, 100, 0, 100).ok());
+  bool unmapped = false;
+  std::shared_ptr<const void> keeper(b.memory.get(), [&](const void*) { unmapped = true; });
+  ASSERT_TRUE(a.log->attach(b.self, b.memory->bytes(), std::move(keeper)).ok());
+  ASSERT_TRUE(a.reads(key, 0, 100));
+  EXPECT_FALSE(unmapped);
+  a.log->detach(b.self);
+  EXPECT_TRUE(unmapped);
+  EXPECT_FALSE(a.reads(key, 0, 100));
+}
+
 TEST(HostLogTest, AttachRefusesWhatIsNotThatLifesSegment) {
   const Life a(11), b(12);
   EXPECT_EQ(a.log->attach(Incarnation(13), b.memory->bytes(), b.memory).code(), Code::kCorrupt);
