@@ -467,7 +467,8 @@ std::string host_of(const SystemFacts& facts) {
     const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
     if (letter || (!out.empty() && (c == '.' || c == '-' || c == '_'))) out += c;
   }
-  const std::string unique = facts.boot_id + "/" + facts.mount_namespace + "/" + facts.pid_namespace;
+  const std::string unique =
+      facts.boot_id + "/" + facts.mount_namespace + "/" + facts.pid_namespace + "/" + facts.network_namespace;
   std::array<char, 16> digits{};
   (void)std::snprintf(digits.data(), digits.size(), "%012llx",
                       static_cast<unsigned long long>(XXH3_64bits(unique.data(), unique.size()) >> 16));
@@ -514,6 +515,7 @@ SystemFacts read_system_facts() {
   out.boot_id = first_line_of("/proc/sys/kernel/random/boot_id");
   out.mount_namespace = namespace_inode("/proc/self/ns/mnt");
   out.pid_namespace = namespace_inode("/proc/self/ns/pid");
+  out.network_namespace = namespace_inode("/proc/self/ns/net");
   std::array<char, 256> name{};
   if (gethostname(name.data(), name.size() - 1) == 0) out.host_name = name.data();
   const long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);

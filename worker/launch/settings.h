@@ -90,6 +90,7 @@ struct SystemFacts {
   std::string boot_id;          // of this start of the machine, shared by its containers
   std::string mount_namespace;  // inode numbers: equal for processes that see the same files and processes
   std::string pid_namespace;
+  std::string network_namespace;  // ranks find each other's logs by sockets that show in one alone
   std::string host_name;
   std::uint64_t memory_bytes = 0;  // of the machine, or what the control groups of this process allow
 };
