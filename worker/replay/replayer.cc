@@ -40,10 +40,15 @@ constexpr std::uint64_t kSmallResultBytes = std::uint64_t{64} << 10;
 constexpr std::uint64_t kListedRounds = std::uint64_t{1} << 17;
 constexpr std::uint64_t kListedRanges = std::uint64_t{1} << 20;
 constexpr std::size_t kIdleStreams = 64;
+// So many wants for others make a stream one that nobody comes back to.
+constexpr std::uint64_t kForgotten = 1000;
 // A gap is believed when it has been seen so often.
 constexpr std::uint32_t kAsks = 4;
+// Who waits asks more and more seldom.
+constexpr std::uint32_t kMaxAsks = 20;
+constexpr std::int64_t kMaxPauseMs = 2000;
 // Requests of one rank that may get lost while it answers others, before it counts as one that does not answer.
-constexpr int kLostRequests = 3;
+constexpr int kLostRequests = 8;
 // Pieces whose holders are busy that are passed over for later ones, in one go.
 constexpr std::size_t kMaxSkipped = 256;
 constexpr std::size_t kMaxWarnings = 32;
@@ -209,6 +214,13 @@ struct Replayer::State {
     TimeMs sent;
   };
 
+  // What came from a rank in this epoch.
+  struct Heard {
+    TimeMs at;
+    std::uint64_t id = 0;  // of the newest request that it has answered
+    int lost = 0;          // requests that it has passed over
+  };
+
   // Pieces that are to be asked for at one host.
   struct Batch {
     std::vector<Piece> pieces;
@@ -229,8 +241,7 @@ struct Replayer::State {
   std::size_t need_domains = 1;
   std::int64_t timeout_ms = 1;
   std::vector<Host> hosts;
-  std::map<Rank, TimeMs> heard;
-  std::map<Rank, int> lost;
+  std::map<Rank, Heard> heard;
   std::map<RecordKey, Stream> streams;
   std::map<std::uint64_t, Wanted> wants;
   std::map<std::uint64_t, Pending> pending;               // by id, which rises with time
@@ -521,19 +532,18 @@ struct Replayer::State {
     }
     if (w.asked_generation != s.generation) {
       w.asked_generation = s.generation;
-      if (w.asks < kAsks) ++w.asks;
+      if (w.asks < kMaxAsks) ++w.asks;
     }
-    if (!all_answer()) w.asks = 0;
+    if (!all_answer()) w.asks = std::min(w.asks, kAsks - 1);
     if (w.asks >= kAsks && !w.want.wait) {
       std::string text = "the log has a gap: no host holds ";
       text += w.info ? ranges_text(gap) + " of " + std::to_string(w.info->total_bytes) + " of " : "anything of ";
       text += name_of(w.want.key);
       return finish(id, Status(Code::kUnavailable, text + asked_text()));
     }
-    // Soon at first: a host may still be attaching segments.
-    const std::int64_t wait_ms =
-        w.want.wait || w.asks == 0 ? timeout_ms / 10 : timeout_ms / 20 * (std::int64_t{1} << (w.asks - 1));
-    const TimeMs next = now + std::clamp<std::int64_t>(wait_ms, 1, 2000);
+    // Soon at first: a host may still be attaching segments, or about to publish.
+    const std::int64_t wait_ms = std::max<std::int64_t>(timeout_ms / (w.want.wait ? 100 : 20), 1) << w.asks;
+    const TimeMs next = now + std::min(wait_ms / 2, kMaxPauseMs);
     if (!s.relist_at || next < *s.relist_at) s.relist_at = next;
   }
 
@@ -551,7 +561,7 @@ struct Replayer::State {
       if (h.gone()) {
         h.ranks.swap(h.silent);
         h.at = 0;
-        for (const Rank rank : h.ranks) lost[rank] = 0;
+        for (const Rank rank : h.ranks) heard.erase(rank);
       } else {
         h.at = (h.at + 1) % h.ranks.size();
       }
@@ -745,10 +755,22 @@ struct Replayer::State {
     for (auto& [h, batch] : a.batches) flush(a, h, batch);
   }
 
+  // What was fetched ahead for a program that has gone another way is not to stop this one.
+  void drop_forgotten(const Stream& current) {
+    for (auto i = streams.begin(); i != streams.end();) {
+      const auto at = i++;
+      const Stream& s = at->second;
+      if (&s != &current && s.wants.empty() && clock - s.used >= kForgotten) erase(at);
+    }
+  }
+
   void ask_ahead(Asking& a, Stream& s) {
     s.ahead = std::max(s.ahead, s.base);
-    // Not a round at a time: when half of what was fetched ahead is used up.
-    if (s.ahead - s.base > window() / 2 || cache_bytes + reserved_bytes > kCacheBytes / 2) return;
+    // Not a round at a time: when half of what was fetched ahead is used up. So it is with listings: ask_listings().
+    if (cache_bytes + reserved_bytes > kCacheBytes / 2) {
+      drop_forgotten(s);
+      if (cache_bytes + reserved_bytes > kCacheBytes / 2) return;
+    }
     // Only where all listings are known, so that the load is spread over all holders.
     std::uint64_t end = end_of_window(a.at, s);
     for (std::size_t h = 0; h < hosts.size(); ++h) {
@@ -978,7 +1000,8 @@ struct Replayer::State {
     }
     const Pending p = std::move(found->second);
     pending.erase(found);
-    heard[from] = now;
+    Heard& h = heard[from];
+    h = {now, std::max(h.id, reply.id()), h.lost};
     settle_request(p, true);
     if (p.pieces.empty()) {
       take_listing(p, from, reply, now, out);
@@ -1034,20 +1057,36 @@ struct Replayer::State {
     s.look = true;
   }
 
+  // Until when an answer is waited for. A rank that answers what was asked earlier is at work; it has passed over what
+  // it was asked before something that it has answered.
+  [[nodiscard]] TimeMs deadline_of(std::uint64_t id, const Pending& p) const {
+    const auto h = heard.find(p.rank);
+    const bool at_work = h != heard.end() && h->second.id < id && p.sent < h->second.at;
+    return (at_work ? h->second.at : p.sent) + timeout_ms;
+  }
+
   void on_tick(TimeMs now, std::vector<Send>& out) {
     if (!installed) return;
-    while (!pending.empty() && pending.begin()->second.sent + timeout_ms <= now) {
-      const Pending p = pending.begin()->second;
-      // It has answered something that was asked later: this one got lost.
+    std::set<Rank> silent;
+    for (auto i = pending.begin(); i != pending.end();) {
+      const auto [id, p] = *i;
+      if (deadline_of(id, p) > now || silent.contains(p.rank)) {
+        ++i;
+        continue;
+      }
       const auto h = heard.find(p.rank);
-      if (h != heard.end() && h->second > p.sent && ++lost[p.rank] <= kLostRequests) {
-        pending.erase(pending.begin());
+      if (h != heard.end() && h->second.id > id && ++h->second.lost <= kLostRequests) {
+        i = pending.erase(i);
         settle_request(p, false);
       } else {
-        warn("rank " + std::to_string(p.rank.value) + " has not said for " + std::to_string(timeout_ms) +
-             " ms what it has logged");
-        fail_rank(p.rank, now, out);
+        silent.insert(p.rank);
+        ++i;
       }
+    }
+    for (const Rank rank : silent) {
+      warn("rank " + std::to_string(rank.value) + " has not said for " + std::to_string(timeout_ms) +
+           " ms what it has logged");
+      fail_rank(rank, now, out);
     }
     pump(now, out);
   }
@@ -1068,7 +1107,6 @@ void Replayer::install(const Plan& plan, TimeMs now, std::vector<Send>& out) {
   s.lives.clear();
   s.own_lives.clear();
   s.heard.clear();
-  s.lost.clear();
   const auto self =
       std::find_if(plan.peers.begin(), plan.peers.end(), [&](const Peer& p) { return p.rank == plan.self; });
   WARREN_CHECK(self != plan.peers.end(), "a plan names its own rank");
@@ -1174,7 +1212,7 @@ std::optional<TimeMs> Replayer::next_deadline() const {
   const auto at = [&](TimeMs t) {
     if (!next || t < *next) next = t;
   };
-  if (!s.pending.empty()) at(s.pending.begin()->second.sent + s.timeout_ms);
+  for (const auto& [id, p] : s.pending) at(s.deadline_of(id, p));
   for (const auto& [key, stream] : s.streams) {
     if (stream.relist_at) at(*stream.relist_at);
   }

@@ -152,8 +152,14 @@ void Net::serve(const Replayer::Send& s) {
   }
   if (on_reply && !on_reply(s.to, reply)) return;
   if (happens(faults.lose)) return;
+  std::int64_t busy_ms = 0;
+  if (reply.data() && service_ms.contains(s.to.value)) {
+    TimeMs& until = busy_until_[s.to.value];
+    until = std::max(until, now) + service_ms[s.to.value];
+    busy_ms = until - now;
+  }
   for (int copies = happens(faults.copy) ? 2 : 1; copies > 0; --copies) {
-    after(delay_ms(), [this, from = s.to, reply] {
+    after(busy_ms + delay_ms(), [this, from = s.to, reply] {
       asked_.erase(reply.id());
       std::vector<Replayer::Send> out;
       replayer->on_reply(from, reply, now, out);

@@ -76,6 +76,7 @@ class Net {
   std::vector<Life> dead;
   std::unique_ptr<Replayer> replayer;
   Faults faults;
+  std::map<std::int32_t, std::int64_t> service_ms;  // by rank: for each request with data, one after the other
   std::mt19937_64 random;
   std::function<bool(const Replayer::Send&)> on_request;  // false: it is lost
   std::function<bool(Rank, wire::FetchReply&)> on_reply;  // false: it is lost
@@ -106,6 +107,7 @@ class Net {
   bool step(TimeMs end);
 
   std::size_t segment_bytes_;
+  std::map<std::int32_t, TimeMs> busy_until_;
   std::uint64_t last_life_ = 100;
   std::priority_queue<Event> events_;
   std::uint64_t events_made_ = 0;
