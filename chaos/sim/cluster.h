@@ -28,7 +28,8 @@ struct SimOptions {
   std::optional<std::int64_t> round_timeout_ms;
   std::optional<std::uint32_t> replicas;
   std::optional<std::string> algorithm;
-  std::vector<std::string> hosts;  // by rank; each a failure domain of its own
+  std::optional<bool> groups, survivable;
+  std::vector<std::string> hosts;  // by worker; each a failure domain of its own
   // The tracker dies before it carries out its effect of this number (from 0).
   std::optional<std::uint64_t> tracker_dies_before_effect;
   // A life of a worker dies at its passage of this number (from 0) through a place, alone or with its machine.

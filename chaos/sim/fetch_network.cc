@@ -47,7 +47,8 @@ void FetchNetwork::send(std::size_t life, const worker::Replayer::Send& request)
                        " in request " + std::to_string(r.id()) + " for kind " + std::to_string(r.kind()) + " of " +
                        std::to_string(r.timeline()) + "/" + std::to_string(r.version());
     for (const wire::FetchPiece& p : r.pieces()) {
-      text += " " + std::to_string(p.sequence()) + "[" + std::to_string(p.begin()) + "-" + std::to_string(p.end()) + "]";
+      text +=
+          " " + std::to_string(p.sequence()) + "[" + std::to_string(p.begin()) + "-" + std::to_string(p.end()) + "]";
     }
     world_.tell(text);
   }

@@ -30,6 +30,8 @@ wire::JobRecord read(const std::string* durable) {
 
 void Judge::announced(const wire::Envelope& e, const std::string* durable) {
   const wire::JobRecord record = read(durable);
+  // A tracker may have died after it had stored a plan and before it announced it; what was stored is in force.
+  if (record.plan().epoch() > plan_.epoch()) made(record.plan());
   if (e.has_plan()) {
     const std::string bytes = e.plan().SerializeAsString();
     const std::string epoch = std::to_string(e.plan().epoch());
@@ -41,32 +43,28 @@ void Judge::announced(const wire::Envelope& e, const std::string* durable) {
     if (fresh && e.plan().epoch() < newest_epoch_) return world_.violated("I6", "epochs fell to " + epoch);
     if (fresh) {
       std::set<std::uint32_t> taken;
+      if (e.plan().epoch() > plan_.epoch()) made(e.plan());
       for (const wire::Member& m : e.plan().members()) {
         const auto before = ranks_.find(m.worker_id());
         if (before != ranks_.end() && before->second != m.rank()) {
           return world_.violated("I6", "worker " + m.worker_id() + " had rank " + std::to_string(before->second) +
                                            " and has rank " + std::to_string(m.rank()) + " in epoch " + epoch);
         }
-        if (m.fresh() && epoch_of_life_.contains(m.incarnation())) {
-          return world_.violated("I6", "a life of worker " + m.worker_id() + " is in a second plan, epoch " + epoch +
-                                           ", as a new one");
-        }
-        if (!m.fresh() && plan_.timeline() != e.plan().timeline()) {
-          return world_.violated("I6", "worker " + m.worker_id() + " goes on in another timeline");
-        }
       }
-      begin_timeline(e.plan());
       ranks_.clear();
       for (const wire::Member& m : e.plan().members()) {
         ranks_[m.worker_id()] = m.rank();
-        epoch_of_life_[m.incarnation()] = e.plan().epoch();
       }
-      plan_ = e.plan();
       sign();
     }
     newest_epoch_ = std::max(newest_epoch_, e.plan().epoch());
   } else if (e.has_committed()) {
-    announce_commit(e.committed(), record);
+    const wire::Committed& c = e.committed();
+    if (!record.committed() || record.committed_version() < c.version()) {
+      return world_.violated("I5",
+                             "version " + std::to_string(c.version()) + " was called committed before it was durable");
+    }
+    announce_commit(Version(c.version()), Timeline(c.timeline()));
   } else if (e.has_loaded()) {
     const wire::Loaded& l = e.loaded();
     if (l.committed() != record.committed() || l.version() != record.committed_version() ||
@@ -111,6 +109,7 @@ void Judge::job_forgotten() {
   plan_.Clear();
   committed_.reset();
   newest_timeline_ = Timeline();
+  life_timelines_.clear();
   newest_epoch_ = 0;
 }
 
@@ -128,6 +127,25 @@ void Judge::installed(const wire::Plan& plan, Incarnation life, const std::strin
   });
   if (!member) world_.violated("I6", "worker " + worker_id + " installed epoch " + epoch + ", in which it has no part");
   sign();
+}
+
+// A plan that is stored, whether or not anybody has seen it.
+void Judge::made(const wire::Plan& plan) {
+  for (const wire::Member& m : plan.members()) {
+    const auto known = life_timelines_.find(m.incarnation());
+    if (m.fresh() != (known == life_timelines_.end())) {
+      return world_.violated("I6", "a life of worker " + m.worker_id() + " is " +
+                                       (m.fresh() ? "new a second time" : "old and was in no plan") + " in epoch " +
+                                       std::to_string(plan.epoch()));
+    }
+    if (!m.fresh() && known->second != Timeline(plan.timeline())) {
+      return world_.violated("I6", "worker " + m.worker_id() + " goes on in another timeline");
+    }
+    life_timelines_[m.incarnation()] = Timeline(plan.timeline());
+  }
+  plan_ = plan;
+  begin_timeline(plan);
+  if (plan.committed()) announce_commit(Version(plan.committed_version()), Timeline(plan.committed_timeline()));
 }
 
 void Judge::begin_timeline(const wire::Plan& plan) {
@@ -151,21 +169,17 @@ Oracle& Judge::oracle(Timeline timeline) {
   return *oracles_.emplace(timeline, std::make_unique<Oracle>(program_, 0)).first->second;
 }
 
-void Judge::announce_commit(const wire::Committed& c, const wire::JobRecord& record) {
-  const std::string version = std::to_string(c.version());
-  if (!record.committed() || record.committed_version() < c.version()) {
-    return world_.violated("I5", "version " + version + " was called committed before it was durable");
-  }
-  if (committed_ && Version(c.version()) < *committed_) {
-    return world_.violated("I5", "version " + version + " is called committed after version " +
+void Judge::announce_commit(Version version, Timeline timeline) {
+  if (committed_ && version < *committed_) {
+    return world_.violated("I5", "version " + std::to_string(version.value) + " is called committed after version " +
                                      std::to_string(committed_->value));
   }
-  if (committed_ && Version(c.version()) == *committed_) {
-    if (Timeline(c.timeline()) != committed_timeline_) world_.violated("I5", "a commit has moved to another timeline");
+  if (committed_ == version) {
+    if (timeline != committed_timeline_) world_.violated("I5", "a commit has moved to another timeline");
     return;
   }
-  committed_ = Version(c.version());
-  committed_timeline_ = Timeline(c.timeline());
+  committed_ = version;
+  committed_timeline_ = timeline;
   ++commits_;
   sign();
 }
@@ -182,8 +196,7 @@ void Judge::loaded(std::optional<Version> version, Timeline timeline) {
   if (version) told_committed(*version, timeline);
 }
 
-void Judge::restored(const std::string& who, Timeline timeline, Version version, Rank rank,
-                     const ProgramState& state) {
+void Judge::restored(const std::string& who, Timeline timeline, Version version, Rank rank, const ProgramState& state) {
   const ProgramState* right = oracle(timeline).state_at(version, rank);
   if (right == nullptr || !(*right == state)) {
     world_.violated("I5", who + " has loaded a state of version " + std::to_string(version.value) + " that never was");
@@ -211,8 +224,7 @@ void Judge::returned(const ProgramStep& step, std::int32_t place, std::span<cons
   }
   // Ranks that share a result share the place under which it is remembered.
   const std::int32_t key = Program::shared_result(step.collective) ? -1 : place;
-  const auto [first, fresh] =
-      golden_.try_emplace({naming(timeline), step.index, key}, output.begin(), output.end());
+  const auto [first, fresh] = golden_.try_emplace({naming(timeline), step.index, key}, output.begin(), output.end());
   if (!fresh && !std::equal(output.begin(), output.end(), first->second.begin(), first->second.end())) {
     world_.violated(
         "I1", "group rank " + std::to_string(place) + " has other bytes than an earlier result of " + describe(step));

@@ -71,7 +71,8 @@ class Judge {
 
  private:
   void begin_timeline(const wire::Plan& plan);
-  void announce_commit(const wire::Committed& committed, const wire::JobRecord& record);
+  void made(const wire::Plan& plan);
+  void announce_commit(Version version, Timeline timeline);
   [[nodiscard]] Timeline naming(Timeline timeline) const { return salted_ ? timeline : Timeline(); }
 
   World& world_;
@@ -80,7 +81,7 @@ class Judge {
   const bool salted_;
   std::map<std::uint64_t, std::string> plans_;  // by epoch, as announced
   std::map<std::string, std::uint32_t> ranks_;  // by worker id, of the newest plan
-  std::map<std::uint64_t, std::uint64_t> epoch_of_life_;
+  std::map<std::uint64_t, Timeline> life_timelines_;
   std::uint64_t newest_epoch_ = 0;  // ever announced
   std::uint64_t rounds_ = 0;
   bool finished_ = false;

@@ -7,23 +7,23 @@
 namespace warren::chaos {
 
 // NAME, what it does.
-#define WARREN_MUTANTS(X)                                                                  \
-  X(none, "nothing is broken")                                                             \
-  X(announce_before_persist, "the tracker sends before it stores")                         \
-  X(journal_lies, "the tracker takes a write for durable that is not")                     \
-  X(accept_old_epoch, "frames of an epoch that has ended are delivered in the next one")   \
-  X(accept_zombie, "what an old life says counts as said by the new one")                  \
-  X(stopped_before_stop, "a worker answers an interrupt before its data path has stopped") \
-  X(send_completes_early, "a send is complete before its bytes have been read")            \
-  X(skip_checksum, "chunks are taken without a look at their checksums")                   \
-  X(operands_swapped, "one rank combines in the wrong order")                              \
+#define WARREN_MUTANTS(X)                                                                                             \
+  X(none, "nothing is broken")                                                                                        \
+  X(announce_before_persist, "the tracker sends before it stores")                                                    \
+  X(journal_lies, "the tracker takes a write for durable that is not")                                                \
+  X(accept_old_epoch, "frames of an epoch that has ended are delivered in the next one")                              \
+  X(accept_zombie, "what an old life says counts as said by the new one")                                             \
+  X(stopped_before_stop, "a worker answers an interrupt before its data path has stopped")                            \
+  X(send_completes_early, "a send is complete before its bytes have been read")                                       \
+  X(skip_checksum, "chunks are taken without a look at their checksums")                                              \
+  X(operands_swapped, "one rank combines in the wrong order")                                                         \
   X(publishes_late, "a queue stands between a final and its copy: it is handed on, or returned, before it is stable") \
-  X(one_copy_short, "schedules and checkpoints keep one copy less than the job asks for")  \
-  X(commits_without_one, "the tracker counts a vote that one rank has not given")          \
-  X(keeps_vote_after_load, "a vote outlives the life that gave it, and its rank's load")   \
-  X(reuses_names, "a rollback does not raise the timeline in the names of rounds")         \
-  X(replays_stale_timeline, "logs answer with what a rollback has undone")                 \
-  X(finals_of_own_host, "what is final of an interrupted round is looked up anew, by who sits where now") \
+  X(one_copy_short, "schedules and checkpoints keep one copy less than the job asks for")                             \
+  X(commits_without_one, "the tracker counts a vote that one rank has not given")                                     \
+  X(keeps_vote_after_load, "a vote outlives the life that gave it, and its rank's load")                              \
+  X(reuses_names, "a rollback does not raise the timeline in the names of rounds")                                    \
+  X(replays_stale_timeline, "logs answer with what a rollback has undone")                                            \
+  X(finals_of_own_host, "what is final of an interrupted round is looked up anew, by who sits where now")             \
   X(overwrites_input, "an input in place is overwritten before its elements are final")
 
 enum class Mutant : std::uint8_t {

@@ -19,8 +19,8 @@ class Oracle {
          Oracle* from = nullptr);
 
   struct Expected {
-    std::vector<std::uint64_t> keys;               // by place
-    std::vector<std::vector<std::byte>> outputs;   // by place; one if all ranks get the same
+    std::vector<std::uint64_t> keys;              // by place
+    std::vector<std::vector<std::byte>> outputs;  // by place; one if all ranks get the same
     [[nodiscard]] const std::vector<std::byte>& of(std::int32_t place) const {
       return outputs[outputs.size() == 1 ? 0 : static_cast<std::size_t>(place)];
     }

@@ -1,6 +1,6 @@
 // The program that a simulated job runs: rounds of a preamble, load, then versions of rounds with checkpoints between,
-// drawn from the seed, the same at all ranks; and what each call must give, computed one element after the other without
-// any of the code under test.
+// drawn from the seed, the same at all ranks; and what each call must give, computed one element after the other
+// without any of the code under test.
 //
 // What a rank does depends on its state alone: a running hash over the results that it has received, saved in
 // checkpoints. Each input is derived from it, so that a wrong result of a replay changes what follows.
@@ -28,9 +28,9 @@ enum class Values : std::uint8_t {
 
 struct ProgramGroup {
   GroupId id;
-  std::vector<Rank> members;       // in the order of group ranks
-  std::size_t made_at = 0;         // before this step; the world is made before all
-  std::size_t end = SIZE_MAX;      // it is gone before this step: a checkpoint, over which it does not last
+  std::vector<Rank> members;   // in the order of group ranks
+  std::size_t made_at = 0;     // before this step; the world is made before all
+  std::size_t end = SIZE_MAX;  // it is gone before this step: a checkpoint, over which it does not last
 };
 
 enum class StepKind : std::uint8_t { kRound, kLoad, kCheckpoint };
@@ -38,8 +38,8 @@ enum class StepKind : std::uint8_t { kRound, kLoad, kCheckpoint };
 struct ProgramStep {
   StepKind kind = StepKind::kRound;
   std::size_t index = 0;
-  Version version;     // kRound: in which it is; kCheckpoint: which it begins
-  bool local = false;  // kCheckpoint: with a local state
+  Version version;        // kRound: in which it is; kCheckpoint: which it begins
+  bool local = false;     // kCheckpoint: with a local state
   bool prepares = false;  // kRound: the input is made by a prepare function
   std::size_t group = 0;
   Collective collective{};
@@ -72,7 +72,7 @@ class Program {
     bool least = false;     // a short program, for large worlds
     bool messages = false;  // point to point too
     bool groups = true;
-    bool local = false;     // checkpoints may have local states
+    bool local = false;                                  // checkpoints may have local states
     std::uint64_t most_bytes = std::uint64_t{48} << 10;  // of one rank's larger buffer
   };
   Program(Random& random, const Shape& shape);

@@ -67,8 +67,7 @@ SimWorker::SimWorker(World& world, Judge& judge, DataNetwork& network, Hosts& ho
   hosts_.add(host(), self_, shown_, options_.launcher_keeps_log);
   serving_ = host_log_->reader();
   recall_.emplace(
-      *host_log_, [this] { return world_.now(); },
-      [this](const worker::Replayer::Send& send) { links_.fetch(send); });
+      *host_log_, [this] { return world_.now(); }, [this](const worker::Replayer::Send& send) { links_.fetch(send); });
   engine_.use(*recall_);
   checkpoints_.emplace(engine_, *recall_);
 }
@@ -176,7 +175,7 @@ bool SimWorker::dies_at_send() {
   if (doomed_ || !alive_) return true;
   if (!passes(KillPoint::kSend)) return false;
   // What else this step logs never happened.
-   if (segment_) at_death_.assign(segment_->bytes().begin(), segment_->bytes().end());
+  if (segment_) at_death_.assign(segment_->bytes().begin(), segment_->bytes().end());
   return true;
 }
 
@@ -313,6 +312,8 @@ void SimWorker::install(const wire::Plan& plan) {
     f.closed = at.closed();
     for (const wire::ByteRange& r : at.final()) f.final.add(r.begin(), r.end());
   }
+  p.resumes =
+      recall_ && std::any_of(plan.members().begin(), plan.members().end(), [](const auto& m) { return !m.fresh(); });
   timeline_ = p.timeline;
   mutate(p);
   transport_.open(std::move(membership));
@@ -356,8 +357,7 @@ void SimWorker::mutate(worker::Engine::Plan& plan) {
   if (world_.is(Mutant::finals_of_own_host) && recall_) {
     for (worker::Engine::Frontier& f : plan.frontier) {
       if (f.final.empty()) continue;
-      f.final = recall_->reader().held(
-          {RecordKind::kRound, {plan.timeline, f.group, f.version, Sequence(f.rounds)}});
+      f.final = recall_->reader().held({RecordKind::kRound, {plan.timeline, f.group, f.version, Sequence(f.rounds)}});
     }
   }
 }
@@ -670,8 +670,8 @@ void SimWorker::begin_from(const worker::Checkpoints::State& state) {
   if (state.version == 0) return;
   const auto restored = program_.restored(version, rank_, state.global, state.local);
   if (!restored) {
-    return world_.violated("I5", describe() + " has loaded something else than version " +
-                                     std::to_string(state.version));
+    return world_.violated("I5",
+                           describe() + " has loaded something else than version " + std::to_string(state.version));
   }
   state_ = *restored;
   judge_.restored(describe(), timeline_, version, rank_, state_);
@@ -810,9 +810,8 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
   const bool holds_data = step.collective == Collective::kBroadcast && place == step.root;
   // Who has left the others' way goes on with what it would have received: only its calls are wrong.
   const auto* right = desynced_ ? judge_.oracle(timeline_).expected(step.index) : nullptr;
-  const std::uint64_t key = right != nullptr
-                                ? right->keys[static_cast<std::size_t>(place)]
-                                : program_.input_key(step, place, state_, judge_.oracle(timeline_).salt());
+  const std::uint64_t key = right != nullptr ? right->keys[static_cast<std::size_t>(place)]
+                                             : program_.input_key(step, place, state_, judge_.oracle(timeline_).salt());
   a.input = program_.input(step, place, key);
   a.input_at = holds_data ? a.out_at : in_at;
   const bool prepares = step.prepares && !a.input.empty();
@@ -894,8 +893,11 @@ void SimWorker::reap(ActiveCall& a) {
   if (a.call->status.ok()) {
     if (world_.keeps_transcript()) {
       world_.tell(describe() + " finished step " + std::to_string(a.step.index) + ", " +
-                  to_string(a.call->fingerprint) + (a.step.in_place ? ", in place" : "") +
-                  (a.prepared > 0 ? ", prepared" : ""));
+                  (a.step.collective == Collective::kPoint
+                       ? "message " + std::to_string(a.step.root) + " → " + std::to_string(a.step.receiver) + " tag " +
+                             std::to_string(a.step.tag) + " in group " + std::to_string(a.step.group)
+                       : to_string(a.call->fingerprint)) +
+                  (a.step.in_place ? ", in place" : "") + (a.prepared > 0 ? ", prepared" : ""));
     }
     if (a.step.prepares && !a.input.empty() && !a.altered && a.prepared != (a.to_be_run ? 1 : 0)) {
       // It may have been prepared in one epoch, and replayed in the next; or the other way round.
@@ -912,8 +914,8 @@ void SimWorker::reap(ActiveCall& a) {
     if (passes(KillPoint::kReturn)) links_.doomed();
     return;
   }
-  if (!a.altered) judge_.interrupted(a.step, a.place, std::span(a.before).subspan(a.out_at, a.out_bytes), output,
-                                     timeline_);
+  if (!a.altered)
+    judge_.interrupted(a.step, a.place, std::span(a.before).subspan(a.out_at, a.out_bytes), output, timeline_);
   program_fails(a.call->status);
 }
 

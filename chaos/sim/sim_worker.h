@@ -7,8 +7,8 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <set>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,7 +36,7 @@ class SimWorker final : private SimTransport::Owner {
     std::function<SimWorker*(Incarnation)> mate;
     // It passes a place where it may be killed; true: it dies here, by whatever the owner does afterwards.
     std::function<bool(KillPoint, std::uint64_t passage)> killed_at;
-    std::function<void()> doomed;  // carries the killing out
+    std::function<void()> doomed;    // carries the killing out
     std::function<void()> recovers;  // it has been suspended, or begins to replay
   };
   struct Options {
@@ -100,7 +100,7 @@ class SimWorker final : private SimTransport::Owner {
   struct ActiveCall {
     ProgramStep step;
     std::int32_t place = 0;
-    bool altered = false;  // a desync on purpose: nobody knows what it must give
+    bool altered = false;          // a desync on purpose: nobody knows what it must give
     std::vector<std::byte> input;  // what a prepare function writes
     std::size_t input_at = 0;
     int prepared = 0;
@@ -178,8 +178,8 @@ class SimWorker final : private SimTransport::Owner {
   std::optional<worker::Recall> recall_;
   std::optional<worker::Checkpoints> checkpoints_;
   std::unique_ptr<HostLogReader> serving_;
-  std::set<Incarnation> given_to_;  // lives that have mapped this one's segment
-  std::set<Incarnation> mapped_;    // whose segments this one has mapped
+  std::set<Incarnation> given_to_;   // lives that have mapped this one's segment
+  std::set<Incarnation> mapped_;     // whose segments this one has mapped
   std::vector<std::byte> at_death_;  // what stood in the segment when it was killed within a step
   std::uint64_t passages_[kKillPoints] = {};
   bool doomed_ = false;

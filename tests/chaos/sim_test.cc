@@ -63,7 +63,8 @@ TEST(Sim, ThreadsDoNotMeet) {
 // The oracle is judged by hand where that is short.
 TEST(Program, ExpectsWhatAHandWouldCompute) {
   Random random(3);
-  const Program program(random, 3, false);
+  const Program program(random, {.world_size = 3});
+  const std::vector<std::uint64_t> keys{11, 12, 13};
   ProgramStep step;
   step.index = 1;
   step.collective = Collective::kAllgather;
@@ -71,21 +72,21 @@ TEST(Program, ExpectsWhatAHandWouldCompute) {
   step.count = 2;
   std::vector<std::byte> all;
   for (std::int32_t r = 0; r < 3; ++r) {
-    const auto input = program.input(step, r);
+    const auto input = program.input(step, r, keys[static_cast<std::size_t>(r)]);
     ASSERT_EQ(input.size(), 8u);
     all.insert(all.end(), input.begin(), input.end());
   }
-  EXPECT_EQ(program.expected(step, 1), all);
-  EXPECT_EQ(program.judge(step, 1, all, program.expected(step, 1)), "");
+  EXPECT_EQ(program.expected(step, 1, keys), all);
+  EXPECT_EQ(program.judge(step, 1, keys, all, program.expected(step, 1, keys)), "");
   all[9] ^= std::byte{1};
-  EXPECT_NE(program.judge(step, 1, all, program.expected(step, 1)), "");
+  EXPECT_NE(program.judge(step, 1, keys, all, program.expected(step, 1, keys)), "");
 
   step.collective = Collective::kAllreduce;
   step.type = DataType::kF16;
   step.op = ReduceOp::kAverage;
   step.count = 64;
   // Sums of multiples of 3, divided by 3: whole numbers from −3 to 3, as f16.
-  const auto high = std::to_integer<int>(program.expected(step, 0)[1]);
+  const auto high = std::to_integer<int>(program.expected(step, 0, keys)[1]);
   const std::set<int> known{0xc2, 0xc0, 0xbc, 0x00, 0x3c, 0x40, 0x42};
   EXPECT_TRUE(known.contains(high)) << high;
 }
