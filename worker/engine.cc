@@ -471,8 +471,7 @@ Status Engine::log_pieces(Group& group, const Ranges& bytes) {
   const RecordKey key{RecordKind::kRound, call.round};
   const RecordInfo info{call.fingerprint, shape.total * width};
   const Ranges mine = bytes.intersect(shape.begin * width, (shape.begin + shape.count) * width);
-  const Ranges lacking = mine.minus(recall_->reader().held(key));
-  for (const Interval& i : lacking.intervals()) {
+  for (const Interval& i : mine.intervals()) {
     const auto* from = static_cast<const std::byte*>(call.spec.output) + (i.begin - shape.begin * width);
     const Status status = recall_->publish(key, info, i.begin, {from, i.end - i.begin});
     if (!status.ok()) return status.because_of_this("cannot log " + to_string(call.round));
@@ -484,8 +483,11 @@ Status Engine::log_pieces(Group& group, const Ranges& bytes) {
 void Engine::run_rest(Group& group) {
   const Call& call = *group.active;
   const Ranges& final = frontier_of(group.id, call.round.version)->final;
-  // Every host has the whole round before any of its ranks returns (DESIGN section 4).
-  if (const Status logged = log_pieces(group, final); !logged.ok()) return fail(logged, kNoRank);
+  // Every host has the whole round before any of its ranks returns (DESIGN section 4). What dead lives of this host have
+  // logged will do until their segments go, two commits from now; the preamble is needed for longer.
+  const bool preamble = call.round.version == Version(0);
+  const Ranges held = preamble ? Ranges() : recall_->reader().held({RecordKind::kRound, call.round});
+  if (const Status logged = log_pieces(group, final.minus(held)); !logged.ok()) return fail(logged, kNoRank);
   schedule::Request request = request_for(group, call);
   const std::uint64_t width = std::max<std::uint64_t>(1, element_bytes(call.spec));
   request.resumed = true;

@@ -416,6 +416,20 @@ TEST(Recovery, KilledAroundACheckpoint) {
   }
 }
 
+// Segments of dead lives go after two commits. What of the preamble only they held has been logged again by then.
+TEST(Recovery, ThePreambleOutlivesAllThatWroteIt) {
+  for (const bool one_host : {true, false}) {
+    SCOPED_TRACE(one_host ? "one host" : "two hosts");
+    Job job(shape(4, Mix::kSmall, 4096, 28, 1),
+            one_host ? std::vector<std::string>(4, "a") : std::vector<std::string>{"a", "a", "b", "b"});
+    for (std::uint32_t life = 0; life < 2; life++) {
+      for (std::uint32_t w = 0; w < 4; w++) job.order(w, life, Phase::kSmallRound, 3 * (4 * life + w) + 2, 0);
+    }
+    job.run();
+    if (HasFailure()) return;
+  }
+}
+
 TEST(Recovery, KilledInFinalize) {
   Job job(shape(3, Mix::kSmall, 4096, 3, 2), two_hosts(3));
   job.order(1, 0, Phase::kFinalize, 0, 0);
