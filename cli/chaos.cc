@@ -93,10 +93,13 @@ int run(const std::vector<std::string>&) {
   const auto report = chaos::process::run_chaos(options, interrupted);
   if (!report.ok()) return failure(report.status().describe());
   const chaos::process::ChaosReport& r = report.value();
-  std::fprintf(stderr, "%llu faults, %llu of them during a recovery; %llu rounds; %llu divergences, %llu hangs%s\n",
-               static_cast<unsigned long long>(r.fault_count), static_cast<unsigned long long>(r.during_recovery),
-               static_cast<unsigned long long>(r.rounds), static_cast<unsigned long long>(r.divergences),
-               static_cast<unsigned long long>(r.hangs), r.interrupted ? "; interrupted" : "");
+  std::fprintf(
+      stderr,
+      "%llu faults, %llu of them during a recovery; %llu rounds; %llu divergences, %llu hangs, %llu rollbacks%s\n",
+      static_cast<unsigned long long>(r.fault_count), static_cast<unsigned long long>(r.during_recovery),
+      static_cast<unsigned long long>(r.rounds), static_cast<unsigned long long>(r.divergences),
+      static_cast<unsigned long long>(r.hangs), static_cast<unsigned long long>(r.rollbacks),
+      r.interrupted ? "; interrupted" : "");
   if (FLAGS_json) std::printf("%s\n", r.json(options).c_str());
   return r.good() ? kExitOk : kExitFailed;
 }
@@ -114,7 +117,7 @@ const Command kChaosCommand = {
         "disk (a host dies and comes back with an empty data directory), all (everything dies and is started again). "
         "Each result of each life is compared with what plain loops over the same inputs give.\n"
         "With --json the last line is one object: faults by kind and phase, rounds, divergences, hangs, goodput, "
-        "stall_ms. The exit code is 0 only without divergences and hangs.",
+        "stall_ms. The exit code is 0 only without divergences, hangs, and rollbacks that no fault calls for.",
     .flags = {"ranks", "hosts", "replicas", "seconds", "faults", "interval_ms", "seed", "round_timeout_ms", "goodput",
               "json", "worker_of", "first_worker"},
     .run = run,

@@ -51,7 +51,7 @@ std::optional<std::string> Judge::take(std::uint32_t worker, const Record& recor
     }
     case RecordEvent::kLoaded:
     case RecordEvent::kLoadedLocal: {
-      auto why = judge_load(w.lives[record.life], record);
+      auto why = judge_load(w, w.lives[record.life], record);
       return why ? std::optional(wrong("load: " + *why)) : std::nullopt;
     }
     case RecordEvent::kResult: {
@@ -70,17 +70,19 @@ std::optional<std::string> Judge::take(std::uint32_t worker, const Record& recor
   return wrong("a record of kind " + std::to_string(record.event));
 }
 
-std::optional<std::string> Judge::judge_load(Life& life, const Record& record) {
+std::optional<std::string> Judge::judge_load(Worker& worker, Life& life, const Record& record) {
   const std::uint64_t version = record.iteration;
   const bool global = record.event == static_cast<std::uint32_t>(RecordEvent::kLoaded);
+  const std::uint64_t before = worker.progress.loaded;
   if (global) {
-    if (version < newest_loaded_ && !rolled_back_) {
-      return "version " + std::to_string(version) + ", though " + std::to_string(newest_loaded_) + " was committed";
-    }
-    newest_loaded_ = version;
+    worker.progress.loaded = version;
     life.loaded = true;
     life.iteration = program_.first_iteration(version);
     life.call = 0;
+  }
+  // Those that other workers have loaded say nothing here: their records may be read in another order.
+  if (global && version < before && !rolled_back_) {
+    return "version " + std::to_string(version) + ", though " + std::to_string(before) + " was committed";
   }
   if (version == 0) return std::nullopt;
   const Oracle::StateDigests& states = oracle_.version(version);

@@ -27,6 +27,7 @@ class Judge {
     std::uint64_t rounds = 0;    // results that no earlier life of this worker had
     std::uint64_t replayed = 0;  // others
     std::uint64_t version = 0;   // the newest that some life has taken
+    std::uint64_t loaded = 0;    // the newest that some life has loaded: it was committed
     std::uint32_t lives = 0;
     bool finished = false;
   };
@@ -46,14 +47,13 @@ class Judge {
   };
 
   std::optional<std::string> judge_result(Worker& worker, Life& life, const Record& record);
-  std::optional<std::string> judge_load(Life& life, const Record& record);
+  std::optional<std::string> judge_load(Worker& worker, Life& life, const Record& record);
 
   const Program& program_;
   Oracle oracle_;
   std::vector<Worker> workers_;
   std::map<std::uint64_t, std::uint64_t> decisions_;  // by iteration
   std::map<std::uint32_t, std::uint32_t> worker_of_;  // by rank
-  std::uint64_t newest_loaded_ = 0;
   bool rolled_back_ = false;
 };
 

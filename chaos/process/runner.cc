@@ -501,7 +501,11 @@ double percentile(const std::vector<double>& sorted, double p) {
 }  // namespace
 
 bool ChaosReport::good() const {
-  return divergences == 0 && hangs == 0 && failures == 0 && !interrupted;
+  return divergences == 0 && hangs == 0 && failures == 0 && unexplained_rollbacks() == 0 && !interrupted;
+}
+
+std::uint64_t ChaosReport::unexplained_rollbacks() const {
+  return faults[static_cast<std::size_t>(FaultKind::kAll)].empty() ? rollbacks : 0;
 }
 
 std::string ChaosReport::json(const ChaosOptions& options) const {

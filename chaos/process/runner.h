@@ -45,6 +45,8 @@ struct ChaosReport {
   std::vector<double> stalls_ms;
   bool interrupted = false;
 
+  // Where copies in another domain always remained, no rollback is called for.
+  [[nodiscard]] std::uint64_t unexplained_rollbacks() const;
   [[nodiscard]] bool good() const;
   [[nodiscard]] std::string json(const ChaosOptions& options) const;
 };

@@ -56,7 +56,14 @@ class Worker {
     const std::uint32_t ended_in = page_->phase.load();
     tell(RecordEvent::kStarted, 0, static_cast<std::uint64_t>(getpid()), ended_in);
     enter(Phase::kStarting);
-    comm_.emplace(Communicator::create(options));
+    try {
+      comm_.emplace(Communicator::create(options));
+    } catch (const Error& e) {
+      // The life before was killed in finalize, after all had entered it: there is nothing left to do.
+      if (e.code() != ErrorCode::closed || life_ == 0) throw;
+      enter(Phase::kGone);
+      return tell(RecordEvent::kFinished);
+    }
     rank_ = static_cast<std::uint32_t>(comm_->rank());
     state_ = program_.initial(rank_);
     tell(RecordEvent::kJoined, 0, rank_);
