@@ -32,7 +32,8 @@ std::string Status::describe() const {
 }
 
 std::string to_string(const RoundId& round) {
-  std::string text = "round " + std::to_string(round.version.value) + "." + std::to_string(round.sequence.value);
+  std::string text = "round " + (round.version == kPreamble ? "p" : std::to_string(round.version.value - 1)) + "." +
+                     std::to_string(round.sequence.value);
   if (round.group != kWorldGroup) {
     static constexpr char kHex[] = "0123456789abcdef";
     std::string hex;

@@ -478,7 +478,7 @@ TEST(Codec, AddressesAreNumeric) {
 
 TEST(Codec, Heartbeats) {
   const auto check = [](auto change) { return after(heartbeat(), change); };
-  const std::string name = "round 0.4 of group deadbeef: ";
+  const std::string name = "round p.4 of group deadbeef: ";
   EXPECT_EQ(check([](auto& h) { h.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
   EXPECT_EQ(check([](auto& h) { h.set_epoch(~0ULL); }),
             "epoch 18446744073709551615 is outside 1 to 4611686018427387904");
@@ -517,7 +517,7 @@ TEST(Codec, ReportsAndAnswers) {
             "evidence of 4097 bytes is over the limit of 4096");
   EXPECT_EQ(after(round_failed(), [](auto& f) { f.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
   EXPECT_EQ(after(round_failed(), [](auto& f) { f.set_code(0); }), "unknown failure code 0");
-  EXPECT_EQ(after(round_failed(), [](auto& f) { f.set_code(11); }), "unknown failure code 11");
+  EXPECT_EQ(after(round_failed(), [](auto& f) { f.set_code(12); }), "unknown failure code 12");
   EXPECT_EQ(after(round_failed(), [](auto& f) { f.clear_reason(); }), "no reason");
   EXPECT_EQ(after(round_failed(), [](auto& f) { f.set_reason("a\nb"); }), "reason has an unprintable byte at 1");
   EXPECT_EQ(after(stopped(), [](auto& s) { s.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");

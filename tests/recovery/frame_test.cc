@@ -109,22 +109,22 @@ TEST(Frame, WhatIsNotWaitedForIsNamed) {
   EXPECT_EQ(mismatch([](auto& h) { h.kind = FrameKind::kPoint; }), "corrupt: frame belongs to another link");
   EXPECT_EQ(mismatch([](auto& h) { h.round.group = GroupId(1); }), "corrupt: frame belongs to another link");
   EXPECT_EQ(mismatch([](auto& h) { h.message = 8; }),
-            "corrupt: message 8 came where 9 was due in round 5.17 of group abc on timeline 2");
+            "corrupt: message 8 came where 9 was due in round 4.17 of group abc on timeline 2");
   EXPECT_EQ(mismatch([](auto& h) { h.payload_bytes = 1; }),
-            "corrupt: chunk of 1 bytes where 4096 were due in round 5.17 of group abc on timeline 2");
+            "corrupt: chunk of 1 bytes where 4096 were due in round 4.17 of group abc on timeline 2");
   const std::string here =
-      "desync: here reduce(f32, max, count 1024, root 7, shape b, algorithm 4) at 5f3a21+0x1234 in round 5.17 of group "
+      "desync: here reduce(f32, max, count 1024, root 7, shape b, algorithm 4) at 5f3a21+0x1234 in round 4.17 of group "
       "abc "
       "on timeline 2, there ";
   EXPECT_EQ(
       mismatch([](auto& h) { h.round.sequence = Sequence(18); }),
       here +
-          "reduce(f32, max, count 1024, root 7, shape b, algorithm 4) at 5f3a21+0x1234 in round 5.18 of group abc "
+          "reduce(f32, max, count 1024, root 7, shape b, algorithm 4) at 5f3a21+0x1234 in round 4.18 of group abc "
           "on timeline 2");
   EXPECT_EQ(
       mismatch([](auto& h) { h.fingerprint.count = 1000; }),
       here +
-          "reduce(f32, max, count 1000, root 7, shape b, algorithm 4) at 5f3a21+0x1234 in round 5.17 of group abc "
+          "reduce(f32, max, count 1000, root 7, shape b, algorithm 4) at 5f3a21+0x1234 in round 4.17 of group abc "
           "on timeline 2");
   EXPECT_EQ(mismatch([](auto& h) { h.fingerprint.site = 0; }), "matches");
   EXPECT_EQ(mismatch([](auto& h) { h.fingerprint.site = 0x77; }), "matches");  // not compared

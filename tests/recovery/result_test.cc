@@ -46,14 +46,14 @@ TEST(ResultDeathTest, MisuseIsABrokenInvariant) {
 }
 
 TEST(Code, EveryCodeHasAName) {
-  for (int i = 0; i <= 10; ++i) EXPECT_NE(to_string(static_cast<Code>(i)), "unknown");
-  EXPECT_EQ(to_string(static_cast<Code>(11)), "unknown");
+  for (int i = 0; i <= 11; ++i) EXPECT_NE(to_string(static_cast<Code>(i)), "unknown");
+  EXPECT_EQ(to_string(static_cast<Code>(12)), "unknown");
 }
 
 TEST(RoundId, ReadsAsPeopleWriteIt) {
-  EXPECT_EQ(to_string(RoundId{Timeline(0), kWorldGroup, Version(3), Sequence(17)}), "round 3.17");
-  EXPECT_EQ(to_string(RoundId{Timeline(0), GroupId(0x1f), Version(0), Sequence(0)}), "round 0.0 of group 1f");
-  EXPECT_EQ(to_string(RoundId{Timeline(2), kWorldGroup, Version(0), Sequence(1)}), "round 0.1 on timeline 2");
+  EXPECT_EQ(to_string(RoundId{Timeline(0), kWorldGroup, Version(4), Sequence(17)}), "round 3.17");
+  EXPECT_EQ(to_string(RoundId{Timeline(0), GroupId(0x1f), Version(0), Sequence(0)}), "round p.0 of group 1f");
+  EXPECT_EQ(to_string(RoundId{Timeline(2), kWorldGroup, Version(0), Sequence(1)}), "round p.1 on timeline 2");
   EXPECT_LT((RoundId{Timeline(0), kWorldGroup, Version(3), Sequence(17)}),
             (RoundId{Timeline(1), kWorldGroup, Version(0), Sequence(0)}));
 }

@@ -413,7 +413,7 @@ TEST(Tracker, CallsThatDisagreeAreADesync) {
   const std::string text =
       "Interrupt epoch 2 code 6: rank 0 (worker w0 on host h) called allreduce(f32, sum, count 1024), rank 1 (worker "
       "w1 "
-      "on host h) called allreduce(f32, sum, count 1000), both as round 0.17; make all ranks call the same things in "
+      "on host h) called allreduce(f32, sum, count 1000), both as round p.17; make all ranks call the same things in "
       "the "
       "same order, then start the job again\n";
   EXPECT_EQ(t.pass(1000), "persist epoch 2 interrupted\n10 <- " + text + "11 <- " + text);
@@ -449,9 +449,9 @@ TEST(Tracker, ALongWaitIsLoggedAndNoError) {
     (void)t.beat(11, 1);
   }
   EXPECT_EQ(text,
-            "log round_waits: rank 0 waits for rank 1 in round 0.17 since 18 s; rank 1 is alive and has finished 12 "
+            "log round_waits: rank 0 waits for rank 1 in round p.17 since 18 s; rank 1 is alive and has finished 12 "
             "rounds\n"
-            "log round_waits: rank 0 waits for rank 1 in round 0.17 since 28 s; rank 1 is alive and has finished 12 "
+            "log round_waits: rank 0 waits for rank 1 in round p.17 since 28 s; rank 1 is alive and has finished 12 "
             "rounds\n");
 }
 

@@ -43,7 +43,7 @@ TEST(Waits, EqualCallsAgreeAndDifferentOnesDoNot) {
   EXPECT_EQ((World{{{round(1, 8, {1}, 0)}, {round(2, 9, {0}, 0)}}}.disagreement()), "");
   EXPECT_EQ((World{{{round(1, 8, {1}, 0)}, {}, {round(1, 9, {0}, 0)}}}.disagreement()),
             "rank 0 (w) called allreduce(f32, sum, count 8), rank 2 (w) called allreduce(f32, sum, count 9), both as "
-            "round 0.1");
+            "round p.1");
 }
 
 TEST(Waits, CallSitesCountOnlyWhenAsked) {
@@ -71,8 +71,8 @@ TEST(Waits, TwoRanksThatWaitForEachOtherInDifferentRoundsForTheWholeTimeoutDisag
   };
   EXPECT_EQ(
       world(6000, 5000, 0, 0),
-      "rank 0 (w) has waited 6 s for rank 1 (w) with allreduce(f32, sum, count 8) in round 0.1, which has waited 5 s "
-      "for rank 0 with allreduce(f32, sum, count 9) in round 0.2");
+      "rank 0 (w) has waited 6 s for rank 1 (w) with allreduce(f32, sum, count 8) in round p.1, which has waited 5 s "
+      "for rank 0 with allreduce(f32, sum, count 9) in round p.2");
   EXPECT_EQ(world(6000, 4999, 0, 0), "");
   EXPECT_EQ(world(4999, 6000, 0, 0), "");
   EXPECT_EQ(world(6000, 6000, 2, 0), "");  // waits for somebody else
@@ -89,7 +89,7 @@ TEST(Waits, WaitingForARankThatHasFinalizedIsADisagreementOnceTheTimeIsUp) {
   EXPECT_EQ(w.disagreement(), "");
   w.rounds[0][0].set_waited_ms(5000);
   EXPECT_EQ(w.disagreement(),
-            "rank 0 (w) has waited 5 s for rank 1 (w) with allreduce(f32, sum, count 8) in round 0.1, but rank 1 has "
+            "rank 0 (w) has waited 5 s for rank 1 (w) with allreduce(f32, sum, count 8) in round p.1, but rank 1 has "
             "called finalize after 11 rounds");
   w.finalizing_ms = 4999;  // what rank 0 has said may be older
   EXPECT_EQ(w.disagreement(), "");
@@ -99,12 +99,12 @@ TEST(Waits, OneLineARoundNamesTheRankThatIsNotThere) {
   // In a ring each waits for its left neighbour; rank 3 has not come.
   const World w{{{round(1, 8, {3}, 2000)}, {round(1, 8, {0}, 3000)}, {round(1, 8, {1}, 2000)}, {}}};
   EXPECT_EQ(w.waits(),
-            "rank 0 waits for rank 3 in round 0.1 since 2 s (as do 2 more ranks in this round); rank 3 is alive "
+            "rank 0 waits for rank 3 in round p.1 since 2 s (as do 2 more ranks in this round); rank 3 is alive "
             "and has finished 13 rounds\n");
   EXPECT_EQ((World{{{round(1, 8, {1}, 999)}, {}}}.waits()), "");
   const World two{{{round(1, 8, {1}, 1000)}, {round(1, 8, {0}, 1000)}}};
   EXPECT_EQ(two.waits(),
-            "rank 0 waits for rank 1 in round 0.1 since 1 s (as does 1 more rank in this round); rank 1 is "
+            "rank 0 waits for rank 1 in round p.1 since 1 s (as does 1 more rank in this round); rank 1 is "
             "alive and has finished 11 rounds\n");
 }
 
