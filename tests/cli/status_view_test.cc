@@ -33,7 +33,7 @@ tracker::Snapshot snapshot() {
   m.bytes_moved = 20'480;
   m.attempt = 2;
   wire::CurrentRound round;
-  round.set_version(3);
+  round.set_version(4);
   round.set_sequence(17);
   for (const std::uint32_t r : {1, 4, 5, 6}) round.add_waiting_for(r);
   round.set_waited_ms(2'300);

@@ -42,7 +42,7 @@ TEST_F(HttpTest, ShowsAJobInEveryForm) {
   beat.mutable_heartbeat()->set_rounds_finished(41);
   beat.mutable_heartbeat()->set_bytes_moved(4096);
   wire::CurrentRound& round = *beat.mutable_heartbeat()->add_rounds();
-  round.set_version(3);
+  round.set_version(4);
   round.set_sequence(17);
   round.set_collective(1);
   round.set_type(9);
