@@ -23,7 +23,8 @@ class Logged : public TrackerScript {
     return join("w" + std::to_string(worker), life, static_cast<std::uint32_t>(n_));
   }
   // All vote for `version`.
-  std::string commit(std::uint64_t version, std::uint32_t timeline = 0, std::vector<std::uint64_t> lives = {10, 11}) {
+  std::string commit(std::uint64_t version, std::uint32_t timeline = 0,
+                     const std::vector<std::uint64_t>& lives = {10, 11}) {
     std::string last;
     for (const std::uint64_t life : lives) last = vote(life, version, {}, timeline);
     return last;
