@@ -483,8 +483,8 @@ Status Engine::log_pieces(Group& group, const Ranges& bytes) {
 void Engine::run_rest(Group& group) {
   const Call& call = *group.active;
   const Ranges& final = frontier_of(group.id, call.round.version)->final;
-  // Every host has the whole round before any of its ranks returns (DESIGN section 4). What dead lives of this host have
-  // logged will do until their segments go, two commits from now; the preamble is needed for longer.
+  // Every host has the whole round before any of its ranks returns (DESIGN section 4). What dead lives of this host
+  // have logged will do until their segments go, two commits from now; the preamble is needed for longer.
   const bool preamble = call.round.version == Version(0);
   const Ranges held = preamble ? Ranges() : recall_->reader().held({RecordKind::kRound, call.round});
   if (const Status logged = log_pieces(group, final.minus(held)); !logged.ok()) return fail(logged, kNoRank);

@@ -32,7 +32,7 @@ constexpr std::size_t kMostPrinted = 20;
 
 class Draw {
  public:
-  explicit Draw(std::uint64_t seed) : state_(seed) {}
+  explicit Draw(std::uint64_t seed) : state_(mixed(mixed(seed))) {}  // seeds in a row: sequences far apart
   std::uint64_t below(std::uint64_t limit) { return mixed(state_++) % limit; }
   double unit() { return static_cast<double>(mixed(state_++) >> 11) * 0x1p-53; }
   bool chance(double p) { return unit() < p; }
@@ -252,7 +252,7 @@ class Run {
                                : faults_[draw_.below(faults_.size())];
     const std::uint32_t victim = static_cast<std::uint32_t>(draw_.below(shape_.ranks));
     if (!strike(kind, victim)) return;
-    if (draw_.chance(0.4)) second_fault(kind, victim);
+    if (draw_.chance(0.5)) second_fault(kind, victim);
     while (going() && (watch_->recovering() || !later_.empty())) tick();
   }
 
