@@ -164,11 +164,19 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
     }
     const std::vector<std::size_t> free(free_places_.begin(), free_places_.end());
     if (!free.empty() && now < since_ + timeout_ms()) return arm(since_ + timeout_ms());
-    frontier = next_frontier();
+    frontier = next_frontier(!distrust_inherited_);
     if (!frontier.ok()) {
       count(Transition::frontier_torn);
       return roll_back(frontier.status().code(), frontier.status().describe(), now, effects);
     }
+    const auto of_survivors = next_frontier(false);
+    frontier_inherited_ =
+        !of_survivors.ok() ||
+        !std::equal(frontier.value().begin(), frontier.value().end(), of_survivors.value().begin(),
+                    of_survivors.value().end(), [](const wire::Position& a, const wire::Position& b) {
+                      return a.group() == b.group() && a.version() == b.version() && a.rounds() == b.rounds();
+                    });
+    distrust_inherited_ = false;
     std::vector<const Waiting*> by_arrival;
     for (const auto& [worker, w] : waiting_) {
       if (w.candidate) by_arrival.push_back(&w);

@@ -207,7 +207,7 @@ class TrackerMachine {
   void maybe_plan(TimeMs now, Effects& effects);
   void make_plan(const std::map<std::string, Rank>& ranks, std::vector<wire::Position> frontier, TimeMs now,
                  Effects& effects);
-  [[nodiscard]] Result<std::vector<wire::Position>> next_frontier() const;
+  [[nodiscard]] Result<std::vector<wire::Position>> next_frontier(bool with_inherited) const;
   void announce(TimeMs now, Effects& effects);
   // Ends the newest plan, or its interrupt with another one. Resumes if that is possible after `code`.
   void interrupt(Code code, const std::string& what, const std::vector<std::uint32_t>& lost, TimeMs now,
@@ -291,6 +291,9 @@ class TrackerMachine {
   std::map<std::size_t, wire::Vote> votes_;  // by rank, for next_version() in timeline_
   TimeMs votes_since_;
   std::size_t position_bytes_ = 0;  // of reports and votes
+  // The plan's frontier calls rounds completed of which no survivor knows, but an earlier plan; and, from a gap in the
+  // log until the next plan: it proved wrong, survivors alone count.
+  bool frontier_inherited_ = false, distrust_inherited_ = false;
   std::vector<Evidence> evidence_;  // links that broke, until their time is up
   TimeMs evidence_due_;
   std::size_t unannounced_ = 0;  // the ranks from here on have not been sent their plan

@@ -71,6 +71,7 @@ namespace warren {
   X(epoch_ahead)                      \
   X(finalizing_left)                  \
   X(log_gap)                          \
+  X(log_gap_of_inherited)             \
   X(load_answered)                    \
   X(vote_voided_by_load)              \
   X(vote_taken)                       \

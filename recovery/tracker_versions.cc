@@ -86,7 +86,7 @@ void TrackerMachine::catch_up(std::size_t rank, std::uint64_t epoch, TimeMs now,
   roll_back(Code::kPeerLost, what, now, effects);
 }
 
-Result<std::vector<wire::Position>> TrackerMachine::next_frontier() const {
+Result<std::vector<wire::Position>> TrackerMachine::next_frontier(bool with_inherited) const {
   std::vector<RankPositions> reports;
   for (const auto& [worker, w] : waiting_) {
     if (w.report) reports.push_back({Rank(static_cast<std::int32_t>(w.member.rank())), &*w.report});
@@ -94,7 +94,9 @@ Result<std::vector<wire::Position>> TrackerMachine::next_frontier() const {
   // Nobody who has seen a round survives: what was completed is undone, together with its timeline.
   if (reports.empty()) return std::vector<wire::Position>();
   std::vector<const wire::Position*> before;
-  for (const wire::Position& p : plan_.frontier()) before.push_back(&p);
+  if (with_inherited) {
+    for (const wire::Position& p : plan_.frontier()) before.push_back(&p);
+  }
   return merge_frontier(reports, before, committed_,
                         [this](Rank rank) { return name(static_cast<std::size_t>(rank.value)); });
 }
@@ -210,6 +212,15 @@ void TrackerMachine::on_log_gap(Incarnation who, const wire::LogGap& g, TimeMs n
   if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
   if (state_ != State::kRunning || !logged() || g.epoch() != plan_.epoch()) return count(Transition::out_of_turn);
   count(Transition::log_gap);
+  if (frontier_inherited_) {
+    // Whoever had completed those rounds is gone, and what its hosts alone held too; who is in them has its input.
+    count(Transition::log_gap_of_inherited);
+    distrust_inherited_ = true;
+    return end_epoch(Code::kPeerLost,
+                     name(*rank) + " misses results that only ranks which are gone have seen (" + g.reason() +
+                         "); they are computed again",
+                     {}, true, now, effects);
+  }
   roll_back(Code::kPeerLost, name(*rank) + " misses results that the log does not hold any more: " + g.reason(), now,
             effects);
 }

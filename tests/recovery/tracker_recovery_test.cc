@@ -119,6 +119,25 @@ TEST(TrackerRecovery, WhatOnlyARestartCanMendRollsBack) {
             std::string::npos);
 }
 
+// R = 3 and two losses in a row: who had finished the round, and alone held a piece of it, is gone. Whoever is in it
+// still has its input.
+TEST(TrackerRecovery, AGapInWhatOnlyTheLostHadSeenIsComputedAgain) {
+  Logged t(3);
+  (void)t.give_up(11, 1);
+  (void)t.report(10, 2, 1, {position(1, 5, false, {{0, 8}})});
+  (void)t.report(12, 2, 1, {position(1, 6)});
+  EXPECT_NE(t.join(1, 21).find(" 1.6\n"), std::string::npos);
+  (void)t.give_up(12, 2);
+  (void)t.report(10, 3, 1, {position(1, 5, false, {{0, 8}})});
+  (void)t.report(21, 3, 1, {position(1, 2)});
+  EXPECT_NE(t.join(2, 32).find(" 1.6\n"), std::string::npos) << "the log may have it";
+  EXPECT_NE(t.log_gap(10, 3).find("10 <- Pause epoch 4"), std::string::npos) << "it has not";
+  (void)t.report(10, 4, 1, {position(1, 5, false, {{0, 8}})});
+  (void)t.report(21, 4, 1, {position(1, 2)});
+  EXPECT_NE(t.report(32, 4, 1, {position(1, 0)}).find(" 1.5[0,8)\n"), std::string::npos);
+  EXPECT_NE(t.log_gap(10, 4).find("10 <- Interrupt epoch 5"), std::string::npos) << "nobody has it any more";
+}
+
 TEST(TrackerRecovery, ARollbackEndsAllLivesAndRaisesTheTimeline) {
   Logged t;
   (void)t.commit(2);
