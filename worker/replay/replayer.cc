@@ -464,14 +464,14 @@ struct Replayer::State {
     s.look = true;
   }
 
-  // Whether every host has said what it holds of this round, as far as it says anything.
-  [[nodiscard]] bool settled(const Stream& s, std::uint64_t sequence) const {
+  // Of rounds below this every host has said what it holds, as far as it says anything.
+  [[nodiscard]] std::uint64_t known_below(const Stream& s) const {
+    std::uint64_t known = UINT64_MAX;
     for (std::size_t h = 0; h < hosts.size(); ++h) {
-      if (!hosts[h].gone() && s.listings[h].sequence <= sequence) return false;
+      if (!hosts[h].gone()) known = std::min(known, s.listings[h].sequence);
     }
-    return true;
+    return known;
   }
-
   [[nodiscard]] bool all_answer() const {
     return std::none_of(hosts.begin(), hosts.end(), [](const Host& h) { return h.gone(); });
   }
@@ -514,7 +514,7 @@ struct Replayer::State {
     Round& round = s.rounds[sequence];
     if (!round.conflict.ok()) return finish(id, round.conflict);
     if (round.info && !take_info(id, w, *round.info, round.info_from)) return;
-    const bool all_known = settled(s, sequence);
+    const bool all_known = sequence < known_below(s);
     if (w.info && w.missing.empty()) {
       Ranges again = log_again(w, round);
       if (again.empty() || all_known) return finish(id, {}, std::move(again));
@@ -636,6 +636,7 @@ struct Replayer::State {
     std::map<std::size_t, Batch> batches = {};  // by host
     std::size_t skipped = 0;                    // pieces whose holders take no more now
     bool full = false;                          // nothing more in this go
+    std::uint64_t known = 0;                    // of rounds below, every host has said what it holds
   };
 
   void flush(Asking& a, std::size_t h, Batch& b) {
@@ -667,7 +668,7 @@ struct Replayer::State {
 
   // The holder of byte `at` that has least to do and takes more; kNone: none. `next`: where somebody holds bytes again,
   // if nobody holds this one.
-  [[nodiscard]] std::size_t choose(const Round& round, std::uint64_t at, std::uint64_t& end, bool& held,
+  [[nodiscard]] std::size_t choose(const Round& round, std::uint64_t at, bool all_known, std::uint64_t& end, bool& held,
                                    std::uint64_t& next) const {
     std::size_t best = kNone;
     std::uint64_t best_end = 0;
@@ -683,6 +684,8 @@ struct Replayer::State {
       held = true;
       const Host& host = hosts[h.host];
       if (host.gone() || host.requests >= kRequestsPerHolder) continue;
+      // As long as others may turn out to hold it too, whoever answered first does not get it all.
+      if (!all_known && host.load > 0) continue;
       // Ties: several ranks that fetch the same begin with different holders.
       const auto better = [&] {
         if (best == kNone) return true;
@@ -709,7 +712,7 @@ struct Replayer::State {
         std::uint64_t end = std::min(i.end, b + kPieceBytes);
         bool held = false;
         std::uint64_t next = 0;
-        const std::size_t h = choose(round, b, end, held, next);
+        const std::size_t h = choose(round, b, sequence < a.known, end, held, next);
         if (h == kNone) {
           // Others may have room for what follows.
           a.skipped += held;
@@ -744,6 +747,7 @@ struct Replayer::State {
 
   void ask_data(const RecordKey& at, Stream& s, TimeMs now, std::vector<Send>& out) {
     Asking a{at, now, out};
+    a.known = known_below(s);
     for (auto o = s.open.begin(); !a.full && o != s.open.end();) {
       Round& round = s.rounds[*o];
       Ranges need;
@@ -771,11 +775,7 @@ struct Replayer::State {
       drop_forgotten(s);
       if (cache_bytes + reserved_bytes > kCacheBytes / 2) return;
     }
-    // Only where all listings are known, so that the load is spread over all holders.
-    std::uint64_t end = end_of_window(a.at, s);
-    for (std::size_t h = 0; h < hosts.size(); ++h) {
-      if (!hosts[h].gone()) end = std::min(end, s.listings[h].sequence);
-    }
+    const std::uint64_t end = std::min(a.known, end_of_window(a.at, s));
     std::uint64_t seen = std::max(s.ahead, end);
     for (auto r = s.rounds.lower_bound(s.ahead); r != s.rounds.end() && r->first < end; ++r) {
       Round& round = r->second;

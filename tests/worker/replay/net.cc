@@ -153,7 +153,7 @@ void Net::serve(const Replayer::Send& s) {
   if (on_reply && !on_reply(s.to, reply)) return;
   if (happens(faults.lose)) return;
   std::int64_t busy_ms = 0;
-  if (reply.data() && service_ms.contains(s.to.value)) {
+  if (service_ms.contains(s.to.value)) {
     TimeMs& until = busy_until_[s.to.value];
     until = std::max(until, now) + service_ms[s.to.value];
     busy_ms = until - now;

@@ -76,7 +76,7 @@ class Net {
   std::vector<Life> dead;
   std::unique_ptr<Replayer> replayer;
   Faults faults;
-  std::map<std::int32_t, std::int64_t> service_ms;  // by rank: for each request with data, one after the other
+  std::map<std::int32_t, std::int64_t> service_ms;  // by rank: for each request, one after the other
   std::mt19937_64 random;
   std::function<bool(const Replayer::Send&)> on_request;  // false: it is lost
   std::function<bool(Rank, wire::FetchReply&)> on_reply;  // false: it is lost
