@@ -154,7 +154,9 @@ class FakeResultStore final : public ResultStore {
       auto* records = this->records();
       if (records == nullptr) return;
       for (auto it = records->lower_bound(encode_key(from, first_byte, 0)); it != records->end(); ++it) {
-        if (bin_of(it->second.record.key) == bin_of(from) && !visit(it->second.record)) return;
+        StoredRecord record = it->second.record;
+        record.inlined_payload = it->second.payload;
+        if (bin_of(record.key) == bin_of(from) && !visit(record)) return;
       }
     }
     bool read(const StoredRecord& record, std::uint64_t begin, std::span<std::byte> out) override {

@@ -35,6 +35,8 @@ struct StoredRecord {
   std::uint64_t first_byte = 0;
   std::uint32_t payload_bytes = 0;
   std::uint64_t checksum = 0;  // of the payload
+  // If it is inlined: lies where the entry does.
+  std::span<const std::byte> inlined_payload{};
 
   [[nodiscard]] std::uint64_t end() const { return first_byte + payload_bytes; }
   [[nodiscard]] bool inlined() const { return payload_bytes <= kMostInlineBytes; }
@@ -77,11 +79,11 @@ class RecordSource {
   [[nodiscard]] virtual Incarnation life() const = 0;
   [[nodiscard]] virtual std::vector<Bin> bins() = 0;
   // Visits the records of key's bin from (key, first_byte) on, by key and first byte, until `visit` returns false.
-  // Damaged ones are not visited.
+  // Damaged ones are not visited. What a record refers to lives during the visit.
   using Visit = std::function<bool(const StoredRecord&)>;
   virtual void scan(const RecordKey& from, std::uint64_t first_byte, const Visit& visit) = 0;
-  // Copies [begin, begin + out.size()) of the whole result, which the record covers. False: it is damaged or gone,
-  // which is noted, and it is visited no more.
+  // Copies [begin, begin + out.size()) of the whole result, which the record covers; during its visit. False: it is
+  // damaged or gone, which is noted, and it is visited no more.
   [[nodiscard]] virtual bool read(const StoredRecord& record, std::uint64_t begin, std::span<std::byte> out) = 0;
 };
 

@@ -361,7 +361,10 @@ std::optional<StoredRecord> decode_record(std::string_view key, std::string_view
     return std::nullopt;
   }
   if (entry.size() != kRecordEntryBytes + (r.inlined() ? r.payload_bytes : 0)) return std::nullopt;
-  if (r.inlined() && XXH3_64bits(entry.data() + kRecordEntryBytes, r.payload_bytes) != r.checksum) return std::nullopt;
+  if (r.inlined()) {
+    r.inlined_payload = {reinterpret_cast<const std::byte*>(entry.data()) + kRecordEntryBytes, r.payload_bytes};
+    if (checksum_of(r.inlined_payload) != r.checksum) return std::nullopt;
+  }
   return r;
 }
 

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "storage/files.h"
+#include "storage/no_rocks_log.h"
 
 namespace warren::storage {
 namespace {
@@ -44,9 +45,7 @@ rocksdb::Options rocks_options() {
   options.max_total_wal_size = std::size_t{16} << 20;
   options.max_open_files = 64;
   options.max_background_jobs = 2;
-  options.keep_log_file_num = 2;
-  options.max_log_file_size = std::size_t{1} << 20;
-  options.info_log_level = rocksdb::WARN_LEVEL;
+  options.info_log = std::make_shared<NoRocksLog>();
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;
   return options;

@@ -1,11 +1,9 @@
 #include "storage/rocks_result_store.h"
 
-#include <rocksdb/cache.h>
+#include <fcntl.h>
 #include <rocksdb/db.h>
-#include <rocksdb/env.h>
 #include <rocksdb/options.h>
 #include <rocksdb/sst_file_writer.h>
-#include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
 #include <unistd.h>
 
@@ -16,51 +14,28 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <mutex>
 #include <set>
 #include <utility>
 
 #include "storage/files.h"
+#include "storage/life_place.h"
 #include "storage/result_format.h"
+#include "storage/rocks_source.h"
 
 namespace warren::storage {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kFormat[] = "warren-results-1";
-constexpr char kLockName[] = "LOCK-life";
-constexpr char kLifeName[] = "LIFE";
-constexpr char kRemovedName[] = "LIFE-removed";
-constexpr char kIngestName[] = "ingest";
-constexpr char kLifePrefix[] = "life-";
-constexpr char kFinished[] = "%finished-";
-constexpr std::size_t kMostWarnings = 100;
 // What a record takes besides its payload, for the budget.
 constexpr std::uint64_t kRecordOverheadBytes = kRecordKeyBytes + kRecordEntryBytes + 16;
-// Written to the disk while a table is made, so that the sync at its end has little left to wait for.
-constexpr std::uint64_t kBytesPerSync = std::uint64_t{8} << 20;
 
-std::string life_name(Incarnation life) {
-  char hex[17];
-  std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(life.value));
-  return kLifePrefix + std::string(hex);
-}
-
-std::optional<Incarnation> parse_life(const std::string& name) {
-  if (!name.starts_with(kLifePrefix)) return std::nullopt;
-  const Incarnation life(std::strtoull(name.c_str() + std::strlen(kLifePrefix), nullptr, 16));
-  return life_name(life) == name ? std::optional(life) : std::nullopt;
-}
-
-rocksdb::Slice slice(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-rocksdb::Slice slice(const KeyBytes& key) {
-  return view(key);
-}
+constexpr char kIngestName[] = "ingest";
+// Room for what RocksDB writes when a database is opened and families are dropped, so that a full disk can be relieved.
+constexpr char kReserveName[] = "RESERVE";
+constexpr off_t kReserveBytes = 1 << 20;
 
 Status from_rocks(const rocksdb::Status& status, std::string message) {
   Code code = Code::kUnavailable;
@@ -69,351 +44,14 @@ Status from_rocks(const rocksdb::Status& status, std::string message) {
   return Status(code, status.ToString()).because_of_this(std::move(message));
 }
 
-rocksdb::ColumnFamilyOptions family_options(bool index) {
-  static const std::shared_ptr<rocksdb::Cache> cache = rocksdb::NewLRUCache(std::size_t{8} << 20);
-  rocksdb::ColumnFamilyOptions options;
-  options.compression = rocksdb::kNoCompression;
-  options.disable_auto_compactions = true;
-  options.write_buffer_size = std::size_t{16} << 20;
-  rocksdb::BlockBasedTableOptions table;
-  table.checksum = rocksdb::kXXH3;
-  table.format_version = 5;
-  table.block_size = index ? 16 << 10 : 4 << 10;
-  table.block_cache = cache;
-  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
-  return options;
+// Not what marks the place and its life.
+bool is_of_database(const fs::path& file) {
+  return !file.filename().string().starts_with("L") || file.filename() == "LOCK";
 }
 
-// RocksDB's own log of a database that is only read: nowhere, least of all in a directory that is not ours.
-class NoLogger final : public rocksdb::Logger {
- public:
-  using rocksdb::Logger::Logv;
-  void Logv(const char*, va_list) override {}
-};
-
-rocksdb::DBOptions db_options() {
-  rocksdb::DBOptions options;
-  options.create_if_missing = true;
-  options.wal_recovery_mode = rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
-  options.max_open_files = 256;
-  options.max_file_opening_threads = 1;
-  options.max_background_jobs = 2;
-  options.max_total_wal_size = std::uint64_t{64} << 20;
-  options.db_write_buffer_size = std::size_t{32} << 20;
-  options.bytes_per_sync = kBytesPerSync;
-  options.keep_log_file_num = 1;
-  options.max_log_file_size = std::size_t{1} << 20;
-  options.info_log_level = rocksdb::WARN_LEVEL;
-  options.stats_dump_period_sec = 0;
-  options.stats_persist_period_sec = 0;
-  return options;
-}
-
-rocksdb::DBOptions reading_options() {
-  rocksdb::DBOptions options = db_options();
-  options.create_if_missing = false;
-  // What is damaged is to cost only itself.
-  options.paranoid_checks = false;
-  options.skip_checking_sst_file_sizes_on_db_open = true;
-  options.info_log = std::make_shared<NoLogger>();
-  return options;
-}
-
-// A column family of an open database.
-class Family {
- public:
-  Family(std::shared_ptr<rocksdb::DB> db, rocksdb::ColumnFamilyHandle* handle) : db_(std::move(db)), handle_(handle) {}
-  ~Family() { (void)db_->DestroyColumnFamilyHandle(handle_); }
-  Family(const Family&) = delete;
-  Family& operator=(const Family&) = delete;
-  [[nodiscard]] rocksdb::DB& db() const { return *db_; }
-  [[nodiscard]] rocksdb::ColumnFamilyHandle* handle() const { return handle_; }
-
- private:
-  std::shared_ptr<rocksdb::DB> db_;
-  rocksdb::ColumnFamilyHandle* handle_;
-};
-
-struct BinFamilies {
-  std::shared_ptr<Family> index, data;
-};
-using Bins = std::map<Bin, BinFamilies>;
-
-constexpr char kIndexSuffix[] = "-index", kDataSuffix[] = "-data";
-
-// Families that are not ours are left out, and so is one whose twin is missing.
-Bins bins_of(const std::shared_ptr<rocksdb::DB>& db, const std::vector<rocksdb::ColumnFamilyHandle*>& handles) {
-  Bins bins;
-  for (rocksdb::ColumnFamilyHandle* handle : handles) {
-    auto family = std::make_shared<Family>(db, handle);
-    const std::string name = handle->GetName();
-    for (const bool index : {true, false}) {
-      const std::string suffix = index ? kIndexSuffix : kDataSuffix;
-      if (!name.ends_with(suffix)) continue;
-      const auto bin = parse_bin(std::string_view(name).substr(0, name.size() - suffix.size()));
-      if (!bin) continue;
-      (index ? bins[*bin].index : bins[*bin].data) = family;
-    }
-  }
-  std::erase_if(bins, [](const auto& entry) { return !entry.second.index || !entry.second.data; });
-  return bins;
-}
-
-struct OpenDatabase {
-  std::shared_ptr<rocksdb::DB> db;
-  Bins bins;
-};
-
-rocksdb::Status open_database(const std::string& directory, bool read_only, OpenDatabase& out) {
-  const rocksdb::DBOptions options = read_only ? reading_options() : db_options();
-  std::vector<std::string> names;
-  if (fs::exists(directory + "/CURRENT")) {
-    const rocksdb::Status s = rocksdb::DB::ListColumnFamilies(options, directory, &names);
-    if (!s.ok()) return s;
-  }
-  if (names.empty()) names.push_back(rocksdb::kDefaultColumnFamilyName);
-  std::vector<rocksdb::ColumnFamilyDescriptor> families;
-  families.reserve(names.size());
-  for (const std::string& name : names) families.emplace_back(name, family_options(name.ends_with(kIndexSuffix)));
-  std::vector<rocksdb::ColumnFamilyHandle*> handles;
-  rocksdb::DB* opened = nullptr;
-  const rocksdb::Status s = read_only ? rocksdb::DB::OpenForReadOnly(options, directory, families, &handles, &opened)
-                                      : rocksdb::DB::Open(options, directory, families, &handles, &opened);
-  if (!s.ok()) return s;
-  out.db.reset(opened);
-  out.bins = bins_of(out.db, handles);
-  return s;
-}
-
-// What was found damaged, for people.
-class Warnings {
- public:
-  void add(std::string text) {
-    const std::lock_guard lock(mutex_);
-    if (waiting_.size() >= kMostWarnings || told_.size() >= 10 * kMostWarnings || !told_.insert(text).second) return;
-    waiting_.push_back(std::move(text));
-  }
-  std::vector<std::string> take() {
-    const std::lock_guard lock(mutex_);
-    return std::exchange(waiting_, {});
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::string> waiting_;
-  std::set<std::string> told_;
-};
-
-// Moves 2^exponent places on in the order of a bin; it holds one timeline and version, so what counts is (kind, group,
-// sequence). False: nothing can be there.
-bool jump(RecordKey& key, unsigned exponent) {
-  std::uint64_t &sequence = key.round.sequence.value, &group = key.round.group.value;
-  const std::uint64_t step = std::uint64_t{1} << (exponent % 64);
-  bool over = exponent >= 128;
-  if (exponent < 64) {
-    sequence += step;
-    over = sequence < step && ++group == 0;
-  } else if (!over) {
-    sequence = 0;
-    group += step;
-    over = group < step;
-  }
-  if (!over) return true;
-  sequence = group = 0;
-  if (key.kind == RecordKind::kMessage) return false;
-  key.kind = static_cast<RecordKind>(static_cast<int>(key.kind) + 1);
-  return true;
-}
-
-// The records of one life's database.
-class RocksSource final : public RecordSource {
- public:
-  RocksSource(Incarnation life, std::string directory, std::shared_ptr<Warnings> warnings)
-      : life_(life), directory_(std::move(directory)), warnings_(std::move(warnings)) {}
-
-  [[nodiscard]] const std::string& directory() const { return directory_; }
-
-  void set_bins(Bins bins) {
-    auto shared = std::make_shared<const Bins>(std::move(bins));
-    const std::lock_guard lock(mutex_);
-    bins_ = std::move(shared);
-  }
-  [[nodiscard]] std::shared_ptr<const Bins> bins_now() const {
-    const std::lock_guard lock(mutex_);
-    return bins_;
-  }
-
-  Incarnation life() const override { return life_; }
-
-  std::vector<Bin> bins() override {
-    std::vector<Bin> bins;
-    for (const auto& [bin, families] : *bins_now()) bins.push_back(bin);
-    return bins;
-  }
-
-  void scan(const RecordKey& from, std::uint64_t first_byte, const Visit& visit) override {
-    const auto bins = bins_now();
-    const auto found = bins->find(bin_of(from));
-    if (found == bins->end()) return;
-    const Family& family = *found->second.index;
-    RecordKey target = from;
-    unsigned exponent = 0;
-    do {
-      const std::unique_ptr<rocksdb::Iterator> it(family.db().NewIterator({}, family.handle()));
-      const KeyBytes start = encode_key(target, first_byte, 0);
-      for (it->Seek(slice(start)); it->Valid(); it->Next()) {
-        const auto record = decode_record(it->key().ToStringView(), it->value().ToStringView());
-        if (!record) {
-          warnings_->add(directory_ + " has a damaged entry among " + to_string(found->first));
-          continue;
-        }
-        target = record->key;
-        exponent = 0;
-        if (is_bad(it->key().ToStringView())) continue;
-        if (!visit(*record)) return;
-      }
-      if (it->status().ok()) return;
-      warnings_->add(directory_ + " is damaged among " + to_string(found->first) + ": " + it->status().ToString());
-      first_byte = 0;
-    } while (jump(target, exponent++));  // over what cannot be read, further each time
-  }
-
-  bool read(const StoredRecord& record, std::uint64_t begin, std::span<std::byte> out) override {
-    const KeyBytes key = encode_key(record.key, record.first_byte, record.payload_bytes);
-    const auto bins = bins_now();
-    const auto found = bins->find(bin_of(record.key));
-    rocksdb::PinnableSlice value;
-    std::string why = "it is gone";
-    if (found != bins->end()) {
-      const Family& family = record.inlined() ? *found->second.index : *found->second.data;
-      rocksdb::ReadOptions options;
-      options.fill_cache = record.inlined();
-      options.verify_checksums = record.inlined();  // ours covers payloads that lie apart
-      const rocksdb::Status s = family.db().Get(options, family.handle(), slice(key), &value);
-      const std::size_t head = record.inlined() ? kRecordEntryBytes : 0;
-      const std::span<const std::byte> bytes{reinterpret_cast<const std::byte*>(value.data()), value.size()};
-      if (!s.ok()) {
-        why = s.ToString();
-      } else if (bytes.size() != head + record.payload_bytes || checksum_of(bytes.subspan(head)) != record.checksum) {
-        why = "its checksum does not hold";
-      } else {
-        const std::size_t at = head + (begin - record.first_byte);
-        std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(at), out.size(), out.begin());
-        return true;
-      }
-    }
-    warnings_->add("bytes " + std::to_string(record.first_byte) + " to " + std::to_string(record.end()) + " of " +
-                   warren::to_string(record.key.round) + " in " + directory_ + " cannot be read: " + why);
-    const std::lock_guard lock(mutex_);
-    bad_.emplace(view(key));
-    any_bad_.store(true, std::memory_order_relaxed);
-    return false;
-  }
-
- private:
-  [[nodiscard]] bool is_bad(std::string_view key) const {
-    if (!any_bad_.load(std::memory_order_relaxed)) return false;
-    const std::lock_guard lock(mutex_);
-    return bad_.contains(key);
-  }
-
-  Incarnation life_;
-  std::string directory_;
-  std::shared_ptr<Warnings> warnings_;
-  mutable std::mutex mutex_;
-  std::shared_ptr<const Bins> bins_ = std::make_shared<const Bins>();
-  std::set<std::string, std::less<>> bad_;  // keys
-  std::atomic<bool> any_bad_{false};
-};
-
-// The lock of a life's place, held until this object goes. RocksDB's way of locking also excludes this process itself.
-class LifeLock {
- public:
-  // nullptr: somebody else has it, or it cannot be locked.
-  static std::unique_ptr<LifeLock> take(const std::string& directory) {
-    rocksdb::FileLock* lock = nullptr;
-    if (!rocksdb::Env::Default()->LockFile(directory + "/" + kLockName, &lock).ok()) return nullptr;
-    return std::unique_ptr<LifeLock>(new LifeLock(lock));
-  }
-  ~LifeLock() { (void)rocksdb::Env::Default()->UnlockFile(lock_); }
-  LifeLock(const LifeLock&) = delete;
-  LifeLock& operator=(const LifeLock&) = delete;
-
- private:
-  explicit LifeLock(rocksdb::FileLock* lock) : lock_(lock) {}
-  rocksdb::FileLock* lock_;
-};
-
-// The first line of a LIFE file and the last, which is the process; empty without a file.
-std::pair<std::string, std::string> read_life(const std::string& directory) {
-  std::ifstream in(directory + "/" + kLifeName);
-  std::string format, line, last;
-  std::getline(in, format);
-  while (std::getline(in, line)) last = line;
-  return {format.substr(0, 64), last.substr(0, 64)};
-}
-
-struct FoundLife {
-  Incarnation life;
-  std::string directory;
-  bool of_this_worker = false;
-};
-
-std::vector<FoundLife> lives_in(const fs::path& job_directory, const std::string& worker_file) {
-  std::vector<FoundLife> lives;
-  std::error_code error;
-  for (const auto& worker : fs::directory_iterator(job_directory, error)) {
-    for (const auto& entry : fs::directory_iterator(worker.path(), error)) {
-      if (const auto life = parse_life(entry.path().filename())) {
-        lives.push_back({*life, entry.path(), worker.path().filename() == worker_file});
-      }
-    }
-  }
-  std::ranges::sort(lives, {}, &FoundLife::directory);
-  return lives;
-}
-
-std::uint64_t size_of(const fs::path& directory) {
-  std::uint64_t bytes = 0;
-  std::error_code error;
-  for (const auto& entry : fs::recursive_directory_iterator(directory, error)) {
-    const std::uint64_t size = entry.is_regular_file(error) ? entry.file_size(error) : 0;
-    if (!error) bytes += size;
-  }
-  return bytes;
-}
-
-std::size_t tables_in(const fs::path& directory) {
-  std::error_code error;
-  const fs::directory_iterator files(directory, error);
+std::size_t tables_in(const std::string& directory) {
   return static_cast<std::size_t>(
-      std::count_if(begin(files), end(files), [](const auto& file) { return file.path().extension() == ".sst"; }));
-}
-
-// What is left after a crash in between is a place under removal, or one that looks as if it were being made.
-void remove_place(const fs::path& directory) {
-  std::error_code error;
-  fs::rename(directory / kLifeName, directory / kRemovedName, error);
-  for (const auto& entry : fs::directory_iterator(directory, error)) {
-    const auto name = entry.path().filename();
-    if (name != kRemovedName && name != kLockName) fs::remove_all(entry.path(), error);
-  }
-  fs::remove(directory / kRemovedName, error);
-  fs::remove(directory / kLockName, error);
-  fs::remove(directory, error);
-}
-
-// Removes what finished jobs of this name have left, but for lives that are not over.
-void sweep_finished(const fs::path& data_dir, const std::string& job_file) {
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(data_dir, error)) {
-    if (!entry.path().filename().string().starts_with(job_file + kFinished)) continue;
-    for (const FoundLife& found : lives_in(entry.path(), "")) {
-      if (const auto lock = LifeLock::take(found.directory)) remove_place(found.directory);
-      fs::remove(fs::path(found.directory).parent_path(), error);  // fails as long as something is in it
-    }
-    fs::remove(entry.path(), error);
-  }
+      std::ranges::count(entries_of(directory), ".sst", [](const fs::path& p) { return p.extension(); }));
 }
 
 }  // namespace
@@ -431,6 +69,7 @@ class RocksResultStore::Impl {
   std::shared_ptr<rocksdb::DB> db;  // none: to be opened
   std::map<Bin, std::uint64_t> bytes_by_bin;
   std::uint64_t ingested = 0;
+  bool direct_writes = true;
   std::map<std::string, std::vector<Bin>> bins_of_dead;  // by directory; they do not change any more
 
   std::atomic<std::uint64_t> own_bytes{0}, earlier_bytes{0};
@@ -468,6 +107,7 @@ class RocksResultStore::Impl {
   void look();
   std::shared_ptr<RocksSource> open_other(const FoundLife& found);
   Status make_place();
+  void keep_reserve();
   Status need_bins(const std::vector<Bin>& wanted);
   Status failed(const rocksdb::Status& status, const std::string& what);
   [[nodiscard]] Status gone(const std::string& what) const {
@@ -476,14 +116,15 @@ class RocksResultStore::Impl {
   // What this worker's other lives take.
   [[nodiscard]] std::uint64_t size_of_earlier() const {
     std::uint64_t bytes = 0;
-    std::error_code error;
-    for (const auto& entry : fs::directory_iterator(fs::path(directory).parent_path(), error)) {
-      if (entry.path() != fs::path(directory)) bytes += size_of(entry.path());
+    for (const fs::path& entry : entries_of(fs::path(directory).parent_path())) {
+      if (entry != fs::path(directory)) bytes += size_of(entry);
     }
     return bytes;
   }
   rocksdb::Status put_logged(const RecordBatch& batch, const std::map<Bin, std::vector<Keyed>>& sorted);
-  rocksdb::Status put_tables(const RecordBatch& batch, const std::map<Bin, std::vector<Keyed>>& sorted);
+  Status put_tables(const RecordBatch& batch, const std::map<Bin, std::vector<Keyed>>& sorted);
+  rocksdb::Status write_table(const RecordBatch& batch, const std::vector<Keyed>& records, const Family& family,
+                              bool index, const std::string& file);
   Status drop_own(const Horizon& horizon);
   Status drop_dead(const Horizon& horizon);
   Status take_over(RocksSource& source, const Horizon& horizon);
@@ -498,7 +139,7 @@ void RocksResultStore::Impl::look() {
   looked = true;
   for (const FoundLife& found : lives_in(job_directory, worker_file)) {
     // Without a LIFE it is not locked by who makes it, and must not be by others.
-    if (found.life == place.life || read_life(found.directory).first != kFormat) continue;
+    if (found.life == place.life || read_life(found.directory).format != kResultFormat) continue;
     if (!found.of_this_worker && !LifeLock::take(found.directory)) continue;
     if (auto source = open_other(found)) others.push_back(std::move(source));
   }
@@ -508,8 +149,8 @@ std::shared_ptr<RocksSource> RocksResultStore::Impl::open_other(const FoundLife&
   const std::size_t tables = tables_in(found.directory);
   OpenDatabase opened;
   rocksdb::Status s = rocksdb::Status::Corruption("it has tables and no CURRENT file");
-  if (fs::exists(found.directory + "/CURRENT")) {
-    s = open_database(found.directory, true, opened);
+  if (there(found.directory + "/CURRENT")) {
+    s = open_database(found.directory, Opening::kRead, opened);
   } else if (tables == 0) {
     return nullptr;
   }
@@ -523,7 +164,7 @@ std::shared_ptr<RocksSource> RocksResultStore::Impl::open_other(const FoundLife&
     warnings->add(std::to_string(tables - listed.size()) + " tables in " + found.directory +
                   " belong to no list: a write that was never confirmed has left them, or the list was cut");
   }
-  auto source = std::make_shared<RocksSource>(found.life, found.directory, warnings);
+  auto source = std::make_shared<RocksSource>(found.life, found.directory, true, warnings);
   source->set_bins(std::move(opened.bins));
   return source;
 }
@@ -533,13 +174,11 @@ Status RocksResultStore::Impl::make_place() {
   if (Status s = make_directory(directory); !s.ok()) return s;
   lock = LifeLock::take(directory);
   if (!lock) {
-    const std::string process = read_life(directory).second;
+    const std::string process = read_life(directory).process;
     return {Code::kUnavailable, "another process" + (process.empty() ? "" : " (" + process + ")") + " has " +
                                     directory + " open: no two lives may have one name"};
   }
-  const std::string text = std::string(kFormat) + "\njob " + place.job + "\nworker " + place.worker_id + "\nprocess " +
-                           std::to_string(::getpid()) + "\n";
-  if (Status s = write_file(directory + "/" + kLifeName, text); !s.ok()) {
+  if (Status s = write_life(directory, place.job, place.worker_id); !s.ok()) {
     lock.reset();
     return s;
   }
@@ -550,23 +189,50 @@ Status RocksResultStore::Impl::make_place() {
 // A database that failed to write takes no further writes: it is closed, and opened again here.
 Status RocksResultStore::Impl::need_open() {
   if (db) return {};
-  if (lock && !fs::exists(directory)) return gone("cannot write to");
+  if (lock && !there(directory)) return gone("cannot write to");
   if (Status s = make_place(); !s.ok()) return s.because_of_this("cannot make a place for results");
   own->set_bins({});
-  OpenDatabase opened;
-  const rocksdb::Status s = open_database(directory, false, opened);
-  if (!s.ok()) return from_rocks(s, "cannot open the results in " + directory);
   std::error_code error;
+  const std::string reserve = directory + "/" + kReserveName;
+  fs::remove(reserve, error);
   fs::remove_all(directory + "/" + kIngestName, error);
+  OpenDatabase opened;
+  const std::vector<fs::path> before = entries_of(directory);
+  rocksdb::Status s = open_database(directory, Opening::kWrite, opened);
+  if (s.IsNoSpace()) {
+    // What it had begun to write takes the room that is left.
+    for (const fs::path& entry : entries_of(directory)) {
+      if (entry.extension() == ".sst" && !std::ranges::binary_search(before, entry)) fs::remove(entry, error);
+    }
+    s = open_database(directory, Opening::kWriteTight, opened);
+  }
+  if (!s.ok()) return from_rocks(s, "cannot open the results in " + directory);
   fs::create_directory(directory + "/" + kIngestName, error);
   db = std::move(opened.db);
+  std::erase_if(bytes_by_bin, [&](const auto& entry) {
+    const bool dropped = !opened.bins.contains(entry.first);
+    if (dropped) own_bytes -= entry.second;
+    return dropped;
+  });
   own->set_bins(std::move(opened.bins));
   return {};
 }
 
+// Again, once there is room.
+void RocksResultStore::Impl::keep_reserve() {
+  const std::string reserve = directory + "/" + kReserveName;
+  if (there(reserve)) return;
+  const int fd = ::open(reserve.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0) return;
+  const bool kept = ::posix_fallocate(fd, 0, kReserveBytes) == 0;
+  ::close(fd);
+  std::error_code error;
+  if (!kept) fs::remove(reserve, error);
+}
+
 Status RocksResultStore::Impl::failed(const rocksdb::Status& status, const std::string& what) {
   db.reset();
-  if (!fs::exists(directory)) return gone(what);
+  if (!there(directory)) return gone(what);
   return from_rocks(status, what + " " + directory);
 }
 
@@ -621,8 +287,12 @@ Status RocksResultStore::Impl::put(const RecordBatch& batch) {
     bins.push_back(bin);
   }
   if (Status s = need_bins(bins); !s.ok()) return s;
-  const rocksdb::Status s = bytes <= kMostLoggedBytes ? put_logged(batch, sorted) : put_tables(batch, sorted);
-  if (!s.ok()) return failed(s, "cannot write to");
+  if (bytes <= kMostLoggedBytes) {
+    if (const rocksdb::Status s = put_logged(batch, sorted); !s.ok()) return failed(s, "cannot write to");
+  } else if (Status s = put_tables(batch, sorted); !s.ok()) {
+    return s;
+  }
+  keep_reserve();
   for (const auto& [bin, records] : sorted) {
     std::uint64_t added = 0;
     for (const Keyed& k : records) added += k.item->payload_bytes + kRecordOverheadBytes;
@@ -669,12 +339,39 @@ rocksdb::Status RocksResultStore::Impl::put_logged(const RecordBatch& batch,
   return db->Write(write_options, &writes);
 }
 
-rocksdb::Status RocksResultStore::Impl::put_tables(const RecordBatch& batch,
-                                                   const std::map<Bin, std::vector<Keyed>>& sorted) {
+rocksdb::Status RocksResultStore::Impl::write_table(const RecordBatch& batch, const std::vector<Keyed>& records,
+                                                    const Family& family, bool index, const std::string& file) {
+  const auto writer_of = [&](bool direct) {
+    rocksdb::EnvOptions environment;
+    environment.bytes_per_sync = kBytesPerSync;
+    environment.use_direct_writes = direct;
+    return std::make_unique<rocksdb::SstFileWriter>(environment, rocksdb::Options(db_options(), family_options(index)),
+                                                    family.handle(), /*invalidate_page_cache=*/false);
+  };
+  // Past the page cache: a quarter of the processor time, and memory is the program's. Not every file system can.
+  auto writer = writer_of(direct_writes && !index);
+  rocksdb::Status s = writer->Open(file);
+  if (!s.ok() && direct_writes && !index) {
+    writer = writer_of(false);
+    s = writer->Open(file);
+    if (s.ok()) direct_writes = false;
+  }
+  std::string entry;
+  for (auto k = records.begin(); k != records.end() && s.ok(); ++k) {
+    if (index) {
+      entry_of(batch, *k->item, k->key, entry);
+      s = writer->Put(slice(k->key), entry);
+    } else if (lies_apart(*k->item)) {
+      s = writer->Put(slice(k->key), slice(batch.payload(*k->item)));
+    }
+  }
+  return s.ok() ? writer->Finish() : s;  // synced
+}
+
+Status RocksResultStore::Impl::put_tables(const RecordBatch& batch, const std::map<Bin, std::vector<Keyed>>& sorted) {
   const auto bins = own->bins_now();
   std::vector<std::string> files;
   std::vector<rocksdb::IngestExternalFileArg> tables;
-  std::string entry;
   rocksdb::Status s;
   for (const auto& [bin, records] : sorted) {
     const BinFamilies& families = bins->at(bin);
@@ -683,20 +380,7 @@ rocksdb::Status RocksResultStore::Impl::put_tables(const RecordBatch& batch,
       const Family& family = index ? *families.index : *families.data;
       const std::string file = directory + "/" + kIngestName + "/" + std::to_string(ingested++) + ".sst";
       files.push_back(file);
-      rocksdb::EnvOptions environment;
-      environment.bytes_per_sync = kBytesPerSync;
-      rocksdb::SstFileWriter writer(environment, rocksdb::Options(db_options(), family_options(index)), family.handle(),
-                                    /*invalidate_page_cache=*/false);
-      s = writer.Open(file);
-      for (auto k = records.begin(); k != records.end() && s.ok(); ++k) {
-        if (index) {
-          entry_of(batch, *k->item, k->key, entry);
-          s = writer.Put(slice(k->key), entry);
-        } else if (lies_apart(*k->item)) {
-          s = writer.Put(slice(k->key), slice(batch.payload(*k->item)));
-        }
-      }
-      if (s.ok()) s = writer.Finish();  // synced
+      s = write_table(batch, records, family, index, file);
       if (!s.ok()) break;
       rocksdb::IngestExternalFileArg table;
       table.column_family = family.handle();
@@ -708,10 +392,13 @@ rocksdb::Status RocksResultStore::Impl::put_tables(const RecordBatch& batch,
     }
     if (!s.ok()) break;
   }
-  if (s.ok()) s = db->IngestExternalFiles(tables);
+  const bool written = s.ok();
+  if (written) s = db->IngestExternalFiles(tables);
   std::error_code error;
   for (const std::string& file : files) fs::remove(file, error);
-  return s;
+  if (s.ok()) return {};
+  // A table that could not be written has not harmed the database.
+  return written || !there(directory) ? failed(s, "cannot write to") : from_rocks(s, "cannot write to " + directory);
 }
 
 Status RocksResultStore::Impl::drop(const Horizon& horizon) {
@@ -721,6 +408,18 @@ Status RocksResultStore::Impl::drop(const Horizon& horizon) {
 }
 
 Status RocksResultStore::Impl::drop_own(const Horizon& horizon) {
+  if (!lock) return {};  // there is no place yet
+  Status opened = need_open();
+  const auto all = std::ranges::all_of(bytes_by_bin, [&](const auto& entry) { return obsolete(horizon, entry.first); });
+  if (opened.code() == Code::kExhausted && all) {
+    // A full disk, and nothing in the way that is needed: this place begins anew.
+    std::error_code error;
+    for (const fs::path& entry : entries_of(directory)) {
+      if (is_of_database(entry)) fs::remove_all(entry, error);
+    }
+    opened = need_open();
+  }
+  if (!opened.ok()) return opened;
   Bins bins = *own->bins_now();
   std::vector<std::shared_ptr<Family>> dropped;
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
@@ -736,7 +435,6 @@ Status RocksResultStore::Impl::drop_own(const Horizon& horizon) {
     it = bins.erase(it);
   }
   if (handles.empty()) return {};
-  if (Status s = need_open(); !s.ok()) return s;
   const rocksdb::Status s = db->DropColumnFamilies(handles);
   if (!s.ok()) return failed(s, "cannot drop what is obsolete in");
   own->set_bins(std::move(bins));
@@ -755,11 +453,11 @@ Status RocksResultStore::Impl::drop_dead(const Horizon& horizon) {
   bool removed = false;
   Status status;
   for (const FoundLife& found : lives_in(job_directory, worker_file)) {
-    const bool under_removal = fs::exists(found.directory + "/" + kRemovedName);
-    if (found.life == place.life || (!under_removal && read_life(found.directory).first != kFormat)) continue;
+    const bool removed_before = under_removal(found.directory);
+    if (found.life == place.life || (!removed_before && read_life(found.directory).format != kResultFormat)) continue;
     const auto held = LifeLock::take(found.directory);
     if (!held) continue;  // it lives
-    if (under_removal) {
+    if (removed_before) {
       remove_place(found.directory);
       continue;
     }
@@ -827,7 +525,7 @@ Result<std::unique_ptr<RocksResultStore>> RocksResultStore::open(Place place, Op
   impl->worker_file = file_name(p.worker_id);
   impl->job_directory = p.data_dir + "/" + impl->job_file;
   impl->directory = impl->job_directory + "/" + impl->worker_file + "/" + life_name(p.life);
-  impl->own = std::make_shared<RocksSource>(p.life, impl->directory, impl->warnings);
+  impl->own = std::make_shared<RocksSource>(p.life, impl->directory, false, impl->warnings);
 
   // What is wrong with the directory is said now, not when something is to be written.
   if (Status s = make_directory(p.data_dir); !s.ok()) return s;
@@ -836,10 +534,10 @@ Result<std::unique_ptr<RocksResultStore>> RocksResultStore::open(Place place, Op
   }
   sweep_finished(p.data_dir, impl->job_file);
   for (const FoundLife& found : lives_in(impl->job_directory, impl->worker_file)) {
-    const std::string format = read_life(found.directory).first;
-    if (format.empty() || format == kFormat) continue;
+    const std::string format = read_life(found.directory).format;
+    if (format.empty() || format == kResultFormat) continue;
     return Status(Code::kCorrupt, found.directory + " has the format \"" + format + "\" and this build knows \"" +
-                                      kFormat + "\" only: run the version of Warren that wrote it, or remove " +
+                                      kResultFormat + "\" only: run the version of Warren that wrote it, or remove " +
                                       impl->job_directory + " to begin the job anew");
   }
   return std::unique_ptr<RocksResultStore>(new RocksResultStore(std::move(impl)));
@@ -860,7 +558,7 @@ Status RocksResultStore::drop(const Horizon& horizon) {
 Status RocksResultStore::finish() {
   Impl& i = *impl_;
   // It may be another job's by now, if another worker of this one was faster.
-  const bool ours = i.lock ? fs::exists(i.directory)
+  const bool ours = i.lock ? there(i.directory)
                            : std::ranges::all_of(lives_in(i.job_directory, i.worker_file), [](const FoundLife& found) {
                                return LifeLock::take(found.directory) != nullptr;
                              });
@@ -872,11 +570,11 @@ Status RocksResultStore::finish() {
   }
   // One rename says durably, for all of the job's workers here, that nothing of it is ever to be read again.
   std::error_code error;
-  const std::string finished = i.job_directory + kFinished + life_name(i.place.life).substr(std::strlen(kLifePrefix));
+  const std::string finished = i.job_directory + kFinishedMark + life_name(i.place.life);
   if (ours) fs::rename(i.job_directory, finished, error);
   Status synced = sync_directory(i.place.data_dir);
   sweep_finished(i.place.data_dir, i.job_file);
-  if (error && fs::exists(i.job_directory)) {
+  if (error && there(i.job_directory)) {
     return {Code::kUnavailable, "cannot rename " + i.job_directory + ": " + error.message()};
   }
   return synced;

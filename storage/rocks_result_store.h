@@ -4,8 +4,9 @@
 //     LOCK-life       locked (fcntl) as long as that life has its store open
 //     LIFE            text: "warren-results-1", then job, worker and process id a line
 //     ingest/         what put() has not finished
+//     RESERVE         a megabyte, given up when the disk is full so that RocksDB can be opened and relieved
 //     CURRENT, …      RocksDB's
-//   DATA_DIR/<job>%finished-<16 hex digits>/        a finished job's, under removal
+//   DATA_DIR/<job>%finished-life-<16 hex digits>/   a finished job's, under removal
 //
 // A place is made by the first put(), so a job that checkpoints before anything is written makes none.
 //

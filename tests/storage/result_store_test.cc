@@ -621,6 +621,8 @@ TEST_F(RocksResultStoreTest, AFailedPutIsAStatusAndTheNextOneWorks) {
     ASSERT_FALSE(s.ok());
     EXPECT_THAT(s.describe(), HasSubstr(place(kA).string()));
     EXPECT_TRUE(holds(*reader, round_key(0), 0, 1000)) << "what is there can be read meanwhile";
+    drop(*store, {Timeline(1), Version(1), std::nullopt});
+    EXPECT_TRUE(holds(*reader, round_key(0), 0, 1000));
   }
   for (const std::uint64_t total : {200'000u, 4'000'000u}) put(*store, one(batch_, round_key(total), total));
   EXPECT_TRUE(holds(*reader, round_key(0), 0, 1000));
