@@ -84,7 +84,7 @@ Status text_is_printable(std::string_view what, std::string_view text, std::size
 }
 
 Status known_code(std::uint32_t code) {
-  if (code >= 1 && code <= static_cast<std::uint32_t>(Code::kRolledBack)) return {};
+  if (code >= 1 && code <= static_cast<std::uint32_t>(Code::kFinished)) return {};
   return bad("unknown failure code " + str(code));
 }
 

@@ -18,6 +18,7 @@ std::string_view to_string(Code code) {
     case Code::kCorrupt: return "corrupt";
     case Code::kInternal: return "internal";
     case Code::kRolledBack: return "rolled back";
+    case Code::kFinished: return "finished";
   }
   return "unknown";
 }

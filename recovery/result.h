@@ -26,6 +26,7 @@ enum class Code : int {
   kCorrupt = 9,          // bytes from wire or disk do not match their checksum or format
   kInternal = 10,        // an operating-system call failed in a way that nothing above foresees
   kRolledBack = 11,      // the job starts again from its newest committed checkpoint: end this life, begin another
+  kFinished = 12,        // the job has ended well: there is nothing left to do
 };
 
 [[nodiscard]] std::string_view to_string(Code code);

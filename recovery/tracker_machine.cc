@@ -170,7 +170,7 @@ void TrackerMachine::on_message(const wire::Envelope& e, TimeMs now, Effects& ef
 void TrackerMachine::on_join(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects) {
   if (state_ == State::kFinished) {
     count(Transition::join_refused_finished);
-    return refuse(who, Code::kClosed, "job " + options_.job + " is finished; start a new one under another name",
+    return refuse(who, Code::kFinished, "job " + options_.job + " is finished; start a new one under another name",
                   effects);
   }
   if (const auto rank = rank_of(who)) {

@@ -613,7 +613,10 @@ void WorkerMachine::on_round_failed(Epoch epoch, const Status& why, TimeMs now, 
   count(Transition::kRoundFailedReported);
   if (broken_links_.empty()) reported_ = now;
   failed_round_ = why;
-  log(Severity::kError, "round_failed", wire_text(why.describe()), effects);
+  // With a log, a lost link or a damaged chunk costs an interrupt and no more.
+  const bool mends =
+      options_.join.settings().replicas() != 0 && (why.code() == Code::kPeerLost || why.code() == Code::kCorrupt);
+  log(mends ? Severity::kWarning : Severity::kError, "round_failed", wire_text(why.describe()), effects);
   send_round_failed(effects);
 }
 

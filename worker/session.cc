@@ -94,6 +94,12 @@ Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const
   session->control_ = std::move(control).value();
   // The machine ends this wait: with a plan, or with an error after the join timeout.
   session->changed_.wait(lock, [&] { return session->installed_ || !session->failed_.ok(); });
+  if (session->failed_.code() == Code::kFinished && settings.attempt > 0 && settings.on_rollback == OnRollback::kExit) {
+    // Its last life was lost after all ranks had called finalize.
+    log(WARREN_LOG_INFO, session->failed_.describe() + "; this worker, started again, ends with exit code " +
+                             std::to_string(kExitFinished));
+    _exit(kExitFinished);
+  }
   if (!session->failed_.ok()) return session->failed_;
   return session;
 }
@@ -257,7 +263,8 @@ void Session::open(Epoch) {
 WorkerMachine::Standing Session::stop(Epoch, const Status& why, bool resume) {
   auto lock = lock_for_control();
   WorkerMachine::Standing standing;
-  if (resume) {
+  if (resume || ends_process(why)) {
+    // No call returns, also where failed() ends the process in a moment.
     standing = engine_.suspend();
   } else {
     engine_.stop(why);
@@ -321,8 +328,12 @@ void Session::link_failed(GroupId group, Rank peer, const Status& why) {
   wake(engine_wake_);
 }
 
+bool Session::ends_process(const Status& why) const {
+  return why.code() == Code::kRolledBack && settings_.on_rollback == OnRollback::kExit;
+}
+
 void Session::failed(const Status& why) {
-  if (why.code() == Code::kRolledBack && settings_.on_rollback == OnRollback::kExit) {
+  if (ends_process(why)) {
     log_(WARREN_LOG_ERROR, why.describe() + "; this process ends with exit code " + std::to_string(kExitRolledBack) +
                                " to be started again");
     _exit(kExitRolledBack);

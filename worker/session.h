@@ -107,6 +107,7 @@ class Session final : private DataPath {
   void fetched(Rank from, const wire::FetchReply& reply, std::span<const std::byte> payloads);
   void look_at_checkpoints();
   [[nodiscard]] Status gone() const;
+  [[nodiscard]] bool ends_process(const Status& why) const;
   static TimeMs now();
   void log_waits(std::chrono::steady_clock::time_point& next);
   static void call_back(Call& call);

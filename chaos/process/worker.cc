@@ -60,7 +60,7 @@ class Worker {
       comm_.emplace(Communicator::create(options));
     } catch (const Error& e) {
       // The life before was killed in finalize, after all had entered it: there is nothing left to do.
-      if (e.code() != ErrorCode::closed || life_ == 0) throw;
+      if (e.code() != ErrorCode::finished || life_ == 0) throw;
       enter(Phase::kGone);
       return tell(RecordEvent::kFinished);
     }
@@ -374,6 +374,8 @@ int run_worker(const std::string& folder, std::uint32_t first_worker) {
   if (!records.ok()) return refuse(records.status());
   if (!page.ok()) return refuse(page.status());
   const Program program(shape.value());
+  // A life that is started after the end is to say so itself, instead of being ended by the library.
+  unsetenv("WARREN_ATTEMPT");
   Options options;
   options.worker_id = std::to_string(number);
   options.world_size = static_cast<int>(program.shape().ranks);

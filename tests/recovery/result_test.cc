@@ -46,8 +46,8 @@ TEST(ResultDeathTest, MisuseIsABrokenInvariant) {
 }
 
 TEST(Code, EveryCodeHasAName) {
-  for (int i = 0; i <= 11; ++i) EXPECT_NE(to_string(static_cast<Code>(i)), "unknown");
-  EXPECT_EQ(to_string(static_cast<Code>(12)), "unknown");
+  for (int i = 0; i <= 12; ++i) EXPECT_NE(to_string(static_cast<Code>(i)), "unknown");
+  EXPECT_EQ(to_string(static_cast<Code>(13)), "unknown");
 }
 
 TEST(RoundId, ReadsAsPeopleWriteIt) {

@@ -380,7 +380,7 @@ class Launch {
     for (Stream& s : w.streams) drain(s);
     const bool killed = WIFSIGNALED(status);
     const int code = killed ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    if (code == 0) return;
+    if (code == 0 || code == kExitFinished) return;
     if (ending_) {
       if (!exit_code_) exit_code_ = code;
       return;

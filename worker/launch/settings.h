@@ -40,6 +40,8 @@ enum class OnRollback {
 // What a worker's exit code tells its launcher, besides success and failure.
 inline constexpr int kExitPreempted = 75;  // EX_TEMPFAIL: the machine is needed elsewhere, try again
 inline constexpr int kExitRolledBack = 77;
+// A worker that was started again after its job had finished: its launcher takes it for done.
+inline constexpr int kExitFinished = 78;
 
 // One setting as it came out, for people.
 struct Resolved {

@@ -33,8 +33,9 @@ typedef enum warren_code {
   WARREN_EXHAUSTED = 8, /* a limit was reached */
   WARREN_CORRUPT = 9,   /* bytes do not match their checksum or format */
   WARREN_INTERNAL = 10,
-  WARREN_ROLLED_BACK = 11 /* the job starts again from its newest checkpoint: destroy the communicator, make another and
-                             load; see on_rollback */
+  WARREN_ROLLED_BACK = 11, /* the job starts again from its newest checkpoint: destroy the communicator, make another
+                              and load; see on_rollback */
+  WARREN_FINISHED = 12     /* the job has ended well: there is nothing left to do */
 } warren_code;
 
 typedef enum warren_type {

@@ -67,6 +67,7 @@ enum class ErrorCode : int {
   corrupt = WARREN_CORRUPT,      // bytes do not match their checksum or format
   internal = WARREN_INTERNAL,
   rolled_back = WARREN_ROLLED_BACK,  // the job starts again from its newest checkpoint: make another communicator, load
+  finished = WARREN_FINISHED,        // the job has ended well: there is nothing left to do
 };
 
 // what() is the whole chain of causes: which rank, peer and round, and what to do.
