@@ -478,9 +478,9 @@ void WorkerMachine::committed(Version version, Timeline timeline, std::vector<Wo
 }
 
 void WorkerMachine::on_log_gap(Epoch epoch, const std::string& reason, TimeMs now, std::vector<WorkerEffect>& effects) {
-  if (state_ != State::kMember || epoch != Epoch(plan_.epoch()) || !log_gap_.empty()) {
-    return count(Transition::kReportStale);
-  }
+  // Who finalizes may owe others messages.
+  const bool member = state_ == State::kMember || state_ == State::kLeaving;
+  if (!member || epoch != Epoch(plan_.epoch()) || !log_gap_.empty()) return count(Transition::kReportStale);
   count(Transition::kLogGapReported);
   if (broken_links_.empty() && failed_round_.ok()) reported_ = now;
   log_gap_ = wire_text(reason.empty() ? "no reason given" : reason);

@@ -85,9 +85,11 @@ WorkerMachine::Standing Engine::suspend() {
         fresh = recall_->cancel(group->recall_id);
       }
       group->have.add(fresh);
-      // In memory that outlives this process, whoever goes next. What cannot be logged is lost with the process only.
-      const Status logged = log_pieces(*group, fresh);
-      if (!logged.ok()) fail(logged, kNoRank);
+      // In memory that outlives this process, whoever goes next. What cannot be logged no plan will know of: begin()
+      // sees whether that matters.
+      const Ranges held = recall_->reader().held({RecordKind::kRound, group->active->round});
+      const Status logged = log_pieces(*group, fresh.minus(held));
+      if (!logged.ok() && group->unlogged.ok()) group->unlogged = logged;
     }
     if (group->active != nullptr) {
       group->phase = Phase::kWaits;
@@ -144,6 +146,7 @@ wire::Position Engine::position_of(const Group& group) const {
 }
 
 void Engine::remember(const Group& group) {
+  if (recall_ == nullptr) return;  // nobody asks, and no commit would end it
   closed_[{group.id, version_}] = std::max(closed_[{group.id, version_}], group.next_sequence.value);
 }
 
@@ -215,6 +218,12 @@ Status Engine::add_group(GroupId id, std::vector<Rank> members, std::uint32_t ch
   if (groups_.size() >= limits::kMaxGroups) {
     return {Code::kExhausted, "over " + std::to_string(limits::kMaxGroups) +
                                   " groups at once: destroy communicators that are no longer needed"};
+  }
+  // What a report can hold when this version is over as well and the next one has begun.
+  if (closed_.size() + 2 * (groups_.size() + 1) > limits::kMaxPositions) {
+    return {Code::kExhausted, std::to_string(closed_.size()) +
+                                  " groups of versions that are not obsolete have been destroyed or checkpointed: make "
+                                  "fewer of them between two checkpoints"};
   }
   WARREN_CHECK(channel < limits::kMaxGroups, "channels are those of Channels");
   const auto self = std::find(members.begin(), members.end(), plan_.self);
@@ -369,6 +378,7 @@ void Engine::start_next(Group& group) {
   group.active = group.queue.front();
   group.queue.pop();
   group.have = {};
+  group.unlogged = {};
   board_.begin(group.slot / 2, group.active->round, group.active->fingerprint);
   begin(group);
 }
@@ -378,8 +388,18 @@ void Engine::begin(Group& group) {
   Call& call = *group.active;
   const Frontier* frontier = frontier_of(group.id, call.round.version);
   const std::uint64_t sequence = call.round.sequence.value;
+  const bool computed = frontier == nullptr || sequence >= frontier->rounds;
+  // It was taken for one that the log has whole, and that has proved wrong: the prepare function overwrites what came.
+  if (computed && call.spec.prepare != nullptr && call.prepare == Call::Prepare::kNot) group.have = {};
+  // What stands final in the output may stand where the input was: it must not be computed again.
+  const bool known = frontier != nullptr && sequence == frontier->rounds;
+  if (computed && !group.have.minus(known ? frontier->final : Ranges()).empty()) {
+    const Status why = group.unlogged.ok() ? Status(Code::kInternal, "the plan does not name it") : group.unlogged;
+    return fail(why.because_of_this("part of the result of " + to_string(call.round) + " is known here alone"),
+                kNoRank);
+  }
   // Before anything final comes to the output, which may be the same memory as the input.
-  if (waits_for_prepare(group, frontier == nullptr || sequence >= frontier->rounds)) return;
+  if (waits_for_prepare(group, computed)) return;
   if (frontier == nullptr || sequence > frontier->rounds ||
       (sequence == frontier->rounds && frontier->final.empty() && !frontier->closed)) {
     return run(group, call.schedule_epoch == plan_.epoch ? call.schedule : nullptr);
@@ -395,6 +415,7 @@ void Engine::begin(Group& group) {
   const ResultShape shape = result_shape(call.spec, {group.rank, static_cast<std::int32_t>(group.members.size())});
   group.resumed = sequence == frontier->rounds;
   group.phase = Phase::kRecalls;
+  group.recall_id = 0;
   Replayer::Want want;
   want.key = {RecordKind::kRound, call.round};
   want.fingerprint = call.fingerprint;
@@ -430,7 +451,11 @@ void Engine::recalled(Replayer::Done done) {
     }
     if (!done.status.ok()) return fail(done.status.because_of_this(to_string(call.round)), kNoRank);
     if (group->resumed) {
-      group->have.add(frontier_of(group->id, call.round.version)->final);
+      const std::uint64_t width = std::max<std::uint64_t>(1, element_bytes(call.spec));
+      const ResultShape shape =
+          result_shape(call.spec, {group->rank, static_cast<std::int32_t>(group->members.size())});
+      const Ranges& final = frontier_of(group->id, call.round.version)->final;
+      group->have.add(final.intersect(shape.begin * width, (shape.begin + shape.count) * width));
       run_rest(*group);
     } else {
       const Status logged = log_pieces(*group, done.log_again);

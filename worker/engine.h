@@ -181,6 +181,7 @@ class Engine {
     std::uint64_t recall_id = 0;  // kRecalls: the want
     bool resumed = false;         // kRecalls: the rest is computed when it has come
     Ranges have;                  // bytes of the whole result that stand final in the active call's output
+    Status unlogged;              // why some of them could not be logged
     bool point_shown = false;     // the board shows a receive
     Executor executor;
     PointChannels points;

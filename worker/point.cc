@@ -104,6 +104,8 @@ Status PointChannels::begin_version(Version version) {
     }
   }
   version_ = version;
+  // Where nothing is logged there is no commit that would end them.
+  if (recall_ == nullptr) committed(version);
   for (auto& [peer, p] : peers_) {
     if (p.arriving) admit(peer);
   }

@@ -107,7 +107,14 @@ Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const
 Session::~Session() {
   close();
   if (engine_thread_.joinable()) engine_thread_.join();
-  disk_.reset();
+  // The writer's thread votes by way of control_, whose thread hands commits to the writer: that thread finds none from
+  // here on.
+  std::unique_ptr<DiskLog> disk;
+  {
+    const auto lock = lock_for_control();
+    disk = std::move(disk_);
+  }
+  disk.reset();
   control_.reset();
   fetch_.reset();
   if (caller_wake_ >= 0) ::close(caller_wake_);
@@ -350,7 +357,7 @@ void Session::failed(const Status& why) {
 void Session::finished() {
   const auto lock = lock_for_control();
   finished_ = true;
-  changed_.notify_all();
+  wake(caller_wake_);
 }
 
 // ---- driving
@@ -461,9 +468,11 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
   int idle = 0;
   std::chrono::steady_clock::time_point next_log;
   while (!done()) {
-    if (prepare(lock) || engine_.progress()) {
+    const bool moved = prepare(lock) || engine_.progress();
+    // Also of calls that another thread has finished: with a plan, or with what was fetched.
+    if (!engine_.finished_calls().empty()) run_callbacks(lock);
+    if (moved) {
       idle = 0;
-      if (!engine_.finished_calls().empty()) run_callbacks(lock);
       continue;
     }
     report_failure();
@@ -497,6 +506,8 @@ void Session::engine_loop() {
   std::unique_lock lock(mutex_);
   std::chrono::steady_clock::time_point next_log;
   while (!exiting_) {
+    // Other threads finish calls too: with a plan, or with what was fetched.
+    run_callbacks(lock);
     const bool mine = callers_ == 0 && engine_.outstanding() > 0;
     if (mine) {
       const bool moved = prepare(lock) || engine_.progress();
@@ -597,7 +608,8 @@ Status Session::add_group(GroupId id, std::vector<Rank> members, std::uint32_t c
 void Session::remove_group(GroupId id) {
   std::unique_lock lock(mutex_);
   if (!engine_.has_group(id)) return;
-  drive(lock, [&] { return engine_.stopped() || engine_.idle(id); });
+  // Where the engine has stopped, all calls have finished but one whose prepare function runs.
+  drive(lock, [&] { return engine_.idle(id); });
   run_callbacks(lock);
   engine_.remove_group(id);
 }
@@ -687,7 +699,8 @@ Status Session::finalize() {
   if (!failed_.ok()) return failed_;
   if (finished_) return {};
   control_->leave(true, "");
-  changed_.wait(lock, [&] { return finished_ || !failed_.ok(); });
+  // A rank that was lost before it received them is sent this one's messages again.
+  drive(lock, [&] { return finished_ || !failed_.ok(); });
   if (!finished_) return failed_;
   engine_.stop(Status(Code::kClosed, "the communicator has been finalized"));
   if (disk_) {

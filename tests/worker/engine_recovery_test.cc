@@ -594,6 +594,57 @@ TEST(RecoveryOfMessages, EndsWithTheSameStates) {
   }
 }
 
+// The rest would be computed from an input that the final part has overwritten: no number then, but an error.
+TEST(RecoveryAtItsLimits, WhatIsFinalAndNotLoggedIsNotComputedAgain) {
+  World::Options options;
+  options.size = 2;
+  options.replicas = 1;
+  options.hosts = {0, 1};
+  options.algorithm = schedule::Algorithm::kTree;
+  World world(options);
+  std::vector<std::uint64_t> buffers[2];
+  Call calls[3];
+  const auto issue = [&](int rank, Call& call) {
+    auto& buffer = buffers[rank];
+    buffer.assign(100'000, static_cast<std::uint64_t>(rank) + 1);
+    call.spec.collective = Collective::kAllreduce;
+    call.spec.type = DataType::kU64;
+    call.spec.op = ReduceOp::kSum;
+    call.spec.input = call.spec.output = buffer.data();
+    call.spec.count = buffer.size();
+    ASSERT_TRUE(world.engine(rank).submit(kWorldGroup, call).ok());
+  };
+  issue(0, calls[0]);
+  issue(1, calls[1]);
+  // Nothing fits into the log of the rank that gets the result from the other.
+  const auto has_final = [&](int rank) { return std::count(buffers[rank].begin(), buffers[rank].end(), 3u) != 0; };
+  ASSERT_TRUE(world.run([&] { return has_final(0) && has_final(1); }));
+  const RecordKey sum{RecordKind::kRound, {Timeline(0), kWorldGroup, Version(0), Sequence(0)}};
+  const int owner = world.log(0).reader()->held(sum).empty() ? 1 : 0, other = 1 - owner;
+  ASSERT_TRUE(world.log(other).reader()->held(sum).empty());
+  ASSERT_FALSE(calls[other].finished);
+  std::uint64_t filled = 0;
+  for (const std::size_t size : {100'000, 1000, 1}) {
+    const std::vector<std::byte> filling(size);
+    RecordInfo info;
+    info.fingerprint.collective = Collective::kPoint;
+    info.fingerprint.type = DataType::kU8;
+    info.total_bytes = size;
+    const auto key = [&] {
+      return RecordKey{RecordKind::kMessage, {Timeline(0), GroupId(1), Version(0), Sequence(filled++)}};
+    };
+    while (world.log(other).publish(key(), info, 0, filling).ok()) {
+    }
+  }
+  world.kill_host(owner);
+  world.next_epoch({owner});
+  issue(owner, calls[2]);
+  EXPECT_FALSE(world.run([&] { return calls[other].finished || calls[2].finished; }));
+  ASSERT_FALSE(world.failures.empty());
+  EXPECT_NE(world.failures[0].find("known here alone"), std::string::npos) << world.failures[0];
+  EXPECT_NE(world.failures[0].find("cannot log round"), std::string::npos) << world.failures[0];
+}
+
 class Recovery : public ::testing::TestWithParam<std::tuple<Collective, int, bool>> {};
 
 TEST_P(Recovery, InterruptedRoundsEndWithTheSameBytes) {

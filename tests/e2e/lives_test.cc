@@ -1,0 +1,131 @@
+// A rank that leaves without finalize and comes back as a new life, in one process: what the others owe it in places
+// where a killed process seldom finds them.
+#include <algorithm>
+#include <exception>
+#include <functional>
+#include <future>
+#include <thread>
+#include <vector>
+
+#include "tests/e2e/cluster.h"
+
+namespace warren {
+namespace {
+
+using testing::Cluster;
+
+// Each rank is a host of its own, so that a new life fetches what it replays.
+void apart(int rank, Options& o) {
+  o.host_id = "host-" + std::to_string(rank);
+  o.replicas = 2;
+}
+
+// Runs both, each in a thread; neither may throw.
+void run_both(const std::function<void()>& a, const std::function<void()>& b) {
+  const auto watched = [](const std::function<void()>& body) {
+    try {
+      body();
+    } catch (const std::exception& e) {
+      ADD_FAILURE() << e.what();
+    }
+  };
+  std::thread other([&] { watched(b); });
+  watched(a);
+  other.join();
+}
+
+TEST(Lives, WhoFinalizesSendsMessagesAgain) {
+  Cluster cluster;
+  std::promise<void> sent;
+  const auto receiver = [&] {
+    Options o = cluster.options(1, 2);
+    apart(1, o);
+    {
+      Communicator first = Communicator::create(o);
+      EXPECT_EQ(first.allreduce(1), 2);
+      sent.get_future().wait();
+    }
+    Communicator second = Communicator::create(o);
+    EXPECT_EQ(second.allreduce(1), 2);
+    std::vector<int> got(3);
+    second.recv(got, 0, 7);
+    EXPECT_EQ(got, (std::vector{5, 6, 7}));
+    second.finalize();
+  };
+  const auto sender = [&] {
+    Options o = cluster.options(0, 2);
+    apart(0, o);
+    Communicator comm = Communicator::create(o);
+    EXPECT_EQ(comm.allreduce(1), 2);
+    comm.send(std::vector{5, 6, 7}, 1, 7);
+    sent.set_value();
+    comm.finalize();
+  };
+  run_both(sender, receiver);
+}
+
+TEST(Lives, ACallbackIsCalledWhenItsResultWasFetched) {
+  Cluster cluster;
+  std::promise<void> done;
+  const auto two_lives = [&] {
+    Options o = cluster.options(1, 2);
+    apart(1, o);
+    std::vector<int> values(50'000, 1);
+    {
+      Communicator first = Communicator::create(o);
+      first.allreduce(std::span(values));
+      done.get_future().wait();
+    }
+    std::fill(values.begin(), values.end(), 1);
+    Communicator second = Communicator::create(o);
+    std::promise<void> called;
+    Handle handle = second.allreduce_async(std::span(values));
+    handle.on_complete([&](const Error* e) {
+      EXPECT_EQ(e, nullptr);
+      called.set_value();
+    });
+    called.get_future().wait();  // no call of Warren's helps the callback on
+    EXPECT_EQ(values, std::vector<int>(50'000, 2));
+    handle.wait();
+    second.finalize();
+  };
+  const auto one_life = [&] {
+    Options o = cluster.options(0, 2);
+    apart(0, o);
+    Communicator comm = Communicator::create(o);
+    std::vector<int> values(50'000, 1);
+    comm.allreduce(std::span(values));
+    done.set_value();
+    comm.finalize();
+  };
+  run_both(one_life, two_lives);
+}
+
+TEST(Lives, AfterARollbackThatIsAnErrorACommunicatorIsMadeAgain) {
+  Cluster cluster;
+  const auto body = [&](int rank) {
+    Options o = cluster.options(rank, 2);
+    apart(rank, o);
+    o.on_rollback = "error";
+    o.data_dir = cluster.file("data-" + std::to_string(rank));
+    {
+      Communicator first = Communicator::create(o);
+      EXPECT_EQ(first.load_checkpoint().version, 0u);
+      first.checkpoint(std::vector{1});
+      first.checkpoint(std::vector{2});  // returns when the one before is committed
+      std::vector<int> values(rank == 0 ? 10 : 20, 1);
+      EXPECT_THROW(first.allreduce(std::span(values)), Error);
+      EXPECT_THROW(first.barrier(), Error);
+    }
+    Communicator second = Communicator::create(o);
+    const auto loaded = second.load_checkpoint();
+    EXPECT_GE(loaded.version, 1u);
+    EXPECT_EQ(loaded.global_as<int>(), std::vector{static_cast<int>(loaded.version)});
+    EXPECT_EQ(second.allreduce(static_cast<int>(loaded.version)), 2 * static_cast<int>(loaded.version));
+    second.finalize();
+  };
+  run_both([&] { body(0); }, [&] { body(1); });
+}
+
+}  // namespace
+}  // namespace warren
