@@ -88,84 +88,89 @@ Reply list(const wire::FetchRequest& request, HostLogReader& reader) {
   return reply;
 }
 
-// Fills a reply's payloads up to a limit.
-class PayloadWriter {
+// Puts the bytes of pieces into an answer, up to a limit.
+class Filler {
  public:
-  explicit PayloadWriter(std::size_t room) : bytes_(new std::byte[room]), room_(room) {}
-
-  [[nodiscard]] std::size_t room() const { return room_ - used_; }
-  [[nodiscard]] std::size_t used() const { return used_; }
-  [[nodiscard]] std::span<std::byte> next(std::size_t size) { return {bytes_.get() + used_, size}; }
-  void take(std::size_t size) { used_ += size; }
-  // Of what was written since `from`.
-  [[nodiscard]] std::uint64_t checksum(std::size_t from) const {
-    return XXH3_64bits(bytes_.get() + from, used_ - from);
+  Filler(const wire::FetchRequest& request, HostLogReader& reader, Replayer::Answer& answer)
+      : request_(request), reader_(reader), answer_(answer) {
+    for (const wire::FetchPiece& p : request.pieces()) {
+      room_ = std::min<std::uint64_t>(request.most_bytes(), room_ + (p.end() - p.begin()));
+    }
+    answer.payloads = std::make_unique_for_overwrite<std::byte[]>(room_);
   }
-  [[nodiscard]] std::unique_ptr<std::byte[]> release() { return std::move(bytes_); }
+
+  void fill() {
+    for (const wire::FetchPiece& piece : request_.pieces()) {
+      if (sequence_ != piece.sequence()) begin_entry(piece.sequence());
+      if (!info_ || piece.begin() >= info_->total_bytes) continue;
+      const Ranges there = held_.intersect(piece.begin(), std::min(piece.end(), info_->total_bytes));
+      for (const Interval& i : there.intervals()) {
+        if (const std::uint64_t end = add(i); end < i.end) return finish(piece.sequence(), end);
+      }
+    }
+    finish(*sequence_ + 1, 0);
+  }
 
  private:
-  std::unique_ptr<std::byte[]> bytes_;
-  std::size_t room_, used_ = 0;
+  void begin_entry(std::uint64_t sequence) {
+    seal();
+    sequence_ = sequence;
+    const RecordKey key = key_of(request_, sequence);
+    info_ = info_of(key, reader_);
+    held_ = info_ ? reader_.held(key) : Ranges();
+    added_ = false;
+  }
+  // How far there was room.
+  std::uint64_t add(const Interval& i) {
+    if (ranges_ == 0) return i.begin;
+    const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(i.end - i.begin, room_ - used()));
+    if (size == 0) return i.begin;
+    // Dropped since it was looked up: not held.
+    if (!reader_.read(key_of(request_, *sequence_), i.begin, {answer_.payloads.get() + used(), size})) return i.end;
+    if (!added_) add_entry(*sequence_, *info_, answer_.reply);
+    added_ = true;
+    --ranges_;
+    add_range(i.begin, i.begin + size, last_entry(answer_.reply));
+    answer_.payload_bytes += size;
+    return i.begin + size;
+  }
+  void seal() {
+    const std::size_t size = used() - entry_from_;
+    if (size > 0) {
+      last_entry(answer_.reply).set_checksum(XXH3_64bits(answer_.payloads.get() + entry_from_, size));
+    }
+    entry_from_ = used();
+  }
+  void finish(std::uint64_t next_sequence, std::uint64_t next_begin) {
+    seal();
+    answer_.reply.set_next_sequence(next_sequence);
+    answer_.reply.set_next_begin(next_begin);
+  }
+  [[nodiscard]] std::size_t used() const { return answer_.payload_bytes; }
+
+  const wire::FetchRequest& request_;
+  HostLogReader& reader_;
+  Replayer::Answer& answer_;
+  std::size_t room_ = 0, ranges_ = limits::kMaxFetchRanges;
+  // The entry that is being filled.
+  std::optional<std::uint64_t> sequence_;
+  std::optional<RecordInfo> info_;
+  Ranges held_;
+  std::size_t entry_from_ = 0;
+  bool added_ = false;
 };
 
 }  // namespace
 
 Replayer::Answer Replayer::answer_apart(const wire::FetchRequest& request, HostLogReader& reader) {
-  if (request.pieces().empty()) return {list(request, reader), nullptr, 0};
-  Reply reply = reply_to(request);
-  std::uint64_t asked = 0;
-  for (const wire::FetchPiece& p : request.pieces()) {
-    asked = std::min<std::uint64_t>(request.most_bytes(), asked + (p.end() - p.begin()));
+  Answer answer;
+  if (request.pieces().empty()) {
+    answer.reply = list(request, reader);
+  } else {
+    answer.reply = reply_to(request);
+    Filler(request, reader, answer).fill();
   }
-  PayloadWriter payload(static_cast<std::size_t>(asked));
-  std::size_t ranges = limits::kMaxFetchRanges;
-  std::size_t entry_from = 0;
-  std::optional<RecordInfo> info;
-  Ranges held;
-  const auto seal = [&] {
-    if (payload.used() > entry_from) last_entry(reply).set_checksum(payload.checksum(entry_from));
-    entry_from = payload.used();
-  };
-  std::optional<std::uint64_t> at;  // the sequence that `info` and `held` are of
-  bool added = false;
-  for (const wire::FetchPiece& piece : request.pieces()) {
-    const RecordKey key = key_of(request, piece.sequence());
-    if (at != piece.sequence()) {
-      seal();
-      at = piece.sequence();
-      info = info_of(key, reader);
-      held = info ? reader.held(key) : Ranges();
-      added = false;
-    }
-    const std::uint64_t end = std::min(piece.end(), info ? info->total_bytes : 0);
-    const Ranges there = held.intersect(piece.begin(), std::max(piece.begin(), end));
-    for (const Interval& i : there.intervals()) {
-      if (payload.room() == 0 || ranges == 0) {
-        seal();
-        reply.set_next_sequence(piece.sequence());
-        reply.set_next_begin(i.begin);
-        return {std::move(reply), payload.release(), payload.used()};
-      }
-      const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(i.end - i.begin, payload.room()));
-      // Dropped since it was looked up: not held.
-      if (!reader.read(key, i.begin, payload.next(size))) continue;
-      if (!added) add_entry(piece.sequence(), *info, reply);
-      added = true;
-      payload.take(size);
-      --ranges;
-      add_range(i.begin, i.begin + size, last_entry(reply));
-      if (size < i.end - i.begin) {
-        seal();
-        reply.set_next_sequence(piece.sequence());
-        reply.set_next_begin(i.begin + size);
-        return {std::move(reply), payload.release(), payload.used()};
-      }
-    }
-  }
-  seal();
-  reply.set_next_sequence(*at + 1);
-  const std::size_t used = payload.used();
-  return {std::move(reply), payload.release(), used};
+  return answer;
 }
 
 wire::FetchReply Replayer::answer(const wire::FetchRequest& request, HostLogReader& reader) {

@@ -530,6 +530,28 @@ TEST(Replayer, TheOnlyHolderIsAskedAgainAfterDamageButNotForEver) {
   EXPECT_TRUE(untouched(buffer));
 }
 
+TEST(Replayer, BytesThatWereNotAskedForAreDroppedLoudly) {
+  Net net({"host-1"});
+  const RecordKey key = round_key(17);
+  net.life(1).publish(key, 2000);
+  net.install();
+  int replies = 0;
+  net.on_reply = [&](Rank, wire::FetchReply& reply) {
+    if (!reply.data() || ++replies > 1) return true;
+    wire::ByteRange& range = *reply.mutable_entries(0)->mutable_held(0);
+    range.set_begin(500);
+    range.set_end(1500);
+    return true;
+  };
+  auto buffer = buffer_of(2000);
+  net.want(key, buffer, 0, 1000);
+  ASSERT_TRUE(net.run()->status.ok());
+  EXPECT_THAT(net.warnings, Contains(HasSubstr("was not asked for")));
+  auto expected = bytes_of(key, 0, 1000);
+  expected.resize(2000, kBefore);
+  EXPECT_EQ(buffer, expected);
+}
+
 TEST(Replayer, OtherCallsInTheLogAreADesync) {
   for (const bool own : {false, true}) {
     Net net({"host-1"});
