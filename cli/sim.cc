@@ -108,7 +108,9 @@ const Command kSimCommand = {
         "under faults that the seed draws. The machines, encoders, schedules and executors are those of production. "
         "After every event the invariants of the design are checked; a seed that breaks one is printed with the line "
         "that replays it.\nWith --json the last line is one object: seeds, failed, faults by kind, rounds, and "
-        "transitions_unhit, which must be empty from 500 seeds on.",
+        "second_faults (seeds in which a fault struck while a rank recovered), and transitions_unhit, which must be "
+        "empty from "
+        "3,000 seeds on.",
     .flags = {"seeds", "seed", "verbose", "jobs", "json"},
     .run = sim,
 };

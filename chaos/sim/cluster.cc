@@ -83,6 +83,7 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   if (random.chance(0.5)) s.program.most_bytes = 8 << 10;
   s.salted = random.chance(0.5);
   s.survivable = random.chance(0.75);
+  if (s.recipe && s.recipe->beyond_copies) s.survivable = false;
   if (options.survivable) s.survivable = *options.survivable;
   s.join_timeout_ms = !s.large && random.chance(0.3) ? random.between(500, 2000) : random.between(3000, 15'000);
   // So many are together only if each waits for the last.

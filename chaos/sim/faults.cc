@@ -77,6 +77,14 @@ Recipe recipe(std::size_t which) {
       rates({{absent_worker, 0.5}, {slow_start, 0.5}});
       r.long_safety = true;
       break;
+    case 6:  // ranks give up in finalize
+      rates({{slow_finalize, 0.8}, {gave_up, 2.0}, {death, 2.0}, {message_late, 0.3}});
+      r.long_safety = true;
+      break;
+    case 7:  // machines go, and what is said of it gets lost
+      rates({{host_loss, 30.0}, {death, 5.0}, {message_lost, 0.3}});
+      r.beyond_copies = true;
+      break;
     default:  // everybody gives up at once
       rates({{gave_up, 3.0}, {message_late, 0.2}, {slow_stop, 0.5}});
       break;

@@ -91,9 +91,10 @@ struct FaultPlan {
 struct Recipe {
   FaultPlan faults;
   bool long_safety = false;         // of several intervals after which a wait is logged
+  bool beyond_copies = false;       // more machines are lost than there are copies
   bool short_join_timeout = false;  // of less than the tracker's longest absence
 };
-inline constexpr std::size_t kRecipes = 7;
+inline constexpr std::size_t kRecipes = 9;
 [[nodiscard]] Recipe recipe(std::size_t which);
 
 }  // namespace warren::chaos

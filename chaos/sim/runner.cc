@@ -6,7 +6,9 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <iterator>
 #include <mutex>
+#include <string_view>
 #include <thread>
 
 #include "recovery/tracker_machine.h"
@@ -30,10 +32,27 @@ void add_to(std::vector<std::uint64_t>& sum, const std::vector<std::uint64_t>& m
   for (std::size_t i = 0; i < more.size(); ++i) sum[i] += more[i];
 }
 
+// What 3,000 seeds do not take; the machines' own tests do. The first needs 256 MiB of reports, the second a rank that
+// does a round more than the others and meets nobody, the next two are a matter of luck; the rest needs a tracker whose
+// journal is lost, which is not simulated yet.
+constexpr std::string_view kOutOfReach[] = {"tracker.reports_too_large",
+                                            "tracker.commit_desync",
+                                            "tracker.finalizing_left",
+                                            "worker.log_gap_repeated",
+                                            "tracker.epoch_ahead",
+                                            "tracker.stranger_asked",
+                                            "tracker.stranger_answered",
+                                            "tracker.rebuilt",
+                                            "tracker.rebuilt_interrupted",
+                                            "tracker.rebuild_failed",
+                                            "worker.told"};
+
 void name_unhit(const char* machine, std::span<const char* const> names, const std::vector<std::uint64_t>& counts,
                 std::vector<std::string>& out) {
   for (std::size_t i = 0; i < names.size(); ++i) {
-    if (i >= counts.size() || counts[i] == 0) out.push_back(std::string(machine) + "." + names[i]);
+    const std::string name = std::string(machine) + "." + names[i];
+    const bool reachable = std::find(std::begin(kOutOfReach), std::end(kOutOfReach), name) == std::end(kOutOfReach);
+    if (reachable && (i >= counts.size() || counts[i] == 0)) out.push_back(name);
   }
 }
 

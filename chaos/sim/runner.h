@@ -35,7 +35,7 @@ struct SimReport {
 };
 
 // Fewer seeds than this prove nothing about transitions.
-inline constexpr std::uint64_t kSeedsForAllTransitions = 500;
+inline constexpr std::uint64_t kSeedsForAllTransitions = 3000;
 
 // Seeds first … last. `on_failure` is called from one thread at a time, as failures are found. A broken WARREN_CHECK
 // ends the process; the seed and the line that reproduces it are printed before.

@@ -69,20 +69,28 @@ TEST_P(Mutants, AreFound) {
   const Verdict v = run_until_found(e.mutant, e.seeds);
   ASSERT_NE(v.seeds, 0u) << e.name << " lives after " << e.seeds << " seeds";
   EXPECT_EQ(v.how.rfind(e.invariant, 0), 0u) << v.how;
-  std::printf("%s: found by seed %llu: %s", e.name, static_cast<unsigned long long>(v.seeds), v.how.c_str());
+  std::printf("%s: found by seed %llu: %s\n", e.name, static_cast<unsigned long long>(v.seeds), v.how.c_str());
 }
 
-INSTANTIATE_TEST_SUITE_P(Sim, Mutants,
-                         ::testing::Values(Expectation{Mutant::announce_before_persist, "announce_before_persist", 3,
-                                                       "I6"},
-                                           Expectation{Mutant::journal_lies, "journal_lies", 10, "I6"},
-                                           Expectation{Mutant::accept_old_epoch, "accept_old_epoch", 200, "I6"},
-                                           Expectation{Mutant::accept_zombie, "accept_zombie", 100, ""},
-                                           Expectation{Mutant::stopped_before_stop, "stopped_before_stop", 100, "I6"},
-                                           Expectation{Mutant::send_completes_early, "send_completes_early", 20, ""},
-                                           Expectation{Mutant::skip_checksum, "skip_checksum", 300, "I"},
-                                           Expectation{Mutant::operands_swapped, "operands_swapped", 60, "I"}),
-                         [](const auto& test) { return std::string(test.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Sim, Mutants,
+    ::testing::Values(Expectation{Mutant::announce_before_persist, "announce_before_persist", 3, "I6"},
+                      Expectation{Mutant::journal_lies, "journal_lies", 10, "I6"},
+                      Expectation{Mutant::accept_old_epoch, "accept_old_epoch", 200, "I"},
+                      Expectation{Mutant::accept_zombie, "accept_zombie", 100, ""},
+                      Expectation{Mutant::stopped_before_stop, "stopped_before_stop", 100, ""},
+                      Expectation{Mutant::send_completes_early, "send_completes_early", 20, ""},
+                      Expectation{Mutant::skip_checksum, "skip_checksum", 300, "I"},
+                      Expectation{Mutant::operands_swapped, "operands_swapped", 200, "I"},
+                      Expectation{Mutant::publishes_late, "publishes_late", 100, "I"},
+                      Expectation{Mutant::one_copy_short, "one_copy_short", 1500, "I"},
+                      Expectation{Mutant::commits_without_one, "commits_without_one", 200, "I"},
+                      Expectation{Mutant::keeps_vote_after_load, "keeps_vote_after_load", 1000, "I"},
+                      Expectation{Mutant::reuses_names, "reuses_names", 300, "I"},
+                      Expectation{Mutant::replays_stale_timeline, "replays_stale_timeline", 1000, "I"},
+                      Expectation{Mutant::finals_of_own_host, "finals_of_own_host", 200, "I"},
+                      Expectation{Mutant::overwrites_input, "overwrites_input", 20, ""}),
+    [](const auto& test) { return std::string(test.param.name); });
 
 TEST(WithoutMutant, NothingIsFound) {
   EXPECT_EQ(run_until_found(Mutant::none, 100).seeds, 0u);
