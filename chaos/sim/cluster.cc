@@ -117,7 +117,7 @@ class Cluster {
                   [this](std::size_t life, const std::string& what) { lives_[life]->connection_trouble(what); }},
                  timeout_ms()),
         tracker_(world_, judge_,
-                 {[this](std::size_t life, std::string bytes) { control_.send_down(life, std::move(bytes)); },
+                 {[this](std::size_t life, const std::string& bytes) { control_.send_down(life, bytes); },
                   [this] { control_.drop_all(); }, [this](const wire::Envelope& e) { check_claim(e); }},
                  kJob, timeout_ms()) {}
 
@@ -272,7 +272,7 @@ std::size_t Cluster::start_life(std::size_t slot, bool supervised) {
 
 SimWorker::Links Cluster::links_of(std::size_t life, std::size_t slot) {
   SimWorker::Links links;
-  links.send = [this, life](std::string bytes) { control_.send_up(life, std::move(bytes)); };
+  links.send = [this, life](const std::string& bytes) { control_.send_up(life, bytes); };
   links.ended = [this, slot, life](SimWorker::End end, const Status& why) {
     SimWorker& worker = *lives_[life];
     if (hosts_.ended(worker.self()) && slot != kStranger) {
