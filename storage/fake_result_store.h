@@ -1,6 +1,7 @@
 // A result store in memory that fails on demand, and whose disk crashes and rots as real ones do.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <map>
@@ -69,20 +70,24 @@ class FakeResultStore final : public ResultStore {
   FakeResultStore(const FakeResultStore&) = delete;
   FakeResultStore& operator=(const FakeResultStore&) = delete;
 
-  // put() in two steps, so that a crash can come between. write() never fails; confirm() may, and then all of it stays
-  // unconfirmed.
+  // put() in two steps, so that a crash can come between. write() never fails; confirm() may, and then what was written
+  // since the last confirm() stays unconfirmed, unless it is written again.
   void write(const RecordBatch& batch) {
     for (const RecordBatch::Item& item : batch.items()) {
       const auto payload = batch.payload(item);
       const StoredRecord record{item.key, item.info, item.first_byte, item.payload_bytes, checksum_of(payload)};
-      own().unsynced.insert({encode_key(item.key, item.first_byte, item.payload_bytes),
-                             {record, std::vector<std::byte>(payload.begin(), payload.end())}});
+      const KeyBytes key = encode_key(item.key, item.first_byte, item.payload_bytes);
+      own().unsynced.insert({key, {record, std::vector<std::byte>(payload.begin(), payload.end())}});
+      written_.push_back(key);
     }
   }
   Status confirm() {
+    const auto written = std::exchange(written_, {});
     if (fails()) return disk_->failure;
-    own().durable.merge(own().unsynced);
-    own().unsynced.clear();
+    for (const KeyBytes& key : written) {
+      auto node = own().unsynced.extract(key);
+      if (!node.empty()) own().durable.insert(std::move(node));
+    }
     ++disk_->puts;
     return {};
   }
@@ -200,6 +205,7 @@ class FakeResultStore final : public ResultStore {
   std::shared_ptr<FakeResultDisk> disk_;
   std::string worker_;
   Incarnation life_;
+  std::vector<KeyBytes> written_;  // since the last confirm()
 };
 
 }  // namespace warren::storage

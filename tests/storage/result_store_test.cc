@@ -280,6 +280,11 @@ TYPED_TEST(ResultStoreContract, ALifeThatIsNotOverIsLeftAlone) {
   EXPECT_TRUE(holds(*zombie->reader(), round_key(0), 0, 1000));
   EXPECT_TRUE(holds(*zombie->reader(), round_key(1), 0, 1000));
   zombie.reset();
+  {
+    auto next = this->host_.open(Incarnation(0xe), "w0");
+    EXPECT_TRUE(holds(*next->reader(), round_key(0), 0, 1000)) << "nothing of it was removed";
+    EXPECT_TRUE(holds(*next->reader(), round_key(1), 0, 1000));
+  }
   drop(*b, {Timeline(1), Version(9), Horizon::Checkpoint{Timeline(1), Version(9)}});
   b.reset();
   EXPECT_FALSE(holds(*this->host_.open(Incarnation(0xd), "w0")->reader(), round_key(1), 0, 1000));
@@ -536,6 +541,43 @@ TEST_F(RocksResultStoreTest, AnotherCopyIsTakenForADamagedOne) {
   flip(tables(place(kA)).back(), 500'000);
   auto store = host_.open_rocks(kC);
   EXPECT_TRUE(holds(*store->reader(), round_key(0), 0, 1 << 20));
+  EXPECT_THAT(store->take_warnings(), SizeIs(1));
+}
+
+TEST_F(RocksResultStoreTest, ATableThatIsCutShortCostsWhatIsInItAlone) {
+  {
+    auto store = host_.open_rocks(kA);
+    for (std::uint64_t version = 1; version < 4; ++version) {
+      put(*store, one(batch_, round_key(0, version), version << 20));
+    }
+  }
+  const fs::path longest = tables(place(kA)).back();
+  fs::resize_file(longest, fs::file_size(longest) / 2);
+  auto store = host_.open_rocks(kB);
+  auto reader = store->reader();
+  EXPECT_TRUE(holds(*reader, round_key(0, 1), 0, 1 << 20));
+  EXPECT_TRUE(holds(*reader, round_key(0, 2), 0, 2 << 20));
+  EXPECT_FALSE(holds(*reader, round_key(0, 3), 0, 3 << 20));
+  EXPECT_THAT(store->take_warnings(), SizeIs(1));
+  EXPECT_EQ(store->report(true).rounds.size(), 2u);
+}
+
+TEST_F(RocksResultStoreTest, ADamagedBlockOfEntriesHidesNothingFarBehindIt) {
+  constexpr std::uint64_t kRounds = 5000;
+  {
+    auto store = host_.open_rocks(kA);
+    for (std::uint64_t s = 0; s < kRounds; ++s) add(batch_, round_key(s), 16, 0, 16);
+    put(*store, batch_);
+  }
+  const fs::path table = tables(place(kA)).back();
+  for (std::uint64_t at = 0; at < 64; ++at) flip(table, fs::file_size(table) / 4 + at);
+  auto store = host_.open_rocks(kB);
+  const auto listed = store->reader()->list(RecordKind::kRound, Timeline(1), kWorldGroup, Version(1), Sequence(0),
+                                            Sequence(kRounds), kRounds);
+  EXPECT_LT(listed.size(), kRounds);
+  EXPECT_GT(listed.size(), kRounds / 2);
+  EXPECT_EQ(listed.back(), round_key(kRounds - 1));
+  EXPECT_EQ(store->report(true).rounds.at(0).runs.size(), 2u);
   EXPECT_THAT(store->take_warnings(), SizeIs(1));
 }
 
