@@ -438,6 +438,117 @@ TEST_F(FetchServices, WhoHasNoKeyGetsNothing) {
   EXPECT_TRUE(std::all_of(buffer.begin(), buffer.end(), [](std::byte b) { return b == std::byte{0xee}; }));
 }
 
+TEST_F(FetchServices, AFlippedBitIsNoRequest) {
+  add(settings(""));
+  add(settings(""));
+  const wire::Plan p = plan();
+  nodes_[0]->install(p);
+  Stranger member("tcp://127.0.0.1:" + std::to_string(nodes_[0]->service().port()));
+  std::string damaged = listing(p, 1, 0, 6);
+  damaged[damaged.size() - 9] ^= 1;  // what it ends with is still a valid request, of other ranges
+  member.send({damaged});
+  member.send({listing(p, 1, 0, 7)});
+  const auto frames = member.receive(60'000);
+  ASSERT_EQ(frames.size(), 1U);
+  wire::FetchReply reply;
+  ASSERT_TRUE(reply.ParseFromString(frames[0].substr(0, frames[0].size() - 8)));
+  EXPECT_EQ(reply.id(), 7U);
+}
+
+TEST_F(FetchServices, BadRepliesAreNotHanded) {
+  // Somebody else's service in place of rank 1's.
+  void* context = zmq_ctx_new();
+  void* router = zmq_socket(context, ZMQ_ROUTER);
+  const int zero = 0;
+  zmq_setsockopt(router, ZMQ_LINGER, &zero, sizeof zero);
+  ASSERT_EQ(zmq_bind(router, "tcp://127.0.0.1:*"), 0);
+  std::array<char, 128> bound{};
+  std::size_t size = bound.size();
+  zmq_getsockopt(router, ZMQ_LAST_ENDPOINT, bound.data(), &size);
+  const std::string at(bound.data());
+
+  auto memory = heap_segment(std::size_t{8} << 20);
+  auto log = HostLog::create(Incarnation(101), memory).value();
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<std::uint64_t> ids;
+  std::string bytes;
+  auto service =
+      FetchService::start(settings(""), Incarnation(101), log->reader(),
+                          [&](Rank from, const wire::FetchReply& reply, std::span<const std::byte> payloads) {
+                            const std::lock_guard lock(mutex);
+                            EXPECT_EQ(from, Rank(1));
+                            ids.push_back(reply.id());
+                            bytes.assign(reinterpret_cast<const char*>(payloads.data()), payloads.size());
+                            changed.notify_all();
+                          });
+  ASSERT_TRUE(service.ok());
+  wire::Plan p;
+  p.set_epoch(1);
+  for (std::uint32_t rank = 0; rank < 2; ++rank) {
+    wire::Member& m = *p.add_members();
+    m.set_rank(rank);
+    m.set_incarnation(101 + rank);
+    m.add_endpoints()->set_address("127.0.0.1");
+    m.set_fetch_port(static_cast<std::uint32_t>(std::stoul(at.substr(at.rfind(':') + 1))));
+  }
+  service.value()->install(p);
+  Replayer::Send ask;
+  ask.to = Rank(1);
+  wire::FetchRequest& r = ask.request;
+  const std::string text = listing(p, 0, 1, 1);
+  ASSERT_TRUE(r.ParseFromString(text.substr(0, text.size() - 8)));
+  service.value()->send(ask);
+  std::array<char, 64> connection{};
+  const int connection_size = zmq_recv(router, connection.data(), connection.size(), 0);
+  ASSERT_GT(connection_size, 0);
+  ASSERT_GT(zmq_recv(router, nullptr, 0, 0), 0);
+
+  const auto answer = [&](std::uint64_t id, const std::string& payload,
+                          const std::function<void(wire::FetchReply&)>& change, bool damage = false,
+                          int more_frames = 0) {
+    wire::FetchReply reply;
+    reply.set_protocol(kProtocolVersion);
+    reply.set_sender(102);
+    reply.set_receiver(101);
+    reply.set_epoch(1);
+    reply.set_id(id);
+    reply.set_data(true);
+    wire::FetchEntry& e = *reply.add_entries();
+    e.set_total_bytes(10);
+    wire::ByteRange& range = *e.add_held();
+    range.set_begin(2);
+    range.set_end(7);
+    reply.set_next_sequence(1);
+    change(reply);
+    std::string head = reply.SerializeAsString();
+    const std::uint64_t sum = XXH3_64bits(head.data(), head.size()) + (damage ? 1 : 0);
+    head.append(reinterpret_cast<const char*>(&sum), sizeof sum);
+    zmq_send(router, connection.data(), static_cast<std::size_t>(connection_size), ZMQ_SNDMORE);
+    zmq_send(router, head.data(), head.size(), ZMQ_SNDMORE);
+    for (int i = 0; i < more_frames; ++i) zmq_send(router, "x", 1, ZMQ_SNDMORE);
+    zmq_send(router, payload.data(), payload.size(), 0);
+  };
+  const auto same = [](wire::FetchReply&) {};
+  answer(1, "12345", same, true);
+  answer(2, "12345", [](wire::FetchReply& reply) { reply.set_sender(103); });
+  answer(3, "12345", [](wire::FetchReply& reply) { reply.set_receiver(103); });
+  answer(4, "1234", same);
+  answer(5, "", same);
+  answer(6, "12345", same, false, 1);
+  answer(7, "12345", [](wire::FetchReply& reply) { reply.mutable_entries(0)->set_total_bytes(6); });
+  answer(8, "12345", same);
+  {
+    std::unique_lock lock(mutex);
+    ASSERT_TRUE(changed.wait_for(lock, kLong, [&] { return !ids.empty(); }));
+    EXPECT_EQ(ids, std::vector<std::uint64_t>{8});
+    EXPECT_EQ(bytes, "12345");
+  }
+  service = Status(Code::kClosed, "the end");
+  zmq_close(router);
+  zmq_ctx_term(context);
+}
+
 TEST_F(FetchServices, RubbishIsDroppedWithAWord) {
   add(settings(""));
   add(settings(""));
