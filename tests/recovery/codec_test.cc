@@ -517,7 +517,7 @@ TEST(Codec, ReportsAndAnswers) {
             "evidence of 4097 bytes is over the limit of 4096");
   EXPECT_EQ(after(round_failed(), [](auto& f) { f.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
   EXPECT_EQ(after(round_failed(), [](auto& f) { f.set_code(0); }), "unknown failure code 0");
-  EXPECT_EQ(after(round_failed(), [](auto& f) { f.set_code(12); }), "unknown failure code 12");
+  EXPECT_EQ(after(round_failed(), [](auto& f) { f.set_code(13); }), "unknown failure code 13");
   EXPECT_EQ(after(round_failed(), [](auto& f) { f.clear_reason(); }), "no reason");
   EXPECT_EQ(after(round_failed(), [](auto& f) { f.set_reason("a\nb"); }), "reason has an unprintable byte at 1");
   EXPECT_EQ(after(stopped(), [](auto& s) { s.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
