@@ -152,11 +152,11 @@ struct CheckpointMirror::Header {
   [[nodiscard]] std::uint64_t size() const { return end - begin; }
 };
 
-Result<CheckpointMirror> CheckpointMirror::open(std::string directory, std::string job) {
+Result<CheckpointMirror> CheckpointMirror::open(const std::string& directory, const std::string& job) {
   std::string of_job = directory + "/" + file_name(job);
   if (Status s = make_directory(of_job); !s.ok()) return s.because_of_this("cannot mirror checkpoints");
   if (::access(of_job.c_str(), R_OK | W_OK | X_OK) != 0) return failed("cannot mirror checkpoints in " + of_job, errno);
-  return CheckpointMirror(std::move(of_job), std::move(job));
+  return CheckpointMirror(std::move(of_job), job);
 }
 
 std::string CheckpointMirror::place(const Checkpoint& checkpoint) const {
@@ -240,7 +240,7 @@ Result<bool> CheckpointMirror::complete(const Checkpoint& checkpoint) {
   std::uint32_t locals = 0;
   for (const std::string& name : names_in(directory)) {
     if (name.find(".tmp") != std::string::npos || name == kManifestName || !is_ours(name)) continue;
-    const auto head = head_of(directory + "/" + name);
+    const auto head = head_of((fs::path(directory) / name).string());
     if (!head.ok()) return head.status();
     const Header& h = head.value();
     if (h.world_size != checkpoint.world_size) continue;
@@ -328,7 +328,7 @@ Status CheckpointMirror::read_global(const Checkpoint& checkpoint, const Sink& s
       }
     }
     if (found.empty()) return {Code::kCorrupt, directory + " has no shard for byte " + std::to_string(done)};
-    const std::string path = directory + "/" + found;
+    const std::string path = (fs::path(directory) / found).string();
     const auto head = head_of(path);
     if (!head.ok()) return head.status();
     if (head.value().end <= done || head.value().total_bytes != checkpoint.global_bytes) {
@@ -359,11 +359,11 @@ void CheckpointMirror::remove_old() const {
   for (const std::string& name : names_in(directory_)) {
     const auto c = parse_place(name);
     if (!c || !newer(oldest_kept, *c)) continue;
-    const std::string directory = directory_ + "/" + name;
+    const std::string directory = (fs::path(directory_) / name).string();
     // The manifest first: what is left after a crash in between is incomplete.
     ::unlink((directory + "/" + kManifestName).c_str());
     for (const std::string& file : names_in(directory)) {
-      if (is_ours(file)) ::unlink((directory + "/" + file).c_str());
+      if (is_ours(file)) ::unlink((fs::path(directory) / file).c_str());
     }
     ::rmdir(directory.c_str());
   }

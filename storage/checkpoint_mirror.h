@@ -46,7 +46,7 @@ class CheckpointMirror {
   };
 
   // `directory` is made when it is missing. kUnavailable: it cannot be, or cannot be read and written.
-  static Result<CheckpointMirror> open(std::string directory, std::string job);
+  static Result<CheckpointMirror> open(const std::string& directory, const std::string& job);
 
   // Writes bytes [begin, end) of the global state, or the whole local state of a rank, as `source` holds it under
   // `key`. kUnavailable: the source does not hold it all; or the directory refuses. kExhausted: no space left.

@@ -282,8 +282,8 @@ Status RocksResultStore::Impl::put(const RecordBatch& batch) {
     };
     if (!std::ranges::is_sorted(records, less)) std::ranges::sort(records, less);
     // Published twice, by an attempt that was interrupted and by the one after it: the same bytes.
-    const auto same = std::ranges::unique(records, {}, &Keyed::key);
-    records.erase(same.begin(), same.end());
+    const auto same = [](const Keyed& a, const Keyed& b) { return a.key == b.key; };
+    records.erase(std::unique(records.begin(), records.end(), same), records.end());
     bins.push_back(bin);
   }
   if (Status s = need_bins(bins); !s.ok()) return s;

@@ -113,11 +113,11 @@ void WriteBehind::run() {
     const auto now = Clock::now();
     std::vector<Checkpoint> ended;
     if (to_drop_) {
-      const auto gone = std::ranges::stable_partition(checkpoints_, [this](const Checkpoint& c) {
+      const auto gone = std::stable_partition(checkpoints_.begin(), checkpoints_.end(), [this](const Checkpoint& c) {
         return !to_drop_->obsolete({RecordKind::kGlobal, {c.timeline, kWorldGroup, c.version, Sequence(0)}});
       });
-      std::ranges::move(gone, std::back_inserter(ended));
-      checkpoints_.erase(gone.begin(), gone.end());
+      std::move(gone, checkpoints_.end(), std::back_inserter(ended));
+      checkpoints_.erase(gone, checkpoints_.end());
       end_checkpoints(ended, {Code::kClosed, "a newer checkpoint was committed, or the job was rolled back"});
     }
     look(now);
