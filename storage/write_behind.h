@@ -1,5 +1,6 @@
 // The thread that writes a life's own log segment to disk, behind the data path: publishing is not slowed by anything,
-// the thread reads the segment as any other process of the host would (storage/segment.h).
+// the thread reads the segment as any other process of the host would (storage/segment.h). Mode `async` has it running,
+// `sync` also calls sync() before a call returns, `memory` has none.
 //
 // What a commit drops before it is due is never written. It is due when it was seen unwritten for `lag_ms`, or when
 // full extents of the segment with more than `lag_bytes` are unwritten, oldest first; a checkpoint's states when
