@@ -2,18 +2,37 @@
 
 #include <dlfcn.h>
 
+#include <string>
 #include <utility>
 
 #include "worker/disk/store_library.h"
 
 namespace warren::worker {
+namespace {
+
+// Beside the library that this code is in, else wherever the run path leads. It stays loaded: RocksDB's threads outlive
+// its last user.
+void* load_store_library() {
+  constexpr int kHow = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
+  Dl_info here{};
+  if (dladdr(reinterpret_cast<const void*>(&load_store_library), &here) != 0 && here.dli_fname != nullptr) {
+    const std::string file = here.dli_fname;
+    const auto slash = file.rfind('/');
+    if (slash != std::string::npos) {
+      void* library = dlopen((file.substr(0, slash + 1) + kStoreLibrary).c_str(), kHow);
+      if (library != nullptr) return library;
+    }
+  }
+  return dlopen(kStoreLibrary, kHow);
+}
+
+}  // namespace
 
 Result<std::unique_ptr<DiskLog>> DiskLog::open(const Settings& settings, Incarnation self,
                                                std::shared_ptr<SegmentMemory> segment,
                                                std::function<void(const LogEvent&)> events) {
   std::unique_ptr<DiskLog> log(new DiskLog());
-  // Beside this library: the run path of ours is searched. It stays loaded: RocksDB's threads outlive its last user.
-  void* library = dlopen(kStoreLibrary, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  void* library = load_store_library();
   if (library == nullptr) {
     return Status(Code::kUnavailable, std::string("data_dir needs ") + kStoreLibrary + ", which does not load: " +
                                           dlerror() + "; install it beside libwarren, or leave data_dir out");
