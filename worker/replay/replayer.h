@@ -87,7 +87,7 @@ class Replayer {
   // Returns the want's id. The buffer stays until its Done was taken or it was cancelled.
   std::uint64_t want(Want want, TimeMs now, std::vector<Send>& out);
   // Ends a want; nothing is written to its buffer any more. Returns the bytes that have been written there: they are
-  // final (the lead's engine publishes them before it lets go of the buffer).
+  // final (the engine publishes them before it lets go of the buffer).
   Ranges cancel(std::uint64_t id);
   void cancel_all();
   // A validated reply (validate(FetchReply)) with its payloads in the entries.
