@@ -179,8 +179,7 @@ void Checkpoints::advance() {
     return end_load(done->status.because_of_this(
         (global_here_ ? "the local state of rank " + std::to_string(self) + " in " : "") + name_of(source_->version) +
         " is committed and cannot be loaded; its copies are lost: give the hosts or disks that held them back, or "
-        "start a "
-        "job of another name"));
+        "start a job of another name"));
   }
   // This host's share, where the log has fewer copies than it should.
   const RecordKey key =

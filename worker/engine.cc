@@ -486,8 +486,7 @@ RoundId Engine::next_round(GroupId group) const {
   return {plan_.timeline, group, version_, it == groups_.end() ? Sequence(0) : it->second->next_sequence};
 }
 
-// Publishes these bytes of the active call's whole result, which stand final in its output, as far as this host lacks
-// them.
+// Publishes these bytes of the active call's whole result, as far as they stand in its output.
 Status Engine::log_pieces(Group& group, const Ranges& bytes) {
   if (bytes.empty()) return {};
   const Call& call = *group.active;
@@ -510,7 +509,7 @@ void Engine::run_rest(Group& group) {
   const Ranges& final = frontier_of(group.id, call.round.version)->final;
   // Every host has the whole round before any of its ranks returns (DESIGN section 4). What dead lives of this host
   // have logged will do until their segments go, two commits from now; the preamble is needed for longer.
-  const bool preamble = call.round.version == Version(0);
+  const bool preamble = call.round.version == kPreamble;
   const Ranges held = preamble ? Ranges() : recall_->reader().held({RecordKind::kRound, call.round});
   if (const Status logged = log_pieces(group, final.minus(held)); !logged.ok()) return fail(logged, kNoRank);
   schedule::Request request = request_for(group, call);

@@ -27,11 +27,12 @@ class Recall {
       : log_(log), reader_(std::move(reader)), replayer_(*reader_), clock_(std::move(clock)), send_(std::move(send)) {}
   Recall(HostLog& log, Clock clock, SendRequest send) : Recall(log, log.reader(), std::move(clock), std::move(send)) {}
   // A final may be seen only once it is on disk: what publishes waits for that.
-  void publish_waits_for(std::function<Status()> durable) { durable_ = std::move(durable); }
+  void publish_waits_for(std::function<void()> durable) { durable_ = std::move(durable); }
   [[nodiscard]] Status publish(const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
                                std::span<const std::byte> payload) {
     const Status status = log_.publish(key, info, first_byte, payload);
-    return status.ok() && durable_ ? durable_() : status;
+    if (status.ok() && durable_) durable_();
+    return status;
   }
   Recall(const Recall&) = delete;
   Recall& operator=(const Recall&) = delete;
@@ -89,7 +90,7 @@ class Recall {
   Replayer replayer_;
   Clock clock_;
   SendRequest send_;
-  std::function<Status()> durable_;
+  std::function<void()> durable_;
 };
 
 }  // namespace warren::worker

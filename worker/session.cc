@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <map>
 #include <optional>
 #include <utility>
 
@@ -20,6 +19,7 @@
 #include "recovery/check.h"
 #include "recovery/limits.h"
 #include "storage/segment_memory.h"
+#include "worker/plans.h"
 
 namespace warren::worker {
 namespace {
@@ -46,17 +46,6 @@ class Inside {
  private:
   const bool before_;
 };
-
-// Equal texts get equal numbers.
-template <class Name>
-std::vector<std::uint32_t> numbered(const wire::Plan& plan, Name name) {
-  std::map<std::string, std::uint32_t> numbers;
-  std::vector<std::uint32_t> out;
-  for (const wire::Member& m : plan.members()) {
-    out.push_back(numbers.try_emplace(name(m), static_cast<std::uint32_t>(numbers.size())).first->second);
-  }
-  return out;
-}
 
 int cores() {
   cpu_set_t set;
@@ -163,7 +152,8 @@ Status Session::start_log() {
   recall_.emplace(
       *host_log_, reader(), [] { return now(); }, [this](Replayer::Send send) { fetch_->send(std::move(send)); });
   if (settings_.log == LogMode::kSync) {
-    recall_->publish_waits_for([this] { return disk_->writer().sync(settings_.round_timeout_ms); });
+    // A disk that fails is the writer's event, and its results stay in memory: rounds go on.
+    recall_->publish_waits_for([this] { (void)disk_->writer().sync(settings_.round_timeout_ms); });
   }
   engine_.use(*recall_);
   checkpoints_.emplace(engine_, *recall_);
@@ -204,29 +194,7 @@ std::optional<TimeMs> Session::tick() {
 void Session::install(const wire::Plan& plan, Rank self) {
   const auto lock = lock_for_control();
   if (engine_.stopped()) return;  // closed; that word is on its way to the tracker
-  Engine::Plan p;
-  p.epoch = Epoch(plan.epoch());
-  p.timeline = Timeline(plan.timeline());
-  p.self = self;
-  p.world_size = static_cast<std::uint32_t>(plan.members_size());
-  p.chunk_bytes = plan.settings().chunk_bytes();
-  p.check_call_sites = plan.settings().check_call_sites();
-  p.replicas = plan.settings().replicas();
-  auto algorithm = schedule::parse_algorithm(plan.settings().algorithm());
-  WARREN_CHECK(algorithm.ok(), "a plan that was validated names a known algorithm");
-  p.algorithm = algorithm.value();
-  p.hosts = numbered(plan, [](const wire::Member& m) -> const std::string& { return m.host_id(); });
-  p.domains = numbered(plan, [](const wire::Member& m) -> const std::string& { return m.domain_id(); });
-  for (const wire::Position& at : plan.frontier()) {
-    Engine::Frontier& f = p.frontier.emplace_back();
-    f.group = GroupId(at.group());
-    f.version = Version(at.version());
-    f.rounds = at.rounds();
-    f.closed = at.closed();
-    for (const wire::ByteRange& r : at.final()) f.final.add(r.begin(), r.end());
-  }
-  p.resumes =
-      recall_ && std::any_of(plan.members().begin(), plan.members().end(), [](const auto& m) { return !m.fresh(); });
+  const Engine::Plan p = engine_plan(plan, self);
   self_ = self;
   host_of_.clear();
   members_.clear();
@@ -239,17 +207,8 @@ void Session::install(const wire::Plan& plan, Rank self) {
   idle_polls_ = ranks_here <= cores() ? kPollsOnFreeCores : kPollsOnSharedCores;
   transport_.open(p.epoch, plan.settings().streams(), plan.settings().checksums());
   if (recall_) {
-    Replayer::Plan r;
-    r.epoch = p.epoch;
-    r.self = self;
-    r.replicas = p.replicas;
-    r.timeout_ms = settings_.round_timeout_ms;
-    for (const wire::Member& m : plan.members()) {
-      r.peers.push_back({Rank(static_cast<std::int32_t>(m.rank())), Incarnation(m.incarnation()), m.host_id(),
-                         m.domain_id(), m.fresh()});
-    }
     fetch_->install(plan);
-    recall_->install(r);
+    recall_->install(replay_plan(plan, self));
   }
   engine_.install(p);
   if (checkpoints_) {

@@ -9,6 +9,7 @@
 #include "recovery/check.h"
 #include "recovery/codec.h"
 #include "recovery/limits.h"
+#include "worker/plans.h"
 
 namespace warren::chaos {
 namespace {
@@ -263,19 +264,6 @@ void SimWorker::carry_out(const WorkerEffect& effect, bool last, std::vector<Wor
 
 // ---- the data path, as in worker/session.cc
 
-namespace {
-// Equal texts get equal numbers.
-template <class Name>
-std::vector<std::uint32_t> numbered(const wire::Plan& plan, Name name) {
-  std::map<std::string, std::uint32_t> numbers;
-  std::vector<std::uint32_t> out;
-  for (const wire::Member& m : plan.members()) {
-    out.push_back(numbers.try_emplace(name(m), static_cast<std::uint32_t>(numbers.size())).first->second);
-  }
-  return out;
-}
-}  // namespace
-
 void SimWorker::install(const wire::Plan& plan) {
   judge_.installed(plan, self_, worker_id());
   if (world_.failed()) return;
@@ -292,43 +280,14 @@ void SimWorker::install(const wire::Plan& plan) {
   membership.timeout_ms = static_cast<std::int64_t>(settings_.round_timeout_ms());
   plan_epoch_ = membership.epoch;
   epochs_.insert(plan_epoch_);
-  worker::Engine::Plan p;
-  p.epoch = plan_epoch_;
-  p.timeline = Timeline(plan.timeline());
-  p.self = rank_;
-  p.world_size = static_cast<std::uint32_t>(plan.members_size());
-  p.chunk_bytes = settings_.chunk_bytes();
-  p.check_call_sites = settings_.check_call_sites();
-  p.algorithm = schedule::parse_algorithm(settings_.algorithm()).value();
-  p.replicas = settings_.replicas();
-  p.hosts = numbered(plan, [](const wire::Member& m) -> const std::string& { return m.host_id(); });
-  p.domains = numbered(plan, [](const wire::Member& m) -> const std::string& { return m.domain_id(); });
+  worker::Engine::Plan p = worker::engine_plan(plan, rank_);
   frontier_.assign(plan.frontier().begin(), plan.frontier().end());
-  for (const wire::Position& at : frontier_) {
-    worker::Engine::Frontier& f = p.frontier.emplace_back();
-    f.group = GroupId(at.group());
-    f.version = Version(at.version());
-    f.rounds = at.rounds();
-    f.closed = at.closed();
-    for (const wire::ByteRange& r : at.final()) f.final.add(r.begin(), r.end());
-  }
-  p.resumes =
-      recall_ && std::any_of(plan.members().begin(), plan.members().end(), [](const auto& m) { return !m.fresh(); });
   timeline_ = p.timeline;
   mutate(p);
   transport_.open(std::move(membership));
   if (recall_) {
-    worker::Replayer::Plan r;
-    r.epoch = p.epoch;
-    r.self = rank_;
-    r.replicas = p.replicas;
-    r.timeout_ms = static_cast<std::int64_t>(settings_.round_timeout_ms());
-    for (const wire::Member& m : plan.members()) {
-      r.peers.push_back({Rank(static_cast<std::int32_t>(m.rank())), Incarnation(m.incarnation()), m.host_id(),
-                         m.domain_id(), m.fresh()});
-    }
     for (const Hosts::Segment& s : hosts_.segments(host())) map_segment(s.life, s.memory);
-    recall_->install(r);
+    recall_->install(worker::replay_plan(plan, rank_));
   }
   engine_.install(p);
   if (checkpoints_) {

@@ -106,7 +106,6 @@ typedef struct warren_options {
   int64_t log_lag_ms;            /* async: what is older is written */
   int64_t log_lag_bytes;         /* async: what is more is written */
   int64_t log_disk_bytes;        /* budget in data_dir */
-  const char* checkpoint_mirror; /* directory that gets a copy of each committed checkpoint */
   const char* on_rollback;       /* "exit": the process exits with code 77; "error": calls fail */
 } warren_options;
 

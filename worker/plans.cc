@@ -1,0 +1,65 @@
+#include "worker/plans.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "recovery/check.h"
+
+namespace warren::worker {
+namespace {
+
+// By rank; equal texts get equal numbers.
+template <class Name>
+std::vector<std::uint32_t> numbered(const wire::Plan& plan, Name name) {
+  std::map<std::string, std::uint32_t> numbers;
+  std::vector<std::uint32_t> out;
+  for (const wire::Member& m : plan.members()) {
+    out.push_back(numbers.try_emplace(name(m), static_cast<std::uint32_t>(numbers.size())).first->second);
+  }
+  return out;
+}
+
+}  // namespace
+
+Engine::Plan engine_plan(const wire::Plan& plan, Rank self) {
+  Engine::Plan p;
+  p.epoch = Epoch(plan.epoch());
+  p.timeline = Timeline(plan.timeline());
+  p.self = self;
+  p.world_size = static_cast<std::uint32_t>(plan.members_size());
+  p.chunk_bytes = plan.settings().chunk_bytes();
+  p.check_call_sites = plan.settings().check_call_sites();
+  p.replicas = plan.settings().replicas();
+  const auto algorithm = schedule::parse_algorithm(plan.settings().algorithm());
+  WARREN_CHECK(algorithm.ok(), "a plan that was validated names a known algorithm");
+  p.algorithm = algorithm.value();
+  p.hosts = numbered(plan, [](const wire::Member& m) -> const std::string& { return m.host_id(); });
+  p.domains = numbered(plan, [](const wire::Member& m) -> const std::string& { return m.domain_id(); });
+  for (const wire::Position& at : plan.frontier()) {
+    Engine::Frontier& f = p.frontier.emplace_back();
+    f.group = GroupId(at.group());
+    f.version = Version(at.version());
+    f.rounds = at.rounds();
+    f.closed = at.closed();
+    for (const wire::ByteRange& r : at.final()) f.final.add(r.begin(), r.end());
+  }
+  p.resumes = p.replicas != 0 && std::any_of(plan.members().begin(), plan.members().end(),
+                                             [](const wire::Member& m) { return !m.fresh(); });
+  return p;
+}
+
+Replayer::Plan replay_plan(const wire::Plan& plan, Rank self) {
+  Replayer::Plan p;
+  p.epoch = Epoch(plan.epoch());
+  p.self = self;
+  p.replicas = plan.settings().replicas();
+  p.timeout_ms = static_cast<std::int64_t>(plan.settings().round_timeout_ms());
+  for (const wire::Member& m : plan.members()) {
+    p.peers.push_back({Rank(static_cast<std::int32_t>(m.rank())), Incarnation(m.incarnation()), m.host_id(),
+                       m.domain_id(), m.fresh()});
+  }
+  return p;
+}
+
+}  // namespace warren::worker
