@@ -259,19 +259,10 @@ void Session::committed(Version version, Timeline timeline) {
   checkpoints_->committed(version);
   wake(caller_wake_);
   if (disk_) disk_->writer().drop({engine_.timeline(), version, {{timeline, version}}});
-  // A life that was over before the commit before this one has logged nothing of what is not obsolete now, but rounds
-  // of the preamble, and those its successor has replayed and logged again.
-  std::vector<Incarnation> dead;
-  for (const Incarnation life : host_log_->attached()) {
-    if (std::find(members_.begin(), members_.end(), life) != members_.end()) continue;
-    if (std::find(dead_before_.begin(), dead_before_.end(), life) == dead_before_.end()) {
-      dead.push_back(life);
-      continue;
-    }
+  for (const Incarnation life : dead_segments_.committed(version, host_log_->attached(), members_)) {
     host_log_->detach(life);
     control_->forget_segment(life);
   }
-  dead_before_ = std::move(dead);
 }
 
 bool Session::adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd) {

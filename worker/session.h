@@ -16,6 +16,7 @@
 
 #include "worker/call.h"
 #include "worker/checkpoints.h"
+#include "worker/dead_segments.h"
 #include "worker/control.h"
 #include "worker/disk/disk_log.h"
 #include "worker/engine.h"
@@ -130,8 +131,8 @@ class Session final : private DataPath {
   Engine engine_;
   Incarnation life_;
   std::shared_ptr<MemfdSegment> segment_;
-  std::vector<Incarnation> members_;      // lives of the plan
-  std::vector<Incarnation> dead_before_;  // lives that were over when the last commit came
+  std::vector<Incarnation> members_;  // lives of the plan
+  DeadSegments dead_segments_;
   std::unique_ptr<HostLog> host_log_;
   std::unique_ptr<DiskLog> disk_;  // its thread ends before control_
   std::optional<Recall> recall_;

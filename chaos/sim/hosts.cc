@@ -19,6 +19,17 @@ void Hosts::mapped(Incarnation segment, Incarnation by) {
   }
 }
 
+void Hosts::forgotten(Incarnation segment, Incarnation by) {
+  for (auto& [host, segments] : hosts_) {
+    std::erase_if(segments, [&](Segment& s) {
+      if (s.life != segment) return false;
+      s.kept = false;
+      std::erase(s.holders, by);
+      return !s.running && s.holders.empty();
+    });
+  }
+}
+
 bool Hosts::ended(Incarnation life) {
   bool lost = false;
   for (auto& [host, segments] : hosts_) {

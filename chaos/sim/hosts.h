@@ -20,6 +20,8 @@ class Hosts {
   void add(const std::string& host, Incarnation life, std::shared_ptr<SegmentMemory> memory, bool kept);
   // A life of the host has mapped another's segment.
   void mapped(Incarnation segment, Incarnation by);
+  // A life of the host, and its launcher, hold a dead life's segment open no longer.
+  void forgotten(Incarnation segment, Incarnation by);
   // The process has gone: segments that nobody holds open any more are lost. True: one was.
   bool ended(Incarnation life);
   // The machine has gone, with all its memory; whoever runs on it must be ended by the caller.

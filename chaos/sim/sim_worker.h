@@ -20,6 +20,7 @@
 #include "chaos/sim/world.h"
 #include "recovery/worker_machine.h"
 #include "worker/checkpoints.h"
+#include "worker/dead_segments.h"
 #include "worker/engine.h"
 #include "worker/progress.h"
 #include "worker/recall.h"
@@ -180,6 +181,8 @@ class SimWorker final : private SimTransport::Owner {
   std::unique_ptr<HostLogReader> serving_;
   std::set<Incarnation> given_to_;   // lives that have mapped this one's segment
   std::set<Incarnation> mapped_;     // whose segments this one has mapped
+  std::vector<Incarnation> members_;  // lives of the plan
+  worker::DeadSegments dead_segments_;
   std::vector<std::byte> at_death_;  // what stood in the segment when it was killed within a step
   std::uint64_t passages_[kKillPoints] = {};
   bool doomed_ = false;
