@@ -53,6 +53,9 @@ inline constexpr std::uint64_t kMaxResultBytes = kMaxBufferBytes * kMaxWorldSize
 static_assert(kMinChunkBytes <= kDefaultChunkBytes && kDefaultChunkBytes <= kMaxChunkBytes);
 static_assert(kMaxBufferBytes <= INT64_MAX / kMaxWorldSize, "total bytes over all ranks fit in 63 bits");
 
+// A checkpoint's global state, or one rank's local one: whoever loads it has it in memory.
+inline constexpr std::uint64_t kMaxStateBytes = std::uint64_t{1} << 38;
+
 // Fetching what is logged. A reply is a head, and the bytes of the pieces that it answers.
 inline constexpr std::size_t kMaxFetchPieces = 4096;
 inline constexpr std::size_t kMaxFetchEntries = 4096;

@@ -118,6 +118,8 @@ void TrackerMachine::restore(const wire::JobRecord& record, TimeMs now) {
   if (record.committed()) committed_ = persisted_commit_ = Version(record.committed_version());
   committed_timeline_ = Timeline(record.committed_timeline());
   plan_ = record.plan();
+  // Whose word it was is not in the journal. A gap is then mended first, and a second one rolls back.
+  frontier_inherited_ = plan_.frontier_size() != 0;
   interrupt_ = record.interrupt();
   last_interrupt_ = interrupt_.reason();
   state_ = record.has_interrupt() ? State::kInterrupted : State::kRunning;

@@ -643,8 +643,10 @@ void WorkerMachine::leave(bool finalize, const std::string& reason, TimeMs now, 
       return send_leave(true, {}, effects);
     case State::kLeaving:
       if (finalize) return;
-      // Its rounds are done and it has said so: that stands, and the other ranks finish without it.
       count(Transition::kGaveUpLeaving);
+      // Where nothing is logged its word stands: its rounds are done, and the other ranks finish without it. Otherwise
+      // it must be replaced, and the others hear at once why.
+      if (options_.join.settings().replicas() > 0) send_leave(false, reason, effects);
       return fail(State::kFailed, gave_up, effects);
     case State::kStopping:
     case State::kSuspended:

@@ -1,9 +1,11 @@
 #include "worker/checkpoints.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "recovery/check.h"
+#include "recovery/limits.h"
 #include "recovery/shards.h"
 
 namespace warren::worker {
@@ -63,14 +65,8 @@ std::optional<Result<Checkpoints::State>> Checkpoints::loaded() {
 
 // ---- take
 
-RecordKey Checkpoints::key_of(RecordKind kind, Sequence sequence) const {
-  return {kind, {pending_timeline_, kWorldGroup, pending_, sequence}};
-}
-
-Status Checkpoints::log(RecordKind kind, Sequence sequence, std::span<const std::byte> state, const Ranges& bytes,
-                        bool has_local) {
-  const RecordKey key = key_of(kind, sequence);
-  const RecordInfo info = info_of(state.size(), has_local);
+Status Checkpoints::log(const RecordKey& key, const RecordInfo& info, std::span<const std::byte> state,
+                        const Ranges& bytes) {
   if (state.empty()) return recall_.log().publish(key, info, 0, {});
   for (const Interval& i : bytes.intervals()) {
     const Status status = recall_.log().publish(key, info, i.begin, state.subspan(i.begin, i.end - i.begin));
@@ -81,77 +77,92 @@ Status Checkpoints::log(RecordKind kind, Sequence sequence, std::span<const std:
 
 Status Checkpoints::take(std::span<const std::byte> global, const std::span<const std::byte>* local) {
   WARREN_CHECK(may_take(), "one checkpoint is pending at a time");
-  const Engine::Plan& plan = engine_.plan();
-  const auto self = static_cast<std::uint32_t>(plan.self.value);
-  const Version before = std::exchange(pending_, engine_.version().next());
-  pending_timeline_ = engine_.timeline();
-  global_bytes_ = global.size();
-  has_local_ = local != nullptr;
-  Status status = log(RecordKind::kGlobal, Sequence(0), global,
-                      shard_duty(self, global.size(), plan.domains, plan.replicas), has_local_);
+  const std::uint64_t longest = std::max(global.size(), local == nullptr ? 0 : local->size());
+  if (longest > limits::kMaxStateBytes) {
+    return {Code::kInvalidArgument, "a checkpoint's state has " + std::to_string(longest) + " bytes, and may have " +
+                                        std::to_string(limits::kMaxStateBytes)};
+  }
+  const auto self = static_cast<std::uint32_t>(engine_.plan().self.value);
+  const Known taken{engine_.version().next(), engine_.timeline(), global.size(), local != nullptr};
+  Status status = log(taken.key(RecordKind::kGlobal, 0), info_of(global.size(), taken.has_local), global, duty(taken));
   if (status.ok() && local != nullptr) {
-    status = log(RecordKind::kLocal, Sequence(self), *local, Ranges(0, local->size()), true);
+    status = log(taken.key(RecordKind::kLocal, self), info_of(local->size(), true), *local, Ranges(0, local->size()));
   }
-  if (!status.ok()) {
-    const Version wanted = std::exchange(pending_, before);
-    return status.because_of_this("cannot take " + name_of(wanted));
-  }
-  status = engine_.begin_version(pending_);
+  if (!status.ok()) return status.because_of_this("cannot take " + name_of(taken.version));
+  pending_ = taken;
+  status = engine_.begin_version(pending_.version);
   if (!status.ok()) return status;
   voted_ = false;
-  pull_duties();
+  pull_duties(pending_);
   return {};
 }
 
-// What this rank has to hold of the pending checkpoint and does not: shards that the plan in force gives to it, and
+Ranges Checkpoints::duty(const Known& of) const {
+  const Engine::Plan& plan = engine_.plan();
+  return shard_duty(static_cast<std::uint32_t>(plan.self.value), of.global_bytes, plan.domains, plan.replicas);
+}
+
+Ranges Checkpoints::held_by_living(const RecordKey& key) {
+  return recall_.reader().held_by(key, recall_.replayer().host_lives());
+}
+
+// What this rank has to hold of a checkpoint and its host does not: shards that the plan in force gives to it, and
 // other ranks' local states.
-void Checkpoints::pull_duties() {
+void Checkpoints::pull_duties(const Known& of) {
   const Engine::Plan& plan = engine_.plan();
   const auto self = static_cast<std::uint32_t>(plan.self.value);
-  const RecordKey global = key_of(RecordKind::kGlobal, Sequence(0));
-  const Ranges missing =
-      shard_duty(self, global_bytes_, plan.domains, plan.replicas).minus(recall_.reader().held(global));
+  const RecordKey global = of.key(RecordKind::kGlobal, 0);
+  const Ranges missing = duty(of).minus(held_by_living(global));
   for (const Interval& i : missing.intervals()) {
-    Pull pull{global, std::vector<std::byte>(i.end - i.begin), i.begin, false};
+    Pull pull{global, std::vector<std::byte>(i.end - i.begin), i.begin};
     Replayer::Want want;
     want.key = global;
-    want.fingerprint = info_of(global_bytes_, has_local_).fingerprint;
-    want.total_bytes = global_bytes_;
+    want.fingerprint = info_of(of.global_bytes, of.has_local).fingerprint;
+    want.total_bytes = of.global_bytes;
     want.bytes = Ranges(i.begin, i.end);
     want.base = pull.bytes.data();
     want.base_at = i.begin;
     want.wait = true;
     pulls_.emplace(engine_.fetch(std::move(want)), std::move(pull));
   }
-  if (!has_local_) return;
+  if (!of.has_local) return;
   for (std::uint32_t rank = 0; rank < plan.world_size; ++rank) {
     const auto holders = shard_holders(rank, plan.domains, plan.replicas);
     if (rank == self || std::find(holders.begin(), holders.end(), self) == holders.end()) continue;
-    const RecordKey key = key_of(RecordKind::kLocal, Sequence(rank));
+    const RecordKey key = of.key(RecordKind::kLocal, rank);
     const auto here = recall_.reader().info(key);
-    if (here.ok() && here.value() && recall_.reader().held(key).covers(0, here.value()->total_bytes)) continue;
+    if (here.ok() && here.value() && held_by_living(key).covers(0, here.value()->total_bytes)) continue;
     Replayer::Want want;
     want.key = key;
     want.wait = true;
-    pulls_.emplace(engine_.fetch(std::move(want)), Pull{key, {}, 0, true});
+    pulls_.emplace(engine_.fetch(std::move(want)), Pull{key, {}, 0});
   }
 }
 
+void Checkpoints::cancel_pulls_below(Version version) {
+  std::erase_if(pulls_, [&](const auto& pull) {
+    const bool obsolete = pull.second.key.round.version < version;
+    if (obsolete) engine_.cancel(pull.first);
+    return obsolete;
+  });
+}
+
 void Checkpoints::install() {
-  if (pending_ <= committed_) return;
   for (const auto& [id, pull] : pulls_) engine_.cancel(id);
   pulls_.clear();
+  if (base_.version.value != 0) pull_duties(base_);
+  if (pending_.version <= committed_) return;
   voted_ = false;
-  pull_duties();
+  pull_duties(pending_);
 }
 
 void Checkpoints::committed(Version version) {
   if (version <= committed_) return;
   committed_ = version;
   engine_.committed(version);
-  if (pending_ > committed_) return;
-  for (const auto& [id, pull] : pulls_) engine_.cancel(id);
-  pulls_.clear();
+  // What is still being pulled of it is what a plan has made this rank's duty since it voted.
+  cancel_pulls_below(version);
+  base_ = pending_.version == version ? pending_ : Known();
 }
 
 void Checkpoints::advance() {
@@ -164,45 +175,57 @@ void Checkpoints::advance() {
     const Pull& pull = it->second;
     Status status = done->status;
     if (status.ok()) {
-      status = pull.local ? recall_.log().publish(pull.key, *done->info, 0, done->bytes)
-                          : recall_.log().publish(pull.key, info_of(global_bytes_, has_local_), pull.begin, pull.bytes);
+      const std::vector<std::byte>& bytes = pull.key.kind == RecordKind::kLocal ? done->bytes : pull.bytes;
+      status = recall_.log().publish(pull.key, *done->info, pull.begin, bytes);
     }
-    if (!status.ok() && failure_.ok()) failure_ = status.because_of_this("cannot hold " + name_of(pending_));
+    if (!status.ok()) {
+      status = status.because_of_this("cannot hold " + name_of(pull.key.round.version));
+      // Of a committed one there are copies enough to go on with.
+      if (pull.key.round.version == base_.version) {
+        if (warning_.empty()) warning_ = status.describe() + "; it has a copy less than it should";
+      } else if (failure_.ok()) {
+        failure_ = status;
+      }
+    }
     it = pulls_.erase(it);
   }
   if (!source_) return;
   auto done = engine_.take_recalled(want_);
   if (!done) return;
   const auto self = static_cast<std::uint32_t>(engine_.plan().self.value);
-  const RecordKey local{RecordKind::kLocal, {source_->timeline, kWorldGroup, source_->version, Sequence(self)}};
   if (!done->status.ok()) {
     return end_load(done->status.because_of_this(
         (global_here_ ? "the local state of rank " + std::to_string(self) + " in " : "") + name_of(source_->version) +
         " is committed and cannot be loaded; its copies are lost: give the hosts or disks that held them back, or "
         "start a job of another name"));
   }
-  // This host's share, where the log has fewer copies than it should.
-  const RecordKey key =
-      global_here_ ? local : RecordKey{RecordKind::kGlobal, {source_->timeline, kWorldGroup, source_->version, {}}};
-  for (const Interval& i : done->log_again.intervals()) {
-    const Status status =
-        recall_.log().publish(key, *done->info, i.begin, std::span(done->bytes).subspan(i.begin, i.end - i.begin));
-    if (!status.ok()) return end_load(status.because_of_this("cannot log " + name_of(source_->version) + " again"));
+  // This host's share of it.
+  const Known loaded{source_->version, source_->timeline, done->bytes.size(),
+                     done->info->fingerprint.shape == kHasLocalState};
+  const RecordKey key = global_here_ ? loaded.key(RecordKind::kLocal, self) : loaded.key(RecordKind::kGlobal, 0);
+  const Ranges share = global_here_ ? Ranges(0, done->bytes.size()) : duty(loaded);
+  const Status logged = log(key, *done->info, done->bytes, share.minus(held_by_living(key)));
+  if (!logged.ok()) return end_load(logged.because_of_this("cannot log " + name_of(source_->version) + " again"));
+  if (!global_here_ && loaded.has_local) {
+    global_here_ = true;
+    state_.global = std::move(done->bytes);
+    loading_ = loaded;
+    return want_whole(loaded.key(RecordKind::kLocal, self));
   }
-  if (global_here_) {
-    state_.local = std::move(done->bytes);
-    return end_load(std::move(state_));
-  }
-  global_here_ = true;
-  state_.global = std::move(done->bytes);
-  if (done->info->fingerprint.shape != kHasLocalState) return end_load(std::move(state_));
-  want_whole(local);
+  (global_here_ ? state_.local : state_.global) = std::move(done->bytes);
+  base_ = global_here_ ? loading_ : loaded;
+  pull_duties(base_);
+  end_load(std::move(state_));
 }
 
 std::optional<Checkpoints::Vote> Checkpoints::take_vote() {
-  if (voted_ || pending_ <= committed_ || !pulls_.empty()) return std::nullopt;
+  if (voted_ || pending_.version <= committed_) return std::nullopt;
+  for (const auto& [id, pull] : pulls_) {
+    if (pull.key.round.version == pending_.version) return std::nullopt;
+  }
   voted_ = true;
-  return Vote{engine_.plan().epoch, pending_timeline_, pending_, engine_.positions_of(Version(pending_.value - 1))};
+  return Vote{engine_.plan().epoch, pending_.timeline, pending_.version,
+              engine_.positions_of(Version(pending_.version.value - 1))};
 }
 
 }  // namespace warren::worker

@@ -6,6 +6,10 @@
 // all that the plan in force makes its duty; when the plan changes before the commit, duties and vote are looked at
 // again.
 //
+// A committed checkpoint is filled up in the same way: whoever takes a lost rank's place holds its share once it has
+// loaded, and when a plan gives a rank other duties, it pulls what its host lacks from those who have it. What only
+// dead lives of the host hold counts as lacking: their segments are forgotten.
+//
 // Threads: one at a time, the owner of the data path.
 #pragma once
 
@@ -14,6 +18,8 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "recovery/ids.h"
@@ -38,7 +44,7 @@ class Checkpoints {
   [[nodiscard]] std::optional<Result<State>> loaded();
 
   // One may be taken when the one before is committed.
-  [[nodiscard]] bool may_take() const { return pending_ <= committed_; }
+  [[nodiscard]] bool may_take() const { return pending_.version <= committed_; }
   // Snapshots and ends the version. No call is outstanding. `local` null: the program has none. kExhausted: no room in
   // the log; nothing has changed.
   [[nodiscard]] Status take(std::span<const std::byte> global, const std::span<const std::byte>* local);
@@ -58,20 +64,33 @@ class Checkpoints {
   };
   // Once an epoch, when all that this rank must hold is held.
   [[nodiscard]] std::optional<Vote> take_vote();
-  // What cannot be held ends the job; once.
+  // What cannot be held of a new one ends the job; once.
   [[nodiscard]] Status take_failure() { return std::exchange(failure_, Status()); }
+  // What the process's log should say: a committed one that could not be filled up. Empty: nothing.
+  [[nodiscard]] std::string take_warning() { return std::exchange(warning_, {}); }
 
  private:
+  // A checkpoint that this life has taken or loaded. Version 0: none.
+  struct Known {
+    Version version;
+    Timeline timeline;
+    std::uint64_t global_bytes = 0;
+    bool has_local = false;
+    [[nodiscard]] RecordKey key(RecordKind kind, std::uint64_t sequence) const {
+      return {kind, {timeline, kWorldGroup, version, Sequence(sequence)}};
+    }
+  };
   struct Pull {
     RecordKey key;
     std::vector<std::byte> bytes;  // where a global shard goes
     std::uint64_t begin = 0;
-    bool local = false;
   };
-  [[nodiscard]] Status log(RecordKind kind, Sequence sequence, std::span<const std::byte> state, const Ranges& bytes,
-                           bool has_local);
-  [[nodiscard]] RecordKey key_of(RecordKind kind, Sequence sequence) const;
-  void pull_duties();
+  [[nodiscard]] Status log(const RecordKey& key, const RecordInfo& info, std::span<const std::byte> state,
+                           const Ranges& bytes);
+  [[nodiscard]] Ranges duty(const Known& of) const;
+  [[nodiscard]] Ranges held_by_living(const RecordKey& key);
+  void pull_duties(const Known& of);
+  void cancel_pulls_below(Version version);
   void want_whole(const RecordKey& key);
   void end_load(Result<State> result);
 
@@ -84,13 +103,12 @@ class Checkpoints {
   State state_;
   std::optional<Result<State>> loaded_;
   // Taking.
-  Version pending_, committed_;
-  Timeline pending_timeline_;
-  std::uint64_t global_bytes_ = 0;
-  bool has_local_ = false;
+  Known loading_, base_, pending_;  // base_: the committed one, once this life has it
+  Version committed_;
   std::map<std::uint64_t, Pull> pulls_;  // by want
   bool voted_ = true;                    // in this epoch
   Status failure_;
+  std::string warning_;
 };
 
 }  // namespace warren::worker

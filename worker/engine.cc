@@ -112,7 +112,23 @@ WorkerMachine::Standing Engine::standing() const {
     p.set_rounds(rounds);
     p.set_closed(true);
   }
-  for (const auto& [id, group] : groups_) positions[{id, version_}] = position_of(*group);
+  std::size_t ranges = 0;
+  for (const auto& [id, group] : groups_) {
+    const wire::Position& p = positions[{id, version_}] = position_of(*group, false);
+    ranges += static_cast<std::size_t>(p.final_size());
+  }
+  if (ranges > limits::kMaxRangesPerReport) {
+    // Only what stands final in buffers of this life must be known: it may stand where an input was. Whatever else its
+    // host holds is known from those who have it in theirs, or is computed again from inputs that are all there.
+    ranges = 0;
+    for (const auto& [id, group] : groups_) {
+      wire::Position& p = positions[{id, version_}] = position_of(*group, true);
+      const auto room = static_cast<int>(limits::kMaxRangesPerReport - ranges);
+      // What is left out even so ends its round with an error that says so (begin()).
+      if (p.final_size() > room) p.mutable_final()->DeleteSubrange(room, p.final_size() - room);
+      ranges += static_cast<std::size_t>(p.final_size());
+    }
+  }
   for (auto& [key, p] : positions) standing.positions.push_back(std::move(p));
   return standing;
 }
@@ -127,7 +143,8 @@ std::optional<std::uint64_t> Engine::rounds_done(GroupId id, Version version) co
   return over == closed_.end() ? std::nullopt : std::optional(over->second);
 }
 
-wire::Position Engine::position_of(const Group& group) const {
+// `own`: of what is final, only what stands in this life's buffers.
+wire::Position Engine::position_of(const Group& group, bool own) const {
   wire::Position p;
   p.set_group(group.id.value);
   p.set_version(version_.value);
@@ -136,7 +153,8 @@ wire::Position Engine::position_of(const Group& group) const {
   if (recall_ == nullptr) return p;
   // Also of a round that this rank has not entered: what others of its host have published.
   const RoundId round{plan_.timeline, group.id, version_, Sequence(done)};
-  const Ranges held = recall_->reader().held({RecordKind::kRound, round});
+  Ranges held = recall_->reader().held({RecordKind::kRound, round});
+  if (own) held = held.intersect(group.have);
   for (const Interval& i : held.intervals()) {
     wire::ByteRange& range = *p.add_final();
     range.set_begin(i.begin);

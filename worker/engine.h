@@ -199,7 +199,7 @@ class Engine {
   void run(Group& group, std::shared_ptr<const PreparedSchedule> prepared);
   void run_rest(Group& group);
   void complete(Group& group);
-  [[nodiscard]] wire::Position position_of(const Group& group) const;
+  [[nodiscard]] wire::Position position_of(const Group& group, bool own) const;
   void remember(const Group& group);
   [[nodiscard]] schedule::Algorithm algorithm_for(const CallSpec& spec, std::int32_t size) const;
   void start_next(Group& group);

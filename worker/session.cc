@@ -629,6 +629,7 @@ Status Session::checkpoint(std::span<const std::byte> global, const std::span<co
 void Session::look_at_checkpoints() {
   if (!checkpoints_ || engine_.stopped()) return;
   checkpoints_->advance();
+  if (const std::string warning = checkpoints_->take_warning(); !warning.empty()) log_(WARREN_LOG_WARNING, warning);
   if (const Status failure = checkpoints_->take_failure(); !failure.ok()) {
     control_->round_failed(transport_.epoch(), failure);
   }

@@ -162,6 +162,7 @@ class Cluster {
   [[nodiscard]] bool may_lose(const std::string& domain);
   void domain_lost(const std::string& domain);
   [[nodiscard]] bool refilled() const;
+  void leave_hosts();
   [[nodiscard]] bool recovering() const;
   void struck() { second_faults_ += recovering() ? 1 : 0; }
   void on_recovery();
@@ -187,8 +188,9 @@ class Cluster {
   DataNetwork data_;
   Hosts hosts_;
   FetchNetwork fetch_;
-  std::set<std::string> lost_domains_;   // and not refilled yet
-  std::size_t least_copies_ = SIZE_MAX;  // in any plan since
+  std::set<std::string> lost_domains_;                // and not refilled yet
+  std::size_t least_copies_ = SIZE_MAX;               // in any plan since
+  std::map<std::string, std::string> hosts_of_plan_;  // with their domains
   std::uint64_t second_faults_ = 0, counted_epoch_ = 0;
   std::uint64_t new_hosts_ = 0;
   std::map<std::size_t, bool> doom_;  // by life: with its host
@@ -371,17 +373,85 @@ std::string Cluster::some_domain() {
   return slots_[world_.random.below(slots_.size())].domain_id;
 }
 
-// What replays and loads log again is all that there was only where every rank receives every result.
+// Whether everything that is logged and not obsolete lies in as many failure domains again as it should, on hosts that
+// a rank of the plan answers for: then what was lost before does not count any more.
 bool Cluster::refilled() const {
-  if (!program_.all_shared() || judge_.plan().members().empty()) return false;
-  for (const wire::Member& m : judge_.plan().members()) {
+  const wire::Plan& plan = judge_.plan();
+  std::vector<SimWorker*> members;
+  for (const wire::Member& m : plan.members()) {
     const auto found = life_of_.find(Incarnation(m.incarnation()));
     if (found == life_of_.end()) return false;
-    const SimWorker& life = *lives_[found->second];
-    if (!life.alive() || !life.runs() || life.epoch().value != judge_.plan().epoch() || life.behind()) return false;
+    SimWorker& life = *lives_[found->second];
+    if (!life.alive() || !life.runs() || life.epoch().value != plan.epoch() || life.behind()) return false;
     if (judge_.committed() && !life.has_loaded()) return false;
+    members.push_back(&life);
+  }
+  if (members.empty()) return false;
+  const auto copies = [&](std::span<const Rank> ranks) {
+    std::set<std::string> domains;
+    for (const Rank r : ranks) domains.insert(members[static_cast<std::size_t>(r.value)]->domain());
+    return std::min<std::size_t>(domains.size(), plan.settings().replicas());
+  };
+  const auto held = [&](const RecordKey& key, std::size_t needed) {
+    std::optional<RecordInfo> info;
+    std::map<std::string, Ranges> by_domain;
+    for (SimWorker* member : members) {
+      const auto here = member->log()->info(key);
+      if (!here.ok() || !here.value()) continue;
+      info = here.value();
+      by_domain[member->domain()].add(member->log()->held(key));
+    }
+    if (!info) return false;
+    // Which domains hold a byte changes only where a range begins or ends.
+    std::set<std::uint64_t> bytes{0};
+    for (const auto& [domain, ranges] : by_domain) {
+      for (const Interval& i : ranges.intervals()) bytes.insert({i.begin, i.end});
+    }
+    for (const std::uint64_t byte : bytes) {
+      const auto holds = [byte](const auto& domain) { return domain.second.covers(byte, byte + 1); };
+      if (byte >= info->total_bytes) break;
+      if (static_cast<std::size_t>(std::ranges::count_if(by_domain, holds)) < needed) return false;
+    }
+    return by_domain.size() >= needed;
+  };
+  const std::vector<Rank>& all = program_.groups().front().members;
+  if (judge_.committed()) {
+    const RoundId round{judge_.committed_timeline(), kWorldGroup, *judge_.committed(), Sequence(0)};
+    if (!held({RecordKind::kGlobal, round}, copies(all))) return false;
+    const bool local = members.front()->log()->info({RecordKind::kGlobal, round}).value()->fingerprint.shape != 0;
+    for (const Rank r : all) {
+      RoundId of_rank = round;
+      of_rank.sequence = Sequence(static_cast<std::uint64_t>(r.value));
+      if (local && !held({RecordKind::kLocal, of_rank}, copies(all))) return false;
+    }
+  }
+  Version newest = kPreamble;
+  for (SimWorker* member : members) newest = std::max(newest, member->engine().version());
+  for (const ProgramGroup& group : program_.groups()) {
+    for (Version v = kPreamble; v <= newest; v = v.next()) {
+      if (v != kPreamble && judge_.committed() && v < *judge_.committed()) continue;
+      std::uint64_t rounds = UINT64_MAX;
+      for (const Rank r : group.members) {
+        const auto done = members[static_cast<std::size_t>(r.value)]->engine().rounds_done(group.id, v);
+        rounds = std::min(rounds, done.value_or(0));
+      }
+      for (std::uint64_t s = 0; s < rounds; ++s) {
+        const RoundId round{Timeline(plan.timeline()), group.id, v, Sequence(s)};
+        if (!held({RecordKind::kRound, round}, copies(group.members))) return false;
+      }
+    }
   }
   return true;
+}
+
+// A host that had ranks in the plan before and has none in this one: nobody answers for what it holds any more.
+void Cluster::leave_hosts() {
+  std::map<std::string, std::string> hosts;
+  for (const wire::Member& m : judge_.plan().members()) hosts[m.host_id()] = m.domain_id();
+  for (const auto& [host, domain] : hosts_of_plan_) {
+    if (!hosts.contains(host)) domain_lost(domain);
+  }
+  hosts_of_plan_ = std::move(hosts);
 }
 
 // How many failure domains hold what is logged least often: a group that has fewer of them than replicas has one copy
@@ -701,6 +771,7 @@ SimOutcome Cluster::run() {
     if (judge_.plan().epoch() != counted_epoch_ && setting_.job.replicas() > 0) {
       counted_epoch_ = judge_.plan().epoch();
       least_copies_ = std::min(least_copies_, least_copies());
+      leave_hosts();
     }
     judge_.check_silence(std::any_of(lives_.begin(), lives_.end(), [](const auto& life) { return life->waits(); }));
     if (!live_ && world_.now_us() >= setting_.safety_us) become_live();

@@ -308,13 +308,6 @@ bool Program::has_messages() const {
   });
 }
 
-bool Program::all_shared() const {
-  return std::all_of(steps_.begin(), steps_.end(), [](const ProgramStep& step) {
-    return step.kind == StepKind::kRound ? shared_result(step.collective) || step.collective == Collective::kBarrier
-                                         : !step.local;
-  });
-}
-
 bool Program::loads() const {
   return std::any_of(steps_.begin(), steps_.end(),
                      [](const ProgramStep& step) { return step.kind == StepKind::kLoad; });

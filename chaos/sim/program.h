@@ -82,8 +82,6 @@ class Program {
   // Collectives on the world alone.
   [[nodiscard]] bool one_group() const;
   [[nodiscard]] bool has_messages() const;
-  // Every rank receives every result, and checkpoints have no local state.
-  [[nodiscard]] bool all_shared() const;
   [[nodiscard]] bool loads() const;
   // Where a program goes on that has loaded this version.
   [[nodiscard]] std::size_t position_after_load(Version version) const;

@@ -138,6 +138,34 @@ TEST(TrackerRecovery, AGapInWhatOnlyTheLostHadSeenIsComputedAgain) {
   EXPECT_NE(t.log_gap(10, 4).find("10 <- Interrupt epoch 5"), std::string::npos) << "nobody has it any more";
 }
 
+// The members of a group are gone with all that was logged of its rounds. A tracker that was started again meanwhile
+// does not know any more whose word those rounds were.
+TEST(TrackerRecovery, AGapInRoundsOfAGroupWhoseMembersAreGoneIsNoRollback) {
+  for (const bool restarts : {false, true}) {
+    Logged t(3);
+    const auto of_group = [](std::uint64_t rounds) {
+      wire::Position p = position(1, rounds);
+      p.set_group(9);
+      return p;
+    };
+    (void)t.give_up(10, 1);
+    (void)t.report(11, 2, 1, {position(1, 2), of_group(6)});
+    (void)t.report(12, 2, 1, {position(1, 2), of_group(6)});
+    (void)t.join(0, 20);
+    (void)t.give_up(11, 2);
+    (void)t.give_up(12, 2);
+    (void)t.report(20, 3, 1, {position(1, 2)});
+    (void)t.join(1, 31);
+    EXPECT_NE(t.join(2, 32).find("Plan epoch 3"), std::string::npos);
+    if (restarts) t.restart();
+    EXPECT_NE(t.log_gap(31, 3).find("31 <- Pause epoch 4"), std::string::npos) << restarts;
+    (void)t.report(20, 4, 1, {position(1, 2)});
+    (void)t.report(31, 4, 1, {position(1, 1)});
+    EXPECT_NE(t.report(32, 4, 1, {position(1, 2)}).find(" (as before) 1.2\n"), std::string::npos) << restarts;
+    EXPECT_NE(t.log_gap(31, 4).find("31 <- Interrupt epoch 5"), std::string::npos) << "a survivor has seen this one";
+  }
+}
+
 TEST(TrackerRecovery, ARollbackEndsAllLivesAndRaisesTheTimeline) {
   Logged t;
   (void)t.commit(2);

@@ -365,6 +365,11 @@ TEST(Worker, GivingUpSaysSo) {
   leaving.member();
   (void)leaving.leave(true);
   EXPECT_EQ(leaving.leave(false), "fail closed: this worker left job j\n");
+  // Where it has to be replaced, the others hear at once why.
+  WorkerScript logged(false, 2);
+  logged.member();
+  (void)logged.leave(true);
+  EXPECT_EQ(logged.leave(false, "no"), "send Leave epoch 1: no\nfail closed: this worker left job j: no\n");
 }
 
 TEST(Worker, AnInterruptThatResumesIsAnsweredByAReportAndEndsWithThePlan) {

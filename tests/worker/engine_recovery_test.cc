@@ -53,6 +53,31 @@ class World {
     segments_.erase(host);
   }
 
+  // Where its next life runs.
+  void move(int rank, int host) { options_.hosts[index(rank)] = host; }
+  // In how many hosts living ranks hold each byte of what is logged under this key, at least; 0: nobody has a record.
+  std::size_t copies(const RecordKey& key) {
+    std::map<int, Ranges> by_host;
+    std::optional<std::uint64_t> total;
+    for (int r = 0; r < options_.size; r++) {
+      const auto reader = log(r).reader();
+      const auto info = reader->info(key);
+      EXPECT_TRUE(info.ok());
+      if (!info.ok() || !info.value()) continue;
+      total = info.value()->total_bytes;
+      const Incarnation life[] = {nodes_[index(r)]->self};
+      by_host[options_.hosts[index(r)]].add(reader->held_by(key, life));
+    }
+    if (!total) return 0;
+    std::size_t least = by_host.size();
+    for (std::uint64_t byte = 0; byte < *total; byte++) {
+      least = std::min(
+          least, static_cast<std::size_t>(std::count_if(
+                     by_host.begin(), by_host.end(), [&](const auto& h) { return h.second.covers(byte, byte + 1); })));
+    }
+    return least;
+  }
+
   // Interrupt, reports, replacements, plan: `lost` are started again.
   void next_epoch(const std::vector<int>& lost) {
     std::vector<wire::Report> reports(index(options_.size));
@@ -594,6 +619,81 @@ TEST(RecoveryOfMessages, EndsWithTheSameStates) {
   }
 }
 
+// Machine after machine is lost, each after the one before was filled up again: at the end no byte lies where it was
+// first stored.
+TEST(RecoveryOfCheckpoints, WhoTakesALostRanksPlaceHoldsItsShareAgain) {
+  for (const std::string how : {"host", "process", "moves"}) {
+    const bool moves = how == "moves";
+    World::Options options;
+    options.size = 4;
+    options.hosts = {0, 1, 2, 3};
+    World world(options);
+    const auto state_of = [](int rank, std::size_t bytes) {
+      std::vector<std::byte> state(bytes);
+      for (std::size_t i = 0; i < bytes; i++) {
+        state[i] = static_cast<std::byte>(i * 31 + static_cast<std::size_t>(rank) * 7);
+      }
+      return state;
+    };
+    const auto global = state_of(-1, 1003);
+    const auto local_of = [&](int rank) {
+      return state_of(rank, rank == 3 ? 0 : 100 + static_cast<std::size_t>(rank));
+    };
+    const auto load = [&](int rank) {
+      world.load(rank);
+      std::optional<Result<Checkpoints::State>> state;
+      EXPECT_TRUE(world.run([&] {
+        if (!state) state = world.checkpoints(rank).loaded();
+        return state.has_value();
+      }));
+      EXPECT_TRUE(state->ok()) << state->status().describe();
+      return state->ok() ? state->value() : Checkpoints::State();
+    };
+    for (int r = 0; r < 4; r++) (void)load(r);
+    for (int r = 0; r < 4; r++) {
+      const auto local = local_of(r);
+      const std::span<const std::byte> local_state = local;
+      ASSERT_TRUE(world.checkpoints(r).take(global, &local_state).ok());
+    }
+    const auto committed = [&](int r) { return world.checkpoints(r).newest_committed() == version_of_program(1); };
+    ASSERT_TRUE(world.run([&] { return committed(0) && committed(1) && committed(2) && committed(3); }));
+    const auto filled_up = [&] {
+      const RoundId round{Timeline(0), kWorldGroup, version_of_program(1), Sequence(0)};
+      if (world.copies({RecordKind::kGlobal, round}) < 2) return false;
+      for (int r = 0; r < 4; r++) {
+        RoundId of_rank = round;
+        of_rank.sequence = Sequence(static_cast<std::uint64_t>(r));
+        if (world.copies({RecordKind::kLocal, of_rank}) < 2) return false;
+      }
+      return true;
+    };
+    ASSERT_TRUE(filled_up());
+    for (const int lost : {1, 2, 3, 0, 1}) {
+      // Only its process, and what it has logged is there: it goes later, once nobody needs it.
+      if (how == "process") {
+        world.kill(lost);
+      } else {
+        world.kill_host(lost);
+      }
+      // A place of its own again, or beside a neighbour: then others get duties that they never had.
+      world.move(lost, moves ? (lost + 1) % 4 : lost);
+      world.next_epoch({lost});
+      const auto state = load(lost);
+      EXPECT_EQ(state.global, global);
+      EXPECT_EQ(state.local, local_of(lost));
+      ASSERT_TRUE(world.run(filled_up)) << how << ", after rank " << lost;
+      if (moves) {
+        world.kill(lost);
+        world.move(lost, lost);
+        world.next_epoch({lost});
+        EXPECT_EQ(load(lost).local, local_of(lost));
+        ASSERT_TRUE(world.run(filled_up)) << "after rank " << lost << " has come back";
+      }
+    }
+    EXPECT_EQ(world.failures, std::vector<std::string>());
+  }
+}
+
 // The rest would be computed from an input that the final part has overwritten: no number then, but an error.
 TEST(RecoveryAtItsLimits, WhatIsFinalAndNotLoggedIsNotComputedAgain) {
   World::Options options;
@@ -643,6 +743,52 @@ TEST(RecoveryAtItsLimits, WhatIsFinalAndNotLoggedIsNotComputedAgain) {
   ASSERT_FALSE(world.failures.empty());
   EXPECT_NE(world.failures[0].find("known here alone"), std::string::npos) << world.failures[0];
   EXPECT_NE(world.failures[0].find("cannot log round"), std::string::npos) << world.failures[0];
+}
+
+// More pieces of results than a report may hold: what stands in this life's buffers is told, the rest computed again.
+TEST(RecoveryAtItsLimits, AReportIsNeverTooLong) {
+  World::Options options;
+  options.size = 2;
+  options.hosts = {0, 1};
+  options.algorithm = schedule::Algorithm::kRing;
+  World world(options);
+  constexpr std::size_t kCount = 100'000;
+  std::vector<std::uint64_t> buffers[2];
+  Call calls[2];
+  for (int r = 0; r < 2; r++) {
+    buffers[r].assign(kCount, static_cast<std::uint64_t>(r) + 1);
+    CallSpec& s = calls[r].spec;
+    s.collective = Collective::kAllreduce;
+    s.type = DataType::kU64;
+    s.op = ReduceOp::kSum;
+    s.input = s.output = buffers[r].data();
+    s.count = kCount;
+    ASSERT_TRUE(world.engine(r).submit(kWorldGroup, calls[r]).ok());
+  }
+  const auto finals = [&](int r) { return std::count(buffers[r].begin(), buffers[r].end(), 3u); };
+  ASSERT_TRUE(world.run([&] { return finals(0) > 0 && finals(1) > 0; }));
+  ASSERT_FALSE(calls[0].finished || calls[1].finished);
+  // What another rank of the host has published of a round that this one has not entered.
+  const GroupId other(77);
+  for (int r = 0; r < 2; r++) ASSERT_TRUE(world.engine(r).add_group(other, {Rank(0), Rank(1)}, 1).ok());
+  const RecordKey key{RecordKind::kRound, {Timeline(0), other, Version(0), Sequence(0)}};
+  const std::vector<std::byte> piece(8);
+  for (std::uint64_t i = 0; i < 20'000; i++) {
+    ASSERT_TRUE(world.log(0).publish(key, {calls[0].fingerprint, 320'000}, 16 * i, piece).ok());
+  }
+  const auto ranges = [](const WorkerMachine::Standing& standing, GroupId group) {
+    std::size_t n = 0;
+    for (const wire::Position& p : standing.positions) n += GroupId(p.group()) == group ? p.final_size() : 0;
+    return n;
+  };
+  const auto standing = world.engine(0).suspend();
+  EXPECT_EQ(ranges(standing, other), 0u);
+  EXPECT_GT(ranges(standing, kWorldGroup), 0u);
+  world.next_epoch({});
+  ASSERT_TRUE(world.run([&] { return calls[0].finished && calls[1].finished; }));
+  EXPECT_EQ(finals(0), static_cast<std::ptrdiff_t>(kCount));
+  EXPECT_EQ(finals(1), static_cast<std::ptrdiff_t>(kCount));
+  EXPECT_EQ(world.failures, std::vector<std::string>());
 }
 
 class Recovery : public ::testing::TestWithParam<std::tuple<Collective, int, bool>> {};

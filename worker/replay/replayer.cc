@@ -340,6 +340,12 @@ struct Replayer::State {
       finish(id, Status(Code::kDesync, "ranks disagree about " + name_of(want.key) + ": " + trouble));
       return false;
     }
+    if (!w.sized && info.total_bytes > limits::kMaxStateBytes) {
+      finish(id, Status(Code::kCorrupt, "the log of " + where + " gives " + name_of(want.key) + " " +
+                                            std::to_string(info.total_bytes) + " bytes, and no state has more than " +
+                                            std::to_string(limits::kMaxStateBytes)));
+      return false;
+    }
     if (!w.info) w.info = info;
     if (!w.sized) {
       w.sized = true;
@@ -1225,6 +1231,10 @@ std::vector<Replayer::Done> Replayer::take_done() {
 
 bool Replayer::idle() const {
   return state_->wants.empty();
+}
+
+std::span<const Incarnation> Replayer::host_lives() const {
+  return state_->own_lives;
 }
 
 std::vector<std::string> Replayer::take_warnings() {

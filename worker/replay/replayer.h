@@ -49,7 +49,8 @@ class Replayer {
     RecordKey key;
     // What the caller calls; a record that disagrees ends the want with kDesync. Not set: any (a checkpoint).
     std::optional<Fingerprint> fingerprint;
-    // nullopt: the caller does not know how long the result is; all of it is fetched into Done::bytes.
+    // nullopt: the caller does not know how long the result is; all of it is fetched into Done::bytes (kCorrupt: over
+    // limits::kMaxStateBytes).
     std::optional<std::uint64_t> total_bytes;
     Ranges bytes;               // which; ignored without total_bytes
     std::byte* base = nullptr;  // where byte `base_at` of the whole result goes
@@ -102,6 +103,8 @@ class Replayer {
   // Wants that have ended since the last look, in any order.
   [[nodiscard]] std::vector<Done> take_done();
   [[nodiscard]] bool idle() const;
+  // The lives of the newest plan on this host, this one among them.
+  [[nodiscard]] std::span<const Incarnation> host_lives() const;
   // What the log of the process should say since the last look: bytes that arrived damaged, hosts that do not answer.
   // Bounded; what is too much is counted in the last line.
   [[nodiscard]] std::vector<std::string> take_warnings();

@@ -464,6 +464,22 @@ TEST(Replayer, UnknownLengthComesFromTheLog) {
   }
 }
 
+TEST(Replayer, AnUnbelievableLengthIsAnErrorAndNoAllocation) {
+  Net net({"host-1"});
+  const RecordKey key{RecordKind::kGlobal, {Timeline(1), kWorldGroup, Version(4), Sequence(0)}};
+  net.life(1).publish(key, std::uint64_t{1} << 60, 0, 100);
+  net.install();
+  Replayer::Want w;
+  w.key = key;
+  net.want(std::move(w));
+  const auto done = net.run();
+  ASSERT_TRUE(done);
+  EXPECT_EQ(done->status.describe(),
+            "the log of rank 1's host gives the global state of version 3 1152921504606846976 bytes, and no state has "
+            "more than 274877906944");
+  EXPECT_EQ(done->status.code(), Code::kCorrupt);
+}
+
 TEST(Replayer, AWantWithoutBytesNeedsARecordAllTheSame) {
   Net net({"host-1"});
   net.life(1).publish(round_key(1), 100);
