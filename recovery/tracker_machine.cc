@@ -22,7 +22,7 @@ constexpr const char* kTransitionNames[] = {
 
 // Links break at both ends and in numbers when a process dies, and its Leave may be on its way: evidence is collected
 // for this long before a rank is named.
-constexpr std::int64_t kEvidenceMs = 100;
+constexpr std::int64_t kEvidenceMs = 50;
 constexpr std::size_t kMaxEvidence = 256;
 constexpr std::size_t kMinRetired = 256;
 

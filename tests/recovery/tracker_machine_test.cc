@@ -218,7 +218,7 @@ TEST(Tracker, OneBrokenLinkNamesBothEnds) {
   EXPECT_EQ(t.link_broken(10, 1, 1, 11), "");
   EXPECT_EQ(t.link_broken(10, 1, 1, 11), "");  // repeated
   EXPECT_EQ(t.link_broken(11, 1, 0, 10, "end of file"), "");
-  EXPECT_EQ(t.pass(99), "");
+  EXPECT_EQ(t.pass(49), "");
   const std::string text =
       "Interrupt epoch 2 code 5: rank 0 (worker w0 on host h) lost its link to rank 1 (worker w1 on host h): "
       "connection "
@@ -230,7 +230,7 @@ TEST(Tracker, ABrokenLinkIsBlamedOnThePeerWhoseLeaveArrives) {
   TrackerScript t;
   start_two(t);
   (void)t.link_broken(10, 1, 1, 11);
-  (void)t.pass(50);
+  (void)t.pass(25);
   EXPECT_EQ(
       t.give_up(11, 1),
       "persist epoch 2 interrupted\n"
