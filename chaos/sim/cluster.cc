@@ -74,9 +74,7 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   s.job.set_replicas(options.replicas.value_or(s.large ? 0 : replicas));
   s.program.world_size = s.world_size;
   s.program.least = s.large;
-  // Where results are logged, a group that goes away takes what it has to say of its messages with it, and who waits
-  // for a message of a rank in finalize is taken for a desync: not yet.
-  s.program.messages = !s.large && s.job.replicas() == 0 && random.chance(0.6);
+  s.program.messages = !s.large && random.chance(0.6);
   s.program.local = random.chance(0.5);
   s.program.groups = random.chance(0.6);
   if (options.groups) s.program.groups = *options.groups;
