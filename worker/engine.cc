@@ -784,13 +784,15 @@ void Engine::publish_waits() {
     if (group->active != nullptr) {
       board_.waits(slot, group->executor.waiting_for(RoundBoard::kRanks));
     } else if (group->points.busy()) {
-      // Point to point shows as a round of its own kind; the next collective, or its end, takes the slot.
+      // Point to point shows as a round of its own kind; the next collective, or its end, takes the slot. Its shape
+      // says how much has moved.
       auto peers = group->points.senders();
       const auto receivers = group->points.receivers();
       peers.insert(peers.end(), receivers.begin(), receivers.end());
       Fingerprint point;
       point.collective = Collective::kPoint;
       point.type = DataType::kU8;
+      point.shape = group->points.moves();
       board_.begin(slot, {plan_.timeline, group->id, version_, group->next_sequence}, point);
       board_.waits(slot, peers);
       group->point_shown = true;
@@ -805,9 +807,17 @@ std::vector<std::string> Engine::describe_waits() const {
     for (const Rank r : list) text += (text.empty() ? "" : ", ") + std::to_string(r.value);
     return text;
   };
+  const std::string rank = "rank " + std::to_string(plan_.self.value);
+  if (recall_ != nullptr && !recall_->replayer().idle()) lines.push_back(rank + " " + recall_->replayer().describe());
   for (const auto& [id, group] : groups_) {
-    const std::string self = "rank " + std::to_string(plan_.self.value) + " waits for rank ";
-    if (group->active != nullptr) {
+    const std::string self = rank + " waits for rank ";
+    if (group->active != nullptr && group->phase == Phase::kPrepares) {
+      lines.push_back(rank + " waits for its own prepare function in " + to_string(group->active->round) + ", " +
+                      to_string(group->active->fingerprint));
+    } else if (group->active != nullptr && group->phase == Phase::kWaits) {
+      lines.push_back(rank + " waits for the next plan in " + to_string(group->active->round) + ", " +
+                      to_string(group->active->fingerprint));
+    } else if (group->active != nullptr) {
       const auto waiting = group->executor.waiting_for(RoundBoard::kRanks);
       if (!waiting.empty()) {
         lines.push_back(self + ranks(waiting) + " in " + to_string(group->active->round) + ", " +

@@ -147,7 +147,8 @@ class Engine {
   [[nodiscard]] std::size_t outstanding() const { return outstanding_; }
   // Writes to the board whom the rounds under way wait for. For the owner's slow path, before it sleeps.
   void publish_waits();
-  // "rank 0 waits for rank 3 in round 0.17: allreduce(…)", one entry a round under way.
+  // "rank 0 waits for rank 3 in round 0.17: allreduce(…)", one entry a round under way, and one for what is replayed:
+  // "rank 0 replays round 3.17 from rank 2".
   [[nodiscard]] std::vector<std::string> describe_waits() const;
 
  private:

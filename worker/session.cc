@@ -363,6 +363,7 @@ void Session::log_waits(std::chrono::steady_clock::time_point& next) {
   // The first look only starts the clock.
   if (next != std::chrono::steady_clock::time_point()) {
     for (const std::string& line : engine_.describe_waits()) log_(WARREN_LOG_INFO, line);
+    if (!waits_for_.empty()) log_(WARREN_LOG_INFO, waits_for_);
   }
   next = now + kWaitLogInterval;
 }
@@ -609,10 +610,12 @@ Result<Session::State> Session::load() {
   }
   control_->load();
   std::optional<Result<State>> result;
+  waits_for_ = "load_checkpoint waits for the tracker to say where the program starts, or for the copies of its state";
   drive(lock, [&] {
     if (!result) result = checkpoints_->loaded();
     return result || engine_.stopped();
   });
+  waits_for_.clear();
   if (!result) return gone();
   if (result->status().code() == Code::kDesync) control_->round_failed(transport_.epoch(), result->status());
   return std::move(*result);
@@ -627,7 +630,9 @@ Status Session::checkpoint(std::span<const std::byte> global, const std::span<co
   run_callbacks(lock);
   if (!failed_.ok()) return failed_;
   if (!checkpoints_) return engine_.begin_version(engine_.version().next());
+  waits_for_ = "checkpoint waits until the one before it is committed, for which all ranks must hold it";
   drive(lock, [&] { return checkpoints_->may_take() || engine_.stopped(); });
+  waits_for_.clear();
   if (engine_.stopped()) return gone();
   const Status status = checkpoints_->take(global, local);
   if (status.code() == Code::kDesync) control_->round_failed(transport_.epoch(), status);

@@ -16,8 +16,8 @@
 
 #include "worker/call.h"
 #include "worker/checkpoints.h"
-#include "worker/dead_segments.h"
 #include "worker/control.h"
+#include "worker/dead_segments.h"
 #include "worker/disk/disk_log.h"
 #include "worker/engine.h"
 #include "worker/launch/settings.h"
@@ -140,7 +140,8 @@ class Session final : private DataPath {
   bool installed_ = false, finished_ = false, exiting_ = false;
   std::optional<Checkpoints> checkpoints_;
   Status failed_;
-  int callers_ = 0;  // threads inside drive()
+  int callers_ = 0;        // threads inside drive()
+  std::string waits_for_;  // beside calls; for the log
   std::vector<pollfd> pollfds_;
 
   std::atomic<int> control_waits_{0};  // the control thread wants the lock

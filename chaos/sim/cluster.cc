@@ -84,6 +84,8 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   if (s.recipe && s.recipe->beyond_copies) s.survivable = false;
   if (options.survivable) s.survivable = *options.survivable;
   s.join_timeout_ms = !s.large && random.chance(0.3) ? random.between(500, 2000) : random.between(3000, 15'000);
+  // Those who wait until another joins, and are started again a second later, must meet.
+  s.join_timeout_ms = std::max<std::int64_t>(s.join_timeout_ms, 100 * s.world_size);
   // So many are together only if each waits for the last.
   if (s.large) s.join_timeout_ms = 60'000;
   if (s.recipe && s.recipe->short_join_timeout) s.join_timeout_ms = random.between(500, 2000);
