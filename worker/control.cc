@@ -25,7 +25,10 @@ namespace {
 
 constexpr int kLingerMs = 500;
 constexpr int kSendQueueMessages = 1000;
-constexpr const char* kMonitor = "inproc://warren-control-monitor";
+constexpr const char* kMonitor = "inproc://warren-control-monitor-";
+// A tracker that answers no more is called again over a new connection: after this time, or some heartbeats if they are
+// rarer, and then more and more seldom.
+constexpr std::int64_t kLeastPatienceMs = 2000, kMostPatienceMs = 60'000;
 
 template <class... Ts>
 struct Overloaded : Ts... {
@@ -55,21 +58,69 @@ bool is_refusal(std::uint16_t event) {
 
 }  // namespace
 
+// The connection to the tracker. ZeroMQ makes it again when it breaks, but not always: after some failures of a
+// handshake it never tries again. Hence renew().
 struct Control::Sockets {
-  void* context = zmq_ctx_new();
-  void* tracker = nullptr;
-  void* monitor = nullptr;
-
-  Sockets() = default;
+  Sockets(std::string tracker_name, std::optional<storage::JobCredentials> credentials)
+      : name(std::move(tracker_name)), keys(std::move(credentials)) {}
   Sockets(const Sockets&) = delete;
   Sockets& operator=(const Sockets&) = delete;
   ~Sockets() {
+    close();
+    if (context != nullptr) zmq_ctx_term(context);  // at most kLingerMs
+  }
+
+  // A new connection instead of the one there is. What was said over that one and not heard is lost.
+  Status renew() {
+    close();
+    tracker = context == nullptr ? nullptr : zmq_socket(context, ZMQ_DEALER);
+    if (tracker == nullptr) return {Code::kUnavailable, "cannot make a ZeroMQ socket: " + zmq_text()};
+    bool ok = set(ZMQ_LINGER, kLingerMs) && set(ZMQ_IPV6, 1) && set(ZMQ_RECONNECT_IVL, 50) &&
+              set(ZMQ_RECONNECT_IVL_MAX, 1000) && set(ZMQ_SNDHWM, kSendQueueMessages) &&
+              set(ZMQ_RCVHWM, kSendQueueMessages) && set(ZMQ_IMMEDIATE, 0);
+    const auto largest = static_cast<std::int64_t>(limits::kMaxControlMessageBytes);
+    ok = ok && zmq_setsockopt(tracker, ZMQ_MAXMSGSIZE, &largest, sizeof largest) == 0;
+    if (keys) {
+      ok = ok && set(ZMQ_CURVE_SERVERKEY, keys->tracker_public_z85) &&
+           set(ZMQ_CURVE_PUBLICKEY, keys->worker.public_z85) && set(ZMQ_CURVE_SECRETKEY, keys->worker.secret_z85);
+    }
+    const std::string events = kMonitor + std::to_string(++connections);
+    ok = ok &&
+         zmq_socket_monitor(tracker, events.c_str(),
+                            ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                                ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) == 0;
+    monitor = ok ? zmq_socket(context, ZMQ_PAIR) : nullptr;
+    if (monitor != nullptr) {
+      const int zero = 0;
+      zmq_setsockopt(monitor, ZMQ_LINGER, &zero, sizeof zero);
+    }
+    if (monitor == nullptr || zmq_connect(monitor, events.c_str()) != 0) {
+      return {Code::kInternal, "cannot set up the connection to the tracker: " + zmq_text()};
+    }
+    if (zmq_connect(tracker, ("tcp://" + name).c_str()) != 0) {
+      return {Code::kInvalidArgument, "cannot connect to a tracker at " + name + ": " + zmq_text()};
+    }
+    return {};
+  }
+
+  const std::string name;
+  const std::optional<storage::JobCredentials> keys;
+  void* context = zmq_ctx_new();
+  void* tracker = nullptr;
+  void* monitor = nullptr;
+  std::uint64_t connections = 0;
+  // Without a word from the tracker for so long, the connection is made anew.
+  TimeMs silent_since;
+  std::int64_t patience_ms = 0;
+
+ private:
+  void close() {
     if (tracker != nullptr) {
       zmq_socket_monitor(tracker, nullptr, 0);
       zmq_close(tracker);
     }
     if (monitor != nullptr) zmq_close(monitor);
-    if (context != nullptr) zmq_ctx_term(context);  // at most kLingerMs
+    tracker = monitor = nullptr;
   }
   bool set(int option, int value) { return zmq_setsockopt(tracker, option, &value, sizeof value) == 0; }
   bool set(int option, const std::string& value) {
@@ -107,7 +158,7 @@ Status Control::open(const Settings& settings) {
   if (wake_fd_ < 0 || watch_fd_ < 0) {
     return {Code::kUnavailable, std::string("cannot make a descriptor: ") + std::strerror(errno)};
   }
-  storage::JobCredentials credentials;
+  std::optional<storage::JobCredentials> credentials;
   if (!settings.no_auth) {
     auto secret = storage::Secret::load(settings.secret_file);
     if (!secret.ok()) return secret.status().because_of_this("cannot join job " + settings.job);
@@ -115,36 +166,12 @@ Status Control::open(const Settings& settings) {
     if (!loaded.ok()) return loaded.status().because_of_this("cannot join job " + settings.job);
     credentials = std::move(loaded).value();
   }
+  const handshake::LinkKey link_key = credentials ? credentials->link_key : handshake::LinkKey();
 
-  sockets_ = std::make_unique<Sockets>();
-  Sockets& s = *sockets_;
-  s.tracker = s.context == nullptr ? nullptr : zmq_socket(s.context, ZMQ_DEALER);
-  if (s.tracker == nullptr) return {Code::kUnavailable, "cannot make a ZeroMQ socket: " + zmq_text()};
-  bool ok = s.set(ZMQ_LINGER, kLingerMs) && s.set(ZMQ_IPV6, 1) && s.set(ZMQ_RECONNECT_IVL, 50) &&
-            s.set(ZMQ_RECONNECT_IVL_MAX, 1000) && s.set(ZMQ_SNDHWM, kSendQueueMessages) &&
-            s.set(ZMQ_RCVHWM, kSendQueueMessages) && s.set(ZMQ_IMMEDIATE, 0);
-  const auto largest = static_cast<std::int64_t>(limits::kMaxControlMessageBytes);
-  ok = ok && zmq_setsockopt(s.tracker, ZMQ_MAXMSGSIZE, &largest, sizeof largest) == 0;
-  if (!settings.no_auth) {
-    ok = ok && s.set(ZMQ_CURVE_SERVERKEY, credentials.tracker_public_z85) &&
-         s.set(ZMQ_CURVE_PUBLICKEY, credentials.worker.public_z85) &&
-         s.set(ZMQ_CURVE_SECRETKEY, credentials.worker.secret_z85);
-  }
-  ok = ok &&
-       zmq_socket_monitor(s.tracker, kMonitor,
-                          ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
-                              ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) == 0;
-  s.monitor = ok ? zmq_socket(s.context, ZMQ_PAIR) : nullptr;
-  if (s.monitor != nullptr) {
-    const int zero = 0;
-    zmq_setsockopt(s.monitor, ZMQ_LINGER, &zero, sizeof zero);
-  }
-  if (s.monitor == nullptr || zmq_connect(s.monitor, kMonitor) != 0) {
-    return {Code::kInternal, "cannot set up the connection to the tracker: " + zmq_text()};
-  }
-  if (zmq_connect(s.tracker, ("tcp://" + tracker_name_).c_str()) != 0) {
-    return {Code::kInvalidArgument, "cannot connect to a tracker at " + tracker_name_ + ": " + zmq_text()};
-  }
+  sockets_ = std::make_unique<Sockets>(tracker_name_, std::move(credentials));
+  if (Status s = sockets_->renew(); !s.ok()) return s;
+  first_patience_ms_ = std::max(kLeastPatienceMs, 4 * heartbeat_interval_ms(settings.round_timeout_ms));
+  heard();
 
   auto addresses = choose_data_addresses(settings.bind_address, settings.advertise_address, settings.tracker_host,
                                          settings.tracker_port);
@@ -164,11 +191,11 @@ Status Control::open(const Settings& settings) {
     link_broken(machine_->epoch(), peer, why.describe());
   };
   events.warning = [this](const std::string& text) { log_(WARREN_LOG_WARNING, text); };
-  connector_ = std::make_unique<Connector>(settings.job, credentials.link_key, self_, std::move(events));
+  connector_ = std::make_unique<Connector>(settings.job, link_key, self_, std::move(events));
   auto port = connector_->listen(addresses.value().bind, 0);
   if (!port.ok()) return port.status();
   if (services_.segment != nullptr) {
-    const Status status = open_segments(settings, credentials.link_key);
+    const Status status = open_segments(settings, link_key);
     if (!status.ok()) return status.because_of_this("cannot share the log with the other ranks of this host");
   }
   life_sign_ = LifeSign::from_environment();
@@ -299,8 +326,9 @@ void Control::loop() {
     connector_->collect_pollfds(fds);
     if (segments_) segments_->collect_pollfds(fds);
     items.clear();
-    items.push_back({sockets_->tracker, 0, ZMQ_POLLIN, 0});
-    items.push_back({sockets_->monitor, 0, ZMQ_POLLIN, 0});
+    for (void* socket : {sockets_->tracker, sockets_->monitor}) {
+      if (socket != nullptr) items.push_back({socket, 0, ZMQ_POLLIN, 0});
+    }
     items.push_back({nullptr, wake_fd_, ZMQ_POLLIN, 0});
     items.push_back({nullptr, watch_fd_, ZMQ_POLLIN, 0});
     for (const pollfd& p : fds) {
@@ -330,6 +358,7 @@ void Control::loop() {
     if (!drain_commands()) return;
     receive();
     watch_monitor();
+    renew_silent_connection();
     watch_links();
     connector_->run(now());
     if (segments_) segments_->run(now());
@@ -386,11 +415,29 @@ void Control::receive() {
     zmq_msg_close(&message);
     std::vector<WorkerEffect> effects;
     if (envelope.ok()) {
+      heard();
       machine_->on_message(envelope.value(), now(), effects);
     } else {
       log_(WARREN_LOG_WARNING, "a message from " + tracker_name_ + " was dropped: " + envelope.status().describe());
       machine_->on_connection_trouble(envelope.status().describe(), now(), effects);
     }
+    run_effects(std::move(effects));
+  }
+}
+
+void Control::heard() {
+  sockets_->silent_since = now();
+  sockets_->patience_ms = first_patience_ms_;
+}
+
+void Control::renew_silent_connection() {
+  if (!machine_->next_deadline() || now() - sockets_->silent_since < sockets_->patience_ms) return;
+  sockets_->silent_since = now();
+  sockets_->patience_ms = std::min(2 * sockets_->patience_ms, kMostPatienceMs);
+  last_event_ = 0;
+  if (const Status s = sockets_->renew(); !s.ok()) {
+    std::vector<WorkerEffect> effects;
+    machine_->on_connection_trouble(s.describe(), now(), effects);
     run_effects(std::move(effects));
   }
 }

@@ -123,6 +123,8 @@ class Control {
   bool drain_commands();
   void receive();
   void watch_monitor();
+  void heard();
+  void renew_silent_connection();
   void watch_links();
   void run_effects(std::vector<WorkerEffect> effects);
   void set_progress();
@@ -143,7 +145,8 @@ class Control {
   std::mutex mutex_;
   std::vector<Command> commands_;
   int wake_fd_ = -1;
-  int watch_fd_ = -1;             // epoll: links whose other end has gone
+  int watch_fd_ = -1;  // epoll: links whose other end has gone
+  std::int64_t first_patience_ms_ = 0;
   std::uint16_t last_event_ = 0;  // the last that ZeroMQ's monitor told of the connection to the tracker
   ProgressReporter progress_;
   std::thread thread_;

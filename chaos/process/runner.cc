@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -118,6 +119,7 @@ class Run {
       std::error_code ignored;
       std::filesystem::remove_all(folder_, ignored);
     } else {
+      show_logs();
       std::fprintf(stderr, "what the processes said is in %s\n", folder_.c_str());
     }
   }
@@ -464,6 +466,23 @@ class Run {
     }
     std::ranges::sort(report_.stalls_ms);
     return report_;
+  }
+
+  // Where nobody can look into the folder, the ends of the logs have to do.
+  void show_logs() const {
+    static constexpr std::size_t kLines = 40, kBytes = 400;
+    std::vector<std::string> names{"tracker"};
+    for (std::uint32_t h = 0; h < options_.hosts; h++) names.push_back("host-" + std::to_string(h));
+    for (const std::string& name : names) {
+      std::ifstream log(folder_ + "/" + name + ".log");
+      std::deque<std::string> lines;
+      for (std::string line; std::getline(log, line);) {
+        lines.push_back(line.substr(0, kBytes));
+        if (lines.size() > kLines) lines.pop_front();
+      }
+      std::fprintf(stderr, "the end of %s.log:\n", name.c_str());
+      for (const std::string& line : lines) std::fprintf(stderr, "  %s\n", line.c_str());
+    }
   }
 
   [[nodiscard]] std::uint64_t rollbacks_of(std::uint32_t host) const {

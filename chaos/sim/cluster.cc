@@ -277,7 +277,7 @@ SimWorker::Links Cluster::links_of(std::size_t life, std::size_t slot) {
   links.send = [this, life](const std::string& bytes) { control_.send_up(life, bytes); };
   links.ended = [this, slot, life](SimWorker::End end, const Status& why) {
     SimWorker& worker = *lives_[life];
-    if (hosts_.ended(worker.self()) && slot != kStranger) {
+    if (hosts_.ended(worker.self()) && worker.installed()) {
       // The last process that held a part of its host's log, and no launcher.
       if (world_.keeps_transcript()) world_.tell(worker.describe() + " takes a part of its host's log with it");
       domain_lost(worker.domain());
