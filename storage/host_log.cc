@@ -25,23 +25,17 @@ using AttachedPtr = std::shared_ptr<const Attached>;
 // What is not shown any more, whoever still holds it.
 struct Floors {
   Version version;
-  Timeline timeline;
   [[nodiscard]] bool hide(const SegmentClass& cls) const {
-    if (cls.setup) return false;
-    return cls.timeline < timeline || (cls.version != kPreamble && cls.version < version);
+    return !cls.setup && cls.version != kPreamble && cls.version < version;
   }
   friend bool operator==(const Floors&, const Floors&) = default;
 };
 
 // What readers need of the log. Writers are the log's thread alone.
 struct Shared {
-  [[nodiscard]] Floors floors() const {
-    return {Version(version_floor.load(std::memory_order_acquire)),
-            Timeline(timeline_floor.load(std::memory_order_acquire))};
-  }
+  [[nodiscard]] Floors floors() const { return {Version(version_floor.load(std::memory_order_acquire))}; }
 
   std::atomic<std::uint64_t> version_floor{0};
-  std::atomic<std::uint32_t> timeline_floor{0};
 
   std::mutex mutex;
   std::vector<AttachedPtr> segments;  // under the mutex; the own one first
@@ -434,23 +428,8 @@ void HostLog::drop_below(Version version) {
   if (version.value > impl_->shared.version_floor.load(std::memory_order_relaxed)) {
     impl_->shared.version_floor.store(version.value, std::memory_order_release);
   }
-  const Floors floors{version, Timeline(0)};
+  const Floors floors{version};
   impl_->drop([&](const SegmentClass& cls) { return floors.hide(cls); });
-}
-
-void HostLog::drop_below(Timeline timeline) {
-  if (timeline.value > impl_->shared.timeline_floor.load(std::memory_order_relaxed)) {
-    impl_->shared.timeline_floor.store(timeline.value, std::memory_order_release);
-  }
-  const Floors floors{Version(0), timeline};
-  impl_->drop([&](const SegmentClass& cls) { return floors.hide(cls); });
-}
-
-void HostLog::drop_all() {
-  impl_->drop([](const SegmentClass&) { return true; });
-  const std::lock_guard lock(impl_->shared.mutex);
-  impl_->shared.segments.resize(1);
-  impl_->shared.segments_changes.fetch_add(1, std::memory_order_release);
 }
 
 std::uint64_t HostLog::bytes_held() const {

@@ -86,10 +86,6 @@ class HostLog {
   // preamble and set-up rounds. For rounds of `version` − 1 … the caller decides when (after the commit). Segments of
   // others are not written; what they still hold of dropped versions is not shown any more.
   void drop_below(Version version);
-  // Rollback: everything of timelines below this one goes, except set-up rounds.
-  void drop_below(Timeline timeline);
-  // Forgets all of it, and detaches the other lives.
-  void drop_all();
 
   // Of the own segment; whole extents, of which each version has its own: the log is full when this reaches the budget.
   [[nodiscard]] std::uint64_t bytes_held() const;

@@ -55,7 +55,7 @@ void Checkpoints::load(const worker_effect::Loaded& what) {
   if (!what.committed) return end_load(State{});
   source_ = what;
   state_.version = what.version.value - 1;
-  committed(what.version);
+  committed(what.version, what.timeline);
   want_whole({RecordKind::kGlobal, {what.timeline, kWorldGroup, what.version, Sequence(0)}});
 }
 
@@ -156,13 +156,19 @@ void Checkpoints::install() {
   pull_duties(pending_);
 }
 
-void Checkpoints::committed(Version version) {
+void Checkpoints::committed(Version version, Timeline timeline) {
   if (version <= committed_) return;
   committed_ = version;
+  committed_timeline_ = timeline;
   engine_.committed(version);
   // What is still being pulled of it is what a plan has made this rank's duty since it voted.
   cancel_pulls_below(version);
   base_ = pending_.version == version ? pending_ : Known();
+}
+
+DeadSegments::Horizon Checkpoints::horizon() const {
+  const bool any = committed_ != Version();
+  return {engine_.timeline(), any ? std::optional(committed_) : std::nullopt, committed_timeline_};
 }
 
 void Checkpoints::advance() {

@@ -25,6 +25,7 @@
 #include "recovery/ids.h"
 #include "recovery/result.h"
 #include "recovery/worker_machine.h"
+#include "worker/dead_segments.h"
 #include "worker/engine.h"
 #include "worker/recall.h"
 
@@ -51,8 +52,10 @@ class Checkpoints {
 
   // After Engine::install(): duties change with who sits where.
   void install();
-  void committed(Version version);
+  void committed(Version version, Timeline timeline);
   [[nodiscard]] Version newest_committed() const { return committed_; }
+  // What the host's log need not keep any more is below.
+  [[nodiscard]] DeadSegments::Horizon horizon() const;
 
   // Looks at what has come; call after Engine::drain_recalls().
   void advance();
@@ -105,6 +108,7 @@ class Checkpoints {
   // Taking.
   Known loading_, base_, pending_;  // base_: the committed one, once this life has it
   Version committed_;
+  Timeline committed_timeline_;
   std::map<std::uint64_t, Pull> pulls_;  // by want
   bool voted_ = true;                    // in this epoch
   Status failure_;

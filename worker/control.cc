@@ -311,8 +311,8 @@ void Control::log_gap(Epoch epoch, const std::string& reason) {
   post(LogGap{epoch, reason});
 }
 
-void Control::forget_segment(Incarnation life) {
-  post(ForgetSegment{life});
+void Control::forget_segment(Incarnation life, bool over) {
+  post(ForgetSegment{life, over});
 }
 
 void Control::loop() {
@@ -392,7 +392,7 @@ bool Control::drain_commands() {
                    [&](const LogGap& c) { machine_->on_log_gap(c.epoch, c.reason, now(), effects); },
                    [&](const ForgetSegment& c) {
                      segments_->forget(c.life);
-                     if (keeper_) keeper_->forget(c.life);
+                     if (keeper_ && c.over) keeper_->forget(c.life);
                    },
                    [&](const Exit&) { go_on = false; },
                },

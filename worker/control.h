@@ -74,8 +74,8 @@ class Control {
   void load();
   void vote(Epoch epoch, Timeline timeline, Version version, std::vector<wire::Position> positions);
   void log_gap(Epoch epoch, const std::string& reason);
-  // A dead life's segment serves nobody any more.
-  void forget_segment(Incarnation life);
+  // A life's segment serves nobody any more. `over`: the life is, and the launcher may close it too.
+  void forget_segment(Incarnation life, bool over);
 
  private:
   struct WantLink {
@@ -108,6 +108,7 @@ class Control {
   };
   struct ForgetSegment {
     Incarnation life;
+    bool over;
   };
   struct Exit {};
   using Command = std::variant<WantLink, LinkBroken, RoundFailed, Leave, Load, Vote, LogGap, ForgetSegment, Exit>;

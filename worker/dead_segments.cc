@@ -4,25 +4,117 @@
 #include <utility>
 
 namespace warren::worker {
+namespace {
 
-std::vector<Incarnation> DeadSegments::committed(Version version, std::span<const Incarnation> attached,
-                                                 std::span<const Incarnation> members) {
-  std::map<Incarnation, Version> still;
-  std::vector<Incarnation> obsolete;
-  for (const Incarnation life : attached) {
-    if (std::ranges::find(members, life) != members.end()) continue;
-    const auto before = found_.find(life);
-    const Version found = before == found_.end() ? version : before->second;
-    // When `found` was told here, no life can have begun a version later than `found` + 1: that version's commit needs
-    // this rank's vote for it. A new life is told `found` late, with its plan.
-    if (version.value >= found.value + 2) {
-      obsolete.push_back(life);
-    } else {
-      still.emplace(life, found);
+bool ever_written(const SegmentView& view) {
+  for (std::uint32_t e = 0; e < view.layout().extents; ++e) {
+    if (view.extent(e).generation != SegmentView::Extent().generation) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool DeadSegments::Horizon::needs(const RecordKey& key) const {
+  const RoundId& r = key.round;
+  switch (key.kind) {
+    case RecordKind::kRound:
+    case RecordKind::kMessage:
+      return r.timeline == timeline && (r.version == kPreamble || !committed || r.version >= *committed);
+    case RecordKind::kSetup: return true;
+    case RecordKind::kGlobal:
+    case RecordKind::kLocal:
+      // Who has not been told yet what is committed must keep them all: one is loaded.
+      if (!committed) return true;
+      return r.version == *committed ? r.timeline == committed_timeline
+                                     : r.timeline == timeline && r.version > *committed;
+  }
+  return true;
+}
+
+void DeadSegments::attached(Incarnation life, std::span<const std::byte> segment, std::shared_ptr<const void> keeper) {
+  auto view = SegmentView::open(segment, life);
+  if (view.ok()) segments_.try_emplace(life, Segment{view.value(), std::move(keeper)});
+}
+
+// Calls `take` with each needed record that lies in this segment and, in part, in none of the living's, and with the
+// part; until one returns false. Whether all did.
+template <class Take>
+bool DeadSegments::each_only_in(const Segment& segment, const Horizon& horizon, std::span<const Incarnation> living,
+                                HostLogReader& reader, Take take) const {
+  for (std::uint32_t e = 0; e < segment.view.layout().extents; ++e) {
+    const SegmentView::Extent extent = segment.view.extent(e);
+    if (!extent.in_use()) continue;
+    SegmentView::Record record;
+    for (std::uint64_t at = 0; segment.view.record(e, extent.generation, at, record) == SegmentView::Found::kRecord;
+         at = record.next) {
+      if (!horizon.needs(record.key)) continue;
+      if (record.info.total_bytes == 0) {
+        // Of a round without bytes nothing is taken from the log.
+        if (record.key.kind != RecordKind::kRound && !empty_.contains(record.key) &&
+            !take(e, extent.generation, record, Ranges()))
+          return false;
+        continue;
+      }
+      const Ranges only =
+          Ranges(record.first_byte, record.first_byte + record.payload_bytes).minus(reader.held_by(record.key, living));
+      if (!only.empty() && !take(e, extent.generation, record, only)) return false;
     }
   }
-  found_ = std::move(still);
-  return obsolete;
+  return true;
+}
+
+Status DeadSegments::take_over(const Segment& segment, const Horizon& horizon, std::span<const Incarnation> living,
+                               HostLog& log, HostLogReader& reader) {
+  Status status;
+  std::vector<std::byte> bytes;
+  (void)each_only_in(
+      segment, horizon, living, reader,
+      [&](std::uint32_t extent, std::uint64_t generation, const SegmentView::Record& record, const Ranges& only) {
+        if (record.info.total_bytes == 0) {
+          status = log.publish(record.key, record.info, 0, {});
+          if (status.ok()) empty_.insert(record.key);
+        }
+        for (const Interval& i : only.intervals()) {
+          bytes.resize(i.end - i.begin);
+          // Dropped by a writer that lives on against all odds: then it is obsolete.
+          if (!segment.view.copy(extent, generation, record.payload_at + (i.begin - record.first_byte), bytes)) {
+            break;
+          }
+          status = log.publish(record.key, record.info, i.begin, bytes);
+          if (!status.ok()) break;
+        }
+        return status.ok();
+      });
+  return status;
+}
+
+DeadSegments::Looked DeadSegments::look(const Horizon& horizon, std::span<const Incarnation> host_lives, bool first,
+                                        HostLog& log, HostLogReader& reader) {
+  Looked looked;
+  std::vector<Incarnation> left;
+  std::erase_if(empty_, [&](const RecordKey& key) { return !horizon.needs(key); });
+  for (auto& [life, segment] : segments_) {
+    if (std::ranges::find(host_lives, life) != host_lives.end()) {
+      segment.was_member = true;
+      continue;
+    }
+    const bool serves = !each_only_in(segment, horizon, host_lives, reader, [](const auto&...) { return false; });
+    if (serves) {
+      left.push_back(life);
+    } else {
+      looked.gone.push_back({life, segment.was_member || ever_written(segment.view)});
+    }
+  }
+  if (left.size() > (first ? kMostLeft : 2 * kMostLeft)) {
+    for (const Incarnation life : left) {
+      looked.taken_over = take_over(segments_.at(life), horizon, host_lives, log, reader);
+      if (!looked.taken_over.ok()) break;
+      looked.gone.push_back({life, true});
+    }
+  }
+  for (const Gone& gone : looked.gone) segments_.erase(gone.life);
+  return looked;
 }
 
 }  // namespace warren::worker

@@ -66,11 +66,6 @@ class Recall {
     replayer_.on_reply(from, reply, payloads, clock_(), out);
     send(out);
   }
-  void on_unreachable(Rank who) {
-    std::vector<Replayer::Send> out;
-    replayer_.on_unreachable(who, clock_(), out);
-    send(out);
-  }
   void on_tick() {
     std::vector<Replayer::Send> out;
     replayer_.on_tick(clock_(), out);

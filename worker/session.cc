@@ -197,11 +197,9 @@ void Session::install(const wire::Plan& plan, Rank self) {
   const Engine::Plan p = engine_plan(plan, self);
   self_ = self;
   host_of_.clear();
-  members_.clear();
   int ranks_here = 0;
   for (const wire::Member& member : plan.members()) {
     host_of_.push_back(member.host_id());
-    members_.emplace_back(member.incarnation());
     if (member.host_id() == plan.members(self.value).host_id()) ranks_here++;
   }
   idle_polls_ = ranks_here <= cores() ? kPollsOnFreeCores : kPollsOnSharedCores;
@@ -219,7 +217,11 @@ void Session::install(const wire::Plan& plan, Rank self) {
 
 void Session::open(Epoch) {
   const auto lock = lock_for_control();
-  if (!engine_.stopped()) engine_.open();
+  if (!engine_.stopped()) {
+    // All that the host holds is mapped now, by all its ranks.
+    if (recall_ && control_) look_at_dead_segments();
+    engine_.open();
+  }
   // A new life waits for what this one has sent, however long the program here computes.
   hand_over();
   installed_ = true;
@@ -246,7 +248,9 @@ WorkerMachine::Standing Session::stop(Epoch, const Status& why, bool resume) {
 
 Status Session::attach(Incarnation life, MappedSegment segment) {
   const auto lock = lock_for_control();
-  return host_log_->attach(life, segment.bytes, std::move(segment.keeper));
+  const Status status = host_log_->attach(life, segment.bytes, segment.keeper);
+  if (status.ok()) dead_segments_.attached(life, segment.bytes, std::move(segment.keeper));
+  return status;
 }
 
 void Session::loaded(const worker_effect::Loaded& loaded) {
@@ -258,12 +262,26 @@ void Session::loaded(const worker_effect::Loaded& loaded) {
 void Session::committed(Version version, Timeline timeline) {
   const auto lock = lock_for_control();
   if (!checkpoints_) return;
-  checkpoints_->committed(version);
+  checkpoints_->committed(version, timeline);
   wake(caller_wake_);
   if (disk_) disk_->writer().drop({engine_.timeline(), version, {{timeline, version}}});
-  for (const Incarnation life : dead_segments_.committed(version, host_log_->attached(), members_)) {
-    host_log_->detach(life);
-    control_->forget_segment(life);
+  if (installed_) look_at_dead_segments();
+}
+
+// Lets go of what dead lives of this host have logged and nobody needs any more.
+void Session::look_at_dead_segments() {
+  const auto living = recall_->replayer().host_lives();
+  const bool first = !living.empty() && living.front() == life_;
+  const auto looked = dead_segments_.look(checkpoints_->horizon(), living, first, *host_log_, recall_->reader());
+  for (const DeadSegments::Gone& gone : looked.gone) {
+    host_log_->detach(gone.life);
+    control_->forget_segment(gone.life, gone.over);
+  }
+  if (!looked.taken_over.ok()) {
+    log_(WARREN_LOG_WARNING, looked.taken_over
+                                 .because_of_this("the log segments of lives that are over stay open, at most 512 of "
+                                                  "them: what they hold cannot be taken over")
+                                 .describe());
   }
 }
 

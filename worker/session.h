@@ -107,6 +107,7 @@ class Session final : private DataPath {
   Status start_log();
   void fetched(Rank from, const wire::FetchReply& reply, std::span<const std::byte> payloads);
   void look_at_checkpoints();
+  void look_at_dead_segments();
   [[nodiscard]] Status gone() const;
   [[nodiscard]] bool ends_process(const Status& why) const;
   static TimeMs now();
@@ -132,7 +133,6 @@ class Session final : private DataPath {
   Engine engine_;
   Incarnation life_;
   std::shared_ptr<MemfdSegment> segment_;
-  std::vector<Incarnation> members_;  // lives of the plan
   DeadSegments dead_segments_;
   std::unique_ptr<HostLog> host_log_;
   std::unique_ptr<DiskLog> disk_;  // its thread ends before control_

@@ -78,6 +78,7 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   s.program.local = random.chance(0.5);
   s.program.groups = random.chance(0.6);
   if (options.groups) s.program.groups = *options.groups;
+  s.program.collective = options.collective;
   if (random.chance(0.5)) s.program.most_bytes = 8 << 10;
   s.salted = random.chance(0.5);
   s.survivable = random.chance(0.75);

@@ -15,6 +15,7 @@
 #include "chaos/sim/faults.h"
 #include "chaos/sim/kill_point.h"
 #include "chaos/sim/mutant.h"
+#include "recovery/frame.h"
 
 namespace warren::chaos {
 
@@ -29,7 +30,8 @@ struct SimOptions {
   std::optional<std::uint32_t> replicas;
   std::optional<std::string> algorithm;
   std::optional<bool> groups, survivable;
-  std::vector<std::string> hosts;  // by worker; each a failure domain of its own
+  std::optional<Collective> collective;  // all rounds are of it
+  std::vector<std::string> hosts;        // by worker; each a failure domain of its own
   // The tracker dies before it carries out its effect of this number (from 0).
   std::optional<std::uint64_t> tracker_dies_before_effect;
   // A life of a worker dies at its passage of this number (from 0) through a place, alone or with its machine.

@@ -248,6 +248,7 @@ ProgramStep Program::draw_step(Random& random, const Shape& shape, std::size_t g
   ProgramStep step;
   step.group = group;
   step.collective = random.pick(kCollectives);
+  if (shape.collective) step.collective = *shape.collective;
   step.blocking = random.chance(0.6);
   step.prepares = random.chance(0.3);
   step.wait_before = random.chance(0.15);

@@ -23,7 +23,7 @@ struct Overloaded : Ts... {
 template <class... Ts>
 Overloaded(Ts...) -> Overloaded<Ts...>;
 
-constexpr std::byte kUntouched{0xa5};
+constexpr std::byte kUntouched{0xa5}, kScribbled{0x5c};
 constexpr std::size_t kMostOutstanding = 6;
 
 Incarnation draw_incarnation(Random& random) {
@@ -209,65 +209,61 @@ void SimWorker::run_effects(std::vector<WorkerEffect> effects) {
 }
 
 void SimWorker::carry_out(const WorkerEffect& effect, bool last, std::vector<WorkerEffect>& more) {
-  std::visit(
-      Overloaded{
-          [&](const worker_effect::Send& e) {
-            if (world_.keeps_transcript() && !e.envelope.has_heartbeat()) {
-              world_.tell(describe() + " → tracker: " + body_of(e.envelope));
-            }
-            links_.send(encode(e.envelope, Side::kWorker));
-          },
-          [&](const worker_effect::Install& e) { install(e.plan); },
-          [&](const worker_effect::StopDataPath& e) {
-            if (world_.is(Mutant::stopped_before_stop)) {
-              machine_.on_stopped(e.epoch, engine_.standing(), world_.now(), more);
-              return later(world_.random.between(1000, 50'000),
-                           [this, why = e.why, resume = e.resume, epoch = plan_epoch_] {
-                             if (epoch == plan_epoch_) (void)stop_engine(why, resume);
-                           });
-            }
-            if (last && world_.strikes(Fault::slow_stop)) {
-              const bool twice = world_.random.chance(0.3);
-              return later(world_.random.between(100, 100'000), [this, e, twice] {
-                const auto standing = stop_engine(e.why, e.resume);
-                std::vector<WorkerEffect> effects;
-                machine_.on_stopped(e.epoch, standing, world_.now(), effects);
-                if (twice) machine_.on_stopped(e.epoch, standing, world_.now(), effects);
-                run_effects(std::move(effects));
-              });
-            }
-            machine_.on_stopped(e.epoch, stop_engine(e.why, e.resume), world_.now(), more);
-          },
-          [&](const worker_effect::Loaded& e) {
-            judge_.loaded(e.committed ? std::optional(e.version) : std::nullopt, e.timeline);
-            worker_effect::Loaded what = e;
-            if (world_.is(Mutant::reuses_names)) what.timeline = Timeline(0);
-            checkpoints_->load(what);
-            data_moved();
-          },
-          [&](const worker_effect::Committed& e) {
-            judge_.told_committed(e.version, e.timeline);
-            if (checkpoints_) {
-              checkpoints_->committed(e.version);
-              for (const Incarnation life : dead_segments_.committed(e.version, host_log_->attached(), members_)) {
-                host_log_->detach(life);
-                hosts_.forgotten(life, self_);
-              }
-            }
-            data_moved();
-          },
-          [&](const worker_effect::Fail& e) { fail(e.why); },
-          [&](const worker_effect::Finished&) {
-            finished_ = true;
-            (void)stop_engine(Status(Code::kClosed, "the communicator has been finalized"), false);
-            later(world_.random.between(0, 2000), [this] { exit(End::kFinished, Status()); });
-          },
-          [&](const worker_effect::Log& e) {
-            judge_.sign();
-            if (world_.keeps_transcript()) world_.tell(describe() + ": " + e.event.name + ": " + e.event.text);
-          },
-      },
-      effect);
+  std::visit(Overloaded{
+                 [&](const worker_effect::Send& e) {
+                   if (world_.keeps_transcript() && !e.envelope.has_heartbeat()) {
+                     world_.tell(describe() + " → tracker: " + body_of(e.envelope));
+                   }
+                   links_.send(encode(e.envelope, Side::kWorker));
+                 },
+                 [&](const worker_effect::Install& e) { install(e.plan); },
+                 [&](const worker_effect::StopDataPath& e) {
+                   if (world_.is(Mutant::stopped_before_stop)) {
+                     machine_.on_stopped(e.epoch, engine_.standing(), world_.now(), more);
+                     return later(world_.random.between(1000, 50'000),
+                                  [this, why = e.why, resume = e.resume, epoch = plan_epoch_] {
+                                    if (epoch == plan_epoch_) (void)stop_engine(why, resume);
+                                  });
+                   }
+                   if (last && world_.strikes(Fault::slow_stop)) {
+                     const bool twice = world_.random.chance(0.3);
+                     return later(world_.random.between(100, 100'000), [this, e, twice] {
+                       const auto standing = stop_engine(e.why, e.resume);
+                       std::vector<WorkerEffect> effects;
+                       machine_.on_stopped(e.epoch, standing, world_.now(), effects);
+                       if (twice) machine_.on_stopped(e.epoch, standing, world_.now(), effects);
+                       run_effects(std::move(effects));
+                     });
+                   }
+                   machine_.on_stopped(e.epoch, stop_engine(e.why, e.resume), world_.now(), more);
+                 },
+                 [&](const worker_effect::Loaded& e) {
+                   judge_.loaded(e.committed ? std::optional(e.version) : std::nullopt, e.timeline);
+                   worker_effect::Loaded what = e;
+                   if (world_.is(Mutant::reuses_names)) what.timeline = Timeline(0);
+                   checkpoints_->load(what);
+                   data_moved();
+                 },
+                 [&](const worker_effect::Committed& e) {
+                   judge_.told_committed(e.version, e.timeline);
+                   if (checkpoints_) {
+                     checkpoints_->committed(e.version, e.timeline);
+                     if (opened_) look_at_dead_segments();
+                   }
+                   data_moved();
+                 },
+                 [&](const worker_effect::Fail& e) { fail(e.why); },
+                 [&](const worker_effect::Finished&) {
+                   finished_ = true;
+                   (void)stop_engine(Status(Code::kClosed, "the communicator has been finalized"), false);
+                   later(world_.random.between(0, 2000), [this] { exit(End::kFinished, Status()); });
+                 },
+                 [&](const worker_effect::Log& e) {
+                   judge_.sign();
+                   if (world_.keeps_transcript()) world_.tell(describe() + ": " + e.event.name + ": " + e.event.text);
+                 },
+             },
+             effect);
 }
 
 // ---- the data path, as in worker/session.cc
@@ -288,8 +284,6 @@ void SimWorker::install(const wire::Plan& plan) {
   membership.timeout_ms = static_cast<std::int64_t>(settings_.round_timeout_ms());
   plan_epoch_ = membership.epoch;
   epochs_.insert(plan_epoch_);
-  members_.clear();
-  for (const wire::Member& m : plan.members()) members_.emplace_back(m.incarnation());
   worker::Engine::Plan p = worker::engine_plan(plan, rank_);
   frontier_.assign(plan.frontier().begin(), plan.frontier().end());
   timeline_ = p.timeline;
@@ -364,11 +358,32 @@ void SimWorker::map_segment(Incarnation life, const std::shared_ptr<SegmentMemor
   if (life == self_ || !recall_ || !mapped_.insert(life).second) return;
   const Status status = host_log_->attach(life, memory->bytes(), memory);
   if (!status.ok()) return world_.violated("I8", describe() + " cannot map a segment: " + status.describe());
+  dead_segments_.attached(life, memory->bytes(), memory);
   hosts_.mapped(life, self_);
+}
+
+void SimWorker::look_at_dead_segments() {
+  const auto living = recall_->replayer().host_lives();
+  const bool first = !living.empty() && living.front() == self_;
+  const auto looked = dead_segments_.look(checkpoints_->horizon(), living, first, *host_log_, recall_->reader());
+  for (const auto& gone : looked.gone) {
+    host_log_->detach(gone.life);
+    // One that has joined and waits is mapped again when a plan has it.
+    if (gone.over) {
+      hosts_.forgotten(gone.life, self_);
+    } else {
+      mapped_.erase(gone.life);
+    }
+  }
+  const std::size_t most = living.size() + 2 * worker::DeadSegments::kMostLeft;
+  if (looked.taken_over.ok() && host_log_->attached().size() > most) {
+    world_.violated("I8", describe() + " keeps " + std::to_string(host_log_->attached().size()) + " log segments");
+  }
 }
 
 void SimWorker::open() {
   if (engine_.stopped()) return;
+  if (recall_) look_at_dead_segments();
   engine_.open();
   opened_ = true;
   if (doomed_) return links_.doomed();
@@ -936,6 +951,9 @@ void SimWorker::reap(ActiveCall& a) {
     }
     if (!a.altered) judge_.returned(a.step, a.place, output, timeline_);
     if (!a.altered && !desynced_) Program::fold(a.step, output, a.step.blocking ? state_ : deferred_);
+    // They are the program's own again: it scribbles over them.
+    std::fill(memory.begin(), memory.end(), kScribbled);
+    a.after.assign(memory.begin(), memory.end());
     if (passes(KillPoint::kReturn)) links_.doomed();
     return;
   }

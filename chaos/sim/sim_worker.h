@@ -138,6 +138,7 @@ class SimWorker final : private SimTransport::Owner {
   WorkerMachine::Standing stop_engine(const Status& why, bool resume);
   void fail(const Status& why);
   void look_at_checkpoints();
+  void look_at_dead_segments();
   [[nodiscard]] bool passes(KillPoint point);
   [[nodiscard]] std::uint64_t frontier_rounds(GroupId group, Version version) const;
 
@@ -181,9 +182,8 @@ class SimWorker final : private SimTransport::Owner {
   std::optional<worker::Recall> recall_;
   std::optional<worker::Checkpoints> checkpoints_;
   std::unique_ptr<HostLogReader> serving_;
-  std::set<Incarnation> given_to_;    // lives that have mapped this one's segment
-  std::set<Incarnation> mapped_;      // whose segments this one has mapped
-  std::vector<Incarnation> members_;  // lives of the plan
+  std::set<Incarnation> given_to_;  // lives that have mapped this one's segment
+  std::set<Incarnation> mapped_;    // whose segments this one has mapped
   worker::DeadSegments dead_segments_;
   std::vector<std::byte> at_death_;  // what stood in the segment when it was killed within a step
   std::uint64_t passages_[kKillPoints] = {};

@@ -167,6 +167,149 @@ TEST(Scenario, EveryAlgorithmIsStruckTwice) {
   }
 }
 
+// Scenario 4: a rank has returned from a round whose results differ by rank, or that one rank feeds, and has scribbled
+// over its buffers; then links break, or any other rank dies, alone or with its machine, at any frame.
+TEST(Scenario, TheFirstSenderReturnsAndScribbles) {
+  std::uint64_t struck = 0;
+  for (const Collective collective : {Collective::kReduceScatter, Collective::kReduce, Collective::kBroadcast}) {
+    for (std::uint64_t seed = 21; seed <= 24; ++seed) {
+      SimOptions options = calm(3 + static_cast<std::uint32_t>(seed % 2), seed);
+      options.replicas = 2;
+      options.hosts = {"a", "b", "c", "d"};
+      options.groups = false;
+      options.collective = collective;
+      const SimOutcome whole = simulate(options);
+      ASSERT_EQ(whole.verdict, "");
+      const auto where = [&](const char* what, std::size_t worker, std::uint64_t at) {
+        return std::string(to_string(collective)) + ", seed " + std::to_string(seed) + ", " + what + " " +
+               std::to_string(worker) + " at " + std::to_string(at);
+      };
+      SimOptions cut = options;
+      cut.faults->set(Fault::link_cut, 100.0);
+      const SimOutcome c = simulate(cut);
+      ASSERT_EQ(c.verdict, "") << where("links", 0, 0);
+      ASSERT_EQ(c.rollbacks, 0u) << where("links", 0, 0);
+      for (std::size_t worker = 0; worker < *options.world_size; ++worker) {
+        for (const KillPoint point : {KillPoint::kSend, KillPoint::kReturn}) {
+          const std::uint64_t passages = whole.passages[worker][static_cast<std::size_t>(point)];
+          for (std::uint64_t at = 0; at < passages; at += 1 + passages / 12) {
+            SimOptions one = options;
+            one.deaths.push_back({worker, point, at, at % 2 == 1});
+            const SimOutcome o = simulate(one);
+            ASSERT_EQ(o.verdict, "") << where("worker", worker, at);
+            ASSERT_EQ(o.rollbacks, 0u) << where("worker", worker, at);
+            struck += tracker(o, "planned_with_survivors");
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(struck, 50u);
+}
+
+// A job with checkpoints enough, of three ranks on machines of their own.
+SimOptions checkpoints(std::uint64_t first_seed) {
+  SimOptions options = calm(3, first_seed);
+  options.replicas = 2;
+  options.hosts = {"a", "b", "c"};
+  while (simulate(options).commits < 3) ++options.seed;
+  return options;
+}
+
+// Scenario 7: a rank dies when it has voted, or is about to; its new life loads; votes of others arrive late; and the
+// tracker dies, before it persists the commit, before it announces it, and after.
+TEST(Scenario, AVoterDiesAndTheTrackerToo) {
+  std::uint64_t restored = 0, voided = 0;
+  for (std::uint64_t seed = 30; seed < 34; ++seed) {
+    SimOptions options = checkpoints(seed * 10);
+    options.faults->set(Fault::message_late, 0.3);
+    for (const KillPoint point : {KillPoint::kCheckpoint, KillPoint::kEffect}) {
+      SimOptions one = options;
+      const SimOutcome whole = simulate(options);
+      ASSERT_EQ(whole.verdict, "");
+      const std::uint64_t passages = whole.passages[1][static_cast<std::size_t>(point)];
+      for (std::uint64_t at = 0; at < passages; at += 1 + passages / 5) {
+        one.deaths = {{1, point, at, false}};
+        one.tracker_dies_before_effect.reset();
+        const SimOutcome death = simulate(one);
+        ASSERT_EQ(death.verdict, "") << "seed " << options.seed << ", passage " << at;
+        for (std::uint64_t effect = 0; effect < death.tracker_effects; effect += 1 + death.tracker_effects / 12) {
+          one.tracker_dies_before_effect = effect;
+          const SimOutcome o = simulate(one);
+          ASSERT_EQ(o.verdict, "") << "seed " << options.seed << ", passage " << at << ", effect " << effect;
+          ASSERT_EQ(o.rollbacks, 0u) << "seed " << options.seed << ", passage " << at << ", effect " << effect;
+          restored += tracker(o, "restored_running") + tracker(o, "restored_interrupted");
+          voided += tracker(o, "load_answered");
+        }
+      }
+    }
+  }
+  EXPECT_GT(restored, 50u);
+  EXPECT_GT(voided, 50u);
+}
+
+// Scenario 8: a rank that replays comes to checkpoints that the others have taken, while the next one is pending and
+// others wait to take theirs; in groups too; it dies again on its way, and the tracker is away.
+TEST(Scenario, AReplayingRankCallsCheckpoint) {
+  std::uint64_t again = 0, commits = 0;
+  for (std::uint64_t seed = 40; seed < 44; ++seed) {
+    SimOptions options = checkpoints(seed * 10);
+    options.groups = true;
+    options.faults->set(Fault::slow_rank, 0.2);
+    const SimOutcome whole = simulate(options);
+    ASSERT_EQ(whole.verdict, "");
+    const std::uint64_t passages = whole.passages[2][static_cast<std::size_t>(KillPoint::kReturn)];
+    for (std::uint64_t at = 0; at < passages; at += 1 + passages / 6) {
+      SimOptions one = options;
+      one.deaths.push_back({2, KillPoint::kReturn, at, false});
+      // Its second life dies where it takes a checkpoint, or in its replay.
+      one.deaths.push_back({2, KillPoint::kCheckpoint, 0, false, 1});
+      one.deaths.push_back({2, KillPoint::kRecall, at % 3, false, 2});
+      const SimOutcome deaths = simulate(one);
+      ASSERT_EQ(deaths.verdict, "") << "seed " << options.seed << ", return " << at;
+      again += deaths.lives > 4;
+      for (std::uint64_t effect = 0; effect < deaths.tracker_effects; effect += 1 + deaths.tracker_effects / 10) {
+        one.tracker_dies_before_effect = effect;
+        const SimOutcome o = simulate(one);
+        ASSERT_EQ(o.verdict, "") << "seed " << options.seed << ", return " << at << ", effect " << effect;
+        ASSERT_EQ(o.rollbacks, 0u) << "seed " << options.seed << ", return " << at << ", effect " << effect;
+        commits += o.commits;
+      }
+    }
+  }
+  EXPECT_GT(again, 5u);
+  EXPECT_GT(commits, 100u);
+}
+
+// Scenario 9, as far as memory goes: as many machines are lost as there are copies, with votes under way; what goes on
+// starts from the newest committed checkpoint, or says that it is lost, and never serves what was undone.
+TEST(Scenario, ARollbackAfterAsManyLossesAsCopies) {
+  std::uint64_t rolled_back = 0, went_on = 0;
+  for (std::uint64_t seed = 50; seed < 56; ++seed) {
+    SimOptions options = checkpoints(seed * 10);
+    options.replicas = 1 + static_cast<std::uint32_t>(seed % 2);
+    options.survivable = false;
+    options.faults->set(Fault::message_late, 0.2);
+    const SimOutcome whole = simulate(options);
+    ASSERT_EQ(whole.verdict, "");
+    for (const KillPoint point : {KillPoint::kCheckpoint, KillPoint::kReturn, KillPoint::kSend}) {
+      const std::uint64_t passages = whole.passages[0][static_cast<std::size_t>(point)];
+      for (std::uint64_t at = 0; at < passages; at += 1 + passages / 12) {
+        SimOptions one = options;
+        for (std::size_t worker = 0; worker < *options.replicas; ++worker) {
+          one.deaths.push_back({worker, point, at, true});
+        }
+        const SimOutcome o = simulate(one);
+        ASSERT_EQ(o.verdict, "") << "seed " << options.seed << ", passage " << at;
+        rolled_back += o.rollbacks;
+        went_on += o.rollbacks > 0 && !o.lost_for_good;
+      }
+    }
+  }
+  EXPECT_GT(rolled_back, 0u);
+  EXPECT_GT(went_on, 0u);
+}
+
 // Scenario 10: the tracker dies before each of its effects while a rank is being replaced.
 TEST(Scenario, TheTrackerDiesBeforeEachEffectOfARecovery) {
   SimOptions options = calm(3, 12);

@@ -18,8 +18,11 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
+#include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -74,6 +77,7 @@ class Child {
     if (!status_) ::kill(pid_, number);
   }
   [[nodiscard]] int pidfd() const { return pidfd_; }
+  [[nodiscard]] pid_t pid() const { return pid_; }
   // The wait status of an ended process.
   int reap() {
     int status = 0;
@@ -164,6 +168,18 @@ class Job {
     if (!lives_[w]) return;
     lives_[w]->signal(SIGKILL);
     deaths_ordered_++;
+  }
+  // Log segments, its own among them, that a worker's process maps.
+  [[nodiscard]] std::size_t mapped_segments(std::uint32_t w) const {
+    std::set<std::string> inodes;
+    std::ifstream maps("/proc/" + std::to_string(lives_[w]->pid()) + "/maps");
+    for (std::string line; std::getline(maps, line);) {
+      std::istringstream fields(line);
+      std::string addresses, rights, offset, device, inode;
+      fields >> addresses >> rights >> offset >> device >> inode;
+      if (line.find("memfd:warren-log") != std::string::npos) inodes.insert(inode);
+    }
+    return inodes.size();
   }
   // The life goes on as a zombie; another takes its place.
   void replace_stopped(std::uint32_t w) {
@@ -372,6 +388,23 @@ TEST(Recovery, KilledTwice) {
   job.order(1, 0, Phase::kBigRound, 2, 5'000);
   job.order(1, 1, Phase::kBigRound, 5, 5'000);
   job.run();
+}
+
+// No checkpoint makes anything obsolete: segments of lives that are over go all the same.
+TEST(Recovery, ManyLivesWithoutACheckpoint) {
+  constexpr std::uint32_t kDeaths = 16;
+  Job job(shape(2, Mix::kSmall, 256 << 10, kDeaths + 2, 1000), {"a", "a"}, 1);
+  std::size_t most = 0;
+  for (std::uint32_t life = 0; life < kDeaths; life++) {
+    job.when({1, RecordEvent::kBegin, life + 1, life}, [&] {
+      most = std::max(most, job.mapped_segments(0));
+      job.kill(1);
+    });
+  }
+  job.run();
+  EXPECT_EQ(job.judge().progress(1).lives, kDeaths + 1);
+  EXPECT_GE(most, 2u);
+  EXPECT_LE(most, 7u) << "two that live, four that may stay, the last one's";
 }
 
 TEST(Recovery, TwoAtOnce) {

@@ -252,24 +252,6 @@ TEST(HostLogTest, DropsVersionsButNotThePreambleAndSetUpRounds) {
   EXPECT_EQ(late->held(round_key(3, 0)), Ranges(0, 100));
 }
 
-TEST(HostLogTest, ARollbackDropsOlderTimelines) {
-  const Life a(11), b(12);
-  ASSERT_TRUE(a.attach(b).ok());
-  const RecordKey setup{RecordKind::kSetup, {Timeline(0), kWorldGroup, Version(0), Sequence(0xfeed)}};
-  for (const RecordKey& k : {setup, round_key(0, 0, 0), round_key(5, 0, 1), round_key(3, 0, 2)}) {
-    ASSERT_TRUE(a.publish(k, 100, 0, 50).ok());
-    ASSERT_TRUE(b.publish(k, 100, 50, 50).ok());
-  }
-  a.log->drop_below(Timeline(2));
-  EXPECT_TRUE(a.reads(setup, 0, 100));
-  EXPECT_TRUE(a.reads(round_key(3, 0, 2), 0, 100));
-  EXPECT_TRUE(a.reader->held(round_key(0, 0, 0)).empty());
-  EXPECT_TRUE(a.reader->held(round_key(5, 0, 1)).empty());
-  a.log->drop_all();
-  EXPECT_TRUE(a.reader->held(setup).empty());
-  EXPECT_TRUE(a.log->attached().empty());
-}
-
 TEST(HostLogTest, AJobOfManyVersionsStaysWithinItsBudget) {
   const Life a(11), b(12);
   ASSERT_TRUE(b.attach(a).ok());

@@ -111,7 +111,6 @@ TEST(SegmentMemoryTest, PagesThatTheNextVersionsDoNotNeedGoBack) {
   const std::uint64_t before = pages_of(memory->fd());
   for (std::uint64_t v = 6; v < 60; ++v) version(v, 2);
   EXPECT_EQ(pages_of(memory->fd()), before) << "the same pages serve again";
-  log->drop_all();
 }
 
 // What the writing process has got through, in memory that outlives it.

@@ -2,46 +2,206 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
+#include <vector>
+
 namespace warren::worker {
 namespace {
 
-constexpr Incarnation kSelf(1), kMate(2), kDead(3);
+constexpr std::size_t kBytes = std::size_t{256} << 10;
 
-std::vector<Incarnation> lives(std::initializer_list<Incarnation> l) {
-  return l;
+RecordKey round_key(std::uint64_t version, std::uint64_t sequence, std::uint32_t timeline = 0) {
+  return {RecordKind::kRound, {Timeline(timeline), kWorldGroup, Version(version), Sequence(sequence)}};
 }
 
-TEST(DeadSegments, KeepsThoseOfMembers) {
-  DeadSegments segments;
-  for (std::uint64_t v = 1; v < 9; v++) {
-    EXPECT_TRUE(segments.committed(Version(v), lives({kMate}), lives({kSelf, kMate})).empty());
+RecordInfo info_of(std::uint64_t total) {
+  RecordInfo info;
+  info.fingerprint.collective = Collective::kAllreduce;
+  info.total_bytes = total;
+  return info;
+}
+
+std::vector<std::byte> bytes_of(const RecordKey& key, std::uint64_t begin, std::uint64_t end) {
+  std::vector<std::byte> bytes;
+  for (std::uint64_t at = begin; at < end; at++) {
+    bytes.push_back(static_cast<std::byte>(at * 7 + key.round.sequence.value * 31 + key.round.version.value));
   }
+  return bytes;
 }
 
-// A new life is told with its plan what was committed while the dead one still ran: the next commit comes before what
-// the dead one has logged in the version after it is obsolete. (warren chaos --seed=11 found a gap in the log.)
-TEST(DeadSegments, GoOnceNothingInThemCanBeNeeded) {
-  DeadSegments segments;
-  EXPECT_TRUE(segments.committed(Version(7), lives({kMate, kDead}), lives({kSelf, kMate})).empty());
-  EXPECT_TRUE(segments.committed(Version(8), lives({kMate, kDead}), lives({kSelf, kMate})).empty());
-  EXPECT_EQ(segments.committed(Version(9), lives({kMate, kDead}), lives({kSelf, kMate})), lives({kDead}));
-  EXPECT_TRUE(segments.committed(Version(10), lives({kMate}), lives({kSelf, kMate})).empty());
+struct Life {
+  explicit Life(std::uint64_t id) : self(id), memory(heap_segment(kBytes)) {
+    log = std::move(HostLog::create(self, memory)).value();
+    reader = log->reader();
+  }
+  [[nodiscard]] Status publish(const RecordKey& key, std::uint64_t begin, std::uint64_t end,
+                               std::uint64_t total = 100) const {
+    return log->publish(key, info_of(total), begin, bytes_of(key, begin, end));
+  }
+  [[nodiscard]] bool reads(const RecordKey& key, std::uint64_t begin, std::uint64_t end) const {
+    std::vector<std::byte> out(end - begin);
+    return reader->read(key, begin, out) && out == bytes_of(key, begin, end);
+  }
+
+  Incarnation self;
+  std::shared_ptr<SegmentMemory> memory;
+  std::unique_ptr<HostLog> log;
+  std::unique_ptr<HostLogReader> reader;
+};
+
+// Rank 1's life on a host with one living mate, and what the dead have left there.
+class DeadSegmentsTest : public ::testing::Test {
+ protected:
+  DeadSegmentsTest() { attach(mate_); }
+  void attach(const Life& other) {
+    ASSERT_TRUE(self_.log->attach(other.self, other.memory->bytes(), other.memory).ok());
+    segments_.attached(other.self, other.memory->bytes(), other.memory);
+  }
+  Life& dead() {
+    dead_.push_back(std::make_unique<Life>(100 + dead_.size()));
+    return *dead_.back();
+  }
+  // Looks, and forgets as the owner does.
+  std::vector<Incarnation> look(bool first = true) {
+    const std::vector<Incarnation> living = {mate_.self, self_.self};
+    const auto looked = segments_.look(horizon_, living, first, *self_.log, *self_.reader);
+    taken_over_ = looked.taken_over;
+    std::vector<Incarnation> gone;
+    for (const auto& g : looked.gone) {
+      EXPECT_TRUE(g.over);
+      self_.log->detach(g.life);
+      gone.push_back(g.life);
+    }
+    return gone;
+  }
+
+  Life self_{1}, mate_{2};
+  std::vector<std::unique_ptr<Life>> dead_;
+  DeadSegments segments_;
+  DeadSegments::Horizon horizon_;
+  Status taken_over_;
+};
+
+using Lives = std::vector<Incarnation>;
+
+TEST_F(DeadSegmentsTest, StayAsLongAsSomethingLiesInThemAlone) {
+  const Life& d = dead();
+  ASSERT_TRUE(d.publish(round_key(0, 3), 0, 60).ok());
+  ASSERT_TRUE(d.publish(round_key(0, 4), 20, 50).ok());
+  attach(d);
+  EXPECT_EQ(look(), Lives());
+  ASSERT_TRUE(self_.publish(round_key(0, 3), 0, 40).ok());
+  ASSERT_TRUE(mate_.publish(round_key(0, 3), 30, 60).ok());
+  EXPECT_EQ(look(), Lives());
+  ASSERT_TRUE(mate_.publish(round_key(0, 4), 20, 49).ok());
+  EXPECT_EQ(look(), Lives()) << "a byte is missing";
+  ASSERT_TRUE(mate_.publish(round_key(0, 4), 49, 50).ok());
+  EXPECT_EQ(look(), Lives{d.self});
+  EXPECT_EQ(look(), Lives());
 }
 
-TEST(DeadSegments, GoWhenCommitsWereNotTold) {
-  DeadSegments segments;
-  EXPECT_TRUE(segments.committed(Version(7), lives({kDead}), lives({kSelf})).empty());
-  EXPECT_EQ(segments.committed(Version(12), lives({kDead}), lives({kSelf})), lives({kDead}));
+TEST_F(DeadSegmentsTest, WhatIsObsoleteKeepsNone) {
+  horizon_ = {Timeline(2), Version(5), Timeline(1)};
+  const auto state = [](RecordKind kind, std::uint64_t version, std::uint32_t timeline) {
+    return RecordKey{kind, {Timeline(timeline), kWorldGroup, Version(version), Sequence(0)}};
+  };
+  const auto goes = [&](const RecordKey& key) {
+    const Life& d = dead();
+    EXPECT_TRUE(d.publish(key, 0, 100).ok());
+    attach(d);
+    return look() == Lives{d.self};
+  };
+  EXPECT_TRUE(goes(round_key(4, 0, 2)));
+  EXPECT_TRUE(goes(round_key(0, 0, 1))) << "the preamble before a rollback";
+  EXPECT_TRUE(goes(round_key(6, 0, 1))) << "undone";
+  EXPECT_TRUE(goes(state(RecordKind::kGlobal, 4, 1)));
+  EXPECT_TRUE(goes(state(RecordKind::kGlobal, 5, 2)));
+  EXPECT_TRUE(goes(state(RecordKind::kLocal, 6, 1)));
+  EXPECT_TRUE(goes(state(RecordKind::kMessage, 4, 2)));
+  EXPECT_FALSE(goes(state(RecordKind::kMessage, 5, 2)));
+  EXPECT_FALSE(goes(round_key(5, 0, 2)));
+  EXPECT_FALSE(goes(round_key(0, 0, 2)));
+  EXPECT_FALSE(goes(state(RecordKind::kGlobal, 5, 1)));
+  EXPECT_FALSE(goes(state(RecordKind::kLocal, 6, 2)));
 }
 
-// It was attached before the plan that makes it a member.
-TEST(DeadSegments, CountFromTheDeathOfAMember) {
-  DeadSegments segments;
-  EXPECT_TRUE(segments.committed(Version(3), lives({kMate}), lives({kSelf})).empty());
-  EXPECT_TRUE(segments.committed(Version(4), lives({kMate}), lives({kSelf, kMate})).empty());
-  EXPECT_TRUE(segments.committed(Version(8), lives({kMate}), lives({kSelf})).empty());
-  EXPECT_TRUE(segments.committed(Version(9), lives({kMate}), lives({kSelf})).empty());
-  EXPECT_EQ(segments.committed(Version(10), lives({kMate}), lives({kSelf})), lives({kMate}));
+// After a rollback everybody is new, and all that there is of the checkpoint is what the dead have left.
+TEST_F(DeadSegmentsTest, CheckpointsStayUntilItIsKnownWhatIsCommitted) {
+  const Life& d = dead();
+  ASSERT_TRUE(d.publish({RecordKind::kGlobal, {Timeline(0), kWorldGroup, Version(3), Sequence(0)}}, 0, 100).ok());
+  attach(d);
+  horizon_.timeline = Timeline(1);
+  EXPECT_EQ(look(), Lives());
+  horizon_.committed = Version(3);
+  EXPECT_EQ(look(), Lives());
+  horizon_.committed_timeline = Timeline(1);
+  EXPECT_EQ(look(), Lives{d.self});
+}
+
+TEST_F(DeadSegmentsTest, AreTakenOverWhenTheyAreTooMany) {
+  const RecordKey empty{RecordKind::kLocal, {Timeline(0), kWorldGroup, Version(2), Sequence(1)}};
+  Lives all;
+  for (std::uint64_t i = 0; i <= DeadSegments::kMostLeft; i++) {
+    EXPECT_EQ(look(), Lives());
+    const Life& d = dead();
+    ASSERT_TRUE(d.publish(round_key(0, i), 10, 90).ok());
+    if (i == 2) {
+      ASSERT_TRUE(d.publish(empty, 0, 0, 0).ok());
+    }
+    attach(d);
+    all.push_back(d.self);
+  }
+  EXPECT_EQ(look(false), Lives()) << "another rank of the host does it";
+  EXPECT_EQ(look(), all);
+  EXPECT_TRUE(taken_over_.ok());
+  for (std::uint64_t i = 0; i <= DeadSegments::kMostLeft; i++) EXPECT_TRUE(self_.reads(round_key(0, i), 10, 90));
+  EXPECT_TRUE(self_.reader->info(empty).value().has_value());
+  // Nothing twice.
+  EXPECT_EQ(self_.reader->held_by(round_key(0, 1), Lives{self_.self}), Ranges(10, 90));
+}
+
+TEST_F(DeadSegmentsTest, AreTakenOverByAnyRankInTheEnd) {
+  for (std::uint64_t i = 0; i <= 2 * DeadSegments::kMostLeft; i++) {
+    EXPECT_EQ(look(false), Lives());
+    const Life& d = dead();
+    ASSERT_TRUE(d.publish(round_key(0, i), 10, 90).ok());
+    attach(d);
+  }
+  EXPECT_EQ(look(false).size(), 2 * DeadSegments::kMostLeft + 1);
+}
+
+TEST_F(DeadSegmentsTest, StayWhereThereIsNoRoomForWhatTheyHold) {
+  std::uint64_t filled = 0;
+  while (self_.publish(round_key(1, filled++), 0, 100).ok()) {
+  }
+  for (std::uint64_t i = 0; i <= DeadSegments::kMostLeft; i++) {
+    const Life& d = dead();
+    ASSERT_TRUE(d.publish(round_key(0, i), 10, 90).ok());
+    attach(d);
+  }
+  EXPECT_EQ(look(), Lives());
+  EXPECT_EQ(taken_over_.code(), Code::kExhausted);
+  for (std::uint64_t i = 0; i <= DeadSegments::kMostLeft; i++) EXPECT_TRUE(self_.reads(round_key(0, i), 10, 90));
+}
+
+// A life that has joined and waits for its first plan has logged nothing; its launcher is to keep its segment.
+TEST_F(DeadSegmentsTest, OneThatWasNeverAMemberMayBeAlive) {
+  const Life& waiting = dead();
+  attach(waiting);
+  const auto looked = [&](const Lives& living) {
+    return segments_.look(horizon_, living, true, *self_.log, *self_.reader).gone;
+  };
+  const auto gone = looked({mate_.self, self_.self});
+  ASSERT_EQ(gone.size(), 1u);
+  EXPECT_EQ(gone[0].life, waiting.self);
+  EXPECT_FALSE(gone[0].over);
+  self_.log->detach(waiting.self);
+  attach(waiting);
+  EXPECT_TRUE(looked({mate_.self, self_.self, waiting.self}).empty());
+  const auto later = looked({mate_.self, self_.self});
+  ASSERT_EQ(later.size(), 1u);
+  EXPECT_TRUE(later[0].over);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "recovery/frontier.h"
 #include "worker/checkpoints.h"
+#include "worker/dead_segments.h"
 #include "worker/engine.h"
 #include "worker/transport/tcp_transport.h"
 
@@ -126,7 +127,7 @@ class World {
       if (!committed_ || least > *committed_) {
         committed_ = least;
         for (auto& n : nodes_) {
-          if (n != nullptr) n->checkpoints->committed(least);
+          if (n != nullptr) n->checkpoints->committed(least, Timeline(0));
         }
         moved = true;
       }
@@ -137,6 +138,7 @@ class World {
   // The tracker's answer to a load.
   void load(int rank) { checkpoints(rank).load({committed_.has_value(), committed_.value_or(Version()), Timeline(0)}); }
   std::vector<std::string> gaps, failures;
+  std::size_t most_segments = 0;  // that a life has kept after an epoch began, its own apart
 
  private:
   struct Node {
@@ -150,6 +152,7 @@ class World {
     std::optional<Recall> recall;
     Engine engine;
     std::optional<Checkpoints> checkpoints;
+    DeadSegments dead;
     Incarnation self;
     std::unique_ptr<HostLogReader> serving;
   };
@@ -181,6 +184,7 @@ class World {
         const auto known = n.log->attached();
         if (std::find(known.begin(), known.end(), life) != known.end()) continue;
         ASSERT_TRUE(n.log->attach(life, memory->bytes(), memory).ok());
+        n.dead.attached(life, memory->bytes(), memory);
       }
       n.transport.open(epoch_, 1, true);
       Engine::Plan p;
@@ -213,7 +217,21 @@ class World {
       n.checkpoints->install();
     }
     votes_.clear();
+    for (int r = 0; r < options_.size; r++) look_at_dead_segments(r);
     for (int r = 0; r < options_.size; r++) engine(r).open();
+  }
+
+  void look_at_dead_segments(int rank) {
+    Node& n = *nodes_[index(rank)];
+    const auto living = n.recall->replayer().host_lives();
+    const auto looked =
+        n.dead.look(n.checkpoints->horizon(), living, living.front() == n.self, *n.log, n.recall->reader());
+    EXPECT_TRUE(looked.taken_over.ok()) << looked.taken_over.describe();
+    for (const auto& gone : looked.gone) {
+      n.log->detach(gone.life);
+      segments_[options_.hosts[index(rank)]].erase(gone.life);
+    }
+    most_segments = std::max(most_segments, n.log->attached().size());
   }
 
   bool connect() {
@@ -817,6 +835,47 @@ TEST(Recovery, WhoReplaysSaysFromWhom) {
   ASSERT_TRUE(world.run([&] { return calls[2].finished.load(); }));
   EXPECT_EQ(world.engine(1).describe_waits(), std::vector<std::string>());
   EXPECT_EQ(buffers[2], buffers[0]);
+}
+
+// A program that takes no checkpoint, and whose processes end again and again: the log segments that they leave have a
+// bound, and what they hold is never lost.
+TEST(RecoveryWithoutCheckpoints, HundredsOfLivesLeaveFewSegments) {
+  for (const Collective collective : {Collective::kAllreduce, Collective::kReduceScatter}) {
+    for (const int hosts : {1, 2}) {
+      World::Options options;
+      options.size = 3;
+      options.replicas = static_cast<std::uint32_t>(hosts);
+      for (int r = 0; r < 3; r++) options.hosts.push_back(r * hosts / 3);
+      World world(options);
+      const Program program{collective, 1500, 8, false};
+      const auto expected = Runner::oracle(program, 3);
+      std::vector<std::unique_ptr<Runner>> runners;
+      for (int r = 0; r < 3; r++) runners.push_back(std::make_unique<Runner>(program, r, 3));
+      std::mt19937 random(7);
+      const auto advance_all = [&] {
+        bool more = false;
+        for (int r = 0; r < 3; r++) more = runners[static_cast<std::size_t>(r)]->advance(world.engine(r)) || more;
+        return more;
+      };
+      for (int n = 0; n < 300; n++) {
+        for (std::uint64_t steps = random() % 60; steps > 0; steps--) {
+          (void)advance_all();
+          (void)world.step();
+        }
+        const int lost = static_cast<int>(random() % 3);
+        world.kill(lost);
+        runners[static_cast<std::size_t>(lost)] = std::make_unique<Runner>(program, lost, 3);
+        world.next_epoch({lost});
+      }
+      EXPECT_LE(world.most_segments, 2 + 2 * DeadSegments::kMostLeft);
+      ASSERT_TRUE(world.run([&] { return !advance_all(); }));
+      EXPECT_EQ(world.gaps, std::vector<std::string>());
+      EXPECT_EQ(world.failures, std::vector<std::string>());
+      for (int r = 0; r < 3; r++) {
+        EXPECT_EQ(runners[static_cast<std::size_t>(r)]->results(), expected[static_cast<std::size_t>(r)]);
+      }
+    }
+  }
 }
 
 // The rest would be computed from an input that the final part has overwritten: no number then, but an error.

@@ -1176,13 +1176,6 @@ Ranges Replayer::cancel(std::uint64_t id) {
   return written;
 }
 
-void Replayer::cancel_all() {
-  State& s = *state_;
-  s.wants.clear();
-  s.look.clear();
-  while (!s.streams.empty()) s.erase(s.streams.begin());
-}
-
 void Replayer::on_reply(Rank from, const wire::FetchReply& reply, TimeMs now, std::vector<Send>& out) {
   std::vector<std::span<const std::byte>> payloads;
   for (const wire::FetchEntry& e : reply.entries()) payloads.push_back(std::as_bytes(std::span(e.payload())));
@@ -1201,10 +1194,6 @@ void Replayer::on_reply(Rank from, const wire::FetchReply& reply, std::span<cons
     }
   }
   state_->on_reply(from, reply, parts, now, out);
-}
-
-void Replayer::on_unreachable(Rank who, TimeMs now, std::vector<Send>& out) {
-  if (state_->installed) state_->fail_rank(who, now, out);
 }
 
 void Replayer::on_tick(TimeMs now, std::vector<Send>& out) {

@@ -90,13 +90,11 @@ class Replayer {
   // Ends a want; nothing is written to its buffer any more. Returns the bytes that have been written there: they are
   // final (the engine publishes them before it lets go of the buffer).
   Ranges cancel(std::uint64_t id);
-  void cancel_all();
   // A validated reply (validate(FetchReply)) with its payloads in the entries.
   void on_reply(Rank from, const wire::FetchReply& reply, TimeMs now, std::vector<Send>& out);
   // The same with the payloads apart, one after the other in the order of the entries.
   void on_reply(Rank from, const wire::FetchReply& reply, std::span<const std::byte> payloads, TimeMs now,
                 std::vector<Send>& out);
-  void on_unreachable(Rank who, TimeMs now, std::vector<Send>& out);
   void on_tick(TimeMs now, std::vector<Send>& out);
   [[nodiscard]] std::optional<TimeMs> next_deadline() const;
 

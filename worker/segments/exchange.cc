@@ -20,8 +20,8 @@ constexpr std::int64_t kFirstBackoffMs = 10;
 constexpr std::int64_t kMaxBackoffMs = 500;
 constexpr std::int64_t kAcceptPauseMs = 100;
 constexpr int kWarningsPerSecond = 5;
-// Each kept segment is a descriptor and a mapping. The owner forgets what serves no more; this many deaths on one host
-// between two commits are a fault.
+// Each kept segment is a descriptor and a mapping. The owner forgets what serves no more (worker/dead_segments.h); so many
+// are there only if what they hold finds no room elsewhere.
 constexpr std::size_t kMostDead = 512;
 constexpr std::size_t kMostForgotten = 4096;
 
@@ -56,7 +56,8 @@ SegmentExchange::~SegmentExchange() {
 }
 
 Status SegmentExchange::add(Incarnation life, OwnedFd fd, std::uint64_t bytes) {
-  if (life == self_ || kept_.contains(life) || std::ranges::find(forgotten_, life) != forgotten_.end()) return {};
+  if (life == self_ || kept_.contains(life)) return {};
+  if (!friends_.contains(life) && std::ranges::find(forgotten_, life) != forgotten_.end()) return {};
   const auto fail = [life](const Status& why) {
     return why.because_of_this("cannot map the log segment of life " + std::to_string(life.value));
   };

@@ -74,7 +74,7 @@ class SegmentExchange {
   void begin_epoch(Membership membership, TimeMs now);
   // Nothing is reported until the next one begins.
   void end_epoch();
-  // A dead life's segment serves nobody any more: it is closed here, and not taken again.
+  // A life's segment serves nobody any more: it is closed here, and not taken again unless a plan makes it a mate's.
   void forget(Incarnation life);
   // Lives whose segments are kept, without this one's own.
   [[nodiscard]] std::vector<Incarnation> kept() const;

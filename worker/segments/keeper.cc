@@ -166,15 +166,7 @@ void SegmentKeeper::keep(Segment segment) {
 }
 
 void SegmentKeeper::forget(std::uint64_t scope, Incarnation life) {
-  const auto found =
-      std::ranges::find_if(segments_, [&](const Segment& s) { return s.scope == scope && s.life == life; });
-  if (found == segments_.end()) return;
-  bool older = true;
-  std::erase_if(segments_, [&, owner = found->owner](const Segment& s) {
-    const bool goes = older && s.scope == scope && s.owner == owner;
-    if (goes && s.life == life) older = false;
-    return goes;
-  });
+  std::erase_if(segments_, [&](const Segment& s) { return s.scope == scope && s.life == life; });
 }
 
 Result<std::unique_ptr<KeeperLink>> KeeperLink::offer(const std::string& environment, const Offer& offer,

@@ -93,7 +93,7 @@ class KeeperLink {
 
   // What the keeper gave, once.
   [[nodiscard]] std::vector<Kept> take() { return std::move(kept_); }
-  // The keeper closes this life's segment, and older ones of the same worker. Never blocks; lost if the keeper is gone.
+  // The keeper closes this life's segment. Never blocks; lost if the keeper is gone.
   void forget(Incarnation life);
 
  private:

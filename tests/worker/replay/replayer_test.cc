@@ -335,22 +335,6 @@ TEST(Replayer, AnotherRankOfTheHostIsAsked) {
   EXPECT_THAT(asked, Contains(1));
 }
 
-TEST(Replayer, UnreachableRanksArePassedOverAtOnce) {
-  Net net({"host-1", "host-1"});
-  const RecordKey key = round_key(17);
-  net.life(1).publish(key, 1000);
-  net.on_request = [&](const Replayer::Send& s) { return s.to != Rank(1); };
-  net.install();
-  auto buffer = buffer_of(1000);
-  net.want(key, buffer);
-  std::vector<Replayer::Send> out;
-  net.replayer->on_unreachable(Rank(1), net.now, out);
-  ASSERT_EQ(out.size(), 1U);
-  EXPECT_EQ(out[0].to, Rank(2));
-  net.replayer->on_unreachable(Rank(1), net.now, out);
-  EXPECT_EQ(out.size(), 1U) << "once is enough";
-}
-
 TEST(Replayer, AHolderThatDiesInTheMiddleIsReplaced) {
   constexpr std::uint64_t kBytes = std::uint64_t{20} << 20;
   Net net({"host-1", "host-2"}, 1, std::size_t{24} << 20);
@@ -798,21 +782,6 @@ TEST(Replayer, ACancelledWantIsNotWrittenToAnyMore) {
   EXPECT_TRUE(net.replayer->idle());
   EXPECT_EQ(net.replayer->cancel(id), Ranges());
   EXPECT_TRUE(net.replayer->take_done().empty());
-}
-
-TEST(Replayer, CancelAllForgetsEverything) {
-  Net net({"host-1"});
-  for (std::uint64_t s = 0; s < 100; ++s) net.life(1).publish(round_key(s), 1000);
-  net.install();
-  auto buffer = buffer_of(1000);
-  for (std::uint64_t s = 0; s < 50; ++s) net.want(round_key(s), buffer);
-  net.replayer->cancel_all();
-  EXPECT_TRUE(net.replayer->idle());
-  net.run_for(100);
-  EXPECT_TRUE(untouched(buffer));
-  net.want(round_key(7), buffer);
-  ASSERT_TRUE(net.run()->status.ok());
-  EXPECT_EQ(buffer, bytes_of(round_key(7), 0, 1000));
 }
 
 TEST(Replayer, ManyWantsAtOnceAreServedInAnyOrder) {
