@@ -16,8 +16,8 @@
 
 #include "worker/call.h"
 #include "worker/checkpoints.h"
-#include "worker/dead_segments.h"
 #include "worker/control.h"
+#include "worker/dead_segments.h"
 #include "worker/disk/disk_log.h"
 #include "worker/engine.h"
 #include "worker/launch/settings.h"

@@ -179,8 +179,8 @@ class SimWorker final : private SimTransport::Owner {
   std::optional<worker::Recall> recall_;
   std::optional<worker::Checkpoints> checkpoints_;
   std::unique_ptr<HostLogReader> serving_;
-  std::set<Incarnation> given_to_;   // lives that have mapped this one's segment
-  std::set<Incarnation> mapped_;     // whose segments this one has mapped
+  std::set<Incarnation> given_to_;    // lives that have mapped this one's segment
+  std::set<Incarnation> mapped_;      // whose segments this one has mapped
   std::vector<Incarnation> members_;  // lives of the plan
   worker::DeadSegments dead_segments_;
   std::vector<std::byte> at_death_;  // what stood in the segment when it was killed within a step
