@@ -78,6 +78,8 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   // for a message of a rank in finalize is taken for a desync: not yet.
   s.program.messages = !s.large && s.job.replicas() == 0 && random.chance(0.6);
   s.program.local = random.chance(0.5);
+  // Where nothing is logged, nothing is kept.
+  s.program.setups = s.job.replicas() > 0 && random.chance(0.6);
   s.program.groups = random.chance(0.6);
   if (options.groups) s.program.groups = *options.groups;
   if (random.chance(0.5)) s.program.most_bytes = 8 << 10;

@@ -140,6 +140,9 @@ class SimWorker final : private SimTransport::Owner {
   void look_at_checkpoints();
   [[nodiscard]] bool passes(KillPoint point);
   [[nodiscard]] std::uint64_t frontier_rounds(GroupId group, Version version) const;
+  // Its result comes from there, as far as the plan and this life know.
+  [[nodiscard]] bool in_log(const RoundId& round) const;
+  [[nodiscard]] bool give_state();
 
   void pump();
   bool prepare();
@@ -179,8 +182,8 @@ class SimWorker final : private SimTransport::Owner {
   std::optional<worker::Recall> recall_;
   std::optional<worker::Checkpoints> checkpoints_;
   std::unique_ptr<HostLogReader> serving_;
-  std::set<Incarnation> given_to_;   // lives that have mapped this one's segment
-  std::set<Incarnation> mapped_;     // whose segments this one has mapped
+  std::set<Incarnation> given_to_;    // lives that have mapped this one's segment
+  std::set<Incarnation> mapped_;      // whose segments this one has mapped
   std::vector<Incarnation> members_;  // lives of the plan
   worker::DeadSegments dead_segments_;
   std::vector<std::byte> at_death_;  // what stood in the segment when it was killed within a step
@@ -197,12 +200,15 @@ class SimWorker final : private SimTransport::Owner {
   Timeline timeline_;
   std::set<Epoch> epochs_;
   std::vector<wire::Position> frontier_;
+  std::set<std::pair<GroupId, Sequence>> setups_done_;  // by the plans, and by this life
   Rank rank_;
   wire::JobSettings settings_;
   worker::ProgressReporter progress_;
 
   std::vector<std::size_t> order_;
   std::size_t position_ = 0;
+  std::optional<std::size_t> after_setup_;  // a life that has loaded goes on there once it has set itself up
+  std::vector<std::byte> owed_state_;       // of a lazy checkpoint
   std::vector<bool> group_made_;
   ProgramState state_, deferred_;
   bool computing_ = false, waits_for_all_ = false;
