@@ -172,7 +172,7 @@ void Engine::add_setups_in_flight(std::vector<wire::Setup>& setups) const {
       s.set_timeline(plan_.timeline.value);
       const Ranges held = recall_->reader().held(key);
       for (const Interval& i : held.intervals()) {
-        if (ranges++ == limits::kMaxSetupRangesPerReport) return;
+        if (ranges++ >= limits::kMaxSetupRangesPerReport) break;
         wire::ByteRange& range = *s.add_final();
         range.set_begin(i.begin);
         range.set_end(i.end);

@@ -27,6 +27,7 @@ enum class RecordEvent : std::uint32_t {
   kFinalizing = 10,
   kFinished = 11,
   kFailed = 12,  // value: a warren::ErrorCode; 0: another failure. The text is on standard error
+  kSetup = 13,   // call: which of the set-up rounds; value: digest
 };
 
 // Native layout: records never leave the machine.
