@@ -18,7 +18,8 @@ namespace {
 static_assert(limits::kMaxRoundsPerHeartbeat * (limits::kMaxWorldSize * 3 + 256) < kMaxWorkerMessageBytes,
               "the longest heartbeat fits: a rank takes at most three bytes");
 static_assert(limits::kMaxPositions * limits::kMaxPositionBytes + limits::kMaxRangesPerReport * limits::kMaxRangeBytes +
-                      1024 <=
+                      limits::kMaxSetups * limits::kMaxSetupEntryBytes +
+                      limits::kMaxSetupRangesPerReport * limits::kMaxRangeBytes + 1024 <=
                   kMaxWorkerMessageBytes,
               "the longest report fits");
 
@@ -265,8 +266,9 @@ std::string name_of(const wire::Position& p) {
   return "position in " + version + (p.group() == 0 ? "" : " of group " + hex(p.group()));
 }
 
-// The result of the round that a position is in: the bytes of it that are final.
-Status validate_final(const wire::Position& p) {
+// The result of the round that is in flight: the bytes of it that are final.
+template <class Known>
+Status validate_final(const Known& p) {
   static constexpr std::uint64_t kMostBytes = limits::kMaxBufferBytes * limits::kMaxWorldSize;
   std::uint64_t last = 0;
   for (const wire::ByteRange& range : p.final()) {
@@ -298,6 +300,33 @@ Status validate_positions(const Positions& positions, std::size_t most_ranges) {
     last = &p;
   }
   if (ranges > most_ranges) return bad(str(ranges) + " ranges are over the limit of " + str(most_ranges));
+  return {};
+}
+
+// most_ranges 0: all of them are done.
+Status validate_setups(const google::protobuf::RepeatedPtrField<wire::Setup>& setups, std::size_t most,
+                       std::size_t most_ranges) {
+  if (static_cast<std::size_t>(setups.size()) > most) {
+    return bad(str(setups.size()) + " set-up rounds are over the limit of " + str(most));
+  }
+  std::size_t ranges = 0;
+  const wire::Setup* last = nullptr;
+  for (const wire::Setup& s : setups) {
+    const auto wrong = [&](const std::string& why) { return bad("set-up round " + hex(s.name()) + ": " + why); };
+    if (last != nullptr && std::pair(last->group(), last->name()) >= std::pair(s.group(), s.name())) {
+      return wrong("not in rising order, or it stands twice");
+    }
+    // The greatest number ends listings.
+    if ((s.name() & kSetupBit) == 0 || s.name() == UINT64_MAX) return wrong("not the hash of a name");
+    if (s.done() && s.final_size() != 0) return wrong("it is done, and in flight");
+    if (most_ranges == 0 && !s.done()) return wrong("it is not done");
+    if (Status status = validate_final(s); !status.ok()) {
+      return status.because_of_this("set-up round " + hex(s.name()));
+    }
+    ranges += static_cast<std::size_t>(s.final_size());
+    last = &s;
+  }
+  if (ranges > most_ranges) return bad(str(ranges) + " ranges of set-up rounds are over the limit");
   return {};
 }
 
@@ -494,7 +523,7 @@ Status validate(const wire::Report& r) {
       return bad(name_of(p) + ": a later version was begun, and a round is in flight");
     }
   }
-  return {};
+  return validate_setups(r.setups(), limits::kMaxSetups, limits::kMaxSetupRangesPerReport);
 }
 
 Status validate(const wire::Vote& v) {
@@ -504,7 +533,7 @@ Status validate(const wire::Vote& v) {
   for (const wire::Position& p : v.positions()) {
     if (p.version() >= v.version() || !p.closed()) return bad(name_of(p) + ": it is not over where the vote stands");
   }
-  return {};
+  return validate_setups(v.setups(), limits::kMaxSetups, 0);
 }
 
 Status validate(const wire::LogGap& g) {
@@ -520,6 +549,7 @@ Status validate(const wire::Known& k) {
     if (Status s = validate(k.plan()); !s.ok()) return s.because_of_this("bad plan");
     if (k.plan().epoch() != k.plan_epoch()) return bad("the plan is of another epoch than it is said to be");
   }
+  if (Status s = validate_setups(k.setups(), limits::kMaxSetups, 0); !s.ok()) return s;
   return validate_committed(k.committed(), k.committed_version(), k.committed_timeline());
 }
 
@@ -573,7 +603,12 @@ Status validate(const wire::Plan& p) {
   if (Status s = validate_positions(p.frontier(), limits::kMaxRangesPerFrontier); !s.ok()) {
     return s.because_of_this("frontier");
   }
-  if (p.settings().replicas() == 0 && (p.committed() || p.frontier_size() != 0)) {
+  if (Status s = validate_setups(p.setups(), limits::kMaxSetupsPerJob, limits::kMaxSetupRangesPerPlan); !s.ok())
+    return s;
+  for (const wire::Setup& s : p.setups()) {
+    if (s.timeline() > p.timeline()) return bad("set-up round " + hex(s.name()) + " was begun in a later timeline");
+  }
+  if (p.settings().replicas() == 0 && (p.committed() || p.frontier_size() != 0 || p.setups_size() != 0)) {
     return bad("nothing is logged, and there is a frontier or a committed version");
   }
   return validate_links(p);
@@ -623,11 +658,12 @@ Status validate(const wire::JobRecord& r) {
     return s;
   }
   if (r.finished()) {
-    return r.has_plan() || r.has_interrupt() || r.finalized_size() != 0 || r.committed()
+    return r.has_plan() || r.has_interrupt() || r.finalized_size() != 0 || r.committed() || r.setups_size() != 0
                ? bad("a finished job has a plan")
                : Status();
   }
   if (Status s = validate_committed(r.committed(), r.committed_version(), r.committed_timeline()); !s.ok()) return s;
+  if (Status s = validate_setups(r.setups(), limits::kMaxSetupsPerJob, 0); !s.ok()) return s;
   if (!r.has_plan()) return bad("no plan");
   if (Status s = validate(r.plan()); !s.ok()) return s.because_of_this("bad plan");
   if (r.plan().settings().SerializeAsString() != r.settings().SerializeAsString()) {

@@ -110,4 +110,50 @@ Result<std::vector<wire::Position>> merge_frontier(std::span<const RankPositions
   return frontier;
 }
 
+Result<std::vector<wire::Setup>> merge_setups(
+    std::span<const google::protobuf::RepeatedPtrField<wire::Setup>* const> lists) {
+  struct Setup {
+    Timeline timeline;
+    bool done = false;
+    Ranges final;
+  };
+  std::map<std::pair<std::uint64_t, std::uint64_t>, Setup> all;  // by (group, name)
+  for (const auto* list : lists) {
+    for (const wire::Setup& s : *list) {
+      const auto [it, added] = all.try_emplace({s.group(), s.name()}, Setup{Timeline(s.timeline()), false, {}});
+      Setup& known = it->second;
+      if (known.timeline != Timeline(s.timeline())) {
+        return Status(Code::kDesync,
+                      to_string(RoundId{known.timeline, GroupId(s.group()), kPreamble, Sequence(s.name())}) +
+                          " was begun in timeline " + std::to_string(s.timeline()) + " too");
+      }
+      known.done = known.done || s.done();
+      for (const wire::ByteRange& range : s.final()) known.final.add(range.begin(), range.end());
+    }
+  }
+  std::vector<wire::Setup> setups;
+  std::size_t ranges = 0;
+  for (const auto& [key, known] : all) {
+    wire::Setup& s = setups.emplace_back();
+    s.set_group(key.first);
+    s.set_name(key.second);
+    s.set_timeline(known.timeline.value);
+    s.set_done(known.done);
+    if (known.done) continue;
+    for (const Interval& i : known.final.intervals()) {
+      wire::ByteRange& range = *s.add_final();
+      range.set_begin(i.begin);
+      range.set_end(i.end);
+    }
+    ranges += known.final.intervals().size();
+  }
+  if (setups.size() > limits::kMaxSetupsPerJob || ranges > limits::kMaxSetupRangesPerPlan) {
+    return Status(Code::kExhausted, "the job has " + std::to_string(setups.size()) + " set-up rounds with " +
+                                        std::to_string(ranges) + " pieces of results, more than it may (" +
+                                        std::to_string(limits::kMaxSetupsPerJob) + " and " +
+                                        std::to_string(limits::kMaxSetupRangesPerPlan) + ")");
+  }
+  return setups;
+}
+
 }  // namespace warren

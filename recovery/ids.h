@@ -52,8 +52,15 @@ struct RoundId {
   friend constexpr auto operator<=>(const RoundId&, const RoundId&) = default;
 };
 
+// A set-up round keeps its result for the whole job, under a name: its version is 0, its sequence a hash of the name
+// with this bit set, its timeline the one in which it was first called.
+inline constexpr std::uint64_t kSetupBit = std::uint64_t{1} << 63;
+[[nodiscard]] constexpr bool is_setup(const RoundId& round) {
+  return round.version == kPreamble && (round.sequence.value & kSetupBit) != 0;
+}
+
 // "round 3.17" or "round 3.17 of group 1f": the program's version and the sequence, for people; "round p.17" in the
-// preamble.
+// preamble; "set-up round 8c5f…" with its name's hash.
 [[nodiscard]] std::string to_string(const RoundId& round);
 
 }  // namespace warren

@@ -25,6 +25,15 @@ inline constexpr std::size_t kMaxRangesPerReport = 16384;
 inline constexpr std::size_t kMaxRangesPerFrontier = 65536;
 inline constexpr std::size_t kMaxPositionBytes = 36;  // without its ranges
 inline constexpr std::size_t kMaxRangeBytes = 24;
+// Set-up rounds, whose results stay in the log for as long as the job lasts: those that one life calls (so one report
+// or vote), the bytes of their whole results together, and those of a job.
+inline constexpr std::size_t kMaxSetups = 1024;
+inline constexpr std::uint64_t kMaxSetupBytes = std::uint64_t{1} << 30;
+inline constexpr std::size_t kMaxSetupsPerJob = 4096;
+inline constexpr std::size_t kMaxSetupNameBytes = 128;
+inline constexpr std::size_t kMaxSetupEntryBytes = 32;         // without its ranges
+inline constexpr std::size_t kMaxSetupRangesPerReport = 1024;  // of those in flight
+inline constexpr std::size_t kMaxSetupRangesPerPlan = 16384;
 // What the tracker keeps of one job's reports and votes.
 inline constexpr std::size_t kMaxPositionBytesPerJob = std::size_t{64} << 20;
 
@@ -40,7 +49,8 @@ constexpr std::size_t retired_lives(std::size_t world_size) {
 }
 
 inline constexpr std::size_t kMaxControlMessageBytes = std::size_t{32} << 20;
-static_assert(kMaxWorldSize * (kMaxMemberBytes + 8) + kMaxFrontierBytes + 3 * kMaxReasonBytes +
+static_assert(kMaxWorldSize * (kMaxMemberBytes + 8) + kMaxFrontierBytes + 2 * kMaxSetupsPerJob * kMaxSetupEntryBytes +
+                      kMaxSetupRangesPerPlan * kMaxRangeBytes + 3 * kMaxReasonBytes +
                       8 * retired_lives(kMaxWorldSize) <=
                   kMaxControlMessageBytes,
               "the largest plan fits in one message, and with the interrupt that ended it in the journal");

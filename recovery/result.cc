@@ -32,15 +32,21 @@ std::string Status::describe() const {
   return text;
 }
 
+namespace {
+std::string hex(std::uint64_t value) {
+  static constexpr char kHex[] = "0123456789abcdef";
+  std::string text;
+  for (std::uint64_t v = value; v != 0; v >>= 4) text.insert(text.begin(), kHex[v & 15]);
+  return text;
+}
+}  // namespace
+
 std::string to_string(const RoundId& round) {
-  std::string text = "round " + (round.version == kPreamble ? "p" : std::to_string(round.version.value - 1)) + "." +
-                     std::to_string(round.sequence.value);
-  if (round.group != kWorldGroup) {
-    static constexpr char kHex[] = "0123456789abcdef";
-    std::string hex;
-    for (std::uint64_t v = round.group.value; v != 0; v >>= 4) hex.insert(hex.begin(), kHex[v & 15]);
-    text += " of group " + hex;
-  }
+  std::string text = is_setup(round)
+                         ? "set-up round " + hex(round.sequence.value)
+                         : "round " + (round.version == kPreamble ? "p" : std::to_string(round.version.value - 1)) +
+                               "." + std::to_string(round.sequence.value);
+  if (round.group != kWorldGroup) text += " of group " + hex(round.group.value);
   if (round.timeline.value != 0) text += " on timeline " + std::to_string(round.timeline.value);
   return text;
 }

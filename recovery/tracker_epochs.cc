@@ -100,6 +100,7 @@ void TrackerMachine::persist(Effects& effects) {
     record.set_committed(committed_.has_value());
     record.set_committed_version(committed_.value_or(Version()).value);
     record.set_committed_timeline(committed_timeline_.value);
+    *record.mutable_setups() = setups_;
     *record.mutable_plan() = plan_;
     if (interrupt_.epoch() != 0) *record.mutable_interrupt() = interrupt_;
     for (std::size_t rank = 0; rank < members_.size(); ++rank) {
@@ -161,6 +162,7 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
   if (settings_.world_size() == 0 || waiting_.size() < settings_.world_size() || rebuilding_) return;
   std::map<std::string, Rank> ranks;
   Result<std::vector<wire::Position>> frontier(std::vector<wire::Position>{});
+  Result<std::vector<wire::Setup>> setups(std::vector<wire::Setup>{});
   if (planned()) {
     for (const auto& [worker, place] : place_by_worker_) {
       if (waiting_.contains(worker)) ranks[worker] = Rank(static_cast<std::int32_t>(place));
@@ -171,6 +173,11 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
     if (!frontier.ok()) {
       count(Transition::frontier_torn);
       return roll_back(frontier.status().code(), frontier.status().describe(), now, effects);
+    }
+    setups = next_setups();
+    if (!setups.ok()) {
+      count(Transition::frontier_torn);
+      return roll_back(setups.status().code(), setups.status().describe(), now, effects);
     }
     const auto of_survivors = next_frontier(false);
     frontier_inherited_ =
@@ -195,11 +202,11 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
       ranks[worker] = Rank(static_cast<std::int32_t>(free[i]));
     }
   }
-  make_plan(ranks, std::move(frontier).value(), now, effects);
+  make_plan(ranks, std::move(frontier).value(), std::move(setups).value(), now, effects);
 }
 
 void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, std::vector<wire::Position> frontier,
-                               TimeMs now, Effects& effects) {
+                               std::vector<wire::Setup> setups, TimeMs now, Effects& effects) {
   std::vector<const Waiting*> workers;
   for (const auto& [id, w] : waiting_) workers.push_back(&w);
   std::sort(workers.begin(), workers.end(), [](const Waiting* a, const Waiting* b) {
@@ -263,6 +270,8 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, std::ve
   plan_.mutable_tree_parent()->Add(out.tree_parent.begin(), out.tree_parent.end());
   plan_.set_timeline(timeline_.value);
   for (wire::Position& p : frontier) *plan_.add_frontier() = std::move(p);
+  plan_.mutable_setups()->Add(setups.begin(), setups.end());
+  keep(std::move(setups));
   plan_.set_committed(committed_.has_value());
   plan_.set_committed_version(committed_.value_or(Version()).value);
   plan_.set_committed_timeline(committed_timeline_.value);
@@ -436,6 +445,7 @@ void TrackerMachine::finish(TimeMs now, Effects& effects) {
   evidence_.clear();
   drop_all_votes();
   plan_.Clear();
+  setups_.Clear();
 }
 
 void TrackerMachine::on_tick(TimeMs now, Effects& effects) {

@@ -116,6 +116,7 @@ void TrackerMachine::restore(const wire::JobRecord& record, TimeMs now) {
   timeline_ = Timeline(record.timeline());
   if (record.committed()) committed_ = persisted_commit_ = Version(record.committed_version());
   committed_timeline_ = Timeline(record.committed_timeline());
+  setups_ = record.setups();
   plan_ = record.plan();
   // Whose word it was is not in the journal. A gap is then mended first, and a second one rolls back.
   frontier_inherited_ = plan_.frontier_size() != 0;

@@ -205,9 +205,11 @@ class TrackerMachine {
   void lose(std::size_t rank);                        // its life is over
   void forget_unused_settings();
   void maybe_plan(TimeMs now, Effects& effects);
-  void make_plan(const std::map<std::string, Rank>& ranks, std::vector<wire::Position> frontier, TimeMs now,
-                 Effects& effects);
+  void make_plan(const std::map<std::string, Rank>& ranks, std::vector<wire::Position> frontier,
+                 std::vector<wire::Setup> setups, TimeMs now, Effects& effects);
   [[nodiscard]] Result<std::vector<wire::Position>> next_frontier(bool with_inherited) const;
+  [[nodiscard]] Result<std::vector<wire::Setup>> next_setups() const;
+  void keep(std::vector<wire::Setup> setups);
   void announce(TimeMs now, Effects& effects);
   // Ends the newest plan, or its interrupt with another one. Resumes if that is possible after `code`.
   void interrupt(Code code, const std::string& what, const std::vector<std::uint32_t>& lost, TimeMs now,
@@ -288,6 +290,8 @@ class TrackerMachine {
   std::optional<Version> committed_;
   Timeline committed_timeline_;
   std::optional<Version> persisted_commit_;  // the newest in the journal
+  // Set-up rounds that are done: as far as survivors have told, or votes for what is committed.
+  google::protobuf::RepeatedPtrField<wire::Setup> setups_;
   std::map<std::size_t, wire::Vote> votes_;  // by rank, for next_version() in timeline_
   TimeMs votes_since_;
   std::size_t position_bytes_ = 0;  // of reports and votes

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "recovery/codec.h"
+#include "recovery/frontier.h"
 #include "recovery/limits.h"
 #include "recovery/tracker_machine.h"
 #include "recovery/tracker_transitions.h"
@@ -126,11 +127,13 @@ void TrackerMachine::rebuild(TimeMs now, Effects& effects) {
   record.set_committed_version(known.plan.committed_version());
   record.set_committed_timeline(known.plan.committed_timeline());
   std::uint64_t newest = 0;
+  std::vector<const google::protobuf::RepeatedPtrField<wire::Setup>*> lists{&known.plan.setups()};
   for (const wire::Member& m : known.plan.members()) {
     const auto stranger = known.strangers.find(Incarnation(m.incarnation()));
     if (stranger == known.strangers.end()) continue;
     const wire::Known& answer = stranger->second;
     newest = std::max(newest, answer.epoch());
+    lists.push_back(&answer.setups());
     if (!answer.committed() || answer.committed_version() <= record.committed_version() ||
         answer.committed_timeline() > known.plan.timeline()) {
       continue;
@@ -138,6 +141,11 @@ void TrackerMachine::rebuild(TimeMs now, Effects& effects) {
     record.set_committed(true);
     record.set_committed_version(answer.committed_version());
     record.set_committed_timeline(answer.committed_timeline());
+  }
+  if (auto setups = merge_setups(lists); setups.ok()) {
+    for (wire::Setup& s : setups.value()) {
+      if (s.done()) *record.add_setups() = std::move(s);
+    }
   }
   // Who has joined meanwhile joins again, and is then judged by the plan.
   waiting_.clear();

@@ -72,6 +72,7 @@ namespace warren {
   X(finalizing_left)                  \
   X(log_gap)                          \
   X(log_gap_of_inherited)             \
+  X(log_gap_of_setup)                 \
   X(load_answered)                    \
   X(vote_voided_by_load)              \
   X(vote_taken)                       \

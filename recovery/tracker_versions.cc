@@ -101,6 +101,21 @@ Result<std::vector<wire::Position>> TrackerMachine::next_frontier(bool with_inhe
                         [this](Rank rank) { return name(static_cast<std::size_t>(rank.value)); });
 }
 
+Result<std::vector<wire::Setup>> TrackerMachine::next_setups() const {
+  // What is done stays so in all timelines, whoever is left: its result may be part of what was committed.
+  std::vector<const google::protobuf::RepeatedPtrField<wire::Setup>*> lists{&setups_};
+  for (const auto& [worker, w] : waiting_) {
+    if (w.report) lists.push_back(&w.report->setups());
+  }
+  return merge_setups(lists);
+}
+
+void TrackerMachine::keep(std::vector<wire::Setup> setups) {
+  std::erase_if(setups, [](const wire::Setup& s) { return !s.done(); });
+  setups_.Clear();
+  for (wire::Setup& s : setups) *setups_.Add() = std::move(s);
+}
+
 Version TrackerMachine::next_version() const {
   return committed_ ? committed_->next() : kFirstCommit;
 }
@@ -189,6 +204,14 @@ void TrackerMachine::commit(TimeMs now, Effects& effects) {
     count(Transition::commit_desync);
     return roll_back(Code::kDesync, difference, now, effects);
   }
+  std::vector<const google::protobuf::RepeatedPtrField<wire::Setup>*> lists{&setups_};
+  for (const auto& [rank, vote] : votes_) lists.push_back(&vote.setups());
+  auto setups = merge_setups(lists);
+  if (!setups.ok()) {
+    count(Transition::commit_desync);
+    return roll_back(setups.status().code(), setups.status().describe(), now, effects);
+  }
+  keep(std::move(setups).value());
   count(Transition::committed);
   committed_ = next_version();
   committed_timeline_ = timeline_;
@@ -212,7 +235,10 @@ void TrackerMachine::on_log_gap(Incarnation who, const wire::LogGap& g, TimeMs n
   if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
   if (state_ != State::kRunning || !logged() || g.epoch() != plan_.epoch()) return count(Transition::out_of_turn);
   count(Transition::log_gap);
-  if (frontier_inherited_) {
+  if (g.setup()) {
+    count(Transition::log_gap_of_setup);
+    setups_.Clear();
+  } else if (frontier_inherited_) {
     // Whoever had completed those rounds is gone, and what its hosts alone held too; who is in them has its input.
     count(Transition::log_gap_of_inherited);
     distrust_inherited_ = true;

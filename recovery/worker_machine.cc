@@ -270,6 +270,7 @@ void WorkerMachine::send_report(std::vector<WorkerEffect>& effects) {
   r.set_epoch(stop_epoch_.value);
   r.set_version(standing_.version.value);
   r.mutable_positions()->Add(standing_.positions.begin(), standing_.positions.end());
+  r.mutable_setups()->Add(standing_.setups.begin(), standing_.setups.end());
   effects.emplace_back(Send{std::move(e)});
 }
 
@@ -289,6 +290,7 @@ void WorkerMachine::send_log_gap(std::vector<WorkerEffect>& effects) {
   wire::Envelope e = envelope();
   e.mutable_log_gap()->set_epoch(plan_.epoch());
   e.mutable_log_gap()->set_reason(log_gap_);
+  e.mutable_log_gap()->set_setup(setup_gap_);
   effects.emplace_back(Send{std::move(e)});
 }
 
@@ -351,6 +353,7 @@ void WorkerMachine::on_tell(const wire::Tell& tell, std::vector<WorkerEffect>& e
   known.set_committed(committed_.value != 0);
   known.set_committed_version(committed_.value);
   known.set_committed_timeline(committed_timeline_.value);
+  known.mutable_setups()->Add(setups_.begin(), setups_.end());
   if (plan_.epoch() > tell.epoch()) *known.mutable_plan() = plan_;
   // A plan of thousands of ranks is longer than what a worker may send: such a job needs its tracker's journal.
   if (e.ByteSizeLong() > kMaxWorkerMessageBytes) known.clear_plan();
@@ -453,8 +456,8 @@ void WorkerMachine::on_loaded(const wire::Loaded& loaded, std::vector<WorkerEffe
   effects.emplace_back(Loaded{loaded.committed(), Version(loaded.version()), Timeline(loaded.timeline())});
 }
 
-void WorkerMachine::vote(Epoch epoch, Timeline timeline, Version version, std::vector<wire::Position> positions, TimeMs,
-                         std::vector<WorkerEffect>& effects) {
+void WorkerMachine::vote(Epoch epoch, Timeline timeline, Version version, std::vector<wire::Position> positions,
+                         std::vector<wire::Setup> setups, TimeMs, std::vector<WorkerEffect>& effects) {
   // The commit, or the end of the epoch, was faster.
   if (version <= committed_ || epoch != Epoch(plan_.epoch())) return count(Transition::kReportStale);
   if (state_ != State::kMember && state_ != State::kLeaving) return count(Transition::kReportStale);
@@ -465,6 +468,9 @@ void WorkerMachine::vote(Epoch epoch, Timeline timeline, Version version, std::v
   vote_.set_epoch(plan_.epoch());
   vote_.mutable_positions()->Clear();
   vote_.mutable_positions()->Add(positions.begin(), positions.end());
+  setups_ = std::move(setups);
+  vote_.mutable_setups()->Clear();
+  vote_.mutable_setups()->Add(setups_.begin(), setups_.end());
   send_vote(effects);
 }
 
@@ -477,11 +483,13 @@ void WorkerMachine::committed(Version version, Timeline timeline, std::vector<Wo
   effects.emplace_back(Committed{version, timeline});
 }
 
-void WorkerMachine::on_log_gap(Epoch epoch, const std::string& reason, TimeMs now, std::vector<WorkerEffect>& effects) {
+void WorkerMachine::on_log_gap(Epoch epoch, const std::string& reason, bool setup, TimeMs now,
+                               std::vector<WorkerEffect>& effects) {
   if (!reports() || epoch != Epoch(plan_.epoch()) || !log_gap_.empty()) return count(Transition::kReportStale);
   count(Transition::kLogGapReported);
   if (broken_links_.empty() && failed_round_.ok()) reported_ = now;
   log_gap_ = wire_text(reason.empty() ? "no reason given" : reason);
+  setup_gap_ = setup;
   log(Severity::kError, "log_gap", log_gap_, effects);
   send_log_gap(effects);
 }

@@ -108,17 +108,19 @@ class WorkerMachine {
   struct Standing {
     Version version;
     std::vector<wire::Position> positions;
+    std::vector<wire::Setup> setups;  // sorted by (group, name)
   };
   // The shell has stopped the data path as StopDataPath asked.
   void on_stopped(Epoch epoch, Standing standing, TimeMs now, std::vector<WorkerEffect>& effects);
   // The program asks where it starts from: Loaded follows once the tracker answers.
   void load(TimeMs now, std::vector<WorkerEffect>& effects);
   // What the plan of `epoch` makes this rank hold of the checkpoint that begins `version` is durable; `positions` are
-  // those of the version before. Repeated until it is committed or the epoch ends.
-  void vote(Epoch epoch, Timeline timeline, Version version, std::vector<wire::Position> positions, TimeMs now,
-            std::vector<WorkerEffect>& effects);
-  // A round of this epoch that others have completed is not in the log any more.
-  void on_log_gap(Epoch epoch, const std::string& reason, TimeMs now, std::vector<WorkerEffect>& effects);
+  // those of the version before, `setups` the set-up rounds that this life has completed. Repeated until it is
+  // committed or the epoch ends.
+  void vote(Epoch epoch, Timeline timeline, Version version, std::vector<wire::Position> positions,
+            std::vector<wire::Setup> setups, TimeMs now, std::vector<WorkerEffect>& effects);
+  // A round of this epoch that others have completed is not in the log any more; `setup`: it is a set-up round.
+  void on_log_gap(Epoch epoch, const std::string& reason, bool setup, TimeMs now, std::vector<WorkerEffect>& effects);
   // The program called finalize (all its rounds are done), or gives up (destroy without finalize, with a reason).
   void leave(bool finalize, const std::string& reason, TimeMs now, std::vector<WorkerEffect>& effects);
   void on_tick(TimeMs now, std::vector<WorkerEffect>& effects);
@@ -194,14 +196,16 @@ class WorkerMachine {
   TimeMs reported_;                       // when the first of them was
   Epoch stop_epoch_;                      // the data path of all epochs before it stops
   Status stop_why_;
-  bool fenced_ = false;      // it stops because the tracker disowned this life: nobody waits for an answer
-  bool resume_ = false;      // this life goes on with the next plan
-  Standing standing_;        // of the answer to the last interrupt
-  bool finalizing_ = false;  // the program has called finalize
-  bool loading_ = false;     // Load is not answered
-  wire::Vote vote_;          // not committed yet; version 0: none
-  std::string log_gap_;      // reported and not yet answered by an interrupt
-  Version committed_;        // the newest that was told; 0: none
+  bool fenced_ = false;              // it stops because the tracker disowned this life: nobody waits for an answer
+  bool resume_ = false;              // this life goes on with the next plan
+  Standing standing_;                // of the answer to the last interrupt
+  bool finalizing_ = false;          // the program has called finalize
+  bool loading_ = false;             // Load is not answered
+  wire::Vote vote_;                  // not committed yet; version 0: none
+  std::vector<wire::Setup> setups_;  // of the newest vote, whatever became of it
+  std::string log_gap_;              // reported and not yet answered by an interrupt
+  bool setup_gap_ = false;
+  Version committed_;  // the newest that was told; 0: none
   Timeline committed_timeline_;
 };
 

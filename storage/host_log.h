@@ -29,7 +29,7 @@ namespace warren {
 
 enum class RecordKind : std::uint8_t {
   kRound = 1,
-  kSetup = 2,    // a set-up round; `sequence` is the hash of its name. Timeline and version are 0
+  kSetup = 2,    // a set-up round (is_setup): one class whatever its timeline
   kGlobal = 3,   // global state at the beginning of `version`; sequence 0
   kLocal = 4,    // local state likewise; `sequence` is the rank
   kMessage = 5,  // point to point; `sequence` is its number among those of the pair of ranks that `group` names
@@ -40,6 +40,10 @@ struct RecordKey {
   RoundId round;
   friend constexpr auto operator<=>(const RecordKey&, const RecordKey&) = default;
 };
+// Where the result of a collective is logged.
+[[nodiscard]] constexpr RecordKey result_key(const RoundId& round) {
+  return {is_setup(round) ? RecordKind::kSetup : RecordKind::kRound, round};
+}
 
 // What all records of a key have in common.
 struct RecordInfo {

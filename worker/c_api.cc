@@ -108,6 +108,8 @@ struct warren_comm {
   std::int32_t local_rank = 0, local_size = 1;
   void (*prepare)(void*) = nullptr;  // of the next collective
   void* prepare_context = nullptr;
+  std::string setup;  // name of the next collective, if it is a set-up round
+  bool lasts = true;  // every life makes it again, under the same name
   warren::worker::Session::State loaded;
   bool first = false;  // made by warren_create
 };
@@ -196,21 +198,25 @@ std::uint64_t site_of(const void* address) noexcept {
 }
 
 Status issue(warren_comm& comm, const CallSpec& asked, warren_handle** handle) {
-  const Status valid = validate(asked, {comm.rank, static_cast<std::int32_t>(comm.members.size())});
-  if (!valid.ok()) return valid;
   CallSpec spec = asked;
+  std::string setup;
   if (spec.collective != Collective::kPoint) {
     spec.prepare = std::exchange(comm.prepare, nullptr);
     spec.prepare_context = comm.prepare_context;
+    setup = std::exchange(comm.setup, {});
   }
+  const Status valid = validate(spec, {comm.rank, static_cast<std::int32_t>(comm.members.size())});
+  if (!valid.ok()) return valid;
   Session& session = *comm.shared->session;
   if (handle == nullptr) {
     Call call;
     call.spec = spec;
+    call.setup = std::move(setup);
     return session.run(comm.group, call);
   }
   auto call = std::make_shared<Call>();
   call->spec = spec;
+  call->setup = std::move(setup);
   auto made = std::make_unique<warren_handle>(warren_handle{comm.shared, call});
   const Status status = session.submit(comm.group, call);
   if (status.ok()) *handle = made.release();
@@ -374,6 +380,10 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
   return guarded([&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
+    if (!comm->setup.empty()) {
+      return {Code::kInvalidArgument,
+              "split: it cannot be the set-up round \"" + std::exchange(comm->setup, {}) + "\""};
+    }
     if (color < -1) return {Code::kInvalidArgument, "split: color " + std::to_string(color) + "; -1 or more is served"};
     constexpr std::size_t kFields = 2;
     const std::int32_t mine[kFields] = {color, key};
@@ -419,6 +429,7 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
     auto made = std::make_unique<warren_comm>();
     made->shared = comm->shared;
     made->group = split_id(round, color);
+    made->lasts = comm->lasts && round.version == warren::kPreamble;
     for (std::size_t i = 0; i < entrants.size(); i++) {
       if (entrants[i].rank == static_cast<std::size_t>(comm->rank)) made->rank = static_cast<std::int32_t>(i);
       made->members.push_back(comm->members[entrants[i].rank]);
@@ -486,6 +497,43 @@ warren_code warren_prepare_next(warren_comm* comm, void (*prepare)(void* context
     comm->prepare = prepare;
     comm->prepare_context = context;
     return {};
+  });
+}
+
+warren_code warren_once_next(warren_comm* comm, const char* name) {
+  if (comm == nullptr || name == nullptr) {
+    return report(Status(Code::kInvalidArgument, "once_next: a pointer is NULL"));
+  }
+  return guarded([&]() -> Status {
+    const Entry entry(*comm->shared);
+    if (!entry.status().ok()) return entry.status();
+    const std::size_t bytes = strnlen(name, warren::limits::kMaxSetupNameBytes + 1);
+    if (bytes == 0 || bytes > warren::limits::kMaxSetupNameBytes) {
+      return {Code::kInvalidArgument,
+              "once_next: a name has 1 to " + std::to_string(warren::limits::kMaxSetupNameBytes) + " bytes"};
+    }
+    if (!comm->lasts) {
+      return {Code::kInvalidArgument,
+              "once_next: \"" + std::string(name) +
+                  "\" is a set-up round on a communicator that was split after load_checkpoint: a process that is "
+                  "started again would not find it; split it before"};
+    }
+    comm->setup.assign(name, bytes);
+    return {};
+  });
+}
+
+warren_code warren_lazy_checkpoint(warren_comm* comm, warren_serialize serialize, void* context) {
+  if (comm == nullptr || serialize == nullptr) {
+    return report(Status(Code::kInvalidArgument, "lazy_checkpoint: a pointer is NULL"));
+  }
+  return guarded([&]() -> Status {
+    const Entry entry(*comm->shared);
+    if (!entry.status().ok()) return entry.status();
+    if (!comm->first) {
+      return {Code::kInvalidArgument, "lazy_checkpoint: only on the communicator that warren_create made"};
+    }
+    return comm->shared->session->lazy_checkpoint(serialize, context);
   });
 }
 

@@ -1,5 +1,8 @@
 #include "worker/call.h"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <string>
 
 #include "recovery/limits.h"
@@ -181,6 +184,11 @@ ResultShape result_shape(const CallSpec& spec, const GroupShape& group) {
     case Collective::kPoint: return {};
   }
   return {};
+}
+
+Sequence setup_sequence(std::string_view name) {
+  const std::uint64_t hash = XXH3_64bits(name.data(), name.size()) | kSetupBit;
+  return Sequence(hash == UINT64_MAX ? kSetupBit : hash);  // the greatest number is no name: it ends listings
 }
 
 }  // namespace warren::worker

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "recovery/frame.h"
@@ -61,9 +63,13 @@ struct ResultShape {
 // Bytes of one element of the call's type.
 [[nodiscard]] std::size_t element_bytes(const CallSpec& spec);
 
+// The sequence of set-up rounds of this name: a hash.
+[[nodiscard]] Sequence setup_sequence(std::string_view name);
+
 // A call under way. Made by the engine's owner, touched under its lock, except `finished`.
 struct Call {
   CallSpec spec;
+  std::string setup;  // a set-up round's name; empty: a round of its version
   RoundId round;
   Fingerprint fingerprint;
   Reducer reducer;

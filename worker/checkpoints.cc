@@ -75,23 +75,47 @@ Status Checkpoints::log(const RecordKey& key, const RecordInfo& info, std::span<
   return {};
 }
 
-Status Checkpoints::take(std::span<const std::byte> global, const std::span<const std::byte>* local) {
-  WARREN_CHECK(may_take(), "one checkpoint is pending at a time");
+// Makes this the pending checkpoint, with this rank's part of it logged.
+Status Checkpoints::log_pending(Version version, std::span<const std::byte> global,
+                                const std::span<const std::byte>* local) {
   const std::uint64_t longest = std::max(global.size(), local == nullptr ? 0 : local->size());
   if (longest > limits::kMaxStateBytes) {
     return {Code::kInvalidArgument, "a checkpoint's state has " + std::to_string(longest) + " bytes, and may have " +
                                         std::to_string(limits::kMaxStateBytes)};
   }
   const auto self = static_cast<std::uint32_t>(engine_.plan().self.value);
-  const Known taken{engine_.version().next(), engine_.timeline(), global.size(), local != nullptr};
+  const Known taken{version, engine_.timeline(), global.size(), local != nullptr};
   Status status = log(taken.key(RecordKind::kGlobal, 0), info_of(global.size(), taken.has_local), global, duty(taken));
   if (status.ok() && local != nullptr) {
     status = log(taken.key(RecordKind::kLocal, self), info_of(local->size(), true), *local, Ranges(0, local->size()));
   }
-  if (!status.ok()) return status.because_of_this("cannot take " + name_of(taken.version));
+  if (!status.ok()) return status.because_of_this("cannot take " + name_of(version));
   pending_ = taken;
-  status = engine_.begin_version(pending_.version);
+  return {};
+}
+
+Status Checkpoints::take(std::span<const std::byte> global, const std::span<const std::byte>* local) {
+  WARREN_CHECK(may_take(), "one checkpoint is pending at a time");
+  Status status = log_pending(engine_.version().next(), global, local);
+  if (status.ok()) status = engine_.begin_version(pending_.version);
   if (!status.ok()) return status;
+  voted_ = false;
+  pull_duties(pending_);
+  return {};
+}
+
+Status Checkpoints::take_later() {
+  WARREN_CHECK(may_take(), "one checkpoint is pending at a time");
+  const Status status = engine_.begin_version(engine_.version().next());
+  if (status.ok()) owes_state_ = true;
+  return status;
+}
+
+Status Checkpoints::give_state(std::span<const std::byte> global) {
+  WARREN_CHECK(owes_state_, "a state is given once");
+  const Status status = log_pending(engine_.version(), global, nullptr);
+  if (!status.ok()) return status;
+  owes_state_ = false;
   voted_ = false;
   pull_duties(pending_);
   return {};
@@ -231,7 +255,7 @@ std::optional<Checkpoints::Vote> Checkpoints::take_vote() {
   }
   voted_ = true;
   return Vote{engine_.plan().epoch, pending_.timeline, pending_.version,
-              engine_.positions_of(Version(pending_.version.value - 1))};
+              engine_.positions_of(Version(pending_.version.value - 1)), engine_.setups_done()};
 }
 
 }  // namespace warren::worker

@@ -45,10 +45,17 @@ class Checkpoints {
   [[nodiscard]] std::optional<Result<State>> loaded();
 
   // One may be taken when the one before is committed.
-  [[nodiscard]] bool may_take() const { return pending_.version <= committed_; }
+  [[nodiscard]] bool may_take() const { return pending_.version <= committed_ && !owes_state_; }
   // Snapshots and ends the version. No call is outstanding. `local` null: the program has none. kExhausted: no room in
   // the log; nothing has changed.
   [[nodiscard]] Status take(std::span<const std::byte> global, const std::span<const std::byte>* local);
+
+  // The same in two steps, without a local state: ends the version; then the state, which is equal on all ranks, before
+  // this rank's next call. Until then this rank cannot vote.
+  [[nodiscard]] Status take_later();
+  [[nodiscard]] bool owes_state() const { return owes_state_; }
+  // kExhausted: no room in the log; it is still owed.
+  [[nodiscard]] Status give_state(std::span<const std::byte> global);
 
   // After Engine::install(): duties change with who sits where.
   void install();
@@ -64,6 +71,7 @@ class Checkpoints {
     Timeline timeline;
     Version version;
     std::vector<wire::Position> positions;
+    std::vector<wire::Setup> setups;
   };
   // Once an epoch, when all that this rank must hold is held.
   [[nodiscard]] std::optional<Vote> take_vote();
@@ -90,6 +98,8 @@ class Checkpoints {
   };
   [[nodiscard]] Status log(const RecordKey& key, const RecordInfo& info, std::span<const std::byte> state,
                            const Ranges& bytes);
+  [[nodiscard]] Status log_pending(Version version, std::span<const std::byte> global,
+                                   const std::span<const std::byte>* local);
   [[nodiscard]] Ranges duty(const Known& of) const;
   [[nodiscard]] Ranges held_by_living(const RecordKey& key);
   void pull_duties(const Known& of);
@@ -109,6 +119,7 @@ class Checkpoints {
   Known loading_, base_, pending_;  // base_: the committed one, once this life has it
   Version committed_;
   Timeline committed_timeline_;
+  bool owes_state_ = false;
   std::map<std::uint64_t, Pull> pulls_;  // by want
   bool voted_ = true;                    // in this epoch
   Status failure_;

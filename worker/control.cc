@@ -304,11 +304,12 @@ void Control::leave(bool finalize, const std::string& reason) {
 void Control::load() {
   post(Load{});
 }
-void Control::vote(Epoch epoch, Timeline timeline, Version version, std::vector<wire::Position> positions) {
-  post(Vote{epoch, timeline, version, std::move(positions)});
+void Control::vote(Epoch epoch, Timeline timeline, Version version, std::vector<wire::Position> positions,
+                   std::vector<wire::Setup> setups) {
+  post(Vote{epoch, timeline, version, std::move(positions), std::move(setups)});
 }
-void Control::log_gap(Epoch epoch, const std::string& reason) {
-  post(LogGap{epoch, reason});
+void Control::log_gap(Epoch epoch, const std::string& reason, bool setup) {
+  post(LogGap{epoch, reason, setup});
 }
 
 void Control::forget_segment(Incarnation life, bool over) {
@@ -388,8 +389,10 @@ bool Control::drain_commands() {
                    [&](const RoundFailed& c) { machine_->on_round_failed(c.epoch, c.why, now(), effects); },
                    [&](const Leave& c) { machine_->leave(c.finalize, c.reason, now(), effects); },
                    [&](const Load&) { machine_->load(now(), effects); },
-                   [&](const Vote& c) { machine_->vote(c.epoch, c.timeline, c.version, c.positions, now(), effects); },
-                   [&](const LogGap& c) { machine_->on_log_gap(c.epoch, c.reason, now(), effects); },
+                   [&](const Vote& c) {
+                     machine_->vote(c.epoch, c.timeline, c.version, c.positions, c.setups, now(), effects);
+                   },
+                   [&](const LogGap& c) { machine_->on_log_gap(c.epoch, c.reason, c.setup, now(), effects); },
                    [&](const ForgetSegment& c) {
                      segments_->forget(c.life);
                      if (keeper_ && c.over) keeper_->forget(c.life);

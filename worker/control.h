@@ -72,8 +72,9 @@ class Control {
   void round_failed(Epoch epoch, const Status& why);
   void leave(bool finalize, const std::string& reason);
   void load();
-  void vote(Epoch epoch, Timeline timeline, Version version, std::vector<wire::Position> positions);
-  void log_gap(Epoch epoch, const std::string& reason);
+  void vote(Epoch epoch, Timeline timeline, Version version, std::vector<wire::Position> positions,
+            std::vector<wire::Setup> setups);
+  void log_gap(Epoch epoch, const std::string& reason, bool setup);
   // A life's segment serves nobody any more. `over`: the life is, and the launcher may close it too.
   void forget_segment(Incarnation life, bool over);
 
@@ -101,10 +102,12 @@ class Control {
     Timeline timeline;
     Version version;
     std::vector<wire::Position> positions;
+    std::vector<wire::Setup> setups;
   };
   struct LogGap {
     Epoch epoch;
     std::string reason;
+    bool setup;
   };
   struct ForgetSegment {
     Incarnation life;

@@ -30,12 +30,21 @@ std::uint64_t larger_buffer(const CallSpec& spec, std::uint64_t size) {
   }
 }
 
+std::string name_of(const Call& call) {
+  return call.setup.empty() ? to_string(call.round) : "set-up round \"" + call.setup + "\"";
+}
+
 }  // namespace
 
 void Engine::install(const Plan& plan) {
   WARREN_CHECK(!open_ && broken_.ok() && plan.epoch > plan_.epoch, "one epoch after the other (I6)");
   WARREN_CHECK((plan.replicas == 0) == (recall_ == nullptr), "what is logged has a log");
   plan_ = plan;
+  for (const Setup& s : plan.setups) {
+    KnownSetup& known = setups_[{s.group, s.name}];
+    known.timeline = s.timeline;
+    known.done = known.done || s.done;
+  }
   if (!installed_) {
     installed_ = true;
     std::vector<Rank> world;
@@ -91,7 +100,7 @@ WorkerMachine::Standing Engine::suspend() {
       group->have.add(fresh);
       // In memory that outlives this process, whoever goes next. What cannot be logged no plan will know of: begin()
       // sees whether that matters.
-      const Ranges held = recall_->reader().held({RecordKind::kRound, group->active->round});
+      const Ranges held = recall_->reader().held(result_key(group->active->round));
       const Status logged = log_pieces(*group, fresh.minus(held));
       if (!logged.ok() && group->unlogged.ok()) group->unlogged = logged;
     }
@@ -140,15 +149,54 @@ WorkerMachine::Standing Engine::standing() const {
     }
   }
   for (auto& [key, p] : positions) standing.positions.push_back(std::move(p));
+  standing.setups = setups_done();
+  add_setups_in_flight(standing.setups);
   return standing;
+}
+
+std::vector<wire::Setup> Engine::setups_done() const {
+  std::vector<wire::Setup> done;
+  for (const auto& [key, known] : setups_) {
+    if (!known.done || !known.called) continue;
+    wire::Setup& s = done.emplace_back();
+    s.set_group(key.first.value);
+    s.set_name(key.second.value);
+    s.set_timeline(known.timeline.value);
+    s.set_done(true);
+  }
+  return done;
+}
+
+// Also of those that this rank has not called: what others of its host have published. Before this timeline none was
+// left in flight.
+void Engine::add_setups_in_flight(std::vector<wire::Setup>& setups) const {
+  if (recall_ == nullptr) return;
+  std::size_t ranges = 0;
+  for (const auto& [id, group] : groups_) {
+    for (const RecordKey& key : recall_->reader().list(RecordKind::kSetup, plan_.timeline, id, kPreamble,
+                                                       Sequence(kSetupBit), Sequence(UINT64_MAX), limits::kMaxSetups)) {
+      if (known_of(key.round).done || setups.size() == limits::kMaxSetups) continue;
+      wire::Setup& s = setups.emplace_back();
+      s.set_group(id.value);
+      s.set_name(key.round.sequence.value);
+      s.set_timeline(plan_.timeline.value);
+      const Ranges held = recall_->reader().held(key);
+      for (const Interval& i : held.intervals()) {
+        if (ranges++ >= limits::kMaxSetupRangesPerReport) break;
+        wire::ByteRange& range = *s.add_final();
+        range.set_begin(i.begin);
+        range.set_end(i.end);
+      }
+    }
+  }
+  std::sort(setups.begin(), setups.end(), [](const wire::Setup& a, const wire::Setup& b) {
+    return std::pair(a.group(), a.name()) < std::pair(b.group(), b.name());
+  });
 }
 
 std::optional<std::uint64_t> Engine::rounds_done(GroupId id, Version version) const {
   const auto it = groups_.find(id);
-  if (version == version_ && it != groups_.end()) {
-    const Group& group = *it->second;
-    return group.next_sequence.value - group.queue.size() - (group.active != nullptr ? 1 : 0);
-  }
+  if (version == version_ && it != groups_.end()) return it->second->rounds_done;
   const auto over = closed_.find({id, version});
   return over == closed_.end() ? std::nullopt : std::optional(over->second);
 }
@@ -164,7 +212,7 @@ wire::Position Engine::position_of(const Group& group, bool own) const {
   // Also of a round that this rank has not entered: what others of its host have published.
   const RoundId round{plan_.timeline, group.id, version_, Sequence(done)};
   Ranges held = recall_->reader().held({RecordKind::kRound, round});
-  if (own) held = held.intersect(group.have);
+  if (own) held = group.active != nullptr && group.active->round == round ? held.intersect(group.have) : Ranges();
   for (const Interval& i : held.intervals()) {
     wire::ByteRange& range = *p.add_final();
     range.set_begin(i.begin);
@@ -193,6 +241,7 @@ Status Engine::begin_version(Version version) {
     WARREN_CHECK(group->active == nullptr && group->queue.empty(), "no round crosses a checkpoint");
     remember(*group);
     group->next_sequence = Sequence(0);
+    group->rounds_done = 0;
   }
   version_ = version;
   for (auto& [id, group] : groups_) {
@@ -270,7 +319,10 @@ Status Engine::add_group(GroupId id, std::vector<Rank> members, std::uint32_t ch
   group->recall = recall_;
   place(*group);
   // One of this name may have been destroyed in this version.
-  if (const auto it = closed_.find({id, version_}); it != closed_.end()) group->next_sequence = Sequence(it->second);
+  if (const auto it = closed_.find({id, version_}); it != closed_.end()) {
+    group->next_sequence = Sequence(it->second);
+    group->rounds_done = it->second;
+  }
   if (slot >= by_slot_.size()) by_slot_.resize(slot + 2, nullptr);
   by_slot_[slot] = by_slot_[slot + 1] = group.get();
   if (open_) group->points.open(plan_.epoch, plan_.timeline, plan_.resumes);
@@ -400,16 +452,20 @@ Status Engine::submit(GroupId id, Call& call) {
   call.fingerprint = fingerprint_of(call.spec, static_cast<std::uint8_t>(algorithm_for(call.spec, size)));
   call.fingerprint.site &= ~kSiteCompared;
   if (plan_.check_call_sites && call.fingerprint.site != 0) call.fingerprint.site |= kSiteCompared;
+  const bool setup = !call.setup.empty() && recall_ != nullptr;
   call.round = {plan_.timeline, group.id, version_, group.next_sequence};
-  const Frontier* frontier = frontier_of(group.id, version_);
-  if (frontier == nullptr || call.round.sequence.value >= frontier->rounds) {
+  if (setup) {
+    const Status status = name_setup(group, call);
+    if (!status.ok()) return status;
+  }
+  if (!known_of(call.round).done) {
     // Here, where a schedule that cannot be made is still an error of this call alone.
     auto prepared = schedule_for(group, call);
     if (!prepared.ok()) return prepared.status();
     call.schedule = std::move(prepared).value();
     call.schedule_epoch = plan_.epoch;
   }
-  group.next_sequence = group.next_sequence.next();
+  if (!setup) group.next_sequence = group.next_sequence.next();
   group.queue.push() = &call;
   outstanding_++;
   if (group.active == nullptr) {
@@ -426,6 +482,44 @@ const Engine::Frontier* Engine::frontier_of(GroupId group, Version version) cons
   return nullptr;
 }
 
+Engine::Known Engine::known_of(const RoundId& round) const {
+  if (is_setup(round)) {
+    const auto it = setups_.find({round.group, round.sequence});
+    if (it != setups_.end() && it->second.done) return {true, {}, false};
+    for (const Setup& s : plan_.setups) {
+      if (s.group == round.group && s.name == round.sequence) return {false, s.final, false};
+    }
+    return {};
+  }
+  const Frontier* f = frontier_of(round.group, round.version);
+  if (f == nullptr || round.sequence.value > f->rounds) return {};
+  if (round.sequence.value < f->rounds) return {true, {}, false};
+  return {false, f->final, f->closed};
+}
+
+// Gives the call its name's number. What one life calls is bounded: it stays in the log.
+Status Engine::name_setup(const Group& group, Call& call) {
+  const Sequence name = setup_sequence(call.setup);
+  const auto [it, added] = setups_.try_emplace({group.id, name}, KnownSetup{plan_.timeline, false, false});
+  KnownSetup& known = it->second;
+  call.round = {known.timeline, group.id, kPreamble, name};
+  if (known.called) return {};
+  const std::uint64_t bytes =
+      result_shape(call.spec, {group.rank, static_cast<std::int32_t>(group.members.size())}).total *
+      element_bytes(call.spec);
+  if (setups_called_ == limits::kMaxSetups || bytes > limits::kMaxSetupBytes - setup_bytes_) {
+    if (added) setups_.erase(it);
+    return {Code::kExhausted, name_of(call) +
+                                  ": set-up rounds stay in the log for as long as the job lasts; a process " +
+                                  "calls at most " + std::to_string(limits::kMaxSetups) + ", with " +
+                                  std::to_string(limits::kMaxSetupBytes) + " bytes of results"};
+  }
+  setups_called_++;
+  setup_bytes_ += bytes;
+  known.called = true;
+  return {};
+}
+
 void Engine::start_next(Group& group) {
   if (group.queue.empty() || failed_ || !open_) return;
   group.active = group.queue.front();
@@ -439,52 +533,47 @@ void Engine::start_next(Group& group) {
 // Decides how the active call comes to its result in this epoch.
 void Engine::begin(Group& group) {
   Call& call = *group.active;
-  const Frontier* frontier = frontier_of(group.id, call.round.version);
-  const std::uint64_t sequence = call.round.sequence.value;
-  const bool computed = frontier == nullptr || sequence >= frontier->rounds;
+  const Known known = known_of(call.round);
   // It was taken for one that the log has whole, and that has proved wrong: the prepare function overwrites what came.
-  if (computed && call.spec.prepare != nullptr && call.prepare == Call::Prepare::kNot) group.have = {};
+  if (!known.done && call.spec.prepare != nullptr && call.prepare == Call::Prepare::kNot) group.have = {};
   // What stands final in the output may stand where the input was: it must not be computed again.
-  const bool known = frontier != nullptr && sequence == frontier->rounds;
-  if (computed && !group.have.minus(known ? frontier->final : Ranges()).empty()) {
+  if (!known.done && !group.have.minus(known.final).empty()) {
     const Status why = group.unlogged.ok() ? Status(Code::kInternal, "the plan does not name it") : group.unlogged;
-    return fail(why.because_of_this("part of the result of " + to_string(call.round) + " is known here alone"),
-                kNoRank);
+    return fail(why.because_of_this("part of the result of " + name_of(call) + " is known here alone"), kNoRank);
   }
   // Before anything final comes to the output, which may be the same memory as the input.
-  if (waits_for_prepare(group, computed)) return;
-  if (frontier == nullptr || sequence > frontier->rounds ||
-      (sequence == frontier->rounds && frontier->final.empty() && !frontier->closed)) {
-    return run(group, call.schedule_epoch == plan_.epoch ? call.schedule : nullptr);
-  }
-  if (sequence == frontier->rounds && frontier->closed) {
-    return fail(Status(Code::kDesync, "other ranks have done " + std::to_string(frontier->rounds) +
+  if (waits_for_prepare(group, !known.done)) return;
+  if (known.beyond) {
+    return fail(Status(Code::kDesync, "other ranks have done " + std::to_string(call.round.sequence.value) +
                                           " rounds and no more in this version, this rank calls " +
                                           to_string(call.fingerprint) + " as " + to_string(call.round) +
                                           "; a program must make the same calls in each of its lives"),
                 kNoRank);
   }
+  if (!known.done && known.final.empty()) {
+    return run(group, call.schedule_epoch == plan_.epoch ? call.schedule : nullptr);
+  }
   const std::uint64_t width = std::max<std::uint64_t>(1, element_bytes(call.spec));
   const ResultShape shape = result_shape(call.spec, {group.rank, static_cast<std::int32_t>(group.members.size())});
-  group.resumed = sequence == frontier->rounds;
+  group.resumed = !known.done;
   group.phase = Phase::kRecalls;
   group.recall_id = 0;
   Replayer::Want want;
-  want.key = {RecordKind::kRound, call.round};
+  want.key = result_key(call.round);
   want.fingerprint = call.fingerprint;
   want.total_bytes = shape.total * width;
   want.bytes = Ranges(shape.begin * width, (shape.begin + shape.count) * width);
   if (group.resumed) {
     // What was final stays; the rest of what the log has comes from there.
-    want.bytes = want.bytes.intersect(frontier->final).minus(group.have);
+    want.bytes = want.bytes.intersect(known.final).minus(group.have);
   }
   want.base = static_cast<std::byte*>(call.spec.output);
   want.base_at = shape.begin * width;
   if (want.bytes.empty()) {
     const auto info = recall_->reader().info(want.key);
     if (info.ok() && info.value() && !agree(info.value()->fingerprint, call.fingerprint)) {
-      return fail(Status(Code::kDesync, "the log has " + to_string(info.value()->fingerprint) + " as " +
-                                            to_string(call.round) + ", this rank calls " + to_string(call.fingerprint)),
+      return fail(Status(Code::kDesync, "the log has " + to_string(info.value()->fingerprint) + " as " + name_of(call) +
+                                            ", this rank calls " + to_string(call.fingerprint)),
                   kNoRank);
     }
     if (group.resumed) return run_rest(group);
@@ -499,16 +588,15 @@ void Engine::recalled(Replayer::Done done) {
     if (group->active == nullptr || group->phase != Phase::kRecalls || group->recall_id != done.id) continue;
     Call& call = *group->active;
     if (done.status.code() == Code::kUnavailable) {
-      gap_ = done.status.describe();
+      gap_ = Gap{done.status.describe(), is_setup(call.round) && !group->resumed};
       return;
     }
-    if (!done.status.ok()) return fail(done.status.because_of_this(to_string(call.round)), kNoRank);
+    if (!done.status.ok()) return fail(done.status.because_of_this(name_of(call)), kNoRank);
     if (group->resumed) {
       const std::uint64_t width = std::max<std::uint64_t>(1, element_bytes(call.spec));
       const ResultShape shape =
           result_shape(call.spec, {group->rank, static_cast<std::int32_t>(group->members.size())});
-      const Ranges& final = frontier_of(group->id, call.round.version)->final;
-      group->have.add(final.intersect(shape.begin * width, (shape.begin + shape.count) * width));
+      group->have.add(known_of(call.round).final.intersect(shape.begin * width, (shape.begin + shape.count) * width));
       run_rest(*group);
     } else {
       const Status logged = log_pieces(*group, done.log_again);
@@ -545,13 +633,13 @@ Status Engine::log_pieces(Group& group, const Ranges& bytes) {
   const Call& call = *group.active;
   const std::uint64_t width = element_bytes(call.spec);
   const ResultShape shape = result_shape(call.spec, {group.rank, static_cast<std::int32_t>(group.members.size())});
-  const RecordKey key{RecordKind::kRound, call.round};
+  const RecordKey key = result_key(call.round);
   const RecordInfo info{call.fingerprint, shape.total * width};
   const Ranges mine = bytes.intersect(shape.begin * width, (shape.begin + shape.count) * width);
   for (const Interval& i : mine.intervals()) {
     const auto* from = static_cast<const std::byte*>(call.spec.output) + (i.begin - shape.begin * width);
     const Status status = recall_->publish(key, info, i.begin, {from, i.end - i.begin});
-    if (!status.ok()) return status.because_of_this("cannot log " + to_string(call.round));
+    if (!status.ok()) return status.because_of_this("cannot log " + name_of(call));
   }
   return {};
 }
@@ -559,11 +647,12 @@ Status Engine::log_pieces(Group& group, const Ranges& bytes) {
 // The rest of a round that was interrupted: what the log holds of it has come.
 void Engine::run_rest(Group& group) {
   const Call& call = *group.active;
-  const Ranges& final = frontier_of(group.id, call.round.version)->final;
+  const Ranges final = known_of(call.round).final;
   // Every host has the whole round before any of its ranks returns (DESIGN section 4). What dead lives of this host
-  // have logged will do until their segments go, two commits from now; the preamble is needed for longer.
-  const bool preamble = call.round.version == kPreamble;
-  const Ranges held = preamble ? Ranges() : recall_->reader().held({RecordKind::kRound, call.round});
+  // have logged will do until their segments go, two commits from now; the preamble and set-up rounds are needed for
+  // longer.
+  const bool lasting = call.round.version == kPreamble;
+  const Ranges held = lasting ? Ranges() : recall_->reader().held(result_key(call.round));
   if (const Status logged = log_pieces(group, final.minus(held)); !logged.ok()) return fail(logged, kNoRank);
   schedule::Request request = request_for(group, call);
   const std::uint64_t width = std::max<std::uint64_t>(1, element_bytes(call.spec));
@@ -647,12 +736,17 @@ void Engine::run(Group& group, std::shared_ptr<const PreparedSchedule> prepared)
 Status Engine::Group::publish(std::uint64_t first, std::uint64_t count, const std::byte* values) {
   const std::uint64_t width = element_bytes(active->spec);
   const std::uint64_t total = result_shape(active->spec, {rank, static_cast<std::int32_t>(members.size())}).total;
-  return recall->publish({RecordKind::kRound, active->round}, {active->fingerprint, total * width}, first * width,
+  return recall->publish(result_key(active->round), {active->fingerprint, total * width}, first * width,
                          {values, count * width});
 }
 
 void Engine::complete(Group& group) {
   Call& call = *group.active;
+  if (is_setup(call.round)) {
+    setups_.at({group.id, call.round.sequence}).done = true;
+  } else {
+    group.rounds_done++;
+  }
   group.active = nullptr;
   group.phase = Phase::kIdle;
   board_.end(group.slot / 2);
@@ -663,7 +757,7 @@ void Engine::complete(Group& group) {
 
 void Engine::finish(Call& call, const Status& status) {
   outstanding_--;
-  call.status = status;
+  call.status = status.ok() || call.setup.empty() ? status : status.because_of_this(name_of(call));
   std::shared_ptr<Call> self = std::move(call.self);
   // The caller may free a blocking call as soon as it sees this.
   if (call.callback == nullptr) call.settled.store(true, std::memory_order_release);
@@ -698,7 +792,7 @@ void Engine::check(Group& group) {
     finish(*call, status);
   }
   group.points.finished().clear();
-  if (auto gap = group.points.take_gap()) gap_ = std::move(gap);
+  if (auto gap = group.points.take_gap()) gap_ = Gap{std::move(*gap), false};
   if (group.point_shown && group.active == nullptr && !group.points.busy()) {
     board_.end(group.slot / 2);
     group.point_shown = false;

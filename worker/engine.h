@@ -49,6 +49,15 @@ class Engine {
     Ranges final;              // bytes of the whole result of round `rounds`
   };
 
+  // What the job knows of a set-up round.
+  struct Setup {
+    GroupId group;
+    Sequence name;
+    Timeline timeline;  // in which it was first called
+    bool done = false;  // in the log
+    Ranges final;       // else: bytes of the whole result
+  };
+
   // What all ranks of the job have agreed on.
   struct Plan {
     Epoch epoch;
@@ -61,6 +70,7 @@ class Engine {
     std::uint32_t replicas = 0;
     std::vector<std::uint32_t> hosts, domains;  // by rank of the job
     std::vector<Frontier> frontier;
+    std::vector<Setup> setups;
     bool resumes = false;  // some lives have come from an earlier epoch
   };
 
@@ -101,7 +111,11 @@ class Engine {
   [[nodiscard]] Call* take_prepare();
   void prepared(Call& call);
   // A round of the log that is missing; taken once by the owner, who reports it.
-  [[nodiscard]] std::optional<std::string> take_gap() { return std::exchange(gap_, std::nullopt); }
+  struct Gap {
+    std::string reason;
+    bool setup = false;  // a set-up round that was done
+  };
+  [[nodiscard]] std::optional<Gap> take_gap() { return std::exchange(gap_, std::nullopt); }
 
   // Versions. No call is outstanding when one begins. kDesync: other ranks have done more rounds in the one that ends.
   [[nodiscard]] Version version() const { return version_; }
@@ -109,6 +123,8 @@ class Engine {
   [[nodiscard]] Status begin_version(Version version);
   // Rounds done in `version`, closed, by group.
   [[nodiscard]] std::vector<wire::Position> positions_of(Version version) const;
+  // Set-up rounds that this life has completed, by (group, name).
+  [[nodiscard]] std::vector<wire::Setup> setups_done() const;
   // Rounds of versions below are obsolete.
   void committed(Version version);
   [[nodiscard]] const Plan& plan() const { return plan_; }
@@ -128,7 +144,10 @@ class Engine {
   [[nodiscard]] bool unsettled() const { return unsettled_groups_ != 0; }
 
   // Queues a call whose spec has passed validate(). `call` stays where it is until call.finished. kExhausted: too many
-  // outstanding; otherwise the status of the job if it is not well.
+  // outstanding, or set-up rounds; otherwise the status of the job if it is not well.
+  //
+  // A set-up round (call.setup) takes no number of its version. Once it is done, whoever calls it again, in this life
+  // or another, gets its result from the log. Without a log it is a round like any other.
   Status submit(GroupId group, Call& call);
 
   // Moves what can be moved; true if a completion was handled. Afterwards finished_calls() may have something.
@@ -181,6 +200,7 @@ class Engine {
     std::int32_t rank;
     std::uint32_t slot;
     Sequence next_sequence;
+    std::uint64_t rounds_done = 0;  // of this version
     RingQueue<Call*> queue;
     Call* active = nullptr;
     Phase phase = Phase::kIdle;
@@ -200,6 +220,15 @@ class Engine {
   Result<std::shared_ptr<const PreparedSchedule>> schedule_for(Group& group, const Call& call);
   [[nodiscard]] schedule::Request request_for(const Group& group, const Call& call) const;
   [[nodiscard]] const Frontier* frontier_of(GroupId group, Version version) const;
+  // What the plan, and this life, know of a round.
+  struct Known {
+    bool done = false;    // in the log
+    Ranges final;         // else: bytes of the whole result that are
+    bool beyond = false;  // the version has ended before it
+  };
+  [[nodiscard]] Known known_of(const RoundId& round) const;
+  [[nodiscard]] Status name_setup(const Group& group, Call& call);
+  void add_setups_in_flight(std::vector<wire::Setup>& setups) const;
   [[nodiscard]] Status log_pieces(Group& group, const Ranges& bytes);
   void place(Group& group);
   void recalled(Replayer::Done done);
@@ -227,7 +256,16 @@ class Engine {
   Version version_ = kPreamble;
   std::map<std::pair<GroupId, Version>, std::uint64_t> closed_;    // rounds of versions that are over, not yet obsolete
   std::map<std::uint64_t, std::optional<Replayer::Done>> wanted_;  // by the owner
-  std::optional<std::string> gap_;
+  // Set-up rounds that the plan or this life knows.
+  struct KnownSetup {
+    Timeline timeline;
+    bool done = false;
+    bool called = false;  // by this life
+  };
+  std::map<std::pair<GroupId, Sequence>, KnownSetup> setups_;
+  std::size_t setups_called_ = 0;
+  std::uint64_t setup_bytes_ = 0;  // results of those
+  std::optional<Gap> gap_;
   std::vector<Call*> prepares_;  // asked for
   std::map<GroupId, std::unique_ptr<Group>> groups_, departed_;
   std::size_t unsettled_groups_ = 0;

@@ -44,6 +44,14 @@ Engine::Plan engine_plan(const wire::Plan& plan, Rank self) {
     f.closed = at.closed();
     for (const wire::ByteRange& r : at.final()) f.final.add(r.begin(), r.end());
   }
+  for (const wire::Setup& known : plan.setups()) {
+    Engine::Setup& s = p.setups.emplace_back();
+    s.group = GroupId(known.group());
+    s.name = Sequence(known.name());
+    s.timeline = Timeline(known.timeline());
+    s.done = known.done();
+    for (const wire::ByteRange& r : known.final()) s.final.add(r.begin(), r.end());
+  }
   p.resumes = p.replicas != 0 && std::any_of(plan.members().begin(), plan.members().end(),
                                              [](const wire::Member& m) { return !m.fresh(); });
   return p;

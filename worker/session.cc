@@ -340,7 +340,7 @@ void Session::yield_to_control(std::unique_lock<std::mutex>& lock) {
 }
 
 void Session::report_failure() {
-  if (const auto gap = engine_.take_gap()) control_->log_gap(transport_.epoch(), *gap);
+  if (const auto gap = engine_.take_gap()) control_->log_gap(transport_.epoch(), gap->reason, gap->setup);
   if (auto failure = engine_.take_failure()) {
     if (failure->status.code() == Code::kPeerLost && failure->peer != kNoRank) {
       control_->link_broken(transport_.epoch(), failure->peer, failure->status.describe());
@@ -505,9 +505,35 @@ void Session::engine_loop() {
 
 // ---- calls
 
+// Serializes what a lazy checkpoint owes, outside the lock, and logs it.
+Status Session::give_state(std::unique_lock<std::mutex>& lock) {
+  if (serialize_ == nullptr) [[likely]]
+    return {};
+  if (!failed_.ok()) return failed_;
+  const void* bytes = nullptr;
+  std::size_t size = 0;
+  lock.unlock();
+  {
+    const Inside here;
+    serialize_(&bytes, &size, serialize_context_);
+  }
+  lock.lock();
+  if (bytes == nullptr && size != 0) {
+    return {Code::kInvalidArgument,
+            "the function that a lazy checkpoint calls has given " + std::to_string(size) + " bytes at NULL"};
+  }
+  if (engine_.stopped()) return gone();
+  const Status status = checkpoints_->give_state({static_cast<const std::byte*>(bytes), size});
+  if (!status.ok()) return status;
+  serialize_ = nullptr;
+  look_at_checkpoints();
+  return {};
+}
+
 Status Session::run(GroupId group, Call& call) {
   std::unique_lock lock(mutex_);
-  const Status status = engine_.submit(group, call);
+  Status status = give_state(lock);
+  if (status.ok()) status = engine_.submit(group, call);
   if (!status.ok()) return status;
   drive(lock, [&] { return call.finished.load(std::memory_order_relaxed); });
   if (!engine_.finished_calls().empty()) run_callbacks(lock);
@@ -516,8 +542,10 @@ Status Session::run(GroupId group, Call& call) {
 
 Status Session::submit(GroupId group, const std::shared_ptr<Call>& call) {
   std::unique_lock lock(mutex_);
+  Status status = give_state(lock);
+  if (!status.ok()) return status;
   call->self = call;
-  const Status status = engine_.submit(group, *call);
+  status = engine_.submit(group, *call);
   if (!status.ok()) {
     call->self.reset();
     return status;
@@ -639,23 +667,49 @@ Result<Session::State> Session::load() {
   return std::move(*result);
 }
 
-Status Session::checkpoint(std::span<const std::byte> global, const std::span<const std::byte>* local) {
-  std::unique_lock lock(mutex_);
+// Completes outstanding calls, and waits for the commit of the checkpoint before.
+Status Session::may_checkpoint(std::unique_lock<std::mutex>& lock) {
   if (engine_.version() == kPreamble) {
     return {Code::kInvalidArgument, "checkpoint comes after load_checkpoint, which says where the program starts"};
   }
   drive(lock, [&] { return engine_.outstanding() == 0; });
   run_callbacks(lock);
   if (!failed_.ok()) return failed_;
-  if (!checkpoints_) return engine_.begin_version(engine_.version().next());
+  if (!checkpoints_) return {};
+  const Status given = give_state(lock);
+  if (!given.ok()) return given;
   waits_for_ = "checkpoint waits until the one before it is committed, for which all ranks must hold it";
   drive(lock, [&] { return checkpoints_->may_take() || engine_.stopped(); });
   waits_for_.clear();
-  if (engine_.stopped()) return gone();
-  const Status status = checkpoints_->take(global, local);
+  return engine_.stopped() ? gone() : Status();
+}
+
+void Session::look_at_taken(const Status& status) {
   if (status.code() == Code::kDesync) control_->round_failed(transport_.epoch(), status);
   look_at_checkpoints();
+}
+
+Status Session::checkpoint(std::span<const std::byte> global, const std::span<const std::byte>* local) {
+  std::unique_lock lock(mutex_);
+  Status status = may_checkpoint(lock);
+  if (!status.ok()) return status;
+  if (!checkpoints_) return engine_.begin_version(engine_.version().next());
+  status = checkpoints_->take(global, local);
+  look_at_taken(status);
   return status;
+}
+
+Status Session::lazy_checkpoint(warren_serialize serialize, void* context) {
+  std::unique_lock lock(mutex_);
+  Status status = may_checkpoint(lock);
+  if (!status.ok()) return status;
+  if (!checkpoints_) return engine_.begin_version(engine_.version().next());
+  status = checkpoints_->take_later();
+  look_at_taken(status);
+  if (!status.ok()) return status;
+  serialize_ = serialize;
+  serialize_context_ = context;
+  return {};
 }
 
 // What has come for checkpoints, and what is to be said because of it.
@@ -668,11 +722,14 @@ void Session::look_at_checkpoints() {
   }
   auto vote = checkpoints_->take_vote();
   if (!vote) return;
-  if (!disk_) return control_->vote(vote->epoch, vote->timeline, vote->version, std::move(vote->positions));
+  const auto say = [this](const Checkpoints::Vote& v) {
+    control_->vote(v.epoch, v.timeline, v.version, v.positions, v.setups);
+  };
+  if (!disk_) return say(*vote);
   // A vote says that what this rank must hold survives the loss of power. An epoch that ends meanwhile makes it void,
   // and another is given then.
-  disk_->writer().make_durable(vote->timeline, vote->version, [this, v = *vote](const Status& status) {
-    if (status.ok()) control_->vote(v.epoch, v.timeline, v.version, v.positions);
+  disk_->writer().make_durable(vote->timeline, vote->version, [say, v = *vote](const Status& status) {
+    if (status.ok()) say(v);
   });
 }
 
@@ -682,6 +739,7 @@ Status Session::finalize() {
   run_callbacks(lock);
   if (!failed_.ok()) return failed_;
   if (finished_) return {};
+  if (const Status given = give_state(lock); !given.ok()) return given;
   control_->leave(true, "");
   // A rank that was lost before it received them is sent this one's messages again.
   drive(lock, [&] { return finished_ || !failed_.ok(); });

@@ -69,6 +69,8 @@ class Session final : private DataPath {
   // Completes outstanding calls, takes a snapshot, and returns; waits for the commit of the one before. `local` null:
   // this program has no local state.
   Status checkpoint(std::span<const std::byte> global, const std::span<const std::byte>* local);
+  // As warren_lazy_checkpoint.
+  Status lazy_checkpoint(warren_serialize serialize, void* context);
   // The program's count of checkpoints; 0 before the first.
   std::uint64_t version();
   // The version of the newest checkpoint that is safe to start from.
@@ -104,6 +106,9 @@ class Session final : private DataPath {
   void sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout_ms, bool watch_links);
   bool prepare(std::unique_lock<std::mutex>& lock);
   void report_failure();
+  [[nodiscard]] Status may_checkpoint(std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] Status give_state(std::unique_lock<std::mutex>& lock);
+  void look_at_taken(const Status& status);
   Status start_log();
   void fetched(Rank from, const wire::FetchReply& reply, std::span<const std::byte> payloads);
   void look_at_checkpoints();
@@ -139,6 +144,8 @@ class Session final : private DataPath {
   std::optional<Recall> recall_;
   bool installed_ = false, finished_ = false, exiting_ = false;
   std::optional<Checkpoints> checkpoints_;
+  warren_serialize serialize_ = nullptr;  // the state of a lazy checkpoint, which is owed
+  void* serialize_context_ = nullptr;
   Status failed_;
   int callers_ = 0;        // threads inside drive()
   std::string waits_for_;  // beside calls; for the log

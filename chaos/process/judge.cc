@@ -49,6 +49,16 @@ std::optional<std::string> Judge::take(std::uint32_t worker, const Record& recor
       if (record.value != want) return wrong("preamble: digest " + hex(record.value) + ", not " + hex(want));
       return std::nullopt;
     }
+    case RecordEvent::kSetup: {
+      const auto setups = oracle_.setups();
+      if (record.call >= setups.size()) return wrong("set-up round " + std::to_string(record.call));
+      const std::uint64_t want = setups[record.call][record.rank];
+      if (record.value != want) {
+        return wrong("set-up round " + std::to_string(record.call) + ": digest " + hex(record.value) + ", not " +
+                     hex(want));
+      }
+      return std::nullopt;
+    }
     case RecordEvent::kLoaded:
     case RecordEvent::kLoadedLocal: {
       auto why = judge_load(w, w.lives[record.life], record);

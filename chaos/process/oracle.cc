@@ -98,13 +98,24 @@ Oracle::Oracle(const Program& program) : program_(program) {
   for (std::uint32_t r = 0; r < program.shape().ranks; r++) states_.push_back(program.initial(r));
 }
 
-Oracle::Digests Oracle::preamble() const {
-  const Call call = program_.preamble();
+Oracle::Digests Oracle::from_the_beginning(const Call& call, std::uint32_t number) const {
   std::vector<std::uint64_t> bases;
   for (std::uint32_t r = 0; r < program_.shape().ranks; r++) {
-    bases.push_back(program_.input_base(0, 4095, r, program_.initial(r)));
+    bases.push_back(program_.input_base(0, number, r, program_.initial(r)));
   }
   return results_of(call, bases);
+}
+
+Oracle::Digests Oracle::preamble() const {
+  return from_the_beginning(program_.preamble(), kPreambleCall);
+}
+
+std::vector<Oracle::Digests> Oracle::setups() const {
+  std::vector<Digests> all;
+  for (const Call& call : program_.setups()) {
+    all.push_back(from_the_beginning(call, kFirstSetupCall + static_cast<std::uint32_t>(all.size())));
+  }
+  return all;
 }
 
 const std::vector<Oracle::Digests>& Oracle::iteration(std::uint64_t index) {

@@ -16,6 +16,7 @@ class Oracle {
   // By rank: the digest of its output; 0 where it has none.
   using Digests = std::vector<std::uint64_t>;
   [[nodiscard]] Digests preamble() const;
+  [[nodiscard]] std::vector<Digests> setups() const;
   // Call by call. Iterations are asked for in turn, from 0 on; those that were are kept.
   [[nodiscard]] const std::vector<Digests>& iteration(std::uint64_t index);
   // The digests of the states that load must give for this version (>= 1); iterations before it have been asked for.
@@ -29,6 +30,7 @@ class Oracle {
 
  private:
   void next();
+  [[nodiscard]] Digests from_the_beginning(const Call& call, std::uint32_t number) const;
 
   const Program& program_;
   std::vector<ProgramState> states_;

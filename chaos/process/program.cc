@@ -135,6 +135,17 @@ Call Program::preamble() const {
   return c;
 }
 
+std::vector<Call> Program::setups() const {
+  Call sum = preamble();
+  Call big;
+  big.kind = CallKind::kAllgather;
+  big.count = 100'000 / shape_.ranks;
+  Call one_sided;
+  one_sided.kind = CallKind::kReduceScatter;
+  one_sided.count = 3000;
+  return {sum, big, one_sided};
+}
+
 std::vector<Call> Program::iteration(std::uint64_t index) const {
   std::vector<Call> calls;
   Draw draw(mixed(shape_.seed + index * 0x10001));

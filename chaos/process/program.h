@@ -3,6 +3,7 @@
 // loops.
 //
 //   preamble:  split into two groups, an allreduce
+//   set-up:    after load, in each life: rounds that give what they have given in the first
 //   iteration: [the decision whether to go on], calls, and a checkpoint after every few
 //
 // Inputs depend on the state, and the state on every result so far: a wrong bit shows in all that comes after it.
@@ -80,6 +81,9 @@ struct ProgramState {
   std::uint64_t shared = 0, own = 0;
 };
 
+inline constexpr std::uint32_t kPreambleCall = 4095;
+inline constexpr std::uint32_t kFirstSetupCall = 4000;
+
 class Program {
  public:
   explicit Program(const ProgramShape& shape) : shape_(shape) {}
@@ -87,6 +91,8 @@ class Program {
   [[nodiscard]] const ProgramShape& shape() const { return shape_; }
   [[nodiscard]] ProgramState initial(std::uint32_t rank) const;
   [[nodiscard]] Call preamble() const;
+  // Set-up rounds, of the world; their inputs are made of the initial state.
+  [[nodiscard]] std::vector<Call> setups() const;
   [[nodiscard]] std::vector<Call> iteration(std::uint64_t index) const;
   [[nodiscard]] bool checkpoint_after(std::uint64_t index) const { return (index + 1) % shape_.checkpoint_every == 0; }
   // The iteration that a life begins with that has loaded this version.

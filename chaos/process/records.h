@@ -26,8 +26,9 @@ enum class RecordEvent : std::uint32_t {
   kCheckpointed = 9,
   kFinalizing = 10,
   kFinished = 11,
-  kPrepared = 13,  // iteration, call; value: how often; an input was prepared more than once, or for a replayed result
   kFailed = 12,    // value: a warren::ErrorCode; 0: another failure. The text is on standard error
+  kPrepared = 13,  // iteration, call; value: how often; an input was prepared more than once, or for a replayed result
+  kSetup = 14,     // call: which of the set-up rounds; value: digest
 };
 
 // Native layout: records never leave the machine.

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "chaos/process/records.h"
@@ -72,6 +73,7 @@ class Worker {
     tell(RecordEvent::kJoined, 0, rank_);
     preamble();
     std::uint64_t version = load();
+    set_up();
     bool on = true;
     for (std::uint64_t i = program_.first_iteration(version); on; i++) {
       on = iteration(i);
@@ -105,10 +107,23 @@ class Worker {
   void preamble() {
     enter(Phase::kPreamble);
     group_ = comm_->split(static_cast<int>(program_.color(rank_)));
-    Running r{program_.preamble(), 4095, {}, {}, true, 0, 0, {}};
+    Running r{program_.preamble(), kPreambleCall, {}, {}, true, 0, 0, {}};
     issue(r, 0);
     for (Handle& h : r.handles) h.wait();
     tell(RecordEvent::kPreamble, 0, digest(r));
+  }
+
+  // As a process does that needs a schema before it can go on, in the middle of whatever the others do.
+  void set_up() {
+    const ProgramState loaded = std::exchange(state_, program_.initial(rank_));
+    std::uint32_t number = 0;
+    for (const Call& call : program_.setups()) {
+      Running r{call, kFirstSetupCall + number, {}, {}, true, {}};
+      comm_->once("set-up " + std::to_string(number));
+      issue(r, 0);
+      tell(RecordEvent::kSetup, 0, digest(r), number++);
+    }
+    state_ = loaded;
   }
 
   std::uint64_t load() {

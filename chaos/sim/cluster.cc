@@ -76,6 +76,8 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   s.program.least = s.large;
   s.program.messages = !s.large && random.chance(0.6);
   s.program.local = random.chance(0.5);
+  // Where nothing is logged, nothing is kept.
+  s.program.setups = s.job.replicas() > 0 && random.chance(0.6);
   s.program.groups = random.chance(0.6);
   if (options.groups) s.program.groups = *options.groups;
   s.program.collective = options.collective;

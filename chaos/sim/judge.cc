@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "recovery/codec.h"
+#include "worker/call.h"
 
 namespace warren::chaos {
 namespace {
@@ -154,12 +155,37 @@ void Judge::begin_timeline(const wire::Plan& plan) {
   newest_timeline_ = timeline;
   if (oracles_.contains(timeline)) return;
   const std::uint64_t salt = salted_ ? Random::mix(timeline.value + 1) : 0;
+  auto kept = kept_setups(plan);
   if (!plan.committed()) {
-    oracles_.emplace(timeline, std::make_unique<Oracle>(program_, salt));
+    oracles_.emplace(timeline, std::make_unique<Oracle>(program_, salt, std::move(kept)));
     return;
   }
+  // What was done before the checkpoint may be part of it.
+  const Version base(plan.committed_version());
+  for (const ProgramStep& step : program_.steps()) {
+    if (step.setup != step.index || step.index >= program_.position_after_load(base)) continue;
+    if (!kept.contains(step.index) && !loss_excused_) {
+      return world_.violated("I5", describe(step) + " is a set-up round that a rollback has lost");
+    }
+  }
   Oracle& from = oracle(Timeline(plan.committed_timeline()));
-  oracles_.emplace(timeline, std::make_unique<Oracle>(program_, salt, Version(plan.committed_version()), &from));
+  oracles_.emplace(timeline, std::make_unique<Oracle>(program_, salt, std::move(kept), base, &from));
+}
+
+// What the set-up rounds that a plan calls done have given, each in the timeline in which it was begun.
+Oracle::Kept Judge::kept_setups(const wire::Plan& plan) {
+  Oracle::Kept kept;
+  for (const wire::Setup& s : plan.setups()) {
+    for (const ProgramStep& step : program_.steps()) {
+      if (!s.done() || step.setup != step.index || program_.groups()[step.group].id.value != s.group() ||
+          worker::setup_sequence(Program::setup_name(step.index)).value != s.name()) {
+        continue;
+      }
+      const Oracle::Expected* e = oracle(Timeline(s.timeline())).expected(step.index);
+      if (e != nullptr) kept.emplace(step.index, *e);
+    }
+  }
+  return kept;
 }
 
 Oracle& Judge::oracle(Timeline timeline) {
@@ -198,7 +224,7 @@ void Judge::loaded(std::optional<Version> version, Timeline timeline) {
 
 void Judge::restored(const std::string& who, Timeline timeline, Version version, Rank rank, const ProgramState& state) {
   const ProgramState* right = oracle(timeline).state_at(version, rank);
-  if (right == nullptr || !(*right == state)) {
+  if (right == nullptr || right->global != state.global || right->local != state.local) {
     world_.violated("I5", who + " has loaded a state of version " + std::to_string(version.value) + " that never was");
   }
 }
@@ -224,7 +250,8 @@ void Judge::returned(const ProgramStep& step, std::int32_t place, std::span<cons
   }
   // Ranks that share a result share the place under which it is remembered.
   const std::int32_t key = Program::shared_result(step.collective) ? -1 : place;
-  const auto [first, fresh] = golden_.try_emplace({naming(timeline), step.index, key}, output.begin(), output.end());
+  const auto [first, fresh] =
+      golden_.try_emplace({naming(timeline), step.setup.value_or(step.index), key}, output.begin(), output.end());
   if (!fresh && !std::equal(output.begin(), output.end(), first->second.begin(), first->second.end())) {
     world_.violated(
         "I1", "group rank " + std::to_string(place) + " has other bytes than an earlier result of " + describe(step));

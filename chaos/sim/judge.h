@@ -72,6 +72,7 @@ class Judge {
  private:
   void begin_timeline(const wire::Plan& plan);
   void made(const wire::Plan& plan);
+  [[nodiscard]] Oracle::Kept kept_setups(const wire::Plan& plan);
   void announce_commit(Version version, Timeline timeline);
   [[nodiscard]] Timeline naming(Timeline timeline) const { return salted_ ? timeline : Timeline(); }
 

@@ -1,11 +1,12 @@
 #include "chaos/sim/oracle.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace warren::chaos {
 
-Oracle::Oracle(const Program& program, std::uint64_t salt, std::optional<Version> base, Oracle* from)
-    : program_(program), salt_(salt), base_(base) {
+Oracle::Oracle(const Program& program, std::uint64_t salt, Kept kept, std::optional<Version> base, Oracle* from)
+    : program_(program), salt_(salt), base_(base), kept_(std::move(kept)) {
   const std::size_t ranks = program.groups().front().members.size();
   states_.resize(ranks);
   deferred_.resize(ranks);
@@ -31,6 +32,9 @@ void Oracle::run_to(std::size_t step) {
     const ProgramStep& s = steps[next_];
     ++next_;
     run(s);
+    if (!base_ || next_ != program_.setup_end()) continue;
+    settle();
+    next_ = program_.position_after_load(*base_);
   }
 }
 
@@ -38,8 +42,8 @@ void Oracle::run(const ProgramStep& step) {
   if (step.kind == StepKind::kLoad) {
     settle();
     if (!base_) return;
-    states_ = saved_.at(*base_);
-    next_ = program_.position_after_load(*base_);
+    const auto& saved = saved_.at(*base_);
+    for (std::size_t r = 0; r < states_.size(); ++r) states_[r] = {saved[r].global, saved[r].local, states_[r].setup};
     return;
   }
   if (step.kind == StepKind::kCheckpoint) {
@@ -49,14 +53,17 @@ void Oracle::run(const ProgramStep& step) {
     return;
   }
   if (step.wait_before) settle();
+  if (step.setup && step.setup != step.index) return;
   const auto& members = program_.members(step);
   Expected e;
-  for (std::size_t place = 0; place < members.size(); ++place) {
+  const auto kept = kept_.find(step.index);
+  if (kept != kept_.end()) e = kept->second;
+  for (std::size_t place = 0; kept == kept_.end() && place < members.size(); ++place) {
     const auto rank = static_cast<std::size_t>(members[place].value);
     e.keys.push_back(program_.input_key(step, static_cast<std::int32_t>(place), states_[rank], salt_));
   }
   const std::size_t results = Program::shared_result(step.collective) ? 1 : members.size();
-  for (std::size_t place = 0; place < results; ++place) {
+  for (std::size_t place = 0; kept == kept_.end() && place < results; ++place) {
     e.outputs.push_back(program_.expected(step, static_cast<std::int32_t>(place), e.keys));
   }
   for (std::size_t place = 0; place < members.size(); ++place) {
@@ -69,6 +76,7 @@ void Oracle::run(const ProgramStep& step) {
 }
 
 const Oracle::Expected* Oracle::expected(std::size_t step) {
+  step = program_.steps()[step].setup.value_or(step);
   run_to(step);
   const auto it = expected_.find(step);
   return it == expected_.end() ? nullptr : &it->second;

@@ -14,10 +14,6 @@ namespace warren::chaos {
 
 class Oracle {
  public:
-  // `base`: the version that the timeline starts from, which `from` has computed; without it, the job's beginning.
-  Oracle(const Program& program, std::uint64_t salt, std::optional<Version> base = std::nullopt,
-         Oracle* from = nullptr);
-
   struct Expected {
     std::vector<std::uint64_t> keys;              // by place
     std::vector<std::vector<std::byte>> outputs;  // by place; one if all ranks get the same
@@ -25,7 +21,14 @@ class Oracle {
       return outputs[outputs.size() == 1 ? 0 : static_cast<std::size_t>(place)];
     }
   };
-  // Null: in this timeline nobody gets there.
+  // What set-up rounds of earlier timelines have given, by step.
+  using Kept = std::map<std::size_t, Expected>;
+
+  // `base`: the version that the timeline starts from, which `from` has computed; without it, the job's beginning.
+  Oracle(const Program& program, std::uint64_t salt, Kept kept = {}, std::optional<Version> base = std::nullopt,
+         Oracle* from = nullptr);
+
+  // Null: in this timeline nobody gets there. Of a set-up round, what its name has given.
   [[nodiscard]] const Expected* expected(std::size_t step);
   // What a rank's state is when this version begins by a checkpoint, or by loading it; null: it does not.
   [[nodiscard]] const ProgramState* state_at(Version version, Rank rank);
@@ -43,6 +46,7 @@ class Oracle {
   std::map<Version, std::vector<ProgramState>> saved_;
   std::map<std::size_t, Expected> expected_;
   std::optional<Version> base_;
+  const Kept kept_;
 };
 
 }  // namespace warren::chaos

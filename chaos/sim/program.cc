@@ -188,6 +188,11 @@ void Program::draw_version(Random& random, const Shape& shape, Version version, 
       draw_messages(random, shape, group, version);
       continue;
     }
+    if (random.chance(0.1) && draw_repeat(random, version)) continue;
+    if (version == kPreamble && shape.setups && random.chance(0.2)) {
+      draw_setup(random, shape, version);
+      continue;
+    }
     ProgramStep step = draw_step(random, shape, group);
     step.version = version;
     append(std::move(step));
@@ -197,6 +202,32 @@ void Program::draw_version(Random& random, const Shape& shape, Version version, 
   for (std::size_t g = first_group; g < groups_.size(); ++g) {
     groups_[g].end = std::min(groups_[g].end, steps_.size());
   }
+}
+
+// On a group that every life makes before.
+void Program::draw_setup(Random& random, const Shape& shape, Version version) {
+  std::size_t group = random.below(groups_.size());
+  if (groups_[group].made_at > steps_.size()) group = 0;
+  ProgramStep step = draw_step(random, shape, group);
+  step.version = version;
+  step.setup = steps_.size();
+  append(std::move(step));
+}
+
+// A set-up round again, by a life that has its result already.
+bool Program::draw_repeat(Random& random, Version version) {
+  std::vector<std::size_t> named;
+  for (const ProgramStep& s : steps_) {
+    if (s.setup == s.index) named.push_back(s.index);
+  }
+  if (named.empty()) return false;
+  ProgramStep step = steps_[named[random.below(named.size())]];
+  const std::uint64_t site = step.site;
+  step.version = version;
+  step.blocking = random.chance(0.6);
+  append(std::move(step));
+  steps_.back().site = site;
+  return true;
 }
 
 Program::Program(Random& random, const Shape& shape) : seed_(random.next()) {
@@ -215,6 +246,10 @@ Program::Program(Random& random, const Shape& shape) : seed_(random.next()) {
   ProgramStep load;
   load.kind = StepKind::kLoad;
   append(load);
+  if (shape.setups && random.chance(0.6)) {
+    for (std::uint64_t n = 1 + random.below(3); n > 0; --n) draw_setup(random, shape, version_of_program(0));
+  }
+  setup_end_ = steps_.size();
   const std::int64_t versions = shape.least ? 2 : random.between(1, 5);
   const bool local = shape.local && random.chance(0.4);
   for (std::int64_t v = 0; v < versions; ++v) {
@@ -226,6 +261,7 @@ Program::Program(Random& random, const Shape& shape) : seed_(random.next()) {
     checkpoint.kind = StepKind::kCheckpoint;
     checkpoint.version = version.next();
     checkpoint.local = local && random.chance(0.8);
+    checkpoint.lazy = !checkpoint.local && random.chance(0.3);
     append(checkpoint);
   }
 }
@@ -414,7 +450,7 @@ std::uint64_t Program::input_key(const ProgramStep& step, std::int32_t place, co
                                  std::uint64_t salt) const {
   const std::uint64_t name = Random::mix(step.index * 0x10001 + static_cast<std::uint64_t>(place));
   return Random::mix(seed_ ^ name ^ Random::mix(state.global + 1) ^ Random::mix(state.local + 2) ^
-                     Random::mix(salt + 3));
+                     Random::mix(salt + 3) ^ Random::mix(state.setup + 4));
 }
 
 void Program::write_element(const ProgramStep& step, std::uint64_t key, std::uint64_t i, std::byte* to) const {
@@ -564,6 +600,10 @@ void Program::fold(const ProgramStep& step, std::span<const std::byte> output, P
   // Rounded results are not known before somebody has computed them.
   if (step.values != Values::kExact || output.empty()) return;
   const std::uint64_t hash = Random::mix(XXH3_64bits_withSeed(output.data(), output.size(), step.index));
+  if (step.setup) {
+    if (step.setup == step.index) state.setup += hash;
+    return;
+  }
   (step.group == 0 && shared_result(step.collective) ? state.global : state.local) += hash;
 }
 

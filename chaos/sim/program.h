@@ -39,8 +39,11 @@ enum class StepKind : std::uint8_t { kRound, kLoad, kCheckpoint };
 struct ProgramStep {
   StepKind kind = StepKind::kRound;
   std::size_t index = 0;
-  Version version;        // kRound: in which it is; kCheckpoint: which it begins
-  bool local = false;     // kCheckpoint: with a local state
+  Version version;     // kRound: in which it is; kCheckpoint: which it begins
+  bool local = false;  // kCheckpoint: with a local state
+  bool lazy = false;   // kCheckpoint: the state is given later
+  // kRound: a set-up round; the step that names it first. Later ones of the name must give the same.
+  std::optional<std::size_t> setup;
   bool prepares = false;  // kRound: the input is made by a prepare function
   std::size_t group = 0;
   Collective collective{};
@@ -60,9 +63,10 @@ struct ProgramStep {
 // One element type's width in the program; kCustom stands for the affine maps.
 [[nodiscard]] std::size_t width_of(const ProgramStep& step);
 
-// What a rank knows. `global` comes from results that all ranks share and is equal on all; `local` from the others.
+// What a rank knows. `global` comes from results that all ranks share and is equal on all; `local` from the others;
+// `setup` from set-up rounds, and is in no checkpoint.
 struct ProgramState {
-  std::uint64_t global = 0, local = 0;
+  std::uint64_t global = 0, local = 0, setup = 0;
   friend bool operator==(const ProgramState&, const ProgramState&) = default;
 };
 
@@ -74,6 +78,7 @@ class Program {
     bool messages = false;  // point to point too
     bool groups = true;
     std::optional<Collective> collective;                // all rounds are of it
+    bool setups = false;                                 // set-up rounds
     bool local = false;                                  // checkpoints may have local states
     std::uint64_t most_bytes = std::uint64_t{48} << 10;  // of one rank's larger buffer
   };
@@ -85,8 +90,11 @@ class Program {
   [[nodiscard]] bool one_group() const;
   [[nodiscard]] bool has_messages() const;
   [[nodiscard]] bool loads() const;
-  // Where a program goes on that has loaded this version.
+  // Where a program goes on that has loaded this version, once it has run its set-up rounds again: the steps between
+  // the load and setup_end().
   [[nodiscard]] std::size_t position_after_load(Version version) const;
+  [[nodiscard]] std::size_t setup_end() const { return setup_end_; }
+  [[nodiscard]] static std::string setup_name(std::size_t step) { return "step " + std::to_string(step); }
   // Bytes of all results together.
   [[nodiscard]] std::uint64_t result_bytes() const;
   // The steps in this rank's order: a receiver may ask for messages in another order than they were sent.
@@ -132,8 +140,11 @@ class Program {
     Rank receiver;
   };
   std::vector<Burst> reversed_;
+  std::size_t setup_end_ = 0;
 
   void draw_version(Random& random, const Shape& shape, Version version, std::size_t length);
+  void draw_setup(Random& random, const Shape& shape, Version version);
+  [[nodiscard]] bool draw_repeat(Random& random, Version version);
   void draw_groups(Random& random, const Shape& shape, std::size_t first, std::size_t length);
   void append(ProgramStep step);
   ProgramStep draw_step(Random& random, const Shape& shape, std::size_t group) const;

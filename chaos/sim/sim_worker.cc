@@ -286,6 +286,9 @@ void SimWorker::install(const wire::Plan& plan) {
   epochs_.insert(plan_epoch_);
   worker::Engine::Plan p = worker::engine_plan(plan, rank_);
   frontier_.assign(plan.frontier().begin(), plan.frontier().end());
+  for (const wire::Setup& setup : plan.setups()) {
+    if (setup.done()) setups_done_.emplace(GroupId(setup.group()), Sequence(setup.name()));
+  }
   timeline_ = p.timeline;
   mutate(p);
   transport_.open(std::move(membership));
@@ -302,7 +305,7 @@ void SimWorker::install(const wire::Plan& plan) {
   for (auto& a : calls_) {
     if (a->reaped || a->call->round.group.value != program_.groups()[a->step.group].id.value) continue;
     const RoundId& round = a->call->round;
-    a->to_be_run = a->to_be_run || round.sequence.value >= frontier_rounds(round.group, round.version);
+    a->to_be_run = a->to_be_run || !in_log(round);
   }
   if (!installed_) {
     order_ = program_.order_of(rank_);
@@ -316,7 +319,10 @@ void SimWorker::install(const wire::Plan& plan) {
 
 void SimWorker::mutate(worker::Engine::Plan& plan) {
   if (world_.is(Mutant::one_copy_short) && plan.replicas > 1) --plan.replicas;
-  if (world_.is(Mutant::reuses_names)) plan.timeline = Timeline(0);
+  if (world_.is(Mutant::reuses_names)) {
+    plan.timeline = Timeline(0);
+    for (worker::Engine::Setup& s : plan.setups) s.timeline = Timeline(0);
+  }
   if (world_.is(Mutant::finals_of_own_host) && recall_) {
     for (worker::Engine::Frontier& f : plan.frontier) {
       if (f.final.empty()) continue;
@@ -426,7 +432,7 @@ void SimWorker::look_at_checkpoints() {
   }
   if (auto vote = checkpoints_->take_vote()) {
     post([this, vote = std::move(*vote)](auto& effects) {
-      machine_.vote(vote.epoch, timeline_, vote.version, vote.positions, world_.now(), effects);
+      machine_.vote(vote.epoch, timeline_, vote.version, vote.positions, vote.setups, world_.now(), effects);
     });
   }
 }
@@ -463,6 +469,11 @@ std::uint64_t SimWorker::frontier_rounds(GroupId group, Version version) const {
     if (p.group() == group.value && p.version() == version.value) return p.rounds();
   }
   return 0;
+}
+
+bool SimWorker::in_log(const RoundId& round) const {
+  if (is_setup(round)) return setups_done_.contains({round.group, round.sequence});
+  return round.sequence.value < frontier_rounds(round.group, round.version);
 }
 
 bool SimWorker::behind() const {
@@ -536,7 +547,7 @@ void SimWorker::end_prepares() {
 void SimWorker::report_failure() {
   if (const auto gap = engine_.take_gap()) {
     post([this, epoch = transport_.epoch(), gap = *gap](auto& effects) {
-      machine_.on_log_gap(epoch, gap, world_.now(), effects);
+      machine_.on_log_gap(epoch, gap.reason, gap.setup, world_.now(), effects);
     });
   }
   const auto failure = engine_.take_failure();
@@ -588,8 +599,14 @@ void SimWorker::advance() {
     const bool blocked =
         std::any_of(calls_.begin(), calls_.end(), [](const auto& c) { return !c->reaped && c->step.blocking; });
     if (computing_ || blocked || static_cast<std::size_t>(outstanding) >= kMostOutstanding) return;
+    if (after_setup_ && position_ == program_.setup_end()) {
+      if (outstanding > 0) return;
+      settle();
+      position_ = *std::exchange(after_setup_, std::nullopt);
+    }
     if (position_ == order_.size()) {
       if (outstanding > 0) return;
+      if (!give_state()) return;
       return finalize();
     }
     const ProgramStep& step = program_.steps()[order_[position_]];
@@ -651,14 +668,15 @@ bool SimWorker::load() {
 
 void SimWorker::begin_from(const worker::Checkpoints::State& state) {
   const Version version = version_of_program(state.version);
-  position_ = program_.position_after_load(version);
+  ++position_;
   if (state.version == 0) return;
+  after_setup_ = program_.position_after_load(version);
   const auto restored = program_.restored(version, rank_, state.global, state.local);
   if (!restored) {
     return world_.violated("I5",
                            describe() + " has loaded something else than version " + std::to_string(state.version));
   }
-  state_ = *restored;
+  state_ = {restored->global, restored->local, state_.setup};
   judge_.restored(describe(), timeline_, version, rank_, state_);
   if (world_.keeps_transcript()) world_.tell(describe() + " starts from version " + std::to_string(state.version));
   judge_.sign();
@@ -674,12 +692,18 @@ bool SimWorker::checkpoint(const ProgramStep& step) {
     if (engine_.stopped()) return false;
     status = engine_.begin_version(engine_.version().next());
   } else {
+    if (engine_.stopped() || !give_state()) return false;
     waits_for_commit_ = !checkpoints_->may_take();
-    if (waits_for_commit_ || engine_.stopped()) return false;
+    if (waits_for_commit_) return false;
     const auto global = program_.saved_global(step.version, state_);
     const auto local = program_.saved_local(step.version, rank_, state_);
     const std::span<const std::byte> local_state = local;
-    status = checkpoints_->take(global, step.local ? &local_state : nullptr);
+    if (step.lazy) {
+      status = checkpoints_->take_later();
+      owed_state_ = global;
+    } else {
+      status = checkpoints_->take(global, step.local ? &local_state : nullptr);
+    }
     if (status.code() == Code::kDesync) {
       post([this, epoch = transport_.epoch(), status](auto& effects) {
         machine_.on_round_failed(epoch, status, world_.now(), effects);
@@ -702,6 +726,22 @@ bool SimWorker::checkpoint(const ProgramStep& step) {
   if (world_.keeps_transcript()) {
     world_.tell(describe() + " has taken checkpoint " + std::to_string(step.version.value - 1));
   }
+  return true;
+}
+
+// As Session::give_state: before the call that follows a lazy checkpoint. False: it could not be, and the program ends.
+bool SimWorker::give_state() {
+  if (!checkpoints_ || !checkpoints_->owes_state() || engine_.stopped()) return true;
+  const Status status = checkpoints_->give_state(owed_state_);
+  if (!status.ok()) {
+    program_fails(status);
+    return false;
+  }
+  if (passes(KillPoint::kCheckpoint)) {
+    links_.doomed();
+    return false;
+  }
+  look_at_checkpoints();
   return true;
 }
 
@@ -782,7 +822,7 @@ bool SimWorker::split(std::size_t first) {
 void SimWorker::issue(std::size_t position) {
   ProgramStep step = program_.steps()[order_[position]];
   const auto place = program_.place(step, rank_);
-  if (!place) return;
+  if (!place || !give_state()) return;
   if (world_.strikes(Fault::slow_rank)) {
     // Longer than a wait may stay unexplained, now and then.
     const Micros most = world_.random.chance(0.2) ? 40'000'000 : 500'000;
@@ -859,6 +899,7 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
   a.before.assign(a.bytes().begin(), a.bytes().end());
 
   a.call = std::make_shared<worker::Call>();
+  if (step.setup) a.call->setup = Program::setup_name(*step.setup);
   worker::CallSpec& spec = a.call->spec;
   spec.collective = step.collective;
   spec.type = step.type;
@@ -907,8 +948,7 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
     return program_fails(taken);
   }
   if (engine_.outstanding() > limits::kMaxOutstandingRounds) world_.violated("I8", "too many calls are outstanding");
-  a.to_be_run = a.step.collective == Collective::kPoint ||
-                a.call->round.sequence.value >= frontier_rounds(a.call->round.group, a.call->round.version);
+  a.to_be_run = a.step.collective == Collective::kPoint || !in_log(a.call->round);
   if (world_.is(Mutant::overwrites_input) && a.step.in_place && a.out_bytes > 0) {
     later(world_.random.between(1, 50), [&a] {
       if (!a.call->finished) a.bytes()[a.out_at] ^= std::byte{1};
@@ -931,6 +971,7 @@ void SimWorker::reap(ActiveCall& a) {
   }
   const auto output = memory.subspan(a.out_at, a.out_bytes);
   if (a.call->status.ok()) {
+    if (is_setup(a.call->round)) setups_done_.emplace(a.call->round.group, a.call->round.sequence);
     if (world_.keeps_transcript()) {
       world_.tell(describe() + " finished step " + std::to_string(a.step.index) + ", " +
                   (a.step.collective == Collective::kPoint
@@ -941,8 +982,7 @@ void SimWorker::reap(ActiveCall& a) {
     }
     if (a.step.prepares && !a.input.empty() && !a.altered && a.prepared != (a.to_be_run ? 1 : 0)) {
       // It may have been prepared in one epoch, and replayed in the next; or the other way round.
-      const bool replayed = a.step.collective != Collective::kPoint &&
-                            a.call->round.sequence.value < frontier_rounds(a.call->round.group, a.call->round.version);
+      const bool replayed = a.step.collective != Collective::kPoint && in_log(a.call->round);
       if (a.prepared > 1 || (a.prepared == 1 && !a.to_be_run) || (a.prepared == 0 && !replayed)) {
         return world_.violated("Prepare", describe() + ": the input of step " + std::to_string(a.step.index) + " was " +
                                               "prepared " + std::to_string(a.prepared) + " times, and it was " +

@@ -141,6 +141,9 @@ class SimWorker final : private SimTransport::Owner {
   void look_at_dead_segments();
   [[nodiscard]] bool passes(KillPoint point);
   [[nodiscard]] std::uint64_t frontier_rounds(GroupId group, Version version) const;
+  // Its result comes from there, as far as the plan and this life know.
+  [[nodiscard]] bool in_log(const RoundId& round) const;
+  [[nodiscard]] bool give_state();
 
   void pump();
   bool prepare();
@@ -199,12 +202,15 @@ class SimWorker final : private SimTransport::Owner {
   Timeline timeline_;
   std::set<Epoch> epochs_;
   std::vector<wire::Position> frontier_;
+  std::set<std::pair<GroupId, Sequence>> setups_done_;  // by the plans, and by this life
   Rank rank_;
   wire::JobSettings settings_;
   worker::ProgressReporter progress_;
 
   std::vector<std::size_t> order_;
   std::size_t position_ = 0;
+  std::optional<std::size_t> after_setup_;  // a life that has loaded goes on there once it has set itself up
+  std::vector<std::byte> owed_state_;       // of a lazy checkpoint
   std::vector<bool> group_made_;
   std::shared_ptr<worker::Call> splitting_;
   std::uint64_t used_channels_ = 0, taken_channels_ = 0;

@@ -42,6 +42,8 @@ std::vector<Record> honest(const Program& program) {
   std::vector<Record> out = {record(RecordEvent::kStarted), record(RecordEvent::kJoined, 0, 0, 1),
                              record(RecordEvent::kPreamble, 0, 0, oracle.preamble()[1]), record(RecordEvent::kLoaded),
                              record(RecordEvent::kLoadedLocal)};
+  const auto setups = oracle.setups();
+  for (std::uint32_t c = 0; c < setups.size(); c++) out.push_back(record(RecordEvent::kSetup, 0, c, setups[c][1]));
   for (std::uint64_t i = 0; i < program.shape().iterations; i++) {
     const auto& results = oracle.iteration(i);
     for (std::uint32_t c = 0; c < results.size(); c++) {
@@ -75,7 +77,7 @@ TEST(ChaosJudge, SeesAWrongBitAHoleAndAWrongState) {
   const std::vector<Record> good = honest(program);
   for (std::size_t i = 0; i < good.size(); i++) {
     const auto event = static_cast<RecordEvent>(good[i].event);
-    if (event != RecordEvent::kResult && event != RecordEvent::kPreamble) continue;
+    if (event != RecordEvent::kResult && event != RecordEvent::kPreamble && event != RecordEvent::kSetup) continue;
     std::vector<Record> bad = good;
     bad[i].value ^= std::uint64_t{1} << (i % 64);
     EXPECT_NE(first_complaint(program, bad).find("digest"), std::string::npos) << i;

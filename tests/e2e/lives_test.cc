@@ -101,6 +101,106 @@ TEST(Lives, ACallbackIsCalledWhenItsResultWasFetched) {
   run_both(one_life, two_lives);
 }
 
+// Rank 0 is in the middle of version 2 and makes no set-up round.
+TEST(Lives, ANewLifeGetsTheResultOfASetUpRoundAlone) {
+  Cluster cluster;
+  std::promise<void> gone;
+  const auto checkpoints_from = [](Communicator& comm, std::uint64_t version) {
+    for (; version < 2; version++) comm.checkpoint(std::vector{static_cast<int>(version)});
+  };
+  const auto two_lives = [&] {
+    Options o = cluster.options(1, 2);
+    apart(1, o);
+    {
+      Communicator first = Communicator::create(o);
+      EXPECT_EQ(first.load_checkpoint().version, 0u);
+      EXPECT_EQ(first.once("sketch").allreduce(100), 107);
+      EXPECT_EQ(first.once("sketch").allreduce(5), 107) << "a name again, in the same life";
+      EXPECT_THROW((void)first.once("").allreduce(1), Error);
+      checkpoints_from(first, 0);
+    }
+    gone.set_value();
+    Communicator second = Communicator::create(o);
+    const std::uint64_t version = second.load_checkpoint().version;
+    EXPECT_GE(version, 1u);
+    EXPECT_EQ(second.once("sketch").allreduce(999), 107);
+    checkpoints_from(second, version);
+    EXPECT_EQ(second.allreduce(1), 3);
+    EXPECT_THROW((void)second.split(0)->once("late"), Error) << "a life that loads a later version has no such group";
+    second.finalize();
+  };
+  const auto one_life = [&] {
+    Options o = cluster.options(0, 2);
+    apart(0, o);
+    Communicator comm = Communicator::create(o);
+    EXPECT_EQ(comm.load_checkpoint().version, 0u);
+    EXPECT_EQ(comm.once("sketch").allreduce(7), 107);
+    checkpoints_from(comm, 0);
+    gone.get_future().wait();
+    EXPECT_EQ(comm.allreduce(2), 3);
+    (void)comm.split(0);
+    comm.finalize();
+  };
+  run_both(one_life, two_lives);
+}
+
+// A life that ends between a lazy checkpoint and the next call has given no state: nothing is committed.
+TEST(Lives, ALazyCheckpointIsSerializedByTheNextCall) {
+  Cluster cluster;
+  const auto lazily = [](Communicator& comm, int& model, int& calls) {
+    comm.lazy_checkpoint([&] {
+      calls++;
+      return std::vector{model};
+    });
+    EXPECT_EQ(calls, 0);
+  };
+  const auto rest = [](Communicator& comm, int& calls) {
+    EXPECT_EQ(comm.allreduce(1), 2);
+    EXPECT_EQ(calls, 1);
+    comm.checkpoint(std::vector{5});  // returns when the lazy one is committed
+    EXPECT_GE(comm.committed_version(), 1u);
+  };
+  const auto two_lives = [&] {
+    Options o = cluster.options(1, 2);
+    apart(1, o);
+    int model = 17, calls = 0;
+    {
+      Communicator first = Communicator::create(o);
+      EXPECT_EQ(first.load_checkpoint().version, 0u);
+      lazily(first, model, calls);
+    }
+    EXPECT_EQ(calls, 0);
+    {
+      Communicator second = Communicator::create(o);
+      EXPECT_EQ(second.load_checkpoint().version, 0u) << "rank 1 had not given it";
+      lazily(second, model, calls);
+      rest(second, calls);
+    }
+    Communicator third = Communicator::create(o);
+    const auto loaded = third.load_checkpoint();
+    EXPECT_GE(loaded.version, 1u);
+    if (loaded.version == 1) {
+      EXPECT_EQ(loaded.global_as<int>(), std::vector{17});
+      EXPECT_EQ(third.allreduce(1), 2);
+      third.checkpoint(std::vector{5});
+    }
+    third.barrier();
+    third.finalize();
+  };
+  const auto one_life = [&] {
+    Options o = cluster.options(0, 2);
+    apart(0, o);
+    int model = 17, calls = 0;
+    Communicator comm = Communicator::create(o);
+    EXPECT_EQ(comm.load_checkpoint().version, 0u);
+    lazily(comm, model, calls);
+    rest(comm, calls);
+    comm.barrier();
+    comm.finalize();
+  };
+  run_both(one_life, two_lives);
+}
+
 TEST(Lives, AfterARollbackThatIsAnErrorACommunicatorIsMadeAgain) {
   Cluster cluster;
   const auto body = [&](int rank) {

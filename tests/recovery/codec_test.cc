@@ -133,6 +133,8 @@ wire::Plan logged_plan() {
   }
   *p.add_frontier() = position(0, 3, true);
   *p.add_frontier() = position(2, 4, false, {{0, 8}});
+  *p.add_setups() = setup(0, 1, true);
+  *p.add_setups() = setup(0, 2, false, {{0, 8}}, 1);
   p.set_committed(true);
   p.set_committed_version(2);
   p.set_committed_timeline(1);
@@ -438,6 +440,44 @@ TEST(Codec, PlansOfJobsThatLog) {
             "frontier: position in version 1: it is closed, and a round is in flight");
   EXPECT_EQ(check([](auto& p) { p.mutable_settings()->set_replicas(0); }),
             "nothing is logged, and there is a frontier or a committed version");
+}
+
+TEST(Codec, SetupRounds) {
+  const auto check = [](std::vector<wire::Setup> setups) {
+    wire::Report r;
+    r.set_epoch(2);
+    r.mutable_setups()->Add(setups.begin(), setups.end());
+    const Status status = validate(r);
+    return status.ok() ? "" : status.describe();
+  };
+  EXPECT_EQ(check({setup(0, 1, true), setup(0, 2, false, {{0, 8}}), setup(1, 1, false)}), "");
+  EXPECT_EQ(check({setup(0, 2, true), setup(0, 1, true)}),
+            "set-up round 8000000000000001: not in rising order, or it stands twice");
+  EXPECT_EQ(check({setup(0, 1, true, {{0, 8}})}), "set-up round 8000000000000001: it is done, and in flight");
+  EXPECT_EQ(check({setup(0, 1, false, {{8, 8}})}), "set-up round 8000000000000001: the range 8 is empty");
+  EXPECT_EQ(check({setup(0, UINT64_MAX, true)}), "set-up round ffffffffffffffff: not the hash of a name");
+  wire::Setup ordinary = setup(0, 1, true);
+  ordinary.set_name(5);
+  EXPECT_EQ(check({ordinary}), "set-up round 5: not the hash of a name");
+  std::vector<wire::Setup> many;
+  for (std::uint64_t n = 0; n <= limits::kMaxSetups; ++n) many.push_back(setup(0, n, true));
+  EXPECT_EQ(check(many), "1025 set-up rounds are over the limit of 1024");
+  many.assign(1, setup(0, 1, false));
+  for (std::uint64_t n = 0; n <= limits::kMaxSetupRangesPerReport; ++n) {
+    many[0].add_final()->set_begin(2 * n);
+    many[0].mutable_final(static_cast<int>(n))->set_end(2 * n + 1);
+  }
+  EXPECT_EQ(check(many), "1025 ranges of set-up rounds are over the limit");
+
+  wire::Vote v;
+  v.set_epoch(1);
+  v.set_version(2);
+  *v.add_setups() = setup(0, 1, false);
+  EXPECT_EQ(validate(v).describe(), "set-up round 8000000000000001: it is not done");
+  wire::Plan p = logged_plan();
+  EXPECT_TRUE(validate(p).ok()) << validate(p).describe();
+  p.mutable_setups(1)->set_timeline(p.timeline() + 1);
+  EXPECT_EQ(validate(p).describe(), "set-up round 8000000000000002 was begun in a later timeline");
 }
 
 TEST(Codec, AddressesAreNumeric) {

@@ -110,5 +110,39 @@ TEST(Frontier, MoreThanAPlanCanHoldIsAnError) {
             "(16384 and 65536)");
 }
 
+std::string merged_setups(const std::vector<std::vector<wire::Setup>>& said) {
+  std::vector<google::protobuf::RepeatedPtrField<wire::Setup>> lists(said.size());
+  std::vector<const google::protobuf::RepeatedPtrField<wire::Setup>*> all;
+  for (std::size_t i = 0; i < said.size(); ++i) {
+    lists[i].Add(said[i].begin(), said[i].end());
+    all.push_back(&lists[i]);
+  }
+  const auto setups = merge_setups(all);
+  if (!setups.ok()) return std::string(to_string(setups.status().code())) + ": " + setups.status().describe();
+  std::string text;
+  for (const wire::Setup& s : setups.value()) text += (text.empty() ? "" : " ") + render(s);
+  return text;
+}
+
+TEST(Frontier, ASetupRoundIsDoneOnceAnybodyHasItAndElseIsFinalWhereAnyHostHoldsIt) {
+  EXPECT_EQ(merged_setups({{}, {}}), "");
+  EXPECT_EQ(merged_setups({{setup(0, 7, false, {{0, 8}})}, {setup(0, 7, false, {{4, 12}}), setup(3, 1, true)}}),
+            "s7[0,12) g3:s1|");
+  EXPECT_EQ(merged_setups({{setup(0, 7, false, {{0, 8}})}, {setup(0, 7, true)}}), "s7|");
+  EXPECT_EQ(merged_setups({{setup(0, 7, true, {}, 2)}, {setup(0, 7, false, {{0, 8}}, 2), setup(0, 9, false)}}),
+            "s7@2| s9");
+  EXPECT_EQ(merged_setups({{setup(0, 7, true, {}, 2)}, {setup(0, 7, true, {}, 3)}}),
+            "desync: set-up round 8000000000000007 on timeline 2 was begun in timeline 3 too");
+}
+
+TEST(Frontier, MoreSetupRoundsThanAJobMayHaveAreAnError) {
+  std::vector<wire::Setup> many;
+  for (std::uint64_t n = 0; n <= limits::kMaxSetupsPerJob; ++n) many.push_back(setup(0, n, true));
+  EXPECT_EQ(merged_setups({many}),
+            "exhausted: the job has 4097 set-up rounds with 0 pieces of results, more than it may (4096 and 16384)");
+  many.pop_back();
+  EXPECT_EQ(merged_setups({many}).substr(0, 6), "s0| s1");
+}
+
 }  // namespace
 }  // namespace warren::test

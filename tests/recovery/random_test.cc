@@ -424,7 +424,7 @@ class World {
     const Said& said = said_[w.life];
     if (w.pending != 0 && (said.vote != w.pending || said.vote_epoch != w.epoch) && chance(30)) {
       w.machine->vote(Epoch(w.epoch), Timeline(w.timeline), Version(w.pending),
-                      {position(w.pending - 1, kRounds, true)}, TimeMs{now_}, effects);
+                      {position(w.pending - 1, kRounds, true)}, {}, TimeMs{now_}, effects);
     }
   }
 
@@ -450,7 +450,7 @@ class World {
         w.machine->on_round_failed(w.machine->epoch(), Status(Code::kCorrupt, "damaged"), TimeMs{now_}, effects);
         break;
       case 5:
-        if (chance(20)) w.machine->on_log_gap(w.machine->epoch(), "gone", TimeMs{now_}, effects);
+        if (chance(20)) w.machine->on_log_gap(w.machine->epoch(), "gone", chance(50), TimeMs{now_}, effects);
         break;
       default:
         WorkerMachine::Progress progress;

@@ -152,6 +152,29 @@ wire::Position position(std::uint64_t version, std::uint64_t rounds, bool closed
   return p;
 }
 
+wire::Setup setup(std::uint64_t group, std::uint64_t n, bool done,
+                  const std::vector<std::pair<std::uint64_t, std::uint64_t>>& final, std::uint32_t timeline) {
+  wire::Setup s;
+  s.set_group(group);
+  s.set_name(kSetupBit | n);
+  s.set_timeline(timeline);
+  s.set_done(done);
+  for (const auto& [begin, end] : final) {
+    s.add_final()->set_begin(begin);
+    s.mutable_final(s.final_size() - 1)->set_end(end);
+  }
+  return s;
+}
+
+std::string render(const wire::Setup& s) {
+  std::string text = (s.group() == 0 ? "" : "g" + std::to_string(s.group()) + ":") + "s" +
+                     std::to_string(s.name() & ~kSetupBit) +
+                     (s.timeline() == 0 ? "" : "@" + std::to_string(s.timeline())) + (s.done() ? "|" : "");
+  for (const wire::ByteRange& r : s.final())
+    text += "[" + std::to_string(r.begin()) + "," + std::to_string(r.end()) + ")";
+  return text;
+}
+
 std::string render(const wire::Position& p) {
   std::string text = (p.group() == 0 ? "" : "g" + std::to_string(p.group()) + ":") + std::to_string(p.version()) + "." +
                      std::to_string(p.rounds()) + (p.closed() ? "|" : "");
@@ -202,6 +225,7 @@ std::string render(const wire::Envelope& e) {
       }
       if (e.plan().timeline() != 0) text += " timeline " + n(e.plan().timeline());
       for (const wire::Position& p : e.plan().frontier()) text += " " + render(p);
+      for (const wire::Setup& s : e.plan().setups()) text += " " + render(s);
       if (e.plan().committed()) {
         text += " committed " + n(e.plan().committed_version()) + " in " + n(e.plan().committed_timeline());
       }
@@ -217,10 +241,15 @@ std::string render(const wire::Envelope& e) {
     case wire::Envelope::kReport: {
       std::string text = "Report epoch " + n(e.report().epoch()) + " version " + n(e.report().version());
       for (const wire::Position& p : e.report().positions()) text += " " + render(p);
+      for (const wire::Setup& s : e.report().setups()) text += " " + render(s);
       return text;
     }
     case wire::Envelope::kLoad: return "Load";
-    case wire::Envelope::kVote: return "Vote " + n(e.vote().version()) + " timeline " + n(e.vote().timeline());
+    case wire::Envelope::kVote: {
+      std::string text = "Vote " + n(e.vote().version()) + " timeline " + n(e.vote().timeline());
+      for (const wire::Setup& s : e.vote().setups()) text += " " + render(s);
+      return text;
+    }
     case wire::Envelope::kLogGap: return "LogGap epoch " + n(e.log_gap().epoch()) + ": " + e.log_gap().reason();
     case wire::Envelope::kKnown:
       return "Known epoch " + n(e.known().epoch()) + " plan " + n(e.known().plan_epoch()) +
@@ -384,11 +413,13 @@ std::string TrackerScript::give_up(std::uint64_t life, std::uint64_t epoch, cons
 }
 
 std::string TrackerScript::report(std::uint64_t life, std::uint64_t epoch, std::uint64_t version,
-                                  const std::vector<wire::Position>& positions) {
+                                  const std::vector<wire::Position>& positions,
+                                  const std::vector<wire::Setup>& setups) {
   wire::Envelope e = from_worker(life);
   e.mutable_report()->set_epoch(epoch);
   e.mutable_report()->set_version(version);
   for (const wire::Position& p : positions) *e.mutable_report()->add_positions() = p;
+  e.mutable_report()->mutable_setups()->Add(setups.begin(), setups.end());
   return send(std::move(e));
 }
 
@@ -399,19 +430,21 @@ std::string TrackerScript::load(std::uint64_t life) {
 }
 
 std::string TrackerScript::vote(std::uint64_t life, std::uint64_t version, const std::vector<wire::Position>& positions,
-                                std::uint32_t timeline) {
+                                std::uint32_t timeline, const std::vector<wire::Setup>& setups) {
   wire::Envelope e = from_worker(life);
   e.mutable_vote()->set_timeline(timeline);
   e.mutable_vote()->set_version(version);
   e.mutable_vote()->set_epoch(machine_->view(TimeMs{now_}).epoch.value);
   for (const wire::Position& p : positions) *e.mutable_vote()->add_positions() = p;
+  e.mutable_vote()->mutable_setups()->Add(setups.begin(), setups.end());
   return send(std::move(e));
 }
 
-std::string TrackerScript::log_gap(std::uint64_t life, std::uint64_t epoch, const std::string& reason) {
+std::string TrackerScript::log_gap(std::uint64_t life, std::uint64_t epoch, const std::string& reason, bool setup) {
   wire::Envelope e = from_worker(life);
   e.mutable_log_gap()->set_epoch(epoch);
   e.mutable_log_gap()->set_reason(reason);
+  e.mutable_log_gap()->set_setup(setup);
   return send(std::move(e));
 }
 

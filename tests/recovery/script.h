@@ -33,6 +33,11 @@ wire::Position position(std::uint64_t version, std::uint64_t rounds, bool closed
                         const std::vector<std::pair<std::uint64_t, std::uint64_t>>& final = {},
                         std::uint64_t group = 0);
 
+// The set-up round of the n-th name; rendered as "s7|" when done, else "s7[0,8)" with what is final, "s7@2" of
+// timeline 2.
+wire::Setup setup(std::uint64_t group, std::uint64_t n, bool done,
+                  const std::vector<std::pair<std::uint64_t, std::uint64_t>>& final = {}, std::uint32_t timeline = 0);
+
 wire::Envelope from_worker(std::uint64_t life);
 wire::Envelope from_tracker(std::uint64_t to_life);
 
@@ -41,6 +46,7 @@ std::string render(const std::vector<TrackerEffect>& effects, bool logs = true);
 std::string render(const std::vector<WorkerEffect>& effects, bool logs = true);
 std::string render(const wire::Envelope& envelope);
 std::string render(const wire::Position& position);
+std::string render(const wire::Setup& setup);
 
 // Adds a machine's counters to those of the whole program; at its end every transition must have been hit.
 void record_transitions(std::string_view machine, std::span<const char* const> names,
@@ -69,12 +75,12 @@ class TrackerScript {
   std::string finalize(std::uint64_t life, std::uint64_t epoch);
   std::string give_up(std::uint64_t life, std::uint64_t epoch, const std::string& reason = {});
   std::string report(std::uint64_t life, std::uint64_t epoch, std::uint64_t version,
-                     const std::vector<wire::Position>& positions = {});
+                     const std::vector<wire::Position>& positions = {}, const std::vector<wire::Setup>& setups = {});
   std::string load(std::uint64_t life);
   std::string vote(std::uint64_t life, std::uint64_t version, const std::vector<wire::Position>& positions = {},
-                   std::uint32_t timeline = 0);
+                   std::uint32_t timeline = 0, const std::vector<wire::Setup>& setups = {});
   std::string log_gap(std::uint64_t life, std::uint64_t epoch,
-                      const std::string& reason = "round 0.3 is held by nobody");
+                      const std::string& reason = "round 0.3 is held by nobody", bool setup = false);
   std::string round_failed(std::uint64_t life, std::uint64_t epoch, Code code, const std::string& reason);
   // Time passes; the machine is called at each of its deadlines. `while_alive` sends heartbeats of these lives.
   std::string pass(std::int64_t ms);

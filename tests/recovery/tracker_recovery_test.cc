@@ -198,6 +198,38 @@ TEST(TrackerRecovery, ARollbackEndsAllLivesAndRaisesTheTimeline) {
   EXPECT_EQ(t.load(21), "21 <- Loaded 3 of timeline 1\n");
 }
 
+// What a set-up round has given may be part of what was committed.
+TEST(TrackerRecovery, SetupRoundsThatAreDoneOutliveRollbacks) {
+  Logged t;
+  (void)t.vote(10, 2, {}, 0, {setup(0, 7, true)});
+  (void)t.vote(11, 2, {}, 0, {setup(0, 7, true), setup(5, 1, true)});
+  EXPECT_NE(t.give_up(11, 1), "");
+  (void)t.report(10, 2, 2, {}, {setup(0, 7, true), setup(0, 8, false, {{0, 64}})});
+  EXPECT_NE(t.join(1, 21).find(" s7| s8[0,64) g5:s1| committed 2 in 0\n"), std::string::npos);
+  // All lives end. Whoever was in s8 is gone.
+  t.restart();
+  (void)t.log_gap(10, 2);
+  (void)t.stopped(10, 3);
+  (void)t.stopped(21, 3);
+  (void)t.join(0, 30);
+  EXPECT_NE(t.join(1, 31).find(" timeline 1 s7| g5:s1| committed 2 in 0\n"), std::string::npos);
+}
+
+TEST(TrackerRecovery, ASetupRoundThatTheLogHasLostIsRunAgainByAll) {
+  Logged t;
+  (void)t.vote(10, 2, {}, 0, {setup(0, 7, true)});
+  (void)t.vote(11, 2);
+  (void)t.give_up(11, 1);
+  (void)t.report(10, 2, 2, {position(1, 3, true), position(2, 6)}, {setup(0, 7, true)});
+  EXPECT_NE(t.join(1, 21).find(" s7|"), std::string::npos);
+  EXPECT_NE(t.log_gap(21, 2, "nobody has it", true).find("10 <- Interrupt epoch 3"), std::string::npos);
+  (void)t.stopped(10, 3);
+  (void)t.stopped(21, 3);
+  (void)t.join(0, 30);
+  const std::string plan = t.join(1, 31);
+  EXPECT_NE(plan.find(" timeline 1 committed 2"), std::string::npos) << plan;
+}
+
 TEST(TrackerRecovery, WhenNobodySurvivesTheTimelineRises) {
   Logged t;
   (void)t.give_up(11, 1);

@@ -96,15 +96,16 @@ class WorkerScript {
   std::string load() {
     return run([&](auto& effects) { machine_->load(now(), effects); });
   }
-  std::string vote(std::uint64_t version) {
+  std::string vote(std::uint64_t version, const std::vector<wire::Setup>& setups = {}) {
     return run([&](auto& effects) {
-      machine_->vote(machine_->epoch(), Timeline(0), Version(version), {position(version - 1, 3, true)}, now(),
+      machine_->vote(machine_->epoch(), Timeline(0), Version(version), {position(version - 1, 3, true)}, setups, now(),
                      effects);
     });
   }
   std::string log_gap(std::uint64_t epoch) {
-    return run(
-        [&](auto& effects) { machine_->on_log_gap(Epoch(epoch), "round 1.3 is held by nobody", now(), effects); });
+    return run([&](auto& effects) {
+      machine_->on_log_gap(Epoch(epoch), "round 1.3 is held by nobody", false, now(), effects);
+    });
   }
   std::string loaded(std::uint64_t version) {
     wire::Envelope e = from_tracker(10);
@@ -496,8 +497,8 @@ TEST(Worker, LoadsAndVotesAreRepeatedUntilTheyAreAnswered) {
   EXPECT_EQ(w.pass(1000), "send Heartbeat 2 epoch 1 rounds 0\nsend Load\n");
   EXPECT_EQ(w.loaded(3), "loaded 3\n");
   EXPECT_EQ(w.loaded(3), "");
-  EXPECT_EQ(w.vote(4), "send Vote 4 timeline 0\n");
-  EXPECT_EQ(w.pass(1000), "send Heartbeat 3 epoch 1 rounds 0\nsend Vote 4 timeline 0\n");
+  EXPECT_EQ(w.vote(4, {setup(0, 7, true)}), "send Vote 4 timeline 0 s7|\n");
+  EXPECT_EQ(w.pass(1000), "send Heartbeat 3 epoch 1 rounds 0\nsend Vote 4 timeline 0 s7|\n");
   // A vote is for an epoch.
   (void)w.interrupt(2, true);
   (void)w.on_stopped(2);

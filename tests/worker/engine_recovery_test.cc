@@ -89,6 +89,7 @@ class World {
       auto standing = engine(r).suspend();
       reports[index(r)].set_version(standing.version.value);
       for (auto& p : standing.positions) *reports[index(r)].add_positions() = p;
+      for (auto& s : standing.setups) *reports[index(r)].add_setups() = s;
       survivors.push_back({Rank(r), &reports[index(r)]});
     }
     for (const int r : lost) start(r);
@@ -97,7 +98,13 @@ class World {
     requests_.clear();
     auto frontier = merge_frontier(survivors, {}, committed_, [](Rank r) { return "rank " + std::to_string(r.value); });
     ASSERT_TRUE(frontier.ok()) << frontier.status().describe();
+    std::vector<const google::protobuf::RepeatedPtrField<wire::Setup>*> told{&setups_};
+    for (const RankPositions& s : survivors) told.push_back(&s.report->setups());
+    auto setups = merge_setups(told);
+    ASSERT_TRUE(setups.ok()) << setups.status().describe();
+    setups_.Assign(setups.value().begin(), setups.value().end());
     plan(frontier.value(), fresh);
+    for (wire::Setup& s : setups_) s.clear_final();
   }
 
   bool run(const std::function<bool()>& done) {
@@ -116,7 +123,7 @@ class World {
       moved = n->engine.progress() || moved;
       n->checkpoints->advance();
       if (auto vote = n->checkpoints->take_vote()) votes_[n->engine.plan().self.value] = vote->version;
-      if (const auto gap = n->engine.take_gap()) gaps.push_back(*gap);
+      if (const auto gap = n->engine.take_gap()) gaps.push_back(gap->reason);
       if (auto failure = n->engine.take_failure()) failures.push_back(failure->status.describe());
       if (const auto d = n->recall->next_deadline(); d && d->value <= now_) n->recall->on_tick();
     }
@@ -212,6 +219,11 @@ class World {
         for (const wire::ByteRange& range : at.final()) f.final.add(range.begin(), range.end());
         p.frontier.push_back(std::move(f));
       }
+      for (const wire::Setup& known : setups_) {
+        Engine::Setup s{GroupId(known.group()), Sequence(known.name()), Timeline(known.timeline()), known.done(), {}};
+        for (const wire::ByteRange& range : known.final()) s.final.add(range.begin(), range.end());
+        p.setups.push_back(std::move(s));
+      }
       n.recall->install(replay);
       n.engine.install(p);
       n.checkpoints->install();
@@ -278,6 +290,7 @@ class World {
   std::vector<std::pair<int, Replayer::Send>> requests_;
   std::map<int, Version> votes_;
   std::optional<Version> committed_;
+  google::protobuf::RepeatedPtrField<wire::Setup> setups_;
 };
 
 // What every rank runs: `rounds` collectives, each fed by what the one before gave.
@@ -876,6 +889,165 @@ TEST(RecoveryWithoutCheckpoints, HundredsOfLivesLeaveFewSegments) {
       }
     }
   }
+}
+
+// One rank's call of a sum, in or out of a set-up round.
+struct Sum {
+  Sum(World& world, int rank, const std::string& setup, std::uint64_t value, std::uint64_t count = 3000)
+      : in(count, value), out(count, 0) {
+    call.setup = setup;
+    call.spec.collective = Collective::kAllreduce;
+    call.spec.type = DataType::kU64;
+    call.spec.op = ReduceOp::kSum;
+    call.spec.input = in.data();
+    call.spec.output = out.data();
+    call.spec.count = count;
+    submitted = world.engine(rank).submit(kWorldGroup, call);
+  }
+  bool gives(std::uint64_t value) const {
+    return call.finished && call.status.ok() && std::count(out.begin(), out.end(), value) == std::ssize(out);
+  }
+  std::vector<std::uint64_t> in, out;
+  Call call;
+  Status submitted;
+};
+
+void load_all(World& world, const std::vector<int>& ranks) {
+  for (const int r : ranks) world.load(r);
+  for (const int r : ranks) {
+    std::optional<Result<Checkpoints::State>> state;
+    ASSERT_TRUE(world.run([&] { return (state = world.checkpoints(r).loaded()).has_value(); }));
+    ASSERT_TRUE(state->ok()) << state->status().describe();
+  }
+}
+
+void take_all(World& world, int size) {
+  const std::uint64_t model = 5;
+  for (int r = 0; r < size; r++) {
+    ASSERT_TRUE(world.run([&] { return world.checkpoints(r).may_take(); }));
+    const Status status = world.checkpoints(r).take(std::as_bytes(std::span(&model, 1)), nullptr);
+    ASSERT_TRUE(status.ok()) << status.describe();
+  }
+  ASSERT_TRUE(world.run([&] { return world.checkpoints(0).may_take(); }));
+}
+
+// A process that is started again in a later version gets what its first life got, alone, while the others are in
+// the middle of that version.
+TEST(SetupRounds, AreKeptForLivesThatComeLater) {
+  for (const bool two_hosts : {false, true}) {
+    World::Options options;
+    options.size = 3;
+    if (two_hosts) options.hosts = {0, 1, 1};
+    World world(options);
+    load_all(world, {0, 1, 2});
+    {
+      Sum a(world, 0, "sketch", 1), b(world, 1, "sketch", 10), c(world, 2, "sketch", 100);
+      ASSERT_TRUE(world.run([&] { return a.gives(111) && b.gives(111) && c.gives(111); }));
+      // Again in the same life, whatever is given.
+      Sum again(world, 1, "sketch", 77);
+      ASSERT_TRUE(world.run([&] { return again.gives(111); }));
+      EXPECT_EQ(world.engine(1).next_round(kWorldGroup).sequence, Sequence(0)) << "it takes no number";
+    }
+    for (int n = 0; n < 3; n++) take_all(world, 3);
+    Sum a(world, 0, "", 2), b(world, 1, "", 20);
+    (void)world.run([&] { return false; });
+    ASSERT_FALSE(a.call.finished) << "rank 2 is missing";
+    world.kill(2);
+    world.next_epoch({2});
+    load_all(world, {2});
+    Sum setup(world, 2, "sketch", 5000);
+    ASSERT_TRUE(world.run([&] { return setup.gives(111); })) << "the others are elsewhere";
+    Sum c(world, 2, "", 200);
+    ASSERT_TRUE(world.run([&] { return a.gives(222) && b.gives(222) && c.gives(222); }));
+    // Twice: a rank that has it from the log, and one that has not called it in its new life.
+    world.kill(0);
+    world.kill(1);
+    world.next_epoch({0, 1});
+    load_all(world, {0, 1});
+    Sum d(world, 0, "sketch", 1), e(world, 1, "sketch", 2);
+    ASSERT_TRUE(world.run([&] { return d.gives(111) && e.gives(111); }));
+    EXPECT_EQ(world.gaps, std::vector<std::string>());
+    EXPECT_EQ(world.failures, std::vector<std::string>());
+  }
+}
+
+TEST(SetupRounds, InterruptedOnesAreResumed) {
+  for (std::uint64_t seed = 1; seed <= 20; seed++) {
+    std::mt19937 random(static_cast<unsigned>(seed));
+    World::Options options;
+    options.size = 3;
+    options.hosts = {0, 1, 2};
+    options.algorithm = schedule::Algorithm::kRing;
+    World world(options);
+    load_all(world, {0, 1, 2});
+    std::vector<std::unique_ptr<Sum>> sums;
+    for (int r = 0; r < 3; r++) sums.push_back(std::make_unique<Sum>(world, r, "big", 1u << r, 30'000));
+    for (std::uint64_t steps = random() % 60; steps > 0; steps--) (void)world.step();
+    const int lost = static_cast<int>(seed) % 3;
+    world.kill(lost);
+    sums[static_cast<std::size_t>(lost)].reset();
+    world.next_epoch({lost});
+    load_all(world, {lost});
+    sums[static_cast<std::size_t>(lost)] = std::make_unique<Sum>(world, lost, "big", 1u << lost, 30'000);
+    ASSERT_TRUE(world.run([&] { return sums[0]->gives(7) && sums[1]->gives(7) && sums[2]->gives(7); })) << seed;
+    EXPECT_EQ(world.failures, std::vector<std::string>());
+  }
+}
+
+TEST(SetupRounds, AnotherCallUnderTheNameIsADesync) {
+  World world({2, 2, {0, 0}, schedule::Algorithm::kAuto, 4096});
+  Sum a(world, 0, "schema", 1), b(world, 1, "schema", 2);
+  ASSERT_TRUE(world.run([&] { return a.gives(3) && b.gives(3); }));
+  Sum other(world, 0, "schema", 1, 17);
+  EXPECT_FALSE(world.run([&] { return other.call.finished; }));
+  ASSERT_FALSE(world.failures.empty());
+  EXPECT_NE(world.failures[0].find("set-up round \"schema\""), std::string::npos) << world.failures[0];
+}
+
+TEST(SetupRounds, AreBounded) {
+  World world({1, 1, {0}, schedule::Algorithm::kAuto, 4096});
+  for (std::size_t n = 0; n < limits::kMaxSetups; n++) {
+    Sum s(world, 0, "n" + std::to_string(n), 1, 1);
+    ASSERT_TRUE(s.submitted.ok()) << s.submitted.describe();
+    ASSERT_TRUE(world.run([&] { return s.gives(1); }));
+  }
+  Sum more(world, 0, "more", 1, 1);
+  EXPECT_EQ(more.submitted.code(), Code::kExhausted);
+  EXPECT_NE(more.submitted.describe().find("at most 1024"), std::string::npos) << more.submitted.describe();
+  Sum known(world, 0, "n5", 9, 1);
+  EXPECT_TRUE(world.run([&] { return known.gives(1); })) << "those that are known go on";
+}
+
+// Killed between a lazy checkpoint and the giving of its state: nothing is committed, and its next life gives it.
+TEST(LazyCheckpoint, IsCommittedOnceAllHaveGivenTheirState) {
+  World::Options options;
+  options.size = 3;
+  options.hosts = {0, 1, 2};
+  World world(options);
+  load_all(world, {0, 1, 2});
+  const auto model = [](std::uint64_t value) { return std::vector<std::uint64_t>(500, value); };
+  for (int r = 0; r < 3; r++) ASSERT_TRUE(world.checkpoints(r).take_later().ok());
+  const auto first = model(1);
+  for (int r = 0; r < 2; r++) ASSERT_TRUE(world.checkpoints(r).give_state(std::as_bytes(std::span(first))).ok());
+  (void)world.run([&] { return false; });
+  EXPECT_FALSE(world.checkpoints(0).may_take()) << "rank 2 owes its state";
+  EXPECT_FALSE(world.checkpoints(2).may_take());
+  world.kill(2);
+  world.next_epoch({2});
+  load_all(world, {2});
+  EXPECT_EQ(world.engine(2).version(), version_of_program(0)) << "it starts from the beginning";
+  ASSERT_TRUE(world.checkpoints(2).take_later().ok());
+  ASSERT_TRUE(world.checkpoints(2).give_state(std::as_bytes(std::span(first))).ok());
+  ASSERT_TRUE(world.run([&] { return world.checkpoints(0).may_take() && world.checkpoints(2).may_take(); }));
+  world.kill(1);
+  world.next_epoch({1});
+  world.load(1);
+  std::optional<Result<Checkpoints::State>> state;
+  ASSERT_TRUE(world.run([&] { return (state = world.checkpoints(1).loaded()).has_value(); }));
+  ASSERT_TRUE(state->ok());
+  EXPECT_EQ(state->value().version, 1u);
+  const auto bytes = std::as_bytes(std::span(first));
+  EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), state->value().global.begin(), state->value().global.end()));
 }
 
 // The rest would be computed from an input that the final part has overwritten: no number then, but an error.

@@ -36,6 +36,8 @@ struct Fake {
   warren_custom_reduce custom = nullptr;
   void* custom_context = nullptr;
   std::size_t custom_bytes = 0;
+  warren_serialize serialize = nullptr;
+  void* serialize_context = nullptr;
 
   Call& last() { return calls.back(); }
 };
@@ -115,6 +117,14 @@ uint64_t warren_bytes_sent(const warren_comm*) {
 warren_code warren_split(warren_comm*, int32_t color, int32_t key, warren_comm** out) {
   *out = color < 0 ? nullptr : new warren_comm{"group " + std::to_string(color)};
   return record({.name = "split", .peer = color, .tag = key}, nullptr, SITE);
+}
+warren_code warren_once_next(warren_comm*, const char* name) {
+  return record({.name = std::string("once ") + name}, nullptr, SITE);
+}
+warren_code warren_lazy_checkpoint(warren_comm*, warren_serialize serialize, void* context) {
+  fake->serialize = serialize;
+  fake->serialize_context = context;
+  return record({.name = "lazy_checkpoint"}, nullptr, SITE);
 }
 warren_code warren_allreduce(warren_comm*, const void* in, void* out, size_t count, warren_type type, warren_op op,
                              warren_handle** handle) {
@@ -282,6 +292,32 @@ TEST_F(FacadeTest, NamesEveryType) {
   EXPECT_EQ(type_of(std::byte{}), WARREN_U8);
   static_assert(!Element<bool> && !Element<std::int16_t> && !Element<wchar_t> && !Element<const float> &&
                 !Element<long double> && !Element<void*>);
+}
+
+TEST_F(FacadeTest, ASetUpRoundIsNamedBeforeItsCall) {
+  Communicator comm = Communicator::create();
+  (void)comm.once("sketch").allreduce(1);
+  ASSERT_EQ(fake_.calls.size(), 2u);
+  EXPECT_EQ(fake_.calls[0].name, "once sketch");
+  EXPECT_EQ(fake_.calls[1].name, "allreduce");
+  fake_.next = WARREN_INVALID_ARGUMENT;
+  EXPECT_THROW((void)comm.once(""), Error);
+}
+
+TEST_F(FacadeTest, ALazyCheckpointKeepsWhatSerializesUntilItHasServed) {
+  Communicator comm = Communicator::create();
+  auto model = std::make_shared<std::vector<float>>(3, 1.5f);
+  const std::weak_ptr<std::vector<float>> alive = model;
+  comm.lazy_checkpoint([m = std::move(model)] { return *m; });
+  ASSERT_FALSE(alive.expired());
+  const void* bytes = nullptr;
+  std::size_t size = 0;
+  fake_.serialize(&bytes, &size, fake_.serialize_context);
+  EXPECT_EQ(size, 3 * sizeof(float));
+  EXPECT_EQ(std::memcmp(bytes, alive.lock()->data(), size), 0);
+  fake_.next = WARREN_EXHAUSTED;
+  EXPECT_THROW(comm.lazy_checkpoint([] { return std::vector<int>{}; }), Error);
+  EXPECT_FALSE(alive.expired()) << "a checkpoint that was refused replaces nothing";
 }
 
 TEST_F(FacadeTest, AllreducesInEveryShape) {

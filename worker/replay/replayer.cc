@@ -93,8 +93,8 @@ std::string name_of(const RecordKey& key) {
                                           : "version " + std::to_string(key.round.version.value - 1);
   };
   switch (key.kind) {
-    case RecordKind::kRound: return to_string(key.round);
-    case RecordKind::kSetup: return "set-up round " + std::to_string(key.round.sequence.value);
+    case RecordKind::kRound:
+    case RecordKind::kSetup: return to_string(key.round);
     case RecordKind::kGlobal: return "the global state of " + version();
     case RecordKind::kLocal:
       return "rank " + std::to_string(key.round.sequence.value) + "'s local state of " + version();

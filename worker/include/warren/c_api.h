@@ -152,6 +152,17 @@ WARREN_API warren_code warren_load_checkpoint(warren_comm*, uint64_t* version, c
                                               size_t* global_bytes, const void** local, size_t* local_bytes);
 WARREN_API warren_code warren_checkpoint(warren_comm*, const void* global, size_t global_bytes, const void* local,
                                          size_t local_bytes);
+/* The lazy form: the model is serialized later, by `serialize`, which is called once, on the thread of the first call
+ * of a communicator of this job that follows (a collective, a message, another checkpoint, finalize), before that call
+ * does anything else. It sets *bytes and *size to the global state, in memory that stays valid until that call returns.
+ * The model must not change between the last round before the checkpoint and the return of the first round after it, so
+ * that what is serialized is the state at the checkpoint, on all ranks. There is no local state. `serialize` must not
+ * use the communicator. The checkpoint is committed once all ranks have given their state: who dies before is replaced,
+ * and its next life replays its way to the same checkpoint and gives it there. Should there be no room for the state,
+ * that call fails with WARREN_EXHAUSTED and is not made; the next one asks again. With replicas 0, `serialize` is not
+ * called. `context` must live until it was. */
+typedef void (*warren_serialize)(const void** bytes, size_t* size, void* context);
+WARREN_API warren_code warren_lazy_checkpoint(warren_comm*, warren_serialize serialize, void* context);
 /* How many checkpoints the program has taken, counted from what load returned. */
 WARREN_API uint64_t warren_checkpoint_version(const warren_comm*);
 /* The newest version that is committed, as far as this rank knows. */
@@ -159,6 +170,21 @@ WARREN_API uint64_t warren_committed_version(const warren_comm*);
 /* The next collective on this communicator calls `prepare` just before it reads its input, from a thread inside that
  * call, and not at all if its result is replayed. It must not use the communicator. */
 WARREN_API warren_code warren_prepare_next(warren_comm*, void (*prepare)(void* context), void* context);
+/* The next collective on this communicator is a *set-up round* of this name (1 .. 128 bytes): one that a process needs
+ * once, such as a schema or a sketch of the data, and that a process which is started again needs again although the
+ * others are in the middle of a later version. Its result is kept for as long as the job lasts, also over rollbacks: it
+ * takes no number of its version, and any further call of the name, in this life or another, gets the same bytes at
+ * once and alone. So:
+ *  - the first time, all ranks of the communicator make the call, in the same order among its other collectives, before
+ *    the first checkpoint after it;
+ *  - a name stands for one call: another collective, count, type, operation or root under it is WARREN_DESYNC;
+ *  - it is made on what warren_create made, or on what was split from that before load_checkpoint;
+ *  - results stay in the log (log_memory_bytes, log_disk_bytes) until the end of the job: a process calls at most 1024,
+ *    with 1 GiB of results, else WARREN_EXHAUSTED. A result of which all copies are lost rolls the job back, and all
+ *    processes make their set-up rounds again;
+ *  - with replicas 0 nothing is kept: it is a round like any other.
+ * Messages (send, recv) are not collectives, and split is none of these. */
+WARREN_API warren_code warren_once_next(warren_comm*, const char* name);
 
 /* Collectives. Counts are elements. Buffers are aligned to their element; output may be the input where it says "in
  * place", and must not overlap it otherwise. On failure outputs are undefined. handle NULL: the call blocks; otherwise

@@ -317,6 +317,25 @@ struct State {
   warren_comm* comm = nullptr;
   std::shared_ptr<State> parent;  // of which the C interface would free this one: so it is freed later
   std::function<void(LogLevel, std::string_view)> log_sink;
+  std::shared_ptr<void> serializer;  // of the newest lazy checkpoint
+};
+
+template <class R>
+concept Plain = std::ranges::contiguous_range<R> && std::is_trivially_copyable_v<std::ranges::range_value_t<R>>;
+
+// What serializes the state of a lazy checkpoint, and what it gave.
+template <class F>
+struct Lazy {
+  explicit Lazy(F f) : function(std::move(f)) {}
+  static void run(const void** bytes, std::size_t* size, void* context) noexcept {
+    Lazy& self = *static_cast<Lazy*>(context);
+    const auto& values = self.values.emplace(self.function());
+    *bytes = std::ranges::data(values);
+    *size = std::ranges::size(values) * sizeof(*std::ranges::data(values));
+  }
+
+  F function;
+  std::optional<std::remove_cvref_t<std::invoke_result_t<F&>>> values;
 };
 
 }  // namespace detail
@@ -448,9 +467,29 @@ class Communicator {
            !std::is_same_v<std::ranges::range_value_t<R>, std::byte>) void checkpoint(const R& values) {
     checkpoint(std::as_bytes(std::span(values)));
   }
+  // The lazy form: `serialize` gives the state, a contiguous range of trivially copyable values, and is called once, on
+  // the thread of the first call that follows on this communicator or one split from it, before that call does anything
+  // else. The model must not change between the last round before the checkpoint and the return of the first one after
+  // it. `serialize` must not use a communicator, and must not throw (the process would end).
+  template <std::invocable F>
+  requires detail::Plain<std::invoke_result_t<F&>>
+  void lazy_checkpoint(F serialize) {
+    using Lazy = detail::Lazy<F>;
+    auto lazy = std::make_shared<Lazy>(std::move(serialize));
+    detail::check(warren_lazy_checkpoint(get(), &Lazy::run, lazy.get()));
+    state_->serializer = std::move(lazy);
+  }
   // How many checkpoints the program has taken, counted from what load returned; and the newest that is committed.
   [[nodiscard]] std::uint64_t version() const { return warren_checkpoint_version(get()); }
   [[nodiscard]] std::uint64_t committed_version() const { return warren_committed_version(get()); }
+
+  // The next collective is a set-up round of this name: comm.once("sketch").allgather(…). Its result is kept for as
+  // long as the job lasts; a process that is started again gets the same bytes at once, wherever the others are. The
+  // rules stand in c_api.h (warren_once_next). Not for split, send and recv.
+  Communicator& once(const std::string& name) {
+    detail::check(warren_once_next(get(), name.c_str()));
+    return *this;
+  }
 
   // ---- allreduce: every rank gets in[i] of all ranks combined ---------------------------------------------------
 
