@@ -425,9 +425,15 @@ void TrackerMachine::on_link_broken(Incarnation who, const wire::LinkBroken& b, 
 }
 
 void TrackerMachine::on_round_failed(Incarnation who, const wire::RoundFailed& f, TimeMs now, Effects& effects) {
+  if (state_ == State::kFinished && f.epoch() == epoch_.value) {
+    count(Transition::finished_repeated);
+    return send_finished(who, effects);
+  }
   const auto rank = rank_of(who);
   if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
-  if (members_[*rank].state != MemberState::kActive || f.epoch() != plan_.epoch()) {
+  const MemberState state = members_[*rank].state;
+  const bool may_report = state == MemberState::kActive || (state == MemberState::kFinalizing && logged());
+  if (!may_report || f.epoch() != plan_.epoch()) {
     return count(Transition::out_of_turn);
   }
   count(Transition::round_failed);

@@ -28,6 +28,7 @@ bool waited(const wire::CurrentRound& round, std::int64_t least_ms) {
 }
 
 std::string in_call(const wire::CurrentRound& r) {
+  if (is_point(r)) return "a send or recv after " + to_string(round_of(r));
   return to_string(fingerprint_of(r)) + " in " + to_string(round_of(r));
 }
 
@@ -90,7 +91,10 @@ std::optional<Disagreement> find_disagreement(std::span<const RankReport> report
         const RankReport* b = report_of(reports, peer);
         if (b == nullptr || b->rank == a.rank) continue;
         const std::string waits = name(a.rank) + " has waited " + seconds(mine.waited_ms()) + " for ";
-        if (b->finalizing && b->finalizing_ms >= round_timeout_ms) {
+        // What it has sent it may have to send again, over a link that is not up yet: that link has a round timeout
+        // too.
+        const std::int64_t patience_ms = is_point(mine) ? 2 * round_timeout_ms : round_timeout_ms;
+        if (b->finalizing && b->finalizing_ms >= patience_ms && waited(mine, patience_ms)) {
           return Disagreement{a.rank, b->rank,
                               waits + name(b->rank) + " with " + in_call(mine) + ", but rank " +
                                   std::to_string(b->rank.value) + " has called finalize after " +

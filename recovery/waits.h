@@ -36,8 +36,8 @@ struct Disagreement {
 // Two ranks that can never agree: they are in one round with different calls; or each has waited for the other for the
 // whole round timeout in different rounds of a group; or one has waited for the whole round timeout, and so long ago
 // the other has called finalize (whoever was late for its last round may finalize before the word of those who waited
-// is renewed). `reports` by rank, all of them. A rank that merely is not in the round yet is no disagreement, however
-// long it takes.
+// is renewed), for a message twice as long, as it may be sent again. `reports` by rank, all of them. A rank that merely
+// is not in the round yet is no disagreement, however long it takes.
 [[nodiscard]] std::optional<Disagreement> find_disagreement(std::span<const RankReport> reports,
                                                             std::int64_t round_timeout_ms, bool check_call_sites,
                                                             const RankName& name);

@@ -478,9 +478,7 @@ void WorkerMachine::committed(Version version, Timeline timeline, std::vector<Wo
 }
 
 void WorkerMachine::on_log_gap(Epoch epoch, const std::string& reason, TimeMs now, std::vector<WorkerEffect>& effects) {
-  // Who finalizes may owe others messages.
-  const bool member = state_ == State::kMember || state_ == State::kLeaving;
-  if (!member || epoch != Epoch(plan_.epoch()) || !log_gap_.empty()) return count(Transition::kReportStale);
+  if (!reports() || epoch != Epoch(plan_.epoch()) || !log_gap_.empty()) return count(Transition::kReportStale);
   count(Transition::kLogGapReported);
   if (broken_links_.empty() && failed_round_.ok()) reported_ = now;
   log_gap_ = wire_text(reason.empty() ? "no reason given" : reason);
@@ -592,7 +590,7 @@ void WorkerMachine::on_connection_trouble(const std::string& what, TimeMs, std::
 
 void WorkerMachine::on_link_broken(Epoch epoch, Rank peer, const std::string& evidence, TimeMs now,
                                    std::vector<WorkerEffect>& effects) {
-  if (state_ != State::kMember || epoch != Epoch(plan_.epoch())) return count(Transition::kReportStale);
+  if (!reports() || epoch != Epoch(plan_.epoch())) return count(Transition::kReportStale);
   WARREN_CHECK(peer.value >= 0 && peer.value < plan_.members_size(), "links lead to ranks of the plan");
   count(Transition::kLinkBrokenReported);
   if (broken_links_.empty() && failed_round_.ok()) reported_ = now;
@@ -606,7 +604,7 @@ void WorkerMachine::on_link_broken(Epoch epoch, Rank peer, const std::string& ev
 }
 
 void WorkerMachine::on_round_failed(Epoch epoch, const Status& why, TimeMs now, std::vector<WorkerEffect>& effects) {
-  if (state_ != State::kMember || epoch != Epoch(plan_.epoch()) || !failed_round_.ok()) {
+  if (!reports() || epoch != Epoch(plan_.epoch()) || !failed_round_.ok()) {
     return count(Transition::kReportStale);
   }
   WARREN_CHECK(!why.ok(), "a failed round has a reason");
@@ -773,18 +771,12 @@ void WorkerMachine::on_tick(TimeMs now, std::vector<WorkerEffect>& effects) {
         break;
       case State::kMember:
         send_heartbeat(effects);
-        for (const BrokenLink& broken : broken_links_) {
-          count(Transition::kLinkBrokenRepeated);
-          send_link_broken(broken, effects);
-        }
-        if (!failed_round_.ok()) {
-          count(Transition::kRoundFailedRepeated);
-          send_round_failed(effects);
-        }
+        repeat_reports(effects);
         break;
       case State::kLeaving:
         count(Transition::kLeaveRepeated);
         send_leave(true, {}, effects);
+        repeat_reports(effects);
         break;
       case State::kSuspended:
         count(Transition::kReportRepeated);
@@ -795,6 +787,21 @@ void WorkerMachine::on_tick(TimeMs now, std::vector<WorkerEffect>& effects) {
     if (state_ == State::kMember || state_ == State::kLeaving) repeat_wishes(effects);
   }
   if (now >= next_complaint_) complain_about_silence(now, effects);
+}
+
+// With a log, who finalizes may owe others messages, and results that they replay.
+bool WorkerMachine::reports() const {
+  return state_ == State::kMember || (state_ == State::kLeaving && options_.join.settings().replicas() != 0);
+}
+
+void WorkerMachine::repeat_reports(std::vector<WorkerEffect>& effects) {
+  for (const BrokenLink& broken : broken_links_) {
+    count(Transition::kLinkBrokenRepeated);
+    send_link_broken(broken, effects);
+  }
+  if (failed_round_.ok()) return;
+  count(Transition::kRoundFailedRepeated);
+  send_round_failed(effects);
 }
 
 std::optional<TimeMs> WorkerMachine::report_deadline() const {

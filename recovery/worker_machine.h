@@ -170,6 +170,8 @@ class WorkerMachine {
   void join_timed_out(TimeMs now, std::vector<WorkerEffect>& effects);
   void complain_about_silence(TimeMs now, std::vector<WorkerEffect>& effects);
   [[nodiscard]] std::string who() const;
+  [[nodiscard]] bool reports() const;
+  void repeat_reports(std::vector<WorkerEffect>& effects);
   // When a report that a silent tracker does not answer ends this life; nothing is reported: never.
   [[nodiscard]] std::optional<TimeMs> report_deadline() const;
 

@@ -61,6 +61,10 @@ void Engine::open() {
     }
     check(*group);
   }
+  for (auto& [id, group] : departed_) {
+    group->points.open(plan_.epoch, plan_.timeline, plan_.resumes);
+    check(*group);
+  }
 }
 
 WorkerMachine::Standing Engine::suspend() {
@@ -97,7 +101,13 @@ WorkerMachine::Standing Engine::suspend() {
     }
     group->executor.abandon();
     group->points.suspend();
+    settle(*group);
   }
+  for (auto& [id, group] : departed_) {
+    group->points.suspend();
+    settle(*group);
+  }
+  release_departed();
   return standing();
 }
 
@@ -210,6 +220,8 @@ void Engine::committed(Version version) {
   std::erase_if(closed_,
                 [&](const auto& entry) { return entry.first.second < version && entry.first.second != kPreamble; });
   for (auto& [id, group] : groups_) group->points.committed(version);
+  for (auto& [id, group] : departed_) group->points.committed(version);
+  release_departed();
   if (recall_ != nullptr) recall_->log().drop_below(version);
 }
 
@@ -227,15 +239,19 @@ void Engine::place(Group& group) {
 
 Engine::Channels Engine::used_channels() const {
   Channels used{};
-  for (const auto& [id, group] : groups_) used[group->channel / 64] |= std::uint64_t{1} << group->channel % 64;
+  for (const auto* groups : {&groups_, &departed_}) {
+    for (const auto& [id, group] : *groups) used[group->channel / 64] |= std::uint64_t{1} << group->channel % 64;
+  }
   return used;
 }
 
 Status Engine::add_group(GroupId id, std::vector<Rank> members, std::uint32_t channel) {
-  if (groups_.contains(id)) return {Code::kInvalidArgument, "this group exists already"};
-  if (groups_.size() >= limits::kMaxGroups) {
-    return {Code::kExhausted, "over " + std::to_string(limits::kMaxGroups) +
-                                  " groups at once: destroy communicators that are no longer needed"};
+  if (groups_.contains(id) || departed_.contains(id)) return {Code::kInvalidArgument, "this group exists already"};
+  if (groups_.size() + departed_.size() >= limits::kMaxGroups) {
+    return {Code::kExhausted, "over " + std::to_string(limits::kMaxGroups) + " groups at once, " +
+                                  std::to_string(departed_.size()) +
+                                  " of which are destroyed and have messages that are not obsolete: destroy "
+                                  "communicators that are no longer needed, and take a checkpoint"};
   }
   // What a report can hold when this version is over as well and the next one has begun.
   if (closed_.size() + 2 * (groups_.size() + 1) > limits::kMaxPositions) {
@@ -267,9 +283,28 @@ void Engine::remove_group(GroupId id) {
   if (it == groups_.end()) return;
   Group& group = *it->second;
   WARREN_CHECK(group.active == nullptr && group.queue.empty(), "a group is removed when its calls have finished");
-  by_slot_[group.slot] = by_slot_[group.slot + 1] = nullptr;
   remember(group);
-  groups_.erase(it);
+  group.departed = true;
+  group.points.depart();
+  settle(group);
+  departed_.insert(groups_.extract(it));
+  release_departed();
+}
+
+// Channels and slots that nothing can come for any more. Between two epochs there are no links.
+void Engine::release_departed() {
+  std::erase_if(departed_, [&](const auto& entry) {
+    Group& group = *entry.second;
+    if ((open_ && !group.points.clean()) || !group.points.obsolete()) return false;
+    by_slot_[group.slot] = by_slot_[group.slot + 1] = nullptr;
+    return true;
+  });
+}
+
+void Engine::settle(Group& group) {
+  const bool now = group.points.unsettled();
+  if (now != group.unsettled) unsettled_groups_ = now ? unsettled_groups_ + 1 : unsettled_groups_ - 1;
+  group.unsettled = now;
 }
 
 bool Engine::idle(GroupId id) const {
@@ -669,6 +704,7 @@ void Engine::check(Group& group) {
     group.point_shown = false;
   }
   if (!group.points.status().ok()) fail(group.points.status(), group.points.failed_peer());
+  settle(group);
 }
 
 void Engine::cancel(std::uint64_t id) {
@@ -703,6 +739,7 @@ bool Engine::progress() {
       group->points.on_completion(c.token, c.status);
     }
     check(*group);
+    if (group->departed && group->points.clean()) release_departed();
   }
   return n != 0 || recalled_some;
 }
@@ -729,6 +766,11 @@ void Engine::stop(const Status& why) {
     for (; !group->queue.empty(); group->queue.pop()) finish(*group->queue.front(), why);
     const Status point_reason = reason(group->points.status());
     for (Call* call : group->points.abandon()) finish(*call, point_reason);
+    settle(*group);
+  }
+  for (auto& [id, group] : departed_) {
+    (void)group->points.abandon();
+    settle(*group);
   }
 }
 
@@ -742,13 +784,15 @@ void Engine::publish_waits() {
     if (group->active != nullptr) {
       board_.waits(slot, group->executor.waiting_for(RoundBoard::kRanks));
     } else if (group->points.busy()) {
-      // Point to point shows as a round of its own kind; the next collective, or its end, takes the slot.
+      // Point to point shows as a round of its own kind; the next collective, or its end, takes the slot. Its shape
+      // says how much has moved.
       auto peers = group->points.senders();
       const auto receivers = group->points.receivers();
       peers.insert(peers.end(), receivers.begin(), receivers.end());
       Fingerprint point;
       point.collective = Collective::kPoint;
       point.type = DataType::kU8;
+      point.shape = group->points.moves();
       board_.begin(slot, {plan_.timeline, group->id, version_, group->next_sequence}, point);
       board_.waits(slot, peers);
       group->point_shown = true;
@@ -763,9 +807,17 @@ std::vector<std::string> Engine::describe_waits() const {
     for (const Rank r : list) text += (text.empty() ? "" : ", ") + std::to_string(r.value);
     return text;
   };
+  const std::string rank = "rank " + std::to_string(plan_.self.value);
+  if (recall_ != nullptr && !recall_->replayer().idle()) lines.push_back(rank + " " + recall_->replayer().describe());
   for (const auto& [id, group] : groups_) {
-    const std::string self = "rank " + std::to_string(plan_.self.value) + " waits for rank ";
-    if (group->active != nullptr) {
+    const std::string self = rank + " waits for rank ";
+    if (group->active != nullptr && group->phase == Phase::kPrepares) {
+      lines.push_back(rank + " waits for its own prepare function in " + to_string(group->active->round) + ", " +
+                      to_string(group->active->fingerprint));
+    } else if (group->active != nullptr && group->phase == Phase::kWaits) {
+      lines.push_back(rank + " waits for the next plan in " + to_string(group->active->round) + ", " +
+                      to_string(group->active->fingerprint));
+    } else if (group->active != nullptr) {
       const auto waiting = group->executor.waiting_for(RoundBoard::kRanks);
       if (!waiting.empty()) {
         lines.push_back(self + ranks(waiting) + " in " + to_string(group->active->round) + ", " +

@@ -4,6 +4,9 @@
 //
 // Rounds of one group run one after the other in the order of issue; groups run side by side, on links of their own.
 //
+// A group that is removed after it has carried messages departs (worker/point.h): it keeps its channel and its slot
+// until its links are clean and no life can ask for its messages.
+//
 // Epochs: install() and open() begin one; suspend() ends it for a life that goes on with the next plan, with its calls
 // kept; stop() ends it for good. What a call does in a new epoch follows from the plan's frontier
 // (docs/decisions/0006): its result is taken from the log, or finished from where it was, or computed.
@@ -113,13 +116,16 @@ class Engine {
   // their order of issue and have agreed on its channel: one that none of them uses. Links belong to channels, so that
   // a program may make and destroy groups for ever. kExhausted: limits::kMaxGroups. kInvalidArgument: the group exists.
   Status add_group(GroupId id, std::vector<Rank> members, std::uint32_t channel);
-  // A bit for each channel, set where it is in use here. Channel 0 is the world's.
+  // A bit for each channel, set where it is in use here, also by a group that has departed. Channel 0 is the world's.
   using Channels = std::array<std::uint64_t, limits::kMaxGroups / 64>;
   [[nodiscard]] Channels used_channels() const;
   void remove_group(GroupId id);
   [[nodiscard]] bool has_group(GroupId id) const { return groups_.contains(id); }
   // No call of the group is outstanding.
   [[nodiscard]] bool idle(GroupId id) const;
+  // Messages move, or may at any moment, for which no call waits: what was sent and has not left, or what another
+  // rank's new life may ask for.
+  [[nodiscard]] bool unsettled() const { return unsettled_groups_ != 0; }
 
   // Queues a call whose spec has passed validate(). `call` stays where it is until call.finished. kExhausted: too many
   // outstanding; otherwise the status of the job if it is not well.
@@ -141,7 +147,8 @@ class Engine {
   [[nodiscard]] std::size_t outstanding() const { return outstanding_; }
   // Writes to the board whom the rounds under way wait for. For the owner's slow path, before it sleeps.
   void publish_waits();
-  // "rank 0 waits for rank 3 in round 0.17: allreduce(…)", one entry a round under way.
+  // "rank 0 waits for rank 3 in round 0.17: allreduce(…)", one entry a round under way, and one for what is replayed:
+  // "rank 0 replays round 3.17 from rank 2".
   [[nodiscard]] std::vector<std::string> describe_waits() const;
 
  private:
@@ -183,6 +190,8 @@ class Engine {
     Ranges have;                  // bytes of the whole result that stand final in the active call's output
     Status unlogged;              // why some of them could not be logged
     bool point_shown = false;     // the board shows a receive
+    bool departed = false;        // removed
+    bool unsettled = false;       // counted
     Executor executor;
     PointChannels points;
     std::vector<CacheEntry> cache;
@@ -205,6 +214,8 @@ class Engine {
   void start_next(Group& group);
   void finish(Call& call, const Status& status);
   void check(Group& group);
+  void settle(Group& group);
+  void release_departed();
   void fail(const Status& status, Rank peer);
 
   Transport& transport_;
@@ -218,7 +229,8 @@ class Engine {
   std::map<std::uint64_t, std::optional<Replayer::Done>> wanted_;  // by the owner
   std::optional<std::string> gap_;
   std::vector<Call*> prepares_;  // asked for
-  std::map<GroupId, std::unique_ptr<Group>> groups_;
+  std::map<GroupId, std::unique_ptr<Group>> groups_, departed_;
+  std::size_t unsettled_groups_ = 0;
   std::vector<Group*> by_slot_;  // a group has two slots: rounds, then point-to-point
   std::vector<Completion> completions_;
   std::vector<std::shared_ptr<Call>> finished_calls_;

@@ -13,6 +13,8 @@ namespace {
 
 // Links for point-to-point messages carry a group id of their own.
 constexpr std::uint64_t kPointGroupMark = 0x706f696e74000000u;
+// In place of a type: nothing follows on this link.
+constexpr std::uint32_t kEnd = UINT32_MAX;
 
 struct WireAnnouncement {
   std::uint32_t tag;
@@ -64,12 +66,15 @@ void PointChannels::open(Epoch epoch, Timeline timeline, bool greets) {
   timeline_ = timeline;
   greets_ = greets;
   open_ = true;
+  moves_++;
   for (auto& [peer, p] : peers_) {
     // Also where nothing is under way here: a new life there may have to know what has arrived.
     if (!greets && p.sending.empty() && p.wanted.empty()) continue;
     link_to(peer);
+    if (departed_) end(peer);
     post_sends(peer);
     listen(peer);
+    settle(peer);
   }
 }
 
@@ -80,7 +85,8 @@ void PointChannels::suspend() {
   for (auto& [peer, p] : peers_) {
     p.link.reset();
     p.sent = p.received = 0;
-    p.knows = p.announcement_posted = false;
+    p.knows = p.announcement_posted = p.ended = false;
+    std::erase_if(p.sending, [](const Sending& s) { return s.end; });
     for (Sending& s : p.sending) {
       s.announced = false;
       s.posted = s.done = 0;
@@ -90,6 +96,7 @@ void PointChannels::suspend() {
     p.arriving.reset();
     p.aside.clear();  // its sender has it still
     p.aside_bytes = 0;
+    settle(peer);
   }
 }
 
@@ -116,6 +123,48 @@ void PointChannels::committed(Version version) {
   for (auto& [peer, p] : peers_) {
     std::erase_if(p.numbers, [&](const auto& n) { return n.first < version && n.first != kPreamble; });
   }
+}
+
+void PointChannels::depart() {
+  WARREN_CHECK(!busy() && !departed_, "a group departs once, when its calls have finished");
+  departed_ = true;
+  for (auto& [peer, p] : peers_) {
+    p.aside.clear();
+    p.aside_bytes = 0;
+    if (!open_ || !p.link) continue;
+    end(peer);
+    if (p.arriving) admit(peer);
+    post_sends(peer);
+    listen(peer);
+    settle(peer);
+  }
+}
+
+// The last word on this link.
+void PointChannels::end(std::int32_t peer) {
+  Sending& s = peers_[peer].sending.emplace_back();
+  s.end = true;
+  s.version = version_;
+  s.number = UINT64_MAX;
+}
+
+bool PointChannels::clean() const {
+  return std::all_of(peers_.begin(), peers_.end(), [](const auto& entry) {
+    const Peer& p = entry.second;
+    return !p.link ? p.sending.empty() : p.ended && p.sending.empty();
+  });
+}
+
+bool PointChannels::obsolete() const {
+  return recall_ == nullptr ||
+         std::all_of(peers_.begin(), peers_.end(), [](const auto& entry) { return entry.second.numbers.empty(); });
+}
+
+void PointChannels::settle(std::int32_t peer) {
+  Peer& p = peers_[peer];
+  const bool now = p.link && (!p.knows || !p.sending.empty() || (departed_ && !p.ended));
+  if (now != p.unsettled) unsettled_peers_ = now ? unsettled_peers_ + 1 : unsettled_peers_ - 1;
+  p.unsettled = now;
 }
 
 RecordKey PointChannels::key_of(std::int32_t from, std::int32_t to, Version version, std::uint64_t number) const {
@@ -204,6 +253,7 @@ void PointChannels::heard(std::int32_t peer) {
 }
 
 bool PointChannels::arrived(const Peer& peer, const Sending& message) {
+  if (message.end) return false;
   return message.version < peer.their_version ||
          (message.version == peer.their_version && peer.theirs.covers(message.number, message.number + 1));
 }
@@ -281,13 +331,16 @@ Status PointChannels::send(Call& call) {
     finished_.push_back({&call, Status()});
   }
   post_sends(peer);
+  settle(peer);
   return {};
 }
 
 // Fills in what an announcement says, and the payload of a message whose call has returned. False: the log lacks it.
 bool PointChannels::load(std::int32_t peer, Sending& s) {
   WireAnnouncement w{};
-  if (s.call != nullptr) {
+  if (s.end) {
+    w.type = kEnd;
+  } else if (s.call != nullptr) {
     const CallSpec& spec = s.call->spec;
     w.tag = static_cast<std::uint32_t>(spec.tag);
     w.type = static_cast<std::uint32_t>(spec.type);
@@ -314,7 +367,7 @@ bool PointChannels::load(std::int32_t peer, Sending& s) {
   }
   w.bytes = s.bytes;
   w.version = s.version.value;
-  w.number = s.number;
+  w.number = s.end ? 0 : s.number;
   s.chunks = chunks_of(s.bytes);
   std::memcpy(s.announcement.data(), &w, sizeof w);
   return true;
@@ -354,6 +407,7 @@ Status PointChannels::agree(std::int32_t peer, const Announcement& what, const C
 void PointChannels::recv(Call& call) {
   const std::int32_t peer = call.spec.root;
   link_to(peer);
+  settle(peer);
   Peer& p = peers_[peer];
   const auto tag = static_cast<std::uint32_t>(call.spec.tag);
   // Messages of one tag are taken in order: one that lies aside, or is on its way there, comes before later ones.
@@ -386,12 +440,14 @@ void PointChannels::deliver_aside(std::int32_t peer, Arriving& message, Call& ca
   p.aside_bytes -= message.what.bytes;
   p.numbers[message.what.version].received.add(message.what.number, message.what.number + 1);
   std::erase_if(p.aside, [&](const auto& m) { return m.get() == &message; });
+  moves_++;
   finished_.push_back({&call, Status()});
 }
 
 void PointChannels::listen(std::int32_t peer) {
   Peer& p = peers_[peer];
-  if (!open_ || !p.knows || p.announcement_posted || p.arriving || p.wanted.empty() || !status_.ok()) return;
+  if (!open_ || !p.knows || p.announcement_posted || p.arriving || p.ended || !status_.ok()) return;
+  if (p.wanted.empty() && !departed_) return;
   p.announcement_posted = true;
   transport_.post_recv(*p.link, header(p.received, 0), p.announcement, token(Kind::kAnnouncement, peer, 0));
 }
@@ -402,14 +458,23 @@ void PointChannels::on_announcement(std::int32_t peer) {
   WireAnnouncement w;
   std::memcpy(&w, p.announcement.data(), sizeof w);
   auto message = std::make_unique<Arriving>();
+  const std::string who = "rank " + std::to_string(members_[static_cast<std::size_t>(peer)].value);
+  if (w.type == kEnd) {
+    p.received++;
+    p.ended = true;
+    if (departed_) return;
+    WARREN_CHECK(!p.wanted.empty(), "a link is read while something is wanted");
+    const CallSpec& spec = p.wanted.begin()->second->spec;
+    return fail(peer, Status(Code::kDesync, who + " has destroyed the communicator, and a message with tag " +
+                                                std::to_string(spec.tag) + " from it is waited for here"));
+  }
   message->what = {w.tag, static_cast<DataType>(w.type), w.count, w.bytes, w.site, Version(w.version), w.number};
   const std::size_t width = w.type >= 1 && w.type <= 10 ? element_bytes(message->what.type) : 0;
-  const std::string who = "rank " + std::to_string(members_[static_cast<std::size_t>(peer)].value);
   if (width == 0 || w.tag > limits::kMaxTag || w.reserved != 0 || w.count > limits::kMaxBufferBytes / width ||
       w.bytes != w.count * width || w.bytes / chunk_bytes_ >= kMaxChunks || w.number == UINT64_MAX) {
     return fail(peer, Status(Code::kCorrupt, who + " announced a message that cannot be"));
   }
-  if (message->what.version < version_) {
+  if (message->what.version < version_ && !departed_) {
     return fail(peer, Status(Code::kDesync, who + " sent a message with tag " + std::to_string(w.tag) +
                                                 " before a checkpoint; it was not received before that"));
   }
@@ -421,12 +486,14 @@ void PointChannels::on_announcement(std::int32_t peer) {
   admit(peer);
 }
 
-// Takes the message that is announced, if its version has begun here: to whom has asked for it, or aside.
+// Takes the message that is announced, if its version has begun here: to whom has asked for it, or aside; nowhere if
+// the group has departed.
 void PointChannels::admit(std::int32_t peer) {
   Peer& p = peers_[peer];
   Arriving& message = *p.arriving;
-  if (message.admitted || message.what.version > version_) return;
+  if (message.admitted || (message.what.version > version_ && !departed_)) return;
   message.admitted = true;
+  if (departed_) return post_chunks(peer);
   const auto wanted = std::find_if(p.wanted.begin(), p.wanted.end(), [&](const auto& w) {
     return static_cast<std::uint32_t>(w.second->spec.tag) == message.what.tag;
   });
@@ -472,8 +539,11 @@ void PointChannels::post_chunks(std::int32_t peer) {
     }
     p.numbers[message->what.version].received.add(message->what.number, message->what.number + 1);
     finished_.push_back({message->call, Status()});
-  } else {
+  } else if (!departed_) {
     p.aside.push_back(std::move(message));
+  } else if (message->what.version == version_) {
+    // Greetings say so too: it is not sent again.
+    p.numbers[version_].received.add(message->what.number, message->what.number + 1);
   }
   listen(peer);
 }
@@ -484,17 +554,26 @@ void PointChannels::on_chunk(std::int32_t peer, std::uint32_t low) {
   // The chunk of the window that has these low bits.
   const std::uint32_t c = a.chunks_done + ((low - a.chunks_done) & 0xffff);
   WARREN_CHECK(c < a.chunks_posted, "chunks finish after they were asked for");
-  std::byte* to = a.aside.empty() ? static_cast<std::byte*>(a.call->spec.output) : a.aside.data();
+  std::byte* to = a.aside.data();
+  if (a.aside.empty()) to = a.call == nullptr ? nullptr : static_cast<std::byte*>(a.call->spec.output);
   const std::uint64_t bytes = chunk_size(a.what.bytes, c);
-  std::memcpy(to + std::uint64_t{c} * chunk_bytes_, p.chunks.reserve(0) + c % kWindow * chunk_bytes_, bytes);
+  if (to != nullptr) {
+    std::memcpy(to + std::uint64_t{c} * chunk_bytes_, p.chunks.reserve(0) + c % kWindow * chunk_bytes_, bytes);
+  }
   a.ahead[c % kWindow] = true;
   for (; a.ahead[a.chunks_done % kWindow]; a.chunks_done++) a.ahead[a.chunks_done % kWindow] = false;
   post_chunks(peer);
 }
 
 void PointChannels::on_completion(Token t, const Status& status) {
-  const auto kind = static_cast<Kind>(t >> 30 & 3);
   const auto peer = static_cast<std::int32_t>(t >> 16 & 0x3fff);
+  moves_++;
+  take(peer, t, status);
+  settle(peer);
+}
+
+void PointChannels::take(std::int32_t peer, Token t, const Status& status) {
+  const auto kind = static_cast<Kind>(t >> 30 & 3);
   const auto low = static_cast<std::uint32_t>(t & 0xffff);
   if (!status_.ok()) return;
   if (!status.ok()) return fail(peer, status);
@@ -537,6 +616,7 @@ std::vector<Call*> PointChannels::abandon() {
     if (p.arriving && p.arriving->call != nullptr) calls.push_back(p.arriving->call);
   }
   peers_.clear();
+  unsettled_peers_ = 0;
   return calls;
 }
 
@@ -551,7 +631,8 @@ bool PointChannels::busy() const {
 std::vector<Rank> PointChannels::receivers() const {
   std::vector<Rank> ranks;
   for (const auto& [peer, p] : peers_) {
-    if (!p.sending.empty()) ranks.push_back(members_[static_cast<std::size_t>(peer)]);
+    const bool waits = std::any_of(p.sending.begin(), p.sending.end(), [](const auto& s) { return s.call != nullptr; });
+    if (waits) ranks.push_back(members_[static_cast<std::size_t>(peer)]);
   }
   return ranks;
 }
@@ -559,7 +640,8 @@ std::vector<Rank> PointChannels::receivers() const {
 std::vector<Rank> PointChannels::senders() const {
   std::vector<Rank> ranks;
   for (const auto& [peer, p] : peers_) {
-    if (!p.wanted.empty() || p.arriving) ranks.push_back(members_[static_cast<std::size_t>(peer)]);
+    const bool arrives = p.arriving && p.arriving->call != nullptr;
+    if (!p.wanted.empty() || arrives) ranks.push_back(members_[static_cast<std::size_t>(peer)]);
   }
   return ranks;
 }

@@ -10,6 +10,11 @@
 // which numbers they have received; the sender then sends what is missing from its log, and what a new life sends again
 // is passed over where it had arrived. So nothing of a message is fetched, and a lost sender's messages come again from
 // its new life. A message does not cross a checkpoint.
+//
+// A group that is destroyed here receives nothing any more: it departs. What it sent is still sent, also again to a new
+// life, until no life can ask for it (obsolete()); what comes is taken and dropped, so that no sender waits for it. Its
+// last word on each link is an announcement of the end; when that of the other end has come too, the link is clean and
+// may carry another group's messages (the engine keeps the group's channel until then).
 #pragma once
 
 #include <array>
@@ -47,6 +52,16 @@ class PointChannels {
   [[nodiscard]] Status begin_version(Version version);
   // What was sent in older versions is obsolete.
   void committed(Version version);
+  // The group is destroyed; no call is outstanding. What came and was not received is dropped.
+  void depart();
+  // After depart(): nothing is on its way on its links, in either direction.
+  [[nodiscard]] bool clean() const;
+  // After depart(): no life can ask for its messages again.
+  [[nodiscard]] bool obsolete() const;
+  // Something moves, or is due from another rank, that no call waits for.
+  [[nodiscard]] bool unsettled() const { return unsettled_peers_ != 0; }
+  // Grows with whatever moves: who waits and sees it stand still waits in vain.
+  [[nodiscard]] std::uint64_t moves() const { return moves_; }
   // A message that should be in the log is not: why. Once.
   [[nodiscard]] std::optional<std::string> take_gap() { return std::exchange(gap_, std::nullopt); }
 
@@ -89,7 +104,8 @@ class PointChannels {
     std::uint64_t number = 0;
   };
   struct Sending {
-    Call* call = nullptr;  // null: it has returned, and the log has the message
+    Call* call = nullptr;  // null: it has returned, and the log has the message; or it is the end
+    bool end = false;      // no message: the group has departed
     Version version;
     std::uint64_t number = 0;
     std::vector<std::byte> logged;  // from the log, while it is being sent
@@ -130,6 +146,8 @@ class PointChannels {
     std::deque<std::unique_ptr<Arriving>> aside;
     std::unique_ptr<Arriving> arriving;
     bool announcement_posted = false;
+    bool ended = false;      // in this epoch: the other end has departed
+    bool unsettled = false;  // counted
     std::array<std::byte, kAnnouncementBytes> announcement{};
     Scratch chunks;
     std::uint64_t aside_bytes = 0;
@@ -143,6 +161,9 @@ class PointChannels {
   bool load(std::int32_t peer, Sending& message);
   [[nodiscard]] RecordKey key_of(std::int32_t from, std::int32_t to, Version version, std::uint64_t number) const;
   void admit(std::int32_t peer);
+  void take(std::int32_t peer, Token token, const Status& status);
+  void end(std::int32_t peer);
+  void settle(std::int32_t peer);
   void post_sends(std::int32_t peer);
   [[nodiscard]] FrameHeader header(std::uint64_t sequence, std::uint32_t message) const;
   void listen(std::int32_t peer);
@@ -170,8 +191,9 @@ class PointChannels {
   Version version_;
   Epoch epoch_;
   Timeline timeline_;
-  bool open_ = false, greets_ = false;
-  std::uint64_t orders_ = 0;
+  bool open_ = false, greets_ = false, departed_ = false;
+  std::uint64_t orders_ = 0, moves_ = 0;
+  std::size_t unsettled_peers_ = 0;
   std::optional<std::string> gap_;
   std::map<std::int32_t, Peer> peers_;
   std::vector<Finished> finished_;

@@ -12,8 +12,9 @@ WorkerMachine::Progress ProgressReporter::read(const RoundBoard& board, TimeMs n
   std::map<GroupId, WaitingRound> waiting;
   for (const RoundBoard::Entry& entry : board.read()) {
     const auto before = waiting_.find(entry.round.group);
-    const bool same = before != waiting_.end() && before->second.round == entry.round;
-    const WaitingRound w{entry.round, same ? before->second.since : now};
+    const bool same = before != waiting_.end() && before->second.round == entry.round &&
+                      before->second.moves == entry.fingerprint.shape;
+    const WaitingRound w{entry.round, entry.fingerprint.shape, same ? before->second.since : now};
     waiting.emplace(entry.round.group, w);
     wire::CurrentRound& r = progress.rounds.emplace_back();
     r.set_timeline(entry.round.timeline.value);

@@ -16,6 +16,7 @@ class ProgressReporter {
  private:
   struct WaitingRound {
     RoundId round;
+    std::uint64_t moves;  // of messages: what has moved there starts the wait anew
     TimeMs since;
   };
   std::map<GroupId, WaitingRound> waiting_;  // a group's round, since the first heartbeat that saw it

@@ -220,6 +220,8 @@ void Session::install(const wire::Plan& plan, Rank self) {
 void Session::open(Epoch) {
   const auto lock = lock_for_control();
   if (!engine_.stopped()) engine_.open();
+  // A new life waits for what this one has sent, however long the program here computes.
+  hand_over();
   installed_ = true;
   wake(caller_wake_);
   wake(engine_wake_);
@@ -361,6 +363,7 @@ void Session::log_waits(std::chrono::steady_clock::time_point& next) {
   // The first look only starts the clock.
   if (next != std::chrono::steady_clock::time_point()) {
     for (const std::string& line : engine_.describe_waits()) log_(WARREN_LOG_INFO, line);
+    if (!waits_for_.empty()) log_(WARREN_LOG_INFO, waits_for_);
   }
   next = now + kWaitLogInterval;
 }
@@ -407,7 +410,7 @@ bool Session::prepare(std::unique_lock<std::mutex>& lock) {
 
 template <class Done>
 void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
-  if (done()) return;
+  if (done()) return hand_over();
   struct Caller {
     explicit Caller(int& count) : count_(count) { count_++; }
     ~Caller() { count_--; }
@@ -439,11 +442,18 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
     idle = 0;
   }
   caller.reset();
-  if (engine_.outstanding() > 0 && engine_thread_.joinable()) wake(engine_wake_);
+  hand_over();
+}
+
+// What goes on while nobody blocks is the engine's thread's.
+void Session::hand_over() {
+  if (callers_ != 0) return;
+  if (engine_.unsettled()) ensure_engine_thread();
+  if ((engine_.outstanding() > 0 || engine_.unsettled()) && engine_thread_.joinable()) wake(engine_wake_);
 }
 
 void Session::ensure_engine_thread() {
-  if (engine_thread_.joinable()) return;
+  if (engine_thread_.joinable() || exiting_) return;
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -458,7 +468,7 @@ void Session::engine_loop() {
   while (!exiting_) {
     // Other threads finish calls too: with a plan, or with what was fetched.
     run_callbacks(lock);
-    const bool mine = callers_ == 0 && engine_.outstanding() > 0;
+    const bool mine = callers_ == 0 && (engine_.outstanding() > 0 || engine_.unsettled());
     if (mine) {
       const bool moved = prepare(lock) || engine_.progress();
       run_callbacks(lock);
@@ -562,6 +572,7 @@ void Session::remove_group(GroupId id) {
   drive(lock, [&] { return engine_.idle(id); });
   run_callbacks(lock);
   engine_.remove_group(id);
+  hand_over();
 }
 
 RoundId Session::next_round(GroupId group) {
@@ -599,10 +610,12 @@ Result<Session::State> Session::load() {
   }
   control_->load();
   std::optional<Result<State>> result;
+  waits_for_ = "load_checkpoint waits for the tracker to say where the program starts, or for the copies of its state";
   drive(lock, [&] {
     if (!result) result = checkpoints_->loaded();
     return result || engine_.stopped();
   });
+  waits_for_.clear();
   if (!result) return gone();
   if (result->status().code() == Code::kDesync) control_->round_failed(transport_.epoch(), result->status());
   return std::move(*result);
@@ -617,7 +630,9 @@ Status Session::checkpoint(std::span<const std::byte> global, const std::span<co
   run_callbacks(lock);
   if (!failed_.ok()) return failed_;
   if (!checkpoints_) return engine_.begin_version(engine_.version().next());
+  waits_for_ = "checkpoint waits until the one before it is committed, for which all ranks must hold it";
   drive(lock, [&] { return checkpoints_->may_take() || engine_.stopped(); });
+  waits_for_.clear();
   if (engine_.stopped()) return gone();
   const Status status = checkpoints_->take(global, local);
   if (status.code() == Code::kDesync) control_->round_failed(transport_.epoch(), status);

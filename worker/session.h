@@ -1,6 +1,6 @@
 // A worker's life in one job: the control thread, the engine under its lock, and the threads that drive it. A blocking
-// call drives the engine in the caller's thread; asynchronous calls are driven by the engine's thread while nobody
-// blocks.
+// call drives the engine in the caller's thread; asynchronous calls, and messages whose calls have returned, are driven
+// by the engine's thread while nobody blocks.
 #pragma once
 
 #include <atomic>
@@ -114,6 +114,7 @@ class Session final : private DataPath {
   static void call_back(Call& call);
   void run_callbacks(std::unique_lock<std::mutex>& lock);
   void engine_loop();
+  void hand_over();
   void ensure_engine_thread();
   static void wake(int fd);
   std::unique_lock<std::mutex> lock_for_control();
@@ -139,7 +140,8 @@ class Session final : private DataPath {
   bool installed_ = false, finished_ = false, exiting_ = false;
   std::optional<Checkpoints> checkpoints_;
   Status failed_;
-  int callers_ = 0;  // threads inside drive()
+  int callers_ = 0;        // threads inside drive()
+  std::string waits_for_;  // beside calls; for the log
   std::vector<pollfd> pollfds_;
 
   std::atomic<int> control_waits_{0};  // the control thread wants the lock

@@ -61,6 +61,11 @@ std::optional<std::string> Judge::take(std::uint32_t worker, const Record& recor
     case RecordEvent::kCheckpointed:
       w.progress.version = std::max(w.progress.version, record.iteration);
       return std::nullopt;
+    case RecordEvent::kPrepared:
+      // After a rollback nothing is replayed.
+      if (rolled_back_ && record.value == 1) return std::nullopt;
+      return wrong(record.value == 1 ? "its input was prepared, and its result was there to be replayed"
+                                     : "its input was prepared " + std::to_string(record.value) + " times");
     case RecordEvent::kFinished: w.progress.finished = true; return std::nullopt;
     case RecordEvent::kBegin:
     case RecordEvent::kCheckpoint:

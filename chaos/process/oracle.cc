@@ -64,6 +64,10 @@ std::vector<std::uint64_t> results(const Call& call, std::span<const std::uint64
   } else if (call.kind == CallKind::kScatter) {
     const std::vector<T> all = input<T>(bases[call.root], n * size);
     for (std::size_t r = 0; r < size; r++) out[r] = digest(std::span<const T>(all).subspan(r * n, n));
+  } else if (call.kind == CallKind::kExchange) {
+    for (std::size_t r = 0; r < size && size > 1; r++) {
+      out[r] = digest(std::span<const T>(input<T>(bases[(r + size - 1) % size], n)));
+    }
   } else if (call.kind == CallKind::kAllToAll) {
     for (std::size_t r = 0; r < size; r++) {
       std::vector<T> mine;
@@ -133,7 +137,7 @@ void Oracle::next() {
     for (std::uint32_t r = 0; r < ranks; r++) {
       bases[r] = program_.input_base(index, static_cast<std::uint32_t>(i), r, states_[r]);
     }
-    if (call.on_group) {
+    if (call.on_group || call.on_own_group) {
       for (const std::uint32_t color : {0u, 1u}) {
         const std::vector<std::uint32_t> members = program_.members(color);
         if (members.empty()) continue;

@@ -10,13 +10,14 @@
 namespace warren::chaos::process {
 namespace {
 
-constexpr std::array<std::pair<Mix, std::string_view>, 7> kMixes = {{{Mix::kMixed, "mixed"},
+constexpr std::array<std::pair<Mix, std::string_view>, 8> kMixes = {{{Mix::kMixed, "mixed"},
                                                                      {Mix::kBig, "big"},
                                                                      {Mix::kInPlace, "inplace"},
                                                                      {Mix::kInFlight, "inflight"},
                                                                      {Mix::kGroups, "groups"},
                                                                      {Mix::kOneSided, "onesided"},
-                                                                     {Mix::kSmall, "small"}}};
+                                                                     {Mix::kSmall, "small"},
+                                                                     {Mix::kMessages, "messages"}}};
 
 // A sequence of numbers from one seed.
 class Draw {
@@ -51,19 +52,21 @@ Call mixed_call(Draw& draw, const ProgramShape& shape, bool big) {
                                  CallKind::kBroadcast, CallKind::kAllgather,     CallKind::kReduceScatter,
                                  CallKind::kReduce,    CallKind::kReduceScatter, CallKind::kBroadcast,
                                  CallKind::kGather,    CallKind::kScatter,       CallKind::kAllToAll,
-                                 CallKind::kBarrier};
+                                 CallKind::kBarrier,   CallKind::kExchange};
   c.kind = big ? kOften[draw.below(6)] : kOften[draw.below(std::size(kOften))];
   c.type = kTypes[draw.below(std::size(kTypes))];
   c.op = draw.one_in(4) ? CallOp::kMax : CallOp::kSum;
   c.root = static_cast<std::uint32_t>(draw.below(shape.ranks));
   c.in_place = c.kind == CallKind::kAllreduce && draw.one_in(2);
   c.on_group = !big && c.kind == CallKind::kAllreduce && draw.one_in(4);
+  c.on_own_group = c.kind == CallKind::kExchange && draw.one_in(3);
+  c.prepares = c.in_place && !c.on_group && draw.one_in(2);
   const std::size_t largest = std::max(kBigBytes + 1, shape.bytes);
   std::size_t bytes = kBigBytes + 1 + draw.below(largest - kBigBytes);
   // Small sizes at all scales: 4 B … 256 KiB.
   if (!big) bytes = (std::size_t{4} << draw.below(16)) + draw.below(4);
   const bool shared_out = c.kind != CallKind::kAllreduce && c.kind != CallKind::kBroadcast &&
-                          c.kind != CallKind::kReduce && c.kind != CallKind::kBarrier;
+                          c.kind != CallKind::kReduce && c.kind != CallKind::kBarrier && c.kind != CallKind::kExchange;
   if (shared_out) bytes /= shape.ranks;
   c.count = std::max<std::size_t>(1, (bytes + element_bytes(c.type) - 1) / element_bytes(c.type));
   if (c.kind == CallKind::kBarrier) c.count = 0;
@@ -100,7 +103,8 @@ std::size_t call_bytes(const Call& call, std::uint32_t ranks) {
   switch (call.kind) {
     case CallKind::kAllreduce:
     case CallKind::kBroadcast:
-    case CallKind::kReduce: return share;
+    case CallKind::kReduce:
+    case CallKind::kExchange: return share;
     case CallKind::kBarrier: return 0;
     default: return share * ranks;
   }
@@ -157,7 +161,8 @@ std::vector<Call> Program::iteration(std::uint64_t index) const {
       if (draw.one_in(2)) {
         const std::size_t first = calls.size() - n + draw.below(n / 2);
         for (std::size_t i = first; i < std::min(calls.size(), first + 4); i++) {
-          calls[i].in_flight = !calls[i].on_group;
+          calls[i].in_flight = !calls[i].on_group && !calls[i].on_own_group;
+          if (calls[i].in_flight) calls[i].prepares = false;
         }
       }
       break;
@@ -191,6 +196,23 @@ std::vector<Call> Program::iteration(std::uint64_t index) const {
       break;
     case Mix::kSmall:
       for (int i = 0; i < 100; i++) calls.push_back(small);
+      break;
+    case Mix::kMessages:
+      big.kind = small.kind = CallKind::kExchange;
+      for (int i = 0; i < 3; i++) {
+        small.on_own_group = i == 1;
+        calls.push_back(small);
+      }
+      calls.push_back(big);
+      big.in_flight = true;
+      for (int i = 0; i < 2; i++) calls.push_back(big);
+      big.in_flight = false;
+      big.on_own_group = true;
+      calls.push_back(big);
+      small = {};
+      small.count = 1000;
+      small.in_place = small.prepares = true;
+      calls.push_back(small);
       break;
   }
   return calls;

@@ -28,6 +28,7 @@ enum class CallKind : std::uint8_t {
   kScatter,
   kAllToAll,
   kBarrier,
+  kExchange,  // each rank sends to the next one and receives from the one before
 };
 enum class ElementType : std::uint8_t { kU8, kI32, kI64, kU64, kF32, kF64 };
 enum class CallOp : std::uint8_t { kSum, kMax };
@@ -37,9 +38,11 @@ struct Call {
   ElementType type = ElementType::kF32;
   CallOp op = CallOp::kSum;
   bool in_place = false;
-  bool in_flight = false;  // issued without waiting; the calls in flight are awaited before the next that is not
-  bool on_group = false;   // on the group of the rank's color
-  bool decision = false;   // a broadcast of one number that is no function of the seed: whether to stop
+  bool in_flight = false;     // issued without waiting; the calls in flight are awaited before the next that is not
+  bool on_group = false;      // on the group of the rank's color
+  bool on_own_group = false;  // likewise, split for this call and destroyed after it
+  bool prepares = false;      // an allreduce in place whose input is made by a prepare function
+  bool decision = false;      // a broadcast of one number that is no function of the seed: whether to stop
   std::uint32_t root = 0;
   std::size_t count = 0;  // elements, as in the interface: of a share, where there are shares
 };
@@ -57,6 +60,7 @@ enum class Mix : std::uint8_t {
   kGroups,    // allreduces of the groups, between those of all
   kOneSided,  // results differ by rank
   kSmall,     // many small rounds
+  kMessages,  // messages, on all ranks and on groups that go with their call
 };
 [[nodiscard]] std::optional<Mix> mix_named(std::string_view name);
 [[nodiscard]] std::string_view name_of(Mix mix);

@@ -26,7 +26,8 @@ enum class RecordEvent : std::uint32_t {
   kCheckpointed = 9,
   kFinalizing = 10,
   kFinished = 11,
-  kFailed = 12,  // value: a warren::ErrorCode; 0: another failure. The text is on standard error
+  kPrepared = 13,  // iteration, call; value: how often; an input was prepared more than once, or for a replayed result
+  kFailed = 12,    // value: a warren::ErrorCode; 0: another failure. The text is on standard error
 };
 
 // Native layout: records never leave the machine.
@@ -113,6 +114,8 @@ struct Page {
   std::atomic<std::uint64_t> iteration;
   // Calls that some life of this worker has finished: iteration · 4096 + call + 1; never falls.
   std::atomic<std::uint64_t> done;
+  // Likewise of those calls that no rank finishes before all have entered them.
+  std::atomic<std::uint64_t> together;
   std::atomic<std::uint64_t> dies_at_ns;  // by the order that was obeyed last
   Order orders[kOrders];
 };

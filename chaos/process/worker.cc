@@ -41,6 +41,8 @@ struct Running {
   std::uint32_t index = 0;
   std::vector<std::byte> in, out;
   bool has_output = true;
+  std::uint64_t base = 0;  // of the input
+  std::uint64_t prepared = 0;
   std::vector<Handle> handles;
 };
 
@@ -53,6 +55,7 @@ class Worker {
     life_ = page_->lives.fetch_add(1);
     page_->pid.store(getpid());
     done_before_ = page_->done.load();
+    together_before_ = page_->together.load();
     const std::uint32_t ended_in = page_->phase.load();
     tell(RecordEvent::kStarted, 0, static_cast<std::uint64_t>(getpid()), ended_in);
     enter(Phase::kStarting);
@@ -102,7 +105,7 @@ class Worker {
   void preamble() {
     enter(Phase::kPreamble);
     group_ = comm_->split(static_cast<int>(program_.color(rank_)));
-    Running r{program_.preamble(), 4095, {}, {}, true, {}};
+    Running r{program_.preamble(), 4095, {}, {}, true, 0, 0, {}};
     issue(r, 0);
     for (Handle& h : r.handles) h.wait();
     tell(RecordEvent::kPreamble, 0, digest(r));
@@ -152,7 +155,7 @@ class Worker {
     };
     for (std::uint32_t i = 0; i < calls.size(); i++) {
       if (!calls[i].in_flight) await();
-      Running r{calls[i], i, {}, {}, true, {}};
+      Running r{calls[i], i, {}, {}, true, 0, 0, {}};
       prepare(r, index);
       const std::size_t bytes = call_bytes(r.call, program_.shape().ranks);
       page_->call.store(i);
@@ -182,15 +185,25 @@ class Worker {
     program_.fold(r.call, value, state_);
     const std::uint64_t done = position(iteration, r.index) + 1;
     if (page_->done.load() < done) page_->done.store(done);
+    if (is_together(r.call) && page_->together.load() < done) page_->together.store(done);
+    // A later one was finished, so all ranks had finished this one before.
+    const bool replayed = done < together_before_;
+    if (r.prepared > 1 || (r.prepared == 1 && replayed)) tell(RecordEvent::kPrepared, iteration, r.prepared, r.index);
     tell(RecordEvent::kResult, iteration, value, r.index);
     enter(Phase::kIdle);
+  }
+
+  // Nobody finishes it before all ranks have entered it.
+  static bool is_together(const Call& call) {
+    return !call.on_group && (call.kind == CallKind::kAllreduce || call.kind == CallKind::kAllgather ||
+                              call.kind == CallKind::kAllToAll || call.kind == CallKind::kBarrier);
   }
 
   static std::uint64_t digest(const Running& r) { return r.has_output ? digest_of(r.out) : 0; }
 
   // Fills the input and makes room for the output.
   void prepare(Running& r, std::uint64_t iteration) {
-    const std::uint64_t base = program_.input_base(iteration, r.index, rank_, state_);
+    const std::uint64_t base = r.base = program_.input_base(iteration, r.index, rank_, state_);
     switch (r.call.type) {
       case ElementType::kU8: return prepare_as<std::uint8_t>(r, base);
       case ElementType::kI32: return prepare_as<std::int32_t>(r, base);
@@ -199,6 +212,10 @@ class Worker {
       case ElementType::kF32: return prepare_as<float>(r, base);
       case ElementType::kF64: return prepare_as<double>(r, base);
     }
+  }
+  template <class T>
+  static void fill(std::span<T> values, std::uint64_t base) {
+    for (std::size_t j = 0; j < values.size(); j++) values[j] = element_at<T>(base, j);
   }
   template <class T>
   static std::span<T> as(std::vector<std::byte>& bytes) {
@@ -210,8 +227,7 @@ class Worker {
     const std::size_t size = program_.shape().ranks, share = c.count * sizeof(T);
     const auto fill = [&](std::vector<std::byte>& to, std::size_t bytes) {
       to.resize(bytes);
-      const std::span<T> values = as<T>(to);
-      for (std::size_t j = 0; j < values.size(); j++) values[j] = element_at<T>(base, j);
+      if (!c.prepares) Worker::fill(as<T>(to), base);
     };
     const bool root = c.root == rank_;
     switch (c.kind) {
@@ -251,6 +267,13 @@ class Worker {
         r.out.resize(share * size);
         break;
       case CallKind::kBarrier: r.has_output = false; break;
+      case CallKind::kExchange: {
+        const bool apart = c.on_group || c.on_own_group;
+        r.has_output = (apart ? program_.members(program_.color(rank_)).size() : size) > 1;
+        fill(r.in, share);
+        r.out.resize(share);
+        break;
+      }
     }
   }
   [[nodiscard]] bool stop_wanted() const { return access(stop_path(folder_).c_str(), F_OK) == 0; }
@@ -271,7 +294,21 @@ class Worker {
     const std::span<T> in = as<T>(r.in), out = as<T>(r.out);
     const Op op = c.op == CallOp::kMax ? Op::max : Op::sum;
     const int root = static_cast<int>(c.root);
-    Communicator& comm = c.on_group ? *group_ : *comm_;
+    std::optional<Communicator> own;
+    if (c.on_own_group) own = comm_->split(static_cast<int>(program_.color(rank_)));
+    Communicator& comm = own ? *own : c.on_group ? *group_ : *comm_;
+    if (c.kind == CallKind::kExchange) {
+      const int size = comm.size(), next = (comm.rank() + 1) % size, before = (comm.rank() + size - 1) % size;
+      if (size == 1) return;
+      r.handles.push_back(comm.send_async(in, next));
+      if (c.in_flight) {
+        r.handles.push_back(comm.recv_async(out, before));
+      } else {
+        comm.recv(out, before);
+        r.handles.back().wait();
+      }
+      return;
+    }
     if (c.in_flight) {
       switch (c.kind) {
         case CallKind::kAllreduce:
@@ -285,11 +322,21 @@ class Worker {
         case CallKind::kScatter: r.handles.push_back(comm.scatter_async(in, out, root)); break;
         case CallKind::kAllToAll: r.handles.push_back(comm.all_to_all_async(in, out)); break;
         case CallKind::kBarrier: r.handles.push_back(comm.barrier_async()); break;
+        case CallKind::kExchange: break;  // above
       }
       return;
     }
     switch (c.kind) {
-      case CallKind::kAllreduce: c.in_place ? comm.allreduce(out, op) : comm.allreduce(in, out, op); break;
+      case CallKind::kAllreduce:
+        if (c.prepares) {
+          comm.allreduce(out, op, [&] {
+            r.prepared++;
+            fill(out, r.base);
+          });
+        } else {
+          c.in_place ? comm.allreduce(out, op) : comm.allreduce(in, out, op);
+        }
+        break;
       case CallKind::kBroadcast: comm.broadcast(out, root); break;
       case CallKind::kAllgather: comm.allgather(in, out); break;
       case CallKind::kReduceScatter: comm.reduce_scatter(in, out, op); break;
@@ -298,6 +345,7 @@ class Worker {
       case CallKind::kScatter: comm.scatter(in, out, root); break;
       case CallKind::kAllToAll: comm.all_to_all(in, out); break;
       case CallKind::kBarrier: comm.barrier(); break;
+      case CallKind::kExchange: break;  // above
     }
   }
 
@@ -306,7 +354,7 @@ class Worker {
   const RecordWriter records_;
   const std::shared_ptr<Page> page_;
   std::uint32_t life_ = 0, rank_ = 0;
-  std::uint64_t done_before_ = 0;
+  std::uint64_t done_before_ = 0, together_before_ = 0;
   std::optional<Communicator> comm_, group_;
   ProgramState state_;
 };

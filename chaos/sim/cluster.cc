@@ -74,9 +74,7 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   s.job.set_replicas(options.replicas.value_or(s.large ? 0 : replicas));
   s.program.world_size = s.world_size;
   s.program.least = s.large;
-  // Where results are logged, a group that goes away takes what it has to say of its messages with it, and who waits
-  // for a message of a rank in finalize is taken for a desync: not yet.
-  s.program.messages = !s.large && s.job.replicas() == 0 && random.chance(0.6);
+  s.program.messages = !s.large && random.chance(0.6);
   s.program.local = random.chance(0.5);
   s.program.groups = random.chance(0.6);
   if (options.groups) s.program.groups = *options.groups;
@@ -86,6 +84,8 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   if (s.recipe && s.recipe->beyond_copies) s.survivable = false;
   if (options.survivable) s.survivable = *options.survivable;
   s.join_timeout_ms = !s.large && random.chance(0.3) ? random.between(500, 2000) : random.between(3000, 15'000);
+  // Those who wait until another joins, and are started again a second later, must meet.
+  s.join_timeout_ms = std::max<std::int64_t>(s.join_timeout_ms, 100 * s.world_size);
   // So many are together only if each waits for the last.
   if (s.large) s.join_timeout_ms = 60'000;
   if (s.recipe && s.recipe->short_join_timeout) s.join_timeout_ms = random.between(500, 2000);

@@ -166,8 +166,15 @@ void Program::draw_groups(Random& random, const Shape& shape, std::size_t first,
     const std::size_t cut = 1 + random.below(ranks.size());
     const std::size_t made_at = first + random.below(length);
     const auto middle = ranks.begin() + static_cast<std::ptrdiff_t>(cut);
-    groups_.push_back({GroupId(random.next() | 1), {ranks.begin(), middle}, made_at});
-    if (cut < ranks.size()) groups_.push_back({GroupId(random.next() | 1), {middle, ranks.end()}, made_at});
+    // Destroyed at once when nothing uses it any more, or with its version.
+    const auto end = [&] {
+      return random.chance(0.5) ? made_at + 1 + random.below(first + length - made_at) : SIZE_MAX;
+    };
+    const std::size_t split = groups_.size();
+    groups_.push_back({GroupId(random.next() | 1), {ranks.begin(), middle}, made_at, end(), split});
+    if (cut < ranks.size()) {
+      groups_.push_back({GroupId(random.next() | 1), {middle, ranks.end()}, made_at, end(), split});
+    }
   }
 }
 
@@ -185,9 +192,11 @@ void Program::draw_version(Random& random, const Shape& shape, Version version, 
     step.version = version;
     append(std::move(step));
   }
-  // Groups of the preamble last; a program that is started again makes the others anew.
+  // Groups of the preamble may last; a program that is started again makes the others anew.
   if (version == kPreamble) return;
-  for (std::size_t g = first_group; g < groups_.size(); ++g) groups_[g].end = steps_.size();
+  for (std::size_t g = first_group; g < groups_.size(); ++g) {
+    groups_[g].end = std::min(groups_[g].end, steps_.size());
+  }
 }
 
 Program::Program(Random& random, const Shape& shape) : seed_(random.next()) {
@@ -281,6 +290,7 @@ void Program::draw_messages(Random& random, const Shape& shape, std::size_t grou
   auto to = static_cast<std::int32_t>(random.below(size - 1));
   if (to >= from) ++to;
   const std::size_t burst = 1 + random.below(3);
+  groups_[group].end = std::max(groups_[group].end, steps_.size() + burst);
   // Messages of one tag are received in their order.
   const bool distinct_tags = random.chance(0.5);
   if (distinct_tags && random.chance(0.6)) {

@@ -30,7 +30,8 @@ struct ProgramGroup {
   GroupId id;
   std::vector<Rank> members;   // in the order of group ranks
   std::size_t made_at = 0;     // before this step; the world is made before all
-  std::size_t end = SIZE_MAX;  // it is gone before this step: a checkpoint, over which it does not last
+  std::size_t end = SIZE_MAX;  // it is destroyed before this step; it does not last over a checkpoint
+  std::size_t split = 0;       // groups of one split have the same number, and the same channel
 };
 
 enum class StepKind : std::uint8_t { kRound, kLoad, kCheckpoint };

@@ -1,6 +1,7 @@
 #include "chaos/sim/sim_worker.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <map>
 #include <utility>
@@ -586,6 +587,7 @@ void SimWorker::advance() {
     } else if (step.kind == StepKind::kCheckpoint) {
       if (!checkpoint(step)) return;
     } else {
+      if (!make_groups(position_) || exiting_) return;
       issue(position_++);
     }
     if (!alive_ || exiting_ || world_.failed()) return;
@@ -650,12 +652,7 @@ void SimWorker::begin_from(const worker::Checkpoints::State& state) {
 // As Session::checkpoint. False: not yet.
 bool SimWorker::checkpoint(const ProgramStep& step) {
   if (!failed_.ok()) return false;
-  for (std::size_t g = 0; g < program_.groups().size(); ++g) {
-    const ProgramGroup& group = program_.groups()[g];
-    if (!group_made_[g] || group.end > step.index) continue;
-    group_made_[g] = false;
-    if (engine_.has_group(group.id)) engine_.remove_group(group.id);
-  }
+  if (!remove_groups(step.index)) return false;
   Status status;
   waits_for_commit_ = false;
   if (!checkpoints_) {
@@ -693,21 +690,81 @@ bool SimWorker::checkpoint(const ProgramStep& step) {
   return true;
 }
 
-void SimWorker::make_groups(std::size_t position) {
+// As warren_destroy: when the group's own calls have ended. False: not yet.
+bool SimWorker::remove_groups(std::size_t position) {
+  for (std::size_t g = 0; g < program_.groups().size(); ++g) {
+    const ProgramGroup& group = program_.groups()[g];
+    if (!group_made_[g] || group.end > position) continue;
+    if (!engine_.idle(group.id)) return false;
+    group_made_[g] = false;
+    if (engine_.has_group(group.id)) engine_.remove_group(group.id);
+  }
+  return true;
+}
+
+// False: not yet.
+bool SimWorker::make_groups(std::size_t position) {
+  if (!remove_groups(position)) return false;
   for (std::size_t g = 0; g < program_.groups().size(); ++g) {
     const ProgramGroup& group = program_.groups()[g];
     if (group_made_[g] || group.made_at > position || position >= group.end) continue;
+    if (!split(g)) return false;
+  }
+  return true;
+}
+
+// As warren_split: all ranks agree on a channel that none of them uses.
+bool SimWorker::split(std::size_t first) {
+  if (!splitting_) {
+    const auto used = engine_.used_channels();
+    WARREN_CHECK(std::all_of(used.begin() + 1, used.end(), [](std::uint64_t word) { return word == 0; }),
+                 "a simulated program has few groups");
+    used_channels_ = used[0];
+    splitting_ = std::make_shared<worker::Call>();
+    worker::CallSpec& spec = splitting_->spec;
+    spec.collective = Collective::kAllreduce;
+    spec.type = DataType::kU64;
+    spec.op = ReduceOp::kBitOr;
+    spec.input = &used_channels_;
+    spec.output = &taken_channels_;
+    spec.count = 1;
+    splitting_->self = splitting_;
+    const Status status = engine_.submit(kWorldGroup, *splitting_);
+    if (doomed_) {
+      links_.doomed();
+      return false;
+    }
+    if (!status.ok()) {
+      splitting_->self.reset();
+      program_fails(status);
+      return false;
+    }
+    watch_waits();
+    data_moved();
+  }
+  if (!splitting_->finished) return false;
+  const Status agreed = std::exchange(splitting_, nullptr)->status;
+  if (!agreed.ok()) {
+    program_fails(agreed);
+    return false;
+  }
+  WARREN_CHECK(taken_channels_ != UINT64_MAX, "a simulated program has few groups");
+  const auto channel = static_cast<std::uint32_t>(std::countr_one(taken_channels_));
+  for (std::size_t g = first; g < program_.groups().size(); ++g) {
+    const ProgramGroup& group = program_.groups()[g];
+    if (group.split != program_.groups()[first].split) break;
     group_made_[g] = true;
     if (std::find(group.members.begin(), group.members.end(), rank_) == group.members.end()) continue;
-    const Status made =
-        engine_.stopped() ? Status() : engine_.add_group(group.id, group.members, static_cast<std::uint32_t>(g) + 1);
-    if (!made.ok()) return program_fails(made);
+    const Status made = engine_.stopped() ? Status() : engine_.add_group(group.id, group.members, channel);
+    if (!made.ok()) {
+      program_fails(made);
+      return false;
+    }
   }
+  return true;
 }
 
 void SimWorker::issue(std::size_t position) {
-  make_groups(position);
-  if (exiting_) return;
   ProgramStep step = program_.steps()[order_[position]];
   const auto place = program_.place(step, rank_);
   if (!place) return;

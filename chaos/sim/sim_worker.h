@@ -150,7 +150,9 @@ class SimWorker final : private SimTransport::Owner {
   [[nodiscard]] bool load();
   void begin_from(const worker::Checkpoints::State& state);
   [[nodiscard]] bool checkpoint(const ProgramStep& step);
-  void make_groups(std::size_t position);
+  [[nodiscard]] bool make_groups(std::size_t position);
+  [[nodiscard]] bool split(std::size_t first);
+  [[nodiscard]] bool remove_groups(std::size_t position);
   void settle();
   void issue(std::size_t position);
   bool alter(ProgramStep& step);
@@ -204,6 +206,8 @@ class SimWorker final : private SimTransport::Owner {
   std::vector<std::size_t> order_;
   std::size_t position_ = 0;
   std::vector<bool> group_made_;
+  std::shared_ptr<worker::Call> splitting_;
+  std::uint64_t used_channels_ = 0, taken_channels_ = 0;
   ProgramState state_, deferred_;
   bool computing_ = false, waits_for_all_ = false;
   std::vector<std::unique_ptr<ActiveCall>> calls_;

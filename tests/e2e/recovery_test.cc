@@ -326,7 +326,8 @@ ProgramShape shape(std::uint32_t ranks, Mix mix, std::size_t bytes, std::uint64_
 constexpr std::size_t kMiB = 1 << 20;
 
 TEST(Recovery, NothingHappens) {
-  for (const Mix mix : {Mix::kBig, Mix::kInPlace, Mix::kInFlight, Mix::kGroups, Mix::kOneSided, Mix::kSmall}) {
+  for (const Mix mix :
+       {Mix::kBig, Mix::kInPlace, Mix::kInFlight, Mix::kGroups, Mix::kOneSided, Mix::kSmall, Mix::kMessages}) {
     SCOPED_TRACE(name_of(mix));
     Job job(shape(3, mix, 4 * kMiB, 6, 2), two_hosts(3));
     job.run();
@@ -354,8 +355,9 @@ TEST(Recovery, KilledInTheMiddleOf64MiBWithFourRanks) {
 
 TEST(Recovery, InPlaceInFlightInGroupsAndOneSided) {
   const std::pair<Mix, std::uint64_t> cases[] = {
-      {Mix::kInPlace, 2'000}, {Mix::kInPlace, 15'000}, {Mix::kInFlight, 1'000},  {Mix::kInFlight, 20'000},
-      {Mix::kGroups, 5'000},  {Mix::kOneSided, 0},     {Mix::kOneSided, 10'000}, {Mix::kMixed, 5'000}};
+      {Mix::kInPlace, 2'000},   {Mix::kInPlace, 15'000}, {Mix::kInFlight, 1'000},  {Mix::kInFlight, 20'000},
+      {Mix::kGroups, 5'000},    {Mix::kOneSided, 0},     {Mix::kOneSided, 10'000}, {Mix::kMessages, 3'000},
+      {Mix::kMessages, 12'000}, {Mix::kMixed, 5'000}};
   for (const auto& [mix, delay_us] : cases) {
     SCOPED_TRACE(std::string(name_of(mix)) + ", killed after " + std::to_string(delay_us) + " us");
     Job job(shape(4, mix, 12 * kMiB, 5, 2), two_hosts(4));

@@ -95,6 +95,15 @@ TEST(TrackerRecovery, EveryLossThatOthersSurviveResumes) {
   EXPECT_TRUE(paused([](Logged& t) { return t.round_failed(11, 1, Code::kPeerLost, "link"); }));
 }
 
+// It may owe a message, or a result that is replayed.
+TEST(TrackerRecovery, WhatBreaksAtARankInFinalizePausesToo) {
+  Logged t(3);
+  (void)t.finalize(11, 1);
+  const std::string got = t.round_failed(11, 1, Code::kCorrupt, "checksum");
+  EXPECT_EQ(t.machine().state(), State::kInterrupted) << got;
+  EXPECT_NE(got.find("10 <- Pause epoch 2"), std::string::npos) << got;
+}
+
 TEST(TrackerRecovery, WhatOnlyARestartCanMendRollsBack) {
   const auto reason = [](auto cause) {
     Logged t(2);

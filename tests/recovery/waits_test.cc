@@ -95,6 +95,21 @@ TEST(Waits, WaitingForARankThatHasFinalizedIsADisagreementOnceTheTimeIsUp) {
   EXPECT_EQ(w.disagreement(), "");
 }
 
+// What it has sent, it may have to send again: over a link that has a round timeout to come up.
+TEST(Waits, AMessageOfARankThatHasFinalizedIsWaitedForTwiceAsLong) {
+  World w{{{round(1, 8, {1}, 9999)}, {}}};
+  w.rounds[0][0].set_collective(11);
+  w.finalizing[1] = true;
+  w.finalizing_ms = 10000;
+  EXPECT_EQ(w.disagreement(), "");
+  w.rounds[0][0].set_waited_ms(10000);
+  EXPECT_EQ(w.disagreement(),
+            "rank 0 (w) has waited 10 s for rank 1 (w) with a send or recv after round p.1, but rank 1 has called "
+            "finalize after 11 rounds");
+  w.finalizing_ms = 9999;
+  EXPECT_EQ(w.disagreement(), "");
+}
+
 TEST(Waits, OneLineARoundNamesTheRankThatIsNotThere) {
   // In a ring each waits for its left neighbour; rank 3 has not come.
   const World w{{{round(1, 8, {3}, 2000)}, {round(1, 8, {0}, 3000)}, {round(1, 8, {1}, 2000)}, {}}};

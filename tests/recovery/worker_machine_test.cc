@@ -294,6 +294,21 @@ TEST(Worker, ReportsAreRepeatedUntilTheInterruptComes) {
   EXPECT_EQ(w.pass(5000), "");
 }
 
+// With a log it serves messages and results in finalize too: what breaks there holds a new life up.
+TEST(Worker, WhoFinalizesReportsWhatBreaksOnlyWithALog) {
+  for (const std::uint32_t replicas : {0u, 2u}) {
+    WorkerScript w(false, replicas);
+    w.member();
+    (void)w.leave(true);
+    const bool logged = replicas != 0;
+    EXPECT_EQ(w.link_broken(1), logged ? "send LinkBroken epoch 1 peer 1 life 11: reset \n" : "");
+    EXPECT_EQ(w.round_failed(1), logged ? "send RoundFailed epoch 1 code 6: here a, there b\n" : "");
+    const std::string again = w.pass(1000);
+    EXPECT_EQ(again.find("LinkBroken") != std::string::npos, logged) << again;
+    EXPECT_EQ(again.find("RoundFailed") != std::string::npos, logged) << again;
+  }
+}
+
 TEST(Worker, ADisownedLifeStopsItsDataPathAndFails) {
   WorkerScript w;
   w.member();

@@ -694,6 +694,131 @@ TEST(RecoveryOfCheckpoints, WhoTakesALostRanksPlaceHoldsItsShareAgain) {
   }
 }
 
+CallSpec message(std::vector<std::uint64_t>& v, int peer, bool sends) {
+  CallSpec spec;
+  spec.collective = Collective::kPoint;
+  spec.type = DataType::kU64;
+  spec.count = v.size();
+  spec.root = peer;
+  spec.tag = 7;
+  spec.sends = sends;
+  if (sends) spec.input = v.data();
+  if (!sends) spec.output = v.data();
+  return spec;
+}
+
+World::Options two_hosts() {
+  World::Options options;
+  options.size = 2;
+  options.hosts = {0, 1};
+  return options;
+}
+
+constexpr GroupId kPair{5};
+
+void make_pair_group(World& world, int rank, GroupId id) {
+  ASSERT_TRUE(world.engine(rank).add_group(id, {Rank(0), Rank(1)}, 1).ok());
+}
+
+TEST(RecoveryOfMessages, OfAGroupThatItsSenderHasDestroyedAreSentAgain) {
+  World world(two_hosts());
+  for (int r = 0; r < 2; r++) make_pair_group(world, r, kPair);
+  std::vector<std::uint64_t> out(3000), in(3000), back(2, 0x77), got(2);
+  for (std::size_t i = 0; i < out.size(); i++) out[i] = i * 0x9e3779b97f4a7c15u;
+  Call calls[4];
+  calls[0].spec = message(out, 1, true);
+  calls[1].spec = message(in, 0, false);
+  calls[2].spec = message(back, 0, true);
+  calls[3].spec = message(got, 1, false);
+  for (int i = 0; i < 4; i++) ASSERT_TRUE(world.engine(i == 0 || i == 3 ? 0 : 1).submit(kPair, calls[i]).ok());
+  ASSERT_TRUE(
+      world.run([&] { return calls[0].finished && calls[1].finished && calls[2].finished && calls[3].finished; }));
+  EXPECT_EQ(in, out);
+  // The sender scribbles and destroys; then the receiver is lost, twice.
+  const auto right = out;
+  std::fill(out.begin(), out.end(), 0x5ca1ab1e);
+  world.engine(0).remove_group(kPair);
+  for (int n = 0; n < 2; n++) {
+    world.kill(1);
+    world.next_epoch({1});
+    EXPECT_EQ(world.engine(0).used_channels()[0], 3u);
+    EXPECT_TRUE(world.engine(0).unsettled());
+    make_pair_group(world, 1, kPair);
+    std::fill(in.begin(), in.end(), 0);
+    Call again[2];
+    again[0].spec = message(in, 0, false);
+    again[1].spec = message(back, 0, true);  // has arrived long ago
+    for (Call& call : again) ASSERT_TRUE(world.engine(1).submit(kPair, call).ok());
+    ASSERT_TRUE(world.run([&] { return again[0].finished && again[1].finished; })) << n;
+    EXPECT_EQ(in, right) << n;
+  }
+  // Of the preamble, which any later life runs again: kept.
+  world.engine(1).remove_group(kPair);
+  ASSERT_TRUE(world.run([&] { return !world.engine(0).unsettled() && !world.engine(1).unsettled(); }));
+  for (int r = 0; r < 2; r++) EXPECT_EQ(world.engine(r).used_channels()[0], 3u);
+  EXPECT_EQ(world.failures, std::vector<std::string>());
+  EXPECT_EQ(world.gaps, std::vector<std::string>());
+}
+
+TEST(RecoveryOfMessages, OfADestroyedGroupKeepItsChannelUntilTheNextCommit) {
+  World world(two_hosts());
+  for (int r = 0; r < 2; r++) world.load(r);
+  bool loaded[2] = {};
+  ASSERT_TRUE(world.run([&] {
+    for (int r = 0; r < 2; r++) loaded[r] = loaded[r] || world.checkpoints(r).loaded().has_value();
+    return loaded[0] && loaded[1];
+  }));
+  for (std::uint64_t n = 1; n <= 3; n++) {
+    for (int r = 0; r < 2; r++) make_pair_group(world, r, GroupId(n));
+    std::vector<std::uint64_t> out(3, n), in(3);
+    Call calls[2];
+    calls[0].spec = message(out, 1, true);
+    calls[1].spec = message(in, 0, false);
+    for (int r = 0; r < 2; r++) ASSERT_TRUE(world.engine(r).submit(GroupId(n), calls[r]).ok());
+    ASSERT_TRUE(world.run([&] { return calls[0].finished && calls[1].finished; }));
+    EXPECT_EQ(in, out);
+    for (int r = 0; r < 2; r++) world.engine(r).remove_group(GroupId(n));
+    if (n == 2) world.next_epoch({});
+    ASSERT_TRUE(world.run([&] { return !world.engine(0).unsettled() && !world.engine(1).unsettled(); }));
+    for (int r = 0; r < 2; r++) {
+      EXPECT_EQ(world.engine(r).used_channels()[0], 3u);
+      ASSERT_TRUE(world.checkpoints(r).take(std::as_bytes(std::span(&n, 1)), nullptr).ok());
+    }
+    ASSERT_TRUE(world.run([&] { return world.checkpoints(0).may_take() && world.checkpoints(1).may_take(); }));
+    for (int r = 0; r < 2; r++) EXPECT_EQ(world.engine(r).used_channels()[0], 1u) << n;
+  }
+  EXPECT_EQ(world.failures, std::vector<std::string>());
+}
+
+// I7: who replays says from whom.
+TEST(Recovery, WhoReplaysSaysFromWhom) {
+  World world(two_hosts());
+  std::vector<std::uint64_t> buffers[3];
+  Call calls[3];
+  const auto issue = [&](int rank, int i) {
+    buffers[i].assign(100, 1);
+    CallSpec& spec = calls[i].spec;
+    spec.collective = Collective::kAllreduce;
+    spec.type = DataType::kU64;
+    spec.op = ReduceOp::kSum;
+    spec.input = spec.output = buffers[i].data();
+    spec.count = buffers[i].size();
+    ASSERT_TRUE(world.engine(rank).submit(kWorldGroup, calls[i]).ok());
+  };
+  issue(0, 0);
+  issue(1, 1);
+  ASSERT_TRUE(world.run([&] { return calls[0].finished && calls[1].finished; }));
+  world.kill_host(1);
+  world.next_epoch({1});
+  issue(1, 2);
+  const auto lines = world.engine(1).describe_waits();
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0], "rank 1 asks rank 0 who holds round p.0");
+  ASSERT_TRUE(world.run([&] { return calls[2].finished.load(); }));
+  EXPECT_EQ(world.engine(1).describe_waits(), std::vector<std::string>());
+  EXPECT_EQ(buffers[2], buffers[0]);
+}
+
 // The rest would be computed from an input that the final part has overwritten: no number then, but an error.
 TEST(RecoveryAtItsLimits, WhatIsFinalAndNotLoggedIsNotComputedAgain) {
   World::Options options;

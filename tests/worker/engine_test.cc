@@ -1,5 +1,6 @@
 // All collectives, algorithms and a few types over real sockets, against results computed one by one.
 #include "worker/engine.h"
+#include "worker/progress.h"
 
 #include <gtest/gtest.h>
 
@@ -542,6 +543,94 @@ TEST(Engine, PointToPointThatDisagreesNamesBoth) {
   ASSERT_TRUE(mesh.run([&] { return (failure = mesh.engine(1).take_failure()).has_value(); }));
   EXPECT_EQ(failure->status.code(), Code::kDesync);
   EXPECT_NE(failure->status.describe().find("3 × i32"), std::string::npos) << failure->status.describe();
+}
+
+constexpr GroupId kPair{5};
+
+void make_pair_group(Mesh& mesh, GroupId id) {
+  for (int r = 0; r < 2; r++) ASSERT_TRUE(mesh.engine(r).add_group(id, {Rank(0), Rank(1)}, 1).ok());
+}
+
+// Exchanges one message each way, so that both ends know the link.
+void exchange(Mesh& mesh, GroupId group, std::int32_t value) {
+  std::vector<std::int32_t> out(5, value), in(5);
+  Call calls[2];
+  calls[0].spec = point(out, 1, 1, true);
+  calls[1].spec = point(in, 0, 1, false);
+  for (int r = 0; r < 2; r++) ASSERT_TRUE(mesh.engine(r).submit(group, calls[r]).ok());
+  ASSERT_TRUE(mesh.run([&] { return calls[0].finished && calls[1].finished; }));
+  ASSERT_EQ(in, out);
+}
+
+TEST(Engine, WhatADestroyedGroupHasNotReceivedHoldsNobodyUp) {
+  for (const std::uint32_t streams : {1u, 3u}) {
+    Mesh::Options options;
+    options.streams = streams;
+    Mesh mesh(options);
+    make_pair_group(mesh, kPair);
+    exchange(mesh, kPair, 3);
+    std::vector<std::int32_t> big(1 << 20, 7), small(3, 8);
+    Call a, b;
+    a.spec = point(big, 1, 5, true);
+    b.spec = point(small, 1, 6, true);
+    ASSERT_TRUE(mesh.engine(0).submit(kPair, a).ok());
+    ASSERT_TRUE(mesh.engine(0).submit(kPair, b).ok());
+    EXPECT_FALSE(mesh.run([&] { return a.finished.load(); }));  // more than the kernel takes
+    mesh.engine(1).remove_group(kPair);
+    EXPECT_TRUE(mesh.engine(1).unsettled());
+    ASSERT_TRUE(mesh.run([&] { return a.finished && b.finished; }));
+    EXPECT_TRUE(a.status.ok() && b.status.ok());
+    // The channel is free when both have said that nothing follows.
+    EXPECT_EQ(mesh.engine(1).used_channels()[0], 3u);
+    mesh.engine(0).remove_group(kPair);
+    ASSERT_TRUE(mesh.run([&] { return !mesh.engine(0).unsettled() && !mesh.engine(1).unsettled(); }));
+    for (int r = 0; r < 2; r++) EXPECT_EQ(mesh.engine(r).used_channels()[0], 1u) << r;
+    // Its links serve the next group.
+    make_pair_group(mesh, GroupId(6));
+    exchange(mesh, GroupId(6), 4);
+    for (int r = 0; r < 2; r++) EXPECT_EQ(mesh.engine(r).take_failure(), std::nullopt);
+  }
+}
+
+TEST(Engine, WhoWaitsForAMessageOfADestroyedGroupIsTold) {
+  Mesh mesh({});
+  make_pair_group(mesh, kPair);
+  exchange(mesh, kPair, 3);
+  std::vector<std::int32_t> in(5);
+  Call r;
+  r.spec = point(in, 0, 9, false);
+  ASSERT_TRUE(mesh.engine(1).submit(kPair, r).ok());
+  mesh.engine(0).remove_group(kPair);
+  std::optional<Engine::Failure> failure;
+  ASSERT_TRUE(mesh.run([&] { return (failure = mesh.engine(1).take_failure()).has_value(); }));
+  EXPECT_EQ(failure->status.code(), Code::kDesync);
+  EXPECT_NE(failure->status.describe().find("rank 0 has destroyed the communicator, and a message with tag 9"),
+            std::string::npos)
+      << failure->status.describe();
+}
+
+// I7: a wait for messages is as old as the last that moved, not as the round beside which they run.
+TEST(Engine, MessagesThatMoveAreNoLongWait) {
+  Mesh mesh({});
+  ProgressReporter reporter;
+  std::vector<std::int32_t> out(3, 1), in(3);
+  const auto waited = [&](std::int64_t now) {
+    mesh.engine(1).publish_waits();
+    const auto progress = reporter.read(mesh.board(1), TimeMs{now});
+    return progress.rounds.empty() ? std::uint64_t{0} : progress.rounds[0].waited_ms();
+  };
+  Call r[2], s;
+  for (Call& call : r) {
+    call.spec = point(in, 0, 5, false);
+    ASSERT_TRUE(mesh.engine(1).submit(kWorldGroup, call).ok());
+  }
+  EXPECT_EQ(waited(1000), 0u);
+  EXPECT_EQ(waited(4000), 3000u);
+  s.spec = point(out, 1, 5, true);
+  ASSERT_TRUE(mesh.engine(0).submit(kWorldGroup, s).ok());
+  ASSERT_TRUE(mesh.run([&] { return r[0].finished.load(); }));
+  EXPECT_EQ(waited(5000), 0u);
+  EXPECT_EQ(waited(6000), 1000u);
 }
 
 }  // namespace

@@ -48,6 +48,7 @@ class Mesh {
   }
 
   Engine& engine(int rank) { return *nodes_[static_cast<std::size_t>(rank)]->engine; }
+  RoundBoard& board(int rank) { return nodes_[static_cast<std::size_t>(rank)]->board; }
   TcpTransport& transport(int rank) { return *nodes_[static_cast<std::size_t>(rank)]->transport; }
   [[nodiscard]] int size() const { return options_.size; }
 

@@ -199,6 +199,10 @@ WARREN_API warren_code warren_scatter(warren_comm*, const void* in, void* out, s
 WARREN_API warren_code warren_all_to_all(warren_comm*, const void* in, void* out, size_t count, warren_type,
                                          warren_handle**);
 /* Point to point. Messages between two ranks with one tag (0 .. 2^31 - 1) arrive in order; count and type must agree.
+ * A message is received before the checkpoint that follows it, else the job ends with an error. A send may wait until
+ * the receiver has called recv; when it has returned, the buffer is free and the message goes on by itself, also again
+ * to a lost receiver's next life, whatever the sender does meanwhile, up to destroying the communicator. What was not
+ * received when its receiver destroys the communicator is dropped.
  */
 WARREN_API warren_code warren_send(warren_comm*, const void* buffer, size_t count, warren_type, int32_t peer,
                                    int32_t tag, warren_handle**);
