@@ -649,6 +649,13 @@ Status validate(const wire::JobRecord& r) {
     if (rank >= r.settings().world_size() || rank <= last) return bad("the finalized ranks are wrong");
     last = rank;
   }
+  if (static_cast<std::size_t>(r.retired_size()) > limits::retired_lives(r.settings().world_size())) {
+    return bad("too many lives are over");
+  }
+  std::set<std::uint64_t> lives;
+  for (const std::uint64_t life : r.retired()) {
+    if (life == 0 || !lives.insert(life).second) return bad("the lives that are over are wrong");
+  }
   return {};
 }
 

@@ -34,8 +34,14 @@ inline constexpr std::size_t kMaxMemberBytes = kMaxWorkerIdBytes + 2 * kMaxHostI
                                                kMaxSegmentSocketBytes + 128;
 inline constexpr std::size_t kMaxFrontierBytes =
     kMaxPositions * kMaxPositionBytes + kMaxRangesPerFrontier * kMaxRangeBytes;
+// Lives of a job that never come back, in the tracker's memory and in its journal.
+constexpr std::size_t retired_lives(std::size_t world_size) {
+  return 4 * world_size < 256 ? 256 : 4 * world_size;
+}
+
 inline constexpr std::size_t kMaxControlMessageBytes = std::size_t{32} << 20;
-static_assert(kMaxWorldSize * (kMaxMemberBytes + 8) + kMaxFrontierBytes + 3 * kMaxReasonBytes <=
+static_assert(kMaxWorldSize * (kMaxMemberBytes + 8) + kMaxFrontierBytes + 3 * kMaxReasonBytes +
+                      8 * retired_lives(kMaxWorldSize) <=
                   kMaxControlMessageBytes,
               "the largest plan fits in one message, and with the interrupt that ended it in the journal");
 

@@ -105,6 +105,9 @@ void TrackerMachine::persist(Effects& effects) {
     for (std::size_t rank = 0; rank < members_.size(); ++rank) {
       if (members_[rank].silent) record.add_finalized(static_cast<std::uint32_t>(rank));
     }
+    for (std::size_t i = 0; i < retired_order_.size(); ++i) {
+      record.add_retired(retired_order_[(retired_next_ + i) % retired_order_.size()].value);
+    }
   }
   const Status valid = validate(record);
   WARREN_CHECK(valid.ok(), valid.describe().c_str());

@@ -24,7 +24,6 @@ constexpr const char* kTransitionNames[] = {
 // for this long before a rank is named.
 constexpr std::int64_t kEvidenceMs = 50;
 constexpr std::size_t kMaxEvidence = 256;
-constexpr std::size_t kMinRetired = 256;
 
 std::string worker_on_host(const std::string& worker_id, const std::string& host_id) {
   return "worker " + worker_id + " on host " + host_id;
@@ -141,6 +140,7 @@ void TrackerMachine::restore(const wire::JobRecord& record, TimeMs now) {
     m.finalizing_since = now;
     m.silent = true;
   }
+  for (const std::uint64_t life : record.retired()) retire(Incarnation(life));
 }
 
 void TrackerMachine::on_message(const wire::Envelope& e, TimeMs now, Effects& effects) {
@@ -525,7 +525,7 @@ void TrackerMachine::on_finalize(Incarnation who, const wire::Leave& l, TimeMs n
 
 void TrackerMachine::retire(Incarnation who) {
   if (!retired_.insert(who).second) return;
-  const std::size_t limit = std::max<std::size_t>(kMinRetired, 4 * std::size_t{settings_.world_size()});
+  const std::size_t limit = limits::retired_lives(settings_.world_size());
   if (retired_order_.size() < limit) {
     retired_order_.push_back(who);
     return;

@@ -8,7 +8,7 @@
 namespace warren {
 
 namespace {
-constexpr std::size_t kMaxRetired = 4 * std::size_t{limits::kMaxWorldSize};
+constexpr std::size_t kMaxRetired = limits::retired_lives(limits::kMaxWorldSize);
 }  // namespace
 
 TrackerMachine::View TrackerMachine::view(TimeMs now) const {

@@ -42,7 +42,7 @@ FaultPlan FaultPlan::draw(Random& random, bool logged) {
     const double rate = info(fault).rate * random.pick(kMore);
     plan.set(fault, info(fault).meaning == RateMeaning::kPerChance ? std::min(rate, 0.2) : rate);
   }
-  if (random.chance(0.8)) plan.set(Fault::second_strike, 0.3 * random.pick(kIntensities));
+  if (random.chance(0.9)) plan.set(Fault::second_strike, std::min(0.6 * random.pick(kIntensities), 0.9));
   return plan;
 }
 

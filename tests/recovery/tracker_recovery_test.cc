@@ -422,6 +422,17 @@ TEST(TrackerRecovery, RestartedWhilePausedItTakesReports) {
   EXPECT_NE(t.join(1, 21).find("w0=10 (as before) w1=21 1.3\n"), std::string::npos);
 }
 
+// warren sim --seed=100814
+TEST(TrackerRecovery, ALifeThatIsOverDoesNotComeBackAfterARestart) {
+  Logged t;
+  (void)t.give_up(11, 1);
+  (void)t.report(10, 2, 1);
+  (void)t.join(1, 21);
+  t.restart();
+  EXPECT_EQ(t.machine().state(), State::kRunning);
+  EXPECT_EQ(t.join(1, 11), "11 <- " + kStale + "drop 11\n");
+}
+
 TEST(TrackerRecovery, AMemberThatNeverGotItsPlanReportsNothingAndStays) {
   Logged t;
   (void)t.give_up(11, 1);
