@@ -48,14 +48,17 @@ def table(results: dict, ranks: int) -> list[str]:
                        if values else "–")
         lines.append(f"| {program} | " + " | ".join(row) + " |")
     peers = [program for program in programs if not program.startswith("warren")]
-    ratio, noise = [], []
+    ratio, noise, cost = [], [], []
     for size in sizes:
         ours = medians(results, "warren", ranks, size)
         best = [statistics.median(values) for peer in peers if (values := medians(results, peer, ranks, size))]
         ratio.append(f"**{statistics.median(ours) / min(best):.2f}**" if ours and best else "–")
         between = spread(results, ranks, size)
         noise.append(f"{between:.2f}" if between else "–")
+        bare = medians(results, "warren without log", ranks, size)
+        cost.append(f"{statistics.median(ours) / statistics.median(bare):.2f}" if ours and bare else "–")
     lines.append("| Warren ÷ best peer | " + " | ".join(ratio) + " |")
+    lines.append("| with ÷ without log | " + " | ".join(cost) + " |")
     lines.append("| same program twice, largest ratio | " + " | ".join(noise) + " |")
     return lines
 

@@ -3,7 +3,7 @@
 
 Programs take turns within each round, and the order turns from round to round, because a machine's speed drifts: only
 what ran in one call of this script is compared. Warren runs twice in every round, under two names; how far apart the two
-come is the spread that any ratio has to be read with."""
+come is the spread that any ratio has to be read with. A third time it runs without a log, and so survives nothing."""
 
 import argparse
 import datetime
@@ -25,7 +25,7 @@ BUILD = ROOT / "build/bench"
 WARREN = ROOT / "build/release/bin/warren"
 RUN_TIMEOUT_S = 600
 MPI_TCP = ["--mca", "pml", "ob1", "--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo"]
-PROGRAMS = ["warren", "warren again", "openmpi", "gloo ring", "gloo halving_doubling"]
+PROGRAMS = ["warren", "warren again", "warren without log", "openmpi", "gloo ring", "gloo halving_doubling"]
 
 
 def say(text: str) -> None:
@@ -50,7 +50,8 @@ def commands(program: str, ranks: int, folder: pathlib.Path, arguments: list[str
     """The processes to start for one run; all of them write to the same meeting file."""
     common = [f"--name={program}", f"--meeting={folder}/meeting", *arguments]
     if program.startswith("warren"):
-        return [[str(WARREN), "run", "-n", str(ranks), "--", str(ROOT / "build/release/bin/warren_bench"), *common]]
+        log = ["--replicas=0"] if program == "warren without log" else []
+        return [[str(WARREN), "run", "-n", str(ranks), *log, "--", str(ROOT / "build/release/bin/warren_bench"), *common]]
     if program == "openmpi":
         root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
         yielding = ["--mca", "mpi_yield_when_idle", "1"] if ranks > (os.cpu_count() or 1) else []

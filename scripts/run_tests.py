@@ -21,7 +21,8 @@ FUZZ_SECONDS = 60
 SIMULATED_SEEDS = 3000
 # Pure functions over so many cases, or processes killed so often, that a sanitizer takes minutes; the tests beside them
 # reach the same code.
-TOO_SLOW_SANITIZED = {"schedule_symbolic_test", "schedule_mutants_test", "schedule_stability_test", "recovery_test"}
+TOO_SLOW_SANITIZED = {"schedule_symbolic_test", "schedule_mutants_test", "schedule_stability_test", "sim_mutants_test",
+                      "recovery_test"}
 # Fewer test programs than this in a sanitizer's stage mean that the selection is broken.
 LEAST_PROGRAMS = 10
 # What has no threads, and so where ThreadSanitizer has nothing to say: pure functions, most of them slow under it.

@@ -1,6 +1,10 @@
 // What a user sees when all goes well: communicators, collectives, groups, asynchronous calls.
 #include "tests/e2e/cluster.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <atomic>
 #include <filesystem>
 #include <numeric>
@@ -320,6 +324,45 @@ TEST(Cluster, RanksAreKeptOverLives) {
         EXPECT_EQ(all, (std::vector<int>{0, 1, 2}));
       },
       hosts);
+}
+
+// ZeroMQ never connects again after such a handshake: the worker has to (warren chaos --seed=22 hung).
+TEST(Cluster, AWorkerJoinsAfterAHandshakeThatEndedItsConnection) {
+  Cluster cluster;
+  Options o = cluster.options(0, 1);
+  o.round_timeout_ms = std::chrono::seconds(1);
+  const std::uint16_t port = cluster.tracker().port();
+  cluster.stop_tracker();
+  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = 1;
+  ASSERT_EQ(::setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on), 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_port = htons(port);
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(::bind(listener, reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
+  ASSERT_EQ(::listen(listener, 8), 0);
+  std::thread worker([&] {
+    Communicator comm = Communicator::create(o);
+    EXPECT_EQ(comm.allreduce(3), 3);
+    comm.finalize();
+  });
+  const int connection = ::accept(listener, nullptr, nullptr);
+  ASSERT_GE(connection, 0);
+  // A greeting of ZMTP 3.0 without authentication, which the worker does not accept.
+  std::string greeting(64, '\0');
+  greeting[0] = '\xff';
+  greeting[9] = '\x7f';
+  greeting[10] = 3;
+  greeting.replace(12, 4, "NULL");
+  greeting[32] = 1;
+  ASSERT_EQ(::send(connection, greeting.data(), greeting.size(), MSG_NOSIGNAL), std::ssize(greeting));
+  char byte = 0;
+  while (::recv(connection, &byte, 1, 0) > 0) continue;  // until it hangs up
+  ::close(connection);
+  ::close(listener);
+  cluster.start_tracker(port);
+  worker.join();
 }
 
 }  // namespace

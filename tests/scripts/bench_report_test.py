@@ -15,7 +15,8 @@ def cell(program: str, median_us: float, round_: int) -> dict:
 
 
 def results() -> dict:
-    times = {"warren": (20, 30, 40), "warren again": (25, 30, 36), "openmpi": (10, 60, 20), "gloo ring": (50, 55, 70)}
+    times = {"warren": (20, 30, 40), "warren again": (25, 30, 36), "warren without log": (24, 20, 26),
+             "openmpi": (10, 60, 20), "gloo ring": (50, 55, 70)}
     return {"machine": {"cpu": "c", "cores": 2, "kernel": "6", "commit": "abc", "load_before": 0.1, "date": "2026-01-01"},
             "rounds": 3, "samples": 7, "failures": [], "commands": {"warren, 2 ranks": "warren run"},
             "cells": [cell(program, time, i) for program, series in times.items() for i, time in enumerate(series)]}
@@ -28,6 +29,9 @@ class Report(unittest.TestCase):
     def test_spread_is_the_largest_either_way(self):
         self.assertAlmostEqual(report.spread(results(), 2, 1024), 1.25)
         self.assertIn("| same program twice, largest ratio | 1.25 |", report.tables(results()))
+
+    def test_cost_of_the_log_is_a_ratio_of_medians(self):
+        self.assertIn("| with ÷ without log | 1.25 |", report.tables(results()))  # 30 over 24
 
     def test_minimum_and_maximum_are_shown(self):
         self.assertIn("| openmpi | 20.0 (10.0–60.0) |", report.tables(results()))
