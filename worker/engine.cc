@@ -649,10 +649,8 @@ void Engine::run_rest(Group& group) {
   const Call& call = *group.active;
   const Ranges final = known_of(call.round).final;
   // Every host has the whole round before any of its ranks returns (DESIGN section 4). What dead lives of this host
-  // have logged will do until their segments go, two commits from now; the preamble and set-up rounds are needed for
-  // longer.
-  const bool lasting = call.round.version == kPreamble;
-  const Ranges held = lasting ? Ranges() : recall_->reader().held(result_key(call.round));
+  // have logged will do: their segments stay while it lies in them alone (dead_segments.h).
+  const Ranges held = recall_->reader().held(result_key(call.round));
   if (const Status logged = log_pieces(group, final.minus(held)); !logged.ok()) return fail(logged, kNoRank);
   schedule::Request request = request_for(group, call);
   const std::uint64_t width = std::max<std::uint64_t>(1, element_bytes(call.spec));

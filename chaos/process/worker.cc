@@ -118,7 +118,7 @@ class Worker {
     const ProgramState loaded = std::exchange(state_, program_.initial(rank_));
     std::uint32_t number = 0;
     for (const Call& call : program_.setups()) {
-      Running r{call, kFirstSetupCall + number, {}, {}, true, {}};
+      Running r{call, kFirstSetupCall + number, {}, {}, true, 0, 0, {}};
       comm_->once("set-up " + std::to_string(number));
       issue(r, 0);
       tell(RecordEvent::kSetup, 0, digest(r), number++);
@@ -313,7 +313,7 @@ class Worker {
     if (c.on_own_group) own = comm_->split(static_cast<int>(program_.color(rank_)));
     Communicator& comm = own ? *own : c.on_group ? *group_ : *comm_;
     if (c.kind == CallKind::kExchange) {
-      const int size = comm.size(), next = (comm.rank() + 1) % size, before = (comm.rank() + size - 1) % size;
+      const int size = comm.world_size(), next = (comm.rank() + 1) % size, before = (comm.rank() + size - 1) % size;
       if (size == 1) return;
       r.handles.push_back(comm.send_async(in, next));
       if (c.in_flight) {

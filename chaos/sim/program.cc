@@ -207,7 +207,7 @@ void Program::draw_version(Random& random, const Shape& shape, Version version, 
 // On a group that every life makes before.
 void Program::draw_setup(Random& random, const Shape& shape, Version version) {
   std::size_t group = random.below(groups_.size());
-  if (groups_[group].made_at > steps_.size()) group = 0;
+  if (groups_[group].made_at > steps_.size() || groups_[group].end <= steps_.size()) group = 0;
   ProgramStep step = draw_step(random, shape, group);
   step.version = version;
   step.setup = steps_.size();
@@ -218,7 +218,7 @@ void Program::draw_setup(Random& random, const Shape& shape, Version version) {
 bool Program::draw_repeat(Random& random, Version version) {
   std::vector<std::size_t> named;
   for (const ProgramStep& s : steps_) {
-    if (s.setup == s.index) named.push_back(s.index);
+    if (s.setup == s.index && groups_[s.group].end > steps_.size()) named.push_back(s.index);
   }
   if (named.empty()) return false;
   ProgramStep step = steps_[named[random.below(named.size())]];

@@ -20,8 +20,8 @@ constexpr std::int64_t kFirstBackoffMs = 10;
 constexpr std::int64_t kMaxBackoffMs = 500;
 constexpr std::int64_t kAcceptPauseMs = 100;
 constexpr int kWarningsPerSecond = 5;
-// Each kept segment is a descriptor and a mapping. The owner forgets what serves no more (worker/dead_segments.h); so many
-// are there only if what they hold finds no room elsewhere.
+// Each kept segment is a descriptor and a mapping. The owner forgets what serves no more (worker/dead_segments.h); so
+// many are there only if what they hold finds no room elsewhere.
 constexpr std::size_t kMostDead = 512;
 constexpr std::size_t kMostForgotten = 4096;
 
