@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -443,6 +444,14 @@ bool Cluster::refilled() const {
         if (!held({RecordKind::kRound, round}, copies(group.members))) return false;
       }
     }
+  }
+  // Also those of earlier timelines.
+  std::vector<wire::Setup> setups(plan.setups().begin(), plan.setups().end());
+  for (SimWorker* member : members) std::ranges::copy(member->engine().setups_done(), std::back_inserter(setups));
+  for (const wire::Setup& s : setups) {
+    const auto group = std::ranges::find(program_.groups(), GroupId(s.group()), &ProgramGroup::id);
+    const RoundId round{Timeline(s.timeline()), group->id, kPreamble, Sequence(s.name())};
+    if (s.done() && !held(result_key(round), copies(group->members))) return false;
   }
   return true;
 }

@@ -394,13 +394,13 @@ TEST(Worker, AnInterruptThatResumesIsAnsweredByAReportAndEndsWithThePlan) {
   EXPECT_EQ(w.interrupt(2, true), "pause before epoch 2: job j was interrupted: rank 1 is gone\n");
   EXPECT_EQ(w.machine().state(), State::kStopping);
   EXPECT_EQ(w.plan(2), "");  // not before the data path has stopped
-  EXPECT_EQ(w.on_stopped(2, {Version(1), {position(1, 17, false, {{0, 8}})}}),
-            "send Report epoch 2 version 1 1.17[0,8)\n");
+  EXPECT_EQ(w.on_stopped(2, {Version(1), {position(1, 17, false, {{0, 8}})}, {setup(0, 7, false, {{4, 8}})}}),
+            "send Report epoch 2 version 1 1.17[0,8) s7[4,8)\n");
   EXPECT_EQ(w.machine().state(), State::kSuspended);
   EXPECT_EQ(w.interrupt(1, true), "");
-  EXPECT_EQ(w.interrupt(2, true), "send Report epoch 2 version 1 1.17[0,8)\n");  // it was lost
-  EXPECT_EQ(w.interrupt(3, true), "send Report epoch 3 version 1 1.17[0,8)\n");
-  EXPECT_EQ(w.pass(1000), "send Report epoch 3 version 1 1.17[0,8)\n");
+  EXPECT_EQ(w.interrupt(2, true), "send Report epoch 2 version 1 1.17[0,8) s7[4,8)\n");  // it was lost
+  EXPECT_EQ(w.interrupt(3, true), "send Report epoch 3 version 1 1.17[0,8) s7[4,8)\n");
+  EXPECT_EQ(w.pass(1000), "send Report epoch 3 version 1 1.17[0,8) s7[4,8)\n");
   EXPECT_EQ(w.plan(2), "");  // of an epoch that has been ended
   EXPECT_EQ(w.plan(3), "install epoch 3\nsend Heartbeat 2 epoch 3 rounds 0\n");
   EXPECT_EQ(w.machine().state(), State::kMember);
