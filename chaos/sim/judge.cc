@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "recovery/codec.h"
@@ -164,9 +165,9 @@ void Judge::begin_timeline(const wire::Plan& plan) {
   const Version base(plan.committed_version());
   for (const ProgramStep& step : program_.steps()) {
     if (step.setup != step.index || step.index >= program_.position_after_load(base)) continue;
-    if (!kept.contains(step.index) && !loss_excused_) {
-      return world_.violated("I5", describe(step) + " is a set-up round that a rollback has lost");
-    }
+    if (kept.contains(step.index)) continue;
+    if (!loss_excused_) return world_.violated("I5", describe(step) + " is a set-up round that a rollback has lost");
+    setups_made_again_.insert(timeline);
   }
   Oracle& from = oracle(Timeline(plan.committed_timeline()));
   oracles_.emplace(timeline, std::make_unique<Oracle>(program_, salt, std::move(kept), base, &from));
@@ -186,6 +187,14 @@ Oracle::Kept Judge::kept_setups(const wire::Plan& plan) {
     }
   }
   return kept;
+}
+
+// Under which timeline's name the results are remembered: all lives of a program that is not salted get the same, until
+// set-up rounds are made again with what a checkpoint has brought.
+Timeline Judge::naming(Timeline timeline) const {
+  if (salted_) return timeline;
+  const auto after = setups_made_again_.upper_bound(timeline);
+  return after == setups_made_again_.begin() ? Timeline() : *std::prev(after);
 }
 
 Oracle& Judge::oracle(Timeline timeline) {

@@ -74,7 +74,7 @@ class Judge {
   void made(const wire::Plan& plan);
   [[nodiscard]] Oracle::Kept kept_setups(const wire::Plan& plan);
   void announce_commit(Version version, Timeline timeline);
-  [[nodiscard]] Timeline naming(Timeline timeline) const { return salted_ ? timeline : Timeline(); }
+  [[nodiscard]] Timeline naming(Timeline timeline) const;
 
   World& world_;
   const Program& program_;
@@ -83,7 +83,8 @@ class Judge {
   std::map<std::uint64_t, std::string> plans_;  // by epoch, as announced
   std::map<std::string, std::uint32_t> ranks_;  // by worker id, of the newest plan
   std::map<std::uint64_t, Timeline> life_timelines_;
-  std::uint64_t newest_epoch_ = 0;  // ever announced
+  std::set<Timeline> setups_made_again_;  // from here on: the log had lost those that a checkpoint builds on
+  std::uint64_t newest_epoch_ = 0;        // ever announced
   std::uint64_t rounds_ = 0;
   bool finished_ = false;
   bool forgotten_ = false;  // on purpose, after the end

@@ -682,8 +682,8 @@ void SimWorker::begin_from(const worker::Checkpoints::State& state) {
   judge_.sign();
 }
 
-// What this rank saves. Where all ranks of a job have left its way alike, so that nobody notices, that is still what the
-// way would have led to: only their calls are wrong.
+// What this rank saves. Where all ranks of a job have left its way alike, so that nobody notices, that is still what
+// the way would have led to: only their calls are wrong.
 const ProgramState& SimWorker::right_state(Version version) {
   const ProgramState* right = desynced_ ? judge_.oracle(timeline_).state_at(version, rank_) : nullptr;
   return right != nullptr ? *right : state_;
@@ -847,8 +847,8 @@ void SimWorker::issue(std::size_t position) {
     });
   }
   // A set-up round that all had altered alike would stay as it is for the job's life.
-  const bool can_alter = step.collective != Collective::kPoint && program_.members(step).size() > 1 &&
-                         (!step.setup || *place == 0);
+  const bool can_alter =
+      step.collective != Collective::kPoint && program_.members(step).size() > 1 && (!step.setup || *place == 0);
   if (can_alter && world_.strikes(Fault::desync)) {
     desynced_ = true;
     judge_.excuse_rollback();

@@ -999,7 +999,7 @@ TEST(SetupRounds, AnotherCallUnderTheNameIsADesync) {
   Sum a(world, 0, "schema", 1), b(world, 1, "schema", 2);
   ASSERT_TRUE(world.run([&] { return a.gives(3) && b.gives(3); }));
   Sum other(world, 0, "schema", 1, 17);
-  EXPECT_FALSE(world.run([&] { return other.call.finished; }));
+  EXPECT_FALSE(world.run([&] { return other.call.finished.load(); }));
   ASSERT_FALSE(world.failures.empty());
   EXPECT_NE(world.failures[0].find("set-up round \"schema\""), std::string::npos) << world.failures[0];
 }
