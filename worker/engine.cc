@@ -12,6 +12,14 @@ namespace {
 
 constexpr std::size_t kCachedSchedules = 32;
 
+// What need not be logged again of an interrupted round: a log that took it anew at each interruption would fill up.
+// What dead lives of this host have logged will do until their segments go, two commits from now; the preamble is
+// needed for longer.
+Ranges held_here(Recall& recall, const RecordKey& key) {
+  if (key.round.version == kPreamble) return recall.reader().held_by(key, recall.replayer().host_lives());
+  return recall.reader().held(key);
+}
+
 // Bytes of the larger of one rank's two buffers: what the choice of an algorithm goes by.
 std::uint64_t larger_buffer(const CallSpec& spec, std::uint64_t size) {
   const std::uint64_t width = element_bytes(spec);
@@ -560,10 +568,8 @@ Status Engine::log_pieces(Group& group, const Ranges& bytes) {
 void Engine::run_rest(Group& group) {
   const Call& call = *group.active;
   const Ranges& final = frontier_of(group.id, call.round.version)->final;
-  // Every host has the whole round before any of its ranks returns (DESIGN section 4). What dead lives of this host
-  // have logged will do until their segments go, two commits from now; the preamble is needed for longer.
-  const bool preamble = call.round.version == kPreamble;
-  const Ranges held = preamble ? Ranges() : recall_->reader().held({RecordKind::kRound, call.round});
+  // Every host has the whole round before any of its ranks returns (DESIGN section 4).
+  const Ranges held = held_here(*recall_, {RecordKind::kRound, call.round});
   if (const Status logged = log_pieces(group, final.minus(held)); !logged.ok()) return fail(logged, kNoRank);
   schedule::Request request = request_for(group, call);
   const std::uint64_t width = std::max<std::uint64_t>(1, element_bytes(call.spec));
@@ -647,8 +653,16 @@ void Engine::run(Group& group, std::shared_ptr<const PreparedSchedule> prepared)
 Status Engine::Group::publish(std::uint64_t first, std::uint64_t count, const std::byte* values) {
   const std::uint64_t width = element_bytes(active->spec);
   const std::uint64_t total = result_shape(active->spec, {rank, static_cast<std::int32_t>(members.size())}).total;
-  return recall->publish({RecordKind::kRound, active->round}, {active->fingerprint, total * width}, first * width,
-                         {values, count * width});
+  const RecordKey key{RecordKind::kRound, active->round};
+  const RecordInfo info{active->fingerprint, total * width};
+  if (!resumed || count == 0) return recall->publish(key, info, first * width, {values, count * width});
+  // Each attempt copies an owner's finals to their keepers again, and this host may be the keeper that has them.
+  const Ranges missing = Ranges(first * width, (first + count) * width).minus(held_here(*recall, key));
+  for (const Interval& i : missing.intervals()) {
+    const Status status = recall->publish(key, info, i.begin, {values + (i.begin - first * width), i.end - i.begin});
+    if (!status.ok()) return status;
+  }
+  return {};
 }
 
 void Engine::complete(Group& group) {
@@ -687,6 +701,7 @@ void Engine::check(Group& group) {
     }
     if (group.phase == Phase::kRuns) {
       board_.bytes_moved.fetch_add(group.executor.bytes_sent(), std::memory_order_relaxed);
+      board_.rounds_computed.fetch_add(1, std::memory_order_relaxed);
     }
     complete(group);
   }

@@ -298,7 +298,7 @@ class Worker {
     if (c.on_own_group) own = comm_->split(static_cast<int>(program_.color(rank_)));
     Communicator& comm = own ? *own : c.on_group ? *group_ : *comm_;
     if (c.kind == CallKind::kExchange) {
-      const int size = comm.size(), next = (comm.rank() + 1) % size, before = (comm.rank() + size - 1) % size;
+      const int size = comm.world_size(), next = (comm.rank() + 1) % size, before = (comm.rank() + size - 1) % size;
       if (size == 1) return;
       r.handles.push_back(comm.send_async(in, next));
       if (c.in_flight) {
