@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import pathlib
+import random
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ CORES = os.cpu_count() or 1
 EXPECTED_SKIPS = 0
 FUZZ_SECONDS = 60
 SIMULATED_SEEDS = 3000
+FRESH_SEEDS = 5000  # drawn anew in each run; together about two minutes on two cores
 # Pure functions over so many cases, or processes killed so often, that a sanitizer takes minutes; the tests beside them
 # reach the same code.
 TOO_SLOW_SANITIZED = {"schedule_symbolic_test", "schedule_mutants_test", "schedule_stability_test", "sim_mutants_test",
@@ -141,6 +143,8 @@ def stage_e2e():
 def stage_sim():
     build("release", "warren_cli")
     run("build/release/bin/warren", "sim", f"--seeds={SIMULATED_SEEDS}")
+    first = random.SystemRandom().randrange(10**6, 10**9)
+    run("build/release/bin/warren", "sim", f"--seeds={first}:{first + FRESH_SEEDS - 1}")
 
 
 def sanitized(preset: str, without: tuple[tuple[str, ...], ...], options: dict[str, str]):
@@ -173,7 +177,7 @@ STAGES = {
     "check": (stage_check, "the checks of ./dev check"),
     "unit": (stage_unit, "unit tests, optimized build"),
     "e2e": (stage_e2e, "whole programs: processes, command line, installation"),
-    "sim": (stage_sim, f"the simulator, {SIMULATED_SEEDS} seeds"),
+    "sim": (stage_sim, f"the simulator, {SIMULATED_SEEDS} seeds that stay and {FRESH_SEEDS} fresh ones"),
     "asan": (stage_asan, "unit tests under AddressSanitizer and UndefinedBehaviorSanitizer"),
     "tsan": (stage_tsan, "tests of what has threads under ThreadSanitizer"),
     "fuzz": (stage_fuzz, f"libFuzzer over every decoder, {FUZZ_SECONDS} s in total"),

@@ -346,6 +346,7 @@ void Control::loop() {
     // Who has nothing to wait for is in no job any more.
     if (machine_->next_deadline()) {
       life_sign_.beat();
+      if (board_.rounds_computed.load(std::memory_order_relaxed) > 0) life_sign_.worked();
     } else {
       life_sign_.leave();
     }

@@ -649,7 +649,8 @@ void Engine::run_rest(Group& group) {
   const Call& call = *group.active;
   const Ranges final = known_of(call.round).final;
   // Every host has the whole round before any of its ranks returns (DESIGN section 4). What dead lives of this host
-  // have logged will do: their segments stay while it lies in them alone (dead_segments.h).
+  // have logged will do: their segments stay while it lies in them alone (dead_segments.h). A log that took it anew at
+  // each interruption would fill up.
   const Ranges held = recall_->reader().held(result_key(call.round));
   if (const Status logged = log_pieces(group, final.minus(held)); !logged.ok()) return fail(logged, kNoRank);
   schedule::Request request = request_for(group, call);
@@ -734,8 +735,16 @@ void Engine::run(Group& group, std::shared_ptr<const PreparedSchedule> prepared)
 Status Engine::Group::publish(std::uint64_t first, std::uint64_t count, const std::byte* values) {
   const std::uint64_t width = element_bytes(active->spec);
   const std::uint64_t total = result_shape(active->spec, {rank, static_cast<std::int32_t>(members.size())}).total;
-  return recall->publish(result_key(active->round), {active->fingerprint, total * width}, first * width,
-                         {values, count * width});
+  const RecordKey key = result_key(active->round);
+  const RecordInfo info{active->fingerprint, total * width};
+  if (!resumed || count == 0) return recall->publish(key, info, first * width, {values, count * width});
+  // Each attempt copies an owner's finals to their keepers again, and this host may be the keeper that has them.
+  const Ranges missing = Ranges(first * width, (first + count) * width).minus(recall->reader().held(key));
+  for (const Interval& i : missing.intervals()) {
+    const Status status = recall->publish(key, info, i.begin, {values + (i.begin - first * width), i.end - i.begin});
+    if (!status.ok()) return status;
+  }
+  return {};
 }
 
 void Engine::complete(Group& group) {
@@ -779,6 +788,7 @@ void Engine::check(Group& group) {
     }
     if (group.phase == Phase::kRuns) {
       board_.bytes_moved.fetch_add(group.executor.bytes_sent(), std::memory_order_relaxed);
+      board_.rounds_computed.fetch_add(1, std::memory_order_relaxed);
     }
     complete(group);
   }

@@ -80,6 +80,7 @@ class RoundBoard {
   }
 
   std::atomic<std::uint64_t> rounds_finished{0};
+  std::atomic<std::uint64_t> rounds_computed{0};  // of those, the ones that were not replayed from the log
   std::atomic<std::uint64_t> bytes_moved{0};
 
  private:

@@ -98,6 +98,7 @@ struct Worker {
   std::uint32_t restarts = 0;       // of them, lost or failed
   std::uint32_t rollbacks = 0;      // of them, rolled back
   std::uint32_t short_lives = 0;    // in a row
+  bool worked = false;              // the last life took part in computing a round
   int last_code = 0;                // how the last life ended
   std::int64_t restart_at_ms = -1;  // -1: no restart is due
 };
@@ -252,6 +253,7 @@ class Launch {
     }
     w.pid = 0;
     w.pidfd = Fd();
+    w.worked = w.life.has_worked();
     w.life = LifeView();
     return status;
   }
@@ -430,7 +432,7 @@ class Launch {
 
   void restart(Worker& w, const std::string& what, const std::string& count) {
     const std::int64_t now = now_ms();
-    if (now - w.started_at_ms >= options_.healthy_ms) w.short_lives = 0;
+    if (w.worked || now - w.started_at_ms >= options_.healthy_ms) w.short_lives = 0;
     std::int64_t pause_ms = 0;
     if (w.short_lives >= options_.immediate_restarts) {
       const std::uint32_t doublings = std::min<std::uint32_t>(w.short_lives - options_.immediate_restarts, 20);

@@ -18,9 +18,10 @@
 namespace warren::worker {
 
 struct LifePage {
-  static constexpr std::uint64_t kMagic = 0x316566694c6e7257;  // "WrnLife1"
+  static constexpr std::uint64_t kMagic = 0x326566694c6e7257;  // "WrnLife2"
   std::uint64_t magic = kMagic;
   std::atomic<std::uint64_t> beats{0};
+  std::atomic<std::uint64_t> worked{0};
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "two processes share it");
 
@@ -59,6 +60,10 @@ LifeSign LifeSign::from_environment(const Environment& env) {
 
 void LifeSign::beat() const {
   if (page_ != nullptr) page_->beats.fetch_add(1, std::memory_order_relaxed);
+}
+
+void LifeSign::worked() const {
+  if (page_ != nullptr) page_->worked.store(1, std::memory_order_relaxed);
 }
 
 void LifeSign::leave() const {
@@ -103,6 +108,10 @@ void LifeView::close_descriptor() {
 
 std::uint64_t LifeView::beats() const {
   return page_ == nullptr ? 0 : page_->beats.load(std::memory_order_relaxed);
+}
+
+bool LifeView::has_worked() const {
+  return page_ != nullptr && page_->worked.load(std::memory_order_relaxed) != 0;
 }
 
 LifeView::LifeView(LifeView&& other) noexcept

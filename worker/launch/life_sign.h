@@ -1,6 +1,7 @@
 // How a worker shows its launcher that it is alive: a page of memory that both see, in which the worker's control
 // thread counts. A count that stands still tells a stopped, hung or deadlocked process from a slow one; nothing is
-// sent, and neither waits for the other.
+// sent, and neither waits for the other. The page also tells whether the life has come to work, which tells a worker
+// that is killed often from one that cannot start.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +25,8 @@ class LifeSign {
   // "I am in a job, and my control thread runs": at least once a heartbeat interval. The first begins the launcher's
   // watch. Never blocks.
   void beat() const;
+  // "I have taken part in computing a round": stays for the rest of this life.
+  void worked() const;
   // "I am in no job any more": the launcher watches no longer, until the next beat().
   void leave() const;
   // Whether there is a launcher to see it.
@@ -53,6 +56,7 @@ class LifeView {
   void close_descriptor();
   // How often the worker has beaten; 0: it is in no job, not yet or not any more.
   [[nodiscard]] std::uint64_t beats() const;
+  [[nodiscard]] bool has_worked() const;
 
   LifeView() = default;
   LifeView(LifeView&& other) noexcept;

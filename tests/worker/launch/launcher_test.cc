@@ -329,6 +329,16 @@ class Fifo {
   std::string folder_;
 };
 
+TEST(Launch, AWorkerThatWorkedIsStartedAgainAtOnce) {
+  LaunchOptions o = alive(1, "exec $CHILD works");
+  o.restarts = 5;
+  o.healthy_ms = 3'600'000;
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
+  EXPECT_EQ(f.code.value(), 0) << f.error;
+  EXPECT_EQ(count(f.error, "at once"), 5) << f.error;
+}
+
 TEST(LaunchHung, AStoppedOrStuckWorkerIsKilledAndStartedAgain) {
   for (const char* how : {"stop", "stuck"}) {
     SCOPED_TRACE(how);

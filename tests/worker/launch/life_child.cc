@@ -33,6 +33,10 @@ int wait_at_fifo(int flags) {
 
 int main(int, char** argv) {
   const std::string_view what = argv[1];
+  if (what == "works" && variable("WARREN_ATTEMPT") != "5") {
+    warren::worker::LifeSign::from_environment().worked();
+    std::raise(SIGKILL);
+  }
   if (variable("WARREN_ATTEMPT") != "0") return variable("FIFO").empty() ? 0 : wait_at_fifo(O_WRONLY);
   const warren::worker::LifeSign sign = warren::worker::LifeSign::from_environment();
   if (!sign.shown()) return 2;

@@ -42,6 +42,18 @@ TEST(LifeSign, IsSeenOnTheOtherSide) {
   EXPECT_EQ(v.beats(), 1u) << "another job of the same process";
 }
 
+TEST(LifeSign, TellsOfWork) {
+  LifeView v = view();
+  {
+    const LifeSign sign = sign_on(std::to_string(v.fd()));
+    sign.beat();
+    EXPECT_FALSE(v.has_worked());
+    sign.worked();
+    EXPECT_TRUE(v.has_worked());
+  }
+  EXPECT_TRUE(v.has_worked()) << "also when the job is left";
+}
+
 TEST(LifeSign, ThatGoesLeaves) {
   const LifeView v = view();
   {
