@@ -30,7 +30,7 @@ struct SimOptions {
   std::optional<std::uint32_t> replicas;
   std::optional<std::string> algorithm;
   std::optional<bool> groups, survivable;
-  std::optional<Collective> collective;  // all rounds are of it
+  std::optional<Collective> collective;  // all rounds are of it, and there are no messages
   std::vector<std::string> hosts;        // by worker; each a failure domain of its own
   // The tracker dies before it carries out its effect of this number (from 0).
   std::optional<std::uint64_t> tracker_dies_before_effect;

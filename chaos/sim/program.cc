@@ -184,7 +184,7 @@ void Program::draw_version(Random& random, const Shape& shape, Version version, 
   while (steps_.size() < end) {
     std::size_t group = random.below(groups_.size());
     if (groups_[group].made_at > steps_.size() || groups_[group].end <= steps_.size()) group = 0;
-    if (shape.messages && groups_[group].members.size() > 1 && random.chance(0.15)) {
+    if (shape.messages && !shape.collective && groups_[group].members.size() > 1 && random.chance(0.15)) {
       draw_messages(random, shape, group, version);
       continue;
     }

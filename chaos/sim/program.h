@@ -77,7 +77,7 @@ class Program {
     bool least = false;     // a short program, for large worlds
     bool messages = false;  // point to point too
     bool groups = true;
-    std::optional<Collective> collective{};              // all rounds are of it
+    std::optional<Collective> collective{};              // all rounds are of it, and there are no messages
     bool setups = false;                                 // set-up rounds
     bool local = false;                                  // checkpoints may have local states
     std::uint64_t most_bytes = std::uint64_t{48} << 10;  // of one rank's larger buffer
