@@ -784,7 +784,7 @@ void SimWorker::issue(std::size_t position) {
     });
   }
   const bool can_alter = step.collective != Collective::kPoint && program_.members(step).size() > 1;
-  if (can_alter && world_.strikes(Fault::desync)) {
+  if (can_alter && world_.strays(worker_id())) {
     desynced_ = true;
     judge_.excuse_rollback();
     if (world_.keeps_transcript()) world_.tell(describe() + " calls something else");
