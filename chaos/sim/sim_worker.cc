@@ -682,13 +682,6 @@ void SimWorker::begin_from(const worker::Checkpoints::State& state) {
   judge_.sign();
 }
 
-// What this rank saves. Where all ranks of a job have left its way alike, so that nobody notices, that is still what
-// the way would have led to: only their calls are wrong.
-const ProgramState& SimWorker::right_state(Version version) {
-  const ProgramState* right = desynced_ ? judge_.oracle(timeline_).state_at(version, rank_) : nullptr;
-  return right != nullptr ? *right : state_;
-}
-
 // As Session::checkpoint. False: not yet.
 bool SimWorker::checkpoint(const ProgramStep& step) {
   if (!failed_.ok()) return false;
@@ -702,9 +695,8 @@ bool SimWorker::checkpoint(const ProgramStep& step) {
     if (engine_.stopped() || !give_state()) return false;
     waits_for_commit_ = !checkpoints_->may_take();
     if (waits_for_commit_) return false;
-    const ProgramState& state = right_state(step.version);
-    const auto global = program_.saved_global(step.version, state);
-    const auto local = program_.saved_local(step.version, rank_, state);
+    const auto global = program_.saved_global(step.version, state_);
+    const auto local = program_.saved_local(step.version, rank_, state_);
     const std::span<const std::byte> local_state = local;
     if (step.lazy) {
       status = checkpoints_->take_later();
@@ -846,10 +838,8 @@ void SimWorker::issue(std::size_t position) {
       advance();
     });
   }
-  // A set-up round that all had altered alike would stay as it is for the job's life.
-  const bool can_alter =
-      step.collective != Collective::kPoint && program_.members(step).size() > 1 && (!step.setup || *place == 0);
-  if (can_alter && world_.strikes(Fault::desync)) {
+  const bool can_alter = step.collective != Collective::kPoint && program_.members(step).size() > 1;
+  if (can_alter && world_.strays(worker_id())) {
     desynced_ = true;
     judge_.excuse_rollback();
     if (world_.keeps_transcript()) world_.tell(describe() + " calls something else");

@@ -144,7 +144,6 @@ class SimWorker final : private SimTransport::Owner {
   // Its result comes from there, as far as the plan and this life know.
   [[nodiscard]] bool in_log(const RoundId& round) const;
   [[nodiscard]] bool give_state();
-  [[nodiscard]] const ProgramState& right_state(Version version);
 
   void pump();
   bool prepare();

@@ -46,6 +46,12 @@ class World {
   void count(Fault fault) { ++counts_[static_cast<std::size_t>(fault)]; }
   [[nodiscard]] double rate(Fault fault) const { return calm_ ? 0 : faults_.rate(fault); }
   [[nodiscard]] const FaultCounts& fault_counts() const { return counts_; }
+  // Fault::desync, for one worker of a job: two that left the program's way alike would agree on it.
+  bool strays(const std::string& worker_id) {
+    if ((!stray_.empty() && stray_ != worker_id) || !strikes(Fault::desync)) return false;
+    stray_ = worker_id;
+    return true;
+  }
   // Faults stop: the liveness phase.
   void calm() { calm_ = true; }
   [[nodiscard]] bool is_calm() const { return calm_; }
@@ -89,7 +95,7 @@ class World {
   FaultCounts counts_{};
   std::uint64_t digest_ = 0;
   std::vector<std::string> transcript_;
-  std::string verdict_;
+  std::string verdict_, stray_;
 };
 
 // " 2.17[0-512]": version, rounds, and what is final of the next, for people.
