@@ -14,9 +14,9 @@ namespace {
 
 using testing::Cluster;
 
-// Each rank is a host of its own, so that a new life fetches what it replays.
+// Each rank is a host and a failure domain of its own: a new life fetches what it replays, and nothing goes with one.
 void apart(int rank, Options& o) {
-  o.host_id = "host-" + std::to_string(rank);
+  o.host_id = o.domain_id = "host-" + std::to_string(rank);
   o.replicas = 2;
 }
 
