@@ -485,7 +485,7 @@ bool Cluster::may_lose(const std::string& domain) {
   if (judge_.plan().members().empty()) return false;
   if (refilled()) {
     lost_domains_.clear();
-    least_copies_ = setting_.job.replicas();
+    least_copies_ = least_copies();
   }
   std::set<std::string> lost = lost_domains_;
   lost.insert(domain);
