@@ -310,6 +310,33 @@ TEST(Scenario, ARollbackAfterAsManyLossesAsCopies) {
   EXPECT_GT(went_on, 0u);
 }
 
+// A set-up round of which the only copy goes with a machine, because the job or the group keeps one: all set-up rounds
+// are made again, also from a state that a checkpoint has brought, and the job goes on.
+TEST(Scenario, LostSetUpRoundsAreMadeAgain) {
+  std::uint64_t before_commits = 0, after_commits = 0;
+  for (std::uint64_t seed = 60; seed < 100; ++seed) {
+    SimOptions options = calm(2 + static_cast<std::uint32_t>(seed % 2), seed);
+    options.replicas = 1 + static_cast<std::uint32_t>(seed / 2 % 2);
+    options.hosts = {"a", "b", "c"};
+    options.survivable = false;
+    const SimOutcome whole = simulate(options);
+    ASSERT_EQ(whole.verdict, "");
+    for (std::size_t worker = 0; worker < *options.world_size; ++worker) {
+      const std::uint64_t passages = whole.passages[worker][static_cast<std::size_t>(KillPoint::kReturn)];
+      for (std::uint64_t at = 0; at < passages; at += 1 + passages / 8) {
+        SimOptions one = options;
+        one.deaths.push_back({worker, KillPoint::kReturn, at, true});
+        const SimOutcome o = simulate(one);
+        ASSERT_EQ(o.verdict, "") << "seed " << seed << ", worker " << worker << ", return " << at;
+        const std::uint64_t gaps = tracker(o, "log_gap_of_setup");
+        if (!o.lost_for_good) (o.commits == 0 ? before_commits : after_commits) += gaps;
+      }
+    }
+  }
+  EXPECT_GT(before_commits, 0u);
+  EXPECT_GT(after_commits, 10u);
+}
+
 // Scenario 10: the tracker dies before each of its effects while a rank is being replaced.
 TEST(Scenario, TheTrackerDiesBeforeEachEffectOfARecovery) {
   SimOptions options = calm(3, 12);
