@@ -28,6 +28,16 @@ TEST(Sim, EveryInvariantHolds) {
   }
 }
 
+// The judge once took for wrong: a second machine lost while set-up rounds of the timeline before were not refilled;
+// and set-up rounds that were made again from a checkpoint, after the only copy of their results was lost.
+TEST(Sim, LossesOfSetUpRoundsAreJudgedRightly) {
+  for (const std::uint64_t seed : {3850u, 700454u}) {
+    SimOptions options;
+    options.seed = seed;
+    EXPECT_EQ(simulate(options).verdict, "") << "seed " << seed;
+  }
+}
+
 TEST(Sim, ASeedReplaysExactly) {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     SimOptions options;
