@@ -22,6 +22,11 @@ static_assert(limits::kMaxPositions * limits::kMaxPositionBytes + limits::kMaxRa
                       limits::kMaxSetupRangesPerReport * limits::kMaxRangeBytes + 1024 <=
                   kMaxWorkerMessageBytes,
               "the longest report fits");
+static_assert(limits::kMaxHeldRounds * limits::kMaxHeldRoundsBytes + limits::kMaxHeldRuns * limits::kMaxHeldRunBytes +
+                      limits::kMaxHeldRanges * limits::kMaxRangeBytes + limits::kMaxHeldPlanBytes +
+                      limits::kMaxSetups * limits::kMaxSetupEntryBytes + limits::kMaxMemberBytes + 4096 <=
+                  kMaxWorkerMessageBytes,
+              "the longest join fits");
 
 Status bad(std::string why) {
   return {Code::kCorrupt, std::move(why)};
@@ -330,6 +335,42 @@ Status validate_setups(const google::protobuf::RepeatedPtrField<wire::Setup>& se
   return {};
 }
 
+Status validate_run(const wire::HeldRun& run, std::uint64_t after) {
+  if (run.first() < after) return bad("runs are not in rising order, or overlap");
+  if (run.count() == 0 || run.count() > kMaxVersion || run.first() > kMaxVersion - run.count()) {
+    return bad("a run of " + str(run.count()) + " rounds from " + str(run.first()));
+  }
+  if (run.total_bytes() > limits::kMaxResultBytes) return bad("no result is of " + str(run.total_bytes()) + " bytes");
+  std::uint64_t last = 0;
+  for (const wire::ByteRange& range : run.held()) {
+    if (range.begin() >= range.end()) return bad("the range " + str(range.begin()) + " is empty");
+    if (range.begin() < last) return bad("ranges are not in rising order, or overlap");
+    if (range.end() > run.total_bytes()) return bad("a range ends behind its result");
+    last = range.end();
+  }
+  return {};
+}
+
+// Rounds that keep older names.
+Status validate_kept(const wire::Plan& p) {
+  if (static_cast<std::size_t>(p.kept_size()) > limits::kMaxKept) {
+    return bad(str(p.kept_size()) + " of them are over the limit of " + str(limits::kMaxKept));
+  }
+  const wire::Kept* last = nullptr;
+  for (const wire::Kept& k : p.kept()) {
+    const bool same = last != nullptr && last->group() == k.group() && last->version() == k.version();
+    if (last != nullptr &&
+        std::tuple(last->group(), last->version(), last->rounds()) >= std::tuple(k.group(), k.version(), k.rounds())) {
+      return bad("not in rising order, or they stand twice");
+    }
+    if (k.rounds() == 0 || k.rounds() > kMaxVersion || k.version() > kMaxVersion) return bad("numbers out of range");
+    if (k.timeline() >= p.timeline()) return bad("of timeline " + str(k.timeline()) + ", which is not over");
+    if (same && last->timeline() >= k.timeline()) return bad("timelines do not rise");
+    last = &k;
+  }
+  return {};
+}
+
 // Of a plan, a record or an answer.
 Status validate_committed(bool committed, std::uint64_t version, std::uint32_t timeline) {
   if (committed) return in_range("committed version", version, kFirstCommit.value, kMaxVersion);
@@ -472,7 +513,44 @@ Status validate(const wire::Join& j) {
   if (!j.has_settings()) return bad("no settings");
   if (Status s = validate(j.settings()); !s.ok()) return s;
   if (Status s = validate_log_addresses(j.fetch_port(), j.segment_socket(), j.settings().replicas()); !s.ok()) return s;
+  if (j.has_held()) {
+    if (j.settings().replicas() == 0) return bad("nothing is logged, and a disk holds something");
+    if (Status s = validate(j.held()); !s.ok()) return s.because_of_this("what the disk holds");
+  }
   return text_is_printable("software", j.software(), kMaxSoftwareBytes);
+}
+
+Status validate(const wire::Held& h) {
+  if (h.run() == 0) return bad("of no run");
+  if (!h.has_known()) return bad("nothing is known of the job");
+  if (Status s = validate(h.known()); !s.ok()) return s;
+  if (h.known().has_plan()) {
+    if (h.known().plan().run() != h.run()) return bad("the plan is of another run");
+    if (h.known().plan().ByteSizeLong() > limits::kMaxHeldPlanBytes) return bad("the plan is too long");
+  }
+  if (static_cast<std::size_t>(h.rounds_size()) > limits::kMaxHeldRounds) return bad("too many groups and versions");
+  std::size_t runs = 0, ranges = 0;
+  const wire::HeldRounds* last = nullptr;
+  for (const wire::HeldRounds& r : h.rounds()) {
+    if (last != nullptr && std::tuple(last->timeline(), last->group(), last->version()) >=
+                               std::tuple(r.timeline(), r.group(), r.version())) {
+      return bad("rounds are not in rising order, or stand twice");
+    }
+    if (r.version() > kMaxVersion) return bad("version is over the limit");
+    std::uint64_t after = 0;
+    for (const wire::HeldRun& run : r.runs()) {
+      if (Status s = validate_run(run, after); !s.ok()) return s;
+      after = run.first() + run.count();
+      ranges += static_cast<std::size_t>(run.held_size());
+    }
+    runs += static_cast<std::size_t>(r.runs_size());
+    last = &r;
+  }
+  if (runs > limits::kMaxHeldRuns) return bad(str(runs) + " runs are over the limit of " + str(limits::kMaxHeldRuns));
+  if (ranges > limits::kMaxHeldRanges) {
+    return bad(str(ranges) + " ranges are over the limit of " + str(limits::kMaxHeldRanges));
+  }
+  return {};
 }
 
 Status validate(const wire::Heartbeat& h) {
@@ -611,6 +689,8 @@ Status validate(const wire::Plan& p) {
   if (p.settings().replicas() == 0 && (p.committed() || p.frontier_size() != 0 || p.setups_size() != 0)) {
     return bad("nothing is logged, and there is a frontier or a committed version");
   }
+  if (p.run() == 0) return bad("it is of no run");
+  if (Status s = validate_kept(p); !s.ok()) return s.because_of_this("rounds that were kept");
   return validate_links(p);
 }
 

@@ -40,6 +40,7 @@ enum class Side { kWorker, kTracker };
 
 // One function a message kind; each says why the message is invalid. Public so that tests and fuzzers reach them.
 [[nodiscard]] Status validate(const wire::Join& join);
+[[nodiscard]] Status validate(const wire::Held& held);
 [[nodiscard]] Status validate(const wire::Heartbeat& heartbeat);
 [[nodiscard]] Status validate(const wire::LinkBroken& broken);
 [[nodiscard]] Status validate(const wire::RoundFailed& failed);

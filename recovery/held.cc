@@ -1,10 +1,12 @@
 #include "recovery/held.h"
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 #include <utility>
 
 #include "recovery/check.h"
+#include "recovery/limits.h"
 
 namespace warren {
 namespace {
@@ -108,19 +110,92 @@ HeldReport unite(const HeldReport& a, const HeldReport& b) {
   return out;
 }
 
-std::vector<HeldPosition> first_gaps(const HeldReport& united) {
-  std::vector<HeldPosition> out;
-  for (const HeldRounds& r : united.rounds) {
-    HeldPosition& p = out.emplace_back(HeldPosition{r.messages, r.timeline, r.group, r.version, 0, {}});
+std::uint64_t held_until(const HeldReport& united, Timeline timeline, GroupId group, Version version,
+                         std::uint64_t from) {
+  const HeldRounds name{false, timeline, group, version, {}};
+  const auto rounds = std::lower_bound(united.rounds.begin(), united.rounds.end(), name,
+                                       [](const auto& a, const auto& b) { return order(a) < order(b); });
+  if (rounds == united.rounds.end() || order(*rounds) != order(name)) return from;
+  for (const HeldRun& run : rounds->runs) {
+    if (run.end() <= from) continue;
+    if (run.first > from || !run.complete()) break;
+    from = run.end();
+  }
+  return from;
+}
+
+wire::Held to_wire(const HeldReport& report, Version from) {
+  wire::Held out;
+  std::size_t runs = 0, ranges = 0;
+  for (const HeldRounds& r : report.rounds) {
+    if (r.messages || (r.version < from && r.version != kPreamble)) continue;
+    if (static_cast<std::size_t>(out.rounds_size()) == limits::kMaxHeldRounds) break;
+    wire::HeldRounds& rounds = *out.add_rounds();
+    rounds.set_timeline(r.timeline.value);
+    rounds.set_group(r.group.value);
+    rounds.set_version(r.version.value);
     for (const HeldRun& run : r.runs) {
-      if (run.first != p.rounds) break;
-      if (!run.complete()) {
-        p.final = run.held;
-        break;
+      if (run.total_bytes == kContradicted) continue;
+      const auto& held = run.held.intervals();
+      if (++runs > limits::kMaxHeldRuns || (ranges += held.size()) > limits::kMaxHeldRanges) return out;
+      wire::HeldRun& to = *rounds.add_runs();
+      to.set_first(run.first);
+      to.set_count(run.count);
+      to.set_total_bytes(run.total_bytes);
+      to.set_call(run.call);
+      for (const Interval& i : held) {
+        wire::ByteRange& range = *to.add_held();
+        range.set_begin(i.begin);
+        range.set_end(i.end);
       }
-      p.rounds = run.end();
     }
   }
+  return out;
+}
+
+HeldReport from_wire(const wire::Held& held) {
+  HeldReport out;
+  for (const wire::HeldRounds& r : held.rounds()) {
+    HeldRounds& rounds = out.rounds.emplace_back(
+        HeldRounds{false, Timeline(r.timeline()), GroupId(r.group()), Version(r.version()), {}});
+    for (const wire::HeldRun& from : r.runs()) {
+      HeldRun& run =
+          rounds.runs.emplace_back(HeldRun{from.first(), from.count(), from.total_bytes(), from.call(), Ranges()});
+      for (const wire::ByteRange& range : from.held()) run.held.add(range.begin(), range.end());
+    }
+  }
+  return out;
+}
+
+std::vector<wire::Kept> keep_rounds(const HeldReport& disks, std::span<const wire::Kept* const> before,
+                                    Timeline timeline, std::optional<Version> committed) {
+  const Version start = committed.value_or(version_of_program(0));
+  std::set<std::pair<GroupId, Version>> names;
+  for (const HeldRounds& r : disks.rounds) {
+    if (!r.messages && (r.version == kPreamble || r.version == start)) names.emplace(r.group, r.version);
+  }
+  std::vector<wire::Kept> out;
+  for (const auto& [group, version] : names) {
+    std::uint64_t at = 0;
+    const auto keep = [&, group = group, version = version](Timeline of, std::uint64_t end) {
+      if (end == at) return;
+      wire::Kept& kept = out.emplace_back();
+      kept.set_group(group.value);
+      kept.set_version(version.value);
+      kept.set_timeline(of.value);
+      kept.set_rounds(end);
+      at = end;
+    };
+    bool gap = false;
+    for (const wire::Kept* k : before) {
+      if (gap || k->group() != group.value || k->version() != version.value) continue;
+      const Timeline of(k->timeline());
+      keep(of, std::min(k->rounds(), held_until(disks, of, group, version, at)));
+      gap = at != k->rounds();
+    }
+    if (!gap) keep(timeline, held_until(disks, timeline, group, version, at));
+  }
+  if (out.size() > limits::kMaxKept) out.clear();
   return out;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "recovery/ids.h"
+#include "recovery/messages.pb.h"
 #include "recovery/ranges.h"
 
 namespace warren {
@@ -54,17 +55,6 @@ struct HeldReport {
   friend bool operator==(const HeldReport&, const HeldReport&) = default;
 };
 
-// How far the logs serve in one (group, version): rounds 0 … rounds − 1 are held whole; of the next one, `final`.
-struct HeldPosition {
-  bool messages = false;
-  Timeline timeline;
-  GroupId group;
-  Version version;
-  std::uint64_t rounds = 0;
-  Ranges final;
-  friend bool operator==(const HeldPosition&, const HeldPosition&) = default;
-};
-
 // Adds round `sequence` to the end of `runs`; it must follow what is there.
 void append_held(std::vector<HeldRun>& runs, std::uint64_t sequence, std::uint64_t total_bytes, std::uint64_t call,
                  Ranges held);
@@ -73,7 +63,22 @@ void append_held(std::vector<HeldRun>& runs, std::uint64_t sequence, std::uint64
 // none of it counts as held.
 [[nodiscard]] HeldReport unite(const HeldReport& a, const HeldReport& b);
 
-// By (messages, timeline, group, version).
-[[nodiscard]] std::vector<HeldPosition> first_gaps(const HeldReport& united);
+// Rounds `from` … (the result) − 1 are held whole; the next one is not.
+[[nodiscard]] std::uint64_t held_until(const HeldReport& united, Timeline timeline, GroupId group, Version version,
+                                       std::uint64_t from);
+
+// The rounds of a report as a message carries them: not those of versions before `from`, but for the preamble; as many
+// as it may hold (recovery/limits.h), in the order of the report. Messages and states stay out.
+[[nodiscard]] wire::Held to_wire(const HeldReport& report, Version from);
+// `held` is valid (recovery/codec.h).
+[[nodiscard]] HeldReport from_wire(const wire::Held& held);
+
+// What of the rounds of a job goes on after a moment in which no life of it survived (docs/decisions/0006): those of
+// the preamble and of the version that all lives start from, up to the first that the disks do not hold whole. By
+// (group, version, rounds).
+//
+// `before`: as in the plan that was in force, whose timeline was `timeline`. More than limits::kMaxKept: none.
+[[nodiscard]] std::vector<wire::Kept> keep_rounds(const HeldReport& disks, std::span<const wire::Kept* const> before,
+                                                  Timeline timeline, std::optional<Version> committed);
 
 }  // namespace warren

@@ -34,6 +34,17 @@ inline constexpr std::size_t kMaxSetupNameBytes = 128;
 inline constexpr std::size_t kMaxSetupEntryBytes = 32;         // without its ranges
 inline constexpr std::size_t kMaxSetupRangesPerReport = 1024;  // of those in flight
 inline constexpr std::size_t kMaxSetupRangesPerPlan = 16384;
+// What the disk of a host is said to hold when its lives join: what is over is left out, and counts as not held.
+inline constexpr std::size_t kMaxHeldRounds = 4096;
+inline constexpr std::size_t kMaxHeldRuns = 8192;
+inline constexpr std::size_t kMaxHeldRanges = 8192;
+inline constexpr std::size_t kMaxHeldRoundsBytes = 32;  // without its runs
+inline constexpr std::size_t kMaxHeldRunBytes = 48;     // without its ranges
+// A plan that is longer is not told by disks: such a job needs its tracker's journal.
+inline constexpr std::size_t kMaxHeldPlanBytes = std::size_t{64} << 10;
+// In a plan: rounds that keep the names of older timelines.
+inline constexpr std::size_t kMaxKept = 16384;
+inline constexpr std::size_t kMaxKeptBytes = 40;
 // What the tracker keeps of one job's reports and votes.
 inline constexpr std::size_t kMaxPositionBytesPerJob = std::size_t{64} << 20;
 
@@ -42,7 +53,7 @@ inline constexpr std::size_t kMaxMemberBytes = kMaxWorkerIdBytes + 2 * kMaxHostI
                                                kMaxEndpointsPerWorker * (kMaxAddressBytes + 16) +
                                                kMaxSegmentSocketBytes + 128;
 inline constexpr std::size_t kMaxFrontierBytes =
-    kMaxPositions * kMaxPositionBytes + kMaxRangesPerFrontier * kMaxRangeBytes;
+    kMaxPositions * kMaxPositionBytes + kMaxRangesPerFrontier * kMaxRangeBytes + kMaxKept * kMaxKeptBytes;
 // Lives of a job that never come back, in the tracker's memory and in its journal.
 constexpr std::size_t retired_lives(std::size_t world_size) {
   return 4 * world_size < 256 ? 256 : 4 * world_size;

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "recovery/codec.h"
+#include "recovery/held.h"
 #include "recovery/limits.h"
 #include "recovery/tracker_machine.h"
 #include "recovery/tracker_transitions.h"
@@ -160,21 +161,21 @@ void TrackerMachine::send_finished(Incarnation who, Effects& effects) const {
 
 void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
   if (settings_.world_size() == 0 || waiting_.size() < settings_.world_size() || rebuilding_) return;
+  if (!planned() && logged() && adopt_from_disks(now, effects)) return;
   std::map<std::string, Rank> ranks;
-  Result<std::vector<wire::Position>> frontier(std::vector<wire::Position>{});
-  Result<std::vector<wire::Setup>> setups(std::vector<wire::Setup>{});
+  Start start;
   if (planned()) {
     for (const auto& [worker, place] : place_by_worker_) {
       if (waiting_.contains(worker)) ranks[worker] = Rank(static_cast<std::int32_t>(place));
     }
     const std::vector<std::size_t> free(free_places_.begin(), free_places_.end());
     if (!free.empty() && now < since_ + timeout_ms()) return arm(since_ + timeout_ms());
-    frontier = next_frontier(!distrust_inherited_);
+    auto frontier = next_frontier(!distrust_inherited_);
     if (!frontier.ok()) {
       count(Transition::frontier_torn);
       return roll_back(frontier.status().code(), frontier.status().describe(), now, effects);
     }
-    setups = next_setups();
+    auto setups = next_setups();
     if (!setups.ok()) {
       count(Transition::frontier_torn);
       return roll_back(setups.status().code(), setups.status().describe(), now, effects);
@@ -187,6 +188,17 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
                       return a.group() == b.group() && a.version() == b.version() && a.rounds() == b.rounds();
                     });
     distrust_inherited_ = false;
+    const bool survived =
+        std::any_of(waiting_.begin(), waiting_.end(), [](const auto& w) { return w.second.report.has_value(); });
+    if (survived) {
+      start.frontier = std::move(frontier).value();
+      for (const wire::Kept& k : plan_.kept()) {
+        if (k.version() == kPreamble.value || !committed_ || k.version() >= committed_->value) start.kept.push_back(k);
+      }
+    } else if (interrupt_.resume()) {
+      start = start_from_disks();
+    }
+    start.setups = std::move(setups).value();
     std::vector<const Waiting*> by_arrival;
     for (const auto& [worker, w] : waiting_) {
       if (w.candidate) by_arrival.push_back(&w);
@@ -202,11 +214,34 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
       ranks[worker] = Rank(static_cast<std::int32_t>(free[i]));
     }
   }
-  make_plan(ranks, std::move(frontier).value(), std::move(setups).value(), now, effects);
+  make_plan(ranks, std::move(start), now, effects);
 }
 
-void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, std::vector<wire::Position> frontier,
-                               std::vector<wire::Setup> setups, TimeMs now, Effects& effects) {
+// What was logged before all lives ended keeps its names; what is computed from here on gets those of a new timeline,
+// so that nothing of what lies behind the first gap can serve.
+TrackerMachine::Start TrackerMachine::start_from_disks() const {
+  HeldReport disks;
+  for (const auto& [worker, w] : waiting_) {
+    if (w.held) disks = unite(disks, from_wire(*w.held));
+  }
+  std::vector<const wire::Kept*> before;
+  for (const wire::Kept& k : plan_.kept()) before.push_back(&k);
+  Start start;
+  start.kept = keep_rounds(disks, before, timeline_, committed_);
+  for (const wire::Kept& k : start.kept) {
+    wire::Position* last = start.frontier.empty() ? nullptr : &start.frontier.back();
+    if (last == nullptr || last->group() != k.group() || last->version() != k.version()) {
+      last = &start.frontier.emplace_back();
+      last->set_group(k.group());
+      last->set_version(k.version());
+    }
+    last->set_rounds(k.rounds());
+  }
+  if (start.frontier.size() > limits::kMaxPositions) return {};
+  return start;
+}
+
+void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start start, TimeMs now, Effects& effects) {
   std::vector<const Waiting*> workers;
   for (const auto& [id, w] : waiting_) workers.push_back(&w);
   std::sort(workers.begin(), workers.end(), [](const Waiting* a, const Waiting* b) {
@@ -250,7 +285,10 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, std::ve
   place_by_worker_.clear();
   free_places_.clear();
   members_.assign(n, Member());
+  // The first plan's first life names the run.
+  const std::uint64_t run = planned() ? plan_.run() : by_rank.front()->member.incarnation();
   plan_.Clear();
+  plan_.set_run(run);
   plan_.set_epoch(epoch_.value);
   *plan_.mutable_settings() = settings_;
   for (std::size_t rank = 0; rank < n; ++rank) {
@@ -269,9 +307,15 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, std::ve
   plan_.mutable_ring()->Add(out.ring.begin(), out.ring.end());
   plan_.mutable_tree_parent()->Add(out.tree_parent.begin(), out.tree_parent.end());
   plan_.set_timeline(timeline_.value);
-  for (wire::Position& p : frontier) *plan_.add_frontier() = std::move(p);
-  plan_.mutable_setups()->Add(setups.begin(), setups.end());
-  keep(std::move(setups));
+  std::uint64_t kept_rounds = 0;
+  for (wire::Position& p : start.frontier) {
+    if (survivors == 0) kept_rounds += p.rounds();
+    *plan_.add_frontier() = std::move(p);
+  }
+  for (wire::Kept& k : start.kept) *plan_.add_kept() = std::move(k);
+  if (kept_rounds != 0) count(Transition::planned_from_disks);
+  plan_.mutable_setups()->Add(start.setups.begin(), start.setups.end());
+  keep(std::move(start.setups));
   plan_.set_committed(committed_.has_value());
   plan_.set_committed_version(committed_.value_or(Version()).value);
   plan_.set_committed_timeline(committed_timeline_.value);
@@ -289,7 +333,8 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, std::ve
   persist(effects);
   log(Severity::kInfo, "planned",
       "job " + options_.job + " runs with " + std::to_string(n) + " workers in epoch " + std::to_string(epoch_.value) +
-          (survivors == 0 ? "" : ", " + std::to_string(survivors) + " of which go on where they were"),
+          (survivors == 0 ? "" : ", " + std::to_string(survivors) + " of which go on where they were") +
+          (kept_rounds == 0 ? "" : "; " + std::to_string(kept_rounds) + " logged rounds are on their disks"),
       effects);
   announce(now, effects);
   arm(now + interval_ms());

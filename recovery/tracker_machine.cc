@@ -301,6 +301,7 @@ void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, Tim
     to.set_address(from.address());
     to.set_port(from.port());
   }
+  take_held(w, join, effects);
   w.attempt = join.attempt();
   w.arrival = ++arrivals_;
   w.heard = now;
@@ -329,6 +330,23 @@ void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, Tim
   if (state_ == State::kGathering) maybe_plan(now, effects);
 }
 
+void TrackerMachine::take_held(Waiting& w, const wire::Join& join, Effects& effects) {
+  if (!join.has_held() || !logged() || (planned() && join.held().run() != plan_.run())) return;
+  wire::Held held = join.held();
+  if (planned()) held.mutable_known()->clear_plan();
+  const std::size_t bytes = held.ByteSizeLong();
+  if (position_bytes_ + bytes > limits::kMaxPositionBytesPerJob) {
+    count(Transition::held_too_large);
+    return log(Severity::kWarning, "disk_report_dropped",
+               "what the disks of job " + options_.job + " hold takes more than " +
+                   std::to_string(limits::kMaxPositionBytesPerJob) + " bytes to say; that of " +
+                   worker_on_host(join.worker_id(), join.host_id()) + " counts as empty",
+               effects, {{"worker", join.worker_id()}});
+  }
+  position_bytes_ += bytes;
+  w.held = std::move(held);
+}
+
 void TrackerMachine::refuse_surplus_candidates(Effects& effects) {
   while (candidates() > free_places_.size()) {
     const Waiting* last = nullptr;
@@ -350,6 +368,7 @@ void TrackerMachine::erase_waiting(const std::string& worker_id) {
   const auto found = waiting_.find(worker_id);
   waiting_by_incarnation_.erase(Incarnation(found->second.member.incarnation()));
   if (found->second.report) position_bytes_ -= found->second.report->ByteSizeLong();
+  if (found->second.held) position_bytes_ -= found->second.held->ByteSizeLong();
   if (const auto place = place_of(worker_id)) free_places_.insert(*place);
   waiting_.erase(found);
 }

@@ -28,7 +28,10 @@
 //    rollback (I5).
 //  - A journal that was lost is made up for by the members: once all of the newest plan have told what they know, or
 //    after a round timeout more than half of them, the job goes on from there as if the journal had held it.
+//  - If nothing of it is there, neither journal nor member, the newest plan that the disks of lives know serves as the
+//    journal, where the disks of all but replicas − 1 failure domains belong to one run of the job.
 //  - In a timeline, what a plan's frontier calls completed stays completed in all later plans (I1).
+//  - When no life survives and nothing was rolled back, rounds that disks hold up to the first gap stay completed.
 //  - Every wait has a deadline or a log event that says who is waited for, repeated at most every 10 s.
 #pragma once
 
@@ -161,6 +164,7 @@ class TrackerMachine {
   struct Waiting {
     wire::Member member;                 // rank and local ranks are not set yet
     std::optional<wire::Report> report;  // a survivor's
+    std::optional<wire::Held> held;      // what a new life's disk holds
     std::uint32_t attempt = 0;
     std::uint64_t arrival = 0;
     TimeMs heard;
@@ -199,14 +203,23 @@ class TrackerMachine {
   void join_running(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
   void join_gathering(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
   [[nodiscard]] std::string differing_setting(const wire::JobSettings& settings) const;
+  void take_held(Waiting& w, const wire::Join& join, Effects& effects);
   void refuse_surplus_candidates(Effects& effects);
   void erase_waiting(const std::string& worker_id);
   void remove_waiting(const std::string& worker_id);  // for good
   void lose(std::size_t rank);                        // its life is over
   void forget_unused_settings();
   void maybe_plan(TimeMs now, Effects& effects);
-  void make_plan(const std::map<std::string, Rank>& ranks, std::vector<wire::Position> frontier,
-                 std::vector<wire::Setup> setups, TimeMs now, Effects& effects);
+  // How far the job is, and what of it keeps older names.
+  struct Start {
+    std::vector<wire::Position> frontier;
+    std::vector<wire::Kept> kept;
+    std::vector<wire::Setup> setups;
+  };
+  void make_plan(const std::map<std::string, Rank>& ranks, Start start, TimeMs now, Effects& effects);
+  [[nodiscard]] Start start_from_disks() const;
+  // Where the journal holds nothing: whether the disks of those who have joined do. They join again then.
+  bool adopt_from_disks(TimeMs now, Effects& effects);
   [[nodiscard]] Result<std::vector<wire::Position>> next_frontier(bool with_inherited) const;
   [[nodiscard]] Result<std::vector<wire::Setup>> next_setups() const;
   void keep(std::vector<wire::Setup> setups);
@@ -231,6 +244,8 @@ class TrackerMachine {
   [[nodiscard]] std::size_t told() const;
   void end_rebuilding(TimeMs now, Effects& effects);
   void rebuild(TimeMs now, Effects& effects);
+  // As if the journal had held this plan, and what else is known.
+  void take_over(const wire::Plan& plan, const wire::Known& known, TimeMs now, Effects& effects);
   void tick_running(TimeMs now, Effects& effects);
   void tick_interrupted(TimeMs now, Effects& effects);
   void tick_gathering(TimeMs now, Effects& effects);

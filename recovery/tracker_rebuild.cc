@@ -23,6 +23,32 @@ constexpr std::size_t kMaxStrangers = 4 * std::size_t{limits::kMaxWorldSize};
 // No job has come so far: who says so would use the numbers up.
 constexpr std::uint64_t kNoEpochYet = kMaxEpoch / 2;
 
+// What else the journal would hold with this plan. Versions only rise.
+wire::Known newest_of(const wire::Plan& plan, const std::vector<const wire::Known*>& told) {
+  wire::Known newest;
+  newest.set_committed(plan.committed());
+  newest.set_committed_version(plan.committed_version());
+  newest.set_committed_timeline(plan.committed_timeline());
+  std::vector<const google::protobuf::RepeatedPtrField<wire::Setup>*> lists{&plan.setups()};
+  for (const wire::Known* k : told) {
+    // A rollback between the two may have undone them.
+    if (!k->has_plan() || k->plan().timeline() == plan.timeline()) lists.push_back(&k->setups());
+    if (!k->committed() || k->committed_version() <= newest.committed_version() ||
+        k->committed_timeline() > plan.timeline()) {
+      continue;
+    }
+    newest.set_committed(true);
+    newest.set_committed_version(k->committed_version());
+    newest.set_committed_timeline(k->committed_timeline());
+  }
+  if (auto setups = merge_setups(lists); setups.ok()) {
+    for (wire::Setup& s : setups.value()) {
+      if (s.done()) *newest.add_setups() = std::move(s);
+    }
+  }
+  return newest;
+}
+
 bool credible(Incarnation who, const wire::Known& known) {
   if (known.epoch() >= kNoEpochYet) return false;
   const auto& members = known.plan().members();
@@ -112,46 +138,93 @@ void TrackerMachine::end_rebuilding(TimeMs now, Effects& effects) {
   if (settings_.world_size() != 0) maybe_plan(now, effects);
 }
 
-void TrackerMachine::rebuild(TimeMs now, Effects& effects) {
-  count(Transition::rebuilt);
-  const Rebuilding known = *std::exchange(rebuilding_, std::nullopt);
+void TrackerMachine::take_over(const wire::Plan& plan, const wire::Known& known, TimeMs now, Effects& effects) {
   wire::JobRecord record;
   record.set_format(1);
   record.set_job(options_.job);
-  record.set_epoch(known.plan.epoch());
-  record.set_timeline(known.plan.timeline());
-  *record.mutable_settings() = known.plan.settings();
-  record.set_settings_from("the plan of epoch " + std::to_string(known.plan.epoch()));
-  *record.mutable_plan() = known.plan;
-  record.set_committed(known.plan.committed());
-  record.set_committed_version(known.plan.committed_version());
-  record.set_committed_timeline(known.plan.committed_timeline());
-  std::uint64_t newest = 0;
-  std::vector<const google::protobuf::RepeatedPtrField<wire::Setup>*> lists{&known.plan.setups()};
-  for (const wire::Member& m : known.plan.members()) {
-    const auto stranger = known.strangers.find(Incarnation(m.incarnation()));
-    if (stranger == known.strangers.end()) continue;
-    const wire::Known& answer = stranger->second;
-    newest = std::max(newest, answer.epoch());
-    lists.push_back(&answer.setups());
-    if (!answer.committed() || answer.committed_version() <= record.committed_version() ||
-        answer.committed_timeline() > known.plan.timeline()) {
-      continue;
-    }
-    record.set_committed(true);
-    record.set_committed_version(answer.committed_version());
-    record.set_committed_timeline(answer.committed_timeline());
-  }
-  if (auto setups = merge_setups(lists); setups.ok()) {
-    for (wire::Setup& s : setups.value()) {
-      if (s.done()) *record.add_setups() = std::move(s);
-    }
-  }
+  record.set_epoch(plan.epoch());
+  record.set_timeline(plan.timeline());
+  *record.mutable_settings() = plan.settings();
+  record.set_settings_from("the plan of epoch " + std::to_string(plan.epoch()));
+  *record.mutable_plan() = plan;
+  record.set_committed(known.committed());
+  record.set_committed_version(known.committed_version());
+  record.set_committed_timeline(known.committed_timeline());
+  *record.mutable_setups() = known.setups();
   // Who has joined meanwhile joins again, and is then judged by the plan.
   waiting_.clear();
   waiting_by_incarnation_.clear();
+  position_bytes_ = 0;
   restore(record, now);
   persist(effects);
+}
+
+bool TrackerMachine::adopt_from_disks(TimeMs now, Effects& effects) {
+  struct Run {
+    std::set<std::string> domains;
+    const wire::Plan* plan = nullptr;  // the newest
+    std::uint64_t epoch = 0;           // the newest that was heard of
+  };
+  std::map<std::uint64_t, Run> runs;
+  std::set<std::string> domains;
+  for (const auto& [worker, w] : waiting_) {
+    domains.insert(w.member.domain_id());
+    if (!w.held || w.held->known().epoch() >= kNoEpochYet) continue;
+    Run& run = runs[w.held->run()];
+    run.domains.insert(w.member.domain_id());
+    run.epoch = std::max(run.epoch, w.held->known().epoch());
+    const wire::Plan& plan = w.held->known().plan();
+    if (plan.epoch() != 0 && (run.plan == nullptr || plan.epoch() > run.plan->epoch())) run.plan = &plan;
+  }
+  if (runs.empty()) return false;
+  const auto most = std::max_element(runs.begin(), runs.end(), [](const auto& a, const auto& b) {
+    return a.second.domains.size() < b.second.domains.size();
+  });
+  const Run& run = most->second;
+  const std::size_t missing = domains.size() - run.domains.size();
+  const bool same =
+      run.plan != nullptr && run.plan->epoch() == run.epoch && differing_setting(run.plan->settings()).empty();
+  if (missing >= settings_.replicas() || !same) {
+    count(Transition::disks_ignored);
+    log(Severity::kWarning, "disks_ignored",
+        "disks hold what another run of job " + options_.job +
+            " has left, and the tracker's journal does not know it: " +
+            (missing >= settings_.replicas()
+                 ? "those of " + std::to_string(missing) + " of the " + std::to_string(domains.size()) +
+                       " failure domains do not, so it is not all of it"
+                 : std::string("its plan is too long to be told by disks, or its settings were others")) +
+            "; the job begins anew",
+        effects);
+    return false;
+  }
+  count(Transition::adopted_from_disks);
+  const wire::Plan plan = *run.plan;
+  std::vector<const wire::Known*> told;
+  for (const auto& [worker, w] : waiting_) {
+    if (w.held && w.held->run() == most->first) told.push_back(&w.held->known());
+  }
+  take_over(plan, newest_of(plan, told), now, effects);
+  log(Severity::kWarning, "adopted_from_disks",
+      "the journal does not hold job " + options_.job +
+          "; it goes on from what the disks of its workers know, in epoch " + std::to_string(epoch_.value) +
+          " and from " + program_version(),
+      effects);
+  end_epoch(Code::kPeerLost, "the tracker lost its journal, and no worker survived", {}, true, now, effects);
+  return true;
+}
+
+void TrackerMachine::rebuild(TimeMs now, Effects& effects) {
+  count(Transition::rebuilt);
+  const Rebuilding known = *std::exchange(rebuilding_, std::nullopt);
+  std::vector<const wire::Known*> told;
+  std::uint64_t newest = 0;
+  for (const wire::Member& m : known.plan.members()) {
+    const auto stranger = known.strangers.find(Incarnation(m.incarnation()));
+    if (stranger == known.strangers.end()) continue;
+    told.push_back(&stranger->second);
+    newest = std::max(newest, stranger->second.epoch());
+  }
+  take_over(known.plan, newest_of(known.plan, told), now, effects);
   log(Severity::kWarning, "rebuilt",
       "job " + options_.job + " goes on in epoch " + std::to_string(epoch_.value) + ", as its members have told it",
       effects);

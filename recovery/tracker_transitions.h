@@ -85,7 +85,11 @@ namespace warren {
   X(stranger_answered)                \
   X(rebuilt)                          \
   X(rebuilt_interrupted)              \
-  X(rebuild_failed)
+  X(rebuild_failed)                   \
+  X(held_too_large)                   \
+  X(planned_from_disks)               \
+  X(adopted_from_disks)               \
+  X(disks_ignored)
 
 enum class TrackerMachine::Transition : std::uint8_t {
 #define WARREN_X(name) name,

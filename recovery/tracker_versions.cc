@@ -238,7 +238,7 @@ void TrackerMachine::on_log_gap(Incarnation who, const wire::LogGap& g, TimeMs n
   if (g.setup()) {
     count(Transition::log_gap_of_setup);
     setups_.Clear();
-  } else if (frontier_inherited_) {
+  } else if (frontier_inherited_ && plan_.kept().empty()) {
     // Whoever had completed those rounds is gone, and what its hosts alone held too; who is in them has its input.
     count(Transition::log_gap_of_inherited);
     distrust_inherited_ = true;
@@ -247,6 +247,7 @@ void TrackerMachine::on_log_gap(Incarnation who, const wire::LogGap& g, TimeMs n
                          "); they are computed again",
                      {}, true, now, effects);
   }
+  // Where disks said that they hold it, what is left of it there must not meet what would be computed again.
   roll_back(Code::kPeerLost, name(*rank) + " misses results that the log does not hold any more: " + g.reason(), now,
             effects);
 }

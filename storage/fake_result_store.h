@@ -25,6 +25,8 @@ struct FakeResultDisk {
   using Records = std::map<KeyBytes, Record>;
   struct Life {
     std::string worker;
+    std::uint64_t run = 0;  // of its note; 0: it has none
+    std::string note;
     bool open = true;
     Records durable;
     Records unsynced;  // written, and not confirmed
@@ -98,12 +100,36 @@ class FakeResultStore final : public ResultStore {
     return confirm();
   }
 
+  Status note(const Note& note) override {
+    if (fails()) return disk_->failure;
+    own().run = note.run;
+    own().note = note.text;
+    return {};
+  }
+  std::vector<Note> notes() override {
+    std::vector<Note> out;
+    for (const auto& [life, l] : disk_->lives) {
+      if (life != life_.value && l.run != 0 && (!l.open || l.worker == worker_)) out.push_back({l.run, l.note});
+    }
+    return out;
+  }
+  void belong(std::uint64_t run) override { *run_ = run; }
+  std::vector<std::string> set_others_aside() override {
+    std::vector<std::string> out;
+    std::erase_if(disk_->lives, [&](const auto& l) {
+      if (l.second.open || of_run(l.second, *run_)) return false;
+      out.push_back("life " + std::to_string(l.first));
+      return true;
+    });
+    return out;
+  }
+
   Status drop(const Horizon& horizon) override {
     if (fails()) return disk_->failure;
     for (auto it = disk_->lives.begin(); it != disk_->lives.end();) {
       FakeResultDisk::Life& l = it->second;
       const bool mine = it->first == life_.value;
-      if (!mine && l.open) {
+      if (!mine && (l.open || !of_run(l, *run_))) {
         ++it;
         continue;
       }
@@ -135,10 +161,12 @@ class FakeResultStore final : public ResultStore {
   }
 
   std::unique_ptr<HostLogReader> reader() override {
-    return source_reader([disk = disk_, worker = worker_, life = life_] { return sources(disk, worker, life); }, life_);
+    return source_reader(
+        [disk = disk_, worker = worker_, life = life_, run = run_] { return sources(disk, worker, life, *run); },
+        life_);
   }
   void refresh() override {}
-  HeldReport report(bool verify) override { return report_of(sources(disk_, worker_, life_), verify); }
+  HeldReport report(bool verify) override { return report_of(sources(disk_, worker_, life_, *run_), verify); }
   std::vector<std::string> take_warnings() override { return std::exchange(disk_->warnings, {}); }
 
  private:
@@ -188,9 +216,14 @@ class FakeResultStore final : public ResultStore {
     std::uint64_t life_;
   };
 
-  static Sources sources(const std::shared_ptr<FakeResultDisk>& disk, const std::string& worker, Incarnation self) {
+  static bool of_run(const FakeResultDisk::Life& l, std::uint64_t run) {
+    return run == 0 || l.run == 0 || l.run == run;
+  }
+  static Sources sources(const std::shared_ptr<FakeResultDisk>& disk, const std::string& worker, Incarnation self,
+                         std::uint64_t run) {
     Sources out;
     for (const auto& [life, l] : disk->lives) {
+      if (life != self.value && !of_run(l, run)) continue;
       if (life == self.value || !l.open || l.worker == worker) out.push_back(std::make_shared<Source>(disk, life));
     }
     return out;
@@ -205,7 +238,8 @@ class FakeResultStore final : public ResultStore {
   std::shared_ptr<FakeResultDisk> disk_;
   std::string worker_;
   Incarnation life_;
-  std::vector<KeyBytes> written_;  // since the last confirm()
+  std::shared_ptr<std::uint64_t> run_ = std::make_shared<std::uint64_t>(0);  // readers may outlive the store
+  std::vector<KeyBytes> written_;                                            // since the last confirm()
 };
 
 }  // namespace warren::storage

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "recovery/ids.h"
@@ -23,6 +24,8 @@ inline constexpr char kResultFormat[] = "warren-results-1";
 [[nodiscard]] std::string life_name(Incarnation life);
 // A finished job's directory has this between its name and a life's number.
 inline constexpr char kFinishedMark[] = "%finished-";
+// Likewise what a life of another run has left.
+inline constexpr char kOtherMark[] = "%other-";
 
 // What is in a directory; nothing if it cannot be read.
 [[nodiscard]] std::vector<std::filesystem::path> entries_of(const std::filesystem::path& directory);
@@ -60,6 +63,15 @@ struct LifeFile {
 };
 [[nodiscard]] LifeFile read_life(const std::string& directory);
 [[nodiscard]] Status write_life(const std::string& directory, const std::string& job, const std::string& worker_id);
+
+// ResultStore::Note, in the file LIFE-note.
+[[nodiscard]] Status write_note(const std::string& directory, std::uint64_t run, std::string_view text);
+struct NoteFile {
+  bool there = false;     // a place without one is of whatever run is asked for
+  std::uint64_t run = 0;  // 0: damaged
+  std::string text;
+};
+[[nodiscard]] NoteFile read_note(const std::string& directory);
 
 // Who removes a place holds its lock.
 void remove_place(const std::string& directory);

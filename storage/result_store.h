@@ -76,7 +76,8 @@ struct Horizon {
     Version version;
     friend constexpr auto operator<=>(const Checkpoint&, const Checkpoint&) = default;
   };
-  // The current timeline: what older ones hold was undone, but for the committed checkpoint and set-up rounds.
+  // The oldest timeline that is in use: what older ones hold was undone, but for the committed checkpoint and set-up
+  // rounds.
   Timeline timeline;
   // Rounds and messages of versions below this one go, except the preamble's.
   Version rounds_from;
@@ -86,7 +87,7 @@ struct Horizon {
   [[nodiscard]] bool obsolete(const RecordKey& key) const;
 };
 
-// Threads: put(), drop() and finish() from one thread at a time; the rest from any.
+// Threads: put(), note(), drop() and finish() from one thread at a time; the rest from any.
 class ResultStore {
  public:
   virtual ~ResultStore() = default;
@@ -94,6 +95,19 @@ class ResultStore {
   // Makes the records durable. kExhausted: the disk is full, or the budget is used up, and the message names its flag.
   // kUnavailable: the disk refuses for another reason. The call may be repeated: it works again once the cause is gone.
   [[nodiscard]] virtual Status put(const RecordBatch& batch) = 0;
+  // What the job has told this life: its run, and bytes that the store does not look into. Durable on success; replaces
+  // the one before. It comes before the first put(), so that nothing is there without it.
+  struct Note {
+    std::uint64_t run = 0;
+    std::string text;
+  };
+  [[nodiscard]] virtual Status note(const Note& note) = 0;
+  // Those of other lives that are over, and of this worker's.
+  [[nodiscard]] virtual std::vector<Note> notes() = 0;
+  // Only what lives of this run have left is read from now on.
+  virtual void belong(std::uint64_t run) = 0;
+  // Puts what lives of other runs have left out of everybody's way; says where to.
+  [[nodiscard]] virtual std::vector<std::string> set_others_aside() = 0;
   // Forgets what is obsolete: in this life's place, and in those of lives that are over. A place of theirs in which
   // nothing else is left goes; set-up rounds and the preamble are taken over first. Errors as for put(); it may be
   // repeated, and is made up for by the next one.

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -17,6 +18,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "storage/files.h"
@@ -36,6 +38,10 @@ constexpr char kIngestName[] = "ingest";
 // Room for what RocksDB writes when a database is opened and families are dropped, so that a full disk can be relieved.
 constexpr char kReserveName[] = "RESERVE";
 constexpr off_t kReserveBytes = 1 << 20;
+
+// Who looks whether a life is over has its lock for a moment, and seems to be that life to others that look.
+constexpr int kLooks = 3;
+constexpr std::chrono::milliseconds kBetweenLooks(10);
 
 Status from_rocks(const rocksdb::Status& status, std::string message) {
   Code code = Code::kUnavailable;
@@ -77,6 +83,7 @@ class RocksResultStore::Impl {
   std::mutex others_mutex;
   std::vector<std::shared_ptr<RocksSource>> others;
   bool looked = false;
+  std::atomic<std::uint64_t> run{0};  // 0: of whatever run
 
   ~Impl() { close(); }
 
@@ -97,6 +104,9 @@ class RocksResultStore::Impl {
   Status put(const RecordBatch& batch);
   Status drop(const Horizon& horizon);
   Status need_open();
+  Status make_place();
+  std::vector<Note> notes() const;
+  std::vector<std::string> set_others_aside();
 
  private:
   struct Keyed {
@@ -106,7 +116,10 @@ class RocksResultStore::Impl {
 
   void look();
   std::shared_ptr<RocksSource> open_other(const FoundLife& found);
-  Status make_place();
+  [[nodiscard]] bool of_other_run(const std::string& place_directory) const {
+    const NoteFile note = read_note(place_directory);
+    return run != 0 && note.there && note.run != run;
+  }
   void keep_reserve();
   Status need_bins(const std::vector<Bin>& wanted);
   Status failed(const rocksdb::Status& status, const std::string& what);
@@ -137,12 +150,43 @@ class RocksResultStore::Impl {
 // Opens the databases of lives that are over, and of this worker's that are not (fenced, and not yet aware of it).
 void RocksResultStore::Impl::look() {
   looked = true;
-  for (const FoundLife& found : lives_in(job_directory, worker_file)) {
-    // Without a LIFE it is not locked by who makes it, and must not be by others.
-    if (found.life == place.life || read_life(found.directory).format != kResultFormat) continue;
-    if (!found.of_this_worker && !LifeLock::take(found.directory)) continue;
-    if (auto source = open_other(found)) others.push_back(std::move(source));
+  std::vector<FoundLife> left = lives_in(job_directory, worker_file);
+  for (int attempt = 0; !left.empty() && attempt < kLooks; ++attempt) {
+    if (attempt != 0) std::this_thread::sleep_for(kBetweenLooks);
+    std::erase_if(left, [this](const FoundLife& found) {
+      // Without a LIFE it is not locked by who makes it, and must not be by others.
+      if (found.life == place.life || read_life(found.directory).format != kResultFormat) return true;
+      if (of_other_run(found.directory)) return true;
+      if (!found.of_this_worker && !LifeLock::take(found.directory)) return false;
+      if (auto source = open_other(found)) others.push_back(std::move(source));
+      return true;
+    });
   }
+}
+
+std::vector<ResultStore::Note> RocksResultStore::Impl::notes() const {
+  std::vector<Note> found_notes;
+  for (const FoundLife& found : lives_in(job_directory, worker_file)) {
+    if (found.life == place.life || (!found.of_this_worker && !LifeLock::take(found.directory))) continue;
+    NoteFile note = read_note(found.directory);
+    if (note.run != 0) found_notes.push_back({note.run, std::move(note.text)});
+  }
+  return found_notes;
+}
+
+std::vector<std::string> RocksResultStore::Impl::set_others_aside() {
+  std::vector<std::string> aside;
+  for (const FoundLife& found : lives_in(job_directory, worker_file)) {
+    if (found.life == place.life || !of_other_run(found.directory)) continue;
+    const auto over = LifeLock::take(found.directory);
+    if (!over) continue;
+    const std::string target = job_directory + kOtherMark + life_name(found.life);
+    std::error_code error;
+    fs::rename(found.directory, target, error);
+    aside.push_back(error ? found.directory : target);
+  }
+  if (!aside.empty()) earlier_bytes = size_of_earlier();
+  return aside;
 }
 
 std::shared_ptr<RocksSource> RocksResultStore::Impl::open_other(const FoundLife& found) {
@@ -455,6 +499,7 @@ Status RocksResultStore::Impl::drop_dead(const Horizon& horizon) {
   for (const FoundLife& found : lives_in(job_directory, worker_file)) {
     const bool removed_before = under_removal(found.directory);
     if (found.life == place.life || (!removed_before && read_life(found.directory).format != kResultFormat)) continue;
+    if (of_other_run(found.directory)) continue;
     const auto held = LifeLock::take(found.directory);
     if (!held) continue;  // it lives
     if (removed_before) {
@@ -592,6 +637,29 @@ void RocksResultStore::refresh() {
   const std::lock_guard guard(impl_->others_mutex);
   impl_->others.clear();
   impl_->looked = false;
+}
+
+Status RocksResultStore::note(const Note& note) {
+  Impl& i = *impl_;
+  if (i.lock && !there(i.directory)) return {Code::kClosed, i.directory + " is gone, so the job is finished"};
+  if (Status s = i.make_place(); !s.ok()) return s.because_of_this("cannot make a place for results");
+  return write_note(i.directory, note.run, note.text);
+}
+
+std::vector<ResultStore::Note> RocksResultStore::notes() {
+  return impl_->notes();
+}
+
+void RocksResultStore::belong(std::uint64_t run) {
+  const std::lock_guard guard(impl_->others_mutex);
+  if (impl_->run == run) return;
+  impl_->run = run;
+  impl_->others.clear();
+  impl_->looked = false;
+}
+
+std::vector<std::string> RocksResultStore::set_others_aside() {
+  return impl_->set_others_aside();
 }
 
 HeldReport RocksResultStore::report(bool verify) {

@@ -2,13 +2,15 @@
 //
 //   DATA_DIR/<job>/<worker>/life-<16 hex digits>/   one life's place; names as file_name() makes them
 //     LOCK-life       locked (fcntl) as long as that life has its store open
+//     LIFE-note       its run, and what it was told of the job; replaced as a whole
 //     LIFE            text: "warren-results-1", then job, worker and process id a line
 //     ingest/         what put() has not finished
 //     RESERVE         a megabyte, given up when the disk is full so that RocksDB can be opened and relieved
 //     CURRENT, …      RocksDB's
 //   DATA_DIR/<job>%finished-life-<16 hex digits>/   a finished job's, under removal
+//   DATA_DIR/<job>%other-life-<16 hex digits>/      of another run of the job, put aside; people remove it
 //
-// A place is made by the first put(), so a job that checkpoints before anything is written makes none.
+// A place is made by the first note() or put().
 //
 // Column families: each bin (storage/result_format.h) has two, "<bin>-index" with the entries and "<bin>-data" with the
 // payloads that do not lie in them. Dropping a bin drops both, whatever it holds.
@@ -60,6 +62,10 @@ class RocksResultStore final : public ResultStore {
   [[nodiscard]] Status prepare();
 
   Status put(const RecordBatch& batch) override;
+  Status note(const Note& note) override;
+  std::vector<Note> notes() override;
+  void belong(std::uint64_t run) override;
+  std::vector<std::string> set_others_aside() override;
   Status drop(const Horizon& horizon) override;
   Status finish() override;
   std::uint64_t bytes_on_disk() const override;

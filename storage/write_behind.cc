@@ -81,6 +81,12 @@ void WriteBehind::make_durable(Timeline timeline, Version version, Done done) {
   done({Code::kClosed, "the job's checkpoints are not written any more"});
 }
 
+void WriteBehind::note(ResultStore::Note note) {
+  const std::lock_guard lock(mutex_);
+  new_note_ = std::move(note);
+  wake_.notify_one();
+}
+
 void WriteBehind::drop(const Horizon& horizon) {
   const std::lock_guard lock(mutex_);
   new_horizon_ = horizon;  // horizons only rise: the newest says all
@@ -101,12 +107,14 @@ void WriteBehind::run() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     wake_.wait_for(lock, tick(options_.lag_ms), [this] {
-      return stopping_ || !tickets_.empty() || !new_checkpoints_.empty() || new_horizon_.has_value();
+      return stopping_ || !tickets_.empty() || !new_checkpoints_.empty() || new_horizon_.has_value() ||
+             new_note_.has_value();
     });
     if (stopping_) break;
     const auto tickets = std::exchange(tickets_, {});
     std::ranges::move(std::exchange(new_checkpoints_, {}), std::back_inserter(checkpoints_));
     if (new_horizon_) to_drop_ = std::exchange(new_horizon_, std::nullopt);
+    if (new_note_) to_note_ = std::exchange(new_note_, std::nullopt);
     Status status = health_;
     lock.unlock();
 
@@ -123,7 +131,11 @@ void WriteBehind::run() {
     look(now);
     if (now >= next_attempt_) {
       status = {};
-      if (to_drop_) {
+      if (to_note_) {
+        status = store_->note(*to_note_);
+        if (status.ok()) to_note_.reset();
+      }
+      if (status.ok() && to_drop_) {
         status = store_->drop(*to_drop_);
         if (status.ok()) to_drop_.reset();
       }
@@ -132,7 +144,8 @@ void WriteBehind::run() {
           const bool wanted = std::ranges::any_of(checkpoints_, [&](const Checkpoint& c) {
             return cursors_[e].cls == SegmentClass{false, c.timeline, c.version};
           });
-          if (wanted) status = write_extent(e, true);
+          // A checkpoint may be made of set-up rounds: they must not be lost where it is kept.
+          if (wanted || cursors_[e].cls.setup) status = write_extent(e, wanted);
         }
         if (status.ok()) status = flush_batch();
         if (status.ok()) {

@@ -56,6 +56,9 @@ class WriteBehind {
   // tries again as long as the disk fails. kClosed: dropped by a horizon first, or the thread ended.
   void make_durable(Timeline timeline, Version version, Done done);
 
+  // What the job has told this life: durable before anything that is put or dropped after this call.
+  void note(ResultStore::Note note);
+
   // Forgets what is obsolete, on disk too. The memory log is the data path's to drop.
   void drop(const Horizon& horizon);
 
@@ -116,6 +119,7 @@ class WriteBehind {
   std::vector<Advance> advances_;  // once batch_ is durable
   std::vector<Checkpoint> checkpoints_;
   std::optional<Horizon> to_drop_;
+  std::optional<ResultStore::Note> to_note_;
   Clock::time_point next_attempt_{};
 
   mutable std::mutex mutex_;
@@ -124,6 +128,7 @@ class WriteBehind {
   std::vector<std::shared_ptr<Ticket>> tickets_;
   std::vector<Checkpoint> new_checkpoints_;
   std::optional<Horizon> new_horizon_;
+  std::optional<ResultStore::Note> new_note_;
   Status health_;
   std::uint64_t written_bytes_ = 0;
 

@@ -192,7 +192,7 @@ void Checkpoints::committed(Version version, Timeline timeline) {
 
 DeadSegments::Horizon Checkpoints::horizon() const {
   const bool any = committed_ != Version();
-  return {engine_.timeline(), any ? std::optional(committed_) : std::nullopt, committed_timeline_};
+  return {engine_.oldest_timeline(), any ? std::optional(committed_) : std::nullopt, committed_timeline_};
 }
 
 void Checkpoints::advance() {

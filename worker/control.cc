@@ -225,6 +225,7 @@ Status Control::open(const Settings& settings) {
   agreed->set_replicas(settings.replicas);
   join.set_fetch_port(services_.fetch_port);
   if (segments_) join.set_segment_socket(segments_->socket());
+  if (services_.held) *join.mutable_held() = *services_.held;
   const Status valid = validate(join);
   if (!valid.ok()) return valid.because_of_this(Code::kInvalidArgument, "the settings cannot be sent to the tracker");
   machine_.emplace(std::move(options));

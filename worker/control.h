@@ -58,6 +58,7 @@ class Control {
     Incarnation self;
     std::uint16_t fetch_port = 0;
     std::shared_ptr<MemfdSegment> segment;  // null: nothing is logged
+    std::optional<wire::Held> held;         // by the disk
   };
   static Result<std::unique_ptr<Control>> start(const Settings& settings, const Log& log, const RoundBoard& board,
                                                 DataPath& data_path, const Services& services);

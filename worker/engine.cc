@@ -210,7 +210,7 @@ wire::Position Engine::position_of(const Group& group, bool own) const {
   p.set_rounds(done);
   if (recall_ == nullptr) return p;
   // Also of a round that this rank has not entered: what others of its host have published.
-  const RoundId round{plan_.timeline, group.id, version_, Sequence(done)};
+  const RoundId round = round_of(group.id, Sequence(done));
   Ranges held = recall_->reader().held({RecordKind::kRound, round});
   if (own) held = group.active != nullptr && group.active->round == round ? held.intersect(group.have) : Ranges();
   for (const Interval& i : held.intervals()) {
@@ -453,7 +453,7 @@ Status Engine::submit(GroupId id, Call& call) {
   call.fingerprint.site &= ~kSiteCompared;
   if (plan_.check_call_sites && call.fingerprint.site != 0) call.fingerprint.site |= kSiteCompared;
   const bool setup = !call.setup.empty() && recall_ != nullptr;
-  call.round = {plan_.timeline, group.id, version_, group.next_sequence};
+  call.round = round_of(group.id, group.next_sequence);
   if (setup) {
     const Status status = name_setup(group, call);
     if (!status.ok()) return status;
@@ -624,7 +624,22 @@ std::optional<Replayer::Done> Engine::take_recalled(std::uint64_t id) {
 
 RoundId Engine::next_round(GroupId group) const {
   const auto it = groups_.find(group);
-  return {plan_.timeline, group, version_, it == groups_.end() ? Sequence(0) : it->second->next_sequence};
+  return round_of(group, it == groups_.end() ? Sequence(0) : it->second->next_sequence);
+}
+
+RoundId Engine::round_of(GroupId group, Sequence sequence) const {
+  for (const Kept& k : plan_.kept) {
+    if (k.group == group && k.version == version_ && sequence.value < k.rounds) {
+      return {k.timeline, group, version_, sequence};
+    }
+  }
+  return {plan_.timeline, group, version_, sequence};
+}
+
+Timeline Engine::oldest_timeline() const {
+  Timeline oldest = plan_.timeline;
+  for (const Kept& k : plan_.kept) oldest = std::min(oldest, k.timeline);
+  return oldest;
 }
 
 // Publishes these bytes of the active call's whole result, as far as they stand in its output.
@@ -895,7 +910,7 @@ void Engine::publish_waits() {
       point.collective = Collective::kPoint;
       point.type = DataType::kU8;
       point.shape = group->points.moves();
-      board_.begin(slot, {plan_.timeline, group->id, version_, group->next_sequence}, point);
+      board_.begin(slot, round_of(group->id, group->next_sequence), point);
       board_.waits(slot, peers);
       group->point_shown = true;
     }

@@ -58,6 +58,15 @@ class Engine {
     Ranges final;       // else: bytes of the whole result
   };
 
+  // Rounds that were logged in an older timeline and keep its name: those below `rounds`, and not below the entry
+  // before of this group and version.
+  struct Kept {
+    GroupId group;
+    Version version;
+    Timeline timeline;
+    std::uint64_t rounds = 0;
+  };
+
   // What all ranks of the job have agreed on.
   struct Plan {
     Epoch epoch;
@@ -71,7 +80,8 @@ class Engine {
     std::vector<std::uint32_t> hosts, domains;  // by rank of the job
     std::vector<Frontier> frontier;
     std::vector<Setup> setups;
-    bool resumes = false;  // some lives have come from an earlier epoch
+    std::vector<Kept> kept;  // by (group, version, rounds)
+    bool resumes = false;    // some lives have come from an earlier epoch
   };
 
   // Why the data path cannot go on by itself; the owner reports it to the tracker, once.
@@ -120,6 +130,8 @@ class Engine {
   // Versions. No call is outstanding when one begins. kDesync: other ranks have done more rounds in the one that ends.
   [[nodiscard]] Version version() const { return version_; }
   [[nodiscard]] Timeline timeline() const { return plan_.timeline; }
+  // What older ones have logged is obsolete.
+  [[nodiscard]] Timeline oldest_timeline() const;
   [[nodiscard]] Status begin_version(Version version);
   // Rounds done in `version`, closed, by group.
   [[nodiscard]] std::vector<wire::Position> positions_of(Version version) const;
@@ -229,6 +241,7 @@ class Engine {
   [[nodiscard]] Known known_of(const RoundId& round) const;
   [[nodiscard]] Status name_setup(const Group& group, Call& call);
   void add_setups_in_flight(std::vector<wire::Setup>& setups) const;
+  [[nodiscard]] RoundId round_of(GroupId group, Sequence sequence) const;  // of a round of this version
   [[nodiscard]] Status log_pieces(Group& group, const Ranges& bytes);
   void place(Group& group);
   void recalled(Replayer::Done done);

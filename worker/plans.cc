@@ -52,6 +52,9 @@ Engine::Plan engine_plan(const wire::Plan& plan, Rank self) {
     s.done = known.done();
     for (const wire::ByteRange& r : known.final()) s.final.add(r.begin(), r.end());
   }
+  for (const wire::Kept& k : plan.kept()) {
+    p.kept.push_back({GroupId(k.group()), Version(k.version()), Timeline(k.timeline()), k.rounds()});
+  }
   p.resumes = p.replicas != 0 && std::any_of(plan.members().begin(), plan.members().end(),
                                              [](const wire::Member& m) { return !m.fresh(); });
   return p;

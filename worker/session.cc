@@ -19,6 +19,7 @@
 #include "recovery/check.h"
 #include "recovery/limits.h"
 #include "storage/segment_memory.h"
+#include "worker/disk/past.h"
 #include "worker/plans.h"
 
 namespace warren::worker {
@@ -76,6 +77,7 @@ Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const
     if (!status.ok()) return status.because_of_this("cannot keep a log of results");
     services.fetch_port = session->fetch_->port();
     services.segment = session->segment_;
+    if (session->disk_) services.held = held_on(session->disk_->writer().store());
   }
   auto control = Control::start(settings, log, session->board_, *session, services);
   if (!control.ok()) return control.status();
@@ -204,6 +206,7 @@ void Session::install(const wire::Plan& plan, Rank self) {
   }
   idle_polls_ = ranks_here <= cores() ? kPollsOnFreeCores : kPollsOnSharedCores;
   transport_.open(p.epoch, plan.settings().streams(), plan.settings().checksums());
+  if (disk_) leave_to_later_lives(plan);
   if (recall_) {
     fetch_->install(plan);
     recall_->install(replay_plan(plan, self));
@@ -213,6 +216,18 @@ void Session::install(const wire::Plan& plan, Rank self) {
     checkpoints_->install();
     look_at_checkpoints();
   }
+}
+
+// Before anything of this plan's is written.
+void Session::leave_to_later_lives(const wire::Plan& plan) {
+  storage::ResultStore& store = disk_->writer().store();
+  store.belong(plan.run());
+  for (const std::string& where : store.set_others_aside()) {
+    log_(WARREN_LOG_WARNING, "another run of job " + settings_.job + " has left results in " + settings_.data_dir +
+                                 "; they are not used, and lie in " + where + " until you remove them");
+  }
+  known_ = known_of(plan);
+  disk_->writer().note(note_of(known_));
 }
 
 void Session::open(Epoch) {
@@ -264,7 +279,13 @@ void Session::committed(Version version, Timeline timeline) {
   if (!checkpoints_) return;
   checkpoints_->committed(version, timeline);
   wake(caller_wake_);
-  if (disk_) disk_->writer().drop({engine_.timeline(), version, {{timeline, version}}});
+  if (disk_) {
+    known_.set_committed(true);
+    known_.set_committed_version(version.value);
+    known_.set_committed_timeline(timeline.value);
+    disk_->writer().note(note_of(known_));
+    disk_->writer().drop({engine_.oldest_timeline(), version, {{timeline, version}}});
+  }
   if (installed_) look_at_dead_segments();
 }
 
@@ -726,6 +747,7 @@ void Session::look_at_checkpoints() {
     control_->vote(v.epoch, v.timeline, v.version, v.positions, v.setups);
   };
   if (!disk_) return say(*vote);
+  known_.mutable_setups()->Assign(vote->setups.begin(), vote->setups.end());
   // A vote says that what this rank must hold survives the loss of power. An epoch that ends meanwhile makes it void,
   // and another is given then.
   disk_->writer().make_durable(vote->timeline, vote->version, [say, v = *vote](const Status& status) {

@@ -110,6 +110,7 @@ class Session final : private DataPath {
   [[nodiscard]] Status give_state(std::unique_lock<std::mutex>& lock);
   void look_at_taken(const Status& status);
   Status start_log();
+  void leave_to_later_lives(const wire::Plan& plan);
   void fetched(Rank from, const wire::FetchReply& reply, std::span<const std::byte> payloads);
   void look_at_checkpoints();
   void look_at_dead_segments();
@@ -141,6 +142,7 @@ class Session final : private DataPath {
   DeadSegments dead_segments_;
   std::unique_ptr<HostLog> host_log_;
   std::unique_ptr<DiskLog> disk_;  // its thread ends before control_
+  wire::Known known_;              // what the disk is told of the job
   std::optional<Recall> recall_;
   bool installed_ = false, finished_ = false, exiting_ = false;
   std::optional<Checkpoints> checkpoints_;

@@ -26,6 +26,8 @@ constexpr const char* kJob = "sim";
 constexpr std::uint64_t kLargeWorldEvery = 250, kLargeWorldAt = 97;
 // One in so many runs follows a recipe; recipes take turns.
 constexpr std::uint64_t kRecipeEvery = 3;
+// One in so many has disks, and may lose all its processes at once.
+constexpr std::uint64_t kDisksEvery = 5, kDisksAt = 2;
 constexpr std::int64_t kMostEvents = 6'000'000;
 constexpr std::size_t kMostLivesPerWorker = 400;
 
@@ -38,6 +40,7 @@ struct Setting {
   Micros safety_us = 0;
   Program::Shape program;
   bool salted = false;
+  bool disks = false;
   bool survivable = true;  // no more failure domains are lost than there are copies to spare
 };
 
@@ -95,6 +98,7 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   if (s.recipe && s.recipe->short_join_timeout) s.join_timeout_ms = random.between(500, 2000);
   s.safety_us = random.chance(0.05) ? 20'000'000 : random.between(200'000, 4'000'000);
   if (s.recipe && s.recipe->long_safety) s.safety_us = random.between(12'000'000, 22'000'000);
+  s.disks = s.job.replicas() > 0 && options.disks.value_or(!s.large && options.seed % kDisksEvery == kDisksAt);
   return s;
 }
 
@@ -138,8 +142,13 @@ class Cluster {
   };
 
   FaultPlan draw_faults() {
-    if (setting_.recipe) return setting_.recipe->faults;
-    if (!setting_.large) return FaultPlan::draw(draws_, setting_.job.replicas() > 0);
+    FaultPlan plan = setting_.recipe ? setting_.recipe->faults : FaultPlan();
+    if (!setting_.recipe && !setting_.large) plan = FaultPlan::draw(draws_, setting_.job.replicas() > 0);
+    if (setting_.disks && options_.seed % 3 != 0) {
+      plan.add(Fault::cluster_loss);
+      plan.add(Fault::journal_loss);
+    }
+    if (setting_.recipe || !setting_.large) return plan;
     FaultPlan few;
     few.add(Fault::slow_start);
     return few;
@@ -165,6 +174,8 @@ class Cluster {
   [[nodiscard]] std::size_t least_copies() const;
   [[nodiscard]] bool may_lose(const std::string& domain);
   void domain_lost(const std::string& domain);
+  void lose_cluster(bool gently);
+  void lose_journal();
   [[nodiscard]] bool refilled() const;
   void leave_hosts();
   [[nodiscard]] bool recovering() const;
@@ -197,7 +208,9 @@ class Cluster {
   std::map<std::string, std::string> hosts_of_plan_;  // with their domains
   std::uint64_t second_faults_ = 0, counted_epoch_ = 0;
   std::uint64_t new_hosts_ = 0;
-  std::map<std::size_t, bool> doom_;  // by life: with its host
+  enum class Doom : std::uint8_t { kAlone, kHost, kCluster };
+  std::map<std::size_t, Doom> doom_;                                       // by life: what goes with it
+  std::map<std::string, std::shared_ptr<storage::FakeResultDisk>> disks_;  // by host
   std::vector<std::unique_ptr<SimWorker>> lives_;
   std::map<Incarnation, std::size_t> life_of_;
   std::vector<std::size_t> slot_of_life_;  // kStranger: of none
@@ -265,6 +278,11 @@ std::size_t Cluster::start_life(std::size_t slot, bool supervised) {
   if (setting_.job.replicas() > 0) o.join.set_fetch_port(static_cast<std::uint32_t>(1024 + life % 60000));
   o.log_bytes = log_bytes();
   o.launcher_keeps_log = !world_.strikes(Fault::no_launcher);
+  if (setting_.disks) {
+    auto& disk = disks_[s.host_id];
+    if (!disk) disk = std::make_shared<storage::FakeResultDisk>();
+    o.disk = disk;
+  }
   slots_[slot].started = true;
   control_.add_life();
   slot_of_life_.push_back(slot);
@@ -317,20 +335,21 @@ bool Cluster::killed_at(std::size_t life, KillPoint point, std::uint64_t passage
   for (const SimOptions::Death& d : options_.deaths) {
     if (slot_of_life_[life] != d.worker || d.at != point || d.passage != passage) continue;
     if (lives_.size() <= life || lives_[life]->attempt() != d.attempt) continue;
-    doom_[life] = d.with_host;
+    doom_[life] = d.with_cluster ? Doom::kCluster : d.with_host ? Doom::kHost : Doom::kAlone;
     return true;
   }
   static constexpr Fault kFaults[] = {Fault::death_between_effects, Fault::death_at_completion,
                                       Fault::death_at_send,         Fault::death_at_return,
                                       Fault::death_at_recall,       Fault::death_at_checkpoint};
   if (!world_.strikes(kFaults[static_cast<std::size_t>(point)])) return false;
-  doom_[life] = false;
+  doom_[life] = Doom::kAlone;
   return true;
 }
 
 void Cluster::doomed(std::size_t life) {
   SimWorker& worker = *lives_[life];
-  if (doom_[life]) return lose_host(worker.host());
+  if (doom_[life] == Doom::kCluster) return lose_cluster(true);
+  if (doom_[life] == Doom::kHost) return lose_host(worker.host());
   kill(worker, world_.random.chance(0.3));
 }
 
@@ -348,6 +367,7 @@ void Cluster::lose_host(const std::string& host) {
     if (life->alive() && life->host() == host) life->die(world_.random.chance(0.8));
   }
   hosts_.lose(host);
+  disks_.erase(host);
   const std::uint64_t where = world_.random.below(3);
   const std::string fresh = "n" + std::to_string(++new_hosts_);
   for (Slot& slot : slots_) {
@@ -363,6 +383,68 @@ void Cluster::lose_host(const std::string& host) {
     }
   }
   if (!domain.empty()) domain_lost(domain);
+}
+
+// Every process of the job and its tracker, at once. `gently`: disks keep what was written.
+void Cluster::lose_cluster(bool gently) {
+  struck();
+  if (world_.keeps_transcript()) world_.tell("all processes are lost");
+  // What is not durable may be on one disk only, and a second fault takes that.
+  judge_.excuse_rollback();
+  for (auto& life : lives_) {
+    if (life->alive()) life->die(true);
+  }
+  std::set<std::string> lost;
+  while (!gently && world_.random.chance(0.5)) {
+    const std::string domain = some_domain();
+    if (may_lose(domain)) {
+      lost.insert(domain);
+      domain_lost(domain);
+    }
+  }
+  for (const Slot& slot : slots_) {
+    hosts_.lose(slot.host_id);
+    if (lost.contains(slot.domain_id)) disks_.erase(slot.host_id);
+  }
+  for (auto& [host, disk] : disks_) {
+    disk->crash([&] { return gently || world_.random.chance(0.5); });
+  }
+  tracker_.crash();
+  if (!gently && world_.strikes(Fault::journal_loss)) lose_journal();
+  world_.after(world_.random.between(1000, 2000 * timeout_ms()), [this] { tracker_.start(); });
+}
+
+void Cluster::lose_journal() {
+  if (judge_.plan().epoch() == 0 || judge_.finished()) return;
+  wire::Known newest;
+  std::set<std::string> domains, told;
+  for (const Slot& slot : slots_) {
+    if (slot.spare) continue;
+    domains.insert(slot.domain_id);
+    const auto disk = disks_.find(slot.host_id);
+    if (disk == disks_.end()) continue;
+    for (const auto& [number, life] : disk->second->lives) {
+      wire::Known known;
+      if (life.run == 0 || !known.ParseFromString(life.note)) continue;
+      told.insert(slot.domain_id);
+      if (known.plan_epoch() > newest.plan_epoch()) {
+        newest.set_plan_epoch(known.plan_epoch());
+        *newest.mutable_plan() = known.plan();
+      }
+      if (known.committed_version() > newest.committed_version()) {
+        newest.set_committed_version(known.committed_version());
+        newest.set_committed_timeline(known.committed_timeline());
+      }
+    }
+  }
+  // Otherwise the job begins anew, which this run does not know how to judge.
+  if (domains.size() - told.size() >= setting_.job.replicas() || newest.plan_epoch() == 0) return;
+  if (world_.keeps_transcript()) world_.tell("the journal is lost");
+  tracker_.lose_journal();
+  std::optional<Version> committed;
+  if (newest.committed_version() != 0) committed = Version(newest.committed_version());
+  judge_.journal_lost(Epoch(newest.plan_epoch()), Timeline(newest.plan().timeline()), committed,
+                      Timeline(newest.committed_timeline()));
 }
 
 void Cluster::lose_domain(const std::string& domain) {
@@ -388,6 +470,7 @@ bool Cluster::refilled() const {
     SimWorker& life = *lives_[found->second];
     if (!life.alive() || !life.runs() || life.epoch().value != plan.epoch() || life.behind()) return false;
     if (judge_.committed() && !life.has_loaded()) return false;
+    if (!life.disk_is_current()) return false;
     members.push_back(&life);
   }
   if (members.empty()) return false;
@@ -440,7 +523,11 @@ bool Cluster::refilled() const {
         rounds = std::min(rounds, done.value_or(0));
       }
       for (std::uint64_t s = 0; s < rounds; ++s) {
-        const RoundId round{Timeline(plan.timeline()), group.id, v, Sequence(s)};
+        const auto kept = std::ranges::find_if(plan.kept(), [&](const wire::Kept& k) {
+          return k.group() == group.id.value && k.version() == v.value && s < k.rounds();
+        });
+        const Timeline timeline(kept == plan.kept().end() ? plan.timeline() : kept->timeline());
+        const RoundId round{timeline, group.id, v, Sequence(s)};
         if (!held({RecordKind::kRound, round}, copies(group.members))) return false;
       }
     }
@@ -665,6 +752,10 @@ void Cluster::schedule_faults() {
       lose_domain(domain);
     });
   }
+  inject(Fault::cluster_loss, [this] {
+    world_.count(Fault::cluster_loss);
+    lose_cluster(false);
+  });
   with_any(Fault::gave_up, [this](SimWorker& life) {
     if (world_.random.chance(0.7)) return life.give_up();
     for (auto& other : lives_) {
@@ -810,6 +901,7 @@ SimOutcome Cluster::run() {
   out.under_faults = faults_.any() || options_.tracker_dies_before_effect || !options_.deaths.empty();
   out.commits = judge_.commits();
   out.rollbacks = judge_.rollbacks();
+  out.kept_rounds = judge_.kept_rounds();
   out.second_faults = second_faults_;
   out.lost_for_good = judge_.lost_for_good();
   out.rounds = judge_.rounds();

@@ -31,6 +31,7 @@ struct SimOptions {
   std::optional<std::string> algorithm;
   std::optional<bool> groups, survivable;
   std::optional<Collective> collective;  // all rounds are of it, and there are no messages
+  std::optional<bool> disks;             // hosts have them
   std::vector<std::string> hosts;        // by worker; each a failure domain of its own
   // The tracker dies before it carries out its effect of this number (from 0).
   std::optional<std::uint64_t> tracker_dies_before_effect;
@@ -41,6 +42,7 @@ struct SimOptions {
     std::uint64_t passage = 0;
     bool with_host = false;
     std::uint32_t attempt = 0;  // of which life; 0: the first
+    bool with_cluster = false;  // all processes of the job, and the tracker
   };
   std::vector<Death> deaths;
 };
@@ -52,7 +54,8 @@ struct SimOutcome {
   bool under_faults = false;
   std::uint64_t rounds = 0, events = 0, epochs = 0, lives = 0;
   std::uint64_t commits = 0, rollbacks = 0, second_faults = 0;
-  bool lost_for_good = false;  // more was lost than was kept, and it was said
+  std::uint64_t kept_rounds = 0;  // that disks gave to plans after no life had survived
+  bool lost_for_good = false;     // more was lost than was kept, and it was said
   std::uint64_t tracker_effects = 0;
   std::vector<std::array<std::uint64_t, kKillPoints>> passages;  // of each worker's first life
   std::int64_t virtual_ms = 0;

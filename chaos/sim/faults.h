@@ -52,7 +52,9 @@ namespace warren::chaos {
   X(tracker_crash, kPerSecond, 0.4)                  \
   X(tracker_crash_between_effects, kPerChance, 0.01) \
   X(tracker_pause, kPerSecond, 0.5)                  \
-  X(disk_failure, kPerSecond, 0.5)
+  X(disk_failure, kPerSecond, 0.5)                   \
+  X(cluster_loss, kPerSecond, 1.0)                   \
+  X(journal_loss, kPerChance, 0.3)
 
 enum class Fault : std::uint8_t {
 #define WARREN_X(name, meaning, rate) name,
@@ -62,6 +64,8 @@ enum class Fault : std::uint8_t {
 #define WARREN_X(name, meaning, rate) +1  // NOLINT(bugprone-macro-parentheses): a term of a sum
 inline constexpr std::size_t kFaults = 0 WARREN_FAULTS(WARREN_X);
 #undef WARREN_X
+// The last ones are for jobs that have disks, and drawn apart.
+inline constexpr std::size_t kFaultsOfDisks = 2;
 
 enum class RateMeaning : std::uint8_t { kPerSecond, kPerChance };
 struct FaultInfo {

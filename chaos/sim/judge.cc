@@ -96,11 +96,26 @@ void Judge::announced(const wire::Envelope& e, const std::string* durable) {
 void Judge::tracker_started(const std::string* durable) {
   const wire::JobRecord record = read(durable);
   if (record.finished()) finished_ = true;  // it died before it could say so
-  if (record.epoch() < newest_epoch_) {
+  if (record.epoch() < newest_epoch_ && !(durable == nullptr && journal_lost_)) {
     world_.violated("I6", "epoch " + std::to_string(newest_epoch_) +
                               " was announced, and the restarted tracker's journal knows " +
                               std::to_string(record.epoch()));
   }
+}
+
+void Judge::journal_lost(Epoch epoch, Timeline timeline, std::optional<Version> committed,
+                         Timeline committed_timeline) {
+  std::erase_if(plans_, [&](const auto& plan) { return plan.first > epoch.value; });
+  std::erase_if(oracles_, [&](const auto& o) { return o.first > timeline; });
+  std::erase_if(golden_, [&](const auto& g) { return std::get<0>(g.first) > timeline; });
+  std::erase_if(kept_, [&](const auto& k) { return k.first.first > timeline; });
+  newest_epoch_ = std::min(newest_epoch_, epoch.value);
+  newest_timeline_ = std::min(newest_timeline_, timeline);
+  journal_lost_ = true;
+  committed_ = committed;
+  committed_timeline_ = committed_timeline;
+  plan_.Clear();
+  if (const auto known = plans_.find(epoch.value); known != plans_.end()) (void)plan_.ParseFromString(known->second);
 }
 
 void Judge::job_forgotten() {
@@ -147,6 +162,9 @@ void Judge::made(const wire::Plan& plan) {
   }
   plan_ = plan;
   begin_timeline(plan);
+  if (std::all_of(plan.members().begin(), plan.members().end(), [](const auto& m) { return m.fresh(); })) {
+    for (const wire::Position& p : plan.frontier()) kept_rounds_ += p.rounds();
+  }
   if (plan.committed()) announce_commit(Version(plan.committed_version()), Timeline(plan.committed_timeline()));
 }
 
@@ -157,6 +175,7 @@ void Judge::begin_timeline(const wire::Plan& plan) {
   if (oracles_.contains(timeline)) return;
   const std::uint64_t salt = salted_ ? Random::mix(timeline.value + 1) : 0;
   auto kept = kept_setups(plan);
+  keep_rounds(plan, kept);
   if (!plan.committed()) {
     oracles_.emplace(timeline, std::make_unique<Oracle>(program_, salt, std::move(kept)));
     return;
@@ -189,9 +208,27 @@ Oracle::Kept Judge::kept_setups(const wire::Plan& plan) {
   return kept;
 }
 
+// Rounds that keep the names of older timelines keep their results too.
+void Judge::keep_rounds(const wire::Plan& plan, Oracle::Kept& kept) {
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> sequence;  // by (group, version): of the next round
+  for (const ProgramStep& step : program_.steps()) {
+    if (step.kind != StepKind::kRound || step.collective == Collective::kPoint || step.setup) continue;
+    const std::uint64_t group = program_.groups()[step.group].id.value;
+    const std::uint64_t at = sequence[{group, step.version.value}]++;
+    const auto k = std::find_if(plan.kept().begin(), plan.kept().end(), [&](const wire::Kept& candidate) {
+      return candidate.group() == group && candidate.version() == step.version.value && at < candidate.rounds();
+    });
+    if (k == plan.kept().end()) continue;
+    kept_[{Timeline(plan.timeline()), step.index}] = Timeline(k->timeline());
+    const Oracle::Expected* e = oracle(Timeline(k->timeline())).expected(step.index);
+    if (e != nullptr) kept.emplace(step.index, *e);
+  }
+}
+
 // Under which timeline's name the results are remembered: all lives of a program that is not salted get the same, until
 // set-up rounds are made again with what a checkpoint has brought.
-Timeline Judge::naming(Timeline timeline) const {
+Timeline Judge::naming(Timeline timeline, const ProgramStep& step) const {
+  if (const auto kept = kept_.find({timeline, step.index}); kept != kept_.end()) timeline = kept->second;
   if (salted_) return timeline;
   const auto after = setups_made_again_.upper_bound(timeline);
   return after == setups_made_again_.begin() ? Timeline() : *std::prev(after);
@@ -260,7 +297,7 @@ void Judge::returned(const ProgramStep& step, std::int32_t place, std::span<cons
   // Ranks that share a result share the place under which it is remembered.
   const std::int32_t key = Program::shared_result(step.collective) ? -1 : place;
   const auto [first, fresh] =
-      golden_.try_emplace({naming(timeline), step.setup.value_or(step.index), key}, output.begin(), output.end());
+      golden_.try_emplace({naming(timeline, step), step.setup.value_or(step.index), key}, output.begin(), output.end());
   if (!fresh && !std::equal(output.begin(), output.end(), first->second.begin(), first->second.end())) {
     world_.violated(
         "I1", "group rank " + std::to_string(place) + " has other bytes than an earlier result of " + describe(step));

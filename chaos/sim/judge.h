@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "chaos/sim/oracle.h"
@@ -30,6 +31,9 @@ class Judge {
   void announced(const wire::Envelope& envelope, const std::string* durable);
   // A tracker starts with what its journal has.
   void tracker_started(const std::string* durable);
+  // All processes have gone, and the journal too. The newest that the disks know: plans after it were seen by nobody
+  // who left anything.
+  void journal_lost(Epoch epoch, Timeline timeline, std::optional<Version> committed, Timeline committed_timeline);
   // The job's record was erased on purpose: another job may use the name.
   void job_forgotten();
 
@@ -56,6 +60,8 @@ class Judge {
   [[nodiscard]] bool lost_for_good() const { return lost_for_good_; }
   [[nodiscard]] std::uint64_t commits() const { return commits_; }
   [[nodiscard]] std::uint64_t rollbacks() const { return rollbacks_; }
+  // That plans took from disks after no life had survived.
+  [[nodiscard]] std::uint64_t kept_rounds() const { return kept_rounds_; }
   // The newest plan that was announced, and what is committed.
   [[nodiscard]] const wire::Plan& plan() const { return plan_; }
   [[nodiscard]] std::optional<Version> committed() const { return committed_; }
@@ -73,8 +79,9 @@ class Judge {
   void begin_timeline(const wire::Plan& plan);
   void made(const wire::Plan& plan);
   [[nodiscard]] Oracle::Kept kept_setups(const wire::Plan& plan);
+  void keep_rounds(const wire::Plan& plan, Oracle::Kept& kept);
   void announce_commit(Version version, Timeline timeline);
-  [[nodiscard]] Timeline naming(Timeline timeline) const;
+  [[nodiscard]] Timeline naming(Timeline timeline, const ProgramStep& step) const;
 
   World& world_;
   const Program& program_;
@@ -95,8 +102,10 @@ class Judge {
   wire::Plan plan_;
   std::optional<Version> committed_;  // the newest that was announced
   Timeline committed_timeline_, newest_timeline_;
+  bool journal_lost_ = false;
   bool rollback_excused_ = false, loss_excused_ = false, lost_for_good_ = false;
-  std::uint64_t commits_ = 0, rollbacks_ = 0;
+  std::uint64_t commits_ = 0, rollbacks_ = 0, kept_rounds_ = 0;
+  std::map<std::pair<Timeline, std::size_t>, Timeline> kept_;  // under which a step's result was logged
 };
 
 }  // namespace warren::chaos

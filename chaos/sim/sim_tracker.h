@@ -33,6 +33,8 @@ class SimTracker {
 
   void start();
   void crash();
+  // The disk with the journal has gone; the tracker must be down.
+  void lose_journal() { disk_->durable.clear(); }
   void stand_still(Micros for_us);
   [[nodiscard]] bool running() const { return running_; }
   void receive(std::size_t life, const std::string& bytes);

@@ -10,6 +10,7 @@
 #include "recovery/check.h"
 #include "recovery/codec.h"
 #include "recovery/limits.h"
+#include "worker/disk/past.h"
 #include "worker/plans.h"
 
 namespace warren::chaos {
@@ -48,6 +49,14 @@ std::string body_of(const wire::Envelope& e) {
   return "";
 }
 
+// Opens the disk, and puts into the join what it holds.
+std::unique_ptr<storage::FakeResultStore> open_disk(SimWorker::Options& options, Incarnation self) {
+  if (!options.disk || options.join.settings().replicas() == 0) return nullptr;
+  auto store = std::make_unique<storage::FakeResultStore>(options.disk, options.join.worker_id(), self);
+  if (auto held = worker::held_on(*store)) *options.join.mutable_held() = std::move(*held);
+  return store;
+}
+
 }  // namespace
 
 SimWorker::SimWorker(World& world, Judge& judge, DataNetwork& network, Hosts& hosts, const Program& program,
@@ -58,6 +67,7 @@ SimWorker::SimWorker(World& world, Judge& judge, DataNetwork& network, Hosts& ho
       links_(std::move(links)),
       options_(std::move(options)),
       self_(draw_incarnation(world.random)),
+      store_(open_disk(options_, self_)),
       machine_({options_.job, self_, options_.join, options_.join_timeout_ms, "tracker:9370"}),
       transport_(network, *this, self_),
       engine_(transport_, board_),
@@ -67,9 +77,10 @@ SimWorker::SimWorker(World& world, Judge& judge, DataNetwork& network, Hosts& ho
   host_log_ = HostLog::create(self_, segment_).value();
   shown_ = world_.is(Mutant::publishes_late) ? heap_segment(options_.log_bytes) : segment_;
   hosts_.add(host(), self_, shown_, options_.launcher_keeps_log);
-  serving_ = host_log_->reader();
+  serving_ = reader();
   recall_.emplace(
-      *host_log_, [this] { return world_.now(); }, [this](const worker::Replayer::Send& send) { links_.fetch(send); });
+      *host_log_, reader(), [this] { return world_.now(); },
+      [this](const worker::Replayer::Send& send) { links_.fetch(send); });
   engine_.use(*recall_);
   checkpoints_.emplace(engine_, *recall_);
 }
@@ -78,6 +89,81 @@ SimWorker::SimWorker(World& world, Judge& judge, DataNetwork& network, Hosts& ho
 SimWorker::~SimWorker() {
   if (installed_) engine_.stop(Status(Code::kClosed, "the run is over"));
   end_prepares();
+}
+
+// ---- the disk, as in worker/disk and storage/write_behind.h
+
+std::unique_ptr<HostLogReader> SimWorker::reader() const {
+  auto memory = host_log_->reader();
+  return store_ ? storage::combined_reader(std::move(memory), store_->reader()) : std::move(memory);
+}
+
+void SimWorker::leave_to_later_lives(const wire::Plan& plan) {
+  store_->belong(plan.run());
+  (void)store_->set_others_aside();
+  const bool first = known_.epoch() == 0;
+  known_ = worker::known_of(plan);
+  (void)store_->note(worker::note_of(known_));
+  if (first) write_behind();
+}
+
+// Written now and durable some time later, again and again.
+void SimWorker::write_behind() {
+  later(world_.random.between(1000, 60'000), [this] {
+    if (!store_) return;
+    write_to_disk();
+    later(world_.random.between(100, 20'000), [this] {
+      if (!store_) return;
+      (void)store_->confirm();
+      unconfirmed_ = false;
+      write_behind();
+    });
+  });
+}
+
+void SimWorker::write_to_disk() {
+  storage::RecordBatch batch(options_.log_bytes);
+  const SegmentView view = SegmentView::open(segment_->bytes(), self_).value();
+  for (std::uint32_t e = 0; e < view.layout().extents; ++e) {
+    const SegmentView::Extent extent = view.extent(e);
+    SegmentView::Record r;
+    for (std::uint64_t at = 0;
+         extent.in_use() && view.record(e, extent.generation, at, r) == SegmentView::Found::kRecord; at = r.next) {
+      if (!written_.insert(storage::encode_key(r.key, r.first_byte, r.payload_bytes)).second) continue;
+      const auto out = batch.add(r.key, r.info, r.first_byte, r.payload_bytes);
+      WARREN_CHECK(view.copy(e, extent.generation, r.payload_at, out), "nobody drops meanwhile");
+    }
+  }
+  if (batch.empty()) return;
+  unconfirmed_ = true;
+  store_->write(batch);
+}
+
+bool SimWorker::disk_is_current() const {
+  if (!store_) return true;
+  if (unconfirmed_) return false;
+  const SegmentView view = SegmentView::open(segment_->bytes(), self_).value();
+  for (std::uint32_t e = 0; e < view.layout().extents; ++e) {
+    const SegmentView::Extent extent = view.extent(e);
+    SegmentView::Record r;
+    for (std::uint64_t at = 0;
+         extent.in_use() && view.record(e, extent.generation, at, r) == SegmentView::Found::kRecord; at = r.next) {
+      if (!written_.contains(storage::encode_key(r.key, r.first_byte, r.payload_bytes))) return false;
+    }
+  }
+  return true;
+}
+
+// The process has gone: what it had written and not confirmed may be there.
+void SimWorker::close_disk() {
+  if (!store_) return;
+  store_.reset();
+  const auto life = options_.disk->lives.find(self_.value);
+  if (life == options_.disk->lives.end()) return;
+  for (auto& [key, record] : life->second.unsynced) {
+    if (world_.random.chance(0.5)) life->second.durable.insert({key, std::move(record)});
+  }
+  life->second.unsynced.clear();
 }
 
 std::string SimWorker::describe() const {
@@ -248,6 +334,13 @@ void SimWorker::carry_out(const WorkerEffect& effect, bool last, std::vector<Wor
                    judge_.told_committed(e.version, e.timeline);
                    if (checkpoints_) {
                      checkpoints_->committed(e.version, e.timeline);
+                     if (store_) {
+                       known_.set_committed(true);
+                       known_.set_committed_version(e.version.value);
+                       known_.set_committed_timeline(e.timeline.value);
+                       (void)store_->note(worker::note_of(known_));
+                       (void)store_->drop({engine_.oldest_timeline(), e.version, {{e.timeline, e.version}}});
+                     }
                      if (opened_) look_at_dead_segments();
                    }
                    data_moved();
@@ -255,6 +348,8 @@ void SimWorker::carry_out(const WorkerEffect& effect, bool last, std::vector<Wor
                  [&](const worker_effect::Fail& e) { fail(e.why); },
                  [&](const worker_effect::Finished&) {
                    finished_ = true;
+                   if (store_) (void)store_->finish();
+                   store_.reset();
                    (void)stop_engine(Status(Code::kClosed, "the communicator has been finalized"), false);
                    later(world_.random.between(0, 2000), [this] { exit(End::kFinished, Status()); });
                  },
@@ -292,6 +387,7 @@ void SimWorker::install(const wire::Plan& plan) {
   timeline_ = p.timeline;
   mutate(p);
   transport_.open(std::move(membership));
+  if (store_) leave_to_later_lives(plan);
   if (recall_) {
     for (const Hosts::Segment& s : hosts_.segments(host())) map_segment(s.life, s.memory);
     recall_->install(worker::replay_plan(plan, rank_));
@@ -431,10 +527,22 @@ void SimWorker::look_at_checkpoints() {
     });
   }
   if (auto vote = checkpoints_->take_vote()) {
-    post([this, vote = std::move(*vote)](auto& effects) {
-      machine_.vote(vote.epoch, timeline_, vote.version, vote.positions, vote.setups, world_.now(), effects);
+    known_.mutable_setups()->Assign(vote->setups.begin(), vote->setups.end());
+    if (!store_) return say(*vote);
+    later(world_.random.between(100, 5000), [this, vote = std::move(*vote)] {
+      if (!store_) return;
+      write_to_disk();
+      (void)store_->confirm();
+      unconfirmed_ = false;
+      say(vote);
     });
   }
+}
+
+void SimWorker::say(const worker::Checkpoints::Vote& vote) {
+  post([this, vote](auto& effects) {
+    machine_.vote(vote.epoch, vote.timeline, vote.version, vote.positions, vote.setups, world_.now(), effects);
+  });
 }
 
 wire::FetchReply SimWorker::serve(const wire::FetchRequest& request) {
@@ -1079,6 +1187,7 @@ void SimWorker::die(bool silently) {
   end_prepares();
   if (!at_death_.empty()) std::copy(at_death_.begin(), at_death_.end(), segment_->bytes().begin());
   stopped_ = true;
+  close_disk();
   check_memory();
   links_.ended(End::kDied, Status(Code::kPeerLost, "killed"));
 }
@@ -1094,6 +1203,7 @@ void SimWorker::exit(End end, const Status& why) {
   end_prepares();
   transport_.vanish(false);
   stopped_ = true;
+  close_disk();
   check_memory();
   links_.ended(end, why);
 }

@@ -19,6 +19,8 @@
 #include "chaos/sim/sim_transport.h"
 #include "chaos/sim/world.h"
 #include "recovery/worker_machine.h"
+#include "storage/fake_result_store.h"
+#include "storage/segment.h"
 #include "worker/checkpoints.h"
 #include "worker/dead_segments.h"
 #include "worker/engine.h"
@@ -47,6 +49,7 @@ class SimWorker final : private SimTransport::Owner {
     std::int64_t join_timeout_ms = 0;
     std::size_t log_bytes = 0;
     bool launcher_keeps_log = true;
+    std::shared_ptr<storage::FakeResultDisk> disk;  // of its host; null: there is none
   };
   SimWorker(World& world, Judge& judge, DataNetwork& network, Hosts& hosts, const Program& program, Links links,
             Options options);
@@ -90,6 +93,8 @@ class SimWorker final : private SimTransport::Owner {
   [[nodiscard]] Rank rank() const { return rank_; }
   [[nodiscard]] Epoch epoch() const { return plan_epoch_; }
   [[nodiscard]] const worker::Engine& engine() const { return engine_; }
+  // All that it has published is durable.
+  [[nodiscard]] bool disk_is_current() const;
   [[nodiscard]] HostLogReader* log() { return recall_ ? &recall_->reader() : nullptr; }
   [[nodiscard]] Micros stands_still_until() const { return stands_still_until_us_; }
   // It has stopped for an interrupt, and waits for a plan.
@@ -139,6 +144,12 @@ class SimWorker final : private SimTransport::Owner {
   void fail(const Status& why);
   void look_at_checkpoints();
   void look_at_dead_segments();
+  void say(const worker::Checkpoints::Vote& vote);
+  [[nodiscard]] std::unique_ptr<HostLogReader> reader() const;
+  void leave_to_later_lives(const wire::Plan& plan);
+  void write_behind();
+  void write_to_disk();
+  void close_disk();
   [[nodiscard]] bool passes(KillPoint point);
   [[nodiscard]] std::uint64_t frontier_rounds(GroupId group, Version version) const;
   // Its result comes from there, as far as the plan and this life know.
@@ -174,6 +185,7 @@ class SimWorker final : private SimTransport::Owner {
   Links links_;
   Options options_;
   Incarnation self_;
+  std::unique_ptr<storage::FakeResultStore> store_;
   WorkerMachine machine_;
   SimTransport transport_;
   worker::RoundBoard board_;
@@ -182,6 +194,9 @@ class SimWorker final : private SimTransport::Owner {
   std::shared_ptr<SegmentMemory> segment_;
   std::shared_ptr<SegmentMemory> shown_;  // what others map: the same, but for Mutant::publishes_late
   std::unique_ptr<HostLog> host_log_;
+  std::set<storage::KeyBytes> written_;  // to disk, whether it is durable or not
+  bool unconfirmed_ = false;
+  wire::Known known_;
   std::optional<worker::Recall> recall_;
   std::optional<worker::Checkpoints> checkpoints_;
   std::unique_ptr<HostLogReader> serving_;

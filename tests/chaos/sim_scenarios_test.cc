@@ -397,5 +397,24 @@ INSTANTIATE_TEST_SUITE_P(
         OneFault{Fault::wrong_settings, 10.0, "settings_refused"}, OneFault{Fault::gave_up, 10.0, "member_left"}),
     [](const auto& test) { return std::string(chaos::info(test.param.fault).name); });
 
+// All processes end at once, wherever the first worker is; the disks keep what was written until then.
+TEST(Scenario, AllProcessesEndAtOnceAndTheDisksGoOn) {
+  std::uint64_t kept = 0;
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    for (std::uint64_t at = 0; at < 12; ++at) {
+      SimOptions options = calm(3, seed);
+      options.replicas = 2;
+      options.disks = true;
+      options.hosts = {"a", "b", "c"};
+      options.deaths.push_back({0, KillPoint::kReturn, at, false, 0, true});
+      const SimOutcome o = simulate(options);
+      ASSERT_EQ(o.verdict, "") << "seed " << seed << ", after call " << at;
+      EXPECT_EQ(o.rollbacks, 0u) << "seed " << seed << ", after call " << at;
+      kept += o.kept_rounds;
+    }
+  }
+  EXPECT_GT(kept, 100u) << "rounds that are on disk are not run again";
+}
+
 }  // namespace
 }  // namespace warren::chaos

@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -49,7 +50,9 @@ bool verbose() {
 // A child of this test, which kills what is left of it.
 class Child {
  public:
-  Child(const std::vector<std::string>& arguments, const std::vector<std::string>& variables) {
+  // `errors`: where its standard error goes, at the end of what is there.
+  Child(const std::vector<std::string>& arguments, const std::vector<std::string>& variables,
+        const std::string& errors = "/dev/null") {
     std::vector<char*> argv, env;
     for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
     for (const std::string& v : variables) env.push_back(const_cast<char*>(v.c_str()));
@@ -60,7 +63,9 @@ class Child {
     env.push_back(nullptr);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
-    if (!verbose()) posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
+    if (!verbose() || errors != "/dev/null") {
+      posix_spawn_file_actions_addopen(&actions, 2, errors.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    }
     EXPECT_EQ(posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), env.data()), 0) << argv[0];
     posix_spawn_file_actions_destroy(&actions);
     pidfd_ = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
@@ -138,7 +143,18 @@ class Job {
     tracker_ = std::make_unique<Child>(
         std::vector<std::string>{WARREN_CLI, "tracker", "--data_dir=" + folder_ + "/tracker", "--bind=127.0.0.1",
                                  "--port=" + std::to_string(port_), "--http_port=-1", "--insecure_no_auth"},
-        std::vector<std::string>{});
+        std::vector<std::string>{}, tracker_log());
+  }
+  // Rounds that plans took from disks after no life had survived.
+  [[nodiscard]] std::uint64_t rounds_kept() const {
+    std::ifstream log(tracker_log());
+    std::uint64_t rounds = 0;
+    for (std::string line; std::getline(log, line);) {
+      const std::size_t at = line.find(" logged rounds are on their disks");
+      if (at == std::string::npos) continue;
+      rounds += std::strtoull(line.c_str() + line.rfind(' ', at - 1) + 1, nullptr, 10);
+    }
+    return rounds;
   }
   void kill_tracker() { tracker_.reset(); }
 
@@ -181,6 +197,26 @@ class Job {
     }
     return inodes.size();
   }
+  // Every process of the job at once; then `between`, while nobody runs. All is started again as its records end.
+  void kill_all(const std::function<void()>& between) {
+    tracker_.reset();
+    for (std::uint32_t w = 0; w < lives_.size(); w++) kill(w);
+    for (std::uint32_t w = 0; w < lives_.size(); w++) {
+      if (!lives_[w]) continue;
+      (void)lives_[w]->reap();
+      lives_[w].reset();
+      deaths_++;
+      read_records(w);
+    }
+    between();
+    start_tracker();
+    for (std::uint32_t w = 0; w < lives_.size(); w++) start_worker(w);
+  }
+  // Each host has a disk. `mode`: of the log.
+  void use_disks(const std::string& mode) { log_mode_ = mode; }
+  void lose_disk(const std::string& host) { std::filesystem::remove_all(disk_of(host)); }
+  void lose_journal() { std::filesystem::remove_all(folder_ + "/tracker"); }
+  [[nodiscard]] std::string disk_of(const std::string& host) const { return folder_ + "/disk-" + host; }
   // The life goes on as a zombie; another takes its place.
   void replace_stopped(std::uint32_t w) {
     lives_[w]->signal(SIGSTOP);
@@ -221,6 +257,7 @@ class Job {
     EXPECT_TRUE(cues_.empty());
   }
 
+  [[nodiscard]] std::string tracker_log() const { return folder_ + "/tracker.log"; }
   [[nodiscard]] const Judge& judge() const { return judge_; }
   [[nodiscard]] int deaths() const { return deaths_; }
   [[nodiscard]] const std::vector<Record>& failures() const { return failures_; }
@@ -235,7 +272,9 @@ class Job {
             "WARREN_HOST_ID=" + hosts_[w], "WARREN_DOMAIN_ID=" + hosts_[w],
             "WARREN_REPLICAS=" + std::to_string(replicas_), "WARREN_LOG_MEMORY_BYTES=2G",
             "WARREN_ROUND_TIMEOUT_MS=" + std::to_string(kRoundTimeoutMs), "WARREN_JOIN_TIMEOUT_MS=60000",
-            "WARREN_LOG_LEVEL=" + std::string(verbose() ? "info" : "error")});
+            "WARREN_LOG_LEVEL=" + std::string(verbose() ? "info" : "error"),
+            log_mode_.empty() ? "X=" : "WARREN_LOG=" + log_mode_,
+            log_mode_.empty() ? "Y=" : "WARREN_DATA_DIR=" + disk_of(hosts_[w])});
   }
 
   void step() {
@@ -317,6 +356,7 @@ class Job {
   std::vector<int> attempts_;
   std::vector<std::pair<Cue, std::function<void()>>> cues_;
   std::vector<Record> failures_;
+  std::string log_mode_;  // empty: nothing is on disk
   int deaths_ordered_ = 0, deaths_ = 0, rollbacks_ = 0;
   Clock::time_point last_progress_;
 };
@@ -515,6 +555,44 @@ TEST(Recovery, TheTrackerIsKilledThenAWorker) {
   });
   job.when({1, RecordEvent::kStarted, 0, 1}, [&] { job.start_tracker(); });
   job.run();
+}
+
+// A job with a checkpoint after every fourth iteration, of which all processes are killed when worker 0 has begun the
+// last call but one of iteration `at`. Returns how many rounds are not run again: they are on disks.
+std::uint64_t kept_after_the_loss_of_all(const std::string& mode, std::uint64_t at,
+                                         const std::function<void(Job&)>& between) {
+  Job job(shape(4, Mix::kBig, kMiB, 9, 4), two_hosts(4));
+  job.use_disks(mode);
+  job.when({0, RecordEvent::kBegin, at, 0}, [&] { job.kill_all([&] { between(job); }); });
+  job.run();
+  EXPECT_EQ(job.judge().progress(0).lives, 2u);
+  return job.rounds_kept();
+}
+
+// One round an iteration, and worker 0 is at most one ahead of those that it waits for.
+TEST(Recovery, AfterTheLossOfAllProcessesLoggedRoundsAreNotRunAgain) {
+  EXPECT_GE(kept_after_the_loss_of_all("sync", 7, [](Job&) {}), 3u);
+}
+TEST(Recovery, AfterTheLossOfAllProcessesAndADiskLoggedRoundsAreNotRunAgain) {
+  for (const char* host : {"a", "b"}) {
+    SCOPED_TRACE(host);
+    EXPECT_GE(kept_after_the_loss_of_all("sync", 7, [&](Job& job) { job.lose_disk(host); }), 3u);
+  }
+}
+TEST(Recovery, AfterTheLossOfAllProcessesWhatWasNotWrittenIsRunAgain) {
+  (void)kept_after_the_loss_of_all("async", 7, [](Job&) {});
+}
+TEST(Recovery, AfterTheLossOfAllProcessesAndTheJournalTheDisksKnowTheJob) {
+  EXPECT_GE(kept_after_the_loss_of_all("sync", 7, [](Job& job) { job.lose_journal(); }), 3u);
+  SCOPED_TRACE("and a disk");
+  const auto lose_both = [](Job& job) {
+    job.lose_journal();
+    job.lose_disk("a");
+  };
+  EXPECT_GE(kept_after_the_loss_of_all("sync", 7, lose_both), 3u);
+}
+TEST(Recovery, TheLossOfAllProcessesBeforeTheFirstCheckpoint) {
+  EXPECT_GE(kept_after_the_loss_of_all("sync", 2, [](Job&) {}), 2u);
 }
 
 }  // namespace

@@ -190,6 +190,7 @@ void envelopes() {
       member->set_segment_socket("warren-11");
       member->set_fresh(rank == 0);
       add_endpoint(member);
+      plan->set_run(11);
       plan->add_ring(rank);
       plan->add_tree_parent(static_cast<std::int32_t>(rank) - 1);
     }

@@ -327,6 +327,77 @@ TEST(Codec, JoinsOfJobsThatLog) {
             "segment socket has an unprintable byte at 1");
 }
 
+TEST(Codec, JoinsThatSayWhatADiskHolds) {
+  wire::Join base = join("w", "h", 3, 2);
+  wire::Held& held = *base.mutable_held();
+  held.set_run(10);
+  held.mutable_known()->set_epoch(2);
+  held.mutable_known()->set_plan_epoch(2);
+  *held.mutable_known()->mutable_plan() = logged_plan();
+  for (const std::uint64_t version : {1, 2}) {
+    wire::HeldRounds& r = *held.add_rounds();
+    r.set_version(version);
+    for (const std::uint64_t first : {0, 5}) {
+      wire::HeldRun& run = *r.add_runs();
+      run.set_first(first);
+      run.set_count(5);
+      run.set_total_bytes(16);
+      run.add_held()->set_end(8);
+    }
+  }
+  const auto check = [&](auto change) { return after(base, change); };
+  const auto run = [&](auto change) {
+    return check([&](auto& j) { change(*j.mutable_held()->mutable_rounds(1)->mutable_runs(1)); });
+  };
+  EXPECT_EQ(check([](auto&) {}), "");
+  EXPECT_EQ(check([](auto& j) { j.mutable_held()->set_run(0); }), "what the disk holds: of no run");
+  EXPECT_EQ(check([](auto& j) { j.mutable_held()->set_run(9); }), "what the disk holds: the plan is of another run");
+  EXPECT_EQ(check([](auto& j) { j.mutable_held()->clear_known(); }),
+            "what the disk holds: nothing is known of the job");
+  EXPECT_EQ(check([](auto& j) { j.mutable_held()->mutable_known()->mutable_plan()->clear_ring(); }),
+            "what the disk holds: bad plan: the ring has 0 ranks, the plan 3");
+  EXPECT_EQ(check([](auto& j) { j.mutable_held()->mutable_rounds()->SwapElements(0, 1); }),
+            "what the disk holds: rounds are not in rising order, or stand twice");
+  EXPECT_EQ(run([](auto& r) { r.set_first(4); }), "what the disk holds: runs are not in rising order, or overlap");
+  EXPECT_EQ(run([](auto& r) { r.set_count(0); }), "what the disk holds: a run of 0 rounds from 5");
+  EXPECT_EQ(run([](auto& r) { r.set_count(~0ULL); }),
+            "what the disk holds: a run of 18446744073709551615 rounds from 5");
+  EXPECT_EQ(run([](auto& r) { r.set_total_bytes(7); }), "what the disk holds: a range ends behind its result");
+  EXPECT_EQ(run([](auto& r) { r.set_total_bytes(~0ULL); }),
+            "what the disk holds: no result is of 18446744073709551615 bytes");
+  EXPECT_EQ(run([](auto& r) { r.mutable_held(0)->set_begin(8); }), "what the disk holds: the range 8 is empty");
+  EXPECT_EQ(check([](auto& j) {
+              for (int i = 0; i < 8200; ++i) {
+                wire::HeldRun& r = *j.mutable_held()->mutable_rounds(1)->add_runs();
+                r.set_first(static_cast<std::uint64_t>(10 + i));
+                r.set_count(1);
+              }
+            }),
+            "what the disk holds: 8204 runs are over the limit of 8192");
+  EXPECT_EQ(check([](auto& j) { j.mutable_settings()->set_replicas(0); }),
+            "nothing is logged, and a disk holds something");
+}
+
+TEST(Codec, RoundsThatKeepOlderNames) {
+  wire::Plan base = logged_plan();
+  base.set_timeline(3);
+  for (const std::uint32_t timeline : {1, 2}) {
+    wire::Kept& k = *base.add_kept();
+    k.set_version(2);
+    k.set_timeline(timeline);
+    k.set_rounds(4 * timeline);
+  }
+  const auto check = [&](auto change) { return after(base, change); };
+  EXPECT_EQ(check([](auto&) {}), "");
+  EXPECT_EQ(check([](auto& p) { p.set_run(0); }), "it is of no run");
+  const std::string what = "rounds that were kept: ";
+  EXPECT_EQ(check([](auto& p) { p.mutable_kept()->SwapElements(0, 1); }),
+            what + "not in rising order, or they stand twice");
+  EXPECT_EQ(check([](auto& p) { p.mutable_kept(1)->set_timeline(1); }), what + "timelines do not rise");
+  EXPECT_EQ(check([](auto& p) { p.mutable_kept(1)->set_timeline(3); }), what + "of timeline 3, which is not over");
+  EXPECT_EQ(check([](auto& p) { p.mutable_kept(0)->set_rounds(0); }), what + "numbers out of range");
+}
+
 TEST(Codec, Positions) {
   const auto check = [](auto change) { return after(report(), change); };
   EXPECT_EQ(check([](auto& r) { r.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");

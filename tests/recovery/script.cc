@@ -107,6 +107,7 @@ wire::Plan plan_of(std::uint64_t epoch, const std::vector<std::pair<std::string,
   wire::Plan p;
   const auto n = static_cast<std::uint32_t>(workers.size());
   p.set_epoch(epoch);
+  p.set_run(workers.front().second);
   *p.mutable_settings() = settings(n);
   for (std::uint32_t rank = 0; rank < n; ++rank) {
     wire::Member& m = *p.add_members();
@@ -226,6 +227,9 @@ std::string render(const wire::Envelope& e) {
       if (e.plan().timeline() != 0) text += " timeline " + n(e.plan().timeline());
       for (const wire::Position& p : e.plan().frontier()) text += " " + render(p);
       for (const wire::Setup& s : e.plan().setups()) text += " " + render(s);
+      for (const wire::Kept& k : e.plan().kept()) {
+        text += " " + n(k.version()) + " below " + n(k.rounds()) + " of timeline " + n(k.timeline());
+      }
       if (e.plan().committed()) {
         text += " committed " + n(e.plan().committed_version()) + " in " + n(e.plan().committed_timeline());
       }

@@ -536,5 +536,203 @@ TEST(TrackerRecovery, PlansTellWhereLoggedResultsAreServed) {
   EXPECT_TRUE(m.fresh());
 }
 
+// ---- no life survives, and disks hold something
+
+// Rounds [0, count) of the version, each held whole.
+wire::HeldRounds held_rounds(std::uint64_t version, std::uint64_t count, std::uint32_t timeline = 0,
+                             std::uint64_t first = 0) {
+  wire::HeldRounds r;
+  r.set_timeline(timeline);
+  r.set_version(version);
+  wire::HeldRun& run = *r.add_runs();
+  run.set_first(first);
+  run.set_count(count);
+  return r;
+}
+
+// A job of two workers on hosts a and b, whose new lives say what the disks of these hosts hold.
+class OnDisks : public TrackerScript {
+ public:
+  explicit OnDisks(std::uint32_t replicas = 2) : TrackerScript(false, replicas), replicas_(replicas) {}
+  // `plan`: what the disk knows of the job; null: the disk is empty.
+  std::string start(std::uint64_t worker, std::uint64_t life, const wire::Plan* plan,
+                    const std::vector<wire::HeldRounds>& rounds = {}, std::uint64_t committed = 0) {
+    wire::Envelope e = from_worker(life);
+    *e.mutable_join() = test::join("w" + std::to_string(worker), worker == 0 ? "a" : "b", 2, replicas_);
+    if (plan != nullptr) {
+      wire::Held& held = *e.mutable_join()->mutable_held();
+      held.set_run(plan->run());
+      held.mutable_known()->set_epoch(plan->epoch());
+      held.mutable_known()->set_plan_epoch(plan->epoch());
+      *held.mutable_known()->mutable_plan() = *plan;
+      held.mutable_known()->set_committed(committed != 0);
+      held.mutable_known()->set_committed_version(committed);
+      for (const wire::HeldRounds& r : rounds) *held.add_rounds() = r;
+    }
+    return send(std::move(e));
+  }
+  // The newest plan.
+  wire::Plan plan() {
+    wire::JobRecord record;
+    EXPECT_TRUE(record.ParseFromString(disk()));
+    return record.plan();
+  }
+  void lose_everybody() {
+    const wire::Plan p = plan();
+    for (const wire::Member& m : p.members()) (void)give_up(m.incarnation(), p.epoch());
+    (void)pass(5000);
+    EXPECT_EQ(machine().state(), State::kGathering);
+  }
+
+ private:
+  std::uint32_t replicas_;
+};
+
+TEST(TrackerRecovery, LoggedRoundsThatDisksHoldGoOnUpToTheFirstGap) {
+  OnDisks t;
+  (void)t.start(0, 10, nullptr);
+  (void)t.start(1, 11, nullptr);
+  const wire::Plan first = t.plan();
+  EXPECT_EQ(first.run(), 10u) << "the first life's name is the run's";
+  t.lose_everybody();
+  (void)t.start(0, 20, &first, {held_rounds(0, 3), held_rounds(1, 5)});
+  EXPECT_NE(t.start(1, 21, &first, {held_rounds(0, 4), held_rounds(1, 4, 0, 7)})
+                .find("Plan epoch 2 w0=20 w1=21 timeline 1 0.4 1.5 0 below 4 of timeline 0 1 below 5 of timeline 0\n"),
+            std::string::npos);
+  EXPECT_EQ(t.plan().run(), 10u);
+  // A survivor's plan keeps the names.
+  (void)t.give_up(21, 2);
+  (void)t.report(20, 3, 1, {position(1, 9)});
+  const wire::Plan third = t.plan();
+  EXPECT_NE(t.start(1, 31, &third).find(" timeline 1 0.4 1.9 0 below 4 of timeline 0 1 below 5 of timeline 0\n"),
+            std::string::npos);
+  // Once more: what was kept, and what was logged after it.
+  t.lose_everybody();
+  (void)t.start(0, 40, &third, {held_rounds(1, 6), held_rounds(1, 2, 1, 5)});
+  EXPECT_NE(t.start(1, 41, nullptr).find(" timeline 2 1.7 1 below 5 of timeline 0 1 below 7 of timeline 1\n"),
+            std::string::npos);
+}
+
+TEST(TrackerRecovery, WhatARollbackHasUndoneIsNotTakenFromDisks) {
+  OnDisks t;
+  (void)t.start(0, 10, nullptr);
+  (void)t.start(1, 11, nullptr);
+  const wire::Plan first = t.plan();
+  (void)t.round_failed(10, 1, Code::kDesync, "calls differ");
+  (void)t.stopped(10, 2);
+  (void)t.stopped(11, 2);
+  (void)t.start(0, 20, &first, {held_rounds(1, 5)});
+  EXPECT_NE(t.start(1, 21, &first, {held_rounds(1, 5)}).find("w0=20 w1=21 timeline 1\n"), std::string::npos);
+}
+
+TEST(TrackerRecovery, AGapInWhatDisksSaidTheyHoldRollsBack) {
+  OnDisks t;
+  (void)t.start(0, 10, nullptr);
+  (void)t.start(1, 11, nullptr);
+  const wire::Plan first = t.plan();
+  t.lose_everybody();
+  (void)t.start(0, 20, &first, {held_rounds(1, 5)});
+  (void)t.start(1, 21, nullptr);
+  EXPECT_NE(t.log_gap(20, 2).find("20 <- Interrupt epoch 3"), std::string::npos);
+  (void)t.stopped(20, 3);
+  (void)t.stopped(21, 3);
+  (void)t.start(0, 30, &first, {held_rounds(1, 5)});
+  EXPECT_NE(t.start(1, 31, nullptr).find("w0=30 w1=31 timeline 2\n"), std::string::npos) << "and not again";
+}
+
+TEST(TrackerRecovery, DisksOfAnotherRunSayNothing) {
+  OnDisks t;
+  (void)t.start(0, 10, nullptr);
+  (void)t.start(1, 11, nullptr);
+  wire::Plan other = t.plan();
+  other.set_run(99);
+  t.lose_everybody();
+  (void)t.start(0, 20, &other, {held_rounds(1, 5)});
+  EXPECT_NE(t.start(1, 21, &other, {held_rounds(1, 5)}).find("w0=20 w1=21 timeline 1\n"), std::string::npos);
+}
+
+// The plan that the disks know serves as the journal.
+wire::Plan plan_on_disk(std::uint32_t replicas = 2) {
+  wire::Plan p = plan_of(7, {{"w1", 10}, {"w0", 11}});
+  p.mutable_settings()->set_replicas(replicas);
+  for (wire::Member& m : *p.mutable_members()) m.set_fetch_port(6000);
+  p.set_timeline(3);
+  p.set_committed(true);
+  p.set_committed_version(4);
+  p.set_committed_timeline(2);
+  return p;
+}
+
+TEST(TrackerRecovery, WithoutAJournalTheJobGoesOnFromWhatDisksKnow) {
+  const wire::Plan known = plan_on_disk();
+  const std::string expected = "Plan epoch 8 w1=21 w0=20 timeline 4 5.6 5 below 6 of timeline 3 committed 5 in 3\n";
+  for (const bool one_disk : {false, true}) {
+    OnDisks t;
+    wire::Plan older = known;
+    older.set_epoch(6);
+    const auto join_both = [&] {
+      wire::Plan newest = known;
+      newest.set_timeline(3);
+      std::string got = t.start(0, 20, one_disk ? nullptr : &older, {});
+      wire::Envelope e = from_worker(21);
+      *e.mutable_join() = test::join("w1", "b", 2, 2);
+      wire::Held& held = *e.mutable_join()->mutable_held();
+      held.set_run(known.run());
+      held.mutable_known()->set_epoch(7);
+      held.mutable_known()->set_plan_epoch(7);
+      *held.mutable_known()->mutable_plan() = known;
+      held.mutable_known()->set_committed(true);
+      held.mutable_known()->set_committed_version(5);
+      held.mutable_known()->set_committed_timeline(3);
+      *held.add_rounds() = held_rounds(5, 6, 3);
+      return got + t.send(e);
+    };
+    EXPECT_NE(join_both().find("persist epoch 8 paused timeline 3 committed 5\n"), std::string::npos);
+    const std::string got = join_both();
+    EXPECT_NE(got.find(expected), std::string::npos) << got;
+    EXPECT_EQ(t.plan().run(), known.run());
+  }
+}
+
+TEST(TrackerRecovery, WhatTooFewDisksKnowIsOfAJobThatIsOver) {
+  const wire::Plan known = plan_on_disk(1);
+  OnDisks t(1);
+  (void)t.start(0, 20, nullptr);
+  EXPECT_NE(t.start(1, 21, &known, {held_rounds(4, 6, 3)}, 4).find("Plan epoch 1 w0=20 w1=21\n"), std::string::npos);
+  EXPECT_EQ(t.plan().run(), 20u);
+}
+
+TEST(TrackerRecovery, WhatDisksSayIsBounded) {
+  constexpr std::uint32_t kWorkers = 200;
+  wire::Held held;
+  held.set_run(5);
+  held.mutable_known()->set_epoch(7);
+  held.mutable_known()->set_plan_epoch(7);  // of a plan that is too long to be told
+  for (std::uint32_t timeline = 0; timeline < limits::kMaxHeldRounds; ++timeline) {
+    *held.add_rounds() = held_rounds(std::uint64_t{1} << 60, std::uint64_t{1} << 60, timeline);
+    wire::HeldRun& run = *held.mutable_rounds(static_cast<int>(timeline))->add_runs();
+    run.set_first(std::uint64_t{1} << 61);
+    run.set_count(1);
+    run.set_total_bytes(limits::kMaxResultBytes);
+    for (std::uint64_t i = 0; i < 2; ++i) {
+      run.add_held()->set_begin(limits::kMaxResultBytes - 9 + 4 * i);
+      run.mutable_held(static_cast<int>(i))->set_end(limits::kMaxResultBytes - 8 + 4 * i);
+    }
+  }
+  TrackerScript t(true, 2);
+  std::string got;
+  for (std::uint64_t w = 0; w < kWorkers; ++w) {
+    wire::Envelope e = from_worker(100 + w);
+    *e.mutable_join() = join("w" + std::to_string(w), "h", kWorkers, 2);
+    *e.mutable_join()->mutable_held() = held;
+    got = t.send(e);
+    if (got.find("disk_report_dropped") != std::string::npos) break;
+  }
+  EXPECT_NE(
+      got.find("log disk_report_dropped: what the disks of job j hold takes more than 67108864 bytes to say; that "
+               "of worker w"),
+      std::string::npos);
+}
+
 }  // namespace
 }  // namespace warren::test

@@ -192,6 +192,19 @@ TEST_F(WriteBehindTest, TheEndIsToldToWhoWaits) {
   EXPECT_TRUE(disk_->lives.empty());
 }
 
+TEST_F(WriteBehindTest, ANoteIsDurableBeforeWhatFollowsIt) {
+  for (const bool fails : {true, false}) {
+    start({.lag_ms = kLong, .retry_ms = kLong});
+    disk_->fail_writes = fails ? 1 : 0;
+    behind_->note({7, "plan"});
+    publish(round_key(0), 10);
+    EXPECT_EQ(behind_->sync(kWait).ok(), !fails);
+    EXPECT_EQ(on_disk().empty(), fails) << "nothing is there without its note";
+    EXPECT_EQ(disk_->lives.at(kSelf.value).run, fails ? 0u : 7u);
+    EXPECT_EQ(disk_->lives.at(kSelf.value).note, fails ? "" : "plan");
+  }
+}
+
 // A store whose disk hangs until it is let go.
 class HangingStore final : public ResultStore {
  public:
@@ -200,6 +213,10 @@ class HangingStore final : public ResultStore {
     go_.wait();
     return {};
   }
+  Status note(const Note&) override { return {}; }
+  std::vector<Note> notes() override { return {}; }
+  void belong(std::uint64_t) override {}
+  std::vector<std::string> set_others_aside() override { return {}; }
   Status drop(const Horizon&) override { return {}; }
   Status finish() override { return {}; }
   std::uint64_t bytes_on_disk() const override { return 0; }
@@ -246,6 +263,10 @@ class CheckingStore final : public ResultStore {
     }
     return {};
   }
+  Status note(const Note&) override { return {}; }
+  std::vector<Note> notes() override { return {}; }
+  void belong(std::uint64_t) override {}
+  std::vector<std::string> set_others_aside() override { return {}; }
   Status drop(const Horizon&) override { return {}; }
   Status finish() override { return {}; }
   std::uint64_t bytes_on_disk() const override { return 0; }

@@ -1,0 +1,80 @@
+#include "worker/disk/past.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "recovery/codec.h"
+#include "recovery/frontier.h"
+#include "recovery/held.h"
+#include "recovery/limits.h"
+
+namespace warren::worker {
+
+std::optional<wire::Held> held_on(storage::ResultStore& store) {
+  std::map<std::uint64_t, std::vector<wire::Known>> runs;
+  std::set<std::string> seen;  // members of an epoch that died together have left the same
+  for (const storage::ResultStore::Note& note : store.notes()) {
+    if (!seen.insert(note.text).second) continue;
+    wire::Known known;
+    const bool valid = known.ParseFromString(note.text) && validate(known).ok() &&
+                       (!known.has_plan() || known.plan().run() == note.run);
+    if (valid) runs[note.run].push_back(std::move(known));
+  }
+  if (runs.empty()) return std::nullopt;
+  const auto most = std::max_element(runs.begin(), runs.end(),
+                                     [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+  wire::Known newest;
+  for (const wire::Known& known : most->second) {
+    if (known.plan_epoch() > newest.plan_epoch()) {
+      newest.set_epoch(known.epoch());
+      newest.set_plan_epoch(known.plan_epoch());
+      newest.clear_plan();
+      if (known.has_plan()) *newest.mutable_plan() = known.plan();
+    }
+    if (known.committed() && known.committed_version() > newest.committed_version()) {
+      newest.set_committed(true);
+      newest.set_committed_version(known.committed_version());
+      newest.set_committed_timeline(known.committed_timeline());
+    }
+  }
+  std::vector<const google::protobuf::RepeatedPtrField<wire::Setup>*> setups;
+  for (const wire::Known& known : most->second) {
+    // Others were undone since, or stand in the newest plan.
+    if (known.plan().timeline() == newest.plan().timeline()) setups.push_back(&known.setups());
+  }
+  if (auto merged = merge_setups(setups); merged.ok()) {
+    newest.mutable_setups()->Assign(merged.value().begin(), merged.value().end());
+    // What is left out is called done by others, or begun again.
+    const int over = newest.setups_size() - static_cast<int>(limits::kMaxSetups);
+    if (over > 0) newest.mutable_setups()->DeleteSubrange(newest.setups_size() - over, over);
+  }
+  store.belong(most->first);
+  wire::Held held = to_wire(store.report(false), Version(newest.committed_version()));
+  held.set_run(most->first);
+  *held.mutable_known() = std::move(newest);
+  return held;
+}
+
+wire::Known known_of(const wire::Plan& plan) {
+  wire::Known known;
+  known.set_epoch(plan.epoch());
+  known.set_plan_epoch(plan.epoch());
+  *known.mutable_plan() = plan;
+  known.set_committed(plan.committed());
+  known.set_committed_version(plan.committed_version());
+  known.set_committed_timeline(plan.committed_timeline());
+  return known;
+}
+
+storage::ResultStore::Note note_of(const wire::Known& known) {
+  if (known.plan().ByteSizeLong() <= limits::kMaxHeldPlanBytes) return {known.plan().run(), known.SerializeAsString()};
+  wire::Known less = known;
+  less.clear_plan();
+  return {known.plan().run(), less.SerializeAsString()};
+}
+
+}  // namespace warren::worker

@@ -1,0 +1,22 @@
+// What the lives before this one have left on a disk, as the tracker is told of it, and what this life leaves to those
+// after it.
+//
+// Threads: as storage::ResultStore.
+#pragma once
+
+#include <optional>
+
+#include "recovery/messages.pb.h"
+#include "storage/result_store.h"
+
+namespace warren::worker {
+
+// Of the run that most epochs' notes name; from here on the store reads what belongs to it. nullopt: nothing is there.
+[[nodiscard]] std::optional<wire::Held> held_on(storage::ResultStore& store);
+
+// What a life knows that has installed this plan.
+[[nodiscard]] wire::Known known_of(const wire::Plan& plan);
+// `known` has been brought up to date since. A plan that is too long to be told stays out.
+[[nodiscard]] storage::ResultStore::Note note_of(const wire::Known& known);
+
+}  // namespace warren::worker
