@@ -87,7 +87,8 @@ Result<TrackerMachine> TrackerMachine::make(Options options, std::string_view pe
   if (persisted.empty()) return machine;
   const std::string what = "the journal's record of job " + machine.options_.job;
   const std::string remedy =
-      "; remove it from the journal to begin the job anew, or use the journal that belongs to it";
+      "; use the journal that belongs to it, or remove the record: the job then goes on from what its workers' disks "
+      "know, or begins anew where they know nothing";
   wire::JobRecord record;
   if (persisted.size() > limits::kMaxControlMessageBytes ||
       !record.ParseFromArray(persisted.data(), static_cast<int>(persisted.size()))) {

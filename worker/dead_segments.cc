@@ -20,14 +20,14 @@ bool DeadSegments::Horizon::needs(const RecordKey& key) const {
   switch (key.kind) {
     case RecordKind::kRound:
     case RecordKind::kMessage:
-      return r.timeline == timeline && (r.version == kPreamble || !committed || r.version >= *committed);
+      return r.timeline >= timeline && (r.version == kPreamble || !committed || r.version >= *committed);
     case RecordKind::kSetup: return true;
     case RecordKind::kGlobal:
     case RecordKind::kLocal:
       // Who has not been told yet what is committed must keep them all: one is loaded.
       if (!committed) return true;
       return r.version == *committed ? r.timeline == committed_timeline
-                                     : r.timeline == timeline && r.version > *committed;
+                                     : r.timeline >= timeline && r.version > *committed;
   }
   return true;
 }

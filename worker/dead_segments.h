@@ -29,7 +29,7 @@ class DeadSegments {
 
   // What is not obsolete.
   struct Horizon {
-    Timeline timeline;
+    Timeline timeline;  // the oldest that is in use
     std::optional<Version> committed;
     Timeline committed_timeline;
     [[nodiscard]] bool needs(const RecordKey& key) const;

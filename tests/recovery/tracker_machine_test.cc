@@ -527,15 +527,16 @@ TEST(Tracker, ARecordThatIsNotOursIsRefused) {
   EXPECT_TRUE(made("j", t.disk()).ok());
   EXPECT_EQ(
       made("k", t.disk()).describe(),
-      "the journal's record of job k is that of job j; remove it from the journal to begin the job anew, or use the "
-      "journal that belongs to it");
+      "the journal's record of job k is that of job j; use the journal that belongs to it, or remove the record: the "
+      "job then goes on from what its workers' disks know, or begins anew where they know nothing");
   EXPECT_EQ(made("j", "rubbish").code(), Code::kCorrupt);
   wire::JobRecord record;
   ASSERT_TRUE(record.ParseFromString(t.disk()));
   record.set_format(2);
   EXPECT_EQ(made("j", record.SerializeAsString()).describe(),
-            "the journal's record of job j is damaged; remove it from the journal to begin the job anew, or use the "
-            "journal that belongs to it: format 2, this build reads format 1");
+            "the journal's record of job j is damaged; use the journal that belongs to it, or remove the record: the job "
+            "then goes on from what its workers' disks know, or begins anew where they know nothing: format 2, this "
+            "build reads format 1");
 }
 
 TEST(Tracker, TheLargestPlansAreSentInSteps) {

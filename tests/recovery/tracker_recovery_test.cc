@@ -694,6 +694,36 @@ TEST(TrackerRecovery, WithoutAJournalTheJobGoesOnFromWhatDisksKnow) {
   }
 }
 
+// Rank 0's disk tells what its newest vote said, in the timeline of the newest plan or in one that was undone.
+TEST(TrackerRecovery, WithoutAJournalSetUpRoundsThatDisksCallDoneStayDone) {
+  for (const bool undone : {false, true}) {
+    OnDisks t;
+    wire::Plan known = plan_on_disk();
+    *known.add_setups() = setup(0, 7, true, {}, 1);
+    const auto join_both = [&] {
+      (void)t.start(1, 21, &known);
+      wire::Envelope e = from_worker(20);
+      *e.mutable_join() = test::join("w0", "a", 2, 2);
+      wire::Held& held = *e.mutable_join()->mutable_held();
+      wire::Plan its = known;
+      if (undone) {
+        its.set_epoch(6);
+        its.set_timeline(2);
+      }
+      held.set_run(its.run());
+      held.mutable_known()->set_epoch(its.epoch());
+      held.mutable_known()->set_plan_epoch(its.epoch());
+      *held.mutable_known()->mutable_plan() = its;
+      *held.mutable_known()->add_setups() = setup(0, 9, true, {}, 2);
+      return t.send(e);
+    };
+    (void)join_both();
+    const std::string got = join_both();
+    EXPECT_NE(got.find(undone ? "timeline 4 s7@1| committed" : "timeline 4 s7@1| s9@2| committed"), std::string::npos)
+        << got;
+  }
+}
+
 TEST(TrackerRecovery, WhatTooFewDisksKnowIsOfAJobThatIsOver) {
   const wire::Plan known = plan_on_disk(1);
   OnDisks t(1);

@@ -140,6 +140,16 @@ TEST_F(WriteBehindTest, ACheckpointIsDurableWithoutTheRoundsAroundIt) {
   EXPECT_EQ(on_disk().size(), 6u);
 }
 
+TEST_F(WriteBehindTest, ACheckpointIsDurableWithTheSetUpRoundsThatItMayBeMadeOf) {
+  start({kLong});
+  publish(round_key(0), 10'000);
+  publish(setup_key(9), 300);
+  publish(state_key(1), 7000);
+  ASSERT_TRUE(durable(1).ok());
+  EXPECT_EQ(behind_->written_bytes(), 7300u);
+  EXPECT_THAT(on_disk(), testing::UnorderedElementsAre(setup_key(9), state_key(1)));
+}
+
 TEST_F(WriteBehindTest, ADiskThatFailsIsAnEventAndRecovers) {
   start({.lag_ms = kLong, .retry_ms = 1});
   disk_->fail_writes = 3;

@@ -124,6 +124,8 @@ TEST_F(DeadSegmentsTest, WhatIsObsoleteKeepsNone) {
   EXPECT_FALSE(goes(round_key(0, 0, 2)));
   EXPECT_FALSE(goes(state(RecordKind::kGlobal, 5, 1)));
   EXPECT_FALSE(goes(state(RecordKind::kLocal, 6, 2)));
+  EXPECT_FALSE(goes(round_key(5, 0, 3))) << "2 is the oldest timeline of which rounds were kept";
+  EXPECT_FALSE(goes(state(RecordKind::kGlobal, 6, 3)));
 }
 
 // After a rollback everybody is new, and all that there is of the checkpoint is what the dead have left.
