@@ -208,6 +208,7 @@ class Cluster {
   std::map<std::string, std::string> hosts_of_plan_;  // with their domains
   std::uint64_t second_faults_ = 0, counted_epoch_ = 0;
   std::uint64_t new_hosts_ = 0;
+  bool journal_lost_ = false;
   enum class Doom : std::uint8_t { kAlone, kHost, kCluster };
   std::map<std::size_t, Doom> doom_;                                       // by life: what goes with it
   std::map<std::string, std::shared_ptr<storage::FakeResultDisk>> disks_;  // by host
@@ -441,6 +442,7 @@ void Cluster::lose_journal() {
   if (domains.size() - told.size() >= setting_.job.replicas() || newest.plan_epoch() == 0) return;
   if (world_.keeps_transcript()) world_.tell("the journal is lost");
   tracker_.lose_journal();
+  journal_lost_ = true;
   std::optional<Version> committed;
   if (newest.committed_version() != 0) committed = Version(newest.committed_version());
   judge_.journal_lost(Epoch(newest.plan_epoch()), Timeline(newest.plan().timeline()), committed,
@@ -568,6 +570,8 @@ std::size_t Cluster::least_copies() const {
 }
 
 bool Cluster::may_lose(const std::string& domain) {
+  // What disks know serves as the journal then, if there are enough of them.
+  if (journal_lost_ && !tracker_.has_journal()) return false;
   if (!setting_.survivable) return true;
   if (judge_.plan().members().empty()) return false;
   if (refilled()) {

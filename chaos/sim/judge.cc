@@ -211,7 +211,14 @@ Oracle::Kept Judge::kept_setups(const wire::Plan& plan) {
 // Rounds that keep the names of older timelines keep their results too.
 void Judge::keep_rounds(const wire::Plan& plan, Oracle::Kept& kept) {
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> sequence;  // by (group, version): of the next round
+  Version version = kPreamble;
   for (const ProgramStep& step : program_.steps()) {
+    // All ranks agree on a split's channel, in a round of the world.
+    for (std::size_t g = 1; g < program_.groups().size(); ++g) {
+      const ProgramGroup& group = program_.groups()[g];
+      if (group.made_at == step.index && group.split == g) sequence[{kWorldGroup.value, version.value}]++;
+    }
+    if (step.kind != StepKind::kRound) version = step.kind == StepKind::kLoad ? version_of_program(0) : step.version;
     if (step.kind != StepKind::kRound || step.collective == Collective::kPoint || step.setup) continue;
     const std::uint64_t group = program_.groups()[step.group].id.value;
     const std::uint64_t at = sequence[{group, step.version.value}]++;

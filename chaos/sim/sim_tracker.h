@@ -35,6 +35,7 @@ class SimTracker {
   void crash();
   // The disk with the journal has gone; the tracker must be down.
   void lose_journal() { disk_->durable.clear(); }
+  [[nodiscard]] bool has_journal() const { return durable() != nullptr; }
   void stand_still(Micros for_us);
   [[nodiscard]] bool running() const { return running_; }
   void receive(std::size_t life, const std::string& bytes);
