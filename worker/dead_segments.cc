@@ -17,6 +17,7 @@ bool ever_written(const SegmentView& view) {
 
 bool DeadSegments::Horizon::needs(const RecordKey& key) const {
   const RoundId& r = key.round;
+  if (only_setups) return key.kind == RecordKind::kSetup;
   switch (key.kind) {
     case RecordKind::kRound:
     case RecordKind::kMessage:
@@ -87,6 +88,16 @@ Status DeadSegments::take_over(const Segment& segment, const Horizon& horizon, s
         return status.ok();
       });
   return status;
+}
+
+Status DeadSegments::take_over_setups(std::span<const Incarnation> host_lives, HostLog& log, HostLogReader& reader) {
+  Horizon horizon;
+  horizon.only_setups = true;
+  for (const auto& [life, segment] : segments_) {
+    if (std::ranges::find(host_lives, life) != host_lives.end()) continue;
+    if (Status s = take_over(segment, horizon, host_lives, log, reader); !s.ok()) return s;
+  }
+  return {};
 }
 
 DeadSegments::Looked DeadSegments::look(const Horizon& horizon, std::span<const Incarnation> host_lives, bool first,

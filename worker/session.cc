@@ -747,6 +747,14 @@ void Session::look_at_checkpoints() {
     control_->vote(v.epoch, v.timeline, v.version, v.positions, v.setups);
   };
   if (!disk_) return say(*vote);
+  const auto living = recall_->replayer().host_lives();
+  if (!living.empty() && living.front() == life_) {
+    const Status taken = dead_segments_.take_over_setups(living, *host_log_, recall_->reader());
+    if (!taken.ok()) {
+      log_(WARREN_LOG_WARNING,
+           taken.because_of_this("set-up rounds that lives which are over have logged are not on disk").describe());
+    }
+  }
   known_.mutable_setups()->Assign(vote->setups.begin(), vote->setups.end());
   // A vote says that what this rank must hold survives the loss of power. An epoch that ends meanwhile makes it void,
   // and another is given then.

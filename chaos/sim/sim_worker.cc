@@ -529,6 +529,10 @@ void SimWorker::look_at_checkpoints() {
   if (auto vote = checkpoints_->take_vote()) {
     known_.mutable_setups()->Assign(vote->setups.begin(), vote->setups.end());
     if (!store_) return say(*vote);
+    const auto living = recall_->replayer().host_lives();
+    if (!living.empty() && living.front() == self_) {
+      (void)dead_segments_.take_over_setups(living, *host_log_, recall_->reader());
+    }
     later(world_.random.between(100, 5000), [this, vote = std::move(*vote)] {
       if (!store_) return;
       write_to_disk();

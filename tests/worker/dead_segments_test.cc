@@ -128,6 +128,24 @@ TEST_F(DeadSegmentsTest, WhatIsObsoleteKeepsNone) {
   EXPECT_FALSE(goes(state(RecordKind::kGlobal, 6, 3)));
 }
 
+TEST_F(DeadSegmentsTest, SetUpRoundsAreTakenOverForThemselves) {
+  const RecordKey setup{RecordKind::kSetup, {Timeline(0), kWorldGroup, kPreamble, Sequence(kSetupBit | 7)}};
+  const Life& d = dead();
+  ASSERT_TRUE(d.publish(setup, 0, 100).ok());
+  ASSERT_TRUE(d.publish(round_key(0, 3), 0, 100).ok());
+  ASSERT_TRUE(mate_.publish(setup, 20, 30).ok());
+  attach(d);
+  const std::vector<Incarnation> living = {mate_.self, self_.self};
+  ASSERT_TRUE(segments_.take_over_setups(living, *self_.log, *self_.reader).ok());
+  Ranges rest(0, 20);
+  rest.add(30, 100);
+  EXPECT_EQ(self_.reader->held_by(setup, std::vector{self_.self}), rest);
+  EXPECT_TRUE(self_.reader->held_by(round_key(0, 3), std::vector{self_.self}).empty());
+  ASSERT_TRUE(segments_.take_over_setups(living, *self_.log, *self_.reader).ok()) << "again: nothing to do";
+  self_.log->detach(d.self);
+  EXPECT_TRUE(self_.reads(setup, 0, 100));
+}
+
 // After a rollback everybody is new, and all that there is of the checkpoint is what the dead have left.
 TEST_F(DeadSegmentsTest, CheckpointsStayUntilItIsKnownWhatIsCommitted) {
   const Life& d = dead();
