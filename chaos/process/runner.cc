@@ -29,7 +29,7 @@ namespace {
 constexpr std::uint64_t kMs = 1'000'000;
 // An order that no worker has come to obey for so long is withdrawn.
 constexpr std::uint64_t kOrderPatienceNs = 3'000 * kMs;
-constexpr std::size_t kMostPrinted = 20;
+constexpr std::size_t kMostPrinted = 20, kMostOfALine = 600;
 
 class Draw {
  public:
@@ -439,8 +439,10 @@ class Run {
             std::to_string(status.value_or(-1)));
         failed_ = true;
       }
-      report_.rollbacks = std::max(report_.rollbacks, rollbacks_of(h));
+      report_.rollbacks = std::max(report_.rollbacks, lines_of("host-" + std::to_string(h), "job_rolled_back").size());
     }
+    const std::vector<std::string> reasons = lines_of("tracker", "start again from ");
+    for (std::size_t i = 0; i < std::min(reasons.size(), kMostPrinted); i++) say(reasons[i]);
     report_.interrupted = interrupt_.load();
     // What did not die yet must not write any more.
     cluster_->kill_tracker();
@@ -485,11 +487,13 @@ class Run {
     }
   }
 
-  [[nodiscard]] std::uint64_t rollbacks_of(std::uint32_t host) const {
-    std::ifstream log(cluster_->log_file("host-" + std::to_string(host)));
-    std::uint64_t n = 0;
-    for (std::string line; std::getline(log, line);) n += line.find("job_rolled_back") != std::string::npos ? 1 : 0;
-    return n;
+  [[nodiscard]] std::vector<std::string> lines_of(const std::string& who, const std::string& what) const {
+    std::ifstream log(cluster_->log_file(who));
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(log, line);) {
+      if (line.find(what) != std::string::npos) lines.push_back(line.substr(0, kMostOfALine));
+    }
+    return lines;
   }
 
   const ChaosOptions& options_;
