@@ -6,6 +6,7 @@
 
 #include "recovery/check.h"
 #include "recovery/limits.h"
+#include "worker/schedule/copies.h"
 
 namespace warren::worker {
 namespace {
@@ -569,7 +570,9 @@ void Engine::begin(Group& group) {
   }
   want.base = static_cast<std::byte*>(call.spec.output);
   want.base_at = shape.begin * width;
-  if (want.bytes.empty()) {
+  // Where results differ by rank, this host kept copies of other ranks' too.
+  want.refill = schedule::results_differ(call.spec.collective) && recall_->replayer().refills(group.members);
+  if (want.bytes.empty() && (!want.refill || shape.total == 0)) {
     const auto info = recall_->reader().info(want.key);
     if (info.ok() && info.value() && !agree(info.value()->fingerprint, call.fingerprint)) {
       return fail(Status(Code::kDesync, "the log has " + to_string(info.value()->fingerprint) + " as " + name_of(call) +
@@ -592,6 +595,10 @@ void Engine::recalled(Replayer::Done done) {
       return;
     }
     if (!done.status.ok()) return fail(done.status.because_of_this(name_of(call)), kNoRank);
+    for (const Replayer::Done::Piece& piece : done.refill) {
+      const Status logged = recall_->publish(result_key(call.round), *done.info, piece.begin, piece.bytes);
+      if (!logged.ok()) return fail(logged, kNoRank);
+    }
     if (group->resumed) {
       const std::uint64_t width = std::max<std::uint64_t>(1, element_bytes(call.spec));
       const ResultShape shape =

@@ -850,6 +850,48 @@ TEST(Recovery, WhoReplaysSaysFromWhom) {
   EXPECT_EQ(buffers[2], buffers[0]);
 }
 
+// Parts of results that a lost machine kept for other ranks are kept again: at the end none lies where it was first.
+TEST(RecoveryOfOneSidedRounds, CopiesForOtherRanksAreFilledUp) {
+  for (const Collective collective : {Collective::kReduceScatter, Collective::kReduce, Collective::kAllToAll}) {
+    World::Options options;
+    options.size = 4;
+    options.hosts = {0, 1, 2, 0};
+    World world(options);
+    const Program program{collective, 700, 5, false};
+    const auto expected = Runner::oracle(program, 4);
+    std::vector<std::unique_ptr<Runner>> runners;
+    for (int r = 0; r < 4; r++) runners.push_back(std::make_unique<Runner>(program, r, 4));
+    const auto finish = [&] {
+      return world.run([&] {
+        bool more = false;
+        for (int r = 0; r < 4; r++) more = runners[static_cast<std::size_t>(r)]->advance(world.engine(r)) || more;
+        return !more;
+      });
+    };
+    ASSERT_TRUE(finish());
+    for (const int host : {1, 0, 2, 1}) {
+      std::vector<int> lost;
+      for (int r = 0; r < 4; r++) {
+        if (options.hosts[static_cast<std::size_t>(r)] != host) continue;
+        lost.push_back(r);
+        runners[static_cast<std::size_t>(r)] = std::make_unique<Runner>(program, r, 4);
+      }
+      world.kill_host(host);
+      world.next_epoch(lost);
+      ASSERT_TRUE(finish()) << "after host " << host;
+      for (std::uint64_t s = 0; s < 5; s++) {
+        const RoundId round{Timeline(0), kWorldGroup, Version(0), Sequence(s)};
+        EXPECT_GE(world.copies({RecordKind::kRound, round}), 2u) << "round " << s << " after host " << host;
+      }
+      for (int r = 0; r < 4; r++) {
+        EXPECT_EQ(runners[static_cast<std::size_t>(r)]->results(), expected[static_cast<std::size_t>(r)]);
+      }
+    }
+    EXPECT_EQ(world.gaps, std::vector<std::string>());
+    EXPECT_EQ(world.failures, std::vector<std::string>());
+  }
+}
+
 // A program that takes no checkpoint, and whose processes end again and again: the log segments that they leave have a
 // bound, and what they hold is never lost.
 TEST(RecoveryWithoutCheckpoints, HundredsOfLivesLeaveFewSegments) {

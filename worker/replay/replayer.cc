@@ -197,9 +197,12 @@ struct Replayer::State {
     bool sized = false;  // the length is known
     std::optional<RecordInfo> info;
     std::vector<std::byte> bytes;
-    std::uint32_t asks = 0;              // gaps that were seen
-    std::uint64_t asked_generation = 0;  // of the newest of them
-    std::uint64_t stale_generation = 0;  // listings up to this one are older than the want
+    bool extended = false;  // what was wanted is here; `missing` are others' parts, within `extra`
+    Ranges extra;
+    std::map<std::uint64_t, std::vector<std::byte>> extra_bytes;  // by first byte: one for each interval of `extra`
+    std::uint32_t asks = 0;                                       // gaps that were seen
+    std::uint64_t asked_generation = 0;                           // of the newest of them
+    std::uint64_t stale_generation = 0;                           // listings up to this one are older than the want
   };
 
   struct Pending {
@@ -239,6 +242,7 @@ struct Replayer::State {
   std::map<Rank, Incarnation> lives;
   std::map<Rank, std::size_t> host_of;
   std::size_t need_domains = 1;
+  std::vector<Rank> new_here;  // ranks of this host whose lives are new
   std::int64_t timeout_ms = 1;
   std::vector<Host> hosts;
   std::map<Rank, Heard> heard;
@@ -284,6 +288,13 @@ struct Replayer::State {
     d.status = std::move(status);
     d.info = w.info;
     if (d.status.ok()) d.bytes = std::move(w.bytes);
+    const Ranges fetched = w.extra.minus(w.missing);
+    for (const Interval& i : fetched.intervals()) {
+      auto in = w.extra_bytes.upper_bound(i.begin);
+      --in;
+      const auto piece = std::span(in->second).subspan(i.begin - in->first, i.end - i.begin);
+      d.refill.push_back({i.begin, {piece.begin(), piece.end()}});
+    }
     d.log_again = std::move(again);
     forget(id);
   }
@@ -364,6 +375,13 @@ struct Replayer::State {
 
   // Bytes of the whole result from `begin` on, which are missing.
   static void write(Wanted& w, std::uint64_t begin, std::span<const std::byte> bytes) {
+    if (w.extended) {
+      auto in = w.extra_bytes.upper_bound(begin);
+      --in;
+      std::memcpy(in->second.data() + (begin - in->first), bytes.data(), bytes.size());
+      w.missing = w.missing.minus(Ranges(begin, begin + bytes.size()));
+      return;
+    }
     std::byte* to = w.want.total_bytes ? w.want.base + (begin - w.want.base_at) : w.bytes.data() + begin;
     std::memcpy(to, bytes.data(), bytes.size());
     w.missing = w.missing.minus(Ranges(begin, begin + bytes.size()));
@@ -482,12 +500,10 @@ struct Replayer::State {
     return std::none_of(hosts.begin(), hosts.end(), [](const Host& h) { return h.gone(); });
   }
 
-  // Of the bytes that were wanted, what too few domains hold.
-  [[nodiscard]] Ranges log_again(const Wanted& w, const Round& round) const {
-    const Ranges wanted = w.want.total_bytes ? w.want.bytes : Ranges(0, w.info->total_bytes);
+  // What enough domains hold of these bytes; `living`: what living ranks of this host do.
+  [[nodiscard]] Ranges held_enough(const Ranges& wanted, const Round& round, const Ranges& living) const {
     std::map<std::string_view, Ranges> by_domain;
     for (const Holder& h : round.holders) by_domain[hosts[h.host].domain].add(h.held.intersect(wanted));
-    const Ranges living = own.held_by(w.want.key, own_lives).intersect(wanted);
     by_domain[own_domain].add(living);
     // +1 where a domain's bytes begin, −1 where they end.
     std::map<std::uint64_t, std::int64_t> steps;
@@ -505,9 +521,32 @@ struct Replayer::State {
       depth += step;
       from = at;
     }
-    Ranges again = wanted.minus(enough);
+    return enough;
+  }
+
+  // Of the bytes that were wanted, what too few domains hold.
+  [[nodiscard]] Ranges log_again(const Wanted& w, const Round& round) const {
+    const Ranges wanted = w.want.total_bytes ? w.want.bytes : Ranges(0, w.info->total_bytes);
+    const Ranges living = own.held_by(w.want.key, own_lives).intersect(wanted);
+    Ranges again = wanted.minus(held_enough(wanted, round, living));
     again.add(own.held(w.want.key).intersect(wanted).minus(living));
     return again;
+  }
+
+  // What was wanted is here. True: parts of other ranks are to be fetched too.
+  bool extend(Wanted& w, const Round& round) const {
+    const Ranges rest = Ranges(0, w.info->total_bytes).minus(w.want.bytes);
+    const Ranges living = own.held_by(w.want.key, own_lives).intersect(rest);
+    Ranges somewhere = own.held(w.want.key);
+    for (const Holder& h : round.holders) {
+      if (hosts[h.host].domain == own_domain) continue;
+      somewhere.add(h.held);
+    }
+    w.extended = true;
+    w.extra = rest.minus(held_enough(rest, round, living)).minus(living).intersect(somewhere);
+    w.missing = w.extra;
+    for (const Interval& i : w.extra.intervals()) w.extra_bytes[i.begin].resize(i.end - i.begin);
+    return !w.extra.empty();
   }
 
   // Ends a want that has all, or looks for a gap.
@@ -522,8 +561,16 @@ struct Replayer::State {
     if (round.info && !take_info(id, w, *round.info, round.info_from)) return;
     const bool all_known = sequence < known_below(s);
     if (w.info && w.missing.empty()) {
+      const bool extends = w.want.refill && !w.extended;
       Ranges again = log_again(w, round);
-      if (again.empty() || all_known) return finish(id, {}, std::move(again));
+      if (extends && all_known && extend(w, round)) {
+        if (!read_own(id, w)) return;
+        if (w.missing.empty()) return finish(id, {}, std::move(again));
+        s.open.insert(sequence);
+        s.asleep = false;
+        return;
+      }
+      if ((again.empty() && !extends) || all_known) return finish(id, {}, std::move(again));
     }
     s.asleep = false;
     if (!all_known || (w.info && w.missing.empty())) return;
@@ -532,6 +579,9 @@ struct Replayer::State {
       if (!gap.empty()) gap = gap.minus(h.held);
     }
     if (gap.empty() && (w.info || !round.requested.empty())) return;
+    // Nobody needs it here: whoever received it has it, or replays.
+    if (w.extended) return finish(id, {}, log_again(w, round));
+    if (w.want.refill && w.want.bytes.empty()) return finish(id, {});
     if (s.generation <= w.stale_generation) {
       s.relist_at = now;  // a want that came after the listing: what it says is not about this want
       return;
@@ -1140,6 +1190,10 @@ void Replayer::install(const Plan& plan, TimeMs now, std::vector<Send>& out) {
     }
   }
   s.need_domains = std::max<std::size_t>(1, std::min<std::size_t>(plan.replicas, domains.size()));
+  s.new_here.clear();
+  for (const Peer& p : plan.peers) {
+    if (p.fresh && p.host_id == self->host_id) s.new_here.push_back(p.rank);
+  }
   for (auto& [key, stream] : s.streams) {
     stream.asleep = true;
     for (auto& [sequence, round] : stream.rounds) round.requested = {};
@@ -1220,6 +1274,15 @@ std::vector<Replayer::Done> Replayer::take_done() {
 
 bool Replayer::idle() const {
   return state_->wants.empty();
+}
+
+bool Replayer::refills(std::span<const Rank> members) const {
+  const State& s = *state_;
+  if (s.need_domains == 1) return false;
+  for (const Rank rank : s.new_here) {
+    if (std::count(members.begin(), members.end(), rank) != 0) return rank == s.self;
+  }
+  return false;
 }
 
 std::span<const Incarnation> Replayer::host_lives() const {

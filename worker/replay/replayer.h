@@ -55,6 +55,9 @@ class Replayer {
     Ranges bytes;               // which; ignored without total_bytes
     std::byte* base = nullptr;  // where byte `base_at` of the whole result goes
     std::uint64_t base_at = 0;
+    // A result of which ranks receive parts: what too few domains hold of the others', and not this one, is fetched
+    // too, as far as somebody has it. `bytes` may be empty.
+    bool refill = false;
     bool wait = false;  // nobody holds it yet: ask again until somebody does (local states to be copied)
   };
   struct Done {
@@ -68,6 +71,12 @@ class Replayer {
     // What should be logged here, because fewer than min(replicas, domains) domains hold it (or only segments of dead
     // lives do). Within the bytes that were wanted.
     Ranges log_again;
+    // Wants with `refill`: what should be logged here beside them.
+    struct Piece {
+      std::uint64_t begin = 0;
+      std::vector<std::byte> bytes;
+    };
+    std::vector<Piece> refill;
   };
   // To the rank's fetch service.
   struct Send {
@@ -101,6 +110,9 @@ class Replayer {
   // Wants that have ended since the last look, in any order.
   [[nodiscard]] std::vector<Done> take_done();
   [[nodiscard]] bool idle() const;
+  // This life is the first new one of these ranks on its host: it is the one that fills up the copies of other ranks'
+  // parts that the host may have lost.
+  [[nodiscard]] bool refills(std::span<const Rank> members) const;
   // The lives of the newest plan on this host, this one among them.
   [[nodiscard]] std::span<const Incarnation> host_lives() const;
   // What the log of the process should say since the last look: bytes that arrived damaged, hosts that do not answer.
