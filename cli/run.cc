@@ -36,6 +36,7 @@ DECLARE_string(log_memory_bytes);
 DECLARE_string(log_lag_ms);
 DECLARE_string(log_lag_bytes);
 DECLARE_string(log_disk_bytes);
+DECLARE_string(checkpoint_mirror);
 DECLARE_string(on_rollback);
 
 namespace warren::cli {
@@ -65,6 +66,7 @@ Variables from_flags() {
   put("WARREN_LOG_LAG_MS", FLAGS_log_lag_ms);
   put("WARREN_LOG_LAG_BYTES", FLAGS_log_lag_bytes);
   put("WARREN_LOG_DISK_BYTES", FLAGS_log_disk_bytes);
+  put("WARREN_CHECKPOINT_MIRROR", FLAGS_checkpoint_mirror);
   put("WARREN_ON_ROLLBACK", FLAGS_on_rollback);
   if (FLAGS_insecure_no_auth) {
     out["WARREN_INSECURE_NO_AUTH"] = "1";
@@ -219,6 +221,7 @@ const Command kRunCommand = {
               "log_lag_ms",
               "log_lag_bytes",
               "log_disk_bytes",
+              "checkpoint_mirror",
               "on_rollback"},
     .takes_words = true,
     .run = run,

@@ -529,6 +529,8 @@ Status validate(const wire::Held& h) {
     if (h.known().plan().ByteSizeLong() > limits::kMaxHeldPlanBytes) return bad("the plan is too long");
   }
   if (static_cast<std::size_t>(h.rounds_size()) > limits::kMaxHeldRounds) return bad("too many groups and versions");
+  if (h.mirrored() && (h.rounds_size() != 0 || !h.known().committed()))
+    return bad("a mirror holds checkpoints, and only these");
   std::size_t runs = 0, ranges = 0;
   const wire::HeldRounds* last = nullptr;
   for (const wire::HeldRounds& r : h.rounds()) {

@@ -26,16 +26,23 @@ namespace warren {
   return holders;
 }
 
+// The bytes of shard `shard` of a global state; empty (begin = end) where it has fewer bytes than shards.
+[[nodiscard]] inline Interval shard_of(std::uint32_t shard, std::uint64_t total_bytes, std::uint64_t shards) {
+  const std::uint64_t least = total_bytes / shards, longer = total_bytes % shards;
+  const std::uint64_t begin = shard * least + std::min<std::uint64_t>(shard, longer);
+  return {begin, begin + least + (shard < longer ? 1 : 0)};
+}
+
 // The bytes of a global state of `total_bytes` that `rank` logs.
 [[nodiscard]] inline Ranges shard_duty(std::uint32_t rank, std::uint64_t total_bytes,
                                        std::span<const std::uint32_t> domains, std::uint32_t replicas) {
   Ranges duty;
-  const std::uint64_t size = domains.size(), least = total_bytes / size, longer = total_bytes % size;
+  const std::uint64_t size = domains.size();
   for (std::uint32_t s = 0; s < size; ++s) {
     const auto holders = shard_holders(s, domains, replicas);
     if (std::find(holders.begin(), holders.end(), rank) == holders.end()) continue;
-    const std::uint64_t begin = s * least + std::min<std::uint64_t>(s, longer);
-    duty.add(begin, begin + least + (s < longer ? 1 : 0));
+    const Interval shard = shard_of(s, total_bytes, size);
+    duty.add(shard.begin, shard.end);
   }
   return duty;
 }

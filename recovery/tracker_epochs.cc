@@ -196,7 +196,9 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
         if (k.version() == kPreamble.value || !committed_ || k.version() >= committed_->value) start.kept.push_back(k);
       }
     } else if (interrupt_.resume()) {
+      const bool lost = go_back_to_mirror(effects);
       start = start_from_disks();
+      if (lost) setups = std::vector<wire::Setup>();
     }
     start.setups = std::move(setups).value();
     std::vector<const Waiting*> by_arrival;
@@ -215,6 +217,36 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
     }
   }
   make_plan(ranks, std::move(start), now, effects);
+}
+
+bool TrackerMachine::go_back_to_mirror(Effects& effects) {
+  std::set<std::string> domains, with_disk;
+  const wire::Known* newest = nullptr;
+  for (const auto& [worker, w] : waiting_) {
+    domains.insert(w.member.domain_id());
+    if (!w.held) continue;
+    if (!w.held->mirrored()) {
+      with_disk.insert(w.member.domain_id());
+      continue;
+    }
+    const wire::Known& known = w.held->known();
+    const bool newer = newest == nullptr || known.committed_version() > newest->committed_version();
+    if (newer && Timeline(known.committed_timeline()) <= timeline_) newest = &known;
+  }
+  if (newest == nullptr || domains.size() - with_disk.size() < settings_.replicas()) return false;
+  const Version mirrored(newest->committed_version());
+  if (committed_ && *committed_ < mirrored) return false;
+  count(Transition::mirror_used);
+  const std::string was = program_version();
+  committed_ = mirrored;
+  committed_timeline_ = Timeline(newest->committed_timeline());
+  log(Severity::kWarning, "mirror_used",
+      "the disks of " + std::to_string(domains.size() - with_disk.size()) + " of the " +
+          std::to_string(domains.size()) + " failure domains of job " + options_.job +
+          " are empty: it goes on from the mirror of its checkpoints, and from " + program_version() +
+          (was == program_version() ? "" : " where " + was + " was committed"),
+      effects);
+  return true;
 }
 
 // What was logged before all lives ended keeps its names; what is computed from here on gets those of a new timeline,

@@ -218,6 +218,8 @@ class TrackerMachine {
   };
   void make_plan(const std::map<std::string, Rank>& ranks, Start start, TimeMs now, Effects& effects);
   [[nodiscard]] Start start_from_disks() const;
+  // Where more disks are lost than there are copies to spare, what the mirror holds is what is committed. Whether so.
+  bool go_back_to_mirror(Effects& effects);
   // Where the journal holds nothing: whether the disks of those who have joined do. They join again then.
   bool adopt_from_disks(TimeMs now, Effects& effects);
   [[nodiscard]] Result<std::vector<wire::Position>> next_frontier(bool with_inherited) const;

@@ -89,7 +89,8 @@ namespace warren {
   X(held_too_large)                   \
   X(planned_from_disks)               \
   X(adopted_from_disks)               \
-  X(disks_ignored)
+  X(disks_ignored)                    \
+  X(mirror_used)
 
 enum class TrackerMachine::Transition : std::uint8_t {
 #define WARREN_X(name) name,

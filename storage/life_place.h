@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "recovery/ids.h"
@@ -63,15 +62,6 @@ struct LifeFile {
 };
 [[nodiscard]] LifeFile read_life(const std::string& directory);
 [[nodiscard]] Status write_life(const std::string& directory, const std::string& job, const std::string& worker_id);
-
-// ResultStore::Note, in the file LIFE-note.
-[[nodiscard]] Status write_note(const std::string& directory, std::uint64_t run, std::string_view text);
-struct NoteFile {
-  bool there = false;     // a place without one is of whatever run is asked for
-  std::uint64_t run = 0;  // 0: damaged
-  std::string text;
-};
-[[nodiscard]] NoteFile read_note(const std::string& directory);
 
 // Who removes a place holds its lock.
 void remove_place(const std::string& directory);

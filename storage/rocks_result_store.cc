@@ -22,6 +22,7 @@
 #include <utility>
 
 #include "storage/files.h"
+#include "storage/life_note.h"
 #include "storage/life_place.h"
 #include "storage/result_format.h"
 #include "storage/rocks_source.h"

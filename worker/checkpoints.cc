@@ -59,6 +59,28 @@ void Checkpoints::load(const worker_effect::Loaded& what) {
   want_whole({RecordKind::kGlobal, {what.timeline, kWorldGroup, what.version, Sequence(0)}});
 }
 
+bool Checkpoints::has_local(const RecordInfo& global) {
+  return global.fingerprint.shape == kHasLocalState;
+}
+
+Status Checkpoints::restore(const worker_effect::Loaded& what, State state, bool has_local) {
+  const auto self = static_cast<std::uint32_t>(engine_.plan().self.value);
+  const Known found{what.version, what.timeline, state.global.size(), has_local};
+  const RecordKey global = found.key(RecordKind::kGlobal, 0), local = found.key(RecordKind::kLocal, self);
+  Status status =
+      log(global, info_of(state.global.size(), has_local), state.global, duty(found).minus(held_by_living(global)));
+  if (status.ok() && has_local) {
+    status = log(local, info_of(state.local.size(), true), state.local,
+                 Ranges(0, state.local.size()).minus(held_by_living(local)));
+  }
+  if (!status.ok()) return status.because_of_this("cannot log " + name_of(what.version) + " again");
+  base_ = found;
+  pull_duties(base_);
+  state.version = what.version.value - 1;
+  end_load(std::move(state));
+  return {};
+}
+
 std::optional<Result<Checkpoints::State>> Checkpoints::loaded() {
   return std::exchange(loaded_, std::nullopt);
 }
@@ -230,8 +252,7 @@ void Checkpoints::advance() {
         "start a job of another name"));
   }
   // This host's share of it.
-  const Known loaded{source_->version, source_->timeline, done->bytes.size(),
-                     done->info->fingerprint.shape == kHasLocalState};
+  const Known loaded{source_->version, source_->timeline, done->bytes.size(), has_local(*done->info)};
   const RecordKey key = global_here_ ? loaded.key(RecordKind::kLocal, self) : loaded.key(RecordKind::kGlobal, 0);
   const Ranges share = global_here_ ? Ranges(0, done->bytes.size()) : duty(loaded);
   const Status logged = log(key, *done->info, done->bytes, share.minus(held_by_living(key)));

@@ -41,6 +41,11 @@ class Checkpoints {
   };
   // The tracker has said what to start from; loaded() then says when it is here. Begins the version that follows.
   void load(const worker_effect::Loaded& what);
+  // The state that load() has not found in the log, from somewhere else; loaded() says the same again. Logs this rank's
+  // share. kExhausted: no room.
+  [[nodiscard]] Status restore(const worker_effect::Loaded& what, State state, bool has_local);
+  // Whether a checkpoint has local states, by the record of its global state.
+  [[nodiscard]] static bool has_local(const RecordInfo& global);
   // Once: the state, or why there is none.
   [[nodiscard]] std::optional<Result<State>> loaded();
 

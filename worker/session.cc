@@ -78,6 +78,7 @@ Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const
     services.fetch_port = session->fetch_->port();
     services.segment = session->segment_;
     if (session->disk_) services.held = held_on(session->disk_->writer().store());
+    if (session->mirror_ && !services.held) services.held = session->mirror_->held();
   }
   auto control = Control::start(settings, log, session->board_, *session, services);
   if (!control.ok()) return control.status();
@@ -106,6 +107,7 @@ Session::~Session() {
     disk = std::move(disk_);
   }
   disk.reset();
+  mirror_.reset();
   control_.reset();
   fetch_.reset();
   if (caller_wake_ >= 0) ::close(caller_wake_);
@@ -157,6 +159,12 @@ Status Session::start_log() {
     // A disk that fails is the writer's event, and its results stay in memory: rounds go on.
     recall_->publish_waits_for([this] { (void)disk_->writer().sync(settings_.round_timeout_ms); });
   }
+  if (!settings_.checkpoint_mirror.empty()) {
+    auto mirror =
+        Mirror::open(settings_, reader(), [this](const LogEvent& event) { log_(WARREN_LOG_WARNING, event.text); });
+    if (!mirror.ok()) return mirror.status();
+    mirror_ = std::move(mirror).value();
+  }
   engine_.use(*recall_);
   checkpoints_.emplace(engine_, *recall_);
   return {};
@@ -206,6 +214,7 @@ void Session::install(const wire::Plan& plan, Rank self) {
   }
   idle_polls_ = ranks_here <= cores() ? kPollsOnFreeCores : kPollsOnSharedCores;
   transport_.open(p.epoch, plan.settings().streams(), plan.settings().checksums());
+  known_ = known_of(plan);
   if (disk_) leave_to_later_lives(plan);
   if (recall_) {
     fetch_->install(plan);
@@ -226,7 +235,6 @@ void Session::leave_to_later_lives(const wire::Plan& plan) {
     log_(WARREN_LOG_WARNING, "another run of job " + settings_.job + " has left results in " + settings_.data_dir +
                                  "; they are not used, and lie in " + where + " until you remove them");
   }
-  known_ = known_of(plan);
   disk_->writer().note(note_of(known_));
 }
 
@@ -270,6 +278,7 @@ Status Session::attach(Incarnation life, MappedSegment segment) {
 
 void Session::loaded(const worker_effect::Loaded& loaded) {
   const auto lock = lock_for_control();
+  load_from_ = loaded;
   checkpoints_->load(loaded);
   wake(caller_wake_);
 }
@@ -279,10 +288,16 @@ void Session::committed(Version version, Timeline timeline) {
   if (!checkpoints_) return;
   checkpoints_->committed(version, timeline);
   wake(caller_wake_);
+  known_.set_committed(true);
+  known_.set_committed_version(version.value);
+  known_.set_committed_timeline(timeline.value);
+  if (mirror_ && installed_) {
+    wire::Known without_setups = known_;
+    without_setups.clear_setups();
+    without_setups.mutable_plan()->clear_setups();
+    mirror_->copy(timeline, version, self_, note_of(without_setups));
+  }
   if (disk_) {
-    known_.set_committed(true);
-    known_.set_committed_version(version.value);
-    known_.set_committed_timeline(timeline.value);
     disk_->writer().note(note_of(known_));
     disk_->writer().drop({engine_.oldest_timeline(), version, {{timeline, version}}});
   }
@@ -682,10 +697,33 @@ Result<Session::State> Session::load() {
     if (!result) result = checkpoints_->loaded();
     return result || engine_.stopped();
   });
+  if (result && result->status().code() == Code::kUnavailable && mirror_) load_from_mirror(lock, result);
   waits_for_.clear();
   if (!result) return gone();
   if (result->status().code() == Code::kDesync) control_->round_failed(transport_.epoch(), result->status());
   return std::move(*result);
+}
+
+// The log has lost it.
+void Session::load_from_mirror(std::unique_lock<std::mutex>& lock, std::optional<Result<State>>& result) {
+  const worker_effect::Loaded what = load_from_;
+  const std::uint64_t run = known_.plan().run();
+  lock.unlock();
+  auto found = mirror_->read(run, what.timeline, what.version, self_);
+  lock.lock();
+  if (engine_.stopped()) return result.reset();
+  Status status = found.status();
+  if (status.ok()) {
+    Mirror::State& from = found.value();
+    status = checkpoints_->restore(what, {0, std::move(from.global), std::move(from.local)}, from.has_local);
+  }
+  if (!status.ok()) {
+    result = result->status().because_of_this(status.describe());
+    return;
+  }
+  log_(WARREN_LOG_WARNING, "version " + std::to_string(what.version.value - 1) + " of job " + settings_.job +
+                               " was loaded from " + settings_.checkpoint_mirror + ": the log has lost it");
+  result = checkpoints_->loaded();
 }
 
 // Completes outstanding calls, and waits for the commit of the checkpoint before.
@@ -775,6 +813,11 @@ Status Session::finalize() {
   drive(lock, [&] { return finished_ || !failed_.ok(); });
   if (!finished_) return failed_;
   engine_.stop(Status(Code::kClosed, "the communicator has been finalized"));
+  if (mirror_) {
+    const Status status = mirror_->finish(known_.plan().run());
+    if (!status.ok())
+      log_(WARREN_LOG_WARNING, "the mirror does not know that the job is finished: " + status.describe());
+  }
   if (disk_) {
     const Status status = disk_->writer().finish();
     if (!status.ok()) log_(WARREN_LOG_WARNING, "the log of the finished job stays on disk: " + status.describe());

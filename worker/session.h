@@ -19,6 +19,7 @@
 #include "worker/control.h"
 #include "worker/dead_segments.h"
 #include "worker/disk/disk_log.h"
+#include "worker/disk/mirror.h"
 #include "worker/engine.h"
 #include "worker/launch/settings.h"
 #include "worker/log.h"
@@ -111,6 +112,7 @@ class Session final : private DataPath {
   void look_at_taken(const Status& status);
   Status start_log();
   void leave_to_later_lives(const wire::Plan& plan);
+  void load_from_mirror(std::unique_lock<std::mutex>& lock, std::optional<Result<State>>& result);
   void fetched(Rank from, const wire::FetchReply& reply, std::span<const std::byte> payloads);
   void look_at_checkpoints();
   void look_at_dead_segments();
@@ -142,7 +144,9 @@ class Session final : private DataPath {
   DeadSegments dead_segments_;
   std::unique_ptr<HostLog> host_log_;
   std::unique_ptr<DiskLog> disk_;  // its thread ends before control_
-  wire::Known known_;              // what the disk is told of the job
+  std::unique_ptr<Mirror> mirror_;
+  worker_effect::Loaded load_from_;
+  wire::Known known_;  // what the disk is told of the job
   std::optional<Recall> recall_;
   bool installed_ = false, finished_ = false, exiting_ = false;
   std::optional<Checkpoints> checkpoints_;

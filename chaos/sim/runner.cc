@@ -47,6 +47,7 @@ constexpr std::string_view kOutOfReach[] = {"tracker.reports_too_large",
                                             "tracker.rebuild_failed",
                                             "tracker.held_too_large",
                                             "tracker.disks_ignored",
+                                            "tracker.mirror_used",
                                             "worker.told"};
 
 void name_unhit(const char* machine, std::span<const char* const> names, const std::vector<std::uint64_t>& counts,

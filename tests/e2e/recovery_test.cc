@@ -25,6 +25,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "chaos/process/judge.h"
@@ -214,6 +215,19 @@ class Job {
   }
   // Each host has a disk. `mode`: of the log.
   void use_disks(const std::string& mode) { log_mode_ = mode; }
+  void use_mirror() { mirror_ = folder_ + "/mirror"; }
+  // Until a checkpoint is complete there.
+  void await_mirror() const {
+    const auto complete = [&] {
+      std::error_code error;
+      for (std::filesystem::recursive_directory_iterator it(mirror_, error), end; !error && it != end;
+           it.increment(error)) {
+        if (it->path().filename() == "COMPLETE") return true;
+      }
+      return false;
+    };
+    while (!complete()) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // CTest ends what never comes
+  }
   void lose_disk(const std::string& host) { std::filesystem::remove_all(disk_of(host)); }
   void lose_journal() { std::filesystem::remove_all(folder_ + "/tracker"); }
   [[nodiscard]] std::string disk_of(const std::string& host) const { return folder_ + "/disk-" + host; }
@@ -274,6 +288,7 @@ class Job {
             "WARREN_ROUND_TIMEOUT_MS=" + std::to_string(kRoundTimeoutMs), "WARREN_JOIN_TIMEOUT_MS=60000",
             "WARREN_LOG_LEVEL=" + std::string(verbose() ? "info" : "error"),
             log_mode_.empty() ? "X=" : "WARREN_LOG=" + log_mode_,
+            mirror_.empty() ? "Z=" : "WARREN_CHECKPOINT_MIRROR=" + mirror_,
             log_mode_.empty() ? "Y=" : "WARREN_DATA_DIR=" + disk_of(hosts_[w])});
   }
 
@@ -357,6 +372,7 @@ class Job {
   std::vector<std::pair<Cue, std::function<void()>>> cues_;
   std::vector<Record> failures_;
   std::string log_mode_;  // empty: nothing is on disk
+  std::string mirror_;    // empty: there is none
   int deaths_ordered_ = 0, deaths_ = 0, rollbacks_ = 0;
   Clock::time_point last_progress_;
 };
@@ -591,6 +607,26 @@ TEST(Recovery, AfterTheLossOfAllProcessesAndTheJournalTheDisksKnowTheJob) {
   };
   EXPECT_GE(kept_after_the_loss_of_all("sync", 7, lose_both), 3u);
 }
+// Everything but the mirror is lost, with a checkpoint that is there.
+TEST(Recovery, AfterTheLossOfAllDisksTheMirrorHasTheCheckpoints) {
+  for (const bool journal : {true, false}) {
+    SCOPED_TRACE(journal);
+    Job job(shape(4, Mix::kBig, 64 << 10, 300, 4), two_hosts(4));
+    job.use_disks("async");
+    job.use_mirror();
+    job.when({0, RecordEvent::kBegin, 10, 0}, [&] {
+      job.await_mirror();
+      job.kill_all([&] {
+        for (const char* host : {"a", "b"}) job.lose_disk(host);
+        if (!journal) job.lose_journal();
+      });
+    });
+    job.run();
+    EXPECT_EQ(job.judge().progress(0).lives, 2u);
+    EXPECT_GE(job.judge().progress(0).loaded, 1u) << "it did not begin anew";
+  }
+}
+
 TEST(Recovery, TheLossOfAllProcessesBeforeTheFirstCheckpoint) {
   EXPECT_GE(kept_after_the_loss_of_all("sync", 2, [](Job&) {}), 2u);
 }

@@ -376,6 +376,8 @@ TEST(Codec, JoinsThatSayWhatADiskHolds) {
             "what the disk holds: 8204 runs are over the limit of 8192");
   EXPECT_EQ(check([](auto& j) { j.mutable_settings()->set_replicas(0); }),
             "nothing is logged, and a disk holds something");
+  EXPECT_EQ(check([](auto& j) { j.mutable_held()->set_mirrored(true); }),
+            "what the disk holds: a mirror holds checkpoints, and only these");
 }
 
 TEST(Codec, RoundsThatKeepOlderNames) {

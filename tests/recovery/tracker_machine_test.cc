@@ -533,10 +533,11 @@ TEST(Tracker, ARecordThatIsNotOursIsRefused) {
   wire::JobRecord record;
   ASSERT_TRUE(record.ParseFromString(t.disk()));
   record.set_format(2);
-  EXPECT_EQ(made("j", record.SerializeAsString()).describe(),
-            "the journal's record of job j is damaged; use the journal that belongs to it, or remove the record: the job "
-            "then goes on from what its workers' disks know, or begins anew where they know nothing: format 2, this "
-            "build reads format 1");
+  EXPECT_EQ(
+      made("j", record.SerializeAsString()).describe(),
+      "the journal's record of job j is damaged; use the journal that belongs to it, or remove the record: the job "
+      "then goes on from what its workers' disks know, or begins anew where they know nothing: format 2, this "
+      "build reads format 1");
 }
 
 TEST(Tracker, TheLargestPlansAreSentInSteps) {

@@ -556,7 +556,8 @@ class OnDisks : public TrackerScript {
   explicit OnDisks(std::uint32_t replicas = 2) : TrackerScript(false, replicas), replicas_(replicas) {}
   // `plan`: what the disk knows of the job; null: the disk is empty.
   std::string start(std::uint64_t worker, std::uint64_t life, const wire::Plan* plan,
-                    const std::vector<wire::HeldRounds>& rounds = {}, std::uint64_t committed = 0) {
+                    const std::vector<wire::HeldRounds>& rounds = {}, std::uint64_t committed = 0,
+                    bool mirrored = false) {
     wire::Envelope e = from_worker(life);
     *e.mutable_join() = test::join("w" + std::to_string(worker), worker == 0 ? "a" : "b", 2, replicas_);
     if (plan != nullptr) {
@@ -567,7 +568,9 @@ class OnDisks : public TrackerScript {
       *held.mutable_known()->mutable_plan() = *plan;
       held.mutable_known()->set_committed(committed != 0);
       held.mutable_known()->set_committed_version(committed);
+      if (committed != 0) held.mutable_known()->set_committed_timeline(plan->committed_timeline());
       for (const wire::HeldRounds& r : rounds) *held.add_rounds() = r;
+      held.set_mirrored(mirrored);
     }
     return send(std::move(e));
   }
@@ -722,6 +725,37 @@ TEST(TrackerRecovery, WithoutAJournalSetUpRoundsThatDisksCallDoneStayDone) {
     EXPECT_NE(got.find(undone ? "timeline 4 s7@1| committed" : "timeline 4 s7@1| s9@2| committed"), std::string::npos)
         << got;
   }
+}
+
+// The newest commit may not have come to the mirror yet.
+TEST(TrackerRecovery, WhereDisksAreLostTheMirrorSaysWhatIsCommitted) {
+  for (const bool one_disk : {false, true}) {
+    OnDisks t;
+    (void)t.start(0, 10, nullptr);
+    (void)t.start(1, 11, nullptr);
+    const wire::Plan first = t.plan();
+    for (const std::uint64_t version : {2, 3}) {
+      (void)t.vote(10, version);
+      (void)t.vote(11, version, {}, 0, version == 2 ? std::vector{setup(0, 7, true)} : std::vector<wire::Setup>{});
+    }
+    t.lose_everybody();
+    (void)t.start(0, 20, &first, {}, 2, true);
+    const std::string got = t.start(1, 21, &first, {}, one_disk ? 3 : 2, !one_disk);
+    EXPECT_NE(got.find(one_disk ? "timeline 1 s7| committed 3 in 0\n" : "timeline 1 committed 2 in 0\n"),
+              std::string::npos)
+        << got;
+  }
+}
+
+TEST(TrackerRecovery, WithoutAJournalAndDisksTheJobGoesOnFromTheMirror) {
+  const wire::Plan known = plan_on_disk();
+  OnDisks t;
+  const auto join_both = [&] {
+    (void)t.start(0, 20, &known, {}, 4, true);
+    return t.start(1, 21, &known, {}, 4, true);
+  };
+  (void)join_both();
+  EXPECT_NE(join_both().find("Plan epoch 8 w1=21 w0=20 timeline 4 committed 4 in 2\n"), std::string::npos);
 }
 
 TEST(TrackerRecovery, WhatTooFewDisksKnowIsOfAJobThatIsOver) {

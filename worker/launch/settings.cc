@@ -47,6 +47,7 @@ constexpr std::array<std::string_view, 28> kNames = {"tracker",
                                                      "log_lag_ms",
                                                      "log_lag_bytes",
                                                      "log_disk_bytes",
+                                                     "checkpoint_mirror",
                                                      "on_rollback",
                                                      "log_level",
                                                      "attempt"};
@@ -125,6 +126,7 @@ Result<Layer> from_options(const warren_options* options) {
   number("log_lag_ms", options->log_lag_ms);
   number("log_lag_bytes", options->log_lag_bytes);
   number("log_disk_bytes", options->log_disk_bytes);
+  text("checkpoint_mirror", options->checkpoint_mirror);
   text("on_rollback", options->on_rollback);
   if (options->log_level >= 0) put("log_level", std::to_string(options->log_level), "log_level");
   return out;
@@ -408,6 +410,7 @@ void resolve_log(Resolver& r, const SystemFacts& facts, std::uint64_t local_worl
   r.number("log_lag_ms", s.log_lag_ms, std::int64_t{1}, kMaxLogLagMs, kDefaultLogLagMs);
   r.bytes("log_lag_bytes", s.log_lag_bytes, std::uint64_t{1}, kMaxLogBytes, kDefaultLogLagBytes);
   r.bytes("log_disk_bytes", s.log_disk_bytes, kMiB, kMaxLogBytes, kDefaultLogDiskBytes);
+  r.text("checkpoint_mirror", s.checkpoint_mirror, "", path);
   s.on_rollback =
       static_cast<OnRollback>(r.word("on_rollback", kRollbackActions, static_cast<std::size_t>(OnRollback::kExit)));
 }

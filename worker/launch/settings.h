@@ -76,6 +76,7 @@ struct Settings {
   std::int64_t log_lag_ms = 0;
   std::uint64_t log_lag_bytes = 0;
   std::uint64_t log_disk_bytes = 0;
+  std::string checkpoint_mirror;  // empty: none
   OnRollback on_rollback = OnRollback::kExit;
   int log_level = 0;               // a warren_log_level
   std::uint32_t attempt = 0;       // how often the launcher has started this worker before

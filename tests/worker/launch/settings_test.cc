@@ -104,10 +104,11 @@ TEST(Settings, TakesVariablesAndFillsInDefaults) {
   EXPECT_EQ(s.log_lag_ms, 10'000);
   EXPECT_EQ(s.log_lag_bytes, 256 * kMiB);
   EXPECT_EQ(s.log_disk_bytes, 65'536 * kMiB);
+  EXPECT_EQ(s.checkpoint_mirror, "");
   EXPECT_EQ(s.on_rollback, OnRollback::kExit);
   EXPECT_EQ(s.log_level, WARREN_LOG_INFO);
   EXPECT_EQ(s.attempt, 0u);
-  EXPECT_EQ(s.resolved.size(), 27u);
+  EXPECT_EQ(s.resolved.size(), 28u);
   EXPECT_EQ(source_of(s, "tracker"), "WARREN_TRACKER");
   EXPECT_EQ(source_of(s, "streams"), "default");
   EXPECT_THAT(describe(s), HasSubstr("tracker=10.0.0.1:7000 (WARREN_TRACKER) job=digits (WARREN_JOB)"));
@@ -175,6 +176,7 @@ TEST(Settings, EveryOptionReachesItsSetting) {
   o.log_lag_ms = 7;
   o.log_lag_bytes = 8;
   o.log_disk_bytes = 1 << 21;
+  o.checkpoint_mirror = "/mirror";
   o.on_rollback = "error";
   o.log_level = WARREN_LOG_ERROR;
   const auto r = resolve(&o, environment({{"WARREN_LOG_LEVEL", "info"}, {"WARREN_REPLICAS", "3"}}), kFacts);
@@ -188,6 +190,7 @@ TEST(Settings, EveryOptionReachesItsSetting) {
   EXPECT_EQ(s.log_lag_ms, 7);
   EXPECT_EQ(s.log_lag_bytes, 8u);
   EXPECT_EQ(s.log_disk_bytes, 2 * kMiB);
+  EXPECT_EQ(s.checkpoint_mirror, "/mirror");
   EXPECT_EQ(s.on_rollback, OnRollback::kError);
   EXPECT_EQ(s.tracker_host, "fe80::1");
   EXPECT_EQ(s.tracker_port, 81);
@@ -364,6 +367,7 @@ TEST(Settings, RefusesWhatIsWrongAndNamesIt) {
       {{{"WARREN_LOG_MEMORY_BYTES", "1.5G"}}, {"WARREN_LOG_MEMORY_BYTES"}},
       {{{"WARREN_DATA_DIR", std::string("/a\0b", 4)}}, {"WARREN_DATA_DIR", "no path"}},
       {{{"WARREN_DATA_DIR", std::string(4096, 'd')}}, {"WARREN_DATA_DIR", "no path"}},
+      {{{"WARREN_CHECKPOINT_MIRROR", std::string(4096, 'd')}}, {"WARREN_CHECKPOINT_MIRROR", "no path"}},
       {{{"WARREN_LOG_LAG_MS", "0"}}, {"WARREN_LOG_LAG_MS", "1 to 86400000"}},
       {{{"WARREN_LOG_LAG_BYTES", "0"}}, {"WARREN_LOG_LAG_BYTES"}},
       {{{"WARREN_LOG_DISK_BYTES", "64K"}}, {"WARREN_LOG_DISK_BYTES"}},

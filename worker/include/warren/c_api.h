@@ -96,17 +96,18 @@ typedef struct warren_options {
   int32_t check_call_sites; /* 1: ranks must make a collective from the same place of the program */
   warren_log_sink log_sink; /* NULL: standard error */
   void* log_context;
-  int32_t log_level;        /* least level that is logged, a warren_log_level; -1: taken from the settings */
-  const char* domain_id;    /* equal for what dies together; default: this machine */
-  int32_t replicas;         /* copies of what is logged, in distinct failure domains; 0: no fault tolerance;
-                               -1: taken from the settings */
-  const char* log;          /* "memory", "async" or "sync": when results are written to data_dir */
-  int64_t log_memory_bytes; /* this rank's part of the log in memory */
-  const char* data_dir;     /* directory for this host's log and checkpoints */
-  int64_t log_lag_ms;       /* async: what is older is written */
-  int64_t log_lag_bytes;    /* async: what is more is written */
-  int64_t log_disk_bytes;   /* budget in data_dir */
-  const char* on_rollback;  /* "exit": the process exits with code 77; "error": calls fail */
+  int32_t log_level;             /* least level that is logged, a warren_log_level; -1: taken from the settings */
+  const char* domain_id;         /* equal for what dies together; default: this machine */
+  int32_t replicas;              /* copies of what is logged, in distinct failure domains; 0: no fault tolerance;
+                                    -1: taken from the settings */
+  const char* log;               /* "memory", "async" or "sync": when results are written to data_dir */
+  int64_t log_memory_bytes;      /* this rank's part of the log in memory */
+  const char* data_dir;          /* directory for this host's log and checkpoints */
+  int64_t log_lag_ms;            /* async: what is older is written */
+  int64_t log_lag_bytes;         /* async: what is more is written */
+  int64_t log_disk_bytes;        /* budget in data_dir */
+  const char* checkpoint_mirror; /* directory that gets a copy of each committed checkpoint */
+  const char* on_rollback;       /* "exit": the process exits with code 77; "error": calls fail */
 } warren_options;
 
 WARREN_API void warren_options_init(warren_options* options);

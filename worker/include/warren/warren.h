@@ -296,6 +296,7 @@ struct Options {
   std::chrono::milliseconds log_lag_ms{0};  // async: what is older is written
   std::int64_t log_lag_bytes = 0;           // async: what is more is written
   std::int64_t log_disk_bytes = 0;          // budget in data_dir
+  std::string checkpoint_mirror;            // directory that gets a copy of each committed checkpoint
   std::string on_rollback;                  // "exit": the process exits with code 77; "error": calls fail
 };
 
@@ -914,6 +915,7 @@ inline Communicator Communicator::create(const Options& options) {
   c.log_lag_ms = options.log_lag_ms.count();
   c.log_lag_bytes = options.log_lag_bytes;
   c.log_disk_bytes = options.log_disk_bytes;
+  c.checkpoint_mirror = text(options.checkpoint_mirror);
   c.on_rollback = text(options.on_rollback);
   auto state = std::make_shared<detail::State>();
   if (options.log_sink) {

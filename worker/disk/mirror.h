@@ -1,0 +1,93 @@
+// Copies of committed checkpoints in a directory that outlives the machines (storage/checkpoint_mirror.h): written by a
+// thread of its own after each commit, each rank its share; read when no log holds the checkpoint any more.
+//
+//   DIR/<job>/run-<16 hex digits>/   one run of the job, as CheckpointMirror makes it, with
+//     LIFE-note                      the newest plan and commit that rank 0 knew, as in a life's place
+//     FINISHED                       the job has finished: nothing starts from it
+//
+// What cannot be written is an event, and the job goes on; the next commit is tried again. One commit is being written
+// and at most one waits: those between are left out.
+//
+// Threads: any.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "recovery/ids.h"
+#include "recovery/machine.h"
+#include "recovery/messages.pb.h"
+#include "recovery/result.h"
+#include "storage/checkpoint_mirror.h"
+#include "storage/host_log.h"
+#include "storage/result_store.h"
+#include "worker/launch/settings.h"
+
+namespace warren::worker {
+
+class Mirror {
+ public:
+  using Events = std::function<void(const LogEvent&)>;
+
+  // settings.checkpoint_mirror is set. `reader`: of this host's log, for the thread alone. kUnavailable: the directory
+  // cannot be made.
+  static Result<std::unique_ptr<Mirror>> open(const Settings& settings, std::unique_ptr<HostLogReader> reader,
+                                              Events events);
+  ~Mirror();
+  Mirror(const Mirror&) = delete;
+  Mirror& operator=(const Mirror&) = delete;
+
+  // What a job whose disks are lost can start from: the newest complete checkpoint of the run that was written last, if
+  // that has not finished and its world size is the same.
+  [[nodiscard]] std::optional<wire::Held> held() const;
+  // This version is committed: the thread writes this rank's share. `note`: of the run that all this belongs to.
+  void copy(Timeline timeline, Version version, Rank rank, storage::ResultStore::Note note);
+  // The job is finished: nothing starts from what is there. Ends the thread.
+  [[nodiscard]] Status finish(std::uint64_t run);
+
+  // kUnavailable: it is not there. kCorrupt: it is damaged; the text names the file.
+  struct State {
+    std::vector<std::byte> global, local;
+    bool has_local = false;
+  };
+  [[nodiscard]] Result<State> read(std::uint64_t run, Timeline timeline, Version version, Rank rank) const;
+
+ private:
+  struct Commit {
+    Timeline timeline;
+    Version version;
+    Rank rank;
+    storage::ResultStore::Note note;
+  };
+  using Checkpoint = storage::CheckpointMirror::Checkpoint;
+  Mirror(std::string directory, std::uint32_t world_size, std::unique_ptr<HostLogReader> reader, Events events)
+      : directory_(std::move(directory)),
+        world_size_(world_size),
+        reader_(std::move(reader)),
+        events_(std::move(events)) {}
+  [[nodiscard]] std::optional<Checkpoint> newest(const storage::CheckpointMirror& files, Timeline timeline) const;
+  void run();
+  void stop();
+  [[nodiscard]] Status write_share(storage::CheckpointMirror& files, const Commit& commit, Checkpoint& checkpoint);
+  [[nodiscard]] Status write(const Commit& commit, std::unique_lock<std::mutex>& lock);
+
+  const std::string directory_;  // of the job
+  const std::uint32_t world_size_;
+  const std::unique_ptr<HostLogReader> reader_;
+  const Events events_;
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::optional<Commit> next_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace warren::worker
