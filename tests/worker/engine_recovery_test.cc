@@ -892,6 +892,41 @@ TEST(RecoveryOfOneSidedRounds, CopiesForOtherRanksAreFilledUp) {
   }
 }
 
+// The same of rounds in which a machine was lost: what was final in them then is not computed again.
+TEST(RecoveryOfOneSidedRounds, CopiesInRoundsThatAreResumedAreFilledUp) {
+  for (const Collective collective : {Collective::kReduceScatter, Collective::kAllToAll}) {
+    for (int steps = 1; steps < 120; steps += 3) {
+      SCOPED_TRACE(steps);
+      World::Options options;
+      options.size = 3;
+      options.hosts = {0, 1, 2};
+      World world(options);
+      const Program program{collective, 9000, 2, false};
+      std::vector<std::unique_ptr<Runner>> runners;
+      for (int r = 0; r < 3; r++) runners.push_back(std::make_unique<Runner>(program, r, 3));
+      const auto advance = [&] {
+        bool more = false;
+        for (int r = 0; r < 3; r++) more = runners[static_cast<std::size_t>(r)]->advance(world.engine(r)) || more;
+        return more;
+      };
+      int left = steps;
+      ASSERT_TRUE(world.run([&] { return !advance() || left-- == 0; }));
+      for (const int host : {1, 0, 2}) {
+        world.kill_host(host);
+        runners[static_cast<std::size_t>(host)] = std::make_unique<Runner>(program, host, 3);
+        world.next_epoch({host});
+        ASSERT_TRUE(world.run([&] { return !advance(); })) << "after host " << host;
+        for (std::uint64_t s = 0; s < 2; s++) {
+          const RoundId round{Timeline(0), kWorldGroup, Version(0), Sequence(s)};
+          ASSERT_GE(world.copies({RecordKind::kRound, round}), 2u) << "round " << s << " after host " << host;
+        }
+      }
+      EXPECT_EQ(world.gaps, std::vector<std::string>());
+      EXPECT_EQ(world.failures, std::vector<std::string>());
+    }
+  }
+}
+
 // A program that takes no checkpoint, and whose processes end again and again: the log segments that they leave have a
 // bound, and what they hold is never lost.
 TEST(RecoveryWithoutCheckpoints, HundredsOfLivesLeaveFewSegments) {
