@@ -570,8 +570,9 @@ void Engine::begin(Group& group) {
   }
   want.base = static_cast<std::byte*>(call.spec.output);
   want.base_at = shape.begin * width;
-  // Where results differ by rank, this host kept copies of other ranks' too.
-  want.refill = schedule::results_differ(call.spec.collective) && recall_->replayer().refills(group.members);
+  // Where results differ by rank, this host kept copies of other ranks' too. A schedule that resumes copies them anew.
+  want.refill =
+      !group.resumed && schedule::results_differ(call.spec.collective) && recall_->replayer().refills(group.members);
   if (want.bytes.empty() && (!want.refill || shape.total == 0)) {
     const auto info = recall_->reader().info(want.key);
     if (info.ok() && info.value() && !agree(info.value()->fingerprint, call.fingerprint)) {

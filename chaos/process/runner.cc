@@ -388,10 +388,13 @@ class Run {
 
   bool lose_disk(std::uint32_t victim) {
     const std::uint32_t host = cluster_->host_of(victim);
-    note(FaultKind::kDisk, victim, 0, monotonic_ns(), phase_of(victim),
-         "host " + std::to_string(host) + " dies and loses its disk; " + where(victim));
+    const Phase phase = phase_of(victim);
+    const std::string at = where(victim);
     cluster_->kill_host(host);
     cluster_->remove_data(host);
+    // From here on: what a worker had done before its death is not taken for its recovery.
+    note(FaultKind::kDisk, victim, 0, monotonic_ns(), phase,
+         "host " + std::to_string(host) + " dies and loses its disk; " + at);
     in(draw_.below(2000) * kMs, [this, host] {
       if (Status s = cluster_->start_host(host); !s.ok()) give_up(s.describe());
       say("host " + std::to_string(host) + " is started again");
@@ -400,9 +403,11 @@ class Run {
   }
 
   bool kill_all() {
-    note(FaultKind::kAll, 0, 0, monotonic_ns(), phase_of(0), "everything dies; " + where(0));
+    const Phase phase = phase_of(0);
+    const std::string at = where(0);
     cluster_->kill_tracker();
     for (std::uint32_t h = 0; h < options_.hosts; h++) cluster_->kill_host(h);
+    note(FaultKind::kAll, 0, 0, monotonic_ns(), phase, "everything dies; " + at);
     in(draw_.below(1000) * kMs, [this] {
       Status s = cluster_->start_tracker();
       for (std::uint32_t h = 0; h < options_.hosts && s.ok(); h++) s = cluster_->start_host(h);
