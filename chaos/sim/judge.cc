@@ -150,7 +150,9 @@ void Judge::installed(const wire::Plan& plan, Incarnation life, const std::strin
 void Judge::made(const wire::Plan& plan) {
   for (const wire::Member& m : plan.members()) {
     const auto known = life_timelines_.find(m.incarnation());
-    if (m.fresh() != (known == life_timelines_.end())) {
+    // A journal that was lost knew which lives are over: what was said to join for them may arrive once more.
+    const bool forgotten = journal_lost_ && m.fresh();
+    if (m.fresh() != (known == life_timelines_.end()) && !forgotten) {
       return world_.violated("I6", "a life of worker " + m.worker_id() + " is " +
                                        (m.fresh() ? "new a second time" : "old and was in no plan") + " in epoch " +
                                        std::to_string(plan.epoch()));

@@ -144,6 +144,7 @@ struct Replayer::State {
   // Another host, and which of its ranks is asked.
   struct Host {
     std::string id, domain;
+    bool own = false;          // this one: its other ranks may have on their disks what nobody else can read
     std::vector<Rank> ranks;   // those that answer, in the order in which they are asked
     std::vector<Rank> silent;  // the others
     std::size_t at = 0;        // in `ranks`
@@ -188,6 +189,7 @@ struct Replayer::State {
     std::uint64_t used = 0;  // when a want last came: the least is forgotten first
     bool asleep = true;      // nothing was needed from others since the plan: they are not asked
     bool look = false;       // all wants are to be looked at
+    bool gap = false;        // one was seen: the own host's other ranks are asked too
   };
 
   struct Wanted {
@@ -492,12 +494,12 @@ struct Replayer::State {
   [[nodiscard]] std::uint64_t known_below(const Stream& s) const {
     std::uint64_t known = UINT64_MAX;
     for (std::size_t h = 0; h < hosts.size(); ++h) {
-      if (!hosts[h].gone()) known = std::min(known, s.listings[h].sequence);
+      if (!hosts[h].gone() && (!hosts[h].own || s.gap)) known = std::min(known, s.listings[h].sequence);
     }
     return known;
   }
   [[nodiscard]] bool all_answer() const {
-    return std::none_of(hosts.begin(), hosts.end(), [](const Host& h) { return h.gone(); });
+    return std::none_of(hosts.begin(), hosts.end(), [](const Host& h) { return h.gone() && !h.own; });
   }
 
   // What enough domains hold of these bytes; `living`: what living ranks of this host do.
@@ -590,6 +592,7 @@ struct Replayer::State {
       w.asked_generation = s.generation;
       if (w.asks < kMaxAsks) ++w.asks;
     }
+    s.gap = true;
     if (!all_answer()) w.asks = std::min(w.asks, kAsks - 1);
     if (w.asks >= kAsks && !w.want.wait) {
       std::string text = "the log has a gap: no host holds ";
@@ -666,7 +669,7 @@ struct Replayer::State {
     if (!s.wants.empty()) enough = std::max(enough, std::min(end, s.wants.rbegin()->first + 1));
     for (std::size_t h = 0; h < hosts.size(); ++h) {
       Listing& l = s.listings[h];
-      if (hosts[h].gone() || l.request != 0) continue;
+      if (hosts[h].gone() || l.request != 0 || (hosts[h].own && !s.gap)) continue;
       if (l.sequence < s.base) l = {s.base, 0, 0};
       if (l.sequence >= enough) continue;
       Pending p;
@@ -1175,15 +1178,14 @@ void Replayer::install(const Plan& plan, TimeMs now, std::vector<Send>& out) {
       if (p.fresh != fresh) continue;
       domains.insert(p.domain_id);
       s.lives[p.rank] = p.life;
-      if (p.host_id == self->host_id) {
-        s.own_lives.push_back(p.life);
-        continue;
-      }
+      if (p.host_id == self->host_id) s.own_lives.push_back(p.life);
+      if (p.rank == plan.self) continue;
       const auto [at, is_new] = by_id.emplace(p.host_id, s.hosts.size());
       if (is_new) {
         s.hosts.emplace_back();
         s.hosts.back().id = p.host_id;
         s.hosts.back().domain = p.domain_id;
+        s.hosts.back().own = p.host_id == self->host_id;
       }
       s.hosts[at->second].ranks.push_back(p.rank);
       s.host_of[p.rank] = at->second;
