@@ -1,7 +1,8 @@
 // Fetches what others have logged: results that this rank has missed, finals of a round that is resumed, checkpoints.
 //
 // A pure machine: wants and replies in, requests and results out. It looks at the own host first; for what is missing
-// there it asks one rank of every other host what they hold (a listing of many rounds at once), then requests the
+// there it asks one rank of every other host what they hold (a listing of many rounds at once; once a gap was seen also
+// the other ranks of its own host, whose disks it does not read), then requests the
 // bytes, striped over the holders, several requests in flight each, ahead of what is wanted within a window. Every byte
 // is checked against its checksum and the round's fingerprint before it is written to the program's buffer.
 //

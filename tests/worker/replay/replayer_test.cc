@@ -268,6 +268,24 @@ TEST(Replayer, ARoundThatNobodyHasIsAGap) {
   EXPECT_EQ(alone.run()->status.code(), Code::kUnavailable);
 }
 
+// On a mate's disk, say, which has taken it over from a dead life's: others of the host do not see it there.
+TEST(Replayer, WhatOnlyAMateCanReadComesFromItOnceAGapWasSeen) {
+  Net net({"host-0", "host-1"});
+  const RecordKey here = round_key(16), key = round_key(17);
+  net.life(2).publish(here, 1000);
+  net.life(1).publish(key, 1000);
+  net.life(0).log->detach(net.life(1).self);
+  net.install();
+  auto buffer = buffer_of(1000);
+  net.want(here, buffer);
+  ASSERT_TRUE(net.run()->status.ok());
+  EXPECT_EQ(net.payload_of[1], 0u);
+  net.want(key, buffer);
+  ASSERT_TRUE(net.run()->status.ok());
+  EXPECT_EQ(buffer, bytes_of(key, 0, 1000));
+  EXPECT_EQ(net.payload_of[1], 1000u);
+}
+
 TEST(Replayer, ASegmentAttachedLaterFillsTheGap) {
   for (const bool own : {false, true}) {
     Net net({"host-1", "host-1"});
