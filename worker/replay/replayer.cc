@@ -174,7 +174,8 @@ struct Replayer::State {
     std::vector<std::uint64_t> wants;
     std::map<std::uint64_t, std::vector<std::byte>> cache;  // by first byte; disjoint
     Ranges cached;
-    bool served = false;  // a want for it has ended: nobody will want it again
+    std::uint32_t damaged = 0;  // times that bytes of it arrived damaged
+    bool served = false;        // a want for it has ended: nobody will want it again
   };
 
   struct Stream {
@@ -999,6 +1000,10 @@ struct Replayer::State {
     if (XXH3_64bits(payload.data(), payload.size()) != e.checksum()) {
       warn("bytes of " + name_of(key) + " from rank " + std::to_string(from.value) +
            " arrived damaged (checksum); they were dropped and are fetched again");
+      // They are there, however often nobody had them before: hosts are asked once more.
+      if (++round.damaged < kAsks) {
+        for (const std::uint64_t id : round.wants) wants.at(id).asks = std::min(wants.at(id).asks, kAsks - 2);
+      }
       return;
     }
     // A want's fingerprint is compared before anything is written for it.

@@ -525,6 +525,25 @@ TEST(Replayer, DamagedBytesAreDroppedLoudlyAndComeFromAnother) {
   EXPECT_THAT(net.warnings, ElementsAre(HasSubstr("bytes of " + to_string(key.round) + " from rank ")));
 }
 
+// Simulated seed 9324644: the only holder was slow to have the bytes, and then they arrived damaged.
+TEST(Replayer, DamageAfterManyLooksIsNoGap) {
+  Net net({"host-1"});
+  const RecordKey key = round_key(17);
+  net.install();
+  bool damaged = false;
+  int looks = 0;
+  net.on_reply = [&](Rank, wire::FetchReply& reply) {
+    if (!reply.data() && reply.entries().empty() && ++looks == 3) net.life(1).publish(key, 1000);
+    if (reply.data() && !std::exchange(damaged, true)) (*reply.mutable_entries(0)->mutable_payload())[0] ^= 1;
+    return true;
+  };
+  auto buffer = buffer_of(1000);
+  net.want(key, buffer);
+  ASSERT_TRUE(net.run()->status.ok());
+  EXPECT_EQ(buffer, bytes_of(key, 0, 1000));
+  EXPECT_TRUE(damaged);
+}
+
 TEST(Replayer, TheOnlyHolderIsAskedAgainAfterDamageButNotForEver) {
   Net net({"host-1"});
   const RecordKey key = round_key(17);
