@@ -14,9 +14,16 @@
 #include "worker/launch/text.h"
 
 DEFINE_double(seconds, 60, "how long faults strike");
-DEFINE_string(faults, "kill,stop,cut,tracker", "a list of kill, stop, cut, tracker, disk, all; or none");
+DEFINE_string(
+    faults, "kill,stop,cut,tracker",
+    "a list of kill, stop, cut, tracker, disk, all; or none. kill:40,stop:11: so many of each, spread over the "
+    "run");
 DEFINE_int32(hosts, 2, "failure domains that the ranks are spread over");
 DEFINE_int32(interval_ms, 1000, "mean time from the end of a recovery to the next fault");
+DEFINE_string(mix, "mixed", "what the workers run: mixed, big, inplace, inflight, groups, onesided, small or messages");
+DEFINE_string(round_bytes, "4M", "bytes of the biggest call");
+DEFINE_int32(compute_ms, 0, "how long a worker waits before each iteration, as for a device that computes");
+DEFINE_bool(disk_log, false, "keep the log on disk too; faults of kind disk and all do in any case");
 DEFINE_bool(goodput, false, "run without faults first, and compare");
 DEFINE_string(worker_of, "", "be a worker of the run in this folder; `warren chaos` itself starts these");
 DEFINE_uint32(first_worker, 0, "with --worker_of: added to the number that the launcher gives");
@@ -35,19 +42,39 @@ using chaos::process::kFaultNames;
 
 std::atomic<bool> interrupted{false};
 
-// What is unknown is said; then nothing.
-std::optional<std::vector<FaultKind>> faults_of(std::string_view list) {
-  std::vector<FaultKind> out;
+struct Faults {
+  std::vector<FaultKind> kinds;
+  bool planned = false;
+};
+
+// What is wrong is said; then nothing.
+std::optional<Faults> faults_of(std::string_view list) {
+  constexpr std::uint64_t kMostOfAKind = 100'000;
+  const auto wrong = [](const std::string& why) {
+    usage_error(kChaosCommand, "--faults: " + why);
+    return std::nullopt;
+  };
+  Faults out;
+  std::size_t words = 0, counted = 0;
   while (!list.empty() && list != "none") {
-    const std::string_view name = list.substr(0, list.find(','));
-    list.remove_prefix(std::min(list.size(), name.size() + 1));
+    const std::string_view word = list.substr(0, list.find(','));
+    list.remove_prefix(std::min(list.size(), word.size() + 1));
+    const std::string_view name = word.substr(0, word.find(':'));
     const auto at = std::ranges::find(kFaultNames, name);
-    if (at == kFaultNames.end()) {
-      usage_error(kChaosCommand, "--faults: there is no fault " + worker::in_quotes(name));
-      return std::nullopt;
+    if (at == kFaultNames.end()) return wrong("there is no fault " + worker::in_quotes(name));
+    std::uint64_t count = 1;
+    words++;
+    if (name.size() < word.size()) {
+      const auto number =
+          worker::parse_number("the number of " + std::string(name), word.substr(name.size() + 1), 1, kMostOfAKind);
+      if (!number.ok()) return wrong(std::string(number.status().message()));
+      count = number.value();
+      counted++;
     }
-    out.push_back(static_cast<FaultKind>(at - kFaultNames.begin()));
+    out.kinds.insert(out.kinds.end(), count, static_cast<FaultKind>(at - kFaultNames.begin()));
   }
+  if (counted != 0 && counted != words) return wrong("a number for each kind, or for none");
+  out.planned = counted != 0;
   return out;
 }
 
@@ -56,7 +83,7 @@ int run(const std::vector<std::string>&) {
   ChaosOptions options;
   const auto faults = faults_of(FLAGS_faults);
   if (!faults) return kExitUsage;
-  const auto has = [&](FaultKind kind) { return std::ranges::find(*faults, kind) != faults->end(); };
+  const auto has = [&](FaultKind kind) { return std::ranges::find(faults->kinds, kind) != faults->kinds.end(); };
   if (FLAGS_ranks < 0 || FLAGS_ranks > 16) return usage_error(kChaosCommand, "--ranks is 1 … 16");
   const int ranks = FLAGS_ranks == 0 ? 4 : FLAGS_ranks;
   if (FLAGS_hosts < 1 || FLAGS_hosts > ranks) return usage_error(kChaosCommand, "--hosts is 1 … the number of ranks");
@@ -65,10 +92,17 @@ int run(const std::vector<std::string>&) {
   const auto replicas = worker::parse_number("--replicas", FLAGS_replicas.empty() ? "2" : FLAGS_replicas, 0, 16);
   const auto timeout = worker::parse_number(
       "--round_timeout_ms", FLAGS_round_timeout_ms.empty() ? "10000" : FLAGS_round_timeout_ms, 100, 86'400'000);
-  for (const auto* number : {&replicas, &timeout}) {
+  const auto round_bytes = worker::parse_bytes("--round_bytes", FLAGS_round_bytes, 8, std::uint64_t{1} << 32);
+  const auto mix = chaos::process::mix_named(FLAGS_mix);
+  if (!mix) return usage_error(kChaosCommand, "--mix is one of " + chaos::process::mix_names());
+  if (FLAGS_compute_ms < 0 || FLAGS_compute_ms > 1'000'000) {
+    return usage_error(kChaosCommand, "--compute_ms is 0 … 1000000");
+  }
+  for (const auto* number : {&replicas, &timeout, &round_bytes}) {
     if (!number->ok()) return usage_error(kChaosCommand, number->status().message());
   }
-  if (!faults->empty() && replicas.value() == 0) return usage_error(kChaosCommand, "faults need --replicas above 0");
+  if (!faults->kinds.empty() && replicas.value() == 0)
+    return usage_error(kChaosCommand, "faults need --replicas above 0");
   if (has(FaultKind::kDisk) && (FLAGS_hosts < 2 || replicas.value() < 2)) {
     return usage_error(kChaosCommand,
                        "a host loses its disk only where another has a copy: --hosts and --replicas of 2");
@@ -80,7 +114,12 @@ int run(const std::vector<std::string>&) {
   options.hosts = static_cast<std::uint32_t>(FLAGS_hosts);
   options.replicas = static_cast<int>(replicas.value());
   options.seconds = FLAGS_seconds;
-  options.faults = *faults;
+  options.faults = faults->kinds;
+  options.planned = faults->planned;
+  options.mix = *mix;
+  options.round_bytes = static_cast<std::size_t>(round_bytes.value());
+  options.compute_ms = static_cast<std::uint32_t>(FLAGS_compute_ms);
+  options.disk_log = FLAGS_disk_log;
   options.seed = FLAGS_seed == 0 ? 1 : FLAGS_seed;
   options.round_timeout_ms = static_cast<std::int64_t>(timeout.value());
   options.interval_ms = FLAGS_interval_ms;
@@ -117,9 +156,11 @@ const Command kChaosCommand = {
         "disk (a host dies and comes back with an empty data directory), all (everything dies and is started again). "
         "Each result of each life is compared with what plain loops over the same inputs give.\n"
         "With --json the last line is one object: faults by kind and phase, rounds, divergences, hangs, goodput, "
-        "stall_ms. The exit code is 0 only without divergences, hangs, and rollbacks that no fault calls for.",
+        "stall_ms (from the last new result before a fault to the first after it on all ranks), noticed_ms (until the "
+        "tracker has ended the epoch, where no other fault was being recovered from). The exit code is 0 only without "
+        "divergences, hangs, and rollbacks that no fault calls for.",
     .flags = {"ranks", "hosts", "replicas", "seconds", "faults", "interval_ms", "seed", "round_timeout_ms", "goodput",
-              "json", "worker_of", "first_worker"},
+              "mix", "round_bytes", "compute_ms", "disk_log", "json", "worker_of", "first_worker"},
     .run = run,
 };
 

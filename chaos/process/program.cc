@@ -124,6 +124,15 @@ std::string_view name_of(Mix mix) {
   return "";
 }
 
+std::string mix_names() {
+  std::string out;
+  for (const auto& [mix, name] : kMixes) {
+    if (!out.empty()) out += ", ";
+    out += name;
+  }
+  return out;
+}
+
 ProgramState Program::initial(std::uint32_t rank) const {
   return {mixed(shape_.seed), mixed(shape_.seed ^ mixed(rank + 1))};
 }

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
@@ -65,6 +66,8 @@ enum class Mix : std::uint8_t {
 };
 [[nodiscard]] std::optional<Mix> mix_named(std::string_view name);
 [[nodiscard]] std::string_view name_of(Mix mix);
+// "mixed, big, …": all of them.
+[[nodiscard]] std::string mix_names();
 
 struct ProgramShape {
   std::uint64_t seed = 1;
@@ -74,6 +77,7 @@ struct ProgramShape {
   std::uint64_t iterations = 0;        // 0: until the decision is to stop
   std::uint64_t checkpoint_every = 3;  // iterations
   std::size_t state_bytes = 64 << 10;  // of the global state that is checkpointed, and of the local one
+  std::uint32_t compute_ms = 0;        // before each iteration: the caller waits, as for a device that computes
 };
 
 // What a rank knows. `shared` is equal on all ranks.

@@ -109,6 +109,9 @@ class Run {
       : options_(options), faults_(faults), network_(network), interrupt_(interrupt), draw_(options.seed) {
     shape_.seed = options.seed;
     shape_.ranks = options.ranks;
+    shape_.mix = options.mix;
+    shape_.bytes = options.round_bytes;
+    shape_.compute_ms = options.compute_ms;
     program_.emplace(shape_);
   }
   ~Run() {
@@ -133,6 +136,8 @@ class Run {
     const std::uint64_t end_ns = begin_ns + static_cast<std::uint64_t>(seconds * 1e9);
     if (faults_.empty()) {
       while (going() && monotonic_ns() < end_ns) tick();
+    } else if (options_.planned) {
+      planned_faults(begin_ns, end_ns);
     } else {
       while (going() && monotonic_ns() < end_ns) {
         pause(std::min(end_ns, monotonic_ns() + pause_ns()));
@@ -151,6 +156,9 @@ class Run {
     std::size_t stall;
     std::uint32_t victim, life;
     std::optional<Phase> phase;  // nothing: that in which the life ended
+    std::uint64_t at_ns;
+    bool alone;                    // no other was being recovered from
+    std::uint64_t noticed_ns = 0;  // 0: not yet
   };
 
   Status start() {
@@ -167,7 +175,7 @@ class Run {
     c.hosts = options_.hosts;
     c.replicas = options_.replicas;
     c.round_timeout_ms = options_.round_timeout_ms;
-    c.disk_log = has(FaultKind::kDisk) || has(FaultKind::kAll);
+    c.disk_log = options_.disk_log || has(FaultKind::kDisk) || has(FaultKind::kAll);
     c.network = network_;
     auto cluster = Cluster::create(c);
     if (!cluster.ok()) return cluster.status();
@@ -194,6 +202,7 @@ class Run {
   void tick() {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
     watch_->look();
+    look_at_tracker();
     const std::uint64_t now = monotonic_ns();
     for (std::size_t i = 0; i < later_.size();) {
       if (later_[i].first > now) {
@@ -218,6 +227,16 @@ class Run {
   // Far above what a recovery may take.
   [[nodiscard]] std::uint64_t hang_ns() const {
     return std::max<std::uint64_t>(30'000, static_cast<std::uint64_t>(options_.round_timeout_ms) * 10) * kMs;
+  }
+  // A fault is noticed when the tracker says that the epoch is over. (It writes a line at once.)
+  void look_at_tracker() {
+    if (!tracker_log_.is_open()) tracker_log_.open(cluster_->log_file("tracker"));
+    tracker_log_.clear();
+    for (std::string line; std::getline(tracker_log_, line);) {
+      if (line.find("interrupted: epoch ") == std::string::npos || struck_.empty()) continue;
+      Fault& f = struck_.back();
+      if (f.noticed_ns == 0) f.noticed_ns = monotonic_ns();
+    }
   }
   void pause(std::uint64_t until_ns) {
     while (going() && monotonic_ns() < until_ns) tick();
@@ -258,6 +277,19 @@ class Run {
     while (going() && (watch_->recovering() || !later_.empty())) tick();
   }
 
+  void planned_faults(std::uint64_t begin_ns, std::uint64_t end_ns) {
+    std::vector<FaultKind> order = faults_;
+    for (std::size_t i = order.size(); i > 1; i--) std::swap(order[i - 1], order[draw_.below(i)]);
+    const double share = static_cast<double>(end_ns - begin_ns) / static_cast<double>(order.size());
+    for (std::size_t i = 0; going() && i < order.size(); i++) {
+      pause(begin_ns + static_cast<std::uint64_t>((static_cast<double>(i) + draw_.unit()) * share));
+      // A worker that is not there at this moment is there soon.
+      const auto victim = static_cast<std::uint32_t>(draw_.below(shape_.ranks));
+      while (going() && !(order[i] == FaultKind::kKill ? kill_now(victim) : strike(order[i], victim))) tick();
+    }
+    pause(end_ns);
+  }
+
   // Strikes while the first fault is not over, if it lasts long enough.
   void second_fault(FaultKind first, std::uint32_t victim) {
     const std::uint32_t life = cluster_->page(victim).lives.load();
@@ -295,7 +327,7 @@ class Run {
     say(text + (second ? " (during a recovery)" : ""));
     report_.fault_count++;
     report_.during_recovery += second ? 1 : 0;
-    struck_.push_back({kind, watch_->fault(at_ns), victim, life, phase});
+    struck_.push_back({kind, watch_->fault(at_ns), victim, life, phase, at_ns, !second});
   }
   [[nodiscard]] Phase phase_of(std::uint32_t worker) const {
     return static_cast<Phase>(cluster_->page(worker).phase.load());
@@ -341,7 +373,7 @@ class Run {
 
   // A part of the round timeout, after which nothing may have happened, or more than all of it.
   std::uint64_t absence_ns() {
-    const double timeouts = draw_.chance(0.4) ? 0.1 + 0.4 * draw_.unit() : 1.3 + draw_.unit();
+    const double timeouts = !options_.planned && draw_.chance(0.4) ? 0.1 + 0.4 * draw_.unit() : 1.3 + draw_.unit();
     return static_cast<std::uint64_t>(timeouts * static_cast<double>(options_.round_timeout_ms) * 1e6);
   }
 
@@ -470,8 +502,13 @@ class Run {
       const std::optional<Phase> phase = f.phase ? f.phase : watch_->ended_in(f.victim, f.life);
       report_.faults[static_cast<std::size_t>(f.kind)][phase ? name_of(*phase) : "unknown"]++;
       if (const auto ms = watch_->stall_ms(f.stall)) report_.stalls_ms.push_back(*ms);
+      if (f.alone && f.noticed_ns != 0) {
+        report_.noticed_ms[static_cast<std::size_t>(f.kind)].push_back(static_cast<double>(f.noticed_ns - f.at_ns) /
+                                                                       1e6);
+      }
     }
     std::ranges::sort(report_.stalls_ms);
+    for (auto& times : report_.noticed_ms) std::ranges::sort(times);
     return report_;
   }
 
@@ -509,6 +546,7 @@ class Run {
   ProgramShape shape_;
   std::optional<Program> program_;
   std::string folder_;
+  std::ifstream tracker_log_;
   std::unique_ptr<Cluster> cluster_;
   std::optional<Watch> watch_;
   std::unique_ptr<JudgeThread> judge_;
@@ -544,6 +582,10 @@ std::string ChaosReport::json(const ChaosOptions& options) const {
   j["seconds"] = options.seconds;
   j["seed"] = options.seed;
   j["round_timeout_ms"] = options.round_timeout_ms;
+  j["mix"] = name_of(options.mix);
+  j["round_bytes"] = options.round_bytes;
+  j["compute_ms"] = options.compute_ms;
+  j["disk_log"] = options.disk_log;
   j["faults"] = nlohmann::ordered_json::object();
   for (std::size_t k = 0; k < faults.size(); k++) {
     if (!faults[k].empty()) j["faults"][std::string(kFaultNames[k])] = faults[k];
@@ -565,9 +607,17 @@ std::string ChaosReport::json(const ChaosOptions& options) const {
   } else {
     j["goodput"] = nullptr;
   }
-  j["stall_ms"] = {{"p50", percentile(stalls_ms, 0.5)},
-                   {"p99", percentile(stalls_ms, 0.99)},
-                   {"max", stalls_ms.empty() ? 0 : stalls_ms.back()}};
+  const auto spread = [](const std::vector<double>& sorted) {
+    return nlohmann::ordered_json{{"n", sorted.size()},
+                                  {"p50", percentile(sorted, 0.5)},
+                                  {"p99", percentile(sorted, 0.99)},
+                                  {"max", sorted.empty() ? 0 : sorted.back()}};
+  };
+  j["stall_ms"] = spread(stalls_ms);
+  j["noticed_ms"] = nlohmann::ordered_json::object();
+  for (std::size_t k = 0; k < faults.size(); k++) {
+    if (!noticed_ms[k].empty()) j["noticed_ms"][std::string(kFaultNames[k])] = spread(noticed_ms[k]);
+  }
   return j.dump();
 }
 

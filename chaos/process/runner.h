@@ -5,10 +5,12 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "chaos/process/program.h"
 #include "recovery/result.h"
 
 namespace warren::chaos::process {
@@ -29,10 +31,17 @@ struct ChaosOptions {
   int replicas = 2;
   double seconds = 60;
   std::vector<FaultKind> faults;  // none: a calm run
+  // With `planned` these are all faults, one after the other in an order that is drawn, spread over the run: each
+  // strikes at a random moment of its share, whatever has become of those before.
+  bool planned = false;
   std::uint64_t seed = 1;
   std::int64_t round_timeout_ms = 10'000;
   std::int64_t interval_ms = 1000;  // mean time from the end of a recovery to the next fault
   bool goodput = false;             // a calm run before, to compare with
+  bool disk_log = false;            // also where no fault needs it
+  Mix mix = Mix::kMixed;
+  std::size_t round_bytes = std::size_t{4} << 20;  // of the biggest call
+  std::uint32_t compute_ms = 0;                    // before each iteration
 };
 
 struct ChaosReport {
@@ -43,6 +52,7 @@ struct ChaosReport {
   double rounds_per_second = 0, big_share = 0;
   double goodput = -1;  // not measured
   std::vector<double> stalls_ms;
+  std::array<std::vector<double>, kFaultNames.size()> noticed_ms;  // until the tracker has ended the epoch
   bool interrupted = false;
 
   // Where copies in another domain always remained, no rollback is called for.

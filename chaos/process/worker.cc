@@ -160,6 +160,7 @@ class Worker {
     page_->iteration.store(index);
     page_->call.store(0);
     enter(Phase::kIdle);
+    usleep(program_.shape().compute_ms * 1000);
     const std::vector<Call> calls = program_.iteration(index);
     bool on = program_.shape().iterations == 0 || index + 1 < program_.shape().iterations;
     std::vector<Running> in_flight;
@@ -390,6 +391,7 @@ Status write_shape(const std::string& folder, const ProgramShape& shape) {
   j["iterations"] = shape.iterations;
   j["checkpoint_every"] = shape.checkpoint_every;
   j["state_bytes"] = shape.state_bytes;
+  j["compute_ms"] = shape.compute_ms;
   std::ofstream file(shape_path(folder));
   file << j.dump() << std::endl;
   if (!file) return {Code::kUnavailable, "cannot write " + shape_path(folder)};
@@ -412,12 +414,19 @@ Result<ProgramShape> read_shape(const std::string& folder) {
   const auto seed = number("seed", 0, UINT64_MAX), ranks = number("ranks", 1, 16),
              bytes = number("bytes", 8, std::uint64_t{1} << 32), iterations = number("iterations", 0, UINT32_MAX),
              every = number("checkpoint_every", 1, UINT32_MAX),
-             state = number("state_bytes", 16, std::uint64_t{1} << 32);
+             state = number("state_bytes", 16, std::uint64_t{1} << 32), compute = number("compute_ms", 0, 1'000'000);
   const auto mix = j.find("mix");
   const auto known = mix != j.end() && mix->is_string() ? mix_named(mix->get<std::string>()) : std::nullopt;
-  if (!seed || !ranks || !bytes || !iterations || !every || !state || !known) return damaged("a value is out of range");
-  return ProgramShape{*seed,  static_cast<std::uint32_t>(*ranks), *known, static_cast<std::size_t>(*bytes), *iterations,
-                      *every, static_cast<std::size_t>(*state)};
+  if (!seed || !ranks || !bytes || !iterations || !every || !state || !compute || !known)
+    return damaged("a value is out of range");
+  return ProgramShape{*seed,
+                      static_cast<std::uint32_t>(*ranks),
+                      *known,
+                      static_cast<std::size_t>(*bytes),
+                      *iterations,
+                      *every,
+                      static_cast<std::size_t>(*state),
+                      static_cast<std::uint32_t>(*compute)};
 }
 
 int run_worker(const std::string& folder, std::uint32_t first_worker) {
