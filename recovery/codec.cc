@@ -308,6 +308,13 @@ Status validate_positions(const Positions& positions, std::size_t most_ranges) {
   return {};
 }
 
+Status validate_logged(const wire::Logged& l) {
+  for (const wire::Position& p : l.positions()) {
+    if (p.closed()) return bad(name_of(p) + ": what is logged closes nothing");
+  }
+  return validate_positions(l.positions(), limits::kMaxRangesPerReport);
+}
+
 // most_ranges 0: all of them are done.
 Status validate_setups(const google::protobuf::RepeatedPtrField<wire::Setup>& setups, std::size_t most,
                        std::size_t most_ranges) {
@@ -517,6 +524,10 @@ Status validate(const wire::Join& j) {
     if (j.settings().replicas() == 0) return bad("nothing is logged, and a disk holds something");
     if (Status s = validate(j.held()); !s.ok()) return s.because_of_this("what the disk holds");
   }
+  if (j.has_logged()) {
+    if (j.settings().replicas() == 0) return bad("nothing is logged, and memory holds something");
+    if (Status s = validate_logged(j.logged()); !s.ok()) return s.because_of_this("what memory holds");
+  }
   return text_is_printable("software", j.software(), kMaxSoftwareBytes);
 }
 
@@ -603,6 +614,7 @@ Status validate(const wire::Report& r) {
       return bad(name_of(p) + ": a later version was begun, and a round is in flight");
     }
   }
+  if (Status s = validate_logged(r.logged()); !s.ok()) return s.because_of_this("what memory holds");
   return validate_setups(r.setups(), limits::kMaxSetups, limits::kMaxSetupRangesPerReport);
 }
 

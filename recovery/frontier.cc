@@ -65,6 +65,7 @@ std::string contradiction(const Known& k, const std::string& where, const std::f
 
 Result<std::vector<wire::Position>> merge_frontier(std::span<const RankPositions> reports,
                                                    std::span<const wire::Position* const> before,
+                                                   std::span<const wire::Position* const> logged,
                                                    std::optional<Version> committed,
                                                    const std::function<std::string(Rank)>& name) {
   const auto matters = [&](const wire::Position& p) {
@@ -73,6 +74,9 @@ Result<std::vector<wire::Position>> merge_frontier(std::span<const RankPositions
   std::map<std::pair<std::uint64_t, std::uint64_t>, Known> all;  // by (group, version)
   for (const wire::Position* p : before) {
     if (matters(*p)) take(all[{p->group(), p->version()}], kNoRank, *p, p->closed(), false);
+  }
+  for (const wire::Position* p : logged) {
+    if (matters(*p)) take(all[{p->group(), p->version()}], kNoRank, *p, false, true);
   }
   for (const auto& [rank, report] : reports) {
     for (const wire::Position& p : report->positions()) {

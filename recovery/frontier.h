@@ -23,6 +23,9 @@ struct RankPositions {
 // that number, the union of what is final on the hosts of those who are in it; closed if one of its ranks has gone on
 // to a later version. The preamble always matters, and what is not older than `committed`.
 //
+// `logged` is what hosts hold of rounds that lives have seen who are dead now, in the same timeline: it counts as if
+// those reported it, but contradicts nobody.
+//
 // `before` is the frontier of the plan that was interrupted, in the same timeline: what it calls completed stays so,
 // whoever is left to report it. What it calls final does not: that counts only as far as a survivor's host holds it.
 //
@@ -30,6 +33,7 @@ struct RankPositions {
 // their counts. kExhausted: more rounds or ranges than a plan may hold (recovery/limits.h).
 [[nodiscard]] Result<std::vector<wire::Position>> merge_frontier(std::span<const RankPositions> reports,
                                                                  std::span<const wire::Position* const> before,
+                                                                 std::span<const wire::Position* const> logged,
                                                                  std::optional<Version> committed,
                                                                  const std::function<std::string(Rank)>& name);
 

@@ -303,6 +303,7 @@ void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, Tim
     to.set_port(from.port());
   }
   take_held(w, join, effects);
+  take_logged(w, join);
   w.attempt = join.attempt();
   w.arrival = ++arrivals_;
   w.heard = now;
@@ -348,6 +349,15 @@ void TrackerMachine::take_held(Waiting& w, const wire::Join& join, Effects& effe
   w.held = std::move(held);
 }
 
+// Without it rounds that only dead lives have seen are computed again: as if their memory had been lost too.
+void TrackerMachine::take_logged(Waiting& w, const wire::Join& join) {
+  if (!join.has_logged() || !logged()) return;
+  const std::size_t bytes = join.logged().ByteSizeLong();
+  if (position_bytes_ + bytes > limits::kMaxPositionBytesPerJob) return;
+  position_bytes_ += bytes;
+  w.logged = join.logged();
+}
+
 void TrackerMachine::refuse_surplus_candidates(Effects& effects) {
   while (candidates() > free_places_.size()) {
     const Waiting* last = nullptr;
@@ -370,6 +380,7 @@ void TrackerMachine::erase_waiting(const std::string& worker_id) {
   waiting_by_incarnation_.erase(Incarnation(found->second.member.incarnation()));
   if (found->second.report) position_bytes_ -= found->second.report->ByteSizeLong();
   if (found->second.held) position_bytes_ -= found->second.held->ByteSizeLong();
+  position_bytes_ -= found->second.logged.ByteSizeLong();
   if (const auto place = place_of(worker_id)) free_places_.insert(*place);
   waiting_.erase(found);
 }

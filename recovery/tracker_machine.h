@@ -165,6 +165,7 @@ class TrackerMachine {
     wire::Member member;                 // rank and local ranks are not set yet
     std::optional<wire::Report> report;  // a survivor's
     std::optional<wire::Held> held;      // what a new life's disk holds
+    wire::Logged logged;                 // what the memory of a new life's host does
     std::uint32_t attempt = 0;
     std::uint64_t arrival = 0;
     TimeMs heard;
@@ -204,6 +205,7 @@ class TrackerMachine {
   void join_gathering(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
   [[nodiscard]] std::string differing_setting(const wire::JobSettings& settings) const;
   void take_held(Waiting& w, const wire::Join& join, Effects& effects);
+  void take_logged(Waiting& w, const wire::Join& join);
   void refuse_surplus_candidates(Effects& effects);
   void erase_waiting(const std::string& worker_id);
   void remove_waiting(const std::string& worker_id);  // for good

@@ -93,11 +93,16 @@ Result<std::vector<wire::Position>> TrackerMachine::next_frontier(bool with_inhe
   }
   // Nobody who has seen a round survives: what was completed is undone, together with its timeline.
   if (reports.empty()) return std::vector<wire::Position>();
-  std::vector<const wire::Position*> before;
+  std::vector<const wire::Position*> before, logged;
   if (with_inherited) {
     for (const wire::Position& p : plan_.frontier()) before.push_back(&p);
+    for (const auto& [worker, w] : waiting_) {
+      const wire::Logged& l = w.report ? w.report->logged() : w.logged;
+      if (l.timeline() != timeline_.value) continue;
+      for (const wire::Position& p : l.positions()) logged.push_back(&p);
+    }
   }
-  return merge_frontier(reports, before, committed_,
+  return merge_frontier(reports, before, logged, committed_,
                         [this](Rank rank) { return name(static_cast<std::size_t>(rank.value)); });
 }
 

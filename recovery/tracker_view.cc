@@ -111,7 +111,7 @@ void TrackerMachine::check_invariants() const {
   for (const auto& [worker, w] : waiting_) {
     survivors += w.report ? 1 : 0;
     position_bytes += w.report ? w.report->ByteSizeLong() : 0;
-    position_bytes += w.held ? w.held->ByteSizeLong() : 0;
+    position_bytes += (w.held ? w.held->ByteSizeLong() : 0) + w.logged.ByteSizeLong();
   }
   WARREN_CHECK(survivors == static_cast<std::size_t>(
                                 std::count_if(members_.begin(), members_.end(),

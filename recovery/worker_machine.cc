@@ -271,6 +271,7 @@ void WorkerMachine::send_report(std::vector<WorkerEffect>& effects) {
   r.set_version(standing_.version.value);
   r.mutable_positions()->Add(standing_.positions.begin(), standing_.positions.end());
   r.mutable_setups()->Add(standing_.setups.begin(), standing_.setups.end());
+  if (standing_.logged.positions_size() != 0) *r.mutable_logged() = standing_.logged;
   effects.emplace_back(Send{std::move(e)});
 }
 

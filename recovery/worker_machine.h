@@ -109,6 +109,7 @@ class WorkerMachine {
     Version version;
     std::vector<wire::Position> positions;
     std::vector<wire::Setup> setups;  // sorted by (group, name)
+    wire::Logged logged;              // where lives of this host have been further
   };
   // The shell has stopped the data path as StopDataPath asked.
   void on_stopped(Epoch epoch, Standing standing, TimeMs now, std::vector<WorkerEffect>& effects);

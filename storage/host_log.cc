@@ -101,6 +101,25 @@ class IndexedReader final : public HostLogReader {
     return keys;
   }
 
+  std::vector<RecordKey> newest_rounds(std::size_t limit) override {
+    const Look look(*this);
+    std::vector<RecordKey> keys;
+    auto i = index_.lower_bound({RecordKind::kRound, {}});
+    while (i != index_.end() && i->first.kind == RecordKind::kRound && keys.size() < limit) {
+      RecordKey last = i->first;
+      last.round.sequence = Sequence(UINT64_MAX);
+      const auto next = index_.upper_bound(last);
+      for (auto k = next; k != i;) {
+        --k;
+        if (find(k->first) == nullptr) continue;
+        keys.push_back(k->first);
+        break;
+      }
+      i = next;
+    }
+    return keys;
+  }
+
  private:
   // One extent at its generation: where the scan is, and what it has found.
   struct ScannedExtent;

@@ -145,6 +145,8 @@ class SourceReader final : public HostLogReader {
     return keys;
   }
 
+  std::vector<RecordKey> newest_rounds(std::size_t) override { return {}; }
+
  private:
   static Ranges held_in(const Sources& sources, const RecordKey& key) {
     Ranges held;
@@ -204,6 +206,8 @@ class CombinedReader final : public HostLogReader {
     if (both.size() > limit) both.resize(limit);
     return both;
   }
+
+  std::vector<RecordKey> newest_rounds(std::size_t limit) override { return memory_->newest_rounds(limit); }
 
  private:
   bool all_of(const RecordKey& key, const Ranges& held) {

@@ -226,6 +226,9 @@ Status Control::open(const Settings& settings) {
   join.set_fetch_port(services_.fetch_port);
   if (segments_) join.set_segment_socket(segments_->socket());
   if (services_.held) *join.mutable_held() = *services_.held;
+  if (services_.logged) {
+    if (auto logged = services_.logged(); logged.positions_size() != 0) *join.mutable_logged() = std::move(logged);
+  }
   const Status valid = validate(join);
   if (!valid.ok()) return valid.because_of_this(Code::kInvalidArgument, "the settings cannot be sent to the tracker");
   machine_.emplace(std::move(options));

@@ -59,6 +59,9 @@ class Control {
     std::uint16_t fetch_port = 0;
     std::shared_ptr<MemfdSegment> segment;  // null: nothing is logged
     std::optional<wire::Held> held;         // by the disk
+    // What the memory of the host holds, asked once when earlier lives' segments have been attached. Not set: nothing
+    // is logged.
+    std::function<wire::Logged()> logged;
   };
   static Result<std::unique_ptr<Control>> start(const Settings& settings, const Log& log, const RoundBoard& board,
                                                 DataPath& data_path, const Services& services);

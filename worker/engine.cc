@@ -6,6 +6,7 @@
 
 #include "recovery/check.h"
 #include "recovery/limits.h"
+#include "worker/logged.h"
 #include "worker/schedule/copies.h"
 
 namespace warren::worker {
@@ -152,7 +153,24 @@ WorkerMachine::Standing Engine::standing() const {
   for (auto& [key, p] : positions) standing.positions.push_back(std::move(p));
   standing.setups = setups_done();
   add_setups_in_flight(standing.setups);
+  standing.logged = logged_further(standing);
   return standing;
+}
+
+// Rounds of this timeline that dead lives of this host have begun and this one has not.
+wire::Logged Engine::logged_further(const WorkerMachine::Standing& standing) const {
+  if (recall_ == nullptr) return {};
+  wire::Logged all = logged_on(recall_->reader());
+  if (all.timeline() != plan_.timeline.value) return {};
+  wire::Logged further;
+  further.set_timeline(all.timeline());
+  for (wire::Position& p : *all.mutable_positions()) {
+    const auto own = std::find_if(standing.positions.begin(), standing.positions.end(), [&](const wire::Position& o) {
+      return o.group() == p.group() && o.version() == p.version();
+    });
+    if (own == standing.positions.end() || p.rounds() > own->rounds()) *further.add_positions() = std::move(p);
+  }
+  return further;
 }
 
 std::vector<wire::Setup> Engine::setups_done() const {

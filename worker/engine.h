@@ -240,6 +240,7 @@ class Engine {
   };
   [[nodiscard]] Known known_of(const RoundId& round) const;
   [[nodiscard]] Status name_setup(const Group& group, Call& call);
+  [[nodiscard]] wire::Logged logged_further(const WorkerMachine::Standing& standing) const;
   void add_setups_in_flight(std::vector<wire::Setup>& setups) const;
   [[nodiscard]] RoundId round_of(GroupId group, Sequence sequence) const;  // of a round of this version
   [[nodiscard]] Status log_pieces(Group& group, const Ranges& bytes);

@@ -20,6 +20,7 @@
 #include "recovery/limits.h"
 #include "storage/segment_memory.h"
 #include "worker/disk/past.h"
+#include "worker/logged.h"
 #include "worker/plans.h"
 
 namespace warren::worker {
@@ -77,6 +78,7 @@ Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const
     if (!status.ok()) return status.because_of_this("cannot keep a log of results");
     services.fetch_port = session->fetch_->port();
     services.segment = session->segment_;
+    services.logged = [log = session->host_log_.get()] { return logged_on(*log->reader()); };
     if (session->disk_) services.held = held_on(session->disk_->writer().store());
     if (session->mirror_ && !services.held) services.held = session->mirror_->held();
   }

@@ -79,6 +79,7 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   s.program.world_size = s.world_size;
   s.program.least = s.large;
   s.program.messages = !s.large && random.chance(0.6);
+  s.program.fresh = s.job.replicas() > 0;
   s.program.local = random.chance(0.5);
   // Where nothing is logged, nothing is kept.
   s.program.setups = s.job.replicas() > 0 && random.chance(0.6);

@@ -238,7 +238,7 @@ void Judge::keep_rounds(const wire::Plan& plan, Oracle::Kept& kept) {
 // set-up rounds are made again with what a checkpoint has brought.
 Timeline Judge::naming(Timeline timeline, const ProgramStep& step) const {
   if (const auto kept = kept_.find({timeline, step.index}); kept != kept_.end()) timeline = kept->second;
-  if (salted_) return timeline;
+  if (salted_ || step.values == Values::kFresh) return timeline;
   const auto after = setups_made_again_.upper_bound(timeline);
   return after == setups_made_again_.begin() ? Timeline() : *std::prev(after);
 }
@@ -307,6 +307,8 @@ void Judge::returned(const ProgramStep& step, std::int32_t place, std::span<cons
   const std::int32_t key = Program::shared_result(step.collective) ? -1 : place;
   const auto [first, fresh] =
       golden_.try_emplace({naming(timeline, step), step.setup.value_or(step.index), key}, output.begin(), output.end());
+  // With all its copies it has gone for good, and is another one now.
+  if (step.values == Values::kFresh && loss_excused_) first->second.assign(output.begin(), output.end());
   if (!fresh && !std::equal(output.begin(), output.end(), first->second.begin(), first->second.end())) {
     world_.violated(
         "I1", "group rank " + std::to_string(place) + " has other bytes than an earlier result of " + describe(step));

@@ -24,6 +24,7 @@ enum class Values : std::uint8_t {
   kExact,   // no result is rounded: compared with the expected bytes
   kRough,   // any fraction: the same bits wherever and whenever it is computed, and near the expected value
   kAffine,  // maps x → m·x + c of u64, chained: c shows the order, which is that of ranks from any rank on
+  kFresh,   // of a broadcast: the root reads something else in each life; once it has returned anywhere it stays
 };
 
 struct ProgramGroup {
@@ -77,6 +78,7 @@ class Program {
     bool least = false;     // a short program, for large worlds
     bool messages = false;  // point to point too
     bool groups = true;
+    bool fresh = false;                                  // broadcasts of what is another value in each life
     std::optional<Collective> collective{};              // all rounds are of it, and there are no messages
     bool setups = false;                                 // set-up rounds
     bool local = false;                                  // checkpoints may have local states

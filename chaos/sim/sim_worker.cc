@@ -11,6 +11,7 @@
 #include "recovery/codec.h"
 #include "recovery/limits.h"
 #include "worker/disk/past.h"
+#include "worker/logged.h"
 #include "worker/plans.h"
 
 namespace warren::chaos {
@@ -57,6 +58,20 @@ std::unique_ptr<storage::FakeResultStore> open_disk(SimWorker::Options& options,
   return store;
 }
 
+// As Control::open: what the launcher has kept is attached before the join.
+wire::Join join_of(const SimWorker::Options& options, Hosts& hosts, Incarnation self) {
+  wire::Join join = options.join;
+  if (join.settings().replicas() == 0) return join;
+  const auto log = HostLog::create(self, heap_segment(std::size_t{64} << 10)).value();
+  for (const Hosts::Segment& s : hosts.segments(join.host_id())) {
+    if (s.kept) WARREN_CHECK(log->attach(s.life, s.memory->bytes(), s.memory).ok(), "a kept segment is one");
+  }
+  if (auto logged = worker::logged_on(*log->reader()); logged.positions_size() != 0) {
+    *join.mutable_logged() = std::move(logged);
+  }
+  return join;
+}
+
 }  // namespace
 
 SimWorker::SimWorker(World& world, Judge& judge, DataNetwork& network, Hosts& hosts, const Program& program,
@@ -68,7 +83,7 @@ SimWorker::SimWorker(World& world, Judge& judge, DataNetwork& network, Hosts& ho
       options_(std::move(options)),
       self_(draw_incarnation(world.random)),
       store_(open_disk(options_, self_)),
-      machine_({options_.job, self_, options_.join, options_.join_timeout_ms, "tracker:9370"}),
+      machine_({options_.job, self_, join_of(options_, hosts, self_), options_.join_timeout_ms, "tracker:9370"}),
       transport_(network, *this, self_),
       engine_(transport_, board_),
       hosts_(hosts) {
@@ -1005,7 +1020,9 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
   // Who has left the others' way goes on with what it would have received: only its calls are wrong.
   const auto* right = desynced_ ? judge_.oracle(timeline_).expected(step.index) : nullptr;
   const std::uint64_t key = right != nullptr ? right->keys[static_cast<std::size_t>(place)]
-                                             : program_.input_key(step, place, state_, judge_.oracle(timeline_).salt());
+                            : step.values == Values::kFresh
+                                ? world_.random.next()
+                                : program_.input_key(step, place, state_, judge_.oracle(timeline_).salt());
   a.input = program_.input(step, place, key);
   a.input_at = holds_data ? a.out_at : in_at;
   const bool prepares = step.prepares && !a.input.empty();

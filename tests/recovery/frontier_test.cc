@@ -15,7 +15,7 @@ struct Said {
 
 // Rank i reports `said[i]`.
 std::string merged(const std::vector<Said>& said, const std::vector<wire::Position>& before = {},
-                   std::optional<Version> committed = {}) {
+                   std::optional<Version> committed = {}, const std::vector<wire::Position>& in_memory = {}) {
   std::vector<wire::Report> reports(said.size());
   std::vector<RankPositions> by_rank;
   for (std::size_t i = 0; i < said.size(); ++i) {
@@ -27,8 +27,10 @@ std::string merged(const std::vector<Said>& said, const std::vector<wire::Positi
   }
   std::vector<const wire::Position*> earlier;
   for (const wire::Position& p : before) earlier.push_back(&p);
-  const auto frontier =
-      merge_frontier(by_rank, earlier, committed, [](Rank rank) { return "rank " + std::to_string(rank.value); });
+  std::vector<const wire::Position*> logged;
+  for (const wire::Position& p : in_memory) logged.push_back(&p);
+  const auto frontier = merge_frontier(by_rank, earlier, logged, committed,
+                                       [](Rank rank) { return "rank " + std::to_string(rank.value); });
   if (!frontier.ok()) return std::string(to_string(frontier.status().code())) + ": " + frontier.status().describe();
   std::string text;
   for (const wire::Position& p : frontier.value()) text += (text.empty() ? "" : " ") + render(p);
@@ -40,6 +42,13 @@ TEST(Frontier, IsWhatTheFurthestHasCompleted) {
   EXPECT_EQ(merged({{1, {position(1, 7)}}, {1, {position(1, 4)}}}), "1.7");
   EXPECT_EQ(merged({{0, {}}, {0, {}}}), "");
   EXPECT_EQ(merged({{0, {position(0, 0)}}}), "");
+}
+
+// Of ranks that are dead: they had completed, and may have returned, what came before.
+TEST(Frontier, CountsWhatOnlyMemoryKnows) {
+  EXPECT_EQ(merged({{1, {position(1, 4)}}}, {}, {}, {position(1, 7)}), "1.7");
+  EXPECT_EQ(merged({{1, {position(1, 8)}}}, {}, {}, {position(1, 7)}), "1.8");
+  EXPECT_EQ(merged({{1, {position(1, 4)}}}, {}, Version(3), {position(2, 7)}), "") << "of an obsolete version";
 }
 
 TEST(Frontier, FinalIsTheUnionOverThoseWhoAreInThatRound) {
