@@ -394,7 +394,7 @@ TEST(Worker, AnInterruptThatResumesIsAnsweredByAReportAndEndsWithThePlan) {
   EXPECT_EQ(w.interrupt(2, true), "pause before epoch 2: job j was interrupted: rank 1 is gone\n");
   EXPECT_EQ(w.machine().state(), State::kStopping);
   EXPECT_EQ(w.plan(2), "");  // not before the data path has stopped
-  EXPECT_EQ(w.on_stopped(2, {Version(1), {position(1, 17, false, {{0, 8}})}, {setup(0, 7, false, {{4, 8}})}}),
+  EXPECT_EQ(w.on_stopped(2, {Version(1), {position(1, 17, false, {{0, 8}})}, {setup(0, 7, false, {{4, 8}})}, {}}),
             "send Report epoch 2 version 1 1.17[0,8) s7[4,8)\n");
   EXPECT_EQ(w.machine().state(), State::kSuspended);
   EXPECT_EQ(w.interrupt(1, true), "");
