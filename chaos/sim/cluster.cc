@@ -301,7 +301,9 @@ SimWorker::Links Cluster::links_of(std::size_t life, std::size_t slot) {
   links.send = [this, life](const std::string& bytes) { control_.send_up(life, bytes); };
   links.ended = [this, slot, life](SimWorker::End end, const Status& why) {
     SimWorker& worker = *lives_[life];
-    if (hosts_.ended(worker.self()) && worker.installed()) {
+    const bool lost = hosts_.ended(worker.self());
+    if (lost) judge_.memory_lost(worker.host());
+    if (lost && worker.installed()) {
       // The last process that held a part of its host's log, and no launcher.
       if (world_.keeps_transcript()) world_.tell(worker.describe() + " takes a part of its host's log with it");
       domain_lost(worker.domain());
@@ -369,6 +371,7 @@ void Cluster::lose_host(const std::string& host) {
     if (life->alive() && life->host() == host) life->die(world_.random.chance(0.8));
   }
   hosts_.lose(host);
+  judge_.memory_lost(host);
   disks_.erase(host);
   const std::uint64_t where = world_.random.below(3);
   const std::string fresh = "n" + std::to_string(++new_hosts_);
@@ -406,6 +409,7 @@ void Cluster::lose_cluster(bool gently) {
   }
   for (const Slot& slot : slots_) {
     hosts_.lose(slot.host_id);
+    judge_.memory_lost(slot.host_id);
     if (lost.contains(slot.domain_id)) disks_.erase(slot.host_id);
   }
   for (auto& [host, disk] : disks_) {

@@ -292,8 +292,14 @@ void Judge::load_failed(const std::string& who, const Status& why) {
   lost_for_good_ = true;
 }
 
-void Judge::returned(const ProgramStep& step, std::int32_t place, std::span<const std::byte> output,
-                     Timeline timeline) {
+void Judge::memory_lost(const std::string& host) {
+  for (auto& [key, golden] : golden_) {
+    if (golden.hosts.erase(host) != 0 && golden.hosts.empty()) golden.bytes.reset();
+  }
+}
+
+void Judge::returned(const ProgramStep& step, std::int32_t place, std::span<const std::byte> output, Timeline timeline,
+                     const std::string& host) {
   ++rounds_;
   sign();
   world_.note(std::string_view(reinterpret_cast<const char*>(output.data()), output.size()));
@@ -305,11 +311,11 @@ void Judge::returned(const ProgramStep& step, std::int32_t place, std::span<cons
   }
   // Ranks that share a result share the place under which it is remembered.
   const std::int32_t key = Program::shared_result(step.collective) ? -1 : place;
-  const auto [first, fresh] =
-      golden_.try_emplace({naming(timeline, step), step.setup.value_or(step.index), key}, output.begin(), output.end());
-  // With all its copies it has gone for good, and is another one now.
-  if (step.values == Values::kFresh && loss_excused_) first->second.assign(output.begin(), output.end());
-  if (!fresh && !std::equal(output.begin(), output.end(), first->second.begin(), first->second.end())) {
+  Golden& golden = golden_[{naming(timeline, step), step.setup.value_or(step.index), key}];
+  const bool excused = step.values == Values::kFresh && loss_excused_;  // all copies have gone
+  if (!golden.bytes || excused) golden.bytes.emplace(output.begin(), output.end());
+  if (step.values == Values::kFresh) golden.hosts.insert(host);
+  if (!std::equal(output.begin(), output.end(), golden.bytes->begin(), golden.bytes->end())) {
     world_.violated(
         "I1", "group rank " + std::to_string(place) + " has other bytes than an earlier result of " + describe(step));
   }

@@ -40,7 +40,11 @@ class Judge {
   // A life takes a plan into force.
   void installed(const wire::Plan& plan, Incarnation life, const std::string& worker_id);
   // A call returned with success; `output` is what stands in the program's buffer.
-  void returned(const ProgramStep& step, std::int32_t place, std::span<const std::byte> output, Timeline timeline);
+  // `host`: where.
+  void returned(const ProgramStep& step, std::int32_t place, std::span<const std::byte> output, Timeline timeline,
+                const std::string& host);
+  // Memory of this host has gone: what a root had read, and nobody elsewhere has returned, may have gone with it.
+  void memory_lost(const std::string& host);
   // A call failed; an output element is as it was or final (DESIGN, Input).
   void interrupted(const ProgramStep& step, std::int32_t place, std::span<const std::byte> before,
                    std::span<const std::byte> output, Timeline timeline);
@@ -98,7 +102,11 @@ class Judge {
   Micros last_sign_us_ = 0;
   std::map<Timeline, std::unique_ptr<Oracle>> oracles_;
   // The first result that was returned, by timeline where that matters, step and place.
-  std::map<std::tuple<Timeline, std::size_t, std::int32_t>, std::vector<std::byte>> golden_;
+  struct Golden {
+    std::optional<std::vector<std::byte>> bytes;
+    std::set<std::string> hosts;  // Values::kFresh: where it was returned
+  };
+  std::map<std::tuple<Timeline, std::size_t, std::int32_t>, Golden> golden_;
   wire::Plan plan_;
   std::optional<Version> committed_;  // the newest that was announced
   Timeline committed_timeline_, newest_timeline_;

@@ -1120,7 +1120,7 @@ void SimWorker::reap(ActiveCall& a) {
                                               (replayed ? "" : "not ") + "replayed");
       }
     }
-    if (!a.altered) judge_.returned(a.step, a.place, output, timeline_);
+    if (!a.altered) judge_.returned(a.step, a.place, output, timeline_, host());
     if (!a.altered && !desynced_) Program::fold(a.step, output, a.step.blocking ? state_ : deferred_);
     // They are the program's own again: it scribbles over them.
     std::fill(memory.begin(), memory.end(), kScribbled);
