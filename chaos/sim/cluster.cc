@@ -443,8 +443,10 @@ void Cluster::lose_journal() {
       }
     }
   }
-  // Otherwise the job begins anew, which this run does not know how to judge.
-  if (domains.size() - told.size() >= setting_.job.replicas() || newest.plan_epoch() == 0) return;
+  // Otherwise the job begins anew, which this run does not know how to judge; so it does when a spare comes before the
+  // worker whose disk knows the job.
+  const bool spares = std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.spare; });
+  if (spares || domains.size() - told.size() >= setting_.job.replicas() || newest.plan_epoch() == 0) return;
   if (world_.keeps_transcript()) world_.tell("the journal is lost");
   tracker_.lose_journal();
   journal_lost_ = true;
