@@ -598,7 +598,8 @@ bool TrackerMachine::find_desync(TimeMs now, Effects& effects) {
   for (std::size_t rank = 0; rank < members_.size(); ++rank) {
     const Member& m = members_[rank];
     reports.push_back({Rank(static_cast<std::int32_t>(rank)), m.state == MemberState::kFinalizing,
-                       now < m.heard + 3 * interval_ms(), m.rounds_finished, m.rounds, now - m.finalizing_since});
+                       now < m.heard + 3 * interval_ms(), m.rounds_finished, m.rounds, now - m.finalizing_since,
+                       now - m.told});
   }
   const auto name_of = [this](Rank rank) { return name(static_cast<std::size_t>(rank.value)); };
   if (const auto found = find_disagreement(reports, timeout_ms(), settings_.check_call_sites(), name_of)) {

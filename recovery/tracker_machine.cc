@@ -418,6 +418,7 @@ void TrackerMachine::on_heartbeat(Incarnation who, const wire::Heartbeat& h, Tim
   count(Transition::heartbeat);
   m.rounds_finished = h.rounds_finished();
   m.bytes_moved = h.bytes_moved();
+  m.told = now;
   m.rounds.clear();
   for (const wire::CurrentRound& r : h.rounds()) m.rounds.push_back(copy_of(r));
   wire::Envelope e = envelope_to(who);

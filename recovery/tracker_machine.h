@@ -156,6 +156,7 @@ class TrackerMachine {
     bool silent = false;  // finalizing, and not heard for a round timeout
     TimeMs finalizing_since;
     TimeMs heard;
+    TimeMs told;  // `rounds`
     std::uint32_t attempt = 0;
     std::uint64_t rounds_finished = 0, bytes_moved = 0;
     std::vector<wire::CurrentRound> rounds;

@@ -27,6 +27,12 @@ bool waited(const wire::CurrentRound& round, std::int64_t least_ms) {
   return round.waited_ms() >= static_cast<std::uint64_t>(least_ms);
 }
 
+// So long it had waited in this round `before_ms` ago.
+bool had_waited(const RankReport& report, const wire::CurrentRound& round, std::int64_t before_ms,
+                std::int64_t least_ms) {
+  return static_cast<std::int64_t>(round.waited_ms()) - (before_ms - report.age_ms) >= least_ms;
+}
+
 std::string in_call(const wire::CurrentRound& r) {
   if (is_point(r)) return "a send or recv after " + to_string(round_of(r));
   return to_string(fingerprint_of(r)) + " in " + to_string(round_of(r));
@@ -94,7 +100,7 @@ std::optional<Disagreement> find_disagreement(std::span<const RankReport> report
         // What it has sent it may have to send again, over a link that is not up yet: that link has a round timeout
         // too.
         const std::int64_t patience_ms = is_point(mine) ? 2 * round_timeout_ms : round_timeout_ms;
-        if (b->finalizing && b->finalizing_ms >= patience_ms && waited(mine, patience_ms)) {
+        if (b->finalizing && b->finalizing_ms - a.age_ms >= patience_ms && waited(mine, patience_ms)) {
           return Disagreement{a.rank, b->rank,
                               waits + name(b->rank) + " with " + in_call(mine) + ", but rank " +
                                   std::to_string(b->rank.value) + " has called finalize after " +
@@ -104,6 +110,11 @@ std::optional<Disagreement> find_disagreement(std::span<const RankReport> report
         for (const wire::CurrentRound& theirs : b->rounds) {
           if (is_point(theirs) || theirs.group() != mine.group() || !waited(theirs, round_timeout_ms)) continue;
           if (!waits_for(theirs, a.rank) || lists(a, round_of(theirs))) continue;
+          // Who is not heard any more may have got on after its last word.
+          const std::int64_t older_ms = std::max(a.age_ms, b->age_ms);
+          if (!had_waited(a, mine, older_ms, round_timeout_ms) || !had_waited(*b, theirs, older_ms, round_timeout_ms)) {
+            continue;
+          }
           return Disagreement{a.rank, b->rank,
                               waits + name(b->rank) + " with " + in_call(mine) + ", which has waited " +
                                   seconds(theirs.waited_ms()) + " for rank " + std::to_string(a.rank.value) + " with " +

@@ -22,7 +22,8 @@ struct RankReport {
   bool heard_lately = true;
   std::uint64_t rounds_finished = 0;
   std::span<const wire::CurrentRound> rounds;
-  std::int64_t finalizing_ms = 0;  // since it is; what others said of it may be older
+  std::int64_t finalizing_ms = 0;  // since it is
+  std::int64_t age_ms = 0;         // since `rounds` was told: it may have gone on, or died, meanwhile
 };
 using RankName = std::function<std::string(Rank)>;  // "rank 2 (worker w2 on host h)"
 
@@ -34,10 +35,10 @@ struct Disagreement {
   std::string text;  // names both ranks and both calls
 };
 // Two ranks that can never agree: they are in one round with different calls; or each has waited for the other for the
-// whole round timeout in different rounds of a group; or one has waited for the whole round timeout, and so long ago
-// the other has called finalize (whoever was late for its last round may finalize before the word of those who waited
-// is renewed), for a message twice as long, as it may be sent again. `reports` by rank, all of them. A rank that merely
-// is not in the round yet is no disagreement, however long it takes.
+// whole round timeout in different rounds of a group, at the time of the older of their reports; or one has waited for
+// the whole round timeout, and so long ago the other has called finalize (whoever was late for its last round may
+// finalize before the word of those who waited is renewed), for a message twice as long, as it may be sent again.
+// `reports` by rank, all of them. A rank that merely is not in the round yet is no disagreement, however long it takes.
 [[nodiscard]] std::optional<Disagreement> find_disagreement(std::span<const RankReport> reports,
                                                             std::int64_t round_timeout_ms, bool check_call_sites,
                                                             const RankName& name);

@@ -516,6 +516,7 @@ void Control::set_progress() {
 }
 
 void Control::install(const wire::Plan& plan) {
+  progress_.restart();
   Connector::Membership m;
   m.epoch = Epoch(plan.epoch());
   m.streams = plan.settings().streams();

@@ -13,6 +13,9 @@ class ProgressReporter {
  public:
   [[nodiscard]] WorkerMachine::Progress read(const RoundBoard& board, TimeMs now);
 
+  // A plan has come: nobody waits longer than its epoch. While ranks are suspended, nobody can end a wait.
+  void restart() { waiting_.clear(); }
+
  private:
   struct WaitingRound {
     RoundId round;

@@ -283,6 +283,8 @@ class Run {
     const double share = static_cast<double>(end_ns - begin_ns) / static_cast<double>(order.size());
     for (std::size_t i = 0; going() && i < order.size(); i++) {
       pause(begin_ns + static_cast<std::uint64_t>((static_cast<double>(i) + draw_.unit()) * share));
+      // Where no life survives, what was decided since the checkpoint is decided anew.
+      while (going() && (watch_->recovering() || !later_.empty())) tick();
       // A worker that is not there at this moment is there soon.
       const auto victim = static_cast<std::uint32_t>(draw_.below(shape_.ranks));
       while (going() && !(order[i] == FaultKind::kKill ? kill_now(victim) : strike(order[i], victim))) tick();

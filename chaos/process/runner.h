@@ -32,7 +32,7 @@ struct ChaosOptions {
   double seconds = 60;
   std::vector<FaultKind> faults;  // none: a calm run
   // With `planned` these are all faults, one after the other in an order that is drawn, spread over the run: each
-  // strikes at a random moment of its share, whatever has become of those before.
+  // strikes at a random moment of its share, once those before have been recovered from.
   bool planned = false;
   std::uint64_t seed = 1;
   std::int64_t round_timeout_ms = 10'000;

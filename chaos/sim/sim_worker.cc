@@ -393,6 +393,7 @@ void SimWorker::install(const wire::Plan& plan) {
   membership.checksums = settings_.checksums();
   membership.timeout_ms = static_cast<std::int64_t>(settings_.round_timeout_ms());
   plan_epoch_ = membership.epoch;
+  progress_.restart();
   epochs_.insert(plan_epoch_);
   worker::Engine::Plan p = worker::engine_plan(plan, rank_);
   frontier_.assign(plan.frontier().begin(), plan.frontier().end());

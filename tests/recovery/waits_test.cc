@@ -13,11 +13,12 @@ struct World {
   std::vector<Rounds> rounds;
   std::vector<bool> finalizing = std::vector<bool>(rounds.size(), false);
   std::int64_t finalizing_ms = 5000;
+  std::vector<std::int64_t> ages_ms = std::vector<std::int64_t>(rounds.size(), 0);
 
   std::vector<RankReport> reports() const {
     std::vector<RankReport> list;
     for (std::size_t i = 0; i < rounds.size(); ++i) {
-      list.push_back({Rank(static_cast<int>(i)), finalizing[i], true, 10 + i, rounds[i], finalizing_ms});
+      list.push_back({Rank(static_cast<int>(i)), finalizing[i], true, 10 + i, rounds[i], finalizing_ms, ages_ms[i]});
     }
     return list;
   }
@@ -81,6 +82,18 @@ TEST(Waits, TwoRanksThatWaitForEachOtherInDifferentRoundsForTheWholeTimeoutDisag
   const Rounds both_a{round(1, 8, {1}, 6000), round(2, 9, {1}, 6000)},
       both_b{round(1, 8, {0}, 6000), round(2, 9, {0}, 6000)};
   EXPECT_EQ((World{{both_a, both_b}}.disagreement()), "");
+}
+
+// Simulated seed 9510938: rank 1 waited long in a round, went on, and died before it could say so.
+TEST(Waits, TheLastWordOfARankThatIsNotHeardAnyMoreIsNoDisagreement) {
+  World w{{{round(2, 8, {1}, 5100)}, {round(1, 8, {0}, 5100)}}};
+  EXPECT_NE(w.disagreement(), "");
+  w.ages_ms = {0, 200};
+  EXPECT_EQ(w.disagreement(), "") << "200 ms ago rank 0 had waited for 4900 ms";
+  w.rounds[0] = {round(2, 8, {1}, 5200)};
+  EXPECT_NE(w.disagreement(), "") << "5000 ms";
+  w.ages_ms = {301, 200};
+  EXPECT_EQ(w.disagreement(), "") << "301 ms ago rank 1 had waited for 4999 ms";
 }
 
 TEST(Waits, WaitingForARankThatHasFinalizedIsADisagreementOnceTheTimeIsUp) {
