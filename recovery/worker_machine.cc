@@ -417,6 +417,7 @@ void WorkerMachine::on_plan(const wire::Plan& plan, TimeMs now, std::vector<Work
       "rank " + std::to_string(self->rank()) + " of " + std::to_string(plan.members_size()) + " in epoch " +
           std::to_string(plan.epoch()) + " of job " + options_.job,
       effects);
+  progress_.rounds.clear();  // waits of the epoch before
   effects.emplace_back(Install{plan_});
   if (plan.committed()) committed(Version(plan.committed_version()), Timeline(plan.committed_timeline()), effects);
   if (finalizing_) {
