@@ -106,9 +106,20 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="2 and 4 ranks, up to 1 MiB, 3 rounds; writes no page")
     parser.add_argument("--programs", default=",".join(PROGRAMS))
     parser.add_argument("--no-figures", action="store_true", help="leave out memory, start-up and the tracker's load")
+    parser.add_argument("--recovery", action="store_true",
+                        help="what faults cost, instead of speed beside other programs; takes an hour and a half")
+    parser.add_argument("--minutes", type=float, default=30, help="with --recovery: of each of the two long runs")
+    parser.add_argument("--megabytes", type=int, default=10240, help="with --recovery: that are replayed")
     parser.add_argument("--json", type=pathlib.Path, default=BUILD / "results.json", help="where the measurements go")
     parser.add_argument("--page", type=pathlib.Path, default=ROOT / "docs/performance.md", help="the page to write into")
     options = parser.parse_args()
+    if options.recovery:
+        import recovery
+        described = machine()
+        rows = recovery.run(options.minutes, options.megabytes, say)
+        recovery.write(options.page, rows, described)
+        print(recovery.page_text(rows, described))
+        return 0
     if options.quick:
         options.ranks, options.sizes, options.rounds = "2,4", "4,1K,64K,1M", 3
     programs = options.programs.split(",")

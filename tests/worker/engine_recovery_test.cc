@@ -96,7 +96,8 @@ class World {
     connected_.clear();
     wanted_.clear();
     requests_.clear();
-    auto frontier = merge_frontier(survivors, {}, {}, committed_, [](Rank r) { return "rank " + std::to_string(r.value); });
+    auto frontier =
+        merge_frontier(survivors, {}, {}, committed_, [](Rank r) { return "rank " + std::to_string(r.value); });
     ASSERT_TRUE(frontier.ok()) << frontier.status().describe();
     std::vector<const google::protobuf::RepeatedPtrField<wire::Setup>*> told{&setups_};
     for (const RankPositions& s : survivors) told.push_back(&s.report->setups());
