@@ -23,7 +23,9 @@ Result<Network> Network::create(std::uint32_t hosts) {
   }
   for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
            {"link", "set", "lo", "up"},
-           {"link", "add", "warren", "type", "bridge"},
+           // With an address of its own: otherwise it has a port's, gets another one when that host has ended, and the
+           // other hosts do not reach the tracker any more until they ask for its address again.
+           {"link", "add", "warren", "address", "02:77:61:72:72:65", "type", "bridge"},
            {"addr", "add", tracker_address() + "/24", "dev", "warren"},
            {"link", "set", "warren", "up"},
        }) {

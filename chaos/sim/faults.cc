@@ -35,14 +35,14 @@ FaultPlan FaultPlan::draw(Random& random, bool logged) {
                                       Fault::death_at_send,   Fault::death_at_return, Fault::death_at_completion,
                                       Fault::host_loss,       Fault::domain_loss,     Fault::death_at_checkpoint,
                                       Fault::death_at_recall, Fault::link_cut};
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < 3; ++i) {
     const Fault fault = random.pick(kDeaths);
     // A job without faults takes a tenth of a second.
     static constexpr double kMore[] = {1.0, 5.0, 20.0};
     const double rate = info(fault).rate * random.pick(kMore);
     plan.set(fault, info(fault).meaning == RateMeaning::kPerChance ? std::min(rate, 0.2) : rate);
   }
-  if (random.chance(0.9)) plan.set(Fault::second_strike, std::min(0.6 * random.pick(kIntensities), 0.9));
+  plan.set(Fault::second_strike, random.chance(0.3) ? 0.3 : 0.9);
   return plan;
 }
 
