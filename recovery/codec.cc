@@ -758,6 +758,9 @@ Status validate(const wire::JobRecord& r) {
   }
   if (Status s = validate_committed(r.committed(), r.committed_version(), r.committed_timeline()); !s.ok()) return s;
   if (Status s = validate_setups(r.setups(), limits::kMaxSetupsPerJob, 0); !s.ok()) return s;
+  for (const wire::Setup& s : r.setups()) {
+    if (s.timeline() > r.timeline()) return bad("set-up round " + hex(s.name()) + ": of a timeline that has not begun");
+  }
   if (!r.has_plan()) return bad("no plan");
   if (Status s = validate(r.plan()); !s.ok()) return s.because_of_this("bad plan");
   if (r.plan().settings().SerializeAsString() != r.settings().SerializeAsString()) {

@@ -115,7 +115,7 @@ Result<std::vector<wire::Position>> merge_frontier(std::span<const RankPositions
 }
 
 Result<std::vector<wire::Setup>> merge_setups(
-    std::span<const google::protobuf::RepeatedPtrField<wire::Setup>* const> lists) {
+    std::span<const google::protobuf::RepeatedPtrField<wire::Setup>* const> lists, Timeline newest) {
   struct Setup {
     Timeline timeline;
     bool done = false;
@@ -124,6 +124,7 @@ Result<std::vector<wire::Setup>> merge_setups(
   std::map<std::pair<std::uint64_t, std::uint64_t>, Setup> all;  // by (group, name)
   for (const auto* list : lists) {
     for (const wire::Setup& s : *list) {
+      if (Timeline(s.timeline()) > newest) continue;
       const auto [it, added] = all.try_emplace({s.group(), s.name()}, Setup{Timeline(s.timeline()), false, {}});
       Setup& known = it->second;
       if (known.timeline != Timeline(s.timeline())) {

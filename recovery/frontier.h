@@ -38,10 +38,11 @@ struct RankPositions {
                                                                  const std::function<std::string(Rank)>& name);
 
 // Set-up rounds, by (group, name): done if any of the lists says so, else with the union of what is final. Their
-// `lists` are what survivors or votes tell, and what was known to be done before.
+// `lists` are what survivors or votes tell, and what was known to be done before. What is of a later timeline than
+// `newest` is nobody's.
 //
 // kDesync: one was begun in two timelines. kExhausted: more than a job may have, or ranges than a plan may hold.
 [[nodiscard]] Result<std::vector<wire::Setup>> merge_setups(
-    std::span<const google::protobuf::RepeatedPtrField<wire::Setup>* const> lists);
+    std::span<const google::protobuf::RepeatedPtrField<wire::Setup>* const> lists, Timeline newest);
 
 }  // namespace warren

@@ -233,7 +233,9 @@ bool TrackerMachine::go_back_to_mirror(Effects& effects) {
     const bool newer = newest == nullptr || known.committed_version() > newest->committed_version();
     if (newer && Timeline(known.committed_timeline()) <= timeline_) newest = &known;
   }
-  if (newest == nullptr || domains.size() - with_disk.size() < settings_.replicas()) return false;
+  // There are as many copies as domains, where these are fewer than asked for.
+  const std::size_t copies = std::min<std::size_t>(settings_.replicas(), domains.size());
+  if (newest == nullptr || domains.size() - with_disk.size() < copies) return false;
   const Version mirrored(newest->committed_version());
   if (committed_ && *committed_ < mirrored) return false;
   count(Transition::mirror_used);

@@ -41,7 +41,7 @@ wire::Known newest_of(const wire::Plan& plan, const std::vector<const wire::Know
     newest.set_committed_version(k->committed_version());
     newest.set_committed_timeline(k->committed_timeline());
   }
-  if (auto setups = merge_setups(lists); setups.ok()) {
+  if (auto setups = merge_setups(lists, Timeline(plan.timeline())); setups.ok()) {
     for (wire::Setup& s : setups.value()) {
       if (s.done()) *newest.add_setups() = std::move(s);
     }

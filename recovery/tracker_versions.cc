@@ -112,7 +112,7 @@ Result<std::vector<wire::Setup>> TrackerMachine::next_setups() const {
   for (const auto& [worker, w] : waiting_) {
     if (w.report) lists.push_back(&w.report->setups());
   }
-  return merge_setups(lists);
+  return merge_setups(lists, timeline_);
 }
 
 void TrackerMachine::keep(std::vector<wire::Setup> setups) {
@@ -211,7 +211,7 @@ void TrackerMachine::commit(TimeMs now, Effects& effects) {
   }
   std::vector<const google::protobuf::RepeatedPtrField<wire::Setup>*> lists{&setups_};
   for (const auto& [rank, vote] : votes_) lists.push_back(&vote.setups());
-  auto setups = merge_setups(lists);
+  auto setups = merge_setups(lists, timeline_);
   if (!setups.ok()) {
     count(Transition::commit_desync);
     return roll_back(setups.status().code(), setups.status().describe(), now, effects);

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <random>
 #include <sstream>
 #include <utility>
 
@@ -66,7 +67,7 @@ std::string local_name(Rank rank) {
 // Of ours, under its own name or a temporary one.
 bool is_ours(const std::string& name) {
   return name == kManifestName || name.starts_with("global-") || name.starts_with("local-") ||
-         name == std::string(kManifestName) + ".tmp";
+         (name.starts_with(kManifestName) && name.ends_with(".tmp"));
 }
 
 // What is in a directory, by name; nothing if it cannot be read.
@@ -252,7 +253,10 @@ Result<bool> CheckpointMirror::complete(const Checkpoint& checkpoint) {
   std::ostringstream text;
   text << kManifestFormat << "\njob " << job_ << "\nworld_size " << checkpoint.world_size << "\nglobal "
        << checkpoint.global_bytes << "\nlocals " << checkpoint.locals << "\nend\n";
-  if (Status s = write_file(directory + "/" + kManifestName, text.str()); !s.ok()) return s;
+  // All ranks that see it complete write it, from any machine.
+  std::random_device random;
+  const std::string writer = "." + std::to_string(::getpid()) + "-" + std::to_string(random());
+  if (Status s = write_file(directory + "/" + kManifestName, text.str(), writer); !s.ok()) return s;
   remove_old();
   return true;
 }

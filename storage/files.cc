@@ -43,8 +43,8 @@ Status make_directory(const std::string& directory) {
   return sync_directory(above.empty() ? "." : above.string());
 }
 
-Status write_file(const std::string& path, std::string_view bytes) {
-  const std::string temporary = path + ".tmp";
+Status write_file(const std::string& path, std::string_view bytes, std::string_view writer) {
+  const std::string temporary = path + std::string(writer) + ".tmp";
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return failed("cannot write " + temporary, errno);
   bool written = true;

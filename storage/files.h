@@ -13,8 +13,9 @@ namespace warren::storage {
 // The names in it are durable when this returns success. kUnavailable: it cannot.
 [[nodiscard]] Status sync_directory(const std::string& directory);
 // Replaces the file as a whole, by a temporary one beside it. kExhausted: no space left. kUnavailable: it cannot for
-// another reason; the temporary file is gone then.
-[[nodiscard]] Status write_file(const std::string& path, std::string_view bytes);
+// another reason; the temporary file is gone then. `writer` is part of its name: not empty where several processes
+// write the same file.
+[[nodiscard]] Status write_file(const std::string& path, std::string_view bytes, std::string_view writer = "");
 
 // `name` as the name of one file: what is not of A-Za-z0-9._:@- becomes %XX, and so does a dot at the beginning; a name
 // that is long then is cut and ends in % and a hash of all of it.

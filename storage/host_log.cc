@@ -101,11 +101,11 @@ class IndexedReader final : public HostLogReader {
     return keys;
   }
 
-  std::vector<RecordKey> newest_rounds(std::size_t limit) override {
+  std::vector<RecordKey> newest_rounds() override {
     const Look look(*this);
     std::vector<RecordKey> keys;
     auto i = index_.lower_bound({RecordKind::kRound, {}});
-    while (i != index_.end() && i->first.kind == RecordKind::kRound && keys.size() < limit) {
+    while (i != index_.end() && i->first.kind == RecordKind::kRound) {
       RecordKey last = i->first;
       last.round.sequence = Sequence(UINT64_MAX);
       const auto next = index_.upper_bound(last);

@@ -122,9 +122,8 @@ class HostLogReader {
   // Keys of this kind, timeline, group and version with first ≤ sequence < end, ascending, at most `limit`.
   [[nodiscard]] virtual std::vector<RecordKey> list(RecordKind kind, Timeline timeline, GroupId group, Version version,
                                                     Sequence first, Sequence end, std::size_t limit) = 0;
-  // Of each (timeline, group, version) the round with the greatest number that memory has a record of, ascending, at
-  // most `limit`.
-  [[nodiscard]] virtual std::vector<RecordKey> newest_rounds(std::size_t limit) = 0;
+  // Of each (timeline, group, version) the round with the greatest number that memory has a record of, ascending.
+  [[nodiscard]] virtual std::vector<RecordKey> newest_rounds() = 0;
 };
 
 // Segments in plain memory, for the simulator and tests. Others: storage/segment_memory.h.

@@ -145,7 +145,7 @@ class SourceReader final : public HostLogReader {
     return keys;
   }
 
-  std::vector<RecordKey> newest_rounds(std::size_t) override { return {}; }
+  std::vector<RecordKey> newest_rounds() override { return {}; }
 
  private:
   static Ranges held_in(const Sources& sources, const RecordKey& key) {
@@ -207,7 +207,7 @@ class CombinedReader final : public HostLogReader {
     return both;
   }
 
-  std::vector<RecordKey> newest_rounds(std::size_t limit) override { return memory_->newest_rounds(limit); }
+  std::vector<RecordKey> newest_rounds() override { return memory_->newest_rounds(); }
 
  private:
   bool all_of(const RecordKey& key, const Ranges& held) {

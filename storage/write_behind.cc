@@ -135,9 +135,11 @@ void WriteBehind::run() {
         status = store_->note(*to_note_);
         if (status.ok()) to_note_.reset();
       }
-      if (status.ok() && to_drop_) {
-        status = store_->drop(*to_drop_);
-        if (status.ok()) to_drop_.reset();
+      // Also where there is no room for the note: what is dropped makes some.
+      if (to_drop_ && (status.ok() || status.code() == Code::kExhausted)) {
+        const Status dropped = store_->drop(*to_drop_);
+        if (dropped.ok()) to_drop_.reset();
+        if (status.ok()) status = dropped;
       }
       if (status.ok() && !checkpoints_.empty()) {
         for (std::uint32_t e = 0; e < cursors_.size() && status.ok(); ++e) {

@@ -7,8 +7,8 @@
 
 namespace warren::worker {
 
-// Of the newest timeline that memory has rounds of. Where there is more of it than a report may hold
-// (recovery/limits.h), the rest is left out: it is computed again.
+// Of the newest timeline that memory has rounds of. What is too much for a join is left out, ranges first: it is
+// computed again.
 [[nodiscard]] wire::Logged logged_on(HostLogReader& reader);
 
 }  // namespace warren::worker

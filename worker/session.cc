@@ -101,15 +101,17 @@ Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const
 Session::~Session() {
   close();
   if (engine_thread_.joinable()) engine_thread_.join();
-  // The writer's thread votes by way of control_, whose thread hands commits to the writer: that thread finds none from
-  // here on.
+  // The writer's thread votes by way of control_, whose thread hands commits to the writer and the mirror: that thread
+  // finds none from here on.
   std::unique_ptr<DiskLog> disk;
+  std::unique_ptr<Mirror> mirror;
   {
     const auto lock = lock_for_control();
     disk = std::move(disk_);
+    mirror = std::move(mirror_);
   }
   disk.reset();
-  mirror_.reset();
+  mirror.reset();
   control_.reset();
   fetch_.reset();
   if (caller_wake_ >= 0) ::close(caller_wake_);
@@ -164,8 +166,14 @@ Status Session::start_log() {
   if (!settings_.checkpoint_mirror.empty()) {
     auto mirror =
         Mirror::open(settings_, reader(), [this](const LogEvent& event) { log_(WARREN_LOG_WARNING, event.text); });
-    if (!mirror.ok()) return mirror.status();
-    mirror_ = std::move(mirror).value();
+    if (mirror.ok()) {
+      mirror_ = std::move(mirror).value();
+    } else if (settings_.attempt == 0) {
+      return mirror.status();
+    } else {
+      // It was there when the job began: the loss of a worker must not become the loss of the job.
+      log_(WARREN_LOG_WARNING, "this life mirrors no checkpoint: " + mirror.status().describe());
+    }
   }
   engine_.use(*recall_);
   checkpoints_.emplace(engine_, *recall_);

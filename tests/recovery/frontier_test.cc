@@ -126,7 +126,7 @@ std::string merged_setups(const std::vector<std::vector<wire::Setup>>& said) {
     lists[i].Add(said[i].begin(), said[i].end());
     all.push_back(&lists[i]);
   }
-  const auto setups = merge_setups(all);
+  const auto setups = merge_setups(all, Timeline(9));
   if (!setups.ok()) return std::string(to_string(setups.status().code())) + ": " + setups.status().describe();
   std::string text;
   for (const wire::Setup& s : setups.value()) text += (text.empty() ? "" : " ") + render(s);

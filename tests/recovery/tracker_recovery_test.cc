@@ -727,10 +727,10 @@ TEST(TrackerRecovery, WithoutAJournalSetUpRoundsThatDisksCallDoneStayDone) {
   }
 }
 
-// The newest commit may not have come to the mirror yet.
+// The newest commit may not have come to the mirror yet. There may be fewer failure domains than copies are asked for.
 TEST(TrackerRecovery, WhereDisksAreLostTheMirrorSaysWhatIsCommitted) {
-  for (const bool one_disk : {false, true}) {
-    OnDisks t;
+  for (const auto& [one_disk, replicas] : {std::pair(false, 2u), std::pair(true, 2u), std::pair(false, 3u)}) {
+    OnDisks t(replicas);
     (void)t.start(0, 10, nullptr);
     (void)t.start(1, 11, nullptr);
     const wire::Plan first = t.plan();
@@ -745,6 +745,22 @@ TEST(TrackerRecovery, WhereDisksAreLostTheMirrorSaysWhatIsCommitted) {
               std::string::npos)
         << got;
   }
+}
+
+// Of one that has gone wrong: it must not end the tracker, which serves other jobs too.
+TEST(TrackerRecovery, ASetUpRoundOfATimelineToComeIsNobodys) {
+  OnDisks t;
+  (void)t.start(0, 10, nullptr);
+  (void)t.start(1, 11, nullptr);
+  const wire::Setup never = setup(0, 9, true, {}, UINT32_MAX);
+  (void)t.vote(10, 2, {}, 0, {never});
+  (void)t.vote(11, 2, {}, 0, {never});
+  t.lose_everybody();
+  const wire::Plan first = t.plan();
+  (void)t.start(0, 20, &first, {}, 2);
+  const std::string got = t.start(1, 21, &first, {}, 2);
+  EXPECT_NE(got.find("committed 2 in 0\n"), std::string::npos) << got;
+  EXPECT_EQ(t.plan().setups_size(), 0);
 }
 
 TEST(TrackerRecovery, WithoutAJournalAndDisksTheJobGoesOnFromTheMirror) {

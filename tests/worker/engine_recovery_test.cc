@@ -101,7 +101,7 @@ class World {
     ASSERT_TRUE(frontier.ok()) << frontier.status().describe();
     std::vector<const google::protobuf::RepeatedPtrField<wire::Setup>*> told{&setups_};
     for (const RankPositions& s : survivors) told.push_back(&s.report->setups());
-    auto setups = merge_setups(told);
+    auto setups = merge_setups(told, Timeline(UINT32_MAX));
     ASSERT_TRUE(setups.ok()) << setups.status().describe();
     setups_.Assign(setups.value().begin(), setups.value().end());
     plan(frontier.value(), fresh);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <random>
 #include <utility>
 
 #include "recovery/codec.h"
@@ -61,7 +62,9 @@ Status Mirror::finish(std::uint64_t run) {
   const std::string directory = directory_ + "/" + run_name(run);
   std::error_code error;
   if (!fs::exists(directory, error)) return {};  // nothing was committed
-  return storage::write_file(directory + kFinishedName, "");
+  // All ranks say so at once.
+  std::random_device random;
+  return storage::write_file(directory + kFinishedName, "", "." + std::to_string(random()));
 }
 
 std::optional<Mirror::Checkpoint> Mirror::newest(const storage::CheckpointMirror& files, Timeline timeline) const {
@@ -83,9 +86,12 @@ std::optional<wire::Held> Mirror::held() const {
     const auto at = fs::last_write_time(run / storage::kNoteName, ignored);
     if (note.run == 0 || name != run_name(note.run) || (held && at <= written)) continue;
     wire::Known known;
-    if (!known.ParseFromString(note.text) || !warren::validate(known).ok() || known.plan().run() != note.run) continue;
+    if (!known.ParseFromString(note.text) || !warren::validate(known).ok()) continue;
+    // A plan that is too long to be told stays out of the note; with its journal the tracker does not need it.
+    if (known.has_plan() && known.plan().run() != note.run) continue;
     const auto files = storage::CheckpointMirror::open(directory_, name);
-    const auto from = files.ok() ? newest(files.value(), Timeline(known.plan().timeline())) : std::nullopt;
+    const Timeline timeline(known.has_plan() ? known.plan().timeline() : known.committed_timeline());
+    const auto from = files.ok() ? newest(files.value(), timeline) : std::nullopt;
     if (!from) continue;
     known.set_committed(true);
     known.set_committed_version(from->version.value);

@@ -46,7 +46,7 @@ std::optional<wire::Held> held_on(storage::ResultStore& store) {
     // Others were undone since, or stand in the newest plan.
     if (known.plan().timeline() == newest.plan().timeline()) setups.push_back(&known.setups());
   }
-  if (auto merged = merge_setups(setups); merged.ok()) {
+  if (auto merged = merge_setups(setups, Timeline(newest.plan().timeline())); merged.ok()) {
     newest.mutable_setups()->Assign(merged.value().begin(), merged.value().end());
     // What is left out is called done by others, or begun again.
     const int over = newest.setups_size() - static_cast<int>(limits::kMaxSetups);
@@ -70,7 +70,10 @@ wire::Known known_of(const wire::Plan& plan) {
   return known;
 }
 
-storage::ResultStore::Note note_of(const wire::Known& known) {
+storage::ResultStore::Note note_of(const wire::Known& whole) {
+  wire::Known known = whole;
+  // Where nobody survives, the disks themselves say how far rounds have come.
+  known.mutable_plan()->clear_frontier();
   if (known.plan().ByteSizeLong() <= limits::kMaxHeldPlanBytes) return {known.plan().run(), known.SerializeAsString()};
   wire::Known less = known;
   less.clear_plan();

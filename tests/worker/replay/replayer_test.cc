@@ -81,7 +81,7 @@ class Dropping : public HostLogReader {
                               Sequence end, std::size_t limit) override {
     return of_.list(kind, timeline, group, version, first, end, limit);
   }
-  std::vector<RecordKey> newest_rounds(std::size_t limit) override { return of_.newest_rounds(limit); }
+  std::vector<RecordKey> newest_rounds() override { return of_.newest_rounds(); }
 
  private:
   HostLogReader& of_;
