@@ -146,7 +146,7 @@ TEST(ChaosProgram, AMixHasAllKindsAndABigCallInEachIteration) {
   ProgramShape shape = small_shape();
   shape.iterations = 0;
   const Program program(shape);
-  std::vector<int> kinds(9, 0);
+  std::vector<int> kinds(static_cast<std::size_t>(CallKind::kExchange) + 1, 0);
   int big = 0, groups = 0, in_flight = 0, all = 0;
   for (std::uint64_t i = 0; i < 200; i++) {
     for (const Call& c : program.iteration(i)) {
