@@ -109,6 +109,7 @@ def main() -> int:
     parser.add_argument("--recovery", action="store_true",
                         help="what faults cost, instead of speed beside other programs; takes an hour and a half")
     parser.add_argument("--minutes", type=float, default=30, help="with --recovery: of each of the two long runs")
+    parser.add_argument("--kills", type=int, default=200, help="with --recovery: of 4 workers, and of 8")
     parser.add_argument("--megabytes", type=int, default=10240, help="with --recovery: that are replayed")
     parser.add_argument("--json", type=pathlib.Path, default=BUILD / "results.json", help="where the measurements go")
     parser.add_argument("--page", type=pathlib.Path, default=ROOT / "docs/performance.md", help="the page to write into")
@@ -116,7 +117,7 @@ def main() -> int:
     if options.recovery:
         import recovery
         described = machine()
-        rows = recovery.run(options.minutes, options.megabytes, say)
+        rows = recovery.run(options.minutes, options.kills, options.megabytes, say)
         recovery.write(options.page, rows, described)
         print(recovery.page_text(rows, described))
         return 0

@@ -172,7 +172,9 @@ Status Session::start_log() {
       return mirror.status();
     } else {
       // It was there when the job began: the loss of a worker must not become the loss of the job.
-      log_(WARREN_LOG_WARNING, "this life mirrors no checkpoint: " + mirror.status().describe());
+      log_(WARREN_LOG_WARNING,
+           "this life mirrors no checkpoint; give its directory back, and the worker's next life tries again: " +
+               mirror.status().describe());
     }
   }
   engine_.use(*recall_);
