@@ -12,10 +12,12 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -32,6 +34,26 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 using testing::StartsWith;
+
+std::string whole_file(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// What each thread of a process and of its descendants waits for, a line each.
+std::string tell_waits(pid_t pid) {
+  std::string out;
+  const std::filesystem::path tasks = "/proc/" + std::to_string(pid) + "/task";
+  std::error_code gone;
+  for (const auto& task : std::filesystem::directory_iterator(tasks, gone)) {
+    std::string stat = whole_file(task.path() / "stat"), system_call = whole_file(task.path() / "syscall");
+    std::erase(system_call, '\n');
+    out += stat.substr(0, 40) + " waits in " + whole_file(task.path() / "wchan") + ", call " + system_call + "\n";
+    std::istringstream children(whole_file(task.path() / "children"));
+    for (pid_t child = 0; children >> child;) out += tell_waits(child);
+  }
+  return out;
+}
 
 // `warren` with arguments, its two outputs in one stream unless told apart.
 class Program {
@@ -83,10 +105,24 @@ class Program {
   void signal(int number) const { kill(pid_, number); }
   [[nodiscard]] pid_t pid() const { return pid_; }
 
-  // Waits for the end; the exit code, or 128 + signal.
+  // Waits for the end; the exit code, or 128 + signal. Who does not end within three minutes is killed, and what it and
+  // those that it started wait for is told.
   int wait() {
-    while (read_more(120'000)) {
+    using Clock = std::chrono::steady_clock;
+    const auto until = Clock::now() + std::chrono::minutes(3);
+    const auto left_ms = [&] {
+      return static_cast<int>(std::max<std::int64_t>(
+          0, std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count()));
+    };
+    while (left_ms() > 0 && read_more(left_ms())) {
     }
+    const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
+    pollfd ended{.fd = fd, .events = POLLIN, .revents = 0};
+    if (poll(&ended, 1, left_ms()) != 1) {
+      ADD_FAILURE() << "does not end:\n" << tell_waits(pid_) << output_ << error_;
+      kill(pid_, SIGKILL);
+    }
+    close(fd);
     int status = 0;
     EXPECT_EQ(waitpid(pid_, &status, 0), pid_);
     pid_ = -1;
