@@ -743,7 +743,9 @@ Status validate(const wire::Committed& c) {
 }
 
 Status validate(const wire::JobRecord& r) {
-  if (r.format() != 1) return bad("format " + str(r.format()) + ", this build reads format 1");
+  if (r.format() != kJobRecordFormat) {
+    return {Code::kRefused, "format " + str(r.format()) + ", this build reads format " + str(kJobRecordFormat)};
+  }
   if (Status s = validate_name("job", r.job(), limits::kMaxJobNameBytes); !s.ok()) return s;
   if (Status s = member_epoch(r.epoch()); !s.ok()) return s;
   if (!r.has_settings()) return bad("no settings");

@@ -14,7 +14,10 @@
 
 namespace warren {
 
-inline constexpr std::uint32_t kProtocolVersion = 1;
+// Of messages, between any two processes of a job.
+inline constexpr std::uint32_t kProtocolVersion = 2;
+// Of a job's record in the tracker's journal; one of another format is refused by name.
+inline constexpr std::uint32_t kJobRecordFormat = 2;
 // What a worker sends is small: the longest are a heartbeat whose rounds wait for everybody, and a report.
 inline constexpr std::size_t kMaxWorkerMessageBytes = std::size_t{1} << 20;
 // Epochs stay below this, so that the next one always exists.
@@ -60,7 +63,8 @@ enum class Side { kWorker, kTracker };
 [[nodiscard]] Status validate(const wire::Committed& committed);
 [[nodiscard]] Status validate(const wire::Tell& tell);
 [[nodiscard]] Status validate(const wire::JobSettings& settings);
-[[nodiscard]] Status validate(const wire::JobRecord& record);  // from the tracker's journal
+// From the tracker's journal. kRefused: another version of Warren has written it.
+[[nodiscard]] Status validate(const wire::JobRecord& record);
 
 // A text as messages carry it: at most limits::kMaxReasonBytes, no control characters, valid UTF-8. What is not is
 // replaced by '?', and what is too long is cut.

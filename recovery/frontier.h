@@ -2,10 +2,12 @@
 // function.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "recovery/ids.h"
@@ -13,6 +15,12 @@
 #include "recovery/result.h"
 
 namespace warren {
+
+// In which order commits are newer: with the fall back to a mirror a timeline begins in which versions are lower than
+// some that were undone.
+[[nodiscard]] inline std::pair<std::uint32_t, std::uint64_t> commit_order(const wire::Known& known) {
+  return {known.committed_timeline(), known.committed_version()};
+}
 
 struct RankPositions {
   Rank rank;

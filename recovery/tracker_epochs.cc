@@ -1,8 +1,10 @@
 // How epochs begin and end, and what time does to a job. What messages do is in tracker_machine.cc.
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "recovery/codec.h"
+#include "recovery/frontier.h"
 #include "recovery/held.h"
 #include "recovery/limits.h"
 #include "recovery/tracker_machine.h"
@@ -89,7 +91,7 @@ void TrackerMachine::log(Severity severity, std::string name, std::string text, 
 
 void TrackerMachine::persist(Effects& effects) {
   wire::JobRecord record;
-  record.set_format(1);
+  record.set_format(kJobRecordFormat);
   record.set_job(options_.job);
   record.set_epoch(epoch_.value);
   *record.mutable_settings() = settings_;
@@ -230,17 +232,16 @@ bool TrackerMachine::go_back_to_mirror(Effects& effects) {
       continue;
     }
     const wire::Known& known = w.held->known();
-    const bool newer = newest == nullptr || known.committed_version() > newest->committed_version();
+    const bool newer = newest == nullptr || commit_order(known) > commit_order(*newest);
     if (newer && Timeline(known.committed_timeline()) <= timeline_) newest = &known;
   }
   // There are as many copies as domains, where these are fewer than asked for.
   const std::size_t copies = std::min<std::size_t>(settings_.replicas(), domains.size());
   if (newest == nullptr || domains.size() - with_disk.size() < copies) return false;
-  const Version mirrored(newest->committed_version());
-  if (committed_ && *committed_ < mirrored) return false;
+  if (committed_ && std::pair(committed_timeline_.value, committed_->value) < commit_order(*newest)) return false;
   count(Transition::mirror_used);
   const std::string was = program_version();
-  committed_ = mirrored;
+  committed_ = Version(newest->committed_version());
   committed_timeline_ = Timeline(newest->committed_timeline());
   log(Severity::kWarning, "mirror_used",
       "the disks of " + std::to_string(domains.size() - with_disk.size()) + " of the " +

@@ -94,7 +94,13 @@ Result<TrackerMachine> TrackerMachine::make(Options options, std::string_view pe
       !record.ParseFromArray(persisted.data(), static_cast<int>(persisted.size()))) {
     return Status(Code::kCorrupt, what + " cannot be read" + remedy);
   }
-  if (Status s = validate(record); !s.ok()) return s.because_of_this(Code::kCorrupt, what + " is damaged" + remedy);
+  const Status valid = validate(record);
+  if (valid.code() == Code::kRefused) {
+    return valid.because_of_this(what +
+                                 " was written by another version of Warren; finish the job with that version, "
+                                 "or remove the tracker's data directory");
+  }
+  if (!valid.ok()) return valid.because_of_this(Code::kCorrupt, what + " is damaged" + remedy);
   if (record.job() != machine.options_.job) {
     return Status(Code::kCorrupt, what + " is that of job " + record.job() + remedy);
   }

@@ -104,7 +104,8 @@ class TrackerMachine {
     TopologyPlanner planner;
   };
   // `persisted`: what an earlier life of the tracker stored for this job; empty: a new job. A new job takes its
-  // settings from the first valid Join. kCorrupt: the persisted bytes are not ours (the message says what to do).
+  // settings from the first valid Join. kCorrupt: the persisted bytes are not ours. kRefused: another version of Warren
+  // has written them. The message says what to do.
   static Result<TrackerMachine> make(Options options, std::string_view persisted, TimeMs now);
 
   // A message that passed decode_envelope(Side::kWorker), for this job, from an authenticated connection.

@@ -23,7 +23,8 @@ constexpr std::size_t kMaxStrangers = 4 * std::size_t{limits::kMaxWorldSize};
 // No job has come so far: who says so would use the numbers up.
 constexpr std::uint64_t kNoEpochYet = kMaxEpoch / 2;
 
-// What else the journal would hold with this plan. Versions only rise.
+// What else the journal would hold with this plan, by those who have installed it. What others know beyond it was taken
+// back before it was made: a committed version falls with the fall back to a mirror.
 wire::Known newest_of(const wire::Plan& plan, const std::vector<const wire::Known*>& told) {
   wire::Known newest;
   newest.set_committed(plan.committed());
@@ -31,9 +32,10 @@ wire::Known newest_of(const wire::Plan& plan, const std::vector<const wire::Know
   newest.set_committed_timeline(plan.committed_timeline());
   std::vector<const google::protobuf::RepeatedPtrField<wire::Setup>*> lists{&plan.setups()};
   for (const wire::Known* k : told) {
+    const bool installed = k->plan_epoch() == plan.epoch();
     // A rollback between the two may have undone them.
-    if (!k->has_plan() || k->plan().timeline() == plan.timeline()) lists.push_back(&k->setups());
-    if (!k->committed() || k->committed_version() <= newest.committed_version() ||
+    if (installed || (k->has_plan() && k->plan().timeline() == plan.timeline())) lists.push_back(&k->setups());
+    if (!installed || !k->committed() || commit_order(*k) <= commit_order(newest) ||
         k->committed_timeline() > plan.timeline()) {
       continue;
     }
@@ -140,7 +142,7 @@ void TrackerMachine::end_rebuilding(TimeMs now, Effects& effects) {
 
 void TrackerMachine::take_over(const wire::Plan& plan, const wire::Known& known, TimeMs now, Effects& effects) {
   wire::JobRecord record;
-  record.set_format(1);
+  record.set_format(kJobRecordFormat);
   record.set_job(options_.job);
   record.set_epoch(plan.epoch());
   record.set_timeline(plan.timeline());

@@ -10,11 +10,11 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "recovery/limits.h"
@@ -30,7 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kManifestName[] = "COMPLETE";
-constexpr char kManifestFormat[] = "warren-checkpoint-1";
+constexpr std::string_view kManifestFamily = "warren-checkpoint-", kManifestFormat = "warren-checkpoint-2";
 constexpr char kMagic[] = "WARRCKP1";
 constexpr std::uint32_t kShardFormat = 1;
 constexpr std::uint32_t kGlobalKind = 1, kLocalKind = 2;
@@ -64,30 +64,30 @@ std::string local_name(Rank rank) {
   return "local-" + std::to_string(rank.value);
 }
 
+bool is_shard(const std::string& name) {
+  return (name.starts_with("global-") || name.starts_with("local-")) && name.find(".tmp") == std::string::npos;
+}
+
 // Of ours, under its own name or a temporary one.
 bool is_ours(const std::string& name) {
   return name == kManifestName || name.starts_with("global-") || name.starts_with("local-") ||
          (name.starts_with(kManifestName) && name.ends_with(".tmp"));
 }
 
-// What is in a directory, by name; nothing if it cannot be read.
-std::vector<std::string> names_in(const std::string& directory) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    names.push_back(it->path().filename());
-  }
-  std::ranges::sort(names);
-  return names;
-}
-
+// With the fall back to an older one a timeline begins in which versions are lower than some that were undone.
 bool newer(const CheckpointMirror::Checkpoint& a, const CheckpointMirror::Checkpoint& b) {
-  return std::pair(a.version, a.timeline) > std::pair(b.version, b.timeline);
+  return std::pair(a.timeline, a.version) > std::pair(b.timeline, b.version);
 }
 
 Status failed(const std::string& what, int error) {
   return {error == ENOSPC || error == EDQUOT ? Code::kExhausted : Code::kUnavailable,
           what + ": " + std::strerror(error)};
+}
+
+// From any machine.
+std::string writer_name() {
+  std::random_device random;
+  return std::to_string(::getpid()) + "-" + std::to_string(random());
 }
 
 // A file descriptor that closes itself.
@@ -153,6 +153,23 @@ struct CheckpointMirror::Header {
   [[nodiscard]] std::uint64_t size() const { return end - begin; }
 };
 
+// What the headers of a checkpoint's shards say.
+struct CheckpointMirror::Shards {
+  std::vector<std::pair<std::string, Header>> files;  // by path
+  Ranges global;
+  std::set<std::uint64_t> locals;  // ranks
+
+  // Empty: nothing.
+  [[nodiscard]] std::string missing(const Checkpoint& c) const {
+    const Ranges rest = Ranges(0, c.global_bytes).minus(global);
+    if (!rest.empty()) return "byte " + std::to_string(rest.intervals().front().begin) + " of the global state";
+    for (std::uint64_t rank = 0; rank < c.locals; ++rank) {
+      if (!locals.contains(rank)) return "the local state of rank " + std::to_string(rank);
+    }
+    return {};
+  }
+};
+
 Result<CheckpointMirror> CheckpointMirror::open(const std::string& directory, const std::string& job) {
   std::string of_job = directory + "/" + file_name(job);
   if (Status s = make_directory(of_job); !s.ok()) return s.because_of_this("cannot mirror checkpoints");
@@ -187,7 +204,7 @@ Status CheckpointMirror::write(const Checkpoint& checkpoint, Header header, cons
   const std::string directory = place(checkpoint), path = directory + "/" + name;
   if (Status s = make_directory(directory); !s.ok()) return s.because_of_this("cannot mirror a checkpoint");
   // Two lives of one rank may write at once: each under a name of its own.
-  const std::string temporary = path + ".tmp" + std::to_string(::getpid());
+  const std::string temporary = path + ".tmp" + writer_name();
   const auto write_it = [&]() -> Status {
     File file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!file.ok() || !file.write_all(&header, sizeof header)) return failed("cannot write " + temporary, errno);
@@ -217,8 +234,9 @@ Status CheckpointMirror::write(const Checkpoint& checkpoint, Header header, cons
 Result<CheckpointMirror::Header> CheckpointMirror::head_of(const std::string& path) const {
   File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   const auto corrupt = [&](const std::string& why) { return Status(Code::kCorrupt, path + " " + why); };
+  if (!file.ok()) return errno == ENOENT ? corrupt("is missing") : failed("cannot read " + path, errno);
   Header h{};
-  if (!file.ok() || !file.read_all(&h, sizeof h)) return corrupt("is missing or cut short");
+  if (!file.read_all(&h, sizeof h)) return corrupt("is cut short, or cannot be read");
   if (std::memcmp(h.magic, kMagic, sizeof h.magic) != 0) return corrupt("is not a shard of a checkpoint");
   if (h.format != kShardFormat) {
     return corrupt("has format " + std::to_string(h.format) + " and this build knows " + std::to_string(kShardFormat) +
@@ -228,145 +246,202 @@ Result<CheckpointMirror::Header> CheckpointMirror::head_of(const std::string& pa
   if (h.job != XXH3_64bits(job_.data(), job_.size())) return corrupt("is of another job");
   std::error_code error;
   const std::uint64_t size = fs::file_size(path, error);
-  if (h.begin > h.end || h.end > h.total_bytes || h.total_bytes > limits::kMaxResultBytes || error ||
+  if (h.begin > h.end || h.end > h.total_bytes || h.total_bytes > limits::kMaxStateBytes || error ||
       size != sizeof h + h.size() + kTrailerBytes) {
     return corrupt("is cut short, or longer than it should be");
   }
   return h;
 }
 
-Result<bool> CheckpointMirror::complete(const Checkpoint& checkpoint) {
+Result<CheckpointMirror::Header> CheckpointMirror::shard(const Checkpoint& checkpoint, const std::string& name) const {
+  const std::string path = place(checkpoint) + "/" + name;
+  auto head = head_of(path);
+  if (!head.ok()) return head;
+  const Header& h = head.value();
+  const bool named = h.kind == kGlobalKind ? name == global_name(h.begin)
+                                           : h.kind == kLocalKind && name == "local-" + std::to_string(h.rank);
+  if (!named || h.version != checkpoint.version.value || h.timeline != checkpoint.timeline.value) {
+    return Status(Code::kCorrupt, path + " holds something else than its name says");
+  }
+  return head;
+}
+
+Result<CheckpointMirror::Shards> CheckpointMirror::shards_of(const Checkpoint& checkpoint) const {
   const std::string directory = place(checkpoint);
-  Ranges global;
-  std::uint32_t locals = 0;
-  for (const std::string& name : names_in(directory)) {
-    if (name.find(".tmp") != std::string::npos || name == kManifestName || !is_ours(name)) continue;
-    const auto head = head_of((fs::path(directory) / name).string());
+  const auto names = names_in(directory);
+  if (!names.ok()) return names.status();
+  Shards shards;
+  for (const std::string& name : names.value()) {
+    if (!is_shard(name)) continue;
+    const auto head = shard(checkpoint, name);
     if (!head.ok()) return head.status();
     const Header& h = head.value();
-    if (h.world_size != checkpoint.world_size) continue;
-    if (h.kind == kGlobalKind && h.total_bytes == checkpoint.global_bytes) global.add(h.begin, h.end);
-    if (h.kind == kLocalKind) ++locals;
+    // Of another attempt, with another world or state.
+    const bool global = h.kind == kGlobalKind;
+    if (h.world_size != checkpoint.world_size || (global && h.total_bytes != checkpoint.global_bytes)) continue;
+    if (global) {
+      shards.global.add(h.begin, h.end);
+    } else {
+      shards.locals.insert(h.rank);
+    }
+    shards.files.emplace_back((fs::path(directory) / name).string(), h);
   }
-  if (!global.covers(0, checkpoint.global_bytes) || locals < checkpoint.locals) return false;
+  return shards;
+}
+
+std::string CheckpointMirror::manifest_of(const Checkpoint& checkpoint) const {
+  std::string text = std::string(kManifestFormat) + "\njob " + job_ + "\nworld_size " +
+                     std::to_string(checkpoint.world_size) + "\nglobal " + std::to_string(checkpoint.global_bytes) +
+                     "\nlocals " + std::to_string(checkpoint.locals) + "\n";
+  char sum[18];
+  std::snprintf(sum, sizeof sum, "%016llx\n", static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
+  return text + sum;
+}
+
+Result<bool> CheckpointMirror::complete(const Checkpoint& checkpoint) {
+  const auto shards = shards_of(checkpoint);
+  if (!shards.ok()) return shards.status();
+  if (!shards.value().missing(checkpoint).empty()) return false;
+  const std::string directory = place(checkpoint);
   if (Status s = make_directory(directory); !s.ok()) return s;
-  std::ostringstream text;
-  text << kManifestFormat << "\njob " << job_ << "\nworld_size " << checkpoint.world_size << "\nglobal "
-       << checkpoint.global_bytes << "\nlocals " << checkpoint.locals << "\nend\n";
-  // All ranks that see it complete write it, from any machine.
-  std::random_device random;
-  const std::string writer = "." + std::to_string(::getpid()) + "-" + std::to_string(random());
-  if (Status s = write_file(directory + "/" + kManifestName, text.str(), writer); !s.ok()) return s;
+  // All ranks that see it complete write it.
+  const std::string path = directory + "/" + kManifestName;
+  if (Status s = write_file(path, manifest_of(checkpoint), "." + writer_name()); !s.ok()) return s;
   remove_old();
   return true;
 }
 
-std::vector<CheckpointMirror::Checkpoint> CheckpointMirror::list() const {
-  std::vector<Checkpoint> found;
-  for (const std::string& name : names_in(directory_)) {
-    auto c = parse_place(name);
-    if (!c) continue;
-    std::ifstream in(directory_ + "/" + name + "/" + kManifestName);
-    std::string text(kMostManifestBytes, '\0');
-    in.read(text.data(), static_cast<std::streamsize>(text.size()));
-    text.resize(static_cast<std::size_t>(std::max<std::streamsize>(in.gcount(), 0)));
-    std::istringstream lines(text);
-    std::string format, job, word, end;
-    std::getline(lines, format);
-    std::getline(lines, job);
-    std::string global, locals;
-    lines >> word >> c->world_size >> global >> c->global_bytes >> locals >> c->locals >> end;
-    if (lines && format == kManifestFormat && job == "job " + job_ && word == "world_size" && global == "global" &&
-        locals == "locals" && end == "end") {
-      found.push_back(*c);
-    }
+Result<std::optional<CheckpointMirror::Checkpoint>> CheckpointMirror::read_manifest(Checkpoint named) const {
+  const std::string path = place(named) + "/" + kManifestName;
+  const auto text = read_file(path, kMostManifestBytes);
+  if (!text.ok()) return text.status();
+  if (!text.value()) return std::optional<Checkpoint>();
+  std::istringstream lines(*text.value());
+  std::string format, job, word;
+  std::getline(lines, format);
+  if (format.starts_with(kManifestFamily) && format != kManifestFormat) {
+    return of_another_version(path, format, kManifestFormat, directory_);
   }
-  std::ranges::sort(found, newer);
-  return found;
+  std::getline(lines, job);
+  lines >> word >> named.world_size >> word >> named.global_bytes >> word >> named.locals;
+  if (!lines || *text.value() != manifest_of(named)) {
+    return Status(Code::kCorrupt, path + " is damaged, or of another job: its checksum does not hold");
+  }
+  if (named.world_size == 0 || named.world_size > limits::kMaxWorldSize ||
+      named.global_bytes > limits::kMaxStateBytes || (named.locals != 0 && named.locals != named.world_size)) {
+    return Status(Code::kCorrupt, path + " names a state that no job has");
+  }
+  return std::optional(named);
 }
 
-Status CheckpointMirror::give(const Checkpoint& checkpoint, const std::string& path, const Header& expected,
-                              const Sink& sink) const {
-  const auto head = head_of(path);
-  if (!head.ok()) return head.status();
-  const Header& h = head.value();
-  if (h.kind != expected.kind || h.version != expected.version || h.timeline != expected.timeline ||
-      h.rank != expected.rank || h.world_size != checkpoint.world_size) {
-    return {Code::kCorrupt, path + " holds something else than its name says"};
+CheckpointMirror::Listing CheckpointMirror::list() const {
+  Listing listing;
+  const auto names = names_in(directory_);
+  if (!names.ok()) {
+    listing.left_out.push_back(names.status());
+    return listing;
   }
-  // Twice: what is given was checked.
-  for (const bool check : {true, false}) {
-    File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    Header again{};
-    if (!file.ok() || !file.read_all(&again, sizeof again)) return {Code::kCorrupt, path + " cannot be read"};
-    const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(), &XXH3_freeState);
-    XXH3_64bits_reset(hash.get());
-    std::vector<std::byte> block;
-    for (std::uint64_t at = h.begin; at < h.end; at += block.size()) {
-      block.resize(std::min<std::uint64_t>(kBlockBytes, h.end - at));
-      if (!file.read_all(block.data(), block.size())) return {Code::kCorrupt, path + " cannot be read"};
-      if (check) {
-        XXH3_64bits_update(hash.get(), block.data(), block.size());
-      } else {
-        sink(at, block);
-      }
+  for (const std::string& name : names.value()) {
+    const auto named = parse_place(name);
+    if (!named) continue;
+    const auto found = read_manifest(*named);
+    if (!found.ok()) {
+      listing.left_out.push_back(found.status());
+    } else if (found.value()) {
+      listing.complete.push_back(*found.value());
     }
-    std::uint64_t sum = 0;
-    if (!file.read_all(&sum, sizeof sum)) return {Code::kCorrupt, path + " cannot be read"};
-    if (check && sum != XXH3_64bits_digest(hash.get())) {
-      return {Code::kCorrupt, path + " is damaged: its checksum does not hold"};
-    }
+  }
+  std::ranges::sort(listing.complete, newer);
+  return listing;
+}
+
+Status CheckpointMirror::check(const Checkpoint& checkpoint, std::uint64_t most_bytes) const {
+  const auto shards = shards_of(checkpoint);
+  if (!shards.ok()) return shards.status();
+  if (const std::string missing = shards.value().missing(checkpoint); !missing.empty()) {
+    return {Code::kCorrupt, place(checkpoint) + " lacks " + missing};
+  }
+  std::uint64_t bytes = 0;
+  for (const auto& [path, head] : shards.value().files) bytes += head.size();
+  if (bytes > most_bytes) return {};
+  for (const auto& [path, head] : shards.value().files) {
+    if (Status s = pass(path, head, nullptr); !s.ok()) return s;
+  }
+  return {};
+}
+
+// Twice: what is given was checked.
+Status CheckpointMirror::give(const std::string& path, const Header& head, const Sink& sink) {
+  const Status checked = pass(path, head, nullptr);
+  return checked.ok() ? pass(path, head, sink) : checked;
+}
+
+// Reads all of a shard, and checks it.
+Status CheckpointMirror::pass(const std::string& path, const Header& head, const Sink& sink) {
+  File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  Header again{};
+  if (!file.ok() || !file.read_all(&again, sizeof again)) return {Code::kCorrupt, path + " cannot be read"};
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(), &XXH3_freeState);
+  XXH3_64bits_reset(hash.get());
+  std::vector<std::byte> block;
+  for (std::uint64_t at = head.begin; at < head.end; at += block.size()) {
+    block.resize(std::min<std::uint64_t>(kBlockBytes, head.end - at));
+    if (!file.read_all(block.data(), block.size())) return {Code::kCorrupt, path + " cannot be read"};
+    XXH3_64bits_update(hash.get(), block.data(), block.size());
+    if (sink) sink(at, block);
+  }
+  std::uint64_t sum = 0;
+  if (!file.read_all(&sum, sizeof sum)) return {Code::kCorrupt, path + " cannot be read"};
+  if (sum != XXH3_64bits_digest(hash.get())) {
+    return {Code::kCorrupt, path + " is damaged: its checksum does not hold"};
   }
   return {};
 }
 
 Status CheckpointMirror::read_global(const Checkpoint& checkpoint, const Sink& sink) const {
-  const std::string directory = place(checkpoint);
+  const auto shards = shards_of(checkpoint);
+  if (!shards.ok()) return shards.status();
   std::uint64_t done = 0;
   while (done < checkpoint.global_bytes) {
-    // The shard that holds byte `done`: names sort by first byte. Another cut, of an earlier attempt, may overlap.
-    std::string found;
-    for (const std::string& name : names_in(directory)) {
-      if (name.starts_with("global-") && name.find(".tmp") == std::string::npos && name <= global_name(done)) {
-        found = name;
-      }
+    // Another cut, of an earlier attempt, may overlap.
+    const auto& files = shards.value().files;
+    const auto found = std::ranges::find_if(files, [done](const auto& file) {
+      return file.second.kind == kGlobalKind && file.second.begin <= done && done < file.second.end;
+    });
+    if (found == files.end()) {
+      return {Code::kCorrupt, place(checkpoint) + " has no shard for byte " + std::to_string(done)};
     }
-    if (found.empty()) return {Code::kCorrupt, directory + " has no shard for byte " + std::to_string(done)};
-    const std::string path = (fs::path(directory) / found).string();
-    const auto head = head_of(path);
-    if (!head.ok()) return head.status();
-    if (head.value().end <= done || head.value().total_bytes != checkpoint.global_bytes) {
-      return {Code::kCorrupt, directory + " has no shard for byte " + std::to_string(done)};
-    }
-    const Status s = give(checkpoint, path, Header::of(checkpoint, kGlobalKind, 0, job_),
-                          [&](std::uint64_t first, std::span<const std::byte> bytes) {
-                            if (first + bytes.size() <= done) return;
-                            const std::uint64_t skip = done > first ? done - first : 0;
-                            sink(first + skip, bytes.subspan(skip));
-                            done = first + bytes.size();
-                          });
+    const Status s = give(found->first, found->second, [&](std::uint64_t first, std::span<const std::byte> bytes) {
+      if (first + bytes.size() <= done) return;
+      const std::uint64_t skip = done > first ? done - first : 0;
+      sink(first + skip, bytes.subspan(skip));
+      done = first + bytes.size();
+    });
     if (!s.ok()) return s;
   }
   return {};
 }
 
 Status CheckpointMirror::read_local(const Checkpoint& checkpoint, Rank rank, const Sink& sink) const {
-  return give(checkpoint, place(checkpoint) + "/" + local_name(rank),
-              Header::of(checkpoint, kLocalKind, static_cast<std::uint64_t>(rank.value), job_), sink);
+  const auto head = shard(checkpoint, local_name(rank));
+  return head.ok() ? give(place(checkpoint) + "/" + local_name(rank), head.value(), sink) : head.status();
 }
 
 // Only files that this class writes, and only directories that are empty then.
 void CheckpointMirror::remove_old() const {
-  const std::vector<Checkpoint> complete = list();
-  if (complete.size() <= kKept) return;
+  const std::vector<Checkpoint> complete = list().complete;
+  const auto names = names_in(directory_);
+  if (complete.size() <= kKept || !names.ok()) return;
   const Checkpoint& oldest_kept = complete[kKept - 1];
-  for (const std::string& name : names_in(directory_)) {
+  for (const std::string& name : names.value()) {
     const auto c = parse_place(name);
     if (!c || !newer(oldest_kept, *c)) continue;
     const std::string directory = (fs::path(directory_) / name).string();
     // The manifest first: what is left after a crash in between is incomplete.
     ::unlink((directory + "/" + kManifestName).c_str());
-    for (const std::string& file : names_in(directory)) {
+    const auto files = names_in(directory);
+    if (!files.ok()) continue;
+    for (const std::string& file : files.value()) {
       if (is_ours(file)) ::unlink((fs::path(directory) / file).c_str());
     }
     ::rmdir(directory.c_str());

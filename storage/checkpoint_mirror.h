@@ -10,7 +10,8 @@
 //   "WARRCKP1", format 4, kind 4 (1 global, 2 local), timeline 4, world size 4, version 8, rank of a local state 8,
 //   total bytes of the state 8, first byte 8, end byte 8, XXH3 of the job's name 8, reserved 8, XXH3 of what is before
 //   8
-// COMPLETE has the lines "warren-checkpoint-1", "job NAME", "world_size N", "global BYTES", "locals N", and "end".
+// COMPLETE has the lines "warren-checkpoint-2", "job NAME", "world_size N", "global BYTES", "locals N", and the XXH3 of
+// what is before in 16 hex digits.
 //
 // Each file is written under another name, synced, renamed, and its directory synced; so it is there as a whole or not
 // at all, whenever a writer dies. Names that are none of these belong to somebody else, and are left alone.
@@ -60,26 +61,42 @@ class CheckpointMirror {
   // seen late (NFS), rank 0 calls it again later.
   [[nodiscard]] Result<bool> complete(const Checkpoint& checkpoint);
 
-  // Complete ones, the newest first.
-  [[nodiscard]] std::vector<Checkpoint> list() const;
+  struct Listing {
+    std::vector<Checkpoint> complete;  // as manifests say; the newest timeline first, its newest version first
+    // What has a manifest, or may have one, and is left out. kCorrupt: damaged. kUnavailable: it cannot be read.
+    // kRefused: another version of Warren has written it.
+    std::vector<Status> left_out;
+  };
+  [[nodiscard]] Listing list() const;
+  // Whether all shards are there, by their names, lengths and headers; and by their checksums too, if they have at most
+  // `most_bytes` together. kCorrupt: the text names what is damaged or missing. kUnavailable: it cannot be read.
+  [[nodiscard]] Status check(const Checkpoint& checkpoint, std::uint64_t most_bytes) const;
+
+  // Its folder.
+  [[nodiscard]] std::string place(const Checkpoint& checkpoint) const;
 
   // Gives the global state, or a rank's local one, to `sink` in pieces in order; each is checked before. kCorrupt: a
-  // file is damaged, of another job or missing: the text names it, and another version is to be tried. What was given
-  // before is not to be used then.
+  // file is damaged, of another job or missing: the text names it. What was given before is not to be used then.
   using Sink = std::function<void(std::uint64_t first_byte, std::span<const std::byte> bytes)>;
   [[nodiscard]] Status read_global(const Checkpoint& checkpoint, const Sink& sink) const;
   [[nodiscard]] Status read_local(const Checkpoint& checkpoint, Rank rank, const Sink& sink) const;
 
  private:
   struct Header;
+  struct Shards;
 
   CheckpointMirror(std::string directory, std::string job) : directory_(std::move(directory)), job_(std::move(job)) {}
-  [[nodiscard]] std::string place(const Checkpoint& checkpoint) const;
   Status write(const Checkpoint& checkpoint, Header header, const std::string& name, HostLogReader& source,
                const RecordKey& key);
+  [[nodiscard]] std::string manifest_of(const Checkpoint& checkpoint) const;
+  // Of the one in this place, as far as its name tells; nothing: it has no manifest.
+  [[nodiscard]] Result<std::optional<Checkpoint>> read_manifest(Checkpoint named) const;
   [[nodiscard]] Result<Header> head_of(const std::string& path) const;
-  [[nodiscard]] Status give(const Checkpoint& checkpoint, const std::string& path, const Header& expected,
-                            const Sink& sink) const;
+  [[nodiscard]] Result<Shards> shards_of(const Checkpoint& checkpoint) const;
+  // Of a file in a checkpoint's place.
+  [[nodiscard]] Result<Header> shard(const Checkpoint& checkpoint, const std::string& name) const;
+  [[nodiscard]] static Status give(const std::string& path, const Header& head, const Sink& sink);
+  [[nodiscard]] static Status pass(const std::string& path, const Header& head, const Sink& sink);
   void remove_old() const;
 
   std::string directory_;  // of the job

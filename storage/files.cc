@@ -3,18 +3,22 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <system_error>
+#include <utility>
 
 namespace warren::storage {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMostNameBytes = 200;  // of 255 that file systems take
+constexpr std::size_t kMostNameBytes = 200;   // of 255 that file systems take
+constexpr std::size_t kMostFormatBytes = 64;  // of the name of an unknown format, in a message
 
 Status failed(const std::string& what, int error) {
   return {error == ENOSPC || error == EDQUOT ? Code::kExhausted : Code::kUnavailable,
@@ -68,6 +72,51 @@ Status write_file(const std::string& path, std::string_view bytes, std::string_v
     return failed("cannot write " + path, error);
   }
   return sync_directory(fs::path(path).parent_path().string());
+}
+
+Result<std::optional<std::string>> read_file(const std::string& path, std::size_t most_bytes) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return std::optional<std::string>();
+    return failed("cannot read " + path, errno);
+  }
+  std::string bytes(most_bytes + 1, '\0');
+  std::size_t size = 0;
+  ssize_t n = 1;
+  while (size < bytes.size() && n != 0) {
+    n = ::read(fd, bytes.data() + size, bytes.size() - size);
+    if (n > 0) size += static_cast<std::size_t>(n);
+    if (n < 0 && errno != EINTR) break;
+  }
+  const int error = errno;
+  ::close(fd);
+  if (n < 0) return failed("cannot read " + path, error);
+  if (size > most_bytes) {
+    return Status(Code::kCorrupt,
+                  path + " is longer than the " + std::to_string(most_bytes) + " bytes that it may have");
+  }
+  bytes.resize(size);
+  return std::optional(std::move(bytes));
+}
+
+Result<std::vector<std::string>> names_in(const std::string& directory) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    names.push_back(it->path().filename());
+  }
+  if (error && error != std::errc::no_such_file_or_directory) {
+    return failed("cannot read the directory " + directory, error.value());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+Status of_another_version(const std::string& what, std::string_view format, std::string_view known,
+                          const std::string& removable) {
+  return {Code::kRefused, what + " was written by another version of Warren (format \"" +
+                              std::string(format.substr(0, kMostFormatBytes)) + "\", this build knows \"" +
+                              std::string(known) + "\"): finish the job with that version, or remove " + removable};
 }
 
 std::string file_name(std::string_view name) {

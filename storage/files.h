@@ -1,8 +1,11 @@
 // Files and directories that survive the loss of power, and names that are safe as theirs. Any thread.
 #pragma once
 
+#include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "recovery/result.h"
 
@@ -16,6 +19,16 @@ namespace warren::storage {
 // another reason; the temporary file is gone then. `writer` is part of its name: not empty where several processes
 // write the same file.
 [[nodiscard]] Status write_file(const std::string& path, std::string_view bytes, std::string_view writer = "");
+
+// A whole file; nothing: it is not there. kUnavailable: it cannot be read. kCorrupt: longer than `most_bytes`.
+[[nodiscard]] Result<std::optional<std::string>> read_file(const std::string& path, std::size_t most_bytes);
+// What is in a directory, sorted; nothing if it is not there. kUnavailable: it cannot be read.
+[[nodiscard]] Result<std::vector<std::string>> names_in(const std::string& directory);
+
+// kRefused: `what` is of a format that this build does not know. People may remove `removable` instead of going on with
+// it.
+[[nodiscard]] Status of_another_version(const std::string& what, std::string_view format, std::string_view known,
+                                        const std::string& removable);
 
 // `name` as the name of one file: what is not of A-Za-z0-9._:@- becomes %XX, and so does a dot at the beginning; a name
 // that is long then is cut and ends in % and a hash of all of it.

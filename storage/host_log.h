@@ -10,6 +10,7 @@
 // detach() and the rest from any; reading through a Reader, of which every thread has its own.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -44,6 +45,16 @@ struct RecordKey {
 [[nodiscard]] constexpr RecordKey result_key(const RoundId& round) {
   return {is_setup(round) ? RecordKind::kSetup : RecordKind::kRound, round};
 }
+
+// The set-up rounds that may still be called: those begun in `timeline`, the job's, and of earlier ones those that its
+// plan knows. What else earlier timelines have left was undone with them, and begun again under another name.
+struct SetupsInUse {
+  Timeline timeline{};
+  std::vector<RoundId> earlier{};  // sorted
+  [[nodiscard]] bool has(const RoundId& round) const {
+    return round.timeline >= timeline || std::ranges::binary_search(earlier, round);
+  }
+};
 
 // What all records of a key have in common.
 struct RecordInfo {

@@ -1,10 +1,12 @@
 #include "storage/life_note.h"
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <span>
+#include <string_view>
+#include <utility>
 
 #include "storage/files.h"
 #include "storage/result_format.h"
@@ -12,43 +14,42 @@
 namespace warren::storage {
 namespace {
 
-namespace fs = std::filesystem;
-
-// Then the run and the XXH3 of what follows, in 16 hex digits each and a line each, and what follows.
-constexpr char kNoteFormat[] = "warren-note-1\n";
-constexpr std::size_t kNoteHeadBytes = sizeof kNoteFormat - 1 + 2 * 17;
-constexpr std::uintmax_t kMostNoteBytes = 1 << 20;
+constexpr std::string_view kFamily = "warren-note-", kFormat = "warren-note-2";
+constexpr std::size_t kHexLineBytes = 17;
+constexpr std::size_t kMostNoteBytes = std::size_t{1} << 20;
 
 std::uint64_t sum_of(std::string_view text) {
   return checksum_of(std::as_bytes(std::span(text.data(), text.size())));
 }
 
-}  // namespace
-
-Status write_note(const std::string& directory, std::uint64_t run, std::string_view text) {
-  char head[2 * 17 + 1];
-  std::snprintf(head, sizeof head, "%016llx\n%016llx\n", static_cast<unsigned long long>(run),
-                static_cast<unsigned long long>(sum_of(text)));
-  return write_file(directory + "/" + kNoteName, kNoteFormat + std::string(head) + std::string(text));
+std::string hex_line(std::uint64_t value) {
+  char line[kHexLineBytes + 1];
+  std::snprintf(line, sizeof line, "%016llx\n", static_cast<unsigned long long>(value));
+  return line;
 }
 
-NoteFile read_note(const std::string& directory) {
-  const std::string path = directory + "/" + kNoteName;
-  NoteFile note;
-  std::error_code error;
-  const auto size = fs::file_size(path, error);
-  if (error) return note;
-  note.there = true;
-  if (size < kNoteHeadBytes || size > kMostNoteBytes) return note;
-  std::string bytes(size, '\0');
-  std::ifstream in(path, std::ios::binary);
-  if (!in.read(bytes.data(), static_cast<std::streamsize>(size)) || !bytes.starts_with(kNoteFormat)) return note;
-  const char* head = bytes.c_str() + sizeof kNoteFormat - 1;
-  const std::string text = bytes.substr(kNoteHeadBytes);
-  if (std::strtoull(head + 17, nullptr, 16) != sum_of(text)) return note;
-  note.run = std::strtoull(head, nullptr, 16);
-  note.text = text;
-  return note;
+}  // namespace
+
+Status write_note(const std::string& path, const ResultStore::Note& note) {
+  const std::string body = hex_line(note.run) + note.text;
+  return write_file(path, std::string(kFormat) + "\n" + hex_line(sum_of(body)) + body);
+}
+
+Result<std::optional<ResultStore::Note>> read_note(const std::string& path) {
+  auto file = read_file(path, kMostNoteBytes);
+  if (!file.ok()) return file.status();
+  if (!file.value()) return std::optional<ResultStore::Note>();
+  const std::string& bytes = *file.value();
+  const std::string_view format = std::string_view(bytes).substr(0, bytes.find('\n'));
+  if (format.starts_with(kFamily) && format != kFormat) {
+    return of_another_version(path, format, kFormat, std::filesystem::path(path).parent_path());
+  }
+  const std::size_t sum_at = kFormat.size() + 1, body_at = sum_at + kHexLineBytes;
+  const bool whole = format == kFormat && bytes.size() >= body_at + kHexLineBytes &&
+                     hex_line(sum_of(std::string_view(bytes).substr(body_at))) == bytes.substr(sum_at, kHexLineBytes);
+  const std::uint64_t run = whole ? std::strtoull(bytes.c_str() + body_at, nullptr, 16) : 0;
+  if (run == 0) return Status(Code::kCorrupt, path + " is damaged: its checksum does not hold");
+  return std::optional(ResultStore::Note{run, bytes.substr(body_at + kHexLineBytes)});
 }
 
 }  // namespace warren::storage

@@ -1,23 +1,23 @@
-// What a life leaves to those after it beside its results: ResultStore::Note, in the file LIFE-note of its place, or of
-// a run in the mirror of checkpoints.
+// What a life leaves to those after it beside its results: ResultStore::Note, in a file of its place, or of a run in
+// the mirror of checkpoints.
+//
+// The file: "warren-note-2", the XXH3 of what follows in 16 hex digits, the run likewise, a line each; then the text.
 #pragma once
 
-#include <cstdint>
+#include <optional>
 #include <string>
-#include <string_view>
 
 #include "recovery/result.h"
+#include "storage/result_store.h"
 
 namespace warren::storage {
 
-inline constexpr char kNoteName[] = "LIFE-note";
-// Replaces the one that is there as a whole. Errors as write_file().
-[[nodiscard]] Status write_note(const std::string& directory, std::uint64_t run, std::string_view text);
-struct NoteFile {
-  bool there = false;     // a place without one is of whatever run is asked for
-  std::uint64_t run = 0;  // 0: damaged
-  std::string text;
-};
-[[nodiscard]] NoteFile read_note(const std::string& directory);
+inline constexpr char kNoteName[] = "LIFE-note";  // in a life's place; one without it is of whatever run is asked for
+
+// Replaces the file as a whole. Errors as write_file().
+[[nodiscard]] Status write_note(const std::string& path, const ResultStore::Note& note);
+// Nothing: it is not there. kRefused: another version of Warren has written it. kCorrupt: damaged. kUnavailable: it
+// cannot be read.
+[[nodiscard]] Result<std::optional<ResultStore::Note>> read_note(const std::string& path);
 
 }  // namespace warren::storage

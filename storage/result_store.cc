@@ -247,12 +247,13 @@ void RecordBatch::clear() {
 }
 
 bool Horizon::obsolete(const RecordKey& key) const {
+  if (key.kind == RecordKind::kSetup) return !setups.has(key.round);
   return storage::obsolete(*this, bin_of(key));
 }
 
 bool obsolete(const Horizon& horizon, const Bin& bin) {
   switch (bin.kind) {
-    case Bin::Kind::kSetup: return false;
+    case Bin::Kind::kSetup: return false;  // it holds what is in use, too
     case Bin::Kind::kStates:
       if (!horizon.committed) return bin.timeline < horizon.timeline;
       if (Horizon::Checkpoint{bin.timeline, bin.version} == *horizon.committed) return false;

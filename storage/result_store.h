@@ -77,12 +77,13 @@ struct Horizon {
     friend constexpr auto operator<=>(const Checkpoint&, const Checkpoint&) = default;
   };
   // The oldest timeline that is in use: what older ones hold was undone, but for the committed checkpoint and set-up
-  // rounds.
+  // rounds that are done.
   Timeline timeline;
   // Rounds and messages of versions below this one go, except the preamble's.
   Version rounds_from;
   // The newest committed checkpoint; older ones go.
   std::optional<Checkpoint> committed;
+  SetupsInUse setups{};
 
   [[nodiscard]] bool obsolete(const RecordKey& key) const;
 };
@@ -109,8 +110,8 @@ class ResultStore {
   // Puts what lives of other runs have left out of everybody's way; says where to.
   [[nodiscard]] virtual std::vector<std::string> set_others_aside() = 0;
   // Forgets what is obsolete: in this life's place, and in those of lives that are over. A place of theirs in which
-  // nothing else is left goes; set-up rounds and the preamble are taken over first. Errors as for put(); it may be
-  // repeated, and is made up for by the next one.
+  // nothing else is left goes; the preamble and set-up rounds in use are taken over first. Errors as for put(); it may
+  // be repeated, and is made up for by the next one.
   [[nodiscard]] virtual Status drop(const Horizon& horizon) = 0;
   // The job is finished: removes this life's place and those of lives that are over. Nothing else is called after it.
   [[nodiscard]] virtual Status finish() = 0;

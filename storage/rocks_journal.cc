@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr char kLockName[] = "LOCK-warren";
 constexpr char kFormatKey[] = "format";
-constexpr char kFormat[] = "warren-journal-1";
+constexpr char kFormat[] = "warren-journal-2";
 constexpr char kJobPrefix[] = "job/";
 constexpr char kJobPrefixEnd[] = "job0";  // '0' follows '/'
 
@@ -128,11 +128,7 @@ class RocksJournal::Impl {
     std::string format;
     const rocksdb::Status got = db->Get({}, kFormatKey, &format);
     if (got.ok() && format == kFormat) return {};
-    if (got.ok()) {
-      return {Code::kCorrupt, "the journal " + directory + " has the format \"" + format.substr(0, 64) +
-                                  "\" and this build knows \"" + kFormat +
-                                  "\" only: run the version of Warren that wrote it, or give another directory"};
-    }
+    if (got.ok()) return of_another_version("the journal " + directory, format, kFormat, directory);
     if (!got.IsNotFound()) return from_rocks(got, "cannot read the journal " + directory);
     {
       const std::unique_ptr<rocksdb::Iterator> all(db->NewIterator({}));

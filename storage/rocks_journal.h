@@ -3,7 +3,7 @@
 // A directory of its own, made when it is missing:
 //   LOCK-warren            locked (flock) while a tracker has it open; holds that process's id, for people
 //   CURRENT, *.log, *.sst  RocksDB's
-// Keys: "format" → "warren-journal-1", and "job/" + name → record. Every write goes through the write-ahead log with a
+// Keys: "format" → "warren-journal-2", and "job/" + name → record. Every write goes through the write-ahead log with a
 // sync.
 //
 // Legal states of the directory after a crash, and what open() makes of them:
@@ -24,8 +24,8 @@ namespace warren::storage {
 
 class RocksJournal final : public Journal {
  public:
-  // kUnavailable: another process has it open (named), or the directory cannot be made or written. kCorrupt: damaged,
-  // or of a format that this build does not know. kInvalidArgument: the directory holds something else.
+  // kUnavailable: another process has it open (named), or the directory cannot be made or written. kCorrupt: damaged.
+  // kRefused: written by another version of Warren. kInvalidArgument: the directory holds something else.
   static Result<std::unique_ptr<RocksJournal>> open(const std::string& directory);
 
   ~RocksJournal() override;

@@ -118,8 +118,8 @@ class RocksResultStore::Impl {
   void look();
   std::shared_ptr<RocksSource> open_other(const FoundLife& found);
   [[nodiscard]] bool of_other_run(const std::string& place_directory) const {
-    const NoteFile note = read_note(place_directory);
-    return run != 0 && note.there && note.run != run;
+    const auto note = read_note(place_directory + "/" + kNoteName);
+    return run != 0 && (!note.ok() || (note.value() && note.value()->run != run));
   }
   void keep_reserve();
   Status need_bins(const std::vector<Bin>& wanted);
@@ -169,8 +169,13 @@ std::vector<ResultStore::Note> RocksResultStore::Impl::notes() const {
   std::vector<Note> found_notes;
   for (const FoundLife& found : lives_in(job_directory, worker_file)) {
     if (found.life == place.life || (!found.of_this_worker && !LifeLock::take(found.directory))) continue;
-    NoteFile note = read_note(found.directory);
-    if (note.run != 0) found_notes.push_back({note.run, std::move(note.text)});
+    auto note = read_note(found.directory + "/" + kNoteName);
+    if (!note.ok()) {
+      warnings->add("what lies in " + found.directory +
+                    " is of no known run, and not used: " + note.status().describe());
+    } else if (note.value()) {
+      found_notes.push_back(std::move(*note.value()));
+    }
   }
   return found_notes;
 }
@@ -544,6 +549,7 @@ Status RocksResultStore::Impl::take_over(RocksSource& source, const Horizon& hor
   for (const Bin& bin : source.bins()) {
     if (obsolete(horizon, bin)) continue;
     const auto copy = [&](const StoredRecord& r) {
+      if (horizon.obsolete(r.key)) return true;
       if (!batch.fits(r.payload_bytes) && !write()) return false;
       if (!source.read(r, r.first_byte, batch.add(r.key, r.info, r.first_byte, r.payload_bytes))) batch.take_back();
       return true;
@@ -581,10 +587,11 @@ Result<std::unique_ptr<RocksResultStore>> RocksResultStore::open(Place place, Op
   sweep_finished(p.data_dir, impl->job_file);
   for (const FoundLife& found : lives_in(impl->job_directory, impl->worker_file)) {
     const std::string format = read_life(found.directory).format;
-    if (format.empty() || format == kResultFormat) continue;
-    return Status(Code::kCorrupt, found.directory + " has the format \"" + format + "\" and this build knows \"" +
-                                      kResultFormat + "\" only: run the version of Warren that wrote it, or remove " +
-                                      impl->job_directory + " to begin the job anew");
+    if (!format.empty() && format != kResultFormat) {
+      return of_another_version(found.directory, format, kResultFormat, impl->job_directory);
+    }
+    const auto note = read_note(found.directory + "/" + kNoteName);
+    if (note.status().code() == Code::kRefused) return note.status();
   }
   return std::unique_ptr<RocksResultStore>(new RocksResultStore(std::move(impl)));
 }
@@ -644,7 +651,7 @@ Status RocksResultStore::note(const Note& note) {
   Impl& i = *impl_;
   if (i.lock && !there(i.directory)) return {Code::kClosed, i.directory + " is gone, so the job is finished"};
   if (Status s = i.make_place(); !s.ok()) return s.because_of_this("cannot make a place for results");
-  return write_note(i.directory, note.run, note.text);
+  return write_note(i.directory + "/" + kNoteName, note);
 }
 
 std::vector<ResultStore::Note> RocksResultStore::notes() {

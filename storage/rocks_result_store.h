@@ -3,7 +3,7 @@
 //   DATA_DIR/<job>/<worker>/life-<16 hex digits>/   one life's place; names as file_name() makes them
 //     LOCK-life       locked (fcntl) as long as that life has its store open
 //     LIFE-note       its run, and what it was told of the job; replaced as a whole
-//     LIFE            text: "warren-results-1", then job, worker and process id a line
+//     LIFE            text: "warren-results-2", then job, worker and process id a line
 //     ingest/         what put() has not finished
 //     RESERVE         a megabyte, given up when the disk is full so that RocksDB can be opened and relieved
 //     CURRENT, …      RocksDB's
@@ -27,8 +27,9 @@
 //  - a log whose last entry is cut short: a write that was not confirmed is lost;
 //  - a family's twin is missing: families are made one by one, nothing was put yet;
 //  - files in ingest/, tables that no manifest names: a put that was not confirmed; RocksDB removes the latter.
-// A database that does not open, or a damaged part of one, is told as a warning and holds nothing. A LIFE of an unknown
-// format is refused by open(), and its place is left alone.
+// A database that does not open, or a damaged part of one, is told as a warning and holds nothing; what lies beside a
+// damaged LIFE-note is of no known run, and not used. A LIFE or LIFE-note of an unknown format is refused by open(),
+// and its place is left alone.
 #pragma once
 
 #include <memory>
@@ -54,7 +55,7 @@ class RocksResultStore final : public ResultStore {
   };
 
   // Looks at the data directory; makes nothing but what cleans up after a finished job. kUnavailable: it cannot be read
-  // or written. kCorrupt: a life of this job was written by a version of Warren that this one does not know.
+  // or written. kRefused: a life of this job was written by another version of Warren.
   static Result<std::unique_ptr<RocksResultStore>> open(Place place, Options options);
   ~RocksResultStore() override;
 

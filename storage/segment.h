@@ -41,6 +41,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "recovery/ids.h"
@@ -173,6 +174,20 @@ class SegmentView {
   [[nodiscard]] bool is(std::uint32_t extent, std::uint64_t generation) const;
   // The record at `at` (from the extent's begin) of an extent that had this generation.
   [[nodiscard]] Found record(std::uint32_t extent, std::uint64_t generation, std::uint64_t at, Record& out) const;
+  // Calls `visit(extent, generation, record)` with all records that are there, those of an extent in their order, until
+  // it returns false. Whether it has always returned true.
+  template <class Visit>
+  bool for_each_record(Visit visit) const {
+    for (std::uint32_t e = 0; e < layout_.extents; ++e) {
+      const Extent x = extent(e);
+      if (!x.in_use()) continue;
+      Record r;
+      for (std::uint64_t at = 0; record(e, x.generation, at, r) == Found::kRecord; at = r.next) {
+        if (!visit(e, x.generation, std::as_const(r))) return false;
+      }
+    }
+    return true;
+  }
   // Copies payload; false, and rubbish in `out`, if the extent has another generation by now. [at, at + out.size())
   // must lie in a payload that record() has found.
   [[nodiscard]] bool copy(std::uint32_t extent, std::uint64_t generation, std::uint64_t at,

@@ -214,7 +214,8 @@ void Checkpoints::committed(Version version, Timeline timeline) {
 
 DeadSegments::Horizon Checkpoints::horizon() const {
   const bool any = committed_ != Version();
-  return {engine_.oldest_timeline(), any ? std::optional(committed_) : std::nullopt, committed_timeline_};
+  return {engine_.oldest_timeline(), any ? std::optional(committed_) : std::nullopt, committed_timeline_,
+          engine_.setups_in_use()};
 }
 
 void Checkpoints::advance() {

@@ -17,12 +17,13 @@ bool ever_written(const SegmentView& view) {
 
 bool DeadSegments::Horizon::needs(const RecordKey& key) const {
   const RoundId& r = key.round;
-  if (only_setups) return key.kind == RecordKind::kSetup;
+  if (key.kind == RecordKind::kSetup) return setups.has(r);
+  if (only_setups) return false;
   switch (key.kind) {
     case RecordKind::kRound:
     case RecordKind::kMessage:
       return r.timeline >= timeline && (r.version == kPreamble || !committed || r.version >= *committed);
-    case RecordKind::kSetup: return true;
+    case RecordKind::kSetup: break;
     case RecordKind::kGlobal:
     case RecordKind::kLocal:
       // Who has not been told yet what is committed must keep them all: one is loaded.
@@ -43,26 +44,18 @@ void DeadSegments::attached(Incarnation life, std::span<const std::byte> segment
 template <class Take>
 bool DeadSegments::each_only_in(const Segment& segment, const Horizon& horizon, std::span<const Incarnation> living,
                                 HostLogReader& reader, Take take) const {
-  for (std::uint32_t e = 0; e < segment.view.layout().extents; ++e) {
-    const SegmentView::Extent extent = segment.view.extent(e);
-    if (!extent.in_use()) continue;
-    SegmentView::Record record;
-    for (std::uint64_t at = 0; segment.view.record(e, extent.generation, at, record) == SegmentView::Found::kRecord;
-         at = record.next) {
-      if (!horizon.needs(record.key)) continue;
-      if (record.info.total_bytes == 0) {
-        // Of a round without bytes nothing is taken from the log.
-        if (record.key.kind != RecordKind::kRound && !empty_.contains(record.key) &&
-            !take(e, extent.generation, record, Ranges()))
-          return false;
-        continue;
-      }
-      const Ranges only =
-          Ranges(record.first_byte, record.first_byte + record.payload_bytes).minus(reader.held_by(record.key, living));
-      if (!only.empty() && !take(e, extent.generation, record, only)) return false;
+  return segment.view.for_each_record([&](std::uint32_t extent, std::uint64_t generation,
+                                          const SegmentView::Record& record) {
+    if (!horizon.needs(record.key)) return true;
+    if (record.info.total_bytes == 0) {
+      // Of a round without bytes nothing is taken from the log.
+      return record.key.kind == RecordKind::kRound || empty_.contains(record.key) ||
+             take(extent, generation, record, Ranges());
     }
-  }
-  return true;
+    const Ranges only =
+        Ranges(record.first_byte, record.first_byte + record.payload_bytes).minus(reader.held_by(record.key, living));
+    return only.empty() || take(extent, generation, record, only);
+  });
 }
 
 Status DeadSegments::take_over(const Segment& segment, const Horizon& horizon, std::span<const Incarnation> living,
@@ -92,6 +85,7 @@ Status DeadSegments::take_over(const Segment& segment, const Horizon& horizon, s
 
 Status DeadSegments::take_over_setups(std::span<const Incarnation> host_lives, HostLog& log, HostLogReader& reader) {
   Horizon horizon;
+  horizon.setups = setups_;
   horizon.only_setups = true;
   for (const auto& [life, segment] : segments_) {
     if (std::ranges::find(host_lives, life) != host_lives.end()) continue;
@@ -103,6 +97,7 @@ Status DeadSegments::take_over_setups(std::span<const Incarnation> host_lives, H
 DeadSegments::Looked DeadSegments::look(const Horizon& horizon, std::span<const Incarnation> host_lives, bool first,
                                         HostLog& log, HostLogReader& reader) {
   Looked looked;
+  setups_ = horizon.setups;
   std::vector<Incarnation> left;
   std::erase_if(empty_, [&](const RecordKey& key) { return !horizon.needs(key); });
   for (auto& [life, segment] : segments_) {

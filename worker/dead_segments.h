@@ -32,6 +32,7 @@ class DeadSegments {
     Timeline timeline;  // the oldest that is in use
     std::optional<Version> committed;
     Timeline committed_timeline;
+    SetupsInUse setups{};
     bool only_setups = false;
     [[nodiscard]] bool needs(const RecordKey& key) const;
   };
@@ -50,8 +51,8 @@ class DeadSegments {
   // after commits. `first`: this life is the first of them.
   [[nodiscard]] Looked look(const Horizon& horizon, std::span<const Incarnation> host_lives, bool first, HostLog& log,
                             HostLogReader& reader);
-  // Takes over the set-up rounds that lie in dead lives' segments alone: what a checkpoint may be made of is to be
-  // durable with it, and nobody writes those segments to a disk.
+  // Takes over the set-up rounds in use, by the newest look, that lie in dead lives' segments alone: what a checkpoint
+  // may be made of is to be durable with it, and nobody writes those segments to a disk.
   [[nodiscard]] Status take_over_setups(std::span<const Incarnation> host_lives, HostLog& log, HostLogReader& reader);
 
  private:
@@ -67,6 +68,7 @@ class DeadSegments {
                                  HostLog& log, HostLogReader& reader);
 
   std::map<Incarnation, Segment> segments_;
+  SetupsInUse setups_;         // by the newest look
   std::set<RecordKey> empty_;  // records without bytes that were taken over: ranges do not show that somebody has them
 };
 

@@ -186,6 +186,15 @@ std::vector<wire::Setup> Engine::setups_done() const {
   return done;
 }
 
+SetupsInUse Engine::setups_in_use() const {
+  SetupsInUse in_use{plan_.timeline, {}};
+  for (const auto& [key, known] : setups_) {
+    if (known.timeline < plan_.timeline) in_use.earlier.push_back({known.timeline, key.first, kPreamble, key.second});
+  }
+  std::ranges::sort(in_use.earlier);
+  return in_use;
+}
+
 // Also of those that this rank has not called: what others of its host have published. Before this timeline none was
 // left in flight.
 void Engine::add_setups_in_flight(std::vector<wire::Setup>& setups) const {

@@ -137,6 +137,8 @@ class Engine {
   [[nodiscard]] std::vector<wire::Position> positions_of(Version version) const;
   // Set-up rounds that this life has completed, by (group, name).
   [[nodiscard]] std::vector<wire::Setup> setups_done() const;
+  // That the log keeps, as far as this life and the plan know.
+  [[nodiscard]] SetupsInUse setups_in_use() const;
   // Rounds of versions below are obsolete.
   void committed(Version version);
   [[nodiscard]] const Plan& plan() const { return plan_; }

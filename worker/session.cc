@@ -80,7 +80,11 @@ Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const
     services.segment = session->segment_;
     services.logged = [log = session->host_log_.get()] { return logged_on(*log->reader()); };
     if (session->disk_) services.held = held_on(session->disk_->writer().store());
-    if (session->mirror_ && !services.held) services.held = session->mirror_->held();
+    if (session->mirror_ && !services.held) {
+      auto held = session->mirror_->held();
+      if (!held.ok()) return held.status().because_of_this("cannot use the mirror of checkpoints");
+      services.held = std::move(held).value();
+    }
   }
   auto control = Control::start(settings, log, session->board_, *session, services);
   if (!control.ok()) return control.status();
@@ -307,11 +311,11 @@ void Session::committed(Version version, Timeline timeline) {
     wire::Known without_setups = known_;
     without_setups.clear_setups();
     without_setups.mutable_plan()->clear_setups();
-    mirror_->copy(timeline, version, self_, note_of(without_setups));
+    mirror_->copy(Epoch(known_.plan_epoch()), timeline, version, self_, note_of(without_setups));
   }
   if (disk_) {
     disk_->writer().note(note_of(known_));
-    disk_->writer().drop({engine_.oldest_timeline(), version, {{timeline, version}}});
+    disk_->writer().drop({engine_.oldest_timeline(), version, {{timeline, version}}, engine_.setups_in_use()});
   }
   if (installed_) look_at_dead_segments();
 }
@@ -720,8 +724,9 @@ Result<Session::State> Session::load() {
 void Session::load_from_mirror(std::unique_lock<std::mutex>& lock, std::optional<Result<State>>& result) {
   const worker_effect::Loaded what = load_from_;
   const std::uint64_t run = known_.plan().run();
+  const Rank self = self_;
   lock.unlock();
-  auto found = mirror_->read(run, what.timeline, what.version, self_);
+  auto found = mirror_->read(run, what.timeline, what.version, self);
   lock.lock();
   if (engine_.stopped()) return result.reset();
   Status status = found.status();
@@ -825,8 +830,11 @@ Status Session::finalize() {
   drive(lock, [&] { return finished_ || !failed_.ok(); });
   if (!finished_) return failed_;
   engine_.stop(Status(Code::kClosed, "the communicator has been finalized"));
+  const std::uint64_t run = known_.plan().run();
+  // Their threads may be in the middle of a write that takes long.
+  lock.unlock();
   if (mirror_) {
-    const Status status = mirror_->finish(known_.plan().run());
+    const Status status = mirror_->finish(run);
     if (!status.ok())
       log_(WARREN_LOG_WARNING, "the mirror does not know that the job is finished: " + status.describe());
   }

@@ -139,16 +139,12 @@ void SimWorker::write_behind() {
 void SimWorker::write_to_disk() {
   storage::RecordBatch batch(options_.log_bytes);
   const SegmentView view = SegmentView::open(segment_->bytes(), self_).value();
-  for (std::uint32_t e = 0; e < view.layout().extents; ++e) {
-    const SegmentView::Extent extent = view.extent(e);
-    SegmentView::Record r;
-    for (std::uint64_t at = 0;
-         extent.in_use() && view.record(e, extent.generation, at, r) == SegmentView::Found::kRecord; at = r.next) {
-      if (!written_.insert(storage::encode_key(r.key, r.first_byte, r.payload_bytes)).second) continue;
-      const auto out = batch.add(r.key, r.info, r.first_byte, r.payload_bytes);
-      WARREN_CHECK(view.copy(e, extent.generation, r.payload_at, out), "nobody drops meanwhile");
-    }
-  }
+  (void)view.for_each_record([&](std::uint32_t extent, std::uint64_t generation, const SegmentView::Record& r) {
+    if (!written_.insert(storage::encode_key(r.key, r.first_byte, r.payload_bytes)).second) return true;
+    const auto out = batch.add(r.key, r.info, r.first_byte, r.payload_bytes);
+    WARREN_CHECK(view.copy(extent, generation, r.payload_at, out), "nobody drops meanwhile");
+    return true;
+  });
   if (batch.empty()) return;
   unconfirmed_ = true;
   store_->write(batch);
@@ -158,15 +154,9 @@ bool SimWorker::disk_is_current() const {
   if (!store_) return true;
   if (unconfirmed_) return false;
   const SegmentView view = SegmentView::open(segment_->bytes(), self_).value();
-  for (std::uint32_t e = 0; e < view.layout().extents; ++e) {
-    const SegmentView::Extent extent = view.extent(e);
-    SegmentView::Record r;
-    for (std::uint64_t at = 0;
-         extent.in_use() && view.record(e, extent.generation, at, r) == SegmentView::Found::kRecord; at = r.next) {
-      if (!written_.contains(storage::encode_key(r.key, r.first_byte, r.payload_bytes))) return false;
-    }
-  }
-  return true;
+  return view.for_each_record([&](std::uint32_t, std::uint64_t, const SegmentView::Record& r) {
+    return written_.contains(storage::encode_key(r.key, r.first_byte, r.payload_bytes));
+  });
 }
 
 // The process has gone: what it had written and not confirmed may be there.

@@ -211,9 +211,9 @@ TEST(Codec, EnvelopesAreRefusedWithAReason) {
   EXPECT_EQ(refusal(one_of_each(Side::kTracker)[2], Side::kWorker),
             "corrupt: message refused: a worker never sends Plan");
   wire::Envelope e = good;
-  e.set_protocol(2);
+  e.set_protocol(1);
   EXPECT_EQ(refusal(e, Side::kWorker),
-            "refused: protocol version 2, this build speaks 1: use one version of Warren for the whole job");
+            "refused: protocol version 1, this build speaks 2: use one version of Warren for the whole job");
   e = good;
   e.set_sender(0);
   EXPECT_EQ(refusal(e, Side::kWorker), "corrupt: message refused: no sender");
@@ -714,7 +714,7 @@ TEST(Codec, Plans) {
 
 TEST(Codec, Records) {
   wire::JobRecord good;
-  good.set_format(1);
+  good.set_format(kJobRecordFormat);
   good.set_job("j");
   good.set_epoch(2);
   *good.mutable_settings() = settings(3);
@@ -722,7 +722,7 @@ TEST(Codec, Records) {
   good.set_timeline(1);
   *good.mutable_plan() = plan();
   const auto check = [&](auto change) { return after(good, change); };
-  EXPECT_EQ(check([](auto& r) { r.set_format(0); }), "format 0, this build reads format 1");
+  EXPECT_EQ(check([](auto& r) { r.set_format(0); }), "format 0, this build reads format 2");
   EXPECT_EQ(check([](auto& r) { r.clear_job(); }), "job is empty");
   EXPECT_EQ(check([](auto& r) { r.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
   EXPECT_EQ(check([](auto& r) { r.clear_settings(); }), "no settings");

@@ -532,12 +532,17 @@ TEST(Tracker, ARecordThatIsNotOursIsRefused) {
   EXPECT_EQ(made("j", "rubbish").code(), Code::kCorrupt);
   wire::JobRecord record;
   ASSERT_TRUE(record.ParseFromString(t.disk()));
-  record.set_format(2);
+  record.clear_plan();
   EXPECT_EQ(
       made("j", record.SerializeAsString()).describe(),
       "the journal's record of job j is damaged; use the journal that belongs to it, or remove the record: the job "
-      "then goes on from what its workers' disks know, or begins anew where they know nothing: format 2, this "
-      "build reads format 1");
+      "then goes on from what its workers' disks know, or begins anew where they know nothing: no plan");
+  // Of the time before runs had names.
+  record.set_format(1);
+  EXPECT_EQ(made("j", record.SerializeAsString()).code(), Code::kRefused);
+  EXPECT_EQ(made("j", record.SerializeAsString()).describe(),
+            "the journal's record of job j was written by another version of Warren; finish the job with that version, "
+            "or remove the tracker's data directory: format 1, this build reads format 2");
 }
 
 TEST(Tracker, TheLargestPlansAreSentInSteps) {

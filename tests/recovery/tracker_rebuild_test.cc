@@ -188,6 +188,21 @@ TEST(TrackerRebuild, WhatCannotBeTrueIsNotTaken) {
   EXPECT_EQ(t.machine().view({}).committed, std::nullopt);
 }
 
+// The mirror served when the newest plan was made: a committed version fell.
+TEST(TrackerRebuild, ACommitThatTheNewestPlanHasTakenBackIsNone) {
+  TrackerScript t(false, 2);
+  wire::Plan plan = plan_with(7, {{"w0", 10}, {"w1", 11}});
+  plan.set_timeline(2);
+  plan.set_committed(true);
+  plan.set_committed_version(4);
+  plan.set_committed_timeline(1);
+  (void)t.send(known(10, 7, &plan, 4, 1));
+  wire::Envelope behind = known_too(11, 7, 6, 9, 1);
+  *behind.mutable_known()->add_setups() = setup(0, 7, true, {}, 1);
+  EXPECT_EQ(t.send(behind), "persist epoch 7 running timeline 2 committed 4\n");
+  EXPECT_EQ(t.machine().view({}).committed, Version(4));
+}
+
 TEST(TrackerRebuild, ATrackerThatSleptAsksAgain) {
   TrackerScript t(false, 2);
   const wire::Plan plan = plan_with(7, {{"w0", 10}, {"w1", 11}});

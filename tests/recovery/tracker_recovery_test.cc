@@ -774,6 +774,30 @@ TEST(TrackerRecovery, WithoutAJournalAndDisksTheJobGoesOnFromTheMirror) {
   EXPECT_NE(join_both().find("Plan epoch 8 w1=21 w0=20 timeline 4 committed 4 in 2\n"), std::string::npos);
 }
 
+// A worker that sees a directory late may offer what was undone with an earlier fall back.
+TEST(TrackerRecovery, OfWhatMirrorsHoldTheNewestTimelineIsTheNewest) {
+  const wire::Plan known = plan_on_disk();
+  OnDisks t;
+  const auto join_both = [&] {
+    wire::Envelope e = from_worker(20);
+    *e.mutable_join() = test::join("w0", "a", 2, 2);
+    wire::Held& held = *e.mutable_join()->mutable_held();
+    held.set_run(known.run());
+    held.set_mirrored(true);
+    held.mutable_known()->set_epoch(known.epoch());
+    held.mutable_known()->set_plan_epoch(known.epoch());
+    *held.mutable_known()->mutable_plan() = known;
+    held.mutable_known()->set_committed(true);
+    held.mutable_known()->set_committed_version(5);
+    held.mutable_known()->set_committed_timeline(1);
+    (void)t.send(std::move(e));
+    return t.start(1, 21, &known, {}, 4, true);
+  };
+  (void)join_both();
+  const std::string got = join_both();
+  EXPECT_NE(got.find("timeline 4 committed 4 in 2\n"), std::string::npos) << got;
+}
+
 TEST(TrackerRecovery, WhatTooFewDisksKnowIsOfAJobThatIsOver) {
   const wire::Plan known = plan_on_disk(1);
   OnDisks t(1);

@@ -90,8 +90,9 @@ TEST_F(JournalTest, AnUnknownFormatIsRefusedAndLeftAlone) {
   ASSERT_TRUE(open()->put("a", "1").ok());
   ASSERT_TRUE(raw()->Put({}, "format", "warren-journal-99").ok());
   const Status s = refused();
-  EXPECT_EQ(s.code(), Code::kCorrupt);
-  EXPECT_THAT(s.describe(), HasSubstr("warren-journal-99"));
+  EXPECT_EQ(s.code(), Code::kRefused);
+  EXPECT_THAT(s.describe(), HasSubstr("was written by another version of Warren (format \"warren-journal-99\""));
+  EXPECT_THAT(s.describe(), HasSubstr("or remove " + dir_.string()));
   std::string record;
   ASSERT_TRUE(raw()->Get({}, "job/a", &record).ok());
   EXPECT_EQ(record, "1");

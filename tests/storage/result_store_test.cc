@@ -268,6 +268,32 @@ TYPED_TEST(ResultStoreContract, WhatLastsOfALifeThatIsOverIsTakenOver) {
   EXPECT_FALSE(holds(*reader, round_key(0, 1), 0, 20));
 }
 
+// One that was begun again in a new timeline has another name there; those that the plan knows keep theirs.
+TYPED_TEST(ResultStoreContract, SetUpRoundsOfTimelinesThatWereUndoneGo) {
+  const auto setup = [](std::uint32_t timeline, std::uint64_t name) {
+    RecordKey key = setup_key(name);
+    key.round.timeline = Timeline(timeline);
+    return key;
+  };
+  {
+    auto a = this->host_.open(kA, "w0");
+    for (const RecordKey& key : {setup(1, 7), setup(1, 8), setup(2, 8), setup(2, 9), setup(3, 10)}) {
+      add(this->batch_, key, 1000, 0, 1000);
+    }
+    put(*a, this->batch_);
+  }
+  auto b = this->host_.open(kB, "w1");
+  Horizon horizon{Timeline(3), Version(2), Horizon::Checkpoint{Timeline(3), Version(2)}};
+  horizon.setups = {Timeline(3), {setup(1, 7).round, setup(2, 8).round}};
+  drop(*b, horizon);
+  auto reader = b->reader();
+  EXPECT_TRUE(holds(*reader, setup(1, 7), 0, 1000));
+  EXPECT_FALSE(holds(*reader, setup(1, 8), 0, 1000)) << "another of that name was done";
+  EXPECT_TRUE(holds(*reader, setup(2, 8), 0, 1000));
+  EXPECT_FALSE(holds(*reader, setup(2, 9), 0, 1000));
+  EXPECT_TRUE(holds(*reader, setup(3, 10), 0, 1000)) << "the job's timeline: others may have done it since";
+}
+
 TYPED_TEST(ResultStoreContract, ALifeThatIsNotOverIsLeftAlone) {
   auto zombie = this->host_.open(kA, "w0");
   put(*zombie, one(this->batch_, round_key(0), 1000));
@@ -458,17 +484,47 @@ TEST_F(RocksResultStoreTest, AnUnknownFormatIsRefusedAndLeftAlone) {
   const fs::path life = host_.place(kA, "w1") / "LIFE";
   std::ofstream(life) << "warren-results-99\nwhatever\n";
   const Status s = host_.try_open(kB).status();
-  EXPECT_EQ(s.code(), Code::kCorrupt);
-  EXPECT_THAT(s.describe(), HasSubstr("warren-results-99"));
+  EXPECT_EQ(s.code(), Code::kRefused);
+  EXPECT_THAT(s.describe(), HasSubstr("was written by another version of Warren (format \"warren-results-99\""));
   EXPECT_THAT(s.describe(), HasSubstr(host_.place(kA, "w1").string()));
+  EXPECT_THAT(s.describe(), HasSubstr("or remove " + host_.place(kA, "w1").parent_path().parent_path().string()));
   EXPECT_TRUE(fs::exists(host_.place(kA, "w1") / "CURRENT"));
+}
+
+TEST_F(RocksResultStoreTest, ANoteOfAnotherVersionIsRefusedAndADamagedOneIsTold) {
+  {
+    auto a = host_.open_rocks(kA);
+    ASSERT_TRUE(a->note({7, "text"}).ok());
+    put(*a, one(batch_, round_key(0), 1000));
+  }
+  const fs::path note = place(kA) / "LIFE-note", saved = host_.data_dir() / "saved";
+  fs::copy(note, saved);
+  std::ofstream(note) << "warren-note-1\n0000000000000007\n";
+  const Status s = host_.try_open(kB).status();
+  EXPECT_EQ(s.code(), Code::kRefused);
+  EXPECT_THAT(s.describe(), HasSubstr("warren-note-1"));
+  EXPECT_TRUE(fs::exists(note) && fs::exists(place(kA) / "CURRENT"));
+  fs::copy(saved, note, fs::copy_options::overwrite_existing);
+  flip(note, fs::file_size(note) - 1);
+  {
+    auto b = host_.open_rocks(kB);
+    EXPECT_THAT(b->notes(), IsEmpty());
+    EXPECT_THAT(b->take_warnings(), ElementsAre(HasSubstr(note.string() + " is damaged")));
+    b->belong(7);
+    EXPECT_FALSE(holds(*b->reader(), round_key(0), 0, 1000));
+  }
+  fs::copy(saved, note, fs::copy_options::overwrite_existing);
+  auto c = host_.open_rocks(kC);
+  EXPECT_THAT(c->notes(), SizeIs(1));
+  c->belong(7);
+  EXPECT_TRUE(holds(*c->reader(), round_key(0), 0, 1000));
 }
 
 TEST_F(RocksResultStoreTest, APlaceThatWasBeingMadeOrRemovedHoldsNothing) {
   fs::create_directories(place(kA));
   std::ofstream(place(kA) / "LOCK-life") << "";
   fs::create_directories(place(kB));
-  std::ofstream(place(kB) / "LIFE") << "warren-results-1\njob team/job\nworker w0\nprocess 1\n";
+  std::ofstream(place(kB) / "LIFE") << "warren-results-2\njob team/job\nworker w0\nprocess 1\n";
   { put(*host_.open_rocks(Incarnation(0xe)), one(batch_, round_key(0), 1000)); }
   fs::rename(place(Incarnation(0xe)) / "LIFE", place(Incarnation(0xe)) / "LIFE-removed");
   fs::remove(place(Incarnation(0xe)) / "CURRENT");

@@ -82,7 +82,7 @@ std::set<std::string> names_in(const fs::path& folder) {
 TEST(EventsDocument, ListsWhatTheSourcesLogAndNothingElse) {
   const fs::path root = WARREN_SOURCE_DIR;
   std::set<std::string> logged;
-  for (const char* folder : {"recovery", "storage", "tracker", "worker", "worker/launch", "cli"})
+  for (const char* folder : {"recovery", "storage", "tracker", "worker", "worker/disk", "worker/launch", "cli"})
     logged.merge(names_in(root / folder));
   ASSERT_GT(logged.size(), 20u) << "the search still finds them";
   // Rows of its tables begin with the name: | `worker_joined` | …

@@ -146,6 +146,28 @@ TEST_F(DeadSegmentsTest, SetUpRoundsAreTakenOverForThemselves) {
   EXPECT_TRUE(self_.reads(setup, 0, 100));
 }
 
+// Those that were begun again in the job's timeline, or never were, keep no segment open, and are not taken over.
+TEST_F(DeadSegmentsTest, SetUpRoundsOfTimelinesThatWereUndoneKeepNone) {
+  const auto setup = [](std::uint32_t timeline, std::uint64_t name) {
+    return RecordKey{RecordKind::kSetup, {Timeline(timeline), kWorldGroup, kPreamble, Sequence(kSetupBit | name)}};
+  };
+  horizon_.timeline = Timeline(2);
+  horizon_.setups = {Timeline(2), {setup(0, 7).round, setup(1, 8).round}};
+  const Life &undone = dead(), &done = dead(), &now = dead();
+  ASSERT_TRUE(undone.publish(setup(1, 7), 0, 100).ok());
+  ASSERT_TRUE(undone.publish(setup(0, 9), 0, 100).ok());
+  ASSERT_TRUE(done.publish(setup(1, 8), 0, 100).ok());
+  ASSERT_TRUE(done.publish(setup(1, 9), 0, 100).ok());
+  ASSERT_TRUE(now.publish(setup(2, 9), 0, 100).ok());
+  for (const Life* life : {&undone, &done, &now}) attach(*life);
+  EXPECT_EQ(look(), Lives{undone.self});
+  ASSERT_TRUE(segments_.take_over_setups(Lives{mate_.self, self_.self}, *self_.log, *self_.reader).ok());
+  EXPECT_EQ(look(), (Lives{done.self, now.self}));
+  EXPECT_TRUE(self_.reads(setup(1, 8), 0, 100));
+  EXPECT_TRUE(self_.reads(setup(2, 9), 0, 100));
+  EXPECT_FALSE(self_.reader->info(setup(1, 9)).value().has_value());
+}
+
 // After a rollback everybody is new, and all that there is of the checkpoint is what the dead have left.
 TEST_F(DeadSegmentsTest, CheckpointsStayUntilItIsKnownWhatIsCommitted) {
   const Life& d = dead();

@@ -1072,6 +1072,33 @@ TEST(SetupRounds, InterruptedOnesAreResumed) {
   }
 }
 
+TEST(SetupRounds, OfEarlierTimelinesThoseOfThePlanAreInUse) {
+  TcpTransport transport([](GroupId, Rank) {});
+  RoundBoard board;
+  Engine engine(transport, board);
+  Engine::Plan p;
+  p.epoch = Epoch(1);
+  p.timeline = Timeline(3);
+  p.self = Rank(0);
+  p.chunk_bytes = 1 << 18;
+  p.hosts = p.domains = {0};
+  const auto name = [](std::uint64_t n) { return Sequence(kSetupBit | n); };
+  p.setups = {{GroupId(4), name(7), Timeline(2), true, {}},
+              {kWorldGroup, name(8), Timeline(3), false, {}},
+              {kWorldGroup, name(9), Timeline(1), true, {}}};
+  transport.open(p.epoch, 1, false);
+  engine.install(p);
+  const SetupsInUse in_use = engine.setups_in_use();
+  const auto has = [&](std::uint32_t timeline, std::uint64_t group, std::uint64_t n) {
+    return in_use.has({Timeline(timeline), GroupId(group), kPreamble, name(n)});
+  };
+  EXPECT_EQ(in_use.earlier.size(), 2u);
+  EXPECT_TRUE(has(2, 4, 7) && has(1, 0, 9));
+  EXPECT_FALSE(has(1, 4, 7)) << "begun in timeline 1, and again in 2";
+  EXPECT_FALSE(has(2, 0, 7) || has(2, 0, 8));
+  EXPECT_TRUE(has(3, 0, 8) && has(3, 4, 7)) << "in this timeline others may be in whatever they like";
+}
+
 TEST(SetupRounds, AnotherCallUnderTheNameIsADesync) {
   World world({2, 2, {0, 0}, schedule::Algorithm::kAuto, 4096});
   Sum a(world, 0, "schema", 1), b(world, 1, "schema", 2);

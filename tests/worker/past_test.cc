@@ -50,6 +50,12 @@ class PastTest : public testing::Test {
     storage::FakeResultStore store(disk_, "w0", Incarnation(++lives_));
     return held_on(store);
   }
+  static wire::Known commit(wire::Known known, std::uint64_t version, std::uint32_t timeline) {
+    known.set_committed(true);
+    known.set_committed_version(version);
+    known.set_committed_timeline(timeline);
+    return known;
+  }
   static void add_setup(wire::Known& known, std::uint64_t name, std::uint32_t timeline) {
     wire::Setup& s = *known.add_setups();
     s.set_name(kSetupBit | name);
@@ -66,12 +72,9 @@ TEST_F(PastTest, AnEmptyDiskSaysNothing) {
 }
 
 TEST_F(PastTest, TheNewestPlanAndCommitOfTheRunThatMostEpochsName) {
-  wire::Known committed = known_of(plan_of(3, 1));
-  committed.set_committed(true);
-  committed.set_committed_version(5);
-  committed.set_committed_timeline(1);
-  leave(committed);
-  leave(known_of(plan_of(4, 1)));
+  leave(commit(known_of(plan_of(3, 1)), 4, 1));
+  leave(commit(known_of(plan_of(4, 1)), 4, 1));
+  leave(commit(known_of(plan_of(4, 1)), 5, 1));
   leave(known_of(plan_of(9, 7, 99)));
   const auto h = held();
   ASSERT_TRUE(h.has_value());
@@ -79,6 +82,17 @@ TEST_F(PastTest, TheNewestPlanAndCommitOfTheRunThatMostEpochsName) {
   EXPECT_EQ(h->known().plan_epoch(), 4u);
   EXPECT_EQ(h->known().plan().epoch(), 4u);
   EXPECT_EQ(h->known().committed_version(), 5u);
+}
+
+// The mirror served: what was committed after what it held is lost.
+TEST_F(PastTest, ACommitThatTheNewestPlanHasTakenBackIsNone) {
+  leave(commit(known_of(plan_of(3, 1)), 9, 1));
+  leave(commit(known_of(plan_of(5, 2)), 6, 1));
+  leave(commit(known_of(plan_of(4, 1)), 9, 1));
+  const auto h = held();
+  ASSERT_TRUE(h.has_value());
+  EXPECT_EQ(h->known().plan_epoch(), 5u);
+  EXPECT_EQ(h->known().committed_version(), 6u);
 }
 
 TEST_F(PastTest, SetUpRoundsOfTheNewestTimelineAreDone) {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <random>
 #include <utility>
 
@@ -18,7 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kRunPrefix[] = "run-", kFinishedName[] = "/FINISHED";
+constexpr char kRunPrefix[] = "run-", kFinishedName[] = "FINISHED", kNotePrefix[] = "NOTE-";
+constexpr std::size_t kNoteNameBytes = sizeof kNotePrefix - 1 + 16 + 1 + 16, kNotesKept = 2;
 // Where what others have written is seen late (NFS), rank 0 looks so often whether all is there.
 constexpr int kLooks = 20;
 constexpr std::chrono::milliseconds kBetweenLooks(500);
@@ -27,10 +29,42 @@ std::string name_of(Version version) {
   return "checkpoint " + std::to_string(version.value - 1);
 }
 
-std::string run_name(std::uint64_t run) {
+std::string name_of_run(std::uint64_t run) {
   char text[sizeof kRunPrefix + 16];
   std::snprintf(text, sizeof text, "%s%016llx", kRunPrefix, static_cast<unsigned long long>(run));
   return text;
+}
+
+std::string name_of_note(Epoch epoch, Version version) {
+  char text[kNoteNameBytes + 1];
+  std::snprintf(text, sizeof text, "%s%016llx-%016llx", kNotePrefix, static_cast<unsigned long long>(epoch.value),
+                static_cast<unsigned long long>(version.value));
+  return text;
+}
+
+// Among the sorted names of what is in a run's folder: the newest first.
+std::vector<std::string> notes_in(const std::vector<std::string>& names) {
+  std::vector<std::string> notes;
+  for (const std::string& name : names) {
+    if (name.starts_with(kNotePrefix) && name.size() == kNoteNameBytes) notes.push_back(name);
+  }
+  std::ranges::reverse(notes);
+  return notes;
+}
+
+// None that is newer goes: a rank 0 that was fenced, and does not know it yet, only fails to add to them.
+Status add_note(const std::string& directory, Epoch epoch, Version version, const storage::ResultStore::Note& note) {
+  if (Status s = storage::write_note(directory + "/" + name_of_note(epoch, version), note); !s.ok()) return s;
+  const auto names = storage::names_in(directory);
+  if (!names.ok()) return names.status();
+  const std::vector<std::string> notes = notes_in(names.value());
+  if (notes.size() <= kNotesKept) return {};
+  for (const std::string& name : names.value()) {
+    if (!name.starts_with(kNotePrefix) || name >= notes[kNotesKept - 1]) continue;
+    std::error_code error;
+    fs::remove(fs::path(directory) / name, error);
+  }
+  return {};
 }
 
 }  // namespace
@@ -59,55 +93,104 @@ void Mirror::stop() {
 
 Status Mirror::finish(std::uint64_t run) {
   stop();
-  const std::string directory = directory_ + "/" + run_name(run);
+  const std::string directory = directory_ + "/" + name_of_run(run);
   std::error_code error;
   if (!fs::exists(directory, error)) return {};  // nothing was committed
   // All ranks say so at once.
   std::random_device random;
-  return storage::write_file(directory + kFinishedName, "", "." + std::to_string(random()));
+  return storage::write_file(directory + "/" + kFinishedName, "", "." + std::to_string(random()));
 }
 
-std::optional<Mirror::Checkpoint> Mirror::newest(const storage::CheckpointMirror& files, Timeline timeline) const {
-  for (const Checkpoint& c : files.list()) {
-    if (c.world_size == world_size_ && c.timeline <= timeline) return c;
+void Mirror::tell(const Status& trouble) const {
+  events_({Severity::kWarning,
+           "mirror_unreadable",
+           "the mirror of checkpoints is damaged, or cannot be read: " + trouble.describe(),
+           {}});
+}
+
+// A checkpoint of a later timeline than the note knows would be of a plan that nobody was told.
+std::optional<Mirror::Checkpoint> Mirror::newest_whole(const storage::CheckpointMirror& files,
+                                                       const std::vector<Checkpoint>& complete,
+                                                       Timeline timeline) const {
+  for (const Checkpoint& c : complete) {
+    if (c.world_size != world_size_ || c.timeline > timeline) continue;
+    const Status whole = files.check(c, kMostCheckedBytes);
+    if (whole.ok()) return c;
+    tell(whole);
   }
   return std::nullopt;
 }
 
-std::optional<wire::Held> Mirror::held() const {
-  std::optional<wire::Held> held;
-  fs::file_time_type written;
-  std::error_code error, ignored;
-  for (fs::directory_iterator it(directory_, error), end; !error && it != end; it.increment(error)) {
-    const fs::path& run = it->path();
-    const std::string name = run.filename();
-    if (!name.starts_with(kRunPrefix) || fs::exists(run.string() + kFinishedName, ignored)) continue;
-    const storage::NoteFile note = storage::read_note(run);
-    const auto at = fs::last_write_time(run / storage::kNoteName, ignored);
-    if (note.run == 0 || name != run_name(note.run) || (held && at <= written)) continue;
+Result<std::optional<wire::Held>> Mirror::held_of(const std::string& run_name) const {
+  const std::string directory = directory_ + "/" + run_name;
+  const auto names = storage::names_in(directory);
+  if (!names.ok()) return names.status();
+  const auto files = storage::CheckpointMirror::open(directory_, run_name);
+  if (!files.ok()) return files.status();
+  const auto listing = files.value().list();
+  for (const Status& trouble : listing.left_out) {
+    if (trouble.code() == Code::kRefused) return trouble;
+    tell(trouble);
+  }
+  for (const std::string& name : notes_in(names.value())) {
+    const auto note = storage::read_note(fs::path(directory) / name);
+    if (note.status().code() == Code::kRefused) return note.status();
     wire::Known known;
-    if (!known.ParseFromString(note.text) || !warren::validate(known).ok()) continue;
-    // A plan that is too long to be told stays out of the note; with its journal the tracker does not need it.
-    if (known.has_plan() && known.plan().run() != note.run) continue;
-    const auto files = storage::CheckpointMirror::open(directory_, name);
+    const bool valid = note.ok() && note.value() && run_name == name_of_run(note.value()->run) &&
+                       known.ParseFromString(note.value()->text) && warren::validate(known).ok() &&
+                       // A plan that is too long to be told stays out of the note; with its journal the tracker does
+                       // not need it.
+                       (!known.has_plan() || known.plan().run() == note.value()->run);
+    if (!valid) {
+      tell(note.ok() ? Status(Code::kCorrupt, (fs::path(directory) / name).string() + " is no note of this run")
+                     : note.status());
+      continue;
+    }
     const Timeline timeline(known.has_plan() ? known.plan().timeline() : known.committed_timeline());
-    const auto from = files.ok() ? newest(files.value(), timeline) : std::nullopt;
-    if (!from) continue;
+    const auto from = newest_whole(files.value(), listing.complete, timeline);
+    if (!from) break;
     known.set_committed(true);
     known.set_committed_version(from->version.value);
     known.set_committed_timeline(from->timeline.value);
-    held.emplace();
-    held->set_run(note.run);
-    held->set_mirrored(true);
-    *held->mutable_known() = std::move(known);
-    written = at;
+    wire::Held held;
+    held.set_run(note.value()->run);
+    held.set_mirrored(true);
+    *held.mutable_known() = std::move(known);
+    return std::optional(std::move(held));
   }
-  return held;
+  return std::optional<wire::Held>();
 }
 
-void Mirror::copy(Timeline timeline, Version version, Rank rank, storage::ResultStore::Note note) {
+Result<std::optional<wire::Held>> Mirror::held() const {
+  const auto names = storage::names_in(directory_);
+  if (!names.ok()) {
+    tell(names.status());
+    return std::optional<wire::Held>();
+  }
+  std::vector<std::pair<fs::file_time_type, std::string>> runs;  // that have not finished, by when they were written
+  for (const std::string& name : names.value()) {
+    if (!name.starts_with(kRunPrefix)) continue;
+    const auto files = storage::names_in(fs::path(directory_) / name);
+    if (!files.ok()) tell(files.status());
+    if (!files.ok() || std::ranges::binary_search(files.value(), std::string(kFinishedName))) continue;
+    const auto notes = notes_in(files.value());
+    std::error_code error;
+    const auto at = notes.empty() ? fs::file_time_type::min()
+                                  : fs::last_write_time(fs::path(directory_) / name / notes.front(), error);
+    runs.emplace_back(at, name);
+  }
+  std::ranges::sort(runs, std::greater());
+  for (const auto& [at, name] : runs) {
+    auto held = held_of(name);
+    if (held.ok() ? held.value().has_value() : held.status().code() == Code::kRefused) return held;
+    if (!held.ok()) tell(held.status());
+  }
+  return std::optional<wire::Held>();
+}
+
+void Mirror::copy(Epoch epoch, Timeline timeline, Version version, Rank rank, storage::ResultStore::Note note) {
   const std::lock_guard lock(mutex_);
-  next_ = Commit{timeline, version, rank, std::move(note)};
+  next_ = Commit{epoch, timeline, version, rank, std::move(note)};
   wake_.notify_one();
 }
 
@@ -157,11 +240,12 @@ Status Mirror::write_share(storage::CheckpointMirror& files, const Commit& commi
 Status Mirror::write(const Commit& commit, std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   Checkpoint checkpoint{commit.timeline, commit.version, world_size_, 0, 0};
-  auto files = storage::CheckpointMirror::open(directory_, run_name(commit.note.run));
+  const std::string run = name_of_run(commit.note.run);
+  auto files = storage::CheckpointMirror::open(directory_, run);
   Status status = files.status();
   // First, so that no checkpoint is complete of which the note does not know the timeline.
   if (status.ok() && commit.rank.value == 0) {
-    status = storage::write_note(directory_ + "/" + run_name(commit.note.run), commit.note.run, commit.note.text);
+    status = add_note(directory_ + "/" + run, commit.epoch, commit.version, commit.note);
   }
   if (status.ok()) status = write_share(files.value(), commit, checkpoint);
   lock.lock();
@@ -177,26 +261,39 @@ Status Mirror::write(const Commit& commit, std::unique_lock<std::mutex>& lock) {
 }
 
 Result<Mirror::State> Mirror::read(std::uint64_t run, Timeline timeline, Version version, Rank rank) const {
-  const auto files = storage::CheckpointMirror::open(directory_, run_name(run));
+  const std::string name = name_of_run(run);
+  const auto files = storage::CheckpointMirror::open(directory_, name);
   if (!files.ok()) return files.status();
-  const auto all = files.value().list();
-  const auto found = std::find_if(all.begin(), all.end(), [&](const Checkpoint& c) {
+  const auto listing = files.value().list();
+  const auto found = std::ranges::find_if(listing.complete, [&](const Checkpoint& c) {
     return c.timeline == timeline && c.version == version && c.world_size == world_size_;
   });
-  if (found == all.end()) return Status(Code::kUnavailable, "the mirror does not hold " + name_of(version) + " either");
+  if (found == listing.complete.end()) {
+    const std::string what = "the mirror does not hold " + name_of(version) + " either";
+    return listing.left_out.empty() ? Status(Code::kUnavailable, what)
+                                    : listing.left_out.front().because_of_this(Code::kUnavailable, what);
+  }
   State state;
-  state.global.resize(found->global_bytes);
-  const Status global = files.value().read_global(*found, [&](std::uint64_t at, std::span<const std::byte> bytes) {
-    std::copy(bytes.begin(), bytes.end(), state.global.begin() + static_cast<std::ptrdiff_t>(at));
-  });
-  if (!global.ok()) return global;
-  if (found->locals == 0) return state;
-  state.has_local = true;
-  const Status local = files.value().read_local(*found, rank, [&](std::uint64_t, std::span<const std::byte> bytes) {
-    state.local.insert(state.local.end(), bytes.begin(), bytes.end());
-  });
-  if (!local.ok()) return local;
-  return state;
+  // The files are as long as they should be: so much memory is needed.
+  Status status = files.value().check(*found, 0);
+  if (status.ok()) {
+    state.global.resize(found->global_bytes);
+    status = files.value().read_global(*found, [&](std::uint64_t at, std::span<const std::byte> bytes) {
+      std::ranges::copy(bytes, state.global.begin() + static_cast<std::ptrdiff_t>(at));
+    });
+  }
+  if (status.ok() && found->locals != 0) {
+    state.has_local = true;
+    status = files.value().read_local(*found, rank, [&](std::uint64_t, std::span<const std::byte> bytes) {
+      state.local.insert(state.local.end(), bytes.begin(), bytes.end());
+    });
+  }
+  if (status.ok()) return state;
+  return status.because_of_this(
+      name_of(version) + " cannot be loaded from the mirror; mend it, or remove its folder " +
+      files.value().place(*found) +
+      " and what the workers' data directories hold of the job, and start the job again: it goes on from the "
+      "checkpoint before");
 }
 
 }  // namespace warren::worker

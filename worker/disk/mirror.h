@@ -2,11 +2,12 @@
 // thread of its own after each commit, each rank its share; read when no log holds the checkpoint any more.
 //
 //   DIR/<job>/run-<16 hex digits>/   one run of the job, as CheckpointMirror makes it, with
-//     LIFE-note                      the newest plan and commit that rank 0 knew, as in a life's place
+//     NOTE-<epoch>-<version>         what rank 0 knew of plan and commit, as in a life's place; 16 hex digits each: the
+//                                    newest is the last by name, and whoever is behind takes nothing away from it
 //     FINISHED                       the job has finished: nothing starts from it
 //
-// What cannot be written is an event, and the job goes on; the next commit is tried again. One commit is being written
-// and at most one waits: those between are left out.
+// The two newest notes stay. What cannot be written is an event, and the job goes on; the next commit is tried again.
+// One commit is being written and at most one waits: those between are left out.
 //
 // Threads: any.
 #pragma once
@@ -44,15 +45,20 @@ class Mirror {
   Mirror(const Mirror&) = delete;
   Mirror& operator=(const Mirror&) = delete;
 
-  // What a job whose disks are lost can start from: the newest complete checkpoint of the run that was written last, if
-  // that has not finished and its world size is the same.
-  [[nodiscard]] std::optional<wire::Held> held() const;
-  // This version is committed: the thread writes this rank's share. `note`: of the run that all this belongs to.
-  void copy(Timeline timeline, Version version, Rank rank, storage::ResultStore::Note note);
+  // What a job whose disks are lost can start from: the newest whole checkpoint of the run that was written last, if
+  // that has not finished and its world size is the same. What is damaged or cannot be read is an event, and the one
+  // before is taken. Of checkpoints of more than kMostCheckedBytes only the files' heads are read: a join must not take
+  // long, and those who load see the rest. kRefused: another version of Warren has written what is there.
+  static constexpr std::uint64_t kMostCheckedBytes = std::uint64_t{64} << 20;
+  [[nodiscard]] Result<std::optional<wire::Held>> held() const;
+  // This version is committed: the thread writes this rank's share. `epoch` is that of the plan in force; `note` says
+  // what is known in it, of the run that all this belongs to.
+  void copy(Epoch epoch, Timeline timeline, Version version, Rank rank, storage::ResultStore::Note note);
   // The job is finished: nothing starts from what is there. Ends the thread.
   [[nodiscard]] Status finish(std::uint64_t run);
 
-  // kUnavailable: it is not there. kCorrupt: it is damaged; the text names the file.
+  // kUnavailable: it is not there, or cannot be read. kCorrupt: it is damaged. The text names the file and says what to
+  // do.
   struct State {
     std::vector<std::byte> global, local;
     bool has_local = false;
@@ -61,6 +67,7 @@ class Mirror {
 
  private:
   struct Commit {
+    Epoch epoch;
     Timeline timeline;
     Version version;
     Rank rank;
@@ -72,7 +79,11 @@ class Mirror {
         world_size_(world_size),
         reader_(std::move(reader)),
         events_(std::move(events)) {}
-  [[nodiscard]] std::optional<Checkpoint> newest(const storage::CheckpointMirror& files, Timeline timeline) const;
+  [[nodiscard]] Result<std::optional<wire::Held>> held_of(const std::string& run_name) const;
+  [[nodiscard]] std::optional<Checkpoint> newest_whole(const storage::CheckpointMirror& files,
+                                                       const std::vector<Checkpoint>& complete,
+                                                       Timeline timeline) const;
+  void tell(const Status& trouble) const;
   void run();
   void stop();
   [[nodiscard]] Status write_share(storage::CheckpointMirror& files, const Commit& commit, Checkpoint& checkpoint);

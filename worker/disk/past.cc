@@ -27,20 +27,12 @@ std::optional<wire::Held> held_on(storage::ResultStore& store) {
   if (runs.empty()) return std::nullopt;
   const auto most = std::max_element(runs.begin(), runs.end(),
                                      [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
-  wire::Known newest;
-  for (const wire::Known& known : most->second) {
-    if (known.plan_epoch() > newest.plan_epoch()) {
-      newest.set_epoch(known.epoch());
-      newest.set_plan_epoch(known.plan_epoch());
-      newest.clear_plan();
-      if (known.has_plan()) *newest.mutable_plan() = known.plan();
-    }
-    if (known.committed() && known.committed_version() > newest.committed_version()) {
-      newest.set_committed(true);
-      newest.set_committed_version(known.committed_version());
-      newest.set_committed_timeline(known.committed_timeline());
-    }
-  }
+  // A plan holds what was committed when it was made; what notes of older ones say beyond it was taken back, with the
+  // fall back to a mirror.
+  const auto order = [](const wire::Known& k) { return std::pair(k.plan_epoch(), commit_order(k)); };
+  wire::Known newest = *std::max_element(most->second.begin(), most->second.end(),
+                                         [&](const auto& a, const auto& b) { return order(a) < order(b); });
+  newest.clear_setups();
   std::vector<const google::protobuf::RepeatedPtrField<wire::Setup>*> setups;
   for (const wire::Known& known : most->second) {
     // Others were undone since, or stand in the newest plan.
