@@ -675,7 +675,8 @@ bool SimWorker::prepare() {
   const std::uint64_t how = world_.random.below(100);
   const Micros most = how < 60 ? 1000 : how < 95 ? 30'000 : 2 * timeout_us;
   later(world_.random.between(0, most), [this, call] {
-    if (call->finished || call->prepare != worker::Call::Prepare::kRuns) return;
+    if (call->finished)
+      return world_.violated("Prepare", describe() + ": a call returned and its input was being made");
     call->spec.prepare(call->spec.prepare_context);
     engine_.prepared(*call);
     if (doomed_) return links_.doomed();
