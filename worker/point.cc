@@ -300,6 +300,7 @@ Status PointChannels::send(Call& call) {
   }
   Peer& p = peers_[peer];
   Numbers& numbers = p.numbers[version_];
+  bool held = false;
   if (recall_ != nullptr) {
     const RecordKey key = key_of(self_, peer, version_, numbers.sent);
     RecordInfo info;
@@ -311,7 +312,7 @@ Status PointChannels::send(Call& call) {
     info.total_bytes = bytes;
     // In a log that this host has already, where an earlier life sent it.
     const auto known = recall_->reader().info(key);
-    const bool held = known.ok() && known.value() && recall_->reader().held(key).covers(0, bytes);
+    held = known.ok() && known.value() && recall_->reader().held(key).covers(0, known.value()->total_bytes);
     if (!held) {
       const Status status = recall_->publish(key, info, 0, {static_cast<const std::byte*>(call.spec.input), bytes});
       if (!status.ok()) return status.because_of_this("cannot log a message to rank " + std::to_string(peer));
@@ -322,14 +323,14 @@ Status PointChannels::send(Call& call) {
   s.version = version_;
   s.number = numbers.sent++;
   link_to(peer);
-  if (recall_ != nullptr && !p.knows) {
-    // Whether it has arrived there in an earlier life is not known yet; the log keeps it until it is.
+  const bool over = p.knows && greets_ && arrived(p, s);
+  if (held || over || (recall_ != nullptr && !p.knows)) {
+    // Whether it has arrived there in an earlier life is not known yet; the log keeps it until it is. And what an
+    // earlier life has logged it may have sent to others before: this one's input may be something else.
     s.call = nullptr;
     finished_.push_back({&call, Status()});
-  } else if (p.knows && greets_ && arrived(p, s)) {
-    p.sending.pop_back();
-    finished_.push_back({&call, Status()});
   }
+  if (over) p.sending.pop_back();
   post_sends(peer);
   settle(peer);
   return {};

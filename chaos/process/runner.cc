@@ -175,7 +175,7 @@ class Run {
     c.hosts = options_.hosts;
     c.replicas = options_.replicas;
     c.round_timeout_ms = options_.round_timeout_ms;
-    c.disk_log = options_.disk_log || has(FaultKind::kDisk) || has(FaultKind::kAll);
+    c.disk_log = report_.disk_log = options_.disk_log;
     c.network = network_;
     auto cluster = Cluster::create(c);
     if (!cluster.ok()) return cluster.status();
@@ -587,7 +587,7 @@ std::string ChaosReport::json(const ChaosOptions& options) const {
   j["mix"] = name_of(options.mix);
   j["round_bytes"] = options.round_bytes;
   j["compute_ms"] = options.compute_ms;
-  j["disk_log"] = options.disk_log;
+  j["disk_log"] = disk_log;
   j["faults"] = nlohmann::ordered_json::object();
   for (std::size_t k = 0; k < faults.size(); k++) {
     if (!faults[k].empty()) j["faults"][std::string(kFaultNames[k])] = faults[k];
@@ -623,8 +623,13 @@ std::string ChaosReport::json(const ChaosOptions& options) const {
   return j.dump();
 }
 
-Result<ChaosReport> run_chaos(const ChaosOptions& options, const std::atomic<bool>& interrupt) {
+Result<ChaosReport> run_chaos(const ChaosOptions& asked, const std::atomic<bool>& interrupt) {
+  ChaosOptions options = asked;
   std::vector<FaultKind> faults = options.faults;
+  // Also in the run that is compared with.
+  if (std::ranges::any_of(faults, [](FaultKind k) { return k == FaultKind::kDisk || k == FaultKind::kAll; })) {
+    options.disk_log = true;
+  }
   std::vector<std::string> unavailable;
   std::optional<Network> network;
   if (std::ranges::find(faults, FaultKind::kCut) != faults.end()) {

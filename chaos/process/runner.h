@@ -38,7 +38,7 @@ struct ChaosOptions {
   std::int64_t round_timeout_ms = 10'000;
   std::int64_t interval_ms = 1000;  // mean time from the end of a recovery to the next fault
   bool goodput = false;             // a calm run before, to compare with
-  bool disk_log = false;            // also where no fault needs it
+  bool disk_log = false;            // also where no fault needs it (disk and all do)
   Mix mix = Mix::kMixed;
   std::size_t round_bytes = std::size_t{4} << 20;  // of the biggest call
   std::uint32_t compute_ms = 0;                    // before each iteration
@@ -53,6 +53,7 @@ struct ChaosReport {
   double goodput = -1;  // not measured
   std::vector<double> stalls_ms;
   std::array<std::vector<double>, kFaultNames.size()> noticed_ms;  // until the tracker has ended the epoch
+  bool disk_log = false;  // hosts had data directories
   bool interrupted = false;
 
   // Where copies in another domain always remained, no rollback is called for.

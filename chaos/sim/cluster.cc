@@ -11,10 +11,12 @@
 #include "chaos/sim/hosts.h"
 #include "chaos/sim/judge.h"
 #include "chaos/sim/program.h"
+#include "chaos/sim/sim_mirror.h"
 #include "chaos/sim/sim_tracker.h"
 #include "chaos/sim/sim_transport.h"
 #include "chaos/sim/sim_worker.h"
 #include "chaos/sim/world.h"
+#include "recovery/check.h"
 #include "recovery/codec.h"
 #include "recovery/limits.h"
 
@@ -40,7 +42,7 @@ struct Setting {
   Micros safety_us = 0;
   Program::Shape program;
   bool salted = false;
-  bool disks = false;
+  bool disks = false, mirror = false;
   bool survivable = true;  // no more failure domains are lost than there are copies to spare
 };
 
@@ -100,6 +102,7 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   s.safety_us = random.chance(0.05) ? 20'000'000 : random.between(200'000, 4'000'000);
   if (s.recipe && s.recipe->long_safety) s.safety_us = random.between(12'000'000, 22'000'000);
   s.disks = s.job.replicas() > 0 && options.disks.value_or(!s.large && options.seed % kDisksEvery == kDisksAt);
+  s.mirror = s.disks && options.mirror.value_or(options.seed / kDisksEvery % 2 == 0);
   return s;
 }
 
@@ -127,7 +130,8 @@ class Cluster {
                  timeout_ms()),
         tracker_(world_, judge_,
                  {[this](std::size_t life, const std::string& bytes) { control_.send_down(life, bytes); },
-                  [this] { control_.drop_all(); }, [this](const wire::Envelope& e) { check_claim(e); }},
+                  [this] { control_.drop_all(); }, [this](const wire::Envelope& e) { check_claim(e); },
+                  [this](const std::string& record) { stored(record); }, [this] { tracker_died(); }},
                  kJob, timeout_ms()) {}
 
   SimOutcome run();
@@ -148,6 +152,7 @@ class Cluster {
     if (setting_.disks && options_.seed % 3 != 0) {
       plan.add(Fault::cluster_loss);
       plan.add(Fault::journal_loss);
+      if (setting_.mirror) plan.add(Fault::disks_loss);
     }
     if (setting_.recipe || !setting_.large) return plan;
     FaultPlan few;
@@ -175,8 +180,17 @@ class Cluster {
   [[nodiscard]] std::size_t least_copies() const;
   [[nodiscard]] bool may_lose(const std::string& domain);
   void domain_lost(const std::string& domain);
-  void lose_cluster(bool gently);
+  void lose_cluster(bool gently, bool with_disks = false);
+  void lose_disks();
   void lose_journal();
+  void crash_tracker(bool with_journal, Micros most_us);
+  void tracker_died();
+  void lose_record();
+  [[nodiscard]] std::uint64_t newest_plan() const;
+  [[nodiscard]] bool members_can_tell() const;
+  [[nodiscard]] std::uint64_t message_faults() const;
+  void watch_rebuilding();
+  void stored(const std::string& record);
   [[nodiscard]] bool refilled() const;
   void leave_hosts();
   [[nodiscard]] bool recovering() const;
@@ -210,9 +224,17 @@ class Cluster {
   std::uint64_t second_faults_ = 0, counted_epoch_ = 0;
   std::uint64_t new_hosts_ = 0;
   bool journal_lost_ = false;
-  enum class Doom : std::uint8_t { kAlone, kHost, kCluster };
+  // The journal was lost and members live; from then until the tracker has made it up again.
+  struct Rebuilding {
+    std::uint64_t message_faults = 0;  // when it was lost
+    bool hopeless = false;             // at some time too few could tell what they know
+  };
+  std::optional<Rebuilding> rebuilding_;
+  std::uint64_t rebuilt_ = 0;
+  enum class Doom : std::uint8_t { kAlone, kHost, kCluster, kDisks };
   std::map<std::size_t, Doom> doom_;                                       // by life: what goes with it
   std::map<std::string, std::shared_ptr<storage::FakeResultDisk>> disks_;  // by host
+  std::optional<SimMirror> mirror_;
   std::vector<std::unique_ptr<SimWorker>> lives_;
   std::map<Incarnation, std::size_t> life_of_;
   std::vector<std::size_t> slot_of_life_;  // kStranger: of none
@@ -284,6 +306,7 @@ std::size_t Cluster::start_life(std::size_t slot, bool supervised) {
     auto& disk = disks_[s.host_id];
     if (!disk) disk = std::make_shared<storage::FakeResultDisk>();
     o.disk = disk;
+    if (mirror_) o.mirror = &*mirror_;
   }
   slots_[slot].started = true;
   control_.add_life();
@@ -339,7 +362,10 @@ bool Cluster::killed_at(std::size_t life, KillPoint point, std::uint64_t passage
   for (const SimOptions::Death& d : options_.deaths) {
     if (slot_of_life_[life] != d.worker || d.at != point || d.passage != passage) continue;
     if (lives_.size() <= life || lives_[life]->attempt() != d.attempt) continue;
-    doom_[life] = d.with_cluster ? Doom::kCluster : d.with_host ? Doom::kHost : Doom::kAlone;
+    doom_[life] = d.with_disks     ? Doom::kDisks
+                  : d.with_cluster ? Doom::kCluster
+                  : d.with_host    ? Doom::kHost
+                                   : Doom::kAlone;
     return true;
   }
   static constexpr Fault kFaults[] = {Fault::death_between_effects, Fault::death_at_completion,
@@ -352,7 +378,9 @@ bool Cluster::killed_at(std::size_t life, KillPoint point, std::uint64_t passage
 
 void Cluster::doomed(std::size_t life) {
   SimWorker& worker = *lives_[life];
-  if (doom_[life] == Doom::kCluster) return lose_cluster(true);
+  if (doom_[life] == Doom::kCluster || doom_[life] == Doom::kDisks) {
+    return lose_cluster(true, doom_[life] == Doom::kDisks);
+  }
   if (doom_[life] == Doom::kHost) return lose_host(worker.host());
   kill(worker, world_.random.chance(0.3));
 }
@@ -391,7 +419,7 @@ void Cluster::lose_host(const std::string& host) {
 }
 
 // Every process of the job and its tracker, at once. `gently`: disks keep what was written.
-void Cluster::lose_cluster(bool gently) {
+void Cluster::lose_cluster(bool gently, bool with_disks) {
   struck();
   if (world_.keeps_transcript()) world_.tell("all processes are lost");
   // What is not durable may be on one disk only, and a second fault takes that.
@@ -416,8 +444,16 @@ void Cluster::lose_cluster(bool gently) {
     disk->crash([&] { return gently || world_.random.chance(0.5); });
   }
   tracker_.crash();
+  if (with_disks || (!gently && tracker_.has_journal() && world_.strikes(Fault::disks_loss))) lose_disks();
   if (!gently && world_.strikes(Fault::journal_loss)) lose_journal();
   world_.after(world_.random.between(1000, 2000 * timeout_ms()), [this] { tracker_.start(); });
+}
+
+// All but the tracker's: the mirror is what is left.
+void Cluster::lose_disks() {
+  if (world_.keeps_transcript()) world_.tell("all disks of workers are lost");
+  disks_.clear();
+  judge_.disks_lost(mirror_ ? mirror_->held() : std::nullopt, tracker_.may_resume());
 }
 
 void Cluster::lose_journal() {
@@ -443,6 +479,10 @@ void Cluster::lose_journal() {
       }
     }
   }
+  if (const auto held = mirror_ ? mirror_->held() : std::nullopt; held && told.empty()) {
+    newest = held->known();
+    told = domains;
+  }
   // Otherwise the job begins anew, which this run does not know how to judge; so it does when a spare comes before the
   // worker whose disk knows the job.
   const bool spares = std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.spare; });
@@ -454,6 +494,80 @@ void Cluster::lose_journal() {
   if (newest.committed_version() != 0) committed = Version(newest.committed_version());
   judge_.journal_lost(Epoch(newest.plan_epoch()), Timeline(newest.plan().timeline()), committed,
                       Timeline(newest.committed_timeline()));
+}
+
+void Cluster::crash_tracker(bool with_journal, Micros most_us) {
+  struck();
+  tracker_.crash();
+  if (with_journal) lose_record();
+  world_.after(world_.random.between(1000, most_us), [this] { tracker_.start(); });
+}
+
+// Between two of its effects.
+void Cluster::tracker_died() {
+  if (options_.journal_dies_too || (world_.rate(Fault::tracker_loss) > 0 && world_.random.chance(0.3))) lose_record();
+}
+
+// The tracker is down, and its disk goes. Not of a job that has finished: members that have heard it are gone, and the
+// others would wait for them.
+void Cluster::lose_record() {
+  if (!tracker_.has_plan() || judge_.plan().epoch() == 0) return;
+  world_.count(Fault::tracker_loss);
+  if (world_.keeps_transcript()) world_.tell("the tracker's disk is lost");
+  tracker_.lose_journal();
+  judge_.journal_lost();
+  rebuilding_.emplace(Rebuilding{message_faults(), false});
+  watch_rebuilding();
+}
+
+// The newest that a living rank has in force.
+std::uint64_t Cluster::newest_plan() const {
+  std::uint64_t newest = 0;
+  for (const auto& life : lives_) {
+    if (life->can_tell() && life->installed()) newest = std::max(newest, life->epoch().value);
+  }
+  return newest;
+}
+
+// More than half of the members of that plan.
+bool Cluster::members_can_tell() const {
+  const wire::Plan plan = judge_.plan_of(Epoch(newest_plan()));
+  const auto tells = [this](const wire::Member& m) {
+    const auto found = life_of_.find(Incarnation(m.incarnation()));
+    return found != life_of_.end() && lives_[found->second]->can_tell();
+  };
+  return 2 * std::count_if(plan.members().begin(), plan.members().end(), tells) > plan.members_size();
+}
+
+// What keeps members from being heard in time.
+std::uint64_t Cluster::message_faults() const {
+  std::uint64_t sum = 0;
+  for (const Fault f : {Fault::message_lost, Fault::message_late, Fault::connection_drop, Fault::tracker_pause}) {
+    sum += world_.fault_counts()[static_cast<std::size_t>(f)];
+  }
+  return sum;
+}
+
+void Cluster::watch_rebuilding() {
+  if (rebuilding_ && !rebuilding_->hopeless) rebuilding_->hopeless = !members_can_tell();
+}
+
+// The tracker has a journal again.
+void Cluster::stored(const std::string& bytes) {
+  if (!rebuilding_) return;
+  watch_rebuilding();
+  const bool excused = rebuilding_->hopeless || rebuilding_->message_faults != message_faults();
+  rebuilding_.reset();
+  wire::JobRecord record;
+  WARREN_CHECK(record.ParseFromString(bytes), "the tracker stores records");
+  worker_effect::Committed committed;
+  for (const wire::Member& m : record.plan().members()) {
+    const auto found = life_of_.find(Incarnation(m.incarnation()));
+    if (found == life_of_.end() || !lives_[found->second]->can_tell()) continue;
+    const worker_effect::Committed& known = lives_[found->second]->committed();
+    if (known.version > committed.version) committed = known;
+  }
+  rebuilt_ += judge_.rebuilt(record, Epoch(newest_plan()), committed.version, excused) ? 1 : 0;
 }
 
 void Cluster::lose_domain(const std::string& domain) {
@@ -578,7 +692,7 @@ std::size_t Cluster::least_copies() const {
 
 bool Cluster::may_lose(const std::string& domain) {
   // What disks know serves as the journal then, if there are enough of them.
-  if (journal_lost_ && !tracker_.has_journal()) return false;
+  if ((journal_lost_ || rebuilding_) && !tracker_.has_journal()) return false;
   if (!setting_.survivable) return true;
   if (judge_.plan().members().empty()) return false;
   if (refilled()) {
@@ -617,10 +731,7 @@ void Cluster::strike_again() {
     if (may_lose(domain)) return lose_domain(domain);
   }
   if (at == 1 && tracker_.running()) {
-    struck();
-    tracker_.crash();
-    world_.after(world_.random.between(1000, 2000 * timeout_ms()), [this] { tracker_.start(); });
-    return;
+    return crash_tracker(world_.rate(Fault::tracker_loss) > 0, 2000 * timeout_ms());
   }
   SimWorker* life = any_alive();
   if (life == nullptr) return;
@@ -799,11 +910,12 @@ void Cluster::schedule_faults() {
   inject(Fault::tracker_crash, [this, timeout_us] {
     if (!tracker_.running()) return;
     world_.count(Fault::tracker_crash);
-    struck();
-    tracker_.crash();
     // Now and then for longer than a worker waits for an answer.
     const Micros most = world_.random.chance(0.3) ? setting_.join_timeout_ms * 1500 : 3 * timeout_us;
-    world_.after(world_.random.between(1000, most), [this] { tracker_.start(); });
+    crash_tracker(false, most);
+  });
+  inject(Fault::tracker_loss, [this, timeout_us] {
+    if (tracker_.running()) crash_tracker(true, world_.random.chance(0.5) ? 100'000 : 2 * timeout_us);
   });
   inject(Fault::tracker_pause, [this, timeout_us] {
     world_.count(Fault::tracker_pause);
@@ -821,6 +933,7 @@ void Cluster::become_live() {
   world_.calm();
   if (world_.keeps_transcript()) world_.tell("-------- faults stop");
   tracker_.start();
+  tracker_.mend_disk();
   for (std::size_t i = 0; i < lives_.size(); ++i) {
     // Strangers and lives that their launchers have given up go. So does a rank that has left a call out where ranks
     // may wait for each other in different groups, or for messages: that no heartbeat can tell from a slow rank.
@@ -862,6 +975,7 @@ std::string Cluster::describe_setting() const {
 
 SimOutcome Cluster::run() {
   make_slots();
+  if (setting_.mirror) mirror_.emplace(setting_.world_size);
   if (options_.tracker_dies_before_effect) tracker_.crash_before_effect(*options_.tracker_dies_before_effect);
   world_.after(world_.random.chance(0.2) ? world_.random.between(0, 200'000) : 0, [this] { tracker_.start(); });
   for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
@@ -888,6 +1002,7 @@ SimOutcome Cluster::run() {
       leave_hosts();
     }
     judge_.check_silence(std::any_of(lives_.begin(), lives_.end(), [](const auto& life) { return life->waits(); }));
+    watch_rebuilding();
     if (!live_ && world_.now_us() >= setting_.safety_us) become_live();
     if (judge_.finished() && !finished_at_us_) {
       finished_at_us_ = world_.now_us();
@@ -913,6 +1028,8 @@ SimOutcome Cluster::run() {
   out.commits = judge_.commits();
   out.rollbacks = judge_.rollbacks();
   out.kept_rounds = judge_.kept_rounds();
+  out.rebuilt = rebuilt_;
+  out.from_mirror = judge_.from_mirror();
   out.second_faults = second_faults_;
   out.lost_for_good = judge_.lost_for_good();
   out.rounds = judge_.rounds();

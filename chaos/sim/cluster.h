@@ -32,9 +32,11 @@ struct SimOptions {
   std::optional<bool> groups, survivable;
   std::optional<Collective> collective;  // all rounds are of it, and there are no messages
   std::optional<bool> disks;             // hosts have them
+  std::optional<bool> mirror;            // and the job a mirror of its checkpoints
   std::vector<std::string> hosts;        // by worker; each a failure domain of its own
   // The tracker dies before it carries out its effect of this number (from 0).
   std::optional<std::uint64_t> tracker_dies_before_effect;
+  bool journal_dies_too = false;
   // A life of a worker dies at its passage of this number (from 0) through a place, alone or with its machine.
   struct Death {
     std::size_t worker = 0;
@@ -43,6 +45,7 @@ struct SimOptions {
     bool with_host = false;
     std::uint32_t attempt = 0;  // of which life; 0: the first
     bool with_cluster = false;  // all processes of the job, and the tracker
+    bool with_disks = false;    // and all disks but the tracker's
   };
   std::vector<Death> deaths;
 };
@@ -56,6 +59,8 @@ struct SimOutcome {
   std::uint64_t commits = 0, rollbacks = 0, second_faults = 0;
   std::uint64_t kept_rounds = 0;  // that disks gave to plans after no life had survived
   bool lost_for_good = false;     // more was lost than was kept, and it was said
+  std::uint64_t from_mirror = 0;  // timelines that began from the mirror's newest checkpoint
+  std::uint64_t rebuilt = 0;      // trackers that went on from what members told
   std::uint64_t tracker_effects = 0;
   std::vector<std::array<std::uint64_t, kKillPoints>> passages;  // of each worker's first life
   std::int64_t virtual_ms = 0;

@@ -85,6 +85,9 @@ Recipe recipe(std::size_t which) {
       rates({{host_loss, 30.0}, {death, 5.0}, {message_lost, 0.3}});
       r.beyond_copies = true;
       break;
+    case 8:  // the tracker's machine goes with its disk, while ranks are being replaced
+      rates({{tracker_loss, 3.0}, {death, 3.0}, {death_at_checkpoint, 0.1}, {second_strike, 0.6}, {slow_stop, 0.3}});
+      break;
     default:  // everybody gives up at once
       rates({{gave_up, 3.0}, {message_late, 0.2}, {slow_stop, 0.5}});
       break;

@@ -52,9 +52,11 @@ namespace warren::chaos {
   X(tracker_crash, kPerSecond, 0.4)                  \
   X(tracker_crash_between_effects, kPerChance, 0.01) \
   X(tracker_pause, kPerSecond, 0.5)                  \
+  X(tracker_loss, kPerSecond, 0.4)                   \
   X(disk_failure, kPerSecond, 0.5)                   \
   X(cluster_loss, kPerSecond, 1.0)                   \
-  X(journal_loss, kPerChance, 0.3)
+  X(journal_loss, kPerChance, 0.3)                   \
+  X(disks_loss, kPerChance, 0.4)
 
 enum class Fault : std::uint8_t {
 #define WARREN_X(name, meaning, rate) name,
@@ -65,7 +67,7 @@ enum class Fault : std::uint8_t {
 inline constexpr std::size_t kFaults = 0 WARREN_FAULTS(WARREN_X);
 #undef WARREN_X
 // The last ones are for jobs that have disks, and drawn apart.
-inline constexpr std::size_t kFaultsOfDisks = 2;
+inline constexpr std::size_t kFaultsOfDisks = 3;
 
 enum class RateMeaning : std::uint8_t { kPerSecond, kPerChance };
 struct FaultInfo {
@@ -98,7 +100,7 @@ struct Recipe {
   bool beyond_copies = false;       // more machines are lost than there are copies
   bool short_join_timeout = false;  // of less than the tracker's longest absence
 };
-inline constexpr std::size_t kRecipes = 9;
+inline constexpr std::size_t kRecipes = 10;
 [[nodiscard]] Recipe recipe(std::size_t which);
 
 }  // namespace warren::chaos

@@ -31,6 +31,7 @@ wire::JobRecord read(const std::string* durable) {
 }  // namespace
 
 void Judge::announced(const wire::Envelope& e, const std::string* durable) {
+  if (lost_for_good_) return;  // the run ends with this event
   const wire::JobRecord record = read(durable);
   // A tracker may have died after it had stored a plan and before it announced it; what was stored is in force.
   if (record.plan().epoch() > plan_.epoch()) made(record.plan());
@@ -103,26 +104,65 @@ void Judge::tracker_started(const std::string* durable) {
   }
 }
 
-void Judge::journal_lost(Epoch epoch, Timeline timeline, std::optional<Version> committed,
-                         Timeline committed_timeline) {
+void Judge::forget_after(Epoch epoch, Timeline timeline) {
   std::erase_if(plans_, [&](const auto& plan) { return plan.first > epoch.value; });
   std::erase_if(oracles_, [&](const auto& o) { return o.first > timeline; });
   std::erase_if(golden_, [&](const auto& g) { return std::get<0>(g.first) > timeline; });
   std::erase_if(kept_, [&](const auto& k) { return k.first.first > timeline; });
   newest_epoch_ = std::min(newest_epoch_, epoch.value);
   newest_timeline_ = std::min(newest_timeline_, timeline);
+  if (fallback_) fallback_->lost = std::min(fallback_->lost, newest_timeline_);
+}
+
+void Judge::journal_lost(Epoch epoch, Timeline timeline, std::optional<Version> committed,
+                         Timeline committed_timeline) {
+  forget_after(epoch, timeline);
   journal_lost_ = true;
   committed_ = committed;
   committed_timeline_ = committed_timeline;
-  plan_.Clear();
-  if (const auto known = plans_.find(epoch.value); known != plans_.end()) (void)plan_.ParseFromString(known->second);
+  plan_ = plan_of(epoch);
+}
+
+bool Judge::rebuilt(const wire::JobRecord& record, Epoch newest, Version committed, bool excused) {
+  const wire::Plan& plan = record.plan();
+  const std::string epoch = std::to_string(plan.epoch());
+  const auto announced = plans_.find(plan.epoch());
+  const bool verbatim = announced != plans_.end() && announced->second == plan.SerializeAsString();
+  if (!verbatim || (record.committed() ? Version(record.committed_version()) : Version()) < committed) {
+    const std::string what = verbatim ? "version " + std::to_string(record.committed_version()) + " for committed"
+                                      : "epoch " + epoch + ", which is not what its members know";
+    if (!excused) {
+      world_.violated("I6", "a tracker whose journal was lost takes " + what + ", and members know of version " +
+                                std::to_string(committed.value) + " and epoch " + std::to_string(newest.value));
+    }
+    lost_for_good_ = true;
+    return false;
+  }
+  // A plan that only some have in force counts where the others have heard of its epoch.
+  const std::uint64_t known = std::max(plan.epoch(), newest.value);
+  forget_after(Epoch(known), Timeline(std::max(plan.timeline(), plan_of(newest).timeline())));
+  plan_ = plan;
+  ranks_.clear();
+  for (const wire::Member& m : plan.members()) ranks_[m.worker_id()] = m.rank();
+  if (committed_ && (!record.committed() || Version(record.committed_version()) < *committed_)) {
+    // Who had heard of it is dead, and may have dropped what came before.
+    excuse_loss();
+    committed_ = record.committed() ? std::optional(Version(record.committed_version())) : std::nullopt;
+    committed_timeline_ = Timeline(record.committed_timeline());
+  }
+  return true;
+}
+
+wire::Plan Judge::plan_of(Epoch epoch) const {
+  wire::Plan plan;
+  if (const auto known = plans_.find(epoch.value); known != plans_.end()) (void)plan.ParseFromString(known->second);
+  return plan;
 }
 
 void Judge::job_forgotten() {
   forgotten_ = true;
   plans_.clear();
   ranks_.clear();
-  oracles_.clear();
   plan_.Clear();
   committed_.reset();
   newest_timeline_ = Timeline();
@@ -167,7 +207,31 @@ void Judge::made(const wire::Plan& plan) {
   if (std::all_of(plan.members().begin(), plan.members().end(), [](const auto& m) { return m.fresh(); })) {
     for (const wire::Position& p : plan.frontier()) kept_rounds_ += p.rounds();
   }
+  if (fallback_ && Timeline(plan.timeline()) > fallback_->lost) fall_back(plan);
   if (plan.committed()) announce_commit(Version(plan.committed_version()), Timeline(plan.committed_timeline()));
+}
+
+void Judge::disks_lost(const std::optional<wire::Held>& mirrored, bool must) {
+  excuse_loss();
+  mirror_serves_ = false;
+  fallback_.reset();
+  if (!mirrored) return;
+  const wire::Known& known = mirrored->known();
+  fallback_ = {Version(known.committed_version()), Timeline(known.committed_timeline()), newest_timeline_, must};
+}
+
+void Judge::fall_back(const wire::Plan& plan) {
+  const Fallback from = *std::exchange(fallback_, std::nullopt);
+  if (plan.committed() && Version(plan.committed_version()) == from.version &&
+      Timeline(plan.committed_timeline()) == from.timeline) {
+    committed_ = from.version;
+    committed_timeline_ = from.timeline;
+    mirror_serves_ = true;
+    ++from_mirror_;
+  } else if (from.must) {
+    world_.violated("I5", "all disks were lost, the mirror has version " + std::to_string(from.version.value) +
+                              ", and the job goes on from version " + std::to_string(plan.committed_version()));
+  }
 }
 
 void Judge::begin_timeline(const wire::Plan& plan) {
@@ -246,7 +310,7 @@ Timeline Judge::naming(Timeline timeline, const ProgramStep& step) const {
 Oracle& Judge::oracle(Timeline timeline) {
   const auto found = oracles_.find(timeline);
   if (found != oracles_.end()) return *found->second;
-  // Of a job that was forgotten after its end.
+  // Of a life that is late.
   return *oracles_.emplace(timeline, std::make_unique<Oracle>(program_, 0)).first->second;
 }
 
@@ -261,6 +325,7 @@ void Judge::announce_commit(Version version, Timeline timeline) {
   }
   committed_ = version;
   committed_timeline_ = timeline;
+  mirror_serves_ = false;
   ++commits_;
   sign();
 }
@@ -288,7 +353,7 @@ void Judge::load_failed(const std::string& who, const Status& why) {
   sign();
   if (world_.keeps_transcript()) world_.tell(who + ": " + why.describe());
   if (why.code() == Code::kDesync && rollback_excused_) return;
-  if (!loss_excused_) return world_.violated("I5", who + " cannot load: " + why.describe());
+  if (!loss_excused_ || mirror_serves_) return world_.violated("I5", who + " cannot load: " + why.describe());
   lost_for_good_ = true;
 }
 
@@ -296,6 +361,12 @@ void Judge::memory_lost(const std::string& host) {
   for (auto& [key, golden] : golden_) {
     if (golden.hosts.erase(host) != 0 && golden.hosts.empty()) golden.bytes.reset();
   }
+}
+
+void Judge::sends(const ProgramStep& step, Timeline timeline, const std::string& host) {
+  Golden& golden = golden_[{naming(timeline, step), step.index, step.receiver}];
+  if (!golden.hosts.contains(host)) golden.bytes.reset();
+  golden.hosts = {host};
 }
 
 void Judge::returned(const ProgramStep& step, std::int32_t place, std::span<const std::byte> output, Timeline timeline,
@@ -314,7 +385,7 @@ void Judge::returned(const ProgramStep& step, std::int32_t place, std::span<cons
   Golden& golden = golden_[{naming(timeline, step), step.setup.value_or(step.index), key}];
   const bool excused = step.values == Values::kFresh && loss_excused_;  // all copies have gone
   if (!golden.bytes || excused) golden.bytes.emplace(output.begin(), output.end());
-  if (step.values == Values::kFresh) golden.hosts.insert(host);
+  if (step.values == Values::kFresh && step.collective != Collective::kPoint) golden.hosts.insert(host);
   if (!std::equal(output.begin(), output.end(), golden.bytes->begin(), golden.bytes->end())) {
     world_.violated(
         "I1", "group rank " + std::to_string(place) + " has other bytes than an earlier result of " + describe(step));

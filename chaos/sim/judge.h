@@ -34,6 +34,17 @@ class Judge {
   // All processes have gone, and the journal too. The newest that the disks know: plans after it were seen by nobody
   // who left anything.
   void journal_lost(Epoch epoch, Timeline timeline, std::optional<Version> committed, Timeline committed_timeline);
+  // The journal has gone, and members live.
+  void journal_lost() { journal_lost_ = true; }
+  // The tracker has made it up again. `newest`: the newest plan that a living life has in force; `committed`: the
+  // newest version that members who live were told of. `excused`: too few of them could tell what they know, and
+  // anything may have come of that. False: the job begins anew, and that is the end of the run.
+  bool rebuilt(const wire::JobRecord& record, Epoch newest, Version committed, bool excused);
+  // As it was announced; empty: there is none.
+  [[nodiscard]] wire::Plan plan_of(Epoch epoch) const;
+  // All processes have gone, and all disks of workers. The next timeline begins from the newest checkpoint that the
+  // mirror has; `must`: nothing else may come of it.
+  void disks_lost(const std::optional<wire::Held>& mirrored, bool must);
   // The job's record was erased on purpose: another job may use the name.
   void job_forgotten();
 
@@ -43,6 +54,9 @@ class Judge {
   // `host`: where.
   void returned(const ProgramStep& step, std::int32_t place, std::span<const std::byte> output, Timeline timeline,
                 const std::string& host);
+  // A message is about to be logged on its sender's host, and there alone: what its receiver gets stays the same for as
+  // long as it lies there.
+  void sends(const ProgramStep& step, Timeline timeline, const std::string& host);
   // Memory of this host has gone: what a root had read, and nobody elsewhere has returned, may have gone with it.
   void memory_lost(const std::string& host);
   // A call failed; an output element is as it was or final (DESIGN, Input).
@@ -66,6 +80,8 @@ class Judge {
   [[nodiscard]] std::uint64_t rollbacks() const { return rollbacks_; }
   // That plans took from disks after no life had survived.
   [[nodiscard]] std::uint64_t kept_rounds() const { return kept_rounds_; }
+  // How many timelines began from the mirror.
+  [[nodiscard]] std::uint64_t from_mirror() const { return from_mirror_; }
   // The newest plan that was announced, and what is committed.
   [[nodiscard]] const wire::Plan& plan() const { return plan_; }
   [[nodiscard]] std::optional<Version> committed() const { return committed_; }
@@ -80,6 +96,9 @@ class Judge {
   [[nodiscard]] std::uint64_t rounds() const { return rounds_; }
 
  private:
+  void fall_back(const wire::Plan& plan);
+  // What came after them was seen by nobody who left anything.
+  void forget_after(Epoch epoch, Timeline timeline);
   void begin_timeline(const wire::Plan& plan);
   void made(const wire::Plan& plan);
   [[nodiscard]] Oracle::Kept kept_setups(const wire::Plan& plan);
@@ -104,13 +123,22 @@ class Judge {
   // The first result that was returned, by timeline where that matters, step and place.
   struct Golden {
     std::optional<std::vector<std::byte>> bytes;
-    std::set<std::string> hosts;  // Values::kFresh: where it was returned
+    std::set<std::string> hosts;  // Values::kFresh: where it was returned; of a message, where its sender has logged it
   };
   std::map<std::tuple<Timeline, std::size_t, std::int32_t>, Golden> golden_;
   wire::Plan plan_;
   std::optional<Version> committed_;  // the newest that was announced
   Timeline committed_timeline_, newest_timeline_;
   bool journal_lost_ = false;
+  // After disks_lost(), until a timeline begins after `lost`.
+  struct Fallback {
+    Version version;
+    Timeline timeline, lost;
+    bool must = false;
+  };
+  std::optional<Fallback> fallback_;
+  bool mirror_serves_ = false;  // what is committed is in the mirror
+  std::uint64_t from_mirror_ = 0;
   bool rollback_excused_ = false, loss_excused_ = false, lost_for_good_ = false;
   std::uint64_t commits_ = 0, rollbacks_ = 0, kept_rounds_ = 0;
   std::map<std::pair<Timeline, std::size_t>, Timeline> kept_;  // under which a step's result was logged

@@ -341,6 +341,7 @@ void Program::draw_messages(Random& random, const Shape& shape, std::size_t grou
     step.collective = Collective::kPoint;
     step.version = version;
     step.prepares = false;
+    if (shape.fresh && random.chance(0.4)) step.values = Values::kFresh;
     step.root = from;
     step.receiver = to;
     step.tag = static_cast<std::int32_t>(distinct_tags ? i : random.below(2));

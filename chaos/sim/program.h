@@ -24,7 +24,8 @@ enum class Values : std::uint8_t {
   kExact,   // no result is rounded: compared with the expected bytes
   kRough,   // any fraction: the same bits wherever and whenever it is computed, and near the expected value
   kAffine,  // maps x → m·x + c of u64, chained: c shows the order, which is that of ranks from any rank on
-  kFresh,   // of a broadcast: the root reads something else in each life; once it has returned anywhere it stays
+  kFresh,  // of a broadcast or a message: who sends reads something else in each life; once it has returned anywhere it
+           // stays
 };
 
 struct ProgramGroup {
@@ -78,7 +79,7 @@ class Program {
     bool least = false;     // a short program, for large worlds
     bool messages = false;  // point to point too
     bool groups = true;
-    bool fresh = false;                                  // broadcasts of what is another value in each life
+    bool fresh = false;                                  // broadcasts and messages of another value in each life
     std::optional<Collective> collective{};              // all rounds are of it, and there are no messages
     bool setups = false;                                 // set-up rounds
     bool local = false;                                  // checkpoints may have local states

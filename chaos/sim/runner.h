@@ -20,6 +20,8 @@ struct SimReport {
   std::uint64_t commits = 0, rollbacks = 0;
   std::uint64_t struck_again = 0;   // seeds in which a fault struck while a rank was suspended or replayed
   std::uint64_t lost_for_good = 0;  // seeds in which a committed checkpoint was lost, as was allowed
+  std::uint64_t from_mirror = 0;    // timelines that began from the mirror's newest checkpoint
+  std::uint64_t rebuilt = 0;        // trackers that went on from what members told
   std::int64_t virtual_ms = 0, longest_liveness_ms = 0;
   std::uint64_t longest_liveness_seed = 0;
   std::vector<SeedFailure> failed;  // by seed

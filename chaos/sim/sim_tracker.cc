@@ -46,6 +46,16 @@ const std::string* SimTracker::durable() const {
   return it == disk_->durable.end() ? nullptr : &it->second;
 }
 
+bool SimTracker::has_plan() const {
+  wire::JobRecord record;
+  return durable() != nullptr && record.ParseFromString(*durable()) && record.has_plan() && !record.finished();
+}
+
+bool SimTracker::may_resume() const {
+  wire::JobRecord record;
+  return has_plan() && record.ParseFromString(*durable()) && (!record.has_interrupt() || record.interrupt().resume());
+}
+
 void SimTracker::later(Micros delay_us, std::function<void()> what) {
   world_.after(delay_us, [this, life = life_, what = std::move(what)]() mutable {
     if (!running_ || life != life_) return;
@@ -119,7 +129,7 @@ void SimTracker::receive(std::size_t life, const std::string& bytes) {
   if (!decoded.ok()) return;
   const wire::Envelope& e = decoded.value();
   if (!machine_) {
-    if (!e.has_join()) {
+    if (e.has_stopped() || (e.has_leave() && !e.leave().finalize())) {
       wire::Envelope no;
       no.set_protocol(kProtocolVersion);
       no.set_job(e.job());
@@ -202,6 +212,7 @@ void SimTracker::drain() {
     if (crash_before_effect_ == effects_ || world_.strikes(Fault::tracker_crash_between_effects)) {
       crash_before_effect_.reset();
       crash();
+      links_.died();
       // Its launcher starts it again, whatever else happens.
       world_.after(world_.random.between(1000, 1500 * round_timeout_ms_), [this] { start(); });
       return;
@@ -231,7 +242,8 @@ bool SimTracker::carry_out(const TrackerEffect& effect) {
       [this](const auto& e) {
         using E = std::decay_t<decltype(e)>;
         if constexpr (std::is_same_v<E, tracker_effect::Persist>) {
-          return write(e.bytes);
+          if (!write(e.bytes)) return false;
+          links_.stored(e.bytes);
         } else if constexpr (std::is_same_v<E, tracker_effect::Forget>) {
           // A try that fails may have happened all the same.
           judge_.job_forgotten();

@@ -25,6 +25,8 @@ class SimTracker {
     std::function<void()> connections_lost;
     // Whether what a message says of its sender is true; a violation otherwise.
     std::function<void(const wire::Envelope&)> check_claim;
+    std::function<void(const std::string& record)> stored;
+    std::function<void()> died;  // between two effects
   };
   SimTracker(World& world, Judge& judge, Links links, std::string job, std::int64_t round_timeout_ms);
   ~SimTracker();
@@ -36,10 +38,15 @@ class SimTracker {
   // The disk with the journal has gone; the tracker must be down.
   void lose_journal() { disk_->durable.clear(); }
   [[nodiscard]] bool has_journal() const { return durable() != nullptr; }
+  // The journal holds a plan of a job that has not finished.
+  [[nodiscard]] bool has_plan() const;
+  // And it is in force, or interrupted so that it may go on.
+  [[nodiscard]] bool may_resume() const;
   void stand_still(Micros for_us);
   [[nodiscard]] bool running() const { return running_; }
   void receive(std::size_t life, const std::string& bytes);
   void fail_writes(std::size_t count) { disk_->fail_writes += count; }
+  void mend_disk() { disk_->fail_writes = 0; }
 
   // Dies before the effect of this number, counted over its lives, and comes back.
   void crash_before_effect(std::uint64_t number) { crash_before_effect_ = number; }

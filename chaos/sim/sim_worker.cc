@@ -54,7 +54,9 @@ std::string body_of(const wire::Envelope& e) {
 std::unique_ptr<storage::FakeResultStore> open_disk(SimWorker::Options& options, Incarnation self) {
   if (!options.disk || options.join.settings().replicas() == 0) return nullptr;
   auto store = std::make_unique<storage::FakeResultStore>(options.disk, options.join.worker_id(), self);
-  if (auto held = worker::held_on(*store)) *options.join.mutable_held() = std::move(*held);
+  auto held = worker::held_on(*store);
+  if (!held && options.mirror != nullptr) held = options.mirror->held();
+  if (held) *options.join.mutable_held() = std::move(*held);
   return store;
 }
 
@@ -169,6 +171,28 @@ void SimWorker::close_disk() {
     if (world_.random.chance(0.5)) life->second.durable.insert({key, std::move(record)});
   }
   life->second.unsynced.clear();
+}
+
+// Behind a commit: of those that come meanwhile, the newest.
+void SimWorker::mirror(const worker_effect::Committed& what) {
+  wire::Known known = known_;
+  known.clear_setups();
+  known.mutable_plan()->clear_setups();
+  later(world_.random.between(100, 50'000), [this, what, note = worker::note_of(known), number = ++mirrored_] {
+    if (number == mirrored_ && store_) options_.mirror->write(note, what.timeline, what.version, rank_, *serving_);
+  });
+}
+
+// As Session::load_from_mirror.
+void SimWorker::load_from_mirror(std::optional<Result<worker::Checkpoints::State>>& result) {
+  const SimMirror::State* state = options_.mirror->find(load_from_.timeline, load_from_.version);
+  if (state == nullptr) return;
+  std::vector<std::byte> local;
+  if (state->has_local) local = state->locals.at(static_cast<std::uint32_t>(rank_.value));
+  const Status status = checkpoints_->restore(load_from_, {0, state->global, std::move(local)}, state->has_local);
+  if (!status.ok()) return world_.violated("I5", describe() + ": " + status.describe());
+  if (world_.keeps_transcript()) world_.tell(describe() + " has loaded from the mirror");
+  result = checkpoints_->loaded();
 }
 
 std::string SimWorker::describe() const {
@@ -332,11 +356,13 @@ void SimWorker::carry_out(const WorkerEffect& effect, bool last, std::vector<Wor
                    judge_.loaded(e.committed ? std::optional(e.version) : std::nullopt, e.timeline);
                    worker_effect::Loaded what = e;
                    if (world_.is(Mutant::reuses_names)) what.timeline = Timeline(0);
+                   load_from_ = what;
                    checkpoints_->load(what);
                    data_moved();
                  },
                  [&](const worker_effect::Committed& e) {
                    judge_.told_committed(e.version, e.timeline);
+                   committed_ = e;
                    if (checkpoints_) {
                      checkpoints_->committed(e.version, e.timeline);
                      if (store_) {
@@ -345,6 +371,7 @@ void SimWorker::carry_out(const WorkerEffect& effect, bool last, std::vector<Wor
                        known_.set_committed_timeline(e.timeline.value);
                        (void)store_->note(worker::note_of(known_));
                        (void)store_->drop({engine_.oldest_timeline(), e.version, {{e.timeline, e.version}}});
+                       if (options_.mirror != nullptr) mirror(e);
                      }
                      if (opened_) look_at_dead_segments();
                    }
@@ -615,13 +642,6 @@ void SimWorker::data_moved() {
 
 void SimWorker::pump() {
   pumping_ = false;
-  const auto prepare = [this] {
-    worker::Call* call = engine_.take_prepare();
-    if (call == nullptr) return false;
-    call->spec.prepare(call->spec.prepare_context);
-    engine_.prepared(*call);
-    return true;
-  };
   while (!doomed_ && (prepare() || engine_.progress())) {
   }
   if (doomed_) return links_.doomed();
@@ -636,22 +656,22 @@ void SimWorker::pump() {
   if (alive_) arm();
 }
 
-// The program makes a call's input; that takes as long as it likes.
+// The program makes a call's input; that takes as long as it likes: now and then longer than an interrupt and the plan
+// after it.
 bool SimWorker::prepare() {
   worker::Call* call = engine_.take_prepare();
   if (call == nullptr) return false;
-  const auto run = [this, call] {
-    if (call->finished || call->prepare != worker::Call::Prepare::kRuns) return;
+  const auto timeout_us = static_cast<Micros>(options_.join.settings().round_timeout_ms()) * 1000;
+  const std::uint64_t how = world_.random.below(100);
+  const Micros most = how < 60 ? 1000 : how < 95 ? 30'000 : 2 * timeout_us;
+  later(world_.random.between(0, most), [this, call] {
+    if (call->finished)
+      return world_.violated("Prepare", describe() + ": a call returned and its input was being made");
     call->spec.prepare(call->spec.prepare_context);
     engine_.prepared(*call);
     if (doomed_) return links_.doomed();
     data_moved();
-  };
-  if (world_.random.chance(0.5)) {
-    later(world_.random.between(1, 1000), run);
-  } else {
-    later(0, run);
-  }
+  });
   return true;
 }
 
@@ -768,6 +788,7 @@ bool SimWorker::load() {
   if (engine_.stopped()) return false;
   auto result = checkpoints_->loaded();
   if (!result) return false;
+  if (result->status().code() == Code::kUnavailable && options_.mirror != nullptr) load_from_mirror(result);
   loading_ = false;
   if (!result->ok()) {
     const Status why = result->status();
@@ -1060,6 +1081,7 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
   if (!valid.ok()) return world_.violated("Program", valid.describe());
   calls_.push_back(std::move(active));
   a.call->self = a.call;
+  if (a.step.values == Values::kFresh && spec.sends) judge_.sends(a.step, timeline_, host());
   const Status taken = engine_.submit(group, *a.call);
   if (doomed_) return links_.doomed();
   if (!taken.ok()) {
@@ -1172,6 +1194,18 @@ bool SimWorker::waits() const {
     case WorkerMachine::State::kSuspended:
     case WorkerMachine::State::kLeaving: return true;
     case WorkerMachine::State::kMember: return engine_.outstanding() > 0 || loading_ || waits_for_commit_;
+    default: return false;
+  }
+}
+
+bool SimWorker::can_tell() const {
+  if (!alive_ || exiting_ || world_.now_us() < stands_still_until_us_) return false;
+  switch (machine_.state()) {
+    case WorkerMachine::State::kJoining:
+    case WorkerMachine::State::kMember:
+    case WorkerMachine::State::kStopping:
+    case WorkerMachine::State::kSuspended:
+    case WorkerMachine::State::kLeaving: return true;
     default: return false;
   }
 }

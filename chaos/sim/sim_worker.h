@@ -16,6 +16,7 @@
 #include "chaos/sim/judge.h"
 #include "chaos/sim/kill_point.h"
 #include "chaos/sim/program.h"
+#include "chaos/sim/sim_mirror.h"
 #include "chaos/sim/sim_transport.h"
 #include "chaos/sim/world.h"
 #include "recovery/worker_machine.h"
@@ -50,6 +51,7 @@ class SimWorker final : private SimTransport::Owner {
     std::size_t log_bytes = 0;
     bool launcher_keeps_log = true;
     std::shared_ptr<storage::FakeResultDisk> disk;  // of its host; null: there is none
+    SimMirror* mirror = nullptr;                    // of the job, where it has disks
   };
   SimWorker(World& world, Judge& judge, DataNetwork& network, Hosts& hosts, const Program& program, Links links,
             Options options);
@@ -99,6 +101,10 @@ class SimWorker final : private SimTransport::Owner {
   [[nodiscard]] Micros stands_still_until() const { return stands_still_until_us_; }
   // It has stopped for an interrupt, and waits for a plan.
   [[nodiscard]] bool suspended() const { return alive_ && installed_ && stopped_ && !engine_.stopped(); }
+  // It would tell a tracker whose journal was lost what it knows, or waits to join.
+  [[nodiscard]] bool can_tell() const;
+  // The newest version that it was told is committed; none: version 0.
+  [[nodiscard]] const worker_effect::Committed& committed() const { return committed_; }
   // What its plan says that the job has done, and this life has not.
   [[nodiscard]] bool behind() const;
 
@@ -150,6 +156,8 @@ class SimWorker final : private SimTransport::Owner {
   void write_behind();
   void write_to_disk();
   void close_disk();
+  void mirror(const worker_effect::Committed& what);
+  void load_from_mirror(std::optional<Result<worker::Checkpoints::State>>& result);
   [[nodiscard]] bool passes(KillPoint point);
   [[nodiscard]] std::uint64_t frontier_rounds(GroupId group, Version version) const;
   // Its result comes from there, as far as the plan and this life know.
@@ -197,6 +205,8 @@ class SimWorker final : private SimTransport::Owner {
   std::set<storage::KeyBytes> written_;  // to disk, whether it is durable or not
   bool unconfirmed_ = false;
   wire::Known known_;
+  std::uint64_t mirrored_ = 0;  // counts commits, so that only the newest is written
+  worker_effect::Loaded load_from_;
   std::optional<worker::Recall> recall_;
   std::optional<worker::Checkpoints> checkpoints_;
   std::unique_ptr<HostLogReader> serving_;
@@ -214,6 +224,7 @@ class SimWorker final : private SimTransport::Owner {
   std::optional<Micros> armed_us_;
   Status failed_;
   Epoch plan_epoch_;
+  worker_effect::Committed committed_;
   Timeline timeline_;
   std::set<Epoch> epochs_;
   std::vector<wire::Position> frontier_;

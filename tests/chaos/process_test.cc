@@ -10,6 +10,7 @@
 #include "chaos/process/judge.h"
 #include "chaos/process/oracle.h"
 #include "chaos/process/program.h"
+#include "chaos/process/runner.h"
 #include "chaos/process/watch.h"
 #include "chaos/process/worker.h"
 
@@ -226,6 +227,13 @@ TEST(ChaosShape, IsReadAsItWasWrittenAndDamageIsRefused) {
     std::ofstream(shape_path(folder.path())) << text;
     EXPECT_FALSE(read_shape(folder.path()).ok()) << text;
   }
+}
+
+// Faults of some kinds bring a log on disk with them, whatever was asked for.
+TEST(ChaosReport, SaysWhetherThereWasALogOnDisk) {
+  ChaosReport report;
+  report.disk_log = true;
+  EXPECT_NE(report.json(ChaosOptions()).find("\"disk_log\":true"), std::string::npos);
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Expectation{Mutant::accept_zombie, "accept_zombie", 100, ""},
                       Expectation{Mutant::stopped_before_stop, "stopped_before_stop", 100, ""},
                       Expectation{Mutant::send_completes_early, "send_completes_early", 20, ""},
-                      Expectation{Mutant::skip_checksum, "skip_checksum", 300, "I"},
+                      Expectation{Mutant::skip_checksum, "skip_checksum", 1000, "I"},
                       Expectation{Mutant::operands_swapped, "operands_swapped", 200, "I"},
                       Expectation{Mutant::publishes_late, "publishes_late", 1000, "I"},
                       Expectation{Mutant::one_copy_short, "one_copy_short", 1500, "I"},

@@ -1,38 +1,15 @@
-// Runs in which one thing goes wrong at one place, for every place.
+// Runs in which one thing goes wrong at one place, or one kind of thing all the time.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "chaos/sim/cluster.h"
-#include "chaos/sim/runner.h"
-#include "recovery/tracker_machine.h"
-#include "recovery/worker_machine.h"
+#include "tests/chaos/sim_scenarios.h"
 
 namespace warren::chaos {
 namespace {
 
-std::uint64_t taken(const std::vector<std::uint64_t>& counts, std::span<const char* const> names,
-                    std::string_view name) {
-  const auto at = std::find(names.begin(), names.end(), name);
-  EXPECT_NE(at, names.end()) << name;
-  return counts[static_cast<std::size_t>(at - names.begin())];
-}
-std::uint64_t tracker(const SimOutcome& o, std::string_view name) {
-  return taken(o.tracker_transitions, TrackerMachine::transition_names(), name);
-}
-
-SimOptions calm(std::uint32_t world_size, std::uint64_t seed) {
-  SimOptions options;
-  options.seed = seed;
-  options.world_size = world_size;
-  options.faults.emplace();
-  options.round_timeout_ms = 500;
-  options.survivable = true;
-  return options;
-}
-
 TEST(Scenario, NothingGoesWrong) {
-  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+  for (std::uint64_t seed = 1; seed <= seeds(30); ++seed) {
     for (const std::uint32_t size : {1u, 2u, 3u, 5u, 16u}) {
       const SimOutcome o = simulate(calm(size, seed));
       ASSERT_EQ(o.verdict, "") << "K=" << size << " seed " << seed;
@@ -47,7 +24,7 @@ TEST(Scenario, TheTrackerDiesBeforeEachEffectOfAJob) {
   const std::uint64_t effects = simulate(calm(3, 11)).tracker_effects;
   ASSERT_GT(effects, 20u);
   std::uint64_t restored = 0;
-  for (std::uint64_t at = 0; at < std::min<std::uint64_t>(effects, 120); ++at) {
+  for (std::uint64_t at = 0; at < std::min<std::uint64_t>(effects, 120); at += kFewer) {
     SimOptions options = calm(3, 11);
     options.tracker_dies_before_effect = at;
     const SimOutcome o = simulate(options);
@@ -55,156 +32,6 @@ TEST(Scenario, TheTrackerDiesBeforeEachEffectOfAJob) {
     restored += tracker(o, "restored_running") + tracker(o, "restored_finished");
   }
   EXPECT_GT(restored, 0u);
-}
-
-// Every place where a life can end, in every passage: without a log all begin again, with one the job goes on where it
-// was, and its results are those of an undisturbed run (I9).
-struct Ending {
-  const char* name;
-  KillPoint at;
-  std::uint32_t replicas;
-  bool with_host;
-};
-
-class DiesAtEachPassage : public ::testing::TestWithParam<Ending> {};
-
-TEST_P(DiesAtEachPassage, IsSurvived) {
-  const Ending e = GetParam();
-  std::uint64_t struck = 0, survivors = 0;
-  for (std::uint64_t seed = 11; seed <= 14; ++seed) {
-    SimOptions options = calm(3, seed);
-    options.replicas = e.replicas;
-    options.hosts = {"a", "b", "c"};
-    const SimOutcome whole = simulate(options);
-    ASSERT_EQ(whole.verdict, "");
-    ASSERT_EQ(whole.passages.size(), 3u);
-    for (std::size_t worker = 0; worker < 3; ++worker) {
-      const std::uint64_t passages = whole.passages[worker][static_cast<std::size_t>(e.at)];
-      const std::uint64_t stride = 1 + passages / 60;
-      for (std::uint64_t at = 0; at < passages; at += stride) {
-        SimOptions one = options;
-        one.deaths.push_back({worker, e.at, at, e.with_host});
-        const SimOutcome o = simulate(one);
-        ASSERT_EQ(o.verdict, "") << "seed " << seed << ", worker " << worker << ", passage " << at;
-        ASSERT_EQ(o.rollbacks, 0u) << "seed " << seed << ", worker " << worker << ", passage " << at;
-        struck += o.lives > 3;
-        survivors += tracker(o, "planned_with_survivors");
-      }
-    }
-  }
-  EXPECT_GT(struck, 0u);
-  if (e.replicas > 0) {
-    EXPECT_GT(survivors, 0u);
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Scenario, DiesAtEachPassage,
-                         ::testing::Values(Ending{"effect", KillPoint::kEffect, 0, false},
-                                           Ending{"logged_effect", KillPoint::kEffect, 1, false},
-                                           Ending{"completion", KillPoint::kCompletion, 1, false},
-                                           Ending{"send", KillPoint::kSend, 1, false},
-                                           Ending{"return", KillPoint::kReturn, 1, false},
-                                           Ending{"checkpoint", KillPoint::kCheckpoint, 1, false},
-                                           Ending{"host_at_completion", KillPoint::kCompletion, 2, true},
-                                           Ending{"host_at_send", KillPoint::kSend, 2, true},
-                                           Ending{"host_at_return", KillPoint::kReturn, 2, true},
-                                           Ending{"host_at_return_of_three", KillPoint::kReturn, 3, true},
-                                           Ending{"host_at_checkpoint", KillPoint::kCheckpoint, 2, true}),
-                         [](const auto& test) { return std::string(test.param.name); });
-
-// DESIGN section 12, scenario 0: the owner, or its machine, is lost after a peer has returned.
-TEST(Scenario, TheOwnersMachineIsLostAfterOneRankReturned) {
-  const std::vector<std::vector<std::string>> placements = {
-      {"a", "a"}, {"a", "a", "b", "b"}, {"a", "a", "a", "b"}, {"a", "b", "c"}};
-  for (const auto& hosts : placements) {
-    const bool one_host =
-        std::count(hosts.begin(), hosts.end(), hosts.front()) == static_cast<std::ptrdiff_t>(hosts.size());
-    for (std::uint64_t seed = 1; seed <= 6; ++seed) {
-      SimOptions options = calm(static_cast<std::uint32_t>(hosts.size()), seed);
-      options.replicas = one_host ? 1 : 2;
-      options.hosts = hosts;
-      options.groups = false;  // one within a machine has one copy
-      const SimOutcome whole = simulate(options);
-      ASSERT_EQ(whole.verdict, "");
-      for (std::size_t worker = 0; worker < hosts.size(); ++worker) {
-        const std::uint64_t returns = whole.passages[worker][static_cast<std::size_t>(KillPoint::kReturn)];
-        for (std::uint64_t at = 0; at < returns; at += 1 + returns / 12) {
-          SimOptions one = options;
-          one.deaths.push_back({worker, KillPoint::kReturn, at, !one_host});
-          const SimOutcome o = simulate(one);
-          ASSERT_EQ(o.verdict, "") << hosts.size() << " ranks, seed " << seed << ", worker " << worker << ", return "
-                                   << at;
-          ASSERT_EQ(o.rollbacks, 0u) << hosts.size() << " ranks, seed " << seed << ", worker " << worker << ", return "
-                                     << at;
-        }
-      }
-    }
-  }
-}
-
-// Scenario 2 and 6, wait mode: every algorithm, a rank dies at any of its frames, and its new life at any of its own.
-TEST(Scenario, EveryAlgorithmIsStruckTwice) {
-  for (const char* algorithm : {"star", "tree", "butterfly", "ring", "direct"}) {
-    for (std::uint64_t seed = 1; seed <= 12; ++seed) {
-      SimOptions options = calm(3 + static_cast<std::uint32_t>(seed % 3), seed);
-      options.replicas = 2 + static_cast<std::uint32_t>(seed % 2);
-      options.algorithm = algorithm;
-      const SimOutcome whole = simulate(options);
-      ASSERT_EQ(whole.verdict, "");
-      for (int i = 0; i < 6; ++i) {
-        Random random(seed * 100 + static_cast<std::uint64_t>(i));
-        SimOptions one = options;
-        for (std::uint32_t attempt = 0; attempt < 2; ++attempt) {
-          const std::size_t worker = random.below(*options.world_size);
-          const std::uint64_t sends = whole.passages[worker][static_cast<std::size_t>(KillPoint::kSend)];
-          if (sends > 0) one.deaths.push_back({worker, KillPoint::kSend, random.below(sends), false, attempt});
-        }
-        const SimOutcome o = simulate(one);
-        ASSERT_EQ(o.verdict, "") << algorithm << ", seed " << seed << ", variant " << i;
-        ASSERT_EQ(o.rollbacks, 0u) << algorithm << ", seed " << seed << ", variant " << i;
-      }
-    }
-  }
-}
-
-// Scenario 4: a rank has returned from a round whose results differ by rank, or that one rank feeds, and has scribbled
-// over its buffers; then links break, or any other rank dies, alone or with its machine, at any frame.
-TEST(Scenario, TheFirstSenderReturnsAndScribbles) {
-  std::uint64_t struck = 0;
-  for (const Collective collective : {Collective::kReduceScatter, Collective::kReduce, Collective::kBroadcast}) {
-    for (std::uint64_t seed = 21; seed <= 24; ++seed) {
-      SimOptions options = calm(3 + static_cast<std::uint32_t>(seed % 2), seed);
-      options.replicas = 2;
-      options.hosts = {"a", "b", "c", "d"};
-      options.groups = false;
-      options.collective = collective;
-      const SimOutcome whole = simulate(options);
-      ASSERT_EQ(whole.verdict, "");
-      const auto where = [&](const char* what, std::size_t worker, std::uint64_t at) {
-        return std::string(to_string(collective)) + ", seed " + std::to_string(seed) + ", " + what + " " +
-               std::to_string(worker) + " at " + std::to_string(at);
-      };
-      SimOptions cut = options;
-      cut.faults->set(Fault::link_cut, 100.0);
-      const SimOutcome c = simulate(cut);
-      ASSERT_EQ(c.verdict, "") << where("links", 0, 0);
-      ASSERT_EQ(c.rollbacks, 0u) << where("links", 0, 0);
-      for (std::size_t worker = 0; worker < *options.world_size; ++worker) {
-        for (const KillPoint point : {KillPoint::kSend, KillPoint::kReturn}) {
-          const std::uint64_t passages = whole.passages[worker][static_cast<std::size_t>(point)];
-          for (std::uint64_t at = 0; at < passages; at += 1 + passages / 12) {
-            SimOptions one = options;
-            one.deaths.push_back({worker, point, at, at % 2 == 1});
-            const SimOutcome o = simulate(one);
-            ASSERT_EQ(o.verdict, "") << where("worker", worker, at);
-            ASSERT_EQ(o.rollbacks, 0u) << where("worker", worker, at);
-            struck += tracker(o, "planned_with_survivors");
-          }
-        }
-      }
-    }
-  }
-  EXPECT_GT(struck, 50u);
 }
 
 // A job with checkpoints enough, of three ranks on machines of their own.
@@ -233,7 +60,8 @@ TEST(Scenario, AVoterDiesAndTheTrackerToo) {
         one.tracker_dies_before_effect.reset();
         const SimOutcome death = simulate(one);
         ASSERT_EQ(death.verdict, "") << "seed " << options.seed << ", passage " << at;
-        for (std::uint64_t effect = 0; effect < death.tracker_effects; effect += 1 + death.tracker_effects / 12) {
+        for (std::uint64_t effect = 0; effect < death.tracker_effects;
+             effect += 1 + death.tracker_effects / seeds(12)) {
           one.tracker_dies_before_effect = effect;
           const SimOutcome o = simulate(one);
           ASSERT_EQ(o.verdict, "") << "seed " << options.seed << ", passage " << at << ", effect " << effect;
@@ -244,8 +72,8 @@ TEST(Scenario, AVoterDiesAndTheTrackerToo) {
       }
     }
   }
-  EXPECT_GT(restored, 50u);
-  EXPECT_GT(voided, 50u);
+  EXPECT_GT(restored, 50 / kFewer);
+  EXPECT_GT(voided, 50 / kFewer);
 }
 
 // Scenario 8: a rank that replays comes to checkpoints that the others have taken, while the next one is pending and
@@ -268,7 +96,8 @@ TEST(Scenario, AReplayingRankCallsCheckpoint) {
       const SimOutcome deaths = simulate(one);
       ASSERT_EQ(deaths.verdict, "") << "seed " << options.seed << ", return " << at;
       again += deaths.lives > 4;
-      for (std::uint64_t effect = 0; effect < deaths.tracker_effects; effect += 1 + deaths.tracker_effects / 10) {
+      for (std::uint64_t effect = 0; effect < deaths.tracker_effects;
+           effect += 1 + deaths.tracker_effects / seeds(10)) {
         one.tracker_dies_before_effect = effect;
         const SimOutcome o = simulate(one);
         ASSERT_EQ(o.verdict, "") << "seed " << options.seed << ", return " << at << ", effect " << effect;
@@ -278,7 +107,7 @@ TEST(Scenario, AReplayingRankCallsCheckpoint) {
     }
   }
   EXPECT_GT(again, 5u);
-  EXPECT_GT(commits, 100u);
+  EXPECT_GT(commits, 100 / kFewer);
 }
 
 // Scenario 9, as far as memory goes: as many machines are lost as there are copies, with votes under way; what goes on
@@ -294,7 +123,7 @@ TEST(Scenario, ARollbackAfterAsManyLossesAsCopies) {
     ASSERT_EQ(whole.verdict, "");
     for (const KillPoint point : {KillPoint::kCheckpoint, KillPoint::kReturn, KillPoint::kSend}) {
       const std::uint64_t passages = whole.passages[0][static_cast<std::size_t>(point)];
-      for (std::uint64_t at = 0; at < passages; at += 1 + passages / 12) {
+      for (std::uint64_t at = 0; at < passages; at += 1 + passages / seeds(12)) {
         SimOptions one = options;
         for (std::size_t worker = 0; worker < *options.replicas; ++worker) {
           one.deaths.push_back({worker, point, at, true});
@@ -314,7 +143,7 @@ TEST(Scenario, ARollbackAfterAsManyLossesAsCopies) {
 // are made again, also from a state that a checkpoint has brought, and the job goes on.
 TEST(Scenario, LostSetUpRoundsAreMadeAgain) {
   std::uint64_t before_commits = 0, after_commits = 0;
-  for (std::uint64_t seed = 60; seed < 100; ++seed) {
+  for (std::uint64_t seed = 60; seed < 60 + seeds(40); ++seed) {
     SimOptions options = calm(2 + static_cast<std::uint32_t>(seed % 2), seed);
     options.replicas = 1 + static_cast<std::uint32_t>(seed / 2 % 2);
     options.hosts = {"a", "b", "c"};
@@ -334,7 +163,7 @@ TEST(Scenario, LostSetUpRoundsAreMadeAgain) {
     }
   }
   EXPECT_GT(before_commits, 0u);
-  EXPECT_GT(after_commits, 10u);
+  EXPECT_GT(after_commits, 10 / kFewer);
 }
 
 // Scenario 10: the tracker dies before each of its effects while a rank is being replaced.
@@ -346,7 +175,7 @@ TEST(Scenario, TheTrackerDiesBeforeEachEffectOfARecovery) {
   const SimOutcome whole = simulate(options);
   ASSERT_EQ(whole.verdict, "");
   std::uint64_t survivors = 0;
-  for (std::uint64_t at = 0; at < std::min<std::uint64_t>(whole.tracker_effects, 200); ++at) {
+  for (std::uint64_t at = 0; at < std::min<std::uint64_t>(whole.tracker_effects, 200); at += kFewer) {
     SimOptions one = options;
     one.tracker_dies_before_effect = at;
     const SimOutcome o = simulate(one);
@@ -354,6 +183,32 @@ TEST(Scenario, TheTrackerDiesBeforeEachEffectOfARecovery) {
     survivors += tracker(o, "planned_with_survivors");
   }
   EXPECT_GT(survivors, 0u);
+}
+
+// It comes back on an empty disk, wherever it was: the job goes on from what its members know, also while one of them
+// is being replaced.
+TEST(Scenario, TheTrackerLosesItsJournalBeforeEachEffect) {
+  std::uint64_t rebuilt = 0, interrupted = 0;
+  for (std::uint64_t seed = 11; seed < 15; ++seed) {
+    SimOptions options = calm(3, seed);
+    options.replicas = 2;
+    options.hosts = {"a", "b", "c"};
+    options.journal_dies_too = true;
+    if (seed % 2 == 0) options.deaths.push_back({1, KillPoint::kReturn, 2, true});
+    const SimOutcome whole = simulate(options);
+    ASSERT_EQ(whole.verdict, "");
+    for (std::uint64_t at = 0; at < std::min<std::uint64_t>(whole.tracker_effects, 200); at += kFewer) {
+      options.tracker_dies_before_effect = at;
+      const SimOutcome o = simulate(options);
+      ASSERT_EQ(o.verdict, "") << "seed " << seed << ", before effect " << at;
+      ASSERT_EQ(o.rollbacks, 0u) << "seed " << seed << ", before effect " << at;
+      ASSERT_FALSE(o.lost_for_good) << "seed " << seed << ", before effect " << at;
+      rebuilt += o.rebuilt;
+      interrupted += tracker(o, "rebuilt_interrupted");
+    }
+  }
+  EXPECT_GT(rebuilt, 100 / kFewer);
+  EXPECT_GT(interrupted, 0u);
 }
 
 struct OneFault {
@@ -367,9 +222,10 @@ class OneFaultAtATime : public ::testing::TestWithParam<OneFault> {};
 TEST_P(OneFaultAtATime, IsSurvived) {
   const auto [fault, rate, must_be_taken] = GetParam();
   std::uint64_t struck = 0, hits = 0;
-  // At least 40 seeds, and more until the transition was taken: which seed takes it first changes with every schedule.
+  // At least so many seeds, and more until the transition was taken: which seed takes it first changes with every
+  // schedule.
   const auto unmet = [&] { return *must_be_taken != '\0' && hits == 0; };
-  for (std::uint64_t seed = 1; seed <= 40 || (unmet() && seed <= 2000); ++seed) {
+  for (std::uint64_t seed = 1; seed <= seeds(40) || (unmet() && seed <= 2000); ++seed) {
     SimOptions options = calm(2 + static_cast<std::uint32_t>(seed % 4), seed);
     options.faults->set(fault, rate);
     options.round_timeout_ms = 200;
@@ -393,14 +249,15 @@ INSTANTIATE_TEST_SUITE_P(
         OneFault{Fault::death, 10.0, "link_broken"}, OneFault{Fault::pause, 10.0, "stale_life"},
         OneFault{Fault::link_cut, 50.0, "evidence_of_one_link"}, OneFault{Fault::bit_flip, 0.02, "round_failed"},
         OneFault{Fault::desync, 0.05, "desync"}, OneFault{Fault::tracker_crash, 5.0, "restored_running"},
-        OneFault{Fault::tracker_pause, 10.0, "slept"}, OneFault{Fault::disk_failure, 20.0, ""},
-        OneFault{Fault::wrong_settings, 10.0, "settings_refused"}, OneFault{Fault::gave_up, 10.0, "member_left"}),
+        OneFault{Fault::tracker_loss, 5.0, "rebuilt"}, OneFault{Fault::tracker_pause, 10.0, "slept"},
+        OneFault{Fault::disk_failure, 20.0, ""}, OneFault{Fault::wrong_settings, 10.0, "settings_refused"},
+        OneFault{Fault::gave_up, 10.0, "member_left"}),
     [](const auto& test) { return std::string(chaos::info(test.param.fault).name); });
 
 // All processes end at once, wherever the first worker is; the disks keep what was written until then.
 TEST(Scenario, AllProcessesEndAtOnceAndTheDisksGoOn) {
   std::uint64_t kept = 0;
-  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+  for (std::uint64_t seed = 1; seed <= seeds(12); ++seed) {
     for (std::uint64_t at = 0; at < 12; ++at) {
       SimOptions options = calm(3, seed);
       options.replicas = 2;
@@ -413,7 +270,25 @@ TEST(Scenario, AllProcessesEndAtOnceAndTheDisksGoOn) {
       kept += o.kept_rounds;
     }
   }
-  EXPECT_GT(kept, 100u) << "rounds that are on disk are not run again";
+  EXPECT_GT(kept, 100 / kFewer) << "rounds that are on disk are not run again";
+}
+
+// And the disks are lost with them: the job goes on from the newest checkpoint of its mirror, once there is one.
+TEST(Scenario, AllProcessesAndDisksAreLostAndTheMirrorGoesOn) {
+  std::uint64_t from_mirror = 0;
+  for (std::uint64_t seed = 1; seed <= seeds(24); ++seed) {
+    SimOptions options = checkpoints(seed * 20);
+    options.disks = options.mirror = true;
+    const std::uint64_t returns = simulate(options).passages[0][static_cast<std::size_t>(KillPoint::kReturn)];
+    for (std::uint64_t at = 0; at < returns; at += 1 + returns / 12) {
+      SimOptions one = options;
+      one.deaths.push_back({0, KillPoint::kReturn, at, false, 0, true, true});
+      const SimOutcome o = simulate(one);
+      ASSERT_EQ(o.verdict, "") << "seed " << options.seed << ", after call " << at;
+      from_mirror += o.from_mirror;
+    }
+  }
+  EXPECT_GT(from_mirror, 10 / kFewer);
 }
 
 }  // namespace

@@ -792,6 +792,43 @@ TEST(RecoveryOfMessages, OfAGroupThatItsSenderHasDestroyedAreSentAgain) {
   EXPECT_EQ(world.gaps, std::vector<std::string>());
 }
 
+// A sender's new life may have other data, and what the old one logged it may have sent: both are what the log says,
+// the first, whose arrival is not known yet, and the second, which the greeting has said is missing.
+TEST(RecoveryOfMessages, ANewLifeSendsWhatItsHostHasLogged) {
+  World world(two_hosts());
+  for (int r = 0; r < 2; r++) make_pair_group(world, r, kPair);
+  std::vector<std::uint64_t> out[2], in[2];
+  for (std::uint64_t i = 0; i < 2; i++) {
+    out[i].assign(3000, i + 1);
+    in[i].assign(3000, 0);
+  }
+  const auto right = std::vector(std::begin(out), std::end(out));
+  Call first[2];
+  for (int i = 0; i < 2; i++) {
+    first[i].spec = message(out[i], 1, true);
+    ASSERT_TRUE(world.engine(0).submit(kPair, first[i]).ok());
+  }
+  // Nothing has left. The new life reads something else.
+  world.kill(0);
+  world.next_epoch({0});
+  make_pair_group(world, 0, kPair);
+  for (auto& values : out) std::fill(values.begin(), values.end(), 0x5ca1ab1e);
+  Call again[2], receives[2];
+  again[0].spec = message(out[0], 1, true);
+  receives[0].spec = message(in[0], 0, false);
+  ASSERT_TRUE(world.engine(0).submit(kPair, again[0]).ok());
+  ASSERT_TRUE(world.engine(1).submit(kPair, receives[0]).ok());
+  ASSERT_TRUE(world.run([&] { return again[0].finished && receives[0].finished; }));
+  again[1].spec = message(out[1], 1, true);
+  receives[1].spec = message(in[1], 0, false);
+  ASSERT_TRUE(world.engine(1).submit(kPair, receives[1]).ok());
+  ASSERT_TRUE(world.engine(0).submit(kPair, again[1]).ok());
+  ASSERT_TRUE(world.run([&] { return again[1].finished && receives[1].finished; }));
+  for (int i = 0; i < 2; i++) EXPECT_EQ(in[i], right[static_cast<std::size_t>(i)]) << i;
+  EXPECT_EQ(world.failures, std::vector<std::string>());
+  EXPECT_EQ(world.gaps, std::vector<std::string>());
+}
+
 TEST(RecoveryOfMessages, OfADestroyedGroupKeepItsChannelUntilTheNextCommit) {
   World world(two_hosts());
   for (int r = 0; r < 2; r++) world.load(r);

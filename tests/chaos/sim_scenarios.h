@@ -1,0 +1,56 @@
+// What tests of single scenarios share: jobs of which nothing is drawn but the program.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "chaos/sim/cluster.h"
+#include "recovery/tracker_machine.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#define WARREN_SIM_SLOW 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define WARREN_SIM_SLOW 1
+#endif
+#endif
+
+namespace warren::chaos {
+
+// A sanitizer makes a run some fifteen times as long, and looks at the code more than at the draws: fewer seeds, of the
+// same cases.
+#ifdef WARREN_SIM_SLOW
+inline constexpr std::uint64_t kFewer = 4;
+#else
+inline constexpr std::uint64_t kFewer = 1;
+#endif
+constexpr std::uint64_t seeds(std::uint64_t many) {
+  return (many + kFewer - 1) / kFewer;
+}
+
+inline std::uint64_t taken(const std::vector<std::uint64_t>& counts, std::span<const char* const> names,
+                           std::string_view name) {
+  const auto at = std::find(names.begin(), names.end(), name);
+  EXPECT_NE(at, names.end()) << name;
+  return counts[static_cast<std::size_t>(at - names.begin())];
+}
+inline std::uint64_t tracker(const SimOutcome& o, std::string_view name) {
+  return taken(o.tracker_transitions, TrackerMachine::transition_names(), name);
+}
+
+inline SimOptions calm(std::uint32_t world_size, std::uint64_t seed) {
+  SimOptions options;
+  options.seed = seed;
+  options.world_size = world_size;
+  options.faults.emplace();
+  options.round_timeout_ms = 500;
+  options.survivable = true;
+  return options;
+}
+
+}  // namespace warren::chaos
