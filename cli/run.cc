@@ -191,7 +191,7 @@ const Command kRunCommand = {
         "Each line of output is marked with its worker. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on; a "
         "second SIGINT kills. Nothing that a worker started survives it.\n"
         "A worker that is lost is started again, with WARREN_ATTEMPT counted up: one that a signal killed, that ended "
-        "with 75 (preempted) or 77 (rolled back), or that showed no life for the round timeout and was killed for it. "
+        "with 75 (preempted), 77 (rolled back) or 254 (a kill point of rabit's), or that showed no life for the round timeout and was killed for it. "
         "One that ends with another exit code than 0 is started again only if --restarts is given. When a worker may "
         "not be started again, the others are ended.\n"
         "With --data_dir a job that was ended before it was done goes on when it is started again.\n"

@@ -399,8 +399,9 @@ class Launch {
     if (code == kExitRolledBack) {
       on_rollback(w, what);
     } else {
-      const bool lost = killed || code == kExitPreempted;
+      const bool lost = killed || code == kExitPreempted || code == kExitKillPoint;
       if (code == kExitPreempted) what += " (preempted)";
+      if (code == kExitKillPoint) what += " (kill point)";
       const std::uint32_t most = lost ? options_.restarts : options_.failure_restarts;
       if (w.restarts < most) {
         ++w.restarts;
