@@ -94,7 +94,14 @@ Outcome Node::operate(const char* name, Prepare prepare, std::span<std::byte> re
     return {};
   }
   if (counting_) {
-    if (const auto kept = setup_.call(place)) return serve(name, *kept, result, place);
+    const SetupRounds::Call call = setup_.call(place);
+    if (call.kind == SetupRounds::Call::kServed) return serve(name, call.round, result, place);
+    if (call.kind == SetupRounds::Call::kAgain) {
+      return Outcome(std::string(name) + described(place) +
+                     ": made in version 0, not in version 1, and now in version " + std::to_string(version_) +
+                     ": with rabit_bootstrap_cache such a round is taken for one that a "
+                     "process makes once; run this program without it");
+    }
   }
   warren_code code = warren_site_next(comm_, place.file, place.line, place.caller);
   if (code == WARREN_OK && prepare.function != nullptr) {
@@ -280,15 +287,7 @@ Outcome Node::end_version(bool& skip) {
     }
     skip = setup_.skips_checkpoint();
   }
-  if (setup_.deciding()) return decide_setup_rounds();
-  if (!setup_.watching()) return {};
-  auto against = setup_.against();
-  if (warren_allreduce(comm_, against.data(), against.data(), against.size(), WARREN_U64, WARREN_BIT_OR, nullptr) !=
-      WARREN_OK) {
-    return failed("CheckPoint: set-up rounds");
-  }
-  setup_.forget(against);
-  return {};
+  return setup_.deciding() ? decide_setup_rounds() : Outcome();
 }
 
 Outcome Node::decide_setup_rounds() {

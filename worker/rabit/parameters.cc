@@ -17,16 +17,16 @@ constexpr int kMaxReplicas = 16;
 
 // Keys that are read; the others of rabit's have a note below.
 constexpr std::array<std::string_view, 15> kRead = {
-    "rabit_tracker_uri", "rabit_tracker_port",   "rabit_task_id",       "rabit_world_size",   "rabit_num_trial",
-    "rabit_debug",       "rabit_global_replica", "rabit_local_replica", "rabit_setup_rounds", "report_stats",
-    "DMLC_TRACKER_URI",  "DMLC_TRACKER_PORT",    "DMLC_TASK_ID",        "DMLC_ROLE",          "DMLC_NUM_ATTEMPT"};
+    "rabit_tracker_uri",     "rabit_tracker_port", "rabit_task_id",        "rabit_world_size",
+    "rabit_num_trial",       "rabit_debug",        "rabit_global_replica", "rabit_local_replica",
+    "rabit_bootstrap_cache", "report_stats",       "DMLC_TRACKER_URI",     "DMLC_TRACKER_PORT",
+    "DMLC_TASK_ID",          "DMLC_ROLE",          "DMLC_NUM_ATTEMPT"};
 
 struct Note {
   std::string_view key;
   const char* text;
 };
-constexpr std::array<Note, 9> kNotes = {{
-    {"rabit_bootstrap_cache", "results from before LoadCheckPoint, and those of set-up rounds, are always kept"},
+constexpr std::array<Note, 8> kNotes = {{
     {"rabit_timeout", "a lost worker is waited for until it is started again; whoever starts it can set an end"},
     {"rabit_timeout_sec", "a lost worker is waited for until it is started again; whoever starts it can set an end"},
     {"rabit_reduce_ring_mincount", "the size decides; WARREN_ALGORITHM chooses another algorithm"},
@@ -232,7 +232,7 @@ Outcome read_parameters(std::span<const char* const> arguments, const Environmen
   outcome = read_trial(reader, out);
   if (!outcome.ok()) return outcome;
   if (const Given* given = reader.find("report_stats")) out.report_stats = says_yes(given->text);
-  if (const Given* given = reader.find("rabit_setup_rounds")) out.infer_setup_rounds = says_yes(given->text);
+  if (const Given* given = reader.find("rabit_bootstrap_cache")) out.infer_setup_rounds = says_yes(given->text);
   if (const Given* given = reader.find("rabit_debug"); given != nullptr && says_yes(given->text)) {
     out.notes.emplace_back("rabit_debug: Warren says what it does at WARREN_LOG_LEVEL=info, which is the default");
   }

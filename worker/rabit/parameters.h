@@ -33,7 +33,7 @@ struct Parameters {
   int trial = 0;  // how often this worker was started before
   std::vector<KillPoint> kill_points;
   bool report_stats = false;
-  bool infer_setup_rounds = true;
+  bool infer_setup_rounds = false;
   // For standard error: what was given and has another meaning here, or none.
   std::vector<std::string> notes;
 };

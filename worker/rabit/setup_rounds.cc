@@ -1,6 +1,5 @@
 #include "worker/rabit/setup_rounds.h"
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -69,8 +68,8 @@ std::uint64_t SetupRounds::key_of(const CallPlace& place) {
   return mixed_in(place_, std::uint64_t{calls_[place_]++});
 }
 
-std::optional<std::uint32_t> SetupRounds::call(const CallPlace& place) {
-  if (phase_ == Phase::kOff || (phase_ == Phase::kDecided && table_.empty())) return std::nullopt;
+SetupRounds::Call SetupRounds::call(const CallPlace& place) {
+  if (phase_ == Phase::kOff || (phase_ == Phase::kDecided && table_.empty())) return {};
   key_ = key_of(place);
   if (phase_ == Phase::kSecond && place_ != 0 && calls_[place_] == 1) {
     for (Round& round : rounds_) {
@@ -79,12 +78,10 @@ std::optional<std::uint32_t> SetupRounds::call(const CallPlace& place) {
       round.result = {};
     }
   }
-  if (phase_ != Phase::kDecided) return std::nullopt;
+  if (phase_ != Phase::kDecided) return {};
   const auto at = table_.find(key_);
-  if (at == table_.end()) return std::nullopt;
-  if (new_) return at->second;
-  called_again_.insert(at->second);
-  return std::nullopt;
+  if (at == table_.end()) return {};
+  return {new_ ? Call::kServed : Call::kAgain, at->second};
 }
 
 void SetupRounds::gave(std::span<const std::byte> result) {
@@ -102,17 +99,10 @@ void SetupRounds::gave(std::span<const std::byte> result) {
 }
 
 std::vector<std::uint64_t> SetupRounds::against() const {
-  if (phase_ == Phase::kSecond) {
-    std::vector<std::uint64_t> words((rounds_.size() + 63) / 64);
-    for (std::size_t i = 0; i < rounds_.size(); ++i) {
-      if (!rounds_[i].candidate) words[i / 64] |= std::uint64_t{1} << i % 64;
-    }
-    return words;
+  std::vector<std::uint64_t> words((rounds_.size() + 63) / 64);
+  for (std::size_t i = 0; i < rounds_.size(); ++i) {
+    if (!rounds_[i].candidate) words[i / 64] |= std::uint64_t{1} << i % 64;
   }
-  std::uint32_t last = 0;
-  for (const auto& [key, round] : table_) last = std::max(last, round);
-  std::vector<std::uint64_t> words(last / 64 + 1);
-  for (const std::uint32_t round : called_again_) words[round / 64] |= std::uint64_t{1} << round % 64;
   return words;
 }
 
@@ -143,13 +133,8 @@ void SetupRounds::adopt(std::span<const std::uint64_t> keys) {
   for (std::size_t i = 0; i < keys.size(); ++i) table_.emplace(keys[i], decided_[i % decided_.size()]);
 }
 
-void SetupRounds::forget(std::span<const std::uint64_t> against) {
-  std::erase_if(table_, [&](const auto& entry) { return bit(against, entry.second); });
-}
-
 void SetupRounds::next_version() {
   calls_.clear();
-  called_again_.clear();
   new_ = false;
   if (phase_ == Phase::kFirst) {
     phase_ = Phase::kSecond;

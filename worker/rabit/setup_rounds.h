@@ -3,8 +3,9 @@
 //
 // A round that is called from a place of the source in the job's first version, and from there by no rank in the second
 // one, is a *set-up round*. Its result is kept, and served to a process that comes back later when it calls from that
-// place in the first version it lives through. While a job has such rounds the watch goes on: one that is called again
-// by a process that is not new is no set-up round after all, and is dropped with the next checkpoint.
+// place in the first version it lives through. A program that makes such a round again later, by a process that is not
+// new, was misunderstood: nobody could tell a process that is new then whether it is to take part. That is an error, in
+// the first run in which it happens, with faults or without.
 //
 // Until the second version has ended nobody can tell, so that no checkpoint is taken at the end of the first one: who
 // is lost before starts again from the beginning, and takes all rounds from the log.
@@ -16,8 +17,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -44,16 +43,21 @@ class SetupRounds {
   // Of one that has loaded a later one, with what its checkpoint knew.
   static SetupRounds loaded(Table table);
 
-  // A call from `place`. The number of the kept round that stands for it, or nothing: it is a round like any other.
-  std::optional<std::uint32_t> call(const CallPlace& place);
+  // What a call from `place` is: a round like any other; one that is served by the kept round of this number; one that
+  // was kept, and is made again by a process that is not new.
+  struct Call {
+    enum { kRound, kServed, kAgain } kind = kRound;
+    std::uint32_t round = 0;
+    bool operator==(const Call&) const = default;
+  };
+  Call call(const CallPlace& place);
   // What that round gave; not for those that were kept.
   void gave(std::span<const std::byte> result);
 
-  // The end of a version, in this order: where deciding(), decide() with the OR over all ranks of against(), then
-  // adopt() with the keys() of all ranks; where watching(), forget() with the OR of against(). Then next_version().
+  // The end of a version: where deciding(), decide() with the OR over all ranks of against(), then adopt() with the
+  // keys() of all ranks. Then next_version().
   [[nodiscard]] bool skips_checkpoint() const { return phase_ == Phase::kFirst; }
   [[nodiscard]] bool deciding() const { return phase_ == Phase::kSecond; }
-  [[nodiscard]] bool watching() const { return phase_ == Phase::kDecided && !table_.empty(); }
   // A bit for each round that is no set-up round as far as this rank knows. The same number of words on all ranks.
   [[nodiscard]] std::vector<std::uint64_t> against() const;
   void decide(std::span<const std::uint64_t> against);
@@ -67,7 +71,6 @@ class SetupRounds {
   [[nodiscard]] std::vector<std::uint64_t> keys() const;
   // `keys`: those of all ranks, rank by rank.
   void adopt(std::span<const std::uint64_t> keys);
-  void forget(std::span<const std::uint64_t> against);
   void next_version();
 
   [[nodiscard]] const Table& table() const { return table_; }
@@ -96,7 +99,6 @@ class SetupRounds {
   std::size_t remembered_bytes_ = 0, left_out_ = 0;
   std::vector<std::uint32_t> decided_;
   Table table_;
-  std::set<std::uint32_t> called_again_;
 };
 
 // What Warren stores as the global state: the program's version, what is known of set-up rounds, the model.

@@ -42,7 +42,7 @@ TEST(Parameters, WithoutAnyThisProcessIsTheWorld) {
   EXPECT_TRUE(p.alone);
   EXPECT_TRUE(p.notes.empty());
   EXPECT_EQ(p.trial, 0);
-  EXPECT_TRUE(p.infer_setup_rounds);
+  EXPECT_FALSE(p.infer_setup_rounds);
   EXPECT_FALSE(p.report_stats);
 }
 
@@ -129,13 +129,13 @@ TEST(Parameters, ReplicasAreTheMostThatIsAskedFor) {
 }
 
 TEST(Parameters, WhatMeansNothingHereIsSaidOnce) {
-  const Parameters p = good({"rabit_bootstrap_cache=1", "rabit_timeout=1", "rabit_timeout_sec=60",
-                             "rabit_reduce_ring_mincount=1", "rabit_reduce_buffer=256MB", "force_local=1", "rabit_x=1"},
-                            {{"DMLC_WORKER_CONNECT_RETRY", "5"}, {"rabit_bootstrap_cache", "0"}});
-  EXPECT_EQ(p.notes.size(), 8u);
+  const Parameters p = good({"rabit_timeout=1", "rabit_timeout_sec=60", "rabit_reduce_ring_mincount=1",
+                             "rabit_reduce_buffer=256MB", "force_local=1", "rabit_x=1"},
+                            {{"DMLC_WORKER_CONNECT_RETRY", "5"}});
+  EXPECT_EQ(p.notes.size(), 7u);
   EXPECT_TRUE(good({"report_stats=1"}).report_stats);
   EXPECT_FALSE(good({"report_stats=0"}).report_stats);
-  EXPECT_FALSE(good({"rabit_setup_rounds=0"}).infer_setup_rounds);
+  EXPECT_TRUE(good({"rabit_bootstrap_cache=true"}, {{"rabit_bootstrap_cache", "0"}}).infer_setup_rounds);
 }
 
 TEST(Parameters, AnotherRoleHasNothingToDo) {

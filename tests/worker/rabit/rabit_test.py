@@ -43,14 +43,14 @@ class Rabit(unittest.TestCase):
         with tempfile.TemporaryDirectory(dir=self.root) as out:
             command = [WARREN, "run", "-n", ranks, "--restarts=1000", "--round_timeout_ms=5000", *flags, "--",
                        PROGRAMS / f"rabit_{program}", f"out={out}", f"data={self.data}", *arguments]
-            process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                       env=ENVIRONMENT)
             lines = []
-            for line in process.stdout:
-                lines.append(line)
-                if on_line:
-                    on_line(line)
-            code = process.wait(timeout=60)
+            with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                  env=ENVIRONMENT) as process:
+                for line in process.stdout:
+                    lines.append(line)
+                    if on_line:
+                        on_line(line)
+                code = process.wait(timeout=60)
             results = [path.read_bytes() for path in sorted(pathlib.Path(out).iterdir(), key=lambda path: int(path.name))]
         return Finished(code, "".join(lines), results)
 
@@ -76,7 +76,8 @@ class Rabit(unittest.TestCase):
             mocks = [f"mock={rank},{version},{sequence},{trial}" for trial, (version, sequence) in enumerate(points)]
             finished = self.launch(program, *arguments, *mocks)
             self.assertEqual(finished.code, 0, finished.text)
-            self.assertEqual(finished.hits, points)
+            self.assertEqual(finished.hits, points, finished.text)
+            self.assertNotIn("ended with exit code 255", finished.text)
             self.assertEqual(finished.results, calm.results, f"{program}: rank {rank} was killed everywhere")
             killed.append(finished)
         self.assertEqual(calm.hits, [])
@@ -108,19 +109,22 @@ class Rabit(unittest.TestCase):
     def test_lazy_recover(self):
         self.kill_everywhere("recover", "kind=lazy", ranks=[0, 2])
 
-    def test_without_inference(self):
-        self.kill_everywhere("recover", "kind=local", "rabit_setup_rounds=0", ranks=[1])
+    def test_looking_for_set_up_rounds_changes_nothing_where_there_are_none(self):
+        for kind in ("local", "lazy"):
+            self.kill_everywhere("recover", f"kind={kind}", "rabit_bootstrap_cache=1", ranks=[1])
 
     def test_k_means_with_set_up_rounds(self):
-        for finished in self.kill_everywhere("kmeans", "k=4", ranks=[0, 2]):
+        for finished in self.kill_everywhere("kmeans", "k=4", "rabit_bootstrap_cache=1", ranks=[0, 2]):
             self.assertIn("taken for a set-up round", finished.text)
 
     def test_logistic_regression_by_lbfgs(self):
         self.kill_everywhere("logistic", ranks=[1])
 
     def test_a_round_that_comes_back_is_no_set_up_round(self):
-        for finished in self.kill_everywhere("periodic", of=lambda version: version >= 4, ranks=[0, 1]):
-            self.assertNotIn("taken for a set-up round", finished.text)
+        self.kill_everywhere("periodic", ranks=[0])
+        finished = self.launch("periodic", "rabit_bootstrap_cache=1", flags=("--restarts=0",))
+        self.assertEqual((finished.code, finished.results), (255, []), finished.text)
+        self.assertRegex(finished.text, r"periodic\.cc:\d+: made in version 0, not in version 1, and now in version 3")
 
     def test_all_ranks_are_killed(self):
         calm = self.calm("recover", "kind=local")

@@ -10,6 +10,8 @@ namespace {
 using testing::IsEmpty;
 using testing::SizeIs;
 
+using Call = SetupRounds::Call;
+
 CallPlace line(int number) {
   return {"program.cc", number, "main"};
 }
@@ -18,7 +20,7 @@ std::vector<std::byte> bytes(std::size_t size, int value) {
 }
 // A call that is made, and gives `value`.
 void make(SetupRounds& rounds, int at, int value, std::size_t size = 3) {
-  EXPECT_EQ(rounds.call(line(at)), std::nullopt) << "line " << at;
+  EXPECT_EQ(rounds.call(line(at)), Call{}) << "line " << at;
   rounds.gave(bytes(size, value));
 }
 // What a job of one rank does at the end of a version.
@@ -26,8 +28,6 @@ void end_version(SetupRounds& rounds) {
   if (rounds.deciding()) {
     rounds.decide(rounds.against());
     rounds.adopt(rounds.keys());
-  } else if (rounds.watching()) {
-    rounds.forget(rounds.against());
   }
   rounds.next_version();
 }
@@ -55,25 +55,25 @@ TEST(SetupRounds, ARoundOfTheFirstVersionThatDoesNotComeBackIsOne) {
 
   SetupRounds later = SetupRounds::loaded(rounds.table());
   EXPECT_FALSE(later.skips_checkpoint());
-  EXPECT_EQ(later.call(line(10)), 0u);
-  EXPECT_EQ(later.call(line(20)), std::nullopt);
-  EXPECT_EQ(later.call(line(10)), 2u);
-  EXPECT_EQ(later.call(line(10)), std::nullopt) << "once more than the first life made it";
+  EXPECT_EQ(later.call(line(10)), (Call{Call::kServed, 0}));
+  EXPECT_EQ(later.call(line(20)), Call{});
+  EXPECT_EQ(later.call(line(10)), (Call{Call::kServed, 2}));
+  EXPECT_EQ(later.call(line(10)), Call{}) << "once more than the first life made it";
 }
 
 TEST(SetupRounds, PlacesDifferByFileLineAndFunction) {
   SetupRounds rounds = SetupRounds::first();
   make(rounds, 10, 1);
   end_version(rounds);
-  EXPECT_EQ(rounds.call({"program.cc", 10, "other"}), std::nullopt);
-  EXPECT_EQ(rounds.call({"other.cc", 10, "main"}), std::nullopt);
+  EXPECT_EQ(rounds.call({"program.cc", 10, "other"}), Call{});
+  EXPECT_EQ(rounds.call({"other.cc", 10, "main"}), Call{});
   end_version(rounds);
   EXPECT_THAT(rounds.table(), SizeIs(1));
 }
 
 TEST(SetupRounds, NowhereIsNoPlace) {
   SetupRounds rounds = SetupRounds::first();
-  EXPECT_EQ(rounds.call({nullptr, 0, nullptr}), std::nullopt);
+  EXPECT_EQ(rounds.call({nullptr, 0, nullptr}), Call{});
   rounds.gave(bytes(1, 1));
   end_version(rounds);
   end_version(rounds);
@@ -111,37 +111,20 @@ TEST(SetupRounds, KeysOfAllRanksAreKnown) {
   EXPECT_EQ(rounds.table().at(own[1]), 1u);
 }
 
-TEST(SetupRounds, OneThatComesBackLaterIsForgotten) {
+// Also to a life that has loaded: it is served in its first version alone.
+TEST(SetupRounds, OneThatComesBackLaterWasNone) {
   SetupRounds rounds = SetupRounds::first();
   make(rounds, 10, 1);
   make(rounds, 20, 2);
   end_version(rounds);
   make(rounds, 20, 2);
   end_version(rounds);
-  ASSERT_TRUE(rounds.watching());
   make(rounds, 20, 2);
-  end_version(rounds);
-  EXPECT_THAT(rounds.table(), SizeIs(1));
-  make(rounds, 10, 3);
-  EXPECT_THAT(rounds.table(), SizeIs(1)) << "all ranks forget it together, at the checkpoint";
-  end_version(rounds);
-  EXPECT_THAT(rounds.table(), IsEmpty());
-  EXPECT_FALSE(rounds.watching());
-}
-
-// A life serves what it asks for in its first version alone, and then watches as the others do.
-TEST(SetupRounds, AProcessIsNewForOneVersion) {
-  SetupRounds rounds = SetupRounds::first();
-  make(rounds, 10, 1);
-  end_version(rounds);
-  end_version(rounds);
+  EXPECT_EQ(rounds.call(line(10)), (Call{Call::kAgain, 0}));
   SetupRounds later = SetupRounds::loaded(rounds.table());
-  EXPECT_EQ(later.call(line(10)), 0u);
-  EXPECT_EQ(later.against(), std::vector<std::uint64_t>{0}) << "what was served is no sign";
+  EXPECT_EQ(later.call(line(10)), (Call{Call::kServed, 0}));
   end_version(later);
-  EXPECT_THAT(later.table(), SizeIs(1));
-  EXPECT_EQ(later.call(line(10)), std::nullopt);
-  EXPECT_EQ(later.against(), std::vector<std::uint64_t>{1});
+  EXPECT_EQ(later.call(line(10)), (Call{Call::kAgain, 0}));
 }
 
 TEST(SetupRounds, WhatIsTooLargeIsLeftOut) {
@@ -160,7 +143,6 @@ TEST(SetupRounds, WhoWatchesNothingKnowsNothing) {
   make(rounds, 10, 1);
   EXPECT_FALSE(rounds.skips_checkpoint());
   EXPECT_FALSE(rounds.deciding());
-  EXPECT_FALSE(rounds.watching());
   end_version(rounds);
   EXPECT_THAT(rounds.table(), IsEmpty());
 }
