@@ -232,7 +232,8 @@ TEST(Launch, OneThatEndedAtAKillPointIsLostToo) {
   const Finished f = run(o);
   ASSERT_TRUE(f.code.ok());
   EXPECT_EQ(f.code.value(), 0);
-  EXPECT_THAT(f.error, HasSubstr("worker_restarted: worker 0 ended with exit code 254 (kill point); starting it again"));
+  EXPECT_THAT(f.error,
+              HasSubstr("worker_restarted: worker 0 ended with exit code 254 (kill point); starting it again"));
 }
 
 TEST(Launch, AProgramsOwnFailureIsNotRepeatedUnlessAsked) {
