@@ -41,7 +41,9 @@ class Rabit(unittest.TestCase):
     def launch(self, program: str, *arguments: str, ranks: int = RANKS, flags: tuple[str, ...] = (), on_line=None) -> Finished:
         """Runs the program; `on_line` is given each line that it prints, at once."""
         with tempfile.TemporaryDirectory(dir=self.root) as out:
-            command = [WARREN, "run", "-n", ranks, "--restarts=1000", "--round_timeout_ms=5000", *flags, "--",
+            # A process that finds something wrong ends, too, and must not be started again for ever.
+            restarts = sum(argument.startswith("mock=") for argument in arguments) + (10 if on_line else 2)
+            command = [WARREN, "run", "-n", ranks, f"--restarts={restarts}", "--round_timeout_ms=5000", *flags, "--",
                        PROGRAMS / f"rabit_{program}", f"out={out}", f"data={self.data}", *arguments]
             lines = []
             with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -142,6 +144,12 @@ class Rabit(unittest.TestCase):
         finished = self.launch("recover", "mock=1,1,2,0", "mock=1,1,2,1")
         self.assertEqual((finished.code, finished.hits), (0, [(1, 2), (1, 2)]), finished.text)
 
+    def test_what_is_replayed_is_not_prepared(self):
+        finished = self.launch("recover", "mock=1,1,3,0", "mock=1,2,4,1")
+        self.assertEqual((finished.code, finished.hits), (0, [(1, 3), (2, 4)]), finished.text)
+        prepared = re.findall(r"prepared rank (\d) version (\d)", finished.text)
+        self.assertEqual(sorted(prepared), [(str(rank), str(version)) for rank in range(RANKS) for version in range(4)])
+
     def test_without_restarts_a_kill_point_ends_the_job(self):
         finished = self.launch("recover", "mock=1,1,2,0", flags=("--restarts=0",))
         self.assertEqual(finished.code, 254, finished.text)
@@ -217,7 +225,7 @@ class Rabit(unittest.TestCase):
     def test_what_ranks_disagree_about_is_named_with_its_line(self):
         finished = self.launch("disagree", flags=("--restarts=0",), ranks=2)
         self.assertNotEqual(finished.code, 0)
-        self.assertRegex(finished.text, r"disagree\.cc:\d+")
+        self.assertEqual(set(re.findall(r"\) at disagree\.cc:(\d+)", finished.text)), {"8", "10"}, finished.text)
         self.assertNotIn("got", finished.text)
 
 

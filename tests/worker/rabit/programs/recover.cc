@@ -24,6 +24,8 @@ void test_max(Model* model, int version, int round) {
     return static_cast<float>((static_cast<int>(i) * (r + 1)) % z) + model->data[i];
   };
   Allreduce<op::Max>(&values[0], values.size(), [&]() {
+    utils::Printf("prepared rank %d version %d\n", rank, version);
+    std::fflush(stdout);
     for (size_t i = 0; i < values.size(); ++i) values[i] = at(rank, i);
   });
   for (size_t i = 0; i < values.size(); ++i) {
