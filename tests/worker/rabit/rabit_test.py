@@ -155,9 +155,11 @@ class Rabit(unittest.TestCase):
         self.assertEqual(finished.code, 254, finished.text)
 
     def test_killed_at_random_in_large_rounds(self):
-        calm = self.calm("large")
-        choice = random.Random(4)
-        for _ in range(2):
+        for algorithm in ("auto", "ring"):
+            flags = (f"--algorithm={algorithm}",)
+            calm = self.launch("large", flags=flags)
+            self.assertEqual(calm.code, 0, calm.text)
+            choice = random.Random(4)
             kills = 0
 
             def kill(line: str):
@@ -170,7 +172,7 @@ class Rabit(unittest.TestCase):
                     except ProcessLookupError:
                         pass
 
-            finished = self.launch("large", on_line=kill)
+            finished = self.launch("large", flags=flags, on_line=kill)
             self.assertEqual(finished.code, 0, finished.text)
             self.assertGreater(kills, 3)
             self.assertEqual(finished.results, calm.results)

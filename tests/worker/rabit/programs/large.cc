@@ -13,6 +13,22 @@ struct Model : public rabit::Serializable {
   void Save(rabit::Stream* to) const override { to->Write(data); }
 };
 
+// An element of 800 KB, which is reduced as a whole.
+struct Block {
+  std::vector<double> values;
+  template <typename TStream>
+  void Save(TStream& to) const {
+    to.Write(values);
+  }
+  template <typename TStream>
+  void Load(TStream& from) {
+    rabit::utils::Check(from.Read(&values), "a block is cut");
+  }
+  void Reduce(const Block& other, size_t /*max_nbyte*/) {
+    for (size_t i = 0; i < values.size(); ++i) values[i] += other.values[i];
+  }
+};
+
 void say(const char* what, int version) {
   rabit::utils::Printf("pid %d version %d %s\n", static_cast<int>(getpid()), version, what);
   std::fflush(stdout);
@@ -38,6 +54,18 @@ int main(int argc, char* argv[]) {
     for (size_t i = 0; i < share; ++i) values[rank * share + i] = values[rank * share + i] * 1.0001 - 0.5;
     say("allgather", version);
     rabit::Allgather(&values[0], n, rank * share, share, share);
+    std::vector<Block> blocks(3);
+    say("objects", version);
+    rabit::SerializeReducer<Block> reducer;
+    reducer.Allreduce(&blocks[0], 800000 + sizeof(uint64_t), blocks.size(), [&]() {
+      for (size_t b = 0; b < blocks.size(); ++b) {
+        blocks[b].values.resize(100000);
+        for (size_t i = 0; i < blocks[b].values.size(); ++i) {
+          blocks[b].values[i] = values[(i * 3 + b) % n] / static_cast<double>(rank + 1);
+        }
+      }
+    });
+    for (size_t i = 0; i < n; ++i) values[i] += blocks[i % 3].values[i % 100000] * 1e-3;
     model.data = values;
     rabit::CheckPoint(&model);
   }

@@ -104,6 +104,13 @@ int main(int argc, char* argv[]) {
     }
     utils::Check(VersionNumber() == version + 1, "the version does not count");
   }
+  if (IsDistributed()) {
+    // Again in the same life: the newest checkpoint, also a lazy one that nobody has asked for yet.
+    Model again, local_again;
+    utils::Check(LoadCheckPoint(&again, local_model != nullptr ? &local_again : nullptr) == versions, "loaded again");
+    utils::Check(again.data == model.data && (local_model == nullptr || local_again.data == local.data),
+                 "what is loaded again is wrong");
+  }
   programs::write_result(argc, argv, model.data);
   Finalize();
   return 0;
