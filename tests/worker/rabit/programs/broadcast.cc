@@ -4,8 +4,6 @@
 
 #include "common.h"
 
-namespace {
-
 struct Last {  // the value of the highest rank that has one
   static const rabit::engine::mpi::OpType kType = rabit::engine::mpi::kMax;
   template <typename DType>
@@ -13,6 +11,8 @@ struct Last {  // the value of the highest rank that has one
     if (src > dst) dst = src;
   }
 };
+
+namespace {
 
 struct Extent {
   double least, most;
