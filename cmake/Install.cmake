@@ -1,4 +1,4 @@
-# What `cmake --install` leaves: the program `warren`, the shared library, its public headers, and what find_package and
+# What `cmake --install` leaves: the program `warren`, the shared library, rabit's libraries, public headers, and what find_package and
 # pkg-config need. The library's own dependencies are private: a consumer needs none of their headers.
 include(CMakePackageConfigHelpers)
 
@@ -6,6 +6,10 @@ install(TARGETS warren EXPORT warren_targets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT warren
   NAMELINK_COMPONENT warren)
 install(TARGETS warren_store LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT warren)
+install(TARGETS rabit rabit_mock_static EXPORT warren_targets
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT warren)
+install(DIRECTORY worker/rabit/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT warren
+  FILES_MATCHING PATTERN "*.h")
 install(DIRECTORY worker/include/warren DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT warren
   FILES_MATCHING PATTERN "*.h")
 install(EXPORT warren_targets NAMESPACE warren:: FILE warrenTargets.cmake

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -48,42 +49,75 @@ void count_forks() {
   (void)once;
 }
 
-// Modules that made calls, by the 23 bits of their name's hash that stand in call sites.
-class ModuleNames {
+// FNV-1a.
+std::uint64_t hash_of(const char* text) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const char* c = text; *c != 0; c++) hash = (hash ^ static_cast<unsigned char>(*c)) * 0x100000001b3u;
+  return hash;
+}
+const char* last_part(const char* path) {
+  const char* slash = std::strrchr(path, '/');
+  return slash != nullptr ? slash + 1 : path;
+}
+
+// A call site holds 23 bits of the hash of a module's name or a source file's, and 40 bits: the offset in the module;
+// or 16 of the hash of a function's name, and the line.
+constexpr std::uint64_t kFileBits = 0x7fffff, kOffsetBits = (std::uint64_t{1} << 40) - 1, kLineBits = 0xffffff;
+std::uint64_t site_in(std::uint64_t file_hash, std::uint64_t offset) {
+  return ((file_hash & kFileBits) << 40) | (offset & kOffsetBits);
+}
+
+// Modules and source files that made calls, by their hash in call sites.
+class SiteNames {
  public:
-  void add(std::uint64_t hash, const char* name) {
+  void add(std::uint64_t hash, const char* name, bool source) {
     const std::lock_guard lock(mutex_);
-    names_[hash & 0x7fffff] = name;
+    names_.try_emplace(hash & kFileBits, name, source);
   }
-  // Call sites with their module's name instead of its hash, and how to read them.
+  // Call sites with names instead of hashes, and how to read them.
   std::string explain(std::string text) {
     const std::lock_guard lock(mutex_);
     std::string hint;
-    for (const auto& [hash, name] : names_) {
+    for (const auto& [hash, file] : names_) {
       char digits[16];
       (void)std::snprintf(digits, sizeof digits, "at %llx+0x", static_cast<unsigned long long>(hash));
-      const std::string readable = "at " + name + "+0x";
-      for (std::size_t at = text.find(digits); at != std::string::npos; at = text.find(digits, at + readable.size())) {
-        text.replace(at, std::strlen(digits), readable);
-        hint = "; `addr2line -e " + name + " 0x…` shows the line";
+      for (std::size_t at = text.find(digits); at != std::string::npos; at = text.find(digits, at)) {
+        std::string readable = "at " + file.name + "+0x";
+        std::size_t length = std::strlen(digits);
+        if (file.source) {
+          std::uint64_t offset = 0;
+          const char* const end = text.data() + text.size();
+          length = static_cast<std::size_t>(std::from_chars(text.data() + at + length, end, offset, 16).ptr -
+                                            (text.data() + at));
+          readable = "at " + file.name + ":" + std::to_string(offset & kLineBits);
+        } else {
+          hint = "; `addr2line -e " + file.name + " 0x…` shows the line";
+        }
+        text.replace(at, length, readable);
+        at += readable.size();
       }
     }
     return text + hint;
   }
 
  private:
+  struct File {
+    File(const char* n, bool s) : name(n), source(s) {}
+    std::string name;
+    bool source;
+  };
   std::mutex mutex_;
-  std::map<std::uint64_t, std::string> names_;
+  std::map<std::uint64_t, File> names_;
 };
-ModuleNames& module_names() {
-  static ModuleNames names;
+SiteNames& site_names() {
+  static SiteNames names;
   return names;
 }
 
 warren_code report(const Status& status) noexcept {
   try {
     if (!status.ok()) last_error = status.describe();
-    if (status.code() == Code::kDesync) last_error = module_names().explain(std::move(last_error));
+    if (status.code() == Code::kDesync) last_error = site_names().explain(std::move(last_error));
   } catch (const std::bad_alloc&) {
     last_error.clear();  // the code says enough
   }
@@ -108,8 +142,9 @@ struct warren_comm {
   std::int32_t local_rank = 0, local_size = 1;
   void (*prepare)(void*) = nullptr;  // of the next collective
   void* prepare_context = nullptr;
-  std::string setup;  // name of the next collective, if it is a set-up round
-  bool lasts = true;  // every life makes it again, under the same name
+  std::string setup;       // name of the next collective, if it is a set-up round
+  std::uint64_t site = 0;  // of the next collective, if it was given
+  bool lasts = true;       // every life makes it again, under the same name
   warren::worker::Session::State loaded;
   bool first = false;  // made by warren_create
 };
@@ -180,18 +215,15 @@ std::uint64_t site_of(const void* address) noexcept {
   Dl_info info{};
   std::uint64_t site = 0;
   if (dladdr(address, &info) != 0 && info.dli_fname != nullptr) {
-    const char* slash = std::strrchr(info.dli_fname, '/');
-    const char* name = slash != nullptr ? slash + 1 : info.dli_fname;
-    std::uint64_t hash = 0xcbf29ce484222325u;
-    for (const char* c = name; *c != 0; c++) hash = (hash ^ static_cast<unsigned char>(*c)) * 0x100000001b3u;
+    const char* name = last_part(info.dli_fname);
+    const std::uint64_t hash = hash_of(name);
     try {
-      module_names().add(hash, name);
+      site_names().add(hash, name, false);
     } catch (const std::bad_alloc&) {
       return 0;  // unknown; agrees with all
     }
-    const auto offset =
-        static_cast<std::uint64_t>(static_cast<const char*>(address) - static_cast<const char*>(info.dli_fbase));
-    site = ((hash & 0x7fffff) << 40) | (offset & ((std::uint64_t{1} << 40) - 1));
+    site = site_in(
+        hash, static_cast<std::uint64_t>(static_cast<const char*>(address) - static_cast<const char*>(info.dli_fbase)));
   }
   slot = {address, site};
   return site;
@@ -204,6 +236,7 @@ Status issue(warren_comm& comm, const CallSpec& asked, warren_handle** handle) {
     spec.prepare = std::exchange(comm.prepare, nullptr);
     spec.prepare_context = comm.prepare_context;
     setup = std::exchange(comm.setup, {});
+    if (const std::uint64_t site = std::exchange(comm.site, 0); site != 0) spec.site = site;
   }
   const Status valid = validate(spec, {comm.rank, static_cast<std::int32_t>(comm.members.size())});
   if (!valid.ok()) return valid;
@@ -496,6 +529,21 @@ warren_code warren_prepare_next(warren_comm* comm, void (*prepare)(void* context
     if (!entry.status().ok()) return entry.status();
     comm->prepare = prepare;
     comm->prepare_context = context;
+    return {};
+  });
+}
+
+warren_code warren_site_next(warren_comm* comm, const char* file, int32_t line, const char* function) {
+  if (comm == nullptr) return report(Status(Code::kInvalidArgument, "site_next: the communicator is NULL"));
+  return guarded([&]() -> Status {
+    const Entry entry(*comm->shared);
+    if (!entry.status().ok()) return entry.status();
+    comm->site = 0;
+    if (file == nullptr || *file == 0) return {};
+    const char* const name = last_part(file);
+    const std::uint64_t hash = hash_of(name), caller = function == nullptr ? 0 : hash_of(function) & 0xffff;
+    site_names().add(hash, name, true);
+    comm->site = site_in(hash, caller << 24 | (static_cast<std::uint64_t>(line) & kLineBits));
     return {};
   });
 }

@@ -90,6 +90,81 @@ class Install(unittest.TestCase):
             source.write_text(f"#include <warren/{header.name}>\n#include <warren/{header.name}>\n")
             run("g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{self.prefix}/include", source)
 
+    def test_rabits_headers_stand_alone_in_old_standards(self):
+        headers = sorted(path.relative_to(self.prefix / "include") for path in (self.prefix / "include").glob("rabit*/**/*.h"))
+        headers.append(pathlib.Path("rabit.h"))
+        self.assertGreater(len(headers), 7)
+        for header in headers:
+            source = self.root / "rabit_header.cc"
+            source.write_text(f"#include <{header}>\n#include <{header}>\n")
+            for standard in ("c++11", "c++20"):
+                run("g++", f"-std={standard}", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion",
+                    "-Wno-sign-conversion", "-Werror", "-fsyntax-only", f"-I{self.prefix}/include", source)
+        source = self.root / "rabit_header.c"
+        source.write_text("#include <rabit/c_api.h>\nint main(void) { return RabitLinkTag(); }\n")
+        run("gcc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only", f"-I{self.prefix}/include", source)
+
+    def test_rabits_streams_are_dmlc_cores_where_it_is(self):
+        folder = self.root / "stand_in/dmlc"
+        folder.mkdir(parents=True)
+        (folder / "io.h").write_text("""
+            #pragma once
+            #include <cstddef>
+            namespace dmlc {
+            struct Stream {
+              virtual size_t Read(void*, size_t) = 0;
+              virtual void Write(const void*, size_t) = 0;
+              virtual ~Stream() {}
+              template <typename T> void Write(const T&) {}
+              template <typename T> bool Read(T*) { return true; }
+            };
+            struct SeekStream : Stream { virtual void Seek(size_t) = 0; virtual size_t Tell() = 0; };
+            struct Serializable {
+              virtual ~Serializable() {}
+              virtual void Load(Stream*) = 0;
+              virtual void Save(Stream*) const = 0;
+            };
+            }
+        """)
+        source = self.root / "dmlc.cc"
+        source.write_text("""
+            #include <rabit/rabit.h>
+            struct Model : dmlc::Serializable {
+              void Load(dmlc::Stream*) override {}
+              void Save(dmlc::Stream*) const override {}
+            };
+            void f(Model* m) { rabit::CheckPoint(m); }
+        """)
+        run("g++", "-std=c++14", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{self.prefix}/include",
+            f"-I{self.root}/stand_in", source)
+
+    def rabit_project(self, name: str, how: str) -> pathlib.Path:
+        project = self.root / name
+        project.mkdir()
+        (project / "main.cc").write_bytes((SOURCE / "tests/worker/rabit/programs/basic.cc").read_bytes())
+        (project / "common.h").write_bytes((SOURCE / "tests/worker/rabit/programs/common.h").read_bytes())
+        (project / "CMakeLists.txt").write_text(
+            f"cmake_minimum_required(VERSION 3.25)\nproject(p LANGUAGES C CXX)\nset(CMAKE_CXX_STANDARD 11)\n{how}\n"
+            "add_executable(program main.cc)\ntarget_link_libraries(program PRIVATE rabit)\n"
+            "add_executable(mock main.cc)\ntarget_link_libraries(mock PRIVATE rabit_mock_static)\n")
+        run(CMAKE, "-S", project, "-B", project / "build", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={self.prefix}",
+            "-DWARREN_TESTS=OFF")
+        return project
+
+    def test_a_program_for_rabit_is_built_by_find_package(self):
+        build = self.rabit_project("rabit", "find_package(warren REQUIRED)") / "build"
+        run(CMAKE, "--build", build)
+        for program in ("program", "mock"):
+            output = run(self.prefix / "bin/warren", "run", "-n", "2", "--", build / program, cwd=self.root)
+            self.assertEqual(output.count("a={2, 4, 6}"), 2, output)
+
+    def test_a_program_for_rabit_is_compiled_by_add_subdirectory(self):
+        build = self.rabit_project("subdirectory", f"add_subdirectory({SOURCE} warren EXCLUDE_FROM_ALL)") / "build"
+        run(CMAKE, "--build", build, "--target", "CMakeFiles/program.dir/main.cc.o")
+        # The whole build would take minutes: that it links what it has to is read.
+        link = (build / "build.ninja").read_text()
+        self.assertRegex(link, r"build program: CXX_EXECUTABLE_LINKER\S* \S+main\.cc\.o \| \S*librabit\.a \S*libwarren\.so")
+
     def test_no_symbol_but_its_own(self):
         foreign = [name for name in exported_symbols(self.library) if not name.startswith("warren_")]
         self.assertEqual(foreign, [])

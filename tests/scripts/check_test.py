@@ -68,6 +68,14 @@ class Includes(TreeTest):
             self.write("worker/include/warren/warren.h", f"#include {include}\n")
             self.assert_problem(includes.check(self.root), "warren.h:1", "public header")
 
+        self.write("worker/include/warren/warren.h", "")
+        for include in ("<warren/c_api.h>", '"worker/form.h"', "<dmlc/io.h>"):
+            self.write("worker/rabit/include/rabit/rabit.h", f'#include "rabit/c_api.h"\n#include {include}\n')
+            self.assert_problem(includes.check(self.root), "rabit.h:2", "public header")
+        self.write("worker/rabit/include/rabit/rabit.h", "")
+        self.write("worker/rabit/include/rabit/serializable.h", "#include <dmlc/io.h>\n")
+        self.assertEqual(includes.check(self.root), [])
+
     def test_a_new_folder_needs_a_line_in_the_table(self):
         self.write("misc/a.cc", "")
         self.assert_problem(includes.check(self.root), "misc/")

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "recovery/check.h"
 #include "recovery/limits.h"
@@ -93,9 +94,10 @@ void Reducer::reduce_custom(void* dst, const void* a, const void* b, std::size_t
   }
   // The function overwrites its second operand, and the result belongs where the first one lies.
   constexpr std::size_t kBlockBytes = 16384;
-  static_assert(kBlockBytes >= limits::kMaxCustomElementBytes);
-  alignas(64) std::byte first[kBlockBytes];
-  const std::size_t block = kBlockBytes / value_bytes_;
+  alignas(64) std::byte here[kBlockBytes];
+  std::vector<std::byte> large(value_bytes_ > kBlockBytes ? value_bytes_ : 0);
+  std::byte* const first = large.empty() ? here : large.data();
+  const std::size_t block = std::max<std::size_t>(1, kBlockBytes / value_bytes_);
   for (std::size_t i = 0; i < n; i += block) {
     const std::size_t count = std::min(block, n - i);
     std::byte* out = static_cast<std::byte*>(dst) + i * value_bytes_;

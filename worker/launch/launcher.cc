@@ -399,8 +399,9 @@ class Launch {
     if (code == kExitRolledBack) {
       on_rollback(w, what);
     } else {
-      const bool lost = killed || code == kExitPreempted;
+      const bool lost = killed || code == kExitPreempted || code == kExitKillPoint;
       if (code == kExitPreempted) what += " (preempted)";
+      if (code == kExitKillPoint) what += " (kill point)";
       const std::uint32_t most = lost ? options_.restarts : options_.failure_restarts;
       if (w.restarts < most) {
         ++w.restarts;
@@ -432,7 +433,8 @@ class Launch {
 
   void restart(Worker& w, const std::string& what, const std::string& count) {
     const std::int64_t now = now_ms();
-    if (w.worked || now - w.started_at_ms >= options_.healthy_ms) w.short_lives = 0;
+    // A life that ended at a kill point was meant to be short.
+    if (w.worked || w.last_code == kExitKillPoint || now - w.started_at_ms >= options_.healthy_ms) w.short_lives = 0;
     std::int64_t pause_ms = 0;
     if (w.short_lives >= options_.immediate_restarts) {
       const std::uint32_t doublings = std::min<std::uint32_t>(w.short_lives - options_.immediate_restarts, 20);

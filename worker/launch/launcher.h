@@ -35,8 +35,8 @@ class LauncherSignals {
 struct LaunchOptions {
   std::vector<std::string> program;  // name (searched in PATH) and arguments; not empty
   std::uint32_t workers = 1;         // 1 … limits::kMaxWorldSize; their ids are 0 … workers − 1
-  // How often each worker is started again when it is lost (killed by a signal, hung, or ended with kExitPreempted),
-  // and how often the job is rolled back (its workers end with kExitRolledBack).
+  // How often each worker is started again when it is lost (killed by a signal, hung, or ended with kExitPreempted or
+  // kExitKillPoint), and how often the job is rolled back (its workers end with kExitRolledBack).
   std::uint32_t restarts = 0;
   // How often each worker is started again when it ends with another exit code than 0: the program's own failure, which
   // may well come again.

@@ -42,6 +42,8 @@ inline constexpr int kExitPreempted = 75;  // EX_TEMPFAIL: the machine is needed
 inline constexpr int kExitRolledBack = 77;
 // A worker that was started again after its job had finished: its launcher takes it for done.
 inline constexpr int kExitFinished = 78;
+// A program of rabit's that ended itself at a kill point (mock=…), in the place of a signal.
+inline constexpr int kExitKillPoint = 254;
 
 // One setting as it came out, for people.
 struct Resolved {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "recovery/limits.h"
 #include "worker/kernels/reduce.h"
 
 namespace warren::worker {
@@ -68,25 +69,27 @@ TEST(CustomTest, KeepsTheOrderOfOperandsForEveryAlias) {
   }
 }
 
-TEST(CustomTest, TakesTheLargestElement) {
-  using Large = std::array<std::uint8_t, 4096>;
-  const auto add = [](const void* a, void* inout, std::size_t n, void*) {
-    for (std::size_t i = 0; i < n * sizeof(Large); ++i) {
-      auto* out = static_cast<std::uint8_t*>(inout) + i;
-      *out = static_cast<std::uint8_t>(*out * 2 + static_cast<const std::uint8_t*>(a)[i]);
+// Also those of which none fits in the block that operands are kept in.
+TEST(CustomTest, TakesLargeElements) {
+  for (const std::size_t bytes : {std::size_t{4096}, std::size_t{20'000}, limits::kMaxCustomElementBytes}) {
+    std::size_t size = bytes;
+    const auto add = [](const void* a, void* inout, std::size_t n, void* context) {
+      for (std::size_t i = 0; i < n * *static_cast<const std::size_t*>(context); ++i) {
+        auto* out = static_cast<std::uint8_t*>(inout) + i;
+        *out = static_cast<std::uint8_t>(*out * 2 + static_cast<const std::uint8_t*>(a)[i]);
+      }
+    };
+    auto made = Reducer::make(DataType::kCustom, ReduceOp::kCustom, 2, bytes, add, &size);
+    ASSERT_TRUE(made.ok());
+    constexpr std::size_t kElements = 9;
+    std::vector<std::uint8_t> a, b, expected;
+    for (std::size_t i = 0; i < kElements; ++i) {
+      a.insert(a.end(), bytes, static_cast<std::uint8_t>(i));
+      b.insert(b.end(), bytes, static_cast<std::uint8_t>(100 + i));
+      expected.insert(expected.end(), bytes, static_cast<std::uint8_t>(2 * (100 + i) + i));
     }
-  };
-  auto made = Reducer::make(DataType::kCustom, ReduceOp::kCustom, 2, sizeof(Large), add, nullptr);
-  ASSERT_TRUE(made.ok());
-  std::vector<Large> a(9), b(9);
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    a[i].fill(static_cast<std::uint8_t>(i));
-    b[i].fill(static_cast<std::uint8_t>(100 + i));
-  }
-  made.value().reduce(a.data(), Form::kValue, a.data(), Form::kValue, b.data(), Form::kValue, a.size(), true);
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    EXPECT_EQ(a[i][0], static_cast<std::uint8_t>(2 * (100 + i) + i));
-    EXPECT_EQ(a[i][4095], a[i][0]);
+    made.value().reduce(a.data(), Form::kValue, a.data(), Form::kValue, b.data(), Form::kValue, kElements, true);
+    EXPECT_TRUE(a == expected) << bytes;
   }
 }
 
@@ -95,9 +98,9 @@ TEST(CustomTest, RefusesElementsOfWrongSize) {
     return Reducer::make(DataType::kCustom, ReduceOp::kCustom, 2, bytes, function).status().code();
   };
   EXPECT_EQ(code(0, compose_all), Code::kInvalidArgument);
-  EXPECT_EQ(code(4097, compose_all), Code::kInvalidArgument);
+  EXPECT_EQ(code(limits::kMaxCustomElementBytes + 1, compose_all), Code::kInvalidArgument);
   EXPECT_EQ(code(12, nullptr), Code::kInvalidArgument);
-  EXPECT_EQ(code(4096, compose_all), Code::kOk);
+  EXPECT_EQ(code(limits::kMaxCustomElementBytes, compose_all), Code::kOk);
   EXPECT_EQ(Reducer::make(DataType::kCustom, ReduceOp::kSum, 2, 8).status().code(), Code::kInvalidArgument);
 }
 

@@ -226,6 +226,16 @@ TEST(Launch, OneThatWasPreemptedIsLostToo) {
   EXPECT_THAT(f.error, HasSubstr("worker_restarted: worker 0 ended with exit code 75 (preempted); starting it again"));
 }
 
+TEST(Launch, OneThatEndedAtAKillPointIsLostToo) {
+  auto o = shell(1, "[ $WARREN_ATTEMPT = 1 ] || exit 254");
+  o.restarts = 1;
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok());
+  EXPECT_EQ(f.code.value(), 0);
+  EXPECT_THAT(f.error,
+              HasSubstr("worker_restarted: worker 0 ended with exit code 254 (kill point); starting it again"));
+}
+
 TEST(Launch, AProgramsOwnFailureIsNotRepeatedUnlessAsked) {
   auto o = shell(1, "echo $WARREN_ATTEMPT; exit 9");
   o.restarts = 3;

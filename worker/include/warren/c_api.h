@@ -171,6 +171,10 @@ WARREN_API uint64_t warren_committed_version(const warren_comm*);
 /* The next collective on this communicator calls `prepare` just before it reads its input, from a thread inside that
  * call, and not at all if its result is replayed. It must not use the communicator. */
 WARREN_API warren_code warren_prepare_next(warren_comm*, void (*prepare)(void* context), void* context);
+/* The next collective on this communicator stands at this place of the program's source: that is what errors name, and
+ * what is compared where call sites are. For layers over this interface, whose own calls all come from one place.
+ * `file` NULL or empty: not known. `function` may be NULL. */
+WARREN_API warren_code warren_site_next(warren_comm*, const char* file, int32_t line, const char* function);
 /* The next collective on this communicator is a *set-up round* of this name (1 .. 128 bytes): one that a process needs
  * once, such as a schema or a sketch of the data, and that a process which is started again needs again although the
  * others are in the middle of a later version. Its result is kept for as long as the job lasts, also over rollbacks: it
@@ -204,7 +208,7 @@ WARREN_API warren_code warren_once_next(warren_comm*, const char* name);
  */
 WARREN_API warren_code warren_allreduce(warren_comm*, const void* in, void* out, size_t count, warren_type, warren_op,
                                         warren_handle**);
-/* Elements of element_bytes (1 .. 4096) combined by `reduce`; `context` must live until the call has finished. */
+/* Elements of element_bytes (1 .. 4 MiB) combined by `reduce`; `context` must live until the call has finished. */
 WARREN_API warren_code warren_allreduce_custom(warren_comm*, const void* in, void* out, size_t count,
                                                size_t element_bytes, warren_custom_reduce reduce, void* context,
                                                warren_handle**);

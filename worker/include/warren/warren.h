@@ -532,7 +532,7 @@ class Communicator {
     allreduce(std::span(&value, 1), op);
     return value;
   }
-  // Combined by your function, elements of 1 to 4,096 bytes. Ranks must give equal functions.
+  // Combined by your function, elements of 1 byte to 4 MiB. Ranks must give equal functions.
   template <class T, std::size_t N, Reduction<T> F>
   [[gnu::always_inline]] void allreduce(std::span<T, N> buffer, const F& combine) {
     detail::check(warren_allreduce_custom(get(), buffer.data(), buffer.data(), buffer.size(), sizeof(T),

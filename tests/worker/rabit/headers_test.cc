@@ -1,0 +1,146 @@
+// What rabit's headers hold besides calls: streams, buffers, checks, types.
+#include <gtest/gtest.h>
+#include <rabit/c_api.h>
+#include <rabit/internal/timer.h>
+#include <rabit/rabit.h>
+
+#include <cmath>
+
+namespace {
+
+using rabit::utils::MemoryBufferStream;
+using rabit::utils::MemoryFixSizeBuffer;
+
+struct Point {
+  int x;
+  double y;
+};
+
+TEST(Streams, ValuesComeBack) {
+  std::string buffer;
+  MemoryBufferStream to(&buffer);
+  to.Write(std::string("text"));
+  to.Write(std::string());
+  to.Write(std::vector<double>{1.5, -2.5});
+  to.Write(std::vector<std::vector<int>>{{1}, {}, {2, 3}});
+  to.Write(std::vector<std::string>{"a", ""});
+  to.Write(Point{4, 5.5});
+  to.Write(std::uint16_t{9});
+
+  MemoryFixSizeBuffer from(buffer.data(), buffer.size());
+  std::string text = "old", empty = "old";
+  std::vector<double> values{9};
+  std::vector<std::vector<int>> nested;
+  std::vector<std::string> texts;
+  Point point{};
+  std::uint16_t small = 0;
+  EXPECT_TRUE(from.Read(&text) && from.Read(&empty) && from.Read(&values) && from.Read(&nested) && from.Read(&texts) &&
+              from.Read(&point) && from.Read(&small));
+  EXPECT_EQ(text, "text");
+  EXPECT_EQ(empty, "");
+  EXPECT_EQ(values, (std::vector<double>{1.5, -2.5}));
+  EXPECT_EQ(nested, (std::vector<std::vector<int>>{{1}, {}, {2, 3}}));
+  EXPECT_EQ(texts, (std::vector<std::string>{"a", ""}));
+  EXPECT_EQ(point.x, 4);
+  EXPECT_EQ(point.y, 5.5);
+  EXPECT_EQ(small, 9);
+  EXPECT_TRUE(from.AtEnd());
+  EXPECT_FALSE(from.Read(&small));
+}
+
+// As dmlc-core writes them: 64 bits of length, then the elements as they lie in memory.
+TEST(Streams, TheFormatOfAVector) {
+  std::string buffer;
+  MemoryBufferStream to(&buffer);
+  to.Write(std::vector<std::uint16_t>{0x0102, 0x0304});
+  EXPECT_EQ(buffer, std::string("\2\0\0\0\0\0\0\0\2\1\4\3", 12));
+}
+
+TEST(Streams, ALengthThatIsALieIsFoundOut) {
+  std::string buffer;
+  MemoryBufferStream to(&buffer);
+  to.Write(std::uint64_t{1} << 60);
+  to.Write(std::uint64_t{0});
+  std::vector<double> values;
+  std::string text;
+  std::vector<std::string> texts;
+  EXPECT_FALSE(MemoryFixSizeBuffer(buffer.data(), buffer.size()).Read(&values));
+  EXPECT_FALSE(MemoryFixSizeBuffer(buffer.data(), buffer.size()).Read(&text));
+  EXPECT_FALSE(MemoryFixSizeBuffer(buffer.data(), buffer.size()).Read(&texts));
+}
+
+TEST(Streams, BuffersHavePositions) {
+  char room[8] = {};
+  MemoryFixSizeBuffer fixed(room, sizeof room);
+  fixed.Write("abcd", 4);
+  EXPECT_EQ(fixed.Tell(), 4u);
+  fixed.Seek(2);
+  char two[3] = {};
+  EXPECT_EQ(fixed.Read(two, 2), 2u);
+  EXPECT_STREQ(two, "cd");
+  fixed.Seek(MemoryFixSizeBuffer::kSeekEnd);
+  EXPECT_TRUE(fixed.AtEnd());
+  EXPECT_EQ(fixed.Read(two, 2), 0u);
+  EXPECT_EXIT(fixed.Write("x", 1), testing::ExitedWithCode(255), "AssertError:write position exceed");
+
+  std::string growing = "abc";
+  MemoryBufferStream stream(&growing);
+  stream.Seek(2);
+  stream.Write("XYZ", 3);
+  EXPECT_EQ(growing, "abXYZ");
+  EXPECT_TRUE(stream.AtEnd());
+}
+
+TEST(Utils, ChecksEndTheProcess) {
+  rabit::utils::Check(true, "not said");
+  rabit::utils::Assert(true, "not said");
+  EXPECT_EXIT(rabit::utils::Check(false, "wrong: %d", 7), testing::ExitedWithCode(255), "wrong: 7");
+  EXPECT_EXIT(rabit::utils::Assert(false, "wrong: %d", 7), testing::ExitedWithCode(255), "AssertError:wrong: 7");
+  EXPECT_EXIT(rabit::utils::Error("wrong: %s", "x"), testing::ExitedWithCode(255), "wrong: x");
+  EXPECT_EXIT(rabit::utils::FopenCheck("/none/such", "rb"), testing::ExitedWithCode(255), "/none/such");
+}
+
+TEST(Utils, SmallThings) {
+  EXPECT_TRUE(rabit::utils::StringToBool("TRUE"));
+  EXPECT_TRUE(rabit::utils::StringToBool("2"));
+  EXPECT_FALSE(rabit::utils::StringToBool("0"));
+  EXPECT_FALSE(rabit::utils::StringToBool("no"));
+  EXPECT_GT(rabit::utils::GetTime(), 1.5e9);
+  std::vector<int> values{1};
+  EXPECT_EQ(rabit::BeginPtr(values), values.data());
+  values.clear();
+  EXPECT_EQ(rabit::BeginPtr(values), nullptr);
+  char text[4];
+  EXPECT_EQ(rabit::utils::SPrintf(text, sizeof text, "%d", 12345), 5);
+  EXPECT_STREQ(text, "123");
+}
+
+// Before Init every process is a world of one; after Finalize too, but for calls.
+TEST(Calls, BeforeInitAndAfterFinalize) {
+  EXPECT_EQ(rabit::GetRank(), 0);
+  EXPECT_EQ(rabit::GetWorldSize(), 1);
+  EXPECT_FALSE(rabit::IsDistributed());
+  double value = 0;
+  rabit::Allreduce<rabit::op::Max>(&value, 1, [&] { value = 3; });
+  EXPECT_EQ(value, 3);
+  EXPECT_TRUE(rabit::Finalize());
+  EXPECT_EXIT(
+      {
+        (void)RabitInit(0, nullptr);
+        (void)RabitFinalize();
+        if (RabitGetWorldSize() != 1) std::exit(1);
+        rabit::Allreduce<rabit::op::Max>(&value, 1);
+      },
+      testing::ExitedWithCode(255), "a call after Finalize");
+}
+
+TEST(Calls, MistakesOfAWorldOfOneAreFound) {
+  double values[4] = {};
+  EXPECT_EXIT(rabit::Broadcast(values, sizeof values, 1), testing::ExitedWithCode(255),
+              "headers_test.cc:[0-9]+: root 1; there are ranks 0 to 0");
+  EXPECT_EXIT(rabit::Allgather(values, 4, 2, 4, 2), testing::ExitedWithCode(255), "the slice's size, not its end");
+  EXPECT_EXIT(RabitAllreduce(values, 1, 10, 0, nullptr, nullptr), testing::ExitedWithCode(255), "unknown type 10");
+  EXPECT_EXIT(RabitAllreduce(values, 1, 7, 4, nullptr, nullptr), testing::ExitedWithCode(255), "unknown operation 4");
+}
+
+}  // namespace

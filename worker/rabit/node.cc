@@ -1,0 +1,389 @@
+#include "worker/rabit/node.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+namespace rabit::layer {
+namespace {
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string name_of_round(std::uint32_t round) {
+  return "rabit/" + std::to_string(round);
+}
+
+std::string described(const CallPlace& place) {
+  if (place.file == nullptr || *place.file == 0) return "";
+  return std::string(" at ") + place.file + ":" + std::to_string(place.line);
+}
+
+// What Warren calls a custom reduction with.
+struct Reduction {
+  void (*function)(const void* src, void* dst, std::size_t count, std::size_t element_bytes);
+  std::size_t element_bytes;
+  static void run(const void* a, void* inout, std::size_t count, void* context) noexcept {
+    const Reduction& self = *static_cast<const Reduction*>(context);
+    self.function(a, inout, count, self.element_bytes);
+  }
+};
+
+std::size_t write_state(const StateHead& head, const Node::Save& save, std::string& to) {
+  write_head(head, to);
+  const std::size_t head_bytes = to.size();
+  if (save) save(to);
+  return head_bytes;
+}
+
+}  // namespace
+
+Node::Node(Parameters parameters) : parameters_(std::move(parameters)), version_began_(now_seconds()) {}
+
+Node::~Node() {
+  warren_destroy(comm_);
+}
+
+Outcome Node::failed(const std::string& what, const CallPlace& place) const {
+  const char* why = warren_last_error();
+  return Outcome(what + described(place) + ": " + (why != nullptr ? why : "out of memory"));
+}
+
+Outcome Node::join() {
+  if (parameters_.alone) return {};
+  warren_options options;
+  warren_options_init(&options);
+  if (!parameters_.tracker.empty()) options.tracker = parameters_.tracker.c_str();
+  if (!parameters_.worker_id.empty()) options.worker_id = parameters_.worker_id.c_str();
+  options.world_size = parameters_.world_size;
+  if (parameters_.replicas > 0) options.replicas = parameters_.replicas;
+  options.on_rollback = "exit";  // such a program has no way to go on after an error
+  if (warren_create(&options, &comm_) != WARREN_OK) return failed("Init");
+  return {};
+}
+
+Outcome Node::finalize() {
+  if (comm_ != nullptr && warren_finalize(comm_) != WARREN_OK) return failed("Finalize");
+  return {};
+}
+
+void Node::die_if_told(const char* name) const {
+  const KillPoint here{rank(), version(), static_cast<int>(sequence_), parameters_.trial};
+  const auto& points = parameters_.kill_points;
+  if (!counting_ || std::find(points.begin(), points.end(), here) == points.end()) return;
+  std::fprintf(stderr, "[%d]@@@Hit Mock Error:%s version=%d sequence=%d trial=%d\n", here.rank, name, here.version,
+               here.sequence, here.trial);
+  std::fflush(nullptr);
+  std::_Exit(kKillPointExitCode);  // as if it were killed: nobody is told
+}
+
+// ---- operations
+
+template <class Issue>
+Outcome Node::operate(const char* name, Prepare prepare, std::span<std::byte> result, const CallPlace& place,
+                      Issue issue) {
+  die_if_told(name);
+  if (counting_) ++sequence_;
+  if (comm_ == nullptr) {
+    if (prepare.function != nullptr) prepare.function(prepare.argument);
+    return {};
+  }
+  if (counting_) {
+    const SetupRounds::Call call = setup_.call(place);
+    if (call.kind == SetupRounds::Call::kServed) return serve(name, call.round, result, place);
+    if (call.kind == SetupRounds::Call::kAgain) {
+      return Outcome(std::string(name) + described(place) +
+                     ": made in version 0, not in version 1, and now in version " + std::to_string(version_) +
+                     ": with rabit_bootstrap_cache such a round is taken for one that a "
+                     "process makes once; run this program without it");
+    }
+  }
+  warren_code code = warren_site_next(comm_, place.file, place.line, place.caller);
+  if (code == WARREN_OK && prepare.function != nullptr) {
+    code = warren_prepare_next(comm_, prepare.function, prepare.argument);
+  }
+  if (code == WARREN_OK) code = issue();
+  if (code != WARREN_OK) return failed(name, place);
+  if (counting_) setup_.gave(result);
+  return {};
+}
+
+// A set-up round that this process makes again: what it gave in the job's first version.
+Outcome Node::serve(const char* name, std::uint32_t round, std::span<std::byte> result, const CallPlace& place) {
+  std::fprintf(stderr, "rabit: %s%s: taken for a set-up round; its result is that of the job's first version\n", name,
+               described(place).c_str());
+  if (warren_once_next(comm_, name_of_round(round).c_str()) != WARREN_OK ||
+      warren_broadcast(comm_, result.data(), result.size(), WARREN_U8, 0, nullptr) != WARREN_OK) {
+    return failed(std::string(name) + " (set-up round)", place);
+  }
+  return {};
+}
+
+Outcome Node::allreduce(void* buffer, std::size_t count, warren_type type, warren_op op, Prepare prepare,
+                        const CallPlace& place) {
+  std::size_t width = 8;
+  if (type == WARREN_I8 || type == WARREN_U8) width = 1;
+  if (type == WARREN_I32 || type == WARREN_U32 || type == WARREN_F32) width = 4;
+  const double began = now_seconds();
+  Outcome outcome = operate("Allreduce", prepare, {static_cast<std::byte*>(buffer), count * width}, place,
+                            [&] { return warren_allreduce(comm_, buffer, buffer, count, type, op, nullptr); });
+  allreduce_seconds_ += now_seconds() - began;
+  return outcome;
+}
+
+Outcome Node::allreduce_custom(void* buffer, std::size_t element_bytes, std::size_t count,
+                               void (*reduce)(const void*, void*, std::size_t, std::size_t), Prepare prepare,
+                               const CallPlace& place) {
+  Reduction reduction{reduce, element_bytes};
+  const double began = now_seconds();
+  Outcome outcome = operate("Allreduce", prepare, {static_cast<std::byte*>(buffer), count * element_bytes}, place, [&] {
+    return warren_allreduce_custom(comm_, buffer, buffer, count, element_bytes, &Reduction::run, &reduction, nullptr);
+  });
+  allreduce_seconds_ += now_seconds() - began;
+  return outcome;
+}
+
+Outcome Node::broadcast(void* buffer, std::size_t bytes, int root, const CallPlace& place) {
+  if (root < 0 || root >= world_size()) {
+    return Outcome("Broadcast" + described(place) + ": root " + std::to_string(root) + "; there are ranks 0 to " +
+                   std::to_string(world_size() - 1));
+  }
+  return operate("Broadcast", {}, {static_cast<std::byte*>(buffer), bytes}, place,
+                 [&] { return warren_broadcast(comm_, buffer, bytes, WARREN_U8, root, nullptr); });
+}
+
+Outcome Node::allgather(void* buffer, std::size_t total, std::size_t first, std::size_t slice, std::size_t previous,
+                        const CallPlace& place) {
+  const std::string name = "Allgather" + described(place);
+  if (first > total || slice > total - first) {
+    return Outcome(name + ": the slice has " + std::to_string(slice) + " bytes from " + std::to_string(first) +
+                   " on, and the buffer " + std::to_string(total) +
+                   "; the fourth argument is the slice's size, not its end");
+  }
+  std::byte* bytes = static_cast<std::byte*>(buffer);
+  Outcome inner;
+  Outcome outcome = operate("Allgather", {}, {bytes, total}, place, [&]() -> warren_code {
+    // Each rank knows its own slice and the size of the one before; where all of them lie takes a round.
+    struct Slice {
+      std::uint64_t total, first, size, previous;
+    };
+    const Slice mine{total, first, slice, previous};
+    std::vector<Slice> all(ranks());
+    const warren_code code = warren_allgather(comm_, &mine, all.data(), 4, WARREN_U64, nullptr);
+    if (code != WARREN_OK) return code;
+    std::vector<std::uint64_t> firsts;
+    std::vector<std::size_t> sizes;
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      const Slice& before = all[(r + all.size() - 1) % all.size()];
+      const std::uint64_t end_before = before.first + before.size;
+      const bool follows = all[r].first == end_before || (all[r].first == 0 && end_before == total);
+      if (all.size() > 1 && (all[r].total != total || all[r].previous != before.size || !follows)) {
+        inner = Outcome(name + ": rank " + std::to_string(r) + " has " + std::to_string(all[r].size) + " bytes from " +
+                        std::to_string(all[r].first) + " of " + std::to_string(all[r].total) +
+                        ", and takes the slice before it for one of " + std::to_string(all[r].previous) +
+                        "; that has " + std::to_string(before.size) + " from " + std::to_string(before.first) +
+                        " on: slices follow each other in the order of ranks");
+        return WARREN_OK;
+      }
+      firsts.push_back(all[r].first);
+      sizes.push_back(static_cast<std::size_t>(all[r].size));
+    }
+    (void)warren_site_next(comm_, place.file, place.line, place.caller);
+    inner = gather_slices(bytes, total, firsts, sizes);
+    return inner.ok() ? WARREN_OK : WARREN_INTERNAL;
+  });
+  return inner.ok() ? std::move(outcome) : std::move(inner);
+}
+
+Outcome Node::gather_slices(std::byte* buffer, std::size_t total, std::span<const std::uint64_t> firsts,
+                            std::span<const std::size_t> sizes) {
+  const auto self = static_cast<std::size_t>(rank());
+  std::size_t sum = 0;
+  bool in_order = true;
+  for (std::size_t r = 0; r < sizes.size(); ++r) {
+    in_order = in_order && (sizes[r] == 0 || firsts[r] == sum);
+    sum += sizes[r];
+  }
+  if (sum != total) {
+    return Outcome("Allgather: the slices have " + std::to_string(sum) + " bytes, and the buffer " +
+                   std::to_string(total));
+  }
+  // Warren puts slices in the order of ranks, from the beginning; the first of a ring may lie anywhere.
+  if (!in_order) room_.resize(total);
+  std::byte* const to = in_order ? buffer : room_.data();
+  std::size_t own = 0;
+  for (std::size_t r = 0; r < self; ++r) own += sizes[r];
+  const std::byte* const mine = in_order ? buffer + own : buffer + firsts[self];
+  if (warren_allgatherv(comm_, mine, to, sizes.data(), WARREN_U8, nullptr) != WARREN_OK) return failed("Allgather");
+  if (in_order) return {};
+  std::size_t at = 0;
+  for (std::size_t r = 0; r < sizes.size(); ++r) {
+    if (sizes[r] != 0) std::memcpy(buffer + firsts[r], to + at, sizes[r]);
+    at += sizes[r];
+  }
+  return {};
+}
+
+// ---- checkpoints
+
+Outcome Node::load_checkpoint(const Load& global, const Load& local, int& version) {
+  version = 0;
+  const bool again = counting_;
+  sequence_ = 0;
+  counting_ = true;
+  version_began_ = now_seconds();
+  if (comm_ == nullptr) return {};
+  if (!again) {
+    std::uint64_t checkpoints = 0;
+    const void *global_state = nullptr, *local_state = nullptr;
+    std::size_t global_bytes = 0, local_bytes = 0;
+    const warren_code code =
+        warren_load_checkpoint(comm_, &checkpoints, &global_state, &global_bytes, &local_state, &local_bytes);
+    if (code != WARREN_OK) return failed("LoadCheckPoint");
+    if (checkpoints == 0) {
+      if (parameters_.infer_setup_rounds) setup_ = SetupRounds::first();
+      return {};
+    }
+    global_.assign(static_cast<const char*>(global_state), global_bytes);
+    if (local_bytes != 0) local_.assign(static_cast<const char*>(local_state), local_bytes);
+    StateHead head;
+    head_bytes_ = read_head(global_, head);
+    if (head_bytes_ == 0) {
+      return Outcome(
+          "LoadCheckPoint: the job's checkpoint was not made by a program of rabit's; give this job another name");
+    }
+    version_ = head.version;
+    setup_ = SetupRounds::loaded(std::move(head.table));
+  }
+  version = static_cast<int>(version_);
+  if (version_ == 0) return {};
+  write_lazy_state();
+  if (global) global(global_.data() + head_bytes_, global_.size() - head_bytes_);
+  if (local) local(local_.data(), local_.size());
+  return {};
+}
+
+void Node::write_lazy_state() {
+  if (!lazy_) return;
+  global_.clear();
+  head_bytes_ = write_state(lazy_head_, std::exchange(lazy_, nullptr), global_);
+}
+
+// What set-up rounds need at the end of a version. `skip`: no checkpoint is taken.
+Outcome Node::end_version(bool& skip) {
+  skip = setup_.skips_checkpoint();
+  if (!counting_) {
+    int version = 0;
+    const Outcome loaded = load_checkpoint(nullptr, nullptr, version);
+    if (!loaded.ok()) return loaded;
+    if (version != 0) {
+      return Outcome("CheckPoint: the job has a checkpoint of version " + std::to_string(version) +
+                     ", and this program has never called LoadCheckPoint");
+    }
+    skip = setup_.skips_checkpoint();
+  }
+  return setup_.deciding() ? decide_setup_rounds() : Outcome();
+}
+
+Outcome Node::decide_setup_rounds() {
+  auto against = setup_.against();
+  if (warren_allreduce(comm_, against.data(), against.data(), against.size(), WARREN_U64, WARREN_BIT_OR, nullptr) !=
+      WARREN_OK) {
+    return failed("CheckPoint: set-up rounds");
+  }
+  setup_.decide(against);
+  if (setup_.left_out() != 0) {
+    std::fprintf(stderr,
+                 "rabit: the results of %zu rounds of the first version were too many or too large to be kept; a "
+                 "process that makes one of them again when it is started again cannot go on\n",
+                 setup_.left_out());
+  }
+  const auto keys = setup_.keys();
+  if (keys.empty()) return {};
+  std::vector<std::uint64_t> all(keys.size() * ranks());
+  if (warren_allgather(comm_, keys.data(), all.data(), keys.size(), WARREN_U64, nullptr) != WARREN_OK) {
+    return failed("CheckPoint: set-up rounds");
+  }
+  setup_.adopt(all);
+  for (const SetupRounds::Kept& kept : setup_.kept()) {
+    if (warren_once_next(comm_, name_of_round(kept.round).c_str()) != WARREN_OK ||
+        warren_broadcast(comm_, kept.result.data(), kept.result.size(), WARREN_U8, 0, nullptr) != WARREN_OK) {
+      return failed("CheckPoint: set-up rounds");
+    }
+  }
+  return {};
+}
+
+void Node::next_version() {
+  if (parameters_.report_stats && rank() == 0) {
+    std::printf("[v%llu] global_size=%zu,local_size=%zu,operations=%llu,allreduce_tcost=%g sec,between_chpt=%g sec\n",
+                static_cast<unsigned long long>(version_), lazy_ ? 0 : global_.size() - head_bytes_, local_.size(),
+                static_cast<unsigned long long>(sequence_), allreduce_seconds_, now_seconds() - version_began_);
+    std::fflush(stdout);
+  }
+  allreduce_seconds_ = 0;
+  version_began_ = now_seconds();
+  sequence_ = 0;
+  counting_ = true;
+  setup_.next_version();
+}
+
+Outcome Node::checkpoint(const Save& global, const Save& local) {
+  die_if_told("CheckPoint");
+  if (comm_ == nullptr) {
+    ++version_;
+    next_version();
+    return {};
+  }
+  bool skip = false;
+  const Outcome outcome = end_version(skip);
+  if (!outcome.ok()) return outcome;
+  ++version_;
+  std::string state;
+  if (!lazy_) state.swap(global_);  // its memory; Warren asks for a lazy state within the next call
+  state.clear();
+  const std::size_t head_bytes = write_state({version_, setup_.table()}, global, state);
+  local_.clear();
+  if (local) local(local_);
+  if (!skip && warren_checkpoint(comm_, state.data(), state.size(), local ? local_.data() : nullptr, local_.size()) !=
+                   WARREN_OK) {
+    return failed("CheckPoint");
+  }
+  lazy_ = nullptr;
+  global_ = std::move(state);
+  head_bytes_ = head_bytes;
+  next_version();
+  return {};
+}
+
+Outcome Node::lazy_checkpoint(const Save& global) {
+  die_if_told("LazyCheckPoint");
+  if (comm_ == nullptr) {
+    ++version_;
+    next_version();
+    return {};
+  }
+  bool skip = false;
+  const Outcome outcome = end_version(skip);
+  if (!outcome.ok()) return outcome;
+  ++version_;
+  const auto serialize = [](const void** bytes, std::size_t* size, void* context) noexcept {
+    Node& self = *static_cast<Node*>(context);
+    self.write_lazy_state();
+    *bytes = self.global_.data();
+    *size = self.global_.size();
+  };
+  if (!skip && warren_lazy_checkpoint(comm_, serialize, this) != WARREN_OK) return failed("LazyCheckPoint");
+  lazy_ = global;
+  lazy_head_ = {version_, setup_.table()};
+  local_.clear();
+  next_version();
+  return {};
+}
+
+}  // namespace rabit::layer

@@ -1,0 +1,96 @@
+// One process in a job, as rabit's functions see it: the operations of rabit made of Warren's, counted for kill points,
+// with set-up rounds served (setup_rounds.h). One thread at a time.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "warren/c_api.h"
+#include "worker/rabit/outcome.h"
+#include "worker/rabit/parameters.h"
+#include "worker/rabit/setup_rounds.h"
+
+namespace rabit::layer {
+
+// What fills a call's buffer; not called where the result is replayed.
+struct Prepare {
+  void (*function)(void* argument) = nullptr;
+  void* argument = nullptr;
+};
+
+class Node {
+ public:
+  // A world of one until join().
+  explicit Node(Parameters parameters);
+  // Leaves the job; without finalize(), the other ranks learn that this one has gone.
+  ~Node();
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  // Joins the job, unless this process is alone, and waits until all of it is there.
+  Outcome join();
+  Outcome finalize();
+
+  [[nodiscard]] int rank() const { return comm_ == nullptr ? 0 : warren_rank(comm_); }
+  [[nodiscard]] int world_size() const { return comm_ == nullptr ? 1 : warren_world_size(comm_); }
+  [[nodiscard]] bool distributed() const { return comm_ != nullptr; }
+  [[nodiscard]] int version() const { return static_cast<int>(version_); }
+
+  // Failures say what was called, and where.
+  Outcome allreduce(void* buffer, std::size_t count, warren_type type, warren_op op, Prepare prepare,
+                    const CallPlace& place);
+  // As engine::ReduceFunction.
+  Outcome allreduce_custom(void* buffer, std::size_t element_bytes, std::size_t count,
+                           void (*reduce)(const void* src, void* dst, std::size_t count, std::size_t element_bytes),
+                           Prepare prepare, const CallPlace& place);
+  Outcome broadcast(void* buffer, std::size_t bytes, int root, const CallPlace& place);
+  // This rank's slice is [first, first + slice) of `total` bytes; `previous`: the size of the slice before it.
+  Outcome allgather(void* buffer, std::size_t total, std::size_t first, std::size_t slice, std::size_t previous,
+                    const CallPlace& place);
+
+  // Appends a model to a buffer; reads one.
+  using Save = std::function<void(std::string& buffer)>;
+  using Load = std::function<void(const char* bytes, std::size_t size)>;
+  // `version`: how many checkpoints the program had taken. Fills the models unless that is 0. Again in the same life:
+  // what the newest checkpoint holds.
+  Outcome load_checkpoint(const Load& global, const Load& local, int& version);
+  // `local` empty: none.
+  Outcome checkpoint(const Save& global, const Save& local);
+  // `global` is called later, or never.
+  Outcome lazy_checkpoint(const Save& global);
+
+  static constexpr int kKillPointExitCode = 254;
+
+ private:
+  template <class Issue>
+  Outcome operate(const char* name, Prepare prepare, std::span<std::byte> result, const CallPlace& place, Issue issue);
+  Outcome serve(const char* name, std::uint32_t round, std::span<std::byte> result, const CallPlace& place);
+  Outcome gather_slices(std::byte* buffer, std::size_t total, std::span<const std::uint64_t> firsts,
+                        std::span<const std::size_t> sizes);
+  Outcome end_version(bool& skip);
+  Outcome decide_setup_rounds();
+  void next_version();
+  void die_if_told(const char* name) const;
+  void write_lazy_state();
+  [[nodiscard]] Outcome failed(const std::string& what, const CallPlace& place = {}) const;
+  [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(world_size()); }
+
+  const Parameters parameters_;
+  warren_comm* comm_ = nullptr;
+  bool counting_ = false;  // a version has begun: its operations count
+  std::uint64_t version_ = 0;
+  std::uint64_t sequence_ = 0;
+  SetupRounds setup_;
+  std::string global_, local_;  // the newest checkpoint's states; the global one begins with its head
+  std::size_t head_bytes_ = 0;  // of global_
+  Save lazy_;                   // gives the global one, which is not yet in global_
+  StateHead lazy_head_;
+  std::vector<std::byte> room_;                       // for slices that lie in another order than ranks
+  double allreduce_seconds_ = 0, version_began_ = 0;  // for report_stats
+};
+
+}  // namespace rabit::layer
