@@ -120,6 +120,20 @@ class IndexedReader final : public HostLogReader {
     return keys;
   }
 
+  std::vector<RecordKey> setup_rounds(std::size_t limit) override {
+    const Look look(*this);
+    std::vector<RecordKey> keys;
+    std::size_t of_timeline = 0;
+    for (auto i = index_.lower_bound({RecordKind::kSetup, {}});
+         i != index_.end() && i->first.kind == RecordKind::kSetup; ++i) {
+      if (keys.empty() || keys.back().round.timeline != i->first.round.timeline) of_timeline = 0;
+      if (of_timeline == limit || find(i->first) == nullptr) continue;
+      keys.push_back(i->first);
+      ++of_timeline;
+    }
+    return keys;
+  }
+
  private:
   // One extent at its generation: where the scan is, and what it has found.
   struct ScannedExtent;
@@ -384,6 +398,7 @@ struct HostLog::Impl {
   const Incarnation self;
   SegmentWriter writer;
   std::atomic<std::uint64_t> held{0};
+  Spill spill;
   Shared shared;
 };
 
@@ -402,15 +417,31 @@ HostLog::~HostLog() = default;
 
 Status HostLog::publish(const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
                         std::span<const std::byte> payload) {
-  const std::uint32_t before = impl_->writer.extents_in_use();
-  const bool done = impl_->writer.publish(key, info, first_byte, payload);
-  if (impl_->writer.extents_in_use() != before) impl_->count_held();
-  if (done) [[likely]]
-    return {};
-  return {Code::kExhausted, "the memory log's " + std::to_string(budget_bytes()) + " bytes are full at " +
-                                to_string(key.round) +
-                                ": a checkpoint is overdue, or --log_memory_bytes is too small for what lies between "
-                                "two; a program that takes none runs with --replicas=0"};
+  while (true) {
+    const std::uint32_t before = impl_->writer.extents_in_use();
+    const SegmentWriter::Published published = impl_->writer.publish(key, info, first_byte, payload);
+    if (impl_->writer.extents_in_use() != before) impl_->count_held();
+    if (published.all) [[likely]]
+      return {};
+    first_byte += published.bytes;
+    payload = payload.subspan(published.bytes);
+    const Status full(Code::kExhausted,
+                      "the memory log's " + std::to_string(budget_bytes()) + " bytes are full at " +
+                          to_string(key.round) +
+                          ": a checkpoint is overdue, or --log_memory_bytes is too small for what lies between two; "
+                          "--data_dir names a disk to which it spills, and a program that takes none runs with "
+                          "--replicas=0");
+    if (!impl_->spill) return full;
+    const auto spilled = impl_->spill();
+    if (!spilled.ok()) return spilled.status().because_of_this(Code::kExhausted, std::string(full.message()));
+    const std::size_t freed = impl_->writer.drop_extents(spilled.value());
+    impl_->count_held();
+    if (freed == 0) return full;
+  }
+}
+
+void HostLog::spill_by(Spill spill) {
+  impl_->spill = std::move(spill);
 }
 
 Status HostLog::attach(Incarnation life, std::span<const std::byte> segment, std::shared_ptr<const void> keeper) {

@@ -75,6 +75,12 @@ class SegmentMemory {
 
 class HostLogReader;
 
+// One use of an extent of a segment (storage/segment.h).
+struct ExtentUse {
+  std::uint32_t extent = 0;
+  std::uint64_t generation = 0;
+};
+
 class HostLog {
  public:
   // Formats `own` (storage/segment.h). kInvalidArgument: under 64 KiB, or not aligned to 64 bytes.
@@ -86,10 +92,16 @@ class HostLog {
   // Writes a record of [first_byte, first_byte + payload.size()) into the own segment and publishes it. Returns with
   // the publish flag stored. An empty payload says that the round is complete as far as it has bytes. At most
   // limits::kMaxChunkBytes a record, less in a segment under 256 MiB; longer pieces are cut here, each published by
-  // itself. kExhausted: over the budget; the message names the flag --log_memory_bytes and says that a checkpoint is
-  // overdue; what was published of the piece before stays. Some 100 ns beside the copy of the bytes.
+  // itself. Over the budget it spills to disk, if there is one; kExhausted: there is none, or it takes nothing; the
+  // message names the flag --log_memory_bytes and says that a checkpoint is overdue; what was published of the piece
+  // before stays. Some 100 ns beside the copy of the bytes.
   [[nodiscard]] Status publish(const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
                                std::span<const std::byte> payload);
+
+  // Makes room: gives full extents of the own segment whose records are all durable elsewhere and may leave memory, the
+  // oldest first, at least one; or says why there is none. Called by publish(), in its thread; may wait for a disk.
+  using Spill = std::function<Result<std::vector<ExtentUse>>()>;
+  void spill_by(Spill spill);
 
   // Another life of this host: its segment is read from now on, if it is not already. `keeper` holds the mapping.
   // kCorrupt: not a segment of that life. kRefused: of a format that this build does not know.
@@ -135,6 +147,8 @@ class HostLogReader {
                                                     Sequence first, Sequence end, std::size_t limit) = 0;
   // Of each (timeline, group, version) the round with the greatest number that memory has a record of, ascending.
   [[nodiscard]] virtual std::vector<RecordKey> newest_rounds() = 0;
+  // Set-up rounds that memory has a record of, ascending, at most `limit` of each timeline.
+  [[nodiscard]] virtual std::vector<RecordKey> setup_rounds(std::size_t limit) = 0;
 };
 
 // Segments in plain memory, for the simulator and tests. Others: storage/segment_memory.h.

@@ -146,6 +146,7 @@ class SourceReader final : public HostLogReader {
   }
 
   std::vector<RecordKey> newest_rounds() override { return {}; }
+  std::vector<RecordKey> setup_rounds(std::size_t) override { return {}; }
 
  private:
   static Ranges held_in(const Sources& sources, const RecordKey& key) {
@@ -208,6 +209,7 @@ class CombinedReader final : public HostLogReader {
   }
 
   std::vector<RecordKey> newest_rounds() override { return memory_->newest_rounds(); }
+  std::vector<RecordKey> setup_rounds(std::size_t limit) override { return memory_->setup_rounds(limit); }
 
  private:
   bool all_of(const RecordKey& key, const Ranges& held) {

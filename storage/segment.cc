@@ -203,28 +203,44 @@ Result<SegmentWriter> SegmentWriter::format(Incarnation self, std::shared_ptr<Se
   return w;
 }
 
-bool SegmentWriter::publish(const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
-                            std::span<const std::byte> payload) {
+SegmentWriter::Published SegmentWriter::publish(const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
+                                                std::span<const std::byte> payload) {
   WARREN_CHECK(first_byte <= info.total_bytes && payload.size() <= info.total_bytes - first_byte,
                "a record is a piece of its result");
+  Published published;
   Open* open = open_for(class_of(key));
-  if (open == nullptr) return false;
+  if (open == nullptr) return published;
   do {
     const std::uint64_t room = open->end - open->at;
     std::uint64_t n = std::min<std::uint64_t>(payload.size(), limits::kMaxChunkBytes);
     if (room < kRecordHeaderBytes + n) {
       const bool whole_extent = room == layout_.extent_bytes;
       if (!whole_extent && room < kRecordHeaderBytes + kMinCutBytes) {
-        if (!next_extent(*open)) return false;
+        if (!next_extent(*open)) return published;
         continue;
       }
       n = room - kRecordHeaderBytes;
     }
-    put(*open, key, info, first_byte, payload.first(n));
-    first_byte += n;
+    put(*open, key, info, first_byte + published.bytes, payload.first(n));
+    published.bytes += n;
     payload = payload.subspan(n);
-    if (payload.empty()) return true;
-  } while (true);
+    published.all = payload.empty();
+  } while (!published.all);
+  return published;
+}
+
+std::size_t SegmentWriter::drop_extents(std::span<const ExtentUse> extents) {
+  std::size_t freed = 0;
+  for (const ExtentUse& use : extents) {
+    if (use.extent >= own_.size() || !own_[use.extent].in_use() || own_[use.extent].generation != use.generation ||
+        std::ranges::find(open_, use.extent, &Open::extent) != open_.end()) {
+      continue;
+    }
+    free_extent(use.extent);
+    ++freed;
+  }
+  if (freed != 0) after_drop();
+  return freed;
 }
 
 SegmentWriter::Open* SegmentWriter::open_for(const SegmentClass& cls) {

@@ -84,9 +84,12 @@ class SegmentWriter {
   // Formats the memory. kInvalidArgument: too small, or not aligned to 64 bytes.
   static Result<SegmentWriter> format(Incarnation self, std::shared_ptr<SegmentMemory> memory);
 
-  // False: no room for all of it; what was published before stays.
-  [[nodiscard]] bool publish(const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
-                             std::span<const std::byte> payload);
+  struct Published {
+    bool all = false;         // false: no room for all of it; what was published stays
+    std::uint64_t bytes = 0;  // of the payload
+  };
+  [[nodiscard]] Published publish(const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
+                                  std::span<const std::byte> payload);
 
   // Frees the extents of each class for which `gone` holds.
   template <class Predicate>
@@ -100,6 +103,9 @@ class SegmentWriter {
     }
     if (any) after_drop();
   }
+
+  // Frees those of these extents that are still in that use and take no more records. How many.
+  std::size_t drop_extents(std::span<const ExtentUse> extents);
 
   [[nodiscard]] const SegmentLayout& layout() const { return layout_; }
   [[nodiscard]] std::uint32_t extents_in_use() const { return in_use_; }

@@ -69,6 +69,42 @@ Status WriteBehind::sync(std::int64_t timeout_ms) {
   return ticket->status;
 }
 
+Result<std::vector<ExtentUse>> WriteBehind::spill(std::size_t most, std::int64_t timeout_ms) {
+  std::vector<ExtentUse> out;
+  std::unique_lock lock(mutex_);
+  const auto take = [&] {
+    // A commit may have freed some since they were offered.
+    std::erase_if(spillable_, [this](const ExtentUse& use) { return !view_.is(use.extent, use.generation); });
+    const std::size_t n = std::min(most, spillable_.size());
+    out.assign(spillable_.begin(), spillable_.begin() + static_cast<std::ptrdiff_t>(n));
+    spillable_.erase(spillable_.begin(), spillable_.begin() + static_cast<std::ptrdiff_t>(n));
+    return !out.empty();
+  };
+  if (!take()) {
+    if (stopping_) return Status(Code::kClosed, "the job's results are not written any more");
+    const auto ticket = std::make_shared<Ticket>();
+    tickets_.push_back(ticket);
+    wake_.notify_one();
+    if (!ticket_done_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] { return take() || ticket->done; })) {
+      return Status(Code::kTimeout, "nothing of it was durable within " + std::to_string(timeout_ms) + " ms");
+    }
+    if (out.empty()) {
+      if (!ticket->status.ok()) return ticket->status;
+      return Status(Code::kExhausted,
+                    "all that fills it are checkpoints, set-up rounds, and extents that are still written to");
+    }
+  }
+  if (!std::exchange(spilled_, true)) {
+    lock.unlock();
+    events_({Severity::kWarning,
+             "log_spills",
+             "the memory log is full: from here on its oldest results are on disk alone until the next checkpoint is "
+             "committed; a checkpoint is overdue, or --log_memory_bytes is small",
+             {}});
+  }
+  return out;
+}
+
 void WriteBehind::make_durable(Timeline timeline, Version version, Done done) {
   {
     const std::lock_guard lock(mutex_);
@@ -209,6 +245,26 @@ void WriteBehind::look(Clock::time_point now) {
   }
 }
 
+// What has come to be full and durable since the last look, the oldest class first.
+void WriteBehind::offer_durable() {
+  std::vector<std::uint32_t> fresh;
+  for (std::uint32_t e = 0; e < cursors_.size(); ++e) {
+    const Cursor& c = cursors_[e];
+    if (c.generation % 2 != 0 || !c.sealed || c.damaged || c.stays || c.offered || c.cls.setup) continue;
+    SegmentView::Record record;
+    const auto after = view_.record(e, c.generation, c.rest_at, record);
+    if (after != SegmentView::Found::kNoRoom && after != SegmentView::Found::kNothingYet) continue;
+    fresh.push_back(e);
+  }
+  std::ranges::stable_sort(fresh, {}, [this](std::uint32_t e) { return cursors_[e].cls; });
+  const std::lock_guard lock(mutex_);
+  for (const std::uint32_t e : fresh) {
+    cursors_[e].offered = true;
+    spillable_.push_back({e, cursors_[e].generation});
+  }
+  if (!fresh.empty()) ticket_done_.notify_all();
+}
+
 Status WriteBehind::write_due(Clock::time_point now) {
   std::vector<std::uint32_t> sealed;
   for (std::uint32_t e = 0; e < cursors_.size(); ++e) {
@@ -253,6 +309,7 @@ Status WriteBehind::write_extent(std::uint32_t extent, bool states_only) {
                {}});
     }
     if (found != SegmentView::Found::kRecord) break;
+    if (is_state(record.key)) cursors_[extent].stays = true;
     const bool wanted = is_state(record.key) ? at >= states_at : !states_only;
     if (wanted) {
       if (!batch_.fits(record.payload_bytes)) {
@@ -286,6 +343,7 @@ Status WriteBehind::flush_batch() {
   }
   advances_.clear();
   batch_.clear();
+  if (status.ok()) offer_durable();
   return status;
 }
 

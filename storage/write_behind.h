@@ -6,6 +6,9 @@
 // full extents of the segment with more than `lag_bytes` are unwritten, oldest first; a checkpoint's states when
 // make_durable() says so.
 //
+// A full memory log spills: spill() gives extents whose records are all on disk. Extents with states of checkpoints and
+// with set-up rounds stay in memory: others count on them there.
+//
 // A disk that is full, over budget or broken is an event, not a failure of the job: results stay in memory, the write
 // is tried again every `retry_ms`, and the next success is an event too. What waits for durable bytes hears the reason.
 //
@@ -14,6 +17,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -52,6 +56,11 @@ class WriteBehind {
   // that of the store; kTimeout; kClosed after finish(). While the disk fails it returns the reason at once.
   [[nodiscard]] Status sync(std::int64_t timeout_ms);
 
+  // At most `most` extents of the segment that are full and durable, and may leave memory, the oldest first; each is
+  // given once. If there is none, has all written that is there, and waits for the first. Why there is none: the reason
+  // of the store; kTimeout; kExhausted: what fills the segment has to stay.
+  [[nodiscard]] Result<std::vector<ExtentUse>> spill(std::size_t most, std::int64_t timeout_ms);
+
   // Calls `done` from the thread once the states of this checkpoint that were published before this call are durable;
   // tries again as long as the disk fails. kClosed: dropped by a horizon first, or the thread ended.
   void make_durable(Timeline timeline, Version version, Done done);
@@ -79,6 +88,8 @@ class WriteBehind {
     SegmentClass cls;
     bool sealed = false;
     bool damaged = false;
+    bool stays = false;    // in memory, whatever is on disk
+    bool offered = false;  // in spillable_, or given away
     std::uint64_t states_at = 0, rest_at = 0;
     std::optional<Clock::time_point> pending_since;
   };
@@ -101,6 +112,7 @@ class WriteBehind {
   void run();
   void stop();
   void look(Clock::time_point now);
+  void offer_durable();
   Status write_due(Clock::time_point now);
   Status write_extent(std::uint32_t extent, bool states_only);
   Status flush_batch();
@@ -123,7 +135,7 @@ class WriteBehind {
   Clock::time_point next_attempt_{};
 
   mutable std::mutex mutex_;
-  std::condition_variable wake_, ticket_done_;
+  std::condition_variable wake_, ticket_done_;  // the latter also when extents may be spilled
   bool stopping_ = false;
   std::vector<std::shared_ptr<Ticket>> tickets_;
   std::vector<Checkpoint> new_checkpoints_;
@@ -131,6 +143,8 @@ class WriteBehind {
   std::optional<ResultStore::Note> new_note_;
   Status health_;
   std::uint64_t written_bytes_ = 0;
+  std::deque<ExtentUse> spillable_;
+  bool spilled_ = false;
 
   std::thread thread_;
 };

@@ -188,6 +188,62 @@ TEST_F(WriteBehindTest, ACheckpointThatANewerOneReplacesIsNotAwaited) {
   EXPECT_EQ(done.get_future().get().code(), Code::kClosed);
 }
 
+// Memory for a quarter of it; in the order in which it was published, the first leaves first.
+TEST_F(WriteBehindTest, AFullLogSpills) {
+  start({.lag_ms = kLong, .lag_bytes = UINT64_MAX}, 1 << 20);
+  log_->spill_by([this] { return behind_->spill(4, kWait); });
+  publish(setup_key(9), 300);
+  publish(state_key(1), 7000);
+  for (std::uint64_t s = 0; s < 400; ++s) publish(round_key(s), 10'000);
+  const RecordKey large = round_key(400);
+  publish(large, 3'000'000);  // by itself more than memory holds
+  EXPECT_LE(log_->bytes_held(), log_->budget_bytes());
+  EXPECT_THAT(events(), ElementsAre("log_spills"));
+  const auto memory = log_->reader();
+  const auto both = combined_reader(log_->reader(), behind_->store().reader());
+  for (std::uint64_t s = 0; s < 400; ++s) {
+    EXPECT_TRUE(holds(*both, round_key(s), 0, 10'000)) << s;
+  }
+  EXPECT_TRUE(holds(*both, large, 0, 3'000'000));
+  EXPECT_FALSE(holds(*memory, round_key(20), 0, 10'000));
+  EXPECT_FALSE(memory->held(large).empty());
+  EXPECT_TRUE(holds(*memory, setup_key(9), 0, 300)) << "others count on it in memory";
+  EXPECT_TRUE(holds(*memory, state_key(1), 0, 7000)) << "others count on it in memory";
+  // What is dropped leaves both.
+  log_->drop_below(Version(2));
+  behind_->drop({Timeline(1), Version(2), std::nullopt});
+  publish(round_key(0, 2), 10);
+  EXPECT_TRUE(holds(*memory, round_key(0, 2), 0, 10));
+}
+
+TEST_F(WriteBehindTest, AFullLogSpillsNothingThatIsNotOnDisk) {
+  start({.lag_ms = kLong, .lag_bytes = UINT64_MAX, .retry_ms = kLong}, 1 << 20);
+  log_->spill_by([this] { return behind_->spill(4, kWait); });
+  disk_->fail_writes = 1;
+  std::uint64_t s = 0;
+  Status status;
+  for (; status.ok() && s < 1000; ++s) {
+    status = log_->publish(round_key(s), info_of(10'000), 0, bytes_of(round_key(s), 0, 10'000));
+  }
+  EXPECT_EQ(status.code(), Code::kExhausted);
+  EXPECT_THAT(status.describe(), HasSubstr("--log_memory_bytes"));
+  EXPECT_THAT(status.describe(), HasSubstr("no space left on the fake disk"));
+  const auto memory = log_->reader();
+  for (std::uint64_t i = 0; i + 1 < s; ++i) EXPECT_TRUE(holds(*memory, round_key(i), 0, 10'000)) << i;
+}
+
+TEST_F(WriteBehindTest, CheckpointsAndSetUpRoundsAloneDoNotSpill) {
+  start({.lag_ms = kLong}, 1 << 20);
+  log_->spill_by([this] { return behind_->spill(4, kWait); });
+  Status status;
+  for (std::uint64_t s = 0; status.ok() && s < 1000; ++s) {
+    const RecordKey key = s % 2 == 0 ? setup_key(s) : state_key(1 + s / 20);
+    status = log_->publish(key, info_of(10'000 + s), 0, bytes_of(key, 0, 10'000));
+  }
+  EXPECT_EQ(status.code(), Code::kExhausted);
+  EXPECT_THAT(status.describe(), HasSubstr("checkpoints, set-up rounds"));
+}
+
 TEST_F(WriteBehindTest, TheEndIsToldToWhoWaits) {
   start({.lag_ms = kLong, .retry_ms = kLong});
   disk_->fail_writes = 1;

@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -53,7 +55,8 @@ Result<std::unique_ptr<DiskLog>> DiskLog::open(const Settings& settings, Incarna
   if (!store.ok()) return store.status();
   storage::WriteBehind::Options options;
   options.lag_ms = settings.log_lag_ms;
-  options.lag_bytes = settings.log_lag_bytes;
+  // So that a memory log that fills up finds most of itself on disk already.
+  options.lag_bytes = std::min<std::uint64_t>(settings.log_lag_bytes, settings.log_memory_bytes / 4);
   auto writer =
       storage::WriteBehind::start(options, std::move(store).value(), self, std::move(segment), std::move(events));
   if (!writer.ok()) return writer.status();
