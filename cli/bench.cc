@@ -30,6 +30,7 @@ DEFINE_bool(check, true, "check every element of every result");
 DEFINE_bool(inplace, false, "results over the inputs");
 DECLARE_bool(json);
 DECLARE_bool(insecure_no_auth);
+DECLARE_string(transport);
 DECLARE_string(algorithm);
 DECLARE_string(chunk_bytes);
 DECLARE_string(streams);
@@ -155,9 +156,9 @@ std::vector<Cell> cells_of(const Plan& plan) {
   return out;
 }
 
-void print_header(const Cell& cell, int ranks, const std::string& algorithm) {
-  std::printf("\n# %s, %d ranks, tcp, algorithm %s, %s, %d iterations after %d\n",
-              std::string(cell.collective.name).c_str(), ranks, algorithm.c_str(),
+void print_header(const Cell& cell, int ranks, const worker::Settings& settings) {
+  std::printf("\n# %s, %d ranks, transport %s, algorithm %s, %s, %d iterations after %d\n",
+              std::string(cell.collective.name).c_str(), ranks, settings.transport.c_str(), settings.algorithm.c_str(),
               cell.in_place && cell.collective.in_place ? "in place" : "out of place", cell.iterations, cell.warmup);
   std::printf("# %10s %11s %5s %8s %11s %11s %11s %9s %9s %7s\n", "bytes", "count", "type", "op", "time us", "min us",
               "max us", "algbw", "busbw", "errors");
@@ -179,7 +180,7 @@ void print_json(const Cell& cell, const CellResult& r, int ranks, const worker::
                                  {"type", cell.type.name},
                                  {"op", cell.collective.reduces ? cell.op.name : "none"},
                                  {"ranks", ranks},
-                                 {"transport", "tcp"},
+                                 {"transport", settings.transport},
                                  {"algorithm", settings.algorithm},
                                  {"streams", settings.streams},
                                  {"chunk_bytes", settings.chunk_bytes},
@@ -209,7 +210,7 @@ Status run_cells(warren_comm* comm, const Plan& plan, const worker::Settings& se
     if (FLAGS_json) {
       print_json(cell, result.value(), ranks, settings);
     } else {
-      if (shown != cell.collective.name) print_header(cell, ranks, settings.algorithm);
+      if (shown != cell.collective.name) print_header(cell, ranks, settings);
       shown = cell.collective.name;
       print_row(cell, result.value());
     }
@@ -286,6 +287,7 @@ void flags_to_variables(const Plan& plan) {
     if (!value.empty()) setenv(name, value.c_str(), 1);  // NOLINT(concurrency-mt-unsafe): one thread yet
   };
   if (plan.algorithms.size() == 1 && !FLAGS_algorithm.empty()) set("WARREN_ALGORITHM", plan.algorithms[0]);
+  set("WARREN_TRANSPORT", FLAGS_transport);
   set("WARREN_CHUNK_BYTES", FLAGS_chunk_bytes);
   set("WARREN_STREAMS", FLAGS_streams);
   set("WARREN_ROUND_TIMEOUT_MS", FLAGS_round_timeout_ms);
@@ -327,7 +329,7 @@ const Command kBenchCommand = {
         "Collectives: allreduce, reduce, broadcast, barrier, allgather, allgatherv, reduce_scatter, gather, scatter, "
         "all_to_all, sendrecv.",
     .flags = {"ranks", "collective", "sizes", "algorithm", "type", "op", "iters", "warmup", "check", "inplace", "json",
-              "chunk_bytes", "streams", "round_timeout_ms", "insecure_no_auth"},
+              "transport", "chunk_bytes", "streams", "round_timeout_ms", "insecure_no_auth"},
     .run = bench,
 };
 

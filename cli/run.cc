@@ -22,6 +22,7 @@ DEFINE_bool(prefix, true, "mark each line of output with the worker that wrote i
 DEFINE_bool(insecure_no_auth, false, "no authentication: only where nobody else can connect");
 DEFINE_string(round_timeout_ms, "", "how long a collective waits for a silent peer, in milliseconds");
 DEFINE_string(join_timeout_ms, "", "how long workers wait until all are there, in milliseconds");
+DEFINE_string(transport, "", "auto (shared memory within a host) or tcp");
 DEFINE_string(algorithm, "", "auto, star, tree, butterfly, ring or direct");
 DEFINE_string(chunk_bytes, "", "how many bytes travel in one piece; 256K and the like are understood");
 DEFINE_string(streams, "", "TCP connections between each two workers");
@@ -54,6 +55,7 @@ Variables from_flags() {
   put("WARREN_SECRET_FILE", FLAGS_secret_file);
   put("WARREN_ROUND_TIMEOUT_MS", FLAGS_round_timeout_ms);
   put("WARREN_JOIN_TIMEOUT_MS", FLAGS_join_timeout_ms);
+  put("WARREN_TRANSPORT", FLAGS_transport);
   put("WARREN_ALGORITHM", FLAGS_algorithm);
   put("WARREN_CHUNK_BYTES", FLAGS_chunk_bytes);
   put("WARREN_STREAMS", FLAGS_streams);
@@ -210,6 +212,7 @@ const Command kRunCommand = {
               "insecure_no_auth",
               "round_timeout_ms",
               "join_timeout_ms",
+              "transport",
               "algorithm",
               "chunk_bytes",
               "streams",

@@ -44,7 +44,8 @@ class DataPath {
   // Called often, for what has deadlines of its own; returns the next one.
   virtual std::optional<TimeMs> tick() = 0;
   // Takes the descriptor; false if it was refused (and closed).
-  virtual bool adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd) = 0;
+  virtual bool adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd,
+                     std::unique_ptr<HostPipe> pipe) = 0;
   virtual void link_failed(GroupId group, Rank peer, const Status& why) = 0;
   virtual void failed(const Status& why) = 0;
   virtual void finished() = 0;

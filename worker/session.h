@@ -26,7 +26,7 @@
 #include "worker/recall.h"
 #include "worker/replay/fetch_service.h"
 #include "worker/round_board.h"
-#include "worker/transport/tcp_transport.h"
+#include "worker/transport/link_transport.h"
 
 namespace warren::worker {
 
@@ -96,7 +96,8 @@ class Session final : private DataPath {
   void loaded(const worker_effect::Loaded& loaded) override;
   void committed(Version version, Timeline timeline) override;
   std::optional<TimeMs> tick() override;
-  bool adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd) override;
+  bool adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd,
+             std::unique_ptr<HostPipe> pipe) override;
   void link_failed(GroupId group, Rank peer, const Status& why) override;
   void failed(const Status& why) override;
   void finished() override;
@@ -137,7 +138,7 @@ class Session final : private DataPath {
 
   std::mutex mutex_;  // guards everything below
   std::condition_variable changed_;
-  TcpTransport transport_;
+  LinkTransport transport_;
   Engine engine_;
   Incarnation life_;
   std::shared_ptr<MemfdSegment> segment_;

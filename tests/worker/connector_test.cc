@@ -7,8 +7,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <map>
+#include <memory>
 #include <set>
 
 #include "recovery/limits.h"
@@ -26,6 +28,7 @@ struct Node {
   std::unique_ptr<Connector> connector;
   std::uint16_t port = 0;
   std::set<std::tuple<std::uint64_t, int, int>> up;  // group, peer, stream
+  std::vector<std::unique_ptr<HostPipe>> pipes;      // of those that have one
   std::map<int, Status> failed;                      // by peer
   std::vector<std::string> warnings;
   std::vector<int> fds;
@@ -41,9 +44,10 @@ class Connectors : public ::testing::Test {
       auto node = std::make_unique<Node>();
       Node* self = node.get();
       Connector::Events events;
-      events.connected = [self](Epoch, GroupId g, Rank p, std::uint16_t s, int fd) {
+      events.connected = [self](Epoch, GroupId g, Rank p, std::uint16_t s, int fd, std::unique_ptr<HostPipe> pipe) {
         self->up.insert({g.value, p.value, s});
         self->fds.push_back(fd);
+        if (pipe) self->pipes.push_back(std::move(pipe));
       };
       events.failed = [self](GroupId, Rank p, const Status& why) { self->failed.emplace(p.value, why); };
       events.warning = [self](const std::string& text) { self->warnings.push_back(text); };
@@ -56,7 +60,10 @@ class Connectors : public ::testing::Test {
     }
     host_ = host;
   }
-  static Incarnation incarnation(int rank) { return Incarnation(100u + static_cast<unsigned>(rank)); }
+  // Sockets within the host are named by it.
+  static Incarnation incarnation(int rank) {
+    return Incarnation((static_cast<std::uint64_t>(getpid()) << 16) + static_cast<unsigned>(rank));
+  }
   Connector::Membership membership(int self, std::uint64_t epoch = 1, std::uint32_t streams = 1) {
     Connector::Membership m;
     m.epoch = Epoch(epoch);
@@ -64,7 +71,7 @@ class Connectors : public ::testing::Test {
     m.streams = streams;
     m.timeout_ms = timeout_ms_;
     for (std::size_t r = 0; r < nodes_.size(); r++) {
-      m.peers.push_back({incarnation(static_cast<int>(r)), {{host_, nodes_[r]->port}}});
+      m.peers.push_back({incarnation(static_cast<int>(r)), {{host_, nodes_[r]->port}}, same_host_});
     }
     return m;
   }
@@ -102,6 +109,7 @@ class Connectors : public ::testing::Test {
 
   std::vector<std::unique_ptr<Node>> nodes_;
   std::string host_;
+  bool same_host_ = false;
   std::int64_t timeout_ms_ = 2000;
   TimeMs now_{1000};
 };
@@ -123,6 +131,39 @@ TEST_F(Connectors, EveryPairAndStreamComesUp) {
       return true;
     })) << host;
     for (auto& n : nodes_) EXPECT_TRUE(n->failed.empty() && n->warnings.empty());
+  }
+}
+
+TEST_F(Connectors, RanksOfAHostGetPipes) {
+  make(2);
+  same_host_ = true;
+  for (auto& n : nodes_) ASSERT_TRUE(n->connector->listen_on_host().ok());
+  begin_all(1, 2);
+  nodes_[0]->connector->want(kWorldGroup, Rank(1), now_);
+  nodes_[1]->connector->want(kWorldGroup, Rank(0), now_);
+  ASSERT_TRUE(run_until([&] { return nodes_[0]->pipes.size() == 2 && nodes_[1]->pipes.size() == 2; }));
+  const std::array<std::byte, 3> sent = {std::byte{1}, std::byte{2}, std::byte{3}};
+  std::array<std::byte, 3> got{};
+  EXPECT_EQ(nodes_[0]->pipes[0]->write(sent, {}), 3u);
+  const auto first = nodes_[1]->pipes[0]->read(got, {}), second = nodes_[1]->pipes[1]->read(got, {});
+  EXPECT_EQ(*first + *second, 3u);
+  EXPECT_EQ(got, sent);
+}
+
+TEST_F(Connectors, WhoCannotBeReachedWithinTheHostIsReachedOverTcp) {
+  for (const bool listens : {false, true}) {
+    nodes_.clear();
+    make(2);
+    same_host_ = true;
+    // One that does not try is reached as well.
+    if (listens) {
+      ASSERT_TRUE(nodes_[0]->connector->listen_on_host().ok());
+    }
+    begin_all();
+    nodes_[0]->connector->want(kWorldGroup, Rank(1), now_);
+    ASSERT_TRUE(run_until([&] { return nodes_[0]->up.size() == 1 && nodes_[1]->up.size() == 1; }));
+    EXPECT_TRUE(nodes_[0]->pipes.empty());
+    EXPECT_TRUE(nodes_[1]->pipes.empty());
   }
 }
 

@@ -14,7 +14,7 @@
 #include "worker/checkpoints.h"
 #include "worker/dead_segments.h"
 #include "worker/engine.h"
-#include "worker/transport/tcp_transport.h"
+#include "worker/transport/link_transport.h"
 
 namespace warren::worker {
 namespace {
@@ -155,7 +155,7 @@ class World {
           engine(transport, board),
           self(life) {}
     RoundBoard board;
-    TcpTransport transport;
+    LinkTransport transport;
     std::unique_ptr<HostLog> log;
     std::optional<Recall> recall;
     Engine engine;
@@ -1110,7 +1110,7 @@ TEST(SetupRounds, InterruptedOnesAreResumed) {
 }
 
 TEST(SetupRounds, OfEarlierTimelinesThoseOfThePlanAreInUse) {
-  TcpTransport transport([](GroupId, Rank) {});
+  LinkTransport transport([](GroupId, Rank) {});
   RoundBoard board;
   Engine engine(transport, board);
   Engine::Plan p;

@@ -1,5 +1,6 @@
 // All collectives, algorithms and a few types over real sockets, against results computed one by one.
 #include "worker/engine.h"
+#include "recovery/limits.h"
 #include "worker/progress.h"
 
 #include <gtest/gtest.h>
@@ -215,6 +216,26 @@ TEST(Engine, SmallSocketBuffersAndManyStreams) {
     o.socket_buffer_bytes = 4608;
     run_all(o, 30000);
     if (HasFatalFailure()) return;
+  }
+}
+
+// Within a host. The largest results do not fit into a pipe's ring.
+TEST(Engine, PipesOfSharedMemoryWithEveryAlgorithm) {
+  for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kStar, Algorithm::kTree, Algorithm::kButterfly,
+                                    Algorithm::kRing, Algorithm::kDirect}) {
+    SCOPED_TRACE(std::string(schedule::to_string(algorithm)));
+    for (const int size : {2, 3, 5}) {
+      for (const std::uint64_t count : {0u, 7u, 600u, 100'000u}) {
+        Mesh::Options o;
+        o.size = size;
+        o.algorithm = algorithm;
+        o.pipes = true;
+        o.chunk_bytes = count > 1000 ? limits::kMaxChunkBytes : 4096;
+        o.streams = size == 3 ? 2 : 1;
+        run_all(o, count);
+        if (HasFatalFailure()) return;
+      }
+    }
   }
 }
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "worker/engine.h"
-#include "worker/transport/tcp_transport.h"
+#include "worker/transport/link_transport.h"
 
 namespace warren::worker::testing {
 
@@ -26,13 +26,14 @@ class Mesh {
     bool checksums = true;
     bool check_call_sites = false;
     int socket_buffer_bytes = 0;  // small ones make partial reads and writes; 0: the kernel's
+    bool pipes = false;           // of shared memory, as within a host
   };
 
   explicit Mesh(const Options& options) : options_(options) {
     for (int r = 0; r < options.size; r++) {
       nodes_.push_back(std::make_unique<Node>());
       Node& n = *nodes_.back();
-      n.transport = std::make_unique<TcpTransport>([this, r](GroupId g, Rank p) { wanted_.emplace_back(r, g, p); });
+      n.transport = std::make_unique<LinkTransport>([this, r](GroupId g, Rank p) { wanted_.emplace_back(r, g, p); });
       n.engine = std::make_unique<Engine>(*n.transport, n.board);
       n.transport->open(Epoch(1), options.streams, options.checksums);
       Engine::Plan plan;
@@ -49,7 +50,7 @@ class Mesh {
 
   Engine& engine(int rank) { return *nodes_[static_cast<std::size_t>(rank)]->engine; }
   RoundBoard& board(int rank) { return nodes_[static_cast<std::size_t>(rank)]->board; }
-  TcpTransport& transport(int rank) { return *nodes_[static_cast<std::size_t>(rank)]->transport; }
+  LinkTransport& transport(int rank) { return *nodes_[static_cast<std::size_t>(rank)]->transport; }
   [[nodiscard]] int size() const { return options_.size; }
 
   // Progress everywhere until `done`; false when nothing has moved for a long time.
@@ -81,8 +82,14 @@ class Mesh {
             setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &options_.socket_buffer_bytes, sizeof(int));
           }
         }
-        EXPECT_TRUE(transport(a).adopt(Epoch(1), group, Rank(b), s, fds[0]).ok());
-        EXPECT_TRUE(transport(b).adopt(Epoch(1), group, Rank(a), s, fds[1]).ok());
+        std::unique_ptr<HostPipe> first, second;
+        if (options_.pipes) {
+          const OwnedFd memory = HostPipe::create().value();
+          first = HostPipe::map(memory.get(), true).value();
+          second = HostPipe::map(memory.get(), false).value();
+        }
+        EXPECT_TRUE(transport(a).adopt(Epoch(1), group, Rank(b), s, fds[0], std::move(first)).ok());
+        EXPECT_TRUE(transport(b).adopt(Epoch(1), group, Rank(a), s, fds[1], std::move(second)).ok());
       }
       made = true;
     }
@@ -92,7 +99,7 @@ class Mesh {
  private:
   struct Node {
     RoundBoard board;
-    std::unique_ptr<TcpTransport> transport;
+    std::unique_ptr<LinkTransport> transport;
     std::unique_ptr<Engine> engine;
   };
   struct Less {

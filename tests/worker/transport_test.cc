@@ -10,7 +10,7 @@
 #include "recovery/limits.h"
 #include "worker/transport/frame_checksum.h"
 #include "worker/transport/handshake.h"
-#include "worker/transport/tcp_transport.h"
+#include "worker/transport/link_transport.h"
 
 namespace warren::worker {
 namespace {
@@ -49,7 +49,7 @@ class OneEnd : public ::testing::Test {
   }
   // What a correct peer would send, to be damaged.
   static std::vector<std::byte> frame(const FrameHeader& h, std::span<const std::byte> payload) {
-    TcpTransport sender([](GroupId, Rank) {});
+    LinkTransport sender([](GroupId, Rank) {});
     sender.open(Epoch(1), 1, true);
     int fds[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
@@ -80,7 +80,7 @@ class OneEnd : public ::testing::Test {
   }
 
   std::vector<std::pair<GroupId, Rank>> wanted_;
-  TcpTransport transport_{[this](GroupId g, Rank r) { wanted_.emplace_back(g, r); }};
+  LinkTransport transport_{[this](GroupId g, Rank r) { wanted_.emplace_back(g, r); }};
   LinkId link_ = 0;
   std::vector<int> peer_;
   std::vector<std::byte> payload_ = std::vector<std::byte>(32, std::byte{7});
@@ -285,6 +285,91 @@ TEST(Handshake, VerdictsSurviveTheWire) {
   VerdictBytes bytes = make_verdict(Verdict::kWelcome);
   bytes[4] = std::byte{9};
   EXPECT_FALSE(decode_verdict(bytes).ok());
+}
+
+// Two ends of one connection with a pipe of shared memory.
+class Piped : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    int fds[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
+    const OwnedFd memory = std::move(HostPipe::create()).value();
+    for (const int e : {0, 1}) {
+      end_[e].open(Epoch(1), 1, true);
+      link_[e] = end_[e].link(kWorldGroup, Rank(1 - e));
+      auto pipe = std::move(HostPipe::map(memory.get(), e == 0)).value();
+      ASSERT_TRUE(end_[e].adopt(Epoch(1), kWorldGroup, Rank(1 - e), 0, fds[e], std::move(pipe)).ok());
+    }
+  }
+  // Sleeps as a session does until something completes.
+  static Completion next(LinkTransport& transport) {
+    Completion c[1];
+    while (transport.poll(c) == 0) {
+      std::vector<pollfd> fds;
+      transport.collect_pollfds(fds);
+      EXPECT_GE(::poll(fds.data(), fds.size(), -1), 0);
+      transport.woken();
+    }
+    return c[0];
+  }
+  LinkTransport end_[2] = {LinkTransport([](GroupId, Rank) {}), LinkTransport([](GroupId, Rank) {})};
+  LinkId link_[2] = {};
+};
+
+TEST_F(Piped, SleepersAreWokenByTheOtherEnd) {
+  constexpr std::uint32_t kRounds = 3000;
+  const auto play = [&](int e) {
+    std::vector<std::byte> mine(e == 0 ? 600'000 : 40), theirs(e == 0 ? 40 : 600'000);
+    for (std::uint32_t i = 0; i < kRounds; i++) {
+      const std::size_t n = i % 100 == 0 ? mine.size() : 16, m = i % 100 == 0 ? theirs.size() : 16;
+      mine[0] = static_cast<std::byte>(i);
+      end_[e].post_recv(link_[e], header(i), std::span(theirs).first(m), 2);
+      if (e == 0) end_[e].post_send(link_[e], header(i), std::span(mine).first(n), 1);
+      // One end answers the other.
+      for (int done = 0; done < 2; done++) {
+        const Completion c = next(end_[e]);
+        ASSERT_TRUE(c.status.ok()) << c.status.describe();
+        if (c.token != 2) continue;
+        ASSERT_EQ(theirs[0], static_cast<std::byte>(i));
+        if (e == 1) end_[e].post_send(link_[e], header(i), std::span(mine).first(n), 1);
+      }
+    }
+  };
+  std::thread other([&] { play(1); });
+  play(0);
+  other.join();
+}
+
+TEST_F(Piped, WhatCameBeforeTheEndIsTaken) {
+  std::vector<std::byte> bytes(1000, std::byte{5}), got(1000);
+  end_[0].post_send(link_[0], header(0), bytes, 1);
+  EXPECT_TRUE(next(end_[0]).status.ok());
+  end_[0].close_all();
+  std::vector<pollfd> fds;
+  end_[1].post_recv(link_[1], header(0), got, 2);
+  end_[1].collect_pollfds(fds);
+  end_[1].woken();
+  end_[1].post_recv(link_[1], header(1), got, 3);
+  const Completion first = next(end_[1]), second = next(end_[1]);
+  EXPECT_TRUE(first.status.ok()) << first.status.describe();
+  EXPECT_EQ(got, bytes);
+  EXPECT_EQ(second.status.code(), Code::kPeerLost);
+  EXPECT_NE(second.status.describe().find("rank 0 broke: closed by the other end"), std::string::npos);
+}
+
+// A thread polls, without success, what another sleeps on.
+TEST_F(Piped, AnotherThreadsLookDoesNotTakeTheWakeUp) {
+  std::vector<std::byte> bytes(8, std::byte{5}), got(8);
+  end_[1].post_recv(link_[1], header(0), got, 2);
+  std::vector<pollfd> fds;
+  end_[1].collect_pollfds(fds);
+  Completion c[1];
+  EXPECT_EQ(end_[1].poll(c), 0u);
+  EXPECT_EQ(end_[1].poll(c), 0u);
+  end_[0].post_send(link_[0], header(0), bytes, 1);
+  EXPECT_EQ(::poll(fds.data(), fds.size(), 60'000), 1);
+  end_[1].woken();
+  EXPECT_TRUE(next(end_[1]).status.ok());
 }
 
 }  // namespace

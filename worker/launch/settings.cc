@@ -23,33 +23,20 @@ namespace warren::worker {
 namespace {
 
 // The settings by their names in the file; the variable is WARREN_ and the name in capitals.
-constexpr std::array<std::string_view, 28> kNames = {"tracker",
-                                                     "job",
-                                                     "worker_id",
-                                                     "world_size",
-                                                     "secret_file",
-                                                     "insecure_no_auth",
-                                                     "host_id",
-                                                     "domain_id",
-                                                     "bind_address",
-                                                     "advertise_address",
-                                                     "round_timeout_ms",
-                                                     "join_timeout_ms",
-                                                     "algorithm",
-                                                     "chunk_bytes",
-                                                     "streams",
-                                                     "checksums",
-                                                     "check_call_sites",
-                                                     "replicas",
-                                                     "log",
-                                                     "log_memory_bytes",
-                                                     "data_dir",
-                                                     "log_lag_ms",
-                                                     "log_lag_bytes",
-                                                     "log_disk_bytes",
-                                                     "checkpoint_mirror",
-                                                     "on_rollback",
-                                                     "log_level",
+constexpr std::array<std::string_view, 29> kNames = {"tracker",          "job",
+                                                     "worker_id",        "world_size",
+                                                     "secret_file",      "insecure_no_auth",
+                                                     "host_id",          "domain_id",
+                                                     "bind_address",     "advertise_address",
+                                                     "round_timeout_ms", "join_timeout_ms",
+                                                     "transport",        "algorithm",
+                                                     "chunk_bytes",      "streams",
+                                                     "checksums",        "check_call_sites",
+                                                     "replicas",         "log",
+                                                     "log_memory_bytes", "data_dir",
+                                                     "log_lag_ms",       "log_lag_bytes",
+                                                     "log_disk_bytes",   "checkpoint_mirror",
+                                                     "on_rollback",      "log_level",
                                                      "attempt"};
 
 // Variables that are no settings of a worker: where the file is, what `warren` itself reads, and what `warren run`
@@ -58,6 +45,7 @@ constexpr std::array<std::string_view, 5> kOtherVariables = {"WARREN_CONFIG", "W
                                                              "WARREN_LIFE_FD", "WARREN_SEGMENT_KEEPER"};
 
 constexpr std::array<std::string_view, 6> kAlgorithms = {"auto", "star", "tree", "butterfly", "ring", "direct"};
+constexpr std::array<std::string_view, 2> kTransports = {"auto", kTcpTransport};
 constexpr std::array<std::string_view, 3> kLogModes = {"memory", "async", "sync"};  // as LogMode numbers them
 constexpr std::array<std::string_view, 2> kRollbackActions = {"exit", "error"};     // as OnRollback numbers them
 
@@ -113,6 +101,7 @@ Result<Layer> from_options(const warren_options* options) {
   text("advertise_address", options->advertise_address);
   number("round_timeout_ms", options->round_timeout_ms);
   number("join_timeout_ms", options->join_timeout_ms);
+  text("transport", options->transport);
   text("algorithm", options->algorithm);
   number("chunk_bytes", options->chunk_bytes);
   number("streams", options->streams);
@@ -564,6 +553,11 @@ Result<Settings> resolve(const warren_options* options, const Environment& env, 
            limits::kDefaultRoundTimeoutMs);
   r.number("join_timeout_ms", s.join_timeout_ms, limits::kMinRoundTimeoutMs, limits::kMaxRoundTimeoutMs,
            limits::kDefaultJoinTimeoutMs);
+  r.text("transport", s.transport, "auto", [](const Raw& raw) -> Status {
+    if (std::ranges::find(kTransports, raw.text) != kTransports.end()) return {};
+    return {Code::kInvalidArgument,
+            raw.what + " is " + in_quotes(raw.text) + ": give auto or tcp" + did_you_mean(raw.text, kTransports)};
+  });
   r.text("algorithm", s.algorithm, "auto", [](const Raw& raw) -> Status {
     if (std::ranges::find(kAlgorithms, raw.text) != kAlgorithms.end()) return {};
     return {Code::kInvalidArgument, raw.what + " is " + in_quotes(raw.text) +

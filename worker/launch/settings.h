@@ -52,6 +52,8 @@ struct Resolved {
   std::string source;  // "options", "WARREN_TRACKER", "/etc/warren.conf:3", "SLURM_PROCID", "default"
 };
 
+inline constexpr std::string_view kTcpTransport = "tcp";
+
 struct Settings {
   std::string tracker_host;  // a name or a numeric address, without brackets
   std::uint16_t tracker_port = 0;
@@ -66,6 +68,7 @@ struct Settings {
   std::string advertise_address;  // numeric; empty: the bind address
   std::int64_t round_timeout_ms = 0;
   std::int64_t join_timeout_ms = 0;
+  std::string transport;  // "auto", kTcpTransport
   std::string algorithm;  // "auto", "star", "tree", "butterfly", "ring", "direct"
   std::uint64_t chunk_bytes = 0;
   std::uint32_t streams = 0;

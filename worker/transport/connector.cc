@@ -5,10 +5,13 @@
 #include <netinet/tcp.h>
 #include <sodium.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -51,8 +54,30 @@ std::string name_of(const sockaddr* address, socklen_t length) {
   return (v6 ? "[" : "") + std::string(host) + (v6 ? "]:" : ":") + port;
 }
 
+// Abstract: the name lives no longer than the process. Only who has the plan can know it, and the handshake follows.
+SocketAddress on_host(Incarnation life) {
+  SocketAddress a;
+  auto* address = reinterpret_cast<sockaddr_un*>(&a.storage);
+  address->sun_family = AF_UNIX;
+  char name[64];
+  const int n = std::snprintf(name, sizeof name, "warren-link-%016llx", static_cast<unsigned long long>(life.value));
+  std::memcpy(address->sun_path + 1, name, static_cast<std::size_t>(n));
+  a.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<std::size_t>(n));
+  return a;
+}
+
 void set_option(int fd, int level, int name, int value) {
   (void)setsockopt(fd, level, name, &value, sizeof value);
+}
+
+// An idle link whose other end has silently gone fails by itself. No TCP_USER_TIMEOUT: it also counts the time for
+// which a live peer, busy elsewhere, does not read.
+void watch_for_silence(int fd, std::int64_t timeout_ms) {
+  const auto third_s = static_cast<int>(std::clamp<std::int64_t>(timeout_ms / 3000, 1, 3600));
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, third_s);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, third_s);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 2);
 }
 
 }  // namespace
@@ -66,6 +91,7 @@ Connector::~Connector() {
     if (c.fd >= 0) ::close(c.fd);
   }
   if (listener_ >= 0) ::close(listener_);
+  if (host_listener_ >= 0) ::close(host_listener_);
   sodium_memzero(key_.data(), key_.size());
 }
 
@@ -90,6 +116,19 @@ Result<std::uint16_t> Connector::listen(const std::string& host, std::uint16_t p
   listener_ = fd;
   return ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
                                            : reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
+}
+
+Status Connector::listen_on_host() {
+  const SocketAddress address = on_host(self_);
+  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd >= 0 && ::bind(fd, reinterpret_cast<const sockaddr*>(&address.storage), address.length) == 0 &&
+      ::listen(fd, SOMAXCONN) == 0) {
+    host_listener_ = fd;
+    return {};
+  }
+  const std::string why = std::strerror(errno);
+  if (fd >= 0) ::close(fd);
+  return {Code::kUnavailable, "cannot accept data links within the host: " + why};
 }
 
 void Connector::begin_epoch(Membership membership, TimeMs now) {
@@ -140,15 +179,18 @@ Connector::Wish& Connector::wish_for(GroupId group, Rank peer) {
 
 void Connector::start_attempt(Wish& wish, TimeMs now) {
   const Peer& peer = members_->peers[static_cast<std::size_t>(wish.peer.value)];
-  const Address& address = peer.addresses[wish.next_address++ % peer.addresses.size()];
-  const auto socket_address = numeric(address.host, address.port);
+  const bool within = peer.same_host && host_listener_ >= 0 && !std::exchange(wish.tried_on_host, true);
+  const Address& address = peer.addresses[wish.next_address % peer.addresses.size()];
+  if (!within) wish.next_address++;
+  const auto socket_address = within ? on_host(peer.incarnation) : numeric(address.host, address.port);
   wish.retry_at = wish.deadline;
   for (std::uint32_t i = 0; i < members_->streams; i++) {
     const auto stream = static_cast<std::uint16_t>(i);
     if (wish.up[stream]) continue;
     Conversation c;
     c.outgoing = true;
-    c.remote = address.host + " port " + std::to_string(address.port);
+    c.on_host = within;
+    c.remote = within ? "its socket on this host" : address.host + " port " + std::to_string(address.port);
     c.deadline = std::min(now + kStrangerTimeoutMs, wish.deadline);
     c.hello.job_hash = job_hash_;
     c.hello.epoch = members_->epoch;
@@ -211,11 +253,11 @@ void Connector::warn(const std::string& text, TimeMs now) {
   if (++warnings_ <= kWarningsPerSecond) events_.warning(text);
 }
 
-void Connector::accept_all(TimeMs now) {
-  while (listener_ >= 0) {
+void Connector::accept_all(int listener, TimeMs now) {
+  while (listener >= 0) {
     sockaddr_storage from{};
     socklen_t length = sizeof from;
-    const int fd = ::accept4(listener_, reinterpret_cast<sockaddr*>(&from), &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    const int fd = ::accept4(listener, reinterpret_cast<sockaddr*>(&from), &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno != EAGAIN && errno != EWOULDBLOCK) {
@@ -227,7 +269,8 @@ void Connector::accept_all(TimeMs now) {
     if (conversations_.size() >= limits::kMaxPendingHandshakes) {
       // The oldest that has proven nothing goes first, so that a flood does not lock peers out: they try again.
       const auto oldest = std::find_if(conversations_.begin(), conversations_.end(), [](const Conversation& c) {
-        return !c.outgoing && c.state != State::kSendVerdict;
+        return !c.outgoing && c.state != State::kSendVerdict && c.state != State::kReadMemory &&
+               c.state != State::kSendMapped;
       });
       if (oldest == conversations_.end()) {
         ::close(fd);
@@ -239,7 +282,8 @@ void Connector::accept_all(TimeMs now) {
     Conversation& c = conversations_.emplace_back();
     c.fd = fd;
     c.state = State::kReadHello;
-    c.remote = name_of(reinterpret_cast<const sockaddr*>(&from), length);
+    c.on_host = listener == host_listener_;
+    c.remote = c.on_host ? "a process of this host" : name_of(reinterpret_cast<const sockaddr*>(&from), length);
     c.deadline = now + kStrangerTimeoutMs;
     expect(c, handshake::kHelloBytes);
   }
@@ -289,6 +333,67 @@ bool Connector::write_from(Conversation& c, bool& dead) {
   return true;
 }
 
+Status Connector::make_pipe(Conversation& c) {
+  auto memory = HostPipe::create();
+  if (!memory.ok()) return memory.status();
+  auto pipe = HostPipe::map(memory.value().get(), true);
+  if (!pipe.ok()) return pipe.status();
+  c.memory = std::move(memory).value();
+  c.pipe = std::move(pipe).value();
+  return {};
+}
+
+// One byte, and the descriptor with it.
+bool Connector::send_memory(Conversation& c, bool& dead) {
+  std::byte byte{};
+  iovec part{&byte, sizeof byte};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* rights = CMSG_FIRSTHDR(&message);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof(int));
+  const int fd = c.memory.get();
+  std::memcpy(CMSG_DATA(rights), &fd, sizeof fd);
+  while (true) {
+    const ssize_t n = ::sendmsg(c.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n == 1) return true;
+    if (n < 0 && errno == EINTR) continue;
+    dead = n >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+    return false;
+  }
+}
+
+bool Connector::read_memory(Conversation& c, bool& dead) {
+  std::byte byte{};
+  iovec part{&byte, sizeof byte};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = CMSG_LEN(sizeof(int));  // room for one: the kernel closes what is beyond
+  ssize_t n = 0;
+  do {
+    n = ::recvmsg(c.fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  } while (n < 0 && errno == EINTR);
+  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
+  const cmsghdr* rights = n == 1 ? CMSG_FIRSTHDR(&message) : nullptr;
+  if (rights != nullptr && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS &&
+      rights->cmsg_len == CMSG_LEN(sizeof(int))) {
+    int fd = -1;
+    std::memcpy(&fd, CMSG_DATA(rights), sizeof fd);
+    c.memory = OwnedFd(fd);
+    return true;
+  }
+  dead = true;
+  return false;
+}
+
 bool Connector::judge_hello(Conversation& c, TimeMs now) {
   const handshake::Hello& h = c.hello;
   using handshake::Verdict;
@@ -319,21 +424,17 @@ bool Connector::judge_hello(Conversation& c, TimeMs now) {
 }
 
 void Connector::hand_over(Conversation& c, TimeMs now) {
-  set_option(c.fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  // An idle link whose other end has silently gone fails by itself. No TCP_USER_TIMEOUT: it also counts the time for
-  // which a live peer, busy elsewhere, does not read.
-  const auto third_s = static_cast<int>(std::clamp<std::int64_t>(members_->timeout_ms / 3000, 1, 3600));
-  set_option(c.fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set_option(c.fd, IPPROTO_TCP, TCP_KEEPIDLE, third_s);
-  set_option(c.fd, IPPROTO_TCP, TCP_KEEPINTVL, third_s);
-  set_option(c.fd, IPPROTO_TCP, TCP_KEEPCNT, 2);
+  if (!c.on_host) {
+    set_option(c.fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    watch_for_silence(c.fd, members_->timeout_ms);
+  }
   const Rank peer = c.outgoing ? c.hello.to : c.hello.from;
   Wish& w = wish_for(c.hello.group, peer);
   w.up[c.hello.stream] = true;
   if (std::all_of(w.up.begin(), w.up.end(), [](bool b) { return b; })) w.deadline = w.retry_at = {INT64_MAX};
   if (c.outgoing) attempt_ended(w, now);
   const int fd = std::exchange(c.fd, -1);
-  events_.connected(c.hello.epoch, c.hello.group, peer, c.hello.stream, fd);
+  events_.connected(c.hello.epoch, c.hello.group, peer, c.hello.stream, fd, std::move(c.pipe));
 }
 
 bool Connector::advance(Conversation& c, TimeMs now) {
@@ -369,12 +470,13 @@ bool Connector::advance(Conversation& c, TimeMs now) {
         expect(c, handshake::kProofBytes);
         c.state = State::kReadProof;
       } else {
-        if (c.verdict == Verdict::kWelcome && members_ && members_->epoch == c.hello.epoch) {
-          hand_over(c, now);
-        } else {
+        const bool welcome = c.verdict == Verdict::kWelcome && members_ && members_->epoch == c.hello.epoch;
+        c.state = welcome && c.on_host ? State::kReadMemory : State::kDone;
+        if (!welcome) {
           trouble(c, handshake::to_string(c.verdict), false, now);
+        } else if (!c.on_host) {
+          hand_over(c, now);
         }
-        c.state = State::kDone;
       }
       return true;
     case State::kReadChallenge: {
@@ -393,12 +495,43 @@ bool Connector::advance(Conversation& c, TimeMs now) {
     case State::kReadVerdict: {
       if (!read_into(c, dead)) break;
       const auto verdict = handshake::decode_verdict(std::span(c.buffer).first<handshake::kVerdictBytes>());
-      if (verdict.ok() && verdict.value() == Verdict::kWelcome) {
-        hand_over(c, now);
-      } else {
-        trouble(c, verdict.ok() ? handshake::to_string(verdict.value()) : verdict.status().describe(), false, now);
-      }
       c.state = State::kDone;
+      if (!verdict.ok() || verdict.value() != Verdict::kWelcome) {
+        trouble(c, verdict.ok() ? handshake::to_string(verdict.value()) : verdict.status().describe(), false, now);
+      } else if (!c.on_host) {
+        hand_over(c, now);
+      } else if (Status made = make_pipe(c); made.ok()) {
+        c.state = State::kSendMemory;
+      } else {
+        trouble(c, made.describe(), false, now);
+      }
+      return true;
+    }
+    case State::kSendMemory:
+      if (!send_memory(c, dead)) break;
+      c.memory = OwnedFd();
+      expect(c, 1);
+      c.state = State::kReadMapped;
+      return true;
+    case State::kReadMemory: {
+      if (!read_memory(c, dead)) break;
+      auto pipe = HostPipe::map(c.memory.get(), false);
+      c.memory = OwnedFd();
+      c.state = pipe.ok() ? State::kSendMapped : State::kDone;
+      if (pipe.ok()) {
+        c.pipe = std::move(pipe).value();
+        expect(c, 1);
+      } else {
+        trouble(c, pipe.status().describe(), false, now);
+      }
+      return true;
+    }
+    case State::kReadMapped:
+    case State::kSendMapped: {
+      // The link is one once both ends have mapped it: who cannot is connected to over TCP.
+      if (c.state == State::kReadMapped ? !read_into(c, dead) : !write_from(c, dead)) break;
+      c.state = State::kDone;
+      if (members_ && members_->epoch == c.hello.epoch) hand_over(c, now);
       return true;
     }
     case State::kReadHello: {
@@ -452,7 +585,8 @@ bool Connector::step(Conversation& c, TimeMs now) {
 void Connector::run(TimeMs now) {
   if (!accept_again_ || now >= *accept_again_) {
     accept_again_.reset();
-    accept_all(now);
+    accept_all(listener_, now);
+    accept_all(host_listener_, now);
   }
   for (auto it = conversations_.begin(); it != conversations_.end();) {
     it = step(*it, now) ? std::next(it) : conversations_.erase(it);
@@ -475,14 +609,18 @@ void Connector::run(TimeMs now) {
 }
 
 void Connector::collect_pollfds(std::vector<pollfd>& out) const {
-  if (listener_ >= 0 && !accept_again_) out.push_back({listener_, POLLIN, 0});
+  for (const int listener : {listener_, host_listener_}) {
+    if (listener >= 0 && !accept_again_) out.push_back({listener, POLLIN, 0});
+  }
   for (const Conversation& c : conversations_) {
     switch (c.state) {
       case State::kConnecting:
       case State::kSendHello:
       case State::kSendProof:
       case State::kSendChallenge:
-      case State::kSendVerdict: out.push_back({c.fd, POLLOUT, 0}); break;
+      case State::kSendVerdict:
+      case State::kSendMemory:
+      case State::kSendMapped: out.push_back({c.fd, POLLOUT, 0}); break;
       case State::kParked: break;
       default: out.push_back({c.fd, POLLIN, 0});
     }

@@ -1,5 +1,9 @@
 // Makes the connections of data links: listens, connects, authenticates (worker/transport/handshake.h), and hands
 // descriptors over. Of two ranks the lower one connects. Non-blocking; driven by the control thread alone.
+//
+// Ranks of one host are tried over a Unix socket first, which both find by the listener's incarnation; such a
+// connection also gets a pipe of shared memory, whose descriptor the connecting end sends when it is welcome. What does
+// not work so (containers that share a host's name and nothing else) goes over TCP.
 #pragma once
 
 #include <poll.h>
@@ -18,6 +22,7 @@
 #include "recovery/machine.h"
 #include "recovery/result.h"
 #include "worker/transport/handshake.h"
+#include "worker/transport/host_pipe.h"
 
 namespace warren::worker {
 
@@ -30,6 +35,7 @@ class Connector {
   struct Peer {
     Incarnation incarnation;
     std::vector<Address> addresses;  // tried in turn
+    bool same_host = false;
   };
   struct Membership {
     Epoch epoch;
@@ -39,8 +45,8 @@ class Connector {
     std::int64_t timeout_ms = 0;  // until a link that does not come up is reported
   };
   struct Events {
-    // An authenticated connection; takes the descriptor.
-    std::function<void(Epoch, GroupId, Rank, std::uint16_t stream, int fd)> connected;
+    // An authenticated connection; takes the descriptor. A pipe: within the host.
+    std::function<void(Epoch, GroupId, Rank, std::uint16_t stream, int fd, std::unique_ptr<HostPipe> pipe)> connected;
     // The link did not come up within its time, or the peer does not hold the secret.
     std::function<void(GroupId, Rank, const Status&)> failed;
     // Something that people should know: strangers, rubbish. At most a few a second.
@@ -54,6 +60,8 @@ class Connector {
 
   // Binds and listens; port 0 takes a free one. Returns the port. kUnavailable names address and reason.
   Result<std::uint16_t> listen(const std::string& host, std::uint16_t port);
+  // For ranks of this host, too; they connect over TCP to whoever does not.
+  Status listen_on_host();
 
   void begin_epoch(Membership membership, TimeMs now);
   // Drops every handshake and wish of the epoch in force.
@@ -72,12 +80,16 @@ class Connector {
     kSendHello,
     kReadChallenge,
     kSendProof,
-    kReadVerdict,  // the connector's side
+    kReadVerdict,
+    kSendMemory,
+    kReadMapped,  // the connector's side
     kReadHello,
     kParked,
     kSendChallenge,
     kReadProof,
-    kSendVerdict,  // the acceptor's
+    kSendVerdict,
+    kReadMemory,
+    kSendMapped,  // the acceptor's
     kDone,
   };
   struct Conversation {
@@ -93,6 +105,9 @@ class Connector {
     TimeMs deadline;
     // The connector's side: which stream of which wish.
     bool outgoing = false;
+    bool on_host = false;  // over a Unix socket
+    OwnedFd memory;
+    std::unique_ptr<HostPipe> pipe;
   };
   struct Wish {
     GroupId group;
@@ -103,19 +118,23 @@ class Connector {
     TimeMs retry_at{INT64_MAX};  // when the next attempt starts; connector's side
     std::int64_t backoff_ms = 0;
     std::size_t next_address = 0;
+    bool tried_on_host = false;
     std::uint32_t in_progress = 0;
     std::string last_trouble;
   };
   using WishKey = std::pair<GroupId, Rank>;
 
   Wish& wish_for(GroupId group, Rank peer);
-  void accept_all(TimeMs now);
+  void accept_all(int listener, TimeMs now);
   void start_attempt(Wish& wish, TimeMs now);
   // One step; false when the conversation is over (its descriptor has been closed or handed over).
   bool step(Conversation& c, TimeMs now);
   bool advance(Conversation& c, TimeMs now);
   bool read_into(Conversation& c, bool& dead);
   bool write_from(Conversation& c, bool& dead);
+  Status make_pipe(Conversation& c);
+  bool send_memory(Conversation& c, bool& dead);
+  bool read_memory(Conversation& c, bool& dead);
   void load(Conversation& c, std::span<const std::byte> bytes);
   void expect(Conversation& c, std::size_t bytes);
   bool judge_hello(Conversation& c, TimeMs now);
@@ -128,7 +147,7 @@ class Connector {
   handshake::LinkKey key_;
   Incarnation self_;
   Events events_;
-  int listener_ = -1;
+  int listener_ = -1, host_listener_ = -1;
   std::optional<Membership> members_;
   Epoch newest_;
   std::list<Conversation> conversations_;

@@ -108,7 +108,7 @@ TEST(Settings, TakesVariablesAndFillsInDefaults) {
   EXPECT_EQ(s.on_rollback, OnRollback::kExit);
   EXPECT_EQ(s.log_level, WARREN_LOG_INFO);
   EXPECT_EQ(s.attempt, 0u);
-  EXPECT_EQ(s.resolved.size(), 28u);
+  EXPECT_EQ(s.resolved.size(), 29u);
   EXPECT_EQ(source_of(s, "tracker"), "WARREN_TRACKER");
   EXPECT_EQ(source_of(s, "streams"), "default");
   EXPECT_THAT(describe(s), HasSubstr("tracker=10.0.0.1:7000 (WARREN_TRACKER) job=digits (WARREN_JOB)"));
@@ -163,6 +163,7 @@ TEST(Settings, EveryOptionReachesItsSetting) {
   o.advertise_address = "10.1.1.1";
   o.round_timeout_ms = 500;
   o.join_timeout_ms = 600;
+  o.transport = "tcp";
   o.algorithm = "ring";
   o.chunk_bytes = 4096;
   o.streams = 4;
@@ -203,6 +204,7 @@ TEST(Settings, EveryOptionReachesItsSetting) {
   EXPECT_EQ(s.advertise_address, "10.1.1.1");
   EXPECT_EQ(s.round_timeout_ms, 500);
   EXPECT_EQ(s.join_timeout_ms, 600);
+  EXPECT_EQ(s.transport, "tcp");
   EXPECT_EQ(s.algorithm, "ring");
   EXPECT_EQ(s.chunk_bytes, 4096u);
   EXPECT_EQ(s.streams, 4u);

@@ -88,6 +88,7 @@ typedef struct warren_options {
   const char* bind_address;      /* where data links are accepted; default: the interface of the route to the tracker */
   const char* advertise_address; /* what peers are told to connect to; default: bind_address */
   int64_t round_timeout_ms;
+  const char* transport;   /* "auto": shared memory within a host; "tcp" */
   int64_t join_timeout_ms; /* how long to wait until world_size workers are there */
   const char* algorithm;   /* "auto", "star", "tree", "butterfly", "ring", "direct" */
   int64_t chunk_bytes;

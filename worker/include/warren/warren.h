@@ -279,6 +279,7 @@ struct Options {
   std::string advertise_address;                  // what peers are told to connect to
   std::chrono::milliseconds round_timeout_ms{0};  // how long a round may stand still
   std::chrono::milliseconds join_timeout_ms{0};   // how long to wait until world_size workers are there
+  std::string transport;                          // "auto": shared memory within a host; "tcp"
   std::string algorithm;                          // "auto", "star", "tree", "butterfly", "ring", "direct"
   std::int64_t chunk_bytes = 0;
   int streams = 0;                // TCP connections a link
@@ -901,6 +902,7 @@ inline Communicator Communicator::create(const Options& options) {
   c.advertise_address = text(options.advertise_address);
   c.round_timeout_ms = options.round_timeout_ms.count();
   c.join_timeout_ms = options.join_timeout_ms.count();
+  c.transport = text(options.transport);
   c.algorithm = text(options.algorithm);
   c.chunk_bytes = options.chunk_bytes;
   c.streams = options.streams;

@@ -1,11 +1,13 @@
-#include "worker/transport/tcp_transport.h"
+#include "worker/transport/link_transport.h"
 
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 
 #include "recovery/check.h"
@@ -24,7 +26,7 @@ std::string errno_text(int error) {
 
 }  // namespace
 
-void TcpTransport::open(Epoch epoch, std::uint32_t streams, bool checksums) {
+void LinkTransport::open(Epoch epoch, std::uint32_t streams, bool checksums) {
   WARREN_CHECK(links_.empty(), "an epoch begins after the one before was closed (I6)");
   WARREN_CHECK(streams >= 1 && streams <= limits::kMaxStreams, "streams were validated");
   epoch_ = epoch;
@@ -32,12 +34,12 @@ void TcpTransport::open(Epoch epoch, std::uint32_t streams, bool checksums) {
   checksums_ = checksums;
 }
 
-TcpTransport::Link& TcpTransport::at(LinkId link) {
+LinkTransport::Link& LinkTransport::at(LinkId link) {
   WARREN_CHECK(link < links_.size(), "a link id of this epoch");
   return *links_[link];
 }
 
-LinkId TcpTransport::make_link(GroupId group, Rank peer) {
+LinkId LinkTransport::make_link(GroupId group, Rank peer) {
   const auto id = static_cast<LinkId>(links_.size());
   auto link = std::make_unique<Link>();
   link->group = group;
@@ -53,7 +55,7 @@ LinkId TcpTransport::make_link(GroupId group, Rank peer) {
   return id;
 }
 
-LinkId TcpTransport::link(GroupId group, Rank peer) {
+LinkId LinkTransport::link(GroupId group, Rank peer) {
   const auto it = by_name_.find({group, peer});
   const LinkId id = it != by_name_.end() ? it->second : make_link(group, peer);
   const Link& l = at(id);
@@ -62,7 +64,8 @@ LinkId TcpTransport::link(GroupId group, Rank peer) {
   return id;
 }
 
-Status TcpTransport::adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd) {
+Status LinkTransport::adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd,
+                            std::unique_ptr<HostPipe> pipe) {
   const auto refuse = [fd](std::string why) {
     ::close(fd);
     return Status(Code::kRefused, std::move(why));
@@ -76,26 +79,27 @@ Status TcpTransport::adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t 
   if (s.fd >= 0) return refuse("the stream is connected already");
   if (!l.broken.ok()) return refuse("the link broke before");
   s.fd = fd;
+  s.pipe = std::move(pipe);
   if (!s.sends.empty() || !s.recvs.empty()) activate(s);
   return {};
 }
 
-void TcpTransport::fail_link(GroupId group, Rank peer, const Status& why) {
+void LinkTransport::fail_link(GroupId group, Rank peer, const Status& why) {
   const auto it = by_name_.find({group, peer});
   if (it != by_name_.end()) break_link(at(it->second), why);
 }
 
-void TcpTransport::activate(Stream& stream) {
+void LinkTransport::activate(Stream& stream) {
   if (stream.active) return;
   stream.active = true;
   active_.push_back(&stream);
 }
 
-void TcpTransport::complete(Token token, Status status) {
+void LinkTransport::complete(Token token, Status status) {
   completed_.push() = {token, std::move(status)};
 }
 
-void TcpTransport::break_link(Link& link, const Status& why) {
+void LinkTransport::break_link(Link& link, const Status& why) {
   if (!link.broken.ok()) return;
   link.broken = why;
   for (auto& s : link.streams) {
@@ -105,7 +109,7 @@ void TcpTransport::break_link(Link& link, const Status& why) {
   }
 }
 
-void TcpTransport::post_send(LinkId id, const FrameHeader& header, std::span<const std::byte> payload, Token token) {
+void LinkTransport::post_send(LinkId id, const FrameHeader& header, std::span<const std::byte> payload, Token token) {
   WARREN_CHECK(payload.size() <= limits::kMaxChunkBytes, "a frame carries at most one chunk");
   Link& link = at(id);
   if (!link.broken.ok()) return complete(token, link.broken);
@@ -121,7 +125,7 @@ void TcpTransport::post_send(LinkId id, const FrameHeader& header, std::span<con
   if (!s.sends.empty()) activate(s);
 }
 
-void TcpTransport::post_recv(LinkId id, const FrameHeader& expected, std::span<std::byte> payload, Token token) {
+void LinkTransport::post_recv(LinkId id, const FrameHeader& expected, std::span<std::byte> payload, Token token) {
   WARREN_CHECK(payload.size() <= limits::kMaxChunkBytes, "a frame carries at most one chunk");
   Link& link = at(id);
   if (!link.broken.ok()) return complete(token, link.broken);
@@ -135,40 +139,101 @@ void TcpTransport::post_recv(LinkId id, const FrameHeader& expected, std::span<s
   activate(s);
 }
 
-bool TcpTransport::pump_send(Stream& s) {
+std::optional<std::size_t> LinkTransport::put(Stream& s, std::span<const std::byte> header,
+                                              std::span<const std::byte> payload, std::string& why) {
+  if (s.pipe) {
+    const auto put = s.pipe->write(header, payload);
+    if (!put) why = "the memory of the link is damaged";
+    if (put && *put != 0 && s.pipe->must_wake_reader()) wake(s);
+    return put;
+  }
+  iovec parts[2];
+  msghdr message{};
+  message.msg_iov = parts;
+  for (const auto part : {header, payload}) {
+    if (!part.empty()) parts[message.msg_iovlen++] = {const_cast<std::byte*>(part.data()), part.size()};
+  }
+  while (true) {
+    const ssize_t sent = ::sendmsg(s.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) return static_cast<std::size_t>(sent);
+    if (errno == EINTR) continue;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
+    why = errno_text(errno);
+    return std::nullopt;
+  }
+}
+
+std::optional<std::size_t> LinkTransport::take(Stream& s, std::span<std::byte> header, std::span<std::byte> payload,
+                                               std::string& why) {
+  if (s.pipe) {
+    const auto taken = s.pipe->read(header, payload);
+    if (!taken) why = "the memory of the link is damaged";
+    if (taken && *taken != 0 && s.pipe->must_wake_writer()) wake(s);
+    return taken;
+  }
+  iovec parts[2];
+  msghdr message{};
+  message.msg_iov = parts;
+  for (const auto part : {header, payload}) {
+    if (!part.empty()) parts[message.msg_iovlen++] = {part.data(), part.size()};
+  }
+  while (true) {
+    const ssize_t got = ::recvmsg(s.fd, &message, MSG_DONTWAIT);
+    if (got > 0) return static_cast<std::size_t>(got);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
+    why = got == 0 ? "closed by the other end" : errno_text(errno);
+    return std::nullopt;
+  }
+}
+
+// A socket that takes no byte has some that nobody has read, which wake as well.
+void LinkTransport::wake(Stream& s) {
+  const std::byte byte{};
+  (void)!::send(s.fd, &byte, sizeof byte, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+void LinkTransport::hear(Stream& s) {
+  s.slept = true;
+  std::array<std::byte, 256> bytes;
+  // One who never ceases to wake is heard again the next time.
+  for (int reads = 0; reads < 4 && s.ended.empty(); reads++) {
+    const ssize_t n = ::recv(s.fd, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (n > 0 || (n < 0 && errno == EINTR)) continue;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      s.slept = sleepers_ > 0;
+      break;
+    }
+    s.ended = n == 0 ? "closed by the other end" : errno_text(errno);
+  }
+  if (sleepers_ == 0) return;
+  // Others sleep on this socket, and what has woken them may be taken here.
+  (void)s.pipe->wait_to_read();
+  (void)s.pipe->wait_to_write();
+}
+
+bool LinkTransport::pump_send(Stream& s) {
   bool moved = false;
-  s.send_blocked = false;
   while (!s.sends.empty()) {
     Outgoing& out = s.sends.front();
     if (s.sent == 0) {
       // Here rather than when it was posted: the payload is in the cache when the kernel copies it.
-      seal(out.header, out.payload, checksums_, s.send_header);
+      seal(out.header, out.payload, checksums_ && !s.pipe, s.send_header);
     }
     const std::size_t total = kHeader + out.payload.size();
-    iovec parts[2];
-    int n = 0;
-    if (s.sent < kHeader) parts[n++] = {s.send_header.data() + s.sent, kHeader - s.sent};
     const std::size_t offset = s.sent > kHeader ? s.sent - kHeader : 0;
-    if (offset < out.payload.size()) {
-      parts[n++] = {const_cast<std::byte*>(out.payload.data()) + offset, out.payload.size() - offset};
-    }
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = static_cast<std::size_t>(n);
-    const ssize_t sent = ::sendmsg(s.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0) {
-      if (errno == EINTR) continue;
-      if (errno == EAGAIN || errno == EWOULDBLOCK) {
-        s.send_blocked = true;
-        return moved;
-      }
+    std::string why;
+    const auto sent =
+        put(s, std::span(s.send_header).subspan(std::min(s.sent, kHeader)), out.payload.subspan(offset), why);
+    if (!sent) {
       Link& link = at(s.link);
-      break_link(link, Status(Code::kPeerLost, "the link to rank " + std::to_string(link.peer.value) +
-                                                   " broke while sending: " + errno_text(errno)));
+      break_link(link, Status(Code::kPeerLost,
+                              "the link to rank " + std::to_string(link.peer.value) + " broke while sending: " + why));
       return true;
     }
+    if (*sent == 0) return moved;
     moved = true;
-    s.sent += static_cast<std::size_t>(sent);
+    s.sent += *sent;
     if (s.sent < total) continue;
     bytes_sent_ += out.payload.size();
     s.sent = 0;
@@ -179,35 +244,28 @@ bool TcpTransport::pump_send(Stream& s) {
   return moved;
 }
 
-bool TcpTransport::pump_recv(Stream& s, std::size_t budget) {
+bool LinkTransport::pump_recv(Stream& s, std::size_t budget) {
   bool moved = false;
   while (!s.recvs.empty() && budget > 0) {
     Incoming& in = s.recvs.front();
     Link& link = at(s.link);
     const std::size_t total = kHeader + in.payload.size();
-    iovec parts[2];
-    int n = 0;
-    if (s.received < kHeader) parts[n++] = {s.recv_header.data() + s.received, kHeader - s.received};
     const std::size_t offset = s.received > kHeader ? s.received - kHeader : 0;
-    if (offset < in.payload.size()) parts[n++] = {in.payload.data() + offset, in.payload.size() - offset};
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = static_cast<std::size_t>(n);
-    const ssize_t got = ::recvmsg(s.fd, &message, MSG_DONTWAIT);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return moved;
-    if (got <= 0) {
-      const std::string why = got == 0 ? "closed by the other end" : errno_text(errno);
+    std::string why;
+    const auto got =
+        take(s, std::span(s.recv_header).subspan(std::min(s.received, kHeader)), in.payload.subspan(offset), why);
+    if (!got) {
       break_link(link, Status(Code::kPeerLost, "the link to rank " + std::to_string(link.peer.value) +
                                                    " broke while receiving: " + why));
       return true;
     }
+    if (*got == 0) return moved;
     moved = true;
     const bool had_header = s.received >= kHeader;
-    s.received += static_cast<std::size_t>(got);
+    s.received += *got;
     if (!had_header && s.received >= kHeader) {
       // The payload may have come in the same call, into scratch that nobody reads before this check.
-      if (checksums_ && !header_holds(s.recv_header)) {
+      if (checksums_ && !s.pipe && !header_holds(s.recv_header)) {
         break_link(link, Status(Code::kCorrupt, "a chunk's header from rank " + std::to_string(link.peer.value) +
                                                     " does not match its checksum (I10)"));
         return true;
@@ -220,7 +278,7 @@ bool TcpTransport::pump_recv(Stream& s, std::size_t budget) {
       }
     }
     if (s.received < total) continue;
-    if (checksums_ && !payload_holds(s.recv_header, in.payload)) {
+    if (checksums_ && !s.pipe && !payload_holds(s.recv_header, in.payload)) {
       break_link(link, Status(Code::kCorrupt, "a chunk from rank " + std::to_string(link.peer.value) +
                                                   " does not match its checksum (I10)"));
       return true;
@@ -236,13 +294,19 @@ bool TcpTransport::pump_recv(Stream& s, std::size_t budget) {
   return moved;
 }
 
-std::size_t TcpTransport::poll(std::span<Completion> out) {
+std::size_t LinkTransport::poll(std::span<Completion> out) {
   if (completed_.empty()) {
     for (std::size_t i = 0; i < active_.size() && completed_.size() < out.size(); i++) {
       Stream& s = *active_[i];
       if (s.fd >= 0) {
-        if (!s.sends.empty()) pump_send(s);
-        if (!s.recvs.empty()) pump_recv(s, out.size());
+        if (s.slept) hear(s);
+        bool moved = !s.sends.empty() && pump_send(s);
+        moved = (!s.recvs.empty() && pump_recv(s, out.size())) || moved;
+        if (!moved && !s.ended.empty()) {
+          Link& link = at(s.link);
+          break_link(link, Status(Code::kPeerLost,
+                                  "the link to rank " + std::to_string(link.peer.value) + " broke: " + s.ended));
+        }
       }
       if (s.sends.empty() && s.recvs.empty()) {
         s.active = false;
@@ -260,17 +324,27 @@ std::size_t TcpTransport::poll(std::span<Completion> out) {
   return n;
 }
 
-void TcpTransport::collect_pollfds(std::vector<pollfd>& out) {
+void LinkTransport::collect_pollfds(std::vector<pollfd>& out) {
+  sleepers_++;
   for (Stream* s : active_) {
     if (s->fd < 0) continue;
     short events = 0;
+    if (s->pipe) {
+      s->slept = true;
+      events = POLLIN;
+      // What can go on at once is not waited for: a socket that takes bytes, as this one does, ends the wait.
+      if (!s->recvs.empty() && !s->pipe->wait_to_read()) events |= POLLOUT;
+      if (!s->sends.empty() && !s->pipe->wait_to_write()) events |= POLLOUT;
+      out.push_back({s->fd, events, 0});
+      continue;
+    }
     if (!s->recvs.empty()) events |= POLLIN;
     if (!s->sends.empty()) events |= POLLOUT;
     if (events != 0) out.push_back({s->fd, events, 0});
   }
 }
 
-void TcpTransport::close_all() {
+void LinkTransport::close_all() {
   for (auto& link : links_) {
     for (auto& s : link->streams) {
       if (s->fd >= 0) ::close(s->fd);
