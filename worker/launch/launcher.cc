@@ -228,7 +228,7 @@ class Launch {
     }
     life.close_descriptor();
     w.life = std::move(life);
-    w.watch = LifeWatch(options_.hung_after_ms, look_interval_ms());
+    w.watch = LifeWatch();
     w.started_at_ms = now_ms();
     w.killed_at_ms = -1;
     w.pidfd = Fd(open_pidfd(pid));
@@ -326,18 +326,27 @@ class Launch {
   [[nodiscard]] bool watching() const { return options_.hung_after_ms > 0; }
   // Often enough that a worker is killed soon after the limit, at little cost.
   [[nodiscard]] std::int64_t look_interval_ms() const {
-    return std::clamp<std::int64_t>(options_.hung_after_ms / 20, 1, 500);
+    std::int64_t least_ms = options_.hung_after_ms;
+    for (const Worker& w : workers_) {
+      if (w.pid != 0) least_ms = std::min(least_ms, hung_after_ms(w));
+    }
+    return std::clamp<std::int64_t>(least_ms / 20, 1, 500);
+  }
+  // The program may have set another round timeout than the launcher was told.
+  [[nodiscard]] std::int64_t hung_after_ms(const Worker& w) const {
+    const std::int64_t said = w.life.limit_ms();
+    return said != 0 ? said : options_.hung_after_ms;
   }
 
   void look_for_life(std::int64_t now) {
-    const std::int64_t elapsed_ms = now - std::exchange(last_look_ms_, now);
+    const std::int64_t elapsed_ms = now - std::exchange(last_look_ms_, now), interval_ms = look_interval_ms();
     for (Worker& w : workers_) {
       if (w.pid == 0) continue;
       const std::string who = "worker " + std::to_string(w.id);
       if (w.killed_at_ms < 0) {
-        if (!w.watch.look(w.life.beats(), elapsed_ms)) continue;
+        if (!w.watch.look(w.life.beats(), elapsed_ms, hung_after_ms(w), interval_ms)) continue;
         notice("worker_killed_hung", who + " (process " + std::to_string(w.pid) + ") has shown no life for " +
-                                         std::to_string(options_.hung_after_ms) + " ms; killing it");
+                                         std::to_string(hung_after_ms(w)) + " ms; killing it");
         w.killed_at_ms = w.complained_at_ms = now;
         kill(-w.pid, SIGKILL);
       } else if (now - w.complained_at_ms >= kUndeadMs) {
@@ -399,7 +408,10 @@ class Launch {
     if (code == kExitRolledBack) {
       on_rollback(w, what);
     } else {
-      const bool lost = killed || code == kExitPreempted || code == kExitKillPoint;
+      // A program that aborts before its first round (a setting that is wrong, nobody caught the exception) will again.
+      const bool aborted =
+          killed && WTERMSIG(status) == SIGABRT && !w.worked && now_ms() - w.started_at_ms < options_.healthy_ms;
+      const bool lost = (killed && !aborted) || code == kExitPreempted || code == kExitKillPoint;
       if (code == kExitPreempted) what += " (preempted)";
       if (code == kExitKillPoint) what += " (kill point)";
       const std::uint32_t most = lost ? options_.restarts : options_.failure_restarts;

@@ -13,15 +13,17 @@
 #include <string>
 #include <utility>
 
+#include "recovery/limits.h"
 #include "worker/launch/text.h"
 
 namespace warren::worker {
 
 struct LifePage {
-  static constexpr std::uint64_t kMagic = 0x326566694c6e7257;  // "WrnLife2"
+  static constexpr std::uint64_t kMagic = 0x336566694c6e7257;  // "WrnLife3"
   std::uint64_t magic = kMagic;
   std::atomic<std::uint64_t> beats{0};
   std::atomic<std::uint64_t> worked{0};
+  std::atomic<std::uint64_t> limit_ms{0};
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "two processes share it");
 
@@ -60,6 +62,10 @@ LifeSign LifeSign::from_environment(const Environment& env) {
 
 void LifeSign::beat() const {
   if (page_ != nullptr) page_->beats.fetch_add(1, std::memory_order_relaxed);
+}
+
+void LifeSign::limit(std::int64_t limit_ms) const {
+  if (page_ != nullptr) page_->limit_ms.store(static_cast<std::uint64_t>(limit_ms), std::memory_order_relaxed);
 }
 
 void LifeSign::worked() const {
@@ -110,6 +116,12 @@ std::uint64_t LifeView::beats() const {
   return page_ == nullptr ? 0 : page_->beats.load(std::memory_order_relaxed);
 }
 
+std::int64_t LifeView::limit_ms() const {
+  if (page_ == nullptr) return 0;
+  const auto said = static_cast<std::int64_t>(page_->limit_ms.load(std::memory_order_relaxed));
+  return said >= limits::kMinRoundTimeoutMs && said <= limits::kMaxRoundTimeoutMs ? said : 0;
+}
+
 bool LifeView::has_worked() const {
   return page_ != nullptr && page_->worked.load(std::memory_order_relaxed) != 0;
 }
@@ -128,14 +140,14 @@ LifeView::~LifeView() {
   if (page_ != nullptr) munmap(const_cast<LifePage*>(page_), sizeof(LifePage));
 }
 
-bool LifeWatch::look(std::uint64_t beats, std::int64_t elapsed_ms) {
+bool LifeWatch::look(std::uint64_t beats, std::int64_t elapsed_ms, std::int64_t limit_ms, std::int64_t interval_ms) {
   if (beats == 0 || beats != beats_) {
     beats_ = beats;
     silent_ms_ = 0;
     return false;
   }
-  silent_ms_ += std::clamp<std::int64_t>(elapsed_ms, 0, 2 * interval_ms_);
-  return silent_ms_ >= limit_ms_;
+  silent_ms_ += std::clamp<std::int64_t>(elapsed_ms, 0, 2 * interval_ms);
+  return silent_ms_ >= limit_ms;
 }
 
 }  // namespace warren::worker

@@ -1,7 +1,7 @@
 // How a worker shows its launcher that it is alive: a page of memory that both see, in which the worker's control
 // thread counts. A count that stands still tells a stopped, hung or deadlocked process from a slow one; nothing is
-// sent, and neither waits for the other. The page also tells whether the life has come to work, which tells a worker
-// that is killed often from one that cannot start.
+// sent, and neither waits for the other. The page also tells how long the count may stand still, and whether the life
+// has come to work, which tells a worker that is killed often from one that cannot start.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,8 @@ class LifeSign {
   // "I am in a job, and my control thread runs": at least once a heartbeat interval. The first begins the launcher's
   // watch. Never blocks.
   void beat() const;
+  // "If I do not beat for so long, I hang": the round timeout, which the launcher may not know.
+  void limit(std::int64_t limit_ms) const;
   // "I have taken part in computing a round": stays for the rest of this life.
   void worked() const;
   // "I am in no job any more": the launcher watches no longer, until the next beat().
@@ -56,6 +58,8 @@ class LifeView {
   void close_descriptor();
   // How often the worker has beaten; 0: it is in no job, not yet or not any more.
   [[nodiscard]] std::uint64_t beats() const;
+  // 0: it has not said, or what no round timeout can be.
+  [[nodiscard]] std::int64_t limit_ms() const;
   [[nodiscard]] bool has_worked() const;
 
   LifeView() = default;
@@ -75,14 +79,10 @@ class LifeView {
 // held the launcher up may have held up the worker as well.
 class LifeWatch {
  public:
-  LifeWatch() = default;
-  LifeWatch(std::int64_t limit_ms, std::int64_t interval_ms) : limit_ms_(limit_ms), interval_ms_(interval_ms) {}
-
   // True: the count has stood still for limit_ms. `elapsed_ms`: since the previous look, at whatever worker.
-  bool look(std::uint64_t beats, std::int64_t elapsed_ms);
+  bool look(std::uint64_t beats, std::int64_t elapsed_ms, std::int64_t limit_ms, std::int64_t interval_ms);
 
  private:
-  std::int64_t limit_ms_ = 0, interval_ms_ = 0;
   std::uint64_t beats_ = 0;
   std::int64_t silent_ms_ = 0;
 };

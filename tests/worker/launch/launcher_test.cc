@@ -349,6 +349,17 @@ TEST(Launch, AWorkerThatWorkedIsStartedAgainAtOnce) {
   EXPECT_EQ(count(f.error, "at once"), 5) << f.error;
 }
 
+TEST(Launch, AnAbortBeforeTheFirstRoundIsTheProgramsOwnFailure) {
+  const Finished f = run(alive(1, "kill -ABRT $$"));
+  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
+  EXPECT_EQ(f.code.value(), 128 + SIGABRT) << f.error;
+  EXPECT_EQ(count(f.error, "worker_restarted"), 0) << f.error;
+  const Finished later = run(alive(1, "exec $CHILD aborts"));
+  ASSERT_TRUE(later.code.ok()) << later.code.status().describe();
+  EXPECT_EQ(later.code.value(), 0) << later.error;
+  EXPECT_EQ(count(later.error, "worker_restarted"), 1) << later.error;
+}
+
 TEST(LaunchHung, AStoppedOrStuckWorkerIsKilledAndStartedAgain) {
   for (const char* how : {"stop", "stuck"}) {
     SCOPED_TRACE(how);
@@ -360,6 +371,16 @@ TEST(LaunchHung, AStoppedOrStuckWorkerIsKilledAndStartedAgain) {
     EXPECT_THAT(f.error, HasSubstr("warren: worker_restarted: worker 0 hung and was killed; starting it again at once "
                                    "(restart 1 of 1, attempt 1)\n"));
   }
+}
+
+// The round timeout that the program has set, whatever the launcher was told.
+TEST(LaunchHung, AWorkerSaysHowLongItMayBeSilent) {
+  LaunchOptions o = alive(1, "exec $CHILD soon");
+  o.hung_after_ms = 3'600'000;
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
+  EXPECT_EQ(f.code.value(), 0) << f.error;
+  EXPECT_THAT(f.error, HasSubstr(") has shown no life for 150 ms; killing it\n"));
 }
 
 TEST(LaunchHung, WhatItStartedDoesNotHideIt) {

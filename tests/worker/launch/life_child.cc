@@ -1,6 +1,9 @@
 // What the launcher's tests start in the place of a worker that is in a job: it shows life, and then does as it is
 // told.
 //   life_child stop    stops itself (SIGSTOP), still in its job
+//   life_child soon    says that it hangs when it is silent for 150 ms, and stops itself
+//   life_child works   takes part in a round and is killed, five times
+//   life_child aborts  takes part in a round and aborts
 //   life_child stuck   beats once and then waits for ever, as a deadlocked control thread does
 //   life_child left    leaves its job and then waits until somebody opens the FIFO named by $FIFO for writing
 //   life_child never   does so without having been in a job
@@ -37,6 +40,10 @@ int main(int, char** argv) {
     warren::worker::LifeSign::from_environment().worked();
     std::raise(SIGKILL);
   }
+  if (what == "aborts" && variable("WARREN_ATTEMPT") == "0") {
+    warren::worker::LifeSign::from_environment().worked();
+    std::raise(SIGABRT);
+  }
   if (variable("WARREN_ATTEMPT") != "0") return variable("FIFO").empty() ? 0 : wait_at_fifo(O_WRONLY);
   const warren::worker::LifeSign sign = warren::worker::LifeSign::from_environment();
   if (!sign.shown()) return 2;
@@ -54,11 +61,12 @@ int main(int, char** argv) {
     control.join();
     return code;
   }
+  if (what == "soon") sign.limit(150);
   sign.beat();
   if (what == "left") {
     sign.leave();
     return wait_at_fifo(O_RDONLY);
   }
-  if (what == "stop") std::raise(SIGSTOP);
+  if (what == "stop" || what == "soon") std::raise(SIGSTOP);
   while (true) pause();
 }

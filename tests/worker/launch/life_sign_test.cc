@@ -54,6 +54,18 @@ TEST(LifeSign, TellsOfWork) {
   EXPECT_TRUE(v.has_worked()) << "also when the job is left";
 }
 
+TEST(LifeSign, TellsHowLongItMayBeSilent) {
+  const LifeView v = view();
+  EXPECT_EQ(v.limit_ms(), 0);
+  const LifeSign sign = sign_on(std::to_string(v.fd()));
+  sign.limit(1500);
+  EXPECT_EQ(v.limit_ms(), 1500);
+  for (const std::int64_t never : {std::int64_t{0}, std::int64_t{1}, std::int64_t{-1}, INT64_MAX}) {
+    sign.limit(never);
+    EXPECT_EQ(v.limit_ms(), 0) << "no round timeout is that";
+  }
+}
+
 TEST(LifeSign, ThatGoesLeaves) {
   const LifeView v = view();
   {
@@ -101,34 +113,46 @@ TEST(LifeSign, SaysNothingToNobody) {
 }
 
 TEST(LifeWatch, FindsACountThatStandsStill) {
-  LifeWatch watch(1000, 100);
-  EXPECT_FALSE(watch.look(7, 100));
-  for (int i = 1; i < 10; ++i) EXPECT_FALSE(watch.look(7, 100)) << i;
-  EXPECT_TRUE(watch.look(7, 100));
+  LifeWatch watch;
+  const auto look = [&](std::uint64_t beats, std::int64_t elapsed_ms) {
+    return watch.look(beats, elapsed_ms, 1000, 100);
+  };
+  EXPECT_FALSE(look(7, 100));
+  for (int i = 1; i < 10; ++i) EXPECT_FALSE(look(7, 100)) << i;
+  EXPECT_TRUE(look(7, 100));
 }
 
 TEST(LifeWatch, AnyChangeIsLife) {
-  LifeWatch watch(300, 100);
-  for (std::uint64_t i = 0; i < 100; ++i) EXPECT_FALSE(watch.look(1 + i / 2, 200)) << "two looks at each count";
+  LifeWatch watch;
+  const auto look = [&](std::uint64_t beats, std::int64_t elapsed_ms) {
+    return watch.look(beats, elapsed_ms, 300, 100);
+  };
+  for (std::uint64_t i = 0; i < 100; ++i) EXPECT_FALSE(look(1 + i / 2, 200)) << "two looks at each count";
 }
 
 TEST(LifeWatch, WhoIsInNoJobIsNotWatched) {
-  LifeWatch watch(300, 100);
-  for (int i = 0; i < 100; ++i) EXPECT_FALSE(watch.look(0, 100));
-  EXPECT_FALSE(watch.look(5, 100));
-  EXPECT_FALSE(watch.look(5, 100));
-  EXPECT_FALSE(watch.look(5, 100));
-  for (int i = 0; i < 100; ++i) EXPECT_FALSE(watch.look(0, 100)) << "it has left";
-  EXPECT_FALSE(watch.look(5, 100)) << "and begins anew";
+  LifeWatch watch;
+  const auto look = [&](std::uint64_t beats, std::int64_t elapsed_ms) {
+    return watch.look(beats, elapsed_ms, 300, 100);
+  };
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(look(0, 100));
+  EXPECT_FALSE(look(5, 100));
+  EXPECT_FALSE(look(5, 100));
+  EXPECT_FALSE(look(5, 100));
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(look(0, 100)) << "it has left";
+  EXPECT_FALSE(look(5, 100)) << "and begins anew";
 }
 
 TEST(LifeWatch, WhatHoldsTheLauncherUpIsNoSilence) {
-  LifeWatch watch(1000, 100);
-  EXPECT_FALSE(watch.look(7, 100));
-  for (int i = 1; i < 5; ++i) EXPECT_FALSE(watch.look(7, 3'600'000)) << "each counts as two intervals";
-  EXPECT_TRUE(watch.look(7, 3'600'000));
-  EXPECT_FALSE(watch.look(8, 3'600'000));
-  EXPECT_FALSE(watch.look(8, -5)) << "a clock that stood still";
+  LifeWatch watch;
+  const auto look = [&](std::uint64_t beats, std::int64_t elapsed_ms) {
+    return watch.look(beats, elapsed_ms, 1000, 100);
+  };
+  EXPECT_FALSE(look(7, 100));
+  for (int i = 1; i < 5; ++i) EXPECT_FALSE(look(7, 3'600'000)) << "each counts as two intervals";
+  EXPECT_TRUE(look(7, 3'600'000));
+  EXPECT_FALSE(look(8, 3'600'000));
+  EXPECT_FALSE(look(8, -5)) << "a clock that stood still";
 }
 
 }  // namespace
