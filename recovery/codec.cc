@@ -24,7 +24,11 @@ static_assert(limits::kMaxPositions * limits::kMaxPositionBytes + limits::kMaxRa
               "the longest report fits");
 static_assert(limits::kMaxHeldRounds * limits::kMaxHeldRoundsBytes + limits::kMaxHeldRuns * limits::kMaxHeldRunBytes +
                       limits::kMaxHeldRanges * limits::kMaxRangeBytes + limits::kMaxHeldPlanBytes +
-                      limits::kMaxSetups * limits::kMaxSetupEntryBytes + limits::kMaxMemberBytes + 4096 <=
+                      limits::kMaxSetups * limits::kMaxSetupEntryBytes +
+                      limits::kMaxLoggedPositions * limits::kMaxPositionBytes +
+                      limits::kMaxLoggedRanges * limits::kMaxRangeBytes +
+                      limits::kMaxLoggedSetups * limits::kMaxSetupEntryBytes + limits::kMaxLoggedLives * 8 +
+                      limits::kMaxMemberBytes + 4096 <=
                   kMaxWorkerMessageBytes,
               "the longest join fits");
 
@@ -308,13 +312,6 @@ Status validate_positions(const Positions& positions, std::size_t most_ranges) {
   return {};
 }
 
-Status validate_logged(const wire::Logged& l) {
-  for (const wire::Position& p : l.positions()) {
-    if (p.closed()) return bad(name_of(p) + ": what is logged closes nothing");
-  }
-  return validate_positions(l.positions(), limits::kMaxRangesPerReport);
-}
-
 // most_ranges 0: all of them are done.
 Status validate_setups(const google::protobuf::RepeatedPtrField<wire::Setup>& setups, std::size_t most,
                        std::size_t most_ranges) {
@@ -340,6 +337,22 @@ Status validate_setups(const google::protobuf::RepeatedPtrField<wire::Setup>& se
   }
   if (ranges > most_ranges) return bad(str(ranges) + " ranges of set-up rounds are over the limit");
   return {};
+}
+
+Status validate_logged(const wire::Logged& l) {
+  if (l.timeline() >= UINT32_MAX / 2) return bad("timeline " + str(l.timeline()) + " is over the limit");
+  for (const wire::Position& p : l.positions()) {
+    if (p.closed()) return bad(name_of(p) + ": what is logged closes nothing");
+  }
+  for (const wire::Setup& s : l.setups()) {
+    if (s.done()) return bad("set-up round " + hex(s.name()) + ": memory does not know what is done");
+    if (s.timeline() != l.timeline()) return bad("set-up round " + hex(s.name()) + " is of another timeline");
+  }
+  if (static_cast<std::size_t>(l.lives_size()) > limits::kMaxLoggedLives) {
+    return bad(str(l.lives_size()) + " lives are over the limit of " + str(limits::kMaxLoggedLives));
+  }
+  if (Status s = validate_setups(l.setups(), limits::kMaxSetups, limits::kMaxLoggedRanges); !s.ok()) return s;
+  return validate_positions(l.positions(), limits::kMaxLoggedRanges);
 }
 
 Status validate_run(const wire::HeldRun& run, std::uint64_t after) {

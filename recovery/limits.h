@@ -34,6 +34,12 @@ inline constexpr std::size_t kMaxSetupNameBytes = 128;
 inline constexpr std::size_t kMaxSetupEntryBytes = 32;         // without its ranges
 inline constexpr std::size_t kMaxSetupRangesPerReport = 1024;  // of those in flight
 inline constexpr std::size_t kMaxSetupRangesPerPlan = 16384;
+// What the memory of a host is said to hold when its lives join: what is over is computed again, and lives count as
+// lost.
+inline constexpr std::size_t kMaxLoggedPositions = 1024;
+inline constexpr std::size_t kMaxLoggedRanges = 4096;
+inline constexpr std::size_t kMaxLoggedSetups = 512;
+inline constexpr std::size_t kMaxLoggedLives = 2048;
 // What the disk of a host is said to hold when its lives join: what is over is left out, and counts as not held.
 inline constexpr std::size_t kMaxHeldRounds = 4096;
 inline constexpr std::size_t kMaxHeldRuns = 8192;
@@ -47,6 +53,10 @@ inline constexpr std::size_t kMaxKept = 16384;
 inline constexpr std::size_t kMaxKeptBytes = 40;
 // What the tracker keeps of one job's reports and votes.
 inline constexpr std::size_t kMaxPositionBytesPerJob = std::size_t{64} << 20;
+// And of what the disks and the memory of hosts hold; the least that is kept of each disk.
+inline constexpr std::size_t kMaxJoinBytesPerJob = std::size_t{64} << 20;
+inline constexpr std::size_t kMaxShortHeldBytes = 128;
+static_assert(kMaxJoinBytesPerJob / kMaxShortHeldBytes > std::size_t{2} * kMaxWorldSize);
 
 // A plan lists every member; nothing else on the control plane comes near it.
 inline constexpr std::size_t kMaxMemberBytes = kMaxWorkerIdBytes + 2 * kMaxHostIdBytes +

@@ -172,35 +172,39 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
     }
     const std::vector<std::size_t> free(free_places_.begin(), free_places_.end());
     if (!free.empty() && now < since_ + timeout_ms()) return arm(since_ + timeout_ms());
-    auto frontier = next_frontier(!distrust_inherited_);
-    if (!frontier.ok()) {
-      count(Transition::frontier_torn);
-      return roll_back(frontier.status().code(), frontier.status().describe(), now, effects);
-    }
-    auto setups = next_setups();
+    const bool survived =
+        std::any_of(waiting_.begin(), waiting_.end(), [](const auto& w) { return w.second.report.has_value(); });
+    const bool inherits = !std::exchange(distrust_inherited_, false);
+    start.goes_on = survived || (inherits && interrupt_.resume() && memory_survives());
+    auto setups = next_setups(start.goes_on);
     if (!setups.ok()) {
       count(Transition::frontier_torn);
       return roll_back(setups.status().code(), setups.status().describe(), now, effects);
     }
-    const auto of_survivors = next_frontier(false);
-    frontier_inherited_ =
-        !of_survivors.ok() ||
-        !std::equal(frontier.value().begin(), frontier.value().end(), of_survivors.value().begin(),
-                    of_survivors.value().end(), [](const wire::Position& a, const wire::Position& b) {
-                      return a.group() == b.group() && a.version() == b.version() && a.rounds() == b.rounds();
-                    });
-    distrust_inherited_ = false;
-    const bool survived =
-        std::any_of(waiting_.begin(), waiting_.end(), [](const auto& w) { return w.second.report.has_value(); });
-    if (survived) {
+    if (start.goes_on) {
+      auto frontier = next_frontier(inherits);
+      if (!frontier.ok()) {
+        count(Transition::frontier_torn);
+        return roll_back(frontier.status().code(), frontier.status().describe(), now, effects);
+      }
+      const auto of_survivors = next_frontier(false);
+      frontier_inherited_ =
+          !of_survivors.ok() ||
+          !std::equal(frontier.value().begin(), frontier.value().end(), of_survivors.value().begin(),
+                      of_survivors.value().end(), [](const wire::Position& a, const wire::Position& b) {
+                        return a.group() == b.group() && a.version() == b.version() && a.rounds() == b.rounds();
+                      });
       start.frontier = std::move(frontier).value();
       for (const wire::Kept& k : plan_.kept()) {
         if (k.version() == kPreamble.value || !committed_ || k.version() >= committed_->value) start.kept.push_back(k);
       }
-    } else if (interrupt_.resume()) {
-      const bool lost = go_back_to_mirror(effects);
-      start = start_from_disks();
-      if (lost) setups = std::vector<wire::Setup>();
+    } else {
+      frontier_inherited_ = false;
+      if (interrupt_.resume()) {
+        const bool lost = go_back_to_mirror(effects);
+        start = start_from_disks();
+        if (lost) setups = std::vector<wire::Setup>();
+      }
     }
     start.setups = std::move(setups).value();
     std::vector<const Waiting*> by_arrival;
@@ -219,6 +223,20 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
     }
   }
   make_plan(ranks, std::move(start), now, effects);
+}
+
+bool TrackerMachine::memory_survives() const {
+  std::set<std::string> domains, lost;
+  for (const wire::Member& m : plan_.members()) {
+    domains.insert(m.domain_id());
+    // Only the worker's own new life has looked after its last one had ended.
+    const auto successor = waiting_.find(m.worker_id());
+    const bool kept =
+        successor != waiting_.end() &&
+        std::ranges::find(successor->second.logged.lives(), m.incarnation()) != successor->second.logged.lives().end();
+    if (!kept) lost.insert(m.domain_id());
+  }
+  return lost.size() < std::min<std::size_t>(settings_.replicas(), domains.size());
 }
 
 bool TrackerMachine::go_back_to_mirror(Effects& effects) {
@@ -308,10 +326,21 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
       std::count_if(workers.begin(), workers.end(), [](const Waiting* w) { return w->report.has_value(); }));
   if (survivors > 0) {
     count(Transition::planned_with_survivors);
+  } else if (start.goes_on) {
+    count(Transition::planned_from_memory);
+    from_memory_ = true;
   } else if (logged() && planned()) {
     count(Transition::planned_new_timeline);
     WARREN_CHECK(votes_.empty(), "no vote outlives the life that gave it (I5)");
     timeline_ = timeline_.next();
+    from_memory_ = false;
+  } else if (logged()) {
+    // A job that begins anew, because its journal was lost and too few of its members have told what they know: what
+    // launchers have kept of it must not pass for this one's.
+    for (const Waiting* w : workers) {
+      if (w->logged.positions_size() == 0 && w->logged.setups_size() == 0) continue;
+      timeline_ = std::max(timeline_, Timeline(w->logged.timeline()).next());
+    }
   }
   for (const auto& [life, rank] : rank_by_incarnation_) {
     if (members_[rank].state != MemberState::kSurvivor) retire(life);
@@ -344,7 +373,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   plan_.set_timeline(timeline_.value);
   std::uint64_t kept_rounds = 0;
   for (wire::Position& p : start.frontier) {
-    if (survivors == 0) kept_rounds += p.rounds();
+    if (!start.goes_on) kept_rounds += p.rounds();
     *plan_.add_frontier() = std::move(p);
   }
   for (wire::Kept& k : start.kept) *plan_.add_kept() = std::move(k);
@@ -357,7 +386,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   interrupt_.Clear();
   waiting_.clear();
   waiting_by_incarnation_.clear();
-  position_bytes_ = 0;  // the reports have served
+  position_bytes_ = join_bytes_ = 0;  // the reports have served
   evidence_.clear();
   state_ = State::kRunning;
   since_ = now;
@@ -369,6 +398,8 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   log(Severity::kInfo, "planned",
       "job " + options_.job + " runs with " + std::to_string(n) + " workers in epoch " + std::to_string(epoch_.value) +
           (survivors == 0 ? "" : ", " + std::to_string(survivors) + " of which go on where they were") +
+          (start.goes_on && survivors == 0 ? "; none has survived, and their launchers have kept what they had logged"
+                                           : "") +
           (kept_rounds == 0 ? "" : "; " + std::to_string(kept_rounds) + " logged rounds are on their disks"),
       effects);
   announce(now, effects);

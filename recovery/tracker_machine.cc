@@ -275,6 +275,10 @@ void TrackerMachine::join_running(Incarnation who, const wire::Join& join, TimeM
 
 void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects) {
   const std::string& worker = join.worker_id();
+  // Who has a place is not known before the members have told; it asks again.
+  if (rebuilding_ && waiting_.size() >= settings_.world_size() && !waiting_.contains(worker)) {
+    return count(Transition::out_of_turn);
+  }
   const auto place = place_of(worker);
   if (const auto found = waiting_.find(worker); found != waiting_.end()) {
     count(Transition::join_replaced_waiting);
@@ -338,29 +342,33 @@ void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, Tim
   if (state_ == State::kGathering) maybe_plan(now, effects);
 }
 
+// What is too long to keep shrinks to which job the disk is of, and what was committed there: its rounds count as not
+// held, the disk as not empty.
 void TrackerMachine::take_held(Waiting& w, const wire::Join& join, Effects& effects) {
   if (!join.has_held() || !logged() || (planned() && join.held().run() != plan_.run())) return;
-  wire::Held held = join.held();
-  if (planned()) held.mutable_known()->clear_plan();
-  const std::size_t bytes = held.ByteSizeLong();
-  if (position_bytes_ + bytes > limits::kMaxPositionBytesPerJob) {
+  w.held = join.held();
+  if (planned()) w.held->mutable_known()->clear_plan();
+  constexpr std::size_t kRoom = limits::kMaxJoinBytesPerJob - limits::kMaxWorldSize * limits::kMaxShortHeldBytes;
+  if (join_bytes_ + w.held->ByteSizeLong() > kRoom) {
     count(Transition::held_too_large);
-    return log(Severity::kWarning, "disk_report_dropped",
-               "what the disks of job " + options_.job + " hold takes more than " +
-                   std::to_string(limits::kMaxPositionBytesPerJob) + " bytes to say; that of " +
-                   worker_on_host(join.worker_id(), join.host_id()) + " counts as empty",
-               effects, {{"worker", join.worker_id()}});
+    log(Severity::kWarning, "disk_report_dropped",
+        "what the disks of job " + options_.job + " hold takes more than " + std::to_string(kRoom) +
+            " bytes to say; the rounds of " + worker_on_host(join.worker_id(), join.host_id()) + " count as lost",
+        effects, {{"worker", join.worker_id()}});
+    w.held->clear_rounds();
+    w.held->mutable_known()->clear_plan();
+    w.held->mutable_known()->clear_setups();
   }
-  position_bytes_ += bytes;
-  w.held = std::move(held);
+  join_bytes_ += w.held->ByteSizeLong();
 }
 
 // Without it rounds that only dead lives have seen are computed again: as if their memory had been lost too.
 void TrackerMachine::take_logged(Waiting& w, const wire::Join& join) {
   if (!join.has_logged() || !logged()) return;
+  constexpr std::size_t kRoom = limits::kMaxJoinBytesPerJob - limits::kMaxWorldSize * limits::kMaxShortHeldBytes;
   const std::size_t bytes = join.logged().ByteSizeLong();
-  if (position_bytes_ + bytes > limits::kMaxPositionBytesPerJob) return;
-  position_bytes_ += bytes;
+  if (join_bytes_ + bytes > kRoom) return;
+  join_bytes_ += bytes;
   w.logged = join.logged();
 }
 
@@ -385,8 +393,8 @@ void TrackerMachine::erase_waiting(const std::string& worker_id) {
   const auto found = waiting_.find(worker_id);
   waiting_by_incarnation_.erase(Incarnation(found->second.member.incarnation()));
   if (found->second.report) position_bytes_ -= found->second.report->ByteSizeLong();
-  if (found->second.held) position_bytes_ -= found->second.held->ByteSizeLong();
-  position_bytes_ -= found->second.logged.ByteSizeLong();
+  if (found->second.held) join_bytes_ -= found->second.held->ByteSizeLong();
+  join_bytes_ -= found->second.logged.ByteSizeLong();
   if (const auto place = place_of(worker_id)) free_places_.insert(*place);
   waiting_.erase(found);
 }

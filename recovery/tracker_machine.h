@@ -219,15 +219,20 @@ class TrackerMachine {
     std::vector<wire::Position> frontier;
     std::vector<wire::Kept> kept;
     std::vector<wire::Setup> setups;
+    bool goes_on = false;  // in this timeline
   };
   void make_plan(const std::map<std::string, Rank>& ranks, Start start, TimeMs now, Effects& effects);
+  // Whether the launchers of all but R - 1 failure domains have kept what the lives of the newest plan have logged, and
+  // those lives are over.
+  [[nodiscard]] bool memory_survives() const;
   [[nodiscard]] Start start_from_disks() const;
   // Where more disks are lost than there are copies to spare, what the mirror holds is what is committed. Whether so.
   bool go_back_to_mirror(Effects& effects);
   // Where the journal holds nothing: whether the disks of those who have joined do. They join again then.
   bool adopt_from_disks(TimeMs now, Effects& effects);
   [[nodiscard]] Result<std::vector<wire::Position>> next_frontier(bool with_inherited) const;
-  [[nodiscard]] Result<std::vector<wire::Setup>> next_setups() const;
+  // In flight only where this timeline goes on.
+  [[nodiscard]] Result<std::vector<wire::Setup>> next_setups(bool goes_on) const;
   void keep(std::vector<wire::Setup> setups);
   void announce(TimeMs now, Effects& effects);
   // Ends the newest plan, or its interrupt with another one. Resumes if that is possible after `code`.
@@ -316,9 +321,12 @@ class TrackerMachine {
   std::map<std::size_t, wire::Vote> votes_;  // by rank, for next_version() in timeline_
   TimeMs votes_since_;
   std::size_t position_bytes_ = 0;  // of reports and votes
+  std::size_t join_bytes_ = 0;      // of what disks and memory hold
   // The plan's frontier calls rounds completed of which no survivor knows, but an earlier plan; and, from a gap in the
   // log until the next plan: it proved wrong, survivors alone count.
   bool frontier_inherited_ = false, distrust_inherited_ = false;
+  // This timeline has gone on without a survivor: nobody is left who could say what is to be computed again.
+  bool from_memory_ = false;
   std::vector<Evidence> evidence_;  // links that broke, until their time is up
   TimeMs evidence_due_;
   std::size_t unannounced_ = 0;  // the ranks from here on have not been sent their plan

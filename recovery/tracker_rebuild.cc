@@ -156,7 +156,7 @@ void TrackerMachine::take_over(const wire::Plan& plan, const wire::Known& known,
   // Who has joined meanwhile joins again, and is then judged by the plan.
   waiting_.clear();
   waiting_by_incarnation_.clear();
-  position_bytes_ = 0;
+  position_bytes_ = join_bytes_ = 0;
   restore(record, now);
   persist(effects);
 }

@@ -87,6 +87,7 @@ namespace warren {
   X(rebuilt_interrupted)              \
   X(rebuild_failed)                   \
   X(held_too_large)                   \
+  X(planned_from_memory)              \
   X(planned_from_disks)               \
   X(adopted_from_disks)               \
   X(disks_ignored)                    \

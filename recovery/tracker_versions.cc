@@ -1,6 +1,7 @@
 // What survives an interrupt, and which version of the program is safe to start from: reports, loads, votes, commits.
 // What other messages do is in tracker_machine.cc, how epochs begin and end in tracker_epochs.cc.
 #include <algorithm>
+#include <list>
 #include <utility>
 
 #include "recovery/codec.h"
@@ -91,26 +92,40 @@ Result<std::vector<wire::Position>> TrackerMachine::next_frontier(bool with_inhe
   for (const auto& [worker, w] : waiting_) {
     if (w.report) reports.push_back({Rank(static_cast<std::int32_t>(w.member.rank())), &*w.report});
   }
-  // Nobody who has seen a round survives: what was completed is undone, together with its timeline.
-  if (reports.empty()) return std::vector<wire::Position>();
   std::vector<const wire::Position*> before, logged;
+  std::list<wire::Position> on_disk;
   if (with_inherited) {
     for (const wire::Position& p : plan_.frontier()) before.push_back(&p);
     for (const auto& [worker, w] : waiting_) {
       const wire::Logged& l = w.report ? w.report->logged() : w.logged;
-      if (l.timeline() != timeline_.value) continue;
-      for (const wire::Position& p : l.positions()) logged.push_back(&p);
+      if (l.timeline() == timeline_.value) {
+        for (const wire::Position& p : l.positions()) logged.push_back(&p);
+      }
+      // A log that was full has left rounds on disk alone.
+      if (!w.held) continue;
+      for (const wire::HeldRounds& r : w.held->rounds()) {
+        if (r.timeline() != timeline_.value || r.runs().empty()) continue;
+        const wire::HeldRun& newest = *r.runs().rbegin();
+        wire::Position& p = on_disk.emplace_back();
+        p.set_group(r.group());
+        p.set_version(r.version());
+        p.set_rounds(newest.first() + newest.count() - 1);
+        *p.mutable_final() = newest.held();
+        logged.push_back(&p);
+      }
     }
   }
   return merge_frontier(reports, before, logged, committed_,
                         [this](Rank rank) { return name(static_cast<std::size_t>(rank.value)); });
 }
 
-Result<std::vector<wire::Setup>> TrackerMachine::next_setups() const {
+Result<std::vector<wire::Setup>> TrackerMachine::next_setups(bool goes_on) const {
   // What is done stays so in all timelines, whoever is left: its result may be part of what was committed.
   std::vector<const google::protobuf::RepeatedPtrField<wire::Setup>*> lists{&setups_};
   for (const auto& [worker, w] : waiting_) {
     if (w.report) lists.push_back(&w.report->setups());
+    const wire::Logged& l = w.report ? w.report->logged() : w.logged;
+    if (goes_on && l.timeline() == timeline_.value) lists.push_back(&l.setups());
   }
   return merge_setups(lists, timeline_);
 }
@@ -243,7 +258,7 @@ void TrackerMachine::on_log_gap(Incarnation who, const wire::LogGap& g, TimeMs n
   if (g.setup()) {
     count(Transition::log_gap_of_setup);
     setups_.Clear();
-  } else if (frontier_inherited_ && plan_.kept().empty()) {
+  } else if (frontier_inherited_ && plan_.kept().empty() && !from_memory_) {
     // Whoever had completed those rounds is gone, and what its hosts alone held too; who is in them has its input.
     count(Transition::log_gap_of_inherited);
     distrust_inherited_ = true;

@@ -107,11 +107,11 @@ void TrackerMachine::check_invariants() const {
   }
   WARREN_CHECK(!rebuilding_ || (state_ == State::kGathering && epoch_.value == 0 && deadline_),
                "only what is not known is asked for, and not for ever (I7)");
-  std::size_t survivors = 0, position_bytes = 0;
+  std::size_t survivors = 0, position_bytes = 0, join_bytes = 0;
   for (const auto& [worker, w] : waiting_) {
     survivors += w.report ? 1 : 0;
     position_bytes += w.report ? w.report->ByteSizeLong() : 0;
-    position_bytes += (w.held ? w.held->ByteSizeLong() : 0) + w.logged.ByteSizeLong();
+    join_bytes += (w.held ? w.held->ByteSizeLong() : 0) + w.logged.ByteSizeLong();
   }
   WARREN_CHECK(survivors == static_cast<std::size_t>(
                                 std::count_if(members_.begin(), members_.end(),
@@ -127,6 +127,8 @@ void TrackerMachine::check_invariants() const {
   }
   WARREN_CHECK(position_bytes == position_bytes_ && position_bytes_ <= limits::kMaxPositionBytesPerJob,
                "what is kept of reports and votes is bounded (I8)");
+  WARREN_CHECK(join_bytes == join_bytes_ && join_bytes_ <= limits::kMaxJoinBytesPerJob,
+               "what is kept of joins is bounded (I8)");
   WARREN_CHECK(logged() || (votes_.empty() && !committed_ && timeline_ == Timeline()), "nothing is logged");
   WARREN_CHECK(!has_plan || Timeline(plan_.timeline()) == timeline_, "a timeline begins with a plan");
   WARREN_CHECK(

@@ -273,7 +273,7 @@ void WorkerMachine::send_report(std::vector<WorkerEffect>& effects) {
   r.mutable_setups()->Add(standing_.setups.begin(), standing_.setups.end());
   // Where both do not fit, what only dead lives have seen is computed again.
   const std::size_t bytes = e.ByteSizeLong() + standing_.logged.ByteSizeLong() + 64;
-  if (standing_.logged.positions_size() != 0 && bytes <= kMaxWorkerMessageBytes) *r.mutable_logged() = standing_.logged;
+  if (standing_.logged.ByteSizeLong() != 0 && bytes <= kMaxWorkerMessageBytes) *r.mutable_logged() = standing_.logged;
   effects.emplace_back(Send{std::move(e)});
 }
 

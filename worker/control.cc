@@ -19,6 +19,7 @@
 #include "recovery/limits.h"
 #include "storage/secret.h"
 #include "worker/launch/netinfo.h"
+#include "worker/logged.h"
 
 namespace warren::worker {
 namespace {
@@ -177,14 +178,15 @@ Status Control::open(const Settings& settings) {
                                          settings.tracker_port);
   if (!addresses.ok()) return addresses.status().because_of_this("cannot accept data links");
   Connector::Events events;
-  events.connected = [this](Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd) {
+  events.connected = [this](Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd,
+                            std::unique_ptr<HostPipe> pipe) {
     // Seen at once when the peer's process dies, also while this one computes. Edge-triggered: bytes wake nobody.
     // Before the data path has it: from then on it may close the descriptor at any time, which also ends the watching.
     epoll_event event{};
     event.events = EPOLLRDHUP | EPOLLET;
     event.data.u64 = epoch.value << 16 | static_cast<std::uint64_t>(static_cast<std::uint32_t>(peer.value));
     (void)epoll_ctl(watch_fd_, EPOLL_CTL_ADD, fd, &event);
-    (void)data_path_.adopt(epoch, group, peer, stream, fd);
+    (void)data_path_.adopt(epoch, group, peer, stream, fd, std::move(pipe));
   };
   events.failed = [this](GroupId group, Rank peer, const Status& why) {
     data_path_.link_failed(group, peer, why);
@@ -194,11 +196,17 @@ Status Control::open(const Settings& settings) {
   connector_ = std::make_unique<Connector>(settings.job, link_key, self_, std::move(events));
   auto port = connector_->listen(addresses.value().bind, 0);
   if (!port.ok()) return port.status();
+  if (settings.transport != kTcpTransport) {
+    if (const Status status = connector_->listen_on_host(); !status.ok()) {
+      log_(WARREN_LOG_WARNING, "links to ranks of this host go over TCP: " + status.describe());
+    }
+  }
   if (services_.segment != nullptr) {
     const Status status = open_segments(settings, link_key);
     if (!status.ok()) return status.because_of_this("cannot share the log with the other ranks of this host");
   }
   life_sign_ = LifeSign::from_environment();
+  life_sign_.limit(settings.round_timeout_ms);
 
   WorkerMachine::Options options;
   options.job = settings.job;
@@ -227,7 +235,7 @@ Status Control::open(const Settings& settings) {
   if (segments_) join.set_segment_socket(segments_->socket());
   if (services_.held) *join.mutable_held() = *services_.held;
   if (services_.logged) {
-    if (auto logged = services_.logged(); logged.positions_size() != 0) *join.mutable_logged() = std::move(logged);
+    if (auto logged = services_.logged(); !says_nothing(logged)) *join.mutable_logged() = std::move(logged);
   }
   const Status valid = validate(join);
   if (!valid.ok()) return valid.because_of_this(Code::kInvalidArgument, "the settings cannot be sent to the tracker");
@@ -533,6 +541,9 @@ void Control::install(const wire::Plan& plan) {
       host = member.host_id();
     }
     m.peers.push_back(std::move(peer));
+  }
+  for (std::size_t r = 0; r < m.peers.size(); r++) {
+    m.peers[r].same_host = plan.members(static_cast<int>(r)).host_id() == host;
   }
   SegmentExchange::Membership mates;
   mates.epoch = m.epoch;

@@ -170,6 +170,11 @@ wire::Logged Engine::logged_further(const WorkerMachine::Standing& standing) con
     });
     if (own == standing.positions.end() || p.rounds() > own->rounds()) *further.add_positions() = std::move(p);
   }
+  for (wire::Setup& s : *all.mutable_setups()) {
+    const bool told = std::any_of(standing.setups.begin(), standing.setups.end(),
+                                  [&](const wire::Setup& o) { return o.group() == s.group() && o.name() == s.name(); });
+    if (!told) *further.add_setups() = std::move(s);
+  }
   return further;
 }
 
@@ -199,23 +204,34 @@ SetupsInUse Engine::setups_in_use() const {
 // left in flight.
 void Engine::add_setups_in_flight(std::vector<wire::Setup>& setups) const {
   if (recall_ == nullptr) return;
+  std::vector<std::pair<wire::Setup, Ranges>> in_flight;
   std::size_t ranges = 0;
   for (const auto& [id, group] : groups_) {
     for (const RecordKey& key : recall_->reader().list(RecordKind::kSetup, plan_.timeline, id, kPreamble,
                                                        Sequence(kSetupBit), Sequence(UINT64_MAX), limits::kMaxSetups)) {
-      if (known_of(key.round).done || setups.size() == limits::kMaxSetups) continue;
-      wire::Setup& s = setups.emplace_back();
+      if (known_of(key.round).done || setups.size() + in_flight.size() == limits::kMaxSetups) continue;
+      auto& [s, held] = in_flight.emplace_back(wire::Setup(), recall_->reader().held(key));
       s.set_group(id.value);
       s.set_name(key.round.sequence.value);
       s.set_timeline(plan_.timeline.value);
-      const Ranges held = recall_->reader().held(key);
-      for (const Interval& i : held.intervals()) {
-        if (ranges++ >= limits::kMaxSetupRangesPerReport) break;
-        wire::ByteRange& range = *s.add_final();
-        range.set_begin(i.begin);
-        range.set_end(i.end);
-      }
+      ranges += held.intervals().size();
     }
+  }
+  // As for other rounds: what stands final in buffers of this life comes first.
+  const bool own = ranges > limits::kMaxSetupRangesPerReport;
+  ranges = 0;
+  for (auto& [s, held] : in_flight) {
+    const Group& group = *groups_.at(GroupId(s.group()));
+    const bool active = group.active != nullptr && group.active->round.sequence.value == s.name();
+    if (own) held = active ? held.intersect(group.have) : Ranges();
+    for (const Interval& i : held.intervals()) {
+      // What is left out even so ends its round with an error that says so (begin()).
+      if (ranges++ >= limits::kMaxSetupRangesPerReport) break;
+      wire::ByteRange& range = *s.add_final();
+      range.set_begin(i.begin);
+      range.set_end(i.end);
+    }
+    setups.push_back(std::move(s));
   }
   std::sort(setups.begin(), setups.end(), [](const wire::Setup& a, const wire::Setup& b) {
     return std::pair(a.group(), a.name()) < std::pair(b.group(), b.name());

@@ -3,39 +3,68 @@
 #include <algorithm>
 #include <vector>
 
+#include "recovery/limits.h"
+
 namespace warren::worker {
-namespace {
 
-// So much that a join has room for it beside what its disk holds.
-constexpr int kMostPositions = 1024;
-constexpr std::size_t kMostRanges = 4096;
-
-}  // namespace
-
-wire::Logged logged_on(HostLogReader& reader) {
+wire::Logged logged_on(HostLogReader& reader, std::span<const Incarnation> kept) {
   wire::Logged logged;
-  const std::vector<RecordKey> newest = reader.newest_rounds();
-  if (newest.empty()) return logged;
+  for (const Incarnation life : kept.first(std::min(kept.size(), limits::kMaxLoggedLives))) {
+    logged.add_lives(life.value);
+  }
+  const std::vector<RecordKey> newest = reader.newest_rounds(),
+                               setups = reader.setup_rounds(limits::kMaxLoggedSetups + 1);
   // Ascending: the newest timeline stands last.
-  const Timeline timeline = newest.back().round.timeline;
+  Timeline timeline;
+  if (!newest.empty()) timeline = newest.back().round.timeline;
+  if (!setups.empty()) timeline = std::max(timeline, setups.back().round.timeline);
   logged.set_timeline(timeline.value);
+  bool whole = true;
   std::size_t ranges = 0;
-  for (const RecordKey& key : newest) {
-    if (key.round.timeline != timeline || logged.positions_size() == kMostPositions) continue;
-    Ranges held = reader.held(key);
-    if (ranges + held.intervals().size() > kMostRanges) held = Ranges();
+  const auto add_held = [&](const RecordKey& key, auto& entry) {
+    const Ranges held = reader.held(key);
+    if (ranges + held.intervals().size() > limits::kMaxLoggedRanges) {
+      whole = false;
+      return;
+    }
     ranges += held.intervals().size();
+    for (const Interval& i : held.intervals()) {
+      wire::ByteRange& range = *entry.add_final();
+      range.set_begin(i.begin);
+      range.set_end(i.end);
+    }
+  };
+  for (const RecordKey& key : newest) {
+    if (key.round.timeline != timeline) continue;
+    if (static_cast<std::size_t>(logged.positions_size()) == limits::kMaxLoggedPositions) {
+      whole = false;
+      break;
+    }
     wire::Position& p = *logged.add_positions();
     p.set_group(key.round.group.value);
     p.set_version(key.round.version.value);
     p.set_rounds(key.round.sequence.value);
-    for (const Interval& i : held.intervals()) {
-      wire::ByteRange& range = *p.add_final();
-      range.set_begin(i.begin);
-      range.set_end(i.end);
-    }
+    add_held(key, p);
   }
+  for (const RecordKey& key : setups) {
+    if (key.round.timeline != timeline) continue;
+    if (static_cast<std::size_t>(logged.setups_size()) == limits::kMaxLoggedSetups) {
+      whole = false;
+      break;
+    }
+    wire::Setup& s = *logged.add_setups();
+    s.set_group(key.round.group.value);
+    s.set_name(key.round.sequence.value);
+    s.set_timeline(timeline.value);
+    add_held(key, s);
+  }
+  // What is not told of them is as good as lost.
+  if (!whole) logged.clear_lives();
   return logged;
+}
+
+bool says_nothing(const wire::Logged& logged) {
+  return logged.positions_size() == 0 && logged.setups_size() == 0 && logged.lives_size() == 0;
 }
 
 }  // namespace warren::worker

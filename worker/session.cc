@@ -35,6 +35,8 @@ constexpr int kPollsOnSharedCores = 4;
 constexpr auto kWaitLogInterval = std::chrono::seconds(10);
 constexpr int kSleepMs = 1000;
 constexpr std::int64_t kTickAgainMs = 20;
+// An eighth of the smallest logs, 64 MiB of the large ones.
+constexpr std::size_t kSpilledExtents = 4;
 
 // The thread runs, or may run at any moment, a program's callback or reduction: it must not enter a session again.
 thread_local bool inside = false;
@@ -78,7 +80,7 @@ Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const
     if (!status.ok()) return status.because_of_this("cannot keep a log of results");
     services.fetch_port = session->fetch_->port();
     services.segment = session->segment_;
-    services.logged = [log = session->host_log_.get()] { return logged_on(*log->reader()); };
+    services.logged = [log = session->host_log_.get()] { return logged_on(*log->reader(), log->attached()); };
     if (session->disk_) services.held = held_on(session->disk_->writer().store());
     if (session->mirror_ && !services.held) {
       auto held = session->mirror_->held();
@@ -151,6 +153,11 @@ Status Session::start_log() {
     });
     if (!disk.ok()) return disk.status();
     disk_ = std::move(disk).value();
+    host_log_->spill_by([this]() -> Result<std::vector<ExtentUse>> {
+      if (!disk_) return Status(Code::kClosed, "this life has ended");
+      // Under the session's lock, which heartbeats wait for.
+      return disk_->writer().spill(kSpilledExtents, settings_.round_timeout_ms / 4);
+    });
   }
   const auto reader = [&] { return on_disk ? disk_->behind(host_log_->reader()) : host_log_->reader(); };
   auto fetch = FetchService::start(
@@ -337,9 +344,10 @@ void Session::look_at_dead_segments() {
   }
 }
 
-bool Session::adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd) {
+bool Session::adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd,
+                    std::unique_ptr<HostPipe> pipe) {
   const auto lock = lock_for_control();
-  const Status status = transport_.adopt(epoch, group, peer, stream, fd);
+  const Status status = transport_.adopt(epoch, group, peer, stream, fd, std::move(pipe));
   if (!status.ok()) {
     log_(WARREN_LOG_WARNING,
          "a connection of rank " + std::to_string(peer.value) + " was dropped: " + status.describe());
@@ -458,6 +466,7 @@ void Session::sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout
   if (fds.back().revents != 0) (void)!::read(wake_fd, &count, sizeof count);
   lock.lock();
   if (!watch_links) return;
+  transport_.woken();
   pollfds_.swap(fds);
   if (recall_) {
     if (const auto deadline = recall_->next_deadline(); deadline && *deadline <= now()) recall_->on_tick();
@@ -496,6 +505,7 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
     if (!engine_.finished_calls().empty()) run_callbacks(lock);
     if (moved) {
       idle = 0;
+      yield_to_control(lock);
       continue;
     }
     report_failure();
@@ -517,7 +527,8 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
 
 // What goes on while nobody blocks is the engine's thread's.
 void Session::hand_over() {
-  if (callers_ != 0) return;
+  // What has come for another caller may have been taken off its link here.
+  if (callers_ != 0) return wake(caller_wake_);
   if (engine_.unsettled()) ensure_engine_thread();
   if ((engine_.outstanding() > 0 || engine_.unsettled()) && engine_thread_.joinable()) wake(engine_wake_);
 }
@@ -629,7 +640,10 @@ bool Session::test(Call& call) {
   report_failure();
   run_callbacks(lock);
   // What this has posted is not among the descriptors that the engine's thread sleeps on.
-  if (moved && engine_.outstanding() > 0) wake(engine_wake_);
+  if (moved && engine_.outstanding() > 0) {
+    wake(engine_wake_);
+    if (callers_ != 0) wake(caller_wake_);
+  }
   return call.settled.load(std::memory_order_relaxed);
 }
 
@@ -806,8 +820,12 @@ void Session::look_at_checkpoints() {
   if (!living.empty() && living.front() == life_) {
     const Status taken = dead_segments_.take_over_setups(living, *host_log_, recall_->reader());
     if (!taken.ok()) {
-      log_(WARREN_LOG_WARNING,
-           taken.because_of_this("set-up rounds that lives which are over have logged are not on disk").describe());
+      // Whoever waited for this vote would wait for ever; after a rollback the log has room.
+      control_->round_failed(
+          transport_.epoch(),
+          taken.because_of_this("a checkpoint cannot be committed: set-up rounds that lives which are "
+                                "over have logged do not fit into this rank's log"));
+      return;
     }
   }
   known_.mutable_setups()->Assign(vote->setups.begin(), vote->setups.end());

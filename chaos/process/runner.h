@@ -53,7 +53,7 @@ struct ChaosReport {
   double goodput = -1;  // not measured
   std::vector<double> stalls_ms;
   std::array<std::vector<double>, kFaultNames.size()> noticed_ms;  // until the tracker has ended the epoch
-  bool disk_log = false;  // hosts had data directories
+  bool disk_log = false;                                           // hosts had data directories
   bool interrupted = false;
 
   // Where copies in another domain always remained, no rollback is called for.

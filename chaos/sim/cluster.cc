@@ -95,7 +95,7 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   if (options.survivable) s.survivable = *options.survivable;
   s.join_timeout_ms = !s.large && random.chance(0.3) ? random.between(500, 2000) : random.between(3000, 15'000);
   // Those who wait until another joins, and are started again a second later, must meet.
-  s.join_timeout_ms = std::max<std::int64_t>(s.join_timeout_ms, 100 * s.world_size);
+  s.join_timeout_ms = std::max(s.join_timeout_ms, 100 * std::int64_t{s.world_size});
   // So many are together only if each waits for the last.
   if (s.large) s.join_timeout_ms = 60'000;
   if (s.recipe && s.recipe->short_join_timeout) s.join_timeout_ms = random.between(500, 2000);
@@ -115,7 +115,7 @@ class Cluster {
         faults_(options.faults ? *options.faults : draw_faults()),
         world_(Random::mix(options.seed), faults_, options.mutant, options.transcript),
         program_(draws_, setting_.program),
-        judge_(world_, program_, timeout_ms(), setting_.salted),
+        judge_(world_, program_, hosts_, timeout_ms(), setting_.salted),
         data_(world_),
         fetch_(world_,
                {[this](Incarnation server, const wire::FetchRequest& request, auto& answer) {
@@ -154,6 +154,7 @@ class Cluster {
       plan.add(Fault::journal_loss);
       if (setting_.mirror) plan.add(Fault::disks_loss);
     }
+    if (!setting_.recipe && setting_.job.replicas() > 0 && options_.seed % 4 == 1) plan.add(Fault::all_die);
     if (setting_.recipe || !setting_.large) return plan;
     FaultPlan few;
     few.add(Fault::slow_start);
@@ -161,6 +162,10 @@ class Cluster {
   }
   // Room for all results of a program and its checkpoints, also where each version begins a new part.
   [[nodiscard]] std::size_t log_bytes() const {
+    // Or for little more than what has to stay there: the rest spills.
+    if (setting_.disks && options_.seed % 5 == 2) {
+      return kMinSegmentBytes + static_cast<std::size_t>(4 * program_.result_bytes(true)) / 4096 * 4096;
+    }
     return (std::size_t{1} << 20) + static_cast<std::size_t>(2 * program_.result_bytes()) / 4096 * 4096;
   }
   [[nodiscard]] std::int64_t timeout_ms() const { return static_cast<std::int64_t>(setting_.job.round_timeout_ms()); }
@@ -180,6 +185,7 @@ class Cluster {
   [[nodiscard]] std::size_t least_copies() const;
   [[nodiscard]] bool may_lose(const std::string& domain);
   void domain_lost(const std::string& domain);
+  void all_die();
   void lose_cluster(bool gently, bool with_disks = false);
   void lose_disks();
   void lose_journal();
@@ -214,9 +220,9 @@ class Cluster {
   FaultPlan faults_;
   World world_;
   Program program_;
+  Hosts hosts_;
   Judge judge_;
   DataNetwork data_;
-  Hosts hosts_;
   FetchNetwork fetch_;
   std::set<std::string> lost_domains_;                // and not refilled yet
   std::size_t least_copies_ = SIZE_MAX;               // in any plan since
@@ -416,6 +422,16 @@ void Cluster::lose_host(const std::string& host) {
     }
   }
   if (!domain.empty()) domain_lost(domain);
+}
+
+// Every worker's process, and sometimes the tracker's: launchers live on, and what they keep.
+void Cluster::all_die() {
+  struck();
+  if (world_.keeps_transcript()) world_.tell("all workers die");
+  for (auto& life : lives_) {
+    if (life->alive()) life->die(world_.random.chance(0.5));
+  }
+  if (tracker_.running() && world_.random.chance(0.3)) crash_tracker(false, 2000 * timeout_ms());
 }
 
 // Every process of the job and its tracker, at once. `gently`: disks keep what was written.
@@ -874,6 +890,10 @@ void Cluster::schedule_faults() {
       lose_domain(domain);
     });
   }
+  inject(Fault::all_die, [this] {
+    world_.count(Fault::all_die);
+    all_die();
+  });
   inject(Fault::cluster_loss, [this] {
     world_.count(Fault::cluster_loss);
     lose_cluster(false);
@@ -1028,6 +1048,7 @@ SimOutcome Cluster::run() {
   out.commits = judge_.commits();
   out.rollbacks = judge_.rollbacks();
   out.kept_rounds = judge_.kept_rounds();
+  out.spills = judge_.spills();
   out.rebuilt = rebuilt_;
   out.from_mirror = judge_.from_mirror();
   out.second_faults = second_faults_;

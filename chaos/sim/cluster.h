@@ -58,6 +58,7 @@ struct SimOutcome {
   std::uint64_t rounds = 0, events = 0, epochs = 0, lives = 0;
   std::uint64_t commits = 0, rollbacks = 0, second_faults = 0;
   std::uint64_t kept_rounds = 0;  // that disks gave to plans after no life had survived
+  std::uint64_t spills = 0;       // of memory logs that were full
   bool lost_for_good = false;     // more was lost than was kept, and it was said
   std::uint64_t from_mirror = 0;  // timelines that began from the mirror's newest checkpoint
   std::uint64_t rebuilt = 0;      // trackers that went on from what members told

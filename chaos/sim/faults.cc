@@ -26,7 +26,7 @@ FaultPlan FaultPlan::draw(Random& random, bool logged) {
   static constexpr double kIntensities[] = {0.3, 1.0, 3.0};
   const std::uint64_t kinds = 1 + random.below(6);
   for (std::uint64_t i = 0; i < kinds; ++i) {
-    const auto fault = static_cast<Fault>(random.below(kFaults - kFaultsOfDisks));
+    const auto fault = static_cast<Fault>(random.below(kFaults - kFaultsDrawnApart));
     const double rate = info(fault).rate * random.pick(kIntensities);
     plan.set(fault, info(fault).meaning == RateMeaning::kPerChance ? std::min(rate, 0.9) : rate);
   }

@@ -54,6 +54,7 @@ namespace warren::chaos {
   X(tracker_pause, kPerSecond, 0.5)                  \
   X(tracker_loss, kPerSecond, 0.4)                   \
   X(disk_failure, kPerSecond, 0.5)                   \
+  X(all_die, kPerSecond, 1.0)                        \
   X(cluster_loss, kPerSecond, 1.0)                   \
   X(journal_loss, kPerChance, 0.3)                   \
   X(disks_loss, kPerChance, 0.4)
@@ -66,8 +67,8 @@ enum class Fault : std::uint8_t {
 #define WARREN_X(name, meaning, rate) +1  // NOLINT(bugprone-macro-parentheses): a term of a sum
 inline constexpr std::size_t kFaults = 0 WARREN_FAULTS(WARREN_X);
 #undef WARREN_X
-// The last ones are for jobs that have disks, and drawn apart.
-inline constexpr std::size_t kFaultsOfDisks = 3;
+// The last ones are drawn apart: they are for jobs that have a log, or disks.
+inline constexpr std::size_t kFaultsDrawnApart = 4;
 
 enum class RateMeaning : std::uint8_t { kPerSecond, kPerChance };
 struct FaultInfo {

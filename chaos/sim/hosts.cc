@@ -47,6 +47,15 @@ void Hosts::lose(const std::string& host) {
   hosts_.erase(host);
 }
 
+bool Hosts::keeps(Incarnation life, Incarnation later) const {
+  return std::ranges::any_of(hosts_, [&](const auto& host) {
+    const auto& segments = host.second;  // in the order in which they came
+    const auto found = std::ranges::find(segments, life, &Segment::life);
+    return found != segments.end() && found->kept &&
+           std::find_if(found, segments.end(), [&](const Segment& s) { return s.life == later; }) != segments.end();
+  });
+}
+
 const std::vector<Hosts::Segment>& Hosts::segments(const std::string& host) {
   return hosts_[host];
 }

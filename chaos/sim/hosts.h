@@ -33,6 +33,8 @@ class Hosts {
     bool kept = false, running = true;
     std::vector<Incarnation> holders;  // living others that have mapped it
   };
+  // Whether a launcher holds the segment of this life, and did when `later`, of the same host, began.
+  [[nodiscard]] bool keeps(Incarnation life, Incarnation later) const;
   [[nodiscard]] const std::vector<Segment>& segments(const std::string& host);
   [[nodiscard]] const std::map<std::string, std::vector<Segment>>& all() const { return hosts_; }
 

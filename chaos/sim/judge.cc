@@ -33,6 +33,7 @@ wire::JobRecord read(const std::string* durable) {
 void Judge::announced(const wire::Envelope& e, const std::string* durable) {
   if (lost_for_good_) return;  // the run ends with this event
   const wire::JobRecord record = read(durable);
+  if (record.has_interrupt() && !record.interrupt().resume()) rolled_back_ = true;
   // A tracker may have died after it had stored a plan and before it announced it; what was stored is in force.
   if (record.plan().epoch() > plan_.epoch()) made(record.plan());
   if (e.has_plan()) {
@@ -202,13 +203,36 @@ void Judge::made(const wire::Plan& plan) {
     }
     life_timelines_[m.incarnation()] = Timeline(plan.timeline());
   }
-  plan_ = plan;
+  const wire::Plan before = std::exchange(plan_, plan);
+  if (Timeline(plan.timeline()) > newest_timeline_ && before.settings().replicas() > 0 && !rolled_back_ &&
+      !rollback_excused_ && !journal_lost_ && remembered(before)) {
+    return world_.violated("I4", "no life has survived, and what its launchers have kept is not used in epoch " +
+                                     std::to_string(plan.epoch()));
+  }
+  rolled_back_ = false;
   begin_timeline(plan);
   if (std::all_of(plan.members().begin(), plan.members().end(), [](const auto& m) { return m.fresh(); })) {
     for (const wire::Position& p : plan.frontier()) kept_rounds_ += p.rounds();
   }
   if (fallback_ && Timeline(plan.timeline()) > fallback_->lost) fall_back(plan);
   if (plan.committed()) announce_commit(Version(plan.committed_version()), Timeline(plan.committed_timeline()));
+}
+
+// Whether launchers hold what the lives of a plan have logged, but for those of as many domains as may be lost; as far
+// as the same workers have come back.
+bool Judge::remembered(const wire::Plan& plan) const {
+  std::set<std::string> domains, lost;
+  std::map<std::string, Incarnation> successors;
+  for (const wire::Member& m : plan_.members()) successors.emplace(m.worker_id(), Incarnation(m.incarnation()));
+  for (const wire::Member& m : plan.members()) {
+    domains.insert(m.domain_id());
+    const auto later = successors.find(m.worker_id());
+    // A join of a life that was over before may arrive late.
+    if (later == successors.end() || !hosts_.keeps(Incarnation(m.incarnation()), later->second)) {
+      lost.insert(m.domain_id());
+    }
+  }
+  return lost.size() < std::min<std::size_t>(plan.settings().replicas(), domains.size());
 }
 
 void Judge::disks_lost(const std::optional<wire::Held>& mirrored, bool must) {

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "chaos/sim/hosts.h"
 #include "chaos/sim/oracle.h"
 #include "chaos/sim/program.h"
 #include "chaos/sim/world.h"
@@ -24,8 +25,8 @@ namespace warren::chaos {
 class Judge {
  public:
   // `salted`: the program reads something from outside that is another thing in each timeline.
-  Judge(World& world, const Program& program, std::int64_t round_timeout_ms, bool salted)
-      : world_(world), program_(program), round_timeout_ms_(round_timeout_ms), salted_(salted) {}
+  Judge(World& world, const Program& program, const Hosts& hosts, std::int64_t round_timeout_ms, bool salted)
+      : world_(world), program_(program), hosts_(hosts), round_timeout_ms_(round_timeout_ms), salted_(salted) {}
 
   // The tracker hands a message to the network; `durable` is what its journal would hold after a crash now.
   void announced(const wire::Envelope& envelope, const std::string* durable);
@@ -80,6 +81,8 @@ class Judge {
   [[nodiscard]] std::uint64_t rollbacks() const { return rollbacks_; }
   // That plans took from disks after no life had survived.
   [[nodiscard]] std::uint64_t kept_rounds() const { return kept_rounds_; }
+  void spilled() { ++spills_; }
+  [[nodiscard]] std::uint64_t spills() const { return spills_; }
   // How many timelines began from the mirror.
   [[nodiscard]] std::uint64_t from_mirror() const { return from_mirror_; }
   // The newest plan that was announced, and what is committed.
@@ -100,6 +103,7 @@ class Judge {
   // What came after them was seen by nobody who left anything.
   void forget_after(Epoch epoch, Timeline timeline);
   void begin_timeline(const wire::Plan& plan);
+  [[nodiscard]] bool remembered(const wire::Plan& plan) const;
   void made(const wire::Plan& plan);
   [[nodiscard]] Oracle::Kept kept_setups(const wire::Plan& plan);
   void keep_rounds(const wire::Plan& plan, Oracle::Kept& kept);
@@ -108,6 +112,7 @@ class Judge {
 
   World& world_;
   const Program& program_;
+  const Hosts& hosts_;
   const std::int64_t round_timeout_ms_;
   const bool salted_;
   std::map<std::uint64_t, std::string> plans_;  // by epoch, as announced
@@ -130,6 +135,7 @@ class Judge {
   std::optional<Version> committed_;  // the newest that was announced
   Timeline committed_timeline_, newest_timeline_;
   bool journal_lost_ = false;
+  bool rolled_back_ = false;  // since the newest plan was made
   // After disks_lost(), until a timeline begins after `lost`.
   struct Fallback {
     Version version;
@@ -140,7 +146,7 @@ class Judge {
   bool mirror_serves_ = false;  // what is committed is in the mirror
   std::uint64_t from_mirror_ = 0;
   bool rollback_excused_ = false, loss_excused_ = false, lost_for_good_ = false;
-  std::uint64_t commits_ = 0, rollbacks_ = 0, kept_rounds_ = 0;
+  std::uint64_t commits_ = 0, rollbacks_ = 0, kept_rounds_ = 0, spills_ = 0;
   std::map<std::pair<Timeline, std::size_t>, Timeline> kept_;  // under which a step's result was logged
 };
 

@@ -375,11 +375,12 @@ std::size_t Program::position_after_load(Version version) const {
   WARREN_CHECK(false, "no version is loaded that the program does not have");
 }
 
-std::uint64_t Program::result_bytes() const {
+std::uint64_t Program::result_bytes(bool lasting) const {
   std::uint64_t bytes = 0;
   for (const ProgramStep& step : steps_) {
     if (step.kind == StepKind::kCheckpoint) bytes += 2 * kMostStateBytes;
     if (step.kind != StepKind::kRound || step.collective == Collective::kBarrier) continue;
+    if (lasting && !step.setup) continue;
     const auto size = static_cast<std::int32_t>(members(step).size());
     const bool shared = shared_result(step.collective);
     for (std::int32_t place = 0; place < (shared ? 1 : size); ++place) bytes += out_count(step, place) * width_of(step);

@@ -98,8 +98,8 @@ class Program {
   [[nodiscard]] std::size_t position_after_load(Version version) const;
   [[nodiscard]] std::size_t setup_end() const { return setup_end_; }
   [[nodiscard]] static std::string setup_name(std::size_t step) { return "step " + std::to_string(step); }
-  // Bytes of all results together.
-  [[nodiscard]] std::uint64_t result_bytes() const;
+  // Bytes of all results together, or of those that stay in memory: set-up rounds and states.
+  [[nodiscard]] std::uint64_t result_bytes(bool lasting = false) const;
   // The steps in this rank's order: a receiver may ask for messages in another order than they were sent.
   [[nodiscard]] std::vector<std::size_t> order_of(Rank rank) const;
   [[nodiscard]] const std::vector<Rank>& members(const ProgramStep& step) const { return groups_[step.group].members; }

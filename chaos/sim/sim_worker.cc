@@ -68,9 +68,8 @@ wire::Join join_of(const SimWorker::Options& options, Hosts& hosts, Incarnation 
   for (const Hosts::Segment& s : hosts.segments(join.host_id())) {
     if (s.kept) WARREN_CHECK(log->attach(s.life, s.memory->bytes(), s.memory).ok(), "a kept segment is one");
   }
-  if (auto logged = worker::logged_on(*log->reader()); logged.positions_size() != 0) {
-    *join.mutable_logged() = std::move(logged);
-  }
+  auto logged = worker::logged_on(*log->reader(), log->attached());
+  if (!worker::says_nothing(logged)) *join.mutable_logged() = std::move(logged);
   return join;
 }
 
@@ -92,6 +91,7 @@ SimWorker::SimWorker(World& world, Judge& judge, DataNetwork& network, Hosts& ho
   if (options_.join.settings().replicas() == 0) return;
   segment_ = heap_segment(options_.log_bytes);
   host_log_ = HostLog::create(self_, segment_).value();
+  if (store_) host_log_->spill_by([this] { return spill(); });
   shown_ = world_.is(Mutant::publishes_late) ? heap_segment(options_.log_bytes) : segment_;
   hosts_.add(host(), self_, shown_, options_.launcher_keeps_log);
   serving_ = reader();
@@ -150,6 +150,36 @@ void SimWorker::write_to_disk() {
   if (batch.empty()) return;
   unconfirmed_ = true;
   store_->write(batch);
+}
+
+// As WriteBehind::spill().
+Result<std::vector<ExtentUse>> SimWorker::spill() {
+  if (!store_) return Status(Code::kClosed, "this life has ended");
+  write_to_disk();
+  if (Status s = store_->confirm(); !s.ok()) {
+    judge_.excuse_rollback();
+    return s;
+  }
+  unconfirmed_ = false;
+  std::vector<std::pair<SegmentClass, ExtentUse>> durable;
+  const SegmentView view = SegmentView::open(segment_->bytes(), self_).value();
+  for (std::uint32_t e = 0; e < view.layout().extents; ++e) {
+    const SegmentView::Extent extent = view.extent(e);
+    bool stays = !extent.in_use() || !extent.sealed || extent.cls.setup;
+    SegmentView::Record r;
+    for (std::uint64_t at = 0; !stays && view.record(e, extent.generation, at, r) == SegmentView::Found::kRecord;
+         at = r.next) {
+      stays = r.key.kind == RecordKind::kGlobal || r.key.kind == RecordKind::kLocal;
+    }
+    if (!stays) durable.push_back({extent.cls, {e, extent.generation}});
+  }
+  std::ranges::stable_sort(durable, {}, [](const auto& d) { return d.first; });
+  std::vector<ExtentUse> out;
+  for (const auto& [cls, use] : durable) {
+    if (out.size() < 4) out.push_back(use);
+  }
+  judge_.spilled();
+  return out;
 }
 
 bool SimWorker::disk_is_current() const {
@@ -370,7 +400,8 @@ void SimWorker::carry_out(const WorkerEffect& effect, bool last, std::vector<Wor
                        known_.set_committed_version(e.version.value);
                        known_.set_committed_timeline(e.timeline.value);
                        (void)store_->note(worker::note_of(known_));
-                       (void)store_->drop({engine_.oldest_timeline(), e.version, {{e.timeline, e.version}}});
+                       (void)store_->drop(
+                           {engine_.oldest_timeline(), e.version, {{e.timeline, e.version}}, engine_.setups_in_use()});
                        if (options_.mirror != nullptr) mirror(e);
                      }
                      if (opened_) look_at_dead_segments();

@@ -155,6 +155,7 @@ class SimWorker final : private SimTransport::Owner {
   void leave_to_later_lives(const wire::Plan& plan);
   void write_behind();
   void write_to_disk();
+  Result<std::vector<ExtentUse>> spill();
   void close_disk();
   void mirror(const worker_effect::Committed& what);
   void load_from_mirror(std::optional<Result<worker::Checkpoints::State>>& result);

@@ -327,6 +327,43 @@ TEST(Codec, JoinsOfJobsThatLog) {
             "segment socket has an unprintable byte at 1");
 }
 
+TEST(Codec, JoinsThatSayWhatMemoryHolds) {
+  wire::Join base = join("w", "h", 3, 2);
+  wire::Logged& logged = *base.mutable_logged();
+  logged.set_timeline(2);
+  *logged.add_positions() = position(1, 4, false, {{0, 8}});
+  *logged.add_setups() = setup(0, 7, false, {{0, 8}}, 2);
+  logged.add_lives(10);
+  const auto check = [&](auto change) {
+    wire::Join j = base;
+    change(j);
+    return validate(j).describe();
+  };
+  EXPECT_EQ(validate(base).code(), Code::kOk);
+  EXPECT_NE(check([](auto& j) { j.mutable_logged()->set_timeline(UINT32_MAX); }).find("is over the limit"),
+            std::string::npos);
+  EXPECT_NE(check([](auto& j) {
+              j.mutable_logged()->mutable_positions(0)->set_closed(true);
+            }).find("what is logged closes nothing"),
+            std::string::npos);
+  EXPECT_NE(check([](auto& j) {
+              *j.mutable_logged()->mutable_setups(0) = setup(0, 7, true, {}, 2);
+            }).find("memory does not know what is done"),
+            std::string::npos);
+  EXPECT_NE(check([](auto& j) { j.mutable_logged()->set_timeline(1); }).find("is of another timeline"),
+            std::string::npos);
+  EXPECT_NE(check([](auto& j) { *j.mutable_logged()->add_setups() = j.logged().setups(0); }).find("stands twice"),
+            std::string::npos);
+  EXPECT_NE(check([](auto& j) {
+              j.mutable_logged()->mutable_lives()->Resize(2049, 1);
+            }).find("2049 lives are over the limit of 2048"),
+            std::string::npos);
+  EXPECT_NE(check([](auto& j) {
+              j.mutable_settings()->set_replicas(0);
+            }).find("nothing is logged, and memory holds something"),
+            std::string::npos);
+}
+
 TEST(Codec, JoinsThatSayWhatADiskHolds) {
   wire::Join base = join("w", "h", 3, 2);
   wire::Held& held = *base.mutable_held();

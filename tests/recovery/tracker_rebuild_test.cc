@@ -203,6 +203,17 @@ TEST(TrackerRebuild, ACommitThatTheNewestPlanHasTakenBackIsNone) {
   EXPECT_EQ(t.machine().view({}).committed, Version(4));
 }
 
+// A spare and the workers whose places are free: nobody is told apart before the members have told who they are.
+TEST(TrackerRebuild, NoMoreWaitThanThereArePlaces) {
+  TrackerScript t(false, 2);
+  (void)t.beat(10, 7);
+  for (const auto& [worker, life] : {std::pair("x", 20), std::pair("w1", 21), std::pair("w2", 22)}) {
+    EXPECT_NE(t.join(worker, static_cast<std::uint64_t>(life), 3), "");
+  }
+  EXPECT_EQ(t.join("w0", 23, 3), "");
+  t.machine().check_invariants();
+}
+
 TEST(TrackerRebuild, ATrackerThatSleptAsksAgain) {
   TrackerScript t(false, 2);
   const wire::Plan plan = plan_with(7, {{"w0", 10}, {"w1", 11}});

@@ -536,7 +536,7 @@ TEST(TrackerRecovery, PlansTellWhereLoggedResultsAreServed) {
   EXPECT_TRUE(m.fresh());
 }
 
-// ---- no life survives, and disks hold something
+// ---- no life survives
 
 // Rounds [0, count) of the version, each held whole.
 wire::HeldRounds held_rounds(std::uint64_t version, std::uint64_t count, std::uint32_t timeline = 0,
@@ -590,6 +590,118 @@ class OnDisks : public TrackerScript {
  private:
   std::uint32_t replicas_;
 };
+
+// ---- no life survives, and launchers do
+
+// What the launcher of a host has kept of `lives`.
+wire::Logged kept(const std::vector<std::uint64_t>& lives, const std::vector<wire::Position>& positions,
+                  std::uint32_t timeline = 0) {
+  wire::Logged logged;
+  logged.set_timeline(timeline);
+  for (const wire::Position& p : positions) *logged.add_positions() = p;
+  for (const std::uint64_t life : lives) logged.add_lives(life);
+  return logged;
+}
+
+class Kept : public OnDisks {
+ public:
+  explicit Kept(std::uint32_t replicas = 2) : OnDisks(replicas), replicas_(replicas) {
+    (void)start(0, 10, nullptr);
+    (void)start(1, 11, nullptr);
+  }
+  std::string start_on(const std::string& host, std::uint64_t worker, std::uint64_t life, const wire::Logged& logged) {
+    wire::Envelope e = from_worker(life);
+    *e.mutable_join() = test::join("w" + std::to_string(worker), host, 2, replicas_);
+    *e.mutable_join()->mutable_logged() = logged;
+    return send(std::move(e));
+  }
+
+ private:
+  std::uint32_t replicas_;
+};
+
+TEST(TrackerRecovery, WhatLaunchersHaveKeptGoesOnInItsTimeline) {
+  Kept t;
+  t.lose_everybody();
+  wire::Logged a = kept({10}, {position(0, 2), position(1, 4, false, {{0, 8}})}), b = kept({11}, {position(1, 5)});
+  *a.add_setups() = setup(0, 7, false, {{0, 4}});
+  *b.add_setups() = setup(0, 7, false, {{4, 6}});
+  (void)t.start_on("a", 0, 20, a);
+  EXPECT_NE(t.start_on("b", 1, 21, b).find("Plan epoch 2 w0=20 w1=21 0.2 1.5 s7[0,6)\n"), std::string::npos);
+  // Over a restart of the tracker, too: and what the plan said stands, whatever is said now.
+  t.restart();
+  (void)t.pass(5000);
+  (void)t.pass(5000);
+  (void)t.start_on("a", 0, 30, kept({10, 20}, {position(1, 4)}));
+  EXPECT_NE(t.start_on("b", 1, 31, kept({11, 21}, {})).find("w0=30 w1=31 0.2 1.5\n"), std::string::npos);
+}
+
+TEST(TrackerRecovery, OneLauncherOfTwoIsEnoughWithTwoCopies) {
+  for (const std::uint32_t replicas : {1u, 2u}) {
+    Kept t(replicas);
+    t.lose_everybody();
+    (void)t.start_on("a", 0, 20, kept({10}, {position(1, 4)}));
+    // The launcher of host b was started again: it has an empty log to show, or none.
+    const std::string plan = t.start_on("b", 1, 21, {});
+    EXPECT_NE(plan.find(replicas == 2 ? "w0=20 w1=21 1.4\n" : "w0=20 w1=21 timeline 1\n"), std::string::npos) << plan;
+  }
+}
+
+TEST(TrackerRecovery, WhereTooFewLaunchersHaveKeptTheLogTheTimelineRises) {
+  Kept t;
+  t.lose_everybody();
+  // Of lives before the newest plan, and of one that another worker's launcher had.
+  (void)t.start_on("a", 0, 20, kept({5, 11}, {position(1, 4)}));
+  EXPECT_NE(t.start_on("b", 1, 21, kept({10}, {position(1, 4)})).find("w0=20 w1=21 timeline 1\n"), std::string::npos);
+}
+
+TEST(TrackerRecovery, WhatMemoryHoldsOfAnOlderTimelineIsNotUsed) {
+  Kept t;
+  t.lose_everybody();
+  (void)t.start_on("a", 0, 20, {});
+  (void)t.start_on("b", 1, 21, {});  // timeline 1
+  t.lose_everybody();
+  (void)t.start_on("a", 0, 30, kept({20}, {position(1, 4)}));
+  EXPECT_NE(t.start_on("b", 1, 31, kept({21}, {position(1, 5)}, 1)).find("w0=30 w1=31 timeline 1 1.5\n"),
+            std::string::npos);
+}
+
+// A gap is mended once: what was computed by lives that are gone is computed again. But for all at once it is a
+// rollback to the checkpoint, with what disks hold.
+TEST(TrackerRecovery, AfterAGapMemoryIsNotBelievedASecondTime) {
+  Kept t;
+  t.lose_everybody();
+  (void)t.start_on("a", 0, 20, kept({10}, {position(1, 4)}));
+  (void)t.start_on("b", 1, 21, kept({11}, {position(1, 5)}));
+  (void)t.log_gap(20, 2);
+  t.lose_everybody();
+  (void)t.start_on("a", 0, 30, kept({20}, {position(1, 4)}));
+  EXPECT_NE(t.start_on("b", 1, 31, kept({21}, {position(1, 5)})).find("w0=30 w1=31 timeline 1\n"), std::string::npos);
+}
+
+TEST(TrackerRecovery, AfterARollbackMemoryIsNotUsed) {
+  Kept t;
+  (void)t.round_failed(10, 1, Code::kDesync, "calls differ");
+  (void)t.stopped(10, 2);
+  (void)t.stopped(11, 2);
+  (void)t.start_on("a", 0, 20, kept({10}, {position(1, 4)}));
+  EXPECT_NE(t.start_on("b", 1, 21, kept({11}, {position(1, 5)})).find("w0=20 w1=21 timeline 1\n"), std::string::npos);
+}
+
+// Its journal was lost, and nobody could tell what it had held.
+TEST(TrackerRecovery, AJobThatBeginsAnewMeetsNothingOfItsOldSelf) {
+  TrackerScript t(false, 2);
+  const auto start = [&](const std::string& worker, std::uint64_t life, const wire::Logged& logged) {
+    wire::Envelope e = from_worker(life);
+    *e.mutable_join() = test::join(worker, "h", 2, 2);
+    *e.mutable_join()->mutable_logged() = logged;
+    return t.send(e);
+  };
+  (void)start("w0", 20, kept({10}, {position(1, 4)}, 2));
+  EXPECT_NE(start("w1", 21, kept({11}, {})).find("Plan epoch 1 w0=20 w1=21 timeline 3\n"), std::string::npos);
+}
+
+// ---- and disks hold something
 
 TEST(TrackerRecovery, LoggedRoundsThatDisksHoldGoOnUpToTheFirstGap) {
   OnDisks t;
@@ -832,10 +944,9 @@ TEST(TrackerRecovery, WhatDisksSayIsBounded) {
     got = t.send(e);
     if (got.find("disk_report_dropped") != std::string::npos) break;
   }
-  EXPECT_NE(
-      got.find("log disk_report_dropped: what the disks of job j hold takes more than 67108864 bytes to say; that "
-               "of worker w"),
-      std::string::npos);
+  EXPECT_NE(got.find("log disk_report_dropped: what the disks of job j hold takes more than 65011712 bytes to say; the "
+                     "rounds of worker w"),
+            std::string::npos);
 }
 
 }  // namespace
