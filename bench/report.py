@@ -48,16 +48,24 @@ def table(results: dict, ranks: int) -> list[str]:
                        if values else "–")
         lines.append(f"| {program} | " + " | ".join(row) + " |")
     peers = [program for program in programs if not program.startswith("warren")]
-    ratio, noise, cost = [], [], []
+    tcp_peers = [program for program in peers if program.endswith("tcp")]
+
+    def over_best(program: str, others: list[str], size: int) -> str:
+        ours = medians(results, program, ranks, size)
+        best = [statistics.median(values) for peer in others if (values := medians(results, peer, ranks, size))]
+        return f"**{statistics.median(ours) / min(best):.2f}**" if ours and best else "–"
+
+    ratio, tcp_ratio, noise, cost = [], [], [], []
     for size in sizes:
         ours = medians(results, "warren", ranks, size)
-        best = [statistics.median(values) for peer in peers if (values := medians(results, peer, ranks, size))]
-        ratio.append(f"**{statistics.median(ours) / min(best):.2f}**" if ours and best else "–")
+        ratio.append(over_best("warren", peers, size))
+        tcp_ratio.append(over_best("warren tcp", tcp_peers, size))
         between = spread(results, ranks, size)
         noise.append(f"{between:.2f}" if between else "–")
         bare = medians(results, "warren without log", ranks, size)
         cost.append(f"{statistics.median(ours) / statistics.median(bare):.2f}" if ours and bare else "–")
     lines.append("| Warren ÷ best peer | " + " | ".join(ratio) + " |")
+    lines.append("| over TCP: Warren ÷ best peer | " + " | ".join(tcp_ratio) + " |")
     lines.append("| with ÷ without log | " + " | ".join(cost) + " |")
     lines.append("| same program twice, largest ratio | " + " | ".join(noise) + " |")
     return lines
@@ -73,7 +81,7 @@ def figure_lines(figures: dict) -> list[str]:
 def tables(results: dict) -> str:
     machine = results["machine"]
     lines = [f"{machine['date']}, commit {machine['commit']}: {machine['cpu']}, {machine['cores']} cores, Linux "
-             f"{machine['kernel']}; load before the run {machine['load_before']:.1f}. f32 sum allreduce over TCP on loopback. "
+             f"{machine['kernel']}; load before the run {machine['load_before']:.1f}. f32 sum allreduce of ranks on one host. "
              f"Median of {results['rounds']} rounds, in each the median of {results['samples']} samples; in parentheses the "
              "least and the greatest round. Every result was checked: "
              f"{sum(cell['wrong'] for cell in results['cells'])} wrong elements.", ""]

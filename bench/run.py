@@ -25,7 +25,10 @@ BUILD = ROOT / "build/bench"
 WARREN = ROOT / "build/release/bin/warren"
 RUN_TIMEOUT_S = 600
 MPI_TCP = ["--mca", "pml", "ob1", "--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo"]
-PROGRAMS = ["warren", "warren again", "warren without log", "openmpi", "gloo ring", "gloo halving_doubling"]
+MPI_SHM = ["--mca", "pml", "ob1", "--mca", "btl", "self,vader"]
+# What says tcp goes over TCP on loopback; Gloo has nothing else. The rest may use that all ranks are on one host.
+PROGRAMS = ["warren", "warren again", "warren without log", "warren tcp", "openmpi", "openmpi tcp", "gloo ring tcp",
+            "gloo halving_doubling tcp"]
 
 
 def say(text: str) -> None:
@@ -50,12 +53,13 @@ def commands(program: str, ranks: int, folder: pathlib.Path, arguments: list[str
     """The processes to start for one run; all of them write to the same meeting file."""
     common = [f"--name={program}", f"--meeting={folder}/meeting", *arguments]
     if program.startswith("warren"):
-        log = ["--replicas=0"] if program == "warren without log" else []
-        return [[str(WARREN), "run", "-n", str(ranks), *log, "--", str(ROOT / "build/release/bin/warren_bench"), *common]]
-    if program == "openmpi":
+        flags = {"warren without log": ["--replicas=0"], "warren tcp": ["--transport=tcp"]}.get(program, [])
+        return [[str(WARREN), "run", "-n", str(ranks), *flags, "--", str(ROOT / "build/release/bin/warren_bench"), *common]]
+    if program.startswith("openmpi"):
+        network = MPI_TCP if program == "openmpi tcp" else MPI_SHM
         root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
         yielding = ["--mca", "mpi_yield_when_idle", "1"] if ranks > (os.cpu_count() or 1) else []
-        return [["mpirun.openmpi", *root, "--oversubscribe", *MPI_TCP, *yielding, "-np", str(ranks),
+        return [["mpirun.openmpi", *root, "--oversubscribe", *network, *yielding, "-np", str(ranks),
                  str(BUILD / "mpi_bench"), *common]]
     algorithm = program.split()[1]
     return [[str(BUILD / "gloo_bench"), f"--rank={rank}", f"--ranks={ranks}", f"--algorithm={algorithm}",

@@ -564,7 +564,8 @@ TEST(Bench, InPlaceAndEveryAlgorithm) {
   const Ended e = warren({"bench", "--ranks=2", "--algorithm=all", "--inplace", "--sizes=64K", "--iters=2"});
   EXPECT_EQ(e.code, 0) << e.error;
   for (const char* name : {"auto", "star", "tree", "butterfly", "ring", "direct"}) {
-    EXPECT_THAT(e.output, HasSubstr(std::string("# allreduce, 2 ranks, tcp, algorithm ") + name + ", in place"));
+    EXPECT_THAT(e.output,
+                HasSubstr(std::string("# allreduce, 2 ranks, transport auto, algorithm ") + name + ", in place"));
   }
   EXPECT_THAT(e.output, HasSubstr("time us"));
 }

@@ -22,6 +22,8 @@ namespace fs = std::filesystem;
 constexpr char kRunPrefix[] = "run-", kFinishedName[] = "FINISHED", kNotePrefix[] = "NOTE-";
 constexpr std::size_t kNoteNameBytes = sizeof kNotePrefix - 1 + 16 + 1 + 16, kNotesKept = 2;
 // Where what others have written is seen late (NFS), rank 0 looks so often whether all is there.
+constexpr std::int64_t kMostStride = std::int64_t{1} << 20;
+constexpr std::uint64_t kMostLeftOut = 8;
 constexpr int kLooks = 20;
 constexpr std::chrono::milliseconds kBetweenLooks(500);
 
@@ -191,7 +193,16 @@ Result<std::optional<wire::Held>> Mirror::held() const {
 void Mirror::copy(Epoch epoch, Timeline timeline, Version version, Rank rank, storage::ResultStore::Note note) {
   const std::lock_guard lock(mutex_);
   next_ = Commit{epoch, timeline, version, rank, std::move(note)};
+  const auto now = Clock::now();
+  interval_ = last_commit_ == Clock::time_point() ? Clock::duration::max() : now - last_commit_;
+  last_commit_ = now;
   wake_.notify_one();
+}
+
+bool Mirror::everybodys(const Commit& commit) const {
+  std::int64_t stride = 1;
+  while (stride < kMostStride && stride * interval_ < 2 * writing_) stride *= 2;
+  return commit.version.value % static_cast<std::uint64_t>(stride) == 0;
 }
 
 void Mirror::run() {
@@ -199,9 +210,15 @@ void Mirror::run() {
   while (true) {
     wake_.wait(lock, [this] { return stopping_ || next_.has_value(); });
     if (stopping_) return;
+    if (!everybodys(*next_)) {
+      const auto commits = last_commit_;
+      if (wake_.wait_for(lock, 2 * writing_, [&] { return stopping_ || last_commit_ != commits; })) continue;
+    }
     const Commit commit = *std::exchange(next_, std::nullopt);
     const Status status = write(commit, lock);
-    if (status.ok() || next_) continue;  // what a newer commit has dropped from the log is not missed
+    // What a newer commit has dropped from the log is not missed, unless that happens again and again.
+    left_out_ = status.ok() ? 0 : left_out_ + 1;
+    if (status.ok() || (next_ && left_out_ % kMostLeftOut != 0)) continue;
     lock.unlock();
     events_({Severity::kWarning,
              "checkpoint_not_mirrored",
@@ -239,6 +256,7 @@ Status Mirror::write_share(storage::CheckpointMirror& files, const Commit& commi
 
 Status Mirror::write(const Commit& commit, std::unique_lock<std::mutex>& lock) {
   lock.unlock();
+  const auto begun = Clock::now();
   Checkpoint checkpoint{commit.timeline, commit.version, world_size_, 0, 0};
   const std::string run = name_of_run(commit.note.run);
   auto files = storage::CheckpointMirror::open(directory_, run);
@@ -249,13 +267,16 @@ Status Mirror::write(const Commit& commit, std::unique_lock<std::mutex>& lock) {
   }
   if (status.ok()) status = write_share(files.value(), commit, checkpoint);
   lock.lock();
-  for (int look = 0; status.ok() && !stopping_ && !next_ && look < kLooks; ++look) {
+  writing_ = Clock::now() - begun;
+  // At least once: whoever writes last finds all shares there.
+  const auto due = [this] { return stopping_ || (next_ && everybodys(*next_)); };
+  for (int look = 0; status.ok() && (look == 0 || !due()) && look < kLooks; ++look) {
     lock.unlock();
     const auto complete = files.value().complete(checkpoint);
     lock.lock();
     if (!complete.ok()) status = complete.status();
     if (!complete.ok() || complete.value() || commit.rank.value != 0) break;
-    wake_.wait_for(lock, kBetweenLooks, [this] { return stopping_ || next_.has_value(); });
+    wake_.wait_for(lock, kBetweenLooks, due);
   }
   return status;
 }

@@ -7,11 +7,17 @@
 //     FINISHED                       the job has finished: nothing starts from it
 //
 // The two newest notes stay. What cannot be written is an event, and the job goes on; the next commit is tried again.
-// One commit is being written and at most one waits: those between are left out.
+//
+// A version is complete when all ranks have written their shares of it, and each can write only what is the newest
+// commit when it begins. Where commits come faster than shares are written, so, all must choose the same ones: a rank
+// takes versions that are multiples of a power of two, the least that leaves it twice the time that it needs. Whatever
+// powers the ranks have come to, multiples of the greatest are everybody's. A version that stays the newest for that
+// time is taken too.
 //
 // Threads: any.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <functional>
@@ -86,6 +92,8 @@ class Mirror {
   void tell(const Status& trouble) const;
   void run();
   void stop();
+  using Clock = std::chrono::steady_clock;
+  [[nodiscard]] bool everybodys(const Commit& commit) const;
   [[nodiscard]] Status write_share(storage::CheckpointMirror& files, const Commit& commit, Checkpoint& checkpoint);
   [[nodiscard]] Status write(const Commit& commit, std::unique_lock<std::mutex>& lock);
 
@@ -97,6 +105,10 @@ class Mirror {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::optional<Commit> next_;
+  std::uint64_t left_out_ = 0;  // in a row
+  Clock::time_point last_commit_{};
+  Clock::duration interval_ = Clock::duration::max();  // between the two newest commits
+  Clock::duration writing_{};                          // how long the newest share took
   bool stopping_ = false;
   std::thread thread_;
 };

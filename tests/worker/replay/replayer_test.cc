@@ -82,6 +82,7 @@ class Dropping : public HostLogReader {
     return of_.list(kind, timeline, group, version, first, end, limit);
   }
   std::vector<RecordKey> newest_rounds() override { return of_.newest_rounds(); }
+  std::vector<RecordKey> setup_rounds(std::size_t limit) override { return of_.setup_rounds(limit); }
 
  private:
   HostLogReader& of_;
