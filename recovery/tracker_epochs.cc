@@ -328,12 +328,10 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
     count(Transition::planned_with_survivors);
   } else if (start.goes_on) {
     count(Transition::planned_from_memory);
-    from_memory_ = true;
   } else if (logged() && planned()) {
     count(Transition::planned_new_timeline);
     WARREN_CHECK(votes_.empty(), "no vote outlives the life that gave it (I5)");
     timeline_ = timeline_.next();
-    from_memory_ = false;
   } else if (logged()) {
     // A job that begins anew, because its journal was lost and too few of its members have told what they know: what
     // launchers have kept of it must not pass for this one's.

@@ -325,8 +325,6 @@ class TrackerMachine {
   // The plan's frontier calls rounds completed of which no survivor knows, but an earlier plan; and, from a gap in the
   // log until the next plan: it proved wrong, survivors alone count.
   bool frontier_inherited_ = false, distrust_inherited_ = false;
-  // This timeline has gone on without a survivor: nobody is left who could say what is to be computed again.
-  bool from_memory_ = false;
   std::vector<Evidence> evidence_;  // links that broke, until their time is up
   TimeMs evidence_due_;
   std::size_t unannounced_ = 0;  // the ranks from here on have not been sent their plan

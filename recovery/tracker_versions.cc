@@ -258,7 +258,7 @@ void TrackerMachine::on_log_gap(Incarnation who, const wire::LogGap& g, TimeMs n
   if (g.setup()) {
     count(Transition::log_gap_of_setup);
     setups_.Clear();
-  } else if (frontier_inherited_ && plan_.kept().empty() && !from_memory_) {
+  } else if (frontier_inherited_ && plan_.kept().empty()) {
     // Whoever had completed those rounds is gone, and what its hosts alone held too; who is in them has its input.
     count(Transition::log_gap_of_inherited);
     distrust_inherited_ = true;
