@@ -255,8 +255,8 @@ class TrackerMachine {
   [[nodiscard]] std::size_t told() const;
   void end_rebuilding(TimeMs now, Effects& effects);
   void rebuild(TimeMs now, Effects& effects);
-  // As if the journal had held this plan, and what else is known.
-  void take_over(const wire::Plan& plan, const wire::Known& known, TimeMs now, Effects& effects);
+  // As if the journal had held this plan, and what else is known. To be persisted.
+  void take_over(const wire::Plan& plan, const wire::Known& known, TimeMs now);
   void tick_running(TimeMs now, Effects& effects);
   void tick_interrupted(TimeMs now, Effects& effects);
   void tick_gathering(TimeMs now, Effects& effects);

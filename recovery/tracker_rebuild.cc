@@ -140,7 +140,7 @@ void TrackerMachine::end_rebuilding(TimeMs now, Effects& effects) {
   if (settings_.world_size() != 0) maybe_plan(now, effects);
 }
 
-void TrackerMachine::take_over(const wire::Plan& plan, const wire::Known& known, TimeMs now, Effects& effects) {
+void TrackerMachine::take_over(const wire::Plan& plan, const wire::Known& known, TimeMs now) {
   wire::JobRecord record;
   record.set_format(kJobRecordFormat);
   record.set_job(options_.job);
@@ -158,7 +158,6 @@ void TrackerMachine::take_over(const wire::Plan& plan, const wire::Known& known,
   waiting_by_incarnation_.clear();
   position_bytes_ = join_bytes_ = 0;
   restore(record, now);
-  persist(effects);
 }
 
 bool TrackerMachine::adopt_from_disks(TimeMs now, Effects& effects) {
@@ -205,7 +204,7 @@ bool TrackerMachine::adopt_from_disks(TimeMs now, Effects& effects) {
   for (const auto& [worker, w] : waiting_) {
     if (w.held && w.held->run() == most->first) told.push_back(&w.held->known());
   }
-  take_over(plan, newest_of(plan, told), now, effects);
+  take_over(plan, newest_of(plan, told), now);
   log(Severity::kWarning, "adopted_from_disks",
       "the journal does not hold job " + options_.job +
           "; it goes on from what the disks of its workers know, in epoch " + std::to_string(epoch_.value) +
@@ -226,11 +225,14 @@ void TrackerMachine::rebuild(TimeMs now, Effects& effects) {
     told.push_back(&stranger->second);
     newest = std::max(newest, stranger->second.epoch());
   }
-  take_over(known.plan, newest_of(known.plan, told), now, effects);
+  take_over(known.plan, newest_of(known.plan, told), now);
+  // Otherwise with the epoch that members have heard of: nothing stands in the journal that is older than they are.
+  const bool in_force = newest <= epoch_.value;
+  if (in_force) persist(effects);
   log(Severity::kWarning, "rebuilt",
       "job " + options_.job + " goes on in epoch " + std::to_string(epoch_.value) + ", as its members have told it",
       effects);
-  if (newest <= epoch_.value) return;
+  if (in_force) return;
   count(Transition::rebuilt_interrupted);
   epoch_ = Epoch(newest);
   end_epoch(Code::kPeerLost, "the tracker lost its journal while the job was interrupted", {}, logged(), now, effects);
