@@ -994,6 +994,7 @@ std::string Cluster::describe_setting() const {
 }
 
 SimOutcome Cluster::run() {
+  if (setting_.mirror) judge_.mirrored();
   make_slots();
   if (setting_.mirror) mirror_.emplace(setting_.world_size);
   if (options_.tracker_dies_before_effect) tracker_.crash_before_effect(*options_.tracker_dies_before_effect);

@@ -215,7 +215,14 @@ void Judge::made(const wire::Plan& plan) {
     for (const wire::Position& p : plan.frontier()) kept_rounds_ += p.rounds();
   }
   if (fallback_ && Timeline(plan.timeline()) > fallback_->lost) fall_back(plan);
-  if (plan.committed()) announce_commit(Version(plan.committed_version()), Timeline(plan.committed_timeline()));
+  const Version committed(plan.committed_version());
+  if (plan.committed() && committed_ && committed < *committed_ && with_mirror_ &&
+      before.timeline() < plan.timeline()) {
+    // A worker has come back elsewhere, where the disk is empty, after no life had survived: the mirror serves.
+    committed_ = committed;
+    committed_timeline_ = Timeline(plan.committed_timeline());
+  }
+  if (plan.committed()) announce_commit(committed, Timeline(plan.committed_timeline()));
 }
 
 // Whether launchers hold what the lives of a plan have logged, but for those of as many domains as may be lost; as far

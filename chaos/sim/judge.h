@@ -73,6 +73,8 @@ class Judge {
 
   // What may make a job with a log start again from its newest checkpoint.
   void excuse_rollback() { rollback_excused_ = true; }
+  // Commits are mirrored: what is committed may fall with a timeline.
+  void mirrored() { with_mirror_ = true; }
   // More failure domains were lost than there are copies: the job may never finish.
   void excuse_loss() { rollback_excused_ = loss_excused_ = true; }
   // A committed checkpoint was lost, and may have been.
@@ -135,6 +137,7 @@ class Judge {
   std::optional<Version> committed_;  // the newest that was announced
   Timeline committed_timeline_, newest_timeline_;
   bool journal_lost_ = false;
+  bool with_mirror_ = false;
   bool rolled_back_ = false;  // since the newest plan was made
   // After disks_lost(), until a timeline begins after `lost`.
   struct Fallback {
