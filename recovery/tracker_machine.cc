@@ -14,6 +14,9 @@ using tracker_effect::Drop;
 using tracker_effect::Send;
 
 namespace {
+// For what joins say, but for the short form of each, which always has room.
+constexpr std::size_t kJoinRoomBytes =
+    limits::kMaxJoinBytesPerJob - limits::kMaxWorldSize * limits::kMaxShortHeldBytes;
 constexpr const char* kTransitionNames[] = {
 #define WARREN_X(name) #name,
     WARREN_TRACKER_TRANSITIONS(WARREN_X)
@@ -348,11 +351,10 @@ void TrackerMachine::take_held(Waiting& w, const wire::Join& join, Effects& effe
   if (!join.has_held() || !logged() || (planned() && join.held().run() != plan_.run())) return;
   w.held = join.held();
   if (planned()) w.held->mutable_known()->clear_plan();
-  constexpr std::size_t kRoom = limits::kMaxJoinBytesPerJob - limits::kMaxWorldSize * limits::kMaxShortHeldBytes;
-  if (join_bytes_ + w.held->ByteSizeLong() > kRoom) {
+  if (join_bytes_ + w.held->ByteSizeLong() > kJoinRoomBytes) {
     count(Transition::held_too_large);
     log(Severity::kWarning, "disk_report_dropped",
-        "what the disks of job " + options_.job + " hold takes more than " + std::to_string(kRoom) +
+        "what the disks of job " + options_.job + " hold takes more than " + std::to_string(kJoinRoomBytes) +
             " bytes to say; the rounds of " + worker_on_host(join.worker_id(), join.host_id()) + " count as lost",
         effects, {{"worker", join.worker_id()}});
     w.held->clear_rounds();
@@ -365,9 +367,8 @@ void TrackerMachine::take_held(Waiting& w, const wire::Join& join, Effects& effe
 // Without it rounds that only dead lives have seen are computed again: as if their memory had been lost too.
 void TrackerMachine::take_logged(Waiting& w, const wire::Join& join) {
   if (!join.has_logged() || !logged()) return;
-  constexpr std::size_t kRoom = limits::kMaxJoinBytesPerJob - limits::kMaxWorldSize * limits::kMaxShortHeldBytes;
   const std::size_t bytes = join.logged().ByteSizeLong();
-  if (join_bytes_ + bytes > kRoom) return;
+  if (join_bytes_ + bytes > kJoinRoomBytes) return;
   join_bytes_ += bytes;
   w.logged = join.logged();
 }
