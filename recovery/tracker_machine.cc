@@ -15,8 +15,7 @@ using tracker_effect::Send;
 
 namespace {
 // For what joins say, but for the short form of each, which always has room.
-constexpr std::size_t kJoinRoomBytes =
-    limits::kMaxJoinBytesPerJob - limits::kMaxWorldSize * limits::kMaxShortHeldBytes;
+constexpr std::size_t kJoinRoomBytes = limits::kMaxJoinBytesPerJob - limits::kMaxWorldSize * limits::kMaxShortHeldBytes;
 constexpr const char* kTransitionNames[] = {
 #define WARREN_X(name) #name,
     WARREN_TRACKER_TRANSITIONS(WARREN_X)
