@@ -270,6 +270,22 @@ void Checkpoints::advance() {
   end_load(std::move(state_));
 }
 
+std::string Checkpoints::describe_wait() const {
+  std::string lacks;
+  for (const auto& [id, pull] : pulls_) {
+    if (pull.key.round.version != pending_.version) continue;
+    lacks += lacks.empty() ? " lacks " : ", ";
+    if (pull.key.kind == RecordKind::kLocal) {
+      lacks += "the local state of rank " + std::to_string(pull.key.round.sequence.value);
+    } else {
+      lacks += "bytes " + std::to_string(pull.begin) + " to " + std::to_string(pull.begin + pull.bytes.size()) +
+               " of the global state";
+    }
+  }
+  return "checkpoint waits until " + name_of(pending_.version) + " is committed: rank " +
+         std::to_string(engine_.plan().self.value) + (lacks.empty() ? " holds its part of it, others do not" : lacks);
+}
+
 std::optional<Checkpoints::Vote> Checkpoints::take_vote() {
   if (voted_ || pending_.version <= committed_) return std::nullopt;
   for (const auto& [id, pull] : pulls_) {

@@ -66,6 +66,8 @@ class Checkpoints {
   void install();
   void committed(Version version, Timeline timeline);
   [[nodiscard]] Version newest_committed() const { return committed_; }
+  // Who calls the next checkpoint waits for this.
+  [[nodiscard]] std::string describe_wait() const;
   // What the host's log need not keep any more is below.
   [[nodiscard]] DeadSegments::Horizon horizon() const;
 

@@ -442,6 +442,7 @@ void Session::log_waits(std::chrono::steady_clock::time_point& next) {
   if (next != std::chrono::steady_clock::time_point()) {
     for (const std::string& line : engine_.describe_waits()) log_(WARREN_LOG_INFO, line);
     if (!waits_for_.empty()) log_(WARREN_LOG_INFO, waits_for_);
+    if (waits_for_commit_) log_(WARREN_LOG_INFO, checkpoints_->describe_wait());
   }
   next = now + kWaitLogInterval;
 }
@@ -768,9 +769,9 @@ Status Session::may_checkpoint(std::unique_lock<std::mutex>& lock) {
   if (!checkpoints_) return {};
   const Status given = give_state(lock);
   if (!given.ok()) return given;
-  waits_for_ = "checkpoint waits until the one before it is committed, for which all ranks must hold it";
+  waits_for_commit_ = true;
   drive(lock, [&] { return checkpoints_->may_take() || engine_.stopped(); });
-  waits_for_.clear();
+  waits_for_commit_ = false;
   return engine_.stopped() ? gone() : Status();
 }
 

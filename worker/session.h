@@ -156,6 +156,7 @@ class Session final : private DataPath {
   Status failed_;
   int callers_ = 0;        // threads inside drive()
   std::string waits_for_;  // beside calls; for the log
+  bool waits_for_commit_ = false;
   std::vector<pollfd> pollfds_;
 
   std::atomic<int> control_waits_{0};  // the control thread wants the lock

@@ -746,8 +746,10 @@ void SimWorker::watch_waits() {
   watching_ = true;
   later(kWaitLogIntervalMs * 1000, [this] {
     watching_ = false;
-    if (engine_.stopped() || engine_.outstanding() == 0) return;
-    for (const std::string& line : engine_.describe_waits()) {
+    if (engine_.stopped() || (engine_.outstanding() == 0 && !waits_for_commit_)) return;
+    auto lines = engine_.describe_waits();
+    if (waits_for_commit_) lines.push_back(checkpoints_->describe_wait());
+    for (const std::string& line : lines) {
       judge_.sign();
       if (world_.keeps_transcript()) world_.tell(describe() + ": " + line);
     }
@@ -864,7 +866,10 @@ bool SimWorker::checkpoint(const ProgramStep& step) {
   } else {
     if (engine_.stopped() || !give_state()) return false;
     waits_for_commit_ = !checkpoints_->may_take();
-    if (waits_for_commit_) return false;
+    if (waits_for_commit_) {
+      watch_waits();
+      return false;
+    }
     // Who has left the others' way, and nobody could notice, saves what the way leads to: only its calls are wrong.
     const ProgramState* right = desynced_ ? judge_.oracle(timeline_).state_at(step.version, rank_) : nullptr;
     const auto global = program_.saved_global(step.version, right != nullptr ? *right : state_);

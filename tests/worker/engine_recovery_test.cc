@@ -1160,6 +1160,23 @@ TEST(SetupRounds, AreBounded) {
   EXPECT_TRUE(world.run([&] { return known.gives(1); })) << "those that are known go on";
 }
 
+// Seed 93000102: a rank computed for long before its checkpoint, others waited for the commit of theirs, and nothing
+// said so.
+TEST(Checkpoint, AWaitForItsCommitNamesWhatIsLacking) {
+  World::Options options;
+  options.size = 2;
+  options.hosts = {0, 1};
+  World world(options);
+  load_all(world, {0, 1});
+  const std::uint64_t model = 5;
+  const auto state = std::as_bytes(std::span(&model, 1));
+  ASSERT_TRUE(world.checkpoints(0).take(state, &state).ok());
+  EXPECT_EQ(world.checkpoints(0).describe_wait(),
+            "checkpoint waits until checkpoint 1 is committed: rank 0 lacks the local state of rank 1");
+  ASSERT_TRUE(world.checkpoints(1).take(state, &state).ok());
+  ASSERT_TRUE(world.run([&] { return world.checkpoints(0).may_take() && world.checkpoints(1).may_take(); }));
+}
+
 // Killed between a lazy checkpoint and the giving of its state: nothing is committed, and its next life gives it.
 TEST(LazyCheckpoint, IsCommittedOnceAllHaveGivenTheirState) {
   World::Options options;
