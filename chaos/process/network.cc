@@ -35,6 +35,9 @@ Result<Network> Network::create(std::uint32_t hosts) {
 }
 
 Status Network::wire(std::uint32_t host, pid_t pid) {
+  // A dead host's namespace stays for as long as its kernel sends what nobody acknowledges any more: with its cable in
+  // it would answer for the host's address.
+  if (!cables_[host].empty()) (void)ip({"link", "delete", cables_[host]});
   const std::string cable = "cable" + std::to_string(made_++);
   if (Status s = ip({"link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", std::to_string(pid)});
       !s.ok()) {
