@@ -644,6 +644,11 @@ Status validate(const wire::Vote& v) {
 Status validate(const wire::LogGap& g) {
   if (Status s = member_epoch(g.epoch()); !s.ok()) return s;
   if (g.reason().empty()) return bad("no reason");
+  if (g.has_setup()) {
+    google::protobuf::RepeatedPtrField<wire::Setup> one;
+    *one.Add() = g.setup();
+    if (Status s = validate_setups(one, 1, 0); !s.ok()) return s;
+  }
   return text_is_printable("reason", g.reason(), limits::kMaxReasonBytes);
 }
 

@@ -377,6 +377,13 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   for (wire::Kept& k : start.kept) *plan_.add_kept() = std::move(k);
   if (kept_rounds != 0) count(Transition::planned_from_disks);
   plan_.mutable_setups()->Add(start.setups.begin(), start.setups.end());
+  survivors_setups_.clear();
+  for (const auto& [worker, w] : waiting_) {
+    if (!w.report) continue;
+    for (const wire::Setup& s : w.report->setups()) {
+      if (s.done()) survivors_setups_.emplace(s.group(), s.name());
+    }
+  }
   keep(std::move(start.setups));
   plan_.set_committed(committed_.has_value());
   plan_.set_committed_version(committed_.value_or(Version()).value);
@@ -555,6 +562,7 @@ void TrackerMachine::finish(TimeMs now, Effects& effects) {
   drop_all_votes();
   plan_.Clear();
   setups_.Clear();
+  survivors_setups_.clear();
 }
 
 void TrackerMachine::on_tick(TimeMs now, Effects& effects) {

@@ -318,6 +318,8 @@ class TrackerMachine {
   std::optional<Version> persisted_commit_;  // the newest in the journal
   // Set-up rounds that are done: as far as survivors have told, or votes for what is committed.
   google::protobuf::RepeatedPtrField<wire::Setup> setups_;
+  std::set<std::pair<std::uint64_t, std::uint64_t>>
+      survivors_setups_;                     // by (group, name): those that lives of plan_ did
   std::map<std::size_t, wire::Vote> votes_;  // by rank, for next_version() in timeline_
   TimeMs votes_since_;
   std::size_t position_bytes_ = 0;  // of reports and votes

@@ -255,8 +255,21 @@ void TrackerMachine::on_log_gap(Incarnation who, const wire::LogGap& g, TimeMs n
   if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
   if (state_ != State::kRunning || !logged() || g.epoch() != plan_.epoch()) return count(Transition::out_of_turn);
   count(Transition::log_gap);
-  if (g.setup()) {
+  if (g.has_setup()) {
     count(Transition::log_gap_of_setup);
+    if (!survivors_setups_.contains({g.setup().group(), g.setup().name()}) && plan_.kept().empty()) {
+      // Whoever had completed it is gone: who calls it has its input.
+      count(Transition::log_gap_of_inherited);
+      google::protobuf::RepeatedPtrField<wire::Setup> others;
+      for (const wire::Setup& s : setups_) {
+        if (s.group() != g.setup().group() || s.name() != g.setup().name()) *others.Add() = s;
+      }
+      setups_.Swap(&others);
+      return end_epoch(Code::kPeerLost,
+                       name(*rank) + " misses a set-up round that only ranks which are gone have seen (" + g.reason() +
+                           "); it is computed again",
+                       {}, true, now, effects);
+    }
     setups_.Clear();
   } else if (frontier_inherited_ && plan_.kept().empty()) {
     // Whoever had completed those rounds is gone, and what its hosts alone held too; who is in them has its input.

@@ -293,7 +293,7 @@ void WorkerMachine::send_log_gap(std::vector<WorkerEffect>& effects) {
   wire::Envelope e = envelope();
   e.mutable_log_gap()->set_epoch(plan_.epoch());
   e.mutable_log_gap()->set_reason(log_gap_);
-  e.mutable_log_gap()->set_setup(setup_gap_);
+  if (setup_gap_) *e.mutable_log_gap()->mutable_setup() = *setup_gap_;
   effects.emplace_back(Send{std::move(e)});
 }
 
@@ -487,13 +487,13 @@ void WorkerMachine::committed(Version version, Timeline timeline, std::vector<Wo
   effects.emplace_back(Committed{version, timeline});
 }
 
-void WorkerMachine::on_log_gap(Epoch epoch, const std::string& reason, bool setup, TimeMs now,
+void WorkerMachine::on_log_gap(Epoch epoch, const std::string& reason, std::optional<wire::Setup> setup, TimeMs now,
                                std::vector<WorkerEffect>& effects) {
   if (!reports() || epoch != Epoch(plan_.epoch()) || !log_gap_.empty()) return count(Transition::kReportStale);
   count(Transition::kLogGapReported);
   if (broken_links_.empty() && failed_round_.ok()) reported_ = now;
   log_gap_ = wire_text(reason.empty() ? "no reason given" : reason);
-  setup_gap_ = setup;
+  setup_gap_ = std::move(setup);
   log(Severity::kError, "log_gap", log_gap_, effects);
   send_log_gap(effects);
 }

@@ -121,7 +121,8 @@ class WorkerMachine {
   void vote(Epoch epoch, Timeline timeline, Version version, std::vector<wire::Position> positions,
             std::vector<wire::Setup> setups, TimeMs now, std::vector<WorkerEffect>& effects);
   // A round of this epoch that others have completed is not in the log any more; `setup`: it is a set-up round.
-  void on_log_gap(Epoch epoch, const std::string& reason, bool setup, TimeMs now, std::vector<WorkerEffect>& effects);
+  void on_log_gap(Epoch epoch, const std::string& reason, std::optional<wire::Setup> setup, TimeMs now,
+                  std::vector<WorkerEffect>& effects);
   // The program called finalize (all its rounds are done), or gives up (destroy without finalize, with a reason).
   void leave(bool finalize, const std::string& reason, TimeMs now, std::vector<WorkerEffect>& effects);
   void on_tick(TimeMs now, std::vector<WorkerEffect>& effects);
@@ -205,7 +206,7 @@ class WorkerMachine {
   wire::Vote vote_;                  // not committed yet; version 0: none
   std::vector<wire::Setup> setups_;  // of the newest vote, whatever became of it
   std::string log_gap_;              // reported and not yet answered by an interrupt
-  bool setup_gap_ = false;
+  std::optional<wire::Setup> setup_gap_;
   Version committed_;  // the newest that was told; 0: none
   Timeline committed_timeline_;
 };

@@ -320,8 +320,8 @@ void Control::vote(Epoch epoch, Timeline timeline, Version version, std::vector<
                    std::vector<wire::Setup> setups) {
   post(Vote{epoch, timeline, version, std::move(positions), std::move(setups)});
 }
-void Control::log_gap(Epoch epoch, const std::string& reason, bool setup) {
-  post(LogGap{epoch, reason, setup});
+void Control::log_gap(Epoch epoch, const std::string& reason, std::optional<wire::Setup> setup) {
+  post(LogGap{epoch, reason, std::move(setup)});
 }
 
 void Control::forget_segment(Incarnation life, bool over) {

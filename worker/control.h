@@ -79,7 +79,7 @@ class Control {
   void load();
   void vote(Epoch epoch, Timeline timeline, Version version, std::vector<wire::Position> positions,
             std::vector<wire::Setup> setups);
-  void log_gap(Epoch epoch, const std::string& reason, bool setup);
+  void log_gap(Epoch epoch, const std::string& reason, std::optional<wire::Setup> setup);
   // A life's segment serves nobody any more. `over`: the life is, and the launcher may close it too.
   void forget_segment(Incarnation life, bool over);
 
@@ -112,7 +112,7 @@ class Control {
   struct LogGap {
     Epoch epoch;
     std::string reason;
-    bool setup;
+    std::optional<wire::Setup> setup;
   };
   struct ForgetSegment {
     Incarnation life;

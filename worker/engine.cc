@@ -32,6 +32,15 @@ std::uint64_t larger_buffer(const CallSpec& spec, std::uint64_t size) {
   }
 }
 
+wire::Setup done_setup(const RoundId& round) {
+  wire::Setup s;
+  s.set_group(round.group.value);
+  s.set_name(round.sequence.value);
+  s.set_timeline(round.timeline.value);
+  s.set_done(true);
+  return s;
+}
+
 std::string name_of(const Call& call) {
   return call.setup.empty() ? to_string(call.round) : "set-up round \"" + call.setup + "\"";
 }
@@ -42,6 +51,8 @@ void Engine::install(const Plan& plan) {
   WARREN_CHECK(!open_ && broken_.ok() && plan.epoch > plan_.epoch, "one epoch after the other (I6)");
   WARREN_CHECK((plan.replicas == 0) == (recall_ == nullptr), "what is logged has a log");
   plan_ = plan;
+  // One that was done and is lost is no more, unless this life has what it gave.
+  for (auto& [name, known] : setups_) known.done = known.completed;
   for (const Setup& s : plan.setups) {
     KnownSetup& known = setups_[{s.group, s.name}];
     known.timeline = s.timeline;
@@ -181,12 +192,7 @@ wire::Logged Engine::logged_further(const WorkerMachine::Standing& standing) con
 std::vector<wire::Setup> Engine::setups_done() const {
   std::vector<wire::Setup> done;
   for (const auto& [key, known] : setups_) {
-    if (!known.done || !known.called) continue;
-    wire::Setup& s = done.emplace_back();
-    s.set_group(key.first.value);
-    s.set_name(key.second.value);
-    s.set_timeline(known.timeline.value);
-    s.set_done(true);
+    if (known.completed) done.push_back(done_setup({known.timeline, key.first, kPreamble, key.second}));
   }
   return done;
 }
@@ -209,7 +215,10 @@ void Engine::add_setups_in_flight(std::vector<wire::Setup>& setups) const {
   for (const auto& [id, group] : groups_) {
     for (const RecordKey& key : recall_->reader().list(RecordKind::kSetup, plan_.timeline, id, kPreamble,
                                                        Sequence(kSetupBit), Sequence(UINT64_MAX), limits::kMaxSetups)) {
-      if (known_of(key.round).done || setups.size() + in_flight.size() == limits::kMaxSetups) continue;
+      // Also of one that the plan calls done: should that prove wrong, this is what is left of it.
+      const auto known = setups_.find({id, key.round.sequence});
+      const bool completed = known != setups_.end() && known->second.completed;
+      if (completed || setups.size() + in_flight.size() == limits::kMaxSetups) continue;
       auto& [s, held] = in_flight.emplace_back(wire::Setup(), recall_->reader().held(key));
       s.set_group(id.value);
       s.set_name(key.round.sequence.value);
@@ -544,7 +553,7 @@ Engine::Known Engine::known_of(const RoundId& round) const {
 // Gives the call its name's number. What one life calls is bounded: it stays in the log.
 Status Engine::name_setup(const Group& group, Call& call) {
   const Sequence name = setup_sequence(call.setup);
-  const auto [it, added] = setups_.try_emplace({group.id, name}, KnownSetup{plan_.timeline, false, false});
+  const auto [it, added] = setups_.try_emplace({group.id, name}, KnownSetup{.timeline = plan_.timeline});
   KnownSetup& known = it->second;
   call.round = {known.timeline, group.id, kPreamble, name};
   if (known.called) return {};
@@ -635,7 +644,8 @@ void Engine::recalled(Replayer::Done done) {
     if (group->active == nullptr || group->phase != Phase::kRecalls || group->recall_id != done.id) continue;
     Call& call = *group->active;
     if (done.status.code() == Code::kUnavailable) {
-      gap_ = Gap{done.status.describe(), is_setup(call.round) && !group->resumed};
+      gap_ = Gap{done.status.describe(), std::nullopt};
+      if (is_setup(call.round) && !group->resumed) gap_->setup = done_setup(call.round);
       return;
     }
     if (!done.status.ok()) return fail(done.status.because_of_this(name_of(call)), kNoRank);
@@ -816,7 +826,8 @@ Status Engine::Group::publish(std::uint64_t first, std::uint64_t count, const st
 void Engine::complete(Group& group) {
   Call& call = *group.active;
   if (is_setup(call.round)) {
-    setups_.at({group.id, call.round.sequence}).done = true;
+    KnownSetup& known = setups_.at({group.id, call.round.sequence});
+    known.done = known.completed = true;
   } else {
     group.rounds_done++;
   }
@@ -866,7 +877,7 @@ void Engine::check(Group& group) {
     finish(*call, status);
   }
   group.points.finished().clear();
-  if (auto gap = group.points.take_gap()) gap_ = Gap{std::move(*gap), false};
+  if (auto gap = group.points.take_gap()) gap_ = Gap{std::move(*gap), std::nullopt};
   if (group.point_shown && group.active == nullptr && !group.points.busy()) {
     board_.end(group.slot / 2);
     group.point_shown = false;

@@ -123,7 +123,7 @@ class Engine {
   // A round of the log that is missing; taken once by the owner, who reports it.
   struct Gap {
     std::string reason;
-    bool setup = false;  // a set-up round that was done
+    std::optional<wire::Setup> setup;  // a set-up round that was done
   };
   [[nodiscard]] std::optional<Gap> take_gap() { return std::exchange(gap_, std::nullopt); }
 
@@ -275,8 +275,9 @@ class Engine {
   // Set-up rounds that the plan or this life knows.
   struct KnownSetup {
     Timeline timeline;
-    bool done = false;
-    bool called = false;  // by this life
+    bool done = false;       // as the plan says, or this life
+    bool called = false;     // by this life
+    bool completed = false;  // by this life
   };
   std::map<std::pair<GroupId, Sequence>, KnownSetup> setups_;
   std::size_t setups_called_ = 0;

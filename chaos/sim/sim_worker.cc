@@ -445,6 +445,7 @@ void SimWorker::install(const wire::Plan& plan) {
   epochs_.insert(plan_epoch_);
   worker::Engine::Plan p = worker::engine_plan(plan, rank_);
   frontier_.assign(plan.frontier().begin(), plan.frontier().end());
+  setups_done_.clear();
   for (const wire::Setup& setup : plan.setups()) {
     if (setup.done()) setups_done_.emplace(GroupId(setup.group()), Sequence(setup.name()));
   }
@@ -648,7 +649,10 @@ std::uint64_t SimWorker::frontier_rounds(GroupId group, Version version) const {
 }
 
 bool SimWorker::in_log(const RoundId& round) const {
-  if (is_setup(round)) return setups_done_.contains({round.group, round.sequence});
+  if (is_setup(round)) {
+    const std::pair name(round.group, round.sequence);
+    return setups_completed_.contains(name) || setups_done_.contains(name);
+  }
   return round.sequence.value < frontier_rounds(round.group, round.version);
 }
 
@@ -1151,7 +1155,7 @@ void SimWorker::reap(ActiveCall& a) {
   }
   const auto output = memory.subspan(a.out_at, a.out_bytes);
   if (a.call->status.ok()) {
-    if (is_setup(a.call->round)) setups_done_.emplace(a.call->round.group, a.call->round.sequence);
+    if (is_setup(a.call->round)) setups_completed_.emplace(a.call->round.group, a.call->round.sequence);
     if (world_.keeps_transcript()) {
       world_.tell(describe() + " finished step " + std::to_string(a.step.index) + ", " +
                   (a.step.collective == Collective::kPoint

@@ -229,7 +229,7 @@ class SimWorker final : private SimTransport::Owner {
   Timeline timeline_;
   std::set<Epoch> epochs_;
   std::vector<wire::Position> frontier_;
-  std::set<std::pair<GroupId, Sequence>> setups_done_;  // by the plans, and by this life
+  std::set<std::pair<GroupId, Sequence>> setups_completed_, setups_done_;  // by this life; by the plan
   Rank rank_;
   wire::JobSettings settings_;
   worker::ProgressReporter progress_;

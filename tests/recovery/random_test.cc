@@ -450,7 +450,11 @@ class World {
         w.machine->on_round_failed(w.machine->epoch(), Status(Code::kCorrupt, "damaged"), TimeMs{now_}, effects);
         break;
       case 5:
-        if (chance(20)) w.machine->on_log_gap(w.machine->epoch(), "gone", chance(50), TimeMs{now_}, effects);
+        if (chance(20)) {
+          std::optional<wire::Setup> setup;
+          if (chance(50)) setup = test::setup(0, 7, true);
+          w.machine->on_log_gap(w.machine->epoch(), "gone", setup, TimeMs{now_}, effects);
+        }
         break;
       default:
         WorkerMachine::Progress progress;

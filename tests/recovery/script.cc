@@ -444,11 +444,12 @@ std::string TrackerScript::vote(std::uint64_t life, std::uint64_t version, const
   return send(std::move(e));
 }
 
-std::string TrackerScript::log_gap(std::uint64_t life, std::uint64_t epoch, const std::string& reason, bool setup) {
+std::string TrackerScript::log_gap(std::uint64_t life, std::uint64_t epoch, const std::string& reason,
+                                   std::optional<wire::Setup> setup) {
   wire::Envelope e = from_worker(life);
   e.mutable_log_gap()->set_epoch(epoch);
   e.mutable_log_gap()->set_reason(reason);
-  e.mutable_log_gap()->set_setup(setup);
+  if (setup) *e.mutable_log_gap()->mutable_setup() = *setup;
   return send(std::move(e));
 }
 

@@ -222,12 +222,32 @@ TEST(TrackerRecovery, ASetupRoundThatTheLogHasLostIsRunAgainByAll) {
   (void)t.give_up(11, 1);
   (void)t.report(10, 2, 2, {position(1, 3, true), position(2, 6)}, {setup(0, 7, true)});
   EXPECT_NE(t.join(1, 21).find(" s7|"), std::string::npos);
-  EXPECT_NE(t.log_gap(21, 2, "nobody has it", true).find("10 <- Interrupt epoch 3"), std::string::npos);
+  EXPECT_NE(t.log_gap(21, 2, "nobody has it", setup(0, 7, true)).find("10 <- Interrupt epoch 3"), std::string::npos);
   (void)t.stopped(10, 3);
   (void)t.stopped(21, 3);
   (void)t.join(0, 30);
   const std::string plan = t.join(1, 31);
   EXPECT_NE(plan.find(" timeline 1 committed 2"), std::string::npos) << plan;
+}
+
+// Seeds 811010581, 811014619: all that had completed it were ranks of one host, which was lost before the others had
+// taken it from there.
+TEST(TrackerRecovery, ASetupRoundThatOnlyTheDeadHaveSeenIsComputedAgain) {
+  for (const bool restarts : {false, true}) {
+    Logged t;
+    (void)t.give_up(11, 1);
+    (void)t.report(10, 2, 1, {}, {setup(0, 7, true), setup(0, 9, true)});
+    EXPECT_NE(t.join(1, 21).find(" s7| s9|"), std::string::npos);
+    (void)t.give_up(10, 2);
+    (void)t.report(21, 3, 1, {}, {setup(0, 9, true)});
+    EXPECT_NE(t.join(0, 30).find(" s7| s9|"), std::string::npos);
+    if (restarts) t.restart();
+    EXPECT_NE(t.log_gap(21, 3, "nobody has it", setup(0, 7, true)).find("30 <- Pause epoch 4"), std::string::npos);
+    (void)t.report(30, 4, 1);
+    EXPECT_NE(t.report(21, 4, 1, {}, {setup(0, 9, true)}).find(" s9|"), std::string::npos);
+    EXPECT_NE(t.log_gap(30, 4, "nobody has it", setup(0, 9, true)).find("30 <- Interrupt epoch 5"), std::string::npos)
+        << "a life goes on from what it gave";
+  }
 }
 
 TEST(TrackerRecovery, WhenNobodySurvivesTheTimelineRises) {

@@ -103,9 +103,8 @@ class WorkerScript {
     });
   }
   std::string log_gap(std::uint64_t epoch) {
-    return run([&](auto& effects) {
-      machine_->on_log_gap(Epoch(epoch), "round 1.3 is held by nobody", false, now(), effects);
-    });
+    return run(
+        [&](auto& effects) { machine_->on_log_gap(Epoch(epoch), "round 1.3 is held by nobody", {}, now(), effects); });
   }
   std::string loaded(std::uint64_t version) {
     wire::Envelope e = from_tracker(10);
