@@ -563,6 +563,7 @@ void TrackerMachine::finish(TimeMs now, Effects& effects) {
   plan_.Clear();
   setups_.Clear();
   survivors_setups_.clear();
+  setups_since_commit_.clear();
 }
 
 void TrackerMachine::on_tick(TimeMs now, Effects& effects) {

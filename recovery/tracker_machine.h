@@ -319,8 +319,9 @@ class TrackerMachine {
   // Set-up rounds that are done: as far as survivors have told, or votes for what is committed.
   google::protobuf::RepeatedPtrField<wire::Setup> setups_;
   std::set<std::pair<std::uint64_t, std::uint64_t>>
-      survivors_setups_;                     // by (group, name): those that lives of plan_ did
-  std::map<std::size_t, wire::Vote> votes_;  // by rank, for next_version() in timeline_
+      survivors_setups_;  // by (group, name): those that lives of plan_ did
+  std::set<std::pair<std::uint64_t, std::uint64_t>> setups_since_commit_;  // by (group, name): done, as far as is known
+  std::map<std::size_t, wire::Vote> votes_;                                // by rank, for next_version() in timeline_
   TimeMs votes_since_;
   std::size_t position_bytes_ = 0;  // of reports and votes
   std::size_t join_bytes_ = 0;      // of what disks and memory hold

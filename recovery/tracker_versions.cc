@@ -132,6 +132,11 @@ Result<std::vector<wire::Setup>> TrackerMachine::next_setups(bool goes_on) const
 
 void TrackerMachine::keep(std::vector<wire::Setup> setups) {
   std::erase_if(setups, [](const wire::Setup& s) { return !s.done(); });
+  std::set<std::pair<std::uint64_t, std::uint64_t>> before;
+  for (const wire::Setup& s : setups_) before.emplace(s.group(), s.name());
+  for (const wire::Setup& s : setups) {
+    if (!before.contains({s.group(), s.name()})) setups_since_commit_.emplace(s.group(), s.name());
+  }
   setups_.Clear();
   for (wire::Setup& s : setups) *setups_.Add() = std::move(s);
 }
@@ -232,6 +237,7 @@ void TrackerMachine::commit(TimeMs now, Effects& effects) {
     return roll_back(setups.status().code(), setups.status().describe(), now, effects);
   }
   keep(std::move(setups).value());
+  setups_since_commit_.clear();
   count(Transition::committed);
   committed_ = next_version();
   committed_timeline_ = timeline_;
@@ -257,8 +263,10 @@ void TrackerMachine::on_log_gap(Incarnation who, const wire::LogGap& g, TimeMs n
   count(Transition::log_gap);
   if (g.has_setup()) {
     count(Transition::log_gap_of_setup);
-    if (!survivors_setups_.contains({g.setup().group(), g.setup().name()}) && plan_.kept().empty()) {
-      // Whoever had completed it is gone: who calls it has its input.
+    if (!survivors_setups_.contains({g.setup().group(), g.setup().name()}) && plan_.kept().empty() &&
+        g.setup().timeline() == timeline_.value &&
+        (!committed_ || setups_since_commit_.contains({g.setup().group(), g.setup().name()}))) {
+      // Whoever had completed it is gone, and it is no part of what was committed: who calls it has its input.
       count(Transition::log_gap_of_inherited);
       google::protobuf::RepeatedPtrField<wire::Setup> others;
       for (const wire::Setup& s : setups_) {

@@ -213,6 +213,8 @@ TEST(TrackerRecovery, SetupRoundsThatAreDoneOutliveRollbacks) {
   (void)t.stopped(21, 3);
   (void)t.join(0, 30);
   EXPECT_NE(t.join(1, 31).find(" timeline 1 s7| g5:s1| committed 2 in 0\n"), std::string::npos);
+  // So it is not computed again in another timeline, either.
+  EXPECT_NE(t.log_gap(30, 3, "nobody has it", setup(0, 7, true)).find("31 <- Interrupt epoch 4"), std::string::npos);
 }
 
 TEST(TrackerRecovery, ASetupRoundThatTheLogHasLostIsRunAgainByAll) {
