@@ -277,6 +277,8 @@ void TrackerMachine::join_running(Incarnation who, const wire::Join& join, TimeM
 
 void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects) {
   const std::string& worker = join.worker_id();
+  // A member's join to the tracker before this one, which is late.
+  if (rebuilding_ && rebuilding_->strangers.contains(who)) return count(Transition::out_of_turn);
   // Who has a place is not known before the members have told; it asks again.
   if (rebuilding_ && waiting_.size() >= settings_.world_size() && !waiting_.contains(worker)) {
     return count(Transition::out_of_turn);

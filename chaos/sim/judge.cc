@@ -96,6 +96,7 @@ void Judge::announced(const wire::Envelope& e, const std::string* durable) {
 }
 
 void Judge::tracker_started(const std::string* durable) {
+  if (lost_for_good_) return;
   const wire::JobRecord record = read(durable);
   if (record.finished()) finished_ = true;  // it died before it could say so
   if (record.epoch() < newest_epoch_ && !(durable == nullptr && journal_lost_)) {

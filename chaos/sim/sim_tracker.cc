@@ -77,6 +77,8 @@ void SimTracker::start() {
   stands_still_until_us_ = 0;
   armed_us_.reset();
   retrying_ = false;
+  // A write that failed may have happened all the same, and the tracker died before it tried again.
+  if (durable() != nullptr) links_.stored(*durable());
   judge_.tracker_started(durable());
   if (world_.keeps_transcript()) world_.tell("tracker starts");
   if (durable() == nullptr) return;

@@ -75,6 +75,15 @@ TEST(TrackerRebuild, AllMembersTellAndTheJobGoesOnWithoutAnInterrupt) {
   EXPECT_EQ(t.load(10), "10 <- Loaded 6 of timeline 3\n");
 }
 
+// Seed 821019502: it met the member's join among those that wait, and a check was broken.
+TEST(TrackerRebuild, AMembersLateJoinToTheTrackerBeforeIsNoJoin) {
+  TrackerScript t(false, 2);
+  const wire::Plan plan = plan_with(7, {{"w0", 10}, {"w1", 11}, {"w2", 12}});
+  (void)t.send(known(10, 7, &plan));
+  EXPECT_EQ(t.join("w0", 10, 3), "");
+  EXPECT_NE(t.pass(limits::kDefaultRoundTimeoutMs + 1).find(kAnew), std::string::npos);
+}
+
 TEST(TrackerRebuild, WhoIsMissingIsLostIfMoreThanHalfHaveTold) {
   TrackerScript t(false, 2);
   const wire::Plan plan = plan_with(7, {{"w0", 10}, {"w1", 11}, {"w2", 12}});
