@@ -20,7 +20,7 @@ CORES = os.cpu_count() or 1
 EXPECTED_SKIPS = 0
 FUZZ_SECONDS = 60
 SIMULATED_SEEDS = 3000
-FRESH_SEEDS = 5000
+FRESH_SEEDS = 1500
 # Pure functions over so many cases, or processes killed so often, that a sanitizer takes minutes; the tests beside them
 # reach the same code.
 TOO_SLOW_SANITIZED = {"schedule_symbolic_test", "schedule_mutants_test", "schedule_stability_test", "sim_mutants_test",
