@@ -157,6 +157,8 @@ void TrackerMachine::on_message(const wire::Envelope& e, TimeMs now, Effects& ef
   const Incarnation who(e.sender());
   if (e.job() != options_.job || who.value == 0) return count(Transition::out_of_turn);
   if (const auto rank = rank_of(who)) {
+    // It was refused, with too few others, before its job was made up from disks.
+    if (retired_.contains(who)) return refuse_stale(who, effects);
     Member& m = members_[*rank];
     if (m.state != MemberState::kGone) m.heard = now;
   }

@@ -831,6 +831,18 @@ TEST(TrackerRecovery, WithoutAJournalTheJobGoesOnFromWhatDisksKnow) {
   }
 }
 
+// Seed 821019502: it was taken for a survivor, and a check was broken.
+TEST(TrackerRecovery, WhoWasRefusedIsNoSurvivorOfTheJobThatDisksKnow) {
+  const wire::Plan known = plan_on_disk();
+  OnDisks t;
+  EXPECT_NE(t.beat(known.members(0).incarnation(), 7).find("Tell 0"), std::string::npos);
+  (void)t.start(0, 20, &known, {});
+  (void)t.start(1, 21, &known, {});
+  EXPECT_NE(t.pass_alive(limits::kDefaultRoundTimeoutMs + 1, {20, 21}, 1).find("persist epoch 8 paused"),
+            std::string::npos);
+  EXPECT_NE(t.report(known.members(0).incarnation(), 8, 5).find("Refused"), std::string::npos);
+}
+
 // Rank 0's disk tells what its newest vote said, in the timeline of the newest plan or in one that was undone.
 TEST(TrackerRecovery, WithoutAJournalSetUpRoundsThatDisksCallDoneStayDone) {
   for (const bool undone : {false, true}) {
