@@ -160,6 +160,8 @@ inline std::size_t wrong_elements(const float* result, std::size_t count, int ra
   return wrong;
 }
 
+using Buffer = std::unique_ptr<float, std::function<void(void*)>>;
+
 // The program under measurement.
 struct Subject {
   std::string name;
@@ -170,10 +172,12 @@ struct Subject {
   std::function<void()> allreduce;
   // Between samples, not timed; all ranks. May be empty.
   std::function<void()> rest;
+  // Where its buffers come from. Empty: from the heap.
+  std::function<Buffer(std::size_t bytes)> allocate;
 };
 
-using Buffer = std::unique_ptr<float, void (*)(void*)>;
-inline Buffer allocate(std::size_t bytes) {
+inline Buffer allocate(const Subject& subject, std::size_t bytes) {
+  if (subject.allocate) return subject.allocate(bytes);
   void* memory = nullptr;
   if (posix_memalign(&memory, 4096, bytes + 64) != 0) fail("out of memory");
   return {static_cast<float*>(memory), std::free};
@@ -189,8 +193,8 @@ inline void run(const Arguments& arguments, Meeting& meeting, int rank, int rank
   auto& shared = meeting.shared();
   for (const std::size_t bytes : arguments.sizes()) {
     const std::size_t count = bytes / sizeof(float);
-    const Buffer in = allocate(bytes);
-    const Buffer separate = subject.in_place ? Buffer{nullptr, std::free} : allocate(bytes);
+    const Buffer in = allocate(subject, bytes);
+    const Buffer separate = subject.in_place ? Buffer{nullptr, std::free} : allocate(subject, bytes);
     float* out = subject.in_place ? in.get() : separate.get();
     for (std::size_t i = 0; i < count; ++i) in.get()[i] = element(seed_of(rank, bytes), i);
     if (!subject.in_place) std::memset(out, 0, bytes);

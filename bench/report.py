@@ -55,16 +55,18 @@ def table(results: dict, ranks: int) -> list[str]:
         best = [statistics.median(values) for peer in others if (values := medians(results, peer, ranks, size))]
         return f"**{statistics.median(ours) / min(best):.2f}**" if ours and best else "–"
 
-    ratio, tcp_ratio, noise, cost = [], [], [], []
+    ratio, allocated_ratio, tcp_ratio, noise, cost = [], [], [], [], []
     for size in sizes:
         ours = medians(results, "warren", ranks, size)
         ratio.append(over_best("warren", peers, size))
+        allocated_ratio.append(over_best("warren allocated", peers, size))
         tcp_ratio.append(over_best("warren tcp", tcp_peers, size))
         between = spread(results, ranks, size)
         noise.append(f"{between:.2f}" if between else "–")
         bare = medians(results, "warren without log", ranks, size)
         cost.append(f"{statistics.median(ours) / statistics.median(bare):.2f}" if ours and bare else "–")
     lines.append("| Warren ÷ best peer | " + " | ".join(ratio) + " |")
+    lines.append("| allocated buffers: Warren ÷ best peer | " + " | ".join(allocated_ratio) + " |")
     lines.append("| over TCP: Warren ÷ best peer | " + " | ".join(tcp_ratio) + " |")
     lines.append("| with ÷ without log | " + " | ".join(cost) + " |")
     lines.append("| same program twice, largest ratio | " + " | ".join(noise) + " |")

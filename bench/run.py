@@ -27,7 +27,7 @@ RUN_TIMEOUT_S = 600
 MPI_TCP = ["--mca", "pml", "ob1", "--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo"]
 MPI_SHM = ["--mca", "pml", "ob1", "--mca", "btl", "self,vader"]
 # What says tcp goes over TCP on loopback; Gloo has nothing else. The rest may use that all ranks are on one host.
-PROGRAMS = ["warren", "warren again", "warren without log", "warren tcp", "openmpi", "openmpi tcp", "gloo ring tcp",
+PROGRAMS = ["warren", "warren again", "warren allocated", "warren without log", "warren tcp", "openmpi", "openmpi tcp", "gloo ring tcp",
             "gloo halving_doubling tcp"]
 
 
@@ -54,7 +54,9 @@ def commands(program: str, ranks: int, folder: pathlib.Path, arguments: list[str
     common = [f"--name={program}", f"--meeting={folder}/meeting", *arguments]
     if program.startswith("warren"):
         flags = {"warren without log": ["--replicas=0"], "warren tcp": ["--transport=tcp"]}.get(program, [])
-        return [[str(WARREN), "run", "-n", str(ranks), *flags, "--", str(ROOT / "build/release/bin/warren_bench"), *common]]
+        buffers = ["--allocated=1"] if program == "warren allocated" else []
+        return [[str(WARREN), "run", "-n", str(ranks), *flags, "--", str(ROOT / "build/release/bin/warren_bench"), *buffers,
+                 *common]]
     if program.startswith("openmpi"):
         network = MPI_TCP if program == "openmpi tcp" else MPI_SHM
         root = ["--allow-run-as-root"] if os.geteuid() == 0 else []

@@ -1,4 +1,5 @@
 // Warren's allreduce, in the harness that its peers run in. Settings come from the environment: `warren run` starts it.
+// --allocated=1: the buffers lie in memory of warren_allocate; --in_place=1.
 #include <warren/c_api.h>
 
 #include "bench/harness.h"
@@ -27,6 +28,15 @@ int main(int argc, char** argv) {
   subject.allreduce = [&] {
     expect(warren_allreduce(comm, in, out, count, WARREN_F32, WARREN_SUM, nullptr), "allreduce");
   };
+  subject.in_place = arguments.number("in_place", 0) != 0;
+  if (arguments.number("allocated", 0) != 0) {
+    subject.allocate = [comm](std::size_t bytes) {
+      void* memory = nullptr;
+      expect(warren_allocate(comm, bytes, &memory), "cannot allocate");
+      return warren::bench::Buffer(static_cast<float*>(memory),
+                                   [comm](void* p) { expect(warren_free(comm, p), "cannot free"); });
+    };
+  }
   // Results are logged up to the next checkpoint. Two, so that the one before is committed and its rounds are dropped.
   expect(warren_load_checkpoint(comm, nullptr, nullptr, nullptr, nullptr, nullptr), "load_checkpoint");
   subject.rest = [&] {

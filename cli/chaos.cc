@@ -20,13 +20,13 @@ DEFINE_string(
     "run");
 DEFINE_int32(hosts, 2, "failure domains that the ranks are spread over");
 DEFINE_int32(interval_ms, 1000, "mean time from the end of a recovery to the next fault");
-DEFINE_string(mix, "mixed", "what the workers run: mixed, big, inplace, inflight, groups, onesided, small or messages");
+DEFINE_string(mix, "mixed",
+              "what the workers run: mixed, big, inplace, allocated, inflight, groups, onesided, small or messages");
 DEFINE_string(round_bytes, "4M", "bytes of the biggest call");
 DEFINE_int32(compute_ms, 0, "how long a worker waits before each iteration, as for a device that computes");
 DEFINE_bool(disk_log, false, "keep the log on disk too; faults of kind disk and all do in any case");
 DEFINE_bool(goodput, false, "run without faults first, and compare");
 DEFINE_string(worker_of, "", "be a worker of the run in this folder; `warren chaos` itself starts these");
-DEFINE_uint32(first_worker, 0, "with --worker_of: added to the number that the launcher gives");
 DECLARE_int32(ranks);
 DECLARE_uint64(seed);
 DECLARE_bool(json);
@@ -79,7 +79,7 @@ std::optional<Faults> faults_of(std::string_view list) {
 }
 
 int run(const std::vector<std::string>&) {
-  if (!FLAGS_worker_of.empty()) return chaos::process::run_worker(FLAGS_worker_of, FLAGS_first_worker);
+  if (!FLAGS_worker_of.empty()) return chaos::process::run_worker(FLAGS_worker_of);
   ChaosOptions options;
   const auto faults = faults_of(FLAGS_faults);
   if (!faults) return kExitUsage;
@@ -132,13 +132,13 @@ int run(const std::vector<std::string>&) {
   const auto report = chaos::process::run_chaos(options, interrupted);
   if (!report.ok()) return failure(report.status().describe());
   const chaos::process::ChaosReport& r = report.value();
-  std::fprintf(
-      stderr,
-      "%llu faults, %llu of them during a recovery; %llu rounds; %llu divergences, %llu hangs, %llu rollbacks%s\n",
-      static_cast<unsigned long long>(r.fault_count), static_cast<unsigned long long>(r.during_recovery),
-      static_cast<unsigned long long>(r.rounds), static_cast<unsigned long long>(r.divergences),
-      static_cast<unsigned long long>(r.hangs), static_cast<unsigned long long>(r.rollbacks),
-      r.interrupted ? "; interrupted" : "");
+  std::fprintf(stderr,
+               "seed %llu: %llu faults, %llu of them during a recovery; %llu rounds; %llu divergences, %llu hangs, "
+               "%llu rollbacks%s\n",
+               static_cast<unsigned long long>(options.seed), static_cast<unsigned long long>(r.fault_count),
+               static_cast<unsigned long long>(r.during_recovery), static_cast<unsigned long long>(r.rounds),
+               static_cast<unsigned long long>(r.divergences), static_cast<unsigned long long>(r.hangs),
+               static_cast<unsigned long long>(r.rollbacks), r.interrupted ? "; interrupted" : "");
   if (FLAGS_json) std::printf("%s\n", r.json(options).c_str());
   return r.good() ? kExitOk : kExitFailed;
 }
@@ -160,7 +160,7 @@ const Command kChaosCommand = {
         "tracker has ended the epoch, where no other fault was being recovered from). The exit code is 0 only without "
         "divergences, hangs, and rollbacks that no fault calls for.",
     .flags = {"ranks", "hosts", "replicas", "seconds", "faults", "interval_ms", "seed", "round_timeout_ms", "goodput",
-              "mix", "round_bytes", "compute_ms", "disk_log", "json", "worker_of", "first_worker"},
+              "mix", "round_bytes", "compute_ms", "disk_log", "json", "worker_of"},
     .run = run,
 };
 

@@ -1,11 +1,15 @@
 // `warren run`: a tracker and N workers on this machine.
 #include <gflags/gflags.h>
+#include <signal.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <limits>
 #include <memory>
 
 #include "cli/embedded_tracker.h"
+#include "cli/preemption_notice.h"
 #include "cli/table.h"
 #include "recovery/limits.h"
 #include "worker/launch/launcher.h"
@@ -14,6 +18,8 @@
 #include "worker/segments/keeper.h"
 
 DEFINE_int32(n, 0, "how many workers to start");
+DEFINE_uint32(world_size, 0, "how many workers the job has, where more launchers share it (default: those of -n)");
+DEFINE_uint32(first_worker, 0, "the id of the first worker here, where more launchers share a job");
 DEFINE_string(tracker, "", "HOST:PORT of a running tracker, or \"embedded\": one of its own, on this machine alone");
 DEFINE_string(restarts, "",
               "how often each worker is started again (default: 10 times when it is lost, never when it ends with a "
@@ -25,7 +31,11 @@ DEFINE_string(join_timeout_ms, "", "how long workers wait until all are there, i
 DEFINE_string(transport, "", "auto (shared memory within a host) or tcp");
 DEFINE_string(algorithm, "", "auto, star, tree, butterfly, ring or direct");
 DEFINE_string(chunk_bytes, "", "how many bytes travel in one piece; 256K and the like are understood");
-DEFINE_string(streams, "", "TCP connections between each two workers");
+DEFINE_string(streams, "", "TCP connections between each two workers of different hosts");
+DEFINE_string(drain_ms, "", "how long workers may take to leave after SIGTERM, in milliseconds (default 10000)");
+DEFINE_string(preemption_notice, "", "ask this cloud whether the machine is taken away: aws, google or azure");
+DEFINE_string(preemption_url, "",
+              "where its metadata service is, as http://HOST:PORT; default: where the cloud has it");
 DECLARE_string(job);
 DECLARE_string(secret_file);
 DECLARE_string(data_dir);
@@ -39,11 +49,19 @@ DECLARE_string(log_lag_bytes);
 DECLARE_string(log_disk_bytes);
 DECLARE_string(checkpoint_mirror);
 DECLARE_string(on_rollback);
+DEFINE_bool(resize, false,
+            "go on from the job's newest checkpoint although its last run had another number of workers");
 
 namespace warren::cli {
 namespace {
 
+constexpr std::int64_t kAskForPreemptionMs = 1000;
+
 using Variables = std::map<std::string, std::optional<std::string>>;
+
+std::uint32_t world_size() {
+  return FLAGS_world_size != 0 ? FLAGS_world_size : static_cast<std::uint32_t>(FLAGS_n);
+}
 
 // What the flags set for the workers.
 Variables from_flags() {
@@ -70,6 +88,8 @@ Variables from_flags() {
   put("WARREN_LOG_DISK_BYTES", FLAGS_log_disk_bytes);
   put("WARREN_CHECKPOINT_MIRROR", FLAGS_checkpoint_mirror);
   put("WARREN_ON_ROLLBACK", FLAGS_on_rollback);
+  put("WARREN_DRAIN_MS", FLAGS_drain_ms);
+  if (FLAGS_resize) out["WARREN_RESIZE"] = "1";
   if (FLAGS_insecure_no_auth) {
     out["WARREN_INSECURE_NO_AUTH"] = "1";
     out["WARREN_SECRET_FILE"] = std::nullopt;
@@ -79,12 +99,13 @@ Variables from_flags() {
   return out;
 }
 
-// The settings that worker 0 will come to, so that what is wrong is said once and before anything starts.
-Result<worker::Settings> settings_of_worker_0(const Variables& variables) {
+// The settings that the first worker will come to, so that what is wrong is said once and before anything starts. The
+// attempt is this launcher's own.
+Result<worker::Settings> settings_of_first_worker(const Variables& variables) {
   const worker::Environment inherited = worker::process_environment();
   return worker::resolve(nullptr, [&](const std::string& name) -> std::optional<std::string> {
-    if (name == "WARREN_WORKER_ID" || name == "WARREN_ATTEMPT") return "0";
-    if (name == "WARREN_WORLD_SIZE") return std::to_string(FLAGS_n);
+    if (name == "WARREN_WORKER_ID") return std::to_string(FLAGS_first_worker);
+    if (name == "WARREN_WORLD_SIZE") return std::to_string(world_size());
     const auto at = variables.find(name);
     return at != variables.end() ? at->second : inherited(name);
   });
@@ -92,7 +113,7 @@ Result<worker::Settings> settings_of_worker_0(const Variables& variables) {
 
 struct Provided {
   std::unique_ptr<EmbeddedTracker> tracker;  // null: one that runs elsewhere
-  worker::Settings settings;                 // of worker 0
+  worker::Settings settings;                 // of the first worker
 };
 
 // Starts a tracker of our own unless the flag or the environment names one, and completes `variables`.
@@ -101,9 +122,14 @@ Result<Provided> provide_tracker(Variables& variables) {
   const bool embedded = FLAGS_tracker == "embedded" || (FLAGS_tracker.empty() && (!named || named->empty()));
   if (!embedded) {
     if (!FLAGS_tracker.empty()) variables["WARREN_TRACKER"] = FLAGS_tracker;
-    auto settings = settings_of_worker_0(variables);
+    auto settings = settings_of_first_worker(variables);
     if (!settings.ok()) return settings.status();
     return Provided{nullptr, std::move(settings).value()};
+  }
+  if (world_size() != static_cast<std::uint32_t>(FLAGS_n)) {
+    return Status(Code::kInvalidArgument,
+                  "--world_size is for a running tracker, named by --tracker: other launchers could not reach an "
+                  "embedded one");
   }
   if (!FLAGS_secret_file.empty()) {
     return Status(
@@ -115,7 +141,7 @@ Result<Provided> provide_tracker(Variables& variables) {
   trial["WARREN_TRACKER"] = "127.0.0.1";
   trial["WARREN_SECRET_FILE"] = std::nullopt;
   trial["WARREN_INSECURE_NO_AUTH"] = "1";
-  auto settings = settings_of_worker_0(trial);
+  auto settings = settings_of_first_worker(trial);
   if (!settings.ok()) return settings.status();
   const std::string& data_dir = settings.value().data_dir;
   auto tracker = EmbeddedTracker::start(settings.value().job, !FLAGS_insecure_no_auth,
@@ -145,11 +171,42 @@ void notice(const char* event, const std::string& text) {
   std::fprintf(stderr, "warren: %s: %s\n", event, text.c_str());
 }
 
+// As if SIGTERM had come, with the time that is left.
+void pass_on(const PreemptionNotice& said) {
+  notice("preemption_notice", said.what + "; the workers are told to leave");
+  const sigval within{.sival_int = static_cast<int>(std::min<std::int64_t>(said.within_ms, limits::kMaxDrainMs))};
+  (void)sigqueue(getpid(), SIGTERM, within);
+}
+
+// Nothing: no cloud was named. kInvalidArgument: one that there is not.
+Result<std::unique_ptr<PreemptionWatch>> watch_for_preemption() {
+  if (FLAGS_preemption_notice.empty()) {
+    if (FLAGS_preemption_url.empty()) return std::unique_ptr<PreemptionWatch>();
+    return Status(Code::kInvalidArgument, "--preemption_url names no cloud; give --preemption_notice too");
+  }
+  const auto cloud = parse_cloud(FLAGS_preemption_notice);
+  if (!cloud.ok()) return cloud.status().because_of_this(Code::kInvalidArgument, "--preemption_notice");
+  if (!FLAGS_preemption_url.empty() && !FLAGS_preemption_url.starts_with("http://")) {
+    return Status(Code::kInvalidArgument, "--preemption_url is " + worker::in_quotes(FLAGS_preemption_url) +
+                                              ": give http://HOST or http://HOST:PORT");
+  }
+  return std::make_unique<PreemptionWatch>(
+      std::make_unique<PreemptionSource>(cloud.value(), FLAGS_preemption_url), kAskForPreemptionMs, pass_on,
+      [](const Status& why) { notice("preemption_unheard", why.describe() + "; it is asked again"); });
+}
+
 int run(const std::vector<std::string>& words) {
   if (words.empty()) return usage_error(kRunCommand, "give the program to run, after the flags");
   if (FLAGS_n < 1 || static_cast<std::uint32_t>(FLAGS_n) > limits::kMaxWorldSize) {
     return usage_error(kRunCommand,
                        "give the number of workers: -n, from 1 to " + std::to_string(limits::kMaxWorldSize));
+  }
+  if (world_size() > limits::kMaxWorldSize || FLAGS_first_worker > world_size() ||
+      static_cast<std::uint32_t>(FLAGS_n) > world_size() - FLAGS_first_worker) {
+    return usage_error(kRunCommand,
+                       "the workers " + std::to_string(FLAGS_first_worker) + " and up, " + std::to_string(FLAGS_n) +
+                           " of them, are not all below --world_size, which is " + std::to_string(world_size()) + " (" +
+                           std::to_string(limits::kMaxWorldSize) + " at most)");
   }
   const auto restarts = restarts_from_flag();
   if (!restarts) return kExitUsage;
@@ -158,6 +215,8 @@ int run(const std::vector<std::string>& words) {
   worker::LaunchOptions options;
   options.program = words;
   options.workers = static_cast<std::uint32_t>(FLAGS_n);
+  options.first_worker = FLAGS_first_worker;
+  options.world_size = world_size();
   options.restarts = restarts->lost;
   options.failure_restarts = restarts->failed;
   options.prefix = FLAGS_prefix;
@@ -165,15 +224,20 @@ int run(const std::vector<std::string>& words) {
   const auto provided = provide_tracker(options.variables);
   if (!provided.ok()) return failure(provided.status().describe());
   options.hung_after_ms = provided.value().settings.round_timeout_ms;
+  options.drain_ms = provided.value().settings.drain_ms;
   const auto keeper =
       worker::SegmentKeeper::start(options.workers, [](const std::string& text) { notice("segment_keeper", text); });
   if (!keeper.ok()) return failure(keeper.status().because_of_this("cannot keep the workers' logs").describe());
   options.variables[worker::kKeeperVariable] = keeper.value()->environment();
   const auto& tracker = provided.value().tracker;
+  // A scheduler that has started this launcher again has started its workers again.
+  if (!tracker) options.first_attempt = provided.value().settings.attempt;
   if (tracker) {
     std::fprintf(stderr, "warren: tracker at %s, status at http://%s/\n", tracker->address().c_str(),
                  tracker->status_page().c_str());
   }
+  const auto preemption = watch_for_preemption();
+  if (!preemption.ok()) return usage_error(kRunCommand, preemption.status().describe());
   const auto code = worker::launch(options, signals);
   // A job that was done is not to be taken up by the next one with this folder.
   if (tracker && code.ok() && code.value() == kExitOk) tracker->forget();
@@ -189,21 +253,27 @@ const Command kRunCommand = {
     .text =
         "Starts a tracker on a free port of 127.0.0.1 with a fresh secret, unless --tracker or WARREN_TRACKER names a "
         "running one, and N copies of the program with the WARREN_* variables that they need. Worker ids are 0 to "
-        "N-1.\n"
+        "N-1. Launchers on several machines share a job of a running tracker: each says with --first_worker and "
+        "--world_size which of its workers it starts.\n"
         "Each line of output is marked with its worker. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on; a "
-        "second SIGINT kills. Nothing that a worker started survives it.\n"
+        "second SIGINT kills. Nothing that a worker started survives it. At SIGTERM, or a notice of the cloud "
+        "(--preemption_notice), workers that are in a job finish the calls under way, leave within --drain_ms and end "
+        "with 75; the job keeps their places. At a second one they leave at once.\n"
         "A worker that is lost is started again, with WARREN_ATTEMPT counted up: one that a signal killed, that ended "
         "with 75 (preempted), 77 (rolled back) or 254 (a kill point of rabit's), or that showed no life for the round "
         "timeout and was killed for it. "
         "One that ends with another exit code than 0 is started again only if --restarts is given. When a worker may "
         "not be started again, the others are ended.\n"
-        "With --data_dir a job that was ended before it was done goes on when it is started again.\n"
+        "With --data_dir a job that was ended before it was done goes on when it is started again; with "
+        "--resize also with another N: from its newest checkpoint, without local states.\n"
         "The exit code is 0 if every worker ended with 0, else that of the worker that ended the job: 128 + N if "
         "signal N "
         "killed it.\n"
         "Each setting of a worker comes from the first of these that has it: these flags, WARREN_* variables, the file "
         "named by WARREN_CONFIG, what a launcher set, the default.",
     .flags = {"n",
+              "world_size",
+              "first_worker",
               "tracker",
               "job",
               "restarts",
@@ -226,7 +296,11 @@ const Command kRunCommand = {
               "log_lag_bytes",
               "log_disk_bytes",
               "checkpoint_mirror",
-              "on_rollback"},
+              "resize",
+              "on_rollback",
+              "drain_ms",
+              "preemption_notice",
+              "preemption_url"},
     .takes_words = true,
     .run = run,
 };

@@ -14,6 +14,7 @@
 #include "worker/launch/text.h"
 
 DEFINE_string(http, "", "HOST:PORT of the tracker's status page; default: WARREN_HTTP, else 127.0.0.1:9371");
+DEFINE_bool(why, false, "who waits for whom, who is to blame and by what evidence, and what comes next");
 DEFINE_bool(watch, false, "show it again every two seconds, until interrupted");
 DECLARE_bool(json);
 DECLARE_string(job);
@@ -53,7 +54,7 @@ Result<std::string> fetch(const worker::HostPort& page) {
 // Whether it went well; says why not.
 bool show(const worker::HostPort& page, bool clear) {
   auto body = fetch(page);
-  if (body.ok() && !FLAGS_json) body = status_table(body.value(), FLAGS_job);
+  if (body.ok() && !FLAGS_json) body = status_table(body.value(), FLAGS_job, FLAGS_why);
   if (!body.ok()) {
     failure(body.status().describe());
     return false;
@@ -68,6 +69,9 @@ int status(const std::vector<std::string>&) {
   if (!page.ok()) return usage_error(kStatusCommand, page.status().describe());
   if (FLAGS_json && !FLAGS_job.empty()) {
     return usage_error(kStatusCommand, "--json shows all that the tracker says; --job is for the table");
+  }
+  if (FLAGS_json && FLAGS_why) {
+    return usage_error(kStatusCommand, "--json shows all that the tracker says, verdicts too; leave --why out");
   }
   if (!FLAGS_watch) return show(page.value(), false) ? kExitOk : kExitFailed;
   sigset_t ends;
@@ -87,12 +91,14 @@ int status(const std::vector<std::string>&) {
 const Command kStatusCommand = {
     .name = "status",
     .summary = "shows a tracker's jobs: who is there, and who waits for whom",
-    .usage = "[--http=HOST:PORT] [--job=NAME] [--json] [--watch]",
+    .usage = "[--http=HOST:PORT] [--job=NAME] [--why | --json] [--watch]",
     .text =
         "Reads the tracker's status page. For each job: its state and epoch, and for each rank its worker, whether it "
         "is "
-        "alive, how many rounds it has finished, and the round that it is in, with the ranks that it waits for.",
-    .flags = {"http", "job", "json", "watch"},
+        "alive, how many rounds it has finished, and the round that it is in, with the ranks that it waits for. With "
+        "--why, for each round where the chain of waits ends, which rank or link is slow, hung or cut off and by what "
+        "evidence, and what will be done about it.",
+    .flags = {"http", "job", "why", "json", "watch"},
     .run = status,
 };
 

@@ -79,7 +79,32 @@ std::string aligned(const std::vector<Row>& rows) {
   return out;
 }
 
-std::string job_text(const json& job) {
+std::string why_text(const json& job) {
+  std::string out;
+  const json& limits = job.at("limits");
+  for (const json& line : job.at("waits")) out += "  " + printable(line.get<std::string>()) + "\n";
+  for (const json& m : job.at("members")) {
+    const json& draining = m.at("draining");
+    if (draining.is_null() || m.at("rank").is_null()) continue;
+    out += "  rank " + std::to_string(m.at("rank").get<std::int64_t>()) + " drains (" +
+           printable(draining.at("reason").get<std::string>()) + "): it leaves when no call is under way, in " +
+           seconds(draining.at("left_ms").get<std::int64_t>()) + " at the latest; its place is kept\n";
+  }
+  for (const json& v : job.at("verdicts")) {
+    out += "  " + printable(v.at("kind").get<std::string>()) + " for " + seconds(v.at("stood_ms").get<std::int64_t>()) +
+           ": " + printable(v.at("reason").get<std::string>()) +
+           "\n    next: " + printable(v.at("next").get<std::string>()) + "\n";
+  }
+  if (job.at("waits").empty()) out += "  nobody waits for anybody\n";
+  if (job.at("verdicts").empty()) {
+    out += "  nobody is to blame by what was told of the last " + seconds(limits.at("window_ms").get<std::int64_t>()) +
+           "\n";
+  }
+  return out + "  who is silent is suspect after " + seconds(limits.at("suspect_ms").get<std::int64_t>()) +
+         " or more, and lost after " + seconds(limits.at("round_timeout_ms").get<std::int64_t>()) + "\n";
+}
+
+std::string job_text(const json& job, bool why) {
   std::string out = "job " + printable(job.at("job").get<std::string>()) + ": " + job.at("state").get<std::string>() +
                     ", epoch " + std::to_string(job.at("epoch").get<std::uint64_t>()) + ", " +
                     std::to_string(job.at("alive").get<std::uint64_t>()) + " of " +
@@ -89,11 +114,15 @@ std::string job_text(const json& job) {
     const auto text = job.at(field).get<std::string>();
     if (!text.empty()) out += label + printable(text) + "\n";
   }
+  if (why) return out + why_text(job);
   std::vector<Row> rows = {{"rank", "worker", "state", "heard", "rounds", "moved", "lives", "at work on"}};
   for (const json& m : job.at("members")) {
     const json& rank = m.at("rank");
     rows.push_back({rank.is_null() ? "-" : std::to_string(rank.get<std::int64_t>()),
-                    printable(m.at("worker").get<std::string>()), m.at("alive").get<bool>() ? "alive" : "lost",
+                    printable(m.at("worker").get<std::string>()),
+                    !m.at("alive").get<bool>()   ? "lost"
+                    : m.at("draining").is_null() ? "alive"
+                                                 : "drains",
                     seconds(m.at("last_heard_ms_ago").get<std::int64_t>()) + " ago",
                     std::to_string(m.at("rounds_finished").get<std::uint64_t>()),
                     bytes_text(m.at("bytes_moved").get<std::uint64_t>()),
@@ -104,7 +133,7 @@ std::string job_text(const json& job) {
 
 }  // namespace
 
-Result<std::string> status_table(std::string_view text, std::string_view job) {
+Result<std::string> status_table(std::string_view text, std::string_view job, bool why) {
   try {
     const json page = json::parse(text);
     std::string out = "tracker " + page.at("version").get<std::string>() + ", up " +
@@ -118,7 +147,7 @@ Result<std::string> status_table(std::string_view text, std::string_view job) {
       names += (names.empty() ? "" : ", ") + printable(name);
       if (!job.empty() && job != name) continue;
       found = true;
-      out += "\n" + job_text(j);
+      out += "\n" + job_text(j, why);
     }
     if (!job.empty() && !found) {
       return Status(Code::kInvalidArgument, "the tracker has no job " + worker::in_quotes(job) +

@@ -10,6 +10,7 @@ namespace warren::cli {
 
 // `json`: what GET /status gave. `job`: show this one alone; empty: all. kCorrupt: not a tracker's status.
 // kInvalidArgument: there is no such job (those there are, are named).
-[[nodiscard]] Result<std::string> status_table(std::string_view json, std::string_view job);
+// `why`: instead of the ranks, who waits for whom, who is to blame and by what evidence, and what comes next.
+[[nodiscard]] Result<std::string> status_table(std::string_view json, std::string_view job, bool why = false);
 
 }  // namespace warren::cli

@@ -15,8 +15,10 @@
 namespace warren {
 namespace {
 
-static_assert(limits::kMaxRoundsPerHeartbeat * (limits::kMaxWorldSize * 3 + 256) < kMaxWorkerMessageBytes,
-              "the longest heartbeat fits: a rank takes at most three bytes");
+static_assert(limits::kMaxRoundsPerHeartbeat * (limits::kMaxWorldSize * 3 + 256) + limits::kMaxLinksPerHeartbeat * 128 +
+                      128 <
+                  kMaxWorkerMessageBytes,
+              "the longest heartbeat fits: a rank takes at most three bytes, a link at most 128");
 static_assert(limits::kMaxPositions * limits::kMaxPositionBytes + limits::kMaxRangesPerReport * limits::kMaxRangeBytes +
                       limits::kMaxSetups * limits::kMaxSetupEntryBytes +
                       limits::kMaxSetupRangesPerReport * limits::kMaxRangeBytes + 1024 <=
@@ -185,6 +187,31 @@ Status validate_identity(const std::string& worker_id, const std::string& host_i
   return validate_name("domain id", domain_id, limits::kMaxHostIdBytes);
 }
 
+Status validate_activity(const wire::Activity& a) {
+  const std::uint64_t parts = std::uint64_t{a.outside_ms()} + a.idle_ms() + a.held_ms();
+  if (parts > a.window_ms()) {
+    return bad("activity: " + str(parts) + " ms are told of a window of " + str(a.window_ms()) + " ms");
+  }
+  if (static_cast<std::size_t>(a.links_size()) > limits::kMaxLinksPerHeartbeat) {
+    return bad("activity: " + str(a.links_size()) + " links are over the limit of " +
+               str(limits::kMaxLinksPerHeartbeat));
+  }
+  std::int64_t last = -1;
+  for (const wire::LinkActivity& l : a.links()) {
+    if (Status s = rank_in_any_world("peer of a link", l.peer()); !s.ok()) return s;
+    if (l.peer() <= last) return bad("activity: links are not in rising order");
+    last = l.peer();
+    const std::string link = "activity: the link to rank " + str(l.peer());
+    if (l.awaited_ms() > a.idle_ms() || l.blocked_ms() > a.idle_ms()) {
+      return bad(link + " was waited for longer than its rank waited");
+    }
+    if (l.window_sent_bytes() > l.sent_bytes() || l.window_received_bytes() > l.received_bytes()) {
+      return bad(link + " moved more in a part of the epoch than in all of it");
+    }
+  }
+  return {};
+}
+
 Status validate_round(const wire::CurrentRound& r) {
   const std::string name =
       to_string(RoundId{Timeline(r.timeline()), GroupId(r.group()), Version(r.version()), Sequence(r.sequence())});
@@ -199,6 +226,8 @@ Status validate_round(const wire::CurrentRound& r) {
     return wrong("unknown operation " + str(r.op()));
   }
   if (r.algorithm() > 255) return wrong("unknown algorithm " + str(r.algorithm()));
+  if (r.version() > kMaxVersion) return wrong("version " + str(r.version()) + " is over the limit");
+  if (r.waited_ms() > kMaxWaitedMs) return wrong("has waited " + str(r.waited_ms()) + " ms, over the limit");
   if (r.root() < -1) return wrong("root " + str(r.root()) + " is negative");
   const bool point = r.collective() == static_cast<std::uint32_t>(Collective::kPoint);
   if (!point && r.root() >= static_cast<std::int32_t>(limits::kMaxWorldSize)) {
@@ -341,6 +370,7 @@ Status validate_setups(const google::protobuf::RepeatedPtrField<wire::Setup>& se
 
 Status validate_logged(const wire::Logged& l) {
   if (l.timeline() >= UINT32_MAX / 2) return bad("timeline " + str(l.timeline()) + " is over the limit");
+  if (l.run() == 0 && (!l.positions().empty() || !l.setups().empty())) return bad("what is logged is of no run");
   for (const wire::Position& p : l.positions()) {
     if (p.closed()) return bad(name_of(p) + ": what is logged closes nothing");
   }
@@ -468,6 +498,9 @@ Status validate_envelope(const wire::Envelope& e, Side from) {
                std::string(body_name(e)));
   }
   if (from == Side::kTracker && e.receiver() == 0) return bad("no receiver");
+  if (e.term() >= kMaxEpoch) return bad("term " + str(e.term()) + " is too large");
+  if (from == Side::kTracker && e.term() == 0 && !e.has_refused()) return bad("no term");
+  if (from == Side::kWorker && e.term() != 0 && e.receiver() == 0) return bad("a term of no tracker's");
   if (Status s = validate_body(e); !s.ok()) return s.because_of_this("bad " + std::string(body_name(e)));
   return {};
 }
@@ -591,7 +624,12 @@ Status validate(const wire::Heartbeat& h) {
     if (r.collective() == static_cast<std::uint32_t>(Collective::kPoint)) continue;
     if (!seen.emplace(r.timeline(), r.group(), r.version(), r.sequence()).second) return bad("a round stands twice");
   }
-  return {};
+  if (h.has_draining()) {
+    const wire::Draining& d = h.draining();
+    if (Status s = in_range("time until it leaves", d.left_ms(), 0, limits::kMaxDrainMs); !s.ok()) return s;
+    if (Status s = text_is_printable("reason to leave", d.reason(), limits::kMaxReasonBytes); !s.ok()) return s;
+  }
+  return h.has_activity() ? validate_activity(h.activity()) : Status();
 }
 
 Status validate(const wire::LinkBroken& b) {
@@ -615,11 +653,14 @@ Status validate(const wire::Stopped& s) {
 Status validate(const wire::Leave& l) {
   // Who gives up while it waits for the first plan has no epoch yet.
   if (Status s = in_range("epoch", l.epoch(), l.finalize() ? 1 : 0, kMaxEpoch); !s.ok()) return s;
+  if (l.finalize() && l.preempted()) return bad("it finalizes, and is preempted");
   return text_is_printable("reason", l.reason(), limits::kMaxReasonBytes);
 }
 
 Status validate(const wire::Report& r) {
   if (Status s = member_epoch(r.epoch()); !s.ok()) return s;
+  if (Status s = validate_committed(r.committed_version() != 0, r.committed_version(), r.committed_timeline()); !s.ok())
+    return s;
   if (Status s = validate_positions(r.positions(), limits::kMaxRangesPerReport); !s.ok()) return s;
   for (const wire::Position& p : r.positions()) {
     if (p.version() > r.version()) return bad(name_of(p) + ": the report says that it was not begun");
@@ -697,6 +738,10 @@ Status validate(const wire::Plan& p) {
     const std::string who = "member " + str(i);
     if (m.rank() != static_cast<std::uint32_t>(i)) return bad(who + " has rank " + str(m.rank()));
     if (Status s = validate_member(m, p.settings().replicas()); !s.ok()) return s.because_of_this(who);
+    if (m.since() > p.epoch() || m.fresh() != (m.since() == p.epoch())) {
+      return bad(who + " is " + (m.fresh() ? "" : "not ") + "fresh in epoch " + str(p.epoch()) +
+                 ", and in plans since epoch " + str(m.since()));
+    }
     if (!ids.insert(m.worker_id()).second) return bad("worker id " + m.worker_id() + " stands twice");
     if (!incarnations.insert(m.incarnation()).second) return bad(who + "'s incarnation stands twice");
     std::vector<bool>& local = hosts[m.host_id()];
@@ -771,6 +816,7 @@ Status validate(const wire::JobRecord& r) {
   if (Status s = text_is_printable("origin of the settings", r.settings_from(), limits::kMaxReasonBytes); !s.ok()) {
     return s;
   }
+  if (r.term() == 0 || r.term() + 1 >= kMaxEpoch) return bad("term " + str(r.term()));
   if (r.finished()) {
     return r.has_plan() || r.has_interrupt() || r.finalized_size() != 0 || r.committed() || r.setups_size() != 0
                ? bad("a finished job has a plan")

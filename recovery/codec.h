@@ -15,15 +15,17 @@
 namespace warren {
 
 // Of messages, between any two processes of a job.
-inline constexpr std::uint32_t kProtocolVersion = 2;
+inline constexpr std::uint32_t kProtocolVersion = 3;
 // Of a job's record in the tracker's journal; one of another format is refused by name.
-inline constexpr std::uint32_t kJobRecordFormat = 2;
+inline constexpr std::uint32_t kJobRecordFormat = 3;
 // What a worker sends is small: the longest are a heartbeat whose rounds wait for everybody, and a report.
 inline constexpr std::size_t kMaxWorkerMessageBytes = std::size_t{1} << 20;
-// Epochs stay below this, so that the next one always exists.
+// Epochs and terms stay below this, so that the next one always exists.
 inline constexpr std::uint64_t kMaxEpoch = std::uint64_t{1} << 62;
 // Versions, and numbers of rounds, likewise.
 inline constexpr std::uint64_t kMaxVersion = std::uint64_t{1} << 62;
+// In one round. Times are subtracted from one another.
+inline constexpr std::uint64_t kMaxWaitedMs = std::uint64_t{1} << 40;
 // What begins with a program's first checkpoint: the oldest version that can be voted for or committed.
 inline constexpr Version kFirstCommit = version_of_program(1);
 inline constexpr std::size_t kMaxSoftwareBytes = 128;

@@ -30,6 +30,15 @@ Status validate_head(const Message& m) {
   return {};
 }
 
+Status validate_question(const wire::FetchRequest& r) {
+  if (r.kind() != 1) return bad("a question about something else than a round");
+  if (r.first_sequence() == UINT64_MAX) return bad("a sequence over the limit");
+  if (r.end_sequence() != 0 || r.begin() != 0 || r.most_bytes() != 0 || r.most_ranges() != 0 || !r.pieces().empty()) {
+    return bad("a question that is a listing too");
+  }
+  return {};
+}
+
 Status validate_listing(const wire::FetchRequest& r) {
   if (r.most_bytes() != 0) return bad("a listing has no payload");
   if (r.first_sequence() >= r.end_sequence()) return bad("an empty range of sequences");
@@ -151,11 +160,29 @@ void set_fingerprint(const Fingerprint& f, wire::FetchEntry& e) {
   e.set_site(f.site);
 }
 
+wire::FetchReply answer_to(const wire::FetchRequest& question, RoundWord word, const Fingerprint* round) {
+  wire::FetchReply reply;
+  reply.set_protocol(question.protocol());
+  reply.set_sender(question.receiver());
+  reply.set_receiver(question.sender());
+  reply.set_epoch(question.epoch());
+  reply.set_id(question.id());
+  reply.set_next_sequence(question.first_sequence());
+  reply.set_word(static_cast<std::uint32_t>(word));
+  WARREN_CHECK((word == RoundWord::kRound) == (round != nullptr), "of a round it is said which");
+  if (round == nullptr) return reply;
+  wire::FetchEntry& entry = *reply.add_entries();
+  entry.set_sequence(question.first_sequence());
+  set_fingerprint(*round, entry);
+  return reply;
+}
+
 Status validate(const wire::FetchRequest& request) {
   if (Status s = validate_head(request); !s.ok()) return s;
   if (request.kind() < 1 || request.kind() > kMaxRecordKind) {
     return bad("unknown kind of record " + str(request.kind()));
   }
+  if (request.asks()) return validate_question(request);
   return request.pieces().empty() ? validate_listing(request) : validate_pieces(request);
 }
 
@@ -165,6 +192,13 @@ Status validate(const wire::FetchReply& reply, Payloads where) {
     return bad(str(static_cast<std::uint64_t>(reply.entries_size())) + " entries are over the limit");
   }
   if (reply.next_begin() > limits::kMaxResultBytes) return bad("the next byte is over the limit");
+  if (reply.word() > kMaxRoundWord) return bad("unknown word " + str(reply.word()));
+  if (reply.word() != 0) {
+    const bool round = static_cast<RoundWord>(reply.word()) == RoundWord::kRound;
+    if (reply.data() || reply.entries_size() != (round ? 1 : 0) || (round && !reply.entries(0).held().empty())) {
+      return bad("the answer to a question has entries that do not belong there");
+    }
+  }
   std::size_t ranges = 0;
   const wire::FetchEntry* before = nullptr;
   for (const wire::FetchEntry& e : reply.entries()) {

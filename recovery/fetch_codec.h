@@ -16,6 +16,18 @@ namespace warren {
 // Kinds of records are 1 … this (storage/host_log.h names them).
 inline constexpr std::uint32_t kMaxRecordKind = 5;
 
+// What a rank says to the question which round is the one of a number. What it says of a round, or that there is none,
+// is so for ever.
+enum class RoundWord : std::uint8_t {
+  kNone = 0,   // the reply answers no question
+  kLater = 1,  // it cannot tell yet
+  kRound = 2,  // this one
+  kOver = 3,   // none: the version has, or had, no more rounds
+  kAsks = 4,   // it asks the same
+  kGone = 5,   // it is past it and does not know any more which it was
+};
+inline constexpr std::uint32_t kMaxRoundWord = 5;
+
 // Where the payloads of a reply with data are: in its entries, or apart, one after the other in the order of entries.
 enum class Payloads { kInside, kApart };
 
@@ -30,6 +42,10 @@ enum class Payloads { kInside, kApart };
 
 [[nodiscard]] Status validate(const wire::FetchRequest& request);
 [[nodiscard]] Status validate(const wire::FetchReply& reply, Payloads where);
+
+// The answer to a valid question. `round`: which, for kRound.
+[[nodiscard]] wire::FetchReply answer_to(const wire::FetchRequest& question, RoundWord word,
+                                         const Fingerprint* round = nullptr);
 
 // Bytes of all ranges that a valid reply's entries name: with data, those of the payloads.
 [[nodiscard]] std::uint64_t range_bytes(const wire::FetchEntry& entry);

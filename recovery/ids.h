@@ -26,6 +26,8 @@ using Rank = Id<struct RankTag, std::int32_t>;
 using Epoch = Id<struct EpochTag, std::uint64_t>;
 // One process life of a worker or of the tracker: random, never 0.
 using Incarnation = Id<struct IncarnationTag, std::uint64_t>;
+// Of a tracker's right to decide: workers obey the highest that they have heard of, and the tracker that said it.
+using Term = Id<struct TermTag, std::uint64_t>;
 // Raised by each rollback.
 using Timeline = Id<struct TimelineTag, std::uint32_t>;
 // Where rounds stand: 0, the preamble, before the program has loaded; then 1 + how many checkpoints it has taken.

@@ -14,6 +14,8 @@ inline constexpr std::size_t kMaxAddressBytes = 128;
 inline constexpr std::size_t kMaxEndpointsPerWorker = 8;
 inline constexpr std::size_t kMaxReasonBytes = 4096;
 inline constexpr std::size_t kMaxRoundsPerHeartbeat = 16;
+inline constexpr std::size_t kMaxLinksPerHeartbeat = 16;
+inline constexpr std::size_t kMaxVerdicts = 64;             // of stragglers, standing in one job
 inline constexpr std::size_t kMaxSegmentSocketBytes = 107;  // an abstract Unix address without its leading zero
 
 // Recovery.
@@ -118,6 +120,16 @@ inline constexpr std::int64_t kDefaultRoundTimeoutMs = 10'000;
 inline constexpr std::int64_t kMaxRoundTimeoutMs = 24LL * 3600 * 1000;
 inline constexpr std::int64_t kHeartbeatsPerRoundTimeout = 5;
 inline constexpr std::int64_t kMaxHeartbeatIntervalMs = 1000;
+// Who is silent for so many intervals is suspected, long before it counts as lost.
+inline constexpr std::int64_t kSuspectHeartbeats = 3;
+static_assert(kSuspectHeartbeats < kHeartbeatsPerRoundTimeout);
+// What each rank does is looked at so often within an interval, and judged over so many of them.
+inline constexpr std::int64_t kSamplesPerHeartbeat = 10;
+inline constexpr std::int64_t kMinSampleIntervalMs = 10;
+inline constexpr std::int64_t kHeartbeatsPerWindow = 10;
 inline constexpr std::int64_t kDefaultJoinTimeoutMs = 300'000;
+// From the notice that a worker's place is needed elsewhere until it has left.
+inline constexpr std::int64_t kDefaultDrainMs = 10'000;
+inline constexpr std::int64_t kMaxDrainMs = 24LL * 3600 * 1000;
 
 }  // namespace warren::limits

@@ -32,6 +32,10 @@ enum class Severity { kInfo, kWarning, kError };
   return std::clamp<std::int64_t>(round_timeout_ms / limits::kHeartbeatsPerRoundTimeout, 1,
                                   limits::kMaxHeartbeatIntervalMs);
 }
+// How often a worker looks at what its data path does.
+[[nodiscard]] constexpr std::int64_t sample_interval_ms(std::int64_t round_timeout_ms) {
+  return std::max(limits::kMinSampleIntervalMs, heartbeat_interval_ms(round_timeout_ms) / limits::kSamplesPerHeartbeat);
+}
 // A wait that goes on is logged again after this time.
 inline constexpr std::int64_t kWaitLogIntervalMs = 10'000;
 

@@ -94,6 +94,7 @@ void TrackerMachine::persist(Effects& effects) {
   record.set_format(kJobRecordFormat);
   record.set_job(options_.job);
   record.set_epoch(epoch_.value);
+  record.set_term(term_.value);
   *record.mutable_settings() = settings_;
   record.set_settings_from(settings_from_);
   if (state_ == State::kFinished) {
@@ -126,11 +127,13 @@ wire::Envelope TrackerMachine::envelope_to(Incarnation who) const {
   e.set_job(options_.job);
   e.set_sender(options_.self.value);
   e.set_receiver(who.value);
+  e.set_term(term_.value);
   return e;
 }
 
 void TrackerMachine::send_plan(std::size_t rank, Effects& effects) const {
   WARREN_CHECK(Epoch(plan_.epoch()) <= persisted_epoch_, "a plan is persisted before it is announced");
+  WARREN_CHECK(acting_, "who decides has the promise of most");
   const Incarnation who(plan_.members(static_cast<int>(rank)).incarnation());
   wire::Envelope e = envelope_to(who);
   *e.mutable_plan() = plan_;
@@ -139,6 +142,7 @@ void TrackerMachine::send_plan(std::size_t rank, Effects& effects) const {
 
 void TrackerMachine::send_interrupt(std::size_t rank, Effects& effects) const {
   WARREN_CHECK(Epoch(interrupt_.epoch()) <= persisted_epoch_, "an epoch is persisted before it is announced");
+  WARREN_CHECK(acting_, "who decides has the promise of most");
   const Incarnation who(plan_.members(static_cast<int>(rank)).incarnation());
   wire::Envelope e = envelope_to(who);
   *e.mutable_interrupt() = interrupt_;
@@ -166,7 +170,10 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
   if (!planned() && logged() && adopt_from_disks(now, effects)) return;
   std::map<std::string, Rank> ranks;
   Start start;
-  if (planned()) {
+  if (resized_) {
+    frontier_inherited_ = distrust_inherited_ = false;
+    if (logged()) go_back_to_mirror(effects);
+  } else if (planned()) {
     for (const auto& [worker, place] : place_by_worker_) {
       if (waiting_.contains(worker)) ranks[worker] = Rank(static_cast<std::int32_t>(place));
     }
@@ -319,6 +326,9 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
     WARREN_CHECK(!inputs[i].rank || *inputs[i].rank == out.rank[i], "a worker keeps its rank over its lives");
     by_rank[static_cast<std::size_t>(rank)] = workers[i];
   }
+  if (!planned()) {
+    log(Severity::kInfo, "limits", "job " + options_.job + ": " + describe(straggler_limits(timeout_ms())), effects);
+  }
   const bool reserved = planned() && epoch_.value > plan_.epoch();
   if (!reserved) epoch_ = epoch_.next();
   WARREN_CHECK(epoch_.value < kMaxEpoch, "epochs do not run out");
@@ -346,6 +356,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   rank_by_incarnation_.clear();
   place_by_worker_.clear();
   free_places_.clear();
+  resized_ = false;
   members_.assign(n, Member());
   // The first plan's first life names the run.
   const std::uint64_t run = planned() ? plan_.run() : by_rank.front()->member.incarnation();
@@ -360,6 +371,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
     m.set_local_rank(out.local_rank[rank]);
     m.set_local_size(out.local_size[rank]);
     m.set_fresh(!by_rank[rank]->report.has_value());
+    if (m.fresh()) m.set_since(epoch_.value);
     members_[rank].heard = now;
     members_[rank].attempt = by_rank[rank]->attempt;
     rank_by_incarnation_[Incarnation(m.incarnation())] = rank;
@@ -393,6 +405,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   waiting_by_incarnation_.clear();
   position_bytes_ = join_bytes_ = 0;  // the reports have served
   evidence_.clear();
+  watch_.forget();
   state_ = State::kRunning;
   since_ = now;
   next_repeat_ = now + interval_ms();
@@ -405,6 +418,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
           (survivors == 0 ? "" : ", " + std::to_string(survivors) + " of which go on where they were") +
           (start.goes_on && survivors == 0 ? "; none has survived, and their launchers have kept what they had logged"
                                            : "") +
+          (start.goes_on || !committed_ ? "" : "; it goes on from " + program_version()) +
           (kept_rounds == 0 ? "" : "; " + std::to_string(kept_rounds) + " logged rounds are on their disks"),
       effects);
   announce(now, effects);
@@ -468,6 +482,7 @@ void TrackerMachine::end_epoch(Code code, const std::string& what, const std::ve
   since_ = now;
   next_repeat_ = now + interval_ms();
   evidence_.clear();
+  watch_.forget();
   // A vote says that what one plan makes a rank's duty is durable: under the next one duties differ, and all vote
   // again.
   drop_all_votes();
@@ -570,6 +585,13 @@ void TrackerMachine::on_tick(TimeMs now, Effects& effects) {
   if (!deadline_ || now < *deadline_) return;
   excuse_own_sleep(now, effects);
   deadline_.reset();
+  if (!acting_) {
+    if (now >= next_log_) {
+      next_log_ = now + kWaitLogIntervalMs;
+      log_promises(effects);
+    }
+    return arm(next_log_);
+  }
   switch (state_) {
     case State::kGathering: return tick_gathering(now, effects);
     case State::kRunning: return tick_running(now, effects);
@@ -594,6 +616,7 @@ void TrackerMachine::excuse_own_sleep(TimeMs now, Effects& effects) {
     log(Severity::kWarning, "tracker_slept",
         "the tracker was held up for " + seconds(late_ms) + "; its workers are given time to be heard", effects);
   }
+  judge_from_ = now + 2 * interval_ms();
   const TimeMs excused = now + (2 * interval_ms() - timeout_ms());
   for (Member& m : members_) m.heard = std::max(m.heard, excused);
   for (auto& [worker, w] : waiting_) w.heard = std::max(w.heard, excused);
@@ -628,12 +651,17 @@ bool TrackerMachine::find_silent(TimeMs now, Effects& effects) {
   }
   if (lost.size() > kNamesInText) text += " and " + std::to_string(lost.size() - kNamesInText) + " more";
   text += (lost.size() == 1 ? " has" : " have") + std::string(" not been heard for ") +
-          seconds(now - members_[lost.front()].heard) + ": dead, hung or cut off";
+          seconds(now - members_[lost.front()].heard);
+  const Verdict* verdict = watch_.against(Rank(static_cast<std::int32_t>(lost.front())));
+  text += verdict != nullptr && verdict->blame == Blame::kCutOff ? ": cut off (" + verdict->reason + ")"
+                                                                 : ": dead, hung or cut off";
   interrupt(Code::kPeerLost, text, lost, now, effects);
   return true;
 }
 
 bool TrackerMachine::find_desync(TimeMs now, Effects& effects) {
+  // Over a link that is broken ranks wait in vain for what they agree on.
+  if (!evidence_.empty()) return false;
   std::vector<RankReport> reports;
   reports.reserve(members_.size());
   for (std::size_t rank = 0; rank < members_.size(); ++rank) {
@@ -660,6 +688,44 @@ bool TrackerMachine::find_desync(TimeMs now, Effects& effects) {
   log_finalize_wait(effects);
   log_vote_wait(now, effects);
   return false;
+}
+
+std::vector<Testimony> TrackerMachine::testimonies(TimeMs now) const {
+  std::vector<Testimony> all;
+  all.reserve(members_.size());
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    const Member& m = members_[rank];
+    all.push_back({Rank(static_cast<std::int32_t>(rank)), m.state == MemberState::kFinalizing, now - m.heard,
+                   m.longest_gap_ms, m.rounds_finished, m.rounds, m.activity ? &*m.activity : nullptr,
+                   plan_.members(static_cast<int>(rank)).host_id()});
+  }
+  return all;
+}
+
+// What is found is said, and no more: see docs/decisions/0012 for what will be done about it.
+void TrackerMachine::look_for_stragglers(TimeMs now, Effects& effects) {
+  // Who has lost a link waits for what will not come.
+  if (!evidence_.empty() || now < judge_from_) return;
+  const auto name_of = [this](Rank rank) { return name(static_cast<std::size_t>(rank.value)); };
+  const auto found = find_stragglers(testimonies(now), straggler_limits(timeout_ms()), name_of);
+  for (const StragglerWatch::Change& change : watch_.look(found, now)) {
+    const Verdict& v = change.verdict;
+    const std::string kind = to_string(v.blame);
+    std::vector<std::pair<std::string, std::string>> fields = {{"kind", kind}, {"rank", std::to_string(v.rank.value)}};
+    if (v.peer != kNoRank) fields.emplace_back("peer", std::to_string(v.peer.value));
+    if (change.begins) {
+      count(Transition::straggler_named);
+      ++verdicts_ever_[static_cast<std::size_t>(v.blame)];
+      log(Severity::kWarning, "straggler", kind + ": " + v.reason + ". Next: " + v.next, effects, std::move(fields));
+    } else {
+      count(Transition::straggler_cleared);
+      log(Severity::kInfo, "straggler_cleared",
+          kind + ": what was said of " + name(static_cast<std::size_t>(v.rank.value)) +
+              (v.peer == kNoRank ? "" : " and " + name(static_cast<std::size_t>(v.peer.value))) +
+              " holds no longer, after " + seconds(change.stood_ms),
+          effects, std::move(fields));
+    }
+  }
 }
 
 void TrackerMachine::log_finalize_wait(Effects& effects) {
@@ -692,6 +758,7 @@ void TrackerMachine::tick_running(TimeMs now, Effects& effects) {
   if (now >= next_repeat_) {
     next_repeat_ = now + interval_ms();
     if (find_desync(now, effects)) return;
+    look_for_stragglers(now, effects);
   }
   arm(next_repeat_);
 }

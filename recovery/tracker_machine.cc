@@ -26,6 +26,8 @@ constexpr const char* kTransitionNames[] = {
 // for this long before a rank is named.
 constexpr std::int64_t kEvidenceMs = 50;
 constexpr std::size_t kMaxEvidence = 256;
+// A gap between two heartbeats counts less with each that follows, and little after so many.
+constexpr std::int64_t kGapsRemembered = 64;
 
 std::string worker_on_host(const std::string& worker_id, const std::string& host_id) {
   return "worker " + worker_id + " on host " + host_id;
@@ -106,6 +108,7 @@ Result<TrackerMachine> TrackerMachine::make(Options options, std::string_view pe
   if (record.job() != machine.options_.job) {
     return Status(Code::kCorrupt, what + " is that of job " + record.job() + remedy);
   }
+  machine.term_ = Term(record.term()).next();
   machine.restore(record, now);
   return machine;
 }
@@ -134,6 +137,8 @@ void TrackerMachine::restore(const wire::JobRecord& record, TimeMs now) {
   state_ = record.has_interrupt() ? State::kInterrupted : State::kRunning;
   count(record.has_interrupt() ? Transition::restored_interrupted : Transition::restored_running);
   members_.resize(static_cast<std::size_t>(plan_.members_size()));
+  acting_ = false;
+  begged_since_ = now;
   unannounced_ = members_.size();
   for (std::size_t rank = 0; rank < members_.size(); ++rank) {
     const wire::Member& m = plan_.members(static_cast<int>(rank));
@@ -156,15 +161,18 @@ void TrackerMachine::restore(const wire::JobRecord& record, TimeMs now) {
 void TrackerMachine::on_message(const wire::Envelope& e, TimeMs now, Effects& effects) {
   const Incarnation who(e.sender());
   if (e.job() != options_.job || who.value == 0) return count(Transition::out_of_turn);
-  if (const auto rank = rank_of(who)) {
-    // It was refused, with too few others, before its job was made up from disks.
-    if (retired_.contains(who)) return refuse_stale(who, effects);
+  // It was refused, with too few others, before its job was made up from disks.
+  const bool fenced = rank_of(who) && retired_.contains(who);
+  if (const auto rank = rank_of(who); rank && !fenced) {
     Member& m = members_[*rank];
     if (m.state != MemberState::kGone) m.heard = now;
   }
   if (const auto waiting = waiting_by_incarnation_.find(who); waiting != waiting_by_incarnation_.end()) {
     waiting_.at(waiting->second).heard = now;
   }
+  if (!may_act(who, e, now, effects)) return;
+  // Not before its term was looked at: it heeds no word of a lower one, and would ask for ever.
+  if (fenced) return refuse_stale(who, effects);
   if (is_stranger(who, e)) return on_stranger(who, e, now, effects);
   switch (e.body_case()) {
     case wire::Envelope::kJoin: return on_join(who, e.join(), now, effects);
@@ -179,6 +187,139 @@ void TrackerMachine::on_message(const wire::Envelope& e, TimeMs now, Effects& ef
     case wire::Envelope::kLogGap: return on_log_gap(who, e.log_gap(), now, effects);
     default: return count(Transition::out_of_turn);
   }
+}
+
+bool TrackerMachine::promises_us(const wire::Envelope& e) const {
+  return Term(e.term()) == term_ && e.receiver() == options_.self.value;
+}
+
+bool TrackerMachine::may_act(Incarnation who, const wire::Envelope& e, TimeMs now, Effects& effects) {
+  const Term heard(e.term());
+  const bool ours = promises_us(e);
+  if (heard > term_ || (heard == term_ && !ours)) {
+    // No job has come so far: who says so would use the numbers up. And a job that is finished here goes on elsewhere.
+    if (heard.value >= kMaxEpoch / 2 || state_ == State::kFinished) {
+      count(Transition::out_of_turn);
+      return false;
+    }
+    count(Transition::term_raised);
+    term_ = heard.next();
+    promises_.clear();
+    resizers_.clear();
+    promised_at_ = now;
+    if (rebuilding_) {
+      for (auto& [life, answer] : rebuilding_->strangers) answer.Clear();  // of an older term: they are asked again
+    }
+    if (resized_) {
+      // They ask again, and promise.
+      waiting_.clear();
+      waiting_by_incarnation_.clear();
+      position_bytes_ = join_bytes_ = 0;
+      undo_resize();
+    }
+    acting_ = members_.empty();
+    begged_since_ = now;
+    arm(now + interval_ms());
+  } else if (ours) {
+    take_promise(who, e, now);
+  }
+  if (acting_) return true;
+  if (ours && has_majority(now)) {
+    count(Transition::promised);
+    acting_ = true;
+    // Nothing was looked at meanwhile. (Who wants another world size has waited for the members.)
+    if (now < promised_at_ + timeout_ms()) {
+      for (Member& m : members_) m.heard = std::max(m.heard, now);
+    }
+    for (auto& [worker, w] : waiting_) w.heard = std::max(w.heard, now);
+    since_ = std::max(since_, now);
+    arm(now + interval_ms());
+    // What they have said meanwhile went by: they need not wait until it is time to say it again.
+    for (const auto& [worker, life] : promises_) {
+      if (life != who) ask_again(life, effects);
+    }
+    return true;
+  }
+  if (!rank_of(who) && !e.has_join()) return false;
+  // That is no decision about the job. (A member's new life would have the settings of its last one.)
+  if (e.has_join() && now >= begged_since_ + timeout_ms() && refuse_settings(who, e.join(), effects)) return false;
+  if (ours) {
+    // It waits, and hears that it does not wait for nothing.
+    tell_heard(who, effects);
+  } else {
+    count(Transition::promise_asked);
+    ask_again(who, effects);
+  }
+  return false;
+}
+
+void TrackerMachine::ask_again(Incarnation who, Effects& effects) const {
+  wire::Envelope ask = envelope_to(who);
+  ask.mutable_heartbeat_reply();
+  effects.emplace_back(Send{who, std::move(ask)});
+}
+
+// It need not say at once again what it has said.
+void TrackerMachine::tell_heard(Incarnation who, Effects& effects) const {
+  wire::Envelope heard = envelope_to(who);
+  heard.mutable_heartbeat_reply()->set_beat(1);
+  effects.emplace_back(Send{who, std::move(heard)});
+}
+
+void TrackerMachine::take_promise(Incarnation who, const wire::Envelope& e, TimeMs now) {
+  if (acting_ || promises_.size() >= 2 * members_.size()) return;
+  // Also of a life that is fenced: it hears so from a tracker that acts, and its next one takes its place.
+  if (const auto rank = rank_of(who)) {
+    promises_.insert_or_assign(plan_.members(static_cast<int>(*rank)).worker_id(), who);
+  } else if (e.has_join() && differing_setting(e.join().settings()).empty()) {
+    promises_.insert_or_assign(e.join().worker_id(), who);
+  } else if (e.has_join() && wants_resize(e.join())) {
+    if (e.join().settings().world_size() != resizers_size_) resizers_.clear();
+    resizers_size_ = e.join().settings().world_size();
+    if (resizers_.size() < resizers_size_ || resizers_.contains(e.join().worker_id())) {
+      resizers_.insert_or_assign(e.join().worker_id(), who);
+    }
+    count(Transition::promise_taken);
+    return;
+  } else {
+    return;
+  }
+  promised_at_ = now;
+  count(Transition::promise_taken);
+}
+
+// Who has finalized where nothing is logged, and is silent, has nothing left to promise. Who joins for another's place
+// counts once that other one has had the time to come.
+bool TrackerMachine::has_majority(TimeMs now) const {
+  // The members of a large job come one by one, and each asks: not before it can be.
+  if (logged() && !members_.empty() && 2 * promises_.size() <= members_.size() && resizers_.empty()) return false;
+  const bool others = now >= begged_since_ + timeout_ms();
+  const auto asked = static_cast<std::size_t>(
+      std::count_if(members_.begin(), members_.end(), [](const Member& m) { return !m.silent; }));
+  const auto promised =
+      static_cast<std::size_t>(std::count_if(promises_.begin(), promises_.end(), [this, others](const auto& promise) {
+        const auto place = place_of(promise.first);
+        return place ? !members_[*place].silent : others;
+      }));
+  // A job that gets smaller may have no half left. Whoever starts so many workers anew with another world size vouches
+  // for the end of the others, and none of these has come in all that time.
+  const bool resized =
+      others && now >= promised_at_ + timeout_ms() && resizers_size_ != 0 && resizers_.size() == resizers_size_;
+  return asked == 0 || 2 * promised > asked || resized;
+}
+
+void TrackerMachine::log_promises(Effects& effects) {
+  count(Transition::promises_logged);
+  std::vector<std::string> missing;
+  for (std::size_t rank = 0; rank < members_.size() && missing.size() < kMaxMissingNames; ++rank) {
+    const std::string& worker = plan_.members(static_cast<int>(rank)).worker_id();
+    if (!members_[rank].silent && !promises_.contains(worker)) missing.push_back(worker);
+  }
+  log(Severity::kWarning, "waiting_for_promises",
+      "this tracker decides nothing for job " + options_.job + " before more than half of its " +
+          std::to_string(members_.size()) + " workers have come to it, and " + std::to_string(promises_.size()) +
+          " have (if another tracker serves them, stop this one); not here: " + list(missing),
+      effects);
 }
 
 void TrackerMachine::on_join(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects) {
@@ -205,12 +346,10 @@ void TrackerMachine::on_join(Incarnation who, const wire::Join& join, TimeMs now
     count(Transition::settings_taken);
     settings_ = copy_of(join.settings());
     settings_from_ = worker_on_host(join.worker_id(), join.host_id());
-  } else if (const std::string difference = differing_setting(join.settings()); !difference.empty()) {
-    count(Transition::settings_refused);
-    log(Severity::kWarning, "settings_refused",
-        worker_on_host(join.worker_id(), join.host_id()) + " was refused: " + difference, effects,
-        {{"worker", join.worker_id()}});
-    return refuse(who, Code::kRefused, difference + "; give all workers of a job the same settings", effects);
+  } else if (wants_resize(join)) {
+    return resize(who, join, now, effects);
+  } else if (refuse_settings(who, join, effects)) {
+    return;
   }
   if (state_ == State::kRunning) return join_running(who, join, now, effects);
   join_gathering(who, join, now, effects);
@@ -243,6 +382,85 @@ std::string TrackerMachine::differing_setting(const wire::JobSettings& s) const 
     return differ("replicas", number(s.replicas()), number(settings_.replicas()));
   }
   return {};
+}
+
+bool TrackerMachine::refuse_settings(Incarnation who, const wire::Join& join, Effects& effects) {
+  if (wants_resize(join)) return false;
+  const std::string difference = differing_setting(join.settings());
+  if (difference.empty()) return false;
+  count(Transition::settings_refused);
+  log(Severity::kWarning, "settings_refused",
+      worker_on_host(join.worker_id(), join.host_id()) + " was refused: " + difference, effects,
+      {{"worker", join.worker_id()}});
+  const bool other_size = planned() && join.settings().world_size() != settings_.world_size();
+  refuse(who, Code::kRefused,
+         difference + "; give all workers of a job the same settings" +
+             (other_size ? ", or, to go on from its newest checkpoint with another number of workers, start them all "
+                           "with --resize (WARREN_RESIZE=1)"
+                         : ""),
+         effects);
+  return true;
+}
+
+bool TrackerMachine::wants_resize(const wire::Join& join) const {
+  if (!join.resize() || !planned() || join.settings().world_size() == settings_.world_size()) return false;
+  wire::JobSettings same_size = join.settings();
+  same_size.set_world_size(settings_.world_size());
+  return differing_setting(same_size).empty();
+}
+
+// From nothing but the newest checkpoint: what was computed after it, and set-up rounds, are of a world of the old
+// size.
+void TrackerMachine::resize(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects) {
+  // Those who were told to start again are on their way.
+  const bool over = state_ == State::kGathering && now >= since_ + timeout_ms();
+  if (!over || !waiting_.empty()) {
+    // It asks again. Whoever is silent is given up after a round timeout.
+    count(Transition::resize_waits);
+    if (now >= next_resize_log_) {
+      next_resize_log_ = now + kWaitLogIntervalMs;
+      log(Severity::kInfo, "resize_waits",
+          worker_on_host(join.worker_id(), join.host_id()) + " asks for " +
+              std::to_string(join.settings().world_size()) + " workers and waits until none of the " +
+              std::to_string(plan_.members_size()) + " of job " + options_.job +
+              " lives or starts again, which is known " + std::to_string(timeout_ms()) +
+              " ms after their end; end them, or give it their number",
+          effects, {{"worker", join.worker_id()}});
+    }
+    return tell_heard(who, effects);
+  }
+  count(Transition::resized);
+  const std::string was = std::to_string(plan_.members_size());
+  settings_ = copy_of(join.settings());
+  settings_from_ = worker_on_host(join.worker_id(), join.host_id());
+  keep_retired(limits::retired_lives(settings_.world_size()));
+  for (const auto& [life, rank] : rank_by_incarnation_) retire(life);
+  members_.clear();
+  rank_by_incarnation_.clear();
+  place_by_worker_.clear();
+  free_places_.clear();
+  resized_ = true;
+  log(Severity::kWarning, "resized",
+      settings_from_ + " asks for " + std::to_string(settings_.world_size()) + " workers, and none of the " + was +
+          " of job " + options_.job + " lives: it goes on from " + program_version() + " with so many",
+      effects);
+  join_gathering(who, join, now, effects);
+}
+
+// Those who wanted it are gone: the job is as it was.
+void TrackerMachine::undo_resize() {
+  count(Transition::resize_undone);
+  resized_ = false;
+  settings_ = plan_.settings();
+  settings_from_ = "the plan of epoch " + std::to_string(plan_.epoch());
+  members_.resize(static_cast<std::size_t>(plan_.members_size()));
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    const wire::Member& m = plan_.members(static_cast<int>(rank));
+    members_[rank].state = MemberState::kGone;
+    rank_by_incarnation_[Incarnation(m.incarnation())] = rank;
+    place_by_worker_[m.worker_id()] = rank;
+    free_places_.insert(rank);
+  }
 }
 
 void TrackerMachine::join_running(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects) {
@@ -296,7 +514,7 @@ void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, Tim
                " has joined; if that is not meant, give each process a worker id of its own",
            effects);
   }
-  const bool candidate = planned() && !place;
+  const bool candidate = has_places() && !place;
   if (candidate && candidates() >= free_places_.size()) {
     count(Transition::join_refused_no_place);
     return refuse(who, Code::kRefused,
@@ -324,6 +542,7 @@ void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, Tim
   w.arrival = ++arrivals_;
   w.heard = now;
   w.candidate = candidate;
+  w.resize = join.resize();
   if (waiting_.empty()) next_log_ = std::max(next_log_, now + kWaitLogIntervalMs);
   waiting_.insert_or_assign(worker, std::move(w));
   waiting_by_incarnation_[who] = worker;
@@ -416,8 +635,10 @@ void TrackerMachine::lose(std::size_t rank) {
 }
 
 void TrackerMachine::forget_unused_settings() {
-  if (!waiting_.empty() || planned()) return;
+  if (!waiting_.empty()) return;
   // Nobody is left who wanted them.
+  if (resized_) return undo_resize();
+  if (planned()) return;
   count(Transition::settings_forgotten);
   settings_.Clear();
   settings_from_.clear();
@@ -433,9 +654,26 @@ void TrackerMachine::on_heartbeat(Incarnation who, const wire::Heartbeat& h, Tim
     count(Transition::plan_repeated);
     return send_plan(*rank, effects);
   }
+  if (h.beat() < m.beat) return count(Transition::out_of_turn);
   count(Transition::heartbeat);
+  m.beat = h.beat();
   m.rounds_finished = h.rounds_finished();
   m.bytes_moved = h.bytes_moved();
+  if (m.told.value != 0) {
+    const std::int64_t gap_ms = now - m.told;
+    m.longest_gap_ms = std::max(gap_ms, m.longest_gap_ms - m.longest_gap_ms / kGapsRemembered);
+  }
+  m.activity.reset();
+  if (h.has_activity()) m.activity = h.activity();
+  if (h.has_draining() && !m.draining) {
+    count(Transition::drain_told);
+    log(Severity::kInfo, "rank_drains",
+        name(*rank) + " has been told to leave (" + h.draining().reason() + ") and does so within " +
+            std::to_string(h.draining().left_ms()) + " ms; its place is kept",
+        effects, {{"rank", std::to_string(*rank)}});
+  }
+  m.draining.reset();
+  if (h.has_draining()) m.draining = h.draining();
   m.told = now;
   m.rounds.clear();
   for (const wire::CurrentRound& r : h.rounds()) m.rounds.push_back(copy_of(r));
@@ -516,9 +754,11 @@ void TrackerMachine::on_leave(Incarnation who, const wire::Leave& l, TimeMs now,
   if (l.finalize()) return on_finalize(who, l, now, effects);
   if (const auto waiting = waiting_by_incarnation_.find(who); waiting != waiting_by_incarnation_.end()) {
     count(Transition::waiting_left);
+    if (l.preempted()) ++preemptions_;
     const std::string worker = waiting->second;
     log(Severity::kWarning, "worker_left",
-        "worker " + worker + " left before the job was complete" + (l.reason().empty() ? "" : ": " + l.reason()),
+        "worker " + worker + (l.preempted() ? " was preempted" : " left") + " before the job was complete" +
+            (l.reason().empty() ? "" : ": " + l.reason()),
         effects, {{"worker", worker}});
     remove_waiting(worker);
     forget_unused_settings();
@@ -535,11 +775,16 @@ void TrackerMachine::on_leave(Incarnation who, const wire::Leave& l, TimeMs now,
         : state == MemberState::kFinalizing ? Transition::finalizing_left
                                             : Transition::member_left);
   lose(*rank);
+  if (l.preempted()) {
+    count(Transition::member_preempted);
+    ++preemptions_;
+  }
   if (stopping) {
     maybe_gather(now, effects);
   } else {
     interrupt(Code::kPeerLost,
-              name(*rank) + " left without finalizing" + (l.reason().empty() ? "" : " (" + l.reason() + ")"),
+              name(*rank) + (l.preempted() ? " was preempted" : " left without finalizing") +
+                  (l.reason().empty() ? "" : " (" + l.reason() + ")"),
               {static_cast<std::uint32_t>(*rank)}, now, effects);
   }
   effects.emplace_back(Drop{who});
@@ -561,6 +806,7 @@ void TrackerMachine::on_finalize(Incarnation who, const wire::Leave& l, TimeMs n
     m.state = MemberState::kFinalizing;
     m.finalizing_since = now;
     m.rounds.clear();
+    m.activity.reset();
     log(Severity::kInfo, "finalizing", name(*rank) + " has called finalize", effects,
         {{"rank", std::to_string(*rank)}});
   }
@@ -584,6 +830,17 @@ void TrackerMachine::retire(Incarnation who) {
   retired_next_ %= retired_order_.size();
   retired_.erase(retired_order_[retired_next_]);
   retired_order_[retired_next_++] = who;
+}
+
+// The oldest go first.
+void TrackerMachine::keep_retired(std::size_t most) {
+  if (retired_order_.size() <= most) return;
+  const auto oldest = static_cast<std::ptrdiff_t>(retired_next_ % retired_order_.size());
+  std::rotate(retired_order_.begin(), retired_order_.begin() + oldest, retired_order_.end());
+  const auto end = retired_order_.end() - static_cast<std::ptrdiff_t>(most);
+  for (auto life = retired_order_.begin(); life != end; ++life) retired_.erase(*life);
+  retired_order_.erase(retired_order_.begin(), end);
+  retired_next_ = 0;
 }
 
 void TrackerMachine::refuse(Incarnation who, Code code, const std::string& reason, Effects& effects) {
@@ -617,7 +874,7 @@ std::optional<std::size_t> TrackerMachine::place_of(const std::string& worker_id
 
 std::size_t TrackerMachine::candidates() const {
   const std::size_t returned = members_.size() - free_places_.size();
-  return planned() ? waiting_.size() - returned : 0;
+  return has_places() ? waiting_.size() - returned : 0;
 }
 
 std::vector<std::string> TrackerMachine::missing_workers() const {

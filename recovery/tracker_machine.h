@@ -32,9 +32,14 @@
 //    journal, where the disks of all but replicas − 1 failure domains belong to one run of the job.
 //  - In a timeline, what a plan's frontier calls completed stays completed in all later plans (I1).
 //  - When no life survives and nothing was rolled back, rounds that disks hold up to the first gap stay completed.
+//  - A tracker that knows a plan decides nothing before more than half of the job's places have promised it their
+//    obedience: by a member of the plan, or a life that joins for it, or, after a round timeout, one that joins
+//    for another's place. It asks for that with a term above all that it has heard of, and again when a worker has
+//    heard of a higher one.
 //  - Every wait has a deadline or a log event that says who is waited for, repeated at most every 10 s.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -49,6 +54,7 @@
 #include "recovery/machine.h"
 #include "recovery/messages.pb.h"
 #include "recovery/result.h"
+#include "recovery/verdict.h"
 
 namespace warren {
 
@@ -124,6 +130,8 @@ class TrackerMachine {
     std::uint64_t rounds_finished = 0, bytes_moved = 0;
     std::uint32_t attempt = 0;
     std::vector<wire::CurrentRound> rounds;
+    std::optional<wire::Activity> activity;  // as of its newest heartbeat of this epoch
+    std::optional<wire::Draining> draining;  // with what is left of its time
   };
   struct View {
     State state;
@@ -137,6 +145,13 @@ class TrackerMachine {
     std::string last_interrupt;            // why the last epoch ended; empty: none did
     std::vector<MemberView> members;
     std::uint64_t interrupts = 0, joins = 0, refusals = 0;
+    std::uint64_t preemptions = 0;  // members that left because their places were needed elsewhere
+    TimeMs now;                     // of this view
+    StragglerLimits limits;
+    // Who waits for whom, by round; while no epoch runs, who is waited for.
+    std::vector<std::string> waits;
+    std::vector<StragglerWatch::Standing> verdicts;
+    std::array<std::uint64_t, kBlames> verdicts_ever{};  // by kind
   };
   [[nodiscard]] View view(TimeMs now) const;
   [[nodiscard]] State state() const;
@@ -154,13 +169,17 @@ class TrackerMachine {
   // A life in the newest plan; its rank is its index.
   struct Member {
     MemberState state = MemberState::kActive;
-    bool silent = false;  // finalizing, and not heard for a round timeout
+    bool silent = false;     // finalizing, and not heard for a round timeout
+    std::uint64_t beat = 0;  // of the newest heartbeat: what an older one says, delivered again, is over
     TimeMs finalizing_since;
     TimeMs heard;
     TimeMs told;  // `rounds`
     std::uint32_t attempt = 0;
+    std::int64_t longest_gap_ms = 0;  // between two heartbeats, slowly forgotten
     std::uint64_t rounds_finished = 0, bytes_moved = 0;
     std::vector<wire::CurrentRound> rounds;
+    std::optional<wire::Activity> activity;
+    std::optional<wire::Draining> draining;  // as of `told`
   };
   // A life that waits for the next plan: it has joined, or survived.
   struct Waiting {
@@ -172,6 +191,7 @@ class TrackerMachine {
     std::uint64_t arrival = 0;
     TimeMs heard;
     bool candidate = false;  // for the place of another worker id
+    bool resize = false;     // wire::Join
   };
   struct Evidence {
     std::size_t reporter, peer;
@@ -187,6 +207,15 @@ class TrackerMachine {
 
   explicit TrackerMachine(Options options);
   void restore(const wire::JobRecord& record, TimeMs now);
+
+  // Whether what `who` says may be acted on: notes what it has promised, and asks for its promise.
+  bool may_act(Incarnation who, const wire::Envelope& envelope, TimeMs now, Effects& effects);
+  void take_promise(Incarnation who, const wire::Envelope& envelope, TimeMs now);
+  void tell_heard(Incarnation who, Effects& effects) const;
+  void ask_again(Incarnation who, Effects& effects) const;
+  [[nodiscard]] bool has_majority(TimeMs now) const;
+  void log_promises(Effects& effects);
+  [[nodiscard]] bool promises_us(const wire::Envelope& envelope) const;
 
   void on_join(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
   void on_heartbeat(Incarnation who, const wire::Heartbeat& heartbeat, TimeMs now, Effects& effects);
@@ -206,13 +235,18 @@ class TrackerMachine {
   void join_running(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
   void join_gathering(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
   [[nodiscard]] std::string differing_setting(const wire::JobSettings& settings) const;
+  // Whether it had to be: its settings are not the job's.
+  bool refuse_settings(Incarnation who, const wire::Join& join, Effects& effects);
+  [[nodiscard]] bool wants_resize(const wire::Join& join) const;
+  void resize(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
+  void undo_resize();
   void take_held(Waiting& w, const wire::Join& join, Effects& effects);
   void take_logged(Waiting& w, const wire::Join& join);
   void refuse_surplus_candidates(Effects& effects);
   void erase_waiting(const std::string& worker_id);
   void remove_waiting(const std::string& worker_id);  // for good
   void lose(std::size_t rank);                        // its life is over
-  void forget_unused_settings();
+  void forget_unused_settings();                      // whose workers are all gone
   void maybe_plan(TimeMs now, Effects& effects);
   // How far the job is, and what of it keeps older names.
   struct Start {
@@ -230,6 +264,8 @@ class TrackerMachine {
   bool go_back_to_mirror(Effects& effects);
   // Where the journal holds nothing: whether the disks of those who have joined do. They join again then.
   bool adopt_from_disks(TimeMs now, Effects& effects);
+  // Whether it is of this run and timeline.
+  [[nodiscard]] bool continues(const wire::Logged& logged) const;
   [[nodiscard]] Result<std::vector<wire::Position>> next_frontier(bool with_inherited) const;
   // In flight only where this timeline goes on.
   [[nodiscard]] Result<std::vector<wire::Setup>> next_setups(bool goes_on) const;
@@ -243,6 +279,8 @@ class TrackerMachine {
                  Effects& effects);
   void catch_up(std::size_t rank, std::uint64_t epoch, TimeMs now, Effects& effects);
   void commit(TimeMs now, Effects& effects);
+  // A member was told of it by a tracker whose journal is not this one: it is lost, or this one is an older copy.
+  void learn_commit(Version version, Effects& effects);
   // Names two ranks whose votes count different numbers of rounds; empty: all agree.
   [[nodiscard]] std::string differing_counts() const;
   bool drop_vote(std::size_t rank);
@@ -263,6 +301,8 @@ class TrackerMachine {
   void excuse_own_sleep(TimeMs now, Effects& effects);
   bool find_silent(TimeMs now, Effects& effects);  // whether it interrupted
   bool find_desync(TimeMs now, Effects& effects);  // likewise
+  [[nodiscard]] std::vector<Testimony> testimonies(TimeMs now) const;
+  void look_for_stragglers(TimeMs now, Effects& effects);
   void log_finalize_wait(Effects& effects);
   void log_vote_wait(TimeMs now, Effects& effects);
 
@@ -278,12 +318,14 @@ class TrackerMachine {
   void refuse(Incarnation who, Code code, const std::string& reason, Effects& effects);
   void refuse_stale(Incarnation who, Effects& effects);
   void retire(Incarnation who);
+  void keep_retired(std::size_t most);
   void log(Severity severity, std::string name, std::string text, Effects& effects,
            std::vector<std::pair<std::string, std::string>> fields = {}) const;
 
   [[nodiscard]] std::int64_t timeout_ms() const;
   [[nodiscard]] std::int64_t interval_ms() const;
   [[nodiscard]] bool planned() const { return plan_.epoch() != 0; }
+  [[nodiscard]] bool has_places() const { return planned() && !resized_; }  // those of plan_
   [[nodiscard]] bool logged() const { return settings_.replicas() != 0; }
   [[nodiscard]] Version next_version() const;         // the only one that can be voted for
   [[nodiscard]] std::string program_version() const;  // "version 3", "the beginning": where a rollback leads
@@ -300,6 +342,9 @@ class TrackerMachine {
   Epoch persisted_epoch_;       // the newest in the journal
   wire::JobSettings settings_;  // world size 0: nobody has set them
   std::string settings_from_;
+  // The next plan has another world size than plan_, whose members are gone: nobody has a place, and nothing but the
+  // newest checkpoint is kept.
+  bool resized_ = false;
   wire::Plan plan_;              // the newest; epoch 0: none was made
   wire::Interrupt interrupt_;    // what ended it; epoch 0: it is in force
   std::vector<Member> members_;  // by rank in plan_
@@ -318,27 +363,40 @@ class TrackerMachine {
   std::optional<Version> persisted_commit_;  // the newest in the journal
   // Set-up rounds that are done: as far as survivors have told, or votes for what is committed.
   google::protobuf::RepeatedPtrField<wire::Setup> setups_;
-  std::set<std::pair<std::uint64_t, std::uint64_t>>
-      survivors_setups_;  // by (group, name): those that lives of plan_ did
-  std::set<std::pair<std::uint64_t, std::uint64_t>> setups_since_commit_;  // by (group, name): done, as far as is known
-  std::map<std::size_t, wire::Vote> votes_;                                // by rank, for next_version() in timeline_
+  // Of those, by (group, name): what lives of plan_ have completed; what is no part of committed_. A tracker that is
+  // started again knows of none.
+  std::set<std::pair<std::uint64_t, std::uint64_t>> survivors_setups_, setups_since_commit_;
+  bool commit_learned_ = false;              // committed_, from a member
+  std::map<std::size_t, wire::Vote> votes_;  // by rank, for next_version() in timeline_
   TimeMs votes_since_;
   std::size_t position_bytes_ = 0;  // of reports and votes
   std::size_t join_bytes_ = 0;      // of what disks and memory hold
   // The plan's frontier calls rounds completed of which no survivor knows, but an earlier plan; and, from a gap in the
   // log until the next plan: it proved wrong, survivors alone count.
   bool frontier_inherited_ = false, distrust_inherited_ = false;
+  Term term_{1};
+  std::map<std::string, Incarnation> promises_;  // workers that obey it, by the life that said so last
+  TimeMs promised_at_;                           // by any of these
+  // Likewise those that want a world of this size.
+  std::map<std::string, Incarnation> resizers_;
+  std::uint32_t resizers_size_ = 0;
+  TimeMs begged_since_;
+  bool acting_ = true;              // more than half do, or no plan is known
   std::vector<Evidence> evidence_;  // links that broke, until their time is up
   TimeMs evidence_due_;
   std::size_t unannounced_ = 0;  // the ranks from here on have not been sent their plan
   TimeMs since_;                 // when this state began
-  TimeMs next_repeat_;           // interrupts again, or a look at who waits
+  StragglerWatch watch_;         // of plan_, while it is in force
+  TimeMs judge_from_;            // this tracker was held up: what it should have heard comes first
+  std::array<std::uint64_t, kBlames> verdicts_ever_{};
+  TimeMs next_repeat_;  // interrupts again, or a look at who waits
   TimeMs next_log_;
+  TimeMs next_resize_log_;  // that somebody wants another world size, and waits
   std::optional<TimeMs> deadline_;
   std::optional<Rebuilding> rebuilding_;
   bool forgotten_ = false;
   std::string last_interrupt_;
-  std::uint64_t interrupts_ = 0, joins_ = 0, refusals_ = 0;
+  std::uint64_t interrupts_ = 0, joins_ = 0, refusals_ = 0, preemptions_ = 0;
 };
 
 }  // namespace warren

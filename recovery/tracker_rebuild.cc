@@ -82,7 +82,7 @@ void TrackerMachine::on_stranger(Incarnation who, const wire::Envelope& e, TimeM
     return count(Transition::out_of_turn);
   }
   wire::Known& answer = rebuilding_->strangers[who];
-  if (e.has_known()) {
+  if (e.has_known() && promises_us(e)) {
     count(Transition::stranger_answered);
     answer = e.known();
     if (answer.has_plan() && answer.plan().epoch() > rebuilding_->plan.epoch()) {
@@ -145,6 +145,7 @@ void TrackerMachine::take_over(const wire::Plan& plan, const wire::Known& known,
   record.set_format(kJobRecordFormat);
   record.set_job(options_.job);
   record.set_epoch(plan.epoch());
+  record.set_term(term_.value);
   record.set_timeline(plan.timeline());
   *record.mutable_settings() = plan.settings();
   record.set_settings_from("the plan of epoch " + std::to_string(plan.epoch()));
@@ -158,6 +159,7 @@ void TrackerMachine::take_over(const wire::Plan& plan, const wire::Known& known,
   waiting_by_incarnation_.clear();
   position_bytes_ = join_bytes_ = 0;
   restore(record, now);
+  acting_ = true;  // more than half have told it, or all have joined
 }
 
 bool TrackerMachine::adopt_from_disks(TimeMs now, Effects& effects) {
@@ -183,8 +185,11 @@ bool TrackerMachine::adopt_from_disks(TimeMs now, Effects& effects) {
   });
   const Run& run = most->second;
   const std::size_t missing = domains.size() - run.domains.size();
-  const bool same =
-      run.plan != nullptr && run.plan->epoch() == run.epoch && differing_setting(run.plan->settings()).empty();
+  const bool resize = std::ranges::all_of(waiting_, [](const auto& w) { return w.second.resize; });
+  wire::JobSettings wanted;
+  if (run.plan != nullptr) wanted = run.plan->settings();
+  if (resize) wanted.set_world_size(settings_.world_size());
+  const bool same = run.plan != nullptr && run.plan->epoch() == run.epoch && differing_setting(wanted).empty();
   if (missing >= settings_.replicas() || !same) {
     count(Transition::disks_ignored);
     log(Severity::kWarning, "disks_ignored",

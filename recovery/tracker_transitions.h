@@ -13,6 +13,9 @@ namespace warren {
   X(settings_taken)                   \
   X(settings_forgotten)               \
   X(settings_refused)                 \
+  X(resized)                          \
+  X(resize_waits)                     \
+  X(resize_undone)                    \
   X(join_taken)                       \
   X(join_returned)                    \
   X(join_candidate)                   \
@@ -86,12 +89,22 @@ namespace warren {
   X(rebuilt)                          \
   X(rebuilt_interrupted)              \
   X(rebuild_failed)                   \
+  X(commit_learned)                   \
   X(held_too_large)                   \
   X(planned_from_memory)              \
   X(planned_from_disks)               \
   X(adopted_from_disks)               \
   X(disks_ignored)                    \
-  X(mirror_used)
+  X(mirror_used)                      \
+  X(term_raised)                      \
+  X(promise_taken)                    \
+  X(promise_asked)                    \
+  X(promises_logged)                  \
+  X(promised)                         \
+  X(straggler_named)                  \
+  X(straggler_cleared)                \
+  X(drain_told)                       \
+  X(member_preempted)
 
 enum class TrackerMachine::Transition : std::uint8_t {
 #define WARREN_X(name) name,

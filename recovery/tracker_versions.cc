@@ -53,6 +53,9 @@ void TrackerMachine::on_report(Incarnation who, const wire::Report& r, TimeMs no
                      now, effects);
   }
   count(Transition::report_taken);
+  if (r.committed_version() != 0 && Timeline(r.committed_timeline()) == timeline_) {
+    learn_commit(Version(r.committed_version()), effects);
+  }
   position_bytes_ += bytes;
   m.state = MemberState::kSurvivor;
   Waiting w;
@@ -87,6 +90,11 @@ void TrackerMachine::catch_up(std::size_t rank, std::uint64_t epoch, TimeMs now,
   roll_back(Code::kPeerLost, what, now, effects);
 }
 
+// A job of the same name that began anew has rounds of the same names.
+bool TrackerMachine::continues(const wire::Logged& logged) const {
+  return logged.run() == plan_.run() && logged.timeline() == timeline_.value;
+}
+
 Result<std::vector<wire::Position>> TrackerMachine::next_frontier(bool with_inherited) const {
   std::vector<RankPositions> reports;
   for (const auto& [worker, w] : waiting_) {
@@ -98,7 +106,7 @@ Result<std::vector<wire::Position>> TrackerMachine::next_frontier(bool with_inhe
     for (const wire::Position& p : plan_.frontier()) before.push_back(&p);
     for (const auto& [worker, w] : waiting_) {
       const wire::Logged& l = w.report ? w.report->logged() : w.logged;
-      if (l.timeline() == timeline_.value) {
+      if (continues(l)) {
         for (const wire::Position& p : l.positions()) logged.push_back(&p);
       }
       // A log that was full has left rounds on disk alone.
@@ -125,7 +133,7 @@ Result<std::vector<wire::Setup>> TrackerMachine::next_setups(bool goes_on) const
   for (const auto& [worker, w] : waiting_) {
     if (w.report) lists.push_back(&w.report->setups());
     const wire::Logged& l = w.report ? w.report->logged() : w.logged;
-    if (goes_on && l.timeline() == timeline_.value) lists.push_back(&l.setups());
+    if (goes_on && continues(l)) lists.push_back(&l.setups());
   }
   return merge_setups(lists, timeline_);
 }
@@ -135,7 +143,9 @@ void TrackerMachine::keep(std::vector<wire::Setup> setups) {
   std::set<std::pair<std::uint64_t, std::uint64_t>> before;
   for (const wire::Setup& s : setups_) before.emplace(s.group(), s.name());
   for (const wire::Setup& s : setups) {
-    if (!before.contains({s.group(), s.name()})) setups_since_commit_.emplace(s.group(), s.name());
+    if (!commit_learned_ && !before.contains({s.group(), s.name()})) {
+      setups_since_commit_.emplace(s.group(), s.name());
+    }
   }
   setups_.Clear();
   for (wire::Setup& s : setups) *setups_.Add() = std::move(s);
@@ -176,6 +186,9 @@ void TrackerMachine::on_vote(Incarnation who, const wire::Vote& v, TimeMs now, E
     if (committed_) send_committed(who, effects);
     return;
   }
+  // A checkpoint is taken when the one before is committed: the journal lacks that, or this rank is alone in its
+  // belief.
+  if (Version(v.version()) > next_version() && votes_.empty()) learn_commit(Version(v.version() - 1), effects);
   if (Version(v.version()) != next_version()) return count(Transition::out_of_turn);
   if (votes_.contains(*rank)) return count(Transition::vote_repeated);
   const std::size_t bytes = v.ByteSizeLong();
@@ -238,6 +251,7 @@ void TrackerMachine::commit(TimeMs now, Effects& effects) {
   }
   keep(std::move(setups).value());
   setups_since_commit_.clear();
+  commit_learned_ = false;
   count(Transition::committed);
   committed_ = next_version();
   committed_timeline_ = timeline_;
@@ -246,6 +260,25 @@ void TrackerMachine::commit(TimeMs now, Effects& effects) {
   log(Severity::kInfo, "committed", of_program(*committed_) + " of job " + options_.job + " is committed", effects,
       {{"version", std::to_string(committed_->value)}});
   for (const auto& [life, rank] : rank_by_incarnation_) send_committed(life, effects);
+}
+
+// It was told of this commit, or has seen that it was made, in this timeline: all had voted for it. A tracker announces
+// what its journal holds, so that journal is not this one: this was made up from what others told, or is an older copy.
+// Nobody has loaded an older version since: that takes a new plan, before which all who go on report.
+void TrackerMachine::learn_commit(Version version, Effects& effects) {
+  if (committed_ && version <= *committed_) return;
+  count(Transition::commit_learned);
+  // Which set-up rounds were part of it nobody tells.
+  setups_since_commit_.clear();
+  commit_learned_ = true;
+  committed_ = version;
+  committed_timeline_ = timeline_;
+  drop_all_votes();
+  persist(effects);
+  log(Severity::kInfo, "commit_learned",
+      of_program(*committed_) + " of job " + options_.job +
+          " is committed, as a member knows; the journal did not hold it",
+      effects, {{"version", std::to_string(committed_->value)}});
 }
 
 void TrackerMachine::send_committed(Incarnation who, Effects& effects) const {
@@ -279,7 +312,7 @@ void TrackerMachine::on_log_gap(Incarnation who, const wire::LogGap& g, TimeMs n
                        {}, true, now, effects);
     }
     setups_.Clear();
-  } else if (frontier_inherited_ && plan_.kept().empty()) {
+  } else if (frontier_inherited_ && plan_.kept().empty() && !g.renumbers()) {
     // Whoever had completed those rounds is gone, and what its hosts alone held too; who is in them has its input.
     count(Transition::log_gap_of_inherited);
     distrust_inherited_ = true;

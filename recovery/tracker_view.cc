@@ -30,6 +30,16 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
   v.interrupts = interrupts_;
   v.joins = joins_;
   v.refusals = refusals_;
+  v.preemptions = preemptions_;
+  v.now = now;
+  v.limits = straggler_limits(timeout_ms());
+  v.verdicts = watch_.standing();
+  v.verdicts_ever = verdicts_ever_;
+  if (state_ == State::kRunning) v.waits = explain_waits(testimonies(now), v.limits);
+  for (const std::string& worker : v.waiting_for) {
+    v.waits.push_back(state_ == State::kGathering ? "the job waits for worker " + worker + " to be started again"
+                                                  : "the job waits for worker " + worker + " to answer the interrupt");
+  }
   const auto add_waiting = [&](Rank rank, const Waiting& w) {
     v.members.push_back({rank,
                          w.member.worker_id(),
@@ -40,6 +50,8 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
                          0,
                          0,
                          w.attempt,
+                         {},
+                         {},
                          {}});
   };
   for (std::size_t i = 0; i < members_.size(); ++i) {
@@ -50,19 +62,24 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
       continue;
     }
     const Member& m = members_[i];
+    std::optional<wire::Draining> draining = m.draining;
+    if (draining) {
+      const auto since_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(0, now - m.told));
+      draining->set_left_ms(draining->left_ms() - std::min(draining->left_ms(), since_ms));
+    }
     const bool alive = m.state != MemberState::kGone && !m.silent;
     v.members.push_back({rank, planned_member.worker_id(), planned_member.host_id(),
                          Incarnation(alive ? planned_member.incarnation() : 0), alive, now - m.heard, m.rounds_finished,
-                         m.bytes_moved, m.attempt, m.rounds});
+                         m.bytes_moved, m.attempt, m.rounds, m.activity, draining});
   }
   for (const auto& [worker, w] : waiting_) {
-    if (!planned() || w.candidate) add_waiting(kNoRank, w);
+    if (!has_places() || w.candidate) add_waiting(kNoRank, w);
   }
   return v;
 }
 
 void TrackerMachine::check_invariants() const {
-  const bool has_plan = state_ != State::kFinished && planned();
+  const bool has_plan = state_ != State::kFinished && has_places();
   WARREN_CHECK(epoch_ == persisted_epoch_, "no epoch exists that the journal does not hold");
   WARREN_CHECK(Epoch(plan_.epoch()) <= epoch_ && Epoch(interrupt_.epoch()) <= epoch_, "epochs only rise (I6)");
   WARREN_CHECK(members_.size() == (has_plan ? settings_.world_size() : 0), "a plan has every member");
@@ -80,7 +97,7 @@ void TrackerMachine::check_invariants() const {
                                place_of(worker) == member->second && interrupt_.resume()),
                  "who survives keeps its rank");
     WARREN_CHECK(!retired_.contains(life), "no life comes back (I6)");
-    WARREN_CHECK(found->second.candidate == (planned() && !place_by_worker_.contains(worker)),
+    WARREN_CHECK(found->second.candidate == (has_places() && !place_by_worker_.contains(worker)),
                  "candidates have no place");
   }
   for (const auto& [worker, rank] : place_by_worker_) {
@@ -89,6 +106,9 @@ void TrackerMachine::check_invariants() const {
   for (const auto& [life, rank] : rank_by_incarnation_) {
     WARREN_CHECK(plan_.members(static_cast<int>(rank)).incarnation() == life.value, "indexes agree");
   }
+  WARREN_CHECK(!resized_ || (state_ == State::kGathering && !waiting_.empty() &&
+                             settings_.world_size() != plan_.settings().world_size()),
+               "another world size is wanted by those who wait");
   WARREN_CHECK(!planned() || candidates() <= free_places_.size(), "nobody waits for a place that is taken");
   for (const Member& m : members_) {
     switch (state_) {

@@ -70,6 +70,7 @@ enum class WorkerMachine::Transition : std::uint8_t {
   kLoaded,
   kVoted,
   kVoteRepeated,
+  kCommitVotedAgain,
   kCommitted,
   kLogGapReported,
   kLogGapRepeated,
@@ -78,6 +79,9 @@ enum class WorkerMachine::Transition : std::uint8_t {
   kFencedSuspended,
   kSuspendTimedOut,
   kTold,
+  kPromised,
+  kTermRefused,
+  kDraining,
 };
 
 namespace {
@@ -133,6 +137,7 @@ constexpr const char* kTransitionNames[] = {
     "loaded",
     "voted",
     "vote_repeated",
+    "commit_voted_again",
     "committed",
     "log_gap_reported",
     "log_gap_repeated",
@@ -141,6 +146,9 @@ constexpr const char* kTransitionNames[] = {
     "fenced_suspended",
     "suspend_timed_out",
     "told",
+    "promised",
+    "term_refused",
+    "draining",
 };
 
 // More broken links than this say nothing new.
@@ -165,7 +173,7 @@ std::span<const char* const> WorkerMachine::transition_names() {
 
 WorkerMachine::WorkerMachine(Options options)
     : options_(std::move(options)), transitions_(std::size(kTransitionNames), 0) {
-  static_assert(std::size(kTransitionNames) == static_cast<std::size_t>(Transition::kTold) + 1);
+  static_assert(std::size(kTransitionNames) == static_cast<std::size_t>(Transition::kDraining) + 1);
   WARREN_CHECK(validate(options_.join).ok(), "whoever makes a worker machine has validated its join");
   WARREN_CHECK(options_.self.value != 0 && options_.join_timeout_ms > 0, "incarnation and join timeout are given");
 }
@@ -195,6 +203,7 @@ wire::Envelope WorkerMachine::envelope() const {
   e.set_job(options_.job);
   e.set_sender(options_.self.value);
   e.set_receiver(tracker_.value);
+  e.set_term(term_.value);
   return e;
 }
 
@@ -218,7 +227,7 @@ void WorkerMachine::send_join(std::vector<WorkerEffect>& effects) {
   effects.emplace_back(Send{std::move(e)});
 }
 
-void WorkerMachine::send_heartbeat(std::vector<WorkerEffect>& effects) {
+void WorkerMachine::send_heartbeat(TimeMs now, std::vector<WorkerEffect>& effects) {
   count(Transition::kHeartbeat);
   wire::Envelope e = envelope();
   wire::Heartbeat& h = *e.mutable_heartbeat();
@@ -227,6 +236,11 @@ void WorkerMachine::send_heartbeat(std::vector<WorkerEffect>& effects) {
   h.set_rounds_finished(progress_.rounds_finished);
   h.set_bytes_moved(progress_.bytes_moved);
   for (const wire::CurrentRound& r : progress_.rounds) *h.add_rounds() = r;
+  if (progress_.activity) *h.mutable_activity() = *progress_.activity;
+  if (drain_) {
+    h.mutable_draining()->set_left_ms(static_cast<std::uint64_t>(std::max<std::int64_t>(0, drain_->by - now)));
+    h.mutable_draining()->set_reason(drain_->reason);
+  }
   effects.emplace_back(Send{std::move(e)});
 }
 
@@ -235,6 +249,7 @@ void WorkerMachine::send_leave(bool finalize, const std::string& reason, std::ve
   e.mutable_leave()->set_epoch(plan_.epoch());
   e.mutable_leave()->set_finalize(finalize);
   e.mutable_leave()->set_reason(wire_text(reason));
+  e.mutable_leave()->set_preempted(!finalize && drain_.has_value());
   effects.emplace_back(Send{std::move(e)});
 }
 
@@ -269,6 +284,8 @@ void WorkerMachine::send_report(std::vector<WorkerEffect>& effects) {
   wire::Report& r = *e.mutable_report();
   r.set_epoch(stop_epoch_.value);
   r.set_version(standing_.version.value);
+  r.set_committed_version(committed_.value);
+  r.set_committed_timeline(committed_timeline_.value);
   r.mutable_positions()->Add(standing_.positions.begin(), standing_.positions.end());
   r.mutable_setups()->Add(standing_.setups.begin(), standing_.setups.end());
   // Where both do not fit, what only dead lives have seen is computed again.
@@ -294,6 +311,7 @@ void WorkerMachine::send_log_gap(std::vector<WorkerEffect>& effects) {
   e.mutable_log_gap()->set_epoch(plan_.epoch());
   e.mutable_log_gap()->set_reason(log_gap_);
   if (setup_gap_) *e.mutable_log_gap()->mutable_setup() = *setup_gap_;
+  e.mutable_log_gap()->set_renumbers(gap_renumbers_);
   effects.emplace_back(Send{std::move(e)});
 }
 
@@ -317,6 +335,7 @@ void WorkerMachine::on_message(const wire::Envelope& e, TimeMs now, std::vector<
   if (e.job() != options_.job || e.receiver() != options_.self.value || state_ == State::kIdle) {
     return count(Transition::kNotForUs);
   }
+  if (!obeys(e, now, effects)) return;
   if (complained_) {
     count(Transition::kTrackerBack);
     complained_ = false;
@@ -325,6 +344,7 @@ void WorkerMachine::on_message(const wire::Envelope& e, TimeMs now, std::vector<
   if (tracker_.value != 0 && tracker_.value != e.sender()) {
     count(Transition::kTrackerChanged);
     log(Severity::kInfo, "tracker_restarted", who() + " has been started again", effects);
+    vote_again_ = knows_newer_commit();
   }
   tracker_ = Incarnation(e.sender());
   heard_ = now;
@@ -335,12 +355,48 @@ void WorkerMachine::on_message(const wire::Envelope& e, TimeMs now, std::vector<
     case wire::Envelope::kInterrupt: return on_interrupt(e.interrupt(), now, effects);
     case wire::Envelope::kLoaded: return on_loaded(e.loaded(), effects);
     case wire::Envelope::kCommitted:
+      if (Version(e.committed().version()) >= committed_) vote_again_ = false;
       return committed(Version(e.committed().version()), Timeline(e.committed().timeline()), effects);
     case wire::Envelope::kTell: return on_tell(e.tell(), effects);
     case wire::Envelope::kFinished: return on_finished(e.finished(), effects);
-    case wire::Envelope::kHeartbeatReply: return;
+    case wire::Envelope::kHeartbeatReply:
+      // Of a tracker that has come to decide: what this life has said before went by.
+      if (e.heartbeat_reply().beat() == 0 && (state_ == State::kJoining || state_ == State::kSuspended)) {
+        next_send_ = std::min(next_send_, now);
+      }
+      return;
     default: return count(Transition::kOutOfTurn);
   }
+}
+
+// Nobody is obeyed whose term is lower than one that was heard of, or as high and another tracker's (DESIGN section 6).
+bool WorkerMachine::obeys(const wire::Envelope& e, TimeMs now, std::vector<WorkerEffect>& effects) {
+  const Term term(e.term());
+  // The same tracker's term only rises; its refusals without a term come from before it looks at the job.
+  const bool same = tracker_.value == 0 || tracker_.value == e.sender();
+  if (same && (term == term_ || term.value == 0)) return true;
+  if (term <= term_) {
+    count(Transition::kTermRefused);
+    if (e.has_refused() && term.value == 0 && refused_by_.value != e.sender()) {
+      refused_by_ = Incarnation(e.sender());
+      log(Severity::kWarning, "tracker_refused",
+          "another tracker answers at the address of " + who() + ", and is not obeyed: " + e.refused().reason(),
+          effects);
+    }
+    // So that it hears of the term that it needs; what has none does not look at ours.
+    if (term.value != 0) next_send_ = std::min(next_send_, now);
+    return false;
+  }
+  count(Transition::kPromised);
+  // It may wait for this promise.
+  if (term_.value != 0 || e.has_heartbeat_reply()) next_send_ = std::min(next_send_, now);
+  term_ = term;
+  return true;
+}
+
+// Than the tracker had when it made the plan: it may have made up a journal that was lost, or have an older one.
+bool WorkerMachine::knows_newer_commit() const {
+  return committed_ > Version(plan_.committed_version()) && committed_timeline_ == Timeline(plan_.timeline());
 }
 
 void WorkerMachine::on_tell(const wire::Tell& tell, std::vector<WorkerEffect>& effects) {
@@ -415,17 +471,19 @@ void WorkerMachine::on_plan(const wire::Plan& plan, TimeMs now, std::vector<Work
   failed_round_ = Status();
   log_gap_.clear();
   vote_.Clear();  // what this rank must hold may be something else now: the shell votes again
+  vote_again_ = knows_newer_commit();
   log(Severity::kInfo, "plan_installed",
       "rank " + std::to_string(self->rank()) + " of " + std::to_string(plan.members_size()) + " in epoch " +
           std::to_string(plan.epoch()) + " of job " + options_.job,
       effects);
-  progress_.rounds.clear();  // waits of the epoch before
+  progress_.rounds.clear();  // of the epoch before
+  progress_.activity.reset();
   effects.emplace_back(Install{plan_});
   if (plan.committed()) committed(Version(plan.committed_version()), Timeline(plan.committed_timeline()), effects);
   if (finalizing_) {
     send_leave(true, {}, effects);
   } else {
-    send_heartbeat(effects);
+    send_heartbeat(now, effects);
   }
   repeat_wishes(effects);
 }
@@ -439,6 +497,16 @@ void WorkerMachine::repeat_wishes(std::vector<WorkerEffect>& effects) {
   if (vote_.version() != 0) {
     count(Transition::kVoteRepeated);
     send_vote(effects);
+  }
+  if (vote_again_) {
+    count(Transition::kCommitVotedAgain);
+    wire::Envelope e = envelope();
+    wire::Vote& vote = *e.mutable_vote();
+    vote.set_timeline(committed_timeline_.value);
+    vote.set_version(committed_.value);
+    vote.set_epoch(plan_.epoch());
+    vote.mutable_setups()->Add(setups_.begin(), setups_.end());
+    effects.emplace_back(Send{std::move(e)});
   }
   if (!log_gap_.empty()) {
     count(Transition::kLogGapRepeated);
@@ -487,13 +555,13 @@ void WorkerMachine::committed(Version version, Timeline timeline, std::vector<Wo
   effects.emplace_back(Committed{version, timeline});
 }
 
-void WorkerMachine::on_log_gap(Epoch epoch, const std::string& reason, std::optional<wire::Setup> setup, TimeMs now,
-                               std::vector<WorkerEffect>& effects) {
+void WorkerMachine::on_log_gap(Epoch epoch, const Gap& gap, TimeMs now, std::vector<WorkerEffect>& effects) {
   if (!reports() || epoch != Epoch(plan_.epoch()) || !log_gap_.empty()) return count(Transition::kReportStale);
   count(Transition::kLogGapReported);
   if (broken_links_.empty() && failed_round_.ok()) reported_ = now;
-  log_gap_ = wire_text(reason.empty() ? "no reason given" : reason);
-  setup_gap_ = std::move(setup);
+  log_gap_ = wire_text(gap.reason.empty() ? "no reason given" : gap.reason);
+  setup_gap_ = gap.setup;
+  gap_renumbers_ = gap.renumbers;
   log(Severity::kError, "log_gap", log_gap_, effects);
   send_log_gap(effects);
 }
@@ -608,7 +676,8 @@ void WorkerMachine::on_link_broken(Epoch epoch, Rank peer, const std::string& ev
   if (broken_links_.empty() && failed_round_.ok()) reported_ = now;
   BrokenLink broken{peer, evidence};
   send_link_broken(broken, effects);
-  log(Severity::kWarning, "link_broken",
+  // Who finalizes first closes its end.
+  log(state_ == State::kLeaving ? Severity::kInfo : Severity::kWarning, "link_broken",
       "the link to rank " + std::to_string(peer.value) + " (worker " + plan_.members(peer.value).worker_id() +
           " on host " + plan_.members(peer.value).host_id() + ") broke: " + wire_text(evidence),
       effects);
@@ -676,6 +745,19 @@ void WorkerMachine::leave(bool finalize, const std::string& reason, TimeMs now, 
   }
 }
 
+void WorkerMachine::drain(TimeMs by, const std::string& reason, TimeMs now, std::vector<WorkerEffect>& effects) {
+  const TimeMs latest = std::min(by, now + limits::kMaxDrainMs);
+  if (drain_ && drain_->by <= latest) return;
+  count(Transition::kDraining);
+  drain_ = Drain{latest, wire_text(reason)};
+  log(Severity::kWarning, "draining",
+      "this worker has been told to leave (" + drain_->reason +
+          "): it does so when no call is under way, at the latest in " +
+          seconds(std::max<std::int64_t>(0, latest - now)),
+      effects);
+  if (state_ == State::kMember) send_heartbeat(now, effects);
+}
+
 void WorkerMachine::set_progress(Progress progress) {
   progress_ = std::move(progress);
   if (progress_.rounds.size() > limits::kMaxRoundsPerHeartbeat) progress_.rounds.resize(limits::kMaxRoundsPerHeartbeat);
@@ -694,8 +776,11 @@ void WorkerMachine::join_timed_out(TimeMs now, std::vector<WorkerEffect>& effect
   if (welcome_.world_size() == 0) {
     count(Transition::kJoinTimedOutUnheard);
     return fail(State::kFailed,
-                Status(Code::kTimeout, who() + " has not answered" + after + trouble +
-                                           "; start it, or correct its address, or look at the secret and the firewall")
+                Status(Code::kTimeout, tracker_.value != 0 ? who() + " has decided nothing for the job" + after +
+                                                                 "; its log says whom it waits for"
+                                                           : who() + " has not answered" + after + trouble +
+                                                                 "; start it, or correct its address, or look at the "
+                                                                 "secret and the firewall")
                     .because_of_this("cannot join job " + options_.job),
                 effects);
   }
@@ -714,26 +799,29 @@ void WorkerMachine::join_timed_out(TimeMs now, std::vector<WorkerEffect>& effect
 
 void WorkerMachine::complain_about_silence(TimeMs now, std::vector<WorkerEffect>& effects) {
   const auto timeout_ms = static_cast<std::int64_t>(options_.join.settings().round_timeout_ms());
-  const bool unheard = state_ == State::kJoining && welcome_.world_size() == 0;
+  const bool unheard = state_ == State::kJoining && tracker_.value == 0;
   if (!unheard && now - heard_ < timeout_ms) {
     if (state_ == State::kMember) {
       next_complaint_ = heard_ + timeout_ms;
       return;
     }
     log(Severity::kInfo, "waiting",
-        state_ == State::kJoining
+        state_ == State::kJoining && welcome_.world_size() == 0
+            ? who() + " decides nothing for job " + options_.job + " yet; its log says why"
+        : state_ == State::kJoining
             ? "waiting for the other workers of job " + options_.job + " since " + seconds(now - since_)
         : state_ == State::kSuspended
             ? "all calls wait since " + seconds(now - since_) + " for the place of a lost worker to be taken (" +
                   std::string(stop_why_.message()) + ")"
-            : "finalize waits since " + seconds(now - since_) + " for ranks that have not called it",
+            : "finalize waits since " + seconds(now - since_) +
+                  " for the tracker, or for ranks that have not called it",
         effects);
   } else {
     count(Transition::kTrackerSilent);
     complained_ = true;
     log(Severity::kWarning, "tracker_silent",
         who() + " has not answered for " + seconds(now - heard_) +
-            (state_ == State::kMember ? "; rounds go on, failures are not noticed" : "") +
+            (state_ == State::kMember ? "; rounds go on; commits of checkpoints and recoveries wait for it" : "") +
             (trouble_.empty() ? "" : "; the connection says: " + wire_text(trouble_)),
         effects);
   }
@@ -774,31 +862,34 @@ void WorkerMachine::on_tick(TimeMs now, std::vector<WorkerEffect>& effects) {
                     .because_of_this("cannot finalize job " + options_.job),
                 false, effects);
   }
-  if (now >= next_send_) {
-    next_send_ = now + interval_ms();
-    switch (state_) {
-      case State::kJoining:
-        count(Transition::kJoinRepeated);
-        send_join(effects);
-        break;
-      case State::kMember:
-        send_heartbeat(effects);
-        repeat_reports(effects);
-        break;
-      case State::kLeaving:
-        count(Transition::kLeaveRepeated);
-        send_leave(true, {}, effects);
-        repeat_reports(effects);
-        break;
-      case State::kSuspended:
-        count(Transition::kReportRepeated);
-        send_report(effects);
-        break;
-      default: break;
-    }
-    if (state_ == State::kMember || state_ == State::kLeaving) repeat_wishes(effects);
-  }
+  keep_alive(now, effects);
   if (now >= next_complaint_) complain_about_silence(now, effects);
+}
+
+void WorkerMachine::keep_alive(TimeMs now, std::vector<WorkerEffect>& effects) {
+  if (now < next_send_) return;
+  next_send_ = now + interval_ms();
+  switch (state_) {
+    case State::kJoining:
+      count(Transition::kJoinRepeated);
+      send_join(effects);
+      break;
+    case State::kMember:
+      send_heartbeat(now, effects);
+      repeat_reports(effects);
+      break;
+    case State::kLeaving:
+      count(Transition::kLeaveRepeated);
+      send_leave(true, {}, effects);
+      repeat_reports(effects);
+      break;
+    case State::kSuspended:
+      count(Transition::kReportRepeated);
+      send_report(effects);
+      break;
+    default: break;
+  }
+  if (state_ == State::kMember || state_ == State::kLeaving) repeat_wishes(effects);
 }
 
 // With a log, who finalizes may owe others messages, and results that they replay.

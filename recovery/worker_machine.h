@@ -120,18 +120,30 @@ class WorkerMachine {
   // committed or the epoch ends.
   void vote(Epoch epoch, Timeline timeline, Version version, std::vector<wire::Position> positions,
             std::vector<wire::Setup> setups, TimeMs now, std::vector<WorkerEffect>& effects);
-  // A round of this epoch that others have completed is not in the log any more; `setup`: it is a set-up round.
-  void on_log_gap(Epoch epoch, const std::string& reason, std::optional<wire::Setup> setup, TimeMs now,
-                  std::vector<WorkerEffect>& effects);
+  // A round that others have completed and that is not in the log any more.
+  struct Gap {
+    std::string reason;
+    std::optional<wire::Setup> setup;  // it is a set-up round that was done
+    bool renumbers = false;            // computed again, rounds might get other numbers than those that the log has
+  };
+  void on_log_gap(Epoch epoch, const Gap& gap, TimeMs now, std::vector<WorkerEffect>& effects);
   // The program called finalize (all its rounds are done), or gives up (destroy without finalize, with a reason).
   void leave(bool finalize, const std::string& reason, TimeMs now, std::vector<WorkerEffect>& effects);
+  // This worker's place is needed elsewhere: it will leave() before `by`. The tracker is told with each heartbeat, and
+  // by the Leave that it is no failure. Again: the earlier time counts.
+  void drain(TimeMs by, const std::string& reason, TimeMs now, std::vector<WorkerEffect>& effects);
+  [[nodiscard]] bool draining() const { return drain_.has_value(); }
   void on_tick(TimeMs now, std::vector<WorkerEffect>& effects);
+  // What is due of that as far as it only says again that this life is there, and what it wants: heartbeats, and what
+  // is repeated until it is answered. Nothing but Send; for a shell that is held up while it carries out effects.
+  void keep_alive(TimeMs now, std::vector<WorkerEffect>& effects);
   [[nodiscard]] std::optional<TimeMs> next_deadline() const;
 
   // What the next heartbeat reports; the shell sets it just before on_tick, from atomics.
   struct Progress {
     std::uint64_t rounds_finished = 0, bytes_moved = 0;
-    std::vector<wire::CurrentRound> rounds;  // at most limits::kMaxRoundsPerHeartbeat
+    std::vector<wire::CurrentRound> rounds;       // at most limits::kMaxRoundsPerHeartbeat
+    std::optional<wire::Activity> activity = {};  // of this epoch
   };
   void set_progress(Progress progress);
 
@@ -144,13 +156,17 @@ class WorkerMachine {
     Rank peer;
     std::string evidence;
   };
+  struct Drain {
+    TimeMs by;
+    std::string reason;
+  };
 
   void count(Transition transition);
   [[nodiscard]] wire::Envelope envelope() const;
   [[nodiscard]] std::int64_t interval_ms() const;
   void log(Severity severity, std::string name, std::string text, std::vector<WorkerEffect>& effects) const;
   void send_join(std::vector<WorkerEffect>& effects);
-  void send_heartbeat(std::vector<WorkerEffect>& effects);
+  void send_heartbeat(TimeMs now, std::vector<WorkerEffect>& effects);
   void send_leave(bool finalize, const std::string& reason, std::vector<WorkerEffect>& effects);
   void send_link_broken(const BrokenLink& broken, std::vector<WorkerEffect>& effects);
   void send_round_failed(std::vector<WorkerEffect>& effects);
@@ -160,6 +176,8 @@ class WorkerMachine {
   void send_vote(std::vector<WorkerEffect>& effects);
   void send_log_gap(std::vector<WorkerEffect>& effects);
   void suspend(TimeMs now, std::vector<WorkerEffect>& effects);
+  [[nodiscard]] bool obeys(const wire::Envelope& envelope, TimeMs now, std::vector<WorkerEffect>& effects);
+  [[nodiscard]] bool knows_newer_commit() const;
   void repeat_wishes(std::vector<WorkerEffect>& effects);
   void committed(Version version, Timeline timeline, std::vector<WorkerEffect>& effects);
   void fail(State state, Status why, std::vector<WorkerEffect>& effects);
@@ -183,7 +201,9 @@ class WorkerMachine {
   std::vector<std::uint64_t> transitions_;
   State state_ = State::kIdle;
   wire::Plan plan_;          // installed; epoch 0: none was
-  Incarnation tracker_;      // who sent the last message that was meant for this life; 0: none yet
+  Incarnation tracker_;      // who is obeyed: sent the last message that was meant for this life; 0: none yet
+  Term term_;                // the highest that was heard of, of that tracker
+  Incarnation refused_by_;   // another one, whose refusal was logged
   TimeMs since_;             // when this state began
   TimeMs heard_;             // when the tracker was last heard in this state
   TimeMs next_send_;         // the next Join, Heartbeat or Leave
@@ -198,15 +218,18 @@ class WorkerMachine {
   TimeMs reported_;                       // when the first of them was
   Epoch stop_epoch_;                      // the data path of all epochs before it stops
   Status stop_why_;
-  bool fenced_ = false;              // it stops because the tracker disowned this life: nobody waits for an answer
-  bool resume_ = false;              // this life goes on with the next plan
-  Standing standing_;                // of the answer to the last interrupt
+  bool fenced_ = false;  // it stops because the tracker disowned this life: nobody waits for an answer
+  bool resume_ = false;  // this life goes on with the next plan
+  Standing standing_;    // of the answer to the last interrupt
+  std::optional<Drain> drain_;
   bool finalizing_ = false;          // the program has called finalize
   bool loading_ = false;             // Load is not answered
   wire::Vote vote_;                  // not committed yet; version 0: none
+  bool vote_again_ = false;          // for what is committed: another tracker is there, and may not know
   std::vector<wire::Setup> setups_;  // of the newest vote, whatever became of it
   std::string log_gap_;              // reported and not yet answered by an interrupt
   std::optional<wire::Setup> setup_gap_;
+  bool gap_renumbers_ = false;
   Version committed_;  // the newest that was told; 0: none
   Timeline committed_timeline_;
 };

@@ -18,13 +18,17 @@ DEV = str(ROOT / "dev")
 CORES = os.cpu_count() or 1
 # Tests that are expected to skip themselves. A test that cannot run is a failure, so: none.
 EXPECTED_SKIPS = 0
+# But for these programs: without a GPU, or without the module in this build, all their cases skip themselves and say so,
+# or none does. WARREN_REQUIRE_GPU=1 makes that a failure.
+GPU_PROGRAMS = {"gpu_test"}
+REQUIRE_GPU = "WARREN_REQUIRE_GPU"
 FUZZ_SECONDS = 60
 SIMULATED_SEEDS = 3000
 FRESH_SEEDS = 1500
-# Pure functions over so many cases, or processes killed so often, that a sanitizer takes minutes; the tests beside them
-# reach the same code.
+# Pure functions over so many cases, or processes killed so often, that a sanitizer takes minutes; or speeds are compared,
+# which a sanitizer changes. The tests beside them reach the same code.
 TOO_SLOW_SANITIZED = {"schedule_symbolic_test", "schedule_mutants_test", "schedule_stability_test", "sim_mutants_test",
-                      "recovery_test"}
+                      "recovery_test", "straggler_test"}
 # Fewer test programs than this in a sanitizer's stage mean that the selection is broken.
 LEAST_PROGRAMS = 10
 # What has no threads, and so where ThreadSanitizer has nothing to say: pure functions, most of them slow under it.
@@ -90,7 +94,11 @@ def ctest(preset: str, *selection: str, environment: dict[str, str] | None = Non
                     (environment or {}))
         finally:
             cases, skipped = count(results)
+        without_gpu, skipped = skipped_without_gpu(results, skipped)
         print(f"{cases} test cases, {len(skipped)} skipped", flush=True)
+        if without_gpu:
+            print(f"NO GPU, or no CUDA module in this build: {len(without_gpu)} more cases were skipped, which need both: "
+                  f"{', '.join(without_gpu)}", flush=True)
         if empty := without_cases(results):
             raise StageFailed(f"programs that ran no test case: {', '.join(empty)}")
         if len(skipped) != EXPECTED_SKIPS:
@@ -99,7 +107,23 @@ def ctest(preset: str, *selection: str, environment: dict[str, str] | None = Non
 
 def test_environment(inherited) -> dict[str, str]:
     """Without what selects, splits or softens tests (GTEST_FILTER, GTEST_TOTAL_SHARDS), or configures workers (WARREN_*)."""
-    return {name: value for name, value in inherited.items() if not name.startswith(("GTEST_", "WARREN_"))}
+    return {name: value for name, value in inherited.items()
+            if name == REQUIRE_GPU or not name.startswith(("GTEST_", "WARREN_"))}
+
+
+def skipped_without_gpu(results: pathlib.Path, skipped: list[str]) -> tuple[list[str], list[str]]:
+    """What is skipped, told apart: (all cases of programs that need a GPU, the rest). Where only some of a program's
+    cases are skipped, they belong to the rest."""
+    without = []
+    for program in sorted(GPU_PROGRAMS):
+        report = results / f"{program}.xml"
+        if not report.exists():
+            continue
+        cases = list(xml.etree.ElementTree.parse(report).getroot().iter("testcase"))
+        mine = [name for name in skipped if name.startswith(f"{program}:")]
+        if len(mine) == len(cases):
+            without += mine
+    return without, [name for name in skipped if name not in without]
 
 
 def without_cases(results: pathlib.Path) -> list[str]:

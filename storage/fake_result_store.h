@@ -113,11 +113,13 @@ class FakeResultStore final : public ResultStore {
     }
     return out;
   }
-  void belong(std::uint64_t run) override { *run_ = run; }
+  void belong(std::uint64_t run) override {
+    if (std::exchange(view_->run, run) != run) view_->looked = false;
+  }
   std::vector<std::string> set_others_aside() override {
     std::vector<std::string> out;
     std::erase_if(disk_->lives, [&](const auto& l) {
-      if (l.second.open || of_run(l.second, *run_)) return false;
+      if (l.second.open || of_run(l.second, view_->run)) return false;
       out.push_back("life " + std::to_string(l.first));
       return true;
     });
@@ -129,7 +131,7 @@ class FakeResultStore final : public ResultStore {
     for (auto it = disk_->lives.begin(); it != disk_->lives.end();) {
       FakeResultDisk::Life& l = it->second;
       const bool mine = it->first == life_.value;
-      if (!mine && (l.open || !of_run(l, *run_))) {
+      if (!mine && (l.open || !of_run(l, view_->run))) {
         ++it;
         continue;
       }
@@ -162,11 +164,14 @@ class FakeResultStore final : public ResultStore {
 
   std::unique_ptr<HostLogReader> reader() override {
     return source_reader(
-        [disk = disk_, worker = worker_, life = life_, run = run_] { return sources(disk, worker, life, *run); },
+        [disk = disk_, worker = worker_, life = life_, view = view_] { return sources(disk, worker, life, *view); },
         life_);
   }
-  void refresh() override {}
-  HeldReport report(bool verify) override { return report_of(sources(disk_, worker_, life_, *run_), verify); }
+  void refresh(std::span<const Incarnation> living) override {
+    view_->looked = false;
+    view_->living.emplace(living.begin(), living.end());
+  }
+  HeldReport report(bool verify) override { return report_of(sources(disk_, worker_, life_, *view_), verify); }
   std::vector<std::string> take_warnings() override { return std::exchange(disk_->warnings, {}); }
 
  private:
@@ -219,13 +224,25 @@ class FakeResultStore final : public ResultStore {
   static bool of_run(const FakeResultDisk::Life& l, std::uint64_t run) {
     return run == 0 || l.run == 0 || l.run == run;
   }
+  // What a store knows of other lives.
+  struct View {
+    std::uint64_t run = 0;
+    bool looked = false;
+    std::optional<std::vector<Incarnation>> living = std::nullopt;  // none: nobody has said so
+    std::vector<std::uint64_t> lives = {};                          // that it reads
+  };
   static Sources sources(const std::shared_ptr<FakeResultDisk>& disk, const std::string& worker, Incarnation self,
-                         std::uint64_t run) {
-    Sources out;
-    for (const auto& [life, l] : disk->lives) {
-      if (life != self.value && !of_run(l, run)) continue;
-      if (life == self.value || !l.open || l.worker == worker) out.push_back(std::make_shared<Source>(disk, life));
+                         View& view) {
+    if (!std::exchange(view.looked, true)) {
+      view.lives.clear();
+      for (const auto& [life, l] : disk->lives) {
+        const bool left = view.living ? std::ranges::find(*view.living, Incarnation(life)) == view.living->end()
+                                      : !l.open || l.worker == worker;
+        if (life != self.value && left && of_run(l, view.run)) view.lives.push_back(life);
+      }
     }
+    Sources out{std::make_shared<Source>(disk, self.value)};
+    for (const std::uint64_t life : view.lives) out.push_back(std::make_shared<Source>(disk, life));
     return out;
   }
   bool fails() {
@@ -238,8 +255,8 @@ class FakeResultStore final : public ResultStore {
   std::shared_ptr<FakeResultDisk> disk_;
   std::string worker_;
   Incarnation life_;
-  std::shared_ptr<std::uint64_t> run_ = std::make_shared<std::uint64_t>(0);  // readers may outlive the store
-  std::vector<KeyBytes> written_;                                            // since the last confirm()
+  std::shared_ptr<View> view_ = std::make_shared<View>();  // readers may outlive the store
+  std::vector<KeyBytes> written_;                          // since the last confirm()
 };
 
 }  // namespace warren::storage

@@ -67,6 +67,14 @@ class IndexedReader final : public HostLogReader {
     return ranges_of(key, [live](Incarnation life) { return std::ranges::find(live, life) != live.end(); });
   }
 
+  bool recorded_by(const RecordKey& key, std::span<const Incarnation> live) override {
+    const Look look(*this);
+    const Entry* entry = find(key);
+    return entry != nullptr && std::ranges::any_of(entry->pieces, [&](const Piece& p) {
+             return stands(p) && std::ranges::find(live, sources_.at(p.source).segment->view.life()) != live.end();
+           });
+  }
+
   bool read(const RecordKey& key, std::uint64_t begin, std::span<std::byte> out) override {
     const Look look(*this);
     const Entry* entry = find(key);
@@ -380,6 +388,12 @@ class HeapSegment final : public SegmentMemory {
   void* at_;
 };
 
+// A life that has not known a run has logged nothing that could be wrong.
+bool of_other_run(std::uint64_t run, const SegmentView& view) {
+  const std::uint64_t its = view.run();
+  return run != 0 && its != 0 && its != run;
+}
+
 }  // namespace
 
 struct HostLog::Impl {
@@ -398,6 +412,7 @@ struct HostLog::Impl {
   const Incarnation self;
   SegmentWriter writer;
   std::atomic<std::uint64_t> held{0};
+  std::uint64_t run = 0;
   Spill spill;
   Shared shared;
 };
@@ -416,13 +431,16 @@ HostLog::HostLog(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 HostLog::~HostLog() = default;
 
 Status HostLog::publish(const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
-                        std::span<const std::byte> payload) {
+                        std::span<const std::byte> payload, LogPlace* place) {
+  const std::size_t wanted = payload.size();
   while (true) {
     const std::uint32_t before = impl_->writer.extents_in_use();
     const SegmentWriter::Published published = impl_->writer.publish(key, info, first_byte, payload);
     if (impl_->writer.extents_in_use() != before) impl_->count_held();
-    if (published.all) [[likely]]
+    if (published.all) [[likely]] {
+      if (place != nullptr) *place = payload.size() == wanted ? published.place : LogPlace{};
       return {};
+    }
     first_byte += published.bytes;
     payload = payload.subspan(published.bytes);
     const Status full(Code::kExhausted,
@@ -440,14 +458,31 @@ Status HostLog::publish(const RecordKey& key, const RecordInfo& info, std::uint6
   }
 }
 
+std::span<std::byte> HostLog::room(const RecordKey& key, std::size_t bytes) {
+  const std::uint32_t before = impl_->writer.extents_in_use();
+  const std::span<std::byte> room = impl_->writer.room(key, bytes);
+  if (impl_->writer.extents_in_use() != before) impl_->count_held();
+  return room;
+}
+
+void HostLog::publish_room(const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte, std::size_t bytes,
+                           LogPlace* place) {
+  const LogPlace published = impl_->writer.publish_room(key, info, first_byte, bytes);
+  if (place != nullptr) *place = published;
+}
+
 void HostLog::spill_by(Spill spill) {
   impl_->spill = std::move(spill);
+}
+bool HostLog::spills() const {
+  return impl_->spill != nullptr;
 }
 
 Status HostLog::attach(Incarnation life, std::span<const std::byte> segment, std::shared_ptr<const void> keeper) {
   if (life == impl_->self) return {Code::kInvalidArgument, "a life's own log segment is not attached"};
   auto view = SegmentView::open(segment, life);
   if (!view.ok()) return view.status();
+  if (of_other_run(impl_->run, view.value())) return {};
   const std::lock_guard lock(impl_->shared.mutex);
   const bool known =
       std::ranges::any_of(impl_->shared.segments, [life](const auto& s) { return s->view.life() == life; });
@@ -471,6 +506,40 @@ std::vector<Incarnation> HostLog::attached() const {
     if (s->view.life() != impl_->self) lives.push_back(s->view.life());
   }
   return lives;
+}
+
+std::shared_ptr<const SegmentView> HostLog::segment_of(Incarnation life) const {
+  const std::lock_guard lock(impl_->shared.mutex);
+  for (const AttachedPtr& s : impl_->shared.segments) {
+    if (s->view.life() == life) return {s, &s->view};
+  }
+  return nullptr;
+}
+
+void HostLog::belong(std::uint64_t run) {
+  if (run == impl_->run) return;
+  WARREN_CHECK(impl_->run == 0, "a life belongs to one run of its job");
+  impl_->run = run;
+  impl_->writer.belong(run);
+  const std::lock_guard lock(impl_->shared.mutex);
+  std::erase_if(impl_->shared.segments, [run](const auto& s) { return of_other_run(run, s->view); });
+  impl_->shared.segments_changes.fetch_add(1, std::memory_order_release);
+}
+
+std::uint64_t HostLog::run() const {
+  return impl_->run;
+}
+
+std::optional<std::uint64_t> HostLog::attached_run() const {
+  std::uint64_t run = 0;
+  const std::lock_guard lock(impl_->shared.mutex);
+  for (const auto& s : impl_->shared.segments) {
+    const std::uint64_t its = s->view.run();
+    if (its == 0 || its == run) continue;
+    if (run != 0) return std::nullopt;
+    run = its;
+  }
+  return run;
 }
 
 void HostLog::drop_below(Version version) {

@@ -74,6 +74,19 @@ class SegmentMemory {
 };
 
 class HostLogReader;
+class SegmentView;
+
+// Where the payload of a record lies in its life's segment: what ranks of the host can be told instead of the bytes.
+struct LogPlace {
+  std::uint32_t extent = 0;
+  std::uint64_t generation = 0;  // of the extent; 0: no place
+  std::uint64_t at = 0;          // from the segment's begin
+  // What the extent's generation is now, in the writer's own memory; null: a place that somebody else has told.
+  const std::uint64_t* now = nullptr;
+  [[nodiscard]] bool known() const { return generation != 0; }
+  // Of the writer's own, in the thread that publishes: nothing has been freed there.
+  [[nodiscard]] bool stands() const { return known() && (now == nullptr || *now == generation); }
+};
 
 // One use of an extent of a segment (storage/segment.h).
 struct ExtentUse {
@@ -95,19 +108,40 @@ class HostLog {
   // itself. Over the budget it spills to disk, if there is one; kExhausted: there is none, or it takes nothing; the
   // message names the flag --log_memory_bytes and says that a checkpoint is overdue; what was published of the piece
   // before stays. Some 100 ns beside the copy of the bytes.
+  //
+  // `place`, if given: where all of the payload lies, for ranks of the host that will soon read it there. None where it
+  // was cut, or where the log is so full that it may go to disk before they have.
   [[nodiscard]] Status publish(const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
-                               std::span<const std::byte> payload);
+                               std::span<const std::byte> payload, LogPlace* place = nullptr);
+
+  // For whoever computes a payload where it will lie, instead of copying it there: room() for one record of `bytes`, to
+  // be written until the log is used otherwise, and publish_room(), once it was. Empty: there is none in one piece, and
+  // publish() is the way.
+  [[nodiscard]] std::span<std::byte> room(const RecordKey& key, std::size_t bytes);
+  void publish_room(const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte, std::size_t bytes,
+                    LogPlace* place = nullptr);
 
   // Makes room: gives full extents of the own segment whose records are all durable elsewhere and may leave memory, the
   // oldest first, at least one; or says why there is none. Called by publish(), in its thread; may wait for a disk.
   using Spill = std::function<Result<std::vector<ExtentUse>>()>;
   void spill_by(Spill spill);
+  [[nodiscard]] bool spills() const;
 
   // Another life of this host: its segment is read from now on, if it is not already. `keeper` holds the mapping.
   // kCorrupt: not a segment of that life. kRefused: of a format that this build does not know.
   [[nodiscard]] Status attach(Incarnation life, std::span<const std::byte> segment, std::shared_ptr<const void> keeper);
   void detach(Incarnation life);
   [[nodiscard]] std::vector<Incarnation> attached() const;
+  // The segment of an attached life, mapped for as long as the pointer lives; null: it is not attached.
+  [[nodiscard]] std::shared_ptr<const SegmentView> segment_of(Incarnation life) const;
+
+  // The plan names the run of the job (not 0): before the first publish(), and the same for good. Segments of other
+  // runs are not read: their rounds have the same names.
+  void belong(std::uint64_t run);
+  [[nodiscard]] std::uint64_t run() const;  // 0: not known yet
+  // Before belong(): the run of what is attached; 0: its lives have not known one, and logged nothing. nullopt: of
+  // several.
+  [[nodiscard]] std::optional<std::uint64_t> attached_run() const;
 
   // Forgets records of this life's segment: rounds, messages and states of versions below `version`, except the
   // preamble and set-up rounds. For rounds of `version` − 1 … the caller decides when (after the commit). Segments of
@@ -139,6 +173,8 @@ class HostLogReader {
   [[nodiscard]] virtual Ranges held(const RecordKey& key) = 0;
   // As far as live segments hold it: what would be lost if the dead lives' segments went. `live` lists them.
   [[nodiscard]] virtual Ranges held_by(const RecordKey& key, std::span<const Incarnation> live) = 0;
+  // Whether one of them has a record of it, if only one without bytes.
+  [[nodiscard]] virtual bool recorded_by(const RecordKey& key, std::span<const Incarnation> live) = 0;
   // Copies [begin, begin + out.size()) of the whole result; false (and rubbish in `out`) if the host does not hold all
   // of it, or it was dropped meanwhile.
   [[nodiscard]] virtual bool read(const RecordKey& key, std::uint64_t begin, std::span<std::byte> out) = 0;

@@ -14,7 +14,7 @@
 namespace warren::storage {
 namespace {
 
-constexpr std::string_view kFamily = "warren-note-", kFormat = "warren-note-2";
+constexpr std::string_view kFamily = "warren-note-", kFormat = "warren-note-3";
 constexpr std::size_t kHexLineBytes = 17;
 constexpr std::size_t kMostNoteBytes = std::size_t{1} << 20;
 

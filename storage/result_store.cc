@@ -85,10 +85,18 @@ class SourceReader final : public HostLogReader {
   Ranges held(const RecordKey& key) override { return held_in(sources_(), key); }
 
   Ranges held_by(const RecordKey& key, std::span<const Incarnation> live) override {
-    if (std::ranges::find(live, own_) == live.end()) return {};
-    Sources own = sources_();
-    std::erase_if(own, [this](const auto& source) { return source->life() != own_; });
-    return held_in(own, key);
+    return held_in(own_among(live), key);
+  }
+
+  bool recorded_by(const RecordKey& key, std::span<const Incarnation> live) override {
+    bool found = false;
+    for (const auto& source : own_among(live)) {
+      source->scan(key, 0, [&](const StoredRecord& r) {
+        found = found || r.key == key;
+        return false;
+      });
+    }
+    return found;
   }
 
   bool read(const RecordKey& key, std::uint64_t begin, std::span<std::byte> out) override {
@@ -149,6 +157,13 @@ class SourceReader final : public HostLogReader {
   std::vector<RecordKey> setup_rounds(std::size_t) override { return {}; }
 
  private:
+  // Of this life, if it is one of these.
+  Sources own_among(std::span<const Incarnation> live) {
+    if (std::ranges::find(live, own_) == live.end()) return {};
+    Sources own = sources_();
+    std::erase_if(own, [this](const auto& source) { return source->life() != own_; });
+    return own;
+  }
   static Ranges held_in(const Sources& sources, const RecordKey& key) {
     Ranges held;
     for (const auto& source : sources) {
@@ -183,6 +198,9 @@ class CombinedReader final : public HostLogReader {
     Ranges held = memory_->held_by(key, live);
     if (!all_of(key, held)) held.add(disk_->held_by(key, live));
     return held;
+  }
+  bool recorded_by(const RecordKey& key, std::span<const Incarnation> live) override {
+    return memory_->recorded_by(key, live) || disk_->recorded_by(key, live);
   }
   bool read(const RecordKey& key, std::uint64_t begin, std::span<std::byte> out) override {
     if (memory_->read(key, begin, out)) return true;

@@ -123,8 +123,9 @@ class ResultStore {
   // refresh(). One for each thread; it may outlive the store, and then sees nothing of this life.
   // held_by() counts only what this life has put, if it is among those that live: other processes do not see it.
   [[nodiscard]] virtual std::unique_ptr<HostLogReader> reader() = 0;
-  // Other lives' places are looked at again.
-  virtual void refresh() = 0;
+  // Other lives' places are looked at again when a reader next needs them: all but those of the living, whether they
+  // are over or fenced, and not yet aware of it.
+  virtual void refresh(std::span<const Incarnation> living) = 0;
   // All of it. `verify`: reads every payload, so that what is damaged is not reported; else that is found out later.
   [[nodiscard]] virtual HeldReport report(bool verify) = 0;
 

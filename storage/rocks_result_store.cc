@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
@@ -84,7 +85,8 @@ class RocksResultStore::Impl {
   std::mutex others_mutex;
   std::vector<std::shared_ptr<RocksSource>> others;
   bool looked = false;
-  std::atomic<std::uint64_t> run{0};  // 0: of whatever run
+  std::optional<std::vector<Incarnation>> living;  // none: nobody has said so
+  std::atomic<std::uint64_t> run{0};               // 0: of whatever run
 
   ~Impl() { close(); }
 
@@ -148,7 +150,8 @@ class RocksResultStore::Impl {
   }
 };
 
-// Opens the databases of lives that are over, and of this worker's that are not (fenced, and not yet aware of it).
+// Opens the databases of lives that are over, and of those that are fenced and not yet aware of it: this worker's, and
+// whatever is not among the living.
 void RocksResultStore::Impl::look() {
   looked = true;
   std::vector<FoundLife> left = lives_in(job_directory, worker_file);
@@ -158,7 +161,8 @@ void RocksResultStore::Impl::look() {
       // Without a LIFE it is not locked by who makes it, and must not be by others.
       if (found.life == place.life || read_life(found.directory).format != kResultFormat) return true;
       if (of_other_run(found.directory)) return true;
-      if (!found.of_this_worker && !LifeLock::take(found.directory)) return false;
+      if (living && std::ranges::find(*living, found.life) != living->end()) return true;
+      if (!living && !found.of_this_worker && !LifeLock::take(found.directory)) return false;
       if (auto source = open_other(found)) others.push_back(std::move(source));
       return true;
     });
@@ -641,8 +645,9 @@ std::unique_ptr<HostLogReader> RocksResultStore::reader() {
   return source_reader([impl = impl_] { return impl->sources(); }, impl_->place.life);
 }
 
-void RocksResultStore::refresh() {
+void RocksResultStore::refresh(std::span<const Incarnation> living) {
   const std::lock_guard guard(impl_->others_mutex);
+  impl_->living.emplace(living.begin(), living.end());
   impl_->others.clear();
   impl_->looked = false;
 }

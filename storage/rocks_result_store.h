@@ -3,7 +3,7 @@
 //   DATA_DIR/<job>/<worker>/life-<16 hex digits>/   one life's place; names as file_name() makes them
 //     LOCK-life       locked (fcntl) as long as that life has its store open
 //     LIFE-note       its run, and what it was told of the job; replaced as a whole
-//     LIFE            text: "warren-results-2", then job, worker and process id a line
+//     LIFE            text: "warren-results-3", then job, worker and process id a line
 //     ingest/         what put() has not finished
 //     RESERVE         a megabyte, given up when the disk is full so that RocksDB can be opened and relieved
 //     CURRENT, …      RocksDB's
@@ -71,7 +71,7 @@ class RocksResultStore final : public ResultStore {
   Status finish() override;
   std::uint64_t bytes_on_disk() const override;
   std::unique_ptr<HostLogReader> reader() override;
-  void refresh() override;
+  void refresh(std::span<const Incarnation> living) override;
   HeldReport report(bool verify) override;
   std::vector<std::string> take_warnings() override;
 

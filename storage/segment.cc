@@ -41,10 +41,11 @@ struct Superblock {
   std::uint64_t data_at;
   std::uint64_t reserved;
   std::uint64_t checksum;  // of what is before it
-  std::uint64_t changes;   // in a cache line of its own
+  std::uint64_t changes;   // in another cache line
+  std::uint64_t run;
 };
 constexpr std::size_t kSuperblockSumAt = offsetof(Superblock, checksum);
-static_assert(offsetof(Superblock, changes) == 64);
+static_assert(offsetof(Superblock, changes) == 64 && sizeof(Superblock) <= 128);
 constexpr std::uint64_t kTableAt = 128;
 
 struct TableEntry {
@@ -203,6 +204,10 @@ Result<SegmentWriter> SegmentWriter::format(Incarnation self, std::shared_ptr<Se
   return w;
 }
 
+void SegmentWriter::belong(std::uint64_t run) {
+  word(base_ + offsetof(Superblock, run)).store(run, std::memory_order_release);
+}
+
 SegmentWriter::Published SegmentWriter::publish(const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
                                                 std::span<const std::byte> payload) {
   WARREN_CHECK(first_byte <= info.total_bytes && payload.size() <= info.total_bytes - first_byte,
@@ -221,12 +226,47 @@ SegmentWriter::Published SegmentWriter::publish(const RecordKey& key, const Reco
       }
       n = room - kRecordHeaderBytes;
     }
-    put(*open, key, info, first_byte + published.bytes, payload.first(n));
+    if (published.bytes == 0 && n == payload.size()) published.place = place_of_next(*open);
+    put(*open, key, info, first_byte + published.bytes, payload.data(), n);
     published.bytes += n;
     payload = payload.subspan(n);
     published.all = payload.empty();
   } while (!published.all);
   return published;
+}
+
+LogPlace SegmentWriter::place_of_next(const Open& open) const {
+  // Extents are freed early only when there are no others: far from that, a reader that is told the place is done long
+  // before.
+  const bool stays = in_use_ <= layout_.extents - layout_.extents / 4;
+  if (!stays) return {};
+  return {open.extent, own_[open.extent].generation, open.at + kRecordHeaderBytes, &own_[open.extent].generation};
+}
+
+std::span<std::byte> SegmentWriter::room(const RecordKey& key, std::size_t bytes) {
+#ifdef WARREN_TSAN
+  // What is computed there would be stored plainly, beside readers of the extent's earlier use.
+  (void)key, (void)bytes;
+  return {};
+#else
+  const std::uint64_t needed = kRecordHeaderBytes + bytes;
+  // What is left of an extent that has too little room is lost: of large ones alone.
+  if (bytes > limits::kMaxChunkBytes || needed > layout_.extent_bytes / 8) return {};
+  Open* open = open_for(class_of(key));
+  if (open == nullptr || (open->end - open->at < needed && !next_extent(*open))) return {};
+  return {base_ + open->at + kRecordHeaderBytes, bytes};
+#endif
+}
+
+LogPlace SegmentWriter::publish_room(const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
+                                     std::size_t bytes) {
+  WARREN_CHECK(first_byte <= info.total_bytes && bytes <= info.total_bytes - first_byte,
+               "a record is a piece of its result");
+  Open* open = open_for(class_of(key));
+  WARREN_CHECK(open != nullptr && open->end - open->at >= kRecordHeaderBytes + bytes, "room() was asked for before");
+  const LogPlace place = place_of_next(*open);
+  put(*open, key, info, first_byte, nullptr, bytes);
+  return place;
 }
 
 std::size_t SegmentWriter::drop_extents(std::span<const ExtentUse> extents) {
@@ -289,7 +329,7 @@ bool SegmentWriter::next_extent(Open& open) {
 }
 
 void SegmentWriter::put(Open& open, const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
-                        std::span<const std::byte> payload) {
+                        const std::byte* payload, std::size_t bytes) {
   const std::uint64_t generation = own_[open.extent].generation;
   const Fingerprint& f = info.fingerprint;
   RecordHeader h;
@@ -302,7 +342,7 @@ void SegmentWriter::put(Open& open, const RecordKey& key, const RecordInfo& info
   h.site = f.site;
   h.total_bytes = info.total_bytes;
   h.first_byte = first_byte;
-  h.payload_bytes = static_cast<std::uint32_t>(payload.size());
+  h.payload_bytes = static_cast<std::uint32_t>(bytes);
   h.root = f.root;
   h.kind = static_cast<std::uint8_t>(key.kind);
   h.collective = static_cast<std::uint8_t>(f.collective);
@@ -315,8 +355,8 @@ void SegmentWriter::put(Open& open, const RecordKey& key, const RecordInfo& info
   std::byte* at = base_ + open.at;
   const auto* from = reinterpret_cast<const std::byte*>(&h) + sizeof h.flag;
   copy_in(at + sizeof h.flag, from, sizeof h - sizeof h.flag);
-  copy_in(at + sizeof h, payload.data(), payload.size());
-  open.at = std::min(open.at + aligned(sizeof h + payload.size(), kAlign), open.end);
+  if (payload != nullptr) copy_in(at + sizeof h, payload, bytes);
+  open.at = std::min(open.at + aligned(sizeof h + bytes, kAlign), open.end);
   if (open.end - open.at >= sizeof h) word(base_ + open.at).store(0, std::memory_order_relaxed);
   word(at).store(generation, std::memory_order_release);
 }
@@ -379,6 +419,10 @@ Result<SegmentView> SegmentView::open(std::span<const std::byte> bytes, Incarnat
 
 std::uint64_t SegmentView::changes() const {
   return word(base_ + offsetof(Superblock, changes)).load(std::memory_order_acquire);
+}
+
+std::uint64_t SegmentView::run() const {
+  return word(base_ + offsetof(Superblock, run)).load(std::memory_order_acquire);
 }
 
 SegmentView::Extent SegmentView::extent(std::uint32_t index) const {
@@ -449,6 +493,20 @@ bool SegmentView::copy(std::uint32_t extent, std::uint64_t generation, std::uint
   if (!is(extent, generation)) return false;
   copy_out(out.data(), base_ + at, out.size());
   return is(extent, generation);
+}
+
+std::optional<SegmentView::Window> SegmentView::window(const LogPlace& place, const RoundId& round,
+                                                       std::size_t bytes) const {
+  if (place.extent >= layout_.extents || !place.known() || place.generation % 2 != 0) return std::nullopt;
+  const std::uint64_t begin = extent_at(layout_, place.extent);
+  if (place.at < begin + kRecordHeaderBytes || place.at > begin + layout_.extent_bytes) return std::nullopt;
+  const std::uint64_t header_at = place.at - kRecordHeaderBytes - begin;
+  Record r;
+  if (header_at % kAlign != 0 || record(place.extent, place.generation, header_at, r) != Found::kRecord ||
+      r.key != result_key(round) || r.payload_bytes != bytes) {
+    return std::nullopt;
+  }
+  return Window{base_ + r.payload_at, reinterpret_cast<const std::uint64_t*>(base_ + entry_at(place.extent))};
 }
 
 }  // namespace warren

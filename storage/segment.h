@@ -2,7 +2,7 @@
 // number of readers in any process, before and after the writer's death. Everything is native: segments never leave
 // their host.
 //
-//   superblock   64 bytes, then `changes`; written once (all but `changes`)
+//   superblock   64 bytes, written once; then `changes`, and the run that the life belongs to (0: none yet)
 //   extent table 64 bytes for each extent
 //   extents      of equal size, from a page boundary on; each holds records of one class, back to back
 //
@@ -52,7 +52,7 @@ namespace warren {
 
 // Below this a segment is refused.
 inline constexpr std::size_t kMinSegmentBytes = std::size_t{64} << 10;
-inline constexpr std::uint32_t kSegmentFormat = 1;
+inline constexpr std::uint32_t kSegmentFormat = 2;
 inline constexpr std::uint64_t kRecordHeaderBytes = 96;
 inline constexpr std::uint64_t kRecordChecksumAt = 8;  // 4 bytes
 
@@ -84,12 +84,24 @@ class SegmentWriter {
   // Formats the memory. kInvalidArgument: too small, or not aligned to 64 bytes.
   static Result<SegmentWriter> format(Incarnation self, std::shared_ptr<SegmentMemory> memory);
 
+  // Names the run of the job: before the first publish().
+  void belong(std::uint64_t run);
+
   struct Published {
     bool all = false;         // false: no room for all of it; what was published stays
     std::uint64_t bytes = 0;  // of the payload
+    LogPlace place;           // of all of it, if it is one record and no extent is freed soon to make room
   };
   [[nodiscard]] Published publish(const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
                                   std::span<const std::byte> payload);
+
+  // Where the payload of the next record of this key's class will lie, for whoever computes it there: `bytes` in one
+  // piece, the caller's to write until anything else of the writer is called. Empty: publish() it instead, which cuts
+  // it, or says that the segment is full.
+  [[nodiscard]] std::span<std::byte> room(const RecordKey& key, std::size_t bytes);
+  // Publishes what was written to room(), of the same key and as many bytes. The place is as publish() gives it.
+  [[nodiscard]] LogPlace publish_room(const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
+                                      std::size_t bytes);
 
   // Frees the extents of each class for which `gone` holds.
   template <class Predicate>
@@ -126,8 +138,11 @@ class SegmentWriter {
   SegmentWriter() = default;
   Open* open_for(const SegmentClass& cls);
   bool next_extent(Open& open);
-  void put(Open& open, const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
-           std::span<const std::byte> payload);
+  // `payload` null: it lies there already.
+  void put(Open& open, const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte, const std::byte* payload,
+           std::size_t bytes);
+  // Of a record that begins at open.at: unknown where extents may soon be used again.
+  [[nodiscard]] LogPlace place_of_next(const Open& open) const;
   void free_extent(std::uint32_t extent);
   void after_drop();
 
@@ -176,6 +191,7 @@ class SegmentView {
   [[nodiscard]] Incarnation life() const { return life_; }
   [[nodiscard]] const SegmentLayout& layout() const { return layout_; }
   [[nodiscard]] std::uint64_t changes() const;
+  [[nodiscard]] std::uint64_t run() const;
   [[nodiscard]] Extent extent(std::uint32_t index) const;
   [[nodiscard]] bool is(std::uint32_t extent, std::uint64_t generation) const;
   // The record at `at` (from the extent's begin) of an extent that had this generation.
@@ -198,6 +214,16 @@ class SegmentView {
   // must lie in a payload that record() has found.
   [[nodiscard]] bool copy(std::uint32_t extent, std::uint64_t generation, std::uint64_t at,
                           std::span<std::byte> out) const;
+
+  // A payload to be read where it lies. What was read counts if `generation`, read afterwards (acquire fence, then a
+  // load), is still that of the place.
+  struct Window {
+    const std::byte* payload = nullptr;
+    const std::uint64_t* generation = nullptr;
+  };
+  // What the segment's writer has said of a record of this round: nullopt if there is none with just these bytes, or no
+  // longer. `place` may be anything.
+  [[nodiscard]] std::optional<Window> window(const LogPlace& place, const RoundId& round, std::size_t bytes) const;
 
  private:
   SegmentView() = default;

@@ -35,13 +35,13 @@ OwnedFd::~OwnedFd() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-Result<std::shared_ptr<MemfdSegment>> memfd_segment(std::size_t bytes) {
-  const auto fail = [bytes](const char* what) {
-    return Status(Code::kUnavailable, "cannot make a log segment of " + std::to_string(bytes) + " bytes: " + what +
-                                          ": " + std::strerror(errno));
+Result<std::shared_ptr<MemfdSegment>> memfd_segment(std::size_t bytes, const char* name) {
+  const auto fail = [bytes, name](const char* what) {
+    return Status(Code::kUnavailable, "cannot make " + std::string(name) + " of " + std::to_string(bytes) +
+                                          " bytes: " + what + ": " + std::strerror(errno));
   };
   std::shared_ptr<MemfdSegment> segment(new MemfdSegment);
-  segment->fd_ = OwnedFd(::memfd_create("warren-log", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  segment->fd_ = OwnedFd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const int fd = segment->fd_.get();
   if (fd < 0) return fail("memfd_create");
   if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) return fail("ftruncate");

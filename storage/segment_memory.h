@@ -46,16 +46,16 @@ class MemfdSegment final : public SegmentMemory {
   [[nodiscard]] int fd() const { return shown_.open() ? shown_.get() : fd_.get(); }
 
  private:
-  friend Result<std::shared_ptr<MemfdSegment>> memfd_segment(std::size_t bytes);
+  friend Result<std::shared_ptr<MemfdSegment>> memfd_segment(std::size_t bytes, const char* name);
   MemfdSegment() = default;
 
   OwnedFd fd_, shown_;
   std::span<std::byte> bytes_;
 };
 
-// Sparse; can neither shrink nor grow from here on. It shows as "warren-log" in /proc/PID/maps. kUnavailable: the
+// Sparse; can neither shrink nor grow from here on. It shows under this name in /proc/PID/maps. kUnavailable: the
 // system gives no such file, or no address space for it.
-[[nodiscard]] Result<std::shared_ptr<MemfdSegment>> memfd_segment(std::size_t bytes);
+[[nodiscard]] Result<std::shared_ptr<MemfdSegment>> memfd_segment(std::size_t bytes, const char* name = "warren-log");
 
 // Another life's segment, mapped read-only for as long as `keeper` lives. The descriptor is not needed afterwards.
 struct MappedSegment {

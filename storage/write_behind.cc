@@ -25,14 +25,14 @@ Result<std::unique_ptr<WriteBehind>> WriteBehind::start(Options options, std::un
   auto view = SegmentView::open(segment->bytes(), self);
   if (!view.ok()) return view.status();
   std::unique_ptr<WriteBehind> out(
-      new WriteBehind(options, std::move(store), view.value(), std::move(segment), std::move(events)));
+      new WriteBehind(std::move(options), std::move(store), view.value(), std::move(segment), std::move(events)));
   out->thread_ = std::thread([w = out.get()] { w->run(); });
   return out;
 }
 
 WriteBehind::WriteBehind(Options options, std::unique_ptr<ResultStore> store, SegmentView view,
                          std::shared_ptr<SegmentMemory> segment, Events events)
-    : options_(options),
+    : options_(std::move(options)),
       store_(std::move(store)),
       view_(view),
       segment_(std::move(segment)),
@@ -67,6 +67,16 @@ Status WriteBehind::sync(std::int64_t timeout_ms) {
     return {Code::kTimeout, "results were not durable within " + std::to_string(timeout_ms) + " ms"};
   }
   return ticket->status;
+}
+
+std::uint64_t WriteBehind::ask_sync() {
+  const std::lock_guard lock(mutex_);
+  // One that the thread has not begun with serves whoever comes before it does.
+  if (asked_ == started_) {
+    ++asked_;
+    wake_.notify_one();
+  }
+  return asked_;
 }
 
 Result<std::vector<ExtentUse>> WriteBehind::spill(std::size_t most, std::int64_t timeout_ms) {
@@ -143,11 +153,13 @@ void WriteBehind::run() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     wake_.wait_for(lock, tick(options_.lag_ms), [this] {
-      return stopping_ || !tickets_.empty() || !new_checkpoints_.empty() || new_horizon_.has_value() ||
-             new_note_.has_value();
+      return stopping_ || !tickets_.empty() || asked_ != started_ || !new_checkpoints_.empty() ||
+             new_horizon_.has_value() || new_note_.has_value();
     });
     if (stopping_) break;
     const auto tickets = std::exchange(tickets_, {});
+    const bool asked = started_ != asked_;
+    const std::uint64_t newest = started_ = asked_;
     std::ranges::move(std::exchange(new_checkpoints_, {}), std::back_inserter(checkpoints_));
     if (new_horizon_) to_drop_ = std::exchange(new_horizon_, std::nullopt);
     if (new_note_) to_note_ = std::exchange(new_note_, std::nullopt);
@@ -187,12 +199,16 @@ void WriteBehind::run() {
         }
         if (status.ok()) status = flush_batch();
         if (status.ok()) {
-          ended = std::exchange(checkpoints_, {});
-          end_checkpoints(ended, {});
+          for (Checkpoint& c : std::exchange(checkpoints_, {})) {
+            c.done(damaged(c) ? Status(Code::kCorrupt, "the memory log is damaged where checkpoint " +
+                                                           std::to_string(c.version.value - 1) +
+                                                           " lies, or set-up rounds: it cannot be made durable")
+                              : Status());
+          }
         }
       }
       if (status.ok()) {
-        if (tickets.empty()) {
+        if (tickets.empty() && !asked) {
           status = write_due(now);
         } else {
           for (std::uint32_t e = 0; e < cursors_.size() && status.ok(); ++e) status = write_extent(e, false);
@@ -203,6 +219,10 @@ void WriteBehind::run() {
     }
     for (std::string& text : store_->take_warnings()) {
       events_({Severity::kWarning, "results_damaged", std::move(text), {}});
+    }
+    if (asked) {
+      synced_.store(newest, std::memory_order_release);
+      if (options_.synced) options_.synced();
     }
 
     lock.lock();
@@ -219,12 +239,21 @@ void WriteBehind::run() {
   ticket_done_.notify_all();
   std::ranges::move(std::exchange(new_checkpoints_, {}), std::back_inserter(checkpoints_));
   lock.unlock();
+  synced_.store(UINT64_MAX, std::memory_order_release);  // nobody waits for what is not written any more
+  if (options_.synced) options_.synced();
   end_checkpoints(checkpoints_, {Code::kClosed, "the job's checkpoints are not written any more"});
 }
 
 void WriteBehind::end_checkpoints(std::vector<Checkpoint>& ended, const Status& status) {
   for (const Checkpoint& c : ended) c.done(status);
   ended.clear();
+}
+
+// What may stand behind the damage is neither on disk nor found in memory by anybody.
+bool WriteBehind::damaged(const Checkpoint& checkpoint) const {
+  return std::ranges::any_of(cursors_, [&](const Cursor& c) {
+    return c.damaged && (c.cls.setup || c.cls == SegmentClass{false, checkpoint.timeline, checkpoint.version});
+  });
 }
 
 // Learns which extents are in use, and since when they hold something that is not written.
@@ -348,23 +377,22 @@ Status WriteBehind::flush_batch() {
 }
 
 void WriteBehind::note(const Status& status, Clock::time_point now) {
-  const Status before = health();
-  if (status.ok()) {
-    next_attempt_ = {};
-    if (!before.ok()) {
-      events_({Severity::kInfo, "results_written", "the disk takes results again", {}});
-    }
-  } else {
-    next_attempt_ = now + std::chrono::milliseconds(options_.retry_ms);
-    if (before.code() != status.code()) {
-      events_({Severity::kError,
-               "results_not_written",
-               "results and checkpoints are in memory only, until the disk takes them: " + status.describe(),
-               {}});
-    }
+  next_attempt_ = status.ok() ? Clock::time_point() : now + std::chrono::milliseconds(options_.retry_ms);
+  Status before;
+  {
+    // First: whoever hears of the event finds health() of one mind with it.
+    const std::lock_guard lock(mutex_);
+    before = std::exchange(health_, status);
   }
-  const std::lock_guard lock(mutex_);
-  health_ = status;
+  if (before.code() == status.code()) return;
+  if (status.ok()) {
+    events_({Severity::kInfo, "results_written", "the disk takes results again", {}});
+  } else {
+    events_({Severity::kError,
+             "results_not_written",
+             "results and checkpoints are in memory only, until the disk takes them: " + status.describe(),
+             {}});
+  }
 }
 
 }  // namespace warren::storage

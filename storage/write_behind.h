@@ -1,6 +1,6 @@
 // The thread that writes a life's own log segment to disk, behind the data path: publishing is not slowed by anything,
 // the thread reads the segment as any other process of the host would (storage/segment.h). Mode `async` has it running,
-// `sync` also calls sync() before a call returns, `memory` has none.
+// `sync` also asks for what it publishes, and waits for that before a call returns; `memory` has none.
 //
 // What a commit drops before it is due is never written. It is due when it was seen unwritten for `lag_ms`, or when
 // full extents of the segment with more than `lag_bytes` are unwritten, oldest first; a checkpoint's states when
@@ -15,6 +15,7 @@
 // Threads: any.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -38,6 +39,8 @@ class WriteBehind {
     std::int64_t lag_ms = 5000;
     std::uint64_t lag_bytes = std::uint64_t{256} << 20;
     std::int64_t retry_ms = 1000;
+    // Called from the thread when synced() has risen; must not wait for whoever calls this object.
+    std::function<void()> synced{};
   };
   // Called from the thread; must not call back.
   using Events = std::function<void(const LogEvent&)>;
@@ -56,13 +59,19 @@ class WriteBehind {
   // that of the store; kTimeout; kClosed after finish(). While the disk fails it returns the reason at once.
   [[nodiscard]] Status sync(std::int64_t timeout_ms);
 
+  // The same without a wait: a number, which never falls; synced() reaches it when all is durable that this life had
+  // published before the call, or when the disk has failed to take it, or with finish().
+  std::uint64_t ask_sync();
+  [[nodiscard]] std::uint64_t synced() const { return synced_.load(std::memory_order_acquire); }
+
   // At most `most` extents of the segment that are full and durable, and may leave memory, the oldest first; each is
   // given once. If there is none, has all written that is there, and waits for the first. Why there is none: the reason
   // of the store; kTimeout; kExhausted: what fills the segment has to stay.
   [[nodiscard]] Result<std::vector<ExtentUse>> spill(std::size_t most, std::int64_t timeout_ms);
 
   // Calls `done` from the thread once the states of this checkpoint that were published before this call are durable;
-  // tries again as long as the disk fails. kClosed: dropped by a horizon first, or the thread ended.
+  // tries again as long as the disk fails. kClosed: dropped by a horizon first, or the thread ended. kCorrupt: the
+  // segment is damaged where they lie, or set-up rounds: what stands behind is lost.
   void make_durable(Timeline timeline, Version version, Done done);
 
   // What the job has told this life: durable before anything that is put or dropped after this call.
@@ -118,6 +127,7 @@ class WriteBehind {
   Status flush_batch();
   void note(const Status& status, Clock::time_point now);
   void end_checkpoints(std::vector<Checkpoint>& ended, const Status& status);
+  [[nodiscard]] bool damaged(const Checkpoint& checkpoint) const;
 
   const Options options_;
   const std::unique_ptr<ResultStore> store_;
@@ -138,6 +148,7 @@ class WriteBehind {
   std::condition_variable wake_, ticket_done_;  // the latter also when extents may be spilled
   bool stopping_ = false;
   std::vector<std::shared_ptr<Ticket>> tickets_;
+  std::uint64_t asked_ = 0, started_ = 0;  // ask_sync(): the newest number, and that at the newest look
   std::vector<Checkpoint> new_checkpoints_;
   std::optional<Horizon> new_horizon_;
   std::optional<ResultStore::Note> new_note_;
@@ -145,6 +156,7 @@ class WriteBehind {
   std::uint64_t written_bytes_ = 0;
   std::deque<ExtentUse> spillable_;
   bool spilled_ = false;
+  std::atomic<std::uint64_t> synced_{0};
 
   std::thread thread_;
 };

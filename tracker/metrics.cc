@@ -49,11 +49,21 @@ struct Metrics::Families {
   Family<Gauge>& timeline = gauges(registry, "warren_job_timeline", "Timeline of the job: raised by each rollback.");
   Family<Gauge>& committed = gauges(registry, "warren_job_committed_version",
                                     "Version that the job would start from: checkpoints that are safe; 0: none is.");
+  Family<Gauge>& stragglers = gauges(registry, "warren_job_stragglers",
+                                     "Verdicts on slow, hung or cut off ranks and links that stand, by kind.");
+  Family<Counter>& verdicts =
+      counters(registry, "warren_job_verdicts_total", "Such verdicts that have begun to stand, by kind.");
+  Family<Gauge>& idle =
+      gauges(registry, "warren_job_idle_ratio", "Share of the newest window that ranks slept in calls, as their mean.");
+  Family<Gauge>& outside = gauges(registry, "warren_job_outside_ratio",
+                                  "Share of the newest window that programs were outside of calls, as their mean.");
   Family<Gauge>& rounds = gauges(registry, "warren_job_rounds_finished",
                                  "Rounds finished, as the member that finished the most in its present life reports.");
   Family<Counter>& joins = counters(registry, "warren_job_joins_total", "Joins that were taken.");
   Family<Counter>& interrupts = counters(registry, "warren_job_interrupts_total", "Interrupts of the job.");
   Family<Counter>& refusals = counters(registry, "warren_job_refusals_total", "Messages that the job refused.");
+  Family<Counter>& preemptions = counters(registry, "warren_job_preemptions_total",
+                                          "Members that left because their places were needed elsewhere.");
 
   Counter& in = counters(registry, "warren_messages_received_total", "Control messages received.").Add({});
   Counter& in_bytes =
@@ -95,10 +105,23 @@ struct Metrics::JobSeries {
         timeline(f.timeline.Add({{"job", job}})),
         committed(f.committed.Add({{"job", job}})),
         rounds(f.rounds.Add({{"job", job}})),
+        idle(f.idle.Add({{"job", job}})),
+        outside(f.outside.Add({{"job", job}})),
         joins(f.joins.Add({{"job", job}})),
         interrupts(f.interrupts.Add({{"job", job}})),
-        refusals(f.refusals.Add({{"job", job}})) {}
+        refusals(f.refusals.Add({{"job", job}})),
+        preemptions(f.preemptions.Add({{"job", job}})) {
+    for (std::size_t i = 0; i < kBlames; ++i) {
+      const std::string kind = to_string(static_cast<Blame>(i));
+      stragglers[i] = &f.stragglers.Add({{"job", job}, {"kind", kind}});
+      verdicts[i] = &f.verdicts.Add({{"job", job}, {"kind", kind}});
+    }
+  }
   ~JobSeries() {
+    for (Gauge* gauge : stragglers) families.stragglers.Remove(gauge);
+    for (Counter* counter : verdicts) families.verdicts.Remove(counter);
+    families.idle.Remove(&idle);
+    families.outside.Remove(&outside);
     families.alive.Remove(&alive);
     families.world.Remove(&world);
     families.epoch.Remove(&epoch);
@@ -108,14 +131,36 @@ struct Metrics::JobSeries {
     families.joins.Remove(&joins);
     families.interrupts.Remove(&interrupts);
     families.refusals.Remove(&refusals);
+    families.preemptions.Remove(&preemptions);
   }
   JobSeries(const JobSeries&) = delete;
   JobSeries& operator=(const JobSeries&) = delete;
 
   Families& families;
-  Gauge &alive, &world, &epoch, &timeline, &committed, &rounds;
-  Counter &joins, &interrupts, &refusals;
+  Gauge &alive, &world, &epoch, &timeline, &committed, &rounds, &idle, &outside;
+  std::array<Gauge*, kBlames> stragglers{};
+  std::array<Counter*, kBlames> verdicts{};
+  Counter &joins, &interrupts, &refusals, &preemptions;
 };
+
+void Metrics::show_stragglers(JobSeries& series, const TrackerMachine::View& v) {
+  std::array<int, kBlames> standing{};
+  for (const StragglerWatch::Standing& s : v.verdicts) ++standing[static_cast<std::size_t>(s.verdict.blame)];
+  double idle = 0, outside = 0;
+  int told = 0;
+  for (const TrackerMachine::MemberView& m : v.members) {
+    if (!m.activity || m.activity->window_ms() == 0) continue;
+    ++told;
+    idle += static_cast<double>(m.activity->idle_ms()) / m.activity->window_ms();
+    outside += static_cast<double>(m.activity->outside_ms()) / m.activity->window_ms();
+  }
+  series.idle.Set(told == 0 ? 0 : idle / told);
+  series.outside.Set(told == 0 ? 0 : outside / told);
+  for (std::size_t i = 0; i < kBlames; ++i) {
+    series.stragglers[i]->Set(standing[i]);
+    raise_to(*series.verdicts[i], v.verdicts_ever[i]);
+  }
+}
 
 Metrics::Metrics(const std::string& version) : families_(std::make_unique<Families>()) {
   gauges(families_->registry, "warren_build_info", "Always 1; the label says which version runs.")
@@ -161,9 +206,11 @@ void Metrics::update(const TableCounts& counts, const Snapshot& snapshot) {
     series->timeline.Set(v.timeline.value);
     series->committed.Set(v.committed ? static_cast<double>(v.committed->value - 1) : 0);
     series->rounds.Set(static_cast<double>(rounds));
+    show_stragglers(*series, v);
     raise_to(series->joins, v.joins);
     raise_to(series->interrupts, v.interrupts);
     raise_to(series->refusals, v.refusals);
+    raise_to(series->preemptions, v.preemptions);
   }
   for (const State state : kStates) families_->jobs.Add({{"state", to_string(state)}}).Set(by_state[state]);
   std::erase_if(jobs_, [&](const auto& entry) { return !there.contains(entry.first); });

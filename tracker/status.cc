@@ -45,6 +45,41 @@ ordered_json round_json(const wire::CurrentRound& r) {
           {"waited_ms", r.waited_ms()}};
 }
 
+ordered_json activity_json(const std::optional<wire::Activity>& a) {
+  if (!a) return nullptr;
+  ordered_json links = ordered_json::array();
+  for (const wire::LinkActivity& l : a->links()) {
+    links.push_back({{"peer", l.peer()},
+                     {"sent_bytes", l.window_sent_bytes()},
+                     {"received_bytes", l.window_received_bytes()},
+                     {"awaited_ms", l.awaited_ms()},
+                     {"blocked_ms", l.blocked_ms()},
+                     {"quiet_ms", l.quiet_ms()},
+                     {"usual_bytes_per_s", l.usual_bytes_per_s()}});
+  }
+  return {{"window_ms", a->window_ms()}, {"outside_ms", a->outside_ms()},   {"idle_ms", a->idle_ms()},
+          {"held_ms", a->held_ms()},     {"moved_bytes", a->moved_bytes()}, {"replaying", a->replaying()},
+          {"links", std::move(links)}};
+}
+
+ordered_json verdict_json(const StragglerWatch::Standing& standing, std::int64_t stood_ms) {
+  const Verdict& v = standing.verdict;
+  ordered_json json = {{"kind", to_string(v.blame)}, {"rank", v.rank.value}, {"peer", nullptr},
+                       {"round", nullptr},           {"stood_ms", stood_ms}, {"victims", v.victims},
+                       {"waited_ms", v.waited_ms},   {"reason", v.reason},   {"next", v.next}};
+  if (v.peer != kNoRank) json["peer"] = v.peer.value;
+  if (v.round) json["round"] = to_string(*v.round);
+  return json;
+}
+
+ordered_json limits_json(const StragglerLimits& l) {
+  return {{"round_timeout_ms", l.round_timeout_ms},
+          {"heartbeat_ms", l.heartbeat_ms},
+          {"sample_ms", l.sample_ms},
+          {"window_ms", l.window_ms},
+          {"suspect_ms", l.suspect_ms}};
+}
+
 ordered_json member_json(const TrackerMachine::MemberView& m) {
   ordered_json rounds = ordered_json::array();
   for (const wire::CurrentRound& r : m.rounds) rounds.push_back(round_json(r));
@@ -57,7 +92,10 @@ ordered_json member_json(const TrackerMachine::MemberView& m) {
                        {"last_heard_ms_ago", m.last_heard_ms_ago},
                        {"rounds_finished", m.rounds_finished},
                        {"bytes_moved", m.bytes_moved},
-                       {"rounds", std::move(rounds)}};
+                       {"rounds", std::move(rounds)},
+                       {"activity", activity_json(m.activity)},
+                       {"draining", nullptr}};
+  if (m.draining) json["draining"] = {{"left_ms", m.draining->left_ms()}, {"reason", m.draining->reason()}};
   if (m.rank == kNoRank) json["rank"] = nullptr;
   return json;
 }
@@ -88,6 +126,10 @@ ordered_json frontier_json(const TrackerMachine::View& view) {
 ordered_json job_json(const JobStatus& job) {
   ordered_json members = ordered_json::array();
   for (const TrackerMachine::MemberView& m : job.view.members) members.push_back(member_json(m));
+  ordered_json verdicts = ordered_json::array();
+  for (const StragglerWatch::Standing& s : job.view.verdicts) {
+    verdicts.push_back(verdict_json(s, job.view.now - s.since));
+  }
   ordered_json json = {{"job", job.name},
                        {"state", to_string(job.view.state)},
                        {"epoch", job.view.epoch.value},
@@ -101,8 +143,12 @@ ordered_json job_json(const JobStatus& job) {
                        {"joins", job.view.joins},
                        {"interrupts", job.view.interrupts},
                        {"refusals", job.view.refusals},
+                       {"preemptions", job.view.preemptions},
                        {"last_interrupt", job.view.last_interrupt},
                        {"trouble", job.trouble},
+                       {"limits", limits_json(job.view.limits)},
+                       {"waits", job.view.waits},
+                       {"verdicts", std::move(verdicts)},
                        {"frontier", frontier_json(job.view)},
                        {"members", std::move(members)}};
   if (job.view.committed) json["committed_version"] = of_program(*job.view.committed);
@@ -172,13 +218,21 @@ std::string job_html(const JobStatus& job) {
                      recovery_text(v) + "</p>";
   if (!job.trouble.empty()) html += "<p class=bad>" + escaped(job.trouble) + "</p>";
   if (!v.last_interrupt.empty()) html += "<p>Last interrupt: " + escaped(v.last_interrupt) + "</p>";
+  for (const StragglerWatch::Standing& s : v.verdicts) {
+    html += "<p class=bad>" + std::string(to_string(s.verdict.blame)) + " for " + seconds(v.now - s.since) + ": " +
+            escaped(s.verdict.reason) + ". Next: " + escaped(s.verdict.next) + ".</p>";
+  }
+  for (const std::string& line : v.waits) html += "<p>" + escaped(line) + "</p>";
   if (v.members.empty()) return html;
   html +=
       "<table><tr><th>rank<th>worker<th>host<th>state<th>last heard<th>rounds<th>bytes<th>attempt<th>at work on</tr>";
   for (const TrackerMachine::MemberView& m : v.members) {
     html += "<tr>" + cell(m.rank == kNoRank ? "" : std::to_string(m.rank.value)) + cell(m.worker_id) + cell(m.host_id) +
-            (m.alive ? "<td>alive</td>" : "<td class=bad>lost</td>") + cell(seconds(m.last_heard_ms_ago) + " ago") +
-            cell(m.rounds_finished) + cell(m.bytes_moved) + cell(m.attempt) + cell(waits_of(m)) + "</tr>\n";
+            (!m.alive     ? "<td class=bad>lost</td>"
+             : m.draining ? "<td>drains</td>"
+                          : "<td>alive</td>") +
+            cell(seconds(m.last_heard_ms_ago) + " ago") + cell(m.rounds_finished) + cell(m.bytes_moved) +
+            cell(m.attempt) + cell(waits_of(m)) + "</tr>\n";
   }
   return html + "</table>";
 }

@@ -36,6 +36,7 @@ using warren::RoundId;
 using warren::Status;
 using warren::worker::Call;
 using warren::worker::CallSpec;
+using warren::worker::GroupShape;
 using warren::worker::Session;
 
 namespace {
@@ -91,7 +92,7 @@ class SiteNames {
                                             (text.data() + at));
           readable = "at " + file.name + ":" + std::to_string(offset & kLineBits);
         } else {
-          hint = "; `addr2line -e " + file.name + " 0x…` shows the line";
+          hint = "; `addr2line -i -e " + file.name + " 0x…` shows the line, if it was built with -g";
         }
         text.replace(at, length, readable);
         at += readable.size();
@@ -130,6 +131,26 @@ struct Shared {
   unsigned generation = 0;
   std::atomic<bool> busy{false};
   std::vector<warren_comm*> children;  // split from the first one and not destroyed
+
+  // Allocated memory that was given back while the session was in use: by a callback, or beside another thread's call.
+  void free_later(void* memory) {
+    const std::lock_guard lock(freed_mutex);
+    freed.push_back(memory);
+    any_freed.store(true, std::memory_order_release);
+  }
+  void free_now() {
+    std::vector<void*> all;
+    {
+      const std::lock_guard lock(freed_mutex);
+      all.swap(freed);
+      any_freed.store(false, std::memory_order_relaxed);
+    }
+    // Who freed what is no memory of ours has been told that all is well, and the next call has nothing to do with it.
+    for (void* memory : all) (void)session->free(memory);
+  }
+  std::mutex freed_mutex;
+  std::vector<void*> freed;
+  std::atomic<bool> any_freed{false};
 };
 
 }  // namespace
@@ -142,6 +163,7 @@ struct warren_comm {
   std::int32_t local_rank = 0, local_size = 1;
   void (*prepare)(void*) = nullptr;  // of the next collective
   void* prepare_context = nullptr;
+  void* stream = nullptr;  // of calls on GPU buffers
   std::string setup;       // name of the next collective, if it is a set-up round
   std::uint64_t site = 0;  // of the next collective, if it was given
   bool lasts = true;       // every life makes it again, under the same name
@@ -173,6 +195,7 @@ class Entry {
       return;
     }
     entered_ = true;
+    if (shared.any_freed.load(std::memory_order_acquire)) shared.free_now();
   }
   ~Entry() {
     if (entered_) shared_.busy.store(false, std::memory_order_release);
@@ -238,18 +261,22 @@ Status issue(warren_comm& comm, const CallSpec& asked, warren_handle** handle) {
     setup = std::exchange(comm.setup, {});
     if (const std::uint64_t site = std::exchange(comm.site, 0); site != 0) spec.site = site;
   }
-  const Status valid = validate(spec, {comm.rank, static_cast<std::int32_t>(comm.members.size())});
+  spec.stream = comm.stream;
+  const GroupShape shape{comm.rank, static_cast<std::int32_t>(comm.members.size())};
+  const Status valid = validate(spec, shape);
   if (!valid.ok()) return valid;
   Session& session = *comm.shared->session;
   if (handle == nullptr) {
     Call call;
     call.spec = spec;
     call.setup = std::move(setup);
-    return session.run(comm.group, call);
+    const Status staged = session.stage(call, shape);
+    return staged.ok() ? session.run(comm.group, call) : staged;
   }
   auto call = std::make_shared<Call>();
   call->spec = spec;
   call->setup = std::move(setup);
+  if (const Status staged = session.stage(*call, shape); !staged.ok()) return staged;
   auto made = std::make_unique<warren_handle>(warren_handle{comm.shared, call});
   const Status status = session.submit(comm.group, call);
   if (status.ok()) *handle = made.release();
@@ -262,6 +289,20 @@ warren_code start(warren_comm* comm, const CallSpec& spec, warren_handle** handl
   return guarded([&] {
     const Entry entry(*comm->shared);
     return entry.status().ok() ? issue(*comm, spec, handle) : entry.status();
+  });
+}
+
+// Of a collective that is not even issued. What was said of the next one was said of this, and what it points to may be
+// gone before another comes.
+warren_code refuse(warren_comm* comm, const Status& why) {
+  return guarded([&]() -> Status {
+    if (comm == nullptr) return why;
+    const Entry entry(*comm->shared);
+    if (!entry.status().ok()) return entry.status();
+    comm->prepare = nullptr;
+    comm->setup.clear();
+    comm->site = 0;
+    return why;
   });
 }
 
@@ -334,6 +375,7 @@ warren_code warren_create(const warren_options* options, warren_comm** comm) {
     if (!settings.ok()) return settings.status();
     warren::worker::Log log;
     log.least = settings.value().log_level;
+    log.readable = [](std::string text) { return site_names().explain(std::move(text)); };
     if (options != nullptr) {
       log.sink = options->log_sink;
       log.context = options->log_context;
@@ -366,6 +408,19 @@ warren_code warren_finalize(warren_comm* comm) {
     if (!entry.status().ok()) return entry.status();
     if (!comm->first) return {Code::kInvalidArgument, "only the communicator that warren_create made is finalized"};
     return comm->shared->session->finalize();
+  });
+}
+
+warren_code warren_drain(warren_comm* comm, int64_t within_ms) {
+  if (comm == nullptr) return report(Status(Code::kInvalidArgument, "the communicator is NULL"));
+  return guarded([&]() -> Status {
+    if (comm->shared->generation != fork_generation.load()) {
+      return {Code::kClosed, "this process was forked: the communicator is its parent's"};
+    }
+    if (!comm->first) return {Code::kInvalidArgument, "only the communicator that warren_create made drains"};
+    if (within_ms < 0) return {Code::kInvalidArgument, "within_ms is negative"};
+    comm->shared->session->drain(std::min(within_ms, warren::limits::kMaxDrainMs), "the program asked for it");
+    return {};
   });
 }
 
@@ -462,6 +517,7 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
     auto made = std::make_unique<warren_comm>();
     made->shared = comm->shared;
     made->group = split_id(round, color);
+    made->stream = comm->stream;
     made->lasts = comm->lasts && round.version == warren::kPreamble;
     for (std::size_t i = 0; i < entrants.size(); i++) {
       if (entrants[i].rank == static_cast<std::size_t>(comm->rank)) made->rank = static_cast<std::int32_t>(i);
@@ -510,8 +566,12 @@ warren_code warren_checkpoint(warren_comm* comm, const void* global, size_t glob
     }
     const std::span<const std::byte> mine(static_cast<const std::byte*>(local), local_bytes);
     return comm->shared->session->checkpoint({static_cast<const std::byte*>(global), global_bytes},
-                                             local == nullptr ? nullptr : &mine);
+                                             local == nullptr ? nullptr : &mine, comm->stream);
   });
+}
+
+uint32_t warren_checkpoint_world_size(const warren_comm* comm) {
+  return comm == nullptr ? 0 : comm->loaded.world_size;
 }
 
 uint64_t warren_checkpoint_version(const warren_comm* comm) {
@@ -533,17 +593,85 @@ warren_code warren_prepare_next(warren_comm* comm, void (*prepare)(void* context
   });
 }
 
+warren_code warren_use_stream(warren_comm* comm, void* stream) {
+  if (comm == nullptr) return report(Status(Code::kInvalidArgument, "use_stream: the communicator is NULL"));
+  return guarded([&]() -> Status {
+    const Entry entry(*comm->shared);
+    if (entry.status().ok()) comm->stream = stream;
+    return entry.status();
+  });
+}
+
+warren_code warren_allocate(warren_comm* comm, size_t bytes, void** memory) {
+  if (comm == nullptr || memory == nullptr)
+    return report(Status(Code::kInvalidArgument, "allocate: a pointer is NULL"));
+  *memory = nullptr;
+  return guarded([&]() -> Status {
+    const Entry entry(*comm->shared);
+    if (!entry.status().ok()) return entry.status();
+    const auto made = comm->shared->session->allocate(bytes);
+    if (!made.ok()) return made.status().because_of_this("cannot allocate memory that ranks share");
+    *memory = made.value();
+    return {};
+  });
+}
+
+warren_code warren_free(warren_comm* comm, void* memory) {
+  if (memory == nullptr) return WARREN_OK;
+  if (comm == nullptr) return report(Status(Code::kInvalidArgument, "free: the communicator is NULL"));
+  return guarded([&]() -> Status {
+    if (comm->shared->generation != fork_generation.load()) {
+      return {Code::kClosed, "this process was forked: the memory is its parent's"};
+    }
+    const Entry entry(*comm->shared);
+    if (entry.status().ok()) return comm->shared->session->free(memory);
+    comm->shared->free_later(memory);
+    return {};
+  });
+}
+
 warren_code warren_site_next(warren_comm* comm, const char* file, int32_t line, const char* function) {
   if (comm == nullptr) return report(Status(Code::kInvalidArgument, "site_next: the communicator is NULL"));
   return guarded([&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
-    comm->site = 0;
-    if (file == nullptr || *file == 0) return {};
-    const char* const name = last_part(file);
-    const std::uint64_t hash = hash_of(name), caller = function == nullptr ? 0 : hash_of(function) & 0xffff;
-    site_names().add(hash, name, true);
-    comm->site = site_in(hash, caller << 24 | (static_cast<std::uint64_t>(line) & kLineBits));
+    comm->site = warren_site_of(file, line, function);
+    if (comm->site != 0) site_names().add(hash_of(last_part(file)), last_part(file), true);
+    return {};
+  });
+}
+
+uint64_t warren_site_of(const char* file, int32_t line, const char* function) {
+  if (file == nullptr || *file == 0) return 0;
+  const std::uint64_t caller = function == nullptr ? 0 : hash_of(function) & 0xffff;
+  return site_in(hash_of(last_part(file)), caller << 24 | (static_cast<std::uint64_t>(line) & kLineBits));
+}
+
+warren_code warren_meets_round(warren_comm* comm, const uint64_t* sites, size_t count, int32_t* meets) {
+  if (comm == nullptr || sites == nullptr || meets == nullptr) {
+    return report(Status(Code::kInvalidArgument, "meets_round: a pointer is NULL"));
+  }
+  return guarded([&]() -> Status {
+    const Entry entry(*comm->shared);
+    if (!entry.status().ok()) return entry.status();
+    if (!comm->first) {
+      return {Code::kInvalidArgument, "meets_round: only on the communicator that warren_create made"};
+    }
+    auto met = comm->shared->session->meets({sites, sites + count});
+    if (!met.ok()) return met.status();
+    *meets = met.value() ? 1 : 0;
+    return {};
+  });
+}
+
+warren_code warren_once_known(warren_comm* comm, const char* name, int32_t* known) {
+  if (comm == nullptr || name == nullptr || known == nullptr) {
+    return report(Status(Code::kInvalidArgument, "once_known: a pointer is NULL"));
+  }
+  return guarded([&]() -> Status {
+    const Entry entry(*comm->shared);
+    if (!entry.status().ok()) return entry.status();
+    *known = comm->shared->session->setup_known(comm->group, name) ? 1 : 0;
     return {};
   });
 }
@@ -581,14 +709,14 @@ warren_code warren_lazy_checkpoint(warren_comm* comm, warren_serialize serialize
     if (!comm->first) {
       return {Code::kInvalidArgument, "lazy_checkpoint: only on the communicator that warren_create made"};
     }
-    return comm->shared->session->lazy_checkpoint(serialize, context);
+    return comm->shared->session->lazy_checkpoint(serialize, context, comm->stream);
   });
 }
 
 warren_code warren_allreduce(warren_comm* comm, const void* in, void* out, size_t count, warren_type type, warren_op op,
                              warren_handle** handle) {
-  if (const Status s = check_type("allreduce", type); !s.ok()) return report(s);
-  if (const Status s = check_op("allreduce", op); !s.ok()) return report(s);
+  if (const Status s = check_type("allreduce", type); !s.ok()) return refuse(comm, s);
+  if (const Status s = check_op("allreduce", op); !s.ok()) return refuse(comm, s);
   CallSpec spec;
   spec.collective = Collective::kAllreduce;
   spec.type = static_cast<DataType>(type);
@@ -602,7 +730,9 @@ warren_code warren_allreduce(warren_comm* comm, const void* in, void* out, size_
 
 warren_code warren_allreduce_custom(warren_comm* comm, const void* in, void* out, size_t count, size_t element_bytes,
                                     warren_custom_reduce reduce, void* context, warren_handle** handle) {
-  if (reduce == nullptr) return report(Status(Code::kInvalidArgument, "allreduce: the reduction is NULL"));
+  if (reduce == nullptr) {
+    return refuse(comm, Status(Code::kInvalidArgument, "allreduce: the reduction is NULL"));
+  }
   CallSpec spec;
   spec.collective = Collective::kAllreduce;
   spec.type = DataType::kCustom;
@@ -619,8 +749,8 @@ warren_code warren_allreduce_custom(warren_comm* comm, const void* in, void* out
 
 warren_code warren_reduce(warren_comm* comm, const void* in, void* out, size_t count, warren_type type, warren_op op,
                           int32_t root, warren_handle** handle) {
-  if (const Status s = check_type("reduce", type); !s.ok()) return report(s);
-  if (const Status s = check_op("reduce", op); !s.ok()) return report(s);
+  if (const Status s = check_type("reduce", type); !s.ok()) return refuse(comm, s);
+  if (const Status s = check_op("reduce", op); !s.ok()) return refuse(comm, s);
   CallSpec spec;
   spec.collective = Collective::kReduce;
   spec.type = static_cast<DataType>(type);
@@ -635,8 +765,8 @@ warren_code warren_reduce(warren_comm* comm, const void* in, void* out, size_t c
 
 warren_code warren_reduce_scatter(warren_comm* comm, const void* in, void* out, size_t count, warren_type type,
                                   warren_op op, warren_handle** handle) {
-  if (const Status s = check_type("reduce_scatter", type); !s.ok()) return report(s);
-  if (const Status s = check_op("reduce_scatter", op); !s.ok()) return report(s);
+  if (const Status s = check_type("reduce_scatter", type); !s.ok()) return refuse(comm, s);
+  if (const Status s = check_op("reduce_scatter", op); !s.ok()) return refuse(comm, s);
   CallSpec spec;
   spec.collective = Collective::kReduceScatter;
   spec.type = static_cast<DataType>(type);
@@ -650,7 +780,7 @@ warren_code warren_reduce_scatter(warren_comm* comm, const void* in, void* out, 
 
 warren_code warren_broadcast(warren_comm* comm, void* buffer, size_t count, warren_type type, int32_t root,
                              warren_handle** handle) {
-  if (const Status s = check_type("broadcast", type); !s.ok()) return report(s);
+  if (const Status s = check_type("broadcast", type); !s.ok()) return refuse(comm, s);
   CallSpec spec;
   spec.collective = Collective::kBroadcast;
   spec.type = static_cast<DataType>(type);
@@ -670,9 +800,9 @@ warren_code warren_barrier(warren_comm* comm, warren_handle** handle) {
 
 warren_code warren_allgatherv(warren_comm* comm, const void* in, void* out, const size_t* counts, warren_type type,
                               warren_handle** handle) {
-  if (const Status s = check_type("allgatherv", type); !s.ok()) return report(s);
+  if (const Status s = check_type("allgatherv", type); !s.ok()) return refuse(comm, s);
   if (comm == nullptr || counts == nullptr) {
-    return report(Status(Code::kInvalidArgument, "allgatherv: the communicator or the counts are NULL"));
+    return refuse(comm, Status(Code::kInvalidArgument, "allgatherv: the communicator or the counts are NULL"));
   }
   static_assert(std::is_same_v<size_t, std::uint64_t>);
   CallSpec spec;
@@ -686,16 +816,16 @@ warren_code warren_allgatherv(warren_comm* comm, const void* in, void* out, cons
 }
 
 // The collectives that move equal blocks from `in` to `out` and have at most a root.
-#define WARREN_MOVING(name, kind, ...)                                    \
-  if (const Status s = check_type(name, type); !s.ok()) return report(s); \
-  CallSpec spec;                                                          \
-  spec.collective = kind;                                                 \
-  spec.type = static_cast<DataType>(type);                                \
-  spec.input = in;                                                        \
-  spec.output = out;                                                      \
-  spec.count = count;                                                     \
-  __VA_ARGS__;                                                            \
-  spec.site = WARREN_SITE;                                                \
+#define WARREN_MOVING(name, kind, ...)                                          \
+  if (const Status s = check_type(name, type); !s.ok()) return refuse(comm, s); \
+  CallSpec spec;                                                                \
+  spec.collective = kind;                                                       \
+  spec.type = static_cast<DataType>(type);                                      \
+  spec.input = in;                                                              \
+  spec.output = out;                                                            \
+  spec.count = count;                                                           \
+  __VA_ARGS__;                                                                  \
+  spec.site = WARREN_SITE;                                                      \
   return start(comm, spec, handle)
 
 warren_code warren_allgather(warren_comm* comm, const void* in, void* out, size_t count, warren_type type,

@@ -65,11 +65,11 @@ Status validate(const CallSpec& spec, const GroupShape& group) {
   }
   if (width == 0) return invalid(name + ": unknown type " + std::to_string(static_cast<int>(spec.type)));
 
-  std::uint64_t total = 0;  // elements of the larger buffer
-  std::uint64_t before = 0;
+  std::uint64_t before = 0;  // elements of lower ranks
   const std::uint64_t most = limits::kMaxBufferBytes / width;
   if (spec.collective == Collective::kAllgatherv) {
     if (spec.counts.size() != size) return invalid(name + ": one count a rank is needed");
+    std::uint64_t total = 0;
     for (std::size_t r = 0; r < spec.counts.size(); r++) {
       if (spec.counts[r] > most || total > most - spec.counts[r]) {
         return invalid(name + ": the counts add up to more than " + std::to_string(limits::kMaxBufferBytes) + " bytes");
@@ -86,48 +86,22 @@ Status validate(const CallSpec& spec, const GroupShape& group) {
       return invalid(name + ": count " + std::to_string(spec.count) + " × " + std::to_string(blocks * width) +
                      " bytes is over the limit of " + std::to_string(limits::kMaxBufferBytes) + " bytes");
     }
-    total = spec.count * blocks;
   }
 
-  const auto me = static_cast<std::uint64_t>(group.rank);
-  const bool at_root = rooted && spec.root == group.rank;
-  std::uint64_t in = spec.count, out = spec.count;  // elements that this rank's buffers hold
-  std::int64_t in_place_at = 0;                     // where input stands in output, in elements, when in place
-  bool may_be_in_place = true;
+  const BufferBytes sizes = buffer_bytes(spec, group);
+  const auto me = static_cast<std::int64_t>(group.rank);
+  std::int64_t in_place_at = 0;  // where input stands in output, in elements, when in place
   switch (spec.collective) {
-    case Collective::kAllreduce: break;
-    case Collective::kReduce: out = at_root ? spec.count : 0; break;
-    case Collective::kBroadcast: in = 0; break;
     case Collective::kAllgather:
-      out = total;
-      in_place_at = static_cast<std::int64_t>(me * spec.count);
-      break;
-    case Collective::kAllgatherv:
-      in = spec.counts[me];
-      out = total;
-      in_place_at = static_cast<std::int64_t>(before);
-      break;
+    case Collective::kGather: in_place_at = me * static_cast<std::int64_t>(spec.count); break;
+    case Collective::kAllgatherv: in_place_at = static_cast<std::int64_t>(before); break;
     case Collective::kReduceScatter:
-      in = total;
-      in_place_at = -static_cast<std::int64_t>(me * spec.count);
-      break;
-    case Collective::kGather:
-      out = at_root ? total : 0;
-      in_place_at = static_cast<std::int64_t>(me * spec.count);
-      break;
-    case Collective::kScatter:
-      in = at_root ? total : 0;
-      in_place_at = -static_cast<std::int64_t>(me * spec.count);
-      break;
-    case Collective::kAllToAll:
-      in = out = total;
-      may_be_in_place = false;
-      break;
-    case Collective::kPoint: (spec.sends ? out : in) = 0; break;
-    case Collective::kBarrier: break;
+    case Collective::kScatter: in_place_at = -me * static_cast<std::int64_t>(spec.count); break;
+    default: break;
   }
-  const Extent input{static_cast<const std::byte*>(spec.input), in * width};
-  const Extent output{static_cast<const std::byte*>(spec.output), out * width};
+  const bool may_be_in_place = spec.collective != Collective::kAllToAll;
+  const Extent input{static_cast<const std::byte*>(spec.input), sizes.input};
+  const Extent output{static_cast<const std::byte*>(spec.output), sizes.output};
   for (const auto& [what, extent] : {std::pair("input", input), std::pair("output", output)}) {
     if (extent.bytes == 0) continue;
     if (extent.data == nullptr) return invalid(name + ": the " + what + " buffer is null");
@@ -144,6 +118,33 @@ Status validate(const CallSpec& spec, const GroupShape& group) {
     }
   }
   return {};
+}
+
+BufferBytes buffer_bytes(const CallSpec& spec, const GroupShape& group) {
+  const auto size = static_cast<std::uint64_t>(group.size);
+  const bool at_root = spec.root == group.rank;
+  const std::uint64_t mine = spec.count, all = spec.count * size;
+  BufferBytes elements;
+  switch (spec.collective) {
+    case Collective::kAllreduce: elements = {mine, mine}; break;
+    case Collective::kReduce: elements = {mine, at_root ? mine : 0}; break;
+    case Collective::kBroadcast: elements = {0, mine}; break;
+    case Collective::kAllgather: elements = {mine, all}; break;
+    case Collective::kAllgatherv: {
+      std::uint64_t total = 0;
+      for (const std::uint64_t count : spec.counts) total += count;
+      elements = {spec.counts[static_cast<std::size_t>(group.rank)], total};
+      break;
+    }
+    case Collective::kReduceScatter: elements = {all, mine}; break;
+    case Collective::kGather: elements = {mine, at_root ? all : 0}; break;
+    case Collective::kScatter: elements = {at_root ? all : 0, mine}; break;
+    case Collective::kAllToAll: elements = {all, all}; break;
+    case Collective::kPoint: elements = spec.sends ? BufferBytes{mine, 0} : BufferBytes{0, mine}; break;
+    case Collective::kBarrier: return {};
+  }
+  const std::uint64_t width = element_bytes(spec);
+  return {elements.input * width, elements.output * width};
 }
 
 Fingerprint fingerprint_of(const CallSpec& spec, std::uint8_t algorithm) {

@@ -37,6 +37,7 @@ struct CallSpec {
   // Fills the input just before it is needed; not called where the result is taken from the log.
   void (*prepare)(void* context) = nullptr;
   void* prepare_context = nullptr;
+  void* stream = nullptr;  // the program's, whose work buffers on a GPU wait for
 };
 
 // What the group's ranks know alike and this one knows of itself.
@@ -49,6 +50,13 @@ struct GroupShape {
 // (limits::kMaxBufferBytes), buffers that are there, aligned, and overlap only as documented, an operation that the
 // type has. kInvalidArgument, naming the argument.
 [[nodiscard]] Status validate(const CallSpec& spec, const GroupShape& group);
+
+// Bytes of the buffers that this rank reads and writes in a call whose counts are in range. A broadcast's one buffer is
+// an output.
+struct BufferBytes {
+  std::uint64_t input = 0, output = 0;
+};
+[[nodiscard]] BufferBytes buffer_bytes(const CallSpec& spec, const GroupShape& group);
 
 // What this rank says it is calling. `algorithm` is schedule::Algorithm.
 [[nodiscard]] Fingerprint fingerprint_of(const CallSpec& spec, std::uint8_t algorithm);
@@ -65,6 +73,20 @@ struct ResultShape {
 
 // The sequence of set-up rounds of this name: a hash.
 [[nodiscard]] Sequence setup_sequence(std::string_view name);
+
+// A call's buffers where the program's are out of the engine's reach: the call's spec names others, which are filled by
+// spec.prepare (or were before the call was submitted), and from which the results are brought back. Called outside the
+// lock of the engine's owner.
+class CallBuffers {
+ public:
+  virtual ~CallBuffers() = default;
+  // How the filling went.
+  [[nodiscard]] virtual Status filled() const = 0;
+  // Whether there are results to be brought back.
+  [[nodiscard]] virtual bool delivers() const = 0;
+  // Brings them back, once the round is over and before the call has finished.
+  [[nodiscard]] virtual Status deliver() = 0;
+};
 
 // A call under way. Made by the engine's owner, touched under its lock, except `finished`.
 struct Call {
@@ -83,7 +105,8 @@ struct Call {
   Status status;
   warren_callback callback = nullptr;  // called once, outside the lock
   void* callback_context = nullptr;
-  std::shared_ptr<Call> self;  // keeps an asynchronous call alive until it has finished
+  std::unique_ptr<CallBuffers> buffers;  // null: those of the program
+  std::shared_ptr<Call> self;            // keeps an asynchronous call alive until it has finished
 };
 
 }  // namespace warren::worker

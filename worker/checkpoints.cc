@@ -11,16 +11,17 @@
 namespace warren::worker {
 namespace {
 
-// In the fingerprint of the global state's records: the program has a local state too.
+// In the fingerprint of the global state's records: the program has a local state too; above that bit, the world size.
 constexpr std::uint64_t kHasLocalState = 1;
+constexpr unsigned kWorldSizeShift = 1;
 
-RecordInfo info_of(std::uint64_t bytes, bool has_local) {
+RecordInfo info_of(std::uint64_t bytes, bool has_local, std::uint32_t world_size) {
   RecordInfo info;
   info.fingerprint.collective = Collective::kBroadcast;
   info.fingerprint.type = DataType::kU8;
   info.fingerprint.count = bytes;
   // All ranks have one or none has: shards that say otherwise contradict each other.
-  info.fingerprint.shape = has_local ? kHasLocalState : 0;
+  info.fingerprint.shape = (has_local ? kHasLocalState : 0) | std::uint64_t{world_size} << kWorldSizeShift;
   info.total_bytes = bytes;
   return info;
 }
@@ -60,17 +61,25 @@ void Checkpoints::load(const worker_effect::Loaded& what) {
 }
 
 bool Checkpoints::has_local(const RecordInfo& global) {
-  return global.fingerprint.shape == kHasLocalState;
+  return (global.fingerprint.shape & kHasLocalState) != 0;
+}
+
+std::uint32_t Checkpoints::world_size(const RecordInfo& global) {
+  return static_cast<std::uint32_t>(global.fingerprint.shape >> kWorldSizeShift);
+}
+
+bool Checkpoints::has_our_locals(const Known& of) const {
+  return of.has_local && of.world_size == engine_.plan().world_size;
 }
 
 Status Checkpoints::restore(const worker_effect::Loaded& what, State state, bool has_local) {
   const auto self = static_cast<std::uint32_t>(engine_.plan().self.value);
-  const Known found{what.version, what.timeline, state.global.size(), has_local};
+  const Known found{what.version, what.timeline, state.global.size(), has_local, state.world_size};
   const RecordKey global = found.key(RecordKind::kGlobal, 0), local = found.key(RecordKind::kLocal, self);
-  Status status =
-      log(global, info_of(state.global.size(), has_local), state.global, duty(found).minus(held_by_living(global)));
-  if (status.ok() && has_local) {
-    status = log(local, info_of(state.local.size(), true), state.local,
+  Status status = log(global, info_of(state.global.size(), has_local, state.world_size), state.global,
+                      duty(found).minus(held_by_living(global)));
+  if (status.ok() && has_our_locals(found)) {
+    status = log(local, info_of(state.local.size(), true, state.world_size), state.local,
                  Ranges(0, state.local.size()).minus(held_by_living(local)));
   }
   if (!status.ok()) return status.because_of_this("cannot log " + name_of(what.version) + " again");
@@ -106,10 +115,13 @@ Status Checkpoints::log_pending(Version version, std::span<const std::byte> glob
                                         std::to_string(limits::kMaxStateBytes)};
   }
   const auto self = static_cast<std::uint32_t>(engine_.plan().self.value);
-  const Known taken{version, engine_.timeline(), global.size(), local != nullptr};
-  Status status = log(taken.key(RecordKind::kGlobal, 0), info_of(global.size(), taken.has_local), global, duty(taken));
+  const std::uint32_t world_size = engine_.plan().world_size;
+  const Known taken{version, engine_.timeline(), global.size(), local != nullptr, world_size};
+  Status status =
+      log(taken.key(RecordKind::kGlobal, 0), info_of(global.size(), taken.has_local, world_size), global, duty(taken));
   if (status.ok() && local != nullptr) {
-    status = log(taken.key(RecordKind::kLocal, self), info_of(local->size(), true), *local, Ranges(0, local->size()));
+    status = log(taken.key(RecordKind::kLocal, self), info_of(local->size(), true, world_size), *local,
+                 Ranges(0, local->size()));
   }
   if (!status.ok()) return status.because_of_this("cannot take " + name_of(version));
   pending_ = taken;
@@ -163,7 +175,7 @@ void Checkpoints::pull_duties(const Known& of) {
     Pull pull{global, std::vector<std::byte>(i.end - i.begin), i.begin};
     Replayer::Want want;
     want.key = global;
-    want.fingerprint = info_of(of.global_bytes, of.has_local).fingerprint;
+    want.fingerprint = info_of(of.global_bytes, of.has_local, of.world_size).fingerprint;
     want.total_bytes = of.global_bytes;
     want.bytes = Ranges(i.begin, i.end);
     want.base = pull.bytes.data();
@@ -171,7 +183,7 @@ void Checkpoints::pull_duties(const Known& of) {
     want.wait = true;
     pulls_.emplace(engine_.fetch(std::move(want)), std::move(pull));
   }
-  if (!of.has_local) return;
+  if (!has_our_locals(of)) return;
   for (std::uint32_t rank = 0; rank < plan.world_size; ++rank) {
     const auto holders = shard_holders(rank, plan.domains, plan.replicas);
     if (rank == self || std::find(holders.begin(), holders.end(), self) == holders.end()) continue;
@@ -253,12 +265,14 @@ void Checkpoints::advance() {
         "start a job of another name"));
   }
   // This host's share of it.
-  const Known loaded{source_->version, source_->timeline, done->bytes.size(), has_local(*done->info)};
+  const Known loaded{source_->version, source_->timeline, done->bytes.size(), has_local(*done->info),
+                     world_size(*done->info)};
   const RecordKey key = global_here_ ? loaded.key(RecordKind::kLocal, self) : loaded.key(RecordKind::kGlobal, 0);
   const Ranges share = global_here_ ? Ranges(0, done->bytes.size()) : duty(loaded);
   const Status logged = log(key, *done->info, done->bytes, share.minus(held_by_living(key)));
   if (!logged.ok()) return end_load(logged.because_of_this("cannot log " + name_of(source_->version) + " again"));
-  if (!global_here_ && loaded.has_local) {
+  if (!global_here_) state_.world_size = loaded.world_size;
+  if (!global_here_ && has_our_locals(loaded)) {
     global_here_ = true;
     state_.global = std::move(done->bytes);
     loading_ = loaded;
@@ -283,7 +297,10 @@ std::string Checkpoints::describe_wait() const {
     }
   }
   return "checkpoint waits until " + name_of(pending_.version) + " is committed: rank " +
-         std::to_string(engine_.plan().self.value) + (lacks.empty() ? " holds its part of it, others do not" : lacks);
+         std::to_string(engine_.plan().self.value) +
+         (lacks.empty()
+              ? " holds its part of it; the tracker commits it when all have said so, and its log says who has not"
+              : lacks);
 }
 
 std::optional<Checkpoints::Vote> Checkpoints::take_vote() {

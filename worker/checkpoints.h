@@ -36,16 +36,18 @@ class Checkpoints {
   Checkpoints(Engine& engine, Recall& recall) : engine_(engine), recall_(recall) {}
 
   struct State {
-    std::uint64_t version = 0;  // the program's count of checkpoints; 0: the job begins
+    std::uint64_t version = 0;     // the program's count of checkpoints; 0: the job begins
+    std::uint32_t world_size = 0;  // when it was taken. Of a job of another size no local states are loaded
     std::vector<std::byte> global, local;
   };
   // The tracker has said what to start from; loaded() then says when it is here. Begins the version that follows.
   void load(const worker_effect::Loaded& what);
   // The state that load() has not found in the log, from somewhere else; loaded() says the same again. Logs this rank's
-  // share. kExhausted: no room.
+  // share. `has_local`: the checkpoint has local states. kExhausted: no room.
   [[nodiscard]] Status restore(const worker_effect::Loaded& what, State state, bool has_local);
-  // Whether a checkpoint has local states, by the record of its global state.
+  // By the record of a checkpoint's global state: whether it has local states, and of how many ranks it is.
   [[nodiscard]] static bool has_local(const RecordInfo& global);
+  [[nodiscard]] static std::uint32_t world_size(const RecordInfo& global);
   // Once: the state, or why there is none.
   [[nodiscard]] std::optional<Result<State>> loaded();
 
@@ -94,6 +96,7 @@ class Checkpoints {
     Timeline timeline;
     std::uint64_t global_bytes = 0;
     bool has_local = false;
+    std::uint32_t world_size = 0;
     [[nodiscard]] RecordKey key(RecordKind kind, std::uint64_t sequence) const {
       return {kind, {timeline, kWorldGroup, version, Sequence(sequence)}};
     }
@@ -108,6 +111,8 @@ class Checkpoints {
   [[nodiscard]] Status log_pending(Version version, std::span<const std::byte> global,
                                    const std::span<const std::byte>* local);
   [[nodiscard]] Ranges duty(const Known& of) const;
+  // Local states of a job of this size.
+  [[nodiscard]] bool has_our_locals(const Known& of) const;
   [[nodiscard]] Ranges held_by_living(const RecordKey& key);
   void pull_duties(const Known& of);
   void cancel_pulls_below(Version version);

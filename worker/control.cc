@@ -25,6 +25,7 @@ namespace warren::worker {
 namespace {
 
 constexpr int kLingerMs = 500;
+constexpr std::int64_t kLookAtDrainMs = 20;
 constexpr int kSendQueueMessages = 1000;
 constexpr const char* kMonitor = "inproc://warren-control-monitor-";
 // A tracker that answers no more is called again over a new connection: after this time, or some heartbeats if they are
@@ -136,21 +137,33 @@ Control::Control(const Settings& settings, const Log& log, const RoundBoard& boa
       data_path_(data_path),
       tracker_name_(to_string(HostPort{settings.tracker_host, settings.tracker_port})),
       services_(services),
-      self_(services.self) {}
+      self_(services.self),
+      drain_ms_(settings.drain_ms),
+      sample_ms_(sample_interval_ms(settings.round_timeout_ms)),
+      progress_(sample_ms_) {}
 
-Result<std::unique_ptr<Control>> Control::start(const Settings& settings, const Log& log, const RoundBoard& board,
-                                                DataPath& data_path, const Services& services) {
+Result<std::unique_ptr<Control>> Control::create(const Settings& settings, const Log& log, const RoundBoard& board,
+                                                 DataPath& data_path, const Services& services) {
   if (sodium_init() < 0) return Status(Code::kInternal, "libsodium does not start");
   std::unique_ptr<Control> control(new Control(settings, log, board, data_path, services));
   const Status status = control->open(settings);
   if (!status.ok()) return status;
+  return control;
+}
+
+void Control::start() {
   // Signals belong to the program: this thread takes none.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  control->thread_ = std::thread([c = control.get()] { c->loop(); });
+  thread_ = std::thread([this] { loop(); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return control;
+}
+
+void Control::stop() {
+  if (!thread_.joinable()) return;
+  post(Exit{});
+  thread_.join();
 }
 
 Status Control::open(const Settings& settings) {
@@ -207,6 +220,11 @@ Status Control::open(const Settings& settings) {
   }
   life_sign_ = LifeSign::from_environment();
   life_sign_.limit(settings.round_timeout_ms);
+  if (settings.on_sigterm == OnSigterm::kDrain) {
+    auto sigterm = SigtermCount::take();
+    if (!sigterm.ok()) return sigterm.status();
+    sigterm_ = std::move(sigterm).value();
+  }
 
   WorkerMachine::Options options;
   options.job = settings.job;
@@ -221,6 +239,7 @@ Status Control::open(const Settings& settings) {
   endpoint->set_address(addresses.value().advertise);
   endpoint->set_port(port.value());
   join.set_attempt(settings.attempt);
+  join.set_resize(settings.resize);
   join.set_software(WARREN_VERSION);
   auto* agreed = join.mutable_settings();
   agreed->set_world_size(settings.world_size);
@@ -248,6 +267,11 @@ Status Control::open_segments(const Settings& settings, const handshake::LinkKey
   events.attached = [this](Incarnation life, MappedSegment segment) {
     return data_path_.attach(life, std::move(segment));
   };
+  events.borrowed = [this](Incarnation life, std::uint32_t memory, MappedSegment segment) {
+    data_path_.borrowed(life, memory, std::move(segment));
+  };
+  events.returned = [this](Incarnation life, std::uint32_t memory) { data_path_.returned(life, memory); };
+  events.lent = [this](Incarnation life, std::uint32_t memory) { data_path_.lent(life, memory); };
   events.complete = [this](Epoch epoch) { data_path_.open(epoch); };
   events.failed = [this](Epoch epoch, Rank mate, const Status& why) {
     link_broken(epoch, mate, "it has not mapped the log of this rank: " + why.describe());
@@ -274,10 +298,7 @@ Status Control::open_segments(const Settings& settings, const handshake::LinkKey
 }
 
 Control::~Control() {
-  if (thread_.joinable()) {
-    post(Exit{});
-    thread_.join();
-  }
+  stop();
   life_sign_.leave();
   connector_.reset();
   segments_.reset();
@@ -313,6 +334,10 @@ void Control::leave(bool finalize, const std::string& reason) {
   post(Leave{finalize, reason});
 }
 
+void Control::drain(std::int64_t within_ms, const std::string& reason) {
+  post(Drain{within_ms, reason});
+}
+
 void Control::load() {
   post(Load{});
 }
@@ -320,12 +345,20 @@ void Control::vote(Epoch epoch, Timeline timeline, Version version, std::vector<
                    std::vector<wire::Setup> setups) {
   post(Vote{epoch, timeline, version, std::move(positions), std::move(setups)});
 }
-void Control::log_gap(Epoch epoch, const std::string& reason, std::optional<wire::Setup> setup) {
-  post(LogGap{epoch, reason, std::move(setup)});
+void Control::log_gap(Epoch epoch, WorkerMachine::Gap gap) {
+  post(LogGap{epoch, std::move(gap)});
 }
 
 void Control::forget_segment(Incarnation life, bool over) {
   post(ForgetSegment{life, over});
+}
+
+void Control::lend(std::uint32_t memory, std::shared_ptr<const OwnedFd> fd, std::uint64_t bytes) {
+  post(Lend{memory, std::move(fd), bytes});
+}
+
+void Control::take_back(std::uint32_t memory) {
+  post(TakeBack{memory});
 }
 
 void Control::loop() {
@@ -362,6 +395,10 @@ void Control::loop() {
     } else {
       life_sign_.leave();
     }
+    // Who is in a job looks at what it does.
+    if (machine_->state() == WorkerMachine::State::kMember)
+      deadline = std::min(deadline.value_or(next_sample_), next_sample_);
+    if (drains()) deadline = std::min({deadline.value_or(*leave_by_), *leave_by_, now() + kLookAtDrainMs});
     const std::int64_t wait_ms = deadline ? std::clamp<std::int64_t>(*deadline - now(), 0, 60'000) : -1;
     if (zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>(wait_ms)) < 0 &&
         zmq_errno() != EINTR) {
@@ -374,8 +411,13 @@ void Control::loop() {
     watch_monitor();
     renew_silent_connection();
     watch_links();
+    look_at_drain();
     connector_->run(now());
     if (segments_) segments_->run(now());
+    if (machine_->state() == WorkerMachine::State::kMember && now() >= next_sample_) {
+      next_sample_ = now() + sample_ms_;
+      progress_.sample(board_, now());
+    }
     if (const auto d = machine_->next_deadline(); d && *d <= now()) {
       set_progress();
       effects.clear();
@@ -401,14 +443,21 @@ bool Control::drain_commands() {
                    [&](const LinkBroken& c) { machine_->on_link_broken(c.epoch, c.peer, c.evidence, now(), effects); },
                    [&](const RoundFailed& c) { machine_->on_round_failed(c.epoch, c.why, now(), effects); },
                    [&](const Leave& c) { machine_->leave(c.finalize, c.reason, now(), effects); },
+                   [&](const Drain& c) { begin_drain(now() + c.within_ms, c.reason); },
                    [&](const Load&) { machine_->load(now(), effects); },
                    [&](const Vote& c) {
                      machine_->vote(c.epoch, c.timeline, c.version, c.positions, c.setups, now(), effects);
                    },
-                   [&](const LogGap& c) { machine_->on_log_gap(c.epoch, c.reason, c.setup, now(), effects); },
+                   [&](const LogGap& c) { machine_->on_log_gap(c.epoch, c.gap, now(), effects); },
                    [&](const ForgetSegment& c) {
                      segments_->forget(c.life);
                      if (keeper_ && c.over) keeper_->forget(c.life);
+                   },
+                   [&](Lend& c) {
+                     if (segments_) segments_->lend(c.memory, std::move(c.fd), c.bytes);
+                   },
+                   [&](const TakeBack& c) {
+                     if (segments_) segments_->take_back(c.memory);
                    },
                    [&](const Exit&) { go_on = false; },
                },
@@ -519,12 +568,73 @@ void Control::watch_links() {
   }
 }
 
+void Control::begin_drain(TimeMs by, const std::string& reason) {
+  if (leave_by_ && *leave_by_ <= by) return;
+  leave_by_ = by;
+  leave_why_ = reason;
+  data_path_.begin_nothing();
+  std::vector<WorkerEffect> effects;
+  machine_->drain(by, reason, now(), effects);
+  run_effects(std::move(effects));
+}
+
+// And has not left: who is in no job has nothing to leave.
+bool Control::drains() const {
+  return leave_by_ && machine_->next_deadline();
+}
+
+void Control::look_at_drain() {
+  if (const std::int64_t by_ms = life_sign_.leave_by_ms(); by_ms != 0) {
+    begin_drain(TimeMs{by_ms}, "its launcher was told that the machine is needed elsewhere");
+  }
+  if (sigterm_ != nullptr && sigterm_->count() != sigterms_) {
+    sigterms_ = sigterm_->count();
+    begin_drain(sigterms_ == 1 ? now() + drain_ms_ : now(), "SIGTERM");
+  }
+  const WorkerMachine::State state = machine_->state();
+  if (sigterm_ != nullptr && (state == WorkerMachine::State::kFinished || state == WorkerMachine::State::kFailed ||
+                              state == WorkerMachine::State::kBroken)) {
+    // Nothing is left to drain: the signal is the program's again.
+    sigterm_.reset();
+  }
+  if (!drains()) return;
+  const bool over = now() >= *leave_by_;
+  // The others have only to call finalize, too: a new life would have to run the program to its end.
+  if (state == WorkerMachine::State::kLeaving && !over) return;
+  // A round that was interrupted waits for a plan, and goes on without this life.
+  const bool at_once = over || state != WorkerMachine::State::kMember;
+  const auto leave = [this](std::vector<WorkerEffect>& effects) { machine_->leave(false, leave_why_, now(), effects); };
+  const bool left = data_path_.leave(at_once, [&] {
+    life_sign_.drained();
+    std::vector<WorkerEffect> effects;
+    leave(effects);
+    std::erase_if(effects, [](const WorkerEffect& e) { return !std::holds_alternative<worker_effect::Send>(e); });
+    run_effects(std::move(effects));
+    sockets_.reset();  // what was said goes out
+  });
+  if (!left) return;
+  life_sign_.drained();
+  std::vector<WorkerEffect> effects;
+  leave(effects);
+  run_effects(std::move(effects));
+}
+
 void Control::set_progress() {
   machine_->set_progress(progress_.read(board_, now()));
 }
 
+void Control::beat() {
+  life_sign_.beat();
+  if (const auto d = machine_->next_deadline(); !d || *d > now()) return;
+  set_progress();
+  std::vector<WorkerEffect> effects;
+  machine_->keep_alive(now(), effects);
+  // All of them go to the tracker: the data path waits in this very thread.
+  run_effects(std::move(effects));
+}
+
 void Control::install(const wire::Plan& plan) {
-  progress_.restart();
+  progress_.restart();  // a heartbeat may be due while the data path is being installed
   Connector::Membership m;
   m.epoch = Epoch(plan.epoch());
   m.streams = plan.settings().streams();
@@ -556,6 +666,7 @@ void Control::install(const wire::Plan& plan) {
     }
   }
   data_path_.install(plan, m.self);
+  progress_.restart();  // the board's links count from 0 again
   connector_->begin_epoch(std::move(m), now());
   // Calls move when every rank of the host can read what this one logs.
   if (segments_) {
@@ -576,6 +687,7 @@ void Control::run_effects(std::vector<WorkerEffect> effects) {
                    },
                    [&](const worker_effect::Install& e) { install(e.plan); },
                    [&](const worker_effect::StopDataPath& e) {
+                     if (!e.resume) life_sign_.ended(e.why);
                      connector_->end_epoch();
                      if (segments_) segments_->end_epoch();
                      auto standing = data_path_.stop(e.epoch, e.why, e.resume);
@@ -583,8 +695,14 @@ void Control::run_effects(std::vector<WorkerEffect> effects) {
                    },
                    [&](const worker_effect::Loaded& e) { data_path_.loaded(e); },
                    [&](const worker_effect::Committed& e) { data_path_.committed(e.version, e.timeline); },
-                   [&](const worker_effect::Fail& e) { data_path_.failed(e.why); },
-                   [&](const worker_effect::Finished&) { data_path_.finished(); },
+                   [&](const worker_effect::Fail& e) {
+                     life_sign_.ended(e.why);
+                     data_path_.failed(e.why);
+                   },
+                   [&](const worker_effect::Finished&) {
+                     life_sign_.finished();
+                     data_path_.finished();
+                   },
                    [&](const worker_effect::Log& e) { log_(level_of(e.event.severity), e.event.text); },
                },
                effects[i]);

@@ -18,6 +18,7 @@
 #include "recovery/worker_machine.h"
 #include "worker/launch/life_sign.h"
 #include "worker/launch/settings.h"
+#include "worker/launch/sigterm.h"
 #include "worker/log.h"
 #include "worker/progress.h"
 #include "worker/round_board.h"
@@ -39,6 +40,11 @@ class DataPath {
   virtual WorkerMachine::Standing stop(Epoch epoch, const Status& why, bool resume) = 0;
   // Another life's log segment, to be read from now on.
   virtual Status attach(Incarnation life, MappedSegment segment) = 0;
+  // Memory of the program of a rank of this host, to be read from now on, or no more; and that life has mapped what
+  // this one lends.
+  virtual void borrowed(Incarnation life, std::uint32_t memory, MappedSegment segment) = 0;
+  virtual void returned(Incarnation life, std::uint32_t memory) = 0;
+  virtual void lent(Incarnation life, std::uint32_t memory) = 0;
   virtual void loaded(const worker_effect::Loaded& loaded) = 0;
   virtual void committed(Version version, Timeline timeline) = 0;
   // Called often, for what has deadlines of its own; returns the next one.
@@ -49,11 +55,15 @@ class DataPath {
   virtual void link_failed(GroupId group, Rank peer, const Status& why) = 0;
   virtual void failed(const Status& why) = 0;
   virtual void finished() = 0;
+  // This worker drains: no call begins any more.
+  virtual void begin_nothing() = 0;
+  // Whether no call is under way, or it does not matter. Where that ends the process, this does not return, and calls
+  // `say` before.
+  virtual bool leave(bool at_once, const std::function<void()>& say) = 0;
 };
 
 class Control {
  public:
-  // Opens sockets and starts the thread, which joins the job. kUnavailable, kRefused, kInvalidArgument as what failed.
   // What other workers reach this life by, beside its data links.
   struct Services {
     Incarnation self;
@@ -64,24 +74,37 @@ class Control {
     // is logged.
     std::function<wire::Logged()> logged;
   };
-  static Result<std::unique_ptr<Control>> start(const Settings& settings, const Log& log, const RoundBoard& board,
-                                                DataPath& data_path, const Services& services);
-  // Stops the thread. What was said before (leave) is sent, within half a second.
+  // Opens sockets. kUnavailable, kRefused, kInvalidArgument as what failed.
+  static Result<std::unique_ptr<Control>> create(const Settings& settings, const Log& log, const RoundBoard& board,
+                                                 DataPath& data_path, const Services& services);
+  // Starts the thread, which joins the job. Once; apart, so that the data path has this object before it is called.
+  void start();
+  // Ends the thread: the data path is not called any more.
+  void stop();
+  // As stop(). What was said before (leave) is sent, within half a second.
   ~Control();
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
+
+  // From within a call of the data path that is held up: the tracker and the launcher hear that this life goes on.
+  void beat();
 
   // From any thread; they return at once.
   void want_link(GroupId group, Rank peer);
   void link_broken(Epoch epoch, Rank peer, const std::string& evidence);
   void round_failed(Epoch epoch, const Status& why);
   void leave(bool finalize, const std::string& reason);
+  // This worker's place is needed elsewhere: it leaves when no call is under way, at the latest in so long.
+  void drain(std::int64_t within_ms, const std::string& reason);
   void load();
   void vote(Epoch epoch, Timeline timeline, Version version, std::vector<wire::Position> positions,
             std::vector<wire::Setup> setups);
-  void log_gap(Epoch epoch, const std::string& reason, std::optional<wire::Setup> setup);
+  void log_gap(Epoch epoch, WorkerMachine::Gap gap);
   // A life's segment serves nobody any more. `over`: the life is, and the launcher may close it too.
   void forget_segment(Incarnation life, bool over);
+  // The ranks of this host may read memory of this life's program; it is no more. Without a log they map nothing.
+  void lend(std::uint32_t memory, std::shared_ptr<const OwnedFd> fd, std::uint64_t bytes);
+  void take_back(std::uint32_t memory);
 
  private:
   struct WantLink {
@@ -101,6 +124,10 @@ class Control {
     bool finalize;
     std::string reason;
   };
+  struct Drain {
+    std::int64_t within_ms;
+    std::string reason;
+  };
   struct Load {};
   struct Vote {
     Epoch epoch;
@@ -111,15 +138,23 @@ class Control {
   };
   struct LogGap {
     Epoch epoch;
-    std::string reason;
-    std::optional<wire::Setup> setup;
+    WorkerMachine::Gap gap;
   };
   struct ForgetSegment {
     Incarnation life;
     bool over;
   };
+  struct Lend {
+    std::uint32_t memory;
+    std::shared_ptr<const OwnedFd> fd;
+    std::uint64_t bytes;
+  };
+  struct TakeBack {
+    std::uint32_t memory;
+  };
   struct Exit {};
-  using Command = std::variant<WantLink, LinkBroken, RoundFailed, Leave, Load, Vote, LogGap, ForgetSegment, Exit>;
+  using Command = std::variant<WantLink, LinkBroken, RoundFailed, Leave, Drain, Load, Vote, LogGap, ForgetSegment, Lend,
+                               TakeBack, Exit>;
   struct Sockets;
 
   Control(const Settings& settings, const Log& log, const RoundBoard& board, DataPath& data_path,
@@ -137,6 +172,9 @@ class Control {
   void watch_links();
   void run_effects(std::vector<WorkerEffect> effects);
   void set_progress();
+  void begin_drain(TimeMs by, const std::string& reason);
+  void look_at_drain();
+  [[nodiscard]] bool drains() const;
   [[nodiscard]] TimeMs now() const;
 
   const Log log_;
@@ -151,12 +189,19 @@ class Control {
   std::unique_ptr<KeeperLink> keeper_;
   std::unique_ptr<SegmentExchange> segments_;
   LifeSign life_sign_;
+  const std::int64_t drain_ms_;
+  std::unique_ptr<SigtermCount> sigterm_;  // null: the signal is the program's
+  int sigterms_ = 0;                       // that were looked at
+  std::optional<TimeMs> leave_by_;         // it drains
+  std::string leave_why_;
   std::mutex mutex_;
   std::vector<Command> commands_;
   int wake_fd_ = -1;
   int watch_fd_ = -1;  // epoll: links whose other end has gone
   std::int64_t first_patience_ms_ = 0;
   std::uint16_t last_event_ = 0;  // the last that ZeroMQ's monitor told of the connection to the tracker
+  const std::int64_t sample_ms_;
+  TimeMs next_sample_;
   ProgressReporter progress_;
   std::thread thread_;
 };

@@ -1,10 +1,16 @@
 #include "worker/dead_segments.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 namespace warren::worker {
 namespace {
+
+// Copied at a time: some ten milliseconds. The owner of the data path waits for it, and so does everybody else.
+constexpr std::uint64_t kSliceBytes = std::uint64_t{16} << 20;
+// Of which one without bytes counts for so many: as its header has.
+constexpr std::uint64_t kBytesOfARecord = 96;
 
 bool ever_written(const SegmentView& view) {
   for (std::uint32_t e = 0; e < view.layout().extents; ++e) {
@@ -48,9 +54,7 @@ bool DeadSegments::each_only_in(const Segment& segment, const Horizon& horizon, 
                                           const SegmentView::Record& record) {
     if (!horizon.needs(record.key)) return true;
     if (record.info.total_bytes == 0) {
-      // Of a round without bytes nothing is taken from the log.
-      return record.key.kind == RecordKind::kRound || empty_.contains(record.key) ||
-             take(extent, generation, record, Ranges());
+      return reader.recorded_by(record.key, living) || take(extent, generation, record, Ranges());
     }
     const Ranges only =
         Ranges(record.first_byte, record.first_byte + record.payload_bytes).minus(reader.held_by(record.key, living));
@@ -58,16 +62,21 @@ bool DeadSegments::each_only_in(const Segment& segment, const Horizon& horizon, 
   });
 }
 
-Status DeadSegments::take_over(const Segment& segment, const Horizon& horizon, std::span<const Incarnation> living,
-                               HostLog& log, HostLogReader& reader) {
-  Status status;
+bool DeadSegments::take_over(const Segment& segment, const Horizon& horizon, std::span<const Incarnation> living,
+                             HostLog& log, HostLogReader& reader, Room& room, Status& status) {
   std::vector<std::byte> bytes;
-  (void)each_only_in(
+  return each_only_in(
       segment, horizon, living, reader,
       [&](std::uint32_t extent, std::uint64_t generation, const SegmentView::Record& record, const Ranges& only) {
+        if (room.bytes == 0) return false;
+        if (log.bytes_held() > room.held) {
+          status = Status(Code::kExhausted, "more than " + std::to_string(room.held) + " of the memory log's " +
+                                                std::to_string(log.budget_bytes()) + " bytes are in use");
+          return false;
+        }
         if (record.info.total_bytes == 0) {
           status = log.publish(record.key, record.info, 0, {});
-          if (status.ok()) empty_.insert(record.key);
+          room.bytes -= std::min<std::uint64_t>(room.bytes, kBytesOfARecord);
         }
         for (const Interval& i : only.intervals()) {
           bytes.resize(i.end - i.begin);
@@ -77,45 +86,57 @@ Status DeadSegments::take_over(const Segment& segment, const Horizon& horizon, s
           }
           status = log.publish(record.key, record.info, i.begin, bytes);
           if (!status.ok()) break;
+          room.bytes -= std::min<std::uint64_t>(room.bytes, bytes.size());
         }
         return status.ok();
       });
-  return status;
 }
 
 Status DeadSegments::take_over_setups(std::span<const Incarnation> host_lives, HostLog& log, HostLogReader& reader) {
   Horizon horizon;
   horizon.setups = setups_;
   horizon.only_setups = true;
+  Room room;
+  Status status;
   for (const auto& [life, segment] : segments_) {
     if (std::ranges::find(host_lives, life) != host_lives.end()) continue;
-    if (Status s = take_over(segment, horizon, host_lives, log, reader); !s.ok()) return s;
+    if (!take_over(segment, horizon, host_lives, log, reader, room, status)) return status;
   }
   return {};
 }
 
 DeadSegments::Looked DeadSegments::look(const Horizon& horizon, std::span<const Incarnation> host_lives, bool first,
-                                        HostLog& log, HostLogReader& reader) {
+                                        std::uint64_t rounds_computed, HostLog& log, HostLogReader& reader) {
   Looked looked;
   setups_ = horizon.setups;
-  std::vector<Incarnation> left;
-  std::erase_if(empty_, [&](const RecordKey& key) { return !horizon.needs(key); });
+  std::vector<Incarnation> left, replayed;
   for (auto& [life, segment] : segments_) {
     if (std::ranges::find(host_lives, life) != host_lives.end()) {
       segment.was_member = true;
+      segment.dead_since.reset();
       continue;
     }
-    const bool serves = !each_only_in(segment, horizon, host_lives, reader, [](const auto&...) { return false; });
+    if (!segment.dead_since) segment.dead_since = rounds_computed;
+    // What another run of the job has left is not read, and not needed.
+    const bool serves = (segment.view.run() == 0 || segment.view.run() == log.run()) &&
+                        !each_only_in(segment, horizon, host_lives, reader, [](const auto&...) { return false; });
     if (serves) {
       left.push_back(life);
+      if (*segment.dead_since < rounds_computed) replayed.push_back(life);
     } else {
       looked.gone.push_back({life, segment.was_member || ever_written(segment.view)});
     }
   }
-  if (left.size() > (first ? kMostLeft : 2 * kMostLeft)) {
-    for (const Incarnation life : left) {
-      looked.taken_over = take_over(segments_.at(life), horizon, host_lives, log, reader);
-      if (!looked.taken_over.ok()) break;
+  const auto& too_many = left.size() > most_waiting(host_lives.size()) ? left : replayed;
+  if (too_many.size() > (first ? kMostLeft : 2 * kMostLeft)) {
+    Room room;
+    room.bytes = std::min(kSliceBytes, log.budget_bytes() / 8);
+    if (!log.spills()) room.held = log.budget_bytes() / 2;
+    for (const Incarnation life : too_many) {
+      if (!take_over(segments_.at(life), horizon, host_lives, log, reader, room, looked.taken_over)) {
+        looked.more = looked.taken_over.ok();
+        break;
+      }
       looked.gone.push_back({life, true});
     }
   }

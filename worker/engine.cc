@@ -51,8 +51,10 @@ void Engine::install(const Plan& plan) {
   WARREN_CHECK(!open_ && broken_.ok() && plan.epoch > plan_.epoch, "one epoch after the other (I6)");
   WARREN_CHECK((plan.replicas == 0) == (recall_ == nullptr), "what is logged has a log");
   plan_ = plan;
+  board_.open_links(plan.world_size);
   // One that was done and is lost is no more, unless this life has what it gave.
   for (auto& [name, known] : setups_) known.done = known.completed;
+  if (recall_ != nullptr) recall_->log().belong(plan.run);
   for (const Setup& s : plan.setups) {
     KnownSetup& known = setups_[{s.group, s.name}];
     known.timeline = s.timeline;
@@ -87,6 +89,7 @@ void Engine::open() {
     group->points.open(plan_.epoch, plan_.timeline, plan_.resumes);
     check(*group);
   }
+  begin_question();
 }
 
 WorkerMachine::Standing Engine::suspend() {
@@ -114,7 +117,7 @@ WorkerMachine::Standing Engine::suspend() {
       // In memory that outlives this process, whoever goes next. What cannot be logged no plan will know of: begin()
       // sees whether that matters.
       const Ranges held = recall_->reader().held(result_key(group->active->round));
-      const Status logged = log_pieces(*group, fresh.minus(held));
+      const Status logged = log_pieces(*group, group->have.minus(held));
       if (!logged.ok() && group->unlogged.ok()) group->unlogged = logged;
     }
     if (group->active != nullptr) {
@@ -171,9 +174,10 @@ WorkerMachine::Standing Engine::standing() const {
 // Rounds of this timeline that dead lives of this host have begun and this one has not.
 wire::Logged Engine::logged_further(const WorkerMachine::Standing& standing) const {
   if (recall_ == nullptr) return {};
-  wire::Logged all = logged_on(recall_->reader());
+  wire::Logged all = logged_on(recall_->reader(), plan_.run);
   if (all.timeline() != plan_.timeline.value) return {};
   wire::Logged further;
+  further.set_run(all.run());
   further.set_timeline(all.timeline());
   for (wire::Position& p : *all.mutable_positions()) {
     const auto own = std::find_if(standing.positions.begin(), standing.positions.end(), [&](const wire::Position& o) {
@@ -297,6 +301,7 @@ Status Engine::begin_version(Version version) {
     group->rounds_done = 0;
   }
   version_ = version;
+  heard_.reset();
   for (auto& [id, group] : groups_) {
     const Status status = group->points.begin_version(version);
     if (!status.ok()) return status;
@@ -332,7 +337,7 @@ void Engine::place(Group& group) {
   group.cache.clear();
   group.hosts.clear();
   group.domains.clear();
-  if (plan_.replicas == 0) return;
+  if (plan_.hosts.empty()) return;
   for (const Rank r : group.members) {
     group.hosts.push_back(plan_.hosts[static_cast<std::size_t>(r.value)]);
     group.domains.push_back(plan_.domains[static_cast<std::size_t>(r.value)]);
@@ -368,7 +373,7 @@ Status Engine::add_group(GroupId id, std::vector<Rank> members, std::uint32_t ch
   std::uint32_t slot = 0;
   while (slot < by_slot_.size() && by_slot_[slot] != nullptr) slot += 2;
   auto group = std::make_unique<Group>(transport_, id, channel, std::move(members), rank, slot, plan_.chunk_bytes,
-                                       recall_, version_);
+                                       recall_, version_, board_);
   group->recall = recall_;
   place(*group);
   // One of this name may have been destroyed in this version.
@@ -550,6 +555,27 @@ Engine::Known Engine::known_of(const RoundId& round) const {
   return {false, f->final, f->closed};
 }
 
+// What of these bytes of the round's result nobody needs to compute: all ranks leave out the same pieces. Of a piece
+// that is there in part nothing was sent: its owner died, or its log was full, before the rest of it was published.
+Result<Ranges> Engine::whole_pieces(const Group& group, const Call& call, const Ranges& final) const {
+  if (final.empty()) return Ranges();
+  const schedule::Request request = request_for(group, call);
+  const std::uint64_t width = request.element_bytes;
+  const std::uint64_t total =
+      result_shape(call.spec, {group.rank, static_cast<std::int32_t>(group.members.size())}).total * width;
+  if (final.intervals().back().end > total) {
+    return Status(Code::kDesync, "the log has " + std::to_string(final.intervals().back().end) + " bytes of " +
+                                     to_string(call.round) + ", which has " + std::to_string(total) + " as " +
+                                     to_string(call.fingerprint) + ": it is not what other ranks called");
+  }
+  Ranges elements;
+  for (const Interval& i : final.intervals()) elements.add((i.begin + width - 1) / width, i.end / width);
+  const Ranges whole = schedule::whole_pieces(request, elements);
+  Ranges bytes;
+  for (const Interval& i : whole.intervals()) bytes.add(i.begin * width, i.end * width);
+  return bytes;
+}
+
 // Gives the call its name's number. What one life calls is bounded: it stays in the log.
 Status Engine::name_setup(const Group& group, Call& call) {
   const Sequence name = setup_sequence(call.setup);
@@ -579,6 +605,11 @@ void Engine::start_next(Group& group) {
   group.queue.pop();
   group.have = {};
   group.unlogged = {};
+  group.awaited = 0;
+  const RoundId& round = group.active->round;
+  if (!is_setup(round)) {
+    group.begun[round.sequence.value % Group::kNewestRounds] = {round, group.active->fingerprint};
+  }
   board_.begin(group.slot / 2, group.active->round, group.active->fingerprint);
   begin(group);
 }
@@ -586,7 +617,11 @@ void Engine::start_next(Group& group) {
 // Decides how the active call comes to its result in this epoch.
 void Engine::begin(Group& group) {
   Call& call = *group.active;
-  const Known known = known_of(call.round);
+  Known known = known_of(call.round);
+  auto whole = whole_pieces(group, call, known.final);
+  if (!whole.ok()) return fail(whole.status(), kNoRank);
+  known.final = group.final = std::move(whole).value();
+  group.resumed = !known.final.empty();
   // It was taken for one that the log has whole, and that has proved wrong: the prepare function overwrites what came.
   if (!known.done && call.spec.prepare != nullptr && call.prepare == Call::Prepare::kNot) group.have = {};
   // What stands final in the output may stand where the input was: it must not be computed again.
@@ -608,7 +643,6 @@ void Engine::begin(Group& group) {
   }
   const std::uint64_t width = std::max<std::uint64_t>(1, element_bytes(call.spec));
   const ResultShape shape = result_shape(call.spec, {group.rank, static_cast<std::int32_t>(group.members.size())});
-  group.resumed = !known.done;
   group.phase = Phase::kRecalls;
   group.recall_id = 0;
   Replayer::Want want;
@@ -633,6 +667,13 @@ void Engine::begin(Group& group) {
                   kNoRank);
     }
     if (group.resumed) return run_rest(group);
+    // Nothing is fetched, and no bytes show whose segment has the record: each life that replays the round logs it
+    // again, so that it stays known which round it was (docs/decisions/0010).
+    const bool has = is_setup(call.round) && setups_.at({group.id, call.round.sequence}).completed;
+    if (shape.total == 0 && !has) {
+      const Status logged = recall_->publish(want.key, {call.fingerprint, 0}, 0, {});
+      if (!logged.ok()) return fail(logged.because_of_this("cannot log " + name_of(call)), kNoRank);
+    }
     group.phase = Phase::kDone;
     return;
   }
@@ -643,8 +684,10 @@ void Engine::recalled(Replayer::Done done) {
   for (auto& [id, group] : groups_) {
     if (group->active == nullptr || group->phase != Phase::kRecalls || group->recall_id != done.id) continue;
     Call& call = *group->active;
+    // However it has ended: the output may be where the input was, and suspend() says what stands there.
+    group->have.add(done.written);
     if (done.status.code() == Code::kUnavailable) {
-      gap_ = Gap{done.status.describe(), std::nullopt};
+      gap_ = Gap{.reason = done.status.describe(), .setup = {}};
       if (is_setup(call.round) && !group->resumed) gap_->setup = done_setup(call.round);
       return;
     }
@@ -654,13 +697,9 @@ void Engine::recalled(Replayer::Done done) {
       if (!logged.ok()) return fail(logged, kNoRank);
     }
     if (group->resumed) {
-      const std::uint64_t width = std::max<std::uint64_t>(1, element_bytes(call.spec));
-      const ResultShape shape =
-          result_shape(call.spec, {group->rank, static_cast<std::int32_t>(group->members.size())});
-      group->have.add(known_of(call.round).final.intersect(shape.begin * width, (shape.begin + shape.count) * width));
       run_rest(*group);
     } else {
-      const Status logged = log_pieces(*group, done.log_again);
+      const Status logged = log_pieces(*group, recall_->room_for(result_key(call.round), done.log_again));
       if (!logged.ok()) return fail(logged, kNoRank);
       group->phase = Phase::kDone;
     }
@@ -723,23 +762,17 @@ Status Engine::log_pieces(Group& group, const Ranges& bytes) {
 // The rest of a round that was interrupted: what the log holds of it has come.
 void Engine::run_rest(Group& group) {
   const Call& call = *group.active;
-  const Ranges final = known_of(call.round).final;
   // Every host has the whole round before any of its ranks returns (DESIGN section 4). What dead lives of this host
   // have logged will do: their segments stay while it lies in them alone (dead_segments.h). A log that took it anew at
   // each interruption would fill up.
   const Ranges held = recall_->reader().held(result_key(call.round));
-  if (const Status logged = log_pieces(group, final.minus(held)); !logged.ok()) return fail(logged, kNoRank);
+  if (const Status logged = log_pieces(group, group.final.minus(held)); !logged.ok()) return fail(logged, kNoRank);
+  // What the interrupt found unfinished, and what this life had published by then.
+  group.awaited = recall_->newest();
   schedule::Request request = request_for(group, call);
-  const std::uint64_t width = std::max<std::uint64_t>(1, element_bytes(call.spec));
   request.resumed = true;
-  for (const Interval& i : final.intervals()) {
-    if (i.begin % width != 0 || i.end % width != 0) {
-      return fail(Status(Code::kDesync, "the log cuts " + to_string(call.round) + " inside elements of " +
-                                            std::to_string(width) + " bytes: " + to_string(call.fingerprint) +
-                                            " is not what other ranks called"),
-                  kNoRank);
-    }
-    request.final.add(i.begin / width, i.end / width);
+  for (const Interval& i : group.final.intervals()) {
+    request.final.add(i.begin / request.element_bytes, i.end / request.element_bytes);
   }
   auto made = schedule::make(request);
   if (!made.ok()) return fail(made.status().because_of_this("cannot finish " + to_string(call.round)), kNoRank);
@@ -808,12 +841,12 @@ void Engine::run(Group& group, std::shared_ptr<const PreparedSchedule> prepared)
   group.executor.start(round);
 }
 
-Status Engine::Group::publish(std::uint64_t first, std::uint64_t count, const std::byte* values) {
+Status Engine::Group::publish(std::uint64_t first, std::uint64_t count, const std::byte* values, LogPlace& place) {
   const std::uint64_t width = element_bytes(active->spec);
   const std::uint64_t total = result_shape(active->spec, {rank, static_cast<std::int32_t>(members.size())}).total;
   const RecordKey key = result_key(active->round);
   const RecordInfo info{active->fingerprint, total * width};
-  if (!resumed || count == 0) return recall->publish(key, info, first * width, {values, count * width});
+  if (!resumed || count == 0) return recall->publish(key, info, first * width, {values, count * width}, &place);
   // Each attempt copies an owner's finals to their keepers again, and this host may be the keeper that has them.
   const Ranges missing = Ranges(first * width, (first + count) * width).minus(recall->reader().held(key));
   for (const Interval& i : missing.intervals()) {
@@ -823,6 +856,20 @@ Status Engine::Group::publish(std::uint64_t first, std::uint64_t count, const st
   return {};
 }
 
+std::span<std::byte> Engine::Group::room(std::uint64_t count) {
+  // What this host may have of it is not published again: publish() looks.
+  // A program's function may want its elements better aligned than the log's records lie.
+  if (resumed || count == 0 || active->spec.type == DataType::kCustom) return {};
+  return recall->room(result_key(active->round), count * element_bytes(active->spec));
+}
+
+void Engine::Group::publish_room(std::uint64_t first, std::uint64_t count, LogPlace& place) {
+  const std::uint64_t width = element_bytes(active->spec);
+  const std::uint64_t total = result_shape(active->spec, {rank, static_cast<std::int32_t>(members.size())}).total;
+  const RecordInfo info{active->fingerprint, total * width};
+  recall->publish_room(result_key(active->round), info, first * width, count * width, &place);
+}
+
 void Engine::complete(Group& group) {
   Call& call = *group.active;
   if (is_setup(call.round)) {
@@ -830,13 +877,27 @@ void Engine::complete(Group& group) {
     known.done = known.completed = true;
   } else {
     group.rounds_done++;
+    if (group.phase != Phase::kRuns) board_.rounds_replayed.fetch_add(1, std::memory_order_relaxed);
   }
   group.active = nullptr;
   group.phase = Phase::kIdle;
   board_.end(group.slot / 2);
   board_.rounds_finished.fetch_add(1, std::memory_order_relaxed);
-  finish(call, Status());
+  conclude(call, Status());
   start_next(group);
+}
+
+// The call's round is over: the interrupt of an epoch undoes it no more.
+void Engine::conclude(Call& call, const Status& status) {
+  if (!status.ok() || call.buffers == nullptr || !call.buffers->delivers()) return finish(call, status);
+  deliveries_.push_back(&call);
+}
+
+Call* Engine::take_delivery() {
+  if (deliveries_.empty()) return nullptr;
+  Call* call = deliveries_.front();
+  deliveries_.erase(deliveries_.begin());
+  return call;
 }
 
 void Engine::finish(Call& call, const Status& status) {
@@ -863,6 +924,8 @@ void Engine::check(Group& group) {
       fail(group.executor.status(), group.executor.failed_peer());
       break;
     }
+    // On disk too, where mode sync says so, before the call returns.
+    if (group.phase == Phase::kRuns && group.awaited != 0 && !recall_->may_be_seen(group.awaited)) break;
     if (group.phase == Phase::kRuns) {
       board_.bytes_moved.fetch_add(group.executor.bytes_sent(), std::memory_order_relaxed);
       board_.rounds_computed.fetch_add(1, std::memory_order_relaxed);
@@ -874,10 +937,10 @@ void Engine::check(Group& group) {
     if (call->spec.sends) {
       board_.bytes_moved.fetch_add(call->spec.count * element_bytes(call->spec), std::memory_order_relaxed);
     }
-    finish(*call, status);
+    conclude(*call, status);
   }
   group.points.finished().clear();
-  if (auto gap = group.points.take_gap()) gap_ = Gap{std::move(*gap), std::nullopt};
+  if (auto gap = group.points.take_gap()) gap_ = Gap{.reason = std::move(*gap), .setup = {}};
   if (group.point_shown && group.active == nullptr && !group.points.busy()) {
     board_.end(group.slot / 2);
     group.point_shown = false;
@@ -898,29 +961,116 @@ bool Engine::drain_recalls() {
     some = true;
     recalled(std::move(done));
   }
+  look_at_question();
+  return some;
+}
+
+// ---- which round comes next
+
+void Engine::ask_next(std::vector<std::uint64_t> sites) {
+  const auto world = groups_.find(kWorldGroup);
+  WARREN_CHECK(world != groups_.end() && idle(kWorldGroup) && !question_, "one question, between two calls");
+  met_.reset();
+  if (recall_ == nullptr) {
+    // Nobody goes on without the others.
+    met_ = true;
+    return;
+  }
+  question_ = {round_of(kWorldGroup, world->second->next_sequence), std::move(sites)};
+  if (open_) begin_question();
+}
+
+void Engine::begin_question() {
+  if (!question_) return;
+  // What this life was told of the round, and its host's log, need no others.
+  const Inquiry::Answer own = say(question_->round);
+  if (own.word == RoundWord::kRound || own.word == RoundWord::kOver) return answered(own);
+  // Lives that are over have ended the version there, and no life that is left has been in it.
+  if (known_of(question_->round).beyond) return answered({RoundWord::kOver, {}});
+  recall_->ask(question_->round);
+  look_at_question();
+}
+
+void Engine::look_at_question() {
+  if (!question_ || !open_ || gap_) return;
+  const auto answer = recall_->inquiry().answer();
+  if (!answer) return;
+  if (answer->word == RoundWord::kAsks || answer->word == RoundWord::kGone) {
+    const Known known = known_of(question_->round);
+    if (answer->word == RoundWord::kGone || known.done || !known.final.empty()) {
+      // Whether it was the round that is asked for nobody knows any more, and what follows has its number from that.
+      gap_ = Gap{"no host holds anything of " + to_string(question_->round) + ", which ranks have begun", {}, true};
+      return recall_->end_question();
+    }
+  }
+  answered(*answer);
+}
+
+void Engine::answered(const Inquiry::Answer& answer) {
+  const Question question = *std::exchange(question_, std::nullopt);
+  recall_->end_question();
+  if (answer.word != RoundWord::kAsks) heard_ = {question.round, answer};
+  const std::uint64_t site = answer.round.site & ~kSiteCompared;
+  met_ = answer.word == RoundWord::kAsks ||
+         (answer.word == RoundWord::kRound && std::ranges::find(question.sites, site) != question.sites.end());
+}
+
+Inquiry::Answer Engine::say(const RoundId& round) const {
+  const auto it = groups_.find(round.group);
+  if (!open_ || it == groups_.end() || recall_ == nullptr) return {};
+  const Group& group = *it->second;
+  const auto& begun = group.begun[round.sequence.value % Group::kNewestRounds];
+  if (begun && begun->round == round) return {RoundWord::kRound, begun->fingerprint};
+  // Whoever is further ahead than that has logged it.
+  const auto logged = recall_->reader().info(result_key(round));
+  if (logged.ok() && logged.value()) return {RoundWord::kRound, logged.value()->fingerprint};
+  if (version_ == round.version) {
+    if (heard_ && heard_->round == round) return heard_->answer;
+    if (question_ && question_->round == round) return {RoundWord::kAsks, {}};
+    if (round.sequence.value < group.rounds_done) return {RoundWord::kGone, {}};
+    return {rounds_over_ && group.next_sequence <= round.sequence ? RoundWord::kOver : RoundWord::kLater, {}};
+  }
+  const auto over = closed_.find({round.group, round.version});
+  if (over == closed_.end()) return {};
+  return {over->second <= round.sequence.value ? RoundWord::kOver : RoundWord::kGone, {}};
+}
+
+// Rounds that have waited until a disk has what they published.
+bool Engine::settle_published() {
+  if (recall_ == nullptr || recall_->newest() == 0) return false;
+  bool some = false;
+  for (auto& [id, group] : groups_) {
+    if (group->active == nullptr || group->phase != Phase::kRuns) continue;
+    const bool settled = group->executor.settle();
+    if (!settled && group->awaited == 0) continue;
+    const Call* before = group->active;
+    check(*group);
+    some = some || settled || group->active != before;
+  }
   return some;
 }
 
 bool Engine::progress() {
   if (stopped() || !open_) return false;
   const bool recalled_some = drain_recalls();
+  const bool settled_some = settle_published();
   completions_.resize(64);
   const std::size_t n = transport_.poll(completions_);
   for (std::size_t i = 0; i < n; i++) {
-    const Completion& c = completions_[i];
+    Completion& c = completions_[i];  // what it holds of a mate's memory goes with it
     const auto slot = static_cast<std::uint32_t>(c.token >> 32);
     WARREN_CHECK(slot < by_slot_.size(), "tokens carry a slot of this engine");
     Group* group = by_slot_[slot];
     if (group == nullptr) continue;  // a send of a group that was removed when its bytes had been taken
     if (slot == group->slot) {
-      group->executor.on_completion(c.token, c.status);
+      group->executor.on_completion(c.token, c.status, std::move(c.view));
     } else {
       group->points.on_completion(c.token, c.status);
     }
     check(*group);
     if (group->departed && group->points.clean()) release_departed();
   }
-  return n != 0 || recalled_some;
+  return n != 0 || recalled_some || settled_some;
 }
 
 void Engine::stop(const Status& why) {
@@ -929,6 +1079,7 @@ void Engine::stop(const Status& why) {
   broken_ = why;
   open_ = false;
   prepares_.clear();
+  for (Call* call : std::exchange(deliveries_, {})) finish(*call, why);
   if (recall_ != nullptr) recall_->suspend();
   transport_.close_all();
   for (auto& [id, group] : groups_) {
@@ -958,6 +1109,7 @@ std::optional<Engine::Failure> Engine::take_failure() {
 }
 
 void Engine::publish_waits() {
+  board_.replaying.store(recall_ != nullptr && !recall_->replayer().idle(), std::memory_order_relaxed);
   for (const auto& [id, group] : groups_) {
     const std::size_t slot = group->slot / 2;
     if (group->active != nullptr) {
@@ -965,9 +1117,9 @@ void Engine::publish_waits() {
     } else if (group->points.busy()) {
       // Point to point shows as a round of its own kind; the next collective, or its end, takes the slot. Its shape
       // says how much has moved.
-      auto peers = group->points.senders();
-      const auto receivers = group->points.receivers();
-      peers.insert(peers.end(), receivers.begin(), receivers.end());
+      std::vector<RoundBoard::Waited> peers;
+      for (const Rank rank : group->points.senders()) peers.push_back({rank, true, false});
+      for (const Rank rank : group->points.receivers()) peers.push_back({rank, false, true});
       Fingerprint point;
       point.collective = Collective::kPoint;
       point.type = DataType::kU8;
@@ -988,6 +1140,10 @@ std::vector<std::string> Engine::describe_waits() const {
   };
   const std::string rank = "rank " + std::to_string(plan_.self.value);
   if (recall_ != nullptr && !recall_->replayer().idle()) lines.push_back(rank + " " + recall_->replayer().describe());
+  if (question_ && recall_ != nullptr) {
+    lines.push_back(rank + " waits for " + recall_->inquiry().describe() + " to say which round " +
+                    to_string(question_->round) + " is");
+  }
   for (const auto& [id, group] : groups_) {
     const std::string self = rank + " waits for rank ";
     if (group->active != nullptr && group->phase == Phase::kPrepares) {
@@ -997,9 +1153,13 @@ std::vector<std::string> Engine::describe_waits() const {
       lines.push_back(rank + " waits for the next plan in " + to_string(group->active->round) + ", " +
                       to_string(group->active->fingerprint));
     } else if (group->active != nullptr) {
-      const auto waiting = group->executor.waiting_for(RoundBoard::kRanks);
+      std::vector<Rank> waiting;
+      for (const auto& w : group->executor.waiting_for(RoundBoard::kRanks)) waiting.push_back(w.rank);
       if (!waiting.empty()) {
         lines.push_back(self + ranks(waiting) + " in " + to_string(group->active->round) + ", " +
+                        to_string(group->active->fingerprint));
+      } else if (group->executor.settling() || (group->phase == Phase::kRuns && group->executor.done())) {
+        lines.push_back(rank + " waits for its disk in " + to_string(group->active->round) + ", " +
                         to_string(group->active->fingerprint));
       }
     }

@@ -70,6 +70,7 @@ class Engine {
   // What all ranks of the job have agreed on.
   struct Plan {
     Epoch epoch;
+    std::uint64_t run = 0;
     Timeline timeline;
     Rank self;
     std::uint32_t world_size = 1;
@@ -116,15 +117,27 @@ class Engine {
   bool drain_recalls();
   // What the group's next call will be.
   [[nodiscard]] RoundId next_round(GroupId group) const;
+  // Which round of this version the world's next one is, as far as others know: for a process that is new in its
+  // version and meets a call that it might make alone (docs/decisions/0010). No call of the world is outstanding. Then
+  // take_answer(): whether that round was, or is being, called from one of these sites; true too where nobody knows,
+  // since all other ranks ask the same.
+  void ask_next(std::vector<std::uint64_t> sites);
+  [[nodiscard]] bool asking() const { return question_.has_value(); }
+  [[nodiscard]] std::optional<bool> take_answer() { return std::exchange(met_, std::nullopt); }
+  // What this life says when another one asks.
+  [[nodiscard]] Inquiry::Answer say(const RoundId& round) const;
+  // The program has called finalize.
+  void end_rounds() { rounds_over_ = true; }
   // A call whose prepare function is to be called now, outside the owner's lock: it may take as long as it likes. Then
   // prepared(). null: none.
   [[nodiscard]] Call* take_prepare();
   void prepared(Call& call);
+  // A call whose round is over, and whose results are to be brought back now (Call::buffers), outside the owner's lock.
+  // It is outstanding until delivered(). null: none.
+  [[nodiscard]] Call* take_delivery();
+  void delivered(Call& call, const Status& status) { finish(call, status); }
   // A round of the log that is missing; taken once by the owner, who reports it.
-  struct Gap {
-    std::string reason;
-    std::optional<wire::Setup> setup;  // a set-up round that was done
-  };
+  using Gap = WorkerMachine::Gap;
   [[nodiscard]] std::optional<Gap> take_gap() { return std::exchange(gap_, std::nullopt); }
 
   // Versions. No call is outstanding when one begins. kDesync: other ranks have done more rounds in the one that ends.
@@ -137,6 +150,8 @@ class Engine {
   [[nodiscard]] std::vector<wire::Position> positions_of(Version version) const;
   // Set-up rounds that this life has completed, by (group, name).
   [[nodiscard]] std::vector<wire::Setup> setups_done() const;
+  // The plan or this life knows a set-up round of this name.
+  [[nodiscard]] bool setup_known(GroupId group, Sequence name) const { return setups_.contains({group, name}); }
   // That the log keeps, as far as this life and the plan know.
   [[nodiscard]] SetupsInUse setups_in_use() const;
   // Rounds of versions below are obsolete.
@@ -196,16 +211,23 @@ class Engine {
   enum class Phase : std::uint8_t { kIdle, kWaits, kPrepares, kRecalls, kRuns, kDone };
   struct Group final : Publisher {
     Group(Transport& transport, GroupId group_id, std::uint32_t group_channel, std::vector<Rank> ranks,
-          std::int32_t self, std::uint32_t slot_index, std::uint64_t chunk_bytes, Recall* logged, Version version)
+          std::int32_t self, std::uint32_t slot_index, std::uint64_t chunk_bytes, Recall* logged, Version version,
+          RoundBoard& board)
         : id(group_id),
           channel(group_channel),
           members(std::move(ranks)),
           rank(self),
           slot(slot_index),
-          executor(transport, GroupId(group_channel), members, slot_index),
-          points(transport, group_id, group_channel, members, self, slot_index + 1, chunk_bytes, logged, version) {}
+          executor(transport, GroupId(group_channel), members, slot_index, &board),
+          points(transport, group_id, group_channel, members, self, slot_index + 1, chunk_bytes, logged, version,
+                 board) {}
     // Publisher: of the round under way.
-    [[nodiscard]] Status publish(std::uint64_t first, std::uint64_t count, const std::byte* values) override;
+    [[nodiscard]] Status publish(std::uint64_t first, std::uint64_t count, const std::byte* values,
+                                 LogPlace& place) override;
+    [[nodiscard]] std::uint64_t newest() const override { return recall->newest(); }
+    [[nodiscard]] bool may_be_seen(std::uint64_t number) const override { return recall->may_be_seen(number); }
+    [[nodiscard]] std::span<std::byte> room(std::uint64_t count) override;
+    void publish_room(std::uint64_t first, std::uint64_t count, LogPlace& place) override;
 
     GroupId id;
     std::uint32_t channel;
@@ -220,15 +242,24 @@ class Engine {
     Phase phase = Phase::kIdle;
     Recall* recall = nullptr;
     std::uint64_t recall_id = 0;  // kRecalls: the want
-    bool resumed = false;         // kRecalls: the rest is computed when it has come
-    Ranges have;                  // bytes of the whole result that stand final in the active call's output
-    Status unlogged;              // why some of them could not be logged
-    bool point_shown = false;     // the board shows a receive
-    bool departed = false;        // removed
-    bool unsettled = false;       // counted
+    bool resumed = false;       // the log has a part of the active call's round; the rest is computed when it has come
+    Ranges final;               // that part, in bytes of the whole result: whole pieces
+    Ranges have;                // bytes of the whole result that stand final in the active call's output
+    Status unlogged;            // why some of them could not be logged
+    std::uint64_t awaited = 0;  // resumed: the call returns when this may be seen (Recall::newest)
+    bool point_shown = false;   // the board shows a receive
+    bool departed = false;      // removed
+    bool unsettled = false;     // counted
     Executor executor;
     PointChannels points;
     std::vector<CacheEntry> cache;
+    // The newest rounds that this life has begun, by number modulo their count: whoever comes new may ask.
+    static constexpr std::size_t kNewestRounds = 32;
+    struct Begun {
+      RoundId round;
+      Fingerprint fingerprint;
+    };
+    std::array<std::optional<Begun>, kNewestRounds> begun;
   };
 
   Result<std::shared_ptr<const PreparedSchedule>> schedule_for(Group& group, const Call& call);
@@ -241,6 +272,7 @@ class Engine {
     bool beyond = false;  // the version has ended before it
   };
   [[nodiscard]] Known known_of(const RoundId& round) const;
+  [[nodiscard]] Result<Ranges> whole_pieces(const Group& group, const Call& call, const Ranges& final) const;
   [[nodiscard]] Status name_setup(const Group& group, Call& call);
   [[nodiscard]] wire::Logged logged_further(const WorkerMachine::Standing& standing) const;
   void add_setups_in_flight(std::vector<wire::Setup>& setups) const;
@@ -257,9 +289,14 @@ class Engine {
   void remember(const Group& group);
   [[nodiscard]] schedule::Algorithm algorithm_for(const CallSpec& spec, std::int32_t size) const;
   void start_next(Group& group);
+  void conclude(Call& call, const Status& status);
   void finish(Call& call, const Status& status);
   void check(Group& group);
   void settle(Group& group);
+  bool settle_published();
+  void begin_question();
+  void look_at_question();
+  void answered(const Inquiry::Answer& answer);
   void release_departed();
   void fail(const Status& status, Rank peer);
 
@@ -277,13 +314,28 @@ class Engine {
     Timeline timeline;
     bool done = false;       // as the plan says, or this life
     bool called = false;     // by this life
-    bool completed = false;  // by this life
+    bool completed = false;  // by this life: it has what it gave
   };
   std::map<std::pair<GroupId, Sequence>, KnownSetup> setups_;
   std::size_t setups_called_ = 0;
   std::uint64_t setup_bytes_ = 0;  // results of those
   std::optional<Gap> gap_;
-  std::vector<Call*> prepares_;  // asked for
+  // What ask_next() wants to know.
+  struct Question {
+    RoundId round;
+    std::vector<std::uint64_t> sites;
+  };
+  std::optional<Question> question_;
+  std::optional<bool> met_;
+  // What was heard of a round that this life has not begun: what it said then stays true, whoever said it.
+  struct Heard {
+    RoundId round;
+    Inquiry::Answer answer;
+  };
+  std::optional<Heard> heard_;
+  bool rounds_over_ = false;
+  std::vector<Call*> prepares_;    // asked for
+  std::vector<Call*> deliveries_;  // likewise
   std::map<GroupId, std::unique_ptr<Group>> groups_, departed_;
   std::size_t unsettled_groups_ = 0;
   std::vector<Group*> by_slot_;  // a group has two slots: rounds, then point-to-point

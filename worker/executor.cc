@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <map>
+#include <unordered_map>
 #include <utility>
 
 #include "recovery/check.h"
+#include "worker/kernels/stream_copy.h"
 
 namespace warren::worker {
 
@@ -17,6 +20,10 @@ using schedule::Step;
 using schedule::StepKind;
 
 namespace {
+
+// Finals of larger results go to the output past the cache, which they would not fit in (L2 of 1 to 2 MiB).
+constexpr std::size_t kStreamedBytes = std::size_t{4} << 20;
+
 // Carried out here and now, without a peer.
 bool is_local(StepKind kind) {
   return kind != StepKind::kSend && kind != StepKind::kRecv;
@@ -50,6 +57,56 @@ PreparedSchedule::PreparedSchedule(schedule::Schedule schedule) : schedule_(std:
     channel.end_recv = static_cast<std::uint32_t>(order_.size());
     channels_.push_back(channel);
   }
+  find_sources();
+}
+
+// Scratch slots are used in turn, in the order of steps: an operand comes from the last step before that wrote there.
+void PreparedSchedule::find_sources() {
+  const auto& steps = schedule_.steps;
+  sources_.assign(steps.size(), {});
+  readers_.assign(steps.size(), 0);
+  published_by_.assign(steps.size(), kNone);
+  std::unordered_map<std::uint64_t, std::uint32_t> writers;  // of scratch
+  operand_sources_.assign(schedule_.operands.size(), kNone);
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> published, combined;
+  std::vector<bool> forwarded(steps.size(), false);
+  const auto source = [&](const Place& place) {
+    if (place.space != Space::kScratch) return kNone;
+    const auto writer = writers.find(place.at);
+    return writer != writers.end() && steps[writer->second].kind == StepKind::kRecv ? writer->second : kNone;
+  };
+  for (std::uint32_t i = 0; i < steps.size(); i++) {
+    const Step& step = steps[i];
+    if (step.kind == StepKind::kSend) {
+      if (const std::uint32_t from = source(step.a); from != kNone) forwarded[from] = true;
+      const auto by = published.find({step.a.at, step.count});
+      if (step.a.space == Space::kOutput && by != published.end()) published_by_[i] = by->second;
+    } else if (step.kind == StepKind::kCombine) {
+      for (std::uint32_t k = step.first_operand; k < step.first_operand + step.operands; k++) {
+        operand_sources_[k] = source(schedule_.operands[k]);
+        if (operand_sources_[k] != kNone) readers_[operand_sources_[k]]++;
+      }
+      combined[{step.dst.at, step.count}] = i;
+    } else if (is_local(step.kind)) {
+      sources_[i].a = source(step.a);
+      if (step.kind == StepKind::kReduce) sources_[i].b = source(step.b);
+      for (const std::uint32_t from : {sources_[i].a, sources_[i].b}) {
+        if (from != kNone) readers_[from]++;
+      }
+    }
+    const bool writes = step.kind != StepKind::kSend && step.kind != StepKind::kPublish;
+    if (writes && step.dst.space == Space::kScratch) writers[step.dst.at] = i;
+    if (step.kind == StepKind::kPublish && step.a.space == Space::kOutput) {
+      published[{step.a.at, step.count}] = i;
+      const auto by = combined.find({step.a.at, step.count});
+      if (by != combined.end()) published_by_[by->second] = i;
+    }
+  }
+  for (std::uint32_t i = 0; i < steps.size(); i++) {
+    if (forwarded[i]) readers_[i] = 0;
+    // What is published cannot be taken back: it is known to be whole before.
+    if (steps[i].kind == StepKind::kPublish && sources_[i].a != kNone) readers_[sources_[i].a] = 0;
+  }
 }
 
 Scratch::~Scratch() {
@@ -68,13 +125,15 @@ std::byte* Scratch::reserve(std::size_t bytes) {
   return data_;
 }
 
-Executor::Executor(Transport& transport, GroupId links, std::vector<Rank> members, std::uint32_t slot)
-    : transport_(transport), link_group_(links), members_(std::move(members)), slot_(slot) {
+Executor::Executor(Transport& transport, GroupId links, std::vector<Rank> members, std::uint32_t slot,
+                   RoundBoard* board)
+    : transport_(transport), link_group_(links), members_(std::move(members)), slot_(slot), board_(board) {
   links_.assign(members_.size(), 0);
 }
 
 void Executor::start(const Round& round) {
   WARREN_CHECK(done(), "one round at a time");
+  if (header_.round != round.id) lost_input_ = {};
   round_ = round;
   const PreparedSchedule& prepared = *round.schedule;
   const auto& s = prepared.schedule_;
@@ -88,11 +147,24 @@ void Executor::start(const Round& round) {
   header_.fingerprint = round.fingerprint;
   status_ = Status();
   bytes_sent_ = 0;
+  streams_ = round.fingerprint.count >= kStreamedBytes / value_bytes_;
   remaining_ = s.steps.size();
   pending_.assign(s.pending.begin(), s.pending.end());
   cursors_.resize(prepared.channels_.size());
-  outstanding_.assign(prepared.channels_.size(), 0);
+  outstanding_.assign(prepared.channels_.size(), {});
   ready_.clear();
+  views_.assign(s.steps.size(), {});
+  reads_left_ = prepared.readers_;
+  places_.assign(s.steps.size(), {});
+  published_.assign(s.steps.size(), false);
+  unsettled_.clear();
+  if (needs_lost_input()) {
+    status_ = Status(Code::kExhausted,
+                     "a part of this rank's input of " + to_string(round.id) +
+                         " is lost: a final took its place whose owner, lost since, used its log's memory again "
+                         "while it was read; --log_memory_bytes is too small");
+    return;
+  }
   for (std::uint32_t c = 0; c < cursors_.size(); c++) {
     const auto& channel = prepared.channels_[c];
     LinkId& link = links_[static_cast<std::size_t>(channel.peer)];
@@ -123,10 +195,25 @@ void Executor::post(const Step& step, std::uint32_t index, LinkId link) {
   if (step.kind == StepKind::kSend) {
     const std::size_t bytes = step.count * round_.reducer.bytes(step.a.form);
     bytes_sent_ += bytes;
-    transport_.post_send(link, header_, {bytes == 0 ? nullptr : address(step.a), bytes}, token);
+    const std::span<const std::byte> payload{bytes == 0 ? nullptr : address(step.a), bytes};
+    const std::uint32_t by = round_.schedule->published_by_[index];
+    if (by != PreparedSchedule::kNone && places_[by].known()) {
+      transport_.post_send_logged(link, header_, payload, places_[by], token);
+    } else if (step.lent && !round_.reducer.custom()) {
+      // Whoever leaves may change it while others read: that is noticed afterwards, and a program's function might not
+      // survive it.
+      transport_.post_send_lent(link, header_, payload, token);
+    } else {
+      transport_.post_send(link, header_, payload, token);
+    }
   } else {
     const std::size_t bytes = step.count * round_.reducer.bytes(step.dst.form);
-    transport_.post_recv(link, header_, {bytes == 0 ? nullptr : address(step.dst), bytes}, token);
+    const std::span<std::byte> payload{bytes == 0 ? nullptr : address(step.dst), bytes};
+    if (round_.schedule->readers_[index] != 0) {
+      transport_.post_recv_in_place(link, header_, payload, token);
+    } else {
+      transport_.post_recv(link, header_, payload, token);
+    }
   }
 }
 
@@ -137,29 +224,140 @@ void Executor::advance(std::uint32_t c) {
   Cursor& cursor = cursors_[c];
   // Receives first: a peer that waits to send is served by them.
   for (; cursor.recv < channel.end_recv && pending_[order[cursor.recv]] == 0; cursor.recv++) {
-    outstanding_[c]++;
+    outstanding_[c].recvs++;
     post(steps[order[cursor.recv]], order[cursor.recv], cursor.link);
   }
   for (; cursor.send < channel.end_send && pending_[order[cursor.send]] == 0; cursor.send++) {
-    outstanding_[c]++;
+    outstanding_[c].sends++;
     post(steps[order[cursor.send]], order[cursor.send], cursor.link);
   }
 }
 
-void Executor::compute(const Step& step) {
-  if (step.kind == StepKind::kPublish) {
-    WARREN_CHECK(round_.publisher != nullptr, "a schedule that publishes has a log");
-    const Status status = round_.publisher->publish(step.result_at, step.count, address(step.a));
-    if (!status.ok()) status_ = status.because_of_this("cannot log " + to_string(round_.id));
+const std::byte* Executor::operand(const Place& place, std::uint32_t source) const {
+  if (source == PreparedSchedule::kNone || !views_[source].in_place()) return address(place);
+  return views_[source].bytes() + place.skip * round_.reducer.bytes(place.form);
+}
+
+void Executor::done_reading(std::uint32_t source) {
+  if (source == PreparedSchedule::kNone || !views_[source].in_place()) return;
+  const std::uint32_t channel = round_.schedule->channel_[source];
+  if (!views_[source].stands()) {
+    failed_peer_ = members_[static_cast<std::size_t>(round_.schedule->channels_[channel].peer)];
+    const std::string rank = "rank " + std::to_string(failed_peer_.value);
+    status_ = Status(Code::kPeerLost,
+                     views_[source].lent
+                         ? rank + " has left the epoch while its input of " + to_string(round_.id) + " was read"
+                         : rank + " has used its log's memory again while a final of " + to_string(round_.id) +
+                               " was read there: it goes on without this life, or its log is too small");
     return;
   }
-  if (step.count == 0) return;
-  if (step.kind == StepKind::kReduce) {
-    round_.reducer.reduce(address(step.dst), step.dst.form, address(step.a), step.a.form, address(step.b), step.b.form,
-                          step.count, step.finish);
-  } else {
-    round_.reducer.copy(address(step.dst), step.dst.form, address(step.a), step.a.form, step.count, step.finish);
+  if (--reads_left_[source] != 0) return;
+  if (views_[source].held != nullptr) transport_.release(cursors_[channel].link, views_[source]);
+  views_[source] = {};
+}
+
+void Executor::lose_input(const Step& step) {
+  if (round_.input == nullptr || step.dst.space != Space::kOutput) return;
+  const auto input = reinterpret_cast<std::uintptr_t>(round_.input);
+  const auto begin = reinterpret_cast<std::uintptr_t>(address(step.dst));
+  const std::uintptr_t end = begin + step.count * value_bytes_;
+  if (end <= input) return;
+  lost_input_.add((std::max(begin, input) - input) / value_bytes_, (end - input + value_bytes_ - 1) / value_bytes_);
+}
+
+// The plan leaves out what is final. What is lost and not final can be computed by nobody.
+bool Executor::needs_lost_input() const {
+  if (lost_input_.empty()) return false;
+  const schedule::Schedule& s = round_.schedule->schedule_;
+  const auto lost = [this](const Place& place, std::uint64_t count) {
+    return place.space == Space::kInput && lost_input_.meets(place.at, place.at + count);
+  };
+  return std::ranges::any_of(s.steps, [&](const Step& step) {
+    switch (step.kind) {
+      case StepKind::kRecv: return false;
+      case StepKind::kReduce: return lost(step.a, step.count) || lost(step.b, step.count);
+      case StepKind::kCombine:
+        return std::ranges::any_of(std::span(s.operands).subspan(step.first_operand, step.operands),
+                                   [&](const Place& operand) { return lost(operand, step.count); });
+      case StepKind::kSend:
+      case StepKind::kCopy:
+      case StepKind::kPublish: return lost(step.a, step.count);
+    }
+    WARREN_CHECK(false, "a step is of one of these kinds");
+  });
+}
+
+// The final is made where it will be published, if the log has room, and comes to the output, which may be the input,
+// when it is known that its operands were whole: who lends them may have left the epoch, and this rank's own input must
+// then be whole too.
+void Executor::combine(std::uint32_t index) {
+  const PreparedSchedule& prepared = *round_.schedule;
+  const Step& step = prepared.schedule_.steps[index];
+  const std::span places = std::span(prepared.schedule_.operands).subspan(step.first_operand, step.operands);
+  const std::span sources = std::span(prepared.operand_sources_).subspan(step.first_operand, step.operands);
+  bool lent = false;
+  operands_.clear();
+  for (std::size_t k = 0; k < places.size(); k++) {
+    operands_.push_back(operand(places[k], sources[k]));
+    lent = lent || (sources[k] != PreparedSchedule::kNone && views_[sources[k]].generation != nullptr);
   }
+  const std::size_t bytes = step.count * value_bytes_;
+  std::byte* const output = address(step.dst);
+  const std::uint32_t by = prepared.published_by_[index];
+  const std::span<std::byte> room =
+      by != PreparedSchedule::kNone ? round_.publisher->room(step.count) : std::span<std::byte>();
+  // Not in the output, which may be the input: that stays until what replaces it is published.
+  const bool aside = lent || by != PreparedSchedule::kNone;
+  std::byte* const made = !room.empty() ? room.data() : aside ? unchecked_.reserve(bytes) : output;
+  round_.reducer.combine(made, operands_, step.bracketing, step.count);
+  for (const std::uint32_t source : sources) {
+    done_reading(source);
+    if (!status_.ok()) return;
+  }
+  if (!room.empty()) {
+    round_.publisher->publish_room(prepared.schedule_.steps[by].result_at, step.count, places_[by]);
+    published_[by] = true;
+  } else if (by != PreparedSchedule::kNone) {
+    const Status status =
+        round_.publisher->publish(prepared.schedule_.steps[by].result_at, step.count, made, places_[by]);
+    if (!status.ok()) {
+      status_ = status.because_of_this("cannot log " + to_string(round_.id));
+      return;
+    }
+    published_[by] = true;
+  }
+  if (made == output) return;
+  if (streams_) {
+    stream_copy(output, made, bytes);
+  } else {
+    std::memcpy(output, made, bytes);
+  }
+}
+
+void Executor::compute(std::uint32_t index) {
+  const Step& step = round_.schedule->schedule_.steps[index];
+  if (step.kind == StepKind::kCombine) return combine(index);
+  if (step.kind == StepKind::kPublish && published_[index]) return;
+  const PreparedSchedule::Sources& from = round_.schedule->sources_[index];
+  if (step.kind == StepKind::kPublish) {
+    WARREN_CHECK(round_.publisher != nullptr, "a schedule that publishes has a log");
+    const Status status =
+        round_.publisher->publish(step.result_at, step.count, operand(step.a, from.a), places_[index]);
+    if (!status.ok()) status_ = status.because_of_this("cannot log " + to_string(round_.id));
+  } else if (step.count == 0) {
+    // Only the order matters.
+  } else if (step.kind == StepKind::kReduce) {
+    round_.reducer.reduce(address(step.dst), step.dst.form, operand(step.a, from.a), step.a.form,
+                          operand(step.b, from.b), step.b.form, step.count, step.finish);
+  } else if (streams_ && !step.finish && step.dst.space == Space::kOutput && step.a.form == Form::kValue) {
+    stream_copy(address(step.dst), operand(step.a, from.a), step.count * value_bytes_);
+  } else {
+    round_.reducer.copy(address(step.dst), step.dst.form, operand(step.a, from.a), step.a.form, step.count,
+                        step.finish);
+  }
+  if (status_.ok()) done_reading(from.a);
+  if (status_.ok()) done_reading(from.b);
+  if (!status_.ok()) lose_input(step);
 }
 
 void Executor::finish(std::uint32_t step) {
@@ -183,23 +381,53 @@ void Executor::run_ready() {
   while (!ready_.empty()) {
     const std::uint32_t step = ready_.back();
     ready_.pop_back();
-    compute(round_.schedule->schedule_.steps[step]);
+    compute(step);
     if (!status_.ok()) return;  // what is not published is seen by nobody
+    if (round_.schedule->schedule_.steps[step].kind == StepKind::kPublish) {
+      const std::uint64_t number = round_.publisher->newest();
+      if (number != 0 && !round_.publisher->may_be_seen(number)) {
+        unsettled_.push_back({step, number});
+        continue;
+      }
+    }
     finish(step);
   }
 }
 
-void Executor::on_completion(Token token, const Status& status) {
+bool Executor::settle() {
+  const auto end =
+      std::ranges::find_if(unsettled_, [this](const Unsettled& u) { return !round_.publisher->may_be_seen(u.number); });
+  if (end == unsettled_.begin()) return false;
+  const std::vector<Unsettled> now(unsettled_.begin(), end);
+  unsettled_.erase(unsettled_.begin(), end);
+  for (const Unsettled& u : now) {
+    if (!status_.ok()) break;
+    finish(u.step);
+    run_ready();
+  }
+  return true;
+}
+
+void Executor::on_completion(Token token, const Status& status, View view) {
   if (!status_.ok()) return;
   const auto step = static_cast<std::uint32_t>(token);
   WARREN_CHECK((token >> 32) == slot_ && step < pending_.size(), "completions are for steps that were posted");
   const auto& s = round_.schedule->schedule_;
-  outstanding_[round_.schedule->channel_[step]]--;
+  const Step& moved = s.steps[step];
+  const Rank peer = members_[static_cast<std::size_t>(moved.peer)];
+  Outstanding& outstanding = outstanding_[round_.schedule->channel_[step]];
+  (moved.kind == StepKind::kSend ? outstanding.sends : outstanding.recvs)--;
   if (!status.ok()) {
-    failed_peer_ = members_[static_cast<std::size_t>(s.steps[step].peer)];
+    failed_peer_ = peer;
     status_ = status.because_of_this(to_string(round_.id) + " with rank " + std::to_string(failed_peer_.value));
     return;
   }
+  if (board_ != nullptr && moved.kind == StepKind::kSend) {
+    board_->sent(peer, moved.count * round_.reducer.bytes(moved.a.form));
+  } else if (board_ != nullptr) {
+    board_->received(peer, moved.count * round_.reducer.bytes(moved.dst.form));
+  }
+  if (view.in_place()) views_[step] = std::move(view);
   finish(step);
   run_ready();
 }
@@ -210,7 +438,8 @@ std::vector<Executor::Final> Executor::finals() const {
   const auto& steps = round_.schedule->schedule_.steps;
   for (std::size_t i = 0; i < steps.size(); i++) {
     const Step& step = steps[i];
-    const bool writes = step.kind == StepKind::kReduce || step.kind == StepKind::kCopy;
+    const bool writes =
+        step.kind == StepKind::kReduce || step.kind == StepKind::kCombine || step.kind == StepKind::kCopy;
     if (writes && step.dst.space == Space::kOutput && pending_[i] == kFinished && step.count != 0) {
       finals.push_back({step.dst.at, step.count});
     }
@@ -223,17 +452,21 @@ void Executor::abandon() {
   status_ = Status();
   failed_peer_ = kNoRank;
   ready_.clear();
+  unsettled_.clear();
+  views_.clear();
   round_.schedule = nullptr;
   std::fill(links_.begin(), links_.end(), 0);
 }
 
-std::vector<Rank> Executor::waiting_for(std::size_t limit) const {
-  std::vector<Rank> ranks;
-  if (failed_peer_ != kNoRank) ranks.push_back(failed_peer_);  // until the epoch ends
+std::vector<RoundBoard::Waited> Executor::waiting_for(std::size_t limit) const {
+  std::vector<RoundBoard::Waited> ranks;
+  if (failed_peer_ != kNoRank) ranks.push_back({failed_peer_});  // until the epoch ends
   if (done()) return ranks;
   for (std::size_t c = 0; c < outstanding_.size() && ranks.size() < limit; c++) {
-    if (outstanding_[c] == 0) continue;
-    ranks.push_back(members_[static_cast<std::size_t>(round_.schedule->channels_[c].peer)]);
+    const Outstanding& o = outstanding_[c];
+    if (o.sends == 0 && o.recvs == 0) continue;
+    ranks.push_back(
+        {members_[static_cast<std::size_t>(round_.schedule->channels_[c].peer)], o.recvs != 0, o.sends != 0});
   }
   return ranks;
 }

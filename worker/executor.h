@@ -9,8 +9,10 @@
 
 #include "recovery/frame.h"
 #include "recovery/ids.h"
+#include "recovery/ranges.h"
 #include "recovery/result.h"
 #include "worker/kernels/reduce.h"
+#include "worker/round_board.h"
 #include "worker/schedule/schedule.h"
 #include "worker/transport/transport.h"
 
@@ -29,10 +31,25 @@ class PreparedSchedule {
     std::uint32_t first_send = 0, end_send = 0;  // ranges of order_
     std::uint32_t first_recv = 0, end_recv = 0;
   };
+  void find_sources();
+
   schedule::Schedule schedule_;
   std::vector<Channel> channels_;
   std::vector<std::uint32_t> order_;    // step indices by channel and ordinal
   std::vector<std::uint32_t> channel_;  // by step: its channel, for sends and receives
+
+  static constexpr std::uint32_t kNone = UINT32_MAX;
+  // By step: the receives that its operands come from.
+  struct Sources {
+    std::uint32_t a = kNone, b = kNone;
+  };
+  std::vector<Sources> sources_;
+  // Of a receive: how many operands come from it, all of steps that are carried out here; 0 where it must land in
+  // scratch.
+  std::vector<std::uint32_t> readers_;
+  std::vector<std::uint32_t> operand_sources_;  // likewise, of Schedule::operands
+  // Of a send, or of a combining step: the step that publishes just what it sends, or makes.
+  std::vector<std::uint32_t> published_by_;
 };
 
 // Memory that survives from round to round, faulted in once. Aligned to 64 bytes.
@@ -54,8 +71,23 @@ class Scratch {
 class Publisher {
  public:
   virtual ~Publisher() = default;
-  // Values [first, first + count) of the whole result, published when it returns.
-  [[nodiscard]] virtual Status publish(std::uint64_t first, std::uint64_t count, const std::byte* values) = 0;
+  // Values [first, first + count) of the whole result, published when it returns. `place`: where, if they lie in one
+  // piece.
+  [[nodiscard]] virtual Status publish(std::uint64_t first, std::uint64_t count, const std::byte* values,
+                                       LogPlace& place) = 0;
+  // A number for what was published last, and whether that may be seen: 0 at once; others that is asked again, until it
+  // may.
+  [[nodiscard]] virtual std::uint64_t newest() const { return 0; }
+  [[nodiscard]] virtual bool may_be_seen(std::uint64_t /*number*/) const { return true; }
+  // Where `count` values will lie that are published next: written there, they need not be copied. Empty: publish() is
+  // the way. Nothing else is asked for between the two.
+  [[nodiscard]] virtual std::span<std::byte> room(std::uint64_t count) {
+    (void)count;
+    return {};
+  }
+  virtual void publish_room(std::uint64_t first, std::uint64_t count, LogPlace& place) {
+    (void)first, (void)count, (void)place;
+  }
 };
 
 class Executor {
@@ -72,13 +104,18 @@ class Executor {
   };
 
   // `links`: under which name the transport knows the group's links. `members`: group rank → rank of the job. `slot`
-  // stands in the upper half of every token that this executor posts.
-  Executor(Transport& transport, GroupId links, std::vector<Rank> members, std::uint32_t slot);
+  // stands in the upper half of every token that this executor posts. `board` counts what each link moves; may be null.
+  Executor(Transport& transport, GroupId links, std::vector<Rank> members, std::uint32_t slot, RoundBoard* board);
 
-  // Begins a round; the one before must be done. Completions may follow from the next transport.poll() on.
+  // Begins a round; the one before must be done. Completions may follow from the next transport.poll() on. kExhausted:
+  // it was begun before, and a part of this rank's input that it needs was overwritten then, with what was no final.
   void start(const Round& round);
   // A completion whose token carries this executor's slot.
-  void on_completion(Token token, const Status& status);
+  void on_completion(Token token, const Status& status, View view = {});
+  // Goes on with what was published and may be seen by now; true if there was something.
+  bool settle();
+  // Something is published that may not be seen yet.
+  [[nodiscard]] bool settling() const { return !unsettled_.empty(); }
   // Finished, or failed. After a failure the executor posts nothing more; the epoch has to end before it can start
   // again.
   [[nodiscard]] bool done() const { return remaining_ == 0 || !status_.ok(); }
@@ -95,7 +132,7 @@ class Executor {
   void abandon();
   // Ranks of the job from which a message is due or that have not taken one, for people who ask who waits for whom. At
   // most `limit`.
-  [[nodiscard]] std::vector<Rank> waiting_for(std::size_t limit) const;
+  [[nodiscard]] std::vector<RoundBoard::Waited> waiting_for(std::size_t limit) const;
   // Payload bytes that the current or last round sends.
   [[nodiscard]] std::uint64_t bytes_sent() const { return bytes_sent_; }
 
@@ -104,13 +141,29 @@ class Executor {
     LinkId link = 0;
     std::uint32_t send = 0, recv = 0;
   };
+  // Of a channel: posted and not completed.
+  struct Outstanding {
+    std::uint32_t sends = 0, recvs = 0;
+  };
 
   static constexpr std::uint32_t kFinished = UINT32_MAX;
+
+  struct Unsettled {
+    std::uint32_t step;
+    std::uint64_t number;  // of the publisher's
+  };
 
   void finish(std::uint32_t step);
   void run_ready();
   void advance(std::uint32_t channel);
-  void compute(const schedule::Step& step);
+  void compute(std::uint32_t index);
+  void combine(std::uint32_t index);
+  // The operand `place`, which comes from the receive `source`, if from any.
+  [[nodiscard]] const std::byte* operand(const schedule::Place& place, std::uint32_t source) const;
+  void done_reading(std::uint32_t source);
+  // What `step` has written over the input, if it has, is no final value.
+  void lose_input(const schedule::Step& step);
+  [[nodiscard]] bool needs_lost_input() const;
   void post(const schedule::Step& step, std::uint32_t index, LinkId link);
   [[nodiscard]] std::byte* address(const schedule::Place& place) const;
 
@@ -118,16 +171,27 @@ class Executor {
   const GroupId link_group_;
   const std::vector<Rank> members_;
   const std::uint32_t slot_;
+  RoundBoard* const board_;
   std::vector<LinkId> links_;  // by group rank, once known
   Round round_;
   FrameHeader header_;
   Scratch scratch_;
+  Scratch unchecked_;  // a value that was made of lent operands, until they are known to have been whole
   std::byte* scratch_base_ = nullptr;
   std::size_t value_bytes_ = 1, partial_bytes_ = 1;
   std::vector<std::uint32_t> pending_;  // by step: what it waits for; kFinished once it is done
   std::vector<Cursor> cursors_;
-  std::vector<std::uint32_t> ready_;        // compute steps
-  std::vector<std::uint32_t> outstanding_;  // by channel: sends and receives posted and not completed
+  std::vector<std::uint32_t> ready_;       // compute steps
+  std::vector<Outstanding> outstanding_;   // by channel
+  std::vector<View> views_;                // by receive: where its bytes are to be read
+  std::vector<std::uint32_t> reads_left_;  // likewise
+  std::vector<LogPlace> places_;           // by step that publishes
+  std::vector<bool> published_;            // likewise: by the step that made it
+  std::vector<const void*> operands_;      // of the combining step at hand
+  std::vector<Unsettled> unsettled_;       // published, in that order
+  bool streams_ = false;                   // finals go to the output past the cache
+  // Of the newest round's input, elements that are no more.
+  Ranges lost_input_;
   std::size_t remaining_ = 0;
   std::uint64_t bytes_sent_ = 0;
   Status status_;

@@ -13,9 +13,11 @@ struct Log {
   warren_log_sink sink = nullptr;
   void* context = nullptr;
   int least = WARREN_LOG_INFO;
+  std::string (*readable)(std::string) = nullptr;  // what becomes of each line; null: nothing
 
-  void operator()(warren_log_level level, const std::string& text) const {
+  void operator()(warren_log_level level, const std::string& line) const {
     if (level < least) return;
+    const std::string text = readable != nullptr ? readable(line) : line;
     if (sink != nullptr) return sink(level, text.c_str(), context);
     static constexpr const char* kNames[] = {"info", "warning", "error"};
     std::fprintf(stderr, "warren %s: %s\n", kNames[level], text.c_str());

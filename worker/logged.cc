@@ -7,8 +7,11 @@
 
 namespace warren::worker {
 
-wire::Logged logged_on(HostLogReader& reader, std::span<const Incarnation> kept) {
+namespace {
+
+wire::Logged logged_by(HostLogReader& reader, std::uint64_t run, std::span<const Incarnation> kept) {
   wire::Logged logged;
+  logged.set_run(run);
   for (const Incarnation life : kept.first(std::min(kept.size(), limits::kMaxLoggedLives))) {
     logged.add_lives(life.value);
   }
@@ -61,6 +64,17 @@ wire::Logged logged_on(HostLogReader& reader, std::span<const Incarnation> kept)
   // What is not told of them is as good as lost.
   if (!whole) logged.clear_lives();
   return logged;
+}
+
+}  // namespace
+
+wire::Logged logged_on(HostLogReader& reader, std::uint64_t run) {
+  return logged_by(reader, run, {});
+}
+
+wire::Logged kept_in(const HostLog& log) {
+  const auto run = log.attached_run();
+  return run ? logged_by(*log.reader(), *run, log.attached()) : wire::Logged();
 }
 
 bool says_nothing(const wire::Logged& logged) {

@@ -10,10 +10,13 @@
 
 namespace warren::worker {
 
-// Of the newest timeline that memory has rounds of. `kept`, for a join: the lives whose segments `reader` reads, that
-// of the worker's own last life among them if the launcher has kept it. What is too much for a message
-// (recovery/limits.h) is left out, ranges first: it is computed again.
-[[nodiscard]] wire::Logged logged_on(HostLogReader& reader, std::span<const Incarnation> kept = {});
+// Of the newest timeline that memory has rounds of, in this run. What is too much for a message (recovery/limits.h) is
+// left out, ranges first: it is computed again.
+[[nodiscard]] wire::Logged logged_on(HostLogReader& reader, std::uint64_t run);
+// For a join, of a log to which what the launcher has kept is attached, the segment of the worker's own last life among
+// it: also the lives. Nothing where they are of several runs: those of the newer one have logged nothing, or the
+// others' segments would have gone.
+[[nodiscard]] wire::Logged kept_in(const HostLog& log);
 [[nodiscard]] bool says_nothing(const wire::Logged& logged);
 
 }  // namespace warren::worker

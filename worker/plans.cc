@@ -25,6 +25,7 @@ std::vector<std::uint32_t> numbered(const wire::Plan& plan, Name name) {
 Engine::Plan engine_plan(const wire::Plan& plan, Rank self) {
   Engine::Plan p;
   p.epoch = Epoch(plan.epoch());
+  p.run = plan.run();
   p.timeline = Timeline(plan.timeline());
   p.self = self;
   p.world_size = static_cast<std::uint32_t>(plan.members_size());
@@ -68,7 +69,7 @@ Replayer::Plan replay_plan(const wire::Plan& plan, Rank self) {
   p.timeout_ms = static_cast<std::int64_t>(plan.settings().round_timeout_ms());
   for (const wire::Member& m : plan.members()) {
     p.peers.push_back({Rank(static_cast<std::int32_t>(m.rank())), Incarnation(m.incarnation()), m.host_id(),
-                       m.domain_id(), m.fresh()});
+                       m.domain_id(), m.fresh(), Epoch(m.since())});
   }
   return p;
 }

@@ -44,7 +44,7 @@ GroupId pair_of(std::uint64_t group, std::int32_t from, std::int32_t to) {
 
 PointChannels::PointChannels(Transport& transport, GroupId group, std::uint32_t channel, std::vector<Rank> members,
                              std::int32_t self, std::uint32_t slot, std::uint64_t chunk_bytes, Recall* recall,
-                             Version version)
+                             Version version, RoundBoard& board)
     : transport_(transport),
       group_(group.value ^ kPointGroupMark),
       link_group_(channel ^ kPointGroupMark),
@@ -53,6 +53,7 @@ PointChannels::PointChannels(Transport& transport, GroupId group, std::uint32_t 
       slot_(slot),
       chunk_bytes_(chunk_bytes),
       recall_(recall),
+      board_(board),
       version_(version) {
   static_assert(sizeof(WireAnnouncement) == kAnnouncementBytes && sizeof(WireGreeting) == kGreetingBytes);
   static_assert(limits::kMaxWorldSize <= 1u << 14, "a peer fits in its field of the token");
@@ -67,6 +68,11 @@ void PointChannels::open(Epoch epoch, Timeline timeline, bool greets) {
   greets_ = greets;
   open_ = true;
   moves_++;
+  // All that went between the two is obsolete: a new life there begins after it, and need never use the link.
+  std::erase_if(peers_, [](const auto& entry) {
+    const Peer& p = entry.second;
+    return p.numbers.empty() && p.sending.empty() && p.wanted.empty();
+  });
   for (auto& [peer, p] : peers_) {
     // Also where nothing is under way here: a new life there may have to know what has arrived.
     if (!greets && p.sending.empty() && p.wanted.empty()) continue;
@@ -561,6 +567,7 @@ void PointChannels::on_chunk(std::int32_t peer, std::uint32_t low) {
   if (to != nullptr) {
     std::memcpy(to + std::uint64_t{c} * chunk_bytes_, p.chunks.reserve(0) + c % kWindow * chunk_bytes_, bytes);
   }
+  board_.received(members_[static_cast<std::size_t>(peer)], bytes);
   a.ahead[c % kWindow] = true;
   for (; a.ahead[a.chunks_done % kWindow]; a.chunks_done++) a.ahead[a.chunks_done % kWindow] = false;
   post_chunks(peer);
@@ -585,6 +592,10 @@ void PointChannels::take(std::int32_t peer, Token t, const Status& status) {
       const auto s = std::find_if(p.sending.begin(), p.sending.end(),
                                   [&](const Sending& m) { return (m.sequence & 0xffff) == low; });
       WARREN_CHECK(s != p.sending.end(), "frames finish before their message does");
+      // One of the frames was the announcement: what is counted has left, and the last chunk may be missing.
+      const std::uint64_t left = std::min(s->bytes, s->done * chunk_bytes_);
+      const std::uint64_t left_before = s->done == 0 ? 0 : std::min(s->bytes, (s->done - 1) * chunk_bytes_);
+      board_.sent(members_[static_cast<std::size_t>(peer)], left - left_before);
       if (++s->done == s->chunks + 1) {
         if (s->call != nullptr) finished_.push_back({s->call, Status()});
         p.sending.erase(s);

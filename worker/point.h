@@ -34,15 +34,18 @@
 #include "worker/call.h"
 #include "worker/executor.h"
 #include "worker/recall.h"
+#include "worker/round_board.h"
 #include "worker/transport/transport.h"
 
 namespace warren::worker {
 
 class PointChannels {
  public:
-  // `channel` as in Engine::add_group; `self` is the group rank. `recall` null: nothing is logged.
+  // `channel` as in Engine::add_group; `self` is the group rank. `recall` null: nothing is logged. `board`
+  // counts what each link moves.
   PointChannels(Transport& transport, GroupId group, std::uint32_t channel, std::vector<Rank> members,
-                std::int32_t self, std::uint32_t slot, std::uint64_t chunk_bytes, Recall* recall, Version version);
+                std::int32_t self, std::uint32_t slot, std::uint64_t chunk_bytes, Recall* recall, Version version,
+                RoundBoard& board);
 
   // An epoch begins; calls that are there go on. `greets`: some lives have come from an earlier epoch.
   void open(Epoch epoch, Timeline timeline, bool greets);
@@ -188,6 +191,7 @@ class PointChannels {
   std::uint32_t slot_;
   std::uint64_t chunk_bytes_;
   Recall* recall_;
+  RoundBoard& board_;
   Version version_;
   Epoch epoch_;
   Timeline timeline_;

@@ -19,10 +19,16 @@ class RoundBoard {
   static constexpr std::size_t kSlots = 8;  // rounds shown at once; more groups than that at work go unreported
   static constexpr std::size_t kRanks = 8;  // ranks waited for, of one round
 
+  // Whom a round waits for: bytes of it are due, or bytes for it have not left.
+  struct Waited {
+    Rank rank;
+    bool receives = false, sends = false;
+    friend bool operator==(const Waited&, const Waited&) = default;
+  };
   struct Entry {
     RoundId round;
     Fingerprint fingerprint;
-    std::vector<Rank> waiting_for;
+    std::vector<Waited> waiting_for;
   };
 
   void begin(std::size_t slot, const RoundId& round, const Fingerprint& fingerprint) {
@@ -46,12 +52,16 @@ class RoundBoard {
     s.busy.store(true, std::memory_order_release);
     close(s, n);
   }
-  void waits(std::size_t slot, std::span<const Rank> ranks) {
+  void waits(std::size_t slot, std::span<const Waited> ranks) {
     if (slot >= kSlots) return;
     Slot& s = slots_[slot];
     const std::uint64_t n = open(s);
     const std::size_t count = ranks.size() < kRanks ? ranks.size() : kRanks;
-    for (std::size_t i = 0; i < count; i++) s.ranks[i].store(ranks[i].value, std::memory_order_release);
+    for (std::size_t i = 0; i < count; i++) {
+      const std::uint32_t word = static_cast<std::uint32_t>(ranks[i].rank.value) | (ranks[i].receives ? kReceives : 0) |
+                                 (ranks[i].sends ? kSends : 0);
+      s.ranks[i].store(word, std::memory_order_release);
+    }
     s.waiting.store(count, std::memory_order_release);
     close(s, n);
   }
@@ -79,17 +89,49 @@ class RoundBoard {
     return entries;
   }
 
+  // An epoch begins: nothing has moved yet. From the thread that reads, while nobody writes.
+  void open_links(std::uint32_t world_size) {
+    if (links_.size() != world_size) links_ = std::vector<Link>(world_size);
+    for (Link& l : links_) {
+      l.sent.store(0, std::memory_order_relaxed);
+      l.received.store(0, std::memory_order_relaxed);
+    }
+  }
+  // Payload that has left for this rank of the job, or come from it.
+  void sent(Rank peer, std::uint64_t bytes) { add(links_[static_cast<std::size_t>(peer.value)].sent, bytes); }
+  void received(Rank peer, std::uint64_t bytes) { add(links_[static_cast<std::size_t>(peer.value)].received, bytes); }
+  struct Moved {
+    std::uint64_t sent = 0, received = 0;
+  };
+  [[nodiscard]] std::size_t links() const { return links_.size(); }
+  [[nodiscard]] Moved moved(std::size_t peer) const {
+    return {links_[peer].sent.load(std::memory_order_relaxed), links_[peer].received.load(std::memory_order_relaxed)};
+  }
+
+  std::atomic<int> asleep{0};          // threads that sleep until something moves
+  std::atomic<bool> replaying{false};  // results are being fetched from logs; as of the last sleep
   std::atomic<std::uint64_t> rounds_finished{0};
+  std::atomic<std::uint64_t> rounds_replayed{0};  // of those, numbered ones whose results came from the log
   std::atomic<std::uint64_t> rounds_computed{0};  // of those, the ones that were not replayed from the log
   std::atomic<std::uint64_t> bytes_moved{0};
 
  private:
+  static constexpr std::uint32_t kReceives = 1U << 30, kSends = 1U << 31, kRankBits = kReceives - 1;
+
+  struct Link {
+    std::atomic<std::uint64_t> sent{0}, received{0};
+  };
+  // One writer: no locked instruction.
+  static void add(std::atomic<std::uint64_t>& counter, std::uint64_t bytes) {
+    counter.store(counter.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
+  }
+
   struct alignas(64) Slot {
     std::atomic<std::uint64_t> sequence{0};
     std::atomic<bool> busy{false};
     std::array<std::atomic<std::uint64_t>, 8> words{};
     std::atomic<std::uint64_t> waiting{0};
-    std::array<std::atomic<std::int32_t>, kRanks> ranks{};
+    std::array<std::atomic<std::uint32_t>, kRanks> ranks{};
   };
 
   static std::uint64_t open(Slot& s) {
@@ -114,12 +156,16 @@ class RoundBoard {
     e.fingerprint.shape = w[6];
     e.fingerprint.site = w[7];
     const std::uint64_t n = s.waiting.load(std::memory_order_acquire);
-    for (std::size_t i = 0; i < n && i < kRanks; i++)
-      e.waiting_for.emplace_back(s.ranks[i].load(std::memory_order_acquire));
+    for (std::size_t i = 0; i < n && i < kRanks; i++) {
+      const std::uint32_t word = s.ranks[i].load(std::memory_order_acquire);
+      e.waiting_for.push_back(
+          {Rank(static_cast<std::int32_t>(word & kRankBits)), (word & kReceives) != 0, (word & kSends) != 0});
+    }
     return e;
   }
 
   std::array<Slot, kSlots> slots_{};
+  std::vector<Link> links_;  // by rank of the job
 };
 
 }  // namespace warren::worker

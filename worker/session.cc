@@ -1,5 +1,6 @@
 #include "worker/session.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -11,6 +12,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <optional>
 #include <utility>
 
@@ -19,6 +21,7 @@
 #include "recovery/check.h"
 #include "recovery/limits.h"
 #include "storage/segment_memory.h"
+#include "worker/device/device_library.h"
 #include "worker/disk/past.h"
 #include "worker/logged.h"
 #include "worker/plans.h"
@@ -28,13 +31,18 @@ namespace {
 
 // Polls without success before sleeping, each followed by a yield: the scheduler likes to put both ends of a loopback
 // connection on one core, and a spin without yield then keeps the peer from answering (measured: 55 µs instead of 8).
-// Where every rank of the host has a core, they last some 50 µs, over twice a round trip on loopback; elsewhere the
-// core is left to those who have work.
-constexpr int kPollsOnFreeCores = 100;
-constexpr int kPollsOnSharedCores = 4;
+// They last over twice a round trip on loopback. Where others need the core one yield may last longer than that, and
+// who sleeps is woken sooner than who yields.
+constexpr auto kIdleTime = std::chrono::microseconds(60);
+constexpr int kPollsBetweenLooksAtTheClock = 4;
 constexpr auto kWaitLogInterval = std::chrono::seconds(10);
 constexpr int kSleepMs = 1000;
 constexpr std::int64_t kTickAgainMs = 20;
+// A thread that must not only wait tries for the lock so often before it sleeps, and sleeps for so long between tries.
+constexpr int kLockYields = 100;
+constexpr auto kLockPause = std::chrono::microseconds(200);
+// Between two slices of what is taken over from dead lives' segments.
+constexpr std::int64_t kLookAgainMs = 50;
 // An eighth of the smallest logs, 64 MiB of the large ones.
 constexpr std::size_t kSpilledExtents = 4;
 
@@ -51,10 +59,19 @@ class Inside {
   const bool before_;
 };
 
-int cores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return CPU_COUNT(&set);
+// Calls a function of the program's outside the lock. What it throws goes no further than here: above are calls that
+// the engine still knows, and a thread of the library.
+template <class Function>
+Status call_program(const char* what, Function function) {
+  const Inside here;
+  try {
+    function();
+  } catch (const std::exception& e) {
+    return {Code::kInternal, std::string(what) + " has thrown: " + e.what()};
+  } catch (...) {
+    return {Code::kInternal, std::string(what) + " has thrown"};
+  }
+  return {};
 }
 
 }  // namespace
@@ -62,7 +79,11 @@ int cores() {
 Session::Session(const Settings& settings, const Log& log)
     : settings_(settings),
       log_(log),
-      transport_([this](GroupId group, Rank peer) { control_->want_link(group, peer); }),
+      transport_([this](GroupId group, Rank peer) { control_->want_link(group, peer); },
+                 [this](Rank peer) {
+                   return host_log_ ? host_log_->segment_of(lives_[static_cast<std::size_t>(peer.value)]) : nullptr;
+                 },
+                 &memory_),
       engine_(transport_, board_) {}
 
 Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const Log& log) {
@@ -72,6 +93,13 @@ Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const
   if (session->caller_wake_ < 0 || session->engine_wake_ < 0) {
     return Status(Code::kUnavailable, std::string("cannot make a descriptor: ") + std::strerror(errno));
   }
+  auto library = load_device_library(settings.device_library);
+  if (!library.ok()) return library.status();
+  if (!library.value().says.empty()) log(WARREN_LOG_INFO, library.value().says);
+  if (library.value().table != nullptr) {
+    session->staging_ =
+        std::make_unique<Staging>(*library.value().table, settings.device_pinned_bytes, settings.round_timeout_ms);
+  }
   Control::Services services;
   while (session->life_.value == 0) randombytes_buf(&session->life_, sizeof session->life_);
   services.self = session->life_;
@@ -80,7 +108,7 @@ Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const
     if (!status.ok()) return status.because_of_this("cannot keep a log of results");
     services.fetch_port = session->fetch_->port();
     services.segment = session->segment_;
-    services.logged = [log = session->host_log_.get()] { return logged_on(*log->reader(), log->attached()); };
+    services.logged = [log = session->host_log_.get()] { return kept_in(*log); };
     if (session->disk_) services.held = held_on(session->disk_->writer().store());
     if (session->mirror_ && !services.held) {
       auto held = session->mirror_->held();
@@ -88,10 +116,11 @@ Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const
       services.held = std::move(held).value();
     }
   }
-  auto control = Control::start(settings, log, session->board_, *session, services);
+  auto control = Control::create(settings, log, session->board_, *session, services);
   if (!control.ok()) return control.status();
-  std::unique_lock lock(session->mutex_);
   session->control_ = std::move(control).value();
+  session->control_->start();
+  std::unique_lock lock(session->mutex_);
   // The machine ends this wait: with a plan, or with an error after the join timeout.
   session->changed_.wait(lock, [&] { return session->installed_ || !session->failed_.ok(); });
   if (session->failed_.code() == Code::kFinished && settings.attempt > 0 && settings.on_rollback == OnRollback::kExit) {
@@ -112,12 +141,14 @@ Session::~Session() {
   std::unique_ptr<DiskLog> disk;
   std::unique_ptr<Mirror> mirror;
   {
-    const auto lock = lock_for_control();
+    const auto lock = lock_before_callers();
     disk = std::move(disk_);
     mirror = std::move(mirror_);
   }
   disk.reset();
   mirror.reset();
+  // Its thread uses control_ to the last.
+  if (control_) control_->stop();
   control_.reset();
   fetch_.reset();
   if (caller_wake_ >= 0) ::close(caller_wake_);
@@ -131,8 +162,27 @@ void Session::wake(int fd) {
 
 // ---- from the control thread
 
+// For the control thread, which heartbeats come from: they go on however long somebody else holds the lock (a program's
+// reduction runs under it, states are copied, a full log waits for its disk).
 std::unique_lock<std::mutex> Session::lock_for_control() {
-  // Spinning callers hold the lock for long and let go of it when they see this.
+  control_waits_.fetch_add(1);
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  for (int tries = 0; !lock.owns_lock(); tries++) {
+    if (tries < kLockYields) {
+      sched_yield();
+    } else {
+      std::this_thread::sleep_for(kLockPause);
+      // Not yet there while Control::create() attaches what the launcher has kept.
+      if (control_) control_->beat();
+    }
+    (void)lock.try_lock();
+  }
+  control_waits_.fetch_sub(1);
+  return lock;
+}
+
+// For threads that come seldom: spinning callers hold the lock for long and let go of it when they see this.
+std::unique_lock<std::mutex> Session::lock_before_callers() {
   control_waits_.fetch_add(1);
   std::unique_lock lock(mutex_);
   control_waits_.fetch_sub(1);
@@ -147,16 +197,22 @@ Status Session::start_log() {
   if (!made.ok()) return made.status();
   host_log_ = std::move(made).value();
   const bool on_disk = settings_.log != LogMode::kMemory && !settings_.data_dir.empty();
+  const auto tell = [this](const LogEvent& event) {
+    log_(event.severity == Severity::kInfo ? WARREN_LOG_INFO : WARREN_LOG_WARNING, event.text);
+  };
   if (on_disk) {
-    auto disk = DiskLog::open(settings_, life_, segment_, [this](const LogEvent& event) {
-      log_(event.severity == Severity::kInfo ? WARREN_LOG_INFO : WARREN_LOG_WARNING, event.text);
+    auto disk = DiskLog::open(settings_, life_, segment_, tell, [this] {
+      wake(caller_wake_);
+      wake(engine_wake_);
     });
     if (!disk.ok()) return disk.status();
     disk_ = std::move(disk).value();
     host_log_->spill_by([this]() -> Result<std::vector<ExtentUse>> {
       if (!disk_) return Status(Code::kClosed, "this life has ended");
-      // Under the session's lock, which heartbeats wait for.
-      return disk_->writer().spill(kSpilledExtents, settings_.round_timeout_ms / 4);
+      // Under the session's lock, which an interrupt waits for.
+      std::int64_t timeout_ms = settings_.round_timeout_ms / 4;
+      if (spill_until_) timeout_ms = std::clamp<std::int64_t>(*spill_until_ - now(), 0, timeout_ms);
+      return disk_->writer().spill(kSpilledExtents, timeout_ms);
     });
   }
   const auto reader = [&] { return on_disk ? disk_->behind(host_log_->reader()) : host_log_->reader(); };
@@ -165,14 +221,19 @@ Status Session::start_log() {
       [this](Rank from, const wire::FetchReply& reply, std::span<const std::byte> payloads) {
         fetched(from, reply, payloads);
       },
-      [this](const std::string& text) { log_(WARREN_LOG_WARNING, text); });
+      [this](const std::string& text) { log_(WARREN_LOG_WARNING, text); },
+      [this](Epoch epoch, const RoundId& round) {
+        const auto lock = lock_before_callers();
+        return engine_.plan().epoch == epoch ? engine_.say(round) : Inquiry::Answer();
+      });
   if (!fetch.ok()) return fetch.status();
   fetch_ = std::move(fetch).value();
   recall_.emplace(
       *host_log_, reader(), [] { return now(); }, [this](Replayer::Send send) { fetch_->send(std::move(send)); });
-  if (settings_.log == LogMode::kSync) {
-    // A disk that fails is the writer's event, and its results stay in memory: rounds go on.
-    recall_->publish_waits_for([this] { (void)disk_->writer().sync(settings_.round_timeout_ms); });
+  if (settings_.log == LogMode::kSync && on_disk) {
+    sync_gate_.emplace(
+        disk_->writer(), settings_.round_timeout_ms, [] { return now(); }, tell);
+    recall_->seen_once_in(*sync_gate_);
   }
   if (!settings_.checkpoint_mirror.empty()) {
     auto mirror =
@@ -199,7 +260,7 @@ TimeMs Session::now() {
 }
 
 void Session::fetched(Rank from, const wire::FetchReply& reply, std::span<const std::byte> payloads) {
-  const auto lock = lock_for_control();
+  const auto lock = lock_before_callers();
   recall_->on_reply(from, reply, payloads);
   for (const std::string& warning : recall_->take_warnings()) log_(WARREN_LOG_WARNING, warning);
   (void)engine_.drain_recalls();
@@ -213,15 +274,18 @@ std::optional<TimeMs> Session::tick() {
   // Heartbeats do not wait for a program's function that runs under the lock.
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return now() + kTickAgainMs;
+  if (exiting_) return std::nullopt;
+  if (look_again_ && *look_again_ <= now()) look_at_dead_segments();
+  if (const auto deadline = recall_->next_deadline(); deadline && *deadline <= now()) {
+    recall_->on_tick();
+    for (const std::string& warning : recall_->take_warnings()) log_(WARREN_LOG_WARNING, warning);
+    (void)engine_.drain_recalls();
+    look_at_checkpoints();
+    wake(caller_wake_);
+    wake(engine_wake_);
+  }
   const auto deadline = recall_->next_deadline();
-  if (!deadline || *deadline > now()) return deadline;
-  recall_->on_tick();
-  for (const std::string& warning : recall_->take_warnings()) log_(WARREN_LOG_WARNING, warning);
-  (void)engine_.drain_recalls();
-  look_at_checkpoints();
-  wake(caller_wake_);
-  wake(engine_wake_);
-  return recall_->next_deadline();
+  return look_again_ && (!deadline || *look_again_ < *deadline) ? look_again_ : deadline;
 }
 
 void Session::install(const wire::Plan& plan, Rank self) {
@@ -230,15 +294,20 @@ void Session::install(const wire::Plan& plan, Rank self) {
   const Engine::Plan p = engine_plan(plan, self);
   self_ = self;
   host_of_.clear();
-  int ranks_here = 0;
+  lives_.clear();
   for (const wire::Member& member : plan.members()) {
     host_of_.push_back(member.host_id());
-    if (member.host_id() == plan.members(self.value).host_id()) ranks_here++;
+    lives_.emplace_back(member.incarnation());
   }
-  idle_polls_ = ranks_here <= cores() ? kPollsOnFreeCores : kPollsOnSharedCores;
-  transport_.open(p.epoch, plan.settings().streams(), plan.settings().checksums());
-  known_ = known_of(plan);
-  if (disk_) leave_to_later_lives(plan);
+  memory_.install(lives_);
+  std::vector<bool> same_host;
+  for (const std::string& host : host_of_) same_host.push_back(host == host_of_[static_cast<std::size_t>(self.value)]);
+  transport_.open(p.epoch, plan.settings().streams(), plan.settings().checksums(), std::move(same_host));
+  const wire::Known before = std::exchange(known_, known_of(plan));
+  if (disk_) {
+    leave_to_later_lives(plan);
+    if (leaves_host(before.plan(), plan, self)) disk_->writer().store().refresh(lives_of(plan));
+  }
   if (recall_) {
     fetch_->install(plan);
     recall_->install(replay_plan(plan, self));
@@ -265,7 +334,7 @@ void Session::open(Epoch) {
   const auto lock = lock_for_control();
   if (!engine_.stopped()) {
     // All that the host holds is mapped now, by all its ranks.
-    if (recall_ && control_) look_at_dead_segments();
+    if (recall_) look_at_dead_segments();
     engine_.open();
   }
   // A new life waits for what this one has sent, however long the program here computes.
@@ -279,9 +348,12 @@ void Session::open(Epoch) {
 WorkerMachine::Standing Session::stop(Epoch, const Status& why, bool resume) {
   auto lock = lock_for_control();
   WorkerMachine::Standing standing;
+  look_again_.reset();
   if (resume || ends_process(why)) {
     // No call returns, also where failed() ends the process in a moment.
+    spill_until_ = now() + settings_.round_timeout_ms / 4;
     standing = engine_.suspend();
+    spill_until_.reset();
   } else {
     engine_.stop(why);
   }
@@ -297,6 +369,21 @@ Status Session::attach(Incarnation life, MappedSegment segment) {
   const Status status = host_log_->attach(life, segment.bytes, segment.keeper);
   if (status.ok()) dead_segments_.attached(life, segment.bytes, std::move(segment.keeper));
   return status;
+}
+
+void Session::borrowed(Incarnation life, std::uint32_t memory, MappedSegment segment) {
+  const auto lock = lock_for_control();
+  memory_.attach(life, memory, std::move(segment));
+}
+
+void Session::returned(Incarnation life, std::uint32_t memory) {
+  const auto lock = lock_for_control();
+  memory_.detach(life, memory);
+}
+
+void Session::lent(Incarnation life, std::uint32_t memory) {
+  const auto lock = lock_for_control();
+  memory_.mapped_by(life, memory);
 }
 
 void Session::loaded(const worker_effect::Loaded& loaded) {
@@ -331,7 +418,10 @@ void Session::committed(Version version, Timeline timeline) {
 void Session::look_at_dead_segments() {
   const auto living = recall_->replayer().host_lives();
   const bool first = !living.empty() && living.front() == life_;
-  const auto looked = dead_segments_.look(checkpoints_->horizon(), living, first, *host_log_, recall_->reader());
+  const auto looked =
+      dead_segments_.look(checkpoints_->horizon(), living, first,
+                          board_.rounds_computed.load(std::memory_order_relaxed), *host_log_, recall_->reader());
+  look_again_ = looked.more ? std::optional(now() + kLookAgainMs) : std::nullopt;
   for (const DeadSegments::Gone& gone : looked.gone) {
     host_log_->detach(gone.life);
     control_->forget_segment(gone.life, gone.over);
@@ -390,7 +480,31 @@ void Session::finished() {
   wake(caller_wake_);
 }
 
+void Session::begin_nothing() {
+  drains_.store(true, std::memory_order_relaxed);
+}
+
+bool Session::leave(bool at_once, const std::function<void()>& say) {
+  // Whoever drives a call holds the lock, or sleeps in it; who has left its last one does neither.
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!at_once && (!lock || callers_ != 0 || engine_.outstanding() > 0)) return false;
+  if (settings_.on_rollback != OnRollback::kExit) return true;
+  log_(WARREN_LOG_WARNING, "this worker leaves job " + settings_.job + " and ends with exit code " +
+                               std::to_string(kExitPreempted) + ": its place is needed elsewhere");
+  say();
+  _exit(kExitPreempted);
+}
+
 // ---- driving
+
+// Who drains begins nothing: it waits here, with nothing under way, until it has left.
+void Session::stay_out(std::unique_lock<std::mutex>& lock) {
+  if (!drains_.load(std::memory_order_relaxed)) [[likely]]
+    return;
+  drive(lock, [&] { return engine_.outstanding() == 0 || engine_.stopped(); });
+  run_callbacks(lock);
+  changed_.wait(lock, [&] { return engine_.stopped(); });
+}
 
 void Session::yield_to_control(std::unique_lock<std::mutex>& lock) {
   if (control_waits_.load(std::memory_order_relaxed) == 0) return;
@@ -400,7 +514,7 @@ void Session::yield_to_control(std::unique_lock<std::mutex>& lock) {
 }
 
 void Session::report_failure() {
-  if (const auto gap = engine_.take_gap()) control_->log_gap(transport_.epoch(), gap->reason, gap->setup);
+  if (const auto gap = engine_.take_gap()) control_->log_gap(transport_.epoch(), *gap);
   if (auto failure = engine_.take_failure()) {
     if (failure->status.code() == Code::kPeerLost && failure->peer != kNoRank) {
       control_->link_broken(transport_.epoch(), failure->peer, failure->status.describe());
@@ -461,8 +575,12 @@ void Session::sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout
     transport_.collect_pollfds(fds);
   }
   fds.push_back({wake_fd, POLLIN, 0});
+  // A program that computes while messages may be asked for does not wait.
+  const bool waits = watch_links && (callers_ != 0 || engine_.outstanding() > 0);
+  if (waits) board_.asleep.fetch_add(1, std::memory_order_relaxed);
   lock.unlock();
   (void)::poll(fds.data(), fds.size(), timeout_ms);
+  if (waits) board_.asleep.fetch_sub(1, std::memory_order_relaxed);
   std::uint64_t count = 0;
   if (fds.back().revents != 0) (void)!::read(wake_fd, &count, sizeof count);
   lock.lock();
@@ -479,13 +597,52 @@ bool Session::prepare(std::unique_lock<std::mutex>& lock) {
   Call* call = engine_.take_prepare();
   if (call == nullptr) return false;
   lock.unlock();
-  {
-    const Inside here;
-    call->spec.prepare(call->spec.prepare_context);
-  }
+  Status filled = call_program("the prepare function", [&] { call->spec.prepare(call->spec.prepare_context); });
   lock.lock();
+  if (filled.ok() && call->buffers != nullptr) filled = call->buffers->filled();
+  // What lies in the buffer must not become part of a result.
+  if (!filled.ok()) end_life(filled.because_of_this("cannot read the input of " + describe(*call)));
   engine_.prepared(*call);
+  // Whoever waits for it may sleep.
+  wake(caller_wake_);
   return true;
+}
+
+// Brings a call's results to the GPU, outside the lock; true if there was something.
+bool Session::deliver(std::unique_lock<std::mutex>& lock) {
+  Call* call = engine_.take_delivery();
+  if (call == nullptr) return false;
+  lock.unlock();
+  Status status = call->buffers->deliver();
+  lock.lock();
+  if (!status.ok()) {
+    status = status.because_of_this("cannot write the result of " + describe(*call));
+    end_life(status);
+  }
+  engine_.delivered(*call, status);
+  // Whoever waits for it may sleep.
+  wake(caller_wake_);
+  return true;
+}
+
+std::string Session::describe(const Call& call) const {
+  if (call.spec.collective == Collective::kPoint) {
+    return "rank " + std::to_string(self_.value) + "'s message from rank " + std::to_string(call.spec.root);
+  }
+  return "rank " + std::to_string(self_.value) + "'s " + to_string(call.fingerprint) + ", " + to_string(call.round);
+}
+
+// This life cannot go on, and the others need not wait for it: as after its death, another life takes its place.
+void Session::end_life(const Status& why) {
+  if (exiting_ || !failed_.ok()) return;
+  failed_ =
+      why.because_of_this("this worker's life in the job is over; end the process, and its next life takes its place");
+  log_(WARREN_LOG_ERROR, failed_.describe());
+  engine_.stop(failed_);
+  control_->leave(false, why.describe());
+  wake(caller_wake_);
+  wake(engine_wake_);
+  changed_.notify_all();
 }
 
 template <class Done>
@@ -499,9 +656,9 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
   std::optional<Caller> caller(callers_);
   const Inside here;  // reductions run in here
   int idle = 0;
-  std::chrono::steady_clock::time_point next_log;
+  std::chrono::steady_clock::time_point idle_since, next_log;
   while (!done()) {
-    const bool moved = prepare(lock) || engine_.progress();
+    const bool moved = prepare(lock) || deliver(lock) || engine_.progress();
     // Also of calls that another thread has finished: with a plan, or with what was fetched.
     if (!engine_.finished_calls().empty()) run_callbacks(lock);
     if (moved) {
@@ -512,7 +669,13 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
     report_failure();
     look_at_checkpoints();
     yield_to_control(lock);
-    if (++idle <= idle_polls_) {
+    bool idles = true;
+    if (++idle % kPollsBetweenLooksAtTheClock == 0) {
+      const auto time = std::chrono::steady_clock::now();
+      if (idle == kPollsBetweenLooksAtTheClock) idle_since = time;
+      idles = time - idle_since < kIdleTime;
+    }
+    if (idles) {
       lock.unlock();
       sched_yield();
       lock.lock();
@@ -552,7 +715,7 @@ void Session::engine_loop() {
     run_callbacks(lock);
     const bool mine = callers_ == 0 && (engine_.outstanding() > 0 || engine_.unsettled());
     if (mine) {
-      const bool moved = prepare(lock) || engine_.progress();
+      const bool moved = prepare(lock) || deliver(lock) || engine_.progress();
       run_callbacks(lock);
       report_failure();
       look_at_checkpoints();
@@ -569,6 +732,19 @@ void Session::engine_loop() {
 
 // ---- calls
 
+Status Session::stage(Call& call, const GroupShape& shape) {
+  return staging_ == nullptr ? Status() : judge(staging_->stage(call, shape));
+}
+
+// What a GPU has said outside of the lock: one that fails ends this life.
+Status Session::judge(const Status& status) {
+  if (status.code() == Code::kUnavailable || status.code() == Code::kTimeout) {
+    const std::lock_guard lock(mutex_);
+    end_life(status);
+  }
+  return status;
+}
+
 // Serializes what a lazy checkpoint owes, outside the lock, and logs it.
 Status Session::give_state(std::unique_lock<std::mutex>& lock) {
   if (serialize_ == nullptr) [[likely]]
@@ -577,17 +753,23 @@ Status Session::give_state(std::unique_lock<std::mutex>& lock) {
   const void* bytes = nullptr;
   std::size_t size = 0;
   lock.unlock();
-  {
-    const Inside here;
-    serialize_(&bytes, &size, serialize_context_);
+  const Status called =
+      call_program("the function that a lazy checkpoint calls", [&] { serialize_(&bytes, &size, serialize_context_); });
+  if (!called.ok()) {
+    lock.lock();
+    end_life(called);
+    return failed_.ok() ? called : failed_;
   }
-  lock.lock();
   if (bytes == nullptr && size != 0) {
+    lock.lock();
     return {Code::kInvalidArgument,
             "the function that a lazy checkpoint calls has given " + std::to_string(size) + " bytes at NULL"};
   }
+  const auto state = read_state({static_cast<const std::byte*>(bytes), size}, serialize_stream_);
+  lock.lock();
+  if (!state.ok()) return state.status();
   if (engine_.stopped()) return gone();
-  const Status status = checkpoints_->give_state({static_cast<const std::byte*>(bytes), size});
+  const Status status = checkpoints_->give_state(state.value().bytes);
   if (!status.ok()) return status;
   serialize_ = nullptr;
   look_at_checkpoints();
@@ -596,6 +778,7 @@ Status Session::give_state(std::unique_lock<std::mutex>& lock) {
 
 Status Session::run(GroupId group, Call& call) {
   std::unique_lock lock(mutex_);
+  stay_out(lock);
   Status status = give_state(lock);
   if (status.ok()) status = engine_.submit(group, call);
   if (!status.ok()) return status;
@@ -606,6 +789,7 @@ Status Session::run(GroupId group, Call& call) {
 
 Status Session::submit(GroupId group, const std::shared_ptr<Call>& call) {
   std::unique_lock lock(mutex_);
+  stay_out(lock);
   Status status = give_state(lock);
   if (!status.ok()) return status;
   call->self = call;
@@ -636,6 +820,7 @@ Status Session::wait(Call& call) {
 bool Session::test(Call& call) {
   if (call.settled.load(std::memory_order_acquire)) return true;
   std::unique_lock lock(mutex_);
+  yield_to_control(lock);  // a program may call this again and again, and leave the lock free for moments only
   const Inside here;
   const bool moved = engine_.progress();
   report_failure();
@@ -667,6 +852,22 @@ Status Session::on_complete(Call& call, warren_callback callback, void* context)
   return {};
 }
 
+Result<bool> Session::meets(std::vector<std::uint64_t> sites) {
+  std::unique_lock lock(mutex_);
+  drive(lock, [&] { return engine_.idle(kWorldGroup) || engine_.stopped(); });
+  run_callbacks(lock);
+  if (engine_.stopped()) return gone();
+  if (engine_.version() == kPreamble) {
+    return Status(Code::kInvalidArgument, "meets_round comes after load_checkpoint");
+  }
+  if (const Status given = give_state(lock); !given.ok()) return given;
+  engine_.ask_next(std::move(sites));
+  std::optional<bool> met;
+  drive(lock, [&] { return (met = engine_.take_answer()) || engine_.stopped(); });
+  if (!met) return gone();
+  return *met;
+}
+
 Engine::Channels Session::used_channels() {
   const std::lock_guard lock(mutex_);
   return engine_.used_channels();
@@ -686,6 +887,35 @@ void Session::remove_group(GroupId id) {
   run_callbacks(lock);
   engine_.remove_group(id);
   hand_over();
+}
+
+bool Session::setup_known(GroupId group, const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  return engine_.setup_known(group, setup_sequence(name));
+}
+
+Result<void*> Session::allocate(std::uint64_t bytes) {
+  auto made = HostMemory::make(bytes);
+  if (!made.ok()) return made.status();
+  const std::span<std::byte> all = made.value()->bytes();
+  OwnedFd fd(::fcntl(made.value()->fd(), F_DUPFD_CLOEXEC, 0));
+  if (!fd.open()) return Status(Code::kUnavailable, std::string("cannot make a descriptor: ") + std::strerror(errno));
+  const std::lock_guard lock(mutex_);
+  const auto number = memory_.add(std::move(made).value());
+  if (!number.ok()) return number.status();
+  control_->lend(number.value(), std::make_shared<const OwnedFd>(std::move(fd)), all.size());
+  return static_cast<void*>(all.data());
+}
+
+Status Session::free(void* memory) {
+  std::optional<HostMemory::Removed> removed;  // unmapped outside the lock
+  const std::lock_guard lock(mutex_);
+  removed = memory_.remove(memory);
+  if (!removed) {
+    return {Code::kInvalidArgument, "this is no memory that was allocated with this communicator's job, or was freed"};
+  }
+  control_->take_back(removed->memory);
+  return {};
 }
 
 RoundId Session::next_round(GroupId group) {
@@ -747,7 +977,8 @@ void Session::load_from_mirror(std::unique_lock<std::mutex>& lock, std::optional
   Status status = found.status();
   if (status.ok()) {
     Mirror::State& from = found.value();
-    status = checkpoints_->restore(what, {0, std::move(from.global), std::move(from.local)}, from.has_local);
+    status = checkpoints_->restore(what, {0, from.world_size, std::move(from.global), std::move(from.local)},
+                                   from.has_local);
   }
   if (!status.ok()) {
     result = result->status().because_of_this(status.describe());
@@ -765,6 +996,7 @@ Status Session::may_checkpoint(std::unique_lock<std::mutex>& lock) {
   }
   drive(lock, [&] { return engine_.outstanding() == 0; });
   run_callbacks(lock);
+  stay_out(lock);
   if (!failed_.ok()) return failed_;
   if (!checkpoints_) return {};
   const Status given = give_state(lock);
@@ -780,17 +1012,32 @@ void Session::look_at_taken(const Status& status) {
   look_at_checkpoints();
 }
 
-Status Session::checkpoint(std::span<const std::byte> global, const std::span<const std::byte>* local) {
+// A state in memory of the CPU. Outside the lock.
+Result<Staging::Copy> Session::read_state(std::span<const std::byte> state, void* stream) {
+  if (staging_ == nullptr) return Staging::Copy{state, {}};
+  auto copy = staging_->read(state, stream);
+  if (!copy.ok()) return judge(copy.status().because_of_this("cannot read the state for a checkpoint"));
+  return copy;
+}
+
+Status Session::checkpoint(std::span<const std::byte> global, const std::span<const std::byte>* local, void* stream) {
   std::unique_lock lock(mutex_);
   Status status = may_checkpoint(lock);
   if (!status.ok()) return status;
   if (!checkpoints_) return engine_.begin_version(engine_.version().next());
-  status = checkpoints_->take(global, local);
+  lock.unlock();
+  const auto global_copy = read_state(global, stream);
+  const auto local_copy = read_state(local == nullptr ? std::span<const std::byte>() : *local, stream);
+  lock.lock();
+  if (!global_copy.ok()) return global_copy.status();
+  if (!local_copy.ok()) return local_copy.status();
+  if (engine_.stopped()) return gone();
+  status = checkpoints_->take(global_copy.value().bytes, local == nullptr ? nullptr : &local_copy.value().bytes);
   look_at_taken(status);
   return status;
 }
 
-Status Session::lazy_checkpoint(warren_serialize serialize, void* context) {
+Status Session::lazy_checkpoint(warren_serialize serialize, void* context, void* stream) {
   std::unique_lock lock(mutex_);
   Status status = may_checkpoint(lock);
   if (!status.ok()) return status;
@@ -800,6 +1047,7 @@ Status Session::lazy_checkpoint(warren_serialize serialize, void* context) {
   if (!status.ok()) return status;
   serialize_ = serialize;
   serialize_context_ = context;
+  serialize_stream_ = stream;
   return {};
 }
 
@@ -832,8 +1080,10 @@ void Session::look_at_checkpoints() {
   known_.mutable_setups()->Assign(vote->setups.begin(), vote->setups.end());
   // A vote says that what this rank must hold survives the loss of power. An epoch that ends meanwhile makes it void,
   // and another is given then.
-  disk_->writer().make_durable(vote->timeline, vote->version, [say, v = *vote](const Status& status) {
-    if (status.ok()) say(v);
+  disk_->writer().make_durable(vote->timeline, vote->version, [this, say, v = *vote](const Status& status) {
+    if (status.ok()) return say(v);
+    // What this process has in memory is not to be relied on: its next life takes from others what it has lost.
+    if (status.code() == Code::kCorrupt) control_->leave(false, status.describe());
   });
 }
 
@@ -844,11 +1094,13 @@ Status Session::finalize() {
   if (!failed_.ok()) return failed_;
   if (finished_) return {};
   if (const Status given = give_state(lock); !given.ok()) return given;
+  engine_.end_rounds();
   control_->leave(true, "");
   // A rank that was lost before it received them is sent this one's messages again.
   drive(lock, [&] { return finished_ || !failed_.ok(); });
   if (!finished_) return failed_;
   engine_.stop(Status(Code::kClosed, "the communicator has been finalized"));
+  changed_.notify_all();
   const std::uint64_t run = known_.plan().run();
   // Their threads may be in the middle of a write that takes long.
   lock.unlock();
@@ -868,7 +1120,9 @@ void Session::close() {
   std::unique_lock lock(mutex_);
   if (exiting_) return;
   exiting_ = true;
+  if (staging_) staging_->end();
   engine_.stop(Status(Code::kClosed, "the communicator has been destroyed"));
+  changed_.notify_all();
   run_callbacks(lock);
   if (control_ && !finished_ && failed_.ok()) {
     control_->leave(false, "its communicator was destroyed without finalize");

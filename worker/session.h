@@ -18,9 +18,12 @@
 #include "worker/checkpoints.h"
 #include "worker/control.h"
 #include "worker/dead_segments.h"
+#include "worker/device/staging.h"
 #include "worker/disk/disk_log.h"
 #include "worker/disk/mirror.h"
+#include "worker/disk/sync_gate.h"
 #include "worker/engine.h"
+#include "worker/host_memory.h"
 #include "worker/launch/settings.h"
 #include "worker/log.h"
 #include "worker/recall.h"
@@ -47,6 +50,9 @@ class Session final : private DataPath {
   [[nodiscard]] const std::string& host_of(Rank rank) const { return host_of_[static_cast<std::size_t>(rank.value)]; }
   [[nodiscard]] const RoundBoard& board() const { return board_; }
 
+  // Before run() or submit(), for a validated call: buffers on a GPU get copies that the engine works on. Outside of
+  // any lock; a send's buffer is read here.
+  [[nodiscard]] Status stage(Call& call, const GroupShape& shape);
   // A validated call. Blocks until it has finished and returns its result.
   Status run(GroupId group, Call& call);
   // A validated call that lives until it has finished (call->self is set here).
@@ -64,23 +70,40 @@ class Session final : private DataPath {
   // Waits for the group's outstanding calls first.
   void remove_group(GroupId id);
 
+  // Memory that the ranks of this host read where it lies (worker/host_memory.h), until it is freed or the session
+  // ends.
+  Result<void*> allocate(std::uint64_t bytes);
+  // kInvalidArgument: not an address that allocate() has given. No outstanding call uses it.
+  Status free(void* memory);
+
   // What the program starts from. Before the first call of a version; outstanding calls are completed first.
   using State = Checkpoints::State;
   Result<State> load();
   // Completes outstanding calls, takes a snapshot, and returns; waits for the commit of the one before. `local` null:
-  // this program has no local state.
-  Status checkpoint(std::span<const std::byte> global, const std::span<const std::byte>* local);
+  // this program has no local state. `stream`: the program's, on which states that lie on a GPU are ready.
+  Status checkpoint(std::span<const std::byte> global, const std::span<const std::byte>* local, void* stream);
   // As warren_lazy_checkpoint.
-  Status lazy_checkpoint(warren_serialize serialize, void* context);
+  Status lazy_checkpoint(warren_serialize serialize, void* context, void* stream);
   // The program's count of checkpoints; 0 before the first.
   std::uint64_t version();
   // The version of the newest checkpoint that is safe to start from.
   std::uint64_t committed_version();
+  // Whether the world's next round was, or is being, called from one of these sites (Engine::ask_next). Waits for
+  // outstanding calls, and until somebody can tell.
+  Result<bool> meets(std::vector<std::uint64_t> sites);
+  // As in Engine.
+  bool setup_known(GroupId group, const std::string& name);
   // Names what a group split here is called: the same in each life.
   RoundId next_round(GroupId group);
 
   // Waits for outstanding calls, then for all ranks to enter.
   Status finalize();
+  // This worker's place is needed elsewhere: calls under way are finished, no other begins, and it leaves, at the
+  // latest in so long. Its process ends with kExitPreempted; with OnRollback::kError calls fail with kClosed instead.
+  void drain(std::int64_t within_ms, const std::string& reason) {
+    begin_nothing();
+    control_->drain(within_ms, reason);
+  }
   // Every outstanding and later call fails with kClosed; the other ranks hear that this one has gone, unless it has
   // finalized.
   void close();
@@ -93,6 +116,9 @@ class Session final : private DataPath {
   void open(Epoch epoch) override;
   WorkerMachine::Standing stop(Epoch epoch, const Status& why, bool resume) override;
   Status attach(Incarnation life, MappedSegment segment) override;
+  void borrowed(Incarnation life, std::uint32_t memory, MappedSegment segment) override;
+  void returned(Incarnation life, std::uint32_t memory) override;
+  void lent(Incarnation life, std::uint32_t memory) override;
   void loaded(const worker_effect::Loaded& loaded) override;
   void committed(Version version, Timeline timeline) override;
   std::optional<TimeMs> tick() override;
@@ -101,12 +127,20 @@ class Session final : private DataPath {
   void link_failed(GroupId group, Rank peer, const Status& why) override;
   void failed(const Status& why) override;
   void finished() override;
+  void begin_nothing() override;
+  bool leave(bool at_once, const std::function<void()>& say) override;
 
   template <class Done>
   void drive(std::unique_lock<std::mutex>& lock, Done done);
   void yield_to_control(std::unique_lock<std::mutex>& lock);
   void sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout_ms, bool watch_links);
+  void stay_out(std::unique_lock<std::mutex>& lock);
   bool prepare(std::unique_lock<std::mutex>& lock);
+  bool deliver(std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] std::string describe(const Call& call) const;
+  void end_life(const Status& why);
+  [[nodiscard]] Result<Staging::Copy> read_state(std::span<const std::byte> state, void* stream);
+  [[nodiscard]] Status judge(const Status& status);
   void report_failure();
   [[nodiscard]] Status may_checkpoint(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] Status give_state(std::unique_lock<std::mutex>& lock);
@@ -128,23 +162,28 @@ class Session final : private DataPath {
   void ensure_engine_thread();
   static void wake(int fd);
   std::unique_lock<std::mutex> lock_for_control();
+  std::unique_lock<std::mutex> lock_before_callers();
 
   const Settings settings_;
   const Log log_;
   RoundBoard board_;
+  std::atomic<bool> drains_{false};  // no call begins any more
   Rank self_;
   std::vector<std::string> host_of_;
-  int idle_polls_ = 0;  // polls without success before sleeping
+  std::vector<Incarnation> lives_;    // by rank, of the newest plan; under the lock
+  std::unique_ptr<Staging> staging_;  // null: no GPU is served. Outlives the calls in the engine
 
   std::mutex mutex_;  // guards everything below
   std::condition_variable changed_;
+  HostMemory memory_;
   LinkTransport transport_;
   Engine engine_;
   Incarnation life_;
   std::shared_ptr<MemfdSegment> segment_;
   DeadSegments dead_segments_;
   std::unique_ptr<HostLog> host_log_;
-  std::unique_ptr<DiskLog> disk_;  // its thread ends before control_
+  std::unique_ptr<DiskLog> disk_;      // its thread ends before control_
+  std::optional<SyncGate> sync_gate_;  // of disk_'s writer
   std::unique_ptr<Mirror> mirror_;
   worker_effect::Loaded load_from_;
   wire::Known known_;  // what the disk is told of the job
@@ -153,13 +192,16 @@ class Session final : private DataPath {
   std::optional<Checkpoints> checkpoints_;
   warren_serialize serialize_ = nullptr;  // the state of a lazy checkpoint, which is owed
   void* serialize_context_ = nullptr;
+  void* serialize_stream_ = nullptr;
   Status failed_;
   int callers_ = 0;        // threads inside drive()
   std::string waits_for_;  // beside calls; for the log
   bool waits_for_commit_ = false;
   std::vector<pollfd> pollfds_;
+  std::optional<TimeMs> look_again_;   // at dead segments
+  std::optional<TimeMs> spill_until_;  // all together, while the control thread stops the engine
 
-  std::atomic<int> control_waits_{0};  // the control thread wants the lock
+  std::atomic<int> control_waits_{0};  // the control thread, or that of the fetch service, wants the lock
   int caller_wake_ = -1, engine_wake_ = -1;
   std::thread engine_thread_;
   std::unique_ptr<FetchService> fetch_;

@@ -90,6 +90,8 @@ Status Cluster::start_host(std::uint32_t host) {
                                              "run",
                                              "-n",
                                              std::to_string(workers),
+                                             "--first_worker=" + std::to_string(first),
+                                             "--world_size=" + std::to_string(options_.shape.ranks),
                                              "--tracker=" + tracker,
                                              "--job=chaos",
                                              "--secret_file=" + options_.folder + "/secret",
@@ -102,8 +104,7 @@ Status Cluster::start_host(std::uint32_t host) {
                                              "--log_memory_bytes=1G"};
   setup.arguments.insert(setup.arguments.end(), launcher.begin(), launcher.end());
   if (options_.disk_log) setup.arguments.push_back("--data_dir=" + data_dir(host));
-  for (const std::string& word :
-       {std::string("--"), options_.program, std::string("chaos"), mark(), "--first_worker=" + std::to_string(first)}) {
+  for (const std::string& word : {std::string("--"), options_.program, std::string("chaos"), mark()}) {
     setup.arguments.push_back(word);
   }
   auto started = Child::start(setup);

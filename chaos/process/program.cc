@@ -10,7 +10,8 @@
 namespace warren::chaos::process {
 namespace {
 
-constexpr std::array<std::pair<Mix, std::string_view>, 8> kMixes = {{{Mix::kMixed, "mixed"},
+constexpr std::array<std::pair<Mix, std::string_view>, 9> kMixes = {{{Mix::kMixed, "mixed"},
+                                                                     {Mix::kAllocated, "allocated"},
                                                                      {Mix::kBig, "big"},
                                                                      {Mix::kInPlace, "inplace"},
                                                                      {Mix::kInFlight, "inflight"},
@@ -191,6 +192,14 @@ std::vector<Call> Program::iteration(std::uint64_t index) const {
     case Mix::kInPlace:
       big.in_place = true;
       calls.push_back(big);
+      break;
+    case Mix::kAllocated:
+      big.allocated = true;
+      for (int i = 0; i < 4; i++) {
+        big.in_place = i % 2 == 1;
+        big.in_flight = i / 2 == 1;
+        calls.push_back(big);
+      }
       break;
     case Mix::kInFlight:
       big.in_flight = true;

@@ -44,6 +44,7 @@ struct Call {
   bool on_group = false;      // on the group of the rank's color
   bool on_own_group = false;  // likewise, split for this call and destroyed after it
   bool prepares = false;      // an allreduce in place whose input is made by a prepare function
+  bool allocated = false;     // ranks draw whether each buffer lies in memory of warren::allocate
   bool decision = false;      // a broadcast of one number that is no function of the seed: whether to stop
   std::uint32_t root = 0;
   std::size_t count = 0;  // elements, as in the interface: of a share, where there are shares
@@ -55,14 +56,15 @@ struct Call {
 inline constexpr std::size_t kBigBytes = std::size_t{1} << 20;
 
 enum class Mix : std::uint8_t {
-  kMixed,     // of everything: what `warren chaos` runs
-  kBig,       // allreduce of `bytes`
-  kInPlace,   // the same, in place
-  kInFlight,  // eight allreduces in flight
-  kGroups,    // allreduces of the groups, between those of all
-  kOneSided,  // results differ by rank
-  kSmall,     // many small rounds
-  kMessages,  // messages, on all ranks and on groups that go with their call
+  kMixed,      // of everything: what `warren chaos` runs
+  kBig,        // allreduce of `bytes`
+  kInPlace,    // the same, in place
+  kAllocated,  // allreduces, each other one in place; ranks draw which of their buffers lie in allocated memory
+  kInFlight,   // eight allreduces in flight
+  kGroups,     // allreduces of the groups, between those of all
+  kOneSided,   // results differ by rank
+  kSmall,      // many small rounds
+  kMessages,   // messages, on all ranks and on groups that go with their call
 };
 [[nodiscard]] std::optional<Mix> mix_named(std::string_view name);
 [[nodiscard]] std::string_view name_of(Mix mix);

@@ -36,11 +36,32 @@ void die_in(std::uint64_t delay_us) {
   if (timer_create(CLOCK_MONOTONIC, &event, &timer) != 0 || timer_settime(timer, 0, &when, nullptr) != 0) abort();
 }
 
+// A buffer of a call.
+class Bytes {
+ public:
+  void lie_in(Memory<std::byte> memory) { memory_ = std::move(memory); }
+  [[nodiscard]] Memory<std::byte> give_back() { return std::move(memory_); }
+  void resize(std::size_t size) {
+    if (memory_.size() == 0) own_.resize(size);
+    size_ = size;
+  }
+  [[nodiscard]] std::size_t size() const { return size_; }
+  [[nodiscard]] std::byte* data() { return memory_.size() == 0 ? own_.data() : memory_.data(); }
+  [[nodiscard]] std::span<const std::byte> bytes() const {
+    return {memory_.size() == 0 ? own_.data() : memory_.data(), size_};
+  }
+
+ private:
+  std::vector<std::byte> own_;
+  Memory<std::byte> memory_;
+  std::size_t size_ = 0;
+};
+
 // A call between its issue and its end: buffers, and how to look at the result.
 struct Running {
   Call call;
   std::uint32_t index = 0;
-  std::vector<std::byte> in, out;
+  Bytes in, out;
   bool has_output = true;
   std::uint64_t base = 0;  // of the input
   std::uint64_t prepared = 0;
@@ -206,7 +227,18 @@ class Worker {
     const bool replayed = done < together_before_;
     if (r.prepared > 1 || (r.prepared == 1 && replayed)) tell(RecordEvent::kPrepared, iteration, r.prepared, r.index);
     tell(RecordEvent::kResult, iteration, value, r.index);
+    for (Bytes* buffer : {&r.in, &r.out}) {
+      if (auto memory = buffer->give_back(); memory.size() != 0) memories_.push_back(std::move(memory));
+    }
     enter(Phase::kIdle);
+  }
+
+  // All are of one size.
+  Memory<std::byte> memory(std::size_t bytes) {
+    if (memories_.empty()) return allocate<std::byte>(*comm_, bytes);
+    Memory<std::byte> memory = std::move(memories_.back());
+    memories_.pop_back();
+    return memory;
   }
 
   // Nobody finishes it before all ranks have entered it.
@@ -215,7 +247,7 @@ class Worker {
                               call.kind == CallKind::kAllToAll || call.kind == CallKind::kBarrier);
   }
 
-  static std::uint64_t digest(const Running& r) { return r.has_output ? digest_of(r.out) : 0; }
+  static std::uint64_t digest(const Running& r) { return r.has_output ? digest_of(r.out.bytes()) : 0; }
 
   // Fills the input and makes room for the output.
   void prepare(Running& r, std::uint64_t iteration) {
@@ -234,20 +266,22 @@ class Worker {
     for (std::size_t j = 0; j < values.size(); j++) values[j] = element_at<T>(base, j);
   }
   template <class T>
-  static std::span<T> as(std::vector<std::byte>& bytes) {
+  static std::span<T> as(Bytes& bytes) {
     return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
   }
   template <class T>
   void prepare_as(Running& r, std::uint64_t base) {
     const Call& c = r.call;
     const std::size_t size = program_.shape().ranks, share = c.count * sizeof(T);
-    const auto fill = [&](std::vector<std::byte>& to, std::size_t bytes) {
+    const auto fill = [&](Bytes& to, std::size_t bytes) {
       to.resize(bytes);
       if (!c.prepares) Worker::fill(as<T>(to), base);
     };
     const bool root = c.root == rank_;
     switch (c.kind) {
       case CallKind::kAllreduce:
+        if (c.allocated && mixed(base) % 2 == 0) r.in.lie_in(memory(share));
+        if (c.allocated && mixed(base + 1) % 2 == 0) r.out.lie_in(memory(share));
         fill(c.in_place ? r.out : r.in, share);
         if (!c.in_place) r.out.resize(share);
         break;
@@ -372,6 +406,7 @@ class Worker {
   std::uint32_t life_ = 0, rank_ = 0;
   std::uint64_t done_before_ = 0, together_before_ = 0;
   std::optional<Communicator> comm_, group_;
+  std::vector<Memory<std::byte>> memories_;  // that no call uses
   ProgramState state_;
 };
 
@@ -429,18 +464,16 @@ Result<ProgramShape> read_shape(const std::string& folder) {
                       static_cast<std::uint32_t>(*compute)};
 }
 
-int run_worker(const std::string& folder, std::uint32_t first_worker) {
+int run_worker(const std::string& folder) {
   auto shape = read_shape(folder);
   if (!shape.ok()) return refuse(shape.status());
   const char* text = std::getenv("WARREN_WORKER_ID");
   const std::string_view id = text == nullptr ? "" : text;
   std::uint32_t number = 0;
   const auto [end, error] = std::from_chars(id.data(), id.data() + id.size(), number);
-  if (id.empty() || error != std::errc() || end != id.data() + id.size() || number >= shape.value().ranks ||
-      first_worker >= shape.value().ranks - number) {
+  if (id.empty() || error != std::errc() || end != id.data() + id.size() || number >= shape.value().ranks) {
     return refuse({Code::kInvalidArgument, "WARREN_WORKER_ID is no number of a worker; start this with `warren run`"});
   }
-  number += first_worker;
   auto records = RecordWriter::open(records_path(folder, number));
   auto page = map_page(page_path(folder, number));
   if (!records.ok()) return refuse(records.status());
@@ -449,8 +482,6 @@ int run_worker(const std::string& folder, std::uint32_t first_worker) {
   // A life that is started after the end is to say so itself, instead of being ended by the library.
   unsetenv("WARREN_ATTEMPT");
   Options options;
-  options.worker_id = std::to_string(number);
-  options.world_size = static_cast<int>(program.shape().ranks);
   Worker worker(program, folder, std::move(records).value(), std::move(page).value());
   try {
     worker.run(options);

@@ -15,8 +15,8 @@ namespace warren::chaos::process {
 // kInvalidArgument: there is none, or it is damaged.
 [[nodiscard]] Result<ProgramShape> read_shape(const std::string& folder);
 
-// Runs worker number `first_worker` + WARREN_WORKER_ID; everything else is taken from WARREN_* variables. Returns the
+// Runs worker number WARREN_WORKER_ID; everything else is taken from WARREN_* variables. Returns the
 // exit code: 0; 1 when a call failed; 2 when the folder cannot be used.
-[[nodiscard]] int run_worker(const std::string& folder, std::uint32_t first_worker);
+[[nodiscard]] int run_worker(const std::string& folder);
 
 }  // namespace warren::chaos::process

@@ -15,6 +15,7 @@
 #include "chaos/sim/sim_tracker.h"
 #include "chaos/sim/sim_transport.h"
 #include "chaos/sim/sim_worker.h"
+#include "chaos/sim/twin_tracker.h"
 #include "chaos/sim/world.h"
 #include "recovery/check.h"
 #include "recovery/codec.h"
@@ -30,6 +31,11 @@ constexpr std::uint64_t kLargeWorldEvery = 250, kLargeWorldAt = 97;
 constexpr std::uint64_t kRecipeEvery = 3;
 // One in so many has disks, and may lose all its processes at once.
 constexpr std::uint64_t kDisksEvery = 5, kDisksAt = 2;
+// One in so many has a program with set-up rounds that nobody names, and no disks.
+constexpr std::uint64_t kInferredEvery = 20, kInferredAt = 8;
+// In one in so many ranks of a host have allreduces that are long enough to lend each other their inputs, half of them
+// on one host alone.
+constexpr std::uint64_t kLendsEvery = 7, kLendsAt = 3;
 constexpr std::int64_t kMostEvents = 6'000'000;
 constexpr std::size_t kMostLivesPerWorker = 400;
 
@@ -89,6 +95,10 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   if (options.groups) s.program.groups = *options.groups;
   s.program.collective = options.collective;
   if (random.chance(0.5)) s.program.most_bytes = 8 << 10;
+  if (!s.large && options.lends.value_or(options.seed % kLendsEvery == kLendsAt)) {
+    s.program.long_allreduces = true;
+    s.program.most_bytes = std::uint64_t{48} << 10;
+  }
   s.salted = random.chance(0.5);
   s.survivable = random.chance(0.75);
   if (s.recipe && s.recipe->beyond_copies) s.survivable = false;
@@ -102,6 +112,8 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   s.safety_us = random.chance(0.05) ? 20'000'000 : random.between(200'000, 4'000'000);
   if (s.recipe && s.recipe->long_safety) s.safety_us = random.between(12'000'000, 22'000'000);
   s.disks = s.job.replicas() > 0 && options.disks.value_or(!s.large && options.seed % kDisksEvery == kDisksAt);
+  s.program.inferred = s.job.replicas() > 0 && !s.large && !s.disks &&
+                       options.inferred.value_or(!s.recipe && options.seed % kInferredEvery == kInferredAt);
   s.mirror = s.disks && options.mirror.value_or(options.seed / kDisksEvery % 2 == 0);
   return s;
 }
@@ -129,7 +141,9 @@ class Cluster {
                   [this](std::size_t life, const std::string& what) { lives_[life]->connection_trouble(what); }},
                  timeout_ms()),
         tracker_(world_, judge_,
-                 {[this](std::size_t life, const std::string& bytes) { control_.send_down(life, bytes); },
+                 {[this](std::size_t life, const std::string& bytes) {
+                    if (!withholds(life, bytes)) control_.send_down(life, bytes);
+                  },
                   [this] { control_.drop_all(); }, [this](const wire::Envelope& e) { check_claim(e); },
                   [this](const std::string& record) { stored(record); }, [this] { tracker_died(); }},
                  kJob, timeout_ms()) {}
@@ -155,6 +169,7 @@ class Cluster {
       if (setting_.mirror) plan.add(Fault::disks_loss);
     }
     if (!setting_.recipe && setting_.job.replicas() > 0 && options_.seed % 4 == 1) plan.add(Fault::all_die);
+    if (!setting_.recipe && !setting_.large && options_.seed % 7 == 3) plan.add(Fault::preempted);
     if (setting_.recipe || !setting_.large) return plan;
     FaultPlan few;
     few.add(Fault::slow_start);
@@ -196,8 +211,15 @@ class Cluster {
   [[nodiscard]] bool members_can_tell() const;
   [[nodiscard]] std::uint64_t message_faults() const;
   void watch_rebuilding();
+  [[nodiscard]] bool withholds(std::size_t life, const std::string& bytes) const;
+  void watch_lone_commit();
   void stored(const std::string& record);
+  [[nodiscard]] std::vector<SimWorker*> caught_up() const;
+  [[nodiscard]] std::size_t copies(const std::vector<SimWorker*>& members, std::span<const Rank> ranks) const;
+  [[nodiscard]] static bool lies(const std::vector<SimWorker*>& members, const RecordKey& key, std::size_t needed);
+  [[nodiscard]] std::optional<RoundId> short_of_copies(const std::vector<SimWorker*>& members) const;
   [[nodiscard]] bool refilled() const;
+  void check_refill();
   void leave_hosts();
   [[nodiscard]] bool recovering() const;
   void struck() { second_faults_ += recovering() ? 1 : 0; }
@@ -207,8 +229,12 @@ class Cluster {
   void check_claim(const wire::Envelope& e);
   void inject(Fault fault, std::function<void()> strike);
   void schedule_faults();
+  void hang_now_and_then();
   SimWorker* any_alive();
   void start_stranger();
+  void start_twin();
+  void end_twin();
+  void reconnect_with_twin();
   void become_live();
   [[nodiscard]] bool over() const;
   [[nodiscard]] std::string unfinished() const;
@@ -228,6 +254,8 @@ class Cluster {
   std::size_t least_copies_ = SIZE_MAX;               // in any plan since
   std::map<std::string, std::string> hosts_of_plan_;  // with their domains
   std::uint64_t second_faults_ = 0, counted_epoch_ = 0;
+  bool crowded_ = false;              // ranks of a lost host have gone to another, or spares wait to
+  std::uint64_t checked_refill_ = 0;  // in this epoch
   std::uint64_t new_hosts_ = 0;
   bool journal_lost_ = false;
   // The journal was lost and members live; from then until the tracker has made it up again.
@@ -237,6 +265,13 @@ class Cluster {
   };
   std::optional<Rebuilding> rebuilding_;
   std::uint64_t rebuilt_ = 0;
+  // A member that stood still while the journal was made up, and knows of a newer commit.
+  struct Witness {
+    std::size_t life = 0;
+    Version version;
+  };
+  std::optional<Witness> witness_;
+  bool lone_commit_done_ = false;
   enum class Doom : std::uint8_t { kAlone, kHost, kCluster, kDisks };
   std::map<std::size_t, Doom> doom_;                                       // by life: what goes with it
   std::map<std::string, std::shared_ptr<storage::FakeResultDisk>> disks_;  // by host
@@ -248,6 +283,9 @@ class Cluster {
   std::vector<Slot> slots_;
   ControlNetwork control_;
   SimTracker tracker_;
+  std::unique_ptr<TwinTracker> twin_;
+  std::vector<std::unique_ptr<TwinTracker>> retired_twins_;  // events may still name them
+  std::set<std::size_t> with_twin_;                          // slots whose lives it answers
   bool live_ = false;
   Micros live_since_us_ = 0;
   std::optional<Micros> finished_at_us_;
@@ -262,7 +300,8 @@ void Cluster::make_slots() {
   for (std::uint32_t w = 0; w < setting_.world_size; ++w) {
     Slot& slot = slots_.emplace_back();
     slot.worker_id = "w" + std::to_string(w);
-    const std::uint64_t host = apart ? w : draws_.below(hosts);
+    std::uint64_t host = apart ? w : draws_.below(hosts);
+    if (setting_.program.long_allreduces && options_.seed / kLendsEvery % 2 == 0) host = 0;
     slot.host_id = "h" + std::to_string(host);
     slot.domain_id = racks ? "d" + std::to_string(host / 2) : slot.host_id;
     if (w < options_.hosts.size()) slot.host_id = slot.domain_id = options_.hosts[w];
@@ -271,7 +310,7 @@ void Cluster::make_slots() {
     Slot& slot = slots_.emplace_back();
     slot.worker_id = "x" + std::to_string(spare);
     slot.host_id = slot.domain_id = "hx";
-    slot.spare = true;
+    slot.spare = crowded_ = true;
   }
 }
 
@@ -414,9 +453,11 @@ void Cluster::lose_host(const std::string& host) {
     domain = slot.domain_id;
     if (where == 0) continue;  // it comes back, empty
     if (where == 1) {
+      crowded_ = crowded_ || slot.domain_id != host;  // the rest of the domain has it no more
       slot.host_id = slot.domain_id = fresh;
     } else {
       const Slot& other = slots_[world_.random.below(slots_.size())];
+      crowded_ = true;
       slot.host_id = std::string(other.host_id);
       slot.domain_id = std::string(other.domain_id);
     }
@@ -505,6 +546,7 @@ void Cluster::lose_journal() {
   if (spares || domains.size() - told.size() >= setting_.job.replicas() || newest.plan_epoch() == 0) return;
   if (world_.keeps_transcript()) world_.tell("the journal is lost");
   tracker_.lose_journal();
+  control_.forget();
   journal_lost_ = true;
   std::optional<Version> committed;
   if (newest.committed_version() != 0) committed = Version(newest.committed_version());
@@ -525,12 +567,15 @@ void Cluster::tracker_died() {
 }
 
 // The tracker is down, and its disk goes. Not of a job that has finished: members that have heard it are gone, and the
-// others would wait for them.
+// others would wait for them. Nor where spares wait: with them and lives that are started again the world may be full
+// before a member has said that there is a job, and it begins anew (seed 851001281).
 void Cluster::lose_record() {
-  if (!tracker_.has_plan() || judge_.plan().epoch() == 0) return;
+  const bool spares = std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.spare; });
+  if (spares || !tracker_.has_plan() || judge_.plan().epoch() == 0) return;
   world_.count(Fault::tracker_loss);
   if (world_.keeps_transcript()) world_.tell("the tracker's disk is lost");
   tracker_.lose_journal();
+  control_.forget();
   judge_.journal_lost();
   rebuilding_.emplace(Rebuilding{message_faults(), false});
   watch_rebuilding();
@@ -564,26 +609,60 @@ std::uint64_t Cluster::message_faults() const {
   return sum;
 }
 
+// SimOptions::lone_commit.
+bool Cluster::withholds(std::size_t life, const std::string& bytes) const {
+  if (!options_.lone_commit || lone_commit_done_ || judge_.commits() < options_.lone_commit->commit) return false;
+  wire::Envelope e;
+  return slot_of_life_[life] != options_.lone_commit->worker && e.ParseFromString(bytes) && e.has_committed();
+}
+
+void Cluster::watch_lone_commit() {
+  if (!options_.lone_commit || lone_commit_done_ || judge_.commits() < options_.lone_commit->commit) return;
+  const std::optional<std::size_t> life = slots_[options_.lone_commit->worker].life;
+  if (!life || lives_[*life]->committed().version < *judge_.committed()) return;
+  lone_commit_done_ = true;
+  crash_tracker(true, 10'000);
+  lives_[*life]->stand_still(1600 * timeout_ms());
+}
+
 void Cluster::watch_rebuilding() {
   if (rebuilding_ && !rebuilding_->hopeless) rebuilding_->hopeless = !members_can_tell();
 }
 
 // The tracker has a journal again.
 void Cluster::stored(const std::string& bytes) {
-  if (!rebuilding_) return;
+  if (!rebuilding_ && !witness_) return;
+  wire::JobRecord record;
+  WARREN_CHECK(record.ParseFromString(bytes), "the tracker stores records");
+  const auto committed = record.committed() ? Version(record.committed_version()) : Version();
+  if (!rebuilding_) {
+    const SimWorker& life = *lives_[witness_->life];
+    const bool member = std::ranges::any_of(
+        record.plan().members(), [&](const wire::Member& m) { return m.incarnation() == life.self().value; });
+    // Gone, with what it knew.
+    if (committed < witness_->version && (!member || !life.alive())) judge_.commit_forgotten(record);
+    if (committed >= witness_->version || !member || !life.alive()) witness_.reset();
+    return judge_.awaits_witness(witness_.has_value());
+  }
   watch_rebuilding();
   const bool excused = rebuilding_->hopeless || rebuilding_->message_faults != message_faults();
   rebuilding_.reset();
-  wire::JobRecord record;
-  WARREN_CHECK(record.ParseFromString(bytes), "the tracker stores records");
-  worker_effect::Committed committed;
+  witness_.reset();
+  Version told;
   for (const wire::Member& m : record.plan().members()) {
     const auto found = life_of_.find(Incarnation(m.incarnation()));
-    if (found == life_of_.end() || !lives_[found->second]->can_tell()) continue;
-    const worker_effect::Committed& known = lives_[found->second]->committed();
-    if (known.version > committed.version) committed = known;
+    if (found == life_of_.end()) continue;
+    const SimWorker& life = *lives_[found->second];
+    if (life.can_tell()) {
+      told = std::max(told, life.committed().version);
+    } else if (life.alive() && life.installed() && life.committed().version > committed) {
+      witness_ = {found->second, life.committed().version};
+    }
   }
-  rebuilt_ += judge_.rebuilt(record, Epoch(newest_plan()), committed.version, excused) ? 1 : 0;
+  if (!judge_.rebuilt(record, Epoch(newest_plan()), told, excused)) return;
+  ++rebuilt_;
+  judge_.awaits_witness(witness_.has_value());
+  if (!witness_) judge_.commit_forgotten(record);
 }
 
 void Cluster::lose_domain(const std::string& domain) {
@@ -598,59 +677,57 @@ std::string Cluster::some_domain() {
   return slots_[world_.random.below(slots_.size())].domain_id;
 }
 
-// Whether everything that is logged and not obsolete lies in as many failure domains again as it should, on hosts that
-// a rank of the plan answers for: then what was lost before does not count any more.
-bool Cluster::refilled() const {
+// The members of the newest plan, by rank, if all run in it and have what it says that the job has done; otherwise
+// none.
+std::vector<SimWorker*> Cluster::caught_up() const {
   const wire::Plan& plan = judge_.plan();
   std::vector<SimWorker*> members;
   for (const wire::Member& m : plan.members()) {
     const auto found = life_of_.find(Incarnation(m.incarnation()));
-    if (found == life_of_.end()) return false;
+    if (found == life_of_.end()) return {};
     SimWorker& life = *lives_[found->second];
-    if (!life.alive() || !life.runs() || life.epoch().value != plan.epoch() || life.behind()) return false;
-    if (judge_.committed() && !life.has_loaded()) return false;
-    if (!life.disk_is_current()) return false;
+    if (!life.alive() || !life.runs() || life.epoch().value != plan.epoch() || life.behind()) return {};
+    if (judge_.committed() && !life.has_loaded()) return {};
     members.push_back(&life);
   }
-  if (members.empty()) return false;
-  const auto copies = [&](std::span<const Rank> ranks) {
-    std::set<std::string> domains;
-    for (const Rank r : ranks) domains.insert(members[static_cast<std::size_t>(r.value)]->domain());
-    return std::min<std::size_t>(domains.size(), plan.settings().replicas());
-  };
-  const auto held = [&](const RecordKey& key, std::size_t needed) {
-    std::optional<RecordInfo> info;
-    std::map<std::string, Ranges> by_domain;
-    for (SimWorker* member : members) {
-      const auto here = member->log()->info(key);
-      if (!here.ok() || !here.value()) continue;
-      info = here.value();
-      by_domain[member->domain()].add(member->log()->held(key));
-    }
-    if (!info) return false;
-    // Which domains hold a byte changes only where a range begins or ends.
-    std::set<std::uint64_t> bytes{0};
-    for (const auto& [domain, ranges] : by_domain) {
-      for (const Interval& i : ranges.intervals()) bytes.insert({i.begin, i.end});
-    }
-    for (const std::uint64_t byte : bytes) {
-      const auto holds = [byte](const auto& domain) { return domain.second.covers(byte, byte + 1); };
-      if (byte >= info->total_bytes) break;
-      if (static_cast<std::size_t>(std::ranges::count_if(by_domain, holds)) < needed) return false;
-    }
-    return by_domain.size() >= needed;
-  };
-  const std::vector<Rank>& all = program_.groups().front().members;
-  if (judge_.committed()) {
-    const RoundId round{judge_.committed_timeline(), kWorldGroup, *judge_.committed(), Sequence(0)};
-    if (!held({RecordKind::kGlobal, round}, copies(all))) return false;
-    const bool local = members.front()->log()->info({RecordKind::kGlobal, round}).value()->fingerprint.shape != 0;
-    for (const Rank r : all) {
-      RoundId of_rank = round;
-      of_rank.sequence = Sequence(static_cast<std::uint64_t>(r.value));
-      if (local && !held({RecordKind::kLocal, of_rank}, copies(all))) return false;
-    }
+  return members;
+}
+
+// In how many domains what these ranks log is to lie.
+std::size_t Cluster::copies(const std::vector<SimWorker*>& members, std::span<const Rank> ranks) const {
+  std::set<std::string> domains;
+  for (const Rank r : ranks) domains.insert(members[static_cast<std::size_t>(r.value)]->domain());
+  return std::min<std::size_t>(domains.size(), judge_.plan().settings().replicas());
+}
+
+// Whether each byte lies in so many domains.
+bool Cluster::lies(const std::vector<SimWorker*>& members, const RecordKey& key, std::size_t needed) {
+  std::optional<RecordInfo> info;
+  std::map<std::string, Ranges> by_domain;
+  for (SimWorker* member : members) {
+    const auto here = member->log()->info(key);
+    if (!here.ok() || !here.value()) continue;
+    info = here.value();
+    by_domain[member->domain()].add(member->log()->held(key));
   }
+  if (!info) return false;
+  // Which domains hold a byte changes only where a range begins or ends.
+  std::set<std::uint64_t> bytes{0};
+  for (const auto& [domain, ranges] : by_domain) {
+    for (const Interval& i : ranges.intervals()) bytes.insert({i.begin, i.end});
+  }
+  for (const std::uint64_t byte : bytes) {
+    const auto holds = [byte](const auto& domain) { return domain.second.covers(byte, byte + 1); };
+    if (byte >= info->total_bytes) break;
+    if (static_cast<std::size_t>(std::ranges::count_if(by_domain, holds)) < needed) return false;
+  }
+  return by_domain.size() >= needed;
+}
+
+// A round that all its ranks have done, and that is not obsolete, of which something lies in fewer domains than it
+// should.
+std::optional<RoundId> Cluster::short_of_copies(const std::vector<SimWorker*>& members) const {
+  const wire::Plan& plan = judge_.plan();
   Version newest = kPreamble;
   for (SimWorker* member : members) newest = std::max(newest, member->engine().version());
   for (const ProgramGroup& group : program_.groups()) {
@@ -667,19 +744,55 @@ bool Cluster::refilled() const {
         });
         const Timeline timeline(kept == plan.kept().end() ? plan.timeline() : kept->timeline());
         const RoundId round{timeline, group.id, v, Sequence(s)};
-        if (!held({RecordKind::kRound, round}, copies(group.members))) return false;
+        if (!lies(members, {RecordKind::kRound, round}, copies(members, group.members))) return round;
       }
     }
   }
+  return std::nullopt;
+}
+
+// Whether everything that is logged and not obsolete lies in as many failure domains again as it should, on hosts that
+// a rank of the plan answers for: then what was lost before does not count any more.
+bool Cluster::refilled() const {
+  const wire::Plan& plan = judge_.plan();
+  const std::vector<SimWorker*> members = caught_up();
+  if (members.empty()) return false;
+  if (!std::ranges::all_of(members, [](const SimWorker* member) { return member->disk_is_current(); })) return false;
+  const std::vector<Rank>& all = program_.groups().front().members;
+  if (judge_.committed()) {
+    const RoundId round{judge_.committed_timeline(), kWorldGroup, *judge_.committed(), Sequence(0)};
+    if (!lies(members, {RecordKind::kGlobal, round}, copies(members, all))) return false;
+    const bool local = members.front()->log()->info({RecordKind::kGlobal, round}).value()->fingerprint.shape != 0;
+    for (const Rank r : all) {
+      RoundId of_rank = round;
+      of_rank.sequence = Sequence(static_cast<std::uint64_t>(r.value));
+      if (local && !lies(members, {RecordKind::kLocal, of_rank}, copies(members, all))) return false;
+    }
+  }
+  if (short_of_copies(members)) return false;
   // Also those of earlier timelines.
   std::vector<wire::Setup> setups(plan.setups().begin(), plan.setups().end());
   for (SimWorker* member : members) std::ranges::copy(member->engine().setups_done(), std::back_inserter(setups));
   for (const wire::Setup& s : setups) {
     const auto group = std::ranges::find(program_.groups(), GroupId(s.group()), &ProgramGroup::id);
     const RoundId round{Timeline(s.timeline()), group->id, kPreamble, Sequence(s.name())};
-    if (s.done() && !held(result_key(round), copies(group->members))) return false;
+    if (s.done() && !lies(members, result_key(round), copies(members, group->members))) return false;
   }
   return true;
+}
+
+// I4: who has caught up has logged again what was lost, however often all were interrupted on the way. Not where a rank
+// went to a host that has it already: another domain has none then.
+void Cluster::check_refill() {
+  if (!setting_.survivable || crowded_ || judge_.loss_excused() || checked_refill_ == judge_.plan().epoch()) return;
+  const std::vector<SimWorker*> members = caught_up();
+  // Who calls something else logs something else.
+  if (members.empty() || std::ranges::any_of(members, &SimWorker::desynced)) return;
+  checked_refill_ = judge_.plan().epoch();
+  if (const auto round = short_of_copies(members)) {
+    world_.violated("I4", "all ranks have caught up in epoch " + std::to_string(checked_refill_) + ", and of " +
+                              to_string(*round) + " there are too few copies");
+  }
 }
 
 // A host that had ranks in the plan before and has none in this one: nobody answers for what it holds any more.
@@ -778,7 +891,42 @@ void Cluster::to_tracker(std::size_t life, std::string bytes) {
       bytes = e.SerializeAsString();
     }
   }
+  if (twin_ && slot_of_life_[life] != kStranger && with_twin_.contains(slot_of_life_[life])) {
+    return twin_->receive(life, bytes);
+  }
   tracker_.receive(life, bytes);
+}
+
+// Another tracker, on a copy of the journal, is there for a while, and answers at most half of the workers.
+void Cluster::start_twin() {
+  if (twin_ || !tracker_.has_plan() || setting_.world_size < 2) return;
+  const std::size_t most = setting_.world_size / 2;
+  const std::size_t count = 1 + world_.random.below(most);
+  while (with_twin_.size() < count) with_twin_.insert(world_.random.below(setting_.world_size));
+  world_.count(Fault::second_tracker);
+  struck();
+  twin_ = std::make_unique<TwinTracker>(world_, kJob, *tracker_.durable(),
+                                        [this](std::size_t life, const std::string& bytes) {
+                                          if (!withholds(life, bytes)) control_.send_down(life, bytes);
+                                        });
+  reconnect_with_twin();
+  world_.after(world_.random.between(1000, 3000 * timeout_ms()), [this] { end_twin(); });
+}
+
+void Cluster::end_twin() {
+  if (!twin_) return;
+  retired_twins_.push_back(std::move(twin_));
+  retired_twins_.back()->end();
+  reconnect_with_twin();
+  with_twin_.clear();
+}
+
+void Cluster::reconnect_with_twin() {
+  for (std::size_t life = 0; life < lives_.size(); ++life) {
+    if (lives_[life]->alive() && slot_of_life_[life] != kStranger && with_twin_.contains(slot_of_life_[life])) {
+      control_.drop_connection(life);
+    }
+  }
 }
 
 void Cluster::check_claim(const wire::Envelope& e) {
@@ -788,7 +936,9 @@ void Cluster::check_claim(const wire::Envelope& e) {
   if (e.has_stopped() && life.installed() && !life.data_path_stopped()) {
     world_.violated("I6", life.describe() + " has said that it stopped, and its data path runs");
   }
-  if (e.has_report()) {
+  if (e.has_log_gap()) judge_.gap_told(Epoch(e.log_gap().epoch()), e.log_gap().renumbers());
+  // One that is delivered again was true once.
+  if (e.has_report() && Epoch(e.report().epoch()) > life.epoch()) {
     for (const wire::Position& p : e.report().positions()) {
       const auto done = life.engine().rounds_done(GroupId(p.group()), Version(p.version()));
       const bool true_to_life = done && *done >= p.rounds();
@@ -904,6 +1054,14 @@ void Cluster::schedule_faults() {
       if (other->alive()) other->give_up();
     }
   });
+  with_any(Fault::preempted, [this, timeout_us](SimWorker& life) {
+    struck();
+    const Micros most = world_.random.chance(0.3) ? 10'000 : 3 * timeout_us;
+    if (world_.random.chance(0.7)) return life.drain(world_.random.between(0, most));
+    for (auto& other : lives_) {
+      if (other->alive() && world_.random.chance(0.5)) other->drain(world_.random.between(0, most));
+    }
+  });
   with_any(Fault::pause, [this, timeout_us](SimWorker& life) {
     struck();
     life.stand_still(world_.random.between(1000, 3 * timeout_us));
@@ -941,9 +1099,20 @@ void Cluster::schedule_faults() {
     world_.count(Fault::tracker_pause);
     tracker_.stand_still(world_.random.between(1000, 2 * timeout_us));
   });
+  inject(Fault::second_tracker, [this] { start_twin(); });
   inject(Fault::disk_failure, [this] {
     world_.count(Fault::disk_failure);
     tracker_.fail_writes(1 + world_.random.below(3));
+  });
+}
+
+void Cluster::hang_now_and_then() {
+  const Straggler& s = *options_.straggler;
+  world_.after(s.off_us + s.on_us, [this, &s] {
+    for (auto& life : lives_) {
+      if (life->runs() && life->rank() == s.rank) life->stand_still(s.on_us);
+    }
+    hang_now_and_then();
   });
 }
 
@@ -952,6 +1121,7 @@ void Cluster::become_live() {
   live_since_us_ = world_.now_us();
   world_.calm();
   if (world_.keeps_transcript()) world_.tell("-------- faults stop");
+  end_twin();
   tracker_.start();
   tracker_.mend_disk();
   for (std::size_t i = 0; i < lives_.size(); ++i) {
@@ -995,6 +1165,7 @@ std::string Cluster::describe_setting() const {
 
 SimOutcome Cluster::run() {
   if (setting_.mirror) judge_.mirrored();
+  if (options_.straggler) world_.hold_up(*options_.straggler);
   make_slots();
   if (setting_.mirror) mirror_.emplace(setting_.world_size);
   if (options_.tracker_dies_before_effect) tracker_.crash_before_effect(*options_.tracker_dies_before_effect);
@@ -1011,6 +1182,7 @@ SimOutcome Cluster::run() {
     start_later(slot, delay);
   }
   schedule_faults();
+  if (options_.straggler && options_.straggler->what == Straggler::What::kHung) hang_now_and_then();
   world_.at(setting_.safety_us, [] {});  // so that time goes on when everybody is down
 
   // After the end a late worker may still ask, and the tracker forgets the job.
@@ -1024,7 +1196,9 @@ SimOutcome Cluster::run() {
     }
     judge_.check_silence(std::any_of(lives_.begin(), lives_.end(), [](const auto& life) { return life->waits(); }));
     watch_rebuilding();
+    watch_lone_commit();
     if (!live_ && world_.now_us() >= setting_.safety_us) become_live();
+    if (setting_.job.replicas() > 0) check_refill();
     if (judge_.finished() && !finished_at_us_) {
       finished_at_us_ = world_.now_us();
       setting_.safety_us = std::min(setting_.safety_us, world_.now_us() + after_end_us / 2);
@@ -1050,8 +1224,11 @@ SimOutcome Cluster::run() {
   out.rollbacks = judge_.rollbacks();
   out.kept_rounds = judge_.kept_rounds();
   out.spills = judge_.spills();
+  out.met = judge_.met();
+  out.unmet = judge_.unmet();
   out.rebuilt = rebuilt_;
   out.from_mirror = judge_.from_mirror();
+  out.stragglers_named = judge_.stragglers_named();
   out.second_faults = second_faults_;
   out.lost_for_good = judge_.lost_for_good();
   out.rounds = judge_.rounds();

@@ -15,6 +15,7 @@
 #include "chaos/sim/faults.h"
 #include "chaos/sim/kill_point.h"
 #include "chaos/sim/mutant.h"
+#include "chaos/sim/straggler.h"
 #include "recovery/frame.h"
 
 namespace warren::chaos {
@@ -33,10 +34,20 @@ struct SimOptions {
   std::optional<Collective> collective;  // all rounds are of it, and there are no messages
   std::optional<bool> disks;             // hosts have them
   std::optional<bool> mirror;            // and the job a mirror of its checkpoints
+  std::optional<bool> inferred;          // the program has set-up rounds without names, and rounds that recur
+  std::optional<bool> lends;             // ranks of a host have allreduces of inputs that they lend
   std::vector<std::string> hosts;        // by worker; each a failure domain of its own
   // The tracker dies before it carries out its effect of this number (from 0).
   std::optional<std::uint64_t> tracker_dies_before_effect;
   bool journal_dies_too = false;
+  // Of the commit of this number (from 1) one worker alone hears; then the tracker's machine goes with its disk, and
+  // the worker stands still for longer than the others are asked what they know, and not for as long as would fence it.
+  struct LoneCommit {
+    std::uint64_t commit = 1;
+    std::size_t worker = 0;
+  };
+  std::optional<LoneCommit> lone_commit;
+  std::optional<Straggler> straggler;
   // A life of a worker dies at its passage of this number (from 0) through a place, alone or with its machine.
   struct Death {
     std::size_t worker = 0;
@@ -57,11 +68,13 @@ struct SimOutcome {
   bool under_faults = false;
   std::uint64_t rounds = 0, events = 0, epochs = 0, lives = 0;
   std::uint64_t commits = 0, rollbacks = 0, second_faults = 0;
-  std::uint64_t kept_rounds = 0;  // that disks gave to plans after no life had survived
-  std::uint64_t spills = 0;       // of memory logs that were full
-  bool lost_for_good = false;     // more was lost than was kept, and it was said
-  std::uint64_t from_mirror = 0;  // timelines that began from the mirror's newest checkpoint
-  std::uint64_t rebuilt = 0;      // trackers that went on from what members told
+  std::uint64_t kept_rounds = 0;     // that disks gave to plans after no life had survived
+  std::uint64_t spills = 0;          // of memory logs that were full
+  std::uint64_t met = 0, unmet = 0;  // times that a new life asked whether the next round is its call's, by the answer
+  bool lost_for_good = false;        // more was lost than was kept, and it was said
+  std::uint64_t from_mirror = 0;     // timelines that began from the mirror's newest checkpoint
+  std::uint64_t rebuilt = 0;         // trackers that went on from what members told
+  std::uint64_t stragglers_named = 0;
   std::uint64_t tracker_effects = 0;
   std::vector<std::array<std::uint64_t, kKillPoints>> passages;  // of each worker's first life
   std::int64_t virtual_ms = 0;

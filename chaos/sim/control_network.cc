@@ -67,6 +67,10 @@ void ControlNetwork::replay() {
   (message.up ? ends_.to_tracker : ends_.to_worker)(message.life, message.bytes);
 }
 
+void ControlNetwork::forget() {
+  remembered_.clear();
+}
+
 void ControlNetwork::misdirect(std::size_t life, Incarnation its_incarnation) {
   const bool decision = world_.random.chance(0.6);
   const std::deque<Message>& from = decision ? decisions_ : remembered_;

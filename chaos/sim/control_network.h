@@ -30,6 +30,7 @@ class ControlNetwork {
   void drop_connection(std::size_t life);
   void drop_all();  // the tracker's process has gone
   void replay();    // a message that was delivered once is delivered again
+  void forget();    // but for those so far: no connection outlives two trackers, the second of which knows of no life
   // One is delivered to a life that it was not meant for; a plan now and then in an envelope with that life's name.
   void misdirect(std::size_t life, Incarnation its_incarnation);
   void garbage(std::size_t life);

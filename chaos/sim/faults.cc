@@ -88,6 +88,10 @@ Recipe recipe(std::size_t which) {
     case 8:  // the tracker's machine goes with its disk, while ranks are being replaced
       rates({{tracker_loss, 3.0}, {death, 3.0}, {death_at_checkpoint, 0.1}, {second_strike, 0.6}, {slow_stop, 0.3}});
       break;
+    case 9:  // some workers go to another tracker for a while
+      rates({{second_tracker, 5.0}, {death, 0.5}, {connection_drop, 0.5}});
+      r.long_safety = true;
+      break;
     default:  // everybody gives up at once
       rates({{gave_up, 3.0}, {message_late, 0.2}, {slow_stop, 0.5}});
       break;

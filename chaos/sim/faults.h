@@ -54,10 +54,12 @@ namespace warren::chaos {
   X(tracker_pause, kPerSecond, 0.5)                  \
   X(tracker_loss, kPerSecond, 0.4)                   \
   X(disk_failure, kPerSecond, 0.5)                   \
+  X(second_tracker, kPerSecond, 0.5)                 \
   X(all_die, kPerSecond, 1.0)                        \
   X(cluster_loss, kPerSecond, 1.0)                   \
   X(journal_loss, kPerChance, 0.3)                   \
-  X(disks_loss, kPerChance, 0.4)
+  X(disks_loss, kPerChance, 0.4)                     \
+  X(preempted, kPerSecond, 3.0)
 
 enum class Fault : std::uint8_t {
 #define WARREN_X(name, meaning, rate) name,
@@ -67,8 +69,8 @@ enum class Fault : std::uint8_t {
 #define WARREN_X(name, meaning, rate) +1  // NOLINT(bugprone-macro-parentheses): a term of a sum
 inline constexpr std::size_t kFaults = 0 WARREN_FAULTS(WARREN_X);
 #undef WARREN_X
-// The last ones are drawn apart: they are for jobs that have a log, or disks.
-inline constexpr std::size_t kFaultsDrawnApart = 4;
+// The last ones are drawn apart: they are for jobs that have a log, or disks, or came later than seeds that are kept.
+inline constexpr std::size_t kFaultsDrawnApart = 5;
 
 enum class RateMeaning : std::uint8_t { kPerSecond, kPerChance };
 struct FaultInfo {
@@ -101,7 +103,7 @@ struct Recipe {
   bool beyond_copies = false;       // more machines are lost than there are copies
   bool short_join_timeout = false;  // of less than the tracker's longest absence
 };
-inline constexpr std::size_t kRecipes = 10;
+inline constexpr std::size_t kRecipes = 11;
 [[nodiscard]] Recipe recipe(std::size_t which);
 
 }  // namespace warren::chaos

@@ -30,6 +30,30 @@ wire::JobRecord read(const std::string* durable) {
 
 }  // namespace
 
+void Judge::heard(const LogEvent& event) {
+  if (event.name != "straggler" || !world_.straggler()) return;
+  const Straggler& s = *world_.straggler();
+  const auto field = [&](std::string_view name) {
+    const auto found = std::ranges::find(event.fields, name, [](const auto& f) { return f.first; });
+    return found == event.fields.end() ? std::string() : found->second;
+  };
+  const auto named = [&](const char* kind, bool link) {
+    return field("kind") == kind && field("rank") == std::to_string(s.rank.value) &&
+           field("peer") == (link ? std::to_string(s.peer.value) : "");
+  };
+  bool right = false;
+  switch (s.what) {
+    case Straggler::What::kNobody: break;
+    case Straggler::What::kProgram:
+    case Straggler::What::kDataPath: right = named("slow_rank", false); break;
+    case Straggler::What::kLink: right = named("slow_link", true); break;
+    // Who wakes has been silent, and late for its rounds.
+    case Straggler::What::kHung: right = named("hung", false) || named("slow_rank", false); break;
+  }
+  if (!right) return world_.violated("Blame", "the wrong one is named: " + event.text);
+  ++stragglers_named_;
+}
+
 void Judge::announced(const wire::Envelope& e, const std::string* durable) {
   if (lost_for_good_) return;  // the run ends with this event
   const wire::JobRecord record = read(durable);
@@ -68,6 +92,7 @@ void Judge::announced(const wire::Envelope& e, const std::string* durable) {
       return world_.violated("I5",
                              "version " + std::to_string(c.version()) + " was called committed before it was durable");
     }
+    if (awaits_witness_ && committed_ && Version(c.version()) < *committed_) return sign();
     announce_commit(Version(c.version()), Timeline(c.timeline()));
   } else if (e.has_loaded()) {
     const wire::Loaded& l = e.loaded();
@@ -146,13 +171,14 @@ bool Judge::rebuilt(const wire::JobRecord& record, Epoch newest, Version committ
   plan_ = plan;
   ranks_.clear();
   for (const wire::Member& m : plan.members()) ranks_[m.worker_id()] = m.rank();
-  if (committed_ && (!record.committed() || Version(record.committed_version()) < *committed_)) {
-    // Who had heard of it is dead, and may have dropped what came before.
-    excuse_loss();
-    committed_ = record.committed() ? std::optional(Version(record.committed_version())) : std::nullopt;
-    committed_timeline_ = Timeline(record.committed_timeline());
-  }
   return true;
+}
+
+void Judge::commit_forgotten(const wire::JobRecord& record) {
+  if (!committed_ || (record.committed() && Version(record.committed_version()) >= *committed_)) return;
+  excuse_loss();
+  committed_ = record.committed() ? std::optional(Version(record.committed_version())) : std::nullopt;
+  committed_timeline_ = Timeline(record.committed_timeline());
 }
 
 wire::Plan Judge::plan_of(Epoch epoch) const {
@@ -206,7 +232,7 @@ void Judge::made(const wire::Plan& plan) {
   }
   const wire::Plan before = std::exchange(plan_, plan);
   if (Timeline(plan.timeline()) > newest_timeline_ && before.settings().replicas() > 0 && !rolled_back_ &&
-      !rollback_excused_ && !journal_lost_ && remembered(before)) {
+      !rollback_excused_ && !journal_lost_ && gap_in_ != Epoch(before.epoch()) && remembered(before)) {
     return world_.violated("I4", "no life has survived, and what its launchers have kept is not used in epoch " +
                                      std::to_string(plan.epoch()));
   }

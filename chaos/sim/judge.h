@@ -41,6 +41,11 @@ class Judge {
   // newest version that members who live were told of. `excused`: too few of them could tell what they know, and
   // anything may have come of that. False: the job begins anew, and that is the end of the run.
   bool rebuilt(const wire::JobRecord& record, Epoch newest, Version committed, bool excused);
+  // A member that could not tell has heard of a newer commit than the tracker has made up: until it does, or is gone,
+  // others may be told of the older one.
+  void awaits_witness(bool awaits) { awaits_witness_ = awaits; }
+  // Who had heard of a newer commit than the tracker has made up is gone, and may have dropped what came before.
+  void commit_forgotten(const wire::JobRecord& record);
   // As it was announced; empty: there is none.
   [[nodiscard]] wire::Plan plan_of(Epoch epoch) const;
   // All processes have gone, and all disks of workers. The next timeline begins from the newest checkpoint that the
@@ -76,13 +81,28 @@ class Judge {
   // Commits are mirrored: what is committed may fall with a timeline.
   void mirrored() { with_mirror_ = true; }
   // More failure domains were lost than there are copies: the job may never finish.
+  // A life has told the tracker that the log lacks what its plan says it holds: who had seen it is gone. Should the
+  // others end as well before the next plan, nobody knows what else is lacking, and the timeline rises.
+  // `renumbers`: all records of a round are gone, and a new process asks in vain which it was (decision 0010).
+  void gap_told(Epoch epoch, bool renumbers) {
+    gap_in_ = epoch;
+    rollback_excused_ = rollback_excused_ || renumbers;
+  }
   void excuse_loss() { rollback_excused_ = loss_excused_ = true; }
+  [[nodiscard]] bool loss_excused() const { return loss_excused_; }
   // A committed checkpoint was lost, and may have been.
   [[nodiscard]] bool lost_for_good() const { return lost_for_good_; }
   [[nodiscard]] std::uint64_t commits() const { return commits_; }
   [[nodiscard]] std::uint64_t rollbacks() const { return rollbacks_; }
   // That plans took from disks after no life had survived.
   [[nodiscard]] std::uint64_t kept_rounds() const { return kept_rounds_; }
+  // A new life has asked whether the job's next round is the one that it calls.
+  void asked(bool met) { ++(met ? met_ : unmet_); }
+  [[nodiscard]] std::uint64_t met() const { return met_; }
+  [[nodiscard]] std::uint64_t unmet() const { return unmet_; }
+  // What the tracker says of stragglers, against who really is one.
+  void heard(const LogEvent& event);
+  [[nodiscard]] std::uint64_t stragglers_named() const { return stragglers_named_; }
   void spilled() { ++spills_; }
   [[nodiscard]] std::uint64_t spills() const { return spills_; }
   // How many timelines began from the mirror.
@@ -137,6 +157,7 @@ class Judge {
   std::optional<Version> committed_;  // the newest that was announced
   Timeline committed_timeline_, newest_timeline_;
   bool journal_lost_ = false;
+  bool awaits_witness_ = false;
   bool with_mirror_ = false;
   bool rolled_back_ = false;  // since the newest plan was made
   // After disks_lost(), until a timeline begins after `lost`.
@@ -148,8 +169,10 @@ class Judge {
   std::optional<Fallback> fallback_;
   bool mirror_serves_ = false;  // what is committed is in the mirror
   std::uint64_t from_mirror_ = 0;
+  Epoch gap_in_;
   bool rollback_excused_ = false, loss_excused_ = false, lost_for_good_ = false;
-  std::uint64_t commits_ = 0, rollbacks_ = 0, kept_rounds_ = 0, spills_ = 0;
+  std::uint64_t commits_ = 0, rollbacks_ = 0, kept_rounds_ = 0, spills_ = 0, met_ = 0, unmet_ = 0;
+  std::uint64_t stragglers_named_ = 0;
   std::map<std::pair<Timeline, std::size_t>, Timeline> kept_;  // under which a step's result was logged
 };
 

@@ -9,6 +9,7 @@ namespace warren::chaos {
 // NAME, what it does.
 #define WARREN_MUTANTS(X)                                                                                             \
   X(none, "nothing is broken")                                                                                        \
+  X(asks_nobody, "a new life takes what it might make alone for a set-up round, whatever the others do")              \
   X(announce_before_persist, "the tracker sends before it stores")                                                    \
   X(journal_lies, "the tracker takes a write for durable that is not")                                                \
   X(accept_old_epoch, "frames of an epoch that has ended are delivered in the next one")                              \
@@ -24,7 +25,12 @@ namespace warren::chaos {
   X(reuses_names, "a rollback does not raise the timeline in the names of rounds")                                    \
   X(replays_stale_timeline, "logs answer with what a rollback has undone")                                            \
   X(finals_of_own_host, "what is final of an interrupted round is looked up anew, by who sits where now")             \
-  X(overwrites_input, "an input in place is overwritten before its elements are final")
+  X(replay_ignores_prepare, "a result comes from the log while the call's prepare function still runs")               \
+  X(acts_without_promises, "a tracker counts promises that nobody has given")                                         \
+  X(overwrites_input, "an input in place is overwritten before its elements are final")                               \
+  X(idle_told_as_work, "one rank tells the time for which it waited as its program's")                                \
+  X(ends_swapped, "who waits for bytes tells that it cannot get rid of some, and the other way round")                \
+  X(loans_without_end, "who leaves an epoch changes its inputs, and does not tell those who read them where they lie")
 
 enum class Mutant : std::uint8_t {
 #define WARREN_X(name, what) name,

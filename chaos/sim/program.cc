@@ -204,12 +204,58 @@ void Program::draw_version(Random& random, const Shape& shape, Version version, 
   }
 }
 
+// Of the world, and for all ranks alike. What recurs has one place in the source.
+void Program::draw_inferred(Random& random, const Shape& shape, Version version, ProgramStep::Inferred what) {
+  const auto before = std::find_if(steps_.begin(), steps_.end(), [&](const ProgramStep& s) {
+    return what == ProgramStep::Inferred::kRecurs && s.inferred == what;
+  });
+  ProgramStep step;
+  if (before != steps_.end()) {
+    step = *before;
+  } else {
+    Shape plain = shape;
+    plain.fresh = false;
+    do {
+      step = draw_step(random, plain, 0);
+    } while (!shared_result(step.collective) || step.values != Values::kExact || step.count == 0);
+    step.blocking = step.wait_before = true;
+    step.prepares = false;
+    step.inferred = what;
+  }
+  const std::uint64_t site = step.site;
+  step.version = version;
+  append(std::move(step));
+  if (site != 0) steps_.back().site = site;
+}
+
+// A round of the world that moves no bytes, beside calls that a process makes once: its number counts like any other.
+void Program::draw_empty(Random& random, Version version) {
+  ProgramStep step;
+  step.version = version;
+  step.collective = random.chance(0.5) ? Collective::kBarrier : Collective::kBroadcast;
+  if (step.collective == Collective::kBroadcast)
+    step.root = static_cast<std::int32_t>(random.below(groups_[0].members.size()));
+  step.wait_before = true;
+  append(std::move(step));
+}
+
+std::vector<std::size_t> Program::made_again(ProgramStep::Inferred when) const {
+  std::vector<std::size_t> steps;
+  for (const ProgramStep& s : steps_) {
+    if (s.inferred == when) steps.push_back(s.index);
+  }
+  return steps;
+}
+
 // On a group that every life makes before.
 void Program::draw_setup(Random& random, const Shape& shape, Version version) {
   std::size_t group = random.below(groups_.size());
   if (groups_[group].made_at > steps_.size() || groups_[group].end <= steps_.size()) group = 0;
   ProgramStep step = draw_step(random, shape, group);
   if (step.values == Values::kFresh) step.values = Values::kExact;
+  // Whoever has received it has done it. While all who have are on one machine, and others prepare, a loss of that
+  // machine is a rollback (seed 97501679).
+  if (step.collective == Collective::kBroadcast) step.prepares = false;
   step.version = version;
   step.setup = steps_.size();
   append(std::move(step));
@@ -251,11 +297,28 @@ Program::Program(Random& random, const Shape& shape) : seed_(random.next()) {
     for (std::uint64_t n = 1 + random.below(3); n > 0; --n) draw_setup(random, shape, version_of_program(0));
   }
   setup_end_ = steps_.size();
-  const std::int64_t versions = shape.least ? 2 : random.between(1, 5);
+  const std::int64_t versions = shape.least ? 2 : random.between(shape.inferred ? 2 : 1, 5);
+  const std::int64_t period = shape.inferred ? random.between(2, 3) : 0;
   const bool local = shape.local && random.chance(0.4);
+  // Now and then so many rounds that nobody remembers the first of a version.
+  const std::int64_t most = shape.inferred && random.chance(0.25) ? 80 : 30 / versions;
   for (std::int64_t v = 0; v < versions; ++v) {
     const Version version = version_of_program(static_cast<std::uint64_t>(v));
-    draw_version(random, shape, version, length(30 / versions));
+    if (shape.inferred && v == 0) {
+      for (std::uint64_t n = random.below(3); n > 0; --n) {
+        draw_inferred(random, shape, version, ProgramStep::Inferred::kOnceFirst);
+      }
+    }
+    if (shape.inferred && random.chance(0.4)) draw_empty(random, version);
+    draw_version(random, shape, version, length(most));
+    if (shape.inferred && v % period == 0) {
+      draw_inferred(random, shape, version, ProgramStep::Inferred::kRecurs);
+      if (random.chance(0.3)) draw_empty(random, version);
+      draw_version(random, shape, version, length(most));
+    }
+    if (shape.inferred && v == 0 && random.chance(0.6)) {
+      draw_inferred(random, shape, version, ProgramStep::Inferred::kOnceLast);
+    }
     // A program may end with a checkpoint, or without.
     if (v + 1 == versions && random.chance(0.5)) break;
     ProgramStep checkpoint;
@@ -287,11 +350,16 @@ ProgramStep Program::draw_step(Random& random, const Shape& shape, std::size_t g
   step.collective = random.pick(kCollectives);
   if (shape.collective) step.collective = *shape.collective;
   step.blocking = random.chance(0.6);
-  step.prepares = random.chance(0.3);
+  // Others can have finished a broadcast while one of its receivers prepares.
+  step.prepares = random.chance(step.collective == Collective::kBroadcast ? 0.6 : 0.3);
   step.wait_before = random.chance(0.15);
   if (step.collective == Collective::kBarrier) return step;
   step.type = random.pick(kTypes);
-  if (shape.fresh && step.collective == Collective::kBroadcast && random.chance(0.4)) step.values = Values::kFresh;
+  // A group of one needs nobody: a life that stood still ends its round before it hears that it has been replaced, and
+  // no other life is bound by what it has read (seed 97511913).
+  if (shape.fresh && size > 1 && step.collective == Collective::kBroadcast && random.chance(0.4)) {
+    step.values = Values::kFresh;
+  }
   if (reduces(step.collective)) {
     step.op = is_float(step.type) ? random.pick(kFloatOps) : random.pick(kIntegerOps);
     if (random.chance(0.12)) {
@@ -306,7 +374,9 @@ ProgramStep Program::draw_step(Random& random, const Shape& shape, std::size_t g
     }
   }
   const std::uint64_t most = shape.most_bytes / (width_of(step) * size);
-  step.count = std::min<std::uint64_t>(random.pick(kCounts), most);
+  const std::uint64_t count = random.pick(kCounts);
+  const bool whole = shape.long_allreduces && step.collective == Collective::kAllreduce && count >= 100;
+  step.count = whole ? shape.most_bytes / width_of(step) : std::min(count, most);
   step.in_place = step.collective != Collective::kAllToAll && random.chance(0.4);
   switch (step.collective) {
     case Collective::kReduce:
@@ -453,6 +523,7 @@ std::int64_t Program::in_place_at(const ProgramStep& step, std::int32_t place) c
 std::uint64_t Program::input_key(const ProgramStep& step, std::int32_t place, const ProgramState& state,
                                  std::uint64_t salt) const {
   const std::uint64_t name = Random::mix(step.index * 0x10001 + static_cast<std::uint64_t>(place));
+  if (step.once()) return Random::mix(seed_ ^ name);
   return Random::mix(seed_ ^ name ^ Random::mix(state.global + 1) ^ Random::mix(state.local + 2) ^
                      Random::mix(salt + 3) ^ Random::mix(state.setup + 4));
 }
@@ -603,7 +674,7 @@ std::string Program::judge(const ProgramStep& step, std::int32_t place, Keys key
 
 void Program::fold(const ProgramStep& step, std::span<const std::byte> output, ProgramState& state) {
   // Rounded results are not known before somebody has computed them.
-  if (step.values != Values::kExact || output.empty()) return;
+  if (step.values != Values::kExact || output.empty() || step.once()) return;
   const std::uint64_t hash = Random::mix(XXH3_64bits_withSeed(output.data(), output.size(), step.index));
   if (step.setup) {
     if (step.setup == step.index) state.setup += hash;

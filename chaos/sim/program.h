@@ -46,6 +46,12 @@ struct ProgramStep {
   bool lazy = false;   // kCheckpoint: the state is given later
   // kRound: a set-up round; the step that names it first. Later ones of the name must give the same.
   std::optional<std::size_t> setup;
+  // kRound, where set-up rounds are inferred: one that each process makes once, at the beginning or at the end of the
+  // first version that it goes through; what it gives depends on nothing else. Or one that recurs every so many
+  // versions, from the same place of the source.
+  enum class Inferred : std::uint8_t { kNot, kOnceFirst, kOnceLast, kRecurs };
+  Inferred inferred = Inferred::kNot;
+  [[nodiscard]] bool once() const { return inferred == Inferred::kOnceFirst || inferred == Inferred::kOnceLast; }
   bool prepares = false;  // kRound: the input is made by a prepare function
   std::size_t group = 0;
   Collective collective{};
@@ -82,8 +88,10 @@ class Program {
     bool fresh = false;                                  // broadcasts and messages of another value in each life
     std::optional<Collective> collective{};              // all rounds are of it, and there are no messages
     bool setups = false;                                 // set-up rounds
+    bool inferred = false;                               // set-up rounds without names, and rounds that recur
     bool local = false;                                  // checkpoints may have local states
     std::uint64_t most_bytes = std::uint64_t{48} << 10;  // of one rank's larger buffer
+    bool long_allreduces = false;                        // many have so many bytes
   };
   Program(Random& random, const Shape& shape);
 
@@ -97,6 +105,8 @@ class Program {
   // the load and setup_end().
   [[nodiscard]] std::size_t position_after_load(Version version) const;
   [[nodiscard]] std::size_t setup_end() const { return setup_end_; }
+  // The steps that a process which has loaded a version makes again in it, at its beginning or its end.
+  [[nodiscard]] std::vector<std::size_t> made_again(ProgramStep::Inferred when) const;
   [[nodiscard]] static std::string setup_name(std::size_t step) { return "step " + std::to_string(step); }
   // Bytes of all results together, or of those that stay in memory: set-up rounds and states.
   [[nodiscard]] std::uint64_t result_bytes(bool lasting = false) const;
@@ -146,7 +156,9 @@ class Program {
   std::size_t setup_end_ = 0;
 
   void draw_version(Random& random, const Shape& shape, Version version, std::size_t length);
+  void draw_inferred(Random& random, const Shape& shape, Version version, ProgramStep::Inferred what);
   void draw_setup(Random& random, const Shape& shape, Version version);
+  void draw_empty(Random& random, Version version);
   [[nodiscard]] bool draw_repeat(Random& random, Version version);
   void draw_groups(Random& random, const Shape& shape, std::size_t first, std::size_t length);
   void append(ProgramStep step);

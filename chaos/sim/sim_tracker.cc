@@ -264,6 +264,7 @@ bool SimTracker::carry_out(const TrackerEffect& effect) {
           routes_.erase(e.who);
         } else {
           judge_.sign();
+          judge_.heard(e.event);
           if (world_.keeps_transcript()) world_.tell("tracker: " + e.event.name + ": " + e.event.text);
         }
         return true;

@@ -38,6 +38,7 @@ class SimTracker {
   // The disk with the journal has gone; the tracker must be down.
   void lose_journal() { disk_->durable.clear(); }
   [[nodiscard]] bool has_journal() const { return durable() != nullptr; }
+  [[nodiscard]] const std::string* durable() const;  // the job's record
   // The journal holds a plan of a job that has not finished.
   [[nodiscard]] bool has_plan() const;
   // And it is in force, or interrupted so that it may go on.
@@ -66,7 +67,6 @@ class SimTracker {
   bool write(std::optional<std::string> record);
   void add_counts();
   void break_votes(const wire::Envelope& said);
-  [[nodiscard]] const std::string* durable() const;
 
   World& world_;
   Judge& judge_;

@@ -9,6 +9,7 @@
 
 #include "recovery/check.h"
 #include "recovery/limits.h"
+#include "storage/segment.h"
 #include "worker/transport/frame_checksum.h"
 
 namespace warren::chaos {
@@ -174,8 +175,8 @@ void SimTransport::come_up(LinkId id, const std::shared_ptr<Wire>& wire, int sid
   }
 }
 
-void SimTransport::complete(Token token, Status status) {
-  completed_.push_back({token, std::move(status)});
+void SimTransport::complete(Token token, Status status, const worker::View& view) {
+  completed_.push_back({token, std::move(status), view});
   owner_.data_moved();
 }
 
@@ -197,12 +198,82 @@ void SimTransport::break_link(Link& link, const Status& why) {
 }
 
 void SimTransport::post_send(LinkId id, const FrameHeader& header, std::span<const std::byte> payload, Token token) {
+  post(id, header, payload, {}, false, token);
+}
+
+void SimTransport::post_send_lent(LinkId id, const FrameHeader& header, std::span<const std::byte> payload,
+                                  Token token) {
+  post(id, header, payload, {}, true, token);
+}
+
+void SimTransport::post_send_logged(LinkId id, const FrameHeader& header, std::span<const std::byte> payload,
+                                    const LogPlace& place, Token token) {
+  // What is shown too late cannot be read there at all.
+  post(id, header, payload, world_.is(Mutant::publishes_late) ? LogPlace{} : place, false, token);
+}
+
+void SimTransport::post_recv(LinkId id, const FrameHeader& expected, std::span<std::byte> payload, Token token) {
+  expect(id, expected, payload, false, token);
+}
+
+void SimTransport::post_recv_in_place(LinkId id, const FrameHeader& expected, std::span<std::byte> payload,
+                                      Token token) {
+  expect(id, expected, payload, true, token);
+}
+
+void SimTransport::release(LinkId, const worker::View& view) {
+  if (view.lent != nullptr) return;
+  const auto held = std::ranges::find_if(held_, [&](const Held& h) { return &h.payload == view.held; });
+  WARREN_CHECK(held != held_.end() && held->payload != nullptr, "what is released was given");
+  held->payload = nullptr;
+  held->bytes = {};
+}
+
+std::optional<worker::View> SimTransport::view_of(const Link& link, const Incoming& in, Frame frame) {
+  const auto log = frame.place.known() ? owner_.log_of(link.peer) : nullptr;
+  if (log != nullptr) {
+    const auto window = log->window(frame.place, in.expected.round, in.payload.size());
+    if (!window) return std::nullopt;
+    if (!in.payload.empty() && std::memcmp(window->payload, frame.payload.data(), in.payload.size()) != 0) {
+      world_.violated("I1", "rank " + std::to_string(link.peer.value) + " has published other bytes than it sent in " +
+                                to_string(in.expected.round));
+    }
+    if (in.in_place) return worker::View{nullptr, window->payload, window->generation, frame.place.generation};
+  }
+  // Two of three, without a draw: a rank's buffers may be of either kind.
+  if (frame.loan != nullptr && in.in_place && in.expected.message % 3 != 0 && owner_.log_of(link.peer) != nullptr) {
+    const Loan& loan = *frame.loan;
+    if (loan.taken_back == 0 && !world_.is(Mutant::loans_without_end) && !frame.flipped &&
+        std::memcmp(loan.at, frame.payload.data(), loan.bytes) != 0) {
+      world_.violated("Input", "rank " + std::to_string(link.peer.value) + " changed what it lends, in " +
+                                   to_string(in.expected.round));
+    }
+    worker::View view;
+    view.held = &loan.at;
+    view.generation = &loan.taken_back;
+    view.lent = frame.loan;
+    return view;
+  }
+  // Every other one, without a draw: who has no log runs as before.
+  if (in.in_place && !in.payload.empty() && in.expected.message % 2 == 0) {
+    Held& held = held_.emplace_back();
+    held.bytes = std::move(frame.payload);
+    held.payload = held.bytes.data();
+    held.buffer = in.payload;
+    return worker::View{&held.payload};
+  }
+  if (!in.payload.empty()) std::memcpy(in.payload.data(), frame.payload.data(), in.payload.size());
+  return worker::View{};
+}
+
+void SimTransport::post(LinkId id, const FrameHeader& header, std::span<const std::byte> payload, const LogPlace& place,
+                        bool lent, Token token) {
   WARREN_CHECK(payload.size() <= limits::kMaxChunkBytes, "a frame carries at most one chunk");
   if (owner_.dies_at_send()) return;
   Link& l = at(id);
   if (!l.broken.ok()) return complete(token, l.broken);
   const std::size_t index = l.frames_sent++ % l.streams.size();
-  Outgoing out{header, payload, token, hash_of(payload), false};
+  Outgoing out{header, payload, token, hash_of(payload), false, place, lent};
   out.header.stream = static_cast<std::uint16_t>(index);
   out.header.payload_bytes = static_cast<std::uint32_t>(payload.size());
   if (world_.is(Mutant::send_completes_early)) {
@@ -213,12 +284,13 @@ void SimTransport::post_send(LinkId id, const FrameHeader& header, std::span<con
   try_send(id, index);
 }
 
-void SimTransport::post_recv(LinkId id, const FrameHeader& expected, std::span<std::byte> payload, Token token) {
+void SimTransport::expect(LinkId id, const FrameHeader& expected, std::span<std::byte> payload, bool in_place,
+                          Token token) {
   WARREN_CHECK(payload.size() <= limits::kMaxChunkBytes, "a frame carries at most one chunk");
   Link& l = at(id);
   if (!l.broken.ok()) return complete(token, l.broken);
   const std::size_t index = l.frames_received++ % l.streams.size();
-  Incoming in{expected, payload, token};
+  Incoming in{expected, payload, token, in_place};
   in.expected.stream = static_cast<std::uint16_t>(index);
   in.expected.payload_bytes = static_cast<std::uint32_t>(payload.size());
   l.streams[index].recvs.push_back(in);
@@ -245,7 +317,8 @@ void SimTransport::try_send(LinkId id, std::size_t stream) {
   if (!has_room(l, stream, bytes)) return;
   s.sending = true;
   l.wire->lanes[l.side][stream].bytes += bytes;
-  later(network_.transfer_us(bytes), [this, id, stream] { finish_send(id, stream); });
+  const Micros drag_us = world_.drag_us(Straggler::What::kLink, members_->self, l.peer);
+  later(network_.transfer_us(bytes) + drag_us, [this, id, stream] { finish_send(id, stream); });
 }
 
 void SimTransport::finish_send(LinkId id, std::size_t stream) {
@@ -263,6 +336,14 @@ void SimTransport::finish_send(LinkId id, std::size_t stream) {
   Frame frame;
   frame.epoch = members_->epoch;
   frame.sender = self_;
+  frame.place = out.place;
+  if (out.lent && !out.payload.empty()) {
+    frame.loan = std::make_shared<Loan>();
+    frame.loan->at = out.payload.data();
+    frame.loan->bytes = out.payload.size();
+    std::erase_if(loans_, [](const auto& loan) { return loan.expired(); });
+    loans_.push_back(frame.loan);
+  }
   FrameHeader header = out.header;
   frame.payload.assign(out.payload.begin(), out.payload.end());
   worker::seal(header, frame.payload, members_->checksums, frame.header);
@@ -324,7 +405,7 @@ void SimTransport::take_front(LinkId id, std::size_t stream) {
   Wire::Lane& lane = l.wire->lanes[1 - l.side][stream];
   if (s.recvs.empty() || lane.inbox.empty()) return;
   const Incoming in = s.recvs.front();
-  const Frame frame = std::move(lane.inbox.front());
+  Frame frame = std::move(lane.inbox.front());
   lane.inbox.pop_front();
   const std::size_t bytes = FrameHeader::kWireBytes + frame.payload.size();
   lane.bytes -= std::min(bytes, lane.bytes);
@@ -352,9 +433,13 @@ void SimTransport::take_front(LinkId id, std::size_t stream) {
   if (frame.flipped && !world_.is(Mutant::skip_checksum)) {
     return world_.violated("I10", "a flipped bit was not detected in " + to_string(header.value().round));
   }
-  if (!in.payload.empty()) std::memcpy(in.payload.data(), frame.payload.data(), in.payload.size());
+  const auto view = view_of(l, in, std::move(frame));
+  if (!view) {
+    return break_link(l, Status(Code::kPeerLost, "rank " + std::to_string(l.peer.value) +
+                                                     " named a place in its log where no final lies"));
+  }
   s.recvs.pop_front();
-  complete(in.token, Status());
+  complete(in.token, Status(), *view);
   const Wire::End& peer = l.wire->ends[1 - l.side];
   if (peer.transport != nullptr) peer.transport->try_send(peer.link, stream);
   if (l.broken.ok()) deliver(id, stream);
@@ -363,6 +448,13 @@ void SimTransport::take_front(LinkId id, std::size_t stream) {
 std::size_t SimTransport::poll(std::span<worker::Completion> out) {
   // One at a time: a process may die between any two.
   if (completed_.empty() || owner_.dies_at_completion()) return 0;
+  // Some of what is held goes to its buffer, as where others need the room.
+  for (Held& held : held_) {
+    if (held.bytes.empty() || held.bytes.size() % 3 != 0) continue;
+    if (!held.bytes.empty()) std::memcpy(held.buffer.data(), held.bytes.data(), held.bytes.size());
+    held.payload = held.buffer.data();
+    held.bytes = {};
+  }
   out[0] = std::move(completed_.front());
   completed_.pop_front();
   return 1;
@@ -387,7 +479,21 @@ void SimTransport::on_reset(LinkId id) {
   owner_.link_closed(l.peer, "Connection reset by peer");
 }
 
+void SimTransport::end_loans(bool alive) {
+  for (const auto& weak : std::exchange(loans_, {})) {
+    const auto loan = weak.lock();
+    if (loan == nullptr) continue;
+    loan->left.assign(loan->at, loan->at + loan->bytes);
+    if (alive) {
+      loan->taken_back = world_.is(Mutant::loans_without_end) ? 0 : 1;
+      for (std::byte& b : loan->left) b ^= std::byte{0x5a};
+    }
+    loan->at = loan->left.data();
+  }
+}
+
 void SimTransport::close_all() {
+  end_loans(true);
   for (auto& l : links_) {
     if (!l->wire) continue;
     Wire& wire = *l->wire;
@@ -418,10 +524,12 @@ void SimTransport::close_all() {
   links_.clear();
   by_name_.clear();
   completed_.clear();
+  held_.clear();
   members_.reset();
 }
 
 void SimTransport::vanish(bool silently) {
+  end_loans(false);
   if (silently) {
     for (auto& l : links_) {
       if (!l->wire) continue;

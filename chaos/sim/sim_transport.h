@@ -4,9 +4,15 @@
 // has not taken, beyond which a sender is blocked; a chunk that arrives in pieces; the end of file behind what was sent
 // before it; a reset that overtakes it. A payload is read only in the moment in which its send completes, so that who
 // uses a buffer too early is found out. Headers are really encoded, decoded and matched.
+//
+// What it keeps of links within a host: a final is read in its sender's log, and any other payload may be read where it
+// lies, until it is released or moved to the buffer that was posted; what is read later is found out. Some inputs that
+// are lent are read in their sender's own buffer, which changes as soon as the sender has left the epoch, unless it was
+// killed.
 #pragma once
 
 #include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,6 +27,14 @@ namespace warren::chaos {
 
 class SimTransport;
 
+// An input that others read where it lies.
+struct Loan {
+  const std::byte* at = nullptr;
+  std::size_t bytes = 0;
+  std::uint64_t taken_back = 0;
+  std::vector<std::byte> left;  // what lies there once the lender has gone
+};
+
 // One frame on its way, with what only the simulation knows of it.
 struct Frame {
   FrameBytes header{};
@@ -28,6 +42,8 @@ struct Frame {
   Epoch epoch;         // of the sender's plan
   Incarnation sender;  // the life that sent it
   bool flipped = false;
+  LogPlace place;  // where the payload is published, if it is
+  std::shared_ptr<Loan> loan;
 };
 
 // A connection between two lives. Side 0 is the lower rank.
@@ -98,6 +114,8 @@ class SimTransport final : public worker::Transport {
     // True: its process dies at this very moment; nothing more of it goes out.
     [[nodiscard]] virtual bool dies_at_completion() = 0;
     [[nodiscard]] virtual bool dies_at_send() = 0;
+    // The log of a rank that this life has mapped, of its own host; else null.
+    [[nodiscard]] virtual std::shared_ptr<const SegmentView> log_of(Rank rank) = 0;
   };
 
   SimTransport(DataNetwork& network, Owner& owner, Incarnation self);
@@ -126,6 +144,13 @@ class SimTransport final : public worker::Transport {
                  worker::Token token) override;
   void post_recv(worker::LinkId link, const FrameHeader& expected, std::span<std::byte> payload,
                  worker::Token token) override;
+  void post_send_logged(worker::LinkId link, const FrameHeader& header, std::span<const std::byte> payload,
+                        const LogPlace& place, worker::Token token) override;
+  void post_send_lent(worker::LinkId link, const FrameHeader& header, std::span<const std::byte> payload,
+                      worker::Token token) override;
+  void post_recv_in_place(worker::LinkId link, const FrameHeader& expected, std::span<std::byte> payload,
+                          worker::Token token) override;
+  void release(worker::LinkId link, const worker::View& view) override;
   std::size_t poll(std::span<worker::Completion> out) override;
   void collect_pollfds(std::vector<pollfd>&) override {}
   void close_all() override;
@@ -140,11 +165,20 @@ class SimTransport final : public worker::Transport {
     worker::Token token = 0;
     std::uint64_t fingerprint = 0;  // of the payload as it was posted
     bool completed = false;         // Mutant::send_completes_early
+    LogPlace place;
+    bool lent = false;
   };
   struct Incoming {
     FrameHeader expected;
     std::span<std::byte> payload;
     worker::Token token = 0;
+    bool in_place = false;
+  };
+  // A payload that is read where it lies. Kept, without bytes, until the epoch ends.
+  struct Held {
+    const std::byte* payload = nullptr;
+    std::vector<std::byte> bytes;
+    std::span<std::byte> buffer;
   };
   struct Stream {
     std::deque<Outgoing> sends;
@@ -167,7 +201,15 @@ class SimTransport final : public worker::Transport {
   worker::LinkId find_or_make(GroupId group, Rank peer);
   void try_connect(worker::LinkId link, Micros deadline_us);
   void come_up(worker::LinkId link, const std::shared_ptr<Wire>& wire, int side);
-  void complete(worker::Token token, Status status);
+  void post(worker::LinkId link, const FrameHeader& header, std::span<const std::byte> payload, const LogPlace& place,
+            bool lent, worker::Token token);
+  // What this life lends is its own again. `alive`: its program goes on, and changes it.
+  void end_loans(bool alive);
+  void expect(worker::LinkId link, const FrameHeader& expected, std::span<std::byte> payload, bool in_place,
+              worker::Token token);
+  // Where the payload of this frame is to be read; of none if it could not be where its sender said.
+  [[nodiscard]] std::optional<worker::View> view_of(const Link& link, const Incoming& in, Frame frame);
+  void complete(worker::Token token, Status status, const worker::View& view = {});
   void break_link(Link& link, const Status& why);
   void try_send(worker::LinkId link, std::size_t stream);
   void finish_send(worker::LinkId link, std::size_t stream);
@@ -189,6 +231,8 @@ class SimTransport final : public worker::Transport {
   std::vector<std::unique_ptr<Link>> links_;
   std::map<std::pair<GroupId, Rank>, worker::LinkId> by_name_;
   std::deque<worker::Completion> completed_;
+  std::list<Held> held_;
+  std::vector<std::weak_ptr<Loan>> loans_;
 };
 
 }  // namespace warren::chaos

@@ -9,6 +9,7 @@
 
 #include "recovery/check.h"
 #include "recovery/codec.h"
+#include "recovery/fetch_codec.h"
 #include "recovery/limits.h"
 #include "worker/disk/past.h"
 #include "worker/logged.h"
@@ -27,6 +28,9 @@ Overloaded(Ts...) -> Overloaded<Ts...>;
 
 constexpr std::byte kUntouched{0xa5}, kScribbled{0x5c};
 constexpr std::size_t kMostOutstanding = 6;
+// Where somebody is slow on purpose.
+constexpr Micros kStepUs = 30'000;
+constexpr Micros kLookAtDrainUs = 20'000;
 
 Incarnation draw_incarnation(Random& random) {
   std::uint64_t v = 0;
@@ -68,7 +72,7 @@ wire::Join join_of(const SimWorker::Options& options, Hosts& hosts, Incarnation 
   for (const Hosts::Segment& s : hosts.segments(join.host_id())) {
     if (s.kept) WARREN_CHECK(log->attach(s.life, s.memory->bytes(), s.memory).ok(), "a kept segment is one");
   }
-  auto logged = worker::logged_on(*log->reader(), log->attached());
+  auto logged = worker::kept_in(*log);
   if (!worker::says_nothing(logged)) *join.mutable_logged() = std::move(logged);
   return join;
 }
@@ -87,7 +91,8 @@ SimWorker::SimWorker(World& world, Judge& judge, DataNetwork& network, Hosts& ho
       machine_({options_.job, self_, join_of(options_, hosts, self_), options_.join_timeout_ms, "tracker:9370"}),
       transport_(network, *this, self_),
       engine_(transport_, board_),
-      hosts_(hosts) {
+      hosts_(hosts),
+      progress_(sample_interval_ms(static_cast<std::int64_t>(options_.join.settings().round_timeout_ms()))) {
   if (options_.join.settings().replicas() == 0) return;
   segment_ = heap_segment(options_.log_bytes);
   host_log_ = HostLog::create(self_, segment_).value();
@@ -118,8 +123,9 @@ std::unique_ptr<HostLogReader> SimWorker::reader() const {
 void SimWorker::leave_to_later_lives(const wire::Plan& plan) {
   store_->belong(plan.run());
   (void)store_->set_others_aside();
-  const bool first = known_.epoch() == 0;
-  known_ = worker::known_of(plan);
+  const wire::Known before = std::exchange(known_, worker::known_of(plan));
+  const bool first = before.epoch() == 0;
+  if (worker::leaves_host(before.plan(), plan, rank_)) store_->refresh(worker::lives_of(plan));
   (void)store_->note(worker::note_of(known_));
   if (first) write_behind();
 }
@@ -219,7 +225,8 @@ void SimWorker::load_from_mirror(std::optional<Result<worker::Checkpoints::State
   if (state == nullptr) return;
   std::vector<std::byte> local;
   if (state->has_local) local = state->locals.at(static_cast<std::uint32_t>(rank_.value));
-  const Status status = checkpoints_->restore(load_from_, {0, state->global, std::move(local)}, state->has_local);
+  const Status status =
+      checkpoints_->restore(load_from_, {0, settings_.world_size(), state->global, std::move(local)}, state->has_local);
   if (!status.ok()) return world_.violated("I5", describe() + ": " + status.describe());
   if (world_.keeps_transcript()) world_.tell(describe() + " has loaded from the mirror");
   result = checkpoints_->loaded();
@@ -251,6 +258,7 @@ void SimWorker::start() {
   std::vector<WorkerEffect> effects;
   machine_.start(world_.now(), effects);
   run_effects(std::move(effects));
+  sample();
 }
 
 void SimWorker::receive(const std::string& bytes) {
@@ -309,7 +317,39 @@ void SimWorker::on_timer() {
 }
 
 void SimWorker::set_progress() {
-  machine_.set_progress(progress_.read(board_, world_.now()));
+  WorkerMachine::Progress progress = progress_.read(board_, world_.now());
+  if (progress.activity && world_.is(Mutant::idle_told_as_work) && world_.straggler() &&
+      rank_.value == (world_.straggler()->rank.value + 1) % static_cast<std::int32_t>(settings_.world_size())) {
+    wire::Activity& a = *progress.activity;
+    a.set_outside_ms(a.outside_ms() + a.idle_ms());
+    a.set_idle_ms(0);
+    for (wire::LinkActivity& l : *a.mutable_links()) {
+      l.set_awaited_ms(0);
+      l.set_blocked_ms(0);
+    }
+  }
+  if (progress.activity && world_.is(Mutant::ends_swapped)) {
+    for (wire::LinkActivity& l : *progress.activity->mutable_links()) {
+      const std::uint32_t awaited_ms = l.awaited_ms();
+      l.set_awaited_ms(l.blocked_ms());
+      l.set_blocked_ms(awaited_ms);
+    }
+  }
+  machine_.set_progress(std::move(progress));
+}
+
+// As Control::loop.
+void SimWorker::sample() {
+  if (machine_.state() == WorkerMachine::State::kMember) progress_.sample(board_, world_.now());
+  later(sample_interval_ms(static_cast<std::int64_t>(options_.join.settings().round_timeout_ms())) * 1000,
+        [this] { sample(); });
+}
+
+// What Session::sleep shows when nothing moves.
+void SimWorker::rest() {
+  if (!alive_ || engine_.stopped()) return;
+  if (opened_) engine_.publish_waits();
+  board_.asleep.store(engine_.outstanding() > 0 || loading_ || waits_for_commit_ || leaving_ ? 1 : 0);
 }
 
 bool SimWorker::passes(KillPoint point) {
@@ -492,6 +532,11 @@ void SimWorker::mutate(worker::Engine::Plan& plan) {
   }
 }
 
+std::shared_ptr<const SegmentView> SimWorker::log_of(Rank rank) {
+  const auto lives = transport_.lives();
+  return host_log_ ? host_log_->segment_of(lives[static_cast<std::size_t>(rank.value)]) : nullptr;
+}
+
 // Mutant::publishes_late.
 void SimWorker::show_segment() {
   std::copy(segment_->bytes().begin(), segment_->bytes().end(), shown_->bytes().begin());
@@ -532,7 +577,9 @@ void SimWorker::map_segment(Incarnation life, const std::shared_ptr<SegmentMemor
 void SimWorker::look_at_dead_segments() {
   const auto living = recall_->replayer().host_lives();
   const bool first = !living.empty() && living.front() == self_;
-  const auto looked = dead_segments_.look(checkpoints_->horizon(), living, first, *host_log_, recall_->reader());
+  const auto looked =
+      dead_segments_.look(checkpoints_->horizon(), living, first,
+                          board_.rounds_computed.load(std::memory_order_relaxed), *host_log_, recall_->reader());
   for (const auto& gone : looked.gone) {
     host_log_->detach(gone.life);
     // One that has joined and waits is mapped again when a plan has it.
@@ -542,7 +589,12 @@ void SimWorker::look_at_dead_segments() {
       mapped_.erase(gone.life);
     }
   }
-  const std::size_t most = living.size() + 2 * worker::DeadSegments::kMostLeft;
+  if (looked.more) {
+    return later(20'000, [this, epoch = plan_epoch_] {
+      if (epoch == plan_epoch_ && !stopped_) look_at_dead_segments();
+    });
+  }
+  const std::size_t most = living.size() + worker::DeadSegments::most_waiting(living.size());
   if (looked.taken_over.ok() && host_log_->attached().size() > most) {
     world_.violated("I8", describe() + " keeps " + std::to_string(host_log_->attached().size()) + " log segments");
   }
@@ -551,6 +603,12 @@ void SimWorker::look_at_dead_segments() {
 void SimWorker::open() {
   if (engine_.stopped()) return;
   if (recall_) look_at_dead_segments();
+  if (world_.is(Mutant::replay_ignores_prepare)) {
+    for (auto& a : calls_) {
+      const bool runs = !a->call->finished && a->call->prepare == worker::Call::Prepare::kRuns;
+      if (runs && in_log(a->call->round)) a->call->prepare = worker::Call::Prepare::kDone;
+    }
+  }
   engine_.open();
   opened_ = true;
   if (doomed_) return links_.doomed();
@@ -615,6 +673,16 @@ void SimWorker::say(const worker::Checkpoints::Vote& vote) {
 }
 
 wire::FetchReply SimWorker::serve(const wire::FetchRequest& request) {
+  if (request.asks()) {
+    const RoundId round{Timeline(request.timeline()), GroupId(request.group()), Version(request.version()),
+                        Sequence(request.first_sequence())};
+    const worker::Inquiry::Answer answer = engine_.say(round);
+    if (world_.keeps_transcript()) {
+      world_.tell(describe() + " says of " + to_string(round) + ": " + std::to_string(static_cast<int>(answer.word)) +
+                  (answer.word == RoundWord::kRound ? " " + to_string(answer.round) : ""));
+    }
+    return answer_to(request, answer.word, answer.word == RoundWord::kRound ? &answer.round : nullptr);
+  }
   if (world_.is(Mutant::replays_stale_timeline) && request.timeline() > 0) {
     wire::FetchRequest stale = request;
     stale.set_timeline(request.timeline() - 1);
@@ -672,7 +740,9 @@ bool SimWorker::behind() const {
 void SimWorker::data_moved() {
   if (pumping_) return;
   pumping_ = true;
-  later(world_.random.between(0, 15), [this] { pump(); });
+  board_.asleep.store(0);
+  const Micros drag_us = installed_ ? world_.drag_us(Straggler::What::kDataPath, rank_) : 0;
+  later(world_.random.between(0, 15) + drag_us, [this] { pump(); });
 }
 
 void SimWorker::pump() {
@@ -698,7 +768,7 @@ bool SimWorker::prepare() {
   if (call == nullptr) return false;
   const auto timeout_us = static_cast<Micros>(options_.join.settings().round_timeout_ms()) * 1000;
   const std::uint64_t how = world_.random.below(100);
-  const Micros most = how < 60 ? 1000 : how < 95 ? 30'000 : 2 * timeout_us;
+  const Micros most = how < 60 || world_.straggler() ? 1000 : how < 85 ? 30'000 : 2 * timeout_us;
   later(world_.random.between(0, most), [this, call] {
     if (call->finished)
       return world_.violated("Prepare", describe() + ": a call returned and its input was being made");
@@ -720,7 +790,7 @@ void SimWorker::end_prepares() {
 void SimWorker::report_failure() {
   if (const auto gap = engine_.take_gap()) {
     post([this, epoch = transport_.epoch(), gap = *gap](auto& effects) {
-      machine_.on_log_gap(epoch, gap.reason, gap.setup, world_.now(), effects);
+      machine_.on_log_gap(epoch, gap, world_.now(), effects);
     });
   }
   const auto failure = engine_.take_failure();
@@ -750,7 +820,7 @@ void SimWorker::watch_waits() {
   watching_ = true;
   later(kWaitLogIntervalMs * 1000, [this] {
     watching_ = false;
-    if (engine_.stopped() || (engine_.outstanding() == 0 && !waits_for_commit_)) return;
+    if (engine_.stopped() || (engine_.outstanding() == 0 && !waits_for_commit_ && !engine_.asking())) return;
     auto lines = engine_.describe_waits();
     if (waits_for_commit_) lines.push_back(checkpoints_->describe_wait());
     for (const std::string& line : lines) {
@@ -764,12 +834,18 @@ void SimWorker::watch_waits() {
 // ---- the program
 
 void SimWorker::advance() {
+  run_program();
+  if (!pumping_) rest();
+}
+
+void SimWorker::run_program() {
   if (!alive_ || !opened_ || world_.failed() || exiting_) return;
   for (auto& call : calls_) {
     if (!call->reaped && call->call->finished) reap(*call);
     if (!alive_ || exiting_ || world_.failed()) return;
   }
-  while (!leaving_ && !program_done_) {
+  // Who drains begins nothing, and finalizes what it has done.
+  while (!leaving_ && !program_done_ && !leave_by_us_) {
     const auto outstanding = std::count_if(calls_.begin(), calls_.end(), [](const auto& c) { return !c->reaped; });
     const bool blocked =
         std::any_of(calls_.begin(), calls_.end(), [](const auto& c) { return !c->reaped && c->step.blocking; });
@@ -778,6 +854,22 @@ void SimWorker::advance() {
       if (outstanding > 0) return;
       settle();
       position_ = *std::exchange(after_setup_, std::nullopt);
+      newcomer_ = true;
+      const auto again = program_.made_again(ProgramStep::Inferred::kOnceFirst);
+      again_.assign(again.begin(), again.end());
+    }
+    const bool version_ends =
+        position_ == order_.size() || program_.steps()[order_[position_]].kind == StepKind::kCheckpoint;
+    if (newcomer_ && again_.empty() && version_ends) {
+      newcomer_ = false;
+      const auto again = program_.made_again(ProgramStep::Inferred::kOnceLast);
+      again_.assign(again.begin(), again.end());
+    }
+    if (!again_.empty()) {
+      if (outstanding > 0) return;
+      settle();
+      if (!make_again()) return;
+      continue;
     }
     if (position_ == order_.size()) {
       if (outstanding > 0) return;
@@ -795,6 +887,15 @@ void SimWorker::advance() {
       if (!checkpoint(step)) return;
     } else {
       if (!make_groups(position_) || exiting_) return;
+      if (newcomer_ && step.inferred == ProgramStep::Inferred::kRecurs && !desynced_) {
+        const auto met = meets(step);
+        if (!met) return;
+        // It goes on with what it takes for the result; the others wait.
+        if (!*met) {
+          ++position_;
+          continue;
+        }
+      }
       issue(position_++);
     }
     if (!alive_ || exiting_ || world_.failed()) return;
@@ -1000,11 +1101,53 @@ bool SimWorker::split(std::size_t first) {
   return true;
 }
 
+// As Session::meets. nullopt: not yet, or the process ends.
+std::optional<bool> SimWorker::meets(const ProgramStep& step) {
+  if (world_.is(Mutant::asks_nobody)) return false;
+  if (engine_.stopped() || !give_state()) return std::nullopt;
+  if (!asks_) {
+    asks_ = true;
+    engine_.ask_next({step.site & ~kSiteCompared});
+    if (doomed_) {
+      links_.doomed();
+      return std::nullopt;
+    }
+    watch_waits();
+    data_moved();
+    arm();
+  }
+  const auto met = engine_.take_answer();
+  if (!met) return std::nullopt;
+  asks_ = false;
+  judge_.asked(*met);
+  if (world_.keeps_transcript()) {
+    world_.tell(describe() + (*met ? " meets" : " does not meet") + " step " + std::to_string(step.index));
+  }
+  return met;
+}
+
+// A call that a process makes once, by a new one. False: not yet.
+bool SimWorker::make_again() {
+  const ProgramStep& step = program_.steps()[again_.front()];
+  const auto met = desynced_ ? std::optional(false) : meets(step);
+  if (!met) return false;
+  again_.pop_front();
+  if (*met) submit(step, *program_.place(step, rank_), false);
+  return alive_ && !exiting_ && !world_.failed();
+}
+
 void SimWorker::issue(std::size_t position) {
   ProgramStep step = program_.steps()[order_[position]];
   const auto place = program_.place(step, rank_);
   if (!place || !give_state()) return;
-  if (world_.strikes(Fault::slow_rank)) {
+  if (world_.straggler()) {
+    // All take some time between calls, and one of them more.
+    computing_ = true;
+    later(kStepUs + world_.drag_us(Straggler::What::kProgram, rank_), [this] {
+      computing_ = false;
+      advance();
+    });
+  } else if (world_.strikes(Fault::slow_rank)) {
     // Longer than a wait may stay unexplained, now and then.
     const Micros most = world_.random.chance(0.2) ? 40'000'000 : 500'000;
     computing_ = true;
@@ -1077,7 +1220,7 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
                                 : program_.input_key(step, place, state_, judge_.oracle(timeline_).salt());
   a.input = program_.input(step, place, key);
   a.input_at = holds_data ? a.out_at : in_at;
-  const bool prepares = step.prepares && !a.input.empty();
+  const bool prepares = step.prepares;
   if (!a.input.empty() && !prepares) std::memcpy(a.bytes().data() + a.input_at, a.input.data(), a.input.size());
   a.before.assign(a.bytes().begin(), a.bytes().end());
 
@@ -1109,7 +1252,10 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
     spec.prepare = [](void* context) {
       ActiveCall& call = *static_cast<ActiveCall*>(context);
       ++call.prepared;
-      std::memcpy(call.bytes().data() + call.input_at, call.input.data(), call.input.size());
+      // Who has no input runs the same program, and may write where the result will stand.
+      const auto output = call.bytes().subspan(call.out_at, call.out_bytes);
+      if (call.input.empty()) std::fill(output.begin(), output.end(), kScribbled);
+      if (!call.input.empty()) std::memcpy(call.bytes().data() + call.input_at, call.input.data(), call.input.size());
       call.before.assign(call.bytes().begin(), call.bytes().end());
     };
     spec.prepare_context = &a;
@@ -1164,7 +1310,7 @@ void SimWorker::reap(ActiveCall& a) {
                        : to_string(a.call->fingerprint)) +
                   (a.step.in_place ? ", in place" : "") + (a.prepared > 0 ? ", prepared" : ""));
     }
-    if (a.step.prepares && !a.input.empty() && !a.altered && a.prepared != (a.to_be_run ? 1 : 0)) {
+    if (a.step.prepares && !a.altered && a.prepared != (a.to_be_run ? 1 : 0)) {
       // It may have been prepared in one epoch, and replayed in the next; or the other way round.
       const bool replayed = a.step.collective != Collective::kPoint && in_log(a.call->round);
       if (a.prepared > 1 || (a.prepared == 1 && !a.to_be_run) || (a.prepared == 0 && !replayed)) {
@@ -1173,7 +1319,20 @@ void SimWorker::reap(ActiveCall& a) {
                                               (replayed ? "" : "not ") + "replayed");
       }
     }
-    if (!a.altered) judge_.returned(a.step, a.place, output, timeline_, host());
+    if (a.step.once()) {
+      std::vector<std::uint64_t> keys;
+      for (std::int32_t place = 0; place < static_cast<std::int32_t>(program_.members(a.step).size()); ++place) {
+        keys.push_back(program_.input_key(a.step, place, {}, 0));
+      }
+      const auto right = program_.expected(a.step, a.place, keys);
+      if (!a.altered && !std::equal(output.begin(), output.end(), right.begin(), right.end())) {
+        return world_.violated("I2", describe() + ": step " + std::to_string(a.step.index) +
+                                         ", which each process makes once, has given something else");
+      }
+      judge_.sign();
+    } else if (!a.altered) {
+      judge_.returned(a.step, a.place, output, timeline_, host());
+    }
     if (!a.altered && !desynced_) Program::fold(a.step, output, a.step.blocking ? state_ : deferred_);
     // They are the program's own again: it scribbles over them.
     std::fill(memory.begin(), memory.end(), kScribbled);
@@ -1181,13 +1340,14 @@ void SimWorker::reap(ActiveCall& a) {
     if (passes(KillPoint::kReturn)) links_.doomed();
     return;
   }
-  if (!a.altered)
+  if (!a.altered && !a.step.once())
     judge_.interrupted(a.step, a.place, std::span(a.before).subspan(a.out_at, a.out_bytes), output, timeline_);
   program_fails(a.call->status);
 }
 
 void SimWorker::finalize() {
   program_done_ = true;
+  engine_.end_rounds();
   if (!failed_.ok() || engine_.stopped()) return;
   if (!world_.strikes(Fault::slow_finalize)) return leave(true, "");
   computing_ = true;
@@ -1227,13 +1387,44 @@ void SimWorker::give_up() {
   later(0, [this] { program_fails(Status(Code::kClosed, "the program gave up")); });
 }
 
+void SimWorker::drain(Micros within_us) {
+  later(0, [this, within_us] {
+    if (exiting_ || finished_ || leave_by_us_) return;
+    leave_by_us_ = world_.now_us() + within_us;
+    if (world_.keeps_transcript()) world_.tell(describe() + " is to leave within " + std::to_string(within_us) + " us");
+    std::vector<WorkerEffect> effects;
+    machine_.drain(TimeMs{*leave_by_us_ / 1000}, "the machine is needed elsewhere", world_.now(), effects);
+    run_effects(std::move(effects));
+    look_at_drain();
+  });
+}
+
+// As Control::look_at_drain and Session::leave.
+void SimWorker::look_at_drain() {
+  if (!alive_ || exiting_ || finished_) return;
+  const bool over = world_.now_us() >= *leave_by_us_;
+  const WorkerMachine::State state = machine_.state();
+  const bool member = state == WorkerMachine::State::kMember;
+  // Its data path is being stopped, or all that is missing is the others' word that they have finalized.
+  const bool waits = state == WorkerMachine::State::kStopping || state == WorkerMachine::State::kLeaving;
+  if (!over && (waits || (member && engine_.outstanding() > 0))) {
+    return later(kLookAtDrainUs, [this] { look_at_drain(); });
+  }
+  std::vector<WorkerEffect> effects;
+  machine_.leave(false, "the machine is needed elsewhere", world_.now(), effects);
+  std::erase_if(effects, [](const WorkerEffect& e) { return !std::holds_alternative<worker_effect::Send>(e); });
+  run_effects(std::move(effects));
+  exit(End::kFailed, Status(Code::kUnavailable, "its place is needed elsewhere"));
+}
+
 bool SimWorker::waits() const {
   if (!alive_ || computing_ || exiting_ || world_.now_us() < stands_still_until_us_) return false;
   switch (machine_.state()) {
     case WorkerMachine::State::kJoining:
     case WorkerMachine::State::kSuspended:
     case WorkerMachine::State::kLeaving: return true;
-    case WorkerMachine::State::kMember: return engine_.outstanding() > 0 || loading_ || waits_for_commit_;
+    case WorkerMachine::State::kMember:
+      return engine_.outstanding() > 0 || engine_.asking() || loading_ || waits_for_commit_;
     default: return false;
   }
 }

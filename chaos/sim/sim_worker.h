@@ -69,6 +69,8 @@ class SimWorker final : private SimTransport::Owner {
   void die(bool silently);
   void stand_still(Micros for_us);
   void give_up();
+  // Its place is needed elsewhere.
+  void drain(Micros within_us);
 
   [[nodiscard]] bool alive() const { return alive_; }
   // It is up, and waits for the tracker or another rank.
@@ -130,6 +132,7 @@ class SimWorker final : private SimTransport::Owner {
   void data_moved() override;
   [[nodiscard]] bool dies_at_completion() override { return passes(KillPoint::kCompletion); }
   [[nodiscard]] bool dies_at_send() override;
+  [[nodiscard]] std::shared_ptr<const SegmentView> log_of(Rank rank) override;
   void link_closed(Rank peer, const std::string& evidence) override;
   [[nodiscard]] Micros stands_still_until_us() const override { return stands_still_until_us_; }
 
@@ -137,6 +140,8 @@ class SimWorker final : private SimTransport::Owner {
   void arm();
   void on_timer();
   void set_progress();
+  void sample();
+  void rest();
   void run_effects(std::vector<WorkerEffect> effects);
   void carry_out(const WorkerEffect& effect, bool last, std::vector<WorkerEffect>& more);
   void post(std::function<void(std::vector<WorkerEffect>&)> command);
@@ -171,6 +176,7 @@ class SimWorker final : private SimTransport::Owner {
   void report_failure();
   void watch_waits();
   void advance();
+  void run_program();
   [[nodiscard]] bool load();
   void begin_from(const worker::Checkpoints::State& state);
   [[nodiscard]] bool checkpoint(const ProgramStep& step);
@@ -178,10 +184,13 @@ class SimWorker final : private SimTransport::Owner {
   [[nodiscard]] bool split(std::size_t first);
   [[nodiscard]] bool remove_groups(std::size_t position);
   void settle();
+  [[nodiscard]] std::optional<bool> meets(const ProgramStep& step);
+  [[nodiscard]] bool make_again();
   void issue(std::size_t position);
   bool alter(ProgramStep& step);
   void submit(ProgramStep step, std::int32_t place, bool altered);
   void reap(ActiveCall& call);
+  void look_at_drain();
   void finalize();
   void leave(bool finalize, const std::string& reason);
   void program_fails(const Status& why);
@@ -222,6 +231,7 @@ class SimWorker final : private SimTransport::Owner {
   bool alive_ = false, installed_ = false, stopped_ = false, finished_ = false, pumping_ = false;
   bool program_done_ = false, desynced_ = false, leaving_ = false, exiting_ = false, watching_ = false;
   Micros stands_still_until_us_ = 0;
+  std::optional<Micros> leave_by_us_;  // it drains
   std::optional<Micros> armed_us_;
   Status failed_;
   Epoch plan_epoch_;
@@ -237,7 +247,10 @@ class SimWorker final : private SimTransport::Owner {
   std::vector<std::size_t> order_;
   std::size_t position_ = 0;
   std::optional<std::size_t> after_setup_;  // a life that has loaded goes on there once it has set itself up
-  std::vector<std::byte> owed_state_;       // of a lazy checkpoint
+  // A life in the first version that it goes through, which it has loaded: what it has to make again now.
+  bool newcomer_ = false, asks_ = false;
+  std::deque<std::size_t> again_;
+  std::vector<std::byte> owed_state_;  // of a lazy checkpoint
   std::vector<bool> group_made_;
   std::shared_ptr<worker::Call> splitting_;
   std::uint64_t used_channels_ = 0, taken_channels_ = 0;

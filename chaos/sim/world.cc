@@ -25,6 +25,12 @@ bool World::step() {
   return true;
 }
 
+Micros World::drag_us(Straggler::What what, Rank rank, Rank peer) const {
+  if (!straggler_ || straggler_->what != what || straggler_->rank != rank || straggler_->peer != peer) return 0;
+  const Micros period_us = straggler_->on_us + straggler_->off_us;
+  return period_us == 0 || now_us_ % period_us < straggler_->on_us ? straggler_->drag_us : 0;
+}
+
 void World::note(std::uint64_t what) {
   digest_ = Random::mix(digest_ ^ what);
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <queue>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 #include "chaos/sim/faults.h"
 #include "chaos/sim/mutant.h"
 #include "chaos/sim/random.h"
+#include "chaos/sim/straggler.h"
 #include "recovery/machine.h"
 #include "recovery/messages.pb.h"
 
@@ -57,6 +59,12 @@ class World {
   [[nodiscard]] bool is_calm() const { return calm_; }
   [[nodiscard]] bool is(Mutant mutant) const { return mutant_ == mutant; }
 
+  // Somebody is slow from now on, whether it is calm or not.
+  void hold_up(const Straggler& straggler) { straggler_ = straggler; }
+  [[nodiscard]] const std::optional<Straggler>& straggler() const { return straggler_; }
+  // How long this takes more than it would, now.
+  [[nodiscard]] Micros drag_us(Straggler::What what, Rank rank, Rank peer = kNoRank) const;
+
   // Everything that happens is noted; two runs of a seed must give the same digest.
   void note(std::uint64_t what);
   void note(std::string_view bytes);
@@ -96,6 +104,7 @@ class World {
   std::uint64_t digest_ = 0;
   std::vector<std::string> transcript_;
   std::string verdict_, stray_;
+  std::optional<Straggler> straggler_;
 };
 
 // " 2.17[0-512]": version, rounds, and what is final of the next, for people.

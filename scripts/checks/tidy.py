@@ -11,7 +11,7 @@ import re
 import subprocess
 
 MAX_FILES = 12
-FOLDERS = {"recovery", "storage", "tracker", "worker", "chaos", "cli"}
+FOLDERS = {"recovery", "storage", "tracker", "worker", "cuda", "chaos", "cli"}
 
 
 def _git(root: pathlib.Path, *arguments: str) -> str | None:

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <string>
 
-#include "chaos/sim/cluster.h"
+#include "tests/chaos/sim_scenarios.h"
 
 namespace warren::chaos {
 namespace {
@@ -29,6 +29,16 @@ Verdict run_until_found(Mutant mutant, std::uint64_t most) {
       (void)!write(channel[1], line.data(), line.size());
       SimOptions options;
       options.seed = seed;
+      if (mutant == Mutant::asks_nobody) options.inferred = true;
+      // Reports that blame the victim are lies where there is one.
+      if (mutant == Mutant::idle_told_as_work) options = straggling(seed, Straggler::What::kProgram);
+      if (mutant == Mutant::ends_swapped) options = straggling(seed, Straggler::What::kLink);
+      if (mutant == Mutant::loans_without_end) {
+        options.lends = true;
+        options.collective = Collective::kAllreduce;
+        options.world_size = 3;
+        options.hosts = {"a", "a", "a"};
+      }
       options.mutant = mutant;
       const SimOutcome outcome = simulate(options);
       if (outcome.verdict.empty()) continue;
@@ -74,7 +84,8 @@ TEST_P(Mutants, AreFound) {
 
 INSTANTIATE_TEST_SUITE_P(
     Sim, Mutants,
-    ::testing::Values(Expectation{Mutant::announce_before_persist, "announce_before_persist", 3, "I6"},
+    ::testing::Values(Expectation{Mutant::asks_nobody, "asks_nobody", 400, "I"},
+                      Expectation{Mutant::announce_before_persist, "announce_before_persist", 3, "I6"},
                       Expectation{Mutant::journal_lies, "journal_lies", 10, "I"},
                       Expectation{Mutant::accept_old_epoch, "accept_old_epoch", 200, "I"},
                       Expectation{Mutant::accept_zombie, "accept_zombie", 100, ""},
@@ -87,9 +98,14 @@ INSTANTIATE_TEST_SUITE_P(
                       Expectation{Mutant::commits_without_one, "commits_without_one", 200, "I"},
                       Expectation{Mutant::keeps_vote_after_load, "keeps_vote_after_load", 1000, "I"},
                       Expectation{Mutant::reuses_names, "reuses_names", 300, "I"},
-                      Expectation{Mutant::replays_stale_timeline, "replays_stale_timeline", 1000, "I"},
+                      Expectation{Mutant::replays_stale_timeline, "replays_stale_timeline", 3000, "I"},
                       Expectation{Mutant::finals_of_own_host, "finals_of_own_host", 200, "I"},
-                      Expectation{Mutant::overwrites_input, "overwrites_input", 20, ""}),
+                      Expectation{Mutant::replay_ignores_prepare, "replay_ignores_prepare", 3000, ""},
+                      Expectation{Mutant::acts_without_promises, "acts_without_promises", 200, "I6"},
+                      Expectation{Mutant::overwrites_input, "overwrites_input", 20, ""},
+                      Expectation{Mutant::idle_told_as_work, "idle_told_as_work", 40, "Blame"},
+                      Expectation{Mutant::ends_swapped, "ends_swapped", 40, "Blame"},
+                      Expectation{Mutant::loans_without_end, "loans_without_end", 5000, "I"}),
     [](const auto& test) { return std::string(test.param.name); });
 
 TEST(WithoutMutant, NothingIsFound) {

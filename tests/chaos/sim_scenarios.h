@@ -53,4 +53,31 @@ inline SimOptions calm(std::uint32_t world_size, std::uint64_t seed) {
   return options;
 }
 
+// Four ranks, one of which, or one link, is slow.
+inline SimOptions straggling(std::uint64_t seed, Straggler::What what) {
+  SimOptions options = calm(4, seed);
+  options.algorithm = "ring";
+  options.collective = Collective::kAllreduce;
+  options.groups = false;
+  Straggler s;
+  s.what = what;
+  s.rank = Rank(static_cast<std::int32_t>(seed % 4));
+  switch (what) {
+    case Straggler::What::kNobody: break;
+    case Straggler::What::kProgram: s.drag_us = 170'000; break;
+    case Straggler::What::kDataPath: s.drag_us = 40'000; break;
+    case Straggler::What::kLink:
+      s.drag_us = 40'000;
+      s.peer = Rank((s.rank.value + 1) % 4);
+      break;
+    case Straggler::What::kHung:
+      // Not long enough to be lost.
+      s.on_us = 380'000;
+      s.off_us = 120'000;
+      break;
+  }
+  options.straggler = s;
+  return options;
+}
+
 }  // namespace warren::chaos

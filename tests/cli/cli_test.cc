@@ -298,6 +298,33 @@ TEST(Run, WorkersGetWhatTheyNeedAndLeaveNothing) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
+TEST(Run, LaunchersShareAJob) {
+  const std::vector<std::string> share = {"run", "-n", "2", "--first_worker=4", "--world_size=6"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), share.begin(), share.end());
+    return more;
+  };
+  const std::vector<std::string> elsewhere = {"--tracker=127.0.0.1:1", "--insecure_no_auth", "sh", "-c",
+                                              "echo $WARREN_WORKER_ID $WARREN_WORLD_SIZE $WARREN_ATTEMPT"};
+  // What a scheduler that started the launcher again has told it holds for its workers.
+  const Ended good = warren(with(elsewhere), {"SLURM_JOB_ID=7", "SLURM_RESTART_COUNT=2"});
+  EXPECT_EQ(good.code, 0) << good.error;
+  EXPECT_THAT(good.output, HasSubstr("[4] 4 6 2\n"));
+  EXPECT_THAT(good.output, HasSubstr("[5] 5 6 2\n"));
+
+  const Ended alone = warren(with({"sh", "-c", "echo started"}));
+  EXPECT_EQ(alone.code, 1);
+  EXPECT_THAT(alone.error, HasSubstr("--world_size is for a running tracker"));
+  EXPECT_THAT(alone.output, IsEmpty());
+  for (const char* world_size : {"--world_size=5", "--world_size=4", "--world_size=3", "--world_size=4294967295"}) {
+    std::vector<std::string> wrong = with(elsewhere);
+    wrong[4] = world_size;
+    const Ended e = warren(wrong);
+    EXPECT_EQ(e.code, 2) << world_size;
+    EXPECT_THAT(e.error, HasSubstr("--world_size")) << world_size;
+  }
+}
+
 TEST(Run, TheExitCodeIsTheProgramsOwn) {
   EXPECT_EQ(warren({"run", "-n2=", "x"}).code, 2);
   EXPECT_EQ(warren({"run", "-n", "2", "--", "sh", "-c", "exit 42"}).code, 42);
@@ -378,14 +405,14 @@ TEST(Run, AHungWorkerIsRestartedAfterTheRoundTimeout) {
 TEST(Run, EverySettingOfTheLogHasAFlag) {
   const TemporaryFolder folder;
   const Ended e = warren(
-      {"run", "-n", "1", "--noprefix", "--host_id=h", "--domain_id=d", "--replicas=0", "--log=sync",
+      {"run", "-n", "1", "--noprefix", "--host_id=h", "--domain_id=d", "--replicas=1", "--log=sync",
        "--log_memory_bytes=5M", "--data_dir=" + folder.path(), "--log_lag_ms=3", "--log_lag_bytes=4K",
        "--log_disk_bytes=6M", "--checkpoint_mirror=/m", "--on_rollback=error", "sh", "-c",
        "echo $WARREN_HOST_ID $WARREN_DOMAIN_ID $WARREN_REPLICAS $WARREN_LOG $WARREN_LOG_MEMORY_BYTES $WARREN_DATA_DIR "
        "$WARREN_LOG_LAG_MS $WARREN_LOG_LAG_BYTES $WARREN_LOG_DISK_BYTES $WARREN_CHECKPOINT_MIRROR $WARREN_ON_ROLLBACK "
        "$WARREN_LOCAL_WORLD_SIZE"});
   EXPECT_EQ(e.code, 0) << e.error;
-  EXPECT_EQ(e.output, "h d 0 sync 5M " + folder.path() + " 3 4K 6M /m error 1\n");
+  EXPECT_EQ(e.output, "h d 1 sync 5M " + folder.path() + " 3 4K 6M /m error 1\n");
   const Ended wrong = warren({"run", "-n", "1", "--log=sync", "true"});
   EXPECT_EQ(wrong.code, 1);
   EXPECT_THAT(wrong.error, HasSubstr("WARREN_LOG is 'sync', but there is no folder to write to"));
@@ -403,6 +430,44 @@ TEST(Run, TheJournalStaysUntilTheJobIsDone) {
   const Ended none = warren({"run", "-n", "1", "--data_dir=" + (folder / "file"), "true"});
   EXPECT_EQ(none.code, 1);
   EXPECT_THAT(none.error, HasSubstr("cannot make the folder"));
+}
+
+TEST(Run, GoesOnFromItsCheckpointWithAnotherNumberOfWorkers) {
+  const TemporaryFolder folder;
+  const auto run = [&](std::uint64_t n, int until, bool resize) {
+    std::vector<std::string> arguments = {"run", "-n", std::to_string(n), "--data_dir=" + (folder / "data"),
+                                          "--round_timeout_ms=1000"};
+    if (resize) arguments.emplace_back("--resize");
+    arguments.insert(arguments.end(), {RESIZE_WORKER, std::to_string(until)});
+    return warren(arguments);
+  };
+  const auto loaded = [](const Ended& e) { return std::stoull(between(e.output, "loaded version ", " ")); };
+  const Ended first = run(3, 3, false);
+  ASSERT_EQ(first.code, 4) << first.error;
+  const Ended refused = run(2, 6, false);
+  EXPECT_NE(refused.code, 0);
+  EXPECT_THAT(refused.error, HasSubstr("world size 2 is not the job's 3"));
+  EXPECT_THAT(refused.error, HasSubstr("start them all with --resize"));
+  const Ended smaller = run(2, 6, true);
+  ASSERT_EQ(smaller.code, 4) << smaller.error;
+  EXPECT_THAT(smaller.output, HasSubstr(" of 3 ranks, local state 0\n"));
+  EXPECT_GE(loaded(smaller), 2u);
+  const Ended again = run(2, 8, true);
+  ASSERT_EQ(again.code, 4) << again.error;
+  EXPECT_THAT(again.output, HasSubstr(" of 2 ranks, local state 101\n"));
+  EXPECT_GE(loaded(again), 5u);
+  const Ended larger = run(4, 99, true);
+  ASSERT_EQ(larger.code, 0) << larger.error;
+  EXPECT_THAT(larger.output, HasSubstr(" of 2 ranks, local state 0\n"));
+  EXPECT_GE(loaded(larger), 7u);
+  std::string state;
+  for (std::uint64_t v = 0; v < 9; ++v) {
+    state += std::to_string((v + 1) * (v < loaded(smaller)  ? 1 + 2 + 3
+                                       : v < loaded(larger) ? 1 + 2
+                                                            : 1 + 2 + 3 + 4)) +
+             " ";
+  }
+  for (int rank = 0; rank < 4; ++rank) EXPECT_THAT(larger.output, HasSubstr("[" + std::to_string(rank) + "] " + state));
 }
 
 // A tracker on free ports with a secret of its own.

@@ -43,8 +43,32 @@ tracker::Snapshot snapshot() {
   lost.rank = kNoRank;
   lost.worker_id = "w1";
   job.view.members.push_back(lost);
+  job.view.now = TimeMs{20'000};
+  job.view.limits = straggler_limits(10'000);
+  job.view.waits = {"round 3.17: rank 0 has waited 2.3 s for rank 1, which has not entered it"};
+  Verdict v;
+  v.blame = Blame::kSlowRank;
+  v.rank = Rank(1);
+  v.reason = "rank 1 holds up\x1b rank 0";
+  v.next = "nothing but this report";
+  job.view.verdicts = {{v, TimeMs{8000}}};
   s.jobs.push_back(job);
   return s;
+}
+
+TEST(StatusView, SaysWhy) {
+  const auto r = status_table(tracker::to_json(snapshot()), "", true);
+  ASSERT_TRUE(r.ok()) << r.status().describe();
+  EXPECT_THAT(r.value(), HasSubstr("  round 3.17: rank 0 has waited 2.3 s for rank 1, which has not entered it\n"
+                                   "  slow_rank for 12.0 s: rank 1 holds up? rank 0\n"
+                                   "    next: nothing but this report\n"
+                                   "  who is silent is suspect after 3.0 s or more, and lost after 10.0 s\n"));
+  EXPECT_THAT(r.value(), Not(HasSubstr("at work on")));
+  tracker::Snapshot calm = snapshot();
+  calm.jobs[0].view.waits.clear();
+  calm.jobs[0].view.verdicts.clear();
+  EXPECT_THAT(status_table(tracker::to_json(calm), "", true).value(),
+              HasSubstr("  nobody waits for anybody\n  nobody is to blame by what was told of the last 10.0 s\n"));
 }
 
 TEST(StatusView, ShowsWhoWaitsForWhom) {

@@ -178,6 +178,12 @@ TEST(BadInput, BuffersAndArguments) {
     refused([&] { comm.send(v, 7); }, "peer 7");
     refused([&] { comm.send(v, 1 - comm.rank(), -4); }, "tag");
     refused([&] { comm.allreduce(std::span(v), Op::bit_or); }, "bit_or");
+    // What was to fill a buffer does not outlive the call that is refused.
+    static std::atomic<int> prepared;
+    prepared = 0;
+    refused([&] { comm.allreduce(std::span(v), static_cast<Op>(0), [] { ++prepared; }); }, "unknown operation 0");
+    comm.allreduce(std::span(v));
+    EXPECT_EQ(prepared, 0);
     // Nothing of it has disturbed the communicator; zero counts are served.
     comm.allreduce(std::span(null, 0));
     EXPECT_EQ(comm.allreduce(1), 2);

@@ -39,7 +39,9 @@ class TempDir {
 
 class Cluster {
  public:
-  explicit Cluster(const std::string& bind = "127.0.0.1", bool insecure = false) : insecure_(insecure) {
+  // `sink` gets the events of the tracker.
+  explicit Cluster(const std::string& bind = "127.0.0.1", bool insecure = false, tracker::EventSink sink = {})
+      : insecure_(insecure), sink_(std::move(sink)) {
     if (!insecure) {
       EXPECT_TRUE(storage::Secret::generate(root_file()).ok());
       auto secret = storage::Secret::load(root_file());
@@ -55,6 +57,7 @@ class Cluster {
     options.bind_address = bind_;
     options.port = port;
     options.http_port = -1;
+    options.sink = sink_;
     options.secret = secret_;
     options.insecure = insecure_;
     options.journal = std::make_unique<storage::FakeJournal>(disk_);
@@ -126,6 +129,7 @@ class Cluster {
  private:
   TempDir dir_;
   bool insecure_;
+  tracker::EventSink sink_;
   std::string bind_;
   std::shared_ptr<const storage::Secret> secret_;
   std::shared_ptr<storage::FakeDisk> disk_ = std::make_shared<storage::FakeDisk>();

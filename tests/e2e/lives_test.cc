@@ -227,5 +227,41 @@ TEST(Lives, AfterARollbackThatIsAnErrorACommunicatorIsMadeAgain) {
   run_both([&] { body(0); }, [&] { body(1); });
 }
 
+// Where a drain must not end the process: what the program calls afterwards fails, and nobody else's calls do.
+TEST(Lives, WhoDrainsBeginsNothingAndItsNextLifeGoesOn) {
+  Cluster cluster;
+  const auto drainer = [&] {
+    Options o = cluster.options(1, 2);
+    apart(1, o);
+    o.on_rollback = "error";
+    {
+      Communicator first = Communicator::create(o);
+      EXPECT_EQ(first.allreduce(1), 2);
+      first.drain(std::chrono::minutes(10));
+      // It leaves before this, or this waits until it has left.
+      try {
+        (void)first.allreduce(100);
+        ADD_FAILURE() << "a call began";
+      } catch (const Error& e) {
+        EXPECT_EQ(e.code(), ErrorCode::closed) << e.what();
+      }
+    }
+    Communicator second = Communicator::create(o);
+    EXPECT_EQ(second.allreduce(1), 2);
+    EXPECT_EQ(second.allreduce(5), 10);
+    second.finalize();
+  };
+  const auto other = [&] {
+    Options o = cluster.options(0, 2);
+    apart(0, o);
+    o.on_rollback = "error";
+    Communicator comm = Communicator::create(o);
+    EXPECT_EQ(comm.allreduce(1), 2);
+    EXPECT_EQ(comm.allreduce(5), 10);
+    comm.finalize();
+  };
+  run_both(drainer, other);
+}
+
 }  // namespace
 }  // namespace warren

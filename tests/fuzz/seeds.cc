@@ -50,6 +50,7 @@ Envelope envelope() {
   e.set_job("digits");
   e.set_sender(11);
   e.set_receiver(12);
+  e.set_term(5);
   return e;
 }
 
@@ -114,6 +115,13 @@ void envelopes() {
     round->set_count(1024);
     round->set_algorithm(4);
     round->add_waiting_for(1);
+    auto* activity = heartbeat->mutable_activity();
+    activity->set_window_ms(10'000);
+    activity->set_idle_ms(9000);
+    auto* link = activity->add_links();
+    link->set_peer(1);
+    link->set_received_bytes(1 << 20);
+    link->set_awaited_ms(8000);
   });
   put("link_broken", [](Envelope& e) {
     e.mutable_link_broken()->set_epoch(3);
@@ -189,6 +197,7 @@ void envelopes() {
       member->set_fetch_port(41'000);
       member->set_segment_socket("warren-11");
       member->set_fresh(rank == 0);
+      member->set_since(rank == 0 ? 3 : 1);
       add_endpoint(member);
       plan->set_run(11);
       plan->add_ring(rank);
@@ -235,6 +244,17 @@ void fetches() {
     piece->set_end(100 * i + 300);
   }
   write("fetch", "pieces", warren::encode(pieces));
+  warren::wire::FetchRequest question;
+  set_fetch_head(question);
+  question.set_kind(1);
+  question.set_version(1);
+  question.set_first_sequence(5);
+  question.set_asks(true);
+  write("fetch", "question", warren::encode(question));
+  warren::Fingerprint round;
+  round.collective = warren::Collective::kBroadcast;
+  write("fetch", "word",
+        warren::encode(warren::answer_to(question, warren::RoundWord::kRound, &round), warren::Payloads::kApart));
   warren::wire::FetchReply reply;
   set_fetch_head(reply);
   auto* entry = reply.add_entries();

@@ -158,12 +158,18 @@ class Install(unittest.TestCase):
             output = run(self.prefix / "bin/warren", "run", "-n", "2", "--", build / program, cwd=self.root)
             self.assertEqual(output.count("a={2, 4, 6}"), 2, output)
 
-    def test_a_program_for_rabit_is_compiled_by_add_subdirectory(self):
+    def test_a_program_for_rabit_is_built_by_add_subdirectory(self):
         build = self.rabit_project("subdirectory", f"add_subdirectory({SOURCE} warren EXCLUDE_FROM_ALL)") / "build"
-        run(CMAKE, "--build", build, "--target", "CMakeFiles/program.dir/main.cc.o")
-        # The whole build would take minutes: that it links what it has to is read.
-        link = (build / "build.ninja").read_text()
-        self.assertRegex(link, r"build program: CXX_EXECUTABLE_LINKER\S* \S+main\.cc\.o \| \S*librabit\.a \S*libwarren\.so")
+        for program in ("program", "mock"):
+            run(CMAKE, "--build", build, "--target", f"CMakeFiles/{program}.dir/main.cc.o")
+            # The whole build would take minutes: it is linked by its own command, with the libraries of this one.
+            link = run("ninja", "-C", build, "-t", "commands", program).splitlines()[-1]
+            link, libraries = re.subn(r"\S*/lib((?:rabit|rabit_mock_static)\.a|warren\.so)[.\d]*(?=\s)",
+                                      lambda found: str(BUILD / "lib" / f"lib{found.group(1)}"), link)
+            self.assertEqual(libraries, 2, link)
+            subprocess.run(link, shell=True, check=True, cwd=build)
+            output = run(build / program, env={"LD_LIBRARY_PATH": str(BUILD / "lib")})
+            self.assertIn("after-allreduce-sum: a={0, 1, 2}", output)
 
     def test_no_symbol_but_its_own(self):
         foreign = [name for name in exported_symbols(self.library) if not name.startswith("warren_")]

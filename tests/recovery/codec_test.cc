@@ -23,6 +23,24 @@ wire::Heartbeat heartbeat() {
   *h.add_rounds() = round(4, 1024, {0, 2}, 17);
   h.mutable_rounds(0)->set_site(0x5f3a210000001234);
   h.mutable_rounds(0)->set_group(0xdeadbeef);
+  wire::Activity& a = *h.mutable_activity();
+  a.set_window_ms(10'000);
+  a.set_outside_ms(2000);
+  a.set_idle_ms(7000);
+  a.set_held_ms(500);
+  a.set_moved_bytes(1 << 20);
+  a.set_replayed_rounds(3);
+  a.set_replaying(true);
+  wire::LinkActivity& l = *a.add_links();
+  l.set_peer(2);
+  l.set_sent_bytes(1 << 21);
+  l.set_received_bytes(1 << 20);
+  l.set_window_sent_bytes(1 << 20);
+  l.set_window_received_bytes(1 << 10);
+  l.set_awaited_ms(6000);
+  l.set_blocked_ms(7000);
+  l.set_quiet_ms(40);
+  l.set_usual_bytes_per_s(1 << 20);
   return h;
 }
 
@@ -130,6 +148,7 @@ wire::Plan logged_plan() {
     m.set_fetch_port(6000);
     m.set_segment_socket("warren-17");
     m.set_fresh(true);
+    m.set_since(p.epoch());
   }
   *p.add_frontier() = position(0, 3, true);
   *p.add_frontier() = position(2, 4, false, {{0, 8}});
@@ -213,7 +232,7 @@ TEST(Codec, EnvelopesAreRefusedWithAReason) {
   wire::Envelope e = good;
   e.set_protocol(1);
   EXPECT_EQ(refusal(e, Side::kWorker),
-            "refused: protocol version 1, this build speaks 2: use one version of Warren for the whole job");
+            "refused: protocol version 1, this build speaks 3: use one version of Warren for the whole job");
   e = good;
   e.set_sender(0);
   EXPECT_EQ(refusal(e, Side::kWorker), "corrupt: message refused: no sender");
@@ -228,6 +247,14 @@ TEST(Codec, EnvelopesAreRefusedWithAReason) {
   e = one_of_each(Side::kTracker).front();
   e.set_receiver(0);
   EXPECT_EQ(refusal(e, Side::kTracker), "corrupt: message refused: no receiver");
+  e = one_of_each(Side::kTracker).front();
+  e.set_term(0);
+  EXPECT_EQ(refusal(e, Side::kTracker), "corrupt: message refused: no term");
+  e.set_term(kMaxEpoch);
+  EXPECT_EQ(refusal(e, Side::kTracker), "corrupt: message refused: term 4611686018427387904 is too large");
+  e = good;
+  e.set_term(1);
+  EXPECT_EQ(refusal(e, Side::kWorker), "corrupt: message refused: a term of no tracker's");
   e = good;
   e.mutable_join()->set_worker_id("a b");
   EXPECT_EQ(refusal(e, Side::kWorker),
@@ -330,6 +357,7 @@ TEST(Codec, JoinsOfJobsThatLog) {
 TEST(Codec, JoinsThatSayWhatMemoryHolds) {
   wire::Join base = join("w", "h", 3, 2);
   wire::Logged& logged = *base.mutable_logged();
+  logged.set_run(7);
   logged.set_timeline(2);
   *logged.add_positions() = position(1, 4, false, {{0, 8}});
   *logged.add_setups() = setup(0, 7, false, {{0, 8}}, 2);
@@ -340,6 +368,14 @@ TEST(Codec, JoinsThatSayWhatMemoryHolds) {
     return validate(j).describe();
   };
   EXPECT_EQ(validate(base).code(), Code::kOk);
+  EXPECT_NE(check([](auto& j) { j.mutable_logged()->set_run(0); }).find("is of no run"), std::string::npos);
+  EXPECT_EQ(check([](auto& j) {
+              j.mutable_logged()->set_run(0);
+              j.mutable_logged()->clear_positions();
+              j.mutable_logged()->clear_setups();
+            }),
+            "")
+      << "lives that were in no plan";
   EXPECT_NE(check([](auto& j) { j.mutable_logged()->set_timeline(UINT32_MAX); }).find("is over the limit"),
             std::string::npos);
   EXPECT_NE(check([](auto& j) {
@@ -512,6 +548,10 @@ TEST(Codec, Votes) {
 TEST(Codec, LoadsCommitsAndGaps) {
   EXPECT_EQ(after(log_gap(), [](auto& g) { g.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
   EXPECT_EQ(after(log_gap(), [](auto& g) { g.clear_reason(); }), "no reason");
+  EXPECT_NE(after(log_gap(), [](auto& g) { g.mutable_setup()->set_name(7); }).find("not the hash of a name"),
+            std::string::npos);
+  EXPECT_NE(after(log_gap(), [](auto& g) { g.mutable_setup()->set_name(kSetupBit | 7); }).find("it is not done"),
+            std::string::npos);
   EXPECT_EQ(after(log_gap(), [](auto& g) { g.set_reason("a\rb"); }), "reason has an unprintable byte at 1");
   EXPECT_EQ(after(loaded(), [](auto& l) { l.set_version(1); }),
             "committed version 1 is outside 2 to 4611686018427387904");
@@ -540,6 +580,12 @@ TEST(Codec, PlansOfJobsThatLog) {
             "member 1: fetch port 0 is outside 1 to 65535");
   EXPECT_EQ(check([](auto& p) { p.mutable_members(1)->set_segment_socket("\n"); }),
             "member 1: segment socket has an unprintable byte at 0");
+  EXPECT_EQ(check([](auto& p) { p.mutable_members(1)->set_since(3); }),
+            "member 1 is fresh in epoch 2, and in plans since epoch 3");
+  EXPECT_EQ(check([](auto& p) { p.mutable_members(1)->set_since(1); }),
+            "member 1 is fresh in epoch 2, and in plans since epoch 1");
+  EXPECT_EQ(check([](auto& p) { p.mutable_members(1)->set_fresh(false); }),
+            "member 1 is not fresh in epoch 2, and in plans since epoch 2");
   EXPECT_EQ(check([](auto& p) { p.set_committed_version(1); }),
             "committed version 1 is outside 2 to 4611686018427387904");
   EXPECT_EQ(check([](auto& p) { p.set_committed(false); }), "a version, and it is not committed");
@@ -657,6 +703,33 @@ TEST(Codec, Heartbeats) {
               for (int i = 0; i < 16384; ++i) r.add_waiting_for(0);
             }),
             name + "waits for more ranks than a world has");
+  EXPECT_EQ(check_round([](auto& r) { r.set_waited_ms(kMaxWaitedMs + 1); }),
+            name + "has waited 1099511627777 ms, over the limit");
+  EXPECT_NE(check_round([](auto& r) { r.set_version(kMaxVersion + 1); }).find("over the limit"), std::string::npos);
+  EXPECT_EQ(check([](auto& h) { h.mutable_draining()->set_left_ms(86'400'001); }),
+            "time until it leaves 86400001 is outside 0 to 86400000");
+  EXPECT_EQ(check([](auto& h) { h.mutable_draining()->set_reason("\x7f"); }),
+            "reason to leave has an unprintable byte at 0");
+  const auto check_activity = [&](auto change) { return check([&](auto& h) { change(*h.mutable_activity()); }); };
+  EXPECT_EQ(check_activity([](auto& a) { a.set_held_ms(1001); }),
+            "activity: 10001 ms are told of a window of 10000 ms");
+  EXPECT_EQ(check_activity([](auto& a) { a.set_idle_ms(~0U); }),
+            "activity: 4294969795 ms are told of a window of 10000 ms");
+  EXPECT_EQ(check_activity([](auto& a) { *a.add_links() = a.links(0); }), "activity: links are not in rising order");
+  EXPECT_EQ(check_activity([](auto& a) {
+              for (std::uint32_t i = 3; i < 19; ++i) a.add_links()->set_peer(i);
+            }),
+            "activity: 17 links are over the limit of 16");
+  const auto check_link = [&](auto change) { return check_activity([&](auto& a) { change(*a.mutable_links(0)); }); };
+  EXPECT_EQ(check_link([](auto& l) { l.set_peer(16384); }), "peer of a link 16384 is outside 0 to 16383");
+  EXPECT_EQ(check_link([](auto& l) { l.set_awaited_ms(7001); }),
+            "activity: the link to rank 2 was waited for longer than its rank waited");
+  EXPECT_EQ(check_link([](auto& l) { l.set_blocked_ms(7001); }),
+            "activity: the link to rank 2 was waited for longer than its rank waited");
+  EXPECT_EQ(check_link([](auto& l) { l.set_window_sent_bytes(1 << 22); }),
+            "activity: the link to rank 2 moved more in a part of the epoch than in all of it");
+  EXPECT_EQ(check_link([](auto& l) { l.set_window_received_bytes(1 << 22); }),
+            "activity: the link to rank 2 moved more in a part of the epoch than in all of it");
 }
 
 TEST(Codec, ReportsAndAnswers) {
@@ -688,6 +761,12 @@ TEST(Codec, ReportsAndAnswers) {
                   }),
             "reason has an unprintable byte at 1");
   EXPECT_EQ(after(leave(), [](auto& l) { l.set_reason("a\xc2\xa0"); }), "");
+  EXPECT_EQ(after(leave(),
+                  [](auto& l) {
+                    l.set_preempted(true);
+                    l.set_finalize(true);
+                  }),
+            "it finalizes, and is preempted");
 }
 
 TEST(Codec, WhatTheTrackerSays) {
@@ -754,13 +833,16 @@ TEST(Codec, Records) {
   good.set_format(kJobRecordFormat);
   good.set_job("j");
   good.set_epoch(2);
+  good.set_term(1);
   *good.mutable_settings() = settings(3);
   good.set_settings_from("worker w0 on host h");
   good.set_timeline(1);
   *good.mutable_plan() = plan();
   const auto check = [&](auto change) { return after(good, change); };
-  EXPECT_EQ(check([](auto& r) { r.set_format(0); }), "format 0, this build reads format 2");
+  EXPECT_EQ(check([](auto& r) { r.set_format(0); }), "format 0, this build reads format 3");
   EXPECT_EQ(check([](auto& r) { r.clear_job(); }), "job is empty");
+  EXPECT_EQ(check([](auto& r) { r.set_term(0); }), "term 0");
+  EXPECT_EQ(check([](auto& r) { r.set_term(kMaxEpoch - 1); }), "term 4611686018427387903");
   EXPECT_EQ(check([](auto& r) { r.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
   EXPECT_EQ(check([](auto& r) { r.clear_settings(); }), "no settings");
   EXPECT_EQ(check([](auto& r) { r.mutable_settings()->set_streams(0); }), "streams 0 is outside 1 to 16");

@@ -54,6 +54,17 @@ wire::FetchRequest pieces() {
   return r;
 }
 
+wire::FetchRequest question() {
+  wire::FetchRequest r;
+  set_head(r);
+  r.set_kind(1);
+  r.set_timeline(2);
+  r.set_version(4);
+  r.set_first_sequence(10);
+  r.set_asks(true);
+  return r;
+}
+
 wire::FetchEntry& add_entry(wire::FetchReply& r, std::uint64_t sequence, std::uint64_t total) {
   wire::FetchEntry& e = *r.add_entries();
   e.set_sequence(sequence);
@@ -104,18 +115,28 @@ wire::FetchReply apart() {
   return r;
 }
 
+wire::FetchReply word(RoundWord w) {
+  Fingerprint f;
+  f.collective = Collective::kBroadcast;
+  f.type = DataType::kU8;
+  f.root = 1;
+  f.count = 5;
+  return answer_to(question(), w, w == RoundWord::kRound ? &f : nullptr);
+}
+
 std::span<const std::byte> view(const std::string& text) {
   return std::as_bytes(std::span(text));
 }
 
 TEST(FetchCodec, GoodMessagesComeBack) {
-  for (const auto& request : {listing(), pieces()}) {
+  for (const auto& request : {listing(), pieces(), question()}) {
     const std::string bytes = encode(request);
     const auto back = decode_fetch_request(view(bytes));
     ASSERT_TRUE(back.ok()) << back.status().describe();
     EXPECT_EQ(encode(back.value()), bytes);
   }
-  for (const auto& reply : {listed(), data()}) {
+  for (const auto& reply : {listed(), data(), word(RoundWord::kLater), word(RoundWord::kRound), word(RoundWord::kOver),
+                            word(RoundWord::kAsks), word(RoundWord::kGone)}) {
     const std::string bytes = encode(reply, Payloads::kInside);
     const auto back = decode_fetch_reply(view(bytes), Payloads::kInside);
     ASSERT_TRUE(back.ok()) << back.status().describe();
@@ -126,6 +147,15 @@ TEST(FetchCodec, GoodMessagesComeBack) {
   EXPECT_EQ(decode_fetch_reply(view(bytes), Payloads::kInside).status().code(), Code::kCorrupt);
   EXPECT_EQ(validate(data(), Payloads::kApart).code(), Code::kCorrupt);
   EXPECT_EQ(range_bytes(apart()), 5U);
+}
+
+TEST(FetchCodec, AnAnswerGoesToWhoAsked) {
+  const wire::FetchReply reply = word(RoundWord::kRound);
+  EXPECT_EQ(reply.sender(), question().receiver());
+  EXPECT_EQ(reply.receiver(), question().sender());
+  EXPECT_EQ(reply.epoch(), question().epoch());
+  EXPECT_EQ(reply.id(), question().id());
+  EXPECT_EQ(fingerprint_of(reply.entries(0)).collective, Collective::kBroadcast);
 }
 
 TEST(FetchCodec, FingerprintsComeBack) {
@@ -307,6 +337,38 @@ TEST(FetchCodec, RubbishAndHugeInputIsRefused) {
   EXPECT_THAT(decode_fetch_request(view(huge)).status().describe(), HasSubstr("over the limit"));
   EXPECT_THAT(decode_fetch_reply(view(huge), Payloads::kInside).status().describe(), HasSubstr("over the limit"));
   EXPECT_THAT(decode_fetch_reply(view(huge), Payloads::kApart).status().describe(), HasSubstr("over the limit"));
+}
+
+TEST(FetchCodec, BadQuestionsAreRefusedWithTheReason) {
+  const auto judge = [](const wire::FetchRequest& r) { return validate(r); };
+  const char* both = "a listing too";
+  expect_bad<wire::FetchRequest>(question(),
+                                 {{"something else than a round", [](auto& r) { r.set_kind(2); }},
+                                  {"sequence over the limit", [](auto& r) { r.set_first_sequence(UINT64_MAX); }},
+                                  {both, [](auto& r) { r.set_end_sequence(20); }},
+                                  {both, [](auto& r) { r.set_begin(1); }},
+                                  {both, [](auto& r) { r.set_most_bytes(1); }},
+                                  {both, [](auto& r) { r.set_most_ranges(1); }},
+                                  {both, [](auto& r) { add_piece(r, 1, 0, 1); }}},
+                                 judge);
+}
+
+TEST(FetchCodec, BadAnswersToQuestionsAreRefusedWithTheReason) {
+  const auto judge = [](const wire::FetchReply& r) { return validate(r, Payloads::kApart); };
+  const char* entries = "entries that do not belong there";
+  expect_bad<wire::FetchReply>(word(RoundWord::kRound),
+                               {{"unknown word", [](auto& r) { r.set_word(kMaxRoundWord + 1); }},
+                                {entries, [](auto& r) { r.set_word(static_cast<std::uint32_t>(RoundWord::kOver)); }},
+                                {entries, [](auto& r) { r.clear_entries(); }},
+                                {entries, [](auto& r) { r.set_data(true); }},
+                                {entries, [](auto& r) { *r.add_entries() = r.entries(0); }},
+                                {entries,
+                                 [](auto& r) {
+                                   r.mutable_entries(0)->set_total_bytes(9);
+                                   add_range(*r.mutable_entries(0), 0, 4);
+                                 }},
+                                {"unknown collective", [](auto& r) { r.mutable_entries(0)->set_collective(99); }}},
+                               judge);
 }
 
 }  // namespace

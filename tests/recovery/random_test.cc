@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <random>
 #include <set>
 
@@ -15,8 +16,8 @@ namespace {
 
 class World {
  public:
-  World(std::uint64_t seed, bool foreign_ids, std::uint32_t replicas)
-      : random_(seed), foreign_ids_(foreign_ids), replicas_(replicas) {
+  World(std::uint64_t seed, bool foreign_ids, std::uint32_t replicas, bool resizes = false)
+      : random_(seed), foreign_ids_(foreign_ids), replicas_(replicas), resizes_(resizes) {
     workers_.resize(1 + random_() % 4);
     for (std::size_t i = 0; i < workers_.size(); ++i) workers_[i].id = "w" + std::to_string(i);
     boot_tracker();
@@ -44,6 +45,7 @@ class World {
   std::uint64_t resumed() const { return resumed_; }
   std::uint64_t disks_lost() const { return disks_lost_; }
   bool begun_anew() const { return begun_anew_; }
+  std::uint64_t resized() const { return resized_; }  // plans of another size than the one before
 
  private:
   struct Worker {
@@ -93,6 +95,18 @@ class World {
     boot_tracker();
     spared_until_ = now_ + 10'000;
     ++disks_lost_;
+  }
+
+  // All end, and so many others start: they say that they want a world of their own size.
+  void resize() {
+    for (Worker& w : workers_) end_life(w);
+    workers_.clear();
+    workers_.resize(1 + random_() % 6);
+    for (std::size_t i = 0; i < workers_.size(); ++i) {
+      workers_[i].id = "w" + std::to_string(i);
+      workers_[i].respawn_at = now_ + below(4000);
+    }
+    resize_ = true;
   }
 
   void boot_tracker() {
@@ -168,14 +182,22 @@ class World {
   }
 
   void check_new_plan(const wire::Plan& plan) {
+    if (newest_plan_.epoch() != 0 && plan.members_size() != newest_plan_.members_size()) {
+      ++resized_;
+      rank_of_.clear();
+      for (const wire::Member& m : plan.members()) ASSERT_TRUE(m.fresh()) << "nobody goes on in another world";
+      ASSERT_EQ(plan.committed_version(), committed_) << "what was committed is kept (I5)";
+    }
+    ASSERT_EQ(plan.members_size(), static_cast<int>(plan.settings().world_size()));
     if (replicas_ != 0) check_recovery(plan, newest_plan_);
-    std::set<std::uint64_t> before;
-    for (const wire::Member& m : newest_plan_.members()) before.insert(m.incarnation());
+    std::map<std::uint64_t, std::uint64_t> before;  // since when, by life
+    for (const wire::Member& m : newest_plan_.members()) before[m.incarnation()] = m.since();
     newest_plan_ = plan;
     for (const wire::Member& m : plan.members()) {
       const bool first_plan = planned_lives_.insert(m.incarnation()).second;
       ASSERT_EQ(m.fresh(), first_plan) << "a life is in one plan, unless it survives";
       ASSERT_TRUE(m.fresh() || before.contains(m.incarnation())) << "who survives was there before";
+      ASSERT_EQ(m.since(), first_plan ? plan.epoch() : before[m.incarnation()]) << "of its first plan, for good";
     }
   }
 
@@ -261,9 +283,12 @@ class World {
     for (const WorkerEffect& effect : effects) {
       if (const auto* s = std::get_if<worker_effect::Send>(&effect)) {
         Said& said = said_[w.life];
-        if (s->envelope.has_vote()) {
-          said.vote = s->envelope.vote().version();
-          said.vote_epoch = s->envelope.vote().epoch();
+        // What is committed already, and said again to another tracker, takes nothing back.
+        const auto& vote = s->envelope.vote();
+        if (s->envelope.has_vote() &&
+            std::pair(vote.epoch(), vote.version()) >= std::pair(said.vote_epoch, said.vote)) {
+          said.vote = vote.version();
+          said.vote_epoch = vote.epoch();
         }
         if (s->envelope.has_load()) said.vote = 0;
         if (s->envelope.has_report()) {
@@ -367,6 +392,7 @@ class World {
       options.self = Incarnation(w.life = ++lives_);
       options.join = join(w.id, "h", static_cast<std::uint32_t>(workers_.size()), replicas_);
       options.join.mutable_settings()->set_round_timeout_ms(1000);
+      options.join.set_resize(resize_);
       options.join_timeout_ms = 8000;
       w.machine.emplace(std::move(options));
       w.epoch = 0;
@@ -431,6 +457,7 @@ class World {
   void misbehave() {
     if (now_ < spared_until_) return;
     if (chance(1) && chance(30)) boot_tracker();
+    if (resizes_ && chance(1) && chance(10)) return resize();
     if (replicas_ != 0 && chance(1) && chance(30)) return lose_disk();
     if (!history_.empty() && chance(5)) {
       Packet old = history_[static_cast<std::size_t>(below(static_cast<std::int64_t>(history_.size())))];
@@ -451,9 +478,9 @@ class World {
         break;
       case 5:
         if (chance(20)) {
-          std::optional<wire::Setup> setup;
-          if (chance(50)) setup = test::setup(0, 7, true);
-          w.machine->on_log_gap(w.machine->epoch(), "gone", setup, TimeMs{now_}, effects);
+          WorkerMachine::Gap gap{"gone", {}, chance(30)};
+          if (chance(50)) gap.setup = setup(0, 7, true);
+          w.machine->on_log_gap(w.machine->epoch(), gap, TimeMs{now_}, effects);
         }
         break;
       default:
@@ -467,6 +494,7 @@ class World {
   std::mt19937_64 random_;
   bool foreign_ids_;
   std::uint32_t replicas_;
+  bool resizes_, resize_ = false;
   bool faults_ = true;
   std::int64_t now_ = 0;
   std::uint64_t order_ = 0, lives_ = 0, foreigners_ = 0, tracker_lives_ = 1'000'000;
@@ -486,7 +514,7 @@ class World {
   std::uint64_t disks_lost_ = 0;
   std::uint64_t committed_ = 0;
   std::uint32_t timeline_ = 0;
-  std::uint64_t commits_ = 0, resumed_ = 0;
+  std::uint64_t commits_ = 0, resumed_ = 0, resized_ = 0;
 };
 
 std::string tail(const World& world) {
@@ -517,6 +545,20 @@ TEST(Random, NothingThatIsLoggedOrCommittedIsLost) {
   EXPECT_GT(resumed, 2000U);
   EXPECT_GT(disks_lost, 300U);
   EXPECT_LT(begun_anew, disks_lost / 20);
+}
+
+// All workers end now and then, and another number of them goes on.
+TEST(Random, AJobOfAnotherSizeGoesOnFromWhatIsCommitted) {
+  std::uint64_t commits = 0, resized = 0;
+  for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
+    World world(seed, seed % 2 == 0, seed % 4 < 2 ? 2 : 0, true);
+    world.run();
+    ASSERT_FALSE(HasFailure()) << "seed " << seed << "\n" << tail(world);
+    commits += world.commits();
+    resized += world.resized();
+  }
+  EXPECT_GT(commits, 1000U);
+  EXPECT_GT(resized, 300U);
 }
 
 TEST(Random, TheSameSeedGivesTheSameEffects) {

@@ -195,6 +195,7 @@ wire::Envelope from_worker(std::uint64_t life) {
 wire::Envelope from_tracker(std::uint64_t to_life) {
   wire::Envelope e = from_worker(kTracker);
   e.set_receiver(to_life);
+  e.set_term(1);
   return e;
 }
 
@@ -204,7 +205,10 @@ std::string render(const wire::Envelope& e) {
     case wire::Envelope::kJoin: return "Join " + e.join().worker_id();
     case wire::Envelope::kHeartbeat:
       return "Heartbeat " + n(e.heartbeat().beat()) + " epoch " + n(e.heartbeat().epoch()) + " rounds " +
-             n(e.heartbeat().rounds_finished());
+             n(e.heartbeat().rounds_finished()) +
+             (e.heartbeat().has_draining() ? " draining " + n(e.heartbeat().draining().left_ms()) + " (" +
+                                                 e.heartbeat().draining().reason() + ")"
+                                           : "");
     case wire::Envelope::kLinkBroken:
       return "LinkBroken epoch " + n(e.link_broken().epoch()) + " peer " + n(e.link_broken().peer()) + " life " +
              n(e.link_broken().peer_incarnation()) + ": " + e.link_broken().evidence();
@@ -214,6 +218,7 @@ std::string render(const wire::Envelope& e) {
     case wire::Envelope::kStopped: return "Stopped epoch " + n(e.stopped().epoch());
     case wire::Envelope::kLeave:
       return "Leave epoch " + n(e.leave().epoch()) + (e.leave().finalize() ? " finalize" : "") +
+             (e.leave().preempted() ? " preempted" : "") +
              (e.leave().reason().empty() ? "" : ": " + e.leave().reason());
     case wire::Envelope::kWelcome:
       return "Welcome " + n(e.welcome().joined()) + " of " + n(e.welcome().world_size()) +
@@ -339,9 +344,25 @@ void TrackerScript::retire_machine() {
   record_transitions("tracker", TrackerMachine::transition_names(), machine_->transition_counts());
 }
 
-void TrackerScript::restart() {
+void TrackerScript::restart(bool promised) {
   retire_machine();
   boot();
+  wire::JobRecord record;
+  ASSERT_TRUE(record.ParseFromString(disk_));
+  if (!disk_.empty()) term_ = record.term() + 1;
+  const int members = record.plan().members_size();
+  for (int rank = 0; promised && 2 * rank <= members && rank < members; ++rank) {
+    wire::Envelope e = this->promised(record.plan().members(rank).incarnation());
+    e.mutable_stopped()->set_epoch(kMaxEpoch - 1);  // of no interrupt: it changes nothing else
+    (void)send(std::move(e));
+  }
+}
+
+wire::Envelope TrackerScript::promised(std::uint64_t life) const {
+  wire::Envelope e = from_worker(life);
+  e.set_receiver(kTracker);
+  e.set_term(term_);
+  return e;
 }
 
 std::string TrackerScript::carry_out(const std::vector<TrackerEffect>& effects) {
@@ -354,6 +375,7 @@ std::string TrackerScript::carry_out(const std::vector<TrackerEffect>& effects) 
     }
     if (const auto* s = std::get_if<tracker_effect::Send>(&effect)) {
       EXPECT_EQ(s->envelope.receiver(), s->to.value);
+      term_ = s->envelope.term();
       (void)encode(s->envelope, Side::kTracker);
     }
   }
@@ -362,6 +384,10 @@ std::string TrackerScript::carry_out(const std::vector<TrackerEffect>& effects) 
 }
 
 std::string TrackerScript::send(wire::Envelope envelope) {
+  if (envelope.has_known() && envelope.term() == 0) {  // an answer to what this tracker has asked
+    envelope.set_term(term_);
+    envelope.set_receiver(kTracker);
+  }
   const std::string bytes = encode(envelope, Side::kWorker);
   auto decoded = decode_envelope(std::as_bytes(std::span(bytes)), Side::kWorker);
   EXPECT_TRUE(decoded.ok()) << decoded.status().describe();

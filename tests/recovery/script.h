@@ -62,8 +62,11 @@ class TrackerScript {
   TrackerScript(const TrackerScript&) = delete;
   TrackerScript& operator=(const TrackerScript&) = delete;
 
-  // The tracker dies and starts again from its disk.
-  void restart();
+  // The tracker dies and starts again from its disk. `promised`: as many members of its plan as it needs to act have
+  // heard of it.
+  void restart(bool promised = true);
+  // What `life` says once it has heard the newest term of this tracker.
+  [[nodiscard]] wire::Envelope promised(std::uint64_t life) const;
 
   std::string send(wire::Envelope envelope);
   std::string join(const std::string& worker, std::uint64_t life, std::uint32_t world_size,
@@ -104,6 +107,7 @@ class TrackerScript {
   std::uint32_t replicas_;
   std::int64_t now_ = 0;
   std::string disk_;
+  std::uint64_t term_ = 1;
   std::string transcript_;
   bool forgotten_ = false;
   std::optional<TrackerMachine> machine_;

@@ -25,13 +25,18 @@ TEST(Tracker, AJobFromFirstJoinToForgotten) {
             "log worker_joined: worker w1 on host h joined job j, which has 1 of 2 workers\n"
             "11 <- Welcome 1 of 2\n");
   EXPECT_EQ(t.join("w1", 11, 2), "11 <- Welcome 1 of 2\n");  // it asks again
-  EXPECT_EQ(t.join("w0", 10, 2),
-            "log worker_joined: worker w0 on host h joined job j, which has 2 of 2 workers\n"
-            "10 <- Welcome 2 of 2\n"
-            "persist epoch 1 running\n"
-            "log planned: job j runs with 2 workers in epoch 1\n"
-            "10 <- Plan epoch 1 w0=10 w1=11\n"
-            "11 <- Plan epoch 1 w0=10 w1=11\n");
+  EXPECT_EQ(
+      t.join("w0", 10, 2),
+      "log worker_joined: worker w0 on host h joined job j, which has 2 of 2 workers\n"
+      "10 <- Welcome 2 of 2\n"
+      "log limits: job j: from the round timeout of 5.0 s follow: heartbeats every 1000 ms; silence is suspect after "
+      "3.0 s, or twice the longest gap of a rank's own heartbeats, and ends the epoch after 5.0 s; each rank looks at "
+      "what it does every 100 ms, and is judged over 10.0 s; a rank or link is called slow where others wait for it "
+      "for 40 % of that, it stands out among them or in its own history, and does so for 3.0 s\n"
+      "persist epoch 1 running\n"
+      "log planned: job j runs with 2 workers in epoch 1\n"
+      "10 <- Plan epoch 1 w0=10 w1=11\n"
+      "11 <- Plan epoch 1 w0=10 w1=11\n");
   EXPECT_EQ(t.beat(10, 1), "10 <- HeartbeatReply 1\n");
   EXPECT_EQ(t.join("w1", 11, 2), "11 <- Plan epoch 1 w0=10 w1=11\n");  // its plan was lost
   EXPECT_EQ(t.finalize(10, 1),
@@ -542,7 +547,7 @@ TEST(Tracker, ARecordThatIsNotOursIsRefused) {
   EXPECT_EQ(made("j", record.SerializeAsString()).code(), Code::kRefused);
   EXPECT_EQ(made("j", record.SerializeAsString()).describe(),
             "the journal's record of job j was written by another version of Warren; finish the job with that version, "
-            "or remove the tracker's data directory: format 1, this build reads format 2");
+            "or remove the tracker's data directory: format 1, this build reads format 3");
 }
 
 TEST(Tracker, TheLargestPlansAreSentInSteps) {
@@ -552,6 +557,120 @@ TEST(Tracker, TheLargestPlansAreSentInSteps) {
   EXPECT_EQ(std::count(last.begin(), last.end(), '\n'), 2 + 65536 / 400);
   const std::string rest = t.pass(0);
   EXPECT_EQ(std::count(rest.begin(), rest.end(), '\n'), 400 - 65536 / 400);
+}
+
+// Rank 1's program computes, and rank 0 waits for it. Round timeout 5 s: a look a second.
+std::string beat_of_straggler(TrackerScript& t, std::uint64_t life, std::uint64_t beat, bool slow, bool waits) {
+  wire::Envelope e = from_worker(life);
+  wire::Heartbeat& h = *e.mutable_heartbeat();
+  h.set_epoch(1);
+  h.set_beat(beat);
+  if (waits) *h.add_rounds() = round(3, 8, {1}, 900);
+  wire::Activity& a = *h.mutable_activity();
+  a.set_window_ms(10'000);
+  a.set_outside_ms(slow ? 9800 : 1000);
+  a.set_idle_ms(slow ? 100 : 8900);
+  wire::LinkActivity& l = *a.add_links();
+  l.set_peer(life == 10 ? 1 : 0);
+  l.set_awaited_ms(waits ? 8800 : 0);
+  return t.send(std::move(e));
+}
+
+TEST(Tracker, AStragglerIsNamedOnceAndClearedOnce) {
+  TrackerScript t(true);
+  (void)t.join("w0", 10, 2);
+  EXPECT_NE(
+      t.join("w1", 11, 2).find("log limits: job j: from the round timeout of 5.0 s follow: heartbeats every 1000 ms"),
+      std::string::npos);
+  std::uint64_t beat = 0;
+  const auto second = [&](bool slow) {
+    ++beat;
+    (void)beat_of_straggler(t, 10, beat, false, slow);
+    (void)beat_of_straggler(t, 11, beat, slow, false);
+    return t.pass(1000);
+  };
+  EXPECT_EQ(second(true) + second(true), "") << "it may be chance";
+  const std::string named = second(true);
+  EXPECT_EQ(
+      named,
+      "log straggler: slow_rank: rank 1 (worker w1 on host h) holds up rank 0, which has waited for it for 8.8 s of "
+      "the last 10.0 s, and waits itself for 1 % of its time: its program was outside of calls for 98 %, those of the "
+      "others for 10 % (median); it has not entered round p.3. Next: nothing but this report: all wait for it\n");
+  EXPECT_EQ(second(true), "") << "once";
+  auto v = t.machine().view(TimeMs{t.now()});
+  ASSERT_EQ(v.verdicts.size(), 1u);
+  EXPECT_EQ(v.verdicts[0].verdict.rank, Rank(1));
+  EXPECT_EQ(v.verdicts_ever[static_cast<std::size_t>(Blame::kSlowRank)], 1u);
+  EXPECT_EQ(v.waits,
+            std::vector<std::string>({"round p.3: rank 0 has waited 0.9 s for rank 1, which has not entered it (its "
+                                      "program computes; 0 rounds finished)"}));
+  std::string cleared;
+  for (int i = 0; i < 6; ++i) cleared += second(false);
+  EXPECT_EQ(
+      cleared,
+      "log straggler_cleared: slow_rank: what was said of rank 1 (worker w1 on host h) holds no longer, after 8 s\n");
+  EXPECT_TRUE(t.machine().view(TimeMs{t.now()}).verdicts.empty());
+  EXPECT_EQ(t.machine().view(TimeMs{t.now()}).interrupts, 0u) << "it is said, and no more";
+}
+
+TEST(Tracker, ASilentRankIsSuspectedBeforeItIsLostAndNamesGoWithTheEpoch) {
+  TrackerScript t(true);
+  start_two(t);
+  const auto second = [&] {
+    (void)t.beat(10, 1);
+    return t.pass(1000);
+  };
+  (void)t.beat(11, 1);
+  EXPECT_EQ(second() + second(), "");
+  EXPECT_EQ(second().substr(0, 75), "log straggler: hung: rank 1 (worker w1 on host h) has not been heard for 3.");
+  EXPECT_EQ(second(), "");
+  (void)second();
+  const auto v = t.machine().view(TimeMs{t.now()});
+  EXPECT_EQ(v.interrupts, 1u);
+  EXPECT_TRUE(v.verdicts.empty());
+}
+
+TEST(Tracker, AfterItsOwnSleepNobodyIsSuspectedBeforeHeCouldBeHeard) {
+  TrackerScript t(true);
+  start_two(t);
+  (void)t.beat(10, 1);
+  (void)t.beat(11, 1);
+  (void)t.pass(1000);
+  EXPECT_EQ(t.sleep(20'000).find("straggler"), std::string::npos);
+  EXPECT_EQ(t.pass(1500).find("straggler"), std::string::npos);
+  EXPECT_EQ(t.machine().view(TimeMs{t.now()}).interrupts, 0u);
+}
+
+TEST(Tracker, WhoDrainsSaysSoAndLeavesWithoutBlame) {
+  TrackerScript t(true, 1);
+  (void)t.join("w0", 10, 2);
+  (void)t.join("w1", 11, 2);
+  wire::Envelope e = from_worker(11);
+  wire::Heartbeat& h = *e.mutable_heartbeat();
+  h.set_epoch(1);
+  h.set_beat(1);
+  h.mutable_draining()->set_left_ms(9000);
+  h.mutable_draining()->set_reason("SIGTERM");
+  EXPECT_EQ(
+      t.send(e),
+      "log rank_drains: rank 1 (worker w1 on host h) has been told to leave (SIGTERM) and does so within 9000 ms; its "
+      "place is kept\n11 <- HeartbeatReply 1\n");
+  h.set_beat(2);
+  EXPECT_EQ(t.send(e), "11 <- HeartbeatReply 2\n") << "once";
+  (void)t.pass(500);
+  auto v = t.machine().view(TimeMs{t.now()});
+  ASSERT_TRUE(v.members[1].draining.has_value());
+  EXPECT_EQ(v.members[1].draining->left_ms(), 8500u);
+  EXPECT_FALSE(v.members[0].draining.has_value());
+  EXPECT_EQ(v.interrupts, 0u) << "a drain alone changes nothing";
+  wire::Envelope leave = from_worker(11);
+  leave.mutable_leave()->set_epoch(1);
+  leave.mutable_leave()->set_reason("SIGTERM");
+  leave.mutable_leave()->set_preempted(true);
+  EXPECT_NE(t.send(leave).find("rank 1 (worker w1 on host h) was preempted (SIGTERM); the other ranks wait until it is "
+                               "started again, and go on"),
+            std::string::npos);
+  EXPECT_EQ(t.machine().view(TimeMs{t.now()}).preemptions, 1u);
 }
 
 TEST(Tracker, TheViewTellsWhoIsThere) {

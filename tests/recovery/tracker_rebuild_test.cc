@@ -106,6 +106,44 @@ TEST(TrackerRebuild, WhoIsMissingIsLostIfMoreThanHalfHaveTold) {
   EXPECT_NE(silent.pass_alive(5000, {10, 11}, 7).find("Pause epoch 8 code 5 lost 2"), std::string::npos);
 }
 
+// Two of three tell, and the third alone had heard of the newest commit: whatever it says next, that stands.
+TEST(TrackerRebuild, ACommitThatOnlyAnotherMemberKnewOfIsLearnedFromIt) {
+  const wire::Plan plan = plan_with(7, {{"w0", 10}, {"w1", 11}, {"w2", 12}});
+  const auto rebuilt = [&](TrackerScript& t) {
+    (void)t.send(known(10, 7, &plan));
+    (void)t.send(known_too(11, 7, 7));
+    EXPECT_EQ(t.pass(5000), "persist epoch 7 running\n");
+    (void)t.vote(10, 2);
+    (void)t.vote(11, 2);
+    EXPECT_EQ(t.machine().view({}).committed, std::nullopt);
+  };
+  TrackerScript t(false, 2);
+  rebuilt(t);
+  EXPECT_NE(t.vote(12, 2).find("persist epoch 7 running committed 2\n"), std::string::npos) << "it votes again";
+
+  TrackerScript u(false, 2);
+  rebuilt(u);
+  u.restart();
+  // Another member is lost first.
+  (void)u.give_up(11, 7);
+  (void)u.report(10, 8, 2);
+  wire::Envelope report = from_worker(12);
+  report.mutable_report()->set_epoch(8);
+  report.mutable_report()->set_version(2);
+  report.mutable_report()->set_committed_version(2);
+  EXPECT_NE(u.send(report).find("committed 2"), std::string::npos);
+  EXPECT_NE(u.join("w1", 21, 3).find("committed 2"), std::string::npos) << "the plan says so";
+  EXPECT_EQ(u.load(21), "21 <- Loaded 2 of timeline 0\n");
+
+  // Of a timeline that was undone.
+  TrackerScript old(false, 2);
+  rebuilt(old);
+  (void)old.give_up(11, 7);
+  report.mutable_report()->set_committed_timeline(1);
+  EXPECT_EQ(old.send(report).find("committed"), std::string::npos);
+  EXPECT_EQ(old.machine().view({}).committed, std::nullopt);
+}
+
 TEST(TrackerRebuild, HalfOfTheMembersAreNotEnough) {
   TrackerScript t(false, 2);
   const wire::Plan plan = plan_with(7, {{"w0", 10}, {"w1", 11}});

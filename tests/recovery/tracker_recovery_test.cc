@@ -34,6 +34,15 @@ class Logged : public TrackerScript {
   std::uint64_t n_;
 };
 
+// Of a life that is in `version`, and was told that it is committed.
+wire::Envelope report_of_commit(std::uint64_t life, std::uint64_t epoch, std::uint64_t version) {
+  wire::Envelope e = from_worker(life);
+  e.mutable_report()->set_epoch(epoch);
+  e.mutable_report()->set_version(version);
+  e.mutable_report()->set_committed_version(version);
+  return e;
+}
+
 const std::string kStale =
     "Refused 7: this life is not a member of job j: its epoch was ended, or it was silent for longer than the round "
     "timeout; join again\n";
@@ -173,6 +182,22 @@ TEST(TrackerRecovery, AGapInRoundsOfAGroupWhoseMembersAreGoneIsNoRollback) {
     EXPECT_NE(t.report(32, 4, 1, {position(1, 2)}).find(" (as before) 1.2\n"), std::string::npos) << restarts;
     EXPECT_NE(t.log_gap(31, 4).find("31 <- Interrupt epoch 5"), std::string::npos) << "a survivor has seen this one";
   }
+}
+
+// Seed 841000348: computed again under the old names, rounds met what the log still had of them, by other numbers.
+TEST(TrackerRecovery, AGapAfterWhichRoundsMayBeNumberedOtherwiseIsARollback) {
+  Logged t;
+  (void)t.give_up(10, 1);
+  (void)t.report(11, 2, 1, {position(1, 6)});
+  (void)t.join(0, 20);
+  (void)t.give_up(11, 2);
+  (void)t.report(20, 3, 1, {position(1, 2)});
+  EXPECT_NE(t.join(1, 21).find(" 1.6"), std::string::npos);
+  wire::Envelope e = from_worker(21);
+  e.mutable_log_gap()->set_epoch(3);
+  e.mutable_log_gap()->set_reason("nobody knows which it was");
+  e.mutable_log_gap()->set_renumbers(true);
+  EXPECT_NE(t.send(e).find("20 <- Interrupt epoch 4"), std::string::npos);
 }
 
 TEST(TrackerRecovery, ARollbackEndsAllLivesAndRaisesTheTimeline) {
@@ -519,6 +544,61 @@ TEST(TrackerRecovery, AnOlderJournalCatchesUpWithItsMembers) {
   EXPECT_EQ(t.beat(10, std::uint64_t{1} << 60), "") << "nobody may use the numbers up";
 }
 
+// Whoever starts from an older version than what was committed would look for what all have dropped.
+TEST(TrackerRecovery, AnOlderJournalLearnsTheCommitsOfItsMembers) {
+  const auto load = [](Logged& t) { return t.load(10); };
+  {
+    Logged t;
+    const std::string old = t.disk();
+    (void)t.commit(2);
+    (void)t.round_failed(10, 1, Code::kCorrupt, "x");
+    (void)t.report(10, 2, 2);
+    (void)t.report(11, 2, 2);
+    t.disk() = old;
+    t.restart();
+    (void)t.beat(10, 2);
+    (void)t.send(report_of_commit(10, 3, 2));
+    EXPECT_NE(t.report(11, 3, 2).find("Plan epoch 3"), std::string::npos);
+    EXPECT_NE(load(t).find("Loaded 2"), std::string::npos) << load(t);
+    (void)t.vote(10, 3);
+    EXPECT_NE(t.vote(11, 3).find("Committed 3"), std::string::npos);
+  }
+  // Without an interrupt: who votes for a version has seen the one before committed.
+  Logged t;
+  (void)t.commit(2);
+  const std::string old = t.disk();
+  (void)t.commit(3);
+  (void)t.commit(4);
+  t.disk() = old;
+  t.restart();
+  (void)t.vote(10, 5);
+  EXPECT_NE(load(t).find("Loaded 4"), std::string::npos) << load(t);
+  (void)t.vote(10, 5);
+  EXPECT_NE(t.vote(11, 5).find("Committed 5"), std::string::npos);
+}
+
+// What was done before a commit that the journal lacks may be part of it: it is not computed again alone.
+TEST(TrackerRecovery, SetupRoundsOfALearnedCommitAreNotComputedAgain) {
+  Logged t;
+  const std::string old = t.disk();
+  (void)t.vote(10, 2, {}, 0, {setup(0, 7, true)});
+  (void)t.vote(11, 2);
+  (void)t.round_failed(10, 1, Code::kCorrupt, "x");
+  (void)t.report(10, 2, 2);
+  (void)t.report(11, 2, 2);
+  t.disk() = old;
+  t.restart();
+  (void)t.beat(10, 2);
+  wire::Envelope e = report_of_commit(10, 3, 2);
+  *e.mutable_report()->add_setups() = setup(0, 7, true);
+  (void)t.send(e);
+  EXPECT_NE(t.report(11, 3, 2).find(" s7| committed 2"), std::string::npos);
+  (void)t.give_up(10, 3);
+  (void)t.report(11, 4, 2);
+  EXPECT_NE(t.join(0, 30).find(" s7| committed 2"), std::string::npos);
+  EXPECT_NE(t.log_gap(30, 4, "nobody has it", setup(0, 7, true)).find("11 <- Interrupt epoch 5"), std::string::npos);
+}
+
 TEST(TrackerRecovery, WhatIsKeptOfReportsIsBounded) {
   std::vector<wire::Position> positions;
   for (std::uint64_t g = 0; g < limits::kMaxPositions; ++g) {
@@ -556,6 +636,7 @@ TEST(TrackerRecovery, PlansTellWhereLoggedResultsAreServed) {
   EXPECT_EQ(m.fetch_port(), 6001U);
   EXPECT_EQ(m.segment_socket(), "warren-10");
   EXPECT_TRUE(m.fresh());
+  EXPECT_EQ(m.since(), 1U);
 }
 
 // ---- no life survives
@@ -619,6 +700,7 @@ class OnDisks : public TrackerScript {
 wire::Logged kept(const std::vector<std::uint64_t>& lives, const std::vector<wire::Position>& positions,
                   std::uint32_t timeline = 0) {
   wire::Logged logged;
+  logged.set_run(10);  // the first life of the first plan
   logged.set_timeline(timeline);
   for (const wire::Position& p : positions) *logged.add_positions() = p;
   for (const std::uint64_t life : lives) logged.add_lives(life);
@@ -686,6 +768,20 @@ TEST(TrackerRecovery, WhatMemoryHoldsOfAnOlderTimelineIsNotUsed) {
   (void)t.start_on("a", 0, 30, kept({20}, {position(1, 4)}));
   EXPECT_NE(t.start_on("b", 1, 31, kept({21}, {position(1, 5)}, 1)).find("w0=30 w1=31 timeline 1 1.5\n"),
             std::string::npos);
+}
+
+TEST(TrackerRecovery, WhatMemoryHoldsOfAnotherRunIsNotUsed) {
+  Kept t;
+  (void)t.give_up(11, 1);
+  (void)t.report(10, 2, 1, {position(1, 3)});
+  wire::Logged other = kept({}, {position(1, 9)});
+  *other.add_setups() = setup(0, 7, false, {{0, 4}});
+  other.set_run(9);
+  EXPECT_NE(t.start_on("b", 1, 21, other).find("w0=10 (as before) w1=21 1.3\n"), std::string::npos);
+  (void)t.give_up(21, 2);
+  (void)t.report(10, 3, 1, {position(1, 3)});
+  other.set_run(10);
+  EXPECT_NE(t.start_on("b", 1, 31, other).find("w0=10 (as before) w1=31 1.9 s7[0,4)\n"), std::string::npos);
 }
 
 // A gap is mended once: what was computed by lives that are gone is computed again. But for all at once it is a

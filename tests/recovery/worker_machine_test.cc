@@ -76,10 +76,11 @@ class WorkerScript {
     e.mutable_finished()->set_epoch(epoch);
     return get(e);
   }
-  std::string reply(std::uint64_t tracker = kTracker) {
+  std::string reply(std::uint64_t tracker = kTracker, std::uint64_t beat = 1) {
     wire::Envelope e = from_tracker(10);
     e.set_sender(tracker);
-    e.mutable_heartbeat_reply()->set_beat(1);
+    e.set_term(tracker == kTracker ? 1 : 2);
+    e.mutable_heartbeat_reply()->set_beat(beat);
     return get(e);
   }
   std::string link_broken(std::uint64_t epoch) {
@@ -103,8 +104,9 @@ class WorkerScript {
     });
   }
   std::string log_gap(std::uint64_t epoch) {
-    return run(
-        [&](auto& effects) { machine_->on_log_gap(Epoch(epoch), "round 1.3 is held by nobody", {}, now(), effects); });
+    return run([&](auto& effects) {
+      machine_->on_log_gap(Epoch(epoch), {"round 1.3 is held by nobody", {}}, now(), effects);
+    });
   }
   std::string loaded(std::uint64_t version) {
     wire::Envelope e = from_tracker(10);
@@ -112,8 +114,10 @@ class WorkerScript {
     e.mutable_loaded()->set_version(version);
     return get(e);
   }
-  std::string committed(std::uint64_t version) {
+  std::string committed(std::uint64_t version, std::uint64_t tracker = kTracker) {
     wire::Envelope e = from_tracker(10);
+    e.set_sender(tracker);
+    e.set_term(tracker == kTracker ? 1 : 2);
     e.mutable_committed()->set_version(version);
     return get(e);
   }
@@ -125,8 +129,20 @@ class WorkerScript {
   std::string leave(bool finalize, const std::string& reason = {}) {
     return run([&](auto& effects) { machine_->leave(finalize, reason, now(), effects); });
   }
+  std::string drain(std::int64_t within_ms) {
+    return run([&](auto& effects) { machine_->drain(now() + within_ms, "SIGTERM", now(), effects); });
+  }
   std::string trouble(const std::string& what) {
     return run([&](auto& effects) { machine_->on_connection_trouble(what, now(), effects); });
+  }
+  // Time passes while the shell is held up: only keep_alive() is called.
+  std::string held_up(std::int64_t ms, std::int64_t every_ms) {
+    std::string text;
+    for (std::int64_t end = now_ + ms; now_ < end;) {
+      now_ += every_ms;
+      text += run([&](auto& effects) { machine_->keep_alive(now(), effects); });
+    }
+    return text;
   }
   WorkerMachine& machine() { return *machine_; }
   TimeMs now() const { return TimeMs{now_}; }
@@ -172,6 +188,40 @@ TEST(Worker, ALifeFromJoinToFinished) {
   EXPECT_EQ(w.interrupt(2), "");
   EXPECT_EQ(w.leave(false), "");
   EXPECT_FALSE(w.machine().next_deadline().has_value());
+}
+
+TEST(Worker, AShellThatIsHeldUpIsHeardAndDecidesNothing) {
+  WorkerScript w(true);
+  w.member();
+  EXPECT_EQ(w.held_up(2500, 100), "send Heartbeat 2 epoch 1 rounds 0\nsend Heartbeat 3 epoch 1 rounds 0\n");
+  // However long: the tracker's silence, a report that it does not answer, are for later.
+  (void)w.link_broken(1);
+  const std::string text = w.held_up(100'000, 1000);
+  EXPECT_EQ(text.find("fail"), std::string::npos) << text;
+  EXPECT_EQ(text.find("stop"), std::string::npos);
+  EXPECT_EQ(text.find("log"), std::string::npos);
+  EXPECT_NE(text.find("send LinkBroken"), std::string::npos) << "what is repeated is repeated";
+  EXPECT_EQ(w.machine().state(), State::kMember);
+  // Who stops says nothing before it has stopped.
+  (void)w.interrupt(2, true);
+  EXPECT_EQ(w.held_up(5000, 1000), "");
+  (void)w.on_stopped(2);
+  EXPECT_EQ(w.machine().state(), State::kSuspended);
+  EXPECT_NE(w.held_up(2000, 1000).find("send Report"), std::string::npos);
+}
+
+TEST(Worker, WhoDrainsSaysSoWithEachHeartbeatAndWhenItLeaves) {
+  WorkerScript w(true);
+  w.member();
+  EXPECT_EQ(
+      w.drain(9000),
+      "log draining: this worker has been told to leave (SIGTERM): it does so when no call is under way, at the latest "
+      "in 9 s\nsend Heartbeat 2 epoch 1 rounds 0 draining 9000 (SIGTERM)\n");
+  EXPECT_EQ(w.drain(20'000), "") << "the earlier time counts";
+  EXPECT_EQ(w.pass(1000), "send Heartbeat 3 epoch 1 rounds 0 draining 8000 (SIGTERM)\n");
+  EXPECT_NE(w.drain(0).find("draining 0 (SIGTERM)"), std::string::npos);
+  EXPECT_EQ(w.leave(false, "SIGTERM").substr(0, 38), "send Leave epoch 1 preempted: SIGTERM\n");
+  EXPECT_EQ(w.machine().state(), State::kFailed);
 }
 
 TEST(Worker, NoTrackerEndsTheJoinWithWhatTheConnectionSaid) {
@@ -222,7 +272,8 @@ TEST(Worker, WaitsAreLogged) {
   (void)w.leave(true);
   (void)w.pass(9000);
   (void)w.reply();
-  EXPECT_NE(w.pass(1000).find("log waiting: finalize waits since 10 s for ranks that have not called it\n"),
+  EXPECT_NE(w.pass(1000).find(
+                "log waiting: finalize waits since 10 s for the tracker, or for ranks that have not called it\n"),
             std::string::npos);
 }
 
@@ -329,8 +380,8 @@ TEST(Worker, TheTrackersSilenceIsLoggedAndNoErrorForAMember) {
   std::string text;
   for (int i = 0; i < 600; ++i) text += w.pass(1000);
   EXPECT_NE(
-      text.find("log tracker_silent: the tracker at 10.0.0.9:9100 has not answered for 5 s; rounds go on, failures "
-                "are not noticed\n"),
+      text.find("log tracker_silent: the tracker at 10.0.0.9:9100 has not answered for 5 s; rounds go on; commits "
+                "of checkpoints and recoveries wait for it\n"),
       std::string::npos);
   EXPECT_EQ(w.machine().state(), State::kMember);
   EXPECT_EQ(w.reply(901),
@@ -508,6 +559,20 @@ TEST(Worker, LoadsAndVotesAreRepeatedUntilTheyAreAnswered) {
   EXPECT_EQ(w.pass(1000), "send Heartbeat 5 epoch 2 rounds 0\n");
 }
 
+// It may have made up a journal that was lost, and know of an older commit.
+TEST(Worker, WhatIsCommittedIsVotedForAgainWhereTheTrackerIsAnother) {
+  WorkerScript w(false, 2);
+  w.member();
+  (void)w.vote(4, {setup(0, 7, true)});
+  EXPECT_EQ(w.committed(4), "committed 4\n");
+  EXPECT_EQ(w.pass(1000), "send Heartbeat 2 epoch 1 rounds 0\n");
+  (void)w.reply(901);
+  EXPECT_EQ(w.pass(0), "send Heartbeat 3 epoch 1 rounds 0\nsend Vote 4 timeline 0 s7|\n");
+  EXPECT_EQ(w.pass(1000), "send Heartbeat 4 epoch 1 rounds 0\nsend Vote 4 timeline 0 s7|\n");
+  EXPECT_EQ(w.committed(4, 901), "") << "it knows";
+  EXPECT_EQ(w.pass(1000), "send Heartbeat 5 epoch 1 rounds 0\n");
+}
+
 TEST(Worker, AGapInTheLogIsReportedUntilTheInterruptComes) {
   WorkerScript w(false, 2);
   w.member();
@@ -515,6 +580,66 @@ TEST(Worker, AGapInTheLogIsReportedUntilTheInterruptComes) {
   EXPECT_EQ(w.log_gap(1), "send LogGap epoch 1: round 1.3 is held by nobody\n");
   EXPECT_EQ(w.log_gap(1), "");
   EXPECT_EQ(w.pass(1000), "send Heartbeat 2 epoch 1 rounds 0\nsend LogGap epoch 1: round 1.3 is held by nobody\n");
+}
+
+TEST(Worker, ObeysTheHighestTermAlone) {
+  WorkerScript w;
+  w.member();
+  const auto said = [&](std::uint64_t tracker, std::uint64_t term) {
+    wire::Envelope e = from_tracker(10);
+    e.set_sender(tracker);
+    e.set_term(term);
+    e.mutable_interrupt()->set_epoch(2);
+    e.mutable_interrupt()->set_code(static_cast<std::uint32_t>(Code::kPeerLost));
+    e.mutable_interrupt()->set_reason("rank 1 is gone");
+    return w.get(e);
+  };
+  EXPECT_EQ(said(kTracker + 1, 1), "") << "as high, of another";
+  EXPECT_EQ(w.pass(0), "send Heartbeat 2 epoch 1 rounds 0\n") << "it hears at once which one it needs";
+  wire::Envelope higher = from_tracker(10);
+  higher.set_sender(kTracker + 1);
+  higher.set_term(2);
+  higher.mutable_heartbeat_reply();
+  EXPECT_EQ(w.get(higher), "");
+  EXPECT_EQ(w.pass(0), "send Heartbeat 3 epoch 1 rounds 0\n") << "it may wait for the promise";
+  EXPECT_EQ(said(kTracker, 1), "") << "of before";
+  EXPECT_NE(said(kTracker + 1, 2), "");
+}
+
+TEST(Worker, ARefusalWithoutATermEndsNoMember) {
+  WorkerScript w(true);
+  w.member();
+  wire::Envelope e = from_tracker(10);
+  e.set_sender(kTracker + 1);
+  e.set_term(0);
+  e.mutable_refused()->set_code(static_cast<std::uint32_t>(Code::kCorrupt));
+  e.mutable_refused()->set_reason("its journal cannot be read");
+  const std::string line =
+      "log tracker_refused: another tracker answers at the address of the tracker at 10.0.0.9:9100, "
+      "and is not obeyed: its journal cannot be read\n";
+  EXPECT_EQ(w.get(e), line);
+  EXPECT_EQ(w.get(e), "") << "said once";
+  EXPECT_EQ(w.pass(0), "") << "and answered in its time";
+  EXPECT_EQ(w.machine().state(), WorkerMachine::State::kMember);
+  e.set_sender(kTracker);
+  EXPECT_NE(w.get(e), "") << "of its own tracker";
+}
+
+// A tracker that had no right to decide when it heard the join has let it go by.
+TEST(Worker, SaysItsJoinAndItsReportAgainWhenItIsAsked) {
+  WorkerScript w(false, 2);
+  (void)w.start();
+  EXPECT_EQ(w.reply(kTracker, 0), "");
+  EXPECT_EQ(w.pass(0), "send Join w0\n");
+  EXPECT_EQ(w.reply(kTracker, 0), "");
+  EXPECT_EQ(w.pass(0), "send Join w0\n");
+  EXPECT_EQ(w.reply(kTracker, 1), "");
+  EXPECT_EQ(w.pass(0), "") << "it is heard, and waits";
+  (void)w.plan(1);
+  (void)w.interrupt(2, true);
+  (void)w.on_stopped(2);
+  EXPECT_EQ(w.reply(kTracker, 0), "");
+  EXPECT_NE(w.pass(0).find("Report"), std::string::npos);
 }
 
 }  // namespace

@@ -58,7 +58,11 @@ class Setup(unittest.TestCase):
         self.root = pathlib.Path(folder.name)
         (self.root / "scripts").mkdir()
         (self.root / "bin").mkdir()
-        shutil.copy(ROOT / "scripts/setup.sh", self.root / "scripts")
+        script = (ROOT / "scripts/setup.sh").read_text()
+        self.policy = self.root / "policy-rc.d"
+        self.assertEqual(script.count("/usr/sbin/policy-rc.d"), 1)
+        (self.root / "scripts/setup.sh").write_text(script.replace("/usr/sbin/policy-rc.d", str(self.policy)))
+        (self.root / "scripts/setup.sh").chmod(0o755)
         (self.root / "scripts/packages.txt").write_text("# a comment\none build\ntwo test\npeer bench\n")
         (self.root / "installed").write_text("one\n")
         self.fake("dpkg-query", f"sed 's/$/ installed/' {self.root}/installed; exit 1")
@@ -86,6 +90,18 @@ class Setup(unittest.TestCase):
         (self.root / "calls").unlink()
         self.assertEqual(self.run_setup().returncode, 0)
         self.assertFalse((self.root / "calls").exists())
+
+    def test_no_package_may_start_a_daemon(self):
+        self.fake("apt-get", f"sh {self.policy} >> {self.root}/calls; echo $? >> {self.root}/calls; "
+                             f"printf 'two\\n' >> {self.root}/installed")
+        self.assertEqual(self.run_setup().returncode, 0)
+        self.assertEqual(set((self.root / "calls").read_text().split()), {"101"})
+        self.assertFalse(self.policy.exists())
+
+    def test_the_machines_own_policy_stays(self):
+        self.policy.write_text("exit 104\n")
+        self.assertEqual(self.run_setup().returncode, 0)
+        self.assertEqual(self.policy.read_text(), "exit 104\n")
 
     def test_peers_only_for_the_benchmark(self):
         self.assertEqual(self.run_setup("--bench").returncode, 0)

@@ -35,6 +35,28 @@ class Count(unittest.TestCase):
         self.assertEqual(self.count(ctest_junit=DISABLED), (0, ["ctest.junit:three.three"]))
 
 
+class WithoutGpu(unittest.TestCase):
+    """Cases that need a GPU are counted apart, as long as the whole program has none."""
+
+    def apart(self, report: str):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder)
+            (path / "gpu_test.xml").write_text(report)
+            (path / "other.xml").write_text(SKIPPED)
+            return run_tests.skipped_without_gpu(path, run_tests.count(path)[1])
+
+    def test_all_of_them(self):
+        self.assertEqual(self.apart(SKIPPED), (["gpu_test:A.one"], ["other:A.one"]))
+
+    def test_one_of_them_is_a_skip_like_any_other(self):
+        some = SKIPPED.replace("</testsuite>", '<testcase name="two" status="run" classname="A"/></testsuite>')
+        self.assertEqual(self.apart(some), ([], ["gpu_test:A.one", "other:A.one"]))
+
+    def test_that_one_is_required_reaches_them(self):
+        self.assertEqual(run_tests.test_environment({"WARREN_REQUIRE_GPU": "1", "WARREN_JOB": "j"}),
+                         {"WARREN_REQUIRE_GPU": "1"})
+
+
 class NothingRan(unittest.TestCase):
     def test_a_program_without_a_case_is_found(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -101,6 +101,50 @@ TEST(HostLogTest, ARecordWithoutBytesIsOne) {
               ElementsAre(key));
 }
 
+#if !defined(__SANITIZE_THREAD__)
+TEST(HostLogTest, WhatIsWrittenWhereItWillLieIsARecord) {
+  const Life life(11, std::size_t{16} << 20);
+  const RecordKey key = round_key(1, 4);
+  constexpr std::size_t kPiece = 50'000;
+  std::uint64_t pieces = 0;
+  // Over several extents, between records that are copied.
+  for (; pieces < 40; ++pieces) {
+    ASSERT_TRUE(life.publish(round_key(1, 5), 1'000'000, pieces * 100, 100).ok());
+    const std::span<std::byte> room = life.log->room(key, kPiece);
+    ASSERT_EQ(room.size(), kPiece);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(room.data()) % 32, 0u);
+    std::ranges::copy(bytes_of(key, pieces * kPiece, kPiece), room.begin());
+    // Not before it is published.
+    ASSERT_EQ(life.reader->held(key), Ranges(0, pieces * kPiece));
+    LogPlace place;
+    life.log->publish_room(key, info_of(40 * kPiece), pieces * kPiece, kPiece, &place);
+    ASSERT_TRUE(place.known());
+    ASSERT_EQ(life.memory->bytes().data() + place.at, room.data());
+  }
+  EXPECT_TRUE(life.reads(key, 0, 40 * kPiece));
+  EXPECT_TRUE(life.reads(round_key(1, 5), 0, 4000));
+  // Room that is not published is nobody's, and the next record goes there.
+  const std::span<std::byte> unused = life.log->room(key, kPiece);
+  std::ranges::fill(unused, std::byte{0xff});
+  ASSERT_TRUE(life.publish(round_key(1, 6), 100, 0, 100).ok());
+  EXPECT_TRUE(life.reads(round_key(1, 6), 0, 100));
+  EXPECT_EQ(life.reader->held(key), Ranges(0, 40 * kPiece));
+}
+
+TEST(HostLogTest, ThereIsNoRoomForWhatIsLargeOrWhereTheLogIsFull) {
+  const Life life(11, std::size_t{1} << 20);
+  EXPECT_TRUE(life.log->room(round_key(1, 0), 30'000).empty()) << "an extent has 32 KiB";
+  const std::uint64_t held = life.log->bytes_held();
+  EXPECT_EQ(life.log->room(round_key(1, 0), 4'000).size(), 4'000u);
+  EXPECT_EQ(life.log->bytes_held(), held + (std::uint64_t{32} << 10));
+  std::uint64_t sequence = 0;
+  while (life.publish(round_key(1, sequence), 4'000, 0, 4'000).ok()) ++sequence;
+  EXPECT_TRUE(life.log->room(round_key(1, sequence), 4'000).empty());
+  life.log->drop_below(Version(2));
+  EXPECT_EQ(life.log->room(round_key(2, 0), 4'000).size(), 4'000u);
+}
+#endif
+
 TEST(HostLogTest, AResultIsPutTogetherFromTheSegmentsOfTheHost) {
   const Life a(11), b(12), c(13);
   ASSERT_TRUE(a.attach(b).ok());
@@ -118,7 +162,13 @@ TEST(HostLogTest, AResultIsPutTogetherFromTheSegmentsOfTheHost) {
   Ranges expected(0, 300);
   expected.add(600, 900);
   EXPECT_EQ(a.reader->held_by(key, living), expected);
+  const RecordKey barrier = round_key(2, 10);
+  const Incarnation others[] = {b.self};
+  ASSERT_TRUE(c.publish(barrier, 0, 0, 0).ok());
+  EXPECT_TRUE(a.reader->recorded_by(barrier, living));
+  EXPECT_FALSE(a.reader->recorded_by(barrier, others));
   a.log->detach(c.self);
+  EXPECT_FALSE(a.reader->recorded_by(barrier, living));
   EXPECT_EQ(a.reader->held(key), Ranges(0, 600));
   EXPECT_FALSE(a.reads(key, 0, 900));
 }
@@ -156,6 +206,35 @@ TEST(HostLogTest, AttachRefusesWhatIsNotThatLifesSegment) {
   EXPECT_TRUE(a.attach(b).ok());
   EXPECT_TRUE(a.attach(b).ok()) << "again";
   EXPECT_THAT(a.log->attached(), ElementsAre(b.self));
+}
+
+// A job that begins anew gives its rounds the names that its old self's had.
+TEST(HostLogTest, SegmentsOfAnotherRunAreNotRead) {
+  const Life here(1), mate(2), dead(3), old(4), fresh(5);
+  mate.log->belong(70);
+  dead.log->belong(70);
+  old.log->belong(60);
+  ASSERT_TRUE(mate.publish(round_key(1, 0), 8, 0, 8).ok());
+  ASSERT_TRUE(dead.publish(round_key(1, 1), 8, 0, 8).ok());
+  ASSERT_TRUE(old.publish(round_key(1, 2), 8, 0, 8).ok());
+  EXPECT_EQ(here.log->attached_run(), 0u);
+  ASSERT_TRUE(here.attach(dead).ok() && here.attach(fresh).ok());
+  EXPECT_EQ(here.log->attached_run(), 70u);
+  ASSERT_TRUE(here.attach(old).ok());
+  EXPECT_EQ(here.log->attached_run(), std::nullopt);
+  EXPECT_TRUE(here.reads(round_key(1, 2), 0, 8));
+  here.log->belong(70);
+  here.log->belong(70);
+  EXPECT_EQ(here.log->run(), 70u);
+  EXPECT_FALSE(here.reads(round_key(1, 2), 0, 8)) << "attached before the run was known";
+  ASSERT_TRUE(here.attach(mate).ok() && here.attach(old).ok());
+  EXPECT_FALSE(here.reads(round_key(1, 2), 0, 8));
+  EXPECT_TRUE(here.reads(round_key(1, 0), 0, 8) && here.reads(round_key(1, 1), 0, 8));
+  EXPECT_THAT(here.log->attached(), ElementsAre(dead.self, fresh.self, mate.self));
+  // One that was attached before it knew its run.
+  fresh.log->belong(70);
+  ASSERT_TRUE(fresh.publish(round_key(1, 3), 8, 0, 8).ok());
+  EXPECT_TRUE(here.reads(round_key(1, 3), 0, 8));
 }
 
 TEST(HostLogTest, RecordsThatContradictEachOtherAreADesync) {

@@ -47,7 +47,7 @@ TEST_F(LifeNoteTest, IsReadAsItWasWritten) {
 TEST_F(LifeNoteTest, EveryFlippedBitBehindTheFormatIsFoundOut) {
   ASSERT_TRUE(write_note(path(), {77, "text"}).ok());
   const std::string whole = bytes();
-  for (std::size_t at = sizeof "warren-note-2"; at < whole.size(); ++at) {
+  for (std::size_t at = sizeof "warren-note-3"; at < whole.size(); ++at) {
     for (int bit = 0; bit < 8; ++bit) {
       std::string flipped = whole;
       flipped[at] = static_cast<char>(flipped[at] ^ (1 << bit));
@@ -68,7 +68,7 @@ TEST_F(LifeNoteTest, AnotherVersionIsToldFromDamage) {
   EXPECT_EQ(status().code(), Code::kRefused);
   EXPECT_EQ(status().describe(), path() +
                                      " was written by another version of Warren (format \"warren-note-1\", this build "
-                                     "knows \"warren-note-2\"): finish the job with that version, or remove " +
+                                     "knows \"warren-note-3\"): finish the job with that version, or remove " +
                                      base_.string());
 }
 

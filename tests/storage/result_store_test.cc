@@ -193,6 +193,9 @@ TYPED_TEST(ResultStoreContract, LaterLivesReadEarlierOnesAndOthersOfTheHost) {
   put(*c, one(this->batch_, round_key(1), 10));
   EXPECT_EQ(reader->held_by(round_key(1), live), Ranges(0, 10));
   EXPECT_EQ(reader->held_by(round_key(1), {}), Ranges());
+  EXPECT_TRUE(reader->recorded_by(round_key(1), live));
+  EXPECT_FALSE(reader->recorded_by(round_key(0), live));
+  EXPECT_FALSE(reader->recorded_by(round_key(1), {}));
 }
 
 TYPED_TEST(ResultStoreContract, ContradictionsAreTold) {
@@ -314,6 +317,32 @@ TYPED_TEST(ResultStoreContract, ALifeThatIsNotOverIsLeftAlone) {
   drop(*b, {Timeline(1), Version(9), Horizon::Checkpoint{Timeline(1), Version(9)}});
   b.reset();
   EXPECT_FALSE(holds(*this->host_.open(Incarnation(0xd), "w0")->reader(), round_key(1), 0, 1000));
+}
+
+// A rank of the host comes back elsewhere: what its last life has left there is for the others to read.
+TYPED_TEST(ResultStoreContract, WhatOtherLivesHaveLeftIsReadAfterANewLook) {
+  const Incarnation fenced_life(0xd);
+  auto ended = this->host_.open(kA, "w0"), fenced = this->host_.open(fenced_life, "w1");
+  auto here = this->host_.open(kB, "w2"), mate = this->host_.open(kC, "w3");
+  auto reader = here->reader();
+  EXPECT_FALSE(holds(*reader, round_key(0), 0, 10));
+  put(*ended, one(this->batch_, round_key(0), 10));
+  put(*fenced, one(this->batch_, round_key(1), 10));
+  put(*mate, one(this->batch_, round_key(2), 10));
+  ended.reset();
+  EXPECT_FALSE(holds(*reader, round_key(0), 0, 10)) << "it has looked before";
+  const Incarnation living[] = {kB, kC};
+  here->refresh(living);
+  EXPECT_TRUE(holds(*reader, round_key(0), 0, 10));
+  EXPECT_TRUE(holds(*reader, round_key(1), 0, 10)) << "it does not know yet that it is fenced";
+  EXPECT_FALSE(holds(*reader, round_key(2), 0, 10)) << "its own reader serves it";
+  mate.reset();
+  EXPECT_FALSE(holds(*reader, round_key(2), 0, 10));
+  put(*fenced, one(this->batch_, round_key(3), 10));
+  fenced.reset();
+  const Incarnation alone[] = {kB};
+  here->refresh(alone);
+  for (const std::uint64_t n : {0u, 1u, 2u, 3u}) EXPECT_TRUE(holds(*reader, round_key(n), 0, 10)) << n;
 }
 
 TYPED_TEST(ResultStoreContract, AFinishedJobLeavesNothing) {
@@ -524,7 +553,7 @@ TEST_F(RocksResultStoreTest, APlaceThatWasBeingMadeOrRemovedHoldsNothing) {
   fs::create_directories(place(kA));
   std::ofstream(place(kA) / "LOCK-life") << "";
   fs::create_directories(place(kB));
-  std::ofstream(place(kB) / "LIFE") << "warren-results-2\njob team/job\nworker w0\nprocess 1\n";
+  std::ofstream(place(kB) / "LIFE") << "warren-results-3\njob team/job\nworker w0\nprocess 1\n";
   { put(*host_.open_rocks(Incarnation(0xe)), one(batch_, round_key(0), 1000)); }
   fs::rename(place(Incarnation(0xe)) / "LIFE", place(Incarnation(0xe)) / "LIFE-removed");
   fs::remove(place(Incarnation(0xe)) / "CURRENT");

@@ -5,9 +5,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
+#include <condition_variable>
 #include <future>
 #include <map>
+#include <mutex>
 #include <thread>
 
 #include "storage/fake_result_store.h"
@@ -27,9 +28,15 @@ constexpr std::int64_t kLong = 3'600'000, kWait = 60'000;
 // One life: its segment, its disk, and the thread between them.
 class WriteBehindTest : public testing::Test {
  protected:
-  void start(WriteBehind::Options options, std::size_t segment_bytes = 8 << 20) {
+  void make_log(std::size_t segment_bytes = 8 << 20) {
     segment_ = heap_segment(segment_bytes);
     log_ = std::move(HostLog::create(kSelf, segment_)).value();
+  }
+  void start(WriteBehind::Options options, std::size_t segment_bytes = 8 << 20) {
+    make_log(segment_bytes);
+    write_behind(options);
+  }
+  void write_behind(WriteBehind::Options options) {
     auto started = WriteBehind::start(options, std::make_unique<FakeResultStore>(disk_, "w0", kSelf), kSelf, segment_,
                                       [this](const LogEvent& e) { note(e); });
     ASSERT_TRUE(started.ok()) << started.status().describe();
@@ -59,20 +66,24 @@ class WriteBehindTest : public testing::Test {
   void note(const LogEvent& e) {
     const std::lock_guard lock(mutex_);
     events_.push_back(e.name);
+    noted_.notify_all();
   }
   std::vector<std::string> events() {
     const std::lock_guard lock(mutex_);
     return events_;
   }
-  template <class Condition>
-  static void wait_until(Condition condition) {
-    while (!condition()) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // CTest ends what never comes
+  // CTest ends what never comes.
+  std::vector<std::string> await_events(std::size_t count) {
+    std::unique_lock lock(mutex_);
+    noted_.wait(lock, [&] { return events_.size() >= count; });
+    return events_;
   }
 
   std::shared_ptr<FakeResultDisk> disk_ = std::make_shared<FakeResultDisk>();
   std::shared_ptr<SegmentMemory> segment_;
   std::unique_ptr<HostLog> log_;
   std::mutex mutex_;
+  std::condition_variable noted_;
   std::vector<std::string> events_;
   std::unique_ptr<WriteBehind> behind_;  // last: its thread uses the others
 };
@@ -105,17 +116,25 @@ TEST_F(WriteBehindTest, ACommitDropsWhatIsNotYetDue) {
 }
 
 TEST_F(WriteBehindTest, WhatIsOlderThanTheLagIsWritten) {
-  start({1});
+  start({.lag_ms = 1, .retry_ms = 1});
+  // A disk that fails once, so that the first write that nobody has asked for is an event.
+  disk_->fail_writes = 1;
   publish(round_key(0), 10);
-  wait_until([this] { return behind_->written_bytes() == 10; });
+  EXPECT_THAT(await_events(2), ElementsAre("results_not_written", "results_written"));
+  EXPECT_EQ(behind_->written_bytes(), 10u);
+  disk_->fail_writes = 1;
   publish(round_key(1), 20);
-  wait_until([this] { return behind_->written_bytes() == 30; });
+  (void)await_events(4);
+  EXPECT_EQ(behind_->written_bytes(), 30u);
 }
 
 TEST_F(WriteBehindTest, MoreThanTheLagInBytesIsWrittenOldestFirst) {
-  start({4000, 1 << 20});  // looks every 500 ms; extents of 256 KiB
+  make_log();
   for (std::uint64_t s = 0; s < 60; ++s) publish(round_key(s), 100'000);
-  wait_until([this] { return behind_->written_bytes() >= 4'000'000; });
+  disk_->fail_writes = 1;
+  write_behind({.lag_ms = 4000, .lag_bytes = 1 << 20, .retry_ms = 1});  // extents of 256 KiB
+  EXPECT_THAT(await_events(2), ElementsAre("results_not_written", "results_written"));
+  EXPECT_GE(behind_->written_bytes(), 4'000'000u);
   const auto keys = on_disk();
   for (std::uint64_t s = 0; s < 30; ++s) EXPECT_THAT(keys, testing::Contains(round_key(s)));
   EXPECT_THAT(keys, testing::Not(testing::Contains(round_key(59)))) << "its extent is not full";
@@ -159,8 +178,7 @@ TEST_F(WriteBehindTest, ADiskThatFailsIsAnEventAndRecovers) {
   EXPECT_EQ(s.code(), Code::kExhausted);
   EXPECT_THAT(s.describe(), HasSubstr("no space left on the fake disk"));
   ASSERT_TRUE(durable(1).ok()) << "it is tried again";
-  wait_until([this] { return events().size() == 2; });
-  EXPECT_THAT(events(), ElementsAre("results_not_written", "results_written"));
+  EXPECT_THAT(await_events(2), ElementsAre("results_not_written", "results_written"));
   EXPECT_TRUE(behind_->health().ok());
   ASSERT_TRUE(behind_->sync(kWait).ok());
   EXPECT_EQ(behind_->written_bytes(), 1010u);
@@ -287,7 +305,7 @@ class HangingStore final : public ResultStore {
   Status finish() override { return {}; }
   std::uint64_t bytes_on_disk() const override { return 0; }
   std::unique_ptr<HostLogReader> reader() override { return nullptr; }
-  void refresh() override {}
+  void refresh(std::span<const Incarnation>) override {}
   HeldReport report(bool) override { return {}; }
   std::vector<std::string> take_warnings() override { return {}; }
 
@@ -296,8 +314,7 @@ class HangingStore final : public ResultStore {
 };
 
 TEST_F(WriteBehindTest, NobodyWaitsForEverForADiskThatHangs) {
-  segment_ = heap_segment(8 << 20);
-  log_ = std::move(HostLog::create(kSelf, segment_)).value();
+  make_log();
   std::promise<void> go;
   auto started = WriteBehind::start({kLong}, std::make_unique<HangingStore>(go.get_future().share()), kSelf, segment_,
                                     [](const LogEvent&) {});
@@ -308,9 +325,92 @@ TEST_F(WriteBehindTest, NobodyWaitsForEverForADiskThatHangs) {
   EXPECT_TRUE(behind_->sync(kWait).ok());
 }
 
+// Mode sync asks, and looks again when it is woken.
+TEST_F(WriteBehindTest, WhatIsAskedForIsToldWhenItIsDurable) {
+  make_log();
+  std::promise<void> go;
+  std::atomic<int> woken{0};
+  WriteBehind::Options options{kLong};
+  options.synced = [&] {
+    ++woken;
+    woken.notify_all();
+  };
+  auto started = WriteBehind::start(options, std::make_unique<HangingStore>(go.get_future().share()), kSelf, segment_,
+                                    [](const LogEvent&) {});
+  behind_ = std::move(started).value();
+  publish(round_key(0), 10);
+  const std::uint64_t first = behind_->ask_sync();
+  EXPECT_GT(first, behind_->synced());
+  EXPECT_EQ(woken, 0);
+  std::uint64_t last = first;
+  for (std::uint64_t s = 1; s < 100; ++s) {
+    publish(round_key(s), 10);
+    const std::uint64_t number = behind_->ask_sync();
+    EXPECT_GE(number, last);
+    last = number;
+  }
+  EXPECT_LE(last, first + 1) << "one write serves all that wait for it";
+  EXPECT_GT(last, behind_->synced());
+  go.set_value();
+  for (int n = woken; behind_->synced() < last; n = woken) woken.wait(n);
+  EXPECT_EQ(behind_->written_bytes(), 1000u);
+  // Nobody waits for what ends.
+  ASSERT_TRUE(behind_->finish().ok());
+  EXPECT_GE(behind_->synced(), behind_->ask_sync());
+}
+
+TEST_F(WriteBehindTest, WhatADiskDoesNotTakeIsNotAwaited) {
+  std::atomic<int> woken{0};
+  WriteBehind::Options options{.lag_ms = kLong, .retry_ms = kLong};
+  options.synced = [&] {
+    ++woken;
+    woken.notify_all();
+  };
+  start(options);
+  disk_->fail_writes = 1;
+  for (std::uint64_t s = 0; s < 2; ++s) {  // once it has failed, and while it is not tried again
+    publish(round_key(s), 10);
+    const std::uint64_t number = behind_->ask_sync();
+    for (int n = woken; behind_->synced() < number; n = woken) woken.wait(n);
+  }
+  EXPECT_EQ(behind_->written_bytes(), 0u);
+  EXPECT_EQ(behind_->health().code(), Code::kExhausted);
+  behind_.reset();  // its thread may still be in `synced`
+}
+
+// A stray write of the program, or a bad bit of memory: what stands behind is found by nobody.
+TEST_F(WriteBehindTest, WhatIsDamagedIsNotDurable) {
+  start({.lag_ms = kLong});
+  const auto damage_one = [&](const RecordKey& key, std::uint64_t bytes) {
+    LogPlace place;
+    ASSERT_TRUE(log_->publish(key, info_of(bytes), 0, bytes_of(key, 0, bytes), &place).ok());
+    ASSERT_TRUE(place.known());
+    segment_->bytes()[place.at - kRecordHeaderBytes + kRecordChecksumAt] ^= std::byte{1};
+  };
+  publish(state_key(1), 7000);
+  ASSERT_TRUE(durable(1).ok());
+  EXPECT_EQ(behind_->written_bytes(), 7000u);
+  damage_one(round_key(0, 2), 100);
+  publish(state_key(2), 7000);
+  const Status lost = durable(2);
+  EXPECT_EQ(lost.code(), Code::kCorrupt) << lost.describe();
+  EXPECT_THAT(lost.describe(), HasSubstr("checkpoint 1"));
+  EXPECT_THAT(events(), testing::Contains("results_damaged"));
+  EXPECT_EQ(behind_->written_bytes(), 7000u) << "what stands behind the damage is not found";
+  // Others are not concerned, and a place that is used again is sound.
+  publish(state_key(3), 300);
+  EXPECT_TRUE(durable(3).ok());
+  log_->drop_below(Version(3));
+  publish(state_key(4), 300);
+  EXPECT_TRUE(durable(4).ok());
+  // A checkpoint may be made of set-up rounds.
+  damage_one(setup_key(9), 50);
+  publish(state_key(5), 300);
+  EXPECT_EQ(durable(5).code(), Code::kCorrupt);
+}
+
 TEST_F(WriteBehindTest, ASegmentOfAnotherLifeIsRefused) {
-  segment_ = heap_segment(8 << 20);
-  log_ = std::move(HostLog::create(kSelf, segment_)).value();
+  make_log();
   const auto started = WriteBehind::start({}, std::make_unique<FakeResultStore>(disk_, "w0", Incarnation(8)),
                                           Incarnation(8), segment_, [](const LogEvent&) {});
   EXPECT_EQ(started.status().code(), Code::kCorrupt);
@@ -337,7 +437,7 @@ class CheckingStore final : public ResultStore {
   Status finish() override { return {}; }
   std::uint64_t bytes_on_disk() const override { return 0; }
   std::unique_ptr<HostLogReader> reader() override { return nullptr; }
-  void refresh() override {}
+  void refresh(std::span<const Incarnation>) override {}
   HeldReport report(bool) override { return {}; }
   std::vector<std::string> take_warnings() override { return {}; }
 
@@ -350,8 +450,7 @@ TEST_F(WriteBehindTest, WhatIsWrittenIsRightWhateverIsDroppedMeanwhile) {
   constexpr std::uint64_t kVersions = 400, kRounds = 20;
   const auto total_of = [](std::uint64_t s) { return 1 + s * s * 150; };
   std::map<RecordKey, std::uint64_t> written;
-  segment_ = heap_segment(2 << 20);
-  log_ = std::move(HostLog::create(kSelf, segment_)).value();
+  make_log(2 << 20);
   auto started = WriteBehind::start({kLong}, std::make_unique<CheckingStore>(written), kSelf, segment_,
                                     [this](const LogEvent& e) { note(e); });
   behind_ = std::move(started).value();

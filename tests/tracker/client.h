@@ -95,6 +95,12 @@ class Client {
     ASSERT_GE(zmq_send(socket_, bytes.data(), bytes.size(), more ? ZMQ_SNDMORE : 0), 0) << zmq_strerror(zmq_errno());
   }
   void send(const wire::Envelope& envelope) { send_bytes(encode(envelope, Side::kWorker)); }
+  // The same from a worker that obeys the tracker which has said `heard`.
+  void send(wire::Envelope envelope, const wire::Envelope& heard) {
+    envelope.set_term(heard.term());
+    envelope.set_receiver(heard.sender());
+    send(envelope);
+  }
 
   // The next message; fails the test if none comes.
   wire::Envelope receive() {

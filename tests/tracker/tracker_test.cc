@@ -346,9 +346,14 @@ TEST_F(TrackerTest, ARestartOnTheSameJournalKeepsRanksAndRaisesEpochs) {
   // A member that lived on is told the same plan; a life that the tracker never knew ends the epoch.
   Client a(port(), credentials("train")), b(port(), credentials("train")), c(port(), credentials("train"));
   a.send(heartbeat_envelope("train", 1, before.epoch(), 4));
-  EXPECT_TRUE(a.receive(Envelope::kHeartbeatReply).has_heartbeat_reply());
+  const Envelope asks = a.receive(Envelope::kHeartbeatReply);
+  a.send(heartbeat_envelope("train", 1, before.epoch(), 4), asks);
   b.send(heartbeat_envelope("train", 2, before.epoch(), 4));
-  b.receive(Envelope::kHeartbeatReply);
+  b.send(heartbeat_envelope("train", 2, before.epoch(), 5), b.receive(Envelope::kHeartbeatReply));
+  // Two of three have promised to obey it: now it answers, whichever came last.
+  do {
+    b.send(heartbeat_envelope("train", 2, before.epoch(), 6), asks);
+  } while (b.receive(Envelope::kHeartbeatReply).heartbeat_reply().beat() == 0);
   c.send(join_envelope("train", 33, "2", 3, "elsewhere"));
   const wire::Interrupt interrupt = a.receive(Envelope::kInterrupt).interrupt();
   EXPECT_GT(interrupt.epoch(), before.epoch());

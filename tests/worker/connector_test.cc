@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <map>
@@ -138,16 +139,103 @@ TEST_F(Connectors, RanksOfAHostGetPipes) {
   make(2);
   same_host_ = true;
   for (auto& n : nodes_) ASSERT_TRUE(n->connector->listen_on_host().ok());
-  begin_all(1, 2);
+  begin_all();
   nodes_[0]->connector->want(kWorldGroup, Rank(1), now_);
   nodes_[1]->connector->want(kWorldGroup, Rank(0), now_);
-  ASSERT_TRUE(run_until([&] { return nodes_[0]->pipes.size() == 2 && nodes_[1]->pipes.size() == 2; }));
+  ASSERT_TRUE(run_until([&] { return nodes_[0]->pipes.size() == 1 && nodes_[1]->pipes.size() == 1; }));
+  EXPECT_EQ(nodes_[1]->pipes[0]->ring_bytes(), HostPipe::kRingBytes);
   const std::array<std::byte, 3> sent = {std::byte{1}, std::byte{2}, std::byte{3}};
   std::array<std::byte, 3> got{};
-  EXPECT_EQ(nodes_[0]->pipes[0]->write(sent, {}), 3u);
-  const auto first = nodes_[1]->pipes[0]->read(got, {}), second = nodes_[1]->pipes[1]->read(got, {});
-  EXPECT_EQ(*first + *second, 3u);
+  std::ranges::copy(sent, nodes_[0]->pipes[0]->room()->begin());
+  nodes_[0]->pipes[0]->put(sent.size());
+  const auto come = nodes_[1]->pipes[0]->come();
+  ASSERT_EQ(come->size(), got.size());
+  std::ranges::copy(*come, got.begin());
   EXPECT_EQ(got, sent);
+}
+
+// Neither streams nor groups multiply what the links of a host take.
+TEST_F(Connectors, PipesOfAHostStayWithinTheirMemory) {
+  constexpr int kRanks = 8;
+  constexpr std::size_t kPipe = 2 * HostPipe::kRingBytes;
+  make(kRanks);
+  same_host_ = true;
+  for (auto& n : nodes_) ASSERT_TRUE(n->connector->listen_on_host().ok());
+  begin_all(1, 4);
+  const auto connect_all = [&](std::uint64_t group) {
+    for (int r = 0; r < kRanks; r++) {
+      for (int p = 0; p < kRanks; p++) {
+        if (p != r) nodes_[static_cast<std::size_t>(r)]->connector->want(GroupId(group), Rank(p), now_);
+      }
+    }
+    return run_until([&] {
+      return std::ranges::all_of(
+          nodes_, [&](const auto& n) { return n->pipes.size() == static_cast<std::size_t>(group + 1) * (kRanks - 1); });
+    });
+  };
+  // Of all pipes, each of which has two ends.
+  const auto bytes = [&] {
+    std::size_t all = 0;
+    for (const auto& n : nodes_) {
+      for (const auto& pipe : n->pipes) all += pipe->ring_bytes();
+    }
+    return all;
+  };
+  ASSERT_TRUE(connect_all(0));
+  EXPECT_EQ(bytes(), kRanks * (kRanks - 1) / 2 * kPipe) << "the largest rings, one pipe a pair";
+  for (const auto& n : nodes_) EXPECT_EQ(n->up.size(), std::size_t{kRanks - 1}) << "one stream";
+  // Rank 0 makes 7 pipes for each group, of 1 MiB as long as that goes.
+  for (std::uint64_t group = 1; group < 6; group++) ASSERT_TRUE(connect_all(group));
+  EXPECT_EQ(std::ranges::count_if(nodes_[0]->pipes, [](const auto& p) { return 2 * p->ring_bytes() == kPipe; }),
+            static_cast<std::ptrdiff_t>(Connector::kRingsBytes / kPipe));
+  EXPECT_EQ(std::ranges::count_if(nodes_[0]->pipes,
+                                  [](const auto& p) { return p->ring_bytes() == HostPipe::kLeastRingBytes; }),
+            static_cast<std::ptrdiff_t>(6 * (kRanks - 1) - Connector::kRingsBytes / kPipe));
+  // With the next epoch all begins anew.
+  for (auto& n : nodes_) {
+    n->connector->end_epoch();
+    n->pipes.clear();
+  }
+  begin_all(2, 4);
+  ASSERT_TRUE(connect_all(0));
+  EXPECT_EQ(bytes(), kRanks * (kRanks - 1) / 2 * kPipe);
+}
+
+// A peer that could not be reached within the host yet: it has not heard of the epoch.
+TEST_F(Connectors, APeerThatHearsOfTheEpochLateStillGetsAPipe) {
+  make(2);
+  same_host_ = true;
+  timeout_ms_ = 20'000;
+  for (auto& n : nodes_) ASSERT_TRUE(n->connector->listen_on_host().ok());
+  nodes_[0]->connector->begin_epoch(membership(0), now_);
+  nodes_[0]->connector->want(kWorldGroup, Rank(1), now_);
+  const TimeMs later = now_ + 6000;
+  ASSERT_TRUE(run_until([&] { return now_ > later; }));
+  nodes_[1]->connector->begin_epoch(membership(1), now_);
+  ASSERT_TRUE(run_until([&] { return nodes_[0]->up.size() == 1 && nodes_[1]->up.size() == 1; }));
+  EXPECT_EQ(nodes_[0]->pipes.size(), 1u);
+  EXPECT_EQ(nodes_[1]->pipes.size(), 1u);
+  EXPECT_TRUE(nodes_[0]->warnings.empty()) << nodes_[0]->warnings.front();
+}
+
+// It works, but not as it should.
+TEST_F(Connectors, ALinkWithinTheHostThatGoesOverTcpIsTold) {
+  make(3);
+  same_host_ = true;
+  ASSERT_TRUE(nodes_[0]->connector->listen_on_host().ok());
+  for (const std::uint64_t epoch : {1u, 2u}) {
+    nodes_[0]->warnings.clear();
+    for (auto& n : nodes_) n->up.clear();
+    begin_all(epoch);
+    const TimeMs start = now_;
+    for (const int peer : {1, 2}) nodes_[0]->connector->want(kWorldGroup, Rank(peer), now_);
+    ASSERT_TRUE(run_until([&] { return nodes_[0]->up.size() == 2 && nodes_[1]->up.size() == 1; }));
+    EXPECT_LT(now_ - start, timeout_ms_ / 3) << "nobody listens there, and never will";
+    ASSERT_EQ(nodes_[0]->warnings.size(), 1u) << "once an epoch";
+    EXPECT_NE(nodes_[0]->warnings[0].find("of this host"), std::string::npos) << nodes_[0]->warnings[0];
+    EXPECT_NE(nodes_[0]->warnings[0].find("Connection refused"), std::string::npos) << nodes_[0]->warnings[0];
+    for (auto& n : nodes_) n->connector->end_epoch();
+  }
 }
 
 TEST_F(Connectors, WhoCannotBeReachedWithinTheHostIsReachedOverTcp) {

@@ -62,11 +62,13 @@ class DeadSegmentsTest : public ::testing::Test {
     dead_.push_back(std::make_unique<Life>(100 + dead_.size()));
     return *dead_.back();
   }
-  // Looks, and forgets as the owner does.
-  std::vector<Incarnation> look(bool first = true) {
+  // Looks, and forgets as the owner does. A round has been computed since the look before, unless told not.
+  std::vector<Incarnation> look(bool first = true, bool computed = true) {
     const std::vector<Incarnation> living = {mate_.self, self_.self};
-    const auto looked = segments_.look(horizon_, living, first, *self_.log, *self_.reader);
+    if (computed) ++computed_;
+    const auto looked = segments_.look(horizon_, living, first, computed_, *self_.log, *self_.reader);
     taken_over_ = looked.taken_over;
+    more_ = looked.more;
     std::vector<Incarnation> gone;
     for (const auto& g : looked.gone) {
       EXPECT_TRUE(g.over);
@@ -80,7 +82,9 @@ class DeadSegmentsTest : public ::testing::Test {
   std::vector<std::unique_ptr<Life>> dead_;
   DeadSegments segments_;
   DeadSegments::Horizon horizon_;
+  std::uint64_t computed_ = 0;
   Status taken_over_;
+  bool more_ = false;
 };
 
 using Lives = std::vector<Incarnation>;
@@ -99,6 +103,18 @@ TEST_F(DeadSegmentsTest, StayAsLongAsSomethingLiesInThemAlone) {
   ASSERT_TRUE(mate_.publish(round_key(0, 4), 49, 50).ok());
   EXPECT_EQ(look(), Lives{d.self});
   EXPECT_EQ(look(), Lives());
+}
+
+// Which round it was is not known elsewhere; without it the rounds after it would be behind a gap.
+TEST_F(DeadSegmentsTest, StayForARoundWithoutBytes) {
+  const Life& d = dead();
+  ASSERT_TRUE(d.publish(round_key(0, 3), 0, 0, 0).ok());
+  attach(d);
+  EXPECT_EQ(look(), Lives());
+  ASSERT_TRUE(mate_.publish(round_key(0, 4), 0, 0, 0).ok());
+  EXPECT_EQ(look(), Lives());
+  ASSERT_TRUE(mate_.publish(round_key(0, 3), 0, 0, 0).ok());
+  EXPECT_EQ(look(), Lives{d.self});
 }
 
 TEST_F(DeadSegmentsTest, WhatIsObsoleteKeepsNone) {
@@ -182,7 +198,8 @@ TEST_F(DeadSegmentsTest, CheckpointsStayUntilItIsKnownWhatIsCommitted) {
 }
 
 TEST_F(DeadSegmentsTest, AreTakenOverWhenTheyAreTooMany) {
-  const RecordKey empty{RecordKind::kLocal, {Timeline(0), kWorldGroup, Version(2), Sequence(1)}};
+  const RecordKey empty{RecordKind::kLocal, {Timeline(0), kWorldGroup, Version(2), Sequence(1)}},
+      barrier = round_key(0, 90);
   Lives all;
   for (std::uint64_t i = 0; i <= DeadSegments::kMostLeft; i++) {
     EXPECT_EQ(look(), Lives());
@@ -190,6 +207,7 @@ TEST_F(DeadSegmentsTest, AreTakenOverWhenTheyAreTooMany) {
     ASSERT_TRUE(d.publish(round_key(0, i), 10, 90).ok());
     if (i == 2) {
       ASSERT_TRUE(d.publish(empty, 0, 0, 0).ok());
+      ASSERT_TRUE(d.publish(barrier, 0, 0, 0).ok());
     }
     attach(d);
     all.push_back(d.self);
@@ -199,6 +217,7 @@ TEST_F(DeadSegmentsTest, AreTakenOverWhenTheyAreTooMany) {
   EXPECT_TRUE(taken_over_.ok());
   for (std::uint64_t i = 0; i <= DeadSegments::kMostLeft; i++) EXPECT_TRUE(self_.reads(round_key(0, i), 10, 90));
   EXPECT_TRUE(self_.reader->info(empty).value().has_value());
+  EXPECT_TRUE(self_.reader->recorded_by(barrier, Lives{self_.self}));
   // Nothing twice.
   EXPECT_EQ(self_.reader->held_by(round_key(0, 1), Lives{self_.self}), Ranges(10, 90));
 }
@@ -210,21 +229,115 @@ TEST_F(DeadSegmentsTest, AreTakenOverByAnyRankInTheEnd) {
     ASSERT_TRUE(d.publish(round_key(0, i), 10, 90).ok());
     attach(d);
   }
+  EXPECT_EQ(look(false), Lives()) << "the last one has died since the look before";
   EXPECT_EQ(look(false).size(), 2 * DeadSegments::kMostLeft + 1);
+}
+
+// A host's ranks have all died, and their next lives are planned: all that they need lies with the dead, until each
+// has replayed and logged its part of it.
+TEST_F(DeadSegmentsTest, ThoseThatDiedTogetherWaitForTheReplay) {
+  constexpr std::uint64_t kDead = 2 * DeadSegments::kMostLeft + 1;
+  for (std::uint64_t i = 0; i < kDead; i++) {
+    const Life& d = dead();
+    ASSERT_TRUE(d.publish(round_key(0, i), 10, 90).ok());
+    attach(d);
+  }
+  const std::uint64_t before = self_.log->bytes_held();
+  for (const bool first : {true, false}) {
+    EXPECT_EQ(look(first, true), Lives()) << "seen for the first time";
+    // Epochs and commits, while ranks replay.
+    EXPECT_EQ(look(first, false), Lives());
+    EXPECT_EQ(look(first, false), Lives());
+    EXPECT_EQ(self_.log->bytes_held(), before) << "nothing was copied";
+    if (first) {
+      // As after the death of this process: nobody knows more than at the first look.
+      segments_ = {};
+      for (const auto& d : dead_) segments_.attached(d->self, d->memory->bytes(), d->memory);
+      segments_.attached(mate_.self, mate_.memory->bytes(), mate_.memory);
+    }
+  }
+  for (std::uint64_t i = 1; i < kDead; i++) ASSERT_TRUE(mate_.publish(round_key(0, i), 0, 100).ok());
+  EXPECT_EQ(look().size(), kDead - 1) << "the replay has made them superfluous";
+  EXPECT_TRUE(self_.reader->held_by(round_key(0, 1), Lives{self_.self}).empty());
+  EXPECT_EQ(look(), Lives()) << "few may stay";
+}
+
+// Lives that end again and again before a round is computed must not gather without bound either.
+TEST_F(DeadSegmentsTest, WithoutARoundTheyAreTakenOverInTheEnd) {
+  for (std::uint64_t i = 0; i <= DeadSegments::most_waiting(2); i++) {
+    EXPECT_EQ(look(true, false), Lives());
+    const Life& d = dead();
+    ASSERT_TRUE(d.publish(round_key(0, i), 10, 90).ok());
+    attach(d);
+  }
+  EXPECT_EQ(look(true, false).size(), DeadSegments::most_waiting(2) + 1);
+  EXPECT_TRUE(taken_over_.ok());
+}
+
+// Whoever waits for the owner of the data path does not wait for all of it.
+TEST_F(DeadSegmentsTest, AreTakenOverASliceAtATime) {
+  constexpr std::uint64_t kTotal = 12'000;
+  for (std::uint64_t i = 0; i < 8; i++) {
+    const Life& d = dead();
+    ASSERT_TRUE(d.publish(round_key(0, i), 0, kTotal, kTotal).ok());
+    attach(d);
+  }
+  EXPECT_EQ(look(), Lives());
+  std::size_t gone = look().size();
+  EXPECT_TRUE(more_ && taken_over_.ok());
+  EXPECT_GE(gone, 2u);
+  EXPECT_LE(gone, 3u) << "an eighth of the log at a time";
+  while (more_) gone += look(true, false).size();
+  EXPECT_TRUE(taken_over_.ok());
+  EXPECT_GE(gone, 4u);
+  for (std::uint64_t i = 0; i < 8; i++) EXPECT_TRUE(self_.reads(round_key(0, i), 0, kTotal)) << i;
 }
 
 TEST_F(DeadSegmentsTest, StayWhereThereIsNoRoomForWhatTheyHold) {
   std::uint64_t filled = 0;
-  while (self_.publish(round_key(1, filled++), 0, 100).ok()) {
-  }
+  while (self_.log->bytes_held() <= kBytes / 2) ASSERT_TRUE(self_.publish(round_key(1, filled++), 0, 100).ok());
+  const std::uint64_t before = self_.log->bytes_held();
   for (std::uint64_t i = 0; i <= DeadSegments::kMostLeft; i++) {
     const Life& d = dead();
     ASSERT_TRUE(d.publish(round_key(0, i), 10, 90).ok());
     attach(d);
   }
   EXPECT_EQ(look(), Lives());
+  EXPECT_EQ(look(), Lives());
   EXPECT_EQ(taken_over_.code(), Code::kExhausted);
+  EXPECT_FALSE(more_);
+  EXPECT_EQ(self_.log->bytes_held(), before) << "the other half is for rounds to come";
   for (std::uint64_t i = 0; i <= DeadSegments::kMostLeft; i++) EXPECT_TRUE(self_.reads(round_key(0, i), 10, 90));
+}
+
+// Where a disk takes what the log has no room for.
+TEST_F(DeadSegmentsTest, AreTakenOverIntoALogThatSpills) {
+  std::uint64_t filled = 0;
+  while (self_.log->bytes_held() <= kBytes / 2) ASSERT_TRUE(self_.publish(round_key(1, filled++), 0, 100).ok());
+  self_.log->spill_by([] { return Status(Code::kTimeout, "the disk is slow"); });
+  for (std::uint64_t i = 0; i <= DeadSegments::kMostLeft; i++) {
+    const Life& d = dead();
+    ASSERT_TRUE(d.publish(round_key(0, i), 10, 90).ok());
+    attach(d);
+  }
+  EXPECT_EQ(look(), Lives());
+  EXPECT_EQ(look().size(), DeadSegments::kMostLeft + 1);
+  EXPECT_TRUE(taken_over_.ok());
+}
+
+// It has rounds of the same names, and must not pass for this run's.
+TEST_F(DeadSegmentsTest, WhatAnotherRunHasLeftGoesAndIsNotTakenOver) {
+  self_.log->belong(70);
+  mate_.log->belong(70);
+  for (std::uint64_t i = 0; i <= DeadSegments::kMostLeft; i++) {
+    const Life& d = dead();
+    d.log->belong(60);
+    ASSERT_TRUE(d.publish(round_key(0, i), 10, 90).ok());
+    attach(d);
+  }
+  EXPECT_EQ(look().size(), dead_.size());
+  EXPECT_TRUE(taken_over_.ok());
+  EXPECT_FALSE(self_.reads(round_key(0, 0), 10, 90));
 }
 
 // A life that has joined and waits for its first plan has logged nothing; its launcher is to keep its segment.
@@ -232,7 +345,7 @@ TEST_F(DeadSegmentsTest, OneThatWasNeverAMemberMayBeAlive) {
   const Life& waiting = dead();
   attach(waiting);
   const auto looked = [&](const Lives& living) {
-    return segments_.look(horizon_, living, true, *self_.log, *self_.reader).gone;
+    return segments_.look(horizon_, living, true, computed_, *self_.log, *self_.reader).gone;
   };
   const auto gone = looked({mate_.self, self_.self});
   ASSERT_EQ(gone.size(), 1u);

@@ -19,7 +19,44 @@
 namespace warren::worker {
 namespace {
 
-constexpr std::size_t kSegmentBytes = std::size_t{16} << 20;
+// The disk of mode sync, which takes what it was asked for when the test says so.
+struct SlowDisk final : Durable {
+  std::uint64_t ask() override { return ++asked; }
+  std::uint64_t reached() override { return taken; }
+  [[nodiscard]] std::optional<TimeMs> next_deadline() const override { return std::nullopt; }
+  std::uint64_t asked = 0, taken = 0;
+};
+
+// Counts what is told by its place in a log.
+class Told : public Transport {
+ public:
+  explicit Told(Transport& to) : to_(to) {}
+  [[nodiscard]] std::size_t places() const { return places_; }
+
+  LinkId link(GroupId group, Rank peer) override { return to_.link(group, peer); }
+  void post_send(LinkId l, const FrameHeader& h, std::span<const std::byte> p, Token t) override {
+    to_.post_send(l, h, p, t);
+  }
+  void post_recv(LinkId l, const FrameHeader& h, std::span<std::byte> p, Token t) override {
+    to_.post_recv(l, h, p, t);
+  }
+  void post_send_logged(LinkId l, const FrameHeader& h, std::span<const std::byte> p, const LogPlace& place,
+                        Token t) override {
+    places_++;
+    to_.post_send_logged(l, h, p, place, t);
+  }
+  void post_recv_in_place(LinkId l, const FrameHeader& h, std::span<std::byte> p, Token t) override {
+    to_.post_recv_in_place(l, h, p, t);
+  }
+  void release(LinkId l, const View& view) override { to_.release(l, view); }
+  std::size_t poll(std::span<Completion> out) override { return to_.poll(out); }
+  void collect_pollfds(std::vector<pollfd>& out) override { to_.collect_pollfds(out); }
+  void close_all() override { to_.close_all(); }
+
+ private:
+  Transport& to_;
+  std::size_t places_ = 0;
+};
 
 class World {
  public:
@@ -29,6 +66,9 @@ class World {
     std::vector<int> hosts;  // by rank; empty: one host
     schedule::Algorithm algorithm = schedule::Algorithm::kAuto;
     std::uint64_t chunk_bytes = 4096;
+    bool pipes = true;  // between ranks of a host, who then read finals in each other's log
+    std::size_t segment_bytes = std::size_t{16} << 20;
+    bool sync = false;  // finals may be seen once they are on disk
   };
   explicit World(const Options& options) : options_(options) {
     if (options_.hosts.empty()) options_.hosts.assign(static_cast<std::size_t>(options.size), 0);
@@ -40,6 +80,11 @@ class World {
   Engine& engine(int rank) { return nodes_[index(rank)]->engine; }
   Checkpoints& checkpoints(int rank) { return *nodes_[index(rank)]->checkpoints; }
   HostLog& log(int rank) { return *nodes_[index(rank)]->log; }
+  std::size_t places_told() const {
+    std::size_t n = 0;
+    for (const auto& node : nodes_) n += node == nullptr ? 0 : node->told.places();
+    return n;
+  }
 
   // The process is gone; what it wrote stays with its host.
   void kill(int rank) {
@@ -79,8 +124,8 @@ class World {
     return least;
   }
 
-  // Interrupt, reports, replacements, plan: `lost` are started again.
-  void next_epoch(const std::vector<int>& lost) {
+  // Interrupt, reports, replacements, plan: `lost` are started again. `inherited`: what plans before call completed.
+  void next_epoch(const std::vector<int>& lost, const std::vector<wire::Position>& inherited = {}) {
     std::vector<wire::Report> reports(index(options_.size));
     std::vector<RankPositions> survivors;
     std::set<int> fresh(lost.begin(), lost.end());
@@ -96,8 +141,10 @@ class World {
     connected_.clear();
     wanted_.clear();
     requests_.clear();
+    std::vector<const wire::Position*> before;
+    for (const wire::Position& p : inherited) before.push_back(&p);
     auto frontier =
-        merge_frontier(survivors, {}, {}, committed_, [](Rank r) { return "rank " + std::to_string(r.value); });
+        merge_frontier(survivors, before, {}, committed_, [](Rank r) { return "rank " + std::to_string(r.value); });
     ASSERT_TRUE(frontier.ok()) << frontier.status().describe();
     std::vector<const google::protobuf::RepeatedPtrField<wire::Setup>*> told{&setups_};
     for (const RankPositions& s : survivors) told.push_back(&s.report->setups());
@@ -121,10 +168,14 @@ class World {
     bool moved = connect();
     for (auto& n : nodes_) {
       if (n == nullptr) continue;
+      if (disks_take && disk_random_() % 4 == 0) n->disk.taken = n->disk.asked;
       moved = n->engine.progress() || moved;
       n->checkpoints->advance();
       if (auto vote = n->checkpoints->take_vote()) votes_[n->engine.plan().self.value] = vote->version;
-      if (const auto gap = n->engine.take_gap()) gaps.push_back(gap->reason);
+      if (const auto gap = n->engine.take_gap()) {
+        gaps.push_back(gap->reason);
+        gap_renumbers = gap->renumbers;
+      }
       if (auto failure = n->engine.take_failure()) failures.push_back(failure->status.describe());
       if (const auto d = n->recall->next_deadline(); d && d->value <= now_) n->recall->on_tick();
     }
@@ -146,22 +197,32 @@ class World {
   // The tracker's answer to a load.
   void load(int rank) { checkpoints(rank).load({committed_.has_value(), committed_.value_or(Version()), Timeline(0)}); }
   std::vector<std::string> gaps, failures;
+  bool gap_renumbers = false;     // the newest
   std::size_t most_segments = 0;  // that a life has kept after an epoch began, its own apart
+  bool disks_take = true;         // now and then
 
  private:
   struct Node {
     explicit Node(World& world, int rank, Incarnation life)
-        : transport([&world, rank](GroupId g, Rank p) { world.wanted_.emplace_back(rank, g, p); }),
-          engine(transport, board),
+        : transport([&world, rank](GroupId g, Rank p) { world.wanted_.emplace_back(rank, g, p); },
+                    [&world, this](Rank p) -> std::shared_ptr<const SegmentView> {
+                      const auto& peer = world.nodes_[index(p.value)];
+                      return peer == nullptr ? nullptr : log->segment_of(peer->self);
+                    }),
+          told(transport),
+          engine(told, board),
           self(life) {}
     RoundBoard board;
     LinkTransport transport;
+    Told told;
     std::unique_ptr<HostLog> log;
+    SlowDisk disk;
     std::optional<Recall> recall;
     Engine engine;
     std::optional<Checkpoints> checkpoints;
     DeadSegments dead;
     Incarnation self;
+    Epoch since;
     std::unique_ptr<HostLogReader> serving;
   };
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
@@ -169,13 +230,15 @@ class World {
   void start(int rank) {
     const Incarnation life(++lives_);
     auto node = std::make_unique<Node>(*this, rank, life);
-    auto memory = heap_segment(kSegmentBytes);
+    node->since = epoch_.next();
+    auto memory = heap_segment(options_.segment_bytes);
     auto log = HostLog::create(life, memory);
     EXPECT_TRUE(log.ok());
     node->log = std::move(log).value();
     node->recall.emplace(
         *node->log, [this] { return TimeMs{now_}; },
         [this, rank](Replayer::Send send) { requests_.emplace_back(rank, std::move(send)); });
+    if (options_.sync) node->recall->seen_once_in(node->disk);
     node->engine.use(*node->recall);
     node->checkpoints.emplace(node->engine, *node->recall);
     node->serving = node->log->reader();
@@ -213,7 +276,7 @@ class World {
         p.hosts.push_back(static_cast<std::uint32_t>(host));
         p.domains.push_back(static_cast<std::uint32_t>(host));
         replay.peers.push_back({Rank(peer), nodes_[index(peer)]->self, "h" + std::to_string(host),
-                                "h" + std::to_string(host), fresh.contains(peer)});
+                                "h" + std::to_string(host), fresh.contains(peer), nodes_[index(peer)]->since});
       }
       for (const wire::Position& at : frontier) {
         Engine::Frontier f{GroupId(at.group()), Version(at.version()), at.rounds(), at.closed(), {}};
@@ -237,8 +300,8 @@ class World {
   void look_at_dead_segments(int rank) {
     Node& n = *nodes_[index(rank)];
     const auto living = n.recall->replayer().host_lives();
-    const auto looked =
-        n.dead.look(n.checkpoints->horizon(), living, living.front() == n.self, *n.log, n.recall->reader());
+    const auto looked = n.dead.look(n.checkpoints->horizon(), living, living.front() == n.self, n.board.rounds_computed,
+                                    *n.log, n.recall->reader());
     EXPECT_TRUE(looked.taken_over.ok()) << looked.taken_over.describe();
     for (const auto& gone : looked.gone) {
       n.log->detach(gone.life);
@@ -261,8 +324,14 @@ class World {
         const int small = 8192;  // so that an interrupt finds rounds in all stages
         setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
       }
-      EXPECT_TRUE(nodes_[index(a)]->transport.adopt(epoch_, group, Rank(b), 0, fds[0]).ok());
-      EXPECT_TRUE(nodes_[index(b)]->transport.adopt(epoch_, group, Rank(a), 0, fds[1]).ok());
+      std::unique_ptr<HostPipe> first, second;
+      if (options_.pipes && options_.hosts[index(a)] == options_.hosts[index(b)]) {
+        const OwnedFd memory = HostPipe::create().value();
+        first = HostPipe::map(memory.get(), true).value();
+        second = HostPipe::map(memory.get(), false).value();
+      }
+      EXPECT_TRUE(nodes_[index(a)]->transport.adopt(epoch_, group, Rank(b), 0, fds[0], std::move(first)).ok());
+      EXPECT_TRUE(nodes_[index(b)]->transport.adopt(epoch_, group, Rank(a), 0, fds[1], std::move(second)).ok());
       made = true;
     }
     return made;
@@ -274,7 +343,13 @@ class World {
       moved = true;
       Node* to = nodes_[index(send.to.value)].get();
       if (to == nullptr || nodes_[index(from)] == nullptr) continue;
-      const wire::FetchReply reply = Replayer::answer(send.request, *to->serving);
+      const wire::FetchRequest& r = send.request;
+      const RoundId round{Timeline(r.timeline()), GroupId(r.group()), Version(r.version()),
+                          Sequence(r.first_sequence())};
+      const Inquiry::Answer word = r.asks() ? to->engine.say(round) : Inquiry::Answer();
+      const wire::FetchReply reply =
+          r.asks() ? answer_to(r, word.word, word.word == RoundWord::kRound ? &word.round : nullptr)
+                   : Replayer::answer(r, *to->serving);
       nodes_[index(from)]->recall->on_reply(send.to, reply);
     }
     return moved;
@@ -292,6 +367,7 @@ class World {
   std::map<int, Version> votes_;
   std::optional<Version> committed_;
   google::protobuf::RepeatedPtrField<wire::Setup> setups_;
+  std::mt19937 disk_random_{11};
 };
 
 // What every rank runs: `rounds` collectives, each fed by what the one before gave.
@@ -492,6 +568,57 @@ void survive(const Case& c, std::uint64_t seed, int interrupts) {
   check();
   EXPECT_EQ(world.gaps, std::vector<std::string>()) << "seed " << seed;
   EXPECT_EQ(world.failures, std::vector<std::string>()) << "seed " << seed;
+}
+
+// In mode sync no call returns, anywhere, while disks do not take what was published; and none waits once they have.
+TEST(RecoveryInModeSync, NothingIsSeenBeforeItIsOnDisk) {
+  for (const Collective collective : {Collective::kAllreduce, Collective::kReduceScatter, Collective::kAllToAll}) {
+    for (const std::vector<int>& hosts : {std::vector{0, 0, 0}, std::vector{0, 1, 2}}) {
+      World::Options options;
+      options.hosts = hosts;
+      options.sync = true;
+      World world(options);
+      const Program program{collective, 5000, 3, false};
+      const auto expected = Runner::oracle(program, 3);
+      std::vector<std::unique_ptr<Runner>> runners;
+      for (int r = 0; r < 3; r++) runners.push_back(std::make_unique<Runner>(program, r, 3));
+      const auto advance_all = [&] {
+        bool more = false;
+        for (int r = 0; r < 3; r++) more = runners[static_cast<std::size_t>(r)]->advance(world.engine(r)) || more;
+        return more;
+      };
+      world.disks_take = false;
+      for (int n = 0; n < 3000; n++) {
+        (void)advance_all();
+        (void)world.step();
+      }
+      for (int r = 0; r < 3; r++) EXPECT_TRUE(runners[static_cast<std::size_t>(r)]->results().empty());
+      const auto waits = world.engine(0).describe_waits();
+      EXPECT_FALSE(waits.empty()) << "it is said what is waited for";
+      world.disks_take = true;
+      ASSERT_TRUE(world.run([&] { return !advance_all(); }));
+      for (int r = 0; r < 3; r++) {
+        EXPECT_EQ(runners[static_cast<std::size_t>(r)]->results(), expected[static_cast<std::size_t>(r)]);
+      }
+      EXPECT_EQ(world.failures, std::vector<std::string>());
+    }
+  }
+}
+
+TEST(RecoveryInModeSync, InterruptsComeWhileDisksAreWaitedFor) {
+  for (const Collective collective : {Collective::kAllreduce, Collective::kReduceScatter, Collective::kBroadcast}) {
+    for (const bool in_place : {false, true}) {
+      for (std::uint64_t seed = 0; seed < 12; seed++) {
+        Case c;
+        c.program = {collective, 5000, 6, in_place};
+        c.world.hosts = {0, 0, 1};
+        c.world.sync = true;
+        c.lost = seed % 3 == 0 ? std::vector<int>{} : std::vector{static_cast<int>(seed % 3)};
+        survive(c, seed, 4);
+        if (::testing::Test::HasFailure()) return;
+      }
+    }
+  }
 }
 
 // Messages around the ring, two a round, received in the other order than they were sent; a checkpoint every second
@@ -859,6 +986,40 @@ TEST(RecoveryOfMessages, OfADestroyedGroupKeepItsChannelUntilTheNextCommit) {
   EXPECT_EQ(world.failures, std::vector<std::string>());
 }
 
+// I8: a link that one end alone knows of would never be done with, and its channel never free.
+TEST(RecoveryOfMessages, WhatIsObsoleteWaitsForNoNewLife) {
+  World world(two_hosts());
+  const auto load = [&](std::vector<int> ranks) {
+    for (const int r : ranks) world.load(r);
+    return world.run([&] {
+      std::erase_if(ranks, [&](int r) { return world.checkpoints(r).loaded().has_value(); });
+      return ranks.empty();
+    });
+  };
+  for (int r = 0; r < 2; r++) make_pair_group(world, r, kPair);
+  ASSERT_TRUE(load({0, 1}));
+  std::vector<std::uint64_t> out(3, 7), in(3);
+  for (const GroupId group : {kWorldGroup, kPair}) {
+    Call calls[2];
+    calls[0].spec = message(out, 1, true);
+    calls[1].spec = message(in, 0, false);
+    for (int r = 0; r < 2; r++) ASSERT_TRUE(world.engine(r).submit(group, calls[r]).ok());
+    ASSERT_TRUE(world.run([&] { return calls[0].finished && calls[1].finished; }));
+  }
+  const std::uint64_t state = 1;
+  for (int r = 0; r < 2; r++) ASSERT_TRUE(world.checkpoints(r).take(std::as_bytes(std::span(&state, 1)), nullptr).ok());
+  ASSERT_TRUE(world.run([&] { return world.checkpoints(0).may_take() && world.checkpoints(1).may_take(); }));
+  world.kill(1);
+  world.next_epoch({1});
+  make_pair_group(world, 1, kPair);
+  ASSERT_TRUE(load({1}));
+  EXPECT_TRUE(world.run([&] { return !world.engine(0).unsettled() && !world.engine(1).unsettled(); }));
+  for (int r = 0; r < 2; r++) world.engine(r).remove_group(kPair);
+  EXPECT_TRUE(world.run([&] { return !world.engine(0).unsettled() && !world.engine(1).unsettled(); }));
+  for (int r = 0; r < 2; r++) EXPECT_EQ(world.engine(r).used_channels()[0], 1u) << r;
+  EXPECT_EQ(world.failures, std::vector<std::string>());
+}
+
 // I7: who replays says from whom.
 TEST(Recovery, WhoReplaysSaysFromWhom) {
   World world(two_hosts());
@@ -886,6 +1047,58 @@ TEST(Recovery, WhoReplaysSaysFromWhom) {
   ASSERT_TRUE(world.run([&] { return calls[2].finished.load(); }));
   EXPECT_EQ(world.engine(1).describe_waits(), std::vector<std::string>());
   EXPECT_EQ(buffers[2], buffers[0]);
+}
+
+// I1: what the log gave before its gap was found stands where an input was. Only a plan's word stood for the round;
+// it is finished from what was overwritten and what was not, never from all as if it were input.
+TEST(Recovery, WhatAGapHasOverwrittenIsNotComputedAgain) {
+  World::Options options;
+  options.size = 3;
+  options.hosts = {0, 1, 2};
+  World world(options);
+  constexpr std::size_t kCount = 1000;
+  std::vector<std::uint64_t> buffers[3];
+  std::unique_ptr<Call> calls[3];
+  const auto issue = [&](int rank) {
+    buffers[rank].assign(kCount, std::uint64_t{1} << rank);
+    calls[rank] = std::make_unique<Call>();
+    CallSpec& spec = calls[rank]->spec;
+    spec.collective = Collective::kAllreduce;
+    spec.type = DataType::kU64;
+    spec.op = ReduceOp::kSum;
+    spec.input = spec.output = buffers[rank].data();
+    spec.count = kCount;
+    ASSERT_TRUE(world.engine(rank).submit(kWorldGroup, *calls[rank]).ok());
+  };
+  const auto finished = [&](std::initializer_list<int> ranks) {
+    return std::all_of(ranks.begin(), ranks.end(), [&](int r) { return calls[r]->finished.load(); });
+  };
+  const auto sums = [&](int rank) { return std::count(buffers[rank].begin(), buffers[rank].end(), 7u); };
+  for (int r = 0; r < 3; r++) issue(r);
+  ASSERT_TRUE(world.run([&] { return finished({0, 1, 2}); }));
+  // Somebody has completed the next round, and is gone with its host. Half of it lies where rank 2 has died.
+  issue(0);
+  issue(1);
+  const RecordKey key{RecordKind::kRound, {Timeline(0), kWorldGroup, Version(0), Sequence(1)}};
+  const std::vector<std::uint64_t> half(kCount / 2, 7);
+  ASSERT_TRUE(world.log(2).publish(key, {calls[0]->fingerprint, kCount * 8}, 0, std::as_bytes(std::span(half))).ok());
+  world.kill(2);
+  wire::Position done;
+  done.set_rounds(2);
+  world.next_epoch({2}, {done});
+  ASSERT_TRUE(world.run([&] { return world.gaps.size() == 2; }));
+  for (int r = 0; r < 2; r++) ASSERT_EQ(sums(r), std::ssize(half)) << "rank " << r;
+  // Survivors alone count now, and rank 2 is too far behind to speak of that round.
+  world.next_epoch({});
+  issue(2);
+  ASSERT_TRUE(world.run([&] { return finished({2}); }));
+  issue(2);
+  ASSERT_TRUE(world.run([&] { return finished({0, 1, 2}); }));
+  for (int r = 0; r < 3; r++) {
+    EXPECT_TRUE(calls[r]->status.ok()) << calls[r]->status.describe();
+    EXPECT_EQ(sums(r), std::ssize(buffers[r])) << "rank " << r;
+  }
+  EXPECT_EQ(world.failures, std::vector<std::string>());
 }
 
 // Parts of results that a lost machine kept for other ranks are kept again: at the end none lies where it was first.
@@ -927,6 +1140,57 @@ TEST(RecoveryOfOneSidedRounds, CopiesForOtherRanksAreFilledUp) {
     }
     EXPECT_EQ(world.gaps, std::vector<std::string>());
     EXPECT_EQ(world.failures, std::vector<std::string>());
+  }
+}
+
+// However often those who replay are interrupted on their way, also before the first plan has reached them.
+TEST(RecoveryOfOneSidedRounds, AnInterruptInTheMiddleOfAReplayFillsUpToo) {
+  for (const Collective collective : {Collective::kReduceScatter, Collective::kReduce, Collective::kAllToAll}) {
+    for (const int steps : {0, 1, 2, 4}) {
+      SCOPED_TRACE(steps);
+      World::Options options;
+      options.size = 4;
+      options.hosts = {0, 1, 2, 1};
+      World world(options);
+      const Program program{collective, 700, 12, false};
+      const auto expected = Runner::oracle(program, 4);
+      std::vector<std::unique_ptr<Runner>> runners;
+      for (int r = 0; r < 4; r++) runners.push_back(std::make_unique<Runner>(program, r, 4));
+      const auto advance = [&] {
+        bool more = false;
+        for (int r = 0; r < 4; r++) more = runners[static_cast<std::size_t>(r)]->advance(world.engine(r)) || more;
+        return more;
+      };
+      ASSERT_TRUE(world.run([&] { return !advance(); }));
+      for (const int host : {1, 0, 2}) {
+        std::vector<int> lost;
+        for (int r = 0; r < 4; r++) {
+          if (options.hosts[static_cast<std::size_t>(r)] != host) continue;
+          lost.push_back(r);
+          runners[static_cast<std::size_t>(r)] = std::make_unique<Runner>(program, r, 4);
+        }
+        world.kill_host(host);
+        world.next_epoch(lost);
+        for (int n = 0; n < 2; n++) {
+          for (int i = 0; i < steps; i++) {
+            (void)advance();
+            (void)world.step();
+          }
+          ASSERT_FALSE(runners[static_cast<std::size_t>(lost.back())]->finished());
+          world.next_epoch({});
+        }
+        ASSERT_TRUE(world.run([&] { return !advance(); })) << "after host " << host;
+        for (std::uint64_t s = 0; s < 12; s++) {
+          const RoundId round{Timeline(0), kWorldGroup, Version(0), Sequence(s)};
+          EXPECT_GE(world.copies({RecordKind::kRound, round}), 2u) << "round " << s << " after host " << host;
+        }
+        for (int r = 0; r < 4; r++) {
+          EXPECT_EQ(runners[static_cast<std::size_t>(r)]->results(), expected[static_cast<std::size_t>(r)]);
+        }
+      }
+      EXPECT_EQ(world.gaps, std::vector<std::string>());
+      EXPECT_EQ(world.failures, std::vector<std::string>());
+    }
   }
 }
 
@@ -995,7 +1259,7 @@ TEST(RecoveryWithoutCheckpoints, HundredsOfLivesLeaveFewSegments) {
         runners[static_cast<std::size_t>(lost)] = std::make_unique<Runner>(program, lost, 3);
         world.next_epoch({lost});
       }
-      EXPECT_LE(world.most_segments, 2 + 2 * DeadSegments::kMostLeft);
+      EXPECT_LE(world.most_segments, 2 + DeadSegments::most_waiting(3));
       ASSERT_TRUE(world.run([&] { return !advance_all(); }));
       EXPECT_EQ(world.gaps, std::vector<std::string>());
       EXPECT_EQ(world.failures, std::vector<std::string>());
@@ -1006,11 +1270,65 @@ TEST(RecoveryWithoutCheckpoints, HundredsOfLivesLeaveFewSegments) {
   }
 }
 
+// All processes of a host end at once, with logs that are together more than one of them can hold: nobody takes over
+// what the others will replay, and nobody replays more into its log than there is room for.
+TEST(RecoveryWithoutCheckpoints, AHostOfEightDiesAtOnce) {
+  World::Options options;
+  options.size = 9;
+  options.replicas = 1;
+  options.hosts = {0, 0, 0, 0, 0, 0, 0, 0, 1};
+  options.segment_bytes = std::size_t{1} << 20;
+  options.algorithm = schedule::Algorithm::kRing;
+  World world(options);
+  const Program program{Collective::kAllreduce, 36'000, 8, false};
+  const auto expected = Runner::oracle(program, options.size);
+  std::vector<std::unique_ptr<Runner>> runners;
+  for (int r = 0; r < options.size; r++) runners.push_back(std::make_unique<Runner>(program, r, options.size));
+  const auto advance_all = [&] {
+    bool more = false;
+    for (int r = 0; r < options.size; r++) {
+      more = runners[static_cast<std::size_t>(r)]->advance(world.engine(r)) || more;
+    }
+    return more;
+  };
+  const auto rounds = [&] { return world.engine(8).rounds_done(kWorldGroup, kPreamble).value_or(0); };
+  const auto die = [&](const std::vector<int>& lost) {
+    for (const int r : lost) {
+      world.kill(r);
+      runners[static_cast<std::size_t>(r)] = std::make_unique<Runner>(program, r, options.size);
+    }
+    world.next_epoch(lost);
+  };
+  ASSERT_TRUE(world.run([&] {
+    (void)advance_all();
+    return rounds() == 6;
+  }));
+  std::uint64_t held = 0;
+  for (int r = 0; r < 8; r++) held += world.log(r).bytes_held();
+  EXPECT_GT(held, options.segment_bytes);
+  die({0, 1, 2, 3, 4, 5, 6, 7});
+  EXPECT_LT(world.log(0).bytes_held(), options.segment_bytes / 8) << "it has replayed nothing yet";
+  // Again, in the middle of the replay.
+  ASSERT_TRUE(world.run([&] {
+    (void)advance_all();
+    return world.engine(3).rounds_done(kWorldGroup, kPreamble).value_or(0) == 3;
+  }));
+  die({0, 1, 2, 3, 4, 5, 6, 7});
+  ASSERT_TRUE(world.run([&] { return !advance_all(); }));
+  EXPECT_EQ(world.gaps, std::vector<std::string>());
+  EXPECT_EQ(world.failures, std::vector<std::string>());
+  for (int r = 0; r < options.size; r++) {
+    EXPECT_EQ(runners[static_cast<std::size_t>(r)]->results(), expected[static_cast<std::size_t>(r)]);
+  }
+}
+
 // One rank's call of a sum, in or out of a set-up round.
 struct Sum {
-  Sum(World& world, int rank, const std::string& setup, std::uint64_t value, std::uint64_t count = 3000)
+  Sum(World& world, int rank, const std::string& setup, std::uint64_t value, std::uint64_t count = 3000,
+      std::uint64_t site = 0)
       : in(count, value), out(count, 0) {
     call.setup = setup;
+    call.spec.site = site;
     call.spec.collective = Collective::kAllreduce;
     call.spec.type = DataType::kU64;
     call.spec.op = ReduceOp::kSum;
@@ -1136,6 +1454,191 @@ TEST(SetupRounds, OfEarlierTimelinesThoseOfThePlanAreInUse) {
   EXPECT_TRUE(has(3, 0, 8) && has(3, 4, 7)) << "in this timeline others may be in whatever they like";
 }
 
+constexpr std::uint64_t kHere = 111, kThere = 222;
+
+// A world of two in its second version.
+void begin_second_version(World& world) {
+  load_all(world, {0, 1});
+  take_all(world, 2);
+}
+// What rank's new life hears of its next round, if it calls from kHere; nullopt: nothing yet.
+std::optional<bool> hears(World& world, int rank) {
+  std::optional<bool> met;
+  int looks = 0;  // it asks again and again
+  (void)world.run([&] { return (met = world.engine(rank).take_answer()).has_value() || ++looks == 5000; });
+  return met;
+}
+
+TEST(NextRound, IsWhatAnOlderLifeIsIn) {
+  for (const std::uint64_t site : {kHere, kThere}) {
+    World world({2, 2, {0, 1}, schedule::Algorithm::kAuto, 4096});
+    begin_second_version(world);
+    world.kill(1);
+    world.next_epoch({1});
+    load_all(world, {1});
+    world.engine(1).ask_next({5, kHere});
+    EXPECT_EQ(hears(world, 1), std::nullopt) << "rank 0 computes";
+    EXPECT_TRUE(world.engine(1).asking());
+    ASSERT_EQ(world.engine(1).describe_waits().size(), 1u);
+    EXPECT_NE(world.engine(1).describe_waits()[0].find("waits for rank 0 to say which round"), std::string::npos);
+    Sum a(world, 0, "", 1, 3000, site);
+    ASSERT_EQ(hears(world, 1), site == kHere);
+    Sum b(world, 1, "", 2, 3000, site);
+    ASSERT_TRUE(world.run([&] { return a.gives(3) && b.gives(3); }));
+  }
+}
+
+TEST(NextRound, IsNoneWhereAnOlderLifeHasEndedTheVersion) {
+  World world({2, 2, {0, 1}, schedule::Algorithm::kAuto, 4096});
+  begin_second_version(world);
+  world.kill(1);
+  world.next_epoch({1});
+  load_all(world, {1});
+  world.engine(1).ask_next({kHere});
+  EXPECT_EQ(hears(world, 1), std::nullopt);
+  const std::uint64_t model = 6;
+  ASSERT_TRUE(world.checkpoints(0).take(std::as_bytes(std::span(&model, 1)), nullptr).ok());
+  EXPECT_EQ(hears(world, 1), false);
+  // Or its program.
+  World other({2, 2, {0, 1}, schedule::Algorithm::kAuto, 4096});
+  begin_second_version(other);
+  other.kill(1);
+  other.next_epoch({1});
+  load_all(other, {1});
+  other.engine(1).ask_next({kHere});
+  EXPECT_EQ(hears(other, 1), std::nullopt);
+  other.engine(0).end_rounds();
+  EXPECT_EQ(hears(other, 1), false);
+}
+
+// What the log has of it was made, whoever is left.
+TEST(NextRound, IsWhatTheLogHas) {
+  World world({2, 2, {0, 1}, schedule::Algorithm::kAuto, 4096});
+  begin_second_version(world);
+  Sum a(world, 0, "", 1, 3000, kThere), b(world, 1, "", 2, 3000, kThere);
+  ASSERT_TRUE(world.run([&] { return a.gives(3) && b.gives(3); }));
+  for (const int lost : {1, 0}) {
+    world.kill(lost);
+    world.next_epoch({lost});
+    load_all(world, {lost});
+    world.engine(lost).ask_next({kHere});
+    EXPECT_EQ(hears(world, lost), false) << "rank " << lost;
+    Sum again(world, lost, "", 77, 3000, kThere);
+    ASSERT_TRUE(world.run([&] { return again.gives(3); }));
+  }
+}
+
+TEST(NextRound, IsMadeWhereAllAskAndNobodyKnows) {
+  World world({2, 2, {0, 1}, schedule::Algorithm::kAuto, 4096});
+  begin_second_version(world);
+  world.kill(0);
+  world.next_epoch({0});
+  load_all(world, {0});
+  world.engine(0).ask_next({kHere});
+  EXPECT_EQ(hears(world, 0), std::nullopt) << "rank 1 is not new";
+  world.kill(1);
+  world.next_epoch({1});
+  EXPECT_EQ(hears(world, 0), std::nullopt) << "rank 1 has not loaded";
+  load_all(world, {1});
+  EXPECT_EQ(hears(world, 0), std::nullopt) << "rank 1 computes";
+  world.engine(1).ask_next({kHere});
+  EXPECT_EQ(hears(world, 1), true);
+  EXPECT_EQ(hears(world, 0), std::nullopt) << "rank 1 has not begun it";
+  Sum b(world, 1, "", 2, 3000, kHere);
+  EXPECT_EQ(hears(world, 0), true);
+  Sum a(world, 0, "", 1, 3000, kHere);
+  ASSERT_TRUE(world.run([&] { return a.gives(3) && b.gives(3); }));
+}
+
+// Rank 0 was told that the round is another one, and who told it is lost: rank 1 must hear the same.
+TEST(NextRound, WhatWasHeardStaysTrue) {
+  World world({2, 2, {0, 1}, schedule::Algorithm::kAuto, 4096});
+  begin_second_version(world);
+  world.kill(0);
+  world.next_epoch({0});
+  load_all(world, {0});
+  world.engine(0).ask_next({kHere});
+  {
+    Sum lost(world, 1, "", 2, 3000, kThere);
+    EXPECT_EQ(hears(world, 0), false);
+    world.kill(1);
+  }
+  world.next_epoch({1});
+  load_all(world, {1});
+  world.engine(1).ask_next({kHere});
+  EXPECT_EQ(hears(world, 1), false);
+  // Also where both ask again: two set-up rounds follow each other.
+  world.engine(0).ask_next({kHere});
+  world.engine(1).ask_next({kHere});
+  EXPECT_EQ(hears(world, 0), false);
+  EXPECT_EQ(hears(world, 1), false);
+  Sum a(world, 0, "", 1, 3000, kThere), b(world, 1, "", 2, 3000, kThere);
+  ASSERT_TRUE(world.run([&] { return a.gives(3) && b.gives(3); }));
+}
+
+// A sum of nothing and forty more, so that nobody remembers the first: by these ranks together, or from the log.
+void make_rounds(World& world, const std::vector<int>& ranks) {
+  for (int n = 0; n <= 40; n++) {
+    std::vector<std::unique_ptr<Sum>> sums;
+    for (const int r : ranks) {
+      sums.push_back(std::make_unique<Sum>(world, r, "", 1, n == 0 ? 0 : 3, n == 0 ? kThere : 5));
+    }
+    ASSERT_TRUE(world.run([&] { return std::ranges::all_of(sums, [](auto& s) { return s->gives(2); }); })) << n;
+  }
+}
+
+// Seen in its log's records alone, and those of a round without bytes nobody fetches: each who replays it logs it
+// again, or they go with the segments of the dead.
+TEST(NextRound, OfNoBytesIsKnownAfterItsMakersAreGone) {
+  World world({2, 2, {0, 1}, schedule::Algorithm::kAuto, 4096});
+  begin_second_version(world);
+  make_rounds(world, {0, 1});
+  world.kill(0);
+  world.next_epoch({0});
+  load_all(world, {0});
+  make_rounds(world, {0});
+  (void)world.run([&] { return false; });
+  world.next_epoch({});
+  ASSERT_TRUE(world.log(0).attached().empty()) << "nothing is needed of the dead life's";
+  world.kill_host(1);
+  world.next_epoch({1});
+  load_all(world, {1});
+  world.engine(1).ask_next({kHere});
+  EXPECT_EQ(hears(world, 1), false);
+  make_rounds(world, {1});
+  EXPECT_EQ(world.gaps, std::vector<std::string>());
+  EXPECT_EQ(world.failures, std::vector<std::string>());
+}
+
+// I7: more was lost than there are copies. The process that asks must not do so for ever, while the others wait for it.
+TEST(NextRound, ThatNobodyKnowsAnyMoreIsAGap) {
+  World world({2, 2, {0, 1}, schedule::Algorithm::kAuto, 4096});
+  begin_second_version(world);
+  make_rounds(world, {0, 1});
+  world.kill(1);
+  world.next_epoch({1});
+  load_all(world, {1});
+  for (int r = 0; r < 2; r++) world.log(r).drop_below(world.engine(r).version().next());
+  world.engine(1).ask_next({kHere});
+  EXPECT_EQ(hears(world, 1), std::nullopt);
+  ASSERT_EQ(world.gaps.size(), 1u);
+  EXPECT_NE(world.gaps[0].find("no host holds anything of round 1.0"), std::string::npos) << world.gaps[0];
+  EXPECT_TRUE(world.gap_renumbers);
+  // So is one of a version that the others have ended.
+  World other({2, 2, {0, 1}, schedule::Algorithm::kAuto, 4096});
+  begin_second_version(other);
+  make_rounds(other, {0, 1});
+  other.kill(1);
+  other.next_epoch({1});
+  load_all(other, {1});
+  const std::uint64_t model = 6;
+  ASSERT_TRUE(other.checkpoints(0).take(std::as_bytes(std::span(&model, 1)), nullptr).ok());
+  for (int r = 0; r < 2; r++) other.log(r).drop_below(other.engine(1).version().next());
+  other.engine(1).ask_next({kHere});
+  EXPECT_EQ(hears(other, 1), std::nullopt);
+  EXPECT_EQ(other.gaps.size(), 1u);
+}
+
 TEST(SetupRounds, AnotherCallUnderTheNameIsADesync) {
   World world({2, 2, {0, 0}, schedule::Algorithm::kAuto, 4096});
   Sum a(world, 0, "schema", 1), b(world, 1, "schema", 2);
@@ -1209,6 +1712,18 @@ TEST(LazyCheckpoint, IsCommittedOnceAllHaveGivenTheirState) {
   EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), state->value().global.begin(), state->value().global.end()));
 }
 
+// A sum in place of `count` times the rank's number, counted from one.
+void submit_sum(World& world, int rank, Call& call, std::vector<std::uint64_t>& buffer, std::size_t count) {
+  buffer.assign(count, static_cast<std::uint64_t>(rank) + 1);
+  call.spec.collective = Collective::kAllreduce;
+  call.spec.type = DataType::kU64;
+  call.spec.op = ReduceOp::kSum;
+  call.spec.input = call.spec.output = buffer.data();
+  call.spec.count = count;
+  const Status status = world.engine(rank).submit(kWorldGroup, call);
+  ASSERT_TRUE(status.ok()) << status.describe();
+}
+
 // The rest would be computed from an input that the final part has overwritten: no number then, but an error.
 TEST(RecoveryAtItsLimits, WhatIsFinalAndNotLoggedIsNotComputedAgain) {
   World::Options options;
@@ -1219,16 +1734,7 @@ TEST(RecoveryAtItsLimits, WhatIsFinalAndNotLoggedIsNotComputedAgain) {
   World world(options);
   std::vector<std::uint64_t> buffers[2];
   Call calls[3];
-  const auto issue = [&](int rank, Call& call) {
-    auto& buffer = buffers[rank];
-    buffer.assign(100'000, static_cast<std::uint64_t>(rank) + 1);
-    call.spec.collective = Collective::kAllreduce;
-    call.spec.type = DataType::kU64;
-    call.spec.op = ReduceOp::kSum;
-    call.spec.input = call.spec.output = buffer.data();
-    call.spec.count = buffer.size();
-    ASSERT_TRUE(world.engine(rank).submit(kWorldGroup, call).ok());
-  };
+  const auto issue = [&](int rank, Call& call) { submit_sum(world, rank, call, buffers[rank], 100'000); };
   issue(0, calls[0]);
   issue(1, calls[1]);
   // Nothing fits into the log of the rank that gets the result from the other.
@@ -1258,6 +1764,54 @@ TEST(RecoveryAtItsLimits, WhatIsFinalAndNotLoggedIsNotComputedAgain) {
   ASSERT_FALSE(world.failures.empty());
   EXPECT_NE(world.failures[0].find("known here alone"), std::string::npos) << world.failures[0];
   EXPECT_NE(world.failures[0].find("cannot log round"), std::string::npos) << world.failures[0];
+}
+
+// A piece that an extent has no room for is two records, and its owner is killed between them: what is there of it is
+// no piece, and nobody was sent anything of it.
+TEST(RecoveryAtItsLimits, HalfAPieceInTheLogIsComputedAgain) {
+  for (const auto algorithm : {schedule::Algorithm::kRing, schedule::Algorithm::kButterfly}) {
+    for (const std::size_t half : {std::size_t{8}, std::size_t{1000}, std::size_t{1004}}) {
+      World::Options options;
+      options.algorithm = algorithm;
+      World world(options);
+      std::vector<std::uint64_t> buffers[3];
+      Call calls[4];
+      const auto issue = [&](int rank, Call& call) { submit_sum(world, rank, call, buffers[rank], 5000); };
+      for (int r = 0; r < 3; r++) issue(r, calls[r]);
+      const std::vector<std::uint64_t> sums(5000, 6);
+      const RecordKey key{RecordKind::kRound, {Timeline(0), kWorldGroup, Version(0), Sequence(0)}};
+      const RecordInfo info{calls[0].fingerprint, 40'000};
+      ASSERT_TRUE(world.log(0).publish(key, info, 0, std::as_bytes(std::span(sums)).first(half)).ok());
+      world.kill(0);
+      world.next_epoch({0});
+      issue(0, calls[3]);
+      ASSERT_TRUE(world.run([&] { return calls[1].finished && calls[2].finished && calls[3].finished; }));
+      for (const auto& buffer : buffers) EXPECT_EQ(buffer, sums);
+      EXPECT_EQ(world.failures, std::vector<std::string>());
+    }
+  }
+}
+
+// The next round is one like any other.
+TEST(RecoveryAtItsLimits, ARoundAfterAResumedOneTellsPlacesAgain) {
+  World world({});
+  std::vector<std::uint64_t> buffers[3];
+  Call calls[7];
+  const auto issue = [&](int rank, Call& call) { submit_sum(world, rank, call, buffers[rank], 5000); };
+  for (int r = 0; r < 3; r++) issue(r, calls[r]);
+  const RecordKey key{RecordKind::kRound, {Timeline(0), kWorldGroup, Version(0), Sequence(0)}};
+  ASSERT_TRUE(world.run([&] { return !world.log(0).reader()->held(key).empty(); }));
+  ASSERT_FALSE(calls[0].finished || calls[1].finished || calls[2].finished);
+  world.kill(0);
+  world.next_epoch({0});
+  issue(0, calls[3]);
+  ASSERT_TRUE(world.run([&] { return calls[1].finished && calls[2].finished && calls[3].finished; }));
+  const std::size_t before = world.places_told();
+  for (int r = 0; r < 3; r++) issue(r, calls[4 + r]);
+  ASSERT_TRUE(world.run([&] { return calls[4].finished && calls[5].finished && calls[6].finished; }));
+  EXPECT_GT(world.places_told(), before);
+  for (const auto& buffer : buffers) EXPECT_EQ(buffer, std::vector<std::uint64_t>(5000, 6));
+  EXPECT_EQ(world.failures, std::vector<std::string>());
 }
 
 // More pieces of results than a report may hold: what stands in this life's buffers is told, the rest computed again.
@@ -1317,6 +1871,7 @@ TEST_P(Recovery, InterruptedRoundsEndWithTheSameBytes) {
       c.program = {collective, seed % 2 == 0 ? 40u : 5000u, 3, in_place};
       c.world.size = size;
       for (int r = 0; r < size; r++) c.world.hosts.push_back(hosts == 1 ? 0 : r * hosts / size);
+      c.world.pipes = seed % 3 != 0;
       survive(c, seed, 2);  // a link
       c.lost = {static_cast<int>(seed) % size};
       survive(c, seed + 100, 3);

@@ -224,13 +224,15 @@ TEST(Engine, PipesOfSharedMemoryWithEveryAlgorithm) {
   for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kStar, Algorithm::kTree, Algorithm::kButterfly,
                                     Algorithm::kRing, Algorithm::kDirect}) {
     SCOPED_TRACE(std::string(schedule::to_string(algorithm)));
-    for (const int size : {2, 3, 5}) {
-      for (const std::uint64_t count : {0u, 7u, 600u, 100'000u}) {
+    for (const int size : {2, 3, 5, 8}) {
+      for (const std::uint64_t count : {0u, 7u, 600u, 20'000u, 400'000u}) {
+        if (count > 100'000 && size != 5) continue;
         Mesh::Options o;
         o.size = size;
         o.algorithm = algorithm;
         o.pipes = true;
-        o.chunk_bytes = count > 1000 ? limits::kMaxChunkBytes : 4096;
+        o.one_host = true;
+        o.chunk_bytes = count > 100'000 ? limits::kMaxChunkBytes : 4096;
         o.streams = size == 3 ? 2 : 1;
         run_all(o, count);
         if (HasFatalFailure()) return;
@@ -261,6 +263,7 @@ TEST(Engine, HalfPrecisionWithEveryAlgorithm) {
           Mesh::Options o;
           o.size = size;
           o.algorithm = algorithm;
+          o.pipes = o.one_host = count % 2 == 1;
           Mesh mesh(o);
           const auto value = [](int rank, std::uint64_t i) { return rank + static_cast<int>(i * 7 % 19); };
           const std::uint64_t in_count =
@@ -519,6 +522,11 @@ TEST(Engine, PointToPointInAnyOrderOfTags) {
       return true;
     }));
     EXPECT_EQ(in, out);
+    std::uint64_t all = 0;
+    for (const auto& message : out) all += message.size() * 4;
+    EXPECT_EQ(mesh.board(0).moved(1).sent, all);
+    EXPECT_EQ(mesh.board(1).moved(0).received, all);
+    EXPECT_EQ(mesh.board(1).moved(0).sent, 0u);
   }
 }
 
@@ -633,7 +641,7 @@ TEST(Engine, WhoWaitsForAMessageOfADestroyedGroupIsTold) {
 // I7: a wait for messages is as old as the last that moved, not as the round beside which they run.
 TEST(Engine, MessagesThatMoveAreNoLongWait) {
   Mesh mesh({});
-  ProgressReporter reporter;
+  ProgressReporter reporter(100);
   std::vector<std::int32_t> out(3, 1), in(3);
   const auto waited = [&](std::int64_t now) {
     mesh.engine(1).publish_waits();
@@ -652,6 +660,36 @@ TEST(Engine, MessagesThatMoveAreNoLongWait) {
   ASSERT_TRUE(mesh.run([&] { return r[0].finished.load(); }));
   EXPECT_EQ(waited(5000), 0u);
   EXPECT_EQ(waited(6000), 1000u);
+}
+
+// A rank that makes its input waits for nobody: two ranks that wait for each other in different rounds are a desync,
+// and one of them has only just come to its round.
+TEST(Engine, WhoPreparesItsInputDoesNotWait) {
+  Mesh mesh({});
+  ProgressReporter reporter(100);
+  std::vector<std::int32_t> data(3);
+  Call call;
+  call.spec.collective = Collective::kBroadcast;
+  call.spec.type = DataType::kI32;
+  call.spec.count = data.size();
+  call.spec.output = data.data();
+  call.spec.root = 0;
+  call.spec.prepare = [](void*) {};
+  ASSERT_TRUE(mesh.engine(1).submit(kWorldGroup, call).ok());
+  const auto read = [&](std::int64_t now) {
+    mesh.engine(1).publish_waits();
+    const auto progress = reporter.read(mesh.board(1), TimeMs{now});
+    EXPECT_EQ(progress.rounds.size(), 1u);
+    return std::pair(progress.rounds[0].waiting_for_size(), progress.rounds[0].waited_ms());
+  };
+  EXPECT_EQ(read(1000), std::pair(0, std::uint64_t{0}));
+  EXPECT_EQ(read(9000), std::pair(0, std::uint64_t{8000}));
+  Call* prepared = mesh.engine(1).take_prepare();
+  ASSERT_EQ(prepared, &call);
+  mesh.engine(1).prepared(call);
+  EXPECT_EQ(read(20'000), std::pair(1, std::uint64_t{0}));
+  EXPECT_EQ(read(20'500), std::pair(1, std::uint64_t{500}));
+  mesh.engine(1).stop(Status(Code::kClosed, "the test ends"));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <set>
 
 #include "warren/warren.h"
@@ -38,6 +39,8 @@ struct Fake {
   std::size_t custom_bytes = 0;
   warren_serialize serialize = nullptr;
   void* serialize_context = nullptr;
+  void (*prepare)(void*) = nullptr;
+  void* prepare_context = nullptr;
 
   Call& last() { return calls.back(); }
 };
@@ -126,8 +129,34 @@ warren_code warren_lazy_checkpoint(warren_comm*, warren_serialize serialize, voi
   fake->serialize_context = context;
   return record({.name = "lazy_checkpoint"}, nullptr, SITE);
 }
+warren_code warren_prepare_next(warren_comm*, void (*prepare)(void*), void* context) {
+  fake->prepare = prepare;
+  fake->prepare_context = context;
+  return WARREN_OK;
+}
+warren_code warren_allocate(warren_comm*, size_t bytes, void** memory) {
+  const warren_code code = record({.name = "allocate", .count = bytes}, nullptr, SITE);
+  if (code == WARREN_OK) *memory = std::calloc(1, bytes);
+  return code;
+}
+warren_code warren_free(warren_comm* comm, void* memory) {
+  fake->freed.push_back("memory of " + comm->name);
+  std::free(memory);
+  return WARREN_OK;
+}
 warren_code warren_allreduce(warren_comm*, const void* in, void* out, size_t count, warren_type type, warren_op op,
                              warren_handle** handle) {
+  // As the library: what functions of the program's throw goes no further, and the call fails.
+  try {
+    const void* state = nullptr;
+    std::size_t bytes = 0;
+    if (const auto serialize = std::exchange(fake->serialize, nullptr)) {
+      serialize(&state, &bytes, fake->serialize_context);
+    }
+    if (const auto prepare = std::exchange(fake->prepare, nullptr)) prepare(fake->prepare_context);
+  } catch (...) {
+    fake->next = WARREN_INTERNAL;
+  }
   return record({.name = "allreduce", .in = in, .out = out, .count = count, .type = type, .op = op}, handle, SITE);
 }
 warren_code warren_allreduce_custom(warren_comm*, const void* in, void* out, size_t count, size_t element_bytes,
@@ -318,6 +347,32 @@ TEST_F(FacadeTest, ALazyCheckpointKeepsWhatSerializesUntilItHasServed) {
   fake_.next = WARREN_EXHAUSTED;
   EXPECT_THROW(comm.lazy_checkpoint([] { return std::vector<int>{}; }), Error);
   EXPECT_FALSE(alive.expired()) << "a checkpoint that was refused replaces nothing";
+}
+
+TEST_F(FacadeTest, WhatAPrepareFunctionThrowsReachesItsCaller) {
+  Communicator comm = Communicator::create();
+  std::vector<float> v(3);
+  comm.allreduce(std::span(v), Op::sum, [&] { v = {1, 2, 3}; });
+  EXPECT_EQ(v, (std::vector<float>{1, 2, 3}));
+  try {
+    comm.allreduce(std::span(v), Op::sum, [] { throw std::out_of_range("row 7"); });
+    FAIL() << "nothing was thrown";
+  } catch (const std::out_of_range& e) {
+    EXPECT_STREQ(e.what(), "row 7");
+  }
+  EXPECT_THROW(comm.allreduce(std::span(v), Op::sum, [] { throw 7; }), int);
+  // A failure of the call itself is the library's.
+  fake_.next = WARREN_PEER_LOST;
+  EXPECT_THROW(comm.allreduce(std::span(v), Op::sum, [] {}), Error);
+}
+
+TEST_F(FacadeTest, WhatALazyCheckpointsFunctionThrowsReachesTheCallThatAskedForIt) {
+  Communicator comm = Communicator::create();
+  comm.lazy_checkpoint([]() -> std::vector<float> { throw std::out_of_range("no model"); });
+  std::vector<float> v(3);
+  EXPECT_THROW(comm.allreduce(std::span(v)), std::out_of_range);
+  fake_.next = WARREN_INTERNAL;
+  EXPECT_THROW(comm.allreduce(std::span(v)), Error) << "once";
 }
 
 TEST_F(FacadeTest, AllreducesInEveryShape) {
@@ -535,6 +590,36 @@ TEST_F(FacadeTest, HandlesAreFreedOnceAndBeforeTheirCommunicator) {
   EXPECT_TRUE(kept.test());
   kept = Handle();
   EXPECT_EQ(fake_.freed, (std::vector<std::string>{"handle", "handle", "job"}));
+}
+
+TEST_F(FacadeTest, MemoryIsARangeAndFreedBeforeItsCommunicator) {
+  std::optional<Memory<double>> kept;
+  {
+    Communicator comm = Communicator::create();
+    Memory<double> memory = allocate<double>(comm, 5);
+    EXPECT_EQ(fake_.last().count, 40u);
+    EXPECT_EQ(memory.size(), 5u);
+    memory[3] = 7;
+    EXPECT_EQ(std::vector<double>(memory.begin(), memory.end()), (std::vector<double>{0, 0, 0, 7, 0}));
+    comm.allreduce(std::span(memory));
+    EXPECT_EQ(fake_.last().in, memory.data());
+    EXPECT_EQ(fake_.last().count, 5u);
+    Memory<double> other = allocate<double>(comm, 2);
+    std::vector<double> result(5);
+    comm.allreduce(memory, result);
+    EXPECT_EQ(fake_.last().in, memory.data());
+    other = std::move(memory);
+    EXPECT_EQ(fake_.freed, std::vector<std::string>{"memory of job"});
+    EXPECT_EQ(memory.size(), 0u);  // NOLINT(bugprone-use-after-move)
+    kept = std::move(other);
+    EXPECT_EQ((*kept)[3], 7);
+    fake_.next = WARREN_EXHAUSTED;
+    EXPECT_EQ(code_of([&] { (void)allocate<double>(comm, 1); }), ErrorCode::exhausted);
+    EXPECT_EQ(code_of([&] { (void)allocate<double>(comm, SIZE_MAX / 4); }), ErrorCode::invalid_argument);
+  }
+  EXPECT_EQ(fake_.freed.size(), 1u);
+  kept.reset();
+  EXPECT_EQ(fake_.freed, (std::vector<std::string>{"memory of job", "memory of job", "job"}));
 }
 
 TEST_F(FacadeTest, CallsBackOnce) {

@@ -27,6 +27,7 @@ class Mesh {
     bool check_call_sites = false;
     int socket_buffer_bytes = 0;  // small ones make partial reads and writes; 0: the kernel's
     bool pipes = false;           // of shared memory, as within a host
+    bool one_host = false;        // what schedules are told
   };
 
   explicit Mesh(const Options& options) : options_(options) {
@@ -43,6 +44,8 @@ class Mesh {
       plan.algorithm = options.algorithm;
       plan.chunk_bytes = options.chunk_bytes;
       plan.check_call_sites = options.check_call_sites;
+      if (options.one_host)
+        plan.hosts = plan.domains = std::vector<std::uint32_t>(static_cast<std::size_t>(options.size));
       n.engine->install(plan);
       n.engine->open();
     }

@@ -8,8 +8,9 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
-#include <thread>
 
+#include "tests/worker/await_file.h"
+#include "tests/worker/one_rank_plan.h"
 #include "worker/disk/past.h"
 
 namespace warren::worker {
@@ -20,34 +21,6 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 namespace fs = std::filesystem;
-
-constexpr std::uint64_t kRun = 11;
-
-wire::Plan plan_of(std::uint64_t epoch, std::uint32_t timeline, std::uint64_t run) {
-  wire::Plan p;
-  p.set_run(run);
-  p.set_epoch(epoch);
-  p.set_timeline(timeline);
-  wire::JobSettings& settings = *p.mutable_settings();
-  settings.set_world_size(1);
-  settings.set_round_timeout_ms(10'000);
-  settings.set_algorithm("auto");
-  settings.set_chunk_bytes(1 << 18);
-  settings.set_streams(1);
-  settings.set_replicas(1);
-  wire::Member& m = *p.add_members();
-  m.set_incarnation(run + epoch);
-  m.set_worker_id("w0");
-  m.set_host_id("a");
-  m.set_domain_id("a");
-  m.set_local_size(1);
-  m.set_fetch_port(6000);
-  m.add_endpoints()->set_address("127.0.0.1");
-  m.mutable_endpoints(0)->set_port(5000);
-  p.add_ring(0);
-  p.add_tree_parent(-1);
-  return p;
-}
 
 // A job of one rank, whose lives write to one mirror.
 class MirrorTest : public testing::Test {
@@ -88,6 +61,7 @@ class MirrorTest : public testing::Test {
     const std::vector<std::byte> state(1000 + version, static_cast<std::byte>(version));
     RecordInfo info;
     info.total_bytes = state.size();
+    info.fingerprint.shape = std::uint64_t{settings_.world_size} << 1;
     const RecordKey key{RecordKind::kGlobal, {Timeline(timeline), kWorldGroup, Version(version), Sequence(0)}};
     ASSERT_TRUE(log_->publish(key, info, 0, state).ok());
     wire::Known known = known_of(plan_of(epoch, timeline, run));
@@ -95,9 +69,7 @@ class MirrorTest : public testing::Test {
     known.set_committed_version(version);
     known.set_committed_timeline(timeline);
     mirror.copy(Epoch(epoch), Timeline(timeline), Version(version), Rank(0), note_of(known));
-    while (!fs::exists(place(version, timeline, run) / "COMPLETE")) {  // CTest ends what never comes
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    await_file(place(version, timeline, run) / "COMPLETE");
   }
   // "epoch 3 version 5 of timeline 1", or why there is nothing.
   static std::string held(const Mirror& mirror) {

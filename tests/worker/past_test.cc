@@ -4,40 +4,14 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "recovery/ids.h"
 #include "storage/fake_result_store.h"
+#include "tests/worker/one_rank_plan.h"
 
 namespace warren::worker {
 namespace {
-
-constexpr std::uint64_t kRun = 11;
-
-wire::Plan plan_of(std::uint64_t epoch, std::uint32_t timeline, std::uint64_t run = kRun) {
-  wire::Plan p;
-  p.set_run(run);
-  p.set_epoch(epoch);
-  p.set_timeline(timeline);
-  wire::JobSettings& settings = *p.mutable_settings();
-  settings.set_world_size(1);
-  settings.set_round_timeout_ms(10'000);
-  settings.set_algorithm("auto");
-  settings.set_chunk_bytes(1 << 18);
-  settings.set_streams(1);
-  settings.set_replicas(1);
-  wire::Member& m = *p.add_members();
-  m.set_incarnation(run + epoch);
-  m.set_worker_id("w0");
-  m.set_host_id("a");
-  m.set_domain_id("a");
-  m.set_local_size(1);
-  m.set_fetch_port(6000);
-  m.add_endpoints()->set_address("127.0.0.1");
-  m.mutable_endpoints(0)->set_port(5000);
-  p.add_ring(0);
-  p.add_tree_parent(-1);
-  return p;
-}
 
 class PastTest : public testing::Test {
  protected:
@@ -116,6 +90,31 @@ TEST_F(PastTest, ANoteThatCannotBeReadIsLeftOut) {
   EXPECT_FALSE(held().has_value());
   leave(known_of(plan_of(3, 1)));
   EXPECT_TRUE(held().has_value());
+}
+
+wire::Plan plan_on(const std::vector<std::string>& hosts) {
+  wire::Plan p;
+  for (std::size_t r = 0; r < hosts.size(); ++r) {
+    wire::Member& m = *p.add_members();
+    m.set_rank(static_cast<std::uint32_t>(r));
+    m.set_incarnation(100 + r);
+    m.set_host_id(hosts[r]);
+  }
+  return p;
+}
+
+TEST(LeavesHost, ARankThatGoesElsewhereLeavesWhatIsOnDiskToTheOthersOfItsHost) {
+  const wire::Plan before = plan_on({"a", "a", "b", "c"});
+  EXPECT_FALSE(leaves_host(before, before, Rank(0)));
+  EXPECT_TRUE(leaves_host(before, plan_on({"a", "x", "b", "c"}), Rank(0)));
+  EXPECT_TRUE(leaves_host(before, plan_on({"a", "b", "b", "c"}), Rank(0)));
+  EXPECT_FALSE(leaves_host(before, plan_on({"a", "x", "b", "c"}), Rank(2))) << "another host's";
+  EXPECT_FALSE(leaves_host(before, plan_on({"a", "a", "a", "c"}), Rank(0))) << "one more has come";
+  EXPECT_TRUE(leaves_host({}, before, Rank(0))) << "it may have gone while this life joined";
+}
+
+TEST(LivesOf, AllMembersOfAPlan) {
+  EXPECT_EQ(lives_of(plan_on({"a", "b"})), (std::vector<Incarnation>{Incarnation(100), Incarnation(101)}));
 }
 
 }  // namespace

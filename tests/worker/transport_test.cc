@@ -3,11 +3,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <thread>
+#include <tuple>
 
 #include "recovery/limits.h"
+#include "storage/segment.h"
 #include "worker/transport/frame_checksum.h"
 #include "worker/transport/handshake.h"
 #include "worker/transport/link_transport.h"
@@ -190,6 +193,25 @@ TEST_F(OneEnd, ChunksAreStripedOverTheStreams) {
   }
 }
 
+TEST_F(OneEnd, ALinkWithinTheHostHasOneStream) {
+  transport_.close_all();
+  transport_.open(Epoch(1), 3, true, {false, true, false});
+  for (const auto& [peer, stream, takes] : {std::tuple(1, 0, true), {1, 1, false}, {2, 1, true}, {2, 3, false}}) {
+    int fds[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+    const Status status =
+        transport_.adopt(Epoch(1), kWorldGroup, Rank(peer), static_cast<std::uint16_t>(stream), fds[0]);
+    EXPECT_EQ(status.ok(), takes) << peer << " " << stream << ": " << status.describe();
+    peer_.push_back(fds[1]);
+  }
+  // All frames go there.
+  link_ = transport_.link(kWorldGroup, Rank(1));
+  for (std::uint32_t m = 0; m < 4; m++) {
+    transport_.post_send(link_, header(m), payload_, m);
+    EXPECT_TRUE(next().status.ok());
+  }
+}
+
 TEST_F(OneEnd, AdoptRefusesWhatIsNotOfThisEpoch) {
   int fds[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
@@ -290,7 +312,9 @@ TEST(Handshake, VerdictsSurviveTheWire) {
 // Two ends of one connection with a pipe of shared memory.
 class Piped : public ::testing::Test {
  protected:
-  void SetUp() override {
+  void SetUp() override { connect(); }
+  void connect() {
+    for (LinkTransport& end : end_) end.close_all();
     int fds[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
     const OwnedFd memory = std::move(HostPipe::create()).value();
@@ -312,7 +336,10 @@ class Piped : public ::testing::Test {
     }
     return c[0];
   }
-  LinkTransport end_[2] = {LinkTransport([](GroupId, Rank) {}), LinkTransport([](GroupId, Rank) {})};
+  std::shared_ptr<const SegmentView> log_of_0_;  // as mapped at end 1
+  HostMemory host_[2];
+  LinkTransport end_[2] = {LinkTransport([](GroupId, Rank) {}, nullptr, &host_[0]),
+                           LinkTransport([](GroupId, Rank) {}, [this](Rank) { return log_of_0_; }, &host_[1])};
   LinkId link_[2] = {};
 };
 
@@ -370,6 +397,359 @@ TEST_F(Piped, AnotherThreadsLookDoesNotTakeTheWakeUp) {
   EXPECT_EQ(::poll(fds.data(), fds.size(), 60'000), 1);
   end_[1].woken();
   EXPECT_TRUE(next(end_[1]).status.ok());
+}
+
+std::vector<std::byte> noise(std::size_t n, unsigned seed) {
+  std::vector<std::byte> bytes(n);
+  std::uint32_t x = seed * 2654435761u + 1;
+  for (std::byte& b : bytes) b = static_cast<std::byte>((x = x * 1664525u + 1013904223u) >> 24);
+  return bytes;
+}
+
+// A receiver that reads in place gets what it releases late; the sender goes on as far as the ring has room, and the
+// bytes under a view stay.
+TEST_F(Piped, WhatIsReadInPlaceStaysUntilItIsReleased) {
+  constexpr std::size_t kBytes = HostPipe::kRingBytes / 4;
+  constexpr std::uint32_t kFrames = 12;
+  std::vector<std::vector<std::byte>> sent;
+  std::vector<std::vector<std::byte>> scratch(kFrames, std::vector<std::byte>(kBytes));
+  for (std::uint32_t i = 0; i < kFrames; i++) {
+    sent.push_back(noise(kBytes - i * 100, i));
+    end_[0].post_send(link_[0], header(i), sent[i], 1);
+    end_[1].post_recv_in_place(link_[1], header(i), std::span(scratch[i]).first(sent[i].size()), 100 + i);
+  }
+  std::vector<std::pair<std::uint32_t, View>> held;
+  std::uint32_t come = 0, in_place = 0;
+  Completion c[4];
+  while (come < kFrames) {
+    (void)end_[0].poll(c);
+    const std::size_t n = end_[1].poll(c);
+    for (std::size_t k = 0; k < n; k++) {
+      ASSERT_TRUE(c[k].status.ok()) << c[k].status.describe();
+      ASSERT_EQ(c[k].token, 100 + come);
+      if (!c[k].view.in_place()) {
+        EXPECT_TRUE(std::ranges::equal(std::span(scratch[come]).first(sent[come].size()), sent[come])) << come;
+      } else {
+        held.emplace_back(come, c[k].view);
+        in_place++;
+      }
+      come++;
+    }
+    for (const auto& [i, view] : held) {
+      ASSERT_EQ(std::memcmp(view.bytes(), sent[i].data(), sent[i].size()), 0) << i;
+    }
+    // The newest first, once nothing else can come in place.
+    if (held.size() == 3) {
+      for (std::size_t k = held.size(); k-- > 0;) end_[1].release(link_[1], held[k].second);
+      held.clear();
+    }
+  }
+  EXPECT_GE(in_place, 6u);
+}
+
+// What a receiver holds never keeps what it waits for from coming: it moves.
+TEST_F(Piped, WhatIsHeldMakesRoomForWhatIsWaitedFor) {
+  constexpr std::size_t kBytes = HostPipe::kRingBytes / 4;
+  constexpr std::uint32_t kFrames = 20;
+  std::vector<std::vector<std::byte>> scratch(kFrames, std::vector<std::byte>(kBytes)), sent;
+  for (std::uint32_t i = 0; i < kFrames; i++) {
+    sent.push_back(noise(kBytes, i));
+    end_[0].post_send(link_[0], header(i), sent[i], 1);
+    end_[1].post_recv_in_place(link_[1], header(i), scratch[i], i);
+  }
+  Completion c[4];
+  std::vector<View> views;
+  for (int look = 0; look < 10'000 && views.size() < kFrames; look++) {
+    (void)end_[0].poll(c);
+    const std::size_t n = end_[1].poll(c);
+    for (std::size_t k = 0; k < n; k++) {
+      ASSERT_TRUE(c[k].status.ok());
+      ASSERT_EQ(c[k].token, views.size());
+      views.push_back(c[k].view);
+    }
+  }
+  ASSERT_EQ(views.size(), kFrames) << "nothing was ever released";
+  std::size_t in_place = 0;
+  for (std::uint32_t i = 0; i < kFrames; i++) {
+    const std::byte* at = views[i].in_place() ? views[i].bytes() : scratch[i].data();
+    EXPECT_EQ(std::memcmp(at, sent[i].data(), kBytes), 0) << i;
+    if (!views[i].in_place()) continue;
+    in_place++;
+    end_[1].release(link_[1], views[i]);
+  }
+  EXPECT_GE(in_place, 3u);
+}
+
+// Finals that are told by their place in the sender's log.
+class Logged : public Piped {
+ protected:
+  static constexpr std::size_t kBytes = 10'000;
+  void SetUp() override {
+    Piped::SetUp();
+    log_ = HostLog::create(Incarnation(7), memory_).value();
+    reader_ = HostLog::create(Incarnation(8), heap_segment(std::size_t{1} << 20)).value();
+    ASSERT_TRUE(reader_->attach(Incarnation(7), memory_->bytes(), memory_).ok());
+    log_of_0_ = reader_->segment_of(Incarnation(7));
+    ASSERT_NE(log_of_0_, nullptr);
+  }
+  static FrameHeader of(Version version) {
+    FrameHeader h = header();
+    h.round.version = version;
+    return h;
+  }
+  LogPlace publish(std::span<const std::byte> bytes, Version version = Version(0)) {
+    LogPlace place;
+    const RecordInfo info{header().fingerprint, 10 * kBytes};
+    EXPECT_TRUE(log_->publish(result_key(of(version).round), info, 0, bytes, &place).ok());
+    EXPECT_TRUE(place.known());
+    return place;
+  }
+  Completion exchange(const LogPlace& place, std::span<const std::byte> payload, std::span<std::byte> into,
+                      bool in_place, Version version = Version(0)) {
+    end_[0].post_send_logged(link_[0], of(version), payload, place, 1);
+    if (in_place) {
+      end_[1].post_recv_in_place(link_[1], of(version), into, 2);
+    } else {
+      end_[1].post_recv(link_[1], of(version), into, 2);
+    }
+    return next(end_[1]);
+  }
+
+  std::shared_ptr<SegmentMemory> memory_ = heap_segment(std::size_t{1} << 20);
+  std::unique_ptr<HostLog> log_, reader_;
+  std::vector<std::byte> bytes_ = noise(kBytes, 3), got_ = std::vector<std::byte>(kBytes);
+};
+
+TEST_F(Logged, FinalsAreReadWhereTheyArePublished) {
+  const LogPlace place = publish(bytes_);
+  // What the sender's buffer holds by then does not matter.
+  const std::vector<std::byte> overwritten(kBytes);
+  const Completion c = exchange(place, overwritten, got_, true);
+  ASSERT_TRUE(c.status.ok()) << c.status.describe();
+  ASSERT_NE(c.view.there, nullptr);
+  EXPECT_EQ(std::memcmp(c.view.bytes(), bytes_.data(), kBytes), 0);
+  EXPECT_TRUE(c.view.stands());
+  // Its owner goes on without this life: what is read from here on does not count.
+  log_->drop_below(Version(5));
+  EXPECT_TRUE(c.view.stands()) << "a preamble's rounds are never dropped";
+}
+
+TEST_F(Logged, WhatWasReadFromMemoryThatIsUsedAgainDoesNotCount) {
+  const Completion c = exchange(publish(bytes_, Version(3)), bytes_, got_, true, Version(3));
+  ASSERT_TRUE(c.status.ok()) << c.status.describe();
+  EXPECT_TRUE(c.view.stands());
+  log_->drop_below(Version(4));
+  EXPECT_FALSE(c.view.stands());
+}
+
+// A place is told when the ring has room: what lies there by then may be another round's, and the payload is whole.
+TEST_F(Logged, APlaceThatIsGoneBeforeItIsToldTravelsAsBytes) {
+  const LogPlace place = publish(bytes_, Version(3));
+  const std::vector<std::byte> before = noise(HostPipe::kRingBytes + 1, 4);
+  std::vector<std::byte> into(before.size());
+  FrameHeader first = of(Version(3)), second = first;
+  second.message = 1;
+  end_[0].post_send(link_[0], first, before, 1);
+  end_[0].post_send_logged(link_[0], second, bytes_, place, 2);
+  log_->drop_below(Version(4));
+  EXPECT_FALSE(place.stands());
+  end_[1].post_recv(link_[1], first, into, 3);
+  end_[1].post_recv(link_[1], second, got_, 4);
+  Completion c[4];
+  std::vector<Completion> come;
+  for (int look = 0; look < 10'000 && come.size() < 2; look++) {
+    (void)end_[0].poll(c);
+    const std::size_t n = end_[1].poll(c);
+    come.insert(come.end(), c, c + n);
+  }
+  ASSERT_EQ(come.size(), 2u);
+  for (const Completion& completion : come) EXPECT_TRUE(completion.status.ok()) << completion.status.describe();
+  EXPECT_EQ(into, before);
+  EXPECT_EQ(got_, bytes_);
+}
+
+TEST_F(Logged, WhoDoesNotReadInPlaceGetsACopy) {
+  const Completion c = exchange(publish(bytes_), bytes_, got_, false);
+  ASSERT_TRUE(c.status.ok()) << c.status.describe();
+  EXPECT_FALSE(c.view.in_place());
+  EXPECT_EQ(got_, bytes_);
+}
+
+// A peer may name anything. What is not a record of this round with these bytes, published and not dropped, breaks the
+// link; nothing outside of the segment is touched.
+TEST_F(Logged, PlacesWhereNoSuchFinalLiesAreRefused) {
+  const LogPlace good = publish(bytes_);
+  const LogPlace of_another_round = publish(bytes_, Version(3));
+  const LogPlace shorter = publish(std::span(bytes_).first(kBytes - 8));
+  std::vector<LogPlace> bad = {of_another_round, shorter};
+  for (const std::uint64_t at : {std::uint64_t{0}, good.at - 64, good.at + 1, good.at + 64, good.at + (1u << 20),
+                                 UINT64_MAX, UINT64_MAX - 95, std::uint64_t{1} << 63}) {
+    bad.push_back({good.extent, good.generation, at});
+  }
+  for (const std::uint64_t generation : {good.generation - 2, good.generation + 1, good.generation + 2, UINT64_MAX}) {
+    if (generation != 0) bad.push_back({good.extent, generation, good.at});
+  }
+  for (const std::uint32_t extent : {good.extent + 1, 1u << 20, UINT32_MAX}) {
+    bad.push_back({extent, good.generation, good.at});
+  }
+  for (const LogPlace& place : bad) {
+    connect();
+    const Completion c = exchange(place, bytes_, got_, true);
+    EXPECT_EQ(c.status.code(), Code::kPeerLost) << place.extent << " " << place.generation << " " << place.at;
+    EXPECT_FALSE(c.view.in_place());
+    EXPECT_NE(c.status.describe().find("rank 0 named a place in its log"), std::string::npos) << c.status.describe();
+  }
+  // Torn: the flag that is stored last is not there.
+  connect();
+  std::memset(memory_->bytes().data() + good.at - kRecordHeaderBytes, 0, 8);
+  EXPECT_EQ(exchange(good, bytes_, got_, true).status.code(), Code::kPeerLost);
+  // And who has not mapped the log at all.
+  log_of_0_ = nullptr;
+  connect();
+  EXPECT_EQ(exchange(good, bytes_, got_, true).status.code(), Code::kPeerLost);
+}
+
+// Inputs in memory that the sender, life 7 at rank 0, lends to life 8 at rank 1.
+class Lent : public Piped {
+ protected:
+  static constexpr std::size_t kBytes = 100'000;
+  void SetUp() override {
+    Piped::SetUp();
+    for (HostMemory& host : host_) host.install({Incarnation(7), Incarnation(8)});
+    memory_ = HostMemory::make(kBytes).value();
+    number_ = host_[0].add(memory_).value();
+    const auto bytes = noise(kBytes, 5);
+    std::memcpy(memory_->bytes().data(), bytes.data(), kBytes);
+    input_ = memory_->bytes().subspan(kSkipped, kInput);
+  }
+  void map(std::uint32_t number) {
+    host_[1].attach(Incarnation(7), number, map_segment(memory_->fd(), memory_->bytes().size()).value());
+  }
+  void lend() {
+    map(number_);
+    host_[0].mapped_by(Incarnation(8), number_);
+  }
+  Completion exchange(std::span<const std::byte> payload, bool in_place = true) {
+    end_[0].post_send_lent(link_[0], header(), payload, 1);
+    if (in_place) {
+      end_[1].post_recv_in_place(link_[1], header(), got_, 2);
+    } else {
+      end_[1].post_recv(link_[1], header(), got_, 2);
+    }
+    return next(end_[1]);
+  }
+
+  static constexpr std::size_t kSkipped = 4000, kInput = 64'000;
+  std::shared_ptr<MemfdSegment> memory_;
+  std::uint32_t number_ = 0;
+  std::span<std::byte> input_;
+  std::vector<std::byte> got_ = std::vector<std::byte>(kInput);
+};
+
+TEST_F(Lent, InputsAreReadWhereTheyLie) {
+  lend();
+  const Completion c = exchange(input_);
+  ASSERT_TRUE(c.status.ok()) << c.status.describe();
+  ASSERT_NE(c.view.there, nullptr);
+  EXPECT_EQ(std::memcmp(c.view.bytes(), input_.data(), kInput), 0);
+  // It is the same memory.
+  input_[5] = ~input_[5];
+  EXPECT_EQ(std::memcmp(c.view.bytes(), input_.data(), kInput), 0);
+  EXPECT_TRUE(c.view.stands());
+  // The lender's epoch is over, and its memory may change.
+  end_[0].close_all();
+  EXPECT_FALSE(c.view.stands());
+}
+
+TEST_F(Lent, WhatThePeerHasNotMappedIsSent) {
+  const auto sent = [&](std::span<const std::byte> payload) {
+    connect();
+    const Completion c = exchange(payload);
+    EXPECT_TRUE(c.status.ok()) << c.status.describe();
+    EXPECT_EQ(c.view.there, nullptr);
+    const std::byte* bytes = c.view.in_place() ? c.view.bytes() : got_.data();
+    EXPECT_EQ(std::memcmp(bytes, payload.data(), payload.size()), 0);
+    if (c.view.held != nullptr) end_[1].release(link_[1], c.view);
+  };
+  map(number_);
+  sent(input_);  // it has not said so
+  host_[0].mapped_by(Incarnation(9), number_);
+  sent(input_);  // another life has
+  host_[0].mapped_by(Incarnation(8), number_);
+  sent(noise(kInput, 6));  // another memory
+  const std::span<const std::byte> all = memory_->bytes();
+  EXPECT_FALSE(host_[0].lend(Rank(1), {all.data() + all.size() - kInput + 1, kInput}).known()) << "beyond its end";
+  EXPECT_FALSE(host_[0].lend(Rank(1), {all.data() - 64, kInput}).known()) << "before its begin";
+  EXPECT_TRUE(host_[0].lend(Rank(1), all).known());
+}
+
+TEST_F(Lent, WhoDoesNotReadInPlaceGetsACopy) {
+  lend();
+  const Completion c = exchange(input_, false);
+  ASSERT_TRUE(c.status.ok()) << c.status.describe();
+  EXPECT_FALSE(c.view.in_place());
+  EXPECT_TRUE(std::ranges::equal(got_, input_));
+}
+
+// A peer may name anything.
+TEST_F(Lent, PlacesThatAreNotLentAreRefused) {
+  host_[0].mapped_by(Incarnation(8), number_);
+  const auto refused = [&] {
+    connect();
+    const Completion c = exchange(input_);
+    EXPECT_EQ(c.status.code(), Code::kPeerLost);
+    EXPECT_FALSE(c.view.in_place());
+    EXPECT_NE(c.status.describe().find("rank 0 named a place in memory that it does not lend"), std::string::npos)
+        << c.status.describe();
+  };
+  refused();  // nothing is mapped
+  map(number_ + 1);
+  refused();
+  map(number_);
+  host_[1].detach(Incarnation(7), number_);
+  refused();
+  // A smaller one.
+  const auto small = HostMemory::make(kSkipped).value();
+  ASSERT_LT(small->bytes().size(), kSkipped + kInput);
+  host_[1].attach(Incarnation(7), number_, map_segment(small->fd(), small->bytes().size()).value());
+  refused();
+  EXPECT_FALSE(host_[1].borrow(Rank(0), {number_, UINT64_MAX}, 1));
+  EXPECT_FALSE(host_[1].borrow(Rank(0), {number_, small->bytes().size()}, 1));
+  EXPECT_FALSE(host_[1].borrow(Rank(0), {number_, 1}, small->bytes().size()));
+  EXPECT_TRUE(host_[1].borrow(Rank(0), {number_, 1}, small->bytes().size() - 1));
+  // Of a life that is over.
+  host_[1].install({Incarnation(70), Incarnation(8)});
+  EXPECT_FALSE(host_[1].borrow(Rank(0), {number_, 0}, 1));
+}
+
+TEST_F(Lent, WhatIsReadStaysMappedUntilThen) {
+  lend();
+  const Completion c = exchange(input_);
+  ASSERT_NE(c.view.there, nullptr);
+  const std::vector<std::byte> before(input_.begin(), input_.end());
+  host_[1].detach(Incarnation(7), number_);
+  auto removed = host_[0].remove(memory_->bytes().data());
+  ASSERT_TRUE(removed);
+  EXPECT_FALSE(host_[0].remove(memory_->bytes().data()));
+  removed.reset();
+  memory_.reset();
+  EXPECT_EQ(std::memcmp(c.view.bytes(), before.data(), kInput), 0);
+}
+
+TEST(HostMemory, HasLimits) {
+  EXPECT_EQ(HostMemory::make(0).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(HostMemory::make(UINT64_MAX).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(HostMemory::make(limits::kMaxBufferBytes).status().code(), Code::kUnavailable);
+  HostMemory host;
+  std::vector<void*> addresses;
+  for (std::size_t i = 0; i < HostMemory::kMost; i++) {
+    auto made = HostMemory::make(1).value();
+    addresses.push_back(made->bytes().data());
+    ASSERT_EQ(host.add(std::move(made)).value(), i + 1);
+  }
+  EXPECT_EQ(host.add(HostMemory::make(1).value()).status().code(), Code::kExhausted);
+  ASSERT_TRUE(host.remove(addresses[3]));
+  EXPECT_EQ(host.add(HostMemory::make(1).value()).value(), HostMemory::kMost + 1) << "numbers are not used again";
 }
 
 }  // namespace

@@ -32,7 +32,8 @@ void* load_store_library() {
 
 Result<std::unique_ptr<DiskLog>> DiskLog::open(const Settings& settings, Incarnation self,
                                                std::shared_ptr<SegmentMemory> segment,
-                                               std::function<void(const LogEvent&)> events) {
+                                               std::function<void(const LogEvent&)> events,
+                                               std::function<void()> synced) {
   std::unique_ptr<DiskLog> log(new DiskLog());
   void* library = load_store_library();
   if (library == nullptr) {
@@ -57,8 +58,9 @@ Result<std::unique_ptr<DiskLog>> DiskLog::open(const Settings& settings, Incarna
   options.lag_ms = settings.log_lag_ms;
   // So that a memory log that fills up finds most of itself on disk already.
   options.lag_bytes = std::min<std::uint64_t>(settings.log_lag_bytes, settings.log_memory_bytes / 4);
-  auto writer =
-      storage::WriteBehind::start(options, std::move(store).value(), self, std::move(segment), std::move(events));
+  options.synced = std::move(synced);
+  auto writer = storage::WriteBehind::start(std::move(options), std::move(store).value(), self, std::move(segment),
+                                            std::move(events));
   if (!writer.ok()) return writer.status();
   log->writer_ = std::move(writer).value();
   return log;

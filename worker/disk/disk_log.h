@@ -21,10 +21,12 @@ namespace warren::worker {
 class DiskLog {
  public:
   // Opens the place of `self` under settings.data_dir and begins to write what it publishes in `segment`. kUnavailable:
-  // the library or the directory is missing or does not let us. `events` is called from the writer's thread.
+  // the library or the directory is missing or does not let us. `events` and `synced` (WriteBehind::Options) are called
+  // from the writer's thread.
   static Result<std::unique_ptr<DiskLog>> open(const Settings& settings, Incarnation self,
                                                std::shared_ptr<SegmentMemory> segment,
-                                               std::function<void(const LogEvent&)> events);
+                                               std::function<void(const LogEvent&)> events,
+                                               std::function<void()> synced);
 
   // Memory first, then what this life and others under the same data directory have on disk.
   [[nodiscard]] std::unique_ptr<HostLogReader> behind(std::unique_ptr<HostLogReader> memory);

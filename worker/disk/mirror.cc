@@ -115,7 +115,7 @@ std::optional<Mirror::Checkpoint> Mirror::newest_whole(const storage::Checkpoint
                                                        const std::vector<Checkpoint>& complete,
                                                        Timeline timeline) const {
   for (const Checkpoint& c : complete) {
-    if (c.world_size != world_size_ || c.timeline > timeline) continue;
+    if (c.timeline > timeline) continue;
     const Status whole = files.check(c, kMostCheckedBytes);
     if (whole.ok()) return c;
     tell(whole);
@@ -228,6 +228,10 @@ void Mirror::run() {
   }
 }
 
+RecordKey Mirror::global_key(const Commit& commit) {
+  return {RecordKind::kGlobal, {commit.timeline, kWorldGroup, commit.version, Sequence(0)}};
+}
+
 Status Mirror::write_share(storage::CheckpointMirror& files, const Commit& commit, Checkpoint& checkpoint) {
   const auto key_of = [&](RecordKind kind, Sequence sequence) {
     return RecordKey{kind, {commit.timeline, kWorldGroup, commit.version, sequence}};
@@ -236,7 +240,7 @@ Status Mirror::write_share(storage::CheckpointMirror& files, const Commit& commi
     return Status(Code::kUnavailable, std::string("the log does not hold its ") + what + " any more");
   };
   const auto rank = static_cast<std::uint32_t>(commit.rank.value);
-  const RecordKey global = key_of(RecordKind::kGlobal, Sequence(0));
+  const RecordKey global = global_key(commit);
   const auto info = reader_->info(global);
   if (!info.ok()) return info.status();
   if (!info.value()) return missing("global state");
@@ -257,6 +261,12 @@ Status Mirror::write_share(storage::CheckpointMirror& files, const Commit& commi
 Status Mirror::write(const Commit& commit, std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   const auto begun = Clock::now();
+  // One of a world of another size is there already, in other shares than this world's ranks have.
+  if (const auto info = reader_->info(global_key(commit));
+      info.ok() && info.value() && Checkpoints::world_size(*info.value()) != world_size_) {
+    lock.lock();
+    return {};
+  }
   Checkpoint checkpoint{commit.timeline, commit.version, world_size_, 0, 0};
   const std::string run = name_of_run(commit.note.run);
   auto files = storage::CheckpointMirror::open(directory_, run);
@@ -286,15 +296,16 @@ Result<Mirror::State> Mirror::read(std::uint64_t run, Timeline timeline, Version
   const auto files = storage::CheckpointMirror::open(directory_, name);
   if (!files.ok()) return files.status();
   const auto listing = files.value().list();
-  const auto found = std::ranges::find_if(listing.complete, [&](const Checkpoint& c) {
-    return c.timeline == timeline && c.version == version && c.world_size == world_size_;
-  });
+  const auto found = std::ranges::find_if(
+      listing.complete, [&](const Checkpoint& c) { return c.timeline == timeline && c.version == version; });
   if (found == listing.complete.end()) {
     const std::string what = "the mirror does not hold " + name_of(version) + " either";
     return listing.left_out.empty() ? Status(Code::kUnavailable, what)
                                     : listing.left_out.front().because_of_this(Code::kUnavailable, what);
   }
   State state;
+  state.world_size = found->world_size;
+  state.has_local = found->locals != 0;
   // The files are as long as they should be: so much memory is needed.
   Status status = files.value().check(*found, 0);
   if (status.ok()) {
@@ -303,8 +314,7 @@ Result<Mirror::State> Mirror::read(std::uint64_t run, Timeline timeline, Version
       std::ranges::copy(bytes, state.global.begin() + static_cast<std::ptrdiff_t>(at));
     });
   }
-  if (status.ok() && found->locals != 0) {
-    state.has_local = true;
+  if (status.ok() && state.has_local && found->world_size == world_size_) {
     status = files.value().read_local(*found, rank, [&](std::uint64_t, std::span<const std::byte> bytes) {
       state.local.insert(state.local.end(), bytes.begin(), bytes.end());
     });

@@ -66,8 +66,9 @@ class Mirror {
   // kUnavailable: it is not there, or cannot be read. kCorrupt: it is damaged. The text names the file and says what to
   // do.
   struct State {
-    std::vector<std::byte> global, local;
-    bool has_local = false;
+    std::vector<std::byte> global, local;  // no local state of a job of another size
+    bool has_local = false;                // the checkpoint has
+    std::uint32_t world_size = 0;          // when it was taken
   };
   [[nodiscard]] Result<State> read(std::uint64_t run, Timeline timeline, Version version, Rank rank) const;
 
@@ -80,6 +81,7 @@ class Mirror {
     storage::ResultStore::Note note;
   };
   using Checkpoint = storage::CheckpointMirror::Checkpoint;
+  [[nodiscard]] static RecordKey global_key(const Commit& commit);
   Mirror(std::string directory, std::uint32_t world_size, std::unique_ptr<HostLogReader> reader, Events events)
       : directory_(std::move(directory)),
         world_size_(world_size),

@@ -51,6 +51,20 @@ std::optional<wire::Held> held_on(storage::ResultStore& store) {
   return held;
 }
 
+bool leaves_host(const wire::Plan& before, const wire::Plan& now, Rank self) {
+  if (before.members().empty()) return true;
+  const std::string& host = now.members(self.value).host_id();
+  return std::ranges::any_of(before.members(), [&](const wire::Member& m) {
+    return m.host_id() == host && now.members(static_cast<int>(m.rank())).host_id() != host;
+  });
+}
+
+std::vector<Incarnation> lives_of(const wire::Plan& plan) {
+  std::vector<Incarnation> lives;
+  for (const wire::Member& m : plan.members()) lives.emplace_back(m.incarnation());
+  return lives;
+}
+
 wire::Known known_of(const wire::Plan& plan) {
   wire::Known known;
   known.set_epoch(plan.epoch());

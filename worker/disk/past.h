@@ -5,7 +5,9 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
+#include "recovery/ids.h"
 #include "recovery/messages.pb.h"
 #include "storage/result_store.h"
 
@@ -13,6 +15,12 @@ namespace warren::worker {
 
 // Of the run that most epochs' notes name; from here on the store reads what belongs to it. nullopt: nothing is there.
 [[nodiscard]] std::optional<wire::Held> held_on(storage::ResultStore& store);
+
+// Whether a rank of this one's host has gone elsewhere with the plan `now`, or may have: what its lives have left on
+// the host's disk is read by no new life of its worker then. `before`: the plan that this life was in; without members:
+// none.
+[[nodiscard]] bool leaves_host(const wire::Plan& before, const wire::Plan& now, Rank self);
+[[nodiscard]] std::vector<Incarnation> lives_of(const wire::Plan& plan);
 
 // What a life knows that has installed this plan.
 [[nodiscard]] wire::Known known_of(const wire::Plan& plan);

@@ -13,7 +13,8 @@ namespace HWY_NAMESPACE {
 template <class T, class Op>
 const KernelTable* plain_table() {
   using P = Plain<T>;
-  static constexpr KernelTable kTable = same_forms(combine<Op, P, P, P>, combine<Op, P, P, P>, nullptr);
+  static constexpr KernelTable kTable = same_forms(combine<Op, P, P, P>, combine<Op, P, P, P>, nullptr,
+                                                   chain<Op, Op, P, P>, quad<Op, Op, P, P>, quad<Op, Op, P, P>);
   return &kTable;
 }
 
@@ -21,7 +22,8 @@ template <class T>
 const KernelTable* average_table() {
   using P = Plain<T>;
   static constexpr KernelTable kTable =
-      same_forms(combine<Sum, P, P, P>, combine<SumThenDivide, P, P, P>, convert<Divide, P, P>);
+      same_forms(combine<Sum, P, P, P>, combine<SumThenDivide, P, P, P>, convert<Divide, P, P>,
+                 chain<Sum, SumThenDivide, P, P>, quad<Sum, Sum, P, P>, quad<Sum, SumThenDivide, P, P>);
   return &kTable;
 }
 

@@ -140,6 +140,9 @@ constexpr KernelTable make_table() {
   fill<FinishingOp, Value>(table.combine[1]);
   fill<Same, Value>(table.convert[0]);
   fill<Finish, Value>(table.convert[1]);
+  table.chain = chain<Op, FinishingOp, Value, Value>;
+  table.quad[0] = quad<Op, Op, Plain<float>, Value>;
+  table.quad[1] = quad<Op, FinishingOp, Value, Value>;
   return table;
 }
 

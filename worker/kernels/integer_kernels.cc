@@ -38,6 +38,18 @@ void combine_bits(void* dst, const void* a, const void* b, std::size_t n, std::u
   combine<Op, P, P, P>(dst, a, b, n * kBytes, contributors);
 }
 
+template <class Op, std::size_t kBytes>
+void chain_bits(void* dst, const void* const* operands, std::size_t count, std::size_t n, std::uint32_t contributors) {
+  using P = Plain<std::uint8_t>;
+  chain<Op, Op, P, P>(dst, operands, count, n * kBytes, contributors);
+}
+
+template <class Op, std::size_t kBytes>
+void quad_bits(void* dst, const void* const* operands, std::size_t count, std::size_t n, std::uint32_t contributors) {
+  using P = Plain<std::uint8_t>;
+  quad<Op, Op, P, P>(dst, operands, count, n * kBytes, contributors);
+}
+
 // Rounds toward zero. Below 64 bits a floating quotient, truncated, is exact: an integer quotient and the next below
 // differ by more than the rounding of one that fits in the significand. That form vectorizes.
 template <class T>
@@ -69,9 +81,26 @@ void sum_then_divide(void* dst, const void* a, const void* b, std::size_t n, std
   }
 }
 
-template <Combine kCombine, Combine kFinished = kCombine, Convert kFinish = nullptr>
+template <class Op, class P>
 const KernelTable* table() {
-  static constexpr KernelTable kTable = same_forms(kCombine, kFinished, kFinish);
+  static constexpr KernelTable kTable = same_forms(combine<Op, P, P, P>, combine<Op, P, P, P>, nullptr,
+                                                   chain<Op, Op, P, P>, quad<Op, Op, P, P>, quad<Op, Op, P, P>);
+  return &kTable;
+}
+
+template <class Op, std::size_t kBytes>
+const KernelTable* bits_table() {
+  static constexpr KernelTable kTable =
+      same_forms(combine_bits<Op, kBytes>, combine_bits<Op, kBytes>, nullptr, chain_bits<Op, kBytes>,
+                 quad_bits<Op, kBytes>, quad_bits<Op, kBytes>);
+  return &kTable;
+}
+
+template <class T>
+const KernelTable* average_table() {
+  using U = Plain<std::make_unsigned_t<T>>;
+  static constexpr KernelTable kTable =
+      same_forms(combine<Sum, U, U, U>, sum_then_divide<T>, divide<T>, nullptr, quad<Sum, Sum, U, U>, nullptr);
   return &kTable;
 }
 
@@ -82,14 +111,14 @@ const KernelTable* find(ReduceOp op) {
   using P = Plain<T>;
   using Factor = std::conditional_t<sizeof(T) == 1, BytesInWords, U>;
   switch (op) {
-    case ReduceOp::kSum: return table<combine<Sum, U, U, U>>();
-    case ReduceOp::kProduct: return table<combine<Product, Factor, Factor, Factor>>();
-    case ReduceOp::kMin: return table<combine<Min, P, P, P>>();
-    case ReduceOp::kMax: return table<combine<Max, P, P, P>>();
-    case ReduceOp::kBitAnd: return table<combine_bits<BitAnd, sizeof(T)>>();
-    case ReduceOp::kBitOr: return table<combine_bits<BitOr, sizeof(T)>>();
-    case ReduceOp::kBitXor: return table<combine_bits<BitXor, sizeof(T)>>();
-    case ReduceOp::kAverage: return table<combine<Sum, U, U, U>, sum_then_divide<T>, divide<T>>();
+    case ReduceOp::kSum: return table<Sum, U>();
+    case ReduceOp::kProduct: return table<Product, Factor>();
+    case ReduceOp::kMin: return table<Min, P>();
+    case ReduceOp::kMax: return table<Max, P>();
+    case ReduceOp::kBitAnd: return bits_table<BitAnd, sizeof(T)>();
+    case ReduceOp::kBitOr: return bits_table<BitOr, sizeof(T)>();
+    case ReduceOp::kBitXor: return bits_table<BitXor, sizeof(T)>();
+    case ReduceOp::kAverage: return average_table<T>();
     default: return nullptr;
   }
 }

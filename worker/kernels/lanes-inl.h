@@ -186,6 +186,39 @@ struct UnaryStep {
   const void* a;
 };
 
+// Left to right; `Last` makes the final value.
+template <class Op, class Last, class Dst, class Value>
+struct ChainStep {
+  using Lane = typename Dst::Lane;
+  using Out = Dst;
+  template <class D>
+  HWY_INLINE hn::Vec<D> compute(D d, std::size_t i) const {
+    auto v = Value::load(d, operands[0], i);
+    for (std::size_t k = 1; k + 1 < count; ++k) v = op(d, v, Value::load(d, operands[k], i));
+    return last(d, v, Value::load(d, operands[count - 1], i));
+  }
+  Op op;
+  Last last;
+  void* dst;
+  const void* const* operands;
+  std::size_t count;
+};
+
+template <class Op, class Last, class Dst, class Value>
+struct QuadStep {
+  using Lane = typename Dst::Lane;
+  using Out = Dst;
+  template <class D>
+  HWY_INLINE hn::Vec<D> compute(D d, std::size_t i) const {
+    const auto left = op(d, Value::load(d, operands[0], i), Value::load(d, operands[1], i));
+    return last(d, left, op(d, Value::load(d, operands[2], i), Value::load(d, operands[3], i)));
+  }
+  Op op;
+  Last last;
+  void* dst;
+  const void* const* operands;
+};
+
 // n < 2 · Lanes(d). Two vectors that may overlap cover everything; both are computed before either is stored, because
 // the destination may be an operand.
 template <class D, class Step>
@@ -240,9 +273,23 @@ void convert(void* dst, const void* a, std::size_t n, std::uint32_t contributors
   walk(UnaryStep<Op, Dst, A>{Op(contributors), dst, a}, n);
 }
 
+template <class Op, class Last, class Dst, class Value>
+void chain(void* dst, const void* const* operands, std::size_t count, std::size_t n, std::uint32_t contributors) {
+  walk(ChainStep<Op, Last, Dst, Value>{Op(contributors), Last(contributors), dst, operands, count}, n);
+}
+
+template <class Op, class Last, class Dst, class Value>
+void quad(void* dst, const void* const* operands, std::size_t, std::size_t n, std::uint32_t contributors) {
+  walk(QuadStep<Op, Last, Dst, Value>{Op(contributors), Last(contributors), dst, operands}, n);
+}
+
 // A table for types whose forms are the same.
-constexpr KernelTable same_forms(Combine partial, Combine finished, Convert finish) {
+constexpr KernelTable same_forms(Combine partial, Combine finished, Convert finish, Many chain_of, Many quad_of,
+                                 Many quad_finished) {
   KernelTable table;
+  table.chain = chain_of;
+  table.quad[0] = quad_of;
+  table.quad[1] = quad_finished;
   for (int dst = 0; dst < 2; ++dst) {
     for (int a = 0; a < 2; ++a) {
       for (int b = 0; b < 2; ++b) {

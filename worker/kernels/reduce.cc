@@ -1,7 +1,9 @@
 #include "worker/kernels/reduce.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -84,6 +86,98 @@ void Reducer::reduce(void* dst, Form dst_form, const void* a, Form a_form, const
   }
   WARREN_CHECK(custom_ != nullptr, "only what has an operation reduces");
   reduce_custom(dst, a, b, n);
+}
+
+// Elements [at, at + n) of all operands.
+struct Reducer::Block {
+  std::span<const void* const> operands;
+  std::size_t at = 0, n = 0;
+  std::size_t value_bytes = 1;
+  std::size_t folded = 0;         // positions that are two operands
+  std::byte* between = nullptr;   // two results of each level
+  std::size_t between_bytes = 0;  // of one
+  [[nodiscard]] const void* operand(std::size_t k) const {
+    return static_cast<const std::byte*>(operands[k]) + at * value_bytes;
+  }
+};
+
+// The balanced tree over `positions` of them, from `first` on.
+void Reducer::combine_block(const Block& block, std::size_t first, std::size_t positions, void* dst, Form form,
+                            std::size_t level) const {
+  struct Side {
+    const void* at = nullptr;
+    Form form = Form::kValue;
+  };
+  const bool finish = form == Form::kValue;
+  // Four positions that are operands, or two that are pairs of them.
+  const std::size_t operands = positions == 4 && first >= block.folded       ? first + block.folded
+                               : positions == 2 && first + 2 <= block.folded ? 2 * first
+                                                                             : SIZE_MAX;
+  if (operands != SIZE_MAX && kernels_ != nullptr && kernels_->quad[finish] != nullptr) {
+    const void* four[4];
+    for (std::size_t k = 0; k < 4; ++k) four[k] = block.operand(operands + k);
+    return kernels_->quad[finish](dst, four, 4, block.n, contributors_);
+  }
+  if (positions == 1) {
+    return reduce(dst, form, block.operand(2 * first), Form::kValue, block.operand(2 * first + 1), Form::kValue,
+                  block.n, finish);
+  }
+  const auto half = [&](std::size_t from, bool right) {
+    if (positions == 2 && from >= block.folded) return Side{block.operand(from + block.folded), Form::kValue};
+    void* const sum = block.between + (2 * level + (right ? 1 : 0)) * block.between_bytes;
+    combine_block(block, from, positions / 2, sum, Form::kPartial, level + 1);
+    return Side{sum, Form::kPartial};
+  };
+  const Side a = half(first, false), b = half(first + positions / 2, true);
+  reduce(dst, form, a.at, a.form, b.at, b.form, block.n, finish);
+}
+
+void Reducer::combine(void* dst, std::span<const void* const> operands, Bracketing bracketing, std::size_t n) const {
+  WARREN_CHECK(operands.size() >= 2, "one operand is copied");
+  if (operands.size() == 2) {
+    return reduce(dst, Form::kValue, operands[0], Form::kValue, operands[1], Form::kValue, n, true);
+  }
+  const kernels::DefaultFloatMode mode;
+  const std::size_t positions = std::bit_floor(operands.size());
+  // Three are a chain either way.
+  if ((bracketing == Bracketing::kChain || operands.size() == 3) && kernels_ != nullptr && kernels_->chain != nullptr) {
+    return kernels_->chain(dst, operands.data(), operands.size(), n, contributors_);
+  }
+  if (bracketing == Bracketing::kBalanced && operands.size() == 4 && kernels_ != nullptr &&
+      kernels_->quad[1] != nullptr) {
+    return kernels_->quad[1](dst, operands.data(), 4, n, contributors_);
+  }
+  constexpr std::size_t kBlockBytes = 4096;
+  constexpr std::size_t kLevels = 4;  // above the leaves of 16 positions; two results each
+  alignas(64) std::byte here[2 * kLevels * kBlockBytes];
+  std::vector<std::byte> large;  // elements of 4 MiB are allowed, and any number of operands
+  Block block{operands, 0, 0, value_bytes_, operands.size() - positions, here, kBlockBytes};
+  const std::size_t results =
+      bracketing == Bracketing::kChain ? 1 : 2 * static_cast<std::size_t>(std::bit_width(positions) - 1);
+  if (partial_bytes_ > kBlockBytes || results > 2 * kLevels) {
+    block.between_bytes = std::max(partial_bytes_, kBlockBytes);
+    large.resize(results * block.between_bytes + 64);
+    void* aligned = large.data();
+    std::size_t room = large.size();
+    block.between = static_cast<std::byte*>(std::align(64, results * block.between_bytes, aligned, room));
+  }
+  const std::size_t most = std::max<std::size_t>(1, block.between_bytes / partial_bytes_);
+  for (block.at = 0; block.at < n; block.at += most) {
+    block.n = std::min(most, n - block.at);
+    void* const out = static_cast<std::byte*>(dst) + block.at * value_bytes_;
+    if (bracketing == Bracketing::kBalanced) {
+      combine_block(block, 0, positions, out, Form::kValue, 0);
+      continue;
+    }
+    reduce(block.between, Form::kPartial, block.operand(0), Form::kValue, block.operand(1), Form::kValue, block.n,
+           false);
+    for (std::size_t k = 2; k + 1 < operands.size(); ++k) {
+      reduce(block.between, Form::kPartial, block.between, Form::kPartial, block.operand(k), Form::kValue, block.n,
+             false);
+    }
+    reduce(out, Form::kValue, block.between, Form::kPartial, block.operand(operands.size() - 1), Form::kValue, block.n,
+           true);
+  }
 }
 
 void Reducer::reduce_custom(void* dst, const void* a, const void* b, std::size_t n) const {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "recovery/frame.h"
 #include "recovery/result.h"
@@ -35,6 +36,8 @@ class Reducer {
   // element size of kCustom. The kernels for this processor are chosen here, once.
   static Result<Reducer> make(DataType type, ReduceOp op, std::uint32_t contributors, std::size_t custom_bytes = 0,
                               CustomReduce custom = nullptr, void* custom_context = nullptr);
+  // Whether a function of the program's combines.
+  [[nodiscard]] bool custom() const { return custom_ != nullptr; }
 
   Reducer() = default;  // moves bytes only: value_bytes() is 1
 
@@ -45,10 +48,17 @@ class Reducer {
   // form width), no other overlap. Pointers are aligned to an element's natural size, not more.
   void reduce(void* dst, Form dst_form, const void* a, Form a_form, const void* b, Form b_form, std::size_t n,
               bool finish) const;
+  // dst[i] = all operands' [i], values, two or more, bracketed as asked and finished: the bits that reduce() gives step
+  // by step. All operands are read once, side by side; what lies between stays in registers or in the first cache. dst
+  // may be an operand.
+  void combine(void* dst, std::span<const void* const> operands, Bracketing bracketing, std::size_t n) const;
   // dst[i] = a[i], converted between forms, finished if asked. dst may be a.
   void copy(void* dst, Form dst_form, const void* a, Form a_form, std::size_t n, bool finish) const;
 
  private:
+  struct Block;
+  void combine_block(const Block& block, std::size_t first, std::size_t positions, void* dst, Form form,
+                     std::size_t level) const;
   void reduce_custom(void* dst, const void* a, const void* b, std::size_t n) const;
 
   std::size_t value_bytes_ = 1;

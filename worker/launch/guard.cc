@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,7 +23,8 @@ namespace {
   sigfillset(&all);
   sigprocmask(SIG_BLOCK, &all, nullptr);
   setsid();  // a terminal's hang-up and a kill of the launcher's group pass by
-  prctl(PR_SET_NAME, "warren-guard");
+  // Not prctl(): the sanitizers' own takes a lock, which a thread of the launcher's may have held at the fork.
+  syscall(SYS_prctl, PR_SET_NAME, "warren-guard", 0, 0, 0);
   // Nothing of the launcher's stays open here: a reader of its output sees the end when the launcher ends.
   dup2(fd, 0);
   close_range(1, ~0U, 0);

@@ -30,6 +30,8 @@ namespace {
 
 // What does not die within so long after SIGKILL (it is stuck in the kernel) is complained of, as often.
 constexpr std::int64_t kUndeadMs = 10'000;
+// Who has not left by the time that it was given gets SIGTERM so much later.
+constexpr std::int64_t kDrainMarginMs = 1000;
 constexpr std::array<int, 5> kPassedOn = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 
 Status system_failure(const std::string& what) {
@@ -94,11 +96,14 @@ struct Worker {
   std::int64_t killed_at_ms = -1;     // because it hung; -1: it was not
   std::int64_t complained_at_ms = 0;  // of that
 
-  std::uint32_t attempt = 0;        // lives before this one
+  std::uint32_t attempt = 0;        // lives before this one, those of earlier launchers included
   std::uint32_t restarts = 0;       // of them, lost or failed
   std::uint32_t rollbacks = 0;      // of them, rolled back
   std::uint32_t short_lives = 0;    // in a row
   bool worked = false;              // the last life took part in computing a round
+  bool unfinished = false;          // it was in a job that had not finished
+  Status cause;                     // what it said had ended its job
+  bool drained = false;             // the last life left because it was told to
   int last_code = 0;                // how the last life ended
   std::int64_t restart_at_ms = -1;  // -1: no restart is due
 };
@@ -159,7 +164,10 @@ class Launch {
     for (const std::string& word : options_.program) program_.push_back(word.c_str());
     program_.push_back(nullptr);
     workers_.resize(options.workers);
-    for (std::uint32_t i = 0; i < options.workers; ++i) workers_[i].id = i;
+    for (std::uint32_t i = 0; i < options.workers; ++i) {
+      workers_[i].id = options.first_worker + i;
+      workers_[i].attempt = options.first_attempt;
+    }
     last_look_ms_ = now_ms();
   }
 
@@ -174,7 +182,7 @@ class Launch {
     while (true) {
       output_.write_some();
       error_->write_some();
-      if (!running() && !restart_due() && output_.empty() && error_->empty()) return exit_code_.value_or(0);
+      if (!running() && !restart_due() && output_.empty() && error_->empty()) return exit_code();
       if (Status s = wait_for_something(); !s.ok()) {
         kill_all();
         reap_all();
@@ -199,7 +207,7 @@ class Launch {
     }
     auto changes = options_.variables;
     changes["WARREN_WORKER_ID"] = std::to_string(w.id);
-    changes["WARREN_WORLD_SIZE"] = std::to_string(options_.workers);
+    changes["WARREN_WORLD_SIZE"] = std::to_string(options_.world_size != 0 ? options_.world_size : options_.workers);
     changes["WARREN_LOCAL_WORLD_SIZE"] = std::to_string(options_.workers);
     changes["WARREN_ATTEMPT"] = std::to_string(w.attempt);
     changes[kLifeVariable] = watching() ? std::optional(std::to_string(life.fd())) : std::nullopt;
@@ -254,6 +262,9 @@ class Launch {
     w.pid = 0;
     w.pidfd = Fd();
     w.worked = w.life.has_worked();
+    w.unfinished = w.life.in_unfinished_job();
+    w.cause = w.life.cause();
+    w.drained = w.life.has_drained();
     w.life = LifeView();
     return status;
   }
@@ -293,6 +304,7 @@ class Launch {
 
   [[nodiscard]] int timeout_ms() const {
     std::int64_t next = kill_at_ms_;
+    if (term_at_ms_ >= 0 && (next < 0 || term_at_ms_ < next)) next = term_at_ms_;
     for (const Worker& w : workers_) {
       if (w.restart_at_ms >= 0 && (next < 0 || w.restart_at_ms < next)) next = w.restart_at_ms;
     }
@@ -306,6 +318,10 @@ class Launch {
 
   Status on_time() {
     const std::int64_t now = now_ms();
+    if (term_at_ms_ >= 0 && now >= term_at_ms_) {
+      term_at_ms_ = -1;
+      signal_all(SIGTERM);
+    }
     if (kill_at_ms_ >= 0 && now >= kill_at_ms_) {
       kill_at_ms_ = -1;
       if (running()) {
@@ -390,7 +406,10 @@ class Launch {
     const int status = bury(w);
     for (Stream& s : w.streams) drain(s);
     const bool killed = WIFSIGNALED(status);
-    const int code = killed ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    int code = killed ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    // The others would wait for it for ever.
+    const bool deserted = code == 0 && w.unfinished;
+    if (deserted) code = kExitDeserted;
     if (code == 0 || code == kExitFinished) return;
     if (ending_) {
       if (!exit_code_) exit_code_ = code;
@@ -402,20 +421,28 @@ class Launch {
       what += " hung and was killed";
     } else if (killed) {
       what += " was killed by signal " + std::to_string(WTERMSIG(status)) + " (" + strsignal(WTERMSIG(status)) + ")";
+    } else if (deserted) {
+      what += " ended with exit code 0 without finalize";
     } else {
       what += " ended with exit code " + std::to_string(code);
     }
+    if (!w.cause.ok() && code != kExitRolledBack) what += " after: " + std::string(w.cause.message());
     if (code == kExitRolledBack) {
       on_rollback(w, what);
     } else {
       // A program that aborts before its first round (a setting that is wrong, nobody caught the exception) will again.
       const bool aborted =
           killed && WTERMSIG(status) == SIGABRT && !w.worked && now_ms() - w.started_at_ms < options_.healthy_ms;
-      const bool lost = (killed && !aborted) || code == kExitPreempted || code == kExitKillPoint;
+      // Ranks that disagree will disagree again.
+      const bool disagreed = w.cause.code() == Code::kDesync;
+      const bool lost = ((killed && !aborted) || code == kExitPreempted || code == kExitKillPoint) && !disagreed;
       if (code == kExitPreempted) what += " (preempted)";
       if (code == kExitKillPoint) what += " (kill point)";
       const std::uint32_t most = lost ? options_.restarts : options_.failure_restarts;
-      if (w.restarts < most) {
+      // A program that leaves before it has done anything would do so for ever.
+      if (code == kExitPreempted && w.drained && w.worked) {
+        restart(w, what, "its place was needed elsewhere, which counts as no restart");
+      } else if (w.restarts < most) {
         ++w.restarts;
         restart(w, what, "restart " + std::to_string(w.restarts) + " of " + std::to_string(most));
       } else {
@@ -472,6 +499,13 @@ class Launch {
     }
   }
 
+  // Whom SIGTERM ended when the launcher got it, too, was preempted: it was in no job yet, or did not leave in time, or
+  // whoever wants the machine signals every process, in whatever order.
+  [[nodiscard]] int exit_code() const {
+    const int code = exit_code_.value_or(0);
+    return draining_ && code == 128 + SIGTERM ? kExitPreempted : code;
+  }
+
   // No worker is started from now on.
   void end_job() {
     ending_ = true;
@@ -497,7 +531,32 @@ class Launch {
       // Asked to end with nothing left to end: what could not be written is given up.
       if (!running()) abandon_output();
     }
-    signal_all(signal);
+    if (signal != SIGTERM) return signal_all(signal);
+    // Only what this process has sent itself tells a time.
+    const bool notice_of_ours = info.ssi_code == SI_QUEUE && info.ssi_pid == static_cast<std::uint32_t>(getpid());
+    drain(draining_ ? 0 : notice_of_ours ? std::max(0, info.ssi_int) : options_.drain_ms);
+  }
+
+  // Workers that are in a job leave it between two rounds; the others get the signal.
+  void drain(std::int64_t within_ms) {
+    const std::int64_t by_ms = within_ms == 0 ? 1 : now_ms() + within_ms;
+    int told = 0;
+    for (const Worker& w : workers_) {
+      if (w.pid == 0) continue;
+      if (w.life.beats() == 0) {
+        signal_one(w, SIGTERM);
+        continue;
+      }
+      ++told;
+      w.life.ask_to_leave(by_ms);
+      kill(-w.pid, SIGCONT);
+    }
+    draining_ = true;
+    if (told == 0) return;
+    term_at_ms_ = now_ms() + within_ms + kDrainMarginMs;
+    notice("workers_drain", std::to_string(told) + (told == 1 ? " worker is" : " workers are") + " told to leave " +
+                                (within_ms == 0 ? std::string("at once")
+                                                : "between two rounds, within " + std::to_string(within_ms) + " ms"));
   }
 
   void abandon_output() {
@@ -507,10 +566,12 @@ class Launch {
 
   void signal_all(int signal) const {
     for (const Worker& w : workers_) {
-      if (w.pid == 0) continue;
-      kill(-w.pid, signal);
-      if (signal != SIGUSR1 && signal != SIGUSR2) kill(-w.pid, SIGCONT);  // a stopped process ends only when it runs
+      if (w.pid != 0) signal_one(w, signal);
     }
+  }
+  static void signal_one(const Worker& w, int signal) {
+    kill(-w.pid, signal);
+    if (signal != SIGUSR1 && signal != SIGUSR2) kill(-w.pid, SIGCONT);  // a stopped process ends only when it runs
   }
   void kill_all() const { signal_all(SIGKILL); }
   void reap_all() {
@@ -538,6 +599,8 @@ class Launch {
   std::optional<int> exit_code_;
   bool ending_ = false;
   bool interrupted_ = false;
+  bool draining_ = false;
+  std::int64_t term_at_ms_ = -1;  // workers that are told to leave, and have not
   std::int64_t kill_at_ms_ = -1;
   std::int64_t last_look_ms_ = 0;  // at the workers' lives
   std::uint32_t rollbacks_ = 0;

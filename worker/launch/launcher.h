@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "recovery/limits.h"
 #include "recovery/result.h"
 
 namespace warren::worker {
@@ -34,9 +35,13 @@ class LauncherSignals {
 
 struct LaunchOptions {
   std::vector<std::string> program;  // name (searched in PATH) and arguments; not empty
-  std::uint32_t workers = 1;         // 1 … limits::kMaxWorldSize; their ids are 0 … workers − 1
+  std::uint32_t workers = 1;         // 1 … limits::kMaxWorldSize
+  std::uint32_t first_worker = 0;    // their ids are first_worker … first_worker + workers − 1
+  std::uint32_t world_size = 0;      // of the job, whose other workers are started elsewhere; 0: `workers`
+  std::uint32_t first_attempt = 0;   // how often this launcher has itself been started for these workers before
   // How often each worker is started again when it is lost (killed by a signal, hung, or ended with kExitPreempted or
-  // kExitKillPoint), and how often the job is rolled back (its workers end with kExitRolledBack).
+  // kExitKillPoint), and how often the job is rolled back (its workers end with kExitRolledBack). The end of a worker
+  // that drained (life_sign.h) counts nowhere.
   std::uint32_t restarts = 0;
   // How often each worker is started again when it ends with another exit code than 0: the program's own failure, which
   // may well come again.
@@ -53,6 +58,8 @@ struct LaunchOptions {
   std::int64_t first_backoff_ms = 100;
   std::int64_t max_backoff_ms = 10'000;
   std::int64_t healthy_ms = 10'000;
+  // From SIGTERM to this process until a worker that shows life has left.
+  std::int64_t drain_ms = limits::kDefaultDrainMs;
   std::int64_t grace_ms = 10'000;  // from SIGTERM to SIGKILL when the job ends because a worker failed
   bool prefix = true;              // "[3] " before each line of worker 3
   int output_fd = 1;               // where the workers' stdout goes, and their stderr
@@ -60,11 +67,15 @@ struct LaunchOptions {
 };
 
 // Runs the workers until all have ended, and returns the exit code for the launcher's process: 0 if all ended with 0,
-// else that of the worker whose failure ended the job (128 + n if signal n killed it).
+// else that of the worker whose failure ended the job (128 + n if signal n killed it; kExitPreempted for 128 + SIGTERM
+// if this process got SIGTERM).
 //
 // Each worker leads a process group; the group is killed when its worker ends, and all are killed when this process
 // dies, even by SIGKILL. A worker's standard input is empty. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on
-// to the groups; after one of the first three no worker is restarted, and a second SIGINT kills. A worker that fails
+// to the groups; after one of the first three no worker is restarted, and a second SIGINT kills. A worker that shows
+// life does not get the first SIGTERM: it is told to drain (life_sign.h), and gets the signal only if it is still there
+// a second after drain_ms. A second SIGTERM makes it leave at once. A SIGTERM that this process sends to itself with
+// sigqueue() carries the time that is left, in milliseconds. A worker that fails
 // with no restart left ends the job: the others get SIGTERM, and SIGKILL after grace_ms. What the launcher itself says
 // is "warren: event: text"; docs/events.md lists the events.
 //

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -19,11 +20,19 @@
 namespace warren::worker {
 
 struct LifePage {
-  static constexpr std::uint64_t kMagic = 0x336566694c6e7257;  // "WrnLife3"
+  static constexpr std::uint64_t kMagic = 0x356566694c6e7257;  // "WrnLife5"
   std::uint64_t magic = kMagic;
   std::atomic<std::uint64_t> beats{0};
   std::atomic<std::uint64_t> worked{0};
   std::atomic<std::uint64_t> limit_ms{0};
+  enum Job : std::uint64_t { kNone, kUnfinished, kFinished };
+  std::atomic<std::uint64_t> job{kNone};
+  std::atomic<std::uint64_t> cause_code{0};      // stored after the text
+  std::atomic<std::uint64_t> cause_given_up{0};  // whoever said it is gone
+  std::atomic<std::uint64_t> made_since{0};      // another sign, since it was said
+  std::array<char, kMostCauseBytes> cause{};
+  std::atomic<std::int64_t> leave_by_ms{0};  // the launcher's word
+  std::atomic<std::uint64_t> drained{0};
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "two processes share it");
 
@@ -53,7 +62,12 @@ LifeSign LifeSign::from_environment(const Environment& env) {
   if (at == nullptr) return out;
   auto* page = static_cast<LifePage*>(at);
   if (page->magic == LifePage::kMagic) {
+    if (page->job.load(std::memory_order_relaxed) == LifePage::kFinished) {
+      page->job.store(LifePage::kNone, std::memory_order_relaxed);
+    }
     out.page_ = page;
+    page->made_since.store(1, std::memory_order_relaxed);
+    out.forget_what_is_past();
   } else {
     munmap(at, sizeof(LifePage));
   }
@@ -61,7 +75,34 @@ LifeSign LifeSign::from_environment(const Environment& env) {
 }
 
 void LifeSign::beat() const {
-  if (page_ != nullptr) page_->beats.fetch_add(1, std::memory_order_relaxed);
+  if (page_ == nullptr) return;
+  // Who has finished may wait for a lock, and beats meanwhile.
+  if (page_->job.load(std::memory_order_relaxed) != LifePage::kFinished) {
+    page_->job.store(LifePage::kUnfinished, std::memory_order_relaxed);
+  }
+  page_->beats.fetch_add(1, std::memory_order_relaxed);
+}
+
+void LifeSign::finished() const {
+  if (page_ != nullptr) page_->job.store(LifePage::kFinished, std::memory_order_relaxed);
+}
+
+void LifeSign::ended(const Status& why) {
+  if (why.code() == Code::kFinished) return finished();
+  if (page_ == nullptr || page_->cause_code.load(std::memory_order_relaxed) != 0) return;
+  const std::string text = why.describe();
+  page_->cause.fill(0);
+  std::copy_n(text.begin(), std::min(text.size(), page_->cause.size()), page_->cause.begin());
+  page_->cause_given_up.store(0, std::memory_order_relaxed);
+  page_->made_since.store(0, std::memory_order_relaxed);
+  said_cause_ = true;
+  page_->cause_code.store(static_cast<std::uint64_t>(why.code()), std::memory_order_release);
+}
+
+// What ended an earlier communicator of this process is not what ends the one with which it goes on.
+void LifeSign::forget_what_is_past() const {
+  if (page_->cause_given_up.load(std::memory_order_relaxed) == 0) return;
+  if (page_->made_since.load(std::memory_order_relaxed) != 0) page_->cause_code.store(0, std::memory_order_relaxed);
 }
 
 void LifeSign::limit(std::int64_t limit_ms) const {
@@ -72,20 +113,35 @@ void LifeSign::worked() const {
   if (page_ != nullptr) page_->worked.store(1, std::memory_order_relaxed);
 }
 
+void LifeSign::drained() const {
+  if (page_ != nullptr) page_->drained.store(1, std::memory_order_relaxed);
+}
+
+std::int64_t LifeSign::leave_by_ms() const {
+  return page_ == nullptr ? 0 : page_->leave_by_ms.load(std::memory_order_relaxed);
+}
+
 void LifeSign::leave() const {
   if (page_ != nullptr) page_->beats.store(0, std::memory_order_relaxed);
 }
 
-LifeSign::LifeSign(LifeSign&& other) noexcept : page_(std::exchange(other.page_, nullptr)) {}
+LifeSign::LifeSign(LifeSign&& other) noexcept
+    : page_(std::exchange(other.page_, nullptr)), said_cause_(std::exchange(other.said_cause_, false)) {}
 
 LifeSign& LifeSign::operator=(LifeSign&& other) noexcept {
   std::swap(page_, other.page_);
+  std::swap(said_cause_, other.said_cause_);
   return *this;
 }
 
 LifeSign::~LifeSign() {
+  if (page_ == nullptr) return;
   leave();
-  if (page_ != nullptr) munmap(page_, sizeof(LifePage));
+  if (said_cause_) {
+    page_->cause_given_up.store(1, std::memory_order_relaxed);
+    forget_what_is_past();
+  }
+  munmap(page_, sizeof(LifePage));
 }
 
 Result<LifeView> LifeView::create() {
@@ -126,6 +182,30 @@ bool LifeView::has_worked() const {
   return page_ != nullptr && page_->worked.load(std::memory_order_relaxed) != 0;
 }
 
+bool LifeView::in_unfinished_job() const {
+  return page_ != nullptr && page_->job.load(std::memory_order_relaxed) == LifePage::kUnfinished;
+}
+
+Status LifeView::cause() const {
+  if (page_ == nullptr) return {};
+  const std::uint64_t code = page_->cause_code.load(std::memory_order_acquire);
+  if (code == 0 || code > static_cast<std::uint64_t>(Code::kFinished)) return {};
+  std::string text;
+  for (const char c : page_->cause) {
+    if (c == 0) break;
+    text += c >= ' ' && c <= '~' ? c : '?';
+  }
+  return {static_cast<Code>(code), std::move(text)};
+}
+
+bool LifeView::has_drained() const {
+  return page_ != nullptr && page_->drained.load(std::memory_order_relaxed) != 0;
+}
+
+void LifeView::ask_to_leave(std::int64_t by_ms) const {
+  if (page_ != nullptr) page_->leave_by_ms.store(by_ms, std::memory_order_relaxed);
+}
+
 LifeView::LifeView(LifeView&& other) noexcept
     : fd_(std::exchange(other.fd_, -1)), page_(std::exchange(other.page_, nullptr)) {}
 
@@ -137,7 +217,7 @@ LifeView& LifeView::operator=(LifeView&& other) noexcept {
 
 LifeView::~LifeView() {
   close_descriptor();
-  if (page_ != nullptr) munmap(const_cast<LifePage*>(page_), sizeof(LifePage));
+  if (page_ != nullptr) munmap(page_, sizeof(LifePage));
 }
 
 bool LifeWatch::look(std::uint64_t beats, std::int64_t elapsed_ms, std::int64_t limit_ms, std::int64_t interval_ms) {

@@ -1,10 +1,12 @@
 // How a worker shows its launcher that it is alive: a page of memory that both see, in which the worker's control
 // thread counts. A count that stands still tells a stopped, hung or deadlocked process from a slow one; nothing is
-// sent, and neither waits for the other. The page also tells how long the count may stand still, and whether the life
-// has come to work, which tells a worker that is killed often from one that cannot start.
+// sent, and neither waits for the other. The page also tells how long the count may stand still, whether the life
+// has come to work, which tells a worker that is killed often from one that cannot start, and how its job ended for it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "recovery/result.h"
 #include "worker/launch/settings.h"
@@ -12,6 +14,8 @@
 namespace warren::worker {
 
 inline constexpr const char* kLifeVariable = "WARREN_LIFE_FD";
+
+inline constexpr std::size_t kMostCauseBytes = 480;
 
 struct LifePage;
 
@@ -29,6 +33,16 @@ class LifeSign {
   void limit(std::int64_t limit_ms) const;
   // "I have taken part in computing a round": stays for the rest of this life.
   void worked() const;
+  // "The job is finished, and so am I", of the job in which the last beat was.
+  void finished() const;
+  // "This has ended the job, or my part in it": the first one stays, cut to kMostCauseBytes, until the sign that said
+  // it is gone and the process has made another since. kFinished, which a life hears whose last one was lost in
+  // finalize, is as finished().
+  void ended(const Status& why);
+  // "I leave because my place is needed elsewhere": stays for the rest of this life.
+  void drained() const;
+  // When the launcher wants the worker to have left, on the monotonic clock; 0: it does not.
+  [[nodiscard]] std::int64_t leave_by_ms() const;
   // "I am in no job any more": the launcher watches no longer, until the next beat().
   void leave() const;
   // Whether there is a launcher to see it.
@@ -43,7 +57,10 @@ class LifeSign {
   ~LifeSign();
 
  private:
+  void forget_what_is_past() const;
+
   LifePage* page_ = nullptr;
+  bool said_cause_ = false;
 };
 
 // The launcher's side: one life of one worker.
@@ -61,6 +78,13 @@ class LifeView {
   // 0: it has not said, or what no round timeout can be.
   [[nodiscard]] std::int64_t limit_ms() const;
   [[nodiscard]] bool has_worked() const;
+  // It has beaten, and not finished since.
+  [[nodiscard]] bool in_unfinished_job() const;
+  // Why its job ended for it, printable; kOk: nothing was said.
+  [[nodiscard]] Status cause() const;
+  [[nodiscard]] bool has_drained() const;
+  // "Your place is needed elsewhere: leave by then." Milliseconds on the monotonic clock; 1: at once.
+  void ask_to_leave(std::int64_t by_ms) const;
 
   LifeView() = default;
   LifeView(LifeView&& other) noexcept;
@@ -71,7 +95,7 @@ class LifeView {
 
  private:
   int fd_ = -1;
-  const LifePage* page_ = nullptr;
+  LifePage* page_ = nullptr;
 };
 
 // Decides from looks at the count, made every `interval_ms` or later, whether a worker hangs. Time that the launcher

@@ -23,7 +23,7 @@ namespace warren::worker {
 namespace {
 
 // The settings by their names in the file; the variable is WARREN_ and the name in capitals.
-constexpr std::array<std::string_view, 29> kNames = {"tracker",          "job",
+constexpr std::array<std::string_view, 34> kNames = {"tracker",          "job",
                                                      "worker_id",        "world_size",
                                                      "secret_file",      "insecure_no_auth",
                                                      "host_id",          "domain_id",
@@ -36,8 +36,10 @@ constexpr std::array<std::string_view, 29> kNames = {"tracker",          "job",
                                                      "log_memory_bytes", "data_dir",
                                                      "log_lag_ms",       "log_lag_bytes",
                                                      "log_disk_bytes",   "checkpoint_mirror",
-                                                     "on_rollback",      "log_level",
-                                                     "attempt"};
+                                                     "resize",           "on_rollback",
+                                                     "on_sigterm",       "drain_ms",
+                                                     "device_library",   "device_pinned_bytes",
+                                                     "log_level",        "attempt"};
 
 // Variables that are no settings of a worker: where the file is, what `warren` itself reads, and what `warren run`
 // tells its workers besides.
@@ -47,6 +49,7 @@ constexpr std::array<std::string_view, 5> kOtherVariables = {"WARREN_CONFIG", "W
 constexpr std::array<std::string_view, 6> kAlgorithms = {"auto", "star", "tree", "butterfly", "ring", "direct"};
 constexpr std::array<std::string_view, 2> kTransports = {"auto", kTcpTransport};
 constexpr std::array<std::string_view, 3> kLogModes = {"memory", "async", "sync"};  // as LogMode numbers them
+constexpr std::array<std::string_view, 2> kSigtermActions = {"default", "drain"};   // as OnSigterm numbers them
 constexpr std::array<std::string_view, 2> kRollbackActions = {"exit", "error"};     // as OnRollback numbers them
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
@@ -378,8 +381,9 @@ void resolve_addresses(Resolver& r, Settings& s) {
   });
 }
 
-// A quarter of the machine for the logs of all ranks here. The segment is sparse: what is never logged costs nothing.
-std::uint64_t default_log_memory(const SystemFacts& facts, std::uint64_t local_world_size) {
+// A quarter of the machine for the logs of all ranks here, and another for copies of GPU buffers. A log's segment is
+// sparse, and memory is pinned on demand: what is never used costs nothing.
+std::uint64_t quarter_of_memory(const SystemFacts& facts, std::uint64_t local_world_size) {
   return std::clamp(facts.memory_bytes / 4 / local_world_size / kMiB * kMiB, 64 * kMiB, 64 * kGiB);
 }
 
@@ -389,7 +393,7 @@ void resolve_log(Resolver& r, const SystemFacts& facts, std::uint64_t local_worl
   const Raw* folder = r.find("data_dir");
   s.log = static_cast<LogMode>(
       r.word("log", kLogModes, static_cast<std::size_t>(folder != nullptr ? LogMode::kAsync : LogMode::kMemory)));
-  r.bytes("log_memory_bytes", s.log_memory_bytes, kMiB, kMaxLogBytes, default_log_memory(facts, local_world_size));
+  r.bytes("log_memory_bytes", s.log_memory_bytes, kMiB, kMaxLogBytes, quarter_of_memory(facts, local_world_size));
   r.text("data_dir", s.data_dir, "", path);
   if (s.log != LogMode::kMemory && folder == nullptr) {
     r.keep({Code::kInvalidArgument, mode->what + " is " + in_quotes(mode->text) +
@@ -400,8 +404,15 @@ void resolve_log(Resolver& r, const SystemFacts& facts, std::uint64_t local_worl
   r.bytes("log_lag_bytes", s.log_lag_bytes, std::uint64_t{1}, kMaxLogBytes, kDefaultLogLagBytes);
   r.bytes("log_disk_bytes", s.log_disk_bytes, kMiB, kMaxLogBytes, kDefaultLogDiskBytes);
   r.text("checkpoint_mirror", s.checkpoint_mirror, "", path);
+  if (!s.checkpoint_mirror.empty() && s.replicas == 0) {
+    r.keep({Code::kInvalidArgument, "checkpoint_mirror needs replicas of 1 or more: what it gets comes from the log"});
+  }
+  r.on_off("resize", s.resize, false);
   s.on_rollback =
       static_cast<OnRollback>(r.word("on_rollback", kRollbackActions, static_cast<std::size_t>(OnRollback::kExit)));
+  s.on_sigterm =
+      static_cast<OnSigterm>(r.word("on_sigterm", kSigtermActions, static_cast<std::size_t>(OnSigterm::kDefault)));
+  r.number("drain_ms", s.drain_ms, std::int64_t{0}, limits::kMaxDrainMs, limits::kDefaultDrainMs);
 }
 
 void resolve_log_level(Resolver& r, Settings& s) {
@@ -570,6 +581,9 @@ Result<Settings> resolve(const warren_options* options, const Environment& env, 
   r.on_off("checksums", s.checksums, true);
   r.on_off("check_call_sites", s.check_call_sites, false);
   resolve_log(r, facts, local_world_size.value(), s);
+  r.text("device_library", s.device_library, "", path);
+  r.bytes("device_pinned_bytes", s.device_pinned_bytes, kMiB, kMaxLogBytes,
+          quarter_of_memory(facts, local_world_size.value()));
   resolve_log_level(r, s);
   r.number("attempt", s.attempt, std::uint32_t{0}, std::numeric_limits<std::uint32_t>::max(), std::uint32_t{0});
   if (Status status = r.status(); !status.ok()) return status;

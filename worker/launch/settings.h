@@ -37,9 +37,16 @@ enum class OnRollback {
   kError  // every call fails until the program makes a new communicator
 };
 
+// What SIGTERM does to a worker. Under `warren run` it does not get one at first: the launcher tells it to drain.
+enum class OnSigterm {
+  kDefault,  // what the program has made of it
+  kDrain     // the worker finishes the calls under way and leaves; a second one, and it leaves at once
+};
+
 // What a worker's exit code tells its launcher, besides success and failure.
 inline constexpr int kExitPreempted = 75;  // EX_TEMPFAIL: the machine is needed elsewhere, try again
 inline constexpr int kExitRolledBack = 77;
+inline constexpr int kExitDeserted = 70;  // EX_SOFTWARE: what the launcher makes of 0 without finalize
 // A worker that was started again after its job had finished: its launcher takes it for done.
 inline constexpr int kExitFinished = 78;
 // A program of rabit's that ended itself at a kill point (mock=…), in the place of a signal.
@@ -82,10 +89,15 @@ struct Settings {
   std::uint64_t log_lag_bytes = 0;
   std::uint64_t log_disk_bytes = 0;
   std::string checkpoint_mirror;  // empty: none
+  bool resize = false;            // world_size may be another than that of the job's last run
   OnRollback on_rollback = OnRollback::kExit;
-  int log_level = 0;               // a warren_log_level
-  std::uint32_t attempt = 0;       // how often the launcher has started this worker before
-  std::vector<Resolved> resolved;  // one entry a setting, in the order of docs/settings.md
+  OnSigterm on_sigterm = OnSigterm::kDefault;
+  std::int64_t drain_ms = 0;              // from a notice without a time of its own until the worker has left
+  std::string device_library;             // a path, "none"; empty: beside libwarren, if it is there
+  std::uint64_t device_pinned_bytes = 0;  // budget
+  int log_level = 0;                      // a warren_log_level
+  std::uint32_t attempt = 0;              // how often the launcher has started this worker before
+  std::vector<Resolved> resolved;         // one entry a setting, in the order of docs/settings.md
 };
 
 // The value of an environment variable, or nothing.

@@ -5,11 +5,14 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "rabit/internal/engine.h"
 #include "rabit/rabit.h"
@@ -18,15 +21,50 @@
 #include "worker/rabit/types.h"
 
 namespace rabit {
+
+namespace utils {
+bool STOP_PROCESS_ON_ERROR = true;
+
+namespace {
+void end_or_throw(const char* message) {
+  if (!STOP_PROCESS_ON_ERROR) throw std::runtime_error(message);
+  EndProcess(255);
+}
+}  // namespace
+
+[[gnu::weak]] void HandleAssertError(const char* message) {
+  std::fprintf(stderr, "AssertError:%s\n", message);
+  end_or_throw(message);
+}
+[[gnu::weak]] void HandleCheckError(const char* message) {
+  std::fprintf(stderr, "%s\n", message);
+  end_or_throw(message);
+}
+[[gnu::weak]] void HandlePrint(const char* message) {
+  std::printf("%s", message);
+}
+[[gnu::weak]] void HandleLogInfo(const char* format, ...) {
+  std::string message(kPrintBuffer, '\0');
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(message.data(), message.size(), format, arguments);
+  va_end(arguments);
+  std::printf("%s", message.c_str());
+  std::fflush(stdout);
+}
+}  // namespace utils
+
 namespace {
 
 using layer::Node;
 using layer::Outcome;
 
-enum class Phase { kBefore, kJoined, kFailed, kAfter };
+enum class Phase { kBefore, kJoined, kFailed, kOver, kAfter };
 
 struct Process {
   Phase phase = Phase::kBefore;
+  std::string why_over;  // kOver
+  int calls = 0;         // under way: a function of the program's may make one within one, which fails
   std::unique_ptr<Node> node = std::make_unique<Node>(layer::Parameters());
 };
 // Never destroyed: threads of the program may call until the end.
@@ -35,21 +73,69 @@ Process& process() {
   return *the_process;
 }
 
+// No call is made from here on. The other ranks may have made the one that failed here, or this process may not know
+// how far it has come in it: nothing that it did now would be part of the job.
+void end_life(const std::string& why) {
+  Process& p = process();
+  if (p.phase != Phase::kBefore && p.phase != Phase::kJoined) return;
+  p.phase = Phase::kOver;
+  p.why_over = why;
+}
+
+// Not even where the program's own handler of errors (RABIT_CUSTOMIZE_MSG_) returns, a call goes on.
+[[noreturn]] void fail(const std::string& why) {
+  end_life(why);
+  utils::Error("rabit: %s", why.c_str());
+  utils::EndProcess(255);
+}
+
 // For what any process may ask at any time: before Init and after Finalize it is a world of one. A process that could
 // not join must not take itself for that.
 Node& node_for_questions() {
   Process& p = process();
-  utils::Check(p.phase != Phase::kFailed, "rabit: Init has failed: this process is no part of its job");
+  if (p.phase == Phase::kFailed) fail("Init has failed: this process is no part of its job");
   return *p.node;
 }
 Node& node() {
   Node& n = node_for_questions();
-  utils::Check(process().phase != Phase::kAfter, "rabit: a call after Finalize");
+  if (process().phase == Phase::kAfter) fail("a call after Finalize");
+  if (process().phase == Phase::kOver) {
+    fail("this process is no part of its job any more: " + process().why_over);
+  }
   return n;
 }
 
-void require(const Outcome& outcome) {
-  if (!outcome.ok()) utils::Error("rabit: %s", outcome.why().c_str());
+// Leaves the job where the life is over, but not within a call, whose communicator is in use.
+class CallUnderWay {
+ public:
+  CallUnderWay() { ++process().calls; }
+  ~CallUnderWay() {
+    Process& p = process();
+    if (--p.calls == 0 && p.phase == Phase::kOver) p.node->leave();
+  }
+  CallUnderWay(const CallUnderWay&) = delete;
+  CallUnderWay& operator=(const CallUnderWay&) = delete;
+};
+
+// Makes a call of the node's. What cannot be done, and in a job what the program's functions throw, ends the life.
+template <class Body>
+void call(Body body) {
+  const CallUnderWay here;
+  Node& n = node();
+  const auto thrown = [&](const std::string& what) {
+    if (n.distributed()) end_life("a call has thrown: " + what);
+  };
+  Outcome outcome;
+  try {
+    outcome = body(n);
+  } catch (const std::exception& e) {
+    thrown(e.what());
+    throw;
+  } catch (...) {
+    thrown("something that is no std::exception");
+    throw;
+  }
+  if (!outcome.ok()) fail(outcome.why());
 }
 
 layer::CallPlace place_of(const engine::Place& place) {
@@ -69,9 +155,14 @@ Outcome init(std::span<const char* const> arguments) {
     std::fprintf(stderr, "rabit: DMLC_ROLE says that this process is no worker: nothing to do\n");
     std::exit(0);
   }
-  for (const std::string& note : parameters.notes) std::fprintf(stderr, "rabit: %s\n", note.c_str());
+  utils::STOP_PROCESS_ON_ERROR = parameters.stop_process_on_error;
+  const std::vector<std::string> notes = parameters.notes;
   auto joined = std::make_unique<Node>(std::move(parameters));
   outcome = joined->join();
+  // Once a job.
+  if (!outcome.ok() || joined->rank() == 0) {
+    for (const std::string& note : notes) std::fprintf(stderr, "rabit: %s\n", note.c_str());
+  }
   if (outcome.ok()) process().node = std::move(joined);
   return outcome;
 }
@@ -83,6 +174,7 @@ namespace engine {
 bool Init(int argc, char* argv[]) {
   Process& p = process();
   if (p.phase == Phase::kJoined) return true;
+  if (p.phase == Phase::kOver) (void)node();  // says why there is no way back
   const std::size_t count = argv == nullptr || argc < 0 ? 0 : static_cast<std::size_t>(argc);
   const Outcome outcome = init({argv, count});
   p.phase = outcome.ok() ? Phase::kJoined : Phase::kFailed;
@@ -93,7 +185,7 @@ bool Init(int argc, char* argv[]) {
 bool Finalize() {
   Process& p = process();
   if (p.phase == Phase::kBefore || p.phase == Phase::kAfter) return true;
-  require(node().finalize());
+  call([](Node& n) { return n.finalize(); });
   p.node = std::make_unique<Node>(layer::Parameters());
   p.phase = Phase::kAfter;
   return true;
@@ -101,22 +193,28 @@ bool Finalize() {
 
 void Allreduce(void* sendrecvbuf, size_t count, mpi::DataType type, mpi::OpType op, PrepareFunction* prepare,
                void* prepare_arg, const Place& place) {
-  require(node().allreduce(sendrecvbuf, count, warren_type_of(type), warren_op_of(op), {prepare, prepare_arg},
-                           place_of(place)));
+  call([&](Node& n) {
+    return n.allreduce(sendrecvbuf, count, warren_type_of(type), warren_op_of(op), {prepare, prepare_arg},
+                       place_of(place));
+  });
 }
 
 void AllreduceCustom(void* sendrecvbuf, size_t element_bytes, size_t count, ReduceFunction* reduce,
                      PrepareFunction* prepare, void* prepare_arg, const Place& place) {
-  require(node().allreduce_custom(sendrecvbuf, element_bytes, count, reduce, {prepare, prepare_arg}, place_of(place)));
+  call([&](Node& n) {
+    return n.allreduce_custom(sendrecvbuf, element_bytes, count, reduce, {prepare, prepare_arg}, place_of(place));
+  });
 }
 
 void Broadcast(void* sendrecv_data, size_t bytes, int root, const Place& place) {
-  require(node().broadcast(sendrecv_data, bytes, root, place_of(place)));
+  call([&](Node& n) { return n.broadcast(sendrecv_data, bytes, root, place_of(place)); });
 }
 
 void Allgather(void* sendrecvbuf, size_t total_bytes, size_t first_byte, size_t slice_bytes, size_t previous_bytes,
                const Place& place) {
-  require(node().allgather(sendrecvbuf, total_bytes, first_byte, slice_bytes, previous_bytes, place_of(place)));
+  call([&](Node& n) {
+    return n.allgather(sendrecvbuf, total_bytes, first_byte, slice_bytes, previous_bytes, place_of(place));
+  });
 }
 
 namespace {
@@ -132,16 +230,21 @@ Node::Load loader(void* model, LoadFunction* load) {
 
 int LoadCheckPoint(void* global_model, void* local_model, LoadFunction* load) {
   int version = 0;
-  require(node().load_checkpoint(loader(global_model, load), loader(local_model, load), version));
+  call([&](Node& n) { return n.load_checkpoint(loader(global_model, load), loader(local_model, load), version); });
   return version;
 }
 
 void CheckPoint(const void* global_model, const void* local_model, SaveFunction* save) {
-  require(node().checkpoint(saver(global_model, save), saver(local_model, save)));
+  call([&](Node& n) { return n.checkpoint(saver(global_model, save), saver(local_model, save)); });
 }
 
 void LazyCheckPoint(const void* global_model, SaveFunction* save) {
-  require(node().lazy_checkpoint(saver(global_model, save)));
+  call([&](Node& n) { return n.lazy_checkpoint(saver(global_model, save)); });
+}
+
+void Fail(const std::string& why) {
+  const CallUnderWay here;
+  fail(why);
 }
 
 }  // namespace engine
@@ -172,7 +275,7 @@ int GetRingPrevRank() {
 
 std::string GetProcessorName() {
   std::array<char, 256> name{};
-  utils::Check(gethostname(name.data(), name.size() - 1) == 0, "rabit: this machine has no name");
+  if (gethostname(name.data(), name.size() - 1) != 0) engine::Fail("this machine has no name");
   return name.data();
 }
 

@@ -5,8 +5,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <utility>
 #include <vector>
+
+#include "rabit/internal/utils.h"
 
 namespace rabit::layer {
 namespace {
@@ -15,8 +18,8 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-std::string name_of_round(std::uint32_t round) {
-  return "rabit/" + std::to_string(round);
+std::string name_of_round(std::uint64_t first, const SetupRound& round) {
+  return "rabit/" + std::to_string(first) + "/" + std::to_string(round.index);
 }
 
 std::string described(const CallPlace& place) {
@@ -30,9 +33,29 @@ struct Reduction {
   std::size_t element_bytes;
   static void run(const void* a, void* inout, std::size_t count, void* context) noexcept {
     const Reduction& self = *static_cast<const Reduction*>(context);
-    self.function(a, inout, count, self.element_bytes);
+    try {
+      self.function(a, inout, count, self.element_bytes);
+    } catch (const std::exception& e) {
+      end_process(e.what());
+    } catch (...) {
+      end_process("something that is no std::exception");
+    }
+  }
+  // In the middle of a round, whose other ranks must not get what is half combined.
+  [[noreturn]] static void end_process(const char* what) {
+    std::fprintf(stderr, "rabit: a reduction has thrown: %s\n", what);
+    utils::EndProcess(255);
   }
 };
+
+bool product_of(std::size_t count, std::size_t width, std::size_t& bytes) {
+  return !__builtin_mul_overflow(count, width, &bytes);
+}
+
+Outcome too_large(const char* name, std::size_t count, std::size_t width, const CallPlace& place) {
+  return Outcome(name + described(place) + ": " + std::to_string(count) + " elements of " + std::to_string(width) +
+                 " bytes are more than memory can hold");
+}
 
 std::size_t write_state(const StateHead& head, const Node::Save& save, std::string& to) {
   write_head(head, to);
@@ -46,10 +69,25 @@ std::size_t write_state(const StateHead& head, const Node::Save& save, std::stri
 Node::Node(Parameters parameters) : parameters_(std::move(parameters)), version_began_(now_seconds()) {}
 
 Node::~Node() {
-  warren_destroy(comm_);
+  leave();
 }
 
-Outcome Node::failed(const std::string& what, const CallPlace& place) const {
+void Node::leave() {
+  warren_destroy(std::exchange(comm_, nullptr));
+}
+
+template <class Function>
+void Node::run_program(Function function) {
+  try {
+    function();
+  } catch (...) {
+    thrown_ = std::current_exception();
+    throw;  // tells Warren that there is no input, or no state
+  }
+}
+
+Outcome Node::failed(const std::string& what, const CallPlace& place) {
+  if (thrown_ != nullptr) std::rethrow_exception(std::exchange(thrown_, nullptr));
   const char* why = warren_last_error();
   return Outcome(what + described(place) + ": " + (why != nullptr ? why : "out of memory"));
 }
@@ -64,6 +102,9 @@ Outcome Node::join() {
   if (parameters_.replicas > 0) options.replicas = parameters_.replicas;
   options.on_rollback = "exit";  // such a program has no way to go on after an error
   if (warren_create(&options, &comm_) != WARREN_OK) return failed("Init");
+  rank_ = warren_rank(comm_);
+  world_size_ = warren_world_size(comm_);
+  distributed_ = true;
   return {};
 }
 
@@ -78,8 +119,7 @@ void Node::die_if_told(const char* name) const {
   if (!counting_ || std::find(points.begin(), points.end(), here) == points.end()) return;
   std::fprintf(stderr, "[%d]@@@Hit Mock Error:%s version=%d sequence=%d trial=%d\n", here.rank, name, here.version,
                here.sequence, here.trial);
-  std::fflush(nullptr);
-  std::_Exit(kKillPointExitCode);  // as if it were killed: nobody is told
+  utils::EndProcess(kKillPointExitCode);  // as if it were killed: nobody is told
 }
 
 // ---- operations
@@ -94,18 +134,20 @@ Outcome Node::operate(const char* name, Prepare prepare, std::span<std::byte> re
     return {};
   }
   if (counting_) {
-    const SetupRounds::Call call = setup_.call(place);
-    if (call.kind == SetupRounds::Call::kServed) return serve(name, call.round, result, place);
-    if (call.kind == SetupRounds::Call::kAgain) {
-      return Outcome(std::string(name) + described(place) +
-                     ": made in version 0, not in version 1, and now in version " + std::to_string(version_) +
-                     ": with rabit_bootstrap_cache such a round is taken for one that a "
-                     "process makes once; run this program without it");
+    if (const SetupRounds::Call call = setup_.call(place); call.kept != nullptr) {
+      bool met = false;
+      Outcome decided = decide(name, call, result, place, met);
+      if (!met) return decided;
     }
   }
   warren_code code = warren_site_next(comm_, place.file, place.line, place.caller);
   if (code == WARREN_OK && prepare.function != nullptr) {
-    code = warren_prepare_next(comm_, prepare.function, prepare.argument);
+    prepare_ = prepare;
+    const auto run = [](void* context) {
+      Node& self = *static_cast<Node*>(context);
+      self.run_program([&] { self.prepare_.function(self.prepare_.argument); });
+    };
+    code = warren_prepare_next(comm_, run, this);
   }
   if (code == WARREN_OK) code = issue();
   if (code != WARREN_OK) return failed(name, place);
@@ -113,15 +155,40 @@ Outcome Node::operate(const char* name, Prepare prepare, std::span<std::byte> re
   return {};
 }
 
-// A set-up round that this process makes again: what it gave in the job's first version.
-Outcome Node::serve(const char* name, std::uint32_t round, std::span<std::byte> result, const CallPlace& place) {
-  std::fprintf(stderr, "rabit: %s%s: taken for a set-up round; its result is that of the job's first version\n", name,
-               described(place).c_str());
-  if (warren_once_next(comm_, name_of_round(round).c_str()) != WARREN_OK ||
-      warren_broadcast(comm_, result.data(), result.size(), WARREN_U8, 0, nullptr) != WARREN_OK) {
+Outcome Node::decide(const char* name, const SetupRounds::Call& call, std::span<std::byte> result,
+                     const CallPlace& place, bool& met) {
+  const SetupRound& kept = *call.kept;
+  int32_t meets = 0;
+  if (warren_meets_round(comm_, kept.sites.data(), kept.sites.size(), &meets) != WARREN_OK) return failed(name, place);
+  met = meets != 0;
+  if (!setup_.decided(call, met)) {
+    return Outcome(std::string(name) + described(place) +
+                   ": this line makes rounds that a process needs once, and in the same version rounds that recur; a "
+                   "process that is started again cannot tell them apart: give each a line of its own");
+  }
+  if (met) return {};
+  if (result.size() != kept.bytes) {
+    return Outcome(std::string(name) + described(place) + ": taken for a set-up round, which gave " +
+                   std::to_string(kept.bytes) + " bytes once; now it asks for " + std::to_string(result.size()));
+  }
+  std::fprintf(stderr, "rabit: %s%s: taken for a set-up round; its result is that of version %llu\n", name,
+               described(place).c_str(), static_cast<unsigned long long>(setup_.table()->first));
+  if (!kept.result.empty()) {
+    std::memcpy(result.data(), kept.result.data(), result.size());
+    return {};
+  }
+  if (share_setup_round(kept, result.data(), result.size()) != WARREN_OK) {
     return failed(std::string(name) + " (set-up round)", place);
   }
   return {};
+}
+
+// Whoever keeps the result and whoever gets it call from one place, wherever the program is: a log compares.
+warren_code Node::share_setup_round(const SetupRound& round, void* bytes, std::size_t size) {
+  warren_code code = warren_once_next(comm_, name_of_round(setup_.table()->first, round).c_str());
+  if (code == WARREN_OK) code = warren_site_next(comm_, __FILE__, __LINE__, __func__);
+  if (code == WARREN_OK) code = warren_broadcast(comm_, bytes, size, WARREN_U8, 0, nullptr);
+  return code;
 }
 
 Outcome Node::allreduce(void* buffer, std::size_t count, warren_type type, warren_op op, Prepare prepare,
@@ -129,8 +196,10 @@ Outcome Node::allreduce(void* buffer, std::size_t count, warren_type type, warre
   std::size_t width = 8;
   if (type == WARREN_I8 || type == WARREN_U8) width = 1;
   if (type == WARREN_I32 || type == WARREN_U32 || type == WARREN_F32) width = 4;
+  std::size_t bytes = 0;
+  if (!product_of(count, width, bytes)) return too_large("Allreduce", count, width, place);
   const double began = now_seconds();
-  Outcome outcome = operate("Allreduce", prepare, {static_cast<std::byte*>(buffer), count * width}, place,
+  Outcome outcome = operate("Allreduce", prepare, {static_cast<std::byte*>(buffer), bytes}, place,
                             [&] { return warren_allreduce(comm_, buffer, buffer, count, type, op, nullptr); });
   allreduce_seconds_ += now_seconds() - began;
   return outcome;
@@ -139,9 +208,11 @@ Outcome Node::allreduce(void* buffer, std::size_t count, warren_type type, warre
 Outcome Node::allreduce_custom(void* buffer, std::size_t element_bytes, std::size_t count,
                                void (*reduce)(const void*, void*, std::size_t, std::size_t), Prepare prepare,
                                const CallPlace& place) {
+  std::size_t bytes = 0;
+  if (!product_of(count, element_bytes, bytes)) return too_large("Allreduce", count, element_bytes, place);
   Reduction reduction{reduce, element_bytes};
   const double began = now_seconds();
-  Outcome outcome = operate("Allreduce", prepare, {static_cast<std::byte*>(buffer), count * element_bytes}, place, [&] {
+  Outcome outcome = operate("Allreduce", prepare, {static_cast<std::byte*>(buffer), bytes}, place, [&] {
     return warren_allreduce_custom(comm_, buffer, buffer, count, element_bytes, &Reduction::run, &reduction, nullptr);
   });
   allreduce_seconds_ += now_seconds() - began;
@@ -246,7 +317,7 @@ Outcome Node::load_checkpoint(const Load& global, const Load& local, int& versio
         warren_load_checkpoint(comm_, &checkpoints, &global_state, &global_bytes, &local_state, &local_bytes);
     if (code != WARREN_OK) return failed("LoadCheckPoint");
     if (checkpoints == 0) {
-      if (parameters_.infer_setup_rounds) setup_ = SetupRounds::first();
+      if (parameters_.infer_setup_rounds) setup_ = SetupRounds::first(0);
       return {};
     }
     global_.assign(static_cast<const char*>(global_state), global_bytes);
@@ -257,26 +328,64 @@ Outcome Node::load_checkpoint(const Load& global, const Load& local, int& versio
       return Outcome(
           "LoadCheckPoint: the job's checkpoint was not made by a program of rabit's; give this job another name");
     }
-    version_ = head.version;
-    setup_ = SetupRounds::loaded(std::move(head.table));
+    locals_ = head.no_local ? Locals::kNone : Locals::kGiven;
+    if (const std::uint32_t was = warren_checkpoint_world_size(comm_);
+        locals_ == Locals::kGiven && was != static_cast<std::uint32_t>(warren_world_size(comm_))) {
+      return Outcome("LoadCheckPoint: the job's checkpoint has a local model of each of its " + std::to_string(was) +
+                     " workers, and cannot be loaded by " + std::to_string(warren_world_size(comm_)));
+    }
+    const Outcome begun = begin_from(std::move(head));
+    if (!begun.ok()) return begun;
   }
   version = static_cast<int>(version_);
   if (version_ == 0) return {};
   write_lazy_state();
+  // In rabit's order.
+  if (local && locals_ == Locals::kGiven) local(local_.data(), local_.size());
   if (global) global(global_.data() + head_bytes_, global_.size() - head_bytes_);
-  if (local) local(local_.data(), local_.size());
   return {};
 }
 
+// Where the model throws, there still is none.
 void Node::write_lazy_state() {
   if (!lazy_) return;
   global_.clear();
-  head_bytes_ = write_state(lazy_head_, std::exchange(lazy_, nullptr), global_);
+  head_bytes_ = write_state(lazy_head_, lazy_, global_);
+  lazy_ = nullptr;
 }
 
-// What set-up rounds need at the end of a version. `skip`: no checkpoint is taken.
-Outcome Node::end_version(bool& skip) {
-  skip = setup_.skips_checkpoint();
+Outcome Node::check_locals(const char* name, bool given) {
+  const Locals here = given ? Locals::kGiven : Locals::kNone;
+  if (locals_ == Locals::kUnknown) locals_ = here;
+  if (locals_ == here) return {};
+  return Outcome(std::string(name) +
+                 (given ? " with a local model, and there were checkpoints without one"
+                        : " without a local model, and there were checkpoints with one") +
+                 ": give one in every checkpoint, or in none");
+}
+
+Outcome Node::begin_from(StateHead head) {
+  version_ = head.version;
+  if (!parameters_.infer_setup_rounds) return {};
+  const SetupTable& table = *head.table;
+  for (const SetupRound& round : table.rounds) {
+    if (table.phase != SetupTable::Phase::kDecided) break;
+    int32_t known = 0;
+    if (warren_once_known(comm_, name_of_round(table.first, round).c_str(), &known) != WARREN_OK) {
+      return failed("LoadCheckPoint");
+    }
+    if (known != 0) continue;
+    // The job has lost them, for which all processes were started again: they make them again, and it is found out
+    // anew.
+    setup_ = SetupRounds::first(version_);
+    return {};
+  }
+  setup_ = SetupRounds::loaded(std::move(head.table));
+  return {};
+}
+
+// What set-up rounds need at the end of a version.
+Outcome Node::end_version() {
   if (!counting_) {
     int version = 0;
     const Outcome loaded = load_checkpoint(nullptr, nullptr, version);
@@ -285,35 +394,40 @@ Outcome Node::end_version(bool& skip) {
       return Outcome("CheckPoint: the job has a checkpoint of version " + std::to_string(version) +
                      ", and this program has never called LoadCheckPoint");
     }
-    skip = setup_.skips_checkpoint();
   }
-  return setup_.deciding() ? decide_setup_rounds() : Outcome();
+  if (!setup_.gathering() && !setup_.watching()) return {};
+  const Outcome looked = look_at_setup_rounds();
+  return looked.ok() ? Outcome() : Outcome("CheckPoint: set-up rounds: " + looked.why());
 }
 
-Outcome Node::decide_setup_rounds() {
-  auto against = setup_.against();
-  if (warren_allreduce(comm_, against.data(), against.data(), against.size(), WARREN_U64, WARREN_BIT_OR, nullptr) !=
-      WARREN_OK) {
-    return failed("CheckPoint: set-up rounds");
+Outcome Node::look_at_setup_rounds() {
+  const auto combine = [&](std::vector<std::uint64_t>& words, warren_op op) {
+    return words.empty() ||
+           warren_allreduce(comm_, words.data(), words.data(), words.size(), WARREN_U64, op, nullptr) == WARREN_OK;
+  };
+  const bool gathering = setup_.gathering();
+  if (gathering) {
+    auto names = setup_.names();
+    if (!combine(names, WARREN_MAX)) return failed("their places");
+    setup_.match(names);
   }
-  setup_.decide(against);
-  if (setup_.left_out() != 0) {
+  auto against = setup_.against();
+  if (!combine(against, WARREN_BIT_OR)) return failed("which of them recur");
+  if (gathering) {
+    setup_.keep(against);
+    return {};
+  }
+  std::vector<SetupRound> kept;
+  if (!setup_.decide(against, kept)) return {};
+  if (setup_.left_out() != 0 && rank() == 0) {
     std::fprintf(stderr,
                  "rabit: the results of %zu rounds of the first version were too many or too large to be kept; a "
                  "process that makes one of them again when it is started again cannot go on\n",
                  setup_.left_out());
   }
-  const auto keys = setup_.keys();
-  if (keys.empty()) return {};
-  std::vector<std::uint64_t> all(keys.size() * ranks());
-  if (warren_allgather(comm_, keys.data(), all.data(), keys.size(), WARREN_U64, nullptr) != WARREN_OK) {
-    return failed("CheckPoint: set-up rounds");
-  }
-  setup_.adopt(all);
-  for (const SetupRounds::Kept& kept : setup_.kept()) {
-    if (warren_once_next(comm_, name_of_round(kept.round).c_str()) != WARREN_OK ||
-        warren_broadcast(comm_, kept.result.data(), kept.result.size(), WARREN_U8, 0, nullptr) != WARREN_OK) {
-      return failed("CheckPoint: set-up rounds");
+  for (SetupRound& round : kept) {
+    if (share_setup_round(round, round.result.data(), round.result.size()) != WARREN_OK) {
+      return failed("their results");
     }
   }
   return {};
@@ -335,23 +449,24 @@ void Node::next_version() {
 
 Outcome Node::checkpoint(const Save& global, const Save& local) {
   die_if_told("CheckPoint");
+  Outcome locals = check_locals("CheckPoint", static_cast<bool>(local));
+  if (!locals.ok()) return locals;
   if (comm_ == nullptr) {
     ++version_;
     next_version();
     return {};
   }
-  bool skip = false;
-  const Outcome outcome = end_version(skip);
+  const Outcome outcome = end_version();
   if (!outcome.ok()) return outcome;
   ++version_;
   std::string state;
-  if (!lazy_) state.swap(global_);  // its memory; Warren asks for a lazy state within the next call
+  if (!owed_) state.swap(global_);  // its memory; Warren asks for a lazy state within the next call
   state.clear();
-  const std::size_t head_bytes = write_state({version_, setup_.table()}, global, state);
+  const std::size_t head_bytes = write_state({version_, setup_.table(), !local}, global, state);
   local_.clear();
   if (local) local(local_);
-  if (!skip && warren_checkpoint(comm_, state.data(), state.size(), local ? local_.data() : nullptr, local_.size()) !=
-                   WARREN_OK) {
+  if (warren_checkpoint(comm_, state.data(), state.size(), local ? local_.data() : nullptr, local_.size()) !=
+      WARREN_OK) {
     return failed("CheckPoint");
   }
   lazy_ = nullptr;
@@ -363,24 +478,27 @@ Outcome Node::checkpoint(const Save& global, const Save& local) {
 
 Outcome Node::lazy_checkpoint(const Save& global) {
   die_if_told("LazyCheckPoint");
+  Outcome locals = check_locals("LazyCheckPoint", false);
+  if (!locals.ok()) return locals;
   if (comm_ == nullptr) {
     ++version_;
     next_version();
     return {};
   }
-  bool skip = false;
-  const Outcome outcome = end_version(skip);
+  const Outcome outcome = end_version();
   if (!outcome.ok()) return outcome;
   ++version_;
-  const auto serialize = [](const void** bytes, std::size_t* size, void* context) noexcept {
+  const auto serialize = [](const void** bytes, std::size_t* size, void* context) {
     Node& self = *static_cast<Node*>(context);
-    self.write_lazy_state();
+    self.run_program([&] { self.write_lazy_state(); });
+    self.owed_ = false;
     *bytes = self.global_.data();
     *size = self.global_.size();
   };
-  if (!skip && warren_lazy_checkpoint(comm_, serialize, this) != WARREN_OK) return failed("LazyCheckPoint");
-  lazy_ = global;
-  lazy_head_ = {version_, setup_.table()};
+  if (warren_lazy_checkpoint(comm_, serialize, this) != WARREN_OK) return failed("LazyCheckPoint");
+  owed_ = true;
+  lazy_ = global ? global : [](std::string&) {};  // none is none, and not the one before
+  lazy_head_ = {version_, setup_.table(), true};
   local_.clear();
   next_version();
   return {};

@@ -16,11 +16,11 @@ constexpr int kMaxWorldSize = 16384;
 constexpr int kMaxReplicas = 16;
 
 // Keys that are read; the others of rabit's have a note below.
-constexpr std::array<std::string_view, 15> kRead = {
+constexpr std::array<std::string_view, 16> kRead = {
     "rabit_tracker_uri",     "rabit_tracker_port", "rabit_task_id",        "rabit_world_size",
     "rabit_num_trial",       "rabit_debug",        "rabit_global_replica", "rabit_local_replica",
     "rabit_bootstrap_cache", "report_stats",       "DMLC_TRACKER_URI",     "DMLC_TRACKER_PORT",
-    "DMLC_TASK_ID",          "DMLC_ROLE",          "DMLC_NUM_ATTEMPT"};
+    "DMLC_TASK_ID",          "DMLC_ROLE",          "DMLC_NUM_ATTEMPT",     "DMLC_WORKER_STOP_PROCESS_ON_ERROR"};
 
 struct Note {
   std::string_view key;
@@ -100,6 +100,11 @@ class Reader {
     if (!at->second.argument && warrens != nullptr && variable(warrens)) return nullptr;
     return &at->second;
   }
+  // What was given for the key as a variable of rabit's or dmlc-submit's.
+  [[nodiscard]] const Given* find_variable(std::string_view key) const {
+    const Given* given = find(key);
+    return given != nullptr && !given->argument ? given : nullptr;
+  }
   // rabit's key, else dmlc-submit's where it is an argument: its variables are read by Warren itself.
   [[nodiscard]] const Given* find_either(std::string_view key, std::string_view dmlc, const char* warrens) const {
     const Given* given = find(key, warrens);
@@ -121,17 +126,59 @@ class Reader {
   const Environment& environment_;
 };
 
+// "host", "host:port", "v6", "[v6]", "[v6]:port".
+struct Address {
+  explicit Address(std::string_view text) : host(text) {
+    const bool brackets = text.starts_with('[');
+    const std::size_t end = brackets ? text.find("]:") : text.find(':');
+    if (end == std::string_view::npos || (!brackets && text.find(':', end + 1) != std::string_view::npos)) return;
+    host = text.substr(0, brackets ? end + 1 : end);
+    port = text.substr(brackets ? end + 2 : end + 1);
+  }
+  std::string host, port;
+};
+
+// The port that goes with a host which is not Warren's own variable's; what an argument says comes first.
+std::optional<Given> port_of_tracker(const Reader& reader, const std::optional<Address>& warrens, const Given& uri,
+                                     const Address& host) {
+  const Given* port = reader.find_either("rabit_tracker_port", "DMLC_TRACKER_PORT", nullptr);
+  if (port != nullptr && port->argument) return *port;
+  if (!host.port.empty()) return Given{host.port, "the port in " + uri.what, uri.argument};
+  if (warrens) {
+    if (warrens->port.empty()) return std::nullopt;
+    return Given{warrens->port, "the port in WARREN_TRACKER", false};
+  }
+  if (port == nullptr) port = reader.find_variable("DMLC_TRACKER_PORT");
+  return port != nullptr ? std::optional(*port) : std::nullopt;
+}
+
+// Leaves the tracker to Warren unless rabit's keys name one, or a part of one.
 Outcome read_tracker(const Reader& reader, Parameters& out) {
-  const Given* uri = reader.find_either("rabit_tracker_uri", "DMLC_TRACKER_URI", "WARREN_TRACKER");
-  if (uri == nullptr) return {};
-  out.tracker = uri->text;
-  const Given* port = reader.find_either("rabit_tracker_port", "DMLC_TRACKER_PORT", "WARREN_TRACKER");
-  if (port == nullptr) return {};
+  std::optional<Address> warrens;
+  if (const auto text = reader.variable("WARREN_TRACKER")) warrens.emplace(*text);
+  std::optional<Given> uri;
+  if (const Given* given = reader.find_either("rabit_tracker_uri", "DMLC_TRACKER_URI", "WARREN_TRACKER")) uri = *given;
+  const Given* port = reader.find_either("rabit_tracker_port", "DMLC_TRACKER_PORT", nullptr);
+  if (!uri && port != nullptr && port->argument) {
+    // A port alone changes that of the tracker that the environment names.
+    if (warrens) {
+      uri = Given{warrens->host, "WARREN_TRACKER", false};
+    } else if (const Given* dmlc = reader.find_variable("DMLC_TRACKER_URI")) {
+      uri = *dmlc;
+    } else {
+      out.notes.push_back(port->what + ": without a tracker's host it says nothing");
+    }
+  }
+  if (!uri) return {};
+  const Address address(uri->text);
+  const auto with = port_of_tracker(reader, warrens, *uri, address);
+  out.tracker = address.host;
+  if (!with) return {};
   int number = 0;
-  Outcome outcome = read_number(*port, 1, 65535, number);
+  Outcome outcome = read_number(*with, 1, 65535, number);
   if (!outcome.ok()) return outcome;
-  const bool v6 = out.tracker.find(':') != std::string::npos && !out.tracker.starts_with('[');
-  out.tracker = (v6 ? "[" + out.tracker + "]" : out.tracker) + ":" + std::to_string(number);
+  const bool v6 = address.host.find(':') != std::string::npos && !address.host.starts_with('[');
+  out.tracker = (v6 ? "[" + address.host + "]" : address.host) + ":" + std::to_string(number);
   return {};
 }
 
@@ -163,17 +210,37 @@ Outcome read_trial(const Reader& reader, Parameters& out) {
 }
 
 Outcome read_replicas(const Reader& reader, Parameters& out) {
+  // rabit takes any number; 0 is its word for none, and Warren's for a job that survives nothing.
+  const auto at_most = [&](const Given& given, int asked) {
+    if (asked <= kMaxReplicas) return asked;
+    out.notes.push_back(given.what + ": Warren keeps at most " + std::to_string(kMaxReplicas) + " copies");
+    return kMaxReplicas;
+  };
   if (const Given* given = reader.find("rabit_global_replica", "WARREN_REPLICAS")) {
-    Outcome outcome = read_number(*given, 1, kMaxReplicas, out.replicas);
+    int copies = 0;
+    Outcome outcome = read_number(*given, 0, INT_MAX, copies);
     if (!outcome.ok()) return outcome;
+    if (copies == 0) out.notes.push_back(given->what + ": 0: the number of copies is WARREN_REPLICAS or its default");
+    out.replicas = at_most(*given, copies);
   }
   if (const Given* given = reader.find("rabit_local_replica", "WARREN_REPLICAS")) {
     int others = 0;  // besides the rank's own
-    Outcome outcome = read_number(*given, 0, kMaxReplicas - 1, others);
+    Outcome outcome = read_number(*given, 0, INT_MAX - 1, others);
     if (!outcome.ok()) return outcome;
-    out.replicas = std::max(out.replicas, others + 1);
+    out.replicas = std::max(out.replicas, at_most(*given, others + 1));
   }
   return {};
+}
+
+Outcome read_world_size(const Reader& reader, Parameters& out) {
+  const Given* given = reader.find("rabit_world_size", "WARREN_WORLD_SIZE");
+  if (given == nullptr) return {};
+  // rabit's word for whatever the tracker says.
+  if (given->text == "-1") {
+    out.notes.push_back(given->what + ": -1: the number of ranks is WARREN_WORLD_SIZE or what a launcher says");
+    return {};
+  }
+  return read_number(*given, 1, kMaxWorldSize, out.world_size);
 }
 
 Outcome take_argument(std::string_view argument, bool kill_points, Values& values, Parameters& out) {
@@ -223,15 +290,18 @@ Outcome read_parameters(std::span<const char* const> arguments, const Environmen
   if (const Given* id = reader.find_either("rabit_task_id", "DMLC_TASK_ID", "WARREN_WORKER_ID")) {
     out.worker_id = id->text;
   }
-  if (const Given* size = reader.find("rabit_world_size", "WARREN_WORLD_SIZE")) {
-    outcome = read_number(*size, 1, kMaxWorldSize, out.world_size);
-    if (!outcome.ok()) return outcome;
-  }
+  outcome = read_world_size(reader, out);
+  if (!outcome.ok()) return outcome;
   outcome = read_replicas(reader, out);
   if (!outcome.ok()) return outcome;
   outcome = read_trial(reader, out);
   if (!outcome.ok()) return outcome;
   if (const Given* given = reader.find("report_stats")) out.report_stats = says_yes(given->text);
+  if (const Given* given = reader.find("DMLC_WORKER_STOP_PROCESS_ON_ERROR");
+      given != nullptr && !says_yes(given->text)) {
+    out.stop_process_on_error = false;
+    out.notes.push_back(given->what + ": errors are thrown as std::runtime_error, and every later call fails");
+  }
   if (const Given* given = reader.find("rabit_bootstrap_cache")) out.infer_setup_rounds = says_yes(given->text);
   if (const Given* given = reader.find("rabit_debug"); given != nullptr && says_yes(given->text)) {
     out.notes.emplace_back("rabit_debug: Warren says what it does at WARREN_LOG_LEVEL=info, which is the default");

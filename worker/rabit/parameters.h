@@ -33,14 +33,16 @@ struct Parameters {
   int trial = 0;  // how often this worker was started before
   std::vector<KillPoint> kill_points;
   bool report_stats = false;
-  bool infer_setup_rounds = false;
+  bool infer_setup_rounds = true;
+  bool stop_process_on_error = true;  // false: errors are thrown
   // For standard error: what was given and has another meaning here, or none.
   std::vector<std::string> notes;
 };
 
 // `arguments`: those of the program; what is not of the form key=value, or a key of its own, is its own affair. Key by
-// key an argument comes before Warren's variable, and that before rabit's and dmlc-submit's. An error names the key.
-// `kill_points`: whether the library serves mock=.
+// key an argument comes before Warren's variable, and that before rabit's and dmlc-submit's: also for the tracker,
+// whose host may come from one and its port from another. An error names the key. `kill_points`: whether the library
+// serves mock=.
 [[nodiscard]] Outcome read_parameters(std::span<const char* const> arguments, const Environment& environment,
                                       bool kill_points, Parameters& out);
 

@@ -1,174 +1,219 @@
 #include "worker/rabit/setup_rounds.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
+
+#include "warren/c_api.h"
 
 namespace rabit::layer {
 namespace {
 
-constexpr std::uint64_t kHashSeed = 0xcbf29ce484222325u;
-
-std::uint64_t mixed_in(std::uint64_t hash, std::string_view bytes) {
-  for (const char c : bytes) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return (hash ^ 0xff) * 0x100000001b3u;  // between two texts
-}
-std::uint64_t mixed_in(std::uint64_t hash, std::uint64_t number) {
-  char bytes[sizeof number];
-  std::memcpy(bytes, &number, sizeof number);
-  return mixed_in(hash, {bytes, sizeof bytes});
+std::uint64_t key_of(std::uint64_t site, std::uint64_t occurrence) {
+  std::uint64_t h = site + 0x9e3779b97f4a7c15u * (occurrence + 1);
+  h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9u;
+  h = (h ^ (h >> 27)) * 0x94d049bb133111ebu;
+  return h ^ (h >> 31);
 }
 
-// 0: nowhere.
-std::uint64_t hash_of(const CallPlace& place) {
-  if (place.file == nullptr || *place.file == 0) return 0;
-  std::uint64_t hash = mixed_in(kHashSeed, std::string_view(place.file));
-  hash = mixed_in(hash, static_cast<std::uint64_t>(static_cast<std::uint32_t>(place.line)));
-  if (place.caller != nullptr) hash = mixed_in(hash, std::string_view(place.caller));
-  return hash == 0 ? 1 : hash;
+bool has(const std::array<std::uint64_t, 2>& pair, std::uint64_t value) {
+  return pair[0] == value || pair[1] == value;
 }
 
+void set_bit(std::vector<std::uint64_t>& words, std::size_t i) {
+  words[i / 64] |= std::uint64_t{1} << i % 64;
+}
 bool bit(std::span<const std::uint64_t> words, std::size_t i) {
   return (words[i / 64] >> i % 64 & 1) != 0;
 }
 
-constexpr char kMagic[8] = {'r', 'a', 'b', 'i', 't', 0, 0, 1};  // the last one: version of this format
-constexpr std::size_t kEntryBytes = sizeof(std::uint64_t) + sizeof(std::uint32_t);
+constexpr char kMagic[8] = {'r', 'a', 'b', 'i', 't', 0, 0, 3};  // the last one: version of this format
+constexpr std::uint64_t kNoLocal = 256;                         // beside the phase
+constexpr std::size_t kFixedBytes = sizeof kMagic + 4 * sizeof(std::uint64_t);
+constexpr std::size_t kRoundBytes = 7 * sizeof(std::uint64_t);  // without its result
 
-template <class T>
-void append(std::string& to, const T& value) {
+void append(std::string& to, std::uint64_t value) {
   to.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
-template <class T>
-T take(std::string_view& from) {
-  T value;
+std::uint64_t take(std::string_view& from) {
+  std::uint64_t value;
   std::memcpy(&value, from.data(), sizeof value);
   from.remove_prefix(sizeof value);
   return value;
 }
 
+bool read_round(std::string_view& rest, bool with_result, SetupRound& round) {
+  if (rest.size() < kRoundBytes) return false;
+  round.index = take(rest);
+  for (std::uint64_t& key : round.keys) key = take(rest);
+  for (std::uint64_t& site : round.sites) site = take(rest);
+  round.bytes = take(rest);
+  const std::uint64_t result_bytes = take(rest);
+  if (round.index >= SetupRounds::kMaxRounds || result_bytes > rest.size()) return false;
+  if (result_bytes != 0 && (!with_result || result_bytes != round.bytes)) return false;
+  const auto* bytes = reinterpret_cast<const std::byte*>(rest.data());
+  round.result.assign(bytes, bytes + result_bytes);
+  rest.remove_prefix(result_bytes);
+  return true;
+}
+
 }  // namespace
 
-SetupRounds SetupRounds::first() {
+SetupRounds SetupRounds::first(std::uint64_t version) {
   SetupRounds made;
-  made.phase_ = Phase::kFirst;
+  made.gathering_ = true;
+  made.first_ = version;
   return made;
 }
 
-SetupRounds SetupRounds::loaded(Table table) {
+SetupRounds SetupRounds::loaded(std::shared_ptr<const SetupTable> table) {
   SetupRounds made;
-  made.phase_ = Phase::kDecided;
   made.new_ = true;
   made.table_ = std::move(table);
+  made.against_.assign(made.table_->rounds.size(), false);
   return made;
-}
-
-std::uint64_t SetupRounds::key_of(const CallPlace& place) {
-  place_ = hash_of(place);
-  if (place_ == 0) return 0;
-  return mixed_in(place_, std::uint64_t{calls_[place_]++});
 }
 
 SetupRounds::Call SetupRounds::call(const CallPlace& place) {
-  if (phase_ == Phase::kOff || (phase_ == Phase::kDecided && table_.empty())) return {};
-  key_ = key_of(place);
-  if (phase_ == Phase::kSecond && place_ != 0 && calls_[place_] == 1) {
-    for (Round& round : rounds_) {
-      if (round.place != place_ || !round.candidate) continue;
-      round.candidate = false;
-      round.result = {};
-    }
+  if (!gathering_ && !watching() && (!new_ || table_->rounds.empty())) return {};
+  site_ = warren_site_of(place.file, place.line, place.caller);
+  key_ = site_ == 0 ? 0 : key_of(site_, calls_[site_]++);
+  if (gathering_ || site_ == 0) return {};
+  const auto& rounds = table_->rounds;
+  if (!new_) {
+    if (calls_[site_] > 1) return {};
+    for (std::size_t i = 0; i < rounds.size(); ++i) against_[i] = against_[i] || has(rounds[i].sites, site_);
+    return {};
   }
-  if (phase_ != Phase::kDecided) return {};
-  const auto at = table_.find(key_);
-  if (at == table_.end()) return {};
-  return {new_ ? Call::kServed : Call::kAgain, at->second};
+  const bool decided = table_->phase == SetupTable::Phase::kDecided;
+  const auto kept = std::find_if(rounds.begin(), rounds.end(), [&](const SetupRound& r) {
+    return has(r.keys, key_) && (decided || !r.result.empty());
+  });
+  if (kept != rounds.end()) return {&*kept, site_};
+  made_.insert(site_);
+  return {};
+}
+
+bool SetupRounds::decided(const Call& call, bool met) {
+  if (met) made_.insert(call.site);
+  return met || !made_.contains(call.site);
 }
 
 void SetupRounds::gave(std::span<const std::byte> result) {
-  if (phase_ != Phase::kFirst || rounds_.size() == kMaxRounds) return;
-  Round round{key_, place_, {}, place_ != 0};
-  if (round.candidate && result.size() > kMaxKeptBytes - remembered_bytes_) {
-    round.candidate = false;
-    left_out_++;
-  }
-  if (round.candidate) {
-    remembered_bytes_ += result.size();
-    round.result.assign(result.begin(), result.end());
-  }
-  rounds_.push_back(std::move(round));
+  if (!gathering_ || rounds_.size() == kMaxRounds) return;
+  SetupRound& round = rounds_.emplace_back();
+  round.index = rounds_.size() - 1;
+  round.keys = {key_, key_};
+  round.sites = {site_, site_};
+  round.bytes = result.size();
+  against_.push_back(site_ == 0 || result.empty());
+  if (against_.back() || result.size() > kMaxKeptBytes - remembered_bytes_) return;
+  remembered_bytes_ += result.size();
+  round.result.assign(result.begin(), result.end());
 }
 
-std::vector<std::uint64_t> SetupRounds::against() const {
-  std::vector<std::uint64_t> words((rounds_.size() + 63) / 64);
-  for (std::size_t i = 0; i < rounds_.size(); ++i) {
-    if (!rounds_[i].candidate) words[i / 64] |= std::uint64_t{1} << i % 64;
+// Greatest values and, as their complements, least ones.
+std::vector<std::uint64_t> SetupRounds::names() const {
+  std::vector<std::uint64_t> words;
+  words.reserve(4 * rounds_.size());
+  for (const SetupRound& r : rounds_) {
+    for (const std::uint64_t word : {r.keys[0], r.sites[0]}) words.insert(words.end(), {word, ~word});
   }
   return words;
 }
 
-void SetupRounds::decide(std::span<const std::uint64_t> against) {
+void SetupRounds::match(std::span<const std::uint64_t> greatest) {
   for (std::size_t i = 0; i < rounds_.size(); ++i) {
-    if (bit(against, i)) continue;
-    if (decided_.size() < kMaxKept) {
-      decided_.push_back(static_cast<std::uint32_t>(i));
-    } else {
-      left_out_++;
-    }
+    SetupRound& r = rounds_[i];
+    const auto words = greatest.subspan(4 * i, 4);
+    const std::array<std::uint64_t, 2> keys{~words[1], words[0]}, sites{~words[3], words[2]};
+    // Called from three places or more, or from nowhere by some rank.
+    if (!has(keys, r.keys[0]) || !has(sites, r.sites[0]) || sites[0] == 0) against_[i] = true;
+    r.keys = keys;
+    r.sites = sites;
   }
 }
 
-std::vector<SetupRounds::Kept> SetupRounds::kept() {
-  std::vector<Kept> out;
-  for (const std::uint32_t i : decided_) out.push_back({i, rounds_[i].result});
-  return out;
+void SetupRounds::keep(std::span<const std::uint64_t> against) {
+  auto table = std::make_shared<SetupTable>();
+  table->phase = SetupTable::Phase::kCandidates;
+  table->first = first_;
+  for (std::size_t i = 0; i < rounds_.size(); ++i) {
+    if (!bit(against, i)) table->rounds.push_back(std::move(rounds_[i]));
+  }
+  gathering_ = false;
+  rounds_ = {};
+  against_.assign(table->rounds.size(), false);
+  table_ = std::move(table);
 }
 
-std::vector<std::uint64_t> SetupRounds::keys() const {
-  std::vector<std::uint64_t> out;
-  for (const std::uint32_t i : decided_) out.push_back(rounds_[i].key);
-  return out;
+// While a version is watched, one bit more: this process was not new in it.
+std::vector<std::uint64_t> SetupRounds::against() const {
+  std::vector<std::uint64_t> words(against_.size() / 64 + 1);
+  for (std::size_t i = 0; i < against_.size(); ++i) {
+    if (against_[i]) set_bit(words, i);
+  }
+  if (!gathering_ && !new_) set_bit(words, against_.size());
+  return words;
 }
 
-void SetupRounds::adopt(std::span<const std::uint64_t> keys) {
-  for (std::size_t i = 0; i < keys.size(); ++i) table_.emplace(keys[i], decided_[i % decided_.size()]);
+bool SetupRounds::decide(std::span<const std::uint64_t> against, std::vector<SetupRound>& kept) {
+  const auto& rounds = table_->rounds;
+  if (!bit(against, rounds.size())) return false;
+  auto table = std::make_shared<SetupTable>();
+  table->phase = SetupTable::Phase::kDecided;
+  table->first = table_->first;
+  for (std::size_t i = 0; i < rounds.size(); ++i) {
+    if (bit(against, i)) continue;
+    if (rounds[i].result.empty() || kept.size() == kMaxKept) {
+      left_out_++;
+      continue;
+    }
+    kept.push_back(rounds[i]);
+    SetupRound& r = table->rounds.emplace_back(rounds[i]);
+    r.result = {};
+  }
+  table_ = std::move(table);
+  against_ = {};
+  return true;
 }
 
 void SetupRounds::next_version() {
   calls_.clear();
+  made_.clear();
   new_ = false;
-  if (phase_ == Phase::kFirst) {
-    phase_ = Phase::kSecond;
-  } else if (phase_ == Phase::kSecond) {
-    phase_ = Phase::kDecided;
-    rounds_ = {};
-    decided_ = {};
-  }
 }
 
 void write_head(const StateHead& head, std::string& to) {
   to.append(kMagic, sizeof kMagic);
   append(to, head.version);
-  append(to, static_cast<std::uint64_t>(head.table.size()));
-  for (const auto& [key, round] : head.table) {
-    append(to, key);
-    append(to, round);
+  append(to, static_cast<std::uint64_t>(head.table->phase) | (head.no_local ? kNoLocal : 0));
+  append(to, head.table->first);
+  append(to, head.table->rounds.size());
+  for (const SetupRound& r : head.table->rounds) {
+    for (const std::uint64_t word : {r.index, r.keys[0], r.keys[1], r.sites[0], r.sites[1], r.bytes}) append(to, word);
+    append(to, r.result.size());
+    to.append(reinterpret_cast<const char*>(r.result.data()), r.result.size());
   }
 }
 
 std::size_t read_head(std::string_view state, StateHead& head) {
   std::string_view rest = state;
-  constexpr std::size_t kFixedBytes = sizeof kMagic + 2 * sizeof(std::uint64_t);
   if (rest.size() < kFixedBytes || rest.substr(0, sizeof kMagic) != std::string_view(kMagic, sizeof kMagic)) return 0;
   rest.remove_prefix(sizeof kMagic);
-  head.version = take<std::uint64_t>(rest);
-  const auto entries = take<std::uint64_t>(rest);
-  if (entries > rest.size() / kEntryBytes) return 0;
-  for (std::uint64_t i = 0; i < entries; ++i) {
-    const auto key = take<std::uint64_t>(rest);
-    const auto round = take<std::uint32_t>(rest);
-    if (round >= SetupRounds::kMaxRounds) return 0;
-    head.table.emplace(key, round);
+  head.version = take(rest);
+  auto table = std::make_shared<SetupTable>();
+  const std::uint64_t word = take(rest), phase = word & ~kNoLocal;
+  table->first = take(rest);
+  const std::uint64_t rounds = take(rest);
+  if (phase > static_cast<std::uint64_t>(SetupTable::Phase::kDecided) || rounds > rest.size() / kRoundBytes) return 0;
+  table->phase = static_cast<SetupTable::Phase>(phase);
+  for (std::uint64_t i = 0; i < rounds; ++i) {
+    const bool candidates = table->phase == SetupTable::Phase::kCandidates;
+    if (!read_round(rest, candidates, table->rounds.emplace_back())) return 0;
   }
+  head.table = std::move(table);
+  head.no_local = (word & kNoLocal) != 0;
   return state.size() - rest.size();
 }
 

@@ -171,8 +171,12 @@ struct FetchService::Impl {
     std::size_t bytes;
   };
 
-  Impl(Incarnation life, std::unique_ptr<HostLogReader> from, OnReply reply, OnWarning warning)
-      : self(life), reader(std::move(from)), on_reply(std::move(reply)), on_warning(std::move(warning)) {}
+  Impl(Incarnation life, std::unique_ptr<HostLogReader> from, OnReply reply, OnWarning warning, OnQuestion question)
+      : self(life),
+        reader(std::move(from)),
+        on_reply(std::move(reply)),
+        on_warning(std::move(warning)),
+        on_question(std::move(question)) {}
   ~Impl() {
     if (thread.joinable()) {
       post(Exit{});
@@ -190,6 +194,7 @@ struct FetchService::Impl {
   const std::unique_ptr<HostLogReader> reader;
   const OnReply on_reply;
   const OnWarning on_warning;
+  const OnQuestion on_question;
 
   std::mutex mutex;
   std::vector<Command> commands;
@@ -434,6 +439,7 @@ struct FetchService::Impl {
       return;
     }
     if (!members.contains(r.sender())) return;
+    if (r.asks()) return answer_question(e);
     Replayer::Answer answer = Replayer::answer_apart(r, *reader);
     const std::string head = seal(encode(answer.reply, Payloads::kApart));
     // Who has gone, or does not read, gets nothing.
@@ -449,6 +455,16 @@ struct FetchService::Impl {
     WARREN_CHECK(zmq_msg_init_data(&payload, data, size, &Unsent::sent, unsent.release()) == 0,
                  "there is memory for a message's head");
     if (zmq_msg_send(&payload, router.get(), ZMQ_DONTWAIT) < 0) zmq_msg_close(&payload);
+  }
+
+  void answer_question(const Early& e) {
+    const wire::FetchRequest& r = e.request;
+    const RoundId round{Timeline(r.timeline()), GroupId(r.group()), Version(r.version()), Sequence(r.first_sequence())};
+    const Inquiry::Answer answer = on_question ? on_question(Epoch(r.epoch()), round) : Inquiry::Answer();
+    const std::string head = seal(encode(
+        answer_to(r, answer.word, answer.word == RoundWord::kRound ? &answer.round : nullptr), Payloads::kApart));
+    if (zmq_send(router.get(), e.connection.data(), e.connection.size(), ZMQ_DONTWAIT | ZMQ_SNDMORE) < 0) return;
+    (void)zmq_send(router.get(), head.data(), head.size(), ZMQ_DONTWAIT);
   }
 
   // --- whom we ask ---
@@ -540,8 +556,9 @@ FetchService::~FetchService() = default;
 
 Result<std::unique_ptr<FetchService>> FetchService::start(const Settings& settings, Incarnation self,
                                                           std::unique_ptr<HostLogReader> reader, OnReply on_reply,
-                                                          OnWarning on_warning) {
-  auto impl = std::make_unique<Impl>(self, std::move(reader), std::move(on_reply), std::move(on_warning));
+                                                          OnWarning on_warning, OnQuestion on_question) {
+  auto impl = std::make_unique<Impl>(self, std::move(reader), std::move(on_reply), std::move(on_warning),
+                                     std::move(on_question));
   if (Status s = impl->open(settings); !s.ok()) return s.because_of_this("cannot serve what is logged");
   impl->run_thread();
   return std::unique_ptr<FetchService>(new FetchService(std::move(impl)));

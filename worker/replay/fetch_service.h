@@ -21,22 +21,25 @@
 #include "recovery/result.h"
 #include "storage/host_log.h"
 #include "worker/launch/settings.h"
+#include "worker/replay/inquiry.h"
 #include "worker/replay/replayer.h"
 
 namespace warren::worker {
 
 class FetchService {
  public:
-  // Both are called from the service's thread. `payloads`: those of the reply's entries, one after the other, until the
+  // All are called from the service's thread. `payloads`: those of the reply's entries, one after the other, until the
   // call returns. The reply is validated; whether it was asked for is the replayer's to judge.
   using OnReply = std::function<void(Rank from, const wire::FetchReply& reply, std::span<const std::byte> payloads)>;
+  // What this life says to a question (wire::FetchRequest::asks); of an epoch that is not its own: kLater.
+  using OnQuestion = std::function<Inquiry::Answer(Epoch epoch, const RoundId& round)>;
   using OnWarning = std::function<void(const std::string& text)>;
 
   // Binds a free port on the data address and starts the thread. `reader` is used by that thread alone. Errors: those
   // of the secret's file, of the data address, kUnavailable: no port or descriptor.
   static Result<std::unique_ptr<FetchService>> start(const Settings& settings, Incarnation self,
                                                      std::unique_ptr<HostLogReader> reader, OnReply on_reply,
-                                                     OnWarning on_warning = {});
+                                                     OnWarning on_warning = {}, OnQuestion on_question = {});
   // Stops the thread; waits for a callback that is running, so that the caller must hold nothing that it waits for.
   ~FetchService();
   FetchService(const FetchService&) = delete;

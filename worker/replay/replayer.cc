@@ -42,7 +42,7 @@ constexpr std::uint64_t kListedRanges = std::uint64_t{1} << 20;
 constexpr std::size_t kIdleStreams = 64;
 // So many wants for others make a stream one that nobody comes back to.
 constexpr std::uint64_t kForgotten = 1000;
-// A gap is believed when it has been seen so often.
+// A gap is believed when it has been seen so often, and each rank of each host was asked.
 constexpr std::uint32_t kAsks = 4;
 // Who waits asks more and more seldom.
 constexpr std::uint32_t kMaxAsks = 20;
@@ -245,7 +245,7 @@ struct Replayer::State {
   std::map<Rank, Incarnation> lives;
   std::map<Rank, std::size_t> host_of;
   std::size_t need_domains = 1;
-  std::vector<Rank> new_here;  // ranks of this host whose lives are new
+  std::vector<Rank> newest_here;  // ranks of this host, those with the newest lives first
   std::int64_t timeout_ms = 1;
   std::vector<Host> hosts;
   std::map<Rank, Heard> heard;
@@ -290,6 +290,7 @@ struct Replayer::State {
     d.id = id;
     d.status = std::move(status);
     d.info = w.info;
+    d.written = std::move(w.written);
     if (d.status.ok()) d.bytes = std::move(w.bytes);
     const Ranges fetched = w.extra.minus(w.missing);
     for (const Interval& i : fetched.intervals()) {
@@ -563,9 +564,12 @@ struct Replayer::State {
     if (!round.conflict.ok()) return finish(id, round.conflict);
     if (round.info && !take_info(id, w, *round.info, round.info_from)) return;
     const bool all_known = sequence < known_below(s);
+    // What is to be refilled may lie on a silent host alone.
+    const bool waits = w.want.refill && !all_answer();
     if (w.info && w.missing.empty()) {
       const bool extends = w.want.refill && !w.extended;
       Ranges again = log_again(w, round);
+      if (extends && all_known && waits) return look_again(s, w, now);
       if (extends && all_known && extend(w, round)) {
         if (!read_own(id, w)) return;
         if (w.missing.empty()) return finish(id, {}, std::move(again));
@@ -582,6 +586,7 @@ struct Replayer::State {
       if (!gap.empty()) gap = gap.minus(h.held);
     }
     if (gap.empty() && (w.info || !round.requested.empty())) return;
+    if (waits && (w.extended || w.want.bytes.empty())) return look_again(s, w, now);
     // Nobody needs it here: whoever received it has it, or replays.
     if (w.extended) return finish(id, {}, log_again(w, round));
     if (w.want.refill && w.want.bytes.empty()) return finish(id, {});
@@ -589,20 +594,40 @@ struct Replayer::State {
       s.relist_at = now;  // a want that came after the listing: what it says is not about this want
       return;
     }
-    if (w.asked_generation != s.generation) {
-      w.asked_generation = s.generation;
-      if (w.asks < kMaxAsks) ++w.asks;
-    }
+    count_ask(s, w);
     s.gap = true;
-    if (!all_answer()) w.asks = std::min(w.asks, kAsks - 1);
-    if (w.asks >= kAsks && !w.want.wait) {
+    if (!all_answer()) w.asks = std::min(w.asks, enough_asks() - 1);
+    if (w.asks >= enough_asks() && !w.want.wait) {
       std::string text = "the log has a gap: no host holds ";
       text += w.info ? ranges_text(gap) + " of " + std::to_string(w.info->total_bytes) + " of " : "anything of ";
       text += name_of(w.want.key);
       return finish(id, Status(Code::kUnavailable, text + asked_text()));
     }
-    // Soon at first: a host may still be attaching segments, or about to publish.
-    const std::int64_t wait_ms = std::max<std::int64_t>(timeout_ms / (w.want.wait ? 100 : 20), 1) << w.asks;
+    look_again(s, w, now);
+  }
+
+  // Of each host one rank is asked at a time, and each may have on its disk what the others cannot read. The own one's
+  // are asked from the second time on.
+  [[nodiscard]] std::uint32_t enough_asks() const {
+    std::size_t most = kAsks;
+    for (const Host& h : hosts) most = std::max(most, h.ranks.size() + (h.own ? 1 : 0));
+    return static_cast<std::uint32_t>(most);
+  }
+
+  // One for each listing.
+  void count_ask(const Stream& s, Wanted& w) const {
+    if (w.asked_generation == s.generation) return;
+    w.asked_generation = s.generation;
+    if (w.asks < std::max(kMaxAsks, enough_asks())) ++w.asks;
+  }
+
+  // Soon at first: a host may still be attaching segments, or about to publish.
+  void look_again(Stream& s, Wanted& w, TimeMs now) const {
+    s.asleep = false;
+    count_ask(s, w);
+    // A large host's other ranks are asked, and not given time.
+    const std::uint32_t pauses = w.asks >= kAsks && w.asks < enough_asks() ? 0 : std::min(w.asks, kMaxAsks);
+    const std::int64_t wait_ms = std::max<std::int64_t>(timeout_ms / (w.want.wait ? 100 : 20), 1) << pauses;
     const TimeMs next = now + std::min(wait_ms / 2, kMaxPauseMs);
     if (!s.relist_at || next < *s.relist_at) s.relist_at = next;
   }
@@ -1002,7 +1027,7 @@ struct Replayer::State {
            " arrived damaged (checksum); they were dropped and are fetched again");
       // They are there, however often nobody had them before: hosts are asked once more.
       if (++round.damaged < kAsks) {
-        for (const std::uint64_t id : round.wants) wants.at(id).asks = std::min(wants.at(id).asks, kAsks - 2);
+        for (const std::uint64_t id : round.wants) wants.at(id).asks = std::min(wants.at(id).asks, enough_asks() - 2);
       }
       return;
     }
@@ -1197,10 +1222,13 @@ void Replayer::install(const Plan& plan, TimeMs now, std::vector<Send>& out) {
     }
   }
   s.need_domains = std::max<std::size_t>(1, std::min<std::size_t>(plan.replicas, domains.size()));
-  s.new_here.clear();
+  std::vector<const Peer*> here;
   for (const Peer& p : plan.peers) {
-    if (p.fresh && p.host_id == self->host_id) s.new_here.push_back(p.rank);
+    if (p.host_id == self->host_id) here.push_back(&p);
   }
+  std::ranges::stable_sort(here, std::greater(), &Peer::since);
+  s.newest_here.clear();
+  for (const Peer* p : here) s.newest_here.push_back(p->rank);
   for (auto& [key, stream] : s.streams) {
     stream.asleep = true;
     for (auto& [sequence, round] : stream.rounds) round.requested = {};
@@ -1230,6 +1258,12 @@ std::uint64_t Replayer::want(Want want, TimeMs now, std::vector<Send>& out) {
 }
 
 Ranges Replayer::cancel(std::uint64_t id) {
+  const auto ended = std::ranges::find(state_->done, id, &Done::id);
+  if (ended != state_->done.end()) {
+    Ranges written = std::move(ended->written);
+    state_->done.erase(ended);
+    return written;
+  }
   const auto w = state_->wants.find(id);
   if (w == state_->wants.end()) return {};
   Ranges written = std::move(w->second.written);
@@ -1286,10 +1320,9 @@ bool Replayer::idle() const {
 bool Replayer::refills(std::span<const Rank> members) const {
   const State& s = *state_;
   if (s.need_domains == 1) return false;
-  for (const Rank rank : s.new_here) {
-    if (std::count(members.begin(), members.end(), rank) != 0) return rank == s.self;
-  }
-  return false;
+  const auto newest =
+      std::ranges::find_if(s.newest_here, [&](Rank rank) { return std::ranges::find(members, rank) != members.end(); });
+  return newest != s.newest_here.end() && *newest == s.self;
 }
 
 std::span<const Incarnation> Replayer::host_lives() const {

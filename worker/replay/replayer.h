@@ -36,6 +36,7 @@ class Replayer {
     Incarnation life;
     std::string host_id, domain_id;
     bool fresh = false;  // a new life, which may not have mapped all segments of its host yet: asked last
+    Epoch since{};       // of the first plan that this life is in
   };
   struct Plan {
     Epoch epoch;
@@ -67,6 +68,7 @@ class Replayer {
     // gap: the message names the round and the bytes that are missing. A host that does not answer is no gap: its loss
     // will be noticed and ends the epoch.
     Status status;
+    Ranges written;                // as cancel() says
     std::vector<std::byte> bytes;  // wants without total_bytes
     std::optional<RecordInfo> info;
     // What should be logged here, because fewer than min(replicas, domains) domains hold it (or only segments of dead
@@ -98,7 +100,8 @@ class Replayer {
   // Returns the want's id. The buffer stays until its Done was taken or it was cancelled.
   std::uint64_t want(Want want, TimeMs now, std::vector<Send>& out);
   // Ends a want; nothing is written to its buffer any more. Returns the bytes that have been written there: they are
-  // final (the engine publishes them before it lets go of the buffer).
+  // final (the engine publishes them before it lets go of the buffer). Also of one that has ended and whose Done was
+  // not taken, which nobody gets then.
   Ranges cancel(std::uint64_t id);
   // A validated reply (validate(FetchReply)) with its payloads in the entries.
   void on_reply(Rank from, const wire::FetchReply& reply, TimeMs now, std::vector<Send>& out);
@@ -111,8 +114,9 @@ class Replayer {
   // Wants that have ended since the last look, in any order.
   [[nodiscard]] std::vector<Done> take_done();
   [[nodiscard]] bool idle() const;
-  // This life is the first new one of these ranks on its host: it is the one that fills up the copies of other ranks'
-  // parts that the host may have lost.
+  // This life is the newest of these ranks on its host, or the first of several: it is the one that fills up the
+  // copies of other ranks' parts that the host may have lost. It goes through all rounds from the beginning, however
+  // often it is interrupted on its way.
   [[nodiscard]] bool refills(std::span<const Rank> members) const;
   // The lives of the newest plan on this host, this one among them.
   [[nodiscard]] std::span<const Incarnation> host_lives() const;

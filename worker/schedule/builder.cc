@@ -41,6 +41,30 @@ StepId Builder::send(std::int32_t peer, const Operand& a, std::uint64_t count, A
   return id;
 }
 
+StepId Builder::lend(std::int32_t peer, std::uint64_t input_at, std::uint64_t count) {
+  const StepId id = send(peer, input(input_at), count);
+  schedule_.steps[id].lent = true;
+  return id;
+}
+
+StepId Builder::combine(std::uint64_t output_at, std::span<const Operand> operands, Bracketing bracketing,
+                        std::uint64_t count) {
+  const Operand dst = output(output_at);
+  std::vector<const Operand*> reads;
+  for (const Operand& operand : operands) reads.push_back(&operand);
+  Step step{.kind = StepKind::kCombine, .finish = true, .count = count, .a = {}, .b = {}, .dst = dst.place};
+  if (count == 0) {
+    // As in reduction().
+    step = {.kind = StepKind::kCopy, .count = 0, .a = dst.place, .b = {}, .dst = dst.place};
+  } else {
+    step.bracketing = bracketing;
+    step.operands = static_cast<std::uint32_t>(operands.size());
+    step.first_operand = static_cast<std::uint32_t>(schedule_.operands.size());
+    for (const Operand& operand : operands) schedule_.operands.push_back(operand.place);
+  }
+  return add(step, reads, &dst, {});
+}
+
 StepId Builder::recv(std::int32_t peer, const Operand& dst, std::uint64_t count) {
   WARREN_CHECK(dst.place.space == Space::kScratch, "a receive lands in scratch (rule 3 of schedule.h)");
   Link& link = links_[static_cast<std::size_t>(peer)];
@@ -91,6 +115,10 @@ StepId Builder::join(const std::vector<StepId>& steps) {
 
 StepId Builder::add(const Step& step, std::initializer_list<const Operand*> reads, const Operand* write,
                     const After& after) {
+  return add(step, std::span(reads.begin(), reads.size()), write, after);
+}
+
+StepId Builder::add(const Step& step, std::span<const Operand* const> reads, const Operand* write, const After& after) {
   const auto id = static_cast<StepId>(schedule_.steps.size());
   schedule_.steps.push_back(step);
   first_predecessor_.push_back(static_cast<std::uint32_t>(predecessors_.size()));

@@ -114,11 +114,16 @@ class Builder {
   [[nodiscard]] SlotRing slots(std::size_t how_many, std::uint64_t elements);
 
   StepId send(std::int32_t peer, const Operand& a, std::uint64_t count, After after = {});
+  // Of elements of the input that no final is made of before the peer has read them.
+  StepId lend(std::int32_t peer, std::uint64_t input_at, std::uint64_t count);
   StepId recv(std::int32_t peer, const Operand& dst, std::uint64_t count);
   // dst = a ⊕ b. Where dst is the slot of a or b it has the same form: an accumulator is wider than a value.
   StepId reduce(const Operand& dst, const Operand& a, const Operand& b, std::uint64_t count, After after = {});
   // The last one: writes the final value to the output.
   StepId finish(std::uint64_t output_at, const Operand& a, const Operand& b, std::uint64_t count, After after = {});
+  // All in one pass: writes the final value to the output.
+  StepId combine(std::uint64_t output_at, std::span<const Operand> operands, Bracketing bracketing,
+                 std::uint64_t count);
   StepId copy(const Operand& dst, const Operand& a, std::uint64_t count, bool finish, After after = {});
   // Final values at `a`, which `made` wrote, are elements from `result_at` on of the whole result.
   StepId publish(const Operand& a, std::uint64_t result_at, std::uint64_t count, StepId made);
@@ -139,6 +144,7 @@ class Builder {
   };
 
   StepId add(const Step& step, std::initializer_list<const Operand*> reads, const Operand* write, const After& after);
+  StepId add(const Step& step, std::span<const Operand* const> reads, const Operand* write, const After& after);
   StepId reduction(const Operand& dst, const Operand& a, const Operand& b, std::uint64_t count, bool finish,
                    const After& after);
   void wait_for(StepId step);

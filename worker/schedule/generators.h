@@ -20,14 +20,21 @@ void tree_allreduce(const Request& request, Builder& builder, Copies& copies);  
 
 // butterfly.cc
 void butterfly_allreduce(const Request& request, Builder& builder, Copies& copies);
-// Whether a piece that the butterfly publishes begins at element `at` of the result.
-[[nodiscard]] bool butterfly_cuts_at(const Request& request, std::uint64_t at);
+// The piece with element `at` of the result, as the butterfly publishes it.
+[[nodiscard]] Range butterfly_piece_at(const Request& request, std::uint64_t at);
+// By block, then by rank: the piece that it computes, of no element where it computes none.
+[[nodiscard]] std::vector<std::vector<Range>> butterfly_pieces(const Request& request);
 
 // direct.cc
 void direct_allreduce(const Request& request, Builder& builder, Copies& copies);
 void direct_reduce_scatter(const Request& request, Builder& builder, Copies& copies);
 void direct_allgather(const Request& request, Builder& builder, Copies& copies);  // equal and unequal
 void direct_all_to_all(const Request& request, Builder& builder, Copies& copies);
+
+// host.cc
+[[nodiscard]] bool on_one_host(const Request& request);
+// Of the ring, or the butterfly where it halves.
+void host_allreduce(const Request& request, Builder& builder, Copies& copies);
 
 // star.cc
 void star_gather(const Request& request, Builder& builder, Copies& copies);

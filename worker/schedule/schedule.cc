@@ -165,10 +165,10 @@ Status validate(const Request& request, std::uint64_t& total) {
   return add_up(request, total);
 }
 
-// Whether a piece that schedules publish, and leave out, begins at element `at` of the whole result.
-bool cuts_at(const Request& request, const std::vector<Range>& segments, std::uint64_t at) {
+// The piece with element `at` of the whole result, as schedules publish it or leave it out.
+Range piece_at(const Request& request, const std::vector<Range>& segments, std::uint64_t at) {
   const Collective collective = request.collective;
-  if (request.size > 1 && request.algorithm == Algorithm::kButterfly) return butterfly_cuts_at(request, at);
+  if (request.size > 1 && request.algorithm == Algorithm::kButterfly) return butterfly_piece_at(request, at);
   const bool whole = collective == Collective::kReduce || collective == Collective::kBroadcast ||
                      request.algorithm == Algorithm::kTree ||
                      (collective == Collective::kAllreduce && request.algorithm == Algorithm::kStar);
@@ -180,7 +180,7 @@ bool cuts_at(const Request& request, const std::vector<Range>& segments, std::ui
     unit = *(std::upper_bound(segments.begin(), segments.end(), at, after) - 1);
   }
   const std::uint64_t chunks = chunks_of(unit.count, request.chunk_elements);
-  return cut(unit, chunks, part_of(unit, chunks, at)).at == at;
+  return cut(unit, chunks, part_of(unit, chunks, at));
 }
 
 // The pieces that are left out were published by schedules with this same cut, in this or another attempt.
@@ -190,7 +190,7 @@ Status check_cut(const Request& request) {
   const std::vector<Range> segments = segments_of(request);
   for (const Interval& i : request.final.intervals()) {
     for (const std::uint64_t at : {i.begin, i.end}) {
-      if (at == total || (at < total && cuts_at(request, segments, at))) continue;
+      if (at == total || (at < total && piece_at(request, segments, at).at == at)) continue;
       return refuse(request, "elements " + std::to_string(i.begin) + " to " + std::to_string(i.end) + " of " +
                                  std::to_string(total) + " are final, which was cut differently: no piece begins at " +
                                  std::to_string(at));
@@ -249,6 +249,19 @@ std::vector<Range> segments_of(const Request& request) {
 std::span<const Algorithm> algorithms_for(Collective collective) {
   const Row& row = row_of(collective);
   return {row.algorithms.data(), row.size};
+}
+
+Ranges whole_pieces(const Request& request, const Ranges& final) {
+  Ranges whole;
+  const std::uint64_t total = result_elements(request);
+  const std::vector<Range> segments = segments_of(request);
+  const Ranges known = final.intersect(0, total);
+  for (auto [begin, end] : known.intervals()) {
+    if (const Range piece = piece_at(request, segments, begin); piece.at != begin) begin = piece.at + piece.count;
+    if (end != total) end = piece_at(request, segments, end).at;
+    whole.add(begin, end);
+  }
+  return whole;
 }
 
 Result<Schedule> make(const Request& request) {
@@ -323,6 +336,7 @@ Cost cost(const Schedule& schedule) {
         cost.received_elements += step.count;
         break;
       case StepKind::kReduce: cost.reduced_elements += step.count; break;
+      case StepKind::kCombine: cost.reduced_elements += (step.operands - 1) * step.count; break;
       case StepKind::kCopy: cost.copied_elements += step.count; break;
       case StepKind::kPublish:
         ++cost.publishes;

@@ -8,7 +8,7 @@
 //     (sender, receiver) pair of a schedule. Sends to one peer are posted in that order, receives from one peer too: a
 //     send that is ready waits for the send to the same peer that has the ordinal before it.
 //  3. A receive lands in scratch, never in the user's buffer: bytes reach the output by a kCopy or kReduce step, after
-//     the executor has checked their checksum, epoch and source.
+//     the executor has checked their checksum, epoch and source. (A transport may have that step read them elsewhere.)
 //  4. Input and output may be the same memory (in place; see `Request`). An element of the input is overwritten only by
 //     its final value, and only when no step that is not finished can still read it.
 //  5. Where the round is logged (Request::replicas > 0), a final value that this rank's host must hold is published by
@@ -45,6 +45,7 @@
 
 namespace warren::schedule {
 
+using worker::Bracketing;
 using worker::Form;
 
 // The values are in Fingerprint::algorithm.
@@ -69,6 +70,7 @@ enum class StepKind : std::uint8_t {
   kSend,     // a → peer
   kRecv,     // peer → dst, which is scratch
   kReduce,   // dst = a ⊕ b; dst may be the same place as a or b
+  kCombine,  // dst, which is the output, = all operands in their order, bracketed and finished; it may be one of them
   kCopy,     // dst = a
   kPublish,  // a, final values, goes to this host's log as elements [result_at, result_at + count) of the whole result
 };
@@ -79,8 +81,14 @@ struct Step {
   // accumulator is rounded to the user's type. dst.form is then kValue. With size 1 a kCopy from the input finishes
   // too.
   bool finish = false;
-  std::int32_t peer = -1;       // rank in the group; kSend and kRecv
-  std::uint32_t message = 0;    // kSend and kRecv: see rule 2
+  // kSend of the input: no final of these elements is made before the receiver has read them. So they stay as they are
+  // until then, and the transport may tell where they lie instead of moving them.
+  bool lent = false;
+  Bracketing bracketing = Bracketing::kChain;  // kCombine
+  std::int32_t peer = -1;                      // rank in the group; kSend and kRecv
+  std::uint32_t message = 0;                   // kSend and kRecv: see rule 2
+  // kCombine: of Schedule::operands, two or more, which are values.
+  std::uint32_t operands = 0, first_operand = 0;
   std::uint64_t count = 0;      // elements; 0 is allowed (a header travels, no payload; a record without bytes)
   std::uint64_t result_at = 0;  // kPublish
   Place a, b, dst;
@@ -94,6 +102,7 @@ struct Schedule {
   std::vector<std::uint32_t> pending;
   std::vector<std::uint32_t> first_successor;  // steps.size() + 1 entries
   std::vector<std::uint32_t> successors;
+  std::vector<Place> operands;  // of kCombine steps
   std::uint64_t scratch_elements = 0;
   std::int32_t size = 0;  // ranks in the group
 };
@@ -142,6 +151,11 @@ inline constexpr std::uint64_t kWholeBytes = std::uint64_t{64} << 10;
 // it, first: it is the first of its host on the path, and fewer than `replicas` domains stand before it (or
 // `everywhere`: the result is small, or resumed).
 [[nodiscard]] bool publishes(const Request& request, std::span<const std::int32_t> path, bool everywhere);
+
+// What of these elements of the whole result is whole pieces, as schedules publish them: what `Request::final` may be.
+// A piece that a log's extent had no room for is two records, and who wrote it may have died between them. `request` is
+// one that make() takes, its `final` apart.
+[[nodiscard]] Ranges whole_pieces(const Request& request, const Ranges& final);
 
 // The schedule of one rank. kInvalidArgument: rank, size, root, counts or chunk_elements out of range, or this
 // algorithm does not serve this collective (the message names those that do), or `final` was cut differently.

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "recovery/check.h"
+#include "worker/transport/pass_fd.h"
 
 namespace warren::worker {
 namespace {
@@ -18,7 +19,6 @@ namespace {
 constexpr std::uint32_t kMagic = 0x474e5257;  // "WRNG"
 constexpr std::size_t kNameBytes = sizeof(sockaddr_un::sun_path) - 1;
 constexpr int kBacklog = 1024;
-constexpr std::size_t kMostDescriptors = 4;  // room for those that should not be there
 
 struct WireMessage {
   std::uint32_t magic;
@@ -127,7 +127,7 @@ void SegmentChannel::put(std::span<const std::byte> bytes) {
 void SegmentChannel::send(const SegmentMessage& message, std::shared_ptr<const OwnedFd> fd) {
   if (closed()) return;
   WARREN_CHECK(open(), "messages follow the handshake");
-  WARREN_CHECK((message.kind == SegmentMessage::Kind::kSegment) == (fd != nullptr), "a segment has its descriptor");
+  WARREN_CHECK(SegmentMessage::carries(message.kind) == (fd != nullptr), "a segment has its descriptor");
   const WireMessage w{kMagic, static_cast<std::uint32_t>(message.kind), message.life.value, message.value,
                       message.owner};
   const auto bytes = std::as_bytes(std::span(&w, 1));
@@ -137,28 +137,11 @@ void SegmentChannel::send(const SegmentMessage& message, std::shared_ptr<const O
 
 void SegmentChannel::flush() {
   while (!waiting_.empty()) {
-    Packet& p = waiting_.front();
-    iovec part{p.bytes.data(), p.bytes.size()};
-    msghdr header{};
-    header.msg_iov = &part;
-    header.msg_iovlen = 1;
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-    if (p.fd) {
-      header.msg_control = control.data();
-      header.msg_controllen = control.size();
-      cmsghdr* c = CMSG_FIRSTHDR(&header);
-      c->cmsg_level = SOL_SOCKET;
-      c->cmsg_type = SCM_RIGHTS;
-      c->cmsg_len = CMSG_LEN(sizeof(int));
-      const int fd = p.fd->get();
-      std::memcpy(CMSG_DATA(c), &fd, sizeof fd);
-    }
-    if (::sendmsg(fd_.get(), &header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) {
-      waiting_.pop_front();
-    } else if (errno != EINTR) {
-      if (!later(errno)) close({Code::kUnavailable, std::strerror(errno)});
-      return;
-    }
+    const Packet& p = waiting_.front();
+    const auto sent = send_with_fd(fd_.get(), p.bytes, p.fd ? p.fd->get() : -1);
+    if (!sent.ok()) close(sent.status());
+    if (!sent.ok() || !sent.value()) return;
+    waiting_.pop_front();
   }
 }
 
@@ -253,46 +236,23 @@ bool SegmentChannel::advance() {
 std::optional<SegmentChannel::Received> SegmentChannel::receive() {
   if (!open()) return std::nullopt;
   WireMessage w{};
-  iovec part{&w, sizeof w};
-  msghdr header{};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMostDescriptors * sizeof(int))> control{};
-  header.msg_control = control.data();
-  header.msg_controllen = control.size();
-  ssize_t n = 0;
-  do {
-    n = ::recvmsg(fd_.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  } while (n < 0 && errno == EINTR);
-  if (n < 0 && later(errno)) return std::nullopt;
-  if (n <= 0) {
-    close(n == 0 ? Status() : Status(Code::kUnavailable, std::strerror(errno)));
+  auto came = receive_with_fd(fd_.get(), std::as_writable_bytes(std::span(&w, 1)));
+  if (came.ok() && !came.value()) return std::nullopt;
+  if (!came.ok() || came.value()->bytes == 0) {
+    close(came.status());
     return std::nullopt;
   }
-  std::vector<OwnedFd> fds;
-  for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    for (std::size_t at = 0; CMSG_LEN(at + sizeof(int)) <= c->cmsg_len; at += sizeof(int)) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(c) + at, sizeof fd);
-      fds.emplace_back(fd);
-    }
-  }
-  if ((header.msg_flags & MSG_CTRUNC) != 0) {
-    close({Code::kExhausted, "a descriptor was lost: this process has too many open (ulimit -n)"});
-    return std::nullopt;
-  }
+  Parcel& parcel = *came.value();
   const bool known = w.kind >= static_cast<std::uint32_t>(SegmentMessage::Kind::kSegment) &&
-                     w.kind <= static_cast<std::uint32_t>(SegmentMessage::Kind::kForget);
-  const bool carries = w.kind == static_cast<std::uint32_t>(SegmentMessage::Kind::kSegment);
-  if (n != sizeof w || (header.msg_flags & MSG_TRUNC) != 0 || w.magic != kMagic || !known ||
-      fds.size() != (carries ? 1 : 0)) {
+                     w.kind <= static_cast<std::uint32_t>(SegmentMessage::Kind::kMemoryGone);
+  const bool carries = SegmentMessage::carries(static_cast<SegmentMessage::Kind>(w.kind));
+  if (parcel.bytes != sizeof w || parcel.cut || w.magic != kMagic || !known || parcel.fd.open() != carries) {
     close({Code::kCorrupt, "a packet that is not Warren's"});
     return std::nullopt;
   }
   Received r;
   r.message = {static_cast<SegmentMessage::Kind>(w.kind), Incarnation(w.life), w.value, w.owner};
-  if (carries) r.fd = std::move(fds.front());
+  r.fd = std::move(parcel.fd);
   return r;
 }
 

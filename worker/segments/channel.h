@@ -22,14 +22,20 @@
 
 namespace warren::worker {
 
-// What two processes say to each other about segments.
+// What two processes say to each other about segments, and about memory of a program that others may read.
 struct SegmentMessage {
   enum class Kind : std::uint32_t {
     kSegment = 1,  // here is the segment of `life`, `value` bytes, of the worker `owner`; carries the descriptor
     kAck = 2,      // `life`'s segment is mapped, or kept; `value` is 0 if it was not taken
     kDone = 3,     // the sender has sent all that it holds; `value` is the epoch, where there is one
     kForget = 4,   // `life`'s segment is not needed any more
+    // Memory number `owner` of `life`, which is the sender's: here it is, of `value` bytes, with the descriptor; it is
+    // mapped (`value` 0: it was not taken); it is no more.
+    kMemory = 5,
+    kMemoryAck = 6,  // it is mapped, or, where `value` is 0, it is not (any more)
+    kMemoryGone = 7,
   };
+  [[nodiscard]] static bool carries(Kind kind) { return kind == Kind::kSegment || kind == Kind::kMemory; }
   Kind kind = Kind::kDone;
   Incarnation life;
   std::uint64_t value = 0;
@@ -52,7 +58,7 @@ class SegmentChannel {
   using Judge = std::function<handshake::Verdict(const handshake::Hello&)>;
   struct Received {
     SegmentMessage message;
-    OwnedFd fd;  // of kSegment: open
+    OwnedFd fd;  // of kSegment and kMemory: open
   };
 
   // kUnavailable: nobody listens there, or not yet. kRefused: it is another user's.

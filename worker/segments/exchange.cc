@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sodium.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -24,6 +25,12 @@ constexpr int kWarningsPerSecond = 5;
 // many are there only if what they hold finds no room elsewhere.
 constexpr std::size_t kMostDead = 512;
 constexpr std::size_t kMostForgotten = 4096;
+// That a mate lends: more than a program may allocate (HostMemory::kMost).
+constexpr std::size_t kMostMemory = 1024;
+// Of this life's memory, on its way to one mate.
+constexpr std::size_t kMostUnanswered = 4;
+// Of what is mapped in one run(): heartbeats wait for it. Some 20 ms; the rest is touched by who reads it first.
+constexpr std::size_t kMostPopulated = std::size_t{256} << 20;
 
 }  // namespace
 
@@ -184,6 +191,9 @@ void SegmentExchange::connect(Friend& f, TimeMs now) {
 void SegmentExchange::adopt(Friend& f, std::unique_ptr<SegmentChannel> channel) {
   f.channel = std::move(channel);
   f.sent.clear();
+  f.offered_here.clear();
+  f.unanswered.clear();
+  f.told_gone.clear();
   f.told = Epoch();
 }
 
@@ -202,6 +212,70 @@ void SegmentExchange::give(Friend& f) {
   f.channel->send({SegmentMessage::Kind::kDone, self_, f.told.value, 0});
 }
 
+void SegmentExchange::lend(std::uint32_t memory, std::shared_ptr<const OwnedFd> fd, std::uint64_t bytes) {
+  memory_[memory] = {std::move(fd), bytes};
+}
+
+void SegmentExchange::take_back(std::uint32_t memory) {
+  memory_.erase(memory);
+  for (auto& [life, f] : friends_) {
+    const bool known = f.offered.erase(memory) + f.reads.erase(memory) != 0;
+    f.offered_here.erase(memory);
+    if (known) f.gone.insert(memory);
+  }
+}
+
+void SegmentExchange::give_memory(Friend& f) {
+  for (const std::uint32_t memory : f.gone) {
+    if (f.told_gone.insert(memory).second) f.channel->send({SegmentMessage::Kind::kMemoryGone, self_, 0, memory});
+  }
+  for (const auto& [memory, kept] : memory_) {
+    // What lies in the channel of a mate that does not read keeps its pages, however often it is freed.
+    if (f.unanswered.size() == kMostUnanswered) break;
+    if (f.reads.contains(memory) || !f.offered_here.insert(memory).second) continue;
+    f.offered.insert(memory);
+    f.unanswered.insert(memory);
+    f.channel->send({SegmentMessage::Kind::kMemory, self_, kept.bytes, memory}, kept.fd);
+  }
+}
+
+void SegmentExchange::on_memory(Friend& f, SegmentChannel::Received received) {
+  const auto memory = static_cast<std::uint32_t>(received.message.owner);
+  if (received.message.kind == SegmentMessage::Kind::kMemoryAck) {
+    f.unanswered.erase(memory);
+    if (received.message.value == 0) {
+      f.gone.erase(memory);
+      f.told_gone.erase(memory);
+    }
+    if (received.message.value != 0 && f.offered.contains(memory) && f.reads.insert(memory).second) {
+      events_.lent(f.mate.life, memory);
+    }
+    return;
+  }
+  if (received.message.kind == SegmentMessage::Kind::kMemoryGone) {
+    if (f.lends.erase(memory) != 0) events_.returned(f.mate.life, memory);
+    f.channel->send({SegmentMessage::Kind::kMemoryAck, self_, 0, memory});
+    return;
+  }
+  bool taken = f.lends.contains(memory);
+  if (!taken && f.lends.size() < kMostMemory && events_.borrowed) {
+    auto mapped = map_segment(received.fd.get(), received.message.value);
+    taken = mapped.ok();
+    if (taken) {
+      // Its pages are there: not one by one in the first round.
+      const auto bytes = mapped.value().bytes;
+      const std::size_t populated = std::min(bytes.size(), populate_left_);
+      populate_left_ -= populated;
+      if (populated != 0) (void)::madvise(const_cast<std::byte*>(bytes.data()), populated, MADV_POPULATE_READ);
+      f.lends.insert(memory);
+      events_.borrowed(f.mate.life, memory, std::move(mapped).value());
+    } else {
+      f.last_trouble = mapped.status().describe();
+    }
+  }
+  f.channel->send({SegmentMessage::Kind::kMemoryAck, self_, taken ? 1u : 0u, memory});
+}
+
 void SegmentExchange::pump(Friend& f, TimeMs now) {
   if (!f.channel) {
     if (connects_to(f.mate) && now >= f.retry_at) connect(f, now);
@@ -209,7 +283,10 @@ void SegmentExchange::pump(Friend& f, TimeMs now) {
   }
   f.channel->run();
   if (f.channel->open() && f.told < members_->epoch) give(f);
+  if (f.channel->open()) give_memory(f);
   while (auto received = f.channel->receive()) on_message(f, std::move(*received));
+  // What was answered makes room for more.
+  if (f.channel->open()) give_memory(f);
   if (!f.channel->closed()) return;
   f.last_trouble = f.channel->trouble().ok() ? "it has closed the connection" : f.channel->trouble().describe();
   f.channel.reset();
@@ -236,6 +313,9 @@ void SegmentExchange::on_message(Friend& f, SegmentChannel::Received received) {
       break;
     case SegmentMessage::Kind::kDone: f.heard = std::max(f.heard, Epoch(m.value)); break;
     case SegmentMessage::Kind::kForget: break;  // keepers are told; mates decide for themselves
+    case SegmentMessage::Kind::kMemory:
+    case SegmentMessage::Kind::kMemoryAck:
+    case SegmentMessage::Kind::kMemoryGone: on_memory(f, std::move(received)); break;
   }
 }
 
@@ -246,6 +326,7 @@ void SegmentExchange::run(TimeMs now) {
   }
   sort_arrivals(now);
   if (!members_) return;
+  populate_left_ = kMostPopulated;
   for (auto& [life, f] : friends_) pump(f, now);
   look(now);
 }

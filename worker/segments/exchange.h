@@ -7,6 +7,9 @@
 // life's segment, and has sent all that it held when it took the plan: nothing that the host holds is missed, and
 // nothing that is published from then on is lost with this process.
 //
+// Memory that this life's program has allocated with us goes the same way, to the living alone, at any time: whoever
+// has mapped it is told places in it (worker/host_memory.h). Nothing waits for that.
+//
 // Non-blocking; driven by the control thread alone. Connections stay for the plans in which both ends are members: only
 // what is missing is exchanged again.
 #pragma once
@@ -52,6 +55,11 @@ class SegmentExchange {
     std::function<void(Epoch)> complete;
     // At most once for each mate in an epoch.
     std::function<void(Epoch, Rank, const Status&)> failed;
+    // Memory number `memory` of a mate's program: to be read from now on, or no more.
+    std::function<void(Incarnation, std::uint32_t memory, MappedSegment)> borrowed = {};
+    std::function<void(Incarnation, std::uint32_t memory)> returned = {};
+    // A mate has mapped memory that this life lends.
+    std::function<void(Incarnation, std::uint32_t memory)> lent = {};
     // Something that people should know: strangers, rubbish. At most a few a second.
     std::function<void(const std::string&)> warning;
   };
@@ -76,6 +84,9 @@ class SegmentExchange {
   void end_epoch();
   // A life's segment serves nobody any more: it is closed here, and not taken again unless a plan makes it a mate's.
   void forget(Incarnation life);
+  // Mates may read this memory of `bytes`; it is no more. Numbers are not used again.
+  void lend(std::uint32_t memory, std::shared_ptr<const OwnedFd> fd, std::uint64_t bytes);
+  void take_back(std::uint32_t memory);
   // Lives whose segments are kept, without this one's own.
   [[nodiscard]] std::vector<Incarnation> kept() const;
 
@@ -99,8 +110,14 @@ class SegmentExchange {
     std::set<Incarnation> has;   // what it has mapped, or was its own
     std::set<Incarnation> sent;  // over this channel
     Epoch told, heard;           // the newest epoch of a kDone, to it and from it
-    Status refused;              // it could not map our own
-    bool failed = false;         // reported in this epoch
+    // Of this life's memory: what it has mapped; what it was ever offered, and may have; what it is to let go of, and
+    // has not said that it has.
+    std::set<std::uint32_t> reads, offered, gone;
+    // Over this channel: what was offered, and has not been answered; what was told to be gone.
+    std::set<std::uint32_t> offered_here, unanswered, told_gone;
+    std::set<std::uint32_t> lends;  // of its own, mapped here
+    Status refused;                 // it could not map our own
+    bool failed = false;            // reported in this epoch
     TimeMs retry_at;
     std::int64_t backoff_ms = 0;
     std::string last_trouble;
@@ -115,6 +132,8 @@ class SegmentExchange {
   void connect(Friend& f, TimeMs now);
   void adopt(Friend& f, std::unique_ptr<SegmentChannel> channel);
   void give(Friend& f);
+  void give_memory(Friend& f);
+  void on_memory(Friend& f, SegmentChannel::Received received);
   void pump(Friend& f, TimeMs now);
   void on_message(Friend& f, SegmentChannel::Received received);
   void look(TimeMs now);
@@ -129,9 +148,11 @@ class SegmentExchange {
 
   std::map<Incarnation, Kept> kept_;
   std::deque<Incarnation> forgotten_;
+  std::map<std::uint32_t, Kept> memory_;  // that this life lends
   std::optional<Membership> members_;
   bool complete_ = false;  // reported in this epoch
   TimeMs deadline_;
+  std::size_t populate_left_ = 0;          // in this run()
   std::map<Incarnation, Friend> friends_;  // by life: the mates of the newest plan
   std::list<Arrival> arrivals_;            // connections that are no friend's yet
   std::optional<TimeMs> accept_again_;     // out of descriptors: a pause instead of a spin

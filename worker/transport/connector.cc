@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
@@ -17,6 +18,7 @@
 
 #include "recovery/check.h"
 #include "recovery/limits.h"
+#include "worker/transport/pass_fd.h"
 
 namespace warren::worker {
 namespace {
@@ -64,6 +66,11 @@ SocketAddress on_host(Incarnation life) {
   std::memcpy(address->sun_path + 1, name, static_cast<std::size_t>(n));
   a.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<std::size_t>(n));
   return a;
+}
+
+// Nobody listens there, or it is forbidden.
+bool is_for_good(int error) {
+  return error == ECONNREFUSED || error == ENOENT || error == EPERM || error == EACCES;
 }
 
 void set_option(int fd, int level, int name, int value) {
@@ -135,6 +142,9 @@ void Connector::begin_epoch(Membership membership, TimeMs now) {
   WARREN_CHECK(!members_, "an epoch begins after the one before has ended");
   newest_ = membership.epoch;
   members_ = std::move(membership);
+  const auto on_this_host = std::ranges::count(members_->peers, true, &Peer::same_host);
+  mates_ = static_cast<std::size_t>(on_this_host) - (peer_at(members_->self).same_host ? 1 : 0);
+  told_over_tcp_ = false;
   for (auto& c : conversations_) {
     if (c.state == State::kParked) judge_hello(c, now);
   }
@@ -143,6 +153,7 @@ void Connector::begin_epoch(Membership membership, TimeMs now) {
 void Connector::end_epoch() {
   members_.reset();
   wishes_.clear();
+  rings_bytes_ = 0;
   std::erase_if(conversations_, [](Conversation& c) {
     if (c.state == State::kReadHello || c.state == State::kParked) return false;
     if (c.fd >= 0) ::close(c.fd);
@@ -163,6 +174,7 @@ void Connector::want(GroupId group, Rank peer, TimeMs now) {
   // is alive is for the tracker to say.
   if (peer < members_->self) return;
   w.deadline = now + members_->timeout_ms;
+  w.on_host_until = now + members_->timeout_ms / 3;
   w.backoff_ms = kFirstBackoffMs;
   start_attempt(w, now);
 }
@@ -172,19 +184,27 @@ Connector::Wish& Connector::wish_for(GroupId group, Rank peer) {
   if (fresh) {
     it->second.group = group;
     it->second.peer = peer;
-    it->second.up.assign(members_->streams, false);
+    it->second.up.assign(streams_to(peer), false);
   }
   return it->second;
 }
 
+// Each mate gets its share, as long as there is any.
+std::size_t Connector::ring_bytes() const {
+  const std::size_t left = kRingsBytes - std::min(kRingsBytes, rings_bytes_);
+  const std::size_t share = std::min(kRingsBytes / std::max<std::size_t>(mates_, 1), left);
+  return std::clamp(std::bit_floor(share / 2), HostPipe::kLeastRingBytes, HostPipe::kRingBytes);
+}
+
 void Connector::start_attempt(Wish& wish, TimeMs now) {
-  const Peer& peer = members_->peers[static_cast<std::size_t>(wish.peer.value)];
-  const bool within = peer.same_host && host_listener_ >= 0 && !std::exchange(wish.tried_on_host, true);
+  const Peer& peer = peer_at(wish.peer);
+  const bool within = peer.same_host && host_listener_ >= 0 && !wish.over_tcp && now < wish.on_host_until;
   const Address& address = peer.addresses[wish.next_address % peer.addresses.size()];
   if (!within) wish.next_address++;
   const auto socket_address = within ? on_host(peer.incarnation) : numeric(address.host, address.port);
   wish.retry_at = wish.deadline;
-  for (std::uint32_t i = 0; i < members_->streams; i++) {
+  const std::uint32_t streams = streams_to(wish.peer);
+  for (std::uint32_t i = 0; i < streams; i++) {
     const auto stream = static_cast<std::uint16_t>(i);
     if (wish.up[stream]) continue;
     Conversation c;
@@ -200,7 +220,7 @@ void Connector::start_attempt(Wish& wish, TimeMs now) {
     c.hello.from_incarnation = self_;
     c.hello.to_incarnation = peer.incarnation;
     c.hello.stream = stream;
-    c.hello.streams = static_cast<std::uint16_t>(members_->streams);
+    c.hello.streams = static_cast<std::uint16_t>(streams);
     randombytes_buf(c.hello.nonce.data(), c.hello.nonce.size());
     c.hello_bytes = handshake::encode(c.hello);
     wish.in_progress++;
@@ -213,7 +233,10 @@ void Connector::start_attempt(Wish& wish, TimeMs now) {
       c.state = State::kConnecting;
       const int rc =
           ::connect(c.fd, reinterpret_cast<const sockaddr*>(&socket_address->storage), socket_address->length);
-      if (rc != 0 && errno != EINPROGRESS && errno != EINTR) why = std::strerror(errno);
+      if (rc != 0 && errno != EINPROGRESS && errno != EINTR) {
+        if (within && is_for_good(errno)) wish.over_tcp = true;
+        why = std::strerror(errno);
+      }
     }
     if (!why.empty()) {
       trouble(c, why, false, now);
@@ -233,8 +256,14 @@ void Connector::trouble(Conversation& c, const std::string& what, bool fatal, Ti
   if (it == wishes_.end()) return;
   Wish& w = it->second;
   w.last_trouble = c.remote + ": " + what;
+  if (c.on_host) w.why_not_on_host = w.last_trouble;
   if (fatal) w.deadline = now;
   attempt_ended(w, now);
+}
+
+void Connector::leave_host(const Conversation& c) {
+  const auto it = wishes_.find({c.hello.group, c.hello.to});
+  if (c.outgoing && c.on_host && it != wishes_.end()) it->second.over_tcp = true;
 }
 
 // Streams that did not come up are tried again, however the others fared.
@@ -334,64 +363,31 @@ bool Connector::write_from(Conversation& c, bool& dead) {
 }
 
 Status Connector::make_pipe(Conversation& c) {
-  auto memory = HostPipe::create();
+  auto memory = HostPipe::create(ring_bytes());
   if (!memory.ok()) return memory.status();
   auto pipe = HostPipe::map(memory.value().get(), true);
   if (!pipe.ok()) return pipe.status();
   c.memory = std::move(memory).value();
   c.pipe = std::move(pipe).value();
+  rings_bytes_ += 2 * c.pipe->ring_bytes();
   return {};
 }
 
 // One byte, and the descriptor with it.
 bool Connector::send_memory(Conversation& c, bool& dead) {
-  std::byte byte{};
-  iovec part{&byte, sizeof byte};
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* rights = CMSG_FIRSTHDR(&message);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof(int));
-  const int fd = c.memory.get();
-  std::memcpy(CMSG_DATA(rights), &fd, sizeof fd);
-  while (true) {
-    const ssize_t n = ::sendmsg(c.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (n == 1) return true;
-    if (n < 0 && errno == EINTR) continue;
-    dead = n >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
-    return false;
-  }
+  const std::byte byte{};
+  const auto sent = send_with_fd(c.fd, std::span(&byte, 1), c.memory.get());
+  dead = !sent.ok();
+  return sent.ok() && sent.value();
 }
 
 bool Connector::read_memory(Conversation& c, bool& dead) {
   std::byte byte{};
-  iovec part{&byte, sizeof byte};
-  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = CMSG_LEN(sizeof(int));  // room for one: the kernel closes what is beyond
-  ssize_t n = 0;
-  do {
-    n = ::recvmsg(c.fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  } while (n < 0 && errno == EINTR);
-  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
-  const cmsghdr* rights = n == 1 ? CMSG_FIRSTHDR(&message) : nullptr;
-  if (rights != nullptr && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS &&
-      rights->cmsg_len == CMSG_LEN(sizeof(int))) {
-    int fd = -1;
-    std::memcpy(&fd, CMSG_DATA(rights), sizeof fd);
-    c.memory = OwnedFd(fd);
-    return true;
-  }
-  dead = true;
-  return false;
+  auto came = receive_with_fd(c.fd, std::span(&byte, 1));
+  if (came.ok() && !came.value()) return false;
+  dead = !came.ok() || came.value()->bytes != 1 || !came.value()->fd.open();
+  if (!dead) c.memory = std::move(came.value()->fd);
+  return !dead;
 }
 
 bool Connector::judge_hello(Conversation& c, TimeMs now) {
@@ -409,8 +405,8 @@ bool Connector::judge_hello(Conversation& c, TimeMs now) {
   } else if (h.epoch < members_->epoch) {
     c.verdict = Verdict::kStaleEpoch;
   } else if (h.job_hash != job_hash_ || h.to != members_->self || h.to_incarnation != self_ ||
-             h.streams != members_->streams || static_cast<std::size_t>(h.from.value) >= members_->peers.size() ||
-             members_->peers[static_cast<std::size_t>(h.from.value)].incarnation != h.from_incarnation) {
+             static_cast<std::size_t>(h.from.value) >= members_->peers.size() ||
+             peer_at(h.from).incarnation != h.from_incarnation || h.streams != streams_to(h.from)) {
     c.verdict = Verdict::kNotMe;
   } else if (!(h.from < h.to)) {
     c.verdict = Verdict::kNotMe;
@@ -430,6 +426,11 @@ void Connector::hand_over(Conversation& c, TimeMs now) {
   }
   const Rank peer = c.outgoing ? c.hello.to : c.hello.from;
   Wish& w = wish_for(c.hello.group, peer);
+  if (!c.on_host && !w.why_not_on_host.empty() && !std::exchange(told_over_tcp_, true)) {
+    events_.warning("the link to rank " + std::to_string(peer.value) +
+                    " of this host, and perhaps others, goes over TCP, not through shared memory: " +
+                    w.why_not_on_host + "; ranks that cannot share memory need a --host_id each");
+  }
   w.up[c.hello.stream] = true;
   if (std::all_of(w.up.begin(), w.up.end(), [](bool b) { return b; })) w.deadline = w.retry_at = {INT64_MAX};
   if (c.outgoing) attempt_ended(w, now);
@@ -447,6 +448,7 @@ bool Connector::advance(Conversation& c, TimeMs now) {
       int error = 0;
       socklen_t length = sizeof error;
       if (::getsockopt(c.fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0 || error != 0) {
+        if (is_for_good(error)) leave_host(c);
         trouble(c, std::strerror(error != 0 ? error : errno), false, now);
         c.state = State::kDone;
         return true;
@@ -503,6 +505,7 @@ bool Connector::advance(Conversation& c, TimeMs now) {
       } else if (Status made = make_pipe(c); made.ok()) {
         c.state = State::kSendMemory;
       } else {
+        leave_host(c);
         trouble(c, made.describe(), false, now);
       }
       return true;
@@ -559,6 +562,8 @@ bool Connector::advance(Conversation& c, TimeMs now) {
     case State::kDone: return false;
   }
   if (dead) {
+    // The other end could not map it.
+    if (c.state == State::kReadMapped) leave_host(c);
     // A connection that says nothing before it goes is a port scan or a health check, not worth a line.
     if (c.outgoing || c.have != 0 || c.state != State::kReadHello) {
       trouble(c, "closed in the middle of the handshake", false, now);
@@ -577,6 +582,7 @@ bool Connector::step(Conversation& c, TimeMs now) {
     c.state = State::kDone;
   }
   if (c.state != State::kDone) return true;
+  if (c.outgoing && c.pipe) rings_bytes_ -= 2 * c.pipe->ring_bytes();  // it has become none
   if (c.fd >= 0) ::close(c.fd);
   c.fd = -1;
   return false;

@@ -3,7 +3,11 @@
 //
 // Ranks of one host are tried over a Unix socket first, which both find by the listener's incarnation; such a
 // connection also gets a pipe of shared memory, whose descriptor the connecting end sends when it is welcome. What does
-// not work so (containers that share a host's name and nothing else) goes over TCP.
+// not work so (containers that share a host's name and nothing else) goes over TCP, and is told once an epoch; what
+// only has not worked yet (a peer that hears of the epoch late) is tried again for a third of the link's time.
+//
+// A link within the host has one stream, whatever it goes over. The pipes that one rank makes share kRingsBytes: all
+// have the largest rings as long as the host has up to 33 ranks, and links beyond get the least that there are.
 #pragma once
 
 #include <poll.h>
@@ -35,13 +39,13 @@ class Connector {
   struct Peer {
     Incarnation incarnation;
     std::vector<Address> addresses;  // tried in turn
-    bool same_host = false;
+    bool same_host = false;          // both ends say the same: it follows from the plan
   };
   struct Membership {
     Epoch epoch;
     Rank self;
-    std::vector<Peer> peers;  // by rank
-    std::uint32_t streams = 1;
+    std::vector<Peer> peers;      // by rank
+    std::uint32_t streams = 1;    // of a link between hosts
     std::int64_t timeout_ms = 0;  // until a link that does not come up is reported
   };
   struct Events {
@@ -52,6 +56,9 @@ class Connector {
     // Something that people should know: strangers, rubbish. At most a few a second.
     std::function<void(const std::string&)> warning;
   };
+
+  // Of the pipes that one rank makes in an epoch; each has the least at any rate.
+  static constexpr std::size_t kRingsBytes = std::size_t{32} << 20;
 
   Connector(const std::string& job, handshake::LinkKey key, Incarnation self, Events events);
   ~Connector();
@@ -118,12 +125,17 @@ class Connector {
     TimeMs retry_at{INT64_MAX};  // when the next attempt starts; connector's side
     std::int64_t backoff_ms = 0;
     std::size_t next_address = 0;
-    bool tried_on_host = false;
+    TimeMs on_host_until;   // or until it is known not to work
+    bool over_tcp = false;  // it is
+    std::string why_not_on_host;
     std::uint32_t in_progress = 0;
     std::string last_trouble;
   };
   using WishKey = std::pair<GroupId, Rank>;
 
+  [[nodiscard]] const Peer& peer_at(Rank rank) const { return members_->peers[static_cast<std::size_t>(rank.value)]; }
+  [[nodiscard]] std::uint32_t streams_to(Rank peer) const { return peer_at(peer).same_host ? 1 : members_->streams; }
+  [[nodiscard]] std::size_t ring_bytes() const;
   Wish& wish_for(GroupId group, Rank peer);
   void accept_all(int listener, TimeMs now);
   void start_attempt(Wish& wish, TimeMs now);
@@ -141,6 +153,8 @@ class Connector {
   void hand_over(Conversation& c, TimeMs now);
   void attempt_ended(Wish& wish, TimeMs now);
   void trouble(Conversation& c, const std::string& what, bool fatal, TimeMs now);
+  // Within the host it would end so every time.
+  void leave_host(const Conversation& c);
   void warn(const std::string& text, TimeMs now);
 
   std::uint64_t job_hash_;
@@ -149,6 +163,9 @@ class Connector {
   Events events_;
   int listener_ = -1, host_listener_ = -1;
   std::optional<Membership> members_;
+  std::size_t mates_ = 0;        // other ranks of this host
+  std::size_t rings_bytes_ = 0;  // made in this epoch
+  bool told_over_tcp_ = false;   // in this epoch
   Epoch newest_;
   std::list<Conversation> conversations_;
   std::map<WishKey, Wish> wishes_;

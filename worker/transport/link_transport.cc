@@ -7,11 +7,14 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <thread>
 
 #include "recovery/check.h"
 #include "recovery/limits.h"
+#include "storage/segment.h"
 #include "worker/transport/frame_checksum.h"
 
 namespace warren::worker {
@@ -20,17 +23,42 @@ namespace {
 constexpr std::size_t kHeader = FrameHeader::kWireBytes;
 constexpr std::size_t kMaxLinks = 65536;
 
+// In a pipe everything begins on a cache line: a head, which is the frame's header and where its payload lies, then the
+// payload unless that is elsewhere.
+struct Where {
+  std::uint64_t generation = 0;  // of the log's extent; 0: it is not in the log
+  std::uint64_t at = 0;
+  std::uint32_t extent = 0;
+  std::uint32_t memory = 0;  // that is lent; 0: it is in none
+  std::uint32_t reserved[2] = {};
+};
+constexpr std::size_t kLine = 64;
+constexpr std::size_t kHead = kHeader + sizeof(Where);
+static_assert(kHead % kLine == 0 && kHead <= HostPipe::kLeastRingBytes);
+constexpr std::size_t lines(std::size_t bytes) {
+  return (bytes + kLine - 1) / kLine * kLine;
+}
+// At most so many bytes move in one step: the other end begins on them while the next ones are copied.
+constexpr std::size_t kPieceBytes = std::size_t{32} << 10;
+// Below these a copy costs less than what it saves.
+constexpr std::size_t kLeastInPlace = std::size_t{2} << 10;
+constexpr std::size_t kLeastNamed = std::size_t{2} << 10;
+// To wake another process, while the system has no memory for the byte.
+constexpr int kWakeTries = 100;
+constexpr const char* kDamaged = "the memory of the link is damaged";
+
 std::string errno_text(int error) {
   return std::strerror(error);
 }
 
 }  // namespace
 
-void LinkTransport::open(Epoch epoch, std::uint32_t streams, bool checksums) {
+void LinkTransport::open(Epoch epoch, std::uint32_t streams, bool checksums, std::vector<bool> same_host) {
   WARREN_CHECK(links_.empty(), "an epoch begins after the one before was closed (I6)");
   WARREN_CHECK(streams >= 1 && streams <= limits::kMaxStreams, "streams were validated");
   epoch_ = epoch;
   streams_ = streams;
+  same_host_ = std::move(same_host);
   checksums_ = checksums;
 }
 
@@ -39,12 +67,18 @@ LinkTransport::Link& LinkTransport::at(LinkId link) {
   return *links_[link];
 }
 
+std::uint32_t LinkTransport::streams_to(Rank peer) const {
+  const auto rank = static_cast<std::size_t>(peer.value);
+  return rank < same_host_.size() && same_host_[rank] ? 1 : streams_;
+}
+
 LinkId LinkTransport::make_link(GroupId group, Rank peer) {
   const auto id = static_cast<LinkId>(links_.size());
   auto link = std::make_unique<Link>();
   link->group = group;
   link->peer = peer;
-  for (std::uint32_t i = 0; i < streams_; i++) {
+  const std::uint32_t streams = streams_to(peer);
+  for (std::uint32_t i = 0; i < streams; i++) {
     auto stream = std::make_unique<Stream>();
     stream->index = static_cast<std::uint16_t>(i);
     stream->link = id;
@@ -71,7 +105,9 @@ Status LinkTransport::adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t
     return Status(Code::kRefused, std::move(why));
   };
   if (epoch != epoch_) return refuse("a connection of epoch " + std::to_string(epoch.value) + " came too late");
-  if (stream >= streams_) return refuse("stream " + std::to_string(stream) + " of " + std::to_string(streams_));
+  if (const std::uint32_t streams = streams_to(peer); stream >= streams) {
+    return refuse("stream " + std::to_string(stream) + " of " + std::to_string(streams));
+  }
   const auto it = by_name_.find({group, peer});
   if (it == by_name_.end() && links_.size() >= kMaxLinks) return refuse("too many links");
   Link& l = at(it != by_name_.end() ? it->second : make_link(group, peer));
@@ -95,8 +131,8 @@ void LinkTransport::activate(Stream& stream) {
   active_.push_back(&stream);
 }
 
-void LinkTransport::complete(Token token, Status status) {
-  completed_.push() = {token, std::move(status)};
+void LinkTransport::complete(Token token, Status status, const View& view) {
+  completed_.push() = {token, std::move(status), view};
 }
 
 void LinkTransport::break_link(Link& link, const Status& why) {
@@ -110,43 +146,92 @@ void LinkTransport::break_link(Link& link, const Status& why) {
 }
 
 void LinkTransport::post_send(LinkId id, const FrameHeader& header, std::span<const std::byte> payload, Token token) {
+  post(id, header, payload, {}, {}, token);
+}
+
+void LinkTransport::post_send_lent(LinkId id, const FrameHeader& header, std::span<const std::byte> payload,
+                                   Token token) {
+  const bool tell = memory_ != nullptr && payload.size() >= kLeastNamed;
+  post(id, header, payload, {}, tell ? memory_->lend(at(id).peer, payload) : MemoryPlace{}, token);
+}
+
+void LinkTransport::post_send_logged(LinkId id, const FrameHeader& header, std::span<const std::byte> payload,
+                                     const LogPlace& place, Token token) {
+  post(id, header, payload, place, {}, token);
+}
+
+void LinkTransport::post_recv(LinkId id, const FrameHeader& expected, std::span<std::byte> payload, Token token) {
+  expect(id, expected, payload, false, token);
+}
+
+void LinkTransport::post_recv_in_place(LinkId id, const FrameHeader& expected, std::span<std::byte> payload,
+                                       Token token) {
+  expect(id, expected, payload, true, token);
+}
+
+void LinkTransport::post(LinkId id, const FrameHeader& header, std::span<const std::byte> payload,
+                         const LogPlace& place, const MemoryPlace& lent, Token token) {
   WARREN_CHECK(payload.size() <= limits::kMaxChunkBytes, "a frame carries at most one chunk");
   Link& link = at(id);
   if (!link.broken.ok()) return complete(token, link.broken);
-  Stream& s = *link.streams[link.frames_sent++ % streams_];
+  Stream& s = *link.streams[link.frames_sent++ % link.streams.size()];
   Outgoing& out = s.sends.push();
   out.header = header;
   out.header.stream = s.index;
   out.header.payload_bytes = static_cast<std::uint32_t>(payload.size());
   out.payload = payload;
+  out.place = payload.size() < kLeastNamed ? LogPlace{} : place;
+  out.lent = lent;
   out.token = token;
   // At once: one system call less of latency for small messages, and big ones start while the caller posts more.
   if (s.fd >= 0 && s.sends.size() == 1) pump_send(s);
   if (!s.sends.empty()) activate(s);
 }
 
-void LinkTransport::post_recv(LinkId id, const FrameHeader& expected, std::span<std::byte> payload, Token token) {
+void LinkTransport::expect(LinkId id, const FrameHeader& expected, std::span<std::byte> payload, bool in_place,
+                           Token token) {
   WARREN_CHECK(payload.size() <= limits::kMaxChunkBytes, "a frame carries at most one chunk");
   Link& link = at(id);
   if (!link.broken.ok()) return complete(token, link.broken);
-  Stream& s = *link.streams[link.frames_received++ % streams_];
+  Stream& s = *link.streams[link.frames_received++ % link.streams.size()];
   Incoming& in = s.recvs.push();
   in.expected = expected;
   in.expected.stream = s.index;
   in.expected.payload_bytes = static_cast<std::uint32_t>(payload.size());
   in.payload = payload;
+  in.in_place = in_place;
   in.token = token;
   activate(s);
 }
 
+void LinkTransport::release(LinkId id, const View& view) {
+  for (auto& s : at(id).streams) {
+    for (Held& held : s->views) {
+      if (view.held != &held.payload) continue;
+      if (held.frame != nullptr) {
+        s->pipe->release(held.frame);
+        if (s->pipe->must_wake_writer()) wake(*s);
+      }
+      held = {};
+      return;
+    }
+  }
+  WARREN_CHECK(false, "what is released was given");
+}
+
+void LinkTransport::make_room(Stream& s) {
+  if (!s.pipe->holds() || s.pipe->free_bytes() >= kHead) return;
+  for (Held& held : s.views) {
+    if (held.frame == nullptr) continue;
+    if (!held.buffer.empty()) std::memcpy(held.buffer.data(), held.payload, held.buffer.size());
+    held.payload = held.buffer.data();
+    s.pipe->release(std::exchange(held.frame, nullptr));
+  }
+  if (s.pipe->must_wake_writer()) wake(s);
+}
+
 std::optional<std::size_t> LinkTransport::put(Stream& s, std::span<const std::byte> header,
                                               std::span<const std::byte> payload, std::string& why) {
-  if (s.pipe) {
-    const auto put = s.pipe->write(header, payload);
-    if (!put) why = "the memory of the link is damaged";
-    if (put && *put != 0 && s.pipe->must_wake_reader()) wake(s);
-    return put;
-  }
   iovec parts[2];
   msghdr message{};
   message.msg_iov = parts;
@@ -165,12 +250,6 @@ std::optional<std::size_t> LinkTransport::put(Stream& s, std::span<const std::by
 
 std::optional<std::size_t> LinkTransport::take(Stream& s, std::span<std::byte> header, std::span<std::byte> payload,
                                                std::string& why) {
-  if (s.pipe) {
-    const auto taken = s.pipe->read(header, payload);
-    if (!taken) why = "the memory of the link is damaged";
-    if (taken && *taken != 0 && s.pipe->must_wake_writer()) wake(s);
-    return taken;
-  }
   iovec parts[2];
   msghdr message{};
   message.msg_iov = parts;
@@ -190,7 +269,22 @@ std::optional<std::size_t> LinkTransport::take(Stream& s, std::span<std::byte> h
 // A socket that takes no byte has some that nobody has read, which wake as well.
 void LinkTransport::wake(Stream& s) {
   const std::byte byte{};
-  (void)!::send(s.fd, &byte, sizeof byte, MSG_DONTWAIT | MSG_NOSIGNAL);
+  for (int i = 0; i < kWakeTries; i++) {
+    if (::send(s.fd, &byte, sizeof byte, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return;
+    if (errno != ENOBUFS && errno != ENOMEM && errno != EINTR) return;
+    std::this_thread::yield();
+  }
+  // The other end has said only once that it sleeps.
+  s.ended = "the other end cannot be woken: " + errno_text(errno);
+}
+
+void LinkTransport::fence_pipes() {
+  if (HostPipe::fence()) return;
+  bool relied = false;
+  for (const Stream* s : active_) relied = (s->pipe && s->pipe->fence_no_more()) || relied;
+  // Once for each pipe: whoever has looked here without a fence of his own has the stores before that look seen
+  // everywhere by then. A processor holds them back for far less.
+  if (relied) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 void LinkTransport::hear(Stream& s) {
@@ -208,17 +302,182 @@ void LinkTransport::hear(Stream& s) {
   }
   if (sleepers_ == 0) return;
   // Others sleep on this socket, and what has woken them may be taken here.
-  (void)s.pipe->wait_to_read();
-  (void)s.pipe->wait_to_write();
+  s.pipe->will_wait_to_read();
+  s.pipe->will_wait_to_write();
+  fence_pipes();
+}
+
+std::size_t LinkTransport::needed_to_read(Stream& s) {
+  if (s.received != 0) return kLine;
+  return s.whole && !s.recvs.empty() ? kHead + lines(s.recvs.front().payload.size()) : kHead;
+}
+
+std::size_t LinkTransport::needed_to_write(const Stream& s) {
+  return s.sent == 0 ? kHead : kLine;
+}
+
+bool LinkTransport::pump_send_pipe(Stream& s) {
+  bool moved = false;
+  while (!s.sends.empty()) {
+    Outgoing& out = s.sends.front();
+    const auto room = s.pipe->room();
+    if (!room) {
+      Link& link = at(s.link);
+      break_link(link, Status(Code::kPeerLost, "the link to rank " + std::to_string(link.peer.value) +
+                                                   " broke while sending: " + kDamaged));
+      return true;
+    }
+    // Whole lines, whatever the other end's counter says.
+    const std::size_t free = room->size() / kLine * kLine;
+    if (free < needed_to_write(s)) return moved;
+    // The log may have been full since it was posted.
+    if (out.place.known() && !out.place.stands()) out.place = {};
+    const bool told = out.place.known() || out.lent.known();
+    const std::span<const std::byte> payload = told ? std::span<const std::byte>() : out.payload;
+    std::size_t n = 0;
+    if (s.sent == 0) {
+      encode(out.header, room->first<kHeader>());
+      Where where;
+      if (out.place.known()) {
+        where.generation = out.place.generation;
+        where.at = out.place.at;
+        where.extent = out.place.extent;
+      } else if (out.lent.known()) {
+        where.at = out.lent.at;
+        where.memory = out.lent.memory;
+      }
+      std::memcpy(room->data() + kHeader, &where, sizeof where);
+      n = kHead;
+    }
+    const std::size_t done = s.sent + n - kHead;
+    const std::size_t piece = std::min({payload.size() - done, free - n, kPieceBytes});
+    if (piece != 0) std::memcpy(room->data() + n, payload.data() + done, piece);
+    n += lines(piece);
+    s.pipe->put(n);
+    if (s.pipe->must_wake_reader()) wake(s);
+    moved = true;
+    s.sent += n;
+    if (done + piece < payload.size()) continue;
+    bytes_sent_ += out.payload.size();
+    s.sent = 0;
+    const Token token = out.token;
+    s.sends.pop();
+    complete(token, Status());
+  }
+  return moved;
+}
+
+std::optional<View> LinkTransport::find_logged(Link& link, const LogPlace& place, const Incoming& in) {
+  if (!link.log && find_log_) link.log = find_log_(link.peer);
+  if (!link.log) return std::nullopt;
+  const auto window = link.log->window(place, in.expected.round, in.payload.size());
+  if (!window) return std::nullopt;
+  return View{nullptr, window->payload, window->generation, place.generation, nullptr};
+}
+
+std::optional<View> LinkTransport::find_lent(const Stream& s, const Link& link, const MemoryPlace& place,
+                                             const Incoming& in) const {
+  if (memory_ == nullptr) return std::nullopt;
+  auto borrowed = memory_->borrow(link.peer, place, in.payload.size());
+  if (!borrowed) return std::nullopt;
+  return View{nullptr, borrowed->bytes, s.pipe->taken_back(), 0, std::move(borrowed->keeper)};
+}
+
+bool LinkTransport::pump_recv_pipe(Stream& s, std::size_t budget) {
+  bool moved = false;
+  while (!s.recvs.empty() && budget > 0) {
+    Incoming& in = s.recvs.front();
+    Link& link = at(s.link);
+    const auto broken = [&](const Status& why) {
+      break_link(link, why);
+      return true;
+    };
+    const auto come = s.pipe->come();
+    if (!come) {
+      return broken(Status(Code::kPeerLost, "the link to rank " + std::to_string(link.peer.value) +
+                                                " broke while receiving: " + kDamaged));
+    }
+    const std::size_t total = kHead + lines(in.payload.size());
+    // A big chunk goes to its reduction before the next one pushes it out of the cache.
+    constexpr std::size_t kBigChunk = std::size_t{32} << 10;
+    const std::size_t budget_after = in.payload.size() >= kBigChunk ? 0 : budget - 1;
+    const auto completed = [&](const View& view) {
+      const Token token = in.token;
+      s.received = 0;
+      s.checked = s.whole = false;
+      s.recvs.pop();
+      complete(token, Status(), view);
+      moved = true;
+      budget = budget_after;
+    };
+    if (come->size() < needed_to_read(s)) {
+      make_room(s);
+      return moved;
+    }
+    if (!s.checked) {
+      // Copied before it is looked at: the other end could write there.
+      std::memcpy(s.recv_header.data(), come->data(), kHeader);
+      Where where;
+      std::memcpy(&where, come->data() + kHeader, sizeof where);
+      auto header = decode(s.recv_header);
+      const Status verdict = header.ok() ? match(in.expected, header.value()) : header.status();
+      if (!verdict.ok()) {
+        return broken(verdict.because_of_this("rank " + std::to_string(link.peer.value) + " sent what is not due"));
+      }
+      if (where.generation != 0 || where.memory != 0) {
+        auto view = where.memory != 0 ? find_lent(s, link, {where.memory, where.at}, in)
+                                      : find_logged(link, {where.extent, where.generation, where.at}, in);
+        if (view && !in.in_place) {
+          if (!in.payload.empty()) std::memcpy(in.payload.data(), view->there, in.payload.size());
+          view = view->stands() ? std::optional(View()) : std::nullopt;
+        }
+        if (!view) {
+          return broken(
+              Status(Code::kPeerLost, "rank " + std::to_string(link.peer.value) +
+                                          (where.memory != 0 ? " named a place in memory that it does not lend, in "
+                                                             : " named a place in its log where no final lies of ") +
+                                          to_string(in.expected.round)));
+        }
+        s.pipe->take(kHead);
+        if (s.pipe->must_wake_writer()) wake(s);
+        completed(*view);
+        continue;
+      }
+      s.checked = true;
+      const auto free = std::ranges::find(s.views, nullptr, &Held::payload);
+      s.whole = in.in_place && in.payload.size() >= kLeastInPlace && free != s.views.end() && s.pipe->can_hold(total);
+    }
+    if (s.whole) {
+      if (come->size() < total) return moved;
+      Held& held = *std::ranges::find(s.views, nullptr, &Held::payload);
+      held = {come->data() + kHead, come->data(), in.payload};
+      s.pipe->hold(total);
+      completed({&held.payload});
+      continue;
+    }
+    // What has come, in whole lines.
+    std::size_t n = s.received == 0 ? kHead : 0;
+    const std::size_t done = s.received + n - kHead;
+    const std::size_t piece = std::min({in.payload.size() - done, (come->size() - n) / kLine * kLine, kPieceBytes});
+    if (piece != 0) std::memcpy(in.payload.data() + done, come->data() + n, piece);
+    n += lines(piece);
+    s.pipe->take(n);
+    if (s.pipe->must_wake_writer()) wake(s);
+    moved = true;
+    s.received += n;
+    if (done + piece == in.payload.size()) completed({});
+  }
+  return moved;
 }
 
 bool LinkTransport::pump_send(Stream& s) {
+  if (s.pipe) return pump_send_pipe(s);
   bool moved = false;
   while (!s.sends.empty()) {
     Outgoing& out = s.sends.front();
     if (s.sent == 0) {
       // Here rather than when it was posted: the payload is in the cache when the kernel copies it.
-      seal(out.header, out.payload, checksums_ && !s.pipe, s.send_header);
+      seal(out.header, out.payload, checksums_, s.send_header);
     }
     const std::size_t total = kHeader + out.payload.size();
     const std::size_t offset = s.sent > kHeader ? s.sent - kHeader : 0;
@@ -245,6 +504,7 @@ bool LinkTransport::pump_send(Stream& s) {
 }
 
 bool LinkTransport::pump_recv(Stream& s, std::size_t budget) {
+  if (s.pipe) return pump_recv_pipe(s, budget);
   bool moved = false;
   while (!s.recvs.empty() && budget > 0) {
     Incoming& in = s.recvs.front();
@@ -265,7 +525,7 @@ bool LinkTransport::pump_recv(Stream& s, std::size_t budget) {
     s.received += *got;
     if (!had_header && s.received >= kHeader) {
       // The payload may have come in the same call, into scratch that nobody reads before this check.
-      if (checksums_ && !s.pipe && !header_holds(s.recv_header)) {
+      if (checksums_ && !header_holds(s.recv_header)) {
         break_link(link, Status(Code::kCorrupt, "a chunk's header from rank " + std::to_string(link.peer.value) +
                                                     " does not match its checksum (I10)"));
         return true;
@@ -278,7 +538,7 @@ bool LinkTransport::pump_recv(Stream& s, std::size_t budget) {
       }
     }
     if (s.received < total) continue;
-    if (checksums_ && !s.pipe && !payload_holds(s.recv_header, in.payload)) {
+    if (checksums_ && !payload_holds(s.recv_header, in.payload)) {
       break_link(link, Status(Code::kCorrupt, "a chunk from rank " + std::to_string(link.peer.value) +
                                                   " does not match its checksum (I10)"));
       return true;
@@ -326,15 +586,22 @@ std::size_t LinkTransport::poll(std::span<Completion> out) {
 
 void LinkTransport::collect_pollfds(std::vector<pollfd>& out) {
   sleepers_++;
+  bool pipes = false;
+  for (Stream* s : active_) {
+    if (s->fd < 0 || !s->pipe) continue;
+    pipes = s->slept = true;
+    if (!s->recvs.empty()) s->pipe->will_wait_to_read();
+    if (!s->sends.empty()) s->pipe->will_wait_to_write();
+  }
+  if (pipes) fence_pipes();
   for (Stream* s : active_) {
     if (s->fd < 0) continue;
     short events = 0;
     if (s->pipe) {
-      s->slept = true;
       events = POLLIN;
       // What can go on at once is not waited for: a socket that takes bytes, as this one does, ends the wait.
-      if (!s->recvs.empty() && !s->pipe->wait_to_read()) events |= POLLOUT;
-      if (!s->sends.empty() && !s->pipe->wait_to_write()) events |= POLLOUT;
+      if (!s->recvs.empty() && s->pipe->can_read(needed_to_read(*s))) events |= POLLOUT;
+      if (!s->sends.empty() && s->pipe->can_write(needed_to_write(*s))) events |= POLLOUT;
       out.push_back({s->fd, events, 0});
       continue;
     }
@@ -347,13 +614,15 @@ void LinkTransport::collect_pollfds(std::vector<pollfd>& out) {
 void LinkTransport::close_all() {
   for (auto& link : links_) {
     for (auto& s : link->streams) {
+      // Whoever still reads what was lent must see it before anything of it changes.
+      if (s->pipe) s->pipe->take_back();
       if (s->fd >= 0) ::close(s->fd);
     }
   }
   links_.clear();
   by_name_.clear();
   active_.clear();
-  completed_.clear();
+  completed_ = {};  // with what keeps lent memory mapped
 }
 
 }  // namespace warren::worker

@@ -7,6 +7,7 @@
 // writes, EINTR and closed peers are expected.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -18,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "worker/host_memory.h"
 #include "worker/transport/host_pipe.h"
 #include "worker/transport/ring_queue.h"
 #include "worker/transport/transport.h"
@@ -29,13 +31,19 @@ class LinkTransport final : public Transport {
   // Called (under the owner's lock) when a link is used for the first time and has to be connected or accepted.
   using WantLink = std::function<void(GroupId, Rank)>;
 
-  explicit LinkTransport(WantLink want) : want_(std::move(want)) {}
+  // The log segment of a rank of this host that others of the host can read; null if there is none.
+  using FindLog = std::function<std::shared_ptr<const SegmentView>(Rank)>;
+
+  // `memory`: what this life lends to the ranks of its host, and they to it; null: nothing.
+  explicit LinkTransport(WantLink want, FindLog find_log = nullptr, const HostMemory* memory = nullptr)
+      : want_(std::move(want)), find_log_(std::move(find_log)), memory_(memory) {}
   ~LinkTransport() override { close_all(); }
   LinkTransport(const LinkTransport&) = delete;
   LinkTransport& operator=(const LinkTransport&) = delete;
 
-  // Begins an epoch after close_all() (or construction).
-  void open(Epoch epoch, std::uint32_t streams, bool checksums);
+  // Begins an epoch after close_all() (or construction). `streams` of each link, but one to ranks of this host, of
+  // which `same_host` tells by rank.
+  void open(Epoch epoch, std::uint32_t streams, bool checksums, std::vector<bool> same_host = {});
   [[nodiscard]] Epoch epoch() const { return epoch_; }
 
   // Takes the descriptor of an authenticated connection, and its pipe if it has one; both are closed with the epoch.
@@ -49,6 +57,11 @@ class LinkTransport final : public Transport {
   LinkId link(GroupId group, Rank peer) override;
   void post_send(LinkId link, const FrameHeader& header, std::span<const std::byte> payload, Token token) override;
   void post_recv(LinkId link, const FrameHeader& expected, std::span<std::byte> payload, Token token) override;
+  void post_send_logged(LinkId link, const FrameHeader& header, std::span<const std::byte> payload,
+                        const LogPlace& place, Token token) override;
+  void post_send_lent(LinkId link, const FrameHeader& header, std::span<const std::byte> payload, Token token) override;
+  void post_recv_in_place(LinkId link, const FrameHeader& expected, std::span<std::byte> payload, Token token) override;
+  void release(LinkId link, const View& view) override;
   std::size_t poll(std::span<Completion> out) override;
   void collect_pollfds(std::vector<pollfd>& out) override;
   void close_all() override;
@@ -61,12 +74,21 @@ class LinkTransport final : public Transport {
   struct Outgoing {
     FrameHeader header;
     std::span<const std::byte> payload;
+    LogPlace place;    // known: it is told instead of the payload
+    MemoryPlace lent;  // likewise
     Token token = 0;
   };
   struct Incoming {
     FrameHeader expected;
     std::span<std::byte> payload;
+    bool in_place = false;
     Token token = 0;
+  };
+  // A frame that is read where it lies.
+  struct Held {
+    const std::byte* payload = nullptr;  // null: free
+    const std::byte* frame = nullptr;    // in the pipe; null: the payload was moved to the buffer
+    std::span<std::byte> buffer;         // that was posted
   };
   struct Stream {
     int fd = -1;
@@ -78,38 +100,64 @@ class LinkTransport final : public Transport {
     bool active = false;  // listed in active_
     RingQueue<Outgoing> sends;
     RingQueue<Incoming> recvs;
-    std::size_t sent = 0;      // of the frame in front, header included
+    std::size_t sent = 0;      // of the frame in front, header included, in a pipe padding too
     std::size_t received = 0;  // likewise
     FrameBytes send_header{}, recv_header{};
+    // With a pipe.
+    bool checked = false;  // the header of the frame in front is what was due
+    bool whole = false;    // and its payload is read where it lies
+    std::array<Held, 16> views;
   };
   struct Link {
     GroupId group;
     Rank peer;
     std::vector<std::unique_ptr<Stream>> streams;
     std::uint64_t frames_sent = 0, frames_received = 0;  // posted; chooses the stream
+    std::shared_ptr<const SegmentView> log;              // of the peer, once it was asked for
     Status broken;
   };
 
   Link& at(LinkId link);
+  [[nodiscard]] std::uint32_t streams_to(Rank peer) const;
   LinkId make_link(GroupId group, Rank peer);
   void activate(Stream& stream);
-  void complete(Token token, Status status);
+  void complete(Token token, Status status, const View& view = {});
   void break_link(Link& link, const Status& why);
-  // Bytes that moved, 0: none can at present; nullopt: the connection is over, and `why` says how.
+  // Over a socket. Bytes that moved, 0: none can at present; nullopt: the connection is over, and `why` says how.
   std::optional<std::size_t> put(Stream& stream, std::span<const std::byte> header, std::span<const std::byte> payload,
                                  std::string& why);
   std::optional<std::size_t> take(Stream& stream, std::span<std::byte> header, std::span<std::byte> payload,
                                   std::string& why);
   void wake(Stream& stream);
+  // After pipes have been told that this end will wait.
+  void fence_pipes();
+  // Where nothing more can come because of what is held: moves that to the buffers that were posted.
+  void make_room(Stream& stream);
+  // Bytes that must have come through the pipe, or must find room in it, before something can move.
+  [[nodiscard]] static std::size_t needed_to_read(Stream& stream);
+  [[nodiscard]] static std::size_t needed_to_write(const Stream& stream);
   // After a sleep on a connection with a pipe.
   void hear(Stream& stream);
   // Both return whether something moved.
   bool pump_send(Stream& stream);
   bool pump_recv(Stream& stream, std::size_t budget);
+  bool pump_send_pipe(Stream& stream);
+  bool pump_recv_pipe(Stream& stream, std::size_t budget);
+  void post(LinkId link, const FrameHeader& header, std::span<const std::byte> payload, const LogPlace& place,
+            const MemoryPlace& lent, Token token);
+  void expect(LinkId link, const FrameHeader& expected, std::span<std::byte> payload, bool in_place, Token token);
+  // The payload of a frame that names a place in the peer's log.
+  [[nodiscard]] std::optional<View> find_logged(Link& link, const LogPlace& place, const Incoming& in);
+  // Of one that names a place in memory that the peer lends.
+  [[nodiscard]] std::optional<View> find_lent(const Stream& stream, const Link& link, const MemoryPlace& place,
+                                              const Incoming& in) const;
 
   WantLink want_;
+  FindLog find_log_;
+  const HostMemory* memory_ = nullptr;
   Epoch epoch_;
-  std::uint32_t streams_ = 1;
+  std::uint32_t streams_ = 1;  // of a link between hosts
+  std::vector<bool> same_host_;
   bool checksums_ = true;
   int sleepers_ = 0;
   std::map<std::pair<GroupId, Rank>, LinkId> by_name_;

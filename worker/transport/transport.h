@@ -4,14 +4,17 @@
 
 #include <poll.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "recovery/frame.h"
 #include "recovery/ids.h"
 #include "recovery/result.h"
+#include "storage/host_log.h"
 
 namespace warren::worker {
 
@@ -19,9 +22,32 @@ namespace warren::worker {
 using LinkId = std::uint32_t;
 using Token = std::uint64_t;
 
+// What a receive has brought, where it is to be read in place: in the link's memory, in the sender's log, or in memory
+// that the sender lends.
+struct View {
+  // In the link's memory, until release(). Looked up at each read: the transport moves the bytes to the buffer that was
+  // posted when others need the room.
+  const std::byte* const* held = nullptr;
+  const std::byte* there = nullptr;           // in memory of the sender
+  const std::uint64_t* generation = nullptr;  // of that
+  std::uint64_t expected = 0;
+  std::shared_ptr<const void> lent = nullptr;  // keeps it mapped, where it is lent
+  // False: the bytes are in the buffer that was posted.
+  [[nodiscard]] bool in_place() const { return held != nullptr || there != nullptr; }
+  [[nodiscard]] const std::byte* bytes() const { return held != nullptr ? *held : there; }
+  // After reading from the sender's memory: what was read counts.
+  [[nodiscard]] bool stands() const {
+    if (generation == nullptr) return true;
+    std::atomic_thread_fence(std::memory_order_acquire);
+    // C++20 has no atomic_ref of const; the memory is mapped read-only.
+    return std::atomic_ref(*const_cast<std::uint64_t*>(generation)).load(std::memory_order_relaxed) == expected;
+  }
+};
+
 struct Completion {
   Token token = 0;
   Status status;
+  View view = {};
 };
 
 class Transport {
@@ -41,6 +67,30 @@ class Transport {
   // expected.payload_bytes is taken from `payload`). Completes with success only when the whole payload has arrived and
   // its checksum was right; otherwise with the reason, and the link is broken from then on.
   virtual void post_recv(LinkId link, const FrameHeader& expected, std::span<std::byte> payload, Token token) = 0;
+
+  // As post_send(), of a payload that stands published at `place` of this life's log: a peer that has the log mapped is
+  // told the place instead.
+  virtual void post_send_logged(LinkId link, const FrameHeader& header, std::span<const std::byte> payload,
+                                const LogPlace& place, Token token) {
+    (void)place;
+    post_send(link, header, payload, token);
+  }
+
+  // As post_send(), of a payload that also stays untouched until the receiver has read it, in this epoch, which the
+  // caller learns from what it receives later. A peer that has the payload's memory mapped may be told where it lies.
+  virtual void post_send_lent(LinkId link, const FrameHeader& header, std::span<const std::byte> payload, Token token) {
+    post_send(link, header, payload, token);
+  }
+
+  // As post_recv(), but the completion may carry a view instead of filling the buffer.
+  virtual void post_recv_in_place(LinkId link, const FrameHeader& expected, std::span<std::byte> payload, Token token) {
+    post_recv(link, expected, payload, token);
+  }
+  // What this view of this link holds is no longer read. In any order.
+  virtual void release(LinkId link, const View& view) {
+    (void)link;
+    (void)view;
+  }
 
   // Moves what can be moved without waiting; writes up to out.size() completions and returns how many.
   virtual std::size_t poll(std::span<Completion> out) = 0;

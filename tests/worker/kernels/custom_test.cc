@@ -104,5 +104,34 @@ TEST(CustomTest, RefusesElementsOfWrongSize) {
   EXPECT_EQ(Reducer::make(DataType::kCustom, ReduceOp::kSum, 2, 8).status().code(), Code::kInvalidArgument);
 }
 
+// ((0 ∘ 1) ∘ 2) ∘ … and the balanced tree are one function here; the order of operands shows.
+TEST(CustomTest, ManyOperandsKeepTheirOrder) {
+  std::size_t seen = 0;
+  const Reducer reducer =
+      Reducer::make(DataType::kCustom, ReduceOp::kCustom, 4, sizeof(Affine), compose_all, &seen).value();
+  for (const std::size_t count : {2, 3, 4, 6, 8, 13}) {
+    for (const std::size_t n : {1, 340, 342, 2000}) {  // 341 elements are a block
+      std::vector<std::vector<Affine>> inputs;
+      for (std::size_t k = 0; k < count; ++k) inputs.push_back(elements(n, static_cast<std::uint32_t>(5 + 2 * k)));
+      std::vector<Affine> expected = inputs[0];
+      for (std::size_t k = 1; k < count; ++k) {
+        for (std::size_t i = 0; i < n; ++i) expected[i] = compose(expected[i], inputs[k][i]);
+      }
+      for (const Bracketing bracketing : {Bracketing::kChain, Bracketing::kBalanced}) {
+        for (const std::size_t over : {count, std::size_t{0}, count - 1}) {
+          auto operands = inputs;
+          operands.resize(count + 1, std::vector<Affine>(n));
+          std::vector<const void*> at;
+          for (std::size_t k = 0; k < count; ++k) at.push_back(operands[k].data());
+          seen = 0;
+          reducer.combine(operands[over].data(), at, bracketing, n);
+          EXPECT_EQ(operands[over], expected) << count << " operands, n " << n << ", over " << over;
+          EXPECT_EQ(seen, (count - 1) * n);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace warren::worker

@@ -41,6 +41,7 @@ Reducer make(DataType type, ReduceOp op, std::uint32_t contributors) {
 // Memory for n elements at an address that is `shift` elements past a cache line, with guards on both sides.
 class Buffer {
  public:
+  Buffer(Buffer&&) = default;  // what it points to does not move
   Buffer(std::size_t bytes, std::size_t shift_bytes)
       : storage_(bytes + shift_bytes + 2 * kGuardBytes + 64, kGuard), bytes_(bytes) {
     const auto address = reinterpret_cast<std::uintptr_t>(storage_.data()) + kGuardBytes;
@@ -185,6 +186,88 @@ TEST_P(ReduceTest, CombinesLikeTheOracle) {
               }
             }
           }
+        }
+      }
+    }
+  });
+}
+
+// The bracketing of worker/form.h, written down anew.
+template <class P>
+P bracketed(ReduceOp op, Bracketing bracketing, const std::vector<P>& values) {
+  if (bracketing == Bracketing::kChain) {
+    P sum = values[0];
+    for (std::size_t k = 1; k < values.size(); ++k) sum = test::combine_one(op, sum, values[k]);
+    return sum;
+  }
+  std::size_t positions = 1;
+  while (2 * positions <= values.size()) positions *= 2;
+  std::vector<P> sums;
+  for (std::size_t k = 0, p = 0; p < positions; ++p) {
+    const bool pair = p < values.size() - positions;
+    sums.push_back(pair ? test::combine_one(op, values[k], values[k + 1]) : values[k]);
+    k += pair ? 2 : 1;
+  }
+  for (; positions > 1; positions /= 2) {
+    for (std::size_t p = 0; p < positions / 2; ++p) sums[p] = test::combine_one(op, sums[2 * p], sums[2 * p + 1]);
+  }
+  return sums[0];
+}
+
+template <class T>
+void check_many(const Reducer& reducer, ReduceOp op, Bracketing bracketing, std::size_t count,
+                std::uint32_t contributors) {
+  const std::vector<std::byte> arrays[2] = {operand<T>(0, Form::kValue), operand<T>(1, Form::kValue)};
+  const std::size_t total = std::min(arrays[0].size(), arrays[1].size()) / sizeof(T);
+  for (const std::size_t n : {0, 1, 3, 15, 16, 17, 33, 64, 65, 127, 1023, 1025, 4099}) {
+    // Operand k begins somewhere else in one of the two, so that special values meet others.
+    const auto start = [&](std::size_t k) { return (n * 37 + k * 113) % (total - n); };
+    std::vector<std::byte> expected(n * sizeof(T));
+    std::vector<decltype(test::load_one<T>(arrays[0].data(), Form::kValue, 0))> values;
+    for (std::size_t i = 0; i < n; ++i) {
+      values.clear();
+      for (std::size_t k = 0; k < count; ++k) {
+        values.push_back(test::load_one<T>(arrays[k % 2].data(), Form::kValue, start(k) + i));
+      }
+      const auto sum = test::finish_one(op, bracketed(op, bracketing, values), contributors);
+      test::store_one<T>(expected.data(), Form::kValue, i, sum);
+    }
+    // Into memory of its own, and over the first, a middle and the last operand.
+    for (const std::size_t alias : {count, std::size_t{0}, count / 2, count - 1}) {
+      std::vector<Buffer> buffers;
+      std::vector<const void*> operands;
+      for (std::size_t k = 0; k <= count; ++k) buffers.emplace_back(n * sizeof(T), (k * 3 + n) % 5 * sizeof(T));
+      for (std::size_t k = 0; k < count; ++k) {
+        buffers[k].set(arrays[k % 2].data() + start(k) * sizeof(T));
+        operands.push_back(buffers[k].data());
+      }
+      reducer.combine(buffers[alias].data(), operands, bracketing, n);
+      const bool right = n == 0 || std::memcmp(buffers[alias].data(), expected.data(), n * sizeof(T)) == 0;
+      for (std::size_t i = 0; !right && i < n; ++i) {
+        ASSERT_EQ(std::memcmp(buffers[alias].data() + i * sizeof(T), expected.data() + i * sizeof(T), sizeof(T)), 0)
+            << to_string(op) << " of " << count << (bracketing == Bracketing::kChain ? " in a chain" : " balanced")
+            << ", n " << n << ", over operand " << alias << ", element " << i;
+      }
+      for (std::size_t k = 0; k <= count; ++k) {
+        ASSERT_TRUE(buffers[k].guards_intact()) << "wrote outside its elements";
+        if (k == alias || k == count || n == 0) continue;
+        ASSERT_EQ(std::memcmp(buffers[k].data(), arrays[k % 2].data() + start(k) * sizeof(T), n * sizeof(T)), 0)
+            << "an operand changed";
+      }
+    }
+  }
+}
+
+TEST_P(ReduceTest, CombinesManyLikeTheOracle) {
+  with_type([&]<class T>(T) {
+    for (const ReduceOp op : kOps) {
+      if (is_float(type_) && is_bitwise(op)) continue;
+      for (const std::size_t count : {2, 3, 4, 5, 6, 7, 8, 11, 16, 37}) {
+        const auto contributors = static_cast<std::uint32_t>(count);
+        const Reducer reducer = make(type_, op, contributors);
+        for (const Bracketing bracketing : {Bracketing::kChain, Bracketing::kBalanced}) {
+          check_many<T>(reducer, op, bracketing, count, contributors);
+          if (HasFatalFailure()) return;
         }
       }
     }

@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "worker/launch/output.h"
+#include "worker/launch/settings.h"
 
 namespace warren::worker {
 namespace {
@@ -148,6 +149,22 @@ TEST(Launch, EachWorkerKnowsWhoItIsAndIsMarked) {
   EXPECT_EQ(f.code.value(), 0);
   EXPECT_THAT(f.lines(), UnorderedElementsAre("[0] 0/3/0/x/", "[1] 1/3/0/x/", "[2] 2/3/0/x/"));
   EXPECT_THAT(f.error, HasSubstr("[2] oops\n"));
+}
+
+TEST(Launch, StartsItsShareOfAJob) {
+  auto o = shell(2,
+                 "echo $WARREN_WORKER_ID/$WARREN_WORLD_SIZE/$WARREN_LOCAL_WORLD_SIZE/$WARREN_ATTEMPT; "
+                 "[ $WARREN_WORKER_ID = 4 ] || [ $WARREN_ATTEMPT = 4 ] || exit 75");
+  o.first_worker = 4;
+  o.world_size = 8;
+  o.first_attempt = 3;  // a scheduler has started this launcher before
+  o.restarts = 1;
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
+  EXPECT_EQ(f.code.value(), 0);
+  EXPECT_THAT(f.lines(), UnorderedElementsAre("[4] 4/8/2/3", "[5] 5/8/2/3", "[5] 5/8/2/4"));
+  EXPECT_THAT(f.error,
+              HasSubstr("worker 5 ended with exit code 75 (preempted); starting it again at once (restart 1 of 1"));
 }
 
 TEST(Launch, LinesAreNeverTorn) {
@@ -360,6 +377,28 @@ TEST(Launch, AnAbortBeforeTheFirstRoundIsTheProgramsOwnFailure) {
   EXPECT_EQ(count(later.error, "worker_restarted"), 1) << later.error;
 }
 
+// The others would wait for it for ever: it is not killed, and has not finished either.
+TEST(Launch, AWorkerThatEndsWithoutFinalizeEndsTheJob) {
+  LaunchOptions o = alive(2, "if [ $WARREN_WORKER_ID = 0 ]; then exec $CHILD deserts; fi; exec sleep 1000");
+  o.restarts = 5;
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
+  EXPECT_EQ(f.code.value(), kExitDeserted) << f.error;
+  EXPECT_THAT(f.error, HasSubstr("warren: worker_failed: worker 0 ended with exit code 0 without finalize; ending the "
+                                 "others\n"));
+}
+
+TEST(Launch, RanksThatDisagreeAreNotStartedAgain) {
+  LaunchOptions o = alive(2, "if [ $WARREN_WORKER_ID = 0 ]; then exec $CHILD disagrees; fi; exec sleep 1000");
+  o.restarts = 5;
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
+  EXPECT_EQ(f.code.value(), 128 + SIGABRT) << f.error;
+  EXPECT_EQ(count(f.error, "worker_restarted"), 0) << f.error;
+  EXPECT_THAT(f.error, HasSubstr("worker 0 was killed by signal 6 (Aborted) after: rank 1 calls something else; ending "
+                                 "the others\n"));
+}
+
 TEST(LaunchHung, AStoppedOrStuckWorkerIsKilledAndStartedAgain) {
   for (const char* how : {"stop", "stuck"}) {
     SCOPED_TRACE(how);
@@ -539,6 +578,82 @@ TEST(LaunchSignals, ASecondInterruptKills) {
   EXPECT_THAT(launcher.wait_for_lines(2), HasSubstr("[0] ignored"));
   kill(launcher.pid, SIGINT);
   EXPECT_EQ(launcher.wait(), 128 + SIGKILL);
+}
+
+// What two workers, each of which says a line first, and their launcher say once it gets SIGTERM: a drain.
+std::string drained(const std::string& script) {
+  LaunchOptions o = alive(2, script);
+  o.hung_after_ms = 60'000;
+  LauncherProcess launcher(o);
+  launcher.wait_for_lines(2);
+  kill(launcher.pid, SIGTERM);
+  std::string text = launcher.rest();
+  EXPECT_EQ(launcher.wait(), kExitPreempted) << text;
+  return text;
+}
+
+TEST(LaunchSignals, WorkersThatShowLifeAreToldToDrain) {
+  EXPECT_THAT(drained("exec $CHILD drains"),
+              HasSubstr("workers_drain: 2 workers are told to leave between two rounds, within 10000 ms"));
+}
+
+// It would be the exit code of a job that a scheduler does not start again.
+TEST(LaunchSignals, WhoWasInNoJobYetEndsADrainAsPreempted) {
+  EXPECT_THAT(drained("[ $WARREN_WORKER_ID = 0 ] && exec $CHILD drains; echo ready; exec sleep 1000"),
+              HasSubstr("workers_drain: 1 worker is told to leave"));
+}
+
+TEST(LaunchSignals, WhoDoesNotDrainGetsTheSignal) {
+  LaunchOptions o = alive(1, "exec $CHILD deaf");
+  o.hung_after_ms = 60'000;
+  o.drain_ms = 100;
+  LauncherProcess launcher(o);
+  launcher.wait_for_lines(1);
+  kill(launcher.pid, SIGTERM);
+  EXPECT_EQ(launcher.wait(), kExitPreempted);
+}
+
+TEST(LaunchSignals, WhomOthersSignalFirstWasPreemptedToo) {
+  LaunchOptions o = shell(1, "echo $$; exec sleep 1000");
+  o.prefix = false;
+  o.restarts = 5;
+  o.immediate_restarts = 0;
+  o.first_backoff_ms = o.max_backoff_ms = 3'600'000;
+  LauncherProcess launcher(o);
+  kill(std::stoi(launcher.wait_for_lines(1)), SIGTERM);
+  EXPECT_THAT(launcher.wait_for_lines(2), HasSubstr("worker_restarted"));
+  kill(launcher.pid, SIGTERM);
+  EXPECT_EQ(launcher.wait(), kExitPreempted);
+}
+
+TEST(LaunchSignals, ASecondTermLeavesNoTime) {
+  LaunchOptions o = alive(1, "exec $CHILD deaf");
+  o.hung_after_ms = 60'000;
+  o.drain_ms = 3'600'000;
+  LauncherProcess launcher(o);
+  launcher.wait_for_lines(1);
+  kill(launcher.pid, SIGTERM);
+  EXPECT_THAT(launcher.wait_for_lines(2), HasSubstr("within 3600000 ms"));
+  kill(launcher.pid, SIGTERM);
+  EXPECT_EQ(launcher.wait(), kExitPreempted);
+}
+
+TEST(LaunchRestarts, ADrainCountsNowhere) {
+  LaunchOptions o = alive(1, "exec $CHILD preempted");
+  o.restarts = 0;
+  LauncherProcess launcher(o);
+  const std::string text = launcher.rest();
+  EXPECT_EQ(launcher.wait(), 0) << text;
+  EXPECT_THAT(text, HasSubstr("its place was needed elsewhere, which counts as no restart, attempt 3"));
+}
+
+TEST(LaunchRestarts, ADrainBeforeAnythingWasDoneCounts) {
+  LaunchOptions o = alive(1, "exec $CHILD unwilling");
+  o.restarts = 2;
+  LauncherProcess launcher(o);
+  const std::string text = launcher.rest();
+  EXPECT_EQ(launcher.wait(), kExitPreempted) << text;
+  EXPECT_THAT(text, HasSubstr("has used all of its 2 restarts"));
 }
 
 TEST(LaunchSignals, NothingIsRestartedAfterwards) {

@@ -8,12 +8,17 @@
 //   life_child left    leaves its job and then waits until somebody opens the FIFO named by $FIFO for writing
 //   life_child never   does so without having been in a job
 //   life_child beat    beats until somebody opens the FIFO
+//   life_child drains  beats, says "ready", and drains when its launcher asks it to
+//   life_child deaf    beats, says "ready", and does not
+//   life_child preempted  takes part in a round and drains, three times
+//   life_child unwilling  drains at once, three times
 // In its second life (WARREN_ATTEMPT is 1) it does nothing but open the FIFO for writing, if there is one.
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <string_view>
 #include <thread>
@@ -44,9 +49,26 @@ int main(int, char** argv) {
     warren::worker::LifeSign::from_environment().worked();
     std::raise(SIGABRT);
   }
+  if (what == "preempted" || what == "unwilling") {
+    if (variable("WARREN_ATTEMPT") == "3") return 0;
+    if (what == "preempted") warren::worker::LifeSign::from_environment().worked();
+    warren::worker::LifeSign::from_environment().drained();
+    return warren::worker::kExitPreempted;
+  }
   if (variable("WARREN_ATTEMPT") != "0") return variable("FIFO").empty() ? 0 : wait_at_fifo(O_WRONLY);
-  const warren::worker::LifeSign sign = warren::worker::LifeSign::from_environment();
+  warren::worker::LifeSign sign = warren::worker::LifeSign::from_environment();
   if (!sign.shown()) return 2;
+  if (what == "deserts") {
+    sign.beat();
+    return 0;
+  }
+  if (what == "disagrees") {
+    sign.beat();
+    sign.worked();
+    sign.ended(warren::Status(warren::Code::kDesync, "rank 1 calls something else"));
+    sign.ended(warren::Status(warren::Code::kClosed, "later"));
+    std::raise(SIGABRT);
+  }
   if (what == "never") return wait_at_fifo(O_RDONLY);
   if (what == "beat") {
     std::atomic<bool> over{false};
@@ -59,11 +81,24 @@ int main(int, char** argv) {
     const int code = wait_at_fifo(O_RDONLY);
     over = true;
     control.join();
+    sign.finished();
     return code;
+  }
+  if (what == "drains" || what == "deaf") {
+    sign.beat();
+    std::puts("ready");
+    std::fflush(stdout);
+    while (what == "deaf" || sign.leave_by_ms() == 0) {
+      sign.beat();
+      usleep(1000);
+    }
+    sign.drained();
+    return warren::worker::kExitPreempted;
   }
   if (what == "soon") sign.limit(150);
   sign.beat();
   if (what == "left") {
+    sign.finished();
     sign.leave();
     return wait_at_fifo(O_RDONLY);
   }

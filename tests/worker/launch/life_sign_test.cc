@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -42,6 +43,19 @@ TEST(LifeSign, IsSeenOnTheOtherSide) {
   EXPECT_EQ(v.beats(), 1u) << "another job of the same process";
 }
 
+TEST(LifeSign, TheLauncherAsksToLeaveAndSeesWhy) {
+  LifeView v = view();
+  {
+    const LifeSign sign = sign_on(std::to_string(v.fd()));
+    EXPECT_EQ(sign.leave_by_ms(), 0);
+    v.ask_to_leave(12'345);
+    EXPECT_EQ(sign.leave_by_ms(), 12'345);
+    EXPECT_FALSE(v.has_drained());
+    sign.drained();
+  }
+  EXPECT_TRUE(v.has_drained());
+}
+
 TEST(LifeSign, TellsOfWork) {
   LifeView v = view();
   {
@@ -52,6 +66,60 @@ TEST(LifeSign, TellsOfWork) {
     EXPECT_TRUE(v.has_worked());
   }
   EXPECT_TRUE(v.has_worked()) << "also when the job is left";
+}
+
+TEST(LifeSign, TellsHowItsJobEnded) {
+  const LifeView v = view();
+  LifeSign sign = sign_on(std::to_string(v.fd()));
+  EXPECT_FALSE(v.in_unfinished_job());
+  sign.beat();
+  EXPECT_TRUE(v.in_unfinished_job());
+  sign.leave();
+  EXPECT_TRUE(v.in_unfinished_job()) << "its communicator is gone, and nobody has said that the job is over";
+  sign.finished();
+  EXPECT_FALSE(v.in_unfinished_job());
+  EXPECT_TRUE(v.cause().ok());
+  sign.beat();
+  EXPECT_FALSE(v.in_unfinished_job()) << "it beats once more while it lets its caller go";
+  const LifeSign second = sign_on(std::to_string(v.fd()));
+  second.beat();
+  EXPECT_TRUE(v.in_unfinished_job()) << "another communicator of the process, another job";
+  sign.ended(Status(Code::kFinished, "the job is finished"));
+  EXPECT_FALSE(v.in_unfinished_job());
+  EXPECT_TRUE(v.cause().ok());
+  sign.ended(Status(Code::kDesync, "a\nb" + std::string(1000, 'x')));
+  sign.ended(Status(Code::kClosed, "later"));
+  EXPECT_EQ(v.cause().code(), Code::kDesync);
+  EXPECT_EQ(v.cause().message(), "a?b" + std::string(kMostCauseBytes - 3, 'x'));
+}
+
+// A program that goes on with another communicator has got over what ended the one before.
+TEST(LifeSign, ForgetsTheCauseWithTheSignThatSaidItWhereThereIsALaterOne) {
+  const LifeView v = view();
+  const auto sign = [&] { return std::make_unique<LifeSign>(sign_on(std::to_string(v.fd()))); };
+  auto first = sign();
+  auto beside = sign();
+  first->ended(Status(Code::kDesync, "a"));
+  beside.reset();
+  auto later = sign();
+  EXPECT_EQ(v.cause().message(), "a") << "the one that has ended is still there";
+  first.reset();
+  EXPECT_TRUE(v.cause().ok()) << "the program goes on with the later one";
+  later->ended(Status(Code::kPeerLost, "b"));
+  beside = sign();
+  EXPECT_EQ(v.cause().message(), "b");
+  beside->ended(Status(Code::kClosed, "c"));
+  EXPECT_EQ(v.cause().message(), "b") << "the first one stays";
+  beside.reset();
+  EXPECT_EQ(v.cause().message(), "b") << "another one's end";
+  later.reset();
+  EXPECT_TRUE(v.cause().ok()) << "one was made since";
+  auto last = sign();
+  last->ended(Status(Code::kDesync, "d"));
+  last.reset();
+  EXPECT_EQ(v.cause().message(), "d") << "none was made since: it is what has ended the process";
+  last = sign();
+  EXPECT_TRUE(v.cause().ok()) << "one was made after it had gone";
 }
 
 TEST(LifeSign, TellsHowLongItMayBeSilent) {
@@ -87,7 +155,7 @@ TEST(LifeSign, LeavesAloneWhatIsNotTheLaunchers) {
   EXPECT_FALSE(sign_on(std::to_string(null)).shown());
   // One that looks like a page but may shrink under us, and a sealed one that is something else.
   const LifeView v = view();
-  std::array<char, 64> page{};
+  std::array<char, 1024> page{};
   const ssize_t size = pread(v.fd(), page.data(), page.size(), 0);
   ASSERT_GT(size, 0);
   const int unsealed = memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);

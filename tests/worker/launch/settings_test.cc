@@ -106,9 +106,11 @@ TEST(Settings, TakesVariablesAndFillsInDefaults) {
   EXPECT_EQ(s.log_disk_bytes, 65'536 * kMiB);
   EXPECT_EQ(s.checkpoint_mirror, "");
   EXPECT_EQ(s.on_rollback, OnRollback::kExit);
+  EXPECT_EQ(s.device_library, "");
+  EXPECT_EQ(s.device_pinned_bytes, 250 * kMiB);
   EXPECT_EQ(s.log_level, WARREN_LOG_INFO);
   EXPECT_EQ(s.attempt, 0u);
-  EXPECT_EQ(s.resolved.size(), 29u);
+  EXPECT_EQ(s.resolved.size(), 34u);
   EXPECT_EQ(source_of(s, "tracker"), "WARREN_TRACKER");
   EXPECT_EQ(source_of(s, "streams"), "default");
   EXPECT_THAT(describe(s), HasSubstr("tracker=10.0.0.1:7000 (WARREN_TRACKER) job=digits (WARREN_JOB)"));
@@ -170,7 +172,7 @@ TEST(Settings, EveryOptionReachesItsSetting) {
   o.no_checksums = 1;
   o.check_call_sites = 1;
   o.domain_id = "rack1";
-  o.replicas = 0;
+  o.replicas = 1;
   o.log = "sync";
   o.log_memory_bytes = 1 << 20;
   o.data_dir = "/data";
@@ -184,7 +186,7 @@ TEST(Settings, EveryOptionReachesItsSetting) {
   ASSERT_TRUE(r.ok()) << r.status().describe();
   const Settings& s = r.value();
   EXPECT_EQ(s.domain_id, "rack1");
-  EXPECT_EQ(s.replicas, 0u);
+  EXPECT_EQ(s.replicas, 1u);
   EXPECT_EQ(s.log, LogMode::kSync);
   EXPECT_EQ(s.log_memory_bytes, kMiB);
   EXPECT_EQ(s.data_dir, "/data");
@@ -192,6 +194,9 @@ TEST(Settings, EveryOptionReachesItsSetting) {
   EXPECT_EQ(s.log_lag_bytes, 8u);
   EXPECT_EQ(s.log_disk_bytes, 2 * kMiB);
   EXPECT_EQ(s.checkpoint_mirror, "/mirror");
+  o.replicas = 0;
+  EXPECT_THAT(resolve(&o, environment({}), kFacts).status().describe(),
+              HasSubstr("checkpoint_mirror needs replicas of 1 or more"));
   EXPECT_EQ(s.on_rollback, OnRollback::kError);
   EXPECT_EQ(s.tracker_host, "fe80::1");
   EXPECT_EQ(s.tracker_port, 81);
@@ -377,6 +382,8 @@ TEST(Settings, RefusesWhatIsWrongAndNamesIt) {
       {{{"WARREN_LOCAL_WORLD_SIZE", "0"}}, {"WARREN_LOCAL_WORLD_SIZE", "1 to 16384"}},
       {{{"WARREN_LOG_LEVEL", "debug"}}, {"WARREN_LOG_LEVEL", "info, warning or error"}},
       {{{"WARREN_ATTEMPT", "4294967296"}}, {"WARREN_ATTEMPT"}},
+      {{{"WARREN_DEVICE_PINNED_BYTES", "1023K"}}, {"WARREN_DEVICE_PINNED_BYTES"}},
+      {{{"WARREN_DEVICE_LIBRARY", std::string(5000, 'l')}}, {"WARREN_DEVICE_LIBRARY", "no path"}},
       {{{"WARREN_INSECURE_NO_AUTH", "1"}}, {"WARREN_SECRET_FILE", "WARREN_INSECURE_NO_AUTH", "contradict"}},
       {{{"WARREN_CONFIG", "/nowhere/warren.conf"}}, {"WARREN_CONFIG", "/nowhere/warren.conf", "cannot be read"}},
       {{{"WARREN_CONFIG", "/tmp"}}, {"WARREN_CONFIG", "cannot be read"}},

@@ -81,6 +81,10 @@ TEST(Streams, BuffersHavePositions) {
   fixed.Seek(MemoryFixSizeBuffer::kSeekEnd);
   EXPECT_TRUE(fixed.AtEnd());
   EXPECT_EQ(fixed.Read(two, 2), 0u);
+  fixed.Seek(0);
+  fixed.Seek(MemoryFixSizeBuffer::SeekEnd);
+  EXPECT_TRUE(fixed.AtEnd());
+  EXPECT_EXIT(fixed.Seek(9), testing::ExitedWithCode(255), "AssertError:seek position exceed");
   EXPECT_EXIT(fixed.Write("x", 1), testing::ExitedWithCode(255), "AssertError:write position exceed");
 
   std::string growing = "abc";
@@ -98,6 +102,23 @@ TEST(Utils, ChecksEndTheProcess) {
   EXPECT_EXIT(rabit::utils::Assert(false, "wrong: %d", 7), testing::ExitedWithCode(255), "AssertError:wrong: 7");
   EXPECT_EXIT(rabit::utils::Error("wrong: %s", "x"), testing::ExitedWithCode(255), "wrong: x");
   EXPECT_EXIT(rabit::utils::FopenCheck("/none/such", "rb"), testing::ExitedWithCode(255), "/none/such");
+}
+
+TEST(Utils, ChecksMayThrow) {
+  rabit::utils::STOP_PROCESS_ON_ERROR = false;
+  EXPECT_THROW(rabit::utils::Check(false, "wrong: %d", 7), std::runtime_error);
+  EXPECT_THROW(rabit::utils::Assert(false, "wrong: %d", 7), std::runtime_error);
+  rabit::utils::STOP_PROCESS_ON_ERROR = true;
+}
+
+// Where a check fails inside of a reduction, what the program does at its end could wait for that round.
+TEST(Utils, AFailedCheckCallsNothingElse) {
+  EXPECT_EXIT(
+      {
+        std::atexit([] { std::fprintf(stderr, "atexit\n"); });
+        rabit::utils::Check(false, "wrong");
+      },
+      testing::ExitedWithCode(255), "^wrong\n$");
 }
 
 TEST(Utils, SmallThings) {
@@ -141,6 +162,58 @@ TEST(Calls, MistakesOfAWorldOfOneAreFound) {
   EXPECT_EXIT(rabit::Allgather(values, 4, 2, 4, 2), testing::ExitedWithCode(255), "the slice's size, not its end");
   EXPECT_EXIT(RabitAllreduce(values, 1, 10, 0, nullptr, nullptr), testing::ExitedWithCode(255), "unknown type 10");
   EXPECT_EXIT(RabitAllreduce(values, 1, 7, 4, nullptr, nullptr), testing::ExitedWithCode(255), "unknown operation 4");
+  constexpr std::size_t kHuge = ~std::size_t{0} / 4;
+  EXPECT_EXIT(RabitAllgather(values, kHuge, 0, 4, 4, 7), testing::ExitedWithCode(255), "more than memory can hold");
+  EXPECT_EXIT(rabit::Allgather(values, kHuge, 0, 4, 4), testing::ExitedWithCode(255), "more than memory can hold");
+  EXPECT_EXIT(RabitAllreduce(values, kHuge, 7, 2, nullptr, nullptr), testing::ExitedWithCode(255),
+              "more than memory can hold");
+  EXPECT_EXIT(RabitTrackerPrint(nullptr), testing::ExitedWithCode(255), "the text is NULL");
+  EXPECT_EXIT(RabitLoadCheckPoint(nullptr, nullptr, nullptr, nullptr), testing::ExitedWithCode(255), "no place");
+  EXPECT_EXIT(RabitCheckPoint(nullptr, 5, nullptr, 0), testing::ExitedWithCode(255), "the global model is NULL");
+  char name[4] = "xyz";
+  rbt_ulong length = 0;
+  EXPECT_EXIT(RabitGetProcessorName(name, nullptr, 4), testing::ExitedWithCode(255), "no place for the length");
+  EXPECT_EXIT(RabitGetProcessorName(nullptr, &length, 4), testing::ExitedWithCode(255), "no place for the name");
+  RabitGetProcessorName(nullptr, &length, 0);
+  RabitCheckPoint(nullptr, 0, nullptr, 0);
+}
+
+// What is thrown does not leave the process usable.
+TEST(Calls, AfterAnErrorThatIsCaughtEveryCallFails) {
+  EXPECT_EXIT(
+      {
+        rabit::utils::STOP_PROCESS_ON_ERROR = false;
+        double values[4] = {};
+        for (const std::size_t elements : {~std::size_t{0} / 4, std::size_t{4}}) {
+          try {
+            rabit::Allgather(values, elements, 0, elements, elements);
+            std::exit(1);
+          } catch (const std::runtime_error&) {
+          }
+        }
+        rabit::utils::STOP_PROCESS_ON_ERROR = true;
+        (void)rabit::Init(0, nullptr);
+      },
+      testing::ExitedWithCode(255), "no part of its job any more: [0-9]+ elements of 8 bytes are more");
+}
+
+TEST(Calls, WhatThrowsLeavesTheCInterfaceAsAnErrorAndTheOtherAsItIs) {
+  double value = 0;
+  const auto throws = [](void*) { throw std::out_of_range("row 7"); };
+  EXPECT_EXIT(RabitAllreduce(&value, 1, 7, 2, throws, nullptr), testing::ExitedWithCode(255),
+              "a call cannot be done: row 7");
+  EXPECT_THROW(rabit::Allreduce<rabit::op::Sum>(&value, 1, throws, nullptr), std::out_of_range);
+}
+
+TEST(Calls, NoCheckpointIsNoModel) {
+  char text[] = "x";
+  char *global = text, *local = text;
+  rbt_ulong global_bytes = 9, local_bytes = 9;
+  EXPECT_EQ(RabitLoadCheckPoint(&global, &global_bytes, &local, &local_bytes), 0);
+  EXPECT_EQ(global, nullptr);
+  EXPECT_EQ(local, nullptr);
+  EXPECT_EQ(global_bytes, 0u);
+  EXPECT_EQ(local_bytes, 0u);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::UnorderedElementsAre;
 using Variables = std::map<std::string, std::string>;
 
 struct Read {
@@ -42,7 +43,7 @@ TEST(Parameters, WithoutAnyThisProcessIsTheWorld) {
   EXPECT_TRUE(p.alone);
   EXPECT_TRUE(p.notes.empty());
   EXPECT_EQ(p.trial, 0);
-  EXPECT_FALSE(p.infer_setup_rounds);
+  EXPECT_TRUE(p.infer_setup_rounds);
   EXPECT_FALSE(p.report_stats);
 }
 
@@ -101,6 +102,28 @@ TEST(Parameters, TheTrackersAddress) {
               HasSubstr("rabit_tracker_port is 'x'"));
 }
 
+// Host and port are two pieces, each of which an argument may override.
+TEST(Parameters, ATrackerOfPieces) {
+  EXPECT_EQ(good({"rabit_tracker_port=91"}, {{"DMLC_TRACKER_URI", "host"}, {"DMLC_TRACKER_PORT", "92"}}).tracker,
+            "host:91");
+  EXPECT_EQ(good({"rabit_tracker_port=91"}, {{"WARREN_TRACKER", "host:93"}}).tracker, "host:91");
+  EXPECT_EQ(good({"DMLC_TRACKER_PORT=91"}, {{"WARREN_TRACKER", "[fe80::1]:93"}, {"DMLC_TRACKER_URI", "x"}}).tracker,
+            "[fe80::1]:91");
+  EXPECT_EQ(good({"rabit_tracker_uri=a"}, {{"DMLC_TRACKER_PORT", "92"}}).tracker, "a:92");
+  EXPECT_EQ(good({"rabit_tracker_uri=a"}, {{"rabit_tracker_port", "94"}, {"DMLC_TRACKER_PORT", "92"}}).tracker, "a:94");
+  EXPECT_EQ(good({"rabit_tracker_uri=a"}, {{"WARREN_TRACKER", "host:93"}, {"DMLC_TRACKER_PORT", "92"}}).tracker,
+            "a:93");
+  EXPECT_EQ(good({"rabit_tracker_uri=a:95"}, {{"DMLC_TRACKER_PORT", "92"}}).tracker, "a:95");
+  EXPECT_EQ(good({"rabit_tracker_uri=a:95", "rabit_tracker_port=91"}).tracker, "a:91");
+  EXPECT_EQ(good({}, {{"rabit_tracker_uri", "r"}, {"DMLC_TRACKER_PORT", "92"}}).tracker, "r:92");
+  EXPECT_EQ(good({}, {{"DMLC_TRACKER_URI", "host"}, {"DMLC_TRACKER_PORT", "92"}}).tracker, "")
+      << "Warren reads dmlc-submit's variables itself";
+  const Parameters alone = good({"rabit_tracker_port=91"});
+  EXPECT_EQ(alone.tracker, "");
+  EXPECT_THAT(alone.notes, ElementsAre(HasSubstr("rabit_tracker_port: without a tracker's host")));
+  EXPECT_THAT(refused({"rabit_tracker_uri=a:b"}), HasSubstr("the port in the argument rabit_tracker_uri is 'b'"));
+}
+
 TEST(Parameters, KillPoints) {
   EXPECT_THAT(good({"mock=0,1,2,3", "mock=4,5,6,7"}).kill_points,
               ElementsAre(KillPoint{0, 1, 2, 3}, KillPoint{4, 5, 6, 7}));
@@ -124,17 +147,59 @@ TEST(Parameters, TheTrialIsTheInnermostLaunchers) {
 TEST(Parameters, ReplicasAreTheMostThatIsAskedFor) {
   EXPECT_EQ(good({"rabit_global_replica=3", "rabit_local_replica=1"}).replicas, 3);
   EXPECT_EQ(good({"rabit_global_replica=1", "rabit_local_replica=3"}).replicas, 4);
-  EXPECT_THAT(refused({"rabit_global_replica=0"}), HasSubstr("from 1 to 16"));
+  EXPECT_THAT(refused({"rabit_global_replica=-1"}), HasSubstr("rabit_global_replica is '-1'"));
   EXPECT_THAT(refused({"rabit_world_size=0"}), HasSubstr("from 1 to 16384"));
 }
 
+// Numbers that rabit takes and Warren has no use for.
+TEST(Parameters, NumbersOutOfWarrensRangeAreTakenWithAWord) {
+  Parameters p = good({"rabit_global_replica=17"});
+  EXPECT_EQ(p.replicas, 16);
+  EXPECT_THAT(p.notes, ElementsAre(HasSubstr("rabit_global_replica: Warren keeps at most 16 copies")));
+  p = good({"rabit_global_replica=0"});
+  EXPECT_EQ(p.replicas, 0);
+  EXPECT_THAT(p.notes, ElementsAre(HasSubstr("WARREN_REPLICAS or its default")));
+  p = good({"rabit_local_replica=16"});
+  EXPECT_EQ(p.replicas, 16);
+  EXPECT_THAT(p.notes, ElementsAre(HasSubstr("rabit_local_replica: Warren keeps at most 16 copies")));
+  EXPECT_EQ(good({"rabit_local_replica=15"}).replicas, 16);
+  EXPECT_TRUE(good({"rabit_local_replica=15"}).notes.empty());
+  p = good({"rabit_world_size=-1"});
+  EXPECT_EQ(p.world_size, 0);
+  EXPECT_TRUE(p.alone);
+  EXPECT_THAT(p.notes, ElementsAre(HasSubstr("WARREN_WORLD_SIZE or what a launcher says")));
+  EXPECT_FALSE(good({"rabit_world_size=-1"}, {{"DMLC_NUM_WORKER", "3"}}).alone);
+}
+
+TEST(Parameters, ErrorsMayBeThrown) {
+  EXPECT_TRUE(good({}).stop_process_on_error);
+  EXPECT_TRUE(good({"DMLC_WORKER_STOP_PROCESS_ON_ERROR=true"}).notes.empty());
+  const Parameters p = good({}, {{"DMLC_WORKER_STOP_PROCESS_ON_ERROR", "false"}});
+  EXPECT_FALSE(p.stop_process_on_error);
+  EXPECT_THAT(p.notes, ElementsAre(HasSubstr("errors are thrown as std::runtime_error")));
+}
+
 TEST(Parameters, WhatMeansNothingHereIsSaidOnce) {
-  const Parameters p = good({"rabit_timeout=1", "rabit_timeout_sec=60", "rabit_reduce_ring_mincount=1",
-                             "rabit_reduce_buffer=256MB", "force_local=1", "rabit_x=1"},
-                            {{"DMLC_WORKER_CONNECT_RETRY", "5"}});
-  EXPECT_EQ(p.notes.size(), 7u);
+  const Parameters p =
+      good({"rabit_timeout=1", "rabit_timeout_sec=60", "rabit_reduce_ring_mincount=1", "rabit_tree_reduce_minsize=1",
+            "rabit_reduce_buffer=256MB", "rabit_enable_tcp_no_delay=1", "force_local=1", "rabit_debug=1", "rabit_x=1"},
+           {{"DMLC_WORKER_CONNECT_RETRY", "5"}});
+  const char* const lost = "a lost worker is waited for until it is started again; whoever starts it can set an end";
+  const char* const algorithm = "the size decides; WARREN_ALGORITHM chooses another algorithm";
+  EXPECT_THAT(p.notes, UnorderedElementsAre(
+                           std::string("rabit_timeout: ") + lost, std::string("rabit_timeout_sec: ") + lost,
+                           std::string("rabit_reduce_ring_mincount: ") + algorithm,
+                           std::string("rabit_tree_reduce_minsize: ") + algorithm,
+                           "rabit_reduce_buffer: data moves in chunks of WARREN_CHUNK_BYTES",
+                           "rabit_enable_tcp_no_delay: links never wait to fill a packet",
+                           "force_local: global models are always in shards with copies",
+                           "DMLC_WORKER_CONNECT_RETRY: joining is tried for WARREN_JOIN_TIMEOUT_MS",
+                           "rabit_debug: Warren says what it does at WARREN_LOG_LEVEL=info, which is the default",
+                           "rabit_x: there is no such parameter"));
   EXPECT_TRUE(good({"report_stats=1"}).report_stats);
   EXPECT_FALSE(good({"report_stats=0"}).report_stats);
+  EXPECT_TRUE(good({}).infer_setup_rounds);
+  EXPECT_FALSE(good({}, {{"rabit_bootstrap_cache", "0"}}).infer_setup_rounds);
   EXPECT_TRUE(good({"rabit_bootstrap_cache=true"}, {{"rabit_bootstrap_cache", "0"}}).infer_setup_rounds);
 }
 

@@ -33,6 +33,7 @@ struct Life {
   Incarnation self;
   std::string host, domain;
   bool fresh = false;
+  Epoch since;
   bool alive = true;
   std::shared_ptr<SegmentMemory> memory;
   std::unique_ptr<HostLog> log;

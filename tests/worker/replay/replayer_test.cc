@@ -73,6 +73,9 @@ class Dropping : public HostLogReader {
   Result<std::optional<RecordInfo>> info(const RecordKey& key) override { return of_.info(key); }
   Ranges held(const RecordKey& key) override { return of_.held(key); }
   Ranges held_by(const RecordKey& key, std::span<const Incarnation> live) override { return of_.held_by(key, live); }
+  bool recorded_by(const RecordKey& key, std::span<const Incarnation> live) override {
+    return of_.recorded_by(key, live);
+  }
   bool read(const RecordKey&, std::uint64_t, std::span<std::byte> out) override {
     std::fill(out.begin(), out.end(), std::byte{0xdd});
     return false;
@@ -255,6 +258,23 @@ TEST(Replayer, GapNamesRoundAndBytesAfterAskingMoreThanOnce) {
   EXPECT_TRUE(net.replayer->idle());
 }
 
+// It may stand where an input was.
+TEST(Replayer, AGapSaysWhatItHasWritten) {
+  Net net({"host-1"});
+  const RecordKey key = round_key(17);
+  net.life(0).publish(key, 9000, 0, 1000);
+  net.life(1).publish(key, 9000, 4000, 5000);
+  net.install();
+  auto buffer = buffer_of(9000);
+  net.want(key, buffer);
+  const auto done = net.run();
+  ASSERT_TRUE(done);
+  EXPECT_EQ(done->status.code(), Code::kUnavailable);
+  Ranges written(0, 1000);
+  written.add(4000, 5000);
+  EXPECT_EQ(done->written, written);
+}
+
 TEST(Replayer, ARoundThatNobodyHasIsAGap) {
   Net net({"host-1"});
   net.install();
@@ -286,6 +306,26 @@ TEST(Replayer, WhatOnlyAMateCanReadComesFromItOnceAGapWasSeen) {
   ASSERT_TRUE(net.run()->status.ok());
   EXPECT_EQ(buffer, bytes_of(key, 0, 1000));
   EXPECT_EQ(net.payload_of[1], 1000u);
+}
+
+// Seed 184578537: on the disk of the last of many mates, after a full log had spilled there.
+TEST(Replayer, AGapIsNotBelievedBeforeEachRankOfAHostWasAsked) {
+  for (const std::string host : {"host-0", "host-1"}) {
+    Net net(std::vector<std::string>(30, host));
+    const RecordKey key = round_key(17);
+    net.life(30).publish(key, 1000);
+    for (std::int32_t rank = 0; rank < 30; ++rank) net.life(rank).log->detach(net.life(30).self);
+    net.install();
+    auto buffer = buffer_of(1000);
+    net.want(key, buffer);
+    const auto done = net.run();
+    ASSERT_TRUE(done);
+    EXPECT_TRUE(done->status.ok()) << done->status.describe();
+    EXPECT_EQ(buffer, bytes_of(key, 0, 1000));
+    auto nobodys = buffer_of(1000);
+    net.want(round_key(18), nobodys);
+    EXPECT_EQ(net.run()->status.code(), Code::kUnavailable);
+  }
 }
 
 TEST(Replayer, ASegmentAttachedLaterFillsTheGap) {
@@ -328,6 +368,37 @@ TEST(Replayer, AHostThatDoesNotAnswerIsNoGap) {
   ASSERT_TRUE(done);
   EXPECT_TRUE(done->status.ok());
   EXPECT_EQ(buffer, bytes_of(key, 0, 1000));
+}
+
+// What is to be refilled may lie there alone.
+TEST(Replayer, ARefillWaitsForAHostThatDoesNotAnswer) {
+  for (const std::uint64_t wanted : {100u, 0u}) {
+    Net net({"host-1", "host-2"});
+    net.plan.replicas = 2;
+    const RecordKey key = round_key(17);
+    if (wanted != 0) net.life(1).publish(key, 1000, 0, wanted);
+    net.life(2).publish(key, 1000, 100, 1000);
+    net.life(2).alive = false;
+    net.install();
+    auto buffer = buffer_of(1000);
+    Replayer::Want w;
+    w.key = key;
+    w.fingerprint = info_of(1000).fingerprint;
+    w.total_bytes = 1000;
+    if (wanted != 0) w.bytes = Ranges(0, wanted);
+    w.base = buffer.data();
+    w.refill = true;
+    net.want(std::move(w));
+    EXPECT_FALSE(net.run(60'000));
+    EXPECT_LE(net.listings, 400U);
+    net.life(2).alive = true;
+    const auto done = net.run();
+    ASSERT_TRUE(done && done->status.ok());
+    EXPECT_EQ(done->written, Ranges(0, wanted));
+    ASSERT_EQ(done->refill.size(), 1U);
+    EXPECT_EQ(done->refill[0].begin, 100U);
+    EXPECT_EQ(done->refill[0].bytes, bytes_of(key, 100, 1000));
+  }
 }
 
 TEST(Replayer, AnotherRankOfTheHostIsAsked) {
@@ -821,6 +892,40 @@ TEST(Replayer, ACancelledWantIsNotWrittenToAnyMore) {
   EXPECT_TRUE(net.replayer->idle());
   EXPECT_EQ(net.replayer->cancel(id), Ranges());
   EXPECT_TRUE(net.replayer->take_done().empty());
+}
+
+// An interrupt that comes between the last byte and the look at what has ended.
+TEST(Replayer, AWantThatHasEndedIsCancelledAsLongAsNobodyHasTakenItsEnd) {
+  Net net({"host-1"});
+  const RecordKey key = round_key(17);
+  net.life(0).publish(key, 1000);
+  net.install();
+  auto buffer = buffer_of(1000);
+  const std::uint64_t id = net.want(key, buffer, 100, 900);
+  ASSERT_TRUE(net.replayer->idle());
+  EXPECT_EQ(net.replayer->cancel(id), Ranges(100, 900));
+  EXPECT_TRUE(net.replayer->take_done().empty());
+  EXPECT_EQ(net.replayer->cancel(id), Ranges());
+}
+
+TEST(Replayer, TheNewestLifeOfAHostRefills) {
+  Net net({"host-0", "host-0", "host-1"});
+  net.plan.replicas = 2;
+  const auto refills = [&](std::vector<Rank> members) { return net.replayer->refills(members); };
+  const std::vector<Rank> all{Rank(0), Rank(1), Rank(2), Rank(3)};
+  net.install();
+  EXPECT_TRUE(refills(all)) << "the first of equals";
+  EXPECT_FALSE(refills({Rank(1), Rank(2), Rank(3)})) << "it is none of them";
+  net.life(2).since = net.life(3).since = Epoch(5);
+  net.install();
+  EXPECT_FALSE(refills(all)) << "rank 2 has everything before it";
+  EXPECT_TRUE(refills({Rank(0), Rank(1), Rank(3)})) << "rank 3 is elsewhere";
+  net.life(0).since = Epoch(6);
+  net.install();
+  EXPECT_TRUE(refills(all));
+  net.plan.replicas = 1;
+  net.install();
+  EXPECT_FALSE(refills(all)) << "nothing is copied";
 }
 
 TEST(Replayer, ManyWantsAtOnceAreServedInAnyOrder) {

@@ -106,6 +106,13 @@ TEST(Make, RefusesFinalsThatWereCutDifferently) {
         }
         for (std::uint64_t at = 1; at < end; ++at) {
           for (const Ranges& final : {Ranges(0, at), Ranges(at, end)}) {
+            // Of a piece that is there in part, nothing is.
+            const Ranges whole = whole_pieces(world.request(0), final);
+            begins.insert(end);
+            const bool low = final.intervals().front().begin == 0;
+            EXPECT_EQ(whole, low ? Ranges(0, *std::prev(begins.upper_bound(at))) : Ranges(*begins.lower_bound(at), end))
+                << at << " of " << world.describe();
+            begins.erase(end);
             world.final = final;
             const Result<Schedule> made = make(world.request(0));
             ASSERT_EQ(made.ok(), begins.contains(at)) << at << " of " << world.describe();

@@ -146,6 +146,67 @@ TEST(Mutant, SwappedOperandsAreAnotherBracketing) {
   });
 }
 
+// The ranks of one host.
+std::vector<World> host_worlds() {
+  std::vector<World> all;
+  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kButterfly}) {
+    for (const std::int32_t size : {2, 3, 4, 6, 8}) {
+      World world = world_of(Collective::kAllreduce, algorithm, size, {60, 16});
+      world.element_bytes = kWholeBytes + 1;
+      world.in_place = true;
+      world.replicas = 1;
+      world.hosts.assign(static_cast<std::size_t>(size), 0);
+      all.push_back(world);
+    }
+  }
+  return all;
+}
+
+TEST(Mutant, OperandsOutOfOrderAreAnotherBracketing) {
+  std::uint64_t broken = 0;
+  for (const World& world : host_worlds()) {
+    std::vector<Schedule> schedules = make_all(world);
+    ASSERT_EQ(check(world, schedules, Order::kRandom, 1), "") << world.describe();
+    for (Schedule& schedule : schedules) {
+      const Schedule intact = schedule;
+      for (const Step& step : intact.steps) {
+        if (step.kind != StepKind::kCombine) continue;
+        for (std::uint32_t k = 0; k + 1 < step.operands; ++k) {
+          std::swap(schedule.operands[step.first_operand + k], schedule.operands[step.first_operand + k + 1]);
+          EXPECT_THAT(check_run(world, schedules, Order::kInOrder, 1), HasSubstr("whose final value is"))
+              << world.describe();
+          schedule = intact;
+          ++broken;
+        }
+      }
+    }
+  }
+  EXPECT_GT(broken, 100U);
+}
+
+// A loan ends when the borrower has read: where finals do not wait for that, a run sees it.
+TEST(Mutant, ALoanThatNobodyWaitsForIsSeen) {
+  std::uint64_t seen = 0;
+  for (const World& world : host_worlds()) {
+    // Every rank computes every element: nobody learns when others have read.
+    World apart = world;
+    apart.hosts.clear();
+    apart.count = 3;
+    apart.algorithm = Algorithm::kButterfly;
+    apart.chunk_elements = 48;
+    if (apart.size == 6) apart.size = 4;
+    std::vector<Schedule> schedules = make_all(apart);
+    ASSERT_EQ(check_run(apart, schedules, Order::kRandom, 1), "") << apart.describe();
+    for (Schedule& schedule : schedules) {
+      for (Step& step : schedule.steps) step.lent = step.kind == StepKind::kSend && step.a.space == Space::kInput;
+    }
+    for (std::uint64_t seed = 0; seed < 50; ++seed) {
+      seen += check_run(apart, schedules, Order::kRandom, seed).empty() ? 0 : 1;
+    }
+  }
+  EXPECT_GT(seen, 0U);
+}
+
 TEST(Mutant, AContributorTwiceIsRefused) {
   break_each(StepKind::kReduce, AnyOf(HasSubstr("whose final value is"), HasSubstr("another form")),
              [](const World&, Schedule&, Step& step) {

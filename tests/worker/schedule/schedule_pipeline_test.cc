@@ -83,7 +83,8 @@ class Timed {
   void becomes_ready(std::size_t rank, std::uint32_t step) {
     nodes_[rank].ready[step] = true;
     const StepKind kind = nodes_[rank].schedule->steps[step].kind;
-    if (kind == StepKind::kReduce || kind == StepKind::kCopy) nodes_[rank].local.push_back(step);
+    if (kind != StepKind::kSend && kind != StepKind::kRecv && kind != StepKind::kPublish)
+      nodes_[rank].local.push_back(step);
   }
 
   void finish(std::size_t rank, std::uint32_t step) {

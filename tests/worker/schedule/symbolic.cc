@@ -1,7 +1,7 @@
 #include "tests/worker/schedule/symbolic.h"
 
 #include <algorithm>
-#include <array>
+#include <bit>
 #include <deque>
 #include <optional>
 #include <random>
@@ -26,15 +26,19 @@ bool is_local(const Step& step) {
 
 // The places that a step reads and the one that it writes.
 struct Access {
-  std::array<Place, 2> reads{};
-  std::size_t read_count = 0;
+  std::vector<Place> reads;
   std::optional<Place> write;
 };
 
-Access access_of(const Step& step) {
+Access access_of(const Schedule& schedule, const Step& step) {
   Access access;
-  if (step.kind != StepKind::kRecv) access.reads[access.read_count++] = step.a;
-  if (step.kind == StepKind::kReduce) access.reads[access.read_count++] = step.b;
+  if (step.kind == StepKind::kCombine) {
+    const auto first = schedule.operands.begin() + step.first_operand;
+    access.reads.assign(first, first + step.operands);
+  } else if (step.kind != StepKind::kRecv) {
+    access.reads.push_back(step.a);
+  }
+  if (step.kind == StepKind::kReduce) access.reads.push_back(step.b);
   if (step.kind != StepKind::kSend && step.kind != StepKind::kPublish) access.write = step.dst;
   return access;
 }
@@ -88,14 +92,19 @@ std::string check_step(const Step& step, const Layout& layout, const Schedule& s
       return "it publishes an element of the output as another one";
     }
   }
-  const Access access = access_of(step);
+  if (step.lent && (step.kind != StepKind::kSend || step.a.space != Space::kInput)) return "it lends no input";
+  if (step.kind == StepKind::kCombine) {
+    if (step.operands < 2 || step.first_operand + step.operands > schedule.operands.size()) return "it has no operands";
+    if (!step.finish || step.dst.space != Space::kOutput) return "what it combines is no final value";
+  }
+  const Access access = access_of(schedule, step);
   const auto outside = [&](const Place& place) {
     const std::uint64_t limit = place.space == Space::kInput    ? layout.input_count
                                 : place.space == Space::kOutput ? layout.output_count
                                                                 : schedule.scratch_elements;
     return step.count > 0 && place.at + place.skip + step.count > limit;
   };
-  for (std::size_t i = 0; i < access.read_count; ++i) {
+  for (std::size_t i = 0; i < access.reads.size(); ++i) {
     if (outside(access.reads[i])) return "it reads outside its buffer";
     if (access.reads[i].space != Space::kScratch && access.reads[i].form != Form::kValue) {
       return "a user's buffer holds values";
@@ -111,7 +120,7 @@ std::string check_step(const Step& step, const Layout& layout, const Schedule& s
       return "a reduction makes partials, and a value only when it finishes";
     }
     if (step.kind == StepKind::kCopy && !step.finish && step.a.form != dst.form) return "a copy changes the form";
-    for (std::size_t i = 0; i < access.read_count; ++i) {
+    for (std::size_t i = 0; i < access.reads.size(); ++i) {
       const std::uint64_t from = layout.cell(access.reads[i]);
       const std::uint64_t to = layout.cell(dst);
       const bool apart = from + step.count <= to || to + step.count <= from;
@@ -260,6 +269,9 @@ class Run {
     Form form = Form::kValue;
     std::uint16_t readers = 0;
     bool written = false;  // by a step in flight
+    // What was received is still the sender's, in this cell of its memory.
+    std::int32_t lender = -1;
+    std::uint64_t lent = 0;
   };
   struct Node {
     const Schedule* schedule = nullptr;
@@ -373,6 +385,8 @@ class Run {
           Cell& cell = receiver.cells[receiver.layout.cell(receive.dst) + i];
           cell.value = eager ? n.posted[to].front()[i] : n.cells[n.layout.cell(step.a) + i].value;
           cell.form = receive.dst.form;
+          cell.lender = step.lent ? event.rank : -1;
+          cell.lent = n.layout.cell(step.a) + i;
         }
         if (eager) {
           n.posted[to].pop_front();
@@ -387,13 +401,46 @@ class Run {
     }
   }
 
+  // As the step finds it when it reads.
+  Expression read(const Event& event, const Place& place, std::uint64_t i) {
+    const Cell& cell = node(event.rank).cells[node(event.rank).layout.cell(place) + i];
+    if (cell.lender < 0) return cell.value;
+    if (state_.finished[static_cast<std::size_t>(cell.lender)]) fail(event, "it reads from a rank that has returned");
+    const Cell& theirs = node(cell.lender).cells[cell.lent];
+    if (theirs.written) fail(event, "it reads what a step of the lender writes");
+    return theirs.value;
+  }
+
+  Expression combined(const Event& event, const Step& step, std::uint64_t i) {
+    const Schedule& schedule = *node(event.rank).schedule;
+    const auto operand = [&](std::size_t k) { return read(event, schedule.operands[step.first_operand + k], i); };
+    if (step.bracketing == Bracketing::kChain) {
+      Expression sum = operand(0);
+      for (std::size_t k = 1; k < step.operands; ++k) sum = all_.combine(sum, operand(k));
+      return sum;
+    }
+    // As in docs/algorithms.md: pairs are folded, then neighbours combined until one is left.
+    std::vector<Expression> sums;
+    const std::size_t folded = step.operands - std::bit_floor(step.operands);
+    for (std::size_t k = 0; k < step.operands; ++k) {
+      const bool pair = k / 2 < folded;
+      sums.push_back(pair ? all_.combine(operand(k), operand(k + 1)) : operand(k));
+      if (pair) ++k;
+    }
+    while (sums.size() > 1) {
+      for (std::size_t k = 0; k < sums.size() / 2; ++k) sums[k] = all_.combine(sums[2 * k], sums[2 * k + 1]);
+      sums.resize(sums.size() / 2);
+    }
+    return sums[0];
+  }
+
   // Marks what the step touches while it is in flight.
   void begin(const Event& event) {
     Node& n = node(event.rank);
     const Step& step = step_of(event);
-    const Access access = access_of(step);
+    const Access access = access_of(*n.schedule, step);
     for (std::uint64_t i = 0; i < step.count; ++i) {
-      for (std::size_t r = 0; r < access.read_count; ++r) {
+      for (std::size_t r = 0; r < access.reads.size(); ++r) {
         const Cell& cell = n.cells[n.layout.cell(access.reads[r]) + i];
         if (cell.written) fail(event, "it reads what a step in flight writes");
         if (cell.value == kNothing) fail(event, "it reads what nobody wrote");
@@ -410,9 +457,9 @@ class Run {
   void mark(const Event& event, bool in_flight) {
     Node& n = node(event.rank);
     const Step& step = step_of(event);
-    const Access access = access_of(step);
+    const Access access = access_of(*n.schedule, step);
     for (std::uint64_t i = 0; i < step.count; ++i) {
-      for (std::size_t r = 0; r < access.read_count; ++r) {
+      for (std::size_t r = 0; r < access.reads.size(); ++r) {
         Cell& cell = n.cells[n.layout.cell(access.reads[r]) + i];
         cell.readers = static_cast<std::uint16_t>(cell.readers + (in_flight ? 1 : -1));
       }
@@ -428,12 +475,13 @@ class Run {
       return;
     }
     for (std::uint64_t i = 0; i < step.count; ++i) {
-      Expression value = n.cells[n.layout.cell(step.a) + i].value;
-      if (step.kind == StepKind::kReduce) value = all_.combine(value, n.cells[n.layout.cell(step.b) + i].value);
+      Expression value = step.kind == StepKind::kCombine ? combined(event, step, i) : read(event, step.a, i);
+      if (step.kind == StepKind::kReduce) value = all_.combine(value, read(event, step.b, i));
       if (step.finish) value = all_.finish(value);
       Cell& cell = n.cells[n.layout.cell(step.dst) + i];
       cell.value = value;
       cell.form = step.dst.form;
+      cell.lender = -1;
       if (step.dst.space == Space::kOutput && value != n.expected[step.dst.at + i]) {
         fail(event, "it writes " + all_.to_string(value) + " to output element " + std::to_string(step.dst.at + i) +
                         ", whose final value is " + all_.to_string(n.expected[step.dst.at + i]));
@@ -708,9 +756,9 @@ std::string check_races(const World& world, const std::vector<Schedule>& schedul
     std::vector<Last> cells(layout.user_cells + schedule.scratch_elements);
     for (std::uint32_t i = 0; i < schedule.steps.size(); ++i) {
       const Step& step = schedule.steps[i];
-      const Access access = access_of(step);
+      const Access access = access_of(schedule, step);
       for (std::uint64_t k = 0; k < step.count; ++k) {
-        for (std::size_t r = 0; r < access.read_count; ++r) {
+        for (std::size_t r = 0; r < access.reads.size(); ++r) {
           Last& last = cells[layout.cell(access.reads[r]) + k];
           if (last.writer != UINT32_MAX && !before(last.writer, i)) {
             return name(rank, i) + " does not wait for step " + std::to_string(last.writer) +

@@ -101,7 +101,8 @@ struct State {
 [[nodiscard]] std::string check_publication(const World& world, const std::vector<Schedule>& schedules);
 // Runs them: everything finishes, no two steps in flight touch the same element, whatever is written to an output is
 // its documented final value, and in the end all of it is there. Where the round is logged, only finals are published,
-// and the copies are there that must be when somebody sends a final or finishes.
+// and the copies are there that must be when somebody sends a final or finishes. What is lent is read in the lender's
+// memory as it is then, and never after the lender has finished.
 [[nodiscard]] std::string check_run(const World& world, const std::vector<Schedule>& schedules, Order order,
                                     std::uint64_t seed);
 // The same from this state on, and at most so many events; `state` becomes what is there then, and `events` how many

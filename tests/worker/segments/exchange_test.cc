@@ -17,6 +17,7 @@
 #include <random>
 
 #include "tests/worker/segments/fixture.h"
+#include "tests/worker/send_fds.h"
 
 namespace warren::worker {
 namespace {
@@ -33,6 +34,12 @@ struct Node : LogLife {
     };
     events.complete = [this](Epoch epoch) { complete.push_back(epoch.value); };
     events.failed = [this](Epoch, Rank mate, const Status& why) { failed.emplace(mate.value, why); };
+    events.borrowed = [this](Incarnation life, std::uint32_t number, MappedSegment mapped) {
+      EXPECT_TRUE(borrowed.try_emplace({life, number}, std::move(mapped)).second);
+      ++ever_borrowed;
+    };
+    events.returned = [this](Incarnation life, std::uint32_t number) { EXPECT_EQ(borrowed.erase({life, number}), 1u); };
+    events.lent = [this](Incarnation life, std::uint32_t number) { EXPECT_TRUE(lent.insert({life, number}).second); };
     events.warning = [this](const std::string& text) { warnings.push_back(text); };
     exchange = std::move(SegmentExchange::create(job, key_of(key), self, memory, std::move(events))).value();
   }
@@ -44,28 +51,11 @@ struct Node : LogLife {
   std::vector<std::uint64_t> complete;
   std::map<int, Status> failed;
   std::vector<std::string> warnings;
+  std::map<std::pair<Incarnation, std::uint32_t>, MappedSegment> borrowed;
+  std::size_t ever_borrowed = 0;
+  std::set<std::pair<Incarnation, std::uint32_t>> lent;
   std::unique_ptr<SegmentExchange> exchange;
 };
-
-// A packet that carries copies of standard input.
-void send_with_descriptors(int socket, const void* bytes, std::size_t size, int descriptors) {
-  iovec part{const_cast<void*>(bytes), size};
-  msghdr header{};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
-  alignas(cmsghdr) char control[CMSG_SPACE(16 * sizeof(int))] = {};
-  if (descriptors > 0) {
-    const std::vector<int> fds(static_cast<std::size_t>(descriptors), 0);
-    header.msg_control = control;
-    header.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
-    cmsghdr* c = CMSG_FIRSTHDR(&header);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
-    std::memcpy(CMSG_DATA(c), fds.data(), fds.size() * sizeof(int));
-  }
-  ASSERT_EQ(::sendmsg(socket, &header, MSG_NOSIGNAL), static_cast<ssize_t>(size));
-}
 
 class SegmentExchangeTest : public testing::Test {
  protected:
@@ -151,6 +141,86 @@ TEST_F(SegmentExchangeTest, EveryRankOfAHostMapsTheSegmentsOfAll) {
   for (auto& [r, n] : nodes_) {
     for (auto& [other, m] : nodes_) EXPECT_TRUE(n->reads(m->self, 1) && n->reads(m->self, 2));
   }
+}
+
+// A memory file of `bytes` that say `value`.
+std::shared_ptr<MemfdSegment> memory_of(std::size_t bytes, int value) {
+  auto memory = memfd_segment(bytes, "warren-memory").value();
+  std::memset(memory->bytes().data(), value, bytes);
+  return memory;
+}
+std::shared_ptr<const OwnedFd> fd_of(const std::shared_ptr<MemfdSegment>& memory) {
+  return std::make_shared<const OwnedFd>(::fcntl(memory->fd(), F_DUPFD_CLOEXEC, 0));
+}
+
+TEST_F(SegmentExchangeTest, MemoryIsLentToTheLivingAndTakenBack) {
+  for (int r = 0; r < 3; ++r) add(r, 100u + static_cast<unsigned>(r));
+  const auto first = memory_of(8192, 1), second = memory_of(4096, 2);
+  // Before anybody has met, and afterwards.
+  node(0).exchange->lend(1, fd_of(first), 8192);
+  begin_all(1);
+  ASSERT_TRUE(run_until_all(1));
+  node(0).exchange->lend(2, fd_of(second), 4096);
+  ASSERT_TRUE(run_until([&] { return node(0).lent.size() == 4; }));
+  for (const int r : {1, 2}) {
+    ASSERT_EQ(node(r).borrowed.size(), 2u);
+    const MappedSegment& mapped = node(r).borrowed.at({Incarnation(100), 2});
+    ASSERT_EQ(mapped.bytes.size(), 4096u);
+    EXPECT_EQ(mapped.bytes[4095], std::byte{2});
+    second->bytes()[4095] = std::byte{9};
+    EXPECT_EQ(mapped.bytes[4095], std::byte{9});
+    second->bytes()[4095] = std::byte{2};
+  }
+  node(0).exchange->take_back(1);
+  ASSERT_TRUE(run_until([&] { return node(1).borrowed.size() == 1 && node(2).borrowed.size() == 1; }));
+  // The next epoch goes on with what there is; a new life gets it, and a life that is over is not asked.
+  add(2, 200);
+  begin_all(2);
+  ASSERT_TRUE(run_until_all(2));
+  ASSERT_TRUE(run_until([&] { return node(2).borrowed.size() == 1; }));
+  EXPECT_TRUE(node(0).lent.contains({Incarnation(200), 2}));
+  EXPECT_EQ(node(1).borrowed.size(), 1u);
+  EXPECT_TRUE(node(1).failed.empty() && node(1).warnings.empty());
+}
+
+// One that does not read, while its mate allocates and frees: what lies in its channel keeps its pages.
+TEST_F(SegmentExchangeTest, LittleMemoryIsUnderWayToAMateThatStandsStill) {
+  for (int r = 0; r < 2; ++r) add(r, 100u + static_cast<unsigned>(r));
+  begin_all(1);
+  ASSERT_TRUE(run_until_all(1));
+  const auto memory = memory_of(4096, 1);
+  std::vector<std::weak_ptr<const OwnedFd>> files;
+  for (std::uint32_t i = 1; i <= 100; ++i) {
+    auto fd = fd_of(memory);
+    files.push_back(fd);
+    node(0).exchange->lend(i, std::move(fd), 4096);
+    node(0).exchange->run(now_);
+    node(0).exchange->take_back(i);
+    node(0).exchange->run(now_);
+  }
+  node(0).exchange->lend(101, fd_of(memory), 4096);
+  ASSERT_TRUE(run_until([&] { return node(1).borrowed.contains({Incarnation(100), 101}); }));
+  ASSERT_TRUE(run_until([&] { return node(1).borrowed.size() == 1; }));
+  EXPECT_LE(node(1).ever_borrowed, 5u);
+  EXPECT_TRUE(std::ranges::all_of(files, [](const auto& file) { return file.expired(); }));
+}
+
+// What cannot be mapped is not lent; nothing waits for it.
+TEST_F(SegmentExchangeTest, MemoryThatIsNoneIsNotTaken) {
+  for (int r = 0; r < 2; ++r) add(r, 100u + static_cast<unsigned>(r));
+  begin_all(1);
+  ASSERT_TRUE(run_until_all(1));
+  const auto good = memory_of(4096, 1);
+  OwnedFd zeros(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
+  node(0).exchange->lend(1, std::make_shared<const OwnedFd>(std::move(zeros)), 4096);
+  node(0).exchange->lend(2, fd_of(good), 8192);  // it is shorter
+  node(0).exchange->lend(3, fd_of(good), 4096);
+  ASSERT_TRUE(run_until([&] { return node(0).lent.size() == 1; }));
+  EXPECT_TRUE(node(0).lent.contains({Incarnation(101), 3}));
+  EXPECT_EQ(node(1).borrowed.size(), 1u);
+  node(0).exchange->take_back(1);
+  node(0).exchange->take_back(3);
+  ASSERT_TRUE(run_until([&] { return node(1).borrowed.empty(); }));
 }
 
 TEST_F(SegmentExchangeTest, ARankThatIsAloneOnItsHostIsCompleteAtOnce) {

@@ -5,9 +5,14 @@
  *
  * Threads: one thread at a time may call functions of one communicator and of those split from it (another thread may
  * take over if the two synchronize); a call that finds another one inside fails with WARREN_INVALID_ARGUMENT.
- * Different communicators made by warren_create are independent. Fork: a child process must not use a communicator that
- * its parent made; calls there fail with WARREN_CLOSED. A child that lives on without exec keeps the parent's
- * connections open: if the parent then dies, the other ranks notice after the round timeout instead of at once.
+ * Different communicators made by warren_create are independent.
+ * Functions of the program's: the library calls them in the middle of a call, and they should not throw. What a prepare
+ * function or that of a lazy checkpoint throws ends this worker's life in the job: the call that it was run for fails
+ * with WARREN_INTERNAL, and so do all that follow; the other ranks wait for its next life, and nothing of what the
+ * function had written reaches them. Reductions and callbacks must not throw.
+ * Fork: a child process must not use a communicator that its parent made; calls there fail with WARREN_CLOSED. A child
+ * that lives on without exec keeps the parent's connections open: if the parent then dies, the other ranks notice after
+ * the round timeout instead of at once.
  */
 #ifndef WARREN_C_API_H_
 #define WARREN_C_API_H_
@@ -120,6 +125,12 @@ WARREN_API warren_code warren_create(const warren_options* options, warren_comm*
 /* The collective end of the job: returns when all ranks have entered it. Outstanding calls are completed first. Only on
  * what warren_create made. */
 WARREN_API warren_code warren_finalize(warren_comm* comm);
+/* This worker's place is needed elsewhere (its machine is about to be taken away): returns at once; what is under way
+ * is finished, no other call begins, and within `within_ms` the worker leaves and its process ends with code 75. The
+ * job keeps its place for its next life. With on_rollback "error" calls fail with WARREN_CLOSED instead. From any
+ * thread, not from a signal handler; the setting on_sigterm does it for SIGTERM, `warren run` for its workers. Only on
+ * what warren_create made. */
+WARREN_API warren_code warren_drain(warren_comm* comm, int64_t within_ms);
 /* Frees the communicator and those split from it that were not destroyed. Without finalize, the other ranks learn that
  * this one has gone. NULL is allowed. */
 WARREN_API void warren_destroy(warren_comm* comm);
@@ -165,6 +176,11 @@ WARREN_API warren_code warren_checkpoint(warren_comm*, const void* global, size_
  * called. `context` must live until it was. */
 typedef void (*warren_serialize)(const void** bytes, size_t* size, void* context);
 WARREN_API warren_code warren_lazy_checkpoint(warren_comm*, warren_serialize serialize, void* context);
+/* How many ranks the job had when what load_checkpoint gave was taken; 0: it gave none. Another number than the job has
+ * now where it was started again with another world size (the setting `resize`): the global state is there, local
+ * states are not (*local NULL, 0 bytes), and nothing that was computed after that checkpoint, set-up rounds among it.
+ */
+WARREN_API uint32_t warren_checkpoint_world_size(const warren_comm*);
 /* How many checkpoints the program has taken, counted from what load returned. */
 WARREN_API uint64_t warren_checkpoint_version(const warren_comm*);
 /* The newest version that is committed, as far as this rank knows. */
@@ -172,6 +188,11 @@ WARREN_API uint64_t warren_committed_version(const warren_comm*);
 /* The next collective on this communicator calls `prepare` just before it reads its input, from a thread inside that
  * call, and not at all if its result is replayed. It must not use the communicator. */
 WARREN_API warren_code warren_prepare_next(warren_comm*, void (*prepare)(void* context), void* context);
+/* Calls on this communicator from here on, and on those split from it from here on, whose buffers lie on a GPU, read
+ * and write them after the work that is on this stream (a cudaStream_t of that GPU; NULL, as at the beginning: its
+ * default stream) when they are made, or when their prepare function has returned. When a call has finished, its
+ * results are there for all streams. Where buffers may lie on a GPU: see "GPU buffers" below. */
+WARREN_API warren_code warren_use_stream(warren_comm*, void* stream);
 /* The next collective on this communicator stands at this place of the program's source: that is what errors name, and
  * what is compared where call sites are. For layers over this interface, whose own calls all come from one place.
  * `file` NULL or empty: not known. `function` may be NULL. */
@@ -191,8 +212,25 @@ WARREN_API warren_code warren_site_next(warren_comm*, const char* file, int32_t 
  *  - with replicas 0 nothing is kept: it is a round like any other.
  * Messages (send, recv) are not collectives, and split is none of these. */
 WARREN_API warren_code warren_once_next(warren_comm*, const char* name);
+/* Whether the job knows a set-up round of this name: it was begun, and not lost since. */
+WARREN_API warren_code warren_once_known(warren_comm*, const char* name, int32_t* known);
+/* For layers that find set-up rounds out without names. A process that has loaded a version and meets a call in it that
+ * the others may make now, or may have made long ago: whether the job's next round of this version is called from one
+ * of `sites`, each what warren_site_of gives. Waits until a rank, or the log, can tell. If every other rank asks the
+ * same they all make the round, and the answer is yes. If it is no, the round is another one, or the version has no
+ * more: this process is to make no round here. Only on the communicator that warren_create made. */
+WARREN_API warren_code warren_meets_round(warren_comm*, const uint64_t* sites, size_t count, int32_t* meets);
+/* What warren_site_next makes of a place; 0: `file` is NULL or empty. */
+WARREN_API uint64_t warren_site_of(const char* file, int32_t line, const char* function);
 
-/* Collectives. Counts are elements. Buffers are aligned to their element; output may be the input where it says "in
+/* GPU buffers. Where libwarren_cuda.so finds a GPU, the buffers of collectives and messages, and the states that
+ * checkpoint takes or that a lazy checkpoint's function gives, may be memory of it (or managed memory): in, out or
+ * both, on one GPU. They are copied by way of pinned memory (at most device_pinned_bytes, else WARREN_EXHAUSTED), with
+ * the same bits, log and recovery as memory of the CPU. What load_checkpoint gives is memory of the CPU. A GPU that
+ * fails, or that has not copied 4 MiB in the round timeout, ends this worker's life in the job: its calls fail, the
+ * others wait for its next life. Pinned memory of the program's own is memory of the CPU: no stream is waited for.
+ *
+ * Collectives. Counts are elements. Buffers are aligned to their element; output may be the input where it says "in
  * place", and must not overlap it otherwise. On failure outputs are undefined. handle NULL: the call blocks; otherwise
  * it returns at once, buffers stay untouched until the handle has finished, and the handle must be freed.
  * Calls are numbered in the order of issue, which must be the same on all ranks of the communicator.
@@ -230,6 +268,18 @@ WARREN_API warren_code warren_scatter(warren_comm*, const void* in, void* out, s
                                       warren_handle**);
 WARREN_API warren_code warren_all_to_all(warren_comm*, const void* in, void* out, size_t count, warren_type,
                                          warren_handle**);
+/* Memory for the buffers of large allreduces: at least `bytes`, aligned to a page, on huge pages where the system gives
+ * them, each page touched. The ranks of this host map it for reading and reduce from it where it lies, instead of
+ * having it sent to them; each rank's buffers may be of either kind, in all calls, with the same bits. It lies in a
+ * memory file without a name, and goes with the processes that have mapped it. A life has at most 256 of them, else
+ * WARREN_EXHAUSTED; it can be used with all communicators of the job, but is not there in the children of a fork,
+ * which must not touch it. It is there until it is freed or what warren_create made is destroyed, whichever is
+ * first: a program that is started again, or that makes another communicator, allocates anew. Without a log (replicas
+ * 0) it is memory like any other. warren_free: no outstanding call may use it; NULL is allowed. In a callback, or
+ * beside another thread's call, it is given back with the next call. */
+WARREN_API warren_code warren_allocate(warren_comm*, size_t bytes, void** memory);
+WARREN_API warren_code warren_free(warren_comm*, void* memory);
+
 /* Point to point. Messages between two ranks with one tag (0 .. 2^31 - 1) arrive in order; count and type must agree.
  * A message is received before the checkpoint that follows it, else the job ends with an error. A send may wait until
  * the receiver has called recv; when it has returned, the buffer is free and the message goes on by itself, also again

@@ -37,6 +37,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <initializer_list>
 #include <memory>
@@ -185,7 +186,11 @@ consteval int type_code() {
   }
 }
 
+// What the function of a lazy checkpoint threw in the call that this thread is inside, which fails for it.
+inline thread_local std::exception_ptr serializer_threw;
+
 [[noreturn, gnu::cold, gnu::noinline]] inline void throw_last(warren_code code) {
+  if (serializer_threw != nullptr) std::rethrow_exception(std::exchange(serializer_threw, nullptr));
   const char* text = warren_last_error();
   throw Error(static_cast<ErrorCode>(code), text != nullptr ? text : "");
 }
@@ -329,15 +334,38 @@ concept Plain = std::ranges::contiguous_range<R> && std::is_trivially_copyable_v
 template <class F>
 struct Lazy {
   explicit Lazy(F f) : function(std::move(f)) {}
-  static void run(const void** bytes, std::size_t* size, void* context) noexcept {
+  // What it throws is kept for the caller, and tells the library that there is no state.
+  static void run(const void** bytes, std::size_t* size, void* context) {
     Lazy& self = *static_cast<Lazy*>(context);
-    const auto& values = self.values.emplace(self.function());
-    *bytes = std::ranges::data(values);
-    *size = std::ranges::size(values) * sizeof(*std::ranges::data(values));
+    try {
+      const auto& values = self.values.emplace(self.function());
+      *bytes = std::ranges::data(values);
+      *size = std::ranges::size(values) * sizeof(*std::ranges::data(values));
+    } catch (...) {
+      serializer_threw = std::current_exception();
+      throw;
+    }
   }
 
   F function;
   std::optional<std::remove_cvref_t<std::invoke_result_t<F&>>> values;
+};
+
+// A prepare function for the length of a call, and what it threw, from whichever thread.
+template <class F>
+struct Prepare {
+  static void run(void* context) {
+    Prepare& self = *static_cast<Prepare*>(context);
+    try {
+      self.function();
+    } catch (...) {
+      self.thrown = std::current_exception();
+      throw;  // tells the library that there is no input
+    }
+  }
+
+  F& function;
+  std::exception_ptr thrown;
 };
 
 }  // namespace detail
@@ -408,6 +436,10 @@ class Handle {
   std::shared_ptr<void> functor_;
 };
 
+template <class T>
+requires std::is_trivially_copyable_v<T>
+class Memory;
+
 // The ranks of a job, or of a group split from it. Move-only. The job is left when the communicator, those split from
 // it and their handles are gone; without finalize() before, the other ranks then learn that this one has gone.
 class Communicator {
@@ -430,7 +462,8 @@ class Communicator {
   // ---- checkpoints: what a life starts from (c_api.h says how programs are written that survive) -----------------
 
   struct Checkpoint {
-    std::uint64_t version = 0;  // how many the program had taken; 0: it starts from the beginning
+    std::uint64_t version = 0;     // how many the program had taken; 0: it starts from the beginning
+    std::uint32_t world_size = 0;  // when it was taken; no local state comes from a job of another size
     std::vector<std::byte> global, local;
     // The global state as what checkpoint() was given: N elements of T.
     template <class T>
@@ -451,6 +484,7 @@ class Communicator {
       to.resize(bytes);
       if (bytes != 0) std::memcpy(to.data(), from, bytes);
     };
+    c.world_size = warren_checkpoint_world_size(get());
     take(c.global, global, global_bytes);
     take(c.local, local, local_bytes);
     return c;
@@ -472,7 +506,8 @@ class Communicator {
   // The lazy form: `serialize` gives the state, a contiguous range of trivially copyable values, and is called once, on
   // the thread of the first call that follows on this communicator or one split from it, before that call does anything
   // else. The model must not change between the last round before the checkpoint and the return of the first one after
-  // it. `serialize` must not use a communicator, and must not throw (the process would end).
+  // it. `serialize` must not use a communicator. What it throws, the call that it was called in throws; this worker's
+  // life in the job is then over, and its next one takes its place.
   template <std::invocable F>
   requires detail::Plain<std::invoke_result_t<F&>>
   void lazy_checkpoint(F serialize) {
@@ -493,14 +528,25 @@ class Communicator {
     return *this;
   }
 
+  // From here on, buffers on a GPU are read and written after the work that is on this stream (a cudaStream_t; nullptr,
+  // as at the beginning: the default one) when a call is made. They are given as spans: comm.allreduce(std::span(p,
+  // n)). See "GPU buffers" in c_api.h.
+  void use_stream(void* stream) { detail::check(warren_use_stream(get(), stream)); }
+
   // ---- allreduce: every rank gets in[i] of all ranks combined ---------------------------------------------------
 
-  // `prepare` fills the buffer; it is not called where the result is replayed. It must not use the communicator.
+  // `prepare` fills the buffer; it is not called where the result is replayed. It must not use the communicator. What
+  // it throws, allreduce throws; this worker's life in the job is then over: every further call fails, the others wait
+  // for its next life, and nothing of the buffer reaches them.
   template <Element T, std::size_t N, std::invocable F>
   [[gnu::always_inline]] void allreduce(std::span<T, N> buffer, Op op, F prepare) {
-    detail::check(warren_prepare_next(
-        get(), [](void* f) { (*static_cast<F*>(f))(); }, std::addressof(prepare)));
-    allreduce(buffer, op);
+    detail::Prepare<F> called{prepare, nullptr};
+    detail::check(warren_prepare_next(get(), &detail::Prepare<F>::run, std::addressof(called)));
+    const warren_code code =
+        warren_allreduce(get(), buffer.data(), buffer.data(), buffer.size(), type<T>(), c_op(op), nullptr);
+    if (called.thrown != nullptr) [[unlikely]]
+      std::rethrow_exception(called.thrown);
+    detail::check(code);
   }
   // In place.
   template <Element T, std::size_t N>
@@ -790,8 +836,15 @@ class Communicator {
   // The collective end of the job: completes what is outstanding and returns when all ranks have entered it. Only on
   // what create() made.
   [[gnu::always_inline]] void finalize() { detail::check(warren_finalize(get())); }
+  // This worker's place is needed elsewhere: what is under way is finished, no other call begins, and the process ends
+  // with code 75 within that time; the job keeps its place for its next life. From any thread. Only on what create()
+  // made.
+  void drain(std::chrono::milliseconds within) { detail::check(warren_drain(get(), within.count())); }
 
  private:
+  template <class T>
+  requires std::is_trivially_copyable_v<T>
+  friend Memory<T> allocate(Communicator& comm, std::size_t size);
   explicit Communicator(std::shared_ptr<detail::State> state) : state_(std::move(state)) {}
 
   template <class T>
@@ -886,6 +939,63 @@ class Communicator {
 
   std::shared_ptr<detail::State> state_;
 };
+
+// Elements in memory that the other ranks of this host read where it lies (warren_allocate in c_api.h): for the buffers
+// of large allreduces. A contiguous range; keeps its communicator alive. Move-only. No outstanding call may use it when
+// it goes.
+template <class T>
+requires std::is_trivially_copyable_v<T>
+class Memory {
+ public:
+  Memory() = default;
+  Memory(Memory&& other) noexcept
+      : state_(std::move(other.state_)),
+        data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0)) {}
+  Memory& operator=(Memory&& other) noexcept {
+    Memory taken(std::move(other));
+    std::swap(state_, taken.state_);
+    std::swap(data_, taken.data_);
+    std::swap(size_, taken.size_);
+    return *this;
+  }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  ~Memory() {
+    if (data_ != nullptr) (void)warren_free(state_->comm, data_);
+  }
+
+  [[nodiscard]] T* data() const noexcept { return data_; }
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] T* begin() const noexcept { return data_; }
+  [[nodiscard]] T* end() const noexcept { return data_ + size_; }
+  [[nodiscard]] T& operator[](std::size_t i) const noexcept { return data_[i]; }
+
+ private:
+  template <class U>
+  requires std::is_trivially_copyable_v<U>
+  friend Memory<U> allocate(Communicator& comm, std::size_t size);
+  std::shared_ptr<detail::State> state_;
+  T* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+// `size` elements, all zero. ErrorCode::exhausted, unavailable: too many of them, or too little memory.
+template <class T>
+requires std::is_trivially_copyable_v<T>
+[[nodiscard]] Memory<T> allocate(Communicator& comm, std::size_t size) {
+  std::size_t bytes = 0;
+  if (__builtin_mul_overflow(size, sizeof(T), &bytes)) {
+    throw Error(ErrorCode::invalid_argument, "allocate: more than memory can hold");
+  }
+  void* data = nullptr;
+  detail::check(warren_allocate(comm.get(), bytes, &data));
+  Memory<T> memory;
+  memory.state_ = comm.state_;
+  memory.data_ = static_cast<T*>(data);
+  memory.size_ = size;
+  return memory;
+}
 
 inline Communicator Communicator::create(const Options& options) {
   const auto text = [](const std::string& s) { return s.empty() ? nullptr : s.c_str(); };

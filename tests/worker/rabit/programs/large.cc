@@ -1,4 +1,5 @@
-// Large rounds, by ring, which a test interrupts at random: prints its process before each of them.
+// Large rounds, by ring, which a test interrupts: prints its process before each of them and, once it is over, after
+// it.
 //   large elements=400000 versions=4
 #include <rabit/rabit.h>
 #include <unistd.h>
@@ -30,7 +31,7 @@ struct Block {
 };
 
 void say(const char* what, int version) {
-  rabit::utils::Printf("pid %d version %d %s\n", static_cast<int>(getpid()), version, what);
+  rabit::utils::Printf("pid %d rank %d version %d %s\n", static_cast<int>(getpid()), rabit::GetRank(), version, what);
   std::fflush(stdout);
 }
 
@@ -50,10 +51,12 @@ int main(int argc, char* argv[]) {
     rabit::Allreduce<rabit::op::Sum>(&values[0], n, [&]() {
       for (size_t i = 0; i < n; ++i) values[i] = model.data[i] * 0.1 + 1.0 / static_cast<double>(i + 3 * rank + 1);
     });
+    say("done: allreduce", version);
     const size_t share = n / size;
     for (size_t i = 0; i < share; ++i) values[rank * share + i] = values[rank * share + i] * 1.0001 - 0.5;
     say("allgather", version);
     rabit::Allgather(&values[0], n, rank * share, share, share);
+    say("done: allgather", version);
     std::vector<Block> blocks(3);
     say("objects", version);
     rabit::SerializeReducer<Block> reducer;

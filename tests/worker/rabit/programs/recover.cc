@@ -1,6 +1,8 @@
 // As rabit's tests model_recover, local_recover and lazy_recover: each round of each version is checked against what it
 // must give, so that a process that was killed finds out at once if it was given something else.
 //   recover kind=model|local|lazy size=10000 versions=4
+//   recover kind=unused     a local model that is asked for, and never checkpointed
+//   recover kind=mixed      one that is checkpointed now and then: an error
 #include <rabit/rabit.h>
 
 #include "common.h"
@@ -11,9 +13,16 @@ namespace {
 
 struct Model : public Serializable {
   std::vector<float> data;
-  void Load(Stream* from) override { utils::Check(from->Read(&data), "the model is cut"); }
+  int loaded_as = 0;  // how many were loaded with it
+  static int loads;
+  void Load(Stream* from) override {
+    utils::Check(from->Read(&data), "the model is cut");
+    loaded_as = ++loads;
+  }
   void Save(Stream* to) const override { to->Write(data); }
 };
+
+int Model::loads = 0;
 
 const int kModulo = 7;
 
@@ -86,7 +95,11 @@ int main(int argc, char* argv[]) {
   Allreduce<op::Max>(&before, 1);
   utils::Check(before == GetWorldSize() - 1, "what comes before the load is wrong");
   Model* const local_model = kind == "local" ? &local : nullptr;
-  int version = LoadCheckPoint(&model, local_model);
+  Model* const asked_for = kind == "unused" ? &local : local_model;
+  int version = LoadCheckPoint(&model, asked_for);
+  if (kind == "local" && version != 0) {
+    utils::Check(local.loaded_as == 1 && model.loaded_as == 2, "the local model is loaded first");
+  }
   utils::Check(version == VersionNumber(), "the version is wrong");
   if (version == 0) {
     model.data.assign(size, 1.0f);
@@ -100,14 +113,14 @@ int main(int argc, char* argv[]) {
     if (kind == "lazy") {
       LazyCheckPoint(&model);
     } else {
-      CheckPoint(&model, local_model);
+      CheckPoint(&model, kind == "mixed" && version % 2 == 1 ? &local : local_model);
     }
     utils::Check(VersionNumber() == version + 1, "the version does not count");
   }
   if (IsDistributed()) {
     // Again in the same life: the newest checkpoint, also a lazy one that nobody has asked for yet.
     Model again, local_again;
-    utils::Check(LoadCheckPoint(&again, local_model != nullptr ? &local_again : nullptr) == versions, "loaded again");
+    utils::Check(LoadCheckPoint(&again, asked_for != nullptr ? &local_again : nullptr) == versions, "loaded again");
     utils::Check(again.data == model.data && (local_model == nullptr || local_again.data == local.data),
                  "what is loaded again is wrong");
   }

@@ -23,13 +23,20 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <deque>
 #include <functional>
 #include <iostream>
+#include <list>
+#include <map>
 #include <memory>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "rabit/internal/engine.h"
@@ -72,9 +79,11 @@ struct BitOR {
 }  // namespace op
 
 // Joins the job that arguments (key=value) and variables name, and waits until all of it is there; without any, this
-// process is a world of one. false: the reason stands on standard error, and every later call ends the process.
+// process is a world of one. false: the reason stands on standard error, and every later call ends the process. Init
+// and Finalize are called by one thread, while no other one calls anything of rabit's.
 bool Init(int argc, char* argv[]);
-// The collective end of the job: returns when all ranks have called it.
+// The collective end of the job: returns when all ranks have called it, always true: what cannot be done ends the
+// process. Without Init, and again, it does nothing.
 bool Finalize();
 
 int GetRank();
@@ -98,7 +107,10 @@ void Broadcast(std::vector<DType>* sendrecv_data, int root, RABIT_PLACE);
 void Broadcast(std::string* sendrecv_data, int root, RABIT_PLACE);
 
 // sendrecvbuf[i] becomes that of all ranks combined, on all ranks. `prepare_fun` fills the buffer; it is not called
-// where the result is replayed, and must call nothing of rabit's.
+// where the result is replayed. It may ask what this process is (GetRank, GetWorldSize and the like, VersionNumber),
+// and must call nothing else of rabit's. What it throws, Allreduce throws; unless this is a world of one, this life of
+// the process in its job is then over: every further call fails, and the others wait for its next life. A reduction
+// that throws ends the process.
 template <typename OP, typename DType>
 void Allreduce(DType* sendrecvbuf, size_t count, void (*prepare_fun)(void*) = nullptr, void* prepare_arg = nullptr,
                RABIT_PLACE);
@@ -115,7 +127,8 @@ void Allgather(DType* sendrecvbuf, size_t total_size, size_t slice_begin, size_t
 
 // Checkpoints. LoadCheckPoint returns how many the program has taken, and fills the models unless it returns 0. What a
 // program calls before it is kept, for lives that come later. The global model is the same on all ranks; local ones may
-// differ, and every rank gives one or none does.
+// differ, and every rank gives one in every checkpoint, or none does in any. A local model is not loaded where none was
+// checkpointed.
 int LoadCheckPoint(Serializable* global_model, Serializable* local_model = nullptr);
 void CheckPoint(const Serializable* global_model, const Serializable* local_model = nullptr);
 // Takes no copy: the model is saved by the next call, and must not change between the last round before this and the
@@ -134,7 +147,7 @@ class Reducer {
   void Allreduce(DType* sendrecvbuf, size_t count, std::function<void()> prepare_fun, RABIT_PLACE);
 };
 
-// Allreduce of objects that are saved to be sent. DType has Save(stream) const, Load(stream) for any stream of
+// Allreduce of objects that are saved to be sent. DType has Save(stream), Load(stream) for any stream of
 // utils::MemoryFixSizeBuffer's kind, and Reduce(const DType& src, size_t max_nbyte).
 template <typename DType>
 class SerializeReducer {

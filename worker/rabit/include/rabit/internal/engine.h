@@ -94,6 +94,10 @@ typedef void ReduceFunction(const void* src, void* dst, size_t count, size_t siz
 typedef void SaveFunction(const void* model, std::string* buffer);
 typedef void LoadFunction(void* model, const char* bytes, size_t size);
 
+// Of a call that cannot be done: ends the process, or throws where utils::Error does. No other call can be made then,
+// and the other ranks wait for the process' next life.
+[[noreturn]] void Fail(const std::string& why);
+
 bool Init(int argc, char* argv[]);
 bool Finalize();
 void Allreduce(void* sendrecvbuf, size_t count, mpi::DataType type, mpi::OpType op, PrepareFunction* prepare,

@@ -16,9 +16,17 @@
 namespace rabit {
 namespace utils {
 
+// Nothing is read or written outside of a buffer, not even where the program's own handler of errors returns.
+inline void MustFit(bool fits, const char* otherwise) {
+  Assert(fits, "%s", otherwise);
+  if (!fits) EndProcess(255);
+}
+
 // `buffer_size` bytes at `p_buffer`, which live longer than the stream. Writing past the end ends the process.
 struct MemoryFixSizeBuffer : public SeekStream {
+  // The end, by the two names that rabit had for it over the years.
   static constexpr size_t kSeekEnd = static_cast<size_t>(-1);
+  static constexpr size_t SeekEnd = kSeekEnd;
 
   MemoryFixSizeBuffer(void* p_buffer, size_t buffer_size)
       : bytes_(static_cast<char*>(p_buffer)), size_(buffer_size), at_(0) {}
@@ -33,12 +41,12 @@ struct MemoryFixSizeBuffer : public SeekStream {
   }
   void Write(const void* ptr, size_t size) override {
     if (size == 0) return;
-    Assert(size <= size_ - at_, "write position exceed fixed buffer size");
+    MustFit(size <= size_ - at_, "write position exceed fixed buffer size");
     std::memcpy(bytes_ + at_, ptr, size);
     at_ += size;
   }
   void Seek(size_t position) override {
-    Assert(position == kSeekEnd || position <= size_, "seek position exceed fixed buffer size");
+    MustFit(position == kSeekEnd || position <= size_, "seek position exceed fixed buffer size");
     at_ = position == kSeekEnd ? size_ : position;
   }
   size_t Tell() override { return at_; }
@@ -56,7 +64,7 @@ struct MemoryBufferStream : public SeekStream {
   using Stream::Read;
   using Stream::Write;
   size_t Read(void* ptr, size_t size) override {
-    Assert(at_ <= buffer_->size(), "read position exceed buffer length");
+    MustFit(at_ <= buffer_->size(), "read position exceed buffer length");
     const size_t count = std::min(buffer_->size() - at_, size);
     if (count != 0) std::memcpy(ptr, &(*buffer_)[at_], count);
     at_ += count;

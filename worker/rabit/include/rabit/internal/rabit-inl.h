@@ -17,6 +17,15 @@ inline void CallFunction(void* function) {
   (*static_cast<std::function<void()>*>(function))();
 }
 
+// The bytes of `count` elements.
+inline size_t BytesOf(size_t count, size_t width) {
+  if (width != 0 && count > static_cast<size_t>(-1) / width) {
+    engine::Fail(std::to_string(count) + " elements of " + std::to_string(width) +
+                 " bytes are more than memory can hold");
+  }
+  return count * width;
+}
+
 inline void SaveModel(const void* model, std::string* buffer) {
   utils::MemoryBufferStream to(buffer);
   to.Seek(buffer->size());
@@ -89,7 +98,7 @@ struct SaveObjects {
     if (self.prepare != nullptr) self.prepare(self.argument);
     for (size_t i = 0; i < self.count; ++i) {
       utils::MemoryFixSizeBuffer to(&(*self.buffer)[i * self.max_nbyte], self.max_nbyte);
-      static_cast<const DType&>(self.objects[i]).Save(to);
+      self.objects[i].Save(to);
     }
   }
   DType* objects;
@@ -124,8 +133,9 @@ void Allreduce(DType* sendrecvbuf, size_t count, std::function<void()> prepare_f
 template <typename DType>
 void Allgather(DType* sendrecvbuf, size_t total_size, size_t slice_begin, size_t size_slice, size_t size_prev_slice,
                const char* file, int line, const char* caller) {
-  engine::Allgather(sendrecvbuf, total_size * sizeof(DType), slice_begin * sizeof(DType), size_slice * sizeof(DType),
-                    size_prev_slice * sizeof(DType), {file, line, caller});
+  engine::Allgather(sendrecvbuf, detail::BytesOf(total_size, sizeof(DType)),
+                    detail::BytesOf(slice_begin, sizeof(DType)), detail::BytesOf(size_slice, sizeof(DType)),
+                    detail::BytesOf(size_prev_slice, sizeof(DType)), {file, line, caller});
 }
 
 inline int LoadCheckPoint(Serializable* global_model, Serializable* local_model) {
@@ -153,7 +163,7 @@ void Reducer<DType, freduce>::Allreduce(DType* sendrecvbuf, size_t count, std::f
 template <typename DType>
 void SerializeReducer<DType>::Allreduce(DType* sendrecvobj, size_t max_nbyte, size_t count, void (*prepare_fun)(void*),
                                         void* prepare_arg, const char* file, int line, const char* caller) {
-  buffer_.assign(max_nbyte * count, '\0');
+  buffer_.assign(detail::BytesOf(max_nbyte, count), '\0');
   detail::SaveObjects<DType> save = {sendrecvobj, max_nbyte, count, prepare_fun, prepare_arg, &buffer_};
   engine::AllreduceCustom(&buffer_[0], max_nbyte, count, &detail::ReduceObjects<DType>,
                           &detail::SaveObjects<DType>::Run, &save, {file, line, caller});

@@ -27,17 +27,25 @@ inline bool StringToBool(const char* text) {
   return CompareStringsCaseInsensitive(text, "true") == 0 || std::atoi(text) != 0;
 }
 
-inline void HandleAssertError(const char* message) {
-  std::fprintf(stderr, "AssertError:%s\n", message);
-  std::exit(-1);
+// Whether what fails ends the process; false: it throws std::runtime_error instead. DMLC_WORKER_STOP_PROCESS_ON_ERROR
+// sets it in Init.
+extern bool STOP_PROCESS_ON_ERROR;
+
+// Not std::exit: a check may fail within a reduction, and what a program does at its end could wait for that round.
+[[noreturn]] inline void EndProcess(int code) {
+  std::fflush(stdout);
+  std::fflush(stderr);
+  std::_Exit(code);
 }
-inline void HandleCheckError(const char* message) {
-  std::fprintf(stderr, "%s\n", message);
-  std::exit(-1);
-}
-inline void HandlePrint(const char* message) {
-  std::printf("%s", message);
-}
+
+// What is done with a message: the first two do as STOP_PROCESS_ON_ERROR says, the others print. The library's own are
+// weak; a program that defines RABIT_CUSTOMIZE_MSG_, as rabit asks, has these four itself. They get the library's
+// errors too, after which the process ends. Not inline: no compiler must conclude from the library's that they never
+// return.
+void HandleAssertError(const char* message);
+void HandleCheckError(const char* message);
+void HandlePrint(const char* message);
+void HandleLogInfo(const char* format, ...);
 
 // Prints to standard output.
 inline void Printf(const char* format, ...) {

@@ -1,0 +1,139 @@
+// The arithmetic of the kernels, one element at a time, for the GPU and for the CPU: the kernels and their twins
+// compile the same lines. What it must give is what worker/kernels gives: round to nearest even, denormals kept, one
+// NaN, −0 below +0 in min and max. Both compilers are told not to contract (-fmad=false, -ffp-contract=off).
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#ifdef __CUDACC__
+#define WARREN_BOTH __host__ __device__ inline
+#else
+#define WARREN_BOTH inline
+#endif
+
+namespace warren::cuda {
+
+enum class Op : std::uint8_t { kSum, kProduct, kMin, kMax, kAverage };
+
+WARREN_BOTH std::uint32_t bits_of(float value) {
+#ifdef __CUDA_ARCH__
+  return __float_as_uint(value);
+#else
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+#endif
+}
+
+WARREN_BOTH float float_of(std::uint32_t bits) {
+#ifdef __CUDA_ARCH__
+  return __uint_as_float(bits);
+#else
+  float value = 0;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+#endif
+}
+
+WARREN_BOTH bool is_nan(float value) {
+  return (bits_of(value) & 0x7fffffffu) > 0x7f800000u;
+}
+
+WARREN_BOTH float one_nan(float value) {
+  return is_nan(value) ? float_of(0x7fc00000u) : value;
+}
+
+// What a buffer holds, and how it becomes an f32 and is made of one.
+struct F32 {
+  using Element = float;
+  static WARREN_BOTH float widen(float value) { return value; }
+  static WARREN_BOTH float narrow(float value) { return value; }
+};
+
+struct BF16 {
+  using Element = std::uint16_t;
+  static WARREN_BOTH float widen(std::uint16_t value) { return float_of(static_cast<std::uint32_t>(value) << 16); }
+  static WARREN_BOTH std::uint16_t narrow(float value) {
+    const std::uint32_t bits = bits_of(value);
+    // Rounding could carry a NaN over into infinity.
+    if (is_nan(value)) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
+    return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+  }
+};
+
+struct F16 {
+  using Element = std::uint16_t;
+  // A NaN keeps its sign and payload and becomes quiet.
+  static WARREN_BOTH float widen(std::uint16_t value) {
+    const std::uint32_t sign = static_cast<std::uint32_t>(value & 0x8000u) << 16;
+    const std::uint32_t magnitude = value & 0x7fffu;
+    if (magnitude < 0x0400u) {  // zero and denormals: multiples of 2^-24
+      return float_of(bits_of(static_cast<float>(magnitude) * 0x1p-24f) | sign);
+    }
+    const std::uint32_t rebias = magnitude >= 0x7c00u ? 0x70000000u : 0x38000000u;
+    const std::uint32_t quiet = magnitude > 0x7c00u ? 0x00400000u : 0u;
+    return float_of(((magnitude << 13) + rebias) | quiet | sign);
+  }
+  static WARREN_BOTH std::uint16_t narrow(float value) {
+    const std::uint32_t wide = bits_of(value);
+    const std::uint32_t sign = (wide >> 16) & 0x8000u, magnitude = wide & 0x7fffffffu;
+    std::uint32_t half = 0;
+    if (magnitude > 0x7f800000u) {
+      half = 0x7e00u | ((magnitude >> 13) & 0x3ffu);
+    } else if (magnitude >= 0x47800000u) {
+      half = 0x7c00u;
+    } else if (magnitude >= 0x38800000u) {
+      half = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+    } else if (magnitude >= 0x33000000u) {
+      const std::uint32_t significand = (magnitude & 0x7fffffu) | 0x800000u, shift = 126u - (magnitude >> 23);
+      const std::uint32_t rest = significand & ((1u << shift) - 1u), tie = 1u << (shift - 1u);
+      half = significand >> shift;
+      if (rest > tie || (rest == tie && (half & 1u) != 0)) ++half;
+    }
+    return static_cast<std::uint16_t>(sign | half);
+  }
+};
+
+template <Op kOp>
+WARREN_BOTH float combine(float a, float b) {
+  if constexpr (kOp == Op::kProduct) {
+    return one_nan(a * b);
+  } else if constexpr (kOp == Op::kMin || kOp == Op::kMax) {
+    if (is_nan(a) || is_nan(b)) return float_of(0x7fc00000u);
+    if (a == b) {  // of two zeros, either: their signs decide
+      return float_of(kOp == Op::kMin ? bits_of(a) | bits_of(b) : bits_of(a) & bits_of(b));
+    }
+    return (kOp == Op::kMin) == (a < b) ? a : b;
+  } else {
+    return one_nan(a + b);
+  }
+}
+
+// in[0] ⊕ in[1] ⊕ …, from left to right, rounded once. `load` gives the element of an input.
+template <class Value, Op kOp, class Load>
+WARREN_BOTH typename Value::Element reduce_element(std::size_t inputs, Load load) {
+  if (inputs == 1 && kOp != Op::kAverage) return load(0);
+  float sum = Value::widen(load(0));
+  for (std::size_t i = 1; i < inputs; ++i) sum = combine<kOp>(sum, Value::widen(load(i)));
+  if (kOp == Op::kAverage) sum = one_nan(sum / static_cast<float>(inputs));
+  return Value::narrow(sum);
+}
+
+// The checksum of a block: the sum of its words, each mixed with its place, so that threads may add up their parts in
+// any order; a change of one word always shows. The last word is filled up with zeros.
+WARREN_BOTH std::uint64_t mix(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+WARREN_BOTH std::uint64_t checksum_word(std::uint64_t word, std::uint64_t place) {
+  return mix(word + (place + 1) * 0x9e3779b97f4a7c15u);
+}
+
+WARREN_BOTH std::uint64_t checksum_end(std::uint64_t sum, std::uint64_t bytes) {
+  return mix(sum + mix(bytes));
+}
+
+}  // namespace warren::cuda

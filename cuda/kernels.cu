@@ -1,0 +1,172 @@
+// Kernels bound by memory: 16 bytes a load where everything is aligned to that, one thread a vector, several vectors a
+// thread where there are more than fill the device.
+#include <algorithm>
+
+#include "cuda/elements.h"
+#include "cuda/kernels.h"
+#include "cuda/request.h"
+
+namespace warren::cuda {
+namespace {
+
+constexpr unsigned kThreads = 256;
+constexpr std::size_t kMostBlocks = 132 * 8 * 4;
+constexpr std::size_t kVectorBytes = 16;
+// Of one checksum block; each adds up its part of the words.
+constexpr unsigned kChecksumThreads = 1024;
+
+unsigned blocks_for(std::size_t threads) {
+  return static_cast<unsigned>(std::clamp<std::size_t>((threads + kThreads - 1) / kThreads, 1, kMostBlocks));
+}
+
+bool aligned(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % kVectorBytes == 0;
+}
+
+struct Inputs {
+  const void* in[WARREN_DEVICE_MAX_INPUTS];
+  std::size_t count;
+};
+
+template <class Element>
+struct alignas(kVectorBytes) Vector {
+  static constexpr int kElements = kVectorBytes / sizeof(Element);
+  Element at[kElements];
+};
+
+// Elements from `first` on, one a thread: what is left over by vectors, or all where something is not aligned.
+template <class Value, Op kOp>
+__global__ void reduce_elements(typename Value::Element* out, const __grid_constant__ Inputs inputs, std::size_t first,
+                                std::size_t count) {
+  using Element = typename Value::Element;
+  const std::size_t step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+  for (std::size_t i = first + static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
+    out[i] = reduce_element<Value, kOp>(
+        inputs.count, [&](std::size_t input) { return static_cast<const Element*>(inputs.in[input])[i]; });
+  }
+}
+
+template <class Value, Op kOp>
+__global__ void reduce_vectors(Vector<typename Value::Element>* out, const __grid_constant__ Inputs inputs,
+                               std::size_t vectors) {
+  using V = Vector<typename Value::Element>;
+  const std::size_t step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < vectors; i += step) {
+    const V first = static_cast<const V*>(inputs.in[0])[i];
+    if (inputs.count == 1 && kOp != Op::kAverage) {
+      out[i] = first;
+      continue;
+    }
+    float sum[V::kElements];
+#pragma unroll
+    for (int e = 0; e < V::kElements; e++) sum[e] = Value::widen(first.at[e]);
+    for (std::size_t input = 1; input < inputs.count; input++) {
+      const V next = static_cast<const V*>(inputs.in[input])[i];
+#pragma unroll
+      for (int e = 0; e < V::kElements; e++) sum[e] = combine<kOp>(sum[e], Value::widen(next.at[e]));
+    }
+    V result;
+#pragma unroll
+    for (int e = 0; e < V::kElements; e++) {
+      if (kOp == Op::kAverage) sum[e] = one_nan(sum[e] / static_cast<float>(inputs.count));
+      result.at[e] = Value::narrow(sum[e]);
+    }
+    out[i] = result;
+  }
+}
+
+template <class Value>
+__global__ void narrow_elements(std::uint16_t* out, const float* in, std::size_t count) {
+  const std::size_t step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
+    out[i] = Value::narrow(in[i]);
+  }
+}
+
+template <class Value>
+__global__ void widen_elements(float* out, const std::uint16_t* in, std::size_t count) {
+  const std::size_t step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
+    out[i] = Value::widen(in[i]);
+  }
+}
+
+// One block of threads a checksum block.
+__global__ void checksum_blocks(std::uint64_t* out, const unsigned char* in, std::size_t bytes) {
+  __shared__ std::uint64_t parts[kChecksumThreads / 32];
+  const std::size_t begin = static_cast<std::size_t>(blockIdx.x) * WARREN_DEVICE_CHECKSUM_BLOCK;
+  const std::size_t size = min(WARREN_DEVICE_CHECKSUM_BLOCK, bytes - begin);
+  const auto* const words = reinterpret_cast<const std::uint64_t*>(in + begin);
+  const std::size_t whole = size / 8;
+  std::uint64_t sum = 0;
+  for (std::size_t i = threadIdx.x; i < whole; i += kChecksumThreads) sum += checksum_word(words[i], i);
+  if (threadIdx.x == 0 && size % 8 != 0) {
+    std::uint64_t last = 0;
+    for (std::size_t b = 0; b < size % 8; b++) last |= static_cast<std::uint64_t>(in[begin + whole * 8 + b]) << 8 * b;
+    sum += checksum_word(last, whole);
+  }
+  for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_down_sync(0xffffffffu, sum, distance);
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = sum;
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+  sum = parts[threadIdx.x];
+  for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_down_sync(0xffffffffu, sum, distance);
+  if (threadIdx.x == 0) out[blockIdx.x] = checksum_end(sum, size);
+}
+static_assert(kChecksumThreads / 32 == 32, "one warp adds up what the warps have");
+
+}  // namespace
+
+cudaError_t launch_reduce(void* out, const void* const* in, std::size_t inputs, std::size_t count, warren_type type,
+                          warren_op op, cudaStream_t stream) {
+  Inputs all{};
+  all.count = inputs;
+  bool vectors = aligned(out);
+  for (std::size_t i = 0; i < inputs; i++) {
+    all.in[i] = in[i];
+    vectors = vectors && aligned(in[i]);
+  }
+  if (count == 0) return cudaSuccess;
+  with_type_and_op(type, op, [&]<class Value, Op kOp>() {
+    using V = Vector<typename Value::Element>;
+    const std::size_t whole = vectors ? count / V::kElements : 0, first = whole * V::kElements;
+    if (whole != 0) {
+      reduce_vectors<Value, kOp><<<blocks_for(whole), kThreads, 0, stream>>>(static_cast<V*>(out), all, whole);
+    }
+    if (first != count) {
+      reduce_elements<Value, kOp><<<blocks_for(count - first), kThreads, 0, stream>>>(
+          static_cast<typename Value::Element*>(out), all, first, count);
+    }
+  });
+  return cudaGetLastError();
+}
+
+cudaError_t launch_convert(void* out, warren_type out_type, const void* in, warren_type in_type, std::size_t count,
+                           cudaStream_t stream) {
+  if (count == 0) return cudaSuccess;
+  const unsigned blocks = blocks_for(count);
+  auto* const half = static_cast<std::uint16_t*>(out);
+  auto* const full = static_cast<float*>(out);
+  const auto* const from_half = static_cast<const std::uint16_t*>(in);
+  const auto* const from_full = static_cast<const float*>(in);
+  if (out_type == WARREN_F16) {
+    narrow_elements<F16><<<blocks, kThreads, 0, stream>>>(half, from_full, count);
+  } else if (out_type == WARREN_BF16) {
+    narrow_elements<BF16><<<blocks, kThreads, 0, stream>>>(half, from_full, count);
+  } else if (in_type == WARREN_F16) {
+    widen_elements<F16><<<blocks, kThreads, 0, stream>>>(full, from_half, count);
+  } else {
+    widen_elements<BF16><<<blocks, kThreads, 0, stream>>>(full, from_half, count);
+  }
+  return cudaGetLastError();
+}
+
+cudaError_t launch_checksum(std::uint64_t* out, const void* in, std::size_t bytes, cudaStream_t stream) {
+  const std::size_t blocks = (bytes + WARREN_DEVICE_CHECKSUM_BLOCK - 1) / WARREN_DEVICE_CHECKSUM_BLOCK;
+  if (blocks == 0) return cudaSuccess;
+  checksum_blocks<<<static_cast<unsigned>(blocks), kChecksumThreads, 0, stream>>>(
+      out, static_cast<const unsigned char*>(in), bytes);
+  return cudaGetLastError();
+}
+
+}  // namespace warren::cuda

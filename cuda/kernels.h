@@ -1,0 +1,20 @@
+// The launches of the kernels. Each queues on the stream of the current device and returns what the launch returned.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "worker/device/device_table.h"
+
+namespace warren::cuda {
+
+// For what cuda/request.h lets pass.
+cudaError_t launch_reduce(void* out, const void* const* in, std::size_t inputs, std::size_t count, warren_type type,
+                          warren_op op, cudaStream_t stream);
+cudaError_t launch_convert(void* out, warren_type out_type, const void* in, warren_type in_type, std::size_t count,
+                           cudaStream_t stream);
+cudaError_t launch_checksum(std::uint64_t* out, const void* in, std::size_t bytes, cudaStream_t stream);
+
+}  // namespace warren::cuda

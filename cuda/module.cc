@@ -1,0 +1,211 @@
+// libwarren_cuda.so: the table over the CUDA runtime, which is linked in statically and finds the driver by itself.
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "cuda/kernels.h"
+#include "cuda/request.h"
+#include "worker/device/device_table.h"
+
+namespace warren::cuda {
+namespace {
+
+thread_local std::string last_error;
+
+warren_device_code failed(std::string text, warren_device_code code = WARREN_DEVICE_FAILED) {
+  last_error = std::move(text);
+  return code;
+}
+
+warren_device_code answer(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return WARREN_DEVICE_OK;
+  (void)cudaGetLastError();  // it is said here, and must not show up in a call of the program's
+  return failed(std::string(what) + ": " + cudaGetErrorString(error) + " (" + cudaGetErrorName(error) + ")",
+                error == cudaErrorMemoryAllocation ? WARREN_DEVICE_NO_MEMORY : WARREN_DEVICE_FAILED);
+}
+
+// Makes a device the calling thread's, which may be the program's, for the scope.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) {
+    error_ = cudaGetDevice(&before_);
+    if (error_ == cudaSuccess && before_ != device) {
+      error_ = cudaSetDevice(device);
+      changed_ = error_ == cudaSuccess;
+    }
+  }
+  ~OnDevice() {
+    if (changed_) (void)cudaSetDevice(before_);
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  [[nodiscard]] cudaError_t error() const { return error_; }
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+  cudaError_t error_ = cudaSuccess;
+};
+
+template <class Call>
+warren_device_code on_device(int device, const char* what, Call call) {
+  const OnDevice here(device);
+  if (here.error() != cudaSuccess) return answer(here.error(), "cudaSetDevice");
+  return answer(call(), what);
+}
+
+const char* error_text() {
+  return last_error.c_str();
+}
+
+warren_device_code init(std::int32_t* devices) {
+  *devices = 0;
+  int driver = 0, count = 0;
+  const cudaError_t asked = cudaDriverGetVersion(&driver);
+  if (asked == cudaErrorStubLibrary) return failed("only the stub of a driver is here", WARREN_DEVICE_NONE);
+  if (asked == cudaSuccess && driver == 0) return failed("there is no driver", WARREN_DEVICE_NONE);
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaErrorNoDevice || error == cudaErrorStubLibrary || (error == cudaSuccess && count == 0)) {
+    (void)cudaGetLastError();
+    return failed(cudaGetErrorString(cudaErrorNoDevice), WARREN_DEVICE_NONE);
+  }
+  if (error != cudaSuccess) return answer(error, "cudaGetDeviceCount");
+  *devices = count;
+  return WARREN_DEVICE_OK;
+}
+
+warren_device_code locate(const void* pointer, std::int32_t* device) {
+  *device = WARREN_DEVICE_HOST;
+  cudaPointerAttributes attributes{};
+  const cudaError_t error = cudaPointerGetAttributes(&attributes, pointer);
+  if (error != cudaSuccess) return answer(error, "cudaPointerGetAttributes");
+  // The CPU could read managed memory too, but not in the order of a stream.
+  if (attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged) *device = attributes.device;
+  return WARREN_DEVICE_OK;
+}
+
+warren_device_code allocate_pinned(std::size_t bytes, void** memory) {
+  return answer(cudaHostAlloc(memory, bytes, cudaHostAllocPortable), "cudaHostAlloc");
+}
+warren_device_code free_pinned(void* memory) {
+  return answer(cudaFreeHost(memory), "cudaFreeHost");
+}
+
+warren_device_code allocate(std::int32_t device, std::size_t bytes, void** memory) {
+  return on_device(device, "cudaMalloc", [&] { return cudaMalloc(memory, bytes); });
+}
+warren_device_code release(std::int32_t device, void* memory) {
+  return on_device(device, "cudaFree", [&] { return cudaFree(memory); });
+}
+
+warren_device_code make_stream(std::int32_t device, void** stream) {
+  return on_device(device, "cudaStreamCreate", [&] {
+    cudaStream_t made = nullptr;
+    const cudaError_t error = cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking);
+    *stream = made;
+    return error;
+  });
+}
+warren_device_code end_stream(std::int32_t device, void* stream) {
+  return on_device(device, "cudaStreamDestroy", [&] { return cudaStreamDestroy(static_cast<cudaStream_t>(stream)); });
+}
+
+warren_device_code make_event(std::int32_t device, void** event) {
+  return on_device(device, "cudaEventCreate", [&] {
+    cudaEvent_t made = nullptr;
+    const cudaError_t error = cudaEventCreateWithFlags(&made, cudaEventDisableTiming);
+    *event = made;
+    return error;
+  });
+}
+warren_device_code end_event(std::int32_t device, void* event) {
+  return on_device(device, "cudaEventDestroy", [&] { return cudaEventDestroy(static_cast<cudaEvent_t>(event)); });
+}
+
+warren_device_code record(std::int32_t device, void* event, void* stream) {
+  return on_device(device, "cudaEventRecord",
+                   [&] { return cudaEventRecord(static_cast<cudaEvent_t>(event), static_cast<cudaStream_t>(stream)); });
+}
+
+warren_device_code wait_for(std::int32_t device, void* stream, void* event) {
+  return on_device(device, "cudaStreamWaitEvent", [&] {
+    return cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), static_cast<cudaEvent_t>(event), 0);
+  });
+}
+
+warren_device_code query(std::int32_t device, void* event) {
+  const OnDevice here(device);
+  if (here.error() != cudaSuccess) return answer(here.error(), "cudaSetDevice");
+  const cudaError_t error = cudaEventQuery(static_cast<cudaEvent_t>(event));
+  if (error == cudaErrorNotReady) {
+    (void)cudaGetLastError();
+    return WARREN_DEVICE_NOT_READY;
+  }
+  return answer(error, "work on the GPU");
+}
+
+warren_device_code to_host(std::int32_t device, void* to, const void* from, std::size_t bytes, void* stream) {
+  return on_device(device, "a copy from the GPU", [&] {
+    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream));
+  });
+}
+
+warren_device_code to_device(std::int32_t device, void* to, const void* from, std::size_t bytes, void* stream) {
+  return on_device(device, "a copy to the GPU", [&] {
+    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream));
+  });
+}
+
+warren_device_code reduce(std::int32_t device, void* out, const void* const* in, std::size_t inputs, std::size_t count,
+                          warren_type type, warren_op op, void* stream) {
+  if (const char* why = why_not_reduce(inputs, type, op); why != nullptr) return failed(why);
+  return on_device(device, "reduce",
+                   [&] { return launch_reduce(out, in, inputs, count, type, op, static_cast<cudaStream_t>(stream)); });
+}
+
+warren_device_code convert(std::int32_t device, void* out, warren_type out_type, const void* in, warren_type in_type,
+                           std::size_t count, void* stream) {
+  if (const char* why = why_not_convert(out_type, in_type); why != nullptr) return failed(why);
+  return on_device(device, "convert", [&] {
+    return launch_convert(out, out_type, in, in_type, count, static_cast<cudaStream_t>(stream));
+  });
+}
+
+warren_device_code checksum(std::int32_t device, std::uint64_t* out, const void* in, std::size_t bytes, void* stream) {
+  return on_device(device, "checksum",
+                   [&] { return launch_checksum(out, in, bytes, static_cast<cudaStream_t>(stream)); });
+}
+
+#define WARREN_TEXT_OF(number) #number
+#define WARREN_TEXT(number) WARREN_TEXT_OF(number)
+constexpr warren_device_table kTable = {
+    .version = WARREN_DEVICE_TABLE_VERSION,
+    .bytes = sizeof(warren_device_table),
+    .name = "CUDA runtime " WARREN_TEXT(CUDART_VERSION),
+    .error_text = error_text,
+    .init = init,
+    .locate = locate,
+    .allocate_pinned = allocate_pinned,
+    .free_pinned = free_pinned,
+    .allocate = allocate,
+    .release = release,
+    .make_stream = make_stream,
+    .end_stream = end_stream,
+    .make_event = make_event,
+    .end_event = end_event,
+    .record = record,
+    .wait_for = wait_for,
+    .query = query,
+    .to_host = to_host,
+    .to_device = to_device,
+    .reduce = reduce,
+    .convert = convert,
+    .checksum = checksum,
+};
+
+}  // namespace
+}  // namespace warren::cuda
+
+extern "C" __attribute__((visibility("default"))) const warren_device_table* warren_device_table_1(void) {
+  return &warren::cuda::kTable;
+}

@@ -1,0 +1,36 @@
+// What a caller of the kernels asks for, checked in one place for the GPU and for the twins.
+#pragma once
+
+#include <cstddef>
+
+#include "cuda/elements.h"
+#include "worker/device/device_table.h"
+
+namespace warren::cuda {
+
+// Why the kernels do not serve it; nullptr: they do.
+[[nodiscard]] const char* why_not_reduce(std::size_t inputs, warren_type type, warren_op op);
+[[nodiscard]] const char* why_not_convert(warren_type out, warren_type in);
+
+// Calls f.operator()<Value, Op>() for what why_not_reduce() has let pass.
+template <class Value, class F>
+auto with_op(warren_op op, F f) {
+  switch (op) {
+    case WARREN_PRODUCT: return f.template operator()<Value, Op::kProduct>();
+    case WARREN_MIN: return f.template operator()<Value, Op::kMin>();
+    case WARREN_MAX: return f.template operator()<Value, Op::kMax>();
+    case WARREN_AVERAGE: return f.template operator()<Value, Op::kAverage>();
+    default: return f.template operator()<Value, Op::kSum>();
+  }
+}
+
+template <class F>
+auto with_type_and_op(warren_type type, warren_op op, F f) {
+  switch (type) {
+    case WARREN_F16: return with_op<F16>(op, f);
+    case WARREN_BF16: return with_op<BF16>(op, f);
+    default: return with_op<F32>(op, f);
+  }
+}
+
+}  // namespace warren::cuda

@@ -1,0 +1,104 @@
+// Somebody is slow: the tracker must find out who, and never name a victim (the simulated judge looks at each verdict).
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <functional>
+
+#include "tests/chaos/sim_scenarios.h"
+
+namespace warren::chaos {
+namespace {
+
+using What = Straggler::What;
+
+// How many of the seeds had it named. Programs are drawn, and some are over before a window is full.
+std::uint64_t named(std::uint64_t many, const std::function<SimOptions(std::uint64_t)>& options) {
+  std::uint64_t found = 0;
+  for (std::uint64_t seed = 1; seed <= many; ++seed) {
+    const SimOutcome o = simulate(options(seed));
+    EXPECT_EQ(o.verdict, "") << "seed " << seed;
+    EXPECT_EQ(tracker(o, "interrupted"), 0u) << "seed " << seed;
+    found += o.stragglers_named > 0;
+  }
+  std::printf("named in %llu of %llu seeds\n", static_cast<unsigned long long>(found),
+              static_cast<unsigned long long>(many));
+  return found;
+}
+
+TEST(Stragglers, NobodyIsNamedWhereAllAreEquallySlow) {
+  EXPECT_EQ(named(seeds(40), [](std::uint64_t seed) { return straggling(seed, What::kNobody); }), 0u);
+}
+
+TEST(Stragglers, ARankWhoseProgramIsSlowIsNamed) {
+  EXPECT_GT(named(seeds(40), [](std::uint64_t seed) { return straggling(seed, What::kProgram); }), seeds(20));
+}
+
+TEST(Stragglers, ARankWhoseDataPathIsSlowIsNamed) {
+  EXPECT_GT(named(seeds(40), [](std::uint64_t seed) { return straggling(seed, What::kDataPath); }), seeds(20));
+}
+
+TEST(Stragglers, ASlowLinkIsNamedByBothItsEnds) {
+  EXPECT_GT(named(seeds(40), [](std::uint64_t seed) { return straggling(seed, What::kLink); }), seeds(20));
+}
+
+TEST(Stragglers, ARankThatStandsStillIsNamedBeforeItIsLost) {
+  EXPECT_GT(named(seeds(40), [](std::uint64_t seed) { return straggling(seed, What::kHung); }), seeds(20));
+}
+
+// All kinds of rounds, by any schedule, between any number of ranks: roots of stars and trees have more to do.
+TEST(Stragglers, NoVictimIsNamedInAnyProgram) {
+  for (const What what : {What::kNobody, What::kProgram, What::kDataPath, What::kLink, What::kHung}) {
+    (void)named(seeds(60), [what](std::uint64_t seed) {
+      SimOptions options = straggling(seed, what);
+      options.world_size = 3 + static_cast<std::uint32_t>(seed % 4);
+      options.algorithm.reset();
+      options.collective.reset();
+      options.groups.reset();
+      return options;
+    });
+  }
+}
+
+// Slow for a while, then not, for longer or shorter than a window.
+TEST(Stragglers, FlappingNamesNobodyElse) {
+  for (const What what : {What::kProgram, What::kDataPath, What::kLink}) {
+    for (const std::int64_t on_us : {100'000, 400'000, 1'500'000}) {
+      (void)named(seeds(20), [what, on_us](std::uint64_t seed) {
+        SimOptions options = straggling(seed, what);
+        options.straggler->on_us = on_us;
+        options.straggler->off_us = on_us;
+        return options;
+      });
+    }
+  }
+}
+
+// Preemption: ranks leave between two rounds, now and then half of them at once, and their next lives take their
+// places. Nothing is undone, and no call fails.
+TEST(Drain, UndoesNothing) {
+  std::uint64_t preempted = 0;
+  for (std::uint64_t seed = 1; seed <= seeds(150); ++seed) {
+    SimOptions options = calm(2 + static_cast<std::uint32_t>(seed % 4), seed);
+    options.replicas = 1 + static_cast<std::uint32_t>(seed % 3);
+    options.faults->set(Fault::preempted, 20.0);
+    const SimOutcome o = simulate(options);
+    ASSERT_EQ(o.verdict, "") << "seed " << seed;
+    ASSERT_EQ(o.rollbacks, 0u) << "seed " << seed;
+    preempted += tracker(o, "member_preempted");
+  }
+  EXPECT_GT(preempted, seeds(100));
+}
+
+TEST(Drain, UnderOtherFaults) {
+  for (std::uint64_t seed = 1; seed <= seeds(150); ++seed) {
+    SimOptions options = calm(3, seed);
+    options.replicas = 2;
+    options.faults->set(Fault::preempted, 10.0);
+    options.faults->set(seed % 3 == 0 ? Fault::death : seed % 3 == 1 ? Fault::tracker_crash : Fault::link_cut, 3.0);
+    options.faults->set(Fault::message_lost, 0.05);
+    ASSERT_EQ(simulate(options).verdict, "") << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace warren::chaos

@@ -1,0 +1,205 @@
+// What needs a GPU: the module's kernels against their twins on the CPU, and a job whose buffers lie on one. Without
+// the module or a GPU each case skips itself and says why; with WARREN_REQUIRE_GPU=1 in the environment it fails.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <cstring>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "cuda/twins.h"
+#include "tests/e2e/cluster.h"
+#include "worker/device/device_library.h"
+#include "worker/device/staging.h"
+
+namespace warren {
+namespace {
+
+#ifdef WARREN_CUDA_MODULE
+constexpr const char* kModule = WARREN_CUDA_MODULE;
+#else
+constexpr const char* kModule = nullptr;
+#endif
+
+// Before any thread: where workers find the module.
+const bool kNamed = setenv("WARREN_DEVICE_LIBRARY", kModule == nullptr ? "none" : kModule, 1) == 0;
+
+class Gpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(kNamed);
+    std::string why = "this build has no CUDA module: there was no nvcc, or WARREN_CUDA was OFF";
+    if (kModule != nullptr) {
+      auto library = worker::load_device_library(kModule);
+      ASSERT_TRUE(library.ok()) << library.status().describe();
+      table_ = library.value().table;
+      why = library.value().says;
+    }
+    if (table_ != nullptr) {
+      ASSERT_EQ(table_->make_stream(0, &stream_), WARREN_DEVICE_OK) << table_->error_text();
+      return;
+    }
+    const char* required = getenv("WARREN_REQUIRE_GPU");
+    ASSERT_FALSE(required != nullptr && std::strcmp(required, "1") == 0) << "WARREN_REQUIRE_GPU=1, but " << why;
+    GTEST_SKIP() << why;
+  }
+  void TearDown() override {
+    for (void* memory : memory_) EXPECT_EQ(table_->release(0, memory), WARREN_DEVICE_OK);
+    if (stream_ == nullptr) return;
+    EXPECT_EQ(table_->end_stream(0, stream_), WARREN_DEVICE_OK);
+  }
+
+  std::byte* on_gpu(std::size_t bytes) {
+    void* memory = nullptr;
+    EXPECT_EQ(table_->allocate(0, bytes, &memory), WARREN_DEVICE_OK) << table_->error_text();
+    memory_.push_back(memory);
+    return static_cast<std::byte*>(memory);
+  }
+  // By way of pinned memory, as the core does.
+  void copy(void* to, const void* from, std::size_t bytes, bool to_gpu) {
+    void* pinned = nullptr;
+    ASSERT_EQ(table_->allocate_pinned(bytes, &pinned), WARREN_DEVICE_OK) << table_->error_text();
+    if (to_gpu) std::memcpy(pinned, from, bytes);
+    ASSERT_EQ(
+        to_gpu ? table_->to_device(0, to, pinned, bytes, stream_) : table_->to_host(0, pinned, from, bytes, stream_),
+        WARREN_DEVICE_OK)
+        << table_->error_text();
+    finish();
+    if (!to_gpu) std::memcpy(to, pinned, bytes);
+    ASSERT_EQ(table_->free_pinned(pinned), WARREN_DEVICE_OK);
+  }
+  std::byte* put(const void* from, std::size_t bytes) {
+    std::byte* const at = on_gpu(bytes);
+    copy(at, from, bytes, true);
+    return at;
+  }
+  void finish() {
+    void* event = nullptr;
+    ASSERT_EQ(table_->make_event(0, &event), WARREN_DEVICE_OK) << table_->error_text();
+    ASSERT_EQ(table_->record(0, event, stream_), WARREN_DEVICE_OK) << table_->error_text();
+    warren_device_code code = WARREN_DEVICE_NOT_READY;
+    while (code == WARREN_DEVICE_NOT_READY) code = table_->query(0, event);
+    ASSERT_EQ(code, WARREN_DEVICE_OK) << table_->error_text();
+    ASSERT_EQ(table_->end_event(0, event), WARREN_DEVICE_OK);
+  }
+
+  const warren_device_table* table_ = nullptr;
+  void* stream_ = nullptr;
+  std::vector<void*> memory_;
+};
+
+// Any bits: NaNs, infinities and denormals among them.
+std::vector<std::uint8_t> any_bits(std::size_t bytes, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<std::uint8_t> values(bytes);
+  for (auto& v : values) v = static_cast<std::uint8_t>(random());
+  return values;
+}
+
+TEST_F(Gpu, PointersAreTold) {
+  std::int32_t device = 5;
+  int here = 0;
+  ASSERT_EQ(table_->locate(&here, &device), WARREN_DEVICE_OK);
+  EXPECT_EQ(device, WARREN_DEVICE_HOST);
+  ASSERT_EQ(table_->locate(on_gpu(1'000) + 999, &device), WARREN_DEVICE_OK);
+  EXPECT_EQ(device, 0);
+}
+
+TEST_F(Gpu, ReduceGivesTheTwinsBits) {
+  for (const auto& [type, width] : {std::pair(WARREN_F32, 4u), std::pair(WARREN_F16, 2u), std::pair(WARREN_BF16, 2u)}) {
+    for (const warren_op op : {WARREN_SUM, WARREN_PRODUCT, WARREN_MIN, WARREN_MAX, WARREN_AVERAGE}) {
+      for (const std::size_t inputs : {1u, 2u, 8u, 64u}) {
+        // An odd tail, and the same misaligned by an element.
+        for (const std::size_t skip : {0u, 1u}) {
+          const std::size_t count = 100'003;
+          std::vector<std::vector<std::uint8_t>> in;
+          std::vector<const void*> host, gpu;
+          for (unsigned i = 0; i < inputs; i++) {
+            in.push_back(any_bits((count + skip) * width, i));
+            host.push_back(in.back().data() + skip * width);
+            gpu.push_back(put(in.back().data(), in.back().size()) + skip * width);
+          }
+          std::vector<std::uint8_t> want(count * width), got(count * width);
+          cuda::twins::reduce(want.data(), host.data(), inputs, count, type, op);
+          std::byte* const out = on_gpu((count + skip) * width) + skip * width;
+          ASSERT_EQ(table_->reduce(0, out, gpu.data(), inputs, count, type, op, stream_), WARREN_DEVICE_OK)
+              << table_->error_text();
+          copy(got.data(), out, got.size(), false);
+          ASSERT_EQ(got, want) << "type " << type << ", op " << op << ", " << inputs << " inputs, from " << skip;
+          for (void* memory : memory_) EXPECT_EQ(table_->release(0, memory), WARREN_DEVICE_OK);
+          memory_.clear();
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Gpu, ConversionsAndChecksumsGiveTheTwinsBits) {
+  const std::size_t count = 3'000'001;
+  const auto wide = any_bits(count * 4, 1), narrow = any_bits(count * 2, 2);
+  for (const warren_type half : {WARREN_F16, WARREN_BF16}) {
+    std::vector<std::uint8_t> want(count * 2), got(count * 2), want_wide(count * 4), got_wide(count * 4);
+    cuda::twins::convert(want.data(), half, wide.data(), WARREN_F32, count);
+    std::byte* const out = on_gpu(count * 4);
+    ASSERT_EQ(table_->convert(0, out, half, put(wide.data(), wide.size()), WARREN_F32, count, stream_),
+              WARREN_DEVICE_OK);
+    copy(got.data(), out, got.size(), false);
+    EXPECT_EQ(got, want);
+    cuda::twins::convert(want_wide.data(), WARREN_F32, narrow.data(), half, count);
+    ASSERT_EQ(table_->convert(0, out, WARREN_F32, put(narrow.data(), narrow.size()), half, count, stream_),
+              WARREN_DEVICE_OK);
+    copy(got_wide.data(), out, got_wide.size(), false);
+    EXPECT_EQ(got_wide, want_wide);
+  }
+  std::vector<std::uint64_t> want(3), got(3);
+  cuda::twins::checksum(want.data(), wide.data(), wide.size());
+  std::byte* const sums = on_gpu(sizeof(std::uint64_t) * 3);
+  ASSERT_EQ(
+      table_->checksum(0, reinterpret_cast<std::uint64_t*>(sums), put(wide.data(), wide.size()), wide.size(), stream_),
+      WARREN_DEVICE_OK);
+  copy(got.data(), sums, sizeof(std::uint64_t) * 3, false);
+  EXPECT_EQ(got, want);
+}
+
+TEST_F(Gpu, AJobOnItGivesTheBitsOfTheCpu) {
+  testing::Cluster cluster;
+  const std::size_t count = 3'000'017;
+  std::vector<float> on_cpu, from_gpu;
+  const auto values_of = [&](int rank) {
+    std::vector<float> values(count);
+    for (std::size_t i = 0; i < count; i++)
+      values[i] = 1.0f / static_cast<float>(i % 1013 + static_cast<std::size_t>(rank) + 1);
+    return values;
+  };
+  cluster.run_well(
+      3,
+      [&](Communicator& comm) {
+        const auto sum = comm.allreduce(values_of(comm.rank()), Op::average);
+        if (comm.rank() == 0) on_cpu = sum;
+      },
+      [](int, Options& o) { o.job = "cpu"; });
+  std::vector<std::byte*> in, out;
+  for (int rank = 0; rank < 3; rank++) {
+    const auto values = values_of(rank);
+    in.push_back(put(values.data(), count * sizeof(float)));
+    out.push_back(on_gpu(count * sizeof(float)));
+  }
+  cluster.run_well(
+      3,
+      [&](Communicator& comm) {
+        const auto rank = static_cast<std::size_t>(comm.rank());
+        comm.use_stream(stream_);
+        comm.allreduce(std::span(reinterpret_cast<float*>(in[rank]), count),
+                       std::span(reinterpret_cast<float*>(out[rank]), count), Op::average);
+      },
+      [](int, Options& o) { o.job = "gpu"; });
+  for (std::byte* result : out) {
+    from_gpu.assign(count, 0);
+    copy(from_gpu.data(), result, count * sizeof(float), false);
+    EXPECT_EQ(from_gpu, on_cpu);
+  }
+}
+
+}  // namespace
+}  // namespace warren

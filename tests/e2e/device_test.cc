@@ -1,0 +1,476 @@
+// Jobs whose buffers lie on the fake device: every result is compared, bit for bit, with that of the same job on the
+// CPU.
+#include <gmock/gmock.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <iterator>
+#include <map>
+#include <thread>
+
+#include "tests/e2e/cluster.h"
+#include "tests/worker/device/fake_gpu.h"
+
+namespace warren {
+namespace {
+
+using test::DeviceArray;
+using test::fake_gpu;
+using test::FakeFault;
+using testing::Cluster;
+using ::testing::HasSubstr;
+
+// Before any thread: what loads in the place of libwarren_cuda.so.
+const bool kFakeLoads = setenv("WARREN_DEVICE_LIBRARY", WARREN_FAKE_DEVICE, 1) == 0;
+
+constexpr int kRanks = 4;
+
+class Devices : public ::testing::Test {
+ protected:
+  Devices() { EXPECT_TRUE(kFakeLoads); }
+  ~Devices() override { fake_gpu().controls.release(); }
+  Cluster cluster_;
+};
+
+// Where a job's arrays lie.
+enum class Where { kCpu, kGpu };
+
+template <class T>
+class Array {
+ public:
+  Array(Where where, std::vector<T> values) : values_(std::move(values)) {
+    if (where == Where::kGpu) gpu_ = std::make_unique<DeviceArray<T>>(values_);
+  }
+  [[nodiscard]] std::span<T> span() { return gpu_ ? gpu_->span() : std::span<T>(values_); }
+  [[nodiscard]] std::vector<T> read() const { return gpu_ ? gpu_->read() : values_; }
+
+ private:
+  std::vector<T> values_;
+  std::unique_ptr<DeviceArray<T>> gpu_;
+};
+
+std::vector<float> values_of(int rank, std::size_t count) {
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; i++)
+    values[i] = 1.0f / static_cast<float>(i * 7 % 1009 + static_cast<std::size_t>(rank) + 1);
+  return values;
+}
+
+using Results = std::vector<std::vector<float>>;
+
+// Every collective, out of place and in place. `mixed`: inputs on the CPU.
+Results every_collective(Communicator& comm, Where where, bool mixed, std::size_t n) {
+  const int rank = comm.rank();
+  const auto ranks = static_cast<std::size_t>(comm.world_size()), me = static_cast<std::size_t>(rank);
+  const Where in_where = mixed ? Where::kCpu : where;
+  Results out;
+  const auto in = [&](std::size_t count) { return Array<float>(in_where, values_of(rank, count)); };
+  const auto empty = [&](std::size_t count) { return Array<float>(where, std::vector<float>(count, -1.0f)); };
+  const auto whole = [&](std::size_t count) { return Array<float>(where, values_of(rank, count)); };
+  {
+    auto a = in(n), b = empty(n);
+    comm.allreduce(a.span(), b.span());
+    out.push_back(b.read());
+    out.push_back(a.read());
+  }
+  {
+    auto a = whole(n);
+    comm.allreduce(a.span(), Op::product);
+    out.push_back(a.read());
+  }
+  {
+    auto a = whole(n);
+    comm.allreduce(a.span(), [](const float& x, const float& y) { return std::min(x, y); });
+    out.push_back(a.read());
+  }
+  for (int root = 0; root < comm.world_size(); root += 3) {
+    auto a = in(n), b = empty(n);
+    comm.reduce(a.span(), b.span(), root);
+    out.push_back(b.read());
+    auto c = whole(n);
+    comm.broadcast(c.span(), root);
+    out.push_back(c.read());
+    auto d = in(n), e = empty(n * ranks);
+    comm.gather(d.span(), e.span(), root);
+    out.push_back(e.read());
+    auto f = in(n * ranks), g = empty(n);
+    comm.scatter(f.span(), g.span(), root);
+    out.push_back(g.read());
+  }
+  {
+    auto a = in(n), b = empty(n * ranks);
+    comm.allgather(a.span(), b.span());
+    out.push_back(b.read());
+    auto c = whole(n * ranks);
+    comm.allgather(c.span().subspan(me * n, n), c.span());
+    out.push_back(c.read());
+    std::vector<std::size_t> counts(ranks);
+    for (std::size_t r = 0; r < ranks; r++) counts[r] = r * n;
+    auto d = in(me * n), e = empty(n * ranks * (ranks - 1) / 2);
+    comm.allgatherv(d.span(), e.span(), counts);
+    out.push_back(e.read());
+  }
+  {
+    auto a = in(n * ranks), b = empty(n);
+    comm.reduce_scatter(a.span(), b.span());
+    out.push_back(b.read());
+    auto c = whole(n * ranks);
+    comm.reduce_scatter(c.span(), c.span().subspan(me * n, n));
+    const auto part = c.read();
+    out.emplace_back(part.begin() + static_cast<std::ptrdiff_t>(me * n),
+                     part.begin() + static_cast<std::ptrdiff_t>((me + 1) * n));
+    auto d = in(n * ranks), e = empty(n * ranks);
+    comm.all_to_all(d.span(), e.span());
+    out.push_back(e.read());
+  }
+  {
+    auto a = in(n), b = empty(n);
+    const int next = (rank + 1) % comm.world_size(), before = (rank + comm.world_size() - 1) % comm.world_size();
+    auto sent = comm.send_async(a.span(), next, 5);
+    comm.recv(b.span(), before, 5);
+    sent.wait();
+    out.push_back(b.read());
+  }
+  {
+    auto a = in(n), b = empty(n), c = whole(n);
+    auto first = comm.allreduce_async(a.span(), b.span());
+    auto second = comm.allreduce_async(c.span(), Op::max);
+    first.wait();
+    out.push_back(b.read());
+    while (!second.test()) std::this_thread::yield();
+    out.push_back(c.read());
+  }
+  return out;
+}
+
+TEST_F(Devices, EveryCollectiveGivesTheBitsOfTheCpu) {
+  for (const std::size_t n : {std::size_t{3}, std::size_t{70'001}}) {
+    std::map<std::string, std::vector<Results>> results;
+    for (const auto& [name, where, mixed] :
+         {std::tuple("cpu", Where::kCpu, false), std::tuple("gpu", Where::kGpu, false),
+          std::tuple("mixed", Where::kGpu, true)}) {
+      std::vector<Results>& all = results[name];
+      all.resize(kRanks);
+      cluster_.run_well(
+          kRanks,
+          [&, where = where, mixed = mixed](Communicator& comm) {
+            all[static_cast<std::size_t>(comm.rank())] = every_collective(comm, where, mixed, n);
+          },
+          [name = name, n](int, Options& o) { o.job = std::string(name) + std::to_string(n); });
+    }
+    EXPECT_EQ(results["gpu"], results["cpu"]);
+    EXPECT_EQ(results["mixed"], results["cpu"]);
+  }
+}
+
+// The program's kernel is still running when the call is made, and writes the input at its end.
+TEST_F(Devices, ACallWaitsForTheProgramsStream) {
+  const warren_device_table& table = fake_gpu().table;
+  cluster_.run_well(2, [&](Communicator& comm) {
+    void *stream = nullptr, *pinned = nullptr;
+    ASSERT_EQ(table.make_stream(0, &stream), WARREN_DEVICE_OK);
+    ASSERT_EQ(table.allocate_pinned(4096, &pinned), WARREN_DEVICE_OK);
+    comm.use_stream(stream);
+    const DeviceArray<int> values(std::vector<int>{0, 0}), out(std::vector<int>{0, 0});
+    static_cast<int*>(pinned)[0] = static_cast<int*>(pinned)[1] = comm.rank() + 1;
+    if (comm.rank() == 0) fake_gpu().controls.arm("stream.to_device", 0, FakeFault::kHang);
+    const std::uint64_t looked = fake_gpu().controls.calls("query");
+    ASSERT_EQ(table.to_device(0, values.data(), pinned, 2 * sizeof(int), stream), WARREN_DEVICE_OK);
+    auto call = comm.allreduce_async(values.span(), out.span());
+    if (comm.rank() == 0) {
+      while (fake_gpu().controls.calls("query") < looked + 300) std::this_thread::yield();
+      EXPECT_FALSE(call.test());
+      fake_gpu().controls.release();
+    }
+    call.wait();
+    EXPECT_EQ(out.read(), (std::vector{3, 3}));
+    ASSERT_EQ(table.end_stream(0, stream), WARREN_DEVICE_OK);
+  });
+}
+
+TEST_F(Devices, ACallbackComesWhenTheResultIsOnTheGpu) {
+  cluster_.run_well(2, [&](Communicator& comm) {
+    const DeviceArray<int> values(std::vector<int>(100'000, comm.rank() + 1));
+    std::promise<std::vector<int>> seen;
+    auto call = comm.allreduce_async(values.span());
+    call.on_complete([&](const Error* e) {
+      EXPECT_EQ(e, nullptr);
+      seen.set_value(values.read());
+    });
+    EXPECT_EQ(seen.get_future().get(), std::vector<int>(100'000, 3));
+    call.wait();
+  });
+}
+
+void apart(int rank, Options& o) {
+  o.host_id = o.domain_id = "host-" + std::to_string(rank);
+  o.replicas = 2;
+}
+
+// Rank 1's GPU fails at `where` in its first life, in the round after `before` others; the job goes on with its next
+// one.
+void fails_and_comes_back(Cluster& cluster, const char* where, FakeFault fault, const std::string& says) {
+  SCOPED_TRACE(where);
+  const std::string job = std::string("job-") + (fault == FakeFault::kHang ? "hang-" : "") + where;
+  std::promise<void> failed;
+  std::shared_future<void> has_failed = failed.get_future().share();
+  const auto round = [](Communicator& comm, int number) {
+    const DeviceArray<float> in(values_of(comm.rank() + number, 5'000)), out(std::vector<float>(5'000, 0.0f));
+    comm.allreduce(in.span(), out.span());
+    return out.read();
+  };
+  Results seen[2];
+  std::thread other([&] {
+    Options o = cluster.options(1, 2, job);
+    apart(1, o);
+    try {
+      Communicator first = Communicator::create(o);
+      seen[1].push_back(round(first, 0));
+      const DeviceArray<float> in(values_of(2, 5'000)), out(std::vector<float>(5'000, 0.0f));
+      fake_gpu().controls.arm(where, 0, fault);
+      first.allreduce(in.span(), out.span());
+      ADD_FAILURE() << "the GPU has failed";
+    } catch (const Error& e) {
+      EXPECT_THAT(e.what(), HasSubstr(says));
+      EXPECT_THAT(e.what(), HasSubstr("rank 1's allreduce(f32, sum, count 5000"));
+      EXPECT_THAT(e.what(), HasSubstr("round p.1"));
+      EXPECT_THAT(e.what(), HasSubstr("its next life takes its place"));
+    }
+    fake_gpu().controls.release();
+    failed.set_value();
+    try {
+      Communicator second = Communicator::create(o);
+      for (int number = 0; number < 3; number++) {
+        const auto values = round(second, number);
+        if (number == 0) {
+          EXPECT_EQ(values, seen[1][0]) << "replayed";
+        } else {
+          seen[1].push_back(values);
+        }
+      }
+      second.finalize();
+    } catch (const Error& e) {
+      ADD_FAILURE() << e.what();
+    }
+  });
+  try {
+    Options o = cluster.options(0, 2, job);
+    apart(0, o);
+    Communicator comm = Communicator::create(o);
+    seen[0].push_back(round(comm, 0));
+    has_failed.wait();
+    for (int number = 1; number < 3; number++) seen[0].push_back(round(comm, number));
+    comm.finalize();
+  } catch (const Error& e) {
+    ADD_FAILURE() << e.what();
+  }
+  other.join();
+  EXPECT_EQ(seen[0], seen[1]);
+  EXPECT_EQ(seen[0].size(), 3u);
+}
+
+TEST_F(Devices, AGpuThatFailsEndsALifeAndTheNextOneReplays) {
+  fails_and_comes_back(cluster_, "to_host", FakeFault::kError, "cannot read the input of");
+  fails_and_comes_back(cluster_, "stream.to_host", FakeFault::kError, "injected into stream.to_host");
+  fails_and_comes_back(cluster_, "stream.to_host", FakeFault::kHang, "has not copied");
+}
+
+// The result is there, at rank 0 too, and only its way to the GPU is not.
+TEST_F(Devices, AGpuThatFailsAfterTheRoundEndsALifeToo) {
+  std::promise<void> returned;
+  std::thread other([&] {
+    Options o = cluster_.options(1, 2);
+    apart(1, o);
+    for (int life = 0; life < 2; life++) {
+      try {
+        Communicator comm = Communicator::create(o);
+        const DeviceArray<int> values(std::vector<int>(10, life == 0 ? 2 : 999));
+        // Rank 0 has no array on the GPU, and returns while this waits for its round timeout.
+        if (life == 0) fake_gpu().controls.arm("stream.to_device", 0, FakeFault::kHang);
+        comm.allreduce(values.span());
+        EXPECT_EQ(life, 1);
+        EXPECT_EQ(values.read(), std::vector<int>(10, 3)) << "from the log";
+        EXPECT_EQ(comm.allreduce(2), 3);
+        comm.finalize();
+      } catch (const Error& e) {
+        EXPECT_EQ(life, 0) << e.what();
+        EXPECT_THAT(e.what(), HasSubstr("cannot write the result of rank 1's allreduce"));
+        fake_gpu().controls.release();
+        returned.get_future().wait();
+      }
+    }
+  });
+  try {
+    Options o = cluster_.options(0, 2);
+    apart(0, o);
+    Communicator comm = Communicator::create(o);
+    std::vector<int> values(10, 1);
+    comm.allreduce(std::span(values));
+    returned.set_value();
+    EXPECT_EQ(comm.allreduce(1), 3);
+    comm.finalize();
+  } catch (const Error& e) {
+    ADD_FAILURE() << e.what();
+  }
+  other.join();
+}
+
+// Rank 1 is lost, and replaced, while rank 0's result is on its way to the GPU.
+TEST_F(Devices, AResultIsBroughtBackThroughAnInterrupt) {
+  std::promise<void> delivers, replaced;
+  const auto options = [&](int rank) {
+    Options o = cluster_.options(rank, 2);
+    apart(rank, o);
+    o.round_timeout_ms = std::chrono::milliseconds(20'000);
+    return o;
+  };
+  std::thread other([&] {
+    try {
+      {
+        Communicator first = Communicator::create(options(1));
+        EXPECT_EQ(first.allreduce(2), 3);
+        delivers.get_future().wait();
+      }
+      Communicator second = Communicator::create(options(1));
+      EXPECT_EQ(second.allreduce(99), 3);
+      replaced.set_value();
+      EXPECT_EQ(second.allreduce(5), 9);
+      second.finalize();
+    } catch (const Error& e) {
+      ADD_FAILURE() << e.what();
+    }
+  });
+  try {
+    Communicator comm = Communicator::create(options(0));
+    const DeviceArray<int> value(std::vector{1});
+    fake_gpu().controls.arm("stream.to_device", 0, FakeFault::kHang);
+    const std::uint64_t before = fake_gpu().controls.calls("stream.to_device");
+    auto call = comm.allreduce_async(value.span());
+    while (fake_gpu().controls.calls("stream.to_device") == before) std::this_thread::yield();
+    delivers.set_value();
+    replaced.get_future().wait();
+    EXPECT_FALSE(call.test());
+    fake_gpu().controls.release();
+    call.wait();
+    EXPECT_EQ(value.read(), std::vector{3});
+    EXPECT_EQ(comm.allreduce(4), 9);
+    comm.finalize();
+  } catch (const Error& e) {
+    ADD_FAILURE() << e.what();
+  }
+  other.join();
+}
+
+TEST_F(Devices, StatesOnTheGpuAreCheckpointed) {
+  const auto take_two = [](Communicator& comm, std::uint64_t version, int local_value) {
+    const DeviceArray<int> global(std::vector<int>{1, 2, 3}), local(std::vector<int>{local_value});
+    if (version == 0) comm.checkpoint(std::as_bytes(global.span()), std::as_bytes(local.span()));
+    global.write({4, 5, 6});  // after the snapshot
+    // Returns when the first is committed.
+    if (version <= 1) comm.checkpoint(std::as_bytes(global.span()), std::as_bytes(local.span()));
+  };
+  const auto lazily = [](Communicator& comm) {
+    const DeviceArray<int> global(std::vector<int>{7, 8, 9});
+    comm.lazy_checkpoint([&] { return global.span(); });
+    EXPECT_EQ(comm.allreduce(1), 2);
+    comm.checkpoint(std::vector{10});  // returns when the lazy one is committed
+    EXPECT_GE(comm.committed_version(), 3u);
+  };
+  std::thread other([&] {
+    Options o = cluster_.options(1, 2);
+    apart(1, o);
+    try {
+      {
+        Communicator first = Communicator::create(o);
+        EXPECT_EQ(first.load_checkpoint().version, 0u);
+        take_two(first, 0, 21);
+      }
+      {
+        Communicator second = Communicator::create(o);
+        const auto loaded = second.load_checkpoint();
+        EXPECT_GE(loaded.version, 1u);
+        EXPECT_EQ(loaded.global_as<int>(), loaded.version == 1 ? (std::vector{1, 2, 3}) : (std::vector{4, 5, 6}));
+        int local = 0;
+        ASSERT_EQ(loaded.local.size(), sizeof local);
+        std::memcpy(&local, loaded.local.data(), sizeof local);
+        EXPECT_EQ(local, 21);
+        take_two(second, loaded.version, 21);
+        EXPECT_EQ(second.allreduce(1), 2);
+        lazily(second);
+      }
+      Communicator third = Communicator::create(o);
+      const auto loaded = third.load_checkpoint();
+      EXPECT_GE(loaded.version, 3u);
+      EXPECT_EQ(loaded.global_as<int>(), loaded.version == 3 ? (std::vector{7, 8, 9}) : std::vector{10});
+      if (loaded.version == 3) {
+        EXPECT_EQ(third.allreduce(1), 2);
+        third.checkpoint(std::vector{10});
+      }
+      third.barrier();
+      third.finalize();
+    } catch (const Error& e) {
+      ADD_FAILURE() << e.what();
+    }
+  });
+  try {
+    Options o = cluster_.options(0, 2);
+    apart(0, o);
+    Communicator comm = Communicator::create(o);
+    EXPECT_EQ(comm.load_checkpoint().version, 0u);
+    take_two(comm, 0, 20);
+    EXPECT_EQ(comm.allreduce(1), 2);
+    lazily(comm);
+    comm.barrier();
+    comm.finalize();
+  } catch (const Error& e) {
+    ADD_FAILURE() << e.what();
+  }
+  other.join();
+}
+
+// ---- processes
+
+std::string file_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Runs the job by `warren run` and returns what each of its workers wrote.
+std::vector<std::string> run_processes(const std::string& folder, const std::string& arguments) {
+  std::filesystem::create_directories(folder);
+  const std::string command = std::string(WARREN_CLI) + " run -n 4 --round_timeout_ms=5000 -- " + WARREN_DEVICE_WORKER +
+                              " " + arguments + " >" + folder + "/log 2>&1";
+  const int status = std::system(command.c_str());
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << file_text(folder + "/log");
+  std::vector<std::string> out;
+  for (int worker = 0; worker < kRanks; worker++) out.push_back(file_text(folder + "/" + std::to_string(worker)));
+  return out;
+}
+
+TEST(DeviceProcesses, AreKilledInARoundAndGiveTheBitsOfTheCpu) {
+  const testing::TempDir folder;
+  const std::string rounds = " 8 ";
+  const auto expected = run_processes(folder / "cpu", "cpu" + rounds + (folder / "cpu") + " none none 0");
+  for (const std::string& state : expected) {
+    ASSERT_EQ(state.size(), 3'000 * sizeof(float));
+    EXPECT_EQ(state, expected[0]);
+  }
+  const std::string whole = folder / "whole";
+  EXPECT_EQ(run_processes(whole, "gpu" + rounds + whole + " none none 0"), expected);
+  for (const char* kill : {"2 stream.to_host 17", "1 stream.to_device 22", "0 query 40"}) {
+    SCOPED_TRACE(kill);
+    const std::string killed = folder / std::string(kill);
+    std::string path = killed;
+    std::replace(path.begin(), path.end(), ' ', '-');
+    EXPECT_EQ(run_processes(path, "gpu" + rounds + path + " " + kill), expected);
+    EXPECT_THAT(file_text(path + "/log"), HasSubstr("signal 9")) << "nobody was killed";
+  }
+}
+
+}  // namespace
+}  // namespace warren

@@ -1,0 +1,72 @@
+// A worker that may be preempted: asynchronous sums of 1 MiB, a checkpoint now and then, every result compared.
+//   drainer TRACKER SECRET_FILE WORKER_ID WORLD_SIZE STOP_FILE
+// Prints "joined RANK VERSION", and "done VERSION" some time after there is a STOP_FILE; "failed …" if a call fails,
+// which none should.
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "warren/warren.h"
+
+int main(int argc, char** argv) {
+  if (argc != 6) return 2;
+  warren::Options options;
+  options.tracker = argv[1];
+  options.job = "drain";
+  options.secret_file = argv[2];
+  options.worker_id = argv[3];
+  options.world_size = std::atoi(argv[4]);
+  options.round_timeout_ms = std::chrono::milliseconds(3000);
+  options.log_level = warren::LogLevel::error;
+  options.replicas = 2;
+  constexpr std::size_t kElements = (std::size_t{1} << 20) / sizeof(float);
+  try {
+    auto comm = warren::Communicator::create(options);
+    struct State {
+      int version = 0, stop = 0;
+    };
+    State state;
+    const auto loaded = comm.load_checkpoint();
+    if (loaded.version > 0) std::memcpy(&state, loaded.global.data(), sizeof state);
+    std::printf("joined %d %d\n", comm.rank(), state.version);
+    std::fflush(stdout);
+    std::array<std::vector<float>, 3> buffers;
+    while (state.stop == 0) {
+      for (int round = 0; round < 5; round++) {
+        std::vector<warren::Handle> handles;
+        for (std::size_t b = 0; b < buffers.size(); b++) {
+          buffers[b].assign(kElements, static_cast<float>(state.version % 1000 + round + static_cast<int>(b)));
+          handles.push_back(comm.allreduce_async(std::span(buffers[b])));
+        }
+        for (auto& h : handles) h.wait();
+        for (std::size_t b = 0; b < buffers.size(); b++) {
+          const auto expected =
+              static_cast<float>(comm.world_size() * (state.version % 1000 + round + static_cast<int>(b)));
+          for (const float x : buffers[b]) {
+            if (x == expected) continue;
+            std::printf("failed: wrong sum\n");
+            return 3;
+          }
+        }
+      }
+      // Read from outside, and the same in each life once it is agreed on.
+      std::array<int, 1> stop = {access(argv[5], F_OK) == 0 ? 1 : 0};
+      comm.allreduce(std::span(stop), warren::Op::max);
+      state.version++;
+      state.stop = stop[0];
+      comm.checkpoint(std::as_bytes(std::span(&state, 1)));
+    }
+    comm.finalize();
+    std::printf("done %d\n", state.version);
+  } catch (const warren::Error& e) {
+    std::printf("failed %d %s\n", static_cast<int>(e.code()), e.what());
+    std::fflush(stdout);
+    return 4;
+  }
+  return 0;
+}

@@ -1,0 +1,48 @@
+// A worker for tests about stragglers: so much work of its own, then a sum, until it is killed.
+//   pacer TRACKER SECRET_FILE WORKER_ID WORLD_SIZE HOST_ID ALGORITHM ELEMENTS WORK_US
+// WORK_US is CPU time: who gets less of the CPU takes longer. Prints "failed …" if a call fails.
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <string>
+#include <vector>
+
+#include "warren/warren.h"
+
+namespace {
+
+std::int64_t cpu_us() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return std::int64_t{t.tv_sec} * 1'000'000 + t.tv_nsec / 1000;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 9) return 2;
+  warren::Options options;
+  options.tracker = argv[1];
+  options.job = "pace";
+  options.secret_file = argv[2];
+  options.worker_id = argv[3];
+  options.world_size = std::atoi(argv[4]);
+  options.host_id = options.domain_id = argv[5];
+  options.algorithm = argv[6];
+  options.round_timeout_ms = std::chrono::milliseconds(10'000);
+  options.log_level = warren::LogLevel::error;
+  options.replicas = 0;
+  const std::int64_t work_us = std::atol(argv[8]);
+  try {
+    auto comm = warren::Communicator::create(options);
+    std::vector<float> v(static_cast<std::size_t>(std::atol(argv[7])), 1.0f);
+    while (true) {
+      for (const std::int64_t end = cpu_us() + work_us; cpu_us() < end;) {
+      }
+      comm.allreduce(std::span(v), warren::Op::max);
+    }
+  } catch (const warren::Error& e) {
+    std::printf("failed %d %s\n", static_cast<int>(e.code()), e.what());
+  }
+  return 1;
+}

@@ -1,0 +1,536 @@
+#include "tests/worker/device/fake_device.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cuda/request.h"
+#include "cuda/twins.h"
+
+namespace warren::test {
+namespace {
+
+constexpr int kDevices = 2;
+constexpr std::size_t kDeviceBytes = std::size_t{256} << 20;
+constexpr std::size_t kAlignment = 256;
+
+thread_local std::string last_error;
+
+warren_device_code failed(std::string text, warren_device_code code = WARREN_DEVICE_FAILED) {
+  last_error = std::move(text);
+  return code;
+}
+
+[[noreturn]] void broken(const char* what) {
+  std::perror(what);
+  std::abort();
+}
+
+// ---- faults
+
+class Faults {
+ public:
+  void arm(const char* where, int after, FakeFault fault) {
+    const std::lock_guard lock(mutex_);
+    where_ = where;
+    after_ = after;
+    fault_ = fault;
+    armed_ = true;
+  }
+  void release() {
+    const std::lock_guard lock(mutex_);
+    armed_ = false;
+    released_++;
+    changed_.notify_all();
+  }
+  std::uint64_t calls(const char* where) {
+    const std::lock_guard lock(mutex_);
+    return calls_[where];
+  }
+  // What becomes of this call.
+  warren_device_code meet(const char* where) {
+    std::unique_lock lock(mutex_);
+    calls_[where]++;
+    if (!armed_ || where_ != where || after_-- > 0) return WARREN_DEVICE_OK;
+    armed_ = false;
+    const std::string text = std::string("injected into ") + where;
+    switch (fault_) {
+      case FakeFault::kError: return failed(text);
+      case FakeFault::kNoMemory: return failed(text, WARREN_DEVICE_NO_MEMORY);
+      case FakeFault::kNone: return failed(text, WARREN_DEVICE_NONE);
+      case FakeFault::kHang: changed_.wait(lock, [this, before = released_] { return released_ != before; }); break;
+      case FakeFault::kKill: (void)kill(getpid(), SIGKILL); break;
+    }
+    return WARREN_DEVICE_OK;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::string where_;
+  int after_ = 0;
+  FakeFault fault_ = FakeFault::kError;
+  bool armed_ = false;
+  std::uint64_t released_ = 0;
+  std::map<std::string, std::uint64_t> calls_;
+};
+
+// Never destroyed: streams may outlive main().
+Faults& faults() {
+  static Faults& all = *new Faults;
+  return all;
+}
+
+// ---- memory
+
+// One device's: at `program` for whoever holds pointers, at `mine` for the streams.
+class Memory {
+ public:
+  Memory() {
+    const int fd = memfd_create("fake-device", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, kDeviceBytes) != 0) broken("fake device memory");
+    program_ = map(fd, PROT_NONE);
+    mine_ = map(fd, PROT_READ | PROT_WRITE);
+    ::close(fd);
+  }
+  [[nodiscard]] bool holds(const void* pointer) const {
+    const auto* const p = static_cast<const std::byte*>(pointer);
+    return p >= program_ && p < program_ + kDeviceBytes;
+  }
+  // nullptr: not all of it lies in one allocation.
+  std::byte* behind(const void* pointer, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    if (!holds(pointer)) return nullptr;
+    const auto at = static_cast<std::size_t>(static_cast<const std::byte*>(pointer) - program_);
+    const auto it = used_.upper_bound(at);
+    if (it == used_.begin()) return nullptr;
+    const auto& [begin, size] = *std::prev(it);
+    return at + bytes <= begin + size ? mine_ + at : nullptr;
+  }
+  std::byte* allocate(std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    std::size_t at = 0;
+    for (const auto& [begin, size] : used_) {
+      if (begin - at >= bytes) break;
+      at = (begin + size + kAlignment - 1) / kAlignment * kAlignment;
+    }
+    if (at + bytes > kDeviceBytes) return nullptr;
+    used_[at] = bytes;
+    return program_ + at;
+  }
+  bool release(void* pointer) {
+    const std::lock_guard lock(mutex_);
+    return holds(pointer) && used_.erase(static_cast<std::size_t>(static_cast<std::byte*>(pointer) - program_)) == 1;
+  }
+
+ private:
+  static std::byte* map(int fd, int protection) {
+    void* const at = mmap(nullptr, kDeviceBytes, protection, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (at == MAP_FAILED) broken("fake device memory");
+    return static_cast<std::byte*>(at);
+  }
+  std::byte *program_ = nullptr, *mine_ = nullptr;
+  std::mutex mutex_;
+  std::map<std::size_t, std::size_t> used_;
+};
+
+Memory& memory(int device) {
+  static auto* const all = new Memory[kDevices];
+  return all[device];
+}
+
+std::byte* behind_any(const void* pointer, std::size_t bytes) {
+  for (int d = 0; d < kDevices; d++) {
+    if (std::byte* const at = memory(d).behind(pointer, bytes); at != nullptr) return at;
+  }
+  return nullptr;
+}
+
+struct Pinned {
+  std::mutex mutex;
+  std::map<const std::byte*, std::size_t> blocks;
+  bool holds(const void* pointer, std::size_t bytes) {
+    const std::lock_guard lock(mutex);
+    const auto* const p = static_cast<const std::byte*>(pointer);
+    const auto it = blocks.upper_bound(p);
+    return it != blocks.begin() && p + bytes <= std::prev(it)->first + std::prev(it)->second;
+  }
+};
+Pinned& pinned() {
+  static Pinned& all = *new Pinned;
+  return all;
+}
+
+// ---- streams and events
+
+// What is queued on all streams together.
+class Pending {
+ public:
+  void add(int tasks) {
+    const std::lock_guard lock(mutex_);
+    tasks_ += tasks;
+    if (tasks_ == 0) none_.notify_all();
+  }
+  void settle() {
+    std::unique_lock lock(mutex_);
+    none_.wait(lock, [&] { return tasks_ == 0; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable none_;
+  int tasks_ = 0;
+};
+Pending& pending() {
+  static Pending& all = *new Pending;
+  return all;
+}
+
+struct Event {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::uint64_t recorded = 0, reached = 0;
+  std::string failure;  // of the stream, when it was reached
+};
+using EventHolder = std::shared_ptr<Event>;
+
+class Stream : public std::enable_shared_from_this<Stream> {
+ public:
+  // Returns why the stream fails from here on; empty: it does not.
+  using Task = std::function<std::string(const std::string& failure)>;
+  static std::shared_ptr<Stream> make() {
+    auto stream = std::make_shared<Stream>();
+    std::thread([stream] { stream->run(); }).detach();
+    return stream;
+  }
+  void push(Task task) {
+    pending().add(1);
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+    changed_.notify_one();
+  }
+  void end() {
+    push([this](const std::string& failure) {
+      ends_ = true;
+      return failure;
+    });
+  }
+
+ private:
+  void run() {
+    std::string failure;
+    while (!ends_) {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return !tasks_.empty(); });
+      const Task task = std::move(tasks_.front());
+      tasks_.pop_front();
+      lock.unlock();
+      failure = task(failure);
+      pending().add(-1);
+    }
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Task> tasks_;
+  bool ends_ = false;  // of the stream's thread
+};
+using StreamHolder = std::shared_ptr<Stream>;
+
+// Handles that were given out. The core leaves those of a device that has failed as they are; here they stay in reach,
+// so that a sanitizer does not take them for leaks.
+class Handles {
+ public:
+  void* add(void* handle) {
+    const std::lock_guard lock(mutex_);
+    all_.insert(handle);
+    return handle;
+  }
+  void remove(void* handle) {
+    const std::lock_guard lock(mutex_);
+    if (all_.erase(handle) == 0) broken("a stream or event that is none");
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<void*> all_;
+};
+Handles& handles() {
+  static Handles& all = *new Handles;
+  return all;
+}
+
+StreamHolder stream_of(std::int32_t device, void* handle) {
+  if (handle != nullptr) return *static_cast<StreamHolder*>(handle);
+  static auto* const by_default = new std::vector<StreamHolder>{Stream::make(), Stream::make()};
+  return (*by_default)[static_cast<std::size_t>(device)];
+}
+const EventHolder& event_of(void* handle) {
+  return *static_cast<EventHolder*>(handle);
+}
+
+// Queues what runs unless the stream has failed before.
+void queue(std::int32_t device, void* stream, const char* where, std::function<void()> work) {
+  stream_of(device, stream)->push([where, work = std::move(work)](const std::string& failure) -> std::string {
+    if (!failure.empty()) return failure;
+    if (faults().meet(where) != WARREN_DEVICE_OK) return last_error;
+    work();
+    return {};
+  });
+}
+
+// ---- the table
+
+#define FAKE_MEETS(name) \
+  if (const auto met = faults().meet(name); met != WARREN_DEVICE_OK) return met
+
+const char* error_text() {
+  return last_error.c_str();
+}
+
+warren_device_code init(std::int32_t* devices) {
+  FAKE_MEETS("init");
+  *devices = kDevices;
+  return WARREN_DEVICE_OK;
+}
+
+warren_device_code locate(const void* pointer, std::int32_t* device) {
+  FAKE_MEETS("locate");
+  *device = WARREN_DEVICE_HOST;
+  for (int d = 0; d < kDevices; d++) {
+    if (memory(d).holds(pointer)) *device = d;
+  }
+  return WARREN_DEVICE_OK;
+}
+
+warren_device_code allocate_pinned(std::size_t bytes, void** out) {
+  FAKE_MEETS("allocate_pinned");
+  void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED) return failed("mmap", WARREN_DEVICE_NO_MEMORY);
+  const std::lock_guard lock(pinned().mutex);
+  pinned().blocks[static_cast<std::byte*>(at)] = bytes;
+  *out = at;
+  return WARREN_DEVICE_OK;
+}
+
+warren_device_code free_pinned(void* pointer) {
+  FAKE_MEETS("free_pinned");
+  const std::lock_guard lock(pinned().mutex);
+  const auto it = pinned().blocks.find(static_cast<std::byte*>(pointer));
+  if (it == pinned().blocks.end()) return failed("not pinned");
+  munmap(pointer, it->second);
+  pinned().blocks.erase(it);
+  return WARREN_DEVICE_OK;
+}
+
+warren_device_code allocate(std::int32_t device, std::size_t bytes, void** out) {
+  FAKE_MEETS("allocate");
+  *out = memory(device).allocate(bytes);
+  return *out == nullptr ? failed("the fake device is full", WARREN_DEVICE_NO_MEMORY) : WARREN_DEVICE_OK;
+}
+
+warren_device_code release(std::int32_t device, void* pointer) {
+  FAKE_MEETS("release");
+  return memory(device).release(pointer) ? WARREN_DEVICE_OK : failed("not allocated");
+}
+
+warren_device_code make_stream(std::int32_t, void** out) {
+  FAKE_MEETS("make_stream");
+  *out = handles().add(new StreamHolder(Stream::make()));
+  return WARREN_DEVICE_OK;
+}
+
+warren_device_code end_stream(std::int32_t, void* stream) {
+  FAKE_MEETS("end_stream");
+  auto* const holder = static_cast<StreamHolder*>(stream);
+  handles().remove(stream);
+  (*holder)->end();
+  delete holder;
+  return WARREN_DEVICE_OK;
+}
+
+warren_device_code make_event(std::int32_t, void** out) {
+  FAKE_MEETS("make_event");
+  *out = handles().add(new EventHolder(std::make_shared<Event>()));
+  return WARREN_DEVICE_OK;
+}
+
+warren_device_code end_event(std::int32_t, void* event) {
+  FAKE_MEETS("end_event");
+  handles().remove(event);
+  delete static_cast<EventHolder*>(event);
+  return WARREN_DEVICE_OK;
+}
+
+warren_device_code record(std::int32_t device, void* handle, void* stream) {
+  FAKE_MEETS("record");
+  const EventHolder event = event_of(handle);
+  std::uint64_t number = 0;
+  {
+    const std::lock_guard lock(event->mutex);
+    number = ++event->recorded;
+  }
+  stream_of(device, stream)->push([event, number](const std::string& failure) {
+    const std::lock_guard lock(event->mutex);
+    event->reached = number;
+    event->failure = failure;
+    event->changed.notify_all();
+    return failure;
+  });
+  return WARREN_DEVICE_OK;
+}
+
+warren_device_code wait_for(std::int32_t device, void* stream, void* handle) {
+  FAKE_MEETS("wait_for");
+  const EventHolder event = event_of(handle);
+  std::uint64_t number = 0;
+  {
+    const std::lock_guard lock(event->mutex);
+    number = event->recorded;
+  }
+  stream_of(device, stream)->push([event, number](const std::string& failure) {
+    std::unique_lock lock(event->mutex);
+    event->changed.wait(lock, [&] { return event->reached >= number; });
+    return failure.empty() ? event->failure : failure;
+  });
+  return WARREN_DEVICE_OK;
+}
+
+warren_device_code query(std::int32_t, void* handle) {
+  FAKE_MEETS("query");
+  const EventHolder event = event_of(handle);
+  const std::lock_guard lock(event->mutex);
+  if (event->reached != event->recorded) return WARREN_DEVICE_NOT_READY;
+  return event->failure.empty() ? WARREN_DEVICE_OK : failed(event->failure);
+}
+
+warren_device_code to_host(std::int32_t device, void* to, const void* from, std::size_t bytes, void* stream) {
+  FAKE_MEETS("to_host");
+  const std::byte* const source = memory(device).behind(from, bytes);
+  if (source == nullptr) return failed("a copy from what is not this device's memory");
+  if (!pinned().holds(to, bytes)) return failed("a copy to memory that is not pinned");
+  queue(device, stream, "stream.to_host", [=] {
+    if (bytes != 0) std::memcpy(to, source, bytes);
+  });
+  return WARREN_DEVICE_OK;
+}
+
+warren_device_code to_device(std::int32_t device, void* to, const void* from, std::size_t bytes, void* stream) {
+  FAKE_MEETS("to_device");
+  std::byte* const target = memory(device).behind(to, bytes);
+  if (target == nullptr) return failed("a copy to what is not this device's memory");
+  if (!pinned().holds(from, bytes)) return failed("a copy from memory that is not pinned");
+  queue(device, stream, "stream.to_device", [=] {
+    if (bytes != 0) std::memcpy(target, from, bytes);
+  });
+  return WARREN_DEVICE_OK;
+}
+
+warren_device_code reduce(std::int32_t device, void* out, const void* const* in, std::size_t inputs, std::size_t count,
+                          warren_type type, warren_op op, void* stream) {
+  FAKE_MEETS("reduce");
+  if (const char* why = cuda::why_not_reduce(inputs, type, op); why != nullptr) return failed(why);
+  const std::size_t bytes = count * (type == WARREN_F32 ? 4 : 2);
+  std::vector<const void*> sources;
+  for (std::size_t i = 0; i < inputs; i++) sources.push_back(memory(device).behind(in[i], bytes));
+  std::byte* const target = memory(device).behind(out, bytes);
+  for (const void* source : sources) {
+    if (source == nullptr || target == nullptr) return failed("an operand is not this device's memory");
+  }
+  queue(device, stream, "stream.reduce",
+        [=] { cuda::twins::reduce(target, sources.data(), sources.size(), count, type, op); });
+  return WARREN_DEVICE_OK;
+}
+
+warren_device_code convert(std::int32_t device, void* out, warren_type out_type, const void* in, warren_type in_type,
+                           std::size_t count, void* stream) {
+  FAKE_MEETS("convert");
+  if (const char* why = cuda::why_not_convert(out_type, in_type); why != nullptr) return failed(why);
+  const std::byte* const source = memory(device).behind(in, count * (in_type == WARREN_F32 ? 4 : 2));
+  std::byte* const target = memory(device).behind(out, count * (out_type == WARREN_F32 ? 4 : 2));
+  if (source == nullptr || target == nullptr) return failed("an operand is not this device's memory");
+  queue(device, stream, "stream.convert", [=] { cuda::twins::convert(target, out_type, source, in_type, count); });
+  return WARREN_DEVICE_OK;
+}
+
+warren_device_code checksum(std::int32_t device, std::uint64_t* out, const void* in, std::size_t bytes, void* stream) {
+  FAKE_MEETS("checksum");
+  const std::size_t blocks = (bytes + WARREN_DEVICE_CHECKSUM_BLOCK - 1) / WARREN_DEVICE_CHECKSUM_BLOCK;
+  const std::byte* const source = memory(device).behind(in, bytes);
+  std::byte* const target = memory(device).behind(out, blocks * sizeof *out);
+  if (source == nullptr || target == nullptr) return failed("an operand is not this device's memory");
+  queue(device, stream, "stream.checksum",
+        [=] { cuda::twins::checksum(reinterpret_cast<std::uint64_t*>(target), source, bytes); });
+  return WARREN_DEVICE_OK;
+}
+
+constexpr warren_device_table kTable = {
+    .version = WARREN_DEVICE_TABLE_VERSION,
+    .bytes = sizeof(warren_device_table),
+    .name = "a fake device",
+    .error_text = error_text,
+    .init = init,
+    .locate = locate,
+    .allocate_pinned = allocate_pinned,
+    .free_pinned = free_pinned,
+    .allocate = allocate,
+    .release = release,
+    .make_stream = make_stream,
+    .end_stream = end_stream,
+    .make_event = make_event,
+    .end_event = end_event,
+    .record = record,
+    .wait_for = wait_for,
+    .query = query,
+    .to_host = to_host,
+    .to_device = to_device,
+    .reduce = reduce,
+    .convert = convert,
+    .checksum = checksum,
+};
+
+constexpr FakeControls kControls = {
+    .arm = [](const char* where, int after, FakeFault fault) { faults().arm(where, after, fault); },
+    .release =
+        [] {
+          faults().release();
+          pending().settle();
+        },
+    .calls = [](const char* where) { return faults().calls(where); },
+    .write =
+        [](void* device_memory, const void* from, std::size_t bytes) {
+          std::byte* const target = behind_any(device_memory, bytes);
+          if (target == nullptr) std::abort();
+          if (bytes != 0) std::memcpy(target, from, bytes);
+        },
+    .read =
+        [](void* to, const void* device_memory, std::size_t bytes) {
+          const std::byte* const source = behind_any(device_memory, bytes);
+          if (source == nullptr) std::abort();
+          if (bytes != 0) std::memcpy(to, source, bytes);
+        },
+};
+
+}  // namespace
+}  // namespace warren::test
+
+extern "C" __attribute__((visibility("default"))) const warren_device_table* warren_device_table_1(void) {
+  return &warren::test::kTable;
+}
+
+extern "C" __attribute__((visibility("default"))) const warren::test::FakeControls* fake_device_controls() {
+  return &warren::test::kControls;
+}

@@ -1,0 +1,39 @@
+// A device for tests, in a library of its own that workers load like the real one: two GPUs whose memory the program
+// holds at addresses that it cannot touch (touching is a crash), whose streams are threads and whose kernels are the
+// CPU twins. Copies accept only memory that is the device's, and only memory that is pinned.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "worker/device/device_table.h"
+
+namespace warren::test {
+
+enum class FakeFault : std::uint8_t {
+  kError,     // the call fails
+  kNoMemory,  // likewise, with that code
+  kNone,      // init: there is no GPU
+  kHang,      // it does not go on before release()
+  kKill       // the process dies by SIGKILL
+};
+
+struct FakeControls {
+  // The `after`-th call from now on (0: the next one) of a function of the table meets a fault; "stream.to_host",
+  // "stream.to_device", "stream.reduce", …: what was queued, when the stream comes to it. One at a time.
+  void (*arm)(const char* where, int after, FakeFault fault);
+  // No fault any more; what hangs goes on, and all streams have come to their ends when it returns. Streams that have
+  // failed stay so.
+  void (*release)();
+  // Calls so far of a function of the table, or runs on streams.
+  std::uint64_t (*calls)(const char* where);
+  // Copies between any memory of the CPU and the device's, at once.
+  void (*write)(void* device_memory, const void* from, std::size_t bytes);
+  void (*read)(void* to, const void* device_memory, std::size_t bytes);
+};
+
+// Exported by the library: `const FakeControls* fake_device_controls()`.
+using FakeControlsFunction = const FakeControls* (*)();
+inline constexpr const char* kFakeControls = "fake_device_controls";
+
+}  // namespace warren::test

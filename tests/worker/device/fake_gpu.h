@@ -1,0 +1,65 @@
+// How tests use the fake device: its table, its controls, and arrays in its memory.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <span>
+#include <vector>
+
+#include "tests/worker/device/fake_device.h"
+
+namespace warren::test {
+
+struct FakeGpu {
+  const warren_device_table& table;
+  const FakeControls& controls;
+};
+
+inline const FakeGpu& fake_gpu() {
+  static const FakeGpu gpu = [] {
+    void* const library = dlopen(WARREN_FAKE_DEVICE, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (library == nullptr) {
+      std::fprintf(stderr, "%s\n", dlerror());
+      std::abort();
+    }
+    const auto table = reinterpret_cast<warren_device_table_function>(dlsym(library, WARREN_DEVICE_TABLE_SYMBOL));
+    const auto controls = reinterpret_cast<FakeControlsFunction>(dlsym(library, kFakeControls));
+    return FakeGpu{*table(), *controls()};
+  }();
+  return gpu;
+}
+
+// An array on the fake device.
+template <class T>
+class DeviceArray {
+ public:
+  explicit DeviceArray(std::size_t count, std::int32_t device = 0) : count_(count), device_(device) {
+    if (fake_gpu().table.allocate(device, count * sizeof(T) + 1, &memory_) != WARREN_DEVICE_OK) std::abort();
+  }
+  explicit DeviceArray(const std::vector<T>& values, std::int32_t device = 0) : DeviceArray(values.size(), device) {
+    write(values);
+  }
+  ~DeviceArray() { (void)fake_gpu().table.release(device_, memory_); }
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+
+  [[nodiscard]] T* data() const { return static_cast<T*>(memory_); }
+  [[nodiscard]] std::span<T> span() const { return {data(), count_}; }
+  void write(const std::vector<T>& values) const {
+    fake_gpu().controls.write(memory_, values.data(), values.size() * sizeof(T));
+  }
+  [[nodiscard]] std::vector<T> read() const {
+    std::vector<T> values(count_);
+    fake_gpu().controls.read(values.data(), memory_, count_ * sizeof(T));
+    return values;
+  }
+
+ private:
+  std::size_t count_;
+  std::int32_t device_;
+  void* memory_ = nullptr;
+};
+
+}  // namespace warren::test

@@ -1,0 +1,377 @@
+// Payloads that are read where they lie: what the executor owes a transport that gives views.
+#include "worker/executor.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+namespace warren::worker {
+namespace {
+
+constexpr std::uint64_t kCount = 64;
+
+// Takes everything, and completes what the test says.
+class Scripted final : public Transport {
+ public:
+  struct Receive {
+    std::span<std::byte> payload;
+    bool in_place = false;
+    Token token = 0;
+  };
+  LinkId link(GroupId, Rank) override { return 0; }
+  void post_send(LinkId, const FrameHeader&, std::span<const std::byte>, Token token) override {
+    sends.push_back(token);
+    places.emplace_back();
+  }
+  void post_send_logged(LinkId, const FrameHeader&, std::span<const std::byte>, const LogPlace& place,
+                        Token token) override {
+    sends.push_back(token);
+    places.push_back(place);
+  }
+  void post_send_lent(LinkId, const FrameHeader&, std::span<const std::byte> payload, Token token) override {
+    sends.push_back(token);
+    places.emplace_back();
+    lent.push_back(payload);
+  }
+  void post_recv(LinkId, const FrameHeader&, std::span<std::byte> payload, Token token) override {
+    receives.push_back({payload, false, token});
+  }
+  void post_recv_in_place(LinkId, const FrameHeader&, std::span<std::byte> payload, Token token) override {
+    receives.push_back({payload, true, token});
+  }
+  void release(LinkId, const View& view) override { released.push_back(view.held); }
+  std::size_t poll(std::span<Completion>) override { return 0; }
+  void collect_pollfds(std::vector<pollfd>&) override {}
+  void close_all() override {}
+
+  std::vector<Token> sends;
+  std::vector<LogPlace> places;  // of the sends
+  std::vector<std::span<const std::byte>> lent;
+  std::vector<Receive> receives;
+  std::vector<const std::byte* const*> released;
+};
+
+class Log final : public Publisher {
+ public:
+  Status publish(std::uint64_t first, std::uint64_t count, const std::byte*, LogPlace& place) override {
+    place = {1, 2, 1000 + first};
+    pieces.emplace_back(first, count);
+    return {};
+  }
+  [[nodiscard]] std::uint64_t newest() const override { return slow ? pieces.size() : 0; }
+  [[nodiscard]] bool may_be_seen(std::uint64_t number) const override { return number <= seen; }
+  std::span<std::byte> room(std::uint64_t count) override {
+    return std::as_writable_bytes(std::span(here).first(has_room ? count : 0));
+  }
+  void publish_room(std::uint64_t first, std::uint64_t count, LogPlace& place) override {
+    place = {1, 2, 2000 + first};
+    pieces.emplace_back(first, count);
+    published.assign(here.begin(), here.begin() + static_cast<std::ptrdiff_t>(count));
+  }
+  bool has_room = false;
+  std::vector<std::int64_t> here = std::vector<std::int64_t>(kCount), published;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> pieces;
+  bool slow = false;       // what is published may be seen later
+  std::uint64_t seen = 0;  // so much of it
+};
+
+// Rank 0 of two, on one host; the other one is the test. Its segment is the first half.
+class InPlace : public ::testing::Test {
+ protected:
+  [[nodiscard]] PreparedSchedule schedule_of(const Ranges& final, std::uint64_t chunk_elements = kCount,
+                                             std::int32_t rank = 0) const {
+    schedule::Request request;
+    request.rank = rank;
+    request.collective = Collective::kAllreduce;
+    request.algorithm = schedule::Algorithm::kRing;
+    request.size = 2;
+    request.count = kCount;
+    request.chunk_elements = chunk_elements;
+    request.replicas = 2;
+    request.hosts = hosts_;
+    request.domains = hosts_;
+    request.element_bytes = schedule::kWholeBytes;  // so that the result is not small
+    request.resumed = !final.empty();
+    request.final = final;
+    return PreparedSchedule(schedule::make(request).value());
+  }
+  void SetUp() override {
+    prepared_ = std::make_unique<PreparedSchedule>(schedule_of({}));
+    std::iota(input_.begin(), input_.end(), 1);
+    std::iota(theirs_.begin(), theirs_.end(), 1000);
+    round_.schedule = prepared_.get();
+    round_.input = reinterpret_cast<const std::byte*>(input_.data());
+    round_.output = reinterpret_cast<std::byte*>((over_its_input_ ? input_ : output_).data());
+    round_.reducer = Reducer::make(DataType::kI64, ReduceOp::kSum, 2).value();
+    round_.publisher = &log_;
+    executor_.start(round_);
+    ASSERT_EQ(transport_.receives.size(), 2u);
+    EXPECT_TRUE(transport_.receives[0].in_place && transport_.receives[1].in_place);
+  }
+  // The other rank's part from `first` on: an input, or a final.
+  const std::byte* part(std::uint64_t first) { return reinterpret_cast<const std::byte*>(&theirs_[first]); }
+
+  bool over_its_input_ = false;
+  Executor::Round round_;
+  std::vector<std::uint32_t> hosts_ = {0, 0};
+  std::unique_ptr<PreparedSchedule> prepared_;
+  Scripted transport_;
+  Log log_;
+  Executor executor_{transport_, kWorldGroup, {Rank(0), Rank(1)}, 0, nullptr};
+  std::vector<std::int64_t> input_ = std::vector<std::int64_t>(kCount), theirs_ = input_, output_ = input_;
+};
+
+TEST_F(InPlace, OperandsAreReadWhereTheyLieAndReleasedOnce) {
+  // It moves before it is read: the place is looked up then.
+  const std::byte* held = nullptr;
+  const View view{&held};
+  held = part(0);
+  executor_.on_completion(transport_.receives[0].token, {}, view);
+  EXPECT_EQ(transport_.released, std::vector<const std::byte* const*>{&held});
+  ASSERT_EQ(log_.pieces.size(), 1u);
+  // The final is told by its place, the input was sent.
+  ASSERT_EQ(transport_.sends.size(), 2u);
+  EXPECT_FALSE(transport_.places[0].known());
+  EXPECT_EQ(transport_.places[1].at, 1000u);
+  const std::uint64_t generation = 4;
+  executor_.on_completion(transport_.receives[1].token, {}, {nullptr, part(kCount / 2), &generation, 4});
+  for (const Token token : transport_.sends) executor_.on_completion(token, {});
+  EXPECT_TRUE(executor_.done() && executor_.status().ok());
+  EXPECT_EQ(transport_.released.size(), 1u) << "what lies in a log is nobody's to release";
+  for (std::uint64_t i = 0; i < kCount; i++) {
+    ASSERT_EQ(output_[i], i < kCount / 2 ? input_[i] + theirs_[i] : theirs_[i]) << i;
+  }
+}
+
+TEST_F(InPlace, WhatWasReadFromALogThatIsUsedAgainIsNotFinal) {
+  const std::byte* held = part(0);
+  executor_.on_completion(transport_.receives[0].token, {}, {&held});
+  for (const Token token : transport_.sends) executor_.on_completion(token, {});
+  const std::uint64_t generation = 5;
+  executor_.on_completion(transport_.receives[1].token, {}, {nullptr, part(kCount / 2), &generation, 4});
+  EXPECT_EQ(executor_.status().code(), Code::kPeerLost) << executor_.status().describe();
+  EXPECT_EQ(executor_.failed_peer(), Rank(1));
+  const auto finals = executor_.finals();
+  ASSERT_EQ(finals.size(), 1u);
+  EXPECT_EQ(finals[0].at, 0u);
+  EXPECT_EQ(finals[0].count, kCount / 2);
+}
+
+class OverItsInput : public InPlace {
+ protected:
+  OverItsInput() { over_its_input_ = true; }
+};
+
+// In place: the other rank's final, which was no more when it was read, stands where an input was. If that rank is lost
+// as well, nobody has either.
+TEST_F(OverItsInput, ARoundWhoseInputIsLostIsNotComputedAgain) {
+  const std::byte* held = part(0);
+  executor_.on_completion(transport_.receives[0].token, {}, {&held});
+  for (const Token token : transport_.sends) executor_.on_completion(token, {});
+  const std::uint64_t generation = 5;
+  executor_.on_completion(transport_.receives[1].token, {}, {nullptr, part(kCount / 2), &generation, 4});
+  EXPECT_EQ(executor_.status().code(), Code::kPeerLost) << executor_.status().describe();
+  const auto again = [&](const Executor::Round& round) {
+    executor_.abandon();
+    transport_.sends.clear();
+    transport_.receives.clear();
+    executor_.start(round);
+    return executor_.status().code();
+  };
+  // With all that was final here, and with all but an element of what was not.
+  Ranges final(0, kCount / 2);
+  final.add(kCount / 2 + 1, kCount);
+  for (const Ranges& known : {Ranges(0, kCount / 2), final}) {
+    const PreparedSchedule rest = schedule_of(known, 1);
+    Executor::Round round = round_;
+    round.schedule = &rest;
+    EXPECT_EQ(again(round), Code::kExhausted);
+    EXPECT_TRUE(executor_.done() && transport_.sends.empty() && transport_.receives.empty());
+    EXPECT_TRUE(executor_.finals().empty());
+  }
+  // Also where it is an operand of what this rank makes, and is sent to nobody.
+  const PreparedSchedule owners = schedule_of(Ranges(0, kCount / 2), kCount / 2, 1);
+  Executor::Round own = round_;
+  own.schedule = &owners;
+  EXPECT_EQ(again(own), Code::kExhausted);
+  // Somebody has the final: nothing is missing.
+  const PreparedSchedule rest = schedule_of(Ranges(kCount / 2, kCount), kCount);
+  Executor::Round round = round_;
+  round.schedule = &rest;
+  EXPECT_EQ(again(round), Code::kOk);
+  EXPECT_FALSE(transport_.receives.empty());
+  // Nor is anything of another round.
+  round = round_;
+  round.id.sequence = Sequence(round.id.sequence.value + 1);
+  EXPECT_EQ(again(round), Code::kOk);
+}
+
+// Rank 1 of two that share a host and do not die together: it keeps a copy of what rank 0, the root, has made. What it
+// reads in rank 0's log may be another use's by then, and a record, once it is published, is one.
+TEST(Executor, NothingIsPublishedFromALogThatWasUsedAgain) {
+  const std::vector<std::uint32_t> hosts = {0, 0}, domains = {0, 1};
+  schedule::Request request;
+  request.collective = Collective::kReduce;
+  request.algorithm = schedule::Algorithm::kTree;
+  request.rank = 1;
+  request.size = 2;
+  request.count = kCount;
+  request.chunk_elements = kCount;
+  request.replicas = 2;
+  request.hosts = hosts;
+  request.domains = domains;
+  request.element_bytes = sizeof(std::int64_t);
+  const PreparedSchedule prepared(schedule::make(request).value());
+  Scripted transport;
+  Log log;
+  Executor executor(transport, kWorldGroup, {Rank(0), Rank(1)}, 0, nullptr);
+  const std::vector<std::int64_t> input(kCount), other_use(kCount, -1);
+  Executor::Round round;
+  round.schedule = &prepared;
+  round.input = reinterpret_cast<const std::byte*>(input.data());
+  round.reducer = Reducer::make(DataType::kI64, ReduceOp::kSum, 2).value();
+  round.publisher = &log;
+  executor.start(round);
+  for (std::size_t i = 0; i < transport.sends.size(); i++) executor.on_completion(transport.sends[i], {});
+  const auto final = std::ranges::find_if(transport.receives, [](const auto& r) { return !r.payload.empty(); });
+  ASSERT_NE(final, transport.receives.end());
+  EXPECT_FALSE(final->in_place);
+  const std::uint64_t generation = 5;
+  if (final->in_place) {
+    executor.on_completion(final->token, {},
+                           {nullptr, reinterpret_cast<const std::byte*>(other_use.data()), &generation, 4});
+  } else {
+    // The transport has looked before.
+    executor.on_completion(final->token, Status(Code::kPeerLost, "no final lies there"));
+  }
+  EXPECT_EQ(executor.status().code(), Code::kPeerLost) << executor.status().describe();
+  EXPECT_TRUE(log.pieces.empty());
+}
+
+TEST_F(InPlace, WhatIsPublishedGoesOnWhenItMayBeSeen) {
+  log_.slow = true;
+  const std::byte* held = part(0);
+  executor_.on_completion(transport_.receives[0].token, {}, {&held});
+  ASSERT_EQ(log_.pieces.size(), 1u);
+  ASSERT_EQ(transport_.sends.size(), 1u) << "the input; the final is not on disk yet";
+  EXPECT_TRUE(executor_.settling());
+  EXPECT_FALSE(executor_.settle());
+  EXPECT_EQ(transport_.sends.size(), 1u);
+  log_.seen = 1;
+  EXPECT_TRUE(executor_.settle());
+  EXPECT_FALSE(executor_.settling() || executor_.settle());
+  ASSERT_EQ(transport_.sends.size(), 2u);
+  EXPECT_EQ(transport_.places[1].at, 1000u);
+  // Once more, and the round is interrupted: the next one knows nothing of it.
+  const std::uint64_t generation = 4;
+  executor_.on_completion(transport_.receives[1].token, {}, {nullptr, part(kCount / 2), &generation, 4});
+  EXPECT_EQ(executor_.settling(), log_.pieces.size() == 2);
+  executor_.abandon();
+  log_.seen = 2;
+  EXPECT_FALSE(executor_.settling() || executor_.settle());
+  EXPECT_EQ(transport_.sends.size(), 2u);
+}
+
+// Rank 1 of three, on one host; the others, who lend their inputs, are the test. In place.
+class Owner : public ::testing::TestWithParam<bool> {
+ protected:
+  static constexpr std::uint64_t kPart = kCount / 4;
+  void SetUp() override {
+    schedule::Request request;
+    request.collective = Collective::kAllreduce;
+    request.algorithm = schedule::Algorithm::kRing;
+    request.rank = 1;
+    request.size = 3;
+    request.count = 3 * kPart;
+    request.chunk_elements = kCount;
+    request.replicas = 2;
+    request.hosts = hosts_;
+    request.domains = hosts_;
+    request.element_bytes = schedule::kWholeBytes;
+    prepared_ = std::make_unique<PreparedSchedule>(schedule::make(request).value());
+    for (std::size_t i = 0; i < kCount; i++) inputs_[1][i] = static_cast<std::int64_t>(100 + i);
+    for (std::size_t i = 0; i < kCount; i++) inputs_[2][i] = static_cast<std::int64_t>(10'000 + i);
+    std::iota(buffer_.begin(), buffer_.end(), 1);
+    before_ = buffer_;
+    log_.has_room = GetParam();
+    Executor::Round round;
+    round.schedule = prepared_.get();
+    round.input = reinterpret_cast<const std::byte*>(buffer_.data());
+    round.output = reinterpret_cast<std::byte*>(buffer_.data());
+    round.reducer = Reducer::make(DataType::kI64, ReduceOp::kSum, 3).value();
+    round.publisher = &log_;
+    executor_.start(round);
+    // From the two others: their inputs, then their finals.
+    ASSERT_EQ(transport_.receives.size(), 4u);
+    ASSERT_EQ(transport_.lent.size(), 2u);
+  }
+  // An input of another rank that came in place.
+  View lent(std::size_t other) {
+    View view;
+    view.there = reinterpret_cast<const std::byte*>(&inputs_[other][kPart]);
+    view.generation = &left_;
+    view.lent = std::make_shared<int>();
+    return view;
+  }
+  // Both inputs, whichever came first.
+  void receive_inputs() {
+    for (std::size_t i = 0; i < 2; i++) executor_.on_completion(transport_.receives[2 * i].token, {}, lent(i + 1));
+  }
+
+  std::vector<std::uint32_t> hosts_ = {0, 0, 0};
+  std::unique_ptr<PreparedSchedule> prepared_;
+  Scripted transport_;
+  Log log_;
+  Executor executor_{transport_, kWorldGroup, {Rank(0), Rank(1), Rank(2)}, 0, nullptr};
+  std::uint64_t left_ = 0;
+  std::vector<std::int64_t> inputs_[3] = {{}, std::vector<std::int64_t>(kCount), std::vector<std::int64_t>(kCount)};
+  std::vector<std::int64_t> buffer_ = std::vector<std::int64_t>(kCount), before_;
+};
+
+TEST_P(Owner, MakesTheFinalOfAllInputsAndPublishesItBeforeItOverwritesItsOwn) {
+  receive_inputs();
+  ASSERT_TRUE(executor_.status().ok()) << executor_.status().describe();
+  ASSERT_EQ(log_.pieces.size(), 1u);
+  EXPECT_EQ(log_.pieces[0], std::pair(kPart, kPart));
+  for (std::size_t i = 0; i < kPart; i++) {
+    const std::int64_t sum = before_[kPart + i] + inputs_[1][kPart + i] + inputs_[2][kPart + i];
+    ASSERT_EQ(buffer_[kPart + i], sum) << i;
+    if (GetParam()) {
+      ASSERT_EQ(log_.published[i], sum) << i;
+    }
+  }
+  // Two inputs, two finals that are told by their place.
+  ASSERT_EQ(transport_.sends.size(), 4u);
+  EXPECT_EQ(transport_.places.back().at, (GetParam() ? 2000u : 1000u) + kPart);
+  const auto finals = executor_.finals();
+  ASSERT_EQ(finals.size(), 1u);
+  EXPECT_EQ(finals[0].at, kPart);
+}
+
+// What was read may have changed by then: nothing of it is published, and this rank's own input stays whole, so that
+// the round can be computed again.
+TEST_P(Owner, WhatWasLentAndTakenBackIsNotFinal) {
+  left_ = 1;
+  receive_inputs();
+  EXPECT_EQ(executor_.status().code(), Code::kPeerLost) << executor_.status().describe();
+  EXPECT_NE(executor_.status().describe().find("has left the epoch"), std::string::npos);
+  EXPECT_TRUE(log_.pieces.empty());
+  EXPECT_EQ(buffer_, before_);
+  EXPECT_TRUE(executor_.finals().empty());
+}
+
+TEST_P(Owner, KeepsLentMemoryMappedNoLongerThanTheRound) {
+  View view = lent(1);
+  const std::weak_ptr<const void> keeper = view.lent;
+  executor_.on_completion(transport_.receives[0].token, {}, std::move(view));
+  EXPECT_FALSE(keeper.expired());
+  executor_.abandon();
+  EXPECT_TRUE(keeper.expired());
+}
+
+INSTANTIATE_TEST_SUITE_P(Room, Owner, testing::Bool());
+
+}  // namespace
+}  // namespace warren::worker

@@ -1,0 +1,365 @@
+// A worker of one rank whose disk hangs, before a tracker that the test plays: what it is heard of meanwhile.
+#include "worker/session.h"
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <zmq.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "recovery/codec.h"
+#include "tests/worker/hanging_store.h"
+#include "worker/launch/settings.h"
+
+namespace warren::worker {
+namespace {
+
+constexpr int kPatienceMs = 10'000;  // after this a test fails
+// So long that no time passes in which a rank may be silent.
+constexpr std::int64_t kRoundTimeoutMs = 60'000;
+constexpr std::uint64_t kTracker = 900;
+
+class PlayedTracker {
+ public:
+  PlayedTracker() : context_(zmq_ctx_new()), socket_(zmq_socket(context_, ZMQ_ROUTER)) {
+    const int linger = 0;
+    zmq_setsockopt(socket_, ZMQ_LINGER, &linger, sizeof linger);
+    EXPECT_EQ(zmq_bind(socket_, "tcp://127.0.0.1:*"), 0) << zmq_strerror(zmq_errno());
+    char endpoint[64];
+    std::size_t size = sizeof endpoint;
+    EXPECT_EQ(zmq_getsockopt(socket_, ZMQ_LAST_ENDPOINT, endpoint, &size), 0);
+    address_ = std::string(endpoint).substr(std::string("tcp://").size());
+  }
+  ~PlayedTracker() {
+    zmq_close(socket_);
+    zmq_ctx_term(context_);
+  }
+  PlayedTracker(const PlayedTracker&) = delete;
+  PlayedTracker& operator=(const PlayedTracker&) = delete;
+
+  [[nodiscard]] const std::string& address() const { return address_; }
+
+  // The next message of this kind; what comes before it is passed over. Nothing for long, or other things again and
+  // again: a failure.
+  wire::Envelope receive(wire::Envelope::BodyCase kind) {
+    for (int i = 0; i < 30; i++) {
+      zmq_pollitem_t item{socket_, 0, ZMQ_POLLIN, 0};
+      if (zmq_poll(&item, 1, kPatienceMs) <= 0) {
+        ADD_FAILURE() << "the worker is silent";
+        return {};
+      }
+      from_ = part();
+      const std::string bytes = part();
+      auto decoded = decode_envelope(std::as_bytes(std::span(bytes)), Side::kWorker);
+      EXPECT_TRUE(decoded.ok()) << decoded.status().describe();
+      if (!decoded.ok()) return {};
+      life_ = decoded.value().sender();
+      if (decoded.value().body_case() == kind) return std::move(decoded).value();
+    }
+    ADD_FAILURE() << "the worker says other things than message " << kind;
+    return {};
+  }
+  wire::Envelope envelope() const {
+    wire::Envelope e;
+    e.set_protocol(kProtocolVersion);
+    e.set_job("j");
+    e.set_sender(kTracker);
+    e.set_term(1);
+    e.set_receiver(life_);
+    return e;
+  }
+  void send(const wire::Envelope& e) {
+    const std::string bytes = encode(e, Side::kTracker);
+    EXPECT_GE(zmq_send(socket_, from_.data(), from_.size(), ZMQ_SNDMORE), 0);
+    EXPECT_GE(zmq_send(socket_, bytes.data(), bytes.size(), 0), 0);
+  }
+
+  // Takes the worker for the whole of its job.
+  void plan(const wire::Join& join, std::uint64_t epoch, const wire::Report* report = nullptr) {
+    wire::Envelope e = envelope();
+    wire::Plan& p = *e.mutable_plan();
+    p.set_epoch(epoch);
+    p.set_run(life_);
+    *p.mutable_settings() = join.settings();
+    wire::Member& m = *p.add_members();
+    m.set_incarnation(life_);
+    m.set_worker_id(join.worker_id());
+    m.set_host_id(join.host_id());
+    m.set_domain_id(join.domain_id());
+    *m.mutable_endpoints() = join.endpoints();
+    m.set_fetch_port(join.fetch_port());
+    m.set_segment_socket(join.segment_socket());
+    m.set_local_size(1);
+    p.add_ring(0);
+    p.add_tree_parent(-1);
+    if (report != nullptr) *p.mutable_frontier() = report->positions();
+    send(e);
+  }
+  void committed(std::uint64_t version) {
+    wire::Envelope e = envelope();
+    e.mutable_committed()->set_version(version);
+    send(e);
+  }
+  void finish(std::uint64_t epoch) {
+    (void)receive(wire::Envelope::kLeave);
+    wire::Envelope e = envelope();
+    e.mutable_finished()->set_epoch(epoch);
+    send(e);
+  }
+
+ private:
+  std::string part() {
+    zmq_msg_t message;
+    zmq_msg_init(&message);
+    EXPECT_GE(zmq_msg_recv(&message, socket_, 0), 0);
+    std::string bytes(static_cast<const char*>(zmq_msg_data(&message)), zmq_msg_size(&message));
+    zmq_msg_close(&message);
+    return bytes;
+  }
+
+  void* context_;
+  void* socket_;
+  std::string address_, from_;
+  std::uint64_t life_ = 0;
+};
+
+// Where set: called before each sleep of the thread, which lasts for as long as a test has patience.
+thread_local void (*before_sleep)() = nullptr;
+thread_local int sleeps_in_vain = 0;
+
+HangingDisk& disk() {
+  void* library = dlopen(WARREN_HANGING_STORE, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  EXPECT_NE(library, nullptr) << dlerror();
+  return *reinterpret_cast<HangingDisk* (*)()>(dlsym(library, "warren_hanging_disk"))();
+}
+
+class SessionTest : public ::testing::Test {
+ protected:
+  SessionTest() {
+    std::string pattern = std::filesystem::temp_directory_path() / "warren-session-XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+    disk().hang();
+  }
+  ~SessionTest() override {
+    disk().let_go();
+    if (program_.joinable()) program_.join();
+    std::filesystem::remove_all(folder_);
+  }
+
+  // Joins, runs `body` and finalizes, in a thread of its own.
+  void start(const std::string& log, std::function<void(Session&)> body, bool ends_well = true) {
+    warren_options o{};
+    o.struct_size = sizeof o;
+    o.log_level = WARREN_LOG_ERROR;
+    const std::string tracker = tracker_.address();
+    o.tracker = tracker.c_str();
+    o.job = "j";
+    o.worker_id = "w0";
+    o.world_size = 1;
+    o.insecure_no_auth = 1;
+    o.replicas = 1;
+    o.round_timeout_ms = kRoundTimeoutMs;
+    o.log = log.c_str();
+    o.data_dir = folder_.c_str();
+    o.log_memory_bytes = 1 << 20;
+    auto settings = resolve(&o, [](const std::string&) { return std::nullopt; });
+    ASSERT_TRUE(settings.ok()) << settings.status().describe();
+    program_ = std::thread([s = std::move(settings).value(), body = std::move(body), ends_well] {
+      auto session = Session::create(s, Log{nullptr, nullptr, WARREN_LOG_ERROR});
+      ASSERT_TRUE(session.ok()) << session.status().describe();
+      body(*session.value());
+      const Status end = session.value()->finalize();
+      EXPECT_EQ(end.ok(), ends_well) << end.describe();
+    });
+    join_ = tracker_.receive(wire::Envelope::kJoin).join();
+    tracker_.plan(join_, 1);
+  }
+  // A sum whose input a function of the program's fills.
+  static Status prepared_sum(Session& session, std::vector<std::uint64_t>& values, void (*prepare)(void*),
+                             void* context) {
+    Call call;
+    call.spec.collective = Collective::kAllreduce;
+    call.spec.type = DataType::kU64;
+    call.spec.op = ReduceOp::kSum;
+    call.spec.input = call.spec.output = values.data();
+    call.spec.count = values.size();
+    call.spec.prepare = prepare;
+    call.spec.prepare_context = context;
+    return session.run(kWorldGroup, call);
+  }
+  // Sums over one rank: what went in comes out.
+  static void sum(Session& session, std::uint64_t count) {
+    std::vector<std::uint64_t> in(count), out(count);
+    std::iota(in.begin(), in.end(), 5);
+    Call call;
+    call.spec.collective = Collective::kAllreduce;
+    call.spec.type = DataType::kU64;
+    call.spec.op = ReduceOp::kSum;
+    call.spec.input = in.data();
+    call.spec.output = out.data();
+    call.spec.count = count;
+    const Status status = session.run(kWorldGroup, call);
+    EXPECT_TRUE(status.ok()) << status.describe();
+    EXPECT_EQ(out, in);
+  }
+
+  std::string folder_;
+  PlayedTracker tracker_;
+  wire::Join join_;
+  std::thread program_;
+};
+
+// In mode sync a call waits for the disk. Its rank is heard as before, and answers an interrupt at once.
+TEST_F(SessionTest, ADiskThatHangsHoldsUpACallAndNothingElse) {
+  std::atomic<bool> returned{false};
+  start("sync", [&](Session& session) {
+    sum(session, 1000);
+    returned = true;
+  });
+  disk().await_put();
+  tracker_.committed(2);
+  for (int i = 0; i < 2; i++) (void)tracker_.receive(wire::Envelope::kHeartbeat);
+  EXPECT_FALSE(returned);
+  wire::Envelope interrupt = tracker_.envelope();
+  interrupt.mutable_interrupt()->set_epoch(2);
+  interrupt.mutable_interrupt()->set_code(static_cast<std::uint32_t>(Code::kPeerLost));
+  interrupt.mutable_interrupt()->set_reason("a rank is gone");
+  interrupt.mutable_interrupt()->set_resume(true);
+  tracker_.send(interrupt);
+  const wire::Report report = tracker_.receive(wire::Envelope::kReport).report();
+  EXPECT_EQ(report.epoch(), 2u);
+  EXPECT_EQ(report.committed_version(), 2u);
+  ASSERT_EQ(report.positions_size(), 1);
+  EXPECT_EQ(report.positions(0).rounds(), 0u);
+  ASSERT_EQ(report.positions(0).final_size(), 1) << "it stands in memory";
+  EXPECT_EQ(report.positions(0).final(0).end(), 8000u);
+  tracker_.plan(join_, 2, &report);
+  for (int i = 0; i < 2; i++) (void)tracker_.receive(wire::Envelope::kHeartbeat);
+  EXPECT_FALSE(returned) << "it is not on disk";
+  disk().let_go();
+  tracker_.finish(2);
+  program_.join();
+  EXPECT_TRUE(returned);
+}
+
+// The call ends before what it stands on is gone, with an error, and so does this life: the tracker is told.
+TEST_F(SessionTest, APrepareFunctionThatThrowsEndsTheLife) {
+  disk().let_go();
+  std::atomic<bool> returned{false};
+  start(
+      "async",
+      [&](Session& session) {
+        sum(session, 10);
+        std::vector<std::uint64_t> values(10);
+        const Status thrown = prepared_sum(
+            session, values, [](void*) { throw std::out_of_range("row 7"); }, nullptr);
+        EXPECT_EQ(thrown.code(), Code::kInternal);
+        EXPECT_NE(thrown.describe().find("the prepare function has thrown: row 7"), std::string::npos)
+            << thrown.describe();
+        EXPECT_FALSE(Session::inside_callback());
+        int asked = 0;
+        const Status after = prepared_sum(
+            session, values, [](void* count) { ++*static_cast<int*>(count); }, &asked);
+        EXPECT_NE(after.describe().find("this worker's life in the job is over"), std::string::npos)
+            << after.describe();
+        EXPECT_EQ(asked, 0);
+        returned = true;
+      },
+      false);
+  EXPECT_FALSE(tracker_.receive(wire::Envelope::kLeave).leave().finalize());
+  program_.join();
+  EXPECT_TRUE(returned);
+}
+
+// What a call of the program's thread sleeps for is done by the engine's thread: it is woken, and does not wait for the
+// end of its sleep, which takes here as long as a test has patience.
+TEST_F(SessionTest, WhoWaitsForACallIsWokenWhenItsPrepareFunctionHasReturned) {
+  static std::promise<void> runs, sleeps;
+  runs = {};
+  sleeps = {};
+  disk().let_go();
+  start("async", [&](Session& session) {
+    std::vector<std::uint64_t> values(10);
+    const auto call = std::make_shared<Call>();
+    call->spec.collective = Collective::kAllreduce;
+    call->spec.type = DataType::kU64;
+    call->spec.op = ReduceOp::kSum;
+    call->spec.input = call->spec.output = values.data();
+    call->spec.count = values.size();
+    call->spec.prepare_context = &values;
+    call->spec.prepare = [](void* context) {
+      runs.set_value();
+      sleeps.get_future().wait();
+      static_cast<std::vector<std::uint64_t>*>(context)->assign(10, 7);
+    };
+    const Status submitted = session.submit(kWorldGroup, call);
+    EXPECT_TRUE(submitted.ok()) << submitted.describe();
+    runs.get_future().wait();
+    sleeps_in_vain = 0;
+    before_sleep = [] {
+      before_sleep = [] {};
+      sleeps.set_value();
+    };
+    const Status status = session.wait(*call);
+    before_sleep = nullptr;
+    EXPECT_TRUE(status.ok()) << status.describe();
+    EXPECT_EQ(values, std::vector<std::uint64_t>(10, 7));
+    EXPECT_EQ(sleeps_in_vain, 0);
+  });
+  tracker_.finish(1);
+  program_.join();
+}
+
+// A log that is full waits for its disk under the lock: whoever wants the lock meanwhile goes on with heartbeats.
+TEST_F(SessionTest, HeartbeatsGoOnWhileAFullLogWaitsForItsDisk) {
+  constexpr int kRounds = 24;  // of 64 KiB, for a log of 1 MiB
+  std::atomic<int> rounds{0};
+  start("async", [&](Session& session) {
+    for (int i = 0; i < kRounds; i++) {
+      sum(session, 8192);
+      rounds++;
+    }
+  });
+  // From the second heartbeat without a round on the control thread has been after the lock.
+  int last = -1, still = 0;
+  for (std::uint64_t version = 2; still < 4 && !HasFailure(); version++) {
+    tracker_.committed(version);
+    (void)tracker_.receive(wire::Envelope::kHeartbeat);
+    const int now = rounds;
+    still = now == last ? still + 1 : 0;
+    last = now;
+  }
+  EXPECT_LT(last, kRounds);
+  disk().let_go();
+  tracker_.finish(1);
+  program_.join();
+  EXPECT_EQ(rounds, kRounds);
+}
+
+}  // namespace
+}  // namespace warren::worker
+
+// In the place of the system's.
+extern "C" int poll(pollfd* fds, nfds_t count, int timeout_ms) {
+  using warren::worker::before_sleep;
+  if (before_sleep != nullptr) {
+    const timespec none{};
+    if (const int ready = ppoll(fds, count, &none, nullptr); ready != 0) return ready;
+    before_sleep();
+    timeout_ms = warren::worker::kPatienceMs;
+  }
+  const timespec limit{timeout_ms / 1000, timeout_ms % 1000 * 1'000'000L};
+  const int ready = ppoll(fds, count, timeout_ms < 0 ? nullptr : &limit, nullptr);
+  if (before_sleep != nullptr && ready == 0) warren::worker::sleeps_in_vain++;
+  return ready;
+}

@@ -1,0 +1,26 @@
+// Finds and loads the library that knows the GPU (device_table.h).
+#pragma once
+
+#include <string>
+
+#include "recovery/result.h"
+#include "worker/device/device_table.h"
+
+namespace warren::worker {
+
+inline constexpr const char* kDeviceLibrary = "libwarren_cuda.so";
+
+struct DeviceLibrary {
+  const warren_device_table* table = nullptr;  // null: calls take memory of the CPU alone
+  std::string says;                            // for the log: what the library has found; empty: none was loaded
+};
+
+// `setting`: empty, kDeviceLibrary beside the library that this code is in, if it is there; "none", no library; else
+// the path of one, which must be there. Without a GPU or a driver there is no table, which is no error. kUnavailable:
+// the library does not load, is of another version, or finds a GPU that cannot be used. It stays loaded.
+[[nodiscard]] Result<DeviceLibrary> load_device_library(const std::string& setting);
+
+// The error that a function of the table has returned.
+[[nodiscard]] Status device_error(const warren_device_table& table, warren_device_code code, const std::string& what);
+
+}  // namespace warren::worker

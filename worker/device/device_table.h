@@ -1,0 +1,98 @@
+/* What the core asks of a GPU: a table of C functions that a library of its own exports, so that one build of Warren
+ * serves machines with and without GPUs. libwarren_cuda.so is one implementation; the tests have another, whose device
+ * memory is memory that the program cannot touch.
+ *
+ * The library exports `const warren_device_table* warren_device_table_1(void)`; the symbol's number is the table's
+ * version, and changes whenever this file does in a way that the other side would notice.
+ *
+ * Every function may be called from any thread at any time, and changes nothing of the calling thread but error_text.
+ * `device` is a number from 0 on. Streams and events belong to one device; a stream of NULL is the device's default
+ * one. What is queued on a stream runs in order; functions that take a stream return at once, and what goes wrong later
+ * is what query() of an event behind it returns. */
+#ifndef WARREN_WORKER_DEVICE_DEVICE_TABLE_H_
+#define WARREN_WORKER_DEVICE_DEVICE_TABLE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "warren/c_api.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define WARREN_DEVICE_TABLE_VERSION 1
+#define WARREN_DEVICE_TABLE_SYMBOL "warren_device_table_1"
+
+typedef enum warren_device_code {
+  WARREN_DEVICE_OK = 0,
+  WARREN_DEVICE_NONE = 1,      /* init: no GPU, or no driver for one. Not an error: programs use memory of the CPU */
+  WARREN_DEVICE_NOT_READY = 2, /* query: what the event stands behind has not run yet */
+  WARREN_DEVICE_NO_MEMORY = 3, /* the allocation does not fit */
+  WARREN_DEVICE_FAILED = 4     /* error_text says what */
+} warren_device_code;
+
+/* Where a pointer leads that the CPU may read and write. */
+#define WARREN_DEVICE_HOST (-1)
+/* Inputs of one reduce(). */
+#define WARREN_DEVICE_MAX_INPUTS 64
+/* checksum() gives one number for each block of this many bytes. */
+#define WARREN_DEVICE_CHECKSUM_BLOCK ((size_t)4 << 20)
+
+typedef struct warren_device_table {
+  uint32_t version; /* WARREN_DEVICE_TABLE_VERSION */
+  uint32_t bytes;   /* sizeof(warren_device_table) */
+  const char* name; /* "CUDA 13.0" */
+
+  /* Why the calling thread's last function failed; valid until its next one. */
+  const char* (*error_text)(void);
+  /* Before anything else; may be repeated. *devices: how many there are. */
+  warren_device_code (*init)(int32_t* devices);
+
+  /* *device: that of the memory that `pointer` leads to, or WARREN_DEVICE_HOST. */
+  warren_device_code (*locate)(const void* pointer, int32_t* device);
+  /* Memory of the CPU that copies of any device read and write at full speed. */
+  warren_device_code (*allocate_pinned)(size_t bytes, void** memory);
+  warren_device_code (*free_pinned)(void* memory);
+  /* Memory of the device. */
+  warren_device_code (*allocate)(int32_t device, size_t bytes, void** memory);
+  warren_device_code (*release)(int32_t device, void* memory);
+
+  /* A stream that does not wait for the default one. What is queued on a stream that is ended still runs. */
+  warren_device_code (*make_stream)(int32_t device, void** stream);
+  warren_device_code (*end_stream)(int32_t device, void* stream);
+  warren_device_code (*make_event)(int32_t device, void** event);
+  warren_device_code (*end_event)(int32_t device, void* event);
+  /* The event stands behind what is on the stream now. */
+  warren_device_code (*record)(int32_t device, void* event, void* stream);
+  /* What is queued on the stream from now on runs when the event has been reached. */
+  warren_device_code (*wait_for)(int32_t device, void* stream, void* event);
+  /* Whether the event has been reached: OK, NOT_READY, or FAILED if something before it has failed. */
+  warren_device_code (*query)(int32_t device, void* event);
+
+  /* Between pinned memory and the device's. */
+  warren_device_code (*to_host)(int32_t device, void* to, const void* from, size_t bytes, void* stream);
+  warren_device_code (*to_device)(int32_t device, void* to, const void* from, size_t bytes, void* stream);
+
+  /* Kernels, on memory of the device. Their bits are those of the CPU: round to nearest even, denormals kept, no
+   * contraction, one NaN.
+   *
+   * out[i] = in[0][i] (+) in[1][i] (+) ..., from left to right, for 1 .. WARREN_DEVICE_MAX_INPUTS inputs of F32, F16 or
+   * BF16 (accumulated in F32, rounded once) and SUM, PRODUCT, MIN, MAX or AVERAGE. `in` itself lies on the CPU and is
+   * read before the function returns; out may be one of the inputs. */
+  warren_device_code (*reduce)(int32_t device, void* out, const void* const* in, size_t inputs, size_t count,
+                               warren_type type, warren_op op, void* stream);
+  /* F32 to F16 or BF16, or back. Not in place. */
+  warren_device_code (*convert)(int32_t device, void* out, warren_type out_type, const void* in, warren_type in_type,
+                                size_t count, void* stream);
+  /* out[b]: of the b-th block of WARREN_DEVICE_CHECKSUM_BLOCK bytes; the last one may be shorter. `in` is aligned to 8
+   * bytes. */
+  warren_device_code (*checksum)(int32_t device, uint64_t* out, const void* in, size_t bytes, void* stream);
+} warren_device_table;
+
+typedef const warren_device_table* (*warren_device_table_function)(void);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+#endif /* WARREN_WORKER_DEVICE_DEVICE_TABLE_H_ */

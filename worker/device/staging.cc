@@ -1,0 +1,167 @@
+#include "worker/device/staging.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "worker/device/device_library.h"
+
+namespace warren::worker {
+namespace {
+
+// A buffer of the program on the GPU, and where the engine finds it.
+struct Staged {
+  std::byte* device = nullptr;
+  std::byte* host = nullptr;
+  std::size_t bytes = 0;
+};
+
+class StagedCall final : public CallBuffers {
+ public:
+  StagedCall(DeviceCopies& copies, std::unique_ptr<DeviceCopies::Event> after, void* stream)
+      : copies_(copies), after_(std::move(after)), stream_(stream) {}
+
+  // Reads the input: as the call's prepare function, with the program's own before it.
+  void fill() {
+    if (prepare != nullptr) {
+      prepare(prepare_context);
+      status_ = copies_.record(*after_, stream_);
+    }
+    if (status_.ok()) status_ = copies_.to_host(input.host, input.device, input.bytes, *after_);
+    if (!status_.ok()) abandon();
+  }
+  [[nodiscard]] Status filled() const override { return status_; }
+  [[nodiscard]] bool delivers() const override { return output.bytes != 0; }
+  [[nodiscard]] Status deliver() override {
+    Status status = copies_.to_device(output.device, output.host, output.bytes, *after_);
+    if (!status.ok()) abandon();
+    return status;
+  }
+
+  Staged input, output;  // without bytes: there is none, or it is not on a GPU
+  PinnedArena::Block memory[2];
+  void (*prepare)(void* context) = nullptr;  // the program's
+  void* prepare_context = nullptr;
+
+ private:
+  void abandon() {
+    for (PinnedArena::Block& block : memory) block.abandon();
+  }
+
+  DeviceCopies& copies_;
+  const std::unique_ptr<DeviceCopies::Event> after_;
+  void* const stream_;
+  Status status_;
+};
+
+}  // namespace
+
+DeviceCopies& Staging::copies_on(std::int32_t device) {
+  const std::lock_guard lock(mutex_);
+  auto& copies = copies_[device];
+  if (!copies) copies = std::make_unique<DeviceCopies>(table_, device, stall_ms_, ends_);
+  return *copies;
+}
+
+Result<std::int32_t> Staging::device_of(const void* pointer) {
+  std::int32_t device = WARREN_DEVICE_HOST;
+  const warren_device_code code = table_.locate(pointer, &device);
+  if (code != WARREN_DEVICE_OK) return device_error(table_, code, "cannot tell where a buffer lies");
+  return device;
+}
+
+Status Staging::stage(Call& call, const GroupShape& group) {
+  CallSpec& spec = call.spec;
+  const BufferBytes sizes = buffer_bytes(spec, group);
+  const auto on = [&](const void* buffer, std::uint64_t bytes) -> Result<std::int32_t> {
+    if (bytes == 0) return WARREN_DEVICE_HOST;
+    return device_of(buffer);
+  };
+  const auto in = on(spec.input, sizes.input), out = on(spec.output, sizes.output);
+  if (!in.ok()) return in.status();
+  if (!out.ok()) return out.status();
+  const bool stages_in = in.value() != WARREN_DEVICE_HOST, stages_out = out.value() != WARREN_DEVICE_HOST;
+  if (!stages_in && !stages_out) [[likely]]
+    return {};
+  const std::string name = to_string(spec.collective);
+  if (stages_in && stages_out && in.value() != out.value()) {
+    return {Code::kInvalidArgument, name + ": the input is on GPU " + std::to_string(in.value()) +
+                                        " and the output on GPU " + std::to_string(out.value())};
+  }
+  DeviceCopies& copies = copies_on(stages_in ? in.value() : out.value());
+  auto event = copies.make_event();
+  if (!event.ok()) return event.status().because_of_this(name);
+  if (const Status status = copies.record(*event.value(), spec.stream); !status.ok()) {
+    return status.because_of_this(name);
+  }
+  auto staged = std::make_unique<StagedCall>(copies, std::move(event).value(), spec.stream);
+
+  auto* const input = static_cast<std::byte*>(const_cast<void*>(spec.input));
+  auto* const output = static_cast<std::byte*>(spec.output);
+  const auto place = [&](std::size_t which, std::uint64_t bytes) -> Result<std::byte*> {
+    auto block = arena_.take(bytes);
+    if (!block.ok()) return block.status().because_of_this(name);
+    staged->memory[which] = std::move(block).value();
+    return staged->memory[which].data();
+  };
+  if (stages_in && stages_out && input < output + sizes.output && output < input + sizes.input) {
+    // In place: one contains the other, and so do the copies.
+    std::byte* const begin = std::min(input, output);
+    std::byte* const end = std::max(input + sizes.input, output + sizes.output);
+    auto placed = place(0, static_cast<std::uint64_t>(end - begin));
+    if (!placed.ok()) return placed.status();
+    staged->input = {input, placed.value() + (input - begin), sizes.input};
+    staged->output = {output, placed.value() + (output - begin), sizes.output};
+  } else {
+    if (stages_in) {
+      auto placed = place(0, sizes.input);
+      if (!placed.ok()) return placed.status();
+      staged->input = {input, placed.value(), sizes.input};
+    }
+    if (stages_out) {
+      auto placed = place(1, sizes.output);
+      if (!placed.ok()) return placed.status();
+      staged->output = {output, placed.value(), sizes.output};
+    }
+  }
+  if (stages_in) spec.input = staged->input.host;
+  if (stages_out) spec.output = staged->output.host;
+  // The one buffer of a broadcast is its root's input.
+  if (spec.collective == Collective::kBroadcast && spec.root == group.rank) staged->input = staged->output;
+  if (spec.collective == Collective::kPoint) {
+    if (spec.sends) staged->fill();
+    if (const Status filled = staged->filled(); !filled.ok()) return filled;
+  } else if (staged->input.bytes != 0) {
+    staged->prepare = spec.prepare;
+    staged->prepare_context = spec.prepare_context;
+    spec.prepare = [](void* context) { static_cast<StagedCall*>(context)->fill(); };
+    spec.prepare_context = staged.get();
+  }
+  call.buffers = std::move(staged);
+  return {};
+}
+
+Result<Staging::Copy> Staging::read(std::span<const std::byte> bytes, void* stream) {
+  Copy out;
+  out.bytes = bytes;
+  if (bytes.empty()) return out;
+  const auto device = device_of(bytes.data());
+  if (!device.ok()) return device.status();
+  if (device.value() == WARREN_DEVICE_HOST) return out;
+  DeviceCopies& copies = copies_on(device.value());
+  auto block = arena_.take(bytes.size());
+  if (!block.ok()) return block.status();
+  out.memory = std::move(block).value();
+  auto after = copies.make_event();
+  if (!after.ok()) return after.status();
+  Status status = copies.record(*after.value(), stream);
+  if (status.ok()) status = copies.to_host(out.memory.data(), bytes.data(), bytes.size(), *after.value());
+  if (!status.ok()) {
+    out.memory.abandon();
+    return status;
+  }
+  out.bytes = {out.memory.data(), bytes.size()};
+  return out;
+}
+
+}  // namespace warren::worker

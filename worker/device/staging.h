@@ -1,0 +1,59 @@
+// Calls whose buffers lie on a GPU: the engine works on copies in pinned memory, which are filled when it is about to
+// read them, and brought back when the round is over. So a round on GPU buffers is the same round, with the same bits,
+// log and recovery, and the input is kept by itself.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+
+#include "recovery/result.h"
+#include "worker/call.h"
+#include "worker/device/device_copies.h"
+#include "worker/device/device_table.h"
+#include "worker/device/pinned_arena.h"
+
+namespace warren::worker {
+
+// One a session. Any thread may call; what it makes ends before it.
+class Staging {
+ public:
+  // `pinned_bytes`: budget. `stall_ms`: how long 4 MiB may take to be copied.
+  Staging(const warren_device_table& table, std::uint64_t pinned_bytes, std::int64_t stall_ms)
+      : table_(table), stall_ms_(stall_ms), arena_(table, pinned_bytes) {}
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  // Gives a validated call whose buffers are on a GPU copies of them, and itself as spec.prepare; leaves any other as
+  // it is. What is on spec.stream now, or what the program's prepare function puts there, is waited for before a buffer
+  // is read or written. A send's buffer is read here. kInvalidArgument: buffers on two GPUs. kExhausted: the budget.
+  [[nodiscard]] Status stage(Call& call, const GroupShape& group);
+
+  // The same bytes in memory of the CPU.
+  struct Copy {
+    std::span<const std::byte> bytes;
+    PinnedArena::Block memory;  // if they had to be copied
+  };
+  [[nodiscard]] Result<Copy> read(std::span<const std::byte> bytes, void* stream);
+
+  // Nobody wants the results any more: waits for GPUs end.
+  void end() { ends_.store(true, std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t pinned_bytes() const { return arena_.pinned_bytes(); }
+
+ private:
+  [[nodiscard]] Result<std::int32_t> device_of(const void* pointer);
+  DeviceCopies& copies_on(std::int32_t device);
+
+  const warren_device_table& table_;
+  const std::int64_t stall_ms_;
+  std::atomic<bool> ends_{false};
+  PinnedArena arena_;
+  std::mutex mutex_;
+  std::map<std::int32_t, std::unique_ptr<DeviceCopies>> copies_;  // by device
+};
+
+}  // namespace warren::worker

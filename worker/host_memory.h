@@ -1,0 +1,88 @@
+// Memory that ranks of a host read in each other: what a program has allocated with us (warren_allocate) lies in memory
+// files of its process, which the other ranks map read-only (worker/segments/exchange.h passes them on). A large input
+// that lies there need not be sent: the peer is told where it is, and reads it while it reduces.
+//
+// What is told is a loan. The lender leaves the bytes as they are until they have been read, or its epoch is over: then
+// it says so in the link's memory before it changes anything (HostPipe::take_back), and who has read meanwhile throws
+// away what came of it. A lender that was killed changes nothing any more.
+//
+// Threads: one at a time, the owner of the data path.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "recovery/ids.h"
+#include "recovery/result.h"
+#include "storage/segment_memory.h"
+
+namespace warren::worker {
+
+// Where bytes lie in what their rank lends.
+struct MemoryPlace {
+  std::uint32_t memory = 0;  // number among those of its life, from 1 on, never used again; 0: no place
+  std::uint64_t at = 0;      // from its begin
+  [[nodiscard]] bool known() const { return memory != 0; }
+};
+
+class HostMemory {
+ public:
+  // Of one life.
+  static constexpr std::size_t kMost = 256;
+
+  // A new memory file of at least `bytes`, each page of it touched, on huge pages where the system gives them for
+  // memory files. No lock needed. kInvalidArgument: of no byte, or more than limits::kMaxBufferBytes. kUnavailable: the
+  // system has not so much.
+  static Result<std::shared_ptr<MemfdSegment>> make(std::uint64_t bytes);
+
+  // ---- this life's own
+
+  // Its number. kExhausted: there are kMost.
+  Result<std::uint32_t> add(std::shared_ptr<MemfdSegment> memory);
+  // The one that begins at `address`, to be unmapped by the caller, outside the lock. No round reads it. nullopt: none.
+  struct Removed {
+    std::uint32_t memory = 0;
+    std::shared_ptr<MemfdSegment> segment;
+  };
+  std::optional<Removed> remove(const void* address);
+  // That life has mapped it.
+  void mapped_by(Incarnation life, std::uint32_t memory);
+  // Where `payload` lies, if that rank has it mapped; unknown otherwise.
+  [[nodiscard]] MemoryPlace lend(Rank peer, std::span<const std::byte> payload) const;
+
+  // ---- others'
+
+  void attach(Incarnation life, std::uint32_t memory, MappedSegment segment);
+  void detach(Incarnation life, std::uint32_t memory);
+  struct Borrowed {
+    const std::byte* bytes = nullptr;
+    std::shared_ptr<const void> keeper;  // keeps it mapped
+  };
+  // nullopt: not there. `place` may be anything.
+  [[nodiscard]] std::optional<Borrowed> borrow(Rank peer, const MemoryPlace& place, std::size_t bytes) const;
+
+  // The lives of a plan, by rank. Those of others are over: their memory is let go of.
+  void install(std::vector<Incarnation> lives);
+
+ private:
+  struct Own {
+    std::uint32_t memory = 0;
+    std::shared_ptr<MemfdSegment> segment;
+    std::set<Incarnation> mapped_by;
+  };
+  [[nodiscard]] Incarnation life_of(Rank rank) const;
+
+  std::uint32_t newest_ = 0;
+  std::map<const std::byte*, Own> own_;  // by address
+  std::map<std::pair<Incarnation, std::uint32_t>, MappedSegment> others_;
+  std::vector<Incarnation> lives_;
+};
+
+}  // namespace warren::worker

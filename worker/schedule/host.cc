@@ -1,0 +1,150 @@
+// An allreduce among ranks of one host, who read each other's memory: everybody's input of a piece goes straight to the
+// piece's owner, which reduces all of them, and the final goes from there to everybody. Pieces, owners and bracketing
+// are those of the ring or the butterfly, so the bits are the same wherever ranks sit, and a round that was interrupted
+// on one host is finished on two.
+//
+// An owner reads all inputs of its piece before it makes the final, and nobody else makes it: inputs are lent.
+//
+// A unit is what is cut into one piece for each owner: of the ring, one chunk of each segment; of the butterfly, a
+// block. The finals of a unit travel after the inputs of the next one, so that no owner waits for the slowest rank.
+#include <algorithm>
+#include <utility>
+
+#include "worker/schedule/generators.h"
+
+namespace warren::schedule {
+namespace {
+
+// Of a peer, two messages may be on their way while a third is read.
+constexpr std::size_t kSlotsPerPeer = 3;
+// Every rank writes to every other one: more than these are better served by partners.
+constexpr std::int32_t kMostRanks = 16;
+// Each message wakes a rank where cores are shared, and these are more messages than partners send each other.
+constexpr std::uint64_t kLeastPieceBytes = std::uint64_t{16} << 10;
+
+class HostAllreduce {
+ public:
+  HostAllreduce(const Request& request, Builder& builder, Copies& copies)
+      : request_(request),
+        builder_(builder),
+        copies_(copies),
+        rank_(request.rank),
+        size_(request.size),
+        ring_(request.algorithm == Algorithm::kRing) {
+    cut_pieces();
+    std::uint64_t largest = 0;
+    for (const std::vector<Range>& unit : pieces_) {
+      for (const Range& piece : unit) largest = std::max(largest, piece.count);
+    }
+    for (std::int32_t peer = 0; peer < size_; ++peer) {
+      slots_.push_back(peer == rank_ ? SlotRing() : builder_.slots(kSlotsPerPeer, largest));
+    }
+    readers_.resize(index(size_));
+    readers_before_.resize(index(size_));
+  }
+
+  void run() {
+    for (std::size_t unit = 0; unit <= pieces_.size(); ++unit) {
+      const StepId final_before = std::exchange(final_, kNoStep);
+      std::swap(readers_, readers_before_);
+      if (unit < pieces_.size()) reduce(pieces_[unit]);
+      if (unit > 0) spread(pieces_[unit - 1], final_before);
+    }
+  }
+
+ private:
+  [[nodiscard]] static std::size_t index(std::int32_t rank) { return static_cast<std::size_t>(rank); }
+
+  void cut_pieces() {
+    if (!ring_) {
+      pieces_ = butterfly_pieces(request_);
+      return;
+    }
+    const std::vector<Range> segments = segments_of(request_);
+    for (std::int32_t owner = 0; owner < size_; ++owner) {
+      const Range& segment = segments[index(owner)];
+      const std::uint64_t chunks = chunks_of(segment.count, request_.chunk_elements);
+      // A segment of nothing has a message of nothing: ranks that disagree meet.
+      if (pieces_.size() < chunks) pieces_.resize(chunks, std::vector<Range>(index(size_)));
+      for (std::uint64_t c = 0; c < chunks; ++c) pieces_[c][index(owner)] = cut(segment, chunks, c);
+    }
+  }
+
+  [[nodiscard]] bool has(const std::vector<Range>& unit, std::int32_t owner) const {
+    const Range& piece = unit[index(owner)];
+    return piece.count > 0 ? !left_out(request_, piece) : request_.count == 0;
+  }
+
+  void reduce(const std::vector<Range>& unit) {
+    for (std::int32_t distance = 1; distance < size_; ++distance) {
+      const std::int32_t to = modulo(rank_ + distance, size_);
+      readers_[index(to)] = kNoStep;
+      if (!has(unit, to)) continue;
+      const Range& piece = unit[index(to)];
+      readers_[index(to)] = builder_.lend(to, piece.at, piece.count);
+    }
+    if (!has(unit, rank_)) return;
+    const Range& piece = unit[index(rank_)];
+    inputs_.assign(index(size_), input(piece.at));
+    // The butterfly's order is that of ranks; the ring's begins after the owner and ends with it.
+    const auto place = [this](std::int32_t rank) { return index(ring_ ? modulo(rank - rank_ - 1, size_) : rank); };
+    for (std::int32_t distance = 1; distance < size_; ++distance) {
+      const std::int32_t from = modulo(rank_ - distance, size_);
+      inputs_[place(from)] = receive(from, piece.count);
+    }
+    final_ = builder_.combine(piece.at, inputs_, ring_ ? Bracketing::kChain : Bracketing::kBalanced, piece.count);
+    if (copies_.keeps_own()) final_ = copies_.publish(output(piece.at), piece, final_);
+  }
+
+  // The own piece, final once `final` has run, goes to everybody, and theirs come here.
+  void spread(const std::vector<Range>& unit, StepId final) {
+    if (has(unit, rank_)) {
+      const Range& piece = unit[index(rank_)];
+      for (std::int32_t distance = 1; distance < size_; ++distance) {
+        builder_.send(modulo(rank_ + distance, size_), output(piece.at), piece.count, {final});
+      }
+    }
+    for (std::int32_t distance = 1; distance < size_; ++distance) {
+      const std::int32_t from = modulo(rank_ - distance, size_);
+      if (!has(unit, from)) continue;
+      const Range& piece = unit[index(from)];
+      const Operand received = receive(from, piece.count);
+      const StepId placed =
+          builder_.copy(output(piece.at), received, piece.count, false, {readers_before_[index(from)]});
+      if (copies_.keeps_from(from)) copies_.publish(output(piece.at), piece, placed);
+    }
+  }
+
+  Operand receive(std::int32_t from, std::uint64_t count) {
+    const Operand received = slots_[index(from)].next().as(Form::kValue);
+    builder_.recv(from, received, count);
+    return received;
+  }
+
+  const Request& request_;
+  Builder& builder_;
+  Copies& copies_;
+  std::int32_t rank_;
+  std::int32_t size_;
+  bool ring_;
+  std::vector<std::vector<Range>> pieces_;  // by unit, then by owner
+  std::vector<SlotRing> slots_;             // by peer
+  std::vector<Operand> inputs_;             // in the bracketing's order: of the unit at hand
+  std::vector<StepId> readers_;             // by owner: who reads the input of its piece
+  std::vector<StepId> readers_before_;      // likewise, of the unit before
+  StepId final_ = kNoStep;
+};
+
+}  // namespace
+
+bool on_one_host(const Request& request) {
+  const std::uint64_t piece = request.count / static_cast<std::uint64_t>(std::max(request.size, 1));
+  return request.size > 1 && piece >= kLeastPieceBytes / request.element_bytes && request.size <= kMostRanks &&
+         !request.hosts.empty() && std::ranges::count(request.hosts, request.hosts.front()) == request.size;
+}
+
+void host_allreduce(const Request& request, Builder& builder, Copies& copies) {
+  HostAllreduce(request, builder, copies).run();
+}
+
+}  // namespace warren::schedule
