@@ -13,6 +13,13 @@ find_package(ZLIB REQUIRED)
 pkg_check_modules(zmq REQUIRED IMPORTED_TARGET libzmq)
 pkg_check_modules(sodium REQUIRED IMPORTED_TARGET libsodium)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+# The library's choice of vectors by the processor, which not every distribution builds (storage/xxh3.cc).
+include(CheckCXXSourceCompiles)
+set(CMAKE_REQUIRED_LIBRARIES PkgConfig::xxhash)
+check_cxx_source_compiles("#include <xxhash.h>
+#include <xxh_x86dispatch.h>
+int main() { return static_cast<int>(XXH3_64bits_withSeed(\"\", 0, 1)); }" WARREN_XXHASH_DISPATCHES)
+unset(CMAKE_REQUIRED_LIBRARIES)
 # Debian compiles it: the flags of pkg-config must match, or the layout of its classes does not.
 pkg_check_modules(httplib REQUIRED IMPORTED_TARGET cpp-httplib)
 find_program(CCACHE ccache)

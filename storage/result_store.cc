@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "storage/result_format.h"
+#include "storage/xxh3.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -394,7 +395,7 @@ std::optional<StoredRecord> decode_record(std::string_view key, std::string_view
 }
 
 std::uint64_t checksum_of(std::span<const std::byte> payload) {
-  return XXH3_64bits(payload.data(), payload.size());
+  return xxh3(payload);
 }
 
 std::uint64_t call_hash(const Fingerprint& f) {

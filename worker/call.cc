@@ -10,10 +10,6 @@
 namespace warren::worker {
 namespace {
 
-Status invalid(std::string message) {
-  return {Code::kInvalidArgument, std::move(message)};
-}
-
 struct Extent {
   const std::byte* data = nullptr;
   std::uint64_t bytes = 0;
@@ -41,38 +37,39 @@ std::size_t element_bytes(const CallSpec& spec) {
 }
 
 Status validate(const CallSpec& spec, const GroupShape& group) {
-  const std::string name = to_string(spec.collective);
+  // A name is made where something is refused: this is on the way of every call.
+  const auto refused = [&](const std::string& why) {
+    return Status(Code::kInvalidArgument, std::string(to_string(spec.collective)) + ": " + why);
+  };
   const auto size = static_cast<std::uint64_t>(group.size);
   const bool rooted = spec.collective == Collective::kReduce || spec.collective == Collective::kBroadcast ||
                       spec.collective == Collective::kGather || spec.collective == Collective::kScatter;
   if (spec.collective == Collective::kPoint) {
     if (spec.root < 0 || spec.root >= group.size) {
-      return invalid(name + ": peer " + std::to_string(spec.root) + " is not a rank of 0 … " +
-                     std::to_string(group.size - 1));
+      return refused("peer " + std::to_string(spec.root) + " is not a rank of 0 … " + std::to_string(group.size - 1));
     }
-    if (spec.root == group.rank) return invalid(name + ": the peer is this rank itself");
-    if (spec.tag < 0) return invalid(name + ": tag " + std::to_string(spec.tag) + " is negative");
+    if (spec.root == group.rank) return refused("the peer is this rank itself");
+    if (spec.tag < 0) return refused("tag " + std::to_string(spec.tag) + " is negative");
   } else if (rooted && (spec.root < 0 || spec.root >= group.size)) {
-    return invalid(name + ": root " + std::to_string(spec.root) + " is not a rank of 0 … " +
-                   std::to_string(group.size - 1));
+    return refused("root " + std::to_string(spec.root) + " is not a rank of 0 … " + std::to_string(group.size - 1));
   }
 
   const std::size_t width = element_bytes(spec);
   if (spec.collective == Collective::kBarrier) return {};
   if (spec.type == DataType::kCustom && (width == 0 || width > limits::kMaxCustomElementBytes)) {
-    return invalid(name + ": elements of " + std::to_string(width) + " bytes; 1 … " +
+    return refused("elements of " + std::to_string(width) + " bytes; 1 … " +
                    std::to_string(limits::kMaxCustomElementBytes) + " are served");
   }
-  if (width == 0) return invalid(name + ": unknown type " + std::to_string(static_cast<int>(spec.type)));
+  if (width == 0) return refused("unknown type " + std::to_string(static_cast<int>(spec.type)));
 
   std::uint64_t before = 0;  // elements of lower ranks
   const std::uint64_t most = limits::kMaxBufferBytes / width;
   if (spec.collective == Collective::kAllgatherv) {
-    if (spec.counts.size() != size) return invalid(name + ": one count a rank is needed");
+    if (spec.counts.size() != size) return refused("one count a rank is needed");
     std::uint64_t total = 0;
     for (std::size_t r = 0; r < spec.counts.size(); r++) {
       if (spec.counts[r] > most || total > most - spec.counts[r]) {
-        return invalid(name + ": the counts add up to more than " + std::to_string(limits::kMaxBufferBytes) + " bytes");
+        return refused("the counts add up to more than " + std::to_string(limits::kMaxBufferBytes) + " bytes");
       }
       if (r < static_cast<std::size_t>(group.rank)) before += spec.counts[r];
       total += spec.counts[r];
@@ -83,7 +80,7 @@ Status validate(const CallSpec& spec, const GroupShape& group) {
                       spec.collective == Collective::kAllToAll;
     const std::uint64_t blocks = wide ? size : 1;
     if (spec.count > most / blocks) {
-      return invalid(name + ": count " + std::to_string(spec.count) + " × " + std::to_string(blocks * width) +
+      return refused("count " + std::to_string(spec.count) + " × " + std::to_string(blocks * width) +
                      " bytes is over the limit of " + std::to_string(limits::kMaxBufferBytes) + " bytes");
     }
   }
@@ -104,16 +101,16 @@ Status validate(const CallSpec& spec, const GroupShape& group) {
   const Extent output{static_cast<const std::byte*>(spec.output), sizes.output};
   for (const auto& [what, extent] : {std::pair("input", input), std::pair("output", output)}) {
     if (extent.bytes == 0) continue;
-    if (extent.data == nullptr) return invalid(name + ": the " + what + " buffer is null");
+    if (extent.data == nullptr) return refused(std::string("the ") + what + " buffer is null");
     if (reinterpret_cast<std::uintptr_t>(extent.data) % alignment_of(spec) != 0) {
-      return invalid(name + ": the " + what + " buffer is not aligned to its elements of " + std::to_string(width) +
+      return refused(std::string("the ") + what + " buffer is not aligned to its elements of " + std::to_string(width) +
                      " bytes");
     }
   }
   if (overlap(input, output)) {
     const bool in_place = may_be_in_place && input.data == output.data + in_place_at * static_cast<std::int64_t>(width);
     if (!in_place) {
-      return invalid(name + ": input and output overlap" +
+      return refused(std::string("input and output overlap") +
                      (may_be_in_place ? " other than in place (see warren/c_api.h)" : ", which it does not allow"));
     }
   }

@@ -84,6 +84,8 @@ class Checkpoints {
   };
   // Once an epoch, when all that this rank must hold is held.
   [[nodiscard]] std::optional<Vote> take_vote();
+  // take_failure() or take_warning() has something.
+  [[nodiscard]] bool has_trouble() const { return !failure_.ok() || !warning_.empty(); }
   // What cannot be held of a new one ends the job; once.
   [[nodiscard]] Status take_failure() { return std::exchange(failure_, Status()); }
   // What the process's log should say: a committed one that could not be filled up. Empty: nothing.

@@ -955,7 +955,7 @@ void Engine::cancel(std::uint64_t id) {
 }
 
 bool Engine::drain_recalls() {
-  if (recall_ == nullptr) return false;
+  if (recall_ == nullptr || (!question_ && !recall_->has_done())) return false;
   bool some = false;
   for (Replayer::Done& done : recall_->take_done()) {
     some = true;

@@ -136,6 +136,8 @@ class Engine {
   // It is outstanding until delivered(). null: none.
   [[nodiscard]] Call* take_delivery();
   void delivered(Call& call, const Status& status) { finish(call, status); }
+  // take_prepare() or take_delivery() has one.
+  [[nodiscard]] bool has_work_outside() const { return !prepares_.empty() || !deliveries_.empty(); }
   // A round of the log that is missing; taken once by the owner, who reports it.
   using Gap = WorkerMachine::Gap;
   [[nodiscard]] std::optional<Gap> take_gap() { return std::exchange(gap_, std::nullopt); }
@@ -191,6 +193,8 @@ class Engine {
 
   // Taken once by the owner.
   [[nodiscard]] std::optional<Failure> take_failure();
+  // take_gap() or take_failure() has one.
+  [[nodiscard]] bool has_trouble() const { return gap_.has_value() || failure_.has_value(); }
 
   [[nodiscard]] std::size_t outstanding() const { return outstanding_; }
   // Writes to the board whom the rounds under way wait for. For the owner's slow path, before it sleeps.

@@ -123,6 +123,7 @@ class Recall {
     const auto next = earlier(replayer_.next_deadline(), inquiry_.next_deadline());
     return durable_ == nullptr ? next : earlier(next, durable_->next_deadline());
   }
+  [[nodiscard]] bool has_done() const { return replayer_.has_done(); }
   [[nodiscard]] std::vector<Replayer::Done> take_done() { return replayer_.take_done(); }
   [[nodiscard]] std::vector<std::string> take_warnings() { return replayer_.take_warnings(); }
 

@@ -514,6 +514,7 @@ void Session::yield_to_control(std::unique_lock<std::mutex>& lock) {
 }
 
 void Session::report_failure() {
+  if (!engine_.has_trouble()) return;
   if (const auto gap = engine_.take_gap()) control_->log_gap(transport_.epoch(), *gap);
   if (auto failure = engine_.take_failure()) {
     if (failure->status.code() == Code::kPeerLost && failure->peer != kNoRank) {
@@ -625,6 +626,11 @@ bool Session::deliver(std::unique_lock<std::mutex>& lock) {
   return true;
 }
 
+// Runs what an engine's call owes its program or a GPU; true if there was something.
+bool Session::work_outside(std::unique_lock<std::mutex>& lock) {
+  return engine_.has_work_outside() && (prepare(lock) || deliver(lock));
+}
+
 std::string Session::describe(const Call& call) const {
   if (call.spec.collective == Collective::kPoint) {
     return "rank " + std::to_string(self_.value) + "'s message from rank " + std::to_string(call.spec.root);
@@ -658,7 +664,7 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
   int idle = 0;
   std::chrono::steady_clock::time_point idle_since, next_log;
   while (!done()) {
-    const bool moved = prepare(lock) || deliver(lock) || engine_.progress();
+    const bool moved = work_outside(lock) || engine_.progress();
     // Also of calls that another thread has finished: with a plan, or with what was fetched.
     if (!engine_.finished_calls().empty()) run_callbacks(lock);
     if (moved) {
@@ -715,7 +721,7 @@ void Session::engine_loop() {
     run_callbacks(lock);
     const bool mine = callers_ == 0 && (engine_.outstanding() > 0 || engine_.unsettled());
     if (mine) {
-      const bool moved = prepare(lock) || deliver(lock) || engine_.progress();
+      const bool moved = work_outside(lock) || engine_.progress();
       run_callbacks(lock);
       report_failure();
       look_at_checkpoints();
@@ -1055,9 +1061,11 @@ Status Session::lazy_checkpoint(warren_serialize serialize, void* context, void*
 void Session::look_at_checkpoints() {
   if (!checkpoints_ || engine_.stopped()) return;
   checkpoints_->advance();
-  if (const std::string warning = checkpoints_->take_warning(); !warning.empty()) log_(WARREN_LOG_WARNING, warning);
-  if (const Status failure = checkpoints_->take_failure(); !failure.ok()) {
-    control_->round_failed(transport_.epoch(), failure);
+  if (checkpoints_->has_trouble()) {
+    if (const std::string warning = checkpoints_->take_warning(); !warning.empty()) log_(WARREN_LOG_WARNING, warning);
+    if (const Status failure = checkpoints_->take_failure(); !failure.ok()) {
+      control_->round_failed(transport_.epoch(), failure);
+    }
   }
   auto vote = checkpoints_->take_vote();
   if (!vote) return;

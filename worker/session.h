@@ -135,6 +135,7 @@ class Session final : private DataPath {
   void yield_to_control(std::unique_lock<std::mutex>& lock);
   void sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout_ms, bool watch_links);
   void stay_out(std::unique_lock<std::mutex>& lock);
+  bool work_outside(std::unique_lock<std::mutex>& lock);
   bool prepare(std::unique_lock<std::mutex>& lock);
   bool deliver(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] std::string describe(const Call& call) const;

@@ -1,13 +1,11 @@
 // The replayer's other side: what a host answers to those who fetch.
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "recovery/check.h"
 #include "recovery/fetch_codec.h"
 #include "recovery/limits.h"
+#include "storage/xxh3.h"
 #include "worker/replay/replayer.h"
 
 namespace warren::worker {
@@ -137,7 +135,7 @@ class Filler {
   void seal() {
     const std::size_t size = used() - entry_from_;
     if (size > 0) {
-      last_entry(answer_.reply).set_checksum(XXH3_64bits(answer_.payloads.get() + entry_from_, size));
+      last_entry(answer_.reply).set_checksum(xxh3({answer_.payloads.get() + entry_from_, size}));
     }
     entry_from_ = used();
   }

@@ -6,9 +6,6 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <array>
 #include <atomic>
 #include <bit>
@@ -29,6 +26,7 @@
 #include "recovery/fetch_codec.h"
 #include "recovery/limits.h"
 #include "storage/secret.h"
+#include "storage/xxh3.h"
 #include "worker/launch/netinfo.h"
 
 namespace warren::worker {
@@ -117,7 +115,7 @@ std::string endpoint(const std::string& address, const std::string& port) {
 }
 
 std::string seal(std::string message) {
-  const std::uint64_t sum = XXH3_64bits(message.data(), message.size());
+  const std::uint64_t sum = xxh3(std::as_bytes(std::span(message)));
   message.append(reinterpret_cast<const char*>(&sum), kSumBytes);
   return message;
 }
@@ -128,7 +126,7 @@ std::optional<std::span<const std::byte>> unseal(std::span<const std::byte> fram
   const auto message = frame.first(frame.size() - kSumBytes);
   std::uint64_t sum = 0;
   std::memcpy(&sum, frame.data() + message.size(), kSumBytes);
-  if (sum != XXH3_64bits(message.data(), message.size())) return std::nullopt;
+  if (sum != xxh3(message)) return std::nullopt;
   return message;
 }
 

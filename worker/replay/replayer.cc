@@ -1,8 +1,5 @@
 #include "worker/replay/replayer.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -14,6 +11,7 @@
 #include "recovery/codec.h"
 #include "recovery/fetch_codec.h"
 #include "recovery/limits.h"
+#include "storage/xxh3.h"
 
 namespace warren::worker {
 namespace {
@@ -1022,7 +1020,7 @@ struct Replayer::State {
     if (!take_record(p.stream, e.sequence(), round, e, from)) return;
     RecordKey key = p.stream;
     key.round.sequence = Sequence(e.sequence());
-    if (XXH3_64bits(payload.data(), payload.size()) != e.checksum()) {
+    if (xxh3(payload) != e.checksum()) {
       warn("bytes of " + name_of(key) + " from rank " + std::to_string(from.value) +
            " arrived damaged (checksum); they were dropped and are fetched again");
       // They are there, however often nobody had them before: hosts are asked once more.
@@ -1307,6 +1305,10 @@ std::optional<TimeMs> Replayer::next_deadline() const {
     if (stream.relist_at) at(*stream.relist_at);
   }
   return next;
+}
+
+bool Replayer::has_done() const {
+  return !state_->done.empty();
 }
 
 std::vector<Replayer::Done> Replayer::take_done() {

@@ -112,6 +112,7 @@ class Replayer {
   [[nodiscard]] std::optional<TimeMs> next_deadline() const;
 
   // Wants that have ended since the last look, in any order.
+  [[nodiscard]] bool has_done() const;
   [[nodiscard]] std::vector<Done> take_done();
   [[nodiscard]] bool idle() const;
   // This life is the newest of these ranks on its host, or the first of several: it is the one that fills up the

@@ -5,6 +5,8 @@
 
 #include <cstring>
 
+#include "storage/xxh3.h"
+
 namespace warren::worker {
 namespace {
 
@@ -12,7 +14,7 @@ constexpr std::size_t kHeaderSumAt = FrameHeader::kHeaderChecksumAt;
 constexpr std::size_t kSumAt = FrameHeader::kChecksumAt;
 
 std::uint64_t over_payload(std::uint64_t header_hash, std::span<const std::byte> payload) {
-  return payload.empty() ? header_hash : XXH3_64bits_withSeed(payload.data(), payload.size(), header_hash);
+  return payload.empty() ? header_hash : xxh3(payload, header_hash);
 }
 
 }  // namespace
