@@ -97,7 +97,8 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   if (random.chance(0.5)) s.program.most_bytes = 8 << 10;
   if (!s.large && options.lends.value_or(options.seed % kLendsEvery == kLendsAt)) {
     s.program.long_allreduces = true;
-    s.program.most_bytes = std::uint64_t{48} << 10;
+    // Shares of which are worth reducing by owners (worker/schedule/host.cc).
+    s.program.most_bytes = (std::uint64_t{16} << 10) * std::clamp<std::uint32_t>(s.world_size, 3, 6);
   }
   s.salted = random.chance(0.5);
   s.survivable = random.chance(0.75);

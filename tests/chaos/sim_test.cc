@@ -40,6 +40,28 @@ TEST(Sim, LossesOfSetUpRoundsAreJudgedRightly) {
   }
 }
 
+// Sums of whole hosts, by leaders, through all kinds of faults, and with ranks whose next life is on another host.
+TEST(Sim, HierarchicalAllreducesKeepTheInvariants) {
+  std::uint64_t rounds = 0;
+  for (const auto& hosts : {std::vector<std::string>{"a", "a", "b"}, {"a", "a", "b", "b"}, {"a", "b", "a", "b", "c"}}) {
+    for (const char* algorithm : {"ring", "butterfly"}) {
+      for (std::uint64_t seed = 1; seed <= seeds(40); ++seed) {
+        SimOptions options;
+        options.seed = seed;
+        options.world_size = static_cast<std::uint32_t>(hosts.size());
+        options.hosts = hosts;
+        options.algorithm = algorithm;
+        options.collective = Collective::kAllreduce;
+        options.lends = true;
+        const SimOutcome outcome = simulate(options);
+        EXPECT_EQ(outcome.verdict, "") << algorithm << ", " << hosts.size() << " ranks, seed " << seed;
+        rounds += outcome.rounds;
+      }
+    }
+  }
+  EXPECT_GT(rounds, 10'000 / kFewer);
+}
+
 TEST(Sim, ASeedReplaysExactly) {
   for (std::uint64_t seed = 1; seed <= seeds(60); ++seed) {
     SimOptions options;

@@ -31,10 +31,17 @@ void direct_reduce_scatter(const Request& request, Builder& builder, Copies& cop
 void direct_allgather(const Request& request, Builder& builder, Copies& copies);  // equal and unequal
 void direct_all_to_all(const Request& request, Builder& builder, Copies& copies);
 
-// host.cc
+// host.cc: of the ring, or the butterfly where it halves
 [[nodiscard]] bool on_one_host(const Request& request);
-// Of the ring, or the butterfly where it halves.
 void host_allreduce(const Request& request, Builder& builder, Copies& copies);
+// By unit, then by owner: its piece of what is reduced at once, of no element where it has none.
+[[nodiscard]] std::vector<std::vector<Range>> units_of(const Request& request);
+// Whether a rank's share is worth a message to each other rank of the host.
+[[nodiscard]] bool pieces_are_large(const Request& request);
+
+// hierarchical.cc: likewise
+[[nodiscard]] bool on_several_hosts(const Request& request);
+void hierarchical_allreduce(const Request& request, Builder& builder, Copies& copies);
 
 // star.cc
 void star_gather(const Request& request, Builder& builder, Copies& copies);

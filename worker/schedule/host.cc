@@ -30,8 +30,8 @@ class HostAllreduce {
         copies_(copies),
         rank_(request.rank),
         size_(request.size),
-        ring_(request.algorithm == Algorithm::kRing) {
-    cut_pieces();
+        ring_(request.algorithm == Algorithm::kRing),
+        pieces_(units_of(request)) {
     std::uint64_t largest = 0;
     for (const std::vector<Range>& unit : pieces_) {
       for (const Range& piece : unit) largest = std::max(largest, piece.count);
@@ -54,21 +54,6 @@ class HostAllreduce {
 
  private:
   [[nodiscard]] static std::size_t index(std::int32_t rank) { return static_cast<std::size_t>(rank); }
-
-  void cut_pieces() {
-    if (!ring_) {
-      pieces_ = butterfly_pieces(request_);
-      return;
-    }
-    const std::vector<Range> segments = segments_of(request_);
-    for (std::int32_t owner = 0; owner < size_; ++owner) {
-      const Range& segment = segments[index(owner)];
-      const std::uint64_t chunks = chunks_of(segment.count, request_.chunk_elements);
-      // A segment of nothing has a message of nothing: ranks that disagree meet.
-      if (pieces_.size() < chunks) pieces_.resize(chunks, std::vector<Range>(index(size_)));
-      for (std::uint64_t c = 0; c < chunks; ++c) pieces_[c][index(owner)] = cut(segment, chunks, c);
-    }
-  }
 
   [[nodiscard]] bool has(const std::vector<Range>& unit, std::int32_t owner) const {
     const Range& piece = unit[index(owner)];
@@ -137,10 +122,27 @@ class HostAllreduce {
 
 }  // namespace
 
-bool on_one_host(const Request& request) {
+std::vector<std::vector<Range>> units_of(const Request& request) {
+  if (request.algorithm != Algorithm::kRing) return butterfly_pieces(request);
+  std::vector<std::vector<Range>> units;
+  const std::vector<Range> segments = segments_of(request);
+  for (std::size_t owner = 0; owner < segments.size(); ++owner) {
+    const std::uint64_t chunks = chunks_of(segments[owner].count, request.chunk_elements);
+    // A segment of nothing has a message of nothing: ranks that disagree meet.
+    if (units.size() < chunks) units.resize(chunks, std::vector<Range>(segments.size()));
+    for (std::uint64_t c = 0; c < chunks; ++c) units[c][owner] = cut(segments[owner], chunks, c);
+  }
+  return units;
+}
+
+bool pieces_are_large(const Request& request) {
   const std::uint64_t piece = request.count / static_cast<std::uint64_t>(std::max(request.size, 1));
-  return request.size > 1 && piece >= kLeastPieceBytes / request.element_bytes && request.size <= kMostRanks &&
-         !request.hosts.empty() && std::ranges::count(request.hosts, request.hosts.front()) == request.size;
+  return piece >= kLeastPieceBytes / request.element_bytes;
+}
+
+bool on_one_host(const Request& request) {
+  return request.size > 1 && pieces_are_large(request) && request.size <= kMostRanks && !request.hosts.empty() &&
+         std::ranges::count(request.hosts, request.hosts.front()) == request.size;
 }
 
 void host_allreduce(const Request& request, Builder& builder, Copies& copies) {

@@ -176,8 +176,9 @@ class RingExchange {
 }  // namespace
 
 void ring_exchange(const Request& request, Builder& builder, Copies& copies) {
-  if (request.collective == Collective::kAllreduce && on_one_host(request)) {
-    return host_allreduce(request, builder, copies);
+  if (request.collective == Collective::kAllreduce) {
+    if (on_one_host(request)) return host_allreduce(request, builder, copies);
+    if (on_several_hosts(request)) return hierarchical_allreduce(request, builder, copies);
   }
   RingExchange(request, builder, copies).run();
 }

@@ -111,11 +111,11 @@ TEST(Cost, TheRingLogsWithoutAMessage) {
   for (const std::int32_t size : {2, 5, 8, 16}) {
     World world = allreduce(Algorithm::kRing, size, 1000, 30);
     world.element_bytes = kWholeBytes;
-    const Logged without = logged(world);
-    EXPECT_EQ(without.publishes, 0U);
     for (const Placement& place : placements(size)) {
       if (!place.domains.empty()) continue;  // hosts that share a domain publish more than they must
       world.hosts = place.hosts;
+      const Logged without = logged(world);
+      EXPECT_EQ(without.publishes, 0U);
       std::set<std::uint32_t> domains;
       for (std::int32_t rank = 0; rank < size; ++rank) domains.insert(world.domain(rank));
       for (world.replicas = 1; world.replicas <= 3; ++world.replicas) {

@@ -15,6 +15,21 @@ namespace {
 using testing::AnyOf;
 using testing::HasSubstr;
 
+// Hosts of which some have several ranks.
+std::vector<World> hierarchical_worlds() {
+  std::vector<World> all;
+  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kButterfly}) {
+    for (const std::vector<std::uint32_t>& hosts : {std::vector<std::uint32_t>{0, 0, 1, 1}, {0, 0, 0, 1, 2}}) {
+      World world = world_of(Collective::kAllreduce, algorithm, static_cast<std::int32_t>(hosts.size()), {24, 2});
+      world.hosts = hosts;
+      world.element_bytes = kWholeBytes + 1;
+      world.in_place = true;
+      all.push_back(world);
+    }
+  }
+  return all;
+}
+
 std::vector<World> worlds() {
   std::vector<World> all;
   for (const Collective collective : {Collective::kAllreduce, Collective::kReduce, Collective::kBroadcast,
@@ -40,6 +55,7 @@ std::vector<World> worlds() {
       all.push_back(small);
     }
   }
+  for (const World& world : hierarchical_worlds()) all.push_back(world);
   return all;
 }
 
@@ -280,6 +296,10 @@ std::vector<World> logged_worlds() {
         all.push_back(world);
       }
     }
+  }
+  for (World world : hierarchical_worlds()) {
+    world.replicas = 2;
+    all.push_back(world);
   }
   return all;
 }

@@ -24,8 +24,9 @@ World world_of(Collective collective, Algorithm algorithm, std::int32_t size, co
 }
 
 std::vector<Placement> placements(std::int32_t size) {
-  std::vector<Placement> all(6);
+  std::vector<Placement> all(7);
   const auto k = static_cast<std::uint32_t>(size);
+  std::uint32_t growing = 0, until = 1;
   for (std::uint32_t rank = 0; rank < k; ++rank) {
     // The first one stays empty: all apart.
     all[1].hosts.push_back(7);
@@ -34,6 +35,8 @@ std::vector<Placement> placements(std::int32_t size) {
     all[4].hosts.push_back(rank / 2);
     all[4].domains.push_back(rank / 4);
     all[5].hosts.push_back(rank + 1 == k ? 1 : 0);
+    if (rank == until) until += ++growing + 1;
+    all[6].hosts.push_back(growing);
   }
   return all;
 }

@@ -28,7 +28,7 @@ struct Sizes {
 struct Placement {
   std::vector<std::uint32_t> hosts, domains;
 };
-// All apart; all together; neighbours; every other one; two hosts a domain; one alone.
+// All apart; all together; neighbours; every other one; two hosts a domain; one alone; one more a host each time.
 [[nodiscard]] std::vector<Placement> placements(std::int32_t size);
 
 }  // namespace warren::schedule::symbolic

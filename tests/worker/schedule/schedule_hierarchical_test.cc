@@ -1,0 +1,288 @@
+// Allreduces among hosts of which some have several ranks: right for every layout, and what crosses between hosts.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <fstream>
+#include <iomanip>
+#include <map>
+#include <random>
+#include <set>
+#include <sstream>
+
+#include "tests/worker/schedule/worlds.h"
+#include "worker/schedule/generators.h"
+
+namespace warren::schedule::symbolic {
+namespace {
+
+constexpr Algorithm kAlgorithms[] = {Algorithm::kRing, Algorithm::kButterfly};
+constexpr Order kOrders[] = {Order::kInOrder,   Order::kRandom,      Order::kLateSends,
+                             Order::kLateLocal, Order::kLatePublish, Order::kEagerSends};
+
+World world_on(Algorithm algorithm, const std::vector<std::uint32_t>& hosts, const Sizes& sizes) {
+  World world = world_of(Collective::kAllreduce, algorithm, static_cast<std::int32_t>(hosts.size()), sizes);
+  world.hosts = hosts;
+  world.element_bytes = kWholeBytes + 1;  // nothing is little
+  return world;
+}
+
+// Hosts of these sizes, side by side.
+std::vector<std::uint32_t> side_by_side(const std::vector<std::size_t>& sizes) {
+  std::vector<std::uint32_t> hosts;
+  for (std::size_t host = 0; host < sizes.size(); ++host) {
+    hosts.insert(hosts.end(), sizes[host], static_cast<std::uint32_t>(host));
+  }
+  return hosts;
+}
+
+std::vector<std::vector<std::uint32_t>> layouts(std::int32_t size) {
+  std::vector<std::vector<std::uint32_t>> all;
+  const auto k = static_cast<std::uint32_t>(size);
+  for (std::uint32_t share = 2; share <= 5; ++share) {
+    std::vector<std::uint32_t> equal, turns, growing;
+    for (std::uint32_t rank = 0; rank < k; ++rank) {
+      equal.push_back(rank / share);
+      turns.push_back(rank % share);
+      growing.push_back(share * rank * rank / (k * k));
+    }
+    all.insert(all.end(), {equal, turns, growing});
+  }
+  all.push_back(side_by_side({k - 1, 1}));
+  all.push_back(side_by_side({1, k - 1}));
+  std::mt19937_64 random(k);
+  for (int i = 0; i < 6; ++i) {
+    std::vector<std::uint32_t>& any = all.emplace_back();
+    const std::uint64_t hosts = 2 + random() % (k - 1);
+    for (std::uint32_t rank = 0; rank < k; ++rank) any.push_back(static_cast<std::uint32_t>(random() % hosts));
+  }
+  return all;
+}
+
+class EveryLayout : public testing::TestWithParam<std::int32_t> {};
+
+TEST_P(EveryLayout, IsRightInEveryOrderWithAndWithoutALog) {
+  const auto k = static_cast<std::uint64_t>(GetParam());
+  std::uint64_t seed = 100 * k;
+  int by_hosts = 0;
+  for (const std::vector<std::uint32_t>& hosts : layouts(GetParam())) {
+    for (const Algorithm algorithm : kAlgorithms) {
+      for (const Sizes& sizes : {Sizes{0, 64}, Sizes{k + 1, 3}, Sizes{3 * k + 2, 2}, Sizes{9 * k + 5, 3}}) {
+        World world = world_on(algorithm, hosts, sizes);
+        if (!on_several_hosts(world.request(0))) continue;
+        ++by_hosts;
+        world.replicas = static_cast<std::uint32_t>(++seed % 4);
+        world.in_place = true;
+        const std::vector<Schedule> schedules = make_all(world);
+        for (const Order order : {kOrders[seed % std::size(kOrders)], Order::kRandom}) {
+          world.in_place = seed % 2 == 0 || order == Order::kRandom;
+          ASSERT_EQ(check(world, schedules, order, seed), "")
+              << world.describe() << ", order " << static_cast<int>(order) << ", seed " << seed;
+        }
+      }
+    }
+  }
+  EXPECT_GT(by_hosts, 20);
+}
+INSTANTIATE_TEST_SUITE_P(Size, EveryLayout, testing::Range(3, 17));
+
+// --- What crosses between hosts
+
+struct Crossing {
+  std::uint64_t all = 0;           // elements
+  std::uint64_t most_of_host = 0;  // that leave one
+  std::uint64_t most_of_rank = 0;
+};
+
+Crossing crossing(const World& where, const std::vector<Schedule>& schedules) {
+  Crossing crossing;
+  std::map<std::uint32_t, std::uint64_t> of_host;
+  for (std::int32_t rank = 0; rank < where.size; ++rank) {
+    std::uint64_t of_rank = 0;
+    for (const Step& step : schedules[static_cast<std::size_t>(rank)].steps) {
+      const bool crosses = step.kind == StepKind::kSend && where.host(rank) != where.host(step.peer);
+      of_rank += crosses ? step.count : 0;
+    }
+    crossing.all += of_rank;
+    of_host[where.host(rank)] += of_rank;
+    crossing.most_of_rank = std::max(crossing.most_of_rank, of_rank);
+  }
+  for (const auto& [host, elements] : of_host) crossing.most_of_host = std::max(crossing.most_of_host, elements);
+  return crossing;
+}
+
+Crossing by_hosts(const World& world) {
+  return crossing(world, make_all(world));
+}
+// The same ranks, who do not know where they sit.
+Crossing flat(const World& world) {
+  World apart = world;
+  apart.hosts.clear();
+  return crossing(world, make_all(apart));
+}
+
+constexpr std::uint64_t kElements = 64 * 5 * 7 * 9;
+
+// The partial result of a segment crosses to each other host, and back to the owner's unless that is the last of its
+// host; its final crosses to each other host.
+TEST(Crossing, TheRingsPartialsWalkFromHostToHost) {
+  for (const auto& [hosts, of_each] :
+       {std::pair<std::uint64_t, std::uint64_t>{2, 2}, {2, 4}, {2, 8}, {3, 2}, {3, 3}, {4, 4}, {2, 7}, {5, 3}}) {
+    const std::uint64_t k = hosts * of_each;
+    const World world =
+        world_on(Algorithm::kRing, side_by_side(std::vector<std::size_t>(hosts, of_each)), {k * 90, 30});
+    const Crossing counted = by_hosts(world);
+    const std::uint64_t segment = 90;
+    EXPECT_EQ(counted.all, segment * (k * hosts - hosts + k * (hosts - 1)));
+    EXPECT_EQ(counted.most_of_host * hosts, counted.all);  // all hosts alike
+    EXPECT_LT(counted.all, flat(world).all);
+    EXPECT_LE(counted.most_of_rank, counted.most_of_host / of_each + 2 * segment);
+  }
+}
+
+// Where hosts are equal powers of two, side by side, nothing less can cross: each host's sum once, each final once.
+TEST(Crossing, TheButterflysIsTheLeast) {
+  for (const auto& [hosts, of_each] :
+       {std::pair<std::uint64_t, std::uint64_t>{2, 2}, {2, 4}, {2, 8}, {4, 2}, {4, 4}, {8, 2}, {3, 2}, {3, 4}}) {
+    const std::uint64_t k = hosts * of_each;
+    const World world =
+        world_on(Algorithm::kButterfly, side_by_side(std::vector<std::size_t>(hosts, of_each)), {k * 96, k * 48});
+    ASSERT_TRUE(on_several_hosts(world.request(0))) << world.describe();
+    const Crossing counted = by_hosts(world);
+    EXPECT_EQ(counted.all, 2 * world.count * (hosts - 1)) << world.describe();
+    if (std::has_single_bit(k)) {
+      EXPECT_EQ(counted.most_of_host, 2 * world.count * (hosts - 1) / hosts);
+      EXPECT_EQ(counted.most_of_rank, counted.most_of_host / of_each);
+    }
+  }
+}
+
+// Hosts of different sizes: each drives what its share of the ranks owns, and takes part in all of it.
+TEST(Crossing, NeverMoreThanFlat) {
+  std::uint64_t less = 0, layouts_seen = 0;
+  for (std::int32_t size = 3; size <= 16; ++size) {
+    for (const std::vector<std::uint32_t>& hosts : layouts(size)) {
+      for (const Algorithm algorithm : kAlgorithms) {
+        const World world = world_on(algorithm, hosts, {kElements, 2048});
+        if (!on_several_hosts(world.request(0))) continue;
+        const Crossing counted = by_hosts(world);
+        const Crossing apart = flat(world);
+        // The butterfly's pieces differ by some elements.
+        EXPECT_LE(counted.all, apart.all + apart.all / 100) << world.describe();
+        ++layouts_seen;
+        less += counted.all < apart.all * 99 / 100 ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(less, layouts_seen / 2);
+  RecordProperty("layouts", static_cast<int>(layouts_seen));
+  RecordProperty("less", static_cast<int>(less));
+}
+
+std::string in_n(std::uint64_t elements) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(3) << static_cast<double>(elements) / static_cast<double>(1 << 20);
+  return text.str();
+}
+
+// Rows: | algorithm | ranks a host, with a plus between | all hosts send | flat | busiest host | flat | rank | flat |
+TEST(Crossing, TheDocumentPrintsWhatIsCounted) {
+  std::ifstream document(WARREN_SOURCE_DIR "/docs/algorithms.md");
+  ASSERT_TRUE(document.is_open());
+  int rows = 0;
+  for (std::string line; std::getline(document, line);) {
+    std::istringstream in(line);
+    std::string bar, algorithm, hosts, counted, word;
+    in >> bar >> algorithm >> bar >> hosts >> bar;
+    if (hosts.find('+') == std::string::npos) continue;
+    while (in >> word) counted += word + " ";
+    ++rows;
+    std::vector<std::size_t> sizes;
+    std::istringstream numbers(hosts);
+    for (std::string number; std::getline(numbers, number, '+');) sizes.push_back(std::stoul(number));
+    World world = world_on(parse_algorithm(algorithm).value(), side_by_side(sizes), {1 << 20, 1 << 16});
+    world.element_bytes = 4;
+    ASSERT_TRUE(on_several_hosts(world.request(0))) << line;
+    const Crossing own = by_hosts(world);
+    const Crossing apart = flat(world);
+    std::string expected;
+    for (const std::uint64_t number :
+         {own.all, apart.all, own.most_of_host, apart.most_of_host, own.most_of_rank, apart.most_of_rank}) {
+      expected += in_n(number) + " | ";
+    }
+    expected.pop_back();
+    EXPECT_EQ(counted, expected + " ") << line;
+  }
+  EXPECT_EQ(rows, 17);
+}
+
+TEST(Crossing, TakesAFewHopsAHost) {
+  for (const std::size_t hosts : {2, 3, 4}) {
+    for (const std::size_t of_each : {2, 4}) {
+      const std::uint64_t k = hosts * of_each;
+      const std::vector<std::uint32_t> layout = side_by_side(std::vector<std::size_t>(hosts, of_each));
+      EXPECT_EQ(hops(make_all(world_on(Algorithm::kRing, layout, {k, 64}))), 2 * hosts + (of_each > 2 ? 1 : 0));
+      if (hosts == 3) continue;
+      EXPECT_EQ(hops(make_all(world_on(Algorithm::kButterfly, layout, {4 * k, 64}))), hosts + 2);
+    }
+  }
+}
+
+// It does not grow with the buffer.
+TEST(Crossing, ScratchIsAFewChunksAPeer) {
+  for (std::int32_t size = 3; size <= 16; ++size) {
+    for (const std::vector<std::uint32_t>& hosts : layouts(size)) {
+      for (const Algorithm algorithm : kAlgorithms) {
+        const auto k = static_cast<std::uint64_t>(size);
+        const World some = world_on(algorithm, hosts, {40 * k * 64, 64});
+        const World more = world_on(algorithm, hosts, {60 * k * 64, 64});
+        if (!on_several_hosts(some.request(0))) continue;
+        const std::vector<Schedule> of_some = make_all(some), of_more = make_all(more);
+        for (std::size_t rank = 0; rank < of_some.size(); ++rank) {
+          EXPECT_EQ(of_some[rank].scratch_elements, of_more[rank].scratch_elements) << some.describe();
+          std::set<std::int32_t> peers;
+          for (const Step& step : of_some[rank].steps) peers.insert(step.peer);
+          EXPECT_LE(of_some[rank].scratch_elements, 10 * 64 * peers.size()) << some.describe();
+        }
+      }
+    }
+  }
+}
+
+// A final that stands in the output may stand where an operand was, before its maker knows whether a loan has stood.
+TEST(Loans, NoneIsReadByTheLastSum) {
+  std::uint64_t loans = 0;
+  for (std::int32_t size = 3; size <= 9; ++size) {
+    for (const std::vector<std::uint32_t>& hosts : layouts(size)) {
+      for (const Algorithm algorithm : kAlgorithms) {
+        const World world = world_on(algorithm, hosts, {kElements, 2048});
+        if (!on_several_hosts(world.request(0))) continue;
+        const std::vector<Schedule> schedules = make_all(world);
+        for (std::int32_t rank = 0; rank < size; ++rank) {
+          // By place in scratch: who sent what came there last, and whether it is lent.
+          std::map<std::uint64_t, bool> lent;
+          for (const Step& step : schedules[static_cast<std::size_t>(rank)].steps) {
+            if (step.kind == StepKind::kReduce) {
+              for (const Place& operand : {step.a, step.b}) {
+                const bool is_lent = operand.space == Space::kScratch && lent[operand.at];
+                loans += is_lent ? 1 : 0;
+                EXPECT_FALSE(is_lent && step.finish) << world.describe();
+              }
+            }
+            if (step.dst.space == Space::kScratch) lent[step.dst.at] = false;
+            if (step.kind != StepKind::kRecv) continue;
+            for (const Step& sent : schedules[static_cast<std::size_t>(step.peer)].steps) {
+              if (sent.kind != StepKind::kSend || sent.peer != rank || sent.message != step.message) continue;
+              lent[step.dst.at] = sent.lent;
+              EXPECT_TRUE(!sent.lent || world.host(rank) == world.host(step.peer));
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(loans, 1000U);
+}
+
+}  // namespace
+}  // namespace warren::schedule::symbolic

@@ -1,0 +1,472 @@
+// An allreduce among several hosts: the ranks of a host combine what they have there, what crosses to another host is a
+// whole host's partial result, and finals cross once a host and are handed out inside. Pieces, owners and bracketing
+// are those of the ring or the butterfly, so bits do not depend on where ranks sit, and a round that was interrupted in
+// one placement is finished in another.
+//
+// Each host has a leader for each piece. On the owner's host that is the owner, elsewhere a rank whose place in its
+// host is the owner's in its own, so that all ranks of a host lead for their share and drive links to other hosts. What
+// a piece's final is made of is a tree of sums, which stays as it is; each sum is placed on a rank:
+//   ring: in the host of its right operand. The partial result walks from host to host and takes up the inputs of each.
+//   butterfly: sums of one host's inputs at its leader, all others at the owner.
+// The final walks over the hosts from leader to leader, so that the first min(R, domains) hosts publish it.
+//
+// Inputs go straight to the rank that sums them. It reads them before anybody can make the final: they are lent, but
+// for what the last sum reads, which writes to the output and so perhaps over its own operand before it knows that a
+// loan has stood.
+//
+// A unit is what is cut into one piece for each owner (host.cc). A stage is what can be done at once, and begins one
+// turn after the stage before, so that what crosses between hosts has a turn's time while later units are under way.
+#include <algorithm>
+#include <bit>
+#include <deque>
+#include <map>
+#include <utility>
+
+#include "worker/schedule/generators.h"
+
+namespace warren::schedule {
+namespace {
+
+// A leader talks to all ranks of its host, and to leaders of all hosts.
+constexpr std::size_t kMostHosts = 16, kMostRanksOfAHost = 16;
+// One where they are side by side; a rank whose next life is elsewhere makes two.
+constexpr std::size_t kMostChangesAHost = 2;
+// Of a peer, two messages may be on their way while a third is read.
+constexpr std::size_t kSlotsPerPeer = 3;
+// What comes from a peer in one turn waits for other peers, and must not keep the next turn's from coming.
+constexpr std::size_t kMostSlotsOfATurn = 5;
+// Partial results that have left may still be read by the transport.
+constexpr std::size_t kSparePartials = 2;
+
+[[nodiscard]] std::size_t index(std::int32_t rank) {
+  return static_cast<std::size_t>(rank);
+}
+
+class Hosts {
+ public:
+  explicit Hosts(const Request& request) {
+    std::map<std::uint32_t, std::size_t> numbers;
+    for (std::int32_t rank = 0; rank < request.size; ++rank) {
+      const auto [at, fresh] = numbers.try_emplace(request.hosts[index(rank)], members_.size());
+      if (fresh) members_.emplace_back();
+      host_.push_back(at->second);
+      place_.push_back(members_[at->second].size());
+      members_[at->second].push_back(rank);
+    }
+  }
+
+  [[nodiscard]] std::size_t size() const { return members_.size(); }
+  [[nodiscard]] std::size_t of(std::int32_t rank) const { return host_[index(rank)]; }
+  [[nodiscard]] bool together(std::int32_t a, std::int32_t b) const { return of(a) == of(b); }
+  [[nodiscard]] const std::vector<std::int32_t>& members(std::size_t host) const { return members_[host]; }
+  [[nodiscard]] std::int32_t leader(std::size_t host, std::int32_t owner) const {
+    return members_[host][place_[index(owner)] % members_[host].size()];
+  }
+
+ private:
+  std::vector<std::size_t> host_, place_;           // by rank
+  std::vector<std::vector<std::int32_t>> members_;  // by host
+};
+
+// A rank's input, or a sum.
+struct Term {
+  std::int32_t rank = 0;               // who has it
+  std::int32_t left = -1, right = -1;  // of a sum
+  std::uint32_t stage = 0;             // in which it is made
+  [[nodiscard]] bool is_sum() const { return left >= 0; }
+  [[nodiscard]] Form form() const { return is_sum() ? Form::kPartial : Form::kValue; }
+};
+
+// What an owner's final is made of: operands before their sums, the last one is the final.
+class Expression {
+ public:
+  Expression(const Request& request, const Hosts& hosts, std::int32_t owner) : hosts_(hosts), owner_(owner) {
+    if (request.algorithm == Algorithm::kRing) {
+      chain(request.size);
+    } else {
+      const auto positions = static_cast<std::int32_t>(std::bit_floor(static_cast<std::uint32_t>(request.size)));
+      balanced(0, positions, request.size - positions);
+    }
+  }
+
+  [[nodiscard]] const std::vector<Term>& terms() const { return terms_; }
+  [[nodiscard]] std::uint32_t last_stage() const { return terms_.back().stage; }
+
+ private:
+  std::int32_t leaf(std::int32_t rank) {
+    terms_.push_back({.rank = rank});
+    return static_cast<std::int32_t>(terms_.size()) - 1;
+  }
+
+  std::int32_t sum(std::int32_t left, std::int32_t right, std::int32_t rank) {
+    Term made{.rank = rank, .left = left, .right = right};
+    for (const std::int32_t operand : {left, right}) {
+      const Term& term = terms_[index(operand)];
+      if (term.is_sum()) made.stage = std::max(made.stage, term.stage + (term.rank == rank ? 0 : 1));
+    }
+    terms_.push_back(made);
+    return static_cast<std::int32_t>(terms_.size()) - 1;
+  }
+
+  // ((in[owner+1] + in[owner+2]) + …) + in[owner].
+  void chain(std::int32_t size) {
+    const auto rank_at = [&](std::int32_t i) { return modulo(owner_ + 1 + i, size); };
+    std::int32_t partial = -1;
+    for (std::int32_t begin = 0, end = 0; begin < size; begin = end) {
+      while (end < size && hosts_.together(rank_at(begin), rank_at(end))) ++end;
+      // Whose input alone is taken up takes it up itself.
+      const std::int32_t at = end == size        ? owner_
+                              : end - begin == 1 ? rank_at(begin)
+                                                 : hosts_.leader(hosts_.of(rank_at(begin)), owner_);
+      for (std::int32_t i = begin; i < end; ++i) {
+        const std::int32_t own = leaf(rank_at(i));
+        partial = partial < 0 ? own : sum(partial, own, at);
+      }
+    }
+  }
+
+  // As in butterfly.cc: positions in the order of ranks, the first `pairs` of which are pairs.
+  std::int32_t balanced(std::int32_t first, std::int32_t width, std::int32_t pairs) {
+    if (width > 1) {
+      const std::int32_t left = balanced(first, width / 2, pairs);
+      return sum_at_leader(left, balanced(first + width / 2, width / 2, pairs));
+    }
+    if (first >= pairs) return leaf(first + pairs);
+    const std::int32_t left = leaf(2 * first);
+    return sum_at_leader(left, leaf(2 * first + 1));
+  }
+
+  std::int32_t sum_at_leader(std::int32_t left, std::int32_t right) {
+    const Term& a = terms_[index(left)];
+    const Term& b = terms_[index(right)];
+    // A sum of several hosts' is at the owner, and so is what it is added to.
+    const bool one_host = hosts_.together(a.rank, b.rank) && !mixed(left) && !mixed(right);
+    const std::int32_t made = sum(left, right, one_host ? hosts_.leader(hosts_.of(a.rank), owner_) : owner_);
+    mixed_.resize(terms_.size(), false);
+    mixed_[index(made)] = !one_host;
+    return made;
+  }
+  [[nodiscard]] bool mixed(std::int32_t term) const { return index(term) < mixed_.size() && mixed_[index(term)]; }
+
+  const Hosts& hosts_;
+  std::int32_t owner_;
+  std::vector<Term> terms_;
+  std::vector<bool> mixed_;  // of several hosts
+};
+
+// Messages between hosts for one piece of each owner, on the way in and out.
+std::uint64_t crossings(const Request& request, const Hosts& hosts, std::int32_t owner) {
+  const Expression expression(request, hosts, owner);
+  std::uint64_t count = hosts.size() - 1;
+  for (const Term& term : expression.terms()) {
+    if (!term.is_sum()) continue;
+    for (const std::int32_t operand : {term.left, term.right}) {
+      count += hosts.together(expression.terms()[index(operand)].rank, term.rank) ? 0 : 1;
+    }
+  }
+  return count;
+}
+
+// Whether the butterfly's halves, exchanged by partners, cross between hosts less often than what is summed there.
+bool partners_cross_less(const Request& request, const Hosts& hosts) {
+  const auto positions = static_cast<std::int32_t>(std::bit_floor(static_cast<std::uint32_t>(request.size)));
+  const std::int32_t pairs = request.size - positions;
+  const auto rank_of = [&](std::int32_t position) { return position < pairs ? 2 * position : position + pairs; };
+  const auto pieces = static_cast<std::uint64_t>(positions);
+  std::uint64_t by_partners = 0, by_leaders = 0;
+  for (std::int32_t position = 0; position < positions; ++position) {
+    by_leaders += crossings(request, hosts, rank_of(position));
+    for (std::int32_t bit = 1; bit < positions; bit *= 2) {
+      const bool crosses = !hosts.together(rank_of(position), rank_of(position ^ bit));
+      by_partners += crosses ? pieces / static_cast<std::uint64_t>(bit) : 0;
+    }
+    if (position < pairs && !hosts.together(2 * position, 2 * position + 1)) by_partners += 2 * pieces;
+  }
+  return by_partners < by_leaders;
+}
+
+// Whether a ring changes hosts so often that its partial results would take many stages, and all of what is in flight.
+bool scattered(const Request& request, const Hosts& hosts) {
+  std::size_t changes = 0;
+  for (std::int32_t rank = 0; rank < request.size; ++rank) {
+    changes += hosts.together(rank, modulo(rank + 1, request.size)) ? 0 : 1;
+  }
+  return changes > kMostChangesAHost * hosts.size();
+}
+
+class HierarchicalAllreduce {
+ public:
+  HierarchicalAllreduce(const Request& request, Builder& builder, Copies& copies)
+      : request_(request),
+        builder_(builder),
+        copies_(copies),
+        rank_(request.rank),
+        hosts_(request),
+        units_(units_of(request)) {
+    std::vector<bool> owns(index(request.size), false);
+    for (const std::vector<Range>& unit : units_) {
+      for (std::size_t owner = 0; owner < unit.size(); ++owner) {
+        owns[owner] = owns[owner] || unit[owner].count > 0 || request.count == 0;
+        largest_ = std::max(largest_, unit[owner].count);
+      }
+    }
+    for (std::int32_t owner = 0; owner < request.size; ++owner) {
+      if (owns[index(owner)]) plan(owner);
+    }
+    // Sums of a stage come before finals of the same one, at all ranks alike.
+    sums_.resize(std::max(sums_.size(), finals_.size()));
+    finals_.resize(sums_.size());
+    make_slots();
+  }
+
+  void run() {
+    const std::size_t stages = sums_.size();
+    in_flight_.resize(stages);
+    for (std::size_t turn = 0; turn < units_.size() + stages - 1; ++turn) {
+      for (std::size_t stage = 0; stage < stages && stage <= turn; ++stage) {
+        const std::size_t unit = turn - stage;
+        if (unit >= units_.size()) continue;
+        Unit& state = in_flight_[unit % stages];
+        if (stage == 0) {
+          const std::vector<StepId> none(index(request_.size), kNoStep);
+          state = {std::vector<Value>(values_), none, none};
+        }
+        for (const auto* tasks : {&sums_[stage], &finals_[stage]}) {
+          for (const Task& task : *tasks) carry_out(task, units_[unit][index(task.owner)], state);
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr std::uint32_t kOwnInput = UINT32_MAX;  // instead of a value's number
+
+  enum class Kind : std::uint8_t { kSend, kLend, kReceive, kSum, kFinish, kPass, kPlace };
+  // What this rank does for a piece.
+  struct Task {
+    Kind kind{};
+    std::int32_t owner = 0;
+    std::int32_t peer = -1;
+    Form form = Form::kValue;               // of what is received
+    bool keeps = false;                     // kFinish, kPlace: publishes the final
+    std::uint32_t a = 0, b = 0, value = 0;  // numbers of values that are read, and of the one that is made
+  };
+
+  // A partial result or what was received.
+  struct Value {
+    Operand operand;
+    bool is_partial = false;  // of partials_
+  };
+  struct Unit {
+    std::vector<Value> values;
+    // By owner: who reads this rank's input of the piece, and after what the final may be shown.
+    std::vector<StepId> reader, final;
+  };
+
+  static std::vector<Task>& at(std::vector<std::vector<Task>>& stages, std::size_t stage) {
+    if (stages.size() <= stage) stages.resize(stage + 1);
+    return stages[stage];
+  }
+
+  void plan(std::int32_t owner) {
+    const Expression expression(request_, hosts_, owner);
+    plan_sums(owner, expression.terms());
+    plan_finals(owner, expression.last_stage());
+  }
+
+  void plan_sums(std::int32_t owner, const std::vector<Term>& terms) {
+    std::vector<std::uint32_t> numbers(terms.size(), kOwnInput);
+    for (std::size_t i = 0; i < terms.size(); ++i) {
+      const Term& sum = terms[i];
+      if (!sum.is_sum()) continue;
+      const bool last = i + 1 == terms.size();
+      std::vector<Task>& tasks = at(sums_, sum.stage);
+      for (const std::int32_t number : {sum.left, sum.right}) {
+        const Term& operand = terms[index(number)];
+        if (operand.rank == sum.rank) continue;
+        if (operand.rank == rank_) {
+          const bool lends = !operand.is_sum() && !last && hosts_.together(rank_, sum.rank);
+          tasks.push_back({.kind = lends ? Kind::kLend : Kind::kSend,
+                           .owner = owner,
+                           .peer = sum.rank,
+                           .a = numbers[index(number)]});
+        } else if (sum.rank == rank_) {
+          numbers[index(number)] = values_++;
+          tasks.push_back({.kind = Kind::kReceive,
+                           .owner = owner,
+                           .peer = operand.rank,
+                           .form = operand.form(),
+                           .value = numbers[index(number)]});
+        }
+      }
+      if (sum.rank != rank_) continue;
+      numbers[i] = values_++;
+      tasks.push_back({.kind = last ? Kind::kFinish : Kind::kSum,
+                       .owner = owner,
+                       .keeps = copies_.keeps_own(),
+                       .a = numbers[index(sum.left)],
+                       .b = numbers[index(sum.right)],
+                       .value = numbers[i]});
+    }
+  }
+
+  // From the owner through the other hosts' leaders, and from each to its host's ranks in the turn after.
+  void plan_finals(std::int32_t owner, std::size_t stage) {
+    std::vector<std::int32_t> path{owner};
+    for (std::size_t i = 0; i < hosts_.size(); ++i, ++stage) {
+      const std::size_t host = (hosts_.of(owner) + i) % hosts_.size();
+      const std::int32_t leader = hosts_.leader(host, owner);
+      if (i > 0) {
+        const std::int32_t before = path.back();
+        path.push_back(leader);
+        hand_on(owner, before, leader, path, stage);
+      }
+      for (const std::int32_t member : hosts_.members(host)) {
+        if (member == leader) continue;
+        path.push_back(member);
+        hand_on(owner, leader, member, path, stage + 1);
+        path.pop_back();
+      }
+    }
+  }
+  void hand_on(std::int32_t owner, std::int32_t from, std::int32_t to, const std::vector<std::int32_t>& path,
+               std::size_t stage) {
+    if (from == rank_) at(finals_, stage).push_back({.kind = Kind::kPass, .owner = owner, .peer = to});
+    if (to == rank_) {
+      at(finals_, stage).push_back({.kind = Kind::kPlace, .owner = owner, .peer = from, .keeps = copies_.keeps(path)});
+    }
+  }
+
+  // --- Slots
+
+  void make_slots() {
+    // By peer: what comes from it in one turn.
+    std::vector<std::size_t> received(index(request_.size), 0);
+    for (const auto* stages : {&sums_, &finals_}) {
+      for (const std::vector<Task>& tasks : *stages) {
+        for (const Task& task : tasks) {
+          if (task.kind == Kind::kReceive || task.kind == Kind::kPlace) ++received[index(task.peer)];
+        }
+      }
+    }
+    for (std::int32_t peer = 0; peer < request_.size; ++peer) {
+      const std::size_t turns = received[index(peer)];
+      const std::size_t slots = std::max(std::min(turns, kMostSlotsOfATurn), most_unread(peer)) + kSlotsPerPeer;
+      slots_.push_back(turns == 0 ? SlotRing() : builder_.slots(slots, largest_));
+    }
+  }
+
+  // Of what comes from a peer, so much may have to be received before the first of it is read.
+  [[nodiscard]] std::size_t most_unread(std::int32_t peer) const {
+    std::size_t most = 0;
+    for (const std::vector<Task>& tasks : sums_) {
+      std::vector<std::uint32_t> came;  // numbers of values; kOwnInput: read
+      std::size_t first = 0;            // that is not read: slots are used in turn
+      for (const Task& task : tasks) {
+        if (task.kind == Kind::kReceive && task.peer == peer) came.push_back(task.value);
+        most = std::max(most, came.size() - first);
+        if (task.kind != Kind::kSum && task.kind != Kind::kFinish) continue;
+        for (std::uint32_t& value : came) value = value == task.a || value == task.b ? kOwnInput : value;
+        while (first < came.size() && came[first] == kOwnInput) ++first;
+      }
+    }
+    return most;
+  }
+
+  Operand acquire() {
+    if (free_.size() <= kSparePartials) free_.push_back(&partials_.emplace_back(builder_.slot(largest_)));
+    Slot* const slot = free_.front();
+    free_.pop_front();
+    return slot->as(Form::kPartial);
+  }
+  void release(const Value& value) {
+    if (value.is_partial) free_.push_back(value.operand.slot);
+  }
+
+  // --- Steps
+
+  void carry_out(const Task& task, const Range& piece, Unit& unit) {
+    const bool has = piece.count > 0 ? !left_out(request_, piece) : request_.count == 0;
+    if (!has) return;
+    StepId& reader = unit.reader[index(task.owner)];
+    StepId& final = unit.final[index(task.owner)];
+    switch (task.kind) {
+      case Kind::kSend:
+        if (task.a == kOwnInput) {
+          reader = builder_.send(task.peer, input(piece.at), piece.count);
+        } else {
+          builder_.send(task.peer, unit.values[task.a].operand, piece.count);
+          release(unit.values[task.a]);
+        }
+        return;
+      case Kind::kLend: reader = builder_.lend(task.peer, piece.at, piece.count); return;
+      case Kind::kReceive: unit.values[task.value] = {receive(task, piece)}; return;
+      case Kind::kSum: {
+        const Value a = operand(task.a, piece, unit);
+        const Value b = operand(task.b, piece, unit);
+        const Operand sum = a.is_partial ? a.operand : b.is_partial ? b.operand : acquire();
+        const StepId made = builder_.reduce(sum, a.operand, b.operand, piece.count);
+        if (task.a == kOwnInput || task.b == kOwnInput) reader = made;
+        if (a.is_partial) release(b);
+        unit.values[task.value] = {sum, true};
+        return;
+      }
+      case Kind::kFinish: {
+        const Value a = operand(task.a, piece, unit);
+        const Value b = operand(task.b, piece, unit);
+        final = builder_.finish(piece.at, a.operand, b.operand, piece.count);
+        release(a);
+        release(b);
+        break;
+      }
+      case Kind::kPass: builder_.send(task.peer, output(piece.at), piece.count, {final}); return;
+      case Kind::kPlace:
+        final = builder_.copy(output(piece.at), receive(task, piece), piece.count, false, {reader});
+        break;
+    }
+    if (task.keeps) final = copies_.publish(output(piece.at), piece, final);
+  }
+
+  static Value operand(std::uint32_t number, const Range& piece, const Unit& unit) {
+    return number == kOwnInput ? Value{input(piece.at)} : unit.values[number];
+  }
+
+  Operand receive(const Task& task, const Range& piece) {
+    const Operand received = slots_[index(task.peer)].next().as(task.form);
+    builder_.recv(task.peer, received, piece.count);
+    return received;
+  }
+
+  const Request& request_;
+  Builder& builder_;
+  Copies& copies_;
+  std::int32_t rank_;
+  Hosts hosts_;
+  std::vector<std::vector<Range>> units_;  // by owner: its piece
+  std::uint64_t largest_ = 0;              // piece
+  // By stage. All ranks have the tasks of a stage in one order, of which each has its own.
+  std::vector<std::vector<Task>> sums_, finals_;
+  std::uint32_t values_ = 0;     // of a unit
+  std::vector<SlotRing> slots_;  // by peer
+  std::deque<Slot> partials_;
+  std::deque<Slot*> free_;
+  std::vector<Unit> in_flight_;  // by unit modulo stages
+};
+
+}  // namespace
+
+bool on_several_hosts(const Request& request) {
+  if (request.hosts.empty() || !pieces_are_large(request)) return false;
+  const Hosts hosts(request);
+  if (hosts.size() < 2 || hosts.size() > kMostHosts || hosts.size() == index(request.size)) return false;
+  for (std::size_t host = 0; host < hosts.size(); ++host) {
+    if (hosts.members(host).size() > kMostRanksOfAHost) return false;
+  }
+  return request.algorithm == Algorithm::kRing ? !scattered(request, hosts) : !partners_cross_less(request, hosts);
+}
+
+void hierarchical_allreduce(const Request& request, Builder& builder, Copies& copies) {
+  HierarchicalAllreduce(request, builder, copies).run();
+}
+
+}  // namespace warren::schedule
