@@ -219,7 +219,7 @@ Status validate_round(const wire::CurrentRound& r) {
   if (r.collective() < 1 || r.collective() > static_cast<std::uint32_t>(Collective::kPoint)) {
     return wrong("unknown collective " + str(r.collective()));
   }
-  if (r.type() < 1 || r.type() > static_cast<std::uint32_t>(DataType::kCustom)) {
+  if (r.type() < 1 || r.type() > static_cast<std::uint32_t>(kLastDataType)) {
     return wrong("unknown type " + str(r.type()));
   }
   if (r.op() > static_cast<std::uint32_t>(ReduceOp::kCustom)) {

@@ -75,7 +75,7 @@ Status validate_fingerprint(const wire::FetchEntry& e) {
   if (e.collective() > static_cast<std::uint32_t>(Collective::kPoint)) {
     return bad("unknown collective " + str(e.collective()));
   }
-  if (e.type() > static_cast<std::uint32_t>(DataType::kCustom)) return bad("unknown type " + str(e.type()));
+  if (e.type() > static_cast<std::uint32_t>(kLastDataType)) return bad("unknown type " + str(e.type()));
   if (e.op() > static_cast<std::uint32_t>(ReduceOp::kCustom)) return bad("unknown operation " + str(e.op()));
   if (e.algorithm() > 255) return bad("unknown algorithm " + str(e.algorithm()));
   if (e.root() < -1) return bad("root " + std::to_string(e.root()) + " is negative");

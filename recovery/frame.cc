@@ -82,6 +82,8 @@ const char* to_string(DataType type) {
     case DataType::kF32: return "f32";
     case DataType::kF64: return "f64";
     case DataType::kCustom: return "custom";
+    case DataType::kF32AsF16: return "f32 as f16";
+    case DataType::kF32AsBF16: return "f32 as bf16";
   }
   return "unknown";
 }
@@ -107,7 +109,9 @@ std::size_t element_bytes(DataType type) {
     case DataType::kI8:
     case DataType::kU8: return 1;
     case DataType::kF16:
-    case DataType::kBF16: return 2;
+    case DataType::kBF16:
+    case DataType::kF32AsF16:
+    case DataType::kF32AsBF16: return 2;
     case DataType::kI32:
     case DataType::kU32:
     case DataType::kF32: return 4;
@@ -178,7 +182,8 @@ Result<FrameHeader> decode(std::span<const std::byte, FrameHeader::kWireBytes> b
   if (w.kind < 1 || w.kind > 2) return corrupt("unknown frame kind " + std::to_string(w.kind));
   if (w.stream >= limits::kMaxStreams) return corrupt("stream " + std::to_string(w.stream) + " is over the limit");
   if (w.collective < 1 || w.collective > 11) return corrupt("unknown collective " + std::to_string(w.collective));
-  if (w.type < 1 || w.type > 11) return corrupt("unknown type " + std::to_string(w.type));
+  if (w.type < 1 || w.type > static_cast<std::uint8_t>(kLastDataType))
+    return corrupt("unknown type " + std::to_string(w.type));
   if (w.op > 9) return corrupt("unknown operation " + std::to_string(w.op));
   if (w.payload_bytes > limits::kMaxChunkBytes) {
     return corrupt("payload of " + std::to_string(w.payload_bytes) + " bytes is over the limit of " +

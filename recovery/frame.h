@@ -42,7 +42,11 @@ enum class DataType : std::uint8_t {
   kF32 = 9,
   kF64 = 10,
   kCustom = 11,  // a user's trivially-copyable type with a user's function
+  // f32 in the program's buffers; f16 or bf16 wherever the round's values lie or travel.
+  kF32AsF16 = 12,
+  kF32AsBF16 = 13,
 };
+inline constexpr DataType kLastDataType = DataType::kF32AsBF16;
 enum class ReduceOp : std::uint8_t {
   kNone = 0,
   kSum = 1,
@@ -59,7 +63,7 @@ enum class ReduceOp : std::uint8_t {
 [[nodiscard]] const char* to_string(Collective collective);
 [[nodiscard]] const char* to_string(DataType type);
 [[nodiscard]] const char* to_string(ReduceOp op);
-// Bytes of one element; 0 for kCustom, whose size the caller gives.
+// Bytes of one element in a round; 0 for kCustom, whose size the caller gives.
 [[nodiscard]] std::size_t element_bytes(DataType type);
 
 // In a call site: the job wants sites compared. Otherwise they only tell people where a call was made.

@@ -166,6 +166,7 @@ struct warren_comm {
   void* stream = nullptr;  // of calls on GPU buffers
   std::string setup;       // name of the next collective, if it is a set-up round
   std::uint64_t site = 0;  // of the next collective, if it was given
+  DataType wire{};         // likewise
   bool lasts = true;       // every life makes it again, under the same name
   warren::worker::Session::State loaded;
   bool first = false;  // made by warren_create
@@ -260,6 +261,7 @@ Status issue(warren_comm& comm, const CallSpec& asked, warren_handle** handle) {
     spec.prepare_context = comm.prepare_context;
     setup = std::exchange(comm.setup, {});
     if (const std::uint64_t site = std::exchange(comm.site, 0); site != 0) spec.site = site;
+    spec.wire = std::exchange(comm.wire, DataType{});
   }
   spec.stream = comm.stream;
   const GroupShape shape{comm.rank, static_cast<std::int32_t>(comm.members.size())};
@@ -302,6 +304,7 @@ warren_code refuse(warren_comm* comm, const Status& why) {
     comm->prepare = nullptr;
     comm->setup.clear();
     comm->site = 0;
+    comm->wire = {};
     return why;
   });
 }
@@ -637,6 +640,20 @@ warren_code warren_site_next(warren_comm* comm, const char* file, int32_t line, 
     if (!entry.status().ok()) return entry.status();
     comm->site = warren_site_of(file, line, function);
     if (comm->site != 0) site_names().add(hash_of(last_part(file)), last_part(file), true);
+    return {};
+  });
+}
+
+warren_code warren_wire_next(warren_comm* comm, warren_type wire) {
+  if (comm == nullptr) return report(Status(Code::kInvalidArgument, "wire_next: the communicator is NULL"));
+  return guarded([&]() -> Status {
+    const Entry entry(*comm->shared);
+    if (!entry.status().ok()) return entry.status();
+    if (wire != WARREN_F16 && wire != WARREN_BF16 && wire != WARREN_F32) {
+      return {Code::kInvalidArgument,
+              "wire_next: f32 travels as f16, bf16 or f32, not as type " + std::to_string(static_cast<int>(wire))};
+    }
+    comm->wire = wire == WARREN_F32 ? DataType{} : static_cast<DataType>(wire);
     return {};
   });
 }

@@ -54,6 +54,16 @@ Status validate(const CallSpec& spec, const GroupShape& group) {
     return refused("root " + std::to_string(spec.root) + " is not a rank of 0 … " + std::to_string(group.size - 1));
   }
 
+  if (spec.wire != DataType{}) {
+    const bool has = spec.collective == Collective::kAllreduce || spec.collective == Collective::kReduceScatter ||
+                     spec.collective == Collective::kAllgather;
+    if (!has || spec.type != DataType::kF32 || spec.op == ReduceOp::kProduct) {
+      return refused(std::string("a wire type (") + to_string(spec.wire) +
+                     ") is for f32 in allreduce and reduce_scatter, " +
+                     "by sum, average, min and max, and in allgather, not for " + to_string(spec.type) +
+                     (has && spec.op == ReduceOp::kProduct ? " by product" : ""));
+    }
+  }
   const std::size_t width = element_bytes(spec);
   if (spec.collective == Collective::kBarrier) return {};
   if (spec.type == DataType::kCustom && (width == 0 || width > limits::kMaxCustomElementBytes)) {

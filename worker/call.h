@@ -22,6 +22,7 @@ class PreparedSchedule;
 struct CallSpec {
   Collective collective{};
   DataType type = DataType::kU8;
+  DataType wire{};  // kF16 or kBF16: in which f32 is to travel (worker/narrowing.h); else none
   ReduceOp op = ReduceOp::kNone;
   const void* input = nullptr;
   void* output = nullptr;

@@ -609,7 +609,7 @@ bool Session::prepare(std::unique_lock<std::mutex>& lock) {
   return true;
 }
 
-// Brings a call's results to the GPU, outside the lock; true if there was something.
+// Brings a call's results to where the program wants them, outside the lock; true if there was something.
 bool Session::deliver(std::unique_lock<std::mutex>& lock) {
   Call* call = engine_.take_delivery();
   if (call == nullptr) return false;
@@ -739,7 +739,10 @@ void Session::engine_loop() {
 // ---- calls
 
 Status Session::stage(Call& call, const GroupShape& shape) {
-  return staging_ == nullptr ? Status() : judge(staging_->stage(call, shape));
+  if (staging_ != nullptr) {
+    if (const Status staged = judge(staging_->stage(call, shape)); !staged.ok()) return staged;
+  }
+  return call.spec.wire == DataType{} ? Status() : narrow(call, shape, narrow_memory_);
 }
 
 // What a GPU has said outside of the lock: one that fails ends this life.

@@ -26,6 +26,7 @@
 #include "worker/host_memory.h"
 #include "worker/launch/settings.h"
 #include "worker/log.h"
+#include "worker/narrowing.h"
 #include "worker/recall.h"
 #include "worker/replay/fetch_service.h"
 #include "worker/round_board.h"
@@ -50,8 +51,8 @@ class Session final : private DataPath {
   [[nodiscard]] const std::string& host_of(Rank rank) const { return host_of_[static_cast<std::size_t>(rank.value)]; }
   [[nodiscard]] const RoundBoard& board() const { return board_; }
 
-  // Before run() or submit(), for a validated call: buffers on a GPU get copies that the engine works on. Outside of
-  // any lock; a send's buffer is read here.
+  // Before run() or submit(), for a validated call: buffers on a GPU get copies that the engine works on, and so do
+  // those of a call that has a wire type. Outside of any lock; a send's buffer is read here.
   [[nodiscard]] Status stage(Call& call, const GroupShape& shape);
   // A validated call. Blocks until it has finished and returns its result.
   Status run(GroupId group, Call& call);
@@ -173,6 +174,7 @@ class Session final : private DataPath {
   std::vector<std::string> host_of_;
   std::vector<Incarnation> lives_;    // by rank, of the newest plan; under the lock
   std::unique_ptr<Staging> staging_;  // null: no GPU is served. Outlives the calls in the engine
+  const std::shared_ptr<NarrowMemory> narrow_memory_ = std::make_shared<NarrowMemory>();
 
   std::mutex mutex_;  // guards everything below
   std::condition_variable changed_;

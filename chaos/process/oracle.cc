@@ -1,16 +1,31 @@
 #include "chaos/process/oracle.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <span>
 #include <type_traits>
 
 namespace warren::chaos::process {
 namespace {
 
+// What travels as bf16 is rounded to it, to nearest even: here of finite values.
 template <class T>
-std::vector<T> input(std::uint64_t base, std::size_t count) {
+T on_wire(const Call& call, T value) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (call.narrow) {
+      const auto bits = std::bit_cast<std::uint32_t>(value);
+      return std::bit_cast<float>((bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u);
+    }
+  }
+  return value;
+}
+
+// What a rank's input contributes.
+template <class T>
+std::vector<T> input(const Call& call, std::uint64_t base, std::size_t count) {
   std::vector<T> out(count);
-  for (std::size_t j = 0; j < count; j++) out[j] = element_at<T>(base, j);
+  for (std::size_t j = 0; j < count; j++) out[j] = on_wire(call, element_at<T>(base, j));
   return out;
 }
 
@@ -38,10 +53,13 @@ std::vector<std::uint64_t> results(const Call& call, std::span<const std::uint64
       call.kind == CallKind::kAllreduce || call.kind == CallKind::kReduce || call.kind == CallKind::kReduceScatter;
   if (reduces) {
     const std::size_t whole = call.kind == CallKind::kReduceScatter ? n * size : n;
-    std::vector<T> sum = input<T>(bases[0], whole);
+    std::vector<T> sum = input<T>(call, bases[0], whole);
     for (std::size_t r = 1; r < size; r++) {
-      for (std::size_t j = 0; j < whole; j++) sum[j] = combined(call.op, sum[j], element_at<T>(bases[r], j));
+      for (std::size_t j = 0; j < whole; j++) {
+        sum[j] = combined(call.op, sum[j], on_wire(call, element_at<T>(bases[r], j)));
+      }
     }
+    for (T& value : sum) value = on_wire(call, value);
     const std::span<const T> all(sum);
     if (call.kind == CallKind::kAllreduce) std::ranges::fill(out, digest(all));
     if (call.kind == CallKind::kReduce) out[call.root] = digest(all);
@@ -49,11 +67,11 @@ std::vector<std::uint64_t> results(const Call& call, std::span<const std::uint64
       for (std::size_t r = 0; r < size; r++) out[r] = digest(all.subspan(r * n, n));
     }
   } else if (call.kind == CallKind::kBroadcast) {
-    std::ranges::fill(out, digest(std::span<const T>(input<T>(bases[call.root], n))));
+    std::ranges::fill(out, digest(std::span<const T>(input<T>(call, bases[call.root], n))));
   } else if (call.kind == CallKind::kAllgather || call.kind == CallKind::kGather) {
     std::vector<T> all;
     for (const std::uint64_t base : bases) {
-      const std::vector<T> one = input<T>(base, n);
+      const std::vector<T> one = input<T>(call, base, n);
       all.insert(all.end(), one.begin(), one.end());
     }
     if (call.kind == CallKind::kGather) {
@@ -62,11 +80,11 @@ std::vector<std::uint64_t> results(const Call& call, std::span<const std::uint64
       std::ranges::fill(out, digest(std::span<const T>(all)));
     }
   } else if (call.kind == CallKind::kScatter) {
-    const std::vector<T> all = input<T>(bases[call.root], n * size);
+    const std::vector<T> all = input<T>(call, bases[call.root], n * size);
     for (std::size_t r = 0; r < size; r++) out[r] = digest(std::span<const T>(all).subspan(r * n, n));
   } else if (call.kind == CallKind::kExchange) {
     for (std::size_t r = 0; r < size && size > 1; r++) {
-      out[r] = digest(std::span<const T>(input<T>(bases[(r + size - 1) % size], n)));
+      out[r] = digest(std::span<const T>(input<T>(call, bases[(r + size - 1) % size], n)));
     }
   } else if (call.kind == CallKind::kAllToAll) {
     for (std::size_t r = 0; r < size; r++) {

@@ -10,15 +10,16 @@
 namespace warren::chaos::process {
 namespace {
 
-constexpr std::array<std::pair<Mix, std::string_view>, 9> kMixes = {{{Mix::kMixed, "mixed"},
-                                                                     {Mix::kAllocated, "allocated"},
-                                                                     {Mix::kBig, "big"},
-                                                                     {Mix::kInPlace, "inplace"},
-                                                                     {Mix::kInFlight, "inflight"},
-                                                                     {Mix::kGroups, "groups"},
-                                                                     {Mix::kOneSided, "onesided"},
-                                                                     {Mix::kSmall, "small"},
-                                                                     {Mix::kMessages, "messages"}}};
+constexpr std::array<std::pair<Mix, std::string_view>, 10> kMixes = {{{Mix::kMixed, "mixed"},
+                                                                      {Mix::kAllocated, "allocated"},
+                                                                      {Mix::kBig, "big"},
+                                                                      {Mix::kInPlace, "inplace"},
+                                                                      {Mix::kInFlight, "inflight"},
+                                                                      {Mix::kGroups, "groups"},
+                                                                      {Mix::kOneSided, "onesided"},
+                                                                      {Mix::kSmall, "small"},
+                                                                      {Mix::kNarrow, "narrow"},
+                                                                      {Mix::kMessages, "messages"}}};
 
 // A sequence of numbers from one seed.
 class Draw {
@@ -71,6 +72,9 @@ Call mixed_call(Draw& draw, const ProgramShape& shape, bool big) {
   if (shared_out) bytes /= shape.ranks;
   c.count = std::max<std::size_t>(1, (bytes + element_bytes(c.type) - 1) / element_bytes(c.type));
   if (c.kind == CallKind::kBarrier) c.count = 0;
+  const bool has_wire =
+      c.kind == CallKind::kAllreduce || c.kind == CallKind::kReduceScatter || c.kind == CallKind::kAllgather;
+  c.narrow = has_wire && c.type == ElementType::kF32 && mixed(c.count) % 2 == 0;
   return c;
 }
 
@@ -225,6 +229,20 @@ std::vector<Call> Program::iteration(std::uint64_t index) const {
       break;
     case Mix::kSmall:
       for (int i = 0; i < 100; i++) calls.push_back(small);
+      break;
+    case Mix::kNarrow:
+      big.narrow = true;
+      for (const CallKind kind : {CallKind::kAllreduce, CallKind::kReduceScatter, CallKind::kAllreduce,
+                                  CallKind::kAllgather, CallKind::kAllreduce, CallKind::kAllreduce}) {
+        Call c = big;
+        c.kind = kind;
+        c.op = calls.size() == 2 ? CallOp::kMax : CallOp::kSum;
+        c.in_place = kind == CallKind::kAllreduce && calls.size() % 2 == 0;
+        c.prepares = c.in_place && calls.size() == 2;
+        c.in_flight = calls.size() >= 4;
+        if (kind != CallKind::kAllreduce) c.count = std::max<std::size_t>(1, c.count / shape_.ranks);
+        calls.push_back(c);
+      }
       break;
     case Mix::kMessages:
       big.kind = small.kind = CallKind::kExchange;

@@ -44,6 +44,7 @@ struct Call {
   bool on_group = false;      // on the group of the rank's color
   bool on_own_group = false;  // likewise, split for this call and destroyed after it
   bool prepares = false;      // an allreduce in place whose input is made by a prepare function
+  bool narrow = false;        // f32 that travels as bf16
   bool allocated = false;     // ranks draw whether each buffer lies in memory of warren::allocate
   bool decision = false;      // a broadcast of one number that is no function of the seed: whether to stop
   std::uint32_t root = 0;
@@ -64,6 +65,7 @@ enum class Mix : std::uint8_t {
   kGroups,     // allreduces of the groups, between those of all
   kOneSided,   // results differ by rank
   kSmall,      // many small rounds
+  kNarrow,     // f32 that travels as bf16: in place and not, in flight, with prepare functions, shares
   kMessages,   // messages, on all ranks and on groups that go with their call
 };
 [[nodiscard]] std::optional<Mix> mix_named(std::string_view name);

@@ -359,6 +359,7 @@ class Worker {
       }
       return;
     }
+    if (c.narrow) comm.wire(Wire::bf16);
     if (c.in_flight) {
       switch (c.kind) {
         case CallKind::kAllreduce:

@@ -399,7 +399,7 @@ constexpr std::size_t kMiB = 1 << 20;
 
 TEST(Recovery, NothingHappens) {
   for (const Mix mix : {Mix::kBig, Mix::kInPlace, Mix::kAllocated, Mix::kInFlight, Mix::kGroups, Mix::kOneSided,
-                        Mix::kSmall, Mix::kMessages}) {
+                        Mix::kSmall, Mix::kNarrow, Mix::kMessages}) {
     SCOPED_TRACE(name_of(mix));
     Job job(shape(3, mix, 4 * kMiB, 6, 2), two_hosts(3));
     job.run();
@@ -436,6 +436,22 @@ TEST(Recovery, InPlaceInFlightInGroupsAndOneSided) {
     job.order(2, 0, Phase::kBigRound, 3, delay_us);
     job.run();
     if (HasFailure()) return;
+  }
+}
+
+// What travels as bf16: results that are replayed, finished and computed are the same bits, also those that a rank has
+// made itself.
+TEST(Recovery, NarrowedCallsWithOneAndTwoHosts) {
+  for (const std::uint64_t delay_us : {0, 1'000, 4'000, 12'000}) {
+    for (const bool one : {true, false}) {
+      SCOPED_TRACE(std::string(one ? "one host" : "two hosts") + ", killed after " + std::to_string(delay_us) + " us");
+      Job job(shape(4, Mix::kNarrow, 8 * kMiB, 5, 2), one ? std::vector<std::string>(4, "a") : two_hosts(4),
+              one ? 1 : 2);
+      job.order(2, 0, Phase::kBigRound, 2, delay_us);
+      job.order(1, 0, Phase::kBigRound, 3, delay_us / 2);
+      job.run();
+      if (HasFailure()) return;
+    }
   }
 }
 

@@ -124,6 +124,9 @@ warren_code warren_split(warren_comm*, int32_t color, int32_t key, warren_comm**
 warren_code warren_once_next(warren_comm*, const char* name) {
   return record({.name = std::string("once ") + name}, nullptr, SITE);
 }
+warren_code warren_wire_next(warren_comm*, warren_type wire) {
+  return record({.name = "wire", .type = wire}, nullptr, SITE);
+}
 warren_code warren_lazy_checkpoint(warren_comm*, warren_serialize serialize, void* context) {
   fake->serialize = serialize;
   fake->serialize_context = context;
@@ -331,6 +334,22 @@ TEST_F(FacadeTest, ASetUpRoundIsNamedBeforeItsCall) {
   EXPECT_EQ(fake_.calls[1].name, "allreduce");
   fake_.next = WARREN_INVALID_ARGUMENT;
   EXPECT_THROW((void)comm.once(""), Error);
+}
+
+TEST_F(FacadeTest, AWireTypeIsGivenBeforeItsCall) {
+  Communicator comm = Communicator::create();
+  std::vector<float> v{1};
+  comm.wire(Wire::bf16).allreduce(std::span(v));
+  (void)comm.wire(Wire::f16).reduce_scatter(std::vector<float>(4));
+  ASSERT_EQ(fake_.calls.size(), 4u);
+  EXPECT_EQ(fake_.calls[0].name, "wire");
+  EXPECT_EQ(fake_.calls[0].type, WARREN_BF16);
+  EXPECT_EQ(fake_.calls[1].name, "allreduce");
+  EXPECT_EQ(fake_.calls[1].type, WARREN_F32);
+  EXPECT_EQ(fake_.calls[2].type, WARREN_F16);
+  EXPECT_EQ(fake_.calls[3].name, "reduce_scatter");
+  fake_.next = WARREN_INVALID_ARGUMENT;
+  EXPECT_THROW((void)comm.wire(Wire::f16), Error);
 }
 
 TEST_F(FacadeTest, ALazyCheckpointKeepsWhatSerializesUntilItHasServed) {

@@ -20,13 +20,15 @@ const kernels::KernelTable* find_kernels(DataType type, ReduceOp op) {
     case DataType::kF32:
     case DataType::kF64: return kernels::find_float_kernels(type, op);
     case DataType::kF16:
-    case DataType::kBF16: return kernels::find_half_kernels(type, op);
+    case DataType::kF32AsF16: return kernels::find_half_kernels(DataType::kF16, op);
+    case DataType::kBF16:
+    case DataType::kF32AsBF16: return kernels::find_half_kernels(DataType::kBF16, op);
     default: return kernels::find_integer_kernels(type, op);
   }
 }
 
 bool is_type(DataType type) {
-  return type >= DataType::kI8 && type <= DataType::kCustom;
+  return type >= DataType::kI8 && type <= kLastDataType;
 }
 bool is_op(ReduceOp op) {
   return op <= ReduceOp::kCustom;
@@ -68,8 +70,8 @@ Result<Reducer> Reducer::make(DataType type, ReduceOp op, std::uint32_t contribu
     return invalid("a custom reduction works on a custom type, not on " + std::string(to_string(type)));
   reducer.value_bytes_ = reducer.partial_bytes_ = element_bytes(type);
   if (op == ReduceOp::kNone) return reducer;
-  if (type == DataType::kF16 || type == DataType::kBF16) reducer.partial_bytes_ = sizeof(float);
   reducer.kernels_ = find_kernels(type, op);
+  if (reducer.value_bytes_ == 2) reducer.partial_bytes_ = sizeof(float);
   if (reducer.kernels_ == nullptr) {
     return invalid(std::string(to_string(op)) + " is not defined for " + to_string(type));
   }

@@ -384,7 +384,7 @@ TEST(MakeTest, RefusesWhatIsNotDefined) {
   EXPECT_EQ(code(DataType::kF32, ReduceOp::kCustom), Code::kInvalidArgument);
   EXPECT_EQ(code(DataType::kCustom, ReduceOp::kCustom), Code::kInvalidArgument);
   EXPECT_EQ(code(static_cast<DataType>(0), ReduceOp::kSum), Code::kInvalidArgument);
-  EXPECT_EQ(code(static_cast<DataType>(12), ReduceOp::kSum), Code::kInvalidArgument);
+  EXPECT_EQ(code(static_cast<DataType>(14), ReduceOp::kSum), Code::kInvalidArgument);
   EXPECT_EQ(code(DataType::kF32, static_cast<ReduceOp>(10)), Code::kInvalidArgument);
   EXPECT_EQ(code(DataType::kF32, ReduceOp::kSum), Code::kOk);
 }

@@ -197,6 +197,13 @@ WARREN_API warren_code warren_use_stream(warren_comm*, void* stream);
  * what is compared where call sites are. For layers over this interface, whose own calls all come from one place.
  * `file` NULL or empty: not known. `function` may be NULL. */
 WARREN_API warren_code warren_site_next(warren_comm*, const char* file, int32_t line, const char* function);
+/* The f32 values of the next collective on this communicator, an allreduce or reduce_scatter by sum, average, min or
+ * max, or an allgather, travel and are logged as `wire`: WARREN_F16 or WARREN_BF16 (WARREN_F32: as they are). Inputs
+ * are rounded to it (to nearest even), combined in f32, and the result is rounded to it once more, on all ranks, so
+ * that they all have the same bits; docs/algorithms.md has the bounds of the error. What is beyond f16's range, over
+ * 65,504, becomes infinite. Ranks that give different wire types, or none, get WARREN_DESYNC; a collective that has
+ * none is WARREN_INVALID_ARGUMENT. */
+WARREN_API warren_code warren_wire_next(warren_comm*, warren_type wire);
 /* The next collective on this communicator is a *set-up round* of this name (1 .. 128 bytes): one that a process needs
  * once, such as a schema or a sketch of the data, and that a process which is started again needs again although the
  * others are in the middle of a later version. Its result is kept for as long as the job lasts, also over rollbacks: it

@@ -1,0 +1,119 @@
+#include "worker/narrowing.h"
+
+#include <algorithm>
+#include <new>
+#include <string>
+
+#include "recovery/check.h"
+#include "worker/kernels/reduce.h"
+
+namespace warren::worker {
+namespace {
+
+constexpr std::align_val_t kAlignment{64};
+constexpr std::size_t kNarrowBytes = 2;
+
+class NarrowedCall final : public CallBuffers {
+ public:
+  NarrowedCall(const CallSpec& spec, std::unique_ptr<CallBuffers> around, std::shared_ptr<NarrowMemory> memory,
+               NarrowMemory::Taken taken, const Reducer& convert)
+      : prepare_(spec.prepare),
+        prepare_context_(spec.prepare_context),
+        around_(std::move(around)),
+        memory_(std::move(memory)),
+        taken_(std::move(taken)),
+        convert_(convert) {}
+  ~NarrowedCall() override { memory_->give_back(std::move(taken_)); }
+  NarrowedCall(const NarrowedCall&) = delete;
+  NarrowedCall& operator=(const NarrowedCall&) = delete;
+
+  // As the call's prepare function, with what filled the wide input before it.
+  void fill() {
+    if (prepare_ != nullptr) prepare_(prepare_context_);
+    if (filled().ok()) convert_.copy(input.narrow, Form::kValue, input.wide, Form::kPartial, input.elements, false);
+  }
+  [[nodiscard]] Status filled() const override { return around_ == nullptr ? Status() : around_->filled(); }
+  [[nodiscard]] bool delivers() const override { return true; }
+  [[nodiscard]] Status deliver() override {
+    convert_.copy(output.wide, Form::kPartial, output.narrow, Form::kValue, output.elements, false);
+    return around_ != nullptr && around_->delivers() ? around_->deliver() : Status();
+  }
+
+  struct Buffer {
+    std::byte* wide = nullptr;
+    std::byte* narrow = nullptr;
+    std::uint64_t elements = 0;
+  };
+  Buffer input, output;
+
+ private:
+  void (*const prepare_)(void* context);
+  void* const prepare_context_;
+  const std::unique_ptr<CallBuffers> around_;
+  const std::shared_ptr<NarrowMemory> memory_;
+  NarrowMemory::Taken taken_;
+  const Reducer convert_;
+};
+
+}  // namespace
+
+void NarrowMemory::Free::operator()(std::byte* data) const {
+  ::operator delete(data, kAlignment);
+}
+
+Result<NarrowMemory::Taken> NarrowMemory::take(std::size_t bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    // Not one that is much too large: another call may want it.
+    if (const auto it = idle_.lower_bound(bytes); it != idle_.end() && it->first / 2 <= bytes) {
+      Taken taken{std::move(it->second), it->first};
+      idle_bytes_ -= it->first;
+      idle_.erase(it);
+      return taken;
+    }
+  }
+  const std::size_t size = std::max<std::size_t>(bytes, 64);
+  auto* const data = static_cast<std::byte*>(::operator new(size, kAlignment, std::nothrow));
+  if (data == nullptr) return Status(Code::kExhausted, "no memory for " + std::to_string(size) + " bytes");
+  return Taken{Block(data), size};
+}
+
+void NarrowMemory::give_back(Taken taken) {
+  const std::lock_guard lock(mutex_);
+  if (taken.bytes > kMostIdleBytes - idle_bytes_) return;
+  idle_bytes_ += taken.bytes;
+  idle_.emplace(taken.bytes, std::move(taken.data));
+}
+
+std::size_t NarrowMemory::idle_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return idle_bytes_;
+}
+
+Status narrow(Call& call, const GroupShape& group, const std::shared_ptr<NarrowMemory>& memory) {
+  CallSpec& spec = call.spec;
+  WARREN_CHECK(spec.type == DataType::kF32 && (spec.wire == DataType::kF16 || spec.wire == DataType::kBF16),
+               "validated: f32 as f16 or bf16");
+  const BufferBytes wide = buffer_bytes(spec, group);
+  const std::uint64_t in = wide.input / sizeof(float), out = wide.output / sizeof(float);
+  auto taken = memory->take(std::max(in, out) * kNarrowBytes);
+  if (!taken.ok()) return taken.status().because_of_this(std::string(to_string(spec.collective)));
+  const auto convert = Reducer::make(spec.wire, ReduceOp::kSum, 1);
+  WARREN_CHECK(convert.ok(), "16-bit floats are added");
+  std::byte* const base = taken.value().data.get();
+  auto narrowed =
+      std::make_unique<NarrowedCall>(spec, std::move(call.buffers), memory, std::move(taken).value(), convert.value());
+  // In place, as the collective has it: this rank's share stands where it belongs in the larger buffer.
+  const std::uint64_t share = static_cast<std::uint64_t>(group.rank) * spec.count * kNarrowBytes;
+  narrowed->input = {static_cast<std::byte*>(const_cast<void*>(spec.input)), base + (in < out ? share : 0), in};
+  narrowed->output = {static_cast<std::byte*>(spec.output), base + (out < in ? share : 0), out};
+  spec.type = spec.wire == DataType::kF16 ? DataType::kF32AsF16 : DataType::kF32AsBF16;
+  spec.input = narrowed->input.narrow;
+  spec.output = narrowed->output.narrow;
+  spec.prepare = [](void* context) { static_cast<NarrowedCall*>(context)->fill(); };
+  spec.prepare_context = narrowed.get();
+  call.buffers = std::move(narrowed);
+  return {};
+}
+
+}  // namespace warren::worker
