@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
 #include <limits>
 #include <memory>
 
@@ -32,6 +33,7 @@ DEFINE_string(transport, "", "auto (shared memory within a host) or tcp");
 DEFINE_string(algorithm, "", "auto, star, tree, butterfly, ring or direct");
 DEFINE_string(chunk_bytes, "", "how many bytes travel in one piece; 256K and the like are understood");
 DEFINE_string(streams, "", "TCP connections between each two workers of different hosts");
+DEFINE_string(timeline, "", "a file that gets a Chrome trace of what the workers do; one that is there is replaced");
 DEFINE_string(drain_ms, "", "how long workers may take to leave after SIGTERM, in milliseconds (default 10000)");
 DEFINE_string(preemption_notice, "", "ask this cloud whether the machine is taken away: aws, google or azure");
 DEFINE_string(preemption_url, "",
@@ -89,6 +91,7 @@ Variables from_flags() {
   put("WARREN_CHECKPOINT_MIRROR", FLAGS_checkpoint_mirror);
   put("WARREN_ON_ROLLBACK", FLAGS_on_rollback);
   put("WARREN_DRAIN_MS", FLAGS_drain_ms);
+  put("WARREN_TIMELINE", FLAGS_timeline);
   if (FLAGS_resize) out["WARREN_RESIZE"] = "1";
   if (FLAGS_insecure_no_auth) {
     out["WARREN_INSECURE_NO_AUTH"] = "1";
@@ -236,6 +239,10 @@ int run(const std::vector<std::string>& words) {
     std::fprintf(stderr, "warren: tracker at %s, status at http://%s/\n", tracker->address().c_str(),
                  tracker->status_page().c_str());
   }
+  if (!FLAGS_timeline.empty() && options.first_attempt == 0) {
+    // One of a run before is no part of this one.
+    if (!std::ofstream(FLAGS_timeline, std::ios::trunc)) return failure("cannot write the timeline " + FLAGS_timeline);
+  }
   const auto preemption = watch_for_preemption();
   if (!preemption.ok()) return usage_error(kRunCommand, preemption.status().describe());
   const auto code = worker::launch(options, signals);
@@ -299,6 +306,7 @@ const Command kRunCommand = {
               "resize",
               "on_rollback",
               "drain_ms",
+              "timeline",
               "preemption_notice",
               "preemption_url"},
     .takes_words = true,

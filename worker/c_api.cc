@@ -644,6 +644,26 @@ warren_code warren_site_next(warren_comm* comm, const char* file, int32_t line, 
   });
 }
 
+warren_code warren_span_begin(warren_comm* comm, const char* name) {
+  if (comm == nullptr || name == nullptr) {
+    return report(Status(Code::kInvalidArgument, "span_begin: a pointer is NULL"));
+  }
+  return guarded([&]() -> Status {
+    if (forked(*comm->shared)) return {Code::kClosed, "this communicator was made before a fork"};
+    if (auto* const trace = comm->shared->session->trace()) trace->begin_here(name);
+    return {};
+  });
+}
+
+warren_code warren_span_end(warren_comm* comm) {
+  if (comm == nullptr) return report(Status(Code::kInvalidArgument, "span_end: the communicator is NULL"));
+  return guarded([&]() -> Status {
+    if (forked(*comm->shared)) return {Code::kClosed, "this communicator was made before a fork"};
+    if (auto* const trace = comm->shared->session->trace()) trace->end_here();
+    return {};
+  });
+}
+
 warren_code warren_wire_next(warren_comm* comm, warren_type wire) {
   if (comm == nullptr) return report(Status(Code::kInvalidArgument, "wire_next: the communicator is NULL"));
   return guarded([&]() -> Status {

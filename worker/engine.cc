@@ -121,7 +121,7 @@ WorkerMachine::Standing Engine::suspend() {
       if (!logged.ok() && group->unlogged.ok()) group->unlogged = logged;
     }
     if (group->active != nullptr) {
-      group->phase = Phase::kWaits;
+      enter(*group, Phase::kWaits);
       if (group->active->prepare == Call::Prepare::kAsked) group->active->prepare = Call::Prepare::kNot;
     }
     group->executor.abandon();
@@ -496,6 +496,7 @@ Status Engine::submit(GroupId id, Call& call) {
       group.points.recv(call);
     }
     outstanding_++;
+    if (trace_ != nullptr) trace_->issued(call);
     check(group);
     return {};
   }
@@ -526,6 +527,7 @@ Status Engine::submit(GroupId id, Call& call) {
   if (!setup) group.next_sequence = group.next_sequence.next();
   group.queue.push() = &call;
   outstanding_++;
+  if (trace_ != nullptr) trace_->issued(call);
   if (group.active == nullptr) {
     start_next(group);
     check(group);
@@ -611,7 +613,21 @@ void Engine::start_next(Group& group) {
     group.begun[round.sequence.value % Group::kNewestRounds] = {round, group.active->fingerprint};
   }
   board_.begin(group.slot / 2, group.active->round, group.active->fingerprint);
+  if (trace_ != nullptr) trace_->round_began(group.slot / 2, *group.active);
   begin(group);
+}
+
+void Engine::enter(Group& group, Phase phase) {
+  group.phase = phase;
+  if (trace_ == nullptr) return;
+  switch (phase) {
+    case Phase::kWaits: return trace_->round_does(group.slot / 2, Trace::Stage::kWaits);
+    case Phase::kPrepares: return trace_->round_does(group.slot / 2, Trace::Stage::kPrepares);
+    case Phase::kRecalls: return trace_->round_does(group.slot / 2, Trace::Stage::kReplays);
+    case Phase::kRuns: return trace_->round_does(group.slot / 2, Trace::Stage::kRuns);
+    case Phase::kIdle: return trace_->round_ended(group.slot / 2);
+    case Phase::kDone: return;
+  }
 }
 
 // Decides how the active call comes to its result in this epoch.
@@ -643,7 +659,7 @@ void Engine::begin(Group& group) {
   }
   const std::uint64_t width = std::max<std::uint64_t>(1, element_bytes(call.spec));
   const ResultShape shape = result_shape(call.spec, {group.rank, static_cast<std::int32_t>(group.members.size())});
-  group.phase = Phase::kRecalls;
+  enter(group, Phase::kRecalls);
   group.recall_id = 0;
   Replayer::Want want;
   want.key = result_key(call.round);
@@ -793,7 +809,7 @@ void Engine::prepared(Call& call) {
     if (group->active != &call) continue;
     if (stopped()) {
       group->active = nullptr;
-      group->phase = Phase::kIdle;
+      enter(*group, Phase::kIdle);
       board_.end(group->slot / 2);
       return finish(call, broken_);
     }
@@ -809,7 +825,7 @@ bool Engine::waits_for_prepare(Group& group, bool runs) {
   Call& call = *group.active;
   if (call.spec.prepare == nullptr || call.prepare == Call::Prepare::kDone) return false;
   if (call.prepare == Call::Prepare::kNot && !runs) return false;
-  group.phase = Phase::kPrepares;
+  if (group.phase != Phase::kPrepares) enter(group, Phase::kPrepares);
   if (call.prepare == Call::Prepare::kNot) {
     call.prepare = Call::Prepare::kAsked;
     prepares_.push_back(&call);
@@ -825,7 +841,7 @@ void Engine::run(Group& group, std::shared_ptr<const PreparedSchedule> prepared)
     if (!made.ok()) return fail(made.status(), kNoRank);
     prepared = std::move(made).value();
   }
-  group.phase = Phase::kRuns;
+  enter(group, Phase::kRuns);
   call.schedule = std::move(prepared);
   Executor::Round round;
   round.schedule = call.schedule.get();
@@ -880,7 +896,7 @@ void Engine::complete(Group& group) {
     if (group.phase != Phase::kRuns) board_.rounds_replayed.fetch_add(1, std::memory_order_relaxed);
   }
   group.active = nullptr;
-  group.phase = Phase::kIdle;
+  enter(group, Phase::kIdle);
   board_.end(group.slot / 2);
   board_.rounds_finished.fetch_add(1, std::memory_order_relaxed);
   conclude(call, Status());
@@ -903,6 +919,7 @@ Call* Engine::take_delivery() {
 void Engine::finish(Call& call, const Status& status) {
   outstanding_--;
   call.status = status.ok() || call.setup.empty() ? status : status.because_of_this(name_of(call));
+  if (trace_ != nullptr) trace_->ended(call);
   std::shared_ptr<Call> self = std::move(call.self);
   // The caller may free a blocking call as soon as it sees this.
   if (call.callback == nullptr) call.settled.store(true, std::memory_order_release);
@@ -1089,7 +1106,7 @@ void Engine::stop(const Status& why) {
     if (group->active != nullptr && group->active->prepare != Call::Prepare::kRuns) {
       finish(*group->active, reason(group->executor.status()));
       group->active = nullptr;
-      group->phase = Phase::kIdle;
+      enter(*group, Phase::kIdle);
       board_.end(group->slot / 2);
     }
     group->executor.abandon();

@@ -33,6 +33,7 @@
 #include "worker/point.h"
 #include "worker/recall.h"
 #include "worker/round_board.h"
+#include "worker/trace.h"
 #include "worker/transport/ring_queue.h"
 #include "worker/transport/transport.h"
 
@@ -97,6 +98,9 @@ class Engine {
 
   // Results are logged and recalled here. Before install(); without it, nothing is (replicas 0).
   void use(Recall& recall) { recall_ = &recall; }
+
+  // Who hears of calls and rounds; outlives this. Before the first call.
+  void use(Trace& trace) { trace_ = &trace; }
 
   // A plan is there: the first, or the next one after suspend(). The world group exists from the first on. Nothing
   // moves before open().
@@ -285,6 +289,7 @@ class Engine {
   void place(Group& group);
   void recalled(Replayer::Done done);
   void begin(Group& group);
+  void enter(Group& group, Phase phase);
   [[nodiscard]] bool waits_for_prepare(Group& group, bool runs);
   void run(Group& group, std::shared_ptr<const PreparedSchedule> prepared);
   void run_rest(Group& group);
@@ -310,6 +315,7 @@ class Engine {
   bool installed_ = false;
   bool open_ = false;  // calls may move
   Recall* recall_ = nullptr;
+  Trace* trace_ = nullptr;
   Version version_ = kPreamble;
   std::map<std::pair<GroupId, Version>, std::uint64_t> closed_;    // rounds of versions that are over, not yet obsolete
   std::map<std::uint64_t, std::optional<Replayer::Done>> wanted_;  // by the owner

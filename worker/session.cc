@@ -76,6 +76,23 @@ Status call_program(const char* what, Function function) {
 
 }  // namespace
 
+class Session::Span {
+ public:
+  Span(TraceFile* trace, TraceFile::Row row, const char* name)
+      : trace_(trace), row_(row), name_(name), began_ns_(trace == nullptr ? 0 : TraceFile::now_ns()) {}
+  ~Span() {
+    if (trace_ != nullptr) trace_->was(row_, began_ns_, name_);
+  }
+  Span(const Span&) = delete;
+  Span& operator=(const Span&) = delete;
+
+ private:
+  TraceFile* const trace_;
+  const TraceFile::Row row_;
+  const char* const name_;
+  const std::int64_t began_ns_;
+};
+
 Session::Session(const Settings& settings, const Log& log)
     : settings_(settings),
       log_(log),
@@ -92,6 +109,12 @@ Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const
   session->engine_wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (session->caller_wake_ < 0 || session->engine_wake_ < 0) {
     return Status(Code::kUnavailable, std::string("cannot make a descriptor: ") + std::strerror(errno));
+  }
+  if (!settings.timeline.empty()) {
+    auto trace = TraceFile::open(settings.timeline, log);
+    if (!trace.ok()) return trace.status();
+    session->trace_ = std::move(trace).value();
+    session->engine_.use(*session->trace_);
   }
   auto library = load_device_library(settings.device_library);
   if (!library.ok()) return library.status();
@@ -312,6 +335,10 @@ void Session::install(const wire::Plan& plan, Rank self) {
     fetch_->install(plan);
     recall_->install(replay_plan(plan, self));
   }
+  if (trace_) {
+    trace_->belongs_to(self, settings_.worker_id, settings_.attempt);
+    trace_->instant(TraceFile::Row::kRecovery, "epoch " + std::to_string(p.epoch.value));
+  }
   engine_.install(p);
   if (checkpoints_) {
     checkpoints_->install();
@@ -337,6 +364,7 @@ void Session::open(Epoch) {
     if (recall_) look_at_dead_segments();
     engine_.open();
   }
+  if (trace_ && std::exchange(recovers_, false)) trace_->end(TraceFile::Row::kRecovery);
   // A new life waits for what this one has sent, however long the program here computes.
   hand_over();
   installed_ = true;
@@ -349,6 +377,9 @@ WorkerMachine::Standing Session::stop(Epoch, const Status& why, bool resume) {
   auto lock = lock_for_control();
   WorkerMachine::Standing standing;
   look_again_.reset();
+  if (trace_ && !std::exchange(recovers_, true)) {
+    trace_->begin(TraceFile::Row::kRecovery, resume ? "recovery" : "the end of this life", why.describe());
+  }
   if (resume || ends_process(why)) {
     // No call returns, also where failed() ends the process in a moment.
     spill_until_ = now() + settings_.round_timeout_ms / 4;
@@ -397,6 +428,9 @@ void Session::committed(Version version, Timeline timeline) {
   const auto lock = lock_for_control();
   if (!checkpoints_) return;
   checkpoints_->committed(version, timeline);
+  if (trace_) {
+    trace_->instant(TraceFile::Row::kCheckpoints, "version " + std::to_string(version.value - 1) + " is committed");
+  }
   wake(caller_wake_);
   known_.set_committed(true);
   known_.set_committed_version(version.value);
@@ -463,6 +497,7 @@ void Session::failed(const Status& why) {
   if (ends_process(why)) {
     log_(WARREN_LOG_ERROR, why.describe() + "; this process ends with exit code " + std::to_string(kExitRolledBack) +
                                " to be started again");
+    if (trace_) trace_->flush();
     _exit(kExitRolledBack);
   }
   auto lock = lock_for_control();
@@ -492,6 +527,10 @@ bool Session::leave(bool at_once, const std::function<void()>& say) {
   log_(WARREN_LOG_WARNING, "this worker leaves job " + settings_.job + " and ends with exit code " +
                                std::to_string(kExitPreempted) + ": its place is needed elsewhere");
   say();
+  if (trace_) {
+    trace_->instant(TraceFile::Row::kRecovery, "leaves: preempted");
+    trace_->flush();
+  }
   _exit(kExitPreempted);
 }
 
@@ -579,9 +618,16 @@ void Session::sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout
   // A program that computes while messages may be asked for does not wait.
   const bool waits = watch_links && (callers_ != 0 || engine_.outstanding() > 0);
   if (waits) board_.asleep.fetch_add(1, std::memory_order_relaxed);
+  const std::int64_t asleep_ns = waits && trace_ ? TraceFile::now_ns() : 0;
+  std::vector<std::string> waits_for;
+  if (asleep_ns != 0) waits_for = engine_.describe_waits();
   lock.unlock();
   (void)::poll(fds.data(), fds.size(), timeout_ms);
   if (waits) board_.asleep.fetch_sub(1, std::memory_order_relaxed);
+  if (asleep_ns != 0) {
+    trace_->was(TraceFile::Row::kWaits, asleep_ns, "waits",
+                waits_for.empty() ? std::string_view() : std::string_view(waits_for.front()));
+  }
   std::uint64_t count = 0;
   if (fds.back().revents != 0) (void)!::read(wake_fd, &count, sizeof count);
   lock.lock();
@@ -598,7 +644,11 @@ bool Session::prepare(std::unique_lock<std::mutex>& lock) {
   Call* call = engine_.take_prepare();
   if (call == nullptr) return false;
   lock.unlock();
-  Status filled = call_program("the prepare function", [&] { call->spec.prepare(call->spec.prepare_context); });
+  Status filled;
+  {
+    const Span span(trace_.get(), TraceFile::Row::kBuffers, "prepare");
+    filled = call_program("the prepare function", [&] { call->spec.prepare(call->spec.prepare_context); });
+  }
   lock.lock();
   if (filled.ok() && call->buffers != nullptr) filled = call->buffers->filled();
   // What lies in the buffer must not become part of a result.
@@ -614,7 +664,11 @@ bool Session::deliver(std::unique_lock<std::mutex>& lock) {
   Call* call = engine_.take_delivery();
   if (call == nullptr) return false;
   lock.unlock();
-  Status status = call->buffers->deliver();
+  Status status;
+  {
+    const Span span(trace_.get(), TraceFile::Row::kBuffers, "deliver");
+    status = call->buffers->deliver();
+  }
   lock.lock();
   if (!status.ok()) {
     status = status.because_of_this("cannot write the result of " + describe(*call));
@@ -948,6 +1002,7 @@ Status Session::gone() const {
 }
 
 Result<Session::State> Session::load() {
+  const Span span(trace_.get(), TraceFile::Row::kCheckpoints, "load_checkpoint");
   std::unique_lock lock(mutex_);
   if (engine_.version() != kPreamble) {
     return Status(Code::kInvalidArgument, "load_checkpoint is called once, before the first checkpoint");
@@ -1030,6 +1085,7 @@ Result<Staging::Copy> Session::read_state(std::span<const std::byte> state, void
 }
 
 Status Session::checkpoint(std::span<const std::byte> global, const std::span<const std::byte>* local, void* stream) {
+  const Span span(trace_.get(), TraceFile::Row::kCheckpoints, "checkpoint");
   std::unique_lock lock(mutex_);
   Status status = may_checkpoint(lock);
   if (!status.ok()) return status;
@@ -1099,6 +1155,7 @@ void Session::look_at_checkpoints() {
 }
 
 Status Session::finalize() {
+  const Span span(trace_.get(), TraceFile::Row::kCheckpoints, "finalize");
   std::unique_lock lock(mutex_);
   drive(lock, [&] { return engine_.outstanding() == 0; });
   run_callbacks(lock);

@@ -30,6 +30,7 @@
 #include "worker/recall.h"
 #include "worker/replay/fetch_service.h"
 #include "worker/round_board.h"
+#include "worker/trace_file.h"
 #include "worker/transport/link_transport.h"
 
 namespace warren::worker {
@@ -50,6 +51,8 @@ class Session final : private DataPath {
   [[nodiscard]] std::uint32_t world_size() const { return static_cast<std::uint32_t>(host_of_.size()); }
   [[nodiscard]] const std::string& host_of(Rank rank) const { return host_of_[static_cast<std::size_t>(rank.value)]; }
   [[nodiscard]] const RoundBoard& board() const { return board_; }
+  // null: nobody wants it. From any thread.
+  [[nodiscard]] TraceFile* trace() { return trace_.get(); }
 
   // Before run() or submit(), for a validated call: buffers on a GPU get copies that the engine works on, and so do
   // those of a call that has a wire type. Outside of any lock; a send's buffer is read here.
@@ -111,6 +114,8 @@ class Session final : private DataPath {
 
  private:
   Session(const Settings& settings, const Log& log);
+  // Shows what the calling thread does, until it has done it.
+  class Span;
 
   // DataPath, from the control thread.
   void install(const wire::Plan& plan, Rank self) override;
@@ -169,7 +174,9 @@ class Session final : private DataPath {
   const Settings settings_;
   const Log log_;
   RoundBoard board_;
-  std::atomic<bool> drains_{false};  // no call begins any more
+  std::unique_ptr<TraceFile> trace_;  // outlives the engine
+  bool recovers_ = false;             // the timeline shows a recovery
+  std::atomic<bool> drains_{false};   // no call begins any more
   Rank self_;
   std::vector<std::string> host_of_;
   std::vector<Incarnation> lives_;    // by rank, of the newest plan; under the lock

@@ -124,6 +124,12 @@ warren_code warren_split(warren_comm*, int32_t color, int32_t key, warren_comm**
 warren_code warren_once_next(warren_comm*, const char* name) {
   return record({.name = std::string("once ") + name}, nullptr, SITE);
 }
+warren_code warren_span_begin(warren_comm*, const char* name) {
+  return record({.name = std::string("span ") + name}, nullptr, SITE);
+}
+warren_code warren_span_end(warren_comm*) {
+  return record({.name = "end of span"}, nullptr, SITE);
+}
 warren_code warren_wire_next(warren_comm*, warren_type wire) {
   return record({.name = "wire", .type = wire}, nullptr, SITE);
 }
@@ -334,6 +340,19 @@ TEST_F(FacadeTest, ASetUpRoundIsNamedBeforeItsCall) {
   EXPECT_EQ(fake_.calls[1].name, "allreduce");
   fake_.next = WARREN_INVALID_ARGUMENT;
   EXPECT_THROW((void)comm.once(""), Error);
+}
+
+TEST_F(FacadeTest, ASpanEndsOnceWithItsObject) {
+  Communicator comm = Communicator::create();
+  {
+    Span outer = comm.span("backward");
+    const Span moved = std::move(outer);
+    (void)comm.allreduce(1);
+  }
+  ASSERT_EQ(fake_.calls.size(), 3u);
+  EXPECT_EQ(fake_.calls[0].name, "span backward");
+  EXPECT_EQ(fake_.calls[1].name, "allreduce");
+  EXPECT_EQ(fake_.calls[2].name, "end of span");
 }
 
 TEST_F(FacadeTest, AWireTypeIsGivenBeforeItsCall) {

@@ -23,7 +23,7 @@ namespace warren::worker {
 namespace {
 
 // The settings by their names in the file; the variable is WARREN_ and the name in capitals.
-constexpr std::array<std::string_view, 34> kNames = {"tracker",          "job",
+constexpr std::array<std::string_view, 35> kNames = {"tracker",          "job",
                                                      "worker_id",        "world_size",
                                                      "secret_file",      "insecure_no_auth",
                                                      "host_id",          "domain_id",
@@ -39,7 +39,8 @@ constexpr std::array<std::string_view, 34> kNames = {"tracker",          "job",
                                                      "resize",           "on_rollback",
                                                      "on_sigterm",       "drain_ms",
                                                      "device_library",   "device_pinned_bytes",
-                                                     "log_level",        "attempt"};
+                                                     "timeline",         "log_level",
+                                                     "attempt"};
 
 // Variables that are no settings of a worker: where the file is, what `warren` itself reads, and what `warren run`
 // tells its workers besides.
@@ -120,6 +121,7 @@ Result<Layer> from_options(const warren_options* options) {
   number("log_disk_bytes", options->log_disk_bytes);
   text("checkpoint_mirror", options->checkpoint_mirror);
   text("on_rollback", options->on_rollback);
+  text("timeline", options->timeline);
   if (options->log_level >= 0) put("log_level", std::to_string(options->log_level), "log_level");
   return out;
 }
@@ -584,6 +586,7 @@ Result<Settings> resolve(const warren_options* options, const Environment& env, 
   r.text("device_library", s.device_library, "", path);
   r.bytes("device_pinned_bytes", s.device_pinned_bytes, kMiB, kMaxLogBytes,
           quarter_of_memory(facts, local_world_size.value()));
+  r.text("timeline", s.timeline, "", path);
   resolve_log_level(r, s);
   r.number("attempt", s.attempt, std::uint32_t{0}, std::numeric_limits<std::uint32_t>::max(), std::uint32_t{0});
   if (Status status = r.status(); !status.ok()) return status;

@@ -114,6 +114,7 @@ typedef struct warren_options {
   int64_t log_disk_bytes;        /* budget in data_dir */
   const char* checkpoint_mirror; /* directory that gets a copy of each committed checkpoint */
   const char* on_rollback;       /* "exit": the process exits with code 77; "error": calls fail */
+  const char* timeline;          /* a file that gets a Chrome trace of calls, rounds and recoveries */
 } warren_options;
 
 WARREN_API void warren_options_init(warren_options* options);
@@ -193,6 +194,10 @@ WARREN_API warren_code warren_prepare_next(warren_comm*, void (*prepare)(void* c
  * default stream) when they are made, or when their prepare function has returned. When a call has finished, its
  * results are there for all streams. Where buffers may lie on a GPU: see "GPU buffers" below. */
 WARREN_API warren_code warren_use_stream(warren_comm*, void* stream);
+/* A span of the program's own in the timeline (docs/timeline.md), on the calling thread's row; spans of a thread nest.
+ * Nothing happens where there is no timeline. From any thread, also beside a call. */
+WARREN_API warren_code warren_span_begin(warren_comm*, const char* name);
+WARREN_API warren_code warren_span_end(warren_comm*);
 /* The next collective on this communicator stands at this place of the program's source: that is what errors name, and
  * what is compared where call sites are. For layers over this interface, whose own calls all come from one place.
  * `file` NULL or empty: not known. `function` may be NULL. */

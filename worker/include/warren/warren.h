@@ -307,6 +307,7 @@ struct Options {
   std::int64_t log_disk_bytes = 0;          // budget in data_dir
   std::string checkpoint_mirror;            // directory that gets a copy of each committed checkpoint
   std::string on_rollback;                  // "exit": the process exits with code 77; "error": calls fail
+  std::string timeline;                     // a file that gets a Chrome trace of calls, rounds and recoveries
 };
 
 namespace detail {
@@ -439,6 +440,24 @@ class Handle {
   std::shared_ptr<void> functor_;
 };
 
+// What the calling thread does from here on, in the timeline, until this object goes: on the same thread, the newest
+// one first.
+class Span {
+ public:
+  Span(Span&& other) noexcept : state_(std::move(other.state_)) {}
+  Span& operator=(Span&&) = delete;
+  Span(const Span&) = delete;
+  Span& operator=(const Span&) = delete;
+  ~Span() {
+    if (state_ != nullptr) (void)warren_span_end(state_->comm);
+  }
+
+ private:
+  friend class Communicator;
+  explicit Span(std::shared_ptr<detail::State> state) : state_(std::move(state)) {}
+  std::shared_ptr<detail::State> state_;
+};
+
 template <class T>
 requires std::is_trivially_copyable_v<T>
 class Memory;
@@ -537,6 +556,13 @@ class Communicator {
   Communicator& wire(Wire type) {
     detail::check(warren_wire_next(get(), static_cast<warren_type>(type)));
     return *this;
+  }
+
+  // A span of the program's own in the timeline (Options::timeline): auto span = comm.span("backward of layer 3"). From
+  // any thread, also beside a call; nothing happens where there is no timeline.
+  [[nodiscard]] Span span(const std::string& name) const {
+    detail::check(warren_span_begin(get(), name.c_str()));
+    return Span(state_);
   }
 
   // From here on, buffers on a GPU are read and written after the work that is on this stream (a cudaStream_t; nullptr,
@@ -1040,6 +1066,7 @@ inline Communicator Communicator::create(const Options& options) {
   c.log_disk_bytes = options.log_disk_bytes;
   c.checkpoint_mirror = text(options.checkpoint_mirror);
   c.on_rollback = text(options.on_rollback);
+  c.timeline = text(options.timeline);
   auto state = std::make_shared<detail::State>();
   if (options.log_sink) {
     state->log_sink = options.log_sink;
