@@ -20,9 +20,9 @@ DEFINE_string(
     "run");
 DEFINE_int32(hosts, 2, "failure domains that the ranks are spread over");
 DEFINE_int32(interval_ms, 1000, "mean time from the end of a recovery to the next fault");
-DEFINE_string(
-    mix, "mixed",
-    "what the workers run: mixed, big, inplace, allocated, inflight, groups, onesided, small, narrow or messages");
+DEFINE_string(mix, "mixed",
+              "what the workers run: mixed, big, inplace, allocated, inflight, groups, onesided, small, narrow, fused "
+              "or messages");
 DEFINE_string(round_bytes, "4M", "bytes of the biggest call");
 DEFINE_int32(compute_ms, 0, "how long a worker waits before each iteration, as for a device that computes");
 DEFINE_bool(disk_log, false, "keep the log on disk too; faults of kind disk and all do in any case");

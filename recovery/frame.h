@@ -77,8 +77,8 @@ struct Fingerprint {
   std::uint8_t algorithm = 0;  // schedule::Algorithm, so that a rank with another plan is found out
   std::int32_t root = -1;      // -1: the collective has none. For kPoint: the tag
   std::uint64_t count = 0;     // elements, as the call was given them
-  std::uint64_t shape = 0;     // hash of unequal counts, or the element size of a custom type; else 0
-  std::uint64_t site = 0;      // kSiteCompared; 23 bits: hash of the module's name; lower 40: offset in it. 0: unknown
+  std::uint64_t shape = 0;  // hash of unequal counts or of calls put together, or a custom type's element size; else 0
+  std::uint64_t site = 0;   // kSiteCompared; 23 bits: hash of the module's name; lower 40: offset in it. 0: unknown
   friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
 };
 

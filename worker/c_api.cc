@@ -163,11 +163,13 @@ struct warren_comm {
   std::int32_t local_rank = 0, local_size = 1;
   void (*prepare)(void*) = nullptr;  // of the next collective
   void* prepare_context = nullptr;
-  void* stream = nullptr;  // of calls on GPU buffers
-  std::string setup;       // name of the next collective, if it is a set-up round
-  std::uint64_t site = 0;  // of the next collective, if it was given
-  DataType wire{};         // likewise
-  bool lasts = true;       // every life makes it again, under the same name
+  void* stream = nullptr;          // of calls on GPU buffers
+  std::string setup;               // name of the next collective, if it is a set-up round
+  std::uint64_t site = 0;          // of the next collective, if it was given
+  DataType wire{};                 // likewise
+  std::uint64_t fusion_bytes = 0;  // of what is put together; 0: nothing is
+  bool fuses = false;              // between fusion_begin and fusion_end
+  bool lasts = true;               // every life makes it again, under the same name
   warren::worker::Session::State loaded;
   bool first = false;  // made by warren_create
 };
@@ -278,9 +280,14 @@ Status issue(warren_comm& comm, const CallSpec& asked, warren_handle** handle) {
   auto call = std::make_shared<Call>();
   call->spec = spec;
   call->setup = std::move(setup);
-  if (const Status staged = session.stage(*call, shape); !staged.ok()) return staged;
   auto made = std::make_unique<warren_handle>(warren_handle{comm.shared, call});
-  const Status status = session.submit(comm.group, call);
+  Status status;
+  if (comm.fusion_bytes != 0 && spec.collective == Collective::kAllreduce) {
+    status = session.fuse(comm.group, shape, call, comm.fusion_bytes);
+  } else {
+    status = session.stage(*call, shape);
+    if (status.ok()) status = session.submit(comm.group, call);
+  }
   if (status.ok()) *handle = made.release();
   return status;
 }
@@ -355,6 +362,7 @@ void warren_options_init(warren_options* options) {
   options->struct_size = sizeof *options;
   options->log_level = -1;
   options->replicas = -1;
+  options->fusion_bytes = -1;
 }
 
 const char* warren_version(void) {
@@ -640,6 +648,31 @@ warren_code warren_site_next(warren_comm* comm, const char* file, int32_t line, 
     if (!entry.status().ok()) return entry.status();
     comm->site = warren_site_of(file, line, function);
     if (comm->site != 0) site_names().add(hash_of(last_part(file)), last_part(file), true);
+    return {};
+  });
+}
+
+warren_code warren_fusion_begin(warren_comm* comm, int64_t bytes) {
+  if (comm == nullptr) return report(Status(Code::kInvalidArgument, "fusion_begin: the communicator is NULL"));
+  return guarded([&]() -> Status {
+    const Entry entry(*comm->shared);
+    if (!entry.status().ok()) return entry.status();
+    if (comm->fuses) return {Code::kInvalidArgument, "fusion_begin: the one before has not ended"};
+    comm->fuses = true;
+    comm->fusion_bytes = bytes < 0 ? comm->shared->session->fusion_bytes() : static_cast<std::uint64_t>(bytes);
+    return {};
+  });
+}
+
+warren_code warren_fusion_end(warren_comm* comm) {
+  if (comm == nullptr) return report(Status(Code::kInvalidArgument, "fusion_end: the communicator is NULL"));
+  return guarded([&]() -> Status {
+    const Entry entry(*comm->shared);
+    if (!entry.status().ok()) return entry.status();
+    if (!comm->fuses) return {Code::kInvalidArgument, "fusion_end: none has begun"};
+    comm->fuses = false;
+    comm->fusion_bytes = 0;
+    comm->shared->session->send_fused();
     return {};
   });
 }

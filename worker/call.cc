@@ -166,6 +166,7 @@ Fingerprint fingerprint_of(const CallSpec& spec, std::uint8_t algorithm) {
   f.count = spec.count;
   if (spec.collective == Collective::kAllgatherv) f.shape = hash_counts(spec.counts);
   if (spec.type == DataType::kCustom) f.shape = spec.custom_bytes;
+  if (spec.parts != 0) f.shape = spec.parts;
   f.site = spec.site;
   return f;
 }

@@ -28,6 +28,7 @@ struct CallSpec {
   void* output = nullptr;
   std::uint64_t count = 0;                // as the C interface defines it for the collective
   std::span<const std::uint64_t> counts;  // allgatherv
+  std::uint64_t parts = 0;                // a hash of the calls that this one stands for (worker/fusion.h); 0: of none
   std::int32_t root = -1;                 // or the peer of a send or recv
   std::int32_t tag = -1;                  // kPoint
   bool sends = false;                     // kPoint: send, else recv
@@ -106,8 +107,11 @@ struct Call {
   Status status;
   warren_callback callback = nullptr;  // called once, outside the lock
   void* callback_context = nullptr;
-  std::unique_ptr<CallBuffers> buffers;  // null: those of the program
-  std::shared_ptr<Call> self;            // keeps an asynchronous call alive until it has finished
+  std::unique_ptr<CallBuffers> buffers;      // null: those of the program
+  std::shared_ptr<Call> self;                // keeps an asynchronous call alive until it has finished
+  std::vector<std::shared_ptr<Call>> parts;  // that it stands for, and that end with it (worker/fusion.h)
+  std::atomic<bool> in_batch{false};         // put together with others, and not yet sent
+  bool traced = false;                       // Trace::issued() was called
 };
 
 }  // namespace warren::worker

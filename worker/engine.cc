@@ -496,7 +496,7 @@ Status Engine::submit(GroupId id, Call& call) {
       group.points.recv(call);
     }
     outstanding_++;
-    if (trace_ != nullptr) trace_->issued(call);
+    if (trace_ != nullptr && !call.traced) trace_->issued(call);
     check(group);
     return {};
   }
@@ -527,7 +527,7 @@ Status Engine::submit(GroupId id, Call& call) {
   if (!setup) group.next_sequence = group.next_sequence.next();
   group.queue.push() = &call;
   outstanding_++;
-  if (trace_ != nullptr) trace_->issued(call);
+  if (trace_ != nullptr && !call.traced) trace_->issued(call);
   if (group.active == nullptr) {
     start_next(group);
     check(group);
@@ -921,10 +921,19 @@ void Engine::finish(Call& call, const Status& status) {
   call.status = status.ok() || call.setup.empty() ? status : status.because_of_this(name_of(call));
   if (trace_ != nullptr) trace_->ended(call);
   std::shared_ptr<Call> self = std::move(call.self);
+  for (const auto& part : std::exchange(call.parts, {})) end_unsent(part, call.status);
   // The caller may free a blocking call as soon as it sees this.
   if (call.callback == nullptr) call.settled.store(true, std::memory_order_release);
   call.finished.store(true, std::memory_order_release);
   if (self) finished_calls_.push_back(std::move(self));
+}
+
+void Engine::end_unsent(const std::shared_ptr<Call>& call, const Status& status) {
+  call->status = status;
+  if (trace_ != nullptr && call->traced) trace_->ended(*call);
+  if (call->callback == nullptr) call->settled.store(true, std::memory_order_release);
+  call->finished.store(true, std::memory_order_release);
+  finished_calls_.push_back(call);
 }
 
 void Engine::fail(const Status& status, Rank peer) {

@@ -185,6 +185,9 @@ class Engine {
   // or another, gets its result from the log. Without a log it is a round like any other.
   Status submit(GroupId group, Call& call);
 
+  // Ends a call that was not submitted, as others end.
+  void end_unsent(const std::shared_ptr<Call>& call, const Status& status);
+
   // Moves what can be moved; true if a completion was handled. Afterwards finished_calls() may have something.
   bool progress();
   // Calls that have finished since the last look, for callbacks. The owner clears it.

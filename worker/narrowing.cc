@@ -1,8 +1,10 @@
 #include "worker/narrowing.h"
 
 #include <algorithm>
-#include <new>
+#include <cstddef>
+#include <cstdint>
 #include <string>
+#include <utility>
 
 #include "recovery/check.h"
 #include "worker/kernels/reduce.h"
@@ -10,13 +12,12 @@
 namespace warren::worker {
 namespace {
 
-constexpr std::align_val_t kAlignment{64};
 constexpr std::size_t kNarrowBytes = 2;
 
 class NarrowedCall final : public CallBuffers {
  public:
-  NarrowedCall(const CallSpec& spec, std::unique_ptr<CallBuffers> around, std::shared_ptr<NarrowMemory> memory,
-               NarrowMemory::Taken taken, const Reducer& convert)
+  NarrowedCall(const CallSpec& spec, std::unique_ptr<CallBuffers> around, std::shared_ptr<CopyMemory> memory,
+               CopyMemory::Taken taken, const Reducer& convert)
       : prepare_(spec.prepare),
         prepare_context_(spec.prepare_context),
         around_(std::move(around)),
@@ -50,47 +51,14 @@ class NarrowedCall final : public CallBuffers {
   void (*const prepare_)(void* context);
   void* const prepare_context_;
   const std::unique_ptr<CallBuffers> around_;
-  const std::shared_ptr<NarrowMemory> memory_;
-  NarrowMemory::Taken taken_;
+  const std::shared_ptr<CopyMemory> memory_;
+  CopyMemory::Taken taken_;
   const Reducer convert_;
 };
 
 }  // namespace
 
-void NarrowMemory::Free::operator()(std::byte* data) const {
-  ::operator delete(data, kAlignment);
-}
-
-Result<NarrowMemory::Taken> NarrowMemory::take(std::size_t bytes) {
-  {
-    const std::lock_guard lock(mutex_);
-    // Not one that is much too large: another call may want it.
-    if (const auto it = idle_.lower_bound(bytes); it != idle_.end() && it->first / 2 <= bytes) {
-      Taken taken{std::move(it->second), it->first};
-      idle_bytes_ -= it->first;
-      idle_.erase(it);
-      return taken;
-    }
-  }
-  const std::size_t size = std::max<std::size_t>(bytes, 64);
-  auto* const data = static_cast<std::byte*>(::operator new(size, kAlignment, std::nothrow));
-  if (data == nullptr) return Status(Code::kExhausted, "no memory for " + std::to_string(size) + " bytes");
-  return Taken{Block(data), size};
-}
-
-void NarrowMemory::give_back(Taken taken) {
-  const std::lock_guard lock(mutex_);
-  if (taken.bytes > kMostIdleBytes - idle_bytes_) return;
-  idle_bytes_ += taken.bytes;
-  idle_.emplace(taken.bytes, std::move(taken.data));
-}
-
-std::size_t NarrowMemory::idle_bytes() const {
-  const std::lock_guard lock(mutex_);
-  return idle_bytes_;
-}
-
-Status narrow(Call& call, const GroupShape& group, const std::shared_ptr<NarrowMemory>& memory) {
+Status narrow(Call& call, const GroupShape& group, const std::shared_ptr<CopyMemory>& memory) {
   CallSpec& spec = call.spec;
   WARREN_CHECK(spec.type == DataType::kF32 && (spec.wire == DataType::kF16 || spec.wire == DataType::kBF16),
                "validated: f32 as f16 or bf16");

@@ -796,7 +796,7 @@ Status Session::stage(Call& call, const GroupShape& shape) {
   if (staging_ != nullptr) {
     if (const Status staged = judge(staging_->stage(call, shape)); !staged.ok()) return staged;
   }
-  return call.spec.wire == DataType{} ? Status() : narrow(call, shape, narrow_memory_);
+  return call.spec.wire == DataType{} ? Status() : narrow(call, shape, copy_memory_);
 }
 
 // What a GPU has said outside of the lock: one that fails ends this life.
@@ -841,6 +841,7 @@ Status Session::give_state(std::unique_lock<std::mutex>& lock) {
 
 Status Session::run(GroupId group, Call& call) {
   std::unique_lock lock(mutex_);
+  send_batch(lock);
   stay_out(lock);
   Status status = give_state(lock);
   if (status.ok()) status = engine_.submit(group, call);
@@ -852,6 +853,11 @@ Status Session::run(GroupId group, Call& call) {
 
 Status Session::submit(GroupId group, const std::shared_ptr<Call>& call) {
   std::unique_lock lock(mutex_);
+  send_batch(lock);
+  return submit(lock, group, call);
+}
+
+Status Session::submit(std::unique_lock<std::mutex>& lock, GroupId group, const std::shared_ptr<Call>& call) {
   stay_out(lock);
   Status status = give_state(lock);
   if (!status.ok()) return status;
@@ -869,7 +875,58 @@ Status Session::submit(GroupId group, const std::shared_ptr<Call>& call) {
   return {};
 }
 
+// Whether it is sent or not may hang on what was said of earlier calls alone (worker/fusion.h).
+Status Session::fuse(GroupId group, const GroupShape& shape, const std::shared_ptr<Call>& call,
+                     std::uint64_t most_bytes) {
+  if (staging_ != nullptr) {
+    if (const Status staged = judge(staging_->stage(*call, shape)); !staged.ok()) return staged;
+  }
+  std::unique_lock lock(mutex_);
+  if (!Batch::takes(*call, most_bytes)) {
+    send_batch(lock);
+    if (call->spec.wire != DataType{}) {
+      if (const Status narrowed = narrow(*call, shape, copy_memory_); !narrowed.ok()) return narrowed;
+    }
+    return submit(lock, group, call);
+  }
+  if (!batch_.empty() && !batch_.fits(group, *call, most_bytes)) send_batch(lock);
+  stay_out(lock);
+  if (const Status given = give_state(lock); !given.ok()) return given;
+  if (engine_.stopped()) return gone();
+  call->fingerprint = fingerprint_of(call->spec, 0);
+  if (trace_) {
+    trace_->issued(*call);
+    call->traced = true;
+  }
+  batch_.add(group, shape, call);
+  if (batch_.full(most_bytes)) send_batch(lock);
+  return {};
+}
+
+void Session::send_fused() {
+  std::unique_lock lock(mutex_);
+  send_batch(lock);
+}
+
+// Its parts' failures are told to those who wait for them.
+void Session::send_batch(std::unique_lock<std::mutex>& lock) {
+  if (batch_.empty()) [[likely]]
+    return;
+  std::vector<std::shared_ptr<Call>> lost;
+  const GroupId group = batch_.group();
+  auto call = batch_.close(copy_memory_, lost);
+  Status status = call.status();
+  if (call.ok()) {
+    status = submit(lock, group, call.value());
+    if (!status.ok())
+      lost = call.value()->parts.empty() ? std::vector{call.value()} : std::exchange(call.value()->parts, {});
+  }
+  for (const auto& part : lost) engine_.end_unsent(part, status);
+  run_callbacks(lock);
+}
+
 Status Session::wait(Call& call) {
+  if (call.in_batch.load(std::memory_order_relaxed)) send_fused();
   if (!call.settled.load(std::memory_order_acquire)) {
     std::unique_lock lock(mutex_);
     drive(lock, [&] { return call.finished.load(std::memory_order_relaxed); });
@@ -881,6 +938,7 @@ Status Session::wait(Call& call) {
 }
 
 bool Session::test(Call& call) {
+  if (call.in_batch.load(std::memory_order_relaxed)) send_fused();
   if (call.settled.load(std::memory_order_acquire)) return true;
   std::unique_lock lock(mutex_);
   yield_to_control(lock);  // a program may call this again and again, and leave the lock free for moments only
@@ -917,6 +975,7 @@ Status Session::on_complete(Call& call, warren_callback callback, void* context)
 
 Result<bool> Session::meets(std::vector<std::uint64_t> sites) {
   std::unique_lock lock(mutex_);
+  send_batch(lock);
   drive(lock, [&] { return engine_.idle(kWorldGroup) || engine_.stopped(); });
   run_callbacks(lock);
   if (engine_.stopped()) return gone();
@@ -945,6 +1004,7 @@ Status Session::add_group(GroupId id, std::vector<Rank> members, std::uint32_t c
 void Session::remove_group(GroupId id) {
   std::unique_lock lock(mutex_);
   if (!engine_.has_group(id)) return;
+  send_batch(lock);
   // Where the engine has stopped, all calls have finished but one whose prepare function runs.
   drive(lock, [&] { return engine_.idle(id); });
   run_callbacks(lock);
@@ -1004,6 +1064,7 @@ Status Session::gone() const {
 Result<Session::State> Session::load() {
   const Span span(trace_.get(), TraceFile::Row::kCheckpoints, "load_checkpoint");
   std::unique_lock lock(mutex_);
+  send_batch(lock);
   if (engine_.version() != kPreamble) {
     return Status(Code::kInvalidArgument, "load_checkpoint is called once, before the first checkpoint");
   }
@@ -1058,6 +1119,7 @@ Status Session::may_checkpoint(std::unique_lock<std::mutex>& lock) {
   if (engine_.version() == kPreamble) {
     return {Code::kInvalidArgument, "checkpoint comes after load_checkpoint, which says where the program starts"};
   }
+  send_batch(lock);
   drive(lock, [&] { return engine_.outstanding() == 0; });
   run_callbacks(lock);
   stay_out(lock);
@@ -1157,6 +1219,7 @@ void Session::look_at_checkpoints() {
 Status Session::finalize() {
   const Span span(trace_.get(), TraceFile::Row::kCheckpoints, "finalize");
   std::unique_lock lock(mutex_);
+  send_batch(lock);
   drive(lock, [&] { return engine_.outstanding() == 0; });
   run_callbacks(lock);
   if (!failed_.ok()) return failed_;
@@ -1191,6 +1254,7 @@ void Session::close() {
   if (staging_) staging_->end();
   engine_.stop(Status(Code::kClosed, "the communicator has been destroyed"));
   changed_.notify_all();
+  for (const auto& part : batch_.take()) engine_.end_unsent(part, gone());
   run_callbacks(lock);
   if (control_ && !finished_ && failed_.ok()) {
     control_->leave(false, "its communicator was destroyed without finalize");

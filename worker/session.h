@@ -23,6 +23,7 @@
 #include "worker/disk/mirror.h"
 #include "worker/disk/sync_gate.h"
 #include "worker/engine.h"
+#include "worker/fusion.h"
 #include "worker/host_memory.h"
 #include "worker/launch/settings.h"
 #include "worker/log.h"
@@ -61,6 +62,13 @@ class Session final : private DataPath {
   Status run(GroupId group, Call& call);
   // A validated call that lives until it has finished (call->self is set here).
   Status submit(GroupId group, const std::shared_ptr<Call>& call);
+  // A validated asynchronous call, not staged, that may be put together with those before and after it, of up to so
+  // many bytes. What was put together is sent when a call does not fit, before any other call, and when one of it is
+  // waited or asked for.
+  Status fuse(GroupId group, const GroupShape& shape, const std::shared_ptr<Call>& call, std::uint64_t most_bytes);
+  // Sends what was put together.
+  void send_fused();
+  [[nodiscard]] std::uint64_t fusion_bytes() const { return settings_.fusion_bytes; }
   // Safe beside a thread that is inside another call.
   Status wait(Call& call);
   bool test(Call& call);
@@ -142,6 +150,8 @@ class Session final : private DataPath {
   void sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout_ms, bool watch_links);
   void stay_out(std::unique_lock<std::mutex>& lock);
   bool work_outside(std::unique_lock<std::mutex>& lock);
+  Status submit(std::unique_lock<std::mutex>& lock, GroupId group, const std::shared_ptr<Call>& call);
+  void send_batch(std::unique_lock<std::mutex>& lock);
   bool prepare(std::unique_lock<std::mutex>& lock);
   bool deliver(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] std::string describe(const Call& call) const;
@@ -174,6 +184,7 @@ class Session final : private DataPath {
   const Settings settings_;
   const Log log_;
   RoundBoard board_;
+  Batch batch_;                       // under the lock
   std::unique_ptr<TraceFile> trace_;  // outlives the engine
   bool recovers_ = false;             // the timeline shows a recovery
   std::atomic<bool> drains_{false};   // no call begins any more
@@ -181,7 +192,7 @@ class Session final : private DataPath {
   std::vector<std::string> host_of_;
   std::vector<Incarnation> lives_;    // by rank, of the newest plan; under the lock
   std::unique_ptr<Staging> staging_;  // null: no GPU is served. Outlives the calls in the engine
-  const std::shared_ptr<NarrowMemory> narrow_memory_ = std::make_shared<NarrowMemory>();
+  const std::shared_ptr<CopyMemory> copy_memory_ = std::make_shared<CopyMemory>();
 
   std::mutex mutex_;  // guards everything below
   std::condition_variable changed_;

@@ -10,7 +10,7 @@
 namespace warren::chaos::process {
 namespace {
 
-constexpr std::array<std::pair<Mix, std::string_view>, 10> kMixes = {{{Mix::kMixed, "mixed"},
+constexpr std::array<std::pair<Mix, std::string_view>, 11> kMixes = {{{Mix::kMixed, "mixed"},
                                                                       {Mix::kAllocated, "allocated"},
                                                                       {Mix::kBig, "big"},
                                                                       {Mix::kInPlace, "inplace"},
@@ -19,6 +19,7 @@ constexpr std::array<std::pair<Mix, std::string_view>, 10> kMixes = {{{Mix::kMix
                                                                       {Mix::kOneSided, "onesided"},
                                                                       {Mix::kSmall, "small"},
                                                                       {Mix::kNarrow, "narrow"},
+                                                                      {Mix::kFused, "fused"},
                                                                       {Mix::kMessages, "messages"}}};
 
 // A sequence of numbers from one seed.
@@ -241,6 +242,21 @@ std::vector<Call> Program::iteration(std::uint64_t index) const {
         c.prepares = c.in_place && calls.size() == 2;
         c.in_flight = calls.size() >= 4;
         if (kind != CallKind::kAllreduce) c.count = std::max<std::size_t>(1, c.count / shape_.ranks);
+        calls.push_back(c);
+      }
+      break;
+    case Mix::kFused:
+      // Of all sizes up to `bytes`, now and then of another type, as bf16, or waited for.
+      for (std::uint64_t i = 0; i < 60; i++) {
+        Call c;
+        c.type = draw.one_in(8) ? ElementType::kI64 : ElementType::kF32;
+        c.op = draw.one_in(10) ? CallOp::kMax : CallOp::kSum;
+        c.narrow = c.type == ElementType::kF32 && draw.one_in(6);
+        c.in_place = draw.one_in(2);
+        c.in_flight = !draw.one_in(15);
+        c.on_group = draw.one_in(20);
+        const std::uint64_t most = std::max<std::uint64_t>(1, shape_.bytes / element_bytes(c.type));
+        c.count = 1 + draw.below(std::max<std::uint64_t>(1, most >> draw.below(16)));
         calls.push_back(c);
       }
       break;

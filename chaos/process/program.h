@@ -66,6 +66,7 @@ enum class Mix : std::uint8_t {
   kOneSided,   // results differ by rank
   kSmall,      // many small rounds
   kNarrow,     // f32 that travels as bf16: in place and not, in flight, with prepare functions, shares
+  kFused,      // bursts of small allreduces in flight that are put together
   kMessages,   // messages, on all ranks and on groups that go with their call
 };
 [[nodiscard]] std::optional<Mix> mix_named(std::string_view name);

@@ -184,6 +184,11 @@ class Worker {
     usleep(program_.shape().compute_ms * 1000);
     const std::vector<Call> calls = program_.iteration(index);
     bool on = program_.shape().iterations == 0 || index + 1 < program_.shape().iterations;
+    // So that several calls fit, and some do not.
+    std::optional<Fusion> fusion;
+    if (program_.shape().mix == Mix::kFused) {
+      fusion.emplace(comm_->fuse(static_cast<std::int64_t>(program_.shape().bytes / 2)));
+    }
     std::vector<Running> in_flight;
     in_flight.reserve(calls.size());
     const auto await = [&] {

@@ -399,7 +399,7 @@ constexpr std::size_t kMiB = 1 << 20;
 
 TEST(Recovery, NothingHappens) {
   for (const Mix mix : {Mix::kBig, Mix::kInPlace, Mix::kAllocated, Mix::kInFlight, Mix::kGroups, Mix::kOneSided,
-                        Mix::kSmall, Mix::kNarrow, Mix::kMessages}) {
+                        Mix::kSmall, Mix::kNarrow, Mix::kFused, Mix::kMessages}) {
     SCOPED_TRACE(name_of(mix));
     Job job(shape(3, mix, 4 * kMiB, 6, 2), two_hosts(3));
     job.run();
@@ -449,6 +449,21 @@ TEST(Recovery, NarrowedCallsWithOneAndTwoHosts) {
               one ? 1 : 2);
       job.order(2, 0, Phase::kBigRound, 2, delay_us);
       job.order(1, 0, Phase::kBigRound, 3, delay_us / 2);
+      job.run();
+      if (HasFailure()) return;
+    }
+  }
+}
+
+// Calls that were put together: a new life puts the same ones together, wherever the one before was killed.
+TEST(Recovery, FusedCallsWithOneAndTwoHosts) {
+  for (const std::uint64_t delay_us : {0, 300, 1'000, 5'000}) {
+    for (const bool one : {true, false}) {
+      SCOPED_TRACE(std::string(one ? "one host" : "two hosts") + ", killed after " + std::to_string(delay_us) + " us");
+      Job job(shape(3, Mix::kFused, kMiB, 8, 3), one ? std::vector<std::string>(3, "a") : two_hosts(3), one ? 1 : 2);
+      job.order(2, 0, Phase::kSmallRound, 2, delay_us);
+      job.order(1, 0, Phase::kSmallRound, 4, delay_us / 2);
+      job.order(2, 1, Phase::kSmallRound, 5, delay_us);
       job.run();
       if (HasFailure()) return;
     }

@@ -76,6 +76,7 @@ void warren_options_init(warren_options* options) {
   options->struct_size = sizeof(*options);
   options->log_level = -1;
   options->replicas = -1;
+  options->fusion_bytes = -1;
 }
 const char* warren_version(void) {
   return "0.1.0";
@@ -123,6 +124,12 @@ warren_code warren_split(warren_comm*, int32_t color, int32_t key, warren_comm**
 }
 warren_code warren_once_next(warren_comm*, const char* name) {
   return record({.name = std::string("once ") + name}, nullptr, SITE);
+}
+warren_code warren_fusion_begin(warren_comm*, int64_t bytes) {
+  return record({.name = "fusion " + std::to_string(bytes)}, nullptr, SITE);
+}
+warren_code warren_fusion_end(warren_comm*) {
+  return record({.name = "end of fusion"}, nullptr, SITE);
 }
 warren_code warren_span_begin(warren_comm*, const char* name) {
   return record({.name = std::string("span ") + name}, nullptr, SITE);
@@ -353,6 +360,23 @@ TEST_F(FacadeTest, ASpanEndsOnceWithItsObject) {
   EXPECT_EQ(fake_.calls[0].name, "span backward");
   EXPECT_EQ(fake_.calls[1].name, "allreduce");
   EXPECT_EQ(fake_.calls[2].name, "end of span");
+}
+
+TEST_F(FacadeTest, AFusionEndsOnceWithItsObject) {
+  Communicator comm = Communicator::create();
+  {
+    Fusion fusion = comm.fuse();
+    const Fusion moved = std::move(fusion);
+    std::vector<float> v{1};
+    comm.allreduce_async(std::span(v)).wait();
+  }
+  { const Fusion fusion = comm.fuse(1000); }
+  ASSERT_EQ(fake_.calls.size(), 5u);
+  EXPECT_EQ(fake_.calls[0].name, "fusion -1");
+  EXPECT_EQ(fake_.calls[2].name, "end of fusion");
+  EXPECT_EQ(fake_.calls[3].name, "fusion 1000");
+  fake_.next = WARREN_INVALID_ARGUMENT;
+  EXPECT_THROW((void)comm.fuse(), Error);
 }
 
 TEST_F(FacadeTest, AWireTypeIsGivenBeforeItsCall) {

@@ -40,7 +40,7 @@ struct Around final : CallBuffers {
 };
 
 TEST(Narrowing, TheRoundIsOneOfNarrowValues) {
-  const auto memory = std::make_shared<NarrowMemory>();
+  const auto memory = std::make_shared<CopyMemory>();
   std::vector<float> in{1.0f, -2.5f, 1.00390625f, 1.01171875f}, out(4, 7.0f);
   Call call;
   call.spec = sum_of(in, out);
@@ -61,7 +61,7 @@ TEST(Narrowing, TheRoundIsOneOfNarrowValues) {
 }
 
 TEST(Narrowing, SharesStandWhereTheCollectiveHasThem) {
-  const auto memory = std::make_shared<NarrowMemory>();
+  const auto memory = std::make_shared<CopyMemory>();
   std::vector<float> share{1, 2}, whole(6, 3.0f);
   Call gather;
   gather.spec = sum_of(share, whole, Collective::kAllgather);
@@ -78,7 +78,7 @@ TEST(Narrowing, SharesStandWhereTheCollectiveHasThem) {
 
 // The program's prepare function, or the copy from a GPU, comes before; the copy to a GPU after.
 TEST(Narrowing, WhatStandsAroundTheBuffersComesBeforeAndAfter) {
-  const auto memory = std::make_shared<NarrowMemory>();
+  const auto memory = std::make_shared<CopyMemory>();
   std::string said;
   std::vector<float> in{0.0f}, out{0.0f};
   const auto make = [&](Status fill) {
@@ -102,7 +102,7 @@ TEST(Narrowing, WhatStandsAroundTheBuffersComesBeforeAndAfter) {
 }
 
 TEST(Narrowing, MemoryIsKeptForTheNextCall) {
-  const auto memory = std::make_shared<NarrowMemory>();
+  const auto memory = std::make_shared<CopyMemory>();
   std::vector<float> in(1000), out(1000);
   const void* first = nullptr;
   {
@@ -125,7 +125,7 @@ TEST(Narrowing, MemoryIsKeptForTheNextCall) {
     ASSERT_TRUE(narrow(small, {0, 2}, memory).ok());
   }
   EXPECT_EQ(memory->idle_bytes(), 2064u);
-  auto large = memory->take(NarrowMemory::kMostIdleBytes);
+  auto large = memory->take(CopyMemory::kMostIdleBytes);
   ASSERT_TRUE(large.ok());
   memory->give_back(std::move(large).value());
   EXPECT_EQ(memory->idle_bytes(), 2064u) << "not more than is worth keeping";

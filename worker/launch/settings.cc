@@ -23,7 +23,7 @@ namespace warren::worker {
 namespace {
 
 // The settings by their names in the file; the variable is WARREN_ and the name in capitals.
-constexpr std::array<std::string_view, 35> kNames = {"tracker",          "job",
+constexpr std::array<std::string_view, 36> kNames = {"tracker",          "job",
                                                      "worker_id",        "world_size",
                                                      "secret_file",      "insecure_no_auth",
                                                      "host_id",          "domain_id",
@@ -39,8 +39,8 @@ constexpr std::array<std::string_view, 35> kNames = {"tracker",          "job",
                                                      "resize",           "on_rollback",
                                                      "on_sigterm",       "drain_ms",
                                                      "device_library",   "device_pinned_bytes",
-                                                     "timeline",         "log_level",
-                                                     "attempt"};
+                                                     "fusion_bytes",     "timeline",
+                                                     "log_level",        "attempt"};
 
 // Variables that are no settings of a worker: where the file is, what `warren` itself reads, and what `warren run`
 // tells its workers besides.
@@ -59,6 +59,7 @@ constexpr std::uint64_t kMaxLogBytes = 16'384 * kGiB;
 constexpr std::int64_t kDefaultLogLagMs = 10'000;
 constexpr std::int64_t kMaxLogLagMs = 24LL * 3600 * 1000;
 constexpr std::uint64_t kDefaultLogLagBytes = 256 * kMiB;
+constexpr std::uint64_t kDefaultFusionBytes = 64 * kMiB;
 constexpr std::uint64_t kDefaultLogDiskBytes = 64 * kGiB;
 constexpr std::string_view kDefaultJob = "default";
 constexpr std::uint32_t kDefaultStreams = 1;
@@ -121,6 +122,7 @@ Result<Layer> from_options(const warren_options* options) {
   number("log_disk_bytes", options->log_disk_bytes);
   text("checkpoint_mirror", options->checkpoint_mirror);
   text("on_rollback", options->on_rollback);
+  if (options->fusion_bytes >= 0) put("fusion_bytes", std::to_string(options->fusion_bytes), "fusion_bytes");
   text("timeline", options->timeline);
   if (options->log_level >= 0) put("log_level", std::to_string(options->log_level), "log_level");
   return out;
@@ -586,6 +588,7 @@ Result<Settings> resolve(const warren_options* options, const Environment& env, 
   r.text("device_library", s.device_library, "", path);
   r.bytes("device_pinned_bytes", s.device_pinned_bytes, kMiB, kMaxLogBytes,
           quarter_of_memory(facts, local_world_size.value()));
+  r.bytes("fusion_bytes", s.fusion_bytes, std::uint64_t{0}, limits::kMaxBufferBytes, kDefaultFusionBytes);
   r.text("timeline", s.timeline, "", path);
   resolve_log_level(r, s);
   r.number("attempt", s.attempt, std::uint32_t{0}, std::numeric_limits<std::uint32_t>::max(), std::uint32_t{0});

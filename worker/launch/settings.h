@@ -88,9 +88,10 @@ struct Settings {
   std::int64_t log_lag_ms = 0;
   std::uint64_t log_lag_bytes = 0;
   std::uint64_t log_disk_bytes = 0;
-  std::string checkpoint_mirror;  // empty: none
-  bool resize = false;            // world_size may be another than that of the job's last run
-  std::string timeline;           // a file that gets a Chrome trace; empty: none
+  std::string checkpoint_mirror;   // empty: none
+  bool resize = false;             // world_size may be another than that of the job's last run
+  std::uint64_t fusion_bytes = 0;  // 0: no calls are put together
+  std::string timeline;            // a file that gets a Chrome trace; empty: none
   OnRollback on_rollback = OnRollback::kExit;
   OnSigterm on_sigterm = OnSigterm::kDefault;
   std::int64_t drain_ms = 0;              // from a notice without a time of its own until the worker has left

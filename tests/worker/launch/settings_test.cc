@@ -51,6 +51,7 @@ warren_options no_options() {
   o.struct_size = sizeof o;
   o.log_level = -1;
   o.replicas = -1;
+  o.fusion_bytes = -1;
   return o;
 }
 
@@ -105,13 +106,14 @@ TEST(Settings, TakesVariablesAndFillsInDefaults) {
   EXPECT_EQ(s.log_lag_bytes, 256 * kMiB);
   EXPECT_EQ(s.log_disk_bytes, 65'536 * kMiB);
   EXPECT_EQ(s.checkpoint_mirror, "");
+  EXPECT_EQ(s.fusion_bytes, 64 * kMiB);
   EXPECT_EQ(s.timeline, "");
   EXPECT_EQ(s.on_rollback, OnRollback::kExit);
   EXPECT_EQ(s.device_library, "");
   EXPECT_EQ(s.device_pinned_bytes, 250 * kMiB);
   EXPECT_EQ(s.log_level, WARREN_LOG_INFO);
   EXPECT_EQ(s.attempt, 0u);
-  EXPECT_EQ(s.resolved.size(), 35u);
+  EXPECT_EQ(s.resolved.size(), 36u);
   EXPECT_EQ(source_of(s, "tracker"), "WARREN_TRACKER");
   EXPECT_EQ(source_of(s, "streams"), "default");
   EXPECT_THAT(describe(s), HasSubstr("tracker=10.0.0.1:7000 (WARREN_TRACKER) job=digits (WARREN_JOB)"));
@@ -182,6 +184,7 @@ TEST(Settings, EveryOptionReachesItsSetting) {
   o.log_disk_bytes = 1 << 21;
   o.checkpoint_mirror = "/mirror";
   o.on_rollback = "error";
+  o.fusion_bytes = 0;
   o.timeline = "/trace.json";
   o.log_level = WARREN_LOG_ERROR;
   const auto r = resolve(&o, environment({{"WARREN_LOG_LEVEL", "info"}, {"WARREN_REPLICAS", "3"}}), kFacts);
@@ -196,6 +199,7 @@ TEST(Settings, EveryOptionReachesItsSetting) {
   EXPECT_EQ(s.log_lag_bytes, 8u);
   EXPECT_EQ(s.log_disk_bytes, 2 * kMiB);
   EXPECT_EQ(s.checkpoint_mirror, "/mirror");
+  EXPECT_EQ(s.fusion_bytes, 0u);
   EXPECT_EQ(s.timeline, "/trace.json");
   o.replicas = 0;
   EXPECT_THAT(resolve(&o, environment({}), kFacts).status().describe(),

@@ -114,7 +114,9 @@ typedef struct warren_options {
   int64_t log_disk_bytes;        /* budget in data_dir */
   const char* checkpoint_mirror; /* directory that gets a copy of each committed checkpoint */
   const char* on_rollback;       /* "exit": the process exits with code 77; "error": calls fail */
-  const char* timeline;          /* a file that gets a Chrome trace of calls, rounds and recoveries */
+  int64_t fusion_bytes; /* of a round that small asynchronous allreduces share, see warren_fusion_begin; -1: taken
+                           from the settings; 0: none */
+  const char* timeline; /* a file that gets a Chrome trace of calls, rounds and recoveries */
 } warren_options;
 
 WARREN_API void warren_options_init(warren_options* options);
@@ -194,6 +196,18 @@ WARREN_API warren_code warren_prepare_next(warren_comm*, void (*prepare)(void* c
  * default stream) when they are made, or when their prepare function has returned. When a call has finished, its
  * results are there for all streams. Where buffers may lie on a GPU: see "GPU buffers" below. */
 WARREN_API warren_code warren_use_stream(warren_comm*, void* stream);
+/* Fusion. Asynchronous allreduces on this communicator between the two calls are put together, those of one type,
+ * operation and wire type that follow each other, and made as one round: of up to `bytes` (-1: the setting
+ * fusion_bytes; 0: nothing is put together); larger ones are made alone. What was put together is sent when the next
+ * call does not fit, before any other call of this job that the program makes (a blocking or another asynchronous one,
+ * a message, a checkpoint), when one of it is waited, tested or freed, and by fusion_end. So ranks must not only make
+ * the same collectives, but also first wait for, or test, what they have just put together at the same places among
+ * them (waiting for what was sent before, and callbacks, end nothing); ranks that do not get WARREN_DESYNC. Calls with
+ * a prepare function, a name, a custom type or buffers on a GPU are made alone, on all ranks alike. Each call's handle
+ * ends as ever; results are those of one allreduce of all the elements, whose sums of floats may be bracketed otherwise
+ * than those of each alone. */
+WARREN_API warren_code warren_fusion_begin(warren_comm*, int64_t bytes);
+WARREN_API warren_code warren_fusion_end(warren_comm*);
 /* A span of the program's own in the timeline (docs/timeline.md), on the calling thread's row; spans of a thread nest.
  * Nothing happens where there is no timeline. From any thread, also beside a call. */
 WARREN_API warren_code warren_span_begin(warren_comm*, const char* name);

@@ -302,12 +302,13 @@ struct Options {
   std::string log;                    // "memory", "async" or "sync": when results are written to data_dir
   std::int64_t log_memory_bytes = 0;  // this rank's part of the log in memory
   std::string data_dir;               // directory for this host's log and checkpoints
-  std::chrono::milliseconds log_lag_ms{0};  // async: what is older is written
-  std::int64_t log_lag_bytes = 0;           // async: what is more is written
-  std::int64_t log_disk_bytes = 0;          // budget in data_dir
-  std::string checkpoint_mirror;            // directory that gets a copy of each committed checkpoint
-  std::string on_rollback;                  // "exit": the process exits with code 77; "error": calls fail
-  std::string timeline;                     // a file that gets a Chrome trace of calls, rounds and recoveries
+  std::chrono::milliseconds log_lag_ms{0};   // async: what is older is written
+  std::int64_t log_lag_bytes = 0;            // async: what is more is written
+  std::int64_t log_disk_bytes = 0;           // budget in data_dir
+  std::string checkpoint_mirror;             // directory that gets a copy of each committed checkpoint
+  std::string on_rollback;                   // "exit": the process exits with code 77; "error": calls fail
+  std::optional<std::int64_t> fusion_bytes;  // of a round that small asynchronous allreduces share; 0: none
+  std::string timeline;                      // a file that gets a Chrome trace of calls, rounds and recoveries
 };
 
 namespace detail {
@@ -458,6 +459,23 @@ class Span {
   std::shared_ptr<detail::State> state_;
 };
 
+// Asynchronous allreduces are put together until this object goes: see Communicator::fuse.
+class Fusion {
+ public:
+  Fusion(Fusion&& other) noexcept : state_(std::move(other.state_)) {}
+  Fusion& operator=(Fusion&&) = delete;
+  Fusion(const Fusion&) = delete;
+  Fusion& operator=(const Fusion&) = delete;
+  ~Fusion() {
+    if (state_ != nullptr) (void)warren_fusion_end(state_->comm);
+  }
+
+ private:
+  friend class Communicator;
+  explicit Fusion(std::shared_ptr<detail::State> state) : state_(std::move(state)) {}
+  std::shared_ptr<detail::State> state_;
+};
+
 template <class T>
 requires std::is_trivially_copyable_v<T>
 class Memory;
@@ -556,6 +574,14 @@ class Communicator {
   Communicator& wire(Wire type) {
     detail::check(warren_wire_next(get(), static_cast<warren_type>(type)));
     return *this;
+  }
+
+  // Small asynchronous allreduces that follow each other are made as one round, up to `bytes` (-1:
+  // Options::fusion_bytes), until the object goes: auto fusion = comm.fuse(). What is put together is sent early when
+  // one of it is waited for or tested, which ranks must do alike (warren_fusion_begin in c_api.h). One at a time.
+  [[nodiscard]] Fusion fuse(std::int64_t bytes = -1) {
+    detail::check(warren_fusion_begin(get(), bytes));
+    return Fusion(state_);
   }
 
   // A span of the program's own in the timeline (Options::timeline): auto span = comm.span("backward of layer 3"). From
@@ -1066,6 +1092,7 @@ inline Communicator Communicator::create(const Options& options) {
   c.log_disk_bytes = options.log_disk_bytes;
   c.checkpoint_mirror = text(options.checkpoint_mirror);
   c.on_rollback = text(options.on_rollback);
+  c.fusion_bytes = options.fusion_bytes ? *options.fusion_bytes : -1;
   c.timeline = text(options.timeline);
   auto state = std::make_shared<detail::State>();
   if (options.log_sink) {
