@@ -657,9 +657,10 @@ warren_code warren_fusion_begin(warren_comm* comm, int64_t bytes) {
   return guarded([&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
-    if (comm->fuses) return {Code::kInvalidArgument, "fusion_begin: the one before has not ended"};
+    if (const Status begun = comm->shared->session->begin_fusion(comm->group); !begun.ok()) return begun;
     comm->fuses = true;
-    comm->fusion_bytes = bytes < 0 ? comm->shared->session->fusion_bytes() : static_cast<std::uint64_t>(bytes);
+    const std::uint64_t most = bytes < 0 ? comm->shared->session->fusion_bytes() : static_cast<std::uint64_t>(bytes);
+    comm->fusion_bytes = std::min(most, warren::limits::kMaxBufferBytes);
     return {};
   });
 }
@@ -672,7 +673,7 @@ warren_code warren_fusion_end(warren_comm* comm) {
     if (!comm->fuses) return {Code::kInvalidArgument, "fusion_end: none has begun"};
     comm->fuses = false;
     comm->fusion_bytes = 0;
-    comm->shared->session->send_fused();
+    comm->shared->session->end_fusion();
     return {};
   });
 }

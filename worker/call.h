@@ -29,6 +29,7 @@ struct CallSpec {
   std::uint64_t count = 0;                // as the C interface defines it for the collective
   std::span<const std::uint64_t> counts;  // allgatherv
   std::uint64_t parts = 0;                // a hash of the calls that this one stands for (worker/fusion.h); 0: of none
+  std::uint8_t algorithm = 0;             // schedule::Algorithm; 0: the engine chooses
   std::int32_t root = -1;                 // or the peer of a send or recv
   std::int32_t tag = -1;                  // kPoint
   bool sends = false;                     // kPoint: send, else recv

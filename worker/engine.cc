@@ -424,6 +424,7 @@ bool Engine::idle(GroupId id) const {
 }
 
 schedule::Algorithm Engine::algorithm_for(const CallSpec& spec, std::int32_t size) const {
+  if (spec.algorithm != 0) return static_cast<schedule::Algorithm>(spec.algorithm);
   const auto serving = schedule::algorithms_for(spec.collective);
   if (std::find(serving.begin(), serving.end(), plan_.algorithm) != serving.end()) return plan_.algorithm;
   return schedule::choose(spec.collective, size, larger_buffer(spec, static_cast<std::uint64_t>(size)));

@@ -204,6 +204,8 @@ class Engine {
   [[nodiscard]] bool has_trouble() const { return gap_.has_value() || failure_.has_value(); }
 
   [[nodiscard]] std::size_t outstanding() const { return outstanding_; }
+  // By which a group of so many ranks makes this collective.
+  [[nodiscard]] schedule::Algorithm algorithm_for(const CallSpec& spec, std::int32_t size) const;
   // Writes to the board whom the rounds under way wait for. For the owner's slow path, before it sleeps.
   void publish_waits();
   // "rank 0 waits for rank 3 in round 0.17: allreduce(…)", one entry a round under way, and one for what is replayed:
@@ -299,7 +301,6 @@ class Engine {
   void complete(Group& group);
   [[nodiscard]] wire::Position position_of(const Group& group, bool own) const;
   void remember(const Group& group);
-  [[nodiscard]] schedule::Algorithm algorithm_for(const CallSpec& spec, std::int32_t size) const;
   void start_next(Group& group);
   void conclude(Call& call, const Status& status);
   void finish(Call& call, const Status& status);

@@ -69,11 +69,26 @@ bool Batch::takes(const Call& call, std::uint64_t most_bytes) {
          call.setup.empty() && call.buffers == nullptr && spec.count * element_bytes(spec) <= most_bytes;
 }
 
+std::uint8_t Batch::together(schedule::Algorithm alone) {
+  using schedule::Algorithm;
+  switch (alone) {
+    // Both combine in the order of ranks; many small calls are large together, and a star sends all of it through one.
+    case Algorithm::kStar:
+    case Algorithm::kDirect: return static_cast<std::uint8_t>(Algorithm::kDirect);
+    case Algorithm::kTree:
+    case Algorithm::kButterfly: return static_cast<std::uint8_t>(alone);
+    case Algorithm::kRing:
+    case Algorithm::kAuto: return 0;
+  }
+  return 0;
+}
+
 bool Batch::fits(GroupId group, const Call& call, std::uint64_t most_bytes) const {
   const CallSpec& spec = call.spec;
   const CallSpec& first = parts_.front()->spec;
   return group == group_ && spec.type == first.type && spec.op == first.op && spec.wire == first.wire &&
-         parts_.size() < kMostParts && spec.count * element_bytes(spec) <= most_bytes - bytes_;
+         spec.algorithm == first.algorithm && parts_.size() < kMostParts &&
+         spec.count * element_bytes(spec) <= most_bytes - bytes_;
 }
 
 void Batch::add(GroupId group, const GroupShape& shape, std::shared_ptr<Call> part) {
@@ -95,18 +110,21 @@ std::vector<std::shared_ptr<Call>> Batch::take() {
 Result<std::shared_ptr<Call>> Batch::close(const std::shared_ptr<CopyMemory>& memory,
                                            std::vector<std::shared_ptr<Call>>& lost) {
   const std::uint64_t elements = elements_, bytes = bytes_;
+  lost = parts_;
   std::vector<std::shared_ptr<Call>> parts = take();
   const auto sent = [&](std::shared_ptr<Call> call) -> Result<std::shared_ptr<Call>> {
-    if (call->spec.wire == DataType{}) return call;
-    const Status narrowed = narrow(*call, shape_, memory);
-    if (narrowed.ok()) return call;
-    lost = std::move(parts);
-    return narrowed;
+    if (call->spec.wire != DataType{}) {
+      if (const Status narrowed = narrow(*call, shape_, memory); !narrowed.ok()) return narrowed;
+    }
+    lost.clear();
+    return call;
   };
-  if (parts.size() == 1) return sent(parts.front());
+  if (parts.size() == 1) {
+    parts.front()->spec.algorithm = 0;
+    return sent(parts.front());
+  }
   auto taken = memory->take(bytes);
   if (!taken.ok()) {
-    lost = std::move(parts);
     return taken.status().because_of_this("cannot put together " + std::to_string(lost.size()) + " allreduces");
   }
   auto call = std::make_shared<Call>();

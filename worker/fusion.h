@@ -13,6 +13,7 @@
 #include "recovery/result.h"
 #include "worker/call.h"
 #include "worker/copy_memory.h"
+#include "worker/schedule/schedule.h"
 
 namespace warren::worker {
 
@@ -24,6 +25,9 @@ class Batch {
   // Whether a validated call may be a part of any batch of up to so many bytes: an allreduce, without prepare function
   // and name, whose buffers are memory of the CPU.
   [[nodiscard]] static bool takes(const Call& call, std::uint64_t most_bytes);
+  // By which algorithm calls that are made by this one alone are made together, with the same bits: the order in which
+  // it combines ranks must not hang on where an element stands. 0: by none.
+  [[nodiscard]] static std::uint8_t together(schedule::Algorithm alone);
   // Whether it may be the next part of this one, which has parts.
   [[nodiscard]] bool fits(GroupId group, const Call& call, std::uint64_t most_bytes) const;
   void add(GroupId group, const GroupShape& shape, std::shared_ptr<Call> part);

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -112,9 +113,15 @@ Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const
   }
   if (!settings.timeline.empty()) {
     auto trace = TraceFile::open(settings.timeline, log);
-    if (!trace.ok()) return trace.status();
-    session->trace_ = std::move(trace).value();
-    session->engine_.use(*session->trace_);
+    if (trace.ok()) {
+      session->trace_ = std::move(trace).value();
+      session->engine_.use(*session->trace_);
+    } else if (settings.attempt == 0) {
+      return trace.status();
+    } else {
+      // The job needs this life more than its trace.
+      log(WARREN_LOG_WARNING, trace.status().describe() + "; this life goes on without one");
+    }
   }
   auto library = load_device_library(settings.device_library);
   if (!library.ok()) return library.status();
@@ -841,9 +848,12 @@ Status Session::give_state(std::unique_lock<std::mutex>& lock) {
 
 Status Session::run(GroupId group, Call& call) {
   std::unique_lock lock(mutex_);
-  send_batch(lock);
+  Status status = may_call(group, call);
+  if (!status.ok()) return status;
+  // A set-up round may be made by one life alone, and ends no batch: it has no number among the others.
+  if (call.setup.empty()) send_batch(lock);
   stay_out(lock);
-  Status status = give_state(lock);
+  status = give_state(lock);
   if (status.ok()) status = engine_.submit(group, call);
   if (!status.ok()) return status;
   drive(lock, [&] { return call.finished.load(std::memory_order_relaxed); });
@@ -853,8 +863,31 @@ Status Session::run(GroupId group, Call& call) {
 
 Status Session::submit(GroupId group, const std::shared_ptr<Call>& call) {
   std::unique_lock lock(mutex_);
-  send_batch(lock);
+  if (Status status = may_call(group, *call); !status.ok()) return status;
+  if (call->setup.empty()) send_batch(lock);
   return submit(lock, group, call);
+}
+
+// Not all ranks exchange messages or call what another group calls, and so a batch would end at some of them alone.
+Status Session::may_call(GroupId group, const Call& call) const {
+  if (!fusing_ || (group == *fusing_ && call.spec.collective != Collective::kPoint)) [[likely]]
+    return {};
+  return {Code::kInvalidArgument, std::string(to_string(call.spec.collective)) +
+                                      ": messages, and calls of other communicators, come before fusion_begin or "
+                                      "after fusion_end"};
+}
+
+Status Session::begin_fusion(GroupId group) {
+  const std::lock_guard lock(mutex_);
+  if (fusing_) return {Code::kInvalidArgument, "fusion_begin: the one before, of any communicator, has not ended"};
+  fusing_ = group;
+  return {};
+}
+
+void Session::end_fusion() {
+  std::unique_lock lock(mutex_);
+  send_batch(lock);
+  fusing_.reset();
 }
 
 Status Session::submit(std::unique_lock<std::mutex>& lock, GroupId group, const std::shared_ptr<Call>& call) {
@@ -881,14 +914,24 @@ Status Session::fuse(GroupId group, const GroupShape& shape, const std::shared_p
   if (staging_ != nullptr) {
     if (const Status staged = judge(staging_->stage(*call, shape)); !staged.ok()) return staged;
   }
+  const CallSpec& spec = call->spec;
+  if (const auto reducer = Reducer::make(spec.type, spec.op, static_cast<std::uint32_t>(shape.size), spec.custom_bytes,
+                                         spec.custom, spec.custom_context);
+      !reducer.ok()) {
+    return reducer.status();
+  }
   std::unique_lock lock(mutex_);
-  if (!Batch::takes(*call, most_bytes)) {
-    send_batch(lock);
+  CallSpec alone = spec;
+  if (alone.wire != DataType{}) alone.type = alone.wire;
+  const std::uint8_t algorithm = Batch::together(engine_.algorithm_for(alone, shape.size));
+  if (algorithm == 0 || !Batch::takes(*call, most_bytes)) {
+    if (call->setup.empty()) send_batch(lock);
     if (call->spec.wire != DataType{}) {
       if (const Status narrowed = narrow(*call, shape, copy_memory_); !narrowed.ok()) return narrowed;
     }
     return submit(lock, group, call);
   }
+  call->spec.algorithm = algorithm;
   if (!batch_.empty() && !batch_.fits(group, *call, most_bytes)) send_batch(lock);
   stay_out(lock);
   if (const Status given = give_state(lock); !given.ok()) return given;
@@ -912,10 +955,19 @@ void Session::send_fused() {
 void Session::send_batch(std::unique_lock<std::mutex>& lock) {
   if (batch_.empty()) [[likely]]
     return;
+  // As many calls as there may be at once are under way on one rank and not on another: what was taken is not refused.
+  drive(lock, [&] { return engine_.outstanding() < limits::kMaxOutstandingRounds || engine_.stopped(); });
   std::vector<std::shared_ptr<Call>> lost;
   const GroupId group = batch_.group();
-  auto call = batch_.close(copy_memory_, lost);
+  Result<std::shared_ptr<Call>> call = Status(Code::kExhausted, "no memory to put allreduces together");
+  try {
+    call = batch_.close(copy_memory_, lost);
+  } catch (const std::bad_alloc&) {
+    // As if it had said so; its parts are among those that are lost.
+  }
   Status status = call.status();
+  // The others will make this round, and nobody else can make this rank's part in it.
+  if (!call.ok()) end_life(status);
   if (call.ok()) {
     status = submit(lock, group, call.value());
     if (!status.ok())
@@ -975,7 +1027,7 @@ Status Session::on_complete(Call& call, warren_callback callback, void* context)
 
 Result<bool> Session::meets(std::vector<std::uint64_t> sites) {
   std::unique_lock lock(mutex_);
-  send_batch(lock);
+  if (fusing_) return Status(Code::kInvalidArgument, "meets_round comes before fusion_begin or after fusion_end");
   drive(lock, [&] { return engine_.idle(kWorldGroup) || engine_.stopped(); });
   run_callbacks(lock);
   if (engine_.stopped()) return gone();
@@ -1004,7 +1056,10 @@ Status Session::add_group(GroupId id, std::vector<Rank> members, std::uint32_t c
 void Session::remove_group(GroupId id) {
   std::unique_lock lock(mutex_);
   if (!engine_.has_group(id)) return;
-  send_batch(lock);
+  if (fusing_ == id) {
+    send_batch(lock);
+    fusing_.reset();
+  }
   // Where the engine has stopped, all calls have finished but one whose prepare function runs.
   drive(lock, [&] { return engine_.idle(id); });
   run_callbacks(lock);

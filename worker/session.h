@@ -68,6 +68,9 @@ class Session final : private DataPath {
   Status fuse(GroupId group, const GroupShape& shape, const std::shared_ptr<Call>& call, std::uint64_t most_bytes);
   // Sends what was put together.
   void send_fused();
+  // Puts asynchronous allreduces of this group together until end_fusion(). kInvalidArgument: another group's are.
+  Status begin_fusion(GroupId group);
+  void end_fusion();
   [[nodiscard]] std::uint64_t fusion_bytes() const { return settings_.fusion_bytes; }
   // Safe beside a thread that is inside another call.
   Status wait(Call& call);
@@ -152,6 +155,7 @@ class Session final : private DataPath {
   bool work_outside(std::unique_lock<std::mutex>& lock);
   Status submit(std::unique_lock<std::mutex>& lock, GroupId group, const std::shared_ptr<Call>& call);
   void send_batch(std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] Status may_call(GroupId group, const Call& call) const;
   bool prepare(std::unique_lock<std::mutex>& lock);
   bool deliver(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] std::string describe(const Call& call) const;
@@ -185,6 +189,7 @@ class Session final : private DataPath {
   const Log log_;
   RoundBoard board_;
   Batch batch_;                       // under the lock
+  std::optional<GroupId> fusing_;     // whose calls are put together
   std::unique_ptr<TraceFile> trace_;  // outlives the engine
   bool recovers_ = false;             // the timeline shows a recovery
   std::atomic<bool> drains_{false};   // no call begins any more

@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cinttypes>
@@ -20,6 +22,7 @@ constexpr auto kInterval = std::chrono::milliseconds(100);
 constexpr std::uint32_t kFirstLane = 16, kFirstThread = 100'000;
 constexpr std::size_t kWriteBytes = std::size_t{64} << 10;
 constexpr int kLockTries = 200;  // of a millisecond
+constexpr std::size_t kMostLineBytes = 4096;
 // Phases that are none of the format's: a stage begins, and the one before it ends; a round ends, and its stage.
 constexpr char kStage = 's', kRoundEnd = 'r';
 
@@ -69,14 +72,24 @@ class FileLock {
   bool held_ = false;
 };
 
-// Cuts off what a process that was killed has left of a line.
+// Cuts off what a process that was killed has left of a line. Of nothing but a timeline.
 Status mend(int fd) {
   struct stat file {};
   if (fstat(fd, &file) != 0) return {Code::kUnavailable, std::strerror(errno)};
   if (!S_ISREG(file.st_mode)) return {Code::kUnavailable, "is no file"};
-  off_t size = file.st_size;
-  char byte = 0;
-  while (size > 0 && ::pread(fd, &byte, 1, size - 1) == 1 && byte != '\n') size--;
+  std::array<char, kMostLineBytes> end;
+  const off_t from = std::max<off_t>(0, file.st_size - static_cast<off_t>(end.size()));
+  const ssize_t got = ::pread(fd, end.data(), end.size(), from);
+  if (got < 0) return {Code::kUnavailable, std::strerror(errno)};
+  const std::string_view tail(end.data(), static_cast<std::size_t>(got));
+  std::array<char, 2> begin{};
+  const ssize_t first = ::pread(fd, begin.data(), begin.size(), 0);
+  const std::string_view head(begin.data(), static_cast<std::size_t>(std::max<ssize_t>(first, 0)));
+  const std::size_t newline = tail.rfind('\n');
+  if (head != std::string_view("[\n").substr(0, head.size()) || (newline == tail.npos && from != 0)) {
+    return {Code::kUnavailable, "it is no timeline, and is left as it is"};
+  }
+  const off_t size = newline == tail.npos ? 0 : from + static_cast<off_t>(newline) + 1;
   if (size != file.st_size && ftruncate(fd, size) != 0) return {Code::kUnavailable, std::strerror(errno)};
   if (size == 0 && ::write(fd, "[\n", 2) != 2) return {Code::kUnavailable, std::strerror(errno)};
   return {};
@@ -91,8 +104,9 @@ std::int64_t TraceFile::now_ns() {
 Result<std::unique_ptr<TraceFile>> TraceFile::open(const std::string& path, const Log& log) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (fd < 0) return Status(Code::kUnavailable, "cannot open the timeline " + path + ": " + std::strerror(errno));
-  Status mended;
-  if (const FileLock lock(fd); lock.held()) mended = mend(fd);
+  const FileLock lock(fd);
+  const Status mended =
+      lock.held() ? mend(fd) : Status(Code::kUnavailable, "another process has held its lock for long");
   if (!mended.ok()) {
     ::close(fd);
     return mended.because_of_this("cannot write the timeline " + path);
@@ -232,7 +246,13 @@ void TraceFile::write_loop() {
 }
 
 void TraceFile::flush() {
-  const std::lock_guard file_lock(file_mutex_);
+  // Who ends the process does not wait for a disk that hangs.
+  std::unique_lock file_lock(file_mutex_, std::try_to_lock);
+  for (int tries = 0; !file_lock && tries < kLockTries; tries++) {
+    usleep(1000);
+    (void)file_lock.try_lock();
+  }
+  if (!file_lock) return;
   std::uint64_t left_out = 0;
   bool first = false;
   {
@@ -340,10 +360,19 @@ void TraceFile::write(std::string_view lines) {
     return log_(WARREN_LOG_WARNING,
                 "the timeline " + path_ + " has " + std::to_string(bytes_) + " bytes of this life; it ends here");
   }
-  bytes_ += lines.size();
   const FileLock lock(fd_);
-  // What cannot be mended cannot be written to either.
-  if (lock.held()) (void)mend(fd_);
+  if (!lock.held()) {
+    // Whoever holds it may be cutting off what it takes for half a line.
+    const std::lock_guard guard(mutex_);
+    left_out_ += static_cast<std::uint64_t>(std::ranges::count(lines, '\n'));
+    named_rows_.clear();
+    return;
+  }
+  if (const Status mended = mend(fd_); !mended.ok()) {
+    over_ = true;
+    return log_(WARREN_LOG_WARNING, "the timeline " + path_ + " ends here: " + mended.describe());
+  }
+  bytes_ += lines.size();
   while (!lines.empty()) {
     const ssize_t n = ::write(fd_, lines.data(), lines.size());
     if (n < 0 && errno == EINTR) continue;

@@ -184,11 +184,7 @@ class Worker {
     usleep(program_.shape().compute_ms * 1000);
     const std::vector<Call> calls = program_.iteration(index);
     bool on = program_.shape().iterations == 0 || index + 1 < program_.shape().iterations;
-    // So that several calls fit, and some do not.
     std::optional<Fusion> fusion;
-    if (program_.shape().mix == Mix::kFused) {
-      fusion.emplace(comm_->fuse(static_cast<std::int64_t>(program_.shape().bytes / 2)));
-    }
     std::vector<Running> in_flight;
     in_flight.reserve(calls.size());
     const auto await = [&] {
@@ -197,6 +193,12 @@ class Worker {
     };
     for (std::uint32_t i = 0; i < calls.size(); i++) {
       if (!calls[i].in_flight) await();
+      // Messages and calls of groups come outside of a fusion.
+      const bool fuses = program_.shape().mix == Mix::kFused && !calls[i].on_group && !calls[i].on_own_group &&
+                         calls[i].kind != CallKind::kExchange;
+      if (!fuses) fusion.reset();
+      // So that several calls fit, and some do not.
+      if (fuses && !fusion) fusion.emplace(comm_->fuse(static_cast<std::int64_t>(program_.shape().bytes / 2)));
       Running r{calls[i], i, {}, {}, true, 0, 0, {}};
       prepare(r, index);
       const std::size_t bytes = call_bytes(r.call, program_.shape().ranks);

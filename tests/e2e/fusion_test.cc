@@ -4,6 +4,7 @@
 #include <future>
 #include <numeric>
 #include <thread>
+#include <utility>
 
 #include "tests/e2e/cluster.h"
 
@@ -90,7 +91,6 @@ TEST(Fusion, ABatchEndsWhereTheProgramDoesSomethingElse) {
   Cluster cluster;
   cluster.run_well(2, [](Communicator& comm) {
     (void)comm.load_checkpoint();
-    auto group = comm.split(0);
     const Fusion fusion = comm.fuse();
     const auto ends = [&](const char* what, std::uint64_t rounds, const std::function<void()>& other) {
       SCOPED_TRACE(what);
@@ -107,7 +107,6 @@ TEST(Fusion, ABatchEndsWhereTheProgramDoesSomethingElse) {
     ends("nothing", 1, [] {});
     ends("a blocking call", 3, [&] { EXPECT_EQ(comm.allreduce(1), 2); });
     ends("another collective", 3, [&] { (void)comm.allgather(1); });
-    ends("a call of a group", 3, [&] { EXPECT_EQ(group->allreduce(1), 2); });
     ends("a checkpoint", 2, [&] { comm.checkpoint(std::vector<int>{1}); });
     std::vector<double> other(3, 1.0);
     ends("another type", 3, [&] {
@@ -233,6 +232,114 @@ TEST(Fusion, IsReplayed) {
   bursts(second);
   second.finalize();
   other.join();
+}
+
+// Sums of floats too, by whatever algorithm each call is made alone.
+TEST(Fusion, BitsAreThoseOfEachCallAlone) {
+  for (const int ranks : {2, 3, 5}) {
+    Cluster cluster;
+    cluster.run_well(ranks, [](Communicator& comm) {
+      std::vector<std::vector<float>> alone, together;
+      std::uint32_t x = 7 + static_cast<std::uint32_t>(comm.rank());
+      for (const std::size_t n : {1u, 3u, 900u, 1100u, 2u, 5000u, 4000u, 60'000u, 10u, 11u}) {
+        auto& values = alone.emplace_back(n);
+        for (float& v : values) v = static_cast<float>((x = x * 1664525u + 1013904223u) >> 8) * 1e-5f;
+      }
+      together = alone;
+      for (auto& values : alone) comm.allreduce(std::span(values));
+      {
+        const Fusion fusion = comm.fuse();
+        std::vector<Handle> handles;
+        for (auto& values : together) handles.push_back(comm.allreduce_async(std::span(values)));
+        for (Handle& h : handles) h.wait();
+      }
+      EXPECT_EQ(together, alone);
+    });
+  }
+}
+
+// What one life alone makes ends no batch: the others have made it long ago.
+TEST(Fusion, ASetupRoundOfANewLifeCutsNothing) {
+  Cluster cluster;
+  const auto options = [&](int r) {
+    Options o = cluster.options(r, 2);
+    o.host_id = o.domain_id = "host-" + std::to_string(r);
+    o.replicas = 2;
+    return o;
+  };
+  const auto step = [](Communicator& comm, bool& known) {
+    const Fusion fusion = comm.fuse();
+    std::vector<int> a{1}, b{2};
+    Handle one = comm.allreduce_async(std::span(a));
+    if (!std::exchange(known, true)) {
+      EXPECT_EQ(comm.once("width").allreduce(1), 2);
+    }
+    Handle two = comm.allreduce_async(std::span(b));
+    one.wait();
+    two.wait();
+    EXPECT_EQ(a[0], 2);
+    EXPECT_EQ(b[0], 4);
+  };
+  std::promise<void> over;
+  std::thread other([&] {
+    Communicator comm = Communicator::create(options(0));
+    (void)comm.load_checkpoint();
+    bool known = false;
+    step(comm, known);
+    comm.checkpoint(std::vector<int>{1});
+    over.get_future().wait();
+    step(comm, known);
+    comm.finalize();
+  });
+  {
+    Communicator first = Communicator::create(options(1));
+    (void)first.load_checkpoint();
+    bool known = false;
+    step(first, known);
+    first.checkpoint(std::vector<int>{1});
+  }
+  over.set_value();
+  Communicator second = Communicator::create(options(1));
+  (void)second.load_checkpoint();
+  bool known = false;
+  if (second.version() == 0) {
+    // The checkpoint was not committed when the first life ended.
+    step(second, known);
+    second.checkpoint(std::vector<int>{1});
+  }
+  step(second, known);
+  second.finalize();
+  other.join();
+}
+
+TEST(Fusion, WhatSomeRanksAloneDoIsRefused) {
+  Cluster cluster;
+  cluster.run_well(2, [](Communicator& comm) {
+    auto group = comm.split(0);
+    std::vector<int> a{1}, b{2}, m{3};
+    const auto invalid = [](auto call) {
+      try {
+        call();
+        ADD_FAILURE() << "was taken";
+      } catch (const Error& e) {
+        EXPECT_EQ(e.code(), ErrorCode::invalid_argument) << e.what();
+      }
+    };
+    auto doomed = comm.split(0);
+    const Fusion fusion = comm.fuse();
+    Handle one = comm.allreduce_async(std::span(a));
+    invalid([&] { comm.send(m, 1 - comm.rank()); });
+    invalid([&] { (void)comm.recv_async(std::span(m), 1 - comm.rank()); });
+    invalid([&] { (void)group->allreduce(1); });
+    invalid([&] { (void)group->fuse(); });
+    std::vector<float> f{1};
+    invalid([&] { (void)comm.allreduce_async(std::span(f), Op::bit_and); });
+    if (comm.rank() == 0) doomed.reset();  // another group's end ends nothing
+    Handle two = comm.allreduce_async(std::span(b));
+    two.wait();
+    one.wait();
+    EXPECT_EQ(a[0] + b[0], 6);
+  });
 }
 
 }  // namespace

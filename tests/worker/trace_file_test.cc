@@ -154,6 +154,16 @@ TEST_F(TraceFileTest, ManyAppendAndALineThatAKillHasCutIsRemoved) {
 }
 
 // Whoever was stopped while it wrote has the file's lock.
+TEST_F(TraceFileTest, AFileThatIsNoTimelineStaysAsItIs) {
+  for (const std::string& text : {std::string("{\"precious\": 1}"), "[1, 2]\n" + std::string(10'000, 'x')}) {
+    std::ofstream(path_) << text;
+    const auto file = TraceFile::open(path_, Log());
+    EXPECT_FALSE(file.ok());
+    std::ifstream in(path_);
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>(in), {}), text);
+  }
+}
+
 TEST_F(TraceFileTest, AStoppedWriterIsNotWaitedFor) {
   const auto file = open();
   file->belongs_to(Rank(0), "0", 0);
@@ -161,8 +171,12 @@ TEST_F(TraceFileTest, AStoppedWriterIsNotWaitedFor) {
   ASSERT_EQ(flock(fd, LOCK_EX), 0);
   file->instant(TraceFile::Row::kWaits, "a");
   file->flush();
-  EXPECT_EQ(shape(events()), "i:a ");
+  EXPECT_EQ(text(), "[\n") << "it may be mending the file's end";
   ::close(fd);
+  file->instant(TraceFile::Row::kWaits, "b");
+  file->flush();
+  EXPECT_NE(text().find("events left out"), std::string::npos);
+  EXPECT_NE(text().find("\"b\""), std::string::npos);
 }
 
 TEST_F(TraceFileTest, WhatCannotBeWrittenIsTold) {

@@ -31,6 +31,8 @@ namespace {
 constexpr std::size_t kMostHosts = 16, kMostRanksOfAHost = 16;
 // One where they are side by side; a rank whose next life is elsewhere makes two.
 constexpr std::size_t kMostChangesAHost = 2;
+// As host.cc's: what 16 ranks have of a block of the default size.
+constexpr std::uint64_t kLeastBlockPieceBytes = std::uint64_t{16} << 10;
 // Of a peer, two messages may be on their way while a third is read.
 constexpr std::size_t kSlotsPerPeer = 3;
 // What comes from a peer in one turn waits for other peers, and must not keep the next turn's from coming.
@@ -183,6 +185,14 @@ bool partners_cross_less(const Request& request, const Hosts& hosts) {
     if (position < pairs && !hosts.together(2 * position, 2 * position + 1)) by_partners += 2 * pieces;
   }
   return by_partners < by_leaders;
+}
+
+// Whether the pieces of a butterfly's block are worth a message to each other rank.
+bool blocks_are_large(const Request& request) {
+  const auto units = units_of(request);
+  std::uint64_t largest = 0;
+  for (const Range& piece : units.front()) largest = std::max(largest, piece.count);
+  return largest * request.element_bytes >= kLeastBlockPieceBytes;
 }
 
 // Whether a ring changes hosts so often that its partial results would take many stages, and all of what is in flight.
@@ -457,6 +467,8 @@ class HierarchicalAllreduce {
 
 bool on_several_hosts(const Request& request) {
   if (request.hosts.empty() || !pieces_are_large(request)) return false;
+  // A block of the butterfly is cut among all ranks.
+  if (request.algorithm != Algorithm::kRing && !blocks_are_large(request)) return false;
   const Hosts hosts(request);
   if (hosts.size() < 2 || hosts.size() > kMostHosts || hosts.size() == index(request.size)) return false;
   for (std::size_t host = 0; host < hosts.size(); ++host) {

@@ -199,13 +199,15 @@ WARREN_API warren_code warren_use_stream(warren_comm*, void* stream);
 /* Fusion. Asynchronous allreduces on this communicator between the two calls are put together, those of one type,
  * operation and wire type that follow each other, and made as one round: of up to `bytes` (-1: the setting
  * fusion_bytes; 0: nothing is put together); larger ones are made alone. What was put together is sent when the next
- * call does not fit, before any other call of this job that the program makes (a blocking or another asynchronous one,
- * a message, a checkpoint), when one of it is waited, tested or freed, and by fusion_end. So ranks must not only make
- * the same collectives, but also first wait for, or test, what they have just put together at the same places among
- * them (waiting for what was sent before, and callbacks, end nothing); ranks that do not get WARREN_DESYNC. Calls with
- * a prepare function, a name, a custom type or buffers on a GPU are made alone, on all ranks alike. Each call's handle
- * ends as ever; results are those of one allreduce of all the elements, whose sums of floats may be bracketed otherwise
- * than those of each alone. */
+ * call does not fit, before any other call of this communicator (a blocking or another asynchronous one, a checkpoint),
+ * when one of it is waited, tested or freed, and by fusion_end. So ranks must not only make the same collectives, but
+ * also first wait for, test, or free what they have just put together at the same places among them (waiting for what
+ * was sent before, and callbacks, end nothing), with the same `bytes`; ranks that do not get WARREN_DESYNC. Calls with
+ * a prepare function, a custom type or buffers on a GPU are made alone, on all ranks alike, and so are set-up rounds,
+ * which end nothing. Messages, calls of other communicators, another fusion_begin and meets_round are
+ * WARREN_INVALID_ARGUMENT between the two: not all ranks make them at the same place. Each call's handle
+ * ends as ever, with the bits of a call alone: calls whose order of combination hangs on where an element stands (by
+ * ring) are made alone, and those that are made by other algorithms are not put together. */
 WARREN_API warren_code warren_fusion_begin(warren_comm*, int64_t bytes);
 WARREN_API warren_code warren_fusion_end(warren_comm*);
 /* A span of the program's own in the timeline (docs/timeline.md), on the calling thread's row; spans of a thread nest.
