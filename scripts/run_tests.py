@@ -23,7 +23,7 @@ EXPECTED_SKIPS = 0
 GPU_PROGRAMS = {"gpu_test"}
 REQUIRE_GPU = "WARREN_REQUIRE_GPU"
 FUZZ_SECONDS = 60
-SIMULATED_SEEDS = 3000
+SIMULATED_SEEDS = 7000
 FRESH_SEEDS = 1500
 # Pure functions over so many cases, or processes killed so often, that a sanitizer takes minutes; or speeds are compared,
 # which a sanitizer changes. The tests beside them reach the same code.
