@@ -13,6 +13,7 @@
 #include "cli/table.h"
 #include "worker/launch/text.h"
 
+DECLARE_int32(spares);
 DEFINE_double(seconds, 60, "how long faults strike");
 DEFINE_string(
     faults, "kill,stop,cut,tracker",
@@ -99,11 +100,18 @@ int run(const std::vector<std::string>&) {
   if (FLAGS_compute_ms < 0 || FLAGS_compute_ms > 1'000'000) {
     return usage_error(kChaosCommand, "--compute_ms is 0 … 1000000");
   }
+  const int spares = std::max(0, FLAGS_spares);
+  if (spares > FLAGS_hosts * (ranks / FLAGS_hosts)) {
+    return usage_error(kChaosCommand, "--spares is 0 … as many as each host has ranks");
+  }
   for (const auto* number : {&replicas, &timeout, &round_bytes}) {
     if (!number->ok()) return usage_error(kChaosCommand, number->status().message());
   }
   if (!faults->kinds.empty() && replicas.value() == 0)
     return usage_error(kChaosCommand, "faults need --replicas above 0");
+  if (spares > 0 && (has(FaultKind::kCut) || has(FaultKind::kDisk) || has(FaultKind::kAll))) {
+    return usage_error(kChaosCommand, "with --spares ranks move between hosts: --faults are kill, stop and tracker");
+  }
   if (has(FaultKind::kDisk) && (FLAGS_hosts < 2 || replicas.value() < 2)) {
     return usage_error(kChaosCommand,
                        "a host loses its disk only where another has a copy: --hosts and --replicas of 2");
@@ -113,6 +121,7 @@ int run(const std::vector<std::string>&) {
   if (error) return failure("cannot find this program: " + error.message());
   options.ranks = static_cast<std::uint32_t>(ranks);
   options.hosts = static_cast<std::uint32_t>(FLAGS_hosts);
+  options.spares = static_cast<std::uint32_t>(spares);
   options.replicas = static_cast<int>(replicas.value());
   options.seconds = FLAGS_seconds;
   options.faults = faults->kinds;
@@ -160,8 +169,8 @@ const Command kChaosCommand = {
         "stall_ms (from the last new result before a fault to the first after it on all ranks), noticed_ms (until the "
         "tracker has ended the epoch, where no other fault was being recovered from). The exit code is 0 only without "
         "divergences, hangs, and rollbacks that no fault calls for.",
-    .flags = {"ranks", "hosts", "replicas", "seconds", "faults", "interval_ms", "seed", "round_timeout_ms", "goodput",
-              "mix", "round_bytes", "compute_ms", "disk_log", "json", "worker_of"},
+    .flags = {"ranks", "hosts", "spares", "replicas", "seconds", "faults", "interval_ms", "seed", "round_timeout_ms",
+              "goodput", "mix", "round_bytes", "compute_ms", "disk_log", "json", "worker_of"},
     .run = run,
 };
 

@@ -21,6 +21,8 @@
 DEFINE_int32(n, 0, "how many workers to start");
 DEFINE_uint32(world_size, 0, "how many workers the job has, where more launchers share it (default: those of -n)");
 DEFINE_uint32(first_worker, 0, "the id of the first worker here, where more launchers share a job");
+DEFINE_int32(spares, -1,
+             "how many workers to start beyond those, which wait warm and take the place of one that is lost at once");
 DEFINE_string(tracker, "", "HOST:PORT of a running tracker, or \"embedded\": one of its own, on this machine alone");
 DEFINE_string(restarts, "",
               "how often each worker is started again (default: 10 times when it is lost, never when it ends with a "
@@ -92,6 +94,8 @@ Variables from_flags() {
   put("WARREN_ON_ROLLBACK", FLAGS_on_rollback);
   put("WARREN_DRAIN_MS", FLAGS_drain_ms);
   put("WARREN_TIMELINE", FLAGS_timeline);
+  // 0: they are elsewhere, and may take the places of workers here all the same.
+  if (FLAGS_spares >= 0) out["WARREN_SPARES"] = std::to_string(std::max(1, FLAGS_spares));
   if (FLAGS_resize) out["WARREN_RESIZE"] = "1";
   if (FLAGS_insecure_no_auth) {
     out["WARREN_INSECURE_NO_AUTH"] = "1";
@@ -211,6 +215,12 @@ int run(const std::vector<std::string>& words) {
                            " of them, are not all below --world_size, which is " + std::to_string(world_size()) + " (" +
                            std::to_string(limits::kMaxWorldSize) + " at most)");
   }
+  if (FLAGS_spares > static_cast<std::int32_t>(limits::kMaxSpares) ||
+      (world_size() != static_cast<std::uint32_t>(FLAGS_n) && FLAGS_spares > FLAGS_n)) {
+    return usage_error(kRunCommand, "--spares is " + std::to_string(FLAGS_spares) + ": give at most " +
+                                        std::to_string(limits::kMaxSpares) +
+                                        ", and, where more launchers share a job, no more than -n");
+  }
   const auto restarts = restarts_from_flag();
   if (!restarts) return kExitUsage;
 
@@ -220,6 +230,7 @@ int run(const std::vector<std::string>& words) {
   options.workers = static_cast<std::uint32_t>(FLAGS_n);
   options.first_worker = FLAGS_first_worker;
   options.world_size = world_size();
+  options.spares = static_cast<std::uint32_t>(std::max(0, FLAGS_spares));
   options.restarts = restarts->lost;
   options.failure_restarts = restarts->failed;
   options.prefix = FLAGS_prefix;
@@ -228,8 +239,8 @@ int run(const std::vector<std::string>& words) {
   if (!provided.ok()) return failure(provided.status().describe());
   options.hung_after_ms = provided.value().settings.round_timeout_ms;
   options.drain_ms = provided.value().settings.drain_ms;
-  const auto keeper =
-      worker::SegmentKeeper::start(options.workers, [](const std::string& text) { notice("segment_keeper", text); });
+  const auto keeper = worker::SegmentKeeper::start(options.workers + options.spares,
+                                                   [](const std::string& text) { notice("segment_keeper", text); });
   if (!keeper.ok()) return failure(keeper.status().because_of_this("cannot keep the workers' logs").describe());
   options.variables[worker::kKeeperVariable] = keeper.value()->environment();
   const auto& tracker = provided.value().tracker;
@@ -271,6 +282,10 @@ const Command kRunCommand = {
         "timeout and was killed for it. "
         "One that ends with another exit code than 0 is started again only if --restarts is given. When a worker may "
         "not be started again, the others are ended.\n"
+        "With --spares=S, S more copies wait in init(), with the ids above: when a worker is lost, one of them takes "
+        "its "
+        "place at once, and the lost one waits in turn when it has been started again. Who is not needed ends with the "
+        "job, and its init() does not return.\n"
         "With --data_dir a job that was ended before it was done goes on when it is started again; with "
         "--resize also with another N: from its newest checkpoint, without local states.\n"
         "The exit code is 0 if every worker ended with 0, else that of the worker that ended the job: 128 + N if "
@@ -283,6 +298,7 @@ const Command kRunCommand = {
               "first_worker",
               "tracker",
               "job",
+              "spares",
               "restarts",
               "prefix",
               "secret_file",

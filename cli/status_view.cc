@@ -110,6 +110,14 @@ std::string job_text(const json& job, bool why) {
                     std::to_string(job.at("alive").get<std::uint64_t>()) + " of " +
                     plural(job.at("world_size").get<std::uint64_t>(), "worker") + " alive, " +
                     plural(job.at("interrupts").get<std::uint64_t>(), "interrupt") + "\n";
+  std::string spares;
+  for (const json& s : job.at("spares")) {
+    spares += (spares.empty() ? "" : ", ") + printable(s.at("worker").get<std::string>()) + " on host " +
+              printable(s.at("host").get<std::string>());
+    const json& rank = s.at("called_for");
+    if (!rank.is_null()) spares += " (called for rank " + std::to_string(rank.get<std::int64_t>()) + ")";
+  }
+  if (!spares.empty()) out += "  " + plural(job.at("spares").size(), "spare") + ": " + spares + "\n";
   for (const auto& [field, label] : {std::pair{"trouble", "  trouble: "}, {"last_interrupt", "  last interrupt: "}}) {
     const auto text = job.at(field).get<std::string>();
     if (!text.empty()) out += label + printable(text) + "\n";

@@ -449,6 +449,7 @@ std::string_view body_name(const wire::Envelope& e) {
     case wire::Envelope::kLoaded: return "Loaded";
     case wire::Envelope::kCommitted: return "Committed";
     case wire::Envelope::kTell: return "Tell";
+    case wire::Envelope::kCalled: return "Called";
     case wire::Envelope::BODY_NOT_SET: return "no";
   }
   return "no";
@@ -476,6 +477,7 @@ Status validate_body(const wire::Envelope& e) {
     case wire::Envelope::kLoaded: return validate(e.loaded());
     case wire::Envelope::kCommitted: return validate(e.committed());
     case wire::Envelope::kTell: return validate(e.tell());
+    case wire::Envelope::kCalled: return validate(e.called());
     case wire::Envelope::BODY_NOT_SET: return bad("no body");
   }
   return bad("no body");
@@ -573,6 +575,11 @@ Status validate(const wire::Join& j) {
   if (j.has_logged()) {
     if (j.settings().replicas() == 0) return bad("nothing is logged, and memory holds something");
     if (Status s = validate_logged(j.logged()); !s.ok()) return s.because_of_this("what memory holds");
+  }
+  if (Status s = in_range("epoch of the call", j.called(), 0, kMaxEpoch); !s.ok()) return s;
+  if (!j.waits() && (j.spare() || j.called() != 0)) return bad("it does not wait, and is a spare");
+  if (j.spare() && (j.called() != 0 || j.has_held() || j.has_logged())) {
+    return bad("it waits as a spare, and says what its host holds");
   }
   return text_is_printable("software", j.software(), kMaxSoftwareBytes);
 }
@@ -706,7 +713,8 @@ Status validate(const wire::Known& k) {
 
 Status validate(const wire::Welcome& w) {
   if (Status s = in_range("world size", w.world_size(), 1, limits::kMaxWorldSize); !s.ok()) return s;
-  if (Status s = in_range("joined", w.joined(), 1, w.world_size()); !s.ok()) return s;
+  if (Status s = in_range("joined", w.joined(), w.spare() ? 0 : 1, w.world_size()); !s.ok()) return s;
+  if (Status s = in_range("epoch of the call", w.called(), 0, kMaxEpoch); !s.ok()) return s;
   if (static_cast<std::size_t>(w.missing_size()) > kMaxMissingNames) return bad("too many missing workers are named");
   std::set<std::string_view> seen;
   for (const std::string& name : w.missing()) {
@@ -799,6 +807,10 @@ Status validate(const wire::Loaded& l) {
 
 Status validate(const wire::Tell& t) {
   return in_range("epoch", t.epoch(), 0, kMaxEpoch);
+}
+
+Status validate(const wire::Called& c) {
+  return member_epoch(c.epoch());
 }
 
 Status validate(const wire::Committed& c) {

@@ -64,6 +64,7 @@ enum class Side { kWorker, kTracker };
 [[nodiscard]] Status validate(const wire::Loaded& loaded);
 [[nodiscard]] Status validate(const wire::Committed& committed);
 [[nodiscard]] Status validate(const wire::Tell& tell);
+[[nodiscard]] Status validate(const wire::Called& called);
 [[nodiscard]] Status validate(const wire::JobSettings& settings);
 // From the tracker's journal. kRefused: another version of Warren has written it.
 [[nodiscard]] Status validate(const wire::JobRecord& record);

@@ -177,8 +177,13 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
     for (const auto& [worker, place] : place_by_worker_) {
       if (waiting_.contains(worker)) ranks[worker] = Rank(static_cast<std::int32_t>(place));
     }
-    const std::vector<std::size_t> free(free_places_.begin(), free_places_.end());
+    std::vector<std::size_t> free;
+    for (const std::size_t place : free_places_) {
+      if (!takers_.contains(place)) free.push_back(place);
+    }
     if (!free.empty() && now < since_ + timeout_ms()) return arm(since_ + timeout_ms());
+    // Now that each has said what its host holds. Who belongs here may still come.
+    if (!takers_.empty() && !spares_in_reach(hosts_there())) return;
     const bool survived =
         std::any_of(waiting_.begin(), waiting_.end(), [](const auto& w) { return w.second.report.has_value(); });
     const bool inherits = !std::exchange(distrust_inherited_, false);
@@ -216,7 +221,7 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
     start.setups = std::move(setups).value();
     std::vector<const Waiting*> by_arrival;
     for (const auto& [worker, w] : waiting_) {
-      if (w.candidate) by_arrival.push_back(&w);
+      if (w.candidate && !w.takes) by_arrival.push_back(&w);
     }
     std::sort(by_arrival.begin(), by_arrival.end(),
               [](const Waiting* a, const Waiting* b) { return a->arrival < b->arrival; });
@@ -227,6 +232,13 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
       log(Severity::kInfo, "place_taken", "worker " + worker + " takes the place of " + name(free[i]), effects,
           {{"worker", worker}, {"rank", std::to_string(free[i])}});
       ranks[worker] = Rank(static_cast<std::int32_t>(free[i]));
+    }
+    for (const auto& [place, worker] : takers_) {
+      count(Transition::spare_placed);
+      ++spares_used_;
+      log(Severity::kInfo, "place_taken", "spare " + worker + " takes the place of " + name(place), effects,
+          {{"worker", worker}, {"rank", std::to_string(place)}});
+      ranks[worker] = Rank(static_cast<std::int32_t>(place));
     }
   }
   make_plan(ranks, std::move(start), now, effects);
@@ -401,9 +413,8 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   plan_.set_committed_version(committed_.value_or(Version()).value);
   plan_.set_committed_timeline(committed_timeline_.value);
   interrupt_.Clear();
-  waiting_.clear();
-  waiting_by_incarnation_.clear();
-  position_bytes_ = join_bytes_ = 0;  // the reports have served
+  clear_waiting();  // the reports have served
+  end_calls();
   evidence_.clear();
   watch_.forget();
   state_ = State::kRunning;
@@ -479,10 +490,11 @@ void TrackerMachine::end_epoch(Code code, const std::string& what, const std::ve
   interrupt_.set_resume(resume);
   last_interrupt_ = interrupt_.reason();
   state_ = State::kInterrupted;
-  since_ = now;
+  since_ = answered_ = now;
   next_repeat_ = now + interval_ms();
   evidence_.clear();
   watch_.forget();
+  end_calls();
   // A vote says that what one plan makes a rank's duty is durable: under the next one duties differ, and all vote
   // again.
   drop_all_votes();
@@ -513,7 +525,10 @@ void TrackerMachine::end_epoch(Code code, const std::string& what, const std::ve
 
 void TrackerMachine::interrupt_by_evidence(TimeMs now, Effects& effects) {
   std::vector<std::size_t> named(members_.size(), 0);
-  for (const Evidence& e : evidence_) ++named[e.peer];
+  for (const Evidence& e : evidence_) {
+    ++named[e.peer];
+    members_[e.peer].suspected = true;
+  }
   const auto most = std::max_element(named.begin(), named.end());
   const auto rank = static_cast<std::size_t>(most - named.begin());
   std::string text;
@@ -543,7 +558,7 @@ void TrackerMachine::maybe_gather(TimeMs now, Effects& effects) {
   if (state_ != State::kInterrupted) return;
   if (std::any_of(members_.begin(), members_.end(),
                   [](const Member& m) { return m.state == MemberState::kStopping; })) {
-    return;
+    return fence_suspects(now, effects);
   }
   count(Transition::gathering_again);
   state_ = State::kGathering;
@@ -556,6 +571,7 @@ void TrackerMachine::maybe_gather(TimeMs now, Effects& effects) {
                 : "all members of " + epoch + " have stopped; " + std::to_string(waiting_.size()) + " of " +
                       std::to_string(members_.size()) + " workers are there",
       effects);
+  call_spares(now, effects);
   maybe_plan(now, effects);
 }
 
@@ -569,6 +585,13 @@ void TrackerMachine::finish(TimeMs now, Effects& effects) {
   persist(effects);
   log(Severity::kInfo, "finished", "job " + options_.job + " is finished: all ranks have called finalize", effects);
   for (const auto& [life, rank] : rank_by_incarnation_) send_finished(life, effects);
+  for (const auto& [worker, spare] : spares_) {
+    count(Transition::spare_unneeded);
+    refuse(spare.life, Code::kFinished, "job " + options_.job + " is finished", effects);
+  }
+  spares_.clear();
+  spares_by_incarnation_.clear();
+  calls_.clear();
   members_.clear();
   rank_by_incarnation_.clear();
   place_by_worker_.clear();
@@ -592,6 +615,7 @@ void TrackerMachine::on_tick(TimeMs now, Effects& effects) {
     }
     return arm(next_log_);
   }
+  drop_silent_spares(now, effects);
   switch (state_) {
     case State::kGathering: return tick_gathering(now, effects);
     case State::kRunning: return tick_running(now, effects);
@@ -620,6 +644,7 @@ void TrackerMachine::excuse_own_sleep(TimeMs now, Effects& effects) {
   const TimeMs excused = now + (2 * interval_ms() - timeout_ms());
   for (Member& m : members_) m.heard = std::max(m.heard, excused);
   for (auto& [worker, w] : waiting_) w.heard = std::max(w.heard, excused);
+  for (auto& [worker, spare] : spares_) spare.heard = std::max(spare.heard, excused);
   if (state_ == State::kInterrupted) since_ = std::max(since_, excused);
 }
 
@@ -785,6 +810,7 @@ void TrackerMachine::tick_interrupted(TimeMs now, Effects& effects) {
   }
   if (over) return maybe_gather(now, effects);
   arm(std::min(next_repeat_, since_ + timeout_ms()));
+  fence_suspects(now, effects);
 }
 
 void TrackerMachine::tick_gathering(TimeMs now, Effects& effects) {
@@ -805,11 +831,14 @@ void TrackerMachine::tick_gathering(TimeMs now, Effects& effects) {
         "worker " + worker + " on host " + w.member.host_id() + " has not been heard for " + seconds(now - w.heard) +
             " while it waited to join",
         effects, {{"worker", worker}});
+    // A spare says again that it is there, should it only have been cut off.
+    const bool spare = w.called.value != 0;
     remove_waiting(worker);
-    retire(life);
+    if (!spare) retire(life);
     effects.emplace_back(Drop{life});
   }
   if (!silent.empty()) forget_unused_settings();
+  call_spares(now, effects);
   maybe_plan(now, effects);
   if (state_ != State::kGathering || waiting_.empty()) return;
   if (now >= next_log_) {
@@ -819,7 +848,8 @@ void TrackerMachine::tick_gathering(TimeMs now, Effects& effects) {
     for (const std::string& worker : missing_workers()) missing += (missing.empty() ? "" : ", ") + worker;
     log(Severity::kInfo, "waiting_for_workers",
         "job " + options_.job + " waits for " + std::to_string(settings_.world_size() - waiting_.size()) + " of its " +
-            std::to_string(settings_.world_size()) + " workers" + (missing.empty() ? "" : ": " + missing),
+            std::to_string(settings_.world_size()) + " workers" + (missing.empty() ? "" : ": " + missing) +
+            describe_spares(),
         effects);
   }
   arm(next_log_);

@@ -25,6 +25,9 @@ constexpr const char* kTransitionNames[] = {
 // Links break at both ends and in numbers when a process dies, and its Leave may be on its way: evidence is collected
 // for this long before a rank is named.
 constexpr std::int64_t kEvidenceMs = 50;
+// Where a spare stands by, that wait is most of what a loss costs. Who is named matters less: who has failed shows by
+// what it does not answer.
+constexpr std::int64_t kEvidenceWithSparesMs = 10;
 constexpr std::size_t kMaxEvidence = 256;
 // A gap between two heartbeats counts less with each that follows, and little after so many.
 constexpr std::int64_t kGapsRemembered = 64;
@@ -170,6 +173,9 @@ void TrackerMachine::on_message(const wire::Envelope& e, TimeMs now, Effects& ef
   if (const auto waiting = waiting_by_incarnation_.find(who); waiting != waiting_by_incarnation_.end()) {
     waiting_.at(waiting->second).heard = now;
   }
+  if (const auto spare = spares_by_incarnation_.find(who); spare != spares_by_incarnation_.end()) {
+    spares_.at(spare->second).heard = now;
+  }
   if (!may_act(who, e, now, effects)) return;
   // Not before its term was looked at: it heeds no word of a lower one, and would ask for ever.
   if (fenced) return refuse_stale(who, effects);
@@ -205,6 +211,7 @@ bool TrackerMachine::may_act(Incarnation who, const wire::Envelope& e, TimeMs no
     count(Transition::term_raised);
     term_ = heard.next();
     promises_.clear();
+    spare_promises_.clear();
     resizers_.clear();
     promised_at_ = now;
     if (rebuilding_) {
@@ -212,9 +219,7 @@ bool TrackerMachine::may_act(Incarnation who, const wire::Envelope& e, TimeMs no
     }
     if (resized_) {
       // They ask again, and promise.
-      waiting_.clear();
-      waiting_by_incarnation_.clear();
-      position_bytes_ = join_bytes_ = 0;
+      clear_waiting();
       undo_resize();
     }
     acting_ = members_.empty();
@@ -267,12 +272,19 @@ void TrackerMachine::tell_heard(Incarnation who, Effects& effects) const {
 }
 
 void TrackerMachine::take_promise(Incarnation who, const wire::Envelope& e, TimeMs now) {
-  if (acting_ || promises_.size() >= 2 * members_.size()) return;
+  if (acting_) return;
+  // Those of spares, however many there are, take no other's room.
+  const bool spare = !rank_of(who) && e.has_join() && e.join().waits() && !place_of(e.join().worker_id());
+  if (spare ? spare_promises_.size() >= limits::kMaxSpares
+            : promises_.size() - spare_promises_.size() >= 2 * members_.size()) {
+    return;
+  }
   // Also of a life that is fenced: it hears so from a tracker that acts, and its next one takes its place.
   if (const auto rank = rank_of(who)) {
     promises_.insert_or_assign(plan_.members(static_cast<int>(*rank)).worker_id(), who);
   } else if (e.has_join() && differing_setting(e.join().settings()).empty()) {
     promises_.insert_or_assign(e.join().worker_id(), who);
+    if (spare) spare_promises_.insert(e.join().worker_id());
   } else if (e.has_join() && wants_resize(e.join())) {
     if (e.join().settings().world_size() != resizers_size_) resizers_.clear();
     resizers_size_ = e.join().settings().world_size();
@@ -289,18 +301,23 @@ void TrackerMachine::take_promise(Incarnation who, const wire::Envelope& e, Time
 }
 
 // Who has finalized where nothing is logged, and is silent, has nothing left to promise. Who joins for another's place
-// counts once that other one has had the time to come.
+// counts once that other one has had the time to come; a spare, which is always there, only beside one who has a place.
 bool TrackerMachine::has_majority(TimeMs now) const {
   // The members of a large job come one by one, and each asks: not before it can be.
   if (logged() && !members_.empty() && 2 * promises_.size() <= members_.size() && resizers_.empty()) return false;
   const bool others = now >= begged_since_ + timeout_ms();
   const auto asked = static_cast<std::size_t>(
       std::count_if(members_.begin(), members_.end(), [](const Member& m) { return !m.silent; }));
-  const auto promised =
-      static_cast<std::size_t>(std::count_if(promises_.begin(), promises_.end(), [this, others](const auto& promise) {
-        const auto place = place_of(promise.first);
-        return place ? !members_[*place].silent : others;
-      }));
+  std::size_t with_place = 0, without = 0, spares = 0;
+  for (const auto& [worker, life] : promises_) {
+    const auto place = place_of(worker);
+    if (place) {
+      with_place += members_[*place].silent ? 0 : 1;
+    } else {
+      ++(spare_promises_.contains(worker) ? spares : without);
+    }
+  }
+  const std::size_t promised = with_place + (others ? without : 0) + (others && with_place != 0 ? spares : 0);
   // A job that gets smaller may have no half left. Whoever starts so many workers anew with another world size vouches
   // for the end of the others, and none of these has come in all that time.
   const bool resized =
@@ -347,10 +364,12 @@ void TrackerMachine::on_join(Incarnation who, const wire::Join& join, TimeMs now
     settings_ = copy_of(join.settings());
     settings_from_ = worker_on_host(join.worker_id(), join.host_id());
   } else if (wants_resize(join)) {
-    return resize(who, join, now, effects);
+    // A spare's time comes when the others have made the job anew.
+    return join.spare() ? tell_heard(who, effects) : resize(who, join, now, effects);
   } else if (refuse_settings(who, join, effects)) {
     return;
   }
+  if (is_spare(who, join)) return on_spare(who, join, now, effects);
   if (state_ == State::kRunning) return join_running(who, join, now, effects);
   join_gathering(who, join, now, effects);
 }
@@ -430,6 +449,7 @@ void TrackerMachine::resize(Incarnation who, const wire::Join& join, TimeMs now,
     return tell_heard(who, effects);
   }
   count(Transition::resized);
+  end_calls();
   const std::string was = std::to_string(plan_.members_size());
   settings_ = copy_of(join.settings());
   settings_from_ = worker_on_host(join.worker_id(), join.host_id());
@@ -480,19 +500,34 @@ void TrackerMachine::join_running(Incarnation who, const wire::Join& join, TimeM
                       " ends when the other ranks have; do not start it again",
                   effects);
   }
+  replace_member(*place, now, effects);
+  join_gathering(who, join, now, effects);
+}
+
+void TrackerMachine::replace_member(std::size_t place, TimeMs now, Effects& effects) {
   count(Transition::join_replaced_member);
-  const Incarnation old_life(plan_.members(static_cast<int>(*place)).incarnation());
-  lose(*place);
+  const Incarnation old_life(plan_.members(static_cast<int>(place)).incarnation());
+  lose(place);
   interrupt(Code::kPeerLost,
-            name(*place) +
+            name(place) +
                 " was started again while its previous life was a member (if it was not, two processes use "
                 "this worker id)",
             {}, now, effects);
   refuse(
       old_life, Code::kClosed,
-      "a newer life of " + name(*place) + " has joined; if that is not meant, give each process a worker id of its own",
+      "a newer life of " + name(place) + " has joined; if that is not meant, give each process a worker id of its own",
       effects);
-  join_gathering(who, join, now, effects);
+}
+
+void TrackerMachine::replace_waiting(const std::string& worker, Effects& effects) {
+  count(Transition::join_replaced_waiting);
+  const Incarnation old_life(waiting_.at(worker).member.incarnation());
+  remove_waiting(worker);
+  retire(old_life);
+  refuse(old_life, Code::kClosed,
+         "a newer life of worker " + worker +
+             " has joined; if that is not meant, give each process a worker id of its own",
+         effects);
 }
 
 void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects) {
@@ -504,15 +539,23 @@ void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, Tim
     return count(Transition::out_of_turn);
   }
   const auto place = place_of(worker);
-  if (const auto found = waiting_.find(worker); found != waiting_.end()) {
-    count(Transition::join_replaced_waiting);
-    const Incarnation old_life(found->second.member.incarnation());
-    remove_waiting(worker);
-    retire(old_life);
-    refuse(old_life, Code::kClosed,
-           "a newer life of worker " + worker +
-               " has joined; if that is not meant, give each process a worker id of its own",
-           effects);
+  if (waiting_.contains(worker)) replace_waiting(worker, effects);
+  std::optional<std::size_t> takes;
+  if (const auto spare = spares_.find(worker); spare != spares_.end()) {
+    if (spare->second.life == who && spare->second.call && spare->second.call->place != place) {
+      takes = spare->second.call->place;
+    }
+    const Incarnation old_life = take_spare(worker).life;
+    if (old_life != who) {
+      count(Transition::spare_replaced);
+      retire(old_life);
+      refuse(old_life, Code::kClosed,
+             "a newer life of worker " + worker +
+                 " has joined; if that is not meant, give each process a worker id of its own",
+             effects);
+    } else {
+      count(Transition::spare_answered);
+    }
   }
   const bool candidate = has_places() && !place;
   if (candidate && candidates() >= free_places_.size()) {
@@ -542,19 +585,31 @@ void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, Tim
   w.arrival = ++arrivals_;
   w.heard = now;
   w.candidate = candidate;
+  w.called = Epoch(join.called());
+  w.takes = takes;
+  w.member.set_waits(join.waits());
   w.resize = join.resize();
   if (waiting_.empty()) next_log_ = std::max(next_log_, now + kWaitLogIntervalMs);
   waiting_.insert_or_assign(worker, std::move(w));
   waiting_by_incarnation_[who] = worker;
   if (place) free_places_.erase(*place);
+  if (takes) takers_[*takes] = worker;
   ++joins_;
+  if (place) {
+    // It is there itself.
+    end_call(*place);
+    if (const auto taker = takers_.find(*place); taker != takers_.end()) displace(std::string(taker->second), effects);
+  }
+  if (join.called() == 0 && has_places() && logged()) give_places_back_to(join.host_id(), effects);
   refuse_surplus_candidates(effects);
   arm(now + interval_ms());
   count(candidate ? Transition::join_candidate : place ? Transition::join_returned : Transition::join_taken);
   log(Severity::kInfo, "worker_joined",
       worker_on_host(worker, join.host_id()) + " joined job " + options_.job + ", which has " +
           std::to_string(waiting_.size()) + " of " + std::to_string(settings_.world_size()) + " workers" +
-          (candidate ? "; it waits for the place of a worker that does not come back" : "") +
+          (takes       ? "; it was a spare, and takes the place of " + name(*takes)
+           : candidate ? "; it waits for the place of a worker that does not come back"
+                       : "") +
           (join.attempt() == 0 ? "" : " (started again " + std::to_string(join.attempt()) + " times)"),
       effects, {{"worker", worker}});
   send_welcome(who, effects);
@@ -601,14 +656,7 @@ void TrackerMachine::refuse_surplus_candidates(Effects& effects) {
     for (const auto& [id, w] : waiting_) {
       if (w.candidate && (last == nullptr || w.arrival > last->arrival)) last = &w;
     }
-    count(Transition::candidate_displaced);
-    const Incarnation who(last->member.incarnation());
-    const std::string worker = last->member.worker_id();
-    remove_waiting(worker);
-    retire(who);
-    refuse(who, Code::kRefused,
-           "no place in job " + options_.job + " for worker " + worker + ": the workers it waited to replace are back",
-           effects);
+    displace(std::string(last->member.worker_id()), effects);
   }
 }
 
@@ -619,7 +667,16 @@ void TrackerMachine::erase_waiting(const std::string& worker_id) {
   if (found->second.held) join_bytes_ -= found->second.held->ByteSizeLong();
   join_bytes_ -= found->second.logged.ByteSizeLong();
   if (const auto place = place_of(worker_id)) free_places_.insert(*place);
+  survivors_ -= found->second.report ? 1 : 0;
+  if (found->second.takes) takers_.erase(*found->second.takes);
   waiting_.erase(found);
+}
+
+void TrackerMachine::clear_waiting() {
+  waiting_.clear();
+  waiting_by_incarnation_.clear();
+  takers_.clear();
+  survivors_ = position_bytes_ = join_bytes_ = 0;
 }
 
 void TrackerMachine::remove_waiting(const std::string& worker_id) {
@@ -638,7 +695,7 @@ void TrackerMachine::forget_unused_settings() {
   if (!waiting_.empty()) return;
   // Nobody is left who wanted them.
   if (resized_) return undo_resize();
-  if (planned()) return;
+  if (planned() || !spares_.empty() || settings_.world_size() == 0) return;
   count(Transition::settings_forgotten);
   settings_.Clear();
   settings_from_.clear();
@@ -707,7 +764,7 @@ void TrackerMachine::on_link_broken(Incarnation who, const wire::LinkBroken& b, 
   log(Severity::kWarning, "link_broken", name(*rank) + " lost its link to " + name(peer) + ": " + b.evidence(), effects,
       {{"rank", std::to_string(*rank)}, {"peer", std::to_string(peer)}});
   if (evidence_.empty()) {
-    evidence_due_ = now + std::min(kEvidenceMs, interval_ms());
+    evidence_due_ = now + std::min(spares_.empty() ? kEvidenceMs : kEvidenceWithSparesMs, interval_ms());
     arm(evidence_due_);
   }
   evidence_.push_back({*rank, peer, b.evidence()});
@@ -745,6 +802,7 @@ void TrackerMachine::on_stopped(Incarnation who, const wire::Stopped& s, TimeMs 
   } else {
     lose(*rank);
   }
+  answered_ = now;
   log(Severity::kInfo, "worker_stopped", name(*rank) + " has stopped", effects, {{"rank", std::to_string(*rank)}});
   effects.emplace_back(Drop{who});
   maybe_gather(now, effects);
@@ -765,6 +823,17 @@ void TrackerMachine::on_leave(Incarnation who, const wire::Leave& l, TimeMs now,
     retire(who);
     effects.emplace_back(Drop{who});
     return;
+  }
+  if (const auto spare = spares_by_incarnation_.find(who); spare != spares_by_incarnation_.end()) {
+    count(Transition::spare_left);
+    const std::string worker = spare->second;
+    log(Severity::kInfo, "spare_left",
+        "spare " + worker + " left job " + options_.job + (l.reason().empty() ? "" : ": " + l.reason()), effects,
+        {{"worker", worker}});
+    take_spare(worker);
+    retire(who);
+    effects.emplace_back(Drop{who});
+    return forget_unused_settings();
   }
   const auto rank = rank_of(who);
   if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
@@ -843,11 +912,12 @@ void TrackerMachine::keep_retired(std::size_t most) {
   retired_next_ = 0;
 }
 
-void TrackerMachine::refuse(Incarnation who, Code code, const std::string& reason, Effects& effects) {
+void TrackerMachine::refuse(Incarnation who, Code code, const std::string& reason, Effects& effects, bool fenced) {
   ++refusals_;
   wire::Envelope e = envelope_to(who);
   e.mutable_refused()->set_code(static_cast<std::uint32_t>(code));
   e.mutable_refused()->set_reason(wire_text(reason));
+  e.mutable_refused()->set_fenced(fenced);
   effects.emplace_back(Send{who, std::move(e)});
   effects.emplace_back(Drop{who});
 }
@@ -859,7 +929,7 @@ void TrackerMachine::refuse_stale(Incarnation who, Effects& effects) {
              ? "job " + options_.job + " is finished"
              : "this life is not a member of job " + options_.job +
                    ": its epoch was ended, or it was silent for longer than the round timeout; join again",
-         effects);
+         effects, state_ != State::kFinished);
 }
 
 std::optional<std::size_t> TrackerMachine::rank_of(Incarnation who) const {

@@ -10,6 +10,9 @@
 //    new life.
 // When no life survives from one plan to the next, the timeline rises.
 //
+// Spares: who says that it waits, and finds no place, is no candidate but a spare (tracker_spares.cc). It repeats its
+// join for as long as it waits; nothing of it is in the journal.
+//
 // Places: the newest plan gives each rank to a worker id, and that worker gets it back in its next life. A worker id
 // that the plan does not know may wait for the place of a worker that is gone: it gets one (the lowest first) when the
 // job has been gathering for a round timeout and still lacks it; nobody waits beyond the number of places that are
@@ -32,6 +35,9 @@
 //    journal, where the disks of all but replicas − 1 failure domains belong to one run of the job.
 //  - In a timeline, what a plan's frontier calls completed stays completed in all later plans (I1).
 //  - When no life survives and nothing was rolled back, rounds that disks hold up to the first gap stay completed.
+//  - A spare is called for a place when all members have stopped, and only then looks at what its host holds (I1). At
+//    once if the job resumes and a member has survived; otherwise when the place's worker has not come back within a
+//    round timeout. Never where the failure domains that are left could not be sure to hold what was logged.
 //  - A tracker that knows a plan decides nothing before more than half of the job's places have promised it their
 //    obedience: by a member of the plan, or a life that joins for it, or, after a round timeout, one that joins
 //    for another's place. It asks for that with a term above all that it has heard of, and again when a worker has
@@ -133,6 +139,12 @@ class TrackerMachine {
     std::optional<wire::Activity> activity;  // as of its newest heartbeat of this epoch
     std::optional<wire::Draining> draining;  // with what is left of its time
   };
+  struct SpareView {
+    std::string worker_id, host_id;
+    Incarnation incarnation;
+    std::int64_t last_heard_ms_ago = 0;
+    Rank called_for = kNoRank;
+  };
   struct View {
     State state;
     Epoch epoch;
@@ -144,6 +156,8 @@ class TrackerMachine {
     std::vector<std::string> waiting_for;  // who keeps the next plan from being made, at most kMaxMissingNames
     std::string last_interrupt;            // why the last epoch ended; empty: none did
     std::vector<MemberView> members;
+    std::vector<SpareView> spares;
+    std::uint64_t spares_used = 0;  // that have taken a place
     std::uint64_t interrupts = 0, joins = 0, refusals = 0;
     std::uint64_t preemptions = 0;  // members that left because their places were needed elsewhere
     TimeMs now;                     // of this view
@@ -169,6 +183,7 @@ class TrackerMachine {
   // A life in the newest plan; its rank is its index.
   struct Member {
     MemberState state = MemberState::kActive;
+    bool suspected = false;  // others have lost their links to it, which ended its plan
     bool silent = false;     // finalizing, and not heard for a round timeout
     std::uint64_t beat = 0;  // of the newest heartbeat: what an older one says, delivered again, is over
     TimeMs finalizing_since;
@@ -190,8 +205,22 @@ class TrackerMachine {
     std::uint32_t attempt = 0;
     std::uint64_t arrival = 0;
     TimeMs heard;
-    bool candidate = false;  // for the place of another worker id
-    bool resize = false;     // wire::Join
+    bool candidate = false;            // for the place of another worker id
+    Epoch called;                      // a spare's: as in its join
+    std::optional<std::size_t> takes;  // the place that it was called for, and that is another's
+    bool resize = false;               // wire::Join
+  };
+  // A life that waits until a place is free.
+  struct Spare {
+    struct Call {
+      std::size_t place;
+      TimeMs at;
+    };
+    Incarnation life;
+    std::string host_id, domain_id;
+    std::uint64_t arrival = 0;
+    TimeMs heard;
+    std::optional<Call> call;
   };
   struct Evidence {
     std::size_t reporter, peer;
@@ -240,10 +269,41 @@ class TrackerMachine {
   [[nodiscard]] bool wants_resize(const wire::Join& join) const;
   void resize(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
   void undo_resize();
+  void replace_member(std::size_t place, TimeMs now, Effects& effects);
+  void replace_waiting(const std::string& worker_id, Effects& effects);
+
+  [[nodiscard]] bool is_spare(Incarnation who, const wire::Join& join) const;
+  // Whether this spare says what it was called to say, and its place is free still.
+  [[nodiscard]] bool answers_call(Incarnation who, const wire::Join& join) const;
+  void on_spare(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
+  Spare take_spare(const std::string& worker_id);
+  // Who waited to take a place waits on, as a spare or not at all.
+  void displace(const std::string& worker_id, Effects& effects);
+  // The places of this host's lost ranks, but for those that its own spares take.
+  void give_places_back_to(const std::string& host_id, Effects& effects);
+  void call_spares(TimeMs now, Effects& effects);
+  void call_owners(TimeMs now, Effects& effects);
+  void call_spare(const std::string& worker_id, std::size_t place, TimeMs now, Effects& effects);
+  void pass_over_silent(TimeMs now);
+  void end_call(std::size_t place);
+  void end_calls();
+  [[nodiscard]] TimeMs answer_due(const Spare& spare) const;
+  void drop_silent_spares(TimeMs now, Effects& effects);
+  // Of those who wait for the next plan and hold something, and the spares that were called.
+  [[nodiscard]] std::set<std::string> hosts_there() const;
+  [[nodiscard]] bool spares_in_reach(const std::set<std::string>& there) const;
+  // Members that others have lost their links to, and that alone have not answered an interrupt which the others have,
+  // are taken for dead at once where spares can replace them.
+  void fence_suspects(TimeMs now, Effects& effects);
+  void send_called(const Spare& spare, Effects& effects) const;
+  void send_spare_welcome(Incarnation who, Epoch called, Effects& effects) const;
+  [[nodiscard]] std::string describe_spares() const;  // for the log of who is waited for
+
   void take_held(Waiting& w, const wire::Join& join, Effects& effects);
   void take_logged(Waiting& w, const wire::Join& join);
   void refuse_surplus_candidates(Effects& effects);
   void erase_waiting(const std::string& worker_id);
+  void clear_waiting();
   void remove_waiting(const std::string& worker_id);  // for good
   void lose(std::size_t rank);                        // its life is over
   void forget_unused_settings();                      // whose workers are all gone
@@ -315,7 +375,7 @@ class TrackerMachine {
   void send_welcome(Incarnation who, Effects& effects) const;
   void send_finished(Incarnation who, Effects& effects) const;
   void send_committed(Incarnation who, Effects& effects) const;
-  void refuse(Incarnation who, Code code, const std::string& reason, Effects& effects);
+  void refuse(Incarnation who, Code code, const std::string& reason, Effects& effects, bool fenced = false);
   void refuse_stale(Incarnation who, Effects& effects);
   void retire(Incarnation who);
   void keep_retired(std::size_t most);
@@ -352,7 +412,14 @@ class TrackerMachine {
   std::map<std::string, std::size_t> place_by_worker_;
   std::map<std::string, Waiting> waiting_;  // by worker id
   std::map<Incarnation, std::string> waiting_by_incarnation_;
-  std::set<std::size_t> free_places_;  // ranks of plan_ whose worker has not come back
+  std::set<std::size_t> free_places_;          // ranks of plan_ whose worker has not come back
+  std::size_t survivors_ = 0;                  // of those who wait
+  std::map<std::size_t, std::string> takers_;  // by place: who waits, and was called for it
+  std::map<std::string, Spare> spares_;        // by worker id
+  std::map<Incarnation, std::string> spares_by_incarnation_;
+  std::map<std::size_t, std::string> calls_;  // by place: the spare that was called for it, and has not answered
+  bool out_of_reach_ = false;                 // spares are not used, so that nothing that was logged is lost
+  TimeMs answered_;                           // the newest answer to the interrupt
   std::uint64_t arrivals_ = 0;
   std::set<Incarnation> retired_;           // lives that never come back, the newest of them
   std::vector<Incarnation> retired_order_;  // a ring of their order
@@ -376,6 +443,7 @@ class TrackerMachine {
   bool frontier_inherited_ = false, distrust_inherited_ = false;
   Term term_{1};
   std::map<std::string, Incarnation> promises_;  // workers that obey it, by the life that said so last
+  std::set<std::string> spare_promises_;         // of these, those of spares
   TimeMs promised_at_;                           // by any of these
   // Likewise those that want a world of this size.
   std::map<std::string, Incarnation> resizers_;
@@ -396,7 +464,7 @@ class TrackerMachine {
   std::optional<Rebuilding> rebuilding_;
   bool forgotten_ = false;
   std::string last_interrupt_;
-  std::uint64_t interrupts_ = 0, joins_ = 0, refusals_ = 0, preemptions_ = 0;
+  std::uint64_t interrupts_ = 0, joins_ = 0, refusals_ = 0, preemptions_ = 0, spares_used_ = 0;
 };
 
 }  // namespace warren

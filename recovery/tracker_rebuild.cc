@@ -155,9 +155,7 @@ void TrackerMachine::take_over(const wire::Plan& plan, const wire::Known& known,
   record.set_committed_timeline(known.committed_timeline());
   *record.mutable_setups() = known.setups();
   // Who has joined meanwhile joins again, and is then judged by the plan.
-  waiting_.clear();
-  waiting_by_incarnation_.clear();
-  position_bytes_ = join_bytes_ = 0;
+  clear_waiting();
   restore(record, now);
   acting_ = true;  // more than half have told it, or all have joined
 }

@@ -101,6 +101,21 @@ namespace warren {
   X(promise_asked)                    \
   X(promises_logged)                  \
   X(promised)                         \
+  X(spare_waits)                      \
+  X(spare_repeated)                   \
+  X(spare_replaced)                   \
+  X(spare_called)                     \
+  X(spare_call_repeated)              \
+  X(spare_passed_over)                \
+  X(spare_call_ended)                 \
+  X(spare_answered)                   \
+  X(spare_displaced)                  \
+  X(spare_placed)                     \
+  X(spare_silent)                     \
+  X(spare_left)                       \
+  X(spare_unneeded)                   \
+  X(spares_out_of_reach)              \
+  X(suspect_fenced)                   \
   X(straggler_named)                  \
   X(straggler_cleared)                \
   X(drain_told)                       \

@@ -72,6 +72,8 @@ void TrackerMachine::on_report(Incarnation who, const wire::Report& r, TimeMs no
       effects, {{"rank", std::to_string(*rank)}, {"version", std::to_string(r.version())}});
   waiting_by_incarnation_[who] = worker;
   free_places_.erase(*rank);
+  answered_ = now;
+  ++survivors_;
   waiting_.insert_or_assign(worker, std::move(w));
   refuse_surplus_candidates(effects);
   send_welcome(who, effects);

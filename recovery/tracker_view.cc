@@ -31,11 +31,17 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
   v.joins = joins_;
   v.refusals = refusals_;
   v.preemptions = preemptions_;
+  v.spares_used = spares_used_;
   v.now = now;
   v.limits = straggler_limits(timeout_ms());
   v.verdicts = watch_.standing();
   v.verdicts_ever = verdicts_ever_;
   if (state_ == State::kRunning) v.waits = explain_waits(testimonies(now), v.limits);
+  if (state_ == State::kGathering && out_of_reach_) {
+    v.waits.push_back(
+        "spares are not used: without the machines of those who are missing, what was logged and committed "
+        "might be out of reach");
+  }
   for (const std::string& worker : v.waiting_for) {
     v.waits.push_back(state_ == State::kGathering ? "the job waits for worker " + worker + " to be started again"
                                                   : "the job waits for worker " + worker + " to answer the interrupt");
@@ -75,6 +81,10 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
   for (const auto& [worker, w] : waiting_) {
     if (!has_places() || w.candidate) add_waiting(kNoRank, w);
   }
+  for (const auto& [worker, spare] : spares_) {
+    v.spares.push_back({worker, spare.host_id, spare.life, now - spare.heard,
+                        spare.call ? Rank(static_cast<std::int32_t>(spare.call->place)) : kNoRank});
+  }
   return v;
 }
 
@@ -87,6 +97,29 @@ void TrackerMachine::check_invariants() const {
   WARREN_CHECK(place_by_worker_.size() == members_.size(), "a worker has one place");
   WARREN_CHECK(waiting_.size() == waiting_by_incarnation_.size(), "a worker waits in one life");
   WARREN_CHECK(waiting_.size() <= settings_.world_size(), "nobody waits beyond the world's size (I8)");
+  WARREN_CHECK(spares_.size() <= limits::kMaxSpares && spares_.size() == spares_by_incarnation_.size(),
+               "spares are bounded, and wait in one life (I8)");
+  std::size_t calls = 0, takers = 0;
+  for (const auto& [worker, spare] : spares_) {
+    WARREN_CHECK(
+        !waiting_.contains(worker) && !retired_.contains(spare.life) && spares_by_incarnation_.at(spare.life) == worker,
+        "a spare waits for a place, not for the next plan");
+    if (!spare.call) continue;
+    ++calls;
+    const auto called = calls_.find(spare.call->place);
+    WARREN_CHECK(called != calls_.end() && called->second == worker && state_ == State::kGathering &&
+                     free_places_.contains(spare.call->place) && !takers_.contains(spare.call->place),
+                 "who is called is called for a free place, once all have stopped (I1)");
+  }
+  for (const auto& [worker, w] : waiting_) {
+    if (!w.takes) continue;
+    ++takers;
+    const auto taker = takers_.find(*w.takes);
+    WARREN_CHECK(taker != takers_.end() && taker->second == worker && w.candidate && w.called.value != 0 &&
+                     free_places_.contains(*w.takes),
+                 "a place is taken by one spare, and by none whose worker is there");
+  }
+  WARREN_CHECK(calls == calls_.size() && takers == takers_.size(), "indexes agree");
   for (const auto& [life, worker] : waiting_by_incarnation_) {
     const auto found = waiting_.find(worker);
     WARREN_CHECK(found != waiting_.end() && found->second.member.incarnation() == life.value, "indexes agree");
@@ -137,6 +170,7 @@ void TrackerMachine::check_invariants() const {
                                 std::count_if(members_.begin(), members_.end(),
                                               [](const Member& m) { return m.state == MemberState::kSurvivor; })),
                "who has reported waits");
+  WARREN_CHECK(survivors == survivors_, "who has reported is counted");
   WARREN_CHECK(committed_ == persisted_commit_, "no version is committed that the journal does not hold (I5)");
   WARREN_CHECK(votes_.empty() || votes_.size() < members_.size(), "who is voted for by all is committed (I5)");
   for (const auto& [rank, vote] : votes_) {

@@ -10,12 +10,14 @@
 
 namespace warren {
 
+using worker_effect::Called;
 using worker_effect::Committed;
 using worker_effect::Fail;
 using worker_effect::Install;
 using worker_effect::Loaded;
 using worker_effect::Log;
 using worker_effect::Send;
+using worker_effect::Spare;
 using worker_effect::StopDataPath;
 
 enum class WorkerMachine::Transition : std::uint8_t {
@@ -82,6 +84,18 @@ enum class WorkerMachine::Transition : std::uint8_t {
   kPromised,
   kTermRefused,
   kDraining,
+  kSpare,
+  kSpareReturned,
+  kSpareRepeated,
+  kSpareWelcomed,
+  kSpareUnneeded,
+  kSpareRefused,
+  kCalled,
+  kCalledRepeated,
+  kCalledAgain,
+  kLooked,
+  kLookedStale,
+  kGaveUpSpare,
 };
 
 namespace {
@@ -149,6 +163,18 @@ constexpr const char* kTransitionNames[] = {
     "promised",
     "term_refused",
     "draining",
+    "spare",
+    "spare_returned",
+    "spare_repeated",
+    "spare_welcomed",
+    "spare_unneeded",
+    "spare_refused",
+    "called",
+    "called_repeated",
+    "called_again",
+    "looked",
+    "looked_stale",
+    "gave_up_spare",
 };
 
 // More broken links than this say nothing new.
@@ -173,7 +199,7 @@ std::span<const char* const> WorkerMachine::transition_names() {
 
 WorkerMachine::WorkerMachine(Options options)
     : options_(std::move(options)), transitions_(std::size(kTransitionNames), 0) {
-  static_assert(std::size(kTransitionNames) == static_cast<std::size_t>(Transition::kDraining) + 1);
+  static_assert(std::size(kTransitionNames) == static_cast<std::size_t>(Transition::kGaveUpSpare) + 1);
   WARREN_CHECK(validate(options_.join).ok(), "whoever makes a worker machine has validated its join");
   WARREN_CHECK(options_.self.value != 0 && options_.join_timeout_ms > 0, "incarnation and join timeout are given");
 }
@@ -315,9 +341,9 @@ void WorkerMachine::send_log_gap(std::vector<WorkerEffect>& effects) {
   effects.emplace_back(Send{std::move(e)});
 }
 
-void WorkerMachine::fail(State state, Status why, std::vector<WorkerEffect>& effects) {
+void WorkerMachine::fail(State state, Status why, std::vector<WorkerEffect>& effects, bool fenced) {
   state_ = state;
-  effects.emplace_back(Fail{std::move(why)});
+  effects.emplace_back(Fail{std::move(why), fenced});
 }
 
 void WorkerMachine::start(TimeMs now, std::vector<WorkerEffect>& effects) {
@@ -349,7 +375,8 @@ void WorkerMachine::on_message(const wire::Envelope& e, TimeMs now, std::vector<
   tracker_ = Incarnation(e.sender());
   heard_ = now;
   switch (e.body_case()) {
-    case wire::Envelope::kWelcome: return on_welcome(e.welcome(), effects);
+    case wire::Envelope::kWelcome: return on_welcome(e.welcome(), now, effects);
+    case wire::Envelope::kCalled: return on_called(e.called(), now, effects);
     case wire::Envelope::kRefused: return on_refused(e.refused(), effects);
     case wire::Envelope::kPlan: return on_plan(e.plan(), now, effects);
     case wire::Envelope::kInterrupt: return on_interrupt(e.interrupt(), now, effects);
@@ -361,7 +388,8 @@ void WorkerMachine::on_message(const wire::Envelope& e, TimeMs now, std::vector<
     case wire::Envelope::kFinished: return on_finished(e.finished(), effects);
     case wire::Envelope::kHeartbeatReply:
       // Of a tracker that has come to decide: what this life has said before went by.
-      if (e.heartbeat_reply().beat() == 0 && (state_ == State::kJoining || state_ == State::kSuspended)) {
+      if (e.heartbeat_reply().beat() == 0 &&
+          (state_ == State::kJoining || state_ == State::kSpare || state_ == State::kSuspended)) {
         next_send_ = std::min(next_send_, now);
       }
       return;
@@ -419,8 +447,21 @@ void WorkerMachine::on_tell(const wire::Tell& tell, std::vector<WorkerEffect>& e
   effects.emplace_back(Send{std::move(e)});
 }
 
-void WorkerMachine::on_welcome(const wire::Welcome& welcome, std::vector<WorkerEffect>& effects) {
-  if (state_ != State::kJoining) return count(Transition::kOutOfTurn);
+void WorkerMachine::on_welcome(const wire::Welcome& welcome, TimeMs now, std::vector<WorkerEffect>& effects) {
+  if (state_ == State::kSpare && welcome.spare()) {
+    count(Transition::kSpareWelcomed);
+    // A job that does not begin may be one that was finished and forgotten.
+    if (welcome.joined() == 0) return unbegun_since_.reset();
+    welcome_ = welcome;
+    if (!unbegun_since_) unbegun_since_ = now;
+    if (now >= *unbegun_since_ + options_.join_timeout_ms) join_timed_out(now, effects);
+    return;
+  }
+  // The answer to an earlier join says nothing of the newest.
+  if (state_ != State::kJoining || (welcome.spare() && welcome.called() != options_.join.called())) {
+    return count(Transition::kOutOfTurn);
+  }
+  if (welcome.spare()) return wait_as_spare(now, effects);
   count(Transition::kWelcomed);
   const bool changed = welcome_.joined() != welcome.joined();
   welcome_ = welcome;
@@ -432,22 +473,90 @@ void WorkerMachine::on_welcome(const wire::Welcome& welcome, std::vector<WorkerE
       effects);
 }
 
+void WorkerMachine::wait_as_spare(TimeMs now, std::vector<WorkerEffect>& effects) {
+  const bool looked = !options_.join.spare();
+  count(looked ? Transition::kSpareReturned : Transition::kSpare);
+  state_ = State::kSpare;
+  since_ = now;
+  next_send_ = now + interval_ms();
+  next_complaint_ = now + static_cast<std::int64_t>(options_.join.settings().round_timeout_ms());
+  called_ = Epoch();
+  unbegun_since_.reset();
+  // What it would say of its host may be untrue by the time that it is needed.
+  options_.join.set_spare(true);
+  options_.join.set_called(0);
+  options_.join.clear_held();
+  options_.join.clear_logged();
+  log(Severity::kInfo, "spare_waits",
+      "no rank of job " + options_.job + " is free: this worker waits as a spare until one is lost", effects);
+  effects.emplace_back(Spare{looked});
+}
+
+void WorkerMachine::on_called(const wire::Called& called, TimeMs now, std::vector<WorkerEffect>& effects) {
+  const Epoch epoch(called.epoch());
+  const wire::Join& join = options_.join;
+  if (state_ == State::kJoining && (join.spare() || (join.called() != 0 && epoch > Epoch(join.called())))) {
+    // It was not heard to wait; or what it has said of its host is out of date.
+    count(Transition::kCalledAgain);
+    wait_as_spare(now, effects);
+    // Then it begins anew, if it has looked before, and is called again.
+    if (std::get<Spare>(effects.back()).looked) return;
+  }
+  if (state_ != State::kSpare) return count(Transition::kOutOfTurn);
+  if (epoch <= called_) return count(Transition::kCalledRepeated);
+  count(Transition::kCalled);
+  called_ = epoch;
+  log(Severity::kInfo, "spare_called",
+      "a rank of job " + options_.job + " was lost: this worker is called to take its place", effects);
+  effects.emplace_back(Called{epoch, called.stale()});
+}
+
+void WorkerMachine::looked(Epoch epoch, std::optional<wire::Held> held, wire::Logged logged, TimeMs now,
+                           std::vector<WorkerEffect>& effects) {
+  if (state_ != State::kSpare || epoch != called_) return count(Transition::kLookedStale);
+  count(Transition::kLooked);
+  state_ = State::kJoining;
+  since_ = now;
+  next_send_ = now + interval_ms();
+  next_complaint_ = now + kWaitLogIntervalMs;
+  wire::Join& join = options_.join;
+  join.set_spare(false);
+  join.set_called(epoch.value);
+  if (held) *join.mutable_held() = std::move(*held);
+  if (logged.ByteSizeLong() != 0) *join.mutable_logged() = std::move(logged);
+  send_join(effects);
+}
+
 void WorkerMachine::on_refused(const wire::Refused& refused, std::vector<WorkerEffect>& effects) {
   const Status why = Status(static_cast<Code>(refused.code()), who() + " refused: " + refused.reason());
   switch (state_) {
     case State::kJoining:
       count(Transition::kRefusedJoining);
-      return fail(State::kFailed, why.because_of_this("cannot join job " + options_.job), effects);
+      return fail(State::kFailed, why.because_of_this("cannot join job " + options_.job), effects,
+                  refused.fenced() && options_.join.called() != 0);
+    case State::kSpare:
+      if (why.code() == Code::kFinished) {
+        count(Transition::kSpareUnneeded);
+        return fail(State::kFailed,
+                    Status(Code::kFinished, "job " + options_.job +
+                                                " is finished: this worker was a spare, and was not "
+                                                "needed"),
+                    effects);
+      }
+      count(Transition::kSpareRefused);
+      return fail(State::kFailed, why.because_of_this("cannot wait as a spare of job " + options_.job), effects,
+                  refused.fenced());
     case State::kMember:
     case State::kLeaving:
       // Disowned: another life has taken over, or this one was silent for too long. What it would still send or write
       // must not meet the new epoch (I6).
       count(state_ == State::kMember ? Transition::kFencedMember : Transition::kFencedLeaving);
       fenced_ = true;
+      given_up_ = refused.fenced();
       return stop(Epoch(plan_.epoch()).next(), why.because_of_this("out of job " + options_.job), false, effects);
     case State::kSuspended:
       count(Transition::kFencedSuspended);
-      return fail(State::kFailed, why.because_of_this("out of job " + options_.job), effects);
+      return fail(State::kFailed, why.because_of_this("out of job " + options_.job), effects, refused.fenced());
     default: return count(Transition::kOutOfTurn);
   }
 }
@@ -571,7 +680,7 @@ void WorkerMachine::stop(Epoch epoch, Status why, bool resume, std::vector<Worke
   stop_epoch_ = epoch;
   stop_why_ = std::move(why);
   resume_ = resume;
-  effects.emplace_back(StopDataPath{stop_epoch_, stop_why_, resume});
+  effects.emplace_back(StopDataPath{stop_epoch_, stop_why_, resume, given_up_});
 }
 
 void WorkerMachine::suspend(TimeMs now, std::vector<WorkerEffect>& effects) {
@@ -642,7 +751,7 @@ void WorkerMachine::on_stopped(Epoch epoch, Standing standing, TimeMs now, std::
   if (state_ != State::kStopping || epoch <= Epoch(plan_.epoch())) return count(Transition::kStoppedStale);
   if (fenced_) {
     count(Transition::kFencedStopped);
-    return fail(State::kFailed, stop_why_, effects);
+    return fail(State::kFailed, stop_why_, effects, given_up_);
   }
   if (resume_) {
     count(Transition::kSuspended);
@@ -705,6 +814,10 @@ void WorkerMachine::leave(bool finalize, const std::string& reason, TimeMs now, 
     case State::kIdle: return fail(State::kFailed, gave_up, effects);
     case State::kJoining:
       count(Transition::kGaveUpJoining);
+      send_leave(false, reason, effects);
+      return fail(State::kFailed, gave_up, effects);
+    case State::kSpare:
+      count(Transition::kGaveUpSpare);
       send_leave(false, reason, effects);
       return fail(State::kFailed, gave_up, effects);
     case State::kMember:
@@ -801,7 +914,7 @@ void WorkerMachine::complain_about_silence(TimeMs now, std::vector<WorkerEffect>
   const auto timeout_ms = static_cast<std::int64_t>(options_.join.settings().round_timeout_ms());
   const bool unheard = state_ == State::kJoining && tracker_.value == 0;
   if (!unheard && now - heard_ < timeout_ms) {
-    if (state_ == State::kMember) {
+    if (state_ == State::kMember || state_ == State::kSpare) {
       next_complaint_ = heard_ + timeout_ms;
       return;
     }
@@ -821,7 +934,9 @@ void WorkerMachine::complain_about_silence(TimeMs now, std::vector<WorkerEffect>
     complained_ = true;
     log(Severity::kWarning, "tracker_silent",
         who() + " has not answered for " + seconds(now - heard_) +
-            (state_ == State::kMember ? "; rounds go on; commits of checkpoints and recoveries wait for it" : "") +
+            (state_ == State::kMember  ? "; rounds go on; commits of checkpoints and recoveries wait for it"
+             : state_ == State::kSpare ? "; this spare waits until it does"
+                                       : "") +
             (trouble_.empty() ? "" : "; the connection says: " + wire_text(trouble_)),
         effects);
   }
@@ -831,7 +946,7 @@ void WorkerMachine::complain_about_silence(TimeMs now, std::vector<WorkerEffect>
 void WorkerMachine::on_tick(TimeMs now, std::vector<WorkerEffect>& effects) {
   const std::optional<TimeMs> deadline = next_deadline();
   if (!deadline || now < *deadline) return;
-  if (state_ == State::kJoining && now >= since_ + options_.join_timeout_ms) return join_timed_out(now, effects);
+  if (const auto give_up = join_deadline(); give_up && now >= *give_up) return join_timed_out(now, effects);
   if (const auto give_up = report_deadline(); give_up && now >= *give_up) {
     count(Transition::kReportTimedOut);
     fenced_ = true;
@@ -874,6 +989,10 @@ void WorkerMachine::keep_alive(TimeMs now, std::vector<WorkerEffect>& effects) {
       count(Transition::kJoinRepeated);
       send_join(effects);
       break;
+    case State::kSpare:
+      count(Transition::kSpareRepeated);
+      send_join(effects);
+      break;
     case State::kMember:
       send_heartbeat(now, effects);
       repeat_reports(effects);
@@ -913,9 +1032,15 @@ std::optional<TimeMs> WorkerMachine::report_deadline() const {
   return std::max(heard_, reported_) + options_.join_timeout_ms;
 }
 
+std::optional<TimeMs> WorkerMachine::join_deadline() const {
+  if (state_ != State::kJoining || options_.join.called() != 0) return std::nullopt;
+  return since_ + options_.join_timeout_ms;
+}
+
 std::optional<TimeMs> WorkerMachine::next_deadline() const {
   switch (state_) {
-    case State::kJoining: return std::min({next_send_, next_complaint_, since_ + options_.join_timeout_ms});
+    case State::kJoining: return std::min({next_send_, next_complaint_, join_deadline().value_or(next_send_)});
+    case State::kSpare: return std::min(next_send_, next_complaint_);
     case State::kMember: return std::min({next_send_, next_complaint_, report_deadline().value_or(next_send_)});
     case State::kSuspended:
     case State::kLeaving: return std::min({next_send_, next_complaint_, heard_ + options_.join_timeout_ms});
@@ -927,15 +1052,18 @@ void WorkerMachine::check_invariants() const {
   const bool was_member =
       state_ == State::kMember || state_ == State::kStopping || state_ == State::kLeaving || state_ == State::kFinished;
   WARREN_CHECK(!was_member || plan_.epoch() != 0, "only a plan makes a member");
-  WARREN_CHECK((state_ != State::kIdle && state_ != State::kJoining) || plan_.epoch() == 0,
+  WARREN_CHECK((state_ != State::kIdle && state_ != State::kJoining && state_ != State::kSpare) || plan_.epoch() == 0,
                "who joins has no plan yet");
+  WARREN_CHECK(state_ != State::kSpare || (options_.join.spare() && validate(options_.join).ok()),
+               "a spare says nothing of its host before it is called (I1)");
   WARREN_CHECK(state_ != State::kSuspended || stop_epoch_ > Epoch(plan_.epoch()), "what is reported is older (I6)");
   WARREN_CHECK(vote_.version() == 0 || Version(vote_.version()) > committed_, "nothing committed is voted for again");
   WARREN_CHECK(state_ != State::kStopping || stop_epoch_ > Epoch(plan_.epoch()), "what is stopped is older (I6)");
   WARREN_CHECK(state_ != State::kStopping || !stop_why_.ok(), "calls in flight fail with a reason");
   WARREN_CHECK(broken_links_.size() <= kMaxBrokenLinks, "reports are bounded (I8)");
-  WARREN_CHECK(next_deadline().has_value() == (state_ == State::kJoining || state_ == State::kMember ||
-                                               state_ == State::kSuspended || state_ == State::kLeaving),
+  WARREN_CHECK(next_deadline().has_value() == (state_ == State::kJoining || state_ == State::kSpare ||
+                                               state_ == State::kMember || state_ == State::kSuspended ||
+                                               state_ == State::kLeaving),
                "what waits has a deadline (I7)");
 }
 

@@ -1,7 +1,8 @@
 // A worker's side of the protocol: joining, being a member of an epoch, stopping on an interrupt, leaving.
 //
 // States: joining → member → (interrupt) stopping → suspended → (plan) member …, or stopping → broken where the
-// interrupt ends all lives, or member → leaving → finished; joining and member may fail. Rules this machine keeps: it
+// interrupt ends all lives, or member → leaving → finished; joining and member may fail. Who finds no place, or begins
+// as a spare, waits (joining → spare) until it is called, and then joins again. Rules this machine keeps: it
 // answers an interrupt only after the shell has said that the data path stopped (I6); it takes no plan or interrupt of
 // an epoch that is not newer than what it knows; messages that do not name its incarnation change nothing; the
 // tracker's silence is reported in the log and is not an error while the data path moves, and a join that the tracker
@@ -39,6 +40,7 @@ struct StopDataPath {
   Epoch epoch;
   Status why;
   bool resume = false;
+  bool fenced = false;  // as in Fail, which follows
 };
 // The answer to load(): where the program starts from.
 struct Loaded {
@@ -55,6 +57,17 @@ struct Committed {
 // answers a repeated Interrupt if the shell still passes messages on.
 struct Fail {
   Status why;
+  bool fenced = false;  // the job goes on without this life, which was silent for too long: another one may begin
+};
+// This worker waits as a spare. With `looked` it has said before what its host holds: what it has mapped for that is
+// to go, by way of a new life where that is simpler.
+struct Spare {
+  bool looked = false;
+};
+// A spare's place has come: look at what the host holds, and say so with looked(). May take its time.
+struct Called {
+  Epoch epoch;
+  bool stale = false;  // what dead lives have left in the host's memory is not to be used
 };
 // finalize is complete everywhere. Comes once, last but for Log.
 struct Finished {};
@@ -64,13 +77,15 @@ struct Log {
 }  // namespace worker_effect
 using WorkerEffect =
     std::variant<worker_effect::Send, worker_effect::Install, worker_effect::StopDataPath, worker_effect::Loaded,
-                 worker_effect::Committed, worker_effect::Fail, worker_effect::Finished, worker_effect::Log>;
+                 worker_effect::Committed, worker_effect::Fail, worker_effect::Spare, worker_effect::Called,
+                 worker_effect::Finished, worker_effect::Log>;
 
 class WorkerMachine {
  public:
   enum class State : std::uint8_t {
     kIdle,
     kJoining,
+    kSpare,
     kMember,
     kStopping,
     kSuspended,
@@ -87,7 +102,7 @@ class WorkerMachine {
   struct Options {
     std::string job;
     Incarnation self;
-    wire::Join join;  // complete and valid
+    wire::Join join;  // complete and valid; with `spare`, it says nothing of what the host holds
     std::int64_t join_timeout_ms = 0;
     std::string tracker_name;  // "10.0.0.1:9100", for messages
   };
@@ -113,6 +128,9 @@ class WorkerMachine {
   };
   // The shell has stopped the data path as StopDataPath asked.
   void on_stopped(Epoch epoch, Standing standing, TimeMs now, std::vector<WorkerEffect>& effects);
+  // A spare that was called has looked at what its host holds.
+  void looked(Epoch epoch, std::optional<wire::Held> held, wire::Logged logged, TimeMs now,
+              std::vector<WorkerEffect>& effects);
   // The program asks where it starts from: Loaded follows once the tracker answers.
   void load(TimeMs now, std::vector<WorkerEffect>& effects);
   // What the plan of `epoch` makes this rank hold of the checkpoint that begins `version` is durable; `positions` are
@@ -180,10 +198,12 @@ class WorkerMachine {
   [[nodiscard]] bool knows_newer_commit() const;
   void repeat_wishes(std::vector<WorkerEffect>& effects);
   void committed(Version version, Timeline timeline, std::vector<WorkerEffect>& effects);
-  void fail(State state, Status why, std::vector<WorkerEffect>& effects);
+  void fail(State state, Status why, std::vector<WorkerEffect>& effects, bool fenced = false);
   void stop(Epoch epoch, Status why, bool resume, std::vector<WorkerEffect>& effects);
+  void wait_as_spare(TimeMs now, std::vector<WorkerEffect>& effects);
   void on_tell(const wire::Tell& tell, std::vector<WorkerEffect>& effects);
-  void on_welcome(const wire::Welcome& welcome, std::vector<WorkerEffect>& effects);
+  void on_welcome(const wire::Welcome& welcome, TimeMs now, std::vector<WorkerEffect>& effects);
+  void on_called(const wire::Called& called, TimeMs now, std::vector<WorkerEffect>& effects);
   void on_refused(const wire::Refused& refused, std::vector<WorkerEffect>& effects);
   void on_plan(const wire::Plan& plan, TimeMs now, std::vector<WorkerEffect>& effects);
   void on_interrupt(const wire::Interrupt& interrupt, TimeMs now, std::vector<WorkerEffect>& effects);
@@ -196,6 +216,8 @@ class WorkerMachine {
   void repeat_reports(std::vector<WorkerEffect>& effects);
   // When a report that a silent tracker does not answer ends this life; nothing is reported: never.
   [[nodiscard]] std::optional<TimeMs> report_deadline() const;
+  // When it gives up to be admitted. Who was called is counted on.
+  [[nodiscard]] std::optional<TimeMs> join_deadline() const;
 
   Options options_;
   std::vector<std::uint64_t> transitions_;
@@ -218,9 +240,12 @@ class WorkerMachine {
   TimeMs reported_;                       // when the first of them was
   Epoch stop_epoch_;                      // the data path of all epochs before it stops
   Status stop_why_;
-  bool fenced_ = false;  // it stops because the tracker disowned this life: nobody waits for an answer
-  bool resume_ = false;  // this life goes on with the next plan
-  Standing standing_;    // of the answer to the last interrupt
+  std::optional<TimeMs> unbegun_since_;  // the job of which it is a spare has no plan
+  Epoch called_;                         // as a spare, and has not looked yet; 0: it was not
+  bool given_up_ = false;                // the tracker has said that it fenced this life
+  bool fenced_ = false;                  // it stops because the tracker disowned this life: nobody waits for an answer
+  bool resume_ = false;                  // this life goes on with the next plan
+  Standing standing_;                    // of the answer to the last interrupt
   std::optional<Drain> drain_;
   bool finalizing_ = false;          // the program has called finalize
   bool loading_ = false;             // Load is not answered

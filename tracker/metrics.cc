@@ -62,6 +62,9 @@ struct Metrics::Families {
   Family<Counter>& joins = counters(registry, "warren_job_joins_total", "Joins that were taken.");
   Family<Counter>& interrupts = counters(registry, "warren_job_interrupts_total", "Interrupts of the job.");
   Family<Counter>& refusals = counters(registry, "warren_job_refusals_total", "Messages that the job refused.");
+  Family<Gauge>& spares = gauges(registry, "warren_job_spares", "Workers that wait for the place of one that is lost.");
+  Family<Counter>& spares_used =
+      counters(registry, "warren_job_spares_used_total", "Spares that have taken the place of a rank that was lost.");
   Family<Counter>& preemptions = counters(registry, "warren_job_preemptions_total",
                                           "Members that left because their places were needed elsewhere.");
 
@@ -107,10 +110,12 @@ struct Metrics::JobSeries {
         rounds(f.rounds.Add({{"job", job}})),
         idle(f.idle.Add({{"job", job}})),
         outside(f.outside.Add({{"job", job}})),
+        spares(f.spares.Add({{"job", job}})),
         joins(f.joins.Add({{"job", job}})),
         interrupts(f.interrupts.Add({{"job", job}})),
         refusals(f.refusals.Add({{"job", job}})),
-        preemptions(f.preemptions.Add({{"job", job}})) {
+        preemptions(f.preemptions.Add({{"job", job}})),
+        spares_used(f.spares_used.Add({{"job", job}})) {
     for (std::size_t i = 0; i < kBlames; ++i) {
       const std::string kind = to_string(static_cast<Blame>(i));
       stragglers[i] = &f.stragglers.Add({{"job", job}, {"kind", kind}});
@@ -132,15 +137,17 @@ struct Metrics::JobSeries {
     families.interrupts.Remove(&interrupts);
     families.refusals.Remove(&refusals);
     families.preemptions.Remove(&preemptions);
+    families.spares.Remove(&spares);
+    families.spares_used.Remove(&spares_used);
   }
   JobSeries(const JobSeries&) = delete;
   JobSeries& operator=(const JobSeries&) = delete;
 
   Families& families;
-  Gauge &alive, &world, &epoch, &timeline, &committed, &rounds, &idle, &outside;
+  Gauge &alive, &world, &epoch, &timeline, &committed, &rounds, &idle, &outside, &spares;
   std::array<Gauge*, kBlames> stragglers{};
   std::array<Counter*, kBlames> verdicts{};
-  Counter &joins, &interrupts, &refusals, &preemptions;
+  Counter &joins, &interrupts, &refusals, &preemptions, &spares_used;
 };
 
 void Metrics::show_stragglers(JobSeries& series, const TrackerMachine::View& v) {
@@ -211,6 +218,8 @@ void Metrics::update(const TableCounts& counts, const Snapshot& snapshot) {
     raise_to(series->interrupts, v.interrupts);
     raise_to(series->refusals, v.refusals);
     raise_to(series->preemptions, v.preemptions);
+    series->spares.Set(static_cast<double>(v.spares.size()));
+    raise_to(series->spares_used, v.spares_used);
   }
   for (const State state : kStates) families_->jobs.Add({{"state", to_string(state)}}).Set(by_state[state]);
   std::erase_if(jobs_, [&](const auto& entry) { return !there.contains(entry.first); });

@@ -144,6 +144,7 @@ ordered_json job_json(const JobStatus& job) {
                        {"interrupts", job.view.interrupts},
                        {"refusals", job.view.refusals},
                        {"preemptions", job.view.preemptions},
+                       {"spares_used", job.view.spares_used},
                        {"last_interrupt", job.view.last_interrupt},
                        {"trouble", job.trouble},
                        {"limits", limits_json(job.view.limits)},
@@ -151,6 +152,15 @@ ordered_json job_json(const JobStatus& job) {
                        {"verdicts", std::move(verdicts)},
                        {"frontier", frontier_json(job.view)},
                        {"members", std::move(members)}};
+  json["spares"] = ordered_json::array();
+  for (const TrackerMachine::SpareView& s : job.view.spares) {
+    json["spares"].push_back({{"worker", s.worker_id},
+                              {"host", s.host_id},
+                              {"incarnation", hex(s.incarnation.value)},
+                              {"last_heard_ms_ago", s.last_heard_ms_ago},
+                              {"called_for", nullptr}});
+    if (s.called_for != kNoRank) json["spares"].back()["called_for"] = s.called_for.value;
+  }
   if (job.view.committed) json["committed_version"] = of_program(*job.view.committed);
   return json;
 }
@@ -215,6 +225,7 @@ std::string job_html(const JobStatus& job) {
   std::string html = "<h2>" + escaped(job.name) + "</h2><p>" + to_string(v.state) + ", epoch " +
                      std::to_string(v.epoch.value) + ", " + std::to_string(members_alive(v)) + " of " +
                      std::to_string(v.world_size) + " workers alive, " + std::to_string(v.interrupts) + " interrupts" +
+                     (v.spares.empty() ? "" : ", " + std::to_string(v.spares.size()) + " spares wait") +
                      recovery_text(v) + "</p>";
   if (!job.trouble.empty()) html += "<p class=bad>" + escaped(job.trouble) + "</p>";
   if (!v.last_interrupt.empty()) html += "<p>Last interrupt: " + escaped(v.last_interrupt) + "</p>";

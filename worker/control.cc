@@ -136,6 +136,10 @@ Control::Control(const Settings& settings, const Log& log, const RoundBoard& boa
       board_(board),
       data_path_(data_path),
       tracker_name_(to_string(HostPort{settings.tracker_host, settings.tracker_port})),
+      job_(settings.job),
+      host_id_(settings.host_id),
+      worker_id_(settings.worker_id),
+      round_timeout_ms_(settings.round_timeout_ms),
       services_(services),
       self_(services.self),
       drain_ms_(settings.drain_ms),
@@ -240,6 +244,8 @@ Status Control::open(const Settings& settings) {
   endpoint->set_port(port.value());
   join.set_attempt(settings.attempt);
   join.set_resize(settings.resize);
+  join.set_waits(settings.spares != 0);
+  join.set_spare(services_.spare);
   join.set_software(WARREN_VERSION);
   auto* agreed = join.mutable_settings();
   agreed->set_world_size(settings.world_size);
@@ -253,7 +259,7 @@ Status Control::open(const Settings& settings) {
   join.set_fetch_port(services_.fetch_port);
   if (segments_) join.set_segment_socket(segments_->socket());
   if (services_.held) *join.mutable_held() = *services_.held;
-  if (services_.logged) {
+  if (services_.logged && !services_.spare) {
     if (auto logged = services_.logged(); !says_nothing(logged)) *join.mutable_logged() = std::move(logged);
   }
   const Status valid = validate(join);
@@ -280,21 +286,29 @@ Status Control::open_segments(const Settings& settings, const handshake::LinkKey
   auto made = SegmentExchange::create(settings.job, link_key, self_, services_.segment, std::move(events));
   if (!made.ok()) return made.status();
   segments_ = std::move(made).value();
+  if (!services_.spare) map_kept(offer_segment());
+  return {};
+}
+
+// Null: there is no keeper.
+std::shared_ptr<KeeperLink> Control::offer_segment() const {
   const auto keeper = process_environment()(kKeeperVariable);
-  if (!keeper) return {};
-  auto link = KeeperLink::offer(*keeper, {settings.job, settings.host_id, settings.worker_id, self_, services_.segment},
-                                settings.round_timeout_ms);
-  if (!link.ok()) {
-    // The mates still have it; only the last process of the host is not outlived.
-    log_(WARREN_LOG_WARNING, "the launcher does not keep this worker's log: " + link.status().describe());
-    return {};
-  }
-  keeper_ = std::move(link).value();
+  if (!keeper) return nullptr;
+  auto link = KeeperLink::offer(*keeper, {job_, host_id_, worker_id_, self_, services_.segment}, round_timeout_ms_);
+  if (link.ok()) return std::move(link).value();
+  // The mates still have it; only the last process of the host is not outlived.
+  log_(WARREN_LOG_WARNING, "the launcher does not keep this worker's log: " + link.status().describe());
+  return nullptr;
+}
+
+void Control::map_kept(std::shared_ptr<KeeperLink> keeper) {
+  keeper_ = std::move(keeper);
+  if (!keeper_) return;
   for (KeeperLink::Kept& kept : keeper_->take()) {
     const Status status = segments_->add(kept.life, std::move(kept.fd), kept.bytes);
     if (!status.ok()) log_(WARREN_LOG_WARNING, "an earlier life's log is not used: " + status.describe());
+    if (machine_) beat();
   }
-  return {};
 }
 
 Control::~Control() {
@@ -341,6 +355,19 @@ void Control::drain(std::int64_t within_ms, const std::string& reason) {
 void Control::load() {
   post(Load{});
 }
+
+void Control::map(bool stale) {
+  std::shared_ptr<KeeperLink> keeper = segments_ ? offer_segment() : nullptr;
+  if (keeper && stale) {
+    for (const KeeperLink::Kept& kept : keeper->take()) keeper->forget(kept.life);
+  }
+  post(Map{std::move(keeper)});
+}
+
+void Control::looked(Epoch epoch, std::optional<wire::Held> held, wire::Logged logged) {
+  post(Looked{epoch, std::move(held), std::move(logged)});
+}
+
 void Control::vote(Epoch epoch, Timeline timeline, Version version, std::vector<wire::Position> positions,
                    std::vector<wire::Setup> setups) {
   post(Vote{epoch, timeline, version, std::move(positions), std::move(setups)});
@@ -403,7 +430,7 @@ void Control::loop() {
     if (zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>(wait_ms)) < 0 &&
         zmq_errno() != EINTR) {
       log_(WARREN_LOG_ERROR, "waiting for the tracker failed: " + zmq_text());
-      data_path_.failed(Status(Code::kInternal, "the control thread cannot wait: " + zmq_text()));
+      data_path_.failed({Status(Code::kInternal, "the control thread cannot wait: " + zmq_text())});
       return;
     }
     if (!drain_commands()) return;
@@ -438,30 +465,36 @@ bool Control::drain_commands() {
   bool go_on = true;
   for (Command& command : commands) {
     std::vector<WorkerEffect> effects;
-    std::visit(Overloaded{
-                   [&](const WantLink& c) { connector_->want(c.group, c.peer, now()); },
-                   [&](const LinkBroken& c) { machine_->on_link_broken(c.epoch, c.peer, c.evidence, now(), effects); },
-                   [&](const RoundFailed& c) { machine_->on_round_failed(c.epoch, c.why, now(), effects); },
-                   [&](const Leave& c) { machine_->leave(c.finalize, c.reason, now(), effects); },
-                   [&](const Drain& c) { begin_drain(now() + c.within_ms, c.reason); },
-                   [&](const Load&) { machine_->load(now(), effects); },
-                   [&](const Vote& c) {
-                     machine_->vote(c.epoch, c.timeline, c.version, c.positions, c.setups, now(), effects);
-                   },
-                   [&](const LogGap& c) { machine_->on_log_gap(c.epoch, c.gap, now(), effects); },
-                   [&](const ForgetSegment& c) {
-                     segments_->forget(c.life);
-                     if (keeper_ && c.over) keeper_->forget(c.life);
-                   },
-                   [&](Lend& c) {
-                     if (segments_) segments_->lend(c.memory, std::move(c.fd), c.bytes);
-                   },
-                   [&](const TakeBack& c) {
-                     if (segments_) segments_->take_back(c.memory);
-                   },
-                   [&](const Exit&) { go_on = false; },
-               },
-               command);
+    std::visit(
+        Overloaded{
+            [&](const WantLink& c) { connector_->want(c.group, c.peer, now()); },
+            [&](const LinkBroken& c) { machine_->on_link_broken(c.epoch, c.peer, c.evidence, now(), effects); },
+            [&](const RoundFailed& c) { machine_->on_round_failed(c.epoch, c.why, now(), effects); },
+            [&](const Leave& c) { machine_->leave(c.finalize, c.reason, now(), effects); },
+            [&](const Drain& c) { begin_drain(now() + c.within_ms, c.reason); },
+            [&](const Load&) { machine_->load(now(), effects); },
+            [&](Map& c) {
+              map_kept(std::move(c.keeper));
+              data_path_.mapped();
+            },
+            [&](Looked& c) { machine_->looked(c.epoch, std::move(c.held), std::move(c.logged), now(), effects); },
+            [&](const Vote& c) {
+              machine_->vote(c.epoch, c.timeline, c.version, c.positions, c.setups, now(), effects);
+            },
+            [&](const LogGap& c) { machine_->on_log_gap(c.epoch, c.gap, now(), effects); },
+            [&](const ForgetSegment& c) {
+              segments_->forget(c.life);
+              if (keeper_ && c.over) keeper_->forget(c.life);
+            },
+            [&](Lend& c) {
+              if (segments_) segments_->lend(c.memory, std::move(c.fd), c.bytes);
+            },
+            [&](const TakeBack& c) {
+              if (segments_) segments_->take_back(c.memory);
+            },
+            [&](const Exit&) { go_on = false; },
+        },
+        command);
     run_effects(std::move(effects));
   }
   return go_on;
@@ -690,15 +723,17 @@ void Control::run_effects(std::vector<WorkerEffect> effects) {
                      if (!e.resume) life_sign_.ended(e.why);
                      connector_->end_epoch();
                      if (segments_) segments_->end_epoch();
-                     auto standing = data_path_.stop(e.epoch, e.why, e.resume);
+                     auto standing = data_path_.stop(e);
                      machine_->on_stopped(e.epoch, std::move(standing), now(), more);
                    },
                    [&](const worker_effect::Loaded& e) { data_path_.loaded(e); },
                    [&](const worker_effect::Committed& e) { data_path_.committed(e.version, e.timeline); },
                    [&](const worker_effect::Fail& e) {
                      life_sign_.ended(e.why);
-                     data_path_.failed(e.why);
+                     data_path_.failed(e);
                    },
+                   [&](const worker_effect::Spare& e) { data_path_.waits_as_spare(e.looked); },
+                   [&](const worker_effect::Called& e) { data_path_.called(e); },
                    [&](const worker_effect::Finished&) {
                      life_sign_.finished();
                      data_path_.finished();

@@ -36,8 +36,14 @@ class DataPath {
   // log: calls move from then on.
   virtual void install(const wire::Plan& plan, Rank self) = 0;
   virtual void open(Epoch epoch) = 0;
-  // Returns when nothing of an epoch before `epoch` can move any more; with `resume` calls stay and a plan follows.
-  virtual WorkerMachine::Standing stop(Epoch epoch, const Status& why, bool resume) = 0;
+  // Returns when nothing of an epoch before `what.epoch` can move any more; with `resume` calls stay and a plan
+  // follows.
+  virtual WorkerMachine::Standing stop(const worker_effect::StopDataPath& what) = 0;
+  // This worker waits as a spare; or is called, and whoever waits for the plan looks at what the host holds.
+  virtual void waits_as_spare(bool looked) = 0;
+  virtual void called(const worker_effect::Called& call) = 0;
+  // All that a call of Control::map() was given is attached.
+  virtual void mapped() = 0;
   // Another life's log segment, to be read from now on.
   virtual Status attach(Incarnation life, MappedSegment segment) = 0;
   // Memory of the program of a rank of this host, to be read from now on, or no more; and that life has mapped what
@@ -53,7 +59,7 @@ class DataPath {
   virtual bool adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd,
                      std::unique_ptr<HostPipe> pipe) = 0;
   virtual void link_failed(GroupId group, Rank peer, const Status& why) = 0;
-  virtual void failed(const Status& why) = 0;
+  virtual void failed(const worker_effect::Fail& what) = 0;
   virtual void finished() = 0;
   // This worker drains: no call begins any more.
   virtual void begin_nothing() = 0;
@@ -70,6 +76,7 @@ class Control {
     std::uint16_t fetch_port = 0;
     std::shared_ptr<MemfdSegment> segment;  // null: nothing is logged
     std::optional<wire::Held> held;         // by the disk
+    bool spare = false;                     // it begins as one: nothing is said of what the host holds, or mapped
     // What the memory of the host holds, asked once when earlier lives' segments have been attached. Not set: nothing
     // is logged.
     std::function<wire::Logged()> logged;
@@ -97,6 +104,10 @@ class Control {
   // This worker's place is needed elsewhere: it leaves when no call is under way, at the latest in so long.
   void drain(std::int64_t within_ms, const std::string& reason);
   void load();
+  // For a spare that was called: offers its segment to the launcher's keeper, and maps what that has kept, unless it is
+  // stale: then the keeper closes it. Blocks, for at most a round timeout; DataPath::mapped() follows.
+  void map(bool stale);
+  void looked(Epoch epoch, std::optional<wire::Held> held, wire::Logged logged);
   void vote(Epoch epoch, Timeline timeline, Version version, std::vector<wire::Position> positions,
             std::vector<wire::Setup> setups);
   void log_gap(Epoch epoch, WorkerMachine::Gap gap);
@@ -129,6 +140,14 @@ class Control {
     std::string reason;
   };
   struct Load {};
+  struct Map {
+    std::shared_ptr<KeeperLink> keeper;
+  };
+  struct Looked {
+    Epoch epoch;
+    std::optional<wire::Held> held;
+    wire::Logged logged;
+  };
   struct Vote {
     Epoch epoch;
     Timeline timeline;
@@ -153,14 +172,16 @@ class Control {
     std::uint32_t memory;
   };
   struct Exit {};
-  using Command = std::variant<WantLink, LinkBroken, RoundFailed, Leave, Drain, Load, Vote, LogGap, ForgetSegment, Lend,
-                               TakeBack, Exit>;
+  using Command = std::variant<WantLink, LinkBroken, RoundFailed, Leave, Drain, Load, Map, Looked, Vote, LogGap,
+                               ForgetSegment, Lend, TakeBack, Exit>;
   struct Sockets;
 
   Control(const Settings& settings, const Log& log, const RoundBoard& board, DataPath& data_path,
           const Services& services);
   Status open(const Settings& settings);
   Status open_segments(const Settings& settings, const handshake::LinkKey& link_key);
+  std::shared_ptr<KeeperLink> offer_segment() const;
+  void map_kept(std::shared_ptr<KeeperLink> keeper);
   void install(const wire::Plan& plan);
   void post(Command command);
   void loop();
@@ -181,12 +202,14 @@ class Control {
   const RoundBoard& board_;
   DataPath& data_path_;
   std::string tracker_name_;
+  const std::string job_, host_id_, worker_id_;
+  const std::int64_t round_timeout_ms_;
   const Services services_;
   const Incarnation self_;
   std::unique_ptr<Sockets> sockets_;
   std::optional<WorkerMachine> machine_;
   std::unique_ptr<Connector> connector_;
-  std::unique_ptr<KeeperLink> keeper_;
+  std::shared_ptr<KeeperLink> keeper_;
   std::unique_ptr<SegmentExchange> segments_;
   LifeSign life_sign_;
   const std::int64_t drain_ms_;

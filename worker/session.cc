@@ -105,62 +105,141 @@ Session::Session(const Settings& settings, const Log& log)
       engine_(transport_, board_) {}
 
 Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const Log& log) {
+  auto session = join(settings, log, settings.begins_as_spare);
+  while (session.ok() && session.value() == nullptr) session = join(settings, log, true);
+  return session;
+}
+
+Result<std::shared_ptr<Session>> Session::join(const Settings& settings, const Log& log, bool spare) {
   std::shared_ptr<Session> session(new Session(settings, log));
-  session->caller_wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  session->engine_wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (session->caller_wake_ < 0 || session->engine_wake_ < 0) {
-    return Status(Code::kUnavailable, std::string("cannot make a descriptor: ") + std::strerror(errno));
+  session->spare_ = spare;
+  Status status = session->prepare(spare);
+  if (status.ok()) status = session->wait_for_plan();
+  if (!status.ok()) return status;
+  if (session->begin_again_) return std::shared_ptr<Session>();
+  return session;
+}
+
+Status Session::prepare(bool spare) {
+  caller_wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  engine_wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (caller_wake_ < 0 || engine_wake_ < 0) {
+    return {Code::kUnavailable, std::string("cannot make a descriptor: ") + std::strerror(errno)};
   }
-  if (!settings.timeline.empty()) {
-    auto trace = TraceFile::open(settings.timeline, log);
+  if (!settings_.timeline.empty()) {
+    auto trace = TraceFile::open(settings_.timeline, log_);
     if (trace.ok()) {
-      session->trace_ = std::move(trace).value();
-      session->engine_.use(*session->trace_);
-    } else if (settings.attempt == 0) {
+      trace_ = std::move(trace).value();
+      engine_.use(*trace_);
+    } else if (settings_.attempt == 0 && !spare) {
       return trace.status();
     } else {
       // The job needs this life more than its trace.
-      log(WARREN_LOG_WARNING, trace.status().describe() + "; this life goes on without one");
+      log_(WARREN_LOG_WARNING, trace.status().describe() + "; this life goes on without one");
     }
   }
-  auto library = load_device_library(settings.device_library);
+  auto library = load_device_library(settings_.device_library);
   if (!library.ok()) return library.status();
-  if (!library.value().says.empty()) log(WARREN_LOG_INFO, library.value().says);
+  if (!library.value().says.empty()) log_(WARREN_LOG_INFO, library.value().says);
   if (library.value().table != nullptr) {
-    session->staging_ =
-        std::make_unique<Staging>(*library.value().table, settings.device_pinned_bytes, settings.round_timeout_ms);
+    staging_ =
+        std::make_unique<Staging>(*library.value().table, settings_.device_pinned_bytes, settings_.round_timeout_ms);
   }
   Control::Services services;
-  while (session->life_.value == 0) randombytes_buf(&session->life_, sizeof session->life_);
-  services.self = session->life_;
-  if (settings.replicas != 0) {
-    const Status status = session->start_log();
+  services.spare = spare;
+  while (life_.value == 0) randombytes_buf(&life_, sizeof life_);
+  services.self = life_;
+  if (settings_.replicas != 0) {
+    const Status status = start_log();
     if (!status.ok()) return status.because_of_this("cannot keep a log of results");
-    services.fetch_port = session->fetch_->port();
-    services.segment = session->segment_;
-    services.logged = [log = session->host_log_.get()] { return kept_in(*log); };
-    if (session->disk_) services.held = held_on(session->disk_->writer().store());
-    if (session->mirror_ && !services.held) {
-      auto held = session->mirror_->held();
-      if (!held.ok()) return held.status().because_of_this("cannot use the mirror of checkpoints");
+    services.fetch_port = fetch_->port();
+    services.segment = segment_;
+    services.logged = [log = host_log_.get()] { return kept_in(*log); };
+    if (!spare) {
+      auto held = held_on_disk();
+      if (!held.ok()) return held.status();
       services.held = std::move(held).value();
     }
   }
-  auto control = Control::create(settings, log, session->board_, *session, services);
+  auto control = Control::create(settings_, log_, board_, *this, services);
   if (!control.ok()) return control.status();
-  session->control_ = std::move(control).value();
-  session->control_->start();
-  std::unique_lock lock(session->mutex_);
-  // The machine ends this wait: with a plan, or with an error after the join timeout.
-  session->changed_.wait(lock, [&] { return session->installed_ || !session->failed_.ok(); });
-  if (session->failed_.code() == Code::kFinished && settings.attempt > 0 && settings.on_rollback == OnRollback::kExit) {
-    // Its last life was lost after all ranks had called finalize.
-    log(WARREN_LOG_INFO, session->failed_.describe() + "; this worker, started again, ends with exit code " +
-                             std::to_string(kExitFinished));
+  control_ = std::move(control).value();
+  control_->start();
+  return {};
+}
+
+Result<std::optional<wire::Held>> Session::held_on_disk() {
+  std::optional<wire::Held> held;
+  if (disk_) held = held_on(disk_->writer().store());
+  if (!mirror_ || held) return held;
+  auto mirrored = mirror_->held();
+  if (!mirrored.ok()) return mirrored.status().because_of_this("cannot use the mirror of checkpoints");
+  return std::move(mirrored).value();
+}
+
+// The machine ends this wait: with a plan, or with an error after the join timeout. A spare's has no end but the job's.
+Status Session::wait_for_plan() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return installed_ || !failed_.ok() || begin_again_ || called_; });
+    if (begin_again_) {
+      control_->leave(false, "it begins again, as a spare that has looked at nothing");
+      return {};
+    }
+    if (installed_ || !failed_.ok()) break;
+    look(lock, *std::exchange(called_, std::nullopt));
+  }
+  if (failed_.code() == Code::kFinished && (settings_.attempt > 0 || spare_) &&
+      settings_.on_rollback == OnRollback::kExit) {
+    // It was not needed, or its last life was lost after all ranks had called finalize.
+    log_(WARREN_LOG_INFO, failed_.describe() + "; this worker" + (spare_ ? "" : ", started again,") +
+                              " ends with exit code " + std::to_string(kExitFinished));
     _exit(kExitFinished);
   }
-  if (!session->failed_.ok()) return session->failed_;
-  return session;
+  return failed_;
+}
+
+// In the program's thread: what a host holds may take long to look at, and the control thread says meanwhile that this
+// spare is there.
+void Session::look(std::unique_lock<std::mutex>& lock, const worker_effect::Called& call) {
+  mapped_ = false;
+  wire::Logged logged;
+  Result<std::optional<wire::Held>> held = std::optional<wire::Held>();
+  if (settings_.replicas != 0) {
+    lock.unlock();
+    control_->map(call.stale);
+    lock.lock();
+    changed_.wait(lock, [&] { return mapped_ || !failed_.ok() || begin_again_; });
+    if (!mapped_) return;
+    lock.unlock();
+    logged = kept_in(*host_log_);
+    held = held_on_disk();
+    lock.lock();
+  }
+  if (!held.ok()) {
+    failed_ = held.status();
+    return control_->leave(false, held.status().describe());
+  }
+  control_->looked(call.epoch, std::move(held).value(), std::move(logged));
+}
+
+void Session::waits_as_spare(bool looked) {
+  const auto lock = lock_for_control();
+  spare_ = true;
+  begin_again_ = looked;
+  changed_.notify_all();
+}
+
+void Session::called(const worker_effect::Called& call) {
+  const auto lock = lock_for_control();
+  called_ = call;
+  changed_.notify_all();
+}
+
+void Session::mapped() {
+  const auto lock = lock_for_control();
+  mapped_ = true;
+  changed_.notify_all();
 }
 
 Session::~Session() {
@@ -380,20 +459,20 @@ void Session::open(Epoch) {
   changed_.notify_all();
 }
 
-WorkerMachine::Standing Session::stop(Epoch, const Status& why, bool resume) {
+WorkerMachine::Standing Session::stop(const worker_effect::StopDataPath& what) {
   auto lock = lock_for_control();
   WorkerMachine::Standing standing;
   look_again_.reset();
   if (trace_ && !std::exchange(recovers_, true)) {
-    trace_->begin(TraceFile::Row::kRecovery, resume ? "recovery" : "the end of this life", why.describe());
+    trace_->begin(TraceFile::Row::kRecovery, what.resume ? "recovery" : "the end of this life", what.why.describe());
   }
-  if (resume || ends_process(why)) {
+  if (what.resume || ends_process(what.why, what.fenced)) {
     // No call returns, also where failed() ends the process in a moment.
     spill_until_ = now() + settings_.round_timeout_ms / 4;
     standing = engine_.suspend();
     spill_until_.reset();
   } else {
-    engine_.stop(why);
+    engine_.stop(what.why);
   }
   wake(caller_wake_);
   wake(engine_wake_);
@@ -496,16 +575,21 @@ void Session::link_failed(GroupId group, Rank peer, const Status& why) {
   wake(engine_wake_);
 }
 
-bool Session::ends_process(const Status& why) const {
-  return why.code() == Code::kRolledBack && settings_.on_rollback == OnRollback::kExit;
+std::optional<int> Session::ends_process(const Status& why, bool fenced) const {
+  if (settings_.on_rollback != OnRollback::kExit) return std::nullopt;
+  if (why.code() == Code::kRolledBack) return kExitRolledBack;
+  // The others go on, and another life can take its place.
+  if (fenced && settings_.replicas != 0) return kExitFenced;
+  return std::nullopt;
 }
 
-void Session::failed(const Status& why) {
-  if (ends_process(why)) {
-    log_(WARREN_LOG_ERROR, why.describe() + "; this process ends with exit code " + std::to_string(kExitRolledBack) +
-                               " to be started again");
+void Session::failed(const worker_effect::Fail& what) {
+  const Status& why = what.why;
+  if (const auto code = ends_process(why, what.fenced)) {
+    log_(WARREN_LOG_ERROR,
+         why.describe() + "; this process ends with exit code " + std::to_string(*code) + " to be started again");
     if (trace_) trace_->flush();
-    _exit(kExitRolledBack);
+    _exit(*code);
   }
   auto lock = lock_for_control();
   if (failed_.ok()) failed_ = why;

@@ -38,7 +38,8 @@ namespace warren::worker {
 
 class Session final : private DataPath {
  public:
-  // Joins the job and waits until its first plan is here.
+  // Joins the job and waits until its first plan is here: as a spare, until a rank is lost. kFinished: the job has
+  // ended, and this worker was not needed; with OnRollback::kExit the process ends instead, with kExitFinished.
   static Result<std::shared_ptr<Session>> create(const Settings& settings, const Log& log);
   ~Session() override;
   Session(const Session&) = delete;
@@ -127,11 +128,20 @@ class Session final : private DataPath {
   Session(const Settings& settings, const Log& log);
   // Shows what the calling thread does, until it has done it.
   class Span;
+  // Null: it is to begin again, as a spare that has looked at nothing.
+  static Result<std::shared_ptr<Session>> join(const Settings& settings, const Log& log, bool spare);
+  Status prepare(bool spare);
+  Status wait_for_plan();
+  void look(std::unique_lock<std::mutex>& lock, const worker_effect::Called& call);
+  [[nodiscard]] Result<std::optional<wire::Held>> held_on_disk();
 
   // DataPath, from the control thread.
   void install(const wire::Plan& plan, Rank self) override;
   void open(Epoch epoch) override;
-  WorkerMachine::Standing stop(Epoch epoch, const Status& why, bool resume) override;
+  WorkerMachine::Standing stop(const worker_effect::StopDataPath& what) override;
+  void waits_as_spare(bool looked) override;
+  void called(const worker_effect::Called& call) override;
+  void mapped() override;
   Status attach(Incarnation life, MappedSegment segment) override;
   void borrowed(Incarnation life, std::uint32_t memory, MappedSegment segment) override;
   void returned(Incarnation life, std::uint32_t memory) override;
@@ -142,7 +152,7 @@ class Session final : private DataPath {
   bool adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd,
              std::unique_ptr<HostPipe> pipe) override;
   void link_failed(GroupId group, Rank peer, const Status& why) override;
-  void failed(const Status& why) override;
+  void failed(const worker_effect::Fail& what) override;
   void finished() override;
   void begin_nothing() override;
   bool leave(bool at_once, const std::function<void()>& say) override;
@@ -173,7 +183,8 @@ class Session final : private DataPath {
   void look_at_checkpoints();
   void look_at_dead_segments();
   [[nodiscard]] Status gone() const;
-  [[nodiscard]] bool ends_process(const Status& why) const;
+  // With which exit code; nothing: the program hears why.
+  [[nodiscard]] std::optional<int> ends_process(const Status& why, bool fenced) const;
   static TimeMs now();
   void log_waits(std::chrono::steady_clock::time_point& next);
   static void call_back(Call& call);
@@ -215,6 +226,10 @@ class Session final : private DataPath {
   wire::Known known_;  // what the disk is told of the job
   std::optional<Recall> recall_;
   bool installed_ = false, finished_ = false, exiting_ = false;
+  bool spare_ = false;        // it began as one, or has been told to wait
+  bool begin_again_ = false;  // as one, with what it has mapped unmapped
+  bool mapped_ = false;
+  std::optional<worker_effect::Called> called_;
   std::optional<Checkpoints> checkpoints_;
   warren_serialize serialize_ = nullptr;  // the state of a lazy checkpoint, which is owed
   void* serialize_context_ = nullptr;

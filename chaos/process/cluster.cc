@@ -103,6 +103,10 @@ Status Cluster::start_host(std::uint32_t host) {
                                              "--join_timeout_ms=600000",
                                              "--log_memory_bytes=1G"};
   setup.arguments.insert(setup.arguments.end(), launcher.begin(), launcher.end());
+  if (options_.spares != 0) {
+    const std::uint32_t here = options_.spares / options_.hosts + (host < options_.spares % options_.hosts ? 1 : 0);
+    setup.arguments.push_back("--spares=" + std::to_string(here));
+  }
   if (options_.disk_log) setup.arguments.push_back("--data_dir=" + data_dir(host));
   for (const std::string& word : {std::string("--"), options_.program, std::string("chaos"), mark()}) {
     setup.arguments.push_back(word);

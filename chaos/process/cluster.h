@@ -20,6 +20,7 @@ struct ClusterOptions {
   std::string folder;   // exists; everything of the run is in it
   ProgramShape shape;
   std::uint32_t hosts = 1;
+  std::uint32_t spares = 0;  // a worker is who has this rank then
   int replicas = 2;
   std::int64_t round_timeout_ms = 10'000;
   bool disk_log = false;       // hosts have a data directory
@@ -43,7 +44,7 @@ class Cluster {
   // The wait status of a launcher that has ended.
   [[nodiscard]] std::optional<int> ended(std::uint32_t host);
 
-  // Of the newest life. False: there is none any more.
+  // Of the newest life that has joined. False: there is none any more.
   [[nodiscard]] bool signal_worker(std::uint32_t worker, int signal) const;
   [[nodiscard]] std::uint32_t host_of(std::uint32_t worker) const;
   [[nodiscard]] Page& page(std::uint32_t worker) const { return *pages_[worker]; }

@@ -173,6 +173,7 @@ class Run {
     c.folder = folder_;
     c.shape = shape_;
     c.hosts = options_.hosts;
+    c.spares = options_.spares;
     c.replicas = options_.replicas;
     c.round_timeout_ms = options_.round_timeout_ms;
     c.disk_log = report_.disk_log = options_.disk_log;
@@ -580,6 +581,7 @@ std::string ChaosReport::json(const ChaosOptions& options) const {
   nlohmann::ordered_json j;
   j["ranks"] = options.ranks;
   j["hosts"] = options.hosts;
+  j["spares"] = options.spares;
   j["replicas"] = options.replicas;
   j["seconds"] = options.seconds;
   j["seed"] = options.seed;

@@ -70,8 +70,14 @@ struct Running {
 
 class Worker {
  public:
-  Worker(const Program& program, std::string folder, RecordWriter records, std::shared_ptr<Page> page)
-      : program_(program), folder_(std::move(folder)), records_(std::move(records)), page_(std::move(page)) {}
+  // `comm`: where the job has spares, and whose life this is shows only when it has joined.
+  Worker(const Program& program, std::string folder, RecordWriter records, std::shared_ptr<Page> page,
+         std::optional<Communicator> comm)
+      : program_(program),
+        folder_(std::move(folder)),
+        records_(std::move(records)),
+        page_(std::move(page)),
+        comm_(std::move(comm)) {}
 
   void run(const Options& options) {
     life_ = page_->lives.fetch_add(1);
@@ -82,7 +88,7 @@ class Worker {
     tell(RecordEvent::kStarted, 0, static_cast<std::uint64_t>(getpid()), ended_in);
     enter(Phase::kStarting);
     try {
-      comm_.emplace(Communicator::create(options));
+      if (!comm_) comm_.emplace(Communicator::create(options));
     } catch (const Error& e) {
       // The life before was killed in finalize, after all had entered it: there is nothing left to do.
       if (e.code() != ErrorCode::finished || life_ == 0) throw;
@@ -479,8 +485,20 @@ int run_worker(const std::string& folder) {
   const std::string_view id = text == nullptr ? "" : text;
   std::uint32_t number = 0;
   const auto [end, error] = std::from_chars(id.data(), id.data() + id.size(), number);
-  if (id.empty() || error != std::errc() || end != id.data() + id.size() || number >= shape.value().ranks) {
+  const bool spares = std::getenv("WARREN_SPARES") != nullptr;
+  if (id.empty() || error != std::errc() || end != id.data() + id.size() ||
+      (number >= shape.value().ranks && !spares)) {
     return refuse({Code::kInvalidArgument, "WARREN_WORKER_ID is no number of a worker; start this with `warren run`"});
+  }
+  std::optional<Communicator> comm;
+  if (spares) {
+    try {
+      comm.emplace(Communicator::create(Options()));
+    } catch (const Error& e) {
+      std::fprintf(stderr, "chaos worker %u failed: %s\n", number, e.what());
+      return 1;
+    }
+    number = static_cast<std::uint32_t>(comm->rank());
   }
   auto records = RecordWriter::open(records_path(folder, number));
   auto page = map_page(page_path(folder, number));
@@ -490,7 +508,7 @@ int run_worker(const std::string& folder) {
   // A life that is started after the end is to say so itself, instead of being ended by the library.
   unsetenv("WARREN_ATTEMPT");
   Options options;
-  Worker worker(program, folder, std::move(records).value(), std::move(page).value());
+  Worker worker(program, folder, std::move(records).value(), std::move(page).value(), std::move(comm));
   try {
     worker.run(options);
     return 0;

@@ -36,6 +36,8 @@ constexpr std::uint64_t kInferredEvery = 20, kInferredAt = 8;
 // In one in so many ranks of a host have allreduces that are long enough to lend each other their inputs, half of them
 // on one host alone.
 constexpr std::uint64_t kLendsEvery = 7, kLendsAt = 3;
+// One in so many has workers beyond the world size that wait as spares.
+constexpr std::uint64_t kSparesEvery = 4, kSparesAt = 3;
 constexpr std::int64_t kMostEvents = 6'000'000;
 constexpr std::size_t kMostLivesPerWorker = 400;
 
@@ -49,6 +51,7 @@ struct Setting {
   Program::Shape program;
   bool salted = false;
   bool disks = false, mirror = false;
+  std::uint32_t spares = 0;
   bool survivable = true;  // no more failure domains are lost than there are copies to spare
 };
 
@@ -115,6 +118,11 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   s.disks = s.job.replicas() > 0 && options.disks.value_or(!s.large && options.seed % kDisksEvery == kDisksAt);
   s.program.inferred = s.job.replicas() > 0 && !s.large && !s.disks &&
                        options.inferred.value_or(!s.recipe && options.seed % kInferredEvery == kInferredAt);
+  // Tests that say what happens to whom have the ranks that they know.
+  const bool staged = !options.deaths.empty() || !options.hosts.empty() || options.faults || options.straggler ||
+                      options.lone_commit || options.tracker_dies_before_effect || options.mutant != Mutant::none;
+  const std::uint64_t some = options.seed % kSparesEvery == kSparesAt ? 1 + options.seed / kSparesEvery % 3 : 0;
+  s.spares = options.spares.value_or(staged || s.large ? 0 : static_cast<std::uint32_t>(some));
   s.mirror = s.disks && options.mirror.value_or(options.seed / kDisksEvery % 2 == 0);
   return s;
 }
@@ -155,6 +163,7 @@ class Cluster {
   // A launcher: it starts a worker, and again when it ends badly.
   struct Slot {
     std::string worker_id, host_id, domain_id;
+    bool begins_as_spare = false;
     bool spare = false, started = false, done = false, absent = false;
     std::optional<std::size_t> life;
     std::uint32_t attempt = 0;
@@ -307,6 +316,17 @@ void Cluster::make_slots() {
     slot.domain_id = racks ? "d" + std::to_string(host / 2) : slot.host_id;
     if (w < options_.hosts.size()) slot.host_id = slot.domain_id = options_.hosts[w];
   }
+  for (std::uint32_t i = 0; i < setting_.spares; ++i) {
+    // On a host of the job, or on one of its own.
+    const Slot& other = slots_[(options_.seed / 12 + i) % setting_.world_size];
+    const bool elsewhere = (options_.seed / 12 + i) % 3 == 0;
+    Slot slot;
+    slot.worker_id = "w" + std::to_string(setting_.world_size + i);
+    slot.host_id = elsewhere ? "s" + std::to_string(i) : other.host_id;
+    slot.domain_id = elsewhere ? slot.host_id : other.domain_id;
+    slot.spare = slot.begins_as_spare = crowded_ = true;
+    slots_.push_back(std::move(slot));
+  }
   for (int spare = 0; spare < 3 && world_.strikes(Fault::spare_worker); ++spare) {
     Slot& slot = slots_.emplace_back();
     slot.worker_id = "x" + std::to_string(spare);
@@ -343,6 +363,8 @@ std::size_t Cluster::start_life(std::size_t slot, bool supervised) {
   endpoint.set_port(static_cast<std::uint32_t>(1024 + life % 60000));
   *o.join.mutable_settings() = setting_.job;
   o.join.set_attempt(s.attempt);
+  o.join.set_waits(setting_.spares != 0);
+  o.join.set_spare(s.begins_as_spare);
   o.join.set_software("simulated");
   o.join_timeout_ms = setting_.join_timeout_ms;
   if (setting_.job.replicas() > 0) o.join.set_fetch_port(static_cast<std::uint32_t>(1024 + life % 60000));
@@ -801,7 +823,10 @@ void Cluster::leave_hosts() {
   std::map<std::string, std::string> hosts;
   for (const wire::Member& m : judge_.plan().members()) hosts[m.host_id()] = m.domain_id();
   for (const auto& [host, domain] : hosts_of_plan_) {
-    if (!hosts.contains(host)) domain_lost(domain);
+    if (hosts.contains(host)) continue;
+    domain_lost(domain);
+    // What a spare finds there, should it be called one day, is out of date.
+    if (setting_.spares != 0) judge_.memory_lost(host);
   }
   hosts_of_plan_ = std::move(hosts);
 }

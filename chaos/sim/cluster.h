@@ -34,6 +34,7 @@ struct SimOptions {
   std::optional<Collective> collective;  // all rounds are of it, and there are no messages
   std::optional<bool> disks;             // hosts have them
   std::optional<bool> mirror;            // and the job a mirror of its checkpoints
+  std::optional<std::uint32_t> spares;   // beyond the world size; not where something is to happen at a stated place
   std::optional<bool> inferred;          // the program has set-up rounds without names, and rounds that recur
   std::optional<bool> lends;             // ranks of a host have allreduces of inputs that they lend
   std::vector<std::string> hosts;        // by worker; each a failure domain of its own

@@ -58,6 +58,7 @@ std::string body_of(const wire::Envelope& e) {
 std::unique_ptr<storage::FakeResultStore> open_disk(SimWorker::Options& options, Incarnation self) {
   if (!options.disk || options.join.settings().replicas() == 0) return nullptr;
   auto store = std::make_unique<storage::FakeResultStore>(options.disk, options.join.worker_id(), self);
+  if (options.join.spare()) return store;
   auto held = worker::held_on(*store);
   if (!held && options.mirror != nullptr) held = options.mirror->held();
   if (held) *options.join.mutable_held() = std::move(*held);
@@ -65,14 +66,19 @@ std::unique_ptr<storage::FakeResultStore> open_disk(SimWorker::Options& options,
 }
 
 // As Control::open: what the launcher has kept is attached before the join.
+wire::Logged kept_by_launcher(const std::string& host, Hosts& hosts, Incarnation self) {
+  const auto log = HostLog::create(self, heap_segment(std::size_t{64} << 10)).value();
+  for (const Hosts::Segment& s : hosts.segments(host)) {
+    if (s.life == self || !s.kept) continue;
+    WARREN_CHECK(log->attach(s.life, s.memory->bytes(), s.memory).ok(), "a kept segment is one");
+  }
+  return worker::kept_in(*log);
+}
+
 wire::Join join_of(const SimWorker::Options& options, Hosts& hosts, Incarnation self) {
   wire::Join join = options.join;
-  if (join.settings().replicas() == 0) return join;
-  const auto log = HostLog::create(self, heap_segment(std::size_t{64} << 10)).value();
-  for (const Hosts::Segment& s : hosts.segments(join.host_id())) {
-    if (s.kept) WARREN_CHECK(log->attach(s.life, s.memory->bytes(), s.memory).ok(), "a kept segment is one");
-  }
-  auto logged = worker::kept_in(*log);
+  if (join.settings().replicas() == 0 || join.spare()) return join;
+  auto logged = kept_by_launcher(join.host_id(), hosts, self);
   if (!worker::says_nothing(logged)) *join.mutable_logged() = std::move(logged);
   return join;
 }
@@ -394,74 +400,78 @@ void SimWorker::run_effects(std::vector<WorkerEffect> effects) {
 }
 
 void SimWorker::carry_out(const WorkerEffect& effect, bool last, std::vector<WorkerEffect>& more) {
-  std::visit(Overloaded{
-                 [&](const worker_effect::Send& e) {
-                   if (world_.keeps_transcript() && !e.envelope.has_heartbeat()) {
-                     world_.tell(describe() + " → tracker: " + body_of(e.envelope));
-                   }
-                   links_.send(encode(e.envelope, Side::kWorker));
-                 },
-                 [&](const worker_effect::Install& e) { install(e.plan); },
-                 [&](const worker_effect::StopDataPath& e) {
-                   if (world_.is(Mutant::stopped_before_stop)) {
-                     machine_.on_stopped(e.epoch, engine_.standing(), world_.now(), more);
-                     return later(world_.random.between(1000, 50'000),
-                                  [this, why = e.why, resume = e.resume, epoch = plan_epoch_] {
-                                    if (epoch == plan_epoch_) (void)stop_engine(why, resume);
-                                  });
-                   }
-                   if (last && world_.strikes(Fault::slow_stop)) {
-                     const bool twice = world_.random.chance(0.3);
-                     return later(world_.random.between(100, 100'000), [this, e, twice] {
-                       const auto standing = stop_engine(e.why, e.resume);
-                       std::vector<WorkerEffect> effects;
-                       machine_.on_stopped(e.epoch, standing, world_.now(), effects);
-                       if (twice) machine_.on_stopped(e.epoch, standing, world_.now(), effects);
-                       run_effects(std::move(effects));
-                     });
-                   }
-                   machine_.on_stopped(e.epoch, stop_engine(e.why, e.resume), world_.now(), more);
-                 },
-                 [&](const worker_effect::Loaded& e) {
-                   judge_.loaded(e.committed ? std::optional(e.version) : std::nullopt, e.timeline);
-                   worker_effect::Loaded what = e;
-                   if (world_.is(Mutant::reuses_names)) what.timeline = Timeline(0);
-                   load_from_ = what;
-                   checkpoints_->load(what);
-                   data_moved();
-                 },
-                 [&](const worker_effect::Committed& e) {
-                   judge_.told_committed(e.version, e.timeline);
-                   committed_ = e;
-                   if (checkpoints_) {
-                     checkpoints_->committed(e.version, e.timeline);
-                     if (store_) {
-                       known_.set_committed(true);
-                       known_.set_committed_version(e.version.value);
-                       known_.set_committed_timeline(e.timeline.value);
-                       (void)store_->note(worker::note_of(known_));
-                       (void)store_->drop(
-                           {engine_.oldest_timeline(), e.version, {{e.timeline, e.version}}, engine_.setups_in_use()});
-                       if (options_.mirror != nullptr) mirror(e);
-                     }
-                     if (opened_) look_at_dead_segments();
-                   }
-                   data_moved();
-                 },
-                 [&](const worker_effect::Fail& e) { fail(e.why); },
-                 [&](const worker_effect::Finished&) {
-                   finished_ = true;
-                   if (store_) (void)store_->finish();
-                   store_.reset();
-                   (void)stop_engine(Status(Code::kClosed, "the communicator has been finalized"), false);
-                   later(world_.random.between(0, 2000), [this] { exit(End::kFinished, Status()); });
-                 },
-                 [&](const worker_effect::Log& e) {
-                   judge_.sign();
-                   if (world_.keeps_transcript()) world_.tell(describe() + ": " + e.event.name + ": " + e.event.text);
-                 },
-             },
-             effect);
+  std::visit(
+      Overloaded{
+          [&](const worker_effect::Send& e) {
+            if (world_.keeps_transcript() && !e.envelope.has_heartbeat()) {
+              world_.tell(describe() + " → tracker: " + body_of(e.envelope));
+            }
+            links_.send(encode(e.envelope, Side::kWorker));
+          },
+          [&](const worker_effect::Install& e) { install(e.plan); },
+          [&](const worker_effect::StopDataPath& e) {
+            if (world_.is(Mutant::stopped_before_stop)) {
+              machine_.on_stopped(e.epoch, engine_.standing(), world_.now(), more);
+              return later(world_.random.between(1000, 50'000),
+                           [this, why = e.why, resume = e.resume, epoch = plan_epoch_] {
+                             if (epoch == plan_epoch_) (void)stop_engine(why, resume);
+                           });
+            }
+            if (last && world_.strikes(Fault::slow_stop)) {
+              const bool twice = world_.random.chance(0.3);
+              return later(world_.random.between(100, 100'000), [this, e, twice] {
+                const auto standing = stop_engine(e.why, e.resume);
+                std::vector<WorkerEffect> effects;
+                machine_.on_stopped(e.epoch, standing, world_.now(), effects);
+                if (twice) machine_.on_stopped(e.epoch, standing, world_.now(), effects);
+                run_effects(std::move(effects));
+              });
+            }
+            machine_.on_stopped(e.epoch, stop_engine(e.why, e.resume), world_.now(), more);
+          },
+          [&](const worker_effect::Loaded& e) {
+            judge_.loaded(e.committed ? std::optional(e.version) : std::nullopt, e.timeline);
+            worker_effect::Loaded what = e;
+            if (world_.is(Mutant::reuses_names)) what.timeline = Timeline(0);
+            load_from_ = what;
+            checkpoints_->load(what);
+            data_moved();
+          },
+          [&](const worker_effect::Committed& e) {
+            judge_.told_committed(e.version, e.timeline);
+            committed_ = e;
+            if (checkpoints_) {
+              checkpoints_->committed(e.version, e.timeline);
+              if (store_) {
+                known_.set_committed(true);
+                known_.set_committed_version(e.version.value);
+                known_.set_committed_timeline(e.timeline.value);
+                (void)store_->note(worker::note_of(known_));
+                (void)store_->drop(
+                    {engine_.oldest_timeline(), e.version, {{e.timeline, e.version}}, engine_.setups_in_use()});
+                if (options_.mirror != nullptr) mirror(e);
+              }
+              if (opened_) look_at_dead_segments();
+            }
+            data_moved();
+          },
+          [&](const worker_effect::Fail& e) { fail(e); },
+          // A join has mapped nothing for good here.
+          [](const worker_effect::Spare&) {},
+          [&](const worker_effect::Called& e) { later(world_.random.between(50, 20'000), [this, e] { look(e); }); },
+          [&](const worker_effect::Finished&) {
+            finished_ = true;
+            if (store_) (void)store_->finish();
+            store_.reset();
+            (void)stop_engine(Status(Code::kClosed, "the communicator has been finalized"), false);
+            later(world_.random.between(0, 2000), [this] { exit(End::kFinished, Status()); });
+          },
+          [&](const worker_effect::Log& e) {
+            judge_.sign();
+            if (world_.keeps_transcript()) world_.tell(describe() + ": " + e.event.name + ": " + e.event.text);
+          },
+      },
+      effect);
 }
 
 // ---- the data path, as in worker/session.cc
@@ -630,9 +640,32 @@ WorkerMachine::Standing SimWorker::stop_engine(const Status& why, bool resume) {
   return standing;
 }
 
-void SimWorker::fail(const Status& why) {
+// As Session::look.
+void SimWorker::look(const worker_effect::Called& call) {
+  std::optional<wire::Held> held;
+  wire::Logged logged;
+  if (segment_) {
+    if (call.stale) {
+      std::vector<Incarnation> dead;
+      for (const Hosts::Segment& s : hosts_.segments(host())) {
+        if (!s.running) dead.push_back(s.life);
+      }
+      for (const Incarnation life : dead) hosts_.forgotten(life, self_);
+    } else {
+      logged = kept_by_launcher(host(), hosts_, self_);
+    }
+    if (store_) held = worker::held_on(*store_);
+    if (store_ && !held && options_.mirror != nullptr) held = options_.mirror->held();
+  }
+  std::vector<WorkerEffect> effects;
+  machine_.looked(call.epoch, std::move(held), std::move(logged), world_.now(), effects);
+  run_effects(std::move(effects));
+}
+
+void SimWorker::fail(const worker_effect::Fail& what) {
+  const Status& why = what.why;
   if (failed_.ok()) failed_ = why;
-  if (why.code() == Code::kRolledBack) return exit(End::kFailed, why);
+  if (why.code() == Code::kRolledBack || what.fenced) return exit(End::kFailed, why);
   if (installed_ && !engine_.stopped() && !world_.is(Mutant::stopped_before_stop)) {
     engine_.stop(why);
     stopped_ = true;

@@ -147,12 +147,13 @@ class SimWorker final : private SimTransport::Owner {
   void post(std::function<void(std::vector<WorkerEffect>&)> command);
   void install(const wire::Plan& plan);
   void mutate(worker::Engine::Plan& plan);
+  void look(const worker_effect::Called& call);
   void show_segment();
   void give_segment();
   void map_segment(Incarnation life, const std::shared_ptr<SegmentMemory>& memory);
   void open();
   WorkerMachine::Standing stop_engine(const Status& why, bool resume);
-  void fail(const Status& why);
+  void fail(const worker_effect::Fail& what);
   void look_at_checkpoints();
   void look_at_dead_segments();
   void say(const worker::Checkpoints::Vote& vote);

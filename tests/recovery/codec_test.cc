@@ -200,6 +200,7 @@ std::vector<wire::Envelope> one_of_each(Side side) {
     *add().mutable_committed() = committed();
     add().mutable_tell()->set_epoch(3);
     *add().mutable_plan() = logged_plan();
+    add().mutable_called()->set_epoch(3);
   }
   return all;
 }
@@ -341,6 +342,37 @@ TEST(Codec, Joins) {
   EXPECT_EQ(check([](auto& j) { j.mutable_endpoints(0)->set_port(65536); }), "port 65536 is outside 1 to 65535");
   EXPECT_EQ(check([](auto& j) { j.mutable_endpoints(0)->set_address(std::string(129, '1')); }),
             "an address is too long");
+}
+
+TEST(Codec, JoinsOfSpares) {
+  wire::Join base = join("w", "h", 2, 2);
+  base.set_waits(true);
+  const auto check = [&](auto change) { return after(base, change); };
+  EXPECT_EQ(check([](auto& j) { j.set_spare(true); }), "");
+  EXPECT_EQ(check([](auto& j) { j.set_called(7); }), "");
+  EXPECT_EQ(check([](auto& j) { j.set_called(kMaxEpoch + 1); }),
+            "epoch of the call " + std::to_string(kMaxEpoch + 1) + " is outside 0 to " + std::to_string(kMaxEpoch));
+  EXPECT_EQ(check([](auto& j) {
+              j.set_waits(false);
+              j.set_spare(true);
+            }),
+            "it does not wait, and is a spare");
+  EXPECT_EQ(check([](auto& j) {
+              j.set_waits(false);
+              j.set_called(1);
+            }),
+            "it does not wait, and is a spare");
+  EXPECT_EQ(check([](auto& j) {
+              j.set_spare(true);
+              j.mutable_logged()->set_run(7);
+              j.mutable_logged()->add_lives(1);
+            }),
+            "it waits as a spare, and says what its host holds");
+  EXPECT_EQ(check([](auto& j) {
+              j.set_spare(true);
+              j.set_called(1);
+            }),
+            "it waits as a spare, and says what its host holds");
 }
 
 TEST(Codec, JoinsOfJobsThatLog) {
@@ -780,6 +812,16 @@ TEST(Codec, WhatTheTrackerSays) {
                     for (int i = 0; i < 16; ++i) w.add_missing("x" + std::to_string(i));
                   }),
             "too many missing workers are named");
+  EXPECT_EQ(after(welcome(),
+                  [](auto& w) {
+                    w.set_spare(true);
+                    w.set_joined(0);
+                  }),
+            "");
+  EXPECT_EQ(after(welcome(), [](auto& w) { w.set_joined(0); }), "joined 0 is outside 1 to 4");
+  wire::Called called;
+  called.set_epoch(1);
+  EXPECT_EQ(after(called, [](auto& c) { c.set_epoch(0); }).empty(), false);
   EXPECT_EQ(after(refused(), [](auto& r) { r.set_code(0); }), "unknown failure code 0");
   EXPECT_EQ(after(refused(), [](auto& r) { r.clear_reason(); }), "no reason");
   EXPECT_EQ(after(refused(), [](auto& r) { r.set_reason("\r"); }), "reason has an unprintable byte at 0");

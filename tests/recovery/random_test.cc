@@ -16,9 +16,11 @@ namespace {
 
 class World {
  public:
-  World(std::uint64_t seed, bool foreign_ids, std::uint32_t replicas, bool resizes = false)
-      : random_(seed), foreign_ids_(foreign_ids), replicas_(replicas), resizes_(resizes) {
+  World(std::uint64_t seed, bool foreign_ids, std::uint32_t replicas, bool resizes = false, bool spares = false)
+      : random_(seed), foreign_ids_(foreign_ids), replicas_(replicas), resizes_(resizes), spares_(spares) {
     workers_.resize(1 + random_() % 4);
+    world_size_ = static_cast<std::uint32_t>(workers_.size());
+    if (spares_) workers_.resize(workers_.size() + 1 + random_() % 3);
     for (std::size_t i = 0; i < workers_.size(); ++i) workers_[i].id = "w" + std::to_string(i);
     boot_tracker();
   }
@@ -45,6 +47,7 @@ class World {
   std::uint64_t resumed() const { return resumed_; }
   std::uint64_t disks_lost() const { return disks_lost_; }
   bool begun_anew() const { return begun_anew_; }
+  std::uint64_t spares_used() const { return tracker_->view(TimeMs{now_}).spares_used + spares_used_; }
   std::uint64_t resized() const { return resized_; }  // plans of another size than the one before
 
  private:
@@ -55,6 +58,8 @@ class World {
     std::int64_t respawn_at = 0;
     std::int64_t stop_at = -1;  // the data path has stopped then
     Epoch stop_epoch;
+    std::int64_t look_at = -1;  // a spare that was called has looked at its host then
+    Epoch called;
     bool done = false;
     std::uint64_t epoch = 0;
     // The program, where results are logged.
@@ -102,6 +107,7 @@ class World {
     for (Worker& w : workers_) end_life(w);
     workers_.clear();
     workers_.resize(1 + random_() % 6);
+    world_size_ = static_cast<std::uint32_t>(workers_.size());
     for (std::size_t i = 0; i < workers_.size(); ++i) {
       workers_[i].id = "w" + std::to_string(i);
       workers_[i].respawn_at = now_ + below(4000);
@@ -112,6 +118,7 @@ class World {
   void boot_tracker() {
     if (tracker_) {
       record_transitions("tracker", TrackerMachine::transition_names(), tracker_->transition_counts());
+      spares_used_ = spares_used();
     }
     auto made = TrackerMachine::make({"j", Incarnation(++tracker_lives_), plan_simply}, disk_, TimeMs{now_});
     ASSERT_TRUE(made.ok()) << made.status().describe();
@@ -258,7 +265,7 @@ class World {
     ASSERT_EQ(plans_.rbegin()->first, e.plan().epoch()) << "epochs only rise (I6)";
     for (const wire::Member& m : e.plan().members()) {
       const auto [rank, first] = rank_of_.emplace(m.worker_id(), m.rank());
-      if (!foreign_ids_) {
+      if (!foreign_ids_ && !spares_) {
         ASSERT_EQ(rank->second, m.rank()) << "a worker keeps its rank over its lives";
       }
     }
@@ -270,7 +277,7 @@ class World {
     w.machine.reset();
     w.loading = w.loaded = false;
     w.version = w.rounds = w.pending = w.committed = 0;
-    w.stop_at = -1;
+    w.stop_at = w.look_at = -1;
     w.respawn_at = now_ + (faults_ ? below(4000) : 100);
     // Its scheduler may give the next process another name.
     if (foreign_ids_ && faults_ && chance(30)) w.id = "x" + std::to_string(++foreigners_);
@@ -314,6 +321,9 @@ class World {
       } else if (const auto* stop = std::get_if<worker_effect::StopDataPath>(&effect)) {
         w.stop_at = now_ + (faults_ ? below(1500) : 1);
         w.stop_epoch = stop->epoch;
+      } else if (const auto* call = std::get_if<worker_effect::Called>(&effect)) {
+        w.look_at = now_ + (faults_ ? below(300) : 1);
+        w.called = call->epoch;
       } else if (std::holds_alternative<worker_effect::Fail>(effect)) {
         ended = true;
       } else if (std::holds_alternative<worker_effect::Finished>(effect)) {
@@ -332,6 +342,7 @@ class World {
       if (w.machine) {
         if (const auto d = w.machine->next_deadline()) next = std::min(next, d->value);
         if (w.stop_at >= 0) next = std::min(next, w.stop_at);
+        if (w.look_at >= 0) next = std::min(next, w.look_at);
       } else if (!w.done) {
         next = std::min(next, w.respawn_at);
       }
@@ -390,7 +401,11 @@ class World {
       WorkerMachine::Options options;
       options.job = "j";
       options.self = Incarnation(w.life = ++lives_);
-      options.join = join(w.id, "h", static_cast<std::uint32_t>(workers_.size()), replicas_);
+      const auto number = static_cast<std::size_t>(&w - workers_.data());
+      const std::string host = !spares_ ? "h" : "h" + std::to_string(number % 3);
+      options.join = join(w.id, host, world_size_, replicas_);
+      options.join.set_waits(spares_);
+      options.join.set_spare(number >= world_size_);
       options.join.mutable_settings()->set_round_timeout_ms(1000);
       options.join.set_resize(resize_);
       options.join_timeout_ms = 8000;
@@ -402,6 +417,9 @@ class World {
     if (w.stop_at >= 0 && now_ >= w.stop_at) {
       w.stop_at = -1;
       w.machine->on_stopped(w.stop_epoch, standing(w), TimeMs{now_}, effects);
+    } else if (w.look_at >= 0 && now_ >= w.look_at) {
+      w.look_at = -1;
+      w.machine->looked(w.called, {}, {}, TimeMs{now_}, effects);
     } else {
       w.machine->on_tick(TimeMs{now_}, effects);
       if (w.machine->state() == WorkerMachine::State::kMember) compute(w, effects);
@@ -441,7 +459,7 @@ class World {
       if (w.version < kLastVersion) {
         w.pending = ++w.version;
         w.rounds = 0;
-      } else if (!faults_ || (&w != workers_.data() && chance(10))) {
+      } else if (!faults_ || (!spares_ && &w != workers_.data() && chance(10))) {
         // Under faults one stays behind: a job that is finished takes nobody back.
         return w.machine->leave(true, {}, TimeMs{now_}, effects);
       }
@@ -468,7 +486,7 @@ class World {
     Worker& w = workers_[static_cast<std::size_t>(below(static_cast<std::int64_t>(workers_.size())))];
     if (!w.machine || !chance(4)) return;
     std::vector<WorkerEffect> effects;
-    const Rank peer(static_cast<std::int32_t>(below(static_cast<std::int64_t>(workers_.size()))));
+    const Rank peer(static_cast<std::int32_t>(below(world_size_)));
     switch (random_() % (replicas_ == 0 ? 5 : 6)) {
       case 0: return end_life(w);  // killed
       case 1: w.machine->leave(false, "tired", TimeMs{now_}, effects); break;
@@ -495,6 +513,8 @@ class World {
   bool foreign_ids_;
   std::uint32_t replicas_;
   bool resizes_, resize_ = false;
+  bool spares_;
+  std::uint32_t world_size_ = 0;
   bool faults_ = true;
   std::int64_t now_ = 0;
   std::uint64_t order_ = 0, lives_ = 0, foreigners_ = 0, tracker_lives_ = 1'000'000;
@@ -514,7 +534,7 @@ class World {
   std::uint64_t disks_lost_ = 0;
   std::uint64_t committed_ = 0;
   std::uint32_t timeline_ = 0;
-  std::uint64_t commits_ = 0, resumed_ = 0, resized_ = 0;
+  std::uint64_t commits_ = 0, resumed_ = 0, resized_ = 0, spares_used_ = 0;
 };
 
 std::string tail(const World& world) {
@@ -559,6 +579,25 @@ TEST(Random, AJobOfAnotherSizeGoesOnFromWhatIsCommitted) {
   }
   EXPECT_GT(commits, 1000U);
   EXPECT_GT(resized, 300U);
+}
+
+// Workers beyond the world's size take the places of those that are lost, who wait in turn when they come back.
+TEST(Random, SparesTakePlacesAndNothingThatIsLoggedIsLost) {
+  std::uint64_t commits = 0, resumed = 0, used = 0;
+  for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
+    // Where nothing is logged, processes may come back under other names. Elsewhere a job of spares alone, none of which
+    // holds anything, waits for those who might.
+    const bool unlogged = seed % 8 == 7;
+    World world(seed, unlogged, unlogged ? 0 : 1 + seed % 2, false, true);
+    world.run();
+    ASSERT_FALSE(HasFailure()) << "seed " << seed << "\n" << tail(world);
+    commits += world.commits();
+    resumed += world.resumed();
+    used += world.spares_used();
+  }
+  EXPECT_GT(commits, 1000U);
+  EXPECT_GT(resumed, 1000U);
+  EXPECT_GT(used, 1000U);
 }
 
 TEST(Random, TheSameSeedGivesTheSameEffects) {

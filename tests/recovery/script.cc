@@ -202,7 +202,9 @@ wire::Envelope from_tracker(std::uint64_t to_life) {
 std::string render(const wire::Envelope& e) {
   const auto n = [](auto v) { return std::to_string(v); };
   switch (e.body_case()) {
-    case wire::Envelope::kJoin: return "Join " + e.join().worker_id();
+    case wire::Envelope::kJoin:
+      return "Join " + e.join().worker_id() + (e.join().spare() ? " as a spare" : "") +
+             (e.join().called() == 0 ? "" : ", called in epoch " + n(e.join().called()));
     case wire::Envelope::kHeartbeat:
       return "Heartbeat " + n(e.heartbeat().beat()) + " epoch " + n(e.heartbeat().epoch()) + " rounds " +
              n(e.heartbeat().rounds_finished()) +
@@ -220,7 +222,12 @@ std::string render(const wire::Envelope& e) {
       return "Leave epoch " + n(e.leave().epoch()) + (e.leave().finalize() ? " finalize" : "") +
              (e.leave().preempted() ? " preempted" : "") +
              (e.leave().reason().empty() ? "" : ": " + e.leave().reason());
+    case wire::Envelope::kCalled: return "Called epoch " + n(e.called().epoch()) + (e.called().stale() ? " stale" : "");
     case wire::Envelope::kWelcome:
+      if (e.welcome().spare()) {
+        return std::string("Welcome as a spare") +
+               (e.welcome().called() == 0 ? "" : ", called in epoch " + n(e.welcome().called()));
+      }
       return "Welcome " + n(e.welcome().joined()) + " of " + n(e.welcome().world_size()) +
              (e.welcome().missing_size() == 0 ? "" : " missing " + join_words(e.welcome().missing()));
     case wire::Envelope::kRefused: return "Refused " + n(e.refused().code()) + ": " + e.refused().reason();
@@ -317,8 +324,13 @@ std::string render(const std::vector<WorkerEffect>& effects, bool logs) {
       text += "loaded " + (loaded->committed ? std::to_string(loaded->version.value) : "nothing") + "\n";
     } else if (const auto* committed = std::get_if<worker_effect::Committed>(&effect)) {
       text += "committed " + std::to_string(committed->version.value) + "\n";
+    } else if (const auto* spare = std::get_if<worker_effect::Spare>(&effect)) {
+      text += std::string("wait as a spare") + (spare->looked ? ", anew" : "") + "\n";
+    } else if (const auto* call = std::get_if<worker_effect::Called>(&effect)) {
+      text += "look, in epoch " + std::to_string(call->epoch.value) + (call->stale ? ", stale" : "") + "\n";
     } else if (const auto* f = std::get_if<worker_effect::Fail>(&effect)) {
-      text += "fail " + std::string(to_string(f->why.code())) + ": " + f->why.describe() + "\n";
+      text +=
+          (f->fenced ? "fenced " : "fail ") + std::string(to_string(f->why.code())) + ": " + f->why.describe() + "\n";
     } else if (std::holds_alternative<worker_effect::Finished>(effect)) {
       text += "finished\n";
     } else if (logs) {

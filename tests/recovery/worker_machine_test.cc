@@ -10,11 +10,14 @@ namespace {
 // The machine of worker w0, life 10, whose tracker answers when the test says so. Each call returns what it did.
 class WorkerScript {
  public:
-  explicit WorkerScript(bool logs = false, std::uint32_t replicas = 0) : logs_(logs) {
+  enum class Waits { kNo, kIfFull, kFromTheBeginning };
+  explicit WorkerScript(bool logs = false, std::uint32_t replicas = 0, Waits waits = Waits::kNo) : logs_(logs) {
     WorkerMachine::Options options;
     options.job = "j";
     options.self = Incarnation(10);
     options.join = test::join("w0", "h", 2, replicas);
+    options.join.set_waits(waits != Waits::kNo);
+    options.join.set_spare(waits == Waits::kFromTheBeginning);
     options.join_timeout_ms = 30'000;
     options.tracker_name = "10.0.0.9:9100";
     machine_.emplace(std::move(options));
@@ -52,6 +55,25 @@ class WorkerScript {
     for (auto& m : missing) e.mutable_welcome()->add_missing(m);
     return get(e);
   }
+  std::string welcome_as_spare(std::uint64_t called = 0, std::uint32_t joined = 0) {
+    wire::Envelope e = from_tracker(10);
+    e.mutable_welcome()->set_joined(joined);
+    e.mutable_welcome()->set_world_size(2);
+    e.mutable_welcome()->set_spare(true);
+    e.mutable_welcome()->set_called(called);
+    return get(e);
+  }
+  std::string called(std::uint64_t epoch) {
+    wire::Envelope e = from_tracker(10);
+    e.mutable_called()->set_epoch(epoch);
+    return get(e);
+  }
+  std::string looked(std::uint64_t epoch) {
+    wire::Logged logged;
+    logged.set_run(7);
+    logged.add_lives(3);
+    return run([&](auto& effects) { machine_->looked(Epoch(epoch), {}, logged, now(), effects); });
+  }
   std::string plan(std::uint64_t epoch, std::uint64_t life = 10, const std::string& worker = "w0") {
     wire::Envelope e = from_tracker(10);
     *e.mutable_plan() = plan_of(epoch, {{worker, life}, {"w1", 11}});
@@ -65,10 +87,11 @@ class WorkerScript {
     e.mutable_interrupt()->set_reason("rank 1 is gone");
     return get(e);
   }
-  std::string refused() {
+  std::string refused(Code code = Code::kClosed, bool fenced = false) {
     wire::Envelope e = from_tracker(10);
-    e.mutable_refused()->set_code(static_cast<std::uint32_t>(Code::kClosed));
+    e.mutable_refused()->set_code(static_cast<std::uint32_t>(code));
     e.mutable_refused()->set_reason("a newer life has joined");
+    e.mutable_refused()->set_fenced(fenced);
     return get(e);
   }
   std::string finished(std::uint64_t epoch) {
@@ -640,6 +663,96 @@ TEST(Worker, SaysItsJoinAndItsReportAgainWhenItIsAsked) {
   (void)w.on_stopped(2);
   EXPECT_EQ(w.reply(kTracker, 0), "");
   EXPECT_NE(w.pass(0).find("Report"), std::string::npos);
+}
+
+TEST(WorkerSpare, WaitsHoweverLongTheTrackerIsSilentAndJoinsWhenItIsCalled) {
+  WorkerScript w(false, 2, WorkerScript::Waits::kFromTheBeginning);
+  EXPECT_EQ(w.start(), "send Join w0 as a spare\n");
+  EXPECT_EQ(w.welcome_as_spare(), "wait as a spare\n");
+  EXPECT_EQ(w.welcome_as_spare(), "");
+  EXPECT_EQ(w.pass(1000), "send Join w0 as a spare\n") << "which is how it says that it is there";
+  const std::string silence = w.pass(300'000);
+  EXPECT_EQ(silence.find("fail"), std::string::npos) << "ten times its join timeout";
+  EXPECT_EQ(w.called(5), "look, in epoch 5\n");
+  EXPECT_EQ(w.called(5), "");
+  EXPECT_EQ(w.pass(1000), "send Join w0 as a spare\n") << "while it looks";
+  EXPECT_EQ(w.looked(4), "");
+  EXPECT_EQ(w.looked(5), "send Join w0, called in epoch 5\n");
+  EXPECT_EQ(w.looked(5), "");
+  // Others may take long to come: it was called, and is counted on.
+  EXPECT_EQ(w.pass(60'000).find("fail"), std::string::npos);
+  EXPECT_EQ(w.plan(5), "install epoch 5\nsend Heartbeat 1 epoch 5 rounds 0\n");
+}
+
+TEST(WorkerSpare, WhoFindsNoPlaceForgetsWhatItsHostHolds) {
+  WorkerScript w(false, 2, WorkerScript::Waits::kIfFull);
+  EXPECT_EQ(w.start(), "send Join w0\n");
+  EXPECT_EQ(w.welcome_as_spare(), "wait as a spare, anew\n");
+  EXPECT_EQ(w.called(5), "look, in epoch 5\n");
+  (void)w.looked(5);
+  EXPECT_EQ(w.welcome_as_spare(), "") << "that is the answer to an earlier join";
+  // The worker whose place it was came back.
+  EXPECT_EQ(w.welcome_as_spare(5), "wait as a spare, anew\n");
+  EXPECT_EQ(w.pass(1000), "send Join w0 as a spare\n");
+  // What it has looked at is out of date.
+  (void)w.called(6);
+  (void)w.looked(6);
+  EXPECT_EQ(w.called(6), "");
+  EXPECT_EQ(w.called(7), "wait as a spare, anew\n");
+  EXPECT_EQ(w.called(7), "look, in epoch 7\n");
+}
+
+TEST(WorkerSpare, DoesNotWaitForEverForAJobThatDoesNotBegin) {
+  WorkerScript w(false, 2, WorkerScript::Waits::kFromTheBeginning);
+  (void)w.start();
+  (void)w.welcome_as_spare(0, 1);
+  for (const std::uint32_t joined : {0U, 1U}) {
+    EXPECT_EQ(w.welcome_as_spare(0, 1), "");
+    (void)w.pass(29'000);
+    EXPECT_EQ(w.welcome_as_spare(0, joined), "") << "it has begun, and waits again for its tracker's journal";
+  }
+  (void)w.pass(1000);
+  const std::string ended = w.welcome_as_spare(0, 1);
+  EXPECT_NE(ended.find("fail timeout: cannot join job j: job j has 1 of its 2 workers"), std::string::npos) << ended;
+}
+
+TEST(WorkerSpare, IsCalledBeforeItHasHeardThatItWaits) {
+  WorkerScript w(false, 2, WorkerScript::Waits::kFromTheBeginning);
+  (void)w.start();
+  EXPECT_EQ(w.called(3), "wait as a spare\nlook, in epoch 3\n");
+}
+
+TEST(WorkerSpare, WhoWasNotNeededHearsThatTheJobIsFinished) {
+  WorkerScript w(false, 2, WorkerScript::Waits::kFromTheBeginning);
+  (void)w.start();
+  (void)w.welcome_as_spare();
+  EXPECT_EQ(w.refused(Code::kFinished),
+            "fail finished: job j is finished: this worker was a spare, and was not needed\n");
+}
+
+TEST(WorkerSpare, IsRefusedOrLeavesAsAWorkerThatJoins) {
+  WorkerScript w(false, 2, WorkerScript::Waits::kFromTheBeginning);
+  (void)w.start();
+  (void)w.welcome_as_spare();
+  EXPECT_NE(w.refused(Code::kRefused).find("fail refused: cannot wait as a spare of job j: "), std::string::npos);
+  WorkerScript leaver(false, 2, WorkerScript::Waits::kFromTheBeginning);
+  (void)leaver.start();
+  (void)leaver.welcome_as_spare();
+  EXPECT_NE(leaver.leave(false, "SIGTERM").find("send Leave epoch 0: SIGTERM\nfail closed"), std::string::npos);
+}
+
+TEST(WorkerFenced, WhomTheJobHasGivenUpIsToldApartFromWhomANewerLifeReplaces) {
+  for (const bool fenced : {true, false}) {
+    WorkerScript w(false, 2);
+    w.member();
+    EXPECT_NE(w.refused(Code::kClosed, fenced).find("stop before epoch 2"), std::string::npos);
+    EXPECT_EQ(w.on_stopped(2).starts_with(fenced ? "fenced closed" : "fail closed"), true);
+    WorkerScript suspended(false, 2);
+    suspended.member();
+    (void)suspended.interrupt(2, true);
+    (void)suspended.on_stopped(2);
+    EXPECT_EQ(suspended.refused(Code::kClosed, fenced).starts_with(fenced ? "fenced closed" : "fail closed"), true);
+  }
 }
 
 }  // namespace

@@ -163,9 +163,9 @@ class Launch {
         error_(same_file(options.output_fd, options.error_fd) ? &output_ : &separate_error_) {
     for (const std::string& word : options_.program) program_.push_back(word.c_str());
     program_.push_back(nullptr);
-    workers_.resize(options.workers);
-    for (std::uint32_t i = 0; i < options.workers; ++i) {
-      workers_[i].id = options.first_worker + i;
+    workers_.resize(options.workers + options.spares);
+    for (std::uint32_t i = 0; i < workers_.size(); ++i) {
+      workers_[i].id = options.first_worker + (i < options.workers ? i : world_size() + i - options.workers);
       workers_[i].attempt = options.first_attempt;
     }
     last_look_ms_ = now_ms();
@@ -192,6 +192,10 @@ class Launch {
   }
 
  private:
+  [[nodiscard]] std::uint32_t world_size() const {
+    return options_.world_size != 0 ? options_.world_size : options_.workers;
+  }
+
   Status start(Worker& w) {
     auto output = make_pipe();
     auto error = make_pipe();
@@ -207,7 +211,7 @@ class Launch {
     }
     auto changes = options_.variables;
     changes["WARREN_WORKER_ID"] = std::to_string(w.id);
-    changes["WARREN_WORLD_SIZE"] = std::to_string(options_.world_size != 0 ? options_.world_size : options_.workers);
+    changes["WARREN_WORLD_SIZE"] = std::to_string(world_size());
     changes["WARREN_LOCAL_WORLD_SIZE"] = std::to_string(options_.workers);
     changes["WARREN_ATTEMPT"] = std::to_string(w.attempt);
     changes[kLifeVariable] = watching() ? std::optional(std::to_string(life.fd())) : std::nullopt;
@@ -435,8 +439,11 @@ class Launch {
           killed && WTERMSIG(status) == SIGABRT && !w.worked && now_ms() - w.started_at_ms < options_.healthy_ms;
       // Ranks that disagree will disagree again.
       const bool disagreed = w.cause.code() == Code::kDesync;
-      const bool lost = ((killed && !aborted) || code == kExitPreempted || code == kExitKillPoint) && !disagreed;
+      const bool lost =
+          ((killed && !aborted) || code == kExitPreempted || code == kExitFenced || code == kExitKillPoint) &&
+          !disagreed;
       if (code == kExitPreempted) what += " (preempted)";
+      if (code == kExitFenced) what += " (given up by its job)";
       if (code == kExitKillPoint) what += " (kill point)";
       const std::uint32_t most = lost ? options_.restarts : options_.failure_restarts;
       // A program that leaves before it has done anything would do so for ever.
@@ -631,6 +638,10 @@ LauncherSignals::~LauncherSignals() {
 
 Result<int> launch(const LaunchOptions& options, const LauncherSignals& signals) {
   if (options.program.empty()) return Status(Code::kInvalidArgument, "there is no program to start");
+  if (options.spares > limits::kMaxSpares) {
+    return Status(Code::kInvalidArgument, "the number of spares is " + std::to_string(options.spares) + ": give 0 to " +
+                                              std::to_string(limits::kMaxSpares));
+  }
   if (options.workers == 0 || options.workers > limits::kMaxWorldSize) {
     return Status(Code::kInvalidArgument, "the number of workers is " + std::to_string(options.workers) +
                                               ": give 1 to " + std::to_string(limits::kMaxWorldSize));

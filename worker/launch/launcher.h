@@ -38,9 +38,10 @@ struct LaunchOptions {
   std::uint32_t workers = 1;         // 1 … limits::kMaxWorldSize
   std::uint32_t first_worker = 0;    // their ids are first_worker … first_worker + workers − 1
   std::uint32_t world_size = 0;      // of the job, whose other workers are started elsewhere; 0: `workers`
+  std::uint32_t spares = 0;          // beside them, with the ids world_size + first_worker …
   std::uint32_t first_attempt = 0;   // how often this launcher has itself been started for these workers before
-  // How often each worker is started again when it is lost (killed by a signal, hung, or ended with kExitPreempted or
-  // kExitKillPoint), and how often the job is rolled back (its workers end with kExitRolledBack). The end of a worker
+  // How often each worker is started again when it is lost (killed by a signal, hung, or ended with kExitPreempted,
+  // kExitFenced or kExitKillPoint), and how often the job is rolled back (its workers end with kExitRolledBack). The end of a worker
   // that drained (life_sign.h) counts nowhere.
   std::uint32_t restarts = 0;
   // How often each worker is started again when it ends with another exit code than 0: the program's own failure, which

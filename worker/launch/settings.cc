@@ -23,24 +23,43 @@ namespace warren::worker {
 namespace {
 
 // The settings by their names in the file; the variable is WARREN_ and the name in capitals.
-constexpr std::array<std::string_view, 36> kNames = {"tracker",          "job",
-                                                     "worker_id",        "world_size",
-                                                     "secret_file",      "insecure_no_auth",
-                                                     "host_id",          "domain_id",
-                                                     "bind_address",     "advertise_address",
-                                                     "round_timeout_ms", "join_timeout_ms",
-                                                     "transport",        "algorithm",
-                                                     "chunk_bytes",      "streams",
-                                                     "checksums",        "check_call_sites",
-                                                     "replicas",         "log",
-                                                     "log_memory_bytes", "data_dir",
-                                                     "log_lag_ms",       "log_lag_bytes",
-                                                     "log_disk_bytes",   "checkpoint_mirror",
-                                                     "resize",           "on_rollback",
-                                                     "on_sigterm",       "drain_ms",
-                                                     "device_library",   "device_pinned_bytes",
-                                                     "fusion_bytes",     "timeline",
-                                                     "log_level",        "attempt"};
+constexpr std::array<std::string_view, 37> kNames = {"tracker",
+                                                     "job",
+                                                     "worker_id",
+                                                     "world_size",
+                                                     "secret_file",
+                                                     "insecure_no_auth",
+                                                     "host_id",
+                                                     "domain_id",
+                                                     "bind_address",
+                                                     "advertise_address",
+                                                     "round_timeout_ms",
+                                                     "join_timeout_ms",
+                                                     "transport",
+                                                     "algorithm",
+                                                     "chunk_bytes",
+                                                     "streams",
+                                                     "checksums",
+                                                     "check_call_sites",
+                                                     "replicas",
+                                                     "log",
+                                                     "log_memory_bytes",
+                                                     "data_dir",
+                                                     "log_lag_ms",
+                                                     "log_lag_bytes",
+                                                     "log_disk_bytes",
+                                                     "checkpoint_mirror",
+                                                     "spares",
+                                                     "resize",
+                                                     "on_rollback",
+                                                     "on_sigterm",
+                                                     "drain_ms",
+                                                     "device_library",
+                                                     "device_pinned_bytes",
+                                                     "fusion_bytes",
+                                                     "timeline",
+                                                     "log_level",
+                                                     "attempt"};
 
 // Variables that are no settings of a worker: where the file is, what `warren` itself reads, and what `warren run`
 // tells its workers besides.
@@ -411,6 +430,10 @@ void resolve_log(Resolver& r, const SystemFacts& facts, std::uint64_t local_worl
   if (!s.checkpoint_mirror.empty() && s.replicas == 0) {
     r.keep({Code::kInvalidArgument, "checkpoint_mirror needs replicas of 1 or more: what it gets comes from the log"});
   }
+  r.number("spares", s.spares, std::uint32_t{0}, static_cast<std::uint32_t>(limits::kMaxSpares), std::uint32_t{0});
+  // As a launcher numbers them, behind the workers.
+  const auto number = parse_number("worker_id", s.worker_id, s.world_size, std::numeric_limits<std::uint32_t>::max());
+  s.begins_as_spare = s.spares != 0 && s.world_size != 0 && number.ok();
   r.on_off("resize", s.resize, false);
   s.on_rollback =
       static_cast<OnRollback>(r.word("on_rollback", kRollbackActions, static_cast<std::size_t>(OnRollback::kExit)));

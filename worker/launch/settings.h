@@ -45,9 +45,11 @@ enum class OnSigterm {
 
 // What a worker's exit code tells its launcher, besides success and failure.
 inline constexpr int kExitPreempted = 75;  // EX_TEMPFAIL: the machine is needed elsewhere, try again
+inline constexpr int kExitFenced = 76;  // the job has given this life up and goes on: another one may take a place
 inline constexpr int kExitRolledBack = 77;
 inline constexpr int kExitDeserted = 70;  // EX_SOFTWARE: what the launcher makes of 0 without finalize
-// A worker that was started again after its job had finished: its launcher takes it for done.
+// A worker that was started again after its job had finished, or a spare that was not needed: its launcher takes it for
+// done.
 inline constexpr int kExitFinished = 78;
 // A program of rabit's that ended itself at a kill point (mock=…), in the place of a signal.
 inline constexpr int kExitKillPoint = 254;
@@ -89,6 +91,8 @@ struct Settings {
   std::uint64_t log_lag_bytes = 0;
   std::uint64_t log_disk_bytes = 0;
   std::string checkpoint_mirror;   // empty: none
+  std::uint32_t spares = 0;        // 0: who finds no place is refused; else it waits for one
+  bool begins_as_spare = false;    // its worker id is a number beyond the world size
   bool resize = false;             // world_size may be another than that of the job's last run
   std::uint64_t fusion_bytes = 0;  // 0: no calls are put together
   std::string timeline;            // a file that gets a Chrome trace; empty: none

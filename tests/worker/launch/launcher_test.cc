@@ -647,6 +647,31 @@ TEST(LaunchRestarts, ADrainCountsNowhere) {
   EXPECT_THAT(text, HasSubstr("its place was needed elsewhere, which counts as no restart, attempt 3"));
 }
 
+TEST(LaunchRestarts, WhomItsJobHasGivenUpIsLostAndNotFailed) {
+  LaunchOptions o = shell(1, "[ $WARREN_ATTEMPT = 1 ] || exit 76");
+  o.restarts = 1;
+  o.failure_restarts = 0;
+  LauncherProcess launcher(o);
+  const std::string text = launcher.rest();
+  EXPECT_EQ(launcher.wait(), 0) << text;
+  EXPECT_THAT(text, HasSubstr("ended with exit code 76 (given up by its job); starting it again at once (restart 1 of 1"));
+}
+
+TEST(LaunchSpares, HaveTheIdsBeyondTheWorldAndEndWellWhereTheyAreNotNeeded) {
+  LaunchOptions o = shell(2, "echo id $WARREN_WORKER_ID of $WARREN_WORLD_SIZE; [ $WARREN_WORKER_ID -lt 8 ] || exit 78");
+  o.prefix = false;
+  o.first_worker = 4;
+  o.world_size = 8;
+  o.spares = 2;
+  LauncherProcess launcher(o);
+  const std::string text = launcher.rest();
+  EXPECT_EQ(launcher.wait(), 0) << text;
+  for (const char* line : {"id 4 of 8", "id 5 of 8", "id 12 of 8", "id 13 of 8"}) EXPECT_THAT(text, HasSubstr(line));
+  o.spares = 1025;
+  LauncherProcess too_many(o);
+  EXPECT_NE(too_many.wait(), 0);
+}
+
 TEST(LaunchRestarts, ADrainBeforeAnythingWasDoneCounts) {
   LaunchOptions o = alive(1, "exec $CHILD unwilling");
   o.restarts = 2;

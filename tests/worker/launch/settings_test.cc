@@ -113,7 +113,7 @@ TEST(Settings, TakesVariablesAndFillsInDefaults) {
   EXPECT_EQ(s.device_pinned_bytes, 250 * kMiB);
   EXPECT_EQ(s.log_level, WARREN_LOG_INFO);
   EXPECT_EQ(s.attempt, 0u);
-  EXPECT_EQ(s.resolved.size(), 36u);
+  EXPECT_EQ(s.resolved.size(), 37u);
   EXPECT_EQ(source_of(s, "tracker"), "WARREN_TRACKER");
   EXPECT_EQ(source_of(s, "streams"), "default");
   EXPECT_THAT(describe(s), HasSubstr("tracker=10.0.0.1:7000 (WARREN_TRACKER) job=digits (WARREN_JOB)"));
@@ -424,6 +424,23 @@ TEST(Settings, ARankBeyondItsLaunchersWorldIsRefused) {
   EXPECT_THAT(r.status().describe(), HasSubstr("PMI_RANK is '4': not a whole number from 0 to 3"));
   EXPECT_TRUE(resolve(nullptr, environment(with(base, {{"PMI_SIZE", "5"}})), kFacts).ok());
   EXPECT_TRUE(resolve(nullptr, environment(with(base, {{"WARREN_WORLD_SIZE", "3"}})), kFacts).ok());
+}
+
+TEST(Settings, WhoseNumberIsBeyondTheWorldBeginsAsASpare) {
+  const auto of = [](const std::string& worker, const std::string& spares) {
+    auto env = kComplete;
+    env["WARREN_WORKER_ID"] = worker;
+    env["WARREN_WORLD_SIZE"] = "4";
+    env["WARREN_SPARES"] = spares;
+    auto resolved = resolve(nullptr, environment(env), kFacts);
+    EXPECT_TRUE(resolved.ok()) << resolved.status().describe();
+    return resolved.value();
+  };
+  EXPECT_TRUE(of("4", "1").begins_as_spare);
+  EXPECT_FALSE(of("3", "1").begins_as_spare);
+  EXPECT_EQ(of("3", "1").spares, 1U);
+  EXPECT_FALSE(of("4", "0").begins_as_spare) << "it is refused, as one too many";
+  EXPECT_FALSE(of("node-7", "1").begins_as_spare) << "a name: the first to come have the places";
 }
 
 TEST(Settings, KubernetesDoesNotTellTheWorldSize) {

@@ -1,0 +1,194 @@
+// Spares, as real processes: one takes the place of a rank that was killed, and every result of every rank is right.
+#include <gmock/gmock.h>
+
+#include <condition_variable>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "tests/e2e/cluster.h"
+#include "tests/e2e/process.h"
+
+namespace warren {
+namespace {
+
+using testing::Process;
+using ::testing::StartsWith;
+
+constexpr int kExitFinished = 78;
+
+// What the tracker tells, for whoever waits for it.
+class Events {
+ public:
+  [[nodiscard]] tracker::EventSink sink() {
+    return [this](std::string_view, const LogEvent& event) {
+      const std::lock_guard lock(mutex_);
+      events_.push_back(event);
+      came_.notify_all();
+    };
+  }
+  // The n-th event of this name (from 1); its worker.
+  std::string wait_for(const std::string& name, int n = 1) {
+    std::unique_lock lock(mutex_);
+    std::string worker;
+    const bool came = came_.wait_for(lock, std::chrono::minutes(1), [&] {
+      int seen = 0;
+      for (const LogEvent& event : events_) {
+        if (event.name != name || ++seen < n) continue;
+        for (const auto& [field, value] : event.fields) {
+          if (field == "worker") worker = value;
+        }
+        return true;
+      }
+      return false;
+    });
+    EXPECT_TRUE(came) << name;
+    return worker;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable came_;
+  std::vector<LogEvent> events_;
+};
+
+// Ranks and spares of one job, each a process that compares every sum that it gets.
+class Job {
+ public:
+  explicit Job(int size) : size_(size) {}
+
+  void start(int worker, int attempt = 0, const std::string& host = {}) {
+    std::vector<std::string> variables = {"WARREN_SPARES=1", "WARREN_ON_SIGTERM=drain",
+                                          "WARREN_ATTEMPT=" + std::to_string(attempt)};
+    if (!host.empty()) {
+      variables.push_back("WARREN_HOST_ID=" + host);
+      variables.push_back("WARREN_DOMAIN_ID=" + host);
+    }
+    workers_[worker] = std::make_unique<Process>(
+        std::vector<std::string>{WARREN_DRAINER, cluster_.address(), cluster_.root_file(), std::to_string(worker),
+                                 std::to_string(size_), folder_ / "stop"},
+        std::move(variables));
+  }
+  // Ranks have the ids 0 and up.
+  void begin(const std::vector<std::string>& hosts = {}) {
+    for (int w = 0; w < size_; w++) start(w, 0, hosts.empty() ? "" : hosts[static_cast<std::size_t>(w)]);
+    for (int w = 0; w < size_; w++) EXPECT_THAT(at(w).line(), StartsWith("joined " + std::to_string(w)));
+  }
+  void wait_as_spare(int worker, const std::string& host = {}) {
+    start(worker, 0, host);
+    EXPECT_EQ(events.wait_for("spare_waits", ++spares_), std::to_string(worker));
+  }
+  void kill(int worker) {
+    at(worker).kill(SIGKILL);
+    EXPECT_EQ(at(worker).wait(), 128 + SIGKILL);
+    workers_.erase(worker);
+  }
+  Process& at(int worker) { return *workers_.at(worker); }
+  // Ends the job: the ranks, which these workers are, have all seen the same; spares were not needed.
+  void finish(const std::set<int>& ranks) {
+    std::ofstream(folder_ / "stop").put('!');
+    std::set<std::string> ends;
+    for (auto& [worker, process] : workers_) {
+      const std::string last = process->line();
+      if (ranks.contains(worker))
+        ends.insert(last);
+      else
+        EXPECT_EQ(last, "") << "its init has not returned";
+      EXPECT_EQ(process->wait(), ranks.contains(worker) ? 0 : kExitFinished) << worker << ": " << last;
+    }
+    EXPECT_EQ(ends.size(), 1U);
+    EXPECT_THAT(*ends.begin(), StartsWith("done "));
+  }
+
+  Events events;
+
+ private:
+  const int size_;
+  int spares_ = 0;
+  testing::Cluster cluster_{"127.0.0.1", false, events.sink()};
+  const testing::TempDir folder_;
+  std::map<int, std::unique_ptr<Process>> workers_;
+};
+
+TEST(Spares, ASpareTakesTheRankOfAKilledProcess) {
+  Job job(3);
+  job.wait_as_spare(3);
+  job.wait_as_spare(4);
+  job.begin();
+  job.kill(1);
+  EXPECT_EQ(job.events.wait_for("place_taken"), "3");
+  EXPECT_THAT(job.at(3).line(), StartsWith("joined 1 "));
+  job.finish({0, 2, 3});
+}
+
+TEST(Spares, ASpareOfAnotherHostGetsWhatItMissesFromTheOthers) {
+  Job job(3);
+  job.wait_as_spare(3, "d");
+  job.begin({"a", "b", "c"});
+  job.kill(2);
+  EXPECT_THAT(job.at(3).line(), StartsWith("joined 2 "));
+  // And the host that was left takes a rank again.
+  job.start(2, 1, "c");
+  EXPECT_EQ(job.events.wait_for("spare_waits", 2), "2");
+  job.kill(0);
+  EXPECT_THAT(job.at(2).line(), StartsWith("joined 0 "));
+  job.finish({1, 2, 3});
+}
+
+TEST(Spares, WithoutASpareLeftARestartTakesThePlace) {
+  Job job(3);
+  job.wait_as_spare(3);
+  job.begin();
+  job.kill(1);
+  EXPECT_THAT(job.at(3).line(), StartsWith("joined 1 "));
+  job.kill(3);
+  job.start(3, 1);
+  EXPECT_THAT(job.at(3).line(), StartsWith("joined 1 "));
+  // Who has lost its place waits in turn.
+  job.start(1, 1);
+  EXPECT_EQ(job.events.wait_for("spare_waits", 3), "1") << "after 3, which was called for its own place";
+  job.kill(0);
+  EXPECT_THAT(job.at(1).line(), StartsWith("joined 0 "));
+  job.finish({1, 2, 3});
+}
+
+TEST(Spares, ASpareThatIsKilledWhileItTakesOverIsReplaced) {
+  Job job(3);
+  job.wait_as_spare(3);
+  job.wait_as_spare(4);
+  job.begin();
+  job.kill(1);
+  const int called = std::stoi(job.events.wait_for("spare_called"));
+  job.kill(called);
+  const int other = called == 3 ? 4 : 3;
+  EXPECT_THAT(job.at(other).line(), StartsWith("joined 1 "));
+  job.finish({0, 2, other});
+}
+
+TEST(Spares, AWaitingSpareLeavesAtSigterm) {
+  Job job(2);
+  job.wait_as_spare(2);
+  job.begin();
+  job.at(2).kill(SIGTERM);
+  EXPECT_EQ(job.at(2).wait(), 75);
+  job.events.wait_for("spare_left");
+}
+
+// The launcher starts them, and takes it for success that they were not needed.
+TEST(Spares, TheLaunchersExitCodeIsThatOfTheRanks) {
+  const testing::TempDir folder;
+  std::ofstream(folder / "stop").put('!');
+  const std::string drainer =
+      std::string(WARREN_DRAINER) + " $WARREN_TRACKER $WARREN_SECRET_FILE $WARREN_WORKER_ID $WARREN_WORLD_SIZE ";
+  Process launcher({WARREN_CLI, "run", "-n", "2", "--spares=2", "--job=drain", "--round_timeout_ms=3000",
+                    "--prefix=false", "--", "/bin/sh", "-c", "exec " + drainer + (folder / "stop")});
+  std::multiset<std::string> lines;
+  for (int i = 0; i < 4; i++) lines.insert(launcher.line());
+  EXPECT_EQ(lines, (std::multiset<std::string>{"done 1", "done 1", "joined 0 0", "joined 1 0"}));
+  EXPECT_EQ(launcher.line(), "");
+  EXPECT_EQ(launcher.wait(), 0);
+}
+
+}  // namespace
+}  // namespace warren
