@@ -274,7 +274,7 @@ void TrackerMachine::tell_heard(Incarnation who, Effects& effects) const {
 void TrackerMachine::take_promise(Incarnation who, const wire::Envelope& e, TimeMs now) {
   if (acting_) return;
   // Those of spares, however many there are, take no other's room.
-  const bool spare = !rank_of(who) && e.has_join() && e.join().waits() && !place_of(e.join().worker_id());
+  const bool spare = !rank_of(who) && e.has_join() && e.join().spare() && !place_of(e.join().worker_id());
   if (spare ? spare_promises_.size() >= limits::kMaxSpares
             : promises_.size() - spare_promises_.size() >= 2 * members_.size()) {
     return;
@@ -284,7 +284,11 @@ void TrackerMachine::take_promise(Incarnation who, const wire::Envelope& e, Time
     promises_.insert_or_assign(plan_.members(static_cast<int>(*rank)).worker_id(), who);
   } else if (e.has_join() && differing_setting(e.join().settings()).empty()) {
     promises_.insert_or_assign(e.join().worker_id(), who);
-    if (spare) spare_promises_.insert(e.join().worker_id());
+    if (spare) {
+      spare_promises_.insert(e.join().worker_id());
+    } else {
+      spare_promises_.erase(e.join().worker_id());
+    }
   } else if (e.has_join() && wants_resize(e.join())) {
     if (e.join().settings().world_size() != resizers_size_) resizers_.clear();
     resizers_size_ = e.join().settings().world_size();

@@ -96,6 +96,7 @@ enum class WorkerMachine::Transition : std::uint8_t {
   kLooked,
   kLookedStale,
   kGaveUpSpare,
+  kPlanForSpare,
 };
 
 namespace {
@@ -175,6 +176,7 @@ constexpr const char* kTransitionNames[] = {
     "looked",
     "looked_stale",
     "gave_up_spare",
+    "plan_for_spare",
 };
 
 // More broken links than this say nothing new.
@@ -199,7 +201,7 @@ std::span<const char* const> WorkerMachine::transition_names() {
 
 WorkerMachine::WorkerMachine(Options options)
     : options_(std::move(options)), transitions_(std::size(kTransitionNames), 0) {
-  static_assert(std::size(kTransitionNames) == static_cast<std::size_t>(Transition::kGaveUpSpare) + 1);
+  static_assert(std::size(kTransitionNames) == static_cast<std::size_t>(Transition::kPlanForSpare) + 1);
   WARREN_CHECK(validate(options_.join).ok(), "whoever makes a worker machine has validated its join");
   WARREN_CHECK(options_.self.value != 0 && options_.join_timeout_ms > 0, "incarnation and join timeout are given");
 }
@@ -562,13 +564,20 @@ void WorkerMachine::on_refused(const wire::Refused& refused, std::vector<WorkerE
 }
 
 void WorkerMachine::on_plan(const wire::Plan& plan, TimeMs now, std::vector<WorkerEffect>& effects) {
-  const bool expected =
-      state_ == State::kJoining || (state_ == State::kSuspended && Epoch(plan.epoch()) >= stop_epoch_);
+  const bool expected = state_ == State::kJoining || state_ == State::kSpare ||
+                        (state_ == State::kSuspended && Epoch(plan.epoch()) >= stop_epoch_);
   if (plan.epoch() <= plan_.epoch() || !expected) return count(Transition::kPlanStale);
   const auto self = std::find_if(plan.members().begin(), plan.members().end(),
                                  [&](const wire::Member& m) { return m.incarnation() == options_.self.value; });
   if (self == plan.members().end() || self->worker_id() != options_.join.worker_id()) {
     return count(Transition::kPlanForOther);
+  }
+  if (state_ == State::kSpare) {
+    // The answer to one of its joins has taken back what it said in them, and another one was believed.
+    count(Transition::kPlanForSpare);
+    const std::string why = "it was told to wait on as a spare, and then planned for";
+    send_leave(false, why, effects);
+    return fail(State::kFailed, Status(Code::kClosed, "out of job " + options_.job + ": " + why), effects);
   }
   count(state_ == State::kJoining ? Transition::kInstalled : Transition::kReinstalled);
   plan_ = plan;

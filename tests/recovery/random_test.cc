@@ -585,10 +585,8 @@ TEST(Random, AJobOfAnotherSizeGoesOnFromWhatIsCommitted) {
 TEST(Random, SparesTakePlacesAndNothingThatIsLoggedIsLost) {
   std::uint64_t commits = 0, resumed = 0, used = 0;
   for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
-    // Where nothing is logged, processes may come back under other names. Elsewhere a job of spares alone, none of which
-    // holds anything, waits for those who might.
-    const bool unlogged = seed % 8 == 7;
-    World world(seed, unlogged, unlogged ? 0 : 1 + seed % 2, false, true);
+    // Under its old name, each: a job of spares alone, none of which has a place, waits for those who have one.
+    World world(seed, false, seed % 8 == 7 ? 0 : 1 + seed % 2, false, true);
     world.run();
     ASSERT_FALSE(HasFailure()) << "seed " << seed << "\n" << tail(world);
     commits += world.commits();

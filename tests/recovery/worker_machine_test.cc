@@ -716,6 +716,18 @@ TEST(WorkerSpare, DoesNotWaitForEverForAJobThatDoesNotBegin) {
   EXPECT_NE(ended.find("fail timeout: cannot join job j: job j has 1 of its 2 workers"), std::string::npos) << ended;
 }
 
+// Found by random_test.cc: it repeated for ever that it waits, and was a member all the time.
+TEST(WorkerSpare, LeavesWhenItIsPlannedForAfterItWasToldToWaitOn) {
+  WorkerScript w(false, 2, WorkerScript::Waits::kFromTheBeginning);
+  (void)w.start();
+  (void)w.called(5);
+  (void)w.looked(5);
+  (void)w.welcome_as_spare(5);
+  const std::string left = w.plan(5);
+  EXPECT_NE(left.find("send Leave epoch 0: it was told to wait on as a spare"), std::string::npos) << left;
+  EXPECT_NE(left.find("fail closed"), std::string::npos) << left;
+}
+
 TEST(WorkerSpare, IsCalledBeforeItHasHeardThatItWaits) {
   WorkerScript w(false, 2, WorkerScript::Waits::kFromTheBeginning);
   (void)w.start();
