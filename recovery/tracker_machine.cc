@@ -211,7 +211,6 @@ bool TrackerMachine::may_act(Incarnation who, const wire::Envelope& e, TimeMs no
     count(Transition::term_raised);
     term_ = heard.next();
     promises_.clear();
-    spare_promises_.clear();
     resizers_.clear();
     promised_at_ = now;
     if (rebuilding_) {
@@ -272,23 +271,14 @@ void TrackerMachine::tell_heard(Incarnation who, Effects& effects) const {
 }
 
 void TrackerMachine::take_promise(Incarnation who, const wire::Envelope& e, TimeMs now) {
-  if (acting_) return;
-  // Those of spares, however many there are, take no other's room.
-  const bool spare = !rank_of(who) && e.has_join() && e.join().spare() && !place_of(e.join().worker_id());
-  if (spare ? spare_promises_.size() >= limits::kMaxSpares
-            : promises_.size() - spare_promises_.size() >= 2 * members_.size()) {
-    return;
-  }
+  if (acting_ || promises_.size() >= 2 * members_.size()) return;
   // Also of a life that is fenced: it hears so from a tracker that acts, and its next one takes its place.
   if (const auto rank = rank_of(who)) {
     promises_.insert_or_assign(plan_.members(static_cast<int>(*rank)).worker_id(), who);
   } else if (e.has_join() && differing_setting(e.join().settings()).empty()) {
+    // A spare is always there, whoever else is; and it may forget whom it has promised.
+    if (e.join().spare() && !place_of(e.join().worker_id())) return;
     promises_.insert_or_assign(e.join().worker_id(), who);
-    if (spare) {
-      spare_promises_.insert(e.join().worker_id());
-    } else {
-      spare_promises_.erase(e.join().worker_id());
-    }
   } else if (e.has_join() && wants_resize(e.join())) {
     if (e.join().settings().world_size() != resizers_size_) resizers_.clear();
     resizers_size_ = e.join().settings().world_size();
@@ -305,23 +295,18 @@ void TrackerMachine::take_promise(Incarnation who, const wire::Envelope& e, Time
 }
 
 // Who has finalized where nothing is logged, and is silent, has nothing left to promise. Who joins for another's place
-// counts once that other one has had the time to come; a spare, which is always there, only beside one who has a place.
+// counts once that other one has had the time to come.
 bool TrackerMachine::has_majority(TimeMs now) const {
   // The members of a large job come one by one, and each asks: not before it can be.
   if (logged() && !members_.empty() && 2 * promises_.size() <= members_.size() && resizers_.empty()) return false;
   const bool others = now >= begged_since_ + timeout_ms();
   const auto asked = static_cast<std::size_t>(
       std::count_if(members_.begin(), members_.end(), [](const Member& m) { return !m.silent; }));
-  std::size_t with_place = 0, without = 0, spares = 0;
-  for (const auto& [worker, life] : promises_) {
-    const auto place = place_of(worker);
-    if (place) {
-      with_place += members_[*place].silent ? 0 : 1;
-    } else {
-      ++(spare_promises_.contains(worker) ? spares : without);
-    }
-  }
-  const std::size_t promised = with_place + (others ? without : 0) + (others && with_place != 0 ? spares : 0);
+  const auto promised =
+      static_cast<std::size_t>(std::count_if(promises_.begin(), promises_.end(), [this, others](const auto& promise) {
+        const auto place = place_of(promise.first);
+        return place ? !members_[*place].silent : others;
+      }));
   // A job that gets smaller may have no half left. Whoever starts so many workers anew with another world size vouches
   // for the end of the others, and none of these has come in all that time.
   const bool resized =

@@ -443,7 +443,6 @@ class TrackerMachine {
   bool frontier_inherited_ = false, distrust_inherited_ = false;
   Term term_{1};
   std::map<std::string, Incarnation> promises_;  // workers that obey it, by the life that said so last
-  std::set<std::string> spare_promises_;         // of these, those of spares
   TimeMs promised_at_;                           // by any of these
   // Likewise those that want a world of this size.
   std::map<std::string, Incarnation> resizers_;

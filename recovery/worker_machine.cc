@@ -97,6 +97,7 @@ enum class WorkerMachine::Transition : std::uint8_t {
   kLookedStale,
   kGaveUpSpare,
   kPlanForSpare,
+  kSpareForgot,
 };
 
 namespace {
@@ -177,6 +178,7 @@ constexpr const char* kTransitionNames[] = {
     "looked_stale",
     "gave_up_spare",
     "plan_for_spare",
+    "spare_forgot",
 };
 
 // More broken links than this say nothing new.
@@ -201,7 +203,7 @@ std::span<const char* const> WorkerMachine::transition_names() {
 
 WorkerMachine::WorkerMachine(Options options)
     : options_(std::move(options)), transitions_(std::size(kTransitionNames), 0) {
-  static_assert(std::size(kTransitionNames) == static_cast<std::size_t>(Transition::kPlanForSpare) + 1);
+  static_assert(std::size(kTransitionNames) == static_cast<std::size_t>(Transition::kSpareForgot) + 1);
   WARREN_CHECK(validate(options_.join).ok(), "whoever makes a worker machine has validated its join");
   WARREN_CHECK(options_.self.value != 0 && options_.join_timeout_ms > 0, "incarnation and join timeout are given");
 }
@@ -969,6 +971,13 @@ void WorkerMachine::on_tick(TimeMs now, std::vector<WorkerEffect>& effects) {
                 why.because_of_this("job " + options_.job + " cannot go on, and " + who() + " has not answered for " +
                                     seconds(now - heard_)),
                 false, effects);
+  }
+  if (state_ == State::kSpare && term_.value != 0 && now >= std::max(heard_, since_) + options_.join_timeout_ms) {
+    // Whoever it has heard of is gone, and who is there now may have a lower term. Nobody counts on a spare's promise.
+    count(Transition::kSpareForgot);
+    since_ = now;
+    term_ = Term();
+    tracker_ = Incarnation();
   }
   if (state_ == State::kSuspended && now >= heard_ + options_.join_timeout_ms) {
     count(Transition::kSuspendTimedOut);

@@ -461,7 +461,11 @@ class Run {
     finishing_ = true;
     calm_since_ns_ = monotonic_ns();
     std::ofstream(stop_path(folder_)) << "stop\n";
-    if (has(FaultKind::kKill) && draw_.chance(0.5)) (void)obey(victim, Phase::kFinalize, kAnyLife, draw_.below(2000));
+    // The launcher hears from who was killed then that the job has finished; with spares nobody else says so for its
+    // rank.
+    if (has(FaultKind::kKill) && options_.spares == 0 && draw_.chance(0.5)) {
+      (void)obey(victim, Phase::kFinalize, kAnyLife, draw_.below(2000));
+    }
     while (going() && !all_ended()) tick();
   }
   [[nodiscard]] bool all_ended() {

@@ -716,6 +716,21 @@ TEST(WorkerSpare, DoesNotWaitForEverForAJobThatDoesNotBegin) {
   EXPECT_NE(ended.find("fail timeout: cannot join job j: job j has 1 of its 2 workers"), std::string::npos) << ended;
 }
 
+// A tracker that has finished the job may have a lower term than one that is gone (seed 411003939).
+TEST(WorkerSpare, ForgetsATrackerThatIsSilentForAJoinTimeout) {
+  WorkerScript w(false, 2, WorkerScript::Waits::kFromTheBeginning);
+  (void)w.start();
+  (void)w.welcome_as_spare();
+  wire::Envelope finished = from_tracker(10);
+  finished.set_sender(901);
+  finished.mutable_refused()->set_code(static_cast<std::uint32_t>(Code::kFinished));
+  finished.mutable_refused()->set_reason("job j is finished");
+  (void)w.pass(29'000);
+  EXPECT_EQ(w.get(finished), "");
+  (void)w.pass(2000);
+  EXPECT_NE(w.get(finished).find("fail finished"), std::string::npos);
+}
+
 // Found by random_test.cc: it repeated for ever that it waits, and was a member all the time.
 TEST(WorkerSpare, LeavesWhenItIsPlannedForAfterItWasToldToWaitOn) {
   WorkerScript w(false, 2, WorkerScript::Waits::kFromTheBeginning);
