@@ -108,11 +108,11 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   if (s.recipe && s.recipe->beyond_copies) s.survivable = false;
   if (options.survivable) s.survivable = *options.survivable;
   s.join_timeout_ms = !s.large && random.chance(0.3) ? random.between(500, 2000) : random.between(3000, 15'000);
+  if (s.recipe && s.recipe->short_join_timeout) s.join_timeout_ms = random.between(500, 2000);
   // Those who wait until another joins, and are started again a second later, must meet.
   s.join_timeout_ms = std::max(s.join_timeout_ms, 100 * std::int64_t{s.world_size});
   // So many are together only if each waits for the last.
   if (s.large) s.join_timeout_ms = 60'000;
-  if (s.recipe && s.recipe->short_join_timeout) s.join_timeout_ms = random.between(500, 2000);
   s.safety_us = random.chance(0.05) ? 20'000'000 : random.between(200'000, 4'000'000);
   if (s.recipe && s.recipe->long_safety) s.safety_us = random.between(12'000'000, 22'000'000);
   s.disks = s.job.replicas() > 0 && options.disks.value_or(!s.large && options.seed % kDisksEvery == kDisksAt);
