@@ -867,6 +867,13 @@ Status validate(const wire::JobRecord& r) {
   for (const std::uint64_t life : r.retired()) {
     if (life == 0 || !lives.insert(life).second) return bad("the lives that are over are wrong");
   }
+  if (static_cast<std::uint32_t>(r.left_domains_size()) > r.settings().replicas())
+    return bad("too many domains were left");
+  std::set<std::string> left;
+  for (const std::string& domain : r.left_domains()) {
+    if (Status s = validate_name("failure domain", domain, limits::kMaxHostIdBytes); !s.ok()) return s;
+    if (!left.insert(domain).second) return bad("a domain was left twice");
+  }
   return {};
 }
 

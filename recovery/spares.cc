@@ -50,9 +50,9 @@ std::vector<std::optional<std::size_t>> choose_spares(std::span<const FreePlace>
 }
 
 bool within_reach(const std::map<std::string, std::string>& domain_of, const std::set<std::string>& there,
-                  std::uint32_t replicas) {
+                  const std::set<std::string>& left, std::uint32_t replicas) {
   if (replicas == 0) return true;
-  std::set<std::string_view> domains, missing;
+  std::set<std::string_view> domains(left.begin(), left.end()), missing(left.begin(), left.end());
   for (const auto& [host, domain] : domain_of) {
     domains.insert(domain);
     if (!there.contains(host)) missing.insert(domain);

@@ -31,8 +31,8 @@ struct IdleSpare {
 
 // Whether what was logged can be reached: each piece lies in min(replicas, domains) failure domains, nobody knows
 // which, on one host of each. `domain_of` names those of all hosts that had ranks; only the hosts in `there` answer for
-// what they hold. Without replicas nothing is logged: true.
+// what they hold. `left` are domains that count as lost since earlier plans. Without replicas nothing is logged: true.
 [[nodiscard]] bool within_reach(const std::map<std::string, std::string>& domain_of, const std::set<std::string>& there,
-                                std::uint32_t replicas);
+                                const std::set<std::string>& left, std::uint32_t replicas);
 
 }  // namespace warren

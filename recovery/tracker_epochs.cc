@@ -110,6 +110,7 @@ void TrackerMachine::persist(Effects& effects) {
     for (std::size_t rank = 0; rank < members_.size(); ++rank) {
       if (members_[rank].silent) record.add_finalized(static_cast<std::uint32_t>(rank));
     }
+    for (const std::string& domain : left_domains_) record.add_left_domains(domain);
     for (std::size_t i = 0; i < retired_order_.size(); ++i) {
       record.add_retired(retired_order_[(retired_next_ + i) % retired_order_.size()].value);
     }
@@ -183,7 +184,7 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
     }
     if (!free.empty() && now < since_ + timeout_ms()) return arm(since_ + timeout_ms());
     // Now that each has said what its host holds. Who belongs here may still come.
-    if (!takers_.empty() && !spares_in_reach(hosts_there())) return;
+    if (!takers_.empty() && !spares_in_reach(hosts_there())) return send_back_takers(effects);
     const bool survived =
         std::any_of(waiting_.begin(), waiting_.end(), [](const auto& w) { return w.second.report.has_value(); });
     const bool inherits = !std::exchange(distrust_inherited_, false);
@@ -372,7 +373,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   members_.assign(n, Member());
   // The first plan's first life names the run.
   const std::uint64_t run = planned() ? plan_.run() : by_rank.front()->member.incarnation();
-  plan_.Clear();
+  const wire::Plan before = std::exchange(plan_, wire::Plan());
   plan_.set_run(run);
   plan_.set_epoch(epoch_.value);
   *plan_.mutable_settings() = settings_;
@@ -390,6 +391,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
     place_by_worker_[m.worker_id()] = rank;
     free_places_.insert(rank);
   }
+  leave_hosts(before);
   plan_.mutable_ring()->Add(out.ring.begin(), out.ring.end());
   plan_.mutable_tree_parent()->Add(out.tree_parent.begin(), out.tree_parent.end());
   plan_.set_timeline(timeline_.value);

@@ -158,6 +158,7 @@ void TrackerMachine::restore(const wire::JobRecord& record, TimeMs now) {
     m.finalizing_since = now;
     m.silent = true;
   }
+  left_domains_.insert(record.left_domains().begin(), record.left_domains().end());
   for (const std::uint64_t life : record.retired()) retire(Incarnation(life));
 }
 
@@ -204,11 +205,18 @@ bool TrackerMachine::may_act(Incarnation who, const wire::Envelope& e, TimeMs no
   const bool ours = promises_us(e);
   if (heard > term_ || (heard == term_ && !ours)) {
     // No job has come so far: who says so would use the numbers up. And a job that is finished here goes on elsewhere.
-    if (heard.value >= kMaxEpoch / 2 || state_ == State::kFinished) {
+    const bool ended_here = retired_.contains(who);
+    if (heard.value >= kMaxEpoch / 2 || (state_ == State::kFinished && !ended_here)) {
       count(Transition::out_of_turn);
       return false;
     }
     count(Transition::term_raised);
+    if (state_ == State::kFinished) {
+      // A plan had fenced it before the job was finished, and it obeys another tracker, which may be gone.
+      term_ = heard.next();
+      refuse_stale(who, effects);
+      return false;
+    }
     term_ = heard.next();
     promises_.clear();
     resizers_.clear();
@@ -277,7 +285,7 @@ void TrackerMachine::take_promise(Incarnation who, const wire::Envelope& e, Time
     promises_.insert_or_assign(plan_.members(static_cast<int>(*rank)).worker_id(), who);
   } else if (e.has_join() && differing_setting(e.join().settings()).empty()) {
     // A spare is always there, whoever else is; and it may forget whom it has promised.
-    if (e.join().spare() && !place_of(e.join().worker_id())) return;
+    if ((e.join().spare() || e.join().called() != 0) && !place_of(e.join().worker_id())) return;
     promises_.insert_or_assign(e.join().worker_id(), who);
   } else if (e.has_join() && wants_resize(e.join())) {
     if (e.join().settings().world_size() != resizers_size_) resizers_.clear();

@@ -60,6 +60,7 @@
 #include "recovery/machine.h"
 #include "recovery/messages.pb.h"
 #include "recovery/result.h"
+#include "recovery/spares.h"
 #include "recovery/verdict.h"
 
 namespace warren {
@@ -287,8 +288,16 @@ class TrackerMachine {
   void pass_over_silent(TimeMs now);
   void end_call(std::size_t place);
   void end_calls();
+  bool send_back_early_lookers(const std::vector<FreePlace>& places,
+                               const std::vector<std::optional<std::size_t>>& chosen, Effects& effects);
+  // They have found too little: others are waited for.
+  void send_back_takers(Effects& effects);
+  // The plan has no rank on these hosts of the one before.
+  void leave_hosts(const wire::Plan& before);
   [[nodiscard]] TimeMs answer_due(const Spare& spare) const;
   void drop_silent_spares(TimeMs now, Effects& effects);
+  // It has told of something that its host holds.
+  [[nodiscard]] static bool holds(const Waiting& waiting);
   // Of those who wait for the next plan and hold something, and the spares that were called.
   [[nodiscard]] std::set<std::string> hosts_there() const;
   [[nodiscard]] bool spares_in_reach(const std::set<std::string>& there) const;
@@ -418,6 +427,9 @@ class TrackerMachine {
   std::map<std::string, Spare> spares_;        // by worker id
   std::map<Incarnation, std::string> spares_by_incarnation_;
   std::map<std::size_t, std::string> calls_;  // by place: the spare that was called for it, and has not answered
+  std::set<std::string> found_nothing_;       // hosts whose spares have looked in vain since the interrupt
+  std::set<std::string> left_domains_;        // that plans have left since the newest commit, at most one a copy
+  TimeMs looked_for_spares_{};                // call_spares() last
   bool out_of_reach_ = false;                 // spares are not used, so that nothing that was logged is lost
   TimeMs answered_;                           // the newest answer to the interrupt
   std::uint64_t arrivals_ = 0;

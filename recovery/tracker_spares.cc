@@ -40,6 +40,14 @@ bool TrackerMachine::answers_call(Incarnation who, const wire::Join& join) const
 void TrackerMachine::on_spare(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects) {
   const std::string& worker = join.worker_id();
   const auto place = place_of(worker);
+  const bool known = spares_.contains(worker);
+  if (!known && spares_.size() == limits::kMaxSpares) {
+    count(Transition::join_refused_no_place);
+    return refuse(who, Code::kRefused,
+                  std::to_string(limits::kMaxSpares) + " spares of job " + options_.job +
+                      " wait already, which is the limit; start fewer",
+                  effects);
+  }
   if (place && state_ == State::kRunning) {
     if (members_[*place].state == MemberState::kFinalizing && !logged()) {
       count(Transition::join_refused_finalizing);
@@ -61,14 +69,9 @@ void TrackerMachine::on_spare(Incarnation who, const wire::Join& join, TimeMs no
         effects);
   }
   auto found = spares_.find(worker);
-  if (found != spares_.end()) {
+  const bool repeated = found != spares_.end();
+  if (repeated) {
     count(Transition::spare_repeated);
-  } else if (spares_.size() == limits::kMaxSpares) {
-    count(Transition::join_refused_no_place);
-    return refuse(who, Code::kRefused,
-                  std::to_string(limits::kMaxSpares) + " spares of job " + options_.job +
-                      " wait already, which is the limit; start fewer",
-                  effects);
   } else {
     count(Transition::spare_waits);
     ++joins_;
@@ -93,6 +96,8 @@ void TrackerMachine::on_spare(Incarnation who, const wire::Join& join, TimeMs no
     lose(*place);
     return maybe_gather(now, effects);
   }
+  // Whether it can be of use now is not looked at for each word of each spare: that costs as much as there are ranks.
+  if (repeated) return arm(std::max(now, looked_for_spares_ + interval_ms()));
   call_spares(now, effects);
 }
 
@@ -108,7 +113,7 @@ TrackerMachine::Spare TrackerMachine::take_spare(const std::string& worker) {
 void TrackerMachine::displace(const std::string& worker, Effects& effects) {
   const Waiting& w = waiting_.at(worker);
   const Incarnation who(w.member.incarnation());
-  if (w.called.value == 0 || spares_.size() == limits::kMaxSpares) {
+  if (!w.member.waits() || spares_.size() == limits::kMaxSpares) {
     count(Transition::candidate_displaced);
     remove_waiting(worker);
     retire(who);
@@ -119,6 +124,8 @@ void TrackerMachine::displace(const std::string& worker, Effects& effects) {
   }
   count(Transition::spare_displaced);
   const Epoch called = w.called;
+  // Called in vain, it is not called again for this interrupt.
+  if (called.value != 0 && !holds(w)) found_nothing_.insert(w.member.host_id());
   Spare spare{who, w.member.host_id(), w.member.domain_id(), w.arrival, w.heard, {}};
   remove_waiting(worker);
   spares_.emplace(worker, std::move(spare));
@@ -145,6 +152,7 @@ void TrackerMachine::give_places_back_to(const std::string& host_id, Effects& ef
 
 void TrackerMachine::call_spares(TimeMs now, Effects& effects) {
   if (state_ != State::kGathering || !has_places() || spares_.empty()) return;
+  looked_for_spares_ = now;
   pass_over_silent(now);
   call_owners(now, effects);
   for (const auto& [place, worker] : calls_) arm(answer_due(spares_.at(worker)));
@@ -177,15 +185,38 @@ void TrackerMachine::call_spares(TimeMs now, Effects& effects) {
     idle.push_back({spare.host_id, spare.domain_id, spare.arrival});
   }
   const auto chosen = choose_spares(places, idle);
+  if (late && send_back_early_lookers(places, chosen, effects)) {
+    // Their own places are free now, and they are called for them.
+    return call_owners(now, effects);
+  }
   std::set<std::string> there = hosts_there();
   for (const auto& spare : chosen) {
-    if (spare) there.insert(std::string(idle[*spare].host_id));
+    if (spare && !found_nothing_.contains(std::string(idle[*spare].host_id))) {
+      there.insert(std::string(idle[*spare].host_id));
+    }
   }
   out_of_reach_ = !spares_in_reach(there);
   if (out_of_reach_) return count(Transition::spares_out_of_reach);
   for (std::size_t i = 0; i < places.size(); ++i) {
     if (chosen[i]) call_spare(workers[*chosen[i]], ranks[i], now, effects);
   }
+}
+
+// Nobody of another host can take these places, and the spares of theirs do not suffice: who has looked at its host
+// before all had stopped, and would wait as a spare, looks again.
+bool TrackerMachine::send_back_early_lookers(const std::vector<FreePlace>& places,
+                                             const std::vector<std::optional<std::size_t>>& chosen, Effects& effects) {
+  std::set<std::string_view> hosts;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    if (places[i].for_its_host && !chosen[i]) hosts.insert(places[i].host_id);
+  }
+  std::vector<std::string> early;
+  for (const auto& [worker, w] : waiting_) {
+    const bool looked_early = !w.report && w.called.value == 0;
+    if (looked_early && w.member.waits() && hosts.contains(w.member.host_id())) early.push_back(worker);
+  }
+  for (const std::string& worker : early) displace(worker, effects);
+  return !early.empty();
 }
 
 // A process that began as a spare may have a place: it is called at once, for it has not said yet what its host holds.
@@ -242,6 +273,7 @@ void TrackerMachine::pass_over_silent(TimeMs now) {
 
 void TrackerMachine::end_calls() {
   while (!calls_.empty()) end_call(calls_.begin()->first);
+  found_nothing_.clear();
   out_of_reach_ = false;
 }
 
@@ -266,21 +298,46 @@ void TrackerMachine::drop_silent_spares(TimeMs now, Effects& effects) {
   if (!silent.empty()) forget_unused_settings();
 }
 
+bool TrackerMachine::holds(const Waiting& w) {
+  return w.report || (w.held && !w.held->mirrored()) || w.logged.lives_size() != 0;
+}
+
 std::set<std::string> TrackerMachine::hosts_there() const {
   std::set<std::string> there;
   for (const auto& [worker, w] : waiting_) {
-    const bool holds = w.report || (w.held && !w.held->mirrored()) || w.logged.lives_size() != 0;
-    if (holds) there.insert(w.member.host_id());
+    if (holds(w)) there.insert(w.member.host_id());
   }
   // Not known before they say it.
-  for (const auto& [place, worker] : calls_) there.insert(spares_.at(worker).host_id);
+  for (const auto& [place, worker] : calls_) {
+    const std::string& host = spares_.at(worker).host_id;
+    if (!found_nothing_.contains(host)) there.insert(host);
+  }
   return there;
+}
+
+// What was logged on a host where no rank is left, nobody answers for; it counts until all that is not obsolete was
+// logged without it (0006, "What counts as lost").
+void TrackerMachine::leave_hosts(const wire::Plan& before) {
+  std::set<std::string> hosts;
+  for (const wire::Member& m : plan_.members()) hosts.insert(m.host_id());
+  for (const wire::Member& m : before.members()) {
+    if (left_domains_.size() >= settings_.replicas()) return;  // as many as can be lost already
+    if (!hosts.contains(m.host_id())) left_domains_.insert(m.domain_id());
+  }
+}
+
+void TrackerMachine::send_back_takers(Effects& effects) {
+  count(Transition::takers_sent_back);
+  out_of_reach_ = true;
+  std::vector<std::string> takers;
+  for (const auto& [place, worker] : takers_) takers.push_back(worker);
+  for (const std::string& worker : takers) displace(worker, effects);
 }
 
 bool TrackerMachine::spares_in_reach(const std::set<std::string>& there) const {
   std::map<std::string, std::string> domain_of;
   for (const wire::Member& m : plan_.members()) domain_of.emplace(m.host_id(), m.domain_id());
-  return within_reach(domain_of, there, settings_.replicas());
+  return within_reach(domain_of, there, left_domains_, settings_.replicas());
 }
 
 void TrackerMachine::fence_suspects(TimeMs now, Effects& effects) {
@@ -315,7 +372,7 @@ void TrackerMachine::send_called(const Spare& spare, Effects& effects) const {
   e.mutable_called()->set_epoch(epoch_.value);
   const bool has_rank =
       std::ranges::any_of(plan_.members(), [&](const wire::Member& m) { return m.host_id() == spare.host_id; });
-  e.mutable_called()->set_stale(!has_rank && survivors_ != 0);
+  e.mutable_called()->set_stale(!has_rank);
   effects.emplace_back(Send{spare.life, std::move(e)});
 }
 

@@ -115,6 +115,7 @@ namespace warren {
   X(spare_left)                       \
   X(spare_unneeded)                   \
   X(spares_out_of_reach)              \
+  X(takers_sent_back)                 \
   X(suspect_fenced)                   \
   X(straggler_named)                  \
   X(straggler_cleared)                \

@@ -257,6 +257,7 @@ void TrackerMachine::commit(TimeMs now, Effects& effects) {
   count(Transition::committed);
   committed_ = next_version();
   committed_timeline_ = timeline_;
+  left_domains_.clear();
   drop_all_votes();
   persist(effects);
   log(Severity::kInfo, "committed", of_program(*committed_) + " of job " + options_.job + " is committed", effects,

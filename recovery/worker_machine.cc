@@ -508,6 +508,13 @@ void WorkerMachine::on_called(const wire::Called& called, TimeMs now, std::vecto
   }
   if (state_ != State::kSpare) return count(Transition::kOutOfTurn);
   if (epoch <= called_) return count(Transition::kCalledRepeated);
+  if (called_ != Epoch()) {
+    // It looks already, and what it finds is of an earlier moment: it begins anew, and is called again.
+    count(Transition::kCalledAgain);
+    called_ = Epoch();
+    effects.emplace_back(Spare{true});
+    return;
+  }
   count(Transition::kCalled);
   called_ = epoch;
   log(Severity::kInfo, "spare_called",
@@ -972,12 +979,16 @@ void WorkerMachine::on_tick(TimeMs now, std::vector<WorkerEffect>& effects) {
                                     seconds(now - heard_)),
                 false, effects);
   }
-  if (state_ == State::kSpare && term_.value != 0 && now >= std::max(heard_, since_) + options_.join_timeout_ms) {
+  const bool answers = state_ == State::kJoining && options_.join.called() != 0;
+  if ((state_ == State::kSpare || answers) && term_.value != 0 &&
+      now >= std::max(heard_, since_) + options_.join_timeout_ms) {
     // Whoever it has heard of is gone, and who is there now may have a lower term. Nobody counts on a spare's promise.
     count(Transition::kSpareForgot);
     since_ = now;
     term_ = Term();
     tracker_ = Incarnation();
+    // The call was that tracker's.
+    if (answers) return wait_as_spare(now, effects);
   }
   if (state_ == State::kSuspended && now >= heard_ + options_.join_timeout_ms) {
     count(Transition::kSuspendTimedOut);

@@ -68,18 +68,22 @@ TEST(Spares, TakeAPlaceOfTheirHostThenOfTheirDomainThenAny) {
 
 TEST(Spares, AreWithinReachWhileFewerDomainsAreMissingThanThereAreCopies) {
   const std::map<std::string, std::string> four = {{"a", "a"}, {"b", "b"}, {"c", "c"}, {"d", "d"}};
-  EXPECT_TRUE(within_reach(four, {"a", "b", "c", "e"}, 2));
-  EXPECT_FALSE(within_reach(four, {"a", "b", "e", "f"}, 2));
-  EXPECT_TRUE(within_reach(four, {"a", "b"}, 3));
+  EXPECT_TRUE(within_reach(four, {"a", "b", "c", "e"}, {}, 2));
+  EXPECT_FALSE(within_reach(four, {"a", "b", "e", "f"}, {}, 2));
+  EXPECT_TRUE(within_reach(four, {"a", "b"}, {}, 3));
   // Fewer domains than copies: one copy in each.
-  EXPECT_TRUE(within_reach({{"a", "a"}, {"b", "b"}}, {"b"}, 3));
-  EXPECT_FALSE(within_reach({{"a", "a"}, {"b", "b"}}, {}, 3));
-  EXPECT_FALSE(within_reach({{"a", "a"}}, {"b"}, 1));
+  EXPECT_TRUE(within_reach({{"a", "a"}, {"b", "b"}}, {"b"}, {}, 3));
+  EXPECT_FALSE(within_reach({{"a", "a"}, {"b", "b"}}, {}, {}, 3));
+  EXPECT_FALSE(within_reach({{"a", "a"}}, {"b"}, {}, 1));
   // A domain of two hosts is missing with one of them: it may be the one that holds the piece.
-  EXPECT_FALSE(within_reach({{"a", "x"}, {"b", "x"}}, {"b"}, 1));
-  EXPECT_TRUE(within_reach({{"a", "x"}, {"b", "x"}, {"c", "y"}}, {"b", "c"}, 2));
-  EXPECT_FALSE(within_reach({{"a", "x"}, {"b", "x"}, {"c", "y"}}, {"b"}, 2));
-  EXPECT_TRUE(within_reach(four, {}, 0));
+  EXPECT_FALSE(within_reach({{"a", "x"}, {"b", "x"}}, {"b"}, {}, 1));
+  EXPECT_TRUE(within_reach({{"a", "x"}, {"b", "x"}, {"c", "y"}}, {"b", "c"}, {}, 2));
+  EXPECT_FALSE(within_reach({{"a", "x"}, {"b", "x"}, {"c", "y"}}, {"b"}, {}, 2));
+  EXPECT_TRUE(within_reach(four, {}, {}, 0));
+  // What a plan has left counts until it is obsolete.
+  EXPECT_FALSE(within_reach(four, {"a", "b", "c"}, {"x"}, 2));
+  EXPECT_TRUE(within_reach({{"a", "a"}, {"c", "c"}}, {"a", "c"}, {"b"}, 2));
+  EXPECT_FALSE(within_reach({{"a", "a"}, {"c", "c"}}, {"a"}, {"b"}, 2));
 }
 
 TEST(Spares, ASpareTakesTheLostRanksPlaceAtOnceAndTheLostOneWaitsInTurn) {
@@ -347,7 +351,7 @@ TEST(Spares, AfterARollbackPlacesAreKeptForARoundTimeoutAndLongerWhereTheCheckpo
   EXPECT_FALSE(has(called, "Called"));
   (void)u.waits("w2", 12, "c");
   (void)u.joins("w0", 20, "a");
-  EXPECT_TRUE(has(u.pass(1000), "12 <- Called epoch 2\n"));
+  EXPECT_TRUE(has(u.pass(1000), "12 <- Called epoch 2 stale\n"));
   EXPECT_TRUE(has(u.answers("w2", 12, "c", 2), "Plan epoch 2 w0=20 w2=12 timeline 1\n"));
 }
 
@@ -380,7 +384,7 @@ TEST(Spares, WithoutALogASpareComesInAfterARoundTimeout) {
     (void)t.joins("w0", 20, "a");
     text += t.pass(1000);
   }
-  EXPECT_TRUE(has(text, "12 <- Called epoch 2\n")) << text;
+  EXPECT_TRUE(has(text, "12 <- Called epoch 2 stale\n")) << text;
   EXPECT_TRUE(has(t.answers("w2", 12, "c", 2), "Plan epoch 2 w0=20 w2=12\n"));
 }
 
@@ -436,6 +440,164 @@ TEST(Spares, OnlySoManyWait) {
     (void)t.waits("s" + std::to_string(i), 1000 + i, "c");
   }
   EXPECT_TRUE(has(t.waits("t", 10, "c"), "10 <- Refused 3: 1024 spares of job j wait already"));
+}
+
+// Two processes end within one recovery, and both machines are up: nothing may get out of reach by what is chosen.
+TEST(Spares, WhatAPlanHasLeftCountsAsLostUntilTheNextCommit) {
+  for (const bool restarted : {false, true}) {
+    Job t(3, true);
+    (void)t.waits("w3", 13, "d");
+    (void)t.waits("w4", 14, "e");
+    (void)t.joins("w0", 10, "a");
+    (void)t.joins("w1", 11, "b");
+    (void)t.joins("w2", 12, "c");
+    (void)t.give_up(11, 1);
+    (void)t.report(10, 2, 1, {position(1, 3)});
+    (void)t.report(12, 2, 1, {position(1, 3)});
+    ASSERT_TRUE(has(t.answers("w3", 13, "d", 2), "Plan epoch 2"));
+    (void)t.waits("w1", 21, "b");
+    if (restarted) {
+      t.restart();
+      (void)t.waits("w4", 14, "e");
+    }
+    // w3 has loaded nothing yet, and c's process dies.
+    (void)t.give_up(12, 2);
+    (void)t.report(10, 3, 1, {position(1, 3)});
+    const std::string text = t.report(13, 3, 1, {});
+    EXPECT_FALSE(has(text, "Called")) << text;
+    EXPECT_TRUE(has(t.joins("w2", 32, "c"), "Plan epoch 3"));
+    // What is committed now was stored without b.
+    for (const std::uint64_t life : {10, 13, 32}) (void)t.vote(life, 2, {position(1, 4, true)});
+    EXPECT_TRUE(t.view().committed.has_value());
+    (void)t.waits("w4", 14, "e");
+    (void)t.give_up(32, 3);
+    (void)t.report(10, 4, 2, {});
+    EXPECT_TRUE(has(t.report(13, 4, 2, {}), "14 <- Called epoch 4 stale\n"));
+  }
+}
+
+TEST(Spares, WhatALeftHostHoldsIsStaleAlsoWhenNobodyHasSurvived) {
+  Job t(3, true);
+  (void)t.waits("w3", 13, "d");
+  (void)t.joins("w0", 10, "a");
+  (void)t.joins("w1", 11, "b");
+  (void)t.joins("w2", 12, "c");
+  (void)t.give_up(11, 1);
+  (void)t.report(10, 2, 1, {position(1, 3)});
+  (void)t.report(12, 2, 1, {position(1, 3)});
+  (void)t.answers("w3", 13, "d", 2);
+  (void)t.waits("w1", 22, "b");
+  for (const std::uint64_t life : {10, 13, 12}) (void)t.vote(life, 2, {position(1, 4, true)});
+  (void)t.give_up(10, 2);
+  (void)t.report(12, 3, 2, {position(2, 7)});
+  (void)t.give_up(12, 3);
+  (void)t.give_up(13, 3);
+  const auto back = [&](const std::string& worker, std::uint64_t life, const std::string& host, std::uint64_t old) {
+    wire::Join j = t.join_of(worker, host);
+    j.mutable_logged()->set_run(10);
+    j.mutable_logged()->add_lives(old);
+    *j.mutable_logged()->add_positions() = position(2, 7);
+    return t.say(life, j);
+  };
+  std::string text;
+  for (int second = 0; second < 7; ++second) {
+    (void)back("w0", 30, "a", 10);
+    (void)back("w2", 32, "c", 12);
+    text += t.waits("w1", 22, "b") + t.pass(1000);
+  }
+  EXPECT_TRUE(has(text, "22 <- Called epoch 3 stale\n")) << text;
+}
+
+TEST(Spares, WhoHasLookedTooEarlyLooksAgainWhereNobodyElseMayTakeThePlace) {
+  Job t(3, true);
+  (void)t.waits("w3", 13, "c");
+  (void)t.joins("w0", 10, "a");
+  (void)t.joins("w1", 11, "b");
+  (void)t.joins("w2", 12, "b");
+  (void)t.joins("w1", 14, "b");
+  (void)t.report(10, 2, 1);
+  // Rank 2 of b ends, and nobody of b is there for it but w1, which has looked before.
+  std::string text = t.give_up(12, 1);
+  for (int second = 0; second < 8 && !has(text, "14 <- Welcome as a spare"); ++second) {
+    (void)t.report(10, 2, 1);
+    text += t.joins("w1", 14, "b") + t.waits("w3", 13, "c") + t.pass(1000);
+  }
+  EXPECT_TRUE(has(text, "14 <- Welcome as a spare\n")) << text;
+  // It begins anew, and is called for its own place; the other one is anybody's now.
+  text = t.waits("w1", 15, "b") + t.waits("w3", 13, "c") + t.pass(1000);
+  EXPECT_TRUE(has(text, "15 <- Called epoch 2\n")) << text;
+  text += t.answers("w1", 15, "b", 2) + t.waits("w3", 13, "c") + t.pass(1000);
+  EXPECT_TRUE(has(text, "13 <- Called epoch 2")) << text;
+  EXPECT_TRUE(has(t.answers("w3", 13, "c", 2), "Plan epoch 2 w0=10 (as before) w1=15 w3=13"));
+}
+
+TEST(Spares, WhoHasFoundTooLittleIsSentBackAndKeepsNobodyOut) {
+  Job t(2, true);
+  (void)t.joins("w0", 10, "a");
+  (void)t.joins("w1", 11, "b");
+  (void)t.waits("w2", 12, "b");
+  (void)t.round_failed(10, 1, Code::kDesync, "here a, there b");
+  (void)t.stopped(10, 2);
+  (void)t.stopped(11, 2);
+  std::string text;
+  for (int second = 0; second < 6; ++second) {
+    text += t.joins("w0", 20, "a") + t.waits("w2", 12, "b") + t.pass(1000);
+  }
+  ASSERT_TRUE(has(text, "12 <- Called epoch 2\n")) << text;
+  // Neither host holds anything.
+  text = t.answers("w2", 12, "b", 2);
+  EXPECT_TRUE(has(text, "12 <- Welcome as a spare")) << text;
+  EXPECT_FALSE(has(text, "Plan"));
+  EXPECT_TRUE(has(t.view().waits.front(), "spares are not used"));
+  text.clear();
+  for (int second = 0; second < 3; ++second) {
+    text += t.joins("w0", 20, "a") + t.waits("w2", 12, "b") + t.pass(1000);
+  }
+  EXPECT_FALSE(has(text, "Called")) << "in vain again: " << text;
+  // Who gives those machines up starts a worker that is no spare.
+  wire::Join stranger = t.join_of("x", "c");
+  stranger.set_waits(false);
+  EXPECT_TRUE(has(t.say(30, stranger), "30 <- Welcome 2"));
+  text.clear();
+  for (int second = 0; second < 6; ++second) {
+    text += t.joins("w0", 20, "a") + t.say(30, stranger) + t.pass(1000);
+  }
+  EXPECT_TRUE(has(text, "Plan epoch 2 w0=20 x=30")) << text;
+}
+
+TEST(Spares, ThoseThatWereCalledMakeNoMajorityEither) {
+  Job t(3, true);
+  (void)t.joins("w0", 10, "a");
+  (void)t.joins("w1", 11, "b");
+  (void)t.joins("w2", 12, "c");
+  t.restart(false);
+  std::string text;
+  for (int second = 0; second < 8; ++second) {
+    text += t.answers("w3", 13, "a", 1) + t.answers("w4", 14, "b", 1) + t.pass(1000);
+  }
+  EXPECT_FALSE(has(text, "Interrupt")) << text;
+  EXPECT_EQ(t.machine().state(), TrackerMachine::State::kRunning);
+  EXPECT_TRUE(t.view().spares.empty()) << "it decides nothing";
+}
+
+// Found with three spares by seed 21279: a member that had promised another tracker was fenced, a spare took its place,
+// the job was finished, and it asked for ever.
+TEST(Spares, WhoWasFencedAndObeysAnotherTrackerIsToldSoAfterTheEndToo) {
+  Job t(2);
+  begin(t);
+  (void)t.give_up(11, 1);
+  (void)t.report(10, 2, 1);
+  ASSERT_TRUE(has(t.answers("w2", 12, "c", 2), "Plan epoch 2 w0=10 (as before) w2=12"));
+  (void)t.finalize(10, 2);
+  ASSERT_TRUE(has(t.finalize(12, 2), "Finished"));
+  wire::Envelope load = from_worker(11);
+  load.set_term(7);
+  load.set_receiver(4711);
+  load.mutable_load();
+  EXPECT_TRUE(has(t.send(load), "11 <- Refused"));
+  load.set_sender(99);
+  load.set_term(17);
+  EXPECT_EQ(t.send(load), "") << "of a life that this job did not end nothing is known";
 }
 
 }  // namespace

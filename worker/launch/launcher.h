@@ -41,8 +41,8 @@ struct LaunchOptions {
   std::uint32_t spares = 0;          // beside them, with the ids world_size + first_worker …
   std::uint32_t first_attempt = 0;   // how often this launcher has itself been started for these workers before
   // How often each worker is started again when it is lost (killed by a signal, hung, or ended with kExitPreempted,
-  // kExitFenced or kExitKillPoint), and how often the job is rolled back (its workers end with kExitRolledBack). The end of a worker
-  // that drained (life_sign.h) counts nowhere.
+  // kExitFenced or kExitKillPoint), and how often the job is rolled back (its workers end with kExitRolledBack). The
+  // end of a worker that drained (life_sign.h) counts nowhere.
   std::uint32_t restarts = 0;
   // How often each worker is started again when it ends with another exit code than 0: the program's own failure, which
   // may well come again.

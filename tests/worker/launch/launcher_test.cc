@@ -654,7 +654,8 @@ TEST(LaunchRestarts, WhomItsJobHasGivenUpIsLostAndNotFailed) {
   LauncherProcess launcher(o);
   const std::string text = launcher.rest();
   EXPECT_EQ(launcher.wait(), 0) << text;
-  EXPECT_THAT(text, HasSubstr("ended with exit code 76 (given up by its job); starting it again at once (restart 1 of 1"));
+  EXPECT_THAT(text,
+              HasSubstr("ended with exit code 76 (given up by its job); starting it again at once (restart 1 of 1"));
 }
 
 TEST(LaunchSpares, HaveTheIdsBeyondTheWorldAndEndWellWhereTheyAreNotNeeded) {
