@@ -667,6 +667,7 @@ void Control::beat() {
 }
 
 void Control::install(const wire::Plan& plan) {
+  life_sign_.placed();
   progress_.restart();  // a heartbeat may be due while the data path is being installed
   Connector::Membership m;
   m.epoch = Epoch(plan.epoch());
@@ -732,7 +733,10 @@ void Control::run_effects(std::vector<WorkerEffect> effects) {
                      life_sign_.ended(e.why);
                      data_path_.failed(e);
                    },
-                   [&](const worker_effect::Spare& e) { data_path_.waits_as_spare(e.looked); },
+                   [&](const worker_effect::Spare& e) {
+                     life_sign_.waits();
+                     data_path_.waits_as_spare(e.looked);
+                   },
                    [&](const worker_effect::Called& e) { data_path_.called(e); },
                    [&](const worker_effect::Finished&) {
                      life_sign_.finished();

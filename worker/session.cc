@@ -349,7 +349,7 @@ Status Session::start_log() {
         Mirror::open(settings_, reader(), [this](const LogEvent& event) { log_(WARREN_LOG_WARNING, event.text); });
     if (mirror.ok()) {
       mirror_ = std::move(mirror).value();
-    } else if (settings_.attempt == 0) {
+    } else if (settings_.attempt == 0 && !spare_) {
       return mirror.status();
     } else {
       // It was there when the job began: the loss of a worker must not become the loss of the job.

@@ -100,6 +100,10 @@ struct Worker {
   std::uint32_t restarts = 0;       // of them, lost or failed
   std::uint32_t rollbacks = 0;      // of them, rolled back
   std::uint32_t short_lives = 0;    // in a row
+  std::uint32_t waiting_lives = 0;  // of those before this one, lost or failed while it had no place
+  bool has_place = false;           // in the job, as far as is known
+  bool placed = false;              // the last life had it
+  bool given_up = false;            // it had none, and is not started again
   bool worked = false;              // the last life took part in computing a round
   bool unfinished = false;          // it was in a job that had not finished
   Status cause;                     // what it said had ended its job
@@ -167,6 +171,7 @@ class Launch {
     for (std::uint32_t i = 0; i < workers_.size(); ++i) {
       workers_[i].id = options.first_worker + (i < options.workers ? i : world_size() + i - options.workers);
       workers_[i].attempt = options.first_attempt;
+      workers_[i].has_place = i < options.workers;
     }
     last_look_ms_ = now_ms();
   }
@@ -269,6 +274,9 @@ class Launch {
     w.unfinished = w.life.in_unfinished_job();
     w.cause = w.life.cause();
     w.drained = w.life.has_drained();
+    const auto place = w.life.has_place();
+    w.placed = place.value_or(false);
+    w.has_place = place.value_or(w.has_place);
     w.life = LifeView();
     return status;
   }
@@ -449,6 +457,10 @@ class Launch {
       // A program that leaves before it has done anything would do so for ever.
       if (code == kExitPreempted && w.drained && w.worked) {
         restart(w, what, "its place was needed elsewhere, which counts as no restart");
+      } else if (code == kExitFenced && w.worked && has_spares()) {
+        restart(w, what, "a spare could take its place, which counts as no restart");
+      } else if (is_spare(w)) {
+        on_end_of_spare(w, what, most);
       } else if (w.restarts < most) {
         ++w.restarts;
         restart(w, what, "restart " + std::to_string(w.restarts) + " of " + std::to_string(most));
@@ -457,6 +469,33 @@ class Launch {
         fail(w, what);
       }
     }
+  }
+
+  // Here or elsewhere.
+  [[nodiscard]] bool has_spares() const { return options_.spares != 0 || options_.variables.contains("WARREN_SPARES"); }
+
+  // Whether the job goes on if this worker, which has ended, is not started again.
+  [[nodiscard]] bool is_spare(const Worker& w) const {
+    if (w.placed || !has_spares()) return false;
+    // Spares elsewhere may have places of workers here.
+    if (world_size() != options_.workers) return !w.has_place;
+    // A rank that had a place in an earlier life has perhaps lost it to a spare, and if not there is one that can have
+    // it.
+    if (w.has_place && w.attempt == options_.first_attempt) return false;
+    const auto others =
+        std::ranges::count_if(workers_, [&](const Worker& other) { return &other != &w && !other.given_up; });
+    return others >= static_cast<std::ptrdiff_t>(options_.workers);
+  }
+
+  void on_end_of_spare(Worker& w, std::string what, std::uint32_t most) {
+    if (w.waiting_lives < most) {
+      ++w.waiting_lives;
+      return restart(w, what,
+                     "restart " + std::to_string(w.waiting_lives) + " of " + std::to_string(most) + " without a place");
+    }
+    if (most > 0) what += " and has used all of its " + std::to_string(most) + " restarts without a place";
+    w.given_up = true;
+    notice("spare_given_up", what + "; the job goes on without this spare");
   }
 
   // A rollback ends every worker, and counts once: as often as the worker that was rolled back most often. (One that
@@ -509,7 +548,9 @@ class Launch {
   // Whom SIGTERM ended when the launcher got it, too, was preempted: it was in no job yet, or did not leave in time, or
   // whoever wants the machine signals every process, in whatever order.
   [[nodiscard]] int exit_code() const {
-    const int code = exit_code_.value_or(0);
+    // A launcher of whose workers none has been in the job to its end.
+    const bool none = std::ranges::all_of(workers_, [](const Worker& w) { return w.given_up; });
+    const int code = exit_code_.value_or(none ? workers_.front().last_code : 0);
     return draining_ && code == 128 + SIGTERM ? kExitPreempted : code;
   }
 
@@ -518,7 +559,7 @@ class Launch {
     ending_ = true;
     for (Worker& w : workers_) {
       // It failed and will not come back: its failure stands, if no other ended the job.
-      if (w.restart_at_ms >= 0 && !exit_code_) exit_code_ = w.last_code;
+      if (w.restart_at_ms >= 0 && w.has_place && !exit_code_) exit_code_ = w.last_code;
       w.restart_at_ms = -1;
     }
   }

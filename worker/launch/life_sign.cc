@@ -20,7 +20,7 @@
 namespace warren::worker {
 
 struct LifePage {
-  static constexpr std::uint64_t kMagic = 0x356566694c6e7257;  // "WrnLife5"
+  static constexpr std::uint64_t kMagic = 0x366566694c6e7257;  // "WrnLife6"
   std::uint64_t magic = kMagic;
   std::atomic<std::uint64_t> beats{0};
   std::atomic<std::uint64_t> worked{0};
@@ -33,6 +33,8 @@ struct LifePage {
   std::array<char, kMostCauseBytes> cause{};
   std::atomic<std::int64_t> leave_by_ms{0};  // the launcher's word
   std::atomic<std::uint64_t> drained{0};
+  enum Place : std::uint64_t { kUnknown, kWaits, kPlaced };
+  std::atomic<std::uint64_t> place{kUnknown};
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "two processes share it");
 
@@ -113,6 +115,14 @@ void LifeSign::worked() const {
   if (page_ != nullptr) page_->worked.store(1, std::memory_order_relaxed);
 }
 
+void LifeSign::waits() const {
+  if (page_ != nullptr) page_->place.store(LifePage::kWaits, std::memory_order_relaxed);
+}
+
+void LifeSign::placed() const {
+  if (page_ != nullptr) page_->place.store(LifePage::kPlaced, std::memory_order_relaxed);
+}
+
 void LifeSign::drained() const {
   if (page_ != nullptr) page_->drained.store(1, std::memory_order_relaxed);
 }
@@ -180,6 +190,13 @@ std::int64_t LifeView::limit_ms() const {
 
 bool LifeView::has_worked() const {
   return page_ != nullptr && page_->worked.load(std::memory_order_relaxed) != 0;
+}
+
+std::optional<bool> LifeView::has_place() const {
+  if (page_ == nullptr) return std::nullopt;
+  const std::uint64_t place = page_->place.load(std::memory_order_relaxed);
+  if (place != LifePage::kWaits && place != LifePage::kPlaced) return std::nullopt;
+  return place == LifePage::kPlaced;
 }
 
 bool LifeView::in_unfinished_job() const {

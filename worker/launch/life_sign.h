@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "recovery/result.h"
@@ -33,6 +34,9 @@ class LifeSign {
   void limit(std::int64_t limit_ms) const;
   // "I have taken part in computing a round": stays for the rest of this life.
   void worked() const;
+  // "I have no place, and wait for one", and "I have one": the newest stays.
+  void waits() const;
+  void placed() const;
   // "The job is finished, and so am I", of the job in which the last beat was.
   void finished() const;
   // "This has ended the job, or my part in it": the first one stays, cut to kMostCauseBytes, until the sign that said
@@ -78,6 +82,8 @@ class LifeView {
   // 0: it has not said, or what no round timeout can be.
   [[nodiscard]] std::int64_t limit_ms() const;
   [[nodiscard]] bool has_worked() const;
+  // Nothing: it has not heard yet whether it has a place.
+  [[nodiscard]] std::optional<bool> has_place() const;
   // It has beaten, and not finished since.
   [[nodiscard]] bool in_unfinished_job() const;
   // Why its job ended for it, printable; kOk: nothing was said.

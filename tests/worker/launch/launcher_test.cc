@@ -673,6 +673,102 @@ TEST(LaunchSpares, HaveTheIdsBeyondTheWorldAndEndWellWhereTheyAreNotNeeded) {
   EXPECT_NE(too_many.wait(), 0);
 }
 
+TEST(LaunchSpares, OneThatFailsIsGivenUpAlone) {
+  LaunchOptions o = shell(2, "[ $WARREN_WORKER_ID -lt 2 ] || exit 9");
+  o.spares = 1;
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
+  EXPECT_EQ(f.code.value(), 0) << f.error;
+  EXPECT_THAT(f.error,
+              HasSubstr("warren: spare_given_up: worker 2 ended with exit code 9; the job goes on without this "
+                        "spare\n"));
+  EXPECT_EQ(count(f.error, "worker_failed"), 0) << f.error;
+}
+
+TEST(LaunchSpares, OneThatIsLostIsStartedAgainSoOftenAndGivenUpAlone) {
+  for (const char* end : {"kill -9 $$", "exit 76"}) {
+    LaunchOptions o = shell(1, std::string("[ $WARREN_WORKER_ID = 0 ] || ") + end);
+    o.spares = 1;
+    o.restarts = 2;
+    const Finished f = run(o);
+    ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
+    EXPECT_EQ(f.code.value(), 0) << f.error;
+    EXPECT_EQ(count(f.error, "worker_restarted"), 2) << f.error;
+    EXPECT_THAT(f.error, HasSubstr("restart 2 of 2 without a place, attempt 2)"));
+    EXPECT_THAT(f.error,
+                HasSubstr("has used all of its 2 restarts without a place; the job goes on without this spare"));
+  }
+}
+
+// Whatever it was when it was started.
+TEST(LaunchSpares, AWorkerThatLostItsPlaceIsGivenUpAlone) {
+  LaunchOptions o = alive(2, "if [ $WARREN_WORKER_ID = 0 ]; then exec $CHILD waits; fi");
+  o.spares = 1;
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
+  EXPECT_EQ(f.code.value(), 0) << f.error;
+  EXPECT_THAT(f.error, HasSubstr("spare_given_up: worker 0 ended with exit code 5;"));
+  // Also where it has not come so far as to hear that it has none.
+  LaunchOptions again =
+      shell(2, "if [ $WARREN_WORKER_ID = 0 ]; then [ $WARREN_ATTEMPT = 1 ] && exit 8; kill -9 $$; fi");
+  again.spares = 1;
+  again.restarts = 1;
+  const Finished g = run(again);
+  EXPECT_EQ(g.code.value(), 0) << g.error;
+  EXPECT_THAT(g.error, HasSubstr("spare_given_up: worker 0 ended with exit code 8;"));
+}
+
+// Its place was taken by a spare of another launcher.
+TEST(LaunchSpares, AWorkerOfASharedJobThatWaitsIsGivenUpAlone) {
+  LaunchOptions o = alive(2, "if [ $WARREN_WORKER_ID = 0 ]; then exec $CHILD waits; fi");
+  o.world_size = 4;
+  o.variables["WARREN_SPARES"] = "1";
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
+  EXPECT_EQ(f.code.value(), 0) << f.error;
+  EXPECT_EQ(count(f.error, "spare_given_up"), 1) << f.error;
+  o.workers = 1;
+  EXPECT_EQ(run(o).code.value(), 5) << "nobody here was in the job";
+}
+
+TEST(LaunchSpares, AMembersFailureEndsTheJob) {
+  LaunchOptions o = shell(2, "[ $WARREN_WORKER_ID = 0 ] && exit 7; exec sleep 1000");
+  o.spares = 1;
+  const Finished first = run(o);
+  ASSERT_TRUE(first.code.ok()) << first.code.status().describe();
+  EXPECT_EQ(first.code.value(), 7) << first.error;
+  EXPECT_THAT(first.error, HasSubstr("worker_failed: worker 0 ended with exit code 7; ending the others"));
+  // One that was started as a spare.
+  o = alive(2, "if [ $WARREN_WORKER_ID = 2 ]; then exec $CHILD member; fi; exec sleep 1000");
+  o.spares = 1;
+  const Finished spare = run(o);
+  EXPECT_EQ(spare.code.value(), 6) << spare.error;
+  EXPECT_THAT(spare.error, HasSubstr("worker_failed: worker 2 ended with exit code 6; ending the others"));
+}
+
+TEST(LaunchSpares, WhereTooFewAreLeftTheJobEnds) {
+  LaunchOptions o = shell(2,
+                          "case $WARREN_WORKER_ID in 0) exec sleep 1000;; 1) [ $WARREN_ATTEMPT = 1 ] || kill -9 $$;; "
+                          "esac; exit 9");
+  o.spares = 2;
+  o.restarts = 1;
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
+  EXPECT_EQ(f.code.value(), 9) << f.error;
+  EXPECT_EQ(count(f.error, "spare_given_up"), 2) << f.error;
+  EXPECT_EQ(count(f.error, "worker_failed"), 1) << f.error;
+}
+
+TEST(LaunchRestarts, WhomItsJobHasGivenUpWronglyCountsNowhereWhereThereAreSpares) {
+  LaunchOptions o = alive(1, "[ $WARREN_WORKER_ID = 0 ] || exit 78; exec $CHILD fenced");
+  o.restarts = 0;
+  o.spares = 1;
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
+  EXPECT_EQ(f.code.value(), 0) << f.error;
+  EXPECT_THAT(f.error, HasSubstr("a spare could take its place, which counts as no restart, attempt 3"));
+}
+
 TEST(LaunchRestarts, ADrainBeforeAnythingWasDoneCounts) {
   LaunchOptions o = alive(1, "exec $CHILD unwilling");
   o.restarts = 2;

@@ -12,6 +12,9 @@
 //   life_child deaf    beats, says "ready", and does not
 //   life_child preempted  takes part in a round and drains, three times
 //   life_child unwilling  drains at once, three times
+//   life_child waits   says that it has no place, and fails with exit code 5
+//   life_child member  says that it had none, and has one since, and fails with exit code 6
+//   life_child fenced  takes part in a round and is given up by its job, three times
 // In its second life (WARREN_ATTEMPT is 1) it does nothing but open the FIFO for writing, if there is one.
 #include <fcntl.h>
 #include <unistd.h>
@@ -54,6 +57,17 @@ int main(int, char** argv) {
     if (what == "preempted") warren::worker::LifeSign::from_environment().worked();
     warren::worker::LifeSign::from_environment().drained();
     return warren::worker::kExitPreempted;
+  }
+  if (what == "waits" || what == "member") {
+    const auto sign = warren::worker::LifeSign::from_environment();
+    sign.waits();
+    if (what == "member") sign.placed();
+    return what == "member" ? 6 : 5;
+  }
+  if (what == "fenced") {
+    if (variable("WARREN_ATTEMPT") == "3") return 0;
+    warren::worker::LifeSign::from_environment().worked();
+    return warren::worker::kExitFenced;
   }
   if (variable("WARREN_ATTEMPT") != "0") return variable("FIFO").empty() ? 0 : wait_at_fifo(O_WRONLY);
   warren::worker::LifeSign sign = warren::worker::LifeSign::from_environment();
