@@ -101,7 +101,7 @@ int run(const std::vector<std::string>&) {
     return usage_error(kChaosCommand, "--compute_ms is 0 … 1000000");
   }
   const int spares = std::max(0, FLAGS_spares);
-  if (spares > FLAGS_hosts * (ranks / FLAGS_hosts)) {
+  if (FLAGS_spares < -1 || spares > FLAGS_hosts * (ranks / FLAGS_hosts)) {
     return usage_error(kChaosCommand, "--spares is 0 … as many as each host has ranks");
   }
   for (const auto* number : {&replicas, &timeout, &round_bytes}) {

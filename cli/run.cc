@@ -215,9 +215,9 @@ int run(const std::vector<std::string>& words) {
                            " of them, are not all below --world_size, which is " + std::to_string(world_size()) + " (" +
                            std::to_string(limits::kMaxWorldSize) + " at most)");
   }
-  if (FLAGS_spares > static_cast<std::int32_t>(limits::kMaxSpares) ||
+  if (FLAGS_spares < -1 || FLAGS_spares > static_cast<std::int32_t>(limits::kMaxSpares) ||
       (world_size() != static_cast<std::uint32_t>(FLAGS_n) && FLAGS_spares > FLAGS_n)) {
-    return usage_error(kRunCommand, "--spares is " + std::to_string(FLAGS_spares) + ": give at most " +
+    return usage_error(kRunCommand, "--spares is " + std::to_string(FLAGS_spares) + ": give 0 to " +
                                         std::to_string(limits::kMaxSpares) +
                                         ", and, where more launchers share a job, no more than -n");
   }

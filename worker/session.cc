@@ -105,6 +105,13 @@ Session::Session(const Settings& settings, const Log& log)
       engine_(transport_, board_) {}
 
 Result<std::shared_ptr<Session>> Session::create(const Settings& settings, const Log& log) {
+  if (settings.begins_as_spare) {
+    // Who counts its workers from 1 would wait for ever for a job that has one too few.
+    log(WARREN_LOG_INFO, "this worker begins as a spare: its number " + settings.worker_id +
+                             " is not below the world size " + std::to_string(settings.world_size) +
+                             "; those of the workers that the job begins with are 0 to " +
+                             std::to_string(settings.world_size - 1));
+  }
   auto session = join(settings, log, settings.begins_as_spare);
   while (session.ok() && session.value() == nullptr) session = join(settings, log, true);
   return session;

@@ -325,6 +325,18 @@ TEST(Run, LaunchersShareAJob) {
   }
 }
 
+TEST(Run, ANumberOfSparesThatIsNoneIsRefused) {
+  for (const char* spares : {"--spares=-5", "--spares=-2", "--spares=1025"}) {
+    const Ended e = warren({"run", "-n", "1", spares, "--", "sh", "-c", "echo started"});
+    EXPECT_EQ(e.code, 2) << spares;
+    EXPECT_THAT(e.error, HasSubstr(std::string(spares + 2).replace(6, 1, " is "))) << spares;
+    EXPECT_THAT(e.output, IsEmpty()) << spares;
+  }
+  const Ended chaos = warren({"chaos", "--spares=-5", "--seconds=1"});
+  EXPECT_EQ(chaos.code, 2);
+  EXPECT_THAT(chaos.error, HasSubstr("--spares is 0"));
+}
+
 TEST(Run, TheExitCodeIsTheProgramsOwn) {
   EXPECT_EQ(warren({"run", "-n2=", "x"}).code, 2);
   EXPECT_EQ(warren({"run", "-n", "2", "--", "sh", "-c", "exit 42"}).code, 42);
