@@ -28,6 +28,7 @@ struct FakeResultDisk {
     std::uint64_t run = 0;  // of its note; 0: it has none
     std::string note;
     bool open = true;
+    bool left_out = false;
     Records durable;
     Records unsynced;  // written, and not confirmed
   };
@@ -109,7 +110,8 @@ class FakeResultStore final : public ResultStore {
   std::vector<Note> notes() override {
     std::vector<Note> out;
     for (const auto& [life, l] : disk_->lives) {
-      if (life != life_.value && l.run != 0 && (!l.open || l.worker == worker_)) out.push_back({l.run, l.note});
+      if (life != life_.value && l.run != 0 && !l.left_out && (!l.open || l.worker == worker_))
+        out.push_back({l.run, l.note});
     }
     return out;
   }
@@ -126,6 +128,15 @@ class FakeResultStore final : public ResultStore {
     return out;
   }
 
+  Status leave_out(const Stale& stale) override {
+    if (fails()) return disk_->failure;
+    for (auto& [life, l] : disk_->lives) {
+      if (life != life_.value && l.run != 0 && stale(Incarnation(life), {l.run, l.note})) l.left_out = true;
+    }
+    view_->looked = false;
+    return {};
+  }
+
   Status drop(const Horizon& horizon) override {
     if (fails()) return disk_->failure;
     for (auto it = disk_->lives.begin(); it != disk_->lives.end();) {
@@ -133,6 +144,10 @@ class FakeResultStore final : public ResultStore {
       const bool mine = it->first == life_.value;
       if (!mine && (l.open || !of_run(l, view_->run))) {
         ++it;
+        continue;
+      }
+      if (!mine && l.left_out) {
+        it = disk_->lives.erase(it);
         continue;
       }
       std::erase_if(l.durable, [&](const auto& r) { return horizon.obsolete(r.second.record.key); });
@@ -238,7 +253,7 @@ class FakeResultStore final : public ResultStore {
       for (const auto& [life, l] : disk->lives) {
         const bool left = view.living ? std::ranges::find(*view.living, Incarnation(life)) == view.living->end()
                                       : !l.open || l.worker == worker;
-        if (life != self.value && left && of_run(l, view.run)) view.lives.push_back(life);
+        if (life != self.value && left && !l.left_out && of_run(l, view.run)) view.lives.push_back(life);
       }
     }
     Sources out{std::make_shared<Source>(disk, self.value)};

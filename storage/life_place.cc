@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 constexpr char kLockName[] = "LOCK-life";
 constexpr char kLifeName[] = "LIFE";
 constexpr char kRemovedName[] = "LIFE-removed";
+constexpr char kStaleName[] = "LIFE-stale";
 constexpr char kLifePrefix[] = "life-";
 constexpr std::size_t kMostTextBytes = 64;  // of a file that somebody else may have written
 
@@ -104,6 +105,14 @@ LifeFile read_life(const std::string& directory) {
 Status write_life(const std::string& directory, const std::string& job, const std::string& worker_id) {
   return write_file(directory + "/" + kLifeName, std::string(kResultFormat) + "\njob " + job + "\nworker " + worker_id +
                                                      "\nprocess " + std::to_string(::getpid()) + "\n");
+}
+
+Status mark_stale(const std::string& directory) {
+  return write_file(directory + "/" + kStaleName, "", "mark-" + std::to_string(::getpid()));
+}
+
+bool marked_stale(const std::string& directory) {
+  return there(directory + "/" + kStaleName);
 }
 
 bool under_removal(const std::string& directory) {

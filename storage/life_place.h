@@ -63,6 +63,10 @@ struct LifeFile {
 [[nodiscard]] LifeFile read_life(const std::string& directory);
 [[nodiscard]] Status write_life(const std::string& directory, const std::string& job, const std::string& worker_id);
 
+// Nothing of what is there is to be read, by whomever, from when this returns success. Errors as write_file().
+[[nodiscard]] Status mark_stale(const std::string& directory);
+[[nodiscard]] bool marked_stale(const std::string& directory);
+
 // Who removes a place holds its lock.
 void remove_place(const std::string& directory);
 [[nodiscard]] bool under_removal(const std::string& directory);

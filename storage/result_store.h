@@ -16,6 +16,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -109,6 +110,10 @@ class ResultStore {
   virtual void belong(std::uint64_t run) = 0;
   // Puts what lives of other runs have left out of everybody's way; says where to.
   [[nodiscard]] virtual std::vector<std::string> set_others_aside() = 0;
+  // What another life has left, over or not, is read and reported no more, by no store, if `stale` holds of it and its
+  // note: durable on success. drop() removes it once that life is over. Errors as for put(); it may be repeated.
+  using Stale = std::function<bool(Incarnation life, const Note& note)>;
+  [[nodiscard]] virtual Status leave_out(const Stale& stale) = 0;
   // Forgets what is obsolete: in this life's place, and in those of lives that are over. A place of theirs in which
   // nothing else is left goes; the preamble and set-up rounds in use are taken over first. Errors as for put(); it may
   // be repeated, and is made up for by the next one.

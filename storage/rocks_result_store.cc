@@ -110,6 +110,7 @@ class RocksResultStore::Impl {
   Status make_place();
   std::vector<Note> notes() const;
   std::vector<std::string> set_others_aside();
+  Status leave_out(const Stale& stale);
 
  private:
   struct Keyed {
@@ -160,7 +161,7 @@ void RocksResultStore::Impl::look() {
     std::erase_if(left, [this](const FoundLife& found) {
       // Without a LIFE it is not locked by who makes it, and must not be by others.
       if (found.life == place.life || read_life(found.directory).format != kResultFormat) return true;
-      if (of_other_run(found.directory)) return true;
+      if (of_other_run(found.directory) || marked_stale(found.directory)) return true;
       if (living && std::ranges::find(*living, found.life) != living->end()) return true;
       if (!living && !found.of_this_worker && !LifeLock::take(found.directory)) return false;
       if (auto source = open_other(found)) others.push_back(std::move(source));
@@ -172,7 +173,8 @@ void RocksResultStore::Impl::look() {
 std::vector<ResultStore::Note> RocksResultStore::Impl::notes() const {
   std::vector<Note> found_notes;
   for (const FoundLife& found : lives_in(job_directory, worker_file)) {
-    if (found.life == place.life || (!found.of_this_worker && !LifeLock::take(found.directory))) continue;
+    if (found.life == place.life || marked_stale(found.directory)) continue;
+    if (!found.of_this_worker && !LifeLock::take(found.directory)) continue;
     auto note = read_note(found.directory + "/" + kNoteName);
     if (!note.ok()) {
       warnings->add("what lies in " + found.directory +
@@ -197,6 +199,22 @@ std::vector<std::string> RocksResultStore::Impl::set_others_aside() {
   }
   if (!aside.empty()) earlier_bytes = size_of_earlier();
   return aside;
+}
+
+Status RocksResultStore::Impl::leave_out(const Stale& stale) {
+  for (const FoundLife& found : lives_in(job_directory, worker_file)) {
+    if (found.life == place.life || marked_stale(found.directory)) continue;
+    // Without a note that can be read, nothing in it is used.
+    const auto note = read_note(found.directory + "/" + kNoteName);
+    if (!note.ok() || !note.value() || !stale(found.life, *note.value())) continue;
+    const Status s = mark_stale(found.directory);
+    // It may go meanwhile, and another spare of this host may have come first.
+    if (!s.ok() && there(found.directory) && !marked_stale(found.directory)) return s;
+  }
+  const std::lock_guard guard(others_mutex);
+  others.clear();
+  looked = false;
+  return {};
 }
 
 std::shared_ptr<RocksSource> RocksResultStore::Impl::open_other(const FoundLife& found) {
@@ -512,8 +530,9 @@ Status RocksResultStore::Impl::drop_dead(const Horizon& horizon) {
     if (of_other_run(found.directory)) continue;
     const auto held = LifeLock::take(found.directory);
     if (!held) continue;  // it lives
-    if (removed_before) {
+    if (removed_before || marked_stale(found.directory)) {
       remove_place(found.directory);
+      removed = true;
       continue;
     }
     auto known = bins_of_dead.find(found.directory);
@@ -673,6 +692,10 @@ void RocksResultStore::belong(std::uint64_t run) {
 
 std::vector<std::string> RocksResultStore::set_others_aside() {
   return impl_->set_others_aside();
+}
+
+Status RocksResultStore::leave_out(const Stale& stale) {
+  return impl_->leave_out(stale);
 }
 
 HeldReport RocksResultStore::report(bool verify) {

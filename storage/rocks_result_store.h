@@ -2,6 +2,7 @@
 //
 //   DATA_DIR/<job>/<worker>/life-<16 hex digits>/   one life's place; names as file_name() makes them
 //     LOCK-life       locked (fcntl) as long as that life has its store open
+//     LIFE-stale      nothing of it is to be read: it goes when that life is over
 //     LIFE-note       its run, and what it was told of the job; replaced as a whole
 //     LIFE            text: "warren-results-3", then job, worker and process id a line
 //     ingest/         what put() has not finished
@@ -67,6 +68,7 @@ class RocksResultStore final : public ResultStore {
   std::vector<Note> notes() override;
   void belong(std::uint64_t run) override;
   std::vector<std::string> set_others_aside() override;
+  Status leave_out(const Stale& stale) override;
   Status drop(const Horizon& horizon) override;
   Status finish() override;
   std::uint64_t bytes_on_disk() const override;

@@ -18,6 +18,8 @@
 #include "recovery/codec.h"
 #include "recovery/limits.h"
 #include "storage/secret.h"
+#include "storage/segment_memory.h"
+#include "worker/dead_segments.h"
 #include "worker/launch/netinfo.h"
 #include "worker/logged.h"
 
@@ -51,6 +53,14 @@ warren_log_level level_of(Severity severity) {
     case Severity::kError: return WARREN_LOG_ERROR;
   }
   return WARREN_LOG_ERROR;
+}
+
+// A process that lives and has not written any either waits or has just been called: nothing in it can be stale.
+bool may_hold_stale(const KeeperLink::Kept& kept) {
+  const auto segment = map_segment(kept.fd.get(), kept.bytes);
+  if (!segment.ok()) return true;
+  const auto view = SegmentView::open(segment.value().bytes, kept.life);
+  return !view.ok() || ever_written(view.value());
 }
 
 bool is_refusal(std::uint16_t event) {
@@ -286,15 +296,16 @@ Status Control::open_segments(const Settings& settings, const handshake::LinkKey
   auto made = SegmentExchange::create(settings.job, link_key, self_, services_.segment, std::move(events));
   if (!made.ok()) return made.status();
   segments_ = std::move(made).value();
-  if (!services_.spare) map_kept(offer_segment());
+  if (!services_.spare) map_kept(offer_segment(Epoch()));
   return {};
 }
 
 // Null: there is no keeper.
-std::shared_ptr<KeeperLink> Control::offer_segment() const {
+std::shared_ptr<KeeperLink> Control::offer_segment(Epoch called) const {
   const auto keeper = process_environment()(kKeeperVariable);
   if (!keeper) return nullptr;
-  auto link = KeeperLink::offer(*keeper, {job_, host_id_, worker_id_, self_, services_.segment}, round_timeout_ms_);
+  auto link =
+      KeeperLink::offer(*keeper, {job_, host_id_, worker_id_, self_, services_.segment, called}, round_timeout_ms_);
   if (link.ok()) return std::move(link).value();
   // The mates still have it; only the last process of the host is not outlived.
   log_(WARREN_LOG_WARNING, "the launcher does not keep this worker's log: " + link.status().describe());
@@ -356,10 +367,12 @@ void Control::load() {
   post(Load{});
 }
 
-void Control::map(bool stale) {
-  std::shared_ptr<KeeperLink> keeper = segments_ ? offer_segment() : nullptr;
-  if (keeper && stale) {
-    for (const KeeperLink::Kept& kept : keeper->take()) keeper->forget(kept.life);
+void Control::map(const worker_effect::Called& call) {
+  std::shared_ptr<KeeperLink> keeper = segments_ ? offer_segment(call.epoch) : nullptr;
+  if (keeper && call.stale) {
+    for (const KeeperLink::Kept& kept : keeper->take()) {
+      if (may_hold_stale(kept)) keeper->forget_stale(kept.life);
+    }
   }
   post(Map{std::move(keeper)});
 }

@@ -106,7 +106,7 @@ class Control {
   void load();
   // For a spare that was called: offers its segment to the launcher's keeper, and maps what that has kept, unless it is
   // stale: then the keeper closes it. Blocks, for at most a round timeout; DataPath::mapped() follows.
-  void map(bool stale);
+  void map(const worker_effect::Called& call);
   void looked(Epoch epoch, std::optional<wire::Held> held, wire::Logged logged);
   void vote(Epoch epoch, Timeline timeline, Version version, std::vector<wire::Position> positions,
             std::vector<wire::Setup> setups);
@@ -180,7 +180,8 @@ class Control {
           const Services& services);
   Status open(const Settings& settings);
   Status open_segments(const Settings& settings, const handshake::LinkKey& link_key);
-  std::shared_ptr<KeeperLink> offer_segment() const;
+  // `called`: as in KeeperLink::Offer.
+  std::shared_ptr<KeeperLink> offer_segment(Epoch called) const;
   void map_kept(std::shared_ptr<KeeperLink> keeper);
   void install(const wire::Plan& plan);
   void post(Command command);

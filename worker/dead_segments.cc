@@ -12,14 +12,14 @@ constexpr std::uint64_t kSliceBytes = std::uint64_t{16} << 20;
 // Of which one without bytes counts for so many: as its header has.
 constexpr std::uint64_t kBytesOfARecord = 96;
 
+}  // namespace
+
 bool ever_written(const SegmentView& view) {
   for (std::uint32_t e = 0; e < view.layout().extents; ++e) {
     if (view.extent(e).generation != SegmentView::Extent().generation) return true;
   }
   return false;
 }
-
-}  // namespace
 
 bool DeadSegments::Horizon::needs(const RecordKey& key) const {
   const RoundId& r = key.round;

@@ -25,6 +25,9 @@
 
 namespace warren::worker {
 
+// Whether its life has published anything, dropped since or not.
+[[nodiscard]] bool ever_written(const SegmentView& view);
+
 class DeadSegments {
  public:
   // So many stay as they are at the first rank of a host; others, who look at the same time and would only take over

@@ -184,6 +184,18 @@ Result<std::optional<wire::Held>> Session::held_on_disk() {
   return std::move(mirrored).value();
 }
 
+Result<std::optional<wire::Held>> Session::held_beside_stale(Epoch called) {
+  if (disk_) {
+    // Before anybody counts on this host: after a kill its next life does not know that it was left.
+    const Status status = leave_out_stale(disk_->writer().store(), settings_.host_id, called);
+    if (!status.ok()) {
+      return status.because_of_this("cannot leave out what lives have left in " + settings_.data_dir +
+                                    " before the job went on without this host");
+    }
+  }
+  return held_on_disk();
+}
+
 // The machine ends this wait: with a plan, or with an error after the join timeout. A spare's has no end but the job's.
 Status Session::wait_for_plan() {
   std::unique_lock lock(mutex_);
@@ -196,8 +208,11 @@ Status Session::wait_for_plan() {
     if (installed_ || !failed_.ok()) break;
     look(lock, *std::exchange(called_, std::nullopt));
   }
-  if (failed_.code() == Code::kFinished && (settings_.attempt > 0 || spare_) &&
-      settings_.on_rollback == OnRollback::kExit) {
+  if (failed_.code() != Code::kFinished) return failed_;
+  lock.unlock();
+  // This host may have no rank that would.
+  finish_disk();
+  if ((settings_.attempt > 0 || spare_) && settings_.on_rollback == OnRollback::kExit) {
     // It was not needed, or its last life was lost after all ranks had called finalize.
     log_(WARREN_LOG_INFO, failed_.describe() + "; this worker" + (spare_ ? "" : ", started again,") +
                               " ends with exit code " + std::to_string(kExitFinished));
@@ -214,13 +229,13 @@ void Session::look(std::unique_lock<std::mutex>& lock, const worker_effect::Call
   Result<std::optional<wire::Held>> held = std::optional<wire::Held>();
   if (settings_.replicas != 0) {
     lock.unlock();
-    control_->map(call.stale);
+    control_->map(call);
     lock.lock();
     changed_.wait(lock, [&] { return mapped_ || !failed_.ok() || begin_again_; });
     if (!mapped_) return;
     lock.unlock();
     logged = kept_in(*host_log_);
-    held = held_on_disk();
+    held = call.stale ? held_beside_stale(call.epoch) : held_on_disk();
     lock.lock();
   }
   if (!held.ok()) {
@@ -1386,11 +1401,14 @@ Status Session::finalize() {
     if (!status.ok())
       log_(WARREN_LOG_WARNING, "the mirror does not know that the job is finished: " + status.describe());
   }
-  if (disk_) {
-    const Status status = disk_->writer().finish();
-    if (!status.ok()) log_(WARREN_LOG_WARNING, "the log of the finished job stays on disk: " + status.describe());
-  }
+  finish_disk();
   return {};
+}
+
+void Session::finish_disk() {
+  if (!disk_) return;
+  const Status status = disk_->writer().finish();
+  if (!status.ok()) log_(WARREN_LOG_WARNING, "the log of the finished job stays on disk: " + status.describe());
 }
 
 void Session::close() {

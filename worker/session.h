@@ -134,6 +134,10 @@ class Session final : private DataPath {
   Status wait_for_plan();
   void look(std::unique_lock<std::mutex>& lock, const worker_effect::Called& call);
   [[nodiscard]] Result<std::optional<wire::Held>> held_on_disk();
+  // The same on a host that had no rank when it was called, for the interrupt of this epoch.
+  [[nodiscard]] Result<std::optional<wire::Held>> held_beside_stale(Epoch called);
+  // The job is finished: nothing of it is to be found on this host's disk. Outside the lock.
+  void finish_disk();
 
   // DataPath, from the control thread.
   void install(const wire::Plan& plan, Rank self) override;

@@ -6,7 +6,7 @@
 namespace warren::chaos {
 
 void Hosts::add(const std::string& host, Incarnation life, std::shared_ptr<SegmentMemory> memory, bool kept) {
-  hosts_[host].push_back({life, std::move(memory), kept, true, {}});
+  hosts_[host].push_back({life, std::move(memory), kept, true, {}, {}});
 }
 
 void Hosts::mapped(Incarnation segment, Incarnation by) {
@@ -16,6 +16,13 @@ void Hosts::mapped(Incarnation segment, Incarnation by) {
       if (std::find(s.holders.begin(), s.holders.end(), by) == s.holders.end()) s.holders.push_back(by);
       return;
     }
+  }
+}
+
+void Hosts::called(Incarnation life, Epoch epoch) {
+  for (auto& [host, segments] : hosts_) {
+    const auto found = std::ranges::find(segments, life, &Segment::life);
+    if (found != segments.end()) found->called = epoch;
   }
 }
 

@@ -11,6 +11,7 @@
 #include "recovery/codec.h"
 #include "recovery/fetch_codec.h"
 #include "recovery/limits.h"
+#include "worker/dead_segments.h"
 #include "worker/disk/past.h"
 #include "worker/logged.h"
 #include "worker/plans.h"
@@ -645,12 +646,18 @@ void SimWorker::look(const worker_effect::Called& call) {
   std::optional<wire::Held> held;
   wire::Logged logged;
   if (segment_) {
+    hosts_.called(self_, call.epoch);
     if (call.stale) {
-      std::vector<Incarnation> dead;
+      std::vector<Incarnation> stale;
       for (const Hosts::Segment& s : hosts_.segments(host())) {
-        if (!s.running) dead.push_back(s.life);
+        if (s.life == self_ || (s.running && s.called >= call.epoch)) continue;
+        const auto view = SegmentView::open(s.memory->bytes(), s.life);
+        if (!view.ok() || worker::ever_written(view.value())) stale.push_back(s.life);
       }
-      for (const Incarnation life : dead) hosts_.forgotten(life, self_);
+      for (const Incarnation life : stale) hosts_.forgotten(life, self_);
+      if (store_ && !worker::leave_out_stale(*store_, host(), call.epoch).ok()) {
+        return program_fails(Status(Code::kUnavailable, "what is stale on the disk cannot be marked"));
+      }
     } else {
       logged = kept_by_launcher(host(), hosts_, self_);
     }
@@ -665,6 +672,8 @@ void SimWorker::look(const worker_effect::Called& call) {
 void SimWorker::fail(const worker_effect::Fail& what) {
   const Status& why = what.why;
   if (failed_.ok()) failed_ = why;
+  // As Session::wait_for_plan.
+  if (why.code() == Code::kFinished && store_ && !installed_) (void)store_->finish();
   if (why.code() == Code::kRolledBack || what.fenced) return exit(End::kFailed, why);
   if (installed_ && !engine_.stopped() && !world_.is(Mutant::stopped_before_stop)) {
     engine_.stop(why);

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <condition_variable>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <mutex>
@@ -56,7 +57,8 @@ class Events {
 // Ranks and spares of one job, each a process that compares every sum that it gets.
 class Job {
  public:
-  explicit Job(int size) : size_(size) {}
+  // `on_disk`: each host has a folder for its log.
+  explicit Job(int size, bool on_disk = false) : size_(size), on_disk_(on_disk) {}
 
   void start(int worker, int attempt = 0, const std::string& host = {}) {
     std::vector<std::string> variables = {"WARREN_SPARES=1", "WARREN_ON_SIGTERM=drain",
@@ -64,6 +66,10 @@ class Job {
     if (!host.empty()) {
       variables.push_back("WARREN_HOST_ID=" + host);
       variables.push_back("WARREN_DOMAIN_ID=" + host);
+    }
+    if (on_disk_) {
+      variables.push_back("WARREN_DATA_DIR=" + disk(host).string());
+      variables.push_back("WARREN_LOG=sync");
     }
     workers_[worker] = std::make_unique<Process>(
         std::vector<std::string>{WARREN_DRAINER, cluster_.address(), cluster_.root_file(), std::to_string(worker),
@@ -85,6 +91,7 @@ class Job {
     workers_.erase(worker);
   }
   Process& at(int worker) { return *workers_.at(worker); }
+  [[nodiscard]] std::filesystem::path disk(const std::string& host) const { return folder_ / ("disk-" + host); }
   // Ends the job: the ranks, which these workers are, have all seen the same; spares were not needed.
   void finish(const std::set<int>& ranks) {
     std::ofstream(folder_ / "stop").put('!');
@@ -105,6 +112,7 @@ class Job {
 
  private:
   const int size_;
+  const bool on_disk_;
   int spares_ = 0;
   testing::Cluster cluster_{"127.0.0.1", false, events.sink()};
   const testing::TempDir folder_;
@@ -173,6 +181,41 @@ TEST(Spares, AWaitingSpareLeavesAtSigterm) {
   job.at(2).kill(SIGTERM);
   EXPECT_EQ(job.at(2).wait(), 75);
   job.events.wait_for("spare_left");
+}
+
+// Its rank has gone elsewhere, and nobody but the spare that waits there hears that the job has finished.
+TEST(Spares, NothingOfAFinishedJobStaysOnAHostThatWasLeft) {
+  Job job(2, true);
+  job.wait_as_spare(2, "c");
+  job.begin({"a", "b"});
+  job.kill(1);
+  EXPECT_THAT(job.at(2).line(), StartsWith("joined 1 "));
+  job.start(1, 1, "b");
+  EXPECT_EQ(job.events.wait_for("spare_waits", 2), "1");
+  EXPECT_FALSE(std::filesystem::is_empty(job.disk("b")));
+  job.finish({0, 2});
+  for (const char* host : {"a", "b", "c"}) EXPECT_TRUE(std::filesystem::is_empty(job.disk(host))) << host;
+}
+
+// What it holds may differ from what the others have computed since.
+TEST(Spares, WhatAHostHadOnDiskWhenItWasLeftIsNotRead) {
+  Job job(3, true);
+  job.wait_as_spare(3, "d");
+  job.begin({"a", "b", "c"});
+  job.kill(2);
+  EXPECT_THAT(job.at(3).line(), StartsWith("joined 2 "));
+  std::vector<std::filesystem::path> left;
+  for (const auto& place : std::filesystem::directory_iterator(job.disk("c") / "drain" / "2")) left.push_back(place);
+  ASSERT_EQ(left.size(), 1U);
+  job.start(2, 1, "c");
+  EXPECT_EQ(job.events.wait_for("spare_waits", 2), "2");
+  EXPECT_TRUE(std::filesystem::exists(left[0] / "LIFE"));
+  EXPECT_FALSE(std::filesystem::exists(left[0] / "LIFE-stale")) << "it may be called while the host has a rank";
+  job.kill(0);
+  EXPECT_THAT(job.at(2).line(), StartsWith("joined 0 "));
+  // Marked, or gone.
+  EXPECT_TRUE(std::filesystem::exists(left[0] / "LIFE-stale") || !std::filesystem::exists(left[0] / "LIFE"));
+  job.finish({1, 2, 3});
 }
 
 // The launcher starts them, and takes it for success that they were not needed.

@@ -98,6 +98,44 @@ class ResultStoreContract : public testing::Test {
 using Hosts = testing::Types<FakeHost, RocksHost>;
 TYPED_TEST_SUITE(ResultStoreContract, Hosts);
 
+// Whether it is over or not, and for all stores.
+TYPED_TEST(ResultStoreContract, WhatIsLeftOutIsReadNoMore) {
+  auto lives = this->host_.open(kA, "w0");
+  ASSERT_TRUE(lives->note({7, "old"}).ok());
+  RecordBatch& b = this->batch_;
+  add(b, round_key(0), 1000, 0, 1000);
+  add(b, round_key(1), 40, 0, 40);
+  put(*lives, b);
+  auto other = this->host_.open(kB, "w0");
+  const auto reader = other->reader();
+  EXPECT_TRUE(reader->held(round_key(0)).covers(0, 1000));
+  ASSERT_TRUE(
+      other->leave_out([](Incarnation life, const ResultStore::Note& note) { return life == kA && note.text == "new"; })
+          .ok());
+  EXPECT_TRUE(reader->held(round_key(1)).covers(0, 40));
+  ASSERT_TRUE(other
+                  ->leave_out([](Incarnation life, const ResultStore::Note& note) {
+                    return life == kA && note.run == 7 && note.text == "old";
+                  })
+                  .ok());
+  EXPECT_TRUE(reader->held(round_key(0)).empty());
+  EXPECT_THAT(other->notes(), IsEmpty());
+  put(*lives, b);  // it does not know, and reads its own
+  EXPECT_TRUE(lives->reader()->held(round_key(1)).covers(0, 40));
+  auto later = this->host_.open(kC, "w0");
+  const Incarnation living[] = {kC};
+  later->refresh(living);
+  EXPECT_TRUE(later->reader()->held(round_key(1)).empty());
+  EXPECT_THAT(later->notes(), IsEmpty());
+  EXPECT_THAT(later->report(true).rounds, IsEmpty());
+  // It goes when that life is over.
+  ASSERT_TRUE(later->note({7, "newest"}).ok());
+  drop(*later, {Timeline(0), Version(0), {}});
+  lives.reset();
+  drop(*later, {Timeline(0), Version(0), {}});
+  EXPECT_EQ(later->bytes_on_disk(), 0U);
+}
+
 TYPED_TEST(ResultStoreContract, ReadsBackWhatWasPut) {
   auto store = this->host_.open(kA, "w0");
   auto reader = store->reader();

@@ -301,6 +301,7 @@ class HangingStore final : public ResultStore {
   std::vector<Note> notes() override { return {}; }
   void belong(std::uint64_t) override {}
   std::vector<std::string> set_others_aside() override { return {}; }
+  Status leave_out(const Stale&) override { return {}; }
   Status drop(const Horizon&) override { return {}; }
   Status finish() override { return {}; }
   std::uint64_t bytes_on_disk() const override { return 0; }
@@ -433,6 +434,7 @@ class CheckingStore final : public ResultStore {
   std::vector<Note> notes() override { return {}; }
   void belong(std::uint64_t) override {}
   std::vector<std::string> set_others_aside() override { return {}; }
+  Status leave_out(const Stale&) override { return {}; }
   Status drop(const Horizon&) override { return {}; }
   Status finish() override { return {}; }
   std::uint64_t bytes_on_disk() const override { return 0; }

@@ -92,6 +92,41 @@ TEST_F(PastTest, ANoteThatCannotBeReadIsLeftOut) {
   EXPECT_TRUE(held().has_value());
 }
 
+// A host that was left: what its lives had by then is stale, whether they are over or not.
+TEST_F(PastTest, WhatWasLeftBeforeACallIsLeftOutForGood) {
+  const auto note = [](Incarnation life, std::uint64_t epoch, const char* host) {
+    wire::Known known = known_of(plan_of(epoch, 1));
+    known.mutable_plan()->mutable_members(0)->set_incarnation(life.value);
+    known.mutable_plan()->mutable_members(0)->set_host_id(host);
+    return note_of(known);
+  };
+  storage::FakeResultStore paused(disk_, "w0", Incarnation(1)), elsewhere(disk_, "w1", Incarnation(2));
+  ASSERT_TRUE(paused.note(note(Incarnation(1), 3, "a")).ok());
+  ASSERT_TRUE(elsewhere.note(note(Incarnation(2), 3, "b")).ok());
+  {
+    storage::FakeResultStore over(disk_, "w0", Incarnation(3));
+    ASSERT_TRUE(over.note(note(Incarnation(3), 2, "a")).ok());
+  }
+  lives_ = 3;
+  {
+    storage::FakeResultStore spare(disk_, "w0", Incarnation(++lives_));
+    disk_->fail_writes = 1;
+    EXPECT_FALSE(leave_out_stale(spare, "a", Epoch(4)).ok());
+    ASSERT_TRUE(leave_out_stale(spare, "a", Epoch(4)).ok());
+  }
+  EXPECT_TRUE(disk_->lives.at(1).left_out) << "its process does not know yet";
+  EXPECT_TRUE(disk_->lives.at(3).left_out);
+  EXPECT_FALSE(disk_->lives.at(2).left_out) << "another host, with the same folder";
+  // The plan that follows has a life on this host again; a spare that was called with it is late.
+  storage::FakeResultStore next(disk_, "w0", Incarnation(++lives_));
+  ASSERT_TRUE(next.note(note(Incarnation(lives_), 4, "a")).ok());
+  storage::FakeResultStore late(disk_, "w0", Incarnation(++lives_));
+  ASSERT_TRUE(leave_out_stale(late, "a", Epoch(4)).ok());
+  const auto h = held_on(late);
+  ASSERT_TRUE(h.has_value());
+  EXPECT_EQ(h->known().plan_epoch(), 4u);
+}
+
 wire::Plan plan_on(const std::vector<std::string>& hosts) {
   wire::Plan p;
   for (std::size_t r = 0; r < hosts.size(); ++r) {

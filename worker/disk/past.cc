@@ -51,6 +51,19 @@ std::optional<wire::Held> held_on(storage::ResultStore& store) {
   return held;
 }
 
+Status leave_out_stale(storage::ResultStore& store, const std::string& host_id, Epoch called) {
+  return store.leave_out([&](Incarnation life, const storage::ResultStore::Note& note) {
+    wire::Known known;
+    if (!known.ParseFromString(note.text) || !validate(known).ok()) return true;
+    if (known.plan_epoch() >= called.value) return false;
+    const auto& members = known.plan().members();
+    // A plan that was too long is not in the note.
+    return members.empty() || std::ranges::any_of(members, [&](const wire::Member& m) {
+             return m.incarnation() == life.value && m.host_id() == host_id;
+           });
+  });
+}
+
 bool leaves_host(const wire::Plan& before, const wire::Plan& now, Rank self) {
   if (before.members().empty()) return true;
   const std::string& host = now.members(self.value).host_id();

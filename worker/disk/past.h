@@ -5,16 +5,24 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "recovery/ids.h"
 #include "recovery/messages.pb.h"
+#include "recovery/result.h"
 #include "storage/result_store.h"
 
 namespace warren::worker {
 
 // Of the run that most epochs' notes name; from here on the store reads what belongs to it. nullopt: nothing is there.
 [[nodiscard]] std::optional<wire::Held> held_on(storage::ResultStore& store);
+
+// For a host that has no rank in the newest plan: what its lives have left on disk, checkpoints that were not committed
+// among it, may differ from what the others have computed since, and is read and reported no more. `called`: the epoch
+// of the interrupt that ended that plan; lives that are in a newer one, or were on another host, are not meant. Errors
+// as of ResultStore::leave_out().
+[[nodiscard]] Status leave_out_stale(storage::ResultStore& store, const std::string& host_id, Epoch called);
 
 // Whether a rank of this one's host has gone elsewhere with the plan `now`, or may have: what its lives have left on
 // the host's disk is read by no new life of its worker then. `before`: the plan that this life was in; without members:

@@ -136,7 +136,10 @@ void SegmentKeeper::serve(Client& client) {
   while (auto received = channel.receive()) {
     const std::uint64_t scope = channel.hello().job_hash;
     const SegmentMessage& m = received->message;
-    if (m.kind == SegmentMessage::Kind::kForget) forget(scope, m.life);
+    if (m.kind == SegmentMessage::Kind::kForget &&
+        (m.value == 0 || !was_called(scope, m.life, channel.hello().epoch))) {
+      forget(scope, m.life);
+    }
     if (m.kind != SegmentMessage::Kind::kSegment) continue;
     for (const Segment& s : segments_) {
       if (s.scope == scope && s.life != m.life) {
@@ -169,6 +172,14 @@ void SegmentKeeper::forget(std::uint64_t scope, Incarnation life) {
   std::erase_if(segments_, [&](const Segment& s) { return s.scope == scope && s.life == life; });
 }
 
+bool SegmentKeeper::was_called(std::uint64_t scope, Incarnation life, Epoch since) const {
+  return std::ranges::any_of(clients_, [&](const Client& c) {
+    if (!c.channel->open()) return false;
+    const handshake::Hello& hello = c.channel->hello();
+    return hello.job_hash == scope && hello.from_incarnation == life && hello.epoch >= since;
+  });
+}
+
 Result<std::unique_ptr<KeeperLink>> KeeperLink::offer(const std::string& environment, const Offer& offer,
                                                       std::int64_t timeout_ms) {
   if (sodium_init() < 0) return Status(Code::kInternal, "libsodium does not start");
@@ -187,6 +198,7 @@ Result<std::unique_ptr<KeeperLink>> KeeperLink::offer(const std::string& environ
   hello.from = Rank(0);  // ranks are not known yet, and play no part
   hello.to = Rank(1);
   hello.from_incarnation = offer.self;
+  hello.epoch = offer.called;
   auto channel = SegmentChannel::connect(environment.substr(0, colon), key, hello);
   sodium_memzero(key.data(), key.size());
   if (!channel.ok()) return channel.status();
@@ -230,6 +242,10 @@ Status KeeperLink::exchange(const Offer& offer, std::int64_t timeout_ms) {
 
 void KeeperLink::forget(Incarnation life) {
   if (channel_->open()) channel_->send({SegmentMessage::Kind::kForget, life, 0, 0});
+}
+
+void KeeperLink::forget_stale(Incarnation life) {
+  if (channel_->open()) channel_->send({SegmentMessage::Kind::kForget, life, 1, 0});
 }
 
 }  // namespace warren::worker

@@ -58,6 +58,7 @@ class SegmentKeeper {
   void serve(Client& client);
   void keep(Segment segment);
   void forget(std::uint64_t scope, Incarnation life);
+  [[nodiscard]] bool was_called(std::uint64_t scope, Incarnation life, Epoch since) const;
 
   const SegmentListener listener_;
   const OwnedFd wake_;
@@ -83,6 +84,7 @@ class KeeperLink {
     std::string job, host_id, worker_id;
     Incarnation self;
     std::shared_ptr<MemfdSegment> segment;
+    Epoch called{};  // of the interrupt for which this life was called as a spare; 0: for none
   };
 
   // Offers the own segment and takes those of other lives, dead ones among them. Blocks, for at most `timeout_ms`.
@@ -95,6 +97,9 @@ class KeeperLink {
   [[nodiscard]] std::vector<Kept> take() { return std::move(kept_); }
   // The keeper closes this life's segment. Never blocks; lost if the keeper is gone.
   void forget(Incarnation life);
+  // The same of what the job went on without, said by a life that was called: not of one whose process lives and was
+  // called for the same interrupt or a later one. It may have a place by now, and need its segment kept.
+  void forget_stale(Incarnation life);
 
  private:
   explicit KeeperLink(std::unique_ptr<SegmentChannel> channel) : channel_(std::move(channel)) {}

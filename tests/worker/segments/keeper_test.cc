@@ -107,6 +107,32 @@ TEST_F(SegmentKeeperTest, ForgettingClosesThatLifeAlone) {
   EXPECT_THAT(given(20), UnorderedElementsAre(1u, 2u, 4u, 11u, 12u, 13u, 14u));
 }
 
+// Two spares of a host that was left are called together, and each has closed what is stale: the process of the other
+// lives, and may have a place next. One that lives and was not called is in no plan that anybody could still go by.
+TEST_F(SegmentKeeperTest, WhoIsCalledWithOthersForgetsNoneOfThem) {
+  start();
+  const auto offer_called = [&](const LogLife& life, std::uint64_t epoch) {
+    return std::move(KeeperLink::offer(keeper_->environment(),
+                                       {"job", "host", "w", life.self, life.memory, Epoch(epoch)}, kTimeoutMs))
+        .value();
+  };
+  const LogLife dead(1), fenced(2), earlier(3), first(4), second(5), later(6);
+  ASSERT_TRUE(offer(dead).ok());
+  auto fenced_link = std::move(offer(fenced)).value();
+  auto earlier_link = offer_called(earlier, 6);
+  auto first_link = offer_called(first, 7);
+  auto later_link = offer_called(later, 8);
+  auto second_link = offer_called(second, 7);
+  for (const auto& kept : second_link->take()) second_link->forget_stale(kept.life);
+  while (given(20).contains(earlier.self.value)) {
+  }
+  EXPECT_THAT(given(20), UnorderedElementsAre(4u, 5u, 6u));
+  // Once it is dead it can be forgotten as any other.
+  first_link.reset();
+  while (given(20).contains(first.self.value)) second_link->forget_stale(first.self);
+  EXPECT_THAT(given(20), UnorderedElementsAre(5u, 6u));
+}
+
 TEST_F(SegmentKeeperTest, ItKeepsABoundedNumberAndGivesUpTheOldestOfTheWorkerWithMost) {
   start(1);  // 68
   const std::size_t before = open_descriptors();
