@@ -48,6 +48,16 @@ class Events {
     return worker;
   }
 
+  // One more of them than now.
+  void wait_for_next(const std::string& name) {
+    int seen = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      for (const LogEvent& event : events_) seen += event.name == name ? 1 : 0;
+    }
+    wait_for(name, seen + 1);
+  }
+
  private:
   std::mutex mutex_;
   std::condition_variable came_;
@@ -139,6 +149,8 @@ TEST(Spares, ASpareOfAnotherHostGetsWhatItMissesFromTheOthers) {
   // And the host that was left takes a rank again.
   job.start(2, 1, "c");
   EXPECT_EQ(job.events.wait_for("spare_waits", 2), "2");
+  // Until a commit without it, that host counts as lost, and no other may be left.
+  job.events.wait_for_next("committed");
   job.kill(0);
   EXPECT_THAT(job.at(2).line(), StartsWith("joined 0 "));
   job.finish({1, 2, 3});
