@@ -200,6 +200,7 @@ TEST(Spares, NothingOfAFinishedJobStaysOnAHostThatWasLeft) {
   Job job(2, true);
   job.wait_as_spare(2, "c");
   job.begin({"a", "b"});
+  job.events.wait_for("committed");  // all of them have made their places
   job.kill(1);
   EXPECT_THAT(job.at(2).line(), StartsWith("joined 1 "));
   job.start(1, 1, "b");
@@ -214,6 +215,7 @@ TEST(Spares, WhatAHostHadOnDiskWhenItWasLeftIsNotRead) {
   Job job(3, true);
   job.wait_as_spare(3, "d");
   job.begin({"a", "b", "c"});
+  job.events.wait_for("committed");  // all of them have made their places
   job.kill(2);
   EXPECT_THAT(job.at(3).line(), StartsWith("joined 2 "));
   std::vector<std::filesystem::path> left;
