@@ -225,6 +225,7 @@ TEST(Spares, WhatAHostHadOnDiskWhenItWasLeftIsNotRead) {
   EXPECT_EQ(job.events.wait_for("spare_waits", 2), "2");
   EXPECT_TRUE(std::filesystem::exists(left[0] / "LIFE"));
   EXPECT_FALSE(std::filesystem::exists(left[0] / "LIFE-stale")) << "it may be called while the host has a rank";
+  job.events.wait_for_next("committed");
   job.kill(0);
   EXPECT_THAT(job.at(2).line(), StartsWith("joined 0 "));
   // Marked, or gone.
