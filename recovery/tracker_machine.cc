@@ -489,16 +489,20 @@ void TrackerMachine::join_running(Incarnation who, const wire::Join& join, TimeM
                       join.worker_id() + " is none of them; start fewer workers, or use another job name",
                   effects);
   }
-  if (members_[*place].state == MemberState::kFinalizing && !logged()) {
-    // The program of this rank has ended; a new life would run it from its beginning, alone.
-    count(Transition::join_refused_finalizing);
-    return refuse(who, Code::kClosed,
-                  name(*place) + " has finalized in an earlier life and job " + options_.job +
-                      " ends when the other ranks have; do not start it again",
-                  effects);
-  }
+  if (refuse_finalized(*place, who, effects)) return;
   replace_member(*place, now, effects);
   join_gathering(who, join, now, effects);
+}
+
+// The program of such a rank has ended; where nothing is logged, a new life would run it from its beginning, alone.
+bool TrackerMachine::refuse_finalized(std::size_t place, Incarnation who, Effects& effects) {
+  if (members_[place].state != MemberState::kFinalizing || logged()) return false;
+  count(Transition::join_refused_finalizing);
+  refuse(who, Code::kClosed,
+         name(place) + " has finalized in an earlier life and job " + options_.job +
+             " ends when the other ranks have; do not start it again",
+         effects);
+  return true;
 }
 
 void TrackerMachine::replace_member(std::size_t place, TimeMs now, Effects& effects) {
@@ -510,10 +514,13 @@ void TrackerMachine::replace_member(std::size_t place, TimeMs now, Effects& effe
                 " was started again while its previous life was a member (if it was not, two processes use "
                 "this worker id)",
             {}, now, effects);
-  refuse(
-      old_life, Code::kClosed,
-      "a newer life of " + name(place) + " has joined; if that is not meant, give each process a worker id of its own",
-      effects);
+  refuse_replaced(old_life, name(place), effects);
+}
+
+void TrackerMachine::refuse_replaced(Incarnation old_life, const std::string& whose, Effects& effects) {
+  refuse(old_life, Code::kClosed,
+         "a newer life of " + whose + " has joined; if that is not meant, give each process a worker id of its own",
+         effects);
 }
 
 void TrackerMachine::replace_waiting(const std::string& worker, Effects& effects) {
@@ -521,10 +528,7 @@ void TrackerMachine::replace_waiting(const std::string& worker, Effects& effects
   const Incarnation old_life(waiting_.at(worker).member.incarnation());
   remove_waiting(worker);
   retire(old_life);
-  refuse(old_life, Code::kClosed,
-         "a newer life of worker " + worker +
-             " has joined; if that is not meant, give each process a worker id of its own",
-         effects);
+  refuse_replaced(old_life, "worker " + worker, effects);
 }
 
 void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects) {
@@ -539,18 +543,11 @@ void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, Tim
   if (waiting_.contains(worker)) replace_waiting(worker, effects);
   std::optional<std::size_t> takes;
   if (const auto spare = spares_.find(worker); spare != spares_.end()) {
-    if (spare->second.life == who && spare->second.call && spare->second.call->place != place) {
-      takes = spare->second.call->place;
-    }
-    const Incarnation old_life = take_spare(worker).life;
-    if (old_life != who) {
-      count(Transition::spare_replaced);
-      retire(old_life);
-      refuse(old_life, Code::kClosed,
-             "a newer life of worker " + worker +
-                 " has joined; if that is not meant, give each process a worker id of its own",
-             effects);
+    if (spare->second.life != who) {
+      replace_spare(worker, effects);
     } else {
+      const Spare answers = take_spare(worker);
+      if (answers.call && answers.call->place != place) takes = answers.call->place;
       count(Transition::spare_answered);
     }
   }

@@ -270,7 +270,11 @@ class TrackerMachine {
   [[nodiscard]] bool wants_resize(const wire::Join& join) const;
   void resize(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
   void undo_resize();
+  // Whether it was refused.
+  bool refuse_finalized(std::size_t place, Incarnation who, Effects& effects);
+  void refuse_replaced(Incarnation old_life, const std::string& whose, Effects& effects);
   void replace_member(std::size_t place, TimeMs now, Effects& effects);
+  void replace_spare(const std::string& worker, Effects& effects);
   void replace_waiting(const std::string& worker_id, Effects& effects);
 
   [[nodiscard]] bool is_spare(Incarnation who, const wire::Join& join) const;

@@ -49,24 +49,12 @@ void TrackerMachine::on_spare(Incarnation who, const wire::Join& join, TimeMs no
                   effects);
   }
   if (place && state_ == State::kRunning) {
-    if (members_[*place].state == MemberState::kFinalizing && !logged()) {
-      count(Transition::join_refused_finalizing);
-      return refuse(who, Code::kClosed,
-                    name(*place) + " has finalized in an earlier life and job " + options_.job +
-                        " ends when the other ranks have; do not start it again",
-                    effects);
-    }
+    if (refuse_finalized(*place, who, effects)) return;
     replace_member(*place, now, effects);
   }
   if (waiting_.contains(worker)) replace_waiting(worker, effects);
   if (const auto found = spares_.find(worker); found != spares_.end() && found->second.life != who) {
-    count(Transition::spare_replaced);
-    const Incarnation old_life = take_spare(worker).life;
-    retire(old_life);
-    refuse(
-        old_life, Code::kClosed,
-        "a newer life of spare " + worker + " has come; if that is not meant, give each process a worker id of its own",
-        effects);
+    replace_spare(worker, effects);
   }
   auto found = spares_.find(worker);
   const bool repeated = found != spares_.end();
@@ -108,6 +96,13 @@ TrackerMachine::Spare TrackerMachine::take_spare(const std::string& worker) {
   spares_by_incarnation_.erase(spare.life);
   if (spare.call) calls_.erase(spare.call->place);
   return spare;
+}
+
+void TrackerMachine::replace_spare(const std::string& worker, Effects& effects) {
+  count(Transition::spare_replaced);
+  const Incarnation old_life = take_spare(worker).life;
+  retire(old_life);
+  refuse_replaced(old_life, "worker " + worker, effects);
 }
 
 void TrackerMachine::displace(const std::string& worker, Effects& effects) {
@@ -394,8 +389,7 @@ std::string TrackerMachine::describe_spares() const {
   if (out_of_reach_) {
     return "; " + count +
            " spares wait, and are not used: with them alone, what was logged and committed might be out of reach on "
-           "the "
-           "machines of those who are missing";
+           "the machines of those who are missing";
   }
   return "; " + count + " spares wait" +
          (survivors_ == 0 || !interrupt_.resume() ? " for those who do not come back" : "");

@@ -72,6 +72,8 @@ class JudgeThread {
   // After finish().
   [[nodiscard]] const Judge& judge() const { return judge_; }
   [[nodiscard]] std::uint64_t divergences() const { return divergences_.load(); }
+  // Some of them. After finish().
+  [[nodiscard]] const std::vector<std::string>& first() const { return first_; }
 
  private:
   explicit JudgeThread(const Program& program) : judge_(program), workers_(program.shape().ranks) {}
@@ -86,7 +88,9 @@ class JudgeThread {
           idle = false;
           const auto wrong = judge_.take(w, r);
           if (!wrong) continue;
-          if (divergences_.fetch_add(1) < kMostPrinted) std::fprintf(stderr, "DIVERGENCE: %s\n", wrong->c_str());
+          if (divergences_.fetch_add(1) >= kMostPrinted) continue;
+          std::fprintf(stderr, "DIVERGENCE: %s\n", wrong->c_str());
+          first_.push_back(*wrong);
         }
       }
       if (idle && last) return;
@@ -99,6 +103,7 @@ class JudgeThread {
   std::vector<RecordReader> readers_;
   std::atomic<bool> last_{false};
   std::atomic<std::uint64_t> divergences_{0};
+  std::vector<std::string> first_;
   std::thread thread_;
 };
 
@@ -123,6 +128,7 @@ class Run {
       std::filesystem::remove_all(folder_, ignored);
     } else {
       show_logs();
+      for (const std::string& why : blamed_) std::fprintf(stderr, "FAILED: %s\n", why.c_str());
       std::fprintf(stderr, "what the processes said is in %s\n", folder_.c_str());
     }
   }
@@ -252,10 +258,15 @@ class Run {
   void give_up(const std::string& why) {
     over_ = true;
     failed_ = true;
-    say("GIVING UP: " + why);
+    blame("GIVING UP: " + why);
     for (std::uint32_t w = 0; w < shape_.ranks; w++) say("  " + where(w));
   }
 
+  // Said again after the logs, which are long.
+  void blame(const std::string& why) {
+    say(why);
+    blamed_.push_back(why);
+  }
   void say(const std::string& text) const {
     std::fprintf(stderr, "%8.3f  %s\n", static_cast<double>(monotonic_ns() - started_ns_) / 1e9, text.c_str());
   }
@@ -479,30 +490,43 @@ class Run {
     for (std::uint32_t h = 0; h < options_.hosts; h++) {
       const auto status = cluster_->ended(h);
       if (!failed_ && !interrupt_.load() && (!status || *status != 0)) {
-        say("the launcher of host " + std::to_string(h) + " ended with wait status " +
-            std::to_string(status.value_or(-1)));
+        blame("the launcher of host " + std::to_string(h) + " ended with wait status " +
+              std::to_string(status.value_or(-1)));
         failed_ = true;
+      }
+      for (const std::string& line : lines_of("host-" + std::to_string(h), " was killed by signal ")) {
+        if (line.find(" was killed by signal 9 ") != std::string::npos) continue;
+        blame(line + ", which no fault explains");
+        report_.failures++;
       }
       report_.rollbacks = std::max(report_.rollbacks, lines_of("host-" + std::to_string(h), "job_rolled_back").size());
     }
     const std::vector<std::string> reasons = lines_of("tracker", "start again from ");
-    for (std::size_t i = 0; i < std::min(reasons.size(), kMostPrinted); i++) say(reasons[i]);
+    for (std::size_t i = 0; i < std::min(reasons.size(), kMostPrinted); i++) blame(reasons[i]);
     report_.interrupted = interrupt_.load();
     // What did not die yet must not write any more.
     cluster_->kill_tracker();
     for (std::uint32_t h = 0; h < options_.hosts; h++) cluster_->kill_host(h);
     judge_->finish();
     report_.divergences = judge_->divergences();
+    for (const std::string& wrong : judge_->first()) blamed_.push_back("DIVERGENCE: " + wrong);
     for (std::uint32_t w = 0; w < shape_.ranks; w++) report_.replayed += judge_->judge().progress(w).replayed;
-    if (!failed_ && !report_.interrupted && !judge_->judge().all_finished()) report_.hangs++;
+    if (!failed_ && !report_.interrupted && !judge_->judge().all_finished()) {
+      report_.hangs++;
+      blame("a worker has not finished");
+    }
     report_.rounds = watch_->rounds();
     report_.lives = watch_->lives();
     report_.big_share = watch_->big_share();
     for (const auto& [code, count] : watch_->failures()) {
       const bool expected = code == WARREN_CLOSED || code == WARREN_UNAVAILABLE || code == WARREN_PEER_LOST;
-      say(std::to_string(count) + " lives ended with error code " + std::to_string(code) +
-          (expected ? "" : ", which no fault explains"));
-      if (!expected) report_.failures += count;
+      const std::string what = std::to_string(count) + " lives ended with error code " + std::to_string(code);
+      if (expected) {
+        say(what);
+        continue;
+      }
+      blame(what + ", which no fault explains");
+      report_.failures += count;
     }
     if (failed_ && report_.hangs == 0) report_.failures++;
     for (const Fault& f : struck_) {
@@ -521,7 +545,7 @@ class Run {
 
   // Where nobody can look into the folder, the ends of the logs have to do.
   void show_logs() const {
-    static constexpr std::size_t kLines = 40, kBytes = 400;
+    static constexpr std::size_t kLines = 25, kBytes = 300;
     std::vector<std::string> names{"tracker"};
     for (std::uint32_t h = 0; h < options_.hosts; h++) names.push_back("host-" + std::to_string(h));
     for (const std::string& name : names) {
@@ -559,6 +583,7 @@ class Run {
   std::unique_ptr<JudgeThread> judge_;
   std::vector<std::pair<std::uint64_t, std::function<void()>>> later_;
   std::vector<Fault> struck_;
+  std::vector<std::string> blamed_;  // why the run has failed
   ChaosReport report_;
   std::uint64_t started_ns_ = 0, calm_since_ns_ = 0;
   std::uint32_t lives_at_fault_ = 0;

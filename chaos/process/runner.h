@@ -28,8 +28,8 @@ inline constexpr std::array<std::string_view, 6> kFaultNames = {"kill", "stop", 
 struct ChaosOptions {
   std::string program;  // the path of `warren`
   std::uint32_t ranks = 4, hosts = 2;
-  std::uint32_t spares =
-      0;  // beside the ranks, dealt out over the hosts; faults are kills, stops and the tracker's then
+  // Beside the ranks, dealt out over the hosts; faults are kills, stops and the tracker's then.
+  std::uint32_t spares = 0;
   int replicas = 2;
   double seconds = 60;
   std::vector<FaultKind> faults;  // none: a calm run

@@ -104,7 +104,8 @@ class Worker {
     bool on = true;
     for (std::uint64_t i = program_.first_iteration(version); on; i++) {
       on = iteration(i);
-      if (program_.checkpoint_after(i)) checkpoint(++version);
+      // Not after the last: whoever loads that version could not know that nothing comes after it.
+      if (on && program_.checkpoint_after(i)) checkpoint(++version);
     }
     enter(Phase::kFinalize);
     tell(RecordEvent::kFinalizing);

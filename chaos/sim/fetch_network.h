@@ -27,7 +27,8 @@ class FetchNetwork {
   void send(std::size_t life, const worker::Replayer::Send& request);
 
  private:
-  static constexpr std::size_t kMostInFlight = 65536;
+  // Each of 300 ranks, each on a host of its own, asks all hosts what they hold, which may arrive twice.
+  static constexpr std::size_t kMostInFlight = std::size_t{1} << 18;
   void travel(std::function<void()> arrive);
   void arrive(std::size_t life, Rank to, const std::string& bytes, int tries);
   void damage(wire::FetchReply& reply);

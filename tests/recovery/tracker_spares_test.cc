@@ -429,7 +429,7 @@ TEST(Spares, ANewerLifeOfASpareReplacesTheOlder) {
   Job t(2);
   begin(t);
   const std::string text = t.waits("w2", 13, "c");
-  EXPECT_TRUE(has(text, "12 <- Refused 7: a newer life of spare w2")) << text;
+  EXPECT_TRUE(has(text, "12 <- Refused 7: a newer life of worker w2")) << text;
   EXPECT_TRUE(has(text, "13 <- Welcome as a spare\n"));
   EXPECT_TRUE(has(t.waits("w2", 12, "c"), "12 <- Refused 7"));
 }
