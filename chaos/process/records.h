@@ -31,8 +31,9 @@ enum class RecordEvent : std::uint32_t {
   kSetup = 14,     // call: which of the set-up rounds; value: digest
 };
 
-// Native layout: records never leave the machine.
-struct Record {
+// Native layout: records never leave the machine. Of such a size that none lies in two pages of the file: SIGKILL can cut
+// a write off between two pages, and whatever followed would be read from the middle of a record.
+struct alignas(64) Record {
   std::uint32_t event = 0;
   std::uint32_t life = 0;  // 0, 1, … of this worker
   std::uint32_t call = 0;
@@ -41,7 +42,7 @@ struct Record {
   std::uint64_t value = 0;
   std::uint64_t at_ns = 0;  // of the machine's monotonic clock
 };
-static_assert(sizeof(Record) == 40);
+static_assert(4096 % sizeof(Record) == 0);
 
 [[nodiscard]] std::uint64_t monotonic_ns();
 
