@@ -31,8 +31,8 @@ enum class RecordEvent : std::uint32_t {
   kSetup = 14,     // call: which of the set-up rounds; value: digest
 };
 
-// Native layout: records never leave the machine. Of such a size that none lies in two pages of the file: SIGKILL can cut
-// a write off between two pages, and whatever followed would be read from the middle of a record.
+// Native layout: records never leave the machine. Of such a size that none lies in two pages of the file: SIGKILL can
+// cut a write off between two pages, and whatever followed would be read from the middle of a record.
 struct alignas(64) Record {
   std::uint32_t event = 0;
   std::uint32_t life = 0;  // 0, 1, … of this worker

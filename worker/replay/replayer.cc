@@ -189,6 +189,9 @@ struct Replayer::State {
     bool asleep = true;      // nothing was needed from others since the plan: they are not asked
     bool look = false;       // all wants are to be looked at
     bool gap = false;        // one was seen: the own host's other ranks are asked too
+    // Which hosts are asked; all, if it is not known where what is wanted appears first.
+    bool all = true;
+    std::set<std::size_t> first;
   };
 
   struct Wanted {
@@ -442,12 +445,14 @@ struct Replayer::State {
     if (!old) {
       s.base = s.ahead = sequence;
       start_listing(s);
+      s.all = false;  // who is asked, its first want says
     } else if (sequence < s.base) {
       s.base = sequence;
       start_listing(s);
     }
     w.stale_generation = old ? s.generation : 0;
     s.wants.emplace(sequence, id);
+    aim(s, w);
     Round& round = s.rounds[sequence];
     round.wants.push_back(id);
     round.served = false;
@@ -488,13 +493,34 @@ struct Replayer::State {
     s.ahead = s.base;
     for (const auto& [sequence, id] : s.wants) s.open.insert(sequence);
     s.look = true;
+    s.first.clear();
+    s.all = s.wants.empty();
+    for (const auto& [sequence, id] : s.wants) aim(s, wants.at(id));
   }
 
-  // Of rounds below this every host has said what it holds, as far as it says anything.
+  // A local state that is to be copied comes from its rank's host: with a world of K ranks whose every checkpoint asks
+  // all hosts, K² requests would travel. After a change of plan somebody else may have it.
+  void aim(Stream& s, const Wanted& w) const {
+    const RecordKey& key = w.want.key;
+    const auto rank = key.round.sequence.value <= INT32_MAX
+                          ? host_of.find(Rank(static_cast<std::int32_t>(key.round.sequence.value)))
+                          : host_of.end();
+    if (key.kind != RecordKind::kLocal || !w.want.wait || w.asks >= kAsks || rank == host_of.end()) {
+      s.all = true;
+    } else {
+      s.first.insert(rank->second);
+    }
+  }
+  [[nodiscard]] bool asks(const Stream& s, std::size_t host) const {
+    const Host& h = hosts[host];
+    return !h.gone() && (!h.own || s.gap) && (s.all || s.first.contains(host));
+  }
+
+  // Of rounds below this every host that is asked has said what it holds, as far as it says anything.
   [[nodiscard]] std::uint64_t known_below(const Stream& s) const {
     std::uint64_t known = UINT64_MAX;
     for (std::size_t h = 0; h < hosts.size(); ++h) {
-      if (!hosts[h].gone() && (!hosts[h].own || s.gap)) known = std::min(known, s.listings[h].sequence);
+      if (asks(s, h)) known = std::min(known, s.listings[h].sequence);
     }
     return known;
   }
@@ -693,7 +719,7 @@ struct Replayer::State {
     if (!s.wants.empty()) enough = std::max(enough, std::min(end, s.wants.rbegin()->first + 1));
     for (std::size_t h = 0; h < hosts.size(); ++h) {
       Listing& l = s.listings[h];
-      if (hosts[h].gone() || l.request != 0 || (hosts[h].own && !s.gap)) continue;
+      if (!asks(s, h) || l.request != 0) continue;
       if (l.sequence < s.base) l = {s.base, 0, 0};
       if (l.sequence >= enough) continue;
       Pending p;

@@ -2,7 +2,8 @@
 //
 // A pure machine: wants and replies in, requests and results out. It looks at the own host first; for what is missing
 // there it asks one rank of every other host what they hold (a listing of many rounds at once; once a gap was seen also
-// the other ranks of its own host, whose disks it does not read), then requests the
+// the other ranks of its own host, whose disks it does not read; of a local state that is to be copied its rank's host
+// alone, at first), then requests the
 // bytes, striped over the holders, several requests in flight each, ahead of what is wanted within a window. Every byte
 // is checked against its checksum and the round's fingerprint before it is written to the program's buffer.
 //

@@ -521,6 +521,41 @@ TEST(Replayer, WaitsUntilSomebodyHoldsIt) {
   EXPECT_EQ(done->bytes, bytes_of(key, 0, 5000));
 }
 
+// A checkpoint of K ranks is not to cost K² requests.
+TEST(Replayer, ALocalStateIsAskedForAtItsRanksHostFirst) {
+  Net net({"host-1", "host-2", "host-3", "host-4"});
+  std::set<std::int32_t> asked;
+  net.on_request = [&](const Replayer::Send& send) {
+    asked.insert(send.to.value);
+    return true;
+  };
+  net.install();
+  const auto local = [](std::uint64_t rank) {
+    return RecordKey{RecordKind::kLocal, {Timeline(1), kWorldGroup, Version(4), Sequence(rank)}};
+  };
+  const auto want = [&](std::uint64_t rank) {
+    Replayer::Want w;
+    w.key = local(rank);
+    w.wait = true;
+    net.want(std::move(w));
+  };
+  net.life(2).publish(local(2), 5000);
+  want(2);
+  ASSERT_TRUE(net.run());
+  EXPECT_EQ(asked, std::set<std::int32_t>{2});
+  // So is another one's, after it and beside it.
+  net.life(4).publish(local(4), 300);
+  want(4);
+  want(3);
+  ASSERT_TRUE(net.run());
+  EXPECT_EQ(asked, (std::set<std::int32_t>{2, 3, 4}));
+  // Its rank's host does not have it: somebody else may.
+  net.life(1).publish(local(3), 700);
+  const auto done = net.run(10'000);
+  ASSERT_TRUE(done);
+  EXPECT_EQ(done->bytes, bytes_of(local(3), 0, 700));
+}
+
 TEST(Replayer, UnknownLengthComesFromTheLog) {
   for (const std::uint64_t total : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{3'000'000}}) {
     Net net({"host-1", "host-2"});
