@@ -24,6 +24,7 @@
 #include "worker/call.h"
 #include "worker/launch/settings.h"
 #include "worker/log.h"
+#include "worker/schedule/schedule.h"
 #include "worker/session.h"
 
 using warren::Code;
@@ -167,6 +168,7 @@ struct warren_comm {
   std::string setup;               // name of the next collective, if it is a set-up round
   std::uint64_t site = 0;          // of the next collective, if it was given
   DataType wire{};                 // likewise
+  std::uint8_t algorithm = 0;      // likewise
   std::uint64_t fusion_bytes = 0;  // of what is put together; 0: nothing is
   bool fuses = false;              // between fusion_begin and fusion_end
   bool lasts = true;               // every life makes it again, under the same name
@@ -264,6 +266,7 @@ Status issue(warren_comm& comm, const CallSpec& asked, warren_handle** handle) {
     setup = std::exchange(comm.setup, {});
     if (const std::uint64_t site = std::exchange(comm.site, 0); site != 0) spec.site = site;
     spec.wire = std::exchange(comm.wire, DataType{});
+    spec.algorithm = std::exchange(comm.algorithm, std::uint8_t{0});
   }
   spec.stream = comm.stream;
   const GroupShape shape{comm.rank, static_cast<std::int32_t>(comm.members.size())};
@@ -312,6 +315,7 @@ warren_code refuse(warren_comm* comm, const Status& why) {
     comm->setup.clear();
     comm->site = 0;
     comm->wire = {};
+    comm->algorithm = 0;
     return why;
   });
 }
@@ -708,6 +712,20 @@ warren_code warren_wire_next(warren_comm* comm, warren_type wire) {
               "wire_next: f32 travels as f16, bf16 or f32, not as type " + std::to_string(static_cast<int>(wire))};
     }
     comm->wire = wire == WARREN_F32 ? DataType{} : static_cast<DataType>(wire);
+    return {};
+  });
+}
+
+warren_code warren_algorithm_next(warren_comm* comm, const char* name) {
+  if (comm == nullptr || name == nullptr) {
+    return report(Status(Code::kInvalidArgument, "algorithm_next: a pointer is NULL"));
+  }
+  return guarded([&]() -> Status {
+    const Entry entry(*comm->shared);
+    if (!entry.status().ok()) return entry.status();
+    const auto algorithm = warren::schedule::parse_algorithm(name);
+    if (!algorithm.ok()) return algorithm.status().because_of_this("algorithm_next");
+    comm->algorithm = static_cast<std::uint8_t>(algorithm.value());
     return {};
   });
 }

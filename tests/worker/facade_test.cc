@@ -140,6 +140,9 @@ warren_code warren_span_end(warren_comm*) {
 warren_code warren_wire_next(warren_comm*, warren_type wire) {
   return record({.name = "wire", .type = wire}, nullptr, SITE);
 }
+warren_code warren_algorithm_next(warren_comm*, const char* name) {
+  return record({.name = std::string("algorithm ") + name}, nullptr, SITE);
+}
 warren_code warren_lazy_checkpoint(warren_comm*, warren_serialize serialize, void* context) {
   fake->serialize = serialize;
   fake->serialize_context = context;
@@ -393,6 +396,17 @@ TEST_F(FacadeTest, AWireTypeIsGivenBeforeItsCall) {
   EXPECT_EQ(fake_.calls[3].name, "reduce_scatter");
   fake_.next = WARREN_INVALID_ARGUMENT;
   EXPECT_THROW((void)comm.wire(Wire::f16), Error);
+}
+
+TEST_F(FacadeTest, AnAlgorithmIsGivenBeforeItsCall) {
+  Communicator comm = Communicator::create();
+  std::vector<float> v{1};
+  comm.algorithm("ring").allreduce(std::span(v));
+  ASSERT_EQ(fake_.calls.size(), 2u);
+  EXPECT_EQ(fake_.calls[0].name, "algorithm ring");
+  EXPECT_EQ(fake_.calls[1].name, "allreduce");
+  fake_.next = WARREN_INVALID_ARGUMENT;
+  EXPECT_THROW((void)comm.algorithm("rings"), Error);
 }
 
 TEST_F(FacadeTest, ALazyCheckpointKeepsWhatSerializesUntilItHasServed) {

@@ -225,6 +225,10 @@ WARREN_API warren_code warren_site_next(warren_comm*, const char* file, int32_t 
  * 65,504, becomes infinite. Ranks that give different wire types, or none, get WARREN_DESYNC; a collective that has
  * none is WARREN_INVALID_ARGUMENT. */
 WARREN_API warren_code warren_wire_next(warren_comm*, warren_type wire);
+/* The next collective on this communicator is made by this algorithm, "star", "tree", "butterfly", "ring" or "direct",
+ * whatever the setting says ("auto": as it says). Equal on all ranks: others get WARREN_DESYNC. An algorithm that does
+ * not serve the collective makes the call WARREN_INVALID_ARGUMENT; docs/algorithms.md has the table. */
+WARREN_API warren_code warren_algorithm_next(warren_comm*, const char* name);
 /* The next collective on this communicator is a *set-up round* of this name (1 .. 128 bytes): one that a process needs
  * once, such as a schema or a sketch of the data, and that a process which is started again needs again although the
  * others are in the middle of a later version. Its result is kept for as long as the job lasts, also over rollbacks: it

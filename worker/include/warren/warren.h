@@ -576,6 +576,13 @@ class Communicator {
     return *this;
   }
 
+  // The next collective is made by this algorithm, whatever the setting says: comm.algorithm("ring").allreduce(…).
+  // Equal on all ranks; one that serves the collective (warren_algorithm_next in c_api.h).
+  Communicator& algorithm(const std::string& name) {
+    detail::check(warren_algorithm_next(get(), name.c_str()));
+    return *this;
+  }
+
   // Small asynchronous allreduces that follow each other are made as one round, up to `bytes` (-1:
   // Options::fusion_bytes), until the object goes: auto fusion = comm.fuse(). What is put together is sent early when
   // one of it is waited for or tested, which ranks must do alike (warren_fusion_begin in c_api.h). One at a time.
