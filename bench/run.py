@@ -114,6 +114,8 @@ def main() -> int:
     parser.add_argument("--no-figures", action="store_true", help="leave out memory, start-up and the tracker's load")
     parser.add_argument("--recovery", action="store_true",
                         help="what faults cost, instead of speed beside other programs; takes an hour and a half")
+    parser.add_argument("--choice", action="store_true",
+                        help="what auto chooses beside each algorithm, instead of speed beside other programs")
     parser.add_argument("--minutes", type=float, default=30, help="with --recovery: of each of the two long runs")
     parser.add_argument("--kills", type=int, default=200, help="with --recovery: of 4 workers, and of 8")
     parser.add_argument("--megabytes", type=int, default=10240, help="with --recovery: that are replayed")
@@ -126,6 +128,17 @@ def main() -> int:
         rows = recovery.run(options.minutes, options.kills, options.megabytes, say)
         recovery.write(options.page, rows, described)
         print(recovery.page_text(rows, described))
+        return 0
+    if options.choice:
+        import choice
+        subprocess.run([str(ROOT / "dev"), "build", "warren_cli"], check=True)
+        described = machine()
+        sizes = "4,1K,64K,1M,16M,100M" if not options.quick else "4,1K,64K,1M"
+        cells = choice.run(WARREN, [int(ranks) for ranks in options.ranks.split(",")], sizes, 3 * options.samples, say)
+        text = choice.page_text(cells, described)
+        if not options.quick:
+            choice.write(options.page, text)
+        print(text)
         return 0
     if options.quick:
         options.ranks, options.sizes, options.rounds = "2,4", "4,1K,64K,1M", 3

@@ -10,9 +10,12 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/bench_cell.h"
+#include "cli/bench_compare.h"
+#include "cli/bench_explain.h"
 #include "cli/embedded_tracker.h"
 #include "cli/table.h"
 #include "recovery/limits.h"
+#include "worker/launch/costs_file.h"
 #include "worker/launch/launcher.h"
 #include "worker/launch/launcher_variables.h"
 #include "worker/launch/settings.h"
@@ -28,11 +31,17 @@ DEFINE_int32(iters, 20, "timed calls a cell");
 DEFINE_int32(warmup, 5, "calls before them");
 DEFINE_bool(check, true, "check every element of every result");
 DEFINE_bool(inplace, false, "results over the inputs");
+DEFINE_bool(explain, false,
+            "say what each algorithm is estimated to cost, and which is chosen and why; nothing is run");
+DEFINE_bool(compare, false, "let the algorithms that serve a collective take turns in one job; --iters turns each");
+DEFINE_string(fit, "", "compare, and write the costs that explain it to this file, for --costs");
 DECLARE_bool(json);
 DECLARE_bool(insecure_no_auth);
 DECLARE_string(transport);
 DECLARE_string(algorithm);
+DECLARE_string(costs);
 DECLARE_string(chunk_bytes);
+DECLARE_string(replicas);
 DECLARE_string(streams);
 DECLARE_string(round_timeout_ms);
 
@@ -237,7 +246,9 @@ int be_a_rank(const Plan& plan) {
     return failure(why);
   }
   std::uint64_t errors = 0;
-  const Status status = run_cells(comm, plan, settings.value(), errors);
+  const bool compares = FLAGS_compare || !FLAGS_fit.empty();
+  const Status status = compares ? compare(comm, {cells_of(plan), FLAGS_fit, FLAGS_json}, settings.value(), errors)
+                                 : run_cells(comm, plan, settings.value(), errors);
   const bool finalized = status.ok() && warren_finalize(comm) == WARREN_OK;
   const std::string why = status.ok() ? warren_last_error() : status.describe();
   warren_destroy(comm);
@@ -288,9 +299,43 @@ void flags_to_variables(const Plan& plan) {
   };
   if (plan.algorithms.size() == 1 && !FLAGS_algorithm.empty()) set("WARREN_ALGORITHM", plan.algorithms[0]);
   set("WARREN_TRANSPORT", FLAGS_transport);
+  set("WARREN_COSTS", FLAGS_costs);
   set("WARREN_CHUNK_BYTES", FLAGS_chunk_bytes);
   set("WARREN_STREAMS", FLAGS_streams);
+  set("WARREN_REPLICAS", FLAGS_replicas);
   set("WARREN_ROUND_TIMEOUT_MS", FLAGS_round_timeout_ms);
+}
+
+int explain_choices(const Plan& plan) {
+  schedule::Costs costs = schedule::default_costs();
+  const std::optional<std::string> file =
+      FLAGS_costs.empty() ? worker::process_environment()("WARREN_COSTS") : FLAGS_costs;
+  if (file && !file->empty()) {
+    auto read = worker::read_costs(*file);
+    if (!read.ok()) return failure(read.status().describe());
+    costs = std::move(read).value();
+  }
+  const auto chunk_bytes = worker::parse_bytes("--chunk_bytes", FLAGS_chunk_bytes.empty() ? "256K" : FLAGS_chunk_bytes,
+                                               limits::kMinChunkBytes, limits::kMaxChunkBytes);
+  if (!chunk_bytes.ok()) return usage_error(kBenchCommand, chunk_bytes.status().describe());
+  const auto replicas =
+      worker::parse_bytes("--replicas", FLAGS_replicas.empty() ? "2" : FLAGS_replicas, 0, limits::kMaxReplicas);
+  if (!replicas.ok()) return usage_error(kBenchCommand, replicas.status().describe());
+  const int ranks = FLAGS_ranks > 0 ? FLAGS_ranks : 2;
+  if (ranks == 1) return usage_error(kBenchCommand, "one rank alone has nothing to choose: give --ranks");
+  if (!FLAGS_json) std::printf("# costs %s\n", worker::name_of(costs).c_str());
+  for (const CollectiveName& named : plan.collectives) {
+    const Collective collective = named.scheduled;
+    if (collective == Collective::kPoint) continue;
+    for (const std::uint64_t bytes : plan.sizes) {
+      const schedule::Case what{collective, ranks, bytes, chunk_bytes.value(),
+                                static_cast<std::uint32_t>(replicas.value())};
+      const std::string text = FLAGS_json ? explain_json(what, costs).dump() + "\n" : explain(what, costs);
+      std::fputs(text.c_str(), stdout);
+      if (collective == Collective::kBarrier) break;
+    }
+  }
+  return kExitOk;
 }
 
 int bench(const std::vector<std::string>&) {
@@ -299,6 +344,7 @@ int bench(const std::vector<std::string>&) {
   if (FLAGS_ranks < 0 || static_cast<std::uint32_t>(FLAGS_ranks) > limits::kMaxWorldSize) {
     return usage_error(kBenchCommand, "--ranks goes from 0 to " + std::to_string(limits::kMaxWorldSize));
   }
+  if (FLAGS_explain) return explain_choices(plan.value());
   const worker::Environment env = worker::process_environment();
   const auto launcher = worker::read_launcher(env);
   if (!launcher.ok()) return failure(launcher.status().describe());
@@ -326,10 +372,35 @@ const Command kBenchCommand = {
         "2(n-1)/n; all_to_all, the gathers, the scatters: (n-1)/n; else 1); errors are wrong elements over all ranks "
         "and "
         "iterations. With --json there is one object a line and cell. The exit code is 1 if there were errors.\n"
+        "With --explain nothing is run: it says what each algorithm is estimated to cost --ranks ranks (see --costs), "
+        "and "
+        "which is chosen and why.\n"
+        "With --compare each cell is run by all algorithms that serve it and by auto, which take turns in one job; "
+        "--fit "
+        "writes the costs that explain these times to a file, by which jobs with --costs choose.\n"
         "Collectives: allreduce, reduce, broadcast, barrier, allgather, allgatherv, reduce_scatter, gather, scatter, "
         "all_to_all, sendrecv.",
-    .flags = {"ranks", "collective", "sizes", "algorithm", "type", "op", "iters", "warmup", "check", "inplace", "json",
-              "transport", "chunk_bytes", "streams", "round_timeout_ms", "insecure_no_auth"},
+    .flags = {"ranks",
+              "collective",
+              "sizes",
+              "algorithm",
+              "type",
+              "op",
+              "iters",
+              "warmup",
+              "check",
+              "inplace",
+              "explain",
+              "compare",
+              "fit",
+              "json",
+              "transport",
+              "costs",
+              "chunk_bytes",
+              "streams",
+              "replicas",
+              "round_timeout_ms",
+              "insecure_no_auth"},
     .run = bench,
 };
 

@@ -194,6 +194,81 @@ Status repeat(warren_comm* comm, const Cell& cell, Bench& bench, std::vector<dou
   return {};
 }
 
+// The time of a batch of calls, one of them.
+Status time_batch(warren_comm* comm, const Cell& cell, Bench& bench, const std::string& algorithm, int calls,
+                  double& one_us) {
+  if (Status s = outcome(warren_checkpoint(comm, nullptr, 0, nullptr, 0), "checkpoint"); !s.ok()) return s;
+  if (Status s = outcome(warren_barrier(comm, nullptr), "the barrier before a batch"); !s.ok()) return s;
+  const auto begin = Clock::now();
+  for (int i = 0; i < calls; ++i) {
+    warren_code code = warren_algorithm_next(comm, algorithm.c_str());
+    if (code == WARREN_OK) code = bench.call();
+    if (Status s = outcome(code, cell.collective.name); !s.ok()) return s;
+  }
+  one_us = std::chrono::duration<double, std::micro>(Clock::now() - begin).count() / calls;
+  return {};
+}
+
+Status slowest(warren_comm* comm, std::vector<double>& times_us) {
+  return outcome(
+      warren_allreduce(comm, times_us.data(), times_us.data(), times_us.size(), WARREN_F64, WARREN_MAX, nullptr),
+      "the exchange of times");
+}
+
+Result<Turns> take_turns(warren_comm* comm, const Cell& cell, const std::vector<std::string>& algorithms,
+                         Bench& bench) {
+  // Long enough that clocks and the barrier's end do not count.
+  constexpr double kBatchUs = 4000;
+  constexpr int kMostCalls = 1000;
+  Turns turns;
+  turns.bytes = bench.bytes();
+  turns.times_us.resize(algorithms.size());
+  std::vector<double> first_us(algorithms.size());
+  for (std::size_t a = 0; a < algorithms.size(); ++a) {
+    bench.fill();
+    double ignored_us = 0;
+    if (Status s = time_batch(comm, cell, bench, algorithms[a], 1, ignored_us); !s.ok()) return s;
+    turns.errors += bench.errors();
+  }
+  const auto calls_in = [&](double batch_us, double one_us) {
+    return static_cast<int>(std::clamp(batch_us / std::max(one_us, 1e-3), 1.0, double{kMostCalls}));
+  };
+  // A first look at two calls, and a longer one where they are short.
+  for (const double look_us : {0.0, kBatchUs / 4}) {
+    std::vector<double> looked_us(algorithms.size());
+    for (std::size_t a = 0; a < algorithms.size(); ++a) {
+      const int calls = look_us == 0 ? 2 : calls_in(look_us, first_us[a]);
+      if (Status s = time_batch(comm, cell, bench, algorithms[a], calls, looked_us[a]); !s.ok()) return s;
+    }
+    if (Status s = slowest(comm, looked_us); !s.ok()) return s;
+    first_us = looked_us;
+  }
+  std::vector<double> times_us;
+  for (int i = 0; i < cell.iterations; ++i) {
+    for (std::size_t turn = 0; turn < algorithms.size(); ++turn) {
+      // Nobody is always after the same one.
+      const std::size_t a = i % 2 == 0 ? turn : algorithms.size() - 1 - turn;
+      double one_us = 0;
+      if (Status s = time_batch(comm, cell, bench, algorithms[a], calls_in(kBatchUs, first_us[a]), one_us); !s.ok())
+        return s;
+      times_us.push_back(one_us);
+    }
+  }
+  if (Status s = slowest(comm, times_us); !s.ok()) return s;
+  for (std::size_t i = 0; i < times_us.size(); ++i) {
+    const std::size_t turn = i % algorithms.size();
+    const bool forth = i / algorithms.size() % 2 == 0;
+    turns.times_us[forth ? turn : algorithms.size() - 1 - turn].push_back(times_us[i]);
+  }
+  for (auto& of_one : turns.times_us) std::ranges::sort(of_one);
+  if (Status s = outcome(warren_allreduce(comm, &turns.errors, &turns.errors, 1, WARREN_U64, WARREN_SUM, nullptr),
+                         "the count of errors");
+      !s.ok()) {
+    return s;
+  }
+  return turns;
+}
+
 }  // namespace
 
 double bus_factor(BenchCollective collective, int ranks) {
@@ -245,6 +320,17 @@ Result<CellResult> run_cell(warren_comm* comm, const Cell& cell) {
     if (out.median_us > 0) out.algbw_gbs = static_cast<double>(out.bytes) / out.median_us / 1e3;
     out.busbw_gbs = out.algbw_gbs * bus_factor(cell.collective.collective, ranks);
     return out;
+  } catch (const std::bad_alloc&) {
+    return Status(Code::kExhausted, "no memory for buffers of " + std::to_string(cell.bytes) + " bytes");
+  }
+}
+
+Result<Turns> run_in_turns(warren_comm* comm, const Cell& cell, const std::vector<std::string>& algorithms) {
+  const auto data = BenchData::make(cell.type, cell.collective.reduces ? cell.op : kOps[0], warren_world_size(comm));
+  if (!data.ok()) return data.status();
+  try {
+    Bench bench(comm, cell, data.value());
+    return take_turns(comm, cell, algorithms, bench);
   } catch (const std::bad_alloc&) {
     return Status(Code::kExhausted, "no memory for buffers of " + std::to_string(cell.bytes) + " bytes");
   }

@@ -3,9 +3,12 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "cli/bench_pattern.h"
+#include "recovery/frame.h"
 #include "recovery/result.h"
 #include "warren/c_api.h"
 
@@ -28,21 +31,22 @@ enum class BenchCollective {
 struct CollectiveName {
   std::string_view name;
   BenchCollective collective;
-  bool reduces;   // it takes an operation
-  bool in_place;  // --inplace changes what is measured
+  bool reduces;          // it takes an operation
+  bool in_place;         // --inplace changes what is measured
+  Collective scheduled;  // as schedules know it; kPoint: by none
 };
 inline constexpr std::array<CollectiveName, 11> kCollectives = {{
-    {"allreduce", BenchCollective::kAllreduce, true, true},
-    {"reduce", BenchCollective::kReduce, true, true},
-    {"broadcast", BenchCollective::kBroadcast, false, false},
-    {"barrier", BenchCollective::kBarrier, false, false},
-    {"allgather", BenchCollective::kAllgather, false, true},
-    {"allgatherv", BenchCollective::kAllgatherv, false, true},
-    {"reduce_scatter", BenchCollective::kReduceScatter, true, true},
-    {"gather", BenchCollective::kGather, false, true},
-    {"scatter", BenchCollective::kScatter, false, true},
-    {"all_to_all", BenchCollective::kAllToAll, false, false},
-    {"sendrecv", BenchCollective::kSendRecv, false, false},
+    {"allreduce", BenchCollective::kAllreduce, true, true, Collective::kAllreduce},
+    {"reduce", BenchCollective::kReduce, true, true, Collective::kReduce},
+    {"broadcast", BenchCollective::kBroadcast, false, false, Collective::kBroadcast},
+    {"barrier", BenchCollective::kBarrier, false, false, Collective::kBarrier},
+    {"allgather", BenchCollective::kAllgather, false, true, Collective::kAllgather},
+    {"allgatherv", BenchCollective::kAllgatherv, false, true, Collective::kAllgatherv},
+    {"reduce_scatter", BenchCollective::kReduceScatter, true, true, Collective::kReduceScatter},
+    {"gather", BenchCollective::kGather, false, true, Collective::kGather},
+    {"scatter", BenchCollective::kScatter, false, true, Collective::kScatter},
+    {"all_to_all", BenchCollective::kAllToAll, false, false, Collective::kAllToAll},
+    {"sendrecv", BenchCollective::kSendRecv, false, false, Collective::kPoint},
 }};
 
 struct Cell {
@@ -68,6 +72,19 @@ struct CellResult {
 // Collective: every rank of `comm` runs the same cell. The results agree on all ranks. Each iteration starts with a
 // barrier, which is not timed, and its result is checked if the cell says so.
 [[nodiscard]] Result<CellResult> run_cell(warren_comm* comm, const Cell& cell);
+
+// A cell by several algorithms, which take turns.
+struct Turns {
+  std::uint64_t bytes = 0;                    // as it came out
+  std::vector<std::vector<double>> times_us;  // by algorithm: of one call, in each turn; sorted
+  std::uint64_t errors = 0;                   // wrong elements in the first call by each, over all ranks
+};
+
+// Collective, like run_cell(). Each algorithm ("auto", or one that serves the collective) has cell.iterations turns of
+// one batch of calls in a row, and begins them with a barrier that is not timed; a turn is as long as it is for the
+// slowest rank. Results go beside the inputs.
+[[nodiscard]] Result<Turns> run_in_turns(warren_comm* comm, const Cell& cell,
+                                         const std::vector<std::string>& algorithms);
 
 // The factor of busbw, as nccl-tests define it.
 [[nodiscard]] double bus_factor(BenchCollective collective, int ranks);

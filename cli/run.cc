@@ -33,6 +33,7 @@ DEFINE_string(round_timeout_ms, "", "how long a collective waits for a silent pe
 DEFINE_string(join_timeout_ms, "", "how long workers wait until all are there, in milliseconds");
 DEFINE_string(transport, "", "auto (shared memory within a host) or tcp");
 DEFINE_string(algorithm, "", "auto, star, tree, butterfly, ring or direct");
+DEFINE_string(costs, "", "a file that warren bench --fit made: what --algorithm=auto chooses by");
 DEFINE_string(chunk_bytes, "", "how many bytes travel in one piece; 256K and the like are understood");
 DEFINE_string(streams, "", "TCP connections between each two workers of different hosts");
 DEFINE_string(timeline, "", "a file that gets a Chrome trace of what the workers do; one that is there is replaced");
@@ -79,6 +80,7 @@ Variables from_flags() {
   put("WARREN_JOIN_TIMEOUT_MS", FLAGS_join_timeout_ms);
   put("WARREN_TRANSPORT", FLAGS_transport);
   put("WARREN_ALGORITHM", FLAGS_algorithm);
+  put("WARREN_COSTS", FLAGS_costs);
   put("WARREN_CHUNK_BYTES", FLAGS_chunk_bytes);
   put("WARREN_STREAMS", FLAGS_streams);
   put("WARREN_HOST_ID", FLAGS_host_id);
@@ -307,6 +309,7 @@ const Command kRunCommand = {
               "join_timeout_ms",
               "transport",
               "algorithm",
+              "costs",
               "chunk_bytes",
               "streams",
               "host_id",

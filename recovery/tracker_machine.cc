@@ -53,6 +53,7 @@ wire::JobSettings copy_of(const wire::JobSettings& from) {
   s.set_checksums(from.checksums());
   s.set_check_call_sites(from.check_call_sites());
   s.set_replicas(from.replicas());
+  s.set_costs(from.costs());
   return s;
 }
 
@@ -384,6 +385,13 @@ std::string TrackerMachine::differing_setting(const wire::JobSettings& s) const 
     return differ("round timeout in ms", number(s.round_timeout_ms()), number(settings_.round_timeout_ms()));
   }
   if (s.algorithm() != settings_.algorithm()) return differ("algorithm", s.algorithm(), settings_.algorithm());
+  if (s.costs() != settings_.costs()) {
+    // It begins with its name.
+    const auto name = [](const std::string& costs) {
+      return costs.empty() ? "none" : costs.substr(0, costs.find(' '));
+    };
+    return differ("costs", name(s.costs()), name(settings_.costs()));
+  }
   if (s.chunk_bytes() != settings_.chunk_bytes()) {
     return differ("chunk bytes", number(s.chunk_bytes()), number(settings_.chunk_bytes()));
   }

@@ -261,6 +261,7 @@ Status Control::open(const Settings& settings) {
   agreed->set_world_size(settings.world_size);
   agreed->set_round_timeout_ms(static_cast<std::uint64_t>(settings.round_timeout_ms));
   agreed->set_algorithm(settings.algorithm);
+  agreed->set_costs(services_.costs);
   agreed->set_chunk_bytes(settings.chunk_bytes);
   agreed->set_streams(settings.streams);
   agreed->set_checksums(settings.checksums);

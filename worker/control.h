@@ -80,6 +80,7 @@ class Control {
     // What the memory of the host holds, asked once when earlier lives' segments have been attached. Not set: nothing
     // is logged.
     std::function<wire::Logged()> logged;
+    std::string costs;  // that this life chooses algorithms by, as the job's settings keep them
   };
   // Opens sockets. kUnavailable, kRefused, kInvalidArgument as what failed.
   static Result<std::unique_ptr<Control>> create(const Settings& settings, const Log& log, const RoundBoard& board,

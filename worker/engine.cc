@@ -423,11 +423,18 @@ bool Engine::idle(GroupId id) const {
          (it->second->active == nullptr && it->second->queue.empty() && !it->second->points.busy());
 }
 
-schedule::Algorithm Engine::algorithm_for(const CallSpec& spec, std::int32_t size) const {
+schedule::Algorithm Engine::algorithm_for(const CallSpec& spec, std::int32_t size) {
   if (spec.algorithm != 0) return static_cast<schedule::Algorithm>(spec.algorithm);
   const auto serving = schedule::algorithms_for(spec.collective);
   if (std::find(serving.begin(), serving.end(), plan_.algorithm) != serving.end()) return plan_.algorithm;
-  return schedule::choose(spec.collective, size, larger_buffer(spec, static_cast<std::uint64_t>(size)));
+  const std::uint64_t bytes = larger_buffer(spec, static_cast<std::uint64_t>(size));
+  // A choice takes as long as a small call within a host; programs repeat their calls.
+  Chosen& kept = chosen_[(bytes ^ bytes >> 12 ^ static_cast<std::uint64_t>(spec.collective)) % chosen_.size()];
+  if (kept.collective != spec.collective || kept.size != size || kept.bytes != bytes) {
+    kept = {spec.collective, size, bytes,
+            schedule::choose({spec.collective, size, bytes, plan_.chunk_bytes, plan_.replicas}, costs_)};
+  }
+  return kept.algorithm;
 }
 
 schedule::Request Engine::request_for(const Group& group, const Call& call) const {
@@ -439,11 +446,7 @@ schedule::Request Engine::request_for(const Group& group, const Call& call) cons
   request.root = std::max(call.spec.root, 0);
   request.count = call.spec.count;
   request.counts = call.counts;
-  // The ring keeps ten chunks in scratch and fills its pipeline with small ones; halving wants few and large ones. TCP
-  // on loopback, 8 ranks on 2 cores, 100 MiB by ring: 329 ms in chunks of 128 KiB, 378 in 256; 4 ranks, 1 MiB by
-  // halving: 1,100 and 830 µs.
-  const std::uint64_t chunk_bytes =
-      request.algorithm == schedule::Algorithm::kRing ? plan_.chunk_bytes / 2 : plan_.chunk_bytes;
+  const std::uint64_t chunk_bytes = schedule::chunk_bytes_of(request.algorithm, plan_.chunk_bytes);
   request.chunk_elements = std::max<std::uint64_t>(1, chunk_bytes / call.reducer.bytes(Form::kPartial));
   request.replicas = plan_.replicas;
   request.hosts = group.hosts;

@@ -33,6 +33,7 @@
 #include "worker/point.h"
 #include "worker/recall.h"
 #include "worker/round_board.h"
+#include "worker/schedule/costs.h"
 #include "worker/trace.h"
 #include "worker/transport/ring_queue.h"
 #include "worker/transport/transport.h"
@@ -101,6 +102,9 @@ class Engine {
 
   // Who hears of calls and rounds; outlives this. Before the first call.
   void use(Trace& trace) { trace_ = &trace; }
+
+  // What an algorithm is chosen by where nobody names one; equal on all ranks and in all lives. Before the first call.
+  void use(schedule::Costs costs) { costs_ = std::move(costs); }
 
   // A plan is there: the first, or the next one after suspend(). The world group exists from the first on. Nothing
   // moves before open().
@@ -205,7 +209,7 @@ class Engine {
 
   [[nodiscard]] std::size_t outstanding() const { return outstanding_; }
   // By which a group of so many ranks makes this collective.
-  [[nodiscard]] schedule::Algorithm algorithm_for(const CallSpec& spec, std::int32_t size) const;
+  [[nodiscard]] schedule::Algorithm algorithm_for(const CallSpec& spec, std::int32_t size);
   // Writes to the board whom the rounds under way wait for. For the owner's slow path, before it sleeps.
   void publish_waits();
   // "rank 0 waits for rank 3 in round 0.17: allreduce(…)", one entry a round under way, and one for what is replayed:
@@ -220,6 +224,12 @@ class Engine {
     std::uint64_t count = 0, chunk_elements = 0, element_bytes = 0;
     std::uint64_t used = 0;
     std::shared_ptr<const PreparedSchedule> schedule;
+  };
+  struct Chosen {
+    Collective collective{};
+    std::int32_t size = 0;  // 0: nothing
+    std::uint64_t bytes = 0;
+    schedule::Algorithm algorithm{};
   };
   enum class Phase : std::uint8_t { kIdle, kWaits, kPrepares, kRecalls, kRuns, kDone };
   struct Group final : Publisher {
@@ -316,6 +326,8 @@ class Engine {
   Transport& transport_;
   RoundBoard& board_;
   Plan plan_;
+  schedule::Costs costs_ = schedule::default_costs();
+  std::array<Chosen, 16> chosen_{};
   bool installed_ = false;
   bool open_ = false;  // calls may move
   Recall* recall_ = nullptr;

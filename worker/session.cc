@@ -24,6 +24,7 @@
 #include "storage/segment_memory.h"
 #include "worker/device/device_library.h"
 #include "worker/disk/past.h"
+#include "worker/launch/costs_file.h"
 #include "worker/logged.h"
 #include "worker/plans.h"
 
@@ -152,7 +153,15 @@ Status Session::prepare(bool spare) {
     staging_ =
         std::make_unique<Staging>(*library.value().table, settings_.device_pinned_bytes, settings_.round_timeout_ms);
   }
+  schedule::Costs costs = schedule::default_costs();
+  if (!settings_.costs.empty()) {
+    auto read = read_costs(settings_.costs);
+    if (!read.ok()) return read.status();
+    costs = std::move(read).value();
+  }
   Control::Services services;
+  services.costs = settings_text(costs);
+  engine_.use(std::move(costs));
   services.spare = spare;
   while (life_.value == 0) randombytes_buf(&life_, sizeof life_);
   services.self = life_;

@@ -29,6 +29,7 @@ namespace warren {
 namespace {
 
 using nlohmann::json;
+using testing::AllOf;
 using testing::EndsWith;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -646,6 +647,52 @@ TEST(Bench, InPlaceAndEveryAlgorithm) {
                 HasSubstr(std::string("# allreduce, 2 ranks, transport auto, algorithm ") + name + ", in place"));
   }
   EXPECT_THAT(e.output, HasSubstr("time us"));
+}
+
+TEST(Bench, ExplainsItsChoiceWithoutRunning) {
+  const Ended e = warren({"bench", "--explain", "--ranks=8", "--sizes=4,64K", "--collective=allreduce,barrier,gather"});
+  EXPECT_EQ(e.code, 0) << e.error;
+  EXPECT_THAT(e.output, AllOf(HasSubstr("# allreduce, 8 ranks, 65536 bytes"),
+                              HasSubstr("all ranks on one host, 2 cores"), HasSubstr("each rank on a host of its own"),
+                              HasSubstr("\nchosen: "), HasSubstr("chosen: star: it alone serves gather")));
+  const Ended lines = warren({"bench", "--explain", "--json", "--ranks=64", "--sizes=1K"});
+  EXPECT_EQ(lines.code, 0) << lines.error;
+  const json cell = json::parse(lines.output);
+  EXPECT_EQ(cell.at("ranks"), 64);
+  double least_us = 1e12, chosen_us = 0;
+  for (const json& estimate : cell.at("estimates")) {
+    const auto total_us = estimate.at("total_us").get<double>();
+    least_us = std::min(least_us, total_us);
+    if (estimate.at("algorithm") == cell.at("chosen")) chosen_us = total_us;
+  }
+  EXPECT_LE(chosen_us, 1.05 * least_us) << "more than eight ranks know one network";
+  EXPECT_EQ(warren({"bench", "--explain", "--ranks=1"}).code, 2);
+  EXPECT_EQ(warren({"bench", "--explain", "--costs=/none"}).code, 1);
+}
+
+TEST(Bench, FitsCostsThatJobsTake) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "costs.json";
+  const Ended fit = warren({"bench", "--fit=" + file, "--ranks=3", "--collective=allreduce,barrier,gather", "--json",
+                            "--sizes=4,64K", "--iters=3"});
+  EXPECT_EQ(fit.code, 0) << fit.error;
+  EXPECT_THAT(fit.error, HasSubstr("are in " + file));
+  std::istringstream lines(fit.output);
+  std::size_t cells = 0;
+  for (std::string line; std::getline(lines, line); ++cells) {
+    const json cell = json::parse(line);
+    EXPECT_EQ(cell.at("errors"), 0) << line;
+    EXPECT_EQ(cell.at("algorithms").size(), cell.at("collective") == "barrier" ? 3u : 6u) << line;
+  }
+  EXPECT_EQ(cells, 3u) << "nothing to compare of a gather";
+  const Ended used = warren({"bench", "--costs=" + file, "--compare", "--ranks=3", "--sizes=4K", "--iters=2"});
+  EXPECT_EQ(used.code, 0) << used.error;
+  EXPECT_THAT(used.output, AllOf(HasSubstr("# allreduce, 3 ranks"), HasSubstr("auto/best")));
+  EXPECT_EQ(warren({"bench", "--costs=" + file, "--explain", "--ranks=3", "--sizes=4"}).code, 0);
+  std::ofstream(file) << "{}";
+  const Ended bad = warren({"bench", "--costs=" + file, "--ranks=2", "--sizes=4", "--iters=1"});
+  EXPECT_NE(bad.code, 0);
+  EXPECT_THAT(bad.error + bad.output, HasSubstr("the costs in " + file + " cannot be used"));
 }
 
 TEST(Bench, IsAProgramForALauncher) {

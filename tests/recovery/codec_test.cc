@@ -318,6 +318,9 @@ TEST(Codec, Settings) {
   EXPECT_EQ(check([](auto& s) { s.set_chunk_bytes(1023); }), "chunk bytes 1023 is outside 1024 to 4194304");
   EXPECT_EQ(check([](auto& s) { s.set_streams(0); }), "streams 0 is outside 1 to 16");
   EXPECT_EQ(check([](auto& s) { s.set_streams(17); }), "streams 17 is outside 1 to 16");
+  EXPECT_EQ(check([](auto& s) { s.set_costs(std::string(8193, 'x')); }),
+            "costs of 8193 bytes is over the limit of 8192");
+  EXPECT_EQ(check([](auto& s) { s.set_costs("a\nb"); }), "costs has an unprintable byte at 1");
   EXPECT_EQ(check([](auto& s) { s.set_replicas(16); }), "");
   EXPECT_EQ(check([](auto& s) { s.set_replicas(17); }), "replicas 17 is outside 0 to 16");
 }

@@ -88,6 +88,8 @@ TEST(Tracker, DifferentSettingsAreRefusedByName) {
             "11 <- Refused 3: round timeout in ms 100 is not the job's 5000" + end);
   EXPECT_EQ(refused([](auto& s) { s.set_algorithm("ring"); }),
             "11 <- Refused 3: algorithm ring is not the job's auto" + end);
+  EXPECT_EQ(refused([](auto& s) { s.set_costs("5d1f23ab {…}"); }),
+            "11 <- Refused 3: costs 5d1f23ab is not the job's none" + end);
   EXPECT_EQ(refused([](auto& s) { s.set_chunk_bytes(1024); }),
             "11 <- Refused 3: chunk bytes 1024 is not the job's 262144" + end);
   EXPECT_EQ(refused([](auto& s) { s.set_streams(4); }), "11 <- Refused 3: streams 4 is not the job's 1" + end);

@@ -23,7 +23,7 @@ namespace warren::worker {
 namespace {
 
 // The settings by their names in the file; the variable is WARREN_ and the name in capitals.
-constexpr std::array<std::string_view, 37> kNames = {"tracker",
+constexpr std::array<std::string_view, 38> kNames = {"tracker",
                                                      "job",
                                                      "worker_id",
                                                      "world_size",
@@ -37,6 +37,7 @@ constexpr std::array<std::string_view, 37> kNames = {"tracker",
                                                      "join_timeout_ms",
                                                      "transport",
                                                      "algorithm",
+                                                     "costs",
                                                      "chunk_bytes",
                                                      "streams",
                                                      "checksums",
@@ -602,6 +603,7 @@ Result<Settings> resolve(const warren_options* options, const Environment& env, 
                                         ": give auto, star, tree, butterfly, ring or direct" +
                                         did_you_mean(raw.text, kAlgorithms)};
   });
+  r.text("costs", s.costs, "", path);
   r.bytes("chunk_bytes", s.chunk_bytes, std::uint64_t{limits::kMinChunkBytes}, std::uint64_t{limits::kMaxChunkBytes},
           std::uint64_t{limits::kDefaultChunkBytes});
   r.number("streams", s.streams, std::uint32_t{1}, limits::kMaxStreams, kDefaultStreams);

@@ -79,6 +79,7 @@ struct Settings {
   std::int64_t join_timeout_ms = 0;
   std::string transport;  // "auto", kTcpTransport
   std::string algorithm;  // "auto", "star", "tree", "butterfly", "ring", "direct"
+  std::string costs;      // a file of costs that "auto" chooses by (costs_file.h); empty: the default ones
   std::uint64_t chunk_bytes = 0;
   std::uint32_t streams = 0;
   bool checksums = true;

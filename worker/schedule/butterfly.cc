@@ -23,8 +23,6 @@
 namespace warren::schedule {
 namespace {
 
-// Up to this part of a chunk, another log2 P latencies cost more than sending everything at each level does.
-constexpr std::uint64_t kDoublingPartOfChunk = 16;
 // Blocks whose way in is written before a block's way out. The third block's scratch lets a receive be posted while the
 // slot before it is still read.
 constexpr std::uint64_t kBlocksAhead = 1;

@@ -7,6 +7,13 @@
 
 namespace warren::schedule {
 
+// The butterfly sends everything at each level up to this part of a chunk: there another log2 P latencies cost more.
+inline constexpr std::uint64_t kDoublingPartOfChunk = 16;
+// Within a host each rank writes to every other one: more than so many are better served by partners.
+inline constexpr std::int32_t kMostRanksWithinHost = 16;
+// Each message wakes a rank where cores are shared, and these are more messages than partners send each other.
+inline constexpr std::uint64_t kLeastPieceBytes = std::uint64_t{16} << 10;
+
 // ring.cc
 void ring_exchange(const Request& request, Builder& builder,
                    Copies& copies);  // allreduce, reduce_scatter, allgather, allgatherv

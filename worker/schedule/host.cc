@@ -17,10 +17,6 @@ namespace {
 
 // Of a peer, two messages may be on their way while a third is read.
 constexpr std::size_t kSlotsPerPeer = 3;
-// Every rank writes to every other one: more than these are better served by partners.
-constexpr std::int32_t kMostRanks = 16;
-// Each message wakes a rank where cores are shared, and these are more messages than partners send each other.
-constexpr std::uint64_t kLeastPieceBytes = std::uint64_t{16} << 10;
 
 class HostAllreduce {
  public:
@@ -141,8 +137,8 @@ bool pieces_are_large(const Request& request) {
 }
 
 bool on_one_host(const Request& request) {
-  return request.size > 1 && pieces_are_large(request) && request.size <= kMostRanks && !request.hosts.empty() &&
-         std::ranges::count(request.hosts, request.hosts.front()) == request.size;
+  return request.size > 1 && pieces_are_large(request) && request.size <= kMostRanksWithinHost &&
+         !request.hosts.empty() && std::ranges::count(request.hosts, request.hosts.front()) == request.size;
 }
 
 void host_allreduce(const Request& request, Builder& builder, Copies& copies) {

@@ -294,35 +294,6 @@ Result<Schedule> make(const Request& request) {
   return std::move(builder).build();
 }
 
-Algorithm choose(Collective collective, std::int32_t size, std::uint64_t bytes) {
-  constexpr std::uint64_t kKiB = 1024;
-  constexpr std::int32_t kFew = 8;  // ranks that one root serves as fast as a tree of them would
-  const auto ranks = static_cast<std::uint64_t>(std::max(size, 1));
-  switch (collective) {
-    case Collective::kAllreduce:
-      // Two ranks are one exchange away from each other.
-      if (size <= 2) return bytes <= 16384 * kKiB ? Algorithm::kButterfly : Algorithm::kRing;
-      if (bytes <= 4 * kKiB) return size <= kFew ? Algorithm::kStar : Algorithm::kButterfly;
-      // The ring pays 2·(K − 1) latencies; it is worth them once a segment is larger than what a link moves in one.
-      // Where nobody is folded, halving moves no more bytes than the ring and took a third less time for 1 MiB at K = 4
-      // and 8 (TCP on loopback, 2 cores); from 2 MiB a rank on they are within the noise.
-      return bytes / ranks < (std::has_single_bit(ranks) ? 1024 : 32) * kKiB ? Algorithm::kButterfly : Algorithm::kRing;
-    case Collective::kBarrier: return size > 2 && size <= kFew ? Algorithm::kStar : Algorithm::kButterfly;
-    case Collective::kReduce:
-    case Collective::kBroadcast:
-      // A chain fills once it carries several chunks a rank.
-      return bytes / ranks < 256 * kKiB ? Algorithm::kTree : Algorithm::kRing;
-    case Collective::kAllgather:
-    case Collective::kAllgatherv:
-    case Collective::kReduceScatter: return bytes / ranks < 32 * kKiB ? Algorithm::kDirect : Algorithm::kRing;
-    case Collective::kGather:
-    case Collective::kScatter: return Algorithm::kStar;
-    case Collective::kAllToAll:
-    case Collective::kPoint: return Algorithm::kDirect;
-  }
-  return Algorithm::kRing;
-}
-
 Cost cost(const Schedule& schedule) {
   Cost cost;
   for (const Step& step : schedule.steps) {

@@ -120,7 +120,7 @@ struct Schedule {
 //   all_to_all      input K·count, output K·count, never in place
 struct Request {
   Collective collective{};
-  Algorithm algorithm{};  // not kAuto: see choose()
+  Algorithm algorithm{};  // not kAuto: see costs.h
   std::int32_t rank = 0;
   std::int32_t size = 1;
   std::int32_t root = 0;  // reduce, broadcast, gather, scatter
@@ -165,10 +165,6 @@ inline constexpr std::uint64_t kWholeBytes = std::uint64_t{64} << 10;
 
 // The algorithms that serve a collective, best for large buffers first. Empty for kPoint alone, which needs none.
 [[nodiscard]] std::span<const Algorithm> algorithms_for(Collective collective);
-
-// The algorithm for these sizes when the user names none: pure, so that all ranks choose alike. `bytes` is what one
-// rank's larger buffer holds.
-[[nodiscard]] Algorithm choose(Collective collective, std::int32_t size, std::uint64_t bytes);
 
 // What a schedule costs at its rank, as counted from its steps.
 struct Cost {

@@ -94,6 +94,7 @@ TEST(Settings, TakesVariablesAndFillsInDefaults) {
   EXPECT_EQ(s.round_timeout_ms, limits::kDefaultRoundTimeoutMs);
   EXPECT_EQ(s.join_timeout_ms, limits::kDefaultJoinTimeoutMs);
   EXPECT_EQ(s.algorithm, "auto");
+  EXPECT_EQ(s.costs, "");
   EXPECT_EQ(s.chunk_bytes, limits::kDefaultChunkBytes);
   EXPECT_EQ(s.streams, 1u);
   EXPECT_TRUE(s.checksums);

@@ -288,22 +288,5 @@ TEST(Algorithm, NamesAreReadBack) {
   EXPECT_THAT(none.status().describe(), HasSubstr("star, tree, butterfly, ring or direct"));
 }
 
-TEST(Algorithm, TheChoiceServesTheCollective) {
-  for (int c = static_cast<int>(Collective::kAllreduce); c <= static_cast<int>(Collective::kAllToAll); ++c) {
-    const auto collective = static_cast<Collective>(c);
-    const auto serving = algorithms_for(collective);
-    ASSERT_FALSE(serving.empty());
-    for (const std::int32_t size : {1, 2, 3, 8, 9, 64, 16384}) {
-      for (std::uint64_t bytes = 0; bytes <= std::uint64_t{1} << 40; bytes = bytes * 4 + 1) {
-        const Algorithm chosen = choose(collective, size, bytes);
-        EXPECT_NE(std::find(serving.begin(), serving.end(), chosen), serving.end());
-        if (bytes > std::uint64_t{1} << 34 && collective != Collective::kBarrier) {
-          EXPECT_EQ(chosen, serving.front());
-        }
-      }
-    }
-  }
-}
-
 }  // namespace
 }  // namespace warren::schedule::symbolic
