@@ -74,7 +74,7 @@ std::string explain(const Case& what, const Costs& costs) {
       const Estimate e = estimate(what, algorithm, network);
       out += print("%12s %12.1f %12.1f %12.1f %12.1f %12.1f %12.1f%s\n", name(algorithm).c_str(), us(e.total()),
                    us(e.hops), us(e.messages), us(e.bytes), us(e.reduced), us(e.logged),
-                   !considered(what, algorithm) ? "  not among so many"
+                   !considered(what, algorithm) ? "  only where measured"
                    : e.total() <= best          ? "  least"
                                                 : "");
     }

@@ -269,8 +269,7 @@ Load load_of(const Case& what, Algorithm algorithm, bool one_host) {
 }
 
 bool considered(const Case& what, Algorithm algorithm) {
-  return what.collective != Collective::kAllreduce || algorithm != Algorithm::kDirect ||
-         what.size <= kMostRanksWithinHost;
+  return what.collective != Collective::kAllreduce || algorithm != Algorithm::kDirect;
 }
 
 bool holds(const Network& network, std::int32_t size) {

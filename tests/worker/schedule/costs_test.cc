@@ -169,10 +169,10 @@ TEST(Choice, IsWhatFaresBestWhereItFaresWorst) {
   EXPECT_EQ(choose(what, {{hops, bytes}, {}}), Algorithm::kTree);
 }
 
-TEST(Choice, ManyRanksDoNotAllTalkToAll) {
-  EXPECT_EQ(chosen(Collective::kAllreduce, 16, 1 << 24, {only(&Network::hop_ns)}), Algorithm::kDirect);
-  EXPECT_EQ(chosen(Collective::kAllreduce, 17, 1 << 24, {only(&Network::hop_ns)}), Algorithm::kStar);
-  EXPECT_EQ(chosen(Collective::kAllgather, 17, 1 << 24, {only(&Network::hop_ns)}), Algorithm::kDirect);
+// Four ranks on two cores, 64 KiB: 179 µs where the butterfly takes 89, and as many messages say less.
+TEST(Choice, OfAnAllreduceIsDirectOnlyWhereItWasMeasured) {
+  EXPECT_EQ(chosen(Collective::kAllreduce, 9, 1 << 20, {only(&Network::hop_ns)}), Algorithm::kStar);
+  EXPECT_EQ(chosen(Collective::kAllgather, 9, 1 << 20, {only(&Network::hop_ns)}), Algorithm::kDirect);
 }
 
 // Calls by ring are made alone (worker/fusion.h).
