@@ -86,9 +86,9 @@ struct Estimate {
 };
 [[nodiscard]] Estimate estimate(const Case& what, Algorithm algorithm, const Network& network);
 
-// Whether rates may choose this algorithm. By direct exchange every rank has a link to every other one, and networks that
-// all of them fill at once are not what rates tell of: an allreduce, which others serve as well, goes by it only where
-// that was measured to be best.
+// Whether rates may choose this algorithm. By direct exchange every rank has a link to every other one, and networks
+// that all of them fill at once are not what rates tell of: an allreduce, which others serve as well, goes by it only
+// where that was measured to be best.
 [[nodiscard]] bool considered(const Case& what, Algorithm algorithm);
 
 // Whether groups of this size are of this network.
