@@ -98,6 +98,8 @@ Network fit_rates(std::span<const Timing> timings, const Network& where) {
 
 std::vector<Measured> measured_better(std::span<const Timing> timings, const Costs& costs) {
   constexpr double kWorthIt = 1.1;
+  // What was measured of the largest size says as much of sizes below this multiple of it, and nothing of larger ones.
+  constexpr std::uint64_t kBeyond = 4;
   std::vector<Measured> out;
   for (std::size_t first = 0, end = 0; first < timings.size(); first = end) {
     const Case& what = timings[first].what;
@@ -113,8 +115,14 @@ std::vector<Measured> measured_better(std::span<const Timing> timings, const Cos
                         best->high_us < ours->median_us && best->median_us < ours->low_us;
     const Algorithm algorithm = better ? best->algorithm : Algorithm::kAuto;
     const bool continues = !out.empty() && out.back().collective == what.collective && out.back().size == what.size;
-    if (algorithm == (continues ? out.back().algorithm : Algorithm::kAuto)) continue;
-    out.push_back({what.collective, what.size, what.bytes, algorithm});
+    if (algorithm != (continues ? out.back().algorithm : Algorithm::kAuto)) {
+      out.push_back({what.collective, what.size, what.bytes, algorithm});
+    }
+    const bool last =
+        end == timings.size() || timings[end].what.collective != what.collective || timings[end].what.size != what.size;
+    if (last && algorithm != Algorithm::kAuto && what.bytes > 0) {
+      out.push_back({what.collective, what.size, kBeyond * what.bytes, Algorithm::kAuto});
+    }
   }
   return out;
 }

@@ -20,7 +20,8 @@ struct Timing {
 [[nodiscard]] schedule::Network fit_rates(std::span<const Timing> timings, const schedule::Network& where);
 
 // Where another algorithm than the one that these costs choose was faster by more than a tenth and by more than the
-// spread of the two: what was measured. `timings` are sorted by collective, size of the group and bytes.
+// spread of the two: what was measured, up to four times the largest size. `timings` are sorted by collective, size of
+// the group and bytes.
 [[nodiscard]] std::vector<schedule::Measured> measured_better(std::span<const Timing> timings,
                                                               const schedule::Costs& costs);
 

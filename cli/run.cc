@@ -13,6 +13,7 @@
 #include "cli/preemption_notice.h"
 #include "cli/table.h"
 #include "recovery/limits.h"
+#include "worker/launch/costs_file.h"
 #include "worker/launch/launcher.h"
 #include "worker/launch/settings.h"
 #include "worker/launch/text.h"
@@ -112,12 +113,17 @@ Variables from_flags() {
 // attempt is this launcher's own.
 Result<worker::Settings> settings_of_first_worker(const Variables& variables) {
   const worker::Environment inherited = worker::process_environment();
-  return worker::resolve(nullptr, [&](const std::string& name) -> std::optional<std::string> {
+  auto settings = worker::resolve(nullptr, [&](const std::string& name) -> std::optional<std::string> {
     if (name == "WARREN_WORKER_ID") return std::to_string(FLAGS_first_worker);
     if (name == "WARREN_WORLD_SIZE") return std::to_string(world_size());
     const auto at = variables.find(name);
     return at != variables.end() ? at->second : inherited(name);
   });
+  if (settings.ok() && !settings.value().costs.empty()) {
+    const auto costs = worker::read_costs(settings.value().costs);
+    if (!costs.ok()) return costs.status();
+  }
+  return settings;
 }
 
 struct Provided {

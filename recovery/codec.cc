@@ -559,7 +559,7 @@ Status validate(const wire::JobSettings& s) {
     return r;
   }
   if (Status r = in_range("streams", s.streams(), 1, limits::kMaxStreams); !r.ok()) return r;
-  if (Status r = text_is_printable("costs", s.costs(), kMaxCostsBytes); !r.ok()) return r;
+  if (Status r = text_is_printable("costs", s.costs(), limits::kMaxCostsBytes); !r.ok()) return r;
   return in_range("replicas", s.replicas(), 0, limits::kMaxReplicas);
 }
 

@@ -29,7 +29,6 @@ inline constexpr std::uint64_t kMaxWaitedMs = std::uint64_t{1} << 40;
 // What begins with a program's first checkpoint: the oldest version that can be voted for or committed.
 inline constexpr Version kFirstCommit = version_of_program(1);
 inline constexpr std::size_t kMaxSoftwareBytes = 128;
-inline constexpr std::size_t kMaxCostsBytes = 8192;
 inline constexpr std::size_t kMaxMissingNames = 16;
 
 // Who may send an envelope.

@@ -65,6 +65,7 @@ static_assert(kMaxJoinBytesPerJob / kMaxShortHeldBytes > std::size_t{2} * kMaxWo
 inline constexpr std::size_t kMaxMemberBytes = kMaxWorkerIdBytes + 2 * kMaxHostIdBytes +
                                                kMaxEndpointsPerWorker * (kMaxAddressBytes + 16) +
                                                kMaxSegmentSocketBytes + 128;
+inline constexpr std::size_t kMaxCostsBytes = 8192;  // of the job's settings
 inline constexpr std::size_t kMaxFrontierBytes =
     kMaxPositions * kMaxPositionBytes + kMaxRangesPerFrontier * kMaxRangeBytes + kMaxKept * kMaxKeptBytes;
 // Lives of a job that never come back, in the tracker's memory and in its journal.
@@ -74,7 +75,7 @@ constexpr std::size_t retired_lives(std::size_t world_size) {
 
 inline constexpr std::size_t kMaxControlMessageBytes = std::size_t{32} << 20;
 static_assert(kMaxWorldSize * (kMaxMemberBytes + 8) + kMaxFrontierBytes + 2 * kMaxSetupsPerJob * kMaxSetupEntryBytes +
-                      kMaxSetupRangesPerPlan * kMaxRangeBytes + 3 * kMaxReasonBytes +
+                      kMaxSetupRangesPerPlan * kMaxRangeBytes + 3 * kMaxReasonBytes + 2 * kMaxCostsBytes +
                       8 * retired_lives(kMaxWorldSize) <=
                   kMaxControlMessageBytes,
               "the largest plan fits in one message, and with the interrupt that ended it in the journal");

@@ -386,9 +386,10 @@ std::string TrackerMachine::differing_setting(const wire::JobSettings& s) const 
   }
   if (s.algorithm() != settings_.algorithm()) return differ("algorithm", s.algorithm(), settings_.algorithm());
   if (s.costs() != settings_.costs()) {
-    // It begins with its name.
+    // It begins with its name, of eight digits.
     const auto name = [](const std::string& costs) {
-      return costs.empty() ? "none" : costs.substr(0, costs.find(' '));
+      constexpr std::size_t kNameBytes = 8;
+      return costs.empty() ? "none" : costs.substr(0, std::min(kNameBytes, costs.find(' ')));
     };
     return differ("costs", name(s.costs()), name(settings_.costs()));
   }

@@ -87,7 +87,7 @@ bool Batch::fits(GroupId group, const Call& call, std::uint64_t most_bytes) cons
   const CallSpec& spec = call.spec;
   const CallSpec& first = parts_.front()->spec;
   return group == group_ && spec.type == first.type && spec.op == first.op && spec.wire == first.wire &&
-         spec.algorithm == first.algorithm && parts_.size() < kMostParts &&
+         call.together == parts_.front()->together && parts_.size() < kMostParts &&
          spec.count * element_bytes(spec) <= most_bytes - bytes_;
 }
 
@@ -119,10 +119,7 @@ Result<std::shared_ptr<Call>> Batch::close(const std::shared_ptr<CopyMemory>& me
     lost.clear();
     return call;
   };
-  if (parts.size() == 1) {
-    parts.front()->spec.algorithm = 0;
-    return sent(parts.front());
-  }
+  if (parts.size() == 1) return sent(parts.front());
   auto taken = memory->take(bytes);
   if (!taken.ok()) {
     return taken.status().because_of_this("cannot put together " + std::to_string(lost.size()) + " allreduces");
@@ -130,6 +127,7 @@ Result<std::shared_ptr<Call>> Batch::close(const std::shared_ptr<CopyMemory>& me
   auto call = std::make_shared<Call>();
   call->spec = parts.front()->spec;
   call->spec.count = elements;
+  call->spec.algorithm = parts.front()->together;
   call->spec.parts = hash_parts(parts);
   call->spec.input = call->spec.output = taken.value().data.get();
   auto fused = std::make_unique<FusedCall>(parts, memory, std::move(taken).value());

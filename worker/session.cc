@@ -1046,7 +1046,7 @@ Status Session::fuse(GroupId group, const GroupShape& shape, const std::shared_p
     }
     return submit(lock, group, call);
   }
-  call->spec.algorithm = algorithm;
+  call->together = algorithm;
   if (!batch_.empty() && !batch_.fits(group, *call, most_bytes)) send_batch(lock);
   stay_out(lock);
   if (const Status given = give_state(lock); !given.ok()) return given;

@@ -352,6 +352,10 @@ TEST(Run, WrongSettingsAreSaidOnceBeforeAnythingStarts) {
   EXPECT_EQ(e.code, 1);
   EXPECT_THAT(e.error, HasSubstr("WARREN_ALGORITHM is 'rings'"));
   EXPECT_THAT(e.output, IsEmpty());
+  const Ended costs = warren({"run", "-n", "4", "--costs=/none", "sh", "-c", "echo started"});
+  EXPECT_EQ(costs.code, 1);
+  EXPECT_THAT(costs.error, HasSubstr("cannot read the costs in /none"));
+  EXPECT_THAT(costs.output, IsEmpty());
 }
 
 TEST(Run, SignalsReachTheWorkers) {

@@ -97,5 +97,15 @@ TEST(CostsFit, AnotherAlgorithmThatIsClearlyFasterIsTaken) {
   EXPECT_EQ(measured_better(timings, costs), expected);
 }
 
+TEST(CostsFit, WhatWasMeasuredSaysNothingOfMuchLargerSizes) {
+  const Costs costs{{Network{.hop_ns = 1000}}, {}};
+  std::vector<Timing> timings;
+  add_case(timings, 1000, Algorithm::kTree, 50, 1);
+  add_case(timings, 2000, Algorithm::kTree, 50, 1);
+  const std::vector<Measured> expected = {{Collective::kAllreduce, 8, 1000, Algorithm::kTree},
+                                          {Collective::kAllreduce, 8, 8000, Algorithm::kAuto}};
+  EXPECT_EQ(measured_better(timings, costs), expected);
+}
+
 }  // namespace
 }  // namespace warren::cli

@@ -84,6 +84,34 @@ TEST_F(AgreedCosts, DecideHowACallIsMade) {
   });
 }
 
+TEST_F(AgreedCosts, ACallThatNamesItsAlgorithmIsMadeByItAlsoWhereCallsArePutTogether) {
+  write_costs(cluster_.file("ring"), schedule::Algorithm::kRing);
+  use_costs(cluster_.file("ring"));
+  cluster_.run_well(kRanks, [](Communicator& comm) {
+    std::vector<float> alone = inputs(comm.rank()), one = alone, two = alone;
+    auto fusion = comm.fuse();
+    Handle first = comm.algorithm("star").allreduce_async(std::span(alone));
+    first.wait();
+    EXPECT_TRUE(same_bits(alone, by_star()));
+    Handle second = comm.algorithm("star").allreduce_async(std::span(one));
+    Handle third = comm.algorithm("star").allreduce_async(std::span(two));
+    second.wait();
+    third.wait();
+    EXPECT_TRUE(same_bits(one, by_star()) && same_bits(two, by_star()));
+  });
+}
+
+TEST_F(AgreedCosts, RanksThatNameDifferentAlgorithmsHearOfIt) {
+  const auto errors = cluster_.run(kRanks, [](Communicator& comm) {
+    std::vector<float> v = inputs(comm.rank());
+    comm.algorithm(comm.rank() == 1 ? "ring" : "star").allreduce(std::span(v));
+  });
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error.has_value());
+    EXPECT_EQ(error->code(), ErrorCode::desync) << error->what();
+  }
+}
+
 TEST_F(AgreedCosts, AreThoseOfAllLives) {
   const std::string star = write_costs(cluster_.file("star"), schedule::Algorithm::kStar);
   const std::string ring = write_costs(cluster_.file("ring"), schedule::Algorithm::kRing);

@@ -90,6 +90,8 @@ TEST(Tracker, DifferentSettingsAreRefusedByName) {
             "11 <- Refused 3: algorithm ring is not the job's auto" + end);
   EXPECT_EQ(refused([](auto& s) { s.set_costs("5d1f23ab {…}"); }),
             "11 <- Refused 3: costs 5d1f23ab is not the job's none" + end);
+  EXPECT_EQ(refused([](auto& s) { s.set_costs(std::string(8192, 'x')); }),
+            "11 <- Refused 3: costs xxxxxxxx is not the job's none" + end);
   EXPECT_EQ(refused([](auto& s) { s.set_chunk_bytes(1024); }),
             "11 <- Refused 3: chunk bytes 1024 is not the job's 262144" + end);
   EXPECT_EQ(refused([](auto& s) { s.set_streams(4); }), "11 <- Refused 3: streams 4 is not the job's 1" + end);

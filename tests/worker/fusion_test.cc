@@ -83,6 +83,23 @@ TEST(Fusion, OneAloneIsMadeAsItIs) {
   EXPECT_EQ(part->spec.input, a.data());
 }
 
+TEST(Fusion, TheAlgorithmIsThatOfAllTogetherOrTheOneThatACallNamed) {
+  const auto byte_of = [](schedule::Algorithm a) { return static_cast<std::uint8_t>(a); };
+  std::vector<float> a{1};
+  const auto named = [&] {
+    auto part = sum_of(a, a);
+    part->spec.algorithm = byte_of(schedule::Algorithm::kStar);
+    part->together = Batch::together(schedule::Algorithm::kStar);
+    return part;
+  };
+  Batch batch;
+  batch.add(kWorldGroup, kShape, named());
+  EXPECT_EQ(close(batch)->spec.algorithm, byte_of(schedule::Algorithm::kStar));
+  batch.add(kWorldGroup, kShape, named());
+  batch.add(kWorldGroup, kShape, named());
+  EXPECT_EQ(close(batch)->spec.algorithm, byte_of(schedule::Algorithm::kDirect));
+}
+
 TEST(Fusion, PartsAreNarrowedTogether) {
   std::vector<float> a{1.0f}, b{2.0f};
   Batch batch;
@@ -130,6 +147,7 @@ TEST(Fusion, WhatFits) {
   EXPECT_FALSE(fits([](Call& c) { c.spec.op = ReduceOp::kMax; }));
   EXPECT_FALSE(fits([](Call& c) { c.spec.type = DataType::kI32; }));
   EXPECT_FALSE(fits([](Call& c) { c.spec.wire = DataType::kBF16; }));
+  EXPECT_FALSE(fits([](Call& c) { c.together = 1; }));
   EXPECT_FALSE(fits([](Call&) {}, GroupId(7)));
   EXPECT_FALSE(batch.full(40));
   batch.add(kWorldGroup, kShape, sum_of(five, five));

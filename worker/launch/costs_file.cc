@@ -26,7 +26,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t kFormat = 1;
 constexpr std::size_t kMostFileBytes = std::size_t{64} << 10;
-// So that the job's settings have room for all of it (kMaxCostsBytes).
+// So that the job's settings have room for all of it (limits::kMaxCostsBytes).
 constexpr std::size_t kMostNetworks = 4, kMostMeasured = 64;
 constexpr std::uint64_t kMostRate = 1'000'000'000;
 

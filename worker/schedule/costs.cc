@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "recovery/check.h"
+#include "worker/kernels/float_mode.h"
 #include "worker/schedule/generators.h"
 
 namespace warren::schedule {
@@ -318,6 +319,8 @@ Algorithm choose(const Case& what, const Costs& costs) {
   // Of one rank alone, what can be put together with others (worker/fusion.h).
   if (serving.size() == 1 || what.size < 2) return serving.back();
   if (const Algorithm measured = measured_best(what, costs); measured != Algorithm::kAuto) return measured;
+  // Ranks whose programs round otherwise choose alike.
+  const worker::kernels::DefaultFloatMode mode;
   std::array<double, 5> regrets{};
   WARREN_CHECK(serving.size() <= regrets.size(), "one for each algorithm");
   constexpr double kNever = std::numeric_limits<double>::infinity();

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "recovery/codec.h"
+#include "recovery/limits.h"
 
 namespace warren::worker {
 namespace {
@@ -65,7 +65,7 @@ TEST(CostsFile, TheLongestFitsIntoTheJobsSettings) {
   const auto read = parse_costs(to_json(costs, false));
   ASSERT_TRUE(read.ok()) << read.status().describe();
   EXPECT_EQ(read.value(), costs);
-  EXPECT_LE(settings_text(costs).size(), kMaxCostsBytes);
+  EXPECT_LE(settings_text(costs).size(), limits::kMaxCostsBytes);
   EXPECT_THAT(refused([](Json& j) {
                 const Json entry = j["measured"][0];
                 for (int i = 0; i < 80; ++i) j["measured"].push_back(entry);
@@ -86,6 +86,10 @@ TEST(CostsFile, WhatIsWrongIsNamed) {
   EXPECT_THAT(refused([](Json& j) { j["networks"][0].erase("hop_ns"); }), HasSubstr("networks[0] has no 'hop_ns'"));
   EXPECT_THAT(refused([](Json& j) { j["networks"][0]["hop_ns"] = -1; }), HasSubstr("hop_ns is no whole number"));
   EXPECT_THAT(refused([](Json& j) { j["networks"][0]["hop_ns"] = 1.5; }), HasSubstr("hop_ns is no whole number"));
+  EXPECT_THAT(refused([](Json& j) { j["networks"][0]["hop_ns"] = 1e300; }), HasSubstr("hop_ns is no whole number"));
+  EXPECT_THAT(refused([](Json& j) { j["networks"][0]["hop_ns"] = nullptr; }), HasSubstr("hop_ns is no whole number"));
+  EXPECT_THAT(parse_costs("NaN").status().describe(), HasSubstr("no JSON"));
+  EXPECT_THAT(parse_costs(std::string(60'000, '[')).status().describe(), HasSubstr("no JSON"));
   EXPECT_THAT(refused([](Json& j) { j["networks"][0]["byte_ps"] = 1'000'000'001; }), HasSubstr("0 to 1000000000"));
   EXPECT_THAT(refused([](Json& j) { j["networks"][0]["one_host"] = 1; }), HasSubstr("neither true nor false"));
   EXPECT_THAT(refused([](Json& j) { j["networks"][1]["most_ranks"] = 4; }), HasSubstr("give one most_ranks 0"));

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cfenv>
+#include <cmath>
 
 #include "tests/worker/schedule/worlds.h"
 
@@ -193,6 +195,52 @@ TEST(Choice, GoesByWhatWasMeasured) {
   EXPECT_EQ(chosen(8, 4095), Algorithm::kDirect);
   EXPECT_EQ(chosen(8, 4096), after);
   EXPECT_EQ(chosen(4, 2000), elsewhere);
+}
+
+// All rates and sizes at their limits.
+TEST(Choice, IsMadeOfWhateverAFileMaySay) {
+  constexpr std::uint32_t kMost = 1'000'000'000;
+  const Network nothing;
+  Network most{.hop_ns = kMost,
+               .message_ns = kMost,
+               .shared_message_ns = kMost,
+               .byte_ps = kMost,
+               .reduced_byte_ps = kMost,
+               .logged_byte_ps = kMost};
+  for (const Collective collective : kCollectives) {
+    for (const std::int32_t size : {2, 3, 16384}) {
+      for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{1} << 60}) {
+        const Case what{collective, size, bytes, 1024, 16};
+        for (const Algorithm algorithm : algorithms_for(collective)) {
+          EXPECT_EQ(estimate(what, algorithm, nothing).total(), 0);
+          EXPECT_TRUE(std::isfinite(estimate(what, algorithm, most).total()));
+        }
+        const auto serving = algorithms_for(collective);
+        EXPECT_NE(std::ranges::find(serving, choose(what, {{nothing, most}, {}})), serving.end());
+        EXPECT_NE(std::ranges::find(serving, choose(what, {{nothing}, {}})), serving.end());
+      }
+    }
+  }
+}
+
+// The butterfly is within a rounding of 5 % of the ring.
+TEST(Choice, IsNotOfTheCallersFloatingPointMode) {
+  const auto chosen_in = [](int mode) {
+    std::vector<Algorithm> chosen;
+    std::fesetround(mode);
+    for (std::uint32_t hop_ns = 1; hop_ns < 2000; ++hop_ns) {
+      const Network network{.hop_ns = hop_ns, .message_ns = 3 * hop_ns, .byte_ps = 7, .reduced_byte_ps = 11};
+      for (const std::uint64_t bytes : {std::uint64_t{3} << 20, std::uint64_t{48} << 20}) {
+        chosen.push_back(choose({Collective::kAllreduce, 8, bytes, 256 << 10, 2}, {{network}, {}}));
+      }
+    }
+    EXPECT_EQ(std::fegetround(), mode) << "it stays the caller's";
+    std::fesetround(FE_TONEAREST);
+    return chosen;
+  };
+  const std::vector<Algorithm> nearest = chosen_in(FE_TONEAREST);
+  EXPECT_EQ(chosen_in(FE_UPWARD), nearest);
+  EXPECT_EQ(chosen_in(FE_TOWARDZERO), nearest);
 }
 
 TEST(Choice, CoresThatAreSharedMakeMessagesDearer) {
