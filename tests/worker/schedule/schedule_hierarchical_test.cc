@@ -191,6 +191,7 @@ TEST(Crossing, TheDocumentPrintsWhatIsCounted) {
   ASSERT_TRUE(document.is_open());
   int rows = 0;
   for (std::string line; std::getline(document, line);) {
+    if (!line.starts_with('|')) continue;
     std::istringstream in(line);
     std::string bar, algorithm, hosts, counted, word;
     in >> bar >> algorithm >> bar >> hosts >> bar;
