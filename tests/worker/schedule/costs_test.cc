@@ -223,16 +223,14 @@ TEST(Choice, IsMadeOfWhateverAFileMaySay) {
   }
 }
 
-// The butterfly is within a rounding of 5 % of the ring.
+// Of three ranks the ring takes 5 % longer here, exactly: how the estimates are rounded decides.
 TEST(Choice, IsNotOfTheCallersFloatingPointMode) {
   const auto chosen_in = [](int mode) {
     std::vector<Algorithm> chosen;
     std::fesetround(mode);
-    for (std::uint32_t hop_ns = 1; hop_ns < 2000; ++hop_ns) {
-      const Network network{.hop_ns = hop_ns, .message_ns = 3 * hop_ns, .byte_ps = 7, .reduced_byte_ps = 11};
-      for (const std::uint64_t bytes : {std::uint64_t{3} << 20, std::uint64_t{48} << 20}) {
-        chosen.push_back(choose({Collective::kAllreduce, 8, bytes, 256 << 10, 2}, {{network}, {}}));
-      }
+    for (std::uint32_t i = 1; i < 120; ++i) {
+      const Network network{.hop_ns = 8'388'608 * i, .byte_ps = 2375 * i};
+      chosen.push_back(choose({Collective::kAllgather, 3, std::uint64_t{48} << 20, 256 << 10, 0}, {{network}, {}}));
     }
     EXPECT_EQ(std::fegetround(), mode) << "it stays the caller's";
     std::fesetround(FE_TONEAREST);
