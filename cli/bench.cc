@@ -307,19 +307,15 @@ void flags_to_variables(const Plan& plan) {
 }
 
 int explain_choices(const Plan& plan) {
-  schedule::Costs costs = schedule::default_costs();
-  const std::optional<std::string> file =
-      FLAGS_costs.empty() ? worker::process_environment()("WARREN_COSTS") : FLAGS_costs;
-  if (file && !file->empty()) {
-    auto read = worker::read_costs(*file);
-    if (!read.ok()) return failure(read.status().describe());
-    costs = std::move(read).value();
-  }
+  const auto read = worker::read_costs(FLAGS_costs.empty() ? worker::process_environment()("WARREN_COSTS").value_or("")
+                                                           : FLAGS_costs);
+  if (!read.ok()) return failure(read.status().describe());
+  const schedule::Costs& costs = read.value();
   const auto chunk_bytes = worker::parse_bytes("--chunk_bytes", FLAGS_chunk_bytes.empty() ? "256K" : FLAGS_chunk_bytes,
                                                limits::kMinChunkBytes, limits::kMaxChunkBytes);
   if (!chunk_bytes.ok()) return usage_error(kBenchCommand, chunk_bytes.status().describe());
   const auto replicas =
-      worker::parse_bytes("--replicas", FLAGS_replicas.empty() ? "2" : FLAGS_replicas, 0, limits::kMaxReplicas);
+      worker::parse_number("--replicas", FLAGS_replicas.empty() ? "2" : FLAGS_replicas, 0, limits::kMaxReplicas);
   if (!replicas.ok()) return usage_error(kBenchCommand, replicas.status().describe());
   const int ranks = FLAGS_ranks > 0 ? FLAGS_ranks : 2;
   if (ranks == 1) return usage_error(kBenchCommand, "one rank alone has nothing to choose: give --ranks");
@@ -370,14 +366,11 @@ const Command kBenchCommand = {
         "The columns are those of nccl-tests: time is the median over the iterations of the slowest rank's time; algbw "
         "is bytes by time in 10^9 bytes a second, busbw that times the share that must cross a rank's link (allreduce: "
         "2(n-1)/n; all_to_all, the gathers, the scatters: (n-1)/n; else 1); errors are wrong elements over all ranks "
-        "and "
-        "iterations. With --json there is one object a line and cell. The exit code is 1 if there were errors.\n"
+        "and iterations. With --json there is one object a line and cell. The exit code is 1 if there were errors.\n"
         "With --explain nothing is run: it says what each algorithm is estimated to cost --ranks ranks (see --costs), "
-        "and "
-        "which is chosen and why.\n"
+        "and which is chosen and why.\n"
         "With --compare each cell is run by all algorithms that serve it and by auto, which take turns in one job; "
-        "--fit "
-        "writes the costs that explain these times to a file, by which jobs with --costs choose.\n"
+        "--fit writes the costs that explain these times to a file, by which jobs with --costs choose.\n"
         "Collectives: allreduce, reduce, broadcast, barrier, allgather, allgatherv, reduce_scatter, gather, scatter, "
         "all_to_all, sendrecv.",
     .flags = {"ranks",

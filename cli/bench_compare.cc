@@ -152,12 +152,8 @@ Status fit(warren_comm* comm, const std::vector<Row>& rows, const std::string& p
 
 Status compare(warren_comm* comm, const Comparison& comparison, const worker::Settings& settings,
                std::uint64_t& errors) {
-  Costs costs = schedule::default_costs();
-  if (!settings.costs.empty()) {
-    auto read = worker::read_costs(settings.costs);
-    if (!read.ok()) return read.status();
-    costs = std::move(read).value();
-  }
+  const auto costs = worker::read_costs(settings.costs);
+  if (!costs.ok()) return costs.status();
   std::vector<Row> rows;
   std::string_view shown;
   for (const Cell& cell : comparison.cells) {
@@ -173,7 +169,7 @@ Status compare(warren_comm* comm, const Comparison& comparison, const worker::Se
     // The setting is for all calls that name none.
     const auto set = schedule::parse_algorithm(settings.algorithm);
     const bool sets = set.ok() && std::ranges::find(row.algorithms, set.value()) != row.algorithms.end();
-    row.chosen = sets ? set.value() : choose(row.what, costs);
+    row.chosen = sets ? set.value() : choose(row.what, costs.value());
     errors += row.turns.errors;
     if (warren_rank(comm) == 0) {
       if (comparison.json) {

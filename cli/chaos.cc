@@ -168,7 +168,7 @@ const Command kChaosCommand = {
         "With --json the last line is one object: faults by kind and phase, rounds, divergences, hangs, goodput, "
         "stall_ms (from the last new result before a fault to the first after it on all ranks), noticed_ms (until the "
         "tracker has ended the epoch, where no other fault was being recovered from). The exit code is 0 only without "
-        "divergences, hangs, and rollbacks that no fault calls for.",
+        "divergences, hangs, lives that end as no fault explains, and rollbacks that no fault calls for.",
     .flags = {"ranks", "hosts", "spares", "replicas", "seconds", "faults", "interval_ms", "seed", "round_timeout_ms",
               "goodput", "mix", "round_bytes", "compute_ms", "disk_log", "json", "worker_of"},
     .run = run,

@@ -119,10 +119,9 @@ Result<worker::Settings> settings_of_first_worker(const Variables& variables) {
     const auto at = variables.find(name);
     return at != variables.end() ? at->second : inherited(name);
   });
-  if (settings.ok() && !settings.value().costs.empty()) {
-    const auto costs = worker::read_costs(settings.value().costs);
-    if (!costs.ok()) return costs.status();
-  }
+  if (!settings.ok()) return settings;
+  const auto costs = worker::read_costs(settings.value().costs);
+  if (!costs.ok()) return costs.status();
   return settings;
 }
 
@@ -291,8 +290,8 @@ const Command kRunCommand = {
         "One that ends with another exit code than 0 is started again only if --restarts is given. When a worker may "
         "not be started again, the others are ended.\n"
         "With --spares=S, S more copies wait in init(), with the ids above: when a worker is lost, one of them takes "
-        "its "
-        "place at once, and the lost one waits in turn when it has been started again. Who is not needed ends with the "
+        "its place at once, and the lost one waits in turn when it has been started again. Who is not needed ends with "
+        "the "
         "job, and its init() does not return.\n"
         "With --data_dir a job that was ended before it was done goes on when it is started again; with "
         "--resize also with another N: from its newest checkpoint, without local states.\n"

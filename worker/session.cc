@@ -153,15 +153,11 @@ Status Session::prepare(bool spare) {
     staging_ =
         std::make_unique<Staging>(*library.value().table, settings_.device_pinned_bytes, settings_.round_timeout_ms);
   }
-  schedule::Costs costs = schedule::default_costs();
-  if (!settings_.costs.empty()) {
-    auto read = read_costs(settings_.costs);
-    if (!read.ok()) return read.status();
-    costs = std::move(read).value();
-  }
+  auto costs = read_costs(settings_.costs);
+  if (!costs.ok()) return costs.status();
   Control::Services services;
-  services.costs = settings_text(costs);
-  engine_.use(std::move(costs));
+  services.costs = settings_text(costs.value());
+  engine_.use(std::move(costs).value());
   services.spare = spare;
   while (life_.value == 0) randombytes_buf(&life_, sizeof life_);
   services.self = life_;

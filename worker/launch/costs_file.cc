@@ -200,6 +200,7 @@ Result<Costs> parse_costs(std::string_view text) {
 }
 
 Result<Costs> read_costs(const std::string& path) {
+  if (path.empty()) return schedule::default_costs();
   std::ifstream file(path, std::ios::binary);
   std::string text(kMostFileBytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));

@@ -18,7 +18,7 @@ namespace warren::worker {
 // network for groups of any size, what was measured not in rising order; the message names the place.
 [[nodiscard]] Result<schedule::Costs> parse_costs(std::string_view text);
 
-// The same of a file; kUnavailable: it cannot be read. Messages name it.
+// The same of a file; kUnavailable: it cannot be read. Messages name it. No path: the default costs.
 [[nodiscard]] Result<schedule::Costs> read_costs(const std::string& path);
 
 // What parse_costs() reads: one line, or several for people.

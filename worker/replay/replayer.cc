@@ -511,7 +511,7 @@ struct Replayer::State {
       s.first.insert(rank->second);
     }
   }
-  [[nodiscard]] bool asks(const Stream& s, std::size_t host) const {
+  [[nodiscard]] bool is_asked(const Stream& s, std::size_t host) const {
     const Host& h = hosts[host];
     return !h.gone() && (!h.own || s.gap) && (s.all || s.first.contains(host));
   }
@@ -520,7 +520,7 @@ struct Replayer::State {
   [[nodiscard]] std::uint64_t known_below(const Stream& s) const {
     std::uint64_t known = UINT64_MAX;
     for (std::size_t h = 0; h < hosts.size(); ++h) {
-      if (asks(s, h)) known = std::min(known, s.listings[h].sequence);
+      if (is_asked(s, h)) known = std::min(known, s.listings[h].sequence);
     }
     return known;
   }
@@ -719,7 +719,7 @@ struct Replayer::State {
     if (!s.wants.empty()) enough = std::max(enough, std::min(end, s.wants.rbegin()->first + 1));
     for (std::size_t h = 0; h < hosts.size(); ++h) {
       Listing& l = s.listings[h];
-      if (!asks(s, h) || l.request != 0) continue;
+      if (!is_asked(s, h) || l.request != 0) continue;
       if (l.sequence < s.base) l = {s.base, 0, 0};
       if (l.sequence >= enough) continue;
       Pending p;

@@ -102,7 +102,7 @@ struct Estimate {
 
 // The algorithm for a call whose user names none: what was measured; else that of the least regret, of equals the last
 // in algorithms_for(). From 16 MiB on, of those within 5 % of it the first there. Whatever the calling thread's
-// floating- point mode.
+// floating-point mode.
 [[nodiscard]] Algorithm choose(const Case& what, const Costs& costs);
 
 // How much of the setting `chunk_bytes` a message by this algorithm carries at most. The ring keeps ten chunks in
