@@ -23,6 +23,7 @@ namespace {
 // A plan names every member and goes to every member: so many are copied in one step, the rest follow in the next.
 constexpr std::size_t kMembersCopiedPerStep = 65536;
 constexpr std::size_t kNamesInText = 8;
+constexpr std::size_t kMostDoubts = 1024;
 // With a short round timeout a busy machine's ordinary delays count as sleep: excused, and not worth a line.
 constexpr std::int64_t kSleepWorthTellingMs = 1000;
 
@@ -458,6 +459,7 @@ void TrackerMachine::interrupt(Code code, const std::string& what, const std::ve
 
 void TrackerMachine::roll_back(Code code, const std::string& what, TimeMs now, Effects& effects) {
   count(Transition::rolled_back);
+  doubted_.clear();
   end_epoch(code, what, {}, false, now, effects);
 }
 
@@ -686,6 +688,13 @@ bool TrackerMachine::find_silent(TimeMs now, Effects& effects) {
   return true;
 }
 
+// True: this is the first time. A wait that outlives the links over which the bytes were lost is a disagreement.
+bool TrackerMachine::doubt(Rank waiter, const RoundId& round) {
+  const bool first = doubted_.emplace(round, waiter).second;
+  if (doubted_.size() > kMostDoubts) doubted_.erase(doubted_.begin());
+  return first;
+}
+
 bool TrackerMachine::find_desync(TimeMs now, Effects& effects) {
   // Over a link that is broken ranks wait in vain for what they agree on.
   if (!evidence_.empty()) return false;
@@ -695,10 +704,16 @@ bool TrackerMachine::find_desync(TimeMs now, Effects& effects) {
     const Member& m = members_[rank];
     reports.push_back({Rank(static_cast<std::int32_t>(rank)), m.state == MemberState::kFinalizing,
                        now < m.heard + 3 * interval_ms(), m.rounds_finished, m.rounds, now - m.finalizing_since,
-                       now - m.told});
+                       now - m.told, m.activity ? &*m.activity : nullptr});
   }
   const auto name_of = [this](Rank rank) { return name(static_cast<std::size_t>(rank.value)); };
   if (const auto found = find_disagreement(reports, timeout_ms(), settings_.check_call_sites(), name_of)) {
+    if (found->waits && logged() && doubt(found->a, *found->waits)) {
+      count(Transition::bytes_missing);
+      interrupt(Code::kPeerLost, found->text + ": what the one has sent is lost, or they call different things", {},
+                now, effects);
+      return true;
+    }
     count(Transition::desync);
     interrupt(Code::kDesync, found->text, {}, now, effects);
     return true;

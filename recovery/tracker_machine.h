@@ -374,6 +374,7 @@ class TrackerMachine {
   void excuse_own_sleep(TimeMs now, Effects& effects);
   bool find_silent(TimeMs now, Effects& effects);  // whether it interrupted
   bool find_desync(TimeMs now, Effects& effects);  // likewise
+  [[nodiscard]] bool doubt(Rank waiter, const RoundId& round);
   [[nodiscard]] std::vector<Testimony> testimonies(TimeMs now) const;
   void look_for_stragglers(TimeMs now, Effects& effects);
   void log_finalize_wait(Effects& effects);
@@ -467,10 +468,11 @@ class TrackerMachine {
   bool acting_ = true;              // more than half do, or no plan is known
   std::vector<Evidence> evidence_;  // links that broke, until their time is up
   TimeMs evidence_due_;
-  std::size_t unannounced_ = 0;  // the ranks from here on have not been sent their plan
-  TimeMs since_;                 // when this state began
-  StragglerWatch watch_;         // of plan_, while it is in force
-  TimeMs judge_from_;            // this tracker was held up: what it should have heard comes first
+  std::size_t unannounced_ = 0;                 // the ranks from here on have not been sent their plan
+  TimeMs since_;                                // when this state began
+  StragglerWatch watch_;                        // of plan_, while it is in force
+  std::set<std::pair<RoundId, Rank>> doubted_;  // who waited for what was lost, or never came; the newest ones
+  TimeMs judge_from_;                           // this tracker was held up: what it should have heard comes first
   std::array<std::uint64_t, kBlames> verdicts_ever_{};
   TimeMs next_repeat_;  // interrupts again, or a look at who waits
   TimeMs next_log_;

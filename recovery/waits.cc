@@ -33,6 +33,22 @@ bool had_waited(const RankReport& report, const wire::CurrentRound& round, std::
   return static_cast<std::int64_t>(round.waited_ms()) - (before_ms - report.age_ms) >= least_ms;
 }
 
+// Whoever is in `theirs` has done `mine`, or called something else: rounds of a group are done in order, but for set-up
+// rounds, whose numbers are names; of these two ranks are at odds that wait for each other.
+bool is_past(const wire::CurrentRound& theirs, const wire::CurrentRound& mine, Rank waiter) {
+  if (is_setup(round_of(theirs)) || is_setup(round_of(mine))) return waits_for(theirs, waiter);
+  return round_of(mine) < round_of(theirs);
+}
+
+// Since when nothing has come of this rank, as far as is told.
+bool comes_something(const RankReport& to, Rank from, std::int64_t within_ms) {
+  if (to.activity == nullptr) return false;
+  const auto& links = to.activity->links();
+  return std::any_of(links.begin(), links.end(), [&](const wire::LinkActivity& l) {
+    return static_cast<std::int64_t>(l.peer()) == from.value && static_cast<std::int64_t>(l.quiet_ms()) < within_ms;
+  });
+}
+
 std::string in_call(const wire::CurrentRound& r) {
   if (is_point(r)) return "a send or recv after " + to_string(round_of(r));
   return to_string(fingerprint_of(r)) + " in " + to_string(round_of(r));
@@ -61,7 +77,8 @@ std::optional<Disagreement> different_calls(std::span<const RankReport> reports,
         return Disagreement{other_rank, report.rank,
                             name(other_rank) + " called " + to_string(fingerprint_of(*other)) + ", " +
                                 name(report.rank) + " called " + to_string(fingerprint_of(r)) + ", both as " +
-                                to_string(round_of(r))};
+                                to_string(round_of(r)),
+                            std::nullopt};
       }
       // An unknown call site agrees with all; the next rank is compared with one that is known.
       if (other->site() == 0) it->second = {report.rank, &r};
@@ -95,7 +112,7 @@ std::optional<Disagreement> find_disagreement(std::span<const RankReport> report
       if (!waited(mine, round_timeout_ms)) continue;
       for (const std::uint32_t peer : mine.waiting_for()) {
         const RankReport* b = report_of(reports, peer);
-        if (b == nullptr || b->rank == a.rank) continue;
+        if (b == nullptr || b->rank == a.rank || comes_something(a, b->rank, round_timeout_ms)) continue;
         const std::string waits = name(a.rank) + " has waited " + seconds(mine.waited_ms()) + " for ";
         // What it has sent it may have to send again, over a link that is not up yet: that link has a round timeout
         // too.
@@ -104,21 +121,25 @@ std::optional<Disagreement> find_disagreement(std::span<const RankReport> report
           return Disagreement{a.rank, b->rank,
                               waits + name(b->rank) + " with " + in_call(mine) + ", but rank " +
                                   std::to_string(b->rank.value) + " has called finalize after " +
-                                  std::to_string(b->rounds_finished) + " rounds"};
+                                  std::to_string(b->rounds_finished) + " rounds",
+                              round_of(mine)};
         }
         if (is_point(mine) || lists(*b, round_of(mine))) continue;
         for (const wire::CurrentRound& theirs : b->rounds) {
-          if (is_point(theirs) || theirs.group() != mine.group() || !waited(theirs, round_timeout_ms)) continue;
-          if (!waits_for(theirs, a.rank) || lists(a, round_of(theirs))) continue;
+          if (is_point(theirs) || theirs.group() != mine.group() || theirs.waiting_for().empty()) continue;
+          if (!waited(theirs, round_timeout_ms)) continue;
+          if (!is_past(theirs, mine, a.rank) || lists(a, round_of(theirs))) continue;
           // Who is not heard any more may have got on after its last word.
           const std::int64_t older_ms = std::max(a.age_ms, b->age_ms);
           if (!had_waited(a, mine, older_ms, round_timeout_ms) || !had_waited(*b, theirs, older_ms, round_timeout_ms)) {
             continue;
           }
+          const std::int64_t whom = waits_for(theirs, a.rank) ? a.rank.value : std::int64_t{theirs.waiting_for(0)};
           return Disagreement{a.rank, b->rank,
                               waits + name(b->rank) + " with " + in_call(mine) + ", which has waited " +
-                                  seconds(theirs.waited_ms()) + " for rank " + std::to_string(a.rank.value) + " with " +
-                                  in_call(theirs)};
+                                  seconds(theirs.waited_ms()) + " for rank " + std::to_string(whom) + " with " +
+                                  in_call(theirs),
+                              round_of(mine)};
         }
       }
     }

@@ -22,8 +22,9 @@ struct RankReport {
   bool heard_lately = true;
   std::uint64_t rounds_finished = 0;
   std::span<const wire::CurrentRound> rounds;
-  std::int64_t finalizing_ms = 0;  // since it is
-  std::int64_t age_ms = 0;         // since `rounds` was told: it may have gone on, or died, meanwhile
+  std::int64_t finalizing_ms = 0;            // since it is
+  std::int64_t age_ms = 0;                   // since `rounds` was told: it may have gone on, or died, meanwhile
+  const wire::Activity* activity = nullptr;  // null: it has told none
 };
 using RankName = std::function<std::string(Rank)>;  // "rank 2 (worker w2 on host h)"
 
@@ -33,12 +34,17 @@ using RankName = std::function<std::string(Rank)>;  // "rank 2 (worker w2 on hos
 struct Disagreement {
   Rank a, b;
   std::string text;  // names both ranks and both calls
+  // The round in which `a` waits, where lost bytes would look the same: the next epoch, with new links and what is in
+  // the log, settles it. Nothing: the calls themselves are known to differ.
+  std::optional<RoundId> waits;
 };
-// Two ranks that can never agree: they are in one round with different calls; or each has waited for the other for the
-// whole round timeout in different rounds of a group, at the time of the older of their reports; or one has waited for
-// the whole round timeout, and so long ago the other has called finalize (whoever was late for its last round may
-// finalize before the word of those who waited is renewed), for a message twice as long, as it may be sent again.
-// `reports` by rank, all of them. A rank that merely is not in the round yet is no disagreement, however long it takes.
+// Two ranks that can never agree, or whose bytes for each other are lost. They are in one round with different calls;
+// or one has waited for the whole round timeout, in which nothing has come to it from the other, and for so long the
+// other has waited in a later round of the group (for anybody: it has done what the first one waits for, or has called
+// something else), or has called finalize. For a message twice as long, as it may be sent again. All times are those of
+// the older of the two reports: whoever was late for its last round may have gone on before the word of those who
+// waited is renewed. `reports` by rank, all of them. A rank that merely is not in the round yet is no disagreement,
+// however long it takes.
 [[nodiscard]] std::optional<Disagreement> find_disagreement(std::span<const RankReport> reports,
                                                             std::int64_t round_timeout_ms, bool check_call_sites,
                                                             const RankName& name);

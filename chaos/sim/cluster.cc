@@ -180,6 +180,7 @@ class Cluster {
     }
     if (!setting_.recipe && setting_.job.replicas() > 0 && options_.seed % 4 == 1) plan.add(Fault::all_die);
     if (!setting_.recipe && !setting_.large && options_.seed % 7 == 3) plan.add(Fault::preempted);
+    if (!setting_.recipe && !setting_.large && options_.seed % 9 == 5) plan.add(Fault::link_silent);
     if (setting_.recipe || !setting_.large) return plan;
     FaultPlan few;
     few.add(Fault::slow_start);
@@ -1103,6 +1104,7 @@ void Cluster::schedule_faults() {
     start_later(slot, world_.random.between(0, 2 * timeout_us));
   });
   inject(Fault::link_cut, [this] { data_.cut_one(); });
+  inject(Fault::link_silent, [this, timeout_us] { data_.silence_one(world_.random.between(1000, 3 * timeout_us)); });
   inject(Fault::message_replayed, [this] { control_.replay(); });
   inject(Fault::message_misdirected, [this] {
     if (SimWorker* life = any_alive()) control_.misdirect(life_of_.at(life->self()), life->self());

@@ -59,7 +59,8 @@ namespace warren::chaos {
   X(cluster_loss, kPerSecond, 1.0)                   \
   X(journal_loss, kPerChance, 0.3)                   \
   X(disks_loss, kPerChance, 0.4)                     \
-  X(preempted, kPerSecond, 3.0)
+  X(preempted, kPerSecond, 3.0)                      \
+  X(link_silent, kPerSecond, 0.5)
 
 enum class Fault : std::uint8_t {
 #define WARREN_X(name, meaning, rate) name,
@@ -70,7 +71,7 @@ enum class Fault : std::uint8_t {
 inline constexpr std::size_t kFaults = 0 WARREN_FAULTS(WARREN_X);
 #undef WARREN_X
 // The last ones are drawn apart: they are for jobs that have a log, or disks, or came later than seeds that are kept.
-inline constexpr std::size_t kFaultsDrawnApart = 5;
+inline constexpr std::size_t kFaultsDrawnApart = 6;
 
 enum class RateMeaning : std::uint8_t { kPerSecond, kPerChance };
 struct FaultInfo {

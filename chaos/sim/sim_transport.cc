@@ -55,15 +55,29 @@ SimTransport* DataNetwork::find(Incarnation life) const {
   return it == lives_.end() ? nullptr : it->second;
 }
 
-void DataNetwork::cut_one() {
+std::shared_ptr<Wire> DataNetwork::some_wire() {
   std::erase_if(wires_, [](const auto& wire) { return wire.expired(); });
   std::vector<std::shared_ptr<Wire>> up;
   for (const auto& weak : wires_) {
     auto wire = weak.lock();
     if (wire && !wire->dead) up.push_back(std::move(wire));
   }
-  if (up.empty()) return;
-  const auto wire = up[world_.random.below(up.size())];
+  return up.empty() ? nullptr : up[world_.random.below(up.size())];
+}
+
+void DataNetwork::silence_one(Micros for_us) {
+  const auto wire = some_wire();
+  if (!wire) return;
+  world_.count(Fault::link_silent);
+  const int only = world_.random.chance(0.5) ? static_cast<int>(world_.random.below(2)) : -1;
+  for (int side = 0; side < 2; ++side) {
+    if (only < 0 || side == only) wire->silent_until_us[side] = world_.now_us() + for_us;
+  }
+}
+
+void DataNetwork::cut_one() {
+  const auto wire = some_wire();
+  if (!wire) return;
   world_.count(Fault::link_cut);
   wire->dead = true;
   const int only = world_.random.chance(0.3) ? static_cast<int>(world_.random.below(2)) : -1;
@@ -321,6 +335,20 @@ void SimTransport::try_send(LinkId id, std::size_t stream) {
   later(network_.transfer_us(bytes) + drag_us, [this, id, stream] { finish_send(id, stream); });
 }
 
+void SimTransport::arrive(World& world, const std::shared_ptr<Wire>& wire, int side, std::size_t stream) {
+  Wire::Lane& from = wire->lanes[side][stream];
+  if (from.flying.empty()) return;
+  if (const Micros until_us = wire->silent_until_us[side]; until_us > world.now_us()) {
+    return world.at(until_us, [&world, wire, side, stream] { arrive(world, wire, side, stream); });
+  }
+  Frame arrived = std::move(from.flying.front());
+  from.flying.pop_front();
+  if (wire->dead) return;
+  from.inbox.push_back(std::move(arrived));
+  const Wire::End& end = wire->ends[1 - side];
+  if (end.transport != nullptr) end.transport->deliver(end.link, stream);
+}
+
 void SimTransport::finish_send(LinkId id, std::size_t stream) {
   Link& l = at(id);
   Stream& s = l.streams[stream];
@@ -354,16 +382,8 @@ void SimTransport::finish_send(LinkId id, std::size_t stream) {
   Wire::Lane& lane = l.wire->lanes[l.side][stream];
   lane.flying.push_back(std::move(frame));
   lane.last_arrival_us = std::max(lane.last_arrival_us + 1, world_.now_us() + network_.latency_us());
-  world_.at(lane.last_arrival_us, [wire = l.wire, side = l.side, stream] {
-    Wire::Lane& from = wire->lanes[side][stream];
-    if (from.flying.empty()) return;
-    Frame arrived = std::move(from.flying.front());
-    from.flying.pop_front();
-    if (wire->dead) return;
-    from.inbox.push_back(std::move(arrived));
-    const Wire::End& end = wire->ends[1 - side];
-    if (end.transport != nullptr) end.transport->deliver(end.link, stream);
-  });
+  world_.at(lane.last_arrival_us,
+            [&world = world_, wire = l.wire, side = l.side, stream] { arrive(world, wire, side, stream); });
   if (!out.completed) complete(out.token, Status());
   try_send(id, stream);
 }

@@ -59,8 +59,9 @@ struct Wire {
     worker::LinkId link = 0;
   };
   End ends[2];
-  std::vector<Lane> lanes[2];  // by sending side
-  bool dead = false;           // nothing arrives any more
+  std::vector<Lane> lanes[2];          // by sending side
+  Micros silent_until_us[2] = {0, 0};  // likewise; nothing arrives before
+  bool dead = false;                   // nothing arrives any more
 };
 
 class DataNetwork {
@@ -80,6 +81,8 @@ class DataNetwork {
   void add(const std::shared_ptr<Wire>& wire) { wires_.push_back(wire); }
   // Breaks one connection, at both ends or at one of them.
   void cut_one();
+  // For so long nothing arrives over one connection, one way or both; then all of it does. Neither end is told.
+  void silence_one(Micros for_us);
 
   // For Mutant::accept_old_epoch: what was not taken in an epoch that has ended.
   struct StaleKey {
@@ -91,6 +94,8 @@ class DataNetwork {
   std::map<StaleKey, std::deque<Frame>> stale;
 
  private:
+  [[nodiscard]] std::shared_ptr<Wire> some_wire();
+
   World& world_;
   std::size_t window_bytes_;
   Micros latency_base_us_;
@@ -212,6 +217,7 @@ class SimTransport final : public worker::Transport {
   void complete(worker::Token token, Status status, const worker::View& view = {});
   void break_link(Link& link, const Status& why);
   void try_send(worker::LinkId link, std::size_t stream);
+  static void arrive(World& world, const std::shared_ptr<Wire>& wire, int side, std::size_t stream);
   void finish_send(worker::LinkId link, std::size_t stream);
   void deliver(worker::LinkId link, std::size_t stream);
   void take_front(worker::LinkId link, std::size_t stream);

@@ -362,11 +362,11 @@ INSTANTIATE_TEST_SUITE_P(
         OneFault{Fault::message_twice, 0.5, "join_repeated"}, OneFault{Fault::connection_drop, 10.0, ""},
         OneFault{Fault::message_lost, 0.3, "plan_repeated"}, OneFault{Fault::silent_death, 10.0, "member_silent"},
         OneFault{Fault::death, 10.0, "link_broken"}, OneFault{Fault::pause, 10.0, "stale_life"},
-        OneFault{Fault::link_cut, 50.0, "evidence_of_one_link"}, OneFault{Fault::bit_flip, 0.02, "round_failed"},
-        OneFault{Fault::desync, 0.05, "desync"}, OneFault{Fault::tracker_crash, 5.0, "restored_running"},
-        OneFault{Fault::tracker_loss, 5.0, "rebuilt"}, OneFault{Fault::tracker_pause, 10.0, "slept"},
-        OneFault{Fault::disk_failure, 20.0, ""}, OneFault{Fault::wrong_settings, 10.0, "settings_refused"},
-        OneFault{Fault::gave_up, 10.0, "member_left"}),
+        OneFault{Fault::link_cut, 50.0, "evidence_of_one_link"}, OneFault{Fault::link_silent, 20.0, "bytes_missing"},
+        OneFault{Fault::bit_flip, 0.02, "round_failed"}, OneFault{Fault::desync, 0.05, "desync"},
+        OneFault{Fault::tracker_crash, 5.0, "restored_running"}, OneFault{Fault::tracker_loss, 5.0, "rebuilt"},
+        OneFault{Fault::tracker_pause, 10.0, "slept"}, OneFault{Fault::disk_failure, 20.0, ""},
+        OneFault{Fault::wrong_settings, 10.0, "settings_refused"}, OneFault{Fault::gave_up, 10.0, "member_left"}),
     [](const auto& test) { return std::string(chaos::info(test.param.fault).name); });
 
 // All processes end at once, wherever the first worker is; the disks keep what was written until then.

@@ -137,6 +137,28 @@ TEST(TrackerRecovery, WhatOnlyARestartCanMendRollsBack) {
             std::string::npos);
 }
 
+// A link that was down for a moment had swallowed what the one who is ahead had sent.
+TEST(TrackerRecovery, BytesThatDoNotComeEndTheEpochOnceAndThenTheProgramIsToBlame) {
+  Logged t(2);
+  (void)t.commit(2);
+  const auto wait = [&t](std::uint64_t epoch) {
+    std::string got;
+    for (std::uint64_t s = 1; s <= 8 && got.empty(); ++s) {
+      (void)t.beat(10, epoch, {round(17, 1024, {1}, s * 1000)});
+      (void)t.beat(11, epoch, {round(18, 1024, {0}, s * 1000)});
+      got = t.pass(1000);
+    }
+    return got;
+  };
+  EXPECT_NE(wait(1).find("10 <- Pause epoch 2"), std::string::npos);
+  EXPECT_NE(t.machine().view({t.now()}).last_interrupt.find("is lost, or they call different things"),
+            std::string::npos);
+  (void)t.report(10, 2, 2, {position(2, 3)});
+  (void)t.report(11, 2, 2, {position(2, 4)});
+  ASSERT_EQ(t.machine().state(), State::kRunning);
+  EXPECT_NE(wait(2).find("10 <- Interrupt epoch 3 code 6"), std::string::npos);
+}
+
 // R = 3 and two losses in a row: who had finished the round, and alone held a piece of it, is gone. Whoever is in it
 // still has its input.
 TEST(TrackerRecovery, AGapInWhatOnlyTheLostHadSeenIsComputedAgain) {

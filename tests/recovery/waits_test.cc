@@ -14,11 +14,13 @@ struct World {
   std::vector<bool> finalizing = std::vector<bool>(rounds.size(), false);
   std::int64_t finalizing_ms = 5000;
   std::vector<std::int64_t> ages_ms = std::vector<std::int64_t>(rounds.size(), 0);
+  const wire::Activity* activity = nullptr;  // of rank 0
 
   std::vector<RankReport> reports() const {
     std::vector<RankReport> list;
     for (std::size_t i = 0; i < rounds.size(); ++i) {
-      list.push_back({Rank(static_cast<int>(i)), finalizing[i], true, 10 + i, rounds[i], finalizing_ms, ages_ms[i]});
+      list.push_back({Rank(static_cast<int>(i)), finalizing[i], true, 10 + i, rounds[i], finalizing_ms, ages_ms[i],
+                      i == 0 ? activity : nullptr});
     }
     return list;
   }
@@ -64,7 +66,7 @@ TEST(Waits, PointToPointRoundsAreNotCompared) {
   EXPECT_EQ((World{{{a}, {b}}}.disagreement()), "");
 }
 
-TEST(Waits, TwoRanksThatWaitForEachOtherInDifferentRoundsForTheWholeTimeoutDisagree) {
+TEST(Waits, WhoWaitsForTheWholeTimeoutForARankThatWaitsInALaterRoundDisagreesOrHasLostBytes) {
   const auto world = [](std::uint64_t mine_ms, std::uint64_t theirs_ms, std::uint32_t waits_for, std::uint64_t group) {
     wire::CurrentRound theirs = round(2, 9, {waits_for}, theirs_ms);
     theirs.set_group(group);
@@ -76,7 +78,11 @@ TEST(Waits, TwoRanksThatWaitForEachOtherInDifferentRoundsForTheWholeTimeoutDisag
       "for rank 0 with allreduce(f32, sum, count 9) in round p.2");
   EXPECT_EQ(world(6000, 4999, 0, 0), "");
   EXPECT_EQ(world(4999, 6000, 0, 0), "");
-  EXPECT_EQ(world(6000, 6000, 2, 0), "");  // waits for somebody else
+  // Whomever it waits for: it has done the round that it is waited for in.
+  EXPECT_EQ(
+      world(6000, 5000, 2, 0),
+      "rank 0 (w) has waited 6 s for rank 1 (w) with allreduce(f32, sum, count 8) in round p.1, which has waited 5 s "
+      "for rank 2 with allreduce(f32, sum, count 9) in round p.2");
   EXPECT_EQ(world(6000, 6000, 0, 7), "");  // groups may be used in any order
   // Both have begun both: they are behind, not at odds.
   const Rounds both_a{round(1, 8, {1}, 6000), round(2, 9, {1}, 6000)},
@@ -84,13 +90,49 @@ TEST(Waits, TwoRanksThatWaitForEachOtherInDifferentRoundsForTheWholeTimeoutDisag
   EXPECT_EQ((World{{both_a, both_b}}.disagreement()), "");
 }
 
+TEST(Waits, ARankThatIsBehindAndWaitsForAnotherHoldsUpNobody) {
+  EXPECT_EQ((World{{{round(2, 8, {1}, 6000)}, {round(1, 9, {2}, 6000)}, {}}}.disagreement()), "");
+  // The numbers of set-up rounds are names: none is later.
+  const auto named = [](std::uint64_t n, std::uint32_t waits_for) {
+    return round(kSetupBit | n, 8, {waits_for}, 6000);
+  };
+  EXPECT_EQ((World{{{named(1, 1)}, {named(2, 2)}, {}}}.disagreement()), "");
+  EXPECT_NE((World{{{named(1, 1)}, {named(2, 0)}, {}}}.disagreement()), "");
+}
+
+TEST(Waits, LostBytesLookLikeADisagreementThatIsNotProven) {
+  const World w{{{round(1, 8, {1}, 6000)}, {round(2, 9, {0}, 5000)}}};
+  const auto found = find_disagreement(w.reports(), 5000, true, [](Rank) { return std::string(); });
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->a, Rank(0));
+  EXPECT_EQ(found->waits, round_of(round(1, 8, {}, 0)));
+  const World proven{{{round(1, 8, {1}, 0)}, {round(1, 9, {0}, 0)}}};
+  EXPECT_EQ(find_disagreement(proven.reports(), 5000, true, [](Rank) { return std::string(); })->waits, std::nullopt);
+}
+
+// A link that is slow has bytes on their way long after their sender has gone on.
+TEST(Waits, WhoseBytesStillComeIsWaitedFor) {
+  World w{{{round(1, 8, {1}, 6000)}, {round(2, 9, {0}, 5000)}}};
+  wire::Activity told;
+  wire::LinkActivity& link = *told.add_links();
+  link.set_peer(1);
+  link.set_quiet_ms(4999);
+  w.activity = &told;
+  EXPECT_EQ(w.disagreement(), "");
+  link.set_quiet_ms(5000);
+  EXPECT_NE(w.disagreement(), "");
+  link.set_quiet_ms(0);
+  link.set_peer(2);
+  EXPECT_NE(w.disagreement(), "") << "of another rank";
+}
+
 // Simulated seed 9510938: rank 1 waited long in a round, went on, and died before it could say so.
 TEST(Waits, TheLastWordOfARankThatIsNotHeardAnyMoreIsNoDisagreement) {
-  World w{{{round(2, 8, {1}, 5100)}, {round(1, 8, {0}, 5100)}}};
+  World w{{{round(1, 8, {1}, 5100)}, {round(2, 8, {0}, 5100)}}};
   EXPECT_NE(w.disagreement(), "");
   w.ages_ms = {0, 200};
   EXPECT_EQ(w.disagreement(), "") << "200 ms ago rank 0 had waited for 4900 ms";
-  w.rounds[0] = {round(2, 8, {1}, 5200)};
+  w.rounds[0] = {round(1, 8, {1}, 5200)};
   EXPECT_NE(w.disagreement(), "") << "5000 ms";
   w.ages_ms = {301, 200};
   EXPECT_EQ(w.disagreement(), "") << "301 ms ago rank 1 had waited for 4999 ms";

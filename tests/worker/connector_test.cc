@@ -135,6 +135,22 @@ TEST_F(Connectors, EveryPairAndStreamComesUp) {
   }
 }
 
+// Chaos seed 92647: a rank got its bytes 3 s after a cut of a third of a second.
+TEST_F(Connectors, TheKernelTriesAgainSoonAfterALinkWasDown) {
+  timeout_ms_ = 6000;
+  make(2);
+  begin_all();
+  nodes_[0]->connector->want(GroupId(0), Rank(1), now_);
+  ASSERT_TRUE(run_until([&] { return nodes_[0]->up.size() == 1 && nodes_[1]->up.size() == 1; }));
+  constexpr int kTcpRtoMaxMs = 44;
+  for (const auto& node : nodes_) {
+    int most_ms = 0;
+    socklen_t length = sizeof most_ms;
+    const bool known = ::getsockopt(node->fds.at(0), IPPROTO_TCP, kTcpRtoMaxMs, &most_ms, &length) == 0;
+    EXPECT_EQ(most_ms, known ? 2000 : 0);  // kernels before Linux 6.15 do not know it
+  }
+}
+
 TEST_F(Connectors, RanksOfAHostGetPipes) {
   make(2);
   same_host_ = true;
