@@ -12,7 +12,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BIN = ROOT / "build/release/bin"
 STARTS = 7
-LOAD_WORKERS = 1000
+LOAD_WORKERS = 10_000
+LOAD_PROCESSES = 4
 LOAD_SECONDS = 20
 TRACKER_READY_S = 30
 
@@ -50,7 +51,8 @@ def tracker_load() -> dict:
                     time.sleep(0.02)
                 output = subprocess.run(
                     [str(BIN / "tracker_load"), f"--tracker={address.group(1)}", f"--tracker_pid={tracker.pid}",
-                     f"--secret_file={secret}", f"--workers={LOAD_WORKERS}", f"--seconds={LOAD_SECONDS}"],
+                     f"--secret_file={secret}", f"--workers={LOAD_WORKERS}", f"--processes={LOAD_PROCESSES}",
+                     f"--seconds={LOAD_SECONDS}"],
                     check=True, capture_output=True, text=True, timeout=600).stdout
             finally:
                 tracker.send_signal(signal.SIGTERM)
@@ -72,15 +74,18 @@ def measure(say) -> list[dict]:
     say(f"a tracker with {LOAD_WORKERS} workers")
     load = tracker_load()
     how = "warren run -n 8 -- first_round DIR"
-    load_how = f"tracker_load --workers={LOAD_WORKERS} --seconds={LOAD_SECONDS}"
+    load_how = f"tracker_load --workers={LOAD_WORKERS} --processes={LOAD_PROCESSES} --seconds={LOAD_SECONDS}"
     return [
         {"name": "`warren run -n 8`, from its start to the first round finished on all ranks",
          "value": f"{statistics.median(times):.0f} ms ({times[0]:.0f}–{times[-1]:.0f}, {STARTS} starts)", "how": how},
         {"name": "memory (RSS) of a worker of 8 after its first round",
          "value": f"{rss:.1f} MiB, {rss - before:.1f} MiB of it since the program's start", "how": how},
-        {"name": f"tracker: {load['workers']} workers join at once, until the first and the last have the plan",
-         "value": f"{load['first_plan_ms']:.0f} and {load['last_plan_ms']:.0f} ms; processor time: tracker "
-                  f"{load['plan_cpu_s']:.2f} s, the {load['workers']} workers {load['own_cpu_s']:.2f} s", "how": load_how},
+        {"name": f"tracker: {load['workers']} workers join at once, with CURVE, until the first and the last have the plan",
+         "value": f"{load['first_plan_ms']:.0f} and {load['last_plan_ms']:.0f} ms; {load['plan_mb']:.0f} MB of plans; "
+                  f"processor time of the tracker {load['plan_cpu_s']:.2f} s", "how": load_how},
+        {"name": "tracker: one of them is replaced, until the last has the new plan (least, median, most)",
+         "value": ", ".join(f"{ms:.0f}" for ms in load["reconfigured_ms"]) + " ms; processor time of the tracker "
+                  f"{load['reconfigured_cpu_s']:.2f} s each", "how": load_how},
         {"name": f"tracker: {load['heartbeats_per_s']:.0f} heartbeats a second",
          "value": f"{load['heartbeat_cpu_percent']:.1f} % of a core", "how": load_how},
         {"name": "tracker: memory (RSS) empty, with the job, at its peak",

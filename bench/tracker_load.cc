@@ -1,29 +1,39 @@
-// What many workers cost a tracker: WORKERS real worker machines, each with a connection of its own, join one job, send
-// heartbeats for a while and finalize. Reads the tracker's processor time and memory from /proc.
+// What many workers cost a tracker: WORKERS of them, each with a connection of its own, join one job, send heartbeats
+// for a while, lose one of them a few times and get it back, and finalize. They are spread over PROCESSES, and speak
+// the protocol without keeping a plan each: 10,000 machines with plans of 10,000 members would need 25 GB. Reads the
+// tracker's processor time and memory from /proc.
 //
-//   tracker_load --tracker=127.0.0.1:9370 --tracker_pid=PID --secret_file=FILE [--workers=1000] [--seconds=20]
+//   tracker_load --tracker=127.0.0.1:9370 --tracker_pid=PID --secret_file=FILE [--workers=1000] [--processes=1]
+//                [--seconds=20] [--losses=5]
 //
 // Prints one JSON object.
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/wire_format_lite.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <zmq.h>
 
 #include <algorithm>
-#include <chrono>
+#include <atomic>
+#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <memory>
+#include <new>
 #include <optional>
 #include <sstream>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "bench/harness.h"
 #include "recovery/codec.h"
-#include "recovery/worker_machine.h"
+#include "recovery/limits.h"
 #include "storage/secret.h"
 
 namespace {
@@ -32,84 +42,65 @@ using namespace warren;  // NOLINT(google-build-using-namespace): one program
 using bench::fail;
 
 constexpr int kRanksPerHost = 8;
-constexpr std::int64_t kPhaseTimeoutMs = 120'000;
+constexpr std::int64_t kPhaseTimeoutMs = 300'000;
 constexpr std::uint64_t kRoundTimeoutMs = 10'000;
+constexpr std::int64_t kIntervalMs = 1000;  // between two heartbeats, or joins
 
-TimeMs now() {
-  return {static_cast<std::int64_t>(bench::now_us() / 1000)};
+std::int64_t now_ms() {
+  return static_cast<std::int64_t>(bench::now_us() / 1000);
+}
+
+// What the processes tell each other.
+enum class Stage : int { kWait, kRun, kLose, kFinalize, kEnd };
+struct Board {
+  std::atomic<Stage> stage{Stage::kWait};
+  std::atomic<int> losses{0};           // asked for
+  std::atomic<int> members{0};          // in the newest epoch that anybody is in
+  std::atomic<std::uint64_t> epoch{0};  // that one
+  std::atomic<int> finished{0};
+  std::atomic<std::uint64_t> sent{0}, plan_bytes{0};
+  std::atomic<double> first_plan_us{0}, last_plan_us{0};
+};
+
+// The epoch of a plan, without a look at its members.
+struct PlanHead {
+  std::uint64_t epoch = 0, base_epoch = 0;
+};
+std::optional<PlanHead> plan_head(const void* data, std::size_t size) {
+  using google::protobuf::internal::WireFormatLite;
+  google::protobuf::io::CodedInputStream in(static_cast<const std::uint8_t*>(data), static_cast<int>(size));
+  PlanHead head;
+  bool in_plan = false;
+  for (std::uint32_t tag = in.ReadTag(); tag != 0; tag = in.ReadTag()) {
+    const int field = WireFormatLite::GetTagFieldNumber(tag);
+    if (!in_plan && field == wire::Envelope::kPlanFieldNumber) {
+      std::uint32_t length = 0;
+      if (!in.ReadVarint32(&length)) return std::nullopt;
+      in_plan = true;  // it is the last field
+    } else if (in_plan && (field == wire::Plan::kEpochFieldNumber || field == wire::Plan::kBaseEpochFieldNumber)) {
+      std::uint64_t& to = field == wire::Plan::kEpochFieldNumber ? head.epoch : head.base_epoch;
+      if (!in.ReadVarint64(&to)) return std::nullopt;
+    } else if (!WireFormatLite::SkipField(&in, tag)) {
+      return std::nullopt;
+    }
+  }
+  return in_plan ? std::optional(head) : std::nullopt;
 }
 
 class Worker {
  public:
   Worker(void* context, const std::string& tracker, const storage::JobCredentials& credentials, const std::string& job,
-         int index, int workers)
-      : socket_(zmq_socket(context, ZMQ_DEALER)), machine_(options(tracker, job, index, workers)) {
-    if (socket_ == nullptr) fail(std::string("cannot make a socket: ") + zmq_strerror(zmq_errno()));
-    const int linger_ms = 0;
-    bool ok = zmq_setsockopt(socket_, ZMQ_LINGER, &linger_ms, sizeof linger_ms) == 0;
-    const auto set = [&](int option, const std::string& text) {
-      ok = ok && zmq_setsockopt(socket_, option, text.data(), text.size()) == 0;
-    };
-    set(ZMQ_CURVE_SERVERKEY, credentials.tracker_public_z85);
-    set(ZMQ_CURVE_PUBLICKEY, credentials.worker.public_z85);
-    set(ZMQ_CURVE_SECRETKEY, credentials.worker.secret_z85);
-    if (!ok || zmq_connect(socket_, ("tcp://" + tracker).c_str()) != 0) {
-      fail("cannot connect to " + tracker + ": " + zmq_strerror(zmq_errno()));
-    }
-  }
-  ~Worker() { zmq_close(socket_); }
-  Worker(const Worker&) = delete;
-  Worker& operator=(const Worker&) = delete;
-
-  void start() {
-    std::vector<WorkerEffect> effects;
-    machine_.start(now(), effects);
-    carry_out(effects);
-  }
-  void finalize() {
-    std::vector<WorkerEffect> effects;
-    machine_.leave(true, "", now(), effects);
-    carry_out(effects);
-  }
-  void tick() {
-    const auto deadline = machine_.next_deadline();
-    if (!deadline || *deadline > now()) return;
-    std::vector<WorkerEffect> effects;
-    machine_.on_tick(now(), effects);
-    carry_out(effects);
-  }
-  void receive() {
-    zmq_msg_t message;
-    zmq_msg_init(&message);
-    while (zmq_msg_recv(&message, socket_, ZMQ_DONTWAIT) >= 0) {
-      const auto envelope = decode_envelope(
-          {static_cast<const std::byte*>(zmq_msg_data(&message)), zmq_msg_size(&message)}, Side::kTracker);
-      if (!envelope.ok()) fail("the tracker sent what cannot be read: " + envelope.status().describe());
-      std::vector<WorkerEffect> effects;
-      machine_.on_message(envelope.value(), now(), effects);
-      carry_out(effects);
-    }
-    zmq_msg_close(&message);
-  }
-  [[nodiscard]] void* socket() const { return socket_; }
-  [[nodiscard]] bool is_member() const { return machine_.state() == WorkerMachine::State::kMember; }
-  [[nodiscard]] bool is_finished() const { return machine_.state() == WorkerMachine::State::kFinished; }
-  [[nodiscard]] std::uint64_t sent() const { return sent_; }
-
- private:
-  static WorkerMachine::Options options(const std::string& tracker, const std::string& job, int index, int workers) {
-    WorkerMachine::Options options;
-    options.job = job;
-    options.self = Incarnation(static_cast<std::uint64_t>(index) + 1);
-    options.join_timeout_ms = kPhaseTimeoutMs;
-    options.tracker_name = tracker;
-    options.join.set_worker_id("w" + std::to_string(index));
-    options.join.set_host_id("host" + std::to_string(index / kRanksPerHost));
-    options.join.set_domain_id(options.join.host_id());
-    auto* endpoint = options.join.add_endpoints();
+         int index, int workers, Board& board)
+      : context_(context), tracker_(tracker), credentials_(credentials), job_(job), index_(index), board_(board) {
+    wire::Join& join = join_;
+    join.set_worker_id("w" + std::to_string(index));
+    join.set_host_id("host" + std::to_string(index / kRanksPerHost));
+    join.set_domain_id(join.host_id());
+    auto* endpoint = join.add_endpoints();
     endpoint->set_address("127.0.0.1");
     endpoint->set_port(static_cast<std::uint32_t>(10'000 + index));
-    auto* settings = options.join.mutable_settings();
+    join.set_fetch_port(endpoint->port());
+    auto* settings = join.mutable_settings();
     settings->set_world_size(static_cast<std::uint32_t>(workers));
     settings->set_round_timeout_ms(kRoundTimeoutMs);
     settings->set_algorithm("auto");
@@ -117,26 +108,154 @@ class Worker {
     settings->set_streams(1);
     settings->set_checksums(true);
     settings->set_check_call_sites(true);
-    return options;
+    settings->set_replicas(2);
+    connect();
   }
+  ~Worker() { zmq_close(socket_); }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
 
-  void carry_out(const std::vector<WorkerEffect>& effects) {
-    for (const auto& effect : effects) {
-      if (const auto* send = std::get_if<worker_effect::Send>(&effect)) {
-        const std::string bytes = encode(send->envelope, Side::kWorker);
-        if (zmq_send(socket_, bytes.data(), bytes.size(), ZMQ_DONTWAIT) < 0) fail("a queue to the tracker is full");
-        ++sent_;
-      } else if (const auto* failed = std::get_if<worker_effect::Fail>(&effect)) {
-        fail("a worker is out: " + failed->why.describe());
-      } else if (const auto* stop = std::get_if<worker_effect::StopDataPath>(&effect)) {
-        fail("the epoch ended: " + stop->why.describe());
+  void start() {
+    state_ = State::kJoining;
+    say();
+  }
+  void finalize() {
+    state_ = State::kLeaving;
+    say();
+  }
+  // It goes without a word to its program, and its next life joins at once.
+  void be_replaced() {
+    wire::Envelope e = envelope();
+    e.mutable_leave()->set_epoch(epoch_);
+    e.mutable_leave()->set_reason("replaced by tracker_load");
+    send(e);
+    life_ += std::uint64_t{1} << 32;
+    join_.set_attempt(join_.attempt() + 1);
+    epoch_ = heard_of_ = 0;
+    const int linger_ms = 1000;
+    zmq_setsockopt(socket_, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
+    zmq_close(socket_);
+    connect();
+    start();
+  }
+  void tick() {
+    if (state_ != State::kIdle && now_ms() >= next_) say();
+  }
+  void receive() {
+    zmq_msg_t message;
+    zmq_msg_init(&message);
+    while (zmq_msg_recv(&message, socket_, ZMQ_DONTWAIT) >= 0) {
+      const std::size_t size = zmq_msg_size(&message);
+      if (const auto head = plan_head(zmq_msg_data(&message), size)) {
+        board_.plan_bytes += size;
+        take(*head);
+        continue;
+      }
+      const auto e = decode_envelope({static_cast<const std::byte*>(zmq_msg_data(&message)), size}, Side::kTracker);
+      if (!e.ok()) fail("the tracker sent what cannot be read: " + e.status().describe());
+      tracker_life_ = e.value().sender();
+      term_ = std::max(term_, e.value().term());
+      if (e.value().has_refused()) fail("a worker is out: " + e.value().refused().reason());
+      if (e.value().has_interrupt()) stop(e.value().interrupt());
+      if (e.value().has_finished() && state_ != State::kIdle) {
+        state_ = State::kIdle;
+        ++board_.finished;
       }
     }
+    zmq_msg_close(&message);
+  }
+  [[nodiscard]] void* socket() const { return socket_; }
+
+ private:
+  enum class State { kIdle, kJoining, kMember, kStopped, kLeaving };
+
+  void connect() {
+    socket_ = zmq_socket(context_, ZMQ_DEALER);
+    if (socket_ == nullptr) fail(std::string("cannot make a socket: ") + zmq_strerror(zmq_errno()));
+    const int linger_ms = 0;
+    bool ok = zmq_setsockopt(socket_, ZMQ_LINGER, &linger_ms, sizeof linger_ms) == 0;
+    const auto set = [&](int option, const std::string& text) {
+      ok = ok && zmq_setsockopt(socket_, option, text.data(), text.size()) == 0;
+    };
+    set(ZMQ_CURVE_SERVERKEY, credentials_.tracker_public_z85);
+    set(ZMQ_CURVE_PUBLICKEY, credentials_.worker.public_z85);
+    set(ZMQ_CURVE_SECRETKEY, credentials_.worker.secret_z85);
+    if (!ok || zmq_connect(socket_, ("tcp://" + tracker_).c_str()) != 0) {
+      fail("cannot connect to " + tracker_ + ": " + zmq_strerror(zmq_errno()));
+    }
+  }
+  [[nodiscard]] wire::Envelope envelope() const {
+    wire::Envelope e;
+    e.set_protocol(kProtocolVersion);
+    e.set_job(job_);
+    e.set_sender(life_ + static_cast<std::uint64_t>(index_) + 1);
+    e.set_receiver(tracker_life_);
+    e.set_term(term_);
+    return e;
+  }
+  void send(const wire::Envelope& e) {
+    const std::string bytes = encode(e, Side::kWorker);
+    if (zmq_send(socket_, bytes.data(), bytes.size(), ZMQ_DONTWAIT) < 0) fail("a queue to the tracker is full");
+    ++board_.sent;
+  }
+  // What this state repeats.
+  void say() {
+    next_ = now_ms() + kIntervalMs;
+    wire::Envelope e = envelope();
+    switch (state_) {
+      case State::kIdle: return;
+      case State::kJoining: *e.mutable_join() = join_; break;
+      case State::kMember:
+        e.mutable_heartbeat()->set_epoch(epoch_);
+        e.mutable_heartbeat()->set_beat(++beat_);
+        break;
+      case State::kStopped:
+        e.mutable_report()->set_epoch(heard_of_);
+        e.mutable_report()->set_plan_epoch(epoch_);
+        break;
+      case State::kLeaving:
+        e.mutable_leave()->set_epoch(epoch_);
+        e.mutable_leave()->set_finalize(true);
+        break;
+    }
+    send(e);
+  }
+  void stop(const wire::Interrupt& interrupt) {
+    if (!interrupt.resume()) fail("the epoch ended: " + interrupt.reason());
+    if (interrupt.epoch() <= heard_of_ || state_ == State::kJoining) return;
+    heard_of_ = interrupt.epoch();
+    state_ = State::kStopped;
+    say();
+  }
+  void take(const PlanHead& head) {
+    if (head.epoch <= epoch_ || (state_ != State::kJoining && state_ != State::kStopped)) return;
+    if (head.base_epoch != 0 && head.base_epoch != epoch_) fail("a plan was told by changes to another one");
+    epoch_ = heard_of_ = head.epoch;
+    state_ = State::kMember;
+    const double now = bench::now_us();
+    std::uint64_t newest = board_.epoch.load();
+    while (newest < head.epoch) {
+      if (!board_.epoch.compare_exchange_weak(newest, head.epoch)) continue;
+      board_.members = 0;
+      board_.first_plan_us = now;
+      newest = head.epoch;
+    }
+    ++board_.members;
+    board_.last_plan_us = now;
+    say();
   }
 
-  void* socket_;
-  WorkerMachine machine_;
-  std::uint64_t sent_ = 0;
+  void* context_;
+  const std::string& tracker_;
+  const storage::JobCredentials& credentials_;
+  const std::string& job_;
+  int index_;
+  Board& board_;
+  void* socket_ = nullptr;
+  wire::Join join_;
+  State state_ = State::kIdle;
+  std::uint64_t life_ = 0, tracker_life_ = 0, term_ = 0, epoch_ = 0, heard_of_ = 0, beat_ = 0;
+  std::int64_t next_ = 0;
 };
 
 // Of another process: user and system time so far, and memory.
@@ -165,14 +284,26 @@ Usage usage_of(long pid) {
 
 using Workers = std::vector<std::unique_ptr<Worker>>;
 
-// Serves all connections until `done`, at most kPhaseTimeoutMs.
-void serve_until(Workers& workers, const char* phase, const std::function<bool()>& done) {
-  std::vector<zmq_pollitem_t> items;
-  for (const auto& worker : workers) items.push_back({worker->socket(), 0, ZMQ_POLLIN, 0});
-  const TimeMs give_up = now() + kPhaseTimeoutMs;
-  while (!done()) {
-    if (now() > give_up) fail(std::string(phase) + " takes longer than " + std::to_string(kPhaseTimeoutMs) + " ms");
-    if (zmq_poll(items.data(), static_cast<int>(items.size()), 20) < 0) fail("zmq_poll failed");
+// One process of the load: serves its share of the connections.
+void serve(Workers& workers, Board& board, bool loses) {
+  std::vector<zmq_pollitem_t> items(workers.size());
+  Stage done = Stage::kWait;
+  int lost = 0;
+  while (true) {
+    const Stage stage = board.stage.load();
+    if (stage == Stage::kEnd) return;
+    if (stage == Stage::kRun && done == Stage::kWait) {
+      for (const auto& worker : workers) worker->start();
+      done = Stage::kRun;
+    } else if (stage == Stage::kFinalize && done != Stage::kFinalize) {
+      for (const auto& worker : workers) worker->finalize();
+      done = Stage::kFinalize;
+    } else if (stage == Stage::kLose && loses && lost < board.losses.load()) {
+      ++lost;
+      workers[static_cast<std::size_t>(lost) % workers.size()]->be_replaced();
+    }
+    for (std::size_t i = 0; i < items.size(); ++i) items[i] = {workers[i]->socket(), 0, ZMQ_POLLIN, 0};
+    if (zmq_poll(items.data(), static_cast<int>(items.size()), 5) < 0) fail("zmq_poll failed");
     for (std::size_t i = 0; i < items.size(); ++i) {
       if (items[i].revents != 0) workers[i]->receive();
       workers[i]->tick();
@@ -180,10 +311,14 @@ void serve_until(Workers& workers, const char* phase, const std::function<bool()
   }
 }
 
-std::uint64_t total_sent(const Workers& workers) {
-  std::uint64_t sum = 0;
-  for (const auto& worker : workers) sum += worker->sent();
-  return sum;
+void wait_for(const char* phase, const std::function<bool()>& done) {
+  const std::int64_t give_up = now_ms() + kPhaseTimeoutMs;
+  while (!done()) {
+    int status = 0;
+    if (waitpid(-1, &status, WNOHANG) > 0) fail(std::string("a process of the load has ended while ") + phase);
+    if (now_ms() > give_up) fail(std::string(phase) + " takes longer than " + std::to_string(kPhaseTimeoutMs) + " ms");
+    usleep(1000);
+  }
 }
 
 }  // namespace
@@ -191,66 +326,98 @@ std::uint64_t total_sent(const Workers& workers) {
 int main(int argc, char** argv) {
   const bench::Arguments arguments(argc, argv);
   const int count = static_cast<int>(arguments.number("workers", 1000));
+  const int processes = static_cast<int>(arguments.number("processes", 1));
   const long pid = arguments.number("tracker_pid", 0);
   const std::int64_t seconds = arguments.number("seconds", 20);
+  const int losses = static_cast<int>(arguments.number("losses", 5));
   const std::string tracker = arguments.text("tracker", "");
   const std::string job = "load";
+  if (processes < 1 || count < processes || seconds < 1 || losses < 1) fail("bad arguments: see the file's head");
 
   // A connection takes a socket's descriptor and one to wake its owner.
   rlimit files{};
   getrlimit(RLIMIT_NOFILE, &files);
   files.rlim_cur = files.rlim_max;
   setrlimit(RLIMIT_NOFILE, &files);
-  if (files.rlim_cur < static_cast<rlim_t>(4 * count)) fail("too few file descriptors: raise `ulimit -n`");
+  if (files.rlim_cur < static_cast<rlim_t>(4 * count / processes)) fail("too few file descriptors: raise `ulimit -n`");
 
   const auto secret = storage::Secret::load(arguments.text("secret_file", ""));
   if (!secret.ok()) fail(secret.status().describe());
   const auto credentials = secret.value().for_job(job);
   if (!credentials.ok()) fail(credentials.status().describe());
-  void* context = zmq_ctx_new();
-  zmq_ctx_set(context, ZMQ_MAX_SOCKETS, count + 16);
-  Workers workers;
-  for (int i = 0; i < count; ++i) {
-    workers.push_back(std::make_unique<Worker>(context, tracker, credentials.value(), job, i, count));
+  void* shared = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) fail("no shared memory");
+  Board& board = *new (shared) Board;
+
+  std::vector<pid_t> children;
+  for (int p = 0; p < processes; ++p) {
+    const pid_t child = fork();
+    if (child < 0) fail("cannot fork");
+    if (child > 0) {
+      children.push_back(child);
+      continue;
+    }
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // whoever fails ends the rest
+    void* context = zmq_ctx_new();
+    zmq_ctx_set(context, ZMQ_MAX_SOCKETS, count / processes + 64);
+    {
+      Workers workers;
+      for (int i = p; i < count; i += processes) {
+        workers.push_back(std::make_unique<Worker>(context, tracker, credentials.value(), job, i, count, board));
+      }
+      serve(workers, board, p == 0);
+    }
+    zmq_ctx_term(context);
+    _exit(0);
   }
 
   const Usage before = usage_of(pid);
   const double start_us = bench::now_us();
-  const double own_cpu_before_us = bench::cpu_us();
-  for (const auto& worker : workers) worker->start();
-  double first_plan_ms = 0;
-  serve_until(workers, "joining", [&] {
-    if (first_plan_ms == 0 &&
-        std::any_of(workers.begin(), workers.end(), [](const auto& w) { return w->is_member(); })) {
-      first_plan_ms = (bench::now_us() - start_us) / 1000;
-    }
-    return std::all_of(workers.begin(), workers.end(), [](const auto& worker) { return worker->is_member(); });
-  });
-  const double last_plan_ms = (bench::now_us() - start_us) / 1000;
-  const double own_cpu_s = (bench::cpu_us() - own_cpu_before_us) / 1e6;
+  board.stage = Stage::kRun;
+  wait_for("joining", [&] { return board.members.load() == count; });
+  const double first_plan_ms = (board.first_plan_us - start_us) / 1000;
+  const double last_plan_ms = (board.last_plan_us - start_us) / 1000;
+  const std::uint64_t plan_bytes = board.plan_bytes;
   const Usage joined = usage_of(pid);
 
-  const std::uint64_t sent_before = total_sent(workers);
-  const TimeMs end = now() + seconds * 1000;
-  serve_until(workers, "heartbeats", [&] { return now() >= end; });
-  const auto beats = static_cast<double>(total_sent(workers) - sent_before);
+  const std::uint64_t sent_before = board.sent;
+  sleep(static_cast<unsigned>(seconds));
+  const auto beats = static_cast<double>(board.sent - sent_before);
   const Usage beaten = usage_of(pid);
 
+  std::vector<double> reconfigured_ms;
+  board.stage = Stage::kLose;
+  for (int i = 0; i < losses; ++i) {
+    const std::uint64_t epoch = board.epoch;
+    const double from_us = bench::now_us();
+    ++board.losses;
+    wait_for("reconfiguring", [&] { return board.epoch.load() > epoch && board.members.load() == count; });
+    reconfigured_ms.push_back((board.last_plan_us - from_us) / 1000);
+  }
+  std::sort(reconfigured_ms.begin(), reconfigured_ms.end());
+  const Usage reconfigured = usage_of(pid);
+
   const double finalize_us = bench::now_us();
-  for (const auto& worker : workers) worker->finalize();
-  serve_until(workers, "finalize", [&] {
-    return std::all_of(workers.begin(), workers.end(), [](const auto& worker) { return worker->is_finished(); });
-  });
+  board.stage = Stage::kFinalize;
+  wait_for("finalizing", [&] { return board.finished.load() == count; });
   const double finalized_ms = (bench::now_us() - finalize_us) / 1000;
+  board.stage = Stage::kEnd;
+  double load_cpu_s = 0;
+  for (const pid_t child : children) waitpid(child, nullptr, 0);
+  rusage usage{};
+  getrusage(RUSAGE_CHILDREN, &usage);
+  load_cpu_s = static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec);
 
   std::printf(
-      "{\"workers\":%d,\"first_plan_ms\":%.0f,\"last_plan_ms\":%.0f,\"plan_cpu_s\":%.2f,\"own_cpu_s\":%.2f,"
-      "\"heartbeats_per_s\":%.0f,\"heartbeat_cpu_percent\":%.1f,"
+      "{\"workers\":%d,\"processes\":%d,\"first_plan_ms\":%.0f,\"last_plan_ms\":%.0f,\"plan_mb\":%.1f,"
+      "\"plan_cpu_s\":%.2f,\"load_cpu_s\":%.0f,\"heartbeats_per_s\":%.0f,\"heartbeat_cpu_percent\":%.1f,"
+      "\"reconfigured_ms\":[%.0f,%.0f,%.0f],\"reconfigured_cpu_s\":%.3f,"
       "\"rss_before_mib\":%.1f,\"rss_mib\":%.1f,\"peak_mib\":%.1f,\"finalize_ms\":%.0f}\n",
-      count, first_plan_ms, last_plan_ms, joined.cpu_s - before.cpu_s, own_cpu_s, beats / static_cast<double>(seconds),
-      (beaten.cpu_s - joined.cpu_s) / static_cast<double>(seconds) * 100, static_cast<double>(before.rss_kib) / 1024,
-      static_cast<double>(beaten.rss_kib) / 1024, static_cast<double>(beaten.peak_kib) / 1024, finalized_ms);
-  workers.clear();
-  zmq_ctx_term(context);
+      count, processes, first_plan_ms, last_plan_ms, static_cast<double>(plan_bytes) / 1e6, joined.cpu_s - before.cpu_s,
+      load_cpu_s, beats / static_cast<double>(seconds),
+      (beaten.cpu_s - joined.cpu_s) / static_cast<double>(seconds) * 100, reconfigured_ms.front(),
+      reconfigured_ms[reconfigured_ms.size() / 2], reconfigured_ms.back(),
+      (reconfigured.cpu_s - beaten.cpu_s) / static_cast<double>(losses), static_cast<double>(before.rss_kib) / 1024,
+      static_cast<double>(beaten.rss_kib) / 1024, static_cast<double>(reconfigured.peak_kib) / 1024, finalized_ms);
   return 0;
 }

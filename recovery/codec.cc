@@ -470,7 +470,7 @@ Status validate_body(const wire::Envelope& e) {
     case wire::Envelope::kKnown: return validate(e.known());
     case wire::Envelope::kWelcome: return validate(e.welcome());
     case wire::Envelope::kRefused: return validate(e.refused());
-    case wire::Envelope::kPlan: return validate(e.plan());
+    case wire::Envelope::kPlan: return validate_told(e.plan());
     case wire::Envelope::kInterrupt: return validate(e.interrupt());
     case wire::Envelope::kFinished: return validate(e.finished());
     case wire::Envelope::kHeartbeatReply: return {};
@@ -667,6 +667,9 @@ Status validate(const wire::Leave& l) {
 
 Status validate(const wire::Report& r) {
   if (Status s = member_epoch(r.epoch()); !s.ok()) return s;
+  if (r.plan_epoch() >= r.epoch()) {
+    return bad("it reports from epoch " + str(r.plan_epoch()) + " to the interrupt of epoch " + str(r.epoch()));
+  }
   if (Status s = validate_committed(r.committed_version() != 0, r.committed_version(), r.committed_timeline()); !s.ok())
     return s;
   if (Status s = validate_positions(r.positions(), limits::kMaxRangesPerReport); !s.ok()) return s;
@@ -731,10 +734,8 @@ Status validate(const wire::Refused& r) {
   return text_is_printable("reason", r.reason(), limits::kMaxReasonBytes);
 }
 
-Status validate(const wire::Plan& p) {
-  if (Status s = member_epoch(p.epoch()); !s.ok()) return s;
-  if (!p.has_settings()) return bad("no settings");
-  if (Status s = validate(p.settings()); !s.ok()) return s;
+// Of one that says everything.
+Status validate_members(const wire::Plan& p) {
   if (static_cast<std::uint32_t>(p.members_size()) != p.settings().world_size()) {
     return bad(str(p.members_size()) + " members in a world of " + str(p.settings().world_size()));
   }
@@ -762,6 +763,33 @@ Status validate(const wire::Plan& p) {
     }
     local[m.local_rank()] = true;
   }
+  return validate_links(p);
+}
+
+// Of one that is told by changes: what is wrong with these alone.
+Status validate_changed_members(const wire::Plan& p) {
+  if (p.base_epoch() >= p.epoch()) return bad("changes to the plan of epoch " + str(p.base_epoch()));
+  std::int64_t last = -1;
+  for (const wire::Member& m : p.members()) {
+    const std::string who = "member " + str(m.rank());
+    if (m.rank() <= last) return bad(who + " is not in rising order of ranks");
+    if (m.rank() >= p.settings().world_size()) return bad(who + " in a world of " + str(p.settings().world_size()));
+    if (Status s = validate_member(m, p.settings().replicas()); !s.ok()) return s.because_of_this(who);
+    last = m.rank();
+  }
+  // The links are judged with the plan that they make.
+  const auto fits = [&](int size) {
+    return size == 0 || static_cast<std::uint32_t>(size) == p.settings().world_size();
+  };
+  if (!fits(p.ring_size()) || !fits(p.tree_parent_size())) return bad("a ring or a tree of another world");
+  return {};
+}
+
+Status validate_told(const wire::Plan& p) {
+  if (Status s = member_epoch(p.epoch()); !s.ok()) return s;
+  if (!p.has_settings()) return bad("no settings");
+  if (Status s = validate(p.settings()); !s.ok()) return s;
+  if (Status s = p.base_epoch() == 0 ? validate_members(p) : validate_changed_members(p); !s.ok()) return s;
   if (Status s = validate_committed(p.committed(), p.committed_version(), p.committed_timeline()); !s.ok()) return s;
   if (p.committed_timeline() > p.timeline()) return bad("a version was committed in a later timeline");
   if (Status s = validate_positions(p.frontier(), limits::kMaxRangesPerFrontier); !s.ok()) {
@@ -777,7 +805,11 @@ Status validate(const wire::Plan& p) {
   }
   if (p.run() == 0) return bad("it is of no run");
   if (Status s = validate_kept(p); !s.ok()) return s.because_of_this("rounds that were kept");
-  return validate_links(p);
+  return {};
+}
+
+Status validate(const wire::Plan& p) {
+  return p.base_epoch() == 0 ? validate_told(p) : bad("only its changes since epoch " + str(p.base_epoch()));
 }
 
 Status validate(const wire::Interrupt& i) {

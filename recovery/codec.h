@@ -15,7 +15,7 @@
 namespace warren {
 
 // Of messages, between any two processes of a job.
-inline constexpr std::uint32_t kProtocolVersion = 5;
+inline constexpr std::uint32_t kProtocolVersion = 6;
 // Of a job's record in the tracker's journal; one of another format is refused by name.
 inline constexpr std::uint32_t kJobRecordFormat = 3;
 // What a worker sends is small: the longest are a heartbeat whose rounds wait for everybody, and a report.
@@ -57,7 +57,8 @@ enum class Side { kWorker, kTracker };
 [[nodiscard]] Status validate(const wire::Known& known);
 [[nodiscard]] Status validate(const wire::Welcome& welcome);
 [[nodiscard]] Status validate(const wire::Refused& refused);
-[[nodiscard]] Status validate(const wire::Plan& plan);
+[[nodiscard]] Status validate(const wire::Plan& plan);       // one that says everything
+[[nodiscard]] Status validate_told(const wire::Plan& plan);  // or only what has changed (recovery/plan_changes.h)
 [[nodiscard]] Status validate(const wire::Interrupt& interrupt);
 [[nodiscard]] Status validate(const wire::Finished& finished);
 [[nodiscard]] Status validate(const wire::HeartbeatReply& reply);

@@ -7,6 +7,7 @@
 #include "recovery/frontier.h"
 #include "recovery/held.h"
 #include "recovery/limits.h"
+#include "recovery/plan_changes.h"
 #include "recovery/tracker_machine.h"
 #include "recovery/tracker_transitions.h"
 #include "recovery/waits.h"
@@ -20,10 +21,14 @@ using tracker_effect::Persist;
 using tracker_effect::Send;
 
 namespace {
-// A plan names every member and goes to every member: so many are copied in one step, the rest follow in the next.
-constexpr std::size_t kMembersCopiedPerStep = 65536;
+// A plan names every member and goes to every member, 7 GB for 10,000 of them: so much is under way at once. What is
+// not heard to have arrived within an interval makes room all the same.
+constexpr std::size_t kMostPlanBytesOut = std::size_t{2} << 20;
 constexpr std::size_t kNamesInText = 8;
 constexpr std::size_t kMostDoubts = 1024;
+// Of Envelope.plan: its number, and that bytes of a given length follow.
+constexpr std::uint32_t kPlanTag = (wire::Envelope::kPlanFieldNumber << 3) | 2;
+static_assert(kPlanTag >= 0x80 && kPlanTag < 0x4000, "two bytes");
 // With a short round timeout a busy machine's ordinary delays count as sleep: excused, and not worth a line.
 constexpr std::int64_t kSleepWorthTellingMs = 1000;
 
@@ -123,6 +128,28 @@ void TrackerMachine::persist(Effects& effects) {
   effects.emplace_back(Persist{record.SerializeAsString()});
 }
 
+std::string tracker_effect::encode(const Send& send) {
+  if (send.plan == nullptr) return warren::encode(send.envelope, Side::kTracker);
+  // Fields may come in any order: the body is the last one.
+  std::string bytes = send.envelope.SerializeAsString();
+  bytes += static_cast<char>((kPlanTag & 0x7f) | 0x80);
+  bytes += static_cast<char>(kPlanTag >> 7);
+  for (std::size_t rest = send.plan->size(); true; rest >>= 7) {
+    if (rest < 0x80) {
+      bytes += static_cast<char>(rest);
+      break;
+    }
+    bytes += static_cast<char>((rest & 0x7f) | 0x80);
+  }
+  return bytes += *send.plan;
+}
+
+wire::Envelope tracker_effect::envelope_of(const Send& send) {
+  wire::Envelope e = send.envelope;
+  if (send.plan != nullptr) WARREN_CHECK(e.mutable_plan()->ParseFromString(*send.plan), "we have serialized it");
+  return e;
+}
+
 wire::Envelope TrackerMachine::envelope_to(Incarnation who) const {
   wire::Envelope e;
   e.set_protocol(kProtocolVersion);
@@ -133,13 +160,38 @@ wire::Envelope TrackerMachine::envelope_to(Incarnation who) const {
   return e;
 }
 
-void TrackerMachine::send_plan(std::size_t rank, Effects& effects) const {
+bool TrackerMachine::send_plan(std::size_t rank, Effects& effects) {
   WARREN_CHECK(Epoch(plan_.epoch()) <= persisted_epoch_, "a plan is persisted before it is announced");
   WARREN_CHECK(acting_, "who decides has the promise of most");
   const Incarnation who(plan_.members(static_cast<int>(rank)).incarnation());
-  wire::Envelope e = envelope_to(who);
-  *e.mutable_plan() = plan_;
-  effects.emplace_back(Send{who, std::move(e)});
+  Member& m = members_[rank];
+  const bool has_base = told_changes_ != nullptr && m.plan_epoch == told_base_;
+  if (told_ == nullptr) told_ = std::make_shared<const std::string>(plan_.SerializeAsString());
+  const auto& plan = has_base ? told_changes_ : told_;
+  if (plan_bytes_out_ != 0 && plan_bytes_out_ + plan->size() > kMostPlanBytesOut) {
+    count(Transition::plan_paced);
+    return false;
+  }
+  plan_bytes_out_ += plan->size();
+  m.plan_sent = true;
+  if (has_base) count(Transition::plan_told_by_changes);
+  effects.emplace_back(Send{who, envelope_to(who), plan});
+  return true;
+}
+
+// To one that asks for it, and has been sent it before: it asks again.
+void TrackerMachine::repeat_plan(std::size_t rank, Effects& effects) {
+  count(Transition::plan_repeated);
+  if (rank < unannounced_) (void)send_plan(rank, effects);
+}
+
+void TrackerMachine::plan_arrived(std::size_t rank, Effects& effects) {
+  Member& m = members_[rank];
+  if (!std::exchange(m.plan_sent, false)) return;
+  const bool by_changes = told_changes_ != nullptr && m.plan_epoch == told_base_;
+  const std::size_t bytes = by_changes ? told_changes_->size() : told_ != nullptr ? told_->size() : 0;
+  plan_bytes_out_ -= std::min(plan_bytes_out_, bytes);
+  announce(effects);
 }
 
 void TrackerMachine::send_interrupt(std::size_t rank, Effects& effects) const {
@@ -388,6 +440,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
     if (m.fresh()) m.set_since(epoch_.value);
     members_[rank].heard = now;
     members_[rank].attempt = by_rank[rank]->attempt;
+    if (by_rank[rank]->report) members_[rank].plan_epoch = Epoch(by_rank[rank]->report->plan_epoch());
     rank_by_incarnation_[Incarnation(m.incarnation())] = rank;
     place_by_worker_[m.worker_id()] = rank;
     free_places_.insert(rank);
@@ -415,6 +468,13 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   plan_.set_committed(committed_.has_value());
   plan_.set_committed_version(committed_.value_or(Version()).value);
   plan_.set_committed_timeline(committed_timeline_.value);
+  told_ = told_changes_ = nullptr;
+  plan_bytes_out_ = 0;
+  if (survivors > 0) {
+    const wire::Plan changes = changes_between(before, plan_);
+    told_base_ = Epoch(changes.base_epoch());
+    if (changes.base_epoch() != 0) told_changes_ = std::make_shared<const std::string>(changes.SerializeAsString());
+  }
   interrupt_.Clear();
   clear_waiting();  // the reports have served
   end_calls();
@@ -435,17 +495,12 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
           (start.goes_on || !committed_ ? "" : "; it goes on from " + program_version()) +
           (kept_rounds == 0 ? "" : "; " + std::to_string(kept_rounds) + " logged rounds are on their disks"),
       effects);
-  announce(now, effects);
+  announce(effects);
   arm(now + interval_ms());
 }
 
-void TrackerMachine::announce(TimeMs now, Effects& effects) {
-  const std::size_t end =
-      std::min(members_.size(), unannounced_ + std::max<std::size_t>(1, kMembersCopiedPerStep / members_.size()));
-  for (; unannounced_ < end; ++unannounced_) send_plan(unannounced_, effects);
-  if (unannounced_ == members_.size()) return;
-  count(Transition::plan_paced);
-  arm(now);
+void TrackerMachine::announce(Effects& effects) {
+  while (unannounced_ < members_.size() && send_plan(unannounced_, effects)) ++unannounced_;
 }
 
 void TrackerMachine::interrupt(Code code, const std::string& what, const std::vector<std::uint32_t>& lost, TimeMs now,
@@ -603,6 +658,7 @@ void TrackerMachine::finish(TimeMs now, Effects& effects) {
   evidence_.clear();
   drop_all_votes();
   plan_.Clear();
+  told_ = told_changes_ = nullptr;
   setups_.Clear();
   survivors_setups_.clear();
   setups_since_commit_.clear();
@@ -791,7 +847,6 @@ void TrackerMachine::log_finalize_wait(Effects& effects) {
 }
 
 void TrackerMachine::tick_running(TimeMs now, Effects& effects) {
-  if (unannounced_ < members_.size()) announce(now, effects);
   if (find_silent(now, effects)) return;
   if (!evidence_.empty()) {
     if (now >= evidence_due_) return interrupt_by_evidence(now, effects);
@@ -799,6 +854,8 @@ void TrackerMachine::tick_running(TimeMs now, Effects& effects) {
   }
   if (now >= next_repeat_) {
     next_repeat_ = now + interval_ms();
+    plan_bytes_out_ = 0;
+    announce(effects);
     if (find_desync(now, effects)) return;
     look_for_stragglers(now, effects);
   }

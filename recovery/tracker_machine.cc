@@ -134,6 +134,7 @@ void TrackerMachine::restore(const wire::JobRecord& record, TimeMs now) {
   committed_timeline_ = Timeline(record.committed_timeline());
   setups_ = record.setups();
   plan_ = record.plan();
+  told_ = told_changes_ = nullptr;
   // Whose word it was is not in the journal. A gap is then mended first, and a second one rolls back.
   frontier_inherited_ = plan_.frontier_size() != 0;
   interrupt_ = record.interrupt();
@@ -346,7 +347,7 @@ void TrackerMachine::on_join(Incarnation who, const wire::Join& join, TimeMs now
   if (const auto rank = rank_of(who)) {
     switch (members_[*rank].state) {
       case MemberState::kActive:
-      case MemberState::kFinalizing: count(Transition::plan_repeated); return send_plan(*rank, effects);
+      case MemberState::kFinalizing: return repeat_plan(*rank, effects);
       case MemberState::kStopping: count(Transition::interrupt_repeated); return send_interrupt(*rank, effects);
       case MemberState::kSurvivor: count(Transition::join_repeated); return send_welcome(who, effects);
       case MemberState::kGone: return refuse_stale(who, effects);
@@ -711,9 +712,9 @@ void TrackerMachine::on_heartbeat(Incarnation who, const wire::Heartbeat& h, Tim
   if (h.epoch() > epoch_.value) return catch_up(*rank, h.epoch(), now, effects);
   if (m.state != MemberState::kActive) return count(Transition::out_of_turn);
   if (h.epoch() < plan_.epoch()) {
-    count(Transition::plan_repeated);
-    return send_plan(*rank, effects);
+    return repeat_plan(*rank, effects);
   }
+  plan_arrived(*rank, effects);
   if (h.beat() < m.beat) return count(Transition::out_of_turn);
   count(Transition::heartbeat);
   m.beat = h.beat();

@@ -49,6 +49,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -90,7 +91,13 @@ struct Forget {};
 struct Send {
   Incarnation to;
   wire::Envelope envelope;
+  // A serialized wire::Plan, which is then the body that `envelope` lacks: a plan goes to every member, and is made
+  // into bytes once.
+  std::shared_ptr<const std::string> plan = nullptr;
 };
+// As it goes out: decode_envelope reads it.
+[[nodiscard]] std::string encode(const Send& send);
+[[nodiscard]] wire::Envelope envelope_of(const Send& send);
 // The connection of this incarnation may be forgotten once what was sent has gone out.
 struct Drop {
   Incarnation who;
@@ -191,6 +198,8 @@ class TrackerMachine {
     TimeMs heard;
     TimeMs told;  // `rounds`
     std::uint32_t attempt = 0;
+    Epoch plan_epoch;                 // of the plan that it had when it reported; 0: it is new
+    bool plan_sent = false;           // and nothing heard of it since
     std::int64_t longest_gap_ms = 0;  // between two heartbeats, slowly forgotten
     std::uint64_t rounds_finished = 0, bytes_moved = 0;
     std::vector<wire::CurrentRound> rounds;
@@ -343,7 +352,9 @@ class TrackerMachine {
   // In flight only where this timeline goes on.
   [[nodiscard]] Result<std::vector<wire::Setup>> next_setups(bool goes_on) const;
   void keep(std::vector<wire::Setup> setups);
-  void announce(TimeMs now, Effects& effects);
+  void announce(Effects& effects);
+  void repeat_plan(std::size_t rank, Effects& effects);
+  void plan_arrived(std::size_t rank, Effects& effects);
   // Ends the newest plan, or its interrupt with another one. Resumes if that is possible after `code`.
   void interrupt(Code code, const std::string& what, const std::vector<std::uint32_t>& lost, TimeMs now,
                  Effects& effects);
@@ -384,7 +395,8 @@ class TrackerMachine {
   void arm(TimeMs at);
   void persist(Effects& effects);
   [[nodiscard]] wire::Envelope envelope_to(Incarnation who) const;
-  void send_plan(std::size_t rank, Effects& effects) const;
+  // False: so many plans are on their way that this one has to wait.
+  bool send_plan(std::size_t rank, Effects& effects);
   void send_interrupt(std::size_t rank, Effects& effects) const;
   void send_welcome(Incarnation who, Effects& effects) const;
   void send_finished(Incarnation who, Effects& effects) const;
@@ -419,7 +431,11 @@ class TrackerMachine {
   // The next plan has another world size than plan_, whose members are gone: nobody has a place, and nothing but the
   // newest checkpoint is kept.
   bool resized_ = false;
-  wire::Plan plan_;              // the newest; epoch 0: none was made
+  wire::Plan plan_;  // the newest; epoch 0: none was made
+  // Of plan_, as it is told to who has none, and to who has the one before, that of told_base_. Null: not told yet; or
+  // never by changes.
+  std::shared_ptr<const std::string> told_, told_changes_;
+  Epoch told_base_;
   wire::Interrupt interrupt_;    // what ended it; epoch 0: it is in force
   std::vector<Member> members_;  // by rank in plan_
   std::map<Incarnation, std::size_t> rank_by_incarnation_;
@@ -469,6 +485,7 @@ class TrackerMachine {
   std::vector<Evidence> evidence_;  // links that broke, until their time is up
   TimeMs evidence_due_;
   std::size_t unannounced_ = 0;                 // the ranks from here on have not been sent their plan
+  std::size_t plan_bytes_out_ = 0;              // sent in this interval, to members that have not been heard since
   TimeMs since_;                                // when this state began
   StragglerWatch watch_;                        // of plan_, while it is in force
   std::set<std::pair<RoundId, Rank>> doubted_;  // who waited for what was lost, or never came; the newest ones

@@ -33,6 +33,7 @@ namespace warren {
   X(waiting_left)                     \
   X(planned)                          \
   X(plan_repeated)                    \
+  X(plan_told_by_changes)             \
   X(plan_paced)                       \
   X(heartbeat)                        \
   X(member_silent)                    \

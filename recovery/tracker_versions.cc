@@ -35,8 +35,8 @@ void TrackerMachine::on_report(Incarnation who, const wire::Report& r, TimeMs no
     case MemberState::kActive:
     case MemberState::kFinalizing:
       // Its plan was lost, or this is an echo.
-      count(Transition::plan_repeated);
-      return send_plan(*rank, effects);
+      m.plan_epoch = Epoch(r.plan_epoch());
+      return repeat_plan(*rank, effects);
     case MemberState::kSurvivor: count(Transition::report_repeated); return send_welcome(who, effects);
     default: break;
   }

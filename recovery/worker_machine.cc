@@ -7,6 +7,7 @@
 
 #include "recovery/codec.h"
 #include "recovery/limits.h"
+#include "recovery/plan_changes.h"
 
 namespace warren {
 
@@ -314,6 +315,7 @@ void WorkerMachine::send_report(std::vector<WorkerEffect>& effects) {
   wire::Report& r = *e.mutable_report();
   r.set_epoch(stop_epoch_.value);
   r.set_version(standing_.version.value);
+  r.set_plan_epoch(plan_.epoch());
   r.set_committed_version(committed_.value);
   r.set_committed_timeline(committed_timeline_.value);
   r.mutable_positions()->Add(standing_.positions.begin(), standing_.positions.end());
@@ -572,10 +574,16 @@ void WorkerMachine::on_refused(const wire::Refused& refused, std::vector<WorkerE
   }
 }
 
-void WorkerMachine::on_plan(const wire::Plan& plan, TimeMs now, std::vector<WorkerEffect>& effects) {
+void WorkerMachine::on_plan(const wire::Plan& told, TimeMs now, std::vector<WorkerEffect>& effects) {
   const bool expected = state_ == State::kJoining || state_ == State::kSpare ||
-                        (state_ == State::kSuspended && Epoch(plan.epoch()) >= stop_epoch_);
-  if (plan.epoch() <= plan_.epoch() || !expected) return count(Transition::kPlanStale);
+                        (state_ == State::kSuspended && Epoch(told.epoch()) >= stop_epoch_);
+  if (told.epoch() <= plan_.epoch() || !expected) return count(Transition::kPlanStale);
+  wire::Plan plan = told;
+  if (told.base_epoch() != 0) {
+    auto whole = with_changes(plan_, told);
+    if (!whole.ok()) return count(Transition::kPlanForOther);  // it has another plan than this life
+    plan = std::move(whole).value();
+  }
   const auto self = std::find_if(plan.members().begin(), plan.members().end(),
                                  [&](const wire::Member& m) { return m.incarnation() == options_.self.value; });
   if (self == plan.members().end() || self->worker_id() != options_.join.worker_id()) {
@@ -589,7 +597,8 @@ void WorkerMachine::on_plan(const wire::Plan& plan, TimeMs now, std::vector<Work
     return fail(State::kFailed, Status(Code::kClosed, "out of job " + options_.job + ": " + why), effects);
   }
   count(state_ == State::kJoining ? Transition::kInstalled : Transition::kReinstalled);
-  plan_ = plan;
+  const std::uint32_t rank = self->rank();
+  plan_ = std::move(plan);
   state_ = finalizing_ ? State::kLeaving : State::kMember;
   since_ = now;
   next_send_ = now + interval_ms();
@@ -600,13 +609,13 @@ void WorkerMachine::on_plan(const wire::Plan& plan, TimeMs now, std::vector<Work
   vote_.Clear();  // what this rank must hold may be something else now: the shell votes again
   vote_again_ = knows_newer_commit();
   log(Severity::kInfo, "plan_installed",
-      "rank " + std::to_string(self->rank()) + " of " + std::to_string(plan.members_size()) + " in epoch " +
-          std::to_string(plan.epoch()) + " of job " + options_.job,
+      "rank " + std::to_string(rank) + " of " + std::to_string(plan_.members_size()) + " in epoch " +
+          std::to_string(plan_.epoch()) + " of job " + options_.job,
       effects);
   progress_.rounds.clear();  // of the epoch before
   progress_.activity.reset();
   effects.emplace_back(Install{plan_});
-  if (plan.committed()) committed(Version(plan.committed_version()), Timeline(plan.committed_timeline()), effects);
+  if (plan_.committed()) committed(Version(plan_.committed_version()), Timeline(plan_.committed_timeline()), effects);
   if (finalizing_) {
     send_leave(true, {}, effects);
   } else {

@@ -205,7 +205,7 @@ class WorkerMachine {
   void on_welcome(const wire::Welcome& welcome, TimeMs now, std::vector<WorkerEffect>& effects);
   void on_called(const wire::Called& called, TimeMs now, std::vector<WorkerEffect>& effects);
   void on_refused(const wire::Refused& refused, std::vector<WorkerEffect>& effects);
-  void on_plan(const wire::Plan& plan, TimeMs now, std::vector<WorkerEffect>& effects);
+  void on_plan(const wire::Plan& told, TimeMs now, std::vector<WorkerEffect>& effects);
   void on_interrupt(const wire::Interrupt& interrupt, TimeMs now, std::vector<WorkerEffect>& effects);
   void on_loaded(const wire::Loaded& loaded, std::vector<WorkerEffect>& effects);
   void on_finished(const wire::Finished& finished, std::vector<WorkerEffect>& effects);

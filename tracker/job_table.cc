@@ -340,24 +340,13 @@ bool JobTable::sweep(Job& job, TimeMs now) {
   return true;
 }
 
-const std::string& JobTable::encoded(const wire::Envelope& envelope) {
-  if (!envelope.has_plan()) return encoded_ = encode(envelope, Side::kTracker);
-  // One plan goes to every member: checking it anew for each would take time that grows with the square of the world.
-  std::string body = envelope.plan().SerializeAsString();
-  if (body != plan_body_) {
-    plan_body_ = std::move(body);
-    return encoded_ = encode(envelope, Side::kTracker);
-  }
-  return encoded_ = envelope.SerializeAsString();
-}
-
 void JobTable::send(Job& job, const tracker_effect::Send& effect) {
   const std::string* connection = job.routes.find(effect.to);
   if (connection == nullptr) {
     ++counts_.unsent;
     return;
   }
-  switch (options_.send(*connection, encoded(effect.envelope))) {
+  switch (options_.send(*connection, encode(effect))) {
     case SendOutcome::kSent: return;
     case SendOutcome::kFull: ++counts_.unsent; return;
     case SendOutcome::kGone:
@@ -376,7 +365,7 @@ void JobTable::refuse(const Sender& from, const std::string& job, std::uint64_t 
   envelope.set_receiver(receiver);
   envelope.mutable_refused()->set_code(static_cast<std::uint32_t>(why.code()));
   envelope.mutable_refused()->set_reason(wire_text(why.describe()));
-  if (options_.send(from.connection, encoded(envelope)) != SendOutcome::kSent) ++counts_.unsent;
+  if (options_.send(from.connection, encode(envelope, Side::kTracker)) != SendOutcome::kSent) ++counts_.unsent;
 }
 
 std::vector<JobStatus> JobTable::status(TimeMs now) const {

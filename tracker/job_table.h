@@ -107,7 +107,6 @@ class JobTable {
   void reschedule(Job& job);
 
   void send(Job& job, const tracker_effect::Send& effect);
-  [[nodiscard]] const std::string& encoded(const wire::Envelope& envelope);
   void refuse(const Sender& from, const std::string& job, std::uint64_t receiver, const Status& why);
   void log(std::string_view job, Severity severity, std::string name, std::string text,
            std::vector<std::pair<std::string, std::string>> fields = {});
@@ -118,7 +117,6 @@ class JobTable {
   std::set<std::pair<TimeMs, std::string_view>> deadlines_;      // names live in jobs_
   std::map<std::string, std::string, std::less<>> worker_keys_;  // derived ones, by job; bounded
   std::vector<TrackerEffect> effects_;                           // of the call under way
-  std::string encoded_, plan_body_;                              // see encoded()
   LogLimit bad_message_log_{10, 10'000}, wrong_secret_log_{10, 10'000};
   TableCounts counts_;
 };

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "recovery/codec.h"
+#include "recovery/plan_changes.h"
 #include "worker/call.h"
 
 namespace warren::chaos {
@@ -61,18 +62,29 @@ void Judge::announced(const wire::Envelope& e, const std::string* durable) {
   // A tracker may have died after it had stored a plan and before it announced it; what was stored is in force.
   if (record.plan().epoch() > plan_.epoch()) made(record.plan());
   if (e.has_plan()) {
-    const std::string bytes = e.plan().SerializeAsString();
     const std::string epoch = std::to_string(e.plan().epoch());
-    if (record.epoch() < e.plan().epoch() || record.plan().SerializeAsString() != bytes) {
+    wire::Plan plan = e.plan();
+    if (plan.base_epoch() != 0) {
+      wire::Plan base;
+      const auto known = plans_.find(plan.base_epoch());
+      if (known == plans_.end() || !base.ParseFromString(known->second)) {
+        return world_.violated("I6", "the plan of epoch " + epoch + " was told by changes to one that nobody has");
+      }
+      auto whole = with_changes(base, plan);
+      if (!whole.ok()) return world_.violated("I6", whole.status().describe());
+      plan = std::move(whole).value();
+    }
+    const std::string bytes = plan.SerializeAsString();
+    if (record.epoch() < plan.epoch() || record.plan().SerializeAsString() != bytes) {
       return world_.violated("I6", "the plan of epoch " + epoch + " was announced before it was durable");
     }
-    const auto [known, fresh] = plans_.try_emplace(e.plan().epoch(), bytes);
+    const auto [known, fresh] = plans_.try_emplace(plan.epoch(), bytes);
     if (!fresh && known->second != bytes) return world_.violated("I6", "epoch " + epoch + " names two plans");
-    if (fresh && e.plan().epoch() < newest_epoch_) return world_.violated("I6", "epochs fell to " + epoch);
+    if (fresh && plan.epoch() < newest_epoch_) return world_.violated("I6", "epochs fell to " + epoch);
     if (fresh) {
       std::set<std::uint32_t> taken;
-      if (e.plan().epoch() > plan_.epoch()) made(e.plan());
-      for (const wire::Member& m : e.plan().members()) {
+      if (plan.epoch() > plan_.epoch()) made(plan);
+      for (const wire::Member& m : plan.members()) {
         const auto before = ranks_.find(m.worker_id());
         if (before != ranks_.end() && before->second != m.rank()) {
           return world_.violated("I6", "worker " + m.worker_id() + " had rank " + std::to_string(before->second) +
@@ -80,12 +92,12 @@ void Judge::announced(const wire::Envelope& e, const std::string* durable) {
         }
       }
       ranks_.clear();
-      for (const wire::Member& m : e.plan().members()) {
+      for (const wire::Member& m : plan.members()) {
         ranks_[m.worker_id()] = m.rank();
       }
       sign();
     }
-    newest_epoch_ = std::max(newest_epoch_, e.plan().epoch());
+    newest_epoch_ = std::max(newest_epoch_, plan.epoch());
   } else if (e.has_committed()) {
     const wire::Committed& c = e.committed();
     if (!record.committed() || record.committed_version() < c.version()) {

@@ -252,12 +252,13 @@ bool SimTracker::carry_out(const TrackerEffect& effect) {
           if (!write(std::nullopt)) return false;
           forgotten_ = true;
         } else if constexpr (std::is_same_v<E, tracker_effect::Send>) {
-          judge_.announced(e.envelope, durable());
-          const std::string bytes = encode(e.envelope, Side::kTracker);
+          const wire::Envelope envelope = envelope_of(e);
+          judge_.announced(envelope, durable());
+          const std::string bytes = encode(e);
           const auto route = routes_.find(e.to);
-          if (world_.keeps_transcript() && !e.envelope.has_heartbeat_reply()) {
+          if (world_.keeps_transcript() && !envelope.has_heartbeat_reply()) {
             world_.tell("tracker → " + (route == routes_.end() ? "nowhere" : "life " + std::to_string(route->second)) +
-                        ": " + body_of(e.envelope));
+                        ": " + body_of(envelope));
           }
           if (route != routes_.end()) links_.send(route->second, bytes);
         } else if constexpr (std::is_same_v<E, tracker_effect::Drop>) {

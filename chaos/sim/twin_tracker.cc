@@ -72,7 +72,7 @@ void TwinTracker::carry_out(std::optional<std::size_t> life, const std::vector<T
       return world_.violated("I6", "a second tracker has decided something that few have promised to obey");
     }
     term_ = send->envelope.term();
-    if (life) send_(*life, encode(send->envelope, Side::kTracker));
+    if (life) send_(*life, encode(*send));
   }
 }
 

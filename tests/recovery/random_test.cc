@@ -9,6 +9,7 @@
 #include <random>
 #include <set>
 
+#include "recovery/plan_changes.h"
 #include "tests/recovery/script.h"
 
 namespace warren::test {
@@ -161,8 +162,8 @@ class World {
       } else if (std::holds_alternative<tracker_effect::Forget>(effect)) {
         disk_.clear();
       } else if (const auto* s = std::get_if<tracker_effect::Send>(&effect)) {
-        check_announcement(s->envelope);
-        post(false, s->envelope);
+        check_announcement(envelope_of(*s));
+        post(false, envelope_of(*s));
       }
     }
     tracker_->check_invariants();
@@ -258,12 +259,21 @@ class World {
     }
     if (!e.has_plan()) return;
     ASSERT_LE(e.plan().epoch(), persisted_epoch_) << "persisted before announced";
-    const std::string bytes = e.plan().SerializeAsString();
-    const auto [known, added] = plans_.emplace(e.plan().epoch(), bytes);
+    wire::Plan plan = e.plan();
+    if (plan.base_epoch() != 0) {
+      wire::Plan base;
+      ASSERT_TRUE(plans_.contains(plan.base_epoch()) && base.ParseFromString(plans_[plan.base_epoch()]))
+          << "somebody has it";
+      auto whole = with_changes(base, plan);
+      ASSERT_TRUE(whole.ok()) << whole.status().describe();
+      plan = std::move(whole).value();
+    }
+    const std::string bytes = plan.SerializeAsString();
+    const auto [known, added] = plans_.emplace(plan.epoch(), bytes);
     ASSERT_EQ(known->second, bytes) << "a number names one plan for ever";
     if (!added) return;
     ASSERT_EQ(plans_.rbegin()->first, e.plan().epoch()) << "epochs only rise (I6)";
-    for (const wire::Member& m : e.plan().members()) {
+    for (const wire::Member& m : plan.members()) {
       const auto [rank, first] = rank_of_.emplace(m.worker_id(), m.rank());
       if (!foreign_ids_ && !spares_) {
         ASSERT_EQ(rank->second, m.rank()) << "a worker keeps its rank over its lives";

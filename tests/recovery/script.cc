@@ -233,6 +233,7 @@ std::string render(const wire::Envelope& e) {
     case wire::Envelope::kRefused: return "Refused " + n(e.refused().code()) + ": " + e.refused().reason();
     case wire::Envelope::kPlan: {
       std::string text = "Plan epoch " + n(e.plan().epoch());
+      if (e.plan().base_epoch() != 0) text += " since " + n(e.plan().base_epoch());
       for (const wire::Member& m : e.plan().members()) {
         text += " " + m.worker_id() + "=" + n(m.incarnation()) + (m.fresh() ? "" : " (as before)");
       }
@@ -299,7 +300,7 @@ std::string render(const std::vector<TrackerEffect>& effects, bool logs) {
     } else if (std::holds_alternative<tracker_effect::Forget>(effect)) {
       text += "forget\n";
     } else if (const auto* s = std::get_if<tracker_effect::Send>(&effect)) {
-      text += std::to_string(s->to.value) + " <- " + render(s->envelope) + "\n";
+      text += std::to_string(s->to.value) + " <- " + render(envelope_of(*s)) + "\n";
     } else if (const auto* d = std::get_if<tracker_effect::Drop>(&effect)) {
       text += "drop " + std::to_string(d->who.value) + "\n";
     } else if (logs) {
@@ -388,7 +389,7 @@ std::string TrackerScript::carry_out(const std::vector<TrackerEffect>& effects) 
     if (const auto* s = std::get_if<tracker_effect::Send>(&effect)) {
       EXPECT_EQ(s->envelope.receiver(), s->to.value);
       term_ = s->envelope.term();
-      (void)encode(s->envelope, Side::kTracker);
+      EXPECT_EQ(encode(envelope_of(*s), Side::kTracker).size(), encode(*s).size());
     }
   }
   transcript_ += render(effects, true);

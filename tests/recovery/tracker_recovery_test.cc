@@ -137,6 +137,30 @@ TEST(TrackerRecovery, WhatOnlyARestartCanMendRollsBack) {
             std::string::npos);
 }
 
+TEST(TrackerRecovery, WhoHasThePlanBeforeIsToldWhatHasChanged) {
+  Logged t(3);
+  const auto reports_from = [](std::uint64_t life, std::uint64_t plan_epoch) {
+    wire::Envelope e = from_worker(life);
+    e.mutable_report()->set_epoch(2);
+    e.mutable_report()->set_version(1);
+    e.mutable_report()->set_plan_epoch(plan_epoch);
+    return e;
+  };
+  (void)t.give_up(11, 1);
+  (void)t.send(reports_from(10, 1));
+  (void)t.send(reports_from(12, 0));
+  const std::string whole = " <- Plan epoch 2 w0=10 (as before) w1=21 w2=12 (as before)\n";
+  const std::string changes = " <- Plan epoch 2 since 1 w1=21\n";
+  const std::string got = t.join(1, 21);
+  EXPECT_NE(got.find("10" + changes + "21" + whole + "12" + whole), std::string::npos) << got;
+  // Again, as it is asked for.
+  EXPECT_EQ(t.beat(10, 1), "10" + changes);
+  EXPECT_EQ(t.send(reports_from(10, 0)), "10" + whole);
+  EXPECT_EQ(t.send(reports_from(12, 1)), "12" + changes);
+  t.restart();
+  EXPECT_EQ(t.send(reports_from(12, 1)), "12" + whole) << "the journal holds whole plans";
+}
+
 // A link that was down for a moment had swallowed what the one who is ahead had sent.
 TEST(TrackerRecovery, BytesThatDoNotComeEndTheEpochOnceAndThenTheProgramIsToBlame) {
   Logged t(2);
@@ -654,7 +678,7 @@ TEST(TrackerRecovery, PlansTellWhereLoggedResultsAreServed) {
   e.mutable_join()->set_segment_socket("warren-10");
   std::vector<TrackerEffect> effects;
   t.machine().on_message(e, TimeMs{}, effects);
-  const wire::Member& m = std::get<tracker_effect::Send>(effects.back()).envelope.plan().members(0);
+  const wire::Member m = envelope_of(std::get<tracker_effect::Send>(effects.back())).plan().members(0);
   EXPECT_EQ(m.fetch_port(), 6001U);
   EXPECT_EQ(m.segment_socket(), "warren-10");
   EXPECT_TRUE(m.fresh());

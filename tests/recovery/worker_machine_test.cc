@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "recovery/plan_changes.h"
 #include "tests/recovery/script.h"
 
 namespace warren::test {
@@ -77,6 +78,16 @@ class WorkerScript {
   std::string plan(std::uint64_t epoch, std::uint64_t life = 10, const std::string& worker = "w0") {
     wire::Envelope e = from_tracker(10);
     *e.mutable_plan() = plan_of(epoch, {{worker, life}, {"w1", 11}});
+    return get(e);
+  }
+  // The plan of `epoch` as changes to that of `base`: w1 has another life.
+  std::string plan_changes(std::uint64_t epoch, std::uint64_t base) {
+    wire::Envelope e = from_tracker(10);
+    const wire::Plan before = plan_of(base, {{"w0", 10}, {"w1", 11}});
+    wire::Plan after = before;
+    after.set_epoch(epoch);
+    after.mutable_members(1)->set_incarnation(21);
+    *e.mutable_plan() = changes_between(before, after);
     return get(e);
   }
   std::string interrupt(std::uint64_t epoch, bool resume = false, Code code = Code::kPeerLost) {
@@ -231,6 +242,17 @@ TEST(Worker, AShellThatIsHeldUpIsHeardAndDecidesNothing) {
   (void)w.on_stopped(2);
   EXPECT_EQ(w.machine().state(), State::kSuspended);
   EXPECT_NE(w.held_up(2000, 1000).find("send Report"), std::string::npos);
+}
+
+TEST(Worker, APlanToldByItsChangesIsInstalledWholeAndAnotherOnesChangesAreNot) {
+  WorkerScript w(false, 2);
+  w.member();
+  (void)w.interrupt(2, true);
+  (void)w.on_stopped(2);
+  EXPECT_EQ(w.plan_changes(4, 3), "") << "it has the plan of epoch 1";
+  EXPECT_EQ(w.machine().state(), State::kSuspended);
+  const std::string got = w.plan_changes(4, 1);
+  EXPECT_EQ(w.machine().state(), State::kMember) << got;
 }
 
 TEST(Worker, WhoDrainsSaysSoWithEachHeartbeatAndWhenItLeaves) {

@@ -399,7 +399,7 @@ TEST_F(JobTableTest, AJobThatFirstAskedForASmallWorldHasRoomForALargeOne) {
     say("c" + std::to_string(i), join_envelope("train", 1 + i, std::to_string(i), kWorld));
   }
   EXPECT_GE(table_->routes(), kWorld);
-  pass(1000);  // a plan for many goes out in several steps
+  pass(5000);  // a plan for many goes out in several steps
   EXPECT_EQ(count(Envelope::kPlan), kWorld) << "all are told";
 }
 

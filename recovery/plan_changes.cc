@@ -1,0 +1,59 @@
+#include "recovery/plan_changes.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "recovery/codec.h"
+
+namespace warren {
+
+wire::Plan changes_between(const wire::Plan& before, const wire::Plan& after) {
+  if (before.members_size() != after.members_size()) return {};
+  // All but the members is small, or must be said.
+  wire::Plan changes;
+  changes.set_base_epoch(before.epoch());
+  for (int i = 0; i < after.members_size(); ++i) {
+    wire::Member same = before.members(i);
+    same.set_fresh(false);
+    if (same.SerializeAsString() != after.members(i).SerializeAsString()) *changes.add_members() = after.members(i);
+  }
+  if (changes.members_size() == after.members_size()) return {};
+  changes.set_epoch(after.epoch());
+  changes.set_timeline(after.timeline());
+  *changes.mutable_settings() = after.settings();
+  if (!std::ranges::equal(before.ring(), after.ring())) *changes.mutable_ring() = after.ring();
+  if (!std::ranges::equal(before.tree_parent(), after.tree_parent())) {
+    *changes.mutable_tree_parent() = after.tree_parent();
+  }
+  *changes.mutable_frontier() = after.frontier();
+  changes.set_committed(after.committed());
+  changes.set_committed_version(after.committed_version());
+  changes.set_committed_timeline(after.committed_timeline());
+  changes.set_run(after.run());
+  *changes.mutable_kept() = after.kept();
+  *changes.mutable_setups() = after.setups();
+  return changes;
+}
+
+Result<wire::Plan> with_changes(const wire::Plan& before, const wire::Plan& changes) {
+  if (before.epoch() != changes.base_epoch() || changes.base_epoch() == 0) {
+    return Status(Code::kRefused, "the changes are to the plan of epoch " + std::to_string(changes.base_epoch()) +
+                                      ", not to that of epoch " + std::to_string(before.epoch()));
+  }
+  wire::Plan after = changes;
+  after.clear_base_epoch();
+  *after.mutable_members() = before.members();
+  for (wire::Member& m : *after.mutable_members()) m.set_fresh(false);
+  for (const wire::Member& m : changes.members()) {
+    if (m.rank() < static_cast<std::uint32_t>(after.members_size())) {
+      *after.mutable_members(static_cast<int>(m.rank())) = m;
+    }
+  }
+  if (changes.ring().empty()) *after.mutable_ring() = before.ring();
+  if (changes.tree_parent().empty()) *after.mutable_tree_parent() = before.tree_parent();
+  if (Status s = validate(after); !s.ok()) return s.because_of_this(Code::kRefused, "a plan told by its changes");
+  return after;
+}
+
+}  // namespace warren
