@@ -54,6 +54,7 @@ wire::JobSettings copy_of(const wire::JobSettings& from) {
   s.set_check_call_sites(from.check_call_sites());
   s.set_replicas(from.replicas());
   s.set_costs(from.costs());
+  s.set_replace_after_ms(from.replace_after_ms());
   return s;
 }
 
@@ -405,6 +406,10 @@ std::string TrackerMachine::differing_setting(const wire::JobSettings& s) const 
   }
   if (s.replicas() != settings_.replicas()) {
     return differ("replicas", number(s.replicas()), number(settings_.replicas()));
+  }
+  if (s.replace_after_ms() != settings_.replace_after_ms()) {
+    return differ("time until a rank is replaced in ms", number(s.replace_after_ms()),
+                  number(settings_.replace_after_ms()));
   }
   return {};
 }

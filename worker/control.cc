@@ -267,6 +267,7 @@ Status Control::open(const Settings& settings) {
   agreed->set_checksums(settings.checksums);
   agreed->set_check_call_sites(settings.check_call_sites);
   agreed->set_replicas(settings.replicas);
+  agreed->set_replace_after_ms(static_cast<std::uint64_t>(settings.replace_after_ms));
   join.set_fetch_port(services_.fetch_port);
   if (segments_) join.set_segment_socket(segments_->socket());
   if (services_.held) *join.mutable_held() = *services_.held;

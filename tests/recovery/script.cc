@@ -253,7 +253,13 @@ std::string render(const wire::Envelope& e) {
              (e.interrupt().lost_size() == 0 ? "" : " lost " + join_words(e.interrupt().lost())) + ": " +
              e.interrupt().reason();
     case wire::Envelope::kFinished: return "Finished epoch " + n(e.finished().epoch());
-    case wire::Envelope::kHeartbeatReply: return "HeartbeatReply " + n(e.heartbeat_reply().beat());
+    case wire::Envelope::kHeartbeatReply: {
+      const wire::LeaveRequest& leave = e.heartbeat_reply().leave();
+      return "HeartbeatReply " + n(e.heartbeat_reply().beat()) +
+             (e.heartbeat_reply().has_leave()
+                  ? " leave epoch " + n(leave.epoch()) + " within " + n(leave.within_ms()) + " ms: " + leave.reason()
+                  : "");
+    }
     case wire::Envelope::kReport: {
       std::string text = "Report epoch " + n(e.report().epoch()) + " version " + n(e.report().version());
       for (const wire::Position& p : e.report().positions()) text += " " + render(p);
