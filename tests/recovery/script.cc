@@ -334,6 +334,8 @@ std::string render(const std::vector<WorkerEffect>& effects, bool logs) {
       text += std::string("wait as a spare") + (spare->looked ? ", anew" : "") + "\n";
     } else if (const auto* call = std::get_if<worker_effect::Called>(&effect)) {
       text += "look, in epoch " + std::to_string(call->epoch.value) + (call->stale ? ", stale" : "") + "\n";
+    } else if (const auto* drain = std::get_if<worker_effect::Drain>(&effect)) {
+      text += "drain by " + std::to_string(drain->by.value) + " (" + drain->reason + ")\n";
     } else if (const auto* f = std::get_if<worker_effect::Fail>(&effect)) {
       text +=
           (f->fenced ? "fenced " : "fail ") + std::string(to_string(f->why.code())) + ": " + f->why.describe() + "\n";
