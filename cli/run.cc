@@ -24,6 +24,10 @@ DEFINE_uint32(world_size, 0, "how many workers the job has, where more launchers
 DEFINE_uint32(first_worker, 0, "the id of the first worker here, where more launchers share a job");
 DEFINE_int32(spares, -1,
              "how many workers to start beyond those, which wait warm and take the place of one that is lost at once");
+DEFINE_string(
+    replace_after_ms, "",
+    "for how long a rank may hold up the others until a spare takes its place, in milliseconds (default 0: for "
+    "ever)");
 DEFINE_string(tracker, "", "HOST:PORT of a running tracker, or \"embedded\": one of its own, on this machine alone");
 DEFINE_string(restarts, "",
               "how often each worker is started again (default: 10 times when it is lost, never when it ends with a "
@@ -95,6 +99,7 @@ Variables from_flags() {
   put("WARREN_LOG_DISK_BYTES", FLAGS_log_disk_bytes);
   put("WARREN_CHECKPOINT_MIRROR", FLAGS_checkpoint_mirror);
   put("WARREN_ON_ROLLBACK", FLAGS_on_rollback);
+  put("WARREN_REPLACE_AFTER_MS", FLAGS_replace_after_ms);
   put("WARREN_DRAIN_MS", FLAGS_drain_ms);
   put("WARREN_TIMELINE", FLAGS_timeline);
   // 0: they are elsewhere, and may take the places of workers here all the same.
@@ -292,7 +297,8 @@ const Command kRunCommand = {
         "With --spares=S, S more copies wait in init(), with the ids above: when a worker is lost, one of them takes "
         "its place at once, and the lost one waits in turn when it has been started again. Who is not needed ends with "
         "the "
-        "job, and its init() does not return.\n"
+        "job, and its init() does not return. With --replace_after_ms=N a rank that holds up the others for N "
+        "milliseconds, because it is slow or cut off, leaves its place to a spare too, and waits in turn.\n"
         "With --data_dir a job that was ended before it was done goes on when it is started again; with "
         "--resize also with another N: from its newest checkpoint, without local states.\n"
         "The exit code is 0 if every worker ended with 0, else that of the worker that ended the job: 128 + N if "
@@ -306,6 +312,7 @@ const Command kRunCommand = {
               "tracker",
               "job",
               "spares",
+              "replace_after_ms",
               "restarts",
               "prefix",
               "secret_file",

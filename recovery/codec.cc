@@ -473,7 +473,7 @@ Status validate_body(const wire::Envelope& e) {
     case wire::Envelope::kPlan: return validate_told(e.plan());
     case wire::Envelope::kInterrupt: return validate(e.interrupt());
     case wire::Envelope::kFinished: return validate(e.finished());
-    case wire::Envelope::kHeartbeatReply: return {};
+    case wire::Envelope::kHeartbeatReply: return validate(e.heartbeat_reply());
     case wire::Envelope::kLoaded: return validate(e.loaded());
     case wire::Envelope::kCommitted: return validate(e.committed());
     case wire::Envelope::kTell: return validate(e.tell());
@@ -560,6 +560,11 @@ Status validate(const wire::JobSettings& s) {
   }
   if (Status r = in_range("streams", s.streams(), 1, limits::kMaxStreams); !r.ok()) return r;
   if (Status r = text_is_printable("costs", s.costs(), limits::kMaxCostsBytes); !r.ok()) return r;
+  if (Status r = in_range("time until a rank is replaced in ms", s.replace_after_ms(), 0, limits::kMaxReplaceAfterMs);
+      !r.ok()) {
+    return r;
+  }
+  if (s.replace_after_ms() != 0 && s.replicas() == 0) return bad("ranks are to be replaced, and nothing is logged");
   return in_range("replicas", s.replicas(), 0, limits::kMaxReplicas);
 }
 
@@ -830,8 +835,13 @@ Status validate(const wire::Finished& f) {
   return member_epoch(f.epoch());
 }
 
-Status validate(const wire::HeartbeatReply&) {
-  return {};
+Status validate(const wire::HeartbeatReply& r) {
+  if (!r.has_leave()) return {};
+  const wire::LeaveRequest& l = r.leave();
+  if (Status s = member_epoch(l.epoch()); !s.ok()) return s;
+  if (Status s = in_range("time until it leaves", l.within_ms(), 0, limits::kMaxDrainMs); !s.ok()) return s;
+  if (l.reason().empty()) return bad("it is to leave for no reason");
+  return text_is_printable("reason to leave", l.reason(), limits::kMaxReasonBytes);
 }
 
 Status validate(const wire::Loaded& l) {

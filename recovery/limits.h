@@ -133,5 +133,9 @@ inline constexpr std::int64_t kDefaultJoinTimeoutMs = 300'000;
 // From the notice that a worker's place is needed elsewhere until it has left.
 inline constexpr std::int64_t kDefaultDrainMs = 10'000;
 inline constexpr std::int64_t kMaxDrainMs = 24LL * 3600 * 1000;
+// From when a rank is found to hold up the others until a spare takes its place; and from one such replacement to the
+// next, over which much may change.
+inline constexpr std::int64_t kMaxReplaceAfterMs = 24LL * 3600 * 1000;
+inline constexpr std::int64_t kWindowsBetweenReplacements = 10;
 
 }  // namespace warren::limits

@@ -1,6 +1,7 @@
 #include "recovery/spares.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 namespace warren {
@@ -22,6 +23,20 @@ std::optional<std::size_t> take(Queues& queues, std::string_view name, std::vect
   return std::nullopt;
 }
 
+// Of its failure domain, else any, but for those of its own host.
+std::optional<std::size_t> take_elsewhere(const FreePlace& place, std::span<const IdleSpare> spares,
+                                          const std::vector<std::size_t>& newest_first, std::vector<bool>& taken) {
+  std::optional<std::size_t> found;
+  for (const std::size_t spare : newest_first) {  // the last one has waited longest
+    if (taken[spare] || spares[spare].host_id == place.host_id) continue;
+    const bool nearer = spares[spare].domain_id == place.domain_id;
+    if (found && !nearer && spares[*found].domain_id == place.domain_id) continue;
+    found = spare;
+  }
+  if (found) taken[*found] = true;
+  return found;
+}
+
 }  // namespace
 
 std::vector<std::optional<std::size_t>> choose_spares(std::span<const FreePlace> places,
@@ -37,15 +52,21 @@ std::vector<std::optional<std::size_t>> choose_spares(std::span<const FreePlace>
   }
   std::vector<bool> taken(spares.size(), false);
   std::vector<std::optional<std::size_t>> chosen(places.size());
-  const auto pass = [&](Queues& queues, bool elsewhere, auto name_of) {
+  const auto pass = [&](Queues& queues, auto wanted, auto name_of) {
     for (std::size_t p = 0; p < places.size(); ++p) {
-      if (chosen[p] || (elsewhere && places[p].for_its_host)) continue;
-      chosen[p] = take(queues, name_of(places[p]), taken);
+      if (!chosen[p] && wanted(places[p])) chosen[p] = take(queues, name_of(places[p]), taken);
     }
   };
-  pass(by_host, false, [](const FreePlace& p) { return p.host_id; });
-  pass(by_domain, true, [](const FreePlace& p) { return p.domain_id; });
-  pass(all, true, [](const FreePlace&) { return std::string_view(); });
+  const auto elsewhere_first = [](const FreePlace& p) { return p.rather_elsewhere && !p.for_its_host; };
+  const auto anywhere = [](const FreePlace& p) { return !p.for_its_host; };
+  const auto host_of = [](const FreePlace& p) { return p.host_id; };
+  pass(by_host, std::not_fn(elsewhere_first), host_of);
+  for (std::size_t p = 0; p < places.size(); ++p) {
+    if (elsewhere_first(places[p])) chosen[p] = take_elsewhere(places[p], spares, newest_first, taken);
+  }
+  pass(by_host, elsewhere_first, host_of);
+  pass(by_domain, anywhere, [](const FreePlace& p) { return p.domain_id; });
+  pass(all, anywhere, [](const FreePlace&) { return std::string_view(); });
   return chosen;
 }
 

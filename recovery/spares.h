@@ -18,6 +18,8 @@ struct FreePlace {
   std::string_view host_id, domain_id;
   // Only a spare of the same host may take it.
   bool for_its_host = false;
+  // What was there was slow: a spare of another host comes first.
+  bool rather_elsewhere = false;
 };
 struct IdleSpare {
   std::string_view host_id, domain_id;
@@ -25,7 +27,7 @@ struct IdleSpare {
 };
 
 // For each place the index of a spare, or nothing: one of its host, where its log is, else of its failure domain, else
-// any. No spare stands twice. O(n log n).
+// any. No spare stands twice. O(n log n), and O(n) for each place that is rather taken from elsewhere.
 [[nodiscard]] std::vector<std::optional<std::size_t>> choose_spares(std::span<const FreePlace> places,
                                                                     std::span<const IdleSpare> spares);
 

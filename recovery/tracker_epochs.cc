@@ -480,6 +480,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   end_calls();
   evidence_.clear();
   watch_.forget();
+  forget_replaced(now);
   state_ = State::kRunning;
   since_ = now;
   next_repeat_ = now + interval_ms();
@@ -656,6 +657,7 @@ void TrackerMachine::finish(TimeMs now, Effects& effects) {
   place_by_worker_.clear();
   free_places_.clear();
   evidence_.clear();
+  leaves_.reset();
   drop_all_votes();
   plan_.Clear();
   told_ = told_changes_ = nullptr;
@@ -800,13 +802,15 @@ std::vector<Testimony> TrackerMachine::testimonies(TimeMs now) const {
   return all;
 }
 
-// What is found is said, and no more: see docs/decisions/0012 for what will be done about it.
+// What is found is said, and then what is done about it (tracker_replace.cc).
 void TrackerMachine::look_for_stragglers(TimeMs now, Effects& effects) {
   // Who has lost a link waits for what will not come.
   if (!evidence_.empty() || now < judge_from_) return;
   const auto name_of = [this](Rank rank) { return name(static_cast<std::size_t>(rank.value)); };
   const auto found = find_stragglers(testimonies(now), straggler_limits(timeout_ms()), name_of);
-  for (const StragglerWatch::Change& change : watch_.look(found, now)) {
+  const auto changes = watch_.look(found, now);
+  const auto standing = foresee(now);
+  for (const StragglerWatch::Change& change : changes) {
     const Verdict& v = change.verdict;
     const std::string kind = to_string(v.blame);
     std::vector<std::pair<std::string, std::string>> fields = {{"kind", kind}, {"rank", std::to_string(v.rank.value)}};
@@ -814,7 +818,9 @@ void TrackerMachine::look_for_stragglers(TimeMs now, Effects& effects) {
     if (change.begins) {
       count(Transition::straggler_named);
       ++verdicts_ever_[static_cast<std::size_t>(v.blame)];
-      log(Severity::kWarning, "straggler", kind + ": " + v.reason + ". Next: " + v.next, effects, std::move(fields));
+      const auto at = std::ranges::find_if(standing, [&](const auto& s) { return s.verdict.key() == v.key(); });
+      const std::string& next = at->verdict.next;
+      log(Severity::kWarning, "straggler", kind + ": " + v.reason + ". Next: " + next, effects, std::move(fields));
     } else {
       count(Transition::straggler_cleared);
       log(Severity::kInfo, "straggler_cleared",
@@ -824,6 +830,7 @@ void TrackerMachine::look_for_stragglers(TimeMs now, Effects& effects) {
           effects, std::move(fields));
     }
   }
+  replace_stragglers(found, now, effects);
 }
 
 void TrackerMachine::log_finalize_wait(Effects& effects) {

@@ -54,6 +54,7 @@ wire::JobSettings copy_of(const wire::JobSettings& from) {
   s.set_check_call_sites(from.check_call_sites());
   s.set_replicas(from.replicas());
   s.set_costs(from.costs());
+  s.set_replace_after_ms(from.replace_after_ms());
   return s;
 }
 
@@ -368,7 +369,7 @@ void TrackerMachine::on_join(Incarnation who, const wire::Join& join, TimeMs now
   } else if (refuse_settings(who, join, effects)) {
     return;
   }
-  if (is_spare(who, join)) return on_spare(who, join, now, effects);
+  if (is_spare(who, join, now)) return on_spare(who, join, now, effects);
   if (state_ == State::kRunning) return join_running(who, join, now, effects);
   join_gathering(who, join, now, effects);
 }
@@ -406,6 +407,10 @@ std::string TrackerMachine::differing_setting(const wire::JobSettings& s) const 
   }
   if (s.replicas() != settings_.replicas()) {
     return differ("replicas", number(s.replicas()), number(settings_.replicas()));
+  }
+  if (s.replace_after_ms() != settings_.replace_after_ms()) {
+    return differ("time until a rank is replaced in ms", number(s.replace_after_ms()),
+                  number(settings_.replace_after_ms()));
   }
   return {};
 }
@@ -457,6 +462,7 @@ void TrackerMachine::resize(Incarnation who, const wire::Join& join, TimeMs now,
   }
   count(Transition::resized);
   end_calls();
+  leaves_.reset();
   const std::string was = std::to_string(plan_.members_size());
   settings_ = copy_of(join.settings());
   settings_from_ = worker_on_host(join.worker_id(), join.host_id());
@@ -726,11 +732,14 @@ void TrackerMachine::on_heartbeat(Incarnation who, const wire::Heartbeat& h, Tim
   }
   m.activity.reset();
   if (h.has_activity()) m.activity = h.activity();
+  const bool asked = leaves_ && leaves_->life == who;
   if (h.has_draining() && !m.draining) {
     count(Transition::drain_told);
+    if (asked) leaves_->heard = true;
     log(Severity::kInfo, "rank_drains",
         name(*rank) + " has been told to leave (" + h.draining().reason() + ") and does so within " +
-            std::to_string(h.draining().left_ms()) + " ms; its place is kept",
+            std::to_string(h.draining().left_ms()) + " ms; " +
+            (asked ? "spare " + leaves_->spare + " takes its place" : "its place is kept"),
         effects, {{"rank", std::to_string(*rank)}});
   }
   m.draining.reset();
@@ -740,6 +749,13 @@ void TrackerMachine::on_heartbeat(Incarnation who, const wire::Heartbeat& h, Tim
   for (const wire::CurrentRound& r : h.rounds()) m.rounds.push_back(copy_of(r));
   wire::Envelope e = envelope_to(who);
   e.mutable_heartbeat_reply()->set_beat(h.beat());
+  if (asked && !leaves_->heard) {
+    count(Transition::replace_told);
+    wire::LeaveRequest& leave = *e.mutable_heartbeat_reply()->mutable_leave();
+    leave.set_epoch(plan_.epoch());
+    leave.set_within_ms(settings_.round_timeout_ms());
+    leave.set_reason(wire_text(leaves_->reason));
+  }
   effects.emplace_back(Send{who, std::move(e)});
 }
 
@@ -852,11 +868,16 @@ void TrackerMachine::on_leave(Incarnation who, const wire::Leave& l, TimeMs now,
     count(Transition::member_preempted);
     ++preemptions_;
   }
+  const bool replaced = leaves_ && leaves_->life == who;
+  if (replaced) count(Transition::replaced_left);
   if (stopping) {
     maybe_gather(now, effects);
   } else {
     interrupt(Code::kPeerLost,
-              name(*rank) + (l.preempted() ? " was preempted" : " left without finalizing") +
+              name(*rank) +
+                  (l.preempted() ? " was preempted"
+                   : replaced    ? " has left as it was asked to"
+                                 : " left without finalizing") +
                   (l.reason().empty() ? "" : " (" + l.reason() + ")"),
               {static_cast<std::uint32_t>(*rank)}, now, effects);
   }

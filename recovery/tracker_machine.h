@@ -38,6 +38,8 @@
 //  - A spare is called for a place when all members have stopped, and only then looks at what its host holds (I1). At
 //    once if the job resumes and a member has survived; otherwise when the place's worker has not come back within a
 //    round timeout. Never where the failure domains that are left could not be sure to hold what was logged.
+//  - A rank that holds up the others is asked to leave its place to a spare only where one may take it, one rank at a
+//    time, by the name of its life, and with long pauses (tracker_replace.cc). Its worker's next life waits in turn.
 //  - A tracker that knows a plan decides nothing before more than half of the job's places have promised it their
 //    obedience: by a member of the plan, or a life that joins for it, or, after a round timeout, one that joins
 //    for another's place. It asks for that with a term above all that it has heard of, and again when a worker has
@@ -146,6 +148,7 @@ class TrackerMachine {
     std::vector<wire::CurrentRound> rounds;
     std::optional<wire::Activity> activity;  // as of its newest heartbeat of this epoch
     std::optional<wire::Draining> draining;  // with what is left of its time
+    bool replaced = false;                   // it leaves because a spare takes its place
   };
   struct SpareView {
     std::string worker_id, host_id;
@@ -232,6 +235,17 @@ class TrackerMachine {
     TimeMs heard;
     std::optional<Call> call;
   };
+  // A life that is asked to leave its place to a spare.
+  struct Leaves {
+    Incarnation life;
+    std::string spare;   // that takes it, as things stand
+    std::string reason;  // as it is told
+    bool heard = false;  // it drains
+  };
+  // Who would take a place; or why nobody would.
+  struct Successor {
+    std::string spare, obstacle;
+  };
   struct Evidence {
     std::size_t reporter, peer;
     std::string text;
@@ -286,7 +300,7 @@ class TrackerMachine {
   void replace_spare(const std::string& worker, Effects& effects);
   void replace_waiting(const std::string& worker_id, Effects& effects);
 
-  [[nodiscard]] bool is_spare(Incarnation who, const wire::Join& join) const;
+  [[nodiscard]] bool is_spare(Incarnation who, const wire::Join& join, TimeMs now) const;
   // Whether this spare says what it was called to say, and its place is free still.
   [[nodiscard]] bool answers_call(Incarnation who, const wire::Join& join) const;
   void on_spare(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
@@ -320,6 +334,27 @@ class TrackerMachine {
   void send_called(const Spare& spare, Effects& effects) const;
   void send_spare_welcome(Incarnation who, Epoch called, Effects& effects) const;
   [[nodiscard]] std::string describe_spares() const;  // for the log of who is waited for
+
+  // After each look at stragglers, of which it found these.
+  void replace_stragglers(const std::vector<Verdict>& found, TimeMs now, Effects& effects);
+  void ask_to_leave(std::size_t rank, const StragglerWatch::Standing& why, const std::string& spare, TimeMs now,
+                    Effects& effects);
+  // Standing verdicts, with what is done next.
+  [[nodiscard]] std::vector<StragglerWatch::Standing> foresee(TimeMs now) const;
+  [[nodiscard]] const StragglerWatch::Standing* first_to_replace(
+      const std::vector<StragglerWatch::Standing>& standing) const;
+  // Why this rank is replaced by no spare; empty: it may be.
+  [[nodiscard]] std::string excuse(std::size_t rank) const;
+  [[nodiscard]] Successor successor_of(std::size_t rank, TimeMs now) const;
+  // A plan was made.
+  void forget_replaced(TimeMs now);
+  // Whether the place is for a spare, and not for the next life of its own worker, which was asked to leave: until a
+  // round timeout has passed, or no spare could have it.
+  [[nodiscard]] bool given_away(std::size_t place, TimeMs now) const;
+  [[nodiscard]] std::int64_t replace_after_ms() const {
+    return static_cast<std::int64_t>(settings_.replace_after_ms());
+  }
+  [[nodiscard]] std::int64_t replacement_pause_ms() const;
 
   void take_held(Waiting& w, const wire::Join& join, Effects& effects);
   void take_logged(Waiting& w, const wire::Join& join);
@@ -491,7 +526,10 @@ class TrackerMachine {
   std::set<std::pair<RoundId, Rank>> doubted_;  // who waited for what was lost, or never came; the newest ones
   TimeMs judge_from_;                           // this tracker was held up: what it should have heard comes first
   std::array<std::uint64_t, kBlames> verdicts_ever_{};
-  TimeMs next_repeat_;  // interrupts again, or a look at who waits
+  std::optional<Leaves> leaves_;  // one at a time
+  TimeMs no_replacement_before_;
+  std::map<std::size_t, std::string> obstacles_;  // by rank: why it is not replaced, as was said
+  TimeMs next_repeat_;                            // interrupts again, or a look at who waits
   TimeMs next_log_;
   TimeMs next_resize_log_;  // that somebody wants another world size, and waits
   std::optional<TimeMs> deadline_;

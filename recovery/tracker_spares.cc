@@ -21,10 +21,12 @@ constexpr std::int64_t kSuspectMs = 20;
 constexpr std::int64_t kIntervalsToAnswer = 2;
 }  // namespace
 
-bool TrackerMachine::is_spare(Incarnation who, const wire::Join& join) const {
+bool TrackerMachine::is_spare(Incarnation who, const wire::Join& join, TimeMs now) const {
   if (join.spare()) return true;
   if (join.called() != 0) return !answers_call(who, join);
-  return join.waits() && has_places() && !place_of(join.worker_id());
+  if (!join.waits() || !has_places()) return false;
+  const auto place = place_of(join.worker_id());
+  return !place || given_away(*place, now);
 }
 
 bool TrackerMachine::answers_call(Incarnation who, const wire::Join& join) const {
@@ -170,27 +172,36 @@ void TrackerMachine::call_spares(TimeMs now, Effects& effects) {
     if (takers_.contains(rank) || calls_.contains(rank) || (!late && !m.waits())) continue;
     if (places.size() == free_places_.size() - spoken_for) break;
     ranks.push_back(rank);
-    places.push_back({m.host_id(), m.domain_id(), logged() && looked_early.contains(m.host_id())});
+    const bool replaced = leaves_ && rank_of(leaves_->life) == rank;
+    places.push_back({m.host_id(), m.domain_id(), logged() && looked_early.contains(m.host_id()), replaced});
   }
   std::vector<std::string> workers;
   std::vector<IdleSpare> idle;
   for (const auto& [worker, spare] : spares_) {
-    if (spare.call) continue;
+    const auto own = place_of(worker);
+    if (spare.call || (own && given_away(*own, now))) continue;
     workers.push_back(worker);
     idle.push_back({spare.host_id, spare.domain_id, spare.arrival});
   }
-  const auto chosen = choose_spares(places, idle);
+  auto chosen = choose_spares(places, idle);
+  const auto in_reach = [&] {
+    std::set<std::string> there = hosts_there();
+    for (const auto& spare : chosen) {
+      if (spare && !found_nothing_.contains(std::string(idle[*spare].host_id))) {
+        there.insert(std::string(idle[*spare].host_id));
+      }
+    }
+    return spares_in_reach(there);
+  };
+  if (leaves_ && !in_reach()) {
+    for (FreePlace& place : places) place.rather_elsewhere = false;
+    chosen = choose_spares(places, idle);
+  }
   if (late && send_back_early_lookers(places, chosen, effects)) {
     // Their own places are free now, and they are called for them.
     return call_owners(now, effects);
   }
-  std::set<std::string> there = hosts_there();
-  for (const auto& spare : chosen) {
-    if (spare && !found_nothing_.contains(std::string(idle[*spare].host_id))) {
-      there.insert(std::string(idle[*spare].host_id));
-    }
-  }
-  out_of_reach_ = !spares_in_reach(there);
+  out_of_reach_ = !in_reach();
   if (out_of_reach_) return count(Transition::spares_out_of_reach);
   for (std::size_t i = 0; i < places.size(); ++i) {
     if (chosen[i]) call_spare(workers[*chosen[i]], ranks[i], now, effects);
@@ -219,6 +230,10 @@ void TrackerMachine::call_owners(TimeMs now, Effects& effects) {
   for (const auto& [worker, spare] : spares_) {
     const auto place = place_of(worker);
     if (!place || !free_places_.contains(*place) || (spare.call && spare.call->place == *place)) continue;
+    if (given_away(*place, now)) {
+      count(Transition::replaced_waits);
+      continue;
+    }
     end_call(*place);
     if (spare.call) end_call(spare.call->place);
     call_spare(worker, *place, now, effects);

@@ -121,6 +121,12 @@ namespace warren {
   X(suspect_fenced)                   \
   X(straggler_named)                  \
   X(straggler_cleared)                \
+  X(replace_asked)                    \
+  X(replace_told)                     \
+  X(replace_withdrawn)                \
+  X(replace_obstructed)               \
+  X(replaced_waits)                   \
+  X(replaced_left)                    \
   X(drain_told)                       \
   X(member_preempted)
 

@@ -34,7 +34,7 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
   v.spares_used = spares_used_;
   v.now = now;
   v.limits = straggler_limits(timeout_ms());
-  v.verdicts = watch_.standing();
+  v.verdicts = foresee(now);
   v.verdicts_ever = verdicts_ever_;
   if (state_ == State::kRunning) v.waits = explain_waits(testimonies(now), v.limits);
   if (state_ == State::kGathering && out_of_reach_) {
@@ -58,7 +58,8 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
                          w.attempt,
                          {},
                          {},
-                         {}});
+                         {},
+                         false});
   };
   for (std::size_t i = 0; i < members_.size(); ++i) {
     const Rank rank(static_cast<std::int32_t>(i));
@@ -76,7 +77,8 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
     const bool alive = m.state != MemberState::kGone && !m.silent;
     v.members.push_back({rank, planned_member.worker_id(), planned_member.host_id(),
                          Incarnation(alive ? planned_member.incarnation() : 0), alive, now - m.heard, m.rounds_finished,
-                         m.bytes_moved, m.attempt, m.rounds, m.activity, draining});
+                         m.bytes_moved, m.attempt, m.rounds, m.activity, draining,
+                         draining && leaves_ && rank_of(leaves_->life) == i});
   }
   for (const auto& [worker, w] : waiting_) {
     if (!has_places() || w.candidate) add_waiting(kNoRank, w);
@@ -94,6 +96,8 @@ void TrackerMachine::check_invariants() const {
   WARREN_CHECK(Epoch(plan_.epoch()) <= epoch_ && Epoch(interrupt_.epoch()) <= epoch_, "epochs only rise (I6)");
   WARREN_CHECK(members_.size() == (has_plan ? settings_.world_size() : 0), "a plan has every member");
   WARREN_CHECK(rank_by_incarnation_.size() == members_.size(), "a rank has one life (I6)");
+  WARREN_CHECK(!leaves_ || (settings_.replace_after_ms() != 0 && rank_of(leaves_->life)),
+               "who is asked to leave is a life of the plan (I6)");
   WARREN_CHECK(place_by_worker_.size() == members_.size(), "a worker has one place");
   WARREN_CHECK(waiting_.size() == waiting_by_incarnation_.size(), "a worker waits in one life");
   WARREN_CHECK(waiting_.size() <= settings_.world_size(), "nobody waits beyond the world's size (I8)");

@@ -156,6 +156,7 @@ class Inquest {
     if (!silent(t)) return;
     Verdict v;
     v.rank = t.rank;
+    v.silent = true;
     const Testimony* receiver = nullptr;
     std::int64_t quiet_ms = INT64_MAX;
     for (const auto& [teller, l] : told_of_[static_cast<std::size_t>(t.rank.value)]) {

@@ -61,6 +61,7 @@ struct Verdict {
   std::size_t victims = 0;       // ranks that wait for it themselves
   std::int64_t waited_ms = 0;    // of the window, by the one that has waited longest
   std::optional<RoundId> round;  // in which that one is
+  bool silent = false;           // the rank is not heard by the tracker
   std::string reason;            // what was told, in numbers
   std::string next;              // what is done about it, or will be
 

@@ -99,6 +99,9 @@ enum class WorkerMachine::Transition : std::uint8_t {
   kGaveUpSpare,
   kPlanForSpare,
   kSpareForgot,
+  kLeaveRequested,
+  kLeaveRequestRepeated,
+  kLeaveRequestStale,
 };
 
 namespace {
@@ -180,6 +183,9 @@ constexpr const char* kTransitionNames[] = {
     "gave_up_spare",
     "plan_for_spare",
     "spare_forgot",
+    "leave_requested",
+    "leave_request_repeated",
+    "leave_request_stale",
 };
 
 // More broken links than this say nothing new.
@@ -204,7 +210,7 @@ std::span<const char* const> WorkerMachine::transition_names() {
 
 WorkerMachine::WorkerMachine(Options options)
     : options_(std::move(options)), transitions_(std::size(kTransitionNames), 0) {
-  static_assert(std::size(kTransitionNames) == static_cast<std::size_t>(Transition::kSpareForgot) + 1);
+  static_assert(std::size(kTransitionNames) == static_cast<std::size_t>(Transition::kLeaveRequestStale) + 1);
   WARREN_CHECK(validate(options_.join).ok(), "whoever makes a worker machine has validated its join");
   WARREN_CHECK(options_.self.value != 0 && options_.join_timeout_ms > 0, "incarnation and join timeout are given");
 }
@@ -280,7 +286,7 @@ void WorkerMachine::send_leave(bool finalize, const std::string& reason, std::ve
   e.mutable_leave()->set_epoch(plan_.epoch());
   e.mutable_leave()->set_finalize(finalize);
   e.mutable_leave()->set_reason(wire_text(reason));
-  e.mutable_leave()->set_preempted(!finalize && drain_.has_value());
+  e.mutable_leave()->set_preempted(!finalize && preempted_);
   effects.emplace_back(Send{std::move(e)});
 }
 
@@ -398,6 +404,7 @@ void WorkerMachine::on_message(const wire::Envelope& e, TimeMs now, std::vector<
           (state_ == State::kJoining || state_ == State::kSpare || state_ == State::kSuspended)) {
         next_send_ = std::min(next_send_, now);
       }
+      if (e.heartbeat_reply().has_leave()) on_leave_request(e.heartbeat_reply().leave(), now, effects);
       return;
     default: return count(Transition::kOutOfTurn);
   }
@@ -886,10 +893,26 @@ void WorkerMachine::leave(bool finalize, const std::string& reason, TimeMs now, 
 }
 
 void WorkerMachine::drain(TimeMs by, const std::string& reason, TimeMs now, std::vector<WorkerEffect>& effects) {
+  preempted_ = true;
   const TimeMs latest = std::min(by, now + limits::kMaxDrainMs);
   if (drain_ && drain_->by <= latest) return;
   count(Transition::kDraining);
-  drain_ = Drain{latest, wire_text(reason)};
+  begin_drain(latest, reason, now, effects);
+}
+
+// Who waits for a plan is asked again with the next one, if it is still in the way then.
+void WorkerMachine::on_leave_request(const wire::LeaveRequest& request, TimeMs now,
+                                     std::vector<WorkerEffect>& effects) {
+  if (state_ != State::kMember || request.epoch() != plan_.epoch()) return count(Transition::kLeaveRequestStale);
+  if (drain_) return count(Transition::kLeaveRequestRepeated);
+  count(Transition::kLeaveRequested);
+  begin_drain(now + static_cast<std::int64_t>(request.within_ms()), request.reason(), now, effects);
+  effects.emplace_back(worker_effect::Drain{drain_->by, drain_->reason});
+}
+
+void WorkerMachine::begin_drain(TimeMs latest, const std::string& reason, TimeMs now,
+                                std::vector<WorkerEffect>& effects) {
+  drain_ = Draining{latest, wire_text(reason)};
   log(Severity::kWarning, "draining",
       "this worker has been told to leave (" + drain_->reason +
           "): it does so when no call is under way, at the latest in " +

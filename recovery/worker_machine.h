@@ -69,6 +69,12 @@ struct Called {
   Epoch epoch;
   bool stale = false;  // what dead lives have left in the host's memory is not to be used
 };
+// The tracker asks this life to leave its place to a spare: no other call begins, and the shell calls leave() when none
+// is under way, before `by`. Comes once.
+struct Drain {
+  TimeMs by;
+  std::string reason;
+};
 // finalize is complete everywhere. Comes once, last but for Log.
 struct Finished {};
 struct Log {
@@ -78,7 +84,7 @@ struct Log {
 using WorkerEffect =
     std::variant<worker_effect::Send, worker_effect::Install, worker_effect::StopDataPath, worker_effect::Loaded,
                  worker_effect::Committed, worker_effect::Fail, worker_effect::Spare, worker_effect::Called,
-                 worker_effect::Finished, worker_effect::Log>;
+                 worker_effect::Drain, worker_effect::Finished, worker_effect::Log>;
 
 class WorkerMachine {
  public:
@@ -147,8 +153,8 @@ class WorkerMachine {
   void on_log_gap(Epoch epoch, const Gap& gap, TimeMs now, std::vector<WorkerEffect>& effects);
   // The program called finalize (all its rounds are done), or gives up (destroy without finalize, with a reason).
   void leave(bool finalize, const std::string& reason, TimeMs now, std::vector<WorkerEffect>& effects);
-  // This worker's place is needed elsewhere: it will leave() before `by`. The tracker is told with each heartbeat, and
-  // by the Leave that it is no failure. Again: the earlier time counts.
+  // The machine that this worker has is needed elsewhere: it will leave() before `by`. The tracker is told with each
+  // heartbeat, and by the Leave that it is no failure. Again, or after the tracker's request: the earlier time counts.
   void drain(TimeMs by, const std::string& reason, TimeMs now, std::vector<WorkerEffect>& effects);
   [[nodiscard]] bool draining() const { return drain_.has_value(); }
   void on_tick(TimeMs now, std::vector<WorkerEffect>& effects);
@@ -174,7 +180,7 @@ class WorkerMachine {
     Rank peer;
     std::string evidence;
   };
-  struct Drain {
+  struct Draining {
     TimeMs by;
     std::string reason;
   };
@@ -209,6 +215,8 @@ class WorkerMachine {
   void on_interrupt(const wire::Interrupt& interrupt, TimeMs now, std::vector<WorkerEffect>& effects);
   void on_loaded(const wire::Loaded& loaded, std::vector<WorkerEffect>& effects);
   void on_finished(const wire::Finished& finished, std::vector<WorkerEffect>& effects);
+  void on_leave_request(const wire::LeaveRequest& request, TimeMs now, std::vector<WorkerEffect>& effects);
+  void begin_drain(TimeMs by, const std::string& reason, TimeMs now, std::vector<WorkerEffect>& effects);
   void join_timed_out(TimeMs now, std::vector<WorkerEffect>& effects);
   void complain_about_silence(TimeMs now, std::vector<WorkerEffect>& effects);
   [[nodiscard]] std::string who() const;
@@ -246,7 +254,8 @@ class WorkerMachine {
   bool fenced_ = false;                  // it stops because the tracker disowned this life: nobody waits for an answer
   bool resume_ = false;                  // this life goes on with the next plan
   Standing standing_;                    // of the answer to the last interrupt
-  std::optional<Drain> drain_;
+  std::optional<Draining> drain_;
+  bool preempted_ = false;           // not only the tracker has asked for it
   bool finalizing_ = false;          // the program has called finalize
   bool loading_ = false;             // Load is not answered
   wire::Vote vote_;                  // not committed yet; version 0: none

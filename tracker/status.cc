@@ -95,7 +95,8 @@ ordered_json member_json(const TrackerMachine::MemberView& m) {
                        {"rounds", std::move(rounds)},
                        {"activity", activity_json(m.activity)},
                        {"draining", nullptr}};
-  if (m.draining) json["draining"] = {{"left_ms", m.draining->left_ms()}, {"reason", m.draining->reason()}};
+  if (m.draining)
+    json["draining"] = {{"left_ms", m.draining->left_ms()}, {"reason", m.draining->reason()}, {"replaced", m.replaced}};
   if (m.rank == kNoRank) json["rank"] = nullptr;
   return json;
 }

@@ -367,6 +367,7 @@ void warren_options_init(warren_options* options) {
   options->log_level = -1;
   options->replicas = -1;
   options->fusion_bytes = -1;
+  options->replace_after_ms = -1;
 }
 
 const char* warren_version(void) {

@@ -267,6 +267,7 @@ Status Control::open(const Settings& settings) {
   agreed->set_checksums(settings.checksums);
   agreed->set_check_call_sites(settings.check_call_sites);
   agreed->set_replicas(settings.replicas);
+  agreed->set_replace_after_ms(static_cast<std::uint64_t>(settings.replace_after_ms));
   join.set_fetch_port(services_.fetch_port);
   if (segments_) join.set_segment_socket(segments_->socket());
   if (services_.held) *join.mutable_held() = *services_.held;
@@ -616,13 +617,19 @@ void Control::watch_links() {
 }
 
 void Control::begin_drain(TimeMs by, const std::string& reason) {
+  if (preempted_ && leave_by_ && *leave_by_ <= by) return;
+  preempted_ = true;
+  begin_to_leave(by, reason);
+  std::vector<WorkerEffect> effects;
+  machine_->drain(by, reason, now(), effects);
+  run_effects(std::move(effects));
+}
+
+void Control::begin_to_leave(TimeMs by, const std::string& reason) {
   if (leave_by_ && *leave_by_ <= by) return;
   leave_by_ = by;
   leave_why_ = reason;
   data_path_.begin_nothing();
-  std::vector<WorkerEffect> effects;
-  machine_->drain(by, reason, now(), effects);
-  run_effects(std::move(effects));
 }
 
 // And has not left: who is in no job has nothing to leave.
@@ -651,7 +658,8 @@ void Control::look_at_drain() {
   // A round that was interrupted waits for a plan, and goes on without this life.
   const bool at_once = over || state != WorkerMachine::State::kMember;
   const auto leave = [this](std::vector<WorkerEffect>& effects) { machine_->leave(false, leave_why_, now(), effects); };
-  const bool left = data_path_.leave(at_once, [&] {
+  // A place that its job has given to a spare is lost, as that of a fenced life is.
+  const bool left = data_path_.leave(at_once, preempted_ ? kExitPreempted : kExitFenced, [&] {
     life_sign_.drained();
     std::vector<WorkerEffect> effects;
     leave(effects);
@@ -752,6 +760,7 @@ void Control::run_effects(std::vector<WorkerEffect> effects) {
                      data_path_.waits_as_spare(e.looked);
                    },
                    [&](const worker_effect::Called& e) { data_path_.called(e); },
+                   [&](const worker_effect::Drain& e) { begin_to_leave(e.by, e.reason); },
                    [&](const worker_effect::Finished&) {
                      life_sign_.finished();
                      data_path_.finished();

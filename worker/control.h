@@ -63,9 +63,9 @@ class DataPath {
   virtual void finished() = 0;
   // This worker drains: no call begins any more.
   virtual void begin_nothing() = 0;
-  // Whether no call is under way, or it does not matter. Where that ends the process, this does not return, and calls
-  // `say` before.
-  virtual bool leave(bool at_once, const std::function<void()>& say) = 0;
+  // Whether no call is under way, or it does not matter. Where that ends the process, with `exit_code`, this does not
+  // return, and calls `say` before.
+  virtual bool leave(bool at_once, int exit_code, const std::function<void()>& say) = 0;
 };
 
 class Control {
@@ -195,7 +195,10 @@ class Control {
   void watch_links();
   void run_effects(std::vector<WorkerEffect> effects);
   void set_progress();
+  // The machine is needed elsewhere.
   void begin_drain(TimeMs by, const std::string& reason);
+  // Begins no call, and leaves by then.
+  void begin_to_leave(TimeMs by, const std::string& reason);
   void look_at_drain();
   [[nodiscard]] bool drains() const;
   [[nodiscard]] TimeMs now() const;
@@ -219,6 +222,7 @@ class Control {
   int sigterms_ = 0;                       // that were looked at
   std::optional<TimeMs> leave_by_;         // it drains
   std::string leave_why_;
+  bool preempted_ = false;  // not only because the tracker has asked for it
   std::mutex mutex_;
   std::vector<Command> commands_;
   int wake_fd_ = -1;

@@ -637,19 +637,21 @@ void Session::begin_nothing() {
   drains_.store(true, std::memory_order_relaxed);
 }
 
-bool Session::leave(bool at_once, const std::function<void()>& say) {
+bool Session::leave(bool at_once, int exit_code, const std::function<void()>& say) {
   // Whoever drives a call holds the lock, or sleeps in it; who has left its last one does neither.
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!at_once && (!lock || callers_ != 0 || engine_.outstanding() > 0)) return false;
   if (settings_.on_rollback != OnRollback::kExit) return true;
+  const bool preempted = exit_code == kExitPreempted;
   log_(WARREN_LOG_WARNING, "this worker leaves job " + settings_.job + " and ends with exit code " +
-                               std::to_string(kExitPreempted) + ": its place is needed elsewhere");
+                               std::to_string(exit_code) +
+                               (preempted ? ": its place is needed elsewhere" : ": a spare takes its place"));
   say();
   if (trace_) {
-    trace_->instant(TraceFile::Row::kRecovery, "leaves: preempted");
+    trace_->instant(TraceFile::Row::kRecovery, preempted ? "leaves: preempted" : "leaves: replaced by a spare");
     trace_->flush();
   }
-  _exit(kExitPreempted);
+  _exit(exit_code);
 }
 
 // ---- driving

@@ -159,7 +159,7 @@ class Session final : private DataPath {
   void failed(const worker_effect::Fail& what) override;
   void finished() override;
   void begin_nothing() override;
-  bool leave(bool at_once, const std::function<void()>& say) override;
+  bool leave(bool at_once, int exit_code, const std::function<void()>& say) override;
 
   template <class Done>
   void drive(std::unique_lock<std::mutex>& lock, Done done);

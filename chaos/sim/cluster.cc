@@ -123,6 +123,9 @@ Setting draw_setting(Random& random, const SimOptions& options) {
                       options.lone_commit || options.tracker_dies_before_effect || options.mutant != Mutant::none;
   const std::uint64_t some = options.seed % kSparesEvery == kSparesAt ? 1 + options.seed / kSparesEvery % 3 : 0;
   s.spares = options.spares.value_or(staged || s.large ? 0 : static_cast<std::uint32_t>(some));
+  // Half of those replace whoever is slow, sooner or later.
+  const bool replaces = s.spares != 0 && s.job.replicas() > 0 && options.seed / 24 % 2 == 0;
+  s.job.set_replace_after_ms(options.replace_after_ms.value_or(replaces ? s.job.round_timeout_ms() : 0));
   s.mirror = s.disks && options.mirror.value_or(options.seed / kDisksEvery % 2 == 0);
   return s;
 }
@@ -1184,6 +1187,10 @@ std::string Cluster::describe_setting() const {
                      " ms, algorithm " + setting_.job.algorithm() + ", chunks of " +
                      std::to_string(setting_.job.chunk_bytes()) + ", streams " +
                      std::to_string(setting_.job.streams()) + ", replicas " + std::to_string(setting_.job.replicas()) +
+                     (setting_.spares == 0 ? "" : ", spares " + std::to_string(setting_.spares)) +
+                     (setting_.job.replace_after_ms() == 0
+                          ? ""
+                          : ", replaced after " + std::to_string(setting_.job.replace_after_ms()) + " ms") +
                      ", steps " + std::to_string(program_.steps().size());
   for (std::size_t f = 0; f < kFaults; ++f) {
     if (faults_.rates[f] > 0) text += std::string(", ") + info(static_cast<Fault>(f)).name;
@@ -1223,6 +1230,7 @@ SimOutcome Cluster::run() {
       leave_hosts();
     }
     judge_.check_silence(std::any_of(lives_.begin(), lives_.end(), [](const auto& life) { return life->waits(); }));
+    judge_.check_replaced();
     watch_rebuilding();
     watch_lone_commit();
     if (!live_ && world_.now_us() >= setting_.safety_us) become_live();
@@ -1257,6 +1265,7 @@ SimOutcome Cluster::run() {
   out.rebuilt = rebuilt_;
   out.from_mirror = judge_.from_mirror();
   out.stragglers_named = judge_.stragglers_named();
+  out.replaced = judge_.replaced();
   out.second_faults = second_faults_;
   out.lost_for_good = judge_.lost_for_good();
   out.rounds = judge_.rounds();

@@ -35,9 +35,10 @@ struct SimOptions {
   std::optional<bool> disks;             // hosts have them
   std::optional<bool> mirror;            // and the job a mirror of its checkpoints
   std::optional<std::uint32_t> spares;   // beyond the world size; not where something is to happen at a stated place
-  std::optional<bool> inferred;          // the program has set-up rounds without names, and rounds that recur
-  std::optional<bool> lends;             // ranks of a host have allreduces of inputs that they lend
-  std::vector<std::string> hosts;        // by worker; each a failure domain of its own
+  std::optional<std::uint64_t> replace_after_ms;  // a rank that holds up the others leaves its place to a spare
+  std::optional<bool> inferred;                   // the program has set-up rounds without names, and rounds that recur
+  std::optional<bool> lends;                      // ranks of a host have allreduces of inputs that they lend
+  std::vector<std::string> hosts;                 // by worker; each a failure domain of its own
   // The tracker dies before it carries out its effect of this number (from 0).
   std::optional<std::uint64_t> tracker_dies_before_effect;
   bool journal_dies_too = false;
@@ -75,7 +76,7 @@ struct SimOutcome {
   bool lost_for_good = false;        // more was lost than was kept, and it was said
   std::uint64_t from_mirror = 0;     // timelines that began from the mirror's newest checkpoint
   std::uint64_t rebuilt = 0;         // trackers that went on from what members told
-  std::uint64_t stragglers_named = 0;
+  std::uint64_t stragglers_named = 0, replaced = 0;
   std::uint64_t tracker_effects = 0;
   std::vector<std::array<std::uint64_t, kKillPoints>> passages;  // of each worker's first life
   std::int64_t virtual_ms = 0;

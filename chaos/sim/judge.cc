@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "recovery/codec.h"
+#include "recovery/limits.h"
 #include "recovery/plan_changes.h"
+#include "recovery/verdict.h"
 #include "worker/call.h"
 
 namespace warren::chaos {
@@ -32,14 +34,18 @@ wire::JobRecord read(const std::string* durable) {
 }  // namespace
 
 void Judge::heard(const LogEvent& event) {
-  if (event.name != "straggler" || !world_.straggler()) return;
+  if (!world_.straggler()) return;
   const Straggler& s = *world_.straggler();
   const auto field = [&](std::string_view name) {
     const auto found = std::ranges::find(event.fields, name, [](const auto& f) { return f.first; });
     return found == event.fields.end() ? std::string() : found->second;
   };
+  if (event.name == "replace_asked") return asked_to_leave(std::stoul(field("rank")));
+  if (event.name == "replace_withdrawn") asked_.reset();
+  if (event.name != "straggler") return;
   const auto named = [&](const char* kind, bool link) {
-    return field("kind") == kind && field("rank") == std::to_string(s.rank.value) &&
+    const auto rank = static_cast<int>(std::stoul(field("rank")));
+    return field("kind") == kind && world_.is_straggler(Rank(rank), plan_.members(rank).worker_id()) &&
            field("peer") == (link ? std::to_string(s.peer.value) : "");
   };
   bool right = false;
@@ -53,6 +59,30 @@ void Judge::heard(const LogEvent& event) {
   }
   if (!right) return world_.violated("Blame", "the wrong one is named: " + event.text);
   ++stragglers_named_;
+}
+
+// One at a time, and not soon after another.
+void Judge::asked_to_leave(std::size_t rank) {
+  const auto timeout_ms = static_cast<std::int64_t>(plan_.settings().round_timeout_ms());
+  const Micros pause_us = limits::kWindowsBetweenReplacements * straggler_limits(timeout_ms).window_ms * 1000;
+  const wire::Member& member = plan_.members(static_cast<int>(rank));
+  if (!world_.is_straggler(Rank(static_cast<std::int32_t>(rank)), member.worker_id())) {
+    return world_.violated("Blame", "the wrong one is asked to leave: rank " + std::to_string(rank));
+  }
+  if (asked_ && world_.now_us() < asked_->at_us + pause_us) {
+    return world_.violated("Replace", "two ranks are asked to leave in " + std::to_string(pause_us) + " us");
+  }
+  asked_ = {Incarnation(member.incarnation()), rank, world_.now_us(), world_.now_us() + 3 * timeout_ms * 1000};
+}
+
+void Judge::check_replaced() {
+  if (!asked_ || asked_->left || finished_) return;
+  if (plan_.members(static_cast<int>(asked_->rank)).incarnation() != asked_->life.value) {
+    asked_->left = true;
+    ++replaced_;
+  } else if (world_.now_us() > asked_->until_us) {
+    world_.violated("Replace", "rank " + std::to_string(asked_->rank) + " was asked to leave, and is there still");
+  }
 }
 
 void Judge::announced(const wire::Envelope& e, const std::string* durable) {

@@ -100,9 +100,12 @@ class Judge {
   void asked(bool met) { ++(met ? met_ : unmet_); }
   [[nodiscard]] std::uint64_t met() const { return met_; }
   [[nodiscard]] std::uint64_t unmet() const { return unmet_; }
-  // What the tracker says of stragglers, against who really is one.
+  // What the tracker says of stragglers, and whom it asks to leave, against who really is one.
   void heard(const LogEvent& event);
   [[nodiscard]] std::uint64_t stragglers_named() const { return stragglers_named_; }
+  // Who was asked to leave its place to a spare has left it in time.
+  void check_replaced();
+  [[nodiscard]] std::uint64_t replaced() const { return replaced_; }
   void spilled() { ++spills_; }
   [[nodiscard]] std::uint64_t spills() const { return spills_; }
   // How many timelines began from the mirror.
@@ -121,6 +124,7 @@ class Judge {
   [[nodiscard]] std::uint64_t rounds() const { return rounds_; }
 
  private:
+  void asked_to_leave(std::size_t rank);
   void fall_back(const wire::Plan& plan);
   // What came after them was seen by nobody who left anything.
   void forget_after(Epoch epoch, Timeline timeline);
@@ -172,7 +176,15 @@ class Judge {
   Epoch gap_in_;
   bool rollback_excused_ = false, loss_excused_ = false, lost_for_good_ = false;
   std::uint64_t commits_ = 0, rollbacks_ = 0, kept_rounds_ = 0, spills_ = 0, met_ = 0, unmet_ = 0;
-  std::uint64_t stragglers_named_ = 0;
+  std::uint64_t stragglers_named_ = 0, replaced_ = 0;
+  // The life that was asked last to leave its place, and until when it should have.
+  struct Asked {
+    Incarnation life;
+    std::size_t rank;
+    Micros at_us, until_us;
+    bool left = false;
+  };
+  std::optional<Asked> asked_;
   std::map<std::pair<Timeline, std::size_t>, Timeline> kept_;  // under which a step's result was logged
 };
 

@@ -30,6 +30,7 @@ namespace warren::chaos {
   X(overwrites_input, "an input in place is overwritten before its elements are final")                               \
   X(idle_told_as_work, "one rank tells the time for which it waited as its program's")                                \
   X(ends_swapped, "who waits for bytes tells that it cannot get rid of some, and the other way round")                \
+  X(stays_when_asked, "who is asked to leave its place to a spare goes on as if it had not heard")                    \
   X(loans_without_end, "who leaves an epoch changes its inputs, and does not tell those who read them where they lie")
 
 enum class Mutant : std::uint8_t {

@@ -331,7 +331,7 @@ void SimTransport::try_send(LinkId id, std::size_t stream) {
   if (!has_room(l, stream, bytes)) return;
   s.sending = true;
   l.wire->lanes[l.side][stream].bytes += bytes;
-  const Micros drag_us = world_.drag_us(Straggler::What::kLink, members_->self, l.peer);
+  const Micros drag_us = world_.drag_us(members_->self, l.peer);
   later(network_.transfer_us(bytes) + drag_us, [this, id, stream] { finish_send(id, stream); });
 }
 

@@ -459,6 +459,9 @@ void SimWorker::carry_out(const WorkerEffect& effect, bool last, std::vector<Wor
           [&](const worker_effect::Fail& e) { fail(e); },
           // A join has mapped nothing for good here.
           [](const worker_effect::Spare&) {},
+          [&](const worker_effect::Drain& e) {
+            if (!world_.is(Mutant::stays_when_asked)) later(0, [this, e] { leave_by(e.by.value * 1000); });
+          },
           [&](const worker_effect::Called& e) { later(world_.random.between(50, 20'000), [this, e] { look(e); }); },
           [&](const worker_effect::Finished&) {
             finished_ = true;
@@ -783,7 +786,7 @@ void SimWorker::data_moved() {
   if (pumping_) return;
   pumping_ = true;
   board_.asleep.store(0);
-  const Micros drag_us = installed_ ? world_.drag_us(Straggler::What::kDataPath, rank_) : 0;
+  const Micros drag_us = installed_ ? world_.drag_us(Straggler::What::kDataPath, rank_, worker_id()) : 0;
   later(world_.random.between(0, 15) + drag_us, [this] { pump(); });
 }
 
@@ -1185,7 +1188,7 @@ void SimWorker::issue(std::size_t position) {
   if (world_.straggler()) {
     // All take some time between calls, and one of them more.
     computing_ = true;
-    later(kStepUs + world_.drag_us(Straggler::What::kProgram, rank_), [this] {
+    later(kStepUs + world_.drag_us(Straggler::What::kProgram, rank_, worker_id()), [this] {
       computing_ = false;
       advance();
     });
@@ -1432,13 +1435,19 @@ void SimWorker::give_up() {
 void SimWorker::drain(Micros within_us) {
   later(0, [this, within_us] {
     if (exiting_ || finished_ || leave_by_us_) return;
-    leave_by_us_ = world_.now_us() + within_us;
-    if (world_.keeps_transcript()) world_.tell(describe() + " is to leave within " + std::to_string(within_us) + " us");
+    const Micros by_us = world_.now_us() + within_us;
     std::vector<WorkerEffect> effects;
-    machine_.drain(TimeMs{*leave_by_us_ / 1000}, "the machine is needed elsewhere", world_.now(), effects);
+    machine_.drain(TimeMs{by_us / 1000}, "the machine is needed elsewhere", world_.now(), effects);
     run_effects(std::move(effects));
-    look_at_drain();
+    leave_by(by_us);
   });
+}
+
+void SimWorker::leave_by(Micros by_us) {
+  if (exiting_ || finished_ || leave_by_us_) return;
+  leave_by_us_ = by_us;
+  if (world_.keeps_transcript()) world_.tell(describe() + " is to leave by " + std::to_string(by_us) + " us");
+  look_at_drain();
 }
 
 // As Control::look_at_drain and Session::leave.

@@ -191,6 +191,7 @@ class SimWorker final : private SimTransport::Owner {
   bool alter(ProgramStep& step);
   void submit(ProgramStep step, std::int32_t place, bool altered);
   void reap(ActiveCall& call);
+  void leave_by(Micros by_us);
   void look_at_drain();
   void finalize();
   void leave(bool finalize, const std::string& reason);

@@ -25,8 +25,24 @@ bool World::step() {
   return true;
 }
 
-Micros World::drag_us(Straggler::What what, Rank rank, Rank peer) const {
-  if (!straggler_ || straggler_->what != what || straggler_->rank != rank || straggler_->peer != peer) return 0;
+bool World::is_straggler(Rank rank, const std::string& worker_id) {
+  if (!straggler_) return false;
+  if (!straggler_->goes) return straggler_->rank == rank;
+  if (slow_worker_.empty() && straggler_->rank == rank) slow_worker_ = worker_id;
+  return slow_worker_ == worker_id;
+}
+
+Micros World::drag_us(Straggler::What what, Rank rank, const std::string& worker_id) {
+  if (!straggler_ || straggler_->what != what || !is_straggler(rank, worker_id)) return 0;
+  return drag_now_us();
+}
+
+Micros World::drag_us(Rank rank, Rank peer) const {
+  const bool slow = straggler_ && straggler_->what == Straggler::What::kLink && straggler_->rank == rank;
+  return slow && straggler_->peer == peer ? drag_now_us() : 0;
+}
+
+Micros World::drag_now_us() const {
   const Micros period_us = straggler_->on_us + straggler_->off_us;
   return period_us == 0 || now_us_ % period_us < straggler_->on_us ? straggler_->drag_us : 0;
 }

@@ -62,8 +62,11 @@ class World {
   // Somebody is slow from now on, whether it is calm or not.
   void hold_up(const Straggler& straggler) { straggler_ = straggler; }
   [[nodiscard]] const std::optional<Straggler>& straggler() const { return straggler_; }
-  // How long this takes more than it would, now.
-  [[nodiscard]] Micros drag_us(Straggler::What what, Rank rank, Rank peer = kNoRank) const;
+  // Whether this worker, which has the rank, is the one, or would be if it is a link.
+  [[nodiscard]] bool is_straggler(Rank rank, const std::string& worker_id);
+  // How long this takes more than it would, now: for that worker, or over that link.
+  [[nodiscard]] Micros drag_us(Straggler::What what, Rank rank, const std::string& worker_id);
+  [[nodiscard]] Micros drag_us(Rank rank, Rank peer) const;
 
   // Everything that happens is noted; two runs of a seed must give the same digest.
   void note(std::uint64_t what);
@@ -105,6 +108,9 @@ class World {
   std::vector<std::string> transcript_;
   std::string verdict_, stray_;
   std::optional<Straggler> straggler_;
+  std::string slow_worker_;  // where the straggler goes with it, once it is known
+
+  [[nodiscard]] Micros drag_now_us() const;
 };
 
 // " 2.17[0-512]": version, rounds, and what is final of the next, for people.

@@ -33,6 +33,7 @@ Verdict run_until_found(Mutant mutant, std::uint64_t most) {
       // Reports that blame the victim are lies where there is one.
       if (mutant == Mutant::idle_told_as_work) options = straggling(seed, Straggler::What::kProgram);
       if (mutant == Mutant::ends_swapped) options = straggling(seed, Straggler::What::kLink);
+      if (mutant == Mutant::stays_when_asked) options = replacing(seed, Straggler::What::kProgram);
       if (mutant == Mutant::loans_without_end) {
         options.lends = true;
         options.collective = Collective::kAllreduce;
@@ -105,6 +106,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Expectation{Mutant::overwrites_input, "overwrites_input", 20, ""},
                       Expectation{Mutant::idle_told_as_work, "idle_told_as_work", 40, "Blame"},
                       Expectation{Mutant::ends_swapped, "ends_swapped", 40, "Blame"},
+                      Expectation{Mutant::stays_when_asked, "stays_when_asked", 20, "Replace"},
                       Expectation{Mutant::loans_without_end, "loans_without_end", 5000, "I"}),
     [](const auto& test) { return std::string(test.param.name); });
 

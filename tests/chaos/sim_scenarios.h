@@ -80,4 +80,14 @@ inline SimOptions straggling(std::uint64_t seed, Straggler::What what) {
   return options;
 }
 
+// A spare takes the place of a slow rank, and is not slow.
+inline SimOptions replacing(std::uint64_t seed, Straggler::What what) {
+  SimOptions options = straggling(seed, what);
+  options.replicas = 1 + static_cast<std::uint32_t>(seed % 3);
+  options.spares = 1 + static_cast<std::uint32_t>(seed % 2);
+  options.replace_after_ms = seed % 5 * 100 + 1;
+  options.straggler->goes = true;
+  return options;
+}
+
 }  // namespace warren::chaos

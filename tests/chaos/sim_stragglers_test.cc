@@ -73,6 +73,52 @@ TEST(Stragglers, FlappingNamesNobodyElse) {
   }
 }
 
+// Nothing is undone.
+TEST(Replace, ASlowRankLeavesItsPlaceToASpare) {
+  for (const What what : {What::kProgram, What::kDataPath}) {
+    std::uint64_t replaced = 0;
+    for (std::uint64_t seed = 1; seed <= seeds(120); ++seed) {
+      const SimOutcome o = simulate(replacing(seed, what));
+      ASSERT_EQ(o.verdict, "") << "seed " << seed;
+      ASSERT_EQ(o.rollbacks, 0u) << "seed " << seed;
+      ASSERT_LE(tracker(o, "spare_placed"), o.replaced) << "seed " << seed;
+      replaced += o.replaced;
+    }
+    std::printf("replaced in %llu of %llu seeds\n", static_cast<unsigned long long>(replaced),
+                static_cast<unsigned long long>(seeds(120)));
+    EXPECT_GT(replaced, seeds(40));
+  }
+}
+
+TEST(Replace, NobodyElseDoes) {
+  for (const What what : {What::kNobody, What::kLink, What::kHung}) {
+    for (std::uint64_t seed = 1; seed <= seeds(30); ++seed) {
+      SimOptions options = replacing(seed, what);
+      options.straggler->goes = false;
+      const SimOutcome o = simulate(options);
+      ASSERT_EQ(o.verdict, "") << "seed " << seed;
+      ASSERT_TRUE(what == What::kHung || tracker(o, "replace_asked") == 0) << "seed " << seed;
+    }
+  }
+}
+
+TEST(Replace, UnderOtherFaults) {
+  std::uint64_t asked = 0;
+  for (std::uint64_t seed = 1; seed <= seeds(120); ++seed) {
+    SimOptions options = replacing(seed, seed % 2 == 0 ? What::kProgram : What::kDataPath);
+    options.straggler.reset();
+    options.replicas = 2;
+    options.faults->set(Fault::slow_rank, 0.2);
+    options.faults->set(seed % 3 == 0 ? Fault::death : seed % 3 == 1 ? Fault::tracker_crash : Fault::preempted, 3.0);
+    options.faults->set(Fault::message_lost, 0.05);
+    const SimOutcome o = simulate(options);
+    ASSERT_EQ(o.verdict, "") << "seed " << seed;
+    asked += tracker(o, "replace_asked");
+  }
+  std::printf("asked %llu times\n", static_cast<unsigned long long>(asked));
+  EXPECT_GT(asked, seeds(20));
+}
+
 // Preemption: ranks leave between two rounds, now and then half of them at once, and their next lives take their
 // places. Nothing is undone, and no call fails.
 TEST(Drain, UndoesNothing) {

@@ -10,6 +10,7 @@
 
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/process.h"
+#include "tests/e2e/starved.h"
 
 namespace warren {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 using testing::Process;
 using ::testing::StartsWith;
 
-constexpr int kExitFinished = 78;
+constexpr int kExitFenced = 76, kExitFinished = 78;
 
 // What the tracker tells, for whoever waits for it.
 class Events {
@@ -49,13 +50,12 @@ class Events {
   }
 
   // One more of them than now.
-  void wait_for_next(const std::string& name) {
+  void wait_for_next(const std::string& name) { wait_for(name, count(name) + 1); }
+  int count(const std::string& name) {
+    const std::lock_guard lock(mutex_);
     int seen = 0;
-    {
-      const std::lock_guard lock(mutex_);
-      for (const LogEvent& event : events_) seen += event.name == name ? 1 : 0;
-    }
-    wait_for(name, seen + 1);
+    for (const LogEvent& event : events_) seen += event.name == name ? 1 : 0;
+    return seen;
   }
 
  private:
@@ -68,11 +68,13 @@ class Events {
 class Job {
  public:
   // `on_disk`: each host has a folder for its log.
-  explicit Job(int size, bool on_disk = false) : size_(size), on_disk_(on_disk) {}
+  explicit Job(int size, bool on_disk = false, int replace_after_ms = 0)
+      : size_(size), on_disk_(on_disk), replace_after_ms_(replace_after_ms) {}
 
   void start(int worker, int attempt = 0, const std::string& host = {}) {
     std::vector<std::string> variables = {"WARREN_SPARES=1", "WARREN_ON_SIGTERM=drain",
-                                          "WARREN_ATTEMPT=" + std::to_string(attempt)};
+                                          "WARREN_ATTEMPT=" + std::to_string(attempt),
+                                          "WARREN_REPLACE_AFTER_MS=" + std::to_string(replace_after_ms_)};
     if (!host.empty()) {
       variables.push_back("WARREN_HOST_ID=" + host);
       variables.push_back("WARREN_DOMAIN_ID=" + host);
@@ -100,6 +102,8 @@ class Job {
     EXPECT_EQ(at(worker).wait(), 128 + SIGKILL);
     workers_.erase(worker);
   }
+  // It has ended, and its end was looked at.
+  void gone(int worker) { workers_.erase(worker); }
   Process& at(int worker) { return *workers_.at(worker); }
   [[nodiscard]] std::filesystem::path disk(const std::string& host) const { return folder_ / ("disk-" + host); }
   // Ends the job: the ranks, which these workers are, have all seen the same; spares were not needed.
@@ -123,6 +127,7 @@ class Job {
  private:
   const int size_;
   const bool on_disk_;
+  const int replace_after_ms_;
   int spares_ = 0;
   testing::Cluster cluster_{"127.0.0.1", false, events.sink()};
   const testing::TempDir folder_;
@@ -184,6 +189,35 @@ TEST(Spares, ASpareThatIsKilledWhileItTakesOverIsReplaced) {
   const int other = called == 3 ? 4 : 3;
   EXPECT_THAT(job.at(other).line(), StartsWith("joined 1 "));
   job.finish({0, 2, other});
+}
+
+TEST(Spares, ARankThatHoldsUpTheOthersLeavesItsPlaceAndWaitsInTurn) {
+  Job job(3, false, 500);
+  job.wait_as_spare(3);
+  job.begin();
+  const auto seconds_since = [](std::chrono::steady_clock::time_point then) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - then).count();
+  };
+  const auto starving = std::chrono::steady_clock::now();
+  {
+    const testing::Starved starved([&](int signal) { job.at(1).kill(signal); }, std::chrono::milliseconds(10),
+                                   std::chrono::milliseconds(90));
+    EXPECT_EQ(job.events.wait_for("replace_asked"), "3");
+    EXPECT_EQ(job.events.wait_for("place_taken"), "3");
+  }
+  EXPECT_EQ(job.at(1).wait(), kExitFenced);
+  job.gone(1);
+  const std::string joined = job.at(3).line();
+  EXPECT_THAT(joined, StartsWith("joined 1 "));
+  const int version = std::stoi(joined.substr(9));
+  std::printf("%.1f versions a second until a spare had its place\n", version / seconds_since(starving));
+  job.start(1, 1);
+  EXPECT_EQ(job.events.wait_for("spare_waits", 2), "1");
+  const auto replaced = std::chrono::steady_clock::now();
+  for (int i = 0; i < 30; i++) job.events.wait_for_next("committed");
+  std::printf("%.1f versions a second since then\n", 30 / seconds_since(replaced));
+  EXPECT_EQ(job.events.count("straggler"), 1);
+  job.finish({0, 2, 3});
 }
 
 TEST(Spares, AWaitingSpareLeavesAtSigterm) {

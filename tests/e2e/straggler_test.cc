@@ -17,6 +17,7 @@
 #include "chaos/process/child.h"
 #include "chaos/process/network.h"
 #include "tests/e2e/cluster.h"
+#include "tests/e2e/starved.h"
 
 namespace warren {
 namespace {
@@ -26,6 +27,7 @@ using chaos::process::Network;
 using std::chrono::milliseconds;
 using testing::Cluster;
 using ::testing::HasSubstr;
+using testing::Starved;
 
 // A verdict takes half a window and three looks: 8 s with the round timeout of these jobs.
 constexpr std::chrono::seconds kPatience(120);
@@ -120,35 +122,6 @@ std::vector<std::unique_ptr<Child>> start_on_one_host(const Cluster& cluster, co
   return workers;
 }
 
-// Runs so much of the time, until it ends. Kills nobody.
-class Starved {
- public:
-  Starved(const Child& child, milliseconds on, milliseconds off)
-      : thread_([this, &child, on, off] {
-          std::unique_lock lock(mutex_);
-          while (!over_) {
-            child.kill_group(SIGSTOP);
-            wake_.wait_for(lock, off, [this] { return over_; });
-            child.kill_group(SIGCONT);
-            wake_.wait_for(lock, on, [this] { return over_; });
-          }
-        }) {}
-  ~Starved() {
-    {
-      const std::lock_guard lock(mutex_);
-      over_ = true;
-    }
-    wake_.notify_all();
-    thread_.join();
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  bool over_ = false;
-  std::thread thread_;
-};
-
 TEST(Stragglers, AStoppedRankIsHungAndTheWaitingOnesAreNot) {
   Verdicts verdicts;
   Cluster cluster("127.0.0.1", false, [&](std::string_view, const LogEvent& e) { verdicts.take(e); });
@@ -170,7 +143,7 @@ TEST(Stragglers, ARankWithATenthOfACpuIsSlow) {
     const auto workers = start_on_one_host(cluster, {});
     ASSERT_TRUE(verdicts.await_plan());
     {
-      const Starved starved(*workers[1], period / 10, period - period / 10);
+      const Starved starved([&](int signal) { workers[1]->kill_group(signal); }, period / 10, period - period / 10);
       EXPECT_THAT(verdicts.await_verdict(), HasSubstr("slow_rank: rank 1"));
     }
     EXPECT_TRUE(verdicts.await_none_standing());

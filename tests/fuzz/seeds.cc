@@ -181,6 +181,7 @@ void envelopes() {
     plan->set_epoch(3);
     fill(plan->mutable_settings());
     plan->mutable_settings()->set_replicas(2);
+    plan->mutable_settings()->set_replace_after_ms(3000);
     add_position(plan->mutable_frontier(), 0, 2, true);
     add_position(plan->mutable_frontier(), 2, 5, false);
     plan->set_committed(true);
@@ -213,6 +214,12 @@ void envelopes() {
   });
   put("finished", [](Envelope& e) { e.mutable_finished()->set_epoch(3); });
   put("heartbeat_reply", [](Envelope& e) { e.mutable_heartbeat_reply()->set_beat(5); });
+  put("leave_request", [](Envelope& e) {
+    auto* leave = e.mutable_heartbeat_reply()->mutable_leave();
+    leave->set_epoch(3);
+    leave->set_within_ms(10'000);
+    leave->set_reason("slow_rank");
+  });
 }
 
 template <class Message>

@@ -196,6 +196,10 @@ std::vector<wire::Envelope> one_of_each(Side side) {
     *add().mutable_interrupt() = interrupt();
     *add().mutable_finished() = finished();
     add().mutable_heartbeat_reply()->set_beat(7);
+    auto* leave = add().mutable_heartbeat_reply()->mutable_leave();
+    leave->set_epoch(5);
+    leave->set_within_ms(86'400'000);
+    leave->set_reason("slow");
     *add().mutable_loaded() = loaded();
     *add().mutable_committed() = committed();
     add().mutable_tell()->set_epoch(3);
@@ -323,6 +327,15 @@ TEST(Codec, Settings) {
   EXPECT_EQ(check([](auto& s) { s.set_costs("a\nb"); }), "costs has an unprintable byte at 1");
   EXPECT_EQ(check([](auto& s) { s.set_replicas(16); }), "");
   EXPECT_EQ(check([](auto& s) { s.set_replicas(17); }), "replicas 17 is outside 0 to 16");
+  EXPECT_EQ(check([](auto& s) { s.set_replace_after_ms(1); }), "ranks are to be replaced, and nothing is logged");
+  const auto replaced_after = [&](std::uint64_t ms) {
+    return check([ms](auto& s) {
+      s.set_replicas(1);
+      s.set_replace_after_ms(ms);
+    });
+  };
+  EXPECT_EQ(replaced_after(86'400'000), "");
+  EXPECT_EQ(replaced_after(86'400'001), "time until a rank is replaced in ms 86400001 is outside 0 to 86400000");
 }
 
 TEST(Codec, Joins) {
@@ -825,6 +838,17 @@ TEST(Codec, WhatTheTrackerSays) {
   wire::Called called;
   called.set_epoch(1);
   EXPECT_EQ(after(called, [](auto& c) { c.set_epoch(0); }).empty(), false);
+  wire::HeartbeatReply reply;
+  reply.mutable_leave()->set_epoch(1);
+  reply.mutable_leave()->set_reason("slow");
+  EXPECT_EQ(after(reply, [](auto&) {}), "");
+  EXPECT_EQ(after(reply, [](auto& r) { r.mutable_leave()->set_epoch(0); }),
+            "epoch 0 is outside 1 to 4611686018427387904");
+  EXPECT_EQ(after(reply, [](auto& r) { r.mutable_leave()->set_within_ms(86'400'001); }),
+            "time until it leaves 86400001 is outside 0 to 86400000");
+  EXPECT_EQ(after(reply, [](auto& r) { r.mutable_leave()->clear_reason(); }), "it is to leave for no reason");
+  EXPECT_EQ(after(reply, [](auto& r) { r.mutable_leave()->set_reason("\r"); }),
+            "reason to leave has an unprintable byte at 0");
   EXPECT_EQ(after(refused(), [](auto& r) { r.set_code(0); }), "unknown failure code 0");
   EXPECT_EQ(after(refused(), [](auto& r) { r.clear_reason(); }), "no reason");
   EXPECT_EQ(after(refused(), [](auto& r) { r.set_reason("\r"); }), "reason has an unprintable byte at 0");

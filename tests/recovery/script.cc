@@ -254,7 +254,13 @@ std::string render(const wire::Envelope& e) {
              (e.interrupt().lost_size() == 0 ? "" : " lost " + join_words(e.interrupt().lost())) + ": " +
              e.interrupt().reason();
     case wire::Envelope::kFinished: return "Finished epoch " + n(e.finished().epoch());
-    case wire::Envelope::kHeartbeatReply: return "HeartbeatReply " + n(e.heartbeat_reply().beat());
+    case wire::Envelope::kHeartbeatReply: {
+      const wire::LeaveRequest& leave = e.heartbeat_reply().leave();
+      return "HeartbeatReply " + n(e.heartbeat_reply().beat()) +
+             (e.heartbeat_reply().has_leave()
+                  ? " leave epoch " + n(leave.epoch()) + " within " + n(leave.within_ms()) + " ms: " + leave.reason()
+                  : "");
+    }
     case wire::Envelope::kReport: {
       std::string text = "Report epoch " + n(e.report().epoch()) + " version " + n(e.report().version());
       for (const wire::Position& p : e.report().positions()) text += " " + render(p);
@@ -329,6 +335,8 @@ std::string render(const std::vector<WorkerEffect>& effects, bool logs) {
       text += std::string("wait as a spare") + (spare->looked ? ", anew" : "") + "\n";
     } else if (const auto* call = std::get_if<worker_effect::Called>(&effect)) {
       text += "look, in epoch " + std::to_string(call->epoch.value) + (call->stale ? ", stale" : "") + "\n";
+    } else if (const auto* drain = std::get_if<worker_effect::Drain>(&effect)) {
+      text += "drain by " + std::to_string(drain->by.value) + " (" + drain->reason + ")\n";
     } else if (const auto* f = std::get_if<worker_effect::Fail>(&effect)) {
       text +=
           (f->fenced ? "fenced " : "fail ") + std::string(to_string(f->why.code())) + ": " + f->why.describe() + "\n";

@@ -99,6 +99,12 @@ TEST(Tracker, DifferentSettingsAreRefusedByName) {
             "11 <- Refused 3: checksums off is not the job's on" + end);
   EXPECT_EQ(refused([](auto& s) { s.set_check_call_sites(false); }),
             "11 <- Refused 3: check of call sites off is not the job's on" + end);
+  TrackerScript logging(false, 2);
+  (void)logging.join("w0", 10, 2);
+  wire::Envelope e = from_worker(11);
+  *e.mutable_join() = join("w1", "other", 2, 2);
+  e.mutable_join()->mutable_settings()->set_replace_after_ms(3000);
+  EXPECT_EQ(logging.send(e), "11 <- Refused 3: time until a rank is replaced in ms 3000 is not the job's 0" + end);
 }
 
 TEST(Tracker, SettingsAreForgottenWhenAllWhoWantedThemAreGone) {

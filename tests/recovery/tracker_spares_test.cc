@@ -56,14 +56,26 @@ void begin(Job& t, const std::string& spare_host = "c") {
 }
 
 TEST(Spares, TakeAPlaceOfTheirHostThenOfTheirDomainThenAny) {
-  const std::vector<FreePlace> places = {
-      {"a", "x", false}, {"b", "x", false}, {"c", "y", false}, {"e", "z", true}, {"f", "f", false}};
+  const std::vector<FreePlace> places = {{"a", "x"}, {"b", "x"}, {"c", "y"}, {"e", "z", true}, {"f", "f"}};
   const std::vector<IdleSpare> spares = {{"q", "q", 2}, {"a", "x", 9}, {"a", "x", 5}, {"g", "x", 4}, {"h", "q", 1}};
   using Chosen = std::vector<std::optional<std::size_t>>;
   // Who has waited longest goes where nobody is nearer. Nobody of e is there.
   EXPECT_EQ(choose_spares(places, spares), (Chosen{2, 3, 4, std::nullopt, 0}));
   EXPECT_EQ(choose_spares(places, {}), Chosen(5));
   EXPECT_TRUE(choose_spares({}, spares).empty());
+}
+
+TEST(Spares, OfOtherHostsComeFirstWhereAHostMayBeWhatWasSlow) {
+  const std::vector<FreePlace> slow = {{"a", "x", false, true}};
+  using Chosen = std::vector<std::optional<std::size_t>>;
+  const std::vector<IdleSpare> own = {{"a", "x", 1}}, near = {{"a", "x", 1}, {"q", "q", 2}, {"b", "x", 3}},
+                               far = {{"a", "x", 1}, {"r", "r", 3}, {"q", "q", 2}};
+  EXPECT_EQ(choose_spares(slow, own), Chosen{0});
+  EXPECT_EQ(choose_spares(slow, near), Chosen{2});
+  EXPECT_EQ(choose_spares(slow, far), Chosen{2}) << "who has waited longest";
+  // Others' own come first; and who has looked early is followed by its host's.
+  EXPECT_EQ(choose_spares(std::vector<FreePlace>{{"a", "x", false, true}, {"q", "q"}}, far), (Chosen{1, 2}));
+  EXPECT_EQ(choose_spares(std::vector<FreePlace>{{"a", "x", true, true}}, near), Chosen{0});
 }
 
 TEST(Spares, AreWithinReachWhileFewerDomainsAreMissingThanThereAreCopies) {

@@ -117,6 +117,14 @@ class WorkerScript {
     e.mutable_heartbeat_reply()->set_beat(beat);
     return get(e);
   }
+  std::string leave_request(std::uint64_t epoch, std::uint64_t within_ms) {
+    wire::Envelope e = from_tracker(10);
+    wire::LeaveRequest& request = *e.mutable_heartbeat_reply()->mutable_leave();
+    request.set_epoch(epoch);
+    request.set_within_ms(within_ms);
+    request.set_reason("slow");
+    return get(e);
+  }
   std::string link_broken(std::uint64_t epoch) {
     return run([&](auto& effects) { machine_->on_link_broken(Epoch(epoch), Rank(1), "reset\n", now(), effects); });
   }
@@ -267,6 +275,29 @@ TEST(Worker, WhoDrainsSaysSoWithEachHeartbeatAndWhenItLeaves) {
   EXPECT_NE(w.drain(0).find("draining 0 (SIGTERM)"), std::string::npos);
   EXPECT_EQ(w.leave(false, "SIGTERM").substr(0, 38), "send Leave epoch 1 preempted: SIGTERM\n");
   EXPECT_EQ(w.machine().state(), State::kFailed);
+}
+
+TEST(Worker, WhoIsAskedToLeaveDrainsOnceAndIsNotPreempted) {
+  WorkerScript w;
+  w.member();
+  EXPECT_EQ(w.leave_request(2, 5000), "") << "of another epoch";
+  EXPECT_FALSE(w.machine().draining());
+  EXPECT_EQ(w.leave_request(1, 5000), "send Heartbeat 2 epoch 1 rounds 0 draining 5000 (slow)\ndrain by " +
+                                          std::to_string(w.now().value + 5000) + " (slow)\n");
+  EXPECT_EQ(w.leave_request(1, 1000), "") << "it was not heard to drain yet";
+  EXPECT_EQ(w.drain(20'000), "") << "the earlier time counts";
+  EXPECT_EQ(w.pass(1000), "send Heartbeat 3 epoch 1 rounds 0 draining 4000 (slow)\n");
+  EXPECT_EQ(w.leave(false, "slow").substr(0, 35), "send Leave epoch 1 preempted: slow\n") << "its machine goes as well";
+
+  WorkerScript replaced;
+  replaced.member();
+  (void)replaced.leave_request(1, 5000);
+  EXPECT_EQ(replaced.leave(false, "slow").substr(0, 25), "send Leave epoch 1: slow\n");
+
+  WorkerScript stops;
+  stops.member();
+  (void)stops.interrupt(2, true);
+  EXPECT_EQ(stops.leave_request(1, 5000), "") << "the epoch is being changed";
 }
 
 TEST(Worker, NoTrackerEndsTheJoinWithWhatTheConnectionSaid) {

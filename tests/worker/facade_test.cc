@@ -77,6 +77,7 @@ void warren_options_init(warren_options* options) {
   options->log_level = -1;
   options->replicas = -1;
   options->fusion_bytes = -1;
+  options->replace_after_ms = -1;
 }
 const char* warren_version(void) {
   return "0.1.0";
@@ -289,6 +290,7 @@ TEST_F(FacadeTest, PassesOptionsOn) {
   options.replicas = 0;
   options.data_dir = "/data";
   options.log_lag_ms = std::chrono::seconds(4);
+  options.replace_after_ms = std::chrono::seconds(5);
   options.log_sink = [&](LogLevel level, std::string_view text) {
     EXPECT_EQ(level, LogLevel::warning);
     lines.emplace_back(text);
@@ -302,6 +304,7 @@ TEST_F(FacadeTest, PassesOptionsOn) {
   EXPECT_EQ(fake_.options.replicas, 0);
   EXPECT_STREQ(fake_.options.data_dir, "/data");
   EXPECT_EQ(fake_.options.log_lag_ms, 4000);
+  EXPECT_EQ(fake_.options.replace_after_ms, 5000);
   EXPECT_EQ(fake_.options.on_rollback, nullptr);
   EXPECT_EQ(fake_.options.job, nullptr) << "what is empty is taken from the environment";
   EXPECT_EQ(fake_.options.log_level, -1);

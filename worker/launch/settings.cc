@@ -23,7 +23,7 @@ namespace warren::worker {
 namespace {
 
 // The settings by their names in the file; the variable is WARREN_ and the name in capitals.
-constexpr std::array<std::string_view, 38> kNames = {"tracker",
+constexpr std::array<std::string_view, 39> kNames = {"tracker",
                                                      "job",
                                                      "worker_id",
                                                      "world_size",
@@ -51,6 +51,7 @@ constexpr std::array<std::string_view, 38> kNames = {"tracker",
                                                      "log_disk_bytes",
                                                      "checkpoint_mirror",
                                                      "spares",
+                                                     "replace_after_ms",
                                                      "resize",
                                                      "on_rollback",
                                                      "on_sigterm",
@@ -144,6 +145,9 @@ Result<Layer> from_options(const warren_options* options) {
   text("on_rollback", options->on_rollback);
   if (options->fusion_bytes >= 0) put("fusion_bytes", std::to_string(options->fusion_bytes), "fusion_bytes");
   text("timeline", options->timeline);
+  if (options->replace_after_ms >= 0) {
+    put("replace_after_ms", std::to_string(options->replace_after_ms), "replace_after_ms");
+  }
   if (options->log_level >= 0) put("log_level", std::to_string(options->log_level), "log_level");
   return out;
 }
@@ -435,6 +439,11 @@ void resolve_log(Resolver& r, const SystemFacts& facts, std::uint64_t local_worl
   // As a launcher numbers them, behind the workers.
   const auto number = parse_number("worker_id", s.worker_id, s.world_size, std::numeric_limits<std::uint32_t>::max());
   s.begins_as_spare = s.spares != 0 && s.world_size != 0 && number.ok();
+  r.number("replace_after_ms", s.replace_after_ms, std::int64_t{0}, limits::kMaxReplaceAfterMs, std::int64_t{0});
+  if (s.replace_after_ms != 0 && s.replicas == 0) {
+    r.keep({Code::kInvalidArgument,
+            "replace_after_ms needs replicas of 1 or more: who takes a rank's place gets its results from the log"});
+  }
   r.on_off("resize", s.resize, false);
   s.on_rollback =
       static_cast<OnRollback>(r.word("on_rollback", kRollbackActions, static_cast<std::size_t>(OnRollback::kExit)));

@@ -91,12 +91,13 @@ struct Settings {
   std::int64_t log_lag_ms = 0;
   std::uint64_t log_lag_bytes = 0;
   std::uint64_t log_disk_bytes = 0;
-  std::string checkpoint_mirror;   // empty: none
-  std::uint32_t spares = 0;        // 0: who finds no place is refused; else it waits for one
-  bool begins_as_spare = false;    // its worker id is a number beyond the world size
-  bool resize = false;             // world_size may be another than that of the job's last run
-  std::uint64_t fusion_bytes = 0;  // 0: no calls are put together
-  std::string timeline;            // a file that gets a Chrome trace; empty: none
+  std::string checkpoint_mirror;      // empty: none
+  std::uint32_t spares = 0;           // 0: who finds no place is refused; else it waits for one
+  bool begins_as_spare = false;       // its worker id is a number beyond the world size
+  std::int64_t replace_after_ms = 0;  // that a rank may hold up the others until a spare has its place; 0: for ever
+  bool resize = false;                // world_size may be another than that of the job's last run
+  std::uint64_t fusion_bytes = 0;     // 0: no calls are put together
+  std::string timeline;               // a file that gets a Chrome trace; empty: none
   OnRollback on_rollback = OnRollback::kExit;
   OnSigterm on_sigterm = OnSigterm::kDefault;
   std::int64_t drain_ms = 0;              // from a notice without a time of its own until the worker has left

@@ -52,6 +52,7 @@ warren_options no_options() {
   o.log_level = -1;
   o.replicas = -1;
   o.fusion_bytes = -1;
+  o.replace_after_ms = -1;
   return o;
 }
 
@@ -109,12 +110,13 @@ TEST(Settings, TakesVariablesAndFillsInDefaults) {
   EXPECT_EQ(s.checkpoint_mirror, "");
   EXPECT_EQ(s.fusion_bytes, 64 * kMiB);
   EXPECT_EQ(s.timeline, "");
+  EXPECT_EQ(s.replace_after_ms, 0);
   EXPECT_EQ(s.on_rollback, OnRollback::kExit);
   EXPECT_EQ(s.device_library, "");
   EXPECT_EQ(s.device_pinned_bytes, 250 * kMiB);
   EXPECT_EQ(s.log_level, WARREN_LOG_INFO);
   EXPECT_EQ(s.attempt, 0u);
-  EXPECT_EQ(s.resolved.size(), 38u);
+  EXPECT_EQ(s.resolved.size(), 39u);
   EXPECT_EQ(source_of(s, "tracker"), "WARREN_TRACKER");
   EXPECT_EQ(source_of(s, "streams"), "default");
   EXPECT_THAT(describe(s), HasSubstr("tracker=10.0.0.1:7000 (WARREN_TRACKER) job=digits (WARREN_JOB)"));
@@ -187,6 +189,7 @@ TEST(Settings, EveryOptionReachesItsSetting) {
   o.on_rollback = "error";
   o.fusion_bytes = 0;
   o.timeline = "/trace.json";
+  o.replace_after_ms = 9000;
   o.log_level = WARREN_LOG_ERROR;
   const auto r = resolve(&o, environment({{"WARREN_LOG_LEVEL", "info"}, {"WARREN_REPLICAS", "3"}}), kFacts);
   ASSERT_TRUE(r.ok()) << r.status().describe();
@@ -202,9 +205,15 @@ TEST(Settings, EveryOptionReachesItsSetting) {
   EXPECT_EQ(s.checkpoint_mirror, "/mirror");
   EXPECT_EQ(s.fusion_bytes, 0u);
   EXPECT_EQ(s.timeline, "/trace.json");
+  EXPECT_EQ(s.replace_after_ms, 9000);
   o.replicas = 0;
   EXPECT_THAT(resolve(&o, environment({}), kFacts).status().describe(),
               HasSubstr("checkpoint_mirror needs replicas of 1 or more"));
+  o.checkpoint_mirror = nullptr;
+  EXPECT_THAT(resolve(&o, environment({}), kFacts).status().describe(),
+              HasSubstr("replace_after_ms needs replicas of 1 or more"));
+  o.replace_after_ms = 86'400'001;
+  EXPECT_THAT(resolve(&o, environment({}), kFacts).status().describe(), HasSubstr("replace_after_ms is '86400001'"));
   EXPECT_EQ(s.on_rollback, OnRollback::kError);
   EXPECT_EQ(s.tracker_host, "fe80::1");
   EXPECT_EQ(s.tracker_port, 81);

@@ -114,9 +114,11 @@ typedef struct warren_options {
   int64_t log_disk_bytes;        /* budget in data_dir */
   const char* checkpoint_mirror; /* directory that gets a copy of each committed checkpoint */
   const char* on_rollback;       /* "exit": the process exits with code 77; "error": calls fail */
-  int64_t fusion_bytes; /* of a round that small asynchronous allreduces share, see warren_fusion_begin; -1: taken
-                           from the settings; 0: none */
-  const char* timeline; /* a file that gets a Chrome trace of calls, rounds and recoveries */
+  int64_t fusion_bytes;     /* of a round that small asynchronous allreduces share, see warren_fusion_begin; -1: taken
+                               from the settings; 0: none */
+  const char* timeline;     /* a file that gets a Chrome trace of calls, rounds and recoveries */
+  int64_t replace_after_ms; /* a rank that holds up the others for so long leaves its place to a spare; 0: never;
+                               -1: taken from the settings */
 } warren_options;
 
 WARREN_API void warren_options_init(warren_options* options);

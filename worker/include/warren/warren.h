@@ -309,6 +309,8 @@ struct Options {
   std::string on_rollback;                   // "exit": the process exits with code 77; "error": calls fail
   std::optional<std::int64_t> fusion_bytes;  // of a round that small asynchronous allreduces share; 0: none
   std::string timeline;                      // a file that gets a Chrome trace of calls, rounds and recoveries
+  // For so long a rank may hold up the others until a spare takes its place; 0: for ever.
+  std::optional<std::chrono::milliseconds> replace_after_ms;
 };
 
 namespace detail {
@@ -1101,6 +1103,7 @@ inline Communicator Communicator::create(const Options& options) {
   c.on_rollback = text(options.on_rollback);
   c.fusion_bytes = options.fusion_bytes ? *options.fusion_bytes : -1;
   c.timeline = text(options.timeline);
+  c.replace_after_ms = options.replace_after_ms ? options.replace_after_ms->count() : -1;
   auto state = std::make_shared<detail::State>();
   if (options.log_sink) {
     state->log_sink = options.log_sink;

@@ -1,0 +1,176 @@
+// What is done about a rank that holds up the others, beyond saying so: a spare takes its place (docs/decisions/0012).
+// It is asked to drain; from there on it is a rank that was lost.
+#include <algorithm>
+#include <utility>
+
+#include "recovery/codec.h"
+#include "recovery/limits.h"
+#include "recovery/spares.h"
+#include "recovery/tracker_machine.h"
+#include "recovery/tracker_transitions.h"
+
+namespace warren {
+
+namespace {
+std::string seconds(std::int64_t ms) {
+  return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";
+}
+
+// Another one in its place would help, and it hears that it is to leave. Who is silent is given up after a round
+// timeout as ever.
+bool replaceable(const Verdict& v) {
+  return v.blame == Blame::kSlowRank || (v.blame == Blame::kCutOff && !v.silent);
+}
+std::size_t index_of(const Verdict& v) {
+  return static_cast<std::size_t>(v.rank.value);
+}
+}  // namespace
+
+std::int64_t TrackerMachine::replacement_pause_ms() const {
+  return limits::kWindowsBetweenReplacements * straggler_limits(timeout_ms()).window_ms;
+}
+
+std::string TrackerMachine::excuse(std::size_t rank) const {
+  const Member& m = members_[rank];
+  if (m.state != MemberState::kActive) return "it has called finalize";
+  if (m.draining) return "it leaves already";
+  if (m.activity && (m.activity->replaying() || m.activity->replayed_rounds() != 0)) {
+    return "it replays what it has missed";
+  }
+  // Its launcher would find the place taken, and end the job.
+  if (!plan_.members(static_cast<int>(rank)).waits()) return "its worker was started without WARREN_SPARES";
+  return {};
+}
+
+const StragglerWatch::Standing* TrackerMachine::first_to_replace(
+    const std::vector<StragglerWatch::Standing>& standing) const {
+  const StragglerWatch::Standing* first = nullptr;
+  for (const StragglerWatch::Standing& s : standing) {
+    if (!replaceable(s.verdict) || !excuse(index_of(s.verdict)).empty()) continue;
+    if (first == nullptr || s.since < first->since) first = &s;
+  }
+  return first;
+}
+
+TrackerMachine::Successor TrackerMachine::successor_of(std::size_t rank, TimeMs now) const {
+  if (now < no_replacement_before_) {
+    return {{}, "one rank is replaced in " + seconds(replacement_pause_ms()) + " at most"};
+  }
+  std::vector<std::string> workers;
+  std::vector<IdleSpare> idle;
+  for (const auto& [worker, spare] : spares_) {
+    if (now >= spare.heard + limits::kSuspectHeartbeats * interval_ms()) continue;
+    workers.push_back(worker);
+    idle.push_back({spare.host_id, spare.domain_id, spare.arrival});
+  }
+  if (workers.empty()) return {{}, "no spare is ready"};
+  const wire::Member& member = plan_.members(static_cast<int>(rank));
+  std::set<std::string> others;
+  for (const wire::Member& m : plan_.members()) {
+    if (m.rank() != member.rank()) others.insert(m.host_id());
+  }
+  for (const bool elsewhere : {true, false}) {
+    const FreePlace place{member.host_id(), member.domain_id(), false, elsewhere};
+    const std::size_t chosen = *choose_spares(std::span(&place, 1), idle).front();
+    std::set<std::string> there = others;
+    there.insert(std::string(idle[chosen].host_id));
+    if (spares_in_reach(there)) return {workers[chosen], {}};
+  }
+  return {{}, "without its machine, what was logged and committed might be out of reach"};
+}
+
+std::vector<StragglerWatch::Standing> TrackerMachine::foresee(TimeMs now) const {
+  std::vector<StragglerWatch::Standing> standing = watch_.standing();
+  if (settings_.replace_after_ms() == 0) return standing;
+  const StragglerWatch::Standing* first = first_to_replace(standing);
+  for (StragglerWatch::Standing& s : standing) {
+    if (!replaceable(s.verdict)) continue;
+    const std::size_t rank = index_of(s.verdict);
+    std::string& next = s.verdict.next;
+    if (leaves_ && rank_of(leaves_->life) == rank) {
+      next = (leaves_->heard ? "it leaves, and spare " : "it was asked to leave, and spare ") + leaves_->spare +
+             " takes its place";
+    } else if (const std::string why = excuse(rank); !why.empty()) {
+      next = "it is not replaced: " + why;
+    } else if (leaves_ || &s != first) {
+      next = "another rank is replaced first";
+    } else if (const Successor successor = successor_of(rank, now); successor.spare.empty()) {
+      next = "it is not replaced: " + successor.obstacle;
+    } else {
+      const std::int64_t left_ms = s.since + replace_after_ms() - now;
+      next = "it is replaced by spare " + successor.spare + (left_ms <= 0 ? " now" : " in " + seconds(left_ms));
+    }
+  }
+  return standing;
+}
+
+void TrackerMachine::replace_stragglers(const std::vector<Verdict>& found, TimeMs now, Effects& effects) {
+  if (settings_.replace_after_ms() == 0) return;
+  const std::vector<StragglerWatch::Standing> standing = watch_.standing();
+  const auto against = [&](std::size_t rank) {
+    return std::ranges::any_of(standing,
+                               [&](const auto& s) { return replaceable(s.verdict) && index_of(s.verdict) == rank; });
+  };
+  std::erase_if(obstacles_, [&](const auto& o) { return !against(o.first); });
+  if (leaves_ && !leaves_->heard && !against(*rank_of(leaves_->life))) {
+    count(Transition::replace_withdrawn);
+    log(Severity::kInfo, "replace_withdrawn",
+        name(*rank_of(leaves_->life)) + " holds up nobody any more, and need not leave", effects,
+        {{"rank", std::to_string(*rank_of(leaves_->life))}});
+    leaves_.reset();
+  }
+  if (leaves_) return;
+  const StragglerWatch::Standing* first = first_to_replace(standing);
+  for (const StragglerWatch::Standing& s : standing) {
+    const Verdict& v = s.verdict;
+    const std::size_t rank = index_of(v);
+    // It still is so.
+    const bool again = std::ranges::any_of(found, [&](const Verdict& f) { return f.key() == v.key(); });
+    if (!replaceable(v) || !again || now < s.since + replace_after_ms()) continue;
+    Successor successor{{}, excuse(rank)};
+    if (successor.obstacle.empty() && &s == first) successor = successor_of(rank, now);
+    if (!successor.spare.empty()) return ask_to_leave(rank, s, successor.spare, now, effects);
+    if (successor.obstacle.empty() || obstacles_[rank] == successor.obstacle) continue;
+    count(Transition::replace_obstructed);
+    obstacles_[rank] = successor.obstacle;
+    log(Severity::kWarning, "not_replaced",
+        name(rank) + " holds up the others for " + seconds(now - s.since) +
+            " and is not replaced: " + successor.obstacle,
+        effects, {{"rank", std::to_string(rank)}});
+  }
+}
+
+void TrackerMachine::ask_to_leave(std::size_t rank, const StragglerWatch::Standing& s, const std::string& spare,
+                                  TimeMs now, Effects& effects) {
+  count(Transition::replace_asked);
+  const std::string why = std::string(to_string(s.verdict.blame)) + " for " + seconds(now - s.since);
+  leaves_ = Leaves{Incarnation(plan_.members(static_cast<int>(rank)).incarnation()), spare,
+                   "the tracker found it " + why + ", and spare " + spare + " takes its place", false};
+  no_replacement_before_ = now + replacement_pause_ms();
+  log(Severity::kWarning, "replace_asked",
+      name(rank) + " is asked to leave within " + seconds(timeout_ms()) + ", and spare " + spare + " on host " +
+          spares_.at(spare).host_id + " takes its place: " + why,
+      effects, {{"rank", std::to_string(rank)}, {"worker", spare}});
+}
+
+void TrackerMachine::forget_replaced(TimeMs now) {
+  obstacles_.clear();
+  if (!leaves_) return;
+  const bool still_there = rank_of(leaves_->life).has_value();
+  // What it costs to replace a rank, until all have caught up, is no reason to replace another.
+  if (!still_there) no_replacement_before_ = now + replacement_pause_ms();
+  if (!still_there || !leaves_->heard) leaves_.reset();
+}
+
+bool TrackerMachine::given_away(std::size_t place, TimeMs now) const {
+  if (!leaves_ || rank_of(leaves_->life) != place || out_of_reach_) return false;
+  if (state_ != State::kRunning && !interrupt_.resume()) return false;
+  if (state_ == State::kGathering && (survivors_ == 0 || now >= since_ + timeout_ms())) return false;
+  if (takers_.contains(place) || calls_.contains(place)) return true;
+  const std::string& own = plan_.members(static_cast<int>(place)).worker_id();
+  return std::ranges::any_of(spares_, [&](const auto& s) {
+    return s.first != own && !s.second.call && !found_nothing_.contains(s.second.host_id);
+  });
+}
+
+}  // namespace warren
