@@ -338,6 +338,7 @@ void Engine::committed(Version version) {
 // Who sits where, for the schedules of this epoch.
 void Engine::place(Group& group) {
   group.cache.clear();
+  group.repeated = {};
   group.hosts.clear();
   group.domains.clear();
   if (plan_.hosts.empty()) return;
@@ -484,6 +485,13 @@ Result<std::shared_ptr<const PreparedSchedule>> Engine::schedule_for(Group& grou
   return prepared;
 }
 
+const Engine::Group::Repeated* Engine::repeats(const Group& group, const CallSpec& spec) {
+  const Group::Repeated& r = group.repeated;
+  const bool same = r.schedule != nullptr && r.count == spec.count && r.collective == spec.collective &&
+                    r.type == spec.type && r.op == spec.op && r.root == spec.root && r.asked == spec.algorithm;
+  return same ? &r : nullptr;
+}
+
 Status Engine::submit(GroupId id, Call& call) {
   if (!broken_.ok()) return broken_;
   WARREN_CHECK(installed_, "calls come after the plan");
@@ -507,7 +515,10 @@ Status Engine::submit(GroupId id, Call& call) {
     check(group);
     return {};
   }
-  if (call.spec.collective != Collective::kBarrier) {
+  const Group::Repeated* const repeated = repeats(group, call.spec);
+  if (repeated != nullptr) {
+    call.reducer = repeated->reducer;
+  } else if (call.spec.collective != Collective::kBarrier) {
     auto reducer = Reducer::make(call.spec.type, call.spec.op, static_cast<std::uint32_t>(size), call.spec.custom_bytes,
                                  call.spec.custom, call.spec.custom_context);
     if (!reducer.ok()) return reducer.status();
@@ -515,7 +526,8 @@ Status Engine::submit(GroupId id, Call& call) {
   }
   call.counts.assign(call.spec.counts.begin(), call.spec.counts.end());
   call.spec.counts = call.counts;
-  call.fingerprint = fingerprint_of(call.spec, static_cast<std::uint8_t>(algorithm_for(call.spec, size)));
+  const schedule::Algorithm algorithm = repeated != nullptr ? repeated->algorithm : algorithm_for(call.spec, size);
+  call.fingerprint = fingerprint_of(call.spec, static_cast<std::uint8_t>(algorithm));
   call.fingerprint.site &= ~kSiteCompared;
   if (plan_.check_call_sites && call.fingerprint.site != 0) call.fingerprint.site |= kSiteCompared;
   const bool setup = !call.setup.empty() && recall_ != nullptr;
@@ -525,10 +537,20 @@ Status Engine::submit(GroupId id, Call& call) {
     if (!status.ok()) return status;
   }
   if (!known_of(call.round).done) {
-    // Here, where a schedule that cannot be made is still an error of this call alone.
-    auto prepared = schedule_for(group, call);
-    if (!prepared.ok()) return prepared.status();
-    call.schedule = std::move(prepared).value();
+    if (repeated != nullptr) {
+      call.schedule = repeated->schedule;
+    } else {
+      // Here, where a schedule that cannot be made is still an error of this call alone.
+      auto prepared = schedule_for(group, call);
+      if (!prepared.ok()) return prepared.status();
+      call.schedule = std::move(prepared).value();
+      const CallSpec& s = call.spec;
+      const bool simple = s.type != DataType::kCustom && s.counts.empty();
+      if (simple) {
+        group.repeated = {s.collective, s.type,    s.op,         s.algorithm,  s.root,
+                          s.count,      algorithm, call.reducer, call.schedule};
+      }
+    }
     call.schedule_epoch = plan_.epoch;
   }
   if (!setup) group.next_sequence = group.next_sequence.next();

@@ -285,6 +285,19 @@ class Engine {
     LightRound light;  // while it runs, the executor does not
     PointChannels points;
     std::vector<CacheEntry> cache;
+    // What the newest collective was run by, for the next one of its kind: programs repeat their calls.
+    struct Repeated {
+      Collective collective{};
+      DataType type{};
+      ReduceOp op{};
+      std::uint8_t asked = 0;  // CallSpec::algorithm
+      std::int32_t root = 0;
+      std::uint64_t count = 0;
+      schedule::Algorithm algorithm{};
+      Reducer reducer;
+      std::shared_ptr<const PreparedSchedule> schedule;  // null: nothing. Of this epoch
+    };
+    Repeated repeated;
     // The newest rounds that this life has begun, by number modulo their count: whoever comes new may ask.
     static constexpr std::size_t kNewestRounds = 32;
     struct Begun {
@@ -294,6 +307,8 @@ class Engine {
     std::array<std::optional<Begun>, kNewestRounds> begun;
   };
 
+  // What of the group's newest call serves this one too; null: nothing.
+  [[nodiscard]] static const Group::Repeated* repeats(const Group& group, const CallSpec& spec);
   Result<std::shared_ptr<const PreparedSchedule>> schedule_for(Group& group, const Call& call);
   [[nodiscard]] schedule::Request request_for(const Group& group, const Call& call) const;
   [[nodiscard]] const Frontier* frontier_of(GroupId group, Version version) const;

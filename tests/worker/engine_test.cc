@@ -554,6 +554,60 @@ TEST(Engine, ALightRoundThatIsPostedBeforeASleepGoesOn) {
   }
 }
 
+// A call is run by what served the one before only where both ask for the same.
+TEST(Engine, ACallThatDiffersInOneThingIsNotTakenForTheOneBefore) {
+  Mesh mesh({});
+  std::vector<std::int32_t> x[2];
+  const auto call = [&](const std::function<void(CallSpec&)>& change) {
+    Call calls[2];
+    for (int r = 0; r < 2; r++) {
+      x[r] = {r + 1, -3, 5, 1 << r};
+      CallSpec& s = calls[r].spec;
+      s.collective = Collective::kAllreduce;
+      s.type = DataType::kI32;
+      s.op = ReduceOp::kSum;
+      s.input = s.output = x[r].data();
+      s.count = 4;
+      change(s);
+      EXPECT_TRUE(mesh.engine(r).submit(kWorldGroup, calls[r]).ok());
+    }
+    EXPECT_TRUE(mesh.run([&] { return calls[0].finished && calls[1].finished; }));
+    EXPECT_TRUE(calls[0].status.ok()) << calls[0].status.describe();
+    return calls[0].fingerprint;
+  };
+  const std::vector<std::int32_t> sum{3, -6, 10, 3};
+  const auto sums = [&] { return x[0] == sum && x[1] == sum; };
+  for (int again = 0; again < 2; again++) {
+    const Fingerprint plain = call([](CallSpec&) {});
+    EXPECT_TRUE(sums());
+    call([](CallSpec& s) { s.op = ReduceOp::kMax; });
+    EXPECT_EQ(x[0], (std::vector<std::int32_t>{2, -3, 5, 2}));
+    call([](CallSpec&) {});
+    EXPECT_TRUE(sums());
+    // Four bytes, which are the first element.
+    call([](CallSpec& s) { s.type = DataType::kI8; });
+    EXPECT_EQ(x[0], (std::vector<std::int32_t>{3, -3, 5, 1}));
+    call([](CallSpec&) {});
+    call([](CallSpec& s) { s.count = 2; });
+    EXPECT_EQ(x[1], (std::vector<std::int32_t>{3, -6, 5, 2}));
+    for (const int root : {0, 1}) {
+      call([root](CallSpec& s) {
+        s.collective = Collective::kBroadcast;
+        s.op = ReduceOp::kNone;
+        s.input = nullptr;
+        s.root = root;
+      });
+      EXPECT_EQ(x[1 - root], (std::vector<std::int32_t>{root + 1, -3, 5, 1 << root}));
+    }
+    call([](CallSpec&) {});
+    EXPECT_EQ(call([](CallSpec& s) { s.algorithm = static_cast<std::uint8_t>(Algorithm::kRing); }).algorithm,
+              static_cast<std::uint8_t>(Algorithm::kRing));
+    EXPECT_TRUE(sums());
+    EXPECT_EQ(call([](CallSpec&) {}), plain);
+    EXPECT_TRUE(sums());
+  }
+}
+
 // Both ways: on a link that has just broken, and while a frame is looked for.
 TEST(Engine, ALightRoundWhosePeerHasGoneIsReported) {
   for (const bool looks : {false, true}) {
