@@ -32,8 +32,8 @@ constexpr std::size_t kMostOutstanding = 6;
 // Where somebody is slow on purpose.
 constexpr Micros kStepUs = 30'000;
 constexpr Micros kLookAtDrainUs = 20'000;
-// As long as a caller looks before it sleeps.
-constexpr Micros kSpinUs = 60;
+// How long a caller looks before it sleeps. Odd ranks longer than it does in life, so that interrupts find them there.
+constexpr Micros kSpinUs[] = {60, 1000};
 
 Incarnation draw_incarnation(Random& random) {
   std::uint64_t v = 0;
@@ -365,7 +365,7 @@ void SimWorker::rest() {
 // What Session::drive does before it sleeps.
 void SimWorker::spin() {
   if (std::exchange(spins_, true)) return;
-  later(kSpinUs, [this] {
+  later(kSpinUs[rank_.value % 2], [this] {
     spins_ = false;
     if (!engine_.post_all()) return;
     if (doomed_) return links_.doomed();
