@@ -107,7 +107,7 @@ WorkerMachine::Standing Engine::suspend() {
         const std::uint64_t width = element_bytes(group->active->spec);
         const std::uint64_t begin =
             result_shape(group->active->spec, {group->rank, static_cast<std::int32_t>(group->members.size())}).begin;
-        for (const Executor::Final& f : group->executor.finals()) {
+        for (const Executor::Final& f : group->light.runs() ? group->light.finals() : group->executor.finals()) {
           fresh.add((begin + f.at) * width, (begin + f.at + f.count) * width);
         }
       } else if (group->phase == Phase::kRecalls) {
@@ -122,12 +122,15 @@ WorkerMachine::Standing Engine::suspend() {
     }
     if (group->active != nullptr) {
       enter(*group, Phase::kWaits);
+      group->interrupted = true;
       if (group->active->prepare == Call::Prepare::kAsked) group->active->prepare = Call::Prepare::kNot;
     }
     group->executor.abandon();
+    group->light.abandon();
     group->points.suspend();
     settle(*group);
   }
+  light_ = nullptr;
   for (auto& [id, group] : departed_) {
     group->points.suspend();
     settle(*group);
@@ -335,6 +338,7 @@ void Engine::committed(Version version) {
 // Who sits where, for the schedules of this epoch.
 void Engine::place(Group& group) {
   group.cache.clear();
+  group.repeated = {};
   group.hosts.clear();
   group.domains.clear();
   if (plan_.hosts.empty()) return;
@@ -481,6 +485,13 @@ Result<std::shared_ptr<const PreparedSchedule>> Engine::schedule_for(Group& grou
   return prepared;
 }
 
+const Engine::Group::Repeated* Engine::repeats(const Group& group, const CallSpec& spec) {
+  const Group::Repeated& r = group.repeated;
+  const bool same = r.schedule != nullptr && r.count == spec.count && r.collective == spec.collective &&
+                    r.type == spec.type && r.op == spec.op && r.root == spec.root && r.asked == spec.algorithm;
+  return same ? &r : nullptr;
+}
+
 Status Engine::submit(GroupId id, Call& call) {
   if (!broken_.ok()) return broken_;
   WARREN_CHECK(installed_, "calls come after the plan");
@@ -504,7 +515,10 @@ Status Engine::submit(GroupId id, Call& call) {
     check(group);
     return {};
   }
-  if (call.spec.collective != Collective::kBarrier) {
+  const Group::Repeated* const repeated = repeats(group, call.spec);
+  if (repeated != nullptr) {
+    call.reducer = repeated->reducer;
+  } else if (call.spec.collective != Collective::kBarrier) {
     auto reducer = Reducer::make(call.spec.type, call.spec.op, static_cast<std::uint32_t>(size), call.spec.custom_bytes,
                                  call.spec.custom, call.spec.custom_context);
     if (!reducer.ok()) return reducer.status();
@@ -512,7 +526,8 @@ Status Engine::submit(GroupId id, Call& call) {
   }
   call.counts.assign(call.spec.counts.begin(), call.spec.counts.end());
   call.spec.counts = call.counts;
-  call.fingerprint = fingerprint_of(call.spec, static_cast<std::uint8_t>(algorithm_for(call.spec, size)));
+  const schedule::Algorithm algorithm = repeated != nullptr ? repeated->algorithm : algorithm_for(call.spec, size);
+  call.fingerprint = fingerprint_of(call.spec, static_cast<std::uint8_t>(algorithm));
   call.fingerprint.site &= ~kSiteCompared;
   if (plan_.check_call_sites && call.fingerprint.site != 0) call.fingerprint.site |= kSiteCompared;
   const bool setup = !call.setup.empty() && recall_ != nullptr;
@@ -522,10 +537,20 @@ Status Engine::submit(GroupId id, Call& call) {
     if (!status.ok()) return status;
   }
   if (!known_of(call.round).done) {
-    // Here, where a schedule that cannot be made is still an error of this call alone.
-    auto prepared = schedule_for(group, call);
-    if (!prepared.ok()) return prepared.status();
-    call.schedule = std::move(prepared).value();
+    if (repeated != nullptr) {
+      call.schedule = repeated->schedule;
+    } else {
+      // Here, where a schedule that cannot be made is still an error of this call alone.
+      auto prepared = schedule_for(group, call);
+      if (!prepared.ok()) return prepared.status();
+      call.schedule = std::move(prepared).value();
+      const CallSpec& s = call.spec;
+      const bool simple = s.type != DataType::kCustom && s.counts.empty();
+      if (simple) {
+        group.repeated = {s.collective, s.type,    s.op,         s.algorithm,  s.root,
+                          s.count,      algorithm, call.reducer, call.schedule};
+      }
+    }
     call.schedule_epoch = plan_.epoch;
   }
   if (!setup) group.next_sequence = group.next_sequence.next();
@@ -612,6 +637,7 @@ void Engine::start_next(Group& group) {
   group.have = {};
   group.unlogged = {};
   group.awaited = 0;
+  group.interrupted = false;
   const RoundId& round = group.active->round;
   if (!is_setup(round)) {
     group.begun[round.sequence.value % Group::kNewestRounds] = {round, group.active->fingerprint};
@@ -858,7 +884,37 @@ void Engine::run(Group& group, std::shared_ptr<const PreparedSchedule> prepared)
   if (round.input == nullptr) round.input = round.output;
   round.reducer = call.reducer;
   round.publisher = group.recall == nullptr ? nullptr : &group;
-  group.executor.start(round);
+  // Not what was interrupted: the executor knows what stood where. Nor what a disk may have to see first.
+  const bool light = call.blocking && light_ == nullptr && !group.interrupted && !group.resumed &&
+                     call.spec.prepare == nullptr && (recall_ == nullptr || recall_->shows_at_once()) &&
+                     LightRound::serves(round);
+  group.ran_light = light;
+  if (!light) return group.executor.start(round);
+  light_ = &group;
+  group.light.begin(round);
+  (void)go_light(group);
+}
+
+// Whether something may have moved: it is over, or the executor's.
+bool Engine::go_light(Group& group) {
+  const LightRound::Outcome outcome = group.light.go();
+  if (outcome == LightRound::Outcome::kWaits) return false;
+  light_ = nullptr;
+  if (outcome == LightRound::Outcome::kStuck) hand_over(group);
+  return true;
+}
+
+void Engine::hand_over(Group& group) {
+  group.ran_light = false;
+  group.light.hand_over();
+}
+
+bool Engine::post_all() {
+  if (light_ == nullptr) return false;
+  Group& group = *std::exchange(light_, nullptr);
+  hand_over(group);
+  check(group);
+  return true;
 }
 
 Status Engine::Group::publish(std::uint64_t first, std::uint64_t count, const std::byte* values, LogPlace& place) {
@@ -947,8 +1003,8 @@ void Engine::fail(const Status& status, Rank peer) {
 }
 
 void Engine::check(Group& group) {
-  while (group.active != nullptr &&
-         (group.phase == Phase::kDone || (group.phase == Phase::kRuns && group.executor.done()))) {
+  while (group.active != nullptr && (group.phase == Phase::kDone ||
+                                     (group.phase == Phase::kRuns && !group.light.runs() && group.executor.done()))) {
     if (group.phase == Phase::kRuns && !group.executor.status().ok()) {
       // The call ends with the epoch: the tracker's word says who is to blame.
       fail(group.executor.status(), group.executor.failed_peer());
@@ -957,7 +1013,8 @@ void Engine::check(Group& group) {
     // On disk too, where mode sync says so, before the call returns.
     if (group.phase == Phase::kRuns && group.awaited != 0 && !recall_->may_be_seen(group.awaited)) break;
     if (group.phase == Phase::kRuns) {
-      board_.bytes_moved.fetch_add(group.executor.bytes_sent(), std::memory_order_relaxed);
+      board_.bytes_moved.fetch_add(group.ran_light ? group.light.bytes_sent() : group.executor.bytes_sent(),
+                                   std::memory_order_relaxed);
       board_.rounds_computed.fetch_add(1, std::memory_order_relaxed);
     }
     complete(group);
@@ -1082,6 +1139,13 @@ bool Engine::settle_published() {
 
 bool Engine::progress() {
   if (stopped() || !open_) return false;
+  if (light_ != nullptr) {
+    Group& group = *light_;
+    if (go_light(group)) {
+      check(group);
+      return true;
+    }
+  }
   const bool recalled_some = drain_recalls();
   const bool settled_some = settle_published();
   completions_.resize(64);
@@ -1108,6 +1172,7 @@ void Engine::stop(const Status& why) {
   if (stopped()) return;
   broken_ = why;
   open_ = false;
+  light_ = nullptr;
   prepares_.clear();
   for (Call* call : std::exchange(deliveries_, {})) finish(*call, why);
   if (recall_ != nullptr) recall_->suspend();
@@ -1123,6 +1188,7 @@ void Engine::stop(const Status& why) {
       board_.end(group->slot / 2);
     }
     group->executor.abandon();
+    group->light.abandon();
     for (; !group->queue.empty(); group->queue.pop()) finish(*group->queue.front(), why);
     const Status point_reason = reason(group->points.status());
     for (Call* call : group->points.abandon()) finish(*call, point_reason);
@@ -1184,11 +1250,13 @@ std::vector<std::string> Engine::describe_waits() const {
                       to_string(group->active->fingerprint));
     } else if (group->active != nullptr) {
       std::vector<Rank> waiting;
+      if (const Rank peer = group->light.waits_for(); peer != kNoRank) waiting.push_back(peer);
       for (const auto& w : group->executor.waiting_for(RoundBoard::kRanks)) waiting.push_back(w.rank);
       if (!waiting.empty()) {
         lines.push_back(self + ranks(waiting) + " in " + to_string(group->active->round) + ", " +
                         to_string(group->active->fingerprint));
-      } else if (group->executor.settling() || (group->phase == Phase::kRuns && group->executor.done())) {
+      } else if (group->executor.settling() ||
+                 (group->phase == Phase::kRuns && !group->light.runs() && group->executor.done())) {
         lines.push_back(rank + " waits for its disk in " + to_string(group->active->round) + ", " +
                         to_string(group->active->fingerprint));
       }

@@ -30,6 +30,7 @@
 #include "recovery/worker_machine.h"
 #include "worker/call.h"
 #include "worker/executor.h"
+#include "worker/light_round.h"
 #include "worker/point.h"
 #include "worker/recall.h"
 #include "worker/round_board.h"
@@ -210,6 +211,10 @@ class Engine {
   [[nodiscard]] std::size_t outstanding() const { return outstanding_; }
   // By which a group of so many ranks makes this collective.
   [[nodiscard]] schedule::Algorithm algorithm_for(const CallSpec& spec, std::int32_t size);
+  // Before the owner sleeps, or looks at what is waited for: what was not posted so far is.
+  // True: it was something, and may have come already.
+  bool post_all();
+  [[nodiscard]] bool has_unposted() const { return light_ != nullptr; }
   // Writes to the board whom the rounds under way wait for. For the owner's slow path, before it sleeps.
   void publish_waits();
   // "rank 0 waits for rank 3 in round 0.17: allreduce(…)", one entry a round under way, and one for what is replayed:
@@ -242,6 +247,7 @@ class Engine {
           rank(self),
           slot(slot_index),
           executor(transport, GroupId(group_channel), members, slot_index, &board),
+          light(transport, executor, GroupId(group_channel), members, slot_index, &board),
           points(transport, group_id, group_channel, members, self, slot_index + 1, chunk_bytes, logged, version,
                  board) {}
     // Publisher: of the round under way.
@@ -270,12 +276,28 @@ class Engine {
     Ranges have;                // bytes of the whole result that stand final in the active call's output
     Status unlogged;            // why some of them could not be logged
     std::uint64_t awaited = 0;  // resumed: the call returns when this may be seen (Recall::newest)
+    bool ran_light = false;     // the active call's round is, or was, carried out by `light` alone
+    bool interrupted = false;   // the active call's round was begun in an earlier epoch
     bool point_shown = false;   // the board shows a receive
     bool departed = false;      // removed
     bool unsettled = false;     // counted
     Executor executor;
+    LightRound light;  // while it runs, the executor does not
     PointChannels points;
     std::vector<CacheEntry> cache;
+    // What the newest collective was run by, for the next one of its kind: programs repeat their calls.
+    struct Repeated {
+      Collective collective{};
+      DataType type{};
+      ReduceOp op{};
+      std::uint8_t asked = 0;  // CallSpec::algorithm
+      std::int32_t root = 0;
+      std::uint64_t count = 0;
+      schedule::Algorithm algorithm{};
+      Reducer reducer;
+      std::shared_ptr<const PreparedSchedule> schedule;  // null: nothing. Of this epoch
+    };
+    Repeated repeated;
     // The newest rounds that this life has begun, by number modulo their count: whoever comes new may ask.
     static constexpr std::size_t kNewestRounds = 32;
     struct Begun {
@@ -285,6 +307,8 @@ class Engine {
     std::array<std::optional<Begun>, kNewestRounds> begun;
   };
 
+  // What of the group's newest call serves this one too; null: nothing.
+  [[nodiscard]] static const Group::Repeated* repeats(const Group& group, const CallSpec& spec);
   Result<std::shared_ptr<const PreparedSchedule>> schedule_for(Group& group, const Call& call);
   [[nodiscard]] schedule::Request request_for(const Group& group, const Call& call) const;
   [[nodiscard]] const Frontier* frontier_of(GroupId group, Version version) const;
@@ -308,6 +332,8 @@ class Engine {
   [[nodiscard]] bool waits_for_prepare(Group& group, bool runs);
   void run(Group& group, std::shared_ptr<const PreparedSchedule> prepared);
   void run_rest(Group& group);
+  bool go_light(Group& group);
+  void hand_over(Group& group);
   void complete(Group& group);
   [[nodiscard]] wire::Position position_of(const Group& group, bool own) const;
   void remember(const Group& group);
@@ -364,6 +390,7 @@ class Engine {
   std::vector<Call*> deliveries_;  // likewise
   std::map<GroupId, std::unique_ptr<Group>> groups_, departed_;
   std::size_t unsettled_groups_ = 0;
+  Group* light_ = nullptr;       // whose round runs light
   std::vector<Group*> by_slot_;  // a group has two slots: rounds, then point-to-point
   std::vector<Completion> completions_;
   std::vector<std::shared_ptr<Call>> finished_calls_;

@@ -30,6 +30,11 @@ bool is_local(StepKind kind) {
 }
 }  // namespace
 
+bool writes_final(const Step& step) {
+  const bool writes = step.kind == StepKind::kReduce || step.kind == StepKind::kCombine || step.kind == StepKind::kCopy;
+  return writes && step.dst.space == Space::kOutput && step.count != 0;
+}
+
 PreparedSchedule::PreparedSchedule(schedule::Schedule schedule) : schedule_(std::move(schedule)) {
   const auto& steps = schedule_.steps;
   std::map<std::int32_t, std::pair<std::vector<std::uint32_t>, std::vector<std::uint32_t>>> by_peer;
@@ -56,6 +61,10 @@ PreparedSchedule::PreparedSchedule(schedule::Schedule schedule) : schedule_(std:
     append(queues.second);
     channel.end_recv = static_cast<std::uint32_t>(order_.size());
     channels_.push_back(channel);
+  }
+  for (const Step& step : steps) {
+    in_order_ = in_order_ && step.kind != StepKind::kCombine;
+    largest_ = std::max(largest_, step.count);
   }
   find_sources();
 }
@@ -132,6 +141,16 @@ Executor::Executor(Transport& transport, GroupId links, std::vector<Rank> member
 }
 
 void Executor::start(const Round& round) {
+  prepare(round);
+  if (status_.ok()) run(0, false);
+}
+
+void Executor::take_over(const Round& round, std::uint32_t finished, bool posted) {
+  prepare(round);
+  if (status_.ok()) run(finished, posted);
+}
+
+void Executor::prepare(const Round& round) {
   WARREN_CHECK(done(), "one round at a time");
   if (header_.round != round.id) lost_input_ = {};
   round_ = round;
@@ -163,18 +182,39 @@ void Executor::start(const Round& round) {
                      "a part of this rank's input of " + to_string(round.id) +
                          " is lost: a final took its place whose owner, lost since, used its log's memory again "
                          "while it was read; --log_memory_bytes is too small");
-    return;
   }
+}
+
+// From where its first `finished` steps are done. Those of a channel are then the first of it.
+void Executor::run(std::uint32_t finished, bool posted) {
+  const PreparedSchedule& prepared = *round_.schedule;
+  const auto& s = prepared.schedule_;
   for (std::uint32_t c = 0; c < cursors_.size(); c++) {
     const auto& channel = prepared.channels_[c];
     LinkId& link = links_[static_cast<std::size_t>(channel.peer)];
     if (link == 0) link = transport_.link(link_group_, members_[static_cast<std::size_t>(channel.peer)]) + 1;
     cursors_[c] = {link - 1, channel.first_send, channel.first_recv};
   }
+  for (std::uint32_t i = 0; i < finished; i++) {
+    const Step& step = s.steps[i];
+    remaining_--;
+    pending_[i] = kFinished;
+    for (std::uint32_t k = s.first_successor[i]; k < s.first_successor[i + 1]; k++) pending_[s.successors[k]]--;
+    if (step.kind == StepKind::kRecv) cursors_[prepared.channel_[i]].recv++;
+    if (step.kind != StepKind::kSend) continue;
+    cursors_[prepared.channel_[i]].send++;
+    bytes_sent_ += step.count * round_.reducer.bytes(step.a.form);
+  }
+  if (posted) {
+    const Step& step = s.steps[finished];
+    WARREN_CHECK(step.kind == StepKind::kSend && pending_[finished] == 0, "what is under way could begin");
+    cursors_[prepared.channel_[finished]].send++;
+    outstanding_[prepared.channel_[finished]].sends++;
+    bytes_sent_ += step.count * round_.reducer.bytes(step.a.form);
+  }
   for (std::uint32_t c = 0; c < cursors_.size(); c++) advance(c);
-  for (std::uint32_t i = 0; i < s.steps.size(); i++) {
-    const StepKind kind = s.steps[i].kind;
-    if (s.pending[i] == 0 && is_local(kind)) ready_.push_back(i);
+  for (std::uint32_t i = finished; i < s.steps.size(); i++) {
+    if (pending_[i] == 0 && is_local(s.steps[i].kind)) ready_.push_back(i);
   }
   run_ready();
 }
@@ -437,12 +477,7 @@ std::vector<Executor::Final> Executor::finals() const {
   if (round_.schedule == nullptr) return finals;
   const auto& steps = round_.schedule->schedule_.steps;
   for (std::size_t i = 0; i < steps.size(); i++) {
-    const Step& step = steps[i];
-    const bool writes =
-        step.kind == StepKind::kReduce || step.kind == StepKind::kCombine || step.kind == StepKind::kCopy;
-    if (writes && step.dst.space == Space::kOutput && pending_[i] == kFinished && step.count != 0) {
-      finals.push_back({step.dst.at, step.count});
-    }
+    if (pending_[i] == kFinished && writes_final(steps[i])) finals.push_back({steps[i].dst.at, steps[i].count});
   }
   return finals;
 }

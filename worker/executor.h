@@ -23,6 +23,11 @@ class PreparedSchedule {
  public:
   explicit PreparedSchedule(schedule::Schedule schedule);
   [[nodiscard]] const schedule::Schedule& schedule() const { return schedule_; }
+  // Whether its steps can be carried out one by one (worker/light_round.h): nothing is read in place, and what is
+  // published is so where it stands.
+  [[nodiscard]] bool in_order() const { return in_order_; }
+  // Elements of the step that has most.
+  [[nodiscard]] std::uint64_t largest() const { return largest_; }
 
  private:
   friend class Executor;
@@ -50,7 +55,12 @@ class PreparedSchedule {
   std::vector<std::uint32_t> operand_sources_;  // likewise, of Schedule::operands
   // Of a send, or of a combining step: the step that publishes just what it sends, or makes.
   std::vector<std::uint32_t> published_by_;
+  bool in_order_ = true;
+  std::uint64_t largest_ = 0;
 };
+
+// Whether the step leaves final values in the output.
+[[nodiscard]] bool writes_final(const schedule::Step& step);
 
 // Memory that survives from round to round, faulted in once. Aligned to 64 bytes.
 class Scratch {
@@ -110,6 +120,11 @@ class Executor {
   // Begins a round; the one before must be done. Completions may follow from the next transport.poll() on. kExhausted:
   // it was begun before, and a part of this rank's input that it needs was overwritten then, with what was no final.
   void start(const Round& round);
+  // Goes on with a round whose first `finished` steps were carried out elsewhere, in their order, with scratch() and
+  // nothing posted. `posted`: the step after those is a send that is under way, with the token that it has here.
+  void take_over(const Round& round, std::uint32_t finished, bool posted);
+  // Of at least so many bytes, for who begins a round that is taken over: they stay.
+  [[nodiscard]] std::byte* scratch(std::size_t bytes) { return scratch_.reserve(bytes); }
   // A completion whose token carries this executor's slot.
   void on_completion(Token token, const Status& status, View view = {});
   // Goes on with what was published and may be seen by now; true if there was something.
@@ -153,6 +168,8 @@ class Executor {
     std::uint64_t number;  // of the publisher's
   };
 
+  void prepare(const Round& round);
+  void run(std::uint32_t finished, bool posted);
   void finish(std::uint32_t step);
   void run_ready();
   void advance(std::uint32_t channel);

@@ -56,6 +56,8 @@ class Recall {
     log_.publish_room(key, info, first_byte, bytes, place);
     if (durable_ != nullptr) asked_ = durable_->ask();
   }
+  // What is published may be seen at once.
+  [[nodiscard]] bool shows_at_once() const { return durable_ == nullptr; }
   // A number for what was published last; it may be seen when may_be_seen() says so, as all before it.
   [[nodiscard]] std::uint64_t newest() const { return asked_; }
   [[nodiscard]] bool may_be_seen(std::uint64_t number) const { return number == 0 || durable_->reached() >= number; }

@@ -827,7 +827,11 @@ void Session::end_life(const Status& why) {
 
 template <class Done>
 void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
-  if (done()) return hand_over();
+  if (done()) {
+    // The lock is free for a moment only until the next call.
+    yield_to_control(lock);
+    return hand_over();
+  }
   struct Caller {
     explicit Caller(int& count) : count_(count) { count_++; }
     ~Caller() { count_--; }
@@ -861,6 +865,8 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
       lock.lock();
       continue;
     }
+    // Another look at what is posted comes before the sleep.
+    if (engine_.post_all()) continue;
     log_waits(next_log);
     sleep(lock, caller_wake_, kSleepMs, true);
     idle = 0;
@@ -967,6 +973,7 @@ Status Session::run(GroupId group, Call& call) {
   if (call.setup.empty()) send_batch(lock);
   stay_out(lock);
   status = give_state(lock);
+  call.blocking = true;
   if (status.ok()) status = engine_.submit(group, call);
   if (!status.ok()) return status;
   drive(lock, [&] { return call.finished.load(std::memory_order_relaxed); });

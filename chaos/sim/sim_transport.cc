@@ -311,6 +311,57 @@ void SimTransport::expect(LinkId id, const FrameHeader& expected, std::span<std:
   deliver(id, index);
 }
 
+worker::Transport::Now SimTransport::send_now(LinkId id, FrameHeader& header, std::span<const std::byte> payload,
+                                              Token token) {
+  if (owner_.dies_at_send()) return Now::kPost;
+  Link& l = at(id);
+  const std::size_t index = l.frames_sent % l.streams.size();
+  const Stream& s = l.streams[index];
+  if (!l.wire || !l.broken.ok() || l.closed_by_peer || s.sending || !s.sends.empty()) return Now::kPost;
+  const std::size_t bytes = FrameHeader::kWireBytes + payload.size();
+  if (!has_room(l, index, bytes)) return Now::kPost;
+  // Some leave in pieces, without a draw.
+  if (header.round.sequence.value % 3 == 0) {
+    post(id, header, payload, {}, false, token);
+    return Now::kPosted;
+  }
+  l.frames_sent++;
+  Outgoing out{header, payload, token, 0, false, {}, false};
+  out.header.stream = static_cast<std::uint16_t>(index);
+  out.header.payload_bytes = static_cast<std::uint32_t>(payload.size());
+  l.wire->lanes[l.side][index].bytes += bytes;
+  fly(l, index, out);
+  return Now::kDone;
+}
+
+worker::Transport::Now SimTransport::recv_now(LinkId id, FrameHeader& expected, std::span<std::byte> payload) {
+  Link& l = at(id);
+  const std::size_t index = l.frames_received % l.streams.size();
+  Stream& s = l.streams[index];
+  if (!l.wire || !l.broken.ok() || s.receiving || !s.recvs.empty()) return Now::kPost;
+  const Wire::Lane& lane = l.wire->lanes[1 - l.side][index];
+  if (lane.inbox.empty()) {
+    if (l.closed_by_peer && lane.flying.empty()) return Now::kPost;
+    s.looked = true;
+    return Now::kLater;
+  }
+  // A process may die between any two.
+  if (owner_.dies_at_completion()) return Now::kLater;
+  // Posted for as long as this takes.
+  Incoming in{expected, payload, 0, false};
+  in.expected.stream = static_cast<std::uint16_t>(index);
+  in.expected.payload_bytes = static_cast<std::uint32_t>(payload.size());
+  s.recvs.push_back(in);
+  const std::size_t completed = completed_.size();
+  take_front(id, index);
+  const bool came = l.broken.ok() && s.recvs.empty();
+  s.recvs.clear();
+  completed_.resize(completed);
+  if (!came) return Now::kPost;
+  l.frames_received++;
+  return Now::kDone;
+}
+
 bool SimTransport::has_room(const Link& link, std::size_t stream, std::size_t bytes) const {
   const Wire::Lane& lane = link.wire->lanes[link.side][stream];
   if (lane.bytes + bytes <= network_.window_bytes()) return true;
@@ -361,6 +412,12 @@ void SimTransport::finish_send(LinkId id, std::size_t stream) {
                                         " changed a buffer before its send to rank " + std::to_string(l.peer.value) +
                                         " had completed, in " + to_string(out.header.round));
   }
+  fly(l, stream, out);
+  if (!out.completed) complete(out.token, Status());
+  try_send(id, stream);
+}
+
+void SimTransport::fly(Link& l, std::size_t stream, const Outgoing& out) {
   Frame frame;
   frame.epoch = members_->epoch;
   frame.sender = self_;
@@ -384,14 +441,16 @@ void SimTransport::finish_send(LinkId id, std::size_t stream) {
   lane.last_arrival_us = std::max(lane.last_arrival_us + 1, world_.now_us() + network_.latency_us());
   world_.at(lane.last_arrival_us,
             [&world = world_, wire = l.wire, side = l.side, stream] { arrive(world, wire, side, stream); });
-  if (!out.completed) complete(out.token, Status());
-  try_send(id, stream);
 }
 
 void SimTransport::deliver(LinkId id, std::size_t stream) {
   Link& l = at(id);
   Stream& s = l.streams[stream];
-  if (!l.wire || !l.broken.ok() || s.receiving || s.recvs.empty()) return;
+  if (!l.wire || !l.broken.ok() || s.receiving) return;
+  if (s.recvs.empty()) {
+    if (std::exchange(s.looked, false)) owner_.data_moved();
+    return;
+  }
   Wire::Lane& lane = l.wire->lanes[1 - l.side][stream];
   if (lane.inbox.empty()) {
     if (l.closed_by_peer && lane.flying.empty()) {

@@ -156,6 +156,9 @@ class SimTransport final : public worker::Transport {
   void post_recv_in_place(worker::LinkId link, const FrameHeader& expected, std::span<std::byte> payload,
                           worker::Token token) override;
   void release(worker::LinkId link, const worker::View& view) override;
+  Now send_now(worker::LinkId link, FrameHeader& header, std::span<const std::byte> payload,
+               worker::Token token) override;
+  Now recv_now(worker::LinkId link, FrameHeader& expected, std::span<std::byte> payload) override;
   std::size_t poll(std::span<worker::Completion> out) override;
   void collect_pollfds(std::vector<pollfd>&) override {}
   void close_all() override;
@@ -189,6 +192,7 @@ class SimTransport final : public worker::Transport {
     std::deque<Outgoing> sends;
     std::deque<Incoming> recvs;
     bool sending = false;
+    bool looked = false;     // recv_now() has found nothing
     bool receiving = false;  // a part of the frame in front has been written
   };
   struct Link {
@@ -219,6 +223,7 @@ class SimTransport final : public worker::Transport {
   void try_send(worker::LinkId link, std::size_t stream);
   static void arrive(World& world, const std::shared_ptr<Wire>& wire, int side, std::size_t stream);
   void finish_send(worker::LinkId link, std::size_t stream);
+  void fly(Link& link, std::size_t stream, const Outgoing& out);
   void deliver(worker::LinkId link, std::size_t stream);
   void take_front(worker::LinkId link, std::size_t stream);
   void on_closed_by_peer(worker::LinkId link);

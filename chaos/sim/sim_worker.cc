@@ -32,6 +32,8 @@ constexpr std::size_t kMostOutstanding = 6;
 // Where somebody is slow on purpose.
 constexpr Micros kStepUs = 30'000;
 constexpr Micros kLookAtDrainUs = 20'000;
+// How long a caller looks before it sleeps. Odd ranks longer than it does in life, so that interrupts find them there.
+constexpr Micros kSpinUs[] = {60, 1000};
 
 Incarnation draw_incarnation(Random& random) {
   std::uint64_t v = 0;
@@ -355,8 +357,20 @@ void SimWorker::sample() {
 // What Session::sleep shows when nothing moves.
 void SimWorker::rest() {
   if (!alive_ || engine_.stopped()) return;
+  if (engine_.has_unposted()) return spin();
   if (opened_) engine_.publish_waits();
   board_.asleep.store(engine_.outstanding() > 0 || loading_ || waits_for_commit_ || leaving_ ? 1 : 0);
+}
+
+// What Session::drive does before it sleeps.
+void SimWorker::spin() {
+  if (std::exchange(spins_, true)) return;
+  later(kSpinUs[rank_.value % 2], [this] {
+    spins_ = false;
+    if (!engine_.post_all()) return;
+    if (doomed_) return links_.doomed();
+    data_moved();
+  });
 }
 
 bool SimWorker::passes(KillPoint point) {
@@ -1270,6 +1284,7 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
   a.before.assign(a.bytes().begin(), a.bytes().end());
 
   a.call = std::make_shared<worker::Call>();
+  a.call->blocking = step.blocking;
   if (step.setup) a.call->setup = Program::setup_name(*step.setup);
   worker::CallSpec& spec = a.call->spec;
   spec.collective = step.collective;

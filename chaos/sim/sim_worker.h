@@ -142,6 +142,7 @@ class SimWorker final : private SimTransport::Owner {
   void set_progress();
   void sample();
   void rest();
+  void spin();
   void run_effects(std::vector<WorkerEffect> effects);
   void carry_out(const WorkerEffect& effect, bool last, std::vector<WorkerEffect>& more);
   void post(std::function<void(std::vector<WorkerEffect>&)> command);
@@ -231,6 +232,7 @@ class SimWorker final : private SimTransport::Owner {
   std::deque<std::function<void(std::vector<WorkerEffect>&)>> commands_;
   bool opened_ = false, waits_for_commit_ = false, loading_ = false;
   bool alive_ = false, installed_ = false, stopped_ = false, finished_ = false, pumping_ = false;
+  bool spins_ = false;  // before it posts what its round waits for
   bool program_done_ = false, desynced_ = false, leaving_ = false, exiting_ = false, watching_ = false;
   Micros stands_still_until_us_ = 0;
   std::optional<Micros> leave_by_us_;  // it drains

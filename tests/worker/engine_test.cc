@@ -139,7 +139,8 @@ CallSpec spec_of(const Case& c, const Buffers& b) {
   return spec;
 }
 
-void run_case(Mesh& mesh, const Case& c) {
+// Those ranks whose bit is set in `blocking` block in the call. Counts rounds that were seen to run light.
+void run_case(Mesh& mesh, const Case& c, std::uint32_t blocking = 0, int* light = nullptr) {
   std::vector<Buffers> buffers;
   std::vector<std::unique_ptr<Call>> calls;
   for (int r = 0; r < c.size; r++) {
@@ -147,7 +148,9 @@ void run_case(Mesh& mesh, const Case& c) {
     calls.push_back(std::make_unique<Call>());
     calls.back()->spec = spec_of(c, buffers.back());
     ASSERT_TRUE(validate(calls.back()->spec, {r, c.size}).ok()) << validate(calls.back()->spec, {r, c.size}).describe();
+    calls.back()->blocking = (blocking >> r & 1) != 0;
     ASSERT_TRUE(mesh.engine(r).submit(kWorldGroup, *calls.back()).ok());
+    if (light != nullptr && mesh.engine(r).has_unposted()) ++*light;
   }
   ASSERT_TRUE(mesh.run([&] {
     for (const auto& call : calls) {
@@ -237,6 +240,43 @@ TEST(Engine, PipesOfSharedMemoryWithEveryAlgorithm) {
         run_all(o, count);
         if (HasFatalFailure()) return;
       }
+    }
+  }
+}
+
+// Ranks that block run small rounds step by step, beside others that do not.
+TEST(Engine, LightRoundsWithEveryAlgorithm) {
+  for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kStar, Algorithm::kTree, Algorithm::kButterfly,
+                                    Algorithm::kRing, Algorithm::kDirect}) {
+    for (const bool pipes : {false, true}) {
+      int light = 0;
+      for (const int size : {2, 3, 5, 8}) {
+        for (const std::uint64_t count : {0u, 1u, 60u, 600u}) {
+          Mesh::Options o;
+          o.size = size;
+          o.algorithm = algorithm;
+          o.pipes = o.one_host = pipes;
+          o.streams = size == 3 ? 2 : 1;
+          Mesh mesh(o);
+          for (const std::uint32_t blocking : {0xffu, 0xffu, 0x55u, 0xaau}) {
+            for (const Collective collective : kAll) {
+              Case c;
+              c.collective = collective;
+              c.size = size;
+              c.root = size - 1;
+              c.count = count;
+              c.in_place = blocking == 0x55 && collective != Collective::kAllToAll;
+              c.counts.assign(static_cast<std::size_t>(size), count);
+              if (collective == Collective::kAllgatherv) c.count = 0;
+              SCOPED_TRACE(std::string(to_string(collective)) + " " + std::string(schedule::to_string(algorithm)) +
+                           " K=" + std::to_string(size) + " n=" + std::to_string(count));
+              run_case(mesh, c, blocking, &light);
+              if (HasFatalFailure()) return;
+            }
+          }
+        }
+      }
+      EXPECT_GT(light, 100) << schedule::to_string(algorithm);
     }
   }
 }
@@ -404,13 +444,24 @@ TEST(Engine, DisagreeingRanksFindOut) {
       {"site", [](CallSpec& s) { s.site = 0x200; }},
       {"zero count", [](CallSpec& s) { s.count = 0; }},
   };
-  for (const auto& variant : variants) {
+  for (std::size_t i = 0; i < 4 * std::size(variants); i++) {
+    const Variant& variant = variants[i / 4];
+    const bool light = i % 4 != 0;
     SCOPED_TRACE(variant.what);
     Mesh::Options o;
     o.check_call_sites = true;
+    o.pipes = i % 4 == 3;
     Mesh mesh(o);
     std::vector<float> x(4, 1.0f), y(4, 2.0f);
-    Call a, b;
+    Call a, b, before[2];
+    a.blocking = b.blocking = light;
+    for (int r = 0; r < 2 && light; r++) {
+      before[r].spec.collective = Collective::kBarrier;
+      ASSERT_TRUE(mesh.engine(r).submit(kWorldGroup, before[r]).ok());
+    }
+    if (light) {
+      ASSERT_TRUE(mesh.run([&] { return before[0].finished && before[1].finished; }));
+    }
     a.spec = sum_of(x, 0x100);
     b.spec = sum_of(y, 0x100);
     variant.change(b.spec);
@@ -422,7 +473,8 @@ TEST(Engine, DisagreeingRanksFindOut) {
       return failure.has_value();
     }));
     EXPECT_EQ(failure->status.code(), Code::kDesync) << failure->status.describe();
-    EXPECT_NE(failure->status.describe().find("round p.0"), std::string::npos) << failure->status.describe();
+    EXPECT_NE(failure->status.describe().find(light ? "round p.1" : "round p.0"), std::string::npos)
+        << failure->status.describe();
     EXPECT_EQ(x, std::vector<float>(4, 1.0f));
     EXPECT_EQ(y, std::vector<float>(4, 2.0f));
     for (int r = 0; r < 2; r++) mesh.engine(r).stop(Status(Code::kDesync, "told"));
@@ -477,6 +529,114 @@ TEST(Engine, ABrokenLinkIsReportedWithItsPeer) {
   ASSERT_TRUE(mesh.run([&] { return (failure = mesh.engine(0).take_failure()).has_value(); }));
   EXPECT_EQ(failure->status.code(), Code::kPeerLost);
   EXPECT_EQ(failure->peer, Rank(2)) << failure->status.describe();
+}
+
+TEST(Engine, ALightRoundThatIsPostedBeforeASleepGoesOn) {
+  Mesh mesh({});
+  for (int round = 0; round < 3; round++) {
+    std::vector<float> x(4, 1.0f), y(4, 2.0f);
+    Call a, b;
+    a.spec = sum_of(x);
+    b.spec = sum_of(y);
+    a.blocking = b.blocking = true;
+    ASSERT_TRUE(mesh.engine(0).submit(kWorldGroup, a).ok());
+    if (round > 0) {
+      ASSERT_TRUE(mesh.engine(0).has_unposted());
+      EXPECT_EQ(mesh.engine(0).describe_waits().size(), 1u);
+      ASSERT_TRUE(mesh.engine(0).post_all());
+      EXPECT_EQ(mesh.engine(0).describe_waits().size(), 1u);
+    }
+    EXPECT_FALSE(mesh.engine(0).has_unposted());
+    ASSERT_TRUE(mesh.engine(1).submit(kWorldGroup, b).ok());
+    ASSERT_TRUE(mesh.run([&] { return a.finished && b.finished; }));
+    EXPECT_EQ(x, std::vector<float>(4, 3.0f));
+    EXPECT_EQ(y, x);
+  }
+}
+
+// A call is run by what served the one before only where both ask for the same.
+TEST(Engine, ACallThatDiffersInOneThingIsNotTakenForTheOneBefore) {
+  Mesh mesh({});
+  std::vector<std::int32_t> x[2];
+  const auto call = [&](const std::function<void(CallSpec&)>& change) {
+    Call calls[2];
+    for (int r = 0; r < 2; r++) {
+      x[r] = {r + 1, -3, 5, 1 << r};
+      CallSpec& s = calls[r].spec;
+      s.collective = Collective::kAllreduce;
+      s.type = DataType::kI32;
+      s.op = ReduceOp::kSum;
+      s.input = s.output = x[r].data();
+      s.count = 4;
+      change(s);
+      EXPECT_TRUE(mesh.engine(r).submit(kWorldGroup, calls[r]).ok());
+    }
+    EXPECT_TRUE(mesh.run([&] { return calls[0].finished && calls[1].finished; }));
+    EXPECT_TRUE(calls[0].status.ok()) << calls[0].status.describe();
+    return calls[0].fingerprint;
+  };
+  const std::vector<std::int32_t> sum{3, -6, 10, 3};
+  const auto sums = [&] { return x[0] == sum && x[1] == sum; };
+  for (int again = 0; again < 2; again++) {
+    const Fingerprint plain = call([](CallSpec&) {});
+    EXPECT_TRUE(sums());
+    call([](CallSpec& s) { s.op = ReduceOp::kMax; });
+    EXPECT_EQ(x[0], (std::vector<std::int32_t>{2, -3, 5, 2}));
+    call([](CallSpec&) {});
+    EXPECT_TRUE(sums());
+    // Four bytes, which are the first element.
+    call([](CallSpec& s) { s.type = DataType::kI8; });
+    EXPECT_EQ(x[0], (std::vector<std::int32_t>{3, -3, 5, 1}));
+    call([](CallSpec&) {});
+    call([](CallSpec& s) { s.count = 2; });
+    EXPECT_EQ(x[1], (std::vector<std::int32_t>{3, -6, 5, 2}));
+    for (const int root : {0, 1}) {
+      call([root](CallSpec& s) {
+        s.collective = Collective::kBroadcast;
+        s.op = ReduceOp::kNone;
+        s.input = nullptr;
+        s.root = root;
+      });
+      EXPECT_EQ(x[1 - root], (std::vector<std::int32_t>{root + 1, -3, 5, 1 << root}));
+    }
+    call([](CallSpec&) {});
+    EXPECT_EQ(call([](CallSpec& s) { s.algorithm = static_cast<std::uint8_t>(Algorithm::kRing); }).algorithm,
+              static_cast<std::uint8_t>(Algorithm::kRing));
+    EXPECT_TRUE(sums());
+    EXPECT_EQ(call([](CallSpec&) {}), plain);
+    EXPECT_TRUE(sums());
+  }
+}
+
+// Both ways: on a link that has just broken, and while a frame is looked for.
+TEST(Engine, ALightRoundWhosePeerHasGoneIsReported) {
+  for (const bool looks : {false, true}) {
+    Mesh mesh({});
+    std::vector<float> x(4, 1.0f), y(4, 2.0f);
+    const auto submit = [&](int rank, Call& call, std::vector<float>& v) {
+      call.spec = sum_of(v);
+      call.blocking = true;
+      ASSERT_TRUE(mesh.engine(rank).submit(kWorldGroup, call).ok());
+    };
+    Call first[2], last;
+    submit(0, first[0], x);
+    submit(1, first[1], y);
+    ASSERT_TRUE(mesh.run([&] { return first[0].finished && first[1].finished; }));
+    if (looks) {
+      submit(0, last, x);
+      ASSERT_TRUE(mesh.engine(0).has_unposted());
+    }
+    mesh.engine(1).stop(Status(Code::kClosed, "killed"));
+    if (!looks) submit(0, last, x);
+    std::optional<Engine::Failure> failure;
+    ASSERT_TRUE(mesh.run([&] { return (failure = mesh.engine(0).take_failure()).has_value(); }));
+    EXPECT_EQ(failure->status.code(), Code::kPeerLost);
+    EXPECT_EQ(failure->peer, Rank(1)) << failure->status.describe();
+    EXPECT_FALSE(last.finished);
+    mesh.engine(0).stop(Status(Code::kPeerLost, "told"));
+    EXPECT_TRUE(last.finished);
+    EXPECT_FALSE(mesh.engine(0).has_unposted());
+  }
 }
 
 CallSpec point(std::vector<std::int32_t>& v, int peer, int tag, bool sends) {

@@ -221,6 +221,117 @@ TEST_F(OneEnd, AdoptRefusesWhatIsNotOfThisEpoch) {
   EXPECT_EQ(::recv(fds[0], &byte, 1, 0), -1);  // closed by adopt
 }
 
+// ---- small frames at once
+
+TEST_F(OneEnd, AFrameThatIsLookedForMayComeInPiecesOfOneByte) {
+  FrameHeader due = header();
+  EXPECT_EQ(transport_.recv_now(link_, due, buffer_), Transport::Now::kLater);
+  const auto bytes = frame(header(), payload_);
+  for (const std::byte& byte : bytes) {
+    EXPECT_EQ(transport_.recv_now(link_, due, buffer_), Transport::Now::kLater);
+    deliver(std::span(&byte, 1));
+  }
+  EXPECT_EQ(transport_.recv_now(link_, due, buffer_), Transport::Now::kDone);
+  EXPECT_EQ(buffer_, payload_);
+  EXPECT_TRUE(nothing_completes());
+}
+
+TEST_F(OneEnd, WhoPostsGoesOnWithAFrameThatWasLookedFor) {
+  const auto bytes = frame(header(), payload_);
+  for (std::size_t cut = 1; cut < bytes.size(); cut++) {
+    FrameHeader due = header();
+    std::ranges::fill(buffer_, std::byte{});
+    deliver(std::span(bytes).first(cut));
+    ASSERT_EQ(transport_.recv_now(link_, due, buffer_), Transport::Now::kLater);
+    transport_.post_recv(link_, header(), buffer_, 5);
+    // While it is posted nobody else looks.
+    ASSERT_EQ(transport_.recv_now(link_, due, buffer_), Transport::Now::kPost);
+    deliver(std::span(bytes).subspan(cut));
+    const Completion c = next();
+    ASSERT_EQ(c.token, 5u);
+    ASSERT_TRUE(c.status.ok()) << c.status.describe();
+    ASSERT_EQ(buffer_, payload_);
+  }
+}
+
+// I10, I6: the same checks as for what is posted, and whoever posts next hears of it.
+TEST_F(OneEnd, WhatIsNotDueIsNotTaken) {
+  const auto refused = [&](std::vector<std::byte> bytes, Code code) {
+    for (const int fd : peer_) ::close(fd);
+    peer_.clear();
+    open(1, true);
+    deliver(bytes);
+    FrameHeader due = header();
+    EXPECT_EQ(transport_.recv_now(link_, due, buffer_), Transport::Now::kPost);
+    EXPECT_TRUE(nothing_completes());
+    transport_.post_recv(link_, header(), buffer_, 5);
+    EXPECT_EQ(next().status.code(), code);
+    EXPECT_EQ(transport_.send_now(link_, due, payload_, 6), Transport::Now::kPost);
+  };
+  const auto good = frame(header(), payload_);
+  for (std::size_t bit = 0; bit < good.size() * 8; bit += 5) {
+    auto damaged = good;
+    damaged[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
+    refused(damaged, Code::kCorrupt);
+  }
+  FrameHeader other = header();
+  other.epoch = Epoch(2);
+  refused(frame(other, payload_), Code::kCorrupt);
+  other = header();
+  other.round.sequence = Sequence(5);
+  refused(frame(other, payload_), Code::kDesync);
+}
+
+TEST_F(OneEnd, WhatDoesNotFitIntoASocketIsUnderWay) {
+  std::vector<std::byte> large(std::size_t{1} << 20, std::byte{3});
+  FrameHeader out = header();
+  ASSERT_EQ(transport_.send_now(link_, out, large, 9), Transport::Now::kPosted);
+  EXPECT_EQ(transport_.send_now(link_, out, payload_, 10), Transport::Now::kPost);
+  std::vector<std::byte> got(FrameHeader::kWireBytes + large.size());
+  std::size_t n = 0;
+  Completion c[1];
+  std::size_t completed = 0;
+  while (n < got.size()) {
+    completed += transport_.poll(c);
+    const ssize_t some = ::recv(peer_[0], got.data() + n, got.size() - n, MSG_DONTWAIT);
+    if (some > 0) n += static_cast<std::size_t>(some);
+  }
+  if (completed == 0) completed += transport_.poll(c);
+  ASSERT_EQ(completed, 1u);
+  EXPECT_EQ(c[0].token, 9u);
+  EXPECT_TRUE(std::equal(large.begin(), large.end(), got.begin() + FrameHeader::kWireBytes));
+  EXPECT_EQ(transport_.send_now(link_, out, payload_, 11), Transport::Now::kDone);
+}
+
+TEST_F(OneEnd, AtOnceOrNotAtAllWhereTheLinkIsNotUpOrItsPeerGone) {
+  FrameHeader h = header();
+  const LinkId other = transport_.link(kWorldGroup, Rank(2));
+  EXPECT_EQ(transport_.send_now(other, h, payload_, 1), Transport::Now::kPost);
+  EXPECT_EQ(transport_.recv_now(other, h, buffer_), Transport::Now::kPost);
+  ::close(std::exchange(peer_[0], -1));
+  EXPECT_EQ(transport_.recv_now(link_, h, buffer_), Transport::Now::kPost);
+  EXPECT_TRUE(nothing_completes());
+  transport_.post_recv(link_, header(), buffer_, 5);
+  EXPECT_EQ(next().status.code(), Code::kPeerLost);
+}
+
+TEST_F(OneEnd, SmallFramesAreStripedAsPostedOnesAre) {
+  for (const int fd : peer_) ::close(fd);
+  peer_.clear();
+  open(3, true);
+  for (std::uint32_t m = 0; m < 7; m++) {
+    FrameHeader h = header(m);
+    if (m % 2 == 0) {
+      ASSERT_EQ(transport_.send_now(link_, h, payload_, 1), Transport::Now::kDone);
+    } else {
+      transport_.post_send(link_, h, payload_, 1);
+      EXPECT_TRUE(next().status.ok());
+    }
+    std::vector<std::byte> got(FrameHeader::kWireBytes + payload_.size());
+    ASSERT_EQ(::recv(peer_[m % 3], got.data(), got.size(), MSG_DONTWAIT), static_cast<ssize_t>(got.size()));
+  }
+}
+
 TEST_F(OneEnd, CloseForgetsEverything) {
   transport_.post_recv(link_, header(), buffer_, 5);
   transport_.close_all();
@@ -365,6 +476,84 @@ TEST_F(Piped, SleepersAreWokenByTheOtherEnd) {
   std::thread other([&] { play(1); });
   play(0);
   other.join();
+}
+
+// Small frames at once, between posted ones and sleeps.
+TEST_F(Piped, FramesAtOnceKeepTheirOrderWithPostedOnes) {
+  constexpr std::uint32_t kRounds = 20'000;
+  const auto play = [&](int e) {
+    LinkTransport& t = end_[e];
+    std::vector<std::byte> mine(100), theirs(100);
+    const auto send = [&](std::uint32_t i) {
+      FrameHeader h = header(i);
+      mine[0] = static_cast<std::byte>(i), mine[99] = static_cast<std::byte>(i >> 8);
+      if (i % 7 != 0 && t.send_now(link_[e], h, mine, 1) == Transport::Now::kDone) return;
+      t.post_send(link_[e], header(i), mine, 1);
+      ASSERT_EQ(next(t).token, 1u);
+    };
+    for (std::uint32_t i = 0; i < kRounds; i++) {
+      if (e == 0) send(i);
+      FrameHeader due = header(i);
+      auto came = Transport::Now::kLater;
+      for (int looks = 0; looks < 100 && came == Transport::Now::kLater; looks++) {
+        came = t.recv_now(link_[e], due, theirs);
+        std::this_thread::yield();
+      }
+      if (came != Transport::Now::kDone) {
+        t.post_recv(link_[e], header(i), theirs, 2);
+        const Completion c = next(t);
+        ASSERT_TRUE(c.status.ok()) << c.status.describe();
+        ASSERT_EQ(c.token, 2u);
+      }
+      ASSERT_EQ(theirs[0], static_cast<std::byte>(i));
+      ASSERT_EQ(theirs[99], static_cast<std::byte>(i >> 8));
+      if (e == 1) send(i);
+    }
+  };
+  std::thread other([&] { play(1); });
+  play(0);
+  other.join();
+}
+
+TEST_F(Piped, WhatIsNotDueStaysForWhoPosts) {
+  std::vector<std::byte> bytes(100, std::byte{5}), got(100);
+  FrameHeader sent = header(0), due = header(0);
+  EXPECT_EQ(end_[1].recv_now(link_[1], due, got), Transport::Now::kLater);
+  // Another site is as good, as long as sites are not compared.
+  sent.fingerprint.site = 17;
+  ASSERT_EQ(end_[0].send_now(link_[0], sent, bytes, 1), Transport::Now::kDone);
+  EXPECT_EQ(end_[1].recv_now(link_[1], due, got), Transport::Now::kDone);
+  EXPECT_EQ(got, bytes);
+  const auto refused = [&](FrameHeader wrong, std::size_t size, Code code) {
+    connect();
+    ASSERT_EQ(end_[0].send_now(link_[0], wrong, std::span(bytes).first(size), 1), Transport::Now::kDone);
+    got.assign(100, std::byte{});
+    due = header(0);
+    EXPECT_EQ(end_[1].recv_now(link_[1], due, got), Transport::Now::kPost);
+    EXPECT_EQ(got, std::vector<std::byte>(100));
+    end_[1].post_recv(link_[1], header(0), got, 2);
+    EXPECT_EQ(next(end_[1]).status.code(), code);
+  };
+  FrameHeader wrong = header(0);
+  wrong.epoch = Epoch(2);
+  refused(wrong, 100, Code::kCorrupt);
+  wrong = header(0);
+  wrong.round.sequence = Sequence(5);
+  refused(wrong, 100, Code::kDesync);
+  refused(header(0), 50, Code::kCorrupt);
+}
+
+TEST_F(Piped, AFullRingTakesNothingAtOnce) {
+  std::vector<std::byte> bytes(4000, std::byte{5}), got(4000);
+  std::uint32_t sent = 0;
+  FrameHeader h = header(0);
+  while (end_[0].send_now(link_[0], h, bytes, 1) == Transport::Now::kDone) h.message = ++sent;
+  EXPECT_GT(sent, 50u);
+  for (std::uint32_t m = 0; m < sent; m++) {
+    FrameHeader due = header(m);
+    ASSERT_EQ(end_[1].recv_now(link_[1], due, got), Transport::Now::kDone) << m;
+  }
+  EXPECT_EQ(end_[0].send_now(link_[0], h, bytes, 1), Transport::Now::kDone);
 }
 
 TEST_F(Piped, WhatCameBeforeTheEndIsTaken) {

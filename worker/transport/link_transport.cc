@@ -554,6 +554,103 @@ bool LinkTransport::pump_recv(Stream& s, std::size_t budget) {
   return moved;
 }
 
+Transport::Now LinkTransport::send_now(LinkId id, FrameHeader& header, std::span<const std::byte> payload,
+                                       Token token) {
+  WARREN_CHECK(payload.size() <= limits::kMaxChunkBytes, "a frame carries at most one chunk");
+  Link& link = at(id);
+  Stream& s = *link.streams[link.frames_sent % link.streams.size()];
+  if (!link.broken.ok() || s.fd < 0 || !s.sends.empty()) return Now::kPost;
+  header.stream = s.index;
+  header.payload_bytes = static_cast<std::uint32_t>(payload.size());
+  if (s.pipe) {
+    const Now now = send_now_piped(s, header, payload);
+    if (now != Now::kDone) return now;
+  } else {
+    seal(header, payload, checksums_, s.send_header);
+    std::string why;
+    const auto sent = put(s, s.send_header, payload, why);
+    // A broken link is said to be so to whoever posts.
+    if (!sent || *sent == 0) return Now::kPost;
+    if (*sent < kHeader + payload.size()) {
+      link.frames_sent++;
+      s.sends.push() = {header, payload, {}, {}, token};
+      s.sent = *sent;
+      activate(s);
+      return Now::kPosted;
+    }
+  }
+  link.frames_sent++;
+  bytes_sent_ += payload.size();
+  return Now::kDone;
+}
+
+Transport::Now LinkTransport::send_now_piped(Stream& s, const FrameHeader& header, std::span<const std::byte> payload) {
+  const auto room = s.pipe->room();
+  const std::size_t total = kHead + lines(payload.size());
+  if (!room || room->size() < total) return Now::kPost;
+  encode(header, room->first<kHeader>());
+  constexpr Where kHere;
+  std::memcpy(room->data() + kHeader, &kHere, sizeof kHere);
+  if (!payload.empty()) std::memcpy(room->data() + kHead, payload.data(), payload.size());
+  s.pipe->put(total);
+  if (s.pipe->must_wake_reader()) wake(s);
+  return Now::kDone;
+}
+
+Transport::Now LinkTransport::recv_now(LinkId id, FrameHeader& expected, std::span<std::byte> payload) {
+  WARREN_CHECK(payload.size() <= limits::kMaxChunkBytes, "a frame carries at most one chunk");
+  Link& link = at(id);
+  Stream& s = *link.streams[link.frames_received % link.streams.size()];
+  if (!link.broken.ok() || s.fd < 0 || !s.recvs.empty()) return Now::kPost;
+  expected.stream = s.index;
+  expected.payload_bytes = static_cast<std::uint32_t>(payload.size());
+  if (s.pipe) {
+    const Now now = recv_now_piped(s, expected, payload);
+    if (now == Now::kDone) link.frames_received++;
+    return now;
+  }
+  // Posted for as long as this takes. What has come of it by then stays where it is.
+  s.recvs.push() = {expected, payload, false, 0};
+  const std::size_t completed = completed_.size();
+  (void)pump_recv(s, 1);
+  if (!link.broken.ok()) {
+    completed_.drop_back(completed_.size() - completed);
+    return Now::kPost;
+  }
+  if (!s.recvs.empty()) {
+    s.recvs.clear();
+    return Now::kLater;
+  }
+  completed_.drop_back(completed_.size() - completed);
+  link.frames_received++;
+  return Now::kDone;
+}
+
+Transport::Now LinkTransport::recv_now_piped(Stream& s, const FrameHeader& expected, std::span<std::byte> payload) {
+  const auto come = s.pipe->come();
+  if (!come || s.received != 0 || s.checked) return Now::kPost;
+  if (come->size() < kHead) return Now::kLater;
+  std::array<std::byte, kHead> due{};
+  encode(expected, std::span(due).first<kHeader>());
+  if (std::memcmp(come->data(), due.data(), kHead) != 0) {
+    // Copied before it is looked at: the other end could write there. Headers that agree need not be equal. Whoever
+    // posts hears what else it is, or where its payload lies.
+    std::memcpy(due.data(), come->data(), kHead);
+    constexpr Where kHere;
+    const auto header = decode(std::span<const std::byte, kHead>(due).first<kHeader>());
+    if (!header.ok() || !match(expected, header.value()).ok() ||
+        std::memcmp(due.data() + kHeader, &kHere, sizeof kHere) != 0) {
+      return Now::kPost;
+    }
+  }
+  const std::size_t total = kHead + lines(payload.size());
+  if (come->size() < total) return Now::kLater;
+  if (!payload.empty()) std::memcpy(payload.data(), come->data() + kHead, payload.size());
+  s.pipe->take(total);
+  if (s.pipe->must_wake_writer()) wake(s);
+  return Now::kDone;
+}
+
 std::size_t LinkTransport::poll(std::span<Completion> out) {
   if (completed_.empty()) {
     for (std::size_t i = 0; i < active_.size() && completed_.size() < out.size(); i++) {

@@ -62,6 +62,8 @@ class LinkTransport final : public Transport {
   void post_send_lent(LinkId link, const FrameHeader& header, std::span<const std::byte> payload, Token token) override;
   void post_recv_in_place(LinkId link, const FrameHeader& expected, std::span<std::byte> payload, Token token) override;
   void release(LinkId link, const View& view) override;
+  Now send_now(LinkId link, FrameHeader& header, std::span<const std::byte> payload, Token token) override;
+  Now recv_now(LinkId link, FrameHeader& expected, std::span<std::byte> payload) override;
   std::size_t poll(std::span<Completion> out) override;
   void collect_pollfds(std::vector<pollfd>& out) override;
   void close_all() override;
@@ -143,6 +145,8 @@ class LinkTransport final : public Transport {
   bool pump_recv(Stream& stream, std::size_t budget);
   bool pump_send_pipe(Stream& stream);
   bool pump_recv_pipe(Stream& stream, std::size_t budget);
+  Now send_now_piped(Stream& stream, const FrameHeader& header, std::span<const std::byte> payload);
+  Now recv_now_piped(Stream& stream, const FrameHeader& expected, std::span<std::byte> payload);
   void post(LinkId link, const FrameHeader& header, std::span<const std::byte> payload, const LogPlace& place,
             const MemoryPlace& lent, Token token);
   void expect(LinkId link, const FrameHeader& expected, std::span<std::byte> payload, bool in_place, Token token);

@@ -30,6 +30,11 @@ class RingQueue {
     head_++;
   }
   void clear() { head_ = tail_; }
+  // Takes back what was pushed last.
+  void drop_back(std::size_t count) {
+    WARREN_CHECK(count <= size(), "drop_back() of more than there is");
+    tail_ -= count;
+  }
 
  private:
   void grow() {

@@ -92,6 +92,26 @@ class Transport {
     (void)view;
   }
 
+  // Small frames, at once or not at all: for who has nothing posted on the link and carries out one step after the
+  // other (worker/light_round.h). No completion follows, but of kPosted.
+  enum class Now : std::uint8_t {
+    kDone,   // as a completed post
+    kLater,  // recv_now: nothing is wrong, and not all of it has come; the same again, with the same buffer, or post it
+    kPosted,  // send_now: a part has left, and the rest is under way as after post_send()
+    kPost,    // nothing has moved: post it. A link that is not up, is broken or has frames queued; a frame that is not
+              // due
+  };
+  // As post_send(), which `token` is for.
+  virtual Now send_now(LinkId link, FrameHeader& header, std::span<const std::byte> payload, Token token) {
+    (void)link, (void)header, (void)payload, (void)token;
+    return Now::kPost;
+  }
+  // As post_recv().
+  virtual Now recv_now(LinkId link, FrameHeader& expected, std::span<std::byte> payload) {
+    (void)link, (void)expected, (void)payload;
+    return Now::kPost;
+  }
+
   // Moves what can be moved without waiting; writes up to out.size() completions and returns how many.
   virtual std::size_t poll(std::span<Completion> out) = 0;
 
