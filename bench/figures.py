@@ -12,7 +12,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BIN = ROOT / "build/release/bin"
 STARTS = 7
-LOAD_WORKERS = 10_000
+LOAD_WORKERS = 5000
 LOAD_PROCESSES = 4
 LOAD_SECONDS = 20
 TRACKER_READY_S = 30

@@ -173,7 +173,10 @@ class Worker {
     socket_ = zmq_socket(context_, ZMQ_DEALER);
     if (socket_ == nullptr) fail(std::string("cannot make a socket: ") + zmq_strerror(zmq_errno()));
     const int linger_ms = 0;
-    bool ok = zmq_setsockopt(socket_, ZMQ_LINGER, &linger_ms, sizeof linger_ms) == 0;
+    const int least_ms = 50, most_ms = 1000;  // as workers do
+    bool ok = zmq_setsockopt(socket_, ZMQ_LINGER, &linger_ms, sizeof linger_ms) == 0 &&
+              zmq_setsockopt(socket_, ZMQ_RECONNECT_IVL, &least_ms, sizeof least_ms) == 0 &&
+              zmq_setsockopt(socket_, ZMQ_RECONNECT_IVL_MAX, &most_ms, sizeof most_ms) == 0;
     const auto set = [&](int option, const std::string& text) {
       ok = ok && zmq_setsockopt(socket_, option, text.data(), text.size()) == 0;
     };
@@ -357,7 +360,8 @@ int main(int argc, char** argv) {
       children.push_back(child);
       continue;
     }
-    prctl(PR_SET_PDEATHSIG, SIGKILL);  // whoever fails ends the rest
+    prctl(PR_SET_PDEATHSIG, SIGKILL);                           // whoever fails ends the rest
+    if (nice(10) == -1) fail("cannot be nice to the tracker");  // in life they run on other machines
     void* context = zmq_ctx_new();
     zmq_ctx_set(context, ZMQ_MAX_SOCKETS, count / processes + 64);
     {

@@ -16,7 +16,7 @@ constexpr int kLingerMs = 500;
 constexpr int kHandshakeMs = 10'000;
 // A connection whose host vanished without a word is given up.
 constexpr int kPingMs = 5'000, kPingTimeoutMs = 15'000;
-constexpr int kBacklog = 1024;
+constexpr int kBacklog = 4096;  // a job of thousands may start at once
 // Messages that may wait for or from one worker. Those to it are answers, so a live one never has as many.
 constexpr int kQueuedMessages = 128;
 constexpr int kHandshakesAtOnce = 64;
