@@ -162,6 +162,7 @@ class Judge {
   Timeline committed_timeline_, newest_timeline_;
   bool journal_lost_ = false;
   bool awaits_witness_ = false;
+  bool mirror_used_ = false;  // for the next plan, as the tracker has said
   bool with_mirror_ = false;
   bool rolled_back_ = false;  // since the newest plan was made
   // After disks_lost(), until a timeline begins after `lost`.
