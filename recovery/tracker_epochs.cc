@@ -25,7 +25,7 @@ namespace {
 // not heard to have arrived within an interval makes room all the same.
 constexpr std::size_t kMostPlanBytesOut = std::size_t{2} << 20;
 constexpr std::size_t kNamesInText = 8;
-constexpr std::size_t kMostDoubts = 1024;
+constexpr std::size_t kMostDoubts = 256;
 // Of Envelope.plan: its number, and that bytes of a given length follow.
 constexpr std::uint32_t kPlanTag = (wire::Envelope::kPlanFieldNumber << 3) | 2;
 static_assert(kPlanTag >= 0x80 && kPlanTag < 0x4000, "two bytes");
@@ -160,7 +160,7 @@ wire::Envelope TrackerMachine::envelope_to(Incarnation who) const {
   return e;
 }
 
-bool TrackerMachine::send_plan(std::size_t rank, Effects& effects) {
+bool TrackerMachine::send_plan(std::size_t rank, TimeMs now, Effects& effects) {
   WARREN_CHECK(Epoch(plan_.epoch()) <= persisted_epoch_, "a plan is persisted before it is announced");
   WARREN_CHECK(acting_, "who decides has the promise of most");
   const Incarnation who(plan_.members(static_cast<int>(rank)).incarnation());
@@ -173,25 +173,25 @@ bool TrackerMachine::send_plan(std::size_t rank, Effects& effects) {
     return false;
   }
   plan_bytes_out_ += plan->size();
-  m.plan_sent = true;
+  m.plan_bytes_out = plan->size() + (m.plan_sent >= plans_counted_from_ ? m.plan_bytes_out : 0);
+  m.plan_sent = now;
   if (has_base) count(Transition::plan_told_by_changes);
   effects.emplace_back(Send{who, envelope_to(who), plan});
   return true;
 }
 
-// To one that asks for it, and has been sent it before: it asks again.
-void TrackerMachine::repeat_plan(std::size_t rank, Effects& effects) {
+// To one that asks for it, and has been sent it before, or whose turn comes.
+void TrackerMachine::repeat_plan(std::size_t rank, TimeMs now, Effects& effects) {
   count(Transition::plan_repeated);
-  if (rank < unannounced_) (void)send_plan(rank, effects);
+  if (rank < unannounced_ && send_plan(rank, now, effects)) return;
+  tell_heard(Incarnation(plan_.members(static_cast<int>(rank)).incarnation()), effects);
 }
 
-void TrackerMachine::plan_arrived(std::size_t rank, Effects& effects) {
+void TrackerMachine::plan_arrived(std::size_t rank, TimeMs now, Effects& effects) {
   Member& m = members_[rank];
-  if (!std::exchange(m.plan_sent, false)) return;
-  const bool by_changes = told_changes_ != nullptr && m.plan_epoch == told_base_;
-  const std::size_t bytes = by_changes ? told_changes_->size() : told_ != nullptr ? told_->size() : 0;
-  plan_bytes_out_ -= std::min(plan_bytes_out_, bytes);
-  announce(effects);
+  const std::size_t bytes = std::exchange(m.plan_bytes_out, 0);
+  if (bytes != 0 && m.plan_sent >= plans_counted_from_) plan_bytes_out_ -= std::min(plan_bytes_out_, bytes);
+  if (bytes != 0) announce(now, effects);
 }
 
 void TrackerMachine::send_interrupt(std::size_t rank, Effects& effects) const {
@@ -470,6 +470,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   plan_.set_committed_timeline(committed_timeline_.value);
   told_ = told_changes_ = nullptr;
   plan_bytes_out_ = 0;
+  plans_counted_from_ = now;
   if (survivors > 0) {
     const wire::Plan changes = changes_between(before, plan_);
     told_base_ = Epoch(changes.base_epoch());
@@ -496,12 +497,12 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
           (start.goes_on || !committed_ ? "" : "; it goes on from " + program_version()) +
           (kept_rounds == 0 ? "" : "; " + std::to_string(kept_rounds) + " logged rounds are on their disks"),
       effects);
-  announce(effects);
+  announce(now, effects);
   arm(now + interval_ms());
 }
 
-void TrackerMachine::announce(Effects& effects) {
-  while (unannounced_ < members_.size() && send_plan(unannounced_, effects)) ++unannounced_;
+void TrackerMachine::announce(TimeMs now, Effects& effects) {
+  while (unannounced_ < members_.size() && send_plan(unannounced_, now, effects)) ++unannounced_;
 }
 
 void TrackerMachine::interrupt(Code code, const std::string& what, const std::vector<std::uint32_t>& lost, TimeMs now,
@@ -747,10 +748,11 @@ bool TrackerMachine::find_silent(TimeMs now, Effects& effects) {
 }
 
 // True: this is the first time. A wait that outlives the links over which the bytes were lost is a disagreement.
-bool TrackerMachine::doubt(Rank waiter, const RoundId& round) {
-  const bool first = doubted_.emplace(round, waiter).second;
-  if (doubted_.size() > kMostDoubts) doubted_.erase(doubted_.begin());
-  return first;
+bool TrackerMachine::doubt(const Wait& wait) {
+  if (std::ranges::find(doubted_, wait) != doubted_.end()) return false;
+  if (doubted_.size() == kMostDoubts) doubted_.pop_front();
+  doubted_.push_back(wait);
+  return true;
 }
 
 bool TrackerMachine::find_desync(TimeMs now, Effects& effects) {
@@ -766,7 +768,7 @@ bool TrackerMachine::find_desync(TimeMs now, Effects& effects) {
   }
   const auto name_of = [this](Rank rank) { return name(static_cast<std::size_t>(rank.value)); };
   if (const auto found = find_disagreement(reports, timeout_ms(), settings_.check_call_sites(), name_of)) {
-    if (found->waits && logged() && doubt(found->a, *found->waits)) {
+    if (found->wait && logged() && doubt(*found->wait)) {
       count(Transition::bytes_missing);
       interrupt(Code::kPeerLost, found->text + ": what the one has sent is lost, or they call different things", {},
                 now, effects);
@@ -862,7 +864,8 @@ void TrackerMachine::tick_running(TimeMs now, Effects& effects) {
   if (now >= next_repeat_) {
     next_repeat_ = now + interval_ms();
     plan_bytes_out_ = 0;
-    announce(effects);
+    plans_counted_from_ = now;
+    announce(now, effects);
     if (find_desync(now, effects)) return;
     look_for_stragglers(now, effects);
   }

@@ -348,7 +348,7 @@ void TrackerMachine::on_join(Incarnation who, const wire::Join& join, TimeMs now
   if (const auto rank = rank_of(who)) {
     switch (members_[*rank].state) {
       case MemberState::kActive:
-      case MemberState::kFinalizing: return repeat_plan(*rank, effects);
+      case MemberState::kFinalizing: return repeat_plan(*rank, now, effects);
       case MemberState::kStopping: count(Transition::interrupt_repeated); return send_interrupt(*rank, effects);
       case MemberState::kSurvivor: count(Transition::join_repeated); return send_welcome(who, effects);
       case MemberState::kGone: return refuse_stale(who, effects);
@@ -718,9 +718,9 @@ void TrackerMachine::on_heartbeat(Incarnation who, const wire::Heartbeat& h, Tim
   if (h.epoch() > epoch_.value) return catch_up(*rank, h.epoch(), now, effects);
   if (m.state != MemberState::kActive) return count(Transition::out_of_turn);
   if (h.epoch() < plan_.epoch()) {
-    return repeat_plan(*rank, effects);
+    return repeat_plan(*rank, now, effects);
   }
-  plan_arrived(*rank, effects);
+  plan_arrived(*rank, now, effects);
   if (h.beat() < m.beat) return count(Transition::out_of_turn);
   count(Transition::heartbeat);
   m.beat = h.beat();
@@ -894,6 +894,7 @@ void TrackerMachine::on_finalize(Incarnation who, const wire::Leave& l, TimeMs n
   if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
   Member& m = members_[*rank];
   if (state_ != State::kRunning || l.epoch() != plan_.epoch()) return count(Transition::out_of_turn);
+  plan_arrived(*rank, now, effects);
   const bool again = m.state == MemberState::kFinalizing;
   count(again ? Transition::finalize_repeated : Transition::finalize_entered);
   if (!again) {

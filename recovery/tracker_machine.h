@@ -49,6 +49,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -201,8 +202,9 @@ class TrackerMachine {
     TimeMs heard;
     TimeMs told;  // `rounds`
     std::uint32_t attempt = 0;
-    Epoch plan_epoch;                 // of the plan that it had when it reported; 0: it is new
-    bool plan_sent = false;           // and nothing heard of it since
+    Epoch plan_epoch;                // of the plan that it had when it reported; 0: it is new
+    std::size_t plan_bytes_out = 0;  // of the plan, sent and not heard to have arrived, in this interval:
+    TimeMs plan_sent;
     std::int64_t longest_gap_ms = 0;  // between two heartbeats, slowly forgotten
     std::uint64_t rounds_finished = 0, bytes_moved = 0;
     std::vector<wire::CurrentRound> rounds;
@@ -387,9 +389,9 @@ class TrackerMachine {
   // In flight only where this timeline goes on.
   [[nodiscard]] Result<std::vector<wire::Setup>> next_setups(bool goes_on) const;
   void keep(std::vector<wire::Setup> setups);
-  void announce(Effects& effects);
-  void repeat_plan(std::size_t rank, Effects& effects);
-  void plan_arrived(std::size_t rank, Effects& effects);
+  void announce(TimeMs now, Effects& effects);
+  void repeat_plan(std::size_t rank, TimeMs now, Effects& effects);
+  void plan_arrived(std::size_t rank, TimeMs now, Effects& effects);  // as far as is known
   // Ends the newest plan, or its interrupt with another one. Resumes if that is possible after `code`.
   void interrupt(Code code, const std::string& what, const std::vector<std::uint32_t>& lost, TimeMs now,
                  Effects& effects);
@@ -420,7 +422,7 @@ class TrackerMachine {
   void excuse_own_sleep(TimeMs now, Effects& effects);
   bool find_silent(TimeMs now, Effects& effects);  // whether it interrupted
   bool find_desync(TimeMs now, Effects& effects);  // likewise
-  [[nodiscard]] bool doubt(Rank waiter, const RoundId& round);
+  [[nodiscard]] bool doubt(const Wait& wait);
   [[nodiscard]] std::vector<Testimony> testimonies(TimeMs now) const;
   void look_for_stragglers(TimeMs now, Effects& effects);
   void log_finalize_wait(Effects& effects);
@@ -431,7 +433,7 @@ class TrackerMachine {
   void persist(Effects& effects);
   [[nodiscard]] wire::Envelope envelope_to(Incarnation who) const;
   // False: so many plans are on their way that this one has to wait.
-  bool send_plan(std::size_t rank, Effects& effects);
+  bool send_plan(std::size_t rank, TimeMs now, Effects& effects);
   void send_interrupt(std::size_t rank, Effects& effects) const;
   void send_welcome(Incarnation who, Effects& effects) const;
   void send_finished(Incarnation who, Effects& effects) const;
@@ -519,12 +521,13 @@ class TrackerMachine {
   bool acting_ = true;              // more than half do, or no plan is known
   std::vector<Evidence> evidence_;  // links that broke, until their time is up
   TimeMs evidence_due_;
-  std::size_t unannounced_ = 0;                 // the ranks from here on have not been sent their plan
-  std::size_t plan_bytes_out_ = 0;              // sent in this interval, to members that have not been heard since
-  TimeMs since_;                                // when this state began
-  StragglerWatch watch_;                        // of plan_, while it is in force
-  std::set<std::pair<RoundId, Rank>> doubted_;  // who waited for what was lost, or never came; the newest ones
-  TimeMs judge_from_;                           // this tracker was held up: what it should have heard comes first
+  std::size_t unannounced_ = 0;     // the ranks from here on have not been sent their plan
+  std::size_t plan_bytes_out_ = 0;  // since plans_counted_from_, to members that have not been heard since
+  TimeMs plans_counted_from_;
+  TimeMs since_;              // when this state began
+  StragglerWatch watch_;      // of plan_, while it is in force
+  std::deque<Wait> doubted_;  // what has ended an epoch; the newest ones, bounded
+  TimeMs judge_from_;         // this tracker was held up: what it should have heard comes first
   std::array<std::uint64_t, kBlames> verdicts_ever_{};
   std::optional<Leaves> leaves_;  // one at a time
   TimeMs no_replacement_before_;

@@ -36,7 +36,7 @@ void TrackerMachine::on_report(Incarnation who, const wire::Report& r, TimeMs no
     case MemberState::kFinalizing:
       // Its plan was lost, or this is an echo.
       m.plan_epoch = Epoch(r.plan_epoch());
-      return repeat_plan(*rank, effects);
+      return repeat_plan(*rank, now, effects);
     case MemberState::kSurvivor: count(Transition::report_repeated); return send_welcome(who, effects);
     default: break;
   }

@@ -40,6 +40,11 @@ bool is_past(const wire::CurrentRound& theirs, const wire::CurrentRound& mine, R
   return round_of(mine) < round_of(theirs);
 }
 
+Wait wait_of(const wire::CurrentRound& r, Rank waiter) {
+  if (!is_point(r)) return {round_of(r)};
+  return {round_of(r), waiter, r.shape()};
+}
+
 // Since when nothing has come of this rank, as far as is told.
 bool comes_something(const RankReport& to, Rank from, std::int64_t within_ms) {
   if (to.activity == nullptr) return false;
@@ -122,7 +127,7 @@ std::optional<Disagreement> find_disagreement(std::span<const RankReport> report
                               waits + name(b->rank) + " with " + in_call(mine) + ", but rank " +
                                   std::to_string(b->rank.value) + " has called finalize after " +
                                   std::to_string(b->rounds_finished) + " rounds",
-                              round_of(mine)};
+                              wait_of(mine, a.rank)};
         }
         if (is_point(mine) || lists(*b, round_of(mine))) continue;
         for (const wire::CurrentRound& theirs : b->rounds) {
@@ -139,7 +144,7 @@ std::optional<Disagreement> find_disagreement(std::span<const RankReport> report
                               waits + name(b->rank) + " with " + in_call(mine) + ", which has waited " +
                                   seconds(theirs.waited_ms()) + " for rank " + std::to_string(whom) + " with " +
                                   in_call(theirs),
-                              round_of(mine)};
+                              wait_of(mine, a.rank)};
         }
       }
     }

@@ -31,12 +31,21 @@ using RankName = std::function<std::string(Rank)>;  // "rank 2 (worker w2 on hos
 [[nodiscard]] RoundId round_of(const wire::CurrentRound& round);
 [[nodiscard]] Fingerprint fingerprint_of(const wire::CurrentRound& round);
 
+// What is waited for: in a round, by any of its ranks; or messages, by one rank, which names them by how many it has
+// sent and got before.
+struct Wait {
+  RoundId round;
+  Rank of_messages = kNoRank;
+  std::uint64_t messages_before = 0;
+  friend bool operator==(const Wait&, const Wait&) = default;
+};
+
 struct Disagreement {
   Rank a, b;
   std::string text;  // names both ranks and both calls
-  // The round in which `a` waits, where lost bytes would look the same: the next epoch, with new links and what is in
-  // the log, settles it. Nothing: the calls themselves are known to differ.
-  std::optional<RoundId> waits;
+  // Of `a`, where lost bytes would look the same: the next epoch, with new links and what is in the log, settles it.
+  // Nothing: the calls themselves are known to differ.
+  std::optional<Wait> wait;
 };
 // Two ranks that can never agree, or whose bytes for each other are lost. They are in one round with different calls;
 // or one has waited for the whole round timeout, in which nothing has come to it from the other, and for so long the

@@ -321,7 +321,7 @@ void WorkerMachine::send_report(std::vector<WorkerEffect>& effects) {
   wire::Report& r = *e.mutable_report();
   r.set_epoch(stop_epoch_.value);
   r.set_version(standing_.version.value);
-  r.set_plan_epoch(plan_.epoch());
+  r.set_plan_epoch(needs_whole_plan_ ? 0 : plan_.epoch());
   r.set_committed_version(committed_.value);
   r.set_committed_timeline(committed_timeline_.value);
   r.mutable_positions()->Add(standing_.positions.begin(), standing_.positions.end());
@@ -588,7 +588,13 @@ void WorkerMachine::on_plan(const wire::Plan& told, TimeMs now, std::vector<Work
   wire::Plan plan = told;
   if (told.base_epoch() != 0) {
     auto whole = with_changes(plan_, told);
-    if (!whole.ok()) return count(Transition::kPlanForOther);  // it has another plan than this life
+    if (!whole.ok()) {
+      // It was meant for another life, or the tracker has another plan in mind than this one has: the next report asks
+      // for all of it.
+      count(Transition::kPlanForOther);
+      needs_whole_plan_ = true;
+      return log(Severity::kWarning, "plan_unusable", whole.status().describe(), effects);
+    }
     plan = std::move(whole).value();
   }
   const auto self = std::find_if(plan.members().begin(), plan.members().end(),
@@ -606,6 +612,7 @@ void WorkerMachine::on_plan(const wire::Plan& told, TimeMs now, std::vector<Work
   count(state_ == State::kJoining ? Transition::kInstalled : Transition::kReinstalled);
   const std::uint32_t rank = self->rank();
   plan_ = std::move(plan);
+  needs_whole_plan_ = false;
   state_ = finalizing_ ? State::kLeaving : State::kMember;
   since_ = now;
   next_send_ = now + interval_ms();

@@ -230,17 +230,18 @@ class WorkerMachine {
   Options options_;
   std::vector<std::uint64_t> transitions_;
   State state_ = State::kIdle;
-  wire::Plan plan_;          // installed; epoch 0: none was
-  Incarnation tracker_;      // who is obeyed: sent the last message that was meant for this life; 0: none yet
-  Term term_;                // the highest that was heard of, of that tracker
-  Incarnation refused_by_;   // another one, whose refusal was logged
-  TimeMs since_;             // when this state began
-  TimeMs heard_;             // when the tracker was last heard in this state
-  TimeMs next_send_;         // the next Join, Heartbeat or Leave
-  TimeMs next_complaint_;    // the next log line about the tracker's silence or about a wait
-  bool complained_ = false;  // of silence; its end is logged too
-  wire::Welcome welcome_;    // the newest; world size 0: none came
-  std::string trouble_;      // what the connection last complained of
+  wire::Plan plan_;                // installed; epoch 0: none was
+  bool needs_whole_plan_ = false;  // what was told as changes does not fit
+  Incarnation tracker_;            // who is obeyed: sent the last message that was meant for this life; 0: none yet
+  Term term_;                      // the highest that was heard of, of that tracker
+  Incarnation refused_by_;         // another one, whose refusal was logged
+  TimeMs since_;                   // when this state began
+  TimeMs heard_;                   // when the tracker was last heard in this state
+  TimeMs next_send_;               // the next Join, Heartbeat or Leave
+  TimeMs next_complaint_;          // the next log line about the tracker's silence or about a wait
+  bool complained_ = false;        // of silence; its end is logged too
+  wire::Welcome welcome_;          // the newest; world size 0: none came
+  std::string trouble_;            // what the connection last complained of
   Progress progress_;
   std::uint64_t beat_ = 0;
   std::vector<BrokenLink> broken_links_;  // reported and not yet answered by an interrupt

@@ -654,7 +654,7 @@ void Control::look_at_drain() {
   if (!drains()) return;
   const bool over = now() >= *leave_by_;
   // The others have only to call finalize, too: a new life would have to run the program to its end.
-  if (state == WorkerMachine::State::kLeaving && !over) return;
+  if (state == WorkerMachine::State::kLeaving && (!over || !preempted_)) return;
   // A round that was interrupted waits for a plan, and goes on without this life.
   const bool at_once = over || state != WorkerMachine::State::kMember;
   const auto leave = [this](std::vector<WorkerEffect>& effects) { machine_->leave(false, leave_why_, now(), effects); };

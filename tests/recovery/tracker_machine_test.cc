@@ -575,11 +575,12 @@ TEST(Tracker, TheLargestPlansGoOutAsTheyArrive) {
   std::uint64_t sent = plans_in(last);
   ASSERT_GT(sent, 10u);
   ASSERT_LT(sent, kRanks / 2 + 10);
-  EXPECT_EQ(t.join("w399", 1399, kRanks), "") << "its turn comes";
-  EXPECT_EQ(plans_in(t.join("w0", 1000, kRanks)), 0u) << "it may be on its way";
+  EXPECT_EQ(t.join("w399", 1399, kRanks), "1399 <- HeartbeatReply 1\n") << "its turn comes, and somebody listens";
+  EXPECT_EQ(t.join("w0", 1000, kRanks), "1000 <- HeartbeatReply 1\n") << "it may be on its way";
   EXPECT_EQ(plans_in(t.beat(1000, 1)), 1u) << "rank 0 has it";
   EXPECT_EQ(plans_in(t.beat(1000, 1)), 0u);
-  ++sent;
+  EXPECT_EQ(plans_in(t.finalize(1001, 1)), 1u) << "so has rank 1, which is in finalize";
+  sent += 2;
   std::uint64_t intervals = 0;
   for (; sent < kRanks && intervals < 10; ++intervals) sent += plans_in(t.pass(1000));
   EXPECT_EQ(sent, kRanks);

@@ -105,9 +105,9 @@ TEST(Waits, LostBytesLookLikeADisagreementThatIsNotProven) {
   const auto found = find_disagreement(w.reports(), 5000, true, [](Rank) { return std::string(); });
   ASSERT_TRUE(found);
   EXPECT_EQ(found->a, Rank(0));
-  EXPECT_EQ(found->waits, round_of(round(1, 8, {}, 0)));
+  EXPECT_EQ(found->wait, Wait{round_of(round(1, 8, {}, 0))});
   const World proven{{{round(1, 8, {1}, 0)}, {round(1, 9, {0}, 0)}}};
-  EXPECT_EQ(find_disagreement(proven.reports(), 5000, true, [](Rank) { return std::string(); })->waits, std::nullopt);
+  EXPECT_EQ(find_disagreement(proven.reports(), 5000, true, [](Rank) { return std::string(); })->wait, std::nullopt);
 }
 
 // A link that is slow has bytes on their way long after their sender has gone on.

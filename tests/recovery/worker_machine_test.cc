@@ -80,6 +80,18 @@ class WorkerScript {
     *e.mutable_plan() = plan_of(epoch, {{worker, life}, {"w1", 11}});
     return get(e);
   }
+  // The plan that the newest report names.
+  std::uint64_t reported_from() {
+    std::vector<WorkerEffect> effects;
+    now_ += 1000;
+    machine_->on_tick(now(), effects);
+    for (const WorkerEffect& effect : effects) {
+      const auto* send = std::get_if<worker_effect::Send>(&effect);
+      if (send != nullptr && send->envelope.has_report()) return send->envelope.report().plan_epoch();
+    }
+    ADD_FAILURE() << "it does not report";
+    return 0;
+  }
   // The plan of `epoch` as changes to that of `base`: w1 has another life.
   std::string plan_changes(std::uint64_t epoch, std::uint64_t base) {
     wire::Envelope e = from_tracker(10);
@@ -259,6 +271,7 @@ TEST(Worker, APlanToldByItsChangesIsInstalledWholeAndAnotherOnesChangesAreNot) {
   (void)w.on_stopped(2);
   EXPECT_EQ(w.plan_changes(4, 3), "") << "it has the plan of epoch 1";
   EXPECT_EQ(w.machine().state(), State::kSuspended);
+  EXPECT_EQ(w.reported_from(), 0u) << "it asks for a whole one";
   const std::string got = w.plan_changes(4, 1);
   EXPECT_EQ(w.machine().state(), State::kMember) << got;
 }

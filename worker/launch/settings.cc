@@ -447,6 +447,10 @@ void resolve_log(Resolver& r, const SystemFacts& facts, std::uint64_t local_worl
   r.on_off("resize", s.resize, false);
   s.on_rollback =
       static_cast<OnRollback>(r.word("on_rollback", kRollbackActions, static_cast<std::size_t>(OnRollback::kExit)));
+  if (s.replace_after_ms != 0 && s.on_rollback != OnRollback::kExit) {
+    r.keep({Code::kInvalidArgument,
+            "replace_after_ms needs on_rollback=exit: a rank that leaves its place to a spare ends its process"});
+  }
   s.on_sigterm =
       static_cast<OnSigterm>(r.word("on_sigterm", kSigtermActions, static_cast<std::size_t>(OnSigterm::kDefault)));
   r.number("drain_ms", s.drain_ms, std::int64_t{0}, limits::kMaxDrainMs, limits::kDefaultDrainMs);

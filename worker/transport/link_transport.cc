@@ -566,7 +566,9 @@ Transport::Now LinkTransport::send_now(LinkId id, FrameHeader& header, std::span
     const Now now = send_now_piped(s, header, payload);
     if (now != Now::kDone) return now;
   } else {
-    seal(header, payload, checksums_, s.send_header);
+    // A copy: the caller's next frame may go to a pipe, whose headers have no sums.
+    FrameHeader sealed = header;
+    seal(sealed, payload, checksums_, s.send_header);
     std::string why;
     const auto sent = put(s, s.send_header, payload, why);
     // A broken link is said to be so to whoever posts.

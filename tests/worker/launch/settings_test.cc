@@ -189,7 +189,6 @@ TEST(Settings, EveryOptionReachesItsSetting) {
   o.on_rollback = "error";
   o.fusion_bytes = 0;
   o.timeline = "/trace.json";
-  o.replace_after_ms = 9000;
   o.log_level = WARREN_LOG_ERROR;
   const auto r = resolve(&o, environment({{"WARREN_LOG_LEVEL", "info"}, {"WARREN_REPLICAS", "3"}}), kFacts);
   ASSERT_TRUE(r.ok()) << r.status().describe();
@@ -205,13 +204,18 @@ TEST(Settings, EveryOptionReachesItsSetting) {
   EXPECT_EQ(s.checkpoint_mirror, "/mirror");
   EXPECT_EQ(s.fusion_bytes, 0u);
   EXPECT_EQ(s.timeline, "/trace.json");
-  EXPECT_EQ(s.replace_after_ms, 9000);
   o.replicas = 0;
   EXPECT_THAT(resolve(&o, environment({}), kFacts).status().describe(),
               HasSubstr("checkpoint_mirror needs replicas of 1 or more"));
   o.checkpoint_mirror = nullptr;
+  o.replace_after_ms = 9000;
   EXPECT_THAT(resolve(&o, environment({}), kFacts).status().describe(),
               HasSubstr("replace_after_ms needs replicas of 1 or more"));
+  o.replicas = 2;
+  EXPECT_THAT(resolve(&o, environment({}), kFacts).status().describe(),
+              HasSubstr("replace_after_ms needs on_rollback=exit"));
+  o.on_rollback = "exit";
+  EXPECT_EQ(resolve(&o, environment({}), kFacts).value().replace_after_ms, 9000);
   o.replace_after_ms = 86'400'001;
   EXPECT_THAT(resolve(&o, environment({}), kFacts).status().describe(), HasSubstr("replace_after_ms is '86400001'"));
   EXPECT_EQ(s.on_rollback, OnRollback::kError);
