@@ -822,7 +822,9 @@ void TrackerMachine::look_for_stragglers(TimeMs now, Effects& effects) {
       ++verdicts_ever_[static_cast<std::size_t>(v.blame)];
       const auto at = std::ranges::find_if(standing, [&](const auto& s) { return s.verdict.key() == v.key(); });
       const std::string& next = at->verdict.next;
-      log(Severity::kWarning, "straggler", kind + ": " + v.reason + ". Next: " + next, effects, std::move(fields));
+      std::string text = kind;
+      text.append(": ").append(v.reason).append(". Next: ").append(next);
+      log(Severity::kWarning, "straggler", text, effects, std::move(fields));
     } else {
       count(Transition::straggler_cleared);
       log(Severity::kInfo, "straggler_cleared",

@@ -41,8 +41,7 @@ bool is_past(const wire::CurrentRound& theirs, const wire::CurrentRound& mine, R
 }
 
 Wait wait_of(const wire::CurrentRound& r, Rank waiter) {
-  if (!is_point(r)) return {round_of(r)};
-  return {round_of(r), waiter, r.shape()};
+  return {round_of(r), is_point(r) ? waiter : kNoRank};
 }
 
 // Since when nothing has come of this rank, as far as is told.

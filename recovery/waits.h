@@ -31,12 +31,10 @@ using RankName = std::function<std::string(Rank)>;  // "rank 2 (worker w2 on hos
 [[nodiscard]] RoundId round_of(const wire::CurrentRound& round);
 [[nodiscard]] Fingerprint fingerprint_of(const wire::CurrentRound& round);
 
-// What is waited for: in a round, by any of its ranks; or messages, by one rank, which names them by how many it has
-// sent and got before.
+// What is waited for: the bytes of a round, by any of its ranks; or, after that round, messages, by one rank.
 struct Wait {
   RoundId round;
   Rank of_messages = kNoRank;
-  std::uint64_t messages_before = 0;
   friend bool operator==(const Wait&, const Wait&) = default;
 };
 

@@ -105,9 +105,24 @@ TEST(Waits, LostBytesLookLikeADisagreementThatIsNotProven) {
   const auto found = find_disagreement(w.reports(), 5000, true, [](Rank) { return std::string(); });
   ASSERT_TRUE(found);
   EXPECT_EQ(found->a, Rank(0));
-  EXPECT_EQ(found->wait, Wait{round_of(round(1, 8, {}, 0))});
+  EXPECT_EQ(found->wait, (Wait{round_of(round(1, 8, {}, 0)), kNoRank}));
   const World proven{{{round(1, 8, {1}, 0)}, {round(1, 9, {0}, 0)}}};
   EXPECT_EQ(find_disagreement(proven.reports(), 5000, true, [](Rank) { return std::string(); })->wait, std::nullopt);
+}
+
+// The second time is the last one, however often what was sent is sent again meanwhile.
+TEST(Waits, AWaitForMessagesIsTheSameAfterTheyWereSentAgain) {
+  const auto wait = [](std::uint64_t moves) {
+    World w{{{round(1, 8, {1}, 20'000)}, {}}};
+    w.rounds[0][0].set_collective(11);
+    w.rounds[0][0].set_shape(moves);
+    w.finalizing[1] = true;
+    w.finalizing_ms = 20'000;
+    const auto reports = w.reports();
+    return find_disagreement(reports, 5000, true, [](Rank) { return std::string(); })->wait;
+  };
+  EXPECT_EQ(wait(3), wait(4));
+  EXPECT_EQ(wait(3)->of_messages, Rank(0));
 }
 
 // A link that is slow has bytes on their way long after their sender has gone on.
