@@ -1,4 +1,4 @@
-"""Figures beside the allreduce itself: an idle worker's memory, the time to the first round, a tracker with 1,000 workers."""
+"""Figures beside the allreduce itself: an idle worker's memory, the time to the first round, a tracker with 5,000 workers."""
 
 import json
 import pathlib
