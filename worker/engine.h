@@ -86,6 +86,10 @@ class Engine {
     std::vector<Setup> setups;
     std::vector<Kept> kept;  // by (group, version, rounds)
     bool resumes = false;    // some lives have come from an earlier epoch
+    bool shrinks = false;    // the job goes on without ranks that were lost (docs/decisions/0020-shrink.md)
+    std::vector<Rank> present;  // whose inputs are in the rounds that are computed in this epoch, rising
+    // Likewise for those of older timelines that `kept` names; where one is missing, all ranks'.
+    std::map<Timeline, std::shared_ptr<const std::vector<Rank>>> contributors;
   };
 
   // Why the data path cannot go on by itself; the owner reports it to the tracker, once.
