@@ -15,6 +15,8 @@ struct Known {
   std::uint64_t rounds = 0;
   Rank furthest = kNoRank;
   Ranges final;  // of round `rounds`
+  std::uint64_t total_bytes = 0;  // of its result; 0: not known
+  bool differ = false;            // who knows it does not agree
   Rank in_flight = kNoRank;
   bool closed = false;
   std::uint64_t closed_after = 0;
@@ -29,6 +31,8 @@ void take(Known& known, Rank rank, const wire::Position& p, bool closed, bool fi
     known.rounds = p.rounds();
     known.furthest = rank;
     known.final = Ranges();
+    known.total_bytes = 0;
+    known.differ = false;
     known.in_flight = kNoRank;
   }
   if (closed && !known.closed) {
@@ -42,6 +46,10 @@ void take(Known& known, Rank rank, const wire::Position& p, bool closed, bool fi
   }
   if (!finals || p.rounds() != known.rounds) return;
   for (const wire::ByteRange& range : p.final()) known.final.add(range.begin(), range.end());
+  if (p.total_bytes() != 0) {
+    known.differ = known.differ || (known.total_bytes != 0 && known.total_bytes != p.total_bytes());
+    known.total_bytes = p.total_bytes();
+  }
   if (p.final_size() != 0) known.in_flight = rank;
 }
 
@@ -97,6 +105,7 @@ Result<std::vector<wire::Position>> merge_frontier(std::span<const RankPositions
     p.set_version(key.second);
     p.set_rounds(known.rounds);
     p.set_closed(known.closed);
+    if (!known.differ && !known.final.empty()) p.set_total_bytes(known.total_bytes);
     for (const Interval& i : known.final.intervals()) {
       wire::ByteRange& range = *p.add_final();
       range.set_begin(i.begin);

@@ -26,7 +26,7 @@ inline constexpr std::size_t kMaxPositions = 16384;
 // Of rounds in flight: in one report, and in the union of all.
 inline constexpr std::size_t kMaxRangesPerReport = 16384;
 inline constexpr std::size_t kMaxRangesPerFrontier = 65536;
-inline constexpr std::size_t kMaxPositionBytes = 36;  // without its ranges
+inline constexpr std::size_t kMaxPositionBytes = 46;  // without its ranges
 inline constexpr std::size_t kMaxRangeBytes = 24;
 // Set-up rounds, whose results stay in the log for as long as the job lasts: those that one life calls (so one report
 // or vote), the bytes of their whole results together, and those of a job.
@@ -54,6 +54,9 @@ inline constexpr std::size_t kMaxHeldPlanBytes = std::size_t{64} << 10;
 // In a plan: rounds that keep the names of older timelines.
 inline constexpr std::size_t kMaxKept = 16384;
 inline constexpr std::size_t kMaxKeptBytes = 40;
+// In a plan: ranks without whose inputs the rounds of a timeline are, over all its timelines.
+inline constexpr std::size_t kMaxAbsences = 32768;
+inline constexpr std::size_t kMaxAbsenceBytes = 12;  // of one rank; a timeline has at least one
 // What the tracker keeps of one job's reports and votes.
 inline constexpr std::size_t kMaxPositionBytesPerJob = std::size_t{64} << 20;
 // And of what the disks and the memory of hosts hold; the least that is kept of each disk.
@@ -67,7 +70,8 @@ inline constexpr std::size_t kMaxMemberBytes = kMaxWorkerIdBytes + 2 * kMaxHostI
                                                kMaxSegmentSocketBytes + 128;
 inline constexpr std::size_t kMaxCostsBytes = 8192;  // of the job's settings
 inline constexpr std::size_t kMaxFrontierBytes =
-    kMaxPositions * kMaxPositionBytes + kMaxRangesPerFrontier * kMaxRangeBytes + kMaxKept * kMaxKeptBytes;
+    kMaxPositions * kMaxPositionBytes + kMaxRangesPerFrontier * kMaxRangeBytes + kMaxKept * kMaxKeptBytes +
+    kMaxAbsences * kMaxAbsenceBytes;
 // Lives of a job that never come back, in the tracker's memory and in its journal.
 constexpr std::size_t retired_lives(std::size_t world_size) {
   return 4 * world_size < 256 ? 256 : 4 * world_size;
@@ -137,5 +141,7 @@ inline constexpr std::int64_t kMaxDrainMs = 24LL * 3600 * 1000;
 // next, over which much may change.
 inline constexpr std::int64_t kMaxReplaceAfterMs = 24LL * 3600 * 1000;
 inline constexpr std::int64_t kWindowsBetweenReplacements = 10;
+// For which a job waits for lost ranks before it goes on without them.
+inline constexpr std::int64_t kMaxGraceMs = 24LL * 3600 * 1000;
 
 }  // namespace warren::limits

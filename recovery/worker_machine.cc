@@ -322,6 +322,7 @@ void WorkerMachine::send_report(std::vector<WorkerEffect>& effects) {
   r.set_epoch(stop_epoch_.value);
   r.set_version(standing_.version.value);
   r.set_plan_epoch(needs_whole_plan_ ? 0 : plan_.epoch());
+  r.set_timeline(plan_.timeline());
   r.set_committed_version(committed_.value);
   r.set_committed_timeline(committed_timeline_.value);
   r.mutable_positions()->Add(standing_.positions.begin(), standing_.positions.end());
@@ -599,7 +600,7 @@ void WorkerMachine::on_plan(const wire::Plan& told, TimeMs now, std::vector<Work
   }
   const auto self = std::find_if(plan.members().begin(), plan.members().end(),
                                  [&](const wire::Member& m) { return m.incarnation() == options_.self.value; });
-  if (self == plan.members().end() || self->worker_id() != options_.join.worker_id()) {
+  if (self == plan.members().end() || self->absent() || self->worker_id() != options_.join.worker_id()) {
     return count(Transition::kPlanForOther);
   }
   if (state_ == State::kSpare) {

@@ -709,7 +709,8 @@ void Control::install(const wire::Plan& plan) {
     m.peers.push_back(std::move(peer));
   }
   for (std::size_t r = 0; r < m.peers.size(); r++) {
-    m.peers[r].same_host = plan.members(static_cast<int>(r)).host_id() == host;
+    const wire::Member& member = plan.members(static_cast<int>(r));
+    m.peers[r].same_host = member.host_id() == host && !member.absent();
   }
   SegmentExchange::Membership mates;
   mates.epoch = m.epoch;
@@ -717,7 +718,7 @@ void Control::install(const wire::Plan& plan) {
   mates.timeout_ms = m.timeout_ms;
   for (const wire::Member& member : plan.members()) {
     const Rank rank(static_cast<std::int32_t>(member.rank()));
-    if (member.host_id() == host && rank != m.self) {
+    if (member.host_id() == host && rank != m.self && !member.absent()) {
       mates.mates.push_back({rank, Incarnation(member.incarnation()), member.segment_socket()});
     }
   }

@@ -433,7 +433,7 @@ void Session::install(const wire::Plan& plan, Rank self) {
   lives_.clear();
   for (const wire::Member& member : plan.members()) {
     host_of_.push_back(member.host_id());
-    lives_.emplace_back(member.incarnation());
+    lives_.emplace_back(member.absent() ? 0 : member.incarnation());
   }
   memory_.install(lives_);
   std::vector<bool> same_host;
