@@ -334,8 +334,8 @@ Status validate_positions(const Positions& positions, std::size_t most_ranges) {
     if (p.rounds() > kMaxVersion) return wrong("number of rounds is over the limit");
     if (p.closed() && p.final_size() != 0) return wrong("it is closed, and a round is in flight");
     if (Status s = validate_final(p); !s.ok()) return s.because_of_this(name_of(p));
-    if (p.total_bytes() > limits::kMaxResultBytes) {
-      return wrong("no result is of " + str(p.total_bytes()) + " bytes");
+    if (p.total_bytes() > limits::kMaxResultBytes || (p.total_bytes() != 0 && (p.group() != 0 || p.final().empty()))) {
+      return wrong("a whole result of " + str(p.total_bytes()) + " bytes");
     }
     ranges += static_cast<std::size_t>(p.final_size());
     last = &p;

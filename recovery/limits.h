@@ -26,7 +26,7 @@ inline constexpr std::size_t kMaxPositions = 16384;
 // Of rounds in flight: in one report, and in the union of all.
 inline constexpr std::size_t kMaxRangesPerReport = 16384;
 inline constexpr std::size_t kMaxRangesPerFrontier = 65536;
-inline constexpr std::size_t kMaxPositionBytes = 46;  // without its ranges
+inline constexpr std::size_t kMaxPositionBytes = 36;  // without its ranges
 inline constexpr std::size_t kMaxRangeBytes = 24;
 // Set-up rounds, whose results stay in the log for as long as the job lasts: those that one life calls (so one report
 // or vote), the bytes of their whole results together, and those of a job.
@@ -55,7 +55,7 @@ inline constexpr std::size_t kMaxHeldPlanBytes = std::size_t{64} << 10;
 inline constexpr std::size_t kMaxKept = 16384;
 inline constexpr std::size_t kMaxKeptBytes = 40;
 // In a plan: ranks without whose inputs the rounds of a timeline are, over all its timelines.
-inline constexpr std::size_t kMaxAbsences = 32768;
+inline constexpr std::size_t kMaxAbsences = 16384;
 inline constexpr std::size_t kMaxAbsenceBytes = 12;  // of one rank; a timeline has at least one
 // What the tracker keeps of one job's reports and votes.
 inline constexpr std::size_t kMaxPositionBytesPerJob = std::size_t{64} << 20;

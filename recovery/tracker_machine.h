@@ -363,6 +363,15 @@ class TrackerMachine {
   }
   [[nodiscard]] std::int64_t replacement_pause_ms() const;
 
+  // How far the job is, and what of it keeps older names.
+  struct Start {
+    std::vector<wire::Position> frontier;
+    std::vector<wire::Kept> kept;
+    std::vector<wire::Setup> setups;
+    bool goes_on = false;        // from where lives, or what they have logged, are
+    bool ends_timeline = false;  // goes_on, with other ranks: rounds get the names of a new one
+  };
+
   // Going on without lost ranks, and with those that come (tracker_shrink.cc).
   [[nodiscard]] bool shrinks() const { return settings_.min_workers() != 0; }
   [[nodiscard]] bool absent(std::size_t rank) const;
@@ -386,14 +395,6 @@ class TrackerMachine {
   void lose(std::size_t rank);                        // its life is over
   void forget_unused_settings();                      // whose workers are all gone
   void maybe_plan(TimeMs now, Effects& effects);
-  // How far the job is, and what of it keeps older names.
-  struct Start {
-    std::vector<wire::Position> frontier;
-    std::vector<wire::Kept> kept;
-    std::vector<wire::Setup> setups;
-    bool goes_on = false;        // from where lives, or what they have logged, are
-    bool ends_timeline = false;  // goes_on, with other ranks: rounds get the names of a new one
-  };
   void make_plan(const std::map<std::string, Rank>& ranks, Start start, TimeMs now, Effects& effects);
   // Whether the launchers of all but R - 1 failure domains have kept what the lives of the newest plan have logged, and
   // those lives are over.

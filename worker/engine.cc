@@ -278,7 +278,7 @@ wire::Position Engine::position_of(const Group& group, bool own) const {
     range.set_begin(i.begin);
     range.set_end(i.end);
   }
-  if (held.empty()) return p;
+  if (!plan_.shrinks || held.empty()) return p;
   if (const auto info = recall_->reader().info({RecordKind::kRound, round}); info.ok() && info.value()) {
     p.set_total_bytes(info.value()->total_bytes);
   }
@@ -817,7 +817,14 @@ void Engine::recalled(Replayer::Done done) {
     if (group->resumed) {
       run_rest(*group);
     } else {
-      const Status logged = log_pieces(*group, recall_->room_for(result_key(call.round), done.log_again));
+      Ranges again = done.log_again;
+      if (plan_.shrinks) {
+        // As where a round is run: whoever returns it leaves it whole on its host (DESIGN section 4).
+        const RecordKey key = result_key(call.round);
+        const std::uint64_t bytes = call.spec.count * element_bytes(call.spec);
+        again.add(Ranges(0, bytes).minus(recall_->reader().held(key)));
+      }
+      const Status logged = log_pieces(*group, recall_->room_for(result_key(call.round), again));
       if (!logged.ok()) return fail(logged, kNoRank);
       group->phase = Phase::kDone;
     }

@@ -164,15 +164,20 @@ TEST(Shrink, ASuspectIsNotWaitedForLongerThanTheGrace) {
 }
 
 TEST(Shrink, ARestartedTrackerNeedsTheMembersThatAreThere) {
-  Job t;
+  Job t(1);
   t.begin();
-  (void)t.lose_rank_2({position(1, 3)}, {position(1, 3)});
-  (void)t.pass_alive(kGraceMs, {10, 11}, 2);
+  (void)t.give_up(11, 1);
+  (void)t.give_up(12, 1);
+  (void)t.report(10, 2, 1, {position(1, 3)});
+  ASSERT_TRUE(has(t.pass_alive(kGraceMs, {10}, 2), "w1 (absent) w2 (absent) timeline 1"));
   t.restart(false);
-  (void)t.beat(10, 2);
-  EXPECT_FALSE(has(t.beat(11, 2), "Pause"));
-  EXPECT_FALSE(has(t.pass_alive(2 * kTimeoutMs, {10, 11}, 2), "Pause"));
+  EXPECT_EQ(t.joins("w2", 13, "c"), "13 <- HeartbeatReply 1\n") << "whose place is empty has no say";
+  // One of three, and all that are there.
+  wire::Envelope e = t.promised(10);
+  e.mutable_stopped()->set_epoch(kMaxEpoch - 1);
+  (void)t.send(std::move(e));
   EXPECT_EQ(t.joins("w2", 13, "c"), "13 <- Welcome as a spare\n");
+  EXPECT_FALSE(has(t.pass_alive(2 * kTimeoutMs, {10}, 2), "Pause"));
 }
 
 TEST(Shrink, AJournalOlderThanTheNewestTimelineCannotGoOn) {
