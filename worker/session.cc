@@ -988,8 +988,22 @@ Status Session::submit(GroupId group, const std::shared_ptr<Call>& call) {
   return submit(lock, group, call);
 }
 
+Status Session::needs_all_ranks(std::string_view what) const {
+  if (settings_.min_workers == 0) [[likely]]
+    return {};
+  return {Code::kInvalidArgument, std::string(what) +
+                                      ": mode shrink, in which some ranks may be missing, has allreduce and barrier on "
+                                      "all ranks, and checkpoints of a global state; give mode=wait, or do without"};
+}
+
 // Not all ranks exchange messages or call what another group calls, and so a batch would end at some of them alone.
 Status Session::may_call(GroupId group, const Call& call) const {
+  if (settings_.min_workers != 0) [[unlikely]] {
+    const Collective c = call.spec.collective;
+    if (group != kWorldGroup) return needs_all_ranks("a call on a group");
+    if (!call.setup.empty()) return needs_all_ranks("the set-up round \"" + call.setup + "\"");
+    if (c != Collective::kAllreduce && c != Collective::kBarrier) return needs_all_ranks(to_string(c));
+  }
   if (!fusing_ || (group == *fusing_ && call.spec.collective != Collective::kPoint)) [[likely]]
     return {};
   return {Code::kInvalidArgument, std::string(to_string(call.spec.collective)) +
@@ -998,6 +1012,7 @@ Status Session::may_call(GroupId group, const Call& call) const {
 }
 
 Status Session::begin_fusion(GroupId group) {
+  if (const Status status = needs_all_ranks("fusion_begin"); !status.ok()) return status;
   const std::lock_guard lock(mutex_);
   if (fusing_) return {Code::kInvalidArgument, "fusion_begin: the one before, of any communicator, has not ended"};
   fusing_ = group;
@@ -1146,6 +1161,7 @@ Status Session::on_complete(Call& call, warren_callback callback, void* context)
 }
 
 Result<bool> Session::meets(std::vector<std::uint64_t> sites) {
+  if (const Status status = needs_all_ranks("meets_round"); !status.ok()) return status;
   std::unique_lock lock(mutex_);
   if (fusing_) return Status(Code::kInvalidArgument, "meets_round comes before fusion_begin or after fusion_end");
   drive(lock, [&] { return engine_.idle(kWorldGroup) || engine_.stopped(); });
@@ -1322,6 +1338,9 @@ Result<Staging::Copy> Session::read_state(std::span<const std::byte> state, void
 }
 
 Status Session::checkpoint(std::span<const std::byte> global, const std::span<const std::byte>* local, void* stream) {
+  if (local != nullptr) {
+    if (const Status status = needs_all_ranks("a checkpoint with local states"); !status.ok()) return status;
+  }
   const Span span(trace_.get(), TraceFile::Row::kCheckpoints, "checkpoint");
   std::unique_lock lock(mutex_);
   Status status = may_checkpoint(lock);
@@ -1340,6 +1359,7 @@ Status Session::checkpoint(std::span<const std::byte> global, const std::span<co
 }
 
 Status Session::lazy_checkpoint(warren_serialize serialize, void* context, void* stream) {
+  if (const Status status = needs_all_ranks("lazy_checkpoint"); !status.ok()) return status;
   std::unique_lock lock(mutex_);
   Status status = may_checkpoint(lock);
   if (!status.ok()) return status;
