@@ -115,7 +115,7 @@ int32_t warren_min_workers(const warren_comm*) {
 }
 warren_code warren_contributors(warren_comm*, int32_t* ranks, size_t capacity, size_t* count) {
   *count = fake->contributors.size();
-  std::copy_n(fake->contributors.begin(), std::min(capacity, *count), ranks);
+  for (size_t i = 0; i < std::min(capacity, *count); i++) ranks[i] = fake->contributors[i];
   return std::exchange(fake->next, WARREN_OK);
 }
 warren_code warren_handle_contributors(const warren_handle*, int32_t* ranks, size_t capacity, size_t* count) {
