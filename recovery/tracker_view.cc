@@ -43,7 +43,19 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
         "spares are not used: without the machines of those who are missing, what was logged and committed "
         "might be out of reach");
   }
+  for (std::size_t i = 0; state_ == State::kRunning && absent_ != 0 && i < members_.size(); ++i) {
+    if (!absent(i)) continue;
+    if (v.waits.size() >= kMaxMissingNames) break;
+    v.waits.push_back("the job goes on without " + name(i) +
+                      "; a worker that waits for its place comes in once the next version is committed");
+  }
+  const auto from = goes_on_from();
   for (const std::string& worker : v.waiting_for) {
+    if (from && state_ == State::kGathering) {
+      v.waits.push_back("the job waits for worker " + worker + ", and goes on without it in " +
+                        std::to_string(std::max<std::int64_t>(0, *from - now)) + " ms");
+      continue;
+    }
     v.waits.push_back(state_ == State::kGathering ? "the job waits for worker " + worker + " to be started again"
                                                   : "the job waits for worker " + worker + " to answer the interrupt");
   }
