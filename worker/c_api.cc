@@ -523,7 +523,7 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
   return guarded([&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
-    if (const Status status = comm->shared->session->needs_all_ranks("split"); !status.ok()) return status;
+    if (const Status status = comm->shared->session->needs_mode_wait("split"); !status.ok()) return status;
     if (!comm->setup.empty()) {
       return {Code::kInvalidArgument,
               "split: it cannot be the set-up round \"" + std::exchange(comm->setup, {}) + "\""};
@@ -813,7 +813,7 @@ warren_code warren_once_next(warren_comm* comm, const char* name) {
   return guarded([&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
-    if (const Status status = comm->shared->session->needs_all_ranks("once_next"); !status.ok()) return status;
+    if (const Status status = comm->shared->session->needs_mode_wait("once_next"); !status.ok()) return status;
     const std::size_t bytes = strnlen(name, warren::limits::kMaxSetupNameBytes + 1);
     if (bytes == 0 || bytes > warren::limits::kMaxSetupNameBytes) {
       return {Code::kInvalidArgument,

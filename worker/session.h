@@ -77,8 +77,8 @@ class Session final : private DataPath {
   [[nodiscard]] std::uint64_t fusion_bytes() const { return settings_.fusion_bytes; }
   // With how few workers the job goes on; 0: it waits for all.
   [[nodiscard]] std::uint32_t min_workers() const { return settings_.min_workers; }
-  // For what needs all ranks of the world. kInvalidArgument: some may be missing, in mode shrink.
-  [[nodiscard]] Status needs_all_ranks(std::string_view what) const;
+  // For what mode shrink does not have. kInvalidArgument: this is it.
+  [[nodiscard]] Status needs_mode_wait(std::string_view what) const;
   // Safe beside a thread that is inside another call.
   Status wait(Call& call);
   bool test(Call& call);

@@ -196,7 +196,9 @@ TEST(Shrink, WhatNeedsAllRanksIsRefusedAndTheOthersAreNotDisturbed) {
         expect_refused([&] { comm.reduce(std::span(one), 0); }, "reduce");
         expect_refused([&] { (void)comm.allgather(1); }, "allgather");
         expect_refused([&] { (void)comm.reduce_scatter(three); }, "reduce_scatter");
-        expect_refused([&] { comm.send(one, (comm.rank() + 1) % 3); }, "send");
+        expect_refused([&] { comm.send(one, (comm.rank() + 1) % 3); }, "send/recv");
+        expect_refused([&] { comm.allreduce(std::span(one), Op::sum, [] {}); }, "a prepare function");
+        expect_refused([&] { (void)comm.wire(Wire::f16).allreduce(1.0f); }, "a wire type, or a buffer on a GPU");
         expect_refused([&] { (void)comm.split(0); }, "split");
         expect_refused([&] { (void)comm.once("sketch"); }, "once_next");
         expect_refused([&] { (void)comm.fuse(); }, "fusion_begin");

@@ -314,6 +314,18 @@ TEST_F(SessionTest, ModeShrinkHasWhatDoesNotNeedAllRanks) {
     const auto setup = call_of(Collective::kAllreduce);
     setup->setup = "sketch";
     expect_refused(session.run(kWorldGroup, *setup), "the set-up round \"sketch\"");
+    expect_refused(prepared_sum(
+                       session, values, [](void*) {}, nullptr),
+                   "a prepare function");
+    std::vector<float> floats(10);
+    Call narrow;
+    narrow.spec = call_of(Collective::kAllreduce)->spec;
+    narrow.spec.type = DataType::kF32;
+    narrow.spec.wire = DataType::kF16;
+    narrow.spec.input = narrow.spec.output = floats.data();
+    const Status staged = session.stage(narrow, {0, 1});
+    EXPECT_TRUE(staged.ok()) << staged.describe();
+    expect_refused(session.run(kWorldGroup, narrow), "a wire type, or a buffer on a GPU");
     expect_refused(session.begin_fusion(kWorldGroup), "fusion_begin");
     expect_refused(session.meets({1}).status(), "meets_round");
     const auto loaded = session.load();

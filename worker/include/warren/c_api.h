@@ -270,13 +270,13 @@ WARREN_API uint64_t warren_site_of(const char* file, int32_t line, const char* f
 
 /* Mode shrink (the setting `mode`). When workers are lost the job waits for them for grace_ms, and goes on without them
  * if min_workers are left. A round that was under way is then either the one that it was, if those who are left hold
- * all of its result, or it is made again from the inputs of those who are left: inputs are read until the call returns
- * even where output is input. Who was lost comes in again, under its rank, after the next checkpoint is committed: its
- * warren_create returns then, it loads that checkpoint, gets the results since from the log, and contributes from there
- * on; a spare may come in its place. docs/elasticity.md tells how programs use it. There are allreduce and barrier on
- * what warren_create made, load_checkpoint, checkpoint without local state, and finalize, in which all who are there
- * take part; whatever else needs all ranks is WARREN_INVALID_ARGUMENT: other collectives, messages, split, set-up
- * rounds, fusion, lazy checkpoints.
+ * all of its result, or it is made again from the inputs of those who are left. Who was lost comes in again, under its
+ * rank, after the next checkpoint is committed: its warren_create returns then, it loads that checkpoint, gets the
+ * results since from the log, and contributes from there on; a spare may come in its place. docs/elasticity.md tells
+ * how programs use it. There are allreduce and barrier on what warren_create made, load_checkpoint, checkpoint without
+ * local state, and finalize, in which all who are there take part; all else is WARREN_INVALID_ARGUMENT: other
+ * collectives, messages, split, set-up rounds, prepare functions, wire types, buffers on a GPU, fusion, lazy
+ * checkpoints.
  */
 
 /* GPU buffers. Where libwarren_cuda.so finds a GPU, the buffers of collectives and messages, and the states that
