@@ -980,12 +980,22 @@ void Cluster::to_tracker(std::size_t life, std::string bytes) {
   tracker_.receive(life, bytes);
 }
 
-// Another tracker, on a copy of the journal, is there for a while, and answers at most half of the workers.
+// Another tracker, on a copy of the journal, is there for a while, and answers at most half of the plan's workers.
 void Cluster::start_twin() {
-  if (twin_ || !tracker_.has_plan() || setting_.world_size < 2) return;
-  const std::size_t most = setting_.world_size / 2;
+  if (twin_ || !tracker_.has_plan()) return;
+  std::vector<std::size_t> there;
+  wire::JobRecord record;
+  WARREN_CHECK(record.ParseFromString(*tracker_.durable()), "the tracker stores records");
+  for (std::size_t slot = 0; slot < setting_.world_size; ++slot) {
+    const bool absent = std::ranges::any_of(record.plan().members(), [&](const wire::Member& m) {
+      return m.absent() && m.worker_id() == slots_[slot].worker_id;
+    });
+    if (!absent) there.push_back(slot);
+  }
+  if (there.size() < 2) return;
+  const std::size_t most = there.size() / 2;
   const std::size_t count = 1 + world_.random.below(most);
-  while (with_twin_.size() < count) with_twin_.insert(world_.random.below(setting_.world_size));
+  while (with_twin_.size() < count) with_twin_.insert(there[world_.random.below(there.size())]);
   world_.count(Fault::second_tracker);
   struck();
   twin_ = std::make_unique<TwinTracker>(world_, kJob, *tracker_.durable(),
@@ -1087,6 +1097,7 @@ void Cluster::start_stranger() {
   }
   j.set_world_size(j.world_size() + 1);  // alone it can never be a job
   if (j.replicas() > 0) o.join.set_fetch_port(1);
+  o.join.set_waits(shrinks());
   o.log_bytes = log_bytes();
   o.join_timeout_ms = 500;
   control_.add_life();

@@ -576,7 +576,8 @@ void SimWorker::mix_attempts(Timeline before, Timeline now) {
   mixed.round.timeline = now;
   const auto info = recall_->reader().info(old);
   if (!info.ok() || !info.value()) return;
-  for (const Interval& i : recall_->reader().held(old).intervals()) {
+  const Ranges held = recall_->reader().held(old);
+  for (const Interval& i : held.intervals()) {
     std::vector<std::byte> bytes(i.end - i.begin);
     if (recall_->reader().read(old, i.begin, bytes)) (void)recall_->log().publish(mixed, *info.value(), i.begin, bytes);
   }
