@@ -337,6 +337,7 @@ Status validate_positions(const Positions& positions, std::size_t most_ranges) {
     if (p.total_bytes() > limits::kMaxResultBytes || (p.total_bytes() != 0 && (p.group() != 0 || p.final().empty()))) {
       return wrong("a whole result of " + str(p.total_bytes()) + " bytes");
     }
+    if (p.empty() && (p.group() != 0 || p.closed() || p.final_size() != 0)) return wrong("a result without bytes");
     ranges += static_cast<std::size_t>(p.final_size());
     last = &p;
   }

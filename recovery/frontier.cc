@@ -17,6 +17,7 @@ struct Known {
   Ranges final;  // of round `rounds`
   std::uint64_t total_bytes = 0;  // of its result; 0: not known
   bool differ = false;            // who knows it does not agree
+  bool empty = false;             // it has none, and is published
   Rank in_flight = kNoRank;
   bool closed = false;
   std::uint64_t closed_after = 0;
@@ -33,6 +34,7 @@ void take(Known& known, Rank rank, const wire::Position& p, bool closed, bool fi
     known.final = Ranges();
     known.total_bytes = 0;
     known.differ = false;
+    known.empty = false;
     known.in_flight = kNoRank;
   }
   if (closed && !known.closed) {
@@ -50,7 +52,8 @@ void take(Known& known, Rank rank, const wire::Position& p, bool closed, bool fi
     known.differ = known.differ || (known.total_bytes != 0 && known.total_bytes != p.total_bytes());
     known.total_bytes = p.total_bytes();
   }
-  if (p.final_size() != 0) known.in_flight = rank;
+  known.empty = known.empty || p.empty();
+  if (p.final_size() != 0 || p.empty()) known.in_flight = rank;
 }
 
 std::string rounds_text(std::uint64_t n) {
@@ -65,7 +68,7 @@ std::string contradiction(const Known& k, const std::string& where, const std::f
       who(k.closer) + " has done " + rounds_text(k.closed_after) + " " + where + " and gone on, ";
   if (k.torn) return closed + who(k.other_closer) + " has done " + rounds_text(k.other_closed_after) + " and gone on";
   if (k.rounds > k.closed_after) return closed + who(k.furthest) + " has done " + rounds_text(k.rounds);
-  if (!k.final.empty()) return closed + who(k.in_flight) + " is in another one";
+  if (!k.final.empty() || k.empty) return closed + who(k.in_flight) + " is in another one";
   return {};
 }
 
@@ -99,13 +102,15 @@ Result<std::vector<wire::Position>> merge_frontier(std::span<const RankPositions
     const std::string where = (key.second == 0 ? "in the preamble" : "in version " + std::to_string(key.second - 1)) +
                               (key.first == 0 ? "" : " of a group");
     if (const std::string why = contradiction(known, where, name); !why.empty()) return Status(Code::kDesync, why);
-    if (known.rounds == 0 && known.final.empty() && !known.closed) continue;
+    if (known.rounds == 0 && known.final.empty() && !known.empty && !known.closed) continue;
     wire::Position& p = frontier.emplace_back();
     p.set_group(key.first);
     p.set_version(key.second);
     p.set_rounds(known.rounds);
     p.set_closed(known.closed);
     if (!known.differ && !known.final.empty()) p.set_total_bytes(known.total_bytes);
+    // Who knows of bytes and who knows of none contradict each other: it is nobody's whole result.
+    p.set_empty(known.empty && known.final.empty());
     for (const Interval& i : known.final.intervals()) {
       wire::ByteRange& range = *p.add_final();
       range.set_begin(i.begin);

@@ -496,7 +496,8 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   for (wire::Position& p : start.frontier) {
     if (!start.goes_on) kept_rounds += p.rounds();
     p.clear_total_bytes();
-    *plan_.add_frontier() = std::move(p);
+    p.clear_empty();
+    if (p.rounds() != 0 || p.final_size() != 0 || p.closed()) *plan_.add_frontier() = std::move(p);
   }
   for (wire::Kept& k : start.kept) *plan_.add_kept() = std::move(k);
   name_absences(before);

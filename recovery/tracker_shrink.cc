@@ -45,13 +45,14 @@ void TrackerMachine::end_timeline(Start& start) {
   for (wire::Position& p : start.frontier) {
     Ranges final;
     for (const wire::ByteRange& range : p.final()) final.add(range.begin(), range.end());
-    if (p.final_size() != 0) {
-      const bool whole = p.total_bytes() != 0 && final.covers(0, p.total_bytes());
+    if (p.final_size() != 0 || p.empty()) {
+      const bool whole = p.empty() || (p.total_bytes() != 0 && final.covers(0, p.total_bytes()));
       count(whole ? Transition::attempt_finished : Transition::attempt_dropped);
       if (whole) p.set_rounds(p.rounds() + 1);
     }
     p.clear_final();
     p.clear_total_bytes();
+    p.clear_empty();
   }
   std::erase_if(start.frontier, [](const wire::Position& p) { return p.rounds() == 0 && !p.closed(); });
   for (const wire::Position& p : start.frontier) {

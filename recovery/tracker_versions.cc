@@ -118,11 +118,14 @@ Result<std::vector<wire::Position>> TrackerMachine::next_frontier(bool with_inhe
         if (r.timeline() != timeline_.value || r.runs().empty()) continue;
         const wire::HeldRun& newest = *r.runs().rbegin();
         wire::Position& p = on_disk.emplace_back();
+        logged.push_back(&p);
         p.set_group(r.group());
         p.set_version(r.version());
         p.set_rounds(newest.first() + newest.count() - 1);
         *p.mutable_final() = newest.held();
-        logged.push_back(&p);
+        if (r.group() != kWorldGroup.value) continue;
+        if (!p.final().empty()) p.set_total_bytes(newest.total_bytes());
+        p.set_empty(newest.total_bytes() == 0);
       }
     }
   }

@@ -278,10 +278,7 @@ wire::Position Engine::position_of(const Group& group, bool own) const {
     range.set_begin(i.begin);
     range.set_end(i.end);
   }
-  if (!plan_.shrinks || held.empty()) return p;
-  if (const auto info = recall_->reader().info({RecordKind::kRound, round}); info.ok() && info.value()) {
-    p.set_total_bytes(info.value()->total_bytes);
-  }
+  if (plan_.shrinks) say_of_whole(recall_->reader(), {RecordKind::kRound, round}, p);
   return p;
 }
 
@@ -362,8 +359,14 @@ void Engine::rename(Group& group, Call& call) {
   if (&call == group.active) {
     group.have = group.final = {};
     group.unlogged = {};
-    board_.begin(group.slot / 2, call.round, call.fingerprint);
   }
+  resize(group, call);
+  if (&call == group.active) board_.begin(group.slot / 2, call.round, call.fingerprint);
+}
+
+// What a call is made with depends on how many take part in its round; nothing is made for one that is in the log.
+void Engine::resize(const Group& group, Call& call) {
+  const RoundId& name = call.round;
   if (known_of(name).done) return;
   const std::int32_t size = size_of(group, name);
   call.fingerprint.algorithm = static_cast<std::uint8_t>(algorithm_for(call.spec, size));

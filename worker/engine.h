@@ -339,6 +339,7 @@ class Engine {
   [[nodiscard]] std::int32_t size_of(const Group& group, const RoundId& round) const;
   void reseat(Group& group);
   void rename(Group& group, Call& call);
+  void resize(const Group& group, Call& call);
   void keep_input(Group& group);
   void recalled(Replayer::Done done);
   void begin(Group& group);
