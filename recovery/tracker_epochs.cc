@@ -306,7 +306,9 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
     for (const auto& [worker, rank] : ranks) there[static_cast<std::size_t>(rank.value)] = true;
     bool others = false;
     for (std::size_t rank = 0; rank < there.size(); ++rank) others = others || there[rank] == absent(rank);
-    if (start.goes_on && others) end_timeline(start);
+    // What is computed again after it had got the name of an older timeline gets another one.
+    const bool forgets = start.goes_on && drop_forgotten(start);
+    if (start.goes_on && (others || forgets)) end_timeline(start);
     if (start.kept.size() > limits::kMaxKept || absences_of(start, ranks.size()) > limits::kMaxAbsences) {
       count(Transition::too_many_absences);
       if (start.goes_on) {

@@ -380,6 +380,8 @@ class TrackerMachine {
   // From when on a job that is not complete goes on with those who wait; nullopt: not with these.
   [[nodiscard]] std::optional<TimeMs> goes_on_from() const;
   void end_timeline(Start& start);
+  // Rounds that keep the names of older timelines, and of which nobody knows any more; false: there are none.
+  [[nodiscard]] static bool drop_forgotten(Start& start);
   // How many a plan has to name that starts so, with so many ranks.
   [[nodiscard]] std::size_t absences_of(const Start& start, std::size_t ranks) const;
   void name_absences(const wire::Plan& before);

@@ -71,6 +71,23 @@ void TrackerMachine::end_timeline(Start& start) {
   start.ends_timeline = true;
 }
 
+// Only after a gap, when survivors alone count.
+bool TrackerMachine::drop_forgotten(Start& start) {
+  bool any = false;
+  std::vector<wire::Kept> kept;
+  for (wire::Kept& k : start.kept) {
+    const auto p = std::ranges::find_if(
+        start.frontier, [&](const wire::Position& f) { return f.group() == k.group() && f.version() == k.version(); });
+    const std::uint64_t rounds = p == start.frontier.end() ? 0 : p->rounds();
+    const bool goes_on = !kept.empty() && kept.back().group() == k.group() && kept.back().version() == k.version();
+    any = any || k.rounds() > rounds;
+    k.set_rounds(std::min(k.rounds(), rounds));
+    if (k.rounds() > (goes_on ? kept.back().rounds() : 0)) kept.push_back(std::move(k));
+  }
+  start.kept = std::move(kept);
+  return any;
+}
+
 std::size_t TrackerMachine::absences_of(const Start& start, std::size_t ranks) const {
   std::size_t all = members_.size() - ranks;
   for (const wire::Absence& a : plan_.absences()) {

@@ -322,7 +322,7 @@ void TrackerMachine::on_log_gap(Incarnation who, const wire::LogGap& g, TimeMs n
                        {}, true, now, effects);
     }
     setups_.Clear();
-  } else if (frontier_inherited_ && plan_.kept().empty() && !g.renumbers()) {
+  } else if (frontier_inherited_ && (plan_.kept().empty() || shrinks()) && !g.renumbers()) {
     // Whoever had completed those rounds is gone, and what its hosts alone held too; who is in them has its input.
     count(Transition::log_gap_of_inherited);
     distrust_inherited_ = true;

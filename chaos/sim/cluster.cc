@@ -602,8 +602,8 @@ void Cluster::lose_journal() {
     told = domains;
   }
   // Otherwise the job begins anew, which this run does not know how to judge; so it does when a spare comes before the
-  // worker whose disk knows the job.
-  const bool spares = std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.spare; });
+  // worker whose disk knows the job, or one whose disk was left out when it was called.
+  const bool spares = shrinks() || std::any_of(slots_.begin(), slots_.end(), [](const Slot& s) { return s.spare; });
   if (spares || domains.size() - told.size() >= setting_.job.replicas() || newest.plan_epoch() == 0) return;
   if (world_.keeps_transcript()) world_.tell("the journal is lost");
   tracker_.lose_journal();
