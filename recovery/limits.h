@@ -126,6 +126,8 @@ inline constexpr std::int64_t kDefaultRoundTimeoutMs = 10'000;
 inline constexpr std::int64_t kMaxRoundTimeoutMs = 24LL * 3600 * 1000;
 inline constexpr std::int64_t kHeartbeatsPerRoundTimeout = 5;
 inline constexpr std::int64_t kMaxHeartbeatIntervalMs = 1000;
+// Who waits to join, and has been told that it is heard, says so again so many times until it would count as lost.
+inline constexpr std::int64_t kJoinsPerRoundTimeout = 4;
 // Who is silent for so many intervals is suspected, long before it counts as lost.
 inline constexpr std::int64_t kSuspectHeartbeats = 3;
 static_assert(kSuspectHeartbeats < kHeartbeatsPerRoundTimeout);

@@ -229,6 +229,7 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
     if (now < *from) return arm(*from);
   }
   if (!planned() && logged() && adopt_from_disks(now, effects)) return;
+  if (send_back_newcomers(effects)) return arm(now);
   std::map<std::string, Rank> ranks;
   Start start;
   if (resized_) {

@@ -379,6 +379,8 @@ class TrackerMachine {
   [[nodiscard]] std::size_t present() const { return members_.size() - absent_; }
   // From when on a job that is not complete goes on with those who wait; nullopt: not with these.
   [[nodiscard]] std::optional<TimeMs> goes_on_from() const;
+  // Who is new would have to load and replay what may be out of reach, where those who are left could go on without it.
+  bool send_back_newcomers(Effects& effects);
   void end_timeline(Start& start);
   // Rounds that keep the names of older timelines, and of which nobody knows any more; false: there are none.
   [[nodiscard]] static bool drop_forgotten(Start& start);

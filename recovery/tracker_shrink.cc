@@ -38,6 +38,23 @@ std::optional<TimeMs> TrackerMachine::goes_on_from() const {
   return since_ + timeout_ms() + grace_ms;
 }
 
+bool TrackerMachine::send_back_newcomers(Effects& effects) {
+  const bool may = shrinks() && has_places() && interrupt_.resume() && survivors_ >= settings_.min_workers();
+  if (!may || survivors_ == waiting_.size() || spares_in_reach(hosts_there())) return false;
+  count(Transition::newcomers_sent_back);
+  out_of_reach_ = true;
+  std::vector<std::string> newcomers;
+  for (const auto& [worker, w] : waiting_) {
+    if (!w.report) newcomers.push_back(worker);
+  }
+  for (const std::string& worker : newcomers) {
+    const std::string host = waiting_.at(worker).member.host_id();
+    displace(worker, effects);
+    found_nothing_.insert(host);
+  }
+  return true;
+}
+
 // The rounds so far keep their names, and so do the ranks whose inputs are in them. What survivors hold of a round in
 // flight is its result if it is all of it: somebody who is lost may have returned it. Otherwise nobody has: it is
 // computed again from whole inputs, under a name of its own, so that nothing of the two attempts can meet.
