@@ -69,9 +69,9 @@ inline constexpr std::size_t kMaxMemberBytes = kMaxWorkerIdBytes + 2 * kMaxHostI
                                                kMaxEndpointsPerWorker * (kMaxAddressBytes + 16) +
                                                kMaxSegmentSocketBytes + 128;
 inline constexpr std::size_t kMaxCostsBytes = 8192;  // of the job's settings
-inline constexpr std::size_t kMaxFrontierBytes =
-    kMaxPositions * kMaxPositionBytes + kMaxRangesPerFrontier * kMaxRangeBytes + kMaxKept * kMaxKeptBytes +
-    kMaxAbsences * kMaxAbsenceBytes;
+inline constexpr std::size_t kMaxFrontierBytes = kMaxPositions * kMaxPositionBytes +
+                                                 kMaxRangesPerFrontier * kMaxRangeBytes + kMaxKept * kMaxKeptBytes +
+                                                 kMaxAbsences * kMaxAbsenceBytes;
 // Lives of a job that never come back, in the tracker's memory and in its journal.
 constexpr std::size_t retired_lives(std::size_t world_size) {
   return 4 * world_size < 256 ? 256 : 4 * world_size;

@@ -389,10 +389,8 @@ void TrackerMachine::fence_suspects(TimeMs now, Effects& effects) {
 void TrackerMachine::send_called(const Spare& spare, Effects& effects) const {
   wire::Envelope e = envelope_to(spare.life);
   e.mutable_called()->set_epoch(epoch_.value);
-  const bool has_rank =
-      std::ranges::any_of(plan_.members(), [&](const wire::Member& m) {
-        return m.host_id() == spare.host_id && !m.absent();
-      });
+  const bool has_rank = std::ranges::any_of(
+      plan_.members(), [&](const wire::Member& m) { return m.host_id() == spare.host_id && !m.absent(); });
   e.mutable_called()->set_stale(!has_rank);
   effects.emplace_back(Send{spare.life, std::move(e)});
 }

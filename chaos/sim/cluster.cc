@@ -851,7 +851,9 @@ bool Cluster::refilled() const {
 // went to a host that has it already: another domain has none then. Nor where the job goes on without lost ranks: what
 // these held the others do not fill up.
 void Cluster::check_refill() {
-  if (shrinks() || !setting_.survivable || crowded_ || judge_.loss_excused() || checked_refill_ == judge_.plan().epoch()) return;
+  if (shrinks() || !setting_.survivable || crowded_ || judge_.loss_excused() ||
+      checked_refill_ == judge_.plan().epoch())
+    return;
   const std::vector<SimWorker*> members = caught_up();
   // Who calls something else logs something else.
   if (members.empty() || std::ranges::any_of(members, &SimWorker::desynced)) return;
