@@ -83,8 +83,7 @@ void TrackerMachine::end_timeline(Start& start) {
     k.set_timeline(timeline_.value);
     k.set_rounds(p.rounds());
   }
-  std::ranges::sort(start.kept, {},
-                    [](const wire::Kept& k) { return std::tuple(k.group(), k.version(), k.rounds()); });
+  std::ranges::sort(start.kept, {}, [](const wire::Kept& k) { return std::tuple(k.group(), k.version(), k.rounds()); });
   start.ends_timeline = true;
 }
 

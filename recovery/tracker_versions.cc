@@ -194,7 +194,8 @@ void TrackerMachine::on_vote(Incarnation who, const wire::Vote& v, TimeMs now, E
   }
   // A checkpoint is taken when the one before is committed: the journal lacks that, or this rank is alone in its
   // belief.
-  if (Version(v.version()) > next_version() && votes_.empty()) learn_commit(Version(v.version() - 1), timeline_, effects);
+  if (Version(v.version()) > next_version() && votes_.empty())
+    learn_commit(Version(v.version() - 1), timeline_, effects);
   if (Version(v.version()) != next_version()) return count(Transition::out_of_turn);
   if (votes_.contains(*rank)) return count(Transition::vote_repeated);
   const std::size_t bytes = v.ByteSizeLong();

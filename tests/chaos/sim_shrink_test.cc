@@ -86,8 +86,7 @@ TEST(Shrink, ARingLosesARankAndAnotherInTheRerun) {
         const std::size_t other = (worker + 1 + at % 2) % 3;
         for (std::uint64_t more = 0; more < 4; ++more) {
           SimOptions two = one;
-          two.deaths.push_back(
-              {.worker = other, .at = KillPoint::kSend, .passage = at + more, .away_us = kForGoodUs});
+          two.deaths.push_back({.worker = other, .at = KillPoint::kSend, .passage = at + more, .away_us = kForGoodUs});
           const SimOutcome o = simulate(two);
           ASSERT_EQ(o.verdict, "") << "seed " << seed << ", workers " << worker << " and " << other << ", frames " << at
                                    << " and " << at + more;
@@ -117,7 +116,10 @@ TEST(Shrink, EveryAlgorithmLosesARankAtItsReturn) {
           const std::uint64_t most = passages(whole, worker, point);
           for (std::uint64_t at = 0; at < most; at += 1 + most / seeds(8)) {
             SimOptions one = options;
-            one.deaths = {{.worker = worker, .at = point, .passage = at, .with_host = at % 2 == 1,
+            one.deaths = {{.worker = worker,
+                           .at = point,
+                           .passage = at,
+                           .with_host = at % 2 == 1,
                            .away_us = at % 3 == 0 ? kForGoodUs : kLongUs}};
             const SimOutcome o = simulate(one);
             ASSERT_EQ(o.verdict, "") << algorithm << ", seed " << seed << ", worker " << worker << ", passage " << at;
