@@ -80,7 +80,6 @@ void draw_shrinking(Setting& s, const SimOptions& options) {
   const std::int64_t grace_ms = how < 3 ? 0 : random.between(1, how < 7 ? 10 : 2 * timeout_ms);
   job.set_grace_ms(options.grace_ms.value_or(static_cast<std::uint64_t>(grace_ms)));
   if (job.replicas() == 0) job.set_replicas(1);
-  job.set_replace_after_ms(0);
   s.program.messages = s.program.groups = s.program.fresh = s.program.local = false;
   s.program.setups = s.program.inferred = false;
   s.program.shrinks = true;

@@ -93,7 +93,8 @@ void Judge::asked_to_leave(std::size_t rank) {
 
 void Judge::check_replaced() {
   if (!asked_ || asked_->left || finished_) return;
-  if (plan_.members(static_cast<int>(asked_->rank)).incarnation() != asked_->life.value) {
+  const wire::Member& member = plan_.members(static_cast<int>(asked_->rank));
+  if (member.incarnation() != asked_->life.value || member.absent()) {
     asked_->left = true;
     ++replaced_;
   } else if (world_.now_us() > asked_->until_us) {
