@@ -28,6 +28,11 @@ DEFINE_string(
     replace_after_ms, "",
     "for how long a rank may hold up the others until a spare takes its place, in milliseconds (default 0: for "
     "ever)");
+DEFINE_string(mode, "",
+              "wait: the job waits for workers that were lost (the default); shrink: it goes on without them");
+DEFINE_string(min_workers, "", "mode shrink: with how few workers the job goes on (default 1)");
+DEFINE_string(grace_ms, "",
+              "mode shrink: for how long it waits for workers that were lost before, in milliseconds (default 1000)");
 DEFINE_string(tracker, "", "HOST:PORT of a running tracker, or \"embedded\": one of its own, on this machine alone");
 DEFINE_string(restarts, "",
               "how often each worker is started again (default: 10 times when it is lost, never when it ends with a "
@@ -100,6 +105,9 @@ Variables from_flags() {
   put("WARREN_CHECKPOINT_MIRROR", FLAGS_checkpoint_mirror);
   put("WARREN_ON_ROLLBACK", FLAGS_on_rollback);
   put("WARREN_REPLACE_AFTER_MS", FLAGS_replace_after_ms);
+  put("WARREN_MODE", FLAGS_mode);
+  put("WARREN_MIN_WORKERS", FLAGS_min_workers);
+  put("WARREN_GRACE_MS", FLAGS_grace_ms);
   put("WARREN_DRAIN_MS", FLAGS_drain_ms);
   put("WARREN_TIMELINE", FLAGS_timeline);
   // 0: they are elsewhere, and may take the places of workers here all the same.
@@ -251,6 +259,7 @@ int run(const std::vector<std::string>& words) {
   if (!provided.ok()) return failure(provided.status().describe());
   options.hung_after_ms = provided.value().settings.round_timeout_ms;
   options.drain_ms = provided.value().settings.drain_ms;
+  options.min_workers = provided.value().settings.min_workers;
   const auto keeper = worker::SegmentKeeper::start(options.workers + options.spares,
                                                    [](const std::string& text) { notice("segment_keeper", text); });
   if (!keeper.ok()) return failure(keeper.status().because_of_this("cannot keep the workers' logs").describe());
@@ -299,6 +308,9 @@ const Command kRunCommand = {
         "the "
         "job, and its init() does not return. With --replace_after_ms=N a rank that holds up the others for N "
         "milliseconds, because it is slow or cut off, leaves its place to a spare too, and waits in turn.\n"
+        "With --mode=shrink the job goes on without workers that were lost, --grace_ms after that, as long as "
+        "--min_workers are left, and takes them in again after a checkpoint when they are back. Programs are told "
+        "whose inputs are in a result.\n"
         "With --data_dir a job that was ended before it was done goes on when it is started again; with "
         "--resize also with another N: from its newest checkpoint, without local states.\n"
         "The exit code is 0 if every worker ended with 0, else that of the worker that ended the job: 128 + N if "
@@ -313,6 +325,9 @@ const Command kRunCommand = {
               "job",
               "spares",
               "replace_after_ms",
+              "mode",
+              "min_workers",
+              "grace_ms",
               "restarts",
               "prefix",
               "secret_file",

@@ -129,7 +129,8 @@ std::string job_text(const json& job, bool why) {
     const json& rank = m.at("rank");
     rows.push_back({rank.is_null() ? "-" : std::to_string(rank.get<std::int64_t>()),
                     printable(m.at("worker").get<std::string>()),
-                    !m.at("alive").get<bool>()   ? "lost"
+                    m.at("absent").get<bool>()   ? "absent"
+                    : !m.at("alive").get<bool>() ? "lost"
                     : m.at("draining").is_null() ? "alive"
                                                  : "drains",
                     seconds(m.at("last_heard_ms_ago").get<std::int64_t>()) + " ago",

@@ -334,6 +334,10 @@ Status validate_positions(const Positions& positions, std::size_t most_ranges) {
     if (p.rounds() > kMaxVersion) return wrong("number of rounds is over the limit");
     if (p.closed() && p.final_size() != 0) return wrong("it is closed, and a round is in flight");
     if (Status s = validate_final(p); !s.ok()) return s.because_of_this(name_of(p));
+    if (p.total_bytes() > limits::kMaxResultBytes || (p.total_bytes() != 0 && (p.group() != 0 || p.final().empty()))) {
+      return wrong("a whole result of " + str(p.total_bytes()) + " bytes");
+    }
+    if (p.empty() && (p.group() != 0 || p.closed() || p.final_size() != 0)) return wrong("a result without bytes");
     ranges += static_cast<std::size_t>(p.final_size());
     last = &p;
   }
@@ -418,6 +422,34 @@ Status validate_kept(const wire::Plan& p) {
     if (same && last->timeline() >= k.timeline()) return bad("timelines do not rise");
     last = &k;
   }
+  return {};
+}
+
+// Ranks without whose inputs rounds are computed; `absent`: those of the plan's own.
+Status validate_absences(const wire::Plan& p, const std::vector<std::uint32_t>& absent) {
+  std::int64_t last = -1;
+  std::size_t all = 0;
+  bool own = false;
+  for (const wire::Absence& a : p.absences()) {
+    if (a.timeline() <= last || a.timeline() > p.timeline()) {
+      return bad("timeline " + str(a.timeline()) + " is not in rising order, or has not begun");
+    }
+    last = a.timeline();
+    if (a.ranks().empty()) return bad("no rank in timeline " + str(a.timeline()));
+    std::int64_t last_rank = -1;
+    for (const std::uint32_t rank : a.ranks()) {
+      if (rank <= last_rank || rank >= p.settings().world_size()) {
+        return bad("ranks of timeline " + str(a.timeline()) + " are not in rising order, or not of this world");
+      }
+      last_rank = rank;
+    }
+    all += static_cast<std::size_t>(a.ranks_size());
+    if (a.timeline() == p.timeline()) own = std::ranges::equal(a.ranks(), absent);
+  }
+  if (all > limits::kMaxAbsences) return bad(str(all) + " ranks are over the limit of " + str(limits::kMaxAbsences));
+  if (!absent.empty() && !own) return bad("other ranks than the plan's in its own timeline");
+  if (absent.empty() && last == static_cast<std::int64_t>(p.timeline())) return bad("ranks, and all are there");
+  if (p.absences_size() != 0 && p.settings().min_workers() == 0) return bad("the job waits for all its ranks");
   return {};
 }
 
@@ -565,6 +597,11 @@ Status validate(const wire::JobSettings& s) {
     return r;
   }
   if (s.replace_after_ms() != 0 && s.replicas() == 0) return bad("ranks are to be replaced, and nothing is logged");
+  if (Status r = in_range("least number of workers", s.min_workers(), 0, s.world_size()); !r.ok()) return r;
+  if (Status r = in_range("grace in ms", s.grace_ms(), 0, s.min_workers() == 0 ? 0 : limits::kMaxGraceMs); !r.ok()) {
+    return r;
+  }
+  if (s.min_workers() != 0 && s.replicas() == 0) return bad("the job may shrink, and nothing is logged");
   return in_range("replicas", s.replicas(), 0, limits::kMaxReplicas);
 }
 
@@ -584,6 +621,7 @@ Status validate(const wire::Join& j) {
   }
   if (Status s = in_range("epoch of the call", j.called(), 0, kMaxEpoch); !s.ok()) return s;
   if (!j.waits() && (j.spare() || j.called() != 0)) return bad("it does not wait, and is a spare");
+  if (!j.waits() && j.settings().min_workers() != 0) return bad("the job may go on without it, and it does not wait");
   if (j.spare() && (j.called() != 0 || j.has_held() || j.has_logged())) {
     return bad("it waits as a spare, and says what its host holds");
   }
@@ -747,6 +785,7 @@ Status validate_members(const wire::Plan& p) {
   std::set<std::string_view> ids;
   std::set<std::uint64_t> incarnations;
   std::map<std::string_view, std::vector<bool>> hosts;  // local ranks seen
+  std::vector<std::uint32_t> absent;
   for (const wire::Member& m : p.members()) hosts[m.host_id()].push_back(false);
   for (int i = 0; i < p.members_size(); ++i) {
     const wire::Member& m = p.members(i);
@@ -767,7 +806,15 @@ Status validate_members(const wire::Plan& p) {
       return bad(who + "'s local rank " + str(m.local_rank()) + " is taken or over its host's size");
     }
     local[m.local_rank()] = true;
+    if (m.absent() && m.fresh()) return bad(who + " is absent, and fresh");
+    if (m.absent()) absent.push_back(m.rank());
   }
+  const std::size_t present = static_cast<std::size_t>(p.members_size()) - absent.size();
+  if (!absent.empty() && (p.settings().min_workers() == 0 || present < p.settings().min_workers())) {
+    return bad(str(present) + " members are there, the least is " +
+               str(p.settings().min_workers() == 0 ? p.settings().world_size() : p.settings().min_workers()));
+  }
+  if (Status s = validate_absences(p, absent); !s.ok()) return s.because_of_this("absences");
   return validate_links(p);
 }
 

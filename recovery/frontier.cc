@@ -14,7 +14,10 @@ namespace {
 struct Known {
   std::uint64_t rounds = 0;
   Rank furthest = kNoRank;
-  Ranges final;  // of round `rounds`
+  Ranges final;                   // of round `rounds`
+  std::uint64_t total_bytes = 0;  // of its result; 0: not known
+  bool differ = false;            // who knows it does not agree
+  bool empty = false;             // it has none, and is published
   Rank in_flight = kNoRank;
   bool closed = false;
   std::uint64_t closed_after = 0;
@@ -29,6 +32,9 @@ void take(Known& known, Rank rank, const wire::Position& p, bool closed, bool fi
     known.rounds = p.rounds();
     known.furthest = rank;
     known.final = Ranges();
+    known.total_bytes = 0;
+    known.differ = false;
+    known.empty = false;
     known.in_flight = kNoRank;
   }
   if (closed && !known.closed) {
@@ -42,7 +48,12 @@ void take(Known& known, Rank rank, const wire::Position& p, bool closed, bool fi
   }
   if (!finals || p.rounds() != known.rounds) return;
   for (const wire::ByteRange& range : p.final()) known.final.add(range.begin(), range.end());
-  if (p.final_size() != 0) known.in_flight = rank;
+  if (p.total_bytes() != 0) {
+    known.differ = known.differ || (known.total_bytes != 0 && known.total_bytes != p.total_bytes());
+    known.total_bytes = p.total_bytes();
+  }
+  known.empty = known.empty || p.empty();
+  if (p.final_size() != 0 || p.empty()) known.in_flight = rank;
 }
 
 std::string rounds_text(std::uint64_t n) {
@@ -57,7 +68,7 @@ std::string contradiction(const Known& k, const std::string& where, const std::f
       who(k.closer) + " has done " + rounds_text(k.closed_after) + " " + where + " and gone on, ";
   if (k.torn) return closed + who(k.other_closer) + " has done " + rounds_text(k.other_closed_after) + " and gone on";
   if (k.rounds > k.closed_after) return closed + who(k.furthest) + " has done " + rounds_text(k.rounds);
-  if (!k.final.empty()) return closed + who(k.in_flight) + " is in another one";
+  if (!k.final.empty() || k.empty) return closed + who(k.in_flight) + " is in another one";
   return {};
 }
 
@@ -91,12 +102,15 @@ Result<std::vector<wire::Position>> merge_frontier(std::span<const RankPositions
     const std::string where = (key.second == 0 ? "in the preamble" : "in version " + std::to_string(key.second - 1)) +
                               (key.first == 0 ? "" : " of a group");
     if (const std::string why = contradiction(known, where, name); !why.empty()) return Status(Code::kDesync, why);
-    if (known.rounds == 0 && known.final.empty() && !known.closed) continue;
+    if (known.rounds == 0 && known.final.empty() && !known.empty && !known.closed) continue;
     wire::Position& p = frontier.emplace_back();
     p.set_group(key.first);
     p.set_version(key.second);
     p.set_rounds(known.rounds);
     p.set_closed(known.closed);
+    if (!known.differ && !known.final.empty()) p.set_total_bytes(known.total_bytes);
+    // Who knows of bytes and who knows of none contradict each other: it is nobody's whole result.
+    p.set_empty(known.empty && known.final.empty());
     for (const Interval& i : known.final.intervals()) {
       wire::ByteRange& range = *p.add_final();
       range.set_begin(i.begin);

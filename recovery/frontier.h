@@ -28,7 +28,8 @@ struct RankPositions {
 };
 
 // For each (group, version) that matters, in that order: the greatest number of completed rounds; of the round with
-// that number, the union of what is final on the hosts of those who are in it; closed if one of its ranks has gone on
+// that number, the union of what is final on the hosts of those who are in it, and of how many bytes it is, if anybody
+// knows; closed if one of its ranks has gone on
 // to a later version. The preamble always matters, and what is not older than `committed`.
 //
 // `logged` is what hosts hold of rounds that lives have seen who are dead now, in the same timeline: it counts as if

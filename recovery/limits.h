@@ -54,6 +54,9 @@ inline constexpr std::size_t kMaxHeldPlanBytes = std::size_t{64} << 10;
 // In a plan: rounds that keep the names of older timelines.
 inline constexpr std::size_t kMaxKept = 16384;
 inline constexpr std::size_t kMaxKeptBytes = 40;
+// In a plan: ranks without whose inputs the rounds of a timeline are, over all its timelines.
+inline constexpr std::size_t kMaxAbsences = 16384;
+inline constexpr std::size_t kMaxAbsenceBytes = 12;  // of one rank; a timeline has at least one
 // What the tracker keeps of one job's reports and votes.
 inline constexpr std::size_t kMaxPositionBytesPerJob = std::size_t{64} << 20;
 // And of what the disks and the memory of hosts hold; the least that is kept of each disk.
@@ -66,8 +69,9 @@ inline constexpr std::size_t kMaxMemberBytes = kMaxWorkerIdBytes + 2 * kMaxHostI
                                                kMaxEndpointsPerWorker * (kMaxAddressBytes + 16) +
                                                kMaxSegmentSocketBytes + 128;
 inline constexpr std::size_t kMaxCostsBytes = 8192;  // of the job's settings
-inline constexpr std::size_t kMaxFrontierBytes =
-    kMaxPositions * kMaxPositionBytes + kMaxRangesPerFrontier * kMaxRangeBytes + kMaxKept * kMaxKeptBytes;
+inline constexpr std::size_t kMaxFrontierBytes = kMaxPositions * kMaxPositionBytes +
+                                                 kMaxRangesPerFrontier * kMaxRangeBytes + kMaxKept * kMaxKeptBytes +
+                                                 kMaxAbsences * kMaxAbsenceBytes;
 // Lives of a job that never come back, in the tracker's memory and in its journal.
 constexpr std::size_t retired_lives(std::size_t world_size) {
   return 4 * world_size < 256 ? 256 : 4 * world_size;
@@ -122,6 +126,8 @@ inline constexpr std::int64_t kDefaultRoundTimeoutMs = 10'000;
 inline constexpr std::int64_t kMaxRoundTimeoutMs = 24LL * 3600 * 1000;
 inline constexpr std::int64_t kHeartbeatsPerRoundTimeout = 5;
 inline constexpr std::int64_t kMaxHeartbeatIntervalMs = 1000;
+// Who waits to join, and has been told that it is heard, says so again so many times until it would count as lost.
+inline constexpr std::int64_t kJoinsPerRoundTimeout = 4;
 // Who is silent for so many intervals is suspected, long before it counts as lost.
 inline constexpr std::int64_t kSuspectHeartbeats = 3;
 static_assert(kSuspectHeartbeats < kHeartbeatsPerRoundTimeout);
@@ -137,5 +143,7 @@ inline constexpr std::int64_t kMaxDrainMs = 24LL * 3600 * 1000;
 // next, over which much may change.
 inline constexpr std::int64_t kMaxReplaceAfterMs = 24LL * 3600 * 1000;
 inline constexpr std::int64_t kWindowsBetweenReplacements = 10;
+// For which a job waits for lost ranks before it goes on without them.
+inline constexpr std::int64_t kMaxGraceMs = 24LL * 3600 * 1000;
 
 }  // namespace warren::limits

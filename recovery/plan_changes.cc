@@ -33,6 +33,7 @@ wire::Plan changes_between(const wire::Plan& before, const wire::Plan& after) {
   changes.set_run(after.run());
   *changes.mutable_kept() = after.kept();
   *changes.mutable_setups() = after.setups();
+  *changes.mutable_absences() = after.absences();
   return changes;
 }
 

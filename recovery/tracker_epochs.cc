@@ -220,8 +220,16 @@ void TrackerMachine::send_finished(Incarnation who, Effects& effects) const {
 }
 
 void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
-  if (settings_.world_size() == 0 || waiting_.size() < settings_.world_size() || rebuilding_) return;
+  if (settings_.world_size() == 0 || rebuilding_) return;
+  const bool whole = waiting_.size() >= settings_.world_size();
+  if (!whole) {
+    const auto from = goes_on_from();
+    // Spares that were called answer, or are passed over.
+    if (!from || !calls_.empty()) return;
+    if (now < *from) return arm(*from);
+  }
   if (!planned() && logged() && adopt_from_disks(now, effects)) return;
+  if (send_back_newcomers(effects)) return arm(now);
   std::map<std::string, Rank> ranks;
   Start start;
   if (resized_) {
@@ -235,7 +243,7 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
     for (const std::size_t place : free_places_) {
       if (!takers_.contains(place)) free.push_back(place);
     }
-    if (!free.empty() && now < since_ + timeout_ms()) return arm(since_ + timeout_ms());
+    if (whole && !free.empty() && now < since_ + timeout_ms()) return arm(since_ + timeout_ms());
     // Now that each has said what its host holds. Who belongs here may still come.
     if (!takers_.empty() && !spares_in_reach(hosts_there())) return send_back_takers(effects);
     const bool survived =
@@ -279,8 +287,9 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
     }
     std::sort(by_arrival.begin(), by_arrival.end(),
               [](const Waiting* a, const Waiting* b) { return a->arrival < b->arrival; });
-    WARREN_CHECK(by_arrival.size() == free.size(), "nobody waits beyond the free places");
-    for (std::size_t i = 0; i < free.size(); ++i) {
+    WARREN_CHECK(whole ? by_arrival.size() == free.size() : by_arrival.size() <= free.size(),
+                 "nobody waits beyond the free places");
+    for (std::size_t i = 0; i < by_arrival.size(); ++i) {
       count(Transition::candidate_placed);
       const std::string& worker = by_arrival[i]->member.worker_id();
       log(Severity::kInfo, "place_taken", "worker " + worker + " takes the place of " + name(free[i]), effects,
@@ -294,6 +303,25 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
           {{"worker", worker}, {"rank", std::to_string(place)}});
       ranks[worker] = Rank(static_cast<std::int32_t>(place));
     }
+    std::vector<bool> there(members_.size(), false);
+    for (const auto& [worker, rank] : ranks) there[static_cast<std::size_t>(rank.value)] = true;
+    bool others = false;
+    for (std::size_t rank = 0; rank < there.size(); ++rank) others = others || there[rank] == absent(rank);
+    // What is computed again after it had got the name of an older timeline gets another one.
+    const bool forgets = start.goes_on && drop_forgotten(start);
+    if (start.goes_on && (others || forgets)) end_timeline(start);
+    if (start.kept.size() > limits::kMaxKept || absences_of(start, ranks.size()) > limits::kMaxAbsences) {
+      count(Transition::too_many_absences);
+      if (start.goes_on) {
+        return roll_back(Code::kExhausted,
+                         "the workers of job " + options_.job + " have changed too often since " + program_version() +
+                             " was committed for a plan to say who has taken part in which rounds; take checkpoints "
+                             "more often",
+                         now, effects);
+      }
+      start.frontier.clear();
+      start.kept.clear();
+    }
   }
   make_plan(ranks, std::move(start), now, effects);
 }
@@ -301,6 +329,7 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
 bool TrackerMachine::memory_survives() const {
   std::set<std::string> domains, lost;
   for (const wire::Member& m : plan_.members()) {
+    if (m.absent()) continue;
     domains.insert(m.domain_id());
     // Only the worker's own new life has looked after its last one had ended.
     const auto successor = waiting_.find(m.worker_id());
@@ -379,18 +408,30 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
     inputs.push_back({w->member.worker_id(), w->member.host_id(), w->member.domain_id(),
                       kept == ranks.end() ? std::nullopt : std::optional(kept->second)});
   }
+  // Whose places stay empty.
+  std::set<std::size_t> empty;
+  if (workers.size() < settings_.world_size()) {
+    for (std::size_t rank = 0; rank < members_.size(); ++rank) empty.insert(rank);
+    for (const auto& [worker, rank] : ranks) empty.erase(static_cast<std::size_t>(rank.value));
+  }
+  for (const std::size_t rank : empty) {
+    const wire::Member& m = plan_.members(static_cast<int>(rank));
+    inputs.push_back({m.worker_id(), m.host_id(), m.domain_id(), Rank(static_cast<std::int32_t>(rank))});
+  }
   const PlannerOutput out = options_.planner(inputs);
-  const std::size_t n = workers.size();
+  const std::size_t n = inputs.size();
   WARREN_CHECK(out.rank.size() == n && out.local_rank.size() == n && out.local_size.size() == n,
                "the planner plans for everybody");
 
   std::vector<const Waiting*> by_rank(n, nullptr);
   for (std::size_t i = 0; i < n; ++i) {
     const std::int32_t rank = out.rank[i].value;
-    WARREN_CHECK(rank >= 0 && static_cast<std::size_t>(rank) < n && by_rank[static_cast<std::size_t>(rank)] == nullptr,
+    WARREN_CHECK(rank >= 0 && static_cast<std::size_t>(rank) < n &&
+                     by_rank[static_cast<std::size_t>(rank)] == nullptr &&
+                     (i >= workers.size() || !empty.contains(static_cast<std::size_t>(rank))),
                  "ranks are a permutation");
     WARREN_CHECK(!inputs[i].rank || *inputs[i].rank == out.rank[i], "a worker keeps its rank over its lives");
-    by_rank[static_cast<std::size_t>(rank)] = workers[i];
+    if (i < workers.size()) by_rank[static_cast<std::size_t>(rank)] = workers[i];
   }
   if (!planned()) {
     log(Severity::kInfo, "limits", "job " + options_.job + ": " + describe(straggler_limits(timeout_ms())), effects);
@@ -400,6 +441,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   WARREN_CHECK(epoch_.value < kMaxEpoch, "epochs do not run out");
   const auto survivors = static_cast<std::size_t>(
       std::count_if(workers.begin(), workers.end(), [](const Waiting* w) { return w->report.has_value(); }));
+  if (start.ends_timeline) timeline_ = timeline_.next();
   if (survivors > 0) {
     count(Transition::planned_with_survivors);
   } else if (start.goes_on) {
@@ -426,25 +468,30 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   members_.assign(n, Member());
   // The first plan's first life names the run.
   const std::uint64_t run = planned() ? plan_.run() : by_rank.front()->member.incarnation();
+  if (!empty.empty()) count(Transition::planned_without);
   const wire::Plan before = std::exchange(plan_, wire::Plan());
   plan_.set_run(run);
   plan_.set_epoch(epoch_.value);
   *plan_.mutable_settings() = settings_;
   for (std::size_t rank = 0; rank < n; ++rank) {
+    const Waiting* const w = by_rank[rank];
     wire::Member& m = *plan_.add_members();
-    m = by_rank[rank]->member;
+    m = w != nullptr ? w->member : before.members(static_cast<int>(rank));
     m.set_rank(static_cast<std::uint32_t>(rank));
     m.set_local_rank(out.local_rank[rank]);
     m.set_local_size(out.local_size[rank]);
-    m.set_fresh(!by_rank[rank]->report.has_value());
+    m.set_absent(w == nullptr);
+    m.set_fresh(w != nullptr && !w->report);
     if (m.fresh()) m.set_since(epoch_.value);
     members_[rank].heard = now;
-    members_[rank].attempt = by_rank[rank]->attempt;
-    if (by_rank[rank]->report) members_[rank].plan_epoch = Epoch(by_rank[rank]->report->plan_epoch());
+    if (w == nullptr) members_[rank].state = MemberState::kGone;
+    if (w != nullptr) members_[rank].attempt = w->attempt;
+    if (w != nullptr && w->report) members_[rank].plan_epoch = Epoch(w->report->plan_epoch());
     rank_by_incarnation_[Incarnation(m.incarnation())] = rank;
     place_by_worker_[m.worker_id()] = rank;
     free_places_.insert(rank);
   }
+  absent_ = empty.size();
   leave_hosts(before);
   plan_.mutable_ring()->Add(out.ring.begin(), out.ring.end());
   plan_.mutable_tree_parent()->Add(out.tree_parent.begin(), out.tree_parent.end());
@@ -452,9 +499,12 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   std::uint64_t kept_rounds = 0;
   for (wire::Position& p : start.frontier) {
     if (!start.goes_on) kept_rounds += p.rounds();
-    *plan_.add_frontier() = std::move(p);
+    p.clear_total_bytes();
+    p.clear_empty();
+    if (p.rounds() != 0 || p.final_size() != 0 || p.closed()) *plan_.add_frontier() = std::move(p);
   }
   for (wire::Kept& k : start.kept) *plan_.add_kept() = std::move(k);
+  name_absences(before);
   if (kept_rounds != 0) count(Transition::planned_from_disks);
   plan_.mutable_setups()->Add(start.setups.begin(), start.setups.end());
   survivors_setups_.clear();
@@ -490,7 +540,8 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   count(Transition::planned);
   persist(effects);
   log(Severity::kInfo, "planned",
-      "job " + options_.job + " runs with " + std::to_string(n) + " workers in epoch " + std::to_string(epoch_.value) +
+      "job " + options_.job + " runs with " + std::to_string(workers.size()) +
+          (empty.empty() ? "" : " of its " + std::to_string(n)) + " workers in epoch " + std::to_string(epoch_.value) +
           (survivors == 0 ? "" : ", " + std::to_string(survivors) + " of which go on where they were") +
           (start.goes_on && survivors == 0 ? "; none has survived, and their launchers have kept what they had logged"
                                            : "") +
@@ -502,7 +553,9 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
 }
 
 void TrackerMachine::announce(TimeMs now, Effects& effects) {
-  while (unannounced_ < members_.size() && send_plan(unannounced_, now, effects)) ++unannounced_;
+  while (unannounced_ < members_.size() && (absent(unannounced_) || send_plan(unannounced_, now, effects))) {
+    ++unannounced_;
+  }
 }
 
 void TrackerMachine::interrupt(Code code, const std::string& what, const std::vector<std::uint32_t>& lost, TimeMs now,
@@ -530,7 +583,9 @@ void TrackerMachine::end_epoch(Code code, const std::string& what, const std::ve
   std::string next;
   if (resume) {
     next = lost.empty() ? "; the ranks stop, connect again and go on"
-                        : "; the other ranks wait until it is started again, and go on";
+           : shrinks()  ? "; the other ranks wait for it for " +
+                             seconds(static_cast<std::int64_t>(settings_.grace_ms())) + " at most, and go on"
+                       : "; the other ranks wait until it is started again, and go on";
   } else if (code == Code::kDesync) {
     next = "; make all ranks call the same things in the same order";
     next += logged() ? "; all processes start again from " + program_version() : ", then start the job again";
@@ -551,7 +606,7 @@ void TrackerMachine::end_epoch(Code code, const std::string& what, const std::ve
   interrupt_.set_resume(resume);
   last_interrupt_ = interrupt_.reason();
   state_ = State::kInterrupted;
-  since_ = answered_ = now;
+  since_ = answered_ = interrupted_at_ = now;
   next_repeat_ = now + interval_ms();
   evidence_.clear();
   watch_.forget();
@@ -645,7 +700,9 @@ void TrackerMachine::finish(TimeMs now, Effects& effects) {
   next_repeat_ = now + timeout_ms();
   persist(effects);
   log(Severity::kInfo, "finished", "job " + options_.job + " is finished: all ranks have called finalize", effects);
-  for (const auto& [life, rank] : rank_by_incarnation_) send_finished(life, effects);
+  for (const auto& [life, rank] : rank_by_incarnation_) {
+    if (!absent(rank)) send_finished(life, effects);
+  }
   for (const auto& [worker, spare] : spares_) {
     count(Transition::spare_unneeded);
     refuse(spare.life, Code::kFinished, "job " + options_.job + " is finished", effects);
@@ -654,6 +711,7 @@ void TrackerMachine::finish(TimeMs now, Effects& effects) {
   spares_by_incarnation_.clear();
   calls_.clear();
   members_.clear();
+  absent_ = 0;
   rank_by_incarnation_.clear();
   place_by_worker_.clear();
   free_places_.clear();
@@ -716,7 +774,7 @@ bool TrackerMachine::find_silent(TimeMs now, Effects& effects) {
   bool finalized_silent = false;
   for (std::size_t rank = 0; rank < members_.size(); ++rank) {
     Member& m = members_[rank];
-    if (m.silent) continue;
+    if (m.silent || absent(rank)) continue;
     if (now < m.heard + timeout_ms()) {
       arm(m.heard + timeout_ms());
     } else if (m.state == MemberState::kActive || logged()) {
@@ -797,8 +855,10 @@ std::vector<Testimony> TrackerMachine::testimonies(TimeMs now) const {
   all.reserve(members_.size());
   for (std::size_t rank = 0; rank < members_.size(); ++rank) {
     const Member& m = members_[rank];
-    all.push_back({Rank(static_cast<std::int32_t>(rank)), m.state == MemberState::kFinalizing, now - m.heard,
-                   m.longest_gap_ms, m.rounds_finished, m.rounds, m.activity ? &*m.activity : nullptr,
+    // Of who is absent nothing is expected.
+    const bool done = m.state == MemberState::kFinalizing || absent(rank);
+    all.push_back({Rank(static_cast<std::int32_t>(rank)), done, absent(rank) ? 0 : now - m.heard, m.longest_gap_ms,
+                   m.rounds_finished, m.rounds, m.activity ? &*m.activity : nullptr,
                    plan_.members(static_cast<int>(rank)).host_id()});
   }
   return all;
@@ -844,7 +904,7 @@ void TrackerMachine::log_finalize_wait(Effects& effects) {
     const Member& m = members_[rank];
     if (m.state == MemberState::kFinalizing) {
       ++entered;
-    } else if (shown++ < kNamesInText) {
+    } else if (!absent(rank) && shown++ < kNamesInText) {
       others += (others.empty() ? "" : ", ") + name(rank) + ", which has finished " +
                 std::to_string(m.rounds_finished) + " rounds";
     }
@@ -852,7 +912,7 @@ void TrackerMachine::log_finalize_wait(Effects& effects) {
   if (entered == 0) return;
   count(Transition::finalize_wait_logged);
   log(Severity::kInfo, "finalize_waits",
-      std::to_string(entered) + " of " + std::to_string(members_.size()) + " ranks of job " + options_.job +
+      std::to_string(entered) + " of " + std::to_string(present()) + " ranks of job " + options_.job +
           " wait in finalize for " + others + (shown > kNamesInText ? " and others" : ""),
       effects);
 }

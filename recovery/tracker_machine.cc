@@ -25,8 +25,8 @@ constexpr const char* kTransitionNames[] = {
 // Links break at both ends and in numbers when a process dies, and its Leave may be on its way: evidence is collected
 // for this long before a rank is named.
 constexpr std::int64_t kEvidenceMs = 50;
-// Where a spare stands by, that wait is most of what a loss costs. Who is named matters less: who has failed shows by
-// what it does not answer.
+// Where a spare stands by, or the job goes on without, that wait is most of what a loss costs. Who is named matters
+// less: who has failed shows by what it does not answer.
 constexpr std::int64_t kEvidenceWithSparesMs = 10;
 constexpr std::size_t kMaxEvidence = 256;
 // A gap between two heartbeats counts less with each that follows, and little after so many.
@@ -55,6 +55,8 @@ wire::JobSettings copy_of(const wire::JobSettings& from) {
   s.set_replicas(from.replicas());
   s.set_costs(from.costs());
   s.set_replace_after_ms(from.replace_after_ms());
+  s.set_min_workers(from.min_workers());
+  s.set_grace_ms(from.grace_ms());
   return s;
 }
 
@@ -143,12 +145,16 @@ void TrackerMachine::restore(const wire::JobRecord& record, TimeMs now) {
   state_ = record.has_interrupt() ? State::kInterrupted : State::kRunning;
   count(record.has_interrupt() ? Transition::restored_interrupted : Transition::restored_running);
   members_.resize(static_cast<std::size_t>(plan_.members_size()));
+  absent_ = count_absent();
+  interrupted_at_ = now;
   acting_ = false;
   begged_since_ = now;
   unannounced_ = members_.size();
   for (std::size_t rank = 0; rank < members_.size(); ++rank) {
     const wire::Member& m = plan_.members(static_cast<int>(rank));
-    members_[rank].state = record.has_interrupt() ? MemberState::kStopping : MemberState::kActive;
+    members_[rank].state = m.absent()               ? MemberState::kGone
+                           : record.has_interrupt() ? MemberState::kStopping
+                                                    : MemberState::kActive;
     members_[rank].heard = now;
     rank_by_incarnation_[Incarnation(m.incarnation())] = rank;
     place_by_worker_[m.worker_id()] = rank;
@@ -309,14 +315,15 @@ void TrackerMachine::take_promise(Incarnation who, const wire::Envelope& e, Time
 // counts once that other one has had the time to come.
 bool TrackerMachine::has_majority(TimeMs now) const {
   // The members of a large job come one by one, and each asks: not before it can be.
-  if (logged() && !members_.empty() && 2 * promises_.size() <= members_.size() && resizers_.empty()) return false;
+  if (logged() && !members_.empty() && 2 * promises_.size() <= present() && resizers_.empty()) return false;
   const bool others = now >= begged_since_ + timeout_ms();
-  const auto asked = static_cast<std::size_t>(
-      std::count_if(members_.begin(), members_.end(), [](const Member& m) { return !m.silent; }));
+  const auto silent = static_cast<std::size_t>(
+      std::count_if(members_.begin(), members_.end(), [](const Member& m) { return m.silent; }));
+  const std::size_t asked = present() - silent;
   const auto promised =
       static_cast<std::size_t>(std::count_if(promises_.begin(), promises_.end(), [this, others](const auto& promise) {
         const auto place = place_of(promise.first);
-        return place ? !members_[*place].silent : others;
+        return place ? !members_[*place].silent && !absent(*place) : others;
       }));
   // A job that gets smaller may have no half left. Whoever starts so many workers anew with another world size vouches
   // for the end of the others, and none of these has come in all that time.
@@ -330,11 +337,11 @@ void TrackerMachine::log_promises(Effects& effects) {
   std::vector<std::string> missing;
   for (std::size_t rank = 0; rank < members_.size() && missing.size() < kMaxMissingNames; ++rank) {
     const std::string& worker = plan_.members(static_cast<int>(rank)).worker_id();
-    if (!members_[rank].silent && !promises_.contains(worker)) missing.push_back(worker);
+    if (!members_[rank].silent && !absent(rank) && !promises_.contains(worker)) missing.push_back(worker);
   }
   log(Severity::kWarning, "waiting_for_promises",
       "this tracker decides nothing for job " + options_.job + " before more than half of its " +
-          std::to_string(members_.size()) + " workers have come to it, and " + std::to_string(promises_.size()) +
+          std::to_string(present()) + " workers have come to it, and " + std::to_string(promises_.size()) +
           " have (if another tracker serves them, stop this one); not here: " + list(missing),
       effects);
 }
@@ -412,6 +419,12 @@ std::string TrackerMachine::differing_setting(const wire::JobSettings& s) const 
     return differ("time until a rank is replaced in ms", number(s.replace_after_ms()),
                   number(settings_.replace_after_ms()));
   }
+  if (s.min_workers() != settings_.min_workers()) {
+    return differ("least number of workers", number(s.min_workers()), number(settings_.min_workers()));
+  }
+  if (s.grace_ms() != settings_.grace_ms()) {
+    return differ("grace in ms", number(s.grace_ms()), number(settings_.grace_ms()));
+  }
   return {};
 }
 
@@ -469,6 +482,7 @@ void TrackerMachine::resize(Incarnation who, const wire::Join& join, TimeMs now,
   keep_retired(limits::retired_lives(settings_.world_size()));
   for (const auto& [life, rank] : rank_by_incarnation_) retire(life);
   members_.clear();
+  absent_ = 0;
   rank_by_incarnation_.clear();
   place_by_worker_.clear();
   free_places_.clear();
@@ -487,6 +501,7 @@ void TrackerMachine::undo_resize() {
   settings_ = plan_.settings();
   settings_from_ = "the plan of epoch " + std::to_string(plan_.epoch());
   members_.resize(static_cast<std::size_t>(plan_.members_size()));
+  absent_ = count_absent();
   for (std::size_t rank = 0; rank < members_.size(); ++rank) {
     const wire::Member& m = plan_.members(static_cast<int>(rank));
     members_[rank].state = MemberState::kGone;
@@ -784,7 +799,8 @@ void TrackerMachine::on_link_broken(Incarnation who, const wire::LinkBroken& b, 
   log(Severity::kWarning, "link_broken", name(*rank) + " lost its link to " + name(peer) + ": " + b.evidence(), effects,
       {{"rank", std::to_string(*rank)}, {"peer", std::to_string(peer)}});
   if (evidence_.empty()) {
-    evidence_due_ = now + std::min(spares_.empty() ? kEvidenceMs : kEvidenceWithSparesMs, interval_ms());
+    const bool waits_for_it = spares_.empty() && !shrinks();
+    evidence_due_ = now + std::min(waits_for_it ? kEvidenceMs : kEvidenceWithSparesMs, interval_ms());
     arm(evidence_due_);
   }
   evidence_.push_back({*rank, peer, b.evidence()});
@@ -905,8 +921,9 @@ void TrackerMachine::on_finalize(Incarnation who, const wire::Leave& l, TimeMs n
     log(Severity::kInfo, "finalizing", name(*rank) + " has called finalize", effects,
         {{"rank", std::to_string(*rank)}});
   }
-  if (std::all_of(members_.begin(), members_.end(),
-                  [](const Member& member) { return member.state == MemberState::kFinalizing; })) {
+  if (std::all_of(members_.begin(), members_.end(), [](const Member& member) {
+        return member.state == MemberState::kFinalizing || member.state == MemberState::kGone;
+      })) {
     return finish(now, effects);
   }
   // So that it knows that somebody listens.

@@ -40,6 +40,10 @@
 //    round timeout. Never where the failure domains that are left could not be sure to hold what was logged.
 //  - A rank that holds up the others is asked to leave its place to a spare only where one may take it, one rank at a
 //    time, by the name of its life, and with long pauses (tracker_replace.cc). Its worker's next life waits in turn.
+//  - Where the job may shrink (settings.min_workers), it goes on without lost ranks once those that are left have
+//  waited
+//    for the grace time, and takes in workers that wait once a version is committed. Ranks are absent from one timeline
+//    to the next: what is computed with other inputs has other names (I2, I6).
 //  - A tracker that knows a plan decides nothing before more than half of the job's places have promised it their
 //    obedience: by a member of the plan, or a life that joins for it, or, after a round timeout, one that joins
 //    for another's place. It asks for that with a term above all that it has heard of, and again when a worker has
@@ -150,6 +154,7 @@ class TrackerMachine {
     std::optional<wire::Activity> activity;  // as of its newest heartbeat of this epoch
     std::optional<wire::Draining> draining;  // with what is left of its time
     bool replaced = false;                   // it leaves because a spare takes its place
+    bool absent = false;                     // the job goes on without it
   };
   struct SpareView {
     std::string worker_id, host_id;
@@ -161,6 +166,7 @@ class TrackerMachine {
     State state;
     Epoch epoch;
     std::uint32_t world_size = 0, replicas = 0;
+    std::uint32_t min_workers = 0;  // 0: the job waits for lost ranks
     Timeline timeline;
     std::optional<Version> committed;
     std::vector<wire::Position> frontier;  // of the newest plan
@@ -358,6 +364,33 @@ class TrackerMachine {
   }
   [[nodiscard]] std::int64_t replacement_pause_ms() const;
 
+  // How far the job is, and what of it keeps older names.
+  struct Start {
+    std::vector<wire::Position> frontier;
+    std::vector<wire::Kept> kept;
+    std::vector<wire::Setup> setups;
+    bool goes_on = false;        // from where lives, or what they have logged, are
+    bool ends_timeline = false;  // goes_on, with other ranks: rounds get the names of a new one
+  };
+
+  // Going on without lost ranks, and with those that come (tracker_shrink.cc).
+  [[nodiscard]] bool shrinks() const { return settings_.min_workers() != 0; }
+  [[nodiscard]] bool absent(std::size_t rank) const;
+  [[nodiscard]] std::size_t count_absent() const;
+  [[nodiscard]] std::size_t present() const { return members_.size() - absent_; }
+  // From when on a job that is not complete goes on with those who wait; nullopt: not with these.
+  [[nodiscard]] std::optional<TimeMs> goes_on_from() const;
+  // Who is new would have to load and replay what may be out of reach, where those who are left could go on without it.
+  bool send_back_newcomers(Effects& effects);
+  void end_timeline(Start& start);
+  // Rounds that keep the names of older timelines, and of which nobody knows any more; false: there are none.
+  [[nodiscard]] static bool drop_forgotten(Start& start);
+  // How many a plan has to name that starts so, with so many ranks.
+  [[nodiscard]] std::size_t absences_of(const Start& start, std::size_t ranks) const;
+  void name_absences(const wire::Plan& before);
+  void take_in(TimeMs now, Effects& effects);
+  void fall_behind(std::size_t rank, const wire::Report& r, TimeMs now, Effects& effects);
+
   void take_held(Waiting& w, const wire::Join& join, Effects& effects);
   void take_logged(Waiting& w, const wire::Join& join);
   void refuse_surplus_candidates(Effects& effects);
@@ -367,13 +400,6 @@ class TrackerMachine {
   void lose(std::size_t rank);                        // its life is over
   void forget_unused_settings();                      // whose workers are all gone
   void maybe_plan(TimeMs now, Effects& effects);
-  // How far the job is, and what of it keeps older names.
-  struct Start {
-    std::vector<wire::Position> frontier;
-    std::vector<wire::Kept> kept;
-    std::vector<wire::Setup> setups;
-    bool goes_on = false;  // in this timeline
-  };
   void make_plan(const std::map<std::string, Rank>& ranks, Start start, TimeMs now, Effects& effects);
   // Whether the launchers of all but R - 1 failure domains have kept what the lives of the newest plan have logged, and
   // those lives are over.
@@ -401,7 +427,7 @@ class TrackerMachine {
   void catch_up(std::size_t rank, std::uint64_t epoch, TimeMs now, Effects& effects);
   void commit(TimeMs now, Effects& effects);
   // A member was told of it by a tracker whose journal is not this one: it is lost, or this one is an older copy.
-  void learn_commit(Version version, Effects& effects);
+  void learn_commit(Version version, Timeline timeline, Effects& effects);
   // Names two ranks whose votes count different numbers of rounds; empty: all agree.
   [[nodiscard]] std::string differing_counts() const;
   bool drop_vote(std::size_t rank);
@@ -412,6 +438,7 @@ class TrackerMachine {
   [[nodiscard]] TimeMs rebuild_deadline() const;
   // Members of the newest plan who have told what they know; 0 while somebody has a newer one than was told.
   [[nodiscard]] std::size_t told() const;
+  [[nodiscard]] std::size_t members_asked() const;  // that the newest plan has
   void end_rebuilding(TimeMs now, Effects& effects);
   void rebuild(TimeMs now, Effects& effects);
   // As if the journal had held this plan, and what else is known. To be persisted.
@@ -479,6 +506,7 @@ class TrackerMachine {
   std::map<std::string, std::size_t> place_by_worker_;
   std::map<std::string, Waiting> waiting_;  // by worker id
   std::map<Incarnation, std::string> waiting_by_incarnation_;
+  std::size_t absent_ = 0;                     // of members_: the plan goes on without them
   std::set<std::size_t> free_places_;          // ranks of plan_ whose worker has not come back
   std::size_t survivors_ = 0;                  // of those who wait
   std::map<std::size_t, std::string> takers_;  // by place: who waits, and was called for it
@@ -525,6 +553,7 @@ class TrackerMachine {
   std::size_t plan_bytes_out_ = 0;  // since plans_counted_from_, to members that have not been heard since
   TimeMs plans_counted_from_;
   TimeMs since_;              // when this state began
+  TimeMs interrupted_at_;     // when interrupt_ was raised
   StragglerWatch watch_;      // of plan_, while it is in force
   std::deque<Wait> doubted_;  // what has ended an epoch; the newest ones, bounded
   TimeMs judge_from_;         // this tracker was held up: what it should have heard comes first

@@ -96,7 +96,7 @@ void TrackerMachine::on_stranger(Incarnation who, const wire::Envelope& e, TimeM
     ask.mutable_tell()->set_epoch(rebuilding_->plan.epoch());
     effects.emplace_back(Send{who, std::move(ask)});
   }
-  const auto members = static_cast<std::size_t>(rebuilding_->plan.members_size());
+  const std::size_t members = members_asked();
   if (members != 0 && told() == members) return end_rebuilding(now, effects);
   arm(rebuild_deadline());
 }
@@ -105,6 +105,11 @@ TimeMs TrackerMachine::rebuild_deadline() const {
   const wire::Plan& plan = rebuilding_->plan;
   return rebuilding_->since + (plan.epoch() == 0 ? limits::kDefaultRoundTimeoutMs
                                                  : static_cast<std::int64_t>(plan.settings().round_timeout_ms()));
+}
+
+std::size_t TrackerMachine::members_asked() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(rebuilding_->plan.members(), [](const wire::Member& m) { return !m.absent(); }));
 }
 
 std::size_t TrackerMachine::told() const {
@@ -116,6 +121,7 @@ std::size_t TrackerMachine::told() const {
   }
   const auto& members = rebuilding_->plan.members();
   return static_cast<std::size_t>(std::count_if(members.begin(), members.end(), [this](const wire::Member& m) {
+    if (m.absent()) return false;
     const auto stranger = rebuilding_->strangers.find(Incarnation(m.incarnation()));
     if (stranger != rebuilding_->strangers.end()) return stranger->second.epoch() != 0;
     return waiting_by_incarnation_.contains(Incarnation(m.incarnation()));  // its plan has not reached it
@@ -123,7 +129,7 @@ std::size_t TrackerMachine::told() const {
 }
 
 void TrackerMachine::end_rebuilding(TimeMs now, Effects& effects) {
-  const auto members = static_cast<std::size_t>(rebuilding_->plan.members_size());
+  const std::size_t members = members_asked();
   if (2 * told() > members) return rebuild(now, effects);
   count(Transition::rebuild_failed);
   const std::string why = "the tracker has lost what it knew of job " + options_.job + ", and " +
@@ -224,7 +230,7 @@ void TrackerMachine::rebuild(TimeMs now, Effects& effects) {
   std::uint64_t newest = 0;
   for (const wire::Member& m : known.plan.members()) {
     const auto stranger = known.strangers.find(Incarnation(m.incarnation()));
-    if (stranger == known.strangers.end()) continue;
+    if (m.absent() || stranger == known.strangers.end()) continue;
     told.push_back(&stranger->second);
     newest = std::max(newest, stranger->second.epoch());
   }

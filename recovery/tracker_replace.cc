@@ -67,7 +67,7 @@ TrackerMachine::Successor TrackerMachine::successor_of(std::size_t rank, TimeMs 
   const wire::Member& member = plan_.members(static_cast<int>(rank));
   std::set<std::string> others;
   for (const wire::Member& m : plan_.members()) {
-    if (m.rank() != member.rank()) others.insert(m.host_id());
+    if (m.rank() != member.rank() && !m.absent()) others.insert(m.host_id());
   }
   for (const bool elsewhere : {true, false}) {
     const FreePlace place{member.host_id(), member.domain_id(), false, elsewhere};

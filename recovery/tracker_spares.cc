@@ -26,6 +26,8 @@ bool TrackerMachine::is_spare(Incarnation who, const wire::Join& join, TimeMs no
   if (join.called() != 0) return !answers_call(who, join);
   if (!join.waits() || !has_places()) return false;
   const auto place = place_of(join.worker_id());
+  // The job has gone on without it, and goes on.
+  if (place && state_ == State::kRunning && absent(*place)) return true;
   return !place || given_away(*place, now);
 }
 
@@ -50,7 +52,9 @@ void TrackerMachine::on_spare(Incarnation who, const wire::Join& join, TimeMs no
                       " wait already, which is the limit; start fewer",
                   effects);
   }
-  if (place && state_ == State::kRunning) {
+  if (place && state_ == State::kRunning && absent(*place)) {
+    count(Transition::waits_to_come_in);
+  } else if (place && state_ == State::kRunning) {
     if (refuse_finalized(*place, who, effects)) return;
     replace_member(*place, now, effects);
   }
@@ -230,6 +234,7 @@ void TrackerMachine::call_owners(TimeMs now, Effects& effects) {
   for (const auto& [worker, spare] : spares_) {
     const auto place = place_of(worker);
     if (!place || !free_places_.contains(*place) || (spare.call && spare.call->place == *place)) continue;
+    if (shrinks() && found_nothing_.contains(spare.host_id)) continue;  // it was sent back
     if (given_away(*place, now)) {
       count(Transition::replaced_waits);
       continue;
@@ -329,10 +334,12 @@ std::set<std::string> TrackerMachine::hosts_there() const {
 // logged without it (0006, "What counts as lost").
 void TrackerMachine::leave_hosts(const wire::Plan& before) {
   std::set<std::string> hosts;
-  for (const wire::Member& m : plan_.members()) hosts.insert(m.host_id());
+  for (const wire::Member& m : plan_.members()) {
+    if (!m.absent()) hosts.insert(m.host_id());
+  }
   for (const wire::Member& m : before.members()) {
     if (left_domains_.size() >= settings_.replicas()) return;  // as many as can be lost already
-    if (!hosts.contains(m.host_id())) left_domains_.insert(m.domain_id());
+    if (!m.absent() && !hosts.contains(m.host_id())) left_domains_.insert(m.domain_id());
   }
 }
 
@@ -346,7 +353,9 @@ void TrackerMachine::send_back_takers(Effects& effects) {
 
 bool TrackerMachine::spares_in_reach(const std::set<std::string>& there) const {
   std::map<std::string, std::string> domain_of;
-  for (const wire::Member& m : plan_.members()) domain_of.emplace(m.host_id(), m.domain_id());
+  for (const wire::Member& m : plan_.members()) {
+    if (!m.absent()) domain_of.emplace(m.host_id(), m.domain_id());
+  }
   return within_reach(domain_of, there, left_domains_, settings_.replicas());
 }
 
@@ -358,7 +367,7 @@ void TrackerMachine::fence_suspects(TimeMs now, Effects& effects) {
     const Member& m = members_[rank];
     if (m.state != MemberState::kStopping) continue;
     const bool replaceable = m.suspected && plan_.members(static_cast<int>(rank)).waits();
-    if (!replaceable || suspects.size() == spares_.size()) return;
+    if (!replaceable || (suspects.size() == spares_.size() && !shrinks())) return;
     suspects.push_back(rank);
     due = std::max(due, m.heard + kSuspectMs);
   }
@@ -370,7 +379,7 @@ void TrackerMachine::fence_suspects(TimeMs now, Effects& effects) {
     log(Severity::kWarning, "fenced",
         name(rank) +
             " is taken for dead: others have lost their links to it, and it alone has not answered the "
-            "interrupt; a spare can take its place",
+            "interrupt; a spare can take its place, or the job goes on without it",
         effects, {{"rank", std::to_string(rank)}});
     effects.emplace_back(Drop{Incarnation(plan_.members(static_cast<int>(rank)).incarnation())});
   }
@@ -380,8 +389,8 @@ void TrackerMachine::fence_suspects(TimeMs now, Effects& effects) {
 void TrackerMachine::send_called(const Spare& spare, Effects& effects) const {
   wire::Envelope e = envelope_to(spare.life);
   e.mutable_called()->set_epoch(epoch_.value);
-  const bool has_rank =
-      std::ranges::any_of(plan_.members(), [&](const wire::Member& m) { return m.host_id() == spare.host_id; });
+  const bool has_rank = std::ranges::any_of(
+      plan_.members(), [&](const wire::Member& m) { return m.host_id() == spare.host_id && !m.absent(); });
   e.mutable_called()->set_stale(!has_rank);
   effects.emplace_back(Send{spare.life, std::move(e)});
 }

@@ -128,6 +128,14 @@ namespace warren {
   X(replaced_waits)                   \
   X(replaced_left)                    \
   X(drain_told)                       \
+  X(planned_without)                  \
+  X(attempt_finished)                 \
+  X(attempt_dropped)                  \
+  X(too_many_absences)                \
+  X(grows)                            \
+  X(newcomers_sent_back)              \
+  X(waits_to_come_in)                 \
+  X(timeline_ahead)                   \
   X(member_preempted)
 
 enum class TrackerMachine::Transition : std::uint8_t {

@@ -53,8 +53,9 @@ void TrackerMachine::on_report(Incarnation who, const wire::Report& r, TimeMs no
                      now, effects);
   }
   count(Transition::report_taken);
+  if (Timeline(r.timeline()) > timeline_) return fall_behind(*rank, r, now, effects);
   if (r.committed_version() != 0 && Timeline(r.committed_timeline()) == timeline_) {
-    learn_commit(Version(r.committed_version()), effects);
+    learn_commit(Version(r.committed_version()), timeline_, effects);
   }
   position_bytes_ += bytes;
   m.state = MemberState::kSurvivor;
@@ -117,11 +118,14 @@ Result<std::vector<wire::Position>> TrackerMachine::next_frontier(bool with_inhe
         if (r.timeline() != timeline_.value || r.runs().empty()) continue;
         const wire::HeldRun& newest = *r.runs().rbegin();
         wire::Position& p = on_disk.emplace_back();
+        logged.push_back(&p);
         p.set_group(r.group());
         p.set_version(r.version());
         p.set_rounds(newest.first() + newest.count() - 1);
         *p.mutable_final() = newest.held();
-        logged.push_back(&p);
+        if (r.group() != kWorldGroup.value) continue;
+        if (!p.final().empty()) p.set_total_bytes(newest.total_bytes());
+        p.set_empty(newest.total_bytes() == 0);
       }
     }
   }
@@ -190,7 +194,8 @@ void TrackerMachine::on_vote(Incarnation who, const wire::Vote& v, TimeMs now, E
   }
   // A checkpoint is taken when the one before is committed: the journal lacks that, or this rank is alone in its
   // belief.
-  if (Version(v.version()) > next_version() && votes_.empty()) learn_commit(Version(v.version() - 1), effects);
+  if (Version(v.version()) > next_version() && votes_.empty())
+    learn_commit(Version(v.version() - 1), timeline_, effects);
   if (Version(v.version()) != next_version()) return count(Transition::out_of_turn);
   if (votes_.contains(*rank)) return count(Transition::vote_repeated);
   const std::size_t bytes = v.ByteSizeLong();
@@ -205,7 +210,7 @@ void TrackerMachine::on_vote(Incarnation who, const wire::Vote& v, TimeMs now, E
   if (votes_.empty()) votes_since_ = now;
   position_bytes_ += bytes;
   votes_.emplace(*rank, v);
-  if (votes_.size() == members_.size()) commit(now, effects);
+  if (votes_.size() == present()) commit(now, effects);
 }
 
 bool TrackerMachine::drop_vote(std::size_t rank) {
@@ -262,20 +267,23 @@ void TrackerMachine::commit(TimeMs now, Effects& effects) {
   persist(effects);
   log(Severity::kInfo, "committed", of_program(*committed_) + " of job " + options_.job + " is committed", effects,
       {{"version", std::to_string(committed_->value)}});
-  for (const auto& [life, rank] : rank_by_incarnation_) send_committed(life, effects);
+  for (const auto& [life, rank] : rank_by_incarnation_) {
+    if (!absent(rank)) send_committed(life, effects);
+  }
+  take_in(now, effects);
 }
 
 // It was told of this commit, or has seen that it was made, in this timeline: all had voted for it. A tracker announces
 // what its journal holds, so that journal is not this one: this was made up from what others told, or is an older copy.
 // Nobody has loaded an older version since: that takes a new plan, before which all who go on report.
-void TrackerMachine::learn_commit(Version version, Effects& effects) {
+void TrackerMachine::learn_commit(Version version, Timeline timeline, Effects& effects) {
   if (committed_ && version <= *committed_) return;
   count(Transition::commit_learned);
   // Which set-up rounds were part of it nobody tells.
   setups_since_commit_.clear();
   commit_learned_ = true;
   committed_ = version;
-  committed_timeline_ = timeline_;
+  committed_timeline_ = timeline;
   drop_all_votes();
   persist(effects);
   log(Severity::kInfo, "commit_learned",
@@ -315,7 +323,7 @@ void TrackerMachine::on_log_gap(Incarnation who, const wire::LogGap& g, TimeMs n
                        {}, true, now, effects);
     }
     setups_.Clear();
-  } else if (frontier_inherited_ && plan_.kept().empty() && !g.renumbers()) {
+  } else if (frontier_inherited_ && (plan_.kept().empty() || shrinks()) && !g.renumbers()) {
     // Whoever had completed those rounds is gone, and what its hosts alone held too; who is in them has its input.
     count(Transition::log_gap_of_inherited);
     distrust_inherited_ = true;
@@ -335,11 +343,11 @@ void TrackerMachine::log_vote_wait(TimeMs now, Effects& effects) {
   std::string others;
   std::size_t shown = 0;
   for (std::size_t rank = 0; rank < members_.size(); ++rank) {
-    if (votes_.contains(rank)) continue;
+    if (votes_.contains(rank) || absent(rank)) continue;
     if (shown++ < kNamesInText) others += (others.empty() ? "" : ", ") + name(rank);
   }
   log(Severity::kInfo, "commit_waits",
-      std::to_string(votes_.size()) + " of " + std::to_string(members_.size()) + " ranks of job " + options_.job +
+      std::to_string(votes_.size()) + " of " + std::to_string(present()) + " ranks of job " + options_.job +
           " have stored " + of_program(next_version()) + "; it waits for " + others +
           (shown > kNamesInText ? " and others" : ""),
       effects);

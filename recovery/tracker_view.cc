@@ -17,6 +17,7 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
   v.epoch = epoch_;
   v.world_size = settings_.world_size();
   v.replicas = settings_.replicas();
+  v.min_workers = settings_.min_workers();
   v.timeline = timeline_;
   v.committed = committed_;
   v.frontier.assign(plan_.frontier().begin(), plan_.frontier().end());
@@ -42,7 +43,19 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
         "spares are not used: without the machines of those who are missing, what was logged and committed "
         "might be out of reach");
   }
+  for (std::size_t i = 0; state_ == State::kRunning && absent_ != 0 && i < members_.size(); ++i) {
+    if (!absent(i)) continue;
+    if (v.waits.size() >= kMaxMissingNames) break;
+    v.waits.push_back("the job goes on without " + name(i) +
+                      "; a worker that waits for its place comes in once the next version is committed");
+  }
+  const auto from = goes_on_from();
   for (const std::string& worker : v.waiting_for) {
+    if (from && state_ == State::kGathering) {
+      v.waits.push_back("the job waits for worker " + worker + ", and goes on without it in " +
+                        std::to_string(std::max<std::int64_t>(0, *from - now)) + " ms");
+      continue;
+    }
     v.waits.push_back(state_ == State::kGathering ? "the job waits for worker " + worker + " to be started again"
                                                   : "the job waits for worker " + worker + " to answer the interrupt");
   }
@@ -59,6 +72,7 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
                          {},
                          {},
                          {},
+                         false,
                          false});
   };
   for (std::size_t i = 0; i < members_.size(); ++i) {
@@ -78,7 +92,7 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
     v.members.push_back({rank, planned_member.worker_id(), planned_member.host_id(),
                          Incarnation(alive ? planned_member.incarnation() : 0), alive, now - m.heard, m.rounds_finished,
                          m.bytes_moved, m.attempt, m.rounds, m.activity, draining,
-                         draining && leaves_ && rank_of(leaves_->life) == i});
+                         draining && leaves_ && rank_of(leaves_->life) == i, planned_member.absent()});
   }
   for (const auto& [worker, w] : waiting_) {
     if (!has_places() || w.candidate) add_waiting(kNoRank, w);
@@ -147,10 +161,14 @@ void TrackerMachine::check_invariants() const {
                              settings_.world_size() != plan_.settings().world_size()),
                "another world size is wanted by those who wait");
   WARREN_CHECK(!planned() || candidates() <= free_places_.size(), "nobody waits for a place that is taken");
-  for (const Member& m : members_) {
+  WARREN_CHECK(absent_ == (members_.empty() ? 0 : count_absent()), "who is absent is counted");
+  WARREN_CHECK(absent_ == 0 || present() >= settings_.min_workers(), "the job has as many workers as it needs");
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    const Member& m = members_[rank];
+    WARREN_CHECK(!absent(rank) || m.state == MemberState::kGone, "who is absent is no member (I6)");
     switch (state_) {
       case State::kRunning:
-        WARREN_CHECK(m.state == MemberState::kActive || m.state == MemberState::kFinalizing,
+        WARREN_CHECK(absent(rank) || m.state == MemberState::kActive || m.state == MemberState::kFinalizing,
                      "an epoch in force is whole");
         break;
       case State::kInterrupted:
@@ -176,7 +194,7 @@ void TrackerMachine::check_invariants() const {
                "who has reported waits");
   WARREN_CHECK(survivors == survivors_, "who has reported is counted");
   WARREN_CHECK(committed_ == persisted_commit_, "no version is committed that the journal does not hold (I5)");
-  WARREN_CHECK(votes_.empty() || votes_.size() < members_.size(), "who is voted for by all is committed (I5)");
+  WARREN_CHECK(votes_.empty() || votes_.size() < present(), "who is voted for by all is committed (I5)");
   for (const auto& [rank, vote] : votes_) {
     WARREN_CHECK(members_[rank].state != MemberState::kGone, "a vote lives no longer than who gave it (I5)");
     WARREN_CHECK(Version(vote.version()) == next_version() && vote.timeline() == timeline_.value,

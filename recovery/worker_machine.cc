@@ -226,6 +226,9 @@ Epoch WorkerMachine::epoch() const {
   return Epoch(plan_.epoch());
 }
 
+std::int64_t WorkerMachine::welcomed_interval_ms() const {
+  return static_cast<std::int64_t>(options_.join.settings().round_timeout_ms()) / limits::kJoinsPerRoundTimeout;
+}
 std::int64_t WorkerMachine::interval_ms() const {
   return heartbeat_interval_ms(static_cast<std::int64_t>(options_.join.settings().round_timeout_ms()));
 }
@@ -322,6 +325,7 @@ void WorkerMachine::send_report(std::vector<WorkerEffect>& effects) {
   r.set_epoch(stop_epoch_.value);
   r.set_version(standing_.version.value);
   r.set_plan_epoch(needs_whole_plan_ ? 0 : plan_.epoch());
+  r.set_timeline(plan_.timeline());
   r.set_committed_version(committed_.value);
   r.set_committed_timeline(committed_timeline_.value);
   r.mutable_positions()->Add(standing_.positions.begin(), standing_.positions.end());
@@ -476,6 +480,9 @@ void WorkerMachine::on_welcome(const wire::Welcome& welcome, TimeMs now, std::ve
   }
   if (welcome.spare()) return wait_as_spare(now, effects);
   count(Transition::kWelcomed);
+  // The tracker knows of it, and says what comes of it by itself: in a large job, whose workers all wait for the last
+  // one, joins would be most of what the tracker hears.
+  next_send_ = now + std::max(interval_ms(), welcomed_interval_ms());
   const bool changed = welcome_.joined() != welcome.joined();
   welcome_ = welcome;
   if (!changed) return;
@@ -599,7 +606,7 @@ void WorkerMachine::on_plan(const wire::Plan& told, TimeMs now, std::vector<Work
   }
   const auto self = std::find_if(plan.members().begin(), plan.members().end(),
                                  [&](const wire::Member& m) { return m.incarnation() == options_.self.value; });
-  if (self == plan.members().end() || self->worker_id() != options_.join.worker_id()) {
+  if (self == plan.members().end() || self->absent() || self->worker_id() != options_.join.worker_id()) {
     return count(Transition::kPlanForOther);
   }
   if (state_ == State::kSpare) {

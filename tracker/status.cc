@@ -87,6 +87,7 @@ ordered_json member_json(const TrackerMachine::MemberView& m) {
                        {"worker", m.worker_id},
                        {"host", m.host_id},
                        {"alive", m.alive},
+                       {"absent", m.absent},
                        {"incarnation", hex(m.incarnation.value)},
                        {"attempt", m.attempt},
                        {"last_heard_ms_ago", m.last_heard_ms_ago},
@@ -137,6 +138,7 @@ ordered_json job_json(const JobStatus& job) {
                        {"world_size", job.view.world_size},
                        {"alive", members_alive(job.view)},
                        {"replicas", job.view.replicas},
+                       {"min_workers", job.view.min_workers},
                        {"timeline", job.view.timeline.value},
                        {"committed_version", nullptr},
                        {"votes", job.view.votes},
@@ -240,7 +242,8 @@ std::string job_html(const JobStatus& job) {
       "<table><tr><th>rank<th>worker<th>host<th>state<th>last heard<th>rounds<th>bytes<th>attempt<th>at work on</tr>";
   for (const TrackerMachine::MemberView& m : v.members) {
     html += "<tr>" + cell(m.rank == kNoRank ? "" : std::to_string(m.rank.value)) + cell(m.worker_id) + cell(m.host_id) +
-            (!m.alive     ? "<td class=bad>lost</td>"
+            (m.absent     ? "<td class=bad>absent</td>"
+             : !m.alive   ? "<td class=bad>lost</td>"
              : m.draining ? "<td>drains</td>"
                           : "<td>alive</td>") +
             cell(seconds(m.last_heard_ms_ago) + " ago") + cell(m.rounds_finished) + cell(m.bytes_moved) +

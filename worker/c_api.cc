@@ -154,10 +154,17 @@ struct Shared {
   std::atomic<bool> any_freed{false};
 };
 
+// Of the collective of a communicator that was waited for last, for the communicator and its handles.
+struct Newest {
+  bool is_one = false;
+  std::shared_ptr<const std::vector<Rank>> contributors;  // null: all ranks
+};
+
 }  // namespace
 
 struct warren_comm {
   std::shared_ptr<Shared> shared;
+  std::shared_ptr<Newest> newest = std::make_shared<Newest>();
   GroupId group;
   std::vector<Rank> members;
   std::int32_t rank = 0;
@@ -179,6 +186,8 @@ struct warren_comm {
 struct warren_handle {
   std::shared_ptr<Shared> shared;
   std::shared_ptr<Call> call;
+  std::shared_ptr<Newest> newest;  // null: a message
+  std::int32_t ranks = 0;          // of its communicator
 };
 
 namespace {
@@ -277,13 +286,16 @@ Status issue(warren_comm& comm, const CallSpec& asked, warren_handle** handle) {
     Call call;
     call.spec = spec;
     call.setup = std::move(setup);
-    const Status staged = session.stage(call, shape);
-    return staged.ok() ? session.run(comm.group, call) : staged;
+    Status status = session.stage(call, shape);
+    if (status.ok()) status = session.run(comm.group, call);
+    if (status.ok() && spec.collective != Collective::kPoint) *comm.newest = {true, std::move(call.contributors)};
+    return status;
   }
   auto call = std::make_shared<Call>();
   call->spec = spec;
   call->setup = std::move(setup);
-  auto made = std::make_unique<warren_handle>(warren_handle{comm.shared, call});
+  auto made = std::make_unique<warren_handle>(
+      warren_handle{comm.shared, call, spec.collective == Collective::kPoint ? nullptr : comm.newest, shape.size});
   Status status;
   if (comm.fusion_bytes != 0 && spec.collective == Collective::kAllreduce) {
     status = session.fuse(comm.group, shape, call, comm.fusion_bytes);
@@ -302,6 +314,15 @@ warren_code start(warren_comm* comm, const CallSpec& spec, warren_handle** handl
     const Entry entry(*comm->shared);
     return entry.status().ok() ? issue(*comm, spec, handle) : entry.status();
   });
+}
+
+// As many as there is room for; `contributors` null: all of so many ranks.
+void copy_contributors(const std::vector<Rank>* contributors, std::int32_t ranks, int32_t* to, size_t capacity,
+                       size_t& count) {
+  count = contributors != nullptr ? contributors->size() : static_cast<size_t>(ranks);
+  for (size_t i = 0; i < std::min(count, capacity); i++) {
+    to[i] = contributors != nullptr ? (*contributors)[i].value : static_cast<int32_t>(i);
+  }
 }
 
 // Of a collective that is not even issued. What was said of the next one was said of this, and what it points to may be
@@ -368,6 +389,7 @@ void warren_options_init(warren_options* options) {
   options->replicas = -1;
   options->fusion_bytes = -1;
   options->replace_after_ms = -1;
+  options->grace_ms = -1;
 }
 
 const char* warren_version(void) {
@@ -470,6 +492,23 @@ int32_t warren_local_rank(const warren_comm* comm) {
 int32_t warren_local_size(const warren_comm* comm) {
   return comm == nullptr ? -1 : comm->local_size;
 }
+int32_t warren_min_workers(const warren_comm* comm) {
+  return comm == nullptr ? -1 : static_cast<int32_t>(comm->shared->session->min_workers());
+}
+warren_code warren_contributors(warren_comm* comm, int32_t* ranks, size_t capacity, size_t* count) {
+  if (comm == nullptr || count == nullptr || (ranks == nullptr && capacity != 0)) {
+    return report(Status(Code::kInvalidArgument, "contributors: a pointer is NULL"));
+  }
+  return guarded([&]() -> Status {
+    const Entry entry(*comm->shared);
+    if (!entry.status().ok()) return entry.status();
+    if (!comm->newest->is_one) {
+      return {Code::kInvalidArgument, "contributors: no collective of this communicator was waited for yet"};
+    }
+    copy_contributors(comm->newest->contributors.get(), warren_world_size(comm), ranks, capacity, *count);
+    return {};
+  });
+}
 uint64_t warren_rounds_finished(const warren_comm* comm) {
   return comm == nullptr ? 0 : comm->shared->session->board().rounds_finished.load(std::memory_order_relaxed);
 }
@@ -484,6 +523,7 @@ warren_code warren_split(warren_comm* comm, int32_t color, int32_t key, warren_c
   return guarded([&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
+    if (const Status status = comm->shared->session->needs_mode_wait("split"); !status.ok()) return status;
     if (!comm->setup.empty()) {
       return {Code::kInvalidArgument,
               "split: it cannot be the set-up round \"" + std::exchange(comm->setup, {}) + "\""};
@@ -773,6 +813,7 @@ warren_code warren_once_next(warren_comm* comm, const char* name) {
   return guarded([&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
+    if (const Status status = comm->shared->session->needs_mode_wait("once_next"); !status.ok()) return status;
     const std::size_t bytes = strnlen(name, warren::limits::kMaxSetupNameBytes + 1);
     if (bytes == 0 || bytes > warren::limits::kMaxSetupNameBytes) {
       return {Code::kInvalidArgument,
@@ -971,7 +1012,10 @@ warren_code warren_wait(warren_handle* handle) {
   if (handle == nullptr) return report(Status(Code::kInvalidArgument, "wait: the handle is NULL"));
   return guarded([&] {
     const Entry entry(*handle->shared);
-    return entry.status().ok() ? handle->shared->session->wait(*handle->call) : entry.status();
+    if (!entry.status().ok()) return entry.status();
+    Status status = handle->shared->session->wait(*handle->call);
+    if (status.ok() && handle->newest != nullptr) *handle->newest = {true, handle->call->contributors};
+    return status;
   });
 }
 
@@ -983,6 +1027,25 @@ warren_code warren_test(warren_handle* handle, int32_t* finished) {
     const Entry entry(*handle->shared);
     if (!entry.status().ok()) return entry.status();
     *finished = handle->shared->session->test(*handle->call) ? 1 : 0;
+    return {};
+  });
+}
+
+warren_code warren_handle_contributors(const warren_handle* handle, int32_t* ranks, size_t capacity, size_t* count) {
+  if (handle == nullptr || count == nullptr || (ranks == nullptr && capacity != 0)) {
+    return report(Status(Code::kInvalidArgument, "contributors: a pointer is NULL"));
+  }
+  return guarded([&]() -> Status {
+    if (forked(*handle->shared)) return {Code::kClosed, "this handle was made before a fork"};
+    if (handle->newest == nullptr) {
+      return {Code::kInvalidArgument, "contributors: a message has none, only the result of a collective"};
+    }
+    // From then on nobody writes to the call.
+    if (!handle->call->finished.load(std::memory_order_acquire)) {
+      return {Code::kInvalidArgument, "contributors: the call has not finished"};
+    }
+    if (!handle->call->status.ok()) return handle->call->status;
+    copy_contributors(handle->call->contributors.get(), handle->ranks, ranks, capacity, *count);
     return {};
   });
 }

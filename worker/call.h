@@ -115,6 +115,9 @@ struct Call {
   std::uint8_t together = 0;                 // schedule::Algorithm of the call that would stand for it and others
   std::atomic<bool> in_batch{false};         // put together with others, and not yet sent
   bool traced = false;                       // Trace::issued() was called
+  // Set with `finished`, where the job goes on without lost ranks: whose inputs are in the result, rising. Null: all
+  // ranks'.
+  std::shared_ptr<const std::vector<Rank>> contributors;
 };
 
 }  // namespace warren::worker

@@ -125,11 +125,25 @@ Status Checkpoints::log_pending(Version version, std::span<const std::byte> glob
   }
   if (!status.ok()) return status.because_of_this("cannot take " + name_of(version));
   pending_ = taken;
+  if (engine_.plan().shrinks) kept_state_.assign(global.begin(), global.end());
   return {};
+}
+
+// Under the name that it has in this plan's timeline, and with the shares that this plan gives.
+void Checkpoints::log_again() {
+  pending_.timeline = engine_.timeline();
+  const RecordKey key = pending_.key(RecordKind::kGlobal, 0);
+  const Status status = log(key, info_of(pending_.global_bytes, false, pending_.world_size), kept_state_,
+                            duty(pending_).minus(held_by_living(key)));
+  if (!status.ok() && failure_.ok()) failure_ = status.because_of_this("cannot hold " + name_of(pending_.version));
 }
 
 Status Checkpoints::take(std::span<const std::byte> global, const std::span<const std::byte>* local) {
   WARREN_CHECK(may_take(), "one checkpoint is pending at a time");
+  if (local != nullptr && engine_.plan().shrinks) {
+    return {Code::kInvalidArgument,
+            "a job in mode shrink has no local states: a rank that is lost takes its own along"};
+  }
   Status status = log_pending(engine_.version().next(), global, local);
   if (status.ok()) status = engine_.begin_version(pending_.version);
   if (!status.ok()) return status;
@@ -157,7 +171,11 @@ Status Checkpoints::give_state(std::span<const std::byte> global) {
 
 Ranges Checkpoints::duty(const Known& of) const {
   const Engine::Plan& plan = engine_.plan();
-  return shard_duty(static_cast<std::uint32_t>(plan.self.value), of.global_bytes, plan.domains, plan.replicas);
+  // Among those who are there.
+  std::vector<std::uint32_t> domains;
+  for (const Rank r : plan.present) domains.push_back(plan.domains[static_cast<std::size_t>(r.value)]);
+  const auto self = static_cast<std::uint32_t>(std::ranges::find(plan.present, plan.self) - plan.present.begin());
+  return shard_duty(self, of.global_bytes, domains, plan.replicas);
 }
 
 Ranges Checkpoints::held_by_living(const RecordKey& key) {
@@ -211,6 +229,7 @@ void Checkpoints::install() {
   if (base_.version.value != 0) pull_duties(base_);
   if (pending_.version <= committed_) return;
   voted_ = false;
+  if (engine_.plan().shrinks) return log_again();
   pull_duties(pending_);
 }
 
@@ -222,6 +241,7 @@ void Checkpoints::committed(Version version, Timeline timeline) {
   // What is still being pulled of it is what a plan has made this rank's duty since it voted.
   cancel_pulls_below(version);
   base_ = pending_.version == version ? pending_ : Known();
+  if (pending_.version <= version) kept_state_ = {};
 }
 
 DeadSegments::Horizon Checkpoints::horizon() const {

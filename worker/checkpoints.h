@@ -113,6 +113,7 @@ class Checkpoints {
   [[nodiscard]] Status log_pending(Version version, std::span<const std::byte> global,
                                    const std::span<const std::byte>* local);
   [[nodiscard]] Ranges duty(const Known& of) const;
+  void log_again();
   // Local states of a job of this size.
   [[nodiscard]] bool has_our_locals(const Known& of) const;
   [[nodiscard]] Ranges held_by_living(const RecordKey& key);
@@ -131,6 +132,8 @@ class Checkpoints {
   std::optional<Result<State>> loaded_;
   // Taking.
   Known loading_, base_, pending_;  // base_: the committed one, once this life has it
+  // The pending one's global state, where ranks may be lost for good before they have logged their share of it.
+  std::vector<std::byte> kept_state_;
   Version committed_;
   Timeline committed_timeline_;
   bool owes_state_ = false;

@@ -254,7 +254,8 @@ Status Control::open(const Settings& settings) {
   endpoint->set_port(port.value());
   join.set_attempt(settings.attempt);
   join.set_resize(settings.resize);
-  join.set_waits(settings.spares != 0);
+  // Also one whose place the job has gone on without: until it is taken in again.
+  join.set_waits(settings.spares != 0 || settings.min_workers != 0);
   join.set_spare(services_.spare);
   join.set_software(WARREN_VERSION);
   auto* agreed = join.mutable_settings();
@@ -268,6 +269,8 @@ Status Control::open(const Settings& settings) {
   agreed->set_check_call_sites(settings.check_call_sites);
   agreed->set_replicas(settings.replicas);
   agreed->set_replace_after_ms(static_cast<std::uint64_t>(settings.replace_after_ms));
+  agreed->set_min_workers(settings.min_workers);
+  agreed->set_grace_ms(static_cast<std::uint64_t>(settings.grace_ms));
   join.set_fetch_port(services_.fetch_port);
   if (segments_) join.set_segment_socket(segments_->socket());
   if (services_.held) *join.mutable_held() = *services_.held;
@@ -709,7 +712,8 @@ void Control::install(const wire::Plan& plan) {
     m.peers.push_back(std::move(peer));
   }
   for (std::size_t r = 0; r < m.peers.size(); r++) {
-    m.peers[r].same_host = plan.members(static_cast<int>(r)).host_id() == host;
+    const wire::Member& member = plan.members(static_cast<int>(r));
+    m.peers[r].same_host = member.host_id() == host && !member.absent();
   }
   SegmentExchange::Membership mates;
   mates.epoch = m.epoch;
@@ -717,7 +721,7 @@ void Control::install(const wire::Plan& plan) {
   mates.timeout_ms = m.timeout_ms;
   for (const wire::Member& member : plan.members()) {
     const Rank rank(static_cast<std::int32_t>(member.rank()));
-    if (member.host_id() == host && rank != m.self) {
+    if (member.host_id() == host && rank != m.self && !member.absent()) {
       mates.mates.push_back({rank, Incarnation(member.incarnation()), member.segment_socket()});
     }
   }

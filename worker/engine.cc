@@ -1,6 +1,7 @@
 #include "worker/engine.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -62,12 +63,11 @@ void Engine::install(const Plan& plan) {
   }
   if (!installed_) {
     installed_ = true;
-    std::vector<Rank> world;
-    for (std::uint32_t r = 0; r < plan.world_size; r++) world.emplace_back(static_cast<std::int32_t>(r));
-    const Status status = add_group(kWorldGroup, std::move(world), 0);
+    const Status status = add_group(kWorldGroup, plan.present, 0);
     WARREN_CHECK(status.ok(), "the first group fits");
   }
   for (auto& [id, group] : groups_) {
+    if (plan.shrinks) reseat(*group);
     place(*group);
   }
 }
@@ -278,6 +278,7 @@ wire::Position Engine::position_of(const Group& group, bool own) const {
     range.set_begin(i.begin);
     range.set_end(i.end);
   }
+  if (plan_.shrinks) say_of_whole(recall_->reader(), {RecordKind::kRound, round}, p);
   return p;
 }
 
@@ -333,6 +334,69 @@ void Engine::committed(Version version) {
   for (auto& [id, group] : departed_) group->points.committed(version);
   release_departed();
   if (recall_ != nullptr) recall_->log().drop_below(version);
+}
+
+// Where the job goes on without lost ranks there is the world's group alone, and its members are those that are there.
+void Engine::reseat(Group& group) {
+  WARREN_CHECK(group.id == kWorldGroup, "a job that shrinks has no other groups");
+  if (group.members != plan_.present) {
+    group.members = plan_.present;
+    group.rank = static_cast<std::int32_t>(std::ranges::find(group.members, plan_.self) - group.members.begin());
+    WARREN_CHECK(static_cast<std::size_t>(group.rank) < group.members.size(), "who has a plan is there");
+    group.executor.reseat(group.members);
+    group.light.reseat();
+  }
+  if (group.active != nullptr) rename(group, *group.active);
+  group.queue.for_each([&](Call* call) { rename(group, *call); });
+}
+
+// A round has the name of the timeline in which it is, or was, computed, and is made for those who take part in it.
+void Engine::rename(Group& group, Call& call) {
+  const RoundId name = round_of(group.id, call.round.sequence);
+  if (name == call.round) return;
+  call.round = name;
+  // What another attempt has made, with other inputs, is no part of it (I6).
+  if (&call == group.active) {
+    group.have = group.final = {};
+    group.unlogged = {};
+  }
+  resize(group, call);
+  if (&call == group.active) board_.begin(group.slot / 2, call.round, call.fingerprint);
+}
+
+// What a call is made with depends on how many take part in its round; nothing is made for one that is in the log.
+void Engine::resize(const Group& group, Call& call) {
+  const RoundId& name = call.round;
+  if (known_of(name).done) return;
+  const std::int32_t size = size_of(group, name);
+  call.fingerprint.algorithm = static_cast<std::uint8_t>(algorithm_for(call.spec, size));
+  if (call.spec.collective == Collective::kBarrier) return;
+  auto reducer = Reducer::make(call.spec.type, call.spec.op, static_cast<std::uint32_t>(size), call.spec.custom_bytes,
+                               call.spec.custom, call.spec.custom_context);
+  WARREN_CHECK(reducer.ok(), "it was made for another size");
+  call.reducer = std::move(reducer).value();
+}
+
+std::shared_ptr<const std::vector<Rank>> Engine::contributors_to(const RoundId& round) const {
+  const auto found = plan_.contributors.find(round.timeline);
+  return found == plan_.contributors.end() ? nullptr : found->second;
+}
+
+std::int32_t Engine::size_of(const Group& group, const RoundId& round) const {
+  if (!plan_.shrinks) return static_cast<std::int32_t>(group.members.size());
+  const auto ranks = contributors_to(round);
+  return static_cast<std::int32_t>(ranks != nullptr ? ranks->size() : plan_.world_size);
+}
+
+// The round may have to be run again with other inputs beside this one, when a part of its result stands in the output:
+// also of one that comes from the log, should that prove wrong.
+void Engine::keep_input(Group& group) {
+  const CallSpec& spec = group.active->spec;
+  if (!plan_.shrinks || group.input_kept || spec.input == nullptr || spec.input != spec.output) return;
+  const std::uint64_t bytes = spec.count * element_bytes(spec);
+  if (bytes == 0) return;
+  std::memcpy(group.kept_input.reserve(bytes), spec.input, bytes);
+  group.input_kept = true;
 }
 
 // Who sits where, for the schedules of this epoch.
@@ -453,6 +517,7 @@ schedule::Request Engine::request_for(const Group& group, const Call& call) cons
   const std::uint64_t chunk_bytes = schedule::chunk_bytes_of(request.algorithm, plan_.chunk_bytes);
   request.chunk_elements = std::max<std::uint64_t>(1, chunk_bytes / call.reducer.bytes(Form::kPartial));
   request.replicas = plan_.replicas;
+  request.settles = plan_.shrinks;
   request.hosts = group.hosts;
   request.domains = group.domains;
   request.element_bytes = std::max<std::uint64_t>(1, element_bytes(call.spec));
@@ -485,10 +550,11 @@ Result<std::shared_ptr<const PreparedSchedule>> Engine::schedule_for(Group& grou
   return prepared;
 }
 
-const Engine::Group::Repeated* Engine::repeats(const Group& group, const CallSpec& spec) {
+const Engine::Group::Repeated* Engine::repeats(const Group& group, const CallSpec& spec, std::int32_t size) {
   const Group::Repeated& r = group.repeated;
-  const bool same = r.schedule != nullptr && r.count == spec.count && r.collective == spec.collective &&
-                    r.type == spec.type && r.op == spec.op && r.root == spec.root && r.asked == spec.algorithm;
+  const bool same = r.schedule != nullptr && r.size == size && r.count == spec.count &&
+                    r.collective == spec.collective && r.type == spec.type && r.op == spec.op && r.root == spec.root &&
+                    r.asked == spec.algorithm;
   return same ? &r : nullptr;
 }
 
@@ -502,7 +568,15 @@ Status Engine::submit(GroupId id, Call& call) {
     return {Code::kExhausted, "over " + std::to_string(limits::kMaxOutstandingRounds) +
                                   " asynchronous calls are outstanding: wait for some of them"};
   }
-  const auto size = static_cast<std::int32_t>(group.members.size());
+  if (plan_.shrinks) {
+    const Collective c = call.spec.collective;
+    if ((c != Collective::kAllreduce && c != Collective::kBarrier) || !call.setup.empty() ||
+        call.spec.prepare != nullptr) {
+      return {Code::kInvalidArgument, to_string(fingerprint_of(call.spec, 0)) +
+                                          (call.setup.empty() ? "" : " as a set-up round") +
+                                          ": a job in mode shrink has allreduce and barrier"};
+    }
+  }
   if (call.spec.collective == Collective::kPoint) {
     if (call.spec.sends) {
       const Status status = group.points.send(call);
@@ -515,7 +589,9 @@ Status Engine::submit(GroupId id, Call& call) {
     check(group);
     return {};
   }
-  const Group::Repeated* const repeated = repeats(group, call.spec);
+  call.round = round_of(group.id, group.next_sequence);
+  const std::int32_t size = size_of(group, call.round);
+  const Group::Repeated* const repeated = repeats(group, call.spec, size);
   if (repeated != nullptr) {
     call.reducer = repeated->reducer;
   } else if (call.spec.collective != Collective::kBarrier) {
@@ -531,7 +607,6 @@ Status Engine::submit(GroupId id, Call& call) {
   call.fingerprint.site &= ~kSiteCompared;
   if (plan_.check_call_sites && call.fingerprint.site != 0) call.fingerprint.site |= kSiteCompared;
   const bool setup = !call.setup.empty() && recall_ != nullptr;
-  call.round = round_of(group.id, group.next_sequence);
   if (setup) {
     const Status status = name_setup(group, call);
     if (!status.ok()) return status;
@@ -547,8 +622,8 @@ Status Engine::submit(GroupId id, Call& call) {
       const CallSpec& s = call.spec;
       const bool simple = s.type != DataType::kCustom && s.counts.empty();
       if (simple) {
-        group.repeated = {s.collective, s.type,    s.op,         s.algorithm,  s.root,
-                          s.count,      algorithm, call.reducer, call.schedule};
+        group.repeated = {s.collective, s.type, s.op,      s.algorithm,  s.root,
+                          s.count,      size,   algorithm, call.reducer, call.schedule};
       }
     }
     call.schedule_epoch = plan_.epoch;
@@ -637,7 +712,7 @@ void Engine::start_next(Group& group) {
   group.have = {};
   group.unlogged = {};
   group.awaited = 0;
-  group.interrupted = false;
+  group.interrupted = group.input_kept = false;
   const RoundId& round = group.active->round;
   if (!is_setup(round)) {
     group.begun[round.sequence.value % Group::kNewestRounds] = {round, group.active->fingerprint};
@@ -676,6 +751,7 @@ void Engine::begin(Group& group) {
     return fail(why.because_of_this("part of the result of " + name_of(call) + " is known here alone"), kNoRank);
   }
   // Before anything final comes to the output, which may be the same memory as the input.
+  keep_input(group);
   if (waits_for_prepare(group, !known.done)) return;
   if (known.beyond) {
     return fail(Status(Code::kDesync, "other ranks have done " + std::to_string(call.round.sequence.value) +
@@ -745,7 +821,14 @@ void Engine::recalled(Replayer::Done done) {
     if (group->resumed) {
       run_rest(*group);
     } else {
-      const Status logged = log_pieces(*group, recall_->room_for(result_key(call.round), done.log_again));
+      Ranges again = done.log_again;
+      if (plan_.shrinks) {
+        // As where a round is run: whoever returns it leaves it whole on its host (DESIGN section 4).
+        const RecordKey key = result_key(call.round);
+        const std::uint64_t bytes = call.spec.count * element_bytes(call.spec);
+        again.add(Ranges(0, bytes).minus(recall_->reader().held(key)));
+      }
+      const Status logged = log_pieces(*group, recall_->room_for(result_key(call.round), again));
       if (!logged.ok()) return fail(logged, kNoRank);
       group->phase = Phase::kDone;
     }
@@ -878,7 +961,7 @@ void Engine::run(Group& group, std::shared_ptr<const PreparedSchedule> prepared)
   round.epoch = plan_.epoch;
   round.id = call.round;
   round.fingerprint = call.fingerprint;
-  round.input = static_cast<const std::byte*>(call.spec.input);
+  round.input = group.input_kept ? group.kept_input.reserve(0) : static_cast<const std::byte*>(call.spec.input);
   round.output = static_cast<std::byte*>(call.spec.output);
   // A broadcast's data stands in the one buffer that the call names.
   if (round.input == nullptr) round.input = round.output;
@@ -955,6 +1038,7 @@ void Engine::complete(Group& group) {
     group.rounds_done++;
     if (group.phase != Phase::kRuns) board_.rounds_replayed.fetch_add(1, std::memory_order_relaxed);
   }
+  call.contributors = contributors_to(call.round);
   group.active = nullptr;
   enter(group, Phase::kIdle);
   board_.end(group.slot / 2);

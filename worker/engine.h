@@ -84,8 +84,12 @@ class Engine {
     std::vector<std::uint32_t> hosts, domains;  // by rank of the job
     std::vector<Frontier> frontier;
     std::vector<Setup> setups;
-    std::vector<Kept> kept;  // by (group, version, rounds)
-    bool resumes = false;    // some lives have come from an earlier epoch
+    std::vector<Kept> kept;     // by (group, version, rounds)
+    bool resumes = false;       // some lives have come from an earlier epoch
+    bool shrinks = false;       // the job goes on without ranks that were lost (docs/decisions/0020-shrink.md)
+    std::vector<Rank> present;  // whose inputs are in the rounds that are computed in this epoch, rising
+    // Likewise for those of older timelines that `kept` names; where one is missing, all ranks'.
+    std::map<Timeline, std::shared_ptr<const std::vector<Rank>>> contributors;
   };
 
   // Why the data path cannot go on by itself; the owner reports it to the tracker, once.
@@ -271,10 +275,12 @@ class Engine {
     Phase phase = Phase::kIdle;
     Recall* recall = nullptr;
     std::uint64_t recall_id = 0;  // kRecalls: the want
-    bool resumed = false;       // the log has a part of the active call's round; the rest is computed when it has come
-    Ranges final;               // that part, in bytes of the whole result: whole pieces
-    Ranges have;                // bytes of the whole result that stand final in the active call's output
-    Status unlogged;            // why some of them could not be logged
+    bool resumed = false;  // the log has a part of the active call's round; the rest is computed when it has come
+    Ranges final;          // that part, in bytes of the whole result: whole pieces
+    Ranges have;           // bytes of the whole result that stand final in the active call's output
+    Status unlogged;       // why some of them could not be logged
+    Scratch kept_input;    // of the active call, where that stays whole until the round is stable
+    bool input_kept = false;
     std::uint64_t awaited = 0;  // resumed: the call returns when this may be seen (Recall::newest)
     bool ran_light = false;     // the active call's round is, or was, carried out by `light` alone
     bool interrupted = false;   // the active call's round was begun in an earlier epoch
@@ -293,6 +299,7 @@ class Engine {
       std::uint8_t asked = 0;  // CallSpec::algorithm
       std::int32_t root = 0;
       std::uint64_t count = 0;
+      std::int32_t size = 0;
       schedule::Algorithm algorithm{};
       Reducer reducer;
       std::shared_ptr<const PreparedSchedule> schedule;  // null: nothing. Of this epoch
@@ -308,7 +315,7 @@ class Engine {
   };
 
   // What of the group's newest call serves this one too; null: nothing.
-  [[nodiscard]] static const Group::Repeated* repeats(const Group& group, const CallSpec& spec);
+  [[nodiscard]] static const Group::Repeated* repeats(const Group& group, const CallSpec& spec, std::int32_t size);
   Result<std::shared_ptr<const PreparedSchedule>> schedule_for(Group& group, const Call& call);
   [[nodiscard]] schedule::Request request_for(const Group& group, const Call& call) const;
   [[nodiscard]] const Frontier* frontier_of(GroupId group, Version version) const;
@@ -326,6 +333,14 @@ class Engine {
   [[nodiscard]] RoundId round_of(GroupId group, Sequence sequence) const;  // of a round of this version
   [[nodiscard]] Status log_pieces(Group& group, const Ranges& bytes);
   void place(Group& group);
+  // Shrinking and growing (docs/decisions/0020-shrink.md). Whose inputs are in a round; null: those of all members.
+  [[nodiscard]] std::shared_ptr<const std::vector<Rank>> contributors_to(const RoundId& round) const;
+  // How many members take part, or took, in a round.
+  [[nodiscard]] std::int32_t size_of(const Group& group, const RoundId& round) const;
+  void reseat(Group& group);
+  void rename(Group& group, Call& call);
+  void resize(const Group& group, Call& call);
+  void keep_input(Group& group);
   void recalled(Replayer::Done done);
   void begin(Group& group);
   void enter(Group& group, Phase phase);

@@ -493,6 +493,12 @@ void Executor::abandon() {
   std::fill(links_.begin(), links_.end(), 0);
 }
 
+void Executor::reseat(std::vector<Rank> members) {
+  WARREN_CHECK(round_.schedule == nullptr, "members change between two epochs");
+  members_ = std::move(members);
+  links_.assign(members_.size(), 0);
+}
+
 std::vector<RoundBoard::Waited> Executor::waiting_for(std::size_t limit) const {
   std::vector<RoundBoard::Waited> ranks;
   if (failed_peer_ != kNoRank) ranks.push_back({failed_peer_});  // until the epoch ends

@@ -117,6 +117,8 @@ class Executor {
   // stands in the upper half of every token that this executor posts. `board` counts what each link moves; may be null.
   Executor(Transport& transport, GroupId links, std::vector<Rank> members, std::uint32_t slot, RoundBoard* board);
 
+  // The group has other members, after abandon().
+  void reseat(std::vector<Rank> members);
   // Begins a round; the one before must be done. Completions may follow from the next transport.poll() on. kExhausted:
   // it was begun before, and a part of this rank's input that it needs was overwritten then, with what was no final.
   void start(const Round& round);
@@ -186,7 +188,7 @@ class Executor {
 
   Transport& transport_;
   const GroupId link_group_;
-  const std::vector<Rank> members_;
+  std::vector<Rank> members_;
   const std::uint32_t slot_;
   RoundBoard* const board_;
   std::vector<LinkId> links_;  // by group rank, once known

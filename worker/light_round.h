@@ -45,6 +45,8 @@ class LightRound {
   [[nodiscard]] std::vector<Executor::Final> finals() const;
   // Forget the round, and all links, after Transport::close_all().
   void abandon();
+  // `members` are others than before, after abandon().
+  void reseat() { links_.assign(members_.size(), 0); }
   // Whose message is looked for; kNoRank: nobody's.
   [[nodiscard]] Rank waits_for() const;
   // Payload bytes that the current or last round sent.

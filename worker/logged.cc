@@ -48,6 +48,7 @@ wire::Logged logged_by(HostLogReader& reader, std::uint64_t run, std::span<const
     p.set_version(key.round.version.value);
     p.set_rounds(key.round.sequence.value);
     add_held(key, p);
+    say_of_whole(reader, key, p);
   }
   for (const RecordKey& key : setups) {
     if (key.round.timeline != timeline) continue;
@@ -67,6 +68,14 @@ wire::Logged logged_by(HostLogReader& reader, std::uint64_t run, std::span<const
 }
 
 }  // namespace
+
+void say_of_whole(HostLogReader& reader, const RecordKey& key, wire::Position& position) {
+  if (key.round.group != kWorldGroup) return;
+  const auto info = reader.info(key);
+  if (!info.ok() || !info.value()) return;
+  if (!position.final().empty()) position.set_total_bytes(info.value()->total_bytes);
+  position.set_empty(info.value()->total_bytes == 0);
+}
 
 wire::Logged logged_on(HostLogReader& reader, std::uint64_t run) {
   return logged_by(reader, run, {});

@@ -17,6 +17,8 @@ namespace warren::worker {
 // it: also the lives. Nothing where they are of several runs: those of the newer one have logged nothing, or the
 // others' segments would have gone.
 [[nodiscard]] wire::Logged kept_in(const HostLog& log);
+// Of the world's round in flight: how long its result is, by the records that this host has of it.
+void say_of_whole(HostLogReader& reader, const RecordKey& key, wire::Position& position);
 [[nodiscard]] bool says_nothing(const wire::Logged& logged);
 
 }  // namespace warren::worker

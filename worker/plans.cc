@@ -56,8 +56,21 @@ Engine::Plan engine_plan(const wire::Plan& plan, Rank self) {
   for (const wire::Kept& k : plan.kept()) {
     p.kept.push_back({GroupId(k.group()), Version(k.version()), Timeline(k.timeline()), k.rounds()});
   }
+  p.shrinks = plan.settings().min_workers() != 0;
+  for (const wire::Member& m : plan.members()) {
+    if (!m.absent()) p.present.emplace_back(static_cast<std::int32_t>(m.rank()));
+  }
+  for (const wire::Absence& a : plan.absences()) {
+    std::vector<Rank> ranks;
+    for (const wire::Member& m : plan.members()) {
+      if (std::ranges::find(a.ranks(), m.rank()) == a.ranks().end()) {
+        ranks.emplace_back(static_cast<std::int32_t>(m.rank()));
+      }
+    }
+    p.contributors[Timeline(a.timeline())] = std::make_shared<const std::vector<Rank>>(std::move(ranks));
+  }
   p.resumes = p.replicas != 0 && std::any_of(plan.members().begin(), plan.members().end(),
-                                             [](const wire::Member& m) { return !m.fresh(); });
+                                             [](const wire::Member& m) { return !m.fresh() && !m.absent(); });
   return p;
 }
 
@@ -68,6 +81,7 @@ Replayer::Plan replay_plan(const wire::Plan& plan, Rank self) {
   p.replicas = plan.settings().replicas();
   p.timeout_ms = static_cast<std::int64_t>(plan.settings().round_timeout_ms());
   for (const wire::Member& m : plan.members()) {
+    if (m.absent()) continue;
     p.peers.push_back({Rank(static_cast<std::int32_t>(m.rank())), Incarnation(m.incarnation()), m.host_id(),
                        m.domain_id(), m.fresh(), Epoch(m.since())});
   }

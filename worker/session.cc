@@ -433,7 +433,7 @@ void Session::install(const wire::Plan& plan, Rank self) {
   lives_.clear();
   for (const wire::Member& member : plan.members()) {
     host_of_.push_back(member.host_id());
-    lives_.emplace_back(member.incarnation());
+    lives_.emplace_back(member.absent() ? 0 : member.incarnation());
   }
   memory_.install(lives_);
   std::vector<bool> same_host;
@@ -988,8 +988,26 @@ Status Session::submit(GroupId group, const std::shared_ptr<Call>& call) {
   return submit(lock, group, call);
 }
 
+Status Session::needs_mode_wait(std::string_view what) const {
+  if (settings_.min_workers == 0) [[likely]]
+    return {};
+  return {Code::kInvalidArgument,
+          std::string(what) +
+              ": mode shrink does not have this. It has allreduce and barrier on all ranks, with inputs that stand in "
+              "memory of the CPU, and checkpoints of a global state; mode=wait has everything"};
+}
+
 // Not all ranks exchange messages or call what another group calls, and so a batch would end at some of them alone.
 Status Session::may_call(GroupId group, const Call& call) const {
+  if (settings_.min_workers != 0) [[unlikely]] {
+    const Collective c = call.spec.collective;
+    if (group != kWorldGroup) return needs_mode_wait("a call on a group");
+    if (!call.setup.empty()) return needs_mode_wait("the set-up round \"" + call.setup + "\"");
+    if (c != Collective::kAllreduce && c != Collective::kBarrier) return needs_mode_wait(to_string(c));
+    // Both fill the input when the round begins: too late for what is kept for another attempt at it.
+    if (call.buffers != nullptr) return needs_mode_wait("a wire type, or a buffer on a GPU");
+    if (call.spec.prepare != nullptr) return needs_mode_wait("a prepare function");
+  }
   if (!fusing_ || (group == *fusing_ && call.spec.collective != Collective::kPoint)) [[likely]]
     return {};
   return {Code::kInvalidArgument, std::string(to_string(call.spec.collective)) +
@@ -998,6 +1016,7 @@ Status Session::may_call(GroupId group, const Call& call) const {
 }
 
 Status Session::begin_fusion(GroupId group) {
+  if (const Status status = needs_mode_wait("fusion_begin"); !status.ok()) return status;
   const std::lock_guard lock(mutex_);
   if (fusing_) return {Code::kInvalidArgument, "fusion_begin: the one before, of any communicator, has not ended"};
   fusing_ = group;
@@ -1146,6 +1165,7 @@ Status Session::on_complete(Call& call, warren_callback callback, void* context)
 }
 
 Result<bool> Session::meets(std::vector<std::uint64_t> sites) {
+  if (const Status status = needs_mode_wait("meets_round"); !status.ok()) return status;
   std::unique_lock lock(mutex_);
   if (fusing_) return Status(Code::kInvalidArgument, "meets_round comes before fusion_begin or after fusion_end");
   drive(lock, [&] { return engine_.idle(kWorldGroup) || engine_.stopped(); });
@@ -1322,6 +1342,9 @@ Result<Staging::Copy> Session::read_state(std::span<const std::byte> state, void
 }
 
 Status Session::checkpoint(std::span<const std::byte> global, const std::span<const std::byte>* local, void* stream) {
+  if (local != nullptr) {
+    if (const Status status = needs_mode_wait("a checkpoint with local states"); !status.ok()) return status;
+  }
   const Span span(trace_.get(), TraceFile::Row::kCheckpoints, "checkpoint");
   std::unique_lock lock(mutex_);
   Status status = may_checkpoint(lock);
@@ -1340,6 +1363,7 @@ Status Session::checkpoint(std::span<const std::byte> global, const std::span<co
 }
 
 Status Session::lazy_checkpoint(warren_serialize serialize, void* context, void* stream) {
+  if (const Status status = needs_mode_wait("lazy_checkpoint"); !status.ok()) return status;
   std::unique_lock lock(mutex_);
   Status status = may_checkpoint(lock);
   if (!status.ok()) return status;

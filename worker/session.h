@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -69,10 +70,15 @@ class Session final : private DataPath {
   Status fuse(GroupId group, const GroupShape& shape, const std::shared_ptr<Call>& call, std::uint64_t most_bytes);
   // Sends what was put together.
   void send_fused();
-  // Puts asynchronous allreduces of this group together until end_fusion(). kInvalidArgument: another group's are.
+  // Puts asynchronous allreduces of this group together until end_fusion(). kInvalidArgument: another group's are, or
+  // mode shrink.
   Status begin_fusion(GroupId group);
   void end_fusion();
   [[nodiscard]] std::uint64_t fusion_bytes() const { return settings_.fusion_bytes; }
+  // With how few workers the job goes on; 0: it waits for all.
+  [[nodiscard]] std::uint32_t min_workers() const { return settings_.min_workers; }
+  // For what mode shrink does not have. kInvalidArgument: this is it.
+  [[nodiscard]] Status needs_mode_wait(std::string_view what) const;
   // Safe beside a thread that is inside another call.
   Status wait(Call& call);
   bool test(Call& call);
@@ -96,7 +102,8 @@ class Session final : private DataPath {
   using State = Checkpoints::State;
   Result<State> load();
   // Completes outstanding calls, takes a snapshot, and returns; waits for the commit of the one before. `local` null:
-  // this program has no local state. `stream`: the program's, on which states that lie on a GPU are ready.
+  // this program has no local state, as in mode shrink. `stream`: the program's, on which states that lie on a GPU are
+  // ready.
   Status checkpoint(std::span<const std::byte> global, const std::span<const std::byte>* local, void* stream);
   // As warren_lazy_checkpoint.
   Status lazy_checkpoint(warren_serialize serialize, void* context, void* stream);

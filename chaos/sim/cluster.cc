@@ -38,6 +38,8 @@ constexpr std::uint64_t kInferredEvery = 20, kInferredAt = 8;
 constexpr std::uint64_t kLendsEvery = 7, kLendsAt = 3;
 // One in so many has workers beyond the world size that wait as spares.
 constexpr std::uint64_t kSparesEvery = 4, kSparesAt = 3;
+// One in so many goes on without ranks that were lost.
+constexpr std::uint64_t kShrinksEvery = 10, kShrinksAt = 9;
 constexpr std::int64_t kMostEvents = 6'000'000;
 constexpr std::size_t kMostLivesPerWorker = 400;
 
@@ -64,6 +66,25 @@ std::uint32_t draw_world_size(Random& random) {
   if (at < 86) return 5;
   if (at < 96) return static_cast<std::uint32_t>(random.between(6, 8));
   return static_cast<std::uint32_t>(random.between(9, 16));
+}
+
+// Apart from what other jobs draw.
+void draw_shrinking(Setting& s, const SimOptions& options) {
+  Random random(Random::mix(options.seed ^ 0x5a5a));
+  wire::JobSettings& job = s.job;
+  const std::uint32_t most = s.world_size - 1;
+  const auto drawn = random.chance(0.6) ? std::min(2u, most) : most;
+  job.set_min_workers(options.min_workers.value_or(1 + static_cast<std::uint32_t>(random.below(drawn))));
+  const auto timeout_ms = static_cast<std::int64_t>(job.round_timeout_ms());
+  const std::uint64_t how = random.below(10);
+  const std::int64_t grace_ms = how < 3 ? 0 : random.between(1, how < 7 ? 10 : 2 * timeout_ms);
+  job.set_grace_ms(options.grace_ms.value_or(static_cast<std::uint64_t>(grace_ms)));
+  if (job.replicas() == 0) job.set_replicas(1);
+  s.program.messages = s.program.groups = s.program.fresh = s.program.local = false;
+  s.program.setups = s.program.inferred = false;
+  s.program.shrinks = true;
+  s.disks = options.disks.value_or(options.seed / kShrinksEvery % 3 == 1);
+  s.mirror = false;
 }
 
 Setting draw_setting(Random& random, const SimOptions& options) {
@@ -127,6 +148,8 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   const bool replaces = s.spares != 0 && s.job.replicas() > 0 && options.seed / 24 % 2 == 0;
   s.job.set_replace_after_ms(options.replace_after_ms.value_or(replaces ? s.job.round_timeout_ms() : 0));
   s.mirror = s.disks && options.mirror.value_or(options.seed / kDisksEvery % 2 == 0);
+  const bool by_chance = !staged && !options.inferred && options.seed % kShrinksEvery == kShrinksAt;
+  if (s.world_size > 1 && !s.large && options.shrinks.value_or(by_chance)) draw_shrinking(s, options);
   return s;
 }
 
@@ -139,7 +162,7 @@ class Cluster {
         faults_(options.faults ? *options.faults : draw_faults()),
         world_(Random::mix(options.seed), faults_, options.mutant, options.transcript),
         program_(draws_, setting_.program),
-        judge_(world_, program_, hosts_, timeout_ms(), setting_.salted),
+        judge_(world_, program_, hosts_, setting_.job, setting_.salted),
         data_(world_),
         fetch_(world_,
                {[this](Incarnation server, const wire::FetchRequest& request, auto& answer) {
@@ -184,6 +207,11 @@ class Cluster {
     if (!setting_.recipe && setting_.job.replicas() > 0 && options_.seed % 4 == 1) plan.add(Fault::all_die);
     if (!setting_.recipe && !setting_.large && options_.seed % 7 == 3) plan.add(Fault::preempted);
     if (!setting_.recipe && !setting_.large && options_.seed % 9 == 5) plan.add(Fault::link_silent);
+    if (shrinks() && plan.any()) {
+      plan.add(Fault::stays_away);
+      // Few calls fit between two of the usual deaths of a short job, and none of those is needed.
+      if (options_.seed / kShrinksEvery / 2 % 2 == 0) plan.set(Fault::death, std::max(plan.rate(Fault::death), 8.0));
+    }
     if (setting_.recipe || !setting_.large) return plan;
     FaultPlan few;
     few.add(Fault::slow_start);
@@ -198,6 +226,7 @@ class Cluster {
     return (std::size_t{1} << 20) + static_cast<std::size_t>(2 * program_.result_bytes()) / 4096 * 4096;
   }
   [[nodiscard]] std::int64_t timeout_ms() const { return static_cast<std::int64_t>(setting_.job.round_timeout_ms()); }
+  [[nodiscard]] bool shrinks() const { return setting_.job.min_workers() > 0; }
   void make_slots();
   void start_later(std::size_t slot, Micros delay_us);
   std::size_t start_life(std::size_t slot, bool supervised);
@@ -288,6 +317,7 @@ class Cluster {
   bool lone_commit_done_ = false;
   enum class Doom : std::uint8_t { kAlone, kHost, kCluster, kDisks };
   std::map<std::size_t, Doom> doom_;                                       // by life: what goes with it
+  std::optional<Micros> away_us_;                                          // of who dies now
   std::map<std::string, std::shared_ptr<storage::FakeResultDisk>> disks_;  // by host
   std::optional<SimMirror> mirror_;
   std::vector<std::unique_ptr<SimWorker>> lives_;
@@ -367,7 +397,7 @@ std::size_t Cluster::start_life(std::size_t slot, bool supervised) {
   endpoint.set_port(static_cast<std::uint32_t>(1024 + life % 60000));
   *o.join.mutable_settings() = setting_.job;
   o.join.set_attempt(s.attempt);
-  o.join.set_waits(setting_.spares != 0);
+  o.join.set_waits(setting_.spares != 0 || shrinks());
   o.join.set_spare(s.begins_as_spare);
   o.join.set_software("simulated");
   o.join_timeout_ms = setting_.join_timeout_ms;
@@ -434,6 +464,7 @@ bool Cluster::killed_at(std::size_t life, KillPoint point, std::uint64_t passage
   for (const SimOptions::Death& d : options_.deaths) {
     if (slot_of_life_[life] != d.worker || d.at != point || d.passage != passage) continue;
     if (lives_.size() <= life || lives_[life]->attempt() != d.attempt) continue;
+    away_us_ = d.away_us;
     doom_[life] = d.with_disks     ? Doom::kDisks
                   : d.with_cluster ? Doom::kCluster
                   : d.with_host    ? Doom::kHost
@@ -450,11 +481,13 @@ bool Cluster::killed_at(std::size_t life, KillPoint point, std::uint64_t passage
 
 void Cluster::doomed(std::size_t life) {
   SimWorker& worker = *lives_[life];
-  if (doom_[life] == Doom::kCluster || doom_[life] == Doom::kDisks) {
-    return lose_cluster(true, doom_[life] == Doom::kDisks);
+  switch (doom_[life]) {
+    case Doom::kAlone: kill(worker, world_.random.chance(0.3)); break;
+    case Doom::kHost: lose_host(worker.host()); break;
+    case Doom::kCluster: lose_cluster(true); break;
+    case Doom::kDisks: lose_cluster(true, true); break;
   }
-  if (doom_[life] == Doom::kHost) return lose_host(worker.host());
-  kill(worker, world_.random.chance(0.3));
+  away_us_.reset();
 }
 
 void Cluster::kill(SimWorker& life, bool silently) {
@@ -568,8 +601,8 @@ void Cluster::lose_journal() {
     told = domains;
   }
   // Otherwise the job begins anew, which this run does not know how to judge; so it does when a spare comes before the
-  // worker whose disk knows the job.
-  const bool spares = std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.spare; });
+  // worker whose disk knows the job, or one whose disk was left out when it was called.
+  const bool spares = shrinks() || std::any_of(slots_.begin(), slots_.end(), [](const Slot& s) { return s.spare; });
   if (spares || domains.size() - told.size() >= setting_.job.replicas() || newest.plan_epoch() == 0) return;
   if (world_.keeps_transcript()) world_.tell("the journal is lost");
   tracker_.lose_journal();
@@ -624,7 +657,9 @@ bool Cluster::members_can_tell() const {
     const auto found = life_of_.find(Incarnation(m.incarnation()));
     return found != life_of_.end() && lives_[found->second]->can_tell();
   };
-  return 2 * std::count_if(plan.members().begin(), plan.members().end(), tells) > plan.members_size();
+  const auto present = [](const wire::Member& m) { return !m.absent(); };
+  return 2 * std::count_if(plan.members().begin(), plan.members().end(), tells) >
+         std::count_if(plan.members().begin(), plan.members().end(), present);
 }
 
 // What keeps members from being heard in time.
@@ -704,12 +739,13 @@ std::string Cluster::some_domain() {
   return slots_[world_.random.below(slots_.size())].domain_id;
 }
 
-// The members of the newest plan, by rank, if all run in it and have what it says that the job has done; otherwise
-// none.
+// The members of the newest plan, by rank, but for those without which the job goes on, if all run in it and have what
+// it says that the job has done; otherwise none.
 std::vector<SimWorker*> Cluster::caught_up() const {
   const wire::Plan& plan = judge_.plan();
   std::vector<SimWorker*> members;
   for (const wire::Member& m : plan.members()) {
+    if (m.absent()) continue;
     const auto found = life_of_.find(Incarnation(m.incarnation()));
     if (found == life_of_.end()) return {};
     SimWorker& life = *lives_[found->second];
@@ -723,7 +759,9 @@ std::vector<SimWorker*> Cluster::caught_up() const {
 // In how many domains what these ranks log is to lie.
 std::size_t Cluster::copies(const std::vector<SimWorker*>& members, std::span<const Rank> ranks) const {
   std::set<std::string> domains;
-  for (const Rank r : ranks) domains.insert(members[static_cast<std::size_t>(r.value)]->domain());
+  for (const SimWorker* member : members) {
+    if (std::ranges::find(ranks, member->rank()) != ranks.end()) domains.insert(member->domain());
+  }
   return std::min<std::size_t>(domains.size(), judge_.plan().settings().replicas());
 }
 
@@ -761,9 +799,9 @@ std::optional<RoundId> Cluster::short_of_copies(const std::vector<SimWorker*>& m
     for (Version v = kPreamble; v <= newest; v = v.next()) {
       if (v != kPreamble && judge_.committed() && v < *judge_.committed()) continue;
       std::uint64_t rounds = UINT64_MAX;
-      for (const Rank r : group.members) {
-        const auto done = members[static_cast<std::size_t>(r.value)]->engine().rounds_done(group.id, v);
-        rounds = std::min(rounds, done.value_or(0));
+      for (const SimWorker* member : members) {
+        if (std::ranges::find(group.members, member->rank()) == group.members.end()) continue;
+        rounds = std::min(rounds, member->engine().rounds_done(group.id, v).value_or(0));
       }
       for (std::uint64_t s = 0; s < rounds; ++s) {
         const auto kept = std::ranges::find_if(plan.kept(), [&](const wire::Kept& k) {
@@ -809,9 +847,12 @@ bool Cluster::refilled() const {
 }
 
 // I4: who has caught up has logged again what was lost, however often all were interrupted on the way. Not where a rank
-// went to a host that has it already: another domain has none then.
+// went to a host that has it already: another domain has none then. Nor where the job goes on without lost ranks: what
+// these held the others do not fill up.
 void Cluster::check_refill() {
-  if (!setting_.survivable || crowded_ || judge_.loss_excused() || checked_refill_ == judge_.plan().epoch()) return;
+  if (shrinks() || !setting_.survivable || crowded_ || judge_.loss_excused() ||
+      checked_refill_ == judge_.plan().epoch())
+    return;
   const std::vector<SimWorker*> members = caught_up();
   // Who calls something else logs something else.
   if (members.empty() || std::ranges::any_of(members, &SimWorker::desynced)) return;
@@ -825,7 +866,9 @@ void Cluster::check_refill() {
 // A host that had ranks in the plan before and has none in this one: nobody answers for what it holds any more.
 void Cluster::leave_hosts() {
   std::map<std::string, std::string> hosts;
-  for (const wire::Member& m : judge_.plan().members()) hosts[m.host_id()] = m.domain_id();
+  for (const wire::Member& m : judge_.plan().members()) {
+    if (!m.absent()) hosts[m.host_id()] = m.domain_id();
+  }
   for (const auto& [host, domain] : hosts_of_plan_) {
     if (hosts.contains(host)) continue;
     domain_lost(domain);
@@ -842,7 +885,9 @@ std::size_t Cluster::least_copies() const {
   for (const ProgramGroup& group : program_.groups()) {
     std::set<std::string> domains;
     for (const Rank r : group.members) {
-      domains.insert(r.value < judge_.plan().members_size() ? judge_.plan().members(r.value).domain_id() : "");
+      const wire::Plan& plan = judge_.plan();
+      if (r.value < plan.members_size() && plan.members(r.value).absent()) continue;
+      domains.insert(r.value < plan.members_size() ? plan.members(r.value).domain_id() : "");
     }
     least = std::min(least, domains.size());
   }
@@ -909,7 +954,16 @@ void Cluster::on_end(std::size_t slot, std::size_t life, SimWorker::End end, con
     return;
   }
   const bool refused = why.code() == Code::kRefused || why.code() == Code::kClosed;
-  start_later(slot, world_.random.between(1000, refused ? 1'000'000 : 300'000));
+  Micros delay = world_.random.between(1000, refused ? 1'000'000 : 300'000);
+  if (away_us_) {
+    delay = *away_us_;
+  } else if (shrinks() && world_.strikes(Fault::stays_away)) {
+    // For ever, as far as faults go, or so that it returns about when it is given up, or soon after.
+    if (world_.random.chance(0.2)) return;
+    const Micros grace_us = static_cast<Micros>(setting_.job.grace_ms()) * 1000;
+    delay = grace_us + world_.random.between(1000, world_.random.chance(0.7) ? 20'000 : 2000 * timeout_ms());
+  }
+  start_later(slot, delay);
 }
 
 void Cluster::to_tracker(std::size_t life, std::string bytes) {
@@ -927,12 +981,22 @@ void Cluster::to_tracker(std::size_t life, std::string bytes) {
   tracker_.receive(life, bytes);
 }
 
-// Another tracker, on a copy of the journal, is there for a while, and answers at most half of the workers.
+// Another tracker, on a copy of the journal, is there for a while, and answers at most half of the plan's workers.
 void Cluster::start_twin() {
-  if (twin_ || !tracker_.has_plan() || setting_.world_size < 2) return;
-  const std::size_t most = setting_.world_size / 2;
+  if (twin_ || !tracker_.has_plan()) return;
+  std::vector<std::size_t> there;
+  wire::JobRecord record;
+  WARREN_CHECK(record.ParseFromString(*tracker_.durable()), "the tracker stores records");
+  for (std::size_t slot = 0; slot < setting_.world_size; ++slot) {
+    const bool absent = std::ranges::any_of(record.plan().members(), [&](const wire::Member& m) {
+      return m.absent() && m.worker_id() == slots_[slot].worker_id;
+    });
+    if (!absent) there.push_back(slot);
+  }
+  if (there.size() < 2) return;
+  const std::size_t most = there.size() / 2;
   const std::size_t count = 1 + world_.random.below(most);
-  while (with_twin_.size() < count) with_twin_.insert(world_.random.below(setting_.world_size));
+  while (with_twin_.size() < count) with_twin_.insert(there[world_.random.below(there.size())]);
   world_.count(Fault::second_tracker);
   struck();
   twin_ = std::make_unique<TwinTracker>(world_, kJob, *tracker_.durable(),
@@ -1034,6 +1098,7 @@ void Cluster::start_stranger() {
   }
   j.set_world_size(j.world_size() + 1);  // alone it can never be a job
   if (j.replicas() > 0) o.join.set_fetch_port(1);
+  o.join.set_waits(shrinks());
   o.log_bytes = log_bytes();
   o.join_timeout_ms = 500;
   control_.add_life();
@@ -1188,6 +1253,9 @@ std::string Cluster::describe_setting() const {
                      std::to_string(setting_.job.chunk_bytes()) + ", streams " +
                      std::to_string(setting_.job.streams()) + ", replicas " + std::to_string(setting_.job.replicas()) +
                      (setting_.spares == 0 ? "" : ", spares " + std::to_string(setting_.spares)) +
+                     (shrinks() ? ", goes on with " + std::to_string(setting_.job.min_workers()) + " after " +
+                                      std::to_string(setting_.job.grace_ms()) + " ms"
+                                : "") +
                      (setting_.job.replace_after_ms() == 0
                           ? ""
                           : ", replaced after " + std::to_string(setting_.job.replace_after_ms()) + " ms") +
@@ -1228,6 +1296,7 @@ SimOutcome Cluster::run() {
       counted_epoch_ = judge_.plan().epoch();
       least_copies_ = std::min(least_copies_, least_copies());
       leave_hosts();
+      judge_.check_kept();
     }
     judge_.check_silence(std::any_of(lives_.begin(), lives_.end(), [](const auto& life) { return life->waits(); }));
     judge_.check_replaced();
@@ -1266,6 +1335,8 @@ SimOutcome Cluster::run() {
   out.from_mirror = judge_.from_mirror();
   out.stragglers_named = judge_.stragglers_named();
   out.replaced = judge_.replaced();
+  out.shrunk = judge_.shrunk();
+  out.grown = judge_.grown();
   out.second_faults = second_faults_;
   out.lost_for_good = judge_.lost_for_good();
   out.rounds = judge_.rounds();

@@ -24,6 +24,21 @@ std::string describe(const ProgramStep& step) {
   return "step " + std::to_string(step.index) + ", " + to_string(f);
 }
 
+std::string names(const std::vector<Rank>& ranks) {
+  std::string text;
+  for (const Rank r : ranks) text += (text.empty() ? " " : ", ") + std::to_string(r.value);
+  return text.empty() ? " nobody" : text;
+}
+
+// The ranks that a plan goes on without.
+std::set<Rank> absent_of(const wire::Plan& plan) {
+  std::set<Rank> absent;
+  for (const wire::Member& m : plan.members()) {
+    if (m.absent()) absent.insert(Rank(static_cast<std::int32_t>(m.rank())));
+  }
+  return absent;
+}
+
 // What a journal's record says, or an empty one.
 wire::JobRecord read(const std::string* durable) {
   wire::JobRecord record;
@@ -78,7 +93,8 @@ void Judge::asked_to_leave(std::size_t rank) {
 
 void Judge::check_replaced() {
   if (!asked_ || asked_->left || finished_) return;
-  if (plan_.members(static_cast<int>(asked_->rank)).incarnation() != asked_->life.value) {
+  const wire::Member& member = plan_.members(static_cast<int>(asked_->rank));
+  if (member.incarnation() != asked_->life.value || member.absent()) {
     asked_->left = true;
     ++replaced_;
   } else if (world_.now_us() > asked_->until_us) {
@@ -90,6 +106,9 @@ void Judge::announced(const wire::Envelope& e, const std::string* durable) {
   if (lost_for_good_) return;  // the run ends with this event
   const wire::JobRecord record = read(durable);
   if (record.has_interrupt() && !record.interrupt().resume()) rolled_back_ = true;
+  if (e.has_interrupt() && e.interrupt().epoch() > plan_.epoch() && !interrupted_at_us_) {
+    interrupted_at_us_ = world_.now_us();
+  }
   // A tracker may have died after it had stored a plan and before it announced it; what was stored is in force.
   if (record.plan().epoch() > plan_.epoch()) made(record.plan());
   if (e.has_plan()) {
@@ -179,8 +198,13 @@ void Judge::forget_after(Epoch epoch, Timeline timeline) {
   std::erase_if(oracles_, [&](const auto& o) { return o.first > timeline; });
   std::erase_if(golden_, [&](const auto& g) { return std::get<0>(g.first) > timeline; });
   std::erase_if(kept_, [&](const auto& k) { return k.first.first > timeline; });
+  std::erase_if(absent_, [&](const auto& a) { return a.first > timeline; });
+  std::erase_if(over_, [&](const auto& o) { return o.second > epoch; });
+  for (auto& [life, last] : life_timelines_) last = std::min(last, timeline);
   newest_epoch_ = std::min(newest_epoch_, epoch.value);
   newest_timeline_ = std::min(newest_timeline_, timeline);
+  all_new_ = std::min(all_new_, timeline);
+  came_from_.reset();
   if (fallback_) fallback_->lost = std::min(fallback_->lost, newest_timeline_);
 }
 
@@ -251,7 +275,7 @@ void Judge::installed(const wire::Plan& plan, Incarnation life, const std::strin
         "I6", "worker " + worker_id + " installed a plan of epoch " + epoch + " that is not the one announced");
   }
   const bool member = std::any_of(plan.members().begin(), plan.members().end(), [&](const wire::Member& m) {
-    return m.incarnation() == life.value && m.worker_id() == worker_id;
+    return m.incarnation() == life.value && m.worker_id() == worker_id && !m.absent();
   });
   if (!member) world_.violated("I6", "worker " + worker_id + " installed epoch " + epoch + ", in which it has no part");
   sign();
@@ -260,6 +284,7 @@ void Judge::installed(const wire::Plan& plan, Incarnation life, const std::strin
 // A plan that is stored, whether or not anybody has seen it.
 void Judge::made(const wire::Plan& plan) {
   for (const wire::Member& m : plan.members()) {
+    if (m.absent()) continue;
     const auto known = life_timelines_.find(m.incarnation());
     // A journal that was lost knew which lives are over: what was said to join for them may arrive once more.
     const bool forgotten = journal_lost_ && m.fresh();
@@ -268,21 +293,37 @@ void Judge::made(const wire::Plan& plan) {
                                        (m.fresh() ? "new a second time" : "old and was in no plan") + " in epoch " +
                                        std::to_string(plan.epoch()));
     }
-    if (!m.fresh() && known->second != Timeline(plan.timeline())) {
+    // With another set of ranks.
+    const bool may_rise = shrinks() && known != life_timelines_.end() && known->second < Timeline(plan.timeline());
+    if (!m.fresh() && known->second != Timeline(plan.timeline()) && !may_rise) {
       return world_.violated("I6", "worker " + m.worker_id() + " goes on in another timeline");
+    }
+    if (over_.contains(Incarnation(m.incarnation()))) {
+      return world_.violated("I6", "the job has gone on without a life of worker " + m.worker_id() +
+                                       ", which is in epoch " + std::to_string(plan.epoch()));
     }
     life_timelines_[m.incarnation()] = Timeline(plan.timeline());
   }
   const wire::Plan before = std::exchange(plan_, plan);
-  if (Timeline(plan.timeline()) > newest_timeline_ && before.settings().replicas() > 0 && !rolled_back_ &&
-      !rollback_excused_ && !journal_lost_ && gap_in_ != Epoch(before.epoch()) && remembered(before)) {
+  look_at_set(before, plan);
+  if (world_.failed()) return;
+  const bool survived = std::ranges::any_of(plan.members(), [](const auto& m) { return !m.absent() && !m.fresh(); });
+  const bool other_set = absent_of(plan) != absent_of(before);
+  if (Timeline(plan.timeline()) > newest_timeline_ && before.settings().replicas() > 0 && !survived && !other_set &&
+      !rolled_back_ && !rollback_excused_ && !journal_lost_ && gap_in_ != Epoch(before.epoch()) && remembered(before)) {
     return world_.violated("I4", "no life has survived, and what its launchers have kept is not used in epoch " +
                                      std::to_string(plan.epoch()));
   }
+  if (Timeline(plan.timeline()) > newest_timeline_) {
+    came_from_.reset();
+    if (survived) came_from_ = newest_timeline_;
+    if (!survived) all_new_ = Timeline(plan.timeline());
+  }
   rolled_back_ = false;
+  interrupted_at_us_.reset();
   begin_timeline(plan);
   mirror_used_ = false;
-  if (std::all_of(plan.members().begin(), plan.members().end(), [](const auto& m) { return m.fresh(); })) {
+  if (!survived) {
     for (const wire::Position& p : plan.frontier()) kept_rounds_ += p.rounds();
   }
   if (fallback_ && Timeline(plan.timeline()) > fallback_->lost) fall_back(plan);
@@ -301,8 +342,11 @@ void Judge::made(const wire::Plan& plan) {
 bool Judge::remembered(const wire::Plan& plan) const {
   std::set<std::string> domains, lost;
   std::map<std::string, Incarnation> successors;
-  for (const wire::Member& m : plan_.members()) successors.emplace(m.worker_id(), Incarnation(m.incarnation()));
+  for (const wire::Member& m : plan_.members()) {
+    if (!m.absent()) successors.emplace(m.worker_id(), Incarnation(m.incarnation()));
+  }
   for (const wire::Member& m : plan.members()) {
+    if (m.absent()) continue;
     domains.insert(m.domain_id());
     const auto later = successors.find(m.worker_id());
     // A join of a life that was over before may arrive late.
@@ -339,13 +383,17 @@ void Judge::fall_back(const wire::Plan& plan) {
 void Judge::begin_timeline(const wire::Plan& plan) {
   const Timeline timeline(plan.timeline());
   if (timeline < newest_timeline_) return world_.violated("I6", "timelines fell");
+  // Who lives on has read already what it reads from outside.
+  const bool goes_on = came_from_ && timeline > newest_timeline_;
   newest_timeline_ = timeline;
   if (oracles_.contains(timeline)) return;
-  const std::uint64_t salt = salted_ ? Random::mix(timeline.value + 1) : 0;
+  const std::uint64_t fresh_salt = salted_ ? Random::mix(timeline.value + 1) : 0;
+  const std::uint64_t salt = goes_on ? oracle(*came_from_).salt() : fresh_salt;
   auto kept = kept_setups(plan);
   keep_rounds(plan, kept);
   if (!plan.committed()) {
-    oracles_.emplace(timeline, std::make_unique<Oracle>(program_, salt, std::move(kept)));
+    oracles_.emplace(
+        timeline, std::make_unique<Oracle>(program_, salt, std::move(kept), std::nullopt, nullptr, absent_[timeline]));
     return;
   }
   // What was done before the checkpoint may be part of it.
@@ -360,7 +408,96 @@ void Judge::begin_timeline(const wire::Plan& plan) {
     setups_made_again_.insert(timeline);
   }
   Oracle& from = oracle(Timeline(plan.committed_timeline()));
-  oracles_.emplace(timeline, std::make_unique<Oracle>(program_, salt, std::move(kept), base, &from));
+  oracles_.emplace(timeline, std::make_unique<Oracle>(program_, salt, std::move(kept), base, &from, absent_[timeline]));
+}
+
+// Who is in a plan, and since when.
+void Judge::look_at_set(const wire::Plan& before, const wire::Plan& plan) {
+  const std::set<Rank> absent = absent_of(plan), absent_before = absent_of(before);
+  const std::string in_epoch = " in epoch " + std::to_string(plan.epoch());
+  const auto known = absent_.find(Timeline(plan.timeline()));
+  if (known != absent_.end() && known->second != absent) {
+    return world_.violated("I2", "the contributors change within timeline " + std::to_string(plan.timeline()));
+  }
+  absent_[Timeline(plan.timeline())] = absent;
+  check_absences(plan);
+  if (absent.size() + std::max<std::size_t>(job_.min_workers(), 1) > static_cast<std::size_t>(plan.members_size()) ||
+      (!shrinks() && !absent.empty())) {
+    return world_.violated("Shrink", std::to_string(absent.size()) + " of " + std::to_string(plan.members_size()) +
+                                         " ranks are absent" + in_epoch);
+  }
+  // Times of the tracker are whole milliseconds, and those at which it writes what its disk refuses at first are not.
+  const Micros grace_us = static_cast<Micros>(job_.grace_ms()) * 1000 - 1000;
+  const bool timed = world_.fault_counts()[static_cast<std::size_t>(Fault::disk_failure)] == 0;
+  bool shrunk = false;
+  for (const wire::Member& m : plan.members()) {
+    if (!m.absent()) continue;
+    over_.try_emplace(Incarnation(m.incarnation()), Epoch(plan.epoch()));
+    if (absent_before.contains(Rank(static_cast<std::int32_t>(m.rank())))) continue;
+    shrunk = true;
+    const std::string who = "rank " + std::to_string(m.rank());
+    if (before.members().empty()) {
+      return world_.violated("Shrink", who + " is absent in the job's first plan");
+    }
+    if (timed && interrupted_at_us_ && world_.now_us() < *interrupted_at_us_ + grace_us) {
+      return world_.violated("Shrink", who + " is absent " + std::to_string(world_.now_us() - *interrupted_at_us_) +
+                                           " us after the interrupt" + in_epoch);
+    }
+  }
+  shrunk_ += shrunk ? 1 : 0;
+  grown_ += std::ranges::includes(absent, absent_before) ? 0 : 1;
+}
+
+// What the plan says of the contributors of each timeline that it names.
+void Judge::check_absences(const wire::Plan& plan) const {
+  std::map<Timeline, std::set<Rank>> said;
+  for (const wire::Absence& a : plan.absences()) {
+    for (const std::uint32_t rank : a.ranks())
+      said[Timeline(a.timeline())].insert(Rank(static_cast<std::int32_t>(rank)));
+  }
+  std::set<Timeline> named{Timeline(plan.timeline())};
+  for (const wire::Kept& k : plan.kept()) named.insert(Timeline(k.timeline()));
+  for (const Timeline t : named) {
+    const auto known = absent_.find(t);
+    if (known == absent_.end() || known->second == said[t]) continue;
+    return world_.violated("I2", "the plan of epoch " + std::to_string(plan.epoch()) +
+                                     " names other contributors of timeline " + std::to_string(t.value) +
+                                     " than its rounds have");
+  }
+}
+
+// What its version's end has been committed after is not asked for again.
+bool Judge::obsolete(const ProgramStep& step) const {
+  return step.version != kPreamble && committed_ && step.version < *committed_;
+}
+
+void Judge::check_kept() {
+  const auto from = std::exchange(came_from_, std::nullopt);
+  if (!from || !shrinks()) return;
+  for (const ProgramStep& step : program_.steps()) {
+    if (step.kind != StepKind::kRound || obsolete(step)) continue;
+    const Timeline name = naming(*from, step);
+    if (naming(newest_timeline_, step) == name) continue;
+    const auto golden = golden_.lower_bound({name, step.index, INT32_MIN});
+    const bool seen =
+        golden != golden_.end() && std::get<0>(golden->first) == name && std::get<1>(golden->first) == step.index;
+    if (seen && !rollback_excused_) {
+      return world_.violated("I1", describe(step) + " has been returned in timeline " + std::to_string(name.value) +
+                                       ", and is run again in timeline " + std::to_string(newest_timeline_.value));
+    }
+  }
+}
+
+// A life that has been given up returns what others, who know nothing of it, have computed with other contributors:
+// only where one copy of a result is enough, and that was its own.
+bool Judge::lives_on_elsewhere(const Return& how) const {
+  std::set<std::string> domains;
+  bool member = false;
+  for (const wire::Member& m : plan_.members()) {
+    if (!m.absent()) domains.insert(m.domain_id());
+    member = member || (!m.absent() && m.incarnation() == how.life.value);
+  }
+  return !member && std::min<std::size_t>(job_.replicas(), domains.size()) < 2;
 }
 
 // What the set-up rounds that a plan calls done have given, each in the timeline in which it was begun.
@@ -407,7 +544,7 @@ void Judge::keep_rounds(const wire::Plan& plan, Oracle::Kept& kept) {
 // set-up rounds are made again with what a checkpoint has brought.
 Timeline Judge::naming(Timeline timeline, const ProgramStep& step) const {
   if (const auto kept = kept_.find({timeline, step.index}); kept != kept_.end()) timeline = kept->second;
-  if (salted_ || step.values == Values::kFresh) return timeline;
+  if (salted_ || shrinks() || step.values == Values::kFresh) return timeline;
   const auto after = setups_made_again_.upper_bound(timeline);
   return after == setups_made_again_.begin() ? Timeline() : *std::prev(after);
 }
@@ -474,23 +611,36 @@ void Judge::sends(const ProgramStep& step, Timeline timeline, const std::string&
   golden.hosts = {host};
 }
 
-void Judge::returned(const ProgramStep& step, std::int32_t place, std::span<const std::byte> output, Timeline timeline,
-                     const std::string& host) {
+void Judge::returned(const ProgramStep& step, std::span<const std::byte> output, const Return& how) {
+  const Timeline timeline = how.timeline;
+  const std::int32_t place = how.place;
   ++rounds_;
   sign();
   world_.note(std::string_view(reinterpret_cast<const char*>(output.data()), output.size()));
   const Oracle::Expected* e = oracle(timeline).expected(step.index);
   if (e == nullptr) return world_.violated("I5", describe(step) + " belongs to a version that was undone");
-  const std::string wrong = program_.judge(step, place, e->keys, output, e->of(place));
+  const std::vector<Rank>& contributors = how.contributors == nullptr ? program_.members(step) : *how.contributors;
+  if (contributors != e->contributors) {
+    return world_.violated("I2", "group rank " + std::to_string(place) + " is told that the contributors of " +
+                                     describe(step) + " are" + names(contributors) + " and not" +
+                                     names(e->contributors));
+  }
+  const std::string wrong = program_.judge(step, place, e->contributed, output, e->of(place));
   if (!wrong.empty()) {
     return world_.violated("I2", wrong + " at group rank " + std::to_string(place) + " in " + describe(step));
+  }
+  if (shrinks() && timeline >= all_new_ && timeline < newest_timeline_ && !obsolete(step) && !rollback_excused_ &&
+      naming(newest_timeline_, step) != naming(timeline, step) && !lives_on_elsewhere(how)) {
+    return world_.violated("I1", "group rank " + std::to_string(place) + " returns " + describe(step) +
+                                     " of timeline " + std::to_string(timeline.value) +
+                                     ", which is run again in timeline " + std::to_string(newest_timeline_.value));
   }
   // Ranks that share a result share the place under which it is remembered.
   const std::int32_t key = Program::shared_result(step.collective) ? -1 : place;
   Golden& golden = golden_[{naming(timeline, step), step.setup.value_or(step.index), key}];
   const bool excused = step.values == Values::kFresh && loss_excused_;  // all copies have gone
   if (!golden.bytes || excused) golden.bytes.emplace(output.begin(), output.end());
-  if (step.values == Values::kFresh && step.collective != Collective::kPoint) golden.hosts.insert(host);
+  if (step.values == Values::kFresh && step.collective != Collective::kPoint) golden.hosts.insert(how.host);
   if (!std::equal(output.begin(), output.end(), golden.bytes->begin(), golden.bytes->end())) {
     world_.violated(
         "I1", "group rank " + std::to_string(place) + " has other bytes than an earlier result of " + describe(step));
@@ -502,11 +652,17 @@ void Judge::interrupted(const ProgramStep& step, std::int32_t place, std::span<c
   if (step.values != Values::kExact || step.collective == Collective::kPoint) return;
   const Oracle::Expected* e = oracle(timeline).expected(step.index);
   if (e == nullptr) return;
-  const std::vector<std::byte>& final_bytes = e->of(place);
+  // Where a round is run again with other contributors, its inputs are kept elsewhere, and finals of an attempt before
+  // may stand in the output.
+  std::vector<const std::vector<std::byte>*> finals{&e->of(place)};
+  for (const auto& [t, o] : oracles_) {
+    const Oracle::Expected* other = shrinks() && t < timeline ? o->expected(step.index) : nullptr;
+    if (other != nullptr) finals.push_back(&other->of(place));
+  }
   const std::size_t width = width_of(step);
   for (std::size_t at = 0; at < output.size(); at += width) {
-    if (std::memcmp(output.data() + at, before.data() + at, width) == 0) continue;
-    if (std::memcmp(output.data() + at, final_bytes.data() + at, width) == 0) continue;
+    const auto is = [&](const std::byte* bytes) { return std::memcmp(output.data() + at, bytes + at, width) == 0; };
+    if (is(before.data()) || std::ranges::any_of(finals, [&](const auto* f) { return is(f->data()); })) continue;
     return world_.violated("Input", "element " + std::to_string(at / width) + " at group rank " +
                                         std::to_string(place) + " is neither as it was nor final after " +
                                         describe(step) + " was interrupted");
@@ -515,7 +671,7 @@ void Judge::interrupted(const ProgramStep& step, std::int32_t place, std::span<c
 
 void Judge::check_silence(bool anybody_waits) {
   if (!anybody_waits) return sign();
-  const Micros limit_us = (2 * kWaitLogIntervalMs + round_timeout_ms_ + 1000) * 1000;
+  const Micros limit_us = (2 * kWaitLogIntervalMs + static_cast<std::int64_t>(job_.round_timeout_ms()) + 1000) * 1000;
   if (world_.now_us() - last_sign_us_ > limit_us) {
     world_.violated("I7", "nothing has been said for " + std::to_string((world_.now_us() - last_sign_us_) / 1'000'000) +
                               " s although somebody waits");

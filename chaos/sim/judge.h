@@ -24,9 +24,10 @@ namespace warren::chaos {
 
 class Judge {
  public:
-  // `salted`: the program reads something from outside that is another thing in each timeline.
-  Judge(World& world, const Program& program, const Hosts& hosts, std::int64_t round_timeout_ms, bool salted)
-      : world_(world), program_(program), hosts_(hosts), round_timeout_ms_(round_timeout_ms), salted_(salted) {}
+  // `salted`: the program reads something from outside that is another thing in each timeline that no life has lived to
+  // see.
+  Judge(World& world, const Program& program, const Hosts& hosts, const wire::JobSettings& job, bool salted)
+      : world_(world), program_(program), hosts_(hosts), job_(job), salted_(salted) {}
 
   // The tracker hands a message to the network; `durable` is what its journal would hold after a crash now.
   void announced(const wire::Envelope& envelope, const std::string* durable);
@@ -57,9 +58,14 @@ class Judge {
   // A life takes a plan into force.
   void installed(const wire::Plan& plan, Incarnation life, const std::string& worker_id);
   // A call returned with success; `output` is what stands in the program's buffer.
-  // `host`: where.
-  void returned(const ProgramStep& step, std::int32_t place, std::span<const std::byte> output, Timeline timeline,
-                const std::string& host);
+  struct Return {
+    std::int32_t place = 0;
+    Timeline timeline;        // of the plan that the life has
+    const std::string& host;  // where
+    Incarnation life;
+    const std::vector<Rank>* contributors = nullptr;  // as the call says; null: all ranks
+  };
+  void returned(const ProgramStep& step, std::span<const std::byte> output, const Return& how);
   // A message is about to be logged on its sender's host, and there alone: what its receiver gets stays the same for as
   // long as it lies there.
   void sends(const ProgramStep& step, Timeline timeline, const std::string& host);
@@ -110,6 +116,13 @@ class Judge {
   [[nodiscard]] std::uint64_t spills() const { return spills_; }
   // How many timelines began from the mirror.
   [[nodiscard]] std::uint64_t from_mirror() const { return from_mirror_; }
+  // I1 where the job goes on without lost ranks: what anybody has returned keeps its name, and so its bytes and
+  // contributors, in a timeline that lives have come to from an older one. Once losses of the newest plan are counted.
+  void check_kept();
+  // How many plans go on without ranks that the ones before had, and with ones that those had not.
+  [[nodiscard]] std::uint64_t shrunk() const { return shrunk_; }
+  [[nodiscard]] std::uint64_t grown() const { return grown_; }
+
   // The newest plan that was announced, and what is committed.
   [[nodiscard]] const wire::Plan& plan() const { return plan_; }
   [[nodiscard]] std::optional<Version> committed() const { return committed_; }
@@ -135,11 +148,17 @@ class Judge {
   void keep_rounds(const wire::Plan& plan, Oracle::Kept& kept);
   void announce_commit(Version version, Timeline timeline);
   [[nodiscard]] Timeline naming(Timeline timeline, const ProgramStep& step) const;
+  // Mode shrink.
+  [[nodiscard]] bool shrinks() const { return job_.min_workers() > 0; }
+  void look_at_set(const wire::Plan& before, const wire::Plan& plan);
+  void check_absences(const wire::Plan& plan) const;
+  [[nodiscard]] bool obsolete(const ProgramStep& step) const;
+  [[nodiscard]] bool lives_on_elsewhere(const Return& how) const;
 
   World& world_;
   const Program& program_;
   const Hosts& hosts_;
-  const std::int64_t round_timeout_ms_;
+  const wire::JobSettings job_;
   const bool salted_;
   std::map<std::uint64_t, std::string> plans_;  // by epoch, as announced
   std::map<std::string, std::uint32_t> ranks_;  // by worker id, of the newest plan
@@ -187,6 +206,12 @@ class Judge {
   };
   std::optional<Asked> asked_;
   std::map<std::pair<Timeline, std::size_t>, Timeline> kept_;  // under which a step's result was logged
+  std::map<Timeline, std::set<Rank>> absent_;                  // without whose inputs a timeline's rounds are computed
+  std::map<Incarnation, Epoch> over_;                          // lives that the job goes on without, since when
+  std::optional<Micros> interrupted_at_us_;                    // when the newest plan's end was first announced
+  std::optional<Timeline> came_from_;  // lives came from it to the newest timeline: to be checked
+  Timeline all_new_;                   // the newest timeline that no life came to from an older one
+  std::uint64_t shrunk_ = 0, grown_ = 0;
 };
 
 }  // namespace warren::chaos

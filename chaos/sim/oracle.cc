@@ -5,8 +5,9 @@
 
 namespace warren::chaos {
 
-Oracle::Oracle(const Program& program, std::uint64_t salt, Kept kept, std::optional<Version> base, Oracle* from)
-    : program_(program), salt_(salt), base_(base), kept_(std::move(kept)) {
+Oracle::Oracle(const Program& program, std::uint64_t salt, Kept kept, std::optional<Version> base, Oracle* from,
+               std::set<Rank> absent)
+    : program_(program), salt_(salt), absent_(std::move(absent)), base_(base), kept_(std::move(kept)) {
   const std::size_t ranks = program.groups().front().members.size();
   states_.resize(ranks);
   deferred_.resize(ranks);
@@ -61,10 +62,13 @@ void Oracle::run(const ProgramStep& step) {
   for (std::size_t place = 0; kept == kept_.end() && place < members.size(); ++place) {
     const auto rank = static_cast<std::size_t>(members[place].value);
     e.keys.push_back(program_.input_key(step, static_cast<std::int32_t>(place), states_[rank], salt_));
+    if (absent_.contains(members[place])) continue;
+    e.contributors.push_back(members[place]);
+    e.contributed.push_back(e.keys.back());
   }
   const std::size_t results = Program::shared_result(step.collective) ? 1 : members.size();
   for (std::size_t place = 0; kept == kept_.end() && place < results; ++place) {
-    e.outputs.push_back(program_.expected(step, static_cast<std::int32_t>(place), e.keys));
+    e.outputs.push_back(program_.expected(step, static_cast<std::int32_t>(place), e.contributed));
   }
   for (std::size_t place = 0; place < members.size(); ++place) {
     const auto at = static_cast<std::int32_t>(place);

@@ -297,11 +297,13 @@ Program::Program(Random& random, const Shape& shape) : seed_(random.next()) {
     for (std::uint64_t n = 1 + random.below(3); n > 0; --n) draw_setup(random, shape, version_of_program(0));
   }
   setup_end_ = steps_.size();
-  const std::int64_t versions = shape.least ? 2 : random.between(shape.inferred ? 2 : 1, 5);
+  // Who comes back where ranks were given up enters with a commit.
+  const std::int64_t versions =
+      shape.least ? 2 : random.between(shape.inferred || shape.shrinks ? 2 : 1, shape.shrinks ? 9 : 5);
   const std::int64_t period = shape.inferred ? random.between(2, 3) : 0;
   const bool local = shape.local && random.chance(0.4);
   // Now and then so many rounds that nobody remembers the first of a version.
-  const std::int64_t most = shape.inferred && random.chance(0.25) ? 80 : 30 / versions;
+  const std::int64_t most = shape.inferred && random.chance(0.25) ? 80 : (shape.shrinks ? 50 : 30) / versions;
   for (std::int64_t v = 0; v < versions; ++v) {
     const Version version = version_of_program(static_cast<std::uint64_t>(v));
     if (shape.inferred && v == 0) {
@@ -349,10 +351,12 @@ ProgramStep Program::draw_step(Random& random, const Shape& shape, std::size_t g
   step.group = group;
   step.collective = random.pick(kCollectives);
   if (shape.collective) step.collective = *shape.collective;
+  if (shape.shrinks && step.collective != Collective::kBarrier) step.collective = Collective::kAllreduce;
   step.blocking = random.chance(0.6);
   // Others can have finished a broadcast while one of its receivers prepares.
   step.prepares = random.chance(step.collective == Collective::kBroadcast ? 0.6 : 0.3);
   step.wait_before = random.chance(0.15);
+  if (shape.shrinks) step.prepares = false;
   if (step.collective == Collective::kBarrier) return step;
   step.type = random.pick(kTypes);
   // A group of one needs nobody: a life that stood still ends its round before it hears that it has been replaced, and
@@ -371,6 +375,11 @@ ProgramStep Program::draw_step(Random& random, const Shape& shape, std::size_t g
       step.values = Values::kRough;
     } else if (is_float(step.type) && size > 16) {
       step.type = DataType::kI64;  // so many would not add up exactly
+    }
+    // What divides by any number of contributors is rounded.
+    if (shape.shrinks && step.op == ReduceOp::kAverage && is_float(step.type)) {
+      step.type = random.chance(0.5) ? DataType::kF32 : DataType::kF64;
+      step.values = Values::kRough;
     }
   }
   const std::uint64_t most = shape.most_bytes / (width_of(step) * size);
@@ -567,7 +576,7 @@ std::vector<std::byte> Program::input(const ProgramStep& step, std::int32_t plac
 std::vector<std::byte> Program::expected(const ProgramStep& step, std::int32_t place, Keys keys) const {
   const std::size_t width = width_of(step);
   const std::uint64_t count = out_count(step, place);
-  const auto size = static_cast<std::int32_t>(members(step).size());
+  const auto size = static_cast<std::int32_t>(keys.size());
   std::vector<std::byte> out(count * width);
   const auto key = [&](std::int32_t of) { return keys[static_cast<std::size_t>(of)]; };
   const auto copy = [&](std::int32_t from, std::uint64_t at, std::uint64_t n, std::uint64_t to) {
@@ -626,7 +635,7 @@ std::vector<std::byte> Program::expected(const ProgramStep& step, std::int32_t p
 
 // Whether an element combines the ranks in their order, begun at any of them.
 bool Program::chained_in_order(const ProgramStep& step, std::uint64_t i, Keys keys, const std::byte* got) const {
-  const auto size = static_cast<std::int32_t>(members(step).size());
+  const auto size = static_cast<std::int32_t>(keys.size());
   const auto key = [&](std::int32_t of) { return keys[static_cast<std::size_t>(of)]; };
   alignas(16) std::byte element[sizeof(Affine)], chain[sizeof(Affine)];
   for (std::int32_t first = 0; first < size; ++first) {

@@ -92,6 +92,9 @@ class Program {
     bool local = false;                                  // checkpoints may have local states
     std::uint64_t most_bytes = std::uint64_t{48} << 10;  // of one rank's larger buffer
     bool long_allreduces = false;                        // many have so many bytes
+    // Allreduces and barriers of the world, and checkpoints of the global state: what a job that goes on without lost
+    // ranks has.
+    bool shrinks = false;
   };
   Program(Random& random, const Shape& shape);
 
@@ -126,7 +129,8 @@ class Program {
                                         std::uint64_t salt) const;
   [[nodiscard]] std::vector<std::byte> input(const ProgramStep& step, std::int32_t place, std::uint64_t key) const;
 
-  // The output's bytes; for kRough and kAffine something to compare with by judge() only. `keys` by place.
+  // The output's bytes; for kRough and kAffine something to compare with by judge() only. `keys` by place; of an
+  // allreduce, those of the contributors alone.
   using Keys = std::span<const std::uint64_t>;
   [[nodiscard]] std::vector<std::byte> expected(const ProgramStep& step, std::int32_t place, Keys keys) const;
   // Empty if `got` may be the result, else what is wrong.

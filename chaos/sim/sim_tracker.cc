@@ -147,6 +147,9 @@ void SimTracker::receive(std::size_t life, const std::string& bytes) {
   links_.check_claim(e);
   if (world_.failed()) return;
   routes_[Incarnation(e.sender())] = life;
+  if (world_.is(Mutant::forgets_whole_results) && decoded.value().has_report()) {
+    for (wire::Position& p : *decoded.value().mutable_report()->mutable_positions()) p.clear_total_bytes();
+  }
   std::vector<TrackerEffect> effects;
   machine_->on_message(e, world_.now(), effects);
   after_event(effects);

@@ -499,8 +499,10 @@ void SimWorker::install(const wire::Plan& plan) {
   if (world_.failed()) return;
   SimTransport::Membership membership;
   membership.epoch = Epoch(plan.epoch());
+  present_.clear();
   for (const wire::Member& m : plan.members()) {
     membership.lives.emplace_back(m.incarnation());
+    if (!m.absent()) present_.emplace_back(m.incarnation());
     if (m.incarnation() == self_.value) rank_ = Rank(static_cast<std::int32_t>(m.rank()));
   }
   membership.self = rank_;
@@ -517,13 +519,18 @@ void SimWorker::install(const wire::Plan& plan) {
   for (const wire::Setup& setup : plan.setups()) {
     if (setup.done()) setups_done_.emplace(GroupId(setup.group()), Sequence(setup.name()));
   }
-  timeline_ = p.timeline;
+  const Timeline before = std::exchange(timeline_, p.timeline);
   mutate(p);
   transport_.open(std::move(membership));
   if (store_) leave_to_later_lives(plan);
   if (recall_) {
     for (const Hosts::Segment& s : hosts_.segments(host())) map_segment(s.life, s.memory);
     recall_->install(worker::replay_plan(plan, rank_));
+  }
+  if (world_.is(Mutant::mixes_attempts) && installed_ && before < timeline_) mix_attempts(before, timeline_);
+  for (auto& a : calls_) {
+    if (a->reaped || a->shadow.empty()) continue;
+    std::memcpy(a->shadow.data(), a->bytes().data() + a->out_at, a->shadow.size());
   }
   engine_.install(p);
   if (checkpoints_) {
@@ -560,6 +567,22 @@ void SimWorker::mutate(worker::Engine::Plan& plan) {
   }
 }
 
+// Mutant::mixes_attempts.
+void SimWorker::mix_attempts(Timeline before, Timeline now) {
+  const Version version = engine_.version();
+  const Sequence next(frontier_rounds(kWorldGroup, version));
+  const RecordKey old{RecordKind::kRound, {before, kWorldGroup, version, next}};
+  RecordKey mixed = old;
+  mixed.round.timeline = now;
+  const auto info = recall_->reader().info(old);
+  if (!info.ok() || !info.value()) return;
+  const Ranges held = recall_->reader().held(old);
+  for (const Interval& i : held.intervals()) {
+    std::vector<std::byte> bytes(i.end - i.begin);
+    if (recall_->reader().read(old, i.begin, bytes)) (void)recall_->log().publish(mixed, *info.value(), i.begin, bytes);
+  }
+}
+
 std::shared_ptr<const SegmentView> SimWorker::log_of(Rank rank) {
   const auto lives = transport_.lives();
   return host_log_ ? host_log_->segment_of(lives[static_cast<std::size_t>(rank.value)]) : nullptr;
@@ -579,7 +602,7 @@ void SimWorker::give_segment() {
     });
   };
   auto waiting = std::make_shared<std::size_t>(0);
-  for (const Incarnation life : recall_ ? transport_.lives() : std::vector<Incarnation>()) {
+  for (const Incarnation life : recall_ ? present_ : std::vector<Incarnation>()) {
     SimWorker* mate = life == self_ || given_to_.contains(life) ? nullptr : links_.mate(life);
     if (mate == nullptr || mate->host() != host()) continue;
     ++*waiting;
@@ -1216,7 +1239,9 @@ void SimWorker::issue(std::size_t position) {
     });
   } else if (world_.random.chance(0.3)) {
     computing_ = true;
-    later(world_.random.between(1, 2000), [this] {
+    // Long enough for lost ranks to be given up and to come back within a few calls.
+    const Micros most = settings_.min_workers() == 0 ? 2000 : 20'000;
+    later(world_.random.between(1, most), [this] {
       computing_ = false;
       advance();
     });
@@ -1293,6 +1318,10 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
   const bool bufferless = step.collective == Collective::kBroadcast || step.collective == Collective::kBarrier;
   spec.input = bufferless ? nullptr : a.bytes().data() + in_at;
   spec.output = step.collective == Collective::kBarrier ? nullptr : a.bytes().data() + a.out_at;
+  if (world_.is(Mutant::works_in_place) && step.in_place && !a.input.empty()) {
+    a.shadow = a.input;
+    spec.input = a.shadow.data();
+  }
   spec.count = step.count;
   spec.counts = step.counts;
   spec.root = step.root;
@@ -1391,7 +1420,7 @@ void SimWorker::reap(ActiveCall& a) {
       }
       judge_.sign();
     } else if (!a.altered) {
-      judge_.returned(a.step, a.place, output, timeline_, host());
+      judge_.returned(a.step, output, {a.place, timeline_, host(), self_, a.call->contributors.get()});
     }
     if (!a.altered && !desynced_) Program::fold(a.step, output, a.step.blocking ? state_ : deferred_);
     // They are the program's own again: it scribbles over them.

@@ -120,6 +120,7 @@ class SimWorker final : private SimTransport::Owner {
     int prepared = 0;
     bool to_be_run = false;  // in some epoch it was no replay
     std::vector<std::uint64_t> memory;
+    std::vector<std::byte> shadow;  // Mutant::works_in_place: read in the input's place
     std::vector<std::byte> before;  // the memory when the call was made
     std::size_t out_at = 0, out_bytes = 0;
     std::shared_ptr<worker::Call> call;
@@ -148,6 +149,7 @@ class SimWorker final : private SimTransport::Owner {
   void post(std::function<void(std::vector<WorkerEffect>&)> command);
   void install(const wire::Plan& plan);
   void mutate(worker::Engine::Plan& plan);
+  void mix_attempts(Timeline before, Timeline now);
   void look(const worker_effect::Called& call);
   void show_segment();
   void give_segment();
@@ -241,6 +243,7 @@ class SimWorker final : private SimTransport::Owner {
   Epoch plan_epoch_;
   worker_effect::Committed committed_;
   Timeline timeline_;
+  std::vector<Incarnation> present_;  // lives of the plan that are not over, by rank
   std::set<Epoch> epochs_;
   std::vector<wire::Position> frontier_;
   std::set<std::pair<GroupId, Sequence>> setups_completed_, setups_done_;  // by this life; by the plan

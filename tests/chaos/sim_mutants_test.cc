@@ -40,6 +40,10 @@ Verdict run_until_found(Mutant mutant, std::uint64_t most) {
         options.world_size = 3;
         options.hosts = {"a", "a", "a"};
       }
+      if (mutant == Mutant::mixes_attempts || mutant == Mutant::forgets_whole_results ||
+          mutant == Mutant::works_in_place) {
+        options.shrinks = true;
+      }
       options.mutant = mutant;
       const SimOutcome outcome = simulate(options);
       if (outcome.verdict.empty()) continue;
@@ -107,7 +111,10 @@ INSTANTIATE_TEST_SUITE_P(
                       Expectation{Mutant::idle_told_as_work, "idle_told_as_work", 40, "Blame"},
                       Expectation{Mutant::ends_swapped, "ends_swapped", 40, "Blame"},
                       Expectation{Mutant::stays_when_asked, "stays_when_asked", 20, "Replace"},
-                      Expectation{Mutant::loans_without_end, "loans_without_end", 5000, "I"}),
+                      Expectation{Mutant::loans_without_end, "loans_without_end", 5000, "I"},
+                      Expectation{Mutant::mixes_attempts, "mixes_attempts", 1000, "I"},
+                      Expectation{Mutant::forgets_whole_results, "forgets_whole_results", 1000, "I1"},
+                      Expectation{Mutant::works_in_place, "works_in_place", 1000, "I"}),
     [](const auto& test) { return std::string(test.param.name); });
 
 TEST(WithoutMutant, NothingIsFound) {

@@ -436,6 +436,19 @@ TEST(Run, EverySettingOfTheLogHasAFlag) {
   EXPECT_THAT(wrong.error, HasSubstr("WARREN_LOG is 'sync', but there is no folder to write to"));
 }
 
+TEST(Run, ModeShrinkHasFlagsAndTheLauncherKnowsIt) {
+  const Ended e = warren({"run", "-n", "2", "--noprefix", "--mode=shrink", "--min_workers=1", "--grace_ms=70",
+                          "--restarts=0", "sh", "-c",
+                          "[ $WARREN_WORKER_ID = 0 ] || kill -9 $$; echo $WARREN_MODE $WARREN_MIN_WORKERS "
+                          "$WARREN_GRACE_MS"});
+  EXPECT_EQ(e.code, 0) << e.error;
+  EXPECT_EQ(e.output, "shrink 1 70\n");
+  EXPECT_THAT(e.error, HasSubstr("worker_given_up: worker 1"));
+  const Ended wrong = warren({"run", "-n", "2", "--min_workers=1", "true"});
+  EXPECT_EQ(wrong.code, 1);
+  EXPECT_THAT(wrong.error, HasSubstr("WARREN_MIN_WORKERS says how a job goes on without lost workers"));
+}
+
 TEST(Run, TheJournalStaysUntilTheJobIsDone) {
   const TemporaryFolder folder;
   const std::string data = folder / "data";

@@ -1,14 +1,13 @@
 // Spares, as real processes: one takes the place of a rank that was killed, and every result of every rank is right.
 #include <gmock/gmock.h>
 
-#include <condition_variable>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <mutex>
 #include <set>
 
 #include "tests/e2e/cluster.h"
+#include "tests/e2e/events.h"
 #include "tests/e2e/process.h"
 #include "tests/e2e/starved.h"
 
@@ -19,50 +18,6 @@ using testing::Process;
 using ::testing::StartsWith;
 
 constexpr int kExitFenced = 76, kExitFinished = 78;
-
-// What the tracker tells, for whoever waits for it.
-class Events {
- public:
-  [[nodiscard]] tracker::EventSink sink() {
-    return [this](std::string_view, const LogEvent& event) {
-      const std::lock_guard lock(mutex_);
-      events_.push_back(event);
-      came_.notify_all();
-    };
-  }
-  // The n-th event of this name (from 1); its worker.
-  std::string wait_for(const std::string& name, int n = 1) {
-    std::unique_lock lock(mutex_);
-    std::string worker;
-    const bool came = came_.wait_for(lock, std::chrono::minutes(1), [&] {
-      int seen = 0;
-      for (const LogEvent& event : events_) {
-        if (event.name != name || ++seen < n) continue;
-        for (const auto& [field, value] : event.fields) {
-          if (field == "worker") worker = value;
-        }
-        return true;
-      }
-      return false;
-    });
-    EXPECT_TRUE(came) << name;
-    return worker;
-  }
-
-  // One more of them than now.
-  void wait_for_next(const std::string& name) { wait_for(name, count(name) + 1); }
-  int count(const std::string& name) {
-    const std::lock_guard lock(mutex_);
-    int seen = 0;
-    for (const LogEvent& event : events_) seen += event.name == name ? 1 : 0;
-    return seen;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable came_;
-  std::vector<LogEvent> events_;
-};
 
 // Ranks and spares of one job, each a process that compares every sum that it gets.
 class Job {
@@ -122,7 +77,7 @@ class Job {
     EXPECT_THAT(*ends.begin(), StartsWith("done "));
   }
 
-  Events events;
+  testing::Events events;
 
  private:
   const int size_;

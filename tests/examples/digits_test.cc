@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "examples/deal.h"
 #include "examples/digits_data.h"
 #include "examples/softmax.h"
 
@@ -124,6 +125,56 @@ TEST(DigitsDataTest, ShardsHoldEachImageOnce) {
       ASSERT_EQ(holders, 1u) << i << " of " << ranks;
     }
   }
+}
+
+// Whoever comes and goes: any rank may be missing in a sum, and come back in a later one.
+TEST(DealTest, EachSampleIsUsedOnceWhoeverIsThere) {
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    const std::vector<std::size_t> chances = permutation(997, seed);
+    std::size_t at = 0;
+    const auto chance = [&](std::size_t of) { return chances[at++ % chances.size()] % of; };
+    const std::size_t samples = 300;
+    std::vector<int> uses(samples, 0);
+    Deal deal(permutation(samples, seed), {0, 1, 2, 3, 4}, 1 + chance(40));
+    std::size_t again = 0, counted = 0;
+    while (!deal.left().empty()) {
+      std::vector<int> there;
+      for (int rank = 0; rank < 5; ++rank) {
+        if (chance(4) != 0) there.push_back(rank);
+      }
+      if (there.empty()) there.push_back(static_cast<int>(chance(5)));
+      for (int rank = 0; rank < 5; ++rank) {
+        const bool contributes = std::ranges::binary_search(there, rank);
+        for (const std::size_t sample : deal.share(rank)) {
+          uses[sample] += contributes ? 1 : 0;
+          counted += contributes ? 0 : 1;
+        }
+      }
+      again += deal.close_step(there);
+      EXPECT_EQ(deal.ranks(), there);
+    }
+    EXPECT_EQ(uses, std::vector<int>(samples, 1)) << "seed " << seed;
+    EXPECT_EQ(again, counted);
+    EXPECT_GT(again, 0u);
+  }
+}
+
+TEST(DealTest, SharesFollowEachOtherAndWhoHasJustComeHasNone) {
+  Deal deal({10, 11, 12, 13, 14}, {1, 3}, 3);
+  const auto share = [&](int rank) {
+    const auto samples = deal.share(rank);
+    return std::vector<std::size_t>(samples.begin(), samples.end());
+  };
+  EXPECT_EQ(share(1), (std::vector<std::size_t>{10, 11}));
+  EXPECT_EQ(share(2), std::vector<std::size_t>());
+  EXPECT_EQ(share(3), (std::vector<std::size_t>{12, 13}));
+  EXPECT_EQ(deal.close_step({2, 3}), 2u) << "rank 1 was lost";
+  EXPECT_EQ(deal.left(), (std::vector<std::size_t>{10, 11, 14}));
+  EXPECT_EQ(share(2), (std::vector<std::size_t>{10, 11}));
+  EXPECT_EQ(share(3), std::vector<std::size_t>{14});
+  EXPECT_EQ(deal.close_step({3}), 2u);
+  EXPECT_EQ(deal.close_step({3}), 0u);
+  EXPECT_TRUE(deal.left().empty());
 }
 
 TEST(SoftmaxTest, GradientIsThatOfTheLoss) {

@@ -237,7 +237,7 @@ TEST(Codec, EnvelopesAreRefusedWithAReason) {
   wire::Envelope e = good;
   e.set_protocol(1);
   EXPECT_EQ(refusal(e, Side::kWorker),
-            "refused: protocol version 1, this build speaks 6: use one version of Warren for the whole job");
+            "refused: protocol version 1, this build speaks 7: use one version of Warren for the whole job");
   e = good;
   e.set_sender(0);
   EXPECT_EQ(refusal(e, Side::kWorker), "corrupt: message refused: no sender");
@@ -334,6 +334,9 @@ TEST(Codec, Settings) {
       s.set_replace_after_ms(ms);
     });
   };
+  EXPECT_EQ(check([](auto& s) { s.set_grace_ms(1); }), "grace in ms 1 is outside 0 to 0");
+  EXPECT_EQ(check([](auto& s) { s.set_min_workers(5); }), "least number of workers 5 is outside 0 to 4");
+  EXPECT_EQ(check([](auto& s) { s.set_min_workers(4); }), "the job may shrink, and nothing is logged");
   EXPECT_EQ(replaced_after(86'400'000), "");
   EXPECT_EQ(replaced_after(86'400'001), "time until a rank is replaced in ms 86400001 is outside 0 to 86400000");
 }
@@ -519,6 +522,42 @@ TEST(Codec, RoundsThatKeepOlderNames) {
   EXPECT_EQ(check([](auto& p) { p.mutable_kept(1)->set_timeline(1); }), what + "timelines do not rise");
   EXPECT_EQ(check([](auto& p) { p.mutable_kept(1)->set_timeline(3); }), what + "of timeline 3, which is not over");
   EXPECT_EQ(check([](auto& p) { p.mutable_kept(0)->set_rounds(0); }), what + "numbers out of range");
+}
+
+TEST(Codec, RanksThatAreAbsent) {
+  wire::Plan base = logged_plan();
+  base.set_timeline(3);
+  base.mutable_settings()->set_min_workers(1);
+  base.mutable_members(1)->set_absent(true);
+  base.mutable_members(1)->set_fresh(false);
+  if (base.members(1).since() == base.epoch()) base.mutable_members(1)->set_since(base.epoch() - 1);
+  for (const std::uint32_t timeline : {1, 3}) {
+    wire::Absence& a = *base.add_absences();
+    a.set_timeline(timeline);
+    a.add_ranks(1);
+  }
+  const auto check = [&](auto change) { return after(base, change); };
+  EXPECT_EQ(check([](auto&) {}), "");
+  EXPECT_EQ(check([](auto& p) { p.mutable_settings()->set_min_workers(2); }), "1 members are there, the least is 2");
+  EXPECT_EQ(check([](auto& p) { p.mutable_settings()->clear_min_workers(); }), "1 members are there, the least is 2");
+  EXPECT_EQ(check([](auto& p) {
+              p.mutable_members(1)->set_fresh(true);
+              p.mutable_members(1)->set_since(p.epoch());
+            }),
+            "member 1 is absent, and fresh");
+  const std::string what = "absences: ";
+  EXPECT_EQ(check([](auto& p) { p.mutable_absences()->SwapElements(0, 1); }),
+            what + "timeline 1 is not in rising order, or has not begun");
+  EXPECT_EQ(check([](auto& p) { p.mutable_absences(1)->set_timeline(4); }),
+            what + "timeline 4 is not in rising order, or has not begun");
+  EXPECT_EQ(check([](auto& p) { p.mutable_absences(0)->clear_ranks(); }), what + "no rank in timeline 1");
+  EXPECT_EQ(check([](auto& p) { p.mutable_absences(0)->set_ranks(0, 9); }),
+            what + "ranks of timeline 1 are not in rising order, or not of this world");
+  EXPECT_EQ(check([](auto& p) { p.mutable_absences(1)->set_ranks(0, 0); }),
+            what + "other ranks than the plan's in its own timeline");
+  EXPECT_EQ(check([](auto& p) { p.mutable_absences()->RemoveLast(); }),
+            what + "other ranks than the plan's in its own timeline");
+  EXPECT_EQ(check([](auto& p) { p.mutable_members(1)->set_absent(false); }), what + "ranks, and all are there");
 }
 
 TEST(Codec, Positions) {

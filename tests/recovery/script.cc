@@ -153,6 +153,13 @@ wire::Position position(std::uint64_t version, std::uint64_t rounds, bool closed
   return p;
 }
 
+wire::Position in_flight(std::uint64_t version, std::uint64_t rounds, std::uint64_t begin, std::uint64_t end,
+                         std::uint64_t total_bytes) {
+  wire::Position p = position(version, rounds, false, {{begin, end}});
+  p.set_total_bytes(total_bytes);
+  return p;
+}
+
 wire::Setup setup(std::uint64_t group, std::uint64_t n, bool done,
                   const std::vector<std::pair<std::uint64_t, std::uint64_t>>& final, std::uint32_t timeline) {
   wire::Setup s;
@@ -235,13 +242,17 @@ std::string render(const wire::Envelope& e) {
       std::string text = "Plan epoch " + n(e.plan().epoch());
       if (e.plan().base_epoch() != 0) text += " since " + n(e.plan().base_epoch());
       for (const wire::Member& m : e.plan().members()) {
-        text += " " + m.worker_id() + "=" + n(m.incarnation()) + (m.fresh() ? "" : " (as before)");
+        text += " " + m.worker_id() + (m.absent() ? " (absent)" : "=" + n(m.incarnation())) +
+                (m.fresh() || m.absent() ? "" : " (as before)");
       }
       if (e.plan().timeline() != 0) text += " timeline " + n(e.plan().timeline());
       for (const wire::Position& p : e.plan().frontier()) text += " " + render(p);
       for (const wire::Setup& s : e.plan().setups()) text += " " + render(s);
       for (const wire::Kept& k : e.plan().kept()) {
         text += " " + n(k.version()) + " below " + n(k.rounds()) + " of timeline " + n(k.timeline());
+      }
+      for (const wire::Absence& a : e.plan().absences()) {
+        text += " without " + join_words(a.ranks()) + " in timeline " + n(a.timeline());
       }
       if (e.plan().committed()) {
         text += " committed " + n(e.plan().committed_version()) + " in " + n(e.plan().committed_timeline());

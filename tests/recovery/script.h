@@ -32,6 +32,9 @@ wire::CurrentRound round(std::uint64_t sequence, std::uint64_t count, std::vecto
 wire::Position position(std::uint64_t version, std::uint64_t rounds, bool closed = false,
                         const std::vector<std::pair<std::uint64_t, std::uint64_t>>& final = {},
                         std::uint64_t group = 0);
+// Likewise, of a result of so many bytes.
+wire::Position in_flight(std::uint64_t version, std::uint64_t rounds, std::uint64_t begin, std::uint64_t end,
+                         std::uint64_t total_bytes);
 
 // The set-up round of the n-th name; rendered as "s7|" when done, else "s7[0,8)" with what is final, "s7@2" of
 // timeline 2.

@@ -288,6 +288,7 @@ class World {
         const int host = options_.hosts[index(peer)];
         p.hosts.push_back(static_cast<std::uint32_t>(host));
         p.domains.push_back(static_cast<std::uint32_t>(host));
+        p.present.emplace_back(peer);
         replay.peers.push_back({Rank(peer), nodes_[index(peer)]->self, "h" + std::to_string(host),
                                 "h" + std::to_string(host), fresh.contains(peer), nodes_[index(peer)]->since});
       }
@@ -1455,6 +1456,7 @@ TEST(SetupRounds, OfEarlierTimelinesThoseOfThePlanAreInUse) {
   p.self = Rank(0);
   p.chunk_bytes = 1 << 18;
   p.hosts = p.domains = {0};
+  p.present = {Rank(0)};
   const auto name = [](std::uint64_t n) { return Sequence(kSetupBit | n); };
   p.setups = {{GroupId(4), name(7), Timeline(2), true, {}},
               {kWorldGroup, name(8), Timeline(3), false, {}},

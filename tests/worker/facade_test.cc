@@ -1,6 +1,7 @@
 // The C++ façade over a C interface that only records: what it passes on, what it refuses, who frees what.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <set>
@@ -32,6 +33,7 @@ struct Fake {
   std::string created_with;
   warren_options options{};
   bool finished = true;
+  std::vector<int> contributors{0, 1, 3};
   warren_callback callback = nullptr;
   void* callback_context = nullptr;
   warren_custom_reduce custom = nullptr;
@@ -78,6 +80,7 @@ void warren_options_init(warren_options* options) {
   options->replicas = -1;
   options->fusion_bytes = -1;
   options->replace_after_ms = -1;
+  options->grace_ms = -1;
 }
 const char* warren_version(void) {
   return "0.1.0";
@@ -106,6 +109,17 @@ int32_t warren_rank(const warren_comm*) {
 }
 int32_t warren_world_size(const warren_comm*) {
   return fake->size;
+}
+int32_t warren_min_workers(const warren_comm*) {
+  return 2;
+}
+warren_code warren_contributors(warren_comm*, int32_t* ranks, size_t capacity, size_t* count) {
+  *count = fake->contributors.size();
+  for (size_t i = 0; i < std::min(capacity, *count); i++) ranks[i] = fake->contributors[i];
+  return std::exchange(fake->next, WARREN_OK);
+}
+warren_code warren_handle_contributors(const warren_handle*, int32_t* ranks, size_t capacity, size_t* count) {
+  return warren_contributors(nullptr, ranks, capacity, count);
 }
 int32_t warren_local_rank(const warren_comm*) {
   return 0;
@@ -291,6 +305,9 @@ TEST_F(FacadeTest, PassesOptionsOn) {
   options.data_dir = "/data";
   options.log_lag_ms = std::chrono::seconds(4);
   options.replace_after_ms = std::chrono::seconds(5);
+  options.mode = "shrink";
+  options.min_workers = 3;
+  options.grace_ms = std::chrono::milliseconds(0);
   options.log_sink = [&](LogLevel level, std::string_view text) {
     EXPECT_EQ(level, LogLevel::warning);
     lines.emplace_back(text);
@@ -305,6 +322,9 @@ TEST_F(FacadeTest, PassesOptionsOn) {
   EXPECT_STREQ(fake_.options.data_dir, "/data");
   EXPECT_EQ(fake_.options.log_lag_ms, 4000);
   EXPECT_EQ(fake_.options.replace_after_ms, 5000);
+  EXPECT_STREQ(fake_.options.mode, "shrink");
+  EXPECT_EQ(fake_.options.min_workers, 3);
+  EXPECT_EQ(fake_.options.grace_ms, 0);
   EXPECT_EQ(fake_.options.on_rollback, nullptr);
   EXPECT_EQ(fake_.options.job, nullptr) << "what is empty is taken from the environment";
   EXPECT_EQ(fake_.options.log_level, -1);
@@ -320,6 +340,20 @@ TEST_F(FacadeTest, SaysWhoAndWhereItIs) {
   EXPECT_EQ(comm.local_size(), 2);
   EXPECT_EQ(comm.rounds_finished(), 12u);
   EXPECT_EQ(comm.bytes_sent(), 34u);
+}
+
+TEST_F(FacadeTest, SaysWhoseInputsAreInAResult) {
+  Communicator comm = Communicator::create();  // of 4 ranks
+  EXPECT_EQ(fake_.options.grace_ms, -1);
+  EXPECT_EQ(comm.min_workers(), 2);
+  EXPECT_EQ(comm.contributors(), (std::vector{0, 1, 3}));
+  Handle handle = comm.barrier_async();
+  fake_.contributors = {1, 2};
+  EXPECT_EQ(handle.contributors(), (std::vector{1, 2}));
+  fake_.next = WARREN_INVALID_ARGUMENT;
+  EXPECT_EQ(code_of([&] { (void)handle.contributors(); }), ErrorCode::invalid_argument);
+  fake_.next = WARREN_INVALID_ARGUMENT;
+  EXPECT_EQ(code_of([&] { (void)comm.contributors(); }), ErrorCode::invalid_argument);
 }
 
 TEST_F(FacadeTest, NamesEveryType) {

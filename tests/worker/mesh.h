@@ -41,6 +41,7 @@ class Mesh {
       plan.epoch = Epoch(1);
       plan.self = Rank(r);
       plan.world_size = static_cast<std::uint32_t>(options.size);
+      for (int peer = 0; peer < options.size; peer++) plan.present.emplace_back(peer);
       plan.algorithm = options.algorithm;
       plan.chunk_bytes = options.chunk_bytes;
       plan.check_call_sites = options.check_call_sites;

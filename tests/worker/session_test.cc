@@ -161,6 +161,7 @@ class SessionTest : public ::testing::Test {
     warren_options o{};
     o.struct_size = sizeof o;
     o.log_level = WARREN_LOG_ERROR;
+    o.grace_ms = -1;
     const std::string tracker = tracker_.address();
     o.tracker = tracker.c_str();
     o.job = "j";
@@ -172,6 +173,7 @@ class SessionTest : public ::testing::Test {
     o.log = log.c_str();
     o.data_dir = folder_.c_str();
     o.log_memory_bytes = 1 << 20;
+    o.mode = mode_;
     auto settings = resolve(&o, [](const std::string&) { return std::nullopt; });
     ASSERT_TRUE(settings.ok()) << settings.status().describe();
     program_ = std::thread([s = std::move(settings).value(), body = std::move(body), ends_well] {
@@ -213,6 +215,7 @@ class SessionTest : public ::testing::Test {
     EXPECT_EQ(out, in);
   }
 
+  const char* mode_ = nullptr;
   std::string folder_;
   PlayedTracker tracker_;
   wire::Join join_;
@@ -279,6 +282,73 @@ TEST_F(SessionTest, APrepareFunctionThatThrowsEndsTheLife) {
   EXPECT_FALSE(tracker_.receive(wire::Envelope::kLeave).leave().finalize());
   program_.join();
   EXPECT_TRUE(returned);
+}
+
+// In the world of one that goes on without others, what would need them is refused, and nothing else.
+TEST_F(SessionTest, ModeShrinkHasWhatDoesNotNeedAllRanks) {
+  disk().let_go();
+  mode_ = "shrink";
+  start("async", [&](Session& session) {
+    const auto expect_refused = [](const Status& status, const std::string& what) {
+      EXPECT_EQ(status.code(), Code::kInvalidArgument) << what;
+      EXPECT_EQ(status.describe().find(what + ": mode shrink"), 0u) << status.describe();
+    };
+    std::vector<std::uint64_t> values(10);
+    const auto call_of = [&](Collective collective) {
+      auto call = std::make_shared<Call>();
+      call->spec.collective = collective;
+      call->spec.type = DataType::kU64;
+      call->spec.op = collective == Collective::kAllreduce ? ReduceOp::kSum : ReduceOp::kNone;
+      call->spec.input = call->spec.output = values.data();
+      call->spec.count = values.size();
+      call->spec.root = 0;
+      return call;
+    };
+    for (const Collective c : {Collective::kReduce, Collective::kBroadcast, Collective::kAllgather,
+                               Collective::kAllgatherv, Collective::kReduceScatter, Collective::kGather,
+                               Collective::kScatter, Collective::kAllToAll, Collective::kPoint}) {
+      expect_refused(session.run(kWorldGroup, *call_of(c)), to_string(c));
+      expect_refused(session.submit(kWorldGroup, call_of(c)), to_string(c));
+    }
+    expect_refused(session.run(GroupId(7), *call_of(Collective::kAllreduce)), "a call on a group");
+    const auto setup = call_of(Collective::kAllreduce);
+    setup->setup = "sketch";
+    expect_refused(session.run(kWorldGroup, *setup), "the set-up round \"sketch\"");
+    expect_refused(prepared_sum(
+                       session, values, [](void*) {}, nullptr),
+                   "a prepare function");
+    std::vector<float> floats(10);
+    Call narrow;
+    narrow.spec = call_of(Collective::kAllreduce)->spec;
+    narrow.spec.type = DataType::kF32;
+    narrow.spec.wire = DataType::kF16;
+    narrow.spec.input = narrow.spec.output = floats.data();
+    const Status staged = session.stage(narrow, {0, 1});
+    EXPECT_TRUE(staged.ok()) << staged.describe();
+    expect_refused(session.run(kWorldGroup, narrow), "a wire type, or a buffer on a GPU");
+    expect_refused(session.begin_fusion(kWorldGroup), "fusion_begin");
+    expect_refused(session.meets({1}).status(), "meets_round");
+    const auto loaded = session.load();
+    EXPECT_TRUE(loaded.ok()) << loaded.status().describe();
+    const std::span<const std::byte> local;
+    expect_refused(session.checkpoint({}, &local, nullptr), "a checkpoint with local states");
+    expect_refused(session.lazy_checkpoint([](const void**, std::size_t*, void*) {}, nullptr, nullptr),
+                   "lazy_checkpoint");
+    sum(session, 10);
+    const auto barrier = std::make_shared<Call>();
+    barrier->spec.collective = Collective::kBarrier;
+    EXPECT_TRUE(session.submit(kWorldGroup, barrier).ok());
+    EXPECT_TRUE(session.wait(*barrier).ok());
+  });
+  EXPECT_EQ(join_.settings().min_workers(), 1u);
+  EXPECT_EQ(join_.settings().grace_ms(), 1000u);
+  EXPECT_TRUE(join_.waits()) << "who finds its place given up waits until it is taken in again";
+  (void)tracker_.receive(wire::Envelope::kLoad);
+  wire::Envelope begins = tracker_.envelope();
+  begins.mutable_loaded();
+  tracker_.send(begins);
+  tracker_.finish(1);
+  program_.join();
 }
 
 // What a call of the program's thread sleeps for is done by the engine's thread: it is woken, and does not wait for the

@@ -74,7 +74,9 @@ bool leaves_host(const wire::Plan& before, const wire::Plan& now, Rank self) {
 
 std::vector<Incarnation> lives_of(const wire::Plan& plan) {
   std::vector<Incarnation> lives;
-  for (const wire::Member& m : plan.members()) lives.emplace_back(m.incarnation());
+  for (const wire::Member& m : plan.members()) {
+    if (!m.absent()) lives.emplace_back(m.incarnation());
+  }
   return lives;
 }
 

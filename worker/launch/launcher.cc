@@ -103,7 +103,7 @@ struct Worker {
   std::uint32_t waiting_lives = 0;  // of those before this one, lost or failed while it had no place
   bool has_place = false;           // in the job, as far as is known
   bool placed = false;              // the last life had it
-  bool given_up = false;            // it had none, and is not started again
+  bool given_up = false;            // it is not started again, and the others go on
   bool worked = false;              // the last life took part in computing a round
   bool unfinished = false;          // it was in a job that had not finished
   Status cause;                     // what it said had ended its job
@@ -457,8 +457,10 @@ class Launch {
       // A program that leaves before it has done anything would do so for ever.
       if (code == kExitPreempted && w.drained && w.worked) {
         restart(w, what, "its place was needed elsewhere, which counts as no restart");
-      } else if (code == kExitFenced && w.worked && has_spares()) {
-        restart(w, what, "a spare could take its place, which counts as no restart");
+      } else if (code == kExitFenced && w.worked && others_go_on()) {
+        restart(w, what,
+                options_.min_workers != 0 ? "the job could go on without it, which counts as no restart"
+                                          : "a spare could take its place, which counts as no restart");
       } else if (is_spare(w)) {
         on_end_of_spare(w, what, most);
       } else if (w.restarts < most) {
@@ -466,25 +468,36 @@ class Launch {
         restart(w, what, "restart " + std::to_string(w.restarts) + " of " + std::to_string(most));
       } else {
         if (most > 0) what += " and has used all of its " + std::to_string(most) + " restarts";
-        fail(w, what);
+        if (!lost || options_.min_workers == 0 || !enough_without(w)) return fail(w, what);
+        w.given_up = true;
+        notice("worker_given_up", what + "; the job goes on without it");
       }
     }
   }
 
-  // Here or elsewhere.
-  [[nodiscard]] bool has_spares() const { return options_.spares != 0 || options_.variables.contains("WARREN_SPARES"); }
+  // When a worker is lost: with a spare in its place, which waits here or elsewhere, or with fewer workers.
+  [[nodiscard]] bool others_go_on() const {
+    return options_.min_workers != 0 || options_.spares != 0 || options_.variables.contains("WARREN_SPARES");
+  }
+
+  // Whether the job has, or may have, as many workers as it needs if this one is not started again.
+  [[nodiscard]] bool enough_without(const Worker& w) const {
+    const auto others =
+        std::ranges::count_if(workers_, [&](const Worker& other) { return &other != &w && !other.given_up; });
+    const std::uint32_t elsewhere = world_size() - options_.workers;
+    const std::uint32_t needed = options_.min_workers != 0 ? options_.min_workers : world_size();
+    return others + static_cast<std::ptrdiff_t>(elsewhere) >= static_cast<std::ptrdiff_t>(needed);
+  }
 
   // Whether the job goes on if this worker, which has ended, is not started again.
   [[nodiscard]] bool is_spare(const Worker& w) const {
-    if (w.placed || !has_spares()) return false;
+    if (w.placed || !others_go_on()) return false;
     // Spares elsewhere may have places of workers here.
     if (world_size() != options_.workers) return !w.has_place;
     // A rank that had a place in an earlier life has perhaps lost it to a spare, and if not there is one that can have
     // it.
     if (w.has_place && w.attempt == options_.first_attempt) return false;
-    const auto others =
-        std::ranges::count_if(workers_, [&](const Worker& other) { return &other != &w && !other.given_up; });
-    return others >= static_cast<std::ptrdiff_t>(options_.workers);
+    return enough_without(w);
   }
 
   void on_end_of_spare(Worker& w, std::string what, std::uint32_t most) {

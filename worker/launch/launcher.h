@@ -39,11 +39,13 @@ struct LaunchOptions {
   std::uint32_t first_worker = 0;    // their ids are first_worker … first_worker + workers − 1
   std::uint32_t world_size = 0;      // of the job, whose other workers are started elsewhere; 0: `workers`
   std::uint32_t spares = 0;          // beside them, with the ids world_size + first_worker …
+  std::uint32_t min_workers = 0;     // mode shrink: the job goes on with so many; 0: it needs all
   std::uint32_t first_attempt = 0;   // how often this launcher has itself been started for these workers before
   // How often each worker is started again when it is lost (killed by a signal, hung, or ended with kExitPreempted,
   // kExitFenced or kExitKillPoint), and how often the job is rolled back (its workers end with kExitRolledBack). The
-  // end of a worker that drained (life_sign.h) counts nowhere. Where there are spares, neither does that of a worker
-  // that its job has given up after it had taken part in a round, and ends while a worker waits count apart.
+  // end of a worker that drained (life_sign.h) counts nowhere. Where there are spares, and in mode shrink, neither
+  // does that of a worker that its job has given up after it had taken part in a round, and ends while a worker waits
+  // count apart.
   std::uint32_t restarts = 0;
   // How often each worker is started again when it ends with another exit code than 0: the program's own failure, which
   // may well come again.
@@ -80,8 +82,9 @@ struct LaunchOptions {
 // sigqueue() carries the time that is left, in milliseconds. A worker that fails
 // with no restart left ends the job: the others get SIGTERM, and SIGKILL after grace_ms. But where there are spares,
 // one that has no place, as far as is known (life_sign.h), is given up alone, as long as enough are left for all places
-// of this launcher's; its exit code is the launcher's only if all were given up so. What the launcher itself says is
-// "warren: event: text"; docs/events.md lists the events.
+// of this launcher's; in mode shrink that goes for any that is lost, as long as min_workers may be left in the job,
+// those elsewhere included. Its exit code is the launcher's only if all were given up so. What the launcher itself says
+// is "warren: event: text"; docs/events.md lists the events.
 //
 // kUnavailable: the program cannot be started (nothing runs then). kInternal: the system refused something.
 // Call from the main thread; one launch at a time in a process.

@@ -23,7 +23,7 @@ namespace warren::worker {
 namespace {
 
 // The settings by their names in the file; the variable is WARREN_ and the name in capitals.
-constexpr std::array<std::string_view, 39> kNames = {"tracker",
+constexpr std::array<std::string_view, 42> kNames = {"tracker",
                                                      "job",
                                                      "worker_id",
                                                      "world_size",
@@ -52,6 +52,9 @@ constexpr std::array<std::string_view, 39> kNames = {"tracker",
                                                      "checkpoint_mirror",
                                                      "spares",
                                                      "replace_after_ms",
+                                                     "mode",
+                                                     "min_workers",
+                                                     "grace_ms",
                                                      "resize",
                                                      "on_rollback",
                                                      "on_sigterm",
@@ -72,7 +75,8 @@ constexpr std::array<std::string_view, 6> kAlgorithms = {"auto", "star", "tree",
 constexpr std::array<std::string_view, 2> kTransports = {"auto", kTcpTransport};
 constexpr std::array<std::string_view, 3> kLogModes = {"memory", "async", "sync"};  // as LogMode numbers them
 constexpr std::array<std::string_view, 2> kSigtermActions = {"default", "drain"};   // as OnSigterm numbers them
-constexpr std::array<std::string_view, 2> kRollbackActions = {"exit", "error"};     // as OnRollback numbers them
+constexpr std::array<std::string_view, 2> kModes = {"wait", "shrink"};
+constexpr std::array<std::string_view, 2> kRollbackActions = {"exit", "error"};  // as OnRollback numbers them
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
@@ -81,6 +85,7 @@ constexpr std::int64_t kDefaultLogLagMs = 10'000;
 constexpr std::int64_t kMaxLogLagMs = 24LL * 3600 * 1000;
 constexpr std::uint64_t kDefaultLogLagBytes = 256 * kMiB;
 constexpr std::uint64_t kDefaultFusionBytes = 64 * kMiB;
+constexpr std::int64_t kDefaultGraceMs = 1000;
 constexpr std::uint64_t kDefaultLogDiskBytes = 64 * kGiB;
 constexpr std::string_view kDefaultJob = "default";
 constexpr std::uint32_t kDefaultStreams = 1;
@@ -148,6 +153,9 @@ Result<Layer> from_options(const warren_options* options) {
   if (options->replace_after_ms >= 0) {
     put("replace_after_ms", std::to_string(options->replace_after_ms), "replace_after_ms");
   }
+  text("mode", options->mode);
+  number("min_workers", options->min_workers);
+  if (options->grace_ms >= 0) put("grace_ms", std::to_string(options->grace_ms), "grace_ms");
   if (options->log_level >= 0) put("log_level", std::to_string(options->log_level), "log_level");
   return out;
 }
@@ -415,6 +423,41 @@ std::uint64_t quarter_of_memory(const SystemFacts& facts, std::uint64_t local_wo
   return std::clamp(facts.memory_bytes / 4 / local_world_size / kMiB * kMiB, 64 * kMiB, 64 * kGiB);
 }
 
+// With how few workers the job goes on, and after how long.
+void resolve_mode(Resolver& r, Settings& s) {
+  if (kModes[r.word("mode", kModes, 0)] == "shrink") {
+    r.number("min_workers", s.min_workers, std::uint32_t{1}, s.world_size != 0 ? s.world_size : limits::kMaxWorldSize,
+             std::uint32_t{1});
+    r.number("grace_ms", s.grace_ms, std::int64_t{0}, limits::kMaxGraceMs, kDefaultGraceMs);
+    return;
+  }
+  for (const char* name : {"min_workers", "grace_ms"}) {
+    const Raw* raw = r.find(name);
+    if (raw != nullptr) {
+      r.keep({Code::kInvalidArgument,
+              raw->what + " says how a job goes on without lost workers, and this one waits for them: give " +
+                  "mode=shrink (WARREN_MODE) too, or leave it out"});
+    }
+    r.show(name, "(none)", raw);
+  }
+}
+
+// What goes together with mode shrink.
+void check_shrink(Resolver& r, const Settings& s) {
+  const auto refuse = [&](const char* why) { r.keep({Code::kInvalidArgument, std::string("mode=shrink ") + why}); };
+  if (s.replicas == 0) {
+    refuse("needs replicas of 1 or more: whoever comes back gets what it has missed from the log");
+  }
+  if (s.on_rollback != OnRollback::kExit) {
+    refuse("needs on_rollback=exit: a worker that the job has gone on without ends its process");
+  }
+  if (s.resize) {
+    refuse("goes on with fewer workers by itself, and with as many as world_size again: leave resize out");
+  }
+  if (!s.checkpoint_mirror.empty()) refuse("has no mirror of checkpoints: leave checkpoint_mirror out");
+  if (s.fusion_bytes != 0) refuse("puts no calls together: leave fusion_bytes out, or give 0");
+}
+
 void resolve_log(Resolver& r, const SystemFacts& facts, std::uint64_t local_world_size, Settings& s) {
   r.number("replicas", s.replicas, std::uint32_t{0}, kMaxReplicas, kDefaultReplicas);
   const Raw* mode = r.find("log");
@@ -444,6 +487,7 @@ void resolve_log(Resolver& r, const SystemFacts& facts, std::uint64_t local_worl
     r.keep({Code::kInvalidArgument,
             "replace_after_ms needs replicas of 1 or more: who takes a rank's place gets its results from the log"});
   }
+  resolve_mode(r, s);
   r.on_off("resize", s.resize, false);
   s.on_rollback =
       static_cast<OnRollback>(r.word("on_rollback", kRollbackActions, static_cast<std::size_t>(OnRollback::kExit)));
@@ -626,7 +670,9 @@ Result<Settings> resolve(const warren_options* options, const Environment& env, 
   r.text("device_library", s.device_library, "", path);
   r.bytes("device_pinned_bytes", s.device_pinned_bytes, kMiB, kMaxLogBytes,
           quarter_of_memory(facts, local_world_size.value()));
-  r.bytes("fusion_bytes", s.fusion_bytes, std::uint64_t{0}, limits::kMaxBufferBytes, kDefaultFusionBytes);
+  r.bytes("fusion_bytes", s.fusion_bytes, std::uint64_t{0}, limits::kMaxBufferBytes,
+          s.min_workers != 0 ? 0 : kDefaultFusionBytes);
+  if (s.min_workers != 0) check_shrink(r, s);
   r.text("timeline", s.timeline, "", path);
   resolve_log_level(r, s);
   r.number("attempt", s.attempt, std::uint32_t{0}, std::numeric_limits<std::uint32_t>::max(), std::uint32_t{0});

@@ -95,6 +95,8 @@ struct Settings {
   std::uint32_t spares = 0;           // 0: who finds no place is refused; else it waits for one
   bool begins_as_spare = false;       // its worker id is a number beyond the world size
   std::int64_t replace_after_ms = 0;  // that a rank may hold up the others until a spare has its place; 0: for ever
+  std::uint32_t min_workers = 0;      // mode shrink: the job goes on with so many; 0: mode wait
+  std::int64_t grace_ms = 0;          // mode shrink: for which it waits for those who were lost
   bool resize = false;                // world_size may be another than that of the job's last run
   std::uint64_t fusion_bytes = 0;     // 0: no calls are put together
   std::string timeline;               // a file that gets a Chrome trace; empty: none

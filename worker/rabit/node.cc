@@ -102,6 +102,11 @@ Outcome Node::join() {
   if (parameters_.replicas > 0) options.replicas = parameters_.replicas;
   options.on_rollback = "exit";  // such a program has no way to go on after an error
   if (warren_create(&options, &comm_) != WARREN_OK) return failed("Init");
+  if (warren_min_workers(comm_) != 0) {
+    return Outcome(
+        "Init: a program of rabit's counts on all ranks, and in mode shrink some may be missing; give mode=wait "
+        "(WARREN_MODE)");
+  }
   rank_ = warren_rank(comm_);
   world_size_ = warren_world_size(comm_);
   distributed_ = true;

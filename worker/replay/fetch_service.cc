@@ -354,6 +354,7 @@ struct FetchService::Impl {
     members.clear();
     std::map<Rank, Peer> before = std::exchange(peers, {});
     for (const wire::Member& m : plan.members()) {
+      if (m.absent()) continue;
       members.insert(m.incarnation());
       Peer peer;
       peer.rank = Rank(static_cast<std::int32_t>(m.rank()));

@@ -114,7 +114,8 @@ Copies::Copies(const Request& request, Builder& builder)
       builder_(builder),
       one_sided_(logs_one_sided(request)),
       total_(result_elements(request)),
-      everywhere_(request.resumed ||
+      settles_(request.settles && request.replicas > 0 && request.size > 1),
+      everywhere_(request.resumed || request.settles ||
                   (!results_differ(request.collective) && total_ <= kWholeBytes / request.element_bytes)) {
   if (!one_sided_) return;
   keepers_ = keepers_of(request);
@@ -146,7 +147,7 @@ StepId Copies::publish(const Operand& a, const Range& result, StepId made) {
   if (result.count == 0 && (total_ > 0 || published_nothing_)) return made;
   published_nothing_ = total_ == 0;
   const StepId step = builder_.publish(a, result.at, result.count, made);
-  if (one_sided_) published_.push_back(step);
+  if (one_sided_ || settles_) published_.push_back(step);
   return step;
 }
 
@@ -185,7 +186,7 @@ void Copies::back_up(std::int32_t owner, std::int32_t source, const Range& resul
 
 // Dissemination: after round i a rank has heard of 2^(i + 1) ranks, itself included.
 void Copies::close() {
-  if (!one_sided_) return;
+  if (!one_sided_ && !settles_) return;
   std::vector<StepId> heard;
   if (!published_.empty()) heard.push_back(builder_.join(published_));
   for (std::int32_t distance = 1; distance < request_.size; distance *= 2) {

@@ -60,9 +60,10 @@ class Copies {
   Builder& builder_;
   bool one_sided_;
   std::uint64_t total_;
+  bool settles_;
   bool everywhere_;
   bool published_nothing_ = false;                  // the record of a result without elements
-  std::vector<StepId> published_;                   // one-sided only
+  std::vector<StepId> published_;                   // where an exchange follows
   std::vector<std::vector<std::int32_t>> keepers_;  // likewise, by owner
   std::vector<std::int32_t> owners_;
   SlotRing slots_;

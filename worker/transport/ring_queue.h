@@ -29,6 +29,10 @@ class RingQueue {
     WARREN_CHECK(!empty(), "pop() of an empty queue");
     head_++;
   }
+  template <class Visit>
+  void for_each(Visit visit) {
+    for (std::size_t i = head_; i != tail_; i++) visit(slots_[i & (slots_.size() - 1)]);
+  }
   void clear() { head_ = tail_; }
   // Takes back what was pushed last.
   void drop_back(std::size_t count) {

@@ -769,6 +769,60 @@ TEST(LaunchRestarts, WhomItsJobHasGivenUpWronglyCountsNowhereWhereThereAreSpares
   EXPECT_THAT(f.error, HasSubstr("a spare could take its place, which counts as no restart, attempt 3"));
 }
 
+TEST(LaunchShrink, WhoIsLostForGoodIsGivenUpAlone) {
+  LaunchOptions o = shell(3, "[ $WARREN_WORKER_ID != 1 ] || kill -9 $$");
+  o.min_workers = 2;
+  o.restarts = 0;
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
+  EXPECT_EQ(f.code.value(), 0) << f.error;
+  EXPECT_THAT(f.error, HasSubstr("warren: worker_given_up: worker 1 was killed by signal 9 (Killed); the job goes on "
+                                 "without it\n"));
+  // A later life that was not heard to be in the job counts as one that waits.
+  o.restarts = 1;
+  const Finished again = run(o);
+  EXPECT_EQ(again.code.value(), 0) << again.error;
+  EXPECT_EQ(count(again.error, "worker_restarted"), 2) << again.error;
+}
+
+TEST(LaunchShrink, WhereTooFewAreLeftTheJobEnds) {
+  LaunchOptions o = shell(3, "[ $WARREN_WORKER_ID = 0 ] && exec sleep 1000; kill -9 $$");
+  o.min_workers = 2;
+  o.restarts = 0;
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
+  EXPECT_EQ(f.code.value(), 128 + SIGKILL) << f.error;
+  EXPECT_EQ(count(f.error, "worker_given_up"), 1) << f.error;
+  EXPECT_EQ(count(f.error, "worker_failed"), 1) << f.error;
+  // Elsewhere there may be enough.
+  LaunchOptions share = shell(2, "kill -9 $$");
+  share.min_workers = 2;
+  share.world_size = 4;
+  share.restarts = 0;
+  const Finished g = run(share);
+  EXPECT_EQ(g.code.value(), 128 + SIGKILL) << "nobody here was in the job to its end";
+  EXPECT_EQ(count(g.error, "worker_given_up"), 2) << g.error;
+}
+
+TEST(LaunchShrink, AProgramsOwnFailureEndsTheJob) {
+  LaunchOptions o = shell(3, "[ $WARREN_WORKER_ID = 1 ] && exit 7; exec sleep 1000");
+  o.min_workers = 1;
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
+  EXPECT_EQ(f.code.value(), 7) << f.error;
+  EXPECT_EQ(count(f.error, "worker_failed"), 1) << f.error;
+}
+
+TEST(LaunchShrink, WhomItsJobHasGoneOnWithoutIsStartedAgainAndNotCounted) {
+  LaunchOptions o = alive(1, "exec $CHILD fenced");
+  o.restarts = 0;
+  o.min_workers = 1;
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
+  EXPECT_EQ(f.code.value(), 0) << f.error;
+  EXPECT_THAT(f.error, HasSubstr("the job could go on without it, which counts as no restart, attempt 3"));
+}
+
 TEST(LaunchRestarts, ADrainBeforeAnythingWasDoneCounts) {
   LaunchOptions o = alive(1, "exec $CHILD unwilling");
   o.restarts = 2;

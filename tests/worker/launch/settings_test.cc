@@ -53,6 +53,7 @@ warren_options no_options() {
   o.replicas = -1;
   o.fusion_bytes = -1;
   o.replace_after_ms = -1;
+  o.grace_ms = -1;
   return o;
 }
 
@@ -111,12 +112,14 @@ TEST(Settings, TakesVariablesAndFillsInDefaults) {
   EXPECT_EQ(s.fusion_bytes, 64 * kMiB);
   EXPECT_EQ(s.timeline, "");
   EXPECT_EQ(s.replace_after_ms, 0);
+  EXPECT_EQ(s.min_workers, 0u) << "mode wait";
+  EXPECT_EQ(s.grace_ms, 0);
   EXPECT_EQ(s.on_rollback, OnRollback::kExit);
   EXPECT_EQ(s.device_library, "");
   EXPECT_EQ(s.device_pinned_bytes, 250 * kMiB);
   EXPECT_EQ(s.log_level, WARREN_LOG_INFO);
   EXPECT_EQ(s.attempt, 0u);
-  EXPECT_EQ(s.resolved.size(), 39u);
+  EXPECT_EQ(s.resolved.size(), 42u);
   EXPECT_EQ(source_of(s, "tracker"), "WARREN_TRACKER");
   EXPECT_EQ(source_of(s, "streams"), "default");
   EXPECT_THAT(describe(s), HasSubstr("tracker=10.0.0.1:7000 (WARREN_TRACKER) job=digits (WARREN_JOB)"));
@@ -399,6 +402,17 @@ TEST(Settings, RefusesWhatIsWrongAndNamesIt) {
       {{{"WARREN_LOG_LAG_MS", "0"}}, {"WARREN_LOG_LAG_MS", "1 to 86400000"}},
       {{{"WARREN_LOG_LAG_BYTES", "0"}}, {"WARREN_LOG_LAG_BYTES"}},
       {{{"WARREN_LOG_DISK_BYTES", "64K"}}, {"WARREN_LOG_DISK_BYTES"}},
+      {{{"WARREN_MODE", "shrinks"}}, {"WARREN_MODE", "give wait or shrink; did you mean shrink?"}},
+      {{{"WARREN_MIN_WORKERS", "2"}}, {"WARREN_MIN_WORKERS", "WARREN_MODE"}},
+      {{{"WARREN_GRACE_MS", "0"}, {"WARREN_MODE", "wait"}}, {"WARREN_GRACE_MS", "WARREN_MODE"}},
+      {{{"WARREN_MODE", "shrink"}, {"WARREN_MIN_WORKERS", "0"}}, {"WARREN_MIN_WORKERS", "1 to 8"}},
+      {{{"WARREN_MODE", "shrink"}, {"WARREN_MIN_WORKERS", "9"}}, {"WARREN_MIN_WORKERS", "1 to 8"}},
+      {{{"WARREN_MODE", "shrink"}, {"WARREN_GRACE_MS", "86400001"}}, {"WARREN_GRACE_MS", "0 to 86400000"}},
+      {{{"WARREN_MODE", "shrink"}, {"WARREN_REPLICAS", "0"}}, {"mode=shrink needs replicas of 1 or more"}},
+      {{{"WARREN_MODE", "shrink"}, {"WARREN_ON_ROLLBACK", "error"}}, {"mode=shrink needs on_rollback=exit"}},
+      {{{"WARREN_MODE", "shrink"}, {"WARREN_RESIZE", "1"}}, {"mode=shrink", "leave resize out"}},
+      {{{"WARREN_MODE", "shrink"}, {"WARREN_CHECKPOINT_MIRROR", "/m"}}, {"mode=shrink", "leave checkpoint_mirror out"}},
+      {{{"WARREN_MODE", "shrink"}, {"WARREN_FUSION_BYTES", "1"}}, {"mode=shrink", "leave fusion_bytes out"}},
       {{{"WARREN_ON_ROLLBACK", "die"}}, {"WARREN_ON_ROLLBACK", "give exit or error"}},
       {{{"WARREN_LOCAL_WORLD_SIZE", "0"}}, {"WARREN_LOCAL_WORLD_SIZE", "1 to 16384"}},
       {{{"WARREN_LOG_LEVEL", "debug"}}, {"WARREN_LOG_LEVEL", "info, warning or error"}},
@@ -419,6 +433,32 @@ TEST(Settings, RefusesWhatIsWrongAndNamesIt) {
     ASSERT_FALSE(r.ok());
     for (const std::string& word : c.words) EXPECT_THAT(r.status().describe(), HasSubstr(word));
   }
+}
+
+TEST(Settings, ModeShrinkSaysWithHowFewAndAfterHowLong) {
+  const auto by_default = resolve(nullptr, environment(with(kComplete, {{"WARREN_MODE", "shrink"}})), kFacts);
+  ASSERT_TRUE(by_default.ok()) << by_default.status().describe();
+  EXPECT_EQ(by_default.value().min_workers, 1u);
+  EXPECT_EQ(by_default.value().grace_ms, 1000);
+  EXPECT_EQ(by_default.value().fusion_bytes, 0u);
+  EXPECT_EQ(by_default.value().resolved.size(), 42u);
+  EXPECT_THAT(describe(by_default.value()), HasSubstr("mode=shrink (WARREN_MODE) min_workers=1 grace_ms=1000"));
+  warren_options o = no_options();
+  o.mode = "shrink";
+  o.min_workers = 8;
+  o.grace_ms = 0;
+  o.fusion_bytes = 0;
+  const Variables spares = {{"WARREN_SPARES", "2"}, {"WARREN_MIN_WORKERS", "3"}, {"WARREN_MODE", "wait"}};
+  const auto given = resolve(&o, environment(with(kComplete, spares)), kFacts);
+  ASSERT_TRUE(given.ok()) << given.status().describe();
+  EXPECT_EQ(given.value().min_workers, 8u) << "of 8: it waits for all, and those whose place is taken wait";
+  EXPECT_EQ(given.value().grace_ms, 0);
+  EXPECT_EQ(given.value().spares, 2u);
+  o.mode = "wait";
+  const auto contradicts = resolve(&o, environment(kComplete), kFacts);
+  ASSERT_FALSE(contradicts.ok());
+  EXPECT_THAT(contradicts.status().describe(), HasSubstr("the option min_workers says how a job goes on without"));
+  EXPECT_THAT(contradicts.status().describe(), HasSubstr("the option grace_ms says how a job goes on without"));
 }
 
 TEST(Settings, SaysAllThatIsMissingAtOnceAndHowToGiveIt) {

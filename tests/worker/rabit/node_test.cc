@@ -26,6 +26,7 @@ struct Fake {
   }
 };
 Fake fake;
+int fake_min_workers = 0;
 
 }  // namespace
 
@@ -52,6 +53,9 @@ void warren_destroy(warren_comm* comm) {
 }
 int32_t warren_rank(const warren_comm*) {
   return 1;
+}
+int32_t warren_min_workers(const warren_comm*) {
+  return fake_min_workers;
 }
 uint32_t warren_checkpoint_world_size(const warren_comm*) {
   return 1;
@@ -176,6 +180,15 @@ TEST_F(NodeTest, LazyStatesFollowEachOther) {
   ASSERT_TRUE(node_.lazy_checkpoint(nullptr).ok());
   ASSERT_TRUE(node_.checkpoint(model("d"), nullptr).ok());
   EXPECT_EQ(stored(), (States{{1, "a"}, {2, "b"}, {3, ""}, {4, "d"}}));
+}
+
+TEST_F(NodeTest, AJobThatGoesOnWithoutSomeOfItsRanksIsRefused) {
+  fake_min_workers = 1;
+  Node other(parameters());
+  const Outcome joined = other.join();
+  fake_min_workers = 0;
+  EXPECT_FALSE(joined.ok());
+  EXPECT_NE(joined.why().find("mode=wait"), std::string::npos) << joined.why();
 }
 
 TEST_F(NodeTest, WhoHasLeftStillKnowsWhoItWas) {

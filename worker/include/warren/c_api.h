@@ -119,6 +119,9 @@ typedef struct warren_options {
   const char* timeline;     /* a file that gets a Chrome trace of calls, rounds and recoveries */
   int64_t replace_after_ms; /* a rank that holds up the others for so long leaves its place to a spare; 0: never;
                                -1: taken from the settings */
+  const char* mode;         /* "wait": the job waits for workers that were lost; "shrink": it goes on without them */
+  int32_t min_workers;      /* mode shrink: with how few; 0: taken from the settings */
+  int64_t grace_ms;         /* mode shrink: for how long it waits for them before; -1: taken from the settings */
 } warren_options;
 
 WARREN_API void warren_options_init(warren_options* options);
@@ -145,6 +148,14 @@ WARREN_API int32_t warren_world_size(const warren_comm* comm);
 /* Position among the ranks of this communicator on the same host, and how many they are. */
 WARREN_API int32_t warren_local_rank(const warren_comm* comm);
 WARREN_API int32_t warren_local_size(const warren_comm* comm);
+/* Mode shrink: the least number of workers that the job goes on with; its ranks are places, which stay as they are, and
+ * world_size is how many there are. 0: the job waits for workers that are lost. */
+WARREN_API int32_t warren_min_workers(const warren_comm* comm);
+/* Whose inputs are in a result: the ranks that took part, rising, the same on all ranks and in all lives. All of them,
+ * but in mode shrink, where an average is over them too. Of the collective of this communicator whose blocking call, or
+ * whose warren_wait, was the last to return well; WARREN_INVALID_ARGUMENT: there is none. *count: how many they are; as
+ * many of them as `capacity` says are written to `ranks`, which is NULL only if that is 0. */
+WARREN_API warren_code warren_contributors(warren_comm* comm, int32_t* ranks, size_t capacity, size_t* count);
 /* Rounds and bytes of payload sent since the communicator's job was joined. */
 WARREN_API uint64_t warren_rounds_finished(const warren_comm* comm);
 WARREN_API uint64_t warren_bytes_sent(const warren_comm* comm);
@@ -257,6 +268,17 @@ WARREN_API warren_code warren_meets_round(warren_comm*, const uint64_t* sites, s
 /* What warren_site_next makes of a place; 0: `file` is NULL or empty. */
 WARREN_API uint64_t warren_site_of(const char* file, int32_t line, const char* function);
 
+/* Mode shrink (the setting `mode`). When workers are lost the job waits for them for grace_ms, and goes on without them
+ * if min_workers are left. A round that was under way is then either the one that it was, if those who are left hold
+ * all of its result, or it is made again from the inputs of those who are left. Who was lost comes in again, under its
+ * rank, after the next checkpoint is committed: its warren_create returns then, it loads that checkpoint, gets the
+ * results since from the log, and contributes from there on; a spare may come in its place. docs/elasticity.md tells
+ * how programs use it. There are allreduce and barrier on what warren_create made, load_checkpoint, checkpoint without
+ * local state, and finalize, in which all who are there take part; all else is WARREN_INVALID_ARGUMENT: other
+ * collectives, messages, split, set-up rounds, prepare functions, wire types, buffers on a GPU, fusion, lazy
+ * checkpoints.
+ */
+
 /* GPU buffers. Where libwarren_cuda.so finds a GPU, the buffers of collectives and messages, and the states that
  * checkpoint takes or that a lazy checkpoint's function gives, may be memory of it (or managed memory): in, out or
  * both, on one GPU. They are copied by way of pinned memory (at most device_pinned_bytes, else WARREN_EXHAUSTED), with
@@ -329,6 +351,9 @@ WARREN_API warren_code warren_recv(warren_comm*, void* buffer, size_t count, war
 WARREN_API warren_code warren_wait(warren_handle*);
 /* *finished: 1 when the call has finished (then the result is warren_wait's), else 0. Does not block. */
 WARREN_API warren_code warren_test(warren_handle*, int32_t* finished);
+/* As warren_contributors, of this call, which has finished, else WARREN_INVALID_ARGUMENT; the code of one that failed.
+ * From any thread and in callbacks, but not beside warren_handle_free. */
+WARREN_API warren_code warren_handle_contributors(const warren_handle*, int32_t* ranks, size_t capacity, size_t* count);
 /* Calls `callback` once: now, if the call has finished. At most one a handle. */
 WARREN_API warren_code warren_on_complete(warren_handle*, warren_callback callback, void* context);
 /* Waits if need be, then frees. NULL is allowed. */

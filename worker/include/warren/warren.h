@@ -311,6 +311,9 @@ struct Options {
   std::string timeline;                      // a file that gets a Chrome trace of calls, rounds and recoveries
   // For so long a rank may hold up the others until a spare takes its place; 0: for ever.
   std::optional<std::chrono::milliseconds> replace_after_ms;
+  std::string mode;     // "wait" for workers that were lost, or "shrink": go on without them
+  int min_workers = 0;  // mode shrink: with how few the job goes on
+  std::optional<std::chrono::milliseconds> grace_ms;  // mode shrink: for how long it waits for them before
 };
 
 namespace detail {
@@ -409,6 +412,16 @@ class Handle {
     return finished != 0;
   }
 
+  // Whose inputs are in the result of this call, which has finished; as Communicator::contributors. Also in a callback,
+  // and from any thread.
+  [[nodiscard]] std::vector<int> contributors() const {
+    std::size_t count = 0;
+    detail::check(warren_handle_contributors(get(), nullptr, 0, &count));
+    std::vector<int> ranks(count);
+    detail::check(warren_handle_contributors(get(), ranks.data(), ranks.size(), &count));
+    return ranks;
+  }
+
   // Calls `callback` once, with nullptr on success: at once if the call has finished, else from the thread that
   // finishes it, which may be the library's. It must not throw (the process would end) or use the communicator. One a
   // handle.
@@ -497,6 +510,18 @@ class Communicator {
   // Position among the ranks of this communicator on the same host, and how many they are.
   [[nodiscard]] int local_rank() const { return warren_local_rank(get()); }
   [[nodiscard]] int local_size() const { return warren_local_size(get()); }
+  // Mode shrink: with how few workers the job goes on. 0: it waits for those that are lost.
+  [[nodiscard]] int min_workers() const { return warren_min_workers(get()); }
+  // Whose inputs are in the result of the collective of this communicator whose call, or whose Handle::wait(), was the
+  // last to return: rising, the same on all ranks and in all lives. All ranks, but in mode shrink.
+  // ErrorCode::invalid_argument: there is none yet.
+  [[nodiscard]] std::vector<int> contributors() const {
+    std::vector<int> ranks(this->ranks());
+    std::size_t count = 0;
+    detail::check(warren_contributors(get(), ranks.data(), ranks.size(), &count));
+    ranks.resize(count);
+    return ranks;
+  }
   // Rounds finished and bytes of payload sent since the job was joined.
   [[nodiscard]] std::uint64_t rounds_finished() const { return warren_rounds_finished(get()); }
   [[nodiscard]] std::uint64_t bytes_sent() const { return warren_bytes_sent(get()); }
@@ -1104,6 +1129,9 @@ inline Communicator Communicator::create(const Options& options) {
   c.fusion_bytes = options.fusion_bytes ? *options.fusion_bytes : -1;
   c.timeline = text(options.timeline);
   c.replace_after_ms = options.replace_after_ms ? options.replace_after_ms->count() : -1;
+  c.mode = text(options.mode);
+  c.min_workers = options.min_workers;
+  c.grace_ms = options.grace_ms ? options.grace_ms->count() : -1;
   auto state = std::make_shared<detail::State>();
   if (options.log_sink) {
     state->log_sink = options.log_sink;

@@ -1,0 +1,161 @@
+// Going on without ranks that were lost, and taking in those that come (docs/decisions/0020-shrink.md): when, and what
+// becomes of the rounds that were under way.
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "recovery/codec.h"
+#include "recovery/limits.h"
+#include "recovery/ranges.h"
+#include "recovery/tracker_machine.h"
+#include "recovery/tracker_transitions.h"
+
+namespace warren {
+
+bool TrackerMachine::absent(std::size_t rank) const {
+  return plan_.members(static_cast<int>(rank)).absent();
+}
+
+std::size_t TrackerMachine::count_absent() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(plan_.members(), [](const wire::Member& m) { return m.absent(); }));
+}
+
+std::optional<TimeMs> TrackerMachine::goes_on_from() const {
+  if (!shrinks() || state_ != State::kGathering || !has_places() || waiting_.size() < settings_.min_workers()) {
+    return std::nullopt;
+  }
+  const auto grace_ms = static_cast<std::int64_t>(settings_.grace_ms());
+  if (interrupt_.resume() && survivors_ != 0) {
+    // Where it has ended for those that come, nobody else is waited for.
+    const bool lost = std::ranges::any_of(free_places_, [this](std::size_t place) { return !absent(place); });
+    return interrupted_at_ + (lost ? grace_ms : 0);
+  }
+  // All start again, from what their hosts hold together.
+  std::set<std::string> there;
+  for (const auto& [worker, w] : waiting_) there.insert(w.member.host_id());
+  if (!spares_in_reach(there)) return std::nullopt;
+  return since_ + timeout_ms() + grace_ms;
+}
+
+bool TrackerMachine::send_back_newcomers(Effects& effects) {
+  const bool may = shrinks() && has_places() && interrupt_.resume() && survivors_ >= settings_.min_workers();
+  if (!may || survivors_ == waiting_.size() || spares_in_reach(hosts_there())) return false;
+  count(Transition::newcomers_sent_back);
+  out_of_reach_ = true;
+  std::vector<std::string> newcomers;
+  for (const auto& [worker, w] : waiting_) {
+    if (!w.report) newcomers.push_back(worker);
+  }
+  for (const std::string& worker : newcomers) {
+    const std::string host = waiting_.at(worker).member.host_id();
+    displace(worker, effects);
+    found_nothing_.insert(host);
+  }
+  return true;
+}
+
+// The rounds so far keep their names, and so do the ranks whose inputs are in them. What survivors hold of a round in
+// flight is its result if it is all of it: somebody who is lost may have returned it. Otherwise nobody has: it is
+// computed again from whole inputs, under a name of its own, so that nothing of the two attempts can meet.
+void TrackerMachine::end_timeline(Start& start) {
+  for (wire::Position& p : start.frontier) {
+    Ranges final;
+    for (const wire::ByteRange& range : p.final()) final.add(range.begin(), range.end());
+    if (p.final_size() != 0 || p.empty()) {
+      const bool whole = p.empty() || (p.total_bytes() != 0 && final.covers(0, p.total_bytes()));
+      count(whole ? Transition::attempt_finished : Transition::attempt_dropped);
+      if (whole) p.set_rounds(p.rounds() + 1);
+    }
+    p.clear_final();
+    p.clear_total_bytes();
+    p.clear_empty();
+  }
+  std::erase_if(start.frontier, [](const wire::Position& p) { return p.rounds() == 0 && !p.closed(); });
+  for (const wire::Position& p : start.frontier) {
+    const bool named = std::ranges::any_of(start.kept, [&](const wire::Kept& k) {
+      return k.group() == p.group() && k.version() == p.version() && k.rounds() >= p.rounds();
+    });
+    if (named || p.rounds() == 0) continue;
+    wire::Kept& k = start.kept.emplace_back();
+    k.set_group(p.group());
+    k.set_version(p.version());
+    k.set_timeline(timeline_.value);
+    k.set_rounds(p.rounds());
+  }
+  std::ranges::sort(start.kept, {}, [](const wire::Kept& k) { return std::tuple(k.group(), k.version(), k.rounds()); });
+  start.ends_timeline = true;
+}
+
+// Only after a gap, when survivors alone count.
+bool TrackerMachine::drop_forgotten(Start& start) {
+  bool any = false;
+  std::vector<wire::Kept> kept;
+  for (wire::Kept& k : start.kept) {
+    const auto p = std::ranges::find_if(
+        start.frontier, [&](const wire::Position& f) { return f.group() == k.group() && f.version() == k.version(); });
+    const std::uint64_t rounds = p == start.frontier.end() ? 0 : p->rounds();
+    const bool goes_on = !kept.empty() && kept.back().group() == k.group() && kept.back().version() == k.version();
+    any = any || k.rounds() > rounds;
+    k.set_rounds(std::min(k.rounds(), rounds));
+    if (k.rounds() > (goes_on ? kept.back().rounds() : 0)) kept.push_back(std::move(k));
+  }
+  start.kept = std::move(kept);
+  return any;
+}
+
+std::size_t TrackerMachine::absences_of(const Start& start, std::size_t ranks) const {
+  std::size_t all = members_.size() - ranks;
+  for (const wire::Absence& a : plan_.absences()) {
+    const bool used = std::ranges::any_of(start.kept, [&](const auto& k) { return k.timeline() == a.timeline(); });
+    if (used) all += static_cast<std::size_t>(a.ranks_size());
+  }
+  return all;
+}
+
+// Whose inputs are missing in the rounds that the plan names; `before`: the plan before it.
+void TrackerMachine::name_absences(const wire::Plan& before) {
+  std::map<std::uint32_t, wire::Absence> named;
+  for (const wire::Absence& a : before.absences()) {
+    const bool used = std::ranges::any_of(plan_.kept(), [&](const auto& k) { return k.timeline() == a.timeline(); });
+    if (used) named[a.timeline()] = a;
+  }
+  for (const wire::Member& m : plan_.members()) {
+    if (!m.absent()) continue;
+    wire::Absence& own = named[plan_.timeline()];
+    own.set_timeline(plan_.timeline());
+    own.add_ranks(m.rank());
+  }
+  for (auto& [timeline, a] : named) *plan_.add_absences() = std::move(a);
+}
+
+// A version is committed: what it needs to come in is that, and little else.
+void TrackerMachine::take_in(TimeMs now, Effects& effects) {
+  if (absent_ == 0 || spares_.empty()) return;
+  const auto ready = std::ranges::find_if(
+      spares_, [&](const auto& s) { return now < s.second.heard + limits::kSuspectHeartbeats * interval_ms(); });
+  if (ready == spares_.end()) return;
+  count(Transition::grows);
+  end_epoch(Code::kPeerLost,
+            "worker " + ready->first + " comes in" +
+                (spares_.size() == 1 ? "" : " with " + std::to_string(spares_.size() - 1) + " more that wait") +
+                ", now that " + program_version() + " is committed",
+            {}, true, now, effects);
+}
+
+// The journal is older than a plan after which rounds have other names. What was decided since then nobody can tell.
+void TrackerMachine::fall_behind(std::size_t rank, const wire::Report& r, TimeMs now, Effects& effects) {
+  count(Transition::timeline_ahead);
+  timeline_ = Timeline(r.timeline());
+  plan_.set_timeline(timeline_.value);
+  told_ = told_changes_ = nullptr;
+  if (r.committed_version() != 0) {
+    learn_commit(Version(r.committed_version()), Timeline(r.committed_timeline()), effects);
+  }
+  roll_back(Code::kPeerLost,
+            name(rank) + " has gone on with a plan of timeline " + std::to_string(r.timeline()) +
+                ", of which the tracker's journal does not know: it is an older copy",
+            now, effects);
+}
+
+}  // namespace warren

@@ -1,0 +1,243 @@
+// Jobs that go on without ranks that were lost, and take them in again (docs/decisions/0020-shrink.md). That each
+// result has the inputs of the contributors that its call names, and of no others, is judged in every run (I2).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "chaos/sim/runner.h"
+#include "tests/chaos/sim_scenarios.h"
+
+namespace warren::chaos {
+namespace {
+
+// Longer than a run is disturbed.
+constexpr std::int64_t kForGoodUs = 60'000'000;
+// So long that the others have noticed it and gone on.
+constexpr std::int64_t kLongUs = 80'000;
+
+// Each rank on a machine of its own, and any number of them is enough at once.
+SimOptions shrinking(std::uint32_t world_size, std::uint64_t seed) {
+  SimOptions options = calm(world_size, seed);
+  options.shrinks = true;
+  options.min_workers = 1;
+  options.grace_ms = 0;
+  options.replicas = 2;
+  options.disks = false;
+  options.hosts = {"a", "b", "c", "d", "e"};
+  options.hosts.resize(world_size);
+  return options;
+}
+
+std::uint64_t passages(const SimOutcome& o, std::size_t worker, KillPoint point) {
+  return o.passages[worker][static_cast<std::size_t>(point)];
+}
+
+TEST(Shrink, EveryInvariantHolds) {
+  name_seed_on_abort();
+  std::uint64_t shrunk = 0, grown = 0, finished = 0, dropped = 0;
+  for (std::uint64_t seed = 1; seed <= seeds(200); ++seed) {
+    SimOptions options;
+    options.seed = 50'000 + seed;
+    options.shrinks = true;
+    const SimOutcome o = simulate(options);
+    EXPECT_EQ(o.verdict, "") << "seed " << options.seed << ": " << o.setting;
+    shrunk += o.shrunk;
+    grown += o.grown;
+    finished += tracker(o, "attempt_finished");
+    dropped += tracker(o, "attempt_dropped");
+  }
+  EXPECT_GT(shrunk, 80 / kFewer);
+  EXPECT_GT(grown, 40 / kFewer);
+  EXPECT_GT(finished, 5 / kFewer);
+  EXPECT_GT(dropped, 0u);
+}
+
+TEST(Shrink, NobodyIsGivenUpWhereNothingGoesWrong) {
+  for (std::uint64_t seed = 1; seed <= seeds(20); ++seed) {
+    const SimOutcome o = simulate(shrinking(2 + static_cast<std::uint32_t>(seed % 4), seed));
+    ASSERT_EQ(o.verdict, "") << "seed " << seed;
+    EXPECT_EQ(o.shrunk, 0u) << "seed " << seed;
+    EXPECT_EQ(tracker(o, "interrupted"), 0u) << "seed " << seed;
+  }
+}
+
+// DESIGN section 12, scenario 1: a ring of three, of which any rank dies at each of its frames, so also when exactly
+// one segment is final; and another one as the rest runs the round again.
+TEST(Shrink, ARingLosesARankAndAnotherInTheRerun) {
+  std::uint64_t finished = 0, dropped = 0, twice = 0;
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    SimOptions options = shrinking(3, seed);
+    options.algorithm = "ring";
+    options.collective = Collective::kAllreduce;
+    options.replicas = 2 + static_cast<std::uint32_t>(seed % 2);
+    const SimOutcome whole = simulate(options);
+    ASSERT_EQ(whole.verdict, "");
+    for (std::size_t worker = 0; worker < 3; ++worker) {
+      const std::uint64_t sends = passages(whole, worker, KillPoint::kSend);
+      for (std::uint64_t at = 0; at < sends; at += 1 + sends / seeds(16)) {
+        SimOptions one = options;
+        one.deaths = {{.worker = worker, .at = KillPoint::kSend, .passage = at, .away_us = kForGoodUs}};
+        const SimOutcome first = simulate(one);
+        ASSERT_EQ(first.verdict, "") << "seed " << seed << ", worker " << worker << ", frame " << at;
+        ASSERT_EQ(first.rollbacks, 0u) << "seed " << seed << ", worker " << worker << ", frame " << at;
+        finished += tracker(first, "attempt_finished");
+        dropped += tracker(first, "attempt_dropped");
+        // As far as the first loss all went as it would have.
+        const std::size_t other = (worker + 1 + at % 2) % 3;
+        for (std::uint64_t more = 0; more < 4; ++more) {
+          SimOptions two = one;
+          two.deaths.push_back({.worker = other, .at = KillPoint::kSend, .passage = at + more, .away_us = kForGoodUs});
+          const SimOutcome o = simulate(two);
+          ASSERT_EQ(o.verdict, "") << "seed " << seed << ", workers " << worker << " and " << other << ", frames " << at
+                                   << " and " << at + more;
+          twice += o.shrunk > 1;
+        }
+      }
+    }
+  }
+  EXPECT_GT(finished, 0u);
+  EXPECT_GT(dropped, 10 / kFewer);
+  EXPECT_GT(twice, 10 / kFewer);
+}
+
+// Every algorithm, with results of any length: whoever has returned was right, whatever the others do then.
+TEST(Shrink, EveryAlgorithmLosesARankAtItsReturn) {
+  std::uint64_t shrunk = 0;
+  for (const char* algorithm : {"star", "tree", "butterfly", "ring", "direct"}) {
+    for (std::uint64_t seed = 1; seed <= seeds(8); ++seed) {
+      SimOptions options = shrinking(3 + static_cast<std::uint32_t>(seed % 2), seed);
+      options.algorithm = algorithm;
+      options.replicas = 2 + static_cast<std::uint32_t>(seed % 2);
+      options.lends = seed % 4 == 0;
+      const SimOutcome whole = simulate(options);
+      ASSERT_EQ(whole.verdict, "") << algorithm << ", seed " << seed;
+      for (std::size_t worker = 0; worker < 3; ++worker) {
+        for (const KillPoint point : {KillPoint::kReturn, KillPoint::kCompletion}) {
+          const std::uint64_t most = passages(whole, worker, point);
+          for (std::uint64_t at = 0; at < most; at += 1 + most / seeds(8)) {
+            SimOptions one = options;
+            one.deaths = {{.worker = worker,
+                           .at = point,
+                           .passage = at,
+                           .with_host = at % 2 == 1,
+                           .away_us = at % 3 == 0 ? kForGoodUs : kLongUs}};
+            const SimOutcome o = simulate(one);
+            ASSERT_EQ(o.verdict, "") << algorithm << ", seed " << seed << ", worker " << worker << ", passage " << at;
+            ASSERT_EQ(o.rollbacks, 0u) << algorithm << ", seed " << seed << ", worker " << worker << ", passage " << at;
+            shrunk += o.shrunk;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(shrunk, 100 / kFewer);
+}
+
+// A shrinking job with checkpoints enough.
+SimOptions with_checkpoints(std::uint32_t world_size, std::uint64_t first_seed) {
+  SimOptions options = shrinking(world_size, first_seed);
+  while (simulate(options).commits < 3) ++options.seed;
+  return options;
+}
+
+// A rank is lost when it has logged its part of a checkpoint, or is about to vote; it comes back, and another one is
+// lost at its own part of one, or in its replay, or is the one that has just come in.
+TEST(Shrink, TheSetChangesDuringACheckpointAndDuringReplay) {
+  std::uint64_t shrunk = 0, grown = 0;
+  for (std::uint64_t seed = 10; seed < 14; ++seed) {
+    const SimOptions options = with_checkpoints(3, seed * 10);
+    const SimOutcome whole = simulate(options);
+    ASSERT_EQ(whole.verdict, "");
+    for (std::size_t worker = 0; worker < 3; ++worker) {
+      for (const KillPoint point : {KillPoint::kCheckpoint, KillPoint::kEffect}) {
+        const std::uint64_t most = passages(whole, worker, point);
+        for (std::uint64_t at = 0; at < most; at += 1 + most / seeds(6)) {
+          const std::size_t other = (worker + 1) % 3;
+          const SimOptions::Death first{.worker = worker, .at = point, .passage = at, .away_us = kLongUs};
+          const SimOptions::Death seconds[] = {
+              {.worker = other, .at = KillPoint::kCheckpoint, .passage = at, .away_us = kLongUs},
+              {.worker = worker, .at = KillPoint::kRecall, .passage = at % 3, .attempt = 1, .away_us = kLongUs},
+              {.worker = worker, .at = KillPoint::kCheckpoint, .passage = 0, .attempt = 1, .away_us = kForGoodUs},
+              {.worker = other, .at = KillPoint::kReturn, .passage = at + 5, .away_us = kLongUs}};
+          for (const SimOptions::Death& second : seconds) {
+            SimOptions one = options;
+            one.deaths = {first, second};
+            const SimOutcome o = simulate(one);
+            ASSERT_EQ(o.verdict, "") << "seed " << options.seed << ", worker " << worker << ", passage " << at
+                                     << ", then worker " << second.worker;
+            shrunk += o.shrunk;
+            grown += o.grown;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(shrunk, 100 / kFewer);
+  EXPECT_GT(grown, 50 / kFewer);
+}
+
+// The grace ends while the lost rank's next life joins: either it is one of the next plan, or it waits for a commit.
+TEST(Shrink, TheGraceEndsAsTheLostRankReturns) {
+  std::uint64_t shrunk = 0, waited = 0;
+  for (std::uint64_t seed = 20; seed < 24; ++seed) {
+    SimOptions options = with_checkpoints(3, seed * 10);
+    options.grace_ms = 20;
+    const SimOutcome whole = simulate(options);
+    const std::uint64_t returns = passages(whole, 1, KillPoint::kReturn);
+    ASSERT_EQ(whole.verdict, "");
+    for (std::uint64_t at = 0; at < returns; at += 1 + returns / seeds(4)) {
+      // Others hear of the loss, and the join takes its time.
+      for (std::int64_t away_us = 12'000; away_us < 40'000; away_us += 700) {
+        SimOptions one = options;
+        one.deaths = {{.worker = 1, .at = KillPoint::kReturn, .passage = at, .away_us = away_us}};
+        const SimOutcome o = simulate(one);
+        ASSERT_EQ(o.verdict, "") << "seed " << options.seed << ", return " << at << ", away for " << away_us << " us";
+        ++(o.shrunk > 0 ? shrunk : waited);
+      }
+    }
+  }
+  EXPECT_GT(shrunk, 20 / kFewer);
+  EXPECT_GT(waited, 20 / kFewer);
+}
+
+// With fewer than the least number of workers a job waits.
+TEST(Shrink, TooFewWait) {
+  for (std::uint64_t seed = 1; seed <= seeds(10); ++seed) {
+    SimOptions options = shrinking(3, seed);
+    options.min_workers = 2;
+    options.deaths = {{.worker = 0, .at = KillPoint::kReturn, .passage = 1, .away_us = 400'000},
+                      {.worker = 1, .at = KillPoint::kReturn, .passage = 1, .away_us = 300'000}};
+    const SimOutcome o = simulate(options);
+    ASSERT_EQ(o.verdict, "") << "seed " << seed;
+  }
+}
+
+// Scenario 10: the tracker dies before each of its effects, as a job shrinks and grows; with its journal, too.
+TEST(Shrink, TheTrackerDiesBeforeEachEffect) {
+  std::uint64_t shrunk = 0, grown = 0, rebuilt = 0;
+  for (std::uint64_t seed = 30; seed < 33; ++seed) {
+    for (const bool journal : {false, true}) {
+      SimOptions options = with_checkpoints(3, seed * 10);
+      options.deaths = {{.worker = 1, .at = KillPoint::kReturn, .passage = 2, .away_us = kLongUs}};
+      options.journal_dies_too = journal;
+      const SimOutcome whole = simulate(options);
+      ASSERT_EQ(whole.verdict, "") << "seed " << options.seed;
+      const std::uint64_t effects = std::min<std::uint64_t>(whole.tracker_effects, 250);
+      for (std::uint64_t at = 0; at < effects; at += kFewer) {
+        SimOptions one = options;
+        one.tracker_dies_before_effect = at;
+        const SimOutcome o = simulate(one);
+        ASSERT_EQ(o.verdict, "") << "seed " << options.seed << ", before effect " << at;
+        shrunk += o.shrunk;
+        grown += o.grown;
+        rebuilt += o.rebuilt;
+      }
+    }
+  }
+  EXPECT_GT(shrunk, 100 / kFewer);
+  EXPECT_GT(grown, 50 / kFewer);
+  EXPECT_GT(rebuilt, 50 / kFewer);
+}
+
+}  // namespace
+}  // namespace warren::chaos

@@ -1,0 +1,269 @@
+// Going on without lost ranks, and with those that come back (docs/decisions/0020-shrink.md).
+#include <gtest/gtest.h>
+
+#include "recovery/limits.h"
+#include "tests/recovery/script.h"
+
+namespace warren::test {
+namespace {
+
+constexpr std::int64_t kGraceMs = 300, kTimeoutMs = 5000;
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// A job of three ranks, each on a host of its own unless said otherwise, that goes on with two.
+class Job : public TrackerScript {
+ public:
+  explicit Job(std::uint32_t min_workers = 2, bool logs = false, std::int64_t grace_ms = kGraceMs)
+      : TrackerScript(logs, 2), min_workers_(min_workers), grace_ms_(grace_ms) {}
+
+  std::string joins(const std::string& worker, std::uint64_t life, const std::string& host, std::uint64_t called = 0) {
+    wire::Envelope e = promised(life);
+    wire::Join& j = *e.mutable_join();
+    j = test::join(worker, host, 3, 2);
+    j.set_waits(true);
+    j.set_called(called);
+    j.mutable_settings()->set_min_workers(min_workers_);
+    j.mutable_settings()->set_grace_ms(static_cast<std::uint64_t>(grace_ms_));
+    return send(std::move(e));
+  }
+  void begin() {
+    (void)joins("w0", 10, "a");
+    (void)joins("w1", 11, "b");
+    ASSERT_TRUE(has(joins("w2", 12, "c"), "10 <- Plan epoch 1 w0=10 w1=11 w2=12\n"));
+  }
+  // Rank 2 has left, and both others have stopped in epoch 2.
+  std::string lose_rank_2(std::vector<wire::Position> of_0, std::vector<wire::Position> of_1) {
+    (void)give_up(12, 1);
+    (void)report(10, 2, 1, std::move(of_0));
+    return report(11, 2, 1, std::move(of_1));
+  }
+  [[nodiscard]] TrackerMachine::View view() { return machine().view(TimeMs{now()}); }
+
+ private:
+  std::uint32_t min_workers_;
+  std::int64_t grace_ms_;
+};
+
+TEST(Shrink, GoesOnWithoutTheLostRankOnceTheGraceIsOver) {
+  Job t;
+  t.begin();
+  EXPECT_FALSE(has(t.lose_rank_2({position(1, 3)}, {position(1, 3)}), "Plan"));
+  EXPECT_FALSE(has(t.pass_alive(kGraceMs - 1, {10, 11}, 2), "Plan"));
+  const std::string planned = t.pass(1);
+  // What is computed from here on has other names, and says who is not in it.
+  EXPECT_TRUE(has(planned,
+                  "10 <- Plan epoch 2 w0=10 (as before) w1=11 (as before) w2 (absent) timeline 1 1.3 1 below 3 of "
+                  "timeline 0 without 2 in timeline 1\n"))
+      << planned;
+  EXPECT_FALSE(has(planned, "12 <- Plan"));
+  EXPECT_TRUE(t.view().members[2].absent);
+  // It needs nobody else: not to commit, and not to end.
+  (void)t.vote(10, 2, {position(1, 4, true)}, 1);
+  EXPECT_TRUE(has(t.vote(11, 2, {position(1, 4, true)}, 1), "10 <- Committed 2 timeline 1\n"));
+  EXPECT_FALSE(has(t.pass_alive(2 * kTimeoutMs, {10, 11}, 2), "Pause")) << "the absent one is not missed";
+  (void)t.finalize(10, 2);
+  EXPECT_TRUE(has(t.finalize(11, 2), "10 <- Finished epoch 2\n"));
+}
+
+TEST(Shrink, WhoIsBackWithinTheGraceIsWaitedForNoLonger) {
+  Job t;
+  t.begin();
+  (void)t.lose_rank_2({position(1, 3)}, {position(1, 3)});
+  EXPECT_TRUE(has(t.joins("w2", 13, "c"), "10 <- Plan epoch 2 w0=10 (as before) w1=11 (as before) w2=13 1.3\n"))
+      << "in the same timeline";
+}
+
+TEST(Shrink, ARoundWhoseWholeResultSurvivorsHoldIsCompleted) {
+  Job t;
+  t.begin();
+  (void)t.lose_rank_2({in_flight(1, 3, 0, 8, 16)}, {in_flight(1, 3, 8, 16, 16)});
+  EXPECT_TRUE(has(t.pass_alive(kGraceMs, {10, 11}, 2), "timeline 1 1.4 1 below 4 of timeline 0 without 2"));
+}
+
+TEST(Shrink, ARoundOfWhichSomethingIsMissingIsRunAgain) {
+  {
+    Job t;
+    t.begin();
+    (void)t.lose_rank_2({in_flight(1, 3, 0, 8, 16)}, {in_flight(1, 3, 9, 16, 16)});
+    EXPECT_TRUE(has(t.pass_alive(kGraceMs, {10, 11}, 2), "timeline 1 1.3 1 below 3 of timeline 0 without 2"));
+  }
+  {
+    // Nobody knows how much it is, or they do not agree.
+    Job t;
+    t.begin();
+    (void)t.lose_rank_2({position(1, 0, false, {{0, 8}})}, {position(1, 0)});
+    EXPECT_TRUE(has(t.pass_alive(kGraceMs, {10, 11}, 2), "(absent) timeline 1 without 2 in timeline 1\n"));
+  }
+  Job t;
+  t.begin();
+  (void)t.lose_rank_2({in_flight(1, 3, 0, 8, 8)}, {in_flight(1, 3, 0, 8, 16)});
+  EXPECT_TRUE(has(t.pass_alive(kGraceMs, {10, 11}, 2), "1 below 3 of timeline 0"));
+}
+
+TEST(Shrink, WhoIsFurtherHasCompletedTheRound) {
+  Job t;
+  t.begin();
+  (void)t.lose_rank_2({position(1, 4)}, {in_flight(1, 3, 0, 8, 16)});
+  EXPECT_TRUE(has(t.pass_alive(kGraceMs, {10, 11}, 2), "timeline 1 1.4 1 below 4 of timeline 0 without 2"));
+}
+
+TEST(Shrink, NeverToFewerThanAreNeeded) {
+  Job t(3);
+  t.begin();
+  (void)t.lose_rank_2({position(1, 3)}, {position(1, 3)});
+  EXPECT_FALSE(has(t.pass_alive(60'000, {10, 11}, 2), "Plan"));
+  EXPECT_TRUE(has(t.joins("w2", 13, "c"), "Plan epoch 2 w0=10 (as before) w1=11 (as before) w2=13 1.3\n"));
+}
+
+TEST(Shrink, WhoComesBackWaitsAndIsTakenInWithTheNextCommit) {
+  Job t;
+  t.begin();
+  (void)t.lose_rank_2({position(1, 3)}, {position(1, 3)});
+  (void)t.pass_alive(kGraceMs, {10, 11}, 2);
+  EXPECT_EQ(t.joins("w2", 13, "c"), "13 <- Welcome as a spare\n");
+  (void)t.vote(10, 2, {position(1, 5, true)}, 1);
+  const std::string committed = t.vote(11, 2, {position(1, 5, true)}, 1);
+  EXPECT_TRUE(has(committed, "10 <- Committed 2 timeline 1\n")) << committed;
+  EXPECT_TRUE(has(committed, "10 <- Pause epoch 3")) << committed;
+  (void)t.report(10, 3, 2, {position(1, 5, true), position(2, 1)});
+  const std::string called = t.report(11, 3, 2, {position(1, 5, true), in_flight(2, 0, 0, 4, 8)});
+  EXPECT_TRUE(has(called, "13 <- Called epoch 3 stale\n")) << called << "what its host held may be of other inputs";
+  const std::string planned = t.joins("w2", 13, "c", 3);
+  EXPECT_TRUE(has(planned,
+                  "13 <- Plan epoch 3 w0=10 (as before) w1=11 (as before) w2=13 timeline 2 2.1 2 below 1 of timeline "
+                  "1 without 2 in timeline 1 committed 2 in 1\n"))
+      << planned;
+}
+
+TEST(Shrink, NobodyIsWaitedForThatComesInAndDoesNotAnswer) {
+  Job t;
+  t.begin();
+  (void)t.lose_rank_2({position(1, 3)}, {position(1, 3)});
+  (void)t.pass_alive(kGraceMs, {10, 11}, 2);
+  (void)t.joins("w2", 13, "c");
+  (void)t.vote(10, 2, {position(1, 5, true)}, 1);
+  (void)t.vote(11, 2, {position(1, 5, true)}, 1);
+  (void)t.report(10, 3, 2, {position(1, 5, true), position(2, 1)});
+  (void)t.report(11, 3, 2, {position(1, 5, true), position(2, 1)});
+  const std::string passed_over = t.pass_alive(kTimeoutMs, {10, 11}, 3);
+  EXPECT_TRUE(has(passed_over, "10 <- Plan epoch 3 w0=10 (as before) w1=11 (as before) w2 (absent) timeline 1 2.1"))
+      << passed_over << "the same ranks, and so the same timeline";
+}
+
+TEST(Shrink, WhoWouldHaveToLoadWhatMayBeOutOfReachWaitsForTheNextCommit) {
+  Job t(1);
+  t.begin();
+  (void)t.lose_rank_2({position(1, 3)}, {position(1, 3)});
+  (void)t.pass_alive(kGraceMs, {10, 11}, 2);
+  // With this one a second machine is gone since the beginning, and there are two copies.
+  (void)t.give_up(11, 2);
+  (void)t.report(10, 3, 1, {position(1, 4)});
+  EXPECT_TRUE(has(t.joins("w2", 13, "c"), "13 <- Welcome 2 of 3"));
+  EXPECT_TRUE(has(t.joins("w1", 14, "b"), "13 <- Welcome as a spare\n")) << "all are there";
+  const std::string planned = t.pass_alive(kGraceMs, {10}, 3);
+  EXPECT_TRUE(has(planned, "10 <- Plan epoch 3 w0=10 (as before) w1 (absent) w2 (absent) timeline 2")) << planned;
+  (void)t.joins("w1", 14, "b");
+  (void)t.joins("w2", 13, "c");
+  EXPECT_TRUE(has(t.vote(10, 2, {position(1, 5, true)}, 2), "10 <- Pause epoch 4"));
+  EXPECT_TRUE(has(t.report(10, 4, 2, {position(1, 5, true)}), "13 <- Called epoch 4 stale\n"));
+}
+
+TEST(Shrink, ASuspectIsNotWaitedForLongerThanTheGrace) {
+  Job t;
+  t.begin();
+  (void)t.link_broken(10, 1, 2, 12);
+  (void)t.pass_alive(60, {10, 11}, 1);
+  (void)t.report(10, 2, 1, {position(1, 3)});
+  (void)t.report(11, 2, 1, {position(1, 3)});
+  EXPECT_TRUE(has(t.pass_alive(kGraceMs, {10, 11}, 2), "w2 (absent) timeline 1"));
+}
+
+TEST(Shrink, ARestartedTrackerNeedsTheMembersThatAreThere) {
+  Job t(1);
+  t.begin();
+  (void)t.give_up(11, 1);
+  (void)t.give_up(12, 1);
+  (void)t.report(10, 2, 1, {position(1, 3)});
+  ASSERT_TRUE(has(t.pass_alive(kGraceMs, {10}, 2), "w1 (absent) w2 (absent) timeline 1"));
+  t.restart(false);
+  EXPECT_EQ(t.joins("w2", 13, "c"), "13 <- HeartbeatReply 1\n") << "whose place is empty has no say";
+  // One of three, and all that are there.
+  wire::Envelope e = t.promised(10);
+  e.mutable_stopped()->set_epoch(kMaxEpoch - 1);
+  (void)t.send(std::move(e));
+  EXPECT_EQ(t.joins("w2", 13, "c"), "13 <- Welcome as a spare\n");
+  EXPECT_FALSE(has(t.pass_alive(2 * kTimeoutMs, {10}, 2), "Pause"));
+}
+
+TEST(Shrink, AJournalOlderThanTheNewestTimelineCannotGoOn) {
+  Job t;
+  t.begin();
+  const std::string older = t.disk();
+  (void)t.lose_rank_2({position(1, 3)}, {position(1, 3)});
+  (void)t.pass_alive(kGraceMs, {10, 11}, 2);
+  t.disk() = older;
+  t.restart();
+  (void)t.beat(10, 2);
+  wire::Envelope e = t.promised(10);
+  wire::Report& r = *e.mutable_report();
+  r.set_epoch(3);
+  r.set_version(2);
+  r.set_timeline(1);
+  r.set_committed_version(2);
+  r.set_committed_timeline(1);
+  const std::string rolled_back = t.send(std::move(e));
+  EXPECT_TRUE(has(rolled_back, "10 <- Interrupt epoch 4")) << rolled_back;
+  EXPECT_EQ(t.view().committed, Version(2)) << "what it has heard of since is told";
+  EXPECT_EQ(t.view().timeline, Timeline(1)) << "the next one is above it";
+}
+
+TEST(Shrink, AfterARollbackTooItGoesOnWithThoseThatCome) {
+  Job t;
+  t.begin();
+  (void)t.vote(10, 2);
+  (void)t.vote(11, 2);
+  (void)t.vote(12, 2);
+  (void)t.round_failed(10, 1, Code::kDesync, "they differ");
+  (void)t.stopped(10, 2);
+  (void)t.stopped(11, 2);
+  (void)t.stopped(12, 2);
+  (void)t.joins("w0", 20, "a");
+  (void)t.joins("w1", 21, "b");
+  std::string text;
+  for (int i = 0; i < 8; ++i) {
+    text += t.pass(1000);
+    (void)t.joins("w0", 20, "a");
+    (void)t.joins("w1", 21, "b");
+  }
+  EXPECT_TRUE(has(text, "20 <- Plan epoch 2 w0=20 w1=21 w2 (absent) timeline 1 without 2 in timeline 1 committed 2"))
+      << text;
+}
+
+TEST(Shrink, WorkersThatChangeWithoutEndAndWithoutCheckpointsStartAgain) {
+  Job t;
+  t.begin();
+  // As many changes lie behind it as a plan can tell of.
+  wire::JobRecord record;
+  ASSERT_TRUE(record.ParseFromString(t.disk()));
+  constexpr auto kMost = static_cast<std::uint32_t>(limits::kMaxKept);
+  for (std::uint32_t i = 0; i < kMost; ++i) {
+    wire::Kept& k = *record.mutable_plan()->add_kept();
+    k.set_version(1);
+    k.set_timeline(i);
+    k.set_rounds(i + 1);
+  }
+  *record.mutable_plan()->add_frontier() = position(1, kMost);
+  record.mutable_plan()->set_timeline(kMost);
+  record.set_timeline(kMost);
+  t.disk() = record.SerializeAsString();
+  t.restart();
+  (void)t.lose_rank_2({position(1, kMost + 1)}, {position(1, kMost + 1)});
+  const std::string text = t.pass_alive(kGraceMs, {10, 11}, 2);
+  EXPECT_TRUE(has(text, "10 <- Interrupt epoch 3")) << text;
+}
+
+}  // namespace
+}  // namespace warren::test
