@@ -139,7 +139,7 @@ def main() -> int:
     parser.add_argument("--sizes", default="4,1K,64K,1M,16M,100M,256M", help="bytes")
     parser.add_argument("--rounds", type=int, default=5, help="how often each program has its turn")
     parser.add_argument("--samples", type=int, default=7, help="of each size in one turn; 3 at most above 128 MiB")
-    parser.add_argument("--quick", action="store_true", help="2 and 4 ranks, up to 1 MiB, 3 rounds; writes no page")
+    parser.add_argument("--quick", action="store_true", help="2 and 4 ranks, up to 1 MiB, 3 rounds of 3 samples (1 among namespaces); writes no page")
     parser.add_argument("--places", default="host,open,limited", help="where: one host, namespaces, and those with 1 Gbit/s")
     parser.add_argument("--programs", help="only these, by their names in the tables, between commas")
     parser.add_argument("--no-figures", action="store_true", help="leave out memory, start-up and the tracker's load")
@@ -172,7 +172,7 @@ def main() -> int:
         print(text)
         return 0
     if options.quick:
-        options.ranks, options.sizes, options.rounds = "2,4", "4,1K,64K,1M", 3
+        options.ranks, options.sizes, options.rounds, options.samples = "2,4", "4,1K,64K,1M", 3, 3
     places = [{"host": HOST, "open": OPEN, "limited": LIMITED}.get(name) for name in options.places.split(",")]
     if None in places:
         parser.error("--places is a list of host, open and limited")
@@ -190,7 +190,8 @@ def main() -> int:
             for ranks in map(int, options.ranks.split(",")):
                 measure(results, place, ranks, options.rounds, wanted, arguments, None)
         else:
-            rounds = min(options.rounds, LIMITED_ROUNDS) if place == LIMITED else options.rounds
+            most = 1 if options.quick else LIMITED_ROUNDS if place == LIMITED else options.rounds
+            rounds = min(options.rounds, most)
             measure_namespaces(results, place, rounds, wanted, arguments)
     if not options.no_figures:
         import figures

@@ -436,7 +436,7 @@ int main(int argc, char** argv) {
   warren::bench::Meeting meeting(path, ranks);
   const bool crowded = ranks > static_cast<int>(std::thread::hardware_concurrency());
   const bool over_tcp = how == "tcp" || how == "stream";
-  const Place place{rank, ranks, crowded ? (over_tcp ? 0 : 50) : 20'000,
+  const Place place{rank, ranks, crowded ? (over_tcp ? 0 : 50) : 2'000,
                     static_cast<Control*>(map(path + ".control", sizeof(Control)))};
   // Ranks are not each other's parents, which some systems want for process_vm_readv.
   prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);

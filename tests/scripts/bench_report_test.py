@@ -37,11 +37,11 @@ class Report(unittest.TestCase):
         self.assertIn("| warren twice: medians, worst round | 1.20, 1.33 |", report.tables(results()))  # 36 over 30; 40 over 30
 
     def test_misses_are_told_and_what_lies_within_the_spread_is_none(self):
-        missed = cells(HOST, 64 << 10, {"warren": (60, 60), "warren again": (60, 60), "openmpi": (100, 100)})
+        missed = cells(HOST, 64 << 10, {"warren": (60, 60, 60), "warren again": (60, 120, 60), "openmpi": (100, 100, 100)})
         within = cells(HOST, 1024, {"warren": (20, 20), "warren again": (20, 30), "openmpi": (18, 18)})
         text = report.tables(results() | {"cells": missed + within})
         self.assertIn("0 of 2 cells meet them, 1 lie within the spread, 1 miss them", text)
-        self.assertIn("| one host: Warren ÷ best peer | 2 | 64 KiB | 0.60 | ≤ 0.55 | 1.00, 1.00 | **missed** |", text)
+        self.assertIn("| one host: Warren ÷ best peer | 2 | 64 KiB | 0.60 | ≤ 0.55 | 1.00, 2.00 | **missed** |", text)
         self.assertIn("| one host: Warren ÷ best peer | 2 | 1 KiB | 1.11 | ≤ 1 | 1.25, 1.50 | within the spread |", text)
 
     def test_more_ranks_than_cores_are_told_apart(self):
