@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Measures Warren's allreduce beside Open MPI's and Gloo's, all over TCP on this machine, and writes docs/performance.md.
+"""Measures Warren's allreduce beside Open MPI's, MPICH's and Gloo's and beside the least that the hardware needs, on this
+machine and among network namespaces, and writes docs/performance.md and its plot.
 
 Programs take turns within each round, and the order turns from round to round, because a machine's speed drifts: only
-what ran in one call of this script is compared. Warren runs twice in every round, under two names; how far apart the two
-come is the spread that any ratio has to be read with. A third time it runs without a log, and so survives nothing."""
+what ran in one call of this script is compared. Warren runs twice in every round, under two names, in each way in which it is
+compared; how far apart the two come is the spread that a ratio has to be read with. Once more it runs without a log, and so
+survives nothing."""
 
 import argparse
 import datetime
@@ -18,17 +20,15 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import network  # noqa: E402
+import programs  # noqa: E402
 import report  # noqa: E402
+from programs import BUILD, HOST, LIMITED, OPEN, PLACES, PROGRAMS, ROOT, WARREN  # noqa: E402
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-BUILD = ROOT / "build/bench"
-WARREN = ROOT / "build/release/bin/warren"
 RUN_TIMEOUT_S = 600
-MPI_TCP = ["--mca", "pml", "ob1", "--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo"]
-MPI_SHM = ["--mca", "pml", "ob1", "--mca", "btl", "self,vader"]
-# What says tcp goes over TCP on loopback; Gloo has nothing else. The rest may use that all ranks are on one host.
-PROGRAMS = ["warren", "warren again", "warren allocated", "warren without log", "warren tcp", "openmpi", "openmpi tcp", "gloo ring tcp",
-            "gloo halving_doubling tcp"]
+NAMESPACES = 4
+LIMITED_BATCH_US = 400_000  # so long that what a link may send at once after a rest matters little
+LIMITED_ROUNDS = 3  # at the most: the wire takes most of the time, and always as long
 
 
 def say(text: str) -> None:
@@ -39,61 +39,91 @@ def build() -> None:
     subprocess.run([str(ROOT / "scripts/setup.sh"), "--bench"], check=True)
     subprocess.run([str(ROOT / "dev"), "build", "warren_cli", "warren_bench"], check=True)
     BUILD.mkdir(parents=True, exist_ok=True)
-    flags = ["-std=c++20", "-O3", "-march=native", "-I."]
-    for command in (["mpicxx.openmpi", *flags, "bench/peers/mpi_bench.cc", "-o", str(BUILD / "mpi_bench")],
-                    ["g++", *flags, "bench/peers/gloo_bench.cc", "-o", str(BUILD / "gloo_bench"), "-lgloo", "-lpthread"]):
-        source, program = ROOT / command[command.index("-o") - 1], pathlib.Path(command[command.index("-o") + 1])
+    for name, program, compiler, libraries in programs.SOURCES:
+        source, target = ROOT / "bench/peers" / name, BUILD / program
         newest = max(source.stat().st_mtime, (ROOT / "bench/harness.h").stat().st_mtime)
-        if not program.exists() or program.stat().st_mtime < newest:
+        if not target.exists() or target.stat().st_mtime < newest:
+            command = [compiler, "-std=c++20", "-O3", "-march=native", "-I.", str(source), "-o", str(target), *libraries]
             say("+ " + shlex.join(command))
             subprocess.run(command, cwd=ROOT, check=True)
 
 
-def commands(program: str, ranks: int, folder: pathlib.Path, arguments: list[str]) -> list[list[str]]:
-    """The processes to start for one run; all of them write to the same meeting file."""
-    common = [f"--name={program}", f"--meeting={folder}/meeting", *arguments]
-    if program.startswith("warren"):
-        flags = {"warren without log": ["--replicas=0"], "warren tcp": ["--transport=tcp"]}.get(program, [])
-        buffers = ["--allocated=1"] if program == "warren allocated" else []
-        return [[str(WARREN), "run", "-n", str(ranks), *flags, "--", str(ROOT / "build/release/bin/warren_bench"), *buffers,
-                 *common]]
-    if program.startswith("openmpi"):
-        network = MPI_TCP if program == "openmpi tcp" else MPI_SHM
-        root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-        yielding = ["--mca", "mpi_yield_when_idle", "1"] if ranks > (os.cpu_count() or 1) else []
-        return [["mpirun.openmpi", *root, "--oversubscribe", *network, *yielding, "-np", str(ranks),
-                 str(BUILD / "mpi_bench"), *common]]
-    algorithm = program.split()[1]
-    return [[str(BUILD / "gloo_bench"), f"--rank={rank}", f"--ranks={ranks}", f"--algorithm={algorithm}",
-             f"--store={folder}/store", *common] for rank in range(ranks)]
+def end(processes: list[subprocess.Popen]) -> None:
+    for process in processes:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
-def run_once(program: str, ranks: int, arguments: list[str]) -> tuple[list[dict], list[str]]:
+def for_people(line: list[str], folder: pathlib.Path, hosts: network.Network | None) -> list[str]:
+    """Without what has another name in each run: the folder, and the namespaces."""
+    for space in hosts.spaces() if hosts else []:
+        for enter in (space.enter, space.enter_network):
+            if line[:len(enter)] == enter:
+                line = [space.name, *line[len(enter):]]
+    return [word.replace(str(folder), "DIR") for word in line]
+
+
+def run_once(program: str, ranks: int, arguments: list[str], hosts: network.Network | None) -> tuple[list[dict], list[str]]:
     """(one object a size, the command line); raises RuntimeError with the output if a process fails."""
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     folder = pathlib.Path(tempfile.mkdtemp(prefix="warren-bench-", dir=base))
     try:
         (folder / "store").mkdir()
         result = folder / "result.json"
-        lines = commands(program, ranks, folder, [f"--json_file={result}", *arguments])
-        log = open(folder / "log", "w+")
-        # A session each, so that what they start ends with them.
-        processes = [subprocess.Popen(line, cwd=ROOT, stdout=log, stderr=log, start_new_session=True) for line in lines]
-        try:
-            codes = [process.wait(RUN_TIMEOUT_S) for process in processes]
-        except subprocess.TimeoutExpired:
-            codes = ["timeout"]
-        finally:
-            for process in processes:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
-        if any(codes):
-            log.seek(0)
-            raise RuntimeError(f"{program} with {ranks} ranks ended with {codes}:\n{log.read()[-4000:]}")
-        return [json.loads(line) for line in result.read_text().splitlines()], lines[0]
+        started = programs.start(program, ranks, folder, [f"--json_file={result}", *arguments], hosts)
+        if started.aside:
+            subprocess.run([str(WARREN), "keygen", f"--out={folder}/secret"], check=True, stdout=subprocess.DEVNULL)
+        processes = []
+        with open(folder / "log", "w+") as log:
+            try:
+                # A session each, so that what they start ends with them; their temporary files go with the folder.
+                for line in started.aside + started.processes:
+                    processes.append(subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                                      env=os.environ | {"TMPDIR": str(folder)}, start_new_session=True))
+                codes = [process.wait(RUN_TIMEOUT_S) for process in processes[len(started.aside):]]
+            except subprocess.TimeoutExpired:
+                codes = ["timeout"]
+            finally:
+                end(processes)
+            if any(codes):
+                log.seek(0)
+                raise RuntimeError(f"{program} with {ranks} ranks ended with {codes}:\n{log.read()[-4000:]}")
+        line = for_people(started.processes[0], folder, hosts)
+        return [json.loads(text) for text in result.read_text().splitlines()], line
     finally:
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(results: dict, place: str, ranks: int, rounds: int, wanted: list[str], arguments: list[str],
+            hosts: network.Network | None) -> None:
+    """Adds cells, commands and failures to the results."""
+    names = [program for program in programs.programs_of(place, ranks) if program in wanted]
+    if not names:
+        return
+    for turn in range(rounds):
+        shift = turn % len(names)
+        for program in names[shift:] + names[:shift]:
+            say(f"{place}, {ranks} ranks, round {turn + 1} of {rounds}: {program}")
+            try:
+                cells, line = run_once(program, ranks, arguments, hosts)
+            except RuntimeError as failure:
+                say(str(failure))
+                results["failures"].append(f"{place}: {str(failure).splitlines()[0]}")
+                continue
+            results["commands"].setdefault(f"{place}, {ranks} ranks: {program}", line)
+            results["cells"] += [cell | {"place": place, "round": turn} for cell in cells]
+
+
+def measure_namespaces(results: dict, place: str, rounds: int, wanted: list[str], arguments: list[str]) -> None:
+    if os.geteuid() != 0:
+        results["failures"].append(f"{place}: it takes root to make them")
+        return
+    with network.network(NAMESPACES) as hosts:
+        if place == LIMITED:
+            hosts.limit()
+            arguments = [*arguments, f"--batch_us={LIMITED_BATCH_US}"]
+        measure(results, place, NAMESPACES, rounds, wanted, arguments, hosts)
 
 
 def machine() -> dict:
@@ -105,12 +135,13 @@ def machine() -> dict:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
-    parser.add_argument("--ranks", default="2,4,8", help="world sizes")
-    parser.add_argument("--sizes", default="4,1K,64K,1M,16M,100M", help="bytes")
+    parser.add_argument("--ranks", default="2,4,8", help="world sizes on one host")
+    parser.add_argument("--sizes", default="4,1K,64K,1M,16M,100M,256M", help="bytes")
     parser.add_argument("--rounds", type=int, default=5, help="how often each program has its turn")
-    parser.add_argument("--samples", type=int, default=7, help="of each size in one turn")
-    parser.add_argument("--quick", action="store_true", help="2 and 4 ranks, up to 1 MiB, 3 rounds; writes no page")
-    parser.add_argument("--programs", default=",".join(PROGRAMS))
+    parser.add_argument("--samples", type=int, default=7, help="of each size in one turn; 3 at most above 128 MiB")
+    parser.add_argument("--quick", action="store_true", help="2 and 4 ranks, up to 1 MiB, 3 rounds of 3 samples (1 among namespaces); writes no page")
+    parser.add_argument("--places", default="host,open,limited", help="where: one host, namespaces, and those with 1 Gbit/s")
+    parser.add_argument("--programs", help="only these, by their names in the tables, between commas")
     parser.add_argument("--no-figures", action="store_true", help="leave out memory, start-up and the tracker's load")
     parser.add_argument("--recovery", action="store_true",
                         help="what faults cost, instead of speed beside other programs; takes an hour and a half")
@@ -141,28 +172,27 @@ def main() -> int:
         print(text)
         return 0
     if options.quick:
-        options.ranks, options.sizes, options.rounds = "2,4", "4,1K,64K,1M", 3
-    programs = options.programs.split(",")
-    if unknown := set(programs) - set(PROGRAMS):
-        parser.error(f"unknown programs: {', '.join(sorted(unknown))}; there are {', '.join(PROGRAMS)}")
+        options.ranks, options.sizes, options.rounds, options.samples = "2,4", "4,1K,64K,1M", 3, 3
+    places = [{"host": HOST, "open": OPEN, "limited": LIMITED}.get(name) for name in options.places.split(",")]
+    if None in places:
+        parser.error("--places is a list of host, open and limited")
+    known = list(dict.fromkeys(name for place in PLACES for name in PROGRAMS[place]))
+    wanted = options.programs.split(",") if options.programs else known
+    if unknown := set(wanted) - set(known):
+        parser.error(f"unknown programs: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
 
     build()
     results = {"machine": machine(), "rounds": options.rounds, "samples": options.samples, "cells": [], "commands": {},
                "failures": []}
     arguments = [f"--sizes={options.sizes}", f"--samples={options.samples}"]
-    for ranks in map(int, options.ranks.split(",")):
-        for turn in range(options.rounds):
-            shift = turn % len(programs)
-            for program in programs[shift:] + programs[:shift]:
-                say(f"{ranks} ranks, round {turn + 1} of {options.rounds}: {program}")
-                try:
-                    cells, line = run_once(program, ranks, arguments)
-                except RuntimeError as failure:
-                    say(str(failure))
-                    results["failures"].append(str(failure).splitlines()[0])
-                    continue
-                results["commands"].setdefault(f"{program}, {ranks} ranks", shlex.join(line))
-                results["cells"] += [cell | {"round": turn} for cell in cells]
+    for place in places:
+        if place == HOST:
+            for ranks in map(int, options.ranks.split(",")):
+                measure(results, place, ranks, options.rounds, wanted, arguments, None)
+        else:
+            most = 1 if options.quick else LIMITED_ROUNDS if place == LIMITED else options.rounds
+            rounds = min(options.rounds, most)
+            measure_namespaces(results, place, rounds, wanted, arguments)
     if not options.no_figures:
         import figures
         results["figures"] = figures.measure(say)
@@ -171,7 +201,7 @@ def main() -> int:
     print(report.tables(results))
     if not options.quick:
         report.write_page(options.page, results)
-        say(f"wrote {options.json} and {options.page}")
+        say(f"wrote {options.json}, {options.page} and {report.plot_of(options.page)}")
     wrong = sum(cell["wrong"] for cell in results["cells"])
     if wrong or results["failures"]:
         say(f"{wrong} wrong elements, failures: {results['failures'] or 'none'}")
@@ -179,5 +209,11 @@ def main() -> int:
     return 0
 
 
+def end_by_signal(number: int, _) -> None:
+    sys.exit(128 + number)  # not at once, so that what was started and made goes too
+
+
 if __name__ == "__main__":
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end_by_signal)
     sys.exit(main())

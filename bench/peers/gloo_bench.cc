@@ -1,4 +1,5 @@
-// Gloo over TCP: --algorithm=ring, bcube or halving_doubling. bench/run.py builds it and starts one process a rank.
+// Gloo over TCP: --algorithm=ring, bcube or halving_doubling, --host=ADDRESS of this rank. bench/run.py builds it and
+// starts one process a rank.
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/math.h>
@@ -17,7 +18,7 @@ int main(int argc, char** argv) {
   const std::string algorithm = arguments.text("algorithm", "ring");
 
   gloo::transport::tcp::attr attributes;
-  attributes.hostname = "127.0.0.1";
+  attributes.hostname = arguments.text("host", "127.0.0.1");
   auto device = gloo::transport::tcp::CreateDevice(attributes);
   gloo::rendezvous::FileStore store(arguments.text("store", ""));
   auto context = std::make_shared<gloo::rendezvous::Context>(rank, ranks);

@@ -4,41 +4,79 @@ import pathlib
 import sys
 import tempfile
 import unittest
+import xml.dom.minidom
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 import report  # noqa: E402
+from programs import HOST, LIMITED  # noqa: E402
 
 
-def cell(program: str, median_us: float, round_: int) -> dict:
-    return {"program": program, "ranks": 2, "bytes": 1024, "median_us": median_us, "wrong": 0, "round": round_}
+def cells(place: str, size: int, times: dict[str, tuple], ranks: int = 2) -> list[dict]:
+    return [{"place": place, "program": program, "ranks": ranks, "bytes": size, "median_us": time, "wrong": 0, "round": i}
+            for program, series in times.items() for i, time in enumerate(series)]
 
 
-def results() -> dict:
-    times = {"warren": (20, 30, 40), "warren again": (25, 30, 36), "warren without log": (24, 20, 26),
-             "openmpi": (10, 60, 20), "gloo ring": (50, 55, 70)}
+def results(*more: dict) -> dict:
+    times = {"warren": (20, 30, 40), "warren again": (25, 40, 36), "warren without log": (24, 20, 26),
+             "openmpi": (10, 60, 20), "gloo ring tcp": (50, 55, 70), "floor staged": (4, 5, 6), "floor read": (7, 8, 9)}
+    command = ["warren", "run", "--name=warren", "--meeting=DIR/meeting", "--sizes=1K"]
     return {"machine": {"cpu": "c", "cores": 2, "kernel": "6", "commit": "abc", "load_before": 0.1, "date": "2026-01-01"},
-            "rounds": 3, "samples": 7, "failures": [], "commands": {"warren, 2 ranks": "warren run"},
-            "cells": [cell(program, time, i) for program, series in times.items() for i, time in enumerate(series)]}
+            "rounds": 3, "samples": 7, "failures": [], "commands": {"one host, 2 ranks: warren": command},
+            "cells": [*cells(HOST, 1024, times), *more]}
 
 
 class Report(unittest.TestCase):
     def test_ratio_is_of_medians_over_the_best_peer(self):
-        self.assertIn("| Warren ÷ best peer | **1.50** |", report.tables(results()))  # 30 over 20
+        self.assertIn("| Warren ÷ best peer | **1.50** (≤ 1) |", report.tables(results()))  # 30 over 20
 
-    def test_spread_is_the_largest_either_way(self):
-        self.assertAlmostEqual(report.spread(results(), 2, 1024), 1.25)
-        self.assertIn("| same program twice, largest ratio | 1.25 |", report.tables(results()))
+    def test_floor_is_the_least_and_no_peer(self):
+        self.assertIn("| Warren ÷ floor | **6.00** |", report.tables(results()))  # 30 over 5
+
+    def test_spread_is_of_the_medians_and_of_the_worst_round_either_way(self):
+        self.assertIn("| warren twice: medians, worst round | 1.20, 1.33 |", report.tables(results()))  # 36 over 30; 40 over 30
+
+    def test_misses_are_told_and_what_lies_within_the_spread_is_none(self):
+        missed = cells(HOST, 64 << 10, {"warren": (60, 60, 60), "warren again": (60, 120, 60), "openmpi": (100, 100, 100)})
+        within = cells(HOST, 1024, {"warren": (20, 20), "warren again": (20, 30), "openmpi": (18, 18)})
+        text = report.tables(results() | {"cells": missed + within})
+        self.assertIn("0 of 2 cells meet them, 1 lie within the spread, 1 miss them", text)
+        self.assertIn("| one host: Warren ÷ best peer | 2 | 64 KiB | 0.60 | ≤ 0.55 | 1.00, 2.00 | **missed** |", text)
+        self.assertIn("| one host: Warren ÷ best peer | 2 | 1 KiB | 1.11 | ≤ 1 | 1.25, 1.50 | within the spread |", text)
+
+    def test_more_ranks_than_cores_are_told_apart(self):
+        times = {"warren": (50,), "warren again": (50,), "openmpi": (100,)}
+        text = report.tables(results() | {"cells": cells(HOST, 1024, times, 2) + cells(HOST, 1024, times, 4)})
+        self.assertIn("no more ranks than cores (2): 1 of 1 cells", text)
+        self.assertIn("Targets, more ranks than cores: 1 of 1 cells", text)
+
+    def test_a_limited_network_is_measured_by_a_raw_stream(self):
+        times = {"warren": (105,), "warren again": (105,), "gloo ring": (110,), "floor stream": (100,)}
+        text = report.tables(results(*cells(LIMITED, 1 << 20, times, 4)))
+        self.assertIn("| Warren ÷ raw stream of a ring's bytes | **1.05** (≤ 1.05) |", text)
+        self.assertIn("| Warren ÷ best peer | **0.95** |", text)
+
+    def test_what_all_commands_share_is_said_once(self):
+        text = report.tables(results())
+        self.assertIn("\nwarren run ARGUMENTS\n", text)
+        self.assertIn("`--name=… --meeting=DIR/meeting --sizes=1K`", text)
+
+    def test_the_plot_has_a_line_for_each_number_of_ranks(self):
+        more = [*cells(HOST, 1 << 20, {"warren": (50,), "openmpi": (100,)}),
+                *cells(HOST, 1 << 20, {"warren": (80,), "openmpi": (100,)}, 4)]
+        drawn = xml.dom.minidom.parseString(report.plot(results(*more)))
+        lines = [line.getAttribute("points").split() for line in drawn.getElementsByTagName("polyline")]
+        self.assertEqual(sorted(map(len, lines)), [1, 1, 2])  # over the peer: 4 ranks, 2 ranks; over the floor: 2 ranks
 
     def test_cost_of_the_log_is_a_ratio_of_medians(self):
-        self.assertIn("| with ÷ without log | 1.25 |", report.tables(results()))  # 30 over 24
+        self.assertIn("| with ÷ without log | **1.25** |", report.tables(results()))  # 30 over 24
 
     def test_minimum_and_maximum_are_shown(self):
         self.assertIn("| openmpi | 20.0 (10.0–60.0) |", report.tables(results()))
 
     def test_a_failed_peer_leaves_a_gap_and_a_word(self):
         data = results()
-        data["cells"] = [c for c in data["cells"] if c["program"].startswith("warren")]
+        data["cells"] = [cell for cell in data["cells"] if cell["program"].startswith("warren")]
         data["failures"] = ["openmpi with 2 ranks ended with [1]:"]
         text = report.tables(data)
         self.assertIn("| Warren ÷ best peer | – |", text)
@@ -51,7 +89,9 @@ class Report(unittest.TestCase):
             report.write_page(page, results())
             text = page.read_text()
             self.assertTrue(text.startswith(f"before\n{report.BEGIN}\n") and text.endswith(f"{report.END}\nafter\n"), text)
-            self.assertNotIn("old", text)
+            self.assertNotIn("\nold\n", text)
+            self.assertIn("](page.svg)", text)
+            self.assertTrue((pathlib.Path(folder) / "page.svg").read_text().startswith("<svg "))
             page.write_text("no markers")
             with self.assertRaises(SystemExit):
                 report.write_page(page, results())
