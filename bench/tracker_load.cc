@@ -44,7 +44,8 @@ using bench::fail;
 constexpr int kRanksPerHost = 8;
 constexpr std::int64_t kPhaseTimeoutMs = 300'000;
 constexpr std::uint64_t kRoundTimeoutMs = 10'000;
-constexpr std::int64_t kIntervalMs = 1000;  // between two heartbeats, or joins
+constexpr std::int64_t kWelcomedIntervalMs = 2500;
+constexpr std::int64_t kIntervalMs = 1000;  // between two heartbeats, or joins that were not answered
 
 std::int64_t now_ms() {
   return static_cast<std::int64_t>(bench::now_us() / 1000);
@@ -156,6 +157,7 @@ class Worker {
       tracker_life_ = e.value().sender();
       term_ = std::max(term_, e.value().term());
       if (e.value().has_refused()) fail("a worker is out: " + e.value().refused().reason());
+      if (e.value().has_welcome() && state_ == State::kJoining) next_ = now_ms() + kWelcomedIntervalMs;
       if (e.value().has_interrupt()) stop(e.value().interrupt());
       if (e.value().has_finished() && state_ != State::kIdle) {
         state_ = State::kIdle;

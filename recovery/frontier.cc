@@ -14,7 +14,7 @@ namespace {
 struct Known {
   std::uint64_t rounds = 0;
   Rank furthest = kNoRank;
-  Ranges final;  // of round `rounds`
+  Ranges final;                   // of round `rounds`
   std::uint64_t total_bytes = 0;  // of its result; 0: not known
   bool differ = false;            // who knows it does not agree
   bool empty = false;             // it has none, and is published

@@ -69,9 +69,9 @@ inline constexpr std::size_t kMaxMemberBytes = kMaxWorkerIdBytes + 2 * kMaxHostI
                                                kMaxEndpointsPerWorker * (kMaxAddressBytes + 16) +
                                                kMaxSegmentSocketBytes + 128;
 inline constexpr std::size_t kMaxCostsBytes = 8192;  // of the job's settings
-inline constexpr std::size_t kMaxFrontierBytes =
-    kMaxPositions * kMaxPositionBytes + kMaxRangesPerFrontier * kMaxRangeBytes + kMaxKept * kMaxKeptBytes +
-    kMaxAbsences * kMaxAbsenceBytes;
+inline constexpr std::size_t kMaxFrontierBytes = kMaxPositions * kMaxPositionBytes +
+                                                 kMaxRangesPerFrontier * kMaxRangeBytes + kMaxKept * kMaxKeptBytes +
+                                                 kMaxAbsences * kMaxAbsenceBytes;
 // Lives of a job that never come back, in the tracker's memory and in its journal.
 constexpr std::size_t retired_lives(std::size_t world_size) {
   return 4 * world_size < 256 ? 256 : 4 * world_size;
@@ -126,6 +126,8 @@ inline constexpr std::int64_t kDefaultRoundTimeoutMs = 10'000;
 inline constexpr std::int64_t kMaxRoundTimeoutMs = 24LL * 3600 * 1000;
 inline constexpr std::int64_t kHeartbeatsPerRoundTimeout = 5;
 inline constexpr std::int64_t kMaxHeartbeatIntervalMs = 1000;
+// Who waits to join, and has been told that it is heard, says so again so many times until it would count as lost.
+inline constexpr std::int64_t kJoinsPerRoundTimeout = 4;
 // Who is silent for so many intervals is suspected, long before it counts as lost.
 inline constexpr std::int64_t kSuspectHeartbeats = 3;
 static_assert(kSuspectHeartbeats < kHeartbeatsPerRoundTimeout);

@@ -229,6 +229,7 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
     if (now < *from) return arm(*from);
   }
   if (!planned() && logged() && adopt_from_disks(now, effects)) return;
+  if (send_back_newcomers(effects)) return arm(now);
   std::map<std::string, Rank> ranks;
   Start start;
   if (resized_) {
@@ -306,7 +307,9 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
     for (const auto& [worker, rank] : ranks) there[static_cast<std::size_t>(rank.value)] = true;
     bool others = false;
     for (std::size_t rank = 0; rank < there.size(); ++rank) others = others || there[rank] == absent(rank);
-    if (start.goes_on && others) end_timeline(start);
+    // What is computed again after it had got the name of an older timeline gets another one.
+    const bool forgets = start.goes_on && drop_forgotten(start);
+    if (start.goes_on && (others || forgets)) end_timeline(start);
     if (start.kept.size() > limits::kMaxKept || absences_of(start, ranks.size()) > limits::kMaxAbsences) {
       count(Transition::too_many_absences);
       if (start.goes_on) {
@@ -423,7 +426,8 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   std::vector<const Waiting*> by_rank(n, nullptr);
   for (std::size_t i = 0; i < n; ++i) {
     const std::int32_t rank = out.rank[i].value;
-    WARREN_CHECK(rank >= 0 && static_cast<std::size_t>(rank) < n && by_rank[static_cast<std::size_t>(rank)] == nullptr &&
+    WARREN_CHECK(rank >= 0 && static_cast<std::size_t>(rank) < n &&
+                     by_rank[static_cast<std::size_t>(rank)] == nullptr &&
                      (i >= workers.size() || !empty.contains(static_cast<std::size_t>(rank))),
                  "ranks are a permutation");
     WARREN_CHECK(!inputs[i].rank || *inputs[i].rank == out.rank[i], "a worker keeps its rank over its lives");
@@ -579,9 +583,9 @@ void TrackerMachine::end_epoch(Code code, const std::string& what, const std::ve
   std::string next;
   if (resume) {
     next = lost.empty() ? "; the ranks stop, connect again and go on"
-           : shrinks()  ? "; the other ranks wait for it for " + seconds(static_cast<std::int64_t>(settings_.grace_ms())) +
-                             " at most, and go on"
-                        : "; the other ranks wait until it is started again, and go on";
+           : shrinks()  ? "; the other ranks wait for it for " +
+                             seconds(static_cast<std::int64_t>(settings_.grace_ms())) + " at most, and go on"
+                       : "; the other ranks wait until it is started again, and go on";
   } else if (code == Code::kDesync) {
     next = "; make all ranks call the same things in the same order";
     next += logged() ? "; all processes start again from " + program_version() : ", then start the job again";
@@ -853,7 +857,8 @@ std::vector<Testimony> TrackerMachine::testimonies(TimeMs now) const {
     const Member& m = members_[rank];
     // Of who is absent nothing is expected.
     const bool done = m.state == MemberState::kFinalizing || absent(rank);
-    all.push_back({Rank(static_cast<std::int32_t>(rank)), done, absent(rank) ? 0 : now - m.heard, m.longest_gap_ms, m.rounds_finished, m.rounds, m.activity ? &*m.activity : nullptr,
+    all.push_back({Rank(static_cast<std::int32_t>(rank)), done, absent(rank) ? 0 : now - m.heard, m.longest_gap_ms,
+                   m.rounds_finished, m.rounds, m.activity ? &*m.activity : nullptr,
                    plan_.members(static_cast<int>(rank)).host_id()});
   }
   return all;

@@ -25,8 +25,8 @@ constexpr const char* kTransitionNames[] = {
 // Links break at both ends and in numbers when a process dies, and its Leave may be on its way: evidence is collected
 // for this long before a rank is named.
 constexpr std::int64_t kEvidenceMs = 50;
-// Where a spare stands by, or the job goes on without, that wait is most of what a loss costs. Who is named matters less: who has failed shows by
-// what it does not answer.
+// Where a spare stands by, or the job goes on without, that wait is most of what a loss costs. Who is named matters
+// less: who has failed shows by what it does not answer.
 constexpr std::int64_t kEvidenceWithSparesMs = 10;
 constexpr std::size_t kMaxEvidence = 256;
 // A gap between two heartbeats counts less with each that follows, and little after so many.
@@ -152,7 +152,7 @@ void TrackerMachine::restore(const wire::JobRecord& record, TimeMs now) {
   unannounced_ = members_.size();
   for (std::size_t rank = 0; rank < members_.size(); ++rank) {
     const wire::Member& m = plan_.members(static_cast<int>(rank));
-    members_[rank].state = m.absent()              ? MemberState::kGone
+    members_[rank].state = m.absent()               ? MemberState::kGone
                            : record.has_interrupt() ? MemberState::kStopping
                                                     : MemberState::kActive;
     members_[rank].heard = now;

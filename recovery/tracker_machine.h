@@ -40,7 +40,8 @@
 //    round timeout. Never where the failure domains that are left could not be sure to hold what was logged.
 //  - A rank that holds up the others is asked to leave its place to a spare only where one may take it, one rank at a
 //    time, by the name of its life, and with long pauses (tracker_replace.cc). Its worker's next life waits in turn.
-//  - Where the job may shrink (settings.min_workers), it goes on without lost ranks once those that are left have waited
+//  - Where the job may shrink (settings.min_workers), it goes on without lost ranks once those that are left have
+//  waited
 //    for the grace time, and takes in workers that wait once a version is committed. Ranks are absent from one timeline
 //    to the next: what is computed with other inputs has other names (I2, I6).
 //  - A tracker that knows a plan decides nothing before more than half of the job's places have promised it their
@@ -379,7 +380,11 @@ class TrackerMachine {
   [[nodiscard]] std::size_t present() const { return members_.size() - absent_; }
   // From when on a job that is not complete goes on with those who wait; nullopt: not with these.
   [[nodiscard]] std::optional<TimeMs> goes_on_from() const;
+  // Who is new would have to load and replay what may be out of reach, where those who are left could go on without it.
+  bool send_back_newcomers(Effects& effects);
   void end_timeline(Start& start);
+  // Rounds that keep the names of older timelines, and of which nobody knows any more; false: there are none.
+  [[nodiscard]] static bool drop_forgotten(Start& start);
   // How many a plan has to name that starts so, with so many ranks.
   [[nodiscard]] std::size_t absences_of(const Start& start, std::size_t ranks) const;
   void name_absences(const wire::Plan& before);
@@ -501,7 +506,7 @@ class TrackerMachine {
   std::map<std::string, std::size_t> place_by_worker_;
   std::map<std::string, Waiting> waiting_;  // by worker id
   std::map<Incarnation, std::string> waiting_by_incarnation_;
-  std::size_t absent_ = 0;             // of members_: the plan goes on without them
+  std::size_t absent_ = 0;                     // of members_: the plan goes on without them
   std::set<std::size_t> free_places_;          // ranks of plan_ whose worker has not come back
   std::size_t survivors_ = 0;                  // of those who wait
   std::map<std::size_t, std::string> takers_;  // by place: who waits, and was called for it

@@ -38,6 +38,23 @@ std::optional<TimeMs> TrackerMachine::goes_on_from() const {
   return since_ + timeout_ms() + grace_ms;
 }
 
+bool TrackerMachine::send_back_newcomers(Effects& effects) {
+  const bool may = shrinks() && has_places() && interrupt_.resume() && survivors_ >= settings_.min_workers();
+  if (!may || survivors_ == waiting_.size() || spares_in_reach(hosts_there())) return false;
+  count(Transition::newcomers_sent_back);
+  out_of_reach_ = true;
+  std::vector<std::string> newcomers;
+  for (const auto& [worker, w] : waiting_) {
+    if (!w.report) newcomers.push_back(worker);
+  }
+  for (const std::string& worker : newcomers) {
+    const std::string host = waiting_.at(worker).member.host_id();
+    displace(worker, effects);
+    found_nothing_.insert(host);
+  }
+  return true;
+}
+
 // The rounds so far keep their names, and so do the ranks whose inputs are in them. What survivors hold of a round in
 // flight is its result if it is all of it: somebody who is lost may have returned it. Otherwise nobody has: it is
 // computed again from whole inputs, under a name of its own, so that nothing of the two attempts can meet.
@@ -66,9 +83,25 @@ void TrackerMachine::end_timeline(Start& start) {
     k.set_timeline(timeline_.value);
     k.set_rounds(p.rounds());
   }
-  std::ranges::sort(start.kept, {},
-                    [](const wire::Kept& k) { return std::tuple(k.group(), k.version(), k.rounds()); });
+  std::ranges::sort(start.kept, {}, [](const wire::Kept& k) { return std::tuple(k.group(), k.version(), k.rounds()); });
   start.ends_timeline = true;
+}
+
+// Only after a gap, when survivors alone count.
+bool TrackerMachine::drop_forgotten(Start& start) {
+  bool any = false;
+  std::vector<wire::Kept> kept;
+  for (wire::Kept& k : start.kept) {
+    const auto p = std::ranges::find_if(
+        start.frontier, [&](const wire::Position& f) { return f.group() == k.group() && f.version() == k.version(); });
+    const std::uint64_t rounds = p == start.frontier.end() ? 0 : p->rounds();
+    const bool goes_on = !kept.empty() && kept.back().group() == k.group() && kept.back().version() == k.version();
+    any = any || k.rounds() > rounds;
+    k.set_rounds(std::min(k.rounds(), rounds));
+    if (k.rounds() > (goes_on ? kept.back().rounds() : 0)) kept.push_back(std::move(k));
+  }
+  start.kept = std::move(kept);
+  return any;
 }
 
 std::size_t TrackerMachine::absences_of(const Start& start, std::size_t ranks) const {

@@ -234,6 +234,7 @@ void TrackerMachine::call_owners(TimeMs now, Effects& effects) {
   for (const auto& [worker, spare] : spares_) {
     const auto place = place_of(worker);
     if (!place || !free_places_.contains(*place) || (spare.call && spare.call->place == *place)) continue;
+    if (shrinks() && found_nothing_.contains(spare.host_id)) continue;  // it was sent back
     if (given_away(*place, now)) {
       count(Transition::replaced_waits);
       continue;
@@ -351,8 +352,6 @@ void TrackerMachine::send_back_takers(Effects& effects) {
 }
 
 bool TrackerMachine::spares_in_reach(const std::set<std::string>& there) const {
-  // It would go on without them too, and start again where something turns out to be missing.
-  if (shrinks() && interrupt_.resume() && survivors_ != 0) return true;
   std::map<std::string, std::string> domain_of;
   for (const wire::Member& m : plan_.members()) {
     if (!m.absent()) domain_of.emplace(m.host_id(), m.domain_id());
@@ -390,10 +389,8 @@ void TrackerMachine::fence_suspects(TimeMs now, Effects& effects) {
 void TrackerMachine::send_called(const Spare& spare, Effects& effects) const {
   wire::Envelope e = envelope_to(spare.life);
   e.mutable_called()->set_epoch(epoch_.value);
-  const bool has_rank =
-      std::ranges::any_of(plan_.members(), [&](const wire::Member& m) {
-        return m.host_id() == spare.host_id && !m.absent();
-      });
+  const bool has_rank = std::ranges::any_of(
+      plan_.members(), [&](const wire::Member& m) { return m.host_id() == spare.host_id && !m.absent(); });
   e.mutable_called()->set_stale(!has_rank);
   effects.emplace_back(Send{spare.life, std::move(e)});
 }

@@ -133,6 +133,7 @@ namespace warren {
   X(attempt_dropped)                  \
   X(too_many_absences)                \
   X(grows)                            \
+  X(newcomers_sent_back)              \
   X(waits_to_come_in)                 \
   X(timeline_ahead)                   \
   X(member_preempted)

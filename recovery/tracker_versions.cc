@@ -194,7 +194,8 @@ void TrackerMachine::on_vote(Incarnation who, const wire::Vote& v, TimeMs now, E
   }
   // A checkpoint is taken when the one before is committed: the journal lacks that, or this rank is alone in its
   // belief.
-  if (Version(v.version()) > next_version() && votes_.empty()) learn_commit(Version(v.version() - 1), timeline_, effects);
+  if (Version(v.version()) > next_version() && votes_.empty())
+    learn_commit(Version(v.version() - 1), timeline_, effects);
   if (Version(v.version()) != next_version()) return count(Transition::out_of_turn);
   if (votes_.contains(*rank)) return count(Transition::vote_repeated);
   const std::size_t bytes = v.ByteSizeLong();
@@ -322,7 +323,7 @@ void TrackerMachine::on_log_gap(Incarnation who, const wire::LogGap& g, TimeMs n
                        {}, true, now, effects);
     }
     setups_.Clear();
-  } else if (frontier_inherited_ && plan_.kept().empty() && !g.renumbers()) {
+  } else if (frontier_inherited_ && (plan_.kept().empty() || shrinks()) && !g.renumbers()) {
     // Whoever had completed those rounds is gone, and what its hosts alone held too; who is in them has its input.
     count(Transition::log_gap_of_inherited);
     distrust_inherited_ = true;

@@ -226,6 +226,9 @@ Epoch WorkerMachine::epoch() const {
   return Epoch(plan_.epoch());
 }
 
+std::int64_t WorkerMachine::welcomed_interval_ms() const {
+  return static_cast<std::int64_t>(options_.join.settings().round_timeout_ms()) / limits::kJoinsPerRoundTimeout;
+}
 std::int64_t WorkerMachine::interval_ms() const {
   return heartbeat_interval_ms(static_cast<std::int64_t>(options_.join.settings().round_timeout_ms()));
 }
@@ -477,6 +480,9 @@ void WorkerMachine::on_welcome(const wire::Welcome& welcome, TimeMs now, std::ve
   }
   if (welcome.spare()) return wait_as_spare(now, effects);
   count(Transition::kWelcomed);
+  // The tracker knows of it, and says what comes of it by itself: in a large job, whose workers all wait for the last
+  // one, joins would be most of what the tracker hears.
+  next_send_ = now + std::max(interval_ms(), welcomed_interval_ms());
   const bool changed = welcome_.joined() != welcome.joined();
   welcome_ = welcome;
   if (!changed) return;

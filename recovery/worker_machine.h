@@ -188,6 +188,7 @@ class WorkerMachine {
   void count(Transition transition);
   [[nodiscard]] wire::Envelope envelope() const;
   [[nodiscard]] std::int64_t interval_ms() const;
+  [[nodiscard]] std::int64_t welcomed_interval_ms() const;
   void log(Severity severity, std::string name, std::string text, std::vector<WorkerEffect>& effects) const;
   void send_join(std::vector<WorkerEffect>& effects);
   void send_heartbeat(TimeMs now, std::vector<WorkerEffect>& effects);

@@ -20,6 +20,7 @@ constexpr int kBacklog = 4096;  // a job of thousands may start at once
 // Messages that may wait for or from one worker. Those to it are answers, so a live one never has as many.
 constexpr int kQueuedMessages = 128;
 constexpr int kHandshakesAtOnce = 64;
+constexpr int kIoThreads = 2;
 constexpr std::size_t kZapFrames = 7;
 
 std::string zmq_text() {
@@ -110,6 +111,8 @@ Result<std::unique_ptr<ControlSocket>> ControlSocket::bind(const std::string& ad
   };
   s->context_ = zmq_ctx_new();
   if (s->context_ == nullptr) return broken("context");
+  // One thread's handshakes and decryption would be all that a tracker of thousands of workers can take.
+  if (zmq_ctx_set(s->context_, ZMQ_IO_THREADS, kIoThreads) != 0) return broken("threads");
   if (keys) {
     // Before the first connection can come in.
     s->zap_ = zmq_socket(s->context_, ZMQ_REP);

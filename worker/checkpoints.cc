@@ -141,7 +141,8 @@ void Checkpoints::log_again() {
 Status Checkpoints::take(std::span<const std::byte> global, const std::span<const std::byte>* local) {
   WARREN_CHECK(may_take(), "one checkpoint is pending at a time");
   if (local != nullptr && engine_.plan().shrinks) {
-    return {Code::kInvalidArgument, "a job in mode shrink has no local states: a rank that is lost takes its own along"};
+    return {Code::kInvalidArgument,
+            "a job in mode shrink has no local states: a rank that is lost takes its own along"};
   }
   Status status = log_pending(engine_.version().next(), global, local);
   if (status.ok()) status = engine_.begin_version(pending_.version);

@@ -552,8 +552,9 @@ Result<std::shared_ptr<const PreparedSchedule>> Engine::schedule_for(Group& grou
 
 const Engine::Group::Repeated* Engine::repeats(const Group& group, const CallSpec& spec, std::int32_t size) {
   const Group::Repeated& r = group.repeated;
-  const bool same = r.schedule != nullptr && r.size == size && r.count == spec.count && r.collective == spec.collective &&
-                    r.type == spec.type && r.op == spec.op && r.root == spec.root && r.asked == spec.algorithm;
+  const bool same = r.schedule != nullptr && r.size == size && r.count == spec.count &&
+                    r.collective == spec.collective && r.type == spec.type && r.op == spec.op && r.root == spec.root &&
+                    r.asked == spec.algorithm;
   return same ? &r : nullptr;
 }
 

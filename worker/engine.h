@@ -84,9 +84,9 @@ class Engine {
     std::vector<std::uint32_t> hosts, domains;  // by rank of the job
     std::vector<Frontier> frontier;
     std::vector<Setup> setups;
-    std::vector<Kept> kept;  // by (group, version, rounds)
-    bool resumes = false;    // some lives have come from an earlier epoch
-    bool shrinks = false;    // the job goes on without ranks that were lost (docs/decisions/0020-shrink.md)
+    std::vector<Kept> kept;     // by (group, version, rounds)
+    bool resumes = false;       // some lives have come from an earlier epoch
+    bool shrinks = false;       // the job goes on without ranks that were lost (docs/decisions/0020-shrink.md)
     std::vector<Rank> present;  // whose inputs are in the rounds that are computed in this epoch, rising
     // Likewise for those of older timelines that `kept` names; where one is missing, all ranks'.
     std::map<Timeline, std::shared_ptr<const std::vector<Rank>>> contributors;
@@ -275,11 +275,11 @@ class Engine {
     Phase phase = Phase::kIdle;
     Recall* recall = nullptr;
     std::uint64_t recall_id = 0;  // kRecalls: the want
-    bool resumed = false;       // the log has a part of the active call's round; the rest is computed when it has come
-    Ranges final;               // that part, in bytes of the whole result: whole pieces
-    Ranges have;                // bytes of the whole result that stand final in the active call's output
-    Status unlogged;            // why some of them could not be logged
-    Scratch kept_input;         // of the active call, where that stays whole until the round is stable
+    bool resumed = false;  // the log has a part of the active call's round; the rest is computed when it has come
+    Ranges final;          // that part, in bytes of the whole result: whole pieces
+    Ranges have;           // bytes of the whole result that stand final in the active call's output
+    Status unlogged;       // why some of them could not be logged
+    Scratch kept_input;    // of the active call, where that stays whole until the round is stable
     bool input_kept = false;
     std::uint64_t awaited = 0;  // resumed: the call returns when this may be seen (Recall::newest)
     bool ran_light = false;     // the active call's round is, or was, carried out by `light` alone

@@ -80,7 +80,6 @@ void draw_shrinking(Setting& s, const SimOptions& options) {
   const std::int64_t grace_ms = how < 3 ? 0 : random.between(1, how < 7 ? 10 : 2 * timeout_ms);
   job.set_grace_ms(options.grace_ms.value_or(static_cast<std::uint64_t>(grace_ms)));
   if (job.replicas() == 0) job.set_replicas(1);
-  job.set_replace_after_ms(0);
   s.program.messages = s.program.groups = s.program.fresh = s.program.local = false;
   s.program.setups = s.program.inferred = false;
   s.program.shrinks = true;
@@ -602,8 +601,8 @@ void Cluster::lose_journal() {
     told = domains;
   }
   // Otherwise the job begins anew, which this run does not know how to judge; so it does when a spare comes before the
-  // worker whose disk knows the job.
-  const bool spares = std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.spare; });
+  // worker whose disk knows the job, or one whose disk was left out when it was called.
+  const bool spares = shrinks() || std::any_of(slots_.begin(), slots_.end(), [](const Slot& s) { return s.spare; });
   if (spares || domains.size() - told.size() >= setting_.job.replicas() || newest.plan_epoch() == 0) return;
   if (world_.keeps_transcript()) world_.tell("the journal is lost");
   tracker_.lose_journal();
@@ -851,7 +850,9 @@ bool Cluster::refilled() const {
 // went to a host that has it already: another domain has none then. Nor where the job goes on without lost ranks: what
 // these held the others do not fill up.
 void Cluster::check_refill() {
-  if (shrinks() || !setting_.survivable || crowded_ || judge_.loss_excused() || checked_refill_ == judge_.plan().epoch()) return;
+  if (shrinks() || !setting_.survivable || crowded_ || judge_.loss_excused() ||
+      checked_refill_ == judge_.plan().epoch())
+    return;
   const std::vector<SimWorker*> members = caught_up();
   // Who calls something else logs something else.
   if (members.empty() || std::ranges::any_of(members, &SimWorker::desynced)) return;

@@ -71,8 +71,8 @@ enum class Fault : std::uint8_t {
 #define WARREN_X(name, meaning, rate) +1  // NOLINT(bugprone-macro-parentheses): a term of a sum
 inline constexpr std::size_t kFaults = 0 WARREN_FAULTS(WARREN_X);
 #undef WARREN_X
-// The last ones are drawn apart: they are for jobs that have a log, or disks, or go on without lost ranks, or came later
-// than seeds that are kept.
+// The last ones are drawn apart: they are for jobs that have a log, or disks, or go on without lost ranks, or came
+// later than seeds that are kept.
 inline constexpr std::size_t kFaultsDrawnApart = 7;
 
 enum class RateMeaning : std::uint8_t { kPerSecond, kPerChance };

@@ -93,7 +93,8 @@ void Judge::asked_to_leave(std::size_t rank) {
 
 void Judge::check_replaced() {
   if (!asked_ || asked_->left || finished_) return;
-  if (plan_.members(static_cast<int>(asked_->rank)).incarnation() != asked_->life.value) {
+  const wire::Member& member = plan_.members(static_cast<int>(asked_->rank));
+  if (member.incarnation() != asked_->life.value || member.absent()) {
     asked_->left = true;
     ++replaced_;
   } else if (world_.now_us() > asked_->until_us) {
@@ -391,8 +392,8 @@ void Judge::begin_timeline(const wire::Plan& plan) {
   auto kept = kept_setups(plan);
   keep_rounds(plan, kept);
   if (!plan.committed()) {
-    oracles_.emplace(timeline, std::make_unique<Oracle>(program_, salt, std::move(kept), std::nullopt, nullptr,
-                                                        absent_[timeline]));
+    oracles_.emplace(
+        timeline, std::make_unique<Oracle>(program_, salt, std::move(kept), std::nullopt, nullptr, absent_[timeline]));
     return;
   }
   // What was done before the checkpoint may be part of it.
@@ -407,8 +408,7 @@ void Judge::begin_timeline(const wire::Plan& plan) {
     setups_made_again_.insert(timeline);
   }
   Oracle& from = oracle(Timeline(plan.committed_timeline()));
-  oracles_.emplace(timeline,
-                   std::make_unique<Oracle>(program_, salt, std::move(kept), base, &from, absent_[timeline]));
+  oracles_.emplace(timeline, std::make_unique<Oracle>(program_, salt, std::move(kept), base, &from, absent_[timeline]));
 }
 
 // Who is in a plan, and since when.
@@ -452,7 +452,8 @@ void Judge::look_at_set(const wire::Plan& before, const wire::Plan& plan) {
 void Judge::check_absences(const wire::Plan& plan) const {
   std::map<Timeline, std::set<Rank>> said;
   for (const wire::Absence& a : plan.absences()) {
-    for (const std::uint32_t rank : a.ranks()) said[Timeline(a.timeline())].insert(Rank(static_cast<std::int32_t>(rank)));
+    for (const std::uint32_t rank : a.ranks())
+      said[Timeline(a.timeline())].insert(Rank(static_cast<std::int32_t>(rank)));
   }
   std::set<Timeline> named{Timeline(plan.timeline())};
   for (const wire::Kept& k : plan.kept()) named.insert(Timeline(k.timeline()));
@@ -478,8 +479,8 @@ void Judge::check_kept() {
     const Timeline name = naming(*from, step);
     if (naming(newest_timeline_, step) == name) continue;
     const auto golden = golden_.lower_bound({name, step.index, INT32_MIN});
-    const bool seen = golden != golden_.end() && std::get<0>(golden->first) == name &&
-                      std::get<1>(golden->first) == step.index;
+    const bool seen =
+        golden != golden_.end() && std::get<0>(golden->first) == name && std::get<1>(golden->first) == step.index;
     if (seen && !rollback_excused_) {
       return world_.violated("I1", describe(step) + " has been returned in timeline " + std::to_string(name.value) +
                                        ", and is run again in timeline " + std::to_string(newest_timeline_.value));
@@ -487,8 +488,8 @@ void Judge::check_kept() {
   }
 }
 
-// A life that has been given up returns what others, who know nothing of it, have computed with other contributors: only
-// where one copy of a result is enough, and that was its own.
+// A life that has been given up returns what others, who know nothing of it, have computed with other contributors:
+// only where one copy of a result is enough, and that was its own.
 bool Judge::lives_on_elsewhere(const Return& how) const {
   std::set<std::string> domains;
   bool member = false;
@@ -630,9 +631,9 @@ void Judge::returned(const ProgramStep& step, std::span<const std::byte> output,
   }
   if (shrinks() && timeline >= all_new_ && timeline < newest_timeline_ && !obsolete(step) && !rollback_excused_ &&
       naming(newest_timeline_, step) != naming(timeline, step) && !lives_on_elsewhere(how)) {
-    return world_.violated("I1", "group rank " + std::to_string(place) + " returns " + describe(step) + " of timeline " +
-                                     std::to_string(timeline.value) + ", which is run again in timeline " +
-                                     std::to_string(newest_timeline_.value));
+    return world_.violated("I1", "group rank " + std::to_string(place) + " returns " + describe(step) +
+                                     " of timeline " + std::to_string(timeline.value) +
+                                     ", which is run again in timeline " + std::to_string(newest_timeline_.value));
   }
   // Ranks that share a result share the place under which it is remembered.
   const std::int32_t key = Program::shared_result(step.collective) ? -1 : place;
@@ -670,8 +671,7 @@ void Judge::interrupted(const ProgramStep& step, std::int32_t place, std::span<c
 
 void Judge::check_silence(bool anybody_waits) {
   if (!anybody_waits) return sign();
-  const Micros limit_us =
-      (2 * kWaitLogIntervalMs + static_cast<std::int64_t>(job_.round_timeout_ms()) + 1000) * 1000;
+  const Micros limit_us = (2 * kWaitLogIntervalMs + static_cast<std::int64_t>(job_.round_timeout_ms()) + 1000) * 1000;
   if (world_.now_us() - last_sign_us_ > limit_us) {
     world_.violated("I7", "nothing has been said for " + std::to_string((world_.now_us() - last_sign_us_) / 1'000'000) +
                               " s although somebody waits");

@@ -60,8 +60,8 @@ class Judge {
   // A call returned with success; `output` is what stands in the program's buffer.
   struct Return {
     std::int32_t place = 0;
-    Timeline timeline;         // of the plan that the life has
-    const std::string& host;   // where
+    Timeline timeline;        // of the plan that the life has
+    const std::string& host;  // where
     Incarnation life;
     const std::vector<Rank>* contributors = nullptr;  // as the call says; null: all ranks
   };
@@ -206,9 +206,9 @@ class Judge {
   };
   std::optional<Asked> asked_;
   std::map<std::pair<Timeline, std::size_t>, Timeline> kept_;  // under which a step's result was logged
-  std::map<Timeline, std::set<Rank>> absent_;                   // without whose inputs a timeline's rounds are computed
-  std::map<Incarnation, Epoch> over_;                           // lives that the job goes on without, since when
-  std::optional<Micros> interrupted_at_us_;                     // when the newest plan's end was first announced
+  std::map<Timeline, std::set<Rank>> absent_;                  // without whose inputs a timeline's rounds are computed
+  std::map<Incarnation, Epoch> over_;                          // lives that the job goes on without, since when
+  std::optional<Micros> interrupted_at_us_;                    // when the newest plan's end was first announced
   std::optional<Timeline> came_from_;  // lives came from it to the newest timeline: to be checked
   Timeline all_new_;                   // the newest timeline that no life came to from an older one
   std::uint64_t shrunk_ = 0, grown_ = 0;

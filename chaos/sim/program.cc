@@ -303,8 +303,7 @@ Program::Program(Random& random, const Shape& shape) : seed_(random.next()) {
   const std::int64_t period = shape.inferred ? random.between(2, 3) : 0;
   const bool local = shape.local && random.chance(0.4);
   // Now and then so many rounds that nobody remembers the first of a version.
-  const std::int64_t most =
-      shape.inferred && random.chance(0.25) ? 80 : (shape.shrinks ? 50 : 30) / versions;
+  const std::int64_t most = shape.inferred && random.chance(0.25) ? 80 : (shape.shrinks ? 50 : 30) / versions;
   for (std::int64_t v = 0; v < versions; ++v) {
     const Version version = version_of_program(static_cast<std::uint64_t>(v));
     if (shape.inferred && v == 0) {

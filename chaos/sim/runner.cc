@@ -35,8 +35,9 @@ void add_to(std::vector<std::uint64_t>& sum, const std::vector<std::uint64_t>& m
 // What 3,000 seeds do not take; the machines' own tests do. The first needs 256 MiB of reports, the second a rank that
 // does a round more than the others and meets nobody, the next ones are a matter of luck; the rest needs a journal that
 // is an older copy, or disks that say more than fits, or of another job, or that the tracker goes with its disk when
-// one member alone has heard of a commit and stands still; the simulator's programs have one world size, and who is
-// slow in a run on purpose neither recovers nor loses the word that it is to leave.
+// one member alone has heard of a commit and stands still; the simulator's programs have one world size and change
+// their ranks seldom between two checkpoints, and who is slow in a run on purpose neither recovers nor loses the word
+// that it is to leave.
 constexpr std::string_view kOutOfReach[] = {"tracker.reports_too_large",     "tracker.commit_desync",
                                             "tracker.finalizing_left",       "worker.log_gap_repeated",
                                             "tracker.survivors_interrupted", "tracker.frontier_torn",
@@ -46,7 +47,8 @@ constexpr std::string_view kOutOfReach[] = {"tracker.reports_too_large",     "tr
                                             "tracker.promises_logged",       "tracker.resized",
                                             "tracker.resize_waits",          "tracker.resize_undone",
                                             "tracker.replace_withdrawn",     "worker.leave_request_repeated",
-                                            "worker.leave_request_stale"};
+                                            "worker.leave_request_stale",    "tracker.too_many_absences",
+                                            "tracker.timeline_ahead"};
 
 void name_unhit(const char* machine, std::span<const char* const> names, const std::vector<std::uint64_t>& counts,
                 std::vector<std::string>& out) {

@@ -12,6 +12,8 @@ namespace {
 
 // Longer than a run is disturbed.
 constexpr std::int64_t kForGoodUs = 60'000'000;
+// So long that the others have noticed it and gone on.
+constexpr std::int64_t kLongUs = 80'000;
 
 // Each rank on a machine of its own, and any number of them is enough at once.
 SimOptions shrinking(std::uint32_t world_size, std::uint64_t seed) {
@@ -33,7 +35,7 @@ std::uint64_t passages(const SimOutcome& o, std::size_t worker, KillPoint point)
 TEST(Shrink, EveryInvariantHolds) {
   name_seed_on_abort();
   std::uint64_t shrunk = 0, grown = 0, finished = 0, dropped = 0;
-  for (std::uint64_t seed = 1; seed <= seeds(300); ++seed) {
+  for (std::uint64_t seed = 1; seed <= seeds(200); ++seed) {
     SimOptions options;
     options.seed = 50'000 + seed;
     options.shrinks = true;
@@ -44,10 +46,10 @@ TEST(Shrink, EveryInvariantHolds) {
     finished += tracker(o, "attempt_finished");
     dropped += tracker(o, "attempt_dropped");
   }
-  EXPECT_GT(shrunk, 100 / kFewer);
-  EXPECT_GT(grown, 50 / kFewer);
+  EXPECT_GT(shrunk, 80 / kFewer);
+  EXPECT_GT(grown, 40 / kFewer);
   EXPECT_GT(finished, 5 / kFewer);
-  EXPECT_GT(dropped, 20 / kFewer);
+  EXPECT_GT(dropped, 0u);
 }
 
 TEST(Shrink, NobodyIsGivenUpWhereNothingGoesWrong) {
@@ -72,7 +74,7 @@ TEST(Shrink, ARingLosesARankAndAnotherInTheRerun) {
     ASSERT_EQ(whole.verdict, "");
     for (std::size_t worker = 0; worker < 3; ++worker) {
       const std::uint64_t sends = passages(whole, worker, KillPoint::kSend);
-      for (std::uint64_t at = 0; at < sends; at += 1 + sends / seeds(25)) {
+      for (std::uint64_t at = 0; at < sends; at += 1 + sends / seeds(16)) {
         SimOptions one = options;
         one.deaths = {{.worker = worker, .at = KillPoint::kSend, .passage = at, .away_us = kForGoodUs}};
         const SimOutcome first = simulate(one);
@@ -82,10 +84,9 @@ TEST(Shrink, ARingLosesARankAndAnotherInTheRerun) {
         dropped += tracker(first, "attempt_dropped");
         // As far as the first loss all went as it would have.
         const std::size_t other = (worker + 1 + at % 2) % 3;
-        for (std::uint64_t more = 0; more < 6; ++more) {
+        for (std::uint64_t more = 0; more < 4; ++more) {
           SimOptions two = one;
-          two.deaths.push_back(
-              {.worker = other, .at = KillPoint::kSend, .passage = at + more, .away_us = kForGoodUs});
+          two.deaths.push_back({.worker = other, .at = KillPoint::kSend, .passage = at + more, .away_us = kForGoodUs});
           const SimOutcome o = simulate(two);
           ASSERT_EQ(o.verdict, "") << "seed " << seed << ", workers " << worker << " and " << other << ", frames " << at
                                    << " and " << at + more;
@@ -115,8 +116,11 @@ TEST(Shrink, EveryAlgorithmLosesARankAtItsReturn) {
           const std::uint64_t most = passages(whole, worker, point);
           for (std::uint64_t at = 0; at < most; at += 1 + most / seeds(8)) {
             SimOptions one = options;
-            one.deaths = {{.worker = worker, .at = point, .passage = at, .with_host = at % 2 == 1,
-                           .away_us = at % 3 == 0 ? kForGoodUs : 5000}};
+            one.deaths = {{.worker = worker,
+                           .at = point,
+                           .passage = at,
+                           .with_host = at % 2 == 1,
+                           .away_us = at % 3 == 0 ? kForGoodUs : kLongUs}};
             const SimOutcome o = simulate(one);
             ASSERT_EQ(o.verdict, "") << algorithm << ", seed " << seed << ", worker " << worker << ", passage " << at;
             ASSERT_EQ(o.rollbacks, 0u) << algorithm << ", seed " << seed << ", worker " << worker << ", passage " << at;
@@ -149,12 +153,12 @@ TEST(Shrink, TheSetChangesDuringACheckpointAndDuringReplay) {
         const std::uint64_t most = passages(whole, worker, point);
         for (std::uint64_t at = 0; at < most; at += 1 + most / seeds(6)) {
           const std::size_t other = (worker + 1) % 3;
-          const SimOptions::Death first{.worker = worker, .at = point, .passage = at, .away_us = 3000};
+          const SimOptions::Death first{.worker = worker, .at = point, .passage = at, .away_us = kLongUs};
           const SimOptions::Death seconds[] = {
-              {.worker = other, .at = KillPoint::kCheckpoint, .passage = at, .away_us = 3000},
-              {.worker = worker, .at = KillPoint::kRecall, .passage = at % 3, .attempt = 1, .away_us = 3000},
+              {.worker = other, .at = KillPoint::kCheckpoint, .passage = at, .away_us = kLongUs},
+              {.worker = worker, .at = KillPoint::kRecall, .passage = at % 3, .attempt = 1, .away_us = kLongUs},
               {.worker = worker, .at = KillPoint::kCheckpoint, .passage = 0, .attempt = 1, .away_us = kForGoodUs},
-              {.worker = other, .at = KillPoint::kReturn, .passage = at + 5, .away_us = 3000}};
+              {.worker = other, .at = KillPoint::kReturn, .passage = at + 5, .away_us = kLongUs}};
           for (const SimOptions::Death& second : seconds) {
             SimOptions one = options;
             one.deaths = {first, second};
@@ -214,7 +218,7 @@ TEST(Shrink, TheTrackerDiesBeforeEachEffect) {
   for (std::uint64_t seed = 30; seed < 33; ++seed) {
     for (const bool journal : {false, true}) {
       SimOptions options = with_checkpoints(3, seed * 10);
-      options.deaths = {{.worker = 1, .at = KillPoint::kReturn, .passage = 2, .away_us = 4000}};
+      options.deaths = {{.worker = 1, .at = KillPoint::kReturn, .passage = 2, .away_us = kLongUs}};
       options.journal_dies_too = journal;
       const SimOutcome whole = simulate(options);
       ASSERT_EQ(whole.verdict, "") << "seed " << options.seed;

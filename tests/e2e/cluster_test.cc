@@ -278,6 +278,45 @@ void on_a_host_of_its_own(int rank, Options& o) {
   o.host_id = "host-" + std::to_string(rank);
 }
 
+TEST(Cluster, AResultSaysWhoseInputsAreInIt) {
+  Cluster cluster;
+  cluster.run_well(3, [](Communicator& comm) {
+    const std::vector all = {0, 1, 2};
+    EXPECT_EQ(comm.min_workers(), 0);
+    EXPECT_THROW((void)comm.contributors(), Error) << "there is no result yet";
+    (void)comm.allreduce(1);
+    EXPECT_EQ(comm.contributors(), all);
+    auto group = comm.split(comm.rank() == 0 ? 0 : 1);
+    EXPECT_THROW((void)group->contributors(), Error) << "each communicator has its own";
+    group->barrier();
+    EXPECT_EQ(group->contributors(), comm.rank() == 0 ? std::vector{0} : std::vector({0, 1})) << "ranks of the group";
+    std::vector<int> seen;
+    int one = 1;
+    Handle sum = comm.allreduce_async(std::span(&one, 1));
+    sum.on_complete([&](const Error*) { seen = sum.contributors(); });
+    sum.wait();
+    EXPECT_EQ(seen, all);
+    // One that has not finished, and messages, have none.
+    Handle unfinished;
+    if (comm.rank() == 0) {
+      unfinished = comm.barrier_async();
+      EXPECT_THROW((void)unfinished.contributors(), Error);
+      for (const int peer : {1, 2}) {
+        Handle sent = comm.send_async(all, peer);
+        sent.wait();
+        EXPECT_THROW((void)sent.contributors(), Error);
+      }
+    } else {
+      std::vector<int> received(3);
+      comm.recv(received, 0);
+      unfinished = comm.barrier_async();
+    }
+    EXPECT_EQ(group->contributors().size(), comm.rank() == 0 ? 1u : 2u);
+    unfinished.wait();
+    EXPECT_EQ(comm.contributors(), unfinished.contributors());
+  });
+}
+
 TEST(Cluster, PointToPointOverSeveralStreams) {
   Cluster cluster;
   cluster.run_well(

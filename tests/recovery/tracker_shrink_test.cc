@@ -153,6 +153,24 @@ TEST(Shrink, NobodyIsWaitedForThatComesInAndDoesNotAnswer) {
       << passed_over << "the same ranks, and so the same timeline";
 }
 
+TEST(Shrink, WhoWouldHaveToLoadWhatMayBeOutOfReachWaitsForTheNextCommit) {
+  Job t(1);
+  t.begin();
+  (void)t.lose_rank_2({position(1, 3)}, {position(1, 3)});
+  (void)t.pass_alive(kGraceMs, {10, 11}, 2);
+  // With this one a second machine is gone since the beginning, and there are two copies.
+  (void)t.give_up(11, 2);
+  (void)t.report(10, 3, 1, {position(1, 4)});
+  EXPECT_TRUE(has(t.joins("w2", 13, "c"), "13 <- Welcome 2 of 3"));
+  EXPECT_TRUE(has(t.joins("w1", 14, "b"), "13 <- Welcome as a spare\n")) << "all are there";
+  const std::string planned = t.pass_alive(kGraceMs, {10}, 3);
+  EXPECT_TRUE(has(planned, "10 <- Plan epoch 3 w0=10 (as before) w1 (absent) w2 (absent) timeline 2")) << planned;
+  (void)t.joins("w1", 14, "b");
+  (void)t.joins("w2", 13, "c");
+  EXPECT_TRUE(has(t.vote(10, 2, {position(1, 5, true)}, 2), "10 <- Pause epoch 4"));
+  EXPECT_TRUE(has(t.report(10, 4, 2, {position(1, 5, true)}), "13 <- Called epoch 4 stale\n"));
+}
+
 TEST(Shrink, ASuspectIsNotWaitedForLongerThanTheGrace) {
   Job t;
   t.begin();

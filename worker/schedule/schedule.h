@@ -136,7 +136,7 @@ struct Request {
   // Every host publishes the whole result, whatever its size, and no rank is done before all have: so that it is known
   // that whatever is lost then, what is left has all of it or nobody has returned it (DESIGN section 4, shrink mode).
   bool settles = false;
-  std::uint64_t element_bytes = 1;         // of a value: results up to kWholeBytes are published whole in every host
+  std::uint64_t element_bytes = 1;  // of a value: results up to kWholeBytes are published whole in every host
   // An interrupted round that is finished: elements of the whole result that need not be computed any more, because the
   // log has them. Each rank has taken from it what is in its own output, and logged it, before its schedule runs.
   // `final` is a union of the pieces that the schedules of earlier attempts publish, or write to an output in one step;
