@@ -48,6 +48,15 @@ def stalls(ranks: int, kills: int, minutes: float) -> list[dict]:
             row("the same: outcome", verdict(report), "0 hangs", how)]
 
 
+def shrinking(kills: int, minutes: float) -> list[dict]:
+    report, how = chaos(minutes, "--mode=shrink", "--ranks=8", "--grace_ms=0", f"--faults=kill:{kills}", "--seed=5")
+    return [row(f"mode shrink, 8 workers, grace 0, {kills} kills: from the last round before to the first that all who are left have, p50 / p99 / max",
+                ms(report["stall_ms"]), "< 100 ms", how),
+            row("the same: a killed process is noticed", ms(report["noticed_ms"]["kill"]), "< 100 ms", how),
+            row("the same: outcome", f"{verdict(report)}; {report['shrinks']} plans with fewer workers, {report['growths']} with more",
+                "0 hangs, 0 divergences", how)]
+
+
 def training(minutes: float) -> list[dict]:
     scale = minutes / 30
     counts = {"kill": max(1, round(40 * scale)), "stop": max(1, round(11 * scale)), "cut": max(1, round(11 * scale))}
@@ -129,7 +138,7 @@ def run(minutes: float, kills: int, megabytes: int, say) -> list[dict]:
     subprocess.run([str(ROOT / "dev"), "build", "warren_cli", "fetch_bench", "log_store_bench"], check=True)
     rows = []
     for name, step in (("stalls of 4 workers", lambda: stalls(4, kills, kills / 40)), ("stalls of 8 workers", lambda: stalls(8, kills, kills / 35)),
-                       ("no false alarms", lambda: oversubscribed(min(minutes, 5))), ("replay", lambda: replay(megabytes)),
+                       ("mode shrink", lambda: shrinking(kills, kills / 20)), ("no false alarms", lambda: oversubscribed(min(minutes, 5))), ("replay", lambda: replay(megabytes)),
                        ("training under faults", lambda: training(minutes)),
                        ("faults of all kinds", lambda: everything(minutes))):
         say(name)

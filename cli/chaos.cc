@@ -11,6 +11,7 @@
 #include "chaos/process/runner.h"
 #include "chaos/process/worker.h"
 #include "cli/table.h"
+#include "recovery/limits.h"
 #include "worker/launch/text.h"
 
 DECLARE_int32(spares);
@@ -34,6 +35,9 @@ DECLARE_uint64(seed);
 DECLARE_bool(json);
 DECLARE_string(replicas);
 DECLARE_string(round_timeout_ms);
+DECLARE_string(mode);
+DECLARE_string(min_workers);
+DECLARE_string(grace_ms);
 
 namespace warren::cli {
 namespace {
@@ -78,6 +82,41 @@ std::optional<Faults> faults_of(std::string_view list) {
   if (counted != 0 && counted != words) return wrong("a number for each kind, or for none");
   out.planned = counted != 0;
   return out;
+}
+
+// Mode shrink, where it is asked for. What is wrong is said; then false.
+bool shrinks(ChaosOptions& options) {
+  const auto wrong = [](std::string_view why) {
+    usage_error(kChaosCommand, why);
+    return false;
+  };
+  if (FLAGS_mode.empty() || FLAGS_mode == "wait") {
+    if (FLAGS_min_workers.empty() && FLAGS_grace_ms.empty()) return true;
+    return wrong("--min_workers and --grace_ms are for --mode=shrink");
+  }
+  if (FLAGS_mode != "shrink") return wrong("--mode is wait or shrink");
+  const auto least =
+      worker::parse_number("--min_workers", FLAGS_min_workers.empty() ? "1" : FLAGS_min_workers, 1, options.ranks);
+  const auto grace = worker::parse_number("--grace_ms", FLAGS_grace_ms.empty() ? "1000" : FLAGS_grace_ms, 0,
+                                          static_cast<std::uint64_t>(limits::kMaxGraceMs));
+  for (const auto* number : {&least, &grace}) {
+    if (!number->ok()) return wrong(number->status().message());
+  }
+  if (options.replicas == 0) return wrong("--mode=shrink needs --replicas above 0");
+  if (options.spares != 0) return wrong("--mode=shrink comes without --spares: workers keep their ranks");
+  if (std::ranges::find(options.faults, FaultKind::kAll) != options.faults.end()) {
+    return wrong(
+        "with --mode=shrink --faults are kill, stop, cut, tracker and disk: where everything dies, others may "
+        "contribute to what is computed again");
+  }
+  if (!chaos::process::may_shrink(options.mix)) {
+    return wrong(
+        "--mode=shrink has allreduce and barrier on all ranks: --mix is mixed, big, inplace, allocated, "
+        "inflight or small");
+  }
+  options.min_workers = static_cast<std::uint32_t>(least.value());
+  options.grace_ms = static_cast<std::int64_t>(grace.value());
+  return true;
 }
 
 int run(const std::vector<std::string>&) {
@@ -134,6 +173,7 @@ int run(const std::vector<std::string>&) {
   options.round_timeout_ms = static_cast<std::int64_t>(timeout.value());
   options.interval_ms = FLAGS_interval_ms;
   options.goodput = FLAGS_goodput;
+  if (!shrinks(options)) return kExitUsage;
 
   // The processes end with the run, however it ends.
   struct sigaction action {};
@@ -144,11 +184,16 @@ int run(const std::vector<std::string>&) {
   const chaos::process::ChaosReport& r = report.value();
   std::fprintf(stderr,
                "seed %llu: %llu faults, %llu of them during a recovery; %llu rounds; %llu divergences, %llu hangs, "
-               "%llu rollbacks%s\n",
+               "%llu rollbacks%s%s\n",
                static_cast<unsigned long long>(options.seed), static_cast<unsigned long long>(r.fault_count),
                static_cast<unsigned long long>(r.during_recovery), static_cast<unsigned long long>(r.rounds),
                static_cast<unsigned long long>(r.divergences), static_cast<unsigned long long>(r.hangs),
-               static_cast<unsigned long long>(r.rollbacks), r.interrupted ? "; interrupted" : "");
+               static_cast<unsigned long long>(r.rollbacks),
+               options.min_workers == 0 ? ""
+                                        : ("; " + std::to_string(r.shrinks) + " plans with fewer workers, " +
+                                           std::to_string(r.growths) + " with more")
+                                              .c_str(),
+               r.interrupted ? "; interrupted" : "");
   if (FLAGS_json) std::printf("%s\n", r.json(options).c_str());
   return r.good() ? kExitOk : kExitFailed;
 }
@@ -165,12 +210,18 @@ const Command kChaosCommand = {
         "SIGCONT), cut (a host is off the network for a while; takes root), tracker (killed, started again later), "
         "disk (a host dies and comes back with an empty data directory), all (everything dies and is started again). "
         "Each result of each life is compared with what plain loops over the same inputs give.\n"
+        "With --mode=shrink, --min_workers and --grace_ms the job goes on without workers that are lost. Those that "
+        "are killed come back at once, after the grace time or much later. All lives of all ranks must have the same "
+        "contributors to each call and the same result, and that is compared with what plain loops over the inputs of "
+        "these contributors give. Calls are allreduces and barriers; no --spares, no fault all.\n"
         "With --json the last line is one object: faults by kind and phase, rounds, divergences, hangs, goodput, "
-        "stall_ms (from the last new result before a fault to the first after it on all ranks), noticed_ms (until the "
+        "stall_ms (from the last new result before a fault to the first after it on all ranks that are there), "
+        "noticed_ms (until the "
         "tracker has ended the epoch, where no other fault was being recovered from). The exit code is 0 only without "
         "divergences, hangs, lives that end as no fault explains, and rollbacks that no fault calls for.",
     .flags = {"ranks", "hosts", "spares", "replicas", "seconds", "faults", "interval_ms", "seed", "round_timeout_ms",
-              "goodput", "mix", "round_bytes", "compute_ms", "disk_log", "json", "worker_of"},
+              "mode", "min_workers", "grace_ms", "goodput", "mix", "round_bytes", "compute_ms", "disk_log", "json",
+              "worker_of"},
     .run = run,
 };
 

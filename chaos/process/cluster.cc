@@ -107,6 +107,13 @@ Status Cluster::start_host(std::uint32_t host) {
     const std::uint32_t here = options_.spares / options_.hosts + (host < options_.spares % options_.hosts ? 1 : 0);
     setup.arguments.push_back("--spares=" + std::to_string(here));
   }
+  if (options_.shape.shrinks()) {
+    for (const std::string& word :
+         {std::string("--mode=shrink"), "--min_workers=" + std::to_string(options_.shape.min_workers),
+          "--grace_ms=" + std::to_string(options_.grace_ms)}) {
+      setup.arguments.push_back(word);
+    }
+  }
   if (options_.disk_log) setup.arguments.push_back("--data_dir=" + data_dir(host));
   for (const std::string& word : {std::string("--"), options_.program, std::string("chaos"), mark()}) {
     setup.arguments.push_back(word);

@@ -23,6 +23,7 @@ struct ClusterOptions {
   std::uint32_t spares = 0;  // a worker is who has this rank then
   int replicas = 2;
   std::int64_t round_timeout_ms = 10'000;
+  std::int64_t grace_ms = 0;   // of a shape in mode shrink
   bool disk_log = false;       // hosts have a data directory
   Network* network = nullptr;  // null: all on the loopback interface
 };

@@ -1,29 +1,28 @@
 #include "chaos/process/judge.h"
 
 #include <algorithm>
-#include <cinttypes>
-#include <cstdio>
 
 namespace warren::chaos::process {
-namespace {
-
-std::string hex(std::uint64_t v) {
-  char text[20];
-  std::snprintf(text, sizeof text, "%016" PRIx64, v);
-  return text;
-}
-
-}  // namespace
 
 std::string describe(std::uint32_t worker, const Record& record) {
   return "worker " + std::to_string(worker) + ", life " + std::to_string(record.life) + ", iteration " +
          std::to_string(record.iteration) + ", call " + std::to_string(record.call);
 }
 
-Judge::Judge(const Program& program) : program_(program), oracle_(program), workers_(program.shape().ranks) {}
+Judge::Judge(const Program& program) : program_(program), oracle_(program), workers_(program.shape().ranks) {
+  if (program.shape().shrinks()) agreement_.emplace(program);
+}
 
 bool Judge::all_finished() const {
   return std::ranges::all_of(workers_, [](const Worker& w) { return w.progress.finished; });
+}
+
+std::optional<std::string> Judge::conclude() const {
+  return agreement_ ? agreement_->missing() : std::nullopt;
+}
+
+std::size_t Judge::calls_of(std::uint64_t iteration) {
+  return agreement_ ? agreement_->calls(iteration) : oracle_.iteration(iteration).size();
 }
 
 std::optional<std::string> Judge::take(std::uint32_t worker, const Record& record) {
@@ -45,6 +44,10 @@ std::optional<std::string> Judge::take(std::uint32_t worker, const Record& recor
       return std::nullopt;
     }
     case RecordEvent::kPreamble: {
+      if (agreement_) {
+        auto why = agreement_->preamble(record.value, record.contributors);
+        return why ? std::optional(wrong(*why)) : std::nullopt;
+      }
       const std::uint64_t want = oracle_.preamble()[record.rank];
       if (record.value != want) return wrong("preamble: digest " + hex(record.value) + ", not " + hex(want));
       return std::nullopt;
@@ -100,6 +103,7 @@ std::optional<std::string> Judge::judge_load(Worker& worker, Life& life, const R
     return "version " + std::to_string(version) + ", though " + std::to_string(before) + " was committed";
   }
   if (version == 0) return std::nullopt;
+  if (agreement_) return agreement_->loaded(version, record.value);
   const Oracle::StateDigests& states = oracle_.version(version);
   const std::uint64_t want = global ? states.global : states.local[record.rank];
   if (record.value == want) return std::nullopt;
@@ -112,12 +116,8 @@ std::optional<std::string> Judge::judge_result(Worker& worker, Life& life, const
   if (record.iteration != life.iteration || record.call != life.call) {
     return "iteration " + std::to_string(life.iteration) + ", call " + std::to_string(life.call) + " is missing";
   }
-  const std::vector<Oracle::Digests>& iteration = oracle_.iteration(life.iteration);
   const std::uint64_t at = position(life.iteration, life.call);
-  const bool decision = program_.shape().iterations == 0 && life.call == 0;
-  const std::uint64_t want =
-      decision ? decisions_.emplace(life.iteration, record.value).first->second : iteration[life.call][record.rank];
-  if (++life.call == iteration.size()) {
+  if (++life.call == calls_of(life.iteration)) {
     life.call = 0;
     life.iteration++;
   }
@@ -128,6 +128,10 @@ std::optional<std::string> Judge::judge_result(Worker& worker, Life& life, const
   } else {
     p.replayed++;
   }
+  if (agreement_) return agreement_->result(record.iteration, record.call, record.value, record.contributors);
+  const bool decision = program_.shape().iterations == 0 && record.call == 0;
+  const std::uint64_t want = decision ? decisions_.emplace(record.iteration, record.value).first->second
+                                      : oracle_.iteration(record.iteration)[record.call][record.rank];
   if (record.value == want || (decision && rolled_back_ && record.value <= 1)) return std::nullopt;
   return "digest " + hex(record.value) + ", not " + hex(want);
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "chaos/process/agreement.h"
 #include "chaos/process/oracle.h"
 #include "chaos/process/records.h"
 
@@ -33,6 +34,8 @@ class Judge {
   };
   [[nodiscard]] const Progress& progress(std::uint32_t worker) const { return workers_[worker].progress; }
   [[nodiscard]] bool all_finished() const;
+  // After the last record, of a job that has finished: what is wrong with all of them together.
+  [[nodiscard]] std::optional<std::string> conclude() const;
 
  private:
   struct Life {
@@ -48,9 +51,11 @@ class Judge {
 
   std::optional<std::string> judge_result(Worker& worker, Life& life, const Record& record);
   std::optional<std::string> judge_load(Worker& worker, Life& life, const Record& record);
+  [[nodiscard]] std::size_t calls_of(std::uint64_t iteration);
 
   const Program& program_;
   Oracle oracle_;
+  std::optional<Agreement> agreement_;  // mode shrink: instead of the oracle
   std::vector<Worker> workers_;
   std::map<std::uint64_t, std::uint64_t> decisions_;  // by iteration
   std::map<std::uint32_t, std::uint32_t> worker_of_;  // by rank

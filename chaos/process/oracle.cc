@@ -59,7 +59,12 @@ std::vector<std::uint64_t> results(const Call& call, std::span<const std::uint64
         sum[j] = combined(call.op, sum[j], on_wire(call, element_at<T>(bases[r], j)));
       }
     }
-    for (T& value : sum) value = on_wire(call, value);
+    for (T& value : sum) {
+      if constexpr (std::is_floating_point_v<T>) {
+        if (call.op == CallOp::kAverage) value /= static_cast<T>(size);
+      }
+      value = on_wire(call, value);
+    }
     const std::span<const T> all(sum);
     if (call.kind == CallKind::kAllreduce) std::ranges::fill(out, digest(all));
     if (call.kind == CallKind::kReduce) out[call.root] = digest(all);
@@ -154,7 +159,7 @@ void Oracle::next() {
   std::size_t folded = 0;
   const auto fold_until = [&](std::size_t end) {
     for (; folded < end; folded++) {
-      for (std::uint32_t r = 0; r < ranks; r++) program_.fold(calls[folded], out[folded][r], states_[r]);
+      for (std::uint32_t r = 0; r < ranks; r++) program_.fold(calls[folded], out[folded][r], 0, states_[r]);
     }
   };
   for (std::size_t i = 0; i < calls.size(); i++) {
@@ -191,6 +196,48 @@ void Oracle::next() {
     states.local.push_back(digest_of(program_.local_state(version, r, states_[r])));
   }
   versions_.push_back(std::move(states));
+}
+
+ShrinkOracle::ShrinkOracle(const Program& program) : program_(program), calls_(program.iteration(0)) {
+  for (std::uint32_t r = 0; r < program.shape().ranks; r++) states_.push_back(program.initial(r));
+}
+
+std::uint64_t ShrinkOracle::preamble(Contributors contributors) const {
+  std::vector<std::uint64_t> bases;
+  for (std::uint32_t r = 0; r < program_.shape().ranks; r++) {
+    if ((contributors >> r & 1) != 0) bases.push_back(program_.input_base(0, kPreambleCall, r, program_.initial(r)));
+  }
+  return results_of(program_.preamble(), bases)[0];
+}
+
+std::uint64_t ShrinkOracle::next(Contributors contributors) {
+  const Call& call = calls_[at_];
+  if (!call.in_flight) fold_all();
+  std::vector<std::uint64_t> bases;
+  for (std::uint32_t r = 0; r < states_.size(); r++) {
+    if ((contributors >> r & 1) != 0) {
+      bases.push_back(program_.input_base(iteration_, static_cast<std::uint32_t>(at_), r, states_[r]));
+    }
+  }
+  const std::uint64_t digest = call.decision ? 0 : results_of(call, bases)[0];
+  unfolded_.push_back({digest, contributors});
+  const bool in_flight = call.in_flight;
+  at_++;
+  if (!in_flight || at_ == calls_.size()) fold_all();
+  if (at_ == calls_.size()) {
+    calls_ = program_.iteration(++iteration_);
+    at_ = 0;
+  }
+  return digest;
+}
+
+void ShrinkOracle::fold_all() {
+  for (; !unfolded_.empty(); unfolded_.pop_front()) {
+    const Call& call = calls_[at_ - unfolded_.size()];
+    for (ProgramState& state : states_) {
+      program_.fold(call, unfolded_.front().digest, unfolded_.front().contributors, state);
+    }
+  }
 }
 
 }  // namespace warren::chaos::process

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "chaos/process/program.h"
@@ -36,6 +37,36 @@ class Oracle {
   std::vector<ProgramState> states_;
   std::vector<std::vector<Digests>> iterations_;
   std::vector<StateDigests> versions_;  // [0] is version 1
+};
+
+// The same for a job in mode shrink, whose results and states depend on who contributed: call by call, in the order of
+// the program.
+class ShrinkOracle {
+ public:
+  explicit ShrinkOracle(const Program& program);
+
+  [[nodiscard]] std::uint64_t preamble(Contributors contributors) const;
+  // What the next call gives, the same on all ranks; 0 of a decision. Contributors: at least one.
+  std::uint64_t next(Contributors contributors);
+  // Which is the next.
+  [[nodiscard]] std::uint64_t iteration() const { return iteration_; }
+  [[nodiscard]] std::uint32_t call() const { return static_cast<std::uint32_t>(at_); }
+  // The state that is checkpointed before it.
+  [[nodiscard]] const ProgramState& state() const { return states_[0]; }
+
+ private:
+  struct Folded {
+    std::uint64_t digest = 0;
+    Contributors contributors = 0;
+  };
+  void fold_all();
+
+  const Program& program_;
+  std::vector<ProgramState> states_;
+  std::uint64_t iteration_ = 0;
+  std::vector<Call> calls_;      // of this iteration
+  std::size_t at_ = 0;           // the next of them
+  std::deque<Folded> unfolded_;  // the newest ones: results of calls in flight are known only when they are awaited
 };
 
 }  // namespace warren::chaos::process

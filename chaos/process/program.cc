@@ -79,6 +79,23 @@ Call mixed_call(Draw& draw, const ProgramShape& shape, bool big) {
   return c;
 }
 
+// Likewise, of what mode shrink has.
+Call mixed_call_of_some(Draw& draw, const ProgramShape& shape, bool big) {
+  const Call any = mixed_call(draw, shape, big);
+  Call c;
+  c.type = any.type;
+  c.op = any.op;
+  c.in_place = draw.one_in(2);
+  if (any.kind == CallKind::kBarrier) {
+    c.kind = CallKind::kBarrier;
+    return c;
+  }
+  const bool is_float = c.type == ElementType::kF32 || c.type == ElementType::kF64;
+  if (is_float && draw.one_in(3)) c.op = CallOp::kAverage;
+  c.count = std::max<std::size_t>(1, call_bytes(any, shape.ranks) / element_bytes(c.type));
+  return c;
+}
+
 }  // namespace
 
 std::uint64_t mixed(std::uint64_t x) {
@@ -139,6 +156,23 @@ std::string mix_names() {
   return out;
 }
 
+bool may_shrink(Mix mix) {
+  switch (mix) {
+    case Mix::kMixed:
+    case Mix::kBig:
+    case Mix::kInPlace:
+    case Mix::kAllocated:
+    case Mix::kInFlight:
+    case Mix::kSmall: return true;
+    case Mix::kGroups:
+    case Mix::kOneSided:
+    case Mix::kNarrow:
+    case Mix::kFused:
+    case Mix::kMessages: return false;
+  }
+  return false;
+}
+
 ProgramState Program::initial(std::uint32_t rank) const {
   return {mixed(shape_.seed), mixed(shape_.seed ^ mixed(rank + 1))};
 }
@@ -166,7 +200,9 @@ std::vector<Call> Program::iteration(std::uint64_t index) const {
   Draw draw(mixed(shape_.seed + index * 0x10001));
   if (shape_.iterations == 0) {
     Call stop;
-    stop.kind = CallKind::kBroadcast;
+    stop.kind = shape_.shrinks() ? CallKind::kAllreduce : CallKind::kBroadcast;
+    stop.op = CallOp::kMax;
+    stop.in_place = shape_.shrinks();
     stop.type = ElementType::kU64;
     stop.decision = true;
     stop.count = 1;
@@ -181,7 +217,10 @@ std::vector<Call> Program::iteration(std::uint64_t index) const {
   switch (shape_.mix) {
     case Mix::kMixed: {
       const std::uint64_t n = 6 + draw.below(8);
-      for (std::uint64_t i = 0; i < n; i++) calls.push_back(mixed_call(draw, shape_, i == 0 || draw.one_in(12)));
+      for (std::uint64_t i = 0; i < n; i++) {
+        const bool is_big = i == 0 || draw.one_in(12);
+        calls.push_back(shape_.shrinks() ? mixed_call_of_some(draw, shape_, is_big) : mixed_call(draw, shape_, is_big));
+      }
       std::swap(calls[calls.size() - n], calls[calls.size() - 1 - draw.below(n)]);
       // Some calls in a row are in flight together.
       if (draw.one_in(2)) {
@@ -292,7 +331,11 @@ std::uint64_t Program::input_base(std::uint64_t iteration, std::uint32_t call, s
   return mixed(state.shared ^ mixed(state.own ^ mixed(iteration * 4096 + call) ^ (std::uint64_t{rank} << 48)));
 }
 
-void Program::fold(const Call& call, std::uint64_t digest, ProgramState& state) const {
+void Program::fold(const Call& call, std::uint64_t digest, Contributors contributors, ProgramState& state) const {
+  if (shape_.shrinks()) {
+    if (!call.decision) state.shared = mixed(state.shared ^ digest ^ mixed(contributors));
+    return;
+  }
   const bool everywhere = !call.on_group && (call.kind == CallKind::kAllreduce || call.kind == CallKind::kBroadcast ||
                                              call.kind == CallKind::kAllgather);
   std::uint64_t& value = everywhere ? state.shared : state.own;
@@ -308,11 +351,12 @@ std::vector<std::byte> Program::local_state(std::uint64_t version, std::uint32_t
   return state_of(version, state.own, shape_.state_bytes / 16 * (1 + rank), mixed(state.own ^ version));
 }
 
-bool Program::restore(std::span<const std::byte> global, std::span<const std::byte> local, ProgramState& state) {
+bool Program::restore(std::span<const std::byte> global, std::span<const std::byte> local, ProgramState& state) const {
   StateHead head;
-  if (global.size() < sizeof head || local.size() < sizeof head) return false;
+  if (global.size() < sizeof head || (!shape_.shrinks() && local.size() < sizeof head)) return false;
   std::memcpy(&head, global.data(), sizeof head);
   state.shared = head.value;
+  if (shape_.shrinks()) return true;
   std::memcpy(&head, local.data(), sizeof head);
   state.own = head.value;
   return true;

@@ -6,7 +6,9 @@
 //   set-up:    after load, in each life: rounds that give what they have given in the first
 //   iteration: [the decision whether to go on], calls, and a checkpoint after every few
 //
-// Inputs depend on the state, and the state on every result so far: a wrong bit shows in all that comes after it.
+// Inputs depend on the state, and the state on every result so far: a wrong bit shows in all that comes after it. In
+// mode shrink there are neither groups nor set-up rounds, calls are allreduces and barriers, and the state is the same
+// on all ranks; it depends on whose inputs are in each result, too.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +35,7 @@ enum class CallKind : std::uint8_t {
   kExchange,  // each rank sends to the next one and receives from the one before
 };
 enum class ElementType : std::uint8_t { kU8, kI32, kI64, kU64, kF32, kF64 };
-enum class CallOp : std::uint8_t { kSum, kMax };
+enum class CallOp : std::uint8_t { kSum, kMax, kAverage };  // averages are of floats
 
 struct Call {
   CallKind kind = CallKind::kAllreduce;
@@ -46,7 +48,8 @@ struct Call {
   bool prepares = false;      // an allreduce in place whose input is made by a prepare function
   bool narrow = false;        // f32 that travels as bf16
   bool allocated = false;     // ranks draw whether each buffer lies in memory of warren::allocate
-  bool decision = false;      // a broadcast of one number that is no function of the seed: whether to stop
+  bool decision = false;      // of one number that is no function of the seed: whether to stop; root says so, or the
+                              // greatest of an allreduce
   std::uint32_t root = 0;
   std::size_t count = 0;  // elements, as in the interface: of a share, where there are shares
 };
@@ -73,6 +76,8 @@ enum class Mix : std::uint8_t {
 [[nodiscard]] std::string_view name_of(Mix mix);
 // "mixed, big, …": all of them.
 [[nodiscard]] std::string mix_names();
+// Of calls that mode shrink has.
+[[nodiscard]] bool may_shrink(Mix mix);
 
 struct ProgramShape {
   std::uint64_t seed = 1;
@@ -83,7 +88,12 @@ struct ProgramShape {
   std::uint64_t checkpoint_every = 3;  // iterations
   std::size_t state_bytes = 64 << 10;  // of the global state that is checkpointed, and of the local one
   std::uint32_t compute_ms = 0;        // before each iteration: the caller waits, as for a device that computes
+  std::uint32_t min_workers = 0;       // mode shrink: the job goes on with so many; 0: mode wait
+  [[nodiscard]] bool shrinks() const { return min_workers != 0; }
 };
+
+// A bit for each rank whose input is in a result.
+using Contributors = std::uint64_t;
 
 // What a rank knows. `shared` is equal on all ranks.
 struct ProgramState {
@@ -114,16 +124,16 @@ class Program {
   // The input of `rank` to a call: element j is element_at<T>(base, j).
   [[nodiscard]] std::uint64_t input_base(std::uint64_t iteration, std::uint32_t call, std::uint32_t rank,
                                          const ProgramState& state) const;
-  // After a call, with the digest of the rank's output.
-  void fold(const Call& call, std::uint64_t digest, ProgramState& state) const;
+  // After a call, with the digest of the rank's output; `contributors`: in mode shrink.
+  void fold(const Call& call, std::uint64_t digest, Contributors contributors, ProgramState& state) const;
 
   // What checkpoint() is given, and what load gives back.
   [[nodiscard]] std::vector<std::byte> global_state(std::uint64_t version, const ProgramState& state) const;
   [[nodiscard]] std::vector<std::byte> local_state(std::uint64_t version, std::uint32_t rank,
                                                    const ProgramState& state) const;
-  // Of what load returned; false: too short for a state.
-  [[nodiscard]] static bool restore(std::span<const std::byte> global, std::span<const std::byte> local,
-                                    ProgramState& state);
+  // Of what load returned; false: too short for a state. In mode shrink there is no local state.
+  [[nodiscard]] bool restore(std::span<const std::byte> global, std::span<const std::byte> local,
+                             ProgramState& state) const;
 
  private:
   ProgramShape shape_;

@@ -40,7 +40,8 @@ struct alignas(64) Record {
   std::uint32_t rank = 0;
   std::uint64_t iteration = 0;
   std::uint64_t value = 0;
-  std::uint64_t at_ns = 0;  // of the machine's monotonic clock
+  std::uint64_t at_ns = 0;         // of the machine's monotonic clock
+  std::uint64_t contributors = 0;  // in mode shrink, of a preamble and a result
 };
 static_assert(4096 % sizeof(Record) == 0);
 
@@ -119,6 +120,7 @@ struct Page {
   // Likewise of those calls that no rank finishes before all have entered them.
   std::atomic<std::uint64_t> together;
   std::atomic<std::uint64_t> dies_at_ns;  // by the order that was obeyed last
+  std::atomic<std::uint32_t> away;        // not 0: the next life does not begin yet
   Order orders[kOrders];
 };
 

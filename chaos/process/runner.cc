@@ -71,6 +71,10 @@ class JudgeThread {
   }
   // After finish().
   [[nodiscard]] const Judge& judge() const { return judge_; }
+  // What all records together show, of a job that has finished. After finish().
+  void conclude() {
+    if (const auto wrong = judge_.conclude()) say(*wrong);
+  }
   [[nodiscard]] std::uint64_t divergences() const { return divergences_.load(); }
   // Some of them. After finish().
   [[nodiscard]] const std::vector<std::string>& first() const { return first_; }
@@ -87,15 +91,18 @@ class JudgeThread {
         for (const Record& r : readers_[w].take()) {
           idle = false;
           const auto wrong = judge_.take(w, r);
-          if (!wrong) continue;
-          if (divergences_.fetch_add(1) >= kMostPrinted) continue;
-          std::fprintf(stderr, "DIVERGENCE: %s\n", wrong->c_str());
-          first_.push_back(*wrong);
+          if (wrong) say(*wrong);
         }
       }
       if (idle && last) return;
       if (idle) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
+  }
+
+  void say(const std::string& wrong) {
+    if (divergences_.fetch_add(1) >= kMostPrinted) return;
+    std::fprintf(stderr, "DIVERGENCE: %s\n", wrong.c_str());
+    first_.push_back(wrong);
   }
 
   Judge judge_;
@@ -117,6 +124,8 @@ class Run {
     shape_.mix = options.mix;
     shape_.bytes = options.round_bytes;
     shape_.compute_ms = options.compute_ms;
+    shape_.min_workers = options.min_workers;
+    planned_for_ = options.ranks;
     program_.emplace(shape_);
   }
   ~Run() {
@@ -159,7 +168,7 @@ class Run {
  private:
   struct Fault {
     FaultKind kind;
-    std::size_t stall;
+    std::optional<std::size_t> stall;  // none where the victim was not there, in mode shrink: it stops nobody
     std::uint32_t victim, life;
     std::optional<Phase> phase;  // nothing: that in which the life ended
     std::uint64_t at_ns;
@@ -182,12 +191,13 @@ class Run {
     c.spares = options_.spares;
     c.replicas = options_.replicas;
     c.round_timeout_ms = options_.round_timeout_ms;
+    c.grace_ms = options_.grace_ms;
     c.disk_log = report_.disk_log = options_.disk_log;
     c.network = network_;
     auto cluster = Cluster::create(c);
     if (!cluster.ok()) return cluster.status();
     cluster_ = std::move(cluster).value();
-    auto watch = Watch::open(folder_, shape_.ranks);
+    auto watch = Watch::open(folder_, shape_.ranks, shape_.shrinks());
     if (!watch.ok()) return watch.status();
     watch_.emplace(std::move(watch).value());
     if (Status s = cluster_->start_tracker(); !s.ok()) return s;
@@ -211,22 +221,24 @@ class Run {
     watch_->look();
     look_at_tracker();
     const std::uint64_t now = monotonic_ns();
-    for (std::size_t i = 0; i < later_.size();) {
-      if (later_[i].first > now) {
-        i++;
-        continue;
+    for (auto* actions : {&later_, &returns_}) {
+      for (std::size_t i = 0; i < actions->size();) {
+        if ((*actions)[i].first > now) {
+          i++;
+          continue;
+        }
+        const auto action = std::move((*actions)[i].second);
+        actions->erase(actions->begin() + static_cast<std::ptrdiff_t>(i));
+        action();
+        calm_since_ns_ = monotonic_ns();
       }
-      const auto action = std::move(later_[i].second);
-      later_.erase(later_.begin() + static_cast<std::ptrdiff_t>(i));
-      action();
-      calm_since_ns_ = monotonic_ns();
     }
     for (std::uint32_t h = 0; h < options_.hosts; h++) {
       const auto status = cluster_->ended(h);
       if (status && !finishing_) give_up("the launcher of host " + std::to_string(h) + " has ended");
     }
     const std::uint64_t since = std::max({watch_->last_progress_ns(), calm_since_ns_});
-    if (!watch_->all_finished() && later_.empty() && now > since + hang_ns()) {
+    if (!watch_->all_finished() && later_.empty() && returns_.empty() && now > since + hang_ns()) {
       report_.hangs++;
       give_up("the job hangs");
     }
@@ -235,15 +247,27 @@ class Run {
   [[nodiscard]] std::uint64_t hang_ns() const {
     return std::max<std::uint64_t>(30'000, static_cast<std::uint64_t>(options_.round_timeout_ms) * 10) * kMs;
   }
+  // Mode shrink: nobody is away. (In mode wait all are there where no stall is open.)
+  [[nodiscard]] bool all_there() const { return !shape_.shrinks() || (returns_.empty() && watch_->all_there()); }
   // A fault is noticed when the tracker says that the epoch is over. (It writes a line at once.)
   void look_at_tracker() {
     if (!tracker_log_.is_open()) tracker_log_.open(cluster_->log_file("tracker"));
     tracker_log_.clear();
     for (std::string line; std::getline(tracker_log_, line);) {
+      if (shape_.shrinks()) look_at_plan(line);
       if (line.find("interrupted: epoch ") == std::string::npos || struck_.empty()) continue;
       Fault& f = struck_.back();
       if (f.noticed_ns == 0) f.noticed_ns = monotonic_ns();
     }
+  }
+  void look_at_plan(const std::string& line) {
+    static const std::string kRunsWith = " runs with ";
+    const std::size_t at = line.find(kRunsWith);
+    if (at == std::string::npos) return;
+    const auto workers = static_cast<std::uint32_t>(std::atoi(line.c_str() + at + kRunsWith.size()));
+    report_.shrinks += workers < planned_for_ ? 1 : 0;
+    report_.growths += workers > planned_for_ ? 1 : 0;
+    planned_for_ = workers;
   }
   void pause(std::uint64_t until_ns) {
     while (going() && monotonic_ns() < until_ns) tick();
@@ -287,6 +311,10 @@ class Run {
     if (!strike(kind, victim)) return;
     if (draw_.chance(0.5)) second_fault(kind, victim);
     while (going() && (watch_->recovering() || !later_.empty())) tick();
+    // The next one may strike while workers are away.
+    if (shape_.shrinks() && draw_.chance(0.5)) {
+      while (going() && !all_there()) tick();
+    }
   }
 
   void planned_faults(std::uint64_t begin_ns, std::uint64_t end_ns) {
@@ -296,7 +324,7 @@ class Run {
     for (std::size_t i = 0; going() && i < order.size(); i++) {
       pause(begin_ns + static_cast<std::uint64_t>((static_cast<double>(i) + draw_.unit()) * share));
       // Where no life survives, what was decided since the checkpoint is decided anew.
-      while (going() && (watch_->recovering() || !later_.empty())) tick();
+      while (going() && (watch_->recovering() || !later_.empty() || !all_there())) tick();
       // A worker that is not there at this moment is there soon.
       const auto victim = static_cast<std::uint32_t>(draw_.below(shape_.ranks));
       while (going() && !(order[i] == FaultKind::kKill ? kill_now(victim) : strike(order[i], victim))) tick();
@@ -308,7 +336,7 @@ class Run {
   void second_fault(FaultKind first, std::uint32_t victim) {
     const std::uint32_t life = cluster_->page(victim).lives.load();
     const bool kills = has(FaultKind::kKill);
-    if (kills && first == FaultKind::kKill && draw_.chance(0.6)) {
+    if (kills && first == FaultKind::kKill && draw_.chance(0.6) && cluster_->page(victim).away.load() == 0) {
       constexpr std::array kEarly = {Phase::kStarting, Phase::kPreamble, Phase::kLoad, Phase::kReplay, Phase::kReplay};
       (void)obey(victim, draw_.of(kEarly), life - 1 + (life == lives_at_fault_ ? 1 : 0), draw_.below(3000));
       return;
@@ -341,7 +369,11 @@ class Run {
     say(text + (second ? " (during a recovery)" : ""));
     report_.fault_count++;
     report_.during_recovery += second ? 1 : 0;
-    struck_.push_back({kind, watch_->fault(at_ns), victim, life, phase, at_ns, !second});
+    const bool kill = kind == FaultKind::kKill;
+    const bool away = kill && shape_.shrinks() && (watch_->there() >> victim & 1) == 0;
+    std::optional<std::size_t> stall;
+    if (!away) stall = watch_->fault(at_ns, kill ? std::optional(Watch::Life{victim, life}) : std::nullopt);
+    struck_.push_back({kind, stall, victim, life, phase, at_ns, !second});
   }
   [[nodiscard]] Phase phase_of(std::uint32_t worker) const {
     return static_cast<Phase>(cluster_->page(worker).phase.load());
@@ -356,12 +388,39 @@ class Run {
     return obey(victim, phase, kAnyLife, draw_.chance(0.2) ? 0 : draw_.below(most_us));
   }
 
+  // Mode shrink: how long it takes until a killed worker's next life begins.
+  std::uint64_t away_ns() {
+    switch (draw_.below(3)) {
+      case 0: return 0;
+      case 1: return (static_cast<std::uint64_t>(options_.grace_ms) + draw_.below(300)) * kMs;
+      default: return draw_.below(3000) * kMs;
+    }
+  }
+  // Before a worker is killed; whoever calls this calls comes_back after that.
+  std::uint64_t stays_away(std::uint32_t victim) {
+    if (!shape_.shrinks() || cluster_->page(victim).away.load() != 0) return 0;
+    const std::uint64_t ns = away_ns();
+    cluster_->page(victim).away.store(ns != 0 ? 1 : 0);
+    return ns;
+  }
+  void comes_back(std::uint32_t victim, std::uint64_t ns, bool killed) {
+    if (ns == 0) return;
+    if (!killed) return cluster_->page(victim).away.store(0);
+    returns_.emplace_back(monotonic_ns() + ns, [this, victim] {
+      say("worker " + std::to_string(victim) + " may come back");
+      cluster_->page(victim).away.store(0);
+    });
+  }
+
   bool kill_now(std::uint32_t victim) {
     const std::uint32_t life = cluster_->page(victim).lives.load() - 1;
     const std::string at = where(victim);
     lives_at_fault_ = life + 1;
+    const std::uint64_t away_ns = stays_away(victim);
     const std::uint64_t now = monotonic_ns();
-    if (!cluster_->signal_worker(victim, SIGKILL)) return false;
+    const bool killed = cluster_->signal_worker(victim, SIGKILL);
+    comes_back(victim, away_ns, killed);
+    if (!killed) return false;
     note(FaultKind::kKill, victim, life, now, std::nullopt, "kill " + at);
     return true;
   }
@@ -369,6 +428,7 @@ class Run {
   // Orders the worker to die in this phase, and waits until it has.
   bool obey(std::uint32_t victim, Phase phase, std::uint32_t life, std::uint64_t delay_us) {
     Page& page = cluster_->page(victim);
+    const std::uint64_t away_ns = stays_away(victim);
     Order& order = page.orders[0];
     order.life.store(life);
     order.iteration.store(0);
@@ -376,7 +436,9 @@ class Run {
     order.phase.store(static_cast<std::uint32_t>(phase));
     const std::uint64_t until = monotonic_ns() + kOrderPatienceNs;
     while (going() && order.phase.load() != 0 && monotonic_ns() < until) tick();
-    if (order.phase.exchange(0) != 0) return false;
+    const bool killed = order.phase.exchange(0) == 0;
+    comes_back(victim, away_ns, killed);
+    if (!killed) return false;
     const std::uint64_t dies_at_ns = page.dies_at_ns.load();
     lives_at_fault_ = page.lives.load();
     note(FaultKind::kKill, victim, lives_at_fault_ - 1, dies_at_ns, std::nullopt,
@@ -466,7 +528,7 @@ class Run {
   // ---- the end ----------------------------------------------------------------------------------------------------
 
   void finish() {
-    while (going() && !later_.empty()) tick();
+    while (going() && (!later_.empty() || !all_there())) tick();
     if (!going()) return;
     const auto victim = static_cast<std::uint32_t>(draw_.below(shape_.ranks));
     finishing_ = true;
@@ -508,6 +570,7 @@ class Run {
     cluster_->kill_tracker();
     for (std::uint32_t h = 0; h < options_.hosts; h++) cluster_->kill_host(h);
     judge_->finish();
+    if (!failed_ && !report_.interrupted) judge_->conclude();
     report_.divergences = judge_->divergences();
     for (const std::string& wrong : judge_->first()) blamed_.push_back("DIVERGENCE: " + wrong);
     for (std::uint32_t w = 0; w < shape_.ranks; w++) report_.replayed += judge_->judge().progress(w).replayed;
@@ -532,7 +595,7 @@ class Run {
     for (const Fault& f : struck_) {
       const std::optional<Phase> phase = f.phase ? f.phase : watch_->ended_in(f.victim, f.life);
       report_.faults[static_cast<std::size_t>(f.kind)][phase ? name_of(*phase) : "unknown"]++;
-      if (const auto ms = watch_->stall_ms(f.stall)) report_.stalls_ms.push_back(*ms);
+      if (const auto ms = f.stall ? watch_->stall_ms(*f.stall) : std::nullopt) report_.stalls_ms.push_back(*ms);
       if (f.alone && f.noticed_ns != 0) {
         report_.noticed_ms[static_cast<std::size_t>(f.kind)].push_back(static_cast<double>(f.noticed_ns - f.at_ns) /
                                                                        1e6);
@@ -581,12 +644,15 @@ class Run {
   std::unique_ptr<Cluster> cluster_;
   std::optional<Watch> watch_;
   std::unique_ptr<JudgeThread> judge_;
-  std::vector<std::pair<std::uint64_t, std::function<void()>>> later_;
+  using Actions = std::vector<std::pair<std::uint64_t, std::function<void()>>>;
+  Actions later_;
+  Actions returns_;  // mode shrink: of killed workers, which nobody waits for
   std::vector<Fault> struck_;
   std::vector<std::string> blamed_;  // why the run has failed
   ChaosReport report_;
   std::uint64_t started_ns_ = 0, calm_since_ns_ = 0;
   std::uint32_t lives_at_fault_ = 0;
+  std::uint32_t planned_for_;  // how many workers the newest plan has
   bool over_ = false, failed_ = false, finishing_ = false;
 };
 
@@ -611,6 +677,11 @@ std::string ChaosReport::json(const ChaosOptions& options) const {
   j["ranks"] = options.ranks;
   j["hosts"] = options.hosts;
   j["spares"] = options.spares;
+  j["mode"] = options.min_workers == 0 ? "wait" : "shrink";
+  if (options.min_workers != 0) {
+    j["min_workers"] = options.min_workers;
+    j["grace_ms"] = options.grace_ms;
+  }
   j["replicas"] = options.replicas;
   j["seconds"] = options.seconds;
   j["seed"] = options.seed;
@@ -631,6 +702,10 @@ std::string ChaosReport::json(const ChaosOptions& options) const {
   j["replayed"] = replayed;
   j["lives"] = lives;
   j["rollbacks"] = rollbacks;
+  if (options.min_workers != 0) {
+    j["shrinks"] = shrinks;
+    j["growths"] = growths;
+  }
   j["big_round_share"] = big_share;
   j["divergences"] = divergences;
   j["hangs"] = hangs;

@@ -44,6 +44,10 @@ struct ChaosOptions {
   Mix mix = Mix::kMixed;
   std::size_t round_bytes = std::size_t{4} << 20;  // of the biggest call
   std::uint32_t compute_ms = 0;                    // before each iteration
+  // Mode shrink, with the grace time: the job goes on with so many. 0: mode wait. Killed workers come back at once, or
+  // after the grace time, or much later; `mix` may shrink, there are no spares, and no faults of kind all.
+  std::uint32_t min_workers = 0;
+  std::int64_t grace_ms = 0;
 };
 
 struct ChaosReport {
@@ -53,6 +57,8 @@ struct ChaosReport {
   std::uint64_t rounds = 0, replayed = 0, lives = 0, rollbacks = 0, divergences = 0, hangs = 0, failures = 0;
   double rounds_per_second = 0, big_share = 0;
   double goodput = -1;  // not measured
+  // Plans with fewer workers than the one before, and with more.
+  std::uint64_t shrinks = 0, growths = 0;
   std::vector<double> stalls_ms;
   std::array<std::vector<double>, kFaultNames.size()> noticed_ms;  // until the tracker has ended the epoch
   bool disk_log = false;                                           // hosts had data directories

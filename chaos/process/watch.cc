@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "chaos/process/program.h"
-
 namespace warren::chaos::process {
 namespace {
 
@@ -12,8 +10,9 @@ constexpr std::size_t kRecent = 4096;
 
 }  // namespace
 
-Result<Watch> Watch::open(const std::string& folder, std::uint32_t workers) {
+Result<Watch> Watch::open(const std::string& folder, std::uint32_t workers, bool shrinks) {
   Watch watch;
+  watch.shrinks_ = shrinks;
   for (std::uint32_t w = 0; w < workers; w++) {
     auto reader = RecordReader::open(records_path(folder, w));
     if (!reader.ok()) return reader.status();
@@ -45,7 +44,7 @@ void Watch::look() {
           if (at < worker.done) break;
           worker.done = at + 1;
           worker.rounds++;
-          new_result(w, r.at_ns);
+          new_result(w, {r.at_ns, at, r.contributors, r.life});
           break;
         }
         case RecordEvent::kFinished: worker.finished = true; break;
@@ -54,56 +53,84 @@ void Watch::look() {
       }
     }
   }
+  close_stalls();
 }
 
-void Watch::new_result(std::uint32_t worker, std::uint64_t at_ns) {
+void Watch::new_result(std::uint32_t worker, const NewResult& result) {
   Worker& w = workers_[worker];
-  w.last_ns = at_ns;
-  w.recent_ns.push_back(at_ns);
-  if (w.recent_ns.size() > kRecent) w.recent_ns.pop_front();
-  for (auto s = stalls_.rbegin(); s != stalls_.rend() && !s->over(); ++s) see(*s, worker, at_ns);
+  w.last_ns = result.at_ns;
+  w.recent.push_back(result);
+  if (w.recent.size() > kRecent) w.recent.pop_front();
+  if (result.position >= newest_) {
+    newest_ = result.position + 1;
+    newest_ns_ = result.at_ns;
+    calls_++;
+    if (there_ != result.contributors) changed_ns_ = result.at_ns;
+    there_ = result.contributors;
+  }
+  for (auto s = stalls_.rbegin(); s != stalls_.rend() && s->over_ns == 0; ++s) see(*s, worker, result);
 }
 
-void Watch::see(Stall& stall, std::uint32_t worker, std::uint64_t at_ns) {
-  if (at_ns <= stall.at_ns) {
-    stall.before_ns = std::max(stall.before_ns, at_ns);
-  } else if (stall.after_ns[worker] == 0) {
-    stall.after_ns[worker] = at_ns;
+void Watch::see(Stall& stall, std::uint32_t worker, const NewResult& result) const {
+  if (result.at_ns <= stall.at_ns) {
+    stall.before_ns = std::max(stall.before_ns, result.at_ns);
+  } else if (!shrinks_) {
+    if (stall.after_ns[worker] == 0) stall.after_ns[worker] = result.at_ns;
+  } else if (!stall.killed || stall.killed->worker != worker || stall.killed->number != result.life) {
+    Stall::Call& call = stall.calls[result.position];
+    call.contributors = result.contributors;
+    call.have |= Contributors{1} << worker;
+    call.last_ns = std::max(call.last_ns, result.at_ns);
   }
 }
 
-bool Watch::Stall::over() const {
-  return std::ranges::all_of(after_ns, [](std::uint64_t ns) { return ns != 0; });
+// Once all that there is was read: workers' records are read one after the other.
+void Watch::close_stalls() {
+  for (auto s = stalls_.rbegin(); s != stalls_.rend() && s->over_ns == 0; ++s) {
+    if (!shrinks_) {
+      if (std::ranges::find(s->after_ns, 0u) == s->after_ns.end()) s->over_ns = *std::ranges::max_element(s->after_ns);
+      continue;
+    }
+    for (const auto& [position, call] : s->calls) {
+      if ((call.contributors & ~call.have) != 0) continue;
+      if (s->over_ns == 0 || call.last_ns < s->over_ns) s->over_ns = call.last_ns;
+    }
+    if (s->over_ns != 0) s->calls.clear();
+  }
 }
 
-std::size_t Watch::fault(std::uint64_t at_ns) {
+std::size_t Watch::fault(std::uint64_t at_ns, std::optional<Life> killed) {
   Stall stall;
+  stall.killed = killed;
   stall.at_ns = at_ns;
   stall.after_ns.resize(workers_.size());
   for (std::uint32_t w = 0; w < workers_.size(); w++) {
-    for (const std::uint64_t ns : workers_[w].recent_ns) see(stall, w, ns);
+    for (const NewResult& result : workers_[w].recent) see(stall, w, result);
   }
   stalls_.push_back(std::move(stall));
+  close_stalls();
   return stalls_.size() - 1;
 }
 
 bool Watch::recovering() const {
-  return !stalls_.empty() && std::ranges::any_of(stalls_, [](const Stall& s) { return !s.over(); });
+  return !stalls_.empty() && std::ranges::any_of(stalls_, [](const Stall& s) { return s.over_ns == 0; });
 }
 
 std::optional<double> Watch::stall_ms(std::size_t fault) const {
   const Stall& s = stalls_[fault];
-  if (!s.over() || s.before_ns == 0) return std::nullopt;
-  return static_cast<double>(*std::ranges::max_element(s.after_ns) - s.before_ns) / 1e6;
+  if (s.over_ns == 0 || s.before_ns == 0) return std::nullopt;
+  return static_cast<double>(s.over_ns - s.before_ns) / 1e6;
 }
 
 std::uint64_t Watch::rounds() const {
+  if (shrinks_) return calls_;
   std::uint64_t least = UINT64_MAX;
   for (const Worker& w : workers_) least = std::min(least, w.rounds);
   return least;
 }
 
 std::uint64_t Watch::last_progress_ns() const {
+  if (shrinks_) return all_there() ? newest_ns_ : changed_ns_;
   std::uint64_t least = UINT64_MAX;
   for (const Worker& w : workers_) least = std::min(least, w.last_ns);
   return least;

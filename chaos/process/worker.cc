@@ -100,7 +100,7 @@ class Worker {
     tell(RecordEvent::kJoined, 0, rank_);
     preamble();
     std::uint64_t version = load();
-    set_up();
+    if (!program_.shape().shrinks()) set_up();
     bool on = true;
     for (std::uint64_t i = program_.first_iteration(version); on; i++) {
       on = iteration(i);
@@ -114,8 +114,9 @@ class Worker {
     tell(RecordEvent::kFinished);
   }
 
-  void tell(RecordEvent event, std::uint64_t iteration = 0, std::uint64_t value = 0, std::uint32_t call = 0) const {
-    records_.write({static_cast<std::uint32_t>(event), life_, call, rank_, iteration, value, 0});
+  void tell(RecordEvent event, std::uint64_t iteration = 0, std::uint64_t value = 0, std::uint32_t call = 0,
+            Contributors contributors = 0) const {
+    records_.write({static_cast<std::uint32_t>(event), life_, call, rank_, iteration, value, 0, contributors});
   }
 
  private:
@@ -134,11 +135,11 @@ class Worker {
 
   void preamble() {
     enter(Phase::kPreamble);
-    group_ = comm_->split(static_cast<int>(program_.color(rank_)));
+    if (!program_.shape().shrinks()) group_ = comm_->split(static_cast<int>(program_.color(rank_)));
     Running r{program_.preamble(), kPreambleCall, {}, {}, true, 0, 0, {}};
     issue(r, 0);
     for (Handle& h : r.handles) h.wait();
-    tell(RecordEvent::kPreamble, 0, digest(r));
+    tell(RecordEvent::kPreamble, 0, digest(r), 0, contributors(r));
   }
 
   // As a process does that needs a schema before it can go on, in the middle of whatever the others do.
@@ -157,23 +158,25 @@ class Worker {
   std::uint64_t load() {
     enter(Phase::kLoad);
     const Communicator::Checkpoint loaded = comm_->load_checkpoint();
-    if (loaded.version > 0 && !Program::restore(loaded.global, loaded.local, state_)) {
+    if (loaded.version > 0 && !program_.restore(loaded.global, loaded.local, state_)) {
       throw std::runtime_error("version " + std::to_string(loaded.version) + " has states of " +
                                std::to_string(loaded.global.size()) + " and " + std::to_string(loaded.local.size()) +
                                " bytes");
     }
     tell(RecordEvent::kLoaded, loaded.version, loaded.version == 0 ? 0 : digest_of(loaded.global));
-    tell(RecordEvent::kLoadedLocal, loaded.version, loaded.version == 0 ? 0 : digest_of(loaded.local));
+    if (!program_.shape().shrinks())
+      tell(RecordEvent::kLoadedLocal, loaded.version, loaded.version == 0 ? 0 : digest_of(loaded.local));
     page_->iteration.store(program_.first_iteration(loaded.version));
     return loaded.version;
   }
 
   void checkpoint(std::uint64_t version) {
     const std::vector<std::byte> global = program_.global_state(version, state_);
-    const std::vector<std::byte> local = program_.local_state(version, rank_, state_);
+    std::vector<std::byte> local;
+    if (!program_.shape().shrinks()) local = program_.local_state(version, rank_, state_);
     enter(Phase::kCheckpoint);
     tell(RecordEvent::kCheckpoint, version);
-    comm_->checkpoint(global, local);
+    program_.shape().shrinks() ? comm_->checkpoint(global) : comm_->checkpoint(global, local);
     enter(Phase::kCheckpointed);
     tell(RecordEvent::kCheckpointed, version);
     if (comm_->version() != version) {
@@ -233,14 +236,15 @@ class Worker {
   void finish(std::uint64_t iteration, Running& r) {
     for (Handle& h : r.handles) h.wait();
     const std::uint64_t value = r.call.decision ? *reinterpret_cast<const std::uint64_t*>(r.out.data()) : digest(r);
-    program_.fold(r.call, value, state_);
+    const Contributors there = contributors(r);
+    program_.fold(r.call, value, there, state_);
     const std::uint64_t done = position(iteration, r.index) + 1;
     if (page_->done.load() < done) page_->done.store(done);
     if (is_together(r.call) && page_->together.load() < done) page_->together.store(done);
     // A later one was finished, so all ranks had finished this one before.
     const bool replayed = done < together_before_;
     if (r.prepared > 1 || (r.prepared == 1 && replayed)) tell(RecordEvent::kPrepared, iteration, r.prepared, r.index);
-    tell(RecordEvent::kResult, iteration, value, r.index);
+    tell(RecordEvent::kResult, iteration, value, r.index, there);
     for (Bytes* buffer : {&r.in, &r.out}) {
       if (auto memory = buffer->give_back(); memory.size() != 0) memories_.push_back(std::move(memory));
     }
@@ -259,6 +263,16 @@ class Worker {
   static bool is_together(const Call& call) {
     return !call.on_group && (call.kind == CallKind::kAllreduce || call.kind == CallKind::kAllgather ||
                               call.kind == CallKind::kAllToAll || call.kind == CallKind::kBarrier);
+  }
+
+  // Of a call that has finished, and is the newest that was waited for.
+  [[nodiscard]] Contributors contributors(const Running& r) const {
+    if (!program_.shape().shrinks()) return 0;
+    Contributors out = 0;
+    for (const int rank : r.handles.empty() ? comm_->contributors() : r.handles.back().contributors()) {
+      out |= Contributors{1} << rank;
+    }
+    return out;
   }
 
   static std::uint64_t digest(const Running& r) { return r.has_output ? digest_of(r.out.bytes()) : 0; }
@@ -298,6 +312,7 @@ class Worker {
         if (c.allocated && mixed(base + 1) % 2 == 0) r.out.lie_in(memory(share));
         fill(c.in_place ? r.out : r.in, share);
         if (!c.in_place) r.out.resize(share);
+        if (c.decision) *reinterpret_cast<std::uint64_t*>(r.out.data()) = stop_wanted() ? 1 : 0;
         break;
       case CallKind::kBroadcast:
         r.out.resize(share);
@@ -356,7 +371,7 @@ class Worker {
   void start_as(Running& r) {
     const Call& c = r.call;
     const std::span<T> in = as<T>(r.in), out = as<T>(r.out);
-    const Op op = c.op == CallOp::kMax ? Op::max : Op::sum;
+    const Op op = c.op == CallOp::kMax ? Op::max : c.op == CallOp::kAverage ? Op::average : Op::sum;
     const int root = static_cast<int>(c.root);
     std::optional<Communicator> own;
     if (c.on_own_group) own = comm_->split(static_cast<int>(program_.color(rank_)));
@@ -442,6 +457,7 @@ Status write_shape(const std::string& folder, const ProgramShape& shape) {
   j["checkpoint_every"] = shape.checkpoint_every;
   j["state_bytes"] = shape.state_bytes;
   j["compute_ms"] = shape.compute_ms;
+  j["min_workers"] = shape.min_workers;
   std::ofstream file(shape_path(folder));
   file << j.dump() << std::endl;
   if (!file) return {Code::kUnavailable, "cannot write " + shape_path(folder)};
@@ -464,10 +480,11 @@ Result<ProgramShape> read_shape(const std::string& folder) {
   const auto seed = number("seed", 0, UINT64_MAX), ranks = number("ranks", 1, 16),
              bytes = number("bytes", 8, std::uint64_t{1} << 32), iterations = number("iterations", 0, UINT32_MAX),
              every = number("checkpoint_every", 1, UINT32_MAX),
-             state = number("state_bytes", 16, std::uint64_t{1} << 32), compute = number("compute_ms", 0, 1'000'000);
+             state = number("state_bytes", 16, std::uint64_t{1} << 32), compute = number("compute_ms", 0, 1'000'000),
+             least = number("min_workers", 0, ranks.value_or(0));
   const auto mix = j.find("mix");
   const auto known = mix != j.end() && mix->is_string() ? mix_named(mix->get<std::string>()) : std::nullopt;
-  if (!seed || !ranks || !bytes || !iterations || !every || !state || !compute || !known)
+  if (!seed || !ranks || !bytes || !iterations || !every || !state || !compute || !least || !known)
     return damaged("a value is out of range");
   return ProgramShape{*seed,
                       static_cast<std::uint32_t>(*ranks),
@@ -476,7 +493,8 @@ Result<ProgramShape> read_shape(const std::string& folder) {
                       *iterations,
                       *every,
                       static_cast<std::size_t>(*state),
-                      static_cast<std::uint32_t>(*compute)};
+                      static_cast<std::uint32_t>(*compute),
+                      static_cast<std::uint32_t>(*least)};
 }
 
 int run_worker(const std::string& folder) {
@@ -505,6 +523,7 @@ int run_worker(const std::string& folder) {
   auto page = map_page(page_path(folder, number));
   if (!records.ok()) return refuse(records.status());
   if (!page.ok()) return refuse(page.status());
+  while (page.value()->away.load() != 0) usleep(1000);
   const Program program(shape.value());
   // A life that is started after the end is to say so itself, instead of being ended by the library.
   unsetenv("WARREN_ATTEMPT");

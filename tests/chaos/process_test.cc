@@ -121,6 +121,130 @@ TEST(ChaosJudge, VersionsNeverFallAndDecisionsAreEqual) {
   EXPECT_NE(judge.take(1, next), std::nullopt) << "a version that was committed is gone";
 }
 
+// A job in mode shrink, and what its workers record of it.
+class ShrunkJob {
+ public:
+  ShrunkJob() : program_(shape()), oracle_(program_) {
+    for (std::uint64_t i = 0; i < program_.shape().iterations; i++) {
+      for (std::uint32_t c = 0; c < program_.iteration(i).size(); c++) {
+        // Rank 2 is lost in iteration 1, and is there again from iteration 4 on.
+        const Contributors there = i == 0 || i >= 4 ? 0b111 : 0b011;
+        Record r = record(RecordEvent::kResult, i, c, oracle_.next(there));
+        r.contributors = there;
+        results_.push_back(r);
+      }
+      if (program_.checkpoint_after(i)) {
+        const std::uint64_t version = (i + 1) / program_.shape().checkpoint_every;
+        states_.push_back(digest_of(program_.global_state(version, oracle_.state())));
+      }
+    }
+  }
+  static ProgramShape shape() {
+    ProgramShape s = small_shape();
+    s.min_workers = 2;
+    return s;
+  }
+  [[nodiscard]] const Program& program() const { return program_; }
+  [[nodiscard]] const std::vector<Record>& results() const { return results_; }
+
+  // Those of a life that loads this version, as far as iteration `end`.
+  [[nodiscard]] std::vector<Record> life(std::uint32_t number, std::uint64_t version, std::uint64_t end) const {
+    std::vector<Record> out = {record(RecordEvent::kStarted),
+                               record(RecordEvent::kLoaded, version, 0, version == 0 ? 0 : states_[version - 1])};
+    for (const Record& r : results_) {
+      if (r.iteration >= program_.first_iteration(version) && r.iteration < end) out.push_back(r);
+    }
+    for (Record& r : out) r.life = number;
+    return out;
+  }
+
+ private:
+  const Program program_;
+  ShrinkOracle oracle_;
+  std::vector<Record> results_;
+  std::vector<std::uint64_t> states_;
+};
+
+// The first complaint about these records of these workers, one worker after the other, or about all of them.
+std::string complaint(const Program& program, const std::vector<std::vector<Record>>& workers) {
+  Judge judge(program);
+  for (std::uint32_t w = 0; w < workers.size(); w++) {
+    for (const Record& r : workers[w]) {
+      if (const auto why = judge.take(w, r)) return *why;
+    }
+  }
+  return judge.conclude().value_or("");
+}
+
+// Also where those are read first who have come back last.
+TEST(ChaosJudge, InModeShrinkWhatAllHaveIsRightInWhateverOrderItIsRead) {
+  const ShrunkJob job;
+  std::vector<Record> lost = job.life(0, 0, 1);
+  const std::vector<Record> back = job.life(1, 2, 6);
+  lost.insert(lost.end(), back.begin(), back.end());
+  const std::vector<Record> other = job.life(0, 0, 6);
+  EXPECT_EQ(complaint(job.program(), {lost, other, other}), "");
+  EXPECT_EQ(complaint(job.program(), {other, other, lost}), "");
+}
+
+TEST(ChaosJudge, InModeShrinkSeesOtherContributorsOtherBytesAndInputsOfOthers) {
+  const ShrunkJob job;
+  const std::vector<Record> good = job.life(0, 0, 6);
+  for (std::size_t i = 2; i < good.size(); i++) {
+    std::vector<Record> bad = good;
+    bad[i].contributors ^= 0b100;
+    EXPECT_NE(complaint(job.program(), {good, bad}).find("contributors"), std::string::npos) << i;
+    bad = good;
+    bad[i].value ^= 1;
+    EXPECT_NE(complaint(job.program(), {good, bad}).find("elsewhere"), std::string::npos) << i;
+    // All agree on it.
+    const std::string why = complaint(job.program(), {bad, bad});
+    EXPECT_NE(why.find("what all have said of iteration " + std::to_string(bad[i].iteration)), std::string::npos)
+        << why;
+    bad = good;
+    bad[i].contributors = 0b001;
+    EXPECT_NE(complaint(job.program(), {bad}).find("2 at least"), std::string::npos) << i;
+    bad[i].contributors = 0b1011;
+    EXPECT_NE(complaint(job.program(), {bad}).find("of 3 ranks"), std::string::npos) << i;
+  }
+  // All name one who has given nothing.
+  std::vector<Record> bad = good;
+  for (Record& r : bad) {
+    if (r.iteration == 1) r.contributors = 0b111;
+  }
+  EXPECT_NE(complaint(job.program(), {bad}).find("what all have said of iteration 1"), std::string::npos);
+}
+
+TEST(ChaosJudge, InModeShrinkSeesWhatNobodyHasReturnedAndAStateThatNeverWas) {
+  const ShrunkJob job;
+  EXPECT_NE(complaint(job.program(), {job.life(0, 0, 1), job.life(0, 1, 6)}).find("nobody has said"),
+            std::string::npos);
+  std::vector<Record> bad = job.life(0, 1, 6);
+  bad[1].value ^= 1;
+  const std::vector<Record> good = job.life(0, 0, 6);
+  EXPECT_NE(complaint(job.program(), {good, bad}).find("state of version 1"), std::string::npos);
+  EXPECT_NE(complaint(job.program(), {bad, good}).find("state of version 1"), std::string::npos);
+}
+
+// By hand, for a call that can be checked by hand.
+TEST(ChaosOracle, InModeShrinkAddsUpTheContributors) {
+  ProgramShape shape = ShrunkJob::shape();
+  shape.mix = Mix::kSmall;
+  const Program program(shape);
+  const std::size_t count = program.iteration(0)[0].count;
+  std::vector<std::int64_t> sum(count, 0);
+  for (const std::uint32_t r : {0u, 2u}) {
+    const std::uint64_t base = program.input_base(0, 0, r, program.initial(r));
+    for (std::size_t j = 0; j < count; j++) {
+      sum[j] = static_cast<std::int64_t>(static_cast<std::uint64_t>(sum[j]) +
+                                         static_cast<std::uint64_t>(element_at<std::int64_t>(base, j)));
+    }
+  }
+  ShrinkOracle oracle(program);
+  EXPECT_EQ(oracle.next(0b101), digest_of(std::as_bytes(std::span<const std::int64_t>(sum))));
+  EXPECT_EQ(oracle.call(), 1u);
+}
+
 // By hand, for a call that can be checked by hand.
 TEST(ChaosOracle, AddsUp) {
   ProgramShape shape = small_shape();
@@ -163,6 +287,32 @@ TEST(ChaosProgram, AMixHasAllKindsAndABigCallInEachIteration) {
   EXPECT_GT(groups, 50);
   EXPECT_GT(in_flight, 100);
   EXPECT_GT(all, 1500);
+}
+
+TEST(ChaosProgram, InModeShrinkThereAreAllreducesAndBarriersOnAllRanks) {
+  ProgramShape shape = ShrunkJob::shape();
+  shape.iterations = 0;
+  const Program program(shape);
+  int big = 0, averages = 0, barriers = 0, in_flight = 0, in_place = 0;
+  for (std::uint64_t i = 0; i < 200; i++) {
+    const std::vector<Call> calls = program.iteration(i);
+    EXPECT_TRUE(calls[0].decision);
+    for (const Call& c : calls) {
+      EXPECT_TRUE(c.kind == CallKind::kAllreduce || c.kind == CallKind::kBarrier);
+      EXPECT_FALSE(c.on_group || c.on_own_group || c.prepares || c.narrow);
+      EXPECT_TRUE(c.op != CallOp::kAverage || c.type == ElementType::kF32 || c.type == ElementType::kF64);
+      big += call_bytes(c, 3) > kBigBytes ? 1 : 0;
+      averages += c.op == CallOp::kAverage ? 1 : 0;
+      barriers += c.kind == CallKind::kBarrier ? 1 : 0;
+      in_flight += c.in_flight ? 1 : 0;
+      in_place += c.in_place ? 1 : 0;
+    }
+  }
+  EXPECT_GE(big, 200);
+  EXPECT_GT(averages, 50);
+  EXPECT_GT(barriers, 50);
+  EXPECT_GT(in_flight, 100);
+  EXPECT_GT(in_place, 500);
 }
 
 class Folder {
@@ -212,17 +362,55 @@ TEST(ChaosWatch, MeasuresAStall) {
   EXPECT_DOUBLE_EQ(*watch.stall_ms(fault), 240);
 }
 
+// In mode shrink to the first call whose result all of its contributors have, and nobody had before.
+TEST(ChaosWatch, MeasuresAStallOfThoseWhoAreThere) {
+  const Folder folder;
+  auto opened = Watch::open(folder.path(), 3, true);
+  ASSERT_TRUE(opened.ok());
+  Watch watch = std::move(opened).value();
+  const auto result = [&](std::uint32_t worker, std::uint64_t iteration, std::uint64_t at_ms, Contributors there) {
+    Record r = record(RecordEvent::kResult, iteration);
+    r.at_ns = at_ms * 1'000'000;
+    r.contributors = there;
+    append(folder.path(), worker, r);
+  };
+  for (std::uint32_t w = 0; w < 3; w++) result(w, 0, 100 + w, 0b111);
+  watch.look();
+  EXPECT_TRUE(watch.all_there());
+  const std::size_t fault = watch.fault(110'000'000, Watch::Life{2, 0});
+  // The lost one had contributed, and whether it dies a moment later says nothing.
+  for (std::uint32_t w = 0; w < 3; w++) result(w, 1, 120 + w, 0b111);
+  result(0, 2, 150, 0b011);
+  watch.look();
+  EXPECT_TRUE(watch.recovering());
+  result(1, 2, 160, 0b011);
+  watch.look();
+  EXPECT_FALSE(watch.recovering());
+  EXPECT_DOUBLE_EQ(watch.stall_ms(fault).value_or(0), 58);
+  EXPECT_FALSE(watch.all_there());
+  EXPECT_EQ(watch.last_progress_ns(), 150'000'000u) << "since then somebody is missing";
+  EXPECT_EQ(watch.rounds(), 3u);
+  // Of another fault, with nobody lost.
+  const std::size_t next = watch.fault(170'000'000);
+  result(0, 3, 180, 0b011);
+  result(1, 3, 190, 0b011);
+  watch.look();
+  EXPECT_DOUBLE_EQ(watch.stall_ms(next).value_or(0), 30);
+}
+
 TEST(ChaosShape, IsReadAsItWasWrittenAndDamageIsRefused) {
   const Folder folder;
   EXPECT_FALSE(read_shape(folder.path()).ok());
   ProgramShape shape = small_shape();
   shape.mix = Mix::kInFlight;
+  shape.min_workers = 2;
   ASSERT_TRUE(write_shape(folder.path(), shape).ok());
   const auto read = read_shape(folder.path());
   ASSERT_TRUE(read.ok()) << read.status().describe();
   EXPECT_EQ(read.value().seed, shape.seed);
   EXPECT_EQ(read.value().mix, Mix::kInFlight);
   EXPECT_EQ(read.value().bytes, shape.bytes);
+  EXPECT_EQ(read.value().min_workers, 2u);
   for (const char* text : {"", "[]", "{\"ranks\":3}", "{\"seed\":1,\"ranks\":17}"}) {
     std::ofstream(shape_path(folder.path())) << text;
     EXPECT_FALSE(read_shape(folder.path()).ok()) << text;
