@@ -538,8 +538,8 @@ TEST(Codec, RanksThatAreAbsent) {
   }
   const auto check = [&](auto change) { return after(base, change); };
   EXPECT_EQ(check([](auto&) {}), "");
-  EXPECT_EQ(check([](auto& p) { p.mutable_settings()->set_min_workers(2); }), "1 members are there, the least is 2");
-  EXPECT_EQ(check([](auto& p) { p.mutable_settings()->clear_min_workers(); }), "1 members are there, the least is 2");
+  EXPECT_EQ(check([](auto& p) { p.mutable_settings()->set_min_workers(3); }), "2 members are there, the least is 3");
+  EXPECT_EQ(check([](auto& p) { p.mutable_settings()->clear_min_workers(); }), "2 members are there, the least is 3");
   EXPECT_EQ(check([](auto& p) {
               p.mutable_members(1)->set_fresh(true);
               p.mutable_members(1)->set_since(p.epoch());
@@ -578,6 +578,8 @@ TEST(Codec, Positions) {
             "position in version 1: it is closed, and a round is in flight");
   EXPECT_EQ(check([](auto& r) { r.set_version(3); }),
             "position in version 1: a later version was begun, and a round is in flight");
+  EXPECT_EQ(check([](auto& r) { r.mutable_positions(1)->set_empty(true); }),
+            "position in version 1: a result without bytes");
   const auto check_range = [&](std::uint64_t begin, std::uint64_t end) {
     return check([&](auto& r) {
       r.mutable_positions(1)->mutable_final(1)->set_begin(begin);

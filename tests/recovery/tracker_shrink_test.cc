@@ -103,6 +103,30 @@ TEST(Shrink, ARoundOfWhichSomethingIsMissingIsRunAgain) {
   EXPECT_TRUE(has(t.pass_alive(kGraceMs, {10, 11}, 2), "1 below 3 of timeline 0"));
 }
 
+TEST(Shrink, AResultWithoutBytesIsWholeWhereItIsPublished) {
+  Job t;
+  t.begin();
+  wire::Position published = position(1, 3);
+  published.set_empty(true);
+  (void)t.lose_rank_2({published}, {position(1, 3)});
+  EXPECT_TRUE(has(t.pass_alive(kGraceMs, {10, 11}, 2), "timeline 1 1.4 1 below 4 of timeline 0 without 2"));
+}
+
+// A host had all of the round's result, said so, and was lost before anybody else had any of it.
+TEST(Shrink, AWholeResultThatIsLostMeanwhileIsComputedAgainUnderAnotherName) {
+  Job t;
+  t.begin();
+  (void)t.lose_rank_2({in_flight(1, 3, 0, 16, 16)}, {position(1, 3)});
+  ASSERT_TRUE(has(t.pass_alive(kGraceMs, {10, 11}, 2), "timeline 1 1.4 1 below 4 of timeline 0 without 2"));
+  (void)t.give_up(10, 2);
+  (void)t.report(11, 3, 1, {position(1, 3)});
+  ASSERT_TRUE(has(t.joins("w0", 14, "a"), "Plan epoch 3"));
+  EXPECT_TRUE(has(t.log_gap(11, 3), "11 <- Pause epoch 4"));
+  (void)t.report(14, 4, 0, {});
+  const std::string planned = t.report(11, 4, 1, {position(1, 3)}) + t.pass_alive(kGraceMs, {14, 11}, 4);
+  EXPECT_TRUE(has(planned, "timeline 2 1.3 1 below 3 of timeline 0 without 2")) << planned;
+}
+
 TEST(Shrink, WhoIsFurtherHasCompletedTheRound) {
   Job t;
   t.begin();
