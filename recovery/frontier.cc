@@ -89,10 +89,10 @@ Result<std::vector<wire::Position>> merge_frontier(std::span<const RankPositions
   for (const wire::Position* p : logged) {
     if (matters(*p)) take(all[{p->group(), p->version()}], kNoRank, *p, false, true);
   }
-  for (const auto& [rank, report] : reports) {
+  for (const auto& [rank, report, finals] : reports) {
     for (const wire::Position& p : report->positions()) {
       if (!matters(p)) continue;
-      take(all[{p.group(), p.version()}], rank, p, p.closed() || p.version() < report->version(), true);
+      take(all[{p.group(), p.version()}], rank, p, p.closed() || p.version() < report->version(), finals);
     }
   }
 

@@ -25,6 +25,7 @@ namespace warren {
 struct RankPositions {
   Rank rank;
   const wire::Report* report;  // valid (recovery/codec.h)
+  bool finals = true;          // false: what it calls final is of rounds that have other names now
 };
 
 // For each (group, version) that matters, in that order: the greatest number of completed rounds; of the round with

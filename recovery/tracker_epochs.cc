@@ -224,8 +224,7 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
   const bool whole = waiting_.size() >= settings_.world_size();
   if (!whole) {
     const auto from = goes_on_from();
-    // Spares that were called answer, or are passed over.
-    if (!from || !calls_.empty()) return;
+    if (!from || waits_for_called(*from, now)) return;
     if (now < *from) return arm(*from);
   }
   if (!planned() && logged() && adopt_from_disks(now, effects)) return;
@@ -449,6 +448,14 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   } else if (logged() && planned()) {
     count(Transition::planned_new_timeline);
     WARREN_CHECK(votes_.empty(), "no vote outlives the life that gave it (I5)");
+    // Of an older journal than the job's members had: what they have left must not pass for what comes.
+    for (const Waiting* w : workers) {
+      if (w->logged.run() == plan_.run()) timeline_ = std::max(timeline_, Timeline(w->logged.timeline()));
+      if (!w->held) continue;
+      for (const wire::HeldRounds& r : w->held->rounds()) {
+        if (r.timeline() < UINT32_MAX / 2) timeline_ = std::max(timeline_, Timeline(r.timeline()));
+      }
+    }
     timeline_ = timeline_.next();
   } else if (logged()) {
     // A job that begins anew, because its journal was lost and too few of its members have told what they know: what
@@ -767,6 +774,9 @@ void TrackerMachine::excuse_own_sleep(TimeMs now, Effects& effects) {
   for (auto& [worker, w] : waiting_) w.heard = std::max(w.heard, excused);
   for (auto& [worker, spare] : spares_) spare.heard = std::max(spare.heard, excused);
   if (state_ == State::kInterrupted) since_ = std::max(since_, excused);
+  // Who is back may not have been heard.
+  const auto grace_ms = static_cast<std::int64_t>(settings_.grace_ms());
+  if (shrinks()) interrupted_at_ = std::max(interrupted_at_, now + (2 * interval_ms() - grace_ms));
 }
 
 bool TrackerMachine::find_silent(TimeMs now, Effects& effects) {

@@ -380,8 +380,14 @@ class TrackerMachine {
   [[nodiscard]] std::size_t present() const { return members_.size() - absent_; }
   // From when on a job that is not complete goes on with those who wait; nullopt: not with these.
   [[nodiscard]] std::optional<TimeMs> goes_on_from() const;
+  [[nodiscard]] bool has_loaded(const Waiting& w) const;
+  [[nodiscard]] std::size_t loaded_survivors() const;
+  // Those who need nothing from the log or a checkpoint suffice for the job.
+  [[nodiscard]] bool goes_on_alone() const;
   // Who is new would have to load and replay what may be out of reach, where those who are left could go on without it.
   bool send_back_newcomers(Effects& effects);
+  [[nodiscard]] bool waits_for_called(TimeMs from, TimeMs now);
+  void count_missing_copies();
   void end_timeline(Start& start);
   // Rounds that keep the names of older timelines, and of which nobody knows any more; false: there are none.
   [[nodiscard]] static bool drop_forgotten(Start& start);

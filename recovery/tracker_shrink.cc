@@ -27,32 +27,85 @@ std::optional<TimeMs> TrackerMachine::goes_on_from() const {
   }
   const auto grace_ms = static_cast<std::int64_t>(settings_.grace_ms());
   if (interrupt_.resume() && survivors_ != 0) {
+    // Those who are lost may hold what others have to load.
+    const bool loads = committed_ && waiting_.size() != loaded_survivors();
+    if (loads && !spares_in_reach(hosts_there())) return std::nullopt;
     // Where it has ended for those that come, nobody else is waited for.
     const bool lost = std::ranges::any_of(free_places_, [this](std::size_t place) { return !absent(place); });
     return interrupted_at_ + (lost ? grace_ms : 0);
   }
   // All start again, from what their hosts hold together.
-  std::set<std::string> there;
-  for (const auto& [worker, w] : waiting_) there.insert(w.member.host_id());
-  if (!spares_in_reach(there)) return std::nullopt;
+  if (!spares_in_reach(hosts_there())) return std::nullopt;
   return since_ + timeout_ms() + grace_ms;
 }
 
+// Nobody has to load anything for it.
+bool TrackerMachine::has_loaded(const Waiting& w) const {
+  return w.report && (!committed_ || w.report->version() != kPreamble.value);
+}
+
+std::size_t TrackerMachine::loaded_survivors() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(waiting_, [this](const auto& w) { return has_loaded(w.second); }));
+}
+
+bool TrackerMachine::goes_on_alone() const {
+  return shrinks() && has_places() && interrupt_.resume() && loaded_survivors() >= settings_.min_workers();
+}
+
 bool TrackerMachine::send_back_newcomers(Effects& effects) {
-  const bool may = shrinks() && has_places() && interrupt_.resume() && survivors_ >= settings_.min_workers();
-  if (!may || survivors_ == waiting_.size() || spares_in_reach(hosts_there())) return false;
+  if (!goes_on_alone() || loaded_survivors() == waiting_.size() || spares_in_reach(hosts_there())) return false;
   count(Transition::newcomers_sent_back);
   out_of_reach_ = true;
   std::vector<std::string> newcomers;
   for (const auto& [worker, w] : waiting_) {
-    if (!w.report) newcomers.push_back(worker);
+    if (!has_loaded(w)) newcomers.push_back(worker);
   }
   for (const std::string& worker : newcomers) {
-    const std::string host = waiting_.at(worker).member.host_id();
-    displace(worker, effects);
+    const Waiting& w = waiting_.at(worker);
+    const std::string host = w.member.host_id();
+    if (w.report) {
+      // It was about to load: its next life waits.
+      const Incarnation life(w.member.incarnation());
+      remove_waiting(worker);
+      retire(life);
+      refuse(life, Code::kClosed,
+             "the job goes on without this worker, which would have to load what may be on machines that are lost", effects,
+             true);
+    } else {
+      displace(worker, effects);
+    }
     found_nothing_.insert(host);
   }
   return true;
+}
+
+// Who was called to come in, and looks for longer than a round timeout at what its host holds, comes another time.
+bool TrackerMachine::waits_for_called(TimeMs from, TimeMs now) {
+  if (calls_.empty()) return false;
+  if (now < from + timeout_ms()) {
+    arm(from + timeout_ms());
+    return true;
+  }
+  while (!calls_.empty()) {
+    count(Transition::spare_passed_over);
+    found_nothing_.insert(spares_.at(calls_.begin()->second).host_id);
+    end_call(calls_.begin()->first);
+  }
+  return false;
+}
+
+// Of what was committed there are as many copies as domains had a rank: those that are missing from the usual number
+// count as lost (0006, "What counts as lost").
+void TrackerMachine::count_missing_copies() {
+  std::set<std::string> present;
+  for (const wire::Member& m : plan_.members()) {
+    if (!m.absent()) present.insert(m.domain_id());
+  }
+  for (const wire::Member& m : plan_.members()) {
+    if (present.size() + left_domains_.size() >= settings_.replicas()) return;
+    if (m.absent() && !present.contains(m.domain_id())) left_domains_.insert(m.domain_id());
+  }
 }
 
 // The rounds so far keep their names, and so do the ranks whose inputs are in them. What survivors hold of a round in
@@ -96,7 +149,15 @@ bool TrackerMachine::drop_forgotten(Start& start) {
         start.frontier, [&](const wire::Position& f) { return f.group() == k.group() && f.version() == k.version(); });
     const std::uint64_t rounds = p == start.frontier.end() ? 0 : p->rounds();
     const bool goes_on = !kept.empty() && kept.back().group() == k.group() && kept.back().version() == k.version();
-    any = any || k.rounds() > rounds;
+    if (k.rounds() > rounds) {
+      any = true;
+      // What is final of the round that is the next one now is final of what is forgotten.
+      if (p != start.frontier.end()) {
+        p->clear_final();
+        p->clear_total_bytes();
+        p->clear_empty();
+      }
+    }
     k.set_rounds(std::min(k.rounds(), rounds));
     if (k.rounds() > (goes_on ? kept.back().rounds() : 0)) kept.push_back(std::move(k));
   }
@@ -146,6 +207,9 @@ void TrackerMachine::take_in(TimeMs now, Effects& effects) {
 // The journal is older than a plan after which rounds have other names. What was decided since then nobody can tell.
 void TrackerMachine::fall_behind(std::size_t rank, const wire::Report& r, TimeMs now, Effects& effects) {
   count(Transition::timeline_ahead);
+  for (wire::Absence& a : *plan_.mutable_absences()) {
+    if (a.timeline() == timeline_.value) a.set_timeline(r.timeline());
+  }
   timeline_ = Timeline(r.timeline());
   plan_.set_timeline(timeline_.value);
   told_ = told_changes_ = nullptr;

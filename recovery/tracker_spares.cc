@@ -184,6 +184,8 @@ void TrackerMachine::call_spares(TimeMs now, Effects& effects) {
   for (const auto& [worker, spare] : spares_) {
     const auto own = place_of(worker);
     if (spare.call || (own && given_away(*own, now))) continue;
+    // Not those that are another time for their own (call_owners).
+    if (own && free_places_.contains(*own)) continue;
     workers.push_back(worker);
     idle.push_back({spare.host_id, spare.domain_id, spare.arrival});
   }
@@ -234,7 +236,7 @@ void TrackerMachine::call_owners(TimeMs now, Effects& effects) {
   for (const auto& [worker, spare] : spares_) {
     const auto place = place_of(worker);
     if (!place || !free_places_.contains(*place) || (spare.call && spare.call->place == *place)) continue;
-    if (shrinks() && found_nothing_.contains(spare.host_id)) continue;  // it was sent back
+    if (goes_on_alone() && found_nothing_.contains(spare.host_id)) continue;  // it was sent back, or passed over
     if (given_away(*place, now)) {
       count(Transition::replaced_waits);
       continue;
@@ -280,6 +282,7 @@ void TrackerMachine::pass_over_silent(TimeMs now) {
     Spare& spare = spares_.at(call.second);
     if (now < answer_due(spare)) return false;
     count(Transition::spare_passed_over);
+    if (shrinks()) found_nothing_.insert(spare.host_id);
     spare.call.reset();
     spare.arrival = ++arrivals_;
     return true;

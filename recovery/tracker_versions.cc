@@ -101,7 +101,9 @@ bool TrackerMachine::continues(const wire::Logged& logged) const {
 Result<std::vector<wire::Position>> TrackerMachine::next_frontier(bool with_inherited) const {
   std::vector<RankPositions> reports;
   for (const auto& [worker, w] : waiting_) {
-    if (w.report) reports.push_back({Rank(static_cast<std::int32_t>(w.member.rank())), &*w.report});
+    // A plan that it has not heard of has ended the timeline of what it is in.
+    const bool finals = !shrinks() || (w.report && w.report->timeline() == timeline_.value);
+    if (w.report) reports.push_back({Rank(static_cast<std::int32_t>(w.member.rank())), &*w.report, finals});
   }
   std::vector<const wire::Position*> before, logged;
   std::list<wire::Position> on_disk;
@@ -263,6 +265,7 @@ void TrackerMachine::commit(TimeMs now, Effects& effects) {
   committed_ = next_version();
   committed_timeline_ = timeline_;
   left_domains_.clear();
+  count_missing_copies();
   drop_all_votes();
   persist(effects);
   log(Severity::kInfo, "committed", of_program(*committed_) + " of job " + options_.job + " is committed", effects,

@@ -241,7 +241,11 @@ void Checkpoints::committed(Version version, Timeline timeline) {
   // What is still being pulled of it is what a plan has made this rank's duty since it voted.
   cancel_pulls_below(version);
   base_ = pending_.version == version ? pending_ : Known();
-  if (pending_.version <= version) kept_state_ = {};
+  // It may have been committed before the newest plan was made, after which it was logged under another name.
+  const bool renamed = base_.version == version && base_.timeline != timeline;
+  if (renamed) base_.timeline = timeline;
+  if (pending_.version <= version) std::vector<std::byte>().swap(kept_state_);
+  if (renamed) pull_duties(base_);
 }
 
 DeadSegments::Horizon Checkpoints::horizon() const {

@@ -19,12 +19,29 @@ class Job : public TrackerScript {
   explicit Job(std::uint32_t min_workers = 2, bool logs = false, std::int64_t grace_ms = kGraceMs)
       : TrackerScript(logs, 2), min_workers_(min_workers), grace_ms_(grace_ms) {}
 
-  std::string joins(const std::string& worker, std::uint64_t life, const std::string& host, std::uint64_t called = 0) {
+  // `former`: the life whose memory its host has kept; 0: none.
+  std::string joins(const std::string& worker, std::uint64_t life, const std::string& host, std::uint64_t called = 0,
+                    std::uint64_t former = 0) {
     wire::Envelope e = promised(life);
     wire::Join& j = *e.mutable_join();
     j = test::join(worker, host, 3, 2);
     j.set_waits(true);
     j.set_called(called);
+    if (former != 0) {
+      j.mutable_logged()->add_lives(former);
+      j.mutable_logged()->set_run(10);
+    }
+    j.mutable_settings()->set_min_workers(min_workers_);
+    j.mutable_settings()->set_grace_ms(static_cast<std::uint64_t>(grace_ms_));
+    return send(std::move(e));
+  }
+  // It is there, and has nothing new to say.
+  std::string waits(const std::string& worker, std::uint64_t life, const std::string& host) {
+    wire::Envelope e = promised(life);
+    wire::Join& j = *e.mutable_join();
+    j = test::join(worker, host, 3, 2);
+    j.set_waits(true);
+    j.set_spare(true);
     j.mutable_settings()->set_min_workers(min_workers_);
     j.mutable_settings()->set_grace_ms(static_cast<std::uint64_t>(grace_ms_));
     return send(std::move(e));
@@ -244,8 +261,8 @@ TEST(Shrink, AJournalOlderThanTheNewestTimelineCannotGoOn) {
   EXPECT_EQ(t.view().timeline, Timeline(1)) << "the next one is above it";
 }
 
-TEST(Shrink, AfterARollbackTooItGoesOnWithThoseThatCome) {
-  Job t;
+// All start again from what is committed; ranks 0 and 1 come.
+std::string roll_back(Job& t, bool with_memory) {
   t.begin();
   (void)t.vote(10, 2);
   (void)t.vote(11, 2);
@@ -254,16 +271,85 @@ TEST(Shrink, AfterARollbackTooItGoesOnWithThoseThatCome) {
   (void)t.stopped(10, 2);
   (void)t.stopped(11, 2);
   (void)t.stopped(12, 2);
-  (void)t.joins("w0", 20, "a");
-  (void)t.joins("w1", 21, "b");
   std::string text;
   for (int i = 0; i < 8; ++i) {
+    (void)t.joins("w0", 20, "a", 0, with_memory ? 10 : 0);
+    (void)t.joins("w1", 21, "b", 0, with_memory ? 11 : 0);
     text += t.pass(1000);
-    (void)t.joins("w0", 20, "a");
-    (void)t.joins("w1", 21, "b");
   }
+  return text;
+}
+
+TEST(Shrink, AfterARollbackTooItGoesOnWithThoseThatCome) {
+  Job t;
+  const std::string text = roll_back(t, true);
   EXPECT_TRUE(has(text, "20 <- Plan epoch 2 w0=20 w1=21 w2 (absent) timeline 1 without 2 in timeline 1 committed 2"))
       << text;
+}
+
+TEST(Shrink, WhereThoseThatComeHoldNothingTheOthersAreWaitedFor) {
+  Job t;
+  EXPECT_FALSE(has(roll_back(t, false), "Plan epoch 2"));
+}
+
+TEST(Shrink, WhoHasNotLoadedYetDoesNotGoOnWithoutThoseThatHoldIt) {
+  Job t(1);
+  t.begin();
+  (void)t.vote(10, 2);
+  (void)t.vote(11, 2);
+  (void)t.vote(12, 2);
+  // Two of three lose their machines one after the other; the second is replaced, and loads.
+  (void)t.give_up(12, 1);
+  (void)t.report(10, 2, 2);
+  (void)t.report(11, 2, 2);
+  ASSERT_TRUE(has(t.joins("w2", 13, "d"), "Plan epoch 2"));
+  (void)t.give_up(11, 2);
+  (void)t.give_up(10, 2);
+  wire::Envelope e = t.promised(13);
+  e.mutable_report()->set_epoch(3);
+  EXPECT_FALSE(has(t.send(e), "Plan"));
+  EXPECT_FALSE(has(t.pass_alive(60'000, {13}, 3), "Plan")) << "it would have nothing to load";
+  EXPECT_FALSE(has(t.joins("w0", 20, "a", 0, 10), "Plan"));
+  EXPECT_FALSE(has(t.pass_alive(2000, {13}, 3), "Plan")) << "two of the machines that voted are missing still";
+  EXPECT_TRUE(has(t.joins("w1", 21, "b", 0, 11), "20 <- Plan epoch 3 w0=20 w1=21 w2=13 (as before)"));
+}
+
+TEST(Shrink, WhoLooksForEverAtWhatItsHostHoldsHoldsUpNobodyForLong) {
+  Job t;
+  t.begin();
+  (void)t.lose_rank_2({position(1, 3)}, {position(1, 3)});
+  (void)t.pass_alive(kGraceMs, {10, 11}, 2);
+  (void)t.joins("w2", 13, "c");
+  (void)t.vote(10, 2, {position(1, 5, true)}, 1);
+  (void)t.vote(11, 2, {position(1, 5, true)}, 1);
+  (void)t.report(10, 3, 2, {position(1, 5, true), position(2, 1)});
+  (void)t.report(11, 3, 2, {position(1, 5, true), position(2, 1)});
+  std::string text;
+  for (int i = 0; i < 7; ++i) {
+    (void)t.waits("w2", 13, "c");
+    text += t.pass_alive(1000, {10, 11}, 3);
+  }
+  EXPECT_TRUE(has(text, "10 <- Plan epoch 3 w0=10 (as before) w1=11 (as before) w2 (absent)")) << text;
+}
+
+TEST(Shrink, AnOlderJournalMayHaveAbsentRanksOfItsOwn) {
+  Job t(1);
+  t.begin();
+  (void)t.lose_rank_2({position(1, 3)}, {position(1, 3)});
+  (void)t.pass_alive(kGraceMs, {10, 11}, 2);
+  const std::string older = t.disk();
+  (void)t.give_up(11, 2);
+  (void)t.report(10, 3, 1, {position(1, 4)});
+  ASSERT_TRUE(has(t.pass_alive(kGraceMs, {10}, 3), "timeline 2"));
+  t.disk() = older;
+  t.restart();
+  (void)t.beat(10, 3);
+  wire::Envelope e = t.promised(10);
+  e.mutable_report()->set_epoch(4);
+  e.mutable_report()->set_version(1);
+  e.mutable_report()->set_timeline(2);
+  EXPECT_TRUE(has(t.send(std::move(e)), "10 <- Interrupt epoch 5"));
+  EXPECT_EQ(t.view().timeline, Timeline(2));
 }
 
 TEST(Shrink, WorkersThatChangeWithoutEndAndWithoutCheckpointsStartAgain) {

@@ -113,6 +113,16 @@ StepId Builder::join(const std::vector<StepId>& steps) {
   return id;
 }
 
+std::vector<StepId> Builder::finals() const {
+  std::vector<StepId> finals;
+  for (std::size_t i = 0; i < schedule_.steps.size(); ++i) {
+    const Step& s = schedule_.steps[i];
+    const bool writes = s.kind == StepKind::kReduce || s.kind == StepKind::kCombine || s.kind == StepKind::kCopy;
+    if (writes && s.dst.space == Space::kOutput && s.count != 0) finals.push_back(static_cast<StepId>(i));
+  }
+  return finals;
+}
+
 StepId Builder::add(const Step& step, std::initializer_list<const Operand*> reads, const Operand* write,
                     const After& after) {
   return add(step, std::span(reads.begin(), reads.size()), write, after);

@@ -130,6 +130,9 @@ class Builder {
   // Nothing, once all of these have finished. They are distinct.
   StepId join(const std::vector<StepId>& steps);
 
+  // Steps so far that leave final values in the output.
+  [[nodiscard]] std::vector<StepId> finals() const;
+
   [[nodiscard]] Schedule build() &&;
 
  private:

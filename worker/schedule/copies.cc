@@ -187,8 +187,16 @@ void Copies::back_up(std::int32_t owner, std::int32_t source, const Range& resul
 // Dissemination: after round i a rank has heard of 2^(i + 1) ranks, itself included.
 void Copies::close() {
   if (!one_sided_ && !settles_) return;
-  std::vector<StepId> heard;
-  if (!published_.empty()) heard.push_back(builder_.join(published_));
+  std::vector<StepId> heard, before = published_;
+  if (settles_) {
+    // What this rank has it got from its host's log, where all of it is then: whoever looks there after another rank has
+    // returned finds the whole result.
+    const std::vector<StepId> finals = builder_.finals();
+    before.insert(before.end(), finals.begin(), finals.end());
+    std::ranges::sort(before);
+    before.erase(std::unique(before.begin(), before.end()), before.end());
+  }
+  if (!before.empty()) heard.push_back(builder_.join(before));
   for (std::int32_t distance = 1; distance < request_.size; distance *= 2) {
     builder_.send(modulo(request_.rank + distance, request_.size), input(0), 0, heard);
     Slot slot = builder_.slot(0);
