@@ -596,13 +596,18 @@ class Run {
     for (const Fault& f : struck_) {
       const std::optional<Phase> phase = f.phase ? f.phase : watch_->ended_in(f.victim, f.life);
       report_.faults[static_cast<std::size_t>(f.kind)][phase ? name_of(*phase) : "unknown"]++;
-      if (const auto ms = f.stall ? watch_->stall_ms(*f.stall) : std::nullopt) report_.stalls_ms.push_back(*ms);
+      if (const auto ms = f.stall ? watch_->stall_ms(*f.stall) : std::nullopt) {
+        report_.stalls_ms.push_back(*ms);
+        const bool without = (watch_->ended_with(*f.stall) >> f.victim & 1) == 0;
+        if (shape_.shrinks() && f.kind == FaultKind::kKill && without) report_.shrink_stalls_ms.push_back(*ms);
+      }
       if (f.alone && f.noticed_ns != 0) {
         report_.noticed_ms[static_cast<std::size_t>(f.kind)].push_back(static_cast<double>(f.noticed_ns - f.at_ns) /
                                                                        1e6);
       }
     }
     std::ranges::sort(report_.stalls_ms);
+    std::ranges::sort(report_.shrink_stalls_ms);
     say_longest_stalls();
     for (auto& times : report_.noticed_ms) std::ranges::sort(times);
     return report_;
@@ -738,6 +743,7 @@ std::string ChaosReport::json(const ChaosOptions& options) const {
                                   {"max", sorted.empty() ? 0 : sorted.back()}};
   };
   j["stall_ms"] = spread(stalls_ms);
+  if (options.min_workers != 0) j["shrink_stall_ms"] = spread(shrink_stalls_ms);
   j["noticed_ms"] = nlohmann::ordered_json::object();
   for (std::size_t k = 0; k < faults.size(); k++) {
     if (!noticed_ms[k].empty()) j["noticed_ms"][std::string(kFaultNames[k])] = spread(noticed_ms[k]);
