@@ -172,7 +172,8 @@ class Run {
     std::uint32_t victim, life;
     std::optional<Phase> phase;  // nothing: that in which the life ended
     std::uint64_t at_ns;
-    bool alone;                    // no other was being recovered from
+    bool alone;  // no other was being recovered from
+    std::string text;
     std::uint64_t noticed_ns = 0;  // 0: not yet
   };
 
@@ -373,7 +374,7 @@ class Run {
     const bool away = kill && shape_.shrinks() && (watch_->there() >> victim & 1) == 0;
     std::optional<std::size_t> stall;
     if (!away) stall = watch_->fault(at_ns, kill ? std::optional(Watch::Life{victim, life}) : std::nullopt);
-    struck_.push_back({kind, stall, victim, life, phase, at_ns, !second});
+    struck_.push_back({kind, stall, victim, life, phase, at_ns, !second, text});
   }
   [[nodiscard]] Phase phase_of(std::uint32_t worker) const {
     return static_cast<Phase>(cluster_->page(worker).phase.load());
@@ -595,15 +596,35 @@ class Run {
     for (const Fault& f : struck_) {
       const std::optional<Phase> phase = f.phase ? f.phase : watch_->ended_in(f.victim, f.life);
       report_.faults[static_cast<std::size_t>(f.kind)][phase ? name_of(*phase) : "unknown"]++;
-      if (const auto ms = f.stall ? watch_->stall_ms(*f.stall) : std::nullopt) report_.stalls_ms.push_back(*ms);
+      if (const auto ms = f.stall ? watch_->stall_ms(*f.stall) : std::nullopt) {
+        report_.stalls_ms.push_back(*ms);
+        const bool without = (watch_->ended_with(*f.stall) >> f.victim & 1) == 0;
+        if (shape_.shrinks() && f.kind == FaultKind::kKill && without) report_.shrink_stalls_ms.push_back(*ms);
+      }
       if (f.alone && f.noticed_ns != 0) {
         report_.noticed_ms[static_cast<std::size_t>(f.kind)].push_back(static_cast<double>(f.noticed_ns - f.at_ns) /
                                                                        1e6);
       }
     }
     std::ranges::sort(report_.stalls_ms);
+    std::ranges::sort(report_.shrink_stalls_ms);
+    say_longest_stalls();
     for (auto& times : report_.noticed_ms) std::ranges::sort(times);
     return report_;
+  }
+
+  void say_longest_stalls() const {
+    static constexpr std::size_t kMost = 5;
+    std::vector<std::pair<double, const Fault*>> stalls;
+    for (const Fault& f : struck_) {
+      if (const auto ms = f.stall ? watch_->stall_ms(*f.stall) : std::nullopt) stalls.emplace_back(*ms, &f);
+    }
+    std::ranges::sort(stalls, std::ranges::greater(), &std::pair<double, const Fault*>::first);
+    for (std::size_t i = 0; i < std::min(stalls.size(), kMost); i++) {
+      const auto& [ms, fault] = stalls[i];
+      say("a stall of " + std::to_string(static_cast<std::uint64_t>(ms)) + " ms after, at " +
+          std::to_string((fault->at_ns - started_ns_) / kMs) + " ms: " + fault->text);
+    }
   }
 
   // Where nobody can look into the folder, the ends of the logs have to do.
@@ -722,6 +743,7 @@ std::string ChaosReport::json(const ChaosOptions& options) const {
                                   {"max", sorted.empty() ? 0 : sorted.back()}};
   };
   j["stall_ms"] = spread(stalls_ms);
+  if (options.min_workers != 0) j["shrink_stall_ms"] = spread(shrink_stalls_ms);
   j["noticed_ms"] = nlohmann::ordered_json::object();
   for (std::size_t k = 0; k < faults.size(); k++) {
     if (!noticed_ms[k].empty()) j["noticed_ms"][std::string(kFaultNames[k])] = spread(noticed_ms[k]);

@@ -60,6 +60,7 @@ struct ChaosReport {
   // Plans with fewer workers than the one before, and with more.
   std::uint64_t shrinks = 0, growths = 0;
   std::vector<double> stalls_ms;
+  std::vector<double> shrink_stalls_ms;  // of them, those of kills after which the job went on without the victim
   std::array<std::vector<double>, kFaultNames.size()> noticed_ms;  // until the tracker has ended the epoch
   bool disk_log = false;                                           // hosts had data directories
   bool interrupted = false;

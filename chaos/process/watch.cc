@@ -93,7 +93,9 @@ void Watch::close_stalls() {
     }
     for (const auto& [position, call] : s->calls) {
       if ((call.contributors & ~call.have) != 0) continue;
-      if (s->over_ns == 0 || call.last_ns < s->over_ns) s->over_ns = call.last_ns;
+      if (s->over_ns != 0 && call.last_ns >= s->over_ns) continue;
+      s->over_ns = call.last_ns;
+      s->over_with = call.contributors;
     }
     if (s->over_ns != 0) s->calls.clear();
   }

@@ -34,6 +34,8 @@ class Watch {
   // Whether a stall is not over.
   [[nodiscard]] bool recovering() const;
   [[nodiscard]] std::optional<double> stall_ms(std::size_t fault) const;
+  // Mode shrink: the contributors to the call that ended the stall; none before it is over.
+  [[nodiscard]] Contributors ended_with(std::size_t fault) const { return stalls_[fault].over_with; }
 
   // Results that no earlier life of that worker had: the smallest number over all workers. In mode shrink: calls of
   // which any worker has a result.
@@ -79,6 +81,7 @@ class Watch {
     };
     std::map<std::uint64_t, Call> calls;
     std::uint64_t over_ns = 0;  // 0: it is not over
+    Contributors over_with = 0;
   };
 
   void new_result(std::uint32_t worker, const NewResult& result);

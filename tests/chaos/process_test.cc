@@ -387,6 +387,7 @@ TEST(ChaosWatch, MeasuresAStallOfThoseWhoAreThere) {
   watch.look();
   EXPECT_FALSE(watch.recovering());
   EXPECT_DOUBLE_EQ(watch.stall_ms(fault).value_or(0), 58);
+  EXPECT_EQ(watch.ended_with(fault), 0b011u);
   EXPECT_FALSE(watch.all_there());
   EXPECT_EQ(watch.last_progress_ns(), 150'000'000u) << "since then somebody is missing";
   EXPECT_EQ(watch.rounds(), 3u);
