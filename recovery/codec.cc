@@ -716,7 +716,8 @@ Status validate(const wire::Report& r) {
   if (Status s = validate_committed(r.committed_version() != 0, r.committed_version(), r.committed_timeline()); !s.ok())
     return s;
   if (r.timeline() >= UINT32_MAX / 2) return bad("timeline " + str(r.timeline()) + " is over the limit");
-  if (r.timeline() != 0 && r.committed_timeline() > r.timeline()) return bad("a version was committed in a later timeline");
+  if (r.timeline() != 0 && r.committed_timeline() > r.timeline())
+    return bad("a version was committed in a later timeline");
   if (Status s = validate_positions(r.positions(), limits::kMaxRangesPerReport); !s.ok()) return s;
   for (const wire::Position& p : r.positions()) {
     if (p.version() > r.version()) return bad(name_of(p) + ": the report says that it was not begun");

@@ -70,8 +70,8 @@ bool TrackerMachine::send_back_newcomers(Effects& effects) {
       remove_waiting(worker);
       retire(life);
       refuse(life, Code::kClosed,
-             "the job goes on without this worker, which would have to load what may be on machines that are lost", effects,
-             true);
+             "the job goes on without this worker, which would have to load what may be on machines that are lost",
+             effects, true);
     } else {
       displace(worker, effects);
     }

@@ -189,8 +189,8 @@ void Copies::close() {
   if (!one_sided_ && !settles_) return;
   std::vector<StepId> heard, before = published_;
   if (settles_) {
-    // What this rank has it got from its host's log, where all of it is then: whoever looks there after another rank has
-    // returned finds the whole result.
+    // What this rank has it got from its host's log, where all of it is then: whoever looks there after another rank
+    // has returned finds the whole result.
     const std::vector<StepId> finals = builder_.finals();
     before.insert(before.end(), finals.begin(), finals.end());
     std::ranges::sort(before);

@@ -133,8 +133,9 @@ struct Request {
   std::uint32_t replicas = 0;              // R; 0: nothing is published
   std::span<const std::uint32_t> hosts;    // by group rank: its host, any numbers; empty: each rank a host of its own
   std::span<const std::uint32_t> domains;  // likewise: its failure domain; empty: as hosts
-  // Every host publishes the whole result, whatever its size, and no rank is done before all have it: so that it is known
-  // that whatever is lost then, what is left has all of it or nobody has returned it (DESIGN section 4, shrink mode).
+  // Every host publishes the whole result, whatever its size, and no rank is done before all have it: so that it is
+  // known that whatever is lost then, what is left has all of it or nobody has returned it (DESIGN section 4, shrink
+  // mode).
   bool settles = false;
   std::uint64_t element_bytes = 1;  // of a value: results up to kWholeBytes are published whole in every host
   // An interrupted round that is finished: elements of the whole result that need not be computed any more, because the
