@@ -440,8 +440,11 @@ void Judge::look_at_set(const wire::Plan& before, const wire::Plan& plan) {
       return world_.violated("Shrink", who + " is absent in the job's first plan");
     }
     if (timed && interrupted_at_us_ && world_.now_us() < *interrupted_at_us_ + grace_us) {
-      return world_.violated("Shrink", who + " is absent " + std::to_string(world_.now_us() - *interrupted_at_us_) +
-                                           " us after the interrupt" + in_epoch);
+      std::string why = who + " is absent ";
+      why.append(std::to_string(world_.now_us() - *interrupted_at_us_))
+          .append(" us after the interrupt")
+          .append(in_epoch);
+      return world_.violated("Shrink", why);
     }
   }
   shrunk_ += shrunk ? 1 : 0;
