@@ -236,7 +236,7 @@ void TrackerMachine::call_owners(TimeMs now, Effects& effects) {
   for (const auto& [worker, spare] : spares_) {
     const auto place = place_of(worker);
     if (!place || !free_places_.contains(*place) || (spare.call && spare.call->place == *place)) continue;
-    if (goes_on_alone() && found_nothing_.contains(spare.host_id)) continue;  // it was sent back, or passed over
+    if (found_nothing_.contains(spare.host_id) && goes_on_alone()) continue;  // it was sent back, or passed over
     if (given_away(*place, now)) {
       count(Transition::replaced_waits);
       continue;

@@ -140,10 +140,7 @@ void Checkpoints::log_again() {
 
 Status Checkpoints::take(std::span<const std::byte> global, const std::span<const std::byte>* local) {
   WARREN_CHECK(may_take(), "one checkpoint is pending at a time");
-  if (local != nullptr && engine_.plan().shrinks) {
-    return {Code::kInvalidArgument,
-            "a job in mode shrink has no local states: a rank that is lost takes its own along"};
-  }
+  WARREN_CHECK(local == nullptr || !engine_.plan().shrinks, "the owner refuses local states where ranks may be lost");
   Status status = log_pending(engine_.version().next(), global, local);
   if (status.ok()) status = engine_.begin_version(pending_.version);
   if (!status.ok()) return status;

@@ -568,15 +568,10 @@ Status Engine::submit(GroupId id, Call& call) {
     return {Code::kExhausted, "over " + std::to_string(limits::kMaxOutstandingRounds) +
                                   " asynchronous calls are outstanding: wait for some of them"};
   }
-  if (plan_.shrinks) {
-    const Collective c = call.spec.collective;
-    if ((c != Collective::kAllreduce && c != Collective::kBarrier) || !call.setup.empty() ||
-        call.spec.prepare != nullptr) {
-      return {Code::kInvalidArgument, to_string(fingerprint_of(call.spec, 0)) +
-                                          (call.setup.empty() ? "" : " as a set-up round") +
-                                          ": a job in mode shrink has allreduce and barrier"};
-    }
-  }
+  const Collective c = call.spec.collective;
+  WARREN_CHECK(!plan_.shrinks || ((c == Collective::kAllreduce || c == Collective::kBarrier) && call.setup.empty() &&
+                                  call.spec.prepare == nullptr),
+               "the owner refuses what a job that shrinks does not have");
   if (call.spec.collective == Collective::kPoint) {
     if (call.spec.sends) {
       const Status status = group.points.send(call);

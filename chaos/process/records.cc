@@ -1,10 +1,13 @@
 #include "chaos/process/records.h"
 
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <ctime>
 #include <utility>
@@ -95,6 +98,21 @@ const char* name_of(Phase phase) {
     case Phase::kGone: return "gone";
   }
   return "unknown";
+}
+
+void keep_away(Page& page) {
+  page.away.store(1);
+}
+
+void let_in(Page& page) {
+  page.away.store(0);
+  syscall(SYS_futex, &page.away, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// Between processes, so not std::atomic's wait.
+void wait_until_let_in(Page& page) {
+  static_assert(sizeof page.away == 4 && std::atomic<std::uint32_t>::is_always_lock_free);
+  while (page.away.load() != 0) syscall(SYS_futex, &page.away, FUTEX_WAIT, 1, nullptr, nullptr, 0);
 }
 
 Result<std::shared_ptr<Page>> map_page(const std::string& path) {

@@ -131,6 +131,11 @@ struct Page {
 // Maps a page; the file is made if it is missing.
 [[nodiscard]] Result<std::shared_ptr<Page>> map_page(const std::string& path);
 
+// A worker whose next life is kept away sleeps until it is let in.
+void keep_away(Page& page);
+void let_in(Page& page);
+void wait_until_let_in(Page& page);
+
 // The files of one run.
 [[nodiscard]] std::string records_path(const std::string& folder, std::uint32_t worker);
 [[nodiscard]] std::string page_path(const std::string& folder, std::uint32_t worker);

@@ -401,15 +401,15 @@ class Run {
   std::uint64_t stays_away(std::uint32_t victim) {
     if (!shape_.shrinks() || cluster_->page(victim).away.load() != 0) return 0;
     const std::uint64_t ns = away_ns();
-    cluster_->page(victim).away.store(ns != 0 ? 1 : 0);
+    if (ns != 0) keep_away(cluster_->page(victim));
     return ns;
   }
   void comes_back(std::uint32_t victim, std::uint64_t ns, bool killed) {
     if (ns == 0) return;
-    if (!killed) return cluster_->page(victim).away.store(0);
+    if (!killed) return let_in(cluster_->page(victim));
     returns_.emplace_back(monotonic_ns() + ns, [this, victim] {
       say("worker " + std::to_string(victim) + " may come back");
-      cluster_->page(victim).away.store(0);
+      let_in(cluster_->page(victim));
     });
   }
 

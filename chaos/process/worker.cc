@@ -523,7 +523,7 @@ int run_worker(const std::string& folder) {
   auto page = map_page(page_path(folder, number));
   if (!records.ok()) return refuse(records.status());
   if (!page.ok()) return refuse(page.status());
-  while (page.value()->away.load() != 0) usleep(1000);
+  wait_until_let_in(*page.value());
   const Program program(shape.value());
   // A life that is started after the end is to say so itself, instead of being ended by the library.
   unsetenv("WARREN_ATTEMPT");

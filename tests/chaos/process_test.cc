@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <span>
+#include <thread>
 
 #include "chaos/process/judge.h"
 #include "chaos/process/oracle.h"
@@ -397,6 +398,21 @@ TEST(ChaosWatch, MeasuresAStallOfThoseWhoAreThere) {
   result(1, 3, 190, 0b011);
   watch.look();
   EXPECT_DOUBLE_EQ(watch.stall_ms(next).value_or(0), 30);
+}
+
+// As between two processes: each has a mapping of its own.
+TEST(ChaosPage, WhoIsKeptAwaySleepsUntilItIsLetIn) {
+  const Folder folder;
+  const auto runner = map_page(page_path(folder.path(), 0)), worker = map_page(page_path(folder.path(), 0));
+  ASSERT_TRUE(runner.ok() && worker.ok());
+  wait_until_let_in(*worker.value());  // nobody has kept it away
+  keep_away(*runner.value());
+  std::thread life([&] {
+    wait_until_let_in(*worker.value());
+    EXPECT_EQ(worker.value()->away.load(), 0U);
+  });
+  let_in(*runner.value());
+  life.join();
 }
 
 TEST(ChaosShape, IsReadAsItWasWrittenAndDamageIsRefused) {
