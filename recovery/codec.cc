@@ -453,6 +453,47 @@ Status validate_absences(const wire::Plan& p, const std::vector<std::uint32_t>& 
   return {};
 }
 
+// Links whose bytes go by way of others, given that the plan's members are right.
+Status validate_detours(const wire::Plan& p) {
+  if (static_cast<std::size_t>(p.detours_size()) > limits::kMaxDetours) {
+    return bad(str(p.detours_size()) + " of them are over the limit of " + str(limits::kMaxDetours));
+  }
+  if (p.detours_size() != 0 && !p.settings().rewire()) return bad("the job has none");
+  const auto n = static_cast<std::uint32_t>(p.members_size());
+  const wire::Detour* last = nullptr;
+  for (const wire::Detour& d : p.detours()) {
+    const std::string what = "between ranks " + str(d.a()) + " and " + str(d.b());
+    if (d.a() >= d.b() || d.b() >= n) return bad(what + " of " + str(n));
+    if (last != nullptr && std::pair(last->a(), last->b()) >= std::pair(d.a(), d.b())) {
+      return bad(what + ": not in rising order");
+    }
+    last = &d;
+    if (d.relays().empty() || static_cast<std::size_t>(d.relays_size()) > limits::kMaxRelays) {
+      return bad(what + ": " + str(d.relays_size()) + " relays");
+    }
+    const auto host = [&](std::uint32_t rank) -> const std::string& {
+      return p.members(static_cast<int>(rank)).host_id();
+    };
+    if (host(d.a()) == host(d.b())) return bad(what + ", which are on one host");
+    std::int64_t last_relay = -1;
+    for (const std::uint32_t relay : d.relays()) {
+      if (relay <= last_relay || relay >= n)
+        return bad(what + ": relays are not in rising order, or not of this world");
+      last_relay = relay;
+      if (host(relay) == host(d.a()) || host(relay) == host(d.b())) {
+        return bad(what + ": relay " + str(relay) + " is on a host of theirs");
+      }
+    }
+    for (const std::uint32_t rank : {d.a(), d.b()}) {
+      if (p.members(static_cast<int>(rank)).absent()) return bad(what + ": rank " + str(rank) + " is absent");
+    }
+    for (const std::uint32_t rank : d.relays()) {
+      if (p.members(static_cast<int>(rank)).absent()) return bad(what + ": relay " + str(rank) + " is absent");
+    }
+  }
+  return {};
+}
+
 // Of a plan, a record or an answer.
 Status validate_committed(bool committed, std::uint64_t version, std::uint32_t timeline) {
   if (committed) return in_range("committed version", version, kFirstCommit.value, kMaxVersion);
@@ -818,6 +859,7 @@ Status validate_members(const wire::Plan& p) {
                str(p.settings().min_workers() == 0 ? p.settings().world_size() : p.settings().min_workers()));
   }
   if (Status s = validate_absences(p, absent); !s.ok()) return s.because_of_this("absences");
+  if (Status s = validate_detours(p); !s.ok()) return s.because_of_this("detours");
   return validate_links(p);
 }
 

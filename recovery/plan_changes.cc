@@ -34,6 +34,7 @@ wire::Plan changes_between(const wire::Plan& before, const wire::Plan& after) {
   *changes.mutable_kept() = after.kept();
   *changes.mutable_setups() = after.setups();
   *changes.mutable_absences() = after.absences();
+  *changes.mutable_detours() = after.detours();
   return changes;
 }
 
