@@ -22,6 +22,7 @@
 #include "worker/dead_segments.h"
 #include "worker/launch/netinfo.h"
 #include "worker/logged.h"
+#include "worker/plans.h"
 
 namespace warren::worker {
 namespace {
@@ -698,7 +699,6 @@ void Control::install(const wire::Plan& plan) {
   progress_.restart();  // a heartbeat may be due while the data path is being installed
   Connector::Membership m;
   m.epoch = Epoch(plan.epoch());
-  m.streams = plan.settings().streams();
   m.timeout_ms = static_cast<std::int64_t>(plan.settings().round_timeout_ms());
   std::string host;
   for (const wire::Member& member : plan.members()) {
@@ -713,9 +713,18 @@ void Control::install(const wire::Plan& plan) {
     }
     m.peers.push_back(std::move(peer));
   }
+  std::vector<Way> ways = ways_of(plan, m.self);
   for (std::size_t r = 0; r < m.peers.size(); r++) {
-    const wire::Member& member = plan.members(static_cast<int>(r));
-    m.peers[r].same_host = member.host_id() == host && !member.absent();
+    m.peers[r].same_host = ways[r].within_host;
+    m.peers[r].streams = ways[r].streams;
+    m.peers[r].relays = std::move(ways[r].relays);
+  }
+  for (const wire::Detour& d : plan.detours()) {
+    const auto at = std::ranges::find(d.relays(), static_cast<std::uint32_t>(m.self.value));
+    if (at == d.relays().end()) continue;
+    m.relayed.push_back({Rank(static_cast<std::int32_t>(d.a())), Rank(static_cast<std::int32_t>(d.b())),
+                         static_cast<std::uint16_t>(at - d.relays().begin()),
+                         static_cast<std::uint16_t>(d.relays_size())});
   }
   SegmentExchange::Membership mates;
   mates.epoch = m.epoch;
@@ -750,7 +759,10 @@ void Control::run_effects(std::vector<WorkerEffect> effects) {
                    [&](const worker_effect::Install& e) { install(e.plan); },
                    [&](const worker_effect::StopDataPath& e) {
                      if (!e.resume) life_sign_.ended(e.why);
-                     connector_->end_epoch();
+                     if (const std::uint64_t bytes = connector_->end_epoch(); bytes != 0) {
+                       log_(WARREN_LOG_INFO, "this rank has passed on " + std::to_string(bytes) +
+                                                 " bytes between other ranks, around slow links");
+                     }
                      if (segments_) segments_->end_epoch();
                      auto standing = data_path_.stop(e);
                      machine_->on_stopped(e.epoch, std::move(standing), now(), more);

@@ -88,4 +88,22 @@ Replayer::Plan replay_plan(const wire::Plan& plan, Rank self) {
   return p;
 }
 
+std::vector<Way> ways_of(const wire::Plan& plan, Rank self) {
+  std::vector<Way> ways;
+  const std::string& host = plan.members(self.value).host_id();
+  for (const wire::Member& m : plan.members()) {
+    Way& way = ways.emplace_back();
+    way.within_host = m.host_id() == host && !m.absent();
+    if (!way.within_host) way.streams = plan.settings().streams();
+  }
+  for (const wire::Detour& d : plan.detours()) {
+    const auto own = static_cast<std::uint32_t>(self.value);
+    if (d.a() != own && d.b() != own) continue;
+    Way& way = ways[d.a() == own ? d.b() : d.a()];
+    way.streams = static_cast<std::uint32_t>(d.relays_size());
+    for (const std::uint32_t relay : d.relays()) way.relays.emplace_back(static_cast<std::int32_t>(relay));
+  }
+  return ways;
+}
+
 }  // namespace warren::worker

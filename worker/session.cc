@@ -436,9 +436,9 @@ void Session::install(const wire::Plan& plan, Rank self) {
     lives_.emplace_back(member.absent() ? 0 : member.incarnation());
   }
   memory_.install(lives_);
-  std::vector<bool> same_host;
-  for (const std::string& host : host_of_) same_host.push_back(host == host_of_[static_cast<std::size_t>(self.value)]);
-  transport_.open(p.epoch, plan.settings().streams(), plan.settings().checksums(), std::move(same_host));
+  std::vector<std::uint32_t> streams_to;
+  for (const Way& way : ways_of(plan, self)) streams_to.push_back(way.streams);
+  transport_.open(p.epoch, plan.settings().streams(), plan.settings().checksums(), std::move(streams_to));
   const wire::Known before = std::exchange(known_, known_of(plan));
   if (disk_) {
     leave_to_later_lives(plan);

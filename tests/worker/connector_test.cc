@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -33,6 +34,7 @@ struct Node {
   std::map<int, Status> failed;                      // by peer
   std::vector<std::string> warnings;
   std::vector<int> fds;
+  std::map<int, int> fd_of;  // by stream, of the newest link
   ~Node() {
     for (const int fd : fds) ::close(fd);
   }
@@ -48,6 +50,7 @@ class Connectors : public ::testing::Test {
       events.connected = [self](Epoch, GroupId g, Rank p, std::uint16_t s, int fd, std::unique_ptr<HostPipe> pipe) {
         self->up.insert({g.value, p.value, s});
         self->fds.push_back(fd);
+        self->fd_of[s] = fd;
         if (pipe) self->pipes.push_back(std::move(pipe));
       };
       events.failed = [self](GroupId, Rank p, const Status& why) { self->failed.emplace(p.value, why); };
@@ -69,13 +72,33 @@ class Connectors : public ::testing::Test {
     Connector::Membership m;
     m.epoch = Epoch(epoch);
     m.self = Rank(self);
-    m.streams = streams;
     m.timeout_ms = timeout_ms_;
     for (std::size_t r = 0; r < nodes_.size(); r++) {
-      m.peers.push_back({incarnation(static_cast<int>(r)), {{host_, nodes_[r]->port}}, same_host_});
+      m.peers.push_back(
+          {incarnation(static_cast<int>(r)), {{host_, nodes_[r]->port}}, same_host_, same_host_ ? 1 : streams, {}});
     }
     return m;
   }
+  // As `membership`, with the link between two ranks led by way of others.
+  Connector::Membership membership_with_detour(int self, int a, int b, const std::vector<int>& relays,
+                                               std::uint64_t epoch = 1) {
+    Connector::Membership m = membership(self, epoch);
+    const auto streams = static_cast<std::uint16_t>(relays.size());
+    for (std::uint16_t i = 0; i < streams; i++) {
+      if (relays[i] == self) m.relayed.push_back({Rank(a), Rank(b), i, streams});
+      if (self != a && self != b) continue;
+      Connector::Peer& other = m.peers[static_cast<std::size_t>(self == a ? b : a)];
+      other.streams = streams;
+      other.relays.emplace_back(relays[i]);
+    }
+    return m;
+  }
+  void begin_all_with_detour(int a, int b, const std::vector<int>& relays) {
+    for (std::size_t r = 0; r < nodes_.size(); r++) {
+      nodes_[r]->connector->begin_epoch(membership_with_detour(static_cast<int>(r), a, b, relays), now_);
+    }
+  }
+  [[nodiscard]] Node& node(int rank) { return *nodes_[static_cast<std::size_t>(rank)]; }
   void begin_all(std::uint64_t epoch = 1, std::uint32_t streams = 1) {
     for (std::size_t r = 0; r < nodes_.size(); r++) {
       nodes_[r]->connector->begin_epoch(membership(static_cast<int>(r), epoch, streams), now_);
@@ -466,6 +489,166 @@ TEST_F(Connectors, TheHigherRankWaitsAsLongAsItTakes) {
   EXPECT_TRUE(nodes_[1]->failed.empty());
   nodes_[0]->connector->want(kWorldGroup, Rank(1), now_);
   EXPECT_TRUE(run_until([&] { return nodes_[0]->up.size() == 1 && nodes_[1]->up.size() == 1; }));
+}
+
+// The relays' ranks lie below and above.
+TEST_F(Connectors, TheStreamsOfADetourComeUpByWayOfOthers) {
+  for (const char* host : {"127.0.0.1", "::1"}) {
+    nodes_.clear();
+    make(4, host);
+    timeout_ms_ = 20'000;
+    begin_all_with_detour(1, 2, {0, 3});
+    node(2).connector->want(kWorldGroup, Rank(1), now_);
+    node(1).connector->want(kWorldGroup, Rank(2), now_);
+    ASSERT_TRUE(run_until([&] { return node(1).up.size() == 2 && node(2).up.size() == 2; })) << host;
+    for (const int stream : {0, 1}) {
+      const int lower = node(1).fd_of.at(stream), higher = node(2).fd_of.at(stream);
+      for (const auto& [from, to] : {std::pair(lower, higher), std::pair(higher, lower)}) {
+        const char byte = static_cast<char>('a' + stream);
+        char got = 0;
+        ASSERT_EQ(::send(from, &byte, 1, MSG_NOSIGNAL), 1);
+        ASSERT_TRUE(run_until([&] { return ::recv(to, &got, 1, MSG_DONTWAIT) == 1; })) << "stream " << stream;
+        EXPECT_EQ(got, byte);
+      }
+    }
+    for (auto& n : nodes_) EXPECT_TRUE(n->failed.empty() && n->warnings.empty());
+    EXPECT_TRUE(node(0).up.empty() && node(3).up.empty()) << "what leads elsewhere is no link of theirs";
+    // With a relay's epoch goes what it passes on, and nothing else.
+    EXPECT_GT(node(0).connector->end_epoch(), 2u);
+    ASSERT_TRUE(run_until([&] { return closed(node(1).fd_of.at(0)) && closed(node(2).fd_of.at(0)); }));
+    EXPECT_FALSE(closed(node(1).fd_of.at(1)) || closed(node(2).fd_of.at(1)));
+    EXPECT_GT(node(3).connector->end_epoch(), 2u);
+    EXPECT_EQ(node(1).connector->end_epoch(), 0u);
+  }
+}
+
+TEST_F(Connectors, ARelayThatHearsOfTheEpochLateIsWaitedFor) {
+  make(3);
+  timeout_ms_ = 20'000;
+  for (const int r : {0, 2}) node(r).connector->begin_epoch(membership_with_detour(r, 0, 2, {1}), now_);
+  node(0).connector->want(kWorldGroup, Rank(2), now_);
+  const TimeMs later = now_ + 300;
+  EXPECT_TRUE(run_until([&] { return now_ > later; }));
+  node(1).connector->begin_epoch(membership_with_detour(1, 0, 2, {1}), now_);
+  EXPECT_TRUE(run_until([&] { return node(0).up.size() == 1 && node(2).up.size() == 1; }));
+}
+
+TEST_F(Connectors, AnEndThatHearsOfTheEpochLateIsWaitedFor) {
+  make(3);
+  timeout_ms_ = 20'000;
+  for (const int r : {0, 1}) node(r).connector->begin_epoch(membership_with_detour(r, 0, 2, {1}), now_);
+  node(0).connector->want(kWorldGroup, Rank(2), now_);
+  const TimeMs later = now_ + 300;
+  EXPECT_TRUE(run_until([&] { return now_ > later; }));
+  node(2).connector->begin_epoch(membership_with_detour(2, 0, 2, {1}), now_);
+  EXPECT_TRUE(run_until([&] { return node(0).up.size() == 1 && node(2).up.size() == 1; }));
+}
+
+// A relay has no more to say than its plan.
+TEST_F(Connectors, NobodyIsLedOnButByTheRelaysOwnPlan) {
+  struct Case {
+    const char* what;
+    int a, b;
+    std::vector<int> relays;
+    std::uint64_t epoch;
+    const char* why;
+  };
+  const char* const not_me = "not the one that answered";
+  for (const Case& c :
+       {Case{"no detour", 0, 2, {}, 1, not_me}, Case{"another pair", 0, 3, {1}, 1, not_me},
+        Case{"another way round", 2, 0, {1}, 1, not_me}, Case{"another stream", 0, 2, {3, 1}, 1, not_me},
+        Case{"another number", 0, 2, {1, 3}, 1, not_me},
+        Case{"another epoch", 0, 2, {1}, 2, "the epoch is over there"}}) {
+    nodes_.clear();
+    make(4);
+    for (const int r : {0, 2, 3}) node(r).connector->begin_epoch(membership_with_detour(r, 0, 2, {1}), now_);
+    node(1).connector->begin_epoch(membership_with_detour(1, c.a, c.b, c.relays, c.epoch), now_);
+    node(0).connector->want(kWorldGroup, Rank(2), now_);
+    ASSERT_TRUE(run_until([&] { return node(0).failed.contains(2); })) << c.what;
+    const std::string text = node(0).failed[2].describe();
+    EXPECT_NE(text.find("cannot connect to rank 2"), std::string::npos) << text;
+    EXPECT_NE(text.find("by way of rank 1 at "), std::string::npos) << text;
+    EXPECT_NE(text.find(c.why), std::string::npos) << c.what << ": " << text;
+    EXPECT_TRUE(node(0).up.empty() && node(2).up.empty());
+    EXPECT_EQ(node(1).connector->end_epoch(), 0u);
+  }
+}
+
+TEST_F(Connectors, AStrangerIsLedNowhere) {
+  make(3);
+  begin_all_with_detour(0, 2, {1});
+  handshake::Hello h;
+  h.job_hash = handshake::job_hash("job");
+  h.epoch = Epoch(1);
+  h.from = Rank(0);
+  h.to = Rank(1);
+  h.relay_to = Rank(2);
+  h.from_incarnation = incarnation(0);
+  h.to_incarnation = incarnation(1);
+  const auto hello = handshake::encode(h);
+  const int fd = dial(1);
+  ASSERT_EQ(::send(fd, hello.data(), hello.size(), MSG_NOSIGNAL), static_cast<ssize_t>(hello.size()));
+  handshake::ChallengeBytes challenge;
+  EXPECT_TRUE(run_until([&] {
+    return ::recv(fd, challenge.data(), challenge.size(), MSG_DONTWAIT) == static_cast<ssize_t>(challenge.size());
+  }));
+  const auto proof = handshake::make_proof(key_of(3), hello, challenge);
+  ASSERT_EQ(::send(fd, proof.data(), proof.size(), MSG_NOSIGNAL), static_cast<ssize_t>(proof.size()));
+  handshake::VerdictBytes verdict;
+  EXPECT_TRUE(run_until([&] {
+    return ::recv(fd, verdict.data(), verdict.size(), MSG_DONTWAIT) == static_cast<ssize_t>(verdict.size());
+  }));
+  EXPECT_EQ(handshake::decode_verdict(verdict).value(), handshake::Verdict::kBadProof);
+  EXPECT_TRUE(run_until([&] { return closed(fd); }));
+  ::close(fd);
+}
+
+// The relay holds the secret, and the end that it leads to does not.
+TEST_F(Connectors, WhoIsLedOnStillProvesWhoItIs) {
+  make(3, "127.0.0.1", 2);
+  begin_all_with_detour(0, 2, {1});
+  node(0).connector->want(kWorldGroup, Rank(2), now_);
+  ASSERT_TRUE(run_until([&] { return node(0).failed.contains(2); }));
+  EXPECT_NE(node(0).failed[2].describe().find("secret"), std::string::npos) << node(0).failed[2].describe();
+  EXPECT_TRUE(node(2).up.empty());
+}
+
+TEST_F(Connectors, ARelayThatReachesNobodyIsTriedUntilTheTimeIsUp) {
+  make(3);
+  begin_all_with_detour(0, 2, {1});
+  nodes_.pop_back();
+  node(0).connector->want(kWorldGroup, Rank(2), now_);
+  ASSERT_TRUE(run_until([&] { return node(0).failed.contains(2); }));
+  EXPECT_NE(node(0).failed[2].describe().find("by way of rank 1"), std::string::npos);
+  ASSERT_FALSE(node(1).warnings.empty());
+  EXPECT_NE(node(1).warnings[0].find("it leads to rank 2, and there is no way on: Connection refused"),
+            std::string::npos)
+      << node(1).warnings[0];
+}
+
+// I8.
+TEST_F(Connectors, ARelayPassesOnSoManyConnectionsAndNoMore) {
+  rlimit files{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
+  // Each has one descriptor at either end, and six at the relay.
+  const rlim_t need = 8 * limits::kMaxRelayed + 200;
+  if (files.rlim_max < need) GTEST_SKIP() << "needs " << need << " descriptors";
+  files.rlim_cur = std::max(files.rlim_cur, need);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &files), 0);
+  make(3);
+  timeout_ms_ = 20'000;
+  begin_all_with_detour(0, 2, {1});
+  for (std::size_t group = 0; group < limits::kMaxRelayed; group++) {
+    node(0).connector->want(GroupId(group), Rank(2), now_);
+    if (group % 100 == 0) {
+      ASSERT_TRUE(run_until([&] { return node(0).up.size() == group + 1; }));
+    }
+  }
+  ASSERT_TRUE(run_until([&] { return node(0).up.size() == limits::kMaxRelayed; }));
+  node(0).connector->want(GroupId(limits::kMaxRelayed), Rank(2), now_);
+  ASSERT_TRUE(run_until([&] { return node(0).failed.contains(2); }));
+  EXPECT_NE(node(0).failed[2].describe().find("too many links"), std::string::npos) << node(0).failed[2].describe();
+  EXPECT_EQ(node(2).up.size(), limits::kMaxRelayed);
 }
 
 TEST_F(Connectors, APortInUseIsNamed) {

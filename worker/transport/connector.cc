@@ -28,6 +28,7 @@ constexpr std::int64_t kFirstBackoffMs = 20;
 constexpr std::int64_t kMaxBackoffMs = 1000;
 constexpr std::int64_t kAcceptPauseMs = 100;
 constexpr int kWarningsPerSecond = 5;
+constexpr const char* kNotNumeric = "not a numeric address";
 
 struct SocketAddress {
   sockaddr_storage storage{};
@@ -73,16 +74,42 @@ bool is_for_good(int error) {
   return error == ECONNREFUSED || error == ENOENT || error == EPERM || error == EACCES;
 }
 
+// A socket of which it is not known yet whether it is connected. Nothing: why not is in errno.
+OwnedFd begin_to_connect(const SocketAddress& to) {
+  OwnedFd fd(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.open()) return fd;
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to.storage), to.length) == 0) return fd;
+  const int error = errno;
+  if (error == EINPROGRESS || error == EINTR) return fd;
+  fd = OwnedFd();
+  errno = error;
+  return fd;
+}
+
+// 0: it is. Nothing: it is not known yet.
+std::optional<int> why_not_connected(int fd) {
+  pollfd p{fd, POLLOUT, 0};
+  if (::poll(&p, 1, 0) <= 0) return std::nullopt;
+  int error = 0;
+  socklen_t length = sizeof error;
+  return ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0 ? errno : error;
+}
+
+std::string no_way_on(Rank to, const char* why) {
+  return "it leads to rank " + std::to_string(to.value) + ", and there is no way on: " + why;
+}
+
 void set_option(int fd, int level, int name, int value) {
   (void)setsockopt(fd, level, name, &value, sizeof value);
 }
 
-// An idle link whose other end has silently gone fails by itself. No TCP_USER_TIMEOUT: it also counts the time for
-// which a live peer, busy elsewhere, does not read.
+// Of data links, and of those that are passed on. An idle one whose other end has silently gone fails by itself. No
+// TCP_USER_TIMEOUT: it also counts the time for which a live peer, busy elsewhere, does not read.
 //
 // While a link is down TCP doubles its pauses, and then lets as long again pass before it tries the next time: for no
 // more than a third of the round timeout, where the kernel can (Linux 6.15).
-void watch_for_silence(int fd, std::int64_t timeout_ms) {
+void tune(int fd, std::int64_t timeout_ms) {
+  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   constexpr int kTcpRtoMaxMs = 44;  // TCP_RTO_MAX_MS, which Debian's headers do not know yet
   set_option(fd, IPPROTO_TCP, kTcpRtoMaxMs, static_cast<int>(std::clamp<std::int64_t>(timeout_ms / 3, 1000, 120'000)));
   const auto third_s = static_cast<int>(std::clamp<std::int64_t>(timeout_ms / 3000, 1, 3600));
@@ -155,7 +182,7 @@ void Connector::begin_epoch(Membership membership, TimeMs now) {
   }
 }
 
-void Connector::end_epoch() {
+std::uint64_t Connector::end_epoch() {
   members_.reset();
   wishes_.clear();
   rings_bytes_ = 0;
@@ -164,6 +191,7 @@ void Connector::end_epoch() {
     if (c.fd >= 0) ::close(c.fd);
     return true;
   });
+  return relay_.stop();
 }
 
 void Connector::want(GroupId group, Rank peer, TimeMs now) {
@@ -189,7 +217,7 @@ Connector::Wish& Connector::wish_for(GroupId group, Rank peer) {
   if (fresh) {
     it->second.group = group;
     it->second.peer = peer;
-    it->second.up.assign(streams_to(peer), false);
+    it->second.up.assign(peer_at(peer).streams, false);
   }
   return it->second;
 }
@@ -204,52 +232,52 @@ std::size_t Connector::ring_bytes() const {
 void Connector::start_attempt(Wish& wish, TimeMs now) {
   const Peer& peer = peer_at(wish.peer);
   const bool within = peer.same_host && host_listener_ >= 0 && !wish.over_tcp && now < wish.on_host_until;
-  const Address& address = peer.addresses[wish.next_address % peer.addresses.size()];
-  if (!within) wish.next_address++;
-  const auto socket_address = within ? on_host(peer.incarnation) : numeric(address.host, address.port);
+  const std::size_t turn = within ? wish.next_address : wish.next_address++;
   wish.retry_at = wish.deadline;
-  const std::uint32_t streams = streams_to(wish.peer);
-  for (std::uint32_t i = 0; i < streams; i++) {
+  for (std::uint32_t i = 0; i < peer.streams; i++) {
     const auto stream = static_cast<std::uint16_t>(i);
     if (wish.up[stream]) continue;
+    const Rank relay = peer.relays.empty() ? kNoRank : peer.relays[stream];
+    const Rank first = relay == kNoRank ? wish.peer : relay;
+    const std::vector<Address>& addresses = peer_at(first).addresses;
+    const Address& address = addresses[turn % addresses.size()];
     Conversation c;
     c.outgoing = true;
     c.on_host = within;
     c.remote = within ? "its socket on this host" : address.host + " port " + std::to_string(address.port);
+    if (relay != kNoRank) c.remote = "by way of rank " + std::to_string(relay.value) + " at " + c.remote;
     c.deadline = std::min(now + kStrangerTimeoutMs, wish.deadline);
     c.hello.job_hash = job_hash_;
     c.hello.epoch = members_->epoch;
     c.hello.group = wish.group;
     c.hello.from = members_->self;
-    c.hello.to = wish.peer;
     c.hello.from_incarnation = self_;
-    c.hello.to_incarnation = peer.incarnation;
     c.hello.stream = stream;
-    c.hello.streams = static_cast<std::uint16_t>(streams);
-    randombytes_buf(c.hello.nonce.data(), c.hello.nonce.size());
-    c.hello_bytes = handshake::encode(c.hello);
+    c.hello.streams = static_cast<std::uint16_t>(peer.streams);
+    greet(c, first, relay == kNoRank ? kNoRank : wish.peer);
+    c.state = State::kConnecting;
     wish.in_progress++;
-    std::string why = "not a numeric address";
-    if (socket_address) {
-      c.fd = ::socket(socket_address->storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-      why = c.fd < 0 ? std::strerror(errno) : "";
+    const auto socket_address = within ? on_host(peer.incarnation) : numeric(address.host, address.port);
+    if (!socket_address) {
+      trouble(c, kNotNumeric, false, now);
+      continue;
     }
-    if (c.fd >= 0) {
-      c.state = State::kConnecting;
-      const int rc =
-          ::connect(c.fd, reinterpret_cast<const sockaddr*>(&socket_address->storage), socket_address->length);
-      if (rc != 0 && errno != EINPROGRESS && errno != EINTR) {
-        if (within && is_for_good(errno)) wish.over_tcp = true;
-        why = std::strerror(errno);
-      }
-    }
-    if (!why.empty()) {
-      trouble(c, why, false, now);
-      if (c.fd >= 0) ::close(c.fd);
+    c.fd = begin_to_connect(*socket_address).release();
+    if (c.fd < 0) {
+      if (within && is_for_good(errno)) wish.over_tcp = true;
+      trouble(c, std::strerror(errno), false, now);
       continue;
     }
     conversations_.push_back(std::move(c));
   }
+}
+
+void Connector::greet(Conversation& c, Rank to, Rank relay_to) {
+  c.hello.to = to;
+  c.hello.to_incarnation = peer_at(to).incarnation;
+  c.hello.relay_to = relay_to;
+  randombytes_buf(c.hello.nonce.data(), c.hello.nonce.size());
+  c.hello_bytes = handshake::encode(c.hello);
 }
 
 void Connector::trouble(Conversation& c, const std::string& what, bool fatal, TimeMs now) {
@@ -257,7 +285,7 @@ void Connector::trouble(Conversation& c, const std::string& what, bool fatal, Ti
     warn("a connection from " + c.remote + " was refused: " + what, now);
     return;
   }
-  const auto it = wishes_.find({c.hello.group, c.hello.to});
+  const auto it = wishes_.find({c.hello.group, c.hello.relay_to == kNoRank ? c.hello.to : c.hello.relay_to});
   if (it == wishes_.end()) return;
   Wish& w = it->second;
   w.last_trouble = c.remote + ": " + what;
@@ -303,8 +331,8 @@ void Connector::accept_all(int listener, TimeMs now) {
     if (conversations_.size() >= limits::kMaxPendingHandshakes) {
       // The oldest that has proven nothing goes first, so that a flood does not lock peers out: they try again.
       const auto oldest = std::find_if(conversations_.begin(), conversations_.end(), [](const Conversation& c) {
-        return !c.outgoing && c.state != State::kSendVerdict && c.state != State::kReadMemory &&
-               c.state != State::kSendMapped;
+        return !c.outgoing && c.state != State::kConnectOnward && c.state != State::kSendVerdict &&
+               c.state != State::kReadMemory && c.state != State::kSendMapped;
       });
       if (oldest == conversations_.end()) {
         ::close(fd);
@@ -411,9 +439,7 @@ bool Connector::judge_hello(Conversation& c, TimeMs now) {
     c.verdict = Verdict::kStaleEpoch;
   } else if (h.job_hash != job_hash_ || h.to != members_->self || h.to_incarnation != self_ ||
              static_cast<std::size_t>(h.from.value) >= members_->peers.size() ||
-             peer_at(h.from).incarnation != h.from_incarnation || h.streams != streams_to(h.from)) {
-    c.verdict = Verdict::kNotMe;
-  } else if (!(h.from < h.to)) {
+             peer_at(h.from).incarnation != h.from_incarnation || !may_join(c)) {
     c.verdict = Verdict::kNotMe;
   }
   handshake::Nonce nonce;
@@ -424,11 +450,32 @@ bool Connector::judge_hello(Conversation& c, TimeMs now) {
   return true;
 }
 
+// Whether the plan has such a stream.
+bool Connector::may_join(const Conversation& c) const {
+  const handshake::Hello& h = c.hello;
+  if (h.relay_to == kNoRank) return h.from < h.to && h.streams == peer_at(h.from).streams;
+  return !c.on_host && std::ranges::find(members_->relayed, Relayed{h.from, h.relay_to, h.stream, h.streams}) !=
+                           members_->relayed.end();
+}
+
+void Connector::connect_onward(Conversation& c, TimeMs now) {
+  const std::vector<Address>& addresses = peer_at(c.hello.relay_to).addresses;
+  const Address& address = addresses[next_onward_++ % addresses.size()];
+  const auto to = numeric(address.host, address.port);
+  if (to) c.onward = begin_to_connect(*to);
+  c.state = c.onward.open() ? State::kConnectOnward : State::kDone;
+  if (!c.onward.open()) trouble(c, no_way_on(c.hello.relay_to, to ? std::strerror(errno) : kNotNumeric), false, now);
+}
+
+void Connector::pass_on(Conversation& c, TimeMs now) {
+  tune(c.fd, members_->timeout_ms);
+  tune(c.onward.get(), members_->timeout_ms);
+  const Status status = relay_.join(OwnedFd(std::exchange(c.fd, -1)), std::move(c.onward));
+  if (!status.ok()) trouble(c, status.describe(), false, now);
+}
+
 void Connector::hand_over(Conversation& c, TimeMs now) {
-  if (!c.on_host) {
-    set_option(c.fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    watch_for_silence(c.fd, members_->timeout_ms);
-  }
+  if (!c.on_host) tune(c.fd, members_->timeout_ms);
   const Rank peer = c.outgoing ? c.hello.to : c.hello.from;
   Wish& w = wish_for(c.hello.group, peer);
   if (!c.on_host && !w.why_not_on_host.empty() && !std::exchange(told_over_tcp_, true)) {
@@ -448,13 +495,11 @@ bool Connector::advance(Conversation& c, TimeMs now) {
   bool dead = false;
   switch (c.state) {
     case State::kConnecting: {
-      pollfd p{c.fd, POLLOUT, 0};
-      if (::poll(&p, 1, 0) <= 0) return false;
-      int error = 0;
-      socklen_t length = sizeof error;
-      if (::getsockopt(c.fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0 || error != 0) {
-        if (is_for_good(error)) leave_host(c);
-        trouble(c, std::strerror(error != 0 ? error : errno), false, now);
+      const auto error = why_not_connected(c.fd);
+      if (!error) return false;
+      if (*error != 0) {
+        if (is_for_good(*error)) leave_host(c);
+        trouble(c, std::strerror(*error), false, now);
         c.state = State::kDone;
         return true;
       }
@@ -481,6 +526,8 @@ bool Connector::advance(Conversation& c, TimeMs now) {
         c.state = welcome && c.on_host ? State::kReadMemory : State::kDone;
         if (!welcome) {
           trouble(c, handshake::to_string(c.verdict), false, now);
+        } else if (c.hello.relay_to != kNoRank) {
+          pass_on(c, now);
         } else if (!c.on_host) {
           hand_over(c, now);
         }
@@ -503,7 +550,13 @@ bool Connector::advance(Conversation& c, TimeMs now) {
       if (!read_into(c, dead)) break;
       const auto verdict = handshake::decode_verdict(std::span(c.buffer).first<handshake::kVerdictBytes>());
       c.state = State::kDone;
-      if (!verdict.ok() || verdict.value() != Verdict::kWelcome) {
+      if (verdict.ok() && verdict.value() == Verdict::kWelcome && c.hello.relay_to != kNoRank) {
+        // From here on it is the rank meant that answers.
+        greet(c, c.hello.relay_to, kNoRank);
+        load(c, c.hello_bytes);
+        c.state = State::kSendHello;
+        c.deadline = std::min(now + kStrangerTimeoutMs, wishes_.at({c.hello.group, c.hello.to}).deadline);
+      } else if (!verdict.ok() || verdict.value() != Verdict::kWelcome) {
         trouble(c, verdict.ok() ? handshake::to_string(verdict.value()) : verdict.status().describe(), false, now);
       } else if (!c.on_host) {
         hand_over(c, now);
@@ -559,6 +612,27 @@ bool Connector::advance(Conversation& c, TimeMs now) {
       const Status status =
           handshake::check_proof(key_, c.hello_bytes, c.challenge, std::span(c.buffer).first<handshake::kProofBytes>());
       if (!status.ok()) c.verdict = Verdict::kBadProof;
+      const bool leads_on = c.verdict == Verdict::kWelcome && c.hello.relay_to != kNoRank;
+      if (leads_on) {
+        const auto begun = std::ranges::count_if(conversations_, [](const auto& other) { return other.onward.open(); });
+        if (relay_.connections() + static_cast<std::size_t>(begun) >= limits::kMaxRelayed) c.verdict = Verdict::kBusy;
+      }
+      if (leads_on && c.verdict == Verdict::kWelcome) {
+        connect_onward(c, now);
+        return true;
+      }
+      load(c, handshake::make_verdict(c.verdict));
+      c.state = State::kSendVerdict;
+      return true;
+    }
+    case State::kConnectOnward: {
+      const auto error = why_not_connected(c.onward.get());
+      if (!error) return false;
+      if (*error != 0) {
+        trouble(c, no_way_on(c.hello.relay_to, std::strerror(*error)), false, now);
+        c.state = State::kDone;
+        return true;
+      }
       load(c, handshake::make_verdict(c.verdict));
       c.state = State::kSendVerdict;
       return true;
@@ -632,6 +706,7 @@ void Connector::collect_pollfds(std::vector<pollfd>& out) const {
       case State::kSendVerdict:
       case State::kSendMemory:
       case State::kSendMapped: out.push_back({c.fd, POLLOUT, 0}); break;
+      case State::kConnectOnward: out.push_back({c.onward.get(), POLLOUT, 0}); break;
       case State::kParked: break;
       default: out.push_back({c.fd, POLLIN, 0});
     }

@@ -6,6 +6,10 @@
 // not work so (containers that share a host's name and nothing else) goes over TCP, and is told once an epoch; what
 // only has not worked yet (a peer that hears of the epoch late) is tried again for a third of the link's time.
 //
+// Where a plan leads a link by way of other ranks, each of its streams goes by way of one: the lower end connects to
+// that rank, which connects to the higher end, and passes bytes on (worker/transport/relay.h); the ends then shake
+// hands as ever. The higher end does not see how a stream came.
+//
 // A link within the host has one stream, whatever it goes over. The pipes that one rank makes share kRingsBytes: all
 // have the largest rings as long as the host has up to 33 ranks, and links beyond get the least that there are.
 #pragma once
@@ -27,6 +31,7 @@
 #include "recovery/result.h"
 #include "worker/transport/handshake.h"
 #include "worker/transport/host_pipe.h"
+#include "worker/transport/relay.h"
 
 namespace warren::worker {
 
@@ -39,13 +44,22 @@ class Connector {
   struct Peer {
     Incarnation incarnation;
     std::vector<Address> addresses;  // tried in turn
-    bool same_host = false;          // both ends say the same: it follows from the plan
+    // Both ends say the same: it follows from the plan.
+    bool same_host = false;
+    std::uint32_t streams = 1;
+    std::vector<Rank> relays;  // by stream; none: directly
+  };
+  // A stream of a link between two others that goes by way of this rank.
+  struct Relayed {
+    Rank from, to;  // from the lower
+    std::uint16_t stream = 0, streams = 1;
+    friend bool operator==(const Relayed&, const Relayed&) = default;
   };
   struct Membership {
     Epoch epoch;
     Rank self;
-    std::vector<Peer> peers;      // by rank
-    std::uint32_t streams = 1;    // of a link between hosts
+    std::vector<Peer> peers;  // by rank
+    std::vector<Relayed> relayed;
     std::int64_t timeout_ms = 0;  // until a link that does not come up is reported
   };
   struct Events {
@@ -71,8 +85,9 @@ class Connector {
   Status listen_on_host();
 
   void begin_epoch(Membership membership, TimeMs now);
-  // Drops every handshake and wish of the epoch in force.
-  void end_epoch();
+  // Drops every handshake and wish of the epoch in force, and closes all connections between others. How many bytes of
+  // those were passed on.
+  std::uint64_t end_epoch();
   // The link will be used: connects it within the membership's timeout, if this rank is the one that does.
   void want(GroupId group, Rank peer, TimeMs now);
 
@@ -94,6 +109,7 @@ class Connector {
     kParked,
     kSendChallenge,
     kReadProof,
+    kConnectOnward,
     kSendVerdict,
     kReadMemory,
     kSendMapped,  // the acceptor's
@@ -113,6 +129,7 @@ class Connector {
     // The connector's side: which stream of which wish.
     bool outgoing = false;
     bool on_host = false;  // over a Unix socket
+    OwnedFd onward;        // the acceptor's side of one to be passed on
     OwnedFd memory;
     std::unique_ptr<HostPipe> pipe;
   };
@@ -134,11 +151,14 @@ class Connector {
   using WishKey = std::pair<GroupId, Rank>;
 
   [[nodiscard]] const Peer& peer_at(Rank rank) const { return members_->peers[static_cast<std::size_t>(rank.value)]; }
-  [[nodiscard]] std::uint32_t streams_to(Rank peer) const { return peer_at(peer).same_host ? 1 : members_->streams; }
   [[nodiscard]] std::size_t ring_bytes() const;
   Wish& wish_for(GroupId group, Rank peer);
   void accept_all(int listener, TimeMs now);
   void start_attempt(Wish& wish, TimeMs now);
+  void greet(Conversation& c, Rank to, Rank relay_to);
+  [[nodiscard]] bool may_join(const Conversation& c) const;
+  void connect_onward(Conversation& c, TimeMs now);
+  void pass_on(Conversation& c, TimeMs now);
   // One step; false when the conversation is over (its descriptor has been closed or handed over).
   bool step(Conversation& c, TimeMs now);
   bool advance(Conversation& c, TimeMs now);
@@ -169,6 +189,8 @@ class Connector {
   Epoch newest_;
   std::list<Conversation> conversations_;
   std::map<WishKey, Wish> wishes_;
+  Relay relay_;
+  std::size_t next_onward_ = 0;         // counts connections onward: each tries the next address
   std::optional<TimeMs> accept_again_;  // out of descriptors: a pause instead of a spin
   TimeMs warnings_since_;
   int warnings_ = 0;

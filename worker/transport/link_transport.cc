@@ -53,12 +53,12 @@ std::string errno_text(int error) {
 
 }  // namespace
 
-void LinkTransport::open(Epoch epoch, std::uint32_t streams, bool checksums, std::vector<bool> same_host) {
+void LinkTransport::open(Epoch epoch, std::uint32_t streams, bool checksums, std::vector<std::uint32_t> streams_to) {
   WARREN_CHECK(links_.empty(), "an epoch begins after the one before was closed (I6)");
   WARREN_CHECK(streams >= 1 && streams <= limits::kMaxStreams, "streams were validated");
   epoch_ = epoch;
   streams_ = streams;
-  same_host_ = std::move(same_host);
+  streams_to_ = std::move(streams_to);
   checksums_ = checksums;
 }
 
@@ -69,7 +69,7 @@ LinkTransport::Link& LinkTransport::at(LinkId link) {
 
 std::uint32_t LinkTransport::streams_to(Rank peer) const {
   const auto rank = static_cast<std::size_t>(peer.value);
-  return rank < same_host_.size() && same_host_[rank] ? 1 : streams_;
+  return rank < streams_to_.size() ? streams_to_[rank] : streams_;
 }
 
 LinkId LinkTransport::make_link(GroupId group, Rank peer) {

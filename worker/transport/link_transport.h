@@ -41,9 +41,9 @@ class LinkTransport final : public Transport {
   LinkTransport(const LinkTransport&) = delete;
   LinkTransport& operator=(const LinkTransport&) = delete;
 
-  // Begins an epoch after close_all() (or construction). `streams` of each link, but one to ranks of this host, of
-  // which `same_host` tells by rank.
-  void open(Epoch epoch, std::uint32_t streams, bool checksums, std::vector<bool> same_host = {});
+  // Begins an epoch after close_all() (or construction). `streams_to`, by rank: how many streams a link has; `streams`
+  // where it says nothing of the rank.
+  void open(Epoch epoch, std::uint32_t streams, bool checksums, std::vector<std::uint32_t> streams_to = {});
   [[nodiscard]] Epoch epoch() const { return epoch_; }
 
   // Takes the descriptor of an authenticated connection, and its pipe if it has one; both are closed with the epoch.
@@ -160,8 +160,8 @@ class LinkTransport final : public Transport {
   FindLog find_log_;
   const HostMemory* memory_ = nullptr;
   Epoch epoch_;
-  std::uint32_t streams_ = 1;  // of a link between hosts
-  std::vector<bool> same_host_;
+  std::uint32_t streams_ = 1;
+  std::vector<std::uint32_t> streams_to_;  // by rank, as far as they are not streams_
   bool checksums_ = true;
   int sleepers_ = 0;
   std::map<std::pair<GroupId, Rank>, LinkId> by_name_;

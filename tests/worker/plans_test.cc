@@ -1,0 +1,51 @@
+// What a plan says to one of its members.
+#include "worker/plans.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace warren::worker {
+namespace {
+
+// Ranks 0 to 5, two on each of the hosts a, b and c; rank 3 is absent.
+wire::Plan a_plan() {
+  wire::Plan p;
+  p.mutable_settings()->set_streams(4);
+  for (std::uint32_t r = 0; r < 6; r++) {
+    wire::Member& m = *p.add_members();
+    m.set_rank(r);
+    m.set_host_id(std::string(1, static_cast<char>('a' + r / 2)));
+    m.set_absent(r == 3);
+  }
+  wire::Detour& d = *p.add_detours();
+  d.set_a(1);
+  d.set_b(2);
+  for (const std::uint32_t relay : {4u, 5u}) d.add_relays(relay);
+  return p;
+}
+
+TEST(Plans, BothEndsOfADetourHaveAStreamByEachRelay) {
+  const std::vector<Rank> relays = {Rank(4), Rank(5)};
+  EXPECT_EQ(ways_of(a_plan(), Rank(1))[2].relays, relays);
+  EXPECT_EQ(ways_of(a_plan(), Rank(1))[2].streams, 2u);
+  EXPECT_EQ(ways_of(a_plan(), Rank(2))[1].relays, relays);
+  EXPECT_EQ(ways_of(a_plan(), Rank(2))[1].streams, 2u);
+  for (const int other : {0, 4}) {
+    for (const Way& way : ways_of(a_plan(), Rank(other))) EXPECT_TRUE(way.relays.empty());
+  }
+}
+
+TEST(Plans, OtherLinksGoAsEver) {
+  const auto ways = ways_of(a_plan(), Rank(2));
+  ASSERT_EQ(ways.size(), 6u);
+  EXPECT_TRUE(ways[0].relays.empty());
+  EXPECT_EQ(ways[0].streams, 4u);
+  EXPECT_FALSE(ways[0].within_host);
+  EXPECT_FALSE(ways[3].within_host) << "nobody is there";
+  EXPECT_TRUE(ways_of(a_plan(), Rank(4))[5].within_host);
+  EXPECT_EQ(ways_of(a_plan(), Rank(4))[5].streams, 1u) << "within a host";
+}
+
+}  // namespace
+}  // namespace warren::worker
