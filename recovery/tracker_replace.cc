@@ -81,6 +81,7 @@ TrackerMachine::Successor TrackerMachine::successor_of(std::size_t rank, TimeMs 
 
 std::vector<StragglerWatch::Standing> TrackerMachine::foresee(TimeMs now) const {
   std::vector<StragglerWatch::Standing> standing = watch_.standing();
+  foresee_ways(standing, now);
   if (settings_.replace_after_ms() == 0) return standing;
   const StragglerWatch::Standing* first = first_to_replace(standing);
   for (StragglerWatch::Standing& s : standing) {
