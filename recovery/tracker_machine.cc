@@ -419,6 +419,7 @@ std::string TrackerMachine::differing_setting(const wire::JobSettings& s) const 
     return differ("time until a rank is replaced in ms", number(s.replace_after_ms()),
                   number(settings_.replace_after_ms()));
   }
+  if (s.rewire() != settings_.rewire()) return differ("rewire", yes(s.rewire()), yes(settings_.rewire()));
   if (s.min_workers() != settings_.min_workers()) {
     return differ("least number of workers", number(s.min_workers()), number(settings_.min_workers()));
   }
@@ -476,6 +477,7 @@ void TrackerMachine::resize(Incarnation who, const wire::Join& join, TimeMs now,
   count(Transition::resized);
   end_calls();
   leaves_.reset();
+  excluded_.clear();
   const std::string was = std::to_string(plan_.members_size());
   settings_ = copy_of(join.settings());
   settings_from_ = worker_on_host(join.worker_id(), join.host_id());
@@ -754,7 +756,7 @@ void TrackerMachine::on_heartbeat(Incarnation who, const wire::Heartbeat& h, Tim
     log(Severity::kInfo, "rank_drains",
         name(*rank) + " has been told to leave (" + h.draining().reason() + ") and does so within " +
             std::to_string(h.draining().left_ms()) + " ms; " +
-            (asked ? "spare " + leaves_->spare + " takes its place" : "its place is kept"),
+            (asked ? followed_by(leaves_->spare) : "its place is kept"),
         effects, {{"rank", std::to_string(*rank)}});
   }
   m.draining.reset();

@@ -247,16 +247,17 @@ class TrackerMachine {
     TimeMs heard;
     std::optional<Call> call;
   };
-  // A life that is asked to leave its place to a spare.
+  // A life that is asked to leave its place to a spare, or for good.
   struct Leaves {
     Incarnation life;
-    std::string spare;   // that takes it, as things stand
+    std::string spare;   // that takes it, as things stand; empty: the job goes on without the rank
     std::string reason;  // as it is told
     bool heard = false;  // it drains
   };
-  // Who would take a place; or why nobody would.
+  // Who would take a place, or nobody, where the job may go on without the rank; or why neither is so.
   struct Successor {
     std::string spare, obstacle;
+    bool nobody = false;
   };
   struct Evidence {
     std::size_t reporter, peer;
@@ -360,8 +361,14 @@ class TrackerMachine {
   [[nodiscard]] Successor successor_of(std::size_t rank, TimeMs now) const;
   // A plan was made.
   void forget_replaced(TimeMs now);
-  // Whether the place is for a spare, and not for the next life of its own worker, which was asked to leave: until a
-  // round timeout has passed, or no spare could have it.
+  // Who is to follow, for people.
+  [[nodiscard]] std::string followed_by(const std::string& spare) const;
+  // Whether the next life of this worker is kept out of the job, which goes on without its rank.
+  [[nodiscard]] bool excluded(const std::string& worker, TimeMs now) const;
+  // The rank that was asked to leave for good.
+  [[nodiscard]] bool leaves_for_good(std::size_t rank) const;
+  // Whether the place is for a spare, or for nobody, and not for the next life of its own worker, which was asked to
+  // leave: until a round timeout has passed, or no spare could have it.
   [[nodiscard]] bool given_away(std::size_t place, TimeMs now) const;
   [[nodiscard]] std::int64_t replace_after_ms() const {
     return static_cast<std::int64_t>(settings_.replace_after_ms());
@@ -581,6 +588,7 @@ class TrackerMachine {
   std::array<std::uint64_t, kBlames> verdicts_ever_{};
   std::optional<Leaves> leaves_;  // one at a time
   TimeMs no_replacement_before_;
+  std::map<std::string, TimeMs> excluded_;        // workers without which the job goes on, until when at least
   std::map<std::size_t, std::string> obstacles_;  // by rank: why it is not replaced, as was said
   std::set<RankPair> rewired_;                    // links that change with the next plan
   std::set<RankPair> hopeless_;                   // that were as slow by way of others, between these lives

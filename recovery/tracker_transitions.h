@@ -127,6 +127,8 @@ namespace warren {
   X(replace_obstructed)               \
   X(replaced_waits)                   \
   X(replaced_left)                    \
+  X(exclude_asked)                    \
+  X(excluded)                         \
   X(rewired)                          \
   X(rewire_undone)                    \
   X(rewire_obstructed)                \

@@ -90,6 +90,23 @@ TEST(Replace, ASlowRankLeavesItsPlaceToASpare) {
   }
 }
 
+TEST(Exclude, AJobThatMayShrinkGoesOnWithoutASlowRank) {
+  std::uint64_t excluded = 0;
+  for (std::uint64_t seed = 1; seed <= seeds(80); ++seed) {
+    SimOptions options = replacing(seed, seed % 2 == 0 ? What::kProgram : What::kDataPath);
+    options.spares = 0;
+    options.shrinks = true;
+    options.min_workers = 1 + static_cast<std::uint32_t>(seed % 3);
+    options.grace_ms = 60'000;  // for which nobody waits
+    const SimOutcome o = simulate(options);
+    ASSERT_EQ(o.verdict, "") << "seed " << seed;
+    ASSERT_EQ(o.rollbacks, 0u) << "seed " << seed;
+    excluded += tracker(o, "excluded");
+  }
+  std::printf("excluded %llu times\n", static_cast<unsigned long long>(excluded));
+  EXPECT_GT(excluded, seeds(20));
+}
+
 TEST(Replace, NobodyElseDoes) {
   for (const What what : {What::kNobody, What::kLink, What::kHung}) {
     for (std::uint64_t seed = 1; seed <= seeds(30); ++seed) {
