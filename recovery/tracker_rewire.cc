@@ -13,7 +13,7 @@ namespace {
 std::string seconds(std::int64_t ms) {
   return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";
 }
-RankPair pair_of(const Verdict& v) {
+RankPair pair_in(const Verdict& v) {
   return pair_of(static_cast<std::uint32_t>(v.rank.value), static_cast<std::uint32_t>(v.peer.value));
 }
 std::string text_of(const std::vector<std::uint32_t>& ranks) {
@@ -39,7 +39,7 @@ std::set<RankPair> TrackerMachine::slow_links(const std::vector<StragglerWatch::
   std::set<RankPair> slow;
   for (const wire::Detour& d : plan_.detours()) slow.insert({d.a(), d.b()});
   for (const StragglerWatch::Standing& s : standing) {
-    if (s.verdict.blame == Blame::kSlowLink) slow.insert(pair_of(s.verdict));
+    if (s.verdict.blame == Blame::kSlowLink) slow.insert(pair_in(s.verdict));
   }
   return slow;
 }
@@ -62,7 +62,7 @@ void TrackerMachine::foresee_ways(std::vector<StragglerWatch::Standing>& standin
   const std::set<RankPair> slow = slow_links(standing);
   for (StragglerWatch::Standing& s : standing) {
     if (s.verdict.blame != Blame::kSlowLink) continue;
-    const RankPair pair = pair_of(s.verdict);
+    const RankPair pair = pair_in(s.verdict);
     const std::int64_t left_ms = s.since + rewire_after_ms() - now;
     const std::string when = left_ms <= 0 ? " now" : " in " + seconds(left_ms);
     std::string& next = s.verdict.next;
@@ -94,7 +94,7 @@ void TrackerMachine::rewire(const std::vector<Verdict>& found, TimeMs now, Effec
     const Verdict& v = s.verdict;
     const bool again = std::ranges::any_of(found, [&](const Verdict& f) { return f.key() == v.key(); });
     if (v.blame != Blame::kSlowLink || !again || now < s.since + rewire_after_ms()) continue;
-    const RankPair pair = pair_of(v);
+    const RankPair pair = pair_in(v);
     const bool undone = takes_detour(pair);
     if (!undone) {
       const std::string why = no_way(pair, slow);
