@@ -46,6 +46,7 @@ DEFINE_string(algorithm, "", "auto, star, tree, butterfly, ring or direct");
 DEFINE_string(costs, "", "a file that warren bench --fit made: what --algorithm=auto chooses by");
 DEFINE_string(chunk_bytes, "", "how many bytes travel in one piece; 256K and the like are understood");
 DEFINE_string(streams, "", "TCP connections between each two workers of different hosts");
+DEFINE_string(rewire, "", "0: bytes never go by way of other workers around a slow link (default 1)");
 DEFINE_string(timeline, "", "a file that gets a Chrome trace of what the workers do; one that is there is replaced");
 DEFINE_string(drain_ms, "", "how long workers may take to leave after SIGTERM, in milliseconds (default 10000)");
 DEFINE_string(preemption_notice, "", "ask this cloud whether the machine is taken away: aws, google or azure");
@@ -93,6 +94,7 @@ Variables from_flags() {
   put("WARREN_COSTS", FLAGS_costs);
   put("WARREN_CHUNK_BYTES", FLAGS_chunk_bytes);
   put("WARREN_STREAMS", FLAGS_streams);
+  put("WARREN_REWIRE", FLAGS_rewire);
   put("WARREN_HOST_ID", FLAGS_host_id);
   put("WARREN_DOMAIN_ID", FLAGS_domain_id);
   put("WARREN_REPLICAS", FLAGS_replicas);
@@ -339,6 +341,7 @@ const Command kRunCommand = {
               "costs",
               "chunk_bytes",
               "streams",
+              "rewire",
               "host_id",
               "domain_id",
               "replicas",

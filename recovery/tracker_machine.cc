@@ -57,6 +57,7 @@ wire::JobSettings copy_of(const wire::JobSettings& from) {
   s.set_replace_after_ms(from.replace_after_ms());
   s.set_min_workers(from.min_workers());
   s.set_grace_ms(from.grace_ms());
+  s.set_rewire(from.rewire());
   return s;
 }
 
@@ -426,6 +427,7 @@ std::string TrackerMachine::differing_setting(const wire::JobSettings& s) const 
   if (s.grace_ms() != settings_.grace_ms()) {
     return differ("grace in ms", number(s.grace_ms()), number(settings_.grace_ms()));
   }
+  if (s.rewire() != settings_.rewire()) return differ("rewiring", yes(s.rewire()), yes(settings_.rewire()));
   return {};
 }
 

@@ -300,6 +300,9 @@ void handshakes() {
                warren::worker::handshake::kProofBytes);
   whole += view(verdict);
   write("handshake", "whole", whole);
+  hello.relay_to = warren::Rank(2);
+  const auto onward = warren::worker::handshake::encode(hello);
+  write("handshake", "onward", view(onward));
 }
 
 void texts() {

@@ -99,6 +99,7 @@ TEST(Tracker, DifferentSettingsAreRefusedByName) {
             "11 <- Refused 3: checksums off is not the job's on" + end);
   EXPECT_EQ(refused([](auto& s) { s.set_check_call_sites(false); }),
             "11 <- Refused 3: check of call sites off is not the job's on" + end);
+  EXPECT_EQ(refused([](auto& s) { s.set_rewire(true); }), "11 <- Refused 3: rewiring on is not the job's off" + end);
   TrackerScript logging(false, 2);
   (void)logging.join("w0", 10, 2);
   wire::Envelope e = from_worker(11);

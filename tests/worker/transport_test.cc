@@ -362,6 +362,7 @@ Hello a_hello() {
   h.to = Rank(2);
   h.from_incarnation = Incarnation(11);
   h.to_incarnation = Incarnation(22);
+  h.relay_to = Rank(3);
   h.nonce.fill(std::byte{9});
   return h;
 }
@@ -371,6 +372,7 @@ TEST(Handshake, BothEndsProveTheKey) {
   const auto decoded = decode_hello(hello);
   ASSERT_TRUE(decoded.ok());
   EXPECT_EQ(decoded.value().from_incarnation, Incarnation(11));
+  EXPECT_EQ(decoded.value().relay_to, Rank(3));
   Nonce nonce;
   nonce.fill(std::byte{4});
   const ChallengeBytes challenge = make_challenge(key_of(1), hello, nonce);
@@ -406,6 +408,10 @@ TEST(Handshake, GreetingsOutOfRangeAreRefused) {
   EXPECT_TRUE(refused([](Hello& h) { h.streams = 0; }));
   EXPECT_TRUE(refused([](Hello& h) { h.stream = h.streams; }));
   EXPECT_TRUE(refused([](Hello& h) { h.streams = limits::kMaxStreams + 1; }));
+  EXPECT_TRUE(refused([](Hello& h) { h.relay_to = Rank(-2); }));
+  EXPECT_TRUE(refused([](Hello& h) { h.relay_to = Rank(limits::kMaxWorldSize); }));
+  EXPECT_TRUE(refused([](Hello& h) { h.relay_to = h.from; }));
+  EXPECT_TRUE(refused([](Hello& h) { h.relay_to = h.to; }));
 }
 
 TEST(Handshake, VerdictsSurviveTheWire) {

@@ -42,6 +42,7 @@ constexpr std::array<std::string_view, 42> kNames = {"tracker",
                                                      "streams",
                                                      "checksums",
                                                      "check_call_sites",
+                                                     "rewire",
                                                      "replicas",
                                                      "log",
                                                      "log_memory_bytes",
@@ -138,6 +139,7 @@ Result<Layer> from_options(const warren_options* options) {
   number("streams", options->streams);
   if (options->no_checksums > 0) put("checksums", "0", "no_checksums");
   if (options->check_call_sites > 0) put("check_call_sites", "1", "check_call_sites");
+  if (options->no_rewire > 0) put("rewire", "0", "no_rewire");
   text("domain_id", options->domain_id);
   if (options->replicas >= 0) put("replicas", std::to_string(options->replicas), "replicas");
   text("log", options->log);
@@ -666,6 +668,7 @@ Result<Settings> resolve(const warren_options* options, const Environment& env, 
   r.number("streams", s.streams, std::uint32_t{1}, limits::kMaxStreams, kDefaultStreams);
   r.on_off("checksums", s.checksums, true);
   r.on_off("check_call_sites", s.check_call_sites, false);
+  r.on_off("rewire", s.rewire, true);
   resolve_log(r, facts, local_world_size.value(), s);
   r.text("device_library", s.device_library, "", path);
   r.bytes("device_pinned_bytes", s.device_pinned_bytes, kMiB, kMaxLogBytes,

@@ -84,6 +84,7 @@ struct Settings {
   std::uint32_t streams = 0;
   bool checksums = true;
   bool check_call_sites = false;
+  bool rewire = true;          // bytes may go another way around a slow link
   std::uint32_t replicas = 0;  // 0: nothing is logged
   LogMode log = LogMode::kMemory;
   std::uint64_t log_memory_bytes = 0;  // of this rank's segment, which is sparse

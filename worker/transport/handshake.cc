@@ -14,7 +14,7 @@ constexpr std::uint32_t kHelloMagic = 0x484e5257;      // "WRNH"
 constexpr std::uint32_t kChallengeMagic = 0x434e5257;  // "WRNC"
 constexpr std::uint32_t kProofMagic = 0x504e5257;      // "WRNP"
 constexpr std::uint32_t kVerdictMagic = 0x564e5257;    // "WRNV"
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 
 static_assert(sizeof(Mac) == crypto_auth_hmacsha512256_BYTES && sizeof(LinkKey) == crypto_auth_hmacsha512256_KEYBYTES);
 
@@ -24,9 +24,9 @@ struct WireHello {
   std::int32_t from, to;
   std::uint64_t from_incarnation, to_incarnation;
   std::uint16_t stream, streams;
-  std::uint32_t reserved;
+  std::int32_t relay_to;
   std::byte nonce[32];
-  std::uint64_t reserved2;
+  std::uint64_t reserved;
 };
 static_assert(sizeof(WireHello) == kHelloBytes);
 
@@ -98,6 +98,7 @@ HelloBytes encode(const Hello& h) {
   w.to_incarnation = h.to_incarnation.value;
   w.stream = h.stream;
   w.streams = h.streams;
+  w.relay_to = h.relay_to.value;
   std::memcpy(w.nonce, h.nonce.data(), sizeof w.nonce);
   HelloBytes bytes;
   std::memcpy(bytes.data(), &w, sizeof w);
@@ -123,7 +124,10 @@ Result<Hello> decode_hello(std::span<const std::byte, kHelloBytes> bytes) {
     return Status(Code::kCorrupt,
                   "link greeting for stream " + std::to_string(w.stream) + " of " + std::to_string(w.streams));
   }
-  if (w.reserved != 0 || w.reserved2 != 0) return Status(Code::kCorrupt, "link greeting with reserved bits set");
+  if (w.relay_to != kNoRank.value && (out_of_range(w.relay_to) || w.relay_to == w.from || w.relay_to == w.to)) {
+    return Status(Code::kCorrupt, "link greeting for a way on to rank " + std::to_string(w.relay_to));
+  }
+  if (w.reserved != 0) return Status(Code::kCorrupt, "link greeting with reserved bits set");
   Hello h;
   h.job_hash = w.job_hash;
   h.epoch = Epoch(w.epoch);
@@ -134,6 +138,7 @@ Result<Hello> decode_hello(std::span<const std::byte, kHelloBytes> bytes) {
   h.to_incarnation = Incarnation(w.to_incarnation);
   h.stream = w.stream;
   h.streams = w.streams;
+  h.relay_to = Rank(w.relay_to);
   std::memcpy(h.nonce.data(), w.nonce, sizeof w.nonce);
   return h;
 }

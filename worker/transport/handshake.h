@@ -6,6 +6,9 @@
 //   connector → acceptor   Proof
 //   acceptor → connector   Verdict    0, or why not
 //
+// A greeting may ask for a way on: the acceptor, once it knows whom it speaks with, connects to the rank meant, and only
+// then says welcome. From there on it passes bytes on, both ways, and the connector greets the rank meant through it.
+//
 // Messages have fixed sizes and layouts (little-endian). The proofs are HMAC-SHA512-256 under the link key over a label
 // and everything said before. What follows the handshake is not encrypted.
 #pragma once
@@ -37,6 +40,7 @@ struct Hello {
   Rank from, to;
   Incarnation from_incarnation, to_incarnation;
   std::uint16_t stream = 0, streams = 1;
+  Rank relay_to = kNoRank;  // whom the link leads to, by way of `to`; none: it ends there
   Nonce nonce{};
 };
 

@@ -122,6 +122,7 @@ typedef struct warren_options {
   const char* mode;         /* "wait": the job waits for workers that were lost; "shrink": it goes on without them */
   int32_t min_workers;      /* mode shrink: with how few; 0: taken from the settings */
   int64_t grace_ms;         /* mode shrink: for how long it waits for them before; -1: taken from the settings */
+  int32_t no_rewire;        /* 1: bytes never go by way of other workers around a slow link */
 } warren_options;
 
 WARREN_API void warren_options_init(warren_options* options);

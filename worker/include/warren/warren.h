@@ -314,6 +314,7 @@ struct Options {
   std::string mode;     // "wait" for workers that were lost, or "shrink": go on without them
   int min_workers = 0;  // mode shrink: with how few the job goes on
   std::optional<std::chrono::milliseconds> grace_ms;  // mode shrink: for how long it waits for them before
+  bool no_rewire = false;  // bytes never go by way of other workers around a slow link
 };
 
 namespace detail {
@@ -1132,6 +1133,7 @@ inline Communicator Communicator::create(const Options& options) {
   c.mode = text(options.mode);
   c.min_workers = options.min_workers;
   c.grace_ms = options.grace_ms ? options.grace_ms->count() : -1;
+  c.no_rewire = options.no_rewire ? 1 : 0;
   auto state = std::make_shared<detail::State>();
   if (options.log_sink) {
     state->log_sink = options.log_sink;
