@@ -31,7 +31,7 @@ def seconds_a_call(narrow: bool, rewire: bool) -> float:
             hosts.narrow(*SLOW)
         subprocess.run([str(programs.WARREN), "keygen", f"--out={folder}/secret"], check=True, stdout=subprocess.DEVNULL)
         result = folder / "result.json"
-        settings = [*SETTINGS, f"--rewire={'true' if rewire else 'false'}"]
+        settings = [*SETTINGS, f"--rewire={int(rewire)}"]
         common = ["--name=warren", f"--meeting={folder}/meeting", f"--json_file={result}", *ARGUMENTS]
         started = programs.warren("warren", RANKS, folder, common, hosts, settings)
         with open(folder / "log", "w+") as log:

@@ -420,7 +420,6 @@ std::string TrackerMachine::differing_setting(const wire::JobSettings& s) const 
     return differ("time until a rank is replaced in ms", number(s.replace_after_ms()),
                   number(settings_.replace_after_ms()));
   }
-  if (s.rewire() != settings_.rewire()) return differ("rewire", yes(s.rewire()), yes(settings_.rewire()));
   if (s.min_workers() != settings_.min_workers()) {
     return differ("least number of workers", number(s.min_workers()), number(settings_.min_workers()));
   }
