@@ -1,7 +1,7 @@
 // A worker for tests about stragglers: so much work of its own, then a sum, until it is killed.
 //   pacer TRACKER SECRET_FILE WORKER_ID WORLD_SIZE HOST_ID ALGORITHM ELEMENTS WORK_US [ROUNDS]
-// WORK_US is CPU time: who gets less of the CPU takes longer. Prints "failed …" if a call fails. With ROUNDS results are
-// logged, and it ends with 0 after so many that were right.
+// WORK_US is CPU time: who gets less of the CPU takes longer. Prints "failed …" if a call fails. With ROUNDS results
+// are logged, and it ends with 0 after so many that were right.
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>

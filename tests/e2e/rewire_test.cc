@@ -63,9 +63,10 @@ TEST(Rewire, ALinkOf100MbitIsGoneAround) {
   for (int w = 0; w < kRanks; w++) {
     std::vector<std::string> all = Network::prefix(static_cast<std::uint32_t>(w));
     if (w == 1) all.insert(all.end(), {"/bin/sh", "-c", narrow, "sh"});
-    for (const std::string& word : {std::string(WARREN_PACER), cluster.address(), cluster.root_file(), std::to_string(w),
-                                    std::to_string(kRanks), "host" + std::to_string(w), std::string("ring"),
-                                    std::to_string(kElements), std::string("1000"), std::to_string(kRounds)}) {
+    for (const std::string& word :
+         {std::string(WARREN_PACER), cluster.address(), cluster.root_file(), std::to_string(w), std::to_string(kRanks),
+          "host" + std::to_string(w), std::string("ring"), std::to_string(kElements), std::string("1000"),
+          std::to_string(kRounds)}) {
       all.push_back(word);
     }
     auto child = Child::start(
@@ -77,10 +78,9 @@ TEST(Rewire, ALinkOf100MbitIsGoneAround) {
       host1 = workers.back()->pid();
     }
   }
-  // Rank 0 checks in its last round that nothing more has gone there (tests/e2e/pacer.cc waits for nobody after it).
   for (const auto& worker : workers) {
     const int status = worker->wait();
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status << "\n" << cluster.read("worker.log");
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
   }
   const std::lock_guard lock(mutex);
   ASSERT_EQ(rewired.size(), 1u);
