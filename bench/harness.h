@@ -107,14 +107,19 @@ class Meeting {
     shared_ = static_cast<Shared*>(memory);
   }
 
-  void wait() {
+  // `meanwhile`, if not empty: called now and then by who waits.
+  void wait(const std::function<void()>& meanwhile = nullptr) {
     const std::uint32_t generation = shared_->generation.load();
     if (shared_->count.fetch_add(1) + 1 == static_cast<std::uint32_t>(ranks_)) {
       shared_->count.store(0);
       shared_->generation.fetch_add(1);
       futex(FUTEX_WAKE, INT_MAX);
     } else {
-      while (shared_->generation.load() == generation) futex(FUTEX_WAIT, static_cast<int>(generation));
+      constexpr timespec kNowAndThen{0, 50'000'000};
+      while (shared_->generation.load() == generation) {
+        futex(FUTEX_WAIT, static_cast<int>(generation), meanwhile ? &kNowAndThen : nullptr);
+        if (meanwhile) meanwhile();
+      }
     }
   }
 
@@ -126,8 +131,8 @@ class Meeting {
   [[nodiscard]] Shared& shared() { return *shared_; }
 
  private:
-  void futex(int operation, int value) {
-    syscall(SYS_futex, &shared_->generation, operation, value, nullptr, nullptr, 0);
+  void futex(int operation, int value, const timespec* longest = nullptr) {
+    syscall(SYS_futex, &shared_->generation, operation, value, longest, nullptr, 0);
   }
 
   int ranks_;
@@ -174,6 +179,8 @@ struct Subject {
   std::function<void()> allreduce;
   // Between samples, not timed; all ranks. May be empty.
   std::function<void()> rest;
+  // Called every 50 ms by a rank that waits for the others between samples. May be empty.
+  std::function<void()> meanwhile;
   // Where its buffers come from. Empty: from the heap.
   std::function<Buffer(std::size_t bytes)> allocate;
 };
@@ -207,12 +214,12 @@ inline void run(const Arguments& arguments, Meeting& meeting, int rank, int rank
     if (!subject.in_place) std::memset(out, 0, bytes);
     if (rank == 0) shared.wrong.store(0);
     subject.prepare(in.get(), out, count);
-    meeting.wait();
+    meeting.wait(subject.meanwhile);
     subject.allreduce();
     const std::size_t wrong = subject.sums ? wrong_elements(out, count, ranks, bytes) : 0;
     shared.wrong.fetch_add(wrong);
     if (subject.in_place) std::memset(out, 0, bytes);  // sums of sums would overflow
-    meeting.wait();
+    meeting.wait(subject.meanwhile);
 
     const int warm = bytes >= (std::size_t{64} << 20) ? 1 : bytes >= (std::size_t{1} << 20) ? 4 : 30;
     for (int i = 0; i < warm; ++i) subject.allreduce();
@@ -222,7 +229,7 @@ inline void run(const Arguments& arguments, Meeting& meeting, int rank, int rank
       const double one_us = (now_us() - warm_start_us) / warm;
       shared.batch = static_cast<std::uint32_t>(std::clamp(batch_us / one_us, 1.0, 20'000.0));
     }
-    meeting.wait();
+    meeting.wait(subject.meanwhile);
     const std::uint32_t batch = shared.batch;
 
     const long samples = bytes > kFewSamplesBytes ? std::min(most_samples, kFewSamples) : most_samples;
@@ -230,13 +237,13 @@ inline void run(const Arguments& arguments, Meeting& meeting, int rank, int rank
     const double begin_us = now_us();
     for (long sample = 0; sample <= samples; ++sample) {  // the first is not counted
       if (subject.rest) subject.rest();
-      meeting.wait();
+      meeting.wait(subject.meanwhile);
       const double cpu_before_us = cpu_us();
       shared.start_us[rank] = now_us();
       for (std::uint32_t i = 0; i < batch; ++i) subject.allreduce();
       shared.end_us[rank] = now_us();
       shared.cpu_us[rank] = cpu_us() - cpu_before_us;
-      meeting.wait();
+      meeting.wait(subject.meanwhile);
       if (sample > 0) {
         const double first = *std::min_element(shared.start_us, shared.start_us + ranks);
         const double last = *std::max_element(shared.end_us, shared.end_us + ranks);
@@ -246,7 +253,7 @@ inline void run(const Arguments& arguments, Meeting& meeting, int rank, int rank
         cpu_times_us.push_back(cpu / batch);
       }
       if (rank == 0) shared.go_on = sample < 3 || now_us() - begin_us < cap_us;
-      meeting.wait();
+      meeting.wait(subject.meanwhile);
       if (shared.go_on == 0) break;
     }
     if (rank == 0) {
@@ -262,7 +269,7 @@ inline void run(const Arguments& arguments, Meeting& meeting, int rank, int rank
                    static_cast<unsigned long long>(shared.wrong.load()));
       std::fclose(file);
     }
-    meeting.wait();
+    meeting.wait(subject.meanwhile);
   }
 }
 

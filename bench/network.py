@@ -72,6 +72,19 @@ class Network:
             self.switch.run("tc", "qdisc", "add", "dev", f"cable{i}", "root", *RATE)
 
 
+    def narrow(self, one: int, other: int, rate: str = "100mbit") -> None:
+        """What these two hosts send to each other, of the 1 Gbit/s that limit() has left them."""
+        for host, peer in ((one, other), (other, one)):
+            tc = lambda *arguments: self.hosts[host].run("tc", *arguments)
+            tc("qdisc", "replace", "dev", "eth0", "root", "handle", "1:", "htb", "default", "3")
+            tc("class", "add", "dev", "eth0", "parent", "1:", "classid", "1:1", "htb", "rate", "1gbit", "burst", "128kb")
+            tc("class", "add", "dev", "eth0", "parent", "1:1", "classid", "1:2", "htb", "rate", rate, "quantum", "60000")
+            tc("class", "add", "dev", "eth0", "parent", "1:1", "classid", "1:3", "htb", "rate", "900mbit", "ceil", "1gbit",
+               "burst", "128kb", "quantum", "60000")
+            tc("filter", "add", "dev", "eth0", "parent", "1:", "protocol", "ip", "u32", "match", "ip", "dst",
+               f"{self.addresses[peer]}/32", "flowid", "1:2")
+
+
 @contextlib.contextmanager
 def network(hosts: int):
     with contextlib.ExitStack() as stack:

@@ -79,7 +79,8 @@ def start(program: str, ranks: int, folder: pathlib.Path, arguments: list[str], 
                   for rank in range(ranks)])
 
 
-def warren(program: str, ranks: int, folder: pathlib.Path, common: list[str], hosts: network.Network | None) -> Start:
+def warren(program: str, ranks: int, folder: pathlib.Path, common: list[str], hosts: network.Network | None,
+           settings: list[str] = []) -> Start:
     bench = ["--", str(BIN / "warren_bench"), *(["--allocated=1"] if program.startswith("warren allocated") else []), *common]
     if hosts is None:
         flags = {"warren without log": ["--replicas=0"]}.get(program, [])
@@ -90,7 +91,7 @@ def warren(program: str, ranks: int, folder: pathlib.Path, common: list[str], ho
                "--http_port=-1", secret, f"--data_dir={folder}/tracker"]
     # By itself all would be one failure domain, this machine, and no result would have a second copy.
     launchers = [[*host.enter, str(WARREN), "run", "-n", "1", f"--first_worker={rank}", f"--world_size={ranks}",
-                  f"--tracker={network.BRIDGE}", secret, f"--domain_id=host{rank}", *bench]
+                  f"--tracker={network.BRIDGE}", secret, f"--domain_id=host{rank}", *settings, *bench]
                  for rank, host in enumerate(hosts.hosts)]
     return Start(launchers, [tracker])
 

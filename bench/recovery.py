@@ -127,11 +127,11 @@ def page_text(rows: list[dict], machine: dict) -> str:
     return "\n".join(lines)
 
 
-def write(page: pathlib.Path, rows: list[dict], machine: dict) -> None:
+def write(page: pathlib.Path, rows: list[dict], machine: dict, begin: str = BEGIN, end: str = END) -> None:
     text = page.read_text()
-    head, rest = text.split(BEGIN, 1)
-    _, tail = rest.split(END, 1)
-    page.write_text(f"{head}{BEGIN}\n{page_text(rows, machine)}\n{END}{tail}")
+    head, rest = text.split(begin, 1)
+    _, tail = rest.split(end, 1)
+    page.write_text(f"{head}{begin}\n{page_text(rows, machine)}\n{end}{tail}")
 
 
 def run(minutes: float, kills: int, megabytes: int, say) -> list[dict]:

@@ -145,6 +145,7 @@ def main() -> int:
     parser.add_argument("--no-figures", action="store_true", help="leave out memory, start-up and the tracker's load")
     parser.add_argument("--recovery", action="store_true",
                         help="what faults cost, instead of speed beside other programs; takes an hour and a half")
+    parser.add_argument("--rewire", action="store_true", help="what going around a slow link is worth, instead of all that")
     parser.add_argument("--choice", action="store_true",
                         help="what auto chooses beside each algorithm, instead of speed beside other programs")
     parser.add_argument("--minutes", type=float, default=30, help="with --recovery: of each of the two long runs")
@@ -158,6 +159,15 @@ def main() -> int:
         described = machine()
         rows = recovery.run(options.minutes, options.kills, options.megabytes, say)
         recovery.write(options.page, rows, described)
+        print(recovery.page_text(rows, described))
+        return 0
+    if options.rewire:
+        import recovery
+        import rewire
+        subprocess.run([str(ROOT / "dev"), "build", "warren_cli", "warren_bench"], check=True)
+        described = machine()
+        rows = rewire.rows(options.rounds, say)
+        recovery.write(options.page, rows, described, rewire.BEGIN, rewire.END)
         print(recovery.page_text(rows, described))
         return 0
     if options.choice:

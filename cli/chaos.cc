@@ -27,6 +27,9 @@ DEFINE_string(mix, "mixed",
               "or messages");
 DEFINE_string(round_bytes, "4M", "bytes of the biggest call");
 DEFINE_int32(compute_ms, 0, "how long a worker waits before each iteration, as for a device that computes");
+DEFINE_int32(delay_ms, 0, "what each frame between hosts takes, each way; hosts are network namespaces then");
+DEFINE_int32(jitter_ms, 0, "what it may take more; frames keep their order");
+DEFINE_int32(loss_permille, 0, "of a thousand frames so many are lost");
 DEFINE_bool(disk_log, false, "keep the log on disk too; faults of kind disk and all do in any case");
 DEFINE_bool(goodput, false, "run without faults first, and compare");
 DEFINE_string(worker_of, "", "be a worker of the run in this folder; `warren chaos` itself starts these");
@@ -173,6 +176,13 @@ int run(const std::vector<std::string>&) {
   options.round_timeout_ms = static_cast<std::int64_t>(timeout.value());
   options.interval_ms = FLAGS_interval_ms;
   options.goodput = FLAGS_goodput;
+  if (FLAGS_delay_ms < 0 || FLAGS_delay_ms > 10'000 || FLAGS_jitter_ms < 0 || FLAGS_jitter_ms > 10'000) {
+    return usage_error(kChaosCommand, "--delay_ms and --jitter_ms are 0 … 10000");
+  }
+  if (FLAGS_loss_permille < 0 || FLAGS_loss_permille > 500) {
+    return usage_error(kChaosCommand, "--loss_permille is 0 … 500");
+  }
+  options.weather = {FLAGS_delay_ms, FLAGS_jitter_ms, FLAGS_loss_permille, options.seed};
   if (!shrinks(options)) return kExitUsage;
 
   // The processes end with the run, however it ends.
@@ -219,8 +229,13 @@ const Command kChaosCommand = {
         "noticed_ms (until the "
         "tracker has ended the epoch, where no other fault was being recovered from). The exit code is 0 only without "
         "divergences, hangs, lives that end as no fault explains, and rollbacks that no fault calls for.",
-    .flags = {"ranks", "hosts", "spares", "replicas", "seconds", "faults", "interval_ms", "seed", "round_timeout_ms",
-              "mode", "min_workers", "grace_ms", "goodput", "mix", "round_bytes", "compute_ms", "disk_log", "json",
+    .flags = {"ranks",         "hosts",       "spares",
+              "replicas",      "seconds",     "faults",
+              "interval_ms",   "seed",        "round_timeout_ms",
+              "mode",          "min_workers", "grace_ms",
+              "goodput",       "mix",         "round_bytes",
+              "compute_ms",    "delay_ms",    "jitter_ms",
+              "loss_permille", "disk_log",    "json",
               "worker_of"},
     .run = run,
 };

@@ -512,6 +512,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   }
   for (wire::Kept& k : start.kept) *plan_.add_kept() = std::move(k);
   name_absences(before);
+  choose_detours(before, now, effects);
   if (kept_rounds != 0) count(Transition::planned_from_disks);
   plan_.mutable_setups()->Add(start.setups.begin(), start.setups.end());
   survivors_setups_.clear();
@@ -874,7 +875,7 @@ std::vector<Testimony> TrackerMachine::testimonies(TimeMs now) const {
   return all;
 }
 
-// What is found is said, and then what is done about it (tracker_replace.cc).
+// What is found is said, and then what is done about it (tracker_replace.cc, tracker_rewire.cc).
 void TrackerMachine::look_for_stragglers(TimeMs now, Effects& effects) {
   // Who has lost a link waits for what will not come.
   if (!evidence_.empty() || now < judge_from_) return;
@@ -905,6 +906,7 @@ void TrackerMachine::look_for_stragglers(TimeMs now, Effects& effects) {
     }
   }
   replace_stragglers(found, now, effects);
+  rewire(found, now, effects);
 }
 
 void TrackerMachine::log_finalize_wait(Effects& effects) {

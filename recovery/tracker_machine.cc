@@ -478,6 +478,7 @@ void TrackerMachine::resize(Incarnation who, const wire::Join& join, TimeMs now,
   count(Transition::resized);
   end_calls();
   leaves_.reset();
+  excluded_.clear();
   const std::string was = std::to_string(plan_.members_size());
   settings_ = copy_of(join.settings());
   settings_from_ = worker_on_host(join.worker_id(), join.host_id());
@@ -756,7 +757,7 @@ void TrackerMachine::on_heartbeat(Incarnation who, const wire::Heartbeat& h, Tim
     log(Severity::kInfo, "rank_drains",
         name(*rank) + " has been told to leave (" + h.draining().reason() + ") and does so within " +
             std::to_string(h.draining().left_ms()) + " ms; " +
-            (asked ? "spare " + leaves_->spare + " takes its place" : "its place is kept"),
+            (asked ? followed_by(leaves_->spare) : "its place is kept"),
         effects, {{"rank", std::to_string(*rank)}});
   }
   m.draining.reset();

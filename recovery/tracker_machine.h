@@ -40,6 +40,8 @@
 //    round timeout. Never where the failure domains that are left could not be sure to hold what was logged.
 //  - A rank that holds up the others is asked to leave its place to a spare only where one may take it, one rank at a
 //    time, by the name of its life, and with long pauses (tracker_replace.cc). Its worker's next life waits in turn.
+//  - The bytes of a slow link go by way of others (settings.rewire) from one plan to the next, as long as the lives at
+//  its ends are the same; seldom, and never again where that did not help (tracker_rewire.cc).
 //  - Where the job may shrink (settings.min_workers), it goes on without lost ranks once those that are left have
 //  waited
 //    for the grace time, and takes in workers that wait once a version is committed. Ranks are absent from one timeline
@@ -64,6 +66,7 @@
 #include <variant>
 #include <vector>
 
+#include "recovery/detours.h"
 #include "recovery/ids.h"
 #include "recovery/machine.h"
 #include "recovery/messages.pb.h"
@@ -170,6 +173,7 @@ class TrackerMachine {
     Timeline timeline;
     std::optional<Version> committed;
     std::vector<wire::Position> frontier;  // of the newest plan
+    std::vector<wire::Detour> detours;     // likewise
     std::size_t votes = 0;                 // for the next version
     std::vector<std::string> waiting_for;  // who keeps the next plan from being made, at most kMaxMissingNames
     std::string last_interrupt;            // why the last epoch ended; empty: none did
@@ -243,16 +247,17 @@ class TrackerMachine {
     TimeMs heard;
     std::optional<Call> call;
   };
-  // A life that is asked to leave its place to a spare.
+  // A life that is asked to leave its place to a spare, or for good.
   struct Leaves {
     Incarnation life;
-    std::string spare;   // that takes it, as things stand
+    std::string spare;   // that takes it, as things stand; empty: the job goes on without the rank
     std::string reason;  // as it is told
     bool heard = false;  // it drains
   };
-  // Who would take a place; or why nobody would.
+  // Who would take a place, or nobody, where the job may go on without the rank; or why neither is so.
   struct Successor {
     std::string spare, obstacle;
+    bool nobody = false;
   };
   struct Evidence {
     std::size_t reporter, peer;
@@ -356,13 +361,30 @@ class TrackerMachine {
   [[nodiscard]] Successor successor_of(std::size_t rank, TimeMs now) const;
   // A plan was made.
   void forget_replaced(TimeMs now);
-  // Whether the place is for a spare, and not for the next life of its own worker, which was asked to leave: until a
-  // round timeout has passed, or no spare could have it.
+  // Who is to follow, for people.
+  [[nodiscard]] std::string followed_by(const std::string& spare) const;
+  // Whether the next life of this worker is kept out of the job, which goes on without its rank.
+  [[nodiscard]] bool excluded(const std::string& worker, TimeMs now) const;
+  // The rank that was asked to leave for good.
+  [[nodiscard]] bool leaves_for_good(std::size_t rank) const;
+  // Whether the place is for a spare, or for nobody, and not for the next life of its own worker, which was asked to
+  // leave: until a round timeout has passed, or no spare could have it.
   [[nodiscard]] bool given_away(std::size_t place, TimeMs now) const;
   [[nodiscard]] std::int64_t replace_after_ms() const {
     return static_cast<std::int64_t>(settings_.replace_after_ms());
   }
   [[nodiscard]] std::int64_t replacement_pause_ms() const;
+
+  // After each look at stragglers (tracker_rewire.cc).
+  void rewire(const std::vector<Verdict>& found, TimeMs now, Effects& effects);
+  void foresee_ways(std::vector<StragglerWatch::Standing>& standing, TimeMs now) const;
+  // Of plan_, whose members are known.
+  void choose_detours(const wire::Plan& before, TimeMs now, Effects& effects);
+  [[nodiscard]] std::set<RankPair> slow_links(const std::vector<StragglerWatch::Standing>& standing) const;
+  [[nodiscard]] std::string no_way(const RankPair& pair, const std::set<RankPair>& slow) const;
+  [[nodiscard]] bool takes_detour(const RankPair& pair) const;
+  [[nodiscard]] bool rewires() const { return settings_.rewire() && logged(); }
+  [[nodiscard]] std::int64_t rewire_after_ms() const;
 
   // How far the job is, and what of it keeps older names.
   struct Start {
@@ -566,8 +588,13 @@ class TrackerMachine {
   std::array<std::uint64_t, kBlames> verdicts_ever_{};
   std::optional<Leaves> leaves_;  // one at a time
   TimeMs no_replacement_before_;
+  std::map<std::string, TimeMs> excluded_;        // workers without which the job goes on, until when at least
   std::map<std::size_t, std::string> obstacles_;  // by rank: why it is not replaced, as was said
-  TimeMs next_repeat_;                            // interrupts again, or a look at who waits
+  std::set<RankPair> rewired_;                    // links that change with the next plan
+  std::set<RankPair> hopeless_;                   // that were as slow by way of others, between these lives
+  std::map<RankPair, std::string> no_ways_;       // why a slow link's bytes take the same way, as was said
+  TimeMs no_rewire_before_;
+  TimeMs next_repeat_;  // interrupts again, or a look at who waits
   TimeMs next_log_;
   TimeMs next_resize_log_;  // that somebody wants another world size, and waits
   std::optional<TimeMs> deadline_;

@@ -1,5 +1,6 @@
-// What is done about a rank that holds up the others, beyond saying so: a spare takes its place (docs/decisions/0012).
-// It is asked to drain; from there on it is a rank that was lost.
+// What is done about a rank that holds up the others, beyond saying so: a spare takes its place, or where none can and
+// the job may shrink, nobody does (docs/decisions/0012). It is asked to drain; from there on it is a rank that was
+// lost.
 #include <algorithm>
 #include <utility>
 
@@ -56,18 +57,27 @@ TrackerMachine::Successor TrackerMachine::successor_of(std::size_t rank, TimeMs 
   if (now < no_replacement_before_) {
     return {{}, "one rank is replaced in " + seconds(replacement_pause_ms()) + " at most"};
   }
+  const std::string out_of_reach = "without its machine, what was logged and committed might be out of reach";
   std::vector<std::string> workers;
   std::vector<IdleSpare> idle;
   for (const auto& [worker, spare] : spares_) {
-    if (now >= spare.heard + limits::kSuspectHeartbeats * interval_ms()) continue;
+    if (now >= spare.heard + limits::kSuspectHeartbeats * interval_ms() || excluded(worker, now)) continue;
     workers.push_back(worker);
     idle.push_back({spare.host_id, spare.domain_id, spare.arrival});
   }
-  if (workers.empty()) return {{}, "no spare is ready"};
   const wire::Member& member = plan_.members(static_cast<int>(rank));
   std::set<std::string> others;
   for (const wire::Member& m : plan_.members()) {
     if (m.rank() != member.rank() && !m.absent()) others.insert(m.host_id());
+  }
+  if (workers.empty()) {
+    if (!shrinks()) return {{}, "no spare is ready"};
+    if (present() <= settings_.min_workers()) {
+      return {{},
+              "no spare is ready, and the job has no more than the " + std::to_string(settings_.min_workers()) +
+                  " workers that it needs"};
+    }
+    return spares_in_reach(others) ? Successor{{}, {}, true} : Successor{{}, out_of_reach};
   }
   for (const bool elsewhere : {true, false}) {
     const FreePlace place{member.host_id(), member.domain_id(), false, elsewhere};
@@ -76,11 +86,12 @@ TrackerMachine::Successor TrackerMachine::successor_of(std::size_t rank, TimeMs 
     there.insert(std::string(idle[chosen].host_id));
     if (spares_in_reach(there)) return {workers[chosen], {}};
   }
-  return {{}, "without its machine, what was logged and committed might be out of reach"};
+  return {{}, out_of_reach};
 }
 
 std::vector<StragglerWatch::Standing> TrackerMachine::foresee(TimeMs now) const {
   std::vector<StragglerWatch::Standing> standing = watch_.standing();
+  foresee_ways(standing, now);
   if (settings_.replace_after_ms() == 0) return standing;
   const StragglerWatch::Standing* first = first_to_replace(standing);
   for (StragglerWatch::Standing& s : standing) {
@@ -88,17 +99,17 @@ std::vector<StragglerWatch::Standing> TrackerMachine::foresee(TimeMs now) const 
     const std::size_t rank = index_of(s.verdict);
     std::string& next = s.verdict.next;
     if (leaves_ && rank_of(leaves_->life) == rank) {
-      next = (leaves_->heard ? "it leaves, and spare " : "it was asked to leave, and spare ") + leaves_->spare +
-             " takes its place";
+      next = (leaves_->heard ? "it leaves, and " : "it was asked to leave, and ") + followed_by(leaves_->spare);
     } else if (const std::string why = excuse(rank); !why.empty()) {
       next = "it is not replaced: " + why;
     } else if (leaves_ || &s != first) {
       next = "another rank is replaced first";
-    } else if (const Successor successor = successor_of(rank, now); successor.spare.empty()) {
+    } else if (const Successor successor = successor_of(rank, now); !successor.obstacle.empty()) {
       next = "it is not replaced: " + successor.obstacle;
     } else {
       const std::int64_t left_ms = s.since + replace_after_ms() - now;
-      next = "it is replaced by spare " + successor.spare + (left_ms <= 0 ? " now" : " in " + seconds(left_ms));
+      next = (successor.nobody ? "the job goes on without it" : "it is replaced by spare " + successor.spare) +
+             (left_ms <= 0 ? " now" : " in " + seconds(left_ms));
     }
   }
   return standing;
@@ -129,7 +140,7 @@ void TrackerMachine::replace_stragglers(const std::vector<Verdict>& found, TimeM
     if (!replaceable(v) || !again || now < s.since + replace_after_ms()) continue;
     Successor successor{{}, excuse(rank)};
     if (successor.obstacle.empty() && &s == first) successor = successor_of(rank, now);
-    if (!successor.spare.empty()) return ask_to_leave(rank, s, successor.spare, now, effects);
+    if (successor.nobody || !successor.spare.empty()) return ask_to_leave(rank, s, successor.spare, now, effects);
     if (successor.obstacle.empty() || obstacles_[rank] == successor.obstacle) continue;
     count(Transition::replace_obstructed);
     obstacles_[rank] = successor.obstacle;
@@ -145,29 +156,52 @@ void TrackerMachine::ask_to_leave(std::size_t rank, const StragglerWatch::Standi
   count(Transition::replace_asked);
   const std::string why = std::string(to_string(s.verdict.blame)) + " for " + seconds(now - s.since);
   leaves_ = Leaves{Incarnation(plan_.members(static_cast<int>(rank)).incarnation()), spare,
-                   "the tracker found it " + why + ", and spare " + spare + " takes its place", false};
+                   "the tracker found it " + why + ", and " + followed_by(spare), false};
+  if (spare.empty()) count(Transition::exclude_asked);
   no_replacement_before_ = now + replacement_pause_ms();
   log(Severity::kWarning, "replace_asked",
-      name(rank) + " is asked to leave within " + seconds(timeout_ms()) + ", and spare " + spare + " on host " +
-          spares_.at(spare).host_id + " takes its place: " + why,
+      name(rank) + " is asked to leave within " + seconds(timeout_ms()) + ", and " + followed_by(spare) + ": " + why,
       effects, {{"rank", std::to_string(rank)}, {"worker", spare}});
+}
+
+std::string TrackerMachine::followed_by(const std::string& spare) const {
+  if (spare.empty()) return "the job goes on without it";
+  const auto found = spares_.find(spare);
+  return "spare " + spare + (found == spares_.end() ? "" : " on host " + found->second.host_id) + " takes its place";
+}
+
+bool TrackerMachine::excluded(const std::string& worker, TimeMs now) const {
+  const auto found = excluded_.find(worker);
+  return found != excluded_.end() && now < found->second;
+}
+
+bool TrackerMachine::leaves_for_good(std::size_t rank) const {
+  return leaves_ && leaves_->spare.empty() && rank_of(leaves_->life) == rank;
 }
 
 void TrackerMachine::forget_replaced(TimeMs now) {
   obstacles_.clear();
+  std::erase_if(excluded_, [&](const auto& e) { return now >= e.second; });
   if (!leaves_) return;
-  const bool still_there = rank_of(leaves_->life).has_value();
+  const auto rank = rank_of(leaves_->life);
+  const bool still_there = rank && !absent(*rank);
+  if (rank && !still_there && leaves_->spare.empty()) {
+    count(Transition::excluded);
+    // Else it would come in again with the next checkpoint, and hold up the others as before.
+    excluded_[plan_.members(static_cast<int>(*rank)).worker_id()] = now + replacement_pause_ms();
+  }
   // What it costs to replace a rank, until all have caught up, is no reason to replace another.
   if (!still_there) no_replacement_before_ = now + replacement_pause_ms();
   if (!still_there || !leaves_->heard) leaves_.reset();
 }
 
 bool TrackerMachine::given_away(std::size_t place, TimeMs now) const {
-  if (!leaves_ || rank_of(leaves_->life) != place || out_of_reach_) return false;
+  const std::string& own = plan_.members(static_cast<int>(place)).worker_id();
+  const bool for_nobody = leaves_for_good(place) || excluded(own, now);
+  if ((!for_nobody && (!leaves_ || rank_of(leaves_->life) != place)) || out_of_reach_) return false;
   if (state_ != State::kRunning && !interrupt_.resume()) return false;
   if (state_ == State::kGathering && (survivors_ == 0 || now >= since_ + timeout_ms())) return false;
-  if (takers_.contains(place) || calls_.contains(place)) return true;
-  const std::string& own = plan_.members(static_cast<int>(place)).worker_id();
+  if (for_nobody || takers_.contains(place) || calls_.contains(place)) return true;
   return std::ranges::any_of(spares_, [&](const auto& s) {
     return s.first != own && !s.second.call && !found_nothing_.contains(s.second.host_id);
   });

@@ -31,7 +31,8 @@ std::optional<TimeMs> TrackerMachine::goes_on_from() const {
     const bool loads = committed_ && waiting_.size() != loaded_survivors();
     if (loads && !spares_in_reach(hosts_there())) return std::nullopt;
     // Where it has ended for those that come, nobody else is waited for.
-    const bool lost = std::ranges::any_of(free_places_, [this](std::size_t place) { return !absent(place); });
+    const bool lost = std::ranges::any_of(
+        free_places_, [this](std::size_t place) { return !absent(place) && !leaves_for_good(place); });
     return interrupted_at_ + (lost ? grace_ms : 0);
   }
   // All start again, from what their hosts hold together.
@@ -193,8 +194,9 @@ void TrackerMachine::name_absences(const wire::Plan& before) {
 // A version is committed: what it needs to come in is that, and little else.
 void TrackerMachine::take_in(TimeMs now, Effects& effects) {
   if (absent_ == 0 || spares_.empty()) return;
-  const auto ready = std::ranges::find_if(
-      spares_, [&](const auto& s) { return now < s.second.heard + limits::kSuspectHeartbeats * interval_ms(); });
+  const auto ready = std::ranges::find_if(spares_, [&](const auto& s) {
+    return now < s.second.heard + limits::kSuspectHeartbeats * interval_ms() && !excluded(s.first, now);
+  });
   if (ready == spares_.end()) return;
   count(Transition::grows);
   end_epoch(Code::kPeerLost,

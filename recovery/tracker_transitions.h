@@ -127,6 +127,12 @@ namespace warren {
   X(replace_obstructed)               \
   X(replaced_waits)                   \
   X(replaced_left)                    \
+  X(exclude_asked)                    \
+  X(excluded)                         \
+  X(rewired)                          \
+  X(rewire_undone)                    \
+  X(rewire_obstructed)                \
+  X(detour_dropped)                   \
   X(drain_told)                       \
   X(planned_without)                  \
   X(attempt_finished)                 \

@@ -21,6 +21,7 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
   v.timeline = timeline_;
   v.committed = committed_;
   v.frontier.assign(plan_.frontier().begin(), plan_.frontier().end());
+  v.detours.assign(plan_.detours().begin(), plan_.detours().end());
   v.votes = votes_.size();
   if (state_ == State::kGathering) v.waiting_for = missing_workers();
   for (std::size_t i = 0; i < members_.size() && v.waiting_for.size() < kMaxMissingNames; ++i) {
@@ -48,6 +49,11 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
     if (v.waits.size() >= kMaxMissingNames) break;
     v.waits.push_back("the job goes on without " + name(i) +
                       "; a worker that waits for its place comes in once the next version is committed");
+  }
+  for (const wire::Detour& d : plan_.detours()) {
+    if (state_ != State::kRunning || v.waits.size() >= kMaxMissingNames) break;
+    v.waits.push_back("the bytes between " + name(d.a()) + " and " + name(d.b()) + " go by way of " +
+                      std::to_string(d.relays_size()) + " other ranks: their link was slow");
   }
   const auto from = goes_on_from();
   for (const std::string& worker : v.waiting_for) {

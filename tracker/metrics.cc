@@ -53,6 +53,7 @@ struct Metrics::Families {
                                      "Verdicts on slow, hung or cut off ranks and links that stand, by kind.");
   Family<Counter>& verdicts =
       counters(registry, "warren_job_verdicts_total", "Such verdicts that have begun to stand, by kind.");
+  Family<Gauge>& detours = gauges(registry, "warren_job_detours", "Links whose bytes go by way of other ranks.");
   Family<Gauge>& idle =
       gauges(registry, "warren_job_idle_ratio", "Share of the newest window that ranks slept in calls, as their mean.");
   Family<Gauge>& outside = gauges(registry, "warren_job_outside_ratio",
@@ -111,6 +112,7 @@ struct Metrics::JobSeries {
         idle(f.idle.Add({{"job", job}})),
         outside(f.outside.Add({{"job", job}})),
         spares(f.spares.Add({{"job", job}})),
+        detours(f.detours.Add({{"job", job}})),
         joins(f.joins.Add({{"job", job}})),
         interrupts(f.interrupts.Add({{"job", job}})),
         refusals(f.refusals.Add({{"job", job}})),
@@ -138,13 +140,14 @@ struct Metrics::JobSeries {
     families.refusals.Remove(&refusals);
     families.preemptions.Remove(&preemptions);
     families.spares.Remove(&spares);
+    families.detours.Remove(&detours);
     families.spares_used.Remove(&spares_used);
   }
   JobSeries(const JobSeries&) = delete;
   JobSeries& operator=(const JobSeries&) = delete;
 
   Families& families;
-  Gauge &alive, &world, &epoch, &timeline, &committed, &rounds, &idle, &outside, &spares;
+  Gauge &alive, &world, &epoch, &timeline, &committed, &rounds, &idle, &outside, &spares, &detours;
   std::array<Gauge*, kBlames> stragglers{};
   std::array<Counter*, kBlames> verdicts{};
   Counter &joins, &interrupts, &refusals, &preemptions, &spares_used;
@@ -219,6 +222,7 @@ void Metrics::update(const TableCounts& counts, const Snapshot& snapshot) {
     raise_to(series->refusals, v.refusals);
     raise_to(series->preemptions, v.preemptions);
     series->spares.Set(static_cast<double>(v.spares.size()));
+    series->detours.Set(static_cast<double>(v.detours.size()));
     raise_to(series->spares_used, v.spares_used);
   }
   for (const State state : kStates) families_->jobs.Add({{"state", to_string(state)}}).Set(by_state[state]);

@@ -132,6 +132,10 @@ ordered_json job_json(const JobStatus& job) {
   for (const StragglerWatch::Standing& s : job.view.verdicts) {
     verdicts.push_back(verdict_json(s, job.view.now - s.since));
   }
+  ordered_json detours = ordered_json::array();
+  for (const wire::Detour& d : job.view.detours) {
+    detours.push_back({{"a", d.a()}, {"b", d.b()}, {"relays", std::vector(d.relays().begin(), d.relays().end())}});
+  }
   ordered_json json = {{"job", job.name},
                        {"state", to_string(job.view.state)},
                        {"epoch", job.view.epoch.value},
@@ -153,6 +157,7 @@ ordered_json job_json(const JobStatus& job) {
                        {"limits", limits_json(job.view.limits)},
                        {"waits", job.view.waits},
                        {"verdicts", std::move(verdicts)},
+                       {"detours", std::move(detours)},
                        {"frontier", frontier_json(job.view)},
                        {"members", std::move(members)}};
   json["spares"] = ordered_json::array();

@@ -17,7 +17,7 @@ Status ip(std::vector<std::string> arguments) {
 
 }  // namespace
 
-Result<Network> Network::create(std::uint32_t hosts) {
+Result<Network> Network::create(std::uint32_t hosts, const Forecast& forecast) {
   if (unshare(CLONE_NEWNET) != 0) {
     return Status(Code::kUnavailable, std::string("no network namespace: ") + std::strerror(errno));
   }
@@ -31,17 +31,32 @@ Result<Network> Network::create(std::uint32_t hosts) {
        }) {
     if (Status s = ip(command); !s.ok()) return s.because_of_this(Code::kUnavailable, "no network of our own");
   }
-  return Network(hosts);
+  Network network(hosts);
+  if (!forecast.fine()) {
+    auto weather = Weather::begin(forecast);
+    if (!weather.ok()) return weather.status();
+    network.weather_ = std::move(weather).value();
+    // So that it is known now whether there are such devices.
+    if (Status s = network.weather_->lay("probe0", "probe1"); !s.ok()) return s;
+    network.weather_->drop("probe0");
+  }
+  return network;
 }
 
 Status Network::wire(std::uint32_t host, pid_t pid) {
   // A dead host's namespace stays for as long as its kernel sends what nobody acknowledges any more: with its cable in
   // it would answer for the host's address.
-  if (!cables_[host].empty()) (void)ip({"link", "delete", cables_[host]});
-  const std::string cable = "cable" + std::to_string(made_++);
-  if (Status s = ip({"link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", std::to_string(pid)});
-      !s.ok()) {
-    return s;
+  const std::string cable = "cable" + std::to_string(made_), far = "far" + std::to_string(made_);
+  ++made_;
+  const std::string space = std::to_string(pid);
+  if (weather_ != nullptr) {
+    weather_->drop(cables_[host]);
+    if (Status s = weather_->lay(cable, far); !s.ok()) return s;
+    if (Status s = ip({"link", "set", far, "netns", space, "name", "eth0"}); !s.ok()) return s;
+  } else {
+    if (!cables_[host].empty()) (void)ip({"link", "delete", cables_[host]});
+    if (Status s = ip({"link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", space}); !s.ok())
+      return s;
   }
   cables_[host] = cable;
   return ip({"link", "set", cable, "master", "warren", "up"});

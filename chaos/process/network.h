@@ -5,9 +5,11 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "chaos/process/weather.h"
 #include "recovery/result.h"
 
 namespace warren::chaos::process {
@@ -16,7 +18,8 @@ class Network {
  public:
   // Puts the calling thread, which must be the only one, into the runner's namespace. kUnavailable: the system does not
   // allow it (it takes root) or has no bridges; nothing has changed then that matters.
-  static Result<Network> create(std::uint32_t hosts);
+  // Where `forecast` is not fine, what hosts send to each other and to the tracker goes through it.
+  static Result<Network> create(std::uint32_t hosts, const Forecast& forecast = {});
 
   // Of the runner and what it starts without wire(): the tracker.
   [[nodiscard]] static std::string tracker_address() { return "10.77.0.1"; }
@@ -29,6 +32,7 @@ class Network {
  private:
   explicit Network(std::uint32_t hosts) : cables_(hosts) {}
   std::vector<std::string> cables_;  // the bridge's end of each host's
+  std::shared_ptr<Weather> weather_;
   int made_ = 0;
 };
 

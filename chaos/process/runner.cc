@@ -742,6 +742,12 @@ std::string ChaosReport::json(const ChaosOptions& options) const {
                                   {"p99", percentile(sorted, 0.99)},
                                   {"max", sorted.empty() ? 0 : sorted.back()}};
   };
+  if (!options.weather.fine()) {
+    j["weather"] = {{"delay_ms", options.weather.delay_ms},
+                    {"jitter_ms", options.weather.jitter_ms},
+                    {"loss_permille", options.weather.loss_permille},
+                    {"by", "a relay of frames in user space"}};
+  }
   j["stall_ms"] = spread(stalls_ms);
   if (options.min_workers != 0) j["shrink_stall_ms"] = spread(shrink_stalls_ms);
   j["noticed_ms"] = nlohmann::ordered_json::object();
@@ -760,10 +766,14 @@ Result<ChaosReport> run_chaos(const ChaosOptions& asked, const std::atomic<bool>
   }
   std::vector<std::string> unavailable;
   std::optional<Network> network;
-  if (std::ranges::find(faults, FaultKind::kCut) != faults.end()) {
-    auto made = Network::create(options.hosts);
+  const bool cuts = std::ranges::find(faults, FaultKind::kCut) != faults.end();
+  if (cuts || !options.weather.fine()) {
+    auto made = Network::create(options.hosts, options.weather);
     if (made.ok()) {
       network.emplace(std::move(made).value());
+    } else if (!options.weather.fine()) {
+      return made.status().because_of_this(Code::kUnavailable,
+                                           "hosts need networks of their own, with cables that delay");
     } else {
       std::fprintf(stderr, "WARNING: no host can be cut off on this system, so there are no faults of kind cut: %s\n",
                    made.status().describe().c_str());

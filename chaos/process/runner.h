@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "chaos/process/program.h"
+#include "chaos/process/weather.h"
 #include "recovery/result.h"
 
 namespace warren::chaos::process {
@@ -48,6 +49,8 @@ struct ChaosOptions {
   // after the grace time, or much later; `mix` may shrink, there are no spares, and no faults of kind all.
   std::uint32_t min_workers = 0;
   std::int64_t grace_ms = 0;
+  // Of all cables: hosts are network namespaces then, whatever the faults are.
+  Forecast weather;
 };
 
 struct ChaosReport {

@@ -147,6 +147,7 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   // Half of those replace whoever is slow, sooner or later.
   const bool replaces = s.spares != 0 && s.job.replicas() > 0 && options.seed / 24 % 2 == 0;
   s.job.set_replace_after_ms(options.replace_after_ms.value_or(replaces ? s.job.round_timeout_ms() : 0));
+  s.job.set_rewire(options.rewires.value_or(options.seed % 3 != 0));
   s.mirror = s.disks && options.mirror.value_or(options.seed / kDisksEvery % 2 == 0);
   const bool by_chance = !staged && !options.inferred && options.seed % kShrinksEvery == kShrinksAt;
   if (s.world_size > 1 && !s.large && options.shrinks.value_or(by_chance)) draw_shrinking(s, options);

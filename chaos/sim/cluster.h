@@ -36,6 +36,7 @@ struct SimOptions {
   std::optional<bool> mirror;            // and the job a mirror of its checkpoints
   std::optional<std::uint32_t> spares;   // beyond the world size; not where something is to happen at a stated place
   std::optional<std::uint64_t> replace_after_ms;  // a rank that holds up the others leaves its place to a spare
+  std::optional<bool> rewires;                    // the bytes of a slow link may go by way of others
   std::optional<bool> shrinks;               // the job goes on without lost ranks; of two ranks or more, with a log
   std::optional<std::uint32_t> min_workers;  // of such a job
   std::optional<std::uint64_t> grace_ms;

@@ -50,7 +50,7 @@ wire::JobRecord read(const std::string* durable) {
 
 void Judge::heard(const LogEvent& event) {
   if (event.name == "mirror_used") mirror_used_ = true;
-  if (!world_.straggler()) return;
+  if (!world_.straggler() || !world_.straggler()->judged) return;
   const Straggler& s = *world_.straggler();
   const auto field = [&](std::string_view name) {
     const auto found = std::ranges::find(event.fields, name, [](const auto& f) { return f.first; });
@@ -58,6 +58,9 @@ void Judge::heard(const LogEvent& event) {
   };
   if (event.name == "replace_asked") return asked_to_leave(std::stoul(field("rank")));
   if (event.name == "replace_withdrawn") asked_.reset();
+  if (event.name == "rewired") {
+    return rewired(Rank(std::stoi(field("rank"))), Rank(std::stoi(field("peer"))));
+  }
   if (event.name != "straggler") return;
   const auto named = [&](const char* kind, bool link) {
     const auto rank = static_cast<int>(std::stoul(field("rank")));
@@ -89,6 +92,21 @@ void Judge::asked_to_leave(std::size_t rank) {
     return world_.violated("Replace", "two ranks are asked to leave in " + std::to_string(pause_us) + " us");
   }
   asked_ = {Incarnation(member.incarnation()), rank, world_.now_us(), world_.now_us() + 3 * timeout_ms * 1000};
+}
+
+// The slow link and no other, and not soon after another time.
+void Judge::rewired(Rank a, Rank b) {
+  const Straggler& s = *world_.straggler();
+  if (s.what != Straggler::What::kLink || std::minmax(a, b) != std::minmax(s.rank, s.peer)) {
+    return world_.violated("Blame", "bytes between ranks " + std::to_string(a.value) + " and " +
+                                        std::to_string(b.value) + " take another way");
+  }
+  const auto timeout_ms = static_cast<std::int64_t>(plan_.settings().round_timeout_ms());
+  const Micros pause_us = limits::kWindowsBetweenReplacements * straggler_limits(timeout_ms).window_ms * 1000;
+  if (rewired_at_us_ && world_.now_us() < *rewired_at_us_ + pause_us) {
+    return world_.violated("Rewire", "twice in " + std::to_string(pause_us) + " us");
+  }
+  rewired_at_us_ = world_.now_us();
 }
 
 void Judge::check_replaced() {

@@ -138,6 +138,7 @@ class Judge {
 
  private:
   void asked_to_leave(std::size_t rank);
+  void rewired(Rank a, Rank b);
   void fall_back(const wire::Plan& plan);
   // What came after them was seen by nobody who left anything.
   void forget_after(Epoch epoch, Timeline timeline);
@@ -205,6 +206,7 @@ class Judge {
     bool left = false;
   };
   std::optional<Asked> asked_;
+  std::optional<Micros> rewired_at_us_;
   std::map<std::pair<Timeline, std::size_t>, Timeline> kept_;  // under which a step's result was logged
   std::map<Timeline, std::set<Rank>> absent_;                  // without whose inputs a timeline's rounds are computed
   std::map<Incarnation, Epoch> over_;                          // lives that the job goes on without, since when

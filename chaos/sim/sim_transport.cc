@@ -88,6 +88,19 @@ void DataNetwork::cut_one() {
   }
 }
 
+void DataNetwork::end_relays(SimTransport* relay, bool silently) {
+  if (!any_relayed_) return;
+  for (const auto& weak : wires_) {
+    const auto wire = weak.lock();
+    if (!wire || wire->dead || std::ranges::find(wire->relays, relay) == wire->relays.end()) continue;
+    wire->dead = true;
+    for (const Wire::End& end : wire->ends) {
+      if (end.transport == nullptr || silently) continue;
+      end.transport->later(latency_us(), [transport = end.transport, link = end.link] { transport->on_reset(link); });
+    }
+  }
+}
+
 // ---- one life's transport
 
 SimTransport::SimTransport(DataNetwork& network, Owner& owner, Incarnation self)
@@ -117,10 +130,27 @@ LinkId SimTransport::find_or_make(GroupId group, Rank peer) {
     auto link = std::make_unique<Link>();
     link->group = group;
     link->peer = peer;
-    link->streams.resize(members_->streams);
+    const auto* relays = relays_to(peer);
+    link->streams.resize(relays != nullptr ? relays->size() : members_->streams);
     links_.push_back(std::move(link));
   }
   return it->second;
+}
+
+const std::vector<Rank>* SimTransport::relays_to(Rank peer) const {
+  const auto found = members_->relays.find(std::minmax(members_->self, peer));
+  return found == members_->relays.end() ? nullptr : &found->second;
+}
+
+bool SimTransport::ready_in(Epoch epoch) const {
+  return members_ && members_->epoch == epoch && owner_.stands_still_until_us() <= world_.now_us();
+}
+
+Micros SimTransport::drag_us(const Link& link, std::size_t stream) const {
+  const auto* relays = relays_to(link.peer);
+  if (relays == nullptr) return world_.drag_us(members_->self, link.peer);
+  const Rank by = (*relays)[stream];
+  return world_.drag_us(members_->self, by) + world_.drag_us(by, link.peer);
 }
 
 LinkId SimTransport::link(GroupId group, Rank peer) {
@@ -142,8 +172,14 @@ void SimTransport::try_connect(LinkId id, Micros deadline_us) {
   Link& l = at(id);
   if (l.wire || !l.broken.ok()) return;
   SimTransport* peer = network_.find(members_->lives[static_cast<std::size_t>(l.peer.value)]);
-  const bool ready = peer != nullptr && peer->members_ && peer->members_->epoch == members_->epoch &&
-                     peer->owner_.stands_still_until_us() <= world_.now_us();
+  bool ready = peer != nullptr && peer->ready_in(members_->epoch);
+  std::vector<SimTransport*> by;
+  if (const auto* relays = relays_to(l.peer)) {
+    for (const Rank relay : *relays) {
+      by.push_back(network_.find(members_->lives[static_cast<std::size_t>(relay.value)]));
+      ready = ready && by.back() != nullptr && by.back()->ready_in(members_->epoch);
+    }
+  }
   if (!ready) {
     if (world_.now_us() < deadline_us) {
       later(kRetryUs, [this, id, deadline_us] { try_connect(id, deadline_us); });
@@ -157,7 +193,8 @@ void SimTransport::try_connect(LinkId id, Micros deadline_us) {
     return;
   }
   auto wire = std::make_shared<Wire>();
-  for (auto& lanes : wire->lanes) lanes.resize(members_->streams);
+  wire->relays = std::move(by);
+  for (auto& lanes : wire->lanes) lanes.resize(l.streams.size());
   network_.add(wire);
   if (world_.keeps_transcript()) {
     world_.tell("link " + std::to_string(members_->self.value) + "-" + std::to_string(l.peer.value) + " of epoch " +
@@ -382,8 +419,7 @@ void SimTransport::try_send(LinkId id, std::size_t stream) {
   if (!has_room(l, stream, bytes)) return;
   s.sending = true;
   l.wire->lanes[l.side][stream].bytes += bytes;
-  const Micros drag_us = world_.drag_us(members_->self, l.peer);
-  later(network_.transfer_us(bytes) + drag_us, [this, id, stream] { finish_send(id, stream); });
+  later(network_.transfer_us(bytes) + drag_us(l, stream), [this, id, stream] { finish_send(id, stream); });
 }
 
 void SimTransport::arrive(World& world, const std::shared_ptr<Wire>& wire, int side, std::size_t stream) {
@@ -573,6 +609,7 @@ void SimTransport::end_loans(bool alive) {
 
 void SimTransport::close_all() {
   end_loans(true);
+  network_.end_relays(this, false);
   for (auto& l : links_) {
     if (!l->wire) continue;
     Wire& wire = *l->wire;
@@ -610,6 +647,7 @@ void SimTransport::close_all() {
 void SimTransport::vanish(bool silently) {
   end_loans(false);
   if (silently) {
+    network_.end_relays(this, true);
     for (auto& l : links_) {
       if (!l->wire) continue;
       l->wire->dead = true;

@@ -18,6 +18,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "chaos/sim/world.h"
@@ -61,6 +62,7 @@ struct Wire {
   End ends[2];
   std::vector<Lane> lanes[2];          // by sending side
   Micros silent_until_us[2] = {0, 0};  // likewise; nothing arrives before
+  std::vector<SimTransport*> relays;   // by stream; none: it goes straight
   bool dead = false;                   // nothing arrives any more
 };
 
@@ -78,7 +80,12 @@ class DataNetwork {
   void detach(Incarnation life) { lives_.erase(life); }
   [[nodiscard]] SimTransport* find(Incarnation life) const;
 
-  void add(const std::shared_ptr<Wire>& wire) { wires_.push_back(wire); }
+  void add(const std::shared_ptr<Wire>& wire) {
+    wires_.push_back(wire);
+    any_relayed_ = any_relayed_ || !wire->relays.empty();
+  }
+  // Nothing goes by way of this one any more. Silently: who is at the ends of such wires hears nothing.
+  void end_relays(SimTransport* relay, bool silently);
   // Breaks one connection, at both ends or at one of them.
   void cut_one();
   // For so long nothing arrives over one connection, one way or both; then all of it does. Neither end is told.
@@ -102,6 +109,7 @@ class DataNetwork {
   std::int64_t bytes_per_us_;
   std::map<Incarnation, SimTransport*> lives_;
   std::vector<std::weak_ptr<Wire>> wires_;
+  bool any_relayed_ = false;
 };
 
 class SimTransport final : public worker::Transport {
@@ -135,6 +143,8 @@ class SimTransport final : public worker::Transport {
     std::uint32_t streams = 1;
     bool checksums = true;
     std::int64_t timeout_ms = 0;
+    // By way of whom the streams of a link go, by its ends; of those that go straight nothing.
+    std::map<std::pair<Rank, Rank>, std::vector<Rank>> relays;
   };
   void open(Membership membership);
   [[nodiscard]] Epoch epoch() const { return members_ ? members_->epoch : Epoch(); }
@@ -208,6 +218,11 @@ class SimTransport final : public worker::Transport {
 
   Link& at(worker::LinkId link) { return *links_[link]; }
   worker::LinkId find_or_make(GroupId group, Rank peer);
+  // By way of whom this link goes, in its order of streams; null: it goes straight.
+  [[nodiscard]] const std::vector<Rank>* relays_to(Rank peer) const;
+  // This life takes part in that epoch, and takes connections.
+  [[nodiscard]] bool ready_in(Epoch epoch) const;
+  [[nodiscard]] Micros drag_us(const Link& link, std::size_t stream) const;
   void try_connect(worker::LinkId link, Micros deadline_us);
   void come_up(worker::LinkId link, const std::shared_ptr<Wire>& wire, int side);
   void post(worker::LinkId link, const FrameHeader& header, std::span<const std::byte> payload, const LogPlace& place,

@@ -510,6 +510,11 @@ void SimWorker::install(const wire::Plan& plan) {
   membership.streams = settings_.streams();
   membership.checksums = settings_.checksums();
   membership.timeout_ms = static_cast<std::int64_t>(settings_.round_timeout_ms());
+  for (const wire::Detour& d : plan.detours()) {
+    std::vector<Rank>& relays =
+        membership.relays[{Rank(static_cast<std::int32_t>(d.a())), Rank(static_cast<std::int32_t>(d.b()))}];
+    for (const std::uint32_t relay : d.relays()) relays.emplace_back(static_cast<std::int32_t>(relay));
+  }
   plan_epoch_ = membership.epoch;
   progress_.restart();
   epochs_.insert(plan_epoch_);

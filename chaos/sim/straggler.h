@@ -20,6 +20,7 @@ struct Straggler {
   Rank rank, peer = kNoRank;
   std::int64_t drag_us = 0;            // each time
   std::int64_t on_us = 0, off_us = 0;  // flapping; 0: it is always slow
+  bool judged = true;                  // verdicts are; not where other faults make others slow
   bool goes = false;                   // with the worker that has the rank first: whoever takes its place is not slow
 };
 

@@ -59,6 +59,7 @@ inline SimOptions straggling(std::uint64_t seed, Straggler::What what) {
   options.algorithm = "ring";
   options.collective = Collective::kAllreduce;
   options.groups = false;
+  options.rewires = false;
   Straggler s;
   s.what = what;
   s.rank = Rank(static_cast<std::int32_t>(seed % 4));
@@ -87,6 +88,15 @@ inline SimOptions replacing(std::uint64_t seed, Straggler::What what) {
   options.spares = 1 + static_cast<std::uint32_t>(seed % 2);
   options.replace_after_ms = seed % 5 * 100 + 1;
   options.straggler->goes = true;
+  return options;
+}
+
+// A link is slow, and there are ways around it.
+inline SimOptions rewiring(std::uint64_t seed, Straggler::What what) {
+  SimOptions options = straggling(seed, what);
+  options.replicas = 1 + static_cast<std::uint32_t>(seed % 3);
+  options.hosts = {"a", "b", "c", "d"};
+  options.rewires = true;
   return options;
 }
 

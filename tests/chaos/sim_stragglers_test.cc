@@ -90,6 +90,23 @@ TEST(Replace, ASlowRankLeavesItsPlaceToASpare) {
   }
 }
 
+TEST(Exclude, AJobThatMayShrinkGoesOnWithoutASlowRank) {
+  std::uint64_t excluded = 0;
+  for (std::uint64_t seed = 1; seed <= seeds(80); ++seed) {
+    SimOptions options = replacing(seed, seed % 2 == 0 ? What::kProgram : What::kDataPath);
+    options.spares = 0;
+    options.shrinks = true;
+    options.min_workers = 1 + static_cast<std::uint32_t>(seed % 3);
+    options.grace_ms = 60'000;  // for which nobody waits
+    const SimOutcome o = simulate(options);
+    ASSERT_EQ(o.verdict, "") << "seed " << seed;
+    ASSERT_EQ(o.rollbacks, 0u) << "seed " << seed;
+    excluded += tracker(o, "excluded");
+  }
+  std::printf("excluded %llu times\n", static_cast<unsigned long long>(excluded));
+  EXPECT_GT(excluded, seeds(20));
+}
+
 TEST(Replace, NobodyElseDoes) {
   for (const What what : {What::kNobody, What::kLink, What::kHung}) {
     for (std::uint64_t seed = 1; seed <= seeds(30); ++seed) {
@@ -117,6 +134,63 @@ TEST(Replace, UnderOtherFaults) {
   }
   std::printf("asked %llu times\n", static_cast<unsigned long long>(asked));
   EXPECT_GT(asked, seeds(20));
+}
+
+// The bits stay: results are judged against those of a run without faults.
+TEST(Rewire, ASlowLinkIsGoneAround) {
+  std::uint64_t rewired = 0, undone = 0;
+  std::int64_t with_ms = 0, without_ms = 0;
+  for (std::uint64_t seed = 1; seed <= seeds(80); ++seed) {
+    SimOptions options = rewiring(seed, What::kLink);
+    const SimOutcome o = simulate(options);
+    ASSERT_EQ(o.verdict, "") << "seed " << seed;
+    ASSERT_EQ(o.rollbacks, 0u) << "seed " << seed;
+    ASSERT_LE(tracker(o, "rewired"), 1u) << "seed " << seed;
+    undone += tracker(o, "rewire_undone");
+    if (tracker(o, "rewired") == 0) continue;
+    ++rewired;
+    with_ms += o.virtual_ms;
+    options.rewires = false;
+    without_ms += simulate(options).virtual_ms;
+  }
+  std::printf("rewired in %llu of %llu seeds, which took %lld ms; without %lld ms; undone %llu times\n",
+              static_cast<unsigned long long>(rewired), static_cast<unsigned long long>(seeds(80)),
+              static_cast<long long>(with_ms), static_cast<long long>(without_ms),
+              static_cast<unsigned long long>(undone));
+  EXPECT_GT(rewired, seeds(20));
+  EXPECT_EQ(undone, 0u);
+}
+
+TEST(Rewire, NothingElseIs) {
+  for (const What what : {What::kNobody, What::kProgram, What::kDataPath, What::kHung}) {
+    for (std::uint64_t seed = 1; seed <= seeds(30); ++seed) {
+      const SimOutcome o = simulate(rewiring(seed, what));
+      ASSERT_EQ(o.verdict, "") << "seed " << seed;
+      ASSERT_EQ(tracker(o, "rewired"), 0u) << "seed " << seed;
+    }
+  }
+}
+
+// Relays die, too.
+TEST(Rewire, UnderOtherFaults) {
+  std::uint64_t rewired = 0;
+  for (std::uint64_t seed = 1; seed <= seeds(150); ++seed) {
+    SimOptions options = rewiring(seed, What::kLink);
+    options.straggler->judged = false;
+    options.world_size = 3 + static_cast<std::uint32_t>(seed % 4);
+    options.hosts = {"a", "b", "c", "d", "e", "f"};
+    options.hosts.resize(*options.world_size);
+    options.straggler->rank = Rank(static_cast<std::int32_t>(seed % *options.world_size));
+    options.straggler->peer = Rank(static_cast<std::int32_t>((seed + 1) % *options.world_size));
+    options.replicas = 2;
+    options.faults->set(seed % 3 == 0 ? Fault::death : seed % 3 == 1 ? Fault::tracker_crash : Fault::link_cut, 0.3);
+    options.faults->set(Fault::message_lost, 0.02);
+    const SimOutcome o = simulate(options);
+    ASSERT_EQ(o.verdict, "") << "seed " << seed;
+    rewired += tracker(o, "rewired");
+  }
+  std::printf("rewired %llu times\n", static_cast<unsigned long long>(rewired));
+  EXPECT_GT(rewired, seeds(20));
 }
 
 // Preemption: ranks leave between two rounds, now and then half of them at once, and their next lives take their

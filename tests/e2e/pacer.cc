@@ -1,9 +1,11 @@
 // A worker for tests about stragglers: so much work of its own, then a sum, until it is killed.
-//   pacer TRACKER SECRET_FILE WORKER_ID WORLD_SIZE HOST_ID ALGORITHM ELEMENTS WORK_US
-// WORK_US is CPU time: who gets less of the CPU takes longer. Prints "failed …" if a call fails.
+//   pacer TRACKER SECRET_FILE WORKER_ID WORLD_SIZE HOST_ID ALGORITHM ELEMENTS WORK_US [ROUNDS]
+// WORK_US is CPU time: who gets less of the CPU takes longer. Prints "failed …" if a call fails. With ROUNDS results
+// are logged, and it ends with 0 after so many that were right.
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -20,7 +22,8 @@ std::int64_t cpu_us() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 9) return 2;
+  if (argc != 9 && argc != 10) return 2;
+  const long rounds = argc == 10 ? std::atol(argv[9]) : 0;
   warren::Options options;
   options.tracker = argv[1];
   options.job = "pace";
@@ -29,18 +32,27 @@ int main(int argc, char** argv) {
   options.world_size = std::atoi(argv[4]);
   options.host_id = options.domain_id = argv[5];
   options.algorithm = argv[6];
-  options.round_timeout_ms = std::chrono::milliseconds(10'000);
+  options.round_timeout_ms = std::chrono::milliseconds(rounds == 0 ? 10'000 : 4'000);
   options.log_level = warren::LogLevel::error;
-  options.replicas = 0;
+  options.replicas = rounds == 0 ? 0 : 2;
   const std::int64_t work_us = std::atol(argv[8]);
   try {
     auto comm = warren::Communicator::create(options);
     std::vector<float> v(static_cast<std::size_t>(std::atol(argv[7])), 1.0f);
-    while (true) {
+    if (rounds != 0) (void)comm.load_checkpoint();
+    for (long round = 0; rounds == 0 || round < rounds; ++round) {
       for (const std::int64_t end = cpu_us() + work_us; cpu_us() < end;) {
       }
       comm.allreduce(std::span(v), warren::Op::max);
+      if (rounds == 0) continue;
+      for (std::size_t i = 0; i < v.size(); ++i) {
+        if (v[i] != 1.0f + static_cast<float>(round)) throw std::runtime_error("a wrong result");
+        v[i] += 1.0f;
+      }
+      if (round % 8 == 7) comm.checkpoint({});
     }
+    comm.finalize();
+    return 0;
   } catch (const warren::Error& e) {
     std::printf("failed %d %s\n", static_cast<int>(e.code()), e.what());
   }

@@ -39,6 +39,8 @@ class Job : public TrackerScript {
     wire::Join& j = *e.mutable_join();
     j = test::join(worker, host, size_, replicas_);
     j.mutable_settings()->set_replace_after_ms(replace_after_ms_);
+    j.mutable_settings()->set_min_workers(min_workers_);
+    j.mutable_settings()->set_grace_ms(min_workers_ == 0 ? 0 : 60'000);
     j.set_waits(waits_ || spare);
     j.set_spare(spare);
     j.set_called(called);
@@ -80,6 +82,24 @@ class Job : public TrackerScript {
     (void)give_up(lives_[1], epoch_, "asked");
     draining_ = false;
     return report(lives_[0], ++epoch_, 1, {position(1, 3)});
+  }
+  // Before it begins.
+  void shrinks_to(std::uint32_t min_workers) { min_workers_ = min_workers; }
+  // Rank 1 leaves, and the others of four have stopped.
+  std::string leave_for_good() {
+    std::string text = give_up(lives_[1], epoch_, "asked");
+    draining_ = false;
+    silent_ = 1;
+    ++epoch_;
+    for (const std::uint32_t rank : {0u, 2u, 3u}) text += report(lives_[rank], epoch_, 1, {position(1, 3)});
+    return text;
+  }
+  std::string commit(std::uint64_t version) {
+    std::string text;
+    for (const std::uint32_t rank : {0u, 2u, 3u}) {
+      text += vote(lives_[rank], version, {position(version - 1, 3, true)}, 1);
+    }
+    return text;
   }
   void now_is(std::uint64_t rank, std::uint64_t life) { lives_[rank] = life; }
   void falls_silent(std::uint32_t rank) { silent_ = rank; }
@@ -138,6 +158,7 @@ class Job : public TrackerScript {
   const std::uint32_t replicas_, size_;
   std::uint32_t silent_ = 99;
   std::uint64_t epoch_ = 1, beat_ = 0;
+  std::uint32_t min_workers_ = 0;
   std::uint64_t lives_[4] = {10, 11, 18, 19};
   bool draining_ = false;
   std::map<std::string, std::pair<std::uint64_t, std::string>> spares_;
@@ -194,6 +215,61 @@ TEST(Replace, WithoutTheSettingItIsSaidAndNoMore) {
   const std::string text = t.seconds(60);
   EXPECT_TRUE(has(text, "Next: nothing but this report: all wait for it\n")) << text;
   EXPECT_FALSE(has(text, "leave epoch") || has(text, "replace_asked"));
+}
+
+TEST(Exclude, WithoutASpareTheJobGoesOnWithoutTheRank) {
+  Job t(5000, true, 2, 4);
+  t.shrinks_to(3);
+  t.begin();
+  std::string text = t.seconds(7);
+  EXPECT_TRUE(has(text, "Next: the job goes on without it in 3.0 s\n")) << text;
+  EXPECT_TRUE(has(text, " is asked to leave within 5.0 s, and the job goes on without it: slow_rank for 5.0 s\n"))
+      << text;
+  EXPECT_TRUE(has(text,
+                  " leave epoch 1 within 5000 ms: the tracker found it slow_rank for 5.0 s, and the job goes on "
+                  "without it\n"))
+      << text;
+  t.drains(true);
+  EXPECT_TRUE(has(t.second(), "; the job goes on without it\n"));
+  // Nobody waits for the grace time, a minute.
+  text = t.leave_for_good();
+  EXPECT_TRUE(has(text, "Plan epoch 2")) << text;
+  EXPECT_TRUE(t.machine().view(TimeMs{t.now()}).members[1].absent);
+  // Its next life waits, and longer than until the next commit.
+  EXPECT_TRUE(has(t.say("w1", 13, "b", false), "13 <- Welcome as a spare\n"));
+}
+
+TEST(Exclude, NotWhereNoFewerAreAllowed) {
+  Job t(5000, true, 2, 4);
+  t.shrinks_to(4);
+  t.begin();
+  const std::string text = t.seconds(60);
+  EXPECT_FALSE(has(text, "leave epoch")) << text;
+  EXPECT_TRUE(
+      has(text, "is not replaced: no spare is ready, and the job has no more than the 4 workers that it needs\n"))
+      << text;
+}
+
+TEST(Exclude, ASpareComesFirst) {
+  Job t(5000, true, 2, 4);
+  t.shrinks_to(2);
+  (void)t.say("w2", 12, "c", true);
+  t.begin();
+  EXPECT_TRUE(has(t.seconds(7), "and spare w2 on host c takes its place"));
+}
+
+// Whoever was excluded is no spare for others, and comes in when ten windows are over.
+TEST(Exclude, WhoWasExcludedStaysOutForTenWindows) {
+  Job t(5000, true, 2, 4);
+  t.shrinks_to(2);
+  t.begin();
+  t.ask();
+  (void)t.leave_for_good();
+  (void)t.say("w1", 13, "b", true);
+  EXPECT_FALSE(has(t.commit(2), "Interrupt")) << "it would come in now";
+  (void)t.seconds(101, Does::kAsTheOthers);
+  (void)t.say("w1", 13, "b", true);
+  EXPECT_TRUE(has(t.commit(3), "worker w1 comes in"));
 }
 
 TEST(Replace, ALinkIsNotARank) {

@@ -6,8 +6,9 @@
 //   connector → acceptor   Proof
 //   acceptor → connector   Verdict    0, or why not
 //
-// A greeting may ask for a way on: the acceptor, once it knows whom it speaks with, connects to the rank meant, and only
-// then says welcome. From there on it passes bytes on, both ways, and the connector greets the rank meant through it.
+// A greeting may ask for a way on: the acceptor, once it knows whom it speaks with, connects to the rank meant, and
+// only then says welcome. From there on it passes bytes on, both ways, and the connector greets the rank meant through
+// it.
 //
 // Messages have fixed sizes and layouts (little-endian). The proofs are HMAC-SHA512-256 under the link key over a label
 // and everything said before. What follows the handshake is not encrypted.

@@ -314,7 +314,7 @@ struct Options {
   std::string mode;     // "wait" for workers that were lost, or "shrink": go on without them
   int min_workers = 0;  // mode shrink: with how few the job goes on
   std::optional<std::chrono::milliseconds> grace_ms;  // mode shrink: for how long it waits for them before
-  bool no_rewire = false;  // bytes never go by way of other workers around a slow link
+  bool no_rewire = false;                             // bytes never go by way of other workers around a slow link
 };
 
 namespace detail {

@@ -1,0 +1,170 @@
+// What is done about a link that holds up all ranks, beyond saying so: its bytes go by way of others
+// (docs/decisions/0012). The arithmetic stays, and so do the bits.
+#include <algorithm>
+#include <utility>
+
+#include "recovery/limits.h"
+#include "recovery/tracker_machine.h"
+#include "recovery/tracker_transitions.h"
+
+namespace warren {
+
+namespace {
+std::string seconds(std::int64_t ms) {
+  return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";
+}
+RankPair pair_in(const Verdict& v) {
+  return pair_of(static_cast<std::uint32_t>(v.rank.value), static_cast<std::uint32_t>(v.peer.value));
+}
+std::string text_of(const std::vector<std::uint32_t>& ranks) {
+  constexpr std::size_t kMost = 8;
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size() && i < kMost; ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  }
+  if (ranks.size() > kMost) text += " and " + std::to_string(ranks.size() - kMost) + " more";
+  return text;
+}
+}  // namespace
+
+std::int64_t TrackerMachine::rewire_after_ms() const {
+  return straggler_limits(timeout_ms()).window_ms;
+}
+
+bool TrackerMachine::takes_detour(const RankPair& pair) const {
+  return std::ranges::any_of(plan_.detours(), [&](const wire::Detour& d) { return RankPair{d.a(), d.b()} == pair; });
+}
+
+std::set<RankPair> TrackerMachine::slow_links(const std::vector<StragglerWatch::Standing>& standing) const {
+  std::set<RankPair> slow;
+  for (const wire::Detour& d : plan_.detours()) slow.insert({d.a(), d.b()});
+  for (const StragglerWatch::Standing& s : standing) {
+    if (s.verdict.blame == Blame::kSlowLink) slow.insert(pair_in(s.verdict));
+  }
+  return slow;
+}
+
+// Why the bytes of this link take no other way; empty: they may.
+std::string TrackerMachine::no_way(const RankPair& pair, const std::set<RankPair>& slow) const {
+  if (hopeless_.contains(pair)) return "by way of others they were as slow";
+  for (const std::uint32_t rank : {pair.a, pair.b}) {
+    const auto slow_links = std::ranges::count_if(slow, [&](const RankPair& p) { return p.a == rank || p.b == rank; });
+    if (slow_links > 1) {
+      return "rank " + std::to_string(rank) + " has " + std::to_string(slow_links) +
+             " slow links: what all of them share is slow";
+    }
+  }
+  return find_ways(plan_.members(), pair, slow).obstacle;
+}
+
+void TrackerMachine::foresee_ways(std::vector<StragglerWatch::Standing>& standing, TimeMs now) const {
+  if (!rewires()) return;
+  const std::set<RankPair> slow = slow_links(standing);
+  for (StragglerWatch::Standing& s : standing) {
+    if (s.verdict.blame != Blame::kSlowLink) continue;
+    const RankPair pair = pair_in(s.verdict);
+    const std::int64_t left_ms = s.since + rewire_after_ms() - now;
+    const std::string when = left_ms <= 0 ? " now" : " in " + seconds(left_ms);
+    std::string& next = s.verdict.next;
+    if (takes_detour(pair)) {
+      next = "bytes that go by way of others go straight again" + when;
+    } else if (const std::string why = no_way(pair, slow); !why.empty()) {
+      next = "its bytes take the same way: " + why;
+    } else {
+      next = "its bytes go by way of " + text_of(find_ways(plan_.members(), pair, slow).relays) +
+             (left_ms > 0 || now >= no_rewire_before_ ? when : " in " + seconds(no_rewire_before_ - now));
+    }
+  }
+}
+
+void TrackerMachine::rewire(const std::vector<Verdict>& found, TimeMs now, Effects& effects) {
+  if (!rewires()) return;
+  // Who has not come up, is about to go or replays changes what links have to carry.
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    const Member& m = members_[rank];
+    const bool steady = m.state == MemberState::kActive && m.activity && !m.activity->replaying() && !m.draining;
+    if (!steady && !absent(rank)) return;
+  }
+  const std::vector<StragglerWatch::Standing> standing = watch_.standing();
+  const std::set<RankPair> slow = slow_links(standing);
+  std::set<RankPair> change;
+  std::string text;
+  std::erase_if(no_ways_, [&](const auto& n) { return !slow.contains(n.first); });
+  for (const StragglerWatch::Standing& s : standing) {
+    const Verdict& v = s.verdict;
+    const bool again = std::ranges::any_of(found, [&](const Verdict& f) { return f.key() == v.key(); });
+    if (v.blame != Blame::kSlowLink || !again || now < s.since + rewire_after_ms()) continue;
+    const RankPair pair = pair_in(v);
+    const bool undone = takes_detour(pair);
+    if (!undone) {
+      const std::string why = no_way(pair, slow);
+      if (!why.empty() && no_ways_[pair] != why) {
+        count(Transition::rewire_obstructed);
+        no_ways_[pair] = why;
+        log(Severity::kWarning, "not_rewired",
+            "the bytes between " + name(pair.a) + " and " + name(pair.b) +
+                " take the same way, which has been slow for " + seconds(now - s.since) + ": " + why,
+            effects, {{"rank", std::to_string(pair.a)}, {"peer", std::to_string(pair.b)}});
+      }
+      if (!why.empty() || now < no_rewire_before_) continue;
+    }
+    if (!change.insert(pair).second) continue;
+    if (undone) {
+      count(Transition::rewire_undone);
+      // What has come of it is known, for as long as these lives are there.
+      hopeless_.insert(pair);
+    } else {
+      count(Transition::rewired);
+    }
+    if (change.size() == 1) {
+      text = "the link between " + name(pair.a) + " and " + name(pair.b) + " has been slow for " +
+             seconds(now - s.since) +
+             (undone ? " by way of others, too: its bytes go straight again" : ": its bytes go by way of others");
+    }
+  }
+  if (change.empty()) return;
+  if (change.size() > 1) text += " (and " + std::to_string(change.size() - 1) + " more links change)";
+  rewired_ = std::move(change);
+  no_rewire_before_ = now + limits::kWindowsBetweenReplacements * straggler_limits(timeout_ms()).window_ms;
+  end_epoch(Code::kPeerLost, text, {}, true, now, effects);
+}
+
+void TrackerMachine::choose_detours(const wire::Plan& before, TimeMs now, Effects& effects) {
+  const std::set<RankPair> change = std::exchange(rewired_, {});
+  no_ways_.clear();
+  // What was measured was so between these lives.
+  const auto same = [&](const RankPair& pair) {
+    for (const std::uint32_t rank : {pair.a, pair.b}) {
+      const auto i = static_cast<int>(rank);
+      if (i >= before.members_size() || i >= plan_.members_size() || plan_.members(i).absent() ||
+          plan_.members(i).incarnation() != before.members(i).incarnation()) {
+        return false;
+      }
+    }
+    return true;
+  };
+  std::erase_if(hopeless_, [&](const RankPair& pair) { return !same(pair); });
+  std::set<RankPair> slow = change;
+  for (const wire::Detour& d : before.detours()) slow.insert({d.a(), d.b()});
+  std::erase_if(slow, [&](const RankPair& pair) { return !same(pair) || hopeless_.contains(pair); });
+  for (const RankPair& pair : slow) {
+    if (plan_.detours_size() == static_cast<int>(limits::kMaxDetours)) break;
+    const Ways ways = find_ways(plan_.members(), pair, slow);
+    if (ways.relays.empty()) {
+      count(Transition::detour_dropped);
+      continue;
+    }
+    wire::Detour& d = *plan_.add_detours();
+    d.set_a(pair.a);
+    d.set_b(pair.b);
+    d.mutable_relays()->Add(ways.relays.begin(), ways.relays.end());
+    if (!change.contains(pair)) continue;
+    no_rewire_before_ = now + limits::kWindowsBetweenReplacements * straggler_limits(timeout_ms()).window_ms;
+    log(Severity::kInfo, "rewired",
+        "from epoch " + std::to_string(epoch_.value) + " on the bytes between " + name(pair.a) + " and " +
+            name(pair.b) + " go by way of " + text_of(ways.relays),
+        effects, {{"rank", std::to_string(pair.a)}, {"peer", std::to_string(pair.b)}});
+  }
+}
+
+}  // namespace warren

@@ -1,0 +1,259 @@
+// The bytes of a slow link go by way of other ranks: which, when, and when they go straight again.
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "tests/recovery/script.h"
+
+namespace warren::test {
+namespace {
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// Four ranks in a ring, each on a host of its own, or as told. A round timeout of 5 s: a look a second, over 10 s.
+class Ring : public TrackerScript {
+ public:
+  explicit Ring(std::vector<std::string> hosts = {"a", "b", "c", "d"}, bool rewire = true, std::uint32_t replicas = 2)
+      : TrackerScript(true, replicas), hosts_(std::move(hosts)), rewire_(rewire), replicas_(replicas) {
+    for (std::size_t rank = 0; rank < hosts_.size(); ++rank) lives_.push_back(10 + rank);
+    for (std::size_t rank = 0; rank < hosts_.size(); ++rank) (void)join_as(rank);
+  }
+  std::string join_as(std::size_t rank) {
+    wire::Envelope e = promised(lives_[rank]);
+    wire::Join& j = *e.mutable_join();
+    j = test::join("w" + std::to_string(rank), hosts_[rank], size(), replicas_);
+    j.mutable_settings()->set_rewire(rewire_);
+    return send(std::move(e));
+  }
+  // A second in which all are heard, and these links (from, to) are slow.
+  std::string second(const std::set<std::pair<std::uint32_t, std::uint32_t>>& slow = {{1, 2}}) {
+    std::string text;
+    for (std::uint32_t rank = 0; rank < size(); ++rank) {
+      wire::Envelope e = from_worker(lives_[rank]);
+      wire::Heartbeat& h = *e.mutable_heartbeat();
+      h.set_epoch(epoch_);
+      h.set_beat(++beat_);
+      wire::Activity& a = *h.mutable_activity();
+      a.set_window_ms(10'000);
+      a.set_idle_ms(8500);
+      a.set_moved_bytes(2'000'000);
+      a.set_replaying(replays_ == rank);
+      const std::uint32_t before = (rank + size() - 1) % size(), after = (rank + 1) % size();
+      if (size() == 2) {
+        add_link(a, after, slow.contains({rank, after}), slow.contains({after, rank}));
+      } else {
+        for (const std::uint32_t peer : std::set{before, after}) {
+          add_link(a, peer, peer == after && slow.contains({rank, peer}),
+                   peer == before && slow.contains({peer, rank}));
+        }
+      }
+      text += send(std::move(e));
+    }
+    return text + pass(1000);
+  }
+  std::string seconds(int n, const std::set<std::pair<std::uint32_t, std::uint32_t>>& slow = {{1, 2}}) {
+    std::string text;
+    for (int i = 0; i < n; ++i) text += second(slow);
+    return text;
+  }
+  // All stop, and connect again.
+  std::string stop() {
+    ++epoch_;
+    std::string text;
+    for (const std::uint64_t life : lives_) text += report(life, epoch_, 1, {position(1, 3)});
+    return text;
+  }
+  // A rank dies and comes back.
+  std::string replace(std::size_t rank) {
+    const std::uint64_t peer = (rank + 1) % size(), other = (rank + 2) % size();
+    (void)link_broken(lives_[peer], epoch_, static_cast<std::uint32_t>(rank), lives_[rank]);
+    (void)link_broken(lives_[other], epoch_, static_cast<std::uint32_t>(rank), lives_[rank]);
+    (void)pass(1000);
+    ++epoch_;
+    (void)give_up(lives_[rank], epoch_, "dead");
+    for (std::size_t r = 0; r < lives_.size(); ++r) {
+      if (r != rank) (void)report(lives_[r], epoch_, 1, {position(1, 3)});
+    }
+    lives_[rank] += 20;
+    return join_as(rank);
+  }
+  void moves(std::size_t rank, const std::string& host) { hosts_[rank] = host; }
+  void replays(std::optional<std::uint32_t> rank) { replays_ = rank; }
+  [[nodiscard]] std::string next() {
+    const auto v = machine().view(TimeMs{now()});
+    return v.verdicts.empty() ? "" : v.verdicts.front().verdict.next;
+  }
+  // "1-2 by 0 3" for each, as the newest plan has them.
+  [[nodiscard]] std::string detours() {
+    std::string text;
+    for (const wire::Detour& d : machine().view(TimeMs{now()}).detours) {
+      text += (text.empty() ? "" : ", ") + std::to_string(d.a()) + "-" + std::to_string(d.b()) + " by";
+      for (const std::uint32_t relay : d.relays()) text += " " + std::to_string(relay);
+    }
+    return text;
+  }
+  [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(hosts_.size()); }
+
+ private:
+  static void add_link(wire::Activity& a, std::uint32_t peer, bool blocked, bool awaited) {
+    wire::LinkActivity& l = *a.add_links();
+    l.set_peer(peer);
+    l.set_awaited_ms(awaited ? 8000 : 100);
+    l.set_blocked_ms(blocked ? 8000 : 100);
+    for (const std::uint64_t bytes : {1'000'000u}) {
+      l.set_sent_bytes(bytes);
+      l.set_received_bytes(bytes);
+      l.set_window_sent_bytes(bytes);
+      l.set_window_received_bytes(bytes);
+    }
+    l.set_usual_bytes_per_s(10'000'000);
+  }
+  std::vector<std::string> hosts_;
+  const bool rewire_;
+  const std::uint32_t replicas_;
+  std::vector<std::uint64_t> lives_;
+  std::uint64_t epoch_ = 1, beat_ = 0;
+  std::optional<std::uint32_t> replays_;
+};
+
+// Until the bytes of 1 -> 2 go by way of others.
+std::string go_around(Ring& t) {
+  const std::string text = t.seconds(13);
+  EXPECT_TRUE(has(text, "Interrupt epoch 2")) << text;
+  return text + t.stop();
+}
+
+TEST(Rewire, ALinkThatIsSlowForAWindowIsGoneAround) {
+  Ring t;
+  std::string text = t.seconds(3);
+  EXPECT_TRUE(has(text, "Next: its bytes go by way of ranks 0, 3 in 8.0 s\n")) << text;
+  text = t.seconds(8);
+  EXPECT_EQ(t.next(), "its bytes go by way of ranks 0, 3 in 0.0 s") << text;
+  EXPECT_FALSE(has(text, "Interrupt"));
+  text = t.second() + t.second();
+  EXPECT_TRUE(has(text,
+                  "log interrupted: epoch 1 of job j is over: the link between rank 1 (worker w1 on host b) and rank 2 "
+                  "(worker w2 on host c) has been slow for 10.0 s: its bytes go by way of others; the ranks stop, "
+                  "connect again and go on\n"))
+      << text;
+  EXPECT_EQ(t.detours(), "") << "not before they have stopped";
+  text = t.stop();
+  EXPECT_TRUE(
+      has(text,
+          "log rewired: from epoch 2 on the bytes between rank 1 (worker w1 on host b) and rank 2 (worker w2 on "
+          "host c) go by way of ranks 0, 3\n"))
+      << text;
+  EXPECT_EQ(t.detours(), "1-2 by 0 3");
+}
+
+TEST(Rewire, WhereItIsSwitchedOffItIsSaidAndNoMore) {
+  for (const bool nothing_logged : {false, true}) {
+    Ring t({"a", "b", "c", "d"}, nothing_logged, nothing_logged ? 0 : 2);
+    const std::string text = t.seconds(60);
+    EXPECT_TRUE(has(text, "Next: nothing but this report: bytes take the same way\n")) << text;
+    EXPECT_FALSE(has(text, "Interrupt")) << text;
+  }
+}
+
+TEST(Rewire, WhereNoOtherWayIsThatIsSaidOnce) {
+  Ring two({"a", "b", "a", "b"});
+  std::string text = two.seconds(40);
+  EXPECT_FALSE(has(text, "Interrupt")) << text;
+  const std::string said = "take the same way, which has been slow for 10.0 s: there is no third host\n";
+  EXPECT_TRUE(has(text, said)) << text;
+  EXPECT_EQ(text.find("log not_rewired"), text.rfind("log not_rewired"));
+  EXPECT_EQ(two.next(), "its bytes take the same way: there is no third host");
+}
+
+TEST(Rewire, WhoseLinksAreAllSlowIsNotHelpedByOthers) {
+  Ring t({"a", "b", "c", "d", "e", "f"});
+  const std::string text = t.seconds(40, {{0, 1}, {1, 2}});
+  EXPECT_FALSE(has(text, "Interrupt")) << text;
+  EXPECT_TRUE(has(text, "rank 1 has 2 slow links: what all of them share is slow\n")) << text;
+}
+
+TEST(Rewire, NotWhileARankReplays) {
+  Ring t;
+  t.replays(3);
+  EXPECT_FALSE(has(t.seconds(30), "Interrupt"));
+  t.replays({});
+  EXPECT_TRUE(has(t.second(), "Interrupt"));
+}
+
+TEST(Rewire, WhatDoesNotHelpIsUndoneAndNotTriedAgain) {
+  Ring t;
+  (void)go_around(t);
+  std::string text = t.seconds(3);
+  EXPECT_TRUE(has(text, "Next: bytes that go by way of others go straight again in 8.0 s\n")) << text;
+  text = t.seconds(10);
+  EXPECT_TRUE(has(text, "has been slow for 10.0 s by way of others, too: its bytes go straight again; the ranks stop"))
+      << text;
+  (void)t.stop();
+  EXPECT_EQ(t.detours(), "");
+  text = t.seconds(300);
+  EXPECT_FALSE(has(text, "Interrupt")) << text;
+  EXPECT_EQ(t.next(), "its bytes take the same way: by way of others they were as slow");
+  // Another life, another machine perhaps.
+  (void)t.replace(2);
+  EXPECT_TRUE(has(t.seconds(13), "Interrupt"));
+}
+
+TEST(Rewire, AnotherLinkWaitsForTenWindows) {
+  Ring t({"a", "b", "c", "d", "e", "f"});
+  (void)go_around(t);
+  EXPECT_EQ(t.detours(), "1-2 by 0 3 4 5");
+  const std::set<std::pair<std::uint32_t, std::uint32_t>> other = {{4, 5}};
+  std::string text = t.seconds(98, other);
+  EXPECT_FALSE(has(text, "Interrupt")) << text;
+  EXPECT_TRUE(has(t.next(), "its bytes go by way of ranks 0, 1, 2, 3 in ")) << t.next();
+  text = t.seconds(4, other);
+  EXPECT_TRUE(has(text, "Interrupt")) << text;
+  (void)t.stop();
+  EXPECT_EQ(t.detours(), "1-2 by 0 3 4 5, 4-5 by 0 1 2 3");
+}
+
+TEST(Rewire, ADetourStaysForTheLivesAtItsEnds) {
+  Ring t;
+  (void)go_around(t);
+  (void)t.replace(3);
+  EXPECT_EQ(t.detours(), "1-2 by 0 3") << "a relay is what it is in any life";
+  (void)t.replace(1);
+  EXPECT_EQ(t.detours(), "") << "the new life's link is another one";
+}
+
+TEST(Rewire, ADetourEndsWithTheLastRelay) {
+  Ring t({"a", "b", "c"});
+  (void)go_around(t);
+  EXPECT_EQ(t.detours(), "1-2 by 0");
+  t.moves(0, "b");
+  (void)t.replace(0);
+  EXPECT_EQ(t.detours(), "");
+}
+
+TEST(Rewire, ATrackerThatIsStartedAgainKeepsTheWays) {
+  Ring t;
+  (void)go_around(t);
+  t.restart();
+  EXPECT_EQ(t.detours(), "1-2 by 0 3");
+  (void)t.replace(3);
+  EXPECT_EQ(t.detours(), "1-2 by 0 3");
+}
+
+// Nobody else hears why, and the next plan is made without.
+TEST(Rewire, ATrackerThatDiesBeforeThePlanJudgesAnew) {
+  Ring t;
+  EXPECT_TRUE(has(t.seconds(13), "Interrupt epoch 2"));
+  t.restart();
+  (void)t.stop();
+  EXPECT_EQ(t.detours(), "");
+  EXPECT_TRUE(has(t.seconds(13), "Interrupt epoch 3"));
+  (void)t.stop();
+  EXPECT_EQ(t.detours(), "1-2 by 0 3");
+}
+
+}  // namespace
+}  // namespace warren::test
