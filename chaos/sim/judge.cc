@@ -457,7 +457,9 @@ void Judge::look_at_set(const wire::Plan& before, const wire::Plan& plan) {
     if (before.members().empty()) {
       return world_.violated("Shrink", who + " is absent in the job's first plan");
     }
-    if (timed && interrupted_at_us_ && world_.now_us() < *interrupted_at_us_ + grace_us) {
+    // Who was asked to leave is not waited for.
+    const bool asked = asked_ && asked_->life.value == m.incarnation();
+    if (timed && !asked && interrupted_at_us_ && world_.now_us() < *interrupted_at_us_ + grace_us) {
       std::string why = who + " is absent ";
       why.append(std::to_string(world_.now_us() - *interrupted_at_us_))
           .append(" us after the interrupt")

@@ -266,7 +266,7 @@ TEST(Exclude, WhoWasExcludedStaysOutForTenWindows) {
   t.ask();
   (void)t.leave_for_good();
   (void)t.say("w1", 13, "b", true);
-  EXPECT_FALSE(has(t.commit(2), "Interrupt")) << "it would come in now";
+  EXPECT_FALSE(has(t.commit(2), "Pause")) << "it would come in now";
   (void)t.seconds(101, Does::kAsTheOthers);
   (void)t.say("w1", 13, "b", true);
   EXPECT_TRUE(has(t.commit(3), "worker w1 comes in"));

@@ -123,7 +123,7 @@ class Ring : public TrackerScript {
 // Until the bytes of 1 -> 2 go by way of others.
 std::string go_around(Ring& t) {
   const std::string text = t.seconds(13);
-  EXPECT_TRUE(has(text, "Interrupt epoch 2")) << text;
+  EXPECT_TRUE(has(text, "Pause epoch 2")) << text;
   return text + t.stop();
 }
 
@@ -133,7 +133,7 @@ TEST(Rewire, ALinkThatIsSlowForAWindowIsGoneAround) {
   EXPECT_TRUE(has(text, "Next: its bytes go by way of ranks 0, 3 in 8.0 s\n")) << text;
   text = t.seconds(8);
   EXPECT_EQ(t.next(), "its bytes go by way of ranks 0, 3 in 0.0 s") << text;
-  EXPECT_FALSE(has(text, "Interrupt"));
+  EXPECT_FALSE(has(text, "Pause"));
   text = t.second() + t.second();
   EXPECT_TRUE(has(text,
                   "log interrupted: epoch 1 of job j is over: the link between rank 1 (worker w1 on host b) and rank 2 "
@@ -155,14 +155,14 @@ TEST(Rewire, WhereItIsSwitchedOffItIsSaidAndNoMore) {
     Ring t({"a", "b", "c", "d"}, nothing_logged, nothing_logged ? 0 : 2);
     const std::string text = t.seconds(60);
     EXPECT_TRUE(has(text, "Next: nothing but this report: bytes take the same way\n")) << text;
-    EXPECT_FALSE(has(text, "Interrupt")) << text;
+    EXPECT_FALSE(has(text, "Pause")) << text;
   }
 }
 
 TEST(Rewire, WhereNoOtherWayIsThatIsSaidOnce) {
   Ring two({"a", "b", "a", "b"});
   std::string text = two.seconds(40);
-  EXPECT_FALSE(has(text, "Interrupt")) << text;
+  EXPECT_FALSE(has(text, "Pause")) << text;
   const std::string said = "take the same way, which has been slow for 10.0 s: there is no third host\n";
   EXPECT_TRUE(has(text, said)) << text;
   EXPECT_EQ(text.find("log not_rewired"), text.rfind("log not_rewired"));
@@ -172,16 +172,16 @@ TEST(Rewire, WhereNoOtherWayIsThatIsSaidOnce) {
 TEST(Rewire, WhoseLinksAreAllSlowIsNotHelpedByOthers) {
   Ring t({"a", "b", "c", "d", "e", "f"});
   const std::string text = t.seconds(40, {{0, 1}, {1, 2}});
-  EXPECT_FALSE(has(text, "Interrupt")) << text;
+  EXPECT_FALSE(has(text, "Pause")) << text;
   EXPECT_TRUE(has(text, "rank 1 has 2 slow links: what all of them share is slow\n")) << text;
 }
 
 TEST(Rewire, NotWhileARankReplays) {
   Ring t;
   t.replays(3);
-  EXPECT_FALSE(has(t.seconds(30), "Interrupt"));
+  EXPECT_FALSE(has(t.seconds(30), "Pause"));
   t.replays({});
-  EXPECT_TRUE(has(t.second(), "Interrupt"));
+  EXPECT_TRUE(has(t.second(), "Pause"));
 }
 
 TEST(Rewire, WhatDoesNotHelpIsUndoneAndNotTriedAgain) {
@@ -195,11 +195,11 @@ TEST(Rewire, WhatDoesNotHelpIsUndoneAndNotTriedAgain) {
   (void)t.stop();
   EXPECT_EQ(t.detours(), "");
   text = t.seconds(300);
-  EXPECT_FALSE(has(text, "Interrupt")) << text;
+  EXPECT_FALSE(has(text, "Pause")) << text;
   EXPECT_EQ(t.next(), "its bytes take the same way: by way of others they were as slow");
   // Another life, another machine perhaps.
   (void)t.replace(2);
-  EXPECT_TRUE(has(t.seconds(13), "Interrupt"));
+  EXPECT_TRUE(has(t.seconds(13), "Pause"));
 }
 
 TEST(Rewire, AnotherLinkWaitsForTenWindows) {
@@ -208,10 +208,10 @@ TEST(Rewire, AnotherLinkWaitsForTenWindows) {
   EXPECT_EQ(t.detours(), "1-2 by 0 3 4 5");
   const std::set<std::pair<std::uint32_t, std::uint32_t>> other = {{4, 5}};
   std::string text = t.seconds(98, other);
-  EXPECT_FALSE(has(text, "Interrupt")) << text;
+  EXPECT_FALSE(has(text, "Pause")) << text;
   EXPECT_TRUE(has(t.next(), "its bytes go by way of ranks 0, 1, 2, 3 in ")) << t.next();
   text = t.seconds(4, other);
-  EXPECT_TRUE(has(text, "Interrupt")) << text;
+  EXPECT_TRUE(has(text, "Pause")) << text;
   (void)t.stop();
   EXPECT_EQ(t.detours(), "1-2 by 0 3 4 5, 4-5 by 0 1 2 3");
 }
@@ -246,11 +246,11 @@ TEST(Rewire, ATrackerThatIsStartedAgainKeepsTheWays) {
 // Nobody else hears why, and the next plan is made without.
 TEST(Rewire, ATrackerThatDiesBeforeThePlanJudgesAnew) {
   Ring t;
-  EXPECT_TRUE(has(t.seconds(13), "Interrupt epoch 2"));
+  EXPECT_TRUE(has(t.seconds(13), "Pause epoch 2"));
   t.restart();
   (void)t.stop();
   EXPECT_EQ(t.detours(), "");
-  EXPECT_TRUE(has(t.seconds(13), "Interrupt epoch 3"));
+  EXPECT_TRUE(has(t.seconds(13), "Pause epoch 3"));
   (void)t.stop();
   EXPECT_EQ(t.detours(), "1-2 by 0 3");
 }
