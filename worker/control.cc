@@ -280,7 +280,7 @@ Status Control::open(const Settings& settings) {
   if (services_.logged && !services_.spare) {
     if (auto logged = services_.logged(); !says_nothing(logged)) *join.mutable_logged() = std::move(logged);
   }
-  const Status valid = validate(join);
+  const Status valid = warren::validate(join);
   if (!valid.ok()) return valid.because_of_this(Code::kInvalidArgument, "the settings cannot be sent to the tracker");
   machine_.emplace(std::move(options));
   return {};
