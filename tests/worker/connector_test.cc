@@ -561,6 +561,7 @@ TEST_F(Connectors, NobodyIsLedOnButByTheRelaysOwnPlan) {
         Case{"another epoch", 0, 2, {1}, 2, "the epoch is over there"}}) {
     nodes_.clear();
     make(4);
+    timeout_ms_ = 500;
     for (const int r : {0, 2, 3}) node(r).connector->begin_epoch(membership_with_detour(r, 0, 2, {1}), now_);
     node(1).connector->begin_epoch(membership_with_detour(1, c.a, c.b, c.relays, c.epoch), now_);
     node(0).connector->want(kWorldGroup, Rank(2), now_);
@@ -636,7 +637,7 @@ TEST_F(Connectors, ARelayPassesOnSoManyConnectionsAndNoMore) {
   files.rlim_cur = std::max(files.rlim_cur, need);
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &files), 0);
   make(3);
-  timeout_ms_ = 20'000;
+  timeout_ms_ = 4000;
   begin_all_with_detour(0, 2, {1});
   for (std::size_t group = 0; group < limits::kMaxRelayed; group++) {
     node(0).connector->want(GroupId(group), Rank(2), now_);
