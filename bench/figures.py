@@ -80,7 +80,8 @@ def overlap_rows(say) -> list[dict]:
         for _ in range(OVERLAP_RUNS):
             output = subprocess.run([str(BIN / "warren"), "run", "-n", str(ranks), *settings, "--", str(BIN / "overlap"), *arguments],
                                     check=True, capture_output=True, text=True, timeout=120).stdout
-            run = json.loads(output.splitlines()[-1])
+            last = output.splitlines()[-1]
+            run = json.loads(last[last.index("{"):])  # after the rank that says it
             gains["overlap"].append(run["seconds"] / run["seconds_overlapped"])
             gains["fusion"].append(run["seconds_overlapped"] / run["seconds_fused"])
         value = "; ".join(f"{name} {statistics.median(times):.2f} times as fast ({min(times):.2f}–{max(times):.2f})"

@@ -265,7 +265,7 @@ def tables(results: dict, plot_file: str = "") -> str:
     machine = results["machine"]
     lines = [f"{machine['date']}, commit {machine['commit']}: {machine['cpu']}, {machine['cores']} cores, Linux "
              f"{machine['kernel']}; load before the run {machine['load_before']:.1f}. f32 sum allreduce. Median of the rounds "
-             f"of each table, in each the median of {results['samples']} samples (3 above 128 MiB); in parentheses the least "
+             f"of each table, in each the median of {results['samples']} samples (3 above 128 MiB, and 4 with 1 Gbit/s); in parentheses the least "
              "and the greatest round, and at ratios what the project aims at. Checked, on every rank, every element: the first "
              "result of each size, and the one that the last call of each sample left where there were NaNs before; "
              f"{sum(cell['checked'] for cell in results['cells']):,} elements in all, "
@@ -302,7 +302,8 @@ def command_lines(results: dict) -> list[str]:
     stand_for = ("--name=", "--meeting=", "--json_file=", "--sizes=", "--samples=")
     first = [word for word in next(iter(results["commands"].values())) if word.startswith(stand_for[1:])]
     lines = ["### Commands", "", "Of what starts a process for each rank, that of rank 0. DIR is a new folder in memory for each run, DISK "
-             f"one on a disk, `host0` and `switch` are `nsenter` into their namespaces, and ARGUMENTS is `--name=… {shlex.join(first)}`.", "", "```"]
+             f"one on a disk, `host0` and `switch` are `nsenter` into their namespaces, and ARGUMENTS is `--name=… {shlex.join(first)}`; with "
+             "1 Gbit/s, sizes up to 100M and at most 4 samples.", "", "```"]
     root = f"{ROOT}/"
     for name, line in results["commands"].items():
         words = [word.replace(root, "") for word in line if not word.startswith(stand_for)]

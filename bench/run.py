@@ -28,7 +28,10 @@ from programs import BUILD, HOST, HOSTS, LIMITED, OPEN, PAIRS, PLACES, PROGRAMS,
 
 RUN_TIMEOUT_S = 600
 LIMITED_BATCH_US = 400_000  # so long that what a link may send at once after a rest matters little
-LIMITED_ROUNDS = 3  # at the most: the wire takes most of the time, and always as long
+# At the most: the wire takes most of the time, and always as long.
+LIMITED_ROUNDS = 3
+LIMITED_SAMPLES = 4
+LIMITED_BYTES = 100 << 20
 
 
 def say(text: str) -> None:
@@ -119,14 +122,23 @@ def measure(results: dict, place: str, ranks: int, rounds: int, wanted: list[str
             results["cells"] += [cell | {"place": place, "round": turn} for cell in cells]
 
 
-def measure_namespaces(results: dict, place: str, rounds: int, wanted: list[str], arguments: list[str]) -> None:
+def bytes_of(size: str) -> int:
+    """Of "4", "1K" or "16M"."""
+    return int(size.rstrip("KM")) << {"K": 10, "M": 20}.get(size[-1], 0)
+
+
+def measure_namespaces(results: dict, place: str, rounds: int, wanted: list[str], sizes: str, samples: int) -> None:
     if os.geteuid() != 0:
         results["failures"].append(f"{place}: it takes root to make them")
         return
     with network.network(HOSTS[place]) as hosts:
         if place == LIMITED:
             hosts.limit()
-            arguments = [*arguments, f"--batch_us={LIMITED_BATCH_US}"]
+            sizes = ",".join(size for size in sizes.split(",") if bytes_of(size) <= LIMITED_BYTES)
+            samples = min(samples, LIMITED_SAMPLES)
+        if not sizes:
+            return
+        arguments = [f"--sizes={sizes}", f"--samples={samples}", *([f"--batch_us={LIMITED_BATCH_US}"] if place == LIMITED else [])]
         measure(results, place, RANKS_APART, rounds, wanted, arguments, hosts)
 
 
@@ -215,7 +227,7 @@ def main() -> int:
         else:
             most = 1 if options.quick else LIMITED_ROUNDS if place == LIMITED else options.rounds
             rounds = min(options.rounds, most)
-            measure_namespaces(results, place, rounds, wanted, arguments)
+            measure_namespaces(results, place, rounds, wanted, options.sizes, options.samples)
     if not options.no_figures:
         import figures
         results["figures"] = figures.measure(say)
