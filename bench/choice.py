@@ -1,8 +1,9 @@
 """What auto chooses, beside each algorithm by its name: by the default costs, and by costs fitted to this machine.
 
-All algorithms take turns in one job (`warren bench --compare`), in an order that is shuffled. The spread that a ratio has to be
-read with is that of the best algorithm: how far apart the medians of every other two of its turns and of the rest come. What is
-chosen runs under two names, auto and its own; how far these come apart is shown, and excuses nothing."""
+All algorithms take turns in one job (`warren bench --compare`), in an order that is shuffled. The spread that a ratio
+has to be read with is that of the best algorithm: how far apart the medians of every other two of its turns and of the
+rest come. What is chosen runs under two names, auto and its own; how far these come apart is shown, and excuses
+nothing."""
 
 import json
 import pathlib
@@ -49,8 +50,8 @@ def fails(run_of: dict) -> bool:
 
 def page_text(cells: list[dict], machine: dict) -> str:
     lines = [f"{machine['date']}, commit {machine['commit']}: {machine['cpu']}, {machine['cores']} cores; load before the "
-             f"run {machine['load_before']:.1f}. Ratios of medians within one job; bold: above {ALLOWED} and the best one's spread. auto twice: auto and "
-             "what it chooses, under its name.", "", *report.load_warning(machine),
+             f"run {machine['load_before']:.1f}. Ratios of medians within one job; bold: above {ALLOWED} and the best "
+             "one's spread. auto twice: auto and what it chooses, under its name.", "", *report.load_warning(machine),
              "| ranks, transport | bytes | best, µs | default costs choose | auto ÷ best | best one's spread | auto twice | "
              "fitted costs choose | auto ÷ best | best one's spread | auto twice |",
              "| --- " * 11 + "|"]
@@ -60,7 +61,8 @@ def page_text(cells: list[dict], machine: dict) -> str:
         columns = [f"{first['ranks']}, {first['transport']}", f"{first['bytes']:,}", f"{first['best']} {best_us:,.1f}"]
         for one in (first, cell["fitted"]):
             ratio = f"{one['auto_by_best']:.2f}"
-            columns += [one["chosen"], f"**{ratio}**" if fails(one) else ratio, f"{one['best_spread']:.2f}", f"{one['spread']:.2f}"]
+            columns += [one["chosen"], f"**{ratio}**" if fails(one) else ratio, f"{one['best_spread']:.2f}",
+                        f"{one['spread']:.2f}"]
         lines.append("| " + " | ".join(columns) + " |")
     for name in ("default", "fitted"):
         beyond = sum(fails(cell[name]) for cell in cells)

@@ -1,5 +1,5 @@
-"""Figures beside the allreduce itself: an idle worker's memory, the time to the first round, what overlap and fusion gain, a tracker
-with 5,000 workers, and the kernels beside the bandwidth of memory."""
+"""Figures beside the allreduce itself: an idle worker's memory, the time to the first round, what overlap and fusion
+gain, a tracker with 5,000 workers, and the kernels beside the bandwidth of memory."""
 
 import json
 import pathlib
@@ -78,8 +78,8 @@ def overlap_rows(say) -> list[dict]:
         say(f"overlap and fusion, {what}: {OVERLAP_RUNS} runs")
         gains: dict[str, list[float]] = {"overlap": [], "fusion": []}
         for _ in range(OVERLAP_RUNS):
-            output = subprocess.run([str(BIN / "warren"), "run", "-n", str(ranks), *settings, "--", str(BIN / "overlap"), *arguments],
-                                    check=True, capture_output=True, text=True, timeout=120).stdout
+            command = [str(BIN / "warren"), "run", "-n", str(ranks), *settings, "--", str(BIN / "overlap"), *arguments]
+            output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
             last = output.splitlines()[-1]
             run = json.loads(last[last.index("{"):])  # after the rank that says it
             gains["overlap"].append(run["seconds"] / run["seconds_overlapped"])
@@ -87,8 +87,8 @@ def overlap_rows(say) -> list[dict]:
         value = "; ".join(f"{name} {statistics.median(times):.2f} times as fast ({min(times):.2f}–{max(times):.2f})"
                           for name, times in gains.items())
         rows.append({"name": f"training with {what}, {ranks} ranks: what is gained by overlap, and by fusion besides",
-                     "value": f"{value}; {OVERLAP_RUNS} runs", "how": " ".join(["warren", "run", f"-n {ranks}", *settings, "-- overlap",
-                                                                               *arguments])})
+                     "value": f"{value}; {OVERLAP_RUNS} runs",
+                     "how": " ".join(["warren run", f"-n {ranks}", *settings, "-- overlap", *arguments])})
     return rows
 
 
@@ -96,7 +96,8 @@ def kernels(say) -> list[dict]:
     """One object a kernel and size, as kernels_bench prints it."""
     subprocess.run([str(ROOT / "dev"), "build", "kernels_bench"], check=True)
     say("kernels")
-    output = subprocess.run([str(BIN / "kernels_bench"), "--json"], check=True, capture_output=True, text=True, timeout=600).stdout
+    output = subprocess.run([str(BIN / "kernels_bench"), "--json"], check=True, capture_output=True, text=True,
+                            timeout=600).stdout
     return [json.loads(line) for line in output.splitlines()]
 
 

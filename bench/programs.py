@@ -65,8 +65,8 @@ def programs_of(place: str, ranks: int) -> list[str]:
 
 def start(program: str, ranks: int, folder: pathlib.Path, disk: pathlib.Path, arguments: list[str],
           hosts: network.Network | None) -> Start:
-    """`folder`: new for each run, and where the ranks meet; `disk`: new too, on a disk. `hosts`: each has as many of the
-    ranks, in their order; None: all are here."""
+    """`folder`: new for each run, and where the ranks meet; `disk`: new too, on a disk. `hosts`: each has as many of
+    the ranks, in their order; None: all are here."""
     common = [f"--name={program}", f"--meeting={folder}/meeting", *arguments]
     kind = program.split()[0]
     if kind == "warren":
@@ -95,7 +95,8 @@ def start(program: str, ranks: int, folder: pathlib.Path, disk: pathlib.Path, ar
 
 def warren(program: str, ranks: int, folder: pathlib.Path, disk: pathlib.Path, common: list[str],
            hosts: network.Network | None, settings: list[str] = []) -> Start:
-    """With fault tolerance, which is two copies of each result, and RocksDB on a disk written behind the calls; or without any."""
+    """With fault tolerance, which is two copies of each result, and RocksDB on a disk written behind the calls; or
+    without any."""
     bench = ["--", str(BIN / "warren_bench"), *(["--allocated=1"] if program.startswith("warren allocated") else []), *common]
     if hosts is None:
         flags = ["--replicas=0"] if program.endswith("without log") else [f"--data_dir={disk}"]
@@ -107,8 +108,8 @@ def warren(program: str, ranks: int, folder: pathlib.Path, disk: pathlib.Path, c
     # By itself all would be one failure domain, this machine, and no result would have a second copy.
     each = ranks // len(hosts.hosts)
     launchers = [[*host.enter, str(WARREN), "run", "-n", str(each), f"--first_worker={number * each}", f"--world_size={ranks}",
-                  f"--tracker={network.BRIDGE}", secret, f"--domain_id=host{number}", f"--data_dir={disk}/host{number}", *settings,
-                  *bench]
+                  f"--tracker={network.BRIDGE}", secret, f"--domain_id=host{number}",
+                  f"--data_dir={disk}/host{number}", *settings, *bench]
                  for number, host in enumerate(hosts.hosts)]
     return Start(launchers, [tracker])
 
@@ -133,5 +134,5 @@ def openmpi(program: str, ranks: int, folder: pathlib.Path, common: list[str], h
     where = ",".join(f"{address}:{each}" for address in hosts.addresses)
     btl = "self,tcp" if each == 1 else "self,vader,tcp"
     # Its agent finds the other hosts among the processes of this one.
-    return [*hosts.switch.enter_network, "mpirun.openmpi", *root, "--host", where, "--mca", "plm_rsh_agent", str(agent), "--mca", "pml",
-            "ob1", "--mca", "btl", btl, "--mca", "btl_tcp_if_include", "eth0", *tail]
+    return [*hosts.switch.enter_network, "mpirun.openmpi", *root, "--host", where, "--mca", "plm_rsh_agent", str(agent),
+            "--mca", "pml", "ob1", "--mca", "btl", btl, "--mca", "btl_tcp_if_include", "eth0", *tail]

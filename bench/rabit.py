@@ -1,4 +1,4 @@
-"""rabit, with its fault tolerance and without: its source comes with that of XGBoost, which is a package of Python's index."""
+"""rabit, with its fault tolerance and without: its source comes with that of XGBoost, a package of Python's index."""
 
 import pathlib
 import shlex
@@ -31,11 +31,12 @@ def tracker() -> pathlib.Path:
 def download() -> None:
     FOLDER.mkdir(parents=True)
     with tempfile.TemporaryDirectory(dir=BUILD) as folder:
-        ended = subprocess.run([sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary=:all:", f"--dest={folder}", PACKAGE],
-                               capture_output=True, text=True)
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary=:all:", f"--dest={folder}", PACKAGE]
+        ended = subprocess.run(command, capture_output=True, text=True)
         archives = list(pathlib.Path(folder).glob("*.tar.gz"))
         if ended.returncode != 0 or len(archives) != 1:
-            raise RuntimeError(f"pip cannot download {PACKAGE}: {(ended.stderr.strip().splitlines() or ['no reason given'])[-1]}")
+            why = (ended.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise RuntimeError(f"pip cannot download {PACKAGE}: {why}")
         with tarfile.open(archives[0]) as archive:
             archive.extractall(FOLDER, filter="data")
 
@@ -53,8 +54,8 @@ def build(say) -> None:
         target = BUILD / program
         if target.exists() and target.stat().st_mtime >= newest:
             continue
-        command = ["g++", "-std=c++17", "-O3", "-march=native", "-I.", *include, str(bench), *(str(robust / name) for name in sources),
-                   "-o", str(target), "-lpthread"]
+        command = ["g++", "-std=c++17", "-O3", "-march=native", "-I.", *include, str(bench),
+                   *(str(robust / name) for name in sources), "-o", str(target), "-lpthread"]
         say("+ " + shlex.join(command))
         ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         if ended.returncode != 0:

@@ -42,7 +42,8 @@ def build() -> None:
     subprocess.run([str(ROOT / "scripts/setup.sh"), "--bench"], check=True)
     subprocess.run([str(ROOT / "dev"), "build", "warren_cli", "warren_bench"], check=True)
     BUILD.mkdir(parents=True, exist_ok=True)
-    if subprocess.run(["stat", "-f", "-c", "%T", str(BUILD)], check=True, capture_output=True, text=True).stdout.strip() == "tmpfs":
+    where = subprocess.run(["stat", "-f", "-c", "%T", str(BUILD)], check=True, capture_output=True, text=True).stdout
+    if where.strip() == "tmpfs":
         raise SystemExit(f"{BUILD} lies in memory: what is written to disk would be measured there")
     for name, program, compiler, libraries in programs.SOURCES:
         source, target = ROOT / "bench/peers" / name, BUILD / program
@@ -138,7 +139,9 @@ def measure_namespaces(results: dict, place: str, rounds: int, wanted: list[str]
             samples = min(samples, LIMITED_SAMPLES)
         if not sizes:
             return
-        arguments = [f"--sizes={sizes}", f"--samples={samples}", *([f"--batch_us={LIMITED_BATCH_US}"] if place == LIMITED else [])]
+        arguments = [f"--sizes={sizes}", f"--samples={samples}"]
+        if place == LIMITED:
+            arguments.append(f"--batch_us={LIMITED_BATCH_US}")
         measure(results, place, RANKS_APART, rounds, wanted, arguments, hosts)
 
 
