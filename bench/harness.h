@@ -2,7 +2,10 @@
 //
 // A sample is the time of a batch of calls in a row, from the earliest start to the latest end over all ranks, divided
 // by the batch. Ranks meet between batches in a futex barrier in shared memory, which costs the measured program
-// nothing. The first call's result is checked against the sum that every rank can compute.
+// nothing. After the first call and after each sample, the samples that are not counted among them, every rank looks at
+// each element of its output, as the last call has left it; before the sample it was filled with NaNs. A program that
+// works in place would sum its sums: it has zeros in calls that are timed in a batch, and one more call, not timed, on
+// the true input is checked after them.
 #pragma once
 
 #include <fcntl.h>
@@ -23,6 +26,7 @@
 #include <cstring>
 #include <ctime>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -126,7 +130,8 @@ class Meeting {
   struct Shared {
     std::atomic<std::uint32_t> count, generation, batch, go_on;
     double start_us[kMaxRanks], end_us[kMaxRanks], cpu_us[kMaxRanks];
-    std::atomic<std::uint64_t> wrong;
+    std::atomic<std::uint64_t> checked, wrong;  // elements
+    std::atomic<std::uint64_t> written;         // bytes
   };
   [[nodiscard]] Shared& shared() { return *shared_; }
 
@@ -152,17 +157,58 @@ inline std::uint64_t seed_of(int rank, std::size_t bytes) {
   return static_cast<std::uint64_t>(rank) + 1 + bytes * 131;
 }
 
-// How many elements of `result` are not the sum over the ranks; every one is looked at up to 1 Mi elements, then every
-// 7th.
-inline std::size_t wrong_elements(const float* result, std::size_t count, int ranks, std::size_t bytes) {
-  std::size_t wrong = 0;
-  const std::size_t step = count > (std::size_t{1} << 20) ? 7 : 1;
-  for (std::size_t i = 0; i < count; i += step) {
-    double sum = 0;
-    for (int rank = 0; rank < ranks; ++rank) sum += static_cast<double>(element(seed_of(rank, bytes), i));
-    if (!(std::fabs(static_cast<double>(result[i]) - sum) <= 1e-5 * ranks)) ++wrong;
+// What comes out, for all sizes, in memory that the ranks share: each computes a part of it.
+class Expected {
+ public:
+  // `path`: a new file for each run, in a file system in memory.
+  Expected(const std::string& path, std::size_t most_bytes) : bytes_(std::max<std::size_t>(most_bytes, 1)) {
+    const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes_)) != 0) fail("cannot make " + path);
+    void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED) fail("cannot map " + path);
+    close(fd);
+    sums_ = static_cast<float*>(memory);
   }
-  return wrong;
+  Expected(const Expected&) = delete;
+  Expected& operator=(const Expected&) = delete;
+  ~Expected() { munmap(sums_, bytes_); }
+
+  // This rank's part; whole when all ranks have been here.
+  void compute(int rank, int ranks, std::size_t count) {
+    const auto begin_of = [&](int r) { return count * static_cast<std::size_t>(r) / static_cast<std::size_t>(ranks); };
+    for (std::size_t i = begin_of(rank); i < begin_of(rank + 1); ++i) {
+      double sum = 0;
+      for (int r = 0; r < ranks; ++r) sum += static_cast<double>(element(seed_of(r, count * sizeof(float)), i));
+      sums_[i] = static_cast<float>(sum);
+    }
+  }
+
+  // How many elements are not the sum over the ranks; fills them with NaNs on the way.
+  std::size_t check(float* result, std::size_t count, int ranks) const {
+    const float most = 1e-5F * static_cast<float>(ranks);
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      wrong += static_cast<std::size_t>(!(std::fabs(result[i] - sums_[i]) <= most));
+      result[i] = std::numeric_limits<float>::quiet_NaN();
+    }
+    return wrong;
+  }
+
+ private:
+  std::size_t bytes_;
+  float* sums_;
+};
+
+// Bytes for a disk that this process has given to the page cache or past it; 0 where the system does not say.
+inline std::uint64_t written_bytes() {
+  std::FILE* file = std::fopen("/proc/self/io", "r");
+  if (file == nullptr) return 0;
+  unsigned long long bytes = 0;
+  for (char line[128]; std::fgets(line, sizeof line, file) != nullptr;) {
+    if (std::sscanf(line, "write_bytes: %llu", &bytes) == 1) break;
+  }
+  std::fclose(file);
+  return bytes;
 }
 
 using Buffer = std::unique_ptr<float, std::function<void(void*)>>;
@@ -205,20 +251,30 @@ inline void run(const Arguments& arguments, Meeting& meeting, int rank, int rank
   const double cap_us = static_cast<double>(arguments.number("cap_s", 12)) * 1e6;
   const std::string json_file = arguments.text("json_file", "/dev/stdout");
   auto& shared = meeting.shared();
-  for (const std::size_t bytes : arguments.sizes()) {
+  const std::vector<std::size_t> sizes = arguments.sizes();
+  Expected expected(arguments.text("meeting", "") + ".expected", *std::max_element(sizes.begin(), sizes.end()));
+  for (const std::size_t bytes : sizes) {
     const std::size_t count = bytes / sizeof(float);
     const Buffer in = allocate(subject, bytes);
-    const Buffer separate = subject.in_place ? Buffer{nullptr, std::free} : allocate(subject, bytes);
-    float* out = subject.in_place ? in.get() : separate.get();
+    const Buffer out = allocate(subject, bytes);
     for (std::size_t i = 0; i < count; ++i) in.get()[i] = element(seed_of(rank, bytes), i);
-    if (!subject.in_place) std::memset(out, 0, bytes);
-    if (rank == 0) shared.wrong.store(0);
-    subject.prepare(in.get(), out, count);
+    expected.compute(rank, ranks, count);
+    const auto poison = [&] { std::fill_n(out.get(), count, std::numeric_limits<float>::quiet_NaN()); };
+    const auto fill = [&] { std::memcpy(out.get(), in.get(), bytes); };
+    const auto clear = [&] { std::memset(out.get(), 0, bytes); };
+    const auto check = [&] {
+      if (!subject.sums) return;
+      shared.wrong.fetch_add(expected.check(out.get(), count, ranks));
+      shared.checked.fetch_add(count);
+    };
+    subject.in_place ? fill() : poison();
+    if (rank == 0) shared.checked = shared.wrong = shared.written = 0;
+    subject.prepare(subject.in_place ? out.get() : in.get(), out.get(), count);
     meeting.wait(subject.meanwhile);
     subject.allreduce();
-    const std::size_t wrong = subject.sums ? wrong_elements(out, count, ranks, bytes) : 0;
-    shared.wrong.fetch_add(wrong);
-    if (subject.in_place) std::memset(out, 0, bytes);  // sums of sums would overflow
+    meeting.wait(subject.meanwhile);
+    check();
+    if (subject.in_place) clear();
     meeting.wait(subject.meanwhile);
 
     const int warm = bytes >= (std::size_t{64} << 20) ? 1 : bytes >= (std::size_t{1} << 20) ? 4 : 30;
@@ -235,8 +291,11 @@ inline void run(const Arguments& arguments, Meeting& meeting, int rank, int rank
     const long samples = bytes > kFewSamplesBytes ? std::min(most_samples, kFewSamples) : most_samples;
     std::vector<double> times_us, cpu_times_us;
     const double begin_us = now_us();
+    const std::uint64_t written_before = written_bytes();
+    if (!subject.in_place) poison();
     for (long sample = 0; sample <= samples; ++sample) {  // the first is not counted
       if (subject.rest) subject.rest();
+      if (subject.in_place) batch == 1 ? fill() : clear();
       meeting.wait(subject.meanwhile);
       const double cpu_before_us = cpu_us();
       shared.start_us[rank] = now_us();
@@ -252,10 +311,18 @@ inline void run(const Arguments& arguments, Meeting& meeting, int rank, int rank
         times_us.push_back((last - first) / batch);
         cpu_times_us.push_back(cpu / batch);
       }
+      if (subject.in_place && batch > 1) {
+        fill();
+        meeting.wait(subject.meanwhile);
+        subject.allreduce();
+      }
+      check();
       if (rank == 0) shared.go_on = sample < 3 || now_us() - begin_us < cap_us;
       meeting.wait(subject.meanwhile);
       if (shared.go_on == 0) break;
     }
+    shared.written.fetch_add(written_bytes() - written_before);
+    meeting.wait(subject.meanwhile);
     if (rank == 0) {
       std::sort(times_us.begin(), times_us.end());
       std::sort(cpu_times_us.begin(), cpu_times_us.end());
@@ -263,9 +330,11 @@ inline void run(const Arguments& arguments, Meeting& meeting, int rank, int rank
       if (file == nullptr) fail("cannot write " + json_file);
       std::fprintf(file,
                    "{\"program\":\"%s\",\"ranks\":%d,\"bytes\":%zu,\"median_us\":%.2f,\"min_us\":%.2f,\"max_us\":%.2f,"
-                   "\"cpu_us\":%.2f,\"samples\":%zu,\"batch\":%u,\"wrong\":%llu}\n",
+                   "\"cpu_us\":%.2f,\"samples\":%zu,\"batch\":%u,\"written\":%llu,\"checked\":%llu,\"wrong\":%llu}\n",
                    subject.name.c_str(), ranks, bytes, times_us[times_us.size() / 2], times_us.front(), times_us.back(),
                    cpu_times_us[cpu_times_us.size() / 2], times_us.size(), batch,
+                   static_cast<unsigned long long>(shared.written.load()),
+                   static_cast<unsigned long long>(shared.checked.load()),
                    static_cast<unsigned long long>(shared.wrong.load()));
       std::fclose(file);
     }

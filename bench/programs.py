@@ -3,8 +3,10 @@
 import dataclasses
 import os
 import pathlib
+import sys
 
 import network
+import rabit
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build/bench"
@@ -13,15 +15,20 @@ WARREN = BIN / "warren"
 
 # Where ranks run.
 HOST = "one host"
+PAIRS = "2 network namespaces of 2 ranks"
 OPEN = "4 network namespaces"
 LIMITED = "4 network namespaces, 1 Gbit/s"
-PLACES = [HOST, OPEN, LIMITED]
+PLACES = [HOST, PAIRS, OPEN, LIMITED]
+RANKS_APART = 4  # where hosts are namespaces
+HOSTS = {PAIRS: 2, OPEN: 4, LIMITED: 4}
 
 # What says tcp goes over TCP on loopback; Gloo has nothing else. The rest may use that all ranks are on one host.
 PROGRAMS = {
-    HOST: ["warren", "warren again", "warren allocated", "warren allocated again", "warren without log", "warren tcp",
-           "warren tcp again", "openmpi", "openmpi tcp", "mpich", "mpich tcp", "gloo ring tcp", "gloo halving_doubling tcp",
-           "floor shared", "floor staged", "floor read", "floor tcp"],
+    HOST: ["warren", "warren again", "warren allocated", "warren allocated again", "warren tcp", "warren tcp again",
+           "warren without log", "warren allocated without log", "warren tcp without log", "openmpi", "openmpi tcp", "mpich",
+           "mpich tcp", "gloo ring tcp", "gloo halving_doubling tcp", "rabit tcp", "rabit fault-tolerant tcp", "floor shared",
+           "floor staged", "floor read", "floor tcp"],
+    PAIRS: ["warren", "warren again", "openmpi", "gloo ring", "gloo halving_doubling", "floor tcp"],
     OPEN: ["warren", "warren again", "openmpi", "gloo ring", "gloo halving_doubling", "floor tcp"],
     LIMITED: ["warren", "warren again", "openmpi", "gloo ring", "gloo halving_doubling", "floor stream"],
 }
@@ -56,12 +63,14 @@ def programs_of(place: str, ranks: int) -> list[str]:
     return [program for program in PROGRAMS[place] if not (crowded and program == "mpich tcp")]
 
 
-def start(program: str, ranks: int, folder: pathlib.Path, arguments: list[str], hosts: network.Network | None) -> Start:
-    """`folder`: new for each run, and where the ranks meet. `hosts`: one for each rank; None: all are here."""
+def start(program: str, ranks: int, folder: pathlib.Path, disk: pathlib.Path, arguments: list[str],
+          hosts: network.Network | None) -> Start:
+    """`folder`: new for each run, and where the ranks meet; `disk`: new too, on a disk. `hosts`: each has as many of
+    the ranks, in their order; None: all are here."""
     common = [f"--name={program}", f"--meeting={folder}/meeting", *arguments]
     kind = program.split()[0]
     if kind == "warren":
-        return warren(program, ranks, folder, common, hosts)
+        return warren(program, ranks, folder, disk, common, hosts)
     if kind == "openmpi":
         return Start([openmpi(program, ranks, folder, common, hosts)])
     if kind == "mpich":
@@ -70,29 +79,38 @@ def start(program: str, ranks: int, folder: pathlib.Path, arguments: list[str], 
         network_alone = {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo"} if program == "mpich tcp" else {}
         flags = [word for name, value in network_alone.items() for word in ("-genv", name, value)]
         return Start([["mpiexec.mpich", "-bind-to", "core", *flags, "-n", str(ranks), str(BUILD / "mpich_bench"), *common]])
+    if kind == "rabit":
+        bench = BUILD / ("rabit_robust_bench" if "fault-tolerant" in program else "rabit_bench")
+        launcher = [sys.executable, str(ROOT / "bench/peers/rabit_run.py"), str(rabit.tracker()), str(ranks)]
+        return Start([[*launcher, str(bench), *common]])
     which = program.split()[1]
     words = {"gloo": [str(BUILD / "gloo_bench"), f"--algorithm={which}", f"--store={folder}/store"],
              "floor": [str(BUILD / "floor_bench"), f"--how={which}"]}[kind]
-    enter = [host.enter for host in hosts.hosts] if hosts else [[]] * ranks
-    addresses = hosts.addresses if hosts else ["127.0.0.1"] * ranks
+    each = ranks // len(hosts.hosts) if hosts else ranks
+    enter = [hosts.hosts[rank // each].enter if hosts else [] for rank in range(ranks)]
+    addresses = [hosts.addresses[rank // each] if hosts else "127.0.0.1" for rank in range(ranks)]
     return Start([[*enter[rank], *words, f"--rank={rank}", f"--ranks={ranks}", f"--host={addresses[rank]}", *common]
                   for rank in range(ranks)])
 
 
-def warren(program: str, ranks: int, folder: pathlib.Path, common: list[str], hosts: network.Network | None,
-           settings: list[str] = []) -> Start:
+def warren(program: str, ranks: int, folder: pathlib.Path, disk: pathlib.Path, common: list[str],
+           hosts: network.Network | None, settings: list[str] = []) -> Start:
+    """With fault tolerance, which is two copies of each result, and RocksDB on a disk written behind the calls; or
+    without any."""
     bench = ["--", str(BIN / "warren_bench"), *(["--allocated=1"] if program.startswith("warren allocated") else []), *common]
     if hosts is None:
-        flags = {"warren without log": ["--replicas=0"]}.get(program, [])
+        flags = ["--replicas=0"] if program.endswith("without log") else [f"--data_dir={disk}"]
         flags += ["--transport=tcp"] if program.startswith("warren tcp") else []
         return Start([[str(WARREN), "run", "-n", str(ranks), *flags, *bench]])
     secret = f"--secret_file={folder}/secret"
     tracker = [*hosts.switch.enter, str(WARREN), "tracker", f"--bind={network.BRIDGE}", f"--advertise={network.BRIDGE}",
-               "--http_port=-1", secret, f"--data_dir={folder}/tracker"]
+               "--http_port=-1", secret, f"--data_dir={disk}/tracker"]
     # By itself all would be one failure domain, this machine, and no result would have a second copy.
-    launchers = [[*host.enter, str(WARREN), "run", "-n", "1", f"--first_worker={rank}", f"--world_size={ranks}",
-                  f"--tracker={network.BRIDGE}", secret, f"--domain_id=host{rank}", *settings, *bench]
-                 for rank, host in enumerate(hosts.hosts)]
+    each = ranks // len(hosts.hosts)
+    launchers = [[*host.enter, str(WARREN), "run", "-n", str(each), f"--first_worker={number * each}", f"--world_size={ranks}",
+                  f"--tracker={network.BRIDGE}", secret, f"--domain_id=host{number}",
+                  f"--data_dir={disk}/host{number}", *settings, *bench]
+                 for number, host in enumerate(hosts.hosts)]
     return Start(launchers, [tracker])
 
 
@@ -112,6 +130,9 @@ def openmpi(program: str, ranks: int, folder: pathlib.Path, common: list[str], h
     agent.write_text(f'#!/bin/sh\n# HOST COMMAND: runs the command there, as ssh would\ncase $1 in\n{cases}esac\nshift\n'
                      'exec $enter sh -c "$*"\n')
     agent.chmod(0o700)
+    each = ranks // len(hosts.hosts)
+    where = ",".join(f"{address}:{each}" for address in hosts.addresses)
+    btl = "self,tcp" if each == 1 else "self,vader,tcp"
     # Its agent finds the other hosts among the processes of this one.
-    return [*hosts.switch.enter_network, "mpirun.openmpi", *root, "--host", ",".join(hosts.addresses), "--mca", "plm_rsh_agent", str(agent),
-            "--mca", "pml", "ob1", "--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "eth0", *tail]
+    return [*hosts.switch.enter_network, "mpirun.openmpi", *root, "--host", where, "--mca", "plm_rsh_agent", str(agent),
+            "--mca", "pml", "ob1", "--mca", "btl", btl, "--mca", "btl_tcp_if_include", "eth0", *tail]

@@ -26,6 +26,8 @@ TIMEOUT_S = 600
 def seconds_a_call(narrow: bool, rewire: bool) -> float:
     with tempfile.TemporaryDirectory(prefix="warren-bench-") as name, network.network(RANKS) as hosts:
         folder = pathlib.Path(name)
+        disk = folder / "disk"
+        disk.mkdir()
         hosts.limit()
         if narrow:
             hosts.narrow(*SLOW)
@@ -33,7 +35,7 @@ def seconds_a_call(narrow: bool, rewire: bool) -> float:
         result = folder / "result.json"
         settings = [*SETTINGS, f"--rewire={int(rewire)}"]
         common = ["--name=warren", f"--meeting={folder}/meeting", f"--json_file={result}", *ARGUMENTS]
-        started = programs.warren("warren", RANKS, folder, common, hosts, settings)
+        started = programs.warren("warren", RANKS, folder, disk, common, hosts, settings)
         with open(folder / "log", "w+") as log:
             processes = [subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=log, stderr=log) for line in started.aside + started.processes]
             try:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Measures Warren's allreduce beside Open MPI's, MPICH's and Gloo's and beside the least that the hardware needs, on this
+"""Measures Warren's allreduce beside Open MPI's, MPICH's, Gloo's and rabit's and beside the least that the hardware needs, on this
 machine and among network namespaces, and writes docs/performance.md and its plot.
 
 Programs take turns within each round, and the order turns from round to round, because a machine's speed drifts: only
 what ran in one call of this script is compared. Warren runs twice in every round, under two names, in each way in which it is
-compared; how far apart the two come is the spread that a ratio has to be read with. Once more it runs without a log, and so
+compared; how far apart the two come is the spread that a ratio has to be read with. In each way it runs once more without a log, and so
 survives nothing."""
 
 import argparse
@@ -22,13 +22,16 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import network  # noqa: E402
 import programs  # noqa: E402
+import rabit  # noqa: E402
 import report  # noqa: E402
-from programs import BUILD, HOST, LIMITED, OPEN, PLACES, PROGRAMS, ROOT, WARREN  # noqa: E402
+from programs import BUILD, HOST, HOSTS, LIMITED, OPEN, PAIRS, PLACES, PROGRAMS, RANKS_APART, ROOT, WARREN  # noqa: E402
 
 RUN_TIMEOUT_S = 600
-NAMESPACES = 4
 LIMITED_BATCH_US = 400_000  # so long that what a link may send at once after a rest matters little
-LIMITED_ROUNDS = 3  # at the most: the wire takes most of the time, and always as long
+# At the most: the wire takes most of the time, and always as long.
+LIMITED_ROUNDS = 3
+LIMITED_SAMPLES = 4
+LIMITED_BYTES = 100 << 20
 
 
 def say(text: str) -> None:
@@ -39,6 +42,9 @@ def build() -> None:
     subprocess.run([str(ROOT / "scripts/setup.sh"), "--bench"], check=True)
     subprocess.run([str(ROOT / "dev"), "build", "warren_cli", "warren_bench"], check=True)
     BUILD.mkdir(parents=True, exist_ok=True)
+    where = subprocess.run(["stat", "-f", "-c", "%T", str(BUILD)], check=True, capture_output=True, text=True).stdout
+    if where.strip() == "tmpfs":
+        raise SystemExit(f"{BUILD} lies in memory: what is written to disk would be measured there")
     for name, program, compiler, libraries in programs.SOURCES:
         source, target = ROOT / "bench/peers" / name, BUILD / program
         newest = max(source.stat().st_mtime, (ROOT / "bench/harness.h").stat().st_mtime)
@@ -55,23 +61,24 @@ def end(processes: list[subprocess.Popen]) -> None:
             process.wait()
 
 
-def for_people(line: list[str], folder: pathlib.Path, hosts: network.Network | None) -> list[str]:
-    """Without what has another name in each run: the folder, and the namespaces."""
+def for_people(line: list[str], folder: pathlib.Path, disk: pathlib.Path, hosts: network.Network | None) -> list[str]:
+    """Without what has another name in each run: the folders, and the namespaces."""
     for space in hosts.spaces() if hosts else []:
         for enter in (space.enter, space.enter_network):
             if line[:len(enter)] == enter:
                 line = [space.name, *line[len(enter):]]
-    return [word.replace(str(folder), "DIR") for word in line]
+    return [word.replace(str(folder), "DIR").replace(str(disk), "DISK") for word in line]
 
 
 def run_once(program: str, ranks: int, arguments: list[str], hosts: network.Network | None) -> tuple[list[dict], list[str]]:
     """(one object a size, the command line); raises RuntimeError with the output if a process fails."""
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     folder = pathlib.Path(tempfile.mkdtemp(prefix="warren-bench-", dir=base))
+    disk = pathlib.Path(tempfile.mkdtemp(prefix="data-", dir=BUILD))
     try:
         (folder / "store").mkdir()
         result = folder / "result.json"
-        started = programs.start(program, ranks, folder, [f"--json_file={result}", *arguments], hosts)
+        started = programs.start(program, ranks, folder, disk, [f"--json_file={result}", *arguments], hosts)
         if started.aside:
             subprocess.run([str(WARREN), "keygen", f"--out={folder}/secret"], check=True, stdout=subprocess.DEVNULL)
         processes = []
@@ -89,10 +96,11 @@ def run_once(program: str, ranks: int, arguments: list[str], hosts: network.Netw
             if any(codes):
                 log.seek(0)
                 raise RuntimeError(f"{program} with {ranks} ranks ended with {codes}:\n{log.read()[-4000:]}")
-        line = for_people(started.processes[0], folder, hosts)
+        line = for_people(started.processes[0], folder, disk, hosts)
         return [json.loads(text) for text in result.read_text().splitlines()], line
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        for made in (folder, disk):
+            shutil.rmtree(made, ignore_errors=True)
 
 
 def measure(results: dict, place: str, ranks: int, rounds: int, wanted: list[str], arguments: list[str],
@@ -115,15 +123,26 @@ def measure(results: dict, place: str, ranks: int, rounds: int, wanted: list[str
             results["cells"] += [cell | {"place": place, "round": turn} for cell in cells]
 
 
-def measure_namespaces(results: dict, place: str, rounds: int, wanted: list[str], arguments: list[str]) -> None:
+def bytes_of(size: str) -> int:
+    """Of "4", "1K" or "16M"."""
+    return int(size.rstrip("KM")) << {"K": 10, "M": 20}.get(size[-1], 0)
+
+
+def measure_namespaces(results: dict, place: str, rounds: int, wanted: list[str], sizes: str, samples: int) -> None:
     if os.geteuid() != 0:
         results["failures"].append(f"{place}: it takes root to make them")
         return
-    with network.network(NAMESPACES) as hosts:
+    with network.network(HOSTS[place]) as hosts:
         if place == LIMITED:
             hosts.limit()
-            arguments = [*arguments, f"--batch_us={LIMITED_BATCH_US}"]
-        measure(results, place, NAMESPACES, rounds, wanted, arguments, hosts)
+            sizes = ",".join(size for size in sizes.split(",") if bytes_of(size) <= LIMITED_BYTES)
+            samples = min(samples, LIMITED_SAMPLES)
+        if not sizes:
+            return
+        arguments = [f"--sizes={sizes}", f"--samples={samples}"]
+        if place == LIMITED:
+            arguments.append(f"--batch_us={LIMITED_BATCH_US}")
+        measure(results, place, RANKS_APART, rounds, wanted, arguments, hosts)
 
 
 def machine() -> dict:
@@ -140,9 +159,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5, help="how often each program has its turn")
     parser.add_argument("--samples", type=int, default=7, help="of each size in one turn; 3 at most above 128 MiB")
     parser.add_argument("--quick", action="store_true", help="2 and 4 ranks, up to 1 MiB, 3 rounds of 3 samples (1 among namespaces); writes no page")
-    parser.add_argument("--places", default="host,open,limited", help="where: one host, namespaces, and those with 1 Gbit/s")
+    parser.add_argument("--places", default="host,pairs,open,limited",
+                        help="where: one host, 2 namespaces of 2 ranks, 4 of one, and those with 1 Gbit/s")
     parser.add_argument("--programs", help="only these, by their names in the tables, between commas")
-    parser.add_argument("--no-figures", action="store_true", help="leave out memory, start-up and the tracker's load")
+    parser.add_argument("--no-figures", action="store_true", help="leave out memory, start-up, overlap, the tracker's load and the kernels")
     parser.add_argument("--recovery", action="store_true",
                         help="what faults cost, instead of speed beside other programs; takes an hour and a half")
     parser.add_argument("--rewire", action="store_true", help="what going around a slow link is worth, instead of all that")
@@ -164,18 +184,19 @@ def main() -> int:
     if options.rewire:
         import recovery
         import rewire
-        subprocess.run([str(ROOT / "dev"), "build", "warren_cli", "warren_bench"], check=True)
         described = machine()
+        subprocess.run([str(ROOT / "dev"), "build", "warren_cli", "warren_bench"], check=True)
         rows = rewire.rows(options.rounds, say)
         recovery.write(options.page, rows, described, rewire.BEGIN, rewire.END)
         print(recovery.page_text(rows, described))
         return 0
     if options.choice:
         import choice
-        subprocess.run([str(ROOT / "dev"), "build", "warren_cli"], check=True)
         described = machine()
+        subprocess.run([str(ROOT / "dev"), "build", "warren_cli"], check=True)
         sizes = "4,1K,64K,1M,16M,100M" if not options.quick else "4,1K,64K,1M"
-        cells = choice.run(WARREN, [int(ranks) for ranks in options.ranks.split(",")], sizes, 3 * options.samples, say)
+        turns = 4 * -(-3 * options.samples // 4)  # pairs of cycles, for two runs
+        cells = choice.run(WARREN, [int(ranks) for ranks in options.ranks.split(",")], sizes, turns, say)
         text = choice.page_text(cells, described)
         if not options.quick:
             choice.write(options.page, text)
@@ -183,17 +204,24 @@ def main() -> int:
         return 0
     if options.quick:
         options.ranks, options.sizes, options.rounds, options.samples = "2,4", "4,1K,64K,1M", 3, 3
-    places = [{"host": HOST, "open": OPEN, "limited": LIMITED}.get(name) for name in options.places.split(",")]
+    places = [{"host": HOST, "pairs": PAIRS, "open": OPEN, "limited": LIMITED}.get(name) for name in options.places.split(",")]
     if None in places:
-        parser.error("--places is a list of host, open and limited")
+        parser.error("--places is a list of host, pairs, open and limited")
     known = list(dict.fromkeys(name for place in PLACES for name in PROGRAMS[place]))
     wanted = options.programs.split(",") if options.programs else known
     if unknown := set(wanted) - set(known):
         parser.error(f"unknown programs: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
 
+    described = machine()  # before this run's own load
     build()
-    results = {"machine": machine(), "rounds": options.rounds, "samples": options.samples, "cells": [], "commands": {},
+    results = {"machine": described, "rounds": options.rounds, "samples": options.samples, "cells": [], "commands": {},
                "failures": []}
+    try:
+        rabit.build(say)
+    except RuntimeError as why:
+        say(str(why))
+        results["without_rabit"] = str(why).splitlines()[0]
+        wanted = [name for name in wanted if not name.startswith("rabit")]
     arguments = [f"--sizes={options.sizes}", f"--samples={options.samples}"]
     for place in places:
         if place == HOST:
@@ -202,10 +230,11 @@ def main() -> int:
         else:
             most = 1 if options.quick else LIMITED_ROUNDS if place == LIMITED else options.rounds
             rounds = min(options.rounds, most)
-            measure_namespaces(results, place, rounds, wanted, arguments)
+            measure_namespaces(results, place, rounds, wanted, options.sizes, options.samples)
     if not options.no_figures:
         import figures
         results["figures"] = figures.measure(say)
+        results["kernels"] = figures.kernels(say)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(results, indent=1) + "\n")
     print(report.tables(results))

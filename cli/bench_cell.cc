@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cstring>
 #include <new>
+#include <numeric>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -215,6 +217,17 @@ Status slowest(warren_comm* comm, std::vector<double>& times_us) {
       "the exchange of times");
 }
 
+// The order of a cycle of turns, the same on all ranks: shuffled, so that nobody is always after the same one, and
+// every other time the last one backwards, so that in two cycles all come as late.
+std::vector<std::size_t> order_of_turns(std::size_t algorithms, int cycle) {
+  std::vector<std::size_t> order(algorithms);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::mt19937 random(static_cast<std::uint32_t>(cycle / 2));
+  std::ranges::shuffle(order, random);
+  if (cycle % 2 == 1) std::ranges::reverse(order);
+  return order;
+}
+
 Result<Turns> take_turns(warren_comm* comm, const Cell& cell, const std::vector<std::string>& algorithms,
                          Bench& bench) {
   // Long enough that clocks and the barrier's end do not count.
@@ -245,9 +258,7 @@ Result<Turns> take_turns(warren_comm* comm, const Cell& cell, const std::vector<
   }
   std::vector<double> times_us;
   for (int i = 0; i < cell.iterations; ++i) {
-    for (std::size_t turn = 0; turn < algorithms.size(); ++turn) {
-      // Nobody is always after the same one.
-      const std::size_t a = i % 2 == 0 ? turn : algorithms.size() - 1 - turn;
+    for (const std::size_t a : order_of_turns(algorithms.size(), i)) {
       const int calls = calls_in(kBatchUs, first_us[a]);
       double one_us = 0;
       // Each algorithm logs in memory of other ranks: pages that the one before did not touch come first.
@@ -257,12 +268,10 @@ Result<Turns> take_turns(warren_comm* comm, const Cell& cell, const std::vector<
     }
   }
   if (Status s = slowest(comm, times_us); !s.ok()) return s;
-  for (std::size_t i = 0; i < times_us.size(); ++i) {
-    const std::size_t turn = i % algorithms.size();
-    const bool forth = i / algorithms.size() % 2 == 0;
-    turns.times_us[forth ? turn : algorithms.size() - 1 - turn].push_back(times_us[i]);
+  std::size_t at = 0;
+  for (int i = 0; i < cell.iterations; ++i) {
+    for (const std::size_t a : order_of_turns(algorithms.size(), i)) turns.times_us[a].push_back(times_us[at++]);
   }
-  for (auto& of_one : turns.times_us) std::ranges::sort(of_one);
   if (Status s = outcome(warren_allreduce(comm, &turns.errors, &turns.errors, 1, WARREN_U64, WARREN_SUM, nullptr),
                          "the count of errors");
       !s.ok()) {

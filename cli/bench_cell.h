@@ -76,13 +76,14 @@ struct CellResult {
 // A cell by several algorithms, which take turns.
 struct Turns {
   std::uint64_t bytes = 0;                    // as it came out
-  std::vector<std::vector<double>> times_us;  // by algorithm: of one call, in each turn; sorted
+  std::vector<std::vector<double>> times_us;  // by algorithm: of one call, in each turn, as they came
   std::uint64_t errors = 0;                   // wrong elements in the first call by each, over all ranks
 };
 
 // Collective, like run_cell(). Each algorithm ("auto", or one that serves the collective) has cell.iterations turns of
 // one batch of calls in a row, and begins them with a barrier that is not timed; a turn is as long as it is for the
-// slowest rank. Results go beside the inputs.
+// slowest rank. The order is shuffled anew for every other cycle, and the cycle after it goes backwards. Results go
+// beside the inputs.
 [[nodiscard]] Result<Turns> run_in_turns(warren_comm* comm, const Cell& cell,
                                          const std::vector<std::string>& algorithms);
 

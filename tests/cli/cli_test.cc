@@ -699,6 +699,7 @@ TEST(Bench, FitsCostsThatJobsTake) {
   for (std::string line; std::getline(lines, line); ++cells) {
     const json cell = json::parse(line);
     EXPECT_EQ(cell.at("errors"), 0) << line;
+    EXPECT_GE(cell.at("best_spread"), 1) << line;
     EXPECT_EQ(cell.at("algorithms").size(), cell.at("collective") == "barrier" ? 3u : 6u) << line;
   }
   EXPECT_EQ(cells, 3u) << "nothing to compare of a gather";

@@ -8,12 +8,14 @@ import xml.dom.minidom
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
+import choice  # noqa: E402
 import report  # noqa: E402
 from programs import HOST, LIMITED  # noqa: E402
 
 
 def cells(place: str, size: int, times: dict[str, tuple], ranks: int = 2) -> list[dict]:
-    return [{"place": place, "program": program, "ranks": ranks, "bytes": size, "median_us": time, "wrong": 0, "round": i}
+    return [{"place": place, "program": program, "ranks": ranks, "bytes": size, "median_us": time, "samples": 7, "batch": 2,
+             "written": 0, "checked": size // 4, "wrong": 0, "round": i}
             for program, series in times.items() for i, time in enumerate(series)]
 
 
@@ -71,6 +73,48 @@ class Report(unittest.TestCase):
     def test_cost_of_the_log_is_a_ratio_of_medians(self):
         self.assertIn("| with ÷ without log | **1.25** |", report.tables(results()))  # 30 over 24
 
+    def test_cost_of_the_log_is_judged_from_16_mib_on(self):
+        for size, program, others, expected in ((8 << 20, "warren", "warren without log", "| with ÷ without log | **1.30** |"),
+                                                (16 << 20, "warren", "warren without log", "| with ÷ without log | **1.30** (≤ 1.15) |"),
+                                                (256 << 20, "warren tcp", "warren tcp without log",
+                                                 "| over TCP: with ÷ without log | **1.30** (≤ 1.15) |"),
+                                                (16 << 20, "warren allocated", "warren allocated without log",
+                                                 "| allocated buffers: with ÷ without log | **1.30** (≤ 1.4) |")):
+            times = {program: (130,), f"{program} again": (130,), others: (100,)}
+            self.assertIn(expected, report.tables(results() | {"cells": cells(HOST, size, times)}))
+
+    def test_what_survives_failures_is_compared_by_itself(self):
+        times = {"warren tcp": (50,), "warren tcp again": (50,), "rabit tcp": (40,), "rabit fault-tolerant tcp": (100,)}
+        text = report.tables(results() | {"cells": cells(HOST, 16 << 20, times)})
+        self.assertIn("| over TCP: Warren ÷ best peer | **1.25** (≤ 1) |", text)
+        self.assertIn("| over TCP: Warren ÷ best peer that survives failures | **0.50** (≤ 0.6) |", text)
+        self.assertNotIn("No rabit", text)
+        self.assertIn("No rabit (no network)", report.tables(results() | {"without_rabit": "no network"}))
+
+    def test_what_was_checked_and_written_is_said(self):
+        data = results() | {"cells": cells(HOST, 1 << 20, {"warren": (1, 1)})}
+        for cell in data["cells"]:
+            cell["written"] = 4 << 20
+        data["cells"][0]["wrong"] = 3
+        text = report.tables(data)
+        self.assertIn("524,288 elements in all, 3 of them wrong", text)
+        self.assertIn("| warren: written to disk ÷ size of the results | 0.25 |", text)  # 8 samples of 2 calls
+
+    def test_a_machine_that_was_not_idle_is_told(self):
+        self.assertNotIn("not idle", report.tables(results()))
+        data = results()
+        data["machine"]["load_before"] = 0.6
+        self.assertIn("**The machine was not idle: the load before the run was 0.6", report.tables(data))
+
+    def test_kernels_under_the_bandwidth_are_told(self):
+        kernel = {"type": "f32", "op": "sum", "operands": "8 tree", "ns": 1, "streaming_gb_s": 12}
+        data = results() | {"kernels": [kernel | {"bytes": 4, "gb_s": 1, "access_gb_s": 0, "ratio": 0},
+                                        kernel | {"bytes": 8192, "gb_s": 95, "access_gb_s": 100, "ratio": 0.95},
+                                        kernel | {"bytes": 64 << 20, "gb_s": 8, "access_gb_s": 10, "ratio": 0.8}]}
+        text = report.tables(data)
+        self.assertIn("| f32 sum 8 tree | 95.0 (0.95) | 8.0 (**0.80**) | 12.0 |", text)
+        self.assertIn("1 of 2 are at 0.9 or above", text)
+
     def test_minimum_and_maximum_are_shown(self):
         self.assertIn("| openmpi | 20.0 (10.0–60.0) |", report.tables(results()))
 
@@ -95,6 +139,25 @@ class Report(unittest.TestCase):
             page.write_text("no markers")
             with self.assertRaises(SystemExit):
                 report.write_page(page, results())
+
+
+class Choice(unittest.TestCase):
+    def cell(self, by_best: float, spread: float, best_spread: float) -> dict:
+        run = {"ranks": 2, "transport": "tcp", "bytes": 4, "chosen": "ring", "best": "ring", "auto_by_best": by_best, "spread": spread,
+               "best_spread": best_spread, "algorithms": {"ring": {"median_us": 1.0}}}
+        return {"default": run, "fitted": run}
+
+    def test_what_auto_is_from_itself_excuses_nothing(self):
+        self.assertTrue(choice.fails(self.cell(1.5, 1.5, 1.1)["default"]))
+        self.assertFalse(choice.fails(self.cell(1.5, 1.1, 1.6)["default"]))
+        self.assertFalse(choice.fails(self.cell(1.14, 1.0, 1.0)["default"]))
+
+    def test_a_row_has_a_column_for_each_title(self):
+        lines = choice.page_text([self.cell(1.5, 1.5, 1.1)], results()["machine"]).splitlines()
+        rows = [line for line in lines if line.startswith("|")]
+        self.assertEqual(len(rows), 3)
+        self.assertEqual(len({row.count("|") for row in rows}), 1)
+        self.assertIn("| ring | **1.50** | 1.10 | 1.50 |", rows[2])
 
 
 if __name__ == "__main__":
