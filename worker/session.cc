@@ -2,9 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -22,6 +20,7 @@
 #include "recovery/check.h"
 #include "recovery/limits.h"
 #include "storage/segment_memory.h"
+#include "storage/start_thread.h"
 #include "worker/device/device_library.h"
 #include "worker/disk/past.h"
 #include "worker/launch/costs_file.h"
@@ -176,8 +175,9 @@ Status Session::prepare(bool spare) {
   auto control = Control::create(settings_, log_, board_, *this, services);
   if (!control.ok()) return control.status();
   control_ = std::move(control).value();
-  control_->start();
-  return {};
+  // Now, when it is an error of nothing but this life's begin if the system allows no more: later calls rely on it.
+  if (const Status started = start_thread(engine_thread_, [this] { engine_loop(); }); !started.ok()) return started;
+  return control_->start();
 }
 
 Result<std::optional<wire::Held>> Session::held_on_disk() {
@@ -879,17 +879,7 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
 void Session::hand_over() {
   // What has come for another caller may have been taken off its link here.
   if (callers_ != 0) return wake(caller_wake_);
-  if (engine_.unsettled()) ensure_engine_thread();
-  if ((engine_.outstanding() > 0 || engine_.unsettled()) && engine_thread_.joinable()) wake(engine_wake_);
-}
-
-void Session::ensure_engine_thread() {
-  if (engine_thread_.joinable() || exiting_) return;
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  engine_thread_ = std::thread([this] { engine_loop(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (engine_.outstanding() > 0 || engine_.unsettled()) wake(engine_wake_);
 }
 
 void Session::engine_loop() {
@@ -1039,10 +1029,7 @@ Status Session::submit(std::unique_lock<std::mutex>& lock, GroupId group, const 
     call->self.reset();
     return status;
   }
-  if (!call->finished.load(std::memory_order_relaxed)) {
-    ensure_engine_thread();
-    wake(engine_wake_);
-  }
+  if (!call->finished.load(std::memory_order_relaxed)) wake(engine_wake_);
   run_callbacks(lock);
   return {};
 }

@@ -202,7 +202,6 @@ class Session final : private DataPath {
   void run_callbacks(std::unique_lock<std::mutex>& lock);
   void engine_loop();
   void hand_over();
-  void ensure_engine_thread();
   static void wake(int fd);
   std::unique_lock<std::mutex> lock_for_control();
   std::unique_lock<std::mutex> lock_before_callers();

@@ -19,6 +19,7 @@
 
 #include "recovery/codec.h"
 #include "tests/worker/hanging_store.h"
+#include "tests/worker/no_threads.h"
 #include "worker/launch/settings.h"
 
 namespace warren::worker {
@@ -385,6 +386,35 @@ TEST_F(SessionTest, WhoWaitsForACallIsWokenWhenItsPrepareFunctionHasReturned) {
     EXPECT_TRUE(status.ok()) << status.describe();
     EXPECT_EQ(values, std::vector<std::uint64_t>(10, 7));
     EXPECT_EQ(sleeps_in_vain, 0);
+  });
+  tracker_.finish(1);
+  program_.join();
+}
+
+// Asynchronous calls rely on a thread that is there from the session's begin: one that could not be started when the
+// engine has the call already would leave it to others, who use the buffer when the program has freed it.
+TEST_F(SessionTest, AnAsynchronousCallNeedsNoThreadThatIsNotThere) {
+  disk().let_go();
+  start("async", [&](Session& session) {
+    std::vector<std::uint64_t> values(10);
+    const auto call = std::make_shared<Call>();
+    call->spec.collective = Collective::kAllreduce;
+    call->spec.type = DataType::kU64;
+    call->spec.op = ReduceOp::kSum;
+    call->spec.input = call->spec.output = values.data();
+    call->spec.count = values.size();
+    call->spec.prepare_context = &values;
+    call->spec.prepare = [](void* context) { static_cast<std::vector<std::uint64_t>*>(context)->assign(10, 7); };
+    const int blocked = testing::blocked_signals();
+    {
+      const testing::NoThreads none;
+      const Status submitted = session.submit(kWorldGroup, call);
+      EXPECT_TRUE(submitted.ok()) << submitted.describe();
+    }
+    EXPECT_EQ(testing::blocked_signals(), blocked);
+    const Status status = session.wait(*call);
+    EXPECT_TRUE(status.ok()) << status.describe();
+    EXPECT_EQ(values, std::vector<std::uint64_t>(10, 7));
   });
   tracker_.finish(1);
   program_.join();
