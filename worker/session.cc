@@ -19,6 +19,7 @@
 
 #include "recovery/check.h"
 #include "recovery/limits.h"
+#include "storage/fork_guard.h"
 #include "storage/segment_memory.h"
 #include "storage/start_thread.h"
 #include "worker/device/device_library.h"
@@ -329,6 +330,7 @@ Status Session::start_log() {
   auto segment = memfd_segment(settings_.log_memory_bytes);
   if (!segment.ok()) return segment.status();
   segment_ = std::move(segment).value();
+  not_for_children(segment_->bytes());
   auto made = HostLog::create(life_, segment_);
   if (!made.ok()) return made.status();
   host_log_ = std::move(made).value();
@@ -509,6 +511,7 @@ WorkerMachine::Standing Session::stop(const worker_effect::StopDataPath& what) {
 }
 
 Status Session::attach(Incarnation life, MappedSegment segment) {
+  not_for_children(segment.bytes);
   const auto lock = lock_for_control();
   const Status status = host_log_->attach(life, segment.bytes, segment.keeper);
   if (status.ok()) dead_segments_.attached(life, segment.bytes, std::move(segment.keeper));
@@ -516,6 +519,7 @@ Status Session::attach(Incarnation life, MappedSegment segment) {
 }
 
 void Session::borrowed(Incarnation life, std::uint32_t memory, MappedSegment segment) {
+  not_for_children(segment.bytes);
   const auto lock = lock_for_control();
   memory_.attach(life, memory, std::move(segment));
 }
