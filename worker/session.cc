@@ -1051,17 +1051,13 @@ Status Session::fuse(GroupId group, const GroupShape& shape, const std::shared_p
     return reducer.status();
   }
   std::unique_lock lock(mutex_);
-  CallSpec alone = spec;
-  if (alone.wire != DataType{}) alone.type = alone.wire;
-  const std::uint8_t algorithm = Batch::together(engine_.algorithm_for(alone, shape.size));
-  if (algorithm == 0 || !Batch::takes(*call, most_bytes)) {
+  if (!Batch::takes(*call, most_bytes)) {
     if (call->setup.empty()) send_batch(lock);
     if (call->spec.wire != DataType{}) {
       if (const Status narrowed = narrow(*call, shape, copy_memory_); !narrowed.ok()) return narrowed;
     }
     return submit(lock, group, call);
   }
-  call->together = algorithm;
   if (!batch_.empty() && !batch_.fits(group, *call, most_bytes)) send_batch(lock);
   stay_out(lock);
   if (const Status given = give_state(lock); !given.ok()) return given;
