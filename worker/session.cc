@@ -851,6 +851,7 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
     if (!engine_.finished_calls().empty()) run_callbacks(lock);
     if (moved) {
       idle = 0;
+      if (callers_ > 1) changed_.notify_all();
       yield_to_control(lock);
       continue;
     }
@@ -872,7 +873,15 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
     // Another look at what is posted comes before the sleep.
     if (engine_.post_all()) continue;
     log_waits(next_log);
-    sleep(lock, caller_wake_, kSleepMs, true);
+    if (watched_) {
+      // Both would sleep on the same descriptors, and who is sooner takes away what wakes the other.
+      changed_.wait_for(lock, std::chrono::milliseconds(kSleepMs));
+    } else {
+      watched_ = true;
+      sleep(lock, caller_wake_, kSleepMs, true);
+      watched_ = false;
+      if (callers_ > 1) changed_.notify_all();
+    }
     idle = 0;
   }
   caller.reset();
@@ -881,8 +890,11 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
 
 // What goes on while nobody blocks is the engine's thread's.
 void Session::hand_over() {
-  // What has come for another caller may have been taken off its link here.
-  if (callers_ != 0) return wake(caller_wake_);
+  // What has come for another caller may have been taken off its link here; and one of them watches from here on.
+  if (callers_ != 0) {
+    changed_.notify_all();
+    return wake(caller_wake_);
+  }
   if (engine_.outstanding() > 0 || engine_.unsettled()) wake(engine_wake_);
 }
 
