@@ -6,15 +6,16 @@
 #include <span>
 
 #include "recovery/result.h"
+#include "storage/fork_guard.h"
 #include "storage/host_log.h"
 
 namespace warren {
 
-// A file descriptor that closes itself.
+// A file descriptor that closes itself, also in children of a fork (storage/fork_guard.h).
 class OwnedFd {
  public:
   OwnedFd() = default;
-  explicit OwnedFd(int fd) : fd_(fd) {}
+  explicit OwnedFd(int fd) : fd_(not_for_children(fd)) {}
   OwnedFd(OwnedFd&& other) noexcept : fd_(other.release()) {}
   OwnedFd& operator=(OwnedFd&& other) noexcept;
   OwnedFd(const OwnedFd&) = delete;

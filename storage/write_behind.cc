@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "storage/start_thread.h"
+
 namespace warren::storage {
 namespace {
 
@@ -26,7 +28,8 @@ Result<std::unique_ptr<WriteBehind>> WriteBehind::start(Options options, std::un
   if (!view.ok()) return view.status();
   std::unique_ptr<WriteBehind> out(
       new WriteBehind(std::move(options), std::move(store), view.value(), std::move(segment), std::move(events)));
-  out->thread_ = std::thread([w = out.get()] { w->run(); });
+  const Status started = start_thread(out->thread_, [w = out.get()] { w->run(); });
+  if (!started.ok()) return started.because_of_this("cannot write the log to disk");
   return out;
 }
 

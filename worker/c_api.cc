@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "recovery/limits.h"
+#include "storage/fork_guard.h"
 #include "worker/call.h"
 #include "worker/launch/settings.h"
 #include "worker/log.h"
@@ -44,9 +45,10 @@ namespace {
 
 thread_local std::string last_error;
 
-// Raised in the child of a fork: what the parent made is not the child's.
+// Raised in the child of a fork: what the parent made is not the child's, which has none of its links either.
 std::atomic<unsigned> fork_generation{0};
 void count_forks() {
+  warren::close_in_children();
   static const int once = pthread_atfork(nullptr, nullptr, [] { fork_generation.fetch_add(1); });
   (void)once;
 }

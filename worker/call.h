@@ -112,7 +112,6 @@ struct Call {
   std::shared_ptr<Call> self;                // keeps an asynchronous call alive until it has finished
   std::vector<std::shared_ptr<Call>> parts;  // that it stands for, and that end with it (worker/fusion.h)
   bool blocking = false;                     // its caller waits in it
-  std::uint8_t together = 0;                 // schedule::Algorithm of the call that would stand for it and others
   std::atomic<bool> in_batch{false};         // put together with others, and not yet sent
   bool traced = false;                       // Trace::issued() was called
   // Set with `finished`, where the job goes on without lost ranks: whose inputs are in the result, rising. Null: all

@@ -1,7 +1,5 @@
 #include "worker/control.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <sodium.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -19,6 +17,7 @@
 #include "recovery/limits.h"
 #include "storage/secret.h"
 #include "storage/segment_memory.h"
+#include "storage/start_thread.h"
 #include "worker/dead_segments.h"
 #include "worker/launch/netinfo.h"
 #include "worker/logged.h"
@@ -166,13 +165,8 @@ Result<std::unique_ptr<Control>> Control::create(const Settings& settings, const
   return control;
 }
 
-void Control::start() {
-  // Signals belong to the program: this thread takes none.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { loop(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+Status Control::start() {
+  return start_thread(thread_, [this] { loop(); });
 }
 
 void Control::stop() {

@@ -86,7 +86,8 @@ class Control {
   static Result<std::unique_ptr<Control>> create(const Settings& settings, const Log& log, const RoundBoard& board,
                                                  DataPath& data_path, const Services& services);
   // Starts the thread, which joins the job. Once; apart, so that the data path has this object before it is called.
-  void start();
+  // kUnavailable: the system allows no more threads.
+  Status start();
   // Ends the thread: the data path is not called any more.
   void stop();
   // As stop(). What was said before (leave) is sent, within half a second.

@@ -14,6 +14,7 @@ namespace warren::worker {
 namespace {
 
 constexpr std::size_t kCachedSchedules = 32;
+constexpr std::size_t kMostKeptInput = std::size_t{64} << 20;  // between two rounds
 
 // Bytes of the larger of one rank's two buffers: what the choice of an algorithm goes by.
 std::uint64_t larger_buffer(const CallSpec& spec, std::uint64_t size) {
@@ -390,13 +391,29 @@ std::int32_t Engine::size_of(const Group& group, const RoundId& round) const {
 
 // The round may have to be run again with other inputs beside this one, when a part of its result stands in the output:
 // also of one that comes from the log, should that prove wrong.
-void Engine::keep_input(Group& group) {
+Status Engine::keep_input(Group& group) {
   const CallSpec& spec = group.active->spec;
-  if (!plan_.shrinks || group.input_kept || spec.input == nullptr || spec.input != spec.output) return;
+  if (!plan_.shrinks || group.input_kept || spec.input == nullptr || spec.input != spec.output) return {};
   const std::uint64_t bytes = spec.count * element_bytes(spec);
-  if (bytes == 0) return;
-  std::memcpy(group.kept_input.reserve(bytes), spec.input, bytes);
+  if (bytes == 0) return {};
+  std::byte* const copy = group.kept_input.try_reserve(bytes);
+  if (copy == nullptr) {
+    return {Code::kExhausted,
+            "mode shrink keeps a copy of an input that its result takes the place of, and there is no "
+            "memory for " +
+                std::to_string(bytes) + " bytes in " + name_of(*group.active) +
+                ": give the result another buffer, make several smaller calls, or give the "
+                "process more memory"};
+  }
+  std::memcpy(copy, spec.input, bytes);
   group.input_kept = true;
+  return {};
+}
+
+// A small one stays for the next round, faulted in.
+void Engine::forget_input(Group& group) {
+  group.input_kept = false;
+  if (group.kept_input.bytes() > kMostKeptInput) group.kept_input.give_back();
 }
 
 // Who sits where, for the schedules of this epoch.
@@ -707,7 +724,7 @@ void Engine::start_next(Group& group) {
   group.have = {};
   group.unlogged = {};
   group.awaited = 0;
-  group.interrupted = group.input_kept = false;
+  group.interrupted = false;
   const RoundId& round = group.active->round;
   if (!is_setup(round)) {
     group.begun[round.sequence.value % Group::kNewestRounds] = {round, group.active->fingerprint};
@@ -746,7 +763,7 @@ void Engine::begin(Group& group) {
     return fail(why.because_of_this("part of the result of " + name_of(call) + " is known here alone"), kNoRank);
   }
   // Before anything final comes to the output, which may be the same memory as the input.
-  keep_input(group);
+  if (const Status kept = keep_input(group); !kept.ok()) return fail(kept, kNoRank);
   if (waits_for_prepare(group, !known.done)) return;
   if (known.beyond) {
     return fail(Status(Code::kDesync, "other ranks have done " + std::to_string(call.round.sequence.value) +
@@ -1034,6 +1051,7 @@ void Engine::complete(Group& group) {
     if (group.phase != Phase::kRuns) board_.rounds_replayed.fetch_add(1, std::memory_order_relaxed);
   }
   call.contributors = contributors_to(call.round);
+  forget_input(group);
   group.active = nullptr;
   enter(group, Phase::kIdle);
   board_.end(group.slot / 2);
@@ -1262,6 +1280,7 @@ void Engine::stop(const Status& why) {
     };
     if (group->active != nullptr && group->active->prepare != Call::Prepare::kRuns) {
       finish(*group->active, reason(group->executor.status()));
+      forget_input(*group);
       group->active = nullptr;
       enter(*group, Phase::kIdle);
       board_.end(group->slot / 2);

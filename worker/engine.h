@@ -340,7 +340,8 @@ class Engine {
   void reseat(Group& group);
   void rename(Group& group, Call& call);
   void resize(const Group& group, Call& call);
-  void keep_input(Group& group);
+  [[nodiscard]] Status keep_input(Group& group);
+  static void forget_input(Group& group);
   void recalled(Replayer::Done done);
   void begin(Group& group);
   void enter(Group& group, Phase phase);

@@ -71,6 +71,10 @@ class Scratch {
   ~Scratch();
   // At least `bytes`; what was in it is lost when it grows.
   [[nodiscard]] std::byte* reserve(std::size_t bytes);
+  // The same of as much as a program asks for; null: the system gives no more, and what was there is lost.
+  [[nodiscard]] std::byte* try_reserve(std::size_t bytes);
+  void give_back();
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
 
  private:
   std::byte* data_ = nullptr;

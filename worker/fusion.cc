@@ -69,25 +69,11 @@ bool Batch::takes(const Call& call, std::uint64_t most_bytes) {
          call.setup.empty() && call.buffers == nullptr && spec.count * element_bytes(spec) <= most_bytes;
 }
 
-std::uint8_t Batch::together(schedule::Algorithm alone) {
-  using schedule::Algorithm;
-  switch (alone) {
-    // Both combine in the order of ranks; many small calls are large together, and a star sends all of it through one.
-    case Algorithm::kStar:
-    case Algorithm::kDirect: return static_cast<std::uint8_t>(Algorithm::kDirect);
-    case Algorithm::kTree:
-    case Algorithm::kButterfly: return static_cast<std::uint8_t>(alone);
-    case Algorithm::kRing:
-    case Algorithm::kAuto: return 0;
-  }
-  return 0;
-}
-
 bool Batch::fits(GroupId group, const Call& call, std::uint64_t most_bytes) const {
   const CallSpec& spec = call.spec;
   const CallSpec& first = parts_.front()->spec;
   return group == group_ && spec.type == first.type && spec.op == first.op && spec.wire == first.wire &&
-         call.together == parts_.front()->together && parts_.size() < kMostParts &&
+         spec.algorithm == first.algorithm && parts_.size() < kMostParts &&
          spec.count * element_bytes(spec) <= most_bytes - bytes_;
 }
 
@@ -127,7 +113,6 @@ Result<std::shared_ptr<Call>> Batch::close(const std::shared_ptr<CopyMemory>& me
   auto call = std::make_shared<Call>();
   call->spec = parts.front()->spec;
   call->spec.count = elements;
-  call->spec.algorithm = parts.front()->together;
   call->spec.parts = hash_parts(parts);
   call->spec.input = call->spec.output = taken.value().data.get();
   auto fused = std::make_unique<FusedCall>(parts, memory, std::move(taken).value());

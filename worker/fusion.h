@@ -2,7 +2,8 @@
 // as long as they are alike and fit; what is put together is sent when the next one does not, when the program makes
 // any other call, when it waits or asks for one of these, or says that there are no more. So where a batch ends follows
 // from the program's calls alone, which are the same on all ranks and in all lives: no agreement, no clock, and a round
-// like any other, whose name, log and replay are those of one call (docs/decisions/0013-fusion.md).
+// like any other, whose name, algorithm, bits, log and replay are those of one call of all their elements
+// (docs/decisions/0013-fusion.md).
 #pragma once
 
 #include <cstdint>
@@ -25,9 +26,6 @@ class Batch {
   // Whether a validated call may be a part of any batch of up to so many bytes: an allreduce, without prepare function
   // and name, whose buffers are memory of the CPU.
   [[nodiscard]] static bool takes(const Call& call, std::uint64_t most_bytes);
-  // By which algorithm calls that are made by this one alone are made together, with the same bits: the order in which
-  // it combines ranks must not hang on where an element stands. 0: by none.
-  [[nodiscard]] static std::uint8_t together(schedule::Algorithm alone);
   // Whether it may be the next part of this one, which has parts.
   [[nodiscard]] bool fits(GroupId group, const Call& call, std::uint64_t most_bytes) const;
   void add(GroupId group, const GroupShape& shape, std::shared_ptr<Call> part);

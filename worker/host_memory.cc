@@ -4,11 +4,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <string>
-#include <string_view>
 
 #include "recovery/limits.h"
 
@@ -18,28 +15,25 @@ namespace {
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
-// What the system could give without ending somebody; 0: it does not say.
-std::uint64_t available_bytes() {
-  std::ifstream file("/proc/meminfo");
-  for (std::string line; std::getline(file, line);) {
-    constexpr std::string_view kName = "MemAvailable:";
-    if (line.rfind(kName, 0) == 0) return std::strtoull(line.c_str() + kName.size(), nullptr, 10) * 1024;
-  }
-  return 0;
-}
+// Touched at once: the other ranks of the host may ask for as much at the same time, and each looks again before the
+// next slice.
+constexpr std::size_t kSlice = std::size_t{64} << 20;
 
 }  // namespace
 
-Result<std::shared_ptr<MemfdSegment>> HostMemory::make(std::uint64_t bytes) {
+Result<std::shared_ptr<MemfdSegment>> HostMemory::make(std::uint64_t bytes, const MemoryLeft& left) {
   if (bytes == 0 || bytes > limits::kMaxBufferBytes) {
     return Status(Code::kInvalidArgument, "memory of 1 to " + std::to_string(limits::kMaxBufferBytes) +
                                               " bytes can be allocated, not of " + std::to_string(bytes));
   }
   // It is touched here and now: more than there is would end a process, this one or another.
-  if (const std::uint64_t available = available_bytes(); available != 0 && bytes > available) {
-    return Status(Code::kUnavailable, "the system has " + std::to_string(available) + " bytes of memory left, and " +
-                                          std::to_string(bytes) + " were to be allocated");
-  }
+  const auto has_room = [&](std::uint64_t more) -> Status {
+    const auto there = left();
+    if (!there || more <= *there) return {};
+    return {Code::kUnavailable, "the system, or this process's control group, has " + std::to_string(*there) +
+                                    " bytes of memory left, and " + std::to_string(bytes) + " were to be allocated"};
+  };
+  if (const Status room = has_room(bytes); !room.ok()) return room;
   const std::size_t unit = bytes < kHugePage ? kPage : kHugePage;
   auto made = memfd_segment((bytes + unit - 1) / unit * unit, "warren-memory");
   if (!made.ok()) return made.status();
@@ -49,14 +43,20 @@ Result<std::shared_ptr<MemfdSegment>> HostMemory::make(std::uint64_t bytes) {
   // What a child of a fork wrote would be this rank's input.
   (void)::madvise(all.data(), all.size(), MADV_DONTFORK);
   // Now, and with an error instead of a signal where there is not so much memory.
-  if (::madvise(all.data(), all.size(), MADV_POPULATE_WRITE) == 0) return made;
-  const int error = errno;
-  if (error == EINVAL) {  // before Linux 5.14
-    for (std::size_t at = 0; at < all.size(); at += kPage) const_cast<volatile std::byte&>(all[at]) = std::byte{};
-    return made;
+  for (std::size_t at = 0; at < all.size(); at += kSlice) {
+    const std::span<std::byte> slice = all.subspan(at, std::min(kSlice, all.size() - at));
+    if (at != 0) {
+      if (const Status room = has_room(slice.size()); !room.ok()) return room;
+    }
+    if (::madvise(slice.data(), slice.size(), MADV_POPULATE_WRITE) == 0) continue;
+    if (errno != EINVAL) {
+      return Status(Code::kUnavailable,
+                    "the system has no memory of " + std::to_string(bytes) + " bytes: " + std::strerror(errno));
+    }
+    // Before Linux 5.14.
+    for (std::size_t i = 0; i < slice.size(); i += kPage) const_cast<volatile std::byte&>(slice[i]) = std::byte{};
   }
-  return Status(Code::kUnavailable,
-                "the system has no memory of " + std::to_string(bytes) + " bytes: " + std::strerror(error));
+  return made;
 }
 
 Result<std::uint32_t> HostMemory::add(std::shared_ptr<MemfdSegment> memory) {

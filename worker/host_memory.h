@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -22,6 +23,7 @@
 #include "recovery/ids.h"
 #include "recovery/result.h"
 #include "storage/segment_memory.h"
+#include "worker/launch/memory.h"
 
 namespace warren::worker {
 
@@ -38,9 +40,10 @@ class HostMemory {
   static constexpr std::size_t kMost = 256;
 
   // A new memory file of at least `bytes`, each page of it touched, on huge pages where the system gives them for
-  // memory files. No lock needed. kInvalidArgument: of no byte, or more than limits::kMaxBufferBytes. kUnavailable: the
-  // system has not so much.
-  static Result<std::shared_ptr<MemfdSegment>> make(std::uint64_t bytes);
+  // memory files. No lock needed. `left` is asked again while it is touched. kInvalidArgument: of no byte, or more than
+  // limits::kMaxBufferBytes. kUnavailable: the system, or the control group of this process, has not so much.
+  using MemoryLeft = std::function<std::optional<std::uint64_t>()>;
+  static Result<std::shared_ptr<MemfdSegment>> make(std::uint64_t bytes, const MemoryLeft& left = memory_left);
 
   // ---- this life's own
 

@@ -2,9 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -21,7 +19,9 @@
 
 #include "recovery/check.h"
 #include "recovery/limits.h"
+#include "storage/fork_guard.h"
 #include "storage/segment_memory.h"
+#include "storage/start_thread.h"
 #include "worker/device/device_library.h"
 #include "worker/disk/past.h"
 #include "worker/launch/costs_file.h"
@@ -176,8 +176,9 @@ Status Session::prepare(bool spare) {
   auto control = Control::create(settings_, log_, board_, *this, services);
   if (!control.ok()) return control.status();
   control_ = std::move(control).value();
-  control_->start();
-  return {};
+  // Now, when it is an error of nothing but this life's begin if the system allows no more: later calls rely on it.
+  if (const Status started = start_thread(engine_thread_, [this] { engine_loop(); }); !started.ok()) return started;
+  return control_->start();
 }
 
 Result<std::optional<wire::Held>> Session::held_on_disk() {
@@ -329,6 +330,7 @@ Status Session::start_log() {
   auto segment = memfd_segment(settings_.log_memory_bytes);
   if (!segment.ok()) return segment.status();
   segment_ = std::move(segment).value();
+  not_for_children(segment_->bytes());
   auto made = HostLog::create(life_, segment_);
   if (!made.ok()) return made.status();
   host_log_ = std::move(made).value();
@@ -509,6 +511,7 @@ WorkerMachine::Standing Session::stop(const worker_effect::StopDataPath& what) {
 }
 
 Status Session::attach(Incarnation life, MappedSegment segment) {
+  not_for_children(segment.bytes);
   const auto lock = lock_for_control();
   const Status status = host_log_->attach(life, segment.bytes, segment.keeper);
   if (status.ok()) dead_segments_.attached(life, segment.bytes, std::move(segment.keeper));
@@ -516,6 +519,7 @@ Status Session::attach(Incarnation life, MappedSegment segment) {
 }
 
 void Session::borrowed(Incarnation life, std::uint32_t memory, MappedSegment segment) {
+  not_for_children(segment.bytes);
   const auto lock = lock_for_control();
   memory_.attach(life, memory, std::move(segment));
 }
@@ -847,6 +851,7 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
     if (!engine_.finished_calls().empty()) run_callbacks(lock);
     if (moved) {
       idle = 0;
+      if (callers_ > 1) changed_.notify_all();
       yield_to_control(lock);
       continue;
     }
@@ -868,7 +873,15 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
     // Another look at what is posted comes before the sleep.
     if (engine_.post_all()) continue;
     log_waits(next_log);
-    sleep(lock, caller_wake_, kSleepMs, true);
+    if (watched_) {
+      // Both would sleep on the same descriptors, and who is sooner takes away what wakes the other.
+      changed_.wait_for(lock, std::chrono::milliseconds(kSleepMs));
+    } else {
+      watched_ = true;
+      sleep(lock, caller_wake_, kSleepMs, true);
+      watched_ = false;
+      if (callers_ > 1) changed_.notify_all();
+    }
     idle = 0;
   }
   caller.reset();
@@ -877,19 +890,12 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
 
 // What goes on while nobody blocks is the engine's thread's.
 void Session::hand_over() {
-  // What has come for another caller may have been taken off its link here.
-  if (callers_ != 0) return wake(caller_wake_);
-  if (engine_.unsettled()) ensure_engine_thread();
-  if ((engine_.outstanding() > 0 || engine_.unsettled()) && engine_thread_.joinable()) wake(engine_wake_);
-}
-
-void Session::ensure_engine_thread() {
-  if (engine_thread_.joinable() || exiting_) return;
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  engine_thread_ = std::thread([this] { engine_loop(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  // What has come for another caller may have been taken off its link here; and one of them watches from here on.
+  if (callers_ != 0) {
+    changed_.notify_all();
+    return wake(caller_wake_);
+  }
+  if (engine_.outstanding() > 0 || engine_.unsettled()) wake(engine_wake_);
 }
 
 void Session::engine_loop() {
@@ -1039,10 +1045,7 @@ Status Session::submit(std::unique_lock<std::mutex>& lock, GroupId group, const 
     call->self.reset();
     return status;
   }
-  if (!call->finished.load(std::memory_order_relaxed)) {
-    ensure_engine_thread();
-    wake(engine_wake_);
-  }
+  if (!call->finished.load(std::memory_order_relaxed)) wake(engine_wake_);
   run_callbacks(lock);
   return {};
 }
@@ -1060,17 +1063,13 @@ Status Session::fuse(GroupId group, const GroupShape& shape, const std::shared_p
     return reducer.status();
   }
   std::unique_lock lock(mutex_);
-  CallSpec alone = spec;
-  if (alone.wire != DataType{}) alone.type = alone.wire;
-  const std::uint8_t algorithm = Batch::together(engine_.algorithm_for(alone, shape.size));
-  if (algorithm == 0 || !Batch::takes(*call, most_bytes)) {
+  if (!Batch::takes(*call, most_bytes)) {
     if (call->setup.empty()) send_batch(lock);
     if (call->spec.wire != DataType{}) {
       if (const Status narrowed = narrow(*call, shape, copy_memory_); !narrowed.ok()) return narrowed;
     }
     return submit(lock, group, call);
   }
-  call->together = algorithm;
   if (!batch_.empty() && !batch_.fits(group, *call, most_bytes)) send_batch(lock);
   stay_out(lock);
   if (const Status given = give_state(lock); !given.ok()) return given;

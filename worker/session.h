@@ -202,7 +202,6 @@ class Session final : private DataPath {
   void run_callbacks(std::unique_lock<std::mutex>& lock);
   void engine_loop();
   void hand_over();
-  void ensure_engine_thread();
   static void wake(int fd);
   std::unique_lock<std::mutex> lock_for_control();
   std::unique_lock<std::mutex> lock_before_callers();
@@ -247,6 +246,7 @@ class Session final : private DataPath {
   void* serialize_stream_ = nullptr;
   Status failed_;
   int callers_ = 0;        // threads inside drive()
+  bool watched_ = false;   // one of them sleeps on the links, and the others until it tells
   std::string waits_for_;  // beside calls; for the log
   bool waits_for_commit_ = false;
   std::vector<pollfd> pollfds_;

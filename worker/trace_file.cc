@@ -1,7 +1,6 @@
 #include "worker/trace_file.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,6 +13,8 @@
 #include <cstdio>
 #include <cstring>
 #include <utility>
+
+#include "storage/start_thread.h"
 
 namespace warren::worker {
 namespace {
@@ -112,11 +113,8 @@ Result<std::unique_ptr<TraceFile>> TraceFile::open(const std::string& path, cons
     return mended.because_of_this("cannot write the timeline " + path);
   }
   std::unique_ptr<TraceFile> file(new TraceFile(fd, path, log));
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  file->writer_ = std::thread([f = file.get()] { f->write_loop(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  const Status started = start_thread(file->writer_, [f = file.get()] { f->write_loop(); });
+  if (!started.ok()) return started.because_of_this("cannot write the timeline " + path);
   return file;
 }
 
@@ -132,7 +130,7 @@ TraceFile::~TraceFile() {
     ends_ = true;
   }
   changed_.notify_all();
-  writer_.join();
+  if (writer_.joinable()) writer_.join();
   flush();
   ::close(fd_);
 }

@@ -44,6 +44,7 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
+  [[nodiscard]] pid_t pid() const { return pid_; }
   void kill(int signal) const { ::kill(pid_, signal); }
   // Until it ends: its exit code, or 128 and the signal that ended it.
   int wait() {

@@ -1,7 +1,12 @@
 // Workers as processes that are killed and stopped.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
 
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/process.h"
@@ -14,12 +19,16 @@ using ::testing::HasSubstr;
 using testing::Process;
 using ::testing::StartsWith;
 
-std::vector<std::unique_ptr<Process>> start(Cluster& cluster, int size, int elements) {
+// `more`: arguments of all ranks; `last`: of the last one, after those.
+std::vector<std::unique_ptr<Process>> start(Cluster& cluster, int size, int elements,
+                                            const std::vector<std::string>& more = {}, const std::string& last = {}) {
   std::vector<std::unique_ptr<Process>> workers;
   for (int r = 0; r < size; r++) {
-    workers.push_back(std::make_unique<Process>(
-        std::vector<std::string>{WARREN_LOOPER, cluster.address(), cluster.root_file(), std::to_string(r),
-                                 std::to_string(size), std::to_string(elements)}));
+    std::vector<std::string> arguments{WARREN_LOOPER,     cluster.address(),    cluster.root_file(),
+                                       std::to_string(r), std::to_string(size), std::to_string(elements)};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    if (!last.empty() && r == size - 1) arguments.push_back(last);
+    workers.push_back(std::make_unique<Process>(arguments));
   }
   for (int r = 0; r < size; r++) {
     EXPECT_EQ(workers[static_cast<std::size_t>(r)]->line(), "joined " + std::to_string(r));
@@ -39,6 +48,73 @@ TEST(Processes, AKilledRankIsNamedByAllOthersAndTheJobGoesOnInNewLives) {
         EXPECT_THAT(said, HasSubstr("rank 2"));
       }
     }
+  }
+}
+
+// A child of its, which has a copy of every descriptor, does not keep its death from being seen: with heartbeats alone
+// that would take longer than a test waits.
+TEST(Processes, AKilledRankThatHasForkedIsSeenToBeDead) {
+  Cluster cluster;
+  auto workers = start(cluster, 2, 1000, {"600000"}, "forks");
+  const std::string forked = workers[1]->line();
+  ASSERT_THAT(forked, StartsWith("forked "));
+  const pid_t child = std::atoi(forked.c_str() + std::string("forked ").size());
+  workers[1]->kill(SIGKILL);
+  const std::string said = workers[0]->line();
+  EXPECT_EQ(::kill(child, 0), 0) << "it is still there";
+  ::kill(child, SIGKILL);
+  EXPECT_THAT(said, StartsWith("failed 5 "));
+  EXPECT_THAT(said, HasSubstr("rank 1"));
+}
+
+// Lines of a file of the system's, such as /proc/net/unix.
+std::vector<std::string> lines_of(const std::string& file_path) {
+  std::ifstream file(file_path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
+// Abstract names that sockets of this process have: those of its descriptors that /proc/net/unix names.
+std::set<std::string> names_of(pid_t pid) {
+  std::set<std::string> inodes, names;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
+    std::error_code gone;
+    const std::string to = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (to.starts_with("socket:[")) inodes.insert(to.substr(8, to.size() - 9));
+  }
+  for (const std::string& line : lines_of("/proc/net/unix")) {
+    std::istringstream words(line);
+    std::string number, count, protocol, flags, type, state, inode, path;
+    if (words >> number >> count >> protocol >> flags >> type >> state >> inode >> path && inodes.contains(inode)) {
+      names.insert(path);
+    }
+  }
+  return names;
+}
+
+TEST(Processes, WhoIsKilledLeavesNoNames) {
+  Cluster cluster;
+  auto workers = start(cluster, 2, 300'000, {"1000", "logs"});
+  std::set<std::string> names;
+  for (const auto& worker : workers) {
+    const std::set<std::string> mine = names_of(worker->pid());
+    for (const char* of : {"@warren-link-", "@warren-segments-"}) {
+      EXPECT_TRUE(std::ranges::any_of(mine, [&](const std::string& name) { return name.starts_with(of); })) << of;
+    }
+    names.insert(mine.begin(), mine.end());
+    // All memory that it shares is such that has no name.
+    bool shares = false;
+    for (const std::string& line : lines_of("/proc/" + std::to_string(worker->pid()) + "/maps")) {
+      EXPECT_EQ(line.find(" /dev/shm/"), std::string::npos) << line;
+      shares = shares || line.find("/memfd:warren-log") != std::string::npos;
+    }
+    EXPECT_TRUE(shares);
+  }
+  for (const auto& worker : workers) worker->kill(SIGKILL);
+  for (const auto& worker : workers) EXPECT_EQ(worker->wait(), 128 + SIGKILL);
+  for (const std::string& line : lines_of("/proc/net/unix")) {
+    EXPECT_FALSE(names.contains(line.substr(line.rfind(' ') + 1))) << line;
   }
 }
 

@@ -83,21 +83,24 @@ TEST(Fusion, OneAloneIsMadeAsItIs) {
   EXPECT_EQ(part->spec.input, a.data());
 }
 
-TEST(Fusion, TheAlgorithmIsThatOfAllTogetherOrTheOneThatACallNamed) {
-  const auto byte_of = [](schedule::Algorithm a) { return static_cast<std::uint8_t>(a); };
-  std::vector<float> a{1};
+// Which one it is hangs on the size of all together, where no call says so.
+TEST(Fusion, TheAlgorithmIsTheOneThatEachCallNamed) {
+  std::vector<float> a{1}, large(100'000);
+  Batch batch;
+  batch.add(kWorldGroup, kShape, sum_of(a, a));
+  EXPECT_TRUE(batch.fits(kWorldGroup, *sum_of(large, large), 1 << 20));
+  batch.add(kWorldGroup, kShape, sum_of(large, large));
+  EXPECT_EQ(close(batch)->spec.algorithm, 0);
   const auto named = [&] {
     auto part = sum_of(a, a);
-    part->spec.algorithm = byte_of(schedule::Algorithm::kStar);
-    part->together = Batch::together(schedule::Algorithm::kStar);
+    part->spec.algorithm = static_cast<std::uint8_t>(schedule::Algorithm::kRing);
     return part;
   };
-  Batch batch;
   batch.add(kWorldGroup, kShape, named());
-  EXPECT_EQ(close(batch)->spec.algorithm, byte_of(schedule::Algorithm::kStar));
+  EXPECT_TRUE(batch.fits(kWorldGroup, *named(), 1 << 20));
+  EXPECT_FALSE(batch.fits(kWorldGroup, *sum_of(a, a), 1 << 20));
   batch.add(kWorldGroup, kShape, named());
-  batch.add(kWorldGroup, kShape, named());
-  EXPECT_EQ(close(batch)->spec.algorithm, byte_of(schedule::Algorithm::kDirect));
+  EXPECT_EQ(close(batch)->spec.algorithm, static_cast<std::uint8_t>(schedule::Algorithm::kRing));
 }
 
 TEST(Fusion, PartsAreNarrowedTogether) {
@@ -147,7 +150,7 @@ TEST(Fusion, WhatFits) {
   EXPECT_FALSE(fits([](Call& c) { c.spec.op = ReduceOp::kMax; }));
   EXPECT_FALSE(fits([](Call& c) { c.spec.type = DataType::kI32; }));
   EXPECT_FALSE(fits([](Call& c) { c.spec.wire = DataType::kBF16; }));
-  EXPECT_FALSE(fits([](Call& c) { c.together = 1; }));
+  EXPECT_FALSE(fits([](Call& c) { c.spec.algorithm = 1; }));
   EXPECT_FALSE(fits([](Call&) {}, GroupId(7)));
   EXPECT_FALSE(batch.full(40));
   batch.add(kWorldGroup, kShape, sum_of(five, five));

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <zmq.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
@@ -19,6 +20,7 @@
 
 #include "recovery/codec.h"
 #include "tests/worker/hanging_store.h"
+#include "tests/worker/no_threads.h"
 #include "worker/launch/settings.h"
 
 namespace warren::worker {
@@ -136,6 +138,9 @@ class PlayedTracker {
 // Where set: called before each sleep of the thread, which lasts for as long as a test has patience.
 thread_local void (*before_sleep)() = nullptr;
 thread_local int sleeps_in_vain = 0;
+// Of threads that say so: how many sleep in poll(), at most at once.
+thread_local bool is_counted = false;
+std::atomic<int> sleeping{0}, most_sleeping{0};
 
 HangingDisk& disk() {
   void* library = dlopen(WARREN_HANGING_STORE, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
@@ -390,6 +395,71 @@ TEST_F(SessionTest, WhoWaitsForACallIsWokenWhenItsPrepareFunctionHasReturned) {
   program_.join();
 }
 
+// Asynchronous calls rely on a thread that is there from the session's begin: one that could not be started when the
+// engine has the call already would leave it to others, who use the buffer when the program has freed it.
+TEST_F(SessionTest, AnAsynchronousCallNeedsNoThreadThatIsNotThere) {
+  disk().let_go();
+  start("async", [&](Session& session) {
+    std::vector<std::uint64_t> values(10);
+    const auto call = std::make_shared<Call>();
+    call->spec.collective = Collective::kAllreduce;
+    call->spec.type = DataType::kU64;
+    call->spec.op = ReduceOp::kSum;
+    call->spec.input = call->spec.output = values.data();
+    call->spec.count = values.size();
+    call->spec.prepare_context = &values;
+    call->spec.prepare = [](void* context) { static_cast<std::vector<std::uint64_t>*>(context)->assign(10, 7); };
+    const int blocked = testing::blocked_signals();
+    {
+      const testing::NoThreads none;
+      const Status submitted = session.submit(kWorldGroup, call);
+      EXPECT_TRUE(submitted.ok()) << submitted.describe();
+    }
+    EXPECT_EQ(testing::blocked_signals(), blocked);
+    const Status status = session.wait(*call);
+    EXPECT_TRUE(status.ok()) << status.describe();
+    EXPECT_EQ(values, std::vector<std::uint64_t>(10, 7));
+  });
+  tracker_.finish(1);
+  program_.join();
+}
+
+// They would sleep on the same descriptors, and who wakes sooner takes away what would wake the other.
+TEST_F(SessionTest, OfTwoThreadsThatWaitOneWatchesTheLinks) {
+  most_sleeping = 0;
+  std::promise<void> two;
+  start("sync", [&](Session& session) {
+    std::vector<std::uint64_t> values(2);
+    std::vector<std::shared_ptr<Call>> calls;
+    for (std::uint64_t& value : values) {
+      const auto& call = calls.emplace_back(std::make_shared<Call>());
+      call->spec.collective = Collective::kAllreduce;
+      call->spec.type = DataType::kU64;
+      call->spec.op = ReduceOp::kSum;
+      call->spec.input = call->spec.output = &value;
+      call->spec.count = 1;
+      EXPECT_TRUE(session.submit(kWorldGroup, call).ok());
+    }
+    const auto wait = [&](Call& call) {
+      is_counted = true;
+      const Status status = session.wait(call);
+      is_counted = false;
+      EXPECT_TRUE(status.ok()) << status.describe();
+    };
+    std::thread other([&] { wait(*calls[0]); });
+    two.set_value();
+    wait(*calls[1]);
+    other.join();
+  });
+  disk().await_put();
+  two.get_future().wait();
+  for (int i = 0; i < 3; i++) (void)tracker_.receive(wire::Envelope::kHeartbeat);
+  disk().let_go();
+  tracker_.finish(1);
+  program_.join();
+  EXPECT_EQ(most_sleeping, 1);
+}
+
 // A log that is full waits for its disk under the lock: whoever wants the lock meanwhile goes on with heartbeats.
 TEST_F(SessionTest, HeartbeatsGoOnWhileAFullLogWaitsForItsDisk) {
   constexpr int kRounds = 24;  // of 64 KiB, for a log of 1 MiB
@@ -429,7 +499,11 @@ extern "C" int poll(pollfd* fds, nfds_t count, int timeout_ms) {
     timeout_ms = warren::worker::kPatienceMs;
   }
   const timespec limit{timeout_ms / 1000, timeout_ms % 1000 * 1'000'000L};
+  using warren::worker::most_sleeping, warren::worker::sleeping;
+  const bool counted = warren::worker::is_counted;
+  if (counted) most_sleeping = std::max<int>(most_sleeping, ++sleeping);
   const int ready = ppoll(fds, count, timeout_ms < 0 ? nullptr : &limit, nullptr);
+  if (counted) sleeping--;
   if (before_sleep != nullptr && ready == 0) warren::worker::sleeps_in_vain++;
   return ready;
 }

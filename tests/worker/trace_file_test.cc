@@ -13,6 +13,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tests/worker/no_threads.h"
+
 namespace warren::worker {
 namespace {
 
@@ -177,6 +179,18 @@ TEST_F(TraceFileTest, AStoppedWriterIsNotWaitedFor) {
   file->flush();
   EXPECT_NE(text().find("events left out"), std::string::npos);
   EXPECT_NE(text().find("\"b\""), std::string::npos);
+}
+
+TEST_F(TraceFileTest, AThreadThatCannotBeStartedIsAnErrorOfOpen) {
+  const int blocked = testing::blocked_signals();
+  Result<std::unique_ptr<TraceFile>> file = Status(Code::kInternal, "not opened");
+  {
+    const testing::NoThreads none;
+    file = TraceFile::open(path_, Log());
+  }
+  EXPECT_EQ(file.status().code(), Code::kUnavailable) << file.status().describe();
+  EXPECT_NE(file.status().describe().find("cannot start a thread"), std::string::npos) << file.status().describe();
+  EXPECT_EQ(testing::blocked_signals(), blocked);
 }
 
 TEST_F(TraceFileTest, WhatCannotBeWrittenIsTold) {

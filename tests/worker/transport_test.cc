@@ -931,6 +931,24 @@ TEST_F(Lent, WhatIsReadStaysMappedUntilThen) {
   EXPECT_EQ(std::memcmp(c.view.bytes(), before.data(), kInput), 0);
 }
 
+// In a container more than it is allowed is no error that the system gives: it ends a process. Ranks that ask at once
+// all find room for themselves.
+TEST(HostMemory, WhatIsLeftIsLookedAtAgainWhileItIsTaken) {
+  constexpr std::uint64_t kMany = std::uint64_t{200} << 20, kMiB = 1 << 20;
+  const auto make = [&](std::vector<std::optional<std::uint64_t>> said) {
+    std::size_t asked = 0;
+    const Status status = HostMemory::make(kMany, [&] { return said[std::min(asked++, said.size() - 1)]; }).status();
+    EXPECT_EQ(asked, said.size()) << status.describe();
+    return status;
+  };
+  const Status none = make({kMany - 1});
+  EXPECT_EQ(none.code(), Code::kUnavailable);
+  EXPECT_NE(none.describe().find("control group"), std::string::npos) << none.describe();
+  EXPECT_EQ(make({kMany, 64 * kMiB, 63 * kMiB}).code(), Code::kUnavailable);
+  EXPECT_TRUE(make({kMany, 64 * kMiB, 64 * kMiB, 8 * kMiB}).ok()) << "the last slice is what is left";
+  EXPECT_TRUE(make({std::nullopt, std::nullopt, std::nullopt, std::nullopt}).ok());
+}
+
 TEST(HostMemory, HasLimits) {
   EXPECT_EQ(HostMemory::make(0).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(HostMemory::make(UINT64_MAX).status().code(), Code::kInvalidArgument);

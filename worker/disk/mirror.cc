@@ -12,6 +12,7 @@
 #include "recovery/shards.h"
 #include "storage/files.h"
 #include "storage/life_note.h"
+#include "storage/start_thread.h"
 #include "worker/checkpoints.h"
 
 namespace warren::worker {
@@ -76,7 +77,8 @@ Result<std::unique_ptr<Mirror>> Mirror::open(const Settings& settings, std::uniq
   const std::string directory = settings.checkpoint_mirror + "/" + storage::file_name(settings.job);
   if (Status s = storage::make_directory(directory); !s.ok()) return s.because_of_this("cannot mirror checkpoints");
   std::unique_ptr<Mirror> mirror(new Mirror(directory, settings.world_size, std::move(reader), std::move(events)));
-  mirror->thread_ = std::thread([m = mirror.get()] { m->run(); });
+  const Status started = start_thread(mirror->thread_, [m = mirror.get()] { m->run(); });
+  if (!started.ok()) return started.because_of_this("cannot mirror checkpoints");
   return mirror;
 }
 

@@ -16,6 +16,7 @@
 #include "recovery/codec.h"
 #include "recovery/limits.h"
 #include "worker/launch/launcher_variables.h"
+#include "worker/launch/memory.h"
 #include "worker/launch/netinfo.h"
 #include "worker/launch/text.h"
 
@@ -562,40 +563,7 @@ std::string host_of(const SystemFacts& facts) {
   return (out.empty() ? "host" : out) + "-" + digits.data();
 }
 
-// The number in a file such as memory.max, which says "max" where there is no limit.
-std::optional<std::uint64_t> number_in(const std::string& file_path) {
-  std::ifstream file(file_path);
-  std::uint64_t value = 0;
-  return file >> value ? std::optional(value) : std::nullopt;
-}
-
 }  // namespace
-
-std::optional<std::uint64_t> control_group_memory(std::string_view groups, const std::string& mounted_at) {
-  std::optional<std::uint64_t> least;
-  std::istringstream lines{std::string(groups)};
-  for (std::string line; std::getline(lines, line);) {  // "0::/a/b" (version 2) or "7:memory:/a/b"
-    const std::size_t first = line.find(':');
-    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    if (!controllers.empty() && ("," + controllers + ",").find(",memory,") == std::string::npos) continue;
-    const std::string root = mounted_at + (controllers.empty() ? "" : "/memory");
-    const char* file = controllers.empty() ? "/memory.max" : "/memory.limit_in_bytes";
-    // Each group up to the root limits those in it. Inside of a container the path may be that of the machine, which is
-    // not here; then its own group is the root.
-    std::string group = line.substr(second + 1);
-    while (true) {
-      while (group.ends_with('/')) group.pop_back();
-      const auto limit = number_in(root + group + file);
-      if (limit && (!least || *limit < *least)) least = limit;
-      if (group.empty()) break;
-      const std::size_t slash = group.rfind('/');
-      group.resize(slash == std::string::npos ? 0 : slash);
-    }
-  }
-  return least;
-}
 
 SystemFacts read_system_facts() {
   SystemFacts out;
@@ -609,10 +577,7 @@ SystemFacts read_system_facts() {
   if (pages > 0 && page_bytes > 0) {
     out.memory_bytes = static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page_bytes);
   }
-  std::ifstream groups("/proc/self/cgroup");
-  std::ostringstream text;
-  text << groups.rdbuf();
-  const auto allowed = control_group_memory(text.str(), "/sys/fs/cgroup");
+  const auto allowed = control_group_memory();
   if (allowed && (out.memory_bytes == 0 || *allowed < out.memory_bytes)) out.memory_bytes = *allowed;
   return out;
 }

@@ -125,10 +125,6 @@ struct SystemFacts {
   std::uint64_t memory_bytes = 0;  // of the machine, or what the control groups of this process allow
 };
 
-// The least of what control groups allow, by the text of /proc/self/cgroup and the folder where they are mounted
-// (versions 1 and 2). Nothing: there is no limit, or none that can be seen.
-[[nodiscard]] std::optional<std::uint64_t> control_group_memory(std::string_view groups, const std::string& mounted_at);
-
 // Reads /proc; never fails, fields may be empty.
 [[nodiscard]] SystemFacts read_system_facts();
 // getenv. Thread rule of getenv: nobody may call setenv meanwhile.

@@ -1,7 +1,5 @@
 #include "worker/replay/fetch_service.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -26,6 +24,7 @@
 #include "recovery/fetch_codec.h"
 #include "recovery/limits.h"
 #include "storage/secret.h"
+#include "storage/start_thread.h"
 #include "storage/xxh3.h"
 #include "worker/launch/netinfo.h"
 
@@ -273,15 +272,6 @@ struct FetchService::Impl {
     const std::string text(bound.data());
     port = static_cast<std::uint16_t>(std::stoul(text.substr(text.rfind(':') + 1)));
     return {};
-  }
-
-  void run_thread() {
-    // Signals belong to the program: this thread takes none, nor do ZeroMQ's.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread = std::thread([this] { loop(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
   // --- the thread ---
@@ -559,7 +549,9 @@ Result<std::unique_ptr<FetchService>> FetchService::start(const Settings& settin
   auto impl = std::make_unique<Impl>(self, std::move(reader), std::move(on_reply), std::move(on_warning),
                                      std::move(on_question));
   if (Status s = impl->open(settings); !s.ok()) return s.because_of_this("cannot serve what is logged");
-  impl->run_thread();
+  if (Status s = start_thread(impl->thread, [i = impl.get()] { i->loop(); }); !s.ok()) {
+    return s.because_of_this("cannot serve what is logged");
+  }
   return std::unique_ptr<FetchService>(new FetchService(std::move(impl)));
 }
 

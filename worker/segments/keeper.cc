@@ -2,8 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sodium.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -14,10 +12,10 @@
 #include <chrono>
 #include <cstring>
 #include <map>
-#include <system_error>
 #include <utility>
 
 #include "recovery/limits.h"
+#include "storage/start_thread.h"
 
 namespace warren::worker {
 namespace {
@@ -50,17 +48,8 @@ Result<std::unique_ptr<SegmentKeeper>> SegmentKeeper::start(std::uint32_t worker
   if (!wake.open()) return system_failure("cannot make a descriptor");
   std::unique_ptr<SegmentKeeper> keeper(
       new SegmentKeeper(std::move(listener).value(), std::move(wake), workers, std::move(warn)));
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  Status status;
-  try {
-    keeper->thread_ = std::thread([k = keeper.get()] { k->loop(); });
-  } catch (const std::system_error& e) {
-    status = Status(Code::kUnavailable, std::string("cannot start a thread: ") + e.what());
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (!status.ok()) return status;
+  const Status started = start_thread(keeper->thread_, [k = keeper.get()] { k->loop(); });
+  if (!started.ok()) return started;
   return keeper;
 }
 

@@ -18,6 +18,7 @@
 
 #include "recovery/check.h"
 #include "recovery/limits.h"
+#include "storage/fork_guard.h"
 #include "worker/transport/pass_fd.h"
 
 namespace warren::worker {
@@ -29,6 +30,7 @@ constexpr std::int64_t kMaxBackoffMs = 1000;
 constexpr std::int64_t kAcceptPauseMs = 100;
 constexpr int kWarningsPerSecond = 5;
 constexpr const char* kNotNumeric = "not a numeric address";
+constexpr int kStream = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
 
 struct SocketAddress {
   sockaddr_storage storage{};
@@ -76,7 +78,7 @@ bool is_for_good(int error) {
 
 // A socket of which it is not known yet whether it is connected. Nothing: why not is in errno.
 OwnedFd begin_to_connect(const SocketAddress& to) {
-  OwnedFd fd(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  OwnedFd fd(::socket(to.storage.ss_family, kStream, 0));
   if (!fd.open()) return fd;
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to.storage), to.length) == 0) return fd;
   const int error = errno;
@@ -141,7 +143,7 @@ Result<std::uint16_t> Connector::listen(const std::string& host, std::uint16_t p
   };
   const auto address = numeric(host, port);
   if (!address) return fail("not a numeric IPv4 or IPv6 address");
-  const int fd = ::socket(address->storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  const int fd = not_for_children(::socket(address->storage.ss_family, kStream, 0));
   if (fd < 0) return fail(std::strerror(errno));
   set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
   sockaddr_storage bound{};
@@ -159,7 +161,7 @@ Result<std::uint16_t> Connector::listen(const std::string& host, std::uint16_t p
 
 Status Connector::listen_on_host() {
   const SocketAddress address = on_host(self_);
-  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  const int fd = not_for_children(::socket(AF_UNIX, kStream, 0));
   if (fd >= 0 && ::bind(fd, reinterpret_cast<const sockaddr*>(&address.storage), address.length) == 0 &&
       ::listen(fd, SOMAXCONN) == 0) {
     host_listener_ = fd;
@@ -342,7 +344,7 @@ void Connector::accept_all(int listener, TimeMs now) {
       conversations_.erase(oldest);
     }
     Conversation& c = conversations_.emplace_back();
-    c.fd = fd;
+    c.fd = not_for_children(fd);
     c.state = State::kReadHello;
     c.on_host = listener == host_listener_;
     c.remote = c.on_host ? "a process of this host" : name_of(reinterpret_cast<const sockaddr*>(&from), length);

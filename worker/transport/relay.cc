@@ -1,8 +1,6 @@
 #include "worker/transport/relay.h"
 
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -12,11 +10,11 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include "recovery/check.h"
 #include "recovery/limits.h"
+#include "storage/start_thread.h"
 
 namespace warren::worker {
 namespace {
@@ -135,19 +133,9 @@ Status Relay::start() {
   if (!wake_.open() || !poll_.open() || ::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) != 0) {
     return no_descriptor();
   }
-  // Signals belong to the program: this thread takes none. Nor is one of its own ever delivered: splice() to a socket
-  // whose other end has gone raises SIGPIPE.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  Status started;
-  try {
-    thread_ = std::thread([this] { run(); });
-  } catch (const std::system_error& e) {
-    started = Status(Code::kUnavailable, std::string("cannot make a thread: ") + e.what());
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started;
+  // It takes no signals, nor is one of its own ever delivered: splice() to a socket whose other end has gone raises
+  // SIGPIPE.
+  return start_thread(thread_, [this] { run(); });
 }
 
 Status Relay::join(OwnedFd one, OwnedFd other) {

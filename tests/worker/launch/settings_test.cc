@@ -611,30 +611,6 @@ TEST(Settings, WorkersOfOneMachineShareTheMemoryOfTheLog) {
   EXPECT_EQ(memory_with({{"WARREN_LOG_MEMORY_BYTES", "5M"}}, 8000 * kMiB), 5u);
 }
 
-TEST(Settings, ControlGroupsLimitTheMemory) {
-  char name[] = "/tmp/warren-cgroup-XXXXXX";
-  ASSERT_NE(mkdtemp(name), nullptr);
-  const std::filesystem::path root = name;
-  const auto put = [&](const std::string& file, const std::string& text) {
-    std::filesystem::create_directories((root / file).parent_path());
-    std::ofstream(root / file) << text << "\n";
-  };
-  put("a/b/memory.max", "max");
-  EXPECT_EQ(control_group_memory("0::/a/b\n", root), std::nullopt);
-  put("a/memory.max", "7000");
-  EXPECT_EQ(control_group_memory("0::/a/b\n", root), 7000u);
-  put("a/b/memory.max", "5000");
-  EXPECT_EQ(control_group_memory("0::/a/b\n", root), 5000u);
-  EXPECT_EQ(control_group_memory("0::/elsewhere\n", root), std::nullopt);
-  put("memory.max", "9000");
-  EXPECT_EQ(control_group_memory("0::/elsewhere\n", root), 9000u);
-  EXPECT_EQ(control_group_memory("0::/\n", root), 9000u);
-  put("memory/x/memory.limit_in_bytes", "300");
-  EXPECT_EQ(control_group_memory("11:cpu,memory:/x\n3:cpuset:/y\n", root), 300u);
-  EXPECT_EQ(control_group_memory("nonsense\n\n:\n4:memory_recursive:/x\n", root), std::nullopt);
-  std::filesystem::remove_all(root);
-}
-
 TEST(Settings, TellsMisspelledVariables) {
   const std::string_view entries[] = {"PATH=/bin", "WARREN_TRAKER=x", "WARREN_JOB=j", "WARREN_CONFIG=c",
                                       "WARREN_ZZZZZZZZ="};
