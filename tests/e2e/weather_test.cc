@@ -40,7 +40,7 @@ TEST(Weather, AJitterOf200MsAndLostFramesEndNoEpoch) {
     std::vector<std::string> all = Network::prefix(static_cast<std::uint32_t>(w));
     for (const std::string& word : {std::string(WARREN_PACER), cluster.address(), cluster.root_file(),
                                     std::to_string(w), std::to_string(kRanks), "host" + std::to_string(w),
-                                    std::string("auto"), std::string("1000"), std::string("1000"), std::string("40")}) {
+                                    std::string("auto"), std::string("1000"), std::string("1000"), std::string("16")}) {
       all.push_back(word);
     }
     auto child = Child::start(
