@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -75,7 +76,10 @@ class DataNetwork {
   [[nodiscard]] Micros transfer_us(std::size_t bytes);
 
   void attach(Incarnation life, SimTransport* transport) { lives_[life] = transport; }
-  void detach(Incarnation life) { lives_.erase(life); }
+  // `silently`: with its machine.
+  void detach(Incarnation life, bool silently);
+  // Its process has gone, and its machine is there to say so.
+  [[nodiscard]] bool refuses(Incarnation life) const { return !lives_.contains(life) && !unheard_.contains(life); }
   [[nodiscard]] SimTransport* find(Incarnation life) const;
 
   void add(const std::shared_ptr<Wire>& wire) { wires_.push_back(wire); }
@@ -101,6 +105,7 @@ class DataNetwork {
   Micros latency_base_us_;
   std::int64_t bytes_per_us_;
   std::map<Incarnation, SimTransport*> lives_;
+  std::set<Incarnation> unheard_;  // of those that are gone
   std::vector<std::weak_ptr<Wire>> wires_;
 };
 
@@ -114,6 +119,8 @@ class SimTransport final : public worker::Transport {
     virtual void data_moved() = 0;
     // What the control thread's watch over links sees: the other end has gone.
     virtual void link_closed(Rank peer, const std::string& evidence) = 0;
+    // What worker/transport/knocks.h finds, of a link that is not up.
+    virtual void process_gone(Rank peer) = 0;
     // Its process stands still until then: it accepts no connection.
     [[nodiscard]] virtual Micros stands_still_until_us() const = 0;
     // True: its process dies at this very moment; nothing more of it goes out.
@@ -141,6 +148,9 @@ class SimTransport final : public worker::Transport {
   [[nodiscard]] std::vector<Incarnation> lives() const {
     return members_ ? members_->lives : std::vector<Incarnation>();
   }
+  // To whom this rank has links in the epoch in force, up or not.
+  [[nodiscard]] std::set<Rank> linked() const;
+  [[nodiscard]] bool refused_by(Incarnation life) const { return network_.refuses(life); }
   // The process is gone. Silently: its peers hear nothing (a lost machine), else their kernels are told.
   void vanish(bool silently);
 
@@ -209,6 +219,7 @@ class SimTransport final : public worker::Transport {
   Link& at(worker::LinkId link) { return *links_[link]; }
   worker::LinkId find_or_make(GroupId group, Rank peer);
   void try_connect(worker::LinkId link, Micros deadline_us);
+  void knock(worker::LinkId link, Micros until_us);
   void come_up(worker::LinkId link, const std::shared_ptr<Wire>& wire, int side);
   void post(worker::LinkId link, const FrameHeader& header, std::span<const std::byte> payload, const LogPlace& place,
             bool lent, worker::Token token);
