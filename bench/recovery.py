@@ -58,6 +58,15 @@ def shrinking(kills: int, minutes: float) -> list[dict]:
                 "0 hangs, 0 divergences", how)]
 
 
+def draining(drains: int, minutes: float) -> list[dict]:
+    report, how = chaos(minutes, "--ranks=4", f"--faults=drain:{drains}", "--mix=inflight", "--round_bytes=16M", "--seed=6")
+    return [row(f"4 workers, {drains} preemptions (SIGTERM) with eight asynchronous allreduces of 2 MiB in flight: lives in which a call failed",
+                f"{report['failed_lives']}; {report['drained']} left as they were told to", "0", how),
+            row("the same: from SIGTERM to the end of the process, p50 / p99 / max", ms(report["drain_ms"]), "< 10 s", how),
+            row("the same: from the end of the process to the next round of all, p50 / p99 / max", ms(report["stall_ms"]), "", how),
+            row("the same: outcome", verdict(report), "0 hangs, 0 divergences", how)]
+
+
 def training(minutes: float) -> list[dict]:
     scale = minutes / 30
     counts = {"kill": max(1, round(40 * scale)), "stop": max(1, round(11 * scale)), "cut": max(1, round(11 * scale))}
@@ -139,7 +148,7 @@ def run(minutes: float, kills: int, megabytes: int, say) -> list[dict]:
     subprocess.run([str(ROOT / "dev"), "build", "warren_cli", "fetch_bench", "log_store_bench"], check=True)
     rows = []
     for name, step in (("stalls of 4 workers", lambda: stalls(4, kills, kills / 40)), ("stalls of 8 workers", lambda: stalls(8, kills, kills / 35)),
-                       ("mode shrink", lambda: shrinking(kills, kills / 20)), ("no false alarms", lambda: oversubscribed(min(minutes, 5))), ("replay", lambda: replay(megabytes)),
+                       ("mode shrink", lambda: shrinking(kills, kills / 20)), ("preemptions", lambda: draining(100, 2.5)), ("no false alarms", lambda: oversubscribed(min(minutes, 5))), ("replay", lambda: replay(megabytes)),
                        ("training under faults", lambda: training(minutes)),
                        ("faults of all kinds", lambda: everything(minutes))):
         say(name)

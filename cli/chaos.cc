@@ -18,8 +18,8 @@ DECLARE_int32(spares);
 DEFINE_double(seconds, 60, "how long faults strike");
 DEFINE_string(
     faults, "kill,stop,cut,tracker",
-    "a list of kill, stop, cut, tracker, disk, all; or none. kill:40,stop:11: so many of each, spread over the "
-    "run");
+    "a list of kill, stop, cut, tracker, disk, all, pair, drain; or none. kill:40,stop:11: so many of each, spread "
+    "over the run");
 DEFINE_int32(hosts, 2, "failure domains that the ranks are spread over");
 DEFINE_int32(interval_ms, 1000, "mean time from the end of a recovery to the next fault");
 DEFINE_string(mix, "mixed",
@@ -109,8 +109,11 @@ bool shrinks(ChaosOptions& options) {
   if (options.spares != 0) return wrong("--mode=shrink comes without --spares: workers keep their ranks");
   if (std::ranges::find(options.faults, FaultKind::kAll) != options.faults.end()) {
     return wrong(
-        "with --mode=shrink --faults are kill, stop, cut, tracker and disk: where everything dies, others may "
+        "with --mode=shrink --faults are kill, pair, stop, cut, tracker and disk: where everything dies, others may "
         "contribute to what is computed again");
+  }
+  if (std::ranges::find(options.faults, FaultKind::kDrain) != options.faults.end()) {
+    return wrong("with --mode=shrink --faults are kill, pair, stop, cut, tracker and disk");
   }
   if (!chaos::process::may_shrink(options.mix)) {
     return wrong(
@@ -152,8 +155,10 @@ int run(const std::vector<std::string>&) {
   if (!faults->kinds.empty() && replicas.value() == 0)
     return usage_error(kChaosCommand, "faults need --replicas above 0");
   if (spares > 0 && (has(FaultKind::kCut) || has(FaultKind::kDisk) || has(FaultKind::kAll))) {
-    return usage_error(kChaosCommand, "with --spares ranks move between hosts: --faults are kill, stop and tracker");
+    return usage_error(kChaosCommand,
+                       "with --spares ranks move between hosts: --faults are kill, pair, drain, stop and tracker");
   }
+  if (has(FaultKind::kPair) && ranks < 2) return usage_error(kChaosCommand, "a pair is two of --ranks");
   if (has(FaultKind::kDisk) && (FLAGS_hosts < 2 || replicas.value() < 2)) {
     return usage_error(kChaosCommand,
                        "a host loses its disk only where another has a copy: --hosts and --replicas of 2");
@@ -218,7 +223,9 @@ const Command kChaosCommand = {
         "Starts a tracker and a launcher for each host, whose workers make rounds of all kinds and sizes and take "
         "checkpoints. Faults strike at random times and at named points: kill (SIGKILL of a worker), stop (SIGSTOP and "
         "SIGCONT), cut (a host is off the network for a while; takes root), tracker (killed, started again later), "
-        "disk (a host dies and comes back with an empty data directory), all (everything dies and is started again). "
+        "disk (a host dies and comes back with an empty data directory), all (everything dies and is started again), "
+        "pair (SIGKILL of two workers at once), drain (SIGTERM of a worker, which finishes its calls and leaves; "
+        "failed_lives counts those whose calls failed). "
         "Each result of each life is compared with what plain loops over the same inputs give.\n"
         "With --mode=shrink, --min_workers and --grace_ms the job goes on without workers that are lost. Those that "
         "are killed come back at once, after the grace time or much later. All lives of all ranks must have the same "

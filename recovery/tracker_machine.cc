@@ -787,11 +787,13 @@ void TrackerMachine::on_link_broken(Incarnation who, const wire::LinkBroken& b, 
   if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
   const std::size_t peer = b.peer();
   const MemberState state = members_[*rank].state;
-  const bool may_report = state == MemberState::kActive || (state == MemberState::kFinalizing && logged());
+  const bool survives = state == MemberState::kSurvivor && b.gone();
+  const bool may_report = survives || state == MemberState::kActive || (state == MemberState::kFinalizing && logged());
   if (!may_report || b.epoch() != plan_.epoch() || peer >= members_.size() || peer == *rank ||
       plan_.members(static_cast<int>(peer)).incarnation() != b.peer_incarnation()) {
     return count(Transition::out_of_turn);
   }
+  if (survives) return suspect(*rank, peer, b, now, effects);
   if (members_[peer].state == MemberState::kFinalizing && !logged()) {
     return count(Transition::link_broken_to_finalizing);
   }
@@ -807,6 +809,19 @@ void TrackerMachine::on_link_broken(Incarnation who, const wire::LinkBroken& b, 
     arm(evidence_due_);
   }
   evidence_.push_back({*rank, peer, b.evidence()});
+}
+
+// All have closed their links: that somebody's process has gone is all that tells who will not answer, and was not
+// known when the epoch was ended.
+void TrackerMachine::suspect(std::size_t rank, std::size_t peer, const wire::LinkBroken& b, TimeMs now,
+                             Effects& effects) {
+  Member& m = members_[peer];
+  if (m.state != MemberState::kStopping || m.suspected) return count(Transition::link_broken_repeated);
+  count(Transition::suspect_told);
+  m.suspected = true;
+  log(Severity::kWarning, "link_broken", name(rank) + " has looked for " + name(peer) + ": " + b.evidence(), effects,
+      {{"rank", std::to_string(rank)}, {"peer", std::to_string(peer)}});
+  fence_suspects(now, effects);
 }
 
 void TrackerMachine::on_round_failed(Incarnation who, const wire::RoundFailed& f, TimeMs now, Effects& effects) {

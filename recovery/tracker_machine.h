@@ -205,7 +205,7 @@ class TrackerMachine {
   // A life in the newest plan; its rank is its index.
   struct Member {
     MemberState state = MemberState::kActive;
-    bool suspected = false;  // others have lost their links to it, which ended its plan
+    bool suspected = false;  // others have lost their links to it, which ended its plan; or its process has gone
     bool silent = false;     // finalizing, and not heard for a round timeout
     std::uint64_t beat = 0;  // of the newest heartbeat: what an older one says, delivered again, is over
     TimeMs finalizing_since;
@@ -286,6 +286,7 @@ class TrackerMachine {
   void on_join(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
   void on_heartbeat(Incarnation who, const wire::Heartbeat& heartbeat, TimeMs now, Effects& effects);
   void on_link_broken(Incarnation who, const wire::LinkBroken& broken, TimeMs now, Effects& effects);
+  void suspect(std::size_t rank, std::size_t peer, const wire::LinkBroken& broken, TimeMs now, Effects& effects);
   void on_round_failed(Incarnation who, const wire::RoundFailed& failed, TimeMs now, Effects& effects);
   void on_stopped(Incarnation who, const wire::Stopped& stopped, TimeMs now, Effects& effects);
   void on_leave(Incarnation who, const wire::Leave& leave, TimeMs now, Effects& effects);

@@ -42,6 +42,7 @@ namespace warren {
   X(link_broken)                      \
   X(link_broken_repeated)             \
   X(link_broken_to_finalizing)        \
+  X(suspect_told)                     \
   X(evidence_of_one_link)             \
   X(evidence_against_one_rank)        \
   X(round_failed)                     \

@@ -35,6 +35,9 @@ enum class WorkerMachine::Transition : std::uint8_t {
   kHeartbeat,
   kLinkBrokenReported,
   kLinkBrokenRepeated,
+  kPeerGoneReported,
+  kPeerGoneReportedSuspended,
+  kPeerGoneRepeatedSuspended,
   kRoundFailedReported,
   kRoundFailedRepeated,
   kReportTimedOut,
@@ -119,6 +122,9 @@ constexpr const char* kTransitionNames[] = {
     "heartbeat",
     "link_broken_reported",
     "link_broken_repeated",
+    "peer_gone_reported",
+    "peer_gone_reported_suspended",
+    "peer_gone_repeated_suspended",
     "round_failed_reported",
     "round_failed_repeated",
     "report_timed_out",
@@ -300,6 +306,7 @@ void WorkerMachine::send_link_broken(const BrokenLink& broken, std::vector<Worke
   b.set_peer(static_cast<std::uint32_t>(broken.peer.value));
   b.set_peer_incarnation(plan_.members(broken.peer.value).incarnation());
   b.set_evidence(wire_text(broken.evidence));
+  b.set_gone(broken.gone);
   effects.emplace_back(Send{std::move(e)});
 }
 
@@ -828,15 +835,27 @@ void WorkerMachine::on_connection_trouble(const std::string& what, TimeMs, std::
 void WorkerMachine::on_link_broken(Epoch epoch, Rank peer, const std::string& evidence, TimeMs now,
                                    std::vector<WorkerEffect>& effects) {
   if (!reports() || epoch != Epoch(plan_.epoch())) return count(Transition::kReportStale);
-  WARREN_CHECK(peer.value >= 0 && peer.value < plan_.members_size(), "links lead to ranks of the plan");
   count(Transition::kLinkBrokenReported);
+  report_broken({peer, evidence}, now, effects);
+}
+
+void WorkerMachine::on_peer_gone(Epoch epoch, Rank peer, const std::string& evidence, TimeMs now,
+                                 std::vector<WorkerEffect>& effects) {
+  const bool suspended = state_ == State::kSuspended;
+  if ((!suspended && !reports()) || epoch != Epoch(plan_.epoch())) return count(Transition::kReportStale);
+  count(suspended ? Transition::kPeerGoneReportedSuspended : Transition::kPeerGoneReported);
+  report_broken({peer, evidence, true}, now, effects);
+}
+
+void WorkerMachine::report_broken(BrokenLink broken, TimeMs now, std::vector<WorkerEffect>& effects) {
+  WARREN_CHECK(broken.peer.value >= 0 && broken.peer.value < plan_.members_size(), "links lead to ranks of the plan");
   if (broken_links_.empty() && failed_round_.ok()) reported_ = now;
-  BrokenLink broken{peer, evidence};
   send_link_broken(broken, effects);
+  const wire::Member& peer = plan_.members(broken.peer.value);
   // Who finalizes first closes its end.
   log(state_ == State::kLeaving ? Severity::kInfo : Severity::kWarning, "link_broken",
-      "the link to rank " + std::to_string(peer.value) + " (worker " + plan_.members(peer.value).worker_id() +
-          " on host " + plan_.members(peer.value).host_id() + ") broke: " + wire_text(evidence),
+      "the link to rank " + std::to_string(broken.peer.value) + " (worker " + peer.worker_id() + " on host " +
+          peer.host_id() + ") broke: " + wire_text(broken.evidence),
       effects);
   if (broken_links_.size() < kMaxBrokenLinks) broken_links_.push_back(std::move(broken));
 }
@@ -1080,6 +1099,11 @@ void WorkerMachine::keep_alive(TimeMs now, std::vector<WorkerEffect>& effects) {
     case State::kSuspended:
       count(Transition::kReportRepeated);
       send_report(effects);
+      for (const BrokenLink& broken : broken_links_) {
+        if (!broken.gone) continue;
+        count(Transition::kPeerGoneRepeatedSuspended);
+        send_link_broken(broken, effects);
+      }
       break;
     default: break;
   }

@@ -123,6 +123,10 @@ class WorkerMachine {
   // A data link of the current epoch broke (reported once per peer and epoch).
   void on_link_broken(Epoch epoch, Rank peer, const std::string& evidence, TimeMs now,
                       std::vector<WorkerEffect>& effects);
+  // The process of a peer in the newest plan has gone. Told while this life is suspended, too: nothing else shows then
+  // who will not answer.
+  void on_peer_gone(Epoch epoch, Rank peer, const std::string& evidence, TimeMs now,
+                    std::vector<WorkerEffect>& effects);
   // A round failed here with a desync or corrupt frames: ends the epoch for all.
   void on_round_failed(Epoch epoch, const Status& why, TimeMs now, std::vector<WorkerEffect>& effects);
   // How far the data path came. Positions are valid (recovery/codec.h) and sorted by (group, version).
@@ -179,6 +183,7 @@ class WorkerMachine {
   struct BrokenLink {
     Rank peer;
     std::string evidence;
+    bool gone = false;
   };
   struct Draining {
     TimeMs by;
@@ -194,6 +199,7 @@ class WorkerMachine {
   void send_heartbeat(TimeMs now, std::vector<WorkerEffect>& effects);
   void send_leave(bool finalize, const std::string& reason, std::vector<WorkerEffect>& effects);
   void send_link_broken(const BrokenLink& broken, std::vector<WorkerEffect>& effects);
+  void report_broken(BrokenLink broken, TimeMs now, std::vector<WorkerEffect>& effects);
   void send_round_failed(std::vector<WorkerEffect>& effects);
   void send_stopped(std::vector<WorkerEffect>& effects);
   void send_report(std::vector<WorkerEffect>& effects);
@@ -245,7 +251,7 @@ class WorkerMachine {
   std::string trouble_;            // what the connection last complained of
   Progress progress_;
   std::uint64_t beat_ = 0;
-  std::vector<BrokenLink> broken_links_;  // reported and not yet answered by an interrupt
+  std::vector<BrokenLink> broken_links_;  // reported, and not yet answered by an interrupt; or by a plan, if gone
   Status failed_round_;                   // likewise
   TimeMs reported_;                       // when the first of them was
   Epoch stop_epoch_;                      // the data path of all epochs before it stops

@@ -214,6 +214,11 @@ Status Control::open(const Settings& settings) {
     data_path_.link_failed(group, peer, why);
     link_broken(machine_->epoch(), peer, why.describe());
   };
+  events.gone = [this](Epoch epoch, Rank peer, const std::string& evidence) {
+    std::vector<WorkerEffect> effects;
+    machine_->on_peer_gone(epoch, peer, evidence, now(), effects);
+    run_effects(std::move(effects));
+  };
   events.warning = [this](const std::string& text) { log_(WARREN_LOG_WARNING, text); };
   connector_ = std::make_unique<Connector>(settings.job, link_key, self_, std::move(events));
   auto port = connector_->listen(addresses.value().bind, 0);
@@ -251,6 +256,7 @@ Status Control::open(const Settings& settings) {
   join.set_resize(settings.resize);
   // Also one whose place the job has gone on without: until it is taken in again.
   join.set_waits(settings.spares != 0 || settings.min_workers != 0);
+  looks_for_dead_ = join.waits();
   join.set_spare(services_.spare);
   join.set_software(WARREN_VERSION);
   auto* agreed = join.mutable_settings();
@@ -290,7 +296,10 @@ Status Control::open_segments(const Settings& settings, const handshake::LinkKey
   };
   events.returned = [this](Incarnation life, std::uint32_t memory) { data_path_.returned(life, memory); };
   events.lent = [this](Incarnation life, std::uint32_t memory) { data_path_.lent(life, memory); };
-  events.complete = [this](Epoch epoch) { data_path_.open(epoch); };
+  events.complete = [this](Epoch epoch) {
+    connector_->mates_are_there();
+    data_path_.open(epoch);
+  };
   events.failed = [this](Epoch epoch, Rank mate, const Status& why) {
     link_broken(epoch, mate, "it has not mapped the log of this rank: " + why.describe());
   };
@@ -737,6 +746,7 @@ void Control::install(const wire::Plan& plan) {
   if (segments_) {
     segments_->begin_epoch(std::move(mates), now());
   } else {
+    connector_->mates_are_there();
     data_path_.open(Epoch(plan.epoch()));
   }
 }
@@ -753,7 +763,8 @@ void Control::run_effects(std::vector<WorkerEffect> effects) {
                    [&](const worker_effect::Install& e) { install(e.plan); },
                    [&](const worker_effect::StopDataPath& e) {
                      if (!e.resume) life_sign_.ended(e.why);
-                     if (const std::uint64_t bytes = connector_->end_epoch(); bytes != 0) {
+                     if (const std::uint64_t bytes = connector_->suspend_epoch(e.resume && looks_for_dead_, now());
+                         bytes != 0) {
                        log_(WARREN_LOG_INFO, "this rank has passed on " + std::to_string(bytes) +
                                                  " bytes between other ranks, around slow links");
                      }

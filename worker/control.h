@@ -215,6 +215,7 @@ class Control {
   std::unique_ptr<Sockets> sockets_;
   std::optional<WorkerMachine> machine_;
   std::unique_ptr<Connector> connector_;
+  bool looks_for_dead_ = false;  // the job need not wait for a worker that has not answered an interrupt
   std::shared_ptr<KeeperLink> keeper_;
   std::unique_ptr<SegmentExchange> segments_;
   LifeSign life_sign_;

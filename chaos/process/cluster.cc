@@ -102,6 +102,9 @@ Status Cluster::start_host(std::uint32_t host) {
                                              "--round_timeout_ms=" + std::to_string(options_.round_timeout_ms),
                                              "--join_timeout_ms=600000",
                                              "--log_memory_bytes=1G"};
+  if (options_.drains) {
+    for (const char* word : {"/usr/bin/env", "WARREN_ON_SIGTERM=drain"}) setup.arguments.emplace_back(word);
+  }
   setup.arguments.insert(setup.arguments.end(), launcher.begin(), launcher.end());
   if (options_.spares != 0) {
     const std::uint32_t here = options_.spares / options_.hosts + (host < options_.spares % options_.hosts ? 1 : 0);

@@ -25,6 +25,7 @@ struct ClusterOptions {
   std::int64_t round_timeout_ms = 10'000;
   std::int64_t grace_ms = 0;   // of a shape in mode shrink
   bool disk_log = false;       // hosts have a data directory
+  bool drains = false;         // at SIGTERM a worker finishes its calls and leaves
   Network* network = nullptr;  // null: all on the loopback interface
 };
 

@@ -194,6 +194,7 @@ class Run {
     c.round_timeout_ms = options_.round_timeout_ms;
     c.grace_ms = options_.grace_ms;
     c.disk_log = report_.disk_log = options_.disk_log;
+    c.drains = has(FaultKind::kDrain);
     c.network = network_;
     auto cluster = Cluster::create(c);
     if (!cluster.ok()) return cluster.status();
@@ -360,6 +361,8 @@ class Run {
       case FaultKind::kTracker: return kill_tracker();
       case FaultKind::kDisk: return lose_disk(victim);
       case FaultKind::kAll: return kill_all();
+      case FaultKind::kPair: return kill_pair(victim);
+      case FaultKind::kDrain: return drain(victim);
     }
     return false;
   }
@@ -370,7 +373,7 @@ class Run {
     say(text + (second ? " (during a recovery)" : ""));
     report_.fault_count++;
     report_.during_recovery += second ? 1 : 0;
-    const bool kill = kind == FaultKind::kKill;
+    const bool kill = kind == FaultKind::kKill || kind == FaultKind::kPair;
     const bool away = kill && shape_.shrinks() && (watch_->there() >> victim & 1) == 0;
     std::optional<std::size_t> stall;
     if (!away) stall = watch_->fault(at_ns, kill ? std::optional(Watch::Life{victim, life}) : std::nullopt);
@@ -413,7 +416,7 @@ class Run {
     });
   }
 
-  bool kill_now(std::uint32_t victim) {
+  bool kill_now(std::uint32_t victim, FaultKind kind = FaultKind::kKill) {
     const std::uint32_t life = cluster_->page(victim).lives.load() - 1;
     const std::string at = where(victim);
     lives_at_fault_ = life + 1;
@@ -422,7 +425,7 @@ class Run {
     const bool killed = cluster_->signal_worker(victim, SIGKILL);
     comes_back(victim, away_ns, killed);
     if (!killed) return false;
-    note(FaultKind::kKill, victim, life, now, std::nullopt, "kill " + at);
+    note(kind, victim, life, now, std::nullopt, "kill " + at);
     return true;
   }
 
@@ -445,6 +448,30 @@ class Run {
     note(FaultKind::kKill, victim, lives_at_fault_ - 1, dies_at_ns, std::nullopt,
          "kill " + where(victim) + ", " + std::to_string(delay_us) + " us after it entered " + name_of(phase));
     pause(dies_at_ns + kMs);
+    return true;
+  }
+
+  bool kill_pair(std::uint32_t victim) {
+    const auto other = static_cast<std::uint32_t>((victim + 1 + draw_.below(shape_.ranks - 1)) % shape_.ranks);
+    if (!kill_now(victim, FaultKind::kPair)) return false;
+    (void)kill_now(other, FaultKind::kPair);
+    return true;
+  }
+
+  // What it had begun goes on until it leaves: the others stop when it has, not when it is told to.
+  bool drain(std::uint32_t victim) {
+    const std::uint32_t life = cluster_->page(victim).lives.load() - 1;
+    const Phase phase = phase_of(victim);
+    const std::string at = where(victim);
+    const std::uint64_t told_ns = monotonic_ns();
+    if (!cluster_->signal_worker(victim, SIGTERM)) return false;
+    constexpr int kIsThere = 0;
+    while (going() && cluster_->page(victim).lives.load() == life + 1 && cluster_->signal_worker(victim, kIsThere)) {
+      tick();
+    }
+    const std::uint64_t now = monotonic_ns();
+    report_.drains_ms.push_back(static_cast<double>(now - told_ns) / 1e6);
+    note(FaultKind::kDrain, victim, life, now, phase, "drain " + at);
     return true;
   }
 
@@ -563,6 +590,7 @@ class Run {
         report_.failures++;
       }
       report_.rollbacks = std::max(report_.rollbacks, lines_of("host-" + std::to_string(h), "job_rolled_back").size());
+      report_.drained += lines_of("host-" + std::to_string(h), "its place was needed elsewhere").size();
     }
     const std::vector<std::string> reasons = lines_of("tracker", "start again from ");
     for (std::size_t i = 0; i < std::min(reasons.size(), kMostPrinted); i++) blame(reasons[i]);
@@ -583,6 +611,7 @@ class Run {
     report_.lives = watch_->lives();
     report_.big_share = watch_->big_share();
     for (const auto& [code, count] : watch_->failures()) {
+      report_.failed_lives += count;
       const bool expected = code == WARREN_CLOSED || code == WARREN_UNAVAILABLE || code == WARREN_PEER_LOST;
       const std::string what = std::to_string(count) + " lives ended with error code " + std::to_string(code);
       if (expected) {
@@ -599,7 +628,8 @@ class Run {
       if (const auto ms = f.stall ? watch_->stall_ms(*f.stall) : std::nullopt) {
         report_.stalls_ms.push_back(*ms);
         const bool without = (watch_->ended_with(*f.stall) >> f.victim & 1) == 0;
-        if (shape_.shrinks() && f.kind == FaultKind::kKill && without) report_.shrink_stalls_ms.push_back(*ms);
+        const bool killed = f.kind == FaultKind::kKill || f.kind == FaultKind::kPair;
+        if (shape_.shrinks() && killed && without) report_.shrink_stalls_ms.push_back(*ms);
       }
       if (f.alone && f.noticed_ns != 0) {
         report_.noticed_ms[static_cast<std::size_t>(f.kind)].push_back(static_cast<double>(f.noticed_ns - f.at_ns) /
@@ -608,6 +638,7 @@ class Run {
     }
     std::ranges::sort(report_.stalls_ms);
     std::ranges::sort(report_.shrink_stalls_ms);
+    std::ranges::sort(report_.drains_ms);
     say_longest_stalls();
     for (auto& times : report_.noticed_ms) std::ranges::sort(times);
     return report_;
@@ -731,6 +762,7 @@ std::string ChaosReport::json(const ChaosOptions& options) const {
   j["divergences"] = divergences;
   j["hangs"] = hangs;
   j["failures"] = failures;
+  j["failed_lives"] = failed_lives;
   if (goodput >= 0) {
     j["goodput"] = goodput;
   } else {
@@ -750,6 +782,10 @@ std::string ChaosReport::json(const ChaosOptions& options) const {
   }
   j["stall_ms"] = spread(stalls_ms);
   if (options.min_workers != 0) j["shrink_stall_ms"] = spread(shrink_stalls_ms);
+  if (!drains_ms.empty()) {
+    j["drained"] = drained;
+    j["drain_ms"] = spread(drains_ms);
+  }
   j["noticed_ms"] = nlohmann::ordered_json::object();
   for (std::size_t k = 0; k < faults.size(); k++) {
     if (!noticed_ms[k].empty()) j["noticed_ms"][std::string(kFaultNames[k])] = spread(noticed_ms[k]);

@@ -23,8 +23,11 @@ enum class FaultKind : std::uint8_t {
   kTracker,  // kill -9 of the tracker, started again later
   kDisk,     // a host dies and comes back without its data directory
   kAll,      // everything dies and is started again
+  kPair,     // SIGKILL of two workers, one right after the other
+  kDrain,    // SIGTERM of a worker, which finishes its calls and leaves: its place is needed elsewhere
 };
-inline constexpr std::array<std::string_view, 6> kFaultNames = {"kill", "stop", "cut", "tracker", "disk", "all"};
+inline constexpr std::array<std::string_view, 8> kFaultNames = {"kill", "stop", "cut",  "tracker",
+                                                                "disk", "all",  "pair", "drain"};
 
 struct ChaosOptions {
   std::string program;  // the path of `warren`
@@ -62,6 +65,11 @@ struct ChaosReport {
   double goodput = -1;  // not measured
   // Plans with fewer workers than the one before, and with more.
   std::uint64_t shrinks = 0, growths = 0;
+  // Lives whose calls failed: with an error that a fault explains, too.
+  std::uint64_t failed_lives = 0;
+  // Lives that a drain has ended, as their launchers saw it, and from SIGTERM to the end of each process.
+  std::uint64_t drained = 0;
+  std::vector<double> drains_ms;
   std::vector<double> stalls_ms;
   std::vector<double> shrink_stalls_ms;  // of them, those of kills after which the job went on without the victim
   std::array<std::vector<double>, kFaultNames.size()> noticed_ms;  // until the tracker has ended the epoch

@@ -319,6 +319,7 @@ class Cluster {
   enum class Doom : std::uint8_t { kAlone, kHost, kCluster, kDisks };
   std::map<std::size_t, Doom> doom_;                                       // by life: what goes with it
   std::optional<Micros> away_us_;                                          // of who dies now
+  std::optional<bool> silently_;                                           // likewise
   std::map<std::string, std::shared_ptr<storage::FakeResultDisk>> disks_;  // by host
   std::optional<SimMirror> mirror_;
   std::vector<std::unique_ptr<SimWorker>> lives_;
@@ -466,6 +467,7 @@ bool Cluster::killed_at(std::size_t life, KillPoint point, std::uint64_t passage
     if (slot_of_life_[life] != d.worker || d.at != point || d.passage != passage) continue;
     if (lives_.size() <= life || lives_[life]->attempt() != d.attempt) continue;
     away_us_ = d.away_us;
+    silently_ = d.silently;
     doom_[life] = d.with_disks     ? Doom::kDisks
                   : d.with_cluster ? Doom::kCluster
                   : d.with_host    ? Doom::kHost
@@ -483,12 +485,17 @@ bool Cluster::killed_at(std::size_t life, KillPoint point, std::uint64_t passage
 void Cluster::doomed(std::size_t life) {
   SimWorker& worker = *lives_[life];
   switch (doom_[life]) {
-    case Doom::kAlone: kill(worker, world_.random.chance(0.3)); break;
+    case Doom::kAlone: {
+      const bool drawn = world_.random.chance(0.3);
+      kill(worker, silently_.value_or(drawn));
+      break;
+    }
     case Doom::kHost: lose_host(worker.host()); break;
     case Doom::kCluster: lose_cluster(true); break;
     case Doom::kDisks: lose_cluster(true, true); break;
   }
   away_us_.reset();
+  silently_.reset();
 }
 
 void Cluster::kill(SimWorker& life, bool silently) {

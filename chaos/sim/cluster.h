@@ -65,6 +65,8 @@ struct SimOptions {
     bool with_disks = false;    // and all disks but the tracker's
     // Its worker is started again so much later; nullopt: soon.
     std::optional<std::int64_t> away_us{};
+    // Alone: its kernel tells its peers nothing. nullopt: as is drawn.
+    std::optional<bool> silently{};
   };
   std::vector<Death> deaths;
 };

@@ -19,6 +19,7 @@ using worker::LinkId;
 using worker::Token;
 
 constexpr Micros kRetryUs = 50'000;
+constexpr Micros kKnockUs = 100'000;
 
 std::uint64_t hash_of(std::span<const std::byte> bytes, std::uint64_t seed = 0) {
   return bytes.empty() ? seed : XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
@@ -65,6 +66,10 @@ std::shared_ptr<Wire> DataNetwork::some_wire() {
   return up.empty() ? nullptr : up[world_.random.below(up.size())];
 }
 
+void DataNetwork::detach(Incarnation life, bool silently) {
+  if (lives_.erase(life) != 0 && silently) unheard_.insert(life);
+}
+
 void DataNetwork::silence_one(Micros for_us) {
   const auto wire = some_wire();
   if (!wire) return;
@@ -109,7 +114,7 @@ SimTransport::SimTransport(DataNetwork& network, Owner& owner, Incarnation self)
 }
 
 SimTransport::~SimTransport() {
-  network_.detach(self_);
+  network_.detach(self_, false);
 }
 
 template <class What>
@@ -158,6 +163,9 @@ LinkId SimTransport::link(GroupId group, Rank peer) {
   Link& l = at(id);
   if (l.wanted) return id;
   l.wanted = true;
+  if (!l.wire) {
+    later(kKnockUs, [this, id, until_us = world_.now_us() + members_->timeout_ms * 1000] { knock(id, until_us); });
+  }
   // The lower rank connects; the higher one waits until it does, however long that takes.
   if (!l.wire && members_->self < peer) {
     Micros delay = network_.latency_us();
@@ -166,6 +174,19 @@ LinkId SimTransport::link(GroupId group, Rank peer) {
     later(delay, [this, id, deadline] { try_connect(id, deadline); });
   }
   return id;
+}
+
+void SimTransport::knock(LinkId id, Micros until_us) {
+  const Link& l = at(id);
+  if (l.wire || !l.broken.ok()) return;
+  if (network_.refuses(members_->lives[static_cast<std::size_t>(l.peer.value)])) return owner_.process_gone(l.peer);
+  if (world_.now_us() < until_us) later(kKnockUs, [this, id, until_us] { knock(id, until_us); });
+}
+
+std::set<Rank> SimTransport::linked() const {
+  std::set<Rank> peers;
+  for (const auto& [name, link] : by_name_) peers.insert(name.second);
+  return peers;
 }
 
 void SimTransport::try_connect(LinkId id, Micros deadline_us) {
@@ -655,7 +676,7 @@ void SimTransport::vanish(bool silently) {
     }
   }
   close_all();
-  network_.detach(self_);
+  network_.detach(self_, silently);
 }
 
 }  // namespace warren::chaos

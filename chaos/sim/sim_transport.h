@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -77,7 +78,10 @@ class DataNetwork {
   [[nodiscard]] Micros transfer_us(std::size_t bytes);
 
   void attach(Incarnation life, SimTransport* transport) { lives_[life] = transport; }
-  void detach(Incarnation life) { lives_.erase(life); }
+  // `silently`: with its machine.
+  void detach(Incarnation life, bool silently);
+  // Its process has gone, and its machine is there to say so.
+  [[nodiscard]] bool refuses(Incarnation life) const { return !lives_.contains(life) && !unheard_.contains(life); }
   [[nodiscard]] SimTransport* find(Incarnation life) const;
 
   void add(const std::shared_ptr<Wire>& wire) {
@@ -108,6 +112,7 @@ class DataNetwork {
   Micros latency_base_us_;
   std::int64_t bytes_per_us_;
   std::map<Incarnation, SimTransport*> lives_;
+  std::set<Incarnation> unheard_;  // of those that are gone
   std::vector<std::weak_ptr<Wire>> wires_;
   bool any_relayed_ = false;
 };
@@ -122,6 +127,8 @@ class SimTransport final : public worker::Transport {
     virtual void data_moved() = 0;
     // What the control thread's watch over links sees: the other end has gone.
     virtual void link_closed(Rank peer, const std::string& evidence) = 0;
+    // What worker/transport/knocks.h finds, of a link that is not up.
+    virtual void process_gone(Rank peer) = 0;
     // Its process stands still until then: it accepts no connection.
     [[nodiscard]] virtual Micros stands_still_until_us() const = 0;
     // True: its process dies at this very moment; nothing more of it goes out.
@@ -151,6 +158,9 @@ class SimTransport final : public worker::Transport {
   [[nodiscard]] std::vector<Incarnation> lives() const {
     return members_ ? members_->lives : std::vector<Incarnation>();
   }
+  // To whom this rank has links in the epoch in force, up or not.
+  [[nodiscard]] std::set<Rank> linked() const;
+  [[nodiscard]] bool refused_by(Incarnation life) const { return network_.refuses(life); }
   // The process is gone. Silently: its peers hear nothing (a lost machine), else their kernels are told.
   void vanish(bool silently);
 
@@ -224,6 +234,7 @@ class SimTransport final : public worker::Transport {
   [[nodiscard]] bool ready_in(Epoch epoch) const;
   [[nodiscard]] Micros drag_us(const Link& link, std::size_t stream) const;
   void try_connect(worker::LinkId link, Micros deadline_us);
+  void knock(worker::LinkId link, Micros until_us);
   void come_up(worker::LinkId link, const std::shared_ptr<Wire>& wire, int side);
   void post(worker::LinkId link, const FrameHeader& header, std::span<const std::byte> payload, const LogPlace& place,
             bool lent, worker::Token token);

@@ -32,6 +32,8 @@ constexpr std::size_t kMostOutstanding = 6;
 // Where somebody is slow on purpose.
 constexpr Micros kStepUs = 30'000;
 constexpr Micros kLookAtDrainUs = 20'000;
+// Until worker/transport/knocks.h has found out that a process has gone, and again.
+constexpr Micros kKnockUs = 100'000, kKnockSuspendedUs = 70'000;
 // How long a caller looks before it sleeps. Odd ranks longer than it does in life, so that interrupts find them there.
 constexpr Micros kSpinUs[] = {60, 1000};
 
@@ -506,6 +508,7 @@ void SimWorker::install(const wire::Plan& plan) {
     if (m.incarnation() == self_.value) rank_ = Rank(static_cast<std::int32_t>(m.rank()));
   }
   membership.self = rank_;
+  lives_ = membership.lives;
   settings_ = plan.settings();
   membership.streams = settings_.streams();
   membership.checksums = settings_.checksums();
@@ -606,20 +609,25 @@ void SimWorker::give_segment() {
       if (epoch == plan_epoch_ && !stopped_) open();
     });
   };
-  auto waiting = std::make_shared<std::size_t>(0);
-  for (const Incarnation life : recall_ ? present_ : std::vector<Incarnation>()) {
+  auto waiting = std::make_shared<std::set<Rank>>();
+  for (std::size_t at = 0; recall_ && at < lives_.size(); ++at) {
+    const Incarnation life = lives_[at];
+    if (std::ranges::find(present_, life) == present_.end()) continue;
     SimWorker* mate = life == self_ || given_to_.contains(life) ? nullptr : links_.mate(life);
     if (mate == nullptr || mate->host() != host()) continue;
-    ++*waiting;
-    mate->later(world_.random.between(5, 300), [this, mate, waiting, opens, epoch = plan_epoch_] {
+    const Rank rank(static_cast<std::int32_t>(at));
+    waiting->insert(rank);
+    mate->later(world_.random.between(5, 300), [this, mate, rank, waiting, opens, epoch = plan_epoch_] {
       mate->map_segment(self_, shown_);
-      later(world_.random.between(5, 100), [this, mate, waiting, opens, epoch] {
+      later(world_.random.between(5, 100), [this, mate, rank, waiting, opens, epoch] {
         given_to_.insert(mate->self_);
-        if (--*waiting == 0 && epoch == plan_epoch_ && !stopped_) opens();
+        waiting->erase(rank);
+        if (waiting->empty() && epoch == plan_epoch_ && !stopped_) opens();
       });
     });
   }
-  if (*waiting == 0) opens();
+  if (waiting->empty()) return opens();
+  look_for_mates(waiting, world_.now_us() + static_cast<Micros>(settings_.round_timeout_ms()) * 1000);
 }
 
 void SimWorker::map_segment(Incarnation life, const std::shared_ptr<SegmentMemory>& memory) {
@@ -675,8 +683,12 @@ WorkerMachine::Standing SimWorker::stop_engine(const Status& why, bool resume) {
   if (!installed_ || stopped_) return installed_ && !engine_.stopped() ? engine_.standing() : WorkerMachine::Standing();
   WorkerMachine::Standing standing;
   if (resume) {
+    auto linked = transport_.linked();
     standing = engine_.suspend();
     stopped_ = true;
+    if (options_.join.waits()) {
+      look_for_linked(std::move(linked), world_.now_us() + static_cast<Micros>(settings_.round_timeout_ms()) * 1000);
+    }
     links_.recovers();
   } else {
     engine_.stop(why);
@@ -899,6 +911,36 @@ void SimWorker::link_closed(Rank peer, const std::string& evidence) {
     std::vector<WorkerEffect> effects;
     machine_.on_link_broken(epoch, peer, evidence, world_.now(), effects);
     run_effects(std::move(effects));
+  });
+}
+
+void SimWorker::process_gone(Rank peer) {
+  later(0, [this, epoch = machine_.epoch(), peer] {
+    std::vector<WorkerEffect> effects;
+    machine_.on_peer_gone(epoch, peer, "its process has gone", world_.now(), effects);
+    run_effects(std::move(effects));
+  });
+}
+
+void SimWorker::look_for_mates(std::shared_ptr<std::set<Rank>> waiting, Micros until_us) {
+  later(kKnockUs, [this, waiting = std::move(waiting), until_us, epoch = plan_epoch_]() mutable {
+    if (epoch != plan_epoch_ || stopped_ || waiting->empty()) return;
+    for (const Rank mate : *waiting) {
+      if (transport_.refused_by(lives_[static_cast<std::size_t>(mate.value)])) return process_gone(mate);
+    }
+    if (world_.now_us() < until_us) look_for_mates(std::move(waiting), until_us);
+  });
+}
+
+void SimWorker::look_for_linked(std::set<Rank> peers, Micros until_us) {
+  later(kKnockSuspendedUs, [this, peers = std::move(peers), until_us, epoch = plan_epoch_]() mutable {
+    if (epoch != plan_epoch_ || !stopped_) return;
+    std::erase_if(peers, [this](Rank peer) {
+      if (!transport_.refused_by(lives_[static_cast<std::size_t>(peer.value)])) return false;
+      process_gone(peer);
+      return true;
+    });
+    if (world_.now_us() < until_us) look_for_linked(std::move(peers), until_us);
   });
 }
 

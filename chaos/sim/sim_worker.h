@@ -135,6 +135,7 @@ class SimWorker final : private SimTransport::Owner {
   [[nodiscard]] bool dies_at_send() override;
   [[nodiscard]] std::shared_ptr<const SegmentView> log_of(Rank rank) override;
   void link_closed(Rank peer, const std::string& evidence) override;
+  void process_gone(Rank peer) override;
   [[nodiscard]] Micros stands_still_until_us() const override { return stands_still_until_us_; }
 
   void later(Micros delay_us, std::function<void()> what);
@@ -153,6 +154,9 @@ class SimWorker final : private SimTransport::Owner {
   void look(const worker_effect::Called& call);
   void show_segment();
   void give_segment();
+  // As worker/transport/connector.h: where no link tells.
+  void look_for_mates(std::shared_ptr<std::set<Rank>> waiting, Micros until_us);
+  void look_for_linked(std::set<Rank> peers, Micros until_us);
   void map_segment(Incarnation life, const std::shared_ptr<SegmentMemory>& memory);
   void open();
   WorkerMachine::Standing stop_engine(const Status& why, bool resume);
@@ -244,6 +248,7 @@ class SimWorker final : private SimTransport::Owner {
   worker_effect::Committed committed_;
   Timeline timeline_;
   std::vector<Incarnation> present_;  // lives of the plan that are not over, by rank
+  std::vector<Incarnation> lives_;    // of the plan, by rank
   std::set<Epoch> epochs_;
   std::vector<wire::Position> frontier_;
   std::set<std::pair<GroupId, Sequence>> setups_completed_, setups_done_;  // by this life; by the plan

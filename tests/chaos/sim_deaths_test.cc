@@ -63,6 +63,45 @@ INSTANTIATE_TEST_SUITE_P(Scenario, DiesAtEachPassage,
                                            Ending{"host_at_checkpoint", KillPoint::kCheckpoint, 2, true}),
                          [](const auto& test) { return std::string(test.param.name); });
 
+// Whose links do not exist yet, or not any more, when its process dies is missed by those who want to connect to it, or
+// wait for its log: all the same it is not silence alone that tells.
+TEST(Scenario, AProcessThatDiesBetweenTwoEpochsIsNotWaitedForUntilItIsSilent) {
+  std::uint64_t struck = 0;
+  for (std::uint64_t seed = 11; seed <= 14; ++seed) {
+    SimOptions options = calm(3, seed);
+    options.replicas = 2;
+    options.hosts = {"a", "b", seed % 2 == 0 ? "a" : "c"};
+    options.round_timeout_ms = 5000;
+    // So that each wants links to all others. (A star's leaf waits for its root, and that for what the dead has
+    // logged.)
+    options.algorithm = "ring";
+    options.collective = Collective::kAllreduce;
+    options.groups = false;
+    // The first death makes an epoch end, the second strikes as the next one begins.
+    SimOptions first = options;
+    const SimOutcome whole = simulate(options);
+    ASSERT_EQ(whole.verdict, "");
+    const std::uint64_t returns = whole.passages[0][static_cast<std::size_t>(KillPoint::kReturn)];
+    first.deaths = {
+        {.worker = 0, .at = KillPoint::kReturn, .passage = returns / 2, .away_us = 1000, .silently = false}};
+    const SimOutcome once = simulate(first);
+    ASSERT_EQ(once.verdict, "");
+    for (const std::size_t worker : {1u, 2u}) {
+      const std::uint64_t effects = once.passages[worker][static_cast<std::size_t>(KillPoint::kEffect)];
+      for (std::uint64_t at = 0; at < effects; at += 1 + effects / seeds(60)) {
+        SimOptions two = first;
+        two.deaths.push_back(
+            {.worker = worker, .at = KillPoint::kEffect, .passage = at, .away_us = 20'000'000, .silently = false});
+        const SimOutcome o = simulate(two);
+        ASSERT_EQ(o.verdict, "") << "seed " << seed << ", worker " << worker << ", effect " << at;
+        EXPECT_EQ(tracker(o, "member_silent"), 0u) << "seed " << seed << ", worker " << worker << ", effect " << at;
+        ++struck;
+      }
+    }
+  }
+  EXPECT_GT(struck, 100 / kFewer);
+}
+
 // DESIGN section 12, scenario 0: the owner, or its machine, is lost after a peer has returned.
 TEST(Scenario, TheOwnersMachineIsLostAfterOneRankReturned) {
   const std::vector<std::vector<std::string>> placements = {

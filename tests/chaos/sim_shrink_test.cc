@@ -100,6 +100,39 @@ TEST(Shrink, ARingLosesARankAndAnotherInTheRerun) {
   EXPECT_GT(twice, 10 / kFewer);
 }
 
+// Two die at the same frame of theirs. Of the second one the others may have lost no link when the epoch is ended for
+// the first, and they close their links then.
+TEST(Shrink, OfTwoThatDieAtOnceNeitherIsWaitedForUntilItIsFenced) {
+  std::uint64_t struck = 0, told = 0;
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    SimOptions options = shrinking(5, seed);
+    options.algorithm = seed % 2 == 0 ? "ring" : "star";
+    options.collective = Collective::kAllreduce;
+    options.replicas = 3;
+    options.round_timeout_ms = 5000;
+    const SimOutcome whole = simulate(options);
+    ASSERT_EQ(whole.verdict, "");
+    const std::uint64_t sends = passages(whole, 1, KillPoint::kSend);
+    for (std::uint64_t at = 1; at < sends; at += 1 + sends / seeds(40)) {
+      SimOptions two = options;
+      for (const std::size_t worker : {1u, 3u}) {
+        two.deaths.push_back({.worker = worker,
+                              .at = KillPoint::kSend,
+                              .passage = at - (worker == 3 ? at % 2 : 0),
+                              .away_us = kForGoodUs,
+                              .silently = false});
+      }
+      const SimOutcome o = simulate(two);
+      ASSERT_EQ(o.verdict, "") << "seed " << seed << ", frame " << at;
+      EXPECT_EQ(tracker(o, "fenced"), 0u) << "seed " << seed << ", frame " << at;
+      struck += o.shrunk > 0;
+      told += tracker(o, "suspect_told");
+    }
+  }
+  EXPECT_GT(struck, 40 / kFewer);
+  EXPECT_GT(told, 0u);
+}
+
 // Every algorithm, with results of any length: whoever has returned was right, whatever the others do then.
 TEST(Shrink, EveryAlgorithmLosesARankAtItsReturn) {
   std::uint64_t shrunk = 0;

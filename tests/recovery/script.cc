@@ -220,7 +220,8 @@ std::string render(const wire::Envelope& e) {
                                            : "");
     case wire::Envelope::kLinkBroken:
       return "LinkBroken epoch " + n(e.link_broken().epoch()) + " peer " + n(e.link_broken().peer()) + " life " +
-             n(e.link_broken().peer_incarnation()) + ": " + e.link_broken().evidence();
+             n(e.link_broken().peer_incarnation()) + (e.link_broken().gone() ? " gone: " : ": ") +
+             e.link_broken().evidence();
     case wire::Envelope::kRoundFailed:
       return "RoundFailed epoch " + n(e.round_failed().epoch()) + " code " + n(e.round_failed().code()) + ": " +
              e.round_failed().reason();
@@ -451,6 +452,16 @@ std::string TrackerScript::link_broken(std::uint64_t life, std::uint64_t epoch, 
   e.mutable_link_broken()->set_peer(peer);
   e.mutable_link_broken()->set_peer_incarnation(peer_life);
   e.mutable_link_broken()->set_evidence(evidence);
+  return send(std::move(e));
+}
+
+std::string TrackerScript::gone(std::uint64_t life, std::uint64_t epoch, std::uint32_t peer, std::uint64_t peer_life) {
+  wire::Envelope e = from_worker(life);
+  e.mutable_link_broken()->set_epoch(epoch);
+  e.mutable_link_broken()->set_peer(peer);
+  e.mutable_link_broken()->set_peer_incarnation(peer_life);
+  e.mutable_link_broken()->set_evidence("refused");
+  e.mutable_link_broken()->set_gone(true);
   return send(std::move(e));
 }
 

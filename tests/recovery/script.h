@@ -77,6 +77,8 @@ class TrackerScript {
   std::string beat(std::uint64_t life, std::uint64_t epoch, std::vector<wire::CurrentRound> rounds = {});
   std::string link_broken(std::uint64_t life, std::uint64_t epoch, std::uint32_t peer, std::uint64_t peer_life,
                           const std::string& evidence = "connection reset");
+  // The peer's process has.
+  std::string gone(std::uint64_t life, std::uint64_t epoch, std::uint32_t peer, std::uint64_t peer_life);
   std::string stopped(std::uint64_t life, std::uint64_t epoch);
   std::string finalize(std::uint64_t life, std::uint64_t epoch);
   std::string give_up(std::uint64_t life, std::uint64_t epoch, const std::string& reason = {});

@@ -168,6 +168,48 @@ TEST(Spares, WhoseLinksAllLostAndWhoAloneDoesNotAnswerIsFencedSoonAfterTheOthers
   EXPECT_TRUE(has(t.send(late), "12 <- Refused 7"));
 }
 
+// All have closed their links: of the second one nothing was known when the epoch was ended.
+TEST(Spares, WhoDiesBesideAnotherIsFencedOnceItsProcessIsSeenToHaveGone) {
+  Job t(4, true);
+  (void)t.waits("w4", 14, "a");
+  (void)t.waits("w5", 15, "a");
+  for (std::uint64_t i = 0; i < 4; ++i) (void)t.joins("w" + std::to_string(i), 10 + i, "a");
+  (void)t.link_broken(10, 1, 3, 13);
+  (void)t.link_broken(11, 1, 3, 13);
+  EXPECT_TRUE(has(t.pass(10), "10 <- Pause epoch 2"));
+  EXPECT_EQ(t.gone(10, 1, 2, 12), "") << "its data path runs still";
+  (void)t.report(10, 2, 1);
+  (void)t.report(11, 2, 1);
+  EXPECT_FALSE(has(t.pass(500), "drop 12"));
+  // A link that was closed says nothing; nor does a word of another epoch, or of another life.
+  EXPECT_EQ(t.link_broken(10, 1, 2, 12), "");
+  EXPECT_EQ(t.gone(10, 2, 2, 12), "");
+  EXPECT_EQ(t.gone(10, 1, 2, 99), "");
+  EXPECT_EQ(t.gone(10, 1, 1, 11), "") << "it has answered";
+  const std::string fenced = t.gone(10, 1, 2, 12);
+  EXPECT_TRUE(has(fenced,
+                  "log link_broken: rank 0 (worker w0 on host a) has looked for rank 2 (worker w2 on host a): "
+                  "refused\n"))
+      << fenced;
+  EXPECT_TRUE(has(fenced, "drop 12\n")) << fenced;
+  EXPECT_TRUE(has(fenced, "drop 13\n")) << fenced;
+  EXPECT_TRUE(has(fenced, "14 <- Called epoch 2\n") && has(fenced, "15 <- Called epoch 2\n")) << fenced;
+  EXPECT_EQ(t.gone(11, 1, 2, 12), "");
+}
+
+// Its answer may be on its way.
+TEST(Spares, WhoseProcessIsSaidToHaveGoneIsGivenTheTimeOfAnySuspect) {
+  Job t(3);
+  (void)t.waits("w3", 13, "a");
+  for (std::uint64_t i = 0; i < 3; ++i) (void)t.joins("w" + std::to_string(i), 10 + i, "a");
+  (void)t.give_up(11, 1);
+  (void)t.report(10, 2, 1);
+  EXPECT_EQ(t.gone(10, 1, 2, 12), "");
+  EXPECT_EQ(t.gone(10, 1, 2, 12), "");
+  EXPECT_FALSE(has(t.pass(19), "drop 12"));
+  EXPECT_TRUE(has(t.report(12, 2, 1), "13 <- Called epoch 2\n")) << "for rank 1";
+}
+
 TEST(Spares, WhoOwesNoAnswerOrWhoseLinksHoldIsNoSuspect) {
   Job t(3);
   (void)t.waits("w3", 13, "a");

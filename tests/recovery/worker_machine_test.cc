@@ -140,6 +140,9 @@ class WorkerScript {
   std::string link_broken(std::uint64_t epoch) {
     return run([&](auto& effects) { machine_->on_link_broken(Epoch(epoch), Rank(1), "reset\n", now(), effects); });
   }
+  std::string peer_gone(std::uint64_t epoch) {
+    return run([&](auto& effects) { machine_->on_peer_gone(Epoch(epoch), Rank(1), "refused", now(), effects); });
+  }
   std::string round_failed(std::uint64_t epoch) {
     return run([&](auto& effects) {
       machine_->on_round_failed(Epoch(epoch), Status(Code::kDesync, "here a, there b"), now(), effects);
@@ -433,6 +436,29 @@ TEST(Worker, ReportsAreRepeatedUntilTheInterruptComes) {
             "send RoundFailed epoch 1 code 6: here a, there b\n");
   (void)w.interrupt(2);
   EXPECT_EQ(w.pass(5000), "");
+}
+
+// Links are closed then: only who has looked for the process itself knows.
+TEST(Worker, ThatAPeersProcessHasGoneIsToldAlsoWhileSuspended) {
+  WorkerScript w(false, 2);
+  EXPECT_EQ(w.peer_gone(1), "") << "it is in no plan";
+  w.member();
+  const std::string told = "send LinkBroken epoch 1 peer 1 life 11 gone: refused\n";
+  EXPECT_EQ(w.peer_gone(2), "");
+  (void)w.link_broken(1);
+  (void)w.interrupt(2, true);
+  EXPECT_EQ(w.peer_gone(1), "") << "its data path is being stopped";
+  (void)w.on_stopped(2);
+  EXPECT_EQ(w.link_broken(1), "");
+  EXPECT_EQ(w.peer_gone(2), "");
+  EXPECT_EQ(w.peer_gone(1), told);
+  EXPECT_EQ(w.pass(1000), "send Report epoch 2 version 0\n" + told) << "what broke before has been answered";
+  (void)w.plan(2);
+  EXPECT_EQ(w.pass(1000), "send Heartbeat 3 epoch 2 rounds 0\n");
+  EXPECT_EQ(w.peer_gone(1), "");
+  const std::string again = "send LinkBroken epoch 2 peer 1 life 11 gone: refused\n";
+  EXPECT_EQ(w.peer_gone(2), again);
+  EXPECT_EQ(w.pass(1000), "send Heartbeat 4 epoch 2 rounds 0\n" + again);
 }
 
 // With a log it serves messages and results in finalize too: what breaks there holds a new life up.

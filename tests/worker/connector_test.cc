@@ -32,6 +32,7 @@ struct Node {
   std::set<std::tuple<std::uint64_t, int, int>> up;  // group, peer, stream
   std::vector<std::unique_ptr<HostPipe>> pipes;      // of those that have one
   std::map<int, Status> failed;                      // by peer
+  std::vector<std::pair<int, std::string>> gone;     // peers, with the evidence
   std::vector<std::string> warnings;
   std::vector<int> fds;
   std::map<int, int> fd_of;  // by stream, of the newest link
@@ -54,6 +55,7 @@ class Connectors : public ::testing::Test {
         if (pipe) self->pipes.push_back(std::move(pipe));
       };
       events.failed = [self](GroupId, Rank p, const Status& why) { self->failed.emplace(p.value, why); };
+      events.gone = [self](Epoch, Rank p, const std::string& text) { self->gone.emplace_back(p.value, text); };
       events.warning = [self](const std::string& text) { self->warnings.push_back(text); };
       const std::string job = r == n - 1 && !odd_job.empty() ? odd_job : "job";
       node->connector = std::make_unique<Connector>(job, key_of(r == odd_key ? 2 : 1), incarnation(r), events);
@@ -107,10 +109,14 @@ class Connectors : public ::testing::Test {
   // Runs all connectors in a virtual clock that moves only when nothing else does.
   bool run_until(const std::function<bool()>& done) {
     for (int i = 0; i < 20000; i++) {
-      for (auto& n : nodes_) n->connector->run(now_);
+      for (auto& n : nodes_) {
+        if (n->connector) n->connector->run(now_);
+      }
       if (done()) return true;
       std::vector<pollfd> fds;
-      for (auto& n : nodes_) n->connector->collect_pollfds(fds);
+      for (auto& n : nodes_) {
+        if (n->connector) n->connector->collect_pollfds(fds);
+      }
       if (::poll(fds.data(), fds.size(), 1) > 0) continue;
       now_ = now_ + 5;
     }
@@ -368,6 +374,121 @@ TEST_F(Connectors, NobodyThereIsAnErrorWithinTheTimeout) {
   EXPECT_LE(now_ - start, timeout_ms_ + 100);
   EXPECT_NE(nodes_[0]->failed[1].describe().find("port " + std::to_string(port)), std::string::npos)
       << nodes_[0]->failed[1].describe();
+}
+
+// The rank that would connect, and the one that waits to be connected to.
+TEST_F(Connectors, WhoseProcessHasGoneIsKnownSoonAtBothEnds) {
+  for (const int here : {0, 1}) {
+    nodes_.clear();
+    make(2);
+    Node& node = *nodes_[static_cast<std::size_t>(here)];
+    const int there = 1 - here;
+    begin_all();
+    const auto port = nodes_[static_cast<std::size_t>(there)]->port;
+    nodes_[static_cast<std::size_t>(there)]->connector.reset();
+    const TimeMs start = now_;
+    node.connector->want(kWorldGroup, Rank(there), now_);
+    ASSERT_TRUE(run_until([&] { return !node.gone.empty(); })) << here;
+    EXPECT_LT(now_ - start, timeout_ms_ / 4);
+    EXPECT_GE(now_ - start, Knocks::kRefusedForMs);
+    EXPECT_EQ(node.gone[0].first, there);
+    EXPECT_NE(node.gone[0].second.find("127.0.0.1 port " + std::to_string(port)), std::string::npos)
+        << node.gone[0].second;
+    // Once.
+    const TimeMs later = now_ + 2 * timeout_ms_;
+    ASSERT_TRUE(run_until([&] { return now_ > later; }));
+    EXPECT_EQ(node.gone.size(), 1u);
+  }
+}
+
+// It was in a plan since then, so it had answered the interrupt: something else refuses.
+TEST_F(Connectors, WhoWasSaidToHaveGoneAndIsThereAgainIsNotSaidToHaveGoneTwice) {
+  make(2);
+  nodes_[1]->connector.reset();
+  for (const std::uint64_t epoch : {1u, 2u, 3u}) {
+    nodes_[0]->connector->begin_epoch(membership(0, epoch), now_);
+    nodes_[0]->connector->want(kWorldGroup, Rank(1), now_);
+    const TimeMs later = now_ + timeout_ms_ / 2;
+    ASSERT_TRUE(run_until([&] { return now_ > later; }));
+    nodes_[0]->connector->end_epoch();
+    EXPECT_EQ(nodes_[0]->gone.size(), 1u);
+  }
+  // Of another life it is.
+  auto m = membership(0, 4);
+  m.peers[1].incarnation = Incarnation(999);
+  nodes_[0]->connector->begin_epoch(m, now_);
+  nodes_[0]->connector->want(kWorldGroup, Rank(1), now_);
+  EXPECT_TRUE(run_until([&] { return nodes_[0]->gone.size() == 2; }));
+}
+
+TEST_F(Connectors, WhoIsLateOrCannotBeReachedHasNotGone) {
+  make(3);
+  auto m = membership(0);
+  // Refused at one of its addresses, and not to be reached at the other: no TCP goes to all hosts of a network.
+  const auto free_port = nodes_[2]->port;
+  nodes_[2]->connector.reset();
+  m.peers[2].addresses = {{"127.0.0.1", free_port}, {"255.255.255.255", free_port}};
+  nodes_[0]->connector->begin_epoch(m, now_);
+  for (const int peer : {1, 2}) nodes_[0]->connector->want(kWorldGroup, Rank(peer), now_);
+  const TimeMs later = now_ + 2 * timeout_ms_;
+  ASSERT_TRUE(run_until([&] { return now_ > later; }));
+  EXPECT_TRUE(nodes_[0]->gone.empty()) << nodes_[0]->gone[0].second;
+  EXPECT_TRUE(nodes_[1]->warnings.empty()) << nodes_[1]->warnings[0];
+  EXPECT_EQ(nodes_[0]->failed.size(), 2u);
+}
+
+// Behind a gateway a host's own address may refuse.
+TEST_F(Connectors, WhoIsThereOnThisHostHasNotGoneWhereItsAddressRefuses) {
+  for (const bool there : {true, false}) {
+    nodes_.clear();
+    make(3);
+    same_host_ = true;
+    ASSERT_TRUE(nodes_[1]->connector->listen_on_host().ok());
+    auto m = membership(0);
+    m.peers[1].addresses[0].port = nodes_[2]->port;
+    nodes_[2]->connector.reset();
+    if (!there) nodes_[1]->connector.reset();
+    nodes_[0]->connector->begin_epoch(m, now_);
+    const TimeMs later = now_ + timeout_ms_ / 2;
+    ASSERT_TRUE(run_until([&] { return now_ > later; }));
+    EXPECT_EQ(std::ranges::count(nodes_[0]->gone, 1, &std::pair<int, std::string>::first), there ? 0 : 1);
+    EXPECT_EQ(std::ranges::count(nodes_[0]->gone, 2, &std::pair<int, std::string>::first), 1);
+  }
+}
+
+// All links of the host's ranks may wait for one that does not map their logs.
+TEST_F(Connectors, WhichMatesAreThereIsLookedUntilAllAre) {
+  for (const bool there : {false, true}) {
+    nodes_.clear();
+    make(2);
+    same_host_ = true;
+    begin_all();
+    nodes_[0]->connector.reset();
+    if (there) nodes_[1]->connector->mates_are_there();
+    const TimeMs later = now_ + timeout_ms_;
+    ASSERT_TRUE(run_until([&] { return now_ > later; }));
+    EXPECT_EQ(nodes_[1]->gone.empty(), there);
+  }
+}
+
+TEST_F(Connectors, WhoHasGoneIsSeenWhileAnEpochIsSuspended) {
+  for (const bool looks : {false, true}) {
+    nodes_.clear();
+    make(4);
+    begin_all();
+    for (const int peer : {1, 2}) nodes_[0]->connector->want(kWorldGroup, Rank(peer), now_);
+    ASSERT_TRUE(run_until([&] { return nodes_[0]->up.size() == 2; }));
+    for (const std::size_t rank : {2u, 3u}) nodes_[rank]->connector.reset();
+    nodes_[0]->connector->suspend_epoch(looks, now_);
+    nodes_[1]->connector->suspend_epoch(looks, now_);
+    const TimeMs later = now_ + timeout_ms_;
+    ASSERT_TRUE(run_until([&] { return now_ > later; }));
+    // Not of rank 3, to which it had no link.
+    ASSERT_EQ(nodes_[0]->gone.size(), looks ? 1u : 0u);
+    EXPECT_TRUE(!looks || nodes_[0]->gone[0].first == 2);
+    EXPECT_TRUE(nodes_[1]->gone.empty()) << "rank 0 is there";
+    EXPECT_TRUE(nodes_[1]->warnings.empty());
+  }
 }
 
 TEST_F(Connectors, StrangersWithRubbishAreClosedAndDisturbNobody) {

@@ -27,28 +27,13 @@ namespace {
 constexpr std::int64_t kStrangerTimeoutMs = 5000;  // for a handshake to finish, once a connection is there
 constexpr std::int64_t kFirstBackoffMs = 20;
 constexpr std::int64_t kMaxBackoffMs = 1000;
+// Links are up sooner than this, but where machines are busy; and so are plans, after an interrupt that all answer.
+constexpr std::int64_t kLookAtLateLinkMs = 50;
+constexpr std::int64_t kLookAtSuspendedMs = 20;
 constexpr std::int64_t kAcceptPauseMs = 100;
 constexpr int kWarningsPerSecond = 5;
 constexpr const char* kNotNumeric = "not a numeric address";
 constexpr int kStream = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
-
-struct SocketAddress {
-  sockaddr_storage storage{};
-  socklen_t length = 0;
-};
-
-std::optional<SocketAddress> numeric(const std::string& host, std::uint16_t port) {
-  addrinfo hints{};
-  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0 || found == nullptr) return {};
-  SocketAddress a;
-  std::memcpy(&a.storage, found->ai_addr, found->ai_addrlen);
-  a.length = found->ai_addrlen;
-  freeaddrinfo(found);
-  return a;
-}
 
 std::string name_of(const sockaddr* address, socklen_t length) {
   char host[NI_MAXHOST], port[NI_MAXSERV];
@@ -141,7 +126,7 @@ Result<std::uint16_t> Connector::listen(const std::string& host, std::uint16_t p
     return Status(Code::kUnavailable,
                   "cannot accept data links on " + host + " port " + std::to_string(port) + ": " + what);
   };
-  const auto address = numeric(host, port);
+  const auto address = numeric({host, port});
   if (!address) return fail("not a numeric IPv4 or IPv6 address");
   const int fd = not_for_children(::socket(address->storage.ss_family, kStream, 0));
   if (fd < 0) return fail(std::strerror(errno));
@@ -179,6 +164,14 @@ void Connector::begin_epoch(Membership membership, TimeMs now) {
   const auto on_this_host = std::ranges::count(members_->peers, true, &Peer::same_host);
   mates_ = static_cast<std::size_t>(on_this_host) - (peer_at(members_->self).same_host ? 1 : 0);
   told_over_tcp_ = false;
+  knocks_.end_all();
+  std::erase_if(was_gone_, [this](Incarnation life) {
+    return std::ranges::none_of(members_->peers, [life](const Peer& p) { return p.incarnation == life; });
+  });
+  for (std::size_t rank = 0; rank < members_->peers.size(); rank++) {
+    const Rank peer(static_cast<std::int32_t>(rank));
+    if (members_->peers[rank].same_host && peer != members_->self) look_after(peer, kLookAtLateLinkMs, now);
+  }
   for (auto& c : conversations_) {
     if (c.state == State::kParked) judge_hello(c, now);
   }
@@ -187,6 +180,7 @@ void Connector::begin_epoch(Membership membership, TimeMs now) {
 std::uint64_t Connector::end_epoch() {
   members_.reset();
   wishes_.clear();
+  knocks_.end_all();
   rings_bytes_ = 0;
   std::erase_if(conversations_, [](Conversation& c) {
     if (c.state == State::kReadHello || c.state == State::kParked) return false;
@@ -194,6 +188,43 @@ std::uint64_t Connector::end_epoch() {
     return true;
   });
   return relay_.stop();
+}
+
+std::uint64_t Connector::suspend_epoch(bool looks, TimeMs now) {
+  if (!members_) return end_epoch();
+  std::map<Rank, std::vector<Knocks::Place>> linked;
+  for (const auto& [key, wish] : wishes_) {
+    if (looks && !linked.contains(key.second)) linked[key.second] = places_of(key.second);
+  }
+  const std::int64_t timeout_ms = members_->timeout_ms;
+  const std::uint64_t relayed_bytes = end_epoch();
+  for (auto& [peer, places] : linked) {
+    knocks_.begin(peer, std::move(places), kLookAtSuspendedMs, timeout_ms, now);
+  }
+  return relayed_bytes;
+}
+
+void Connector::mates_are_there() {
+  for (const Rank peer : knocks_.peers()) {
+    const bool wanted = std::ranges::any_of(
+        wishes_, [peer](const auto& wish) { return wish.first.second == peer && wish.second.wanted; });
+    if (!wanted) knocks_.end(peer);
+  }
+}
+
+std::vector<Knocks::Place> Connector::places_of(Rank rank) const {
+  const Peer& peer = peer_at(rank);
+  std::vector<Knocks::Place> places;
+  for (const Address& a : peer.addresses) {
+    if (const auto address = numeric(a)) places.push_back({*address, a.host + " port " + std::to_string(a.port)});
+  }
+  if (peer.same_host) places.push_back({on_host(peer.incarnation), "its socket on this host"});
+  return places;
+}
+
+void Connector::look_after(Rank peer, std::int64_t first_ms, TimeMs now) {
+  if (was_gone_.contains(peer_at(peer).incarnation)) return;
+  knocks_.begin(peer, places_of(peer), first_ms, members_->timeout_ms, now);
 }
 
 void Connector::want(GroupId group, Rank peer, TimeMs now) {
@@ -205,8 +236,9 @@ void Connector::want(GroupId group, Rank peer, TimeMs now) {
   if (w.wanted) return;
   w.wanted = true;
   if (std::all_of(w.up.begin(), w.up.end(), [](bool b) { return b; })) return;
+  look_after(peer, kLookAtLateLinkMs, now);
   // The higher rank waits without limit: the lower one may have long to compute before it uses the link, and whether it
-  // is alive is for the tracker to say.
+  // is alive is for the tracker to say, unless its process is seen to have gone.
   if (peer < members_->self) return;
   w.deadline = now + members_->timeout_ms;
   w.on_host_until = now + members_->timeout_ms / 3;
@@ -259,7 +291,7 @@ void Connector::start_attempt(Wish& wish, TimeMs now) {
     greet(c, first, relay == kNoRank ? kNoRank : wish.peer);
     c.state = State::kConnecting;
     wish.in_progress++;
-    const auto socket_address = within ? on_host(peer.incarnation) : numeric(address.host, address.port);
+    const auto socket_address = within ? on_host(peer.incarnation) : numeric(address);
     if (!socket_address) {
       trouble(c, kNotNumeric, false, now);
       continue;
@@ -463,7 +495,7 @@ bool Connector::may_join(const Conversation& c) const {
 void Connector::connect_onward(Conversation& c, TimeMs now) {
   const std::vector<Address>& addresses = peer_at(c.hello.relay_to).addresses;
   const Address& address = addresses[next_onward_++ % addresses.size()];
-  const auto to = numeric(address.host, address.port);
+  const auto to = numeric(address);
   if (to) c.onward = begin_to_connect(*to);
   c.state = c.onward.open() ? State::kConnectOnward : State::kDone;
   if (!c.onward.open()) trouble(c, no_way_on(c.hello.relay_to, to ? std::strerror(errno) : kNotNumeric), false, now);
@@ -486,6 +518,7 @@ void Connector::hand_over(Conversation& c, TimeMs now) {
                     w.why_not_on_host + "; ranks that cannot share memory need a --host_id each");
   }
   w.up[c.hello.stream] = true;
+  knocks_.end(peer);  // from here on the link says so
   if (std::all_of(w.up.begin(), w.up.end(), [](bool b) { return b; })) w.deadline = w.retry_at = {INT64_MAX};
   if (c.outgoing) attempt_ended(w, now);
   const int fd = std::exchange(c.fd, -1);
@@ -678,6 +711,10 @@ void Connector::run(TimeMs now) {
   for (auto it = conversations_.begin(); it != conversations_.end();) {
     it = step(*it, now) ? std::next(it) : conversations_.erase(it);
   }
+  for (const Knocks::Gone& g : knocks_.run(now)) {
+    if (members_) was_gone_.insert(peer_at(g.peer).incarnation);
+    events_.gone(newest_, g.peer, g.evidence);
+  }
   if (!members_) return;
   std::vector<std::tuple<GroupId, Rank, Status>> failed;
   for (auto& [key, w] : wishes_) {
@@ -696,6 +733,7 @@ void Connector::run(TimeMs now) {
 }
 
 void Connector::collect_pollfds(std::vector<pollfd>& out) const {
+  knocks_.collect_pollfds(out);
   for (const int listener : {listener_, host_listener_}) {
     if (listener >= 0 && !accept_again_) out.push_back({listener, POLLIN, 0});
   }
@@ -720,6 +758,7 @@ std::optional<TimeMs> Connector::next_deadline() const {
   const auto sooner = [&](TimeMs t) {
     if (t.value != INT64_MAX && (!next || t < *next)) next = t;
   };
+  if (const auto knock = knocks_.next_deadline()) sooner(*knock);
   for (const Conversation& c : conversations_) sooner(c.deadline);
   for (const auto& [key, w] : wishes_) {
     sooner(w.deadline);

@@ -12,6 +12,10 @@
 //
 // A link within the host has one stream, whatever it goes over. The pipes that one rank makes share kRingsBytes: all
 // have the largest rings as long as the host has up to 33 ranks, and links beyond get the least that there are.
+//
+// Where no link says so, it is looked whether the processes of peers are there still (worker/transport/knocks.h): of
+// those whose links are not up soon after they were wanted, at both ends; of the other ranks of the host until all are
+// known to be there; and, when an epoch is suspended, of those that this rank had links with.
 #pragma once
 
 #include <poll.h>
@@ -22,6 +26,7 @@
 #include <list>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -31,16 +36,14 @@
 #include "recovery/result.h"
 #include "worker/transport/handshake.h"
 #include "worker/transport/host_pipe.h"
+#include "worker/transport/knocks.h"
+#include "worker/transport/numeric_address.h"
 #include "worker/transport/relay.h"
 
 namespace warren::worker {
 
 class Connector {
  public:
-  struct Address {
-    std::string host;  // numeric
-    std::uint16_t port = 0;
-  };
   struct Peer {
     Incarnation incarnation;
     std::vector<Address> addresses;  // tried in turn
@@ -67,6 +70,9 @@ class Connector {
     std::function<void(Epoch, GroupId, Rank, std::uint16_t stream, int fd, std::unique_ptr<HostPipe> pipe)> connected;
     // The link did not come up within its time, or the peer does not hold the secret.
     std::function<void(GroupId, Rank, const Status&)> failed;
+    // The process of a life in the newest plan has gone. What has been in a later plan since it was told so has
+    // answered: of that life nothing is told any more while an epoch is in force.
+    std::function<void(Epoch, Rank, const std::string& evidence)> gone;
     // Something that people should know: strangers, rubbish. At most a few a second.
     std::function<void(const std::string&)> warning;
   };
@@ -88,6 +94,10 @@ class Connector {
   // Drops every handshake and wish of the epoch in force, and closes all connections between others. How many bytes of
   // those were passed on.
   std::uint64_t end_epoch();
+  // Likewise; another epoch follows. `looks`: where peers' processes are gone by then is worth knowing.
+  std::uint64_t suspend_epoch(bool looks, TimeMs now);
+  // All other ranks of this host have been heard in this epoch.
+  void mates_are_there();
   // The link will be used: connects it within the membership's timeout, if this rank is the one that does.
   void want(GroupId group, Rank peer, TimeMs now);
 
@@ -152,6 +162,7 @@ class Connector {
 
   [[nodiscard]] const Peer& peer_at(Rank rank) const { return members_->peers[static_cast<std::size_t>(rank.value)]; }
   [[nodiscard]] std::size_t ring_bytes() const;
+  [[nodiscard]] std::vector<Knocks::Place> places_of(Rank peer) const;
   Wish& wish_for(GroupId group, Rank peer);
   void accept_all(int listener, TimeMs now);
   void start_attempt(Wish& wish, TimeMs now);
@@ -172,6 +183,7 @@ class Connector {
   bool judge_hello(Conversation& c, TimeMs now);
   void hand_over(Conversation& c, TimeMs now);
   void attempt_ended(Wish& wish, TimeMs now);
+  void look_after(Rank peer, std::int64_t first_ms, TimeMs now);
   void trouble(Conversation& c, const std::string& what, bool fatal, TimeMs now);
   // Within the host it would end so every time.
   void leave_host(const Conversation& c);
@@ -191,6 +203,8 @@ class Connector {
   std::map<WishKey, Wish> wishes_;
   Relay relay_;
   std::size_t next_onward_ = 0;         // counts connections onward: each tries the next address
+  Knocks knocks_;                       // of the epoch in force, or of the newest one
+  std::set<Incarnation> was_gone_;      // by the word of knocks, and in the newest plan
   std::optional<TimeMs> accept_again_;  // out of descriptors: a pause instead of a spin
   TimeMs warnings_since_;
   int warnings_ = 0;
