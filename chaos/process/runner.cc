@@ -377,7 +377,9 @@ class Run {
     const bool away = kill && shape_.shrinks() && (watch_->there() >> victim & 1) == 0;
     std::optional<std::size_t> stall;
     if (!away) stall = watch_->fault(at_ns, kill ? std::optional(Watch::Life{victim, life}) : std::nullopt);
-    struck_.push_back({kind, stall, victim, life, phase, at_ns, !second, text});
+    // Of a drain the epoch has ended by then.
+    const bool alone = !second && kind != FaultKind::kDrain;
+    struck_.push_back({kind, stall, victim, life, phase, at_ns, alone, text});
   }
   [[nodiscard]] Phase phase_of(std::uint32_t worker) const {
     return static_cast<Phase>(cluster_->page(worker).phase.load());
