@@ -77,18 +77,50 @@ struct ResultShape {
 // The sequence of set-up rounds of this name: a hash.
 [[nodiscard]] Sequence setup_sequence(std::string_view name);
 
+// Bytes of a buffer.
+struct ByteRange {
+  std::uint64_t at = 0, bytes = 0;
+};
+
+// Buffers that are filled, and brought back, piece by piece while the round runs. All but move() is called under the
+// lock of the engine's owner, also while move() runs.
+class BufferStream {
+ public:
+  virtual ~BufferStream() = default;
+  // Of a piece.
+  [[nodiscard]] virtual std::size_t most_bytes() const = 0;
+  // In which order the input is wanted: all of it. Before spec.prepare, with which the filling begins.
+  virtual void order(std::vector<ByteRange> pieces) = 0;
+  // So many of these pieces are there.
+  [[nodiscard]] virtual std::size_t arrived() const = 0;
+  [[nodiscard]] virtual bool all_arrived() const = 0;
+  // These bytes of the output are final, and may be brought back.
+  virtual void landed(const ByteRange& bytes) = 0;
+  // The round is over, and all of the output is final: nothing more is filled, and what was not is brought back.
+  virtual void conclude() = 0;
+  // Nobody wants the result: nothing more begins to move.
+  virtual void give_up() = 0;
+  // Something is under way, or move() would begin it.
+  [[nodiscard]] virtual bool moves() const = 0;
+  // Moves what can be moved without waiting; true if something has come to where it belongs. Outside the lock, in one
+  // thread at a time. After a failure nothing moves any more.
+  [[nodiscard]] virtual Result<bool> move() = 0;
+};
+
 // A call's buffers where the program's are out of the engine's reach: the call's spec names others, which are filled by
 // spec.prepare (or were before the call was submitted), and from which the results are brought back. Called outside the
 // lock of the engine's owner.
 class CallBuffers {
  public:
   virtual ~CallBuffers() = default;
-  // How the filling went.
+  // How the filling went; of a stream, how it began.
   [[nodiscard]] virtual Status filled() const = 0;
   // Whether there are results to be brought back.
   [[nodiscard]] virtual bool delivers() const = 0;
-  // Brings them back, once the round is over and before the call has finished.
+  // Brings them back, once the round is over and before the call has finished. Not of a stream.
   [[nodiscard]] virtual Status deliver() = 0;
+  // Null: the buffers are filled, and brought back, as a whole.
+  [[nodiscard]] virtual BufferStream* stream() { return nullptr; }
 };
 
 // A call under way. Made by the engine's owner, touched under its lock, except `finished`.
@@ -102,7 +134,10 @@ struct Call {
   Epoch schedule_epoch;                              // whose placement it knows
   std::vector<std::uint64_t> counts;                 // what spec.counts points to
   enum class Prepare : std::uint8_t { kNot, kAsked, kRuns, kDone };
-  Prepare prepare = Prepare::kNot;    // how far spec.prepare is
+  Prepare prepare = Prepare::kNot;  // how far spec.prepare is
+  enum class Moves : std::uint8_t { kNot, kListed, kTaken };
+  Moves moves = Moves::kNot;  // what its buffers' stream does (Engine::take_moving)
+  bool concluded = false;     // the round is over, or will not be: `status` says how; it ends when nothing moves
   std::atomic<bool> finished{false};  // set last; `status` does not change afterwards
   std::atomic<bool> settled{false};   // finished, and no callback is owed or running
   Status status;

@@ -43,6 +43,10 @@ wire::Setup done_setup(const RoundId& round) {
   return s;
 }
 
+BufferStream* stream_of(const Call& call) {
+  return call.buffers == nullptr ? nullptr : call.buffers->stream();
+}
+
 std::string name_of(const Call& call) {
   return call.setup.empty() ? to_string(call.round) : "set-up round \"" + call.setup + "\"";
 }
@@ -765,6 +769,7 @@ void Engine::begin(Group& group) {
   // Before anything final comes to the output, which may be the same memory as the input.
   if (const Status kept = keep_input(group); !kept.ok()) return fail(kept, kNoRank);
   if (waits_for_prepare(group, !known.done)) return;
+  if (waits_for_input(group, !known.done && known.final.empty() && !group.interrupted)) return;
   if (known.beyond) {
     return fail(Status(Code::kDesync, "other ranks have done " + std::to_string(call.round.sequence.value) +
                                           " rounds and no more in this version, this rank calls " +
@@ -936,8 +941,9 @@ void Engine::prepared(Call& call) {
       group->active = nullptr;
       enter(*group, Phase::kIdle);
       board_.end(group->slot / 2);
-      return finish(call, broken_);
+      return end(call, broken_);
     }
+    move_on(call);
     // In an epoch that has begun meanwhile, or not yet.
     if (group->phase != Phase::kPrepares) return;
     begin(*group);
@@ -952,10 +958,81 @@ bool Engine::waits_for_prepare(Group& group, bool runs) {
   if (call.prepare == Call::Prepare::kNot && !runs) return false;
   if (group.phase != Phase::kPrepares) enter(group, Phase::kPrepares);
   if (call.prepare == Call::Prepare::kNot) {
+    if (BufferStream* stream = stream_of(call); stream != nullptr) order_input(group, *stream);
     call.prepare = Call::Prepare::kAsked;
     prepares_.push_back(&call);
   }
   return true;
+}
+
+void Engine::order_input(Group& group, BufferStream& stream) {
+  const Call& call = *group.active;
+  const std::uint64_t width = element_bytes(call.spec);
+  // Without a schedule it was issued when the log was to serve it.
+  group.pieces = input_order(call.schedule == nullptr ? schedule::Schedule() : call.schedule->schedule(),
+                             call.spec.count, std::max<std::uint64_t>(1, stream.most_bytes() / width));
+  std::vector<ByteRange> bytes;
+  for (const InputPiece& piece : group.pieces) bytes.push_back({piece.at * width, piece.count * width});
+  stream.order(std::move(bytes));
+}
+
+// While a part of the input is still to come, which may be over the output, only a first attempt goes on: it makes
+// nothing final but what it has read. What comes from the log would be overwritten.
+bool Engine::waits_for_input(Group& group, bool begins) {
+  const Call& call = *group.active;
+  const BufferStream* stream = stream_of(call);
+  if (begins || stream == nullptr || call.prepare != Call::Prepare::kDone || stream->all_arrived()) return false;
+  if (group.phase != Phase::kPrepares) enter(group, Phase::kPrepares);
+  return true;
+}
+
+Call* Engine::take_moving() {
+  if (moving_.empty()) return nullptr;
+  Call* call = moving_.front();
+  moving_.erase(moving_.begin());
+  call->moves = Call::Moves::kTaken;
+  return call;
+}
+
+void Engine::moved(Call& call, const Status& status) {
+  call.moves = Call::Moves::kNot;
+  if (call.concluded) return end(call, call.status.ok() ? status : call.status);
+  WARREN_CHECK(status.ok(), "whoever cannot move a buffer has stopped this");
+  move_on(call);
+  for (auto& [id, group] : groups_) {
+    if (group->active != &call) continue;
+    if (group->phase == Phase::kRuns) {
+      group->executor.arrive(stream_of(call)->arrived());
+    } else if (group->phase == Phase::kPrepares && call.prepare == Call::Prepare::kDone &&
+               stream_of(call)->all_arrived()) {
+      begin(*group);
+    }
+    return check(*group);
+  }
+}
+
+// Lists the call if its buffers move. The prepare function moves the first ones itself.
+void Engine::move_on(Call& call) {
+  const BufferStream* stream = stream_of(call);
+  if (stream == nullptr || call.prepare == Call::Prepare::kRuns || call.moves != Call::Moves::kNot ||
+      !stream->moves()) {
+    return;
+  }
+  call.moves = Call::Moves::kListed;
+  moving_.push_back(&call);
+}
+
+// The call is over for its group, and has finished when nothing of it moves any more.
+void Engine::end(Call& call, const Status& status) {
+  BufferStream* stream = stream_of(call);
+  if (stream == nullptr) return finish(call, status);
+  call.concluded = true;
+  call.status = status;
+  if (!status.ok()) stream->give_up();
+  move_on(call);
+  if (call.moves == Call::Moves::kTaken || stream->moves()) return;
+  if (call.moves == Call::Moves::kListed) std::erase(moving_, &call);
+  finish(call, status);
 }
 
 void Engine::run(Group& group, std::shared_ptr<const PreparedSchedule> prepared) {
@@ -979,6 +1056,11 @@ void Engine::run(Group& group, std::shared_ptr<const PreparedSchedule> prepared)
   if (round.input == nullptr) round.input = round.output;
   round.reducer = call.reducer;
   round.publisher = group.recall == nullptr ? nullptr : &group;
+  if (const BufferStream* stream = stream_of(call); stream != nullptr) {
+    round.landing = &group;
+    if (!stream->all_arrived()) round.pieces = group.pieces;
+    round.arrived = stream->arrived();
+  }
   // Not what was interrupted: the executor knows what stood where. Nor what a disk may have to see first.
   const bool light = call.blocking && light_ == nullptr && !group.interrupted && !group.resumed &&
                      call.spec.prepare == nullptr && (recall_ == nullptr || recall_->shows_at_once()) &&
@@ -1041,6 +1123,11 @@ void Engine::Group::publish_room(std::uint64_t first, std::uint64_t count, LogPl
   recall->publish_room(result_key(active->round), info, first * width, count * width, &place);
 }
 
+void Engine::Group::landed(std::uint64_t at, std::uint64_t count) {
+  const std::uint64_t width = element_bytes(active->spec);
+  stream_of(*active)->landed({at * width, count * width});
+}
+
 void Engine::complete(Group& group) {
   Call& call = *group.active;
   if (is_setup(call.round)) {
@@ -1062,6 +1149,10 @@ void Engine::complete(Group& group) {
 
 // The call's round is over: the interrupt of an epoch undoes it no more.
 void Engine::conclude(Call& call, const Status& status) {
+  if (BufferStream* stream = stream_of(call); stream != nullptr) {
+    if (status.ok()) stream->conclude();
+    return end(call, status);
+  }
   if (!status.ok() || call.buffers == nullptr || !call.buffers->delivers()) return finish(call, status);
   deliveries_.push_back(&call);
 }
@@ -1116,6 +1207,7 @@ void Engine::check(Group& group) {
     }
     complete(group);
   }
+  if (group.active != nullptr) move_on(*group.active);
   for (auto& [call, status] : group.points.finished()) {
     board_.rounds_finished.fetch_add(1, std::memory_order_relaxed);
     if (call->spec.sends) {
@@ -1279,9 +1371,8 @@ void Engine::stop(const Status& why) {
       return own.ok() ? why : own.because_of_this(why.code(), std::string(why.describe()));
     };
     if (group->active != nullptr && group->active->prepare != Call::Prepare::kRuns) {
-      finish(*group->active, reason(group->executor.status()));
-      forget_input(*group);
-      group->active = nullptr;
+      end(*std::exchange(group->active, nullptr), reason(group->executor.status()));
+        forget_input(*group);
       enter(*group, Phase::kIdle);
       board_.end(group->slot / 2);
     }
@@ -1340,7 +1431,11 @@ std::vector<std::string> Engine::describe_waits() const {
   }
   for (const auto& [id, group] : groups_) {
     const std::string self = rank + " waits for rank ";
-    if (group->active != nullptr && group->phase == Phase::kPrepares) {
+    if (group->active != nullptr && group->phase == Phase::kPrepares &&
+        group->active->prepare == Call::Prepare::kDone) {
+      lines.push_back(rank + " waits for its own input, which is on its way, in " + to_string(group->active->round) +
+                      ", " + to_string(group->active->fingerprint));
+    } else if (group->active != nullptr && group->phase == Phase::kPrepares) {
       lines.push_back(rank + " waits for its own prepare function in " + to_string(group->active->round) + ", " +
                       to_string(group->active->fingerprint));
     } else if (group->active != nullptr && group->phase == Phase::kWaits) {
@@ -1353,6 +1448,9 @@ std::vector<std::string> Engine::describe_waits() const {
       if (!waiting.empty()) {
         lines.push_back(self + ranks(waiting) + " in " + to_string(group->active->round) + ", " +
                         to_string(group->active->fingerprint));
+      } else if (group->executor.awaits_input()) {
+        lines.push_back(rank + " waits for its own input, which is on its way, in " + to_string(group->active->round) +
+                        ", " + to_string(group->active->fingerprint));
       } else if (group->executor.settling() ||
                  (group->phase == Phase::kRuns && !group->light.runs() && group->executor.done())) {
         lines.push_back(rank + " waits for its disk in " + to_string(group->active->round) + ", " +
@@ -1362,6 +1460,11 @@ std::vector<std::string> Engine::describe_waits() const {
     const auto senders = group->points.senders(), receivers = group->points.receivers();
     if (!senders.empty()) lines.push_back(self + ranks(senders) + " to send");
     if (!receivers.empty()) lines.push_back(self + ranks(receivers) + " to receive");
+  }
+  for (const Call* call : moving_) {
+    if (!call->concluded) continue;
+    lines.push_back(rank + " waits for its own buffers of " + to_string(call->round) + ", " +
+                    to_string(call->fingerprint) + ", to be brought back");
   }
   return lines;
 }

@@ -149,8 +149,14 @@ class Engine {
   // It is outstanding until delivered(). null: none.
   [[nodiscard]] Call* take_delivery();
   void delivered(Call& call, const Status& status) { finish(call, status); }
-  // take_prepare() or take_delivery() has one.
-  [[nodiscard]] bool has_work_outside() const { return !prepares_.empty() || !deliveries_.empty(); }
+  // A call whose buffers are to be moved now (BufferStream::move), outside the owner's lock, in one thread; then
+  // moved(), with a failure after stop(). Those that move are given in turn, after stop() too: until then they are
+  // outstanding. null: none.
+  [[nodiscard]] Call* take_moving();
+  void moved(Call& call, const Status& status);
+  [[nodiscard]] bool has_moving() const { return !moving_.empty(); }
+  // take_prepare(), take_delivery() or take_moving() has one.
+  [[nodiscard]] bool has_work_outside() const { return !prepares_.empty() || !deliveries_.empty() || !moving_.empty(); }
   // A round of the log that is missing; taken once by the owner, who reports it.
   using Gap = WorkerMachine::Gap;
   [[nodiscard]] std::optional<Gap> take_gap() { return std::exchange(gap_, std::nullopt); }
@@ -241,7 +247,7 @@ class Engine {
     schedule::Algorithm algorithm{};
   };
   enum class Phase : std::uint8_t { kIdle, kWaits, kPrepares, kRecalls, kRuns, kDone };
-  struct Group final : Publisher {
+  struct Group final : Publisher, Landing {
     Group(Transport& transport, GroupId group_id, std::uint32_t group_channel, std::vector<Rank> ranks,
           std::int32_t self, std::uint32_t slot_index, std::uint64_t chunk_bytes, Recall* logged, Version version,
           RoundBoard& board)
@@ -261,6 +267,8 @@ class Engine {
     [[nodiscard]] bool may_be_seen(std::uint64_t number) const override { return recall->may_be_seen(number); }
     [[nodiscard]] std::span<std::byte> room(std::uint64_t count) override;
     void publish_room(std::uint64_t first, std::uint64_t count, LogPlace& place) override;
+    // Landing: likewise.
+    void landed(std::uint64_t at, std::uint64_t count) override;
 
     GroupId id;
     std::uint32_t channel;
@@ -281,12 +289,13 @@ class Engine {
     Status unlogged;       // why some of them could not be logged
     Scratch kept_input;    // of the active call, where that stays whole until the round is stable
     bool input_kept = false;
-    std::uint64_t awaited = 0;  // resumed: the call returns when this may be seen (Recall::newest)
-    bool ran_light = false;     // the active call's round is, or was, carried out by `light` alone
-    bool interrupted = false;   // the active call's round was begun in an earlier epoch
-    bool point_shown = false;   // the board shows a receive
-    bool departed = false;      // removed
-    bool unsettled = false;     // counted
+    std::vector<InputPiece> pieces;  // of the active call's input, where it is a stream's, in the order of coming
+    std::uint64_t awaited = 0;       // resumed: the call returns when this may be seen (Recall::newest)
+    bool ran_light = false;          // the active call's round is, or was, carried out by `light` alone
+    bool interrupted = false;        // the active call's round was begun in an earlier epoch
+    bool point_shown = false;        // the board shows a receive
+    bool departed = false;           // removed
+    bool unsettled = false;          // counted
     Executor executor;
     LightRound light;  // while it runs, the executor does not
     PointChannels points;
@@ -346,6 +355,10 @@ class Engine {
   void begin(Group& group);
   void enter(Group& group, Phase phase);
   [[nodiscard]] bool waits_for_prepare(Group& group, bool runs);
+  [[nodiscard]] bool waits_for_input(Group& group, bool begins);
+  static void order_input(Group& group, BufferStream& stream);
+  void move_on(Call& call);
+  void end(Call& call, const Status& status);
   void run(Group& group, std::shared_ptr<const PreparedSchedule> prepared);
   void run_rest(Group& group);
   bool go_light(Group& group);
@@ -404,6 +417,7 @@ class Engine {
   bool rounds_over_ = false;
   std::vector<Call*> prepares_;    // asked for
   std::vector<Call*> deliveries_;  // likewise
+  std::vector<Call*> moving_;      // whose buffers move, but for those that were taken
   std::map<GroupId, std::unique_ptr<Group>> groups_, departed_;
   std::size_t unsettled_groups_ = 0;
   Group* light_ = nullptr;       // whose round runs light

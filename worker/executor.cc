@@ -35,6 +35,44 @@ bool writes_final(const Step& step) {
   return writes && step.dst.space == Space::kOutput && step.count != 0;
 }
 
+namespace {
+
+// Calls visit(at, count) for each range of the input that the step reads.
+template <class Visit>
+void each_input(const schedule::Schedule& s, const Step& step, Visit visit) {
+  const auto read = [&](const Place& place) {
+    if (place.space == Space::kInput && step.count != 0) visit(place.at, step.count);
+  };
+  switch (step.kind) {
+    case StepKind::kRecv: return;
+    case StepKind::kReduce: read(step.a); return read(step.b);
+    case StepKind::kCombine:
+      for (const Place& operand : std::span(s.operands).subspan(step.first_operand, step.operands)) read(operand);
+      return;
+    case StepKind::kSend:
+    case StepKind::kCopy:
+    case StepKind::kPublish: return read(step.a);
+  }
+  WARREN_CHECK(false, "a step is of one of these kinds");
+}
+
+}  // namespace
+
+std::vector<InputPiece> input_order(const schedule::Schedule& schedule, std::uint64_t count, std::uint64_t most) {
+  std::vector<InputPiece> pieces;
+  std::vector<bool> ordered((count + most - 1) / most);
+  const auto add = [&](std::uint64_t at, std::uint64_t some) {
+    for (std::uint64_t i = at / most; i * most < at + some; i++) {
+      if (ordered[i]) continue;
+      ordered[i] = true;
+      pieces.push_back({i * most, std::min(most, count - i * most)});
+    }
+  };
+  for (const Step& step : schedule.steps) each_input(schedule, step, add);
+  add(0, count);
+  return pieces;
+}
+
 PreparedSchedule::PreparedSchedule(schedule::Schedule schedule) : schedule_(std::move(schedule)) {
   const auto& steps = schedule_.steps;
   std::map<std::int32_t, std::pair<std::vector<std::uint32_t>, std::vector<std::uint32_t>>> by_peer;
@@ -189,6 +227,7 @@ void Executor::prepare(const Round& round) {
   places_.assign(s.steps.size(), {});
   published_.assign(s.steps.size(), false);
   unsettled_.clear();
+  await_input();
   if (needs_lost_input()) {
     status_ = Status(Code::kExhausted,
                      "a part of this rank's input of " + to_string(round.id) +
@@ -321,22 +360,56 @@ void Executor::lose_input(const Step& step) {
 bool Executor::needs_lost_input() const {
   if (lost_input_.empty()) return false;
   const schedule::Schedule& s = round_.schedule->schedule_;
-  const auto lost = [this](const Place& place, std::uint64_t count) {
-    return place.space == Space::kInput && lost_input_.meets(place.at, place.at + count);
+  bool needs = false;
+  for (const Step& step : s.steps) {
+    each_input(s, step,
+               [&](std::uint64_t at, std::uint64_t count) { needs = needs || lost_input_.meets(at, at + count); });
+  }
+  return needs;
+}
+
+// Steps that read what is still to come have one thing more to wait for.
+void Executor::await_input() {
+  awaiting_.clear();
+  if (round_.arrived >= round_.pieces.size()) return;
+  struct Begin {
+    std::uint64_t at;
+    std::size_t index;
   };
-  return std::ranges::any_of(s.steps, [&](const Step& step) {
-    switch (step.kind) {
-      case StepKind::kRecv: return false;
-      case StepKind::kReduce: return lost(step.a, step.count) || lost(step.b, step.count);
-      case StepKind::kCombine:
-        return std::ranges::any_of(std::span(s.operands).subspan(step.first_operand, step.operands),
-                                   [&](const Place& operand) { return lost(operand, step.count); });
-      case StepKind::kSend:
-      case StepKind::kCopy:
-      case StepKind::kPublish: return lost(step.a, step.count);
-    }
-    WARREN_CHECK(false, "a step is of one of these kinds");
+  std::vector<Begin> begins;
+  for (std::size_t i = 0; i < round_.pieces.size(); i++) begins.push_back({round_.pieces[i].at, i});
+  std::ranges::sort(begins, {}, &Begin::at);
+  const schedule::Schedule& s = round_.schedule->schedule_;
+  for (std::uint32_t i = 0; i < s.steps.size(); i++) {
+    std::size_t needs = 0;
+    each_input(s, s.steps[i], [&](std::uint64_t at, std::uint64_t count) {
+      auto piece = std::ranges::upper_bound(begins, at, {}, &Begin::at);
+      WARREN_CHECK(piece != begins.begin(), "the pieces are the whole input");
+      for (--piece; piece != begins.end() && piece->at < at + count; ++piece) needs = std::max(needs, piece->index + 1);
+    });
+    if (needs <= round_.arrived) continue;
+    pending_[i]++;
+    awaiting_.push_back({needs, i});
+  }
+  std::ranges::sort(awaiting_, [](const Awaiting& a, const Awaiting& b) {
+    return std::pair(a.pieces, a.step) > std::pair(b.pieces, b.step);
   });
+}
+
+void Executor::arrive(std::size_t pieces) {
+  if (!status_.ok()) return;
+  while (!awaiting_.empty() && awaiting_.back().pieces <= pieces) {
+    const std::uint32_t step = awaiting_.back().step;
+    awaiting_.pop_back();
+    if (--pending_[step] != 0) continue;
+    if (is_local(round_.schedule->schedule_.steps[step].kind)) {
+      ready_.push_back(step);
+    } else {
+      advance(round_.schedule->channel_[step]);
+    }
+    run_ready();
+    if (!status_.ok()) return;
+  }
 }
 
 // The final is made where it will be published, if the log has room, and comes to the output, which may be the input,
@@ -416,6 +489,9 @@ void Executor::finish(std::uint32_t step) {
   remaining_--;
   pending_[step] = kFinished;
   const auto& s = round_.schedule->schedule_;
+  if (round_.landing != nullptr && writes_final(s.steps[step])) {
+    round_.landing->landed(s.steps[step].dst.at, s.steps[step].count);
+  }
   for (std::uint32_t i = s.first_successor[step]; i < s.first_successor[step + 1]; i++) {
     const std::uint32_t next = s.successors[i];
     if (--pending_[next] != 0) continue;
@@ -500,6 +576,7 @@ void Executor::abandon() {
   failed_peer_ = kNoRank;
   ready_.clear();
   unsettled_.clear();
+  awaiting_.clear();
   views_.clear();
   round_.schedule = nullptr;
   std::fill(links_.begin(), links_.end(), 0);
@@ -514,7 +591,8 @@ void Executor::reseat(std::vector<Rank> members) {
 std::vector<RoundBoard::Waited> Executor::waiting_for(std::size_t limit) const {
   std::vector<RoundBoard::Waited> ranks;
   if (failed_peer_ != kNoRank) ranks.push_back({failed_peer_});  // until the epoch ends
-  if (done()) return ranks;
+  // Whoever waits for its own input holds others up.
+  if (done() || awaits_input()) return ranks;
   for (std::size_t c = 0; c < outstanding_.size() && ranks.size() < limit; c++) {
     const Outstanding& o = outstanding_[c];
     if (o.sends == 0 && o.recvs == 0) continue;

@@ -18,6 +18,12 @@
 
 namespace warren::worker {
 
+// Elements of a round's input.
+struct InputPiece {
+  std::uint64_t at = 0, count = 0;
+  friend bool operator==(const InputPiece&, const InputPiece&) = default;
+};
+
 // A schedule with its sends and receives sorted by peer, ready to run any number of times.
 class PreparedSchedule {
  public:
@@ -62,6 +68,11 @@ class PreparedSchedule {
 // Whether the step leaves final values in the output.
 [[nodiscard]] bool writes_final(const schedule::Step& step);
 
+// The whole input, of `count` elements, cut into pieces of `most` and in the order in which the schedule first reads
+// them.
+[[nodiscard]] std::vector<InputPiece> input_order(const schedule::Schedule& schedule, std::uint64_t count,
+                                                  std::uint64_t most);
+
 // Memory that survives from round to round, faulted in once. Aligned to 64 bytes.
 class Scratch {
  public:
@@ -104,6 +115,14 @@ class Publisher {
   }
 };
 
+// Hears of final values.
+class Landing {
+ public:
+  virtual ~Landing() = default;
+  // Elements of the output: they stand there, and stay.
+  virtual void landed(std::uint64_t at, std::uint64_t count) = 0;
+};
+
 class Executor {
  public:
   struct Round {
@@ -115,6 +134,11 @@ class Executor {
     std::byte* output = nullptr;
     Reducer reducer;
     Publisher* publisher = nullptr;  // of schedules that publish
+    // An input that comes while the round runs: its pieces, in the order in which they come, which start() reads; so
+    // many of them are there. None: all is there.
+    std::span<const InputPiece> pieces;
+    std::size_t arrived = 0;
+    Landing* landing = nullptr;  // may be null
   };
 
   // `links`: under which name the transport knows the group's links. `members`: group rank → rank of the job. `slot`
@@ -133,6 +157,10 @@ class Executor {
   [[nodiscard]] std::byte* scratch(std::size_t bytes) { return scratch_.reserve(bytes); }
   // A completion whose token carries this executor's slot.
   void on_completion(Token token, const Status& status, View view = {});
+  // So many of Round::pieces are there by now.
+  void arrive(std::size_t pieces);
+  // Some step waits for a piece of the input.
+  [[nodiscard]] bool awaits_input() const { return !done() && !awaiting_.empty(); }
   // Goes on with what was published and may be seen by now; true if there was something.
   bool settle();
   // Something is published that may not be seen yet.
@@ -152,7 +180,7 @@ class Executor {
   // Forget the round after Transport::close_all().
   void abandon();
   // Ranks of the job from which a message is due or that have not taken one, for people who ask who waits for whom. At
-  // most `limit`.
+  // most `limit`; none while awaits_input().
   [[nodiscard]] std::vector<RoundBoard::Waited> waiting_for(std::size_t limit) const;
   // Payload bytes that the current or last round sends.
   [[nodiscard]] std::uint64_t bytes_sent() const { return bytes_sent_; }
@@ -174,7 +202,14 @@ class Executor {
     std::uint64_t number;  // of the publisher's
   };
 
+  // A step that reads a part of the input that is still to come.
+  struct Awaiting {
+    std::size_t pieces;  // by then it is there
+    std::uint32_t step;
+  };
+
   void prepare(const Round& round);
+  void await_input();
   void run(std::uint32_t finished, bool posted);
   void finish(std::uint32_t step);
   void run_ready();
@@ -212,6 +247,7 @@ class Executor {
   std::vector<bool> published_;            // likewise: by the step that made it
   std::vector<const void*> operands_;      // of the combining step at hand
   std::vector<Unsettled> unsettled_;       // published, in that order
+  std::vector<Awaiting> awaiting_;         // those that may begin first, last
   bool streams_ = false;                   // finals go to the output past the cache
   // Of the newest round's input, elements that are no more.
   Ranges lost_input_;

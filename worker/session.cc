@@ -39,6 +39,10 @@ constexpr auto kIdleTime = std::chrono::microseconds(60);
 constexpr int kPollsBetweenLooksAtTheClock = 4;
 constexpr auto kWaitLogInterval = std::chrono::seconds(10);
 constexpr int kSleepMs = 1000;
+// GPUs wake nobody: whoever sleeps looks at buffers that move after a while, which grows while nothing comes.
+constexpr auto kShortestMovePause = std::chrono::microseconds(20);
+constexpr auto kLongestMovePause = std::chrono::microseconds(1000);
+constexpr timespec kNoTime = {};
 constexpr std::int64_t kTickAgainMs = 20;
 // A thread that must not only wait tries for the lock so often before it sleeps, and sleeps for so long between tries.
 constexpr int kLockYields = 100;
@@ -727,6 +731,7 @@ void Session::log_waits(std::chrono::steady_clock::time_point& next) {
 
 void Session::sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout_ms, bool watch_links) {
   std::vector<pollfd> fds;
+  const bool moves = watch_links && engine_.has_moving();
   if (watch_links && recall_) {
     if (const auto deadline = recall_->next_deadline()) {
       timeout_ms = static_cast<int>(std::clamp<std::int64_t>(*deadline - now(), 0, timeout_ms));
@@ -742,11 +747,19 @@ void Session::sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout
   // A program that computes while messages may be asked for does not wait.
   const bool waits = watch_links && (callers_ != 0 || engine_.outstanding() > 0);
   if (waits) board_.asleep.fetch_add(1, std::memory_order_relaxed);
-  const std::int64_t asleep_ns = waits && trace_ ? TraceFile::now_ns() : 0;
+  // Looks at buffers that move are too many to be drawn.
+  const std::int64_t asleep_ns = waits && trace_ && !moves ? TraceFile::now_ns() : 0;
   std::vector<std::string> waits_for;
   if (asleep_ns != 0) waits_for = engine_.describe_waits();
-  lock.unlock();
-  (void)::poll(fds.data(), fds.size(), timeout_ms);
+  if (moves) {
+    move_pause_ = std::clamp<std::chrono::microseconds>(2 * move_pause_, kShortestMovePause, kLongestMovePause);
+    const timespec pause = {0, std::chrono::nanoseconds(move_pause_).count()};
+    lock.unlock();
+    (void)::ppoll(fds.data(), fds.size(), timeout_ms == 0 ? &kNoTime : &pause, nullptr);
+  } else {
+    lock.unlock();
+    (void)::poll(fds.data(), fds.size(), timeout_ms);
+  }
   if (waits) board_.asleep.fetch_sub(1, std::memory_order_relaxed);
   if (asleep_ns != 0) {
     trace_->was(TraceFile::Row::kWaits, asleep_ns, "waits",
@@ -804,9 +817,42 @@ bool Session::deliver(std::unique_lock<std::mutex>& lock) {
   return true;
 }
 
+// Moves a call's buffers as far as they go, outside the lock; true if something came.
+bool Session::move(std::unique_lock<std::mutex>& lock) {
+  Call* call = engine_.take_moving();
+  if (call == nullptr) return false;
+  BufferStream& stream = *call->buffers->stream();
+  lock.unlock();
+  auto moved = stream.move();
+  lock.lock();
+  while (moved.ok() && engine_.stopped() && stream.moves()) {
+    // Nobody may come again for what is still under way.
+    lock.unlock();
+    std::this_thread::sleep_for(kShortestMovePause);
+    moved = stream.move();
+    lock.lock();
+  }
+  Status status = moved.status();
+  if (!status.ok()) {
+    status = status.because_of_this("cannot move the buffers of " + describe(*call));
+    end_life(status);
+  }
+  engine_.moved(*call, status);
+  if (status.ok() && !moved.value()) return false;
+  move_pause_ = {};
+  // Whoever waits for it may sleep.
+  wake(caller_wake_);
+  return true;
+}
+
+// Sees to the end of what moves when the engine has stopped.
+void Session::end_moves(std::unique_lock<std::mutex>& lock) {
+  while (engine_.has_moving()) (void)move(lock);
+}
+
 // Runs what an engine's call owes its program or a GPU; true if there was something.
 bool Session::work_outside(std::unique_lock<std::mutex>& lock) {
-  return engine_.has_work_outside() && (prepare(lock) || deliver(lock));
+  return engine_.has_work_outside() && (prepare(lock) || deliver(lock) || move(lock));
 }
 
 std::string Session::describe(const Call& call) const {
@@ -1455,6 +1501,7 @@ void Session::close() {
   if (staging_) staging_->end();
   engine_.stop(Status(Code::kClosed, "the communicator has been destroyed"));
   changed_.notify_all();
+  end_moves(lock);
   for (const auto& part : batch_.take()) engine_.end_unsent(part, gone());
   run_callbacks(lock);
   if (control_ && !finished_ && failed_.ok()) {

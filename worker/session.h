@@ -179,6 +179,8 @@ class Session final : private DataPath {
   [[nodiscard]] Status may_call(GroupId group, const Call& call) const;
   bool prepare(std::unique_lock<std::mutex>& lock);
   bool deliver(std::unique_lock<std::mutex>& lock);
+  bool move(std::unique_lock<std::mutex>& lock);
+  void end_moves(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] std::string describe(const Call& call) const;
   void end_life(const Status& why);
   [[nodiscard]] Result<Staging::Copy> read_state(std::span<const std::byte> state, void* stream);
@@ -250,8 +252,9 @@ class Session final : private DataPath {
   std::string waits_for_;  // beside calls; for the log
   bool waits_for_commit_ = false;
   std::vector<pollfd> pollfds_;
-  std::optional<TimeMs> look_again_;   // at dead segments
-  std::optional<TimeMs> spill_until_;  // all together, while the control thread stops the engine
+  std::chrono::microseconds move_pause_{};  // how long a sleeper leaves buffers alone that move
+  std::optional<TimeMs> look_again_;        // at dead segments
+  std::optional<TimeMs> spill_until_;       // all together, while the control thread stops the engine
 
   std::atomic<int> control_waits_{0};  // the control thread, or that of the fetch service, wants the lock
   int caller_wake_ = -1, engine_wake_ = -1;

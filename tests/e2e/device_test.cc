@@ -48,6 +48,10 @@ class Array {
   }
   [[nodiscard]] std::span<T> span() { return gpu_ ? gpu_->span() : std::span<T>(values_); }
   [[nodiscard]] std::vector<T> read() const { return gpu_ ? gpu_->read() : values_; }
+  void write(const std::vector<T>& values) {
+    if (!gpu_) std::copy(values.begin(), values.end(), values_.begin());
+    if (gpu_) gpu_->write(values);
+  }
 
  private:
   std::vector<T> values_;
@@ -168,6 +172,61 @@ TEST_F(Devices, EveryCollectiveGivesTheBitsOfTheCpu) {
   }
 }
 
+// Large enough to move in pieces, and no whole number of anything.
+constexpr std::size_t kLarge = 3'000'017;
+
+TEST_F(Devices, LargeAllreducesGiveTheBitsOfTheCpu) {
+  std::map<std::string, std::vector<Results>> results;
+  for (const auto& [name, where, mixed] : {std::tuple("cpu", Where::kCpu, false), std::tuple("gpu", Where::kGpu, false),
+                                           std::tuple("mixed", Where::kGpu, true)}) {
+    std::vector<Results>& all = results[name];
+    all.resize(3);
+    cluster_.run_well(
+        3,
+        [&, where = where, mixed = mixed](Communicator& comm) {
+          Results& out = all[static_cast<std::size_t>(comm.rank())];
+          Array<float> in(mixed ? Where::kCpu : where, values_of(comm.rank(), kLarge));
+          Array<float> sum(where, std::vector<float>(kLarge, -1.0f));
+          comm.allreduce(in.span(), sum.span());
+          out.push_back(sum.read());
+          out.push_back(in.read());
+          // In place, one after the other, while the one before is brought back.
+          Array<float> a(where, values_of(comm.rank() + 1, kLarge)), b(where, values_of(comm.rank() + 2, kLarge));
+          auto first = comm.allreduce_async(a.span(), Op::average);
+          auto second = comm.allreduce_async(b.span(), [](const float& x, const float& y) { return std::min(x, y); });
+          first.wait();
+          out.push_back(a.read());
+          while (!second.test()) std::this_thread::yield();
+          out.push_back(b.read());
+          // With a function that makes the input.
+          comm.allreduce(b.span(), Op::max, [&] { b.write(values_of(comm.rank() + 3, kLarge)); });
+          out.push_back(b.read());
+        },
+        [name = name](int, Options& o) { o.job = std::string(name) + "-large"; });
+  }
+  EXPECT_EQ(results["gpu"], results["cpu"]);
+  EXPECT_EQ(results["mixed"], results["cpu"]);
+}
+
+// Rank 0's input stops coming; what was made of the part that is there is on the GPU by then.
+TEST_F(Devices, ResultsComeBackWhileTheInputIsStillComing) {
+  cluster_.run_well(2, [&](Communicator& comm) {
+    const auto mine = values_of(comm.rank(), kLarge);
+    Array<float> array(comm.rank() == 0 ? Where::kGpu : Where::kCpu, mine);
+    const std::uint64_t before = fake_gpu().controls.calls("stream.to_device");
+    if (comm.rank() == 0) fake_gpu().controls.arm("stream.to_host", 3, FakeFault::kHang);
+    auto call = comm.allreduce_async(array.span());
+    if (comm.rank() == 0) {
+      while (fake_gpu().controls.calls("stream.to_device") == before) std::this_thread::yield();
+      EXPECT_FALSE(call.test());
+      fake_gpu().controls.release();
+    }
+    call.wait();
+    const auto theirs = values_of(1 - comm.rank(), kLarge), sum = array.read();
+    for (std::size_t i = 0; i < kLarge; i++) ASSERT_EQ(sum[i], mine[i] + theirs[i]) << i;
+  });
+}
+
 // The program's kernel is still running when the call is made, and writes the input at its end.
 TEST_F(Devices, ACallWaitsForTheProgramsStream) {
   const warren_device_table& table = fake_gpu().table;
@@ -212,15 +271,17 @@ void apart(int rank, Options& o) {
   o.replicas = 2;
 }
 
-// Rank 1's GPU fails at `where` in its first life, in the round after `before` others; the job goes on with its next
+// Rank 1's GPU fails at the `after`-th `where` of the second round in its first life; the job goes on with its next
 // one.
-void fails_and_comes_back(Cluster& cluster, const char* where, FakeFault fault, const std::string& says) {
-  SCOPED_TRACE(where);
-  const std::string job = std::string("job-") + (fault == FakeFault::kHang ? "hang-" : "") + where;
+void fails_and_comes_back(Cluster& cluster, const char* where, FakeFault fault, const std::string& says,
+                          std::size_t count = 5'000, int after = 0) {
+  SCOPED_TRACE(std::string(where) + " " + std::to_string(count));
+  const std::string job =
+      std::string("job-") + (fault == FakeFault::kHang ? "hang-" : "") + where + std::to_string(count);
   std::promise<void> failed;
   std::shared_future<void> has_failed = failed.get_future().share();
-  const auto round = [](Communicator& comm, int number) {
-    const DeviceArray<float> in(values_of(comm.rank() + number, 5'000)), out(std::vector<float>(5'000, 0.0f));
+  const auto round = [count](Communicator& comm, int number) {
+    const DeviceArray<float> in(values_of(comm.rank() + number, count)), out(std::vector<float>(count, 0.0f));
     comm.allreduce(in.span(), out.span());
     return out.read();
   };
@@ -231,13 +292,13 @@ void fails_and_comes_back(Cluster& cluster, const char* where, FakeFault fault, 
     try {
       Communicator first = Communicator::create(o);
       seen[1].push_back(round(first, 0));
-      const DeviceArray<float> in(values_of(2, 5'000)), out(std::vector<float>(5'000, 0.0f));
-      fake_gpu().controls.arm(where, 0, fault);
+      const DeviceArray<float> in(values_of(2, count)), out(std::vector<float>(count, 0.0f));
+      fake_gpu().controls.arm(where, after, fault);
       first.allreduce(in.span(), out.span());
       ADD_FAILURE() << "the GPU has failed";
     } catch (const Error& e) {
       EXPECT_THAT(e.what(), HasSubstr(says));
-      EXPECT_THAT(e.what(), HasSubstr("rank 1's allreduce(f32, sum, count 5000"));
+      EXPECT_THAT(e.what(), HasSubstr("rank 1's allreduce(f32, sum, count " + std::to_string(count)));
       EXPECT_THAT(e.what(), HasSubstr("round p.1"));
       EXPECT_THAT(e.what(), HasSubstr("its next life takes its place"));
     }
@@ -278,6 +339,13 @@ TEST_F(Devices, AGpuThatFailsEndsALifeAndTheNextOneReplays) {
   fails_and_comes_back(cluster_, "to_host", FakeFault::kError, "cannot read the input of");
   fails_and_comes_back(cluster_, "stream.to_host", FakeFault::kError, "injected into stream.to_host");
   fails_and_comes_back(cluster_, "stream.to_host", FakeFault::kHang, "has not copied");
+}
+
+TEST_F(Devices, AGpuThatFailsInMidRoundEndsALifeAndTheNextOneReplays) {
+  fails_and_comes_back(cluster_, "to_host", FakeFault::kError, "cannot read the input of", kLarge);
+  fails_and_comes_back(cluster_, "stream.to_host", FakeFault::kError, "the input does not come", kLarge, 3);
+  fails_and_comes_back(cluster_, "stream.to_host", FakeFault::kHang, "has not copied", kLarge, 3);
+  fails_and_comes_back(cluster_, "query", FakeFault::kError, "injected into query", kLarge, 2);
 }
 
 // The result is there, at rank 0 too, and only its way to the GPU is not.
@@ -462,7 +530,9 @@ TEST(DeviceProcesses, AreKilledInARoundAndGiveTheBitsOfTheCpu) {
   }
   const std::string whole = folder / "whole";
   EXPECT_EQ(run_processes(whole, "gpu" + rounds + whole + " none none 0"), expected);
-  for (const char* kill : {"2 stream.to_host 17", "1 stream.to_device 22", "0 query 40"}) {
+  // The fourth and fifth while the buffers of a large allreduce move.
+  for (const char* kill :
+       {"2 stream.to_host 17", "1 stream.to_device 22", "0 query 40", "2 stream.to_host 13", "1 stream.to_device 16"}) {
     SCOPED_TRACE(kill);
     const std::string killed = folder / std::string(kill);
     std::string path = killed;

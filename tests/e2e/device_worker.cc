@@ -21,6 +21,7 @@ using warren::test::DeviceArray;
 using warren::test::fake_gpu;
 
 constexpr std::size_t kCount = 3'000;
+constexpr std::size_t kLarge = 1'500'001;  // moves in pieces, while its round runs
 
 // An array on the fake device or on the CPU.
 template <class T>
@@ -73,6 +74,14 @@ void run(bool on_gpu, int rounds, const std::string& out_file) {
     auto sent = comm.send_async(sum.span(), static_cast<int>((rank + 1) % ranks));
     comm.recv(message.span(), static_cast<int>((rank + ranks - 1) % ranks));
     sent.wait();
+    if (round % 3 == 1) {
+      std::vector<float> spread(kLarge);
+      for (std::size_t i = 0; i < kLarge; i++) spread[i] = mine[i % kCount] + static_cast<float>(i / kCount);
+      Array<float> wide(on_gpu, spread);
+      comm.allreduce(wide.span());
+      const auto wider = wide.read();
+      for (std::size_t i = 0; i < kLarge; i++) state[i % kCount] = (state[i % kCount] + wider[i]) / 256.0f;
+    }
     const auto s = sum.read(), t = top.read(), a = all.read(), p = part.read(), m = message.read();
     const auto h = half.read();
     for (std::size_t i = 0; i < kCount; i++) {

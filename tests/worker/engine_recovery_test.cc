@@ -384,6 +384,98 @@ class World {
   std::mt19937 disk_random_{11};
 };
 
+// Buffers that are elsewhere: pieces come and go when move() happens to.
+class Moving final : public CallBuffers, public BufferStream {
+ public:
+  // In place: the two are the same. `finals`: what the output must become, where it is known.
+  Moving(std::span<std::byte> input, std::span<std::byte> output, std::uint64_t seed,
+         const std::vector<std::byte>* finals)
+      : input_(input), output_(output), finals_(finals), random_(seed) {
+    host_in_.assign(input.size(), std::byte{0xbd});
+    if (input.data() != output.data()) host_out_.assign(output.size(), std::byte{0xbe});
+  }
+  std::byte* host_input() { return host_in_.data(); }
+  std::byte* host_output() { return host_out_.empty() ? host_in_.data() : host_out_.data(); }
+  // As the call's prepare function.
+  void begin() { began_ = true; }
+  [[nodiscard]] std::size_t brought_back() const { return brought_back_; }
+  // What moves from here on, at most.
+  std::size_t pieces_let = SIZE_MAX, finals_let = SIZE_MAX;
+  Status fails;
+
+  [[nodiscard]] Status filled() const override { return {}; }
+  [[nodiscard]] bool delivers() const override { return true; }
+  [[nodiscard]] Status deliver() override { return {Code::kInternal, "a stream is moved"}; }
+  [[nodiscard]] BufferStream* stream() override { return this; }
+
+  [[nodiscard]] std::size_t most_bytes() const override { return 3000; }
+  void order(std::vector<ByteRange> pieces) override {
+    EXPECT_FALSE(began_);
+    pieces_ = std::move(pieces);
+    Ranges all;
+    std::uint64_t bytes = 0;
+    for (const ByteRange& p : pieces_) {
+      EXPECT_LE(p.bytes, most_bytes());
+      all.add(p.at, p.at + p.bytes);
+      bytes += p.bytes;
+    }
+    EXPECT_EQ(all, Ranges(0, input_.size()));
+    EXPECT_EQ(bytes, input_.size()) << "each byte comes once";
+  }
+  [[nodiscard]] std::size_t arrived() const override { return arrived_; }
+  [[nodiscard]] bool all_arrived() const override { return began_ && arrived_ == pieces_.size(); }
+  void landed(const ByteRange& bytes) override {
+    if (ended_) return;
+    for (std::uint64_t i = bytes.at; i < bytes.at + bytes.bytes && finals_ != nullptr; i++) {
+      ASSERT_EQ(host_output()[i], (*finals_)[i]) << "landed and not final";
+    }
+    waiting_.add(bytes.at, bytes.at + bytes.bytes);
+  }
+  void conclude() override {
+    concluded_ = true;
+    waiting_.add(Ranges(0, output_.size()).minus(told_));
+  }
+  void give_up() override {
+    ended_ = true;
+    waiting_ = {};
+  }
+  [[nodiscard]] bool moves() const override {
+    if (!fails.ok()) return false;
+    return (began_ && !ended_ && !concluded_ && arrived_ < pieces_.size()) || !waiting_.empty();
+  }
+  [[nodiscard]] Result<bool> move() override {
+    if (!fails.ok()) return fails;
+    bool some = false;
+    if (began_ && !ended_ && !concluded_ && arrived_ < pieces_.size() && pieces_let > 0 && random_() % 2 == 0) {
+      const ByteRange& p = pieces_[arrived_++];
+      pieces_let--;
+      std::memcpy(host_in_.data() + p.at, input_.data() + p.at, p.bytes);
+      some = true;
+    }
+    if (!waiting_.empty() && finals_let > 0 && random_() % 2 == 0) {
+      const Interval i = waiting_.intervals().front();
+      const std::uint64_t end = std::min(i.end, i.begin + 1000 + random_() % 5000);
+      std::memcpy(output_.data() + i.begin, host_output() + i.begin, end - i.begin);
+      waiting_ = waiting_.minus(Ranges(i.begin, end));
+      told_.add(i.begin, end);
+      brought_back_ += end - i.begin;
+      finals_let--;
+      some = true;
+    }
+    return some;
+  }
+
+ private:
+  const std::span<std::byte> input_, output_;
+  const std::vector<std::byte>* const finals_;
+  std::mt19937_64 random_;
+  std::vector<std::byte> host_in_, host_out_;
+  std::vector<ByteRange> pieces_;
+  std::size_t arrived_ = 0, brought_back_ = 0;
+  Ranges waiting_, told_;
+  bool began_ = false, concluded_ = false, ended_ = false;
+};
+
 // What every rank runs: `rounds` collectives, each fed by what the one before gave.
 struct Program {
   Collective collective = Collective::kAllreduce;
@@ -391,15 +483,19 @@ struct Program {
   int rounds = 4;
   bool in_place = false;
   std::uint32_t blocking = 0;  // by rank, a bit each
+  bool moves = false;          // an allreduce's buffers are elsewhere (Moving)
 };
 
 class Runner {
  public:
-  Runner(const Program& program, int rank, int size) : program_(program), rank_(rank), size_(size) {
+  // `expected`: what its calls must give, where it is known.
+  Runner(const Program& program, int rank, int size, const std::vector<std::vector<std::byte>>* expected = nullptr)
+      : program_(program), rank_(rank), size_(size), expected_(expected), random_(static_cast<unsigned>(rank)) {
     state_.assign(1, static_cast<std::uint64_t>(rank) * 0x9e3779b97f4a7c15u + 1);
   }
   // Issues the next call when the last is done; true while there is more.
   bool advance(Engine& engine) {
+    if (program_.moves) move(engine);
     if (call_ && !call_->finished.load()) return true;
     if (call_) take();
     if (done_ == program_.rounds) return false;
@@ -504,8 +600,35 @@ class Runner {
       s.output = out_.data();
       in_use_ = false;
     }
+    if (program_.moves) {
+      auto& out = in_use_ ? in_ : out_;
+      auto moving = std::make_unique<Moving>(
+          std::as_writable_bytes(std::span(in_)), std::as_writable_bytes(std::span(out)), state_[0],
+          expected_ == nullptr ? nullptr : &(*expected_)[static_cast<std::size_t>(done_)]);
+      s.input = moving->host_input();
+      s.output = moving->host_output();
+      s.prepare = [](void* context) { static_cast<Moving*>(context)->begin(); };
+      s.prepare_context = moving.get();
+      call_->buffers = std::move(moving);
+    }
     const Status status = engine.submit(kWorldGroup, *call_);
     EXPECT_TRUE(status.ok()) << status.describe();
+  }
+  // What its threads do outside the engine's lock, each as long as it likes.
+  void move(Engine& engine) {
+    if (prepares_ == nullptr) {
+      prepares_ = engine.take_prepare();
+    } else if (random_() % 8 == 0) {
+      prepares_->spec.prepare(prepares_->spec.prepare_context);
+      engine.prepared(*std::exchange(prepares_, nullptr));
+    }
+    if (moves_ == nullptr) {
+      moves_ = engine.take_moving();
+    } else if (random_() % 4 != 0) {
+      const auto moved = moves_->buffers->stream()->move();
+      ASSERT_TRUE(moved.ok());
+      if (random_() % 2 == 0) engine.moved(*std::exchange(moves_, nullptr), {});
+    }
   }
   void take() {
     EXPECT_TRUE(call_->status.ok()) << call_->status.describe();
@@ -522,6 +645,9 @@ class Runner {
 
   Program program_;
   int rank_, size_;
+  const std::vector<std::vector<std::byte>>* expected_;
+  std::minstd_rand random_;
+  Call *prepares_ = nullptr, *moves_ = nullptr;
   int done_ = 0;
   std::vector<std::uint64_t> state_, in_, out_;
   std::size_t out_size_ = 0;
@@ -544,7 +670,10 @@ void survive(const Case& c, std::uint64_t seed, int interrupts) {
   World world(c.world);
   const auto expected = Runner::oracle(c.program, c.world.size);
   std::vector<std::unique_ptr<Runner>> runners;
-  for (int r = 0; r < c.world.size; r++) runners.push_back(std::make_unique<Runner>(c.program, r, c.world.size));
+  const auto runner = [&](int r) {
+    return std::make_unique<Runner>(c.program, r, c.world.size, &expected[static_cast<std::size_t>(r)]);
+  };
+  for (int r = 0; r < c.world.size; r++) runners.push_back(runner(r));
   const auto advance_all = [&] {
     bool more = false;
     for (int r = 0; r < c.world.size; r++)
@@ -576,9 +705,7 @@ void survive(const Case& c, std::uint64_t seed, int interrupts) {
     } else {
       for (const int r : lost) world.kill(r);
     }
-    for (const int r : lost) {
-      runners[static_cast<std::size_t>(r)] = std::make_unique<Runner>(c.program, r, c.world.size);
-    }
+    for (const int r : lost) runners[static_cast<std::size_t>(r)] = runner(r);
     world.next_epoch(lost);
     if (::testing::Test::HasFatalFailure()) return;
   }
@@ -639,6 +766,180 @@ TEST(RecoveryInModeSync, InterruptsComeWhileDisksAreWaitedFor) {
     }
   }
 }
+
+// Buffers move in pieces while their rounds run, and through interrupts and plans.
+TEST(RecoveryOfMovingBuffers, EveryAlgorithmGivesTheSameBits) {
+  for (const auto algorithm :
+       {schedule::Algorithm::kRing, schedule::Algorithm::kDirect, schedule::Algorithm::kButterfly,
+        schedule::Algorithm::kTree, schedule::Algorithm::kStar}) {
+    for (const std::vector<int>& hosts : {std::vector{0, 0, 0}, std::vector{0, 1, 2}, std::vector{0, 0, 1}}) {
+      for (const bool in_place : {false, true}) {
+        for (std::uint64_t seed = 0; seed < 6; seed++) {
+          SCOPED_TRACE(std::string(schedule::to_string(algorithm)) + (in_place ? ", in place, " : ", ") +
+                       std::to_string(hosts[1]) + std::to_string(hosts[2]));
+          Case c;
+          c.program = {Collective::kAllreduce, 5000, 4, in_place};
+          c.program.moves = true;
+          c.world.algorithm = algorithm;
+          c.world.hosts = hosts;
+          c.world.sync = seed == 5;
+          c.lost = seed % 3 == 0 ? std::vector<int>{} : std::vector{static_cast<int>(seed % 3)};
+          survive(c, seed, 4);
+          if (::testing::Test::HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+// One rank's buffers, of two, as they are moved by hand.
+class ByHand : public ::testing::TestWithParam<bool> {
+ protected:
+  static constexpr std::uint64_t kCount = 5000;
+  ByHand() {
+    options_.size = 2;
+    options_.hosts = {0, 1};
+    options_.algorithm = schedule::Algorithm::kRing;
+    world_ = std::make_unique<World>(options_);
+    for (std::size_t i = 0; i < kCount; i++) ours_[i] = i, theirs_[i] = 1'000'000 + 7 * i;
+    spec(call_, ours_);
+    auto moving = std::make_unique<Moving>(std::as_writable_bytes(std::span(ours_)),
+                                           std::as_writable_bytes(std::span(GetParam() ? ours_ : result_)), 1, nullptr);
+    moving_ = moving.get();
+    call_.spec.input = moving->host_input();
+    call_.spec.output = moving->host_output();
+    call_.spec.prepare = [](void* context) { static_cast<Moving*>(context)->begin(); };
+    call_.spec.prepare_context = moving_;
+    call_.buffers = std::move(moving);
+    spec(other_, theirs_);
+  }
+  ~ByHand() override {
+    for (int r = 0; r < 2; r++) world_->engine(r).stop(Status(Code::kClosed, "the test ends"));
+    while (engine().has_moving()) move();
+  }
+  static void spec(Call& call, std::vector<std::uint64_t>& data) {
+    call.spec.collective = Collective::kAllreduce;
+    call.spec.type = DataType::kU64;
+    call.spec.op = ReduceOp::kSum;
+    call.spec.count = kCount;
+    call.spec.input = call.spec.output = data.data();
+  }
+  void begin() {
+    ASSERT_TRUE(world_->engine(1).submit(kWorldGroup, other_).ok());
+    ASSERT_TRUE(engine().submit(kWorldGroup, call_).ok());
+    ASSERT_EQ(engine().take_prepare(), &call_);
+    call_.spec.prepare(call_.spec.prepare_context);
+    engine().prepared(call_);
+  }
+  void move() {
+    Call* const taken = engine().take_moving();
+    ASSERT_EQ(taken, &call_);
+    const auto moved = moving_->move();
+    engine().moved(call_, moved.status());
+  }
+  // All that can move does, until nothing has for long.
+  void run() {
+    for (int idle = 0; idle < 2000; idle++) {
+      if (engine().has_moving()) move();
+      if (world_->step()) idle = 0;
+    }
+  }
+  void expect_result() {
+    ASSERT_TRUE(call_.finished.load());
+    ASSERT_TRUE(call_.status.ok()) << call_.status.describe();
+    const auto& out = GetParam() ? ours_ : result_;
+    for (std::size_t i = 0; i < kCount; i++) ASSERT_EQ(out[i], 1'000'000 + 8 * i);
+  }
+  Engine& engine() { return world_->engine(0); }
+
+  World::Options options_;
+  std::unique_ptr<World> world_;
+  std::vector<std::uint64_t> ours_ = std::vector<std::uint64_t>(kCount), theirs_ = ours_, result_ = ours_;
+  Call call_, other_;
+  Moving* moving_ = nullptr;
+};
+
+TEST_P(ByHand, ResultsComeBackWhileTheInputIsStillComing) {
+  moving_->pieces_let = 6;
+  begin();
+  run();
+  EXPECT_FALSE(call_.finished.load() || other_.finished.load());
+  EXPECT_EQ(moving_->arrived(), 6u);
+  EXPECT_GE(moving_->brought_back(), 6'000u) << "as far as it was there";
+  const auto waits = engine().describe_waits();
+  ASSERT_FALSE(waits.empty());
+  EXPECT_NE(waits[0].find("waits for its own input"), std::string::npos) << waits[0];
+  moving_->pieces_let = SIZE_MAX;
+  run();
+  expect_result();
+}
+
+TEST_P(ByHand, ACallEndsWhenItsResultHasComeBack) {
+  moving_->finals_let = 0;
+  begin();
+  run();
+  EXPECT_TRUE(other_.finished.load());
+  EXPECT_FALSE(call_.finished.load());
+  EXPECT_EQ(engine().outstanding(), 1u);
+  const auto waits = engine().describe_waits();
+  ASSERT_EQ(waits.size(), 1u);
+  EXPECT_NE(waits[0].find("to be brought back"), std::string::npos) << waits[0];
+  moving_->finals_let = SIZE_MAX;
+  run();
+  expect_result();
+  EXPECT_FALSE(engine().has_work_outside());
+}
+
+// The other rank is lost when a part is final; the rest of the input comes before the log, which would come over it.
+TEST_P(ByHand, AResumedRoundWaitsForItsInput) {
+  moving_->pieces_let = 6;
+  begin();
+  run();
+  world_->kill(1);
+  world_->next_epoch({1});
+  Call again;
+  spec(again, theirs_);
+  for (std::size_t i = 0; i < kCount; i++) theirs_[i] = 1'000'000 + 7 * i;
+  ASSERT_TRUE(world_->engine(1).submit(kWorldGroup, again).ok());
+  run();
+  EXPECT_FALSE(call_.finished.load());
+  const auto waits = engine().describe_waits();
+  ASSERT_EQ(waits.size(), 1u);
+  EXPECT_NE(waits[0].find("waits for its own input"), std::string::npos) << waits[0];
+  moving_->pieces_let = SIZE_MAX;
+  run();
+  expect_result();
+  EXPECT_TRUE(again.finished.load());
+}
+
+// What is under way ends before the call does, because it is the program's memory.
+TEST_P(ByHand, AStoppedCallEndsWhenNothingMoves) {
+  moving_->pieces_let = 2;
+  begin();
+  Call* const taken = engine().take_moving();
+  ASSERT_EQ(taken, &call_);
+  engine().stop(Status(Code::kClosed, "over"));
+  EXPECT_FALSE(call_.finished.load());
+  engine().moved(call_, {});
+  EXPECT_TRUE(call_.finished.load());
+  EXPECT_EQ(call_.status.code(), Code::kClosed);
+  EXPECT_EQ(engine().outstanding(), 0u);
+  EXPECT_FALSE(engine().has_moving());
+}
+
+TEST_P(ByHand, AFailureIsTheCallsReason) {
+  moving_->finals_let = 1;
+  begin();
+  run();
+  ASSERT_EQ(engine().take_moving(), &call_);
+  moving_->fails = Status(Code::kUnavailable, "it broke");
+  engine().stop(Status(Code::kClosed, "over"));
+  engine().moved(call_, moving_->fails);
+  EXPECT_TRUE(call_.finished.load());
+  EXPECT_EQ(call_.status.code(), Code::kUnavailable) << "the round was over: " << call_.status.describe();
+}
+
+INSTANTIATE_TEST_SUITE_P(InPlace, ByHand, testing::Bool());
 
 // Messages around the ring, two a round, received in the other order than they were sent; a checkpoint every second
 // round.

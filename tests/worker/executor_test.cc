@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <vector>
 
@@ -272,6 +273,141 @@ TEST_F(InPlace, WhatIsPublishedGoesOnWhenItMayBeSeen) {
   log_.seen = 2;
   EXPECT_FALSE(executor_.settling() || executor_.settle());
   EXPECT_EQ(transport_.sends.size(), 2u);
+}
+
+struct Landed final : Landing {
+  void landed(std::uint64_t at, std::uint64_t count) override { pieces.push_back({at, count}); }
+  std::vector<InputPiece> pieces;
+};
+
+// Rank 0 of two hosts: its segment is the first half, and it sends the second one first.
+class Arriving : public ::testing::Test {
+ protected:
+  static constexpr std::uint64_t kPiece = kCount / 4;
+  Arriving() {
+    schedule::Request request;
+    request.collective = Collective::kAllreduce;
+    request.algorithm = schedule::Algorithm::kRing;
+    request.size = 2;
+    request.count = kCount;
+    request.chunk_elements = kPiece;
+    prepared_ = std::make_unique<PreparedSchedule>(schedule::make(request).value());
+    pieces_ = input_order(prepared_->schedule(), kCount, kPiece);
+    std::iota(theirs_.begin(), theirs_.end(), 1000);
+    round_.schedule = prepared_.get();
+    round_.input = reinterpret_cast<const std::byte*>(input_.data());
+    round_.output = reinterpret_cast<std::byte*>(output_.data());
+    round_.reducer = Reducer::make(DataType::kI64, ReduceOp::kSum, 2).value();
+    round_.pieces = pieces_;
+    round_.landing = &landed_;
+  }
+  void come(std::size_t piece) {
+    for (std::uint64_t i = 0; i < pieces_[piece].count; i++) input_[pieces_[piece].at + i] = 1;
+  }
+  void receive(std::size_t n, std::uint64_t at) {
+    const Scripted::Receive& r = transport_.receives.at(n);
+    std::memcpy(r.payload.data(), &theirs_[at], r.payload.size());
+    executor_.on_completion(r.token, {});
+  }
+
+  Scripted transport_;
+  Landed landed_;
+  std::unique_ptr<PreparedSchedule> prepared_;
+  std::vector<InputPiece> pieces_;
+  Executor::Round round_;
+  Executor executor_{transport_, kWorldGroup, {Rank(0), Rank(1)}, 0, nullptr};
+  std::vector<std::int64_t> input_ = std::vector<std::int64_t>(kCount, -1), theirs_ = input_, output_ = input_;
+};
+
+TEST_F(Arriving, StepsBeginWhenWhatTheyReadIsThere) {
+  EXPECT_EQ(pieces_, (std::vector<InputPiece>{{32, 16}, {0, 16}, {48, 16}, {16, 16}}));
+  executor_.start(round_);
+  ASSERT_EQ(transport_.receives.size(), 4u) << "what comes needs no input";
+  EXPECT_TRUE(transport_.sends.empty());
+  EXPECT_TRUE(executor_.awaits_input());
+  EXPECT_TRUE(executor_.waiting_for(8).empty()) << "others wait for it";
+  receive(0, 0);
+  EXPECT_TRUE(landed_.pieces.empty());
+  come(0);
+  executor_.arrive(1);
+  EXPECT_EQ(transport_.sends.size(), 1u);
+  EXPECT_TRUE(landed_.pieces.empty());
+  come(1);
+  executor_.arrive(2);
+  // The first final stands, and goes on.
+  EXPECT_EQ(landed_.pieces, (std::vector<InputPiece>{{0, 16}}));
+  EXPECT_EQ(output_[5], 1 + 1005);
+  EXPECT_EQ(transport_.sends.size(), 1u) << "in its turn: the second input comes before it";
+  come(2), come(3);
+  executor_.arrive(4);
+  EXPECT_FALSE(executor_.awaits_input());
+  EXPECT_EQ(executor_.waiting_for(8).size(), 1u);
+  EXPECT_EQ(transport_.sends.size(), 3u);
+  receive(1, 16);
+  receive(2, 32);
+  receive(3, 48);
+  for (std::size_t i = 0; i < transport_.sends.size(); i++) executor_.on_completion(transport_.sends[i], {});
+  EXPECT_TRUE(executor_.done() && executor_.status().ok());
+  EXPECT_EQ(landed_.pieces.size(), 4u);
+  for (std::uint64_t i = 0; i < kCount; i++) EXPECT_EQ(output_[i], theirs_[i] + (i < kCount / 2 ? 1 : 0)) << i;
+}
+
+TEST_F(Arriving, WhatIsThereAtTheBeginningIsNotWaitedFor) {
+  for (std::size_t i = 0; i < 4; i++) come(i);
+  round_.arrived = 3;
+  executor_.start(round_);
+  EXPECT_EQ(transport_.sends.size(), 2u);
+  EXPECT_TRUE(executor_.awaits_input());
+  executor_.arrive(4);
+  EXPECT_FALSE(executor_.awaits_input());
+}
+
+TEST_F(Arriving, NothingBeginsInARoundThatHasFailed) {
+  executor_.start(round_);
+  executor_.on_completion(transport_.receives[0].token, Status(Code::kPeerLost, "gone"));
+  executor_.arrive(4);
+  EXPECT_TRUE(transport_.sends.empty() && landed_.pieces.empty());
+  EXPECT_FALSE(executor_.awaits_input());
+  // Nor is any of it left in the next one.
+  executor_.abandon();
+  round_.pieces = {};
+  executor_.start(round_);
+  EXPECT_EQ(transport_.sends.size(), 2u);
+}
+
+// Whatever the algorithm, all of the input comes, once, in the order of the steps.
+TEST(InputOrder, IsThatOfTheSteps) {
+  using schedule::Algorithm;
+  for (const Algorithm algorithm :
+       {Algorithm::kRing, Algorithm::kDirect, Algorithm::kButterfly, Algorithm::kTree, Algorithm::kStar}) {
+    for (const std::int32_t size : {1, 2, 3, 8}) {
+      for (std::int32_t rank = 0; rank < size; rank++) {
+        for (const std::uint64_t most : {std::uint64_t{7}, std::uint64_t{64}, std::uint64_t{10'000}}) {
+          schedule::Request request;
+          request.collective = Collective::kAllreduce;
+          request.algorithm = algorithm;
+          request.rank = rank;
+          request.size = size;
+          request.count = 1001;
+          request.chunk_elements = 16;
+          const auto made = schedule::make(request);
+          ASSERT_TRUE(made.ok());
+          const auto pieces = input_order(made.value(), request.count, most);
+          Ranges all;
+          std::uint64_t elements = 0;
+          for (const InputPiece& piece : pieces) {
+            EXPECT_LE(piece.count, most);
+            elements += piece.count;
+            all.add(piece.at, piece.at + piece.count);
+          }
+          EXPECT_EQ(elements, request.count);
+          EXPECT_EQ(pieces.size(), (request.count + most - 1) / most);
+          EXPECT_EQ(all, Ranges(0, request.count));
+        }
+      }
+    }
+  }
+  EXPECT_EQ(input_order({}, 10, 4), (std::vector<InputPiece>{{0, 4}, {4, 4}, {8, 2}}));
 }
 
 // Rank 1 of three, on one host; the others, who lend their inputs, are the test. In place.

@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "recovery/check.h"
 #include "worker/device/device_library.h"
 
 namespace warren::worker {
@@ -79,67 +80,115 @@ Result<DeviceCopies::Lane> DeviceCopies::take_lane() {
   return lane;
 }
 
-Status DeviceCopies::wait(void* event, bool bounded) {
-  const auto deadline = Clock::now() + std::chrono::milliseconds(stall_ms_);
+DeviceCopies::Flow::~Flow() {
+  // One that has failed is not used again.
+  if (!lane_ || under_way() != 0) return;
+  const std::lock_guard lock(copies_.mutex_);
+  copies_.lanes_.push_back(*lane_);
+}
+
+template <class Copy>
+Status DeviceCopies::Flow::queue(Copy copy) {
+  WARREN_CHECK(has_room(), "so many copies are under way at once");
+  const warren_device_table& table = copies_.table_;
+  if (!lane_) {
+    auto taken = copies_.take_lane();
+    if (!taken.ok()) return taken.status();
+    const auto code = table.wait_for(copies_.device_, taken.value().stream, after_.get());
+    if (code != WARREN_DEVICE_OK) return copies_.error(code, "cannot wait for the program's stream");
+    lane_ = taken.value();
+  }
+  if (under_way() == 0) since_ = Clock::now();
+  auto code = copy(lane_->stream);
+  // Counted before it is known whether it can be seen to end: the lane is not to be used again if it cannot.
+  queued_++;
+  if (code == WARREN_DEVICE_OK) {
+    code = table.record(copies_.device_, lane_->reached[(queued_ - 1) % Lane::kChunks], lane_->stream);
+  }
+  return code == WARREN_DEVICE_OK ? Status() : copies_.error(code, "cannot copy");
+}
+
+Status DeviceCopies::Flow::to_host(std::byte* to, const void* from, std::size_t bytes) {
+  return queue([&](void* stream) { return copies_.table_.to_host(copies_.device_, to, from, bytes, stream); });
+}
+
+Status DeviceCopies::Flow::to_device(void* to, const std::byte* from, std::size_t bytes) {
+  return queue([&](void* stream) { return copies_.table_.to_device(copies_.device_, to, from, bytes, stream); });
+}
+
+Result<bool> DeviceCopies::Flow::look() {
+  if (under_way() == 0) return false;
+  const auto is_reached = [this](void* event) -> Result<bool> {
+    const auto code = copies_.table_.query(copies_.device_, event);
+    if (code == WARREN_DEVICE_OK || code == WARREN_DEVICE_NOT_READY) return code == WARREN_DEVICE_OK;
+    return copies_.error(code, "a copy, or the program's work before it, has failed");
+  };
+  if (!began_) {
+    const auto reached = is_reached(after_.get());
+    if (!reached.ok() || !reached.value()) return reached;
+    began_ = true;
+    since_ = Clock::now();
+  }
+  const std::size_t before = arrived_;
+  while (under_way() != 0) {
+    const auto reached = is_reached(lane_->reached[arrived_ % Lane::kChunks]);
+    if (!reached.ok()) return reached;
+    if (!reached.value()) break;
+    arrived_++;
+  }
+  if (arrived_ != before) {
+    since_ = Clock::now();
+    return true;
+  }
+  if (Clock::now() - since_ < std::chrono::milliseconds(copies_.stall_ms_)) return false;
+  return Status(Code::kTimeout, "GPU " + std::to_string(copies_.device_) + " has not copied " +
+                                    std::to_string(kDeviceChunkBytes) + " bytes in the round timeout of " +
+                                    std::to_string(copies_.stall_ms_) + " ms");
+}
+
+Status DeviceCopies::wait(Flow& flow) {
   auto pause = kShortestSleep;
   for (int looks = 0;; looks++) {
-    const auto code = table_.query(device_, event);
-    if (code == WARREN_DEVICE_OK) return {};
-    if (code != WARREN_DEVICE_NOT_READY) return error(code, "a copy, or the program's work before it, has failed");
-    if (ends_.load(std::memory_order_relaxed)) {
+    const auto some = flow.look();
+    if (!some.ok()) return some.status();
+    if (some.value()) return {};
+    if (ended()) {
       return {Code::kClosed, "the communicator was destroyed during a copy on GPU " + std::to_string(device_)};
     }
     if (looks < kLooks) {
       sched_yield();
       continue;
     }
-    if (bounded && Clock::now() >= deadline) {
-      return {Code::kTimeout, "GPU " + std::to_string(device_) + " has not copied " +
-                                  std::to_string(kDeviceChunkBytes) + " bytes in the round timeout of " +
-                                  std::to_string(stall_ms_) + " ms"};
-    }
     std::this_thread::sleep_for(pause);
     pause = std::min<std::chrono::microseconds>(2 * pause, kLongestSleep);
   }
 }
 
-// A lane that has failed is not used again.
 template <class Copy>
 Status DeviceCopies::copy(std::size_t bytes, const Event& after, Copy copy_chunk) {
-  if (bytes == 0) return {};
-  auto taken = take_lane();
-  if (!taken.ok()) return taken.status();
-  const Lane lane = taken.value();
-  auto code = table_.wait_for(device_, lane.stream, after.get());
-  if (code != WARREN_DEVICE_OK) return error(code, "cannot wait for the program's stream");
   const std::size_t chunks = (bytes + kDeviceChunkBytes - 1) / kDeviceChunkBytes;
-  // The first chunks are on the stream before the wait for the program's work, which they follow at once.
-  for (std::size_t queued = 0, arrived = 0; arrived < chunks;) {
-    for (; queued < chunks && queued - arrived < Lane::kChunks; queued++) {
+  Flow flow(*this, after);
+  for (std::size_t queued = 0; flow.arrived() < chunks;) {
+    for (; queued < chunks && flow.has_room(); queued++) {
       const std::size_t at = queued * kDeviceChunkBytes;
-      code = copy_chunk(at, std::min(kDeviceChunkBytes, bytes - at), lane.stream);
-      if (code == WARREN_DEVICE_OK) code = table_.record(device_, lane.reached[queued % Lane::kChunks], lane.stream);
-      if (code != WARREN_DEVICE_OK) return error(code, "cannot copy");
+      if (const Status status = copy_chunk(flow, at, std::min(kDeviceChunkBytes, bytes - at)); !status.ok()) {
+        return status;
+      }
     }
-    Status status = arrived == 0 ? wait(after.get(), false) : Status();
-    if (status.ok()) status = wait(lane.reached[arrived % Lane::kChunks], true);
-    if (!status.ok()) return status;
-    arrived++;
+    if (const Status status = wait(flow); !status.ok()) return status;
   }
-  const std::lock_guard lock(mutex_);
-  lanes_.push_back(lane);
   return {};
 }
 
 Status DeviceCopies::to_host(std::byte* to, const void* from, std::size_t bytes, const Event& after) {
-  return copy(bytes, after, [&](std::size_t at, std::size_t size, void* stream) {
-    return table_.to_host(device_, to + at, static_cast<const std::byte*>(from) + at, size, stream);
+  return copy(bytes, after, [&](Flow& flow, std::size_t at, std::size_t size) {
+    return flow.to_host(to + at, static_cast<const std::byte*>(from) + at, size);
   });
 }
 
 Status DeviceCopies::to_device(void* to, const std::byte* from, std::size_t bytes, const Event& after) {
-  return copy(bytes, after, [&](std::size_t at, std::size_t size, void* stream) {
-    return table_.to_device(device_, static_cast<std::byte*>(to) + at, from + at, size, stream);
+  return copy(bytes, after, [&](Flow& flow, std::size_t at, std::size_t size) {
+    return flow.to_device(static_cast<std::byte*>(to) + at, from + at, size);
   });
 }
 

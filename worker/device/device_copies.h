@@ -3,10 +3,12 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "recovery/result.h"
@@ -16,8 +18,15 @@ namespace warren::worker {
 
 inline constexpr std::size_t kDeviceChunkBytes = std::size_t{4} << 20;
 
-// Any thread may call. Events end before what made them.
+// Any thread may call. Events and flows end before what made them.
 class DeviceCopies {
+  // A stream and the events behind its newest chunks.
+  struct Lane {
+    static constexpr std::size_t kChunks = 4;  // in flight
+    void* stream = nullptr;
+    void* reached[kChunks] = {};
+  };
+
  public:
   // Marks a place on the caller's stream.
   class Event {
@@ -33,6 +42,40 @@ class DeviceCopies {
     void* const event_;
   };
 
+  // Copies in one direction that are carried out in their order, when `after` has been reached: until then they wait
+  // for as long as the program's work takes. After a failure, and if it ends with copies under way, the memory may
+  // still be read or written by the GPU. One thread at a time; nothing here waits.
+  class Flow {
+   public:
+    Flow(DeviceCopies& copies, const Event& after) : copies_(copies), after_(after) {}
+    ~Flow();
+    Flow(const Flow&) = delete;
+    Flow& operator=(const Flow&) = delete;
+
+    // One more can be under way.
+    [[nodiscard]] bool has_room() const { return under_way() < Lane::kChunks; }
+    [[nodiscard]] std::size_t under_way() const { return queued_ - arrived_; }
+    [[nodiscard]] std::size_t arrived() const { return arrived_; }
+    // `after` has been reached, as far as look() has seen.
+    [[nodiscard]] bool began() const { return began_; }
+    // has_room(); up to kDeviceChunkBytes. kUnavailable: the GPU reports an error.
+    [[nodiscard]] Status to_host(std::byte* to, const void* from, std::size_t bytes);
+    [[nodiscard]] Status to_device(void* to, const std::byte* from, std::size_t bytes);
+    // True: some have arrived since the last look. kUnavailable. kTimeout: for stall_ms none has.
+    [[nodiscard]] Result<bool> look();
+
+   private:
+    template <class Copy>
+    [[nodiscard]] Status queue(Copy copy);
+
+    DeviceCopies& copies_;
+    const Event& after_;
+    std::optional<Lane> lane_;
+    std::size_t queued_ = 0, arrived_ = 0;
+    bool began_ = false;
+    std::chrono::steady_clock::time_point since_;  // the oldest that is under way has been the next one
+  };
+
   // `stall_ms`: how long a chunk may take once it may begin. `ends`: set when nobody wants the results any more.
   DeviceCopies(const warren_device_table& table, std::int32_t device, std::int64_t stall_ms,
                const std::atomic<bool>& ends)
@@ -42,26 +85,20 @@ class DeviceCopies {
   DeviceCopies& operator=(const DeviceCopies&) = delete;
 
   [[nodiscard]] std::int32_t device() const { return device_; }
+  // Nobody wants the results any more.
+  [[nodiscard]] bool ended() const { return ends_.load(std::memory_order_relaxed); }
   [[nodiscard]] Result<std::unique_ptr<Event>> make_event();
   // The event stands behind what is on the caller's stream now.
   [[nodiscard]] Status record(const Event& event, void* stream);
 
-  // Copies when `after` has been reached, and returns when all is there. Before `after` it waits for as long as the
-  // program's work takes. After a failure the memory may still be read or written by the GPU. kUnavailable: the GPU
-  // reports an error. kTimeout: a chunk has not arrived in stall_ms. kClosed: `ends`.
+  // A flow of chunks, waited for until all is there. As of a flow; and kClosed: `ends`.
   [[nodiscard]] Status to_host(std::byte* to, const void* from, std::size_t bytes, const Event& after);
   [[nodiscard]] Status to_device(void* to, const std::byte* from, std::size_t bytes, const Event& after);
 
  private:
-  // A stream and the events behind its newest chunks.
-  struct Lane {
-    static constexpr std::size_t kChunks = 4;  // in flight
-    void* stream = nullptr;
-    void* reached[kChunks] = {};
-  };
   [[nodiscard]] Status error(warren_device_code code, const char* what) const;
   [[nodiscard]] Result<Lane> take_lane();
-  [[nodiscard]] Status wait(void* event, bool bounded);
+  [[nodiscard]] Status wait(Flow& flow);
   template <class Copy>
   [[nodiscard]] Status copy(std::size_t bytes, const Event& after, Copy copy_chunk);
   void keep(void* event);

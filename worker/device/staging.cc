@@ -3,19 +3,15 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "worker/device/device_library.h"
+#include "worker/device/streamed_call.h"
 
 namespace warren::worker {
 namespace {
 
-// A buffer of the program on the GPU, and where the engine finds it.
-struct Staged {
-  std::byte* device = nullptr;
-  std::byte* host = nullptr;
-  std::size_t bytes = 0;
-};
-
+// A call whose buffers are copied as a whole, before the round and after it.
 class StagedCall final : public CallBuffers {
  public:
   StagedCall(DeviceCopies& copies, std::unique_ptr<DeviceCopies::Event> after, void* stream)
@@ -38,8 +34,8 @@ class StagedCall final : public CallBuffers {
     return status;
   }
 
-  Staged input, output;  // without bytes: there is none, or it is not on a GPU
-  PinnedArena::Block memory[2];
+  Staged input, output;
+  std::vector<PinnedArena::Block> memory;
   void (*prepare)(void* context) = nullptr;  // the program's
   void* prepare_context = nullptr;
 
@@ -53,6 +49,15 @@ class StagedCall final : public CallBuffers {
   void* const stream_;
   Status status_;
 };
+
+// Larger ones move while the round runs. Up to this a call's thread waits for its copy and hands nothing over.
+constexpr std::size_t kStreamedBytes = kDeviceChunkBytes;
+
+// Whether the round can run while its buffers move: its schedule reads all of the input, and makes final what it has
+// read. One with a wire type narrows the whole input first.
+bool streams(const CallSpec& spec, const BufferBytes& sizes) {
+  return spec.collective == Collective::kAllreduce && spec.wire == DataType{} && sizes.output > kStreamedBytes;
+}
 
 }  // namespace
 
@@ -94,38 +99,54 @@ Status Staging::stage(Call& call, const GroupShape& group) {
   if (const Status status = copies.record(*event.value(), spec.stream); !status.ok()) {
     return status.because_of_this(name);
   }
-  auto staged = std::make_unique<StagedCall>(copies, std::move(event).value(), spec.stream);
 
   auto* const input = static_cast<std::byte*>(const_cast<void*>(spec.input));
   auto* const output = static_cast<std::byte*>(spec.output);
-  const auto place = [&](std::size_t which, std::uint64_t bytes) -> Result<std::byte*> {
+  std::vector<PinnedArena::Block> memory;
+  const auto place = [&](std::uint64_t bytes) -> Result<std::byte*> {
     auto block = arena_.take(bytes);
     if (!block.ok()) return block.status().because_of_this(name);
-    staged->memory[which] = std::move(block).value();
-    return staged->memory[which].data();
+    memory.push_back(std::move(block).value());
+    return memory.back().data();
   };
+  Staged from, to;
   if (stages_in && stages_out && input < output + sizes.output && output < input + sizes.input) {
     // In place: one contains the other, and so do the copies.
     std::byte* const begin = std::min(input, output);
     std::byte* const end = std::max(input + sizes.input, output + sizes.output);
-    auto placed = place(0, static_cast<std::uint64_t>(end - begin));
+    auto placed = place(static_cast<std::uint64_t>(end - begin));
     if (!placed.ok()) return placed.status();
-    staged->input = {input, placed.value() + (input - begin), sizes.input};
-    staged->output = {output, placed.value() + (output - begin), sizes.output};
+    from = {input, placed.value() + (input - begin), sizes.input};
+    to = {output, placed.value() + (output - begin), sizes.output};
   } else {
     if (stages_in) {
-      auto placed = place(0, sizes.input);
+      auto placed = place(sizes.input);
       if (!placed.ok()) return placed.status();
-      staged->input = {input, placed.value(), sizes.input};
+      from = {input, placed.value(), sizes.input};
     }
     if (stages_out) {
-      auto placed = place(1, sizes.output);
+      auto placed = place(sizes.output);
       if (!placed.ok()) return placed.status();
-      staged->output = {output, placed.value(), sizes.output};
+      to = {output, placed.value(), sizes.output};
     }
   }
-  if (stages_in) spec.input = staged->input.host;
-  if (stages_out) spec.output = staged->output.host;
+  if (stages_in) spec.input = from.host;
+  if (stages_out) spec.output = to.host;
+  if (streams(spec, sizes)) {
+    auto streamed =
+        std::make_unique<StreamedCall>(copies, std::move(event).value(), spec.stream, from, to, std::move(memory));
+    if (stages_in) {
+      streamed->prepare_by(spec.prepare, spec.prepare_context);
+      spec.prepare = [](void* context) { static_cast<StreamedCall*>(context)->begin_filling(); };
+      spec.prepare_context = streamed.get();
+    }
+    call.buffers = std::move(streamed);
+    return {};
+  }
+  auto staged = std::make_unique<StagedCall>(copies, std::move(event).value(), spec.stream);
+  staged->input = from;
+  staged->output = to;
+  staged->memory = std::move(memory);
   // The one buffer of a broadcast is its root's input.
   if (spec.collective == Collective::kBroadcast && spec.root == group.rank) staged->input = staged->output;
   if (spec.collective == Collective::kPoint) {

@@ -3,11 +3,15 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <thread>
 
+#include "recovery/ranges.h"
 #include "tests/worker/device/fake_gpu.h"
 #include "worker/device/device_library.h"
 
@@ -373,6 +377,260 @@ TEST_F(Stages, FailuresReachTheirOwner) {
   call.spec.prepare(call.spec.prepare_context);
   fake_gpu().controls.arm("to_device", 0, FakeFault::kError);
   EXPECT_EQ(call.buffers->deliver().code(), Code::kUnavailable);
+}
+
+// ---- streams
+
+// A large allreduce, in place or not, over the arrays of the fake device.
+class Streams : public ::testing::TestWithParam<bool> {
+ protected:
+  static constexpr std::size_t kBytes = 21 * kMiB + 77;
+  static constexpr GroupShape kShape{1, 4};
+  ~Streams() override {
+    fake_gpu().controls.release();
+    staging_.reset();
+  }
+  void stage(Call& call, std::int64_t stall_ms = kPatienceMs) {
+    staging_ = std::make_unique<Staging>(fake_gpu().table, 128 * kMiB, stall_ms);
+    call.spec = spec_of(Collective::kAllreduce, in_.data(), GetParam() ? in_.data() : out_.data(), kBytes);
+    call.spec.type = DataType::kU8;
+    call.spec.stream = stream_;
+    call.spec.prepare = prepare_;
+    call.spec.prepare_context = this;
+    ASSERT_TRUE(staging_->stage(call, kShape).ok());
+    ASSERT_NE(call.buffers->stream(), nullptr);
+    BufferStream& stream = *call.buffers->stream();
+    EXPECT_FALSE(stream.all_arrived() || stream.moves());
+    // The second half first.
+    std::vector<ByteRange> order;
+    for (const Interval half : {Interval{kBytes / 2, kBytes}, Interval{0, kBytes / 2}}) {
+      for (std::uint64_t at = half.begin; at < half.end; at += stream.most_bytes()) {
+        order.push_back({at, std::min<std::uint64_t>(stream.most_bytes(), half.end - at)});
+      }
+    }
+    pieces_ = order;
+    stream.order(std::move(order));
+  }
+  static void begin(Call& call) { call.spec.prepare(call.spec.prepare_context); }
+  // Until nothing moves, or something fails.
+  static Status move(Call& call) {
+    BufferStream& stream = *call.buffers->stream();
+    while (stream.moves()) {
+      const auto moved = stream.move();
+      if (!moved.ok()) return moved.status();
+      std::this_thread::yield();
+    }
+    return {};
+  }
+  static std::uint8_t* output(Call& call) { return static_cast<std::uint8_t*>(call.spec.output); }
+  [[nodiscard]] std::vector<std::uint8_t> result() const { return (GetParam() ? in_ : out_).read(); }
+
+  // A prepare function reads these.
+ public:
+  void* stream_ = nullptr;
+  void (*prepare_)(void* context) = nullptr;
+  std::vector<ByteRange> pieces_;
+  const std::vector<std::uint8_t> values_ = numbered(kBytes, 1);
+  const DeviceArray<std::uint8_t> in_{values_}, out_{numbered(kBytes, 50)};
+  std::unique_ptr<Staging> staging_;
+};
+
+TEST_P(Streams, InputsComeInTheirOrderAndFinalsGoBackAsTheyLand) {
+  Call call;
+  stage(call);
+  const auto before = result();
+  begin(call);
+  ASSERT_TRUE(call.buffers->filled().ok());
+  BufferStream& stream = *call.buffers->stream();
+  for (std::size_t seen = 0; !stream.all_arrived();) {
+    ASSERT_TRUE(stream.move().ok());
+    for (const std::size_t arrived = stream.arrived(); seen < arrived; seen++) {
+      const ByteRange& p = pieces_[seen];
+      EXPECT_TRUE(std::equal(values_.begin() + static_cast<std::ptrdiff_t>(p.at),
+                             values_.begin() + static_cast<std::ptrdiff_t>(p.at + p.bytes),
+                             static_cast<const std::uint8_t*>(call.spec.input) + p.at));
+    }
+  }
+  EXPECT_FALSE(stream.moves());
+  const auto sum = numbered(kBytes, 99);
+  std::copy(sum.begin(), sum.begin() + 1000, output(call));
+  std::copy(sum.begin() + 3 * kMiB, sum.end(), output(call) + 3 * kMiB);
+  stream.landed({0, 1000});
+  stream.landed({3 * kMiB, kBytes - 3 * kMiB});
+  EXPECT_TRUE(stream.moves());
+  ASSERT_TRUE(move(call).ok());
+  auto expected = before;
+  std::copy(sum.begin(), sum.begin() + 1000, expected.begin());
+  std::copy(sum.begin() + 3 * kMiB, sum.end(), expected.begin() + static_cast<std::ptrdiff_t>(3 * kMiB));
+  EXPECT_EQ(result(), expected) << "and nothing else";
+  // What was told before is not brought back again.
+  const std::uint64_t copies = fake_gpu().controls.calls("to_device");
+  stream.landed({500, 500});
+  EXPECT_FALSE(stream.moves());
+  std::copy(sum.begin(), sum.end(), output(call));
+  stream.conclude();
+  ASSERT_TRUE(move(call).ok());
+  EXPECT_EQ(fake_gpu().controls.calls("to_device"), copies + 1);
+  EXPECT_EQ(result(), sum);
+}
+
+TEST_P(Streams, ARoundOfTheLogNeedsNoInput) {
+  Call call;
+  stage(call);
+  const std::uint64_t read = fake_gpu().controls.calls("to_host");
+  const auto sum = numbered(kBytes, 99);
+  std::copy(sum.begin(), sum.end(), output(call));
+  call.buffers->stream()->conclude();
+  ASSERT_TRUE(move(call).ok());
+  EXPECT_EQ(result(), sum);
+  EXPECT_EQ(fake_gpu().controls.calls("to_host"), read);
+}
+
+TEST_P(Streams, NothingMovesBeforeTheProgramsWork) {
+  ASSERT_EQ(fake_gpu().table.make_stream(0, &stream_), WARREN_DEVICE_OK);
+  // It is put on the stream by the prepare function.
+  prepare_ = [](void* context) {
+    const auto& self = *static_cast<Streams*>(context);
+    void* pinned = nullptr;
+    ASSERT_EQ(fake_gpu().table.allocate_pinned(4096, &pinned), WARREN_DEVICE_OK);
+    static_cast<std::uint8_t*>(pinned)[0] = 123;
+    fake_gpu().controls.arm("stream.to_device", 0, FakeFault::kHang);
+    ASSERT_EQ(fake_gpu().table.to_device(0, self.in_.data(), pinned, 1, self.stream_), WARREN_DEVICE_OK);
+  };
+  Call call;
+  // For longer than a copy may take.
+  constexpr std::int64_t kStallMs = 400;
+  stage(call, kStallMs);
+  begin(call);
+  BufferStream& stream = *call.buffers->stream();
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(kStallMs + 100);
+  while (std::chrono::steady_clock::now() < until) {
+    const auto moved = stream.move();
+    ASSERT_TRUE(moved.ok()) << moved.status().describe();
+    EXPECT_FALSE(moved.value());
+  }
+  EXPECT_EQ(stream.arrived(), 0u);
+  fake_gpu().controls.release();
+  ASSERT_EQ(fake_gpu().table.end_stream(0, stream_), WARREN_DEVICE_OK);
+  ASSERT_TRUE(move(call).ok());
+  EXPECT_EQ(static_cast<const std::uint8_t*>(call.spec.input)[0], 123);
+}
+
+TEST_P(Streams, FailWithTheReasonOfAnyCallAndKeepTheMemory) {
+  for (const char* where :
+       {"make_stream", "wait_for", "to_host", "record", "query", "stream.to_host", "to_device", "stream.to_device"}) {
+    SCOPED_TRACE(where);
+    Call call;
+    stage(call);
+    fake_gpu().controls.arm(where, 0, FakeFault::kError);
+    begin(call);
+    Status status = call.buffers->filled();
+    if (status.ok()) status = move(call);
+    if (status.ok()) {
+      call.buffers->stream()->conclude();
+      status = move(call);
+    }
+    EXPECT_EQ(status.code(), Code::kUnavailable);
+    EXPECT_THAT(status.describe(), HasSubstr(std::string("injected into ") + where));
+    EXPECT_THAT(status.describe(), HasSubstr("GPU 0"));
+    EXPECT_THAT(status.describe(), HasSubstr(std::string(where).ends_with("device") ? "the result does not come back"
+                                                                                    : "the input does not come"));
+    EXPECT_FALSE(call.buffers->stream()->moves());
+    fake_gpu().controls.release();
+    const std::uint64_t pinned = staging_->pinned_bytes();
+    call.buffers.reset();
+    Call next;
+    next.spec = spec_of(Collective::kAllreduce, in_.data(), in_.data(), kBytes / sizeof(int));
+    ASSERT_TRUE(staging_->stage(next, kShape).ok());
+    EXPECT_GT(staging_->pinned_bytes(), pinned) << "the GPU may still write to what was pinned";
+  }
+}
+
+TEST_P(Streams, ThatHangAreGivenUp) {
+  for (const char* where : {"stream.to_host", "stream.to_device"}) {
+    SCOPED_TRACE(where);
+    Call call;
+    stage(call, kShortMs);
+    fake_gpu().controls.arm(where, 1, FakeFault::kHang);
+    begin(call);
+    Status status = move(call);
+    if (status.ok()) {
+      for (std::uint64_t at = 0; at < 5; at++) {
+        call.buffers->stream()->landed({at * kMiB, 10});
+        // The two are not one copy.
+        if (at == 0) {
+          EXPECT_TRUE(move(call).ok());
+        }
+      }
+      status = move(call);
+    }
+    EXPECT_EQ(status.code(), Code::kTimeout);
+    EXPECT_THAT(status.describe(), HasSubstr("round timeout of 150 ms"));
+    fake_gpu().controls.release();
+  }
+}
+
+// What is under way on the GPU ends before the program has its memory back; what waits for the program does not.
+TEST_P(Streams, EndWithTheSession) {
+  Call call;
+  stage(call);
+  fake_gpu().controls.arm("stream.to_host", 2, FakeFault::kHang);
+  begin(call);
+  BufferStream& stream = *call.buffers->stream();
+  while (stream.arrived() < 2) ASSERT_TRUE(stream.move().ok());
+  staging_->end();
+  for (int n = 0; n < 100; n++) ASSERT_TRUE(stream.move().ok());
+  EXPECT_TRUE(stream.moves());
+  fake_gpu().controls.release();
+  ASSERT_TRUE(move(call).ok());
+  EXPECT_FALSE(stream.all_arrived()) << "no more was begun";
+
+  call.buffers.reset();
+  ASSERT_EQ(fake_gpu().table.make_stream(0, &stream_), WARREN_DEVICE_OK);
+  Call waits;
+  void* from = nullptr;
+  ASSERT_EQ(fake_gpu().table.allocate_pinned(4096, &from), WARREN_DEVICE_OK);
+  fake_gpu().controls.arm("stream.to_device", 0, FakeFault::kHang);
+  ASSERT_EQ(fake_gpu().table.to_device(0, out_.data(), from, 1, stream_), WARREN_DEVICE_OK);
+  stage(waits);
+  begin(waits);
+  staging_->end();
+  EXPECT_EQ(move(waits).code(), Code::kClosed);
+  fake_gpu().controls.release();
+  ASSERT_EQ(fake_gpu().table.end_stream(0, stream_), WARREN_DEVICE_OK);
+}
+
+INSTANTIATE_TEST_SUITE_P(InPlace, Streams, testing::Bool());
+
+TEST_F(Stages, StreamsLargeAllreducesAlone) {
+  const DeviceArray<int> large(2 * kDeviceChunkBytes / sizeof(int));
+  const std::uint64_t count = kDeviceChunkBytes / sizeof(int);
+  const auto streams = [&](Collective collective, std::uint64_t n, const auto& change) {
+    Call call;
+    call.spec = spec_of(collective, large.data(), large.data(), n, 0);
+    change(call.spec);
+    EXPECT_TRUE(staging_.stage(call, {0, 1}).ok());
+    return call.buffers->stream() != nullptr;
+  };
+  const auto as_it_is = [](CallSpec&) {};
+  EXPECT_TRUE(streams(Collective::kAllreduce, count + 1, as_it_is));
+  EXPECT_FALSE(streams(Collective::kAllreduce, count, as_it_is)) << "one copy";
+  EXPECT_FALSE(streams(Collective::kReduce, count + 1, as_it_is));
+  EXPECT_FALSE(streams(Collective::kAllreduce, count + 1, [](CallSpec& spec) {
+    spec.type = DataType::kF32;
+    spec.wire = DataType::kBF16;
+  })) << "all of it is narrowed first";
+  // What lies on the CPU is there.
+  std::vector<int> on_cpu(count + 1);
+  Call out, in;
+  out.spec = spec_of(Collective::kAllreduce, on_cpu.data(), large.data(), count + 1);
+  ASSERT_TRUE(staging_.stage(out, kShape).ok());
+  EXPECT_TRUE(out.buffers->stream()->all_arrived());
+  EXPECT_EQ(out.spec.prepare, nullptr);
+  in.spec = spec_of(Collective::kAllreduce, large.data(), on_cpu.data(), count + 1);
+  ASSERT_TRUE(staging_.stage(in, kShape).ok());
+  in.buffers->stream()->conclude();
+  EXPECT_FALSE(in.buffers->delivers() || in.buffers->stream()->moves());
 }
 
 TEST_F(Stages, StatesAreReadFromWhereverTheyLie) {

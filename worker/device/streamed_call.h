@@ -1,0 +1,96 @@
+// A call whose buffers on a GPU move while its round runs: pieces of the input arrive in pinned memory, one after the
+// other, and finals leave for the GPU as they stand in the output. Both directions have a stream of their own.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "recovery/ranges.h"
+#include "recovery/result.h"
+#include "worker/call.h"
+#include "worker/device/device_copies.h"
+#include "worker/device/pinned_arena.h"
+
+namespace warren::worker {
+
+// A buffer of the program on the GPU, and where the engine finds it. Without bytes: there is none, or it is not on a
+// GPU.
+struct Staged {
+  std::byte* device = nullptr;
+  std::byte* host = nullptr;
+  std::size_t bytes = 0;
+};
+
+// In place or not: no byte of the output is final before that of the input has been read, and so has arrived. What
+// is on the GPU is overwritten by finals alone.
+class StreamedCall final : public CallBuffers, public BufferStream {
+ public:
+  // The largest input piece. Each costs some microseconds of this CPU, and the first one, and the last final, are what
+  // the round waits for.
+  static constexpr std::size_t kPieceBytes = std::size_t{2} << 20;
+
+  // `after`: recorded where both buffers may be used, or recorded on `stream` when the program's prepare function has
+  // returned. `memory`: what the copies lie in.
+  StreamedCall(DeviceCopies& copies, std::unique_ptr<DeviceCopies::Event> after, void* stream, const Staged& input,
+               const Staged& output, std::vector<PinnedArena::Block> memory);
+  ~StreamedCall() override;
+  StreamedCall(const StreamedCall&) = delete;
+  StreamedCall& operator=(const StreamedCall&) = delete;
+
+  // The program's prepare function, if it has one; before begin_filling().
+  void prepare_by(void (*prepare)(void* context), void* context) {
+    prepare_ = prepare;
+    prepare_context_ = context;
+  }
+  // As the call's prepare function.
+  void begin_filling();
+
+  // CallBuffers.
+  [[nodiscard]] Status filled() const override { return begun_; }
+  [[nodiscard]] bool delivers() const override { return output_.bytes != 0; }
+  [[nodiscard]] Status deliver() override;
+  [[nodiscard]] BufferStream* stream() override { return this; }
+
+  // BufferStream.
+  [[nodiscard]] std::size_t most_bytes() const override { return kPieceBytes; }
+  void order(std::vector<ByteRange> pieces) override;
+  [[nodiscard]] std::size_t arrived() const override { return arrived_.load(std::memory_order_acquire); }
+  [[nodiscard]] bool all_arrived() const override;
+  void landed(const ByteRange& bytes) override;
+  void conclude() override;
+  void give_up() override;
+  [[nodiscard]] bool moves() const override;
+  [[nodiscard]] Result<bool> move() override;
+
+ private:
+  [[nodiscard]] Status fill();
+  [[nodiscard]] Status bring_back();
+  [[nodiscard]] Result<bool> look();
+  [[nodiscard]] Status fail(const Status& why);
+
+  DeviceCopies& copies_;
+  const std::unique_ptr<DeviceCopies::Event> after_;
+  void* const stream_;
+  const Staged input_, output_;
+  std::vector<PinnedArena::Block> memory_;
+  void (*prepare_)(void* context) = nullptr;
+  void* prepare_context_ = nullptr;
+  Status begun_;
+  std::atomic<std::size_t> arrived_{0};  // pieces
+
+  // Of whoever moves.
+  DeviceCopies::Flow in_, out_;
+
+  mutable std::mutex mutex_;       // guards what follows, between whoever moves and the engine
+  std::vector<ByteRange> pieces_;  // of the input
+  std::size_t filling_ = 0;        // so many of them are under way, or there
+  bool fills_ = false;             // the others are to follow
+  Ranges landed_, waiting_;        // bytes of the output: final; of those, on no way yet
+  std::size_t under_way_ = 0;      // copies
+  bool ended_ = false;             // nothing more is to be moved
+};
+
+}  // namespace warren::worker
