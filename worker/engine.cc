@@ -1372,7 +1372,7 @@ void Engine::stop(const Status& why) {
     };
     if (group->active != nullptr && group->active->prepare != Call::Prepare::kRuns) {
       end(*std::exchange(group->active, nullptr), reason(group->executor.status()));
-        forget_input(*group);
+      forget_input(*group);
       enter(*group, Phase::kIdle);
       board_.end(group->slot / 2);
     }
