@@ -205,6 +205,32 @@ void envelopes() {
       plan->add_tree_parent(static_cast<std::int32_t>(rank) - 1);
     }
   });
+  put("plan_with_a_detour", [](Envelope& e) {
+    auto* plan = e.mutable_plan();
+    plan->set_epoch(3);
+    plan->set_run(11);
+    fill(plan->mutable_settings());
+    plan->mutable_settings()->set_world_size(3);
+    plan->mutable_settings()->set_rewire(true);
+    for (std::uint32_t rank = 0; rank < 3; ++rank) {
+      auto* member = plan->add_members();
+      member->set_rank(rank);
+      member->set_incarnation(11 + rank);
+      member->set_worker_id("digits-" + std::to_string(rank));
+      member->set_host_id("host-" + std::to_string(rank));
+      member->set_domain_id("machine-" + std::to_string(rank));
+      member->set_local_size(1);
+      member->set_fetch_port(41'000);
+      member->set_since(1);
+      add_endpoint(member);
+      plan->add_ring(rank);
+      plan->add_tree_parent(static_cast<std::int32_t>(rank) - 1);
+    }
+    auto* detour = plan->add_detours();
+    detour->set_a(0);
+    detour->set_b(2);
+    detour->add_relays(1);
+  });
   put("interrupt", [](Envelope& e) {
     e.mutable_interrupt()->set_epoch(4);
     e.mutable_interrupt()->set_code(5);

@@ -237,7 +237,7 @@ TEST(Codec, EnvelopesAreRefusedWithAReason) {
   wire::Envelope e = good;
   e.set_protocol(1);
   EXPECT_EQ(refusal(e, Side::kWorker),
-            "refused: protocol version 1, this build speaks 7: use one version of Warren for the whole job");
+            "refused: protocol version 1, this build speaks 8: use one version of Warren for the whole job");
   e = good;
   e.set_sender(0);
   EXPECT_EQ(refusal(e, Side::kWorker), "corrupt: message refused: no sender");
@@ -900,6 +900,62 @@ TEST(Codec, WhatTheTrackerSays) {
   EXPECT_EQ(after(interrupt(), [](auto& i) { i.add_lost(3); }), "lost ranks are not in rising order");
   EXPECT_EQ(after(interrupt(), [](auto& i) { i.add_lost(99999); }), "lost rank 99999 is outside 0 to 16383");
   EXPECT_EQ(after(finished(), [](auto& f) { f.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
+}
+
+// The plan of six workers on four hosts, of whom each of the first two hosts has two; between ranks 0 and 2 bytes go by
+// way of 4 and 5.
+wire::Plan plan_with_a_detour() {
+  wire::Plan p = plan_of(2, {{"w0", 10}, {"w1", 11}, {"w2", 12}, {"w3", 13}, {"w4", 14}, {"w5", 15}});
+  p.set_timeline(1);
+  p.mutable_settings()->set_rewire(true);
+  for (std::uint32_t rank = 0; rank < 6; ++rank) {
+    wire::Member& m = *p.mutable_members(static_cast<int>(rank));
+    m.set_host_id(rank < 4 ? "h" + std::to_string(rank / 2) : "h" + std::to_string(rank - 2));
+    m.set_local_rank(rank < 4 ? rank % 2 : 0);
+    m.set_local_size(rank < 4 ? 2 : 1);
+  }
+  wire::Detour& d = *p.add_detours();
+  d.set_a(0);
+  d.set_b(2);
+  d.add_relays(4);
+  d.add_relays(5);
+  return p;
+}
+
+TEST(Codec, DetoursOfAPlan) {
+  const auto check = [](auto change) {
+    return after(plan_with_a_detour(), [&](auto& p) { change(p, *p.mutable_detours(0)); });
+  };
+  const std::string between = "detours: between ranks ";
+  EXPECT_EQ(check([](auto&, auto&) {}), "");
+  EXPECT_EQ(check([](auto& p, auto&) { p.mutable_settings()->set_rewire(false); }), "detours: the job has none");
+  EXPECT_EQ(check([](auto&, auto& d) { d.set_a(2); }), between + "2 and 2 of 6");
+  EXPECT_EQ(check([](auto&, auto& d) { d.set_a(3); }), between + "3 and 2 of 6");
+  EXPECT_EQ(check([](auto&, auto& d) { d.set_b(6); }), between + "0 and 6 of 6");
+  EXPECT_EQ(check([](auto&, auto& d) { d.set_b(1); }), between + "0 and 1, which are on one host");
+  EXPECT_EQ(check([](auto&, auto& d) { d.clear_relays(); }), between + "0 and 2: 0 relays");
+  EXPECT_EQ(check([](auto&, auto& d) {
+              for (std::uint32_t k = 6; k < 6 + limits::kMaxRelays; ++k) d.add_relays(k);
+            }),
+            between + "0 and 2: 18 relays");
+  EXPECT_EQ(check([](auto&, auto& d) { d.add_relays(5); }),
+            between + "0 and 2: relays are not in rising order, or not of this world");
+  EXPECT_EQ(check([](auto&, auto& d) { d.add_relays(6); }),
+            between + "0 and 2: relays are not in rising order, or not of this world");
+  EXPECT_EQ(check([](auto&, auto& d) { d.set_relays(0, 1); }), between + "0 and 2: relay 1 is on a host of theirs");
+  EXPECT_EQ(check([](auto&, auto& d) { d.set_relays(0, 3); }), between + "0 and 2: relay 3 is on a host of theirs");
+  const auto more = [](auto& p, std::uint32_t a, std::uint32_t b) {
+    wire::Detour& d = *p.add_detours();
+    d.set_a(a);
+    d.set_b(b);
+    d.add_relays(5);
+  };
+  EXPECT_EQ(check([&](auto& p, auto&) { more(p, 0, 3); }), "");
+  EXPECT_EQ(check([&](auto& p, auto&) { more(p, 0, 2); }), between + "0 and 2: not in rising order");
+  EXPECT_EQ(check([&](auto& p, auto&) {
+              for (std::size_t k = 0; k < limits::kMaxDetours; ++k) more(p, 0, 3);
+            }),
+            "detours: 65 of them are over the limit of 64");
 }
 
 TEST(Codec, Plans) {

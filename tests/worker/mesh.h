@@ -54,9 +54,11 @@ class Mesh {
     }
     for (int r = 0; r < options.size; r++) {
       Node& n = *nodes_[static_cast<std::size_t>(r)];
-      std::vector<bool> mates;
-      for (int peer = 0; peer < options.size && !options.hosts.empty(); peer++) mates.push_back(same_host(r, peer));
-      n.transport->open(Epoch(1), options.streams, options.checksums, std::move(mates));
+      std::vector<std::uint32_t> streams_to;
+      for (int peer = 0; peer < options.size && !options.hosts.empty(); peer++) {
+        streams_to.push_back(same_host(r, peer) ? 1 : options.streams);
+      }
+      n.transport->open(Epoch(1), options.streams, options.checksums, std::move(streams_to));
       n.memory.install(lives());
       if (n.log != nullptr) install_log(r);
       Engine::Plan plan;
