@@ -57,6 +57,10 @@ bool is_of_database(const fs::path& file) {
   return !file.filename().string().starts_with("L") || file.filename() == "LOCK";
 }
 
+bool lies_apart(const RecordBatch::Item& item) {
+  return item.payload_bytes > kMostInlineBytes;
+}
+
 std::size_t tables_in(const std::string& directory) {
   return static_cast<std::size_t>(
       std::ranges::count(entries_of(directory), ".sst", [](const fs::path& p) { return p.extension(); }));
@@ -117,6 +121,9 @@ class RocksResultStore::Impl {
     KeyBytes key;
     const RecordBatch::Item* item;
   };
+  static bool any_apart(const std::vector<Keyed>& records) {
+    return std::ranges::any_of(records, [](const Keyed& k) { return lies_apart(*k.item); });
+  }
 
   void look();
   std::shared_ptr<RocksSource> open_other(const FoundLife& found);
@@ -125,7 +132,7 @@ class RocksResultStore::Impl {
     return run != 0 && (!note.ok() || (note.value() && note.value()->run != run));
   }
   void keep_reserve();
-  Status need_bins(const std::vector<Bin>& wanted);
+  Status need_bins(const std::map<Bin, std::vector<Keyed>>& wanted);
   Status failed(const rocksdb::Status& status, const std::string& what);
   [[nodiscard]] Status gone(const std::string& what) const {
     return {Code::kClosed, what + " " + directory + ": it is gone, so the job is finished"};
@@ -308,18 +315,21 @@ Status RocksResultStore::Impl::failed(const rocksdb::Status& status, const std::
   return from_rocks(status, what + " " + directory);
 }
 
-Status RocksResultStore::Impl::need_bins(const std::vector<Bin>& wanted) {
+// A family costs two writes to the manifest, each with a sync: states of 256 bytes and less take only one.
+Status RocksResultStore::Impl::need_bins(const std::map<Bin, std::vector<Keyed>>& wanted) {
   Bins bins = *own->bins_now();
   std::vector<rocksdb::ColumnFamilyDescriptor> missing;
-  for (const Bin& bin : wanted) {
-    if (bins.contains(bin)) continue;
-    missing.emplace_back(to_string(bin) + kIndexSuffix, family_options(true));
-    missing.emplace_back(to_string(bin) + kDataSuffix, family_options(false));
+  for (const auto& [bin, records] : wanted) {
+    const auto found = bins.find(bin);
+    if (found == bins.end()) missing.emplace_back(to_string(bin) + kIndexSuffix, family_options(true));
+    if ((found == bins.end() || !found->second.data) && any_apart(records)) {
+      missing.emplace_back(to_string(bin) + kDataSuffix, family_options(false));
+    }
   }
   if (missing.empty()) return {};
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   const rocksdb::Status s = db->CreateColumnFamilies(missing, &handles);
-  bins.merge(bins_of(db, handles));
+  add_families(db, handles, bins);
   if (!s.ok()) return failed(s, "cannot write to");
   own->set_bins(std::move(bins));
   return {};
@@ -347,7 +357,6 @@ Status RocksResultStore::Impl::put(const RecordBatch& batch) {
     }
     last->push_back({encode_key(item.key, item.first_byte, item.payload_bytes), &item});
   }
-  std::vector<Bin> bins;
   for (auto& [bin, records] : sorted) {
     const auto less = [](const Keyed& a, const Keyed& b) {
       return std::memcmp(a.key.data(), b.key.data(), kRecordKeyBytes) < 0;
@@ -356,9 +365,8 @@ Status RocksResultStore::Impl::put(const RecordBatch& batch) {
     // Published twice, by an attempt that was interrupted and by the one after it: the same bytes.
     const auto same = [](const Keyed& a, const Keyed& b) { return a.key == b.key; };
     records.erase(std::unique(records.begin(), records.end(), same), records.end());
-    bins.push_back(bin);
   }
-  if (Status s = need_bins(bins); !s.ok()) return s;
+  if (Status s = need_bins(sorted); !s.ok()) return s;
   if (bytes <= kMostLoggedBytes) {
     if (const rocksdb::Status s = put_logged(batch, sorted); !s.ok()) return failed(s, "cannot write to");
   } else if (Status s = put_tables(batch, sorted); !s.ok()) {
@@ -382,10 +390,6 @@ void entry_of(const RecordBatch& batch, const RecordBatch::Item& item, const Key
   const EntryBytes entry = encode_entry(view(key), record);
   out.assign(entry.data(), entry.size());
   if (record.inlined()) out.append(reinterpret_cast<const char*>(payload.data()), payload.size());
-}
-
-bool lies_apart(const RecordBatch::Item& item) {
-  return item.payload_bytes > kMostInlineBytes;
 }
 
 }  // namespace
@@ -448,7 +452,7 @@ Status RocksResultStore::Impl::put_tables(const RecordBatch& batch, const std::m
   for (const auto& [bin, records] : sorted) {
     const BinFamilies& families = bins->at(bin);
     for (const bool index : {true, false}) {
-      if (!index && std::ranges::none_of(records, [](const Keyed& k) { return lies_apart(*k.item); })) continue;
+      if (!index && !any_apart(records)) continue;
       const Family& family = index ? *families.index : *families.data;
       const std::string file = directory + "/" + kIngestName + "/" + std::to_string(ingested++) + ".sst";
       files.push_back(file);
@@ -501,6 +505,7 @@ Status RocksResultStore::Impl::drop_own(const Horizon& horizon) {
       continue;
     }
     for (auto& family : {it->second.index, it->second.data}) {
+      if (!family) continue;
       dropped.push_back(family);
       handles.push_back(family->handle());
     }

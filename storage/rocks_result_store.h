@@ -4,7 +4,7 @@
 //     LOCK-life       locked (fcntl) as long as that life has its store open
 //     LIFE-stale      nothing of it is to be read: it goes when that life is over
 //     LIFE-note       its run, and what it was told of the job; replaced as a whole
-//     LIFE            text: "warren-results-3", then job, worker and process id a line
+//     LIFE            text: "warren-results-4", then job, worker and process id a line
 //     ingest/         what put() has not finished
 //     RESERVE         a megabyte, given up when the disk is full so that RocksDB can be opened and relieved
 //     CURRENT, …      RocksDB's
@@ -26,7 +26,8 @@
 //  - LIFE-removed instead: it was being removed. It holds nothing, and the next drop() goes on;
 //  - LIFE and no database, or one without families: it holds nothing;
 //  - a log whose last entry is cut short: a write that was not confirmed is lost;
-//  - a family's twin is missing: families are made one by one, nothing was put yet;
+//  - an index without data, or with an empty family of data: families are made one by one, and of data only where a
+//    record lies apart;
 //  - files in ingest/, tables that no manifest names: a put that was not confirmed; RocksDB removes the latter.
 // A database that does not open, or a damaged part of one, is told as a warning and holds nothing; what lies beside a
 // damaged LIFE-note is of no known run, and not used. A LIFE or LIFE-note of an unknown format is refused by open(),

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "storage/life_place.h"
+#include "storage/no_options_files.h"
 #include "storage/no_rocks_log.h"
 
 namespace warren::storage {
@@ -72,6 +73,7 @@ rocksdb::ColumnFamilyOptions family_options(bool index) {
 
 rocksdb::DBOptions db_options() {
   rocksdb::DBOptions options;
+  options.env = NoOptionsFiles::env();
   options.create_if_missing = true;
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
   options.max_open_files = 256;
@@ -86,8 +88,8 @@ rocksdb::DBOptions db_options() {
   return options;
 }
 
-Bins bins_of(const std::shared_ptr<rocksdb::DB>& db, const std::vector<rocksdb::ColumnFamilyHandle*>& handles) {
-  Bins bins;
+void add_families(const std::shared_ptr<rocksdb::DB>& db, const std::vector<rocksdb::ColumnFamilyHandle*>& handles,
+                  Bins& bins) {
   for (rocksdb::ColumnFamilyHandle* handle : handles) {
     auto family = std::make_shared<Family>(db, handle);
     const std::string name = handle->GetName();
@@ -99,8 +101,7 @@ Bins bins_of(const std::shared_ptr<rocksdb::DB>& db, const std::vector<rocksdb::
       (index ? bins[*bin].index : bins[*bin].data) = family;
     }
   }
-  std::erase_if(bins, [](const auto& entry) { return !entry.second.index || !entry.second.data; });
-  return bins;
+  std::erase_if(bins, [](const auto& entry) { return !entry.second.index; });
 }
 
 rocksdb::Status open_database(const std::string& directory, Opening how, OpenDatabase& out) {
@@ -122,7 +123,7 @@ rocksdb::Status open_database(const std::string& directory, Opening how, OpenDat
                                       : rocksdb::DB::Open(options, directory, families, &handles, &opened);
   if (!s.ok()) return s;
   out.db.reset(opened);
-  out.bins = bins_of(out.db, handles);
+  add_families(out.db, handles, out.bins);
   return s;
 }
 
@@ -217,7 +218,7 @@ bool RocksSource::read(const StoredRecord& record, std::uint64_t begin, std::spa
   const auto bins = bins_now();
   const auto found = bins->find(bin_of(record.key));
   std::string why = "it is gone";
-  if (found != bins->end()) {
+  if (found != bins->end() && found->second.data) {
     const Family& family = *found->second.data;
     rocksdb::ReadOptions options;
     options.fill_cache = false;

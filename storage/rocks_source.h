@@ -48,13 +48,14 @@ class Family {
 };
 
 struct BinFamilies {
-  std::shared_ptr<Family> index, data;
+  std::shared_ptr<Family> index;
+  std::shared_ptr<Family> data;  // none: nothing of it lies apart
 };
 using Bins = std::map<Bin, BinFamilies>;
 
-// Takes over the handles. Families that are not ours are left out, and so is one whose twin is missing.
-[[nodiscard]] Bins bins_of(const std::shared_ptr<rocksdb::DB>& db,
-                           const std::vector<rocksdb::ColumnFamilyHandle*>& handles);
+// Takes over the handles. Families that are not ours are left out, and so is one of data without its index.
+void add_families(const std::shared_ptr<rocksdb::DB>& db, const std::vector<rocksdb::ColumnFamilyHandle*>& handles,
+                  Bins& bins);
 
 struct OpenDatabase {
   std::shared_ptr<rocksdb::DB> db;

@@ -180,12 +180,12 @@ TEST(Replace, ARankIsAskedToLeaveWhenItsTimeIsUpAndUntilItHasHeard) {
           "log replace_asked: rank 1 (worker w1 on host b) is asked to leave within 5.0 s, and spare w2 on host "
           "c takes its place: slow_rank for 5.0 s\n"))
       << text;
-  EXPECT_EQ(t.next(), "it was asked to leave, and spare w2 takes its place");
+  EXPECT_EQ(t.next(), "it was asked to leave, and spare w2 on host c takes its place");
   for (int i = 0; i < 2; ++i) {
     text = t.second();
     EXPECT_TRUE(has(text,
-                    " leave epoch 1 within 5000 ms: the tracker found it slow_rank for 5.0 s, and spare w2 takes its "
-                    "place\n"))
+                    " leave epoch 1 within 5000 ms: the tracker found it slow_rank for 5.0 s, and spare w2 on host c "
+                    "takes its place\n"))
         << "until it is known to have heard: " << text;
     EXPECT_EQ(count_of(text, "leave epoch"), 1) << "nobody else is asked";
     EXPECT_FALSE(has(text, "replace_asked"));
@@ -195,9 +195,9 @@ TEST(Replace, ARankIsAskedToLeaveWhenItsTimeIsUpAndUntilItHasHeard) {
   EXPECT_FALSE(has(text, "leave epoch")) << text;
   EXPECT_TRUE(has(text,
                   "log rank_drains: rank 1 (worker w1 on host b) has been told to leave (asked) and does so "
-                  "within 4000 ms; spare w2 takes its place\n"))
+                  "within 4000 ms; spare w2 on host c takes its place\n"))
       << text;
-  EXPECT_EQ(t.next(), "it leaves, and spare w2 takes its place");
+  EXPECT_EQ(t.next(), "it leaves, and spare w2 on host c takes its place");
   EXPECT_TRUE(t.machine().view(TimeMs{t.now()}).members[1].replaced);
   text = t.leave();
   EXPECT_TRUE(has(t.transcript(), "rank 1 (worker w1 on host b) has left as it was asked to (asked)"));

@@ -497,6 +497,28 @@ TEST_F(RocksResultStoreTest, NothingIsMadeBeforeTheFirstPut) {
   EXPECT_TRUE(fs::exists(place(kA) / "CURRENT"));
 }
 
+// Each family costs a checkpoint two synced writes, and its options as much again in processor time.
+TEST_F(RocksResultStoreTest, SmallRecordsTakeOneFamilyAndNobodyWritesOptions) {
+  {
+    auto a = host_.open_rocks(kA);
+    put(*a, one(batch_, round_key(0), kMostInlineBytes));
+    EXPECT_THAT(families(kA), SizeIs(2)) << "default, and that of the entries";
+    put(*a, one(batch_, round_key(1), kMostInlineBytes + 1));
+    EXPECT_THAT(families(kA), SizeIs(3));
+    EXPECT_TRUE(holds(*a->reader(), round_key(0), 0, kMostInlineBytes));
+    EXPECT_TRUE(holds(*a->reader(), round_key(1), 0, kMostInlineBytes + 1));
+    put(*a, one(batch_, round_key(0, 2), 1));
+    EXPECT_THAT(families(kA), SizeIs(4));
+    drop(*a, {Timeline(1), Version(2), std::nullopt});
+    EXPECT_THAT(families(kA), SizeIs(2));
+  }
+  for (const auto& entry : fs::directory_iterator(place(kA))) {
+    EXPECT_THAT(entry.path().filename().string(), testing::Not(testing::StartsWith("OPTIONS")));
+  }
+  auto b = host_.open_rocks(kB);
+  EXPECT_TRUE(holds(*b->reader(), round_key(0, 2), 0, 1));
+}
+
 TEST_F(RocksResultStoreTest, DroppedVersionsLeaveNoBytesBehind) {
   auto store = host_.open_rocks(kA);
   for (std::uint64_t version = 1; version < 4; ++version) put(*store, one(batch_, round_key(0, version), 4 << 20));
@@ -591,7 +613,7 @@ TEST_F(RocksResultStoreTest, APlaceThatWasBeingMadeOrRemovedHoldsNothing) {
   fs::create_directories(place(kA));
   std::ofstream(place(kA) / "LOCK-life") << "";
   fs::create_directories(place(kB));
-  std::ofstream(place(kB) / "LIFE") << "warren-results-3\njob team/job\nworker w0\nprocess 1\n";
+  std::ofstream(place(kB) / "LIFE") << "warren-results-4\njob team/job\nworker w0\nprocess 1\n";
   { put(*host_.open_rocks(Incarnation(0xe)), one(batch_, round_key(0), 1000)); }
   fs::rename(place(Incarnation(0xe)) / "LIFE", place(Incarnation(0xe)) / "LIFE-removed");
   fs::remove(place(Incarnation(0xe)) / "CURRENT");

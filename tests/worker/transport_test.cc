@@ -1,5 +1,8 @@
 // Links under bad input: damaged, cut, foreign and stale bytes end in an error that names the peer, never in a buffer.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -119,6 +122,66 @@ TEST_F(OneEnd, EveryFlippedBitIsFound) {
     // Never a desync: nobody's program is wrong.
     ASSERT_EQ(c.status.code(), Code::kCorrupt) << "bit " << bit << ": " << c.status.describe();
     EXPECT_NE(c.status.describe().find("rank 1"), std::string::npos) << c.status.describe();
+  }
+}
+
+// A connection over loopback: the transport's end, the test's.
+std::pair<int, int> tcp_pair() {
+  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  EXPECT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), length), 0);
+  EXPECT_EQ(::listen(listener, 1), 0);
+  EXPECT_EQ(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  const int one = ::socket(AF_INET, SOCK_STREAM, 0);
+  EXPECT_EQ(::connect(one, reinterpret_cast<sockaddr*>(&address), length), 0);
+  const int other = ::accept(listener, nullptr, nullptr);
+  ::close(listener);
+  return {one, other};
+}
+
+// A part of a big chunk wakes nobody; the rest does, also where another thread has taken a part meanwhile.
+TEST_F(OneEnd, WhoSleepsForABigChunkIsWokenByMuchOfIt) {
+  for (const bool another_looks : {false, true}) {
+    TearDown();
+    peer_.clear();
+    transport_.close_all();
+    transport_.open(Epoch(1), 1, true);
+    link_ = transport_.link(kWorldGroup, Rank(1));
+    const auto [mine, peers] = tcp_pair();
+    ASSERT_TRUE(transport_.adopt(Epoch(1), kWorldGroup, Rank(1), 0, mine).ok());
+    peer_.push_back(peers);
+
+    payload_.assign(100'000, std::byte{7});
+    buffer_.assign(payload_.size(), std::byte{});
+    const std::vector<std::byte> bytes = frame(header(), payload_);
+    std::vector<std::byte> small(8), got(8);
+    transport_.post_recv(link_, header(0), buffer_, 5);
+    transport_.post_recv(link_, header(1), got, 6);
+    std::vector<pollfd> fds;
+    transport_.collect_pollfds(fds);
+    ASSERT_EQ(fds.size(), 1u);
+    const auto come = [&](std::size_t n) {
+      int waiting = 0;
+      while (::ioctl(mine, FIONREAD, &waiting) == 0 && static_cast<std::size_t>(waiting) < n) std::this_thread::yield();
+    };
+    deliver(std::span(bytes).first(50'000));
+    come(50'000);
+    EXPECT_EQ(::poll(fds.data(), fds.size(), 0), 0);
+    if (another_looks) {
+      EXPECT_TRUE(nothing_completes());
+    }
+    deliver(std::span(bytes).subspan(50'000));
+    EXPECT_EQ(::poll(fds.data(), fds.size(), 60'000), 1);
+    EXPECT_EQ(next().token, 5u);
+    EXPECT_EQ(buffer_, payload_);
+    // Another thread has taken all of the chunk, and the first still sleeps: for what comes next.
+    deliver(frame(header(1), small));
+    EXPECT_EQ(::poll(fds.data(), fds.size(), 60'000), 1);
+    EXPECT_EQ(next().token, 6u);
+    transport_.woken();
   }
 }
 

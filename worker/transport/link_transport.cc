@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
@@ -661,6 +662,8 @@ std::size_t LinkTransport::poll(std::span<Completion> out) {
         if (s.slept) hear(s);
         bool moved = !s.sends.empty() && pump_send(s);
         moved = (!s.recvs.empty() && pump_recv(s, out.size())) || moved;
+        // Somebody sleeps for what was due before.
+        if (sleepers_ > 0 && moved && !s.pipe && !s.recvs.empty()) wake_late(s);
         if (!moved && !s.ended.empty()) {
           Link& link = at(s.link);
           break_link(link, Status(Code::kPeerLost,
@@ -681,6 +684,17 @@ std::size_t LinkTransport::poll(std::span<Completion> out) {
     completed_.pop();
   }
   return n;
+}
+
+// Whoever sleeps is woken by much of a big chunk at once, not by each packet: 7 % less processor time for 100 MiB among
+// 4 ranks in namespaces on 2 cores. Never by more than is still due of it: its sender may wait for what follows from
+// it.
+void LinkTransport::wake_late(Stream& s) {
+  constexpr std::size_t kLeast = std::size_t{16} << 10, kMost = std::size_t{128} << 10;
+  const std::size_t due = kHeader + s.recvs.front().payload.size() - s.received;
+  const int low = due < kLeast ? 1 : static_cast<int>(std::min(std::bit_floor(due), kMost));
+  if (low == s.wakes_at) return;
+  if (::setsockopt(s.fd, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof low) == 0) s.wakes_at = low;
 }
 
 void LinkTransport::collect_pollfds(std::vector<pollfd>& out) {
@@ -704,7 +718,10 @@ void LinkTransport::collect_pollfds(std::vector<pollfd>& out) {
       out.push_back({s->fd, events, 0});
       continue;
     }
-    if (!s->recvs.empty()) events |= POLLIN;
+    if (!s->recvs.empty()) {
+      events |= POLLIN;
+      wake_late(*s);
+    }
     if (!s->sends.empty()) events |= POLLOUT;
     if (events != 0) out.push_back({s->fd, events, 0});
   }

@@ -94,6 +94,7 @@ class LinkTransport final : public Transport {
   };
   struct Stream {
     int fd = -1;
+    int wakes_at = 1;  // bytes: SO_RCVLOWAT
     std::unique_ptr<HostPipe> pipe;
     bool slept = false;  // with a pipe: the socket may have bytes that say "wake up", or its end
     std::string ended;   // with a pipe: how; what has come before is still to be read
@@ -123,6 +124,7 @@ class LinkTransport final : public Transport {
   [[nodiscard]] std::uint32_t streams_to(Rank peer) const;
   LinkId make_link(GroupId group, Rank peer);
   void activate(Stream& stream);
+  static void wake_late(Stream& stream);
   void complete(Token token, Status status, const View& view = {});
   void break_link(Link& link, const Status& why);
   // Over a socket. Bytes that moved, 0: none can at present; nullopt: the connection is over, and `why` says how.
