@@ -39,7 +39,7 @@ Ways find_ways(const google::protobuf::RepeatedPtrField<wire::Member>& members, 
   for (const auto& [name, ranks] : hosts) all.push_back(ranks[(pair.a + pair.b) % ranks.size()]);
   std::ranges::sort(all);
   const auto first = static_cast<std::ptrdiff_t>(pair.a % all.size());
-  std::ranges::rotate(all, all.begin() + first);
+  std::rotate(all.begin(), all.begin() + first, all.end());
   all.resize(std::min(all.size(), limits::kMaxRelays));
   std::ranges::sort(all);
   return {std::move(all), {}};

@@ -147,7 +147,7 @@ void TrackerMachine::restore(const wire::JobRecord& record, TimeMs now) {
   count(record.has_interrupt() ? Transition::restored_interrupted : Transition::restored_running);
   members_.resize(static_cast<std::size_t>(plan_.members_size()));
   absent_ = count_absent();
-  interrupted_at_ = now;
+  interrupted_at_ = now + interval_ms();  // when it is said again: nobody may have heard of it
   acting_ = false;
   begged_since_ = now;
   unannounced_ = members_.size();

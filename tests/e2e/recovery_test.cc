@@ -505,8 +505,9 @@ TEST(Recovery, KilledTwice) {
 
 // No checkpoint makes anything obsolete: segments of lives that are over go all the same.
 TEST(Recovery, ManyLivesWithoutACheckpoint) {
-  constexpr std::uint32_t kDeaths = 16;
-  Job job(shape(2, Mix::kSmall, 256 << 10, kDeaths + 2, 1000), {"a", "a"}, 1);
+  // So many more iterations that no life is at the end before it is killed, however late this process comes to it.
+  constexpr std::uint32_t kDeaths = 16, kMore = 200;
+  Job job(shape(2, Mix::kSmall, 256 << 10, kDeaths + kMore, 1000), {"a", "a"}, 1);
   std::size_t most = 0;
   for (std::uint32_t life = 0; life < kDeaths; life++) {
     job.when({1, RecordEvent::kBegin, life + 1, life}, [&] {

@@ -239,6 +239,21 @@ TEST(Shrink, ARestartedTrackerNeedsTheMembersThatAreThere) {
   EXPECT_FALSE(has(t.pass_alive(2 * kTimeoutMs, {10}, 2), "Pause"));
 }
 
+// Seed 712465279: who was lost was waited for from the restart on, before anybody had heard of the interrupt.
+TEST(Shrink, AfterARestartTheGraceBeginsWhenTheInterruptIsSaidAgain) {
+  Job t;
+  t.begin();
+  (void)t.link_broken(10, 1, 2, 12);
+  (void)t.pass_alive(60, {10, 11}, 1);
+  t.restart();
+  (void)t.give_up(12, 2);
+  (void)t.report(10, 2, 1, {position(1, 3)});
+  (void)t.report(11, 2, 1, {position(1, 3)});
+  const std::int64_t said_ms = heartbeat_interval_ms(kTimeoutMs);
+  EXPECT_FALSE(has(t.pass_alive(said_ms + kGraceMs - 1, {10, 11}, 2), "Plan"));
+  EXPECT_TRUE(has(t.pass(1), "w2 (absent) timeline 1"));
+}
+
 TEST(Shrink, AJournalOlderThanTheNewestTimelineCannotGoOn) {
   Job t;
   t.begin();
