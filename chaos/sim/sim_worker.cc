@@ -1133,7 +1133,10 @@ bool SimWorker::checkpoint(const ProgramStep& step) {
       if (status.ok()) {
         cut(worker::StateKind::kGlobal, global, share);
         if (step.local) cut(worker::StateKind::kLocal, local, Ranges(0, local.size()));
-        if (!parts_.empty()) bring_part();
+        if (!parts_.empty()) {
+          if (world_.is(Mutant::votes_without_its_state)) vote_early();
+          bring_part();
+        }
       }
     } else {
       status = checkpoints_->take(global, step.local ? &local_state : nullptr);
@@ -1177,6 +1180,11 @@ bool SimWorker::give_state() {
   }
   look_at_checkpoints();
   return true;
+}
+
+void SimWorker::vote_early() {
+  say({engine_.plan().epoch, engine_.timeline(), engine_.version(),
+       engine_.positions_of(Version(engine_.version().value - 1)), engine_.setups_done()});
 }
 
 // As Session::move_states: parts come while the program goes on.

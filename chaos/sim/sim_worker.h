@@ -177,6 +177,7 @@ class SimWorker final : private SimTransport::Owner {
   // Its result comes from there, as far as the plan and this life know.
   [[nodiscard]] bool in_log(const RoundId& round) const;
   [[nodiscard]] bool give_state();
+  void vote_early();
   void bring_part();
 
   void pump();
