@@ -156,6 +156,12 @@ warren_device_code to_device(std::int32_t device, void* to, const void* from, st
   });
 }
 
+warren_device_code copy(std::int32_t device, void* to, const void* from, std::size_t bytes, void* stream) {
+  return on_device(device, "a copy on the GPU", [&] {
+    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream));
+  });
+}
+
 warren_device_code reduce(std::int32_t device, void* out, const void* const* in, std::size_t inputs, std::size_t count,
                           warren_type type, warren_op op, void* stream) {
   if (const char* why = why_not_reduce(inputs, type, op); why != nullptr) return failed(why);
@@ -198,6 +204,7 @@ constexpr warren_device_table kTable = {
     .query = query,
     .to_host = to_host,
     .to_device = to_device,
+    .copy = copy,
     .reduce = reduce,
     .convert = convert,
     .checksum = checksum,
@@ -206,6 +213,6 @@ constexpr warren_device_table kTable = {
 }  // namespace
 }  // namespace warren::cuda
 
-extern "C" __attribute__((visibility("default"))) const warren_device_table* warren_device_table_1(void) {
+extern "C" __attribute__((visibility("default"))) const warren_device_table* warren_device_table_2(void) {
   return &warren::cuda::kTable;
 }

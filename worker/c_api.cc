@@ -377,6 +377,39 @@ GroupId split_id(const RoundId& round, std::int32_t color) {
   return GroupId(h == 0 ? 1 : h);
 }
 
+using Places = std::vector<std::span<std::byte>>;
+
+// kInvalidArgument: one that is nowhere.
+warren::Result<Places> places_of(const warren_place* places, std::size_t count, const char* what) {
+  Places out;
+  if (places == nullptr && count != 0) {
+    return Status(Code::kInvalidArgument, std::string(what) + ": " + std::to_string(count) + " places at NULL");
+  }
+  for (std::size_t i = 0; i < count; i++) {
+    if (places[i].data == nullptr && places[i].bytes != 0) {
+      return Status(Code::kInvalidArgument,
+                    std::string(what) + ": a place of " + std::to_string(places[i].bytes) + " bytes at NULL");
+    }
+    out.emplace_back(static_cast<std::byte*>(places[i].data), places[i].bytes);
+  }
+  return out;
+}
+
+// Which are read alone.
+std::vector<std::span<const std::byte>> read_only(const Places& places) {
+  return {places.begin(), places.end()};
+}
+
+// That the places of a state have its size.
+Status fits(const Places& places, const char* which, const std::vector<std::byte>& state) {
+  std::uint64_t bytes = 0;
+  for (const auto& place : places) bytes += place.size();
+  if (bytes == state.size()) return {};
+  return {Code::kInvalidArgument, "restore: the places of the " + std::string(which) + " state have " +
+                                      std::to_string(bytes) + " bytes, and the state that was loaded " +
+                                      std::to_string(state.size())};
+}
+
 }  // namespace
 
 #define WARREN_SITE site_of(__builtin_return_address(0))
@@ -613,18 +646,53 @@ warren_code warren_load_checkpoint(warren_comm* comm, uint64_t* version, const v
 
 warren_code warren_checkpoint(warren_comm* comm, const void* global, size_t global_bytes, const void* local,
                               size_t local_bytes) {
+  // Nothing is written to.
+  const warren_place global_place = {const_cast<void*>(global), global_bytes};
+  const warren_place local_place = {const_cast<void*>(local), local_bytes};
   if (comm == nullptr || (global == nullptr && global_bytes != 0) || (local == nullptr && local_bytes != 0)) {
     return report(Status(Code::kInvalidArgument, "checkpoint: a pointer is NULL"));
   }
+  return warren_checkpoint_places(comm, &global_place, 1, local == nullptr ? nullptr : &local_place,
+                                  local == nullptr ? 0 : 1);
+}
+
+warren_code warren_checkpoint_places(warren_comm* comm, const warren_place* global, size_t global_places,
+                                     const warren_place* local, size_t local_places) {
+  if (comm == nullptr) return report(Status(Code::kInvalidArgument, "checkpoint: the communicator is NULL"));
   return guarded([&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
     if (!comm->first) {
       return {Code::kInvalidArgument, "checkpoint: only on the communicator that warren_create made"};
     }
-    const std::span<const std::byte> mine(static_cast<const std::byte*>(local), local_bytes);
-    return comm->shared->session->checkpoint({static_cast<const std::byte*>(global), global_bytes},
-                                             local == nullptr ? nullptr : &mine, comm->stream);
+    const auto globals = places_of(global, global_places, "checkpoint");
+    const auto locals = places_of(local, local_places, "checkpoint");
+    if (!globals.ok()) return globals.status();
+    if (!locals.ok()) return locals.status();
+    const auto global_state = read_only(globals.value()), local_state = read_only(locals.value());
+    const Session::Places mine(local_state);
+    return comm->shared->session->checkpoint(global_state, local == nullptr ? nullptr : &mine, comm->stream);
+  });
+}
+
+warren_code warren_restore(warren_comm* comm, const warren_place* global, size_t global_places,
+                           const warren_place* local, size_t local_places) {
+  if (comm == nullptr) return report(Status(Code::kInvalidArgument, "restore: the communicator is NULL"));
+  return guarded([&]() -> Status {
+    const Entry entry(*comm->shared);
+    if (!entry.status().ok()) return entry.status();
+    if (comm->loaded.version == 0) return {Code::kInvalidArgument, "restore: load_checkpoint has given no state"};
+    const auto globals = places_of(global, global_places, "restore");
+    const auto locals = places_of(local, local_places, "restore");
+    if (!globals.ok()) return globals.status();
+    if (!locals.ok()) return locals.status();
+    Status status = fits(globals.value(), "global", comm->loaded.global);
+    if (status.ok() && local != nullptr) status = fits(locals.value(), "local", comm->loaded.local);
+    if (!status.ok()) return status;
+    Session& session = *comm->shared->session;
+    status = session.restore(globals.value(), comm->loaded.global, comm->stream);
+    if (status.ok()) status = session.restore(locals.value(), comm->loaded.local, comm->stream);
+    return status;
   });
 }
 

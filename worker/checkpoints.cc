@@ -106,14 +106,16 @@ Status Checkpoints::log(const RecordKey& key, const RecordInfo& info, std::span<
   return {};
 }
 
+Status Checkpoints::may_hold(std::uint64_t state_bytes) {
+  if (state_bytes <= limits::kMaxStateBytes) return {};
+  return {Code::kInvalidArgument, "a checkpoint's state has " + std::to_string(state_bytes) + " bytes, and may have " +
+                                      std::to_string(limits::kMaxStateBytes)};
+}
+
 // Makes this the pending checkpoint, with this rank's part of it logged.
 Status Checkpoints::log_pending(Version version, std::span<const std::byte> global,
                                 const std::span<const std::byte>* local) {
-  const std::uint64_t longest = std::max(global.size(), local == nullptr ? 0 : local->size());
-  if (longest > limits::kMaxStateBytes) {
-    return {Code::kInvalidArgument, "a checkpoint's state has " + std::to_string(longest) + " bytes, and may have " +
-                                        std::to_string(limits::kMaxStateBytes)};
-  }
+  if (const Status may = may_hold(std::max(global.size(), local == nullptr ? 0 : local->size())); !may.ok()) return may;
   const auto self = static_cast<std::uint32_t>(engine_.plan().self.value);
   const std::uint32_t world_size = engine_.plan().world_size;
   const Known taken{version, engine_.timeline(), global.size(), local != nullptr, world_size};
@@ -144,9 +146,16 @@ Status Checkpoints::take(std::span<const std::byte> global, const std::span<cons
   Status status = log_pending(engine_.version().next(), global, local);
   if (status.ok()) status = engine_.begin_version(pending_.version);
   if (!status.ok()) return status;
+  hold(pending_);
+  return {};
+}
+
+// What this rank has logged itself is here: it votes once it holds all that the plan in force wants it to.
+void Checkpoints::hold(const Known& taken) {
+  pending_ = taken;
+  owes_state_ = false;
   voted_ = false;
   pull_duties(pending_);
-  return {};
 }
 
 Status Checkpoints::take_later() {
@@ -160,9 +169,59 @@ Status Checkpoints::give_state(std::span<const std::byte> global) {
   WARREN_CHECK(owes_state_, "a state is given once");
   const Status status = log_pending(engine_.version(), global, nullptr);
   if (!status.ok()) return status;
-  owes_state_ = false;
-  voted_ = false;
-  pull_duties(pending_);
+  hold(pending_);
+  return {};
+}
+
+Ranges Checkpoints::share_of(std::uint64_t global_bytes) const {
+  Known taken;
+  taken.global_bytes = global_bytes;
+  return duty(taken);
+}
+
+Status Checkpoints::take_in_parts(std::uint64_t global_bytes, std::optional<std::uint64_t> local_bytes,
+                                  const Ranges& share) {
+  WARREN_CHECK(may_take(), "one checkpoint is pending at a time");
+  WARREN_CHECK(!engine_.plan().shrinks, "where ranks may be lost all of a state is kept");
+  for (const std::uint64_t bytes : {global_bytes, local_bytes.value_or(0)}) {
+    if (const Status may = may_hold(bytes); !may.ok()) return may;
+  }
+  const auto self = static_cast<std::uint32_t>(engine_.plan().self.value);
+  const Known taken{engine_.version().next(), engine_.timeline(), global_bytes, local_bytes.has_value(),
+                    engine_.plan().world_size};
+  // Of what has no bytes a record says so.
+  Status status;
+  if (global_bytes == 0) {
+    status = log(taken.key(RecordKind::kGlobal, 0), info_of(0, taken.has_local, taken.world_size), {}, {});
+  }
+  if (status.ok() && local_bytes == std::uint64_t{0}) {
+    status = log(taken.key(RecordKind::kLocal, self), info_of(0, true, taken.world_size), {}, {});
+  }
+  if (!status.ok()) return status.because_of_this("cannot take " + name_of(taken.version));
+  status = engine_.begin_version(taken.version);
+  if (!status.ok()) return status;
+  coming_ = taken;
+  coming_local_bytes_ = local_bytes.value_or(0);
+  owes_state_ = true;
+  global_comes_ = share;
+  local_comes_ = Ranges(0, local_bytes.value_or(0));
+  if (global_comes_.empty() && local_comes_.empty()) hold(coming_);
+  return {};
+}
+
+Status Checkpoints::give_part(const StatePiece& part) {
+  const bool global = part.state == StateKind::kGlobal;
+  Ranges& comes = global ? global_comes_ : local_comes_;
+  const std::uint64_t end = part.at + part.bytes.size();
+  WARREN_CHECK(owes_state_ && !part.bytes.empty() && comes.covers(part.at, end), "each byte of a state is given once");
+  const auto self = static_cast<std::uint32_t>(engine_.plan().self.value);
+  const RecordKey key = global ? coming_.key(RecordKind::kGlobal, 0) : coming_.key(RecordKind::kLocal, self);
+  const std::uint64_t bytes = global ? coming_.global_bytes : coming_local_bytes_;
+  const Status status =
+      recall_.log().publish(key, info_of(bytes, coming_.has_local, coming_.world_size), part.at, part.bytes);
+  if (!status.ok()) return status.because_of_this("cannot take " + name_of(coming_.version));
+  comes = comes.minus(Ranges(part.at, end));
+  if (global_comes_.empty() && local_comes_.empty()) hold(coming_);
   return {};
 }
 
@@ -306,6 +365,10 @@ void Checkpoints::advance() {
 }
 
 std::string Checkpoints::describe_wait() const {
+  if (const std::uint64_t come = global_comes_.size() + local_comes_.size(); come != 0) {
+    return "rank " + std::to_string(engine_.plan().self.value) + " waits for " + std::to_string(come) + " bytes of " +
+           name_of(coming_.version) + ", which are on their way from a GPU to its log";
+  }
   std::string lacks;
   for (const auto& [id, pull] : pulls_) {
     if (pull.key.round.version != pending_.version) continue;

@@ -28,6 +28,7 @@
 #include "worker/dead_segments.h"
 #include "worker/engine.h"
 #include "worker/recall.h"
+#include "worker/state_piece.h"
 
 namespace warren::worker {
 
@@ -63,6 +64,20 @@ class Checkpoints {
   [[nodiscard]] bool owes_state() const { return owes_state_; }
   // kExhausted: no room in the log; it is still owed.
   [[nodiscard]] Status give_state(std::span<const std::byte> global);
+
+  // The same where the states come to the CPU in parts, while the program goes on: ends the version. `share`: what
+  // share_of() has said before, which will come of the global state; of a local state all comes. Not where ranks may be
+  // lost for good. What a plan that comes meanwhile wants more, this rank pulls: it always logs the shard of its own
+  // number itself, in this life or the next.
+  [[nodiscard]] Status take_in_parts(std::uint64_t global_bytes, std::optional<std::uint64_t> local_bytes,
+                                     const Ranges& share);
+  // Which bytes of a global state of this size take() would log now.
+  [[nodiscard]] Ranges share_of(std::uint64_t global_bytes) const;
+  // Each byte once, in any order. With the last one this rank may vote. kExhausted: no room in the log; it is to be
+  // given again.
+  [[nodiscard]] Status give_part(const StatePiece& part);
+  // kInvalidArgument: a state that no checkpoint takes.
+  [[nodiscard]] static Status may_hold(std::uint64_t state_bytes);
 
   // After Engine::install(): duties change with who sits where.
   void install();
@@ -112,6 +127,7 @@ class Checkpoints {
                            const Ranges& bytes);
   [[nodiscard]] Status log_pending(Version version, std::span<const std::byte> global,
                                    const std::span<const std::byte>* local);
+  void hold(const Known& taken);
   [[nodiscard]] Ranges duty(const Known& of) const;
   void log_again();
   // Local states of a job of this size.
@@ -137,6 +153,9 @@ class Checkpoints {
   Version committed_;
   Timeline committed_timeline_;
   bool owes_state_ = false;
+  Known coming_;  // the one whose states come in parts
+  std::uint64_t coming_local_bytes_ = 0;
+  Ranges global_comes_, local_comes_;    // what has not come yet
   std::map<std::uint64_t, Pull> pulls_;  // by want
   bool voted_ = true;                    // in this epoch
   Status failure_;

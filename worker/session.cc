@@ -80,6 +80,25 @@ Status call_program(const char* what, Function function) {
   return {};
 }
 
+std::uint64_t bytes_of(Session::Places places) {
+  std::uint64_t bytes = 0;
+  // Nonsense stays too large.
+  for (const auto& place : places) bytes += std::min<std::uint64_t>(place.size(), ~bytes);
+  return bytes;
+}
+
+// These bytes of a state that lies in `places`.
+void add_pieces(std::vector<StatePiece>& pieces, StateKind state, Session::Places places, const Ranges& bytes) {
+  std::uint64_t at = 0;
+  for (const auto& place : places) {
+    const Ranges here = bytes.intersect(at, at + place.size());
+    for (const Interval& i : here.intervals()) {
+      pieces.push_back({state, i.begin, place.subspan(i.begin - at, i.end - i.begin)});
+    }
+    at += place.size();
+  }
+}
+
 }  // namespace
 
 class Session::Span {
@@ -154,8 +173,8 @@ Status Session::prepare(bool spare) {
   if (!library.ok()) return library.status();
   if (!library.value().says.empty()) log_(WARREN_LOG_INFO, library.value().says);
   if (library.value().table != nullptr) {
-    staging_ =
-        std::make_unique<Staging>(*library.value().table, settings_.device_pinned_bytes, settings_.round_timeout_ms);
+    staging_ = std::make_unique<Staging>(*library.value().table, settings_.device_pinned_bytes,
+                                         settings_.device_snapshot_bytes, settings_.round_timeout_ms);
   }
   auto costs = read_costs(settings_.costs);
   if (!costs.ok()) return costs.status();
@@ -277,6 +296,8 @@ void Session::mapped() {
 Session::~Session() {
   close();
   if (engine_thread_.joinable()) engine_thread_.join();
+  if (coming_) coming_->snapshot->settle();
+  coming_.reset();
   // The writer's thread votes by way of control_, whose thread hands commits to the writer and the mirror: that thread
   // finds none from here on.
   std::unique_ptr<DiskLog> disk;
@@ -648,7 +669,7 @@ void Session::begin_nothing() {
 bool Session::leave(bool at_once, int exit_code, const std::function<void()>& say) {
   // Whoever drives a call holds the lock, or sleeps in it; who has left its last one does neither.
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!at_once && (!lock || callers_ != 0 || engine_.outstanding() > 0)) return false;
+  if (!at_once && (!lock || callers_ != 0 || engine_.outstanding() > 0 || states_move())) return false;
   if (settings_.on_rollback != OnRollback::kExit) return true;
   const bool preempted = exit_code == kExitPreempted;
   log_(WARREN_LOG_WARNING, "this worker leaves job " + settings_.job + " and ends with exit code " +
@@ -731,7 +752,7 @@ void Session::log_waits(std::chrono::steady_clock::time_point& next) {
 
 void Session::sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout_ms, bool watch_links) {
   std::vector<pollfd> fds;
-  const bool moves = watch_links && engine_.has_moving();
+  const bool moves = watch_links && (engine_.has_moving() || states_move());
   if (watch_links && recall_) {
     if (const auto deadline = recall_->next_deadline()) {
       timeout_ms = static_cast<int>(std::clamp<std::int64_t>(*deadline - now(), 0, timeout_ms));
@@ -850,9 +871,53 @@ void Session::end_moves(std::unique_lock<std::mutex>& lock) {
   while (engine_.has_moving()) (void)move(lock);
 }
 
+// Brings states of a checkpoint from a GPU, outside the lock, and logs what has come, a piece at a time, so that rounds
+// go on in between; true if there was something.
+bool Session::move_states(std::unique_lock<std::mutex>& lock) {
+  if (!states_move() || coming_->moves) return false;
+  Snapshot& snapshot = *coming_->snapshot;
+  coming_->moves = true;
+  const bool wanted = !engine_.stopped();
+  lock.unlock();
+  Result<bool> moved = false;
+  if (wanted) {
+    moved = snapshot.move();
+  } else {
+    snapshot.settle();
+  }
+  lock.lock();
+  coming_->moves = false;
+  if (!wanted) {
+    coming_.reset();
+    return false;
+  }
+  if (!moved.ok()) end_life(moved.status().because_of_this("cannot read the state for a checkpoint"));
+  // Whoever comes next sees to the end of it.
+  if (engine_.stopped()) return true;
+  const auto piece = snapshot.front();
+  if (piece) {
+    coming_->failure = checkpoints_->give_part(*piece);
+    if (coming_->failure.ok()) {
+      snapshot.pop();
+    } else {
+      log_(WARREN_LOG_WARNING, coming_->failure.describe());
+    }
+    if (snapshot.done()) {
+      coming_.reset();
+      look_at_checkpoints();
+    }
+  }
+  if (!piece && !moved.value()) return false;
+  move_pause_ = {};
+  // Whoever waits for it may sleep.
+  wake(caller_wake_);
+  return true;
+}
+
 // Runs what an engine's call owes its program or a GPU; true if there was something.
 bool Session::work_outside(std::unique_lock<std::mutex>& lock) {
-  return engine_.has_work_outside() && (prepare(lock) || deliver(lock) || move(lock));
+  if (engine_.has_work_outside() && (prepare(lock) || deliver(lock) || move(lock))) return true;
+  return coming_ && move_states(lock);
 }
 
 std::string Session::describe(const Call& call) const {
@@ -941,7 +1006,7 @@ void Session::hand_over() {
     changed_.notify_all();
     return wake(caller_wake_);
   }
-  if (engine_.outstanding() > 0 || engine_.unsettled()) wake(engine_wake_);
+  if (engine_.outstanding() > 0 || engine_.unsettled() || states_move()) wake(engine_wake_);
 }
 
 void Session::engine_loop() {
@@ -951,7 +1016,7 @@ void Session::engine_loop() {
   while (!exiting_) {
     // Other threads finish calls too: with a plan, or with what was fetched.
     run_callbacks(lock);
-    const bool mine = callers_ == 0 && (engine_.outstanding() > 0 || engine_.unsettled());
+    const bool mine = callers_ == 0 && (engine_.outstanding() > 0 || engine_.unsettled() || states_move());
     if (mine) {
       const bool moved = work_outside(lock) || engine_.progress();
       run_callbacks(lock);
@@ -986,8 +1051,14 @@ Status Session::judge(const Status& status) {
   return status;
 }
 
-// Serializes what a lazy checkpoint owes, outside the lock, and logs it.
+// Serializes what a lazy checkpoint owes, outside the lock, and logs it; says that the log has no room for states that
+// come from a GPU, after which they try again.
 Status Session::give_state(std::unique_lock<std::mutex>& lock) {
+  if (coming_ && !coming_->failure.ok()) [[unlikely]] {
+    Status full = std::exchange(coming_->failure, Status());
+    hand_over();
+    return full;
+  }
   if (serialize_ == nullptr) [[likely]]
     return {};
   if (!failed_.ok()) return failed_;
@@ -1368,9 +1439,9 @@ Status Session::may_checkpoint(std::unique_lock<std::mutex>& lock) {
   const Status given = give_state(lock);
   if (!given.ok()) return given;
   waits_for_commit_ = true;
-  drive(lock, [&] { return checkpoints_->may_take() || engine_.stopped(); });
+  drive(lock, [&] { return checkpoints_->may_take() || engine_.stopped() || (coming_ && !coming_->failure.ok()); });
   waits_for_commit_ = false;
-  return engine_.stopped() ? gone() : Status();
+  return engine_.stopped() ? gone() : give_state(lock);
 }
 
 void Session::look_at_taken(const Status& status) {
@@ -1378,7 +1449,7 @@ void Session::look_at_taken(const Status& status) {
   look_at_checkpoints();
 }
 
-// A state in memory of the CPU. Outside the lock.
+// A place of a state in memory of the CPU. Outside the lock.
 Result<Staging::Copy> Session::read_state(std::span<const std::byte> state, void* stream) {
   if (staging_ == nullptr) return Staging::Copy{state, {}};
   auto copy = staging_->read(state, stream);
@@ -1386,7 +1457,24 @@ Result<Staging::Copy> Session::read_state(std::span<const std::byte> state, void
   return copy;
 }
 
-Status Session::checkpoint(std::span<const std::byte> global, const std::span<const std::byte>* local, void* stream) {
+// Likewise all of them, one after the other.
+Result<Session::Gathered> Session::gather(Places places, void* stream) {
+  Gathered all;
+  if (places.size() > 1) all.memory.reserve(bytes_of(places));
+  for (const std::span<const std::byte> place : places) {
+    auto copy = read_state(place, stream);
+    if (!copy.ok()) return copy.status();
+    if (places.size() == 1) {
+      all.copy = std::move(copy).value();
+      return all;
+    }
+    all.memory.insert(all.memory.end(), copy.value().bytes.begin(), copy.value().bytes.end());
+  }
+  all.copy.bytes = all.memory;
+  return all;
+}
+
+Status Session::checkpoint(Places global, const Places* local, void* stream) {
   if (local != nullptr) {
     if (const Status status = needs_mode_wait("a checkpoint with local states"); !status.ok()) return status;
   }
@@ -1395,16 +1483,58 @@ Status Session::checkpoint(std::span<const std::byte> global, const std::span<co
   Status status = may_checkpoint(lock);
   if (!status.ok()) return status;
   if (!checkpoints_) return engine_.begin_version(engine_.version().next());
+  const std::uint64_t global_bytes = bytes_of(global);
+  const auto local_bytes = local == nullptr ? std::nullopt : std::optional(bytes_of(*local));
+  status = Checkpoints::may_hold(std::max(global_bytes, local_bytes.value_or(0)));
+  if (!status.ok()) return status;
+  const Ranges share = checkpoints_->share_of(global_bytes);
   lock.unlock();
-  const auto global_copy = read_state(global, stream);
-  const auto local_copy = read_state(local == nullptr ? std::span<const std::byte>() : *local, stream);
+  std::unique_ptr<Snapshot> snapshot;
+  // Where ranks may be lost for good, all of a state is kept on the CPU until it is committed.
+  if (staging_ != nullptr && settings_.min_workers == 0) {
+    std::vector<StatePiece> pieces;
+    add_pieces(pieces, StateKind::kGlobal, global, share);
+    if (local != nullptr) add_pieces(pieces, StateKind::kLocal, *local, Ranges(0, *local_bytes));
+    auto taken = staging_->snapshot(pieces, stream);
+    if (!taken.ok()) return judge(taken.status().because_of_this("cannot read the state for a checkpoint"));
+    snapshot = std::move(taken).value();
+  }
+  if (snapshot != nullptr) {
+    lock.lock();
+    if (engine_.stopped()) return gone();
+    status = checkpoints_->take_in_parts(global_bytes, local_bytes, share);
+    if (status.ok()) {
+      coming_.emplace().snapshot = std::move(snapshot);
+      hand_over();
+    }
+    look_at_taken(status);
+    return status;
+  }
+  const auto global_state = gather(global, stream);
+  const auto local_state = gather(local == nullptr ? Places() : *local, stream);
   lock.lock();
-  if (!global_copy.ok()) return global_copy.status();
-  if (!local_copy.ok()) return local_copy.status();
+  if (!global_state.ok()) return global_state.status();
+  if (!local_state.ok()) return local_state.status();
   if (engine_.stopped()) return gone();
-  status = checkpoints_->take(global_copy.value().bytes, local == nullptr ? nullptr : &local_copy.value().bytes);
+  status =
+      checkpoints_->take(global_state.value().copy.bytes, local == nullptr ? nullptr : &local_state.value().copy.bytes);
   look_at_taken(status);
   return status;
+}
+
+Status Session::restore(std::span<const std::span<std::byte>> places, std::span<const std::byte> state, void* stream) {
+  std::size_t at = 0;
+  for (const std::span<std::byte> place : places) {
+    const std::span<const std::byte> from = state.subspan(at, place.size());
+    at += place.size();
+    if (staging_ != nullptr) {
+      const Status status = staging_->write(place, from, stream);
+      if (!status.ok()) return judge(status.because_of_this("cannot write the state of a checkpoint"));
+    } else if (!place.empty()) {
+      std::memcpy(place.data(), from.data(), from.size());
+    }
+  }
+  return {};
 }
 
 Status Session::lazy_checkpoint(warren_serialize serialize, void* context, void* stream) {
@@ -1468,6 +1598,11 @@ Status Session::finalize() {
   run_callbacks(lock);
   if (!failed_.ok()) return failed_;
   if (finished_) return {};
+  if (const Status given = give_state(lock); !given.ok()) return given;
+  waits_for_commit_ = states_move();
+  drive(lock, [&] { return !states_move() || engine_.stopped(); });
+  waits_for_commit_ = false;
+  if (!failed_.ok()) return failed_;
   if (const Status given = give_state(lock); !given.ok()) return given;
   engine_.end_rounds();
   control_->leave(true, "");

@@ -101,10 +101,14 @@ class Session final : private DataPath {
   // What the program starts from. Before the first call of a version; outstanding calls are completed first.
   using State = Checkpoints::State;
   Result<State> load();
+  // A state of a checkpoint: its bytes lie in these places, one after the other.
+  using Places = std::span<const std::span<const std::byte>>;
   // Completes outstanding calls, takes a snapshot, and returns; waits for the commit of the one before. `local` null:
   // this program has no local state, as in mode shrink. `stream`: the program's, on which states that lie on a GPU are
   // ready.
-  Status checkpoint(std::span<const std::byte> global, const std::span<const std::byte>* local, void* stream);
+  Status checkpoint(Places global, const Places* local, void* stream);
+  // Copies what load() has given to memory of the program, which may be written to after the work on `stream`.
+  Status restore(std::span<const std::span<std::byte>> places, std::span<const std::byte> state, void* stream);
   // As warren_lazy_checkpoint.
   Status lazy_checkpoint(warren_serialize serialize, void* context, void* stream);
   // The program's count of checkpoints; 0 before the first.
@@ -184,6 +188,14 @@ class Session final : private DataPath {
   [[nodiscard]] std::string describe(const Call& call) const;
   void end_life(const Status& why);
   [[nodiscard]] Result<Staging::Copy> read_state(std::span<const std::byte> state, void* stream);
+  struct Gathered {
+    Staging::Copy copy;
+    std::vector<std::byte> memory;  // of several places
+  };
+  [[nodiscard]] Result<Gathered> gather(Places places, void* stream);
+  bool move_states(std::unique_lock<std::mutex>& lock);
+  // States are on their way to the log.
+  [[nodiscard]] bool states_move() const { return coming_ && coming_->failure.ok(); }
   [[nodiscard]] Status judge(const Status& status);
   void report_failure();
   [[nodiscard]] Status may_checkpoint(std::unique_lock<std::mutex>& lock);
@@ -246,6 +258,13 @@ class Session final : private DataPath {
   warren_serialize serialize_ = nullptr;  // the state of a lazy checkpoint, which is owed
   void* serialize_context_ = nullptr;
   void* serialize_stream_ = nullptr;
+  // The states of the pending checkpoint, until they are logged.
+  struct Coming {
+    std::unique_ptr<Snapshot> snapshot;
+    bool moves = false;  // a thread is at it, outside the lock
+    Status failure;      // that the log has no room for them, for the program's next call
+  };
+  std::optional<Coming> coming_;
   Status failed_;
   int callers_ = 0;        // threads inside drive()
   bool watched_ = false;   // one of them sleeps on the links, and the others until it tells

@@ -31,6 +31,8 @@ constexpr std::byte kUntouched{0xa5}, kScribbled{0x5c};
 constexpr std::size_t kMostOutstanding = 6;
 // Where somebody is slow on purpose.
 constexpr Micros kStepUs = 30'000;
+// One in so many states lies on a GPU.
+constexpr std::uint64_t kEveryOnGpu = 3;
 constexpr Micros kLookAtDrainUs = 20'000;
 // Until worker/transport/knocks.h has found out that a process has gone, and again.
 constexpr Micros kKnockUs = 100'000, kKnockSuspendedUs = 70'000;
@@ -1002,7 +1004,7 @@ void SimWorker::run_program() {
     }
     if (position_ == order_.size()) {
       if (outstanding > 0) return;
-      if (!give_state()) return;
+      if (!give_state() || !parts_.empty()) return;
       return finalize();
     }
     const ProgramStep& step = program_.steps()[order_[position_]];
@@ -1109,9 +1111,33 @@ bool SimWorker::checkpoint(const ProgramStep& step) {
     const auto global = program_.saved_global(step.version, right != nullptr ? *right : state_);
     const auto local = program_.saved_local(step.version, rank_, right != nullptr ? *right : state_);
     const std::span<const std::byte> local_state = local;
+    // Of each checkpoint at some ranks, and in turn at all.
+    const bool on_gpu =
+        !engine_.plan().shrinks && (step.version.value + static_cast<std::uint64_t>(rank_.value)) % kEveryOnGpu == 0;
     if (step.lazy) {
       status = checkpoints_->take_later();
       owed_state_ = global;
+    } else if (on_gpu) {
+      const Ranges share = checkpoints_->share_of(global.size());
+      status = checkpoints_->take_in_parts(
+          global.size(), step.local ? std::optional<std::uint64_t>(local.size()) : std::nullopt, share);
+      const auto cut = [this](worker::StateKind kind, std::span<const std::byte> state, const Ranges& bytes) {
+        for (const Interval& i : bytes.intervals()) {
+          const std::uint64_t most = (i.end - i.begin + 1) / 2;
+          for (std::uint64_t at = i.begin; at < i.end; at += most) {
+            const auto part = state.subspan(at, std::min(most, i.end - at));
+            parts_.push_back({kind, at, {part.begin(), part.end()}});
+          }
+        }
+      };
+      if (status.ok()) {
+        cut(worker::StateKind::kGlobal, global, share);
+        if (step.local) cut(worker::StateKind::kLocal, local, Ranges(0, local.size()));
+        if (!parts_.empty()) {
+          if (world_.is(Mutant::votes_without_its_state)) vote_early();
+          bring_part();
+        }
+      }
     } else {
       status = checkpoints_->take(global, step.local ? &local_state : nullptr);
     }
@@ -1142,7 +1168,7 @@ bool SimWorker::checkpoint(const ProgramStep& step) {
 
 // As Session::give_state: before the call that follows a lazy checkpoint. False: it could not be, and the program ends.
 bool SimWorker::give_state() {
-  if (!checkpoints_ || !checkpoints_->owes_state() || engine_.stopped()) return true;
+  if (!checkpoints_ || !checkpoints_->owes_state() || !parts_.empty() || engine_.stopped()) return true;
   const Status status = checkpoints_->give_state(owed_state_);
   if (!status.ok()) {
     program_fails(status);
@@ -1154,6 +1180,27 @@ bool SimWorker::give_state() {
   }
   look_at_checkpoints();
   return true;
+}
+
+void SimWorker::vote_early() {
+  say({engine_.plan().epoch, engine_.timeline(), engine_.version(),
+       engine_.positions_of(Version(engine_.version().value - 1)), engine_.setups_done()});
+}
+
+// As Session::move_states: parts come while the program goes on.
+void SimWorker::bring_part() {
+  later(world_.random.between(10, world_.random.chance(0.2) ? 2'000'000 : 20'000), [this] {
+    if (exiting_ || engine_.stopped()) return;
+    const Part& part = parts_.front();
+    const Status status = checkpoints_->give_part({part.state, part.at, part.bytes});
+    if (!status.ok()) return program_fails(status);
+    parts_.pop_front();
+    if (!parts_.empty()) return bring_part();
+    if (passes(KillPoint::kCheckpoint)) return links_.doomed();
+    look_at_checkpoints();
+    // It may wait for this with its end.
+    advance();
+  });
 }
 
 // As warren_destroy: when the group's own calls have ended. False: not yet.

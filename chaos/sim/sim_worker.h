@@ -177,6 +177,8 @@ class SimWorker final : private SimTransport::Owner {
   // Its result comes from there, as far as the plan and this life know.
   [[nodiscard]] bool in_log(const RoundId& round) const;
   [[nodiscard]] bool give_state();
+  void vote_early();
+  void bring_part();
 
   void pump();
   bool prepare();
@@ -263,6 +265,12 @@ class SimWorker final : private SimTransport::Owner {
   bool newcomer_ = false, asks_ = false;
   std::deque<std::size_t> again_;
   std::vector<std::byte> owed_state_;  // of a lazy checkpoint
+  struct Part {
+    worker::StateKind state;
+    std::uint64_t at;
+    std::vector<std::byte> bytes;
+  };
+  std::deque<Part> parts_;  // of one whose states come from a GPU: on their way
   std::vector<bool> group_made_;
   std::shared_ptr<worker::Call> splitting_;
   std::uint64_t used_channels_ = 0, taken_channels_ = 0;

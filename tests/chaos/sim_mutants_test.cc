@@ -104,6 +104,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Expectation{Mutant::one_copy_short, "one_copy_short", 1500, "I"},
                       Expectation{Mutant::commits_without_one, "commits_without_one", 200, "I"},
                       Expectation{Mutant::keeps_vote_after_load, "keeps_vote_after_load", 1000, "I"},
+                      Expectation{Mutant::votes_without_its_state, "votes_without_its_state", 300, "I"},
                       Expectation{Mutant::reuses_names, "reuses_names", 300, "I"},
                       Expectation{Mutant::replays_stale_timeline, "replays_stale_timeline", 3000, "I"},
                       Expectation{Mutant::finals_of_own_host, "finals_of_own_host", 200, "I"},

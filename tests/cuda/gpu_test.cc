@@ -106,6 +106,16 @@ TEST_F(Gpu, PointersAreTold) {
   EXPECT_EQ(device, 0);
 }
 
+TEST_F(Gpu, CopiesWithinItsMemory) {
+  const auto values = any_bits(5'000'001, 3);
+  std::byte* const from = put(values.data(), values.size());
+  std::byte* const to = on_gpu(values.size());
+  ASSERT_EQ(table_->copy(0, to, from, values.size(), stream_), WARREN_DEVICE_OK) << table_->error_text();
+  std::vector<std::uint8_t> got(values.size());
+  copy(got.data(), to, got.size(), false);
+  EXPECT_EQ(got, values);
+}
+
 TEST_F(Gpu, ReduceGivesTheTwinsBits) {
   for (const auto& [type, width] : {std::pair(WARREN_F32, 4u), std::pair(WARREN_F16, 2u), std::pair(WARREN_BF16, 2u)}) {
     for (const warren_op op : {WARREN_SUM, WARREN_PRODUCT, WARREN_MIN, WARREN_MAX, WARREN_AVERAGE}) {

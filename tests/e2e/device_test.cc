@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <barrier>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -501,6 +502,254 @@ TEST_F(Devices, StatesOnTheGpuAreCheckpointed) {
   other.join();
 }
 
+// Rank 0's state lies on the GPU, rank 1's on the CPU: the same bytes.
+constexpr std::size_t kState = 2'500'001;
+
+std::vector<float> state_of(int checkpoint) {
+  return values_of(100 * checkpoint, kState);
+}
+
+TEST_F(Devices, AStateComesFromTheGpuWhileTheProgramGoesOn) {
+  std::thread other([&] {
+    Options o = cluster_.options(1, 2);
+    apart(1, o);
+    try {
+      Communicator comm = Communicator::create(o);
+      EXPECT_EQ(comm.load_checkpoint().version, 0u);
+      comm.checkpoint(state_of(1));
+      EXPECT_EQ(comm.allreduce(2), 3);
+      comm.checkpoint(state_of(2));
+      EXPECT_EQ(comm.allreduce(2), 3);
+      comm.finalize();
+    } catch (const Error& e) {
+      ADD_FAILURE() << e.what();
+    }
+  });
+  try {
+    Options o = cluster_.options(0, 2);
+    apart(0, o);
+    const DeviceArray<float> state(state_of(1));
+    {
+      Communicator comm = Communicator::create(o);
+      EXPECT_EQ(comm.load_checkpoint().version, 0u);
+      fake_gpu().controls.arm("stream.to_host", 1, FakeFault::kHang);
+      comm.checkpoint(std::as_bytes(state.span()));
+      EXPECT_EQ(comm.version(), 1u);
+      // It is the program's again.
+      state.write(state_of(2));
+      EXPECT_EQ(comm.allreduce(1), 3);
+      EXPECT_EQ(comm.committed_version(), 0u);
+      fake_gpu().controls.release();
+      // Returns when the one before is committed.
+      comm.checkpoint(std::as_bytes(state.span()));
+      EXPECT_EQ(comm.committed_version(), 1u);
+    }
+    Communicator next = Communicator::create(o);
+    const auto loaded = next.load_checkpoint();
+    EXPECT_GE(loaded.version, 1u);
+    EXPECT_EQ(loaded.global_as<float>(), state_of(static_cast<int>(loaded.version)));
+    if (loaded.version == 1) {
+      EXPECT_EQ(next.allreduce(1), 3);
+      next.checkpoint(std::as_bytes(state.span()));
+    }
+    EXPECT_EQ(next.allreduce(1), 3);
+    next.finalize();
+  } catch (const Error& e) {
+    ADD_FAILURE() << e.what();
+  }
+  other.join();
+}
+
+// Its next life takes it again.
+TEST_F(Devices, ALifeMayEndBeforeItsStateHasCome) {
+  std::thread other([&] {
+    Options o = cluster_.options(1, 2);
+    apart(1, o);
+    try {
+      Communicator comm = Communicator::create(o);
+      EXPECT_EQ(comm.load_checkpoint().version, 0u);
+      comm.checkpoint(state_of(1));
+      EXPECT_EQ(comm.allreduce(2), 3);
+      comm.checkpoint(state_of(2));
+      EXPECT_EQ(comm.committed_version(), 1u);
+      EXPECT_EQ(comm.allreduce(5), 6);
+      comm.finalize();
+    } catch (const Error& e) {
+      ADD_FAILURE() << e.what();
+    }
+  });
+  try {
+    Options o = cluster_.options(0, 2);
+    apart(0, o);
+    const DeviceArray<float> state(state_of(1));
+    {
+      Communicator first = Communicator::create(o);
+      EXPECT_EQ(first.load_checkpoint().version, 0u);
+      fake_gpu().controls.arm("stream.to_host", 1, FakeFault::kHang);
+      first.checkpoint(std::as_bytes(state.span()));
+      EXPECT_EQ(first.allreduce(1), 3);
+    }
+    fake_gpu().controls.release();
+    Communicator second = Communicator::create(o);
+    EXPECT_EQ(second.load_checkpoint().version, 0u) << "nobody could commit it";
+    second.checkpoint(std::as_bytes(state.span()));
+    EXPECT_EQ(second.allreduce(999), 3) << "from the log";
+    second.checkpoint(std::as_bytes(DeviceArray<float>(state_of(2)).span()));
+    EXPECT_EQ(second.allreduce(1), 6);
+    second.finalize();
+  } catch (const Error& e) {
+    ADD_FAILURE() << e.what();
+  }
+  other.join();
+}
+
+// As where a call's buffers cannot be read; also one that fails when the program has gone on.
+TEST_F(Devices, AGpuThatFailsWithAStateEndsALife) {
+  std::thread other([&] {
+    Options o = cluster_.options(1, 2);
+    apart(1, o);
+    try {
+      Communicator comm = Communicator::create(o);
+      EXPECT_EQ(comm.load_checkpoint().version, 0u);
+      comm.checkpoint(state_of(1));
+      EXPECT_EQ(comm.allreduce(2), 3);
+      comm.finalize();
+    } catch (const Error& e) {
+      ADD_FAILURE() << e.what();
+    }
+  });
+  struct Case {
+    const char* where;
+    FakeFault fault;
+    const char* says;
+  };
+  for (const Case& c : {Case{"stream.copy", FakeFault::kError, "injected into stream.copy"},
+                        Case{"stream.copy", FakeFault::kHang, "has not copied"},
+                        Case{"stream.to_host", FakeFault::kError, "injected into stream.to_host"},
+                        Case{"stream.to_host", FakeFault::kHang, "has not copied"}, Case{"", {}, ""}}) {
+    SCOPED_TRACE(c.where);
+    Options o = cluster_.options(0, 2);
+    apart(0, o);
+    const DeviceArray<float> state(state_of(1));
+    const bool fails = *c.where != 0;
+    try {
+      Communicator comm = Communicator::create(o);
+      EXPECT_EQ(comm.load_checkpoint().version, 0u);
+      if (fails) fake_gpu().controls.arm(c.where, 0, c.fault);
+      comm.checkpoint(std::as_bytes(state.span()));
+      // The next call may come before it is known.
+      if (fails) comm.checkpoint(std::as_bytes(state.span()));
+      EXPECT_FALSE(fails);
+      EXPECT_EQ(comm.allreduce(1), 3);
+      comm.finalize();
+    } catch (const Error& e) {
+      EXPECT_TRUE(fails) << e.what();
+      EXPECT_THAT(e.what(), HasSubstr("cannot read the state for a checkpoint"));
+      EXPECT_THAT(e.what(), HasSubstr(c.says));
+    }
+    fake_gpu().controls.release();
+  }
+  other.join();
+}
+
+// A call that comes after it is told, and waits for its next life: nothing of it is committed.
+TEST_F(Devices, ALogWithoutRoomForAStateIsToldToTheNextCall) {
+  Options o = cluster_.options(0, 1);
+  o.replicas = 1;
+  o.log_memory_bytes = 4 << 20;
+  const DeviceArray<float> state(state_of(1));
+  ASSERT_GT(std::as_bytes(state.span()).size(), o.log_memory_bytes);
+  try {
+    Communicator comm = Communicator::create(o);
+    EXPECT_EQ(comm.load_checkpoint().version, 0u);
+    comm.checkpoint(std::as_bytes(state.span()));
+    for (int i = 0; i < 2; i++) {
+      try {
+        comm.checkpoint(std::as_bytes(state.span()));
+        ADD_FAILURE() << "it does not fit";
+      } catch (const Error& e) {
+        EXPECT_EQ(e.code(), ErrorCode::exhausted);
+        EXPECT_THAT(e.what(), HasSubstr("cannot take checkpoint 1"));
+        EXPECT_THAT(e.what(), HasSubstr("--log_memory_bytes"));
+      }
+    }
+    EXPECT_EQ(comm.committed_version(), 0u);
+  } catch (const Error& e) {
+    ADD_FAILURE() << e.what();
+  }
+}
+
+// Of one state a half each lies on the CPU and on the GPU; of the other one all, in pieces. Four hosts hold half of it
+// each.
+TEST_F(Devices, StatesInSeveralPlacesComeBackToThem) {
+  const auto weights = values_of(1, kState), moments = values_of(2, 1001);
+  const auto noise_of = [](int rank) { return values_of(10 + rank, 777); };
+  const testing::TempDir folder;
+  const auto with_disk = [&](int rank, Options& o) {
+    apart(rank, o);
+    o.data_dir = folder / std::to_string(rank);
+  };
+  // Who has gone would be waited for.
+  std::barrier all_done(kRanks);
+  struct Done {
+    std::barrier<>& all;
+    ~Done() { all.arrive_and_wait(); }
+  };
+  const auto errors = cluster_.run(
+      kRanks,
+      [&](Communicator& comm) {
+        const Done done{all_done};
+        const DeviceArray<float> on_gpu(weights), noise(noise_of(comm.rank()));
+        std::vector<float> on_cpu = moments;
+        const std::span<float> a = noise.span().first(300), b = noise.span().subspan(300);
+        const Communicator::Loaded none = comm.load_checkpoint_into({on_gpu.span(), on_cpu}, {a, b});
+        EXPECT_EQ(none.version, 0u);
+        EXPECT_EQ(on_cpu, moments);
+        comm.checkpoint_places({on_gpu.span(), on_cpu}, {a, b});
+        on_gpu.write(std::vector<float>(kState, 0.0f));
+        on_cpu.assign(moments.size(), 0.0f);
+        noise.write(std::vector<float>(777, 0.0f));
+        // Returns when the first is committed.
+        comm.checkpoint_places({on_gpu.span(), on_cpu}, {a, b});
+        EXPECT_EQ(comm.committed_version(), 1u);
+      },
+      with_disk, false);
+  for (const auto& e : errors) EXPECT_FALSE(e.has_value()) << e->what();
+  const auto misfits = cluster_.run(
+      kRanks,
+      [&](Communicator& comm) {
+        const Done done{all_done};
+        const DeviceArray<float> small(100);
+        try {
+          comm.load_checkpoint_into({small.span()});
+          ADD_FAILURE() << "the state is larger";
+        } catch (const Error& e) {
+          EXPECT_EQ(e.code(), ErrorCode::invalid_argument);
+          EXPECT_THAT(e.what(), HasSubstr("the places of the global state have 400 bytes"));
+        }
+      },
+      with_disk, false);
+  for (const auto& e : misfits) EXPECT_FALSE(e.has_value()) << e->what();
+  const auto again = cluster_.run(
+      kRanks,
+      [&](Communicator& comm) {
+        const DeviceArray<float> first(100), rest(kState + 1001 - 100), noise(777);
+        const Communicator::Loaded loaded = comm.load_checkpoint_into({first.span(), rest.span()}, {noise.span()});
+        EXPECT_GE(loaded.version, 1u);
+        EXPECT_EQ(loaded.world_size, static_cast<std::uint32_t>(kRanks));
+        std::vector<float> global(first.read());
+        const auto others = rest.read();
+        global.insert(global.end(), others.begin(), others.end());
+        std::vector<float> expected(weights);
+        expected.insert(expected.end(), moments.begin(), moments.end());
+        if (loaded.version > 1) expected.assign(expected.size(), 0.0f);
+        EXPECT_EQ(global, expected);
+        EXPECT_EQ(noise.read(), loaded.version > 1 ? std::vector<float>(777, 0.0f) : noise_of(comm.rank()));
+      },
+      with_disk);
+  for (const auto& e : again) EXPECT_FALSE(e.has_value()) << e->what();
+}
+
 // ---- processes
 
 std::string file_text(const std::string& path) {
@@ -530,9 +779,9 @@ TEST(DeviceProcesses, AreKilledInARoundAndGiveTheBitsOfTheCpu) {
   }
   const std::string whole = folder / "whole";
   EXPECT_EQ(run_processes(whole, "gpu" + rounds + whole + " none none 0"), expected);
-  // The fourth and fifth while the buffers of a large allreduce move.
-  for (const char* kill :
-       {"2 stream.to_host 17", "1 stream.to_device 22", "0 query 40", "2 stream.to_host 13", "1 stream.to_device 16"}) {
+  // The fourth and fifth while the buffers of a large allreduce move, the last ones at the second and first checkpoint.
+  for (const char* kill : {"2 stream.to_host 17", "1 stream.to_device 22", "0 query 40", "2 stream.to_host 13",
+                           "1 stream.to_device 16", "3 stream.copy 1", "1 copy 0"}) {
     SCOPED_TRACE(kill);
     const std::string killed = folder / std::string(kill);
     std::string path = killed;

@@ -45,10 +45,11 @@ class Array {
 void run(bool on_gpu, int rounds, const std::string& out_file) {
   warren::Communicator comm = warren::Communicator::create();
   const auto ranks = static_cast<std::size_t>(comm.world_size()), rank = static_cast<std::size_t>(comm.rank());
-  const auto loaded = comm.load_checkpoint();
   std::vector<float> state(kCount);
   for (std::size_t i = 0; i < kCount; i++) state[i] = static_cast<float>(i % 17) + 0.1f;
-  if (loaded.version != 0) state = loaded.global_as<float>();
+  Array<float> kept(on_gpu, state), other_half(on_gpu, std::vector<float>(kCount));
+  const auto loaded = comm.load_checkpoint_into({kept.span(), other_half.span()});
+  if (loaded.version != 0) state = kept.read();
   for (int round = static_cast<int>(loaded.version) * 3; round < rounds; round++) {
     std::vector<float> mine(kCount);
     for (std::size_t i = 0; i < kCount; i++) {
@@ -89,8 +90,10 @@ void run(bool on_gpu, int rounds, const std::string& out_file) {
       state[i] = state[i] / 8.0f;
     }
     if (round % 3 == 2) {
-      Array<float> kept(on_gpu, state);
-      comm.checkpoint(std::as_bytes(kept.span()));
+      kept.write(state);
+      comm.checkpoint_places({kept.span(), other_half.span()});
+      // They are the program's again.
+      kept.write(std::vector<float>(kCount, -1.0f));
     }
   }
   comm.finalize();

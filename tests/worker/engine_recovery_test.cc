@@ -2045,6 +2045,115 @@ void submit_sum(World& world, int rank, Call& call, std::vector<std::uint64_t>& 
   ASSERT_TRUE(status.ok()) << status.describe();
 }
 
+// All of a state's bytes that this rank is to give, `step` at a time.
+void give_parts(Checkpoints& checkpoints, StateKind kind, std::span<const std::byte> state, const Ranges& bytes,
+                std::uint64_t step) {
+  for (const Interval& i : bytes.intervals()) {
+    for (std::uint64_t at = i.begin; at < i.end; at += step) {
+      const Status status = checkpoints.give_part({kind, at, state.subspan(at, std::min(step, i.end - at))});
+      ASSERT_TRUE(status.ok()) << status.describe();
+    }
+  }
+}
+
+// The states of all ranks come in parts, while the ranks are at the rounds of the next version.
+TEST(CheckpointInParts, IsCommittedOnceAllPartsHaveCome) {
+  World::Options options;
+  options.size = 3;
+  options.hosts = {0, 1, 2};
+  World world(options);
+  load_all(world, {0, 1, 2});
+  const std::vector<std::uint64_t> model(5000, 7);
+  const auto state = std::as_bytes(std::span(model));
+  const auto local_of = [](int rank) { return std::vector<std::byte>(100, static_cast<std::byte>(rank + 1)); };
+  Ranges shares[3];
+  for (int r = 0; r < 3; r++) {
+    shares[r] = world.checkpoints(r).share_of(state.size());
+    EXPECT_LT(shares[r].size(), state.size());
+    ASSERT_TRUE(world.checkpoints(r).take_in_parts(state.size(), 100, shares[r]).ok());
+    EXPECT_EQ(world.engine(r).version(), version_of_program(1));
+  }
+  for (int r = 0; r < 2; r++) {
+    give_parts(world.checkpoints(r), StateKind::kGlobal, state, shares[r], 4096);
+    give_parts(world.checkpoints(r), StateKind::kLocal, local_of(r), Ranges(0, 100), 64);
+  }
+  give_parts(world.checkpoints(2), StateKind::kGlobal, state, shares[2], 1000);
+  EXPECT_EQ(world.checkpoints(2).describe_wait(),
+            "rank 2 waits for 100 bytes of checkpoint 1, which are on their way from a GPU to its log");
+  Call calls[3];
+  std::vector<std::uint64_t> buffers[3];
+  for (int r = 0; r < 3; r++) submit_sum(world, r, calls[r], buffers[r], 1000);
+  ASSERT_TRUE(world.run([&] { return calls[0].finished && calls[1].finished && calls[2].finished; }));
+  EXPECT_EQ(buffers[2], std::vector<std::uint64_t>(1000, 6));
+  // Whoever lacks a part asks for it again and again.
+  for (int i = 0; i < 10000; i++) (void)world.step();
+  EXPECT_FALSE(world.checkpoints(0).may_take()) << "rank 2 has not given all";
+  EXPECT_FALSE(world.checkpoints(2).may_take());
+  give_parts(world.checkpoints(2), StateKind::kLocal, local_of(2), Ranges(0, 100), 100);
+  ASSERT_TRUE(world.run([&] { return world.checkpoints(0).may_take() && world.checkpoints(2).may_take(); }));
+  world.kill(1);
+  world.next_epoch({1});
+  world.load(1);
+  std::optional<Result<Checkpoints::State>> loaded;
+  ASSERT_TRUE(world.run([&] { return (loaded = world.checkpoints(1).loaded()).has_value(); }));
+  ASSERT_TRUE(loaded->ok());
+  EXPECT_TRUE(std::equal(state.begin(), state.end(), loaded->value().global.begin(), loaded->value().global.end()));
+  EXPECT_EQ(loaded->value().local, local_of(1));
+}
+
+// Rank 1 took its share under one plan and gives it under another, which wants all of the state from it.
+TEST(CheckpointInParts, WhatAPlanWantsMoreIsPulled) {
+  World::Options options;
+  options.size = 3;
+  options.hosts = {0, 0, 1};
+  World world(options);
+  load_all(world, {0, 1, 2});
+  const std::vector<std::uint64_t> model(5000, 7);
+  const auto state = std::as_bytes(std::span(model));
+  const Ranges share = world.checkpoints(1).share_of(state.size());
+  ASSERT_TRUE(world.checkpoints(1).take_in_parts(state.size(), std::nullopt, share).ok());
+  ASSERT_TRUE(world.checkpoints(2).take(state, nullptr).ok());
+  world.kill(0);
+  world.move(0, 1);
+  world.next_epoch({0});
+  EXPECT_EQ(world.checkpoints(1).share_of(state.size()), Ranges(0, state.size()));
+  EXPECT_LT(share.size(), state.size());
+  load_all(world, {0});
+  ASSERT_TRUE(world.checkpoints(0).take(state, nullptr).ok());
+  for (int i = 0; i < 10000; i++) (void)world.step();
+  EXPECT_FALSE(world.checkpoints(0).may_take());
+  give_parts(world.checkpoints(1), StateKind::kGlobal, state, share, 4096);
+  ASSERT_TRUE(world.run([&] { return world.checkpoints(0).may_take() && world.checkpoints(1).may_take(); }));
+  EXPECT_EQ(world.copies({RecordKind::kGlobal, {Timeline(0), kWorldGroup, version_of_program(1), Sequence(0)}}), 2u);
+}
+
+TEST(CheckpointInParts, WithoutRoomForAPartItIsStillOwed) {
+  World::Options options;
+  options.size = 1;
+  options.replicas = 1;
+  options.segment_bytes = std::size_t{1} << 20;
+  World world(options);
+  load_all(world, {0});
+  const std::vector<std::byte> state(std::size_t{2} << 20);
+  ASSERT_TRUE(world.checkpoints(0).take_in_parts(state.size(), std::nullopt, Ranges(0, state.size())).ok());
+  const Status status = world.checkpoints(0).give_part({StateKind::kGlobal, 0, state});
+  EXPECT_EQ(status.code(), Code::kExhausted);
+  EXPECT_NE(status.describe().find("cannot take checkpoint 1"), std::string::npos) << status.describe();
+  EXPECT_TRUE(world.checkpoints(0).owes_state());
+  EXPECT_FALSE(world.checkpoints(0).may_take());
+}
+
+// Nothing comes of states that have no bytes, and they are committed.
+TEST(CheckpointInParts, OfNothingIsCommittedAtOnce) {
+  World::Options options;
+  options.size = 2;
+  options.hosts = {0, 1};
+  World world(options);
+  load_all(world, {0, 1});
+  for (int r = 0; r < 2; r++) ASSERT_TRUE(world.checkpoints(r).take_in_parts(0, 0, {}).ok());
+  ASSERT_TRUE(world.run([&] { return world.checkpoints(0).may_take() && world.checkpoints(1).may_take(); }));
+}
+
 // The rest would be computed from an input that the final part has overwritten: no number then, but an error.
 TEST(RecoveryAtItsLimits, WhatIsFinalAndNotLoggedIsNotComputedAgain) {
   World::Options options;

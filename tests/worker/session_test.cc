@@ -335,7 +335,7 @@ TEST_F(SessionTest, ModeShrinkHasWhatDoesNotNeedAllRanks) {
     expect_refused(session.meets({1}).status(), "meets_round");
     const auto loaded = session.load();
     EXPECT_TRUE(loaded.ok()) << loaded.status().describe();
-    const std::span<const std::byte> local;
+    const Session::Places local;
     expect_refused(session.checkpoint({}, &local, nullptr), "a checkpoint with local states");
     expect_refused(session.lazy_checkpoint([](const void**, std::size_t*, void*) {}, nullptr, nullptr),
                    "lazy_checkpoint");

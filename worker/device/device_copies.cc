@@ -116,6 +116,10 @@ Status DeviceCopies::Flow::to_device(void* to, const std::byte* from, std::size_
   return queue([&](void* stream) { return copies_.table_.to_device(copies_.device_, to, from, bytes, stream); });
 }
 
+Status DeviceCopies::Flow::within(void* to, const void* from, std::size_t bytes) {
+  return queue([&](void* stream) { return copies_.table_.copy(copies_.device_, to, from, bytes, stream); });
+}
+
 Result<bool> DeviceCopies::Flow::look() {
   if (under_way() == 0) return false;
   const auto is_reached = [this](void* event) -> Result<bool> {
@@ -190,6 +194,20 @@ Status DeviceCopies::to_device(void* to, const std::byte* from, std::size_t byte
   return copy(bytes, after, [&](Flow& flow, std::size_t at, std::size_t size) {
     return flow.to_device(static_cast<std::byte*>(to) + at, from + at, size);
   });
+}
+
+Status DeviceCopies::within(std::span<const Within> copies, const Event& after) {
+  Flow flow(*this, after);
+  for (const Within& copy : copies) {
+    while (!flow.has_room()) {
+      if (const Status status = wait(flow); !status.ok()) return status;
+    }
+    if (const Status status = flow.within(copy.to, copy.from, copy.bytes); !status.ok()) return status;
+  }
+  while (flow.under_way() != 0) {
+    if (const Status status = wait(flow); !status.ok()) return status;
+  }
+  return {};
 }
 
 }  // namespace warren::worker

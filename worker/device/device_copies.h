@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "recovery/result.h"
@@ -61,6 +62,8 @@ class DeviceCopies {
     // has_room(); up to kDeviceChunkBytes. kUnavailable: the GPU reports an error.
     [[nodiscard]] Status to_host(std::byte* to, const void* from, std::size_t bytes);
     [[nodiscard]] Status to_device(void* to, const std::byte* from, std::size_t bytes);
+    // On the GPU; of any size.
+    [[nodiscard]] Status within(void* to, const void* from, std::size_t bytes);
     // True: some have arrived since the last look. kUnavailable. kTimeout: for stall_ms none has.
     [[nodiscard]] Result<bool> look();
 
@@ -94,6 +97,13 @@ class DeviceCopies {
   // A flow of chunks, waited for until all is there. As of a flow; and kClosed: `ends`.
   [[nodiscard]] Status to_host(std::byte* to, const void* from, std::size_t bytes, const Event& after);
   [[nodiscard]] Status to_device(void* to, const std::byte* from, std::size_t bytes, const Event& after);
+  // On the GPU, likewise, one after the other.
+  struct Within {
+    void* to = nullptr;
+    const void* from = nullptr;
+    std::size_t bytes = 0;
+  };
+  [[nodiscard]] Status within(std::span<const Within> copies, const Event& after);
 
  private:
   [[nodiscard]] Status error(warren_device_code code, const char* what) const;

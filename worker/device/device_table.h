@@ -2,7 +2,7 @@
  * serves machines with and without GPUs. libwarren_cuda.so is one implementation; the tests have another, whose device
  * memory is memory that the program cannot touch.
  *
- * The library exports `const warren_device_table* warren_device_table_1(void)`; the symbol's number is the table's
+ * The library exports `const warren_device_table* warren_device_table_2(void)`; the symbol's number is the table's
  * version, and changes whenever this file does in a way that the other side would notice.
  *
  * Every function may be called from any thread at any time, and changes nothing of the calling thread but error_text.
@@ -21,8 +21,8 @@
 extern "C" {
 #endif
 
-#define WARREN_DEVICE_TABLE_VERSION 1
-#define WARREN_DEVICE_TABLE_SYMBOL "warren_device_table_1"
+#define WARREN_DEVICE_TABLE_VERSION 2
+#define WARREN_DEVICE_TABLE_SYMBOL "warren_device_table_2"
 
 typedef enum warren_device_code {
   WARREN_DEVICE_OK = 0,
@@ -73,6 +73,8 @@ typedef struct warren_device_table {
   /* Between pinned memory and the device's. */
   warren_device_code (*to_host)(int32_t device, void* to, const void* from, size_t bytes, void* stream);
   warren_device_code (*to_device)(int32_t device, void* to, const void* from, size_t bytes, void* stream);
+  /* Within the device's memory; the two do not overlap. */
+  warren_device_code (*copy)(int32_t device, void* to, const void* from, size_t bytes, void* stream);
 
   /* Kernels, on memory of the device. Their bits are those of the CPU: round to nearest even, denormals kept, no
    * contraction, one NaN.

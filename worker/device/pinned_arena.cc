@@ -65,7 +65,7 @@ void PinnedArena::give_back(std::byte* data, std::size_t bytes) {
 }
 
 void PinnedArena::free_idle() {
-  if (!frees_.load(std::memory_order_relaxed)) return;
+  if (abandoned()) return;
   for (const auto& [bytes, data] : idle_) {
     (void)table_.free_pinned(data);
     pinned_bytes_ -= bytes;

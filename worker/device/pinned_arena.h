@@ -62,6 +62,8 @@ class PinnedArena {
   [[nodiscard]] Result<Block> take(std::uint64_t bytes);
   // In use or kept.
   [[nodiscard]] std::uint64_t pinned_bytes() const;
+  // A GPU has failed: what waits for it may wait for ever.
+  [[nodiscard]] bool abandoned() const { return !frees_.load(std::memory_order_relaxed); }
 
  private:
   void give_back(std::byte* data, std::size_t bytes);

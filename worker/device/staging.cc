@@ -1,10 +1,12 @@
 #include "worker/device/staging.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "recovery/check.h"
 #include "worker/device/device_library.h"
 #include "worker/device/streamed_call.h"
 
@@ -49,6 +51,9 @@ class StagedCall final : public CallBuffers {
   void* const stream_;
   Status status_;
 };
+
+// In pinned memory at once of what is copied as a whole, and has a place on the CPU.
+constexpr std::size_t kSliceBytes = 4 * kDeviceChunkBytes;
 
 // Larger ones move while the round runs. Up to this a call's thread waits for its copy and hands nothing over.
 constexpr std::size_t kStreamedBytes = kDeviceChunkBytes;
@@ -183,6 +188,100 @@ Result<Staging::Copy> Staging::read(std::span<const std::byte> bytes, void* stre
   }
   out.bytes = {out.memory.data(), bytes.size()};
   return out;
+}
+
+Status Staging::write(std::span<std::byte> to, std::span<const std::byte> from, void* stream) {
+  WARREN_CHECK(to.size() == from.size(), "the same bytes");
+  if (to.empty()) return {};
+  const auto device = device_of(to.data());
+  if (!device.ok()) return device.status();
+  if (device.value() == WARREN_DEVICE_HOST) {
+    std::memcpy(to.data(), from.data(), from.size());
+    return {};
+  }
+  DeviceCopies& copies = copies_on(device.value());
+  auto block = arena_.take(std::min(kSliceBytes, from.size()));
+  if (!block.ok()) return block.status();
+  auto after = copies.make_event();
+  if (!after.ok()) return after.status();
+  Status status = copies.record(*after.value(), stream);
+  for (std::size_t at = 0; at < from.size() && status.ok(); at += kSliceBytes) {
+    const std::size_t bytes = std::min(kSliceBytes, from.size() - at);
+    std::memcpy(block.value().data(), from.data() + at, bytes);
+    status = copies.to_device(to.data() + at, block.value().data(), bytes, *after.value());
+  }
+  if (!status.ok()) block.value().abandon();
+  return status;
+}
+
+Status Staging::append(std::vector<std::byte>& to, std::span<const std::byte> from, void* stream) {
+  for (std::size_t at = 0; at < from.size(); at += kSliceBytes) {
+    const auto slice = read(from.subspan(at, std::min(kSliceBytes, from.size() - at)), stream);
+    if (!slice.ok()) return slice.status();
+    to.insert(to.end(), slice.value().bytes.begin(), slice.value().bytes.end());
+  }
+  return {};
+}
+
+Result<std::unique_ptr<Snapshot>> Staging::snapshot(std::span<const StatePiece> pieces, void* stream) {
+  std::int32_t device = WARREN_DEVICE_HOST;
+  std::uint64_t bytes = 0;  // on it
+  std::vector<bool> there;
+  for (const StatePiece& piece : pieces) {
+    const auto lies = piece.bytes.empty() ? Result<std::int32_t>(WARREN_DEVICE_HOST) : device_of(piece.bytes.data());
+    if (!lies.ok()) return lies.status();
+    there.push_back(lies.value() != WARREN_DEVICE_HOST);
+    if (!there.back()) continue;
+    if (device != WARREN_DEVICE_HOST && lies.value() != device) {
+      return Status(Code::kInvalidArgument, "checkpoint: states are on GPU " + std::to_string(device) + " and on GPU " +
+                                                std::to_string(lies.value()));
+    }
+    device = lies.value();
+    bytes += piece.bytes.size();
+  }
+  if (device == WARREN_DEVICE_HOST) return std::unique_ptr<Snapshot>();
+  auto block = snapshots_.take(device, bytes);
+  if (!block.ok()) return block.status();
+  std::vector<Snapshot::Copied> copied;
+  std::vector<Snapshot::Kept> kept;
+  std::vector<DeviceCopies::Within> within;
+  std::uint64_t used = 0;
+  for (std::size_t i = 0; i < pieces.size(); i++) {
+    const StatePiece& piece = pieces[i];
+    if (piece.bytes.empty()) continue;
+    if (there[i] && block.value().data() != nullptr) {
+      within.push_back({block.value().data() + used, piece.bytes.data(), piece.bytes.size()});
+      used += piece.bytes.size();
+      // Those that follow each other come as one: a state may consist of many small arrays.
+      if (!kept.empty() && kept.back().state == piece.state && kept.back().at + kept.back().bytes == piece.at) {
+        kept.back().bytes += piece.bytes.size();
+      } else {
+        kept.push_back({piece.state, piece.at, piece.bytes.size()});
+      }
+      continue;
+    }
+    if (copied.empty() || copied.back().state != piece.state ||
+        copied.back().at + copied.back().bytes.size() != piece.at) {
+      copied.push_back({piece.state, piece.at, {}});
+    }
+    if (const Status status = append(copied.back().bytes, piece.bytes, stream); !status.ok()) return status;
+  }
+  if (kept.empty()) return std::make_unique<Snapshot>(std::move(copied));
+  DeviceCopies& copies = copies_on(device);
+  auto cut = Snapshot::cut(kept);
+  auto slots = arena_.take(Snapshot::slots_bytes(cut));
+  if (!slots.ok()) return slots.status();
+  auto after = copies.make_event();
+  if (!after.ok()) return after.status();
+  Status status = copies.record(*after.value(), stream);
+  if (status.ok()) status = copies.within(within, *after.value());
+  if (!status.ok()) {
+    block.value().abandon();
+    slots.value().abandon();
+    return status;
+  }
+  return std::make_unique<Snapshot>(std::move(copied), std::move(cut), copies, std::move(after).value(),
+                                    std::move(block).value(), std::move(slots).value());
 }
 
 }  // namespace warren::worker

@@ -10,21 +10,26 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <vector>
 
 #include "recovery/result.h"
 #include "worker/call.h"
 #include "worker/device/device_copies.h"
 #include "worker/device/device_table.h"
 #include "worker/device/pinned_arena.h"
+#include "worker/device/snapshot.h"
+#include "worker/state_piece.h"
 
 namespace warren::worker {
 
 // One a session. Any thread may call; what it makes ends before it.
 class Staging {
  public:
-  // `pinned_bytes`: budget. `stall_ms`: how long 4 MiB may take to be copied.
-  Staging(const warren_device_table& table, std::uint64_t pinned_bytes, std::int64_t stall_ms)
-      : table_(table), stall_ms_(stall_ms), arena_(table, pinned_bytes) {}
+  // `pinned_bytes`, `snapshot_bytes`: budgets of pinned memory, and of memory of GPUs for snapshots. `stall_ms`: how
+  // long 4 MiB may take to be copied.
+  Staging(const warren_device_table& table, std::uint64_t pinned_bytes, std::uint64_t snapshot_bytes,
+          std::int64_t stall_ms)
+      : table_(table), stall_ms_(stall_ms), arena_(table, pinned_bytes), snapshots_(table, snapshot_bytes, arena_) {}
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
@@ -39,19 +44,30 @@ class Staging {
     PinnedArena::Block memory;  // if they had to be copied
   };
   [[nodiscard]] Result<Copy> read(std::span<const std::byte> bytes, void* stream);
+  // The same in memory of the program on the CPU or a GPU, in which it may be written to after the work on `stream`.
+  [[nodiscard]] Status write(std::span<std::byte> to, std::span<const std::byte> from, void* stream);
+
+  // States of a checkpoint that lie in these pieces, as they are when the work on `stream` is done, which has come when
+  // this returns. null: all of them lie on the CPU. Copies what lies on the GPU there, within the budget; what does not
+  // fit, or has no room there, and what lies on the CPU beside it, to memory of the CPU. kInvalidArgument: pieces on
+  // two GPUs. kExhausted: pinned memory. kUnavailable, kTimeout: the GPU. kClosed: end().
+  [[nodiscard]] Result<std::unique_ptr<Snapshot>> snapshot(std::span<const StatePiece> pieces, void* stream);
 
   // Nobody wants the results any more: waits for GPUs end.
   void end() { ends_.store(true, std::memory_order_relaxed); }
   [[nodiscard]] std::uint64_t pinned_bytes() const { return arena_.pinned_bytes(); }
+  [[nodiscard]] std::uint64_t snapshot_bytes() const { return snapshots_.bytes(); }
 
  private:
   [[nodiscard]] Result<std::int32_t> device_of(const void* pointer);
+  [[nodiscard]] Status append(std::vector<std::byte>& to, std::span<const std::byte> from, void* stream);
   DeviceCopies& copies_on(std::int32_t device);
 
   const warren_device_table& table_;
   const std::int64_t stall_ms_;
   std::atomic<bool> ends_{false};
   PinnedArena arena_;
+  SnapshotMemory snapshots_;
   std::mutex mutex_;
   std::map<std::int32_t, std::unique_ptr<DeviceCopies>> copies_;  // by device
 };

@@ -103,12 +103,13 @@ struct Settings {
   std::string timeline;               // a file that gets a Chrome trace; empty: none
   OnRollback on_rollback = OnRollback::kExit;
   OnSigterm on_sigterm = OnSigterm::kDefault;
-  std::int64_t drain_ms = 0;              // from a notice without a time of its own until the worker has left
-  std::string device_library;             // a path, "none"; empty: beside libwarren, if it is there
-  std::uint64_t device_pinned_bytes = 0;  // budget
-  int log_level = 0;                      // a warren_log_level
-  std::uint32_t attempt = 0;              // how often the launcher has started this worker before
-  std::vector<Resolved> resolved;         // one entry a setting, in the order of docs/settings.md
+  std::int64_t drain_ms = 0;                // from a notice without a time of its own until the worker has left
+  std::string device_library;               // a path, "none"; empty: beside libwarren, if it is there
+  std::uint64_t device_pinned_bytes = 0;    // budget
+  std::uint64_t device_snapshot_bytes = 0;  // likewise
+  int log_level = 0;                        // a warren_log_level
+  std::uint32_t attempt = 0;                // how often the launcher has started this worker before
+  std::vector<Resolved> resolved;           // one entry a setting, in the order of docs/settings.md
 };
 
 // The value of an environment variable, or nothing.

@@ -439,6 +439,17 @@ warren_device_code to_device(std::int32_t device, void* to, const void* from, st
   return WARREN_DEVICE_OK;
 }
 
+warren_device_code copy(std::int32_t device, void* to, const void* from, std::size_t bytes, void* stream) {
+  FAKE_MEETS("copy");
+  std::byte* const target = memory(device).behind(to, bytes);
+  const std::byte* const source = memory(device).behind(from, bytes);
+  if (source == nullptr || target == nullptr) return failed("a copy of what is not this device's memory");
+  queue(device, stream, "stream.copy", [=] {
+    if (bytes != 0) std::memcpy(target, source, bytes);
+  });
+  return WARREN_DEVICE_OK;
+}
+
 warren_device_code reduce(std::int32_t device, void* out, const void* const* in, std::size_t inputs, std::size_t count,
                           warren_type type, warren_op op, void* stream) {
   FAKE_MEETS("reduce");
@@ -497,6 +508,7 @@ constexpr warren_device_table kTable = {
     .query = query,
     .to_host = to_host,
     .to_device = to_device,
+    .copy = copy,
     .reduce = reduce,
     .convert = convert,
     .checksum = checksum,
@@ -527,7 +539,7 @@ constexpr FakeControls kControls = {
 }  // namespace
 }  // namespace warren::test
 
-extern "C" __attribute__((visibility("default"))) const warren_device_table* warren_device_table_1(void) {
+extern "C" __attribute__((visibility("default"))) const warren_device_table* warren_device_table_2(void) {
   return &warren::test::kTable;
 }
 

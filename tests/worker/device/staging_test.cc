@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -46,7 +47,7 @@ TEST(DeviceLibrary, IsAbsentOrSwitchedOffWithoutAnError) {
 TEST(DeviceLibrary, ThatWasNamedMustLoad) {
   EXPECT_THAT(load_device_library("/no/such/library.so").status().describe(), HasSubstr("WARREN_DEVICE_LIBRARY=none"));
   // A library without a table.
-  EXPECT_THAT(load_device_library("libdl.so.2").status().describe(), HasSubstr("lacks warren_device_table_1"));
+  EXPECT_THAT(load_device_library("libdl.so.2").status().describe(), HasSubstr("lacks warren_device_table_2"));
 }
 
 TEST(DeviceLibrary, WithoutAGpuIsNoErrorAndWithABrokenOneIs) {
@@ -233,7 +234,7 @@ CallSpec spec_of(Collective collective, const void* input, void* output, std::ui
 class Stages : public ::testing::Test {
  protected:
   ~Stages() override { fake_gpu().controls.release(); }
-  Staging staging_{fake_gpu().table, 64 * kMiB, kPatienceMs};
+  Staging staging_{fake_gpu().table, 64 * kMiB, 16 * kMiB, kPatienceMs};
   static constexpr GroupShape kShape{1, 4};
 };
 
@@ -360,7 +361,7 @@ TEST_F(Stages, FailuresReachTheirOwner) {
   for (const char* where : {"locate", "make_event", "record", "allocate_pinned"}) {
     Call call;
     fake_gpu().controls.arm(where, 0, FakeFault::kError);
-    Staging fresh(fake_gpu().table, kMiB, kPatienceMs);
+    Staging fresh(fake_gpu().table, kMiB, 0, kPatienceMs);
     call.spec = spec_of(Collective::kAllreduce, array.data(), array.data(), 2);
     EXPECT_THAT(fresh.stage(call, kShape).describe(), HasSubstr(std::string("injected into ") + where));
     EXPECT_EQ(call.spec.input, array.data()) << "nothing was changed";
@@ -391,7 +392,7 @@ class Streams : public ::testing::TestWithParam<bool> {
     staging_.reset();
   }
   void stage(Call& call, std::int64_t stall_ms = kPatienceMs) {
-    staging_ = std::make_unique<Staging>(fake_gpu().table, 128 * kMiB, stall_ms);
+    staging_ = std::make_unique<Staging>(fake_gpu().table, 128 * kMiB, 0, stall_ms);
     call.spec = spec_of(Collective::kAllreduce, in_.data(), GetParam() ? in_.data() : out_.data(), kBytes);
     call.spec.type = DataType::kU8;
     call.spec.stream = stream_;
@@ -631,6 +632,261 @@ TEST_F(Stages, StreamsLargeAllreducesAlone) {
   ASSERT_TRUE(staging_.stage(in, kShape).ok());
   in.buffers->stream()->conclude();
   EXPECT_FALSE(in.buffers->delivers() || in.buffers->stream()->moves());
+}
+
+// ---- snapshots
+
+StatePiece piece_of(StateKind state, std::uint64_t at, std::span<const std::uint8_t> bytes) {
+  return {state, at, std::as_bytes(bytes)};
+}
+
+class Snapshots : public Stages {
+ protected:
+  // What comes, put together by state; bytes that do not come stay zero.
+  struct Came {
+    std::vector<std::uint8_t> global, local;
+    std::size_t pieces = 0;
+    Status status;
+  };
+  static Came bring(Snapshot& snapshot, std::size_t global_bytes, std::size_t local_bytes) {
+    Came came{std::vector<std::uint8_t>(global_bytes), std::vector<std::uint8_t>(local_bytes), 0, {}};
+    while (!snapshot.done()) {
+      const auto moved = snapshot.move();
+      if (!moved.ok()) {
+        came.status = moved.status();
+        break;
+      }
+      if (const auto piece = snapshot.front()) {
+        auto& to = piece->state == StateKind::kGlobal ? came.global : came.local;
+        EXPECT_LE(piece->at + piece->bytes.size(), to.size());
+        EXPECT_LE(piece->bytes.size(), kDeviceChunkBytes);
+        std::memcpy(to.data() + piece->at, piece->bytes.data(), piece->bytes.size());
+        snapshot.pop();
+        came.pieces++;
+      } else if (!moved.value()) {
+        std::this_thread::yield();
+      }
+    }
+    return came;
+  }
+  // Of one array, all of it.
+  [[nodiscard]] Result<std::unique_ptr<Snapshot>> take(Staging& staging, std::span<const std::uint8_t> state,
+                                                       void* stream = nullptr) {
+    const StatePiece all[] = {piece_of(StateKind::kGlobal, 0, state)};
+    return staging.snapshot(all, stream);
+  }
+};
+
+TEST_F(Snapshots, AreOfTheTimeWhenTheyWereTaken) {
+  // More pieces than there is pinned memory for at once.
+  const auto values = numbered(3 * kDeviceChunkBytes + 77, 5);
+  const DeviceArray<std::uint8_t> array(values);
+  Staging staging(fake_gpu().table, 64 * kMiB, 64 * kMiB, kPatienceMs);
+  const std::uint64_t read = fake_gpu().controls.calls("to_host");
+  auto taken = take(staging, array.span());
+  ASSERT_TRUE(taken.ok()) << taken.status().describe();
+  array.write(numbered(values.size(), 6));
+  EXPECT_EQ(fake_gpu().controls.calls("to_host"), read) << "later";
+  EXPECT_FALSE(taken.value()->front().has_value());
+  const auto came = bring(*taken.value(), values.size(), 0);
+  EXPECT_TRUE(came.status.ok());
+  EXPECT_EQ(came.global, values);
+  EXPECT_EQ(came.pieces, 4u);
+  // What was used is used again.
+  const std::uint64_t made = fake_gpu().controls.calls("allocate"), pinned = staging.pinned_bytes();
+  taken.value().reset();
+  auto again = take(staging, array.span());
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(bring(*again.value(), values.size(), 0).global, array.read());
+  EXPECT_EQ(fake_gpu().controls.calls("allocate"), made);
+  EXPECT_EQ(staging.pinned_bytes(), pinned);
+}
+
+TEST_F(Snapshots, HavePinnedMemoryForSomePiecesAtOnce) {
+  const auto values = numbered(2 * Snapshot::kSlots * kDeviceChunkBytes, 5);
+  const DeviceArray<std::uint8_t> array(values);
+  Staging staging(fake_gpu().table, 16 * kMiB, 64 * kMiB, kPatienceMs);
+  auto taken = take(staging, array.span());
+  ASSERT_TRUE(taken.ok()) << taken.status().describe();
+  Snapshot& snapshot = *taken.value();
+  const std::uint64_t read = fake_gpu().controls.calls("to_host");
+  // Nobody takes what has come: nothing is written over it.
+  for (std::size_t come = 0; come < Snapshot::kSlots;) {
+    const auto moved = snapshot.move();
+    ASSERT_TRUE(moved.ok());
+    come = fake_gpu().controls.calls("stream.to_host") - read;
+  }
+  fake_gpu().controls.release();
+  while (snapshot.move().value()) {
+  }
+  EXPECT_EQ(fake_gpu().controls.calls("to_host") - read, Snapshot::kSlots);
+  EXPECT_EQ(bring(snapshot, values.size(), 0).global, values);
+}
+
+// What a rank logs of states that lie in several places: its share of the one, all of the other.
+TEST_F(Snapshots, BringTogetherWhatLiesInManyPlaces) {
+  const auto a = numbered(1000, 1), b = numbered(5000, 2), c = numbered(300, 3), d = numbered(70, 4);
+  const DeviceArray<std::uint8_t> on_gpu(a), also(b), local(d);
+  const StatePiece pieces[] = {
+      piece_of(StateKind::kGlobal, 500, std::span(on_gpu.span()).subspan(500)),
+      piece_of(StateKind::kGlobal, 1000, also.span()),
+      piece_of(StateKind::kGlobal, 6000, c),
+      piece_of(StateKind::kLocal, 0, {}),
+      piece_of(StateKind::kLocal, 0, local.span()),
+  };
+  const std::uint64_t read = fake_gpu().controls.calls("to_host");
+  auto taken = staging_.snapshot(pieces, nullptr);
+  ASSERT_TRUE(taken.ok()) << taken.status().describe();
+  const auto came = bring(*taken.value(), 6300, 70);
+  std::vector<std::uint8_t> expected(500, 0);
+  expected.insert(expected.end(), a.begin() + 500, a.end());
+  expected.insert(expected.end(), b.begin(), b.end());
+  expected.insert(expected.end(), c.begin(), c.end());
+  EXPECT_EQ(came.global, expected);
+  EXPECT_EQ(came.local, d);
+  EXPECT_EQ(fake_gpu().controls.calls("to_host"), read + 2) << "neighbours come together";
+}
+
+TEST_F(Snapshots, ComeAfterTheProgramsWork) {
+  const DeviceArray<std::uint8_t> array(numbered(100, 1));
+  void *stream = nullptr, *pinned = nullptr;
+  ASSERT_EQ(fake_gpu().table.make_stream(0, &stream), WARREN_DEVICE_OK);
+  ASSERT_EQ(fake_gpu().table.allocate_pinned(4096, &pinned), WARREN_DEVICE_OK);
+  static_cast<std::uint8_t*>(pinned)[0] = 123;
+  fake_gpu().controls.arm("stream.to_device", 0, FakeFault::kHang);
+  ASSERT_EQ(fake_gpu().table.to_device(0, array.data(), pinned, 1, stream), WARREN_DEVICE_OK);
+  std::thread later([looked = fake_gpu().controls.calls("query")] {
+    while (fake_gpu().controls.calls("query") < looked + 2) std::this_thread::yield();
+    fake_gpu().controls.release();
+  });
+  const auto taken = take(staging_, array.span(), stream);
+  later.join();
+  ASSERT_TRUE(taken.ok());
+  EXPECT_EQ(bring(*taken.value(), 100, 0).global[0], 123);
+  ASSERT_EQ(fake_gpu().table.end_stream(0, stream), WARREN_DEVICE_OK);
+}
+
+TEST_F(Snapshots, AreOfOneGpuAtMost) {
+  EXPECT_EQ(take(staging_, numbered(10, 1)).value(), nullptr) << "on the CPU";
+  EXPECT_EQ(take(staging_, {}).value(), nullptr);
+  const DeviceArray<std::uint8_t> first(10, 0), second(10, 1);
+  const StatePiece pieces[] = {piece_of(StateKind::kGlobal, 0, first.span()),
+                               piece_of(StateKind::kLocal, 0, second.span())};
+  const auto both = staging_.snapshot(pieces, nullptr);
+  EXPECT_EQ(both.status().code(), Code::kInvalidArgument);
+  EXPECT_THAT(both.status().describe(), HasSubstr("on GPU 0 and on GPU 1"));
+}
+
+// They go to the CPU at once, by way of little pinned memory.
+TEST_F(Snapshots, WithoutRoomOnTheGpuAreOnTheCpu) {
+  const auto large = numbered(40 * kMiB, 1), small = numbered(6 * kMiB, 2), medium = numbered(12 * kMiB, 3);
+  const auto lies_on_cpu = [&](const std::vector<std::uint8_t>& values) {
+    const DeviceArray<std::uint8_t> array(values);
+    const auto taken = take(staging_, array.span());
+    EXPECT_TRUE(taken.ok()) << taken.status().describe();
+    array.write(std::vector<std::uint8_t>(values.size(), 0));
+    const std::uint64_t read = fake_gpu().controls.calls("to_host");
+    EXPECT_EQ(bring(*taken.value(), values.size(), 0).global, values);
+    return fake_gpu().controls.calls("to_host") == read;
+  };
+  EXPECT_TRUE(lies_on_cpu(large)) << "the budget is 16 MiB";
+  EXPECT_LE(staging_.pinned_bytes(), 24 * kMiB) << "a part of it at a time";
+  fake_gpu().controls.arm("allocate", 1, FakeFault::kNoMemory);  // the next one is the array's
+  EXPECT_TRUE(lies_on_cpu(small));
+  EXPECT_EQ(staging_.snapshot_bytes(), 0u);
+  {
+    const DeviceArray<std::uint8_t> array(small);
+    const auto first = take(staging_, array.span());
+    ASSERT_TRUE(first.ok());
+    EXPECT_TRUE(lies_on_cpu(medium)) << "in use";
+  }
+  // What is only kept makes room.
+  EXPECT_FALSE(lies_on_cpu(medium));
+  EXPECT_EQ(staging_.snapshot_bytes(), 12 * kMiB);
+}
+
+TEST_F(Snapshots, FailWithTheReasonOfAnyCall) {
+  const DeviceArray<std::uint8_t> array(6 * kMiB);
+  for (const char* where : {"locate", "allocate", "allocate_pinned", "make_event", "record", "make_stream", "wait_for",
+                            "copy", "stream.copy", "query", "to_host", "stream.to_host"}) {
+    SCOPED_TRACE(where);
+    auto fresh = std::make_unique<Staging>(fake_gpu().table, 64 * kMiB, 16 * kMiB, kPatienceMs);
+    fake_gpu().controls.arm(where, 0, FakeFault::kError);
+    auto taken = take(*fresh, array.span());
+    Status status = taken.status();
+    const bool later = std::string(where).ends_with("to_host");
+    EXPECT_EQ(status.ok(), later);
+    if (status.ok()) status = bring(*taken.value(), 6 * kMiB, 0).status;
+    EXPECT_EQ(status.code(), Code::kUnavailable);
+    EXPECT_THAT(status.describe(), HasSubstr(std::string("injected into ") + where));
+    fake_gpu().controls.release();
+    if (taken.ok()) taken.value().reset();
+    // What a GPU that has failed may still use is not freed.
+    const bool used = later || std::string(where) == "copy" || std::string(where) == "stream.copy";
+    const std::uint64_t freed = fake_gpu().controls.calls("release") + fake_gpu().controls.calls("free_pinned");
+    fresh.reset();
+    if (used) {
+      EXPECT_EQ(fake_gpu().controls.calls("release") + fake_gpu().controls.calls("free_pinned"), freed);
+    }
+  }
+}
+
+TEST_F(Snapshots, GiveUpAGpuThatHangs) {
+  const DeviceArray<std::uint8_t> array(6 * kMiB);
+  for (const char* where : {"stream.copy", "stream.to_host"}) {
+    SCOPED_TRACE(where);
+    Staging impatient(fake_gpu().table, 64 * kMiB, 16 * kMiB, kShortMs);
+    fake_gpu().controls.arm(where, 0, FakeFault::kHang);
+    auto taken = take(impatient, array.span());
+    const Status status = taken.ok() ? bring(*taken.value(), 6 * kMiB, 0).status : taken.status();
+    EXPECT_EQ(status.code(), Code::kTimeout);
+    // It does not come any more.
+    if (taken.ok()) taken.value()->settle();
+    fake_gpu().controls.release();
+  }
+}
+
+// A communicator that ends leaves nothing behind while its GPU works.
+TEST_F(Snapshots, ThatNobodyWantsComeToAnEnd) {
+  const DeviceArray<std::uint8_t> array(6 * kMiB);
+  auto staging = std::make_unique<Staging>(fake_gpu().table, 64 * kMiB, 16 * kMiB, kPatienceMs);
+  auto taken = take(*staging, array.span());
+  ASSERT_TRUE(taken.ok());
+  fake_gpu().controls.arm("stream.to_host", 0, FakeFault::kHang);
+  ASSERT_TRUE(taken.value()->move().ok());
+  std::thread later([looked = fake_gpu().controls.calls("query")] {
+    while (fake_gpu().controls.calls("query") < looked + 2) std::this_thread::yield();
+    fake_gpu().controls.release();
+  });
+  taken.value()->settle();
+  later.join();
+  taken.value().reset();
+  const std::uint64_t released = fake_gpu().controls.calls("release");
+  staging.reset();
+  EXPECT_EQ(fake_gpu().controls.calls("release"), released + 1);
+}
+
+TEST_F(Stages, StatesAreWrittenToWhereverTheyGo) {
+  const auto values = numbered(9 * kDeviceChunkBytes + 77, 5);
+  std::vector<std::uint8_t> here(values.size());
+  ASSERT_TRUE(staging_.write(std::as_writable_bytes(std::span(here)), std::as_bytes(std::span(values)), nullptr).ok());
+  EXPECT_EQ(here, values);
+  EXPECT_EQ(staging_.pinned_bytes(), 0u);
+  const DeviceArray<std::uint8_t> there(values.size());
+  const auto write = [&](Staging& staging) {
+    return staging.write(std::as_writable_bytes(there.span()), std::as_bytes(std::span(values)), nullptr);
+  };
+  ASSERT_TRUE(write(staging_).ok());
+  EXPECT_EQ(there.read(), values);
+  EXPECT_LE(staging_.pinned_bytes(), 16 * kMiB) << "a part of it at a time";
+  for (const char* where : {"locate", "allocate_pinned", "make_event", "record", "make_stream", "wait_for", "query",
+                            "to_device", "stream.to_device"}) {
+    SCOPED_TRACE(where);
+    Staging fresh(fake_gpu().table, 64 * kMiB, 0, kPatienceMs);
+    fake_gpu().controls.arm(where, 0, FakeFault::kError);
+    EXPECT_THAT(write(fresh).describe(), HasSubstr(std::string("injected into ") + where));
+    fake_gpu().controls.release();
+  }
 }
 
 TEST_F(Stages, StatesAreReadFromWhereverTheyLie) {

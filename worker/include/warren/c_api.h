@@ -182,6 +182,23 @@ WARREN_API warren_code warren_load_checkpoint(warren_comm*, uint64_t* version, c
                                               size_t* global_bytes, const void** local, size_t* local_bytes);
 WARREN_API warren_code warren_checkpoint(warren_comm*, const void* global, size_t global_bytes, const void* local,
                                          size_t local_bytes);
+/* States that lie in several places: the state is their bytes, one after the other, and where it is cut does not
+ * matter. Each place lies on the CPU or a GPU, those of a checkpoint on one GPU at most. bytes 0: data may be NULL. */
+typedef struct warren_place {
+  void* data;
+  size_t bytes;
+} warren_place;
+/* As warren_checkpoint, with `global_places` and `local_places` of them. The places are read, and only during the call.
+ * local NULL: this program has no local states. */
+WARREN_API warren_code warren_checkpoint_places(warren_comm*, const warren_place* global, size_t global_places,
+                                                const warren_place* local, size_t local_places);
+/* Copies the states that warren_load_checkpoint has given on this communicator to where the program wants them; those
+ * on a GPU are written after the work on the stream of warren_use_stream, and are there for all streams when this
+ * returns. As often as you like. WARREN_INVALID_ARGUMENT: the places have not the bytes of the state, or there is none
+ * (version 0); nothing is written. Other errors as of a collective on buffers on a GPU; what is written then is
+ * undefined. local NULL: the local state is left out. */
+WARREN_API warren_code warren_restore(warren_comm*, const warren_place* global, size_t global_places,
+                                      const warren_place* local, size_t local_places);
 /* The lazy form: the model is serialized later, by `serialize`, which is called once, on the thread of the first call
  * of a communicator of this job that follows (a collective, a message, another checkpoint, finalize), before that call
  * does anything else. It sets *bytes and *size to the global state, in memory that stays valid until that call returns.
@@ -285,9 +302,15 @@ WARREN_API uint64_t warren_site_of(const char* file, int32_t line, const char* f
 /* GPU buffers. Where libwarren_cuda.so finds a GPU, the buffers of collectives and messages, and the states that
  * checkpoint takes or that a lazy checkpoint's function gives, may be memory of it (or managed memory): in, out or
  * both, on one GPU. They are copied by way of pinned memory (at most device_pinned_bytes, else WARREN_EXHAUSTED), with
- * the same bits, log and recovery as memory of the CPU. What load_checkpoint gives is memory of the CPU. A GPU that
- * fails, or that has not copied 4 MiB in the round timeout, ends this worker's life in the job: its calls fail, the
- * others wait for its next life. Pinned memory of the program's own is memory of the CPU: no stream is waited for.
+ * the same bits, log and recovery as memory of the CPU. What load_checkpoint gives is memory of the CPU; restore copies
+ * it to a GPU. A GPU that fails, or that has not copied 4 MiB in the round timeout, ends this worker's life in the job:
+ * its calls fail, the others wait for its next life. Pinned memory of the program's own is memory of the CPU: no stream
+ * is waited for.
+ *
+ * A checkpoint of states on a GPU returns when they are copied within it (this rank's share of the global one, and the
+ * local one; to memory of the CPU where they do not fit into device_snapshot_bytes): the program may write to them.
+ * They come to the log while it goes on; the next checkpoint, and finalize, wait for that. Should the log have no room
+ * for them, the program's next call fails with WARREN_EXHAUSTED and is not made; after it they try again.
  *
  * Collectives. Counts are elements. Buffers are aligned to their element; output may be the input where it says "in
  * place", and must not overlap it otherwise. On failure outputs are undefined. handle NULL: the call blocks; otherwise

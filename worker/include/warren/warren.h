@@ -496,6 +496,15 @@ template <class T>
 requires std::is_trivially_copyable_v<T>
 class Memory;
 
+// A part of a checkpoint's state: contiguous memory of the program's, on the CPU or a GPU.
+struct Place : warren_place {
+  template <std::ranges::contiguous_range R>
+  requires(std::is_trivially_copyable_v<std::ranges::range_value_t<R>> &&
+           !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>)
+      Place(R&& values)  // NOLINT(google-explicit-constructor): a list of arrays is a list of places
+      : warren_place{std::ranges::data(values), std::ranges::size(values) * sizeof(std::ranges::range_value_t<R>)} {}
+};
+
 // The ranks of a job, or of a group split from it. Move-only. The job is left when the communicator, those split from
 // it and their handles are gone; without finalize() before, the other ranks then learn that this one has gone.
 class Communicator {
@@ -570,6 +579,33 @@ class Communicator {
   requires(std::is_trivially_copyable_v<std::ranges::range_value_t<R>> &&
            !std::is_same_v<std::ranges::range_value_t<R>, std::byte>) void checkpoint(const R& values) {
     checkpoint(std::as_bytes(std::span(values)));
+  }
+  // States that lie in several places, on the CPU or one GPU: their bytes, one after the other.
+  // comm.checkpoint_places({weights, momentum}). The places are read, and only during the call.
+  void checkpoint_places(const std::vector<Place>& global) {
+    detail::check(warren_checkpoint_places(get(), global.data(), global.size(), nullptr, 0));
+  }
+  void checkpoint_places(const std::vector<Place>& global, const std::vector<Place>& local) {
+    static constexpr warren_place kNowhere{};
+    detail::check(warren_checkpoint_places(get(), global.data(), global.size(),
+                                           local.empty() ? &kNowhere : local.data(), local.size()));
+  }
+  struct Loaded {
+    std::uint64_t version = 0;     // as of a Checkpoint; 0: nothing was written
+    std::uint32_t world_size = 0;  // likewise; of a job of another size the local state is not written
+  };
+  // load_checkpoint() that copies the states to where the program wants them, on the CPU or a GPU: there after the work
+  // on the stream of use_stream(), and for all streams when this returns. Places that have not the bytes of the state
+  // are ErrorCode::invalid_argument. `local` empty: none is wanted.
+  Loaded load_checkpoint_into(const std::vector<Place>& global, const std::vector<Place>& local = {}) {
+    Loaded loaded;
+    detail::check(warren_load_checkpoint(get(), &loaded.version, nullptr, nullptr, nullptr, nullptr));
+    if (loaded.version == 0) return loaded;
+    loaded.world_size = warren_checkpoint_world_size(get());
+    const bool ours = !local.empty() && loaded.world_size == static_cast<std::uint32_t>(world_size());
+    detail::check(
+        warren_restore(get(), global.data(), global.size(), ours ? local.data() : nullptr, ours ? local.size() : 0));
+    return loaded;
   }
   // The lazy form: `serialize` gives the state, a contiguous range of trivially copyable values, and is called once, on
   // the thread of the first call that follows on this communicator or one split from it, before that call does anything
