@@ -274,7 +274,7 @@ Status issue(warren_comm& comm, const CallSpec& asked, warren_handle** handle) {
   if (spec.collective != Collective::kPoint) {
     spec.prepare = std::exchange(comm.prepare, nullptr);
     spec.prepare_context = comm.prepare_context;
-    setup = std::exchange(comm.setup, {});
+    if (!comm.setup.empty()) setup = std::exchange(comm.setup, {});
     if (const std::uint64_t site = std::exchange(comm.site, 0); site != 0) spec.site = site;
     spec.wire = std::exchange(comm.wire, DataType{});
     spec.algorithm = std::exchange(comm.algorithm, std::uint8_t{0});
@@ -285,12 +285,19 @@ Status issue(warren_comm& comm, const CallSpec& asked, warren_handle** handle) {
   if (!valid.ok()) return valid;
   Session& session = *comm.shared->session;
   if (handle == nullptr) {
-    Call call;
-    call.spec = spec;
-    call.setup = std::move(setup);
-    Status status = session.stage(call, shape);
-    if (status.ok()) status = session.run(comm.group, call);
-    if (status.ok() && spec.collective != Collective::kPoint) *comm.newest = {true, std::move(call.contributors)};
+    std::shared_ptr<const std::vector<Rank>> contributors;
+    Status status;
+    if (setup.empty()) {
+      status = session.run(comm.group, shape, spec, contributors);
+    } else {
+      Call call;
+      call.spec = spec;
+      call.setup = std::move(setup);
+      status = session.stage(call, shape);
+      if (status.ok()) status = session.run(comm.group, call);
+      contributors = std::move(call.contributors);
+    }
+    if (status.ok() && spec.collective != Collective::kPoint) *comm.newest = {true, std::move(contributors)};
     return status;
   }
   auto call = std::make_shared<Call>();
