@@ -572,8 +572,8 @@ Result<std::shared_ptr<const PreparedSchedule>> Engine::schedule_for(Group& grou
   return prepared;
 }
 
-const Engine::Group::Repeated* Engine::repeats(const Group& group, const CallSpec& spec, std::int32_t size) {
-  const Group::Repeated& r = group.repeated[Group::place_of(spec)];
+Engine::Group::Repeated* Engine::repeats(Group& group, const CallSpec& spec, std::int32_t size) {
+  Group::Repeated& r = group.repeated[Group::place_of(spec)];
   const bool same = r.schedule != nullptr && r.size == size && r.count == spec.count &&
                     r.collective == spec.collective && r.type == spec.type && r.op == spec.op && r.root == spec.root &&
                     r.asked == spec.algorithm;
@@ -581,17 +581,29 @@ const Engine::Group::Repeated* Engine::repeats(const Group& group, const CallSpe
 }
 
 // Of a call that has a schedule.
-void Engine::repeat(Group& group, const Call& call, std::int32_t size) {
+void Engine::repeat(Group& group, const Call& call, std::int32_t size) const {
   const CallSpec& s = call.spec;
   if (s.type == DataType::kCustom || !s.counts.empty()) return;
   Group::Repeated& r = group.repeated[Group::place_of(s)];
-  r = {s.collective, s.type,       s.op,          s.algorithm, s.root, s.count, size,
-       {},           call.reducer, call.schedule, {},          0,      0,       false};
+  r.collective = s.collective;
+  r.type = s.type;
+  r.op = s.op;
+  r.asked = s.algorithm;
+  r.root = s.root;
+  r.count = s.count;
+  r.size = size;
   r.algorithm = static_cast<schedule::Algorithm>(call.fingerprint.algorithm);
-  r.fingerprint = call.fingerprint;
+  r.reducer = call.reducer;
+  r.schedule = call.schedule;
   r.width = element_bytes(s);
   r.total_bytes = result_shape(s, {group.rank, static_cast<std::int32_t>(group.members.size())}).total * r.width;
   r.light = LightRound::serves(*r.schedule, r.reducer);
+  r.round = {};
+  r.round.schedule = r.schedule.get();
+  r.round.epoch = plan_.epoch;
+  r.round.fingerprint = call.fingerprint;
+  r.round.reducer = call.reducer;
+  r.round.publisher = recall_ == nullptr ? nullptr : &group;
 }
 
 Engine::Group* Engine::group_of(GroupId id) {
@@ -601,10 +613,9 @@ Engine::Group* Engine::group_of(GroupId id) {
 }
 
 // A program's call sites are compared where the job wants it.
-Fingerprint Engine::fingerprint_with(Fingerprint fingerprint, std::uint64_t site) const {
-  fingerprint.site = site & ~kSiteCompared;
-  if (plan_.check_call_sites && fingerprint.site != 0) fingerprint.site |= kSiteCompared;
-  return fingerprint;
+std::uint64_t Engine::told_site(std::uint64_t site) const {
+  site &= ~kSiteCompared;
+  return plan_.check_call_sites && site != 0 ? site | kSiteCompared : site;
 }
 
 bool Engine::run_at_once(GroupId id, const CallSpec& spec, int looks) {
@@ -614,20 +625,16 @@ bool Engine::run_at_once(GroupId id, const CallSpec& spec, int looks) {
   if (recall_ != nullptr && !recall_->shows_at_once()) return false;
   Group* const group = group_of(id);
   if (group == nullptr) return false;
-  const Group::Repeated* const r = repeats(*group, spec, static_cast<std::int32_t>(group->members.size()));
+  Group::Repeated* const r = repeats(*group, spec, static_cast<std::int32_t>(group->members.size()));
   if (r == nullptr || !r->light) return false;
-  Executor::Round round;
-  round.id = round_of(id, group->next_sequence);
   // As known_of(): others have it, or a part of it.
   const Frontier* const others = frontier_of(id, version_);
   if (others != nullptr && group->next_sequence.value <= others->rounds) return false;
-  round.schedule = r->schedule.get();
-  round.epoch = plan_.epoch;
-  round.fingerprint = fingerprint_with(r->fingerprint, spec.site);
+  Executor::Round& round = r->round;
+  round.id = round_of(id, group->next_sequence);
+  round.fingerprint.site = told_site(spec.site);
   round.input = static_cast<const std::byte*>(spec.input != nullptr ? spec.input : spec.output);
   round.output = static_cast<std::byte*>(spec.output);
-  round.reducer = r->reducer;
-  round.publisher = recall_ == nullptr ? nullptr : group;
   publish_as(*group, round.id, round.fingerprint, r->width, r->total_bytes);
   group->resumed = false;
   board_.at_once.store(true, std::memory_order_relaxed);
@@ -684,7 +691,8 @@ Status Engine::submit(GroupId id, Call& call) {
   call.counts.assign(call.spec.counts.begin(), call.spec.counts.end());
   call.spec.counts = call.counts;
   const schedule::Algorithm algorithm = repeated != nullptr ? repeated->algorithm : algorithm_for(call.spec, size);
-  call.fingerprint = fingerprint_with(fingerprint_of(call.spec, static_cast<std::uint8_t>(algorithm)), call.spec.site);
+  call.fingerprint = fingerprint_of(call.spec, static_cast<std::uint8_t>(algorithm));
+  call.fingerprint.site = told_site(call.spec.site);
   const bool setup = !call.setup.empty() && recall_ != nullptr;
   if (setup) {
     const Status status = name_setup(group, call);

@@ -324,9 +324,9 @@ class Engine {
       schedule::Algorithm algorithm{};
       Reducer reducer;
       std::shared_ptr<const PreparedSchedule> schedule;  // null: nothing. Of this epoch
-      Fingerprint fingerprint;                           // of any site
       std::uint64_t width = 0, total_bytes = 0;          // of an element; of the whole result
       bool light = false;                                // LightRound serves it
+      Executor::Round round;                             // but for its name, site and buffers
     };
     static constexpr std::size_t kRepeated = 8;
     std::array<Repeated, kRepeated> repeated;
@@ -344,10 +344,10 @@ class Engine {
   };
 
   // What of an earlier call of the group serves this one too; null: nothing.
-  [[nodiscard]] static const Group::Repeated* repeats(const Group& group, const CallSpec& spec, std::int32_t size);
-  static void repeat(Group& group, const Call& call, std::int32_t size);
+  [[nodiscard]] static Group::Repeated* repeats(Group& group, const CallSpec& spec, std::int32_t size);
+  void repeat(Group& group, const Call& call, std::int32_t size) const;
   [[nodiscard]] Group* group_of(GroupId id);
-  [[nodiscard]] Fingerprint fingerprint_with(Fingerprint fingerprint, std::uint64_t site) const;
+  [[nodiscard]] std::uint64_t told_site(std::uint64_t site) const;
   static void publish_as(Group& group, const RoundId& round, const Fingerprint& fingerprint, std::uint64_t width,
                          std::uint64_t total_bytes);
   Result<std::shared_ptr<const PreparedSchedule>> schedule_for(Group& group, const Call& call);

@@ -37,8 +37,8 @@ namespace {
 // who sleeps is woken sooner than who yields.
 constexpr auto kIdleTime = std::chrono::microseconds(60);
 constexpr int kPollsBetweenLooksAtTheClock = 4;
-// Where each rank of the host can have a core: some 2 µs, in which a peer that is not late has sent.
-constexpr int kLooksAtOnce = 64;
+// Where each rank of the host can have a core: some 0.5 µs, in which a peer that is not late has sent.
+constexpr int kLooksAtOnce = 24;
 constexpr auto kWaitLogInterval = std::chrono::seconds(10);
 constexpr int kSleepMs = 1000;
 // GPUs wake nobody: whoever sleeps looks at buffers that move after a while, which grows while nothing comes.
@@ -1033,21 +1033,26 @@ Status Session::run(GroupId group, const GroupShape& shape, const CallSpec& spec
   std::unique_lock lock(mutex_, std::defer_lock);
   if (plain) lock.lock();
   const bool clear = plain && way_is_clear();
-  if (clear && engine_.run_at_once(group, spec, looks_)) {
-    if (!engine_.finished_calls().empty()) run_callbacks(lock);
-    yield_to_control(lock);
-    contributors = nullptr;
-    return {};
-  }
+  if (!clear || !engine_.run_at_once(group, spec, looks_))
+    return run_by_call(lock, group, shape, spec, clear, contributors);
+  if (!engine_.finished_calls().empty()) run_callbacks(lock);
+  yield_to_control(lock);
+  contributors = nullptr;
+  return {};
+}
+
+// `lock` is held, unless the buffers may have to be staged. `clear`: the way is, and a round that may have begun is
+// gone on with before anything else.
+Status Session::run_by_call(std::unique_lock<std::mutex>& lock, GroupId group, const GroupShape& shape,
+                            const CallSpec& spec, bool clear, std::shared_ptr<const std::vector<Rank>>& contributors) {
   Call call;
   call.spec = spec;
   Status status;
-  if (!plain) {
+  if (!lock.owns_lock()) {
     status = stage(call, shape);
     if (!status.ok()) return status;
     lock.lock();
   }
-  // A round that was begun is gone on with before anything else.
   if (!clear) status = clear_way(lock, group, call);
   if (status.ok()) status = drive_through(lock, group, call);
   contributors = std::move(call.contributors);

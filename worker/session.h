@@ -181,6 +181,8 @@ class Session final : private DataPath {
   [[nodiscard]] bool way_is_clear() const;
   Status clear_way(std::unique_lock<std::mutex>& lock, GroupId group, const Call& call);
   Status drive_through(std::unique_lock<std::mutex>& lock, GroupId group, Call& call);
+  Status run_by_call(std::unique_lock<std::mutex>& lock, GroupId group, const GroupShape& shape, const CallSpec& spec,
+                     bool clear, std::shared_ptr<const std::vector<Rank>>& contributors);
   Status submit(std::unique_lock<std::mutex>& lock, GroupId group, const std::shared_ptr<Call>& call);
   void send_batch(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] Status may_call(GroupId group, const Call& call) const;

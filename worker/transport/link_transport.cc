@@ -190,7 +190,7 @@ void LinkTransport::post(LinkId id, const FrameHeader& header, std::span<const s
   WARREN_CHECK(payload.size() <= limits::kMaxChunkBytes, "a frame carries at most one chunk");
   Link& link = at(id);
   if (!link.broken.ok()) return complete(token, link.broken);
-  Stream& s = *link.streams[link.frames_sent++ % link.streams.size()];
+  Stream& s = stream_of(link, link.frames_sent++);
   Outgoing& out = s.sends.push();
   out.header = header;
   out.header.stream = s.index;
@@ -209,7 +209,7 @@ void LinkTransport::expect(LinkId id, const FrameHeader& expected, std::span<std
   WARREN_CHECK(payload.size() <= limits::kMaxChunkBytes, "a frame carries at most one chunk");
   Link& link = at(id);
   if (!link.broken.ok()) return complete(token, link.broken);
-  Stream& s = *link.streams[link.frames_received++ % link.streams.size()];
+  Stream& s = stream_of(link, link.frames_received++);
   Incoming& in = s.recvs.push();
   in.expected = expected;
   in.expected.stream = s.index;
@@ -587,7 +587,7 @@ Transport::Now LinkTransport::send_now(LinkId id, FrameHeader& header, std::span
                                        Token token) {
   WARREN_CHECK(payload.size() <= limits::kMaxChunkBytes, "a frame carries at most one chunk");
   Link& link = at(id);
-  Stream& s = *link.streams[link.frames_sent % link.streams.size()];
+  Stream& s = stream_of(link, link.frames_sent);
   if (!link.broken.ok() || s.fd < 0 || !s.sends.empty()) return Now::kPost;
   header.stream = s.index;
   header.payload_bytes = static_cast<std::uint32_t>(payload.size());
@@ -642,7 +642,7 @@ Transport::Now LinkTransport::send_now_piped(Stream& s, const FrameHeader& heade
 Transport::Now LinkTransport::recv_now(LinkId id, FrameHeader& expected, std::span<std::byte> payload) {
   WARREN_CHECK(payload.size() <= limits::kMaxChunkBytes, "a frame carries at most one chunk");
   Link& link = at(id);
-  Stream& s = *link.streams[link.frames_received % link.streams.size()];
+  Stream& s = stream_of(link, link.frames_received);
   if (!link.broken.ok() || s.fd < 0 || !s.recvs.empty()) return Now::kPost;
   expected.stream = s.index;
   expected.payload_bytes = static_cast<std::uint32_t>(payload.size());

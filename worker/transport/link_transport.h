@@ -121,6 +121,10 @@ class LinkTransport final : public Transport {
   };
 
   Link& at(LinkId link);
+  // The one that a link's frame of this number goes through.
+  static Stream& stream_of(Link& link, std::uint64_t frame) {
+    return *link.streams[link.streams.size() == 1 ? 0 : frame % link.streams.size()];
+  }
   [[nodiscard]] std::uint32_t streams_to(Rank peer) const;
   LinkId make_link(GroupId group, Rank peer);
   void activate(Stream& stream);
