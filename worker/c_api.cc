@@ -268,13 +268,13 @@ std::uint64_t site_of(const void* address) noexcept {
   return site;
 }
 
-Status issue(warren_comm& comm, const CallSpec& asked, warren_handle** handle) {
-  CallSpec spec = asked;
+// Completes `spec` with what was said of the next call.
+Status issue(warren_comm& comm, CallSpec& spec, warren_handle** handle) {
   std::string setup;
   if (spec.collective != Collective::kPoint) {
     spec.prepare = std::exchange(comm.prepare, nullptr);
     spec.prepare_context = comm.prepare_context;
-    setup = std::exchange(comm.setup, {});
+    if (!comm.setup.empty()) setup = std::exchange(comm.setup, {});
     if (const std::uint64_t site = std::exchange(comm.site, 0); site != 0) spec.site = site;
     spec.wire = std::exchange(comm.wire, DataType{});
     spec.algorithm = std::exchange(comm.algorithm, std::uint8_t{0});
@@ -285,12 +285,22 @@ Status issue(warren_comm& comm, const CallSpec& asked, warren_handle** handle) {
   if (!valid.ok()) return valid;
   Session& session = *comm.shared->session;
   if (handle == nullptr) {
-    Call call;
-    call.spec = spec;
-    call.setup = std::move(setup);
-    Status status = session.stage(call, shape);
-    if (status.ok()) status = session.run(comm.group, call);
-    if (status.ok() && spec.collective != Collective::kPoint) *comm.newest = {true, std::move(call.contributors)};
+    std::shared_ptr<const std::vector<Rank>> contributors;
+    Status status;
+    if (setup.empty()) {
+      status = session.run(comm.group, shape, spec, contributors);
+    } else {
+      Call call;
+      call.spec = spec;
+      call.setup = std::move(setup);
+      status = session.stage(call, shape);
+      if (status.ok()) status = session.run(comm.group, call);
+      contributors = std::move(call.contributors);
+    }
+    if (status.ok() && spec.collective != Collective::kPoint) {
+      comm.newest->is_one = true;
+      comm.newest->contributors = std::move(contributors);
+    }
     return status;
   }
   auto call = std::make_shared<Call>();
@@ -309,7 +319,7 @@ Status issue(warren_comm& comm, const CallSpec& asked, warren_handle** handle) {
   return status;
 }
 
-warren_code start(warren_comm* comm, const CallSpec& spec, warren_handle** handle) {
+warren_code start(warren_comm* comm, CallSpec& spec, warren_handle** handle) {
   if (comm == nullptr) return report(Status(Code::kInvalidArgument, "the communicator is NULL"));
   if (handle != nullptr) *handle = nullptr;
   return guarded([&] {
@@ -343,13 +353,20 @@ warren_code refuse(warren_comm* comm, const Status& why) {
   });
 }
 
+bool is_type(warren_type type) {
+  return type >= WARREN_I8 && type <= WARREN_F64;
+}
+bool is_op(warren_op op) {
+  return op >= WARREN_SUM && op <= WARREN_AVERAGE;
+}
+
 Status check_type(const char* name, warren_type type) {
-  if (type >= WARREN_I8 && type <= WARREN_F64) return {};
+  if (is_type(type)) return {};
   return {Code::kInvalidArgument, std::string(name) + ": unknown type " + std::to_string(static_cast<int>(type))};
 }
 
 Status check_op(const char* name, warren_op op) {
-  if (op >= WARREN_SUM && op <= WARREN_AVERAGE) return {};
+  if (is_op(op)) return {};
   return {Code::kInvalidArgument, std::string(name) + ": unknown operation " + std::to_string(static_cast<int>(op))};
 }
 
@@ -916,8 +933,8 @@ warren_code warren_lazy_checkpoint(warren_comm* comm, warren_serialize serialize
 
 warren_code warren_allreduce(warren_comm* comm, const void* in, void* out, size_t count, warren_type type, warren_op op,
                              warren_handle** handle) {
-  if (const Status s = check_type("allreduce", type); !s.ok()) return refuse(comm, s);
-  if (const Status s = check_op("allreduce", op); !s.ok()) return refuse(comm, s);
+  if (!is_type(type)) return refuse(comm, check_type("allreduce", type));
+  if (!is_op(op)) return refuse(comm, check_op("allreduce", op));
   CallSpec spec;
   spec.collective = Collective::kAllreduce;
   spec.type = static_cast<DataType>(type);

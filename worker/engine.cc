@@ -423,7 +423,7 @@ void Engine::forget_input(Group& group) {
 // Who sits where, for the schedules of this epoch.
 void Engine::place(Group& group) {
   group.cache.clear();
-  group.repeated = {};
+  group.repeated.fill({});
   group.hosts.clear();
   group.domains.clear();
   if (plan_.hosts.empty()) return;
@@ -486,6 +486,7 @@ void Engine::remove_group(GroupId id) {
   group.departed = true;
   group.points.depart();
   settle(group);
+  if (called_ == &group) called_ = nullptr;
   departed_.insert(groups_.extract(it));
   release_departed();
 }
@@ -571,20 +572,91 @@ Result<std::shared_ptr<const PreparedSchedule>> Engine::schedule_for(Group& grou
   return prepared;
 }
 
-const Engine::Group::Repeated* Engine::repeats(const Group& group, const CallSpec& spec, std::int32_t size) {
-  const Group::Repeated& r = group.repeated;
+Engine::Group::Repeated* Engine::repeats(Group& group, const CallSpec& spec, std::int32_t size) {
+  Group::Repeated& r = group.repeated[Group::place_of(spec)];
   const bool same = r.schedule != nullptr && r.size == size && r.count == spec.count &&
                     r.collective == spec.collective && r.type == spec.type && r.op == spec.op && r.root == spec.root &&
                     r.asked == spec.algorithm;
   return same ? &r : nullptr;
 }
 
+// Of a call that has a schedule.
+void Engine::repeat(Group& group, const Call& call, std::int32_t size) const {
+  const CallSpec& s = call.spec;
+  if (s.type == DataType::kCustom || !s.counts.empty()) return;
+  Group::Repeated& r = group.repeated[Group::place_of(s)];
+  r.collective = s.collective;
+  r.type = s.type;
+  r.op = s.op;
+  r.asked = s.algorithm;
+  r.root = s.root;
+  r.count = s.count;
+  r.size = size;
+  r.algorithm = static_cast<schedule::Algorithm>(call.fingerprint.algorithm);
+  r.reducer = call.reducer;
+  r.schedule = call.schedule;
+  r.width = element_bytes(s);
+  r.total_bytes = result_shape(s, {group.rank, static_cast<std::int32_t>(group.members.size())}).total * r.width;
+  r.light = LightRound::serves(*r.schedule, r.reducer);
+  r.round = {};
+  r.round.schedule = r.schedule.get();
+  r.round.epoch = plan_.epoch;
+  r.round.fingerprint = call.fingerprint;
+  r.round.reducer = call.reducer;
+  r.round.publisher = recall_ == nullptr ? nullptr : &group;
+}
+
+Engine::Group* Engine::group_of(GroupId id) {
+  if (called_ != nullptr && called_->id == id) return called_;
+  const auto it = groups_.find(id);
+  return called_ = it == groups_.end() ? nullptr : it->second.get();
+}
+
+// A program's call sites are compared where the job wants it.
+std::uint64_t Engine::told_site(std::uint64_t site) const {
+  site &= ~kSiteCompared;
+  return plan_.check_call_sites && site != 0 ? site | kSiteCompared : site;
+}
+
+bool Engine::run_at_once(GroupId id, const CallSpec& spec, int looks) {
+  // What is under way, or is shown or drawn, needs books.
+  if (!open_ || failed_ || outstanding_ != 0 || unsettled_groups_ != 0 || trace_ != nullptr || plan_.shrinks)
+    return false;
+  if (recall_ != nullptr && !recall_->shows_at_once()) return false;
+  Group* const group = group_of(id);
+  if (group == nullptr) return false;
+  Group::Repeated* const r = repeats(*group, spec, static_cast<std::int32_t>(group->members.size()));
+  if (r == nullptr || !r->light) return false;
+  // As known_of(): others have it, or a part of it.
+  const Frontier* const others = frontier_of(id, version_);
+  if (others != nullptr && group->next_sequence.value <= others->rounds) return false;
+  Executor::Round& round = r->round;
+  round.id = round_of(id, group->next_sequence);
+  round.fingerprint.site = told_site(spec.site);
+  round.input = static_cast<const std::byte*>(spec.input != nullptr ? spec.input : spec.output);
+  round.output = static_cast<std::byte*>(spec.output);
+  publish_as(*group, round.id, round.fingerprint, r->width, r->total_bytes);
+  group->resumed = false;
+  board_.at_once.store(true, std::memory_order_relaxed);
+  group->light.begin(round);
+  LightRound::Outcome outcome = group->light.go();
+  for (; outcome == LightRound::Outcome::kWaits && looks > 0; looks--) outcome = group->light.go();
+  board_.at_once.store(false, std::memory_order_relaxed);
+  if (outcome != LightRound::Outcome::kDone) return false;
+  group->next_sequence = group->next_sequence.next();
+  group->rounds_done++;
+  group->begun[round.id.sequence.value % Group::kNewestRounds] = {round.id, round.fingerprint};
+  board_.computed(group->light.bytes_sent());
+  RoundBoard::add(board_.rounds_finished, 1);
+  return true;
+}
+
 Status Engine::submit(GroupId id, Call& call) {
   if (!broken_.ok()) return broken_;
   WARREN_CHECK(installed_, "calls come after the plan");
-  const auto it = groups_.find(id);
-  if (it == groups_.end()) return {Code::kClosed, "this communicator has been destroyed"};
-  Group& group = *it->second;
+  Group* const found = group_of(id);
+  if (found == nullptr) return {Code::kClosed, "this communicator has been destroyed"};
+  Group& group = *found;
   if (outstanding_ >= limits::kMaxOutstandingRounds) {
     return {Code::kExhausted, "over " + std::to_string(limits::kMaxOutstandingRounds) +
                                   " asynchronous calls are outstanding: wait for some of them"};
@@ -620,8 +692,7 @@ Status Engine::submit(GroupId id, Call& call) {
   call.spec.counts = call.counts;
   const schedule::Algorithm algorithm = repeated != nullptr ? repeated->algorithm : algorithm_for(call.spec, size);
   call.fingerprint = fingerprint_of(call.spec, static_cast<std::uint8_t>(algorithm));
-  call.fingerprint.site &= ~kSiteCompared;
-  if (plan_.check_call_sites && call.fingerprint.site != 0) call.fingerprint.site |= kSiteCompared;
+  call.fingerprint.site = told_site(call.spec.site);
   const bool setup = !call.setup.empty() && recall_ != nullptr;
   if (setup) {
     const Status status = name_setup(group, call);
@@ -635,12 +706,7 @@ Status Engine::submit(GroupId id, Call& call) {
       auto prepared = schedule_for(group, call);
       if (!prepared.ok()) return prepared.status();
       call.schedule = std::move(prepared).value();
-      const CallSpec& s = call.spec;
-      const bool simple = s.type != DataType::kCustom && s.counts.empty();
-      if (simple) {
-        group.repeated = {s.collective, s.type, s.op,      s.algorithm,  s.root,
-                          s.count,      size,   algorithm, call.reducer, call.schedule};
-      }
+      repeat(group, call, size);
     }
     call.schedule_epoch = plan_.epoch;
   }
@@ -1064,11 +1130,16 @@ void Engine::run(Group& group, std::shared_ptr<const PreparedSchedule> prepared)
   // Not what was interrupted: the executor knows what stood where. Nor what a disk may have to see first.
   const bool light = call.blocking && light_ == nullptr && !group.interrupted && !group.resumed &&
                      call.spec.prepare == nullptr && (recall_ == nullptr || recall_->shows_at_once()) &&
-                     LightRound::serves(round);
+                     LightRound::serves(*round.schedule, round.reducer);
   group.ran_light = light;
+  publish_as(group, call.round, call.fingerprint, element_bytes(call.spec),
+             result_shape(call.spec, {group.rank, static_cast<std::int32_t>(group.members.size())}).total *
+                 element_bytes(call.spec));
+  // run_at_once() may have begun it.
+  WARREN_CHECK(!group.light.runs() || (light && group.light.round() == call.round), "what was begun is gone on with");
   if (!light) return group.executor.start(round);
   light_ = &group;
-  group.light.begin(round);
+  if (!group.light.runs()) group.light.begin(round);
   (void)go_light(group);
 }
 
@@ -1094,11 +1165,14 @@ bool Engine::post_all() {
   return true;
 }
 
+void Engine::publish_as(Group& group, const RoundId& round, const Fingerprint& fingerprint, std::uint64_t width,
+                        std::uint64_t total_bytes) {
+  group.key = result_key(round);
+  group.info = {fingerprint, total_bytes};
+  group.width = width;
+}
+
 Status Engine::Group::publish(std::uint64_t first, std::uint64_t count, const std::byte* values, LogPlace& place) {
-  const std::uint64_t width = element_bytes(active->spec);
-  const std::uint64_t total = result_shape(active->spec, {rank, static_cast<std::int32_t>(members.size())}).total;
-  const RecordKey key = result_key(active->round);
-  const RecordInfo info{active->fingerprint, total * width};
   if (!resumed || count == 0) return recall->publish(key, info, first * width, {values, count * width}, &place);
   // Each attempt copies an owner's finals to their keepers again, and this host may be the keeper that has them.
   const Ranges missing = Ranges(first * width, (first + count) * width).minus(recall->reader().held(key));
@@ -1113,18 +1187,14 @@ std::span<std::byte> Engine::Group::room(std::uint64_t count) {
   // What this host may have of it is not published again: publish() looks.
   // A program's function may want its elements better aligned than the log's records lie.
   if (resumed || count == 0 || active->spec.type == DataType::kCustom) return {};
-  return recall->room(result_key(active->round), count * element_bytes(active->spec));
+  return recall->room(key, count * width);
 }
 
 void Engine::Group::publish_room(std::uint64_t first, std::uint64_t count, LogPlace& place) {
-  const std::uint64_t width = element_bytes(active->spec);
-  const std::uint64_t total = result_shape(active->spec, {rank, static_cast<std::int32_t>(members.size())}).total;
-  const RecordInfo info{active->fingerprint, total * width};
-  recall->publish_room(result_key(active->round), info, first * width, count * width, &place);
+  recall->publish_room(key, info, first * width, count * width, &place);
 }
 
 void Engine::Group::landed(std::uint64_t at, std::uint64_t count) {
-  const std::uint64_t width = element_bytes(active->spec);
   stream_of(*active)->landed({at * width, count * width});
 }
 
@@ -1135,14 +1205,14 @@ void Engine::complete(Group& group) {
     known.done = known.completed = true;
   } else {
     group.rounds_done++;
-    if (group.phase != Phase::kRuns) board_.rounds_replayed.fetch_add(1, std::memory_order_relaxed);
+    if (group.phase != Phase::kRuns) RoundBoard::add(board_.rounds_replayed, 1);
   }
   call.contributors = contributors_to(call.round);
   forget_input(group);
   group.active = nullptr;
   enter(group, Phase::kIdle);
   board_.end(group.slot / 2);
-  board_.rounds_finished.fetch_add(1, std::memory_order_relaxed);
+  RoundBoard::add(board_.rounds_finished, 1);
   conclude(call, Status());
   start_next(group);
 }
@@ -1201,18 +1271,14 @@ void Engine::check(Group& group) {
     // On disk too, where mode sync says so, before the call returns.
     if (group.phase == Phase::kRuns && group.awaited != 0 && !recall_->may_be_seen(group.awaited)) break;
     if (group.phase == Phase::kRuns) {
-      board_.bytes_moved.fetch_add(group.ran_light ? group.light.bytes_sent() : group.executor.bytes_sent(),
-                                   std::memory_order_relaxed);
-      board_.rounds_computed.fetch_add(1, std::memory_order_relaxed);
+      board_.computed(group.ran_light ? group.light.bytes_sent() : group.executor.bytes_sent());
     }
     complete(group);
   }
   if (group.active != nullptr) move_on(*group.active);
   for (auto& [call, status] : group.points.finished()) {
-    board_.rounds_finished.fetch_add(1, std::memory_order_relaxed);
-    if (call->spec.sends) {
-      board_.bytes_moved.fetch_add(call->spec.count * element_bytes(call->spec), std::memory_order_relaxed);
-    }
+    RoundBoard::add(board_.rounds_finished, 1);
+    if (call->spec.sends) RoundBoard::add(board_.bytes_moved, call->spec.count * element_bytes(call->spec));
     conclude(*call, status);
   }
   group.points.finished().clear();

@@ -200,6 +200,14 @@ class Engine {
   // or another, gets its result from the log. Without a log it is a round like any other.
   Status submit(GroupId group, Call& call);
 
+  // A blocking call of this spec, which has passed validate() and has no prepare function, no wire type, no name and no
+  // buffers of its own: carries out its round here, without a Call, if the group has run one that asked for the same
+  // and nothing else is under way. A message that has not come is looked for at most `looks` times more.
+  //
+  // True: the round is over, and well. False: submit() the call before anything else; what has been done of its round
+  // is gone on with.
+  [[nodiscard]] bool run_at_once(GroupId group, const CallSpec& spec, int looks);
+
   // Ends a call that was not submitted, as others end.
   void end_unsent(const std::shared_ptr<Call>& call, const Status& status);
 
@@ -298,9 +306,13 @@ class Engine {
     bool unsettled = false;          // counted
     Executor executor;
     LightRound light;  // while it runs, the executor does not
+    // Of the round that runs: under what its finals are published.
+    RecordKey key;
+    RecordInfo info;
+    std::uint64_t width = 0;
     PointChannels points;
     std::vector<CacheEntry> cache;
-    // What the newest collective was run by, for the next one of its kind: programs repeat their calls.
+    // What collectives of late were run by, for the next one that asks for the same: programs repeat their calls.
     struct Repeated {
       Collective collective{};
       DataType type{};
@@ -312,8 +324,16 @@ class Engine {
       schedule::Algorithm algorithm{};
       Reducer reducer;
       std::shared_ptr<const PreparedSchedule> schedule;  // null: nothing. Of this epoch
+      std::uint64_t width = 0, total_bytes = 0;          // of an element; of the whole result
+      bool light = false;                                // LightRound serves it
+      Executor::Round round;                             // but for its name, site and buffers
     };
-    Repeated repeated;
+    static constexpr std::size_t kRepeated = 8;
+    std::array<Repeated, kRepeated> repeated;
+    [[nodiscard]] static std::size_t place_of(const CallSpec& spec) {
+      const std::uint64_t h = spec.count ^ spec.count >> 3 ^ spec.count >> 8;
+      return (h + static_cast<std::size_t>(spec.collective) * 3 + static_cast<std::size_t>(spec.op)) % kRepeated;
+    }
     // The newest rounds that this life has begun, by number modulo their count: whoever comes new may ask.
     static constexpr std::size_t kNewestRounds = 32;
     struct Begun {
@@ -323,8 +343,13 @@ class Engine {
     std::array<std::optional<Begun>, kNewestRounds> begun;
   };
 
-  // What of the group's newest call serves this one too; null: nothing.
-  [[nodiscard]] static const Group::Repeated* repeats(const Group& group, const CallSpec& spec, std::int32_t size);
+  // What of an earlier call of the group serves this one too; null: nothing.
+  [[nodiscard]] static Group::Repeated* repeats(Group& group, const CallSpec& spec, std::int32_t size);
+  void repeat(Group& group, const Call& call, std::int32_t size) const;
+  [[nodiscard]] Group* group_of(GroupId id);
+  [[nodiscard]] std::uint64_t told_site(std::uint64_t site) const;
+  static void publish_as(Group& group, const RoundId& round, const Fingerprint& fingerprint, std::uint64_t width,
+                         std::uint64_t total_bytes);
   Result<std::shared_ptr<const PreparedSchedule>> schedule_for(Group& group, const Call& call);
   [[nodiscard]] schedule::Request request_for(const Group& group, const Call& call) const;
   [[nodiscard]] const Frontier* frontier_of(GroupId group, Version version) const;
@@ -421,6 +446,7 @@ class Engine {
   std::map<GroupId, std::unique_ptr<Group>> groups_, departed_;
   std::size_t unsettled_groups_ = 0;
   Group* light_ = nullptr;       // whose round runs light
+  Group* called_ = nullptr;      // the newest call's, while it exists
   std::vector<Group*> by_slot_;  // a group has two slots: rounds, then point-to-point
   std::vector<Completion> completions_;
   std::vector<std::shared_ptr<Call>> finished_calls_;

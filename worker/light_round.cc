@@ -19,10 +19,9 @@ LightRound::LightRound(Transport& transport, Executor& executor, GroupId links, 
       board_(board),
       links_(members.size(), 0) {}
 
-bool LightRound::serves(const Executor::Round& round) {
-  const PreparedSchedule& prepared = *round.schedule;
-  return prepared.schedule().steps.size() <= kMostSteps && prepared.in_order() &&
-         prepared.largest() * round.reducer.bytes(Form::kPartial) <= kMostBytes;
+bool LightRound::serves(const PreparedSchedule& schedule, const Reducer& reducer) {
+  return schedule.schedule().steps.size() <= kMostSteps && schedule.in_order() &&
+         schedule.largest() * reducer.bytes(Form::kPartial) <= kMostBytes;
 }
 
 void LightRound::begin(const Executor::Round& round) {
@@ -60,6 +59,7 @@ std::byte* LightRound::address(const Place& place) const {
 }
 
 LightRound::Outcome LightRound::go() {
+  if (posted_) return Outcome::kStuck;
   const std::vector<Step>& steps = round_.schedule->schedule().steps;
   const auto bytes_of = [this](const Place& place, std::uint64_t count) {
     return count * (place.form == Form::kValue ? value_bytes_ : partial_bytes_);

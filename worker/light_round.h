@@ -32,13 +32,15 @@ class LightRound {
              std::uint32_t slot, RoundBoard* board);
 
   // Whether the round can be run here at all.
-  [[nodiscard]] static bool serves(const Executor::Round& round);
+  [[nodiscard]] static bool serves(const PreparedSchedule& schedule, const Reducer& reducer);
 
   void begin(const Executor::Round& round);
   // Does what can be done without waiting.
   [[nodiscard]] Outcome go();
   // Begun, and not over or handed over.
   [[nodiscard]] bool runs() const { return runs_; }
+  // The newest one.
+  [[nodiscard]] const RoundId& round() const { return round_.id; }
   // The executor takes the round over.
   void hand_over();
   // As in Executor: what stands final in the output, after close_all() and before abandon().

@@ -57,7 +57,7 @@ void ProgressReporter::sample(const RoundBoard& board, TimeMs now) {
     }
     for (const Rank peer : awaited) part_.links[static_cast<std::uint32_t>(peer.value)].awaited_ms += credited_ms;
     for (const Rank peer : blocked) part_.links[static_cast<std::uint32_t>(peer.value)].blocked_ms += credited_ms;
-  } else if (rounds.empty()) {
+  } else if (rounds.empty() && !board.at_once.load(std::memory_order_relaxed)) {
     part_.outside_ms += credited_ms;
   }
   for (std::size_t peer = 0; peer < seen_.size(); peer++) {

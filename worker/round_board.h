@@ -97,6 +97,15 @@ class RoundBoard {
       l.received.store(0, std::memory_order_relaxed);
     }
   }
+  // One writer: no locked instruction.
+  static void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) {
+    counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+  }
+  // A round was carried out, and sent so much payload.
+  void computed(std::uint64_t bytes_sent) {
+    add(bytes_moved, bytes_sent);
+    add(rounds_computed, 1);
+  }
   // Payload that has left for this rank of the job, or come from it.
   void sent(Rank peer, std::uint64_t bytes) { add(links_[static_cast<std::size_t>(peer.value)].sent, bytes); }
   void received(Rank peer, std::uint64_t bytes) { add(links_[static_cast<std::size_t>(peer.value)].received, bytes); }
@@ -109,6 +118,7 @@ class RoundBoard {
   }
 
   std::atomic<int> asleep{0};          // threads that sleep until something moves
+  std::atomic<bool> at_once{false};    // a round runs that no slot shows, and is over before it could be read
   std::atomic<bool> replaying{false};  // results are being fetched from logs; as of the last sleep
   std::atomic<std::uint64_t> rounds_finished{0};
   std::atomic<std::uint64_t> rounds_replayed{0};  // of those, numbered ones whose results came from the log
@@ -121,11 +131,6 @@ class RoundBoard {
   struct Link {
     std::atomic<std::uint64_t> sent{0}, received{0};
   };
-  // One writer: no locked instruction.
-  static void add(std::atomic<std::uint64_t>& counter, std::uint64_t bytes) {
-    counter.store(counter.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
-  }
-
   struct alignas(64) Slot {
     std::atomic<std::uint64_t> sequence{0};
     std::atomic<bool> busy{false};

@@ -37,6 +37,8 @@ namespace {
 // who sleeps is woken sooner than who yields.
 constexpr auto kIdleTime = std::chrono::microseconds(60);
 constexpr int kPollsBetweenLooksAtTheClock = 4;
+// Where each rank of the host can have a core: some 0.5 µs, in which a peer that is not late has sent.
+constexpr int kLooksAtOnce = 24;
 constexpr auto kWaitLogInterval = std::chrono::seconds(10);
 constexpr int kSleepMs = 1000;
 // GPUs wake nobody: whoever sleeps looks at buffers that move after a while, which grows while nothing comes.
@@ -462,6 +464,8 @@ void Session::install(const wire::Plan& plan, Rank self) {
     host_of_.push_back(member.host_id());
     lives_.emplace_back(member.absent() ? 0 : member.incarnation());
   }
+  const auto mates = std::ranges::count(host_of_, host_of_[static_cast<std::size_t>(self.value)]);
+  looks_ = mates <= sysconf(_SC_NPROCESSORS_ONLN) ? kLooksAtOnce : 0;
   memory_.install(lives_);
   std::vector<std::uint32_t> streams_to;
   for (const Way& way : ways_of(plan, self)) streams_to.push_back(way.streams);
@@ -1090,15 +1094,59 @@ Status Session::give_state(std::unique_lock<std::mutex>& lock) {
 
 Status Session::run(GroupId group, Call& call) {
   std::unique_lock lock(mutex_);
-  Status status = may_call(group, call);
-  if (!status.ok()) return status;
+  const Status status = clear_way(lock, group, call);
+  return status.ok() ? drive_through(lock, group, call) : status;
+}
+
+Status Session::run(GroupId group, const GroupShape& shape, const CallSpec& spec,
+                    std::shared_ptr<const std::vector<Rank>>& contributors) {
+  const bool plain = staging_ == nullptr && spec.wire == DataType{} && spec.prepare == nullptr;
+  std::unique_lock lock(mutex_, std::defer_lock);
+  if (plain) lock.lock();
+  const bool clear = plain && way_is_clear();
+  if (!clear || !engine_.run_at_once(group, spec, looks_))
+    return run_by_call(lock, group, shape, spec, clear, contributors);
+  if (!engine_.finished_calls().empty()) run_callbacks(lock);
+  yield_to_control(lock);
+  contributors = nullptr;
+  return {};
+}
+
+// `lock` is held, unless the buffers may have to be staged. `clear`: the way is, and a round that may have begun is
+// gone on with before anything else.
+Status Session::run_by_call(std::unique_lock<std::mutex>& lock, GroupId group, const GroupShape& shape,
+                            const CallSpec& spec, bool clear, std::shared_ptr<const std::vector<Rank>>& contributors) {
+  Call call;
+  call.spec = spec;
+  Status status;
+  if (!lock.owns_lock()) {
+    status = stage(call, shape);
+    if (!status.ok()) return status;
+    lock.lock();
+  }
+  if (!clear) status = clear_way(lock, group, call);
+  if (status.ok()) status = drive_through(lock, group, call);
+  contributors = std::move(call.contributors);
+  return status;
+}
+
+// Nothing of what clear_way() does would be to do.
+bool Session::way_is_clear() const {
+  return callers_ == 0 && !fusing_ && batch_.empty() && serialize_ == nullptr && settings_.min_workers == 0 &&
+         !drains_.load(std::memory_order_relaxed);
+}
+
+Status Session::clear_way(std::unique_lock<std::mutex>& lock, GroupId group, const Call& call) {
+  if (Status status = may_call(group, call); !status.ok()) return status;
   // A set-up round may be made by one life alone, and ends no batch: it has no number among the others.
   if (call.setup.empty()) send_batch(lock);
   stay_out(lock);
-  status = give_state(lock);
+  return give_state(lock);
+}
+
+Status Session::drive_through(std::unique_lock<std::mutex>& lock, GroupId group, Call& call) {
   call.blocking = true;
-  if (status.ok()) status = engine_.submit(group, call);
-  if (!status.ok()) return status;
+  if (Status status = engine_.submit(group, call); !status.ok()) return status;
   drive(lock, [&] { return call.finished.load(std::memory_order_relaxed); });
   if (!engine_.finished_calls().empty()) run_callbacks(lock);
   return call.status;

@@ -62,6 +62,10 @@ class Session final : private DataPath {
   [[nodiscard]] Status stage(Call& call, const GroupShape& shape);
   // A validated call. Blocks until it has finished and returns its result.
   Status run(GroupId group, Call& call);
+  // The same of one that is neither staged nor a set-up round; small ones that repeat others take the shortest way.
+  // `contributors`: as Call's.
+  Status run(GroupId group, const GroupShape& shape, const CallSpec& spec,
+             std::shared_ptr<const std::vector<Rank>>& contributors);
   // A validated call that lives until it has finished (call->self is set here).
   Status submit(GroupId group, const std::shared_ptr<Call>& call);
   // A validated asynchronous call, not staged, that may be put together with those before and after it, of up to so
@@ -178,6 +182,11 @@ class Session final : private DataPath {
   void sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout_ms, bool watch_links);
   void stay_out(std::unique_lock<std::mutex>& lock);
   bool work_outside(std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] bool way_is_clear() const;
+  Status clear_way(std::unique_lock<std::mutex>& lock, GroupId group, const Call& call);
+  Status drive_through(std::unique_lock<std::mutex>& lock, GroupId group, Call& call);
+  Status run_by_call(std::unique_lock<std::mutex>& lock, GroupId group, const GroupShape& shape, const CallSpec& spec,
+                     bool clear, std::shared_ptr<const std::vector<Rank>>& contributors);
   Status submit(std::unique_lock<std::mutex>& lock, GroupId group, const std::shared_ptr<Call>& call);
   void send_batch(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] Status may_call(GroupId group, const Call& call) const;
@@ -267,6 +276,7 @@ class Session final : private DataPath {
   std::optional<Coming> coming_;
   Status failed_;
   int callers_ = 0;        // threads inside drive()
+  int looks_ = 0;          // for a message of a small round, before others get the core
   bool watched_ = false;   // one of them sleeps on the links, and the others until it tells
   std::string waits_for_;  // beside calls; for the log
   bool waits_for_commit_ = false;

@@ -1451,7 +1451,15 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
   calls_.push_back(std::move(active));
   a.call->self = a.call;
   if (a.step.values == Values::kFresh && spec.sends) judge_.sends(a.step, timeline_, host());
-  const Status taken = engine_.submit(group, *a.call);
+  const bool repeats = a.step.blocking && !a.step.setup && !prepares && spec.collective != Collective::kPoint;
+  const RoundId round = engine_.next_round(group);
+  const bool at_once = repeats && engine_.run_at_once(group, spec, 1);
+  if (at_once) {
+    a.call->round = round;
+    a.call->self.reset();
+    a.call->settled = a.call->finished = true;
+  }
+  const Status taken = at_once ? Status() : engine_.submit(group, *a.call);
   if (doomed_) return links_.doomed();
   if (!taken.ok()) {
     a.call->self.reset();

@@ -663,6 +663,128 @@ TEST(Engine, ACallThatDiffersInOneThingIsNotTakenForTheOneBefore) {
   }
 }
 
+// Without a Call, where what was asked for before is asked for again; what is begun so is gone on with by submit().
+void rounds_run_at_once(bool pipes, std::size_t log_bytes) {
+  Mesh::Options o;
+  o.pipes = o.one_host = pipes;
+  o.log_bytes = log_bytes;
+  Mesh mesh(o);
+  std::vector<float> x(4), y(4);
+  std::uint64_t rounds = 0;
+  const auto fill = [&] {
+    x.assign(4, 1.0f);
+    y.assign(4, 2.0f);
+  };
+  const auto expect_sum = [&] {
+    EXPECT_EQ(x, std::vector<float>(4, 3.0f));
+    EXPECT_EQ(y, x);
+    rounds++;
+    for (const int r : {0, 1}) {
+      EXPECT_EQ(mesh.engine(r).outstanding(), 0u);
+      EXPECT_EQ(mesh.engine(r).rounds_done(kWorldGroup, kPreamble), rounds);
+      EXPECT_EQ(mesh.engine(r).next_round(kWorldGroup).sequence, Sequence(rounds));
+    }
+  };
+  const auto both_submit = [&] {
+    fill();
+    Call a, b;
+    a.spec = sum_of(x);
+    b.spec = sum_of(y);
+    a.blocking = b.blocking = true;
+    ASSERT_TRUE(mesh.engine(0).submit(kWorldGroup, a).ok());
+    ASSERT_TRUE(mesh.engine(1).submit(kWorldGroup, b).ok());
+    ASSERT_TRUE(mesh.run([&] { return a.finished && b.finished; }));
+    expect_sum();
+  };
+  EXPECT_FALSE(mesh.engine(0).run_at_once(kWorldGroup, sum_of(x), 0)) << "there was none before";
+  both_submit();
+  for (int turn = 0; turn < 5; turn++) {
+    // The first finds nothing of the other's, the second all.
+    fill();
+    ASSERT_FALSE(mesh.engine(0).run_at_once(kWorldGroup, sum_of(x), 3));
+    Call a;
+    a.spec = sum_of(x);
+    a.blocking = true;
+    ASSERT_TRUE(mesh.engine(0).submit(kWorldGroup, a).ok());
+    EXPECT_EQ(mesh.engine(0).describe_waits().size(), 1u);
+    ASSERT_TRUE(mesh.engine(1).run_at_once(kWorldGroup, sum_of(y), 1000));
+    ASSERT_TRUE(mesh.run([&] { return a.finished.load(); }));
+    EXPECT_TRUE(a.status.ok());
+    expect_sum();
+    EXPECT_EQ(mesh.engine(1).finished_calls().size(), 0u);
+    // Posted before a sleep.
+    fill();
+    ASSERT_FALSE(mesh.engine(1).run_at_once(kWorldGroup, sum_of(y), 0));
+    Call b;
+    b.spec = sum_of(y);
+    b.blocking = true;
+    ASSERT_TRUE(mesh.engine(1).submit(kWorldGroup, b).ok());
+    ASSERT_TRUE(mesh.engine(1).post_all());
+    ASSERT_TRUE(mesh.engine(0).run_at_once(kWorldGroup, sum_of(x), 1000));
+    ASSERT_TRUE(mesh.run([&] { return b.finished.load(); }));
+    expect_sum();
+  }
+  // Not while something else is under way, nor for another call.
+  std::vector<float> u(4, 1.0f), v(4, 2.0f);
+  Call first;
+  first.spec = sum_of(u);
+  ASSERT_TRUE(mesh.engine(0).submit(kWorldGroup, first).ok());
+  EXPECT_FALSE(mesh.engine(0).run_at_once(kWorldGroup, sum_of(x), 0));
+  EXPECT_EQ(mesh.engine(0).describe_waits().size(), 1u);
+  Call second;
+  second.spec = sum_of(v);
+  ASSERT_TRUE(mesh.engine(1).submit(kWorldGroup, second).ok());
+  ASSERT_TRUE(mesh.run([&] { return first.finished && second.finished; }));
+  EXPECT_EQ(u, std::vector<float>(4, 3.0f));
+  rounds++;
+  CallSpec other = sum_of(x);
+  other.op = ReduceOp::kMax;
+  EXPECT_FALSE(mesh.engine(0).run_at_once(kWorldGroup, other, 0));
+  both_submit();
+  mesh.engine(0).stop(Status(Code::kClosed, "over"));
+  EXPECT_FALSE(mesh.engine(0).run_at_once(kWorldGroup, sum_of(x), 0));
+}
+
+TEST(Engine, ARoundThatRepeatsAnotherRunsAtOnce) {
+  for (const bool pipes : {false, true}) {
+    for (const std::size_t log_bytes : {std::size_t{0}, std::size_t{1} << 20}) rounds_run_at_once(pipes, log_bytes);
+  }
+}
+
+// Sites are told, and compared, as in any round.
+TEST(Engine, ARoundAtOnceHasTheSiteOfItsOwnCall) {
+  Mesh::Options o;
+  o.check_call_sites = true;
+  Mesh mesh(o);
+  std::vector<float> x(4, 1.0f), y(4, 2.0f);
+  const auto at = [](std::vector<float>& v, std::uint64_t site) {
+    CallSpec s = sum_of(v);
+    s.site = site;
+    return s;
+  };
+  Call a, b;
+  a.spec = at(x, 5);
+  b.spec = at(y, 5);
+  a.blocking = b.blocking = true;
+  ASSERT_TRUE(mesh.engine(0).submit(kWorldGroup, a).ok());
+  ASSERT_TRUE(mesh.engine(1).submit(kWorldGroup, b).ok());
+  ASSERT_TRUE(mesh.run([&] { return a.finished && b.finished; }));
+  ASSERT_FALSE(mesh.engine(0).run_at_once(kWorldGroup, at(x, 6), 0));
+  Call c, d;
+  c.spec = at(x, 6);
+  c.blocking = true;
+  ASSERT_TRUE(mesh.engine(0).submit(kWorldGroup, c).ok());
+  ASSERT_FALSE(mesh.engine(1).run_at_once(kWorldGroup, at(y, 7), 1000));
+  d.spec = at(y, 7);
+  d.blocking = true;
+  ASSERT_TRUE(mesh.engine(1).submit(kWorldGroup, d).ok());
+  std::optional<Engine::Failure> failure;
+  ASSERT_TRUE(mesh.run([&] { return (failure = mesh.engine(1).take_failure()).has_value(); }));
+  EXPECT_EQ(failure->status.code(), Code::kDesync) << failure->status.describe();
+  EXPECT_NE(failure->status.describe().find("+0x7"), std::string::npos) << failure->status.describe();
+  EXPECT_NE(failure->status.describe().find("+0x6"), std::string::npos) << failure->status.describe();
+}
+
 // Both ways: on a link that has just broken, and while a frame is looked for.
 TEST(Engine, ALightRoundWhosePeerHasGoneIsReported) {
   for (const bool looks : {false, true}) {

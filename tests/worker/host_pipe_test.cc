@@ -109,7 +109,9 @@ TEST(HostPipe, RingsBeginOnAPageOfThisSystem) {
   Pipe pipe;
   struct stat about {};
   ASSERT_EQ(fstat(pipe.memory.get(), &about), 0);
-  EXPECT_EQ(static_cast<std::size_t>(about.st_size), page + 2 * HostPipe::kRingBytes);
+  const std::size_t head = HostPipe::memory_bytes(HostPipe::kRingBytes) - 2 * HostPipe::kRingBytes;
+  EXPECT_EQ(head % page, 0u);
+  EXPECT_EQ(static_cast<std::size_t>(about.st_size), HostPipe::memory_bytes(HostPipe::kRingBytes));
   std::byte ring = std::byte{1};
   for (HostPipe* end : {pipe.first.get(), pipe.second.get()}) {
     const std::span<std::byte> room = *end->room();
@@ -119,7 +121,7 @@ TEST(HostPipe, RingsBeginOnAPageOfThisSystem) {
   }
   for (std::size_t i = 0; i < 2; i++) {
     std::byte first{};
-    ASSERT_EQ(pread(pipe.memory.get(), &first, 1, static_cast<off_t>(page + i * HostPipe::kRingBytes)), 1);
+    ASSERT_EQ(pread(pipe.memory.get(), &first, 1, static_cast<off_t>(head + i * HostPipe::kRingBytes)), 1);
     EXPECT_EQ(first, static_cast<std::byte>(i + 1));
   }
 }
@@ -170,6 +172,112 @@ TEST(HostPipe, WhatIsHeldStaysUntilItIsReleased) {
   EXPECT_EQ(pipe.first->room()->size(), HostPipe::kRingBytes - 2 * kPiece);
   pipe.second->release(held);
   EXPECT_EQ(pipe.first->room()->size(), HostPipe::kRingBytes);
+}
+
+bool put_note(HostPipe& pipe, std::uint64_t number) {
+  const std::span<std::byte> note = pipe.note_room();
+  if (note.empty()) return false;
+  EXPECT_EQ(note.size(), HostPipe::kNoteBytes);
+  for (std::size_t i = 0; i < note.size(); i++) note[i] = byte_at(number + i);
+  pipe.put_note();
+  return true;
+}
+
+// Takes the next note, if there is one.
+bool take_note(HostPipe& pipe, std::uint64_t number) {
+  const std::span<const std::byte> note = pipe.note();
+  if (note.empty()) return false;
+  for (std::size_t i = 0; i < note.size(); i++) EXPECT_EQ(note[i], byte_at(number + i)) << number;
+  pipe.take_note();
+  return true;
+}
+
+TEST(HostPipe, NotesKeepTheirPlaceAmongTheBytes) {
+  Pipe pipe;
+  std::array<std::byte, 100> bytes{};
+  for (std::uint64_t turn = 0; turn < 20; turn++) {
+    EXPECT_TRUE(put_note(*pipe.first, 3 * turn));
+    EXPECT_EQ(write(*pipe.first, bytes), 100u);
+    EXPECT_TRUE(put_note(*pipe.first, 3 * turn + 1));
+    EXPECT_TRUE(put_note(*pipe.first, 3 * turn + 2));
+    EXPECT_TRUE(pipe.second->come()->empty()) << "a note comes before them";
+    EXPECT_TRUE(take_note(*pipe.second, 3 * turn));
+    EXPECT_FALSE(take_note(*pipe.second, 0)) << "bytes come before it";
+    EXPECT_EQ(read(*pipe.second, std::span(bytes).first(60)), 60u);
+    EXPECT_FALSE(take_note(*pipe.second, 0));
+    EXPECT_EQ(pipe.second->come()->size(), 40u);
+    pipe.second->hold(40);  // is as good as taken
+    EXPECT_TRUE(take_note(*pipe.second, 3 * turn + 1));
+    EXPECT_TRUE(take_note(*pipe.second, 3 * turn + 2));
+    EXPECT_FALSE(take_note(*pipe.second, 0));
+    pipe.second->release(pipe.second->come()->data() - 40);
+  }
+}
+
+TEST(HostPipe, FullSlotsTakeNoNoteUntilOneIsTaken) {
+  Pipe pipe;
+  std::uint64_t put = 0, taken = 0;
+  for (int turn = 0; turn < 10; turn++) {
+    while (put_note(*pipe.first, put)) put++;
+    ASSERT_EQ(put - taken, HostPipe::kNotes);
+    ASSERT_TRUE(take_note(*pipe.second, taken++));
+  }
+  // What goes the other way says what has been taken, too.
+  EXPECT_TRUE(put_note(*pipe.second, 77));
+  EXPECT_TRUE(take_note(*pipe.first, 77));
+  EXPECT_TRUE(put_note(*pipe.first, put));
+  EXPECT_FALSE(put_note(*pipe.first, put));
+}
+
+TEST(HostPipe, WhoSleepsIsToldOfANote) {
+  Pipe pipe;
+  EXPECT_TRUE(wait_to_read(*pipe.second, 8));
+  EXPECT_TRUE(put_note(*pipe.first, 0));
+  EXPECT_TRUE(pipe.first->must_wake_reader());
+  EXPECT_FALSE(wait_to_read(*pipe.second, 8)) << "there is something already";
+}
+
+// Two ends that answer each other by notes and bytes in turn, and sleep now and then.
+TEST(HostPipe, NotesAndBytesBetweenThreads) {
+  Pipe pipe;
+  constexpr std::uint64_t kTurns = 200'000;
+  const auto play = [&](HostPipe& end, std::uint32_t seed) {
+    std::mt19937 mine(seed), theirs(1 - seed);
+    std::uint64_t written = 0, read = 0;
+    for (std::uint64_t turn = 0; turn < kTurns; turn++) {
+      std::array<std::byte, 64> bytes;
+      if (mine() % 3 != 0) {
+        while (end.note_room().empty()) std::this_thread::yield();
+        const std::span<std::byte> note = end.note_room();
+        std::memcpy(note.data() + turn % 1000, &turn, sizeof turn);
+        end.put_note();
+      } else {
+        while (end.room()->size() < bytes.size()) std::this_thread::yield();
+        std::memcpy(end.room()->data(), &turn, sizeof turn);
+        end.put(bytes.size());
+        written += bytes.size();
+      }
+      std::uint64_t got = 0;
+      if (theirs() % 3 != 0) {
+        while (end.note().empty()) std::this_thread::yield();
+        EXPECT_TRUE(end.come()->empty());
+        std::memcpy(&got, end.note().data() + turn % 1000, sizeof got);
+        end.take_note();
+      } else {
+        while (end.come()->size() < bytes.size()) std::this_thread::yield();
+        EXPECT_TRUE(end.note().empty());
+        std::memcpy(&got, end.come()->data(), sizeof got);
+        end.take(bytes.size());
+        read += bytes.size();
+      }
+      if (got != turn) return ADD_FAILURE() << got << " came for " << turn;
+    }
+    EXPECT_GT(written, 0u);
+    EXPECT_GT(read, 0u);
+  };
+  std::thread other([&] { play(*pipe.second, 1); });
+  play(*pipe.first, 0);
+  other.join();
 }
 
 TEST(HostPipe, WhoSleepsIsToldOnce) {
@@ -302,12 +410,13 @@ TEST(HostPipe, OtherMemoryIsRefused) {
     EXPECT_EQ(fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
   };
   const off_t page = sysconf(_SC_PAGESIZE), ring = HostPipe::kRingBytes, least = HostPipe::kLeastRingBytes;
-  const OwnedFd unsealed = memory(page + 2 * ring);
+  const off_t head = static_cast<off_t>(HostPipe::memory_bytes(HostPipe::kRingBytes)) - 2 * ring;
+  const OwnedFd unsealed = memory(head + 2 * ring);
   EXPECT_EQ(HostPipe::map(unsealed.get(), true).status().code(), Code::kRefused) << "it could shrink under us";
   seal(unsealed);
   EXPECT_TRUE(HostPipe::map(unsealed.get(), true).ok()) << "the seals were all that it lacked";
-  for (const off_t bytes : {off_t{0}, page - 1, page, page + least, page + 3 * least, page + 4 * ring,
-                            page + 2 * ring + 1, page + 2 * (ring - page)}) {
+  for (const off_t bytes : {off_t{0}, head - 1, head, head + least, head + 3 * least, head + 4 * ring,
+                            head + 2 * ring + 1, head + 2 * (ring - page)}) {
     const OwnedFd other = memory(bytes);
     seal(other);
     EXPECT_EQ(HostPipe::map(other.get(), true).status().code(), Code::kRefused) << bytes;

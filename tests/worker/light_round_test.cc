@@ -112,7 +112,7 @@ class Root : public ::testing::Test {
 };
 
 TEST_F(Root, RunsToItsEndAsMessagesCome) {
-  ASSERT_TRUE(LightRound::serves(round_));
+  ASSERT_TRUE(LightRound::serves(*round_.schedule, round_.reducer));
   EXPECT_EQ(light_.go(), LightRound::Outcome::kWaits);
   EXPECT_EQ(light_.waits_for(), Rank(1));
   come(2);
@@ -216,9 +216,9 @@ TEST_F(Root, LargeMessagesAreNotServed) {
   request.count++;
   const PreparedSchedule more(schedule::make(request).value());
   round_.schedule = &most;
-  EXPECT_TRUE(LightRound::serves(round_));
+  EXPECT_TRUE(LightRound::serves(*round_.schedule, round_.reducer));
   round_.schedule = &more;
-  EXPECT_FALSE(LightRound::serves(round_));
+  EXPECT_FALSE(LightRound::serves(*round_.schedule, round_.reducer));
   light_.abandon();
 }
 

@@ -70,6 +70,14 @@ TEST_F(Looks, CountATimeOnce) {
   EXPECT_EQ(a.idle_ms(), 1000u);
 }
 
+// Of rounds that are too short to be shown.
+TEST_F(Looks, WhatIsCarriedOutAtOnceIsNoTimeOutside) {
+  board_.at_once = true;
+  EXPECT_EQ(beat().outside_ms(), 0u);
+  board_.at_once = false;
+  EXPECT_EQ(beat().outside_ms(), 1000u);
+}
+
 TEST_F(Looks, AProcessThatDidNotRunSaysSo) {
   (void)beat();
   now_ += 4000;

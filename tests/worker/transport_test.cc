@@ -612,6 +612,78 @@ TEST_F(Piped, WhatIsNotDueStaysForWhoPosts) {
   refused(header(0), 50, Code::kCorrupt);
 }
 
+// What goes as a note, because its header was said before, is checked as all are.
+TEST_F(Piped, WhatRepeatsAHeaderIsCheckedAsWell) {
+  std::vector<std::byte> bytes(100, std::byte{5}), got(100);
+  const auto of = [](std::uint64_t sequence, std::uint32_t message, std::uint64_t site) {
+    FrameHeader h = header(message);
+    h.round.sequence = Sequence(sequence);
+    h.fingerprint.site = site;
+    return h;
+  };
+  const auto repeat = [&](FrameHeader sent, FrameHeader due, std::size_t size, Code code) {
+    connect();
+    for (const bool first : {true, false}) {
+      FrameHeader h = of(1, first ? 0 : 1, sent.fingerprint.site), d = of(1, first ? 0 : 1, 0);
+      ASSERT_EQ(end_[0].send_now(link_[0], h, bytes, 1), Transport::Now::kDone);
+      ASSERT_EQ(end_[1].recv_now(link_[1], d, got), Transport::Now::kDone);
+    }
+    bytes[7] = std::byte{8};
+    got.assign(100, std::byte{});
+    ASSERT_EQ(end_[0].send_now(link_[0], sent, std::span(bytes).first(size), 1), Transport::Now::kDone);
+    if (code == Code::kOk) {
+      EXPECT_EQ(end_[1].recv_now(link_[1], due, got), Transport::Now::kDone);
+      EXPECT_EQ(got, bytes);
+      return;
+    }
+    EXPECT_EQ(end_[1].recv_now(link_[1], due, got), Transport::Now::kPost);
+    EXPECT_EQ(got, std::vector<std::byte>(100));
+    end_[1].post_recv(link_[1], due, got, 2);
+    const Completion c = next(end_[1]);
+    EXPECT_EQ(c.status.code(), code) << c.status.describe();
+    EXPECT_NE(c.status.describe().find("rank 0 sent what is not due"), std::string::npos) << c.status.describe();
+    EXPECT_EQ(got, std::vector<std::byte>(100));
+  };
+  repeat(of(2, 0, 0), of(2, 0, 0), 100, Code::kOk);
+  repeat(of(2, 0, 17), of(2, 0, 18), 100, Code::kOk);
+  repeat(of(2, 0, 17 | kSiteCompared), of(2, 0, 18 | kSiteCompared), 100, Code::kDesync);
+  repeat(of(2, 0, 0), of(3, 0, 0), 100, Code::kDesync);
+  repeat(of(2, 1, 0), of(2, 0, 0), 100, Code::kCorrupt);
+  repeat(of(2, 0, 0), of(2, 0, 0), 50, Code::kCorrupt);
+  FrameHeader other = of(2, 0, 0);
+  other.fingerprint.count++;
+  repeat(of(2, 0, 0), other, 100, Code::kDesync);
+  other = of(2, 0, 0);
+  other.epoch = Epoch(7);
+  repeat(of(2, 0, 0), other, 100, Code::kCorrupt);
+}
+
+// More of them than there are slots go on through the ring, in their order.
+TEST_F(Piped, ManySmallFramesAtOnceKeepTheirOrder) {
+  std::uint32_t sent = 0, come = 0;
+  for (int turn = 0; turn < 200; turn++) {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(turn * 11));
+    for (int i = 0; i < turn % 9; i++, sent++) {
+      FrameHeader h = header(sent);
+      std::ranges::fill(bytes, static_cast<std::byte>(sent));
+      ASSERT_EQ(end_[0].send_now(link_[0], h, bytes, 1), Transport::Now::kDone);
+    }
+    for (; come < sent; come++) {
+      std::vector<std::byte> got(bytes.size());
+      FrameHeader due = header(come);
+      if (come % 2 == 0) {
+        ASSERT_EQ(end_[1].recv_now(link_[1], due, got), Transport::Now::kDone) << come;
+      } else {
+        end_[1].post_recv(link_[1], due, got, 2);
+        const Completion c = next(end_[1]);
+        ASSERT_TRUE(c.status.ok()) << c.status.describe();
+      }
+      ASSERT_EQ(got, std::vector<std::byte>(bytes.size(), static_cast<std::byte>(come)));
+    }
+  }
+  EXPECT_GT(come, 700u);
+}
+
 TEST_F(Piped, AFullRingTakesNothingAtOnce) {
   std::vector<std::byte> bytes(4000, std::byte{5}), got(4000);
   std::uint32_t sent = 0;

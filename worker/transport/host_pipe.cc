@@ -28,6 +28,14 @@ struct HostPipe::Ring {
   alignas(128) std::atomic<std::uint32_t> writer_waits{0};
   std::atomic<std::uint32_t> writer_fences{0};
   alignas(128) std::uint64_t taken_back = 0;  // atomic_ref
+  alignas(128) std::atomic<std::uint64_t> notes_taken{0};
+};
+
+// Stamps of a slot only grow: none is taken for one that comes later.
+struct HostPipe::Note {
+  alignas(128) std::atomic<std::uint64_t> stamp{0};  // bytes put before it, and notes up to it
+  std::uint64_t taken = 0;                           // notes of the other direction
+  std::byte bytes[kNoteBytes] = {};
 };
 
 namespace {
@@ -41,11 +49,13 @@ std::size_t page_bytes() {
   static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   return bytes;
 }
-std::size_t memory_bytes(std::size_t ring_bytes) {
-  return page_bytes() + 2 * ring_bytes;
+// What lies before the rings: what both ends count, and the notes.
+constexpr std::size_t kNotesAt = 2048, kHeadBytes = 12288;
+std::size_t head_bytes() {
+  return (kHeadBytes + page_bytes() - 1) / page_bytes() * page_bytes();
 }
 std::size_t mapped_bytes(std::size_t ring_bytes) {
-  return page_bytes() + 4 * ring_bytes;
+  return head_bytes() + 4 * ring_bytes;
 }
 // Places follow from counters.
 bool is_ring(std::size_t bytes) {
@@ -75,6 +85,10 @@ Status unavailable(const char* what) {
 
 }  // namespace
 
+std::size_t HostPipe::memory_bytes(std::size_t ring_bytes) {
+  return head_bytes() + 2 * ring_bytes;
+}
+
 Result<OwnedFd> HostPipe::create(std::size_t ring_bytes) {
   ring_bytes = std::max(ring_bytes, page_bytes());
   WARREN_CHECK(is_ring(ring_bytes), "rings have a size that the other end takes");
@@ -90,10 +104,10 @@ Result<std::unique_ptr<HostPipe>> HostPipe::map(int fd, bool first) {
   const int seals = fcntl(fd, F_GET_SEALS);
   struct stat about {};
   if (seals < 0 || (seals & kSeals) != kSeals || fstat(fd, &about) != 0 ||
-      about.st_size < static_cast<off_t>(page_bytes())) {
+      about.st_size < static_cast<off_t>(head_bytes())) {
     return Status(Code::kRefused, "this is not the memory of a link");
   }
-  const std::size_t page = page_bytes(), ring_bytes = (static_cast<std::size_t>(about.st_size) - page) / 2;
+  const std::size_t head = head_bytes(), ring_bytes = (static_cast<std::size_t>(about.st_size) - head) / 2;
   if (!is_ring(ring_bytes) || about.st_size != static_cast<off_t>(memory_bytes(ring_bytes))) {
     return Status(Code::kRefused, "memory of " + std::to_string(about.st_size) + " bytes is not that of a link");
   }
@@ -104,9 +118,9 @@ Result<std::unique_ptr<HostPipe>> HostPipe::map(int fd, bool first) {
     return mmap(static_cast<std::byte*>(at) + to, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
                 static_cast<off_t>(from)) != MAP_FAILED;
   };
-  bool mapped = place(0, 0, page);
+  bool mapped = place(0, 0, head);
   for (std::size_t ring = 0; ring < 2; ring++) {
-    const std::size_t from = page + ring * ring_bytes, to = page + 2 * ring * ring_bytes;
+    const std::size_t from = head + ring * ring_bytes, to = head + 2 * ring * ring_bytes;
     mapped = mapped && place(to, from, ring_bytes) && place(to + ring_bytes, from, ring_bytes);
   }
   if (!mapped) return unavailable("mmap");
@@ -115,11 +129,14 @@ Result<std::unique_ptr<HostPipe>> HostPipe::map(int fd, bool first) {
 }
 
 HostPipe::HostPipe(void* at, std::size_t ring_bytes, bool first) : at_(at), ring_bytes_(ring_bytes) {
-  static_assert(2 * sizeof(Ring) <= 4096, "pages are no smaller");
+  static_assert(2 * sizeof(Ring) <= kNotesAt && kNotesAt + 2 * kNotes * sizeof(Note) <= kHeadBytes &&
+                kNotesAt % alignof(Note) == 0);
+  static_assert(sizeof(Note) == 16 + kNoteBytes);
   // New memory reads as zeros, which is what a ring begins with.
   auto* rings = static_cast<Ring*>(at);
-  auto* bytes = static_cast<std::byte*>(at) + page_bytes();
-  const End ends[2] = {{&rings[0], bytes, 0}, {&rings[1], bytes + 2 * ring_bytes, 0}};
+  auto* notes = reinterpret_cast<Note*>(static_cast<std::byte*>(at) + kNotesAt);
+  auto* bytes = static_cast<std::byte*>(at) + head_bytes();
+  const End ends[2] = {{&rings[0], bytes, notes, 0, 0}, {&rings[1], bytes + 2 * ring_bytes, notes + kNotes, 0, 0}};
   out_ = ends[first ? 0 : 1];
   in_ = ends[first ? 1 : 0];
 }
@@ -148,6 +165,8 @@ void HostPipe::put(std::size_t bytes) {
 std::optional<std::span<const std::byte>> HostPipe::come() {
   const std::uint64_t written = in_.ring->written.load(std::memory_order_acquire);
   if (written - freed() > ring_bytes_ || written - in_.count > ring_bytes_) return std::nullopt;
+  // Who sees bytes sees the notes that were put before them, and takes those first.
+  if (written != in_.count && !note().empty()) return std::span<const std::byte>();
   return std::span<const std::byte>(address_of(in_), static_cast<std::size_t>(written - in_.count));
 }
 
@@ -178,6 +197,35 @@ void HostPipe::release(const std::byte* place) {
   if (first == held_.begin()) return;
   held_.erase(held_.begin(), first);
   in_.ring->taken.store(freed(), std::memory_order_release);
+}
+
+std::span<std::byte> HostPipe::note_room() {
+  if (out_.note_count - notes_taken_ >= kNotes) {
+    // Acquire: the other end has read what is written over.
+    notes_taken_ = out_.ring->notes_taken.load(std::memory_order_acquire);
+    if (out_.note_count - notes_taken_ >= kNotes) return {};
+  }
+  return out_.notes[out_.note_count % kNotes].bytes;
+}
+
+void HostPipe::put_note() {
+  Note& note = out_.notes[out_.note_count++ % kNotes];
+  note.taken = in_.note_count;
+  // Release: who sees the stamp sees the note, and the bytes before it; and this end no longer reads the notes that it
+  // says it has taken.
+  note.stamp.store(out_.count + out_.note_count, std::memory_order_release);
+}
+
+std::span<const std::byte> HostPipe::note() const {
+  const Note& note = in_.notes[in_.note_count % kNotes];
+  if (note.stamp.load(std::memory_order_acquire) != in_.count + in_.note_count + 1) return {};
+  return note.bytes;
+}
+
+void HostPipe::take_note() {
+  // Newer than what the counter has said, if the other end answers. Whatever it says leads nowhere but to these slots.
+  notes_taken_ = in_.notes[in_.note_count % kNotes].taken;
+  in_.ring->notes_taken.store(++in_.note_count, std::memory_order_release);
 }
 
 bool HostPipe::must_wake_reader() {
@@ -227,7 +275,7 @@ bool HostPipe::fence_no_more() {
 }
 
 bool HostPipe::can_read(std::size_t bytes) const {
-  return in_.ring->written.load(std::memory_order_acquire) - in_.count >= bytes;
+  return in_.ring->written.load(std::memory_order_acquire) - in_.count >= bytes || !note().empty();
 }
 
 bool HostPipe::can_write(std::size_t bytes) const {

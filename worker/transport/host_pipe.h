@@ -6,6 +6,11 @@
 // mapped twice in a row, so that any part of it lies in one piece. What has come may be used where it lies: it is held
 // until it is released, and what comes after it is taken meanwhile.
 //
+// Beside the bytes a stream has notes, which are small and come whole, in their order among the bytes. A note lies in
+// one of a few slots, and with it its stamp, which its reader knows beforehand: who waits for it looks where it will
+// lie, and one that fits into the slot's first cache line costs the move of that line and nothing else. What a reader
+// has taken goes back with the notes that it puts itself.
+//
 // Who has nothing to do says so in the ring before it sleeps on the socket that the pipe belongs to (will_wait_…()),
 // and the other end then sends a byte there when that changes (must_wake_…()): both store first and look at the other's
 // word after a fence, so one of them sees it. Where the system has it, who is about to sleep fences both ends
@@ -32,7 +37,11 @@ class HostPipe {
   // ranks on two cores took a fifth more processor time for 1 MiB and above, because rings leave the cache. At least:
   // less than what the system gives a socket.
   static constexpr std::size_t kRingBytes = std::size_t{512} << 10, kLeastRingBytes = std::size_t{64} << 10;
+  // Of a note: 48 lie in the slot's first line. Two ranks that answer each other have at most two notes under way.
+  static constexpr std::size_t kNoteBytes = 1136, kNotes = 4;
 
+  // Of the memory of a pipe with such rings.
+  static std::size_t memory_bytes(std::size_t ring_bytes);
   // The memory of a new pipe; `ring_bytes` is a power of two between these two. kUnavailable: the system gives none.
   static Result<OwnedFd> create(std::size_t ring_bytes = kRingBytes);
   // One end of it, with rings as large as its maker has chosen; the descriptor is not needed afterwards. `first`: the
@@ -63,7 +72,16 @@ class HostPipe {
   void release(const std::byte* place);
   [[nodiscard]] bool holds() const { return !held_.empty(); }
 
-  // After put(), and after take() or release(): the other end sleeps until there is one. It is told once.
+  // Where the next note goes, kNoteBytes; empty: all slots are full, as far as this end knows.
+  [[nodiscard]] std::span<std::byte> note_room();
+  // What was written to note_room() goes behind all that was put.
+  void put_note();
+  // The note that comes next; empty: none, or bytes come before it. come() shows nothing that comes behind it.
+  [[nodiscard]] std::span<const std::byte> note() const;
+  void take_note();
+
+  // After put() and put_note(), and after take() or release(): the other end sleeps until there is one. It is told
+  // once.
   [[nodiscard]] bool must_wake_reader();
   [[nodiscard]] bool must_wake_writer();
 
@@ -74,7 +92,8 @@ class HostPipe {
   [[nodiscard]] const std::uint64_t* taken_back() const;
 
   // Before sleeping: says so in the ring, until the other end has told, which it does when there is anything new. Then
-  // fence(), once for any number of pipes, and then a look whether come(), or room(), has so many bytes already.
+  // fence(), once for any number of pipes, and then a look whether come(), or room(), has so many bytes already, or
+  // there is a note.
   void will_wait_to_read();
   void will_wait_to_write();
   // False: the system has allowed it before, and does no longer (a filter of system calls that the program has set up
@@ -87,10 +106,13 @@ class HostPipe {
 
  private:
   struct Ring;
+  struct Note;
   struct End {
     Ring* ring = nullptr;
     std::byte* bytes = nullptr;
-    std::uint64_t count = 0;  // of this end: put, or taken or held
+    Note* notes = nullptr;
+    std::uint64_t count = 0;       // of this end: put, or taken or held
+    std::uint64_t note_count = 0;  // likewise
   };
   struct Held {
     const std::byte* place = nullptr;
@@ -107,7 +129,8 @@ class HostPipe {
   const std::size_t ring_bytes_;
   bool fences_ = false;  // as the other end was told
   End out_, in_;
-  std::vector<Held> held_;  // in the order of the stream
+  std::uint64_t notes_taken_ = 0;  // of those that this end has put, as far as it knows
+  std::vector<Held> held_;         // in the order of the stream
 };
 
 }  // namespace warren::worker

@@ -106,7 +106,8 @@ class LinkTransport final : public Transport {
     std::size_t sent = 0;      // of the frame in front, header included, in a pipe padding too
     std::size_t received = 0;  // likewise
     FrameBytes send_header{}, recv_header{};
-    // With a pipe.
+    // With a pipe. Of the newest frame whose header went through the ring, or came: notes refer to it.
+    FrameHeader said, heard;
     bool checked = false;  // the header of the frame in front is what was due
     bool whole = false;    // and its payload is read where it lies
     std::array<Held, 16> views;
@@ -121,6 +122,10 @@ class LinkTransport final : public Transport {
   };
 
   Link& at(LinkId link);
+  // The one that a link's frame of this number goes through.
+  static Stream& stream_of(Link& link, std::uint64_t frame) {
+    return *link.streams[link.streams.size() == 1 ? 0 : frame % link.streams.size()];
+  }
   [[nodiscard]] std::uint32_t streams_to(Rank peer) const;
   LinkId make_link(GroupId group, Rank peer);
   void activate(Stream& stream);
@@ -147,6 +152,9 @@ class LinkTransport final : public Transport {
   bool pump_recv(Stream& stream, std::size_t budget);
   bool pump_send_pipe(Stream& stream);
   bool pump_recv_pipe(Stream& stream, std::size_t budget);
+  // A frame that has come as a note; true if it was the one that is due, whose payload has been taken.
+  static bool take_note(Stream& stream, std::span<const std::byte> note, const FrameHeader& expected,
+                        std::span<std::byte> payload, Status& verdict);
   Now send_now_piped(Stream& stream, const FrameHeader& header, std::span<const std::byte> payload);
   Now recv_now_piped(Stream& stream, const FrameHeader& expected, std::span<std::byte> payload);
   void post(LinkId link, const FrameHeader& header, std::span<const std::byte> payload, const LogPlace& place,
