@@ -142,6 +142,7 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   // Tests that say what happens to whom have the ranks that they know.
   const bool staged = !options.deaths.empty() || !options.hosts.empty() || options.faults || options.straggler ||
                       options.lone_commit || options.tracker_dies_before_effect || options.mutant != Mutant::none;
+  s.program.repeats = !staged && options.seed % 2 == 0;
   const std::uint64_t some = options.seed % kSparesEvery == kSparesAt ? 1 + options.seed / kSparesEvery % 3 : 0;
   s.spares = options.spares.value_or(staged || s.large ? 0 : static_cast<std::uint32_t>(some));
   // Half of those replace whoever is slow, sooner or later.

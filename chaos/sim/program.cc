@@ -17,7 +17,7 @@ namespace warren::chaos {
 namespace {
 
 constexpr std::uint64_t kMostStateBytes = 3000;
-constexpr std::uint64_t kMostRepeated = 33;  // elements of a call that a program makes several times in a row
+constexpr std::uint64_t kMostRepeated = 33;  // elements of a call that is made several times in a row
 
 // A whole number that f16 and bf16 hold exactly, as their bits.
 std::uint16_t half_bits(double v, int exponent_bits, int fraction_bits) {
@@ -196,8 +196,9 @@ void Program::draw_version(Random& random, const Shape& shape, Version version, 
     }
     ProgramStep step = draw_step(random, shape, group);
     step.version = version;
-    // Programs repeat their calls, and small ones run at once then.
-    const bool again = step.blocking && !step.prepares && step.values != Values::kFresh && step.count <= kMostRepeated;
+    // Small ones run at once then (Engine::run_at_once).
+    const bool again = shape.repeats && step.blocking && !step.prepares && step.values != Values::kFresh &&
+                       step.count <= kMostRepeated;
     const std::size_t times = again ? step.count % 3 + 1 : 0;
     append(step);
     for (std::size_t i = 0; i < times && steps_.size() < end && steps_.size() < groups_[group].end; ++i) append(step);
