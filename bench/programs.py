@@ -101,6 +101,8 @@ def warren(program: str, ranks: int, folder: pathlib.Path, disk: pathlib.Path, c
     if hosts is None:
         flags = ["--replicas=0"] if program.endswith("without log") else [f"--data_dir={disk}"]
         flags += ["--transport=tcp"] if program.startswith("warren tcp") else []
+        # As the peers that can be bound are.
+        flags += ["--bind_to_core"] if ranks <= (os.cpu_count() or 1) else []
         return Start([[str(WARREN), "run", "-n", str(ranks), *flags, *bench]])
     secret = f"--secret_file={folder}/secret"
     tracker = [*hosts.switch.enter, str(WARREN), "tracker", f"--bind={network.BRIDGE}", f"--advertise={network.BRIDGE}",

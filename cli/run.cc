@@ -38,6 +38,7 @@ DEFINE_string(restarts, "",
               "how often each worker is started again (default: 10 times when it is lost, never when it ends with a "
               "failure of its own)");
 DEFINE_bool(prefix, true, "mark each line of output with the worker that wrote it: \"[3] \"");
+DEFINE_bool(bind_to_core, false, "each worker runs on a core of its own; for programs of one thread");
 DEFINE_bool(insecure_no_auth, false, "no authentication: only where nobody else can connect");
 DEFINE_string(round_timeout_ms, "", "how long a collective waits for a silent peer, in milliseconds");
 DEFINE_string(join_timeout_ms, "", "how long workers wait until all are there, in milliseconds");
@@ -256,6 +257,7 @@ int run(const std::vector<std::string>& words) {
   options.restarts = restarts->lost;
   options.failure_restarts = restarts->failed;
   options.prefix = FLAGS_prefix;
+  options.bind_to_core = FLAGS_bind_to_core;
   options.variables = from_flags();
   const auto provided = provide_tracker(options.variables);
   if (!provided.ok()) return failure(provided.status().describe());
@@ -332,6 +334,7 @@ const Command kRunCommand = {
               "grace_ms",
               "restarts",
               "prefix",
+              "bind_to_core",
               "secret_file",
               "insecure_no_auth",
               "round_timeout_ms",

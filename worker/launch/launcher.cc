@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
@@ -89,6 +90,7 @@ struct Worker {
   std::uint32_t id = 0;
   pid_t pid = 0;  // 0: not running
   Fd pidfd;
+  cpu_set_t core{};               // with bind_to_core
   std::array<Stream, 2> streams;  // stdout, stderr
   LifeView life;
   LifeWatch watch;
@@ -141,13 +143,16 @@ class ChildEnvironment {
 
 // Between fork and exec of a process that may have threads: only calls that are safe in a signal handler.
 [[noreturn]] void become_worker(const char* const* program, char* const* environment, pid_t launcher,
-                                const sigset_t& mask, int output, int error, int life, int failed) {
+                                const sigset_t& mask, const cpu_set_t* core, int output, int error, int life,
+                                int failed) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
   // The launcher may have died before the death signal was asked for.
   if (getppid() == launcher && nothing >= 0 && dup2(nothing, 0) >= 0 && dup2(output, 1) >= 0 && dup2(error, 2) >= 0 &&
-      (life < 0 || fcntl(life, F_SETFD, 0) == 0) && sigprocmask(SIG_SETMASK, &mask, nullptr) == 0) {
+      (life < 0 || fcntl(life, F_SETFD, 0) == 0) &&
+      (core == nullptr || sched_setaffinity(0, sizeof *core, core) == 0) &&
+      sigprocmask(SIG_SETMASK, &mask, nullptr) == 0) {
     execvpe(program[0], const_cast<char* const*>(program), environment);
   }
   const int why = errno;
@@ -177,6 +182,7 @@ class Launch {
   }
 
   Result<int> run() {
+    if (Status s = choose_cores(); !s.ok()) return s;
     for (Worker& w : workers_) {
       if (Status s = start(w); !s.ok()) {
         kill_all();
@@ -199,6 +205,22 @@ class Launch {
  private:
   [[nodiscard]] std::uint32_t world_size() const {
     return options_.world_size != 0 ? options_.world_size : options_.workers;
+  }
+
+  Status choose_cores() {
+    if (!options_.bind_to_core) return {};
+    cpu_set_t allowed;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return system_failure("cannot tell which cores there are");
+    std::size_t next = 0;
+    for (int cpu = 0; cpu < CPU_SETSIZE && next < workers_.size(); ++cpu) {
+      if (!CPU_ISSET(cpu, &allowed)) continue;
+      cpu_set_t& core = workers_[next++].core;
+      CPU_ZERO(&core);
+      CPU_SET(cpu, &core);
+    }
+    if (next == workers_.size()) return {};
+    return {Code::kInvalidArgument, "cannot give each of " + std::to_string(workers_.size()) +
+                                        " workers a core of its own: this process may use " + std::to_string(next)};
   }
 
   Status start(Worker& w) {
@@ -225,8 +247,8 @@ class Launch {
     const pid_t pid = fork();
     if (pid == 0) {
       become_worker(program_.data(), environment.get(), launcher, signals_.mask_before(),
-                    output.value().write_end.get(), error.value().write_end.get(), life.fd(),
-                    failed.value().write_end.get());
+                    options_.bind_to_core ? &w.core : nullptr, output.value().write_end.get(),
+                    error.value().write_end.get(), life.fd(), failed.value().write_end.get());
     }
     if (pid < 0) return system_failure("cannot start worker " + std::to_string(w.id));
     setpgid(pid, pid);  // the child does the same; whoever is first, the group is there before anyone needs it

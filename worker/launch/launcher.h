@@ -65,9 +65,12 @@ struct LaunchOptions {
   // From SIGTERM to this process until a worker that shows life has left.
   std::int64_t drain_ms = limits::kDefaultDrainMs;
   std::int64_t grace_ms = 10'000;  // from SIGTERM to SIGKILL when the job ends because a worker failed
-  bool prefix = true;              // "[3] " before each line of worker 3
-  int output_fd = 1;               // where the workers' stdout goes, and their stderr
-  int error_fd = 2;                // and the launcher's own notices
+  // Each worker runs on one of the cores that this process may use, no two on the same; run() fails where there are
+  // fewer. For programs of one thread: a scheduler leaves two workers that wait for each other in turn on one core.
+  bool bind_to_core = false;
+  bool prefix = true;  // "[3] " before each line of worker 3
+  int output_fd = 1;   // where the workers' stdout goes, and their stderr
+  int error_fd = 2;    // and the launcher's own notices
 };
 
 // Runs the workers until all have ended, and returns the exit code for the launcher's process: 0 if all ended with 0,

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -232,6 +233,26 @@ TEST(Launch, RestartsWithTheAttemptRaised) {
   EXPECT_THAT(f.error,
               HasSubstr("warren: worker_restarted: worker 1 was killed by signal 9 (Killed); starting it again "
                         "at once (restart 2 of 2, attempt 2)\n"));
+}
+
+TEST(Launch, EachWorkerMayHaveACoreOfItsOwn) {
+  cpu_set_t allowed;
+  ASSERT_EQ(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+  const auto cores = static_cast<std::uint32_t>(CPU_COUNT(&allowed));
+  auto o = shell(cores, "taskset -cp $$ | sed 's/.*: //'");
+  o.bind_to_core = true;
+  o.prefix = false;
+  const Finished f = run(o);
+  ASSERT_TRUE(f.code.ok()) << f.code.status().describe();
+  std::vector<std::string> own;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &allowed)) own.push_back(std::to_string(cpu));
+  }
+  EXPECT_THAT(f.lines(), testing::UnorderedElementsAreArray(own));
+  o.workers = cores + 1;
+  EXPECT_EQ(run(o).code.status().describe(), "cannot give each of " + std::to_string(cores + 1) +
+                                                 " workers a core of its own: this process may use " +
+                                                 std::to_string(cores));
 }
 
 TEST(Launch, OneThatWasPreemptedIsLostToo) {
