@@ -583,7 +583,8 @@ Engine::Group::Repeated* Engine::repeats(Group& group, const CallSpec& spec, std
 // Of a call that has a schedule.
 void Engine::repeat(Group& group, const Call& call, std::int32_t size) const {
   const CallSpec& s = call.spec;
-  if (s.type == DataType::kCustom || !s.counts.empty()) return;
+  // Nor a batch, whose fingerprint is of its parts.
+  if (s.type == DataType::kCustom || !s.counts.empty() || s.parts != 0) return;
   Group::Repeated& r = group.repeated[Group::place_of(s)];
   r.collective = s.collective;
   r.type = s.type;
@@ -638,9 +639,17 @@ bool Engine::run_at_once(GroupId id, const CallSpec& spec, int looks) {
   publish_as(*group, round.id, round.fingerprint, r->width, r->total_bytes);
   group->resumed = false;
   board_.at_once.store(true, std::memory_order_relaxed);
-  group->light.begin(round);
-  LightRound::Outcome outcome = group->light.go();
-  for (; outcome == LightRound::Outcome::kWaits && looks > 0; looks--) outcome = group->light.go();
+  LightRound::Outcome outcome{};
+  try {
+    group->light.begin(round);
+    outcome = group->light.go();
+    for (; outcome == LightRound::Outcome::kWaits && looks > 0; looks--) outcome = group->light.go();
+  } catch (...) {
+    // A part of the round may have left.
+    board_.at_once.store(false, std::memory_order_relaxed);
+    stop(Status(Code::kExhausted, "no memory for " + to_string(round.id)));
+    throw;
+  }
   board_.at_once.store(false, std::memory_order_relaxed);
   if (outcome != LightRound::Outcome::kDone) return false;
   group->next_sequence = group->next_sequence.next();

@@ -961,7 +961,10 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
   int idle = 0;
   std::chrono::steady_clock::time_point idle_since, next_log;
   while (!done()) {
-    const bool moved = work_outside(lock) || engine_.progress();
+    const bool outside = work_outside(lock);
+    // States that are logged piece by piece hold up no round.
+    const bool moved = engine_.progress() || outside;
+    if (outside) report_failure();
     // Also of calls that another thread has finished: with a plan, or with what was fetched.
     if (!engine_.finished_calls().empty()) run_callbacks(lock);
     if (moved) {
@@ -1022,7 +1025,8 @@ void Session::engine_loop() {
     run_callbacks(lock);
     const bool mine = callers_ == 0 && (engine_.outstanding() > 0 || engine_.unsettled() || states_move());
     if (mine) {
-      const bool moved = work_outside(lock) || engine_.progress();
+      const bool outside = work_outside(lock);
+      const bool moved = engine_.progress() || outside;
       run_callbacks(lock);
       report_failure();
       look_at_checkpoints();
@@ -1540,12 +1544,20 @@ Status Session::checkpoint(Places global, const Places* local, void* stream) {
   std::unique_ptr<Snapshot> snapshot;
   // Where ranks may be lost for good, all of a state is kept on the CPU until it is committed.
   if (staging_ != nullptr && settings_.min_workers == 0) {
-    std::vector<StatePiece> pieces;
-    add_pieces(pieces, StateKind::kGlobal, global, share);
-    if (local != nullptr) add_pieces(pieces, StateKind::kLocal, *local, Ranges(0, *local_bytes));
-    auto taken = staging_->snapshot(pieces, stream);
-    if (!taken.ok()) return judge(taken.status().because_of_this("cannot read the state for a checkpoint"));
-    snapshot = std::move(taken).value();
+    const auto pieces = [&](const Ranges& of_global) {
+      std::vector<StatePiece> cut;
+      add_pieces(cut, StateKind::kGlobal, global, of_global);
+      if (local != nullptr) add_pieces(cut, StateKind::kLocal, *local, Ranges(0, *local_bytes));
+      return cut;
+    };
+    // Also where what this rank logs of it is on the CPU alone: all ranks go one way.
+    const auto any = staging_->holds(pieces(Ranges(0, global_bytes)));
+    if (!any.ok()) return judge(any.status().because_of_this("cannot read the state for a checkpoint"));
+    if (any.value()) {
+      auto taken = staging_->snapshot(pieces(share), stream);
+      if (!taken.ok()) return judge(taken.status().because_of_this("cannot read the state for a checkpoint"));
+      snapshot = std::move(taken).value();
+    }
   }
   if (snapshot != nullptr) {
     lock.lock();

@@ -785,6 +785,31 @@ TEST(Engine, ARoundAtOnceHasTheSiteOfItsOwnCall) {
   EXPECT_NE(failure->status.describe().find("+0x6"), std::string::npos) << failure->status.describe();
 }
 
+// A batch of fused calls is an allreduce of as many elements, whose fingerprint is of its parts: no call of the
+// program's own repeats it.
+TEST(Engine, NothingRepeatsABatch) {
+  Mesh mesh(Mesh::Options{});
+  std::vector<float> x(4, 1.0f), y(4, 2.0f);
+  Call a, b;
+  a.spec = sum_of(x);
+  b.spec = sum_of(y);
+  a.spec.parts = b.spec.parts = 7;
+  ASSERT_TRUE(mesh.engine(0).submit(kWorldGroup, a).ok());
+  ASSERT_TRUE(mesh.engine(1).submit(kWorldGroup, b).ok());
+  ASSERT_TRUE(mesh.run([&] { return a.finished && b.finished; }));
+  Call c, d;
+  c.spec = sum_of(x);
+  d.spec = sum_of(y);
+  EXPECT_FALSE(mesh.engine(0).run_at_once(kWorldGroup, c.spec, 0));
+  ASSERT_TRUE(mesh.engine(0).submit(kWorldGroup, c).ok());
+  EXPECT_EQ(c.fingerprint.shape, 0u);
+  EXPECT_FALSE(mesh.engine(1).run_at_once(kWorldGroup, d.spec, 1000));
+  ASSERT_TRUE(mesh.engine(1).submit(kWorldGroup, d).ok());
+  ASSERT_TRUE(mesh.run([&] { return c.finished && d.finished; }));
+  EXPECT_TRUE(c.status.ok() && d.status.ok()) << c.status.describe() << d.status.describe();
+  EXPECT_EQ(x, std::vector<float>(4, 6.0f));
+}
+
 // Both ways: on a link that has just broken, and while a frame is looked for.
 TEST(Engine, ALightRoundWhosePeerHasGoneIsReported) {
   for (const bool looks : {false, true}) {

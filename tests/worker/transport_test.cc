@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -712,6 +713,41 @@ TEST_F(Piped, WhatCameBeforeTheEndIsTaken) {
   EXPECT_EQ(got, bytes);
   EXPECT_EQ(second.status.code(), Code::kPeerLost);
   EXPECT_NE(second.status.describe().find("rank 0 broke: closed by the other end"), std::string::npos);
+}
+
+// Notes lie between frames: in the middle of one it would be taken for what is due there.
+TEST_F(Piped, ANoteInsideAFrameIsDamage) {
+  const OwnedFd memory = std::move(HostPipe::create()).value();
+  int fds[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
+  for (const int e : {0, 1}) {
+    end_[e].close_all();
+    end_[e].open(Epoch(1), 1, true);
+    link_[e] = end_[e].link(kWorldGroup, Rank(1 - e));
+    auto pipe = std::move(HostPipe::map(memory.get(), e == 0)).value();
+    ASSERT_TRUE(end_[e].adopt(Epoch(1), kWorldGroup, Rank(1 - e), 0, fds[e], std::move(pipe)).ok());
+  }
+  // More than the ring holds: a part comes.
+  std::vector<std::byte> bytes(HostPipe::kRingBytes + 100'000, std::byte{5}), got(bytes.size());
+  end_[0].post_send(link_[0], header(0), bytes, 1);
+  end_[1].post_recv(link_[1], header(0), got, 2);
+  Completion c[1];
+  EXPECT_EQ(end_[0].poll(c), 0u);
+  for (int i = 0; i < 1000; i++) ASSERT_EQ(end_[1].poll(c), 0u);
+  // Its sender's memory goes mad.
+  std::uint64_t written = 0;
+  void* const raw = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, memory.get(), 0);
+  ASSERT_NE(raw, MAP_FAILED);
+  std::memcpy(&written, raw, sizeof written);
+  munmap(raw, 4096);
+  ASSERT_GT(written, 0u);
+  const auto mad = std::move(HostPipe::map(memory.get(), true)).value();
+  mad->put(written);
+  ASSERT_FALSE(mad->note_room().empty());
+  mad->put_note();
+  const Completion damaged = next(end_[1]);
+  EXPECT_EQ(damaged.token, 2u);
+  EXPECT_EQ(damaged.status.code(), Code::kPeerLost) << damaged.status.describe();
 }
 
 // A thread polls, without success, what another sleeps on.

@@ -27,7 +27,11 @@ Result<SnapshotMemory::Block> SnapshotMemory::take(std::int32_t device, std::uin
   if (bytes > budget_bytes_ || bytes_ > budget_bytes_ - bytes) free_idle();
   if (bytes > budget_bytes_ || bytes_ > budget_bytes_ - bytes) return block;
   void* memory = nullptr;
-  const warren_device_code code = table_.allocate(device, bytes, &memory);
+  warren_device_code code = table_.allocate(device, bytes, &memory);
+  if (code == WARREN_DEVICE_NO_MEMORY && !idle_.empty()) {
+    free_idle();
+    code = table_.allocate(device, bytes, &memory);
+  }
   if (code == WARREN_DEVICE_NO_MEMORY) return block;
   if (code != WARREN_DEVICE_OK) return device_error(table_, code, "cannot allocate on GPU " + std::to_string(device));
   bytes_ += bytes;

@@ -223,24 +223,39 @@ Status Staging::append(std::vector<std::byte>& to, std::span<const std::byte> fr
   return {};
 }
 
-Result<std::unique_ptr<Snapshot>> Staging::snapshot(std::span<const StatePiece> pieces, void* stream) {
+Result<bool> Staging::holds(std::span<const StatePiece> pieces) {
   std::int32_t device = WARREN_DEVICE_HOST;
-  std::uint64_t bytes = 0;  // on it
-  std::vector<bool> there;
   for (const StatePiece& piece : pieces) {
-    const auto lies = piece.bytes.empty() ? Result<std::int32_t>(WARREN_DEVICE_HOST) : device_of(piece.bytes.data());
+    const auto lies = where(piece);
     if (!lies.ok()) return lies.status();
-    there.push_back(lies.value() != WARREN_DEVICE_HOST);
-    if (!there.back()) continue;
+    if (lies.value() == WARREN_DEVICE_HOST) continue;
     if (device != WARREN_DEVICE_HOST && lies.value() != device) {
       return Status(Code::kInvalidArgument, "checkpoint: states are on GPU " + std::to_string(device) + " and on GPU " +
                                                 std::to_string(lies.value()));
     }
     device = lies.value();
+  }
+  return device != WARREN_DEVICE_HOST;
+}
+
+Result<std::int32_t> Staging::where(const StatePiece& piece) {
+  return piece.bytes.empty() ? Result<std::int32_t>(WARREN_DEVICE_HOST) : device_of(piece.bytes.data());
+}
+
+Result<std::unique_ptr<Snapshot>> Staging::snapshot(std::span<const StatePiece> pieces, void* stream) {
+  std::int32_t device = WARREN_DEVICE_HOST;
+  std::uint64_t bytes = 0;  // on it
+  std::vector<bool> there;
+  for (const StatePiece& piece : pieces) {
+    const auto lies = where(piece);
+    if (!lies.ok()) return lies.status();
+    there.push_back(lies.value() != WARREN_DEVICE_HOST);
+    if (!there.back()) continue;
+    device = lies.value();
     bytes += piece.bytes.size();
   }
-  if (device == WARREN_DEVICE_HOST) return std::unique_ptr<Snapshot>();
-  auto block = snapshots_.take(device, bytes);
+  auto block = device == WARREN_DEVICE_HOST ? Result<SnapshotMemory::Block>(SnapshotMemory::Block())
+                                            : snapshots_.take(device, bytes);
   if (!block.ok()) return block.status();
   std::vector<Snapshot::Copied> copied;
   std::vector<Snapshot::Kept> kept;

@@ -47,10 +47,12 @@ class Staging {
   // The same in memory of the program on the CPU or a GPU, in which it may be written to after the work on `stream`.
   [[nodiscard]] Status write(std::span<std::byte> to, std::span<const std::byte> from, void* stream);
 
+  // Whether a GPU has some of these pieces. kInvalidArgument: two have.
+  [[nodiscard]] Result<bool> holds(std::span<const StatePiece> pieces);
   // States of a checkpoint that lie in these pieces, as they are when the work on `stream` is done, which has come when
-  // this returns. null: all of them lie on the CPU. Copies what lies on the GPU there, within the budget; what does not
-  // fit, or has no room there, and what lies on the CPU beside it, to memory of the CPU. kInvalidArgument: pieces on
-  // two GPUs. kExhausted: pinned memory. kUnavailable, kTimeout: the GPU. kClosed: end().
+  // this returns. Copies what lies on the GPU there, within the budget; what does not
+  // fit, or has no room there, and what lies on the CPU beside it, to memory of the CPU. Of one GPU at most,
+  // as holds() has said. kExhausted: pinned memory. kUnavailable, kTimeout: the GPU. kClosed: end().
   [[nodiscard]] Result<std::unique_ptr<Snapshot>> snapshot(std::span<const StatePiece> pieces, void* stream);
 
   // Nobody wants the results any more: waits for GPUs end.
@@ -60,6 +62,7 @@ class Staging {
 
  private:
   [[nodiscard]] Result<std::int32_t> device_of(const void* pointer);
+  [[nodiscard]] Result<std::int32_t> where(const StatePiece& piece);
   [[nodiscard]] Status append(std::vector<std::byte>& to, std::span<const std::byte> from, void* stream);
   DeviceCopies& copies_on(std::int32_t device);
 

@@ -1,12 +1,13 @@
 // The ring: every rank talks to its two neighbours only.
 //
 // Segment o starts at rank o + 1 as raw input, gathers one contributor a turn and is final at its owner o, so that its
-// bracketing is ((in[o+1] + in[o+2]) + …) + in[o]; then it goes round once more. A link carries kStride chunks of one
-// segment, then kStride of the next: what a turn sends was received a turn ago, kStride messages earlier, which is the
-// time that a chunk has to arrive and be reduced while the link is busy with others. It is long because ranks that
-// share cores, or whose machines pause, run in turns of milliseconds: with 16 instead of 4, 100 MiB among 4 ranks in
-// network namespaces on 2 cores take a fifth less time, and 32 are no better. Longer turns would need as many slots as
-// a segment has chunks.
+// bracketing is ((in[o+1] + in[o+2]) + …) + in[o]; then it goes round once more. In a turn a link carries some chunks
+// of one segment, in the next as many of the next segment: what is sent was received a turn ago, as many messages
+// earlier, which is the time that a chunk has to arrive and be reduced while the link is busy with others. Ranks that
+// share cores, or whose machines pause, run in slices of milliseconds: 100 MiB among 4 ranks in network namespaces on 2
+// cores took a tenth less time in turns of 16 chunks than in turns of 4, a twentieth less in turns of 8, and no less in
+// turns of 32. Where a segment has few chunks long turns would be most of the call, and links would rest by turns,
+// which looks as if they were slow. Longer ones need as many slots as a segment has chunks.
 #include <algorithm>
 
 #include "worker/schedule/generators.h"
@@ -14,11 +15,8 @@
 namespace warren::schedule {
 namespace {
 
-constexpr std::uint64_t kStride = 16;
+constexpr std::uint64_t kLeastTurn = 4, kMostTurn = 16, kTurnsOfSegment = 12;
 constexpr std::size_t kReceiveSlots = 4;
-// A partial waits for its turn and then until it has left; two more let the reduction run ahead of the link.
-constexpr std::size_t kPartialSlots = kStride + 2;
-static_assert(kPartialSlots >= kStride, "a turn's partials are all kept until the next turn sends them");
 
 std::uint64_t largest_chunk(const std::vector<Range>& segments, std::uint64_t chunk_elements) {
   std::uint64_t largest = 0;
@@ -42,10 +40,12 @@ class RingExchange {
         gathers_(request.collective != Collective::kReduceScatter),
         segments_(segments_of(request)) {
     for (const Range& segment : segments_) chunks_.push_back(chunks_of(segment.count, request.chunk_elements));
+    turn_ = std::clamp(*std::max_element(chunks_.begin(), chunks_.end()) / kTurnsOfSegment, kLeastTurn, kMostTurn);
     const std::uint64_t elements = largest_chunk(segments_, request.chunk_elements);
     receive_slots_ = builder_.slots(kReceiveSlots, elements);
-    if (reduces_ && size_ > 2) partial_slots_ = builder_.slots(kPartialSlots, elements);
-    readers_.assign(segments_.size() * kStride, kNoStep);
+    // A partial waits for its turn and then until it has left; two more let the reduction run ahead of the link.
+    if (reduces_ && size_ > 2) partial_slots_ = builder_.slots(turn_ + 2, elements);
+    readers_.assign(segments_.size() * turn_, kNoStep);
     std::vector<std::int32_t> path;
     for (std::int32_t i = 1; i <= size_; ++i) path.push_back(modulo(rank_ - size_ + i, size_));
     while (kept_owners_ < path.size() && copies_.keeps(std::span(path).last(kept_owners_ + 1))) ++kept_owners_;
@@ -53,7 +53,7 @@ class RingExchange {
 
   void run() {
     const std::uint64_t chunks = *std::max_element(chunks_.begin(), chunks_.end());
-    for (std::uint64_t first = 0; first < chunks; first += kStride) {
+    for (std::uint64_t first = 0; first < chunks; first += turn_) {
       final_.fill(kNoStep);
       if (reduces_) {
         for (std::int32_t turn = 0; turn + 1 < size_; ++turn) reduce_turn(first, turn);
@@ -78,7 +78,7 @@ class RingExchange {
   [[nodiscard]] static std::size_t index(std::int32_t segment) { return static_cast<std::size_t>(segment); }
   // Who reads this chunk of the input: the only step that does.
   [[nodiscard]] StepId& reader(std::int32_t segment, std::uint64_t lane) {
-    return readers_[index(segment) * kStride + lane];
+    return readers_[index(segment) * turn_ + lane];
   }
   // A chunk in the output, which in a reduce_scatter is the rank's own segment.
   [[nodiscard]] std::uint64_t own_output(const Range& chunk) const {
@@ -93,7 +93,7 @@ class RingExchange {
 
   void back_up(std::uint64_t first) {
     for (const std::int32_t owner : copies_.owners()) {
-      for (std::uint64_t lane = 0; lane < kStride && first + lane < chunks_[index(owner)]; ++lane) {
+      for (std::uint64_t lane = 0; lane < turn_ && first + lane < chunks_[index(owner)]; ++lane) {
         const Range chunk = chunk_of(owner, first + lane);
         copies_.back_up(owner, owner, chunk, chunk.at - segments_[index(owner)].at, final_[lane]);
       }
@@ -101,7 +101,7 @@ class RingExchange {
   }
 
   void place_own(std::uint64_t first) {
-    for (std::uint64_t lane = 0; lane < kStride; ++lane) {
+    for (std::uint64_t lane = 0; lane < turn_; ++lane) {
       if (!has(rank_, first + lane)) continue;
       const Range chunk = chunk_of(rank_, first + lane);
       const std::uint64_t input_at = chunk.at - segments_[index(rank_)].at;
@@ -113,7 +113,7 @@ class RingExchange {
     const std::int32_t out = modulo(rank_ - 1 - turn, size_);
     const std::int32_t in = modulo(rank_ - 2 - turn, size_);
     const Form form_in = turn == 0 ? Form::kValue : Form::kPartial;
-    for (std::uint64_t lane = 0; lane < kStride; ++lane) {
+    for (std::uint64_t lane = 0; lane < turn_; ++lane) {
       if (has(out, first + lane)) {
         const Range chunk = chunk_of(out, first + lane);
         if (turn == 0) {
@@ -141,7 +141,7 @@ class RingExchange {
   void gather_turn(std::uint64_t first, std::int32_t turn) {
     const std::int32_t out = modulo(rank_ - turn, size_);
     const std::int32_t in = modulo(rank_ - 1 - turn, size_);
-    for (std::uint64_t lane = 0; lane < kStride; ++lane) {
+    for (std::uint64_t lane = 0; lane < turn_; ++lane) {
       if (has(out, first + lane)) {
         const Range chunk = chunk_of(out, first + lane);
         builder_.send(next_, output(chunk.at), chunk.count, {final_[lane]});
@@ -167,11 +167,12 @@ class RingExchange {
   bool gathers_;
   std::vector<Range> segments_;
   std::vector<std::uint64_t> chunks_;  // of each segment
+  std::uint64_t turn_ = kLeastTurn;    // chunks
   SlotRing receive_slots_;
   SlotRing partial_slots_;
-  std::array<Slot*, kStride> partial_{};  // to be sent in the next turn, by chunk of the turn
-  std::array<StepId, kStride> final_{};   // likewise: who wrote the final value to the output, or published it
-  std::size_t kept_owners_ = 0;           // so many ranks up to this one have their segments published here
+  std::array<Slot*, kMostTurn> partial_{};  // to be sent in the next turn, by chunk of the turn
+  std::array<StepId, kMostTurn> final_{};   // likewise: who wrote the final value to the output, or published it
+  std::size_t kept_owners_ = 0;             // so many ranks up to this one have their segments published here
   std::vector<StepId> readers_;
 };
 

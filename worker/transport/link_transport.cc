@@ -414,6 +414,10 @@ bool LinkTransport::pump_recv_pipe(Stream& s, std::size_t budget) {
       return broken(verdict.because_of_this("rank " + std::to_string(link.peer.value) + " sent what is not due"));
     };
     if (const auto note = s.pipe->note(); !note.empty()) {
+      if (s.received != 0 || s.checked) {
+        return broken(Status(Code::kPeerLost, "the link to rank " + std::to_string(link.peer.value) +
+                                                  " broke while receiving: " + kDamaged));
+      }
       Status verdict;
       if (!take_note(s, note, in.expected, in.payload, verdict)) return not_due(verdict);
       const Token token = in.token;

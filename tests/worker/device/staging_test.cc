@@ -767,12 +767,15 @@ TEST_F(Snapshots, ComeAfterTheProgramsWork) {
 }
 
 TEST_F(Snapshots, AreOfOneGpuAtMost) {
-  EXPECT_EQ(take(staging_, numbered(10, 1)).value(), nullptr) << "on the CPU";
-  EXPECT_EQ(take(staging_, {}).value(), nullptr);
+  const auto on_cpu = numbered(10, 1);
+  const StatePiece none[] = {piece_of(StateKind::kGlobal, 0, on_cpu), piece_of(StateKind::kLocal, 0, {})};
+  EXPECT_FALSE(staging_.holds(none).value());
+  EXPECT_EQ(bring(*staging_.snapshot(none, nullptr).value(), 10, 0).global, on_cpu) << "a share without the GPU's";
   const DeviceArray<std::uint8_t> first(10, 0), second(10, 1);
   const StatePiece pieces[] = {piece_of(StateKind::kGlobal, 0, first.span()),
                                piece_of(StateKind::kLocal, 0, second.span())};
-  const auto both = staging_.snapshot(pieces, nullptr);
+  EXPECT_TRUE(staging_.holds(std::span(pieces).first(1)).value());
+  const auto both = staging_.holds(pieces);
   EXPECT_EQ(both.status().code(), Code::kInvalidArgument);
   EXPECT_THAT(both.status().describe(), HasSubstr("on GPU 0 and on GPU 1"));
 }

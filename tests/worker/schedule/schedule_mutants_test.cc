@@ -137,7 +137,7 @@ TEST(Mutant, ADroppedDependencyIsARace) {
 // What the races mean when they happen: with sends that complete late, a run sees them too.
 TEST(Mutant, ARaceIsSeenInARun) {
   World world{
-      .collective = Collective::kAllreduce, .algorithm = Algorithm::kRing, .size = 3, .count = 240, .counts = {}};
+      .collective = Collective::kAllreduce, .algorithm = Algorithm::kRing, .size = 3, .count = 60, .counts = {}};
   world.chunk_elements = 2;
   world.in_place = true;
   std::vector<Schedule> schedules = make_all(world);
