@@ -1564,7 +1564,7 @@ Status Session::checkpoint(Places global, const Places* local, void* stream) {
     if (engine_.stopped()) return gone();
     status = checkpoints_->take_in_parts(global_bytes, local_bytes, share);
     if (status.ok()) {
-      coming_.emplace().snapshot = std::move(snapshot);
+      coming_.emplace(std::move(snapshot));
       hand_over();
     }
     look_at_taken(status);

@@ -269,6 +269,7 @@ class Session final : private DataPath {
   void* serialize_stream_ = nullptr;
   // The states of the pending checkpoint, until they are logged.
   struct Coming {
+    explicit Coming(std::unique_ptr<Snapshot> taken) : snapshot(std::move(taken)) {}
     std::unique_ptr<Snapshot> snapshot;
     bool moves = false;  // a thread is at it, outside the lock
     Status failure;      // that the log has no room for them, for the program's next call
