@@ -223,7 +223,7 @@ struct Subject {
   std::function<void(const float* in, float* out, std::size_t count)> prepare;
   // One blocking sum from in to out.
   std::function<void()> allreduce;
-  // Between samples, not timed; all ranks. What it has others do has kRestUs until the next sample. May be empty.
+  // Between samples, not timed; all ranks. May be empty.
   std::function<void()> rest;
   // Called every 50 ms by a rank that waits for the others between samples. May be empty.
   std::function<void()> meanwhile;
@@ -242,7 +242,8 @@ inline Buffer allocate(const Subject& subject, std::size_t bytes) {
 constexpr std::size_t kFewSamplesBytes = std::size_t{128} << 20;
 constexpr long kFewSamples = 3;
 
-// A checkpoint is written to disk meanwhile: by as many processes as there are ranks, with some syncs each.
+// Between samples, of all programs alike. Warren's checkpoint is written to disk meanwhile: by as many processes as
+// there are ranks, with some syncs each.
 constexpr useconds_t kRestUs = 30'000;
 
 // Runs every size of --sizes and appends one JSON object a size to --json_file (rank 0).
@@ -297,10 +298,8 @@ inline void run(const Arguments& arguments, Meeting& meeting, int rank, int rank
     const std::uint64_t written_before = written_bytes();
     if (!subject.in_place) poison();
     for (long sample = 0; sample <= samples; ++sample) {  // the first is not counted
-      if (subject.rest) {
-        subject.rest();
-        ::usleep(kRestUs);
-      }
+      if (subject.rest) subject.rest();
+      ::usleep(kRestUs);
       if (subject.in_place) batch == 1 ? fill() : clear();
       meeting.wait(subject.meanwhile);
       const double cpu_before_us = cpu_us();

@@ -63,7 +63,7 @@ def draining(drains: int, minutes: float) -> list[dict]:
     return [row(f"4 workers, {drains} preemptions (SIGTERM) with eight asynchronous allreduces of 2 MiB in flight: lives in which a call failed",
                 f"{report['failed_lives']}; {report['drained']} left as they were told to", "0", how),
             row("the same: from SIGTERM to the end of the process, p50 / p99 / max", ms(report["drain_ms"]), "< 10 s", how),
-            row("the same: from the end of the process to the next round of all, p50 / p99 / max", ms(report["stall_ms"]), "", how),
+            row("the same: from the last round before that to the next that all have, p50 / p99 / max", ms(report["stall_ms"]), "", how),
             row("the same: outcome", verdict(report), "0 hangs, 0 divergences", how)]
 
 

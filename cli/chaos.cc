@@ -113,7 +113,9 @@ bool shrinks(ChaosOptions& options) {
         "contribute to what is computed again");
   }
   if (std::ranges::find(options.faults, FaultKind::kDrain) != options.faults.end()) {
-    return wrong("with --mode=shrink --faults are kill, pair, stop, cut, tracker and disk");
+    return wrong(
+        "with --mode=shrink --faults come without drain: a drained rank is replaced by a spare, of which "
+        "there are none");
   }
   if (!chaos::process::may_shrink(options.mix)) {
     return wrong(

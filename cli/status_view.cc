@@ -89,7 +89,10 @@ std::string why_text(const json& job) {
     out += "  rank " + std::to_string(m.at("rank").get<std::int64_t>()) + " drains (" +
            printable(draining.at("reason").get<std::string>()) + "): it leaves when no call is under way, in " +
            seconds(draining.at("left_ms").get<std::int64_t>()) + " at the latest; " +
-           (draining.at("replaced").get<bool>() ? "a spare takes its place" : "its place is kept") + "\n";
+           (draining.at("replaced").get<bool>()   ? "a spare takes its place"
+            : draining.at("excluded").get<bool>() ? "the job goes on without it"
+                                                  : "its place is kept") +
+           "\n";
   }
   for (const json& v : job.at("verdicts")) {
     out += "  " + printable(v.at("kind").get<std::string>()) + " for " + seconds(v.at("stood_ms").get<std::int64_t>()) +

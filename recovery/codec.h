@@ -17,7 +17,7 @@ namespace warren {
 // Of messages, between any two processes of a job.
 inline constexpr std::uint32_t kProtocolVersion = 8;
 // Of a job's record in the tracker's journal; one of another format is refused by name.
-inline constexpr std::uint32_t kJobRecordFormat = 3;
+inline constexpr std::uint32_t kJobRecordFormat = 4;
 // What a worker sends is small: the longest are a heartbeat whose rounds wait for everybody, and a report.
 inline constexpr std::size_t kMaxWorkerMessageBytes = std::size_t{1} << 20;
 // Epochs and terms stay below this, so that the next one always exists.

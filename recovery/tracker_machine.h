@@ -41,11 +41,10 @@
 //  - A rank that holds up the others is asked to leave its place to a spare only where one may take it, one rank at a
 //    time, by the name of its life, and with long pauses (tracker_replace.cc). Its worker's next life waits in turn.
 //  - The bytes of a slow link go by way of others (settings.rewire) from one plan to the next, as long as the lives at
-//  its ends are the same; seldom, and never again where that did not help (tracker_rewire.cc).
+//    its ends are the same; seldom, and never again where that did not help (tracker_rewire.cc).
 //  - Where the job may shrink (settings.min_workers), it goes on without lost ranks once those that are left have
-//  waited
-//    for the grace time, and takes in workers that wait once a version is committed. Ranks are absent from one timeline
-//    to the next: what is computed with other inputs has other names (I2, I6).
+//    waited for the grace time, and takes in workers that wait once a version is committed. Ranks are absent from one
+//    timeline to the next: what is computed with other inputs has other names (I2, I6).
 //  - A tracker that knows a plan decides nothing before more than half of the job's places have promised it their
 //    obedience: by a member of the plan, or a life that joins for it, or, after a round timeout, one that joins
 //    for another's place. It asks for that with a term above all that it has heard of, and again when a worker has
@@ -157,6 +156,7 @@ class TrackerMachine {
     std::optional<wire::Activity> activity;  // as of its newest heartbeat of this epoch
     std::optional<wire::Draining> draining;  // with what is left of its time
     bool replaced = false;                   // it leaves because a spare takes its place
+    bool excluded = false;                   // it leaves, and the job goes on without it
     bool absent = false;                     // the job goes on without it
   };
   struct SpareView {

@@ -13,9 +13,6 @@
 namespace warren {
 
 namespace {
-std::string seconds(std::int64_t ms) {
-  return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";
-}
 
 // Another one in its place would help, and it hears that it is to leave. Who is silent is given up after a round
 // timeout as ever.
@@ -55,7 +52,7 @@ const StragglerWatch::Standing* TrackerMachine::first_to_replace(
 
 TrackerMachine::Successor TrackerMachine::successor_of(std::size_t rank, TimeMs now) const {
   if (now < no_replacement_before_) {
-    return {{}, "one rank is replaced in " + seconds(replacement_pause_ms()) + " at most"};
+    return {{}, "one rank is replaced in " + seconds_text(replacement_pause_ms()) + " at most"};
   }
   const std::string out_of_reach = "without its machine, what was logged and committed might be out of reach";
   std::vector<std::string> workers;
@@ -109,7 +106,7 @@ std::vector<StragglerWatch::Standing> TrackerMachine::foresee(TimeMs now) const 
     } else {
       const std::int64_t left_ms = s.since + replace_after_ms() - now;
       next = (successor.nobody ? "the job goes on without it" : "it is replaced by spare " + successor.spare) +
-             (left_ms <= 0 ? " now" : " in " + seconds(left_ms));
+             (left_ms <= 0 ? " now" : " in " + seconds_text(left_ms));
     }
   }
   return standing;
@@ -145,7 +142,7 @@ void TrackerMachine::replace_stragglers(const std::vector<Verdict>& found, TimeM
     count(Transition::replace_obstructed);
     obstacles_[rank] = successor.obstacle;
     log(Severity::kWarning, "not_replaced",
-        name(rank) + " holds up the others for " + seconds(now - s.since) +
+        name(rank) + " holds up the others for " + seconds_text(now - s.since) +
             " and is not replaced: " + successor.obstacle,
         effects, {{"rank", std::to_string(rank)}});
   }
@@ -154,13 +151,14 @@ void TrackerMachine::replace_stragglers(const std::vector<Verdict>& found, TimeM
 void TrackerMachine::ask_to_leave(std::size_t rank, const StragglerWatch::Standing& s, const std::string& spare,
                                   TimeMs now, Effects& effects) {
   count(Transition::replace_asked);
-  const std::string why = std::string(to_string(s.verdict.blame)) + " for " + seconds(now - s.since);
+  const std::string why = std::string(to_string(s.verdict.blame)) + " for " + seconds_text(now - s.since);
   leaves_ = Leaves{Incarnation(plan_.members(static_cast<int>(rank)).incarnation()), spare,
                    "the tracker found it " + why + ", and " + followed_by(spare), false};
   if (spare.empty()) count(Transition::exclude_asked);
   no_replacement_before_ = now + replacement_pause_ms();
   log(Severity::kWarning, "replace_asked",
-      name(rank) + " is asked to leave within " + seconds(timeout_ms()) + ", and " + followed_by(spare) + ": " + why,
+      name(rank) + " is asked to leave within " + seconds_text(timeout_ms()) + ", and " + followed_by(spare) + ": " +
+          why,
       effects, {{"rank", std::to_string(rank)}, {"worker", spare}});
 }
 

@@ -10,9 +10,6 @@
 namespace warren {
 
 namespace {
-std::string seconds(std::int64_t ms) {
-  return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";
-}
 RankPair pair_in(const Verdict& v) {
   return pair_of(static_cast<std::uint32_t>(v.rank.value), static_cast<std::uint32_t>(v.peer.value));
 }
@@ -47,6 +44,9 @@ std::set<RankPair> TrackerMachine::slow_links(const std::vector<StragglerWatch::
 // Why the bytes of this link take no other way; empty: they may.
 std::string TrackerMachine::no_way(const RankPair& pair, const std::set<RankPair>& slow) const {
   if (hopeless_.contains(pair)) return "by way of others they were as slow";
+  if (plan_.detours_size() == static_cast<int>(limits::kMaxDetours)) {
+    return "those of " + std::to_string(limits::kMaxDetours) + " links go by way of others already, which is the limit";
+  }
   for (const std::uint32_t rank : {pair.a, pair.b}) {
     const auto slow_links = std::ranges::count_if(slow, [&](const RankPair& p) { return p.a == rank || p.b == rank; });
     if (slow_links > 1) {
@@ -64,15 +64,16 @@ void TrackerMachine::foresee_ways(std::vector<StragglerWatch::Standing>& standin
     if (s.verdict.blame != Blame::kSlowLink) continue;
     const RankPair pair = pair_in(s.verdict);
     const std::int64_t left_ms = s.since + rewire_after_ms() - now;
-    const std::string when = left_ms <= 0 ? " now" : " in " + seconds(left_ms);
+    const std::string when = left_ms <= 0 ? " now" : " in " + seconds_text(left_ms);
     std::string& next = s.verdict.next;
     if (takes_detour(pair)) {
       next = "bytes that go by way of others go straight again" + when;
     } else if (const std::string why = no_way(pair, slow); !why.empty()) {
       next = "its bytes take the same way: " + why;
     } else {
+      const std::int64_t wait_ms = std::max(left_ms, no_rewire_before_ - now);
       next = "its bytes go by way of " + text_of(find_ways(plan_.members(), pair, slow).relays) +
-             (left_ms > 0 || now >= no_rewire_before_ ? when : " in " + seconds(no_rewire_before_ - now));
+             (wait_ms <= 0 ? " now" : " in " + seconds_text(wait_ms));
     }
   }
 }
@@ -103,7 +104,7 @@ void TrackerMachine::rewire(const std::vector<Verdict>& found, TimeMs now, Effec
         no_ways_[pair] = why;
         log(Severity::kWarning, "not_rewired",
             "the bytes between " + name(pair.a) + " and " + name(pair.b) +
-                " take the same way, which has been slow for " + seconds(now - s.since) + ": " + why,
+                " take the same way, which has been slow for " + seconds_text(now - s.since) + ": " + why,
             effects, {{"rank", std::to_string(pair.a)}, {"peer", std::to_string(pair.b)}});
       }
       if (!why.empty() || now < no_rewire_before_) continue;
@@ -118,14 +119,14 @@ void TrackerMachine::rewire(const std::vector<Verdict>& found, TimeMs now, Effec
     }
     if (change.size() == 1) {
       text = "the link between " + name(pair.a) + " and " + name(pair.b) + " has been slow for " +
-             seconds(now - s.since) +
+             seconds_text(now - s.since) +
              (undone ? " by way of others, too: its bytes go straight again" : ": its bytes go by way of others");
     }
   }
   if (change.empty()) return;
   if (change.size() > 1) text += " (and " + std::to_string(change.size() - 1) + " more links change)";
   rewired_ = std::move(change);
-  no_rewire_before_ = now + limits::kWindowsBetweenReplacements * straggler_limits(timeout_ms()).window_ms;
+  no_rewire_before_ = now + replacement_pause_ms();
   end_epoch(Code::kPeerLost, text, {}, true, now, effects);
 }
 
@@ -152,6 +153,10 @@ void TrackerMachine::choose_detours(const wire::Plan& before, TimeMs now, Effect
     const Ways ways = find_ways(plan_.members(), pair, slow);
     if (ways.relays.empty()) {
       count(Transition::detour_dropped);
+      log(Severity::kWarning, "not_rewired",
+          "from epoch " + std::to_string(epoch_.value) + " on the bytes between " + name(pair.a) + " and " +
+              name(pair.b) + " go straight: " + ways.obstacle,
+          effects, {{"rank", std::to_string(pair.a)}, {"peer", std::to_string(pair.b)}});
       continue;
     }
     wire::Detour& d = *plan_.add_detours();
@@ -159,7 +164,7 @@ void TrackerMachine::choose_detours(const wire::Plan& before, TimeMs now, Effect
     d.set_b(pair.b);
     d.mutable_relays()->Add(ways.relays.begin(), ways.relays.end());
     if (!change.contains(pair)) continue;
-    no_rewire_before_ = now + limits::kWindowsBetweenReplacements * straggler_limits(timeout_ms()).window_ms;
+    no_rewire_before_ = now + replacement_pause_ms();
     log(Severity::kInfo, "rewired",
         "from epoch " + std::to_string(epoch_.value) + " on the bytes between " + name(pair.a) + " and " +
             name(pair.b) + " go by way of " + text_of(ways.relays),

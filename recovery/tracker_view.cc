@@ -47,8 +47,13 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
   for (std::size_t i = 0; state_ == State::kRunning && absent_ != 0 && i < members_.size(); ++i) {
     if (!absent(i)) continue;
     if (v.waits.size() >= kMaxMissingNames) break;
+    const auto kept_out = excluded_.find(plan_.members(static_cast<int>(i)).worker_id());
+    const bool excluded = kept_out != excluded_.end() && now < kept_out->second;
     v.waits.push_back("the job goes on without " + name(i) +
-                      "; a worker that waits for its place comes in once the next version is committed");
+                      (excluded
+                           ? ", which held up the others; its worker comes in with the first version committed in " +
+                                 seconds_text(kept_out->second - now) + " or later"
+                           : "; a worker that waits for its place comes in once the next version is committed"));
   }
   for (const wire::Detour& d : plan_.detours()) {
     if (state_ != State::kRunning || v.waits.size() >= kMaxMissingNames) break;
@@ -98,7 +103,8 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
     v.members.push_back({rank, planned_member.worker_id(), planned_member.host_id(),
                          Incarnation(alive ? planned_member.incarnation() : 0), alive, now - m.heard, m.rounds_finished,
                          m.bytes_moved, m.attempt, m.rounds, m.activity, draining,
-                         draining && leaves_ && rank_of(leaves_->life) == i, planned_member.absent()});
+                         draining && leaves_ && !leaves_->spare.empty() && rank_of(leaves_->life) == i,
+                         draining && leaves_for_good(i), planned_member.absent()});
   }
   for (const auto& [worker, w] : waiting_) {
     if (!has_places() || w.candidate) add_waiting(kNoRank, w);

@@ -22,9 +22,6 @@ constexpr double kTimesOthersCost = 4;
 constexpr int kLooksToStand = 3, kLooksToEnd = 5;
 constexpr std::size_t kMostHops = 6;
 
-std::string seconds(std::int64_t ms) {
-  return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";
-}
 std::string percent(std::int64_t permille) {
   return std::to_string((permille + 5) / 10) + " %";
 }
@@ -171,25 +168,25 @@ class Inquest {
       receiver = &other;
     }
     if (t.finalizing && v.victims == 0) return;  // its word stands
-    v.reason = name_(t.rank) + " has not been heard for " + seconds(t.silent_ms);
+    v.reason = name_(t.rank) + " has not been heard for " + seconds_text(t.silent_ms);
     if (t.longest_gap_ms > 0) {
-      v.reason += ", where its heartbeats have lately been at most " + seconds(t.longest_gap_ms) + " apart";
+      v.reason += ", where its heartbeats have lately been at most " + seconds_text(t.longest_gap_ms) + " apart";
     }
     // What arrived may have been on its way for a while.
     if (receiver != nullptr && quiet_ms + 2 * limits_.heartbeat_ms < t.silent_ms) {
       v.blame = Blame::kCutOff;
-      v.reason += "; bytes of it have come to " + rank_text(receiver->rank) + " " + seconds(quiet_ms) +
+      v.reason += "; bytes of it have come to " + rank_text(receiver->rank) + " " + seconds_text(quiet_ms) +
                   " ago: it runs, and is cut off from the tracker";
     } else {
       v.blame = Blame::kHung;
-      v.reason += receiver == nullptr
-                      ? "; no other rank gets bytes of it"
-                      : "; nor have bytes of it come to " + rank_text(receiver->rank) + " for " + seconds(quiet_ms);
+      v.reason += receiver == nullptr ? "; no other rank gets bytes of it"
+                                      : "; nor have bytes of it come to " + rank_text(receiver->rank) + " for " +
+                                            seconds_text(quiet_ms);
       v.reason += ": its process stands still or is gone, or its machine is";
     }
     const std::int64_t left_ms = std::max<std::int64_t>(0, limits_.round_timeout_ms - t.silent_ms);
-    v.next = "it counts as lost after " + seconds(limits_.round_timeout_ms) + " of silence, in " + seconds(left_ms) +
-             "; the epoch ends then";
+    v.next = "it counts as lost after " + seconds_text(limits_.round_timeout_ms) + " of silence, in " +
+             seconds_text(left_ms) + "; the epoch ends then";
     settled_.insert(t.rank);
     out_.push_back(std::move(v));
   }
@@ -294,8 +291,8 @@ class Inquest {
         if (f->from == rank) v.waited_ms = std::max(v.waited_ms, f->awaited_ms);
       }
       v.reason = name_(rank) + " is heard by the tracker, and over none of its links, to " +
-                 std::to_string(peers.size()) + " ranks, has a byte moved for " + seconds(t->activity->window_ms()) +
-                 ", although both ends want to: its data network is cut off";
+                 std::to_string(peers.size()) + " ranks, has a byte moved for " +
+                 seconds_text(t->activity->window_ms()) + ", although both ends want to: its data network is cut off";
       v.next = "all wait for it; a link that breaks ends the epoch";
       out_.push_back(std::move(v));
     }
@@ -311,8 +308,8 @@ class Inquest {
     v.waited_ms = f.awaited_ms;
     v.round = round_of_wait(to, f.from);
     v.reason = "bytes of " + name_(f.from) + " come slowly to " + name_(f.to) + ": of the last " +
-               seconds(to.activity->window_ms()) + " the one had bytes that did not leave for " + percent(f.blocked) +
-               ", the other waited for them for " + percent(f.awaited);
+               seconds_text(to.activity->window_ms()) + " the one had bytes that did not leave for " +
+               percent(f.blocked) + ", the other waited for them for " + percent(f.awaited);
     if (f.stuck != 0) {
       v.reason += "; " + std::to_string(f.stuck) + " bytes that were sent before have not arrived";
     }
@@ -351,8 +348,8 @@ class Inquest {
     v.round = round_of_wait(*worst, t.rank);
     v.reason = name_(t.rank) + " holds up " + rank_text(worst->rank) +
                (v.victims > 1 ? " and " + std::to_string(v.victims - 1) + " more" : "") +
-               ", which has waited for it for " + seconds(v.waited_ms) + " of the last " +
-               seconds(worst->activity->window_ms()) + ", and waits itself for " + percent(idle(t)) +
+               ", which has waited for it for " + seconds_text(v.waited_ms) + " of the last " +
+               seconds_text(worst->activity->window_ms()) + ", and waits itself for " + percent(idle(t)) +
                " of its time: " + why;
     if (v.round && entered(t, *v.round) == nullptr) v.reason += "; it has not entered " + to_string(*v.round);
     v.next = "nothing but this report: all wait for it";
@@ -364,7 +361,7 @@ class Inquest {
     const wire::Activity& a = *t.activity;
     if (a.replaying() || a.replayed_rounds() != 0) {
       if (a.replayed_rounds() != 0 || a.moved_bytes() != 0) return {};  // judged by its progress
-      return "its replay of logged rounds has not moved for " + seconds(a.window_ms());
+      return "its replay of logged rounds has not moved for " + seconds_text(a.window_ms());
     }
     // Who gets too little of a CPU is seen at work on its own things, or not running, as it happens.
     const std::int64_t others_away = *median_without(aways_, {away(t)});  // somebody tells that he waits
@@ -418,7 +415,7 @@ class Inquest {
 std::string standing_of(const Testimony& t, const RoundId& round, const StragglerLimits& limits) {
   const std::string finished = std::to_string(t.rounds_finished) + " rounds finished";
   if (t.silent_ms >= suspect_after_ms(limits, t.longest_gap_ms)) {
-    return "which has not been heard for " + seconds(t.silent_ms);
+    return "which has not been heard for " + seconds_text(t.silent_ms);
   }
   if (t.finalizing) return "which has called finalize (" + finished + ")";
   if (entered(t, round) != nullptr) return "which is in it and waits for nobody";
@@ -447,14 +444,18 @@ std::int64_t suspect_after_ms(const StragglerLimits& l, std::int64_t longest_gap
 }
 
 std::string describe(const StragglerLimits& l) {
-  return "from the round timeout of " + seconds(l.round_timeout_ms) + " follow: heartbeats every " +
-         std::to_string(l.heartbeat_ms) + " ms; silence is suspect after " + seconds(l.suspect_ms) +
+  return "from the round timeout of " + seconds_text(l.round_timeout_ms) + " follow: heartbeats every " +
+         std::to_string(l.heartbeat_ms) + " ms; silence is suspect after " + seconds_text(l.suspect_ms) +
          ", or twice the longest gap of a rank's own heartbeats, and ends the epoch after " +
-         seconds(l.round_timeout_ms) + "; each rank looks at what it does every " + std::to_string(l.sample_ms) +
-         " ms, and is judged over " + seconds(l.window_ms) +
+         seconds_text(l.round_timeout_ms) + "; each rank looks at what it does every " + std::to_string(l.sample_ms) +
+         " ms, and is judged over " + seconds_text(l.window_ms) +
          "; a rank or link is called slow where others wait for it for " + percent(kWaitsMuch) +
          " of that, it stands out among them or in its own history, and does so for " +
-         seconds(kLooksToStand * l.heartbeat_ms);
+         seconds_text(kLooksToStand * l.heartbeat_ms);
+}
+
+std::string seconds_text(std::int64_t ms) {
+  return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";
 }
 
 const char* to_string(Blame blame) {
@@ -490,7 +491,7 @@ std::vector<std::string> explain_waits(std::span<const Testimony> all, const Str
     const wire::CurrentRound* at = waiter.second;
     std::set<Rank> seen = {waiter.first->rank};
     std::string text = to_string(round) + ": " + rank_text(waiter.first->rank) + " has waited " +
-                       seconds(static_cast<std::int64_t>(std::min<std::uint64_t>(at->waited_ms(), INT64_MAX)));
+                       seconds_text(static_cast<std::int64_t>(std::min<std::uint64_t>(at->waited_ms(), INT64_MAX)));
     std::string verb = " for ";
     for (std::size_t hop = 0; at != nullptr; ++hop) {
       // Where one of those waits for nobody, the chain ends there.

@@ -52,7 +52,8 @@ struct Testimony {
 
 enum class Blame : std::uint8_t { kHung, kCutOff, kSlowRank, kSlowLink };
 inline constexpr std::size_t kBlames = 4;
-[[nodiscard]] const char* to_string(Blame blame);  // "slow_rank"
+[[nodiscard]] const char* to_string(Blame blame);         // "slow_rank"
+[[nodiscard]] std::string seconds_text(std::int64_t ms);  // "1.5 s"
 
 struct Verdict {
   Blame blame{};

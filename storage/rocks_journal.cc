@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr char kLockName[] = "LOCK-warren";
 constexpr char kFormatKey[] = "format";
-constexpr char kFormat[] = "warren-journal-3";
+constexpr char kFormat[] = "warren-journal-4";
 constexpr char kJobPrefix[] = "job/";
 constexpr char kJobPrefixEnd[] = "job0";  // '0' follows '/'
 

@@ -3,7 +3,7 @@
 // A directory of its own, made when it is missing:
 //   LOCK-warren            locked (flock) while a tracker has it open; holds that process's id, for people
 //   CURRENT, *.log, *.sst  RocksDB's
-// Keys: "format" → "warren-journal-3", and "job/" + name → record. Every write goes through the write-ahead log with a
+// Keys: "format" → "warren-journal-4", and "job/" + name → record. Every write goes through the write-ahead log with a
 // sync.
 //
 // Legal states of the directory after a crash, and what open() makes of them:

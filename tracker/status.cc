@@ -5,6 +5,7 @@
 
 #include "recovery/frame.h"
 #include "recovery/ids.h"
+#include "recovery/verdict.h"
 
 namespace warren::tracker {
 namespace {
@@ -97,7 +98,10 @@ ordered_json member_json(const TrackerMachine::MemberView& m) {
                        {"activity", activity_json(m.activity)},
                        {"draining", nullptr}};
   if (m.draining)
-    json["draining"] = {{"left_ms", m.draining->left_ms()}, {"reason", m.draining->reason()}, {"replaced", m.replaced}};
+    json["draining"] = {{"left_ms", m.draining->left_ms()},
+                        {"reason", m.draining->reason()},
+                        {"replaced", m.replaced},
+                        {"excluded", m.excluded}};
   if (m.rank == kNoRank) json["rank"] = nullptr;
   return json;
 }
@@ -196,10 +200,6 @@ std::string cell(std::uint64_t value) {
   return "<td class=n>" + std::to_string(value) + "</td>";
 }
 
-std::string seconds(std::int64_t ms) {
-  return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";
-}
-
 std::string waits_of(const TrackerMachine::MemberView& m) {
   constexpr int kShown = 8;
   std::string text;
@@ -207,7 +207,7 @@ std::string waits_of(const TrackerMachine::MemberView& m) {
     if (!text.empty()) text += "; ";
     text += to_string(round_id_of(r)) + " " + to_string(fingerprint_of(r));
     if (r.waiting_for_size() == 0) continue;
-    text += " waits " + seconds(static_cast<std::int64_t>(std::min<std::uint64_t>(r.waited_ms(), 1ULL << 53))) +
+    text += " waits " + seconds_text(static_cast<std::int64_t>(std::min<std::uint64_t>(r.waited_ms(), 1ULL << 53))) +
             " for rank";
     for (int i = 0; i < std::min(r.waiting_for_size(), kShown); ++i) text += " " + std::to_string(r.waiting_for(i));
     if (r.waiting_for_size() > kShown) text += " and " + std::to_string(r.waiting_for_size() - kShown) + " others";
@@ -238,7 +238,7 @@ std::string job_html(const JobStatus& job) {
   if (!job.trouble.empty()) html += "<p class=bad>" + escaped(job.trouble) + "</p>";
   if (!v.last_interrupt.empty()) html += "<p>Last interrupt: " + escaped(v.last_interrupt) + "</p>";
   for (const StragglerWatch::Standing& s : v.verdicts) {
-    html += "<p class=bad>" + std::string(to_string(s.verdict.blame)) + " for " + seconds(v.now - s.since) + ": " +
+    html += "<p class=bad>" + std::string(to_string(s.verdict.blame)) + " for " + seconds_text(v.now - s.since) + ": " +
             escaped(s.verdict.reason) + ". Next: " + escaped(s.verdict.next) + ".</p>";
   }
   for (const std::string& line : v.waits) html += "<p>" + escaped(line) + "</p>";
@@ -251,7 +251,7 @@ std::string job_html(const JobStatus& job) {
              : !m.alive   ? "<td class=bad>lost</td>"
              : m.draining ? "<td>drains</td>"
                           : "<td>alive</td>") +
-            cell(seconds(m.last_heard_ms_ago) + " ago") + cell(m.rounds_finished) + cell(m.bytes_moved) +
+            cell(seconds_text(m.last_heard_ms_ago) + " ago") + cell(m.rounds_finished) + cell(m.bytes_moved) +
             cell(m.attempt) + cell(waits_of(m)) + "</tr>\n";
   }
   return html + "</table>";
@@ -292,7 +292,7 @@ std::string to_html(const Snapshot& snapshot) {
       "body{font:14px system-ui,sans-serif;margin:2em;color:#222}table{border-collapse:collapse}"
       "td,th{padding:.2em .8em;border-bottom:1px solid #ddd;text-align:left}.n{text-align:right}"
       ".bad{color:#b00}</style></head><body><h1>Warren tracker</h1><p>Version " +
-      escaped(snapshot.version) + ", up for " + seconds(snapshot.uptime_ms) + ", port " +
+      escaped(snapshot.version) + ", up for " + seconds_text(snapshot.uptime_ms) + ", port " +
       std::to_string(snapshot.port) + ", " + std::to_string(snapshot.jobs.size()) +
       " jobs. The same as <a href='/status'>JSON</a>, and <a href='/metrics'>metrics</a>.</p>";
   if (snapshot.insecure) html += "<p class=bad>Authentication is off: anybody who reaches the port can join.</p>";

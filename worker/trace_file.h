@@ -33,8 +33,8 @@ class TraceFile final : public Trace {
   enum class Row : std::uint32_t { kRecovery = 1, kCheckpoints = 2, kWaits = 3, kBuffers = 4 };
 
   // Appends to the file, which is made if it is not there; a line that a killed process has left unfinished at its end
-  // is cut off. kUnavailable: it cannot be written, or no thread be
-  // started. `log` hears of what goes wrong later, once.
+  // is cut off. kUnavailable: it cannot be written, or no thread be started. `log` hears of what goes wrong later,
+  // once.
   static Result<std::unique_ptr<TraceFile>> open(const std::string& path, const Log& log);
   // Writes what is left.
   ~TraceFile() override;

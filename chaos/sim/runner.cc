@@ -37,7 +37,7 @@ void add_to(std::vector<std::uint64_t>& sum, const std::vector<std::uint64_t>& m
 // is an older copy, or disks that say more than fits, or of another job, or that the tracker goes with its disk when
 // one member alone has heard of a commit and stands still; the simulator's programs have one world size and change
 // their ranks seldom between two checkpoints, and who is slow in a run on purpose neither recovers nor loses the word
-// that it is to leave, nor is a link gone around.
+// that it is to leave; slow links that are gone around are in tests/chaos/sim_stragglers_test.cc.
 constexpr std::string_view kOutOfReach[] = {"tracker.reports_too_large",
                                             "tracker.commit_desync",
                                             "tracker.finalizing_left",

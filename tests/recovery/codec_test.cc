@@ -1005,7 +1005,7 @@ TEST(Codec, Records) {
   good.set_timeline(1);
   *good.mutable_plan() = plan();
   const auto check = [&](auto change) { return after(good, change); };
-  EXPECT_EQ(check([](auto& r) { r.set_format(0); }), "format 0, this build reads format 3");
+  EXPECT_EQ(check([](auto& r) { r.set_format(0); }), "format 0, this build reads format 4");
   EXPECT_EQ(check([](auto& r) { r.clear_job(); }), "job is empty");
   EXPECT_EQ(check([](auto& r) { r.set_term(0); }), "term 0");
   EXPECT_EQ(check([](auto& r) { r.set_term(kMaxEpoch - 1); }), "term 4611686018427387903");

@@ -558,7 +558,7 @@ TEST(Tracker, ARecordThatIsNotOursIsRefused) {
   EXPECT_EQ(made("j", record.SerializeAsString()).code(), Code::kRefused);
   EXPECT_EQ(made("j", record.SerializeAsString()).describe(),
             "the journal's record of job j was written by another version of Warren; finish the job with that version, "
-            "or remove the tracker's data directory: format 1, this build reads format 3");
+            "or remove the tracker's data directory: format 1, this build reads format 4");
 }
 
 std::uint64_t plans_in(const std::string& text) {

@@ -85,7 +85,8 @@ int combined(ReduceOp op, std::uint64_t i) {
 std::uint16_t half(int v) {
   int exponent = 0;
   while (v >> (exponent + 1) != 0) exponent++;
-  return v == 0 ? 0 : static_cast<std::uint16_t>(((exponent + 15) << 10) | ((v << (10 - exponent)) & 0x3ff));
+  if (v == 0) return 0;
+  return static_cast<std::uint16_t>(((exponent + 15) << 10) | ((v << (10 - exponent)) & 0x3ff));
 }
 
 template <class T>

@@ -220,7 +220,8 @@ class Launch {
     }
     if (next == workers_.size()) return {};
     return {Code::kInvalidArgument, "cannot give each of " + std::to_string(workers_.size()) +
-                                        " workers a core of its own: this process may use " + std::to_string(next)};
+                                        " workers a core of its own: this process may use " + std::to_string(next) +
+                                        "; start fewer workers, or leave --bind_to_core out"};
   }
 
   Status start(Worker& w) {

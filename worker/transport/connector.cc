@@ -61,27 +61,6 @@ bool is_for_good(int error) {
   return error == ECONNREFUSED || error == ENOENT || error == EPERM || error == EACCES;
 }
 
-// A socket of which it is not known yet whether it is connected. Nothing: why not is in errno.
-OwnedFd begin_to_connect(const SocketAddress& to) {
-  OwnedFd fd(::socket(to.storage.ss_family, kStream, 0));
-  if (!fd.open()) return fd;
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to.storage), to.length) == 0) return fd;
-  const int error = errno;
-  if (error == EINPROGRESS || error == EINTR) return fd;
-  fd = OwnedFd();
-  errno = error;
-  return fd;
-}
-
-// 0: it is. Nothing: it is not known yet.
-std::optional<int> why_not_connected(int fd) {
-  pollfd p{fd, POLLOUT, 0};
-  if (::poll(&p, 1, 0) <= 0) return std::nullopt;
-  int error = 0;
-  socklen_t length = sizeof error;
-  return ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0 ? errno : error;
-}
-
 std::string no_way_on(Rank to, const char* why) {
   return "it leads to rank " + std::to_string(to.value) + ", and there is no way on: " + why;
 }

@@ -1,7 +1,5 @@
 #include "worker/transport/knocks.h"
 
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <utility>
@@ -35,22 +33,15 @@ std::vector<Rank> Knocks::peers() const {
 
 Knocks::Answer Knocks::attempt(Knock& k) {
   const SocketAddress& to = k.places[k.attempts++ % k.places.size()].address;
-  k.fd = OwnedFd(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!k.fd.open()) return Answer::kOther;
-  if (::connect(k.fd.get(), reinterpret_cast<const sockaddr*>(&to.storage), to.length) == 0) {
-    return Answer::kAccepted;
-  }
-  if (errno == EINPROGRESS || errno == EINTR) return Answer::kNone;
+  k.fd = begin_to_connect(to);
+  if (k.fd.open()) return look(k);
   return errno == ECONNREFUSED ? Answer::kRefused : Answer::kOther;
 }
 
 Knocks::Answer Knocks::look(Knock& k) {
-  pollfd p{k.fd.get(), POLLOUT, 0};
-  if (::poll(&p, 1, 0) <= 0) return Answer::kNone;
-  int error = 0;
-  socklen_t length = sizeof error;
-  if (::getsockopt(k.fd.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) return Answer::kOther;
-  return error == 0 ? Answer::kAccepted : error == ECONNREFUSED ? Answer::kRefused : Answer::kOther;
+  const auto error = why_not_connected(k.fd.get());
+  if (!error) return Answer::kNone;
+  return *error == 0 ? Answer::kAccepted : *error == ECONNREFUSED ? Answer::kRefused : Answer::kOther;
 }
 
 bool Knocks::judge(Knock& k, Answer answer, TimeMs now) {

@@ -1,4 +1,4 @@
-// Where a peer listens: a numeric address and a port.
+// Where a peer listens, a numeric address and a port, and the first steps to it.
 #pragma once
 
 #include <sys/socket.h>
@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+
+#include "storage/segment_memory.h"
 
 namespace warren::worker {
 
@@ -21,5 +23,10 @@ struct SocketAddress {
 
 // As connect() and bind() take it; nullopt: the host is no number.
 [[nodiscard]] std::optional<SocketAddress> numeric(const Address& address);
+
+// A non-blocking socket of which it is not known yet whether it is connected. Not open: why not is in errno.
+[[nodiscard]] OwnedFd begin_to_connect(const SocketAddress& to);
+// An error number; 0: it is connected. nullopt: that is not known yet.
+[[nodiscard]] std::optional<int> why_not_connected(int fd);
 
 }  // namespace warren::worker

@@ -250,9 +250,9 @@ TEST(Launch, EachWorkerMayHaveACoreOfItsOwn) {
   }
   EXPECT_THAT(f.lines(), testing::UnorderedElementsAreArray(own));
   o.workers = cores + 1;
-  EXPECT_EQ(run(o).code.status().describe(), "cannot give each of " + std::to_string(cores + 1) +
-                                                 " workers a core of its own: this process may use " +
-                                                 std::to_string(cores));
+  EXPECT_EQ(run(o).code.status().describe(),
+            "cannot give each of " + std::to_string(cores + 1) + " workers a core of its own: this process may use " +
+                std::to_string(cores) + "; start fewer workers, or leave --bind_to_core out");
 }
 
 TEST(Launch, OneThatWasPreemptedIsLostToo) {

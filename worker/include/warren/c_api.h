@@ -230,15 +230,14 @@ WARREN_API warren_code warren_use_stream(warren_comm*, void* stream);
 /* Fusion. Asynchronous allreduces on this communicator between the two calls are put together, those of one type,
  * operation, wire type and named algorithm, if any, that follow each other, and made as one round: of up to `bytes`
  * (-1: the setting fusion_bytes; 0: nothing is put together) and 1,024 calls; larger ones are made alone. What was put
- * together is sent when the next
- * call does not fit, before any other call of this communicator (a blocking or another asynchronous one, a checkpoint),
- * when one of it is waited, tested or freed, and by fusion_end. So ranks must not only make the same collectives, but
- * also first wait for, test, or free what they have just put together at the same places among them (waiting for what
- * was sent before, and callbacks, end nothing), with the same `bytes`; ranks that do not get WARREN_DESYNC. Calls with
- * a prepare function, a custom type or buffers on a GPU are made alone, on all ranks alike, and so are set-up rounds,
- * which end nothing. Messages, calls of other communicators, another fusion_begin and meets_round are
- * WARREN_INVALID_ARGUMENT between the two: not all ranks make them at the same place. Each call's handle
- * ends as ever. The bits are those of one call of all elements, one call's after the other's: which algorithm
+ * together is sent when the next call does not fit, before any other call of this communicator (a blocking or another
+ * asynchronous one, a checkpoint), when one of it is waited, tested or freed, and by fusion_end. So ranks must not only
+ * make the same collectives, but also first wait for, test, or free what they have just put together at the same places
+ * among them (waiting for what was sent before, and callbacks, end nothing), with the same `bytes`; ranks that do not
+ * get WARREN_DESYNC. Calls with a prepare function, a custom type or buffers on a GPU are made alone, on all ranks
+ * alike, and so are set-up rounds, which end nothing. Messages, calls of other communicators, another fusion_begin and
+ * meets_round are WARREN_INVALID_ARGUMENT between the two: not all ranks make them at the same place. Each call's
+ * handle ends as ever. The bits are those of one call of all elements, one call's after the other's: which algorithm
  * combines them, and in which order, follows from all that was put together, as it does from a call's size. They are
  * the same on all ranks, in each run and whatever fails; other cuts may round sums of floats otherwise. */
 WARREN_API warren_code warren_fusion_begin(warren_comm*, int64_t bytes);
