@@ -578,6 +578,7 @@ void TrackerMachine::interrupt(Code code, const std::string& what, const std::ve
 void TrackerMachine::roll_back(Code code, const std::string& what, TimeMs now, Effects& effects) {
   count(Transition::rolled_back);
   doubted_.clear();
+  if (code == Code::kDesync) forget_uncommitted_setups();
   end_epoch(code, what, {}, false, now, effects);
 }
 

@@ -444,6 +444,7 @@ class TrackerMachine {
   // In flight only where this timeline goes on.
   [[nodiscard]] Result<std::vector<wire::Setup>> next_setups(bool goes_on) const;
   void keep(std::vector<wire::Setup> setups);
+  void forget_uncommitted_setups();
   void announce(TimeMs now, Effects& effects);
   void repeat_plan(std::size_t rank, TimeMs now, Effects& effects);
   void plan_arrived(std::size_t rank, TimeMs now, Effects& effects);  // as far as is known
