@@ -956,6 +956,10 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
     ~Caller() { count_--; }
     int& count_;
   };
+  struct Unwatch {
+    ~Unwatch() { watched = false; }
+    bool& watched;
+  };
   std::optional<Caller> caller(callers_);
   const Inside here;  // reductions run in here
   int idle = 0;
@@ -996,8 +1000,10 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
       changed_.wait_for(lock, std::chrono::milliseconds(kSleepMs));
     } else {
       watched_ = true;
-      sleep(lock, caller_wake_, kSleepMs, true);
-      watched_ = false;
+      {
+        const Unwatch at_end{watched_};
+        sleep(lock, caller_wake_, kSleepMs, true);
+      }
       if (callers_ > 1) changed_.notify_all();
     }
     idle = 0;
@@ -1150,8 +1156,15 @@ Status Session::clear_way(std::unique_lock<std::mutex>& lock, GroupId group, con
 
 Status Session::drive_through(std::unique_lock<std::mutex>& lock, GroupId group, Call& call) {
   call.blocking = true;
-  if (Status status = engine_.submit(group, call); !status.ok()) return status;
-  drive(lock, [&] { return call.finished.load(std::memory_order_relaxed); });
+  try {
+    if (Status status = engine_.submit(group, call); !status.ok()) return status;
+    drive(lock, [&] { return call.finished.load(std::memory_order_relaxed); });
+  } catch (...) {
+    // The call goes with its caller, and the engine has it.
+    if (!lock.owns_lock()) lock.lock();
+    engine_.stop(Status(Code::kExhausted, "a call ended with an exception"));
+    throw;
+  }
   if (!engine_.finished_calls().empty()) run_callbacks(lock);
   return call.status;
 }
@@ -1563,7 +1576,8 @@ Status Session::checkpoint(Places global, const Places* local, void* stream) {
     lock.lock();
     if (engine_.stopped()) return gone();
     status = checkpoints_->take_in_parts(global_bytes, local_bytes, share);
-    if (status.ok()) {
+    // Where there are more ranks than bytes, some log nothing of it.
+    if (status.ok() && !snapshot->done()) {
       coming_.emplace(std::move(snapshot));
       hand_over();
     }

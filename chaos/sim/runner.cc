@@ -63,6 +63,7 @@ constexpr std::string_view kOutOfReach[] = {"tracker.reports_too_large",
                                             "tracker.rewire_undone",
                                             "tracker.rewire_obstructed",
                                             "tracker.detour_dropped",
+                                            "tracker.detour_broken",
                                             "tracker.exclude_asked",
                                             "tracker.excluded"};
 

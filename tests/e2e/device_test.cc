@@ -750,6 +750,22 @@ TEST_F(Devices, StatesInSeveralPlacesComeBackToThem) {
   for (const auto& e : again) EXPECT_FALSE(e.has_value()) << e->what();
 }
 
+// Half of the ranks log nothing of it.
+TEST_F(Devices, AStateOfLessBytesThanRanksIsACheckpointToo) {
+  const auto errors = cluster_.run(
+      kRanks,
+      [&](Communicator& comm) {
+        const DeviceArray<float> step(std::vector<float>{1});
+        EXPECT_EQ(comm.load_checkpoint().version, 0u);
+        const auto state = std::as_bytes(step.span()).first(1);
+        for (int i = 0; i < 3; i++) comm.checkpoint(state);
+        EXPECT_EQ(comm.allreduce(1), kRanks);
+        EXPECT_EQ(comm.committed_version(), 2u);
+      },
+      [&](int rank, Options& o) { apart(rank, o); });
+  for (const auto& e : errors) EXPECT_FALSE(e.has_value()) << e->what();
+}
+
 // ---- processes
 
 std::string file_text(const std::string& path) {
