@@ -160,8 +160,8 @@ void TrackerMachine::keep(std::vector<wire::Setup> setups) {
 }
 
 // A call that the others do not make may have finished with a wrong result, as a broadcast does at its root: nothing
-// that was committed goes on from it, and all processes make it again. After a restart nobody knows any more which these
-// are, unless nothing is committed.
+// that was committed goes on from it, and all processes make it again. After a restart nobody knows any more which
+// these are, unless nothing is committed.
 void TrackerMachine::forget_uncommitted_setups() {
   google::protobuf::RepeatedPtrField<wire::Setup> committed;
   for (wire::Setup& s : setups_) {

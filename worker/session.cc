@@ -1114,8 +1114,14 @@ Status Session::run(GroupId group, const GroupShape& shape, const CallSpec& spec
   std::unique_lock lock(mutex_, std::defer_lock);
   if (plain) lock.lock();
   const bool clear = plain && way_is_clear();
-  if (!clear || !engine_.run_at_once(group, spec, looks_))
-    return run_by_call(lock, group, shape, spec, clear, contributors);
+  bool done = false;
+  try {
+    done = clear && engine_.run_at_once(group, spec, looks_);
+  } catch (...) {
+    end_life(Status(Code::kExhausted, "a call ended with an exception"));
+    throw;
+  }
+  if (!done) return run_by_call(lock, group, shape, spec, clear, contributors);
   if (!engine_.finished_calls().empty()) run_callbacks(lock);
   yield_to_control(lock);
   contributors = nullptr;
@@ -1162,7 +1168,7 @@ Status Session::drive_through(std::unique_lock<std::mutex>& lock, GroupId group,
   } catch (...) {
     // The call goes with its caller, and the engine has it.
     if (!lock.owns_lock()) lock.lock();
-    engine_.stop(Status(Code::kExhausted, "a call ended with an exception"));
+    end_life(Status(Code::kExhausted, "a call ended with an exception"));
     throw;
   }
   if (!engine_.finished_calls().empty()) run_callbacks(lock);

@@ -760,7 +760,7 @@ TEST_F(Devices, AStateOfLessBytesThanRanksIsACheckpointToo) {
         const auto state = std::as_bytes(step.span()).first(1);
         for (int i = 0; i < 3; i++) comm.checkpoint(state);
         EXPECT_EQ(comm.allreduce(1), kRanks);
-        EXPECT_EQ(comm.committed_version(), 2u);
+        EXPECT_GE(comm.committed_version(), 2u);
       },
       [&](int rank, Options& o) { apart(rank, o); });
   for (const auto& e : errors) EXPECT_FALSE(e.has_value()) << e->what();

@@ -83,8 +83,9 @@ class Ring : public TrackerScript {
   }
   // One loses its link to another, and all live on.
   std::string breaks(std::size_t rank, std::uint32_t peer) {
-    const std::string text = link_broken(lives_[rank], epoch_, peer, lives_[peer]) + pass(1000);
-    return text + stop();
+    std::string text = link_broken(lives_[rank], epoch_, peer, lives_[peer]);
+    text += pass(1000);
+    return text += stop();
   }
   void moves(std::size_t rank, const std::string& host) { hosts_[rank] = host; }
   void replays(std::optional<std::uint32_t> rank) { replays_ = rank; }
