@@ -8,9 +8,9 @@
 // the true input is checked after them.
 //
 // Machines that share their processor have bad moments: for seconds to minutes copies within the cache take 1.75 times
-// as long, and yields 1.2 times, while arithmetic goes on as ever (measured on two virtual cores of an AMD EPYC). Before
-// and after each sample as many ranks as there are cores copy, and where that takes much longer than usual the sample
-// is made again. The same for all programs.
+// as long, and yields 1.2 times, while arithmetic goes on as ever (measured on two virtual cores of an AMD EPYC).
+// Before and after each sample as many ranks as there are cores copy, and where that takes much longer than usual the
+// sample is made again. The same for all programs.
 #pragma once
 
 #include <fcntl.h>
@@ -283,8 +283,8 @@ class Copies {
 
   std::vector<char> from_ = std::vector<char>(std::size_t{1} << 20), to_ = from_;
 };
-constexpr double kBadMoment = 1.25;              // times as long as usual
-constexpr double kMostInBadMomentsUs = 25e6;     // that one run spends on samples that are made again
+constexpr double kBadMoment = 1.25;           // times as long as usual
+constexpr double kMostInBadMomentsUs = 25e6;  // that one run spends on samples that are made again
 
 // Runs every size of --sizes and appends one JSON object a size to --json_file (rank 0).
 // Other arguments: --samples (at most 3 above 128 MiB), --batch_us (the batch is as many calls as take about this
@@ -397,16 +397,15 @@ inline void run(const Arguments& arguments, Meeting& meeting, int rank, int rank
       std::sort(cpu_times_us.begin(), cpu_times_us.end());
       std::FILE* file = std::fopen(json_file.c_str(), "a");
       if (file == nullptr) fail("cannot write " + json_file);
-      std::fprintf(file,
-                   "{\"program\":\"%s\",\"ranks\":%d,\"bytes\":%zu,\"median_us\":%.2f,\"min_us\":%.2f,\"max_us\":%.2f,"
-                   "\"cpu_us\":%.2f,\"samples\":%zu,\"bad\":%zu,\"repeats\":%zu,\"batch\":%u,\"written\":%llu,\"checked\":%llu,"
-                   "\"wrong\":%llu}\n",
-                   subject.name.c_str(), ranks, bytes, times_us[times_us.size() / 2], times_us.front(), times_us.back(),
-                   cpu_times_us[cpu_times_us.size() / 2], times_us.size(), bad, repeats,
-                   batch,
-                   static_cast<unsigned long long>(shared.written.load()),
-                   static_cast<unsigned long long>(shared.checked.load()),
-                   static_cast<unsigned long long>(shared.wrong.load()));
+      std::fprintf(
+          file,
+          "{\"program\":\"%s\",\"ranks\":%d,\"bytes\":%zu,\"median_us\":%.2f,\"min_us\":%.2f,\"max_us\":%.2f,"
+          "\"cpu_us\":%.2f,\"samples\":%zu,\"bad\":%zu,\"repeats\":%zu,\"batch\":%u,\"written\":%llu,\"checked\":%llu,"
+          "\"wrong\":%llu}\n",
+          subject.name.c_str(), ranks, bytes, times_us[times_us.size() / 2], times_us.front(), times_us.back(),
+          cpu_times_us[cpu_times_us.size() / 2], times_us.size(), bad, repeats, batch,
+          static_cast<unsigned long long>(shared.written.load()),
+          static_cast<unsigned long long>(shared.checked.load()), static_cast<unsigned long long>(shared.wrong.load()));
       std::fclose(file);
     }
     meeting.wait(subject.meanwhile);

@@ -462,7 +462,8 @@ int say_usual_copy_us(double seconds) {
 
 int main(int argc, char** argv) {
   const warren::bench::Arguments arguments(argc, argv);
-  if (arguments.text("how", "") == "copies") return say_usual_copy_us(static_cast<double>(arguments.number("seconds", 40)));
+  if (arguments.text("how", "") == "copies")
+    return say_usual_copy_us(static_cast<double>(arguments.number("seconds", 40)));
   const int rank = static_cast<int>(arguments.number("rank", 0));
   const int ranks = static_cast<int>(arguments.number("ranks", 1));
   const std::string how = arguments.text("how", "");
