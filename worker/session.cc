@@ -944,6 +944,13 @@ void Session::end_life(const Status& why) {
   changed_.notify_all();
 }
 
+// For handlers of exceptions: the call goes with its caller, and the engine has it.
+void Session::abandon_call(std::unique_lock<std::mutex>& lock) {
+  if (!lock.owns_lock()) lock.lock();
+  end_life(Status(Code::kExhausted, "a call of rank " + std::to_string(self_.value) +
+                                        " ended with an exception, most likely for want of memory"));
+}
+
 template <class Done>
 void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
   if (done()) {
@@ -1118,7 +1125,7 @@ Status Session::run(GroupId group, const GroupShape& shape, const CallSpec& spec
   try {
     done = clear && engine_.run_at_once(group, spec, looks_);
   } catch (...) {
-    end_life(Status(Code::kExhausted, "a call ended with an exception"));
+    abandon_call(lock);
     throw;
   }
   if (!done) return run_by_call(lock, group, shape, spec, clear, contributors);
@@ -1166,9 +1173,7 @@ Status Session::drive_through(std::unique_lock<std::mutex>& lock, GroupId group,
     if (Status status = engine_.submit(group, call); !status.ok()) return status;
     drive(lock, [&] { return call.finished.load(std::memory_order_relaxed); });
   } catch (...) {
-    // The call goes with its caller, and the engine has it.
-    if (!lock.owns_lock()) lock.lock();
-    end_life(Status(Code::kExhausted, "a call ended with an exception"));
+    abandon_call(lock);
     throw;
   }
   if (!engine_.finished_calls().empty()) run_callbacks(lock);
