@@ -48,6 +48,8 @@ DEFINE_string(costs, "", "a file that warren bench --fit made: what --algorithm=
 DEFINE_string(chunk_bytes, "", "how many bytes travel in one piece; 256K and the like are understood");
 DEFINE_string(streams, "", "TCP connections between each two workers of different hosts");
 DEFINE_string(rewire, "", "0: bytes never go by way of other workers around a slow link (default 1)");
+DEFINE_string(deterministic, "",
+              "0: the ring may go around a slow link in another order, which rounds otherwise (default 1)");
 DEFINE_string(timeline, "", "a file that gets a Chrome trace of what the workers do; one that is there is replaced");
 DEFINE_string(drain_ms, "", "how long workers may take to leave after SIGTERM, in milliseconds (default 10000)");
 DEFINE_string(preemption_notice, "", "ask this cloud whether the machine is taken away: aws, google or azure");
@@ -96,6 +98,7 @@ Variables from_flags() {
   put("WARREN_CHUNK_BYTES", FLAGS_chunk_bytes);
   put("WARREN_STREAMS", FLAGS_streams);
   put("WARREN_REWIRE", FLAGS_rewire);
+  put("WARREN_DETERMINISTIC", FLAGS_deterministic);
   put("WARREN_HOST_ID", FLAGS_host_id);
   put("WARREN_DOMAIN_ID", FLAGS_domain_id);
   put("WARREN_REPLICAS", FLAGS_replicas);
@@ -345,6 +348,7 @@ const Command kRunCommand = {
               "chunk_bytes",
               "streams",
               "rewire",
+              "deterministic",
               "host_id",
               "domain_id",
               "replicas",

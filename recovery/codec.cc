@@ -245,18 +245,9 @@ Status validate_round(const wire::CurrentRound& r) {
   return {};
 }
 
-// A plan's ring and tree, given that its members are right.
-Status validate_links(const wire::Plan& plan) {
+// A plan's tree, given that its members are right.
+Status validate_tree(const wire::Plan& plan) {
   const auto n = static_cast<std::uint32_t>(plan.members_size());
-  if (static_cast<std::uint32_t>(plan.ring_size()) != n) {
-    return bad("the ring has " + str(plan.ring_size()) + " ranks, the plan " + str(n));
-  }
-  std::vector<bool> seen(n, false);
-  for (const std::uint32_t rank : plan.ring()) {
-    if (rank >= n) return bad("the ring names rank " + str(rank) + " of " + str(n));
-    if (seen[rank]) return bad("the ring names rank " + str(rank) + " twice");
-    seen[rank] = true;
-  }
   if (static_cast<std::uint32_t>(plan.tree_parent_size()) != n) {
     return bad("the tree has " + str(plan.tree_parent_size()) + " ranks, the plan " + str(n));
   }
@@ -453,6 +444,30 @@ Status validate_absences(const wire::Plan& p, const std::vector<std::uint32_t>& 
   return {};
 }
 
+// In which order rings visit ranks.
+Status validate_orders(const wire::Plan& p) {
+  if (static_cast<std::size_t>(p.orders_size()) > limits::kMaxRingOrders) {
+    return bad(str(p.orders_size()) + " of them are over the limit of " + str(limits::kMaxRingOrders));
+  }
+  if (p.orders_size() != 0 && !p.settings().reorders()) return bad("the job has none");
+  std::uint64_t last = 0;
+  for (const wire::RingOrder& o : p.orders()) {
+    if (Status s = in_range("version", o.from_version(), last + 1, kMaxVersion); !s.ok()) return s;
+    last = o.from_version();
+    const std::string what = "from version " + str(last) + " on";
+    std::vector<bool> seen(static_cast<std::size_t>(p.members_size()), false);
+    if (static_cast<std::size_t>(o.ranks_size()) != seen.size()) {
+      return bad(what + ": " + str(o.ranks_size()) + " ranks of " + str(seen.size()));
+    }
+    for (const std::uint32_t rank : o.ranks()) {
+      if (rank >= seen.size()) return bad(what + ": rank " + str(rank) + " of " + str(seen.size()));
+      if (seen[rank]) return bad(what + ": rank " + str(rank) + " twice");
+      seen[rank] = true;
+    }
+  }
+  return {};
+}
+
 // Links whose bytes go by way of others, given that the plan's members are right.
 Status validate_detours(const wire::Plan& p) {
   if (static_cast<std::size_t>(p.detours_size()) > limits::kMaxDetours) {
@@ -643,6 +658,7 @@ Status validate(const wire::JobSettings& s) {
     return r;
   }
   if (s.min_workers() != 0 && s.replicas() == 0) return bad("the job may shrink, and nothing is logged");
+  if (s.reorders() && !s.rewire()) return bad("rings may be ordered anew, and no link is gone around");
   return in_range("replicas", s.replicas(), 0, limits::kMaxReplicas);
 }
 
@@ -860,7 +876,8 @@ Status validate_members(const wire::Plan& p) {
   }
   if (Status s = validate_absences(p, absent); !s.ok()) return s.because_of_this("absences");
   if (Status s = validate_detours(p); !s.ok()) return s.because_of_this("detours");
-  return validate_links(p);
+  if (Status s = validate_orders(p); !s.ok()) return s.because_of_this("ring orders");
+  return validate_tree(p);
 }
 
 // Of one that is told by changes: what is wrong with these alone.
@@ -878,7 +895,7 @@ Status validate_changed_members(const wire::Plan& p) {
   const auto fits = [&](int size) {
     return size == 0 || static_cast<std::uint32_t>(size) == p.settings().world_size();
   };
-  if (!fits(p.ring_size()) || !fits(p.tree_parent_size())) return bad("a ring or a tree of another world");
+  if (!fits(p.tree_parent_size())) return bad("a tree of another world");
   return {};
 }
 

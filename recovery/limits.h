@@ -91,6 +91,7 @@ inline constexpr std::size_t kMaxChunkBytes = std::size_t{4} << 20;
 inline constexpr std::uint32_t kMaxStreams = 16;
 inline constexpr std::size_t kMaxRelays = kMaxStreams;  // of one link, which has a stream by each of them
 inline constexpr std::size_t kMaxDetours = 64;          // in one plan
+inline constexpr std::size_t kMaxRingOrders = 2;        // likewise: the one in force, and one that is to come
 inline constexpr std::size_t kMaxRelayed = 512;         // connections between others that one rank passes on
 // A collective moves at most this many bytes per rank: offsets and byte counts never overflow 63 bits.
 inline constexpr std::uint64_t kMaxBufferBytes = std::uint64_t{1} << 46;

@@ -8,8 +8,18 @@
 
 namespace warren {
 
+namespace {
+bool same_orders(const wire::Plan& before, const wire::Plan& after) {
+  return std::ranges::equal(before.orders(), after.orders(), [](const wire::RingOrder& a, const wire::RingOrder& b) {
+    return a.from_version() == b.from_version() && std::ranges::equal(a.ranks(), b.ranks());
+  });
+}
+}  // namespace
+
 wire::Plan changes_between(const wire::Plan& before, const wire::Plan& after) {
   if (before.members_size() != after.members_size()) return {};
+  // That there is none any more cannot be said.
+  if (after.orders().empty() && !before.orders().empty()) return {};
   // All but the members is small, or must be said.
   wire::Plan changes;
   changes.set_base_epoch(before.epoch());
@@ -22,7 +32,7 @@ wire::Plan changes_between(const wire::Plan& before, const wire::Plan& after) {
   changes.set_epoch(after.epoch());
   changes.set_timeline(after.timeline());
   *changes.mutable_settings() = after.settings();
-  if (!std::ranges::equal(before.ring(), after.ring())) *changes.mutable_ring() = after.ring();
+  if (!same_orders(before, after)) *changes.mutable_orders() = after.orders();
   if (!std::ranges::equal(before.tree_parent(), after.tree_parent())) {
     *changes.mutable_tree_parent() = after.tree_parent();
   }
@@ -52,7 +62,7 @@ Result<wire::Plan> with_changes(const wire::Plan& before, const wire::Plan& chan
       *after.mutable_members(static_cast<int>(m.rank())) = m;
     }
   }
-  if (changes.ring().empty()) *after.mutable_ring() = before.ring();
+  if (changes.orders().empty()) *after.mutable_orders() = before.orders();
   if (changes.tree_parent().empty()) *after.mutable_tree_parent() = before.tree_parent();
   if (Status s = validate(after); !s.ok()) return s.because_of_this(Code::kRefused, "a plan told by its changes");
   return after;

@@ -500,7 +500,6 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   }
   absent_ = empty.size();
   leave_hosts(before);
-  plan_.mutable_ring()->Add(out.ring.begin(), out.ring.end());
   plan_.mutable_tree_parent()->Add(out.tree_parent.begin(), out.tree_parent.end());
   plan_.set_timeline(timeline_.value);
   std::uint64_t kept_rounds = 0;
@@ -513,6 +512,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   for (wire::Kept& k : start.kept) *plan_.add_kept() = std::move(k);
   name_absences(before);
   choose_detours(before, now, effects);
+  choose_order(before, effects);
   if (kept_rounds != 0) count(Transition::planned_from_disks);
   plan_.mutable_setups()->Add(start.setups.begin(), start.setups.end());
   survivors_setups_.clear();

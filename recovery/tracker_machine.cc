@@ -58,6 +58,7 @@ wire::JobSettings copy_of(const wire::JobSettings& from) {
   s.set_min_workers(from.min_workers());
   s.set_grace_ms(from.grace_ms());
   s.set_rewire(from.rewire());
+  s.set_reorders(from.reorders());
   return s;
 }
 
@@ -427,6 +428,9 @@ std::string TrackerMachine::differing_setting(const wire::JobSettings& s) const 
     return differ("grace in ms", number(s.grace_ms()), number(settings_.grace_ms()));
   }
   if (s.rewire() != settings_.rewire()) return differ("rewiring", yes(s.rewire()), yes(settings_.rewire()));
+  if (s.reorders() != settings_.reorders()) {
+    return differ("determinism", yes(!s.reorders()), yes(!settings_.reorders()));
+  }
   return {};
 }
 

@@ -42,6 +42,8 @@
 //    time, by the name of its life, and with long pauses (tracker_replace.cc). Its worker's next life waits in turn.
 //  - The bytes of a slow link go by way of others (settings.rewire) from one plan to the next, as long as the lives at
 //    its ends are the same; seldom, and never again where that did not help (tracker_rewire.cc).
+//  - Where bits may change (settings.reorders), the ring visits hosts in another order around such a link: from a
+//    version on that no rank can have begun, nor can before all have the plan that says so (I1, I2, I6).
 //  - Where the job may shrink (settings.min_workers), it goes on without lost ranks once those that are left have
 //    waited for the grace time, and takes in workers that wait once a version is committed. Ranks are absent from one
 //    timeline to the next: what is computed with other inputs has other names (I2, I6).
@@ -70,6 +72,7 @@
 #include "recovery/machine.h"
 #include "recovery/messages.pb.h"
 #include "recovery/result.h"
+#include "recovery/ring_order.h"
 #include "recovery/spares.h"
 #include "recovery/verdict.h"
 
@@ -82,7 +85,6 @@ struct PlannerInput {
 };
 struct PlannerOutput {
   std::vector<Rank> rank;  // by index of the input
-  std::vector<std::uint32_t> ring;
   std::vector<std::int32_t> tree_parent;
   std::vector<std::uint32_t> local_rank, local_size;  // by rank
 };
@@ -174,6 +176,7 @@ class TrackerMachine {
     std::optional<Version> committed;
     std::vector<wire::Position> frontier;  // of the newest plan
     std::vector<wire::Detour> detours;     // likewise
+    std::vector<wire::RingOrder> orders;   // likewise
     std::size_t votes = 0;                 // for the next version
     std::vector<std::string> waiting_for;  // who keeps the next plan from being made, at most kMaxMissingNames
     std::string last_interrupt;            // why the last epoch ended; empty: none did
@@ -381,10 +384,21 @@ class TrackerMachine {
   void foresee_ways(std::vector<StragglerWatch::Standing>& standing, TimeMs now) const;
   // Of plan_, whose members are known.
   void choose_detours(const wire::Plan& before, TimeMs now, Effects& effects);
+  // Likewise; detours are chosen.
+  void choose_order(const wire::Plan& before, Effects& effects);
+  // Links of plan_ around which the ring should go, by how slow they are.
+  [[nodiscard]] std::map<RankPair, std::uint32_t> links_to_avoid() const;
+  // How, from the newest order of plan_.
+  [[nodiscard]] RingProblem ring_around(const std::map<RankPair, std::uint32_t>& slow) const;
+  // Whether plan_ may name another one: all that it names are in force.
+  [[nodiscard]] bool may_reorder() const;
+  // In which no rank can have begun a round.
+  [[nodiscard]] Version first_unbegun() const { return next_version().next(); }
   [[nodiscard]] std::set<RankPair> slow_links(const std::vector<StragglerWatch::Standing>& standing) const;
   [[nodiscard]] std::string no_way(const RankPair& pair, const std::set<RankPair>& slow) const;
   [[nodiscard]] bool takes_detour(const RankPair& pair) const;
   [[nodiscard]] bool rewires() const { return settings_.rewire() && logged(); }
+  [[nodiscard]] bool reorders() const { return settings_.reorders() && rewires(); }
   [[nodiscard]] std::int64_t rewire_after_ms() const;
 
   // How far the job is, and what of it keeps older names.

@@ -1,6 +1,8 @@
 // What is done about a link that holds up all ranks, beyond saying so: its bytes go by way of others
-// (docs/decisions/0012). The arithmetic stays, and so do the bits.
+// (docs/decisions/0012). The arithmetic stays, and so do the bits; unless the user has given leave that the ring goes
+// around it, from a later version on.
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "recovery/limits.h"
@@ -12,6 +14,15 @@ namespace warren {
 namespace {
 RankPair pair_in(const Verdict& v) {
   return pair_of(static_cast<std::uint32_t>(v.rank.value), static_cast<std::uint32_t>(v.peer.value));
+}
+// Whether today's ring uses the link between the hosts of the two, and the best one does not.
+bool avoids(const RingProblem& problem, const std::vector<std::uint32_t>& best, const RankPair& pair) {
+  const HostPair link = host_pair(problem.hosts[pair.a], problem.hosts[pair.b]);
+  const auto uses = [&](const std::vector<std::uint32_t>& order) {
+    const std::vector<HostPair> links = links_of(problem, order);
+    return std::ranges::find(links, link) != links.end();
+  };
+  return uses(problem.current) && !uses(best);
 }
 std::string text_of(const std::vector<std::uint32_t>& ranks) {
   constexpr std::size_t kMost = 8;
@@ -41,6 +52,43 @@ std::set<RankPair> TrackerMachine::slow_links(const std::vector<StragglerWatch::
   return slow;
 }
 
+std::map<RankPair, std::uint32_t> TrackerMachine::links_to_avoid() const {
+  // Whose bytes go straight again is the worse one.
+  constexpr std::uint32_t kByWayOfOthers = 1, kStraight = 2;
+  std::map<RankPair, std::uint32_t> slow;
+  for (const auto& [pair, why] : hopeless_) slow[pair] = kStraight;
+  for (const wire::Detour& d : plan_.detours()) slow[{d.a(), d.b()}] = kByWayOfOthers;
+  return slow;
+}
+
+RingProblem TrackerMachine::ring_around(const std::map<RankPair, std::uint32_t>& slow) const {
+  RingProblem problem;
+  std::map<std::string_view, std::uint32_t> numbers;
+  for (const wire::Member& m : plan_.members()) {
+    const auto number = static_cast<std::uint32_t>(numbers.size());
+    problem.hosts.push_back(numbers.try_emplace(m.host_id(), number).first->second);
+    problem.absent.push_back(m.absent());
+  }
+  for (const auto& [pair, slowness] : slow) {
+    std::uint32_t& known = problem.slowness[host_pair(problem.hosts[pair.a], problem.hosts[pair.b])];
+    known = std::max(known, slowness);
+  }
+  if (plan_.orders().empty()) {
+    problem.current.resize(problem.hosts.size());
+    std::iota(problem.current.begin(), problem.current.end(), 0u);
+  } else {
+    const auto& ranks = plan_.orders(plan_.orders_size() - 1).ranks();
+    problem.current.assign(ranks.begin(), ranks.end());
+  }
+  return problem;
+}
+
+// Rounds are in the version that is committed and in the next one, in which so at most two orders are in force.
+bool TrackerMachine::may_reorder() const {
+  if (!reorders()) return false;
+  return plan_.orders().empty() || plan_.orders(plan_.orders_size() - 1).from_version() < next_version().value;
+}
+
 // Why the bytes of this link take no other way; empty: they may.
 std::string TrackerMachine::no_way(const RankPair& pair, const std::set<RankPair>& slow) const {
   if (const auto it = hopeless_.find(pair); it != hopeless_.end()) return it->second;
@@ -60,6 +108,13 @@ std::string TrackerMachine::no_way(const RankPair& pair, const std::set<RankPair
 void TrackerMachine::foresee_ways(std::vector<StragglerWatch::Standing>& standing, TimeMs now) const {
   if (!rewires()) return;
   const std::set<RankPair> slow = slow_links(standing);
+  const auto goes_past = [&](const RankPair& pair) {
+    if (!may_reorder()) return false;
+    auto avoided = links_to_avoid();
+    avoided[pair] = 1;
+    const RingProblem problem = ring_around(avoided);
+    return avoids(problem, find_ring(problem), pair);
+  };
   for (StragglerWatch::Standing& s : standing) {
     if (s.verdict.blame != Blame::kSlowLink) continue;
     const RankPair pair = pair_in(s.verdict);
@@ -74,6 +129,7 @@ void TrackerMachine::foresee_ways(std::vector<StragglerWatch::Standing>& standin
       const std::int64_t wait_ms = std::max(left_ms, no_rewire_before_ - now);
       next = "its bytes go by way of " + text_of(find_ways(plan_.members(), pair, slow).relays) +
              (wait_ms <= 0 ? " now" : " in " + seconds_text(wait_ms));
+      if (goes_past(pair)) next += ", and two checkpoints later the ring goes past it in another order";
     }
   }
 }
@@ -183,6 +239,40 @@ void TrackerMachine::choose_detours(const wire::Plan& before, TimeMs now, Effect
             name(pair.b) + " go by way of " + text_of(ways.relays),
         effects, {{"rank", std::to_string(pair.a)}, {"peer", std::to_string(pair.b)}});
   }
+}
+
+void TrackerMachine::choose_order(const wire::Plan& before, Effects& effects) {
+  if (before.members_size() == plan_.members_size()) {
+    *plan_.mutable_orders() = before.orders();
+    // Nobody computes a round of a version before the committed one.
+    const std::uint64_t oldest = committed_.value_or(version_of_program(0)).value;
+    if (plan_.orders_size() > 1 && plan_.orders(1).from_version() <= oldest) {
+      plan_.mutable_orders()->DeleteSubrange(0, 1);
+    }
+  }
+  if (!may_reorder()) return;
+  const std::map<RankPair, std::uint32_t> slow = links_to_avoid();
+  if (slow.empty()) return;
+  const RingProblem problem = ring_around(slow);
+  const std::vector<std::uint32_t> found = find_ring(problem);
+  if (found == problem.current) return;
+  count(Transition::reordered);
+  wire::RingOrder& order = *plan_.add_orders();
+  order.set_from_version(first_unbegun().value);
+  order.mutable_ranks()->Add(found.begin(), found.end());
+  std::string past;
+  std::size_t links = 0;
+  for (const auto& [pair, slowness] : slow) {
+    if (!avoids(problem, found, pair)) continue;
+    if (++links == 1) past = "the link between " + name(pair.a) + " and " + name(pair.b);
+  }
+  if (links == 0) past = "links that are slower";
+  if (links > 1) past += " and " + std::to_string(links - 1) + " more";
+  const std::string version = std::to_string(order.from_version() - version_of_program(0).value);
+  log(Severity::kInfo, "reordered",
+      "from version " + version + " on the ring goes past " + past +
+          " in another order of hosts, and allreduces by it " + "round otherwise",
+      effects, {{"from_version", version}});
 }
 
 }  // namespace warren

@@ -135,6 +135,7 @@ namespace warren {
   X(rewire_obstructed)                \
   X(detour_dropped)                   \
   X(detour_broken)                    \
+  X(reordered)                        \
   X(drain_told)                       \
   X(planned_without)                  \
   X(attempt_finished)                 \

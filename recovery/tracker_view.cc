@@ -22,6 +22,7 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
   v.committed = committed_;
   v.frontier.assign(plan_.frontier().begin(), plan_.frontier().end());
   v.detours.assign(plan_.detours().begin(), plan_.detours().end());
+  v.orders.assign(plan_.orders().begin(), plan_.orders().end());
   v.votes = votes_.size();
   if (state_ == State::kGathering) v.waiting_for = missing_workers();
   for (std::size_t i = 0; i < members_.size() && v.waiting_for.size() < kMaxMissingNames; ++i) {

@@ -136,9 +136,13 @@ ordered_json job_json(const JobStatus& job) {
   for (const StragglerWatch::Standing& s : job.view.verdicts) {
     verdicts.push_back(verdict_json(s, job.view.now - s.since));
   }
-  ordered_json detours = ordered_json::array();
+  ordered_json detours = ordered_json::array(), orders = ordered_json::array();
   for (const wire::Detour& d : job.view.detours) {
     detours.push_back({{"a", d.a()}, {"b", d.b()}, {"relays", std::vector(d.relays().begin(), d.relays().end())}});
+  }
+  for (const wire::RingOrder& o : job.view.orders) {
+    orders.push_back({{"from_version", o.from_version() - version_of_program(0).value},
+                      {"ranks", std::vector(o.ranks().begin(), o.ranks().end())}});
   }
   ordered_json json = {{"job", job.name},
                        {"state", to_string(job.view.state)},
@@ -162,6 +166,7 @@ ordered_json job_json(const JobStatus& job) {
                        {"waits", job.view.waits},
                        {"verdicts", std::move(verdicts)},
                        {"detours", std::move(detours)},
+                       {"ring_orders", std::move(orders)},
                        {"frontier", frontier_json(job.view)},
                        {"members", std::move(members)}};
   json["spares"] = ordered_json::array();

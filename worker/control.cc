@@ -271,6 +271,7 @@ Status Control::open(const Settings& settings) {
   agreed->set_replicas(settings.replicas);
   // Another way begins with another epoch, which no job without a log survives.
   agreed->set_rewire(settings.rewire && settings.replicas != 0);
+  agreed->set_reorders(agreed->rewire() && !settings.deterministic);
   agreed->set_replace_after_ms(static_cast<std::uint64_t>(settings.replace_after_ms));
   agreed->set_min_workers(settings.min_workers);
   agreed->set_grace_ms(static_cast<std::uint64_t>(settings.grace_ms));

@@ -309,7 +309,11 @@ Status Engine::begin_version(Version version) {
     group->next_sequence = Sequence(0);
     group->rounds_done = 0;
   }
+  const RingOrder* const before = ring_order();
   version_ = version;
+  if (ring_order() != before) {
+    for (auto& [id, group] : groups_) place(*group);
+  }
   heard_.reset();
   for (auto& [id, group] : groups_) {
     const Status status = group->points.begin_version(version);
@@ -420,12 +424,27 @@ void Engine::forget_input(Group& group) {
   if (group.kept_input.bytes() > kMostKeptInput) group.kept_input.give_back();
 }
 
-// Who sits where, for the schedules of this epoch.
+const Engine::RingOrder* Engine::ring_order() const {
+  const RingOrder* newest = nullptr;
+  for (const RingOrder& o : plan_.orders) newest = o.from <= version_ ? &o : newest;
+  return newest;
+}
+
+// Who sits where, for the schedules of this epoch and version.
 void Engine::place(Group& group) {
   group.cache.clear();
   group.repeated.fill({});
   group.hosts.clear();
   group.domains.clear();
+  group.order.clear();
+  if (const RingOrder* ring = ring_order(); ring != nullptr) {
+    std::vector<std::size_t> position(ring->ranks.size());
+    for (std::size_t i = 0; i < position.size(); ++i) position[static_cast<std::size_t>(ring->ranks[i].value)] = i;
+    for (std::uint32_t i = 0; i < group.members.size(); ++i) group.order.push_back(i);
+    std::ranges::sort(group.order, {},
+                      [&](std::uint32_t i) { return position[static_cast<std::size_t>(group.members[i].value)]; });
+    if (std::ranges::is_sorted(group.order)) group.order.clear();
+  }
   if (plan_.hosts.empty()) return;
   for (const Rank r : group.members) {
     group.hosts.push_back(plan_.hosts[static_cast<std::size_t>(r.value)]);
@@ -542,6 +561,11 @@ schedule::Request Engine::request_for(const Group& group, const Call& call) cons
   request.settles = plan_.shrinks;
   request.hosts = group.hosts;
   request.domains = group.domains;
+  // A set-up round is of no version: who goes on with it may be in another one.
+  if (request.collective == Collective::kAllreduce && request.algorithm == schedule::Algorithm::kRing &&
+      !is_setup(call.round)) {
+    request.order = group.order;
+  }
   request.element_bytes = std::max<std::uint64_t>(1, element_bytes(call.spec));
   return request;
 }
@@ -553,7 +577,7 @@ Result<std::shared_ptr<const PreparedSchedule>> Engine::schedule_for(Group& grou
     for (CacheEntry& e : group.cache) {
       if (e.count == request.count && e.collective == request.collective && e.algorithm == request.algorithm &&
           e.root == request.root && e.chunk_elements == request.chunk_elements &&
-          e.element_bytes == request.element_bytes) {
+          e.element_bytes == request.element_bytes && e.ordered != request.order.empty()) {
         e.used = ++uses_;
         return e.schedule;
       }
@@ -568,7 +592,7 @@ Result<std::shared_ptr<const PreparedSchedule>> Engine::schedule_for(Group& grou
                                        [](const auto& a, const auto& b) { return a.used < b.used; }));
   }
   group.cache.push_back({request.collective, request.algorithm, request.root, request.count, request.chunk_elements,
-                         request.element_bytes, ++uses_, prepared});
+                         request.element_bytes, !request.order.empty(), ++uses_, prepared});
   return prepared;
 }
 
@@ -688,7 +712,10 @@ Status Engine::submit(GroupId id, Call& call) {
   }
   call.round = round_of(group.id, group.next_sequence);
   const std::int32_t size = size_of(group, call.round);
-  const Group::Repeated* const repeated = repeats(group, call.spec, size);
+  const bool setup = !call.setup.empty() && recall_ != nullptr;
+  // Where the ring has an order, set-up rounds go by others than rounds of a version.
+  const bool may_repeat = !setup || group.order.empty();
+  const Group::Repeated* const repeated = may_repeat ? repeats(group, call.spec, size) : nullptr;
   if (repeated != nullptr) {
     call.reducer = repeated->reducer;
   } else if (call.spec.collective != Collective::kBarrier) {
@@ -702,7 +729,6 @@ Status Engine::submit(GroupId id, Call& call) {
   const schedule::Algorithm algorithm = repeated != nullptr ? repeated->algorithm : algorithm_for(call.spec, size);
   call.fingerprint = fingerprint_of(call.spec, static_cast<std::uint8_t>(algorithm));
   call.fingerprint.site = told_site(call.spec.site);
-  const bool setup = !call.setup.empty() && recall_ != nullptr;
   if (setup) {
     const Status status = name_setup(group, call);
     if (!status.ok()) return status;
@@ -715,7 +741,7 @@ Status Engine::submit(GroupId id, Call& call) {
       auto prepared = schedule_for(group, call);
       if (!prepared.ok()) return prepared.status();
       call.schedule = std::move(prepared).value();
-      repeat(group, call, size);
+      if (may_repeat) repeat(group, call, size);
     }
     call.schedule_epoch = plan_.epoch;
   }

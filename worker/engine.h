@@ -70,6 +70,12 @@ class Engine {
     std::uint64_t rounds = 0;
   };
 
+  // In which order the ring of an allreduce visits ranks, in this version and later ones.
+  struct RingOrder {
+    Version from;
+    std::vector<Rank> ranks;
+  };
+
   // What all ranks of the job have agreed on.
   struct Plan {
     Epoch epoch;
@@ -84,10 +90,11 @@ class Engine {
     std::vector<std::uint32_t> hosts, domains;  // by rank of the job
     std::vector<Frontier> frontier;
     std::vector<Setup> setups;
-    std::vector<Kept> kept;     // by (group, version, rounds)
-    bool resumes = false;       // some lives have come from an earlier epoch
-    bool shrinks = false;       // the job goes on without ranks that were lost (docs/decisions/0020-shrink.md)
-    std::vector<Rank> present;  // whose inputs are in the rounds that are computed in this epoch, rising
+    std::vector<Kept> kept;         // by (group, version, rounds)
+    std::vector<RingOrder> orders;  // by `from`; before the first: in the order of ranks
+    bool resumes = false;           // some lives have come from an earlier epoch
+    bool shrinks = false;           // the job goes on without ranks that were lost (docs/decisions/0020-shrink.md)
+    std::vector<Rank> present;      // whose inputs are in the rounds that are computed in this epoch, rising
     // Likewise for those of older timelines that `kept` names; where one is missing, all ranks'.
     std::map<Timeline, std::shared_ptr<const std::vector<Rank>>> contributors;
   };
@@ -245,6 +252,7 @@ class Engine {
     schedule::Algorithm algorithm{};
     std::int32_t root = 0;
     std::uint64_t count = 0, chunk_elements = 0, element_bytes = 0;
+    bool ordered = false;  // by Group::order
     std::uint64_t used = 0;
     std::shared_ptr<const PreparedSchedule> schedule;
   };
@@ -282,6 +290,7 @@ class Engine {
     std::uint32_t channel;
     std::vector<Rank> members;
     std::vector<std::uint32_t> hosts, domains;  // of the members, in this epoch
+    std::vector<std::uint32_t> order;           // of the ring in this version; empty: that of the members
     std::int32_t rank;
     std::uint32_t slot;
     Sequence next_sequence;
@@ -367,6 +376,8 @@ class Engine {
   [[nodiscard]] RoundId round_of(GroupId group, Sequence sequence) const;  // of a round of this version
   [[nodiscard]] Status log_pieces(Group& group, const Ranges& bytes);
   void place(Group& group);
+  // Of the rounds of this version; null: that of ranks.
+  [[nodiscard]] const RingOrder* ring_order() const;
   // Shrinking and growing (docs/decisions/0020-shrink.md). Whose inputs are in a round; null: those of all members.
   [[nodiscard]] std::shared_ptr<const std::vector<Rank>> contributors_to(const RoundId& round) const;
   // How many members take part, or took, in a round.

@@ -56,6 +56,11 @@ Engine::Plan engine_plan(const wire::Plan& plan, Rank self) {
   for (const wire::Kept& k : plan.kept()) {
     p.kept.push_back({GroupId(k.group()), Version(k.version()), Timeline(k.timeline()), k.rounds()});
   }
+  for (const wire::RingOrder& o : plan.orders()) {
+    Engine::RingOrder& order = p.orders.emplace_back();
+    order.from = Version(o.from_version());
+    for (const std::uint32_t rank : o.ranks()) order.ranks.emplace_back(static_cast<std::int32_t>(rank));
+  }
   p.shrinks = plan.settings().min_workers() != 0;
   for (const wire::Member& m : plan.members()) {
     if (!m.absent()) p.present.emplace_back(static_cast<std::int32_t>(m.rank()));

@@ -118,6 +118,7 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   s.program.groups = random.chance(0.6);
   if (options.groups) s.program.groups = *options.groups;
   s.program.collective = options.collective;
+  s.program.many_versions = options.many_versions;
   if (random.chance(0.5)) s.program.most_bytes = 8 << 10;
   if (!s.large && options.lends.value_or(options.seed % kLendsEvery == kLendsAt)) {
     s.program.long_allreduces = true;
@@ -149,6 +150,7 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   const bool replaces = s.spares != 0 && s.job.replicas() > 0 && options.seed / 24 % 2 == 0;
   s.job.set_replace_after_ms(options.replace_after_ms.value_or(replaces ? s.job.round_timeout_ms() : 0));
   s.job.set_rewire(options.rewires.value_or(options.seed % 3 != 0));
+  s.job.set_reorders(s.job.rewire() && options.reorders.value_or(options.seed % 2 == 0));
   s.mirror = s.disks && options.mirror.value_or(options.seed / kDisksEvery % 2 == 0);
   const bool by_chance = !staged && !options.inferred && options.seed % kShrinksEvery == kShrinksAt;
   if (s.world_size > 1 && !s.large && options.shrinks.value_or(by_chance)) draw_shrinking(s, options);
@@ -1343,6 +1345,7 @@ SimOutcome Cluster::run() {
   out.rebuilt = rebuilt_;
   out.from_mirror = judge_.from_mirror();
   out.stragglers_named = judge_.stragglers_named();
+  out.reordered_rounds = judge_.reordered_rounds();
   out.replaced = judge_.replaced();
   out.shrunk = judge_.shrunk();
   out.grown = judge_.grown();

@@ -37,6 +37,8 @@ struct SimOptions {
   std::optional<std::uint32_t> spares;   // beyond the world size; not where something is to happen at a stated place
   std::optional<std::uint64_t> replace_after_ms;  // a rank that holds up the others leaves its place to a spare
   std::optional<bool> rewires;                    // the bytes of a slow link may go by way of others
+  std::optional<bool> reorders;                   // and the ring may go around it
+  bool many_versions = false;                     // ten checkpoints or more
   std::optional<bool> shrinks;               // the job goes on without lost ranks; of two ranks or more, with a log
   std::optional<std::uint32_t> min_workers;  // of such a job
   std::optional<std::uint64_t> grace_ms;
@@ -85,6 +87,7 @@ struct SimOutcome {
   std::uint64_t from_mirror = 0;     // timelines that began from the mirror's newest checkpoint
   std::uint64_t rebuilt = 0;         // trackers that went on from what members told
   std::uint64_t stragglers_named = 0, replaced = 0;
+  std::uint64_t reordered_rounds = 0;  // results for which the ring had another order than that of ranks
   std::uint64_t shrunk = 0,
                 grown = 0;  // plans without ranks that the ones before had, and with ones that those had not
   std::uint64_t tracker_effects = 0;

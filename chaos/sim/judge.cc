@@ -217,6 +217,8 @@ void Judge::forget_after(Epoch epoch, Timeline timeline) {
   std::erase_if(golden_, [&](const auto& g) { return std::get<0>(g.first) > timeline; });
   std::erase_if(kept_, [&](const auto& k) { return k.first.first > timeline; });
   std::erase_if(absent_, [&](const auto& a) { return a.first > timeline; });
+  std::erase_if(ring_orders_, [&](const auto& o) { return o.first > timeline; });
+  std::erase_if(ring_orders_used_, [&](const auto& o) { return o.first.first > timeline; });
   std::erase_if(over_, [&](const auto& o) { return o.second > epoch; });
   for (auto& [life, last] : life_timelines_) last = std::min(last, timeline);
   newest_epoch_ = std::min(newest_epoch_, epoch.value);
@@ -323,6 +325,7 @@ void Judge::made(const wire::Plan& plan) {
     life_timelines_[m.incarnation()] = Timeline(plan.timeline());
   }
   const wire::Plan before = std::exchange(plan_, plan);
+  *ring_orders_[Timeline(plan.timeline())].mutable_orders() = plan.orders();
   look_at_set(before, plan);
   if (world_.failed()) return;
   const bool survived = std::ranges::any_of(plan.members(), [](const auto& m) { return !m.absent() && !m.fresh(); });
@@ -501,7 +504,7 @@ void Judge::check_kept() {
     if (step.kind != StepKind::kRound || obsolete(step)) continue;
     const Timeline name = naming(*from, step);
     if (naming(newest_timeline_, step) == name) continue;
-    const auto golden = golden_.lower_bound({name, step.index, INT32_MIN});
+    const auto golden = golden_.lower_bound({name, step.index, INT32_MIN, {}});
     const bool seen =
         golden != golden_.end() && std::get<0>(golden->first) == name && std::get<1>(golden->first) == step.index;
     if (seen && !rollback_excused_) {
@@ -572,6 +575,38 @@ Timeline Judge::naming(Timeline timeline, const ProgramStep& step) const {
   return after == setups_made_again_.begin() ? Timeline() : *std::prev(after);
 }
 
+std::vector<Rank> Judge::ring_order(Timeline timeline, const ProgramStep& step) const {
+  const auto told = ring_orders_.find(timeline);
+  const wire::RingOrder* newest = nullptr;
+  if (step.collective == Collective::kAllreduce && !step.setup && told != ring_orders_.end()) {
+    for (const wire::RingOrder& o : told->second.orders()) {
+      if (o.from_version() <= step.version.value) newest = &o;
+    }
+  }
+  std::vector<Rank> ranks;
+  for (int i = 0; newest != nullptr && i < newest->ranks_size(); ++i) {
+    const Rank rank(static_cast<std::int32_t>(newest->ranks(i)));
+    if (std::ranges::find(program_.members(step), rank) != program_.members(step).end()) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+std::string Judge::judge(const ProgramStep& step, const Return& how, const Oracle::Expected& expected,
+                         const std::vector<Rank>& order, std::span<const std::byte> output) const {
+  // What a ring makes shows its order; other algorithms go by ranks.
+  const bool by_ring = job_.algorithm() == "ring" && !order.empty();
+  const auto& of = expected.of(how.place);
+  std::string wrong = by_ring ? "" : program_.judge(step, how.place, expected.contributed, output, of);
+  if (order.empty() || (!by_ring && (wrong.empty() || job_.algorithm() != "auto"))) return wrong;
+  std::vector<std::uint64_t> keys;
+  for (const Rank rank : order) {
+    const auto at = std::ranges::find(expected.contributors, rank);
+    if (at == expected.contributors.end()) continue;
+    keys.push_back(expected.contributed[static_cast<std::size_t>(at - expected.contributors.begin())]);
+  }
+  return program_.judge(step, how.place, keys, output, of);
+}
+
 Oracle& Judge::oracle(Timeline timeline) {
   const auto found = oracles_.find(timeline);
   if (found != oracles_.end()) return *found->second;
@@ -629,7 +664,7 @@ void Judge::memory_lost(const std::string& host) {
 }
 
 void Judge::sends(const ProgramStep& step, Timeline timeline, const std::string& host) {
-  Golden& golden = golden_[{naming(timeline, step), step.index, step.receiver}];
+  Golden& golden = golden_[{naming(timeline, step), step.index, step.receiver, {}}];
   if (!golden.hosts.contains(host)) golden.bytes.reset();
   golden.hosts = {host};
 }
@@ -648,7 +683,15 @@ void Judge::returned(const ProgramStep& step, std::span<const std::byte> output,
                                      describe(step) + " are" + names(contributors) + " and not" +
                                      names(e->contributors));
   }
-  const std::string wrong = program_.judge(step, place, e->contributed, output, e->of(place));
+  const std::vector<Rank> order = ring_order(timeline, step);
+  if (step.collective == Collective::kAllreduce && step.group == 0 && !step.setup) {
+    const auto [used, first] = ring_orders_used_.try_emplace({timeline, step.version}, order);
+    if (!first && used->second != order) {
+      return world_.violated("I1", "the order of the ring changes within the version of " + describe(step));
+    }
+  }
+  if (!order.empty()) ++reordered_rounds_;
+  const std::string wrong = judge(step, how, *e, order, output);
   if (!wrong.empty()) {
     return world_.violated("I2", wrong + " at group rank " + std::to_string(place) + " in " + describe(step));
   }
@@ -660,7 +703,7 @@ void Judge::returned(const ProgramStep& step, std::span<const std::byte> output,
   }
   // Ranks that share a result share the place under which it is remembered.
   const std::int32_t key = Program::shared_result(step.collective) ? -1 : place;
-  Golden& golden = golden_[{naming(timeline, step), step.setup.value_or(step.index), key}];
+  Golden& golden = golden_[{naming(timeline, step), step.setup.value_or(step.index), key, order}];
   const bool excused = step.values == Values::kFresh && loss_excused_;  // all copies have gone
   if (!golden.bytes || excused) golden.bytes.emplace(output.begin(), output.end());
   if (step.values == Values::kFresh && step.collective != Collective::kPoint) golden.hosts.insert(how.host);

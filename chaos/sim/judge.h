@@ -109,6 +109,8 @@ class Judge {
   // What the tracker says of stragglers, and whom it asks to leave, against who really is one.
   void heard(const LogEvent& event);
   [[nodiscard]] std::uint64_t stragglers_named() const { return stragglers_named_; }
+  // Calls that returned a result for which the ring had another order than that of ranks.
+  [[nodiscard]] std::uint64_t reordered_rounds() const { return reordered_rounds_; }
   // Who was asked to leave its place to a spare has left it in time.
   void check_replaced();
   [[nodiscard]] std::uint64_t replaced() const { return replaced_; }
@@ -149,6 +151,11 @@ class Judge {
   void keep_rounds(const wire::Plan& plan, Oracle::Kept& kept);
   void announce_commit(Version version, Timeline timeline);
   [[nodiscard]] Timeline naming(Timeline timeline, const ProgramStep& step) const;
+  // The ranks of a step of the world in the order that a plan has told for its ring; empty: none has.
+  [[nodiscard]] std::vector<Rank> ring_order(Timeline timeline, const ProgramStep& step) const;
+  // What is wrong with a result by its inputs; empty: nothing.
+  [[nodiscard]] std::string judge(const ProgramStep& step, const Return& how, const Oracle::Expected& expected,
+                                  const std::vector<Rank>& order, std::span<const std::byte> output) const;
   // Mode shrink.
   [[nodiscard]] bool shrinks() const { return job_.min_workers() > 0; }
   void look_at_set(const wire::Plan& before, const wire::Plan& plan);
@@ -176,7 +183,11 @@ class Judge {
     std::optional<std::vector<std::byte>> bytes;
     std::set<std::string> hosts;  // Values::kFresh: where it was returned; of a message, where its sender has logged it
   };
-  std::map<std::tuple<Timeline, std::size_t, std::int32_t>, Golden> golden_;
+  // And the order of the ring, which makes other bits of what is rounded.
+  std::map<std::tuple<Timeline, std::size_t, std::int32_t, std::vector<Rank>>, Golden> golden_;
+  std::map<Timeline, wire::Plan> ring_orders_;  // of a timeline's newest plan, which says nothing else
+  std::map<std::pair<Timeline, Version>, std::vector<Rank>> ring_orders_used_;
+  std::uint64_t reordered_rounds_ = 0;
   wire::Plan plan_;
   std::optional<Version> committed_;  // the newest that was announced
   Timeline committed_timeline_, newest_timeline_;

@@ -35,7 +35,8 @@ namespace warren::chaos {
   X(loans_without_end, "who leaves an epoch changes its inputs, and does not tell those who read them where they lie") \
   X(mixes_attempts, "a survivor takes finals of an attempt along into the next one, with other contributors")          \
   X(forgets_whole_results, "a result of which survivors hold all is computed again with other contributors")           \
-  X(works_in_place, "inputs in place are not kept where a round may be run again with other contributors")
+  X(works_in_place, "inputs in place are not kept where a round may be run again with other contributors")             \
+  X(order_at_once, "the ring has its new order with the plan that names it, and not from its version on")
 
 enum class Mutant : std::uint8_t {
 #define WARREN_X(name, what) name,

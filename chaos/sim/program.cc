@@ -291,7 +291,7 @@ Program::Program(Random& random, const Shape& shape) : seed_(random.next()) {
     return shape.least ? std::size_t{1} : static_cast<std::size_t>(random.between(0, most));
   };
   // Now and then a program that knows no checkpoints.
-  if (random.chance(0.1)) {
+  if (!shape.many_versions && random.chance(0.1)) {
     draw_version(random, shape, kPreamble, 1 + length(20));
     return;
   }
@@ -304,12 +304,15 @@ Program::Program(Random& random, const Shape& shape) : seed_(random.next()) {
   }
   setup_end_ = steps_.size();
   // Who comes back where ranks were given up enters with a commit.
-  const std::int64_t versions =
-      shape.least ? 2 : random.between(shape.inferred || shape.shrinks ? 2 : 1, shape.shrinks ? 9 : 5);
+  const std::int64_t versions = shape.least ? 2
+                                : shape.many_versions
+                                    ? random.between(10, 14)
+                                    : random.between(shape.inferred || shape.shrinks ? 2 : 1, shape.shrinks ? 9 : 5);
   const std::int64_t period = shape.inferred ? random.between(2, 3) : 0;
   const bool local = shape.local && random.chance(0.4);
   // Now and then so many rounds that nobody remembers the first of a version.
-  const std::int64_t most = shape.inferred && random.chance(0.25) ? 80 : (shape.shrinks ? 50 : 30) / versions;
+  const std::int64_t rounds = shape.many_versions ? 80 : shape.shrinks ? 50 : 30;
+  const std::int64_t most = shape.inferred && random.chance(0.25) ? 80 : rounds / versions;
   for (std::int64_t v = 0; v < versions; ++v) {
     const Version version = version_of_program(static_cast<std::uint64_t>(v));
     if (shape.inferred && v == 0) {

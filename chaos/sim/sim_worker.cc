@@ -569,6 +569,7 @@ void SimWorker::mutate(worker::Engine::Plan& plan) {
     plan.timeline = Timeline(0);
     for (worker::Engine::Setup& s : plan.setups) s.timeline = Timeline(0);
   }
+  if (world_.is(Mutant::order_at_once) && !plan.orders.empty()) plan.orders.back().from = version_of_program(0);
   if (world_.is(Mutant::finals_of_own_host) && recall_) {
     for (worker::Engine::Frontier& f : plan.frontier) {
       if (f.final.empty()) continue;

@@ -34,6 +34,7 @@ Verdict run_until_found(Mutant mutant, std::uint64_t most) {
       if (mutant == Mutant::idle_told_as_work) options = straggling(seed, Straggler::What::kProgram);
       if (mutant == Mutant::ends_swapped) options = straggling(seed, Straggler::What::kLink);
       if (mutant == Mutant::stays_when_asked) options = replacing(seed, Straggler::What::kProgram);
+      if (mutant == Mutant::order_at_once) options = reordering(seed);
       if (mutant == Mutant::loans_without_end) {
         options.lends = true;
         options.collective = Collective::kAllreduce;
@@ -117,7 +118,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Expectation{Mutant::loans_without_end, "loans_without_end", 5000, "I"},
                       Expectation{Mutant::mixes_attempts, "mixes_attempts", 1000, "I"},
                       Expectation{Mutant::forgets_whole_results, "forgets_whole_results", 1000, "I1"},
-                      Expectation{Mutant::works_in_place, "works_in_place", 1000, "I"}),
+                      Expectation{Mutant::works_in_place, "works_in_place", 1000, "I"},
+                      Expectation{Mutant::order_at_once, "order_at_once", 100, "I2"}),
     [](const auto& test) { return std::string(test.param.name); });
 
 TEST(WithoutMutant, NothingIsFound) {

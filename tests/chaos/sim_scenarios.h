@@ -100,4 +100,12 @@ inline SimOptions rewiring(std::uint64_t seed, Straggler::What what) {
   return options;
 }
 
+// And the ring may go around it: of the two orders of the other hosts it takes one.
+inline SimOptions reordering(std::uint64_t seed) {
+  SimOptions options = rewiring(seed, Straggler::What::kLink);
+  options.reorders = true;
+  options.many_versions = true;
+  return options;
+}
+
 }  // namespace warren::chaos

@@ -193,6 +193,66 @@ TEST(Rewire, UnderOtherFaults) {
   EXPECT_GT(rewired, seeds(20));
 }
 
+// From a version on the ring does not use the link: results are judged by the order that is in force in theirs.
+TEST(Reorder, TheRingGoesAroundASlowLink) {
+  std::uint64_t reordered = 0, rounds = 0;
+  for (std::uint64_t seed = 1; seed <= seeds(80); ++seed) {
+    const SimOutcome o = simulate(reordering(seed));
+    ASSERT_EQ(o.verdict, "") << "seed " << seed;
+    ASSERT_EQ(o.rollbacks, 0u) << "seed " << seed;
+    ASSERT_LE(tracker(o, "reordered"), 1u) << "seed " << seed;
+    reordered += tracker(o, "reordered");
+    rounds += o.reordered_rounds;
+  }
+  std::printf("reordered in %llu of %llu seeds, %llu results\n", static_cast<unsigned long long>(reordered),
+              static_cast<unsigned long long>(seeds(80)), static_cast<unsigned long long>(rounds));
+  EXPECT_GT(reordered, seeds(40));
+  EXPECT_GT(rounds, seeds(400));
+}
+
+TEST(Reorder, OnlyWithLeave) {
+  for (std::uint64_t seed = 1; seed <= seeds(20); ++seed) {
+    SimOptions options = reordering(seed);
+    options.reorders = false;
+    const SimOutcome o = simulate(options);
+    ASSERT_EQ(o.verdict, "") << "seed " << seed;
+    ASSERT_EQ(tracker(o, "reordered") + o.reordered_rounds, 0u) << "seed " << seed;
+  }
+}
+
+// All that a plan says must come back: trackers crash with and without their journals, all processes of the job end at
+// once, ranks die, links break, jobs go on without ranks.
+TEST(Reorder, UnderOtherFaults) {
+  std::uint64_t reordered = 0, rounds = 0;
+  for (std::uint64_t seed = 1; seed <= seeds(200); ++seed) {
+    SimOptions options = reordering(seed);
+    options.straggler->judged = false;
+    options.world_size = 4 + static_cast<std::uint32_t>(seed % 3);
+    options.hosts = {"a", "b", "c", "d", "e", "f"};
+    options.hosts.resize(*options.world_size);
+    options.straggler->rank = Rank(static_cast<std::int32_t>(seed % *options.world_size));
+    options.straggler->peer = Rank(static_cast<std::int32_t>((seed + 1) % *options.world_size));
+    options.replicas = 2;
+    if (seed % 4 == 0) options.algorithm = "auto";
+    static constexpr Fault kFaults[] = {Fault::death,        Fault::tracker_crash, Fault::link_cut,
+                                        Fault::tracker_loss, Fault::all_die,       Fault::cluster_loss};
+    const Fault fault = kFaults[seed % std::size(kFaults)];
+    options.faults->set(fault, 0.3);
+    options.disks = fault == Fault::cluster_loss;
+    if (*options.disks) options.faults->set(Fault::journal_loss, 0.5);
+    options.shrinks = fault == Fault::death && seed % 4 == 2;
+    options.faults->set(Fault::message_lost, 0.02);
+    const SimOutcome o = simulate(options);
+    ASSERT_EQ(o.verdict, "") << "seed " << seed;
+    reordered += tracker(o, "reordered");
+    rounds += o.reordered_rounds;
+  }
+  std::printf("reordered %llu times, %llu results\n", static_cast<unsigned long long>(reordered),
+              static_cast<unsigned long long>(rounds));
+  EXPECT_GT(reordered, seeds(20));
+  EXPECT_GT(rounds, seeds(200));
+}
+
 // Preemption: ranks leave between two rounds, now and then half of them at once, and their next lives take their
 // places. Nothing is undone, and no call fails.
 TEST(Drain, UndoesNothing) {

@@ -201,7 +201,6 @@ void envelopes() {
       member->set_since(rank == 0 ? 3 : 1);
       add_endpoint(member);
       plan->set_run(11);
-      plan->add_ring(rank);
       plan->add_tree_parent(static_cast<std::int32_t>(rank) - 1);
     }
   });
@@ -223,13 +222,16 @@ void envelopes() {
       member->set_fetch_port(41'000);
       member->set_since(1);
       add_endpoint(member);
-      plan->add_ring(rank);
       plan->add_tree_parent(static_cast<std::int32_t>(rank) - 1);
     }
     auto* detour = plan->add_detours();
     detour->set_a(0);
     detour->set_b(2);
     detour->add_relays(1);
+    plan->mutable_settings()->set_reorders(true);
+    auto* order = plan->add_orders();
+    order->set_from_version(3);
+    for (const std::uint32_t rank : {1u, 0u, 2u}) order->add_ranks(rank);
   });
   put("interrupt", [](Envelope& e) {
     e.mutable_interrupt()->set_epoch(4);

@@ -237,7 +237,7 @@ TEST(Codec, EnvelopesAreRefusedWithAReason) {
   wire::Envelope e = good;
   e.set_protocol(1);
   EXPECT_EQ(refusal(e, Side::kWorker),
-            "refused: protocol version 1, this build speaks 8: use one version of Warren for the whole job");
+            "refused: protocol version 1, this build speaks 9: use one version of Warren for the whole job");
   e = good;
   e.set_sender(0);
   EXPECT_EQ(refusal(e, Side::kWorker), "corrupt: message refused: no sender");
@@ -478,8 +478,8 @@ TEST(Codec, JoinsThatSayWhatADiskHolds) {
   EXPECT_EQ(check([](auto& j) { j.mutable_held()->set_run(9); }), "what the disk holds: the plan is of another run");
   EXPECT_EQ(check([](auto& j) { j.mutable_held()->clear_known(); }),
             "what the disk holds: nothing is known of the job");
-  EXPECT_EQ(check([](auto& j) { j.mutable_held()->mutable_known()->mutable_plan()->clear_ring(); }),
-            "what the disk holds: bad plan: the ring has 0 ranks, the plan 3");
+  EXPECT_EQ(check([](auto& j) { j.mutable_held()->mutable_known()->mutable_plan()->clear_tree_parent(); }),
+            "what the disk holds: bad plan: the tree has 0 ranks, the plan 3");
   EXPECT_EQ(check([](auto& j) { j.mutable_held()->mutable_rounds()->SwapElements(0, 1); }),
             "what the disk holds: rounds are not in rising order, or stand twice");
   EXPECT_EQ(run([](auto& r) { r.set_first(4); }), "what the disk holds: runs are not in rising order, or overlap");
@@ -656,7 +656,8 @@ TEST(Codec, WhatMembersTellATrackerThatHasLostItsJournal) {
   EXPECT_EQ(check([](auto& k) { k.set_epoch(1); }), "plan's epoch 2 is outside 0 to 1");
   EXPECT_EQ(check([](auto& k) { k.clear_plan(); }), "");
   EXPECT_EQ(check([](auto& k) { k.set_plan_epoch(3); }), "the plan is of another epoch than it is said to be");
-  EXPECT_EQ(check([](auto& k) { k.mutable_plan()->clear_ring(); }), "bad plan: the ring has 0 ranks, the plan 3");
+  EXPECT_EQ(check([](auto& k) { k.mutable_plan()->clear_tree_parent(); }),
+            "bad plan: the tree has 0 ranks, the plan 3");
   EXPECT_EQ(check([](auto& k) { k.set_committed(false); }), "a version, and it is not committed");
   wire::Tell tell;
   EXPECT_EQ(after(tell, [](auto& t) { t.set_epoch(~0ULL); }),
@@ -958,6 +959,42 @@ TEST(Codec, DetoursOfAPlan) {
             "detours: 65 of them are over the limit of 64");
 }
 
+TEST(Codec, RingOrdersOfAPlan) {
+  const auto good = [] {
+    wire::Plan p = plan_of(2, {{"w0", 10}, {"w1", 11}, {"w2", 12}});
+    p.set_timeline(1);
+    p.mutable_settings()->set_rewire(true);
+    p.mutable_settings()->set_reorders(true);
+    wire::RingOrder& o = *p.add_orders();
+    o.set_from_version(3);
+    for (const std::uint32_t rank : {0u, 2u, 1u}) o.add_ranks(rank);
+    return p;
+  };
+  const auto check = [&](auto change) { return after(good(), [&](auto& p) { change(p, *p.mutable_orders(0)); }); };
+  const auto more = [](auto& p, std::uint64_t from) {
+    wire::RingOrder o = p.orders(0);
+    o.set_from_version(from);
+    *p.add_orders() = o;
+  };
+  const std::string from = "ring orders: from version 3 on: ";
+  EXPECT_EQ(check([](auto&, auto&) {}), "");
+  EXPECT_EQ(check([&](auto& p, auto&) { more(p, 4); }), "");
+  EXPECT_EQ(check([](auto& p, auto&) { p.mutable_settings()->set_reorders(false); }), "ring orders: the job has none");
+  EXPECT_EQ(check([](auto& p, auto&) { p.mutable_settings()->set_rewire(false); }),
+            "rings may be ordered anew, and no link is gone around");
+  EXPECT_EQ(check([](auto&, auto& o) { o.set_from_version(0); }),
+            "ring orders: version 0 is outside 1 to 4611686018427387904");
+  EXPECT_EQ(check([&](auto& p, auto&) { more(p, 3); }), "ring orders: version 3 is outside 4 to 4611686018427387904");
+  EXPECT_EQ(check([&](auto& p, auto&) {
+              more(p, 4);
+              more(p, 5);
+            }),
+            "ring orders: 3 of them are over the limit of 2");
+  EXPECT_EQ(check([](auto&, auto& o) { o.add_ranks(3); }), from + "4 ranks of 3");
+  EXPECT_EQ(check([](auto&, auto& o) { o.set_ranks(1, 3); }), from + "rank 3 of 3");
+  EXPECT_EQ(check([](auto&, auto& o) { o.set_ranks(1, 0); }), from + "rank 0 twice");
+}
+
 TEST(Codec, Plans) {
   const auto check = [](auto change) { return after(plan(), change); };
   EXPECT_EQ(check([](auto& p) { p.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
@@ -978,9 +1015,6 @@ TEST(Codec, Plans) {
             "member 2's local rank 1 is taken or over its host's size");
   EXPECT_EQ(check([](auto& p) { p.mutable_members(2)->set_local_rank(3); }),
             "member 2's local rank 3 is taken or over its host's size");
-  EXPECT_EQ(check([](auto& p) { p.add_ring(0); }), "the ring has 4 ranks, the plan 3");
-  EXPECT_EQ(check([](auto& p) { p.set_ring(1, 0); }), "the ring names rank 0 twice");
-  EXPECT_EQ(check([](auto& p) { p.set_ring(1, 3); }), "the ring names rank 3 of 3");
   EXPECT_EQ(check([](auto& p) { p.add_tree_parent(0); }), "the tree has 4 ranks, the plan 3");
   EXPECT_EQ(check([](auto& p) { p.set_tree_parent(1, 3); }), "rank 1's parent in the tree is 3");
   EXPECT_EQ(check([](auto& p) { p.set_tree_parent(1, -2); }), "rank 1's parent in the tree is -2");
@@ -1015,7 +1049,8 @@ TEST(Codec, Records) {
   EXPECT_EQ(check([](auto& r) { r.mutable_settings()->set_streams(2); }), "the plan's settings are not the job's");
   EXPECT_EQ(check([](auto& r) { r.set_settings_from("\n"); }), "origin of the settings has an unprintable byte at 0");
   EXPECT_EQ(check([](auto& r) { r.clear_plan(); }), "no plan");
-  EXPECT_EQ(check([](auto& r) { r.mutable_plan()->clear_ring(); }), "bad plan: the ring has 0 ranks, the plan 3");
+  EXPECT_EQ(check([](auto& r) { r.mutable_plan()->clear_tree_parent(); }),
+            "bad plan: the tree has 0 ranks, the plan 3");
   EXPECT_EQ(check([](auto& r) { r.set_epoch(3); }), "the plan is not the newest epoch's");
   EXPECT_EQ(check([](auto& r) { *r.mutable_interrupt() = interrupt(); }), "the interrupt ends no plan");
   EXPECT_EQ(check([](auto& r) {

@@ -31,7 +31,7 @@ TEST(PlanChanges, OnlyWhoHasChangedIsNamed) {
   const wire::Plan changes = changes_between(p.before, p.after);
   ASSERT_EQ(changes.members_size(), 1);
   EXPECT_EQ(changes.members(0).rank(), 1u);
-  EXPECT_EQ(changes.ring_size() + changes.tree_parent_size(), 0);
+  EXPECT_EQ(changes.orders_size() + changes.tree_parent_size(), 0);
   EXPECT_TRUE(validate_told(changes).ok()) << validate_told(changes).describe();
   EXPECT_FALSE(validate(changes).ok()) << "it does not say everything";
   const auto whole = with_changes(p.before, changes);
@@ -39,14 +39,42 @@ TEST(PlanChanges, OnlyWhoHasChangedIsNamed) {
   EXPECT_EQ(whole.value().SerializeAsString(), p.after.SerializeAsString());
 }
 
-TEST(PlanChanges, AnotherRingOrTreeIsSaid) {
+TEST(PlanChanges, AnotherTreeIsSaid) {
   Plans p;
-  p.after.set_ring(0, p.before.ring(1));
-  p.after.set_ring(1, p.before.ring(0));
+  p.after.set_tree_parent(2, 1);
   const wire::Plan changes = changes_between(p.before, p.after);
-  EXPECT_EQ(changes.ring_size(), 3);
-  EXPECT_EQ(changes.tree_parent_size(), 0);
+  EXPECT_EQ(changes.tree_parent_size(), 3);
   EXPECT_EQ(with_changes(p.before, changes).value().SerializeAsString(), p.after.SerializeAsString());
+}
+
+TEST(PlanChanges, RingOrdersAreSaidWhereTheyChange) {
+  Plans p;
+  for (wire::Plan* plan : {&p.before, &p.after}) {
+    plan->mutable_settings()->set_rewire(true);
+    plan->mutable_settings()->set_reorders(true);
+  }
+  const auto add = [](wire::Plan& plan, std::uint64_t from, const std::vector<std::uint32_t>& ranks) {
+    wire::RingOrder& o = *plan.add_orders();
+    o.set_from_version(from);
+    o.mutable_ranks()->Add(ranks.begin(), ranks.end());
+  };
+  const auto said = [&](int orders) {
+    const wire::Plan changes = changes_between(p.before, p.after);
+    EXPECT_EQ(changes.base_epoch(), 1u);
+    EXPECT_EQ(changes.orders_size(), orders);
+    EXPECT_EQ(with_changes(p.before, changes).value().SerializeAsString(), p.after.SerializeAsString());
+  };
+  add(p.after, 3, {0, 2, 1});
+  said(1);
+  add(p.before, 3, {0, 2, 1});
+  said(0);
+  add(p.after, 7, {1, 0, 2});
+  said(2);
+  p.before.mutable_orders(0)->set_ranks(0, 2);
+  p.before.mutable_orders(0)->set_ranks(1, 0);
+  said(2);
+  p.after.clear_orders();
+  EXPECT_EQ(changes_between(p.before, p.after).base_epoch(), 0u) << "that there is none any more takes the whole plan";
 }
 
 TEST(PlanChanges, NothingIsLeftOutWhereAllHasChanged) {
@@ -79,7 +107,6 @@ TEST(PlanChanges, WhatIsWrongWithThemAloneIsSeenBeforeTheyAreApplied) {
   EXPECT_TRUE(bad([](wire::Plan& c) { c.mutable_members(0)->set_rank(3); }));
   EXPECT_TRUE(bad([](wire::Plan& c) { *c.add_members() = c.members(0); }));
   EXPECT_TRUE(bad([](wire::Plan& c) { c.mutable_members(0)->set_incarnation(0); }));
-  EXPECT_TRUE(bad([](wire::Plan& c) { c.add_ring(0); }));
   EXPECT_TRUE(bad([](wire::Plan& c) { c.add_tree_parent(-1); }));
   EXPECT_TRUE(bad([](wire::Plan& c) { c.set_run(0); }));
 }

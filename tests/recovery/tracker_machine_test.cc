@@ -100,6 +100,16 @@ TEST(Tracker, DifferentSettingsAreRefusedByName) {
   EXPECT_EQ(refused([](auto& s) { s.set_check_call_sites(false); }),
             "11 <- Refused 3: check of call sites off is not the job's on" + end);
   EXPECT_EQ(refused([](auto& s) { s.set_rewire(true); }), "11 <- Refused 3: rewiring on is not the job's off" + end);
+  TrackerScript reorders;
+  wire::Envelope first = from_worker(10);
+  *first.mutable_join() = join("w0", "h", 2);
+  first.mutable_join()->mutable_settings()->set_rewire(true);
+  (void)reorders.send(first);
+  wire::Envelope second = from_worker(11);
+  *second.mutable_join() = join("w1", "other", 2);
+  second.mutable_join()->mutable_settings()->set_rewire(true);
+  second.mutable_join()->mutable_settings()->set_reorders(true);
+  EXPECT_EQ(reorders.send(second), "11 <- Refused 3: determinism off is not the job's on" + end);
   TrackerScript logging(false, 2);
   (void)logging.join("w0", 10, 2);
   wire::Envelope e = from_worker(11);

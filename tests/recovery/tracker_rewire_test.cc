@@ -17,8 +17,13 @@ bool has(const std::string& text, const std::string& part) {
 // Four ranks in a ring, each on a host of its own, or as told. A round timeout of 5 s: a look a second, over 10 s.
 class Ring : public TrackerScript {
  public:
-  explicit Ring(std::vector<std::string> hosts = {"a", "b", "c", "d"}, bool rewire = true, std::uint32_t replicas = 2)
-      : TrackerScript(true, replicas), hosts_(std::move(hosts)), rewire_(rewire), replicas_(replicas) {
+  explicit Ring(std::vector<std::string> hosts = {"a", "b", "c", "d"}, bool rewire = true, std::uint32_t replicas = 2,
+                bool reorders = false)
+      : TrackerScript(true, replicas),
+        hosts_(std::move(hosts)),
+        rewire_(rewire),
+        reorders_(reorders),
+        replicas_(replicas) {
     for (std::size_t rank = 0; rank < hosts_.size(); ++rank) lives_.push_back(10 + rank);
     for (std::size_t rank = 0; rank < hosts_.size(); ++rank) (void)join_as(rank);
   }
@@ -27,6 +32,7 @@ class Ring : public TrackerScript {
     wire::Join& j = *e.mutable_join();
     j = test::join("w" + std::to_string(rank), hosts_[rank], size(), replicas_);
     j.mutable_settings()->set_rewire(rewire_);
+    j.mutable_settings()->set_reorders(reorders_);
     return send(std::move(e));
   }
   // A second in which all are heard, and these links (from, to) are slow.
@@ -64,7 +70,7 @@ class Ring : public TrackerScript {
   std::string stop() {
     ++epoch_;
     std::string text;
-    for (const std::uint64_t life : lives_) text += report(life, epoch_, 1, {position(1, 3)});
+    for (const std::uint64_t life : lives_) text += report(life, epoch_, version_, {position(version_, 3)});
     return text;
   }
   // A rank dies and comes back.
@@ -76,7 +82,7 @@ class Ring : public TrackerScript {
     ++epoch_;
     (void)give_up(lives_[rank], epoch_, "dead");
     for (std::size_t r = 0; r < lives_.size(); ++r) {
-      if (r != rank) (void)report(lives_[r], epoch_, 1, {position(1, 3)});
+      if (r != rank) (void)report(lives_[r], epoch_, version_, {position(version_, 3)});
     }
     lives_[rank] += 20;
     return join_as(rank);
@@ -102,6 +108,21 @@ class Ring : public TrackerScript {
     }
     return text;
   }
+  // "3: 0 1 3 2" for each, as the newest plan has them.
+  [[nodiscard]] std::string orders() {
+    std::string text;
+    for (const wire::RingOrder& o : machine().view(TimeMs{now()}).orders) {
+      text += (text.empty() ? "" : ", ") + std::to_string(o.from_version()) + ":";
+      for (const std::uint32_t rank : o.ranks()) text += " " + std::to_string(rank);
+    }
+    return text;
+  }
+  // All have stored this version.
+  void commit(std::uint64_t version) {
+    for (const std::uint64_t life : lives_) (void)vote(life, version, {position(version - 1, 3, true)});
+    EXPECT_EQ(machine().view(TimeMs{now()}).committed, Version(version));
+    version_ = version;
+  }
   [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(hosts_.size()); }
 
  private:
@@ -119,10 +140,10 @@ class Ring : public TrackerScript {
     l.set_usual_bytes_per_s(10'000'000);
   }
   std::vector<std::string> hosts_;
-  const bool rewire_;
+  const bool rewire_, reorders_;
   const std::uint32_t replicas_;
   std::vector<std::uint64_t> lives_;
-  std::uint64_t epoch_ = 1, beat_ = 0;
+  std::uint64_t epoch_ = 1, beat_ = 0, version_ = 1;
   std::optional<std::uint32_t> replays_;
 };
 
@@ -283,6 +304,91 @@ TEST(Rewire, ATrackerThatDiesBeforeThePlanJudgesAnew) {
   EXPECT_TRUE(has(t.seconds(13), "Pause epoch 3"));
   (void)t.stop();
   EXPECT_EQ(t.detours(), "1-2 by 0 3");
+}
+
+// --- With leave to change bits
+
+TEST(Reorder, TheRingGoesAroundTheLinkFromAVersionOnThatNobodyHasBegun) {
+  Ring t({"a", "b", "c", "d"}, true, 2, true);
+  std::string text = t.seconds(3);
+  EXPECT_TRUE(has(text,
+                  "Next: its bytes go by way of ranks 0, 3 in 8.0 s, and two checkpoints later the ring goes past "
+                  "it in another order\n"))
+      << text;
+  t.commit(2);
+  text = t.seconds(10);
+  EXPECT_TRUE(has(text, "Pause epoch 2")) << text;
+  EXPECT_EQ(t.orders(), "") << "not before they have stopped";
+  text = t.stop();
+  EXPECT_TRUE(has(text,
+                  "log reordered: from version 3 on the ring goes past the link between rank 1 (worker w1 on host b) "
+                  "and rank 2 (worker w2 on host c) in another order of hosts, and allreduces by it round otherwise\n"))
+      << text;
+  // Version 2 is committed, 3 begun; 4, which is 3 to programs, cannot be.
+  EXPECT_EQ(t.orders(), "4: 0 1 3 2");
+  EXPECT_EQ(t.detours(), "1-2 by 0 3") << "until then, and for what is no ring";
+}
+
+TEST(Reorder, OfAJobWithoutACheckpoint) {
+  Ring t({"a", "b", "c", "d"}, true, 2, true);
+  (void)go_around(t);
+  EXPECT_EQ(t.orders(), "3: 0 1 3 2");
+}
+
+TEST(Reorder, NotWithoutLeaveNorWhereNoOrderIsBetter) {
+  Ring no;
+  (void)go_around(no);
+  EXPECT_EQ(no.orders(), "");
+  Ring three({"a", "b", "c"}, true, 2, true);
+  std::string text = three.seconds(3);
+  EXPECT_TRUE(has(text, "Next: its bytes go by way of rank 0 in 8.0 s\n")) << text;
+  (void)go_around(three);
+  EXPECT_EQ(three.orders(), "");
+}
+
+// Every plan of the job has it, whoever is new, and whatever the tracker has lost but its disk.
+TEST(Reorder, AnOrderStays) {
+  Ring t({"a", "b", "c", "d"}, true, 2, true);
+  (void)go_around(t);
+  const std::string order = "3: 0 1 3 2";
+  (void)t.replace(3);
+  EXPECT_EQ(t.orders(), order);
+  (void)t.replace(1);
+  EXPECT_EQ(t.detours(), "");
+  EXPECT_EQ(t.orders(), order) << "also when its reason has gone: another one would be another change of bits";
+  t.restart();
+  EXPECT_EQ(t.orders(), order);
+  t.commit(2);
+  t.commit(3);
+  (void)t.replace(2);
+  EXPECT_EQ(t.orders(), order);
+}
+
+TEST(Reorder, TheNextOneWaitsUntilTheLastIsInForce) {
+  Ring t({"a", "b", "c", "d", "e", "f"}, true, 2, true);
+  (void)go_around(t);
+  const std::string first = t.orders();
+  EXPECT_TRUE(has(first, "3: ")) << first;
+  // Between ranks 4 and 5, neighbours in both.
+  const std::set<std::pair<std::uint32_t, std::uint32_t>> other = {{4, 5}};
+  EXPECT_TRUE(has(t.seconds(102, other), "Pause"));
+  (void)t.stop();
+  EXPECT_EQ(t.detours(), "1-2 by 0 3 4 5, 4-5 by 0 1 2 3");
+  EXPECT_EQ(t.orders(), first);
+  // Committed is the one before; the next plan is made for another reason.
+  t.commit(2);
+  (void)t.replace(0);
+  EXPECT_EQ(t.orders(), first);
+  t.commit(3);
+  (void)t.replace(0);
+  EXPECT_EQ(t.orders().find(first + ", 5: "), 0u) << t.orders();
+  const std::string second = t.orders().substr(first.size() + 2);
+  t.commit(4);
+  (void)t.replace(0);
+  EXPECT_EQ(t.orders(), first + ", " + second);
+  t.commit(5);
+  (void)t.replace(0);
+  EXPECT_EQ(t.orders(), second) << "no rank computes a round of version 4 any more";
 }
 
 }  // namespace

@@ -137,6 +137,7 @@ class DetourTest : public ::testing::Test {
       joins_[static_cast<std::size_t>(e.join().worker_id()[1] - '0')] = std::move(e);
     }
     EXPECT_TRUE(joins_[0].join().settings().rewire()) << "so it is by default";
+    EXPECT_FALSE(joins_[0].join().settings().reorders());
   }
   // A plan, with the link between ranks 0 and 2 led by way of rank 1.
   [[nodiscard]] wire::Envelope plan(std::uint64_t epoch, bool with_detour) const {
@@ -159,7 +160,6 @@ class DetourTest : public ::testing::Test {
       m.set_local_size(1);
       m.set_fresh(epoch == 1);
       m.set_since(1);
-      p.add_ring(static_cast<std::uint32_t>(r));
       p.add_tree_parent(r == 0 ? -1 : 0);
     }
     if (with_detour) {

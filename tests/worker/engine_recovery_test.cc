@@ -112,6 +112,8 @@ class World {
     segments_.erase(host);
   }
 
+  // Of the next plan.
+  void order(std::vector<Engine::RingOrder> orders) { orders_ = std::move(orders); }
   // Where its next life runs.
   void move(int rank, int host) { options_.hosts[index(rank)] = host; }
   // In how many hosts living ranks hold each byte of what is logged under this key, at least; 0: nobody has a record.
@@ -278,6 +280,7 @@ class World {
       p.algorithm = options_.algorithm;
       p.chunk_bytes = options_.chunk_bytes;
       p.replicas = options_.replicas;
+      p.orders = orders_;
       p.resumes = fresh.size() < index(options_.size) && epoch_.value > 1;
       Replayer::Plan replay;
       replay.epoch = epoch_;
@@ -370,6 +373,7 @@ class World {
   }
 
   Options options_;
+  std::vector<Engine::RingOrder> orders_;
   std::uint64_t lives_ = 0;
   std::int64_t now_ = 0;
   Epoch epoch_;
@@ -1745,6 +1749,114 @@ TEST(SetupRounds, InterruptedOnesAreResumed) {
     ASSERT_TRUE(world.run([&] { return sums[0]->gives(7) && sums[1]->gives(7) && sums[2]->gives(7); })) << seed;
     EXPECT_EQ(world.failures, std::vector<std::string>());
   }
+}
+
+// One rank's call of a sum of floats, whose bits show in which order it was made.
+struct FloatSum {
+  static constexpr std::size_t kCount = 4001;
+  static std::vector<float> input(int rank) {
+    std::vector<float> values(kCount);
+    for (std::size_t i = 0; i < kCount; i++) values[i] = 1.0f / static_cast<float>(i * 16 + index(rank) * 3 + 1);
+    return values;
+  }
+  // As the ring brackets it: a segment begins after its owner and ends with it.
+  static std::vector<float> by(const std::vector<int>& order) {
+    const std::size_t k = order.size();
+    std::vector<std::vector<float>> in;
+    for (const int rank : order) in.push_back(input(rank));
+    std::vector<float> out;
+    for (std::size_t owner = 0; owner < k; owner++) {
+      const std::size_t end = out.size() + kCount / k + (owner < kCount % k ? 1 : 0);
+      for (std::size_t i = out.size(); i < end; i++) {
+        float sum = in[(owner + 1) % k][i];
+        for (std::size_t next = 2; next <= k; next++) sum += in[(owner + next) % k][i];
+        out.push_back(sum);
+      }
+    }
+    return out;
+  }
+  FloatSum(World& world, int rank, GroupId group = kWorldGroup, const std::string& setup = "")
+      : in(input(rank)), out(kCount, 0) {
+    call.setup = setup;
+    call.spec.collective = Collective::kAllreduce;
+    call.spec.type = DataType::kF32;
+    call.spec.op = ReduceOp::kSum;
+    call.spec.input = in.data();
+    call.spec.output = out.data();
+    call.spec.count = kCount;
+    submitted = world.engine(rank).submit(group, call);
+  }
+  static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
+  std::vector<float> in, out;
+  Call call;
+  Status submitted;
+};
+
+class RingOrder : public testing::Test {
+ protected:
+  static World::Options options() {
+    World::Options options;
+    options.size = 4;
+    options.hosts = {0, 1, 2, 3};
+    options.algorithm = schedule::Algorithm::kRing;
+    return options;
+  }
+  // From program's version 1 on.
+  static std::vector<Engine::RingOrder> order() {
+    return {{version_of_program(1), {Rank(0), Rank(2), Rank(1), Rank(3)}}};
+  }
+  bool finish(const std::vector<std::unique_ptr<FloatSum>>& sums) {
+    return world_.run([&] {
+      return std::ranges::all_of(sums, [](const auto& s) { return s->call.finished && s->call.status.ok(); });
+    });
+  }
+  std::vector<float> sum(const std::string& setup = "", GroupId group = kWorldGroup,
+                         const std::vector<int>& ranks = {0, 1, 2, 3}) {
+    std::vector<std::unique_ptr<FloatSum>> sums;
+    for (const int r : ranks) sums.push_back(std::make_unique<FloatSum>(world_, r, group, setup));
+    EXPECT_TRUE(finish(sums));
+    for (const auto& s : sums) EXPECT_EQ(s->out, sums.front()->out);
+    return sums.front()->out;
+  }
+  const std::vector<float> by_rank_ = FloatSum::by({0, 1, 2, 3}), by_order_ = FloatSum::by({0, 2, 1, 3});
+  World world_{options()};
+};
+
+TEST_F(RingOrder, BeginsWithItsVersion) {
+  ASSERT_NE(by_rank_, by_order_);
+  world_.order(order());
+  world_.next_epoch({});
+  EXPECT_EQ(sum(), by_rank_) << "in the preamble";
+  load_all(world_, {0, 1, 2, 3});
+  EXPECT_EQ(sum(), by_rank_);
+  EXPECT_EQ(sum(), by_rank_) << "by the schedule that was kept";
+  take_all(world_, 4);
+  EXPECT_EQ(sum(), by_order_) << "which is not kept over a version";
+  EXPECT_EQ(sum("sketch"), by_rank_) << "set-up rounds are of no version";
+  EXPECT_EQ(sum(), by_order_);
+  for (int r = 1; r < 4; r++) ASSERT_TRUE(world_.engine(r).add_group(GroupId(7), {Rank(1), Rank(2), Rank(3)}, 1).ok());
+  EXPECT_EQ(sum("", GroupId(7), {1, 2, 3}), FloatSum::by({2, 1, 3})) << "of those who are in a group";
+  take_all(world_, 4);
+  EXPECT_EQ(sum(), by_order_);
+}
+
+// A round that is interrupted, in the version before and in the first one that has the order.
+TEST_F(RingOrder, IsTheSameInEveryAttemptOfARound) {
+  load_all(world_, {0, 1, 2, 3});
+  for (const bool in_force : {false, true}) {
+    for (int steps = 5; steps < 60; steps += 7) {
+      std::vector<std::unique_ptr<FloatSum>> sums;
+      for (int r = 0; r < 4; r++) sums.push_back(std::make_unique<FloatSum>(world_, r));
+      for (int i = 0; i < steps; i++) (void)world_.step();
+      // The first of these plans is the one that names it.
+      world_.order(order());
+      world_.next_epoch({});
+      ASSERT_TRUE(finish(sums));
+      for (const auto& s : sums) ASSERT_EQ(s->out, in_force ? by_order_ : by_rank_) << steps;
+    }
+    if (!in_force) take_all(world_, 4);
+  }
+  EXPECT_EQ(world_.failures, std::vector<std::string>());
 }
 
 TEST(SetupRounds, OfEarlierTimelinesThoseOfThePlanAreInUse) {

@@ -302,6 +302,7 @@ TEST_F(FacadeTest, PassesOptionsOn) {
   options.round_timeout_ms = std::chrono::seconds(3);
   options.check_call_sites = true;
   options.no_rewire = true;
+  options.nondeterministic = true;
   options.replicas = 0;
   options.data_dir = "/data";
   options.log_lag_ms = std::chrono::seconds(4);
@@ -320,6 +321,7 @@ TEST_F(FacadeTest, PassesOptionsOn) {
   EXPECT_EQ(fake_.options.round_timeout_ms, 3000);
   EXPECT_EQ(fake_.options.check_call_sites, 1);
   EXPECT_EQ(fake_.options.no_rewire, 1);
+  EXPECT_EQ(fake_.options.nondeterministic, 1);
   EXPECT_EQ(fake_.options.replicas, 0);
   EXPECT_STREQ(fake_.options.data_dir, "/data");
   EXPECT_EQ(fake_.options.log_lag_ms, 4000);

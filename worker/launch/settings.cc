@@ -24,7 +24,7 @@ namespace warren::worker {
 namespace {
 
 // The settings by their names in the file; the variable is WARREN_ and the name in capitals.
-constexpr std::array<std::string_view, 44> kNames = {"tracker",
+constexpr std::array<std::string_view, 45> kNames = {"tracker",
                                                      "job",
                                                      "worker_id",
                                                      "world_size",
@@ -44,6 +44,7 @@ constexpr std::array<std::string_view, 44> kNames = {"tracker",
                                                      "checksums",
                                                      "check_call_sites",
                                                      "rewire",
+                                                     "deterministic",
                                                      "replicas",
                                                      "log",
                                                      "log_memory_bytes",
@@ -143,6 +144,7 @@ Result<Layer> from_options(const warren_options* options) {
   if (options->no_checksums > 0) put("checksums", "0", "no_checksums");
   if (options->check_call_sites > 0) put("check_call_sites", "1", "check_call_sites");
   if (options->no_rewire > 0) put("rewire", "0", "no_rewire");
+  if (options->nondeterministic > 0) put("deterministic", "0", "nondeterministic");
   text("domain_id", options->domain_id);
   if (options->replicas >= 0) put("replicas", std::to_string(options->replicas), "replicas");
   text("log", options->log);
@@ -636,6 +638,7 @@ Result<Settings> resolve(const warren_options* options, const Environment& env, 
   r.on_off("checksums", s.checksums, true);
   r.on_off("check_call_sites", s.check_call_sites, false);
   r.on_off("rewire", s.rewire, true);
+  r.on_off("deterministic", s.deterministic, true);
   resolve_log(r, facts, local_world_size.value(), s);
   r.text("device_library", s.device_library, "", path);
   r.bytes("device_pinned_bytes", s.device_pinned_bytes, kMiB, kMaxLogBytes,

@@ -85,6 +85,7 @@ struct Settings {
   bool checksums = true;
   bool check_call_sites = false;
   bool rewire = true;          // bytes may go another way around a slow link
+  bool deterministic = true;   // and bits stay; otherwise the ring may get another order then
   std::uint32_t replicas = 0;  // 0: nothing is logged
   LogMode log = LogMode::kMemory;
   std::uint64_t log_memory_bytes = 0;  // of this rank's segment, which is sparse

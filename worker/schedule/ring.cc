@@ -1,4 +1,5 @@
-// The ring: every rank talks to its two neighbours only.
+// The ring: every rank talks to its two neighbours only. Who is whose neighbour may be told (Request::order): what is
+// called a rank here is then its position.
 //
 // Segment o starts at rank o + 1 as raw input, gathers one contributor a turn and is final at its owner o, so that its
 // bracketing is ((in[o+1] + in[o+2]) + …) + in[o]; then it goes round once more. In a turn a link carries some chunks

@@ -137,6 +137,51 @@ Status bound_steps(const Request& request, std::uint64_t total) {
                                 std::to_string(kMostMessages) + "; raise the chunk size or split the buffer"};
 }
 
+Status check_order(const Request& request) {
+  if (request.order.empty()) return {};
+  if (request.collective != Collective::kAllreduce || request.algorithm != Algorithm::kRing) {
+    return refuse(request, "by algorithm " + std::string(to_string(request.algorithm)) + " it has no order of ranks");
+  }
+  std::vector<std::uint32_t> ranks(request.order.begin(), request.order.end());
+  std::ranges::sort(ranks);
+  bool all = ranks.size() == static_cast<std::size_t>(request.size);
+  for (std::size_t i = 0; i < ranks.size(); ++i) all = all && ranks[i] == i;
+  if (all) return {};
+  return refuse(request, "its order does not have each of " + std::to_string(request.size) + " ranks once");
+}
+
+// The same of positions in the order: the rank at the first one counts as 0.
+class ByPosition {
+ public:
+  explicit ByPosition(const Request& by_rank) : request_(by_rank) {
+    if (by_rank.order.empty()) return;
+    const auto self = static_cast<std::uint32_t>(by_rank.rank);
+    request_.rank = static_cast<std::int32_t>(std::ranges::find(by_rank.order, self) - by_rank.order.begin());
+    for (const std::uint32_t rank : by_rank.order) {
+      if (!by_rank.hosts.empty()) hosts_.push_back(by_rank.hosts[rank]);
+      if (!by_rank.domains.empty()) domains_.push_back(by_rank.domains[rank]);
+    }
+    request_.hosts = hosts_;
+    request_.domains = domains_;
+  }
+  ByPosition(const ByPosition&) = delete;
+  ByPosition& operator=(const ByPosition&) = delete;
+
+  [[nodiscard]] Request& request() { return request_; }
+  [[nodiscard]] Schedule by_rank(Schedule schedule) const {
+    for (Step& step : schedule.steps) {
+      if (step.peer >= 0 && !request_.order.empty()) {
+        step.peer = static_cast<std::int32_t>(request_.order[static_cast<std::size_t>(step.peer)]);
+      }
+    }
+    return schedule;
+  }
+
+ private:
+  Request request_;
+  std::vector<std::uint32_t> hosts_, domains_;
+};
+
 Status validate(const Request& request, std::uint64_t& total) {
   if (request.size < 1 || static_cast<std::uint32_t>(request.size) > limits::kMaxWorldSize) {
     return refuse(request,
@@ -161,6 +206,7 @@ Status validate(const Request& request, std::uint64_t& total) {
     return refuse(request, std::to_string(places.size()) + " " + what + " were given for " +
                                std::to_string(request.size) + " ranks");
   }
+  if (Status status = check_order(request); !status.ok()) return status;
   if (request.element_bytes < 1) return refuse(request, "an element has at least one byte");
   return add_up(request, total);
 }
@@ -279,7 +325,8 @@ Result<Schedule> make(const Request& request) {
   }
   if (Status status = bound_steps(request, total); !status.ok()) return status;
 
-  Request exact = request;
+  ByPosition positions(request);
+  Request& exact = positions.request();
   if (!has_root(exact.collective)) exact.root = 0;
   if (exact.collective == Collective::kBarrier) exact.count = 0;
   if (Status status = check_cut(exact); !status.ok()) return status;
@@ -291,7 +338,7 @@ Result<Schedule> make(const Request& request) {
     generate(exact, builder, copies);
     copies.close();
   }
-  return std::move(builder).build();
+  return positions.by_rank(std::move(builder).build());
 }
 
 Cost cost(const Schedule& schedule) {

@@ -128,6 +128,9 @@ struct Request {
   std::span<const std::uint64_t> counts;  // allgatherv: size entries
   std::uint64_t chunk_elements = 1;       // upper bound of every step's count
 
+  // An allreduce by ring: the rank at each position of it. Empty: in the order of ranks.
+  std::span<const std::uint32_t> order;
+
   // What follows serves the log; all ranks give the same. Cuts belong to the round: count, chunk and algorithm are
   // those of its first attempt. Hosts and domains are where the ranks sit in this attempt.
   std::uint32_t replicas = 0;              // R; 0: nothing is published
@@ -161,10 +164,9 @@ inline constexpr std::uint64_t kWholeBytes = std::uint64_t{64} << 10;
 // one that make() takes, its `final` apart.
 [[nodiscard]] Ranges whole_pieces(const Request& request, const Ranges& final);
 
-// The schedule of one rank. kInvalidArgument: rank, size, root, counts or chunk_elements out of range, or this
+// The schedule of one rank. kInvalidArgument: rank, size, root, counts, order or chunk_elements out of range, or this
 // algorithm does not serve this collective (the message names those that do), or `final` was cut differently.
-// kExhausted: the buffer is so many chunks
-// that the steps would fill the memory.
+// kExhausted: the buffer is so many chunks that the steps would fill the memory.
 [[nodiscard]] Result<Schedule> make(const Request& request);
 
 // The algorithms that serve a collective, best for large buffers first. Empty for kPoint alone, which needs none.

@@ -46,8 +46,13 @@ Expression bracketed(const World& world, std::int32_t last, const Leaf& leaf, Ex
   if (size == 1) return leaf(0);
   switch (world.algorithm) {
     case Algorithm::kRing: {
-      Expression sum = leaf((last + 1) % size);
-      for (std::int32_t i = 2; i <= size; ++i) sum = all.combine(sum, leaf((last + i) % size));
+      const auto at = [&](std::int32_t i) {
+        const std::int32_t position = (last + i) % size;
+        return leaf(world.order.empty() ? position
+                                        : static_cast<std::int32_t>(world.order[static_cast<std::size_t>(position)]));
+      };
+      Expression sum = at(1);
+      for (std::int32_t i = 2; i <= size; ++i) sum = all.combine(sum, at(i));
       return sum;
     }
     case Algorithm::kStar:

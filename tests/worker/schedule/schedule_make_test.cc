@@ -49,6 +49,19 @@ TEST(Make, NamesTheAlgorithmsThatServeACollective) {
   EXPECT_THAT(refusal(request), HasSubstr("between two ranks"));
 }
 
+TEST(Make, RefusesOrdersThatAreNone) {
+  Request request = allreduce(0, 3, 10);
+  const auto with = [&](const std::vector<std::uint32_t>& order) {
+    request.order = order;
+    return refusal(request);
+  };
+  EXPECT_THAT(with({0, 1}), HasSubstr("its order does not have each of 3 ranks once"));
+  EXPECT_THAT(with({0, 1, 1}), HasSubstr("its order does not have each of 3 ranks once"));
+  EXPECT_THAT(with({0, 1, 3}), HasSubstr("its order does not have each of 3 ranks once"));
+  request.algorithm = Algorithm::kTree;
+  EXPECT_THAT(with({0, 2, 1}), HasSubstr("by algorithm tree it has no order of ranks"));
+}
+
 TEST(Make, RefusesWhatIsOutOfRange) {
   EXPECT_THAT(refusal(allreduce(0, 0, 1)), HasSubstr("size 0"));
   EXPECT_THAT(refusal(allreduce(0, 1 << 20, 1)), HasSubstr("size 1048576"));

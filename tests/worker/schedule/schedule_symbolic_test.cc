@@ -94,6 +94,36 @@ TEST_P(LongTurns, OfARingAreRight) {
 }
 INSTANTIATE_TEST_SUITE_P(Size, LongTurns, testing::Values(2, 3, 5));
 
+// Bracketed by positions; which rank has which makes no other difference.
+TEST(Schedule, OfARingInAnyOrderOfRanks) {
+  std::uint64_t seed = 0;
+  for (std::int32_t size = 1; size <= 17; ++size) {
+    const auto k = static_cast<std::uint64_t>(size);
+    for (const Sizes& s : {Sizes{0, 1}, Sizes{k - 1, 1}, Sizes{5 * k + 3, 3}, Sizes{61 * k + 3, 1}}) {
+      for (const Placement& place : placements(size)) {
+        World world = world_of(Collective::kAllreduce, Algorithm::kRing, size, s);
+        world.order = any_order(size, ++seed);
+        world.hosts = place.hosts;
+        world.domains = place.domains;
+        world.replicas = static_cast<std::uint32_t>(seed % 3);
+        world.element_bytes = seed % 2 == 0 ? 1 : kWholeBytes + 1;
+        world.in_place = true;
+        const std::vector<Schedule> schedules = make_all(world);
+        world.in_place = seed % 2 == 0;
+        ASSERT_EQ(check(world, schedules, seed % 4 < 2 ? Order::kRandom : Order::kLateSends, seed), "")
+            << world.describe();
+        for (std::int32_t rank = 0; rank < size && size > 2 && place.hosts.empty(); ++rank) {
+          const auto at = std::ranges::find(world.order, static_cast<std::uint32_t>(rank)) - world.order.begin();
+          const auto next = static_cast<std::int32_t>(world.order[static_cast<std::size_t>((at + 1) % size)]);
+          for (const Step& step : schedules[static_cast<std::size_t>(rank)].steps) {
+            ASSERT_TRUE(step.kind != StepKind::kSend || step.peer == next) << world.describe();
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Schedule, IsAPureFunctionOfItsRequest) {
   for (const Collective collective : kCollectives) {
     for (const Algorithm algorithm : algorithms_for(collective)) {

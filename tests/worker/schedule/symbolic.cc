@@ -663,6 +663,7 @@ Request World::request(std::int32_t rank) const {
   request.element_bytes = element_bytes;
   request.resumed = resumed;
   request.final = final;
+  request.order = order;
   return request;
 }
 
@@ -683,6 +684,10 @@ std::string World::describe() const {
     for (std::int32_t rank = 0; rank < size; ++rank) {
       text += " " + std::to_string(host(rank)) + "/" + std::to_string(domain(rank));
     }
+  }
+  if (!order.empty()) {
+    text += ", order";
+    for (const std::uint32_t rank : order) text += " " + std::to_string(rank);
   }
   if (resumed) {
     text += ", resumed, final";

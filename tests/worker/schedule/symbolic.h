@@ -54,6 +54,7 @@ struct World {
   std::uint64_t element_bytes = 1;
   bool resumed = false;
   Ranges final = {};
+  std::vector<std::uint32_t> order = {};  // of the ring; empty: that of ranks
 
   [[nodiscard]] std::uint32_t host(std::int32_t rank) const;
   [[nodiscard]] std::uint32_t domain(std::int32_t rank) const;

@@ -1,5 +1,9 @@
 #include "tests/worker/schedule/worlds.h"
 
+#include <algorithm>
+#include <numeric>
+#include <random>
+
 namespace warren::schedule::symbolic {
 
 bool has_root(Collective collective) {
@@ -21,6 +25,14 @@ World world_of(Collective collective, Algorithm algorithm, std::int32_t size, co
     world.count = whole ? sizes.count : sizes.count / static_cast<std::uint64_t>(size) + sizes.count % 2;
   }
   return world;
+}
+
+std::vector<std::uint32_t> any_order(std::int32_t size, std::uint64_t seed) {
+  std::vector<std::uint32_t> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0u);
+  std::mt19937_64 random(seed);
+  std::shuffle(ranks.begin(), ranks.end(), random);
+  return ranks;
 }
 
 std::vector<Placement> placements(std::int32_t size) {

@@ -24,6 +24,9 @@ struct Sizes {
 // several chunks.
 [[nodiscard]] World world_of(Collective collective, Algorithm algorithm, std::int32_t size, const Sizes& sizes);
 
+// Ranks of a ring in any order, by seed.
+[[nodiscard]] std::vector<std::uint32_t> any_order(std::int32_t size, std::uint64_t seed);
+
 // By rank.
 struct Placement {
   std::vector<std::uint32_t> hosts, domains;

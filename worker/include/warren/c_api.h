@@ -123,6 +123,8 @@ typedef struct warren_options {
   int32_t min_workers;      /* mode shrink: with how few; 0: taken from the settings */
   int64_t grace_ms;         /* mode shrink: for how long it waits for them before; -1: taken from the settings */
   int32_t no_rewire;        /* 1: bytes never go by way of other workers around a slow link */
+  int32_t nondeterministic; /* 1: the ring may go around a slow link in another order, from a checkpoint on: results may
+                               be rounded otherwise than in a run without it, alike on all workers */
 } warren_options;
 
 WARREN_API void warren_options_init(warren_options* options);

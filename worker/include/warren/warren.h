@@ -315,6 +315,9 @@ struct Options {
   int min_workers = 0;  // mode shrink: with how few the job goes on
   std::optional<std::chrono::milliseconds> grace_ms;  // mode shrink: for how long it waits for them before
   bool no_rewire = false;                             // bytes never go by way of other workers around a slow link
+  // The ring may go around a slow link in another order, from a checkpoint on: results may be rounded otherwise than in
+  // a run without it, alike on all workers.
+  bool nondeterministic = false;
 };
 
 namespace detail {
@@ -1170,6 +1173,7 @@ inline Communicator Communicator::create(const Options& options) {
   c.min_workers = options.min_workers;
   c.grace_ms = options.grace_ms ? options.grace_ms->count() : -1;
   c.no_rewire = options.no_rewire ? 1 : 0;
+  c.nondeterministic = options.nondeterministic ? 1 : 0;
   auto state = std::make_shared<detail::State>();
   if (options.log_sink) {
     state->log_sink = options.log_sink;
