@@ -226,7 +226,6 @@ TEST(Reorder, UnderOtherFaults) {
   std::uint64_t reordered = 0, rounds = 0;
   for (std::uint64_t seed = 1; seed <= seeds(200); ++seed) {
     SimOptions options = reordering(seed);
-    options.straggler->judged = false;
     options.world_size = 4 + static_cast<std::uint32_t>(seed % 3);
     options.hosts = {"a", "b", "c", "d", "e", "f"};
     options.hosts.resize(*options.world_size);
