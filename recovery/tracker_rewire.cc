@@ -3,6 +3,7 @@
 // around it, from a later version on.
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "recovery/limits.h"
@@ -108,13 +109,15 @@ std::string TrackerMachine::no_way(const RankPair& pair, const std::set<RankPair
 void TrackerMachine::foresee_ways(std::vector<StragglerWatch::Standing>& standing, TimeMs now) const {
   if (!rewires()) return;
   const std::set<RankPair> slow = slow_links(standing);
-  const auto goes_past = [&](const RankPair& pair) {
-    if (!may_reorder()) return false;
+  // Found once for all of them: it takes longest.
+  std::optional<RingProblem> ring;
+  std::vector<std::uint32_t> best;
+  if (may_reorder() && !slow.empty()) {
     auto avoided = links_to_avoid();
-    avoided[pair] = 1;
-    const RingProblem problem = ring_around(avoided);
-    return avoids(problem, find_ring(problem), pair);
-  };
+    for (const RankPair& pair : slow) avoided.try_emplace(pair, 1);
+    ring = ring_around(avoided);
+    best = find_ring(*ring);
+  }
   for (StragglerWatch::Standing& s : standing) {
     if (s.verdict.blame != Blame::kSlowLink) continue;
     const RankPair pair = pair_in(s.verdict);
@@ -129,7 +132,8 @@ void TrackerMachine::foresee_ways(std::vector<StragglerWatch::Standing>& standin
       const std::int64_t wait_ms = std::max(left_ms, no_rewire_before_ - now);
       next = "its bytes go by way of " + text_of(find_ways(plan_.members(), pair, slow).relays) +
              (wait_ms <= 0 ? " now" : " in " + seconds_text(wait_ms));
-      if (goes_past(pair)) next += ", and two checkpoints later the ring goes past it in another order";
+      if (ring && avoids(*ring, best, pair))
+        next += ", and two checkpoints later the ring goes past it in another order";
     }
   }
 }
