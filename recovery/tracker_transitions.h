@@ -136,6 +136,7 @@ namespace warren {
   X(detour_dropped)                   \
   X(drain_told)                       \
   X(planned_without)                  \
+  X(begun_short)                      \
   X(attempt_finished)                 \
   X(attempt_dropped)                  \
   X(too_many_absences)                \

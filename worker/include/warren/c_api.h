@@ -123,6 +123,8 @@ typedef struct warren_options {
   int32_t min_workers;      /* mode shrink: with how few; 0: taken from the settings */
   int64_t grace_ms;         /* mode shrink: for how long it waits for them before; -1: taken from the settings */
   int32_t no_rewire;        /* 1: bytes never go by way of other workers around a slow link */
+  int32_t max_workers;      /* mode shrink: how many workers the job may have, in place of world_size: it begins with
+                               fewer if no more come; 0: taken from the settings */
 } warren_options;
 
 WARREN_API void warren_options_init(warren_options* options);
