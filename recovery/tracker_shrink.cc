@@ -55,16 +55,19 @@ std::optional<TimeMs> TrackerMachine::goes_on_from() const {
   if (!planned()) return begins_from();
   if (!has_places()) return std::nullopt;
   const auto grace_ms = static_cast<std::int64_t>(settings_.grace_ms());
+  // Nobody else holds anything, and nobody else is waited for: who comes for such a place waits until it is called.
+  const bool all_back = std::ranges::all_of(free_places_, [this](std::size_t place) { return vacant(place); });
   if (interrupt_.resume() && survivors_ != 0) {
     // Those who are lost may hold what others have to load.
     const bool loads = committed_ && waiting_.size() != loaded_survivors();
-    if (loads && !spares_in_reach(hosts_there())) return std::nullopt;
+    if (loads && !all_back && !spares_in_reach(hosts_there())) return std::nullopt;
     // Where it has ended for those that come, nobody else is waited for.
     const bool lost = std::ranges::any_of(
         free_places_, [this](std::size_t place) { return !absent(place) && !leaves_for_good(place); });
     return interrupted_at_ + (lost ? grace_ms : 0);
   }
   // All start again, from what their hosts hold together.
+  if (all_back) return since_;
   if (!spares_in_reach(hosts_there())) return std::nullopt;
   return since_ + timeout_ms() + grace_ms;
 }

@@ -1264,21 +1264,20 @@ std::string Cluster::unfinished() const {
 }
 
 std::string Cluster::describe_setting() const {
-  std::string text = "K=" + std::to_string(setting_.world_size) + " round timeout " + std::to_string(timeout_ms()) +
-                     " ms, algorithm " + setting_.job.algorithm() + ", chunks of " +
-                     std::to_string(setting_.job.chunk_bytes()) + ", streams " +
-                     std::to_string(setting_.job.streams()) + ", replicas " + std::to_string(setting_.job.replicas()) +
-                     (setting_.spares == 0 ? "" : ", spares " + std::to_string(setting_.spares)) +
-                     (shrinks() ? ", goes on with " + std::to_string(setting_.job.min_workers()) + " after " +
-                                      std::to_string(setting_.job.grace_ms()) + " ms"
-                                : "") +
-                     (setting_.job.elastic_start()
-                          ? ", may begin with as many, " + std::to_string(setting_.late) + " come late"
-                          : "") +
-                     (setting_.job.replace_after_ms() == 0
-                          ? ""
-                          : ", replaced after " + std::to_string(setting_.job.replace_after_ms()) + " ms") +
-                     ", steps " + std::to_string(program_.steps().size());
+  std::string text =
+      "K=" + std::to_string(setting_.world_size) + " round timeout " + std::to_string(timeout_ms()) +
+      " ms, algorithm " + setting_.job.algorithm() + ", chunks of " + std::to_string(setting_.job.chunk_bytes()) +
+      ", streams " + std::to_string(setting_.job.streams()) + ", replicas " + std::to_string(setting_.job.replicas()) +
+      (setting_.spares == 0 ? "" : ", spares " + std::to_string(setting_.spares)) +
+      (shrinks() ? ", goes on with " + std::to_string(setting_.job.min_workers()) + " after " +
+                       std::to_string(setting_.job.grace_ms()) + " ms"
+                 : "") +
+      (setting_.job.elastic_start() ? ", may begin with as many, " + std::to_string(setting_.late) + " come late"
+                                    : "") +
+      (setting_.job.replace_after_ms() == 0
+           ? ""
+           : ", replaced after " + std::to_string(setting_.job.replace_after_ms()) + " ms") +
+      ", steps " + std::to_string(program_.steps().size());
   for (std::size_t f = 0; f < kFaults; ++f) {
     if (faults_.rates[f] > 0) text += std::string(", ") + info(static_cast<Fault>(f)).name;
   }
@@ -1302,7 +1301,12 @@ SimOutcome Cluster::run() {
       delay = world_.random.between(0, world_.random.chance(0.05) ? 14'000'000 : 3000 * timeout_ms());
     }
     const bool late = slot < setting_.world_size && slot + setting_.late >= setting_.world_size;
-    if (late) delay = world_.random.between(0, setting_.safety_us);
+    if (late) {
+      // Often soon after the beginning: most programs are short.
+      const Micros begun_us = (timeout_ms() + static_cast<std::int64_t>(setting_.job.grace_ms())) * 1000;
+      delay = world_.random.chance(0.3) ? world_.random.between(0, setting_.safety_us)
+                                        : begun_us + world_.random.between(0, 60'000);
+    }
     start_later(slot, delay);
   }
   schedule_faults();

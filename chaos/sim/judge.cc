@@ -454,8 +454,8 @@ void Judge::look_at_set(const wire::Plan& before, const wire::Plan& plan) {
     const bool first = before.members().empty();
     if (is_vacant(m)) {
       if (job_.elastic_start() && (first || is_vacant(before.members(static_cast<int>(m.rank()))))) continue;
-      return world_.violated("Shrink", "nobody is said to have had the place of rank " + std::to_string(m.rank()) +
-                                           in_epoch);
+      return world_.violated("Shrink",
+                             "nobody is said to have had the place of rank " + std::to_string(m.rank()) + in_epoch);
     }
     over_.try_emplace(Incarnation(m.incarnation()), Epoch(plan.epoch()));
     if (absent_before.contains(Rank(static_cast<std::int32_t>(m.rank())))) continue;

@@ -541,6 +541,20 @@ TEST(Shrink, WhoComesInHasNoCopyOfWhatWasCommittedBefore) {
   EXPECT_TRUE(has(t.joins("w0", 20, "a", 0, 10), "11 <- Plan epoch 3 w0=20 w1=11 (as before) nobody (absent)"));
 }
 
+TEST(Shrink, WhereAllAreBackWhoEverHadAPlaceNobodyIsWaitedFor) {
+  Job t;
+  t.begin_short();
+  (void)t.vote(10, 2);
+  (void)t.vote(11, 2);
+  (void)t.joins("w9", 13, "c");
+  (void)t.round_failed(10, 1, Code::kDesync, "they differ");
+  (void)t.stopped(10, 2);
+  (void)t.stopped(11, 2);
+  // Their machines hold nothing any more.
+  (void)t.joins("w0", 20, "a");
+  EXPECT_TRUE(has(t.joins("w1", 21, "b"), "20 <- Plan epoch 2 w0=20 w1=21 nobody (absent) timeline 1"));
+}
+
 TEST(Shrink, WhoMayHaveComeForAPlaceThatNobodyHasHadStandsForNoMember) {
   Job t(1);
   t.begin_short();
