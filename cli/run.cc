@@ -241,12 +241,11 @@ int run(const std::vector<std::string>& words) {
   }
   if (world_size() > limits::kMaxWorldSize || FLAGS_first_worker > world_size() ||
       static_cast<std::uint32_t>(FLAGS_n) > world_size() - FLAGS_first_worker) {
-    return usage_error(kRunCommand,
-                       "the workers " + std::to_string(FLAGS_first_worker) + " and up, " + std::to_string(FLAGS_n) +
-                           " of them, are not all below " +
-                           (FLAGS_max_workers != 0 ? "--max_workers" : "--world_size") + ", which is " +
-                           std::to_string(world_size()) + " (" +
-                           std::to_string(limits::kMaxWorldSize) + " at most)");
+    return usage_error(kRunCommand, "the workers " + std::to_string(FLAGS_first_worker) + " and up, " +
+                                        std::to_string(FLAGS_n) + " of them, are not all below " +
+                                        (FLAGS_max_workers != 0 ? "--max_workers" : "--world_size") + ", which is " +
+                                        std::to_string(world_size()) + " (" + std::to_string(limits::kMaxWorldSize) +
+                                        " at most)");
   }
   if (FLAGS_spares < -1 || FLAGS_spares > static_cast<std::int32_t>(limits::kMaxSpares) ||
       (world_size() != static_cast<std::uint32_t>(FLAGS_n) && FLAGS_spares > FLAGS_n)) {

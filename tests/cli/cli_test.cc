@@ -450,8 +450,14 @@ TEST(Run, ModeShrinkHasFlagsAndTheLauncherKnowsIt) {
 }
 
 TEST(Run, MaxWorkersIsTheWorldSizeOfAJobThatOthersMayJoin) {
-  const std::vector<std::string> share = {"run",           "-n",               "2",        "--first_worker=4",
-                                          "--noprefix",    "--mode=shrink",    "--max_workers=6", "--tracker=127.0.0.1:9",
+  const std::vector<std::string> share = {"run",
+                                          "-n",
+                                          "2",
+                                          "--first_worker=4",
+                                          "--noprefix",
+                                          "--mode=shrink",
+                                          "--max_workers=6",
+                                          "--tracker=127.0.0.1:9",
                                           "--insecure_no_auth"};
   std::vector<std::string> arguments = share;
   for (const char* word : {"sh", "-c", "echo $WARREN_WORLD_SIZE $WARREN_MAX_WORKERS"}) arguments.emplace_back(word);

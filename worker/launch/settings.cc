@@ -24,7 +24,7 @@ namespace warren::worker {
 namespace {
 
 // The settings by their names in the file; the variable is WARREN_ and the name in capitals.
-constexpr std::array<std::string_view, 44> kNames = {"tracker",
+constexpr std::array<std::string_view, 45> kNames = {"tracker",
                                                      "job",
                                                      "worker_id",
                                                      "world_size",
@@ -385,7 +385,6 @@ void resolve_identity(Resolver& r, const Layer& launcher, Settings& s) {
          "torchrun, Open MPI, MPICH, dmlc-submit, `warren run`; a Kubernetes indexed job does not)"});
     return;
   }
-  // A launcher numbers its processes from 0; anything else means that its variables are not what they seem.
   const std::uint32_t started = s.world_size;
   if (s.max_workers != 0) {
     s.world_size = s.max_workers;
@@ -394,6 +393,7 @@ void resolve_identity(Resolver& r, const Layer& launcher, Settings& s) {
                                           size->text + " workers are started: give as many at least"});
     }
   }
+  // A launcher numbers its processes from 0; anything else means that its variables are not what they seem.
   const Raw* id = r.find("worker_id");
   const auto theirs = [&](const char* name, const Raw* raw) {
     const auto at = launcher.find(name);

@@ -478,7 +478,8 @@ TEST(Settings, MaxWorkersIsTheWorldSizeOfAJobThatMayBeginWithFewer) {
   EXPECT_EQ(more.value().max_workers, 12u);
   EXPECT_EQ(more.value().world_size, 12u);
   EXPECT_EQ(more.value().min_workers, 10u) << "of 12";
-  EXPECT_THAT(describe(more.value()), HasSubstr("world_size=8 (WARREN_WORLD_SIZE) max_workers=12 (WARREN_MAX_WORKERS)"));
+  EXPECT_THAT(describe(more.value()),
+              HasSubstr("world_size=8 (WARREN_WORLD_SIZE) max_workers=12 (WARREN_MAX_WORKERS)"));
   Variables alone = with(shrinks, {{"WARREN_MAX_WORKERS", "12"}});
   alone.erase("WARREN_WORLD_SIZE");
   const auto instead = resolve(nullptr, environment(alone), kFacts);
@@ -486,7 +487,8 @@ TEST(Settings, MaxWorkersIsTheWorldSizeOfAJobThatMayBeginWithFewer) {
   EXPECT_EQ(instead.value().world_size, 12u);
   const auto fewer = resolve(nullptr, environment(with(shrinks, {{"WARREN_MAX_WORKERS", "7"}})), kFacts);
   ASSERT_FALSE(fewer.ok());
-  EXPECT_THAT(fewer.status().describe(), HasSubstr("WARREN_MAX_WORKERS is 7, and WARREN_WORLD_SIZE says that 8 workers"));
+  EXPECT_THAT(fewer.status().describe(),
+              HasSubstr("WARREN_MAX_WORKERS is 7, and WARREN_WORLD_SIZE says that 8 workers"));
   const auto waits = resolve(nullptr, environment(with(kComplete, {{"WARREN_MAX_WORKERS", "9"}})), kFacts);
   ASSERT_FALSE(waits.ok());
   EXPECT_THAT(waits.status().describe(), HasSubstr("WARREN_MAX_WORKERS says how many workers a job may have"));

@@ -293,8 +293,9 @@ WARREN_API uint64_t warren_site_of(const char* file, int32_t line, const char* f
  * if min_workers are left. A round that was under way is then either the one that it was, if those who are left hold
  * all of its result, or it is made again from the inputs of those who are left. Who was lost comes in again, under its
  * rank, after the next checkpoint is committed: its warren_create returns then, it loads that checkpoint, gets the
- * results since from the log, and contributes from there on; a spare may come in its place. docs/elasticity.md tells
- * how programs use it. There are allreduce and barrier on what warren_create made, load_checkpoint, checkpoint without
+ * results since from the log, and contributes from there on; a spare may come in its place. With max_workers the job
+ * may begin so, with ranks that nobody has had, and whoever comes later comes in likewise. docs/elasticity.md tells how
+ * programs use it. There are allreduce and barrier on what warren_create made, load_checkpoint, checkpoint without
  * local state, and finalize, in which all who are there take part; all else is WARREN_INVALID_ARGUMENT: other
  * collectives, messages, split, set-up rounds, prepare functions, wire types, buffers on a GPU, fusion, lazy
  * checkpoints.
