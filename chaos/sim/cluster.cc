@@ -86,7 +86,7 @@ void draw_shrinking(Setting& s, const SimOptions& options, bool staged) {
   s.program.shrinks = true;
   s.disks = options.disks.value_or(options.seed / kShrinksEvery % 3 == 1);
   s.mirror = false;
-  const bool may_begin_short = !staged && random.chance(0.6);
+  const bool may_begin_short = !staged && random.chance(0.4);
   const auto late = static_cast<std::uint32_t>(random.below(s.world_size));
   s.late = options.late.value_or(may_begin_short ? late : 0);
   job.set_elastic_start(options.late ? s.late != 0 : may_begin_short);

@@ -50,6 +50,11 @@ wire::JobRecord read(const std::string* durable) {
 
 void Judge::heard(const LogEvent& event) {
   if (event.name == "mirror_used") mirror_used_ = true;
+  if (event.name == "replace_withdrawn") told_to_leave_ = {};
+  if (event.name == "replace_asked") {
+    const auto rank = std::ranges::find(event.fields, "rank", [](const auto& f) { return f.first; });
+    told_to_leave_ = Incarnation(plan_.members(std::stoi(rank->second)).incarnation());
+  }
   if (!world_.straggler() || !world_.straggler()->judged) return;
   const Straggler& s = *world_.straggler();
   const auto field = [&](std::string_view name) {
@@ -465,7 +470,7 @@ void Judge::look_at_set(const wire::Plan& before, const wire::Plan& plan) {
       return world_.violated("Shrink", who + " is absent in the job's first plan");
     }
     // Who was asked to leave is not waited for.
-    const bool asked = asked_ && asked_->life.value == m.incarnation();
+    const bool asked = told_to_leave_.value == m.incarnation();
     if (timed && !asked && interrupted_at_us_ && world_.now_us() < *interrupted_at_us_ + grace_us) {
       std::string why = who + " is absent ";
       why.append(std::to_string(world_.now_us() - *interrupted_at_us_))
