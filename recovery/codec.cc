@@ -292,7 +292,17 @@ Status validate_log_addresses(std::uint32_t fetch_port, const std::string& segme
   return text_is_printable("segment socket", segment_socket, limits::kMaxSegmentSocketBytes);
 }
 
-Status validate_member(const wire::Member& m, std::uint32_t replicas) {
+Status validate_member(const wire::Member& m, const wire::JobSettings& settings) {
+  if (is_vacant(m)) {
+    if (!settings.elastic_start()) return bad("nobody has had the place, and the job begins with all");
+    wire::Member nobody;
+    nobody.set_rank(m.rank());
+    nobody.set_absent(true);
+    return m.SerializeAsString() == nobody.SerializeAsString()
+               ? Status()
+               : bad("nobody has had the place, and somebody is told of");
+  }
+  const std::uint32_t replicas = settings.replicas();
   if (m.incarnation() == 0) return bad("no incarnation");
   if (Status s = validate_identity(m.worker_id(), m.host_id(), m.domain_id()); !s.ok()) return s;
   if (Status s = validate_log_addresses(m.fetch_port(), m.segment_socket(), replicas); !s.ok()) return s;
@@ -643,6 +653,7 @@ Status validate(const wire::JobSettings& s) {
     return r;
   }
   if (s.min_workers() != 0 && s.replicas() == 0) return bad("the job may shrink, and nothing is logged");
+  if (s.elastic_start() && s.min_workers() == 0) return bad("the job may begin with fewer, and waits for all");
   return in_range("replicas", s.replicas(), 0, limits::kMaxReplicas);
 }
 
@@ -830,12 +841,18 @@ Status validate_members(const wire::Plan& p) {
   std::set<std::uint64_t> incarnations;
   std::map<std::string_view, std::vector<bool>> hosts;  // local ranks seen
   std::vector<std::uint32_t> absent;
-  for (const wire::Member& m : p.members()) hosts[m.host_id()].push_back(false);
+  for (const wire::Member& m : p.members()) {
+    if (!is_vacant(m)) hosts[m.host_id()].push_back(false);
+  }
   for (int i = 0; i < p.members_size(); ++i) {
     const wire::Member& m = p.members(i);
     const std::string who = "member " + str(i);
     if (m.rank() != static_cast<std::uint32_t>(i)) return bad(who + " has rank " + str(m.rank()));
-    if (Status s = validate_member(m, p.settings().replicas()); !s.ok()) return s.because_of_this(who);
+    if (Status s = validate_member(m, p.settings()); !s.ok()) return s.because_of_this(who);
+    if (is_vacant(m)) {
+      absent.push_back(m.rank());
+      continue;
+    }
     if (m.since() > p.epoch() || m.fresh() != (m.since() == p.epoch())) {
       return bad(who + " is " + (m.fresh() ? "" : "not ") + "fresh in epoch " + str(p.epoch()) +
                  ", and in plans since epoch " + str(m.since()));
@@ -871,7 +888,7 @@ Status validate_changed_members(const wire::Plan& p) {
     const std::string who = "member " + str(m.rank());
     if (m.rank() <= last) return bad(who + " is not in rising order of ranks");
     if (m.rank() >= p.settings().world_size()) return bad(who + " in a world of " + str(p.settings().world_size()));
-    if (Status s = validate_member(m, p.settings().replicas()); !s.ok()) return s.because_of_this(who);
+    if (Status s = validate_member(m, p.settings()); !s.ok()) return s.because_of_this(who);
     last = m.rank();
   }
   // The links are judged with the plan that they make.

@@ -407,14 +407,14 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
     inputs.push_back({w->member.worker_id(), w->member.host_id(), w->member.domain_id(),
                       kept == ranks.end() ? std::nullopt : std::optional(kept->second)});
   }
-  // Whose places stay empty.
+  // Which places stay empty: of a job that begins, the last ones.
   std::set<std::size_t> empty;
   if (workers.size() < settings_.world_size()) {
-    for (std::size_t rank = 0; rank < members_.size(); ++rank) empty.insert(rank);
+    for (std::size_t rank = planned() ? 0 : workers.size(); rank < settings_.world_size(); ++rank) empty.insert(rank);
     for (const auto& [worker, rank] : ranks) empty.erase(static_cast<std::size_t>(rank.value));
   }
   for (const std::size_t rank : empty) {
-    const wire::Member& m = plan_.members(static_cast<int>(rank));
+    const wire::Member& m = planned() ? plan_.members(static_cast<int>(rank)) : wire::Member::default_instance();
     inputs.push_back({m.worker_id(), m.host_id(), m.domain_id(), Rank(static_cast<std::int32_t>(rank))});
   }
   const PlannerOutput out = options_.planner(inputs);
@@ -475,7 +475,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   members_.assign(n, Member());
   // The first plan's first life names the run.
   const std::uint64_t run = planned() ? plan_.run() : by_rank.front()->member.incarnation();
-  if (!empty.empty()) count(Transition::planned_without);
+  if (!empty.empty()) count(planned() ? Transition::planned_without : Transition::begun_short);
   const wire::Plan before = std::exchange(plan_, wire::Plan());
   plan_.set_run(run);
   plan_.set_epoch(epoch_.value);
@@ -483,23 +483,29 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   for (std::size_t rank = 0; rank < n; ++rank) {
     const Waiting* const w = by_rank[rank];
     wire::Member& m = *plan_.add_members();
-    m = w != nullptr ? w->member : before.members(static_cast<int>(rank));
+    if (w != nullptr) {
+      m = w->member;
+    } else if (before.epoch() != 0) {
+      m = before.members(static_cast<int>(rank));
+    }
     m.set_rank(static_cast<std::uint32_t>(rank));
-    m.set_local_rank(out.local_rank[rank]);
-    m.set_local_size(out.local_size[rank]);
     m.set_absent(w == nullptr);
-    m.set_fresh(w != nullptr && !w->report);
-    if (m.fresh()) m.set_since(epoch_.value);
+    free_places_.insert(rank);
     members_[rank].heard = now;
     if (w == nullptr) members_[rank].state = MemberState::kGone;
+    if (is_vacant(m)) continue;
+    m.set_local_rank(out.local_rank[rank]);
+    m.set_local_size(out.local_size[rank]);
+    m.set_fresh(w != nullptr && !w->report);
+    if (m.fresh()) m.set_since(epoch_.value);
     if (w != nullptr) members_[rank].attempt = w->attempt;
     if (w != nullptr && w->report) members_[rank].plan_epoch = Epoch(w->report->plan_epoch());
     rank_by_incarnation_[Incarnation(m.incarnation())] = rank;
     place_by_worker_[m.worker_id()] = rank;
-    free_places_.insert(rank);
   }
   absent_ = empty.size();
   leave_hosts(before);
+  count_new_domains(before);
   plan_.mutable_ring()->Add(out.ring.begin(), out.ring.end());
   plan_.mutable_tree_parent()->Add(out.tree_parent.begin(), out.tree_parent.end());
   plan_.set_timeline(timeline_.value);
@@ -1011,10 +1017,11 @@ void TrackerMachine::tick_gathering(TimeMs now, Effects& effects) {
     next_log_ = now + kWaitLogIntervalMs;
     std::string missing;
     for (const std::string& worker : missing_workers()) missing += (missing.empty() ? "" : ", ") + worker;
+    const std::string beginning = describe_beginning(now);
     log(Severity::kInfo, "waiting_for_workers",
         "job " + options_.job + " waits for " + std::to_string(settings_.world_size() - waiting_.size()) + " of its " +
             std::to_string(settings_.world_size()) + " workers" + (missing.empty() ? "" : ": " + missing) +
-            describe_spares(),
+            (beginning.empty() ? "" : "; " + beginning) + describe_spares(),
         effects);
   }
   arm(next_log_);

@@ -58,6 +58,7 @@ wire::JobSettings copy_of(const wire::JobSettings& from) {
   s.set_min_workers(from.min_workers());
   s.set_grace_ms(from.grace_ms());
   s.set_rewire(from.rewire());
+  s.set_elastic_start(from.elastic_start());
   return s;
 }
 
@@ -157,9 +158,10 @@ void TrackerMachine::restore(const wire::JobRecord& record, TimeMs now) {
                            : record.has_interrupt() ? MemberState::kStopping
                                                     : MemberState::kActive;
     members_[rank].heard = now;
+    free_places_.insert(rank);
+    if (is_vacant(m)) continue;
     rank_by_incarnation_[Incarnation(m.incarnation())] = rank;
     place_by_worker_[m.worker_id()] = rank;
-    free_places_.insert(rank);
   }
   for (const std::uint32_t rank : record.finalized()) {
     Member& m = members_[rank];
@@ -317,19 +319,22 @@ void TrackerMachine::take_promise(Incarnation who, const wire::Envelope& e, Time
 bool TrackerMachine::has_majority(TimeMs now) const {
   // The members of a large job come one by one, and each asks: not before it can be.
   if (logged() && !members_.empty() && 2 * promises_.size() <= present() && resizers_.empty()) return false;
-  const bool others = now >= begged_since_ + timeout_ms();
+  const bool late = now >= begged_since_ + timeout_ms();
   const auto silent = static_cast<std::size_t>(
       std::count_if(members_.begin(), members_.end(), [](const Member& m) { return m.silent; }));
   const std::size_t asked = present() - silent;
-  const auto promised =
-      static_cast<std::size_t>(std::count_if(promises_.begin(), promises_.end(), [this, others](const auto& promise) {
-        const auto place = place_of(promise.first);
-        return place ? !members_[*place].silent && !absent(*place) : others;
-      }));
+  std::size_t promised = 0, others = 0;
+  for (const auto& [worker, life] : promises_) {
+    const auto place = place_of(worker);
+    if (!place) ++others;
+    if (place && !members_[*place].silent && !absent(*place)) ++promised;
+  }
+  // Who may have come for a place that nobody has had stands for no member.
+  if (late) promised += others - std::min(others, count_vacant());
   // A job that gets smaller may have no half left. Whoever starts so many workers anew with another world size vouches
   // for the end of the others, and none of these has come in all that time.
   const bool resized =
-      others && now >= promised_at_ + timeout_ms() && resizers_size_ != 0 && resizers_.size() == resizers_size_;
+      late && now >= promised_at_ + timeout_ms() && resizers_size_ != 0 && resizers_.size() == resizers_size_;
   return asked == 0 || 2 * promised > asked || resized;
 }
 
@@ -426,6 +431,9 @@ std::string TrackerMachine::differing_setting(const wire::JobSettings& s) const 
   if (s.grace_ms() != settings_.grace_ms()) {
     return differ("grace in ms", number(s.grace_ms()), number(settings_.grace_ms()));
   }
+  if (s.elastic_start() != settings_.elastic_start()) {
+    return differ("beginning with fewer workers", yes(s.elastic_start()), yes(settings_.elastic_start()));
+  }
   if (s.rewire() != settings_.rewire()) return differ("rewiring", yes(s.rewire()), yes(settings_.rewire()));
   return {};
 }
@@ -508,9 +516,10 @@ void TrackerMachine::undo_resize() {
   for (std::size_t rank = 0; rank < members_.size(); ++rank) {
     const wire::Member& m = plan_.members(static_cast<int>(rank));
     members_[rank].state = MemberState::kGone;
+    free_places_.insert(rank);
+    if (is_vacant(m)) continue;
     rank_by_incarnation_[Incarnation(m.incarnation())] = rank;
     place_by_worker_[m.worker_id()] = rank;
-    free_places_.insert(rank);
   }
 }
 
@@ -611,7 +620,7 @@ void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, Tim
   take_logged(w, join);
   w.attempt = join.attempt();
   w.arrival = ++arrivals_;
-  w.heard = now;
+  w.heard = arrived_ = now;
   w.candidate = candidate;
   w.called = Epoch(join.called());
   w.takes = takes;
@@ -1012,14 +1021,15 @@ std::vector<std::string> TrackerMachine::missing_workers() const {
   std::vector<std::string> names;
   for (const std::size_t rank : free_places_) {
     if (names.size() == kMaxMissingNames) break;
-    names.push_back(plan_.members(static_cast<int>(rank)).worker_id());
+    if (!vacant(rank)) names.push_back(plan_.members(static_cast<int>(rank)).worker_id());
   }
   return names;
 }
 
 std::string TrackerMachine::name(std::size_t rank) const {
   const wire::Member& m = plan_.members(static_cast<int>(rank));
-  return "rank " + std::to_string(rank) + " (" + worker_on_host(m.worker_id(), m.host_id()) + ")";
+  return "rank " + std::to_string(rank) + " (" +
+         (is_vacant(m) ? "which nobody has had yet" : worker_on_host(m.worker_id(), m.host_id())) + ")";
 }
 
 }  // namespace warren

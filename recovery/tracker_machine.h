@@ -44,7 +44,8 @@
 //    its ends are the same; seldom, and never again where that did not help (tracker_rewire.cc).
 //  - Where the job may shrink (settings.min_workers), it goes on without lost ranks once those that are left have
 //    waited for the grace time, and takes in workers that wait once a version is committed. Ranks are absent from one
-//    timeline to the next: what is computed with other inputs has other names (I2, I6).
+//    timeline to the next: what is computed with other inputs has other names (I2, I6). It may also begin so
+//    (settings.elastic_start), with places that nobody has had.
 //  - A tracker that knows a plan decides nothing before more than half of the job's places have promised it their
 //    obedience: by a member of the plan, or a life that joins for it, or, after a round timeout, one that joins
 //    for another's place. It asks for that with a term above all that it has heard of, and again when a worker has
@@ -400,9 +401,14 @@ class TrackerMachine {
   [[nodiscard]] bool shrinks() const { return settings_.min_workers() != 0; }
   [[nodiscard]] bool absent(std::size_t rank) const;
   [[nodiscard]] std::size_t count_absent() const;
+  [[nodiscard]] bool vacant(std::size_t rank) const;  // nobody has had the place
+  [[nodiscard]] std::size_t count_vacant() const;
   [[nodiscard]] std::size_t present() const { return members_.size() - absent_; }
-  // From when on a job that is not complete goes on with those who wait; nullopt: not with these.
+  // From when on a job that is not complete goes on with those who wait, or begins with them; nullopt: not with these.
   [[nodiscard]] std::optional<TimeMs> goes_on_from() const;
+  [[nodiscard]] std::optional<TimeMs> begins_from() const;
+  // When it begins, for people; empty: it has begun, or begins with all.
+  [[nodiscard]] std::string describe_beginning(TimeMs now) const;
   [[nodiscard]] bool has_loaded(const Waiting& w) const;
   [[nodiscard]] std::size_t loaded_survivors() const;
   // Those who need nothing from the log or a checkpoint suffice for the job.
@@ -411,6 +417,7 @@ class TrackerMachine {
   bool send_back_newcomers(Effects& effects);
   [[nodiscard]] bool waits_for_called(TimeMs from, TimeMs now);
   void count_missing_copies();
+  void count_new_domains(const wire::Plan& before);
   void end_timeline(Start& start);
   // Rounds that keep the names of older timelines, and of which nobody knows any more; false: there are none.
   [[nodiscard]] static bool drop_forgotten(Start& start);
@@ -548,6 +555,7 @@ class TrackerMachine {
   TimeMs looked_for_spares_{};                // call_spares() last
   bool out_of_reach_ = false;                 // spares are not used, so that nothing that was logged is lost
   TimeMs answered_;                           // the newest answer to the interrupt
+  TimeMs arrived_;                            // the newest of those who have joined
   std::uint64_t arrivals_ = 0;
   std::set<Incarnation> retired_;           // lives that never come back, the newest of them
   std::vector<Incarnation> retired_order_;  // a ring of their order

@@ -139,6 +139,7 @@ void TrackerMachine::end_rebuilding(TimeMs now, Effects& effects) {
   log(Severity::kError, "rebuild_failed", why + "; the job begins anew", effects);
   const auto strangers = std::move(rebuilding_->strangers);
   rebuilding_.reset();
+  since_ = now;  // those who are refused join again
   for (const auto& [who, answer] : strangers) {
     retire(who);
     refuse(who, Code::kClosed, why + "; join again", effects);

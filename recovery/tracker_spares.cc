@@ -1,6 +1,7 @@
 // Workers beyond the world's size: who waits, who is called for the place of a rank that was lost, and when
 // (docs/decisions/0015-spares.md). Which of them is chosen is in spares.h.
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "recovery/codec.h"
@@ -169,11 +170,16 @@ void TrackerMachine::call_spares(TimeMs now, Effects& effects) {
   for (const auto& [worker, w] : waiting_) {
     if (!w.report && w.called.value == 0) looked_early.insert(w.member.host_id());
   }
+  // Where there are places that nobody has had, those come last without whose workers the job goes on: they may return.
+  std::vector<std::size_t> free(free_places_.begin(), free_places_.end());
+  const auto may_return = [this](std::size_t rank) { return absent(rank) && !vacant(rank); };
+  const bool vacancies = count_vacant() != 0;
+  if (vacancies) std::ranges::stable_partition(free, std::not_fn(may_return));
   std::vector<std::size_t> ranks;
   std::vector<FreePlace> places;
-  for (const std::size_t rank : free_places_) {
+  for (const std::size_t rank : free) {
     const wire::Member& m = plan_.members(static_cast<int>(rank));
-    if (takers_.contains(rank) || calls_.contains(rank) || (!late && !m.waits())) continue;
+    if (takers_.contains(rank) || calls_.contains(rank) || (!late && !m.waits() && !is_vacant(m))) continue;
     if (places.size() == free_places_.size() - spoken_for) break;
     ranks.push_back(rank);
     const bool replaced = leaves_ && rank_of(leaves_->life) == rank;
@@ -188,6 +194,10 @@ void TrackerMachine::call_spares(TimeMs now, Effects& effects) {
     if (own && free_places_.contains(*own)) continue;
     workers.push_back(worker);
     idle.push_back({spare.host_id, spare.domain_id, spare.arrival});
+  }
+  while (vacancies && places.size() > idle.size() && may_return(ranks.back())) {
+    places.pop_back();
+    ranks.pop_back();
   }
   auto chosen = choose_spares(places, idle);
   const auto in_reach = [&] {

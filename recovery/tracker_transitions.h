@@ -137,6 +137,7 @@ namespace warren {
   X(detour_broken)                    \
   X(drain_told)                       \
   X(planned_without)                  \
+  X(begun_short)                      \
   X(attempt_finished)                 \
   X(attempt_dropped)                  \
   X(too_many_absences)                \

@@ -54,6 +54,7 @@ struct Setting {
   bool salted = false;
   bool disks = false, mirror = false;
   std::uint32_t spares = 0;
+  std::uint32_t late = 0;  // workers that come some time, if the job may begin without them
   bool survivable = true;  // no more failure domains are lost than there are copies to spare
 };
 
@@ -69,7 +70,7 @@ std::uint32_t draw_world_size(Random& random) {
 }
 
 // Apart from what other jobs draw.
-void draw_shrinking(Setting& s, const SimOptions& options) {
+void draw_shrinking(Setting& s, const SimOptions& options, bool staged) {
   Random random(Random::mix(options.seed ^ 0x5a5a));
   wire::JobSettings& job = s.job;
   const std::uint32_t most = s.world_size - 1;
@@ -85,6 +86,10 @@ void draw_shrinking(Setting& s, const SimOptions& options) {
   s.program.shrinks = true;
   s.disks = options.disks.value_or(options.seed / kShrinksEvery % 3 == 1);
   s.mirror = false;
+  const bool may_begin_short = !staged && random.chance(0.4);
+  const auto late = static_cast<std::uint32_t>(random.below(s.world_size));
+  s.late = options.late.value_or(may_begin_short ? late : 0);
+  job.set_elastic_start(options.late ? s.late != 0 : may_begin_short);
 }
 
 Setting draw_setting(Random& random, const SimOptions& options) {
@@ -151,7 +156,7 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   s.job.set_rewire(options.rewires.value_or(options.seed % 3 != 0));
   s.mirror = s.disks && options.mirror.value_or(options.seed / kDisksEvery % 2 == 0);
   const bool by_chance = !staged && !options.inferred && options.seed % kShrinksEvery == kShrinksAt;
-  if (s.world_size > 1 && !s.large && options.shrinks.value_or(by_chance)) draw_shrinking(s, options);
+  if (s.world_size > 1 && !s.large && options.shrinks.value_or(by_chance)) draw_shrinking(s, options, staged);
   return s;
 }
 
@@ -997,9 +1002,10 @@ void Cluster::start_twin() {
   wire::JobRecord record;
   WARREN_CHECK(record.ParseFromString(*tracker_.durable()), "the tracker stores records");
   for (std::size_t slot = 0; slot < setting_.world_size; ++slot) {
-    const bool absent = std::ranges::any_of(record.plan().members(), [&](const wire::Member& m) {
-      return m.absent() && m.worker_id() == slots_[slot].worker_id;
-    });
+    const auto& members = record.plan().members();
+    const auto place = std::ranges::find(members, slots_[slot].worker_id, &wire::Member::worker_id);
+    // Whom the plan does not know may have come for a place that nobody has had.
+    const bool absent = place != members.end() ? place->absent() : std::ranges::any_of(members, is_vacant);
     if (!absent) there.push_back(slot);
   }
   if (there.size() < 2) return;
@@ -1106,6 +1112,7 @@ void Cluster::start_stranger() {
     default: break;
   }
   j.set_world_size(j.world_size() + 1);  // alone it can never be a job
+  if (shrinks()) j.set_min_workers(j.world_size());
   if (j.replicas() > 0) o.join.set_fetch_port(1);
   o.join.set_waits(shrinks());
   o.log_bytes = log_bytes();
@@ -1257,18 +1264,20 @@ std::string Cluster::unfinished() const {
 }
 
 std::string Cluster::describe_setting() const {
-  std::string text = "K=" + std::to_string(setting_.world_size) + " round timeout " + std::to_string(timeout_ms()) +
-                     " ms, algorithm " + setting_.job.algorithm() + ", chunks of " +
-                     std::to_string(setting_.job.chunk_bytes()) + ", streams " +
-                     std::to_string(setting_.job.streams()) + ", replicas " + std::to_string(setting_.job.replicas()) +
-                     (setting_.spares == 0 ? "" : ", spares " + std::to_string(setting_.spares)) +
-                     (shrinks() ? ", goes on with " + std::to_string(setting_.job.min_workers()) + " after " +
-                                      std::to_string(setting_.job.grace_ms()) + " ms"
-                                : "") +
-                     (setting_.job.replace_after_ms() == 0
-                          ? ""
-                          : ", replaced after " + std::to_string(setting_.job.replace_after_ms()) + " ms") +
-                     ", steps " + std::to_string(program_.steps().size());
+  std::string text =
+      "K=" + std::to_string(setting_.world_size) + " round timeout " + std::to_string(timeout_ms()) +
+      " ms, algorithm " + setting_.job.algorithm() + ", chunks of " + std::to_string(setting_.job.chunk_bytes()) +
+      ", streams " + std::to_string(setting_.job.streams()) + ", replicas " + std::to_string(setting_.job.replicas()) +
+      (setting_.spares == 0 ? "" : ", spares " + std::to_string(setting_.spares)) +
+      (shrinks() ? ", goes on with " + std::to_string(setting_.job.min_workers()) + " after " +
+                       std::to_string(setting_.job.grace_ms()) + " ms"
+                 : "") +
+      (setting_.job.elastic_start() ? ", may begin with as many, " + std::to_string(setting_.late) + " come late"
+                                    : "") +
+      (setting_.job.replace_after_ms() == 0
+           ? ""
+           : ", replaced after " + std::to_string(setting_.job.replace_after_ms()) + " ms") +
+      ", steps " + std::to_string(program_.steps().size());
   for (std::size_t f = 0; f < kFaults; ++f) {
     if (faults_.rates[f] > 0) text += std::string(", ") + info(static_cast<Fault>(f)).name;
   }
@@ -1290,6 +1299,13 @@ SimOutcome Cluster::run() {
     Micros delay = world_.random.between(0, 20'000);
     if (world_.strikes(Fault::slow_start)) {
       delay = world_.random.between(0, world_.random.chance(0.05) ? 14'000'000 : 3000 * timeout_ms());
+    }
+    const bool late = slot < setting_.world_size && slot + setting_.late >= setting_.world_size;
+    if (late) {
+      // Often soon after the beginning: most programs are short.
+      const Micros begun_us = (timeout_ms() + static_cast<std::int64_t>(setting_.job.grace_ms())) * 1000;
+      delay = world_.random.chance(0.3) ? world_.random.between(0, setting_.safety_us)
+                                        : begun_us + world_.random.between(0, 60'000);
     }
     start_later(slot, delay);
   }

@@ -40,6 +40,8 @@ struct SimOptions {
   std::optional<bool> shrinks;               // the job goes on without lost ranks; of two ranks or more, with a log
   std::optional<std::uint32_t> min_workers;  // of such a job
   std::optional<std::uint64_t> grace_ms;
+  // Of such a job, which may begin without them: so many workers come late. 0: it begins with all.
+  std::optional<std::uint32_t> late;
   std::optional<bool> inferred;    // the program has set-up rounds without names, and rounds that recur
   std::optional<bool> lends;       // ranks of a host have allreduces of inputs that they lend
   std::vector<std::string> hosts;  // by worker; each a failure domain of its own

@@ -50,6 +50,11 @@ wire::JobRecord read(const std::string* durable) {
 
 void Judge::heard(const LogEvent& event) {
   if (event.name == "mirror_used") mirror_used_ = true;
+  if (event.name == "replace_withdrawn") told_to_leave_ = {};
+  if (event.name == "replace_asked") {
+    const auto rank = std::ranges::find(event.fields, "rank", [](const auto& f) { return f.first; });
+    told_to_leave_ = Incarnation(plan_.members(std::stoi(rank->second)).incarnation());
+  }
   if (!world_.straggler() || !world_.straggler()->judged) return;
   const Straggler& s = *world_.straggler();
   const auto field = [&](std::string_view name) {
@@ -150,10 +155,9 @@ void Judge::announced(const wire::Envelope& e, const std::string* durable) {
     if (!fresh && known->second != bytes) return world_.violated("I6", "epoch " + epoch + " names two plans");
     if (fresh && plan.epoch() < newest_epoch_) return world_.violated("I6", "epochs fell to " + epoch);
     if (fresh) {
-      std::set<std::uint32_t> taken;
       if (plan.epoch() > plan_.epoch()) made(plan);
       for (const wire::Member& m : plan.members()) {
-        const auto before = ranks_.find(m.worker_id());
+        const auto before = is_vacant(m) ? ranks_.end() : ranks_.find(m.worker_id());
         if (before != ranks_.end() && before->second != m.rank()) {
           return world_.violated("I6", "worker " + m.worker_id() + " had rank " + std::to_string(before->second) +
                                            " and has rank " + std::to_string(m.rank()) + " in epoch " + epoch);
@@ -161,7 +165,7 @@ void Judge::announced(const wire::Envelope& e, const std::string* durable) {
       }
       ranks_.clear();
       for (const wire::Member& m : plan.members()) {
-        ranks_[m.worker_id()] = m.rank();
+        if (!is_vacant(m)) ranks_[m.worker_id()] = m.rank();
       }
       sign();
     }
@@ -255,7 +259,9 @@ bool Judge::rebuilt(const wire::JobRecord& record, Epoch newest, Version committ
   forget_after(Epoch(known), Timeline(std::max(plan.timeline(), plan_of(newest).timeline())));
   plan_ = plan;
   ranks_.clear();
-  for (const wire::Member& m : plan.members()) ranks_[m.worker_id()] = m.rank();
+  for (const wire::Member& m : plan.members()) {
+    if (!is_vacant(m)) ranks_[m.worker_id()] = m.rank();
+  }
   return true;
 }
 
@@ -450,15 +456,21 @@ void Judge::look_at_set(const wire::Plan& before, const wire::Plan& plan) {
   bool shrunk = false;
   for (const wire::Member& m : plan.members()) {
     if (!m.absent()) continue;
+    const bool first = before.members().empty();
+    if (is_vacant(m)) {
+      if (job_.elastic_start() && (first || is_vacant(before.members(static_cast<int>(m.rank()))))) continue;
+      return world_.violated("Shrink",
+                             "nobody is said to have had the place of rank " + std::to_string(m.rank()) + in_epoch);
+    }
     over_.try_emplace(Incarnation(m.incarnation()), Epoch(plan.epoch()));
     if (absent_before.contains(Rank(static_cast<std::int32_t>(m.rank())))) continue;
     shrunk = true;
     const std::string who = "rank " + std::to_string(m.rank());
-    if (before.members().empty()) {
+    if (first) {
       return world_.violated("Shrink", who + " is absent in the job's first plan");
     }
     // Who was asked to leave is not waited for.
-    const bool asked = asked_ && asked_->life.value == m.incarnation();
+    const bool asked = told_to_leave_.value == m.incarnation();
     if (timed && !asked && interrupted_at_us_ && world_.now_us() < *interrupted_at_us_ + grace_us) {
       std::string why = who + " is absent ";
       why.append(std::to_string(world_.now_us() - *interrupted_at_us_))

@@ -208,6 +208,7 @@ class Judge {
   std::optional<Asked> asked_;
   std::optional<Micros> rewired_at_us_;
   std::map<std::pair<Timeline, std::size_t>, Timeline> kept_;  // under which a step's result was logged
+  Incarnation told_to_leave_;                                  // the newest life that was, because it is slow
   std::map<Timeline, std::set<Rank>> absent_;                  // without whose inputs a timeline's rounds are computed
   std::map<Incarnation, Epoch> over_;                          // lives that the job goes on without, since when
   std::optional<Micros> interrupted_at_us_;                    // when the newest plan's end was first announced

@@ -51,7 +51,8 @@ constexpr std::string_view kOutOfReach[] = {"tracker.reports_too_large",     "tr
                                             "tracker.timeline_ahead",        "tracker.rewired",
                                             "tracker.rewire_undone",         "tracker.rewire_obstructed",
                                             "tracker.detour_dropped",        "tracker.detour_broken",
-                                            "tracker.exclude_asked",         "tracker.excluded"};
+                                            "tracker.exclude_asked",         "tracker.excluded",
+                                            "tracker.replaced_waits"};
 
 void name_unhit(const char* machine, std::span<const char* const> names, const std::vector<std::uint64_t>& counts,
                 std::vector<std::string>& out) {

@@ -337,6 +337,7 @@ TEST(Codec, Settings) {
   EXPECT_EQ(check([](auto& s) { s.set_grace_ms(1); }), "grace in ms 1 is outside 0 to 0");
   EXPECT_EQ(check([](auto& s) { s.set_min_workers(5); }), "least number of workers 5 is outside 0 to 4");
   EXPECT_EQ(check([](auto& s) { s.set_min_workers(4); }), "the job may shrink, and nothing is logged");
+  EXPECT_EQ(check([](auto& s) { s.set_elastic_start(true); }), "the job may begin with fewer, and waits for all");
   EXPECT_EQ(replaced_after(86'400'000), "");
   EXPECT_EQ(replaced_after(86'400'001), "time until a rank is replaced in ms 86400001 is outside 0 to 86400000");
 }
@@ -522,6 +523,34 @@ TEST(Codec, RoundsThatKeepOlderNames) {
   EXPECT_EQ(check([](auto& p) { p.mutable_kept(1)->set_timeline(1); }), what + "timelines do not rise");
   EXPECT_EQ(check([](auto& p) { p.mutable_kept(1)->set_timeline(3); }), what + "of timeline 3, which is not over");
   EXPECT_EQ(check([](auto& p) { p.mutable_kept(0)->set_rounds(0); }), what + "numbers out of range");
+}
+
+TEST(Codec, PlacesThatNobodyHasHad) {
+  wire::Plan base = plan_of(2, {{"w0", 10}, {"w1", 11}, {"w2", 12}});
+  base.mutable_settings()->set_replicas(2);
+  base.mutable_settings()->set_min_workers(2);
+  base.mutable_settings()->set_elastic_start(true);
+  for (wire::Member& m : *base.mutable_members()) {
+    m.set_fetch_port(6000);
+    m.set_local_size(2);
+  }
+  wire::Member& nobody = *base.mutable_members(2);
+  nobody.Clear();
+  nobody.set_rank(2);
+  nobody.set_absent(true);
+  base.add_absences()->add_ranks(2);
+  const auto check = [&](auto change) { return after(base, change); };
+  EXPECT_EQ(check([](auto&) {}), "");
+  EXPECT_EQ(check([](auto& p) { p.mutable_settings()->set_elastic_start(false); }),
+            "member 2: nobody has had the place, and the job begins with all");
+  EXPECT_EQ(check([](auto& p) { p.mutable_members(2)->set_absent(false); }), "member 2: no incarnation");
+  EXPECT_EQ(check([](auto& p) { p.mutable_settings()->set_min_workers(3); }), "2 members are there, the least is 3");
+  EXPECT_EQ(check([](auto& p) { p.clear_absences(); }), "absences: other ranks than the plan's in its own timeline");
+  const std::string somebody = "member 2: nobody has had the place, and somebody is told of";
+  EXPECT_EQ(check([](auto& p) { p.mutable_members(2)->set_incarnation(12); }), somebody);
+  EXPECT_EQ(check([](auto& p) { p.mutable_members(2)->set_host_id("h"); }), somebody);
+  EXPECT_EQ(check([](auto& p) { p.mutable_members(2)->set_local_size(1); }), somebody);
+  EXPECT_EQ(check([](auto& p) { p.mutable_members(2)->set_fresh(true); }), somebody);
 }
 
 TEST(Codec, RanksThatAreAbsent) {

@@ -243,8 +243,8 @@ std::string render(const wire::Envelope& e) {
       std::string text = "Plan epoch " + n(e.plan().epoch());
       if (e.plan().base_epoch() != 0) text += " since " + n(e.plan().base_epoch());
       for (const wire::Member& m : e.plan().members()) {
-        text += " " + m.worker_id() + (m.absent() ? " (absent)" : "=" + n(m.incarnation())) +
-                (m.fresh() || m.absent() ? "" : " (as before)");
+        text += " " + (is_vacant(m) ? "nobody" : m.worker_id()) +
+                (m.absent() ? " (absent)" : "=" + n(m.incarnation())) + (m.fresh() || m.absent() ? "" : " (as before)");
       }
       if (e.plan().timeline() != 0) text += " timeline " + n(e.plan().timeline());
       for (const wire::Position& p : e.plan().frontier()) text += " " + render(p);
@@ -385,6 +385,7 @@ void TrackerScript::restart(bool promised) {
   if (!disk_.empty()) term_ = record.term() + 1;
   const int members = record.plan().members_size();
   for (int rank = 0; promised && 2 * rank <= members && rank < members; ++rank) {
+    if (is_vacant(record.plan().members(rank))) continue;
     wire::Envelope e = this->promised(record.plan().members(rank).incarnation());
     e.mutable_stopped()->set_epoch(kMaxEpoch - 1);  // of no interrupt: it changes nothing else
     (void)send(std::move(e));

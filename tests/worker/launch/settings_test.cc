@@ -121,7 +121,7 @@ TEST(Settings, TakesVariablesAndFillsInDefaults) {
   EXPECT_EQ(s.device_snapshot_bytes, 1024 * kMiB);
   EXPECT_EQ(s.log_level, WARREN_LOG_INFO);
   EXPECT_EQ(s.attempt, 0u);
-  EXPECT_EQ(s.resolved.size(), 44u);
+  EXPECT_EQ(s.resolved.size(), 45u);
   EXPECT_EQ(source_of(s, "tracker"), "WARREN_TRACKER");
   EXPECT_EQ(source_of(s, "streams"), "default");
   EXPECT_THAT(describe(s), HasSubstr("tracker=10.0.0.1:7000 (WARREN_TRACKER) job=digits (WARREN_JOB)"));
@@ -446,7 +446,7 @@ TEST(Settings, ModeShrinkSaysWithHowFewAndAfterHowLong) {
   EXPECT_EQ(by_default.value().min_workers, 1u);
   EXPECT_EQ(by_default.value().grace_ms, 1000);
   EXPECT_EQ(by_default.value().fusion_bytes, 0u);
-  EXPECT_EQ(by_default.value().resolved.size(), 44u);
+  EXPECT_EQ(by_default.value().resolved.size(), 45u);
   EXPECT_THAT(describe(by_default.value()), HasSubstr("mode=shrink (WARREN_MODE) min_workers=1 grace_ms=1000"));
   warren_options o = no_options();
   o.mode = "shrink";
@@ -464,6 +464,34 @@ TEST(Settings, ModeShrinkSaysWithHowFewAndAfterHowLong) {
   ASSERT_FALSE(contradicts.ok());
   EXPECT_THAT(contradicts.status().describe(), HasSubstr("the option min_workers says how a job goes on without"));
   EXPECT_THAT(contradicts.status().describe(), HasSubstr("the option grace_ms says how a job goes on without"));
+}
+
+TEST(Settings, MaxWorkersIsTheWorldSizeOfAJobThatMayBeginWithFewer) {
+  const Variables shrinks = with(kComplete, {{"WARREN_MODE", "shrink"}});
+  const auto none = resolve(nullptr, environment(shrinks), kFacts);
+  ASSERT_TRUE(none.ok()) << none.status().describe();
+  EXPECT_EQ(none.value().max_workers, 0u);
+  EXPECT_EQ(none.value().world_size, 8u);
+  const auto more = resolve(
+      nullptr, environment(with(shrinks, {{"WARREN_MAX_WORKERS", "12"}, {"WARREN_MIN_WORKERS", "10"}})), kFacts);
+  ASSERT_TRUE(more.ok()) << more.status().describe();
+  EXPECT_EQ(more.value().max_workers, 12u);
+  EXPECT_EQ(more.value().world_size, 12u);
+  EXPECT_EQ(more.value().min_workers, 10u) << "of 12";
+  EXPECT_THAT(describe(more.value()),
+              HasSubstr("world_size=8 (WARREN_WORLD_SIZE) max_workers=12 (WARREN_MAX_WORKERS)"));
+  Variables alone = with(shrinks, {{"WARREN_MAX_WORKERS", "12"}});
+  alone.erase("WARREN_WORLD_SIZE");
+  const auto instead = resolve(nullptr, environment(alone), kFacts);
+  ASSERT_TRUE(instead.ok()) << instead.status().describe();
+  EXPECT_EQ(instead.value().world_size, 12u);
+  const auto fewer = resolve(nullptr, environment(with(shrinks, {{"WARREN_MAX_WORKERS", "7"}})), kFacts);
+  ASSERT_FALSE(fewer.ok());
+  EXPECT_THAT(fewer.status().describe(),
+              HasSubstr("WARREN_MAX_WORKERS is 7, and WARREN_WORLD_SIZE says that 8 workers"));
+  const auto waits = resolve(nullptr, environment(with(kComplete, {{"WARREN_MAX_WORKERS", "9"}})), kFacts);
+  ASSERT_FALSE(waits.ok());
+  EXPECT_THAT(waits.status().describe(), HasSubstr("WARREN_MAX_WORKERS says how many workers a job may have"));
 }
 
 TEST(Settings, SaysAllThatIsMissingAtOnceAndHowToGiveIt) {
