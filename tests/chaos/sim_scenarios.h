@@ -11,24 +11,13 @@
 
 #include "chaos/sim/cluster.h"
 #include "recovery/tracker_machine.h"
-
-#if defined(__SANITIZE_ADDRESS__)
-#define WARREN_SIM_SLOW 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define WARREN_SIM_SLOW 1
-#endif
-#endif
+#include "tests/sanitized.h"
 
 namespace warren::chaos {
 
 // A sanitizer makes a run some fifteen times as long, and looks at the code more than at the draws: fewer seeds, of the
 // same cases.
-#ifdef WARREN_SIM_SLOW
-inline constexpr std::uint64_t kFewer = 4;
-#else
-inline constexpr std::uint64_t kFewer = 1;
-#endif
+inline constexpr std::uint64_t kFewer = kAddressSanitized ? 8 : 1;
 constexpr std::uint64_t seeds(std::uint64_t many) {
   return (many + kFewer - 1) / kFewer;
 }
