@@ -174,7 +174,7 @@ void TrackerMachine::call_spares(TimeMs now, Effects& effects) {
   std::vector<std::size_t> free(free_places_.begin(), free_places_.end());
   const auto may_return = [this](std::size_t rank) { return absent(rank) && !vacant(rank); };
   const bool vacancies = count_vacant() != 0;
-  if (vacancies) std::ranges::stable_partition(free, std::not_fn(may_return));
+  if (vacancies) std::stable_partition(free.begin(), free.end(), std::not_fn(may_return));
   std::vector<std::size_t> ranks;
   std::vector<FreePlace> places;
   for (const std::size_t rank : free) {
