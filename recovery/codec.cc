@@ -494,6 +494,27 @@ Status validate_detours(const wire::Plan& p) {
   return {};
 }
 
+// Lives that have left, and serve.
+Status validate_servers(const wire::Plan& p) {
+  if (p.servers().empty()) return {};
+  if (static_cast<std::uint32_t>(p.servers_size()) >= p.settings().replicas()) {
+    return bad(str(p.servers_size()) + " of them, with " + str(p.settings().replicas()) + " copies of what is logged");
+  }
+  if (p.settings().min_workers() != 0) return bad("the job goes on without lost ranks");
+  std::uint64_t last = 0;
+  for (const wire::Member& m : p.servers()) {
+    if (Status s = validate_member(m, p.settings().replicas()); !s.ok()) return s;
+    if (m.incarnation() <= last) return bad("not in rising order");
+    last = m.incarnation();
+    if (m.absent() || m.fresh()) return bad("one of them is a member");
+    if (m.since() == 0 || m.since() > p.epoch()) return bad("named since epoch " + str(m.since()));
+    const bool member = std::ranges::any_of(
+        p.members(), [&](const wire::Member& other) { return other.incarnation() == m.incarnation(); });
+    if (member) return bad("one of them has a rank");
+  }
+  return {};
+}
+
 // Of a plan, a record or an answer.
 Status validate_committed(bool committed, std::uint64_t version, std::uint32_t timeline) {
   if (committed) return in_range("committed version", version, kFirstCommit.value, kMaxVersion);
@@ -746,6 +767,17 @@ Status validate(const wire::Leave& l) {
   // Who gives up while it waits for the first plan has no epoch yet.
   if (Status s = in_range("epoch", l.epoch(), l.finalize() ? 1 : 0, kMaxEpoch); !s.ok()) return s;
   if (l.finalize() && l.preempted()) return bad("it finalizes, and is preempted");
+  if (Status s = in_range("time for which it serves", l.serves_ms(), 0, limits::kMaxDrainMs); !s.ok()) return s;
+  if (l.serves_ms() != 0 && !l.preempted()) return bad("it serves, and is not preempted");
+  if (l.serves_ms() == 0 && (l.has_logged() || l.setups_size() != 0)) {
+    return bad("it does not serve, and says how far it has come");
+  }
+  if (Status s = validate_logged(l.logged()); !s.ok()) return s.because_of_this("how far it has come");
+  if (l.logged().setups_size() != 0 || l.logged().lives_size() != 0 ||
+      std::ranges::any_of(l.logged().positions(), [](const auto& p) { return p.final_size() != 0 || p.empty(); })) {
+    return bad("it has left, and something is in flight");
+  }
+  if (Status s = validate_setups(l.setups(), limits::kMaxSetups, 0); !s.ok()) return s;
   return text_is_printable("reason", l.reason(), limits::kMaxReasonBytes);
 }
 
@@ -902,6 +934,7 @@ Status validate_told(const wire::Plan& p) {
   }
   if (p.run() == 0) return bad("it is of no run");
   if (Status s = validate_kept(p); !s.ok()) return s.because_of_this("rounds that were kept");
+  if (Status s = validate_servers(p); !s.ok()) return s.because_of_this("servers");
   return {};
 }
 

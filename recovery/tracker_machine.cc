@@ -169,6 +169,13 @@ void TrackerMachine::restore(const wire::JobRecord& record, TimeMs now) {
     m.silent = true;
   }
   left_domains_.insert(record.left_domains().begin(), record.left_domains().end());
+  // Since a later commit they have gone, or are told to when they say that they serve.
+  const bool serve = record.committed_version() == plan_.committed_version() &&
+                     record.committed_timeline() == plan_.committed_timeline();
+  for (const wire::Member& m : plan_.servers()) {
+    if (!serve) break;
+    servers_[Incarnation(m.incarnation())] = {m, {}, {}, now, now + timeout_ms(), false};
+  }
   for (const std::uint64_t life : record.retired()) retire(Incarnation(life));
 }
 
@@ -191,6 +198,10 @@ void TrackerMachine::on_message(const wire::Envelope& e, TimeMs now, Effects& ef
   // Not before its term was looked at: it heeds no word of a lower one, and would ask for ever.
   if (fenced) return refuse_stale(who, effects);
   if (is_stranger(who, e)) return on_stranger(who, e, now, effects);
+  // It has left: what it said before is over.
+  if (servers_.contains(who) && !(e.has_leave() && !e.leave().finalize())) {
+    return count(Transition::server_out_of_turn);
+  }
   switch (e.body_case()) {
     case wire::Envelope::kJoin: return on_join(who, e.join(), now, effects);
     case wire::Envelope::kHeartbeat: return on_heartbeat(who, e.heartbeat(), now, effects);
@@ -479,6 +490,7 @@ void TrackerMachine::resize(Incarnation who, const wire::Join& join, TimeMs now,
   end_calls();
   leaves_.reset();
   excluded_.clear();
+  dismiss_servers(Code::kClosed, "the job goes on from its newest checkpoint, with another number of workers", effects);
   const std::string was = std::to_string(plan_.members_size());
   settings_ = copy_of(join.settings());
   settings_from_ = worker_on_host(join.worker_id(), join.host_id());
@@ -864,6 +876,11 @@ void TrackerMachine::on_stopped(Incarnation who, const wire::Stopped& s, TimeMs 
 
 void TrackerMachine::on_leave(Incarnation who, const wire::Leave& l, TimeMs now, Effects& effects) {
   if (l.finalize()) return on_finalize(who, l, now, effects);
+  if (servers_.contains(who)) return on_server(who, l, now, effects);
+  const auto rank = rank_of(who);
+  const bool stands = rank && members_[*rank].state != MemberState::kGone;
+  const bool serves = l.serves_ms() != 0 && stands && may_serve(*rank);
+  if (serves) take_server(*rank, l, now, effects);
   if (const auto waiting = waiting_by_incarnation_.find(who); waiting != waiting_by_incarnation_.end()) {
     count(Transition::waiting_left);
     if (l.preempted()) ++preemptions_;
@@ -874,9 +891,12 @@ void TrackerMachine::on_leave(Incarnation who, const wire::Leave& l, TimeMs now,
         effects, {{"worker", worker}});
     remove_waiting(worker);
     forget_unused_settings();
+    if (serves) {
+      arm(now);  // its place is free
+      return tell_heard(who, effects);
+    }
     retire(who);
-    effects.emplace_back(Drop{who});
-    return;
+    return let_go(who, l, effects);
   }
   if (const auto spare = spares_by_incarnation_.find(who); spare != spares_by_incarnation_.end()) {
     count(Transition::spare_left);
@@ -889,8 +909,7 @@ void TrackerMachine::on_leave(Incarnation who, const wire::Leave& l, TimeMs now,
     effects.emplace_back(Drop{who});
     return forget_unused_settings();
   }
-  const auto rank = rank_of(who);
-  if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
+  if (!stands) return refuse_stale(who, effects);
   const MemberState state = members_[*rank].state;
   if (state == MemberState::kFinalizing && !logged()) return count(Transition::out_of_turn);
   const bool stopping = state == MemberState::kStopping;
@@ -915,7 +934,18 @@ void TrackerMachine::on_leave(Incarnation who, const wire::Leave& l, TimeMs now,
                   (l.reason().empty() ? "" : " (" + l.reason() + ")"),
               {static_cast<std::uint32_t>(*rank)}, now, effects);
   }
-  effects.emplace_back(Drop{who});
+  if (serves) return tell_heard(who, effects);
+  let_go(who, l, effects);
+}
+
+// It goes by itself, unless it serves.
+void TrackerMachine::let_go(Incarnation who, const wire::Leave& l, Effects& effects) {
+  if (l.serves_ms() == 0) {
+    effects.emplace_back(Drop{who});
+    return;
+  }
+  count(Transition::server_refused);
+  send_refused(who, Code::kClosed, "others answer for its host, or as many serve as may", effects);
 }
 
 void TrackerMachine::on_finalize(Incarnation who, const wire::Leave& l, TimeMs now, Effects& effects) {
@@ -975,6 +1005,11 @@ void TrackerMachine::keep_retired(std::size_t most) {
 
 void TrackerMachine::refuse(Incarnation who, Code code, const std::string& reason, Effects& effects, bool fenced) {
   ++refusals_;
+  send_refused(who, code, reason, effects, fenced);
+}
+
+void TrackerMachine::send_refused(Incarnation who, Code code, const std::string& reason, Effects& effects,
+                                  bool fenced) const {
   wire::Envelope e = envelope_to(who);
   e.mutable_refused()->set_code(static_cast<std::uint32_t>(code));
   e.mutable_refused()->set_reason(wire_text(reason));

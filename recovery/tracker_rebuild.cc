@@ -214,6 +214,7 @@ bool TrackerMachine::adopt_from_disks(TimeMs now, Effects& effects) {
     if (w.held && w.held->run() == most->first) told.push_back(&w.held->known());
   }
   take_over(plan, newest_of(plan, told), now);
+  servers_.clear();  // no process is left
   log(Severity::kWarning, "adopted_from_disks",
       "the journal does not hold job " + options_.job +
           "; it goes on from what the disks of its workers know, in epoch " + std::to_string(epoch_.value) +

@@ -109,6 +109,10 @@ Result<std::vector<wire::Position>> TrackerMachine::next_frontier(bool with_inhe
   std::list<wire::Position> on_disk;
   if (with_inherited) {
     for (const wire::Position& p : plan_.frontier()) before.push_back(&p);
+    for (const auto& [life, server] : servers_) {
+      if (!continues(server.logged)) continue;
+      for (const wire::Position& p : server.logged.positions()) logged.push_back(&p);
+    }
     for (const auto& [worker, w] : waiting_) {
       const wire::Logged& l = w.report ? w.report->logged() : w.logged;
       if (continues(l)) {
@@ -138,6 +142,10 @@ Result<std::vector<wire::Position>> TrackerMachine::next_frontier(bool with_inhe
 Result<std::vector<wire::Setup>> TrackerMachine::next_setups(bool goes_on) const {
   // What is done stays so in all timelines, whoever is left: its result may be part of what was committed.
   std::vector<const google::protobuf::RepeatedPtrField<wire::Setup>*> lists{&setups_};
+  for (const auto& [life, server] : servers_) {
+    // Those of one that was named before are known, or were forgotten.
+    if (!is_named(life)) lists.push_back(&server.setups);
+  }
   for (const auto& [worker, w] : waiting_) {
     if (w.report) lists.push_back(&w.report->setups());
     const wire::Logged& l = w.report ? w.report->logged() : w.logged;
@@ -273,6 +281,7 @@ void TrackerMachine::commit(TimeMs now, Effects& effects) {
   for (const auto& [life, rank] : rank_by_incarnation_) {
     if (!absent(rank)) send_committed(life, effects);
   }
+  dismiss_servers(Code::kClosed, program_version() + " is committed, and nothing older is needed", effects);
   take_in(now, effects);
 }
 
@@ -308,6 +317,8 @@ void TrackerMachine::on_log_gap(Incarnation who, const wire::LogGap& g, TimeMs n
   if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
   if (state_ != State::kRunning || !logged() || g.epoch() != plan_.epoch()) return count(Transition::out_of_turn);
   count(Transition::log_gap);
+  // Where something is computed again, what they hold of it would be another attempt's.
+  while (!servers_.empty()) drop_server(servers_.begin()->first, "the log misses results all the same", effects);
   if (g.has_setup()) {
     count(Transition::log_gap_of_setup);
     if (!survivors_setups_.contains({g.setup().group(), g.setup().name()}) && plan_.kept().empty() &&

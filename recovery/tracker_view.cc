@@ -60,6 +60,11 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
     v.waits.push_back("the bytes between " + name(d.a()) + " and " + name(d.b()) + " go by way of " +
                       std::to_string(d.relays_size()) + " other ranks: their link was slow");
   }
+  for (const auto& [life, server] : servers_) {
+    v.waits.push_back("worker " + server.member.worker_id() + " has left, and serves what host " +
+                      server.member.host_id() + " has logged: until a version is committed, for " +
+                      seconds_text(server.until - now) + " at most");
+  }
   const auto from = goes_on_from();
   for (const std::string& worker : v.waiting_for) {
     if (from && state_ == State::kGathering) {
@@ -168,6 +173,16 @@ void TrackerMachine::check_invariants() const {
   }
   for (const auto& [life, rank] : rank_by_incarnation_) {
     WARREN_CHECK(plan_.members(static_cast<int>(rank)).incarnation() == life.value, "indexes agree");
+  }
+  WARREN_CHECK(servers_.empty() || (!shrinks() && servers_.size() < settings_.replicas()),
+               "fewer serve than there are copies");
+  for (const auto& [life, server] : servers_) {
+    WARREN_CHECK(!waiting_by_incarnation_.contains(life) && !spares_by_incarnation_.contains(life) &&
+                     server.member.incarnation() == life.value,
+                 "who serves has left for good (I6)");
+    const auto rank = rank_of(life);
+    WARREN_CHECK(!rank || members_[*rank].state == MemberState::kGone, "who serves has no rank (I6)");
+    WARREN_CHECK(state_ != State::kRunning || is_named(life), "a plan in force names who serves");
   }
   WARREN_CHECK(!resized_ || (state_ == State::kGathering && !waiting_.empty() &&
                              settings_.world_size() != plan_.settings().world_size()),

@@ -299,6 +299,19 @@ void Judge::installed(const wire::Plan& plan, Incarnation life, const std::strin
   sign();
 }
 
+void Judge::serves(const wire::Plan& plan, Incarnation life) {
+  const std::string epoch = std::to_string(plan.epoch());
+  const auto known = plans_.find(plan.epoch());
+  if (known == plans_.end() && forgotten_) return;
+  if (known == plans_.end() || known->second != plan.SerializeAsString()) {
+    return world_.violated("I6", "a life serves a plan of epoch " + epoch + " that is not the one announced");
+  }
+  const auto is = [&](const wire::Member& m) { return m.incarnation() == life.value; };
+  if (!std::ranges::any_of(plan.servers(), is) || std::ranges::any_of(plan.members(), is)) {
+    world_.violated("I6", "a life that has left serves epoch " + epoch + ", in which it has no part, or a rank");
+  }
+}
+
 // A plan that is stored, whether or not anybody has seen it.
 void Judge::made(const wire::Plan& plan) {
   for (const wire::Member& m : plan.members()) {

@@ -57,6 +57,8 @@ class Judge {
 
   // A life takes a plan into force.
   void installed(const wire::Plan& plan, Incarnation life, const std::string& worker_id);
+  // A life that has left serves what its host has logged to the members of a plan.
+  void serves(const wire::Plan& plan, Incarnation life);
   // A call returned with success; `output` is what stands in the program's buffer.
   struct Return {
     std::int32_t place = 0;

@@ -150,6 +150,10 @@ void SimTracker::receive(std::size_t life, const std::string& bytes) {
   if (world_.is(Mutant::forgets_whole_results) && decoded.value().has_report()) {
     for (wire::Position& p : *decoded.value().mutable_report()->mutable_positions()) p.clear_total_bytes();
   }
+  if (world_.is(Mutant::server_not_heard) && decoded.value().leave().has_logged()) {
+    decoded.value().mutable_leave()->mutable_logged()->clear_positions();
+    decoded.value().mutable_leave()->clear_setups();
+  }
   std::vector<TrackerEffect> effects;
   machine_->on_message(e, world_.now(), effects);
   after_event(effects);

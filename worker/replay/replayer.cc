@@ -143,6 +143,7 @@ struct Replayer::State {
   struct Host {
     std::string id, domain;
     bool own = false;          // this one: its other ranks may have on their disks what nobody else can read
+    bool server = false;       // has no rank: a life that has left serves what lies there
     std::vector<Rank> ranks;   // those that answer, in the order in which they are asked
     std::vector<Rank> silent;  // the others
     std::size_t at = 0;        // in `ranks`
@@ -525,13 +526,15 @@ struct Replayer::State {
     return known;
   }
   [[nodiscard]] bool all_answer() const {
-    return std::none_of(hosts.begin(), hosts.end(), [](const Host& h) { return h.gone() && !h.own; });
+    return std::none_of(hosts.begin(), hosts.end(), [](const Host& h) { return h.gone() && !h.own && !h.server; });
   }
 
   // What enough domains hold of these bytes; `living`: what living ranks of this host do.
   [[nodiscard]] Ranges held_enough(const Ranges& wanted, const Round& round, const Ranges& living) const {
     std::map<std::string_view, Ranges> by_domain;
-    for (const Holder& h : round.holders) by_domain[hosts[h.host].domain].add(h.held.intersect(wanted));
+    for (const Holder& h : round.holders) {
+      if (!hosts[h.host].server) by_domain[hosts[h.host].domain].add(h.held.intersect(wanted));
+    }
     by_domain[own_domain].add(living);
     // +1 where a domain's bytes begin, −1 where they end.
     std::map<std::uint64_t, std::int64_t> steps;
@@ -567,7 +570,7 @@ struct Replayer::State {
     const Ranges living = own.held_by(w.want.key, own_lives).intersect(rest);
     Ranges somewhere = own.held(w.want.key);
     for (const Holder& h : round.holders) {
-      if (hosts[h.host].domain == own_domain) continue;
+      if (hosts[h.host].domain == own_domain && !hosts[h.host].server) continue;
       somewhere.add(h.held);
     }
     w.extended = true;
@@ -659,7 +662,7 @@ struct Replayer::State {
   [[nodiscard]] std::string asked_text() const {
     std::set<std::int32_t> asked;
     for (const Host& h : hosts) {
-      if (!h.gone()) asked.insert(h.asked().value);
+      if (!h.gone() && !h.server) asked.insert(h.asked().value);
     }
     return asked.empty() ? " (there is no other host)" : " (asked " + ranks_text(asked) + " and this host)";
   }
@@ -1197,8 +1200,9 @@ struct Replayer::State {
       }
     }
     for (const Rank rank : silent) {
-      warn("rank " + std::to_string(rank.value) + " has not said for " + std::to_string(timeout_ms) +
-           " ms what it has logged");
+      const Host& host = hosts[host_of.at(rank)];
+      warn((host.server ? "who has left host " + host.id : "rank " + std::to_string(rank.value)) +
+           " has not said for " + std::to_string(timeout_ms) + " ms what it has logged");
       fail_rank(rank, now, out);
     }
     pump(now, out);
@@ -1229,7 +1233,7 @@ void Replayer::install(const Plan& plan, TimeMs now, std::vector<Send>& out) {
   std::map<std::string_view, std::size_t> by_id;
   for (const bool fresh : {false, true}) {
     for (const Peer& p : plan.peers) {
-      if (p.fresh != fresh) continue;
+      if (p.fresh != fresh || p.server) continue;
       domains.insert(p.domain_id);
       s.lives[p.rank] = p.life;
       if (p.host_id == self->host_id) s.own_lives.push_back(p.life);
@@ -1246,9 +1250,20 @@ void Replayer::install(const Plan& plan, TimeMs now, std::vector<Send>& out) {
     }
   }
   s.need_domains = std::max<std::size_t>(1, std::min<std::size_t>(plan.replicas, domains.size()));
+  // A host may have ranks again beside the one that has left it.
+  for (const Peer& p : plan.peers) {
+    if (!p.server) continue;
+    s.lives[p.rank] = p.life;
+    s.host_of[p.rank] = s.hosts.size();
+    State::Host& host = s.hosts.emplace_back();
+    host.id = p.host_id;
+    host.domain = p.domain_id;
+    host.server = true;
+    host.ranks.push_back(p.rank);
+  }
   std::vector<const Peer*> here;
   for (const Peer& p : plan.peers) {
-    if (p.host_id == self->host_id) here.push_back(&p);
+    if (p.host_id == self->host_id && !p.server) here.push_back(&p);
   }
   std::ranges::stable_sort(here, std::greater(), &Peer::since);
   s.newest_here.clear();
