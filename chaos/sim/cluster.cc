@@ -209,6 +209,7 @@ class Cluster {
     }
     if (!setting_.recipe && setting_.job.replicas() > 0 && options_.seed % 4 == 1) plan.add(Fault::all_die);
     if (!setting_.recipe && !setting_.large && options_.seed % 7 == 3) plan.add(Fault::preempted);
+    if (!setting_.recipe && setting_.job.replicas() > 0 && options_.seed % 7 == 4) plan.add(Fault::machine_taken);
     if (!setting_.recipe && !setting_.large && options_.seed % 9 == 5) plan.add(Fault::link_silent);
     if (shrinks() && plan.any()) {
       plan.add(Fault::stays_away);
@@ -1240,16 +1241,6 @@ void Cluster::schedule_faults() {
     }
   });
   with_any(Fault::preempted, [this, timeout_us](SimWorker& life) {
-    const bool taken = setting_.job.replicas() > 0 && world_.random.chance(0.3);
-    if (taken && slot_of_life_[life_of_.at(life.self())] != kStranger && may_lose(life.domain())) {
-      take_machine(life, world_.random.between(0, 10 * timeout_us));
-      // And another goes without a word.
-      world_.after(world_.random.between(0, world_.random.chance(0.7) ? 20'000 : timeout_us), [this] {
-        const std::string domain = some_domain();
-        if (!world_.is_calm() && may_lose(domain)) lose_domain(domain);
-      });
-      return;
-    }
     struck();
     const Micros most = world_.random.chance(0.3) ? 10'000 : 3 * timeout_us;
     if (world_.random.chance(0.7)) return life.drain(world_.random.between(0, most), !life.kept());
@@ -1257,6 +1248,17 @@ void Cluster::schedule_faults() {
       if (!other->alive() || !world_.random.chance(0.5)) continue;
       other->drain(world_.random.between(0, most), !other->kept());
     }
+  });
+  inject(Fault::machine_taken, [this, timeout_us] {
+    const SimWorker* life = any_alive();
+    if (life == nullptr || !may_lose(life->domain())) return;
+    world_.count(Fault::machine_taken);
+    take_machine(*life, world_.random.between(0, 10 * timeout_us));
+    // And another goes without a word.
+    world_.after(world_.random.between(0, world_.random.chance(0.7) ? 20'000 : timeout_us), [this] {
+      const std::string domain = some_domain();
+      if (!world_.is_calm() && may_lose(domain)) lose_domain(domain);
+    });
   });
   with_any(Fault::pause, [this, timeout_us](SimWorker& life) {
     struck();
