@@ -46,7 +46,7 @@ def written_share(results: dict, place: str, program: str, ranks: int, size: int
     """Bytes that all ranks wrote during the samples, and the one before them, for each byte of a result."""
     cells = [cell for cell in results["cells"]
              if (cell["place"], cell["program"], cell["ranks"], cell["bytes"]) == (place, program, ranks, size)]
-    reduced = sum(cell["bytes"] * cell["batch"] * (cell["samples"] + 1) for cell in cells)
+    reduced = sum(cell["bytes"] * cell["batch"] * (cell["samples"] + 1 + cell["repeats"]) for cell in cells)
     return sum(cell["written"] for cell in cells) / reduced if cells else None
 
 
@@ -272,7 +272,10 @@ def tables(results: dict, plot_file: str = "") -> str:
              "and the greatest round, and at ratios what the project aims at. Checked, on every rank, every element: the first "
              "result of each size, and the one that the last call of each sample left where there were NaNs before; "
              f"{sum(cell['checked'] for cell in results['cells']):,} elements in all, "
-             f"{sum(cell['wrong'] for cell in results['cells'])} of them wrong.", ""]
+             f"{sum(cell['wrong'] for cell in results['cells'])} of them wrong. A sample before or after which the machine copied in "
+             "over 1.25 times the usual time was made again, up to 25 s in each program's turn: "
+             f"{sum(cell['bad'] for cell in results['cells']):,} of {sum(cell['samples'] for cell in results['cells']):,} that count "
+             "are of such moments.", ""]
     lines += load_warning(machine)
     if "without_rabit" in results:
         lines += [f"No rabit ({results['without_rabit']}): nothing here is compared with a peer that survives failures. "

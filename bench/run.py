@@ -128,7 +128,7 @@ def bytes_of(size: str) -> int:
     return int(size.rstrip("KM")) << {"K": 10, "M": 20}.get(size[-1], 0)
 
 
-def measure_namespaces(results: dict, place: str, rounds: int, wanted: list[str], sizes: str, samples: int) -> None:
+def measure_namespaces(results: dict, place: str, rounds: int, wanted: list[str], sizes: str, samples: int, usual: str) -> None:
     if os.geteuid() != 0:
         results["failures"].append(f"{place}: it takes root to make them")
         return
@@ -139,7 +139,7 @@ def measure_namespaces(results: dict, place: str, rounds: int, wanted: list[str]
             samples = min(samples, LIMITED_SAMPLES)
         if not sizes:
             return
-        arguments = [f"--sizes={sizes}", f"--samples={samples}"]
+        arguments = [f"--sizes={sizes}", f"--samples={samples}", usual]
         if place == LIMITED:
             arguments.append(f"--batch_us={LIMITED_BATCH_US}")
         measure(results, place, RANKS_APART, rounds, wanted, arguments, hosts)
@@ -222,7 +222,11 @@ def main() -> int:
         say(str(why))
         results["without_rabit"] = str(why).splitlines()[0]
         wanted = [name for name in wanted if not name.startswith("rabit")]
-    arguments = [f"--sizes={options.sizes}", f"--samples={options.samples}"]
+    say("how fast this machine copies")
+    copies = subprocess.run([BUILD / "floor_bench", "--how=copies", f"--seconds={5 if options.quick else 60}"], check=True,
+                            capture_output=True, text=True)
+    usual = f"--usual_copy_us={copies.stdout.strip()}"
+    arguments = [f"--sizes={options.sizes}", f"--samples={options.samples}", usual]
     for place in places:
         if place == HOST:
             for ranks in map(int, options.ranks.split(",")):
@@ -230,7 +234,7 @@ def main() -> int:
         else:
             most = 1 if options.quick else LIMITED_ROUNDS if place == LIMITED else options.rounds
             rounds = min(options.rounds, most)
-            measure_namespaces(results, place, rounds, wanted, options.sizes, options.samples)
+            measure_namespaces(results, place, rounds, wanted, options.sizes, options.samples, usual)
     if not options.no_figures:
         import figures
         results["figures"] = figures.measure(say)

@@ -588,6 +588,7 @@ void TrackerMachine::interrupt(Code code, const std::string& what, const std::ve
 void TrackerMachine::roll_back(Code code, const std::string& what, TimeMs now, Effects& effects) {
   count(Transition::rolled_back);
   doubted_.clear();
+  if (code == Code::kDesync) forget_uncommitted_setups();
   end_epoch(code, what, {}, false, now, effects);
 }
 
@@ -661,7 +662,11 @@ void TrackerMachine::interrupt_by_evidence(TimeMs now, Effects& effects) {
   std::vector<std::size_t> named(members_.size(), 0);
   for (const Evidence& e : evidence_) {
     // Where a relay has died, both ends lose the link.
-    if (takes_detour(pair_of(static_cast<std::uint32_t>(e.reporter), static_cast<std::uint32_t>(e.peer)))) continue;
+    const RankPair pair = pair_of(static_cast<std::uint32_t>(e.reporter), static_cast<std::uint32_t>(e.peer));
+    if (takes_detour(pair)) {
+      broken_detours_.insert(pair);
+      continue;
+    }
     ++named[e.peer];
     members_[e.peer].suspected = true;
   }

@@ -474,6 +474,7 @@ class TrackerMachine {
   // In flight only where this timeline goes on.
   [[nodiscard]] Result<std::vector<wire::Setup>> next_setups(bool goes_on) const;
   void keep(std::vector<wire::Setup> setups);
+  void forget_uncommitted_setups();
   void announce(TimeMs now, Effects& effects);
   void repeat_plan(std::size_t rank, TimeMs now, Effects& effects);
   void plan_arrived(std::size_t rank, TimeMs now, Effects& effects);  // as far as is known
@@ -626,7 +627,9 @@ class TrackerMachine {
   std::map<std::string, TimeMs> excluded_;        // workers without which the job goes on, until when at least
   std::map<std::size_t, std::string> obstacles_;  // by rank: why it is not replaced, as was said
   std::set<RankPair> rewired_;                    // links that change with the next plan
-  std::set<RankPair> hopeless_;                   // that were as slow by way of others, between these lives
+  std::map<RankPair, std::string> hopeless_;      // why not by way of others, as long as these lives are there
+  std::set<RankPair> broken_detours_;             // in the epoch that ends
+  std::set<RankPair> broken_before_;              // and in one before, between these lives
   std::map<RankPair, std::string> no_ways_;       // why a slow link's bytes take the same way, as was said
   TimeMs no_rewire_before_;
   TimeMs next_repeat_;  // interrupts again, or a look at who waits

@@ -43,7 +43,7 @@ std::set<RankPair> TrackerMachine::slow_links(const std::vector<StragglerWatch::
 
 // Why the bytes of this link take no other way; empty: they may.
 std::string TrackerMachine::no_way(const RankPair& pair, const std::set<RankPair>& slow) const {
-  if (hopeless_.contains(pair)) return "by way of others they were as slow";
+  if (const auto it = hopeless_.find(pair); it != hopeless_.end()) return it->second;
   if (plan_.detours_size() == static_cast<int>(limits::kMaxDetours)) {
     return "those of " + std::to_string(limits::kMaxDetours) + " links go by way of others already, which is the limit";
   }
@@ -113,7 +113,7 @@ void TrackerMachine::rewire(const std::vector<Verdict>& found, TimeMs now, Effec
     if (undone) {
       count(Transition::rewire_undone);
       // What has come of it is known, for as long as these lives are there.
-      hopeless_.insert(pair);
+      hopeless_.emplace(pair, "by way of others they were as slow");
     } else {
       count(Transition::rewired);
     }
@@ -132,21 +132,34 @@ void TrackerMachine::rewire(const std::vector<Verdict>& found, TimeMs now, Effec
 
 void TrackerMachine::choose_detours(const wire::Plan& before, TimeMs now, Effects& effects) {
   const std::set<RankPair> change = std::exchange(rewired_, {});
+  const std::set<RankPair> broken = std::exchange(broken_detours_, {});
   no_ways_.clear();
   // What was measured was so between these lives.
-  const auto same = [&](const RankPair& pair) {
-    for (const std::uint32_t rank : {pair.a, pair.b}) {
-      const auto i = static_cast<int>(rank);
-      if (i >= before.members_size() || i >= plan_.members_size() || plan_.members(i).absent() ||
-          plan_.members(i).incarnation() != before.members(i).incarnation()) {
-        return false;
-      }
-    }
-    return true;
+  const auto lives_on = [&](std::uint32_t rank) {
+    const auto i = static_cast<int>(rank);
+    return i < before.members_size() && i < plan_.members_size() && !plan_.members(i).absent() &&
+           plan_.members(i).incarnation() == before.members(i).incarnation();
   };
-  std::erase_if(hopeless_, [&](const RankPair& pair) { return !same(pair); });
+  const auto same = [&](const RankPair& pair) { return lives_on(pair.a) && lives_on(pair.b); };
+  std::erase_if(hopeless_, [&](const auto& entry) { return !same(entry.first); });
+  std::erase_if(broken_before_, [&](const RankPair& pair) { return !same(pair); });
   std::set<RankPair> slow = change;
-  for (const wire::Detour& d : before.detours()) slow.insert({d.a(), d.b()});
+  for (const wire::Detour& d : before.detours()) {
+    const RankPair pair = {d.a(), d.b()};
+    // A slow link is better than one that does not come up. Once may have been chance: it is tried again after a pause.
+    if (broken.contains(pair) && same(pair) && std::ranges::all_of(d.relays(), lives_on)) {
+      const std::string why = "by way of " + text_of({d.relays().begin(), d.relays().end()}) + " its connections broke";
+      if (!broken_before_.insert(pair).second) hopeless_.emplace(pair, why);
+      no_rewire_before_ = now + replacement_pause_ms();
+      count(Transition::detour_broken);
+      log(Severity::kWarning, "not_rewired",
+          "from epoch " + std::to_string(epoch_.value) + " on the bytes between " + name(pair.a) + " and " +
+              name(pair.b) + " go straight: " + why,
+          effects, {{"rank", std::to_string(pair.a)}, {"peer", std::to_string(pair.b)}});
+      continue;
+    }
+    slow.insert(pair);
+  }
   std::erase_if(slow, [&](const RankPair& pair) { return !same(pair) || hopeless_.contains(pair); });
   for (const RankPair& pair : slow) {
     if (plan_.detours_size() == static_cast<int>(limits::kMaxDetours)) break;

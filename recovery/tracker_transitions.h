@@ -134,6 +134,7 @@ namespace warren {
   X(rewire_undone)                    \
   X(rewire_obstructed)                \
   X(detour_dropped)                   \
+  X(detour_broken)                    \
   X(drain_told)                       \
   X(planned_without)                  \
   X(attempt_finished)                 \

@@ -167,6 +167,18 @@ void TrackerMachine::keep(std::vector<wire::Setup> setups) {
   for (wire::Setup& s : setups) *setups_.Add() = std::move(s);
 }
 
+// A call that the others do not make may have finished with a wrong result, as a broadcast does at its root: nothing
+// that was committed goes on from it, and all processes make it again. After a restart nobody knows any more which
+// these are, unless nothing is committed.
+void TrackerMachine::forget_uncommitted_setups() {
+  google::protobuf::RepeatedPtrField<wire::Setup> committed;
+  for (wire::Setup& s : setups_) {
+    if (committed_ && !setups_since_commit_.contains({s.group(), s.name()})) *committed.Add() = std::move(s);
+  }
+  setups_.Swap(&committed);
+  setups_since_commit_.clear();
+}
+
 Version TrackerMachine::next_version() const {
   return committed_ ? committed_->next() : kFirstCommit;
 }

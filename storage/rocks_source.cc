@@ -74,6 +74,7 @@ rocksdb::ColumnFamilyOptions family_options(bool index) {
 rocksdb::DBOptions db_options() {
   rocksdb::DBOptions options;
   options.env = NoOptionsFiles::env();
+  options.fail_if_options_file_error = false;  // a RocksDB that has no such option must not be built with that
   options.create_if_missing = true;
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
   options.max_open_files = 256;

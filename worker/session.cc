@@ -956,6 +956,13 @@ void Session::end_life(const Status& why) {
   changed_.notify_all();
 }
 
+// For handlers of exceptions: the call goes with its caller, and the engine has it.
+void Session::abandon_call(std::unique_lock<std::mutex>& lock) {
+  if (!lock.owns_lock()) lock.lock();
+  end_life(Status(Code::kExhausted, "a call of rank " + std::to_string(self_.value) +
+                                        " ended with an exception, most likely for want of memory"));
+}
+
 template <class Done>
 void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
   if (done()) {
@@ -967,6 +974,10 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
     explicit Caller(int& count) : count_(count) { count_++; }
     ~Caller() { count_--; }
     int& count_;
+  };
+  struct Unwatch {
+    ~Unwatch() { watched = false; }
+    bool& watched;
   };
   std::optional<Caller> caller(callers_);
   const Inside here;  // reductions run in here
@@ -1008,8 +1019,10 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
       changed_.wait_for(lock, std::chrono::milliseconds(kSleepMs));
     } else {
       watched_ = true;
-      sleep(lock, caller_wake_, kSleepMs, true);
-      watched_ = false;
+      {
+        const Unwatch at_end{watched_};
+        sleep(lock, caller_wake_, kSleepMs, true);
+      }
       if (callers_ > 1) changed_.notify_all();
     }
     idle = 0;
@@ -1120,8 +1133,14 @@ Status Session::run(GroupId group, const GroupShape& shape, const CallSpec& spec
   std::unique_lock lock(mutex_, std::defer_lock);
   if (plain) lock.lock();
   const bool clear = plain && way_is_clear();
-  if (!clear || !engine_.run_at_once(group, spec, looks_))
-    return run_by_call(lock, group, shape, spec, clear, contributors);
+  bool done = false;
+  try {
+    done = clear && engine_.run_at_once(group, spec, looks_);
+  } catch (...) {
+    abandon_call(lock);
+    throw;
+  }
+  if (!done) return run_by_call(lock, group, shape, spec, clear, contributors);
   if (!engine_.finished_calls().empty()) run_callbacks(lock);
   yield_to_control(lock);
   contributors = nullptr;
@@ -1162,8 +1181,13 @@ Status Session::clear_way(std::unique_lock<std::mutex>& lock, GroupId group, con
 
 Status Session::drive_through(std::unique_lock<std::mutex>& lock, GroupId group, Call& call) {
   call.blocking = true;
-  if (Status status = engine_.submit(group, call); !status.ok()) return status;
-  drive(lock, [&] { return call.finished.load(std::memory_order_relaxed); });
+  try {
+    if (Status status = engine_.submit(group, call); !status.ok()) return status;
+    drive(lock, [&] { return call.finished.load(std::memory_order_relaxed); });
+  } catch (...) {
+    abandon_call(lock);
+    throw;
+  }
   if (!engine_.finished_calls().empty()) run_callbacks(lock);
   return call.status;
 }
@@ -1575,7 +1599,8 @@ Status Session::checkpoint(Places global, const Places* local, void* stream) {
     lock.lock();
     if (engine_.stopped()) return gone();
     status = checkpoints_->take_in_parts(global_bytes, local_bytes, share);
-    if (status.ok()) {
+    // Where there are more ranks than bytes, some log nothing of it.
+    if (status.ok() && !snapshot->done()) {
       coming_.emplace(std::move(snapshot));
       hand_over();
     }

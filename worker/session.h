@@ -198,6 +198,7 @@ class Session final : private DataPath {
   void end_moves(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] std::string describe(const Call& call) const;
   void end_life(const Status& why);
+  void abandon_call(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] Result<Staging::Copy> read_state(std::span<const std::byte> state, void* stream);
   struct Gathered {
     Staging::Copy copy;

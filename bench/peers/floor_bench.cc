@@ -7,6 +7,8 @@
 //   --how=tcp     up to 4 KiB through rank 0, above around a ring; one connection between two ranks
 //   --how=stream  no allreduce: each rank sends the next one the 2(K-1)/K of the bytes that a ring sends, and that is
 //   all
+//   --how=copies  no ranks: for --seconds it copies as the harness does before each sample, on all cores at once, and
+//   says how many µs that usually takes
 //
 // Up to 4 KiB the first three are the same: each rank shows its input, and sums all of them itself.
 #include <arpa/inet.h>
@@ -19,6 +21,7 @@
 #include <sys/uio.h>
 
 #include <array>
+#include <barrier>
 #include <cerrno>
 #include <thread>
 
@@ -427,8 +430,40 @@ class Sockets {
 
 }  // namespace
 
+// In a good moment, of which there are some in each minute or so: the tenth of all moments that was the fastest.
+int say_usual_copy_us(double seconds) {
+  const auto cores = static_cast<std::ptrdiff_t>(std::thread::hardware_concurrency());
+  std::barrier together(cores);
+  std::vector<double> took_us(static_cast<std::size_t>(cores)), longest_us;
+  std::atomic<bool> over{false};
+  const double begin_us = warren::bench::now_us();
+  const auto copy = [&](std::size_t core) {
+    warren::bench::Copies copies;
+    while (!over) {
+      together.arrive_and_wait();
+      took_us[core] = copies.us(static_cast<int>(core));
+      together.arrive_and_wait();
+      if (core == 0) {
+        longest_us.push_back(*std::max_element(took_us.begin(), took_us.end()));
+        over = warren::bench::now_us() > begin_us + seconds * 1e6;
+      }
+      together.arrive_and_wait();
+      usleep(10'000);
+    }
+  };
+  std::vector<std::jthread> others;
+  for (std::size_t core = 1; core < took_us.size(); ++core) others.emplace_back(copy, core);
+  copy(0);
+  others.clear();
+  std::sort(longest_us.begin(), longest_us.end());
+  std::printf("%.0f\n", longest_us[longest_us.size() / 10]);
+  return 0;
+}
+
 int main(int argc, char** argv) {
   const warren::bench::Arguments arguments(argc, argv);
+  if (arguments.text("how", "") == "copies")
+    return say_usual_copy_us(static_cast<double>(arguments.number("seconds", 40)));
   const int rank = static_cast<int>(arguments.number("rank", 0));
   const int ranks = static_cast<int>(arguments.number("ranks", 1));
   const std::string how = arguments.text("how", "");

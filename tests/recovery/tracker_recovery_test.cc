@@ -303,6 +303,27 @@ TEST(TrackerRecovery, ASetupRoundThatTheLogHasLostIsRunAgainByAll) {
   EXPECT_NE(plan.find(" timeline 1 committed 2"), std::string::npos) << plan;
 }
 
+// Seed 700300: the root of a broadcast was done with a call that the others do not make.
+TEST(TrackerRecovery, ADesyncUndoesSetupRoundsThatAreNotCommitted) {
+  for (const bool commits : {false, true}) {
+    Logged t;
+    if (commits) {
+      (void)t.vote(10, 2, {}, 0, {setup(0, 7, true)});
+      (void)t.vote(11, 2);
+    }
+    (void)t.give_up(11, 1);
+    (void)t.report(10, 2, commits ? 2 : 1, {}, {setup(0, 7, true), setup(0, 8, true)});
+    EXPECT_NE(t.join(1, 21).find(" s7| s8|"), std::string::npos);
+    EXPECT_NE(t.round_failed(21, 2, Code::kDesync, "ranks disagree about s8").find("10 <- Interrupt epoch 3"),
+              std::string::npos);
+    (void)t.stopped(10, 3);
+    (void)t.stopped(21, 3);
+    (void)t.join(0, 30);
+    const std::string plan = t.join(1, 31);
+    EXPECT_NE(plan.find(commits ? " timeline 1 s7| committed 2" : " timeline 1\n"), std::string::npos) << plan;
+  }
+}
+
 // Seeds 811010581, 811014619: all that had completed it were ranks of one host, which was lost before the others had
 // taken it from there.
 TEST(TrackerRecovery, ASetupRoundThatOnlyTheDeadHaveSeenIsComputedAgain) {

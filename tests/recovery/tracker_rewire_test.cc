@@ -81,6 +81,12 @@ class Ring : public TrackerScript {
     lives_[rank] += 20;
     return join_as(rank);
   }
+  // One loses its link to another, and all live on.
+  std::string breaks(std::size_t rank, std::uint32_t peer) {
+    std::string text = link_broken(lives_[rank], epoch_, peer, lives_[peer]);
+    text += pass(1000);
+    return text += stop();
+  }
   void moves(std::size_t rank, const std::string& host) { hosts_[rank] = host; }
   void replays(std::optional<std::uint32_t> rank) { replays_ = rank; }
   [[nodiscard]] std::string next() {
@@ -223,6 +229,30 @@ TEST(Rewire, ADetourStaysForTheLivesAtItsEnds) {
   EXPECT_EQ(t.detours(), "1-2 by 0 3") << "a relay is what it is in any life";
   (void)t.replace(1);
   EXPECT_EQ(t.detours(), "") << "the new life's link is another one";
+}
+
+// Its relay cannot reach the other end, or has no descriptors left: all lives go on, and would stop again and again.
+TEST(Rewire, ADetourThatDoesNotComeUpIsGivenUp) {
+  Ring t;
+  (void)go_around(t);
+  EXPECT_EQ(t.detours(), "1-2 by 0 3");
+  std::string text = t.breaks(1, 2);
+  EXPECT_TRUE(has(text, "go straight: by way of ranks 0, 3 its connections broke\n")) << text;
+  EXPECT_EQ(t.detours(), "");
+  // Once may have been chance.
+  text = t.seconds(98);
+  EXPECT_FALSE(has(text, "Pause")) << text;
+  text = t.seconds(4);
+  EXPECT_TRUE(has(text, "Pause")) << text;
+  (void)t.stop();
+  EXPECT_EQ(t.detours(), "1-2 by 0 3");
+  (void)t.breaks(1, 2);
+  EXPECT_EQ(t.detours(), "");
+  text = t.seconds(300);
+  EXPECT_FALSE(has(text, "Pause")) << text;
+  EXPECT_EQ(t.next(), "its bytes take the same way: by way of ranks 0, 3 its connections broke");
+  (void)t.replace(2);
+  EXPECT_TRUE(has(t.seconds(200), "Pause"));
 }
 
 TEST(Rewire, ADetourEndsWithTheLastRelay) {

@@ -15,7 +15,7 @@ from programs import HOST, LIMITED  # noqa: E402
 
 def cells(place: str, size: int, times: dict[str, tuple], ranks: int = 2) -> list[dict]:
     return [{"place": place, "program": program, "ranks": ranks, "bytes": size, "median_us": time, "samples": 7, "batch": 2,
-             "written": 0, "checked": size // 4, "wrong": 0, "round": i}
+             "written": 0, "checked": size // 4, "wrong": 0, "bad": 0, "repeats": 0, "round": i}
             for program, series in times.items() for i, time in enumerate(series)]
 
 

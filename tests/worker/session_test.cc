@@ -289,6 +289,27 @@ TEST_F(SessionTest, APrepareFunctionThatThrowsEndsTheLife) {
   EXPECT_TRUE(returned);
 }
 
+// The engine had its call, which goes with the frame that made it.
+TEST_F(SessionTest, NothingIsLeftOfACallThatEndsWithAnException) {
+  start(
+      "sync",
+      [&](Session& session) {
+        before_sleep = [] { throw std::bad_alloc(); };
+        {
+          std::vector<std::uint64_t> values(1000);
+          EXPECT_THROW((void)prepared_sum(session, values, nullptr, nullptr), std::bad_alloc);
+        }
+        before_sleep = nullptr;
+        disk().let_go();
+        std::vector<std::uint64_t> values(10);
+        const Status after = prepared_sum(session, values, nullptr, nullptr);
+        EXPECT_EQ(after.code(), Code::kExhausted) << after.describe();
+        EXPECT_NE(after.describe().find("ended with an exception"), std::string::npos) << after.describe();
+      },
+      false);
+  program_.join();
+}
+
 // In the world of one that goes on without others, what would need them is refused, and nothing else.
 TEST_F(SessionTest, ModeShrinkHasWhatDoesNotNeedAllRanks) {
   disk().let_go();
