@@ -308,6 +308,9 @@ std::string name_of(const wire::Position& p) {
 template <class Known>
 Status validate_final(const Known& p) {
   static constexpr std::uint64_t kMostBytes = limits::kMaxBufferBytes * limits::kMaxWorldSize;
+  if (p.total_bytes() > limits::kMaxResultBytes || (p.total_bytes() != 0 && p.final().empty())) {
+    return bad("a whole result of " + str(p.total_bytes()) + " bytes");
+  }
   std::uint64_t last = 0;
   for (const wire::ByteRange& range : p.final()) {
     if (range.begin() >= range.end()) return bad("the range " + str(range.begin()) + " is empty");
@@ -334,9 +337,6 @@ Status validate_positions(const Positions& positions, std::size_t most_ranges) {
     if (p.rounds() > kMaxVersion) return wrong("number of rounds is over the limit");
     if (p.closed() && p.final_size() != 0) return wrong("it is closed, and a round is in flight");
     if (Status s = validate_final(p); !s.ok()) return s.because_of_this(name_of(p));
-    if (p.total_bytes() > limits::kMaxResultBytes || (p.total_bytes() != 0 && (p.group() != 0 || p.final().empty()))) {
-      return wrong("a whole result of " + str(p.total_bytes()) + " bytes");
-    }
     if (p.empty() && (p.group() != 0 || p.closed() || p.final_size() != 0)) return wrong("a result without bytes");
     ranges += static_cast<std::size_t>(p.final_size());
     last = &p;
@@ -773,11 +773,10 @@ Status validate(const wire::Leave& l) {
     return bad("it does not serve, and says how far it has come");
   }
   if (Status s = validate_logged(l.logged()); !s.ok()) return s.because_of_this("how far it has come");
-  if (l.logged().setups_size() != 0 || l.logged().lives_size() != 0 ||
-      std::ranges::any_of(l.logged().positions(), [](const auto& p) { return p.final_size() != 0 || p.empty(); })) {
-    return bad("it has left, and something is in flight");
+  if (l.logged().setups_size() != 0 || l.logged().lives_size() != 0) {
+    return bad("it has left, and speaks of more than rounds");
   }
-  if (Status s = validate_setups(l.setups(), limits::kMaxSetups, 0); !s.ok()) return s;
+  if (Status s = validate_setups(l.setups(), limits::kMaxSetups, limits::kMaxSetupRangesPerReport); !s.ok()) return s;
   return text_is_printable("reason", l.reason(), limits::kMaxReasonBytes);
 }
 

@@ -588,6 +588,7 @@ void TrackerMachine::interrupt(Code code, const std::string& what, const std::ve
 void TrackerMachine::roll_back(Code code, const std::string& what, TimeMs now, Effects& effects) {
   count(Transition::rolled_back);
   doubted_.clear();
+  forget_what_leavers_say();
   if (code == Code::kDesync) forget_uncommitted_setups();
   end_epoch(code, what, {}, false, now, effects);
 }
@@ -735,7 +736,7 @@ void TrackerMachine::finish(TimeMs now, Effects& effects) {
   spares_.clear();
   spares_by_incarnation_.clear();
   calls_.clear();
-  dismiss_servers(Code::kFinished, "the job is finished", effects);
+  dismiss_servers(false, Code::kFinished, "the job is finished", effects);
   members_.clear();
   absent_ = 0;
   rank_by_incarnation_.clear();

@@ -265,6 +265,10 @@ bool TrackerMachine::may_act(Incarnation who, const wire::Envelope& e, TimeMs no
       for (Member& m : members_) m.heard = std::max(m.heard, now);
     }
     for (auto& [worker, w] : waiting_) w.heard = std::max(w.heard, now);
+    for (auto& [life, server] : servers_) {
+      server.heard = std::max(server.heard, now);
+      server.until = std::max(server.until, now + timeout_ms());
+    }
     since_ = std::max(since_, now);
     arm(now + interval_ms());
     // What they have said meanwhile went by: they need not wait until it is time to say it again.
@@ -490,7 +494,8 @@ void TrackerMachine::resize(Incarnation who, const wire::Join& join, TimeMs now,
   end_calls();
   leaves_.reset();
   excluded_.clear();
-  dismiss_servers(Code::kClosed, "the job goes on from its newest checkpoint, with another number of workers", effects);
+  dismiss_servers(false, Code::kClosed, "the job goes on from its newest checkpoint, with another number of workers",
+                  effects);
   const std::string was = std::to_string(plan_.members_size());
   settings_ = copy_of(join.settings());
   settings_from_ = worker_on_host(join.worker_id(), join.host_id());
@@ -715,6 +720,7 @@ void TrackerMachine::erase_waiting(const std::string& worker_id) {
 void TrackerMachine::clear_waiting() {
   waiting_.clear();
   waiting_by_incarnation_.clear();
+  farewells_.clear();
   takers_.clear();
   survivors_ = position_bytes_ = join_bytes_ = 0;
 }
@@ -877,18 +883,28 @@ void TrackerMachine::on_stopped(Incarnation who, const wire::Stopped& s, TimeMs 
 void TrackerMachine::on_leave(Incarnation who, const wire::Leave& l, TimeMs now, Effects& effects) {
   if (l.finalize()) return on_finalize(who, l, now, effects);
   if (servers_.contains(who)) return on_server(who, l, now, effects);
+  // Its job may be made up from what members tell, and name it.
+  if (l.serves_ms() != 0 && knows_nothing() && !waiting_by_incarnation_.contains(who)) {
+    return count(Transition::server_unknown);
+  }
   const auto rank = rank_of(who);
   const bool stands = rank && members_[*rank].state != MemberState::kGone;
   const bool serves = l.serves_ms() != 0 && stands && may_serve(*rank);
-  if (serves) take_server(*rank, l, now, effects);
+  if (serves) {
+    take_server(*rank, l, now, effects);
+  } else if (l.serves_ms() != 0 && stands) {
+    take_farewell(*rank, l);
+  }
   if (const auto waiting = waiting_by_incarnation_.find(who); waiting != waiting_by_incarnation_.end()) {
     count(Transition::waiting_left);
     if (l.preempted()) ++preemptions_;
     const std::string worker = waiting->second;
-    log(Severity::kWarning, "worker_left",
-        "worker " + worker + (l.preempted() ? " was preempted" : " left") + " before the job was complete" +
-            (l.reason().empty() ? "" : ": " + l.reason()),
-        effects, {{"worker", worker}});
+    if (!serves) {
+      log(Severity::kWarning, "worker_left",
+          "worker " + worker + (l.preempted() ? " was preempted" : " left") + " before the job was complete" +
+              (l.reason().empty() ? "" : ": " + l.reason()),
+          effects, {{"worker", worker}});
+    }
     remove_waiting(worker);
     forget_unused_settings();
     if (serves) {

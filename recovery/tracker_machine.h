@@ -271,7 +271,7 @@ class TrackerMachine {
   // A life that has left its rank, and serves what its host has logged.
   struct Server {
     wire::Member member;  // as plans name it
-    // What it has said: counts for the first plan that names it.
+    // What it has said: counts for the first plan that names it. In flight is what it will not serve.
     wire::Logged logged;
     google::protobuf::RepeatedPtrField<wire::Setup> setups;
     TimeMs heard, until;
@@ -310,6 +310,7 @@ class TrackerMachine {
   void on_load(Incarnation who, Effects& effects);
   void on_vote(Incarnation who, const wire::Vote& vote, TimeMs now, Effects& effects);
   void on_log_gap(Incarnation who, const wire::LogGap& gap, TimeMs now, Effects& effects);
+  [[nodiscard]] bool knows_nothing() const;  // of any job
   // Whether `who` seems to be a member of a job that the journal does not hold.
   [[nodiscard]] bool is_stranger(Incarnation who, const wire::Envelope& envelope) const;
   void on_stranger(Incarnation who, const wire::Envelope& envelope, TimeMs now, Effects& effects);
@@ -437,7 +438,11 @@ class TrackerMachine {
 
   // Lives that have left and serve (tracker_servers.cc).
   [[nodiscard]] bool may_serve(std::size_t rank) const;
+  // Others are there, or serve, that have mapped what this rank has logged.
+  [[nodiscard]] bool others_answer_for(std::size_t rank) const;
   void take_server(std::size_t rank, const wire::Leave& leave, TimeMs now, Effects& effects);
+  // It need not serve, but has been as far as it says.
+  void take_farewell(std::size_t rank, const wire::Leave& leave);
   void on_server(Incarnation who, const wire::Leave& leave, TimeMs now, Effects& effects);
   [[nodiscard]] bool is_named(Incarnation server) const;  // by plan_
   // One on this host serves that was in plan_: it has what all its lives have logged.
@@ -448,7 +453,9 @@ class TrackerMachine {
   void drop_late_servers(TimeMs now, Effects& effects);
   // A plan is made: those that have not heard of the first one that named them do not know what they may serve.
   void drop_unaware_servers(Effects& effects);
-  void dismiss_servers(Code code, const std::string& why, Effects& effects);
+  // All, or those that plan_ names.
+  void dismiss_servers(bool named, Code code, const std::string& why, Effects& effects);
+  void forget_what_leavers_say();  // it is undone
 
   void take_held(Waiting& w, const wire::Join& join, Effects& effects);
   void take_logged(Waiting& w, const wire::Join& join);
@@ -579,9 +586,10 @@ class TrackerMachine {
   std::set<std::string> found_nothing_;       // hosts whose spares have looked in vain since the interrupt
   std::set<std::string> left_domains_;        // that plans have left since the newest commit, at most one a copy
   std::map<Incarnation, Server> servers_;
-  TimeMs looked_for_spares_{};  // call_spares() last
-  bool out_of_reach_ = false;   // spares are not used, so that nothing that was logged is lost
-  TimeMs answered_;             // the newest answer to the interrupt
+  std::vector<wire::Leave> farewells_;  // for the next plan: of those who need not serve, as others answer for them
+  TimeMs looked_for_spares_{};          // call_spares() last
+  bool out_of_reach_ = false;           // spares are not used, so that nothing that was logged is lost
+  TimeMs answered_;                     // the newest answer to the interrupt
   std::uint64_t arrivals_ = 0;
   std::set<Incarnation> retired_;           // lives that never come back, the newest of them
   std::vector<Incarnation> retired_order_;  // a ring of their order

@@ -13,17 +13,21 @@ namespace warren {
 
 using tracker_effect::Send;
 
+bool TrackerMachine::others_answer_for(std::size_t rank) const {
+  const std::string& host = plan_.members(static_cast<int>(rank)).host_id();
+  for (std::size_t other = 0; other < members_.size(); ++other) {
+    const bool there = other != rank && members_[other].state != MemberState::kGone;
+    if (there && plan_.members(static_cast<int>(other)).host_id() == host) return true;
+  }
+  return false;
+}
+
 // The last one of its host, if as many copies are left when all that serve have gone.
 bool TrackerMachine::may_serve(std::size_t rank) const {
-  if (!logged() || shrinks()) return false;
-  const std::string& host = plan_.members(static_cast<int>(rank)).host_id();
+  // From a gap on until the next plan nothing counts but what is there (on_log_gap).
+  if (!logged() || shrinks() || distrust_inherited_ || others_answer_for(rank)) return false;
   std::set<std::string_view> domains;
-  for (std::size_t other = 0; other < members_.size(); ++other) {
-    const wire::Member& m = plan_.members(static_cast<int>(other));
-    domains.insert(m.domain_id());
-    // It answers for the host, and has mapped what this one has logged.
-    if (other != rank && m.host_id() == host && members_[other].state != MemberState::kGone) return false;
-  }
+  for (const wire::Member& m : plan_.members()) domains.insert(m.domain_id());
   return servers_.size() + 1 < std::min<std::size_t>(settings_.replicas(), domains.size());
 }
 
@@ -46,6 +50,17 @@ void TrackerMachine::take_server(std::size_t rank, const wire::Leave& l, TimeMs 
           " ms at most: until a version is committed",
       effects, {{"rank", std::to_string(rank)}});
   arm(std::min(s.until, now + timeout_ms()));
+}
+
+// Its calls have returned what it has done: that stays so, whoever is left to know it. Of one whose host goes with it
+// nothing counts, as of one that has died.
+void TrackerMachine::take_farewell(std::size_t rank, const wire::Leave& l) {
+  const std::size_t bytes = l.ByteSizeLong();
+  if (!logged() || shrinks() || !others_answer_for(rank) || position_bytes_ + bytes > limits::kMaxPositionBytesPerJob)
+    return;
+  count(Transition::farewell_taken);
+  position_bytes_ += bytes;
+  farewells_.push_back(l);
 }
 
 void TrackerMachine::on_server(Incarnation who, const wire::Leave& l, TimeMs now, Effects& effects) {
@@ -91,10 +106,10 @@ void TrackerMachine::drop_server(Incarnation server, const std::string& why, Eff
       "worker " + member.worker_id() + " serves what host " + member.host_id() + " has logged no more: " + why, effects,
       {{"worker", member.worker_id()}});
   send_refused(server, Code::kClosed, why, effects);
-  // Of a host that has a rank again nothing is left. One that was in the newest plan is looked at with the next one.
-  const bool has_rank = std::ranges::any_of(
-      plan_.members(), [&](const wire::Member& m) { return !m.absent() && m.host_id() == member.host_id(); });
-  if (has_rank || left_domains_.size() >= settings_.replicas() || !left_domains_.insert(member.domain_id()).second) {
+  // A rank that has come back to this host has what it has replayed, and nobody tells how far that is. One that had a
+  // rank in the newest plan is looked at with the next one.
+  const bool had_rank = rank_of(server).has_value();
+  if (had_rank || left_domains_.size() >= settings_.replicas() || !left_domains_.insert(member.domain_id()).second) {
     return;
   }
   persist(effects);
@@ -133,16 +148,31 @@ void TrackerMachine::drop_unaware_servers(Effects& effects) {
   }
 }
 
-void TrackerMachine::dismiss_servers(Code code, const std::string& why, Effects& effects) {
-  for (const auto& [life, server] : servers_) {
+void TrackerMachine::dismiss_servers(bool named, Code code, const std::string& why, Effects& effects) {
+  for (auto it = servers_.begin(); it != servers_.end();) {
+    const auto& [life, server] = *it;
+    if (named && !is_named(life)) {
+      ++it;
+      continue;
+    }
     count(Transition::server_dismissed);
     log(Severity::kInfo, "server_gone",
         "worker " + server.member.worker_id() + " need not serve what host " + server.member.host_id() +
             " has logged any more: " + why,
         effects, {{"worker", server.member.worker_id()}});
     send_refused(life, code, why, effects);
+    it = servers_.erase(it);
   }
-  servers_.clear();
+}
+
+// What is part of a checkpoint the votes for it have told. The rest is undone, as what other lives have done is.
+void TrackerMachine::forget_what_leavers_say() {
+  for (auto& [life, server] : servers_) {
+    server.logged.Clear();
+    server.setups.Clear();
+  }
+  for (const wire::Leave& l : farewells_) position_bytes_ -= l.ByteSizeLong();
+  farewells_.clear();
 }
 
 }  // namespace warren

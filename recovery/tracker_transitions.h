@@ -150,6 +150,8 @@ namespace warren {
   X(server_heard)                     \
   X(server_told)                      \
   X(server_out_of_turn)               \
+  X(server_unknown)                   \
+  X(farewell_taken)                   \
   X(server_over)                      \
   X(server_silent)                    \
   X(server_unneeded)                  \

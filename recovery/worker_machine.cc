@@ -314,7 +314,8 @@ void WorkerMachine::send_leave(bool finalize, const std::string& reason, std::ve
   effects.emplace_back(Send{std::move(e)});
 }
 
-// How far this life and dead ones of its host have come; what is in flight its next life begins anew.
+// How far this life and dead ones of its host have come. What is in flight its next life begins anew, unless all of it
+// is there: somebody who is lost may have completed it. What is too much to say is as good as lost.
 void WorkerMachine::send_serves(std::uint64_t left_ms, std::vector<WorkerEffect>& effects) {
   wire::Envelope e = envelope();
   wire::Leave& l = *e.mutable_leave();
@@ -323,28 +324,51 @@ void WorkerMachine::send_serves(std::uint64_t left_ms, std::vector<WorkerEffect>
   l.set_preempted(true);
   l.set_serves_ms(left_ms);
   if (left_ms != 0) {
-    std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> rounds;  // by (group, version)
+    std::map<std::pair<std::uint64_t, std::uint64_t>, const wire::Position*> furthest;  // by (group, version)
+    std::map<std::pair<std::uint64_t, std::uint64_t>, const wire::Setup*> setups;       // by (group, name)
     const auto take = [&](const auto& positions) {
       for (const wire::Position& p : positions) {
-        std::uint64_t& most = rounds[{p.group(), p.version()}];
-        most = std::max(most, p.rounds());
+        const wire::Position*& most = furthest[{p.group(), p.version()}];
+        if (most == nullptr || p.rounds() > most->rounds()) most = &p;
       }
     };
     take(standing_.positions);
+    for (const wire::Setup& s : standing_.setups) setups[{s.group(), s.name()}] = &s;
     const wire::Logged& dead = standing_.logged;
-    if (dead.run() == plan_.run() && dead.timeline() == plan_.timeline()) take(dead.positions());
+    if (dead.run() == plan_.run() && dead.timeline() == plan_.timeline()) {
+      take(dead.positions());
+      for (const wire::Setup& s : dead.setups()) setups.try_emplace({s.group(), s.name()}, &s);
+    }
     wire::Logged& logged = *l.mutable_logged();
     logged.set_run(plan_.run());
     logged.set_timeline(plan_.timeline());
-    for (const auto& [key, most] : rounds) {
-      if (most == 0 || logged.positions_size() == static_cast<int>(limits::kMaxPositions)) continue;
-      wire::Position& p = *logged.add_positions();
+    std::size_t ranges = 0;
+    const auto copy_final = [&ranges](const auto& from, auto& to, std::size_t most) {
+      const auto more = static_cast<std::size_t>(from.final_size());
+      if (more == 0 || from.total_bytes() == 0 || ranges + more > most) return;
+      ranges += more;
+      *to.mutable_final() = from.final();
+      to.set_total_bytes(from.total_bytes());
+    };
+    for (const auto& [key, most] : furthest) {
+      if (logged.positions_size() == static_cast<int>(limits::kMaxPositions)) break;
+      wire::Position p;
       p.set_group(key.first);
       p.set_version(key.second);
-      p.set_rounds(most);
+      p.set_rounds(most->rounds());
+      copy_final(*most, p, limits::kMaxLoggedRanges);
+      if (p.rounds() != 0 || p.final_size() != 0) *logged.add_positions() = std::move(p);
     }
-    for (const wire::Setup& s : standing_.setups) {
-      if (s.done()) *l.add_setups() = s;
+    ranges = 0;
+    for (const auto& [key, most] : setups) {
+      if (l.setups_size() == static_cast<int>(limits::kMaxSetups)) break;
+      wire::Setup s;
+      s.set_group(key.first);
+      s.set_name(key.second);
+      s.set_timeline(most->timeline());
+      s.set_done(most->done());
+      copy_final(*most, s, limits::kMaxSetupRangesPerReport);
+      if (s.done() || s.final_size() != 0) *l.add_setups() = std::move(s);
     }
   }
   effects.emplace_back(Send{std::move(e)});

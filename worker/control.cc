@@ -450,8 +450,11 @@ void Control::loop() {
     // Who is in a job looks at what it does.
     if (machine_->state() == WorkerMachine::State::kMember)
       deadline = std::min(deadline.value_or(next_sample_), next_sample_);
-    if (drains() && machine_->state() != WorkerMachine::State::kServing) {
-      deadline = std::min({deadline.value_or(*leave_by_), *leave_by_, now() + kLookAtDrainMs});
+    if (drains()) {
+      // Who serves may be told to go at once, too; when its time is over its machine knows.
+      const TimeMs look = now() + kLookAtDrainMs;
+      const bool serves = machine_->state() == WorkerMachine::State::kServing;
+      deadline = std::min({deadline.value_or(look), look, serves ? look : *leave_by_});
     }
     const std::int64_t wait_ms = deadline ? std::clamp<std::int64_t>(*deadline - now(), 0, 60'000) : -1;
     if (zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>(wait_ms)) < 0 &&
@@ -629,13 +632,13 @@ void Control::watch_links() {
 }
 
 void Control::begin_drain(TimeMs by, const std::string& reason, bool with_launcher) {
-  if (preempted_ && leave_by_ && *leave_by_ <= by) return;
-  preempted_ = true;
-  begin_to_leave(by, reason);
-  // A launcher that stays keeps what this process has logged, and gives it to whom it starts.
+  // A launcher that stays keeps what this process has logged, and gives it to whom it starts. It may be told after this
+  // process, and with a later time, that it does not.
   const bool serves = ends_process_ && (with_launcher || keeper_ == nullptr);
   std::vector<WorkerEffect> effects;
   machine_->drain(by, reason, serves, now(), effects);
+  preempted_ = true;
+  begin_to_leave(by, reason);
   run_effects(std::move(effects));
 }
 

@@ -209,7 +209,9 @@ class Cluster {
     }
     if (!setting_.recipe && setting_.job.replicas() > 0 && options_.seed % 4 == 1) plan.add(Fault::all_die);
     if (!setting_.recipe && !setting_.large && options_.seed % 7 == 3) plan.add(Fault::preempted);
-    if (!setting_.recipe && setting_.job.replicas() > 0 && options_.seed % 7 == 4) plan.add(Fault::machine_taken);
+    if (!setting_.recipe && setting_.job.replicas() > 0 && (options_.seed % 7 == 4 || options_.seed % 7 == 5)) {
+      plan.add(Fault::machine_taken);
+    }
     if (!setting_.recipe && !setting_.large && options_.seed % 9 == 5) plan.add(Fault::link_silent);
     if (shrinks() && plan.any()) {
       plan.add(Fault::stays_away);
@@ -463,7 +465,10 @@ SimWorker::Links Cluster::links_of(std::size_t life, std::size_t slot) {
     // replace a member.)
     if (slot == kStranger || slots_[slot].life != life || !taken_.contains(lives_[life]->host())) return;
     slots_[slot].life.reset();
-    start_later(slot, world_.random.between(20'000, world_.random.chance(0.7) ? 60'000 : 300'000));
+    // Or does, or has no machine for it.
+    const bool late = world_.rate(Fault::machine_taken) > 0 && world_.random.chance(0.3);
+    start_later(slot, late ? world_.random.between(1'000, 3'000) * timeout_ms()
+                           : world_.random.between(20'000, world_.random.chance(0.7) ? 60'000 : 300'000));
   };
   return links;
 }
@@ -1253,7 +1258,7 @@ void Cluster::schedule_faults() {
     const SimWorker* life = any_alive();
     if (life == nullptr || !may_lose(life->domain())) return;
     world_.count(Fault::machine_taken);
-    take_machine(*life, world_.random.between(0, 10 * timeout_us));
+    take_machine(*life, world_.random.between(0, (world_.random.chance(0.4) ? 2 : 10) * timeout_us));
     // And another goes without a word.
     world_.after(world_.random.between(0, world_.random.chance(0.7) ? 20'000 : timeout_us), [this] {
       const std::string domain = some_domain();

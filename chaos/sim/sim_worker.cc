@@ -1548,6 +1548,9 @@ void SimWorker::reap(ActiveCall& a) {
       judge_.sign();
     } else if (!a.altered) {
       judge_.returned(a.step, output, {a.place, timeline_, host(), self_, a.call->contributors.get()});
+      if (recall_ && a.step.collective != Collective::kPoint && !is_setup(a.call->round)) {
+        judge_.completed(a.call->round, self_);
+      }
     }
     if (!a.altered && !desynced_) Program::fold(a.step, output, a.step.blocking ? state_ : deferred_);
     // They are the program's own again: it scribbles over them.

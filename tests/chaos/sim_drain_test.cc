@@ -26,6 +26,36 @@ TEST(Drain, AnotherMachineMayBeLostWhileOneThatIsTakenAwayServes) {
   EXPECT_GT(told, seeds(300));
 }
 
+// A rank has returned a result and is lost with its machine; of its copies one is with a rank that was in that round,
+// and is taken away in the same moment. It is not computed again.
+TEST(Drain, WhoIsTakenAwayInTheMiddleOfARoundThatAnotherHadCompletedServesIt) {
+  std::uint64_t served = 0;
+  for (std::uint64_t seed = 1; seed <= seeds(600); ++seed) {
+    const SimOutcome outcome = simulate(noticed_as_another_dies(seed));
+    ASSERT_EQ(outcome.verdict, "") << "seed " << seed << ": " << outcome.setting;
+    EXPECT_FALSE(outcome.lost_for_good) << "seed " << seed;
+    EXPECT_EQ(outcome.rollbacks, 0u) << "seed " << seed << ": " << outcome.setting;
+    served += tracker(outcome, "server_taken");
+  }
+  EXPECT_GT(served, seeds(300));
+}
+
+// The tracker is started again meanwhile, or elsewhere with nothing: it goes on counting on who serves.
+TEST(Drain, TheTrackerComesAndGoesWhileSomebodyServes) {
+  std::uint64_t served = 0, unknown = 0;
+  for (std::uint64_t seed = 1; seed <= seeds(300); ++seed) {
+    SimOptions options = noticed(seed);
+    if (seed % 3 == 0) options.notices.front().then.reset();
+    options.faults->add(seed % 3 == 0 ? Fault::tracker_loss : Fault::tracker_crash);
+    const SimOutcome outcome = simulate(options);
+    ASSERT_EQ(outcome.verdict, "") << "seed " << seed << ": " << outcome.setting;
+    served += tracker(outcome, "server_heard");
+    unknown += tracker(outcome, "server_unknown");
+  }
+  EXPECT_GT(served, seeds(300));
+  EXPECT_GT(unknown, 0u);
+}
+
 // A commit ends it: nothing that is needed lies with who has left alone.
 TEST(Drain, WhoServesGoesWithTheNextCommitAndTheJobNeedsItNoMore) {
   std::uint64_t dismissed = 0;

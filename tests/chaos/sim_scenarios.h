@@ -118,6 +118,18 @@ inline SimOptions noticed(std::uint64_t seed) {
   return options;
 }
 
+// As soon as rank 1 has returned something its machine is lost, and rank 0 hears that its own is taken away.
+inline SimOptions noticed_as_another_dies(std::uint64_t seed) {
+  SimOptions options = noticed(seed);
+  options.groups = false;  // what a group of one rank has done lies on its host alone
+  SimOptions::Notice& notice = options.notices.front();
+  notice.at = seed % 2 == 0 ? KillPoint::kSend : KillPoint::kCompletion;
+  notice.passage = seed / 2 % 60;
+  notice.then.reset();
+  options.deaths.push_back({1, KillPoint::kReturn, seed / 3 % 12, true});
+  return options;
+}
+
 // Rank 0 leaves in the middle of a round, which others make again with what its next life reads; and one of those who
 // have made it is lost before a commit, and replays it.
 inline SimOptions noticed_in_a_round(std::uint64_t seed) {

@@ -698,6 +698,11 @@ TEST(Codec, SetupRounds) {
   EXPECT_EQ(check({setup(0, 1, true), setup(0, 2, false, {{0, 8}}), setup(1, 1, false)}), "");
   EXPECT_EQ(check({setup(0, 2, true), setup(0, 1, true)}),
             "set-up round 8000000000000001: not in rising order, or it stands twice");
+  wire::Setup whole = setup(0, 1, false, {{0, 8}});
+  whole.set_total_bytes(16);
+  EXPECT_EQ(check({whole}), "");
+  whole.clear_final();
+  EXPECT_EQ(check({whole}), "set-up round 8000000000000001: a whole result of 16 bytes");
   EXPECT_EQ(check({setup(0, 1, true, {{0, 8}})}), "set-up round 8000000000000001: it is done, and in flight");
   EXPECT_EQ(check({setup(0, 1, false, {{8, 8}})}), "set-up round 8000000000000001: the range 8 is empty");
   EXPECT_EQ(check({setup(0, UINT64_MAX, true)}), "set-up round ffffffffffffffff: not the hash of a name");
@@ -881,17 +886,22 @@ TEST(Codec, WhoLeavesAndServes) {
             "how far it has come: what is logged is of no run");
   EXPECT_EQ(after(serves,
                   [](auto& l) {
-                    *l.mutable_logged()->mutable_positions(0) = position(2, 17, false, {{0, 8}});
+                    *l.mutable_logged()->mutable_positions(0) = in_flight(2, 17, 0, 8, 16);
+                    *l.add_setups() = setup(0, 8, false, {{0, 8}});
                   }),
-            "it has left, and something is in flight");
+            "");
   EXPECT_EQ(after(serves,
                   [](auto& l) {
                     *l.mutable_logged()->add_setups() = setup(0, 8, false, {{0, 8}});
                   }),
-            "it has left, and something is in flight");
+            "it has left, and speaks of more than rounds");
   EXPECT_EQ(after(serves, [](auto& l) { l.mutable_logged()->add_lives(5); }),
-            "it has left, and something is in flight");
-  EXPECT_NE(after(serves, [](auto& l) { *l.add_setups() = setup(0, 8, false); }), "");
+            "it has left, and speaks of more than rounds");
+  EXPECT_NE(after(serves,
+                  [](auto& l) {
+                    for (std::uint64_t i = 0; i <= limits::kMaxSetups; ++i) *l.add_setups() = setup(1, i, true);
+                  }),
+            "");
 }
 
 TEST(Codec, WhatTheTrackerSays) {

@@ -103,13 +103,13 @@ TEST(TrackerServers, ItsDomainIsLostOnceItHasGoneWithoutACommit) {
   EXPECT_TRUE(has(late.pass_alive(2000, {11, 12, 20}, 2), "10 <- Refused 7: its time is over\n"));
   EXPECT_EQ(late.left(), Names{"a"});
 
-  // A rank has come back to its host, and has what lies there.
+  // That a rank has come back to its host does not say that it has what lay there.
   Job back;
   (void)back.serves(10, 1, 60'000);
   (void)back.report(11, 2, 1), (void)back.report(12, 2, 1);
   EXPECT_TRUE(has(back.joins(0, 20, "a"), " served by 10\n"));
   (void)back.serves(10, 2, 0);
-  EXPECT_EQ(back.left(), Names());
+  EXPECT_EQ(back.left(), Names{"a"});
 }
 
 TEST(TrackerServers, NobodyComesForItsPlace) {
@@ -163,7 +163,9 @@ TEST(TrackerServers, WhoHasReportedMayLeaveAndServe) {
   (void)t.report(12, 2, 1, {position(1, 2)});
   (void)t.report(10, 2, 1, {position(1, 3)});
   EXPECT_EQ(t.machine().state(), State::kGathering);
-  EXPECT_TRUE(has(t.serves(10, 1, 60'000, {position(1, 3)}), "10 <- HeartbeatReply 1\n"));
+  const std::string serves = t.serves(10, 1, 60'000, {position(1, 3)});
+  EXPECT_TRUE(has(serves, "10 <- HeartbeatReply 1\n")) << serves;
+  EXPECT_FALSE(has(serves, "log worker_left")) << "it has said that it serves, and is no worker that waited to join";
   (void)t.joins(1, 21, "b");
   const std::string planned = t.joins(0, 20, "d");
   EXPECT_TRUE(has(planned, "20 <- Plan epoch 2 w0=20 w1=21 w2=12 (as before) 1.3 served by 10\n")) << planned;
@@ -241,6 +243,143 @@ TEST(TrackerServers, WhoHasNotHeardOfItsFirstPlanIsNotNamedAgain) {
     EXPECT_EQ(has(planned, "10 <- Refused 7: the plan that named it has not reached it\n"), !heard) << planned;
     EXPECT_EQ(t.left(), heard ? Names() : Names{"a"});
   }
+}
+
+wire::Setup begun(std::uint64_t n, std::uint64_t begin, std::uint64_t end, std::uint64_t total_bytes) {
+  wire::Setup s = setup(0, n, false, {{begin, end}});
+  s.set_total_bytes(total_bytes);
+  return s;
+}
+
+// Rank 1 had completed what rank 0 was in when it left, and is lost before anybody else has: of two copies one is with
+// rank 0 alone. It stays done; what nobody can have completed is computed again, without what rank 0 holds.
+TEST(TrackerServers, ARoundOfWhichAllIsThereWithWhatItHoldsIsDone) {
+  for (const bool whole : {true, false}) {
+    Job t;
+    (void)t.give_up(11, 1);
+    (void)t.report(12, 2, 1, {position(1, 2, false, {{0, 64}})}, {setup(0, 7, false, {{0, 8}})});
+    (void)t.report(10, 2, 1, {position(1, 2, false, {{64, 128}})}, {setup(0, 7, false, {{8, 16}})});
+    (void)t.serves(10, 1, 60'000, {in_flight(1, 2, 64, whole ? 128 : 127, 128)}, {begun(7, whole ? 8 : 9, 16, 16)});
+    (void)t.joins(1, 21, "e");
+    const std::string planned = t.joins(0, 20, "d");
+    const std::string done = whole ? " 1.3 s7|" : " 1.2[0,64) s7[0,8)";
+    EXPECT_TRUE(has(planned, "w2=12 (as before)" + done + " served by 10\n")) << planned;
+    // It stays so, and what it held counts no more: others have made the rest.
+    (void)t.serves(10, 2, 50'000, {in_flight(1, 2, 64, 128, 128)}, {begun(7, 8, 16, 16)});
+    (void)t.give_up(12, 2);
+    for (const std::uint64_t life : {20u, 21u}) {
+      (void)t.report(life, 3, 1, {position(1, 2, false, {{0, 64}})}, {setup(0, 7, false, {{0, 8}})});
+    }
+    const std::string again = t.joins(2, 22, "c");
+    EXPECT_TRUE(has(again, " w2=22" + done + " served by 10\n")) << again;
+  }
+}
+
+// Who may go because another rank of its host stays, and leaves a moment later.
+TEST(TrackerServers, WhatEachOfAHostsRanksHasDoneStaysDone) {
+  Job t(4, 2, {"a", "a", "b", "c"});
+  EXPECT_TRUE(has(t.serves(10, 1, 60'000, {position(1, 4)}, {setup(0, 7, true)}), "10 <- Refused 7"));
+  EXPECT_TRUE(has(t.serves(11, 1, 60'000, {position(1, 3)}, {setup(0, 8, true)}), "11 <- HeartbeatReply 1\n"));
+  (void)t.report(12, 2, 1, {position(1, 2)}), (void)t.report(13, 2, 1, {position(1, 2)});
+  (void)t.joins(0, 20, "d");
+  const std::string planned = t.joins(1, 21, "d");
+  EXPECT_TRUE(has(planned, " 1.4 s7| s8| served by 11\n")) << planned;
+
+  // Where its host goes with it, nobody has what it says.
+  Job last(4);
+  (void)last.serves(10, 1, 60'000, {position(1, 3)});
+  EXPECT_TRUE(has(last.serves(11, 1, 60'000, {position(1, 4)}, {setup(0, 7, true)}), "11 <- Refused 7"));
+  (void)last.report(12, 2, 1, {position(1, 2)}), (void)last.report(13, 2, 1, {position(1, 2)});
+  (void)last.joins(0, 20, "d");
+  const std::string without = last.joins(1, 21, "e");
+  EXPECT_TRUE(has(without, " 1.3 served by 10\n")) << without;
+}
+
+// The journal is gone: the members name it, if it is still there then.
+TEST(TrackerServers, ATrackerThatKnowsNothingDoesNotSendItAway) {
+  Job t;
+  replaced(t);
+  wire::JobRecord record;
+  ASSERT_TRUE(record.ParseFromString(t.disk()));
+  const wire::Plan plan = record.plan();
+  t.disk().clear();
+  t.restart(false);
+  EXPECT_EQ(t.serves(10, 2, 50'000), "");
+  (void)t.beat(11, 2), (void)t.beat(12, 2), (void)t.beat(20, 2);
+  EXPECT_EQ(t.serves(10, 2, 50'000), "") << "while it asks";
+  for (const std::uint64_t life : {11u, 12u, 20u}) {
+    wire::Envelope e = from_worker(life);
+    e.mutable_known()->set_epoch(2);
+    e.mutable_known()->set_plan_epoch(2);
+    *e.mutable_known()->mutable_plan() = plan;
+    (void)t.send(e);
+  }
+  EXPECT_EQ(t.machine().state(), State::kRunning);
+  EXPECT_TRUE(t.machine().counts_on(Incarnation(10)));
+  EXPECT_EQ(t.serves(10, 2, 49'000), "10 <- HeartbeatReply 1\n");
+}
+
+// A tracker that decides nothing yet hears nobody: as with members, that is not their silence.
+TEST(TrackerServers, ItIsNotSilentWhileTheTrackerHasNoMajority) {
+  Job t;
+  replaced(t);
+  (void)t.serves(10, 2, 50'000);
+  t.restart(false);
+  for (int i = 0; i < 6; ++i) {
+    (void)t.serves(10, 2, 49'000);
+    wire::Envelope e = t.promised(11);
+    e.mutable_heartbeat()->set_epoch(2);
+    (void)t.send(e);
+    (void)t.pass(1000);
+  }
+  for (const std::uint64_t life : {12u, 20u}) {
+    wire::Envelope e = t.promised(life);
+    e.mutable_heartbeat()->set_epoch(2);
+    (void)t.send(e);
+  }
+  EXPECT_FALSE(has(t.pass_alive(1000, {11, 12, 20}, 2), "server_gone"));
+  EXPECT_TRUE(t.machine().counts_on(Incarnation(10)));
+}
+
+// What ranks that are gone have seen proved not to be there, and is computed again: who leaves then may hold another
+// attempt's.
+TEST(TrackerServers, NobodyServesAfterAGapBeforeTheNextPlan) {
+  Job t;
+  replaced(t);
+  (void)t.log_gap(20, 2);
+  EXPECT_TRUE(has(t.serves(12, 2, 50'000, {position(1, 9)}), "12 <- Refused 7"));
+  (void)t.report(11, 3, 1, {position(1, 2)}), (void)t.report(20, 3, 1, {position(1, 2)});
+  const std::string planned = t.joins(2, 22, "e");
+  EXPECT_TRUE(has(planned, " w2=22 1.2 s7|\n")) << planned;
+}
+
+// All lives end: what one had done that no plan has named is undone with the rest.
+TEST(TrackerServers, ARollbackUndoesWhatNoPlanHasNamed) {
+  Job t;
+  (void)t.serves(10, 1, 60'000, {position(1, 3)}, {setup(0, 7, true)});
+  (void)t.report(11, 2, 2, {position(1, 2, true)});
+  (void)t.report(12, 2, 1, {position(1, 4)});
+  EXPECT_TRUE(has(t.joins(0, 20, "d"), "has done 2 rounds in version 0 and gone on"));
+  (void)t.stopped(11, 3), (void)t.stopped(12, 3);
+  (void)t.joins(1, 21, "b");
+  const std::string planned = t.joins(2, 22, "c");
+  EXPECT_TRUE(has(planned, " w2=22 timeline 1 served by 10\n")) << planned;
+}
+
+TEST(TrackerServers, ItGoesWithACommitThatTheTrackerLearnsOfLate) {
+  Job t;
+  replaced(t);
+  (void)t.serves(10, 2, 50'000);
+  const std::string text = t.vote(11, 3);
+  EXPECT_TRUE(has(text, "10 <- Refused 7: version 1 is committed, and nothing older is needed\ndrop 10\n")) << text;
+  // One that has left since then may have done rounds after it.
+  (void)t.serves(12, 2, 50'000, {position(3, 5)});
+  wire::Envelope e = from_worker(11);
+  e.mutable_report()->set_epoch(3);
+  e.mutable_report()->set_version(4);
+  e.mutable_report()->set_committed_version(3);
+  EXPECT_FALSE(has(t.send(e), "12 <- Refused"));
+  EXPECT_TRUE(t.machine().counts_on(Incarnation(12)));
 }
 
 TEST(TrackerServers, AGapIsComputedAgainWithoutWhatItHolds) {

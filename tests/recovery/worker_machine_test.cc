@@ -307,19 +307,23 @@ TEST(Worker, WhoDrainsSaysSoWithEachHeartbeatAndWhenItLeaves) {
   EXPECT_EQ(w.machine().state(), State::kFailed);
 }
 
-// It has done three rounds of version 1, and dead lives of its host five, and it has begun another and a set-up round.
+// It has done three rounds of version 1, and dead lives of its host five, and it has begun another and two set-up
+// rounds, of one of which it does not know how long it is.
 WorkerMachine::Standing standing() {
   WorkerMachine::Standing s;
   s.version = Version(1);
   s.positions = {position(0, 2, true), position(1, 3, false, {{0, 8}})};
-  s.setups = {setup(0, 7, true), setup(0, 8, false, {{0, 8}})};
+  s.setups = {setup(0, 7, true), setup(0, 8, false, {{0, 8}}), setup(0, 9, false, {{0, 8}})};
+  s.setups[1].set_total_bytes(16);
   s.logged.set_run(10);
-  *s.logged.add_positions() = position(1, 5, false, {{0, 4}});
+  *s.logged.add_positions() = in_flight(1, 5, 0, 4, 16);
+  *s.logged.add_setups() = setup(0, 10, false, {{0, 4}});
+  s.logged.mutable_setups(0)->set_total_bytes(16);
   s.logged.add_lives(5);
   return s;
 }
 const std::string kServes = "send Leave epoch 1 preempted serves ";
-const std::string kDone = " 0.2 1.5 s7|: SIGTERM\n";
+const std::string kDone = " 0.2 1.5[0,4) s7| s8[0,8) s10[0,4): SIGTERM\n";
 
 TEST(Worker, WhoIsPreemptedServesUntilItIsTold) {
   WorkerScript w(false, 2);
@@ -382,6 +386,14 @@ TEST(Worker, WhoWouldBeNoHelpLeavesAtOnce) {
   EXPECT_TRUE(leaves(1, true, 1000)) << "one copy is all there is";
   EXPECT_TRUE(leaves(2, false, 1000)) << "its launcher keeps what it has logged";
   EXPECT_TRUE(leaves(2, true, 0)) << "there is no time";
+
+  // That its launcher goes, too, it may hear last, and with a later time.
+  WorkerScript late(false, 2);
+  late.member();
+  (void)late.drain(2000, false);
+  (void)late.drain(60'000, true);
+  EXPECT_EQ(late.leave(false, "SIGTERM").substr(0, 20), "pause before epoch 2");
+  EXPECT_EQ(late.on_stopped(2, standing()), kServes + "2000" + kDone);
 
   // An interrupt that ends all lives ends this one.
   WorkerScript w(false, 2);

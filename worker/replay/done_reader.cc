@@ -5,7 +5,12 @@
 namespace warren::worker {
 
 DoneReader::DoneReader(HostLogReader& from, const wire::Plan& plan) : from_(from) {
-  for (const wire::Position& p : plan.frontier()) rounds_[{GroupId(p.group()), Version(p.version())}] = p.rounds();
+  for (const wire::Kept& k : plan.kept()) {
+    rounds_[{GroupId(k.group()), Version(k.version())}].push_back({k.rounds(), Timeline(k.timeline())});
+  }
+  for (const wire::Position& p : plan.frontier()) {
+    rounds_[{GroupId(p.group()), Version(p.version())}].push_back({p.rounds(), Timeline(plan.timeline())});
+  }
   for (const wire::Setup& s : plan.setups()) {
     if (s.done()) setups_.insert({Timeline(s.timeline()), GroupId(s.group()), kPreamble, Sequence(s.name())});
   }
@@ -16,7 +21,10 @@ bool DoneReader::done(const RecordKey& key) const {
   switch (key.kind) {
     case RecordKind::kRound: {
       const auto rounds = rounds_.find({key.round.group, key.round.version});
-      return rounds != rounds_.end() && key.round.sequence.value < rounds->second;
+      if (rounds == rounds_.end()) return false;
+      const auto named =
+          std::ranges::find_if(rounds->second, [&](const Named& n) { return key.round.sequence.value < n.end; });
+      return named != rounds->second.end() && named->timeline == key.round.timeline;
     }
     case RecordKind::kSetup: return setups_.contains(key.round);
     case RecordKind::kGlobal:

@@ -42,7 +42,12 @@ class DoneReader final : public HostLogReader {
   [[nodiscard]] bool done(const RecordKey& key) const;
 
   HostLogReader& from_;
-  std::map<std::pair<GroupId, Version>, std::uint64_t> rounds_;
+  // Rounds before `end` have the names of this timeline, but for those that others before it have.
+  struct Named {
+    std::uint64_t end;
+    Timeline timeline;
+  };
+  std::map<std::pair<GroupId, Version>, std::vector<Named>> rounds_;
   std::set<RoundId> setups_;
   std::optional<std::pair<Timeline, Version>> committed_;
 };

@@ -276,6 +276,26 @@ struct Replayer::State {
     return s.base + std::min(window(), UINT64_MAX - s.base);
   }
 
+  // Who answers under this name, for people.
+  [[nodiscard]] std::string answerer(Rank rank) const {
+    const auto at = host_of.find(rank);
+    if (at != host_of.end() && hosts[at->second].server) return "who has left host " + hosts[at->second].id;
+    return "rank " + std::to_string(rank.value);
+  }
+  [[nodiscard]] std::string answerers(const std::set<std::int32_t>& all) const {
+    std::set<std::int32_t> ranks;
+    std::string text;
+    for (const std::int32_t rank : all) {
+      const auto at = host_of.find(Rank(rank));
+      if (at == host_of.end() || !hosts[at->second].server) {
+        ranks.insert(rank);
+      } else {
+        text += (text.empty() ? "" : ", ") + answerer(Rank(rank));
+      }
+    }
+    if (ranks.empty()) return text;
+    return ranks_text(ranks) + (text.empty() ? "" : ", ") + text;
+  }
   void warn(std::string text) {
     if (warnings.size() < kMaxWarnings) {
       warnings.push_back(std::move(text));
@@ -969,7 +989,9 @@ struct Replayer::State {
   // What a host says about a round. False: it contradicts what others said.
   bool take_record(const RecordKey& at, std::uint64_t sequence, Round& round, const wire::FetchEntry& e, Rank from) {
     const RecordInfo info{fingerprint_of(e), e.total_bytes()};
-    const std::string where = "rank " + std::to_string(from.value) + "'s host";
+    const Host& host = hosts[host_of.at(from)];
+    const std::string where =
+        host.server ? "host " + host.id + ", which has been left" : "rank " + std::to_string(from.value) + "'s host";
     if (!round.info) {
       round.info = info;
       round.info_from = where;
@@ -994,7 +1016,7 @@ struct Replayer::State {
       right = right && e.sequence() >= p.first_sequence && e.sequence() < p.end_sequence;
     }
     if (!right) {
-      warn("rank " + std::to_string(from.value) + " answered another question than what it holds; it is asked no more");
+      warn(answerer(from) + " answered another question than what it holds; it is asked no more");
       return fail_rank(from, now, out);
     }
     for (const wire::FetchEntry& e : reply.entries()) {
@@ -1082,7 +1104,7 @@ struct Replayer::State {
       bool right = a != asked.end();
       for (const wire::ByteRange& r : e.held()) right = right && a->second.covers(r.begin(), r.end());
       if (!right) {
-        warn("rank " + std::to_string(from.value) + " sent bytes that it was not asked for; they were dropped");
+        warn(answerer(from) + " sent bytes that it was not asked for; they were dropped");
         continue;
       }
       take_entry(p, found->second, from, e, payloads[static_cast<std::size_t>(i)]);
@@ -1123,7 +1145,7 @@ struct Replayer::State {
       take_listing(p, from, reply, now, out);
     } else if (std::pair(reply.next_sequence(), reply.next_begin()) <=
                std::pair(p.pieces.front().sequence, p.pieces.front().begin)) {
-      warn("rank " + std::to_string(from.value) + " looked at nothing of what it was asked for; it is asked no more");
+      warn(answerer(from) + " looked at nothing of what it was asked for; it is asked no more");
       fail_rank(from, now, out);
     } else {
       take_data(p, from, reply, payloads);
@@ -1157,7 +1179,10 @@ struct Replayer::State {
     h.silent.push_back(instead_of);
     if (index < h.at) --h.at;
     if (h.at >= h.ranks.size()) h.at = 0;
-    if (h.gone()) warn("no rank of host " + h.id + " says what it has logged; they are asked again later");
+    if (h.gone()) {
+      warn(h.server ? "who has left host " + h.id + " does not say what it has logged; it is asked again later"
+                    : "no rank of host " + h.id + " says what it has logged; they are asked again later");
+    }
     if (!was_asked) return;
     for (auto& [key, s] : streams) restart_host(s, host);
   }
@@ -1200,9 +1225,7 @@ struct Replayer::State {
       }
     }
     for (const Rank rank : silent) {
-      const Host& host = hosts[host_of.at(rank)];
-      warn((host.server ? "who has left host " + host.id : "rank " + std::to_string(rank.value)) +
-           " has not said for " + std::to_string(timeout_ms) + " ms what it has logged");
+      warn(answerer(rank) + " has not said for " + std::to_string(timeout_ms) + " ms what it has logged");
       fail_rank(rank, now, out);
     }
     pump(now, out);
@@ -1389,8 +1412,8 @@ std::string Replayer::describe() const {
   for (const auto& [id, p] : s.pending) {
     if (p.stream == stream_key(key)) (p.pieces.empty() ? listing : data).insert(p.rank.value);
   }
-  if (!data.empty()) return "replays " + name + " from " + ranks_text(data);
-  if (!listing.empty()) return "asks " + ranks_text(listing) + " who holds " + name;
+  if (!data.empty()) return "replays " + name + " from " + s.answerers(data);
+  if (!listing.empty()) return "asks " + s.answerers(listing) + " who holds " + name;
   return "waits until a host holds " + name;
 }
 

@@ -19,6 +19,7 @@ class DoneReaders : public ::testing::Test {
       }
     }
     for (const std::uint64_t name : {7u, 8u}) host_.life(0).publish(setup_key(name), 100);
+    plan_.set_timeline(1);
     wire::Position& p = *plan_.add_frontier();
     p.set_version(4);
     p.set_rounds(3);
@@ -67,6 +68,21 @@ TEST_F(DoneReaders, WhatIsDoneIsShownAndNothingElse) {
   EXPECT_FALSE(shows({RecordKind::kMessage, {Timeline(1), GroupId(1), Version(4), Sequence(0)}}));
   EXPECT_EQ(reader_->setup_rounds(10), std::vector{setup_key(7)});
   EXPECT_TRUE(reader_->newest_rounds().empty()) << "the newest of version 4 is not done";
+}
+
+// A rollback gives the same numbers to other rounds; and some keep the names of older timelines.
+TEST_F(DoneReaders, ARoundIsDoneUnderTheNameThatThePlanGivesIt) {
+  EXPECT_TRUE(shows(round_key(1)));
+  plan_.set_timeline(2);
+  DoneReader later(*host_.life(0).reader, plan_);
+  EXPECT_FALSE(later.info(round_key(1)).value().has_value()) << "the plan speaks of timeline 2";
+  wire::Kept& k = *plan_.add_kept();
+  k.set_version(4);
+  k.set_timeline(1);
+  k.set_rounds(2);
+  DoneReader kept(*host_.life(0).reader, plan_);
+  EXPECT_TRUE(kept.info(round_key(1)).value().has_value());
+  EXPECT_FALSE(kept.info(round_key(2)).value().has_value());
 }
 
 TEST_F(DoneReaders, ListsAsManyAsThereAre) {
