@@ -268,10 +268,11 @@ TEST(TrackerServers, ARoundOfWhichAllIsThereWithWhatItHoldsIsDone) {
     (void)t.serves(10, 2, 50'000, {in_flight(1, 2, 64, 128, 128)}, {begun(7, 8, 16, 16)});
     (void)t.give_up(12, 2);
     for (const std::uint64_t life : {20u, 21u}) {
-      (void)t.report(life, 3, 1, {position(1, 2, false, {{0, 64}})}, {setup(0, 7, false, {{0, 8}})});
+      (void)t.report(life, 3, 1, {position(1, 2, false, {{0, 64}, {127, 128}})}, {setup(0, 7, false, {{0, 9}})});
     }
     const std::string again = t.joins(2, 22, "c");
-    EXPECT_TRUE(has(again, " w2=22" + done + " served by 10\n")) << again;
+    const std::string then = whole ? done : " 1.2[0,64)[127,128) s7[0,9)";
+    EXPECT_TRUE(has(again, " w2=22" + then + " served by 10\n")) << again;
   }
 }
 
