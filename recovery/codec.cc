@@ -318,6 +318,9 @@ std::string name_of(const wire::Position& p) {
 template <class Known>
 Status validate_final(const Known& p) {
   static constexpr std::uint64_t kMostBytes = limits::kMaxBufferBytes * limits::kMaxWorldSize;
+  if (p.total_bytes() > limits::kMaxResultBytes || (p.total_bytes() != 0 && p.final().empty())) {
+    return bad("a whole result of " + str(p.total_bytes()) + " bytes");
+  }
   std::uint64_t last = 0;
   for (const wire::ByteRange& range : p.final()) {
     if (range.begin() >= range.end()) return bad("the range " + str(range.begin()) + " is empty");
@@ -344,9 +347,6 @@ Status validate_positions(const Positions& positions, std::size_t most_ranges) {
     if (p.rounds() > kMaxVersion) return wrong("number of rounds is over the limit");
     if (p.closed() && p.final_size() != 0) return wrong("it is closed, and a round is in flight");
     if (Status s = validate_final(p); !s.ok()) return s.because_of_this(name_of(p));
-    if (p.total_bytes() > limits::kMaxResultBytes || (p.total_bytes() != 0 && (p.group() != 0 || p.final().empty()))) {
-      return wrong("a whole result of " + str(p.total_bytes()) + " bytes");
-    }
     if (p.empty() && (p.group() != 0 || p.closed() || p.final_size() != 0)) return wrong("a result without bytes");
     ranges += static_cast<std::size_t>(p.final_size());
     last = &p;
@@ -500,6 +500,27 @@ Status validate_detours(const wire::Plan& p) {
     for (const std::uint32_t rank : d.relays()) {
       if (p.members(static_cast<int>(rank)).absent()) return bad(what + ": relay " + str(rank) + " is absent");
     }
+  }
+  return {};
+}
+
+// Lives that have left, and serve.
+Status validate_servers(const wire::Plan& p) {
+  if (p.servers().empty()) return {};
+  if (static_cast<std::uint32_t>(p.servers_size()) >= p.settings().replicas()) {
+    return bad(str(p.servers_size()) + " of them, with " + str(p.settings().replicas()) + " copies of what is logged");
+  }
+  if (p.settings().min_workers() != 0) return bad("the job goes on without lost ranks");
+  std::uint64_t last = 0;
+  for (const wire::Member& m : p.servers()) {
+    if (Status s = validate_member(m, p.settings().replicas()); !s.ok()) return s;
+    if (m.incarnation() <= last) return bad("not in rising order");
+    last = m.incarnation();
+    if (m.absent() || m.fresh()) return bad("one of them is a member");
+    if (m.since() == 0 || m.since() > p.epoch()) return bad("named since epoch " + str(m.since()));
+    const bool member = std::ranges::any_of(
+        p.members(), [&](const wire::Member& other) { return other.incarnation() == m.incarnation(); });
+    if (member) return bad("one of them has a rank");
   }
   return {};
 }
@@ -757,6 +778,16 @@ Status validate(const wire::Leave& l) {
   // Who gives up while it waits for the first plan has no epoch yet.
   if (Status s = in_range("epoch", l.epoch(), l.finalize() ? 1 : 0, kMaxEpoch); !s.ok()) return s;
   if (l.finalize() && l.preempted()) return bad("it finalizes, and is preempted");
+  if (Status s = in_range("time for which it serves", l.serves_ms(), 0, limits::kMaxDrainMs); !s.ok()) return s;
+  if (l.serves_ms() != 0 && !l.preempted()) return bad("it serves, and is not preempted");
+  if (l.serves_ms() == 0 && (l.has_logged() || l.setups_size() != 0)) {
+    return bad("it does not serve, and says how far it has come");
+  }
+  if (Status s = validate_logged(l.logged()); !s.ok()) return s.because_of_this("how far it has come");
+  if (l.logged().setups_size() != 0 || l.logged().lives_size() != 0) {
+    return bad("it has left, and speaks of more than rounds");
+  }
+  if (Status s = validate_setups(l.setups(), limits::kMaxSetups, limits::kMaxSetupRangesPerReport); !s.ok()) return s;
   return text_is_printable("reason", l.reason(), limits::kMaxReasonBytes);
 }
 
@@ -919,6 +950,7 @@ Status validate_told(const wire::Plan& p) {
   }
   if (p.run() == 0) return bad("it is of no run");
   if (Status s = validate_kept(p); !s.ok()) return s.because_of_this("rounds that were kept");
+  if (Status s = validate_servers(p); !s.ok()) return s.because_of_this("servers");
   return {};
 }
 

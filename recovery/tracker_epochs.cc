@@ -166,8 +166,7 @@ bool TrackerMachine::send_plan(std::size_t rank, TimeMs now, Effects& effects) {
   const Incarnation who(plan_.members(static_cast<int>(rank)).incarnation());
   Member& m = members_[rank];
   const bool has_base = told_changes_ != nullptr && m.plan_epoch == told_base_;
-  if (told_ == nullptr) told_ = std::make_shared<const std::string>(plan_.SerializeAsString());
-  const auto& plan = has_base ? told_changes_ : told_;
+  const auto& plan = has_base ? told_changes_ : whole_plan();
   if (plan_bytes_out_ != 0 && plan_bytes_out_ + plan->size() > kMostPlanBytesOut) {
     count(Transition::plan_paced);
     return false;
@@ -178,6 +177,11 @@ bool TrackerMachine::send_plan(std::size_t rank, TimeMs now, Effects& effects) {
   if (has_base) count(Transition::plan_told_by_changes);
   effects.emplace_back(Send{who, envelope_to(who), plan});
   return true;
+}
+
+const std::shared_ptr<const std::string>& TrackerMachine::whole_plan() {
+  if (told_ == nullptr) told_ = std::make_shared<const std::string>(plan_.SerializeAsString());
+  return told_;
 }
 
 // To one that asks for it, and has been sent it before, or whose turn comes.
@@ -335,7 +339,7 @@ bool TrackerMachine::memory_survives() const {
     const bool kept =
         successor != waiting_.end() &&
         std::ranges::find(successor->second.logged.lives(), m.incarnation()) != successor->second.logged.lives().end();
-    if (!kept) lost.insert(m.domain_id());
+    if (!kept && !is_served(m.host_id())) lost.insert(m.domain_id());
   }
   return lost.size() < std::min<std::size_t>(settings_.replicas(), domains.size());
 }
@@ -435,6 +439,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   if (!planned()) {
     log(Severity::kInfo, "limits", "job " + options_.job + ": " + describe(straggler_limits(timeout_ms())), effects);
   }
+  drop_unaware_servers(effects);
   const bool reserved = planned() && epoch_.value > plan_.epoch();
   if (!reserved) epoch_ = epoch_.next();
   WARREN_CHECK(epoch_.value < kMaxEpoch, "epochs do not run out");
@@ -504,6 +509,10 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
     place_by_worker_[m.worker_id()] = rank;
   }
   absent_ = empty.size();
+  for (auto& [life, server] : servers_) {
+    if (server.member.since() == 0) server.member.set_since(epoch_.value);
+    *plan_.add_servers() = server.member;
+  }
   leave_hosts(before);
   count_new_domains(before);
   plan_.mutable_ring()->Add(out.ring.begin(), out.ring.end());
@@ -563,6 +572,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
           (kept_rounds == 0 ? "" : "; " + std::to_string(kept_rounds) + " logged rounds are on their disks"),
       effects);
   announce(now, effects);
+  for (const wire::Member& server : plan_.servers()) tell_server(Incarnation(server.incarnation()), effects);
   arm(now + interval_ms());
 }
 
@@ -584,6 +594,7 @@ void TrackerMachine::interrupt(Code code, const std::string& what, const std::ve
 void TrackerMachine::roll_back(Code code, const std::string& what, TimeMs now, Effects& effects) {
   count(Transition::rolled_back);
   doubted_.clear();
+  forget_what_leavers_say();
   if (code == Code::kDesync) forget_uncommitted_setups();
   end_epoch(code, what, {}, false, now, effects);
 }
@@ -731,6 +742,7 @@ void TrackerMachine::finish(TimeMs now, Effects& effects) {
   spares_.clear();
   spares_by_incarnation_.clear();
   calls_.clear();
+  dismiss_servers(false, Code::kFinished, "the job is finished", effects);
   members_.clear();
   absent_ = 0;
   rank_by_incarnation_.clear();
@@ -758,6 +770,7 @@ void TrackerMachine::on_tick(TimeMs now, Effects& effects) {
     return arm(next_log_);
   }
   drop_silent_spares(now, effects);
+  drop_late_servers(now, effects);
   switch (state_) {
     case State::kGathering: return tick_gathering(now, effects);
     case State::kRunning: return tick_running(now, effects);
@@ -787,6 +800,7 @@ void TrackerMachine::excuse_own_sleep(TimeMs now, Effects& effects) {
   for (Member& m : members_) m.heard = std::max(m.heard, excused);
   for (auto& [worker, w] : waiting_) w.heard = std::max(w.heard, excused);
   for (auto& [worker, spare] : spares_) spare.heard = std::max(spare.heard, excused);
+  for (auto& [life, server] : servers_) server.heard = std::max(server.heard, excused);
   if (state_ == State::kInterrupted) since_ = std::max(since_, excused);
   // Who is back may not have been heard.
   const auto grace_ms = static_cast<std::int64_t>(settings_.grace_ms());

@@ -171,6 +171,13 @@ void TrackerMachine::restore(const wire::JobRecord& record, TimeMs now) {
     m.silent = true;
   }
   left_domains_.insert(record.left_domains().begin(), record.left_domains().end());
+  // Since a later commit they have gone, or are told to when they say that they serve.
+  const bool serve = record.committed_version() == plan_.committed_version() &&
+                     record.committed_timeline() == plan_.committed_timeline();
+  for (const wire::Member& m : plan_.servers()) {
+    if (!serve) break;
+    servers_[Incarnation(m.incarnation())] = {m, {}, {}, now, now + timeout_ms(), false};
+  }
   for (const std::uint64_t life : record.retired()) retire(Incarnation(life));
 }
 
@@ -193,6 +200,10 @@ void TrackerMachine::on_message(const wire::Envelope& e, TimeMs now, Effects& ef
   // Not before its term was looked at: it heeds no word of a lower one, and would ask for ever.
   if (fenced) return refuse_stale(who, effects);
   if (is_stranger(who, e)) return on_stranger(who, e, now, effects);
+  // It has left: what it said before is over.
+  if (servers_.contains(who) && !(e.has_leave() && !e.leave().finalize())) {
+    return count(Transition::server_out_of_turn);
+  }
   switch (e.body_case()) {
     case wire::Envelope::kJoin: return on_join(who, e.join(), now, effects);
     case wire::Envelope::kHeartbeat: return on_heartbeat(who, e.heartbeat(), now, effects);
@@ -256,6 +267,10 @@ bool TrackerMachine::may_act(Incarnation who, const wire::Envelope& e, TimeMs no
       for (Member& m : members_) m.heard = std::max(m.heard, now);
     }
     for (auto& [worker, w] : waiting_) w.heard = std::max(w.heard, now);
+    for (auto& [life, server] : servers_) {
+      server.heard = std::max(server.heard, now);
+      server.until = std::max(server.until, now + timeout_ms());
+    }
     since_ = std::max(since_, now);
     arm(now + interval_ms());
     // What they have said meanwhile went by: they need not wait until it is time to say it again.
@@ -487,6 +502,8 @@ void TrackerMachine::resize(Incarnation who, const wire::Join& join, TimeMs now,
   end_calls();
   leaves_.reset();
   excluded_.clear();
+  dismiss_servers(false, Code::kClosed, "the job goes on from its newest checkpoint, with another number of workers",
+                  effects);
   const std::string was = std::to_string(plan_.members_size());
   settings_ = copy_of(join.settings());
   settings_from_ = worker_on_host(join.worker_id(), join.host_id());
@@ -712,6 +729,7 @@ void TrackerMachine::erase_waiting(const std::string& worker_id) {
 void TrackerMachine::clear_waiting() {
   waiting_.clear();
   waiting_by_incarnation_.clear();
+  farewells_.clear();
   takers_.clear();
   survivors_ = position_bytes_ = join_bytes_ = 0;
 }
@@ -873,19 +891,37 @@ void TrackerMachine::on_stopped(Incarnation who, const wire::Stopped& s, TimeMs 
 
 void TrackerMachine::on_leave(Incarnation who, const wire::Leave& l, TimeMs now, Effects& effects) {
   if (l.finalize()) return on_finalize(who, l, now, effects);
+  if (servers_.contains(who)) return on_server(who, l, now, effects);
+  // Its job may be made up from what members tell, and name it.
+  if (l.serves_ms() != 0 && knows_nothing() && !waiting_by_incarnation_.contains(who)) {
+    return count(Transition::server_unknown);
+  }
+  const auto rank = rank_of(who);
+  const bool stands = rank && members_[*rank].state != MemberState::kGone;
+  const bool serves = l.serves_ms() != 0 && stands && may_serve(*rank);
+  if (serves) {
+    take_server(*rank, l, now, effects);
+  } else if (l.serves_ms() != 0 && stands) {
+    take_farewell(*rank, l);
+  }
   if (const auto waiting = waiting_by_incarnation_.find(who); waiting != waiting_by_incarnation_.end()) {
     count(Transition::waiting_left);
     if (l.preempted()) ++preemptions_;
     const std::string worker = waiting->second;
-    log(Severity::kWarning, "worker_left",
-        "worker " + worker + (l.preempted() ? " was preempted" : " left") + " before the job was complete" +
-            (l.reason().empty() ? "" : ": " + l.reason()),
-        effects, {{"worker", worker}});
+    if (!serves) {
+      log(Severity::kWarning, "worker_left",
+          "worker " + worker + (l.preempted() ? " was preempted" : " left") + " before the job was complete" +
+              (l.reason().empty() ? "" : ": " + l.reason()),
+          effects, {{"worker", worker}});
+    }
     remove_waiting(worker);
     forget_unused_settings();
+    if (serves) {
+      arm(now);  // its place is free
+      return tell_heard(who, effects);
+    }
     retire(who);
-    effects.emplace_back(Drop{who});
-    return;
+    return let_go(who, l, effects);
   }
   if (const auto spare = spares_by_incarnation_.find(who); spare != spares_by_incarnation_.end()) {
     count(Transition::spare_left);
@@ -898,8 +934,7 @@ void TrackerMachine::on_leave(Incarnation who, const wire::Leave& l, TimeMs now,
     effects.emplace_back(Drop{who});
     return forget_unused_settings();
   }
-  const auto rank = rank_of(who);
-  if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
+  if (!stands) return refuse_stale(who, effects);
   const MemberState state = members_[*rank].state;
   if (state == MemberState::kFinalizing && !logged()) return count(Transition::out_of_turn);
   const bool stopping = state == MemberState::kStopping;
@@ -924,7 +959,18 @@ void TrackerMachine::on_leave(Incarnation who, const wire::Leave& l, TimeMs now,
                   (l.reason().empty() ? "" : " (" + l.reason() + ")"),
               {static_cast<std::uint32_t>(*rank)}, now, effects);
   }
-  effects.emplace_back(Drop{who});
+  if (serves) return tell_heard(who, effects);
+  let_go(who, l, effects);
+}
+
+// It goes by itself, unless it serves.
+void TrackerMachine::let_go(Incarnation who, const wire::Leave& l, Effects& effects) {
+  if (l.serves_ms() == 0) {
+    effects.emplace_back(Drop{who});
+    return;
+  }
+  count(Transition::server_refused);
+  send_refused(who, Code::kClosed, "others answer for its host, or as many serve as may", effects);
 }
 
 void TrackerMachine::on_finalize(Incarnation who, const wire::Leave& l, TimeMs now, Effects& effects) {
@@ -984,6 +1030,11 @@ void TrackerMachine::keep_retired(std::size_t most) {
 
 void TrackerMachine::refuse(Incarnation who, Code code, const std::string& reason, Effects& effects, bool fenced) {
   ++refusals_;
+  send_refused(who, code, reason, effects, fenced);
+}
+
+void TrackerMachine::send_refused(Incarnation who, Code code, const std::string& reason, Effects& effects,
+                                  bool fenced) const {
   wire::Envelope e = envelope_to(who);
   e.mutable_refused()->set_code(static_cast<std::uint32_t>(code));
   e.mutable_refused()->set_reason(wire_text(reason));

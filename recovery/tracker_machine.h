@@ -46,6 +46,9 @@
 //    waited for the grace time, and takes in workers that wait once a version is committed. Ranks are absent from one
 //    timeline to the next: what is computed with other inputs has other names (I2, I6). It may also begin so
 //    (settings.elastic_start), with places that nobody has had.
+//  - Who is preempted and is the last of its host may go on serving what the host has logged (tracker_servers.cc): its
+//    failure domain does not count as lost meanwhile, and nothing that is logged relies on it for longer than it takes
+//    to log it again elsewhere.
 //  - A tracker that knows a plan decides nothing before more than half of the job's places have promised it their
 //    obedience: by a member of the plan, or a life that joins for it, or, after a round timeout, one that joins
 //    for another's place. It asks for that with a term above all that it has heard of, and again when a worker has
@@ -191,6 +194,8 @@ class TrackerMachine {
     std::array<std::uint64_t, kBlames> verdicts_ever{};  // by kind
   };
   [[nodiscard]] View view(TimeMs now) const;
+  // What the host of this life holds counts: it has a rank, or serves. For the simulator.
+  [[nodiscard]] bool counts_on(Incarnation life) const;
   [[nodiscard]] State state() const;
   // Checks the machine's own consistency (WARREN_CHECK); the simulator calls it after every event.
   void check_invariants() const;
@@ -264,6 +269,15 @@ class TrackerMachine {
     std::size_t reporter, peer;
     std::string text;
   };
+  // A life that has left its rank, and serves what its host has logged.
+  struct Server {
+    wire::Member member;  // as plans name it
+    // What it has said: counts for the first plan that names it. In flight is what it will not serve.
+    wire::Logged logged;
+    google::protobuf::RepeatedPtrField<wire::Setup> setups;
+    TimeMs heard, until;
+    bool aware = false;  // of the first plan that names it: it knows what it may serve
+  };
   // What members tell of a job that the journal does not hold.
   struct Rebuilding {
     TimeMs since;
@@ -291,11 +305,13 @@ class TrackerMachine {
   void on_round_failed(Incarnation who, const wire::RoundFailed& failed, TimeMs now, Effects& effects);
   void on_stopped(Incarnation who, const wire::Stopped& stopped, TimeMs now, Effects& effects);
   void on_leave(Incarnation who, const wire::Leave& leave, TimeMs now, Effects& effects);
+  void let_go(Incarnation who, const wire::Leave& leave, Effects& effects);
   void on_finalize(Incarnation who, const wire::Leave& leave, TimeMs now, Effects& effects);
   void on_report(Incarnation who, const wire::Report& report, TimeMs now, Effects& effects);
   void on_load(Incarnation who, Effects& effects);
   void on_vote(Incarnation who, const wire::Vote& vote, TimeMs now, Effects& effects);
   void on_log_gap(Incarnation who, const wire::LogGap& gap, TimeMs now, Effects& effects);
+  [[nodiscard]] bool knows_nothing() const;  // of any job
   // Whether `who` seems to be a member of a job that the journal does not hold.
   [[nodiscard]] bool is_stranger(Incarnation who, const wire::Envelope& envelope) const;
   void on_stranger(Incarnation who, const wire::Envelope& envelope, TimeMs now, Effects& effects);
@@ -427,6 +443,27 @@ class TrackerMachine {
   void take_in(TimeMs now, Effects& effects);
   void fall_behind(std::size_t rank, const wire::Report& r, TimeMs now, Effects& effects);
 
+  // Lives that have left and serve (tracker_servers.cc).
+  [[nodiscard]] bool may_serve(std::size_t rank) const;
+  // Others are there, or serve, that have mapped what this rank has logged.
+  [[nodiscard]] bool others_answer_for(std::size_t rank) const;
+  void take_server(std::size_t rank, const wire::Leave& leave, TimeMs now, Effects& effects);
+  // It need not serve, but has been as far as it says.
+  void take_farewell(std::size_t rank, const wire::Leave& leave);
+  void on_server(Incarnation who, const wire::Leave& leave, TimeMs now, Effects& effects);
+  [[nodiscard]] bool is_named(Incarnation server) const;  // by plan_
+  // One on this host serves that was in plan_: it has what all its lives have logged.
+  [[nodiscard]] bool is_served(const std::string& host_id) const;
+  void tell_server(Incarnation server, Effects& effects);  // plan_
+  // It answers for its host no more.
+  void drop_server(Incarnation server, const std::string& why, Effects& effects);
+  void drop_late_servers(TimeMs now, Effects& effects);
+  // A plan is made: those that have not heard of the first one that named them do not know what they may serve.
+  void drop_unaware_servers(Effects& effects);
+  // All, or those that plan_ names.
+  void dismiss_servers(bool named, Code code, const std::string& why, Effects& effects);
+  void forget_what_leavers_say();  // it is undone
+
   void take_held(Waiting& w, const wire::Join& join, Effects& effects);
   void take_logged(Waiting& w, const wire::Join& join);
   void refuse_surplus_candidates(Effects& effects);
@@ -503,6 +540,7 @@ class TrackerMachine {
   void send_finished(Incarnation who, Effects& effects) const;
   void send_committed(Incarnation who, Effects& effects) const;
   void refuse(Incarnation who, Code code, const std::string& reason, Effects& effects, bool fenced = false);
+  void send_refused(Incarnation who, Code code, const std::string& reason, Effects& effects, bool fenced = false) const;
   void refuse_stale(Incarnation who, Effects& effects);
   void retire(Incarnation who);
   void keep_retired(std::size_t most);
@@ -516,6 +554,8 @@ class TrackerMachine {
   [[nodiscard]] bool logged() const { return settings_.replicas() != 0; }
   [[nodiscard]] Version next_version() const;         // the only one that can be voted for
   [[nodiscard]] std::string program_version() const;  // "version 3", "the beginning": where a rollback leads
+  // To who has none, or serves.
+  [[nodiscard]] const std::shared_ptr<const std::string>& whole_plan();
   [[nodiscard]] std::optional<std::size_t> rank_of(Incarnation who) const;
   [[nodiscard]] std::optional<std::size_t> place_of(const std::string& worker_id) const;
   [[nodiscard]] std::size_t candidates() const;
@@ -552,10 +592,12 @@ class TrackerMachine {
   std::map<std::size_t, std::string> calls_;  // by place: the spare that was called for it, and has not answered
   std::set<std::string> found_nothing_;       // hosts whose spares have looked in vain since the interrupt
   std::set<std::string> left_domains_;        // that plans have left since the newest commit, at most one a copy
-  TimeMs looked_for_spares_{};                // call_spares() last
-  bool out_of_reach_ = false;                 // spares are not used, so that nothing that was logged is lost
-  TimeMs answered_;                           // the newest answer to the interrupt
-  TimeMs arrived_;                            // the newest of those who have joined
+  std::map<Incarnation, Server> servers_;
+  std::vector<wire::Leave> farewells_;  // for the next plan: of those who need not serve, as others answer for them
+  TimeMs looked_for_spares_{};          // call_spares() last
+  bool out_of_reach_ = false;           // spares are not used, so that nothing that was logged is lost
+  TimeMs answered_;                     // the newest answer to the interrupt
+  TimeMs arrived_;                      // the newest of those who have joined
   std::uint64_t arrivals_ = 0;
   std::set<Incarnation> retired_;           // lives that never come back, the newest of them
   std::vector<Incarnation> retired_order_;  // a ring of their order

@@ -340,16 +340,20 @@ std::set<std::string> TrackerMachine::hosts_there() const {
     const std::string& host = spares_.at(worker).host_id;
     if (!found_nothing_.contains(host)) there.insert(host);
   }
+  for (const auto& [life, server] : servers_) {
+    if (is_served(server.member.host_id())) there.insert(server.member.host_id());
+  }
   return there;
 }
 
-// What was logged on a host where no rank is left, nobody answers for; it counts until all that is not obsolete was
-// logged without it (0006, "What counts as lost").
+// What was logged on a host where no rank is left, and nobody serves, nobody answers for; it counts until all that is
+// not obsolete was logged without it (0006, "What counts as lost").
 void TrackerMachine::leave_hosts(const wire::Plan& before) {
   std::set<std::string> hosts;
   for (const wire::Member& m : plan_.members()) {
     if (!m.absent()) hosts.insert(m.host_id());
   }
+  for (const wire::Member& m : plan_.servers()) hosts.insert(m.host_id());
   for (const wire::Member& m : before.members()) {
     if (left_domains_.size() >= settings_.replicas()) return;  // as many as can be lost already
     if (!m.absent() && !hosts.contains(m.host_id())) left_domains_.insert(m.domain_id());

@@ -145,7 +145,19 @@ namespace warren {
   X(newcomers_sent_back)              \
   X(waits_to_come_in)                 \
   X(timeline_ahead)                   \
-  X(member_preempted)
+  X(member_preempted)                 \
+  X(server_taken)                     \
+  X(server_refused)                   \
+  X(server_heard)                     \
+  X(server_told)                      \
+  X(server_out_of_turn)               \
+  X(server_unknown)                   \
+  X(farewell_taken)                   \
+  X(server_over)                      \
+  X(server_silent)                    \
+  X(server_unneeded)                  \
+  X(server_unaware)                   \
+  X(server_dismissed)
 
 enum class TrackerMachine::Transition : std::uint8_t {
 #define WARREN_X(name) name,

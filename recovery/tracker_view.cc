@@ -69,6 +69,11 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
     v.waits.push_back("the bytes between " + name(d.a()) + " and " + name(d.b()) + " go by way of " +
                       std::to_string(d.relays_size()) + " other ranks: their link was slow");
   }
+  for (const auto& [life, server] : servers_) {
+    v.waits.push_back("worker " + server.member.worker_id() + " has left, and serves what host " +
+                      server.member.host_id() + " has logged: until a version is committed, for " +
+                      seconds_text(server.until - now) + " at most");
+  }
   const auto from = goes_on_from();
   for (const std::string& worker : v.waiting_for) {
     if (from && state_ == State::kGathering) {
@@ -179,6 +184,16 @@ void TrackerMachine::check_invariants() const {
   for (const auto& [life, rank] : rank_by_incarnation_) {
     WARREN_CHECK(plan_.members(static_cast<int>(rank)).incarnation() == life.value, "indexes agree");
   }
+  WARREN_CHECK(servers_.empty() || (!shrinks() && servers_.size() < settings_.replicas()),
+               "fewer serve than there are copies");
+  for (const auto& [life, server] : servers_) {
+    WARREN_CHECK(!waiting_by_incarnation_.contains(life) && !spares_by_incarnation_.contains(life) &&
+                     server.member.incarnation() == life.value,
+                 "who serves has left for good (I6)");
+    const auto rank = rank_of(life);
+    WARREN_CHECK(!rank || members_[*rank].state == MemberState::kGone, "who serves has no rank (I6)");
+    WARREN_CHECK(state_ != State::kRunning || is_named(life), "a plan in force names who serves");
+  }
   WARREN_CHECK(!resized_ || (state_ == State::kGathering && !waiting_.empty() &&
                              settings_.world_size() != plan_.settings().world_size()),
                "another world size is wanted by those who wait");
@@ -223,6 +238,7 @@ void TrackerMachine::check_invariants() const {
                  "votes are for the next version, in this timeline (I5)");
     position_bytes += vote.ByteSizeLong();
   }
+  for (const wire::Leave& l : farewells_) position_bytes += l.ByteSizeLong();
   WARREN_CHECK(position_bytes == position_bytes_ && position_bytes_ <= limits::kMaxPositionBytesPerJob,
                "what is kept of reports and votes is bounded (I8)");
   WARREN_CHECK(join_bytes == join_bytes_ && join_bytes_ <= limits::kMaxJoinBytesPerJob,

@@ -145,8 +145,9 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   s.program.inferred = s.job.replicas() > 0 && !s.large && !s.disks &&
                        options.inferred.value_or(!s.recipe && options.seed % kInferredEvery == kInferredAt);
   // Tests that say what happens to whom have the ranks that they know.
-  const bool staged = !options.deaths.empty() || !options.hosts.empty() || options.faults || options.straggler ||
-                      options.lone_commit || options.tracker_dies_before_effect || options.mutant != Mutant::none;
+  const bool staged = !options.deaths.empty() || !options.notices.empty() || !options.hosts.empty() || options.faults ||
+                      options.straggler || options.lone_commit || options.tracker_dies_before_effect ||
+                      options.mutant != Mutant::none;
   s.program.repeats = !staged && options.seed % 2 == 0;
   const std::uint64_t some = options.seed % kSparesEvery == kSparesAt ? 1 + options.seed / kSparesEvery % 3 : 0;
   s.spares = options.spares.value_or(staged || s.large ? 0 : static_cast<std::uint32_t>(some));
@@ -213,6 +214,9 @@ class Cluster {
     }
     if (!setting_.recipe && setting_.job.replicas() > 0 && options_.seed % 4 == 1) plan.add(Fault::all_die);
     if (!setting_.recipe && !setting_.large && options_.seed % 7 == 3) plan.add(Fault::preempted);
+    if (!setting_.recipe && setting_.job.replicas() > 0 && (options_.seed % 7 == 4 || options_.seed % 7 == 5)) {
+      plan.add(Fault::machine_taken);
+    }
     if (!setting_.recipe && !setting_.large && options_.seed % 9 == 5) plan.add(Fault::link_silent);
     if (shrinks() && plan.any()) {
       plan.add(Fault::stays_away);
@@ -246,6 +250,11 @@ class Cluster {
   void doomed(std::size_t life);
   void kill(SimWorker& life, bool silently);
   void lose_host(const std::string& host);
+  void take_machine(const SimWorker& life, Micros within_us);
+  void lose_machine(const std::string& host);
+  void look_at_taken();
+  void no_copy_left(const std::string& host, const std::string& domain);
+  void forget_losses();
   void lose_domain(const std::string& domain);
   [[nodiscard]] std::size_t least_copies() const;
   [[nodiscard]] bool may_lose(const std::string& domain);
@@ -307,6 +316,7 @@ class Cluster {
   bool crowded_ = false;              // ranks of a lost host have gone to another, or spares wait to
   std::uint64_t checked_refill_ = 0;  // in this epoch
   std::uint64_t new_hosts_ = 0;
+  std::map<std::string, std::string> taken_;  // machines that are being taken away, with their domains
   bool journal_lost_ = false;
   // The journal was lost and members live; from then until the tracker has made it up again.
   struct Rebuilding {
@@ -439,7 +449,11 @@ SimWorker::Links Cluster::links_of(std::size_t life, std::size_t slot) {
     if (lost && worker.installed()) {
       // The last process that held a part of its host's log, and no launcher.
       if (world_.keeps_transcript()) world_.tell(worker.describe() + " takes a part of its host's log with it");
-      domain_lost(worker.domain());
+      if (worker.serving()) {
+        no_copy_left(worker.host(), worker.domain());
+      } else {
+        domain_lost(worker.domain());
+      }
     }
     if (slot != kStranger) on_end(slot, life, end, why);
   };
@@ -451,6 +465,16 @@ SimWorker::Links Cluster::links_of(std::size_t life, std::size_t slot) {
   links.killed_at = [this, life](KillPoint point, std::uint64_t passage) { return killed_at(life, point, passage); };
   links.doomed = [this, life] { doomed(life); };
   links.recovers = [this] { on_recovery(); };
+  links.serves = [this, life, slot] {
+    // Who starts its next life elsewhere does not wait for its end. (One that joins before the Leave has arrived would
+    // replace a member.)
+    if (slot == kStranger || slots_[slot].life != life || !taken_.contains(lives_[life]->host())) return;
+    slots_[slot].life.reset();
+    // Or does, or has no machine for it.
+    const bool late = world_.rate(Fault::machine_taken) > 0 && world_.random.chance(0.3);
+    start_later(slot, late ? world_.random.between(1'000, 3'000) * timeout_ms()
+                           : world_.random.between(20'000, world_.random.chance(0.7) ? 60'000 : 300'000));
+  };
   return links;
 }
 
@@ -479,6 +503,12 @@ bool Cluster::killed_at(std::size_t life, KillPoint point, std::uint64_t passage
                   : d.with_host    ? Doom::kHost
                                    : Doom::kAlone;
     return true;
+  }
+  for (const SimOptions::Notice& n : options_.notices) {
+    if (slot_of_life_[life] != n.worker || n.at != point || n.passage != passage) continue;
+    if (lives_.size() <= life || lives_[life]->attempt() != 0) continue;
+    take_machine(*lives_[life], n.within_us);
+    if (n.then) world_.after(n.then_us, [this, then = *n.then] { lose_host(std::string(slots_[then].host_id)); });
   }
   static constexpr Fault kFaults[] = {Fault::death_between_effects, Fault::death_at_completion,
                                       Fault::death_at_send,         Fault::death_at_return,
@@ -537,6 +567,62 @@ void Cluster::lose_host(const std::string& host) {
     }
   }
   if (!domain.empty()) domain_lost(domain);
+}
+
+// A cloud's notice: the machine is there for so long, its launcher goes with it, and its workers' next lives begin
+// elsewhere.
+void Cluster::take_machine(const SimWorker& life, Micros within_us) {
+  const std::string host = life.host();
+  if (!taken_.emplace(host, life.domain()).second) return;
+  struck();
+  if (world_.keeps_transcript()) world_.tell("host " + host + " is taken in " + std::to_string(within_us) + " us");
+  const std::string fresh = "n" + std::to_string(++new_hosts_);
+  for (Slot& slot : slots_) {
+    if (slot.host_id != host) continue;
+    crowded_ = crowded_ || slot.domain_id != host;  // the rest of the domain has it no more
+    slot.host_id = slot.domain_id = fresh;
+  }
+  for (auto& other : lives_) {
+    if (other->alive() && other->host() == host) other->drain(within_us, true);
+  }
+  // They are given a moment more: it is theirs to go in time.
+  world_.after(within_us + 50'000, [this, host] { lose_machine(host); });
+}
+
+void Cluster::lose_machine(const std::string& host) {
+  for (auto& life : lives_) {
+    if (life->alive() && life->host() == host) life->die(true);
+  }
+  look_at_taken();
+  taken_.erase(host);
+  hosts_.lose(host);
+  disks_.erase(host);
+}
+
+// What lies on a machine that is being taken away counts as long as somebody there answers for it: a rank, or a life
+// that serves.
+void Cluster::look_at_taken() {
+  for (const auto& [host, domain] : taken_) {
+    if (!hosts_of_plan_.contains(host)) continue;
+    const bool answers = std::ranges::any_of(lives_, [&](const auto& life) {
+      return life->alive() && life->host() == host && (!tracker_.running() || tracker_.counts_on(life->self()));
+    });
+    if (!answers) no_copy_left(host, domain);
+  }
+}
+
+// Nobody answers any more for what this host holds. That is a loss as far as others do not hold enough of it.
+void Cluster::no_copy_left(const std::string& host, const std::string& domain) {
+  hosts_of_plan_.erase(host);
+  judge_.memory_lost(host);
+  if (refilled()) return forget_losses();
+  if (world_.keeps_transcript()) world_.tell("host " + host + " counts as lost");
+  domain_lost(domain);
+}
+
+void Cluster::forget_losses() {
+  lost_domains_.clear();
+  least_copies_ = least_copies();
 }
 
 // Every worker's process, and sometimes the tracker's: launchers live on, and what they keep.
@@ -883,6 +969,10 @@ void Cluster::leave_hosts() {
   for (const wire::Member& m : judge_.plan().members()) {
     if (!m.absent()) hosts[m.host_id()] = m.domain_id();
   }
+  for (const wire::Member& m : judge_.plan().servers()) {
+    const auto life = life_of_.find(Incarnation(m.incarnation()));
+    if (life != life_of_.end() && lives_[life->second]->alive()) hosts[m.host_id()] = m.domain_id();
+  }
   for (const auto& [host, domain] : hosts_of_plan_) {
     if (hosts.contains(host)) continue;
     domain_lost(domain);
@@ -913,10 +1003,7 @@ bool Cluster::may_lose(const std::string& domain) {
   if ((journal_lost_ || rebuilding_) && !tracker_.has_journal()) return false;
   if (!setting_.survivable) return true;
   if (judge_.plan().members().empty()) return false;
-  if (refilled()) {
-    lost_domains_.clear();
-    least_copies_ = least_copies();
-  }
+  if (refilled()) forget_losses();
   std::set<std::string> lost = lost_domains_;
   lost.insert(domain);
   return lost.size() < std::min(least_copies_, least_copies());
@@ -930,7 +1017,7 @@ void Cluster::domain_lost(const std::string& domain) {
 
 bool Cluster::recovering() const {
   return std::any_of(lives_.begin(), lives_.end(), [](const auto& life) {
-    return life->alive() && (life->suspended() || (life->installed() && life->behind()));
+    return life->alive() && !life->serving() && (life->suspended() || (life->installed() && life->behind()));
   });
 }
 
@@ -1168,10 +1255,22 @@ void Cluster::schedule_faults() {
   with_any(Fault::preempted, [this, timeout_us](SimWorker& life) {
     struck();
     const Micros most = world_.random.chance(0.3) ? 10'000 : 3 * timeout_us;
-    if (world_.random.chance(0.7)) return life.drain(world_.random.between(0, most));
+    if (world_.random.chance(0.7)) return life.drain(world_.random.between(0, most), !life.kept());
     for (auto& other : lives_) {
-      if (other->alive() && world_.random.chance(0.5)) other->drain(world_.random.between(0, most));
+      if (!other->alive() || !world_.random.chance(0.5)) continue;
+      other->drain(world_.random.between(0, most), !other->kept());
     }
+  });
+  inject(Fault::machine_taken, [this, timeout_us] {
+    const SimWorker* life = any_alive();
+    if (life == nullptr || !may_lose(life->domain())) return;
+    world_.count(Fault::machine_taken);
+    take_machine(*life, world_.random.between(0, (world_.random.chance(0.4) ? 2 : 10) * timeout_us));
+    // And another goes without a word.
+    world_.after(world_.random.between(0, world_.random.chance(0.7) ? 20'000 : timeout_us), [this] {
+      const std::string domain = some_domain();
+      if (!world_.is_calm() && may_lose(domain)) lose_domain(domain);
+    });
   });
   with_any(Fault::pause, [this, timeout_us](SimWorker& life) {
     struck();
@@ -1241,7 +1340,8 @@ void Cluster::become_live() {
     // may wait for each other in different groups, or for messages: that no heartbeat can tell from a slow rank.
     const std::size_t slot = slot_of_life_[i];
     const bool nobodys = slot == kStranger || slots_[slot].life != i;
-    if (lives_[i]->alive() && (nobodys || (lives_[i]->desynced() && !program_.one_group()))) lives_[i]->die(false);
+    if (lives_[i]->alive() && !lives_[i]->serving() && (nobodys || (lives_[i]->desynced() && !program_.one_group())))
+      lives_[i]->die(false);
   }
   for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
     slots_[slot].absent = false;
@@ -1325,6 +1425,7 @@ SimOutcome Cluster::run() {
     }
     judge_.check_silence(std::any_of(lives_.begin(), lives_.end(), [](const auto& life) { return life->waits(); }));
     judge_.check_replaced();
+    look_at_taken();
     watch_rebuilding();
     watch_lone_commit();
     if (!live_ && world_.now_us() >= setting_.safety_us) become_live();
@@ -1349,7 +1450,8 @@ SimOutcome Cluster::run() {
   out.verdict = world_.verdict();
   out.digest = world_.digest();
   out.faults = world_.fault_counts();
-  out.under_faults = faults_.any() || options_.tracker_dies_before_effect || !options_.deaths.empty();
+  out.under_faults =
+      faults_.any() || options_.tracker_dies_before_effect || !options_.deaths.empty() || !options_.notices.empty();
   out.commits = judge_.commits();
   out.rollbacks = judge_.rollbacks();
   out.kept_rounds = judge_.kept_rounds();

@@ -71,6 +71,18 @@ struct SimOptions {
     std::optional<bool> silently{};
   };
   std::vector<Death> deaths;
+  // The machine of a worker's first life is taken away, as it has been told at that life's passage of this number (from
+  // 0) through a place: it is there for so long, and its workers' next lives begin elsewhere.
+  struct Notice {
+    std::size_t worker = 0;
+    KillPoint at = KillPoint::kReturn;
+    std::uint64_t passage = 0;
+    std::int64_t within_us = 0;
+    // So much later another worker's machine is lost, without a word.
+    std::optional<std::size_t> then{};
+    std::int64_t then_us = 0;
+  };
+  std::vector<Notice> notices;
 };
 
 struct SimOutcome {
