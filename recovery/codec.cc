@@ -513,7 +513,7 @@ Status validate_servers(const wire::Plan& p) {
   if (p.settings().min_workers() != 0) return bad("the job goes on without lost ranks");
   std::uint64_t last = 0;
   for (const wire::Member& m : p.servers()) {
-    if (Status s = validate_member(m, p.settings().replicas()); !s.ok()) return s;
+    if (Status s = validate_member(m, p.settings()); !s.ok()) return s;
     if (m.incarnation() <= last) return bad("not in rising order");
     last = m.incarnation();
     if (m.absent() || m.fresh()) return bad("one of them is a member");
