@@ -31,6 +31,9 @@ DEFINE_string(
 DEFINE_string(mode, "",
               "wait: the job waits for workers that were lost (the default); shrink: it goes on without them");
 DEFINE_string(min_workers, "", "mode shrink: with how few workers the job goes on (default 1)");
+DEFINE_uint32(max_workers, 0,
+              "mode shrink: how many workers the job may have, those that other launchers start sooner or later among "
+              "them; it begins with fewer if no more come (default: it begins with all)");
 DEFINE_string(grace_ms, "",
               "mode shrink: for how long it waits for workers that were lost before, in milliseconds (default 1000)");
 DEFINE_string(tracker, "", "HOST:PORT of a running tracker, or \"embedded\": one of its own, on this machine alone");
@@ -79,6 +82,7 @@ constexpr std::int64_t kAskForPreemptionMs = 1000;
 using Variables = std::map<std::string, std::optional<std::string>>;
 
 std::uint32_t world_size() {
+  if (FLAGS_max_workers != 0) return FLAGS_max_workers;
   return FLAGS_world_size != 0 ? FLAGS_world_size : static_cast<std::uint32_t>(FLAGS_n);
 }
 
@@ -113,6 +117,7 @@ Variables from_flags() {
   put("WARREN_REPLACE_AFTER_MS", FLAGS_replace_after_ms);
   put("WARREN_MODE", FLAGS_mode);
   put("WARREN_MIN_WORKERS", FLAGS_min_workers);
+  if (FLAGS_max_workers != 0) out["WARREN_MAX_WORKERS"] = std::to_string(FLAGS_max_workers);
   put("WARREN_GRACE_MS", FLAGS_grace_ms);
   put("WARREN_DRAIN_MS", FLAGS_drain_ms);
   put("WARREN_TIMELINE", FLAGS_timeline);
@@ -159,11 +164,6 @@ Result<Provided> provide_tracker(Variables& variables) {
     if (!settings.ok()) return settings.status();
     return Provided{nullptr, std::move(settings).value()};
   }
-  if (world_size() != static_cast<std::uint32_t>(FLAGS_n)) {
-    return Status(Code::kInvalidArgument,
-                  "--world_size is for a running tracker, named by --tracker: other launchers could not reach an "
-                  "embedded one");
-  }
   if (!FLAGS_secret_file.empty()) {
     return Status(
         Code::kInvalidArgument,
@@ -176,6 +176,11 @@ Result<Provided> provide_tracker(Variables& variables) {
   trial["WARREN_INSECURE_NO_AUTH"] = "1";
   auto settings = settings_of_first_worker(trial);
   if (!settings.ok()) return settings.status();
+  if (settings.value().world_size != static_cast<std::uint32_t>(FLAGS_n)) {
+    return Status(Code::kInvalidArgument,
+                  std::string(settings.value().max_workers != 0 ? "--max_workers above -n" : "--world_size") +
+                      " is for a running tracker, named by --tracker: other launchers could not reach an embedded one");
+  }
   const std::string& data_dir = settings.value().data_dir;
   auto tracker = EmbeddedTracker::start(settings.value().job, !FLAGS_insecure_no_auth,
                                         data_dir.empty() ? std::string() : data_dir + "/tracker");
@@ -234,12 +239,16 @@ int run(const std::vector<std::string>& words) {
     return usage_error(kRunCommand,
                        "give the number of workers: -n, from 1 to " + std::to_string(limits::kMaxWorldSize));
   }
+  if (FLAGS_max_workers != 0 && FLAGS_world_size != 0) {
+    return usage_error(kRunCommand, "--max_workers is the world size: leave --world_size out");
+  }
   if (world_size() > limits::kMaxWorldSize || FLAGS_first_worker > world_size() ||
       static_cast<std::uint32_t>(FLAGS_n) > world_size() - FLAGS_first_worker) {
-    return usage_error(kRunCommand,
-                       "the workers " + std::to_string(FLAGS_first_worker) + " and up, " + std::to_string(FLAGS_n) +
-                           " of them, are not all below --world_size, which is " + std::to_string(world_size()) + " (" +
-                           std::to_string(limits::kMaxWorldSize) + " at most)");
+    return usage_error(kRunCommand, "the workers " + std::to_string(FLAGS_first_worker) + " and up, " +
+                                        std::to_string(FLAGS_n) + " of them, are not all below " +
+                                        (FLAGS_max_workers != 0 ? "--max_workers" : "--world_size") + ", which is " +
+                                        std::to_string(world_size()) + " (" + std::to_string(limits::kMaxWorldSize) +
+                                        " at most)");
   }
   if (FLAGS_spares < -1 || FLAGS_spares > static_cast<std::int32_t>(limits::kMaxSpares) ||
       (world_size() != static_cast<std::uint32_t>(FLAGS_n) && FLAGS_spares > FLAGS_n)) {
@@ -255,7 +264,6 @@ int run(const std::vector<std::string>& words) {
   options.program = words;
   options.workers = static_cast<std::uint32_t>(FLAGS_n);
   options.first_worker = FLAGS_first_worker;
-  options.world_size = world_size();
   options.spares = static_cast<std::uint32_t>(std::max(0, FLAGS_spares));
   options.restarts = restarts->lost;
   options.failure_restarts = restarts->failed;
@@ -266,6 +274,7 @@ int run(const std::vector<std::string>& words) {
   if (!provided.ok()) return failure(provided.status().describe());
   options.hung_after_ms = provided.value().settings.round_timeout_ms;
   options.drain_ms = provided.value().settings.drain_ms;
+  options.world_size = provided.value().settings.world_size;
   options.min_workers = provided.value().settings.min_workers;
   const auto keeper = worker::SegmentKeeper::start(options.workers + options.spares,
                                                    [](const std::string& text) { notice("segment_keeper", text); });
@@ -317,7 +326,9 @@ const Command kRunCommand = {
         "milliseconds, because it is slow or cut off, leaves its place to a spare too, and waits in turn.\n"
         "With --mode=shrink the job goes on without workers that were lost, --grace_ms after that, as long as "
         "--min_workers are left, and takes them in again after a checkpoint when they are back. Programs are told "
-        "whose inputs are in a result.\n"
+        "whose inputs are in a result. With --max_workers=M too it has M places and begins with those workers that are "
+        "there, --min_workers at least, when for --grace_ms no more have come (and a round timeout after the first); "
+        "launchers that start more of them later, with --first_worker, make it grow.\n"
         "With --data_dir a job that was ended before it was done goes on when it is started again; with "
         "--resize also with another N: from its newest checkpoint, without local states.\n"
         "The exit code is 0 if every worker ended with 0, else that of the worker that ended the job: 128 + N if "
@@ -334,6 +345,7 @@ const Command kRunCommand = {
               "replace_after_ms",
               "mode",
               "min_workers",
+              "max_workers",
               "grace_ms",
               "restarts",
               "prefix",

@@ -130,8 +130,13 @@ std::string job_text(const json& job, bool why) {
   std::vector<Row> rows = {{"rank", "worker", "state", "heard", "rounds", "moved", "lives", "at work on"}};
   for (const json& m : job.at("members")) {
     const json& rank = m.at("rank");
-    rows.push_back({rank.is_null() ? "-" : std::to_string(rank.get<std::int64_t>()),
-                    printable(m.at("worker").get<std::string>()),
+    const auto worker = m.at("worker").get<std::string>();
+    if (worker.empty()) {
+      // A place that nobody has had.
+      rows.push_back({std::to_string(rank.get<std::int64_t>()), "-", "vacant"});
+      continue;
+    }
+    rows.push_back({rank.is_null() ? "-" : std::to_string(rank.get<std::int64_t>()), printable(worker),
                     m.at("absent").get<bool>()   ? "absent"
                     : !m.at("alive").get<bool>() ? "lost"
                     : m.at("draining").is_null() ? "alive"

@@ -283,7 +283,17 @@ Status validate_log_addresses(std::uint32_t fetch_port, const std::string& segme
   return text_is_printable("segment socket", segment_socket, limits::kMaxSegmentSocketBytes);
 }
 
-Status validate_member(const wire::Member& m, std::uint32_t replicas) {
+Status validate_member(const wire::Member& m, const wire::JobSettings& settings) {
+  if (is_vacant(m)) {
+    if (!settings.elastic_start()) return bad("nobody has had the place, and the job begins with all");
+    wire::Member nobody;
+    nobody.set_rank(m.rank());
+    nobody.set_absent(true);
+    return m.SerializeAsString() == nobody.SerializeAsString()
+               ? Status()
+               : bad("nobody has had the place, and somebody is told of");
+  }
+  const std::uint32_t replicas = settings.replicas();
   if (m.incarnation() == 0) return bad("no incarnation");
   if (Status s = validate_identity(m.worker_id(), m.host_id(), m.domain_id()); !s.ok()) return s;
   if (Status s = validate_log_addresses(m.fetch_port(), m.segment_socket(), replicas); !s.ok()) return s;
@@ -299,6 +309,9 @@ std::string name_of(const wire::Position& p) {
 template <class Known>
 Status validate_final(const Known& p) {
   static constexpr std::uint64_t kMostBytes = limits::kMaxBufferBytes * limits::kMaxWorldSize;
+  if (p.total_bytes() > limits::kMaxResultBytes || (p.total_bytes() != 0 && p.final().empty())) {
+    return bad("a whole result of " + str(p.total_bytes()) + " bytes");
+  }
   std::uint64_t last = 0;
   for (const wire::ByteRange& range : p.final()) {
     if (range.begin() >= range.end()) return bad("the range " + str(range.begin()) + " is empty");
@@ -325,9 +338,6 @@ Status validate_positions(const Positions& positions, std::size_t most_ranges) {
     if (p.rounds() > kMaxVersion) return wrong("number of rounds is over the limit");
     if (p.closed() && p.final_size() != 0) return wrong("it is closed, and a round is in flight");
     if (Status s = validate_final(p); !s.ok()) return s.because_of_this(name_of(p));
-    if (p.total_bytes() > limits::kMaxResultBytes || (p.total_bytes() != 0 && (p.group() != 0 || p.final().empty()))) {
-      return wrong("a whole result of " + str(p.total_bytes()) + " bytes");
-    }
     if (p.empty() && (p.group() != 0 || p.closed() || p.final_size() != 0)) return wrong("a result without bytes");
     ranges += static_cast<std::size_t>(p.final_size());
     last = &p;
@@ -509,6 +519,27 @@ Status validate_detours(const wire::Plan& p) {
   return {};
 }
 
+// Lives that have left, and serve.
+Status validate_servers(const wire::Plan& p) {
+  if (p.servers().empty()) return {};
+  if (static_cast<std::uint32_t>(p.servers_size()) >= p.settings().replicas()) {
+    return bad(str(p.servers_size()) + " of them, with " + str(p.settings().replicas()) + " copies of what is logged");
+  }
+  if (p.settings().min_workers() != 0) return bad("the job goes on without lost ranks");
+  std::uint64_t last = 0;
+  for (const wire::Member& m : p.servers()) {
+    if (Status s = validate_member(m, p.settings()); !s.ok()) return s;
+    if (m.incarnation() <= last) return bad("not in rising order");
+    last = m.incarnation();
+    if (m.absent() || m.fresh()) return bad("one of them is a member");
+    if (m.since() == 0 || m.since() > p.epoch()) return bad("named since epoch " + str(m.since()));
+    const bool member = std::ranges::any_of(
+        p.members(), [&](const wire::Member& other) { return other.incarnation() == m.incarnation(); });
+    if (member) return bad("one of them has a rank");
+  }
+  return {};
+}
+
 // Of a plan, a record or an answer.
 Status validate_committed(bool committed, std::uint64_t version, std::uint32_t timeline) {
   if (committed) return in_range("committed version", version, kFirstCommit.value, kMaxVersion);
@@ -659,6 +690,7 @@ Status validate(const wire::JobSettings& s) {
   }
   if (s.min_workers() != 0 && s.replicas() == 0) return bad("the job may shrink, and nothing is logged");
   if (s.reorders() && !s.rewire()) return bad("rings may be ordered anew, and no link is gone around");
+  if (s.elastic_start() && s.min_workers() == 0) return bad("the job may begin with fewer, and waits for all");
   return in_range("replicas", s.replicas(), 0, limits::kMaxReplicas);
 }
 
@@ -762,6 +794,16 @@ Status validate(const wire::Leave& l) {
   // Who gives up while it waits for the first plan has no epoch yet.
   if (Status s = in_range("epoch", l.epoch(), l.finalize() ? 1 : 0, kMaxEpoch); !s.ok()) return s;
   if (l.finalize() && l.preempted()) return bad("it finalizes, and is preempted");
+  if (Status s = in_range("time for which it serves", l.serves_ms(), 0, limits::kMaxDrainMs); !s.ok()) return s;
+  if (l.serves_ms() != 0 && !l.preempted()) return bad("it serves, and is not preempted");
+  if (l.serves_ms() == 0 && (l.has_logged() || l.setups_size() != 0)) {
+    return bad("it does not serve, and says how far it has come");
+  }
+  if (Status s = validate_logged(l.logged()); !s.ok()) return s.because_of_this("how far it has come");
+  if (l.logged().setups_size() != 0 || l.logged().lives_size() != 0) {
+    return bad("it has left, and speaks of more than rounds");
+  }
+  if (Status s = validate_setups(l.setups(), limits::kMaxSetups, limits::kMaxSetupRangesPerReport); !s.ok()) return s;
   return text_is_printable("reason", l.reason(), limits::kMaxReasonBytes);
 }
 
@@ -846,12 +888,18 @@ Status validate_members(const wire::Plan& p) {
   std::set<std::uint64_t> incarnations;
   std::map<std::string_view, std::vector<bool>> hosts;  // local ranks seen
   std::vector<std::uint32_t> absent;
-  for (const wire::Member& m : p.members()) hosts[m.host_id()].push_back(false);
+  for (const wire::Member& m : p.members()) {
+    if (!is_vacant(m)) hosts[m.host_id()].push_back(false);
+  }
   for (int i = 0; i < p.members_size(); ++i) {
     const wire::Member& m = p.members(i);
     const std::string who = "member " + str(i);
     if (m.rank() != static_cast<std::uint32_t>(i)) return bad(who + " has rank " + str(m.rank()));
-    if (Status s = validate_member(m, p.settings().replicas()); !s.ok()) return s.because_of_this(who);
+    if (Status s = validate_member(m, p.settings()); !s.ok()) return s.because_of_this(who);
+    if (is_vacant(m)) {
+      absent.push_back(m.rank());
+      continue;
+    }
     if (m.since() > p.epoch() || m.fresh() != (m.since() == p.epoch())) {
       return bad(who + " is " + (m.fresh() ? "" : "not ") + "fresh in epoch " + str(p.epoch()) +
                  ", and in plans since epoch " + str(m.since()));
@@ -888,7 +936,7 @@ Status validate_changed_members(const wire::Plan& p) {
     const std::string who = "member " + str(m.rank());
     if (m.rank() <= last) return bad(who + " is not in rising order of ranks");
     if (m.rank() >= p.settings().world_size()) return bad(who + " in a world of " + str(p.settings().world_size()));
-    if (Status s = validate_member(m, p.settings().replicas()); !s.ok()) return s.because_of_this(who);
+    if (Status s = validate_member(m, p.settings()); !s.ok()) return s.because_of_this(who);
     last = m.rank();
   }
   // The links are judged with the plan that they make.
@@ -919,6 +967,7 @@ Status validate_told(const wire::Plan& p) {
   }
   if (p.run() == 0) return bad("it is of no run");
   if (Status s = validate_kept(p); !s.ok()) return s.because_of_this("rounds that were kept");
+  if (Status s = validate_servers(p); !s.ok()) return s.because_of_this("servers");
   return {};
 }
 

@@ -34,6 +34,11 @@ inline constexpr std::size_t kMaxMissingNames = 16;
 // Who may send an envelope.
 enum class Side { kWorker, kTracker };
 
+// A place of a plan that nobody has had yet: there is no worker to name.
+[[nodiscard]] inline bool is_vacant(const wire::Member& m) {
+  return m.absent() && m.worker_id().empty();
+}
+
 // Serializes. The envelope must be valid (checked: an invalid one is our own bug). Free texts in it (reason, evidence)
 // must have passed wire_text().
 [[nodiscard]] std::string encode(const wire::Envelope& envelope, Side from);

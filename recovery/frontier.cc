@@ -15,6 +15,7 @@ struct Known {
   std::uint64_t rounds = 0;
   Rank furthest = kNoRank;
   Ranges final;                   // of round `rounds`
+  Ranges served;                  // likewise, if that makes it whole
   std::uint64_t total_bytes = 0;  // of its result; 0: not known
   bool differ = false;            // who knows it does not agree
   bool empty = false;             // it has none, and is published
@@ -27,11 +28,23 @@ struct Known {
   std::uint64_t other_closed_after = 0;
 };
 
-void take(Known& known, Rank rank, const wire::Position& p, bool closed, bool finals) {
+// Whether what is called final is.
+enum class Finals : std::uint8_t { kNone, kServed, kHeld };
+
+// Whether what serves is needed to have all of a result, and suffices.
+bool made_whole(const Ranges& final, const Ranges& served, std::uint64_t total_bytes) {
+  if (total_bytes == 0 || final.covers(0, total_bytes)) return false;
+  Ranges all = final;
+  for (const Interval& i : served.intervals()) all.add(i.begin, i.end);
+  return all.covers(0, total_bytes);
+}
+
+void take(Known& known, Rank rank, const wire::Position& p, bool closed, Finals finals) {
   if (p.rounds() > known.rounds) {
     known.rounds = p.rounds();
     known.furthest = rank;
     known.final = Ranges();
+    known.served = Ranges();
     known.total_bytes = 0;
     known.differ = false;
     known.empty = false;
@@ -46,12 +59,14 @@ void take(Known& known, Rank rank, const wire::Position& p, bool closed, bool fi
     known.other_closer = rank;
     known.other_closed_after = p.rounds();
   }
-  if (!finals || p.rounds() != known.rounds) return;
-  for (const wire::ByteRange& range : p.final()) known.final.add(range.begin(), range.end());
+  if (finals == Finals::kNone || p.rounds() != known.rounds) return;
+  Ranges& of = finals == Finals::kServed ? known.served : known.final;
+  for (const wire::ByteRange& range : p.final()) of.add(range.begin(), range.end());
   if (p.total_bytes() != 0) {
     known.differ = known.differ || (known.total_bytes != 0 && known.total_bytes != p.total_bytes());
     known.total_bytes = p.total_bytes();
   }
+  if (finals == Finals::kServed) return;
   known.empty = known.empty || p.empty();
   if (p.final_size() != 0 || p.empty()) known.in_flight = rank;
 }
@@ -77,6 +92,7 @@ std::string contradiction(const Known& k, const std::string& where, const std::f
 Result<std::vector<wire::Position>> merge_frontier(std::span<const RankPositions> reports,
                                                    std::span<const wire::Position* const> before,
                                                    std::span<const wire::Position* const> logged,
+                                                   std::span<const wire::Position* const> served,
                                                    std::optional<Version> committed,
                                                    const std::function<std::string(Rank)>& name) {
   const auto matters = [&](const wire::Position& p) {
@@ -84,21 +100,30 @@ Result<std::vector<wire::Position>> merge_frontier(std::span<const RankPositions
   };
   std::map<std::pair<std::uint64_t, std::uint64_t>, Known> all;  // by (group, version)
   for (const wire::Position* p : before) {
-    if (matters(*p)) take(all[{p->group(), p->version()}], kNoRank, *p, p->closed(), false);
+    if (matters(*p)) take(all[{p->group(), p->version()}], kNoRank, *p, p->closed(), Finals::kNone);
   }
   for (const wire::Position* p : logged) {
-    if (matters(*p)) take(all[{p->group(), p->version()}], kNoRank, *p, false, true);
+    if (matters(*p)) take(all[{p->group(), p->version()}], kNoRank, *p, false, Finals::kHeld);
+  }
+  for (const wire::Position* p : served) {
+    if (matters(*p)) take(all[{p->group(), p->version()}], kNoRank, *p, false, Finals::kServed);
   }
   for (const auto& [rank, report, finals] : reports) {
     for (const wire::Position& p : report->positions()) {
       if (!matters(p)) continue;
-      take(all[{p.group(), p.version()}], rank, p, p.closed() || p.version() < report->version(), finals);
+      take(all[{p.group(), p.version()}], rank, p, p.closed() || p.version() < report->version(),
+           finals ? Finals::kHeld : Finals::kNone);
     }
   }
 
   std::vector<wire::Position> frontier;
   std::size_t ranges = 0;
-  for (const auto& [key, known] : all) {
+  for (auto& [key, known] : all) {
+    if (!known.closed && !known.differ && made_whole(known.final, known.served, known.total_bytes)) {
+      ++known.rounds;
+      known.final = Ranges();
+      known.empty = false;
+    }
     const std::string where = (key.second == 0 ? "in the preamble" : "in version " + std::to_string(key.second - 1)) +
                               (key.first == 0 ? "" : " of a group");
     if (const std::string why = contradiction(known, where, name); !why.empty()) return Status(Code::kDesync, why);
@@ -129,30 +154,51 @@ Result<std::vector<wire::Position>> merge_frontier(std::span<const RankPositions
 }
 
 Result<std::vector<wire::Setup>> merge_setups(
-    std::span<const google::protobuf::RepeatedPtrField<wire::Setup>* const> lists, Timeline newest) {
+    std::span<const google::protobuf::RepeatedPtrField<wire::Setup>* const> lists,
+    std::span<const google::protobuf::RepeatedPtrField<wire::Setup>* const> served, Timeline newest) {
   struct Setup {
     Timeline timeline;
     bool done = false;
-    Ranges final;
+    bool told = false;  // not only by who serves
+    Ranges final, served;
+    std::uint64_t total_bytes = 0;
+    bool differ = false;
   };
   std::map<std::pair<std::uint64_t, std::uint64_t>, Setup> all;  // by (group, name)
+  const auto add = [&](const wire::Setup& s, bool serves) -> Status {
+    if (Timeline(s.timeline()) > newest) return {};
+    const auto [it, added] = all.try_emplace({s.group(), s.name()});
+    Setup& known = it->second;
+    if (added) known.timeline = Timeline(s.timeline());
+    if (known.timeline != Timeline(s.timeline())) {
+      if (serves && !s.done()) return {};
+      return {Code::kDesync, to_string(RoundId{known.timeline, GroupId(s.group()), kPreamble, Sequence(s.name())}) +
+                                 " was begun in timeline " + std::to_string(s.timeline()) + " too"};
+    }
+    known.done = known.done || s.done();
+    known.told = known.told || !serves;
+    Ranges& of = serves ? known.served : known.final;
+    for (const wire::ByteRange& range : s.final()) of.add(range.begin(), range.end());
+    if (s.total_bytes() == 0) return {};
+    known.differ = known.differ || (known.total_bytes != 0 && known.total_bytes != s.total_bytes());
+    known.total_bytes = s.total_bytes();
+    return {};
+  };
   for (const auto* list : lists) {
     for (const wire::Setup& s : *list) {
-      if (Timeline(s.timeline()) > newest) continue;
-      const auto [it, added] = all.try_emplace({s.group(), s.name()}, Setup{Timeline(s.timeline()), false, {}});
-      Setup& known = it->second;
-      if (known.timeline != Timeline(s.timeline())) {
-        return Status(Code::kDesync,
-                      to_string(RoundId{known.timeline, GroupId(s.group()), kPreamble, Sequence(s.name())}) +
-                          " was begun in timeline " + std::to_string(s.timeline()) + " too");
-      }
-      known.done = known.done || s.done();
-      for (const wire::ByteRange& range : s.final()) known.final.add(range.begin(), range.end());
+      if (Status status = add(s, false); !status.ok()) return status;
+    }
+  }
+  for (const auto* list : served) {
+    for (const wire::Setup& s : *list) {
+      if (Status status = add(s, true); !status.ok()) return status;
     }
   }
   std::vector<wire::Setup> setups;
   std::size_t ranges = 0;
-  for (const auto& [key, known] : all) {
+  for (auto& [key, known] : all) {
+    known.done = known.done || (!known.differ && made_whole(known.final, known.served, known.total_bytes));
+    if (!known.done && !known.told) continue;  // it is begun anew
     wire::Setup& s = setups.emplace_back();
     s.set_group(key.first);
     s.set_name(key.second);

@@ -36,6 +36,10 @@ struct RankPositions {
 // `logged` is what hosts hold of rounds that lives have seen who are dead now, in the same timeline: it counts as if
 // those reported it, but contradicts nobody.
 //
+// `served` is what lives have said that have left, and serve no more than what is completed (docs/decisions/0012):
+// their finals count where with those of the others they are all of a round, which is completed then: somebody who is
+// lost may have returned it. It contradicts nobody, either.
+//
 // `before` is the frontier of the plan that was interrupted, in the same timeline: what it calls completed stays so,
 // whoever is left to report it. What it calls final does not: that counts only as far as a survivor's host holds it.
 //
@@ -44,15 +48,17 @@ struct RankPositions {
 [[nodiscard]] Result<std::vector<wire::Position>> merge_frontier(std::span<const RankPositions> reports,
                                                                  std::span<const wire::Position* const> before,
                                                                  std::span<const wire::Position* const> logged,
+                                                                 std::span<const wire::Position* const> served,
                                                                  std::optional<Version> committed,
                                                                  const std::function<std::string(Rank)>& name);
 
 // Set-up rounds, by (group, name): done if any of the lists says so, else with the union of what is final. Their
-// `lists` are what survivors or votes tell, and what was known to be done before. What is of a later timeline than
-// `newest` is nobody's.
+// `lists` are what survivors or votes tell, and what was known to be done before; `served` as above. What is of a later
+// timeline than `newest` is nobody's.
 //
 // kDesync: one was begun in two timelines. kExhausted: more than a job may have, or ranges than a plan may hold.
 [[nodiscard]] Result<std::vector<wire::Setup>> merge_setups(
-    std::span<const google::protobuf::RepeatedPtrField<wire::Setup>* const> lists, Timeline newest);
+    std::span<const google::protobuf::RepeatedPtrField<wire::Setup>* const> lists,
+    std::span<const google::protobuf::RepeatedPtrField<wire::Setup>* const> served, Timeline newest);
 
 }  // namespace warren

@@ -45,6 +45,7 @@ wire::Plan changes_between(const wire::Plan& before, const wire::Plan& after) {
   *changes.mutable_setups() = after.setups();
   *changes.mutable_absences() = after.absences();
   *changes.mutable_detours() = after.detours();
+  *changes.mutable_servers() = after.servers();
   return changes;
 }
 

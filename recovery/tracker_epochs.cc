@@ -166,8 +166,7 @@ bool TrackerMachine::send_plan(std::size_t rank, TimeMs now, Effects& effects) {
   const Incarnation who(plan_.members(static_cast<int>(rank)).incarnation());
   Member& m = members_[rank];
   const bool has_base = told_changes_ != nullptr && m.plan_epoch == told_base_;
-  if (told_ == nullptr) told_ = std::make_shared<const std::string>(plan_.SerializeAsString());
-  const auto& plan = has_base ? told_changes_ : told_;
+  const auto& plan = has_base ? told_changes_ : whole_plan();
   if (plan_bytes_out_ != 0 && plan_bytes_out_ + plan->size() > kMostPlanBytesOut) {
     count(Transition::plan_paced);
     return false;
@@ -178,6 +177,11 @@ bool TrackerMachine::send_plan(std::size_t rank, TimeMs now, Effects& effects) {
   if (has_base) count(Transition::plan_told_by_changes);
   effects.emplace_back(Send{who, envelope_to(who), plan});
   return true;
+}
+
+const std::shared_ptr<const std::string>& TrackerMachine::whole_plan() {
+  if (told_ == nullptr) told_ = std::make_shared<const std::string>(plan_.SerializeAsString());
+  return told_;
 }
 
 // To one that asks for it, and has been sent it before, or whose turn comes.
@@ -335,7 +339,7 @@ bool TrackerMachine::memory_survives() const {
     const bool kept =
         successor != waiting_.end() &&
         std::ranges::find(successor->second.logged.lives(), m.incarnation()) != successor->second.logged.lives().end();
-    if (!kept) lost.insert(m.domain_id());
+    if (!kept && !is_served(m.host_id())) lost.insert(m.domain_id());
   }
   return lost.size() < std::min<std::size_t>(settings_.replicas(), domains.size());
 }
@@ -407,14 +411,14 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
     inputs.push_back({w->member.worker_id(), w->member.host_id(), w->member.domain_id(),
                       kept == ranks.end() ? std::nullopt : std::optional(kept->second)});
   }
-  // Whose places stay empty.
+  // Which places stay empty: of a job that begins, the last ones.
   std::set<std::size_t> empty;
   if (workers.size() < settings_.world_size()) {
-    for (std::size_t rank = 0; rank < members_.size(); ++rank) empty.insert(rank);
+    for (std::size_t rank = planned() ? 0 : workers.size(); rank < settings_.world_size(); ++rank) empty.insert(rank);
     for (const auto& [worker, rank] : ranks) empty.erase(static_cast<std::size_t>(rank.value));
   }
   for (const std::size_t rank : empty) {
-    const wire::Member& m = plan_.members(static_cast<int>(rank));
+    const wire::Member& m = planned() ? plan_.members(static_cast<int>(rank)) : wire::Member::default_instance();
     inputs.push_back({m.worker_id(), m.host_id(), m.domain_id(), Rank(static_cast<std::int32_t>(rank))});
   }
   const PlannerOutput out = options_.planner(inputs);
@@ -435,6 +439,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   if (!planned()) {
     log(Severity::kInfo, "limits", "job " + options_.job + ": " + describe(straggler_limits(timeout_ms())), effects);
   }
+  drop_unaware_servers(effects);
   const bool reserved = planned() && epoch_.value > plan_.epoch();
   if (!reserved) epoch_ = epoch_.next();
   WARREN_CHECK(epoch_.value < kMaxEpoch, "epochs do not run out");
@@ -475,7 +480,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   members_.assign(n, Member());
   // The first plan's first life names the run.
   const std::uint64_t run = planned() ? plan_.run() : by_rank.front()->member.incarnation();
-  if (!empty.empty()) count(Transition::planned_without);
+  if (!empty.empty()) count(planned() ? Transition::planned_without : Transition::begun_short);
   const wire::Plan before = std::exchange(plan_, wire::Plan());
   plan_.set_run(run);
   plan_.set_epoch(epoch_.value);
@@ -483,23 +488,33 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   for (std::size_t rank = 0; rank < n; ++rank) {
     const Waiting* const w = by_rank[rank];
     wire::Member& m = *plan_.add_members();
-    m = w != nullptr ? w->member : before.members(static_cast<int>(rank));
+    if (w != nullptr) {
+      m = w->member;
+    } else if (before.epoch() != 0) {
+      m = before.members(static_cast<int>(rank));
+    }
     m.set_rank(static_cast<std::uint32_t>(rank));
-    m.set_local_rank(out.local_rank[rank]);
-    m.set_local_size(out.local_size[rank]);
     m.set_absent(w == nullptr);
-    m.set_fresh(w != nullptr && !w->report);
-    if (m.fresh()) m.set_since(epoch_.value);
+    free_places_.insert(rank);
     members_[rank].heard = now;
     if (w == nullptr) members_[rank].state = MemberState::kGone;
+    if (is_vacant(m)) continue;
+    m.set_local_rank(out.local_rank[rank]);
+    m.set_local_size(out.local_size[rank]);
+    m.set_fresh(w != nullptr && !w->report);
+    if (m.fresh()) m.set_since(epoch_.value);
     if (w != nullptr) members_[rank].attempt = w->attempt;
     if (w != nullptr && w->report) members_[rank].plan_epoch = Epoch(w->report->plan_epoch());
     rank_by_incarnation_[Incarnation(m.incarnation())] = rank;
     place_by_worker_[m.worker_id()] = rank;
-    free_places_.insert(rank);
   }
   absent_ = empty.size();
+  for (auto& [life, server] : servers_) {
+    if (server.member.since() == 0) server.member.set_since(epoch_.value);
+    *plan_.add_servers() = server.member;
+  }
   leave_hosts(before);
+  count_new_domains(before);
   plan_.mutable_tree_parent()->Add(out.tree_parent.begin(), out.tree_parent.end());
   plan_.set_timeline(timeline_.value);
   std::uint64_t kept_rounds = 0;
@@ -557,6 +572,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
           (kept_rounds == 0 ? "" : "; " + std::to_string(kept_rounds) + " logged rounds are on their disks"),
       effects);
   announce(now, effects);
+  for (const wire::Member& server : plan_.servers()) tell_server(Incarnation(server.incarnation()), effects);
   arm(now + interval_ms());
 }
 
@@ -578,6 +594,7 @@ void TrackerMachine::interrupt(Code code, const std::string& what, const std::ve
 void TrackerMachine::roll_back(Code code, const std::string& what, TimeMs now, Effects& effects) {
   count(Transition::rolled_back);
   doubted_.clear();
+  forget_what_leavers_say();
   if (code == Code::kDesync) forget_uncommitted_setups();
   end_epoch(code, what, {}, false, now, effects);
 }
@@ -725,6 +742,7 @@ void TrackerMachine::finish(TimeMs now, Effects& effects) {
   spares_.clear();
   spares_by_incarnation_.clear();
   calls_.clear();
+  dismiss_servers(false, Code::kFinished, "the job is finished", effects);
   members_.clear();
   absent_ = 0;
   rank_by_incarnation_.clear();
@@ -752,6 +770,7 @@ void TrackerMachine::on_tick(TimeMs now, Effects& effects) {
     return arm(next_log_);
   }
   drop_silent_spares(now, effects);
+  drop_late_servers(now, effects);
   switch (state_) {
     case State::kGathering: return tick_gathering(now, effects);
     case State::kRunning: return tick_running(now, effects);
@@ -781,6 +800,7 @@ void TrackerMachine::excuse_own_sleep(TimeMs now, Effects& effects) {
   for (Member& m : members_) m.heard = std::max(m.heard, excused);
   for (auto& [worker, w] : waiting_) w.heard = std::max(w.heard, excused);
   for (auto& [worker, spare] : spares_) spare.heard = std::max(spare.heard, excused);
+  for (auto& [life, server] : servers_) server.heard = std::max(server.heard, excused);
   if (state_ == State::kInterrupted) since_ = std::max(since_, excused);
   // Who is back may not have been heard.
   const auto grace_ms = static_cast<std::int64_t>(settings_.grace_ms());
@@ -1011,10 +1031,11 @@ void TrackerMachine::tick_gathering(TimeMs now, Effects& effects) {
     next_log_ = now + kWaitLogIntervalMs;
     std::string missing;
     for (const std::string& worker : missing_workers()) missing += (missing.empty() ? "" : ", ") + worker;
+    const std::string beginning = describe_beginning(now);
     log(Severity::kInfo, "waiting_for_workers",
         "job " + options_.job + " waits for " + std::to_string(settings_.world_size() - waiting_.size()) + " of its " +
             std::to_string(settings_.world_size()) + " workers" + (missing.empty() ? "" : ": " + missing) +
-            describe_spares(),
+            (beginning.empty() ? "" : "; " + beginning) + describe_spares(),
         effects);
   }
   arm(next_log_);

@@ -58,6 +58,7 @@ wire::JobSettings copy_of(const wire::JobSettings& from) {
   s.set_min_workers(from.min_workers());
   s.set_grace_ms(from.grace_ms());
   s.set_rewire(from.rewire());
+  s.set_elastic_start(from.elastic_start());
   s.set_reorders(from.reorders());
   return s;
 }
@@ -158,9 +159,10 @@ void TrackerMachine::restore(const wire::JobRecord& record, TimeMs now) {
                            : record.has_interrupt() ? MemberState::kStopping
                                                     : MemberState::kActive;
     members_[rank].heard = now;
+    free_places_.insert(rank);
+    if (is_vacant(m)) continue;
     rank_by_incarnation_[Incarnation(m.incarnation())] = rank;
     place_by_worker_[m.worker_id()] = rank;
-    free_places_.insert(rank);
   }
   for (const std::uint32_t rank : record.finalized()) {
     Member& m = members_[rank];
@@ -170,6 +172,13 @@ void TrackerMachine::restore(const wire::JobRecord& record, TimeMs now) {
     m.silent = true;
   }
   left_domains_.insert(record.left_domains().begin(), record.left_domains().end());
+  // Since a later commit they have gone, or are told to when they say that they serve.
+  const bool serve = record.committed_version() == plan_.committed_version() &&
+                     record.committed_timeline() == plan_.committed_timeline();
+  for (const wire::Member& m : plan_.servers()) {
+    if (!serve) break;
+    servers_[Incarnation(m.incarnation())] = {m, {}, {}, now, now + timeout_ms(), false};
+  }
   for (const std::uint64_t life : record.retired()) retire(Incarnation(life));
 }
 
@@ -192,6 +201,10 @@ void TrackerMachine::on_message(const wire::Envelope& e, TimeMs now, Effects& ef
   // Not before its term was looked at: it heeds no word of a lower one, and would ask for ever.
   if (fenced) return refuse_stale(who, effects);
   if (is_stranger(who, e)) return on_stranger(who, e, now, effects);
+  // It has left: what it said before is over.
+  if (servers_.contains(who) && !(e.has_leave() && !e.leave().finalize())) {
+    return count(Transition::server_out_of_turn);
+  }
   switch (e.body_case()) {
     case wire::Envelope::kJoin: return on_join(who, e.join(), now, effects);
     case wire::Envelope::kHeartbeat: return on_heartbeat(who, e.heartbeat(), now, effects);
@@ -255,6 +268,10 @@ bool TrackerMachine::may_act(Incarnation who, const wire::Envelope& e, TimeMs no
       for (Member& m : members_) m.heard = std::max(m.heard, now);
     }
     for (auto& [worker, w] : waiting_) w.heard = std::max(w.heard, now);
+    for (auto& [life, server] : servers_) {
+      server.heard = std::max(server.heard, now);
+      server.until = std::max(server.until, now + timeout_ms());
+    }
     since_ = std::max(since_, now);
     arm(now + interval_ms());
     // What they have said meanwhile went by: they need not wait until it is time to say it again.
@@ -318,19 +335,22 @@ void TrackerMachine::take_promise(Incarnation who, const wire::Envelope& e, Time
 bool TrackerMachine::has_majority(TimeMs now) const {
   // The members of a large job come one by one, and each asks: not before it can be.
   if (logged() && !members_.empty() && 2 * promises_.size() <= present() && resizers_.empty()) return false;
-  const bool others = now >= begged_since_ + timeout_ms();
+  const bool late = now >= begged_since_ + timeout_ms();
   const auto silent = static_cast<std::size_t>(
       std::count_if(members_.begin(), members_.end(), [](const Member& m) { return m.silent; }));
   const std::size_t asked = present() - silent;
-  const auto promised =
-      static_cast<std::size_t>(std::count_if(promises_.begin(), promises_.end(), [this, others](const auto& promise) {
-        const auto place = place_of(promise.first);
-        return place ? !members_[*place].silent && !absent(*place) : others;
-      }));
+  std::size_t promised = 0, others = 0;
+  for (const auto& [worker, life] : promises_) {
+    const auto place = place_of(worker);
+    if (!place) ++others;
+    if (place && !members_[*place].silent && !absent(*place)) ++promised;
+  }
+  // Who may have come for a place that nobody has had stands for no member.
+  if (late) promised += others - std::min(others, count_vacant());
   // A job that gets smaller may have no half left. Whoever starts so many workers anew with another world size vouches
   // for the end of the others, and none of these has come in all that time.
   const bool resized =
-      others && now >= promised_at_ + timeout_ms() && resizers_size_ != 0 && resizers_.size() == resizers_size_;
+      late && now >= promised_at_ + timeout_ms() && resizers_size_ != 0 && resizers_.size() == resizers_size_;
   return asked == 0 || 2 * promised > asked || resized;
 }
 
@@ -427,6 +447,9 @@ std::string TrackerMachine::differing_setting(const wire::JobSettings& s) const 
   if (s.grace_ms() != settings_.grace_ms()) {
     return differ("grace in ms", number(s.grace_ms()), number(settings_.grace_ms()));
   }
+  if (s.elastic_start() != settings_.elastic_start()) {
+    return differ("beginning with fewer workers", yes(s.elastic_start()), yes(settings_.elastic_start()));
+  }
   if (s.rewire() != settings_.rewire()) return differ("rewiring", yes(s.rewire()), yes(settings_.rewire()));
   if (s.reorders() != settings_.reorders()) {
     return differ("determinism", yes(!s.reorders()), yes(!settings_.reorders()));
@@ -483,6 +506,8 @@ void TrackerMachine::resize(Incarnation who, const wire::Join& join, TimeMs now,
   end_calls();
   leaves_.reset();
   excluded_.clear();
+  dismiss_servers(false, Code::kClosed, "the job goes on from its newest checkpoint, with another number of workers",
+                  effects);
   const std::string was = std::to_string(plan_.members_size());
   settings_ = copy_of(join.settings());
   settings_from_ = worker_on_host(join.worker_id(), join.host_id());
@@ -512,9 +537,10 @@ void TrackerMachine::undo_resize() {
   for (std::size_t rank = 0; rank < members_.size(); ++rank) {
     const wire::Member& m = plan_.members(static_cast<int>(rank));
     members_[rank].state = MemberState::kGone;
+    free_places_.insert(rank);
+    if (is_vacant(m)) continue;
     rank_by_incarnation_[Incarnation(m.incarnation())] = rank;
     place_by_worker_[m.worker_id()] = rank;
-    free_places_.insert(rank);
   }
 }
 
@@ -615,7 +641,7 @@ void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, Tim
   take_logged(w, join);
   w.attempt = join.attempt();
   w.arrival = ++arrivals_;
-  w.heard = now;
+  w.heard = arrived_ = now;
   w.candidate = candidate;
   w.called = Epoch(join.called());
   w.takes = takes;
@@ -707,6 +733,7 @@ void TrackerMachine::erase_waiting(const std::string& worker_id) {
 void TrackerMachine::clear_waiting() {
   waiting_.clear();
   waiting_by_incarnation_.clear();
+  farewells_.clear();
   takers_.clear();
   survivors_ = position_bytes_ = join_bytes_ = 0;
 }
@@ -868,19 +895,37 @@ void TrackerMachine::on_stopped(Incarnation who, const wire::Stopped& s, TimeMs 
 
 void TrackerMachine::on_leave(Incarnation who, const wire::Leave& l, TimeMs now, Effects& effects) {
   if (l.finalize()) return on_finalize(who, l, now, effects);
+  if (servers_.contains(who)) return on_server(who, l, now, effects);
+  // Its job may be made up from what members tell, and name it.
+  if (l.serves_ms() != 0 && knows_nothing() && !waiting_by_incarnation_.contains(who)) {
+    return count(Transition::server_unknown);
+  }
+  const auto rank = rank_of(who);
+  const bool stands = rank && members_[*rank].state != MemberState::kGone;
+  const bool serves = l.serves_ms() != 0 && stands && may_serve(*rank);
+  if (serves) {
+    take_server(*rank, l, now, effects);
+  } else if (l.serves_ms() != 0 && stands) {
+    take_farewell(*rank, l);
+  }
   if (const auto waiting = waiting_by_incarnation_.find(who); waiting != waiting_by_incarnation_.end()) {
     count(Transition::waiting_left);
     if (l.preempted()) ++preemptions_;
     const std::string worker = waiting->second;
-    log(Severity::kWarning, "worker_left",
-        "worker " + worker + (l.preempted() ? " was preempted" : " left") + " before the job was complete" +
-            (l.reason().empty() ? "" : ": " + l.reason()),
-        effects, {{"worker", worker}});
+    if (!serves) {
+      log(Severity::kWarning, "worker_left",
+          "worker " + worker + (l.preempted() ? " was preempted" : " left") + " before the job was complete" +
+              (l.reason().empty() ? "" : ": " + l.reason()),
+          effects, {{"worker", worker}});
+    }
     remove_waiting(worker);
     forget_unused_settings();
+    if (serves) {
+      arm(now);  // its place is free
+      return tell_heard(who, effects);
+    }
     retire(who);
-    effects.emplace_back(Drop{who});
-    return;
+    return let_go(who, l, effects);
   }
   if (const auto spare = spares_by_incarnation_.find(who); spare != spares_by_incarnation_.end()) {
     count(Transition::spare_left);
@@ -893,8 +938,7 @@ void TrackerMachine::on_leave(Incarnation who, const wire::Leave& l, TimeMs now,
     effects.emplace_back(Drop{who});
     return forget_unused_settings();
   }
-  const auto rank = rank_of(who);
-  if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
+  if (!stands) return refuse_stale(who, effects);
   const MemberState state = members_[*rank].state;
   if (state == MemberState::kFinalizing && !logged()) return count(Transition::out_of_turn);
   const bool stopping = state == MemberState::kStopping;
@@ -919,7 +963,18 @@ void TrackerMachine::on_leave(Incarnation who, const wire::Leave& l, TimeMs now,
                   (l.reason().empty() ? "" : " (" + l.reason() + ")"),
               {static_cast<std::uint32_t>(*rank)}, now, effects);
   }
-  effects.emplace_back(Drop{who});
+  if (serves) return tell_heard(who, effects);
+  let_go(who, l, effects);
+}
+
+// It goes by itself, unless it serves.
+void TrackerMachine::let_go(Incarnation who, const wire::Leave& l, Effects& effects) {
+  if (l.serves_ms() == 0) {
+    effects.emplace_back(Drop{who});
+    return;
+  }
+  count(Transition::server_refused);
+  send_refused(who, Code::kClosed, "others answer for its host, or as many serve as may", effects);
 }
 
 void TrackerMachine::on_finalize(Incarnation who, const wire::Leave& l, TimeMs now, Effects& effects) {
@@ -979,6 +1034,11 @@ void TrackerMachine::keep_retired(std::size_t most) {
 
 void TrackerMachine::refuse(Incarnation who, Code code, const std::string& reason, Effects& effects, bool fenced) {
   ++refusals_;
+  send_refused(who, code, reason, effects, fenced);
+}
+
+void TrackerMachine::send_refused(Incarnation who, Code code, const std::string& reason, Effects& effects,
+                                  bool fenced) const {
   wire::Envelope e = envelope_to(who);
   e.mutable_refused()->set_code(static_cast<std::uint32_t>(code));
   e.mutable_refused()->set_reason(wire_text(reason));
@@ -1016,14 +1076,15 @@ std::vector<std::string> TrackerMachine::missing_workers() const {
   std::vector<std::string> names;
   for (const std::size_t rank : free_places_) {
     if (names.size() == kMaxMissingNames) break;
-    names.push_back(plan_.members(static_cast<int>(rank)).worker_id());
+    if (!vacant(rank)) names.push_back(plan_.members(static_cast<int>(rank)).worker_id());
   }
   return names;
 }
 
 std::string TrackerMachine::name(std::size_t rank) const {
   const wire::Member& m = plan_.members(static_cast<int>(rank));
-  return "rank " + std::to_string(rank) + " (" + worker_on_host(m.worker_id(), m.host_id()) + ")";
+  return "rank " + std::to_string(rank) + " (" +
+         (is_vacant(m) ? "which nobody has had yet" : worker_on_host(m.worker_id(), m.host_id())) + ")";
 }
 
 }  // namespace warren

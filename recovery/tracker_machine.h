@@ -46,7 +46,11 @@
 //    version on that no rank can have begun, nor can before all have the plan that says so (I1, I2, I6).
 //  - Where the job may shrink (settings.min_workers), it goes on without lost ranks once those that are left have
 //    waited for the grace time, and takes in workers that wait once a version is committed. Ranks are absent from one
-//    timeline to the next: what is computed with other inputs has other names (I2, I6).
+//    timeline to the next: what is computed with other inputs has other names (I2, I6). It may also begin so
+//    (settings.elastic_start), with places that nobody has had.
+//  - Who is preempted and is the last of its host may go on serving what the host has logged (tracker_servers.cc): its
+//    failure domain does not count as lost meanwhile, and nothing that is logged relies on it for longer than it takes
+//    to log it again elsewhere.
 //  - A tracker that knows a plan decides nothing before more than half of the job's places have promised it their
 //    obedience: by a member of the plan, or a life that joins for it, or, after a round timeout, one that joins
 //    for another's place. It asks for that with a term above all that it has heard of, and again when a worker has
@@ -193,6 +197,8 @@ class TrackerMachine {
     std::array<std::uint64_t, kBlames> verdicts_ever{};  // by kind
   };
   [[nodiscard]] View view(TimeMs now) const;
+  // What the host of this life holds counts: it has a rank, or serves. For the simulator.
+  [[nodiscard]] bool counts_on(Incarnation life) const;
   [[nodiscard]] State state() const;
   // Checks the machine's own consistency (WARREN_CHECK); the simulator calls it after every event.
   void check_invariants() const;
@@ -266,6 +272,15 @@ class TrackerMachine {
     std::size_t reporter, peer;
     std::string text;
   };
+  // A life that has left its rank, and serves what its host has logged.
+  struct Server {
+    wire::Member member;  // as plans name it
+    // What it has said: counts for the first plan that names it. In flight is what it will not serve.
+    wire::Logged logged;
+    google::protobuf::RepeatedPtrField<wire::Setup> setups;
+    TimeMs heard, until;
+    bool aware = false;  // of the first plan that names it: it knows what it may serve
+  };
   // What members tell of a job that the journal does not hold.
   struct Rebuilding {
     TimeMs since;
@@ -293,11 +308,13 @@ class TrackerMachine {
   void on_round_failed(Incarnation who, const wire::RoundFailed& failed, TimeMs now, Effects& effects);
   void on_stopped(Incarnation who, const wire::Stopped& stopped, TimeMs now, Effects& effects);
   void on_leave(Incarnation who, const wire::Leave& leave, TimeMs now, Effects& effects);
+  void let_go(Incarnation who, const wire::Leave& leave, Effects& effects);
   void on_finalize(Incarnation who, const wire::Leave& leave, TimeMs now, Effects& effects);
   void on_report(Incarnation who, const wire::Report& report, TimeMs now, Effects& effects);
   void on_load(Incarnation who, Effects& effects);
   void on_vote(Incarnation who, const wire::Vote& vote, TimeMs now, Effects& effects);
   void on_log_gap(Incarnation who, const wire::LogGap& gap, TimeMs now, Effects& effects);
+  [[nodiscard]] bool knows_nothing() const;  // of any job
   // Whether `who` seems to be a member of a job that the journal does not hold.
   [[nodiscard]] bool is_stranger(Incarnation who, const wire::Envelope& envelope) const;
   void on_stranger(Incarnation who, const wire::Envelope& envelope, TimeMs now, Effects& effects);
@@ -414,9 +431,14 @@ class TrackerMachine {
   [[nodiscard]] bool shrinks() const { return settings_.min_workers() != 0; }
   [[nodiscard]] bool absent(std::size_t rank) const;
   [[nodiscard]] std::size_t count_absent() const;
+  [[nodiscard]] bool vacant(std::size_t rank) const;  // nobody has had the place
+  [[nodiscard]] std::size_t count_vacant() const;
   [[nodiscard]] std::size_t present() const { return members_.size() - absent_; }
-  // From when on a job that is not complete goes on with those who wait; nullopt: not with these.
+  // From when on a job that is not complete goes on with those who wait, or begins with them; nullopt: not with these.
   [[nodiscard]] std::optional<TimeMs> goes_on_from() const;
+  [[nodiscard]] std::optional<TimeMs> begins_from() const;
+  // When it begins, for people; empty: it has begun, or begins with all.
+  [[nodiscard]] std::string describe_beginning(TimeMs now) const;
   [[nodiscard]] bool has_loaded(const Waiting& w) const;
   [[nodiscard]] std::size_t loaded_survivors() const;
   // Those who need nothing from the log or a checkpoint suffice for the job.
@@ -425,6 +447,7 @@ class TrackerMachine {
   bool send_back_newcomers(Effects& effects);
   [[nodiscard]] bool waits_for_called(TimeMs from, TimeMs now);
   void count_missing_copies();
+  void count_new_domains(const wire::Plan& before);
   void end_timeline(Start& start);
   // Rounds that keep the names of older timelines, and of which nobody knows any more; false: there are none.
   [[nodiscard]] static bool drop_forgotten(Start& start);
@@ -433,6 +456,27 @@ class TrackerMachine {
   void name_absences(const wire::Plan& before);
   void take_in(TimeMs now, Effects& effects);
   void fall_behind(std::size_t rank, const wire::Report& r, TimeMs now, Effects& effects);
+
+  // Lives that have left and serve (tracker_servers.cc).
+  [[nodiscard]] bool may_serve(std::size_t rank) const;
+  // Others are there, or serve, that have mapped what this rank has logged.
+  [[nodiscard]] bool others_answer_for(std::size_t rank) const;
+  void take_server(std::size_t rank, const wire::Leave& leave, TimeMs now, Effects& effects);
+  // It need not serve, but has been as far as it says.
+  void take_farewell(std::size_t rank, const wire::Leave& leave);
+  void on_server(Incarnation who, const wire::Leave& leave, TimeMs now, Effects& effects);
+  [[nodiscard]] bool is_named(Incarnation server) const;  // by plan_
+  // One on this host serves that was in plan_: it has what all its lives have logged.
+  [[nodiscard]] bool is_served(const std::string& host_id) const;
+  void tell_server(Incarnation server, Effects& effects);  // plan_
+  // It answers for its host no more.
+  void drop_server(Incarnation server, const std::string& why, Effects& effects);
+  void drop_late_servers(TimeMs now, Effects& effects);
+  // A plan is made: those that have not heard of the first one that named them do not know what they may serve.
+  void drop_unaware_servers(Effects& effects);
+  // All, or those that plan_ names.
+  void dismiss_servers(bool named, Code code, const std::string& why, Effects& effects);
+  void forget_what_leavers_say();  // it is undone
 
   void take_held(Waiting& w, const wire::Join& join, Effects& effects);
   void take_logged(Waiting& w, const wire::Join& join);
@@ -510,6 +554,7 @@ class TrackerMachine {
   void send_finished(Incarnation who, Effects& effects) const;
   void send_committed(Incarnation who, Effects& effects) const;
   void refuse(Incarnation who, Code code, const std::string& reason, Effects& effects, bool fenced = false);
+  void send_refused(Incarnation who, Code code, const std::string& reason, Effects& effects, bool fenced = false) const;
   void refuse_stale(Incarnation who, Effects& effects);
   void retire(Incarnation who);
   void keep_retired(std::size_t most);
@@ -523,6 +568,8 @@ class TrackerMachine {
   [[nodiscard]] bool logged() const { return settings_.replicas() != 0; }
   [[nodiscard]] Version next_version() const;         // the only one that can be voted for
   [[nodiscard]] std::string program_version() const;  // "version 3", "the beginning": where a rollback leads
+  // To who has none, or serves.
+  [[nodiscard]] const std::shared_ptr<const std::string>& whole_plan();
   [[nodiscard]] std::optional<std::size_t> rank_of(Incarnation who) const;
   [[nodiscard]] std::optional<std::size_t> place_of(const std::string& worker_id) const;
   [[nodiscard]] std::size_t candidates() const;
@@ -559,9 +606,12 @@ class TrackerMachine {
   std::map<std::size_t, std::string> calls_;  // by place: the spare that was called for it, and has not answered
   std::set<std::string> found_nothing_;       // hosts whose spares have looked in vain since the interrupt
   std::set<std::string> left_domains_;        // that plans have left since the newest commit, at most one a copy
-  TimeMs looked_for_spares_{};                // call_spares() last
-  bool out_of_reach_ = false;                 // spares are not used, so that nothing that was logged is lost
-  TimeMs answered_;                           // the newest answer to the interrupt
+  std::map<Incarnation, Server> servers_;
+  std::vector<wire::Leave> farewells_;  // for the next plan: of those who need not serve, as others answer for them
+  TimeMs looked_for_spares_{};          // call_spares() last
+  bool out_of_reach_ = false;           // spares are not used, so that nothing that was logged is lost
+  TimeMs answered_;                     // the newest answer to the interrupt
+  TimeMs arrived_;                      // the newest of those who have joined
   std::uint64_t arrivals_ = 0;
   std::set<Incarnation> retired_;           // lives that never come back, the newest of them
   std::vector<Incarnation> retired_order_;  // a ring of their order

@@ -43,7 +43,7 @@ wire::Known newest_of(const wire::Plan& plan, const std::vector<const wire::Know
     newest.set_committed_version(k->committed_version());
     newest.set_committed_timeline(k->committed_timeline());
   }
-  if (auto setups = merge_setups(lists, Timeline(plan.timeline())); setups.ok()) {
+  if (auto setups = merge_setups(lists, {}, Timeline(plan.timeline())); setups.ok()) {
     for (wire::Setup& s : setups.value()) {
       if (s.done()) *newest.add_setups() = std::move(s);
     }
@@ -59,9 +59,12 @@ bool credible(Incarnation who, const wire::Known& known) {
 }
 }  // namespace
 
+bool TrackerMachine::knows_nothing() const {
+  return state_ == State::kGathering && epoch_.value == 0;
+}
+
 bool TrackerMachine::is_stranger(Incarnation who, const wire::Envelope& e) const {
-  const bool knows_nothing = state_ == State::kGathering && epoch_.value == 0;
-  if (!knows_nothing || waiting_by_incarnation_.contains(who) || retired_.contains(who)) return false;
+  if (!knows_nothing() || waiting_by_incarnation_.contains(who) || retired_.contains(who)) return false;
   // Who joins has no plan, and who ends has nothing to go on with.
   return !e.has_join() && !e.has_stopped() && !(e.has_leave() && !e.leave().finalize());
 }
@@ -139,6 +142,7 @@ void TrackerMachine::end_rebuilding(TimeMs now, Effects& effects) {
   log(Severity::kError, "rebuild_failed", why + "; the job begins anew", effects);
   const auto strangers = std::move(rebuilding_->strangers);
   rebuilding_.reset();
+  since_ = now;  // those who are refused join again
   for (const auto& [who, answer] : strangers) {
     retire(who);
     refuse(who, Code::kClosed, why + "; join again", effects);
@@ -214,6 +218,7 @@ bool TrackerMachine::adopt_from_disks(TimeMs now, Effects& effects) {
     if (w.held && w.held->run() == most->first) told.push_back(&w.held->known());
   }
   take_over(plan, newest_of(plan, told), now);
+  servers_.clear();  // no process is left
   log(Severity::kWarning, "adopted_from_disks",
       "the journal does not hold job " + options_.job +
           "; it goes on from what the disks of its workers know, in epoch " + std::to_string(epoch_.value) +

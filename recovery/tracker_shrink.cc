@@ -21,21 +21,53 @@ std::size_t TrackerMachine::count_absent() const {
       std::ranges::count_if(plan_.members(), [](const wire::Member& m) { return m.absent(); }));
 }
 
-std::optional<TimeMs> TrackerMachine::goes_on_from() const {
-  if (!shrinks() || state_ != State::kGathering || !has_places() || waiting_.size() < settings_.min_workers()) {
-    return std::nullopt;
-  }
+bool TrackerMachine::vacant(std::size_t rank) const {
+  return is_vacant(plan_.members(static_cast<int>(rank)));
+}
+
+std::size_t TrackerMachine::count_vacant() const {
+  return static_cast<std::size_t>(std::ranges::count_if(plan_.members(), is_vacant));
+}
+
+// Once no more have come for the grace time. Not before a round timeout: should this tracker's journal have been lost,
+// its job's members are heard by then, and with them it goes on (tracker_rebuild.cc). And what disks know of a job is
+// not left behind with the machines of those who have not come yet.
+std::optional<TimeMs> TrackerMachine::begins_from() const {
+  const bool known = std::ranges::any_of(waiting_, [](const auto& w) { return w.second.held.has_value(); });
+  if (!settings_.elastic_start() || rebuilding_ || known) return std::nullopt;
   const auto grace_ms = static_cast<std::int64_t>(settings_.grace_ms());
+  return std::max({since_ + timeout_ms(), arrived_ + grace_ms, judge_from_});
+}
+
+std::string TrackerMachine::describe_beginning(TimeMs now) const {
+  if (!settings_.elastic_start() || state_ != State::kGathering || planned()) return {};
+  if (waiting_.size() < settings_.min_workers()) {
+    return "it begins with " + std::to_string(settings_.min_workers()) + " at least";
+  }
+  const auto from = begins_from();
+  if (!from) return "it begins with all of them: disks know of an earlier run, or members of one are heard";
+  return "it begins with those that are there in " + std::to_string(std::max<std::int64_t>(0, *from - now)) +
+         " ms, if no more come";
+}
+
+std::optional<TimeMs> TrackerMachine::goes_on_from() const {
+  if (!shrinks() || state_ != State::kGathering || waiting_.size() < settings_.min_workers()) return std::nullopt;
+  if (!planned()) return begins_from();
+  if (!has_places()) return std::nullopt;
+  const auto grace_ms = static_cast<std::int64_t>(settings_.grace_ms());
+  // Nobody else holds anything, and nobody else is waited for: who comes for such a place waits until it is called.
+  const bool all_back = std::ranges::all_of(free_places_, [this](std::size_t place) { return vacant(place); });
   if (interrupt_.resume() && survivors_ != 0) {
     // Those who are lost may hold what others have to load.
     const bool loads = committed_ && waiting_.size() != loaded_survivors();
-    if (loads && !spares_in_reach(hosts_there())) return std::nullopt;
+    if (loads && !all_back && !spares_in_reach(hosts_there())) return std::nullopt;
     // Where it has ended for those that come, nobody else is waited for.
     const bool lost = std::ranges::any_of(
         free_places_, [this](std::size_t place) { return !absent(place) && !leaves_for_good(place); });
     return interrupted_at_ + (lost ? grace_ms : 0);
   }
   // All start again, from what their hosts hold together.
+  if (all_back) return since_;
   if (!spares_in_reach(hosts_there())) return std::nullopt;
   return since_ + timeout_ms() + grace_ms;
 }
@@ -105,7 +137,21 @@ void TrackerMachine::count_missing_copies() {
   }
   for (const wire::Member& m : plan_.members()) {
     if (present.size() + left_domains_.size() >= settings_.replicas()) return;
-    if (m.absent() && !present.contains(m.domain_id())) left_domains_.insert(m.domain_id());
+    if (m.absent() && !is_vacant(m) && !present.contains(m.domain_id())) left_domains_.insert(m.domain_id());
+  }
+}
+
+// Nor are there copies in domains that had no rank before this plan: so they count until the next commit, as far as
+// those that had some were fewer than there should be copies.
+void TrackerMachine::count_new_domains(const wire::Plan& before) {
+  if (!shrinks() || before.epoch() == 0) return;
+  std::set<std::string> known = left_domains_;
+  for (const wire::Member& m : before.members()) {
+    if (!m.absent()) known.insert(m.domain_id());
+  }
+  for (const wire::Member& m : plan_.members()) {
+    if (known.size() >= settings_.replicas()) return;
+    if (!m.absent() && known.insert(m.domain_id()).second) left_domains_.insert(m.domain_id());
   }
 }
 

@@ -1,6 +1,7 @@
 // Workers beyond the world's size: who waits, who is called for the place of a rank that was lost, and when
 // (docs/decisions/0015-spares.md). Which of them is chosen is in spares.h.
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "recovery/codec.h"
@@ -169,11 +170,16 @@ void TrackerMachine::call_spares(TimeMs now, Effects& effects) {
   for (const auto& [worker, w] : waiting_) {
     if (!w.report && w.called.value == 0) looked_early.insert(w.member.host_id());
   }
+  // Where there are places that nobody has had, those come last without whose workers the job goes on: they may return.
+  std::vector<std::size_t> free(free_places_.begin(), free_places_.end());
+  const auto may_return = [this](std::size_t rank) { return absent(rank) && !vacant(rank); };
+  const bool vacancies = count_vacant() != 0;
+  if (vacancies) std::stable_partition(free.begin(), free.end(), std::not_fn(may_return));
   std::vector<std::size_t> ranks;
   std::vector<FreePlace> places;
-  for (const std::size_t rank : free_places_) {
+  for (const std::size_t rank : free) {
     const wire::Member& m = plan_.members(static_cast<int>(rank));
-    if (takers_.contains(rank) || calls_.contains(rank) || (!late && !m.waits())) continue;
+    if (takers_.contains(rank) || calls_.contains(rank) || (!late && !m.waits() && !is_vacant(m))) continue;
     if (places.size() == free_places_.size() - spoken_for) break;
     ranks.push_back(rank);
     const bool replaced = leaves_ && rank_of(leaves_->life) == rank;
@@ -188,6 +194,10 @@ void TrackerMachine::call_spares(TimeMs now, Effects& effects) {
     if (own && free_places_.contains(*own)) continue;
     workers.push_back(worker);
     idle.push_back({spare.host_id, spare.domain_id, spare.arrival});
+  }
+  while (vacancies && places.size() > idle.size() && may_return(ranks.back())) {
+    places.pop_back();
+    ranks.pop_back();
   }
   auto chosen = choose_spares(places, idle);
   const auto in_reach = [&] {
@@ -330,16 +340,20 @@ std::set<std::string> TrackerMachine::hosts_there() const {
     const std::string& host = spares_.at(worker).host_id;
     if (!found_nothing_.contains(host)) there.insert(host);
   }
+  for (const auto& [life, server] : servers_) {
+    if (is_served(server.member.host_id())) there.insert(server.member.host_id());
+  }
   return there;
 }
 
-// What was logged on a host where no rank is left, nobody answers for; it counts until all that is not obsolete was
-// logged without it (0006, "What counts as lost").
+// What was logged on a host where no rank is left, and nobody serves, nobody answers for; it counts until all that is
+// not obsolete was logged without it (0006, "What counts as lost").
 void TrackerMachine::leave_hosts(const wire::Plan& before) {
   std::set<std::string> hosts;
   for (const wire::Member& m : plan_.members()) {
     if (!m.absent()) hosts.insert(m.host_id());
   }
+  for (const wire::Member& m : plan_.servers()) hosts.insert(m.host_id());
   for (const wire::Member& m : before.members()) {
     if (left_domains_.size() >= settings_.replicas()) return;  // as many as can be lost already
     if (!m.absent() && !hosts.contains(m.host_id())) left_domains_.insert(m.domain_id());

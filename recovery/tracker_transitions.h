@@ -138,6 +138,7 @@ namespace warren {
   X(reordered)                        \
   X(drain_told)                       \
   X(planned_without)                  \
+  X(begun_short)                      \
   X(attempt_finished)                 \
   X(attempt_dropped)                  \
   X(too_many_absences)                \
@@ -145,7 +146,19 @@ namespace warren {
   X(newcomers_sent_back)              \
   X(waits_to_come_in)                 \
   X(timeline_ahead)                   \
-  X(member_preempted)
+  X(member_preempted)                 \
+  X(server_taken)                     \
+  X(server_refused)                   \
+  X(server_heard)                     \
+  X(server_told)                      \
+  X(server_out_of_turn)               \
+  X(server_unknown)                   \
+  X(farewell_taken)                   \
+  X(server_over)                      \
+  X(server_silent)                    \
+  X(server_unneeded)                  \
+  X(server_unaware)                   \
+  X(server_dismissed)
 
 enum class TrackerMachine::Transition : std::uint8_t {
 #define WARREN_X(name) name,

@@ -105,10 +105,19 @@ Result<std::vector<wire::Position>> TrackerMachine::next_frontier(bool with_inhe
     const bool finals = !shrinks() || (w.report && w.report->timeline() == timeline_.value);
     if (w.report) reports.push_back({Rank(static_cast<std::int32_t>(w.member.rank())), &*w.report, finals});
   }
-  std::vector<const wire::Position*> before, logged;
+  std::vector<const wire::Position*> before, logged, served;
   std::list<wire::Position> on_disk;
   if (with_inherited) {
     for (const wire::Position& p : plan_.frontier()) before.push_back(&p);
+    for (const auto& [life, server] : servers_) {
+      // What one that was named before has completed is in the plan's frontier, unless that proved wrong since.
+      if (is_named(life) || !continues(server.logged)) continue;
+      for (const wire::Position& p : server.logged.positions()) served.push_back(&p);
+    }
+    for (const wire::Leave& l : farewells_) {
+      if (!continues(l.logged())) continue;
+      for (const wire::Position& p : l.logged().positions()) served.push_back(&p);
+    }
     for (const auto& [worker, w] : waiting_) {
       const wire::Logged& l = w.report ? w.report->logged() : w.logged;
       if (continues(l)) {
@@ -131,19 +140,32 @@ Result<std::vector<wire::Position>> TrackerMachine::next_frontier(bool with_inhe
       }
     }
   }
-  return merge_frontier(reports, before, logged, committed_,
+  return merge_frontier(reports, before, logged, served, committed_,
                         [this](Rank rank) { return name(static_cast<std::size_t>(rank.value)); });
 }
 
 Result<std::vector<wire::Setup>> TrackerMachine::next_setups(bool goes_on) const {
   // What is done stays so in all timelines, whoever is left: its result may be part of what was committed.
-  std::vector<const google::protobuf::RepeatedPtrField<wire::Setup>*> lists{&setups_};
+  std::vector<const google::protobuf::RepeatedPtrField<wire::Setup>*> lists{&setups_}, served;
+  std::list<google::protobuf::RepeatedPtrField<wire::Setup>> of_leavers;
+  const auto add = [&](const auto& setups, const wire::Logged& logged) {
+    auto& counted = of_leavers.emplace_back();
+    for (const wire::Setup& s : setups) {
+      if (s.done() || (goes_on && continues(logged))) *counted.Add() = s;
+    }
+    served.push_back(&counted);
+  };
+  for (const auto& [life, server] : servers_) {
+    // Those of one that was named before are known, or were forgotten.
+    if (!is_named(life)) add(server.setups, server.logged);
+  }
+  for (const wire::Leave& l : farewells_) add(l.setups(), l.logged());
   for (const auto& [worker, w] : waiting_) {
     if (w.report) lists.push_back(&w.report->setups());
     const wire::Logged& l = w.report ? w.report->logged() : w.logged;
     if (goes_on && continues(l)) lists.push_back(&l.setups());
   }
-  return merge_setups(lists, timeline_);
+  return merge_setups(lists, served, timeline_);
 }
 
 void TrackerMachine::keep(std::vector<wire::Setup> setups) {
@@ -265,7 +287,7 @@ void TrackerMachine::commit(TimeMs now, Effects& effects) {
   }
   std::vector<const google::protobuf::RepeatedPtrField<wire::Setup>*> lists{&setups_};
   for (const auto& [rank, vote] : votes_) lists.push_back(&vote.setups());
-  auto setups = merge_setups(lists, timeline_);
+  auto setups = merge_setups(lists, {}, timeline_);
   if (!setups.ok()) {
     count(Transition::commit_desync);
     return roll_back(setups.status().code(), setups.status().describe(), now, effects);
@@ -285,6 +307,7 @@ void TrackerMachine::commit(TimeMs now, Effects& effects) {
   for (const auto& [life, rank] : rank_by_incarnation_) {
     if (!absent(rank)) send_committed(life, effects);
   }
+  dismiss_servers(true, Code::kClosed, program_version() + " is committed, and nothing older is needed", effects);
   take_in(now, effects);
 }
 
@@ -305,6 +328,8 @@ void TrackerMachine::learn_commit(Version version, Timeline timeline, Effects& e
       of_program(*committed_) + " of job " + options_.job +
           " is committed, as a member knows; the journal did not hold it",
       effects, {{"version", std::to_string(committed_->value)}});
+  // Those that have left since it was made may have begun what comes after it.
+  dismiss_servers(true, Code::kClosed, program_version() + " is committed, and nothing older is needed", effects);
 }
 
 void TrackerMachine::send_committed(Incarnation who, Effects& effects) const {
@@ -320,6 +345,8 @@ void TrackerMachine::on_log_gap(Incarnation who, const wire::LogGap& g, TimeMs n
   if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
   if (state_ != State::kRunning || !logged() || g.epoch() != plan_.epoch()) return count(Transition::out_of_turn);
   count(Transition::log_gap);
+  // Where something is computed again, what they hold of it would be another attempt's.
+  while (!servers_.empty()) drop_server(servers_.begin()->first, "the log misses results all the same", effects);
   if (g.has_setup()) {
     count(Transition::log_gap_of_setup);
     if (!survivors_setups_.contains({g.setup().group(), g.setup().name()}) && plan_.kept().empty() &&

@@ -46,7 +46,7 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
         "might be out of reach");
   }
   for (std::size_t i = 0; state_ == State::kRunning && absent_ != 0 && i < members_.size(); ++i) {
-    if (!absent(i)) continue;
+    if (!absent(i) || vacant(i)) continue;
     if (v.waits.size() >= kMaxMissingNames) break;
     const auto kept_out = excluded_.find(plan_.members(static_cast<int>(i)).worker_id());
     const bool excluded = kept_out != excluded_.end() && now < kept_out->second;
@@ -56,10 +56,24 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
                                  seconds_text(kept_out->second - now) + " or later"
                            : "; a worker that waits for its place comes in once the next version is committed"));
   }
+  if (const std::size_t vacancies = count_vacant(); state_ == State::kRunning && vacancies != 0) {
+    v.waits.push_back(
+        std::to_string(vacancies) + " of the job's " + std::to_string(members_.size()) +
+        " places nobody has had yet: workers that wait for one come in once the next version is committed");
+  }
+  if (const std::string beginning = describe_beginning(now); !beginning.empty() && !waiting_.empty()) {
+    v.waits.push_back("the job has " + std::to_string(waiting_.size()) + " of its " +
+                      std::to_string(settings_.world_size()) + " workers; " + beginning);
+  }
   for (const wire::Detour& d : plan_.detours()) {
     if (state_ != State::kRunning || v.waits.size() >= kMaxMissingNames) break;
     v.waits.push_back("the bytes between " + name(d.a()) + " and " + name(d.b()) + " go by way of " +
                       std::to_string(d.relays_size()) + " other ranks: their link was slow");
+  }
+  for (const auto& [life, server] : servers_) {
+    v.waits.push_back("worker " + server.member.worker_id() + " has left, and serves what host " +
+                      server.member.host_id() + " has logged: until a version is committed, for " +
+                      seconds_text(server.until - now) + " at most");
   }
   const auto from = goes_on_from();
   for (const std::string& worker : v.waiting_for) {
@@ -122,10 +136,11 @@ void TrackerMachine::check_invariants() const {
   WARREN_CHECK(epoch_ == persisted_epoch_, "no epoch exists that the journal does not hold");
   WARREN_CHECK(Epoch(plan_.epoch()) <= epoch_ && Epoch(interrupt_.epoch()) <= epoch_, "epochs only rise (I6)");
   WARREN_CHECK(members_.size() == (has_plan ? settings_.world_size() : 0), "a plan has every member");
-  WARREN_CHECK(rank_by_incarnation_.size() == members_.size(), "a rank has one life (I6)");
+  const std::size_t had = members_.size() - (members_.empty() ? 0 : count_vacant());
+  WARREN_CHECK(rank_by_incarnation_.size() == had, "a rank that anybody has had has one life (I6)");
   WARREN_CHECK(!leaves_ || (settings_.replace_after_ms() != 0 && rank_of(leaves_->life)),
                "who is asked to leave is a life of the plan (I6)");
-  WARREN_CHECK(place_by_worker_.size() == members_.size(), "a worker has one place");
+  WARREN_CHECK(place_by_worker_.size() == had, "a worker has one place");
   WARREN_CHECK(waiting_.size() == waiting_by_incarnation_.size(), "a worker waits in one life");
   WARREN_CHECK(waiting_.size() <= settings_.world_size(), "nobody waits beyond the world's size (I8)");
   WARREN_CHECK(spares_.size() <= limits::kMaxSpares && spares_.size() == spares_by_incarnation_.size(),
@@ -169,6 +184,16 @@ void TrackerMachine::check_invariants() const {
   }
   for (const auto& [life, rank] : rank_by_incarnation_) {
     WARREN_CHECK(plan_.members(static_cast<int>(rank)).incarnation() == life.value, "indexes agree");
+  }
+  WARREN_CHECK(servers_.empty() || (!shrinks() && servers_.size() < settings_.replicas()),
+               "fewer serve than there are copies");
+  for (const auto& [life, server] : servers_) {
+    WARREN_CHECK(!waiting_by_incarnation_.contains(life) && !spares_by_incarnation_.contains(life) &&
+                     server.member.incarnation() == life.value,
+                 "who serves has left for good (I6)");
+    const auto rank = rank_of(life);
+    WARREN_CHECK(!rank || members_[*rank].state == MemberState::kGone, "who serves has no rank (I6)");
+    WARREN_CHECK(state_ != State::kRunning || is_named(life), "a plan in force names who serves");
   }
   WARREN_CHECK(!resized_ || (state_ == State::kGathering && !waiting_.empty() &&
                              settings_.world_size() != plan_.settings().world_size()),
@@ -214,6 +239,7 @@ void TrackerMachine::check_invariants() const {
                  "votes are for the next version, in this timeline (I5)");
     position_bytes += vote.ByteSizeLong();
   }
+  for (const wire::Leave& l : farewells_) position_bytes += l.ByteSizeLong();
   WARREN_CHECK(position_bytes == position_bytes_ && position_bytes_ <= limits::kMaxPositionBytesPerJob,
                "what is kept of reports and votes is bounded (I8)");
   WARREN_CHECK(join_bytes == join_bytes_ && join_bytes_ <= limits::kMaxJoinBytesPerJob,

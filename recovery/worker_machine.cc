@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <set>
 #include <tuple>
 
@@ -105,6 +106,13 @@ enum class WorkerMachine::Transition : std::uint8_t {
   kLeaveRequested,
   kLeaveRequestRepeated,
   kLeaveRequestStale,
+  kServing,
+  kServingSuspended,
+  kServesRepeated,
+  kServesPlan,
+  kServesPlanStale,
+  kServedUntilTold,
+  kServedItsTime,
 };
 
 namespace {
@@ -192,6 +200,13 @@ constexpr const char* kTransitionNames[] = {
     "leave_requested",
     "leave_request_repeated",
     "leave_request_stale",
+    "serving",
+    "serving_suspended",
+    "serves_repeated",
+    "serves_plan",
+    "serves_plan_stale",
+    "served_until_told",
+    "served_its_time",
 };
 
 // More broken links than this say nothing new.
@@ -216,7 +231,7 @@ std::span<const char* const> WorkerMachine::transition_names() {
 
 WorkerMachine::WorkerMachine(Options options)
     : options_(std::move(options)), transitions_(std::size(kTransitionNames), 0) {
-  static_assert(std::size(kTransitionNames) == static_cast<std::size_t>(Transition::kLeaveRequestStale) + 1);
+  static_assert(std::size(kTransitionNames) == static_cast<std::size_t>(Transition::kServedItsTime) + 1);
   WARREN_CHECK(validate(options_.join).ok(), "whoever makes a worker machine has validated its join");
   WARREN_CHECK(options_.self.value != 0 && options_.join_timeout_ms > 0, "incarnation and join timeout are given");
 }
@@ -296,6 +311,66 @@ void WorkerMachine::send_leave(bool finalize, const std::string& reason, std::ve
   e.mutable_leave()->set_finalize(finalize);
   e.mutable_leave()->set_reason(wire_text(reason));
   e.mutable_leave()->set_preempted(!finalize && preempted_);
+  effects.emplace_back(Send{std::move(e)});
+}
+
+// How far this life and dead ones of its host have come. What is in flight its next life begins anew, unless all of it
+// is there: somebody who is lost may have completed it. What is too much to say is as good as lost.
+void WorkerMachine::send_serves(std::uint64_t left_ms, std::vector<WorkerEffect>& effects) {
+  wire::Envelope e = envelope();
+  wire::Leave& l = *e.mutable_leave();
+  l.set_epoch(std::max(served_, Epoch(plan_.epoch())).value);
+  l.set_reason(drain_->reason);
+  l.set_preempted(true);
+  l.set_serves_ms(left_ms);
+  if (left_ms != 0) {
+    std::map<std::pair<std::uint64_t, std::uint64_t>, const wire::Position*> furthest;  // by (group, version)
+    std::map<std::pair<std::uint64_t, std::uint64_t>, const wire::Setup*> setups;       // by (group, name)
+    const auto take = [&](const auto& positions) {
+      for (const wire::Position& p : positions) {
+        const wire::Position*& most = furthest[{p.group(), p.version()}];
+        if (most == nullptr || p.rounds() > most->rounds()) most = &p;
+      }
+    };
+    take(standing_.positions);
+    for (const wire::Setup& s : standing_.setups) setups[{s.group(), s.name()}] = &s;
+    const wire::Logged& dead = standing_.logged;
+    if (dead.run() == plan_.run() && dead.timeline() == plan_.timeline()) {
+      take(dead.positions());
+      for (const wire::Setup& s : dead.setups()) setups.try_emplace({s.group(), s.name()}, &s);
+    }
+    wire::Logged& logged = *l.mutable_logged();
+    logged.set_run(plan_.run());
+    logged.set_timeline(plan_.timeline());
+    std::size_t ranges = 0;
+    const auto copy_final = [&ranges](const auto& from, auto& to, std::size_t most) {
+      const auto more = static_cast<std::size_t>(from.final_size());
+      if (more == 0 || from.total_bytes() == 0 || ranges + more > most) return;
+      ranges += more;
+      *to.mutable_final() = from.final();
+      to.set_total_bytes(from.total_bytes());
+    };
+    for (const auto& [key, most] : furthest) {
+      if (logged.positions_size() == static_cast<int>(limits::kMaxPositions)) break;
+      wire::Position p;
+      p.set_group(key.first);
+      p.set_version(key.second);
+      p.set_rounds(most->rounds());
+      copy_final(*most, p, limits::kMaxLoggedRanges);
+      if (p.rounds() != 0 || p.final_size() != 0) *logged.add_positions() = std::move(p);
+    }
+    ranges = 0;
+    for (const auto& [key, most] : setups) {
+      if (l.setups_size() == static_cast<int>(limits::kMaxSetups)) break;
+      wire::Setup s;
+      s.set_group(key.first);
+      s.set_name(key.second);
+      s.set_timeline(most->timeline());
+      s.set_done(most->done());
+      copy_final(*most, s, limits::kMaxSetupRangesPerReport);
+      if (s.done() || s.final_size() != 0) *l.add_setups() = std::move(s);
+    }
+  }
   effects.emplace_back(Send{std::move(e)});
 }
 
@@ -401,7 +476,8 @@ void WorkerMachine::on_message(const wire::Envelope& e, TimeMs now, std::vector<
     case wire::Envelope::kWelcome: return on_welcome(e.welcome(), now, effects);
     case wire::Envelope::kCalled: return on_called(e.called(), now, effects);
     case wire::Envelope::kRefused: return on_refused(e.refused(), effects);
-    case wire::Envelope::kPlan: return on_plan(e.plan(), now, effects);
+    case wire::Envelope::kPlan:
+      return state_ == State::kServing ? on_served_plan(e.plan(), now, effects) : on_plan(e.plan(), now, effects);
     case wire::Envelope::kInterrupt: return on_interrupt(e.interrupt(), now, effects);
     case wire::Envelope::kLoaded: return on_loaded(e.loaded(), effects);
     case wire::Envelope::kCommitted:
@@ -588,6 +664,7 @@ void WorkerMachine::on_refused(const wire::Refused& refused, std::vector<WorkerE
       fenced_ = true;
       given_up_ = refused.fenced();
       return stop(Epoch(plan_.epoch()).next(), why.because_of_this("out of job " + options_.job), false, effects);
+    case State::kServing: count(Transition::kServedUntilTold); return end_serving(refused.reason(), effects);
     case State::kSuspended:
       count(Transition::kFencedSuspended);
       return fail(State::kFailed, why.because_of_this("out of job " + options_.job), effects, refused.fenced());
@@ -809,8 +886,12 @@ void WorkerMachine::on_stopped(Epoch epoch, Standing standing, TimeMs now, std::
     return fail(State::kFailed, stop_why_, effects, given_up_);
   }
   if (resume_) {
-    count(Transition::kSuspended);
     standing_ = std::move(standing);
+    if (leaves_to_serve_) {
+      count(Transition::kServing);
+      return begin_to_serve(now, effects);
+    }
+    count(Transition::kSuspended);
     return suspend(now, effects);
   }
   count(Transition::kStopped);
@@ -888,6 +969,10 @@ void WorkerMachine::leave(bool finalize, const std::string& reason, TimeMs now, 
       send_leave(false, reason, effects);
       return fail(State::kFailed, gave_up, effects);
     case State::kMember:
+      if (!finalize && may_serve(now)) {
+        leaves_to_serve_ = true;
+        return stop(Epoch(plan_.epoch()).next(), gave_up, true, effects);
+      }
       if (!finalize) {
         count(Transition::kGaveUpMember);
         send_leave(false, reason, effects);
@@ -916,17 +1001,64 @@ void WorkerMachine::leave(bool finalize, const std::string& reason, TimeMs now, 
         return;
       }
       if (state_ == State::kStopping) return;
+      if (may_serve(now)) {
+        count(Transition::kServingSuspended);
+        return begin_to_serve(now, effects);
+      }
       count(Transition::kGaveUpSuspended);
       send_leave(false, reason, effects);
       return fail(State::kFailed, gave_up, effects);
     case State::kBroken:
+    case State::kServing:
     case State::kFinished:
     case State::kFailed: return;
   }
 }
 
-void WorkerMachine::drain(TimeMs by, const std::string& reason, TimeMs now, std::vector<WorkerEffect>& effects) {
+// Where one copy is all there is, or is held by all hosts, who goes would be no help.
+bool WorkerMachine::may_serve(TimeMs now) const {
+  const wire::JobSettings& settings = options_.join.settings();
+  return serves_ && plan_.epoch() != 0 && !finalizing_ && settings.replicas() > 1 && settings.min_workers() == 0 &&
+         drain_ && now < drain_->by;
+}
+
+void WorkerMachine::begin_to_serve(TimeMs now, std::vector<WorkerEffect>& effects) {
+  state_ = State::kServing;
+  since_ = heard_ = now;
+  next_send_ = now + interval_ms();
+  next_complaint_ = now + kWaitLogIntervalMs;
+  const std::int64_t left_ms = std::max<std::int64_t>(1, drain_->by - now);
+  log(Severity::kInfo, "serving",
+      "this worker has left job " + options_.job + ", and serves what its host has logged for " + seconds(left_ms) +
+          " at most: until a version is committed",
+      effects);
+  send_serves(static_cast<std::uint64_t>(left_ms), effects);
+}
+
+void WorkerMachine::on_served_plan(const wire::Plan& plan, TimeMs now, std::vector<WorkerEffect>& effects) {
+  const auto named = std::ranges::find_if(
+      plan.servers(), [&](const wire::Member& m) { return m.incarnation() == options_.self.value; });
+  // What the first one calls done is all that may be served: without it nothing is.
+  const bool next = named != plan.servers().end() && plan.base_epoch() == 0 && Epoch(plan.epoch()) > served_ &&
+                    (served_ != Epoch() || named->since() == plan.epoch());
+  if (!next) return count(Transition::kServesPlanStale);
+  count(Transition::kServesPlan);
+  served_ = Epoch(plan.epoch());
+  effects.emplace_back(worker_effect::Serve{plan});
+  // Another plan names it only once the tracker knows that it has this one.
+  send_serves(static_cast<std::uint64_t>(std::max<std::int64_t>(1, drain_->by - now)), effects);
+}
+
+void WorkerMachine::end_serving(const std::string& why, std::vector<WorkerEffect>& effects) {
+  state_ = State::kFailed;
+  log(Severity::kInfo, "served", "this worker need not serve what its host has logged any more: " + why, effects);
+  effects.emplace_back(worker_effect::Left{});
+}
+
+void WorkerMachine::drain(TimeMs by, const std::string& reason, bool serves, TimeMs now,
+                          std::vector<WorkerEffect>& effects) {
   preempted_ = true;
+  serves_ = serves_ || serves;
   const TimeMs latest = std::min(by, now + limits::kMaxDrainMs);
   if (drain_ && drain_->by <= latest) return;
   count(Transition::kDraining);
@@ -1009,8 +1141,10 @@ void WorkerMachine::complain_about_silence(TimeMs now, std::vector<WorkerEffect>
         : state_ == State::kSuspended
             ? "all calls wait since " + seconds(now - since_) + " for the place of a lost worker to be taken (" +
                   std::string(stop_why_.message()) + ")"
-            : "finalize waits since " + seconds(now - since_) +
-                  " for the tracker, or for ranks that have not called it",
+        : state_ == State::kServing ? "this worker has left job " + options_.job +
+                                          ", and serves what its host has logged since " + seconds(now - since_)
+                                    : "finalize waits since " + seconds(now - since_) +
+                                          " for the tracker, or for ranks that have not called it",
         effects);
   } else {
     count(Transition::kTrackerSilent);
@@ -1071,6 +1205,11 @@ void WorkerMachine::on_tick(TimeMs now, std::vector<WorkerEffect>& effects) {
                     .because_of_this("cannot finalize job " + options_.job),
                 false, effects);
   }
+  if (state_ == State::kServing && now >= drain_->by) {
+    count(Transition::kServedItsTime);
+    send_serves(0, effects);
+    return end_serving("its time is over", effects);
+  }
   keep_alive(now, effects);
   if (now >= next_complaint_) complain_about_silence(now, effects);
 }
@@ -1104,6 +1243,10 @@ void WorkerMachine::keep_alive(TimeMs now, std::vector<WorkerEffect>& effects) {
         count(Transition::kPeerGoneRepeatedSuspended);
         send_link_broken(broken, effects);
       }
+      break;
+    case State::kServing:
+      count(Transition::kServesRepeated);
+      send_serves(static_cast<std::uint64_t>(std::max<std::int64_t>(1, drain_->by - now)), effects);
       break;
     default: break;
   }
@@ -1141,6 +1284,7 @@ std::optional<TimeMs> WorkerMachine::next_deadline() const {
     case State::kJoining: return std::min({next_send_, next_complaint_, join_deadline().value_or(next_send_)});
     case State::kSpare: return std::min(next_send_, next_complaint_);
     case State::kMember: return std::min({next_send_, next_complaint_, report_deadline().value_or(next_send_)});
+    case State::kServing: return std::min({next_send_, next_complaint_, drain_->by});
     case State::kSuspended:
     case State::kLeaving: return std::min({next_send_, next_complaint_, heard_ + options_.join_timeout_ms});
     default: return std::nullopt;
@@ -1160,9 +1304,11 @@ void WorkerMachine::check_invariants() const {
   WARREN_CHECK(state_ != State::kStopping || stop_epoch_ > Epoch(plan_.epoch()), "what is stopped is older (I6)");
   WARREN_CHECK(state_ != State::kStopping || !stop_why_.ok(), "calls in flight fail with a reason");
   WARREN_CHECK(broken_links_.size() <= kMaxBrokenLinks, "reports are bounded (I8)");
+  WARREN_CHECK(state_ != State::kServing || (drain_ && preempted_ && plan_.epoch() != 0),
+               "who serves was preempted, and was a member");
   WARREN_CHECK(next_deadline().has_value() == (state_ == State::kJoining || state_ == State::kSpare ||
                                                state_ == State::kMember || state_ == State::kSuspended ||
-                                               state_ == State::kLeaving),
+                                               state_ == State::kServing || state_ == State::kLeaving),
                "what waits has a deadline (I7)");
 }
 

@@ -9,6 +9,9 @@
 // does not answer ends with an error after join_timeout_ms (never a worker that trains alone). Messages may be lost.
 // Join, Leave(finalize), Report, Load, Vote and the reports of broken links, failed rounds and gaps in the log are
 // repeated until they are answered; Interrupt is repeated by the tracker until it has Stopped or Report.
+//
+// Who is preempted, and whose log nobody would keep, may go on serving it (member or suspended → serving → failed): it
+// has no part in the job then, repeats its Leave, and ends when it is told to, or when its time is over.
 #pragma once
 
 #include <cstdint>
@@ -75,6 +78,13 @@ struct Drain {
   TimeMs by;
   std::string reason;
 };
+// This life, which has left, serves what its host has logged to the members of this plan, as far as the first such plan
+// calls it done.
+struct Serve {
+  wire::Plan plan;
+};
+// It need not serve any more, or has no more time: the process may end. Comes once, last but for Log.
+struct Left {};
 // finalize is complete everywhere. Comes once, last but for Log.
 struct Finished {};
 struct Log {
@@ -84,7 +94,8 @@ struct Log {
 using WorkerEffect =
     std::variant<worker_effect::Send, worker_effect::Install, worker_effect::StopDataPath, worker_effect::Loaded,
                  worker_effect::Committed, worker_effect::Fail, worker_effect::Spare, worker_effect::Called,
-                 worker_effect::Drain, worker_effect::Finished, worker_effect::Log>;
+                 worker_effect::Drain, worker_effect::Serve, worker_effect::Left, worker_effect::Finished,
+                 worker_effect::Log>;
 
 class WorkerMachine {
  public:
@@ -96,6 +107,7 @@ class WorkerMachine {
     kStopping,
     kSuspended,
     kBroken,
+    kServing,
     kLeaving,
     kFinished,
     kFailed
@@ -159,8 +171,13 @@ class WorkerMachine {
   void leave(bool finalize, const std::string& reason, TimeMs now, std::vector<WorkerEffect>& effects);
   // The machine that this worker has is needed elsewhere: it will leave() before `by`. The tracker is told with each
   // heartbeat, and by the Leave that it is no failure. Again, or after the tracker's request: the earlier time counts.
-  void drain(TimeMs by, const std::string& reason, TimeMs now, std::vector<WorkerEffect>& effects);
+  // `serves`: nobody would keep what it has logged, and it can stay until then: leave() may begin to serve that instead
+  // of ending this life.
+  void drain(TimeMs by, const std::string& reason, bool serves, TimeMs now, std::vector<WorkerEffect>& effects);
   [[nodiscard]] bool draining() const { return drain_.has_value(); }
+  // leave() would not end this life now: it stops the data path, as for an interrupt that resumes, and serves. Not of
+  // one that has called finalize, or waits to join.
+  [[nodiscard]] bool may_serve(TimeMs now) const;
   void on_tick(TimeMs now, std::vector<WorkerEffect>& effects);
   // What is due of that as far as it only says again that this life is there, and what it wants: heartbeats, and what
   // is repeated until it is answered. Nothing but Send; for a shell that is held up while it carries out effects.
@@ -224,6 +241,10 @@ class WorkerMachine {
   void on_finished(const wire::Finished& finished, std::vector<WorkerEffect>& effects);
   void on_leave_request(const wire::LeaveRequest& request, TimeMs now, std::vector<WorkerEffect>& effects);
   void begin_drain(TimeMs by, const std::string& reason, TimeMs now, std::vector<WorkerEffect>& effects);
+  void begin_to_serve(TimeMs now, std::vector<WorkerEffect>& effects);
+  void send_serves(std::uint64_t left_ms, std::vector<WorkerEffect>& effects);
+  void on_served_plan(const wire::Plan& plan, TimeMs now, std::vector<WorkerEffect>& effects);
+  void end_serving(const std::string& why, std::vector<WorkerEffect>& effects);
   void join_timed_out(TimeMs now, std::vector<WorkerEffect>& effects);
   void complain_about_silence(TimeMs now, std::vector<WorkerEffect>& effects);
   [[nodiscard]] std::string who() const;
@@ -264,6 +285,9 @@ class WorkerMachine {
   Standing standing_;                    // of the answer to the last interrupt
   std::optional<Draining> drain_;
   bool preempted_ = false;           // not only the tracker has asked for it
+  bool serves_ = false;              // it may serve until then
+  bool leaves_to_serve_ = false;     // once its data path has stopped
+  Epoch served_;                     // the newest plan that names it as one that serves; 0: none
   bool finalizing_ = false;          // the program has called finalize
   bool loading_ = false;             // Load is not answered
   wire::Vote vote_;                  // not committed yet; version 0: none

@@ -251,6 +251,10 @@ std::string job_html(const JobStatus& job) {
   html +=
       "<table><tr><th>rank<th>worker<th>host<th>state<th>last heard<th>rounds<th>bytes<th>attempt<th>at work on</tr>";
   for (const TrackerMachine::MemberView& m : v.members) {
+    if (m.worker_id.empty()) {
+      html += "<tr>" + cell(std::to_string(m.rank.value)) + "<td><td><td>vacant</td></tr>\n";
+      continue;
+    }
     html += "<tr>" + cell(m.rank == kNoRank ? "" : std::to_string(m.rank.value)) + cell(m.worker_id) + cell(m.host_id) +
             (m.absent     ? "<td class=bad>absent</td>"
              : !m.alive   ? "<td class=bad>lost</td>"

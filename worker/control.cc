@@ -153,6 +153,7 @@ Control::Control(const Settings& settings, const Log& log, const RoundBoard& boa
       services_(services),
       self_(services.self),
       drain_ms_(settings.drain_ms),
+      ends_process_(settings.on_rollback == OnRollback::kExit),
       sample_ms_(sample_interval_ms(settings.round_timeout_ms)),
       progress_(sample_ms_) {}
 
@@ -275,6 +276,7 @@ Status Control::open(const Settings& settings) {
   agreed->set_replace_after_ms(static_cast<std::uint64_t>(settings.replace_after_ms));
   agreed->set_min_workers(settings.min_workers);
   agreed->set_grace_ms(static_cast<std::uint64_t>(settings.grace_ms));
+  agreed->set_elastic_start(settings.max_workers != 0);
   join.set_fetch_port(services_.fetch_port);
   if (segments_) join.set_segment_socket(segments_->socket());
   if (services_.held) *join.mutable_held() = *services_.held;
@@ -450,7 +452,12 @@ void Control::loop() {
     // Who is in a job looks at what it does.
     if (machine_->state() == WorkerMachine::State::kMember)
       deadline = std::min(deadline.value_or(next_sample_), next_sample_);
-    if (drains()) deadline = std::min({deadline.value_or(*leave_by_), *leave_by_, now() + kLookAtDrainMs});
+    if (drains()) {
+      // Who serves may be told to go at once, too; when its time is over its machine knows.
+      const TimeMs look = now() + kLookAtDrainMs;
+      const bool serves = machine_->state() == WorkerMachine::State::kServing;
+      deadline = std::min({deadline.value_or(look), look, serves ? look : *leave_by_});
+    }
     const std::int64_t wait_ms = deadline ? std::clamp<std::int64_t>(*deadline - now(), 0, 60'000) : -1;
     if (zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>(wait_ms)) < 0 &&
         zmq_errno() != EINTR) {
@@ -496,7 +503,7 @@ bool Control::drain_commands() {
             [&](const LinkBroken& c) { machine_->on_link_broken(c.epoch, c.peer, c.evidence, now(), effects); },
             [&](const RoundFailed& c) { machine_->on_round_failed(c.epoch, c.why, now(), effects); },
             [&](const Leave& c) { machine_->leave(c.finalize, c.reason, now(), effects); },
-            [&](const Drain& c) { begin_drain(now() + c.within_ms, c.reason); },
+            [&](const Drain& c) { begin_drain(now() + c.within_ms, c.reason, false); },
             [&](const Load&) { machine_->load(now(), effects); },
             [&](Map& c) {
               map_kept(std::move(c.keeper));
@@ -626,12 +633,14 @@ void Control::watch_links() {
   }
 }
 
-void Control::begin_drain(TimeMs by, const std::string& reason) {
-  if (preempted_ && leave_by_ && *leave_by_ <= by) return;
+void Control::begin_drain(TimeMs by, const std::string& reason, bool with_launcher) {
+  // A launcher that stays keeps what this process has logged, and gives it to whom it starts. It may be told after this
+  // process, and with a later time, that it does not.
+  const bool serves = ends_process_ && (with_launcher || keeper_ == nullptr);
+  std::vector<WorkerEffect> effects;
+  machine_->drain(by, reason, serves, now(), effects);
   preempted_ = true;
   begin_to_leave(by, reason);
-  std::vector<WorkerEffect> effects;
-  machine_->drain(by, reason, now(), effects);
   run_effects(std::move(effects));
 }
 
@@ -649,11 +658,11 @@ bool Control::drains() const {
 
 void Control::look_at_drain() {
   if (const std::int64_t by_ms = life_sign_.leave_by_ms(); by_ms != 0) {
-    begin_drain(TimeMs{by_ms}, "its launcher was told that the machine is needed elsewhere");
+    begin_drain(TimeMs{by_ms}, "its launcher was told that the machine is needed elsewhere", true);
   }
   if (sigterm_ != nullptr && sigterm_->count() != sigterms_) {
     sigterms_ = sigterm_->count();
-    begin_drain(sigterms_ == 1 ? now() + drain_ms_ : now(), "SIGTERM");
+    begin_drain(sigterms_ == 1 ? now() + drain_ms_ : now(), "SIGTERM", false);
   }
   const WorkerMachine::State state = machine_->state();
   if (sigterm_ != nullptr && (state == WorkerMachine::State::kFinished || state == WorkerMachine::State::kFailed ||
@@ -661,27 +670,38 @@ void Control::look_at_drain() {
     // Nothing is left to drain: the signal is the program's again.
     sigterm_.reset();
   }
-  if (!drains()) return;
+  // Who serves has left: its machine says when it may go.
+  if (!drains() || state == WorkerMachine::State::kServing) return;
   const bool over = now() >= *leave_by_;
   // The others have only to call finalize, too: a new life would have to run the program to its end.
   if (state == WorkerMachine::State::kLeaving && (!over || !preempted_)) return;
   // A round that was interrupted waits for a plan, and goes on without this life.
   const bool at_once = over || state != WorkerMachine::State::kMember;
-  const auto leave = [this](std::vector<WorkerEffect>& effects) { machine_->leave(false, leave_why_, now(), effects); };
-  // A place that its job has given to a spare is lost, as that of a fenced life is.
-  const bool left = data_path_.leave(at_once, preempted_ ? kExitPreempted : kExitFenced, [&] {
-    life_sign_.drained();
-    std::vector<WorkerEffect> effects;
-    leave(effects);
+  std::vector<WorkerEffect> effects;
+  const auto leave = [&] { machine_->leave(false, leave_why_, now(), effects); };
+  if (machine_->may_serve(now())) {
+    if (!data_path_.may_leave(at_once)) return;
+    leave();
+    return run_effects(std::move(effects));
+  }
+  const bool left = end_process(at_once, [&] {
+    leave();
     std::erase_if(effects, [](const WorkerEffect& e) { return !std::holds_alternative<worker_effect::Send>(e); });
     run_effects(std::move(effects));
-    sockets_.reset();  // what was said goes out
   });
   if (!left) return;
   life_sign_.drained();
-  std::vector<WorkerEffect> effects;
-  leave(effects);
+  leave();
   run_effects(std::move(effects));
+}
+
+bool Control::end_process(bool at_once, const std::function<void()>& say) {
+  // A place that its job has given to a spare is lost, as that of a fenced life is.
+  return data_path_.leave(at_once, preempted_ ? kExitPreempted : kExitFenced, [&] {
+    life_sign_.drained();
+    say();
+    sockets_.reset();  // what was said goes out
+  });
 }
 
 void Control::set_progress() {
@@ -785,6 +805,8 @@ void Control::run_effects(std::vector<WorkerEffect> effects) {
                    },
                    [&](const worker_effect::Called& e) { data_path_.called(e); },
                    [&](const worker_effect::Drain& e) { begin_to_leave(e.by, e.reason); },
+                   [&](const worker_effect::Serve& e) { data_path_.serve(e.plan); },
+                   [&](const worker_effect::Left&) { (void)end_process(true, [] {}); },
                    [&](const worker_effect::Finished&) {
                      life_sign_.finished();
                      data_path_.finished();

@@ -63,9 +63,12 @@ class DataPath {
   virtual void finished() = 0;
   // This worker drains: no call begins any more.
   virtual void begin_nothing() = 0;
-  // Whether no call is under way, or it does not matter. Where that ends the process, with `exit_code`, this does not
-  // return, and calls `say` before.
+  // Whether no call is under way, or it does not matter.
+  virtual bool may_leave(bool at_once) = 0;
+  // Likewise; where that ends the process, with `exit_code`, this does not return, and calls `say` before.
   virtual bool leave(bool at_once, int exit_code, const std::function<void()>& say) = 0;
+  // What this host has logged is served to the members of this plan, which names this life as one that has left.
+  virtual void serve(const wire::Plan& plan) = 0;
 };
 
 class Control {
@@ -196,11 +199,13 @@ class Control {
   void watch_links();
   void run_effects(std::vector<WorkerEffect> effects);
   void set_progress();
-  // The machine is needed elsewhere.
-  void begin_drain(TimeMs by, const std::string& reason);
+  // The machine is needed elsewhere. `with_launcher`: and its launcher goes, too.
+  void begin_drain(TimeMs by, const std::string& reason, bool with_launcher);
   // Begins no call, and leaves by then.
   void begin_to_leave(TimeMs by, const std::string& reason);
   void look_at_drain();
+  // As DataPath::leave().
+  bool end_process(bool at_once, const std::function<void()>& say);
   [[nodiscard]] bool drains() const;
   [[nodiscard]] TimeMs now() const;
 
@@ -220,6 +225,7 @@ class Control {
   std::unique_ptr<SegmentExchange> segments_;
   LifeSign life_sign_;
   const std::int64_t drain_ms_;
+  const bool ends_process_;                // where this life is over, and the program need not hear why
   std::unique_ptr<SigtermCount> sigterm_;  // null: the signal is the program's
   int sigterms_ = 0;                       // that were looked at
   std::optional<TimeMs> leave_by_;         // it drains

@@ -235,6 +235,7 @@ void Engine::add_setups_in_flight(std::vector<wire::Setup>& setups) const {
       s.set_group(id.value);
       s.set_name(key.round.sequence.value);
       s.set_timeline(plan_.timeline.value);
+      if (!held.empty()) s.set_total_bytes(whole_bytes(recall_->reader(), key));
       ranges += held.intervals().size();
     }
   }
@@ -252,6 +253,7 @@ void Engine::add_setups_in_flight(std::vector<wire::Setup>& setups) const {
       range.set_begin(i.begin);
       range.set_end(i.end);
     }
+    if (s.final_size() == 0) s.clear_total_bytes();
     setups.push_back(std::move(s));
   }
   std::sort(setups.begin(), setups.end(), [](const wire::Setup& a, const wire::Setup& b) {
@@ -283,7 +285,7 @@ wire::Position Engine::position_of(const Group& group, bool own) const {
     range.set_begin(i.begin);
     range.set_end(i.end);
   }
-  if (plan_.shrinks) say_of_whole(recall_->reader(), {RecordKind::kRound, round}, p);
+  say_of_whole(recall_->reader(), {RecordKind::kRound, round}, p);
   return p;
 }
 

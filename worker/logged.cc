@@ -61,6 +61,7 @@ wire::Logged logged_by(HostLogReader& reader, std::uint64_t run, std::span<const
     s.set_name(key.round.sequence.value);
     s.set_timeline(timeline.value);
     add_held(key, s);
+    if (s.final_size() != 0) s.set_total_bytes(whole_bytes(reader, key));
   }
   // What is not told of them is as good as lost.
   if (!whole) logged.clear_lives();
@@ -69,12 +70,16 @@ wire::Logged logged_by(HostLogReader& reader, std::uint64_t run, std::span<const
 
 }  // namespace
 
+std::uint64_t whole_bytes(HostLogReader& reader, const RecordKey& key) {
+  const auto info = reader.info(key);
+  return info.ok() && info.value() ? info.value()->total_bytes : 0;
+}
+
 void say_of_whole(HostLogReader& reader, const RecordKey& key, wire::Position& position) {
-  if (key.round.group != kWorldGroup) return;
   const auto info = reader.info(key);
   if (!info.ok() || !info.value()) return;
   if (!position.final().empty()) position.set_total_bytes(info.value()->total_bytes);
-  position.set_empty(info.value()->total_bytes == 0);
+  position.set_empty(key.round.group == kWorldGroup && info.value()->total_bytes == 0);
 }
 
 wire::Logged logged_on(HostLogReader& reader, std::uint64_t run) {

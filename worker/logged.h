@@ -17,7 +17,10 @@ namespace warren::worker {
 // it: also the lives. Nothing where they are of several runs: those of the newer one have logged nothing, or the
 // others' segments would have gone.
 [[nodiscard]] wire::Logged kept_in(const HostLog& log);
-// Of the world's round in flight: how long its result is, by the records that this host has of it.
+// Of a round in flight, by the records that this host has of it: how long its result is; 0: that is not known, or it
+// has no bytes.
+[[nodiscard]] std::uint64_t whole_bytes(HostLogReader& reader, const RecordKey& key);
+// Likewise, and of the world's whether it has none.
 void say_of_whole(HostLogReader& reader, const RecordKey& key, wire::Position& position);
 [[nodiscard]] bool says_nothing(const wire::Logged& logged);
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "recovery/check.h"
+#include "worker/replay/done_reader.h"
 
 namespace warren::worker {
 namespace {
@@ -89,6 +90,15 @@ Replayer::Plan replay_plan(const wire::Plan& plan, Rank self) {
     if (m.absent()) continue;
     p.peers.push_back({Rank(static_cast<std::int32_t>(m.rank())), Incarnation(m.incarnation()), m.host_id(),
                        m.domain_id(), m.fresh(), Epoch(m.since())});
+  }
+  for (int i = 0; i < plan.servers_size(); ++i) {
+    const wire::Member& m = plan.servers(i);
+    Replayer::Peer& peer = p.peers.emplace_back();
+    peer.rank = server_rank(plan, i);
+    peer.life = Incarnation(m.incarnation());
+    peer.host_id = m.host_id();
+    peer.domain_id = m.domain_id();
+    peer.server = true;
   }
   return p;
 }

@@ -670,10 +670,22 @@ void Session::begin_nothing() {
   drains_.store(true, std::memory_order_relaxed);
 }
 
+bool Session::is_idle(const std::unique_lock<std::mutex>& lock) const {
+  return lock && callers_ == 0 && engine_.outstanding() == 0 && !states_move();
+}
+
+bool Session::may_leave(bool at_once) {
+  return at_once || is_idle(std::unique_lock(mutex_, std::try_to_lock));
+}
+
+// Calls stay stopped, and no other begins.
+void Session::serve(const wire::Plan& plan) {
+  fetch_->install(plan);
+}
+
 bool Session::leave(bool at_once, int exit_code, const std::function<void()>& say) {
-  // Whoever drives a call holds the lock, or sleeps in it; who has left its last one does neither.
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!at_once && (!lock || callers_ != 0 || engine_.outstanding() > 0 || states_move())) return false;
+  if (!at_once && !is_idle(lock)) return false;
   if (settings_.on_rollback != OnRollback::kExit) return true;
   const bool preempted = exit_code == kExitPreempted;
   log_(WARREN_LOG_WARNING, "this worker leaves job " + settings_.job + " and ends with exit code " +

@@ -174,7 +174,9 @@ class Session final : private DataPath {
   void failed(const worker_effect::Fail& what) override;
   void finished() override;
   void begin_nothing() override;
+  bool may_leave(bool at_once) override;
   bool leave(bool at_once, int exit_code, const std::function<void()>& say) override;
+  void serve(const wire::Plan& plan) override;
 
   template <class Done>
   void drive(std::unique_lock<std::mutex>& lock, Done done);
@@ -218,6 +220,8 @@ class Session final : private DataPath {
   void look_at_checkpoints();
   void look_at_dead_segments();
   [[nodiscard]] Status gone() const;
+  // Whoever drives a call holds the lock, or sleeps in it; who has left its last one does neither.
+  [[nodiscard]] bool is_idle(const std::unique_lock<std::mutex>& lock) const;
   // With which exit code; nothing: the program hears why.
   [[nodiscard]] std::optional<int> ends_process(const Status& why, bool fenced) const;
   static TimeMs now();

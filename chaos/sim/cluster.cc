@@ -54,6 +54,7 @@ struct Setting {
   bool salted = false;
   bool disks = false, mirror = false;
   std::uint32_t spares = 0;
+  std::uint32_t late = 0;  // workers that come some time, if the job may begin without them
   bool survivable = true;  // no more failure domains are lost than there are copies to spare
 };
 
@@ -69,7 +70,7 @@ std::uint32_t draw_world_size(Random& random) {
 }
 
 // Apart from what other jobs draw.
-void draw_shrinking(Setting& s, const SimOptions& options) {
+void draw_shrinking(Setting& s, const SimOptions& options, bool staged) {
   Random random(Random::mix(options.seed ^ 0x5a5a));
   wire::JobSettings& job = s.job;
   const std::uint32_t most = s.world_size - 1;
@@ -85,6 +86,10 @@ void draw_shrinking(Setting& s, const SimOptions& options) {
   s.program.shrinks = true;
   s.disks = options.disks.value_or(options.seed / kShrinksEvery % 3 == 1);
   s.mirror = false;
+  const bool may_begin_short = !staged && random.chance(0.4);
+  const auto late = static_cast<std::uint32_t>(random.below(s.world_size));
+  s.late = options.late.value_or(may_begin_short ? late : 0);
+  job.set_elastic_start(options.late ? s.late != 0 : may_begin_short);
 }
 
 Setting draw_setting(Random& random, const SimOptions& options) {
@@ -141,8 +146,9 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   s.program.inferred = s.job.replicas() > 0 && !s.large && !s.disks &&
                        options.inferred.value_or(!s.recipe && options.seed % kInferredEvery == kInferredAt);
   // Tests that say what happens to whom have the ranks that they know.
-  const bool staged = !options.deaths.empty() || !options.hosts.empty() || options.faults || options.straggler ||
-                      options.lone_commit || options.tracker_dies_before_effect || options.mutant != Mutant::none;
+  const bool staged = !options.deaths.empty() || !options.notices.empty() || !options.hosts.empty() || options.faults ||
+                      options.straggler || options.lone_commit || options.tracker_dies_before_effect ||
+                      options.mutant != Mutant::none;
   s.program.repeats = !staged && options.seed % 2 == 0;
   const std::uint64_t some = options.seed % kSparesEvery == kSparesAt ? 1 + options.seed / kSparesEvery % 3 : 0;
   s.spares = options.spares.value_or(staged || s.large ? 0 : static_cast<std::uint32_t>(some));
@@ -153,7 +159,7 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   s.job.set_reorders(s.job.rewire() && options.reorders.value_or(options.seed % 2 == 0));
   s.mirror = s.disks && options.mirror.value_or(options.seed / kDisksEvery % 2 == 0);
   const bool by_chance = !staged && !options.inferred && options.seed % kShrinksEvery == kShrinksAt;
-  if (s.world_size > 1 && !s.large && options.shrinks.value_or(by_chance)) draw_shrinking(s, options);
+  if (s.world_size > 1 && !s.large && options.shrinks.value_or(by_chance)) draw_shrinking(s, options, staged);
   return s;
 }
 
@@ -210,6 +216,9 @@ class Cluster {
     }
     if (!setting_.recipe && setting_.job.replicas() > 0 && options_.seed % 4 == 1) plan.add(Fault::all_die);
     if (!setting_.recipe && !setting_.large && options_.seed % 7 == 3) plan.add(Fault::preempted);
+    if (!setting_.recipe && setting_.job.replicas() > 0 && (options_.seed % 7 == 4 || options_.seed % 7 == 5)) {
+      plan.add(Fault::machine_taken);
+    }
     if (!setting_.recipe && !setting_.large && options_.seed % 9 == 5) plan.add(Fault::link_silent);
     if (shrinks() && plan.any()) {
       plan.add(Fault::stays_away);
@@ -243,6 +252,11 @@ class Cluster {
   void doomed(std::size_t life);
   void kill(SimWorker& life, bool silently);
   void lose_host(const std::string& host);
+  void take_machine(const SimWorker& life, Micros within_us);
+  void lose_machine(const std::string& host);
+  void look_at_taken();
+  void no_copy_left(const std::string& host, const std::string& domain);
+  void forget_losses();
   void lose_domain(const std::string& domain);
   [[nodiscard]] std::size_t least_copies() const;
   [[nodiscard]] bool may_lose(const std::string& domain);
@@ -304,6 +318,7 @@ class Cluster {
   bool crowded_ = false;              // ranks of a lost host have gone to another, or spares wait to
   std::uint64_t checked_refill_ = 0;  // in this epoch
   std::uint64_t new_hosts_ = 0;
+  std::map<std::string, std::string> taken_;  // machines that are being taken away, with their domains
   bool journal_lost_ = false;
   // The journal was lost and members live; from then until the tracker has made it up again.
   struct Rebuilding {
@@ -436,7 +451,11 @@ SimWorker::Links Cluster::links_of(std::size_t life, std::size_t slot) {
     if (lost && worker.installed()) {
       // The last process that held a part of its host's log, and no launcher.
       if (world_.keeps_transcript()) world_.tell(worker.describe() + " takes a part of its host's log with it");
-      domain_lost(worker.domain());
+      if (worker.serving()) {
+        no_copy_left(worker.host(), worker.domain());
+      } else {
+        domain_lost(worker.domain());
+      }
     }
     if (slot != kStranger) on_end(slot, life, end, why);
   };
@@ -448,6 +467,16 @@ SimWorker::Links Cluster::links_of(std::size_t life, std::size_t slot) {
   links.killed_at = [this, life](KillPoint point, std::uint64_t passage) { return killed_at(life, point, passage); };
   links.doomed = [this, life] { doomed(life); };
   links.recovers = [this] { on_recovery(); };
+  links.serves = [this, life, slot] {
+    // Who starts its next life elsewhere does not wait for its end. (One that joins before the Leave has arrived would
+    // replace a member.)
+    if (slot == kStranger || slots_[slot].life != life || !taken_.contains(lives_[life]->host())) return;
+    slots_[slot].life.reset();
+    // Or does, or has no machine for it.
+    const bool late = world_.rate(Fault::machine_taken) > 0 && world_.random.chance(0.3);
+    start_later(slot, late ? world_.random.between(1'000, 3'000) * timeout_ms()
+                           : world_.random.between(20'000, world_.random.chance(0.7) ? 60'000 : 300'000));
+  };
   return links;
 }
 
@@ -476,6 +505,12 @@ bool Cluster::killed_at(std::size_t life, KillPoint point, std::uint64_t passage
                   : d.with_host    ? Doom::kHost
                                    : Doom::kAlone;
     return true;
+  }
+  for (const SimOptions::Notice& n : options_.notices) {
+    if (slot_of_life_[life] != n.worker || n.at != point || n.passage != passage) continue;
+    if (lives_.size() <= life || lives_[life]->attempt() != 0) continue;
+    take_machine(*lives_[life], n.within_us);
+    if (n.then) world_.after(n.then_us, [this, then = *n.then] { lose_host(std::string(slots_[then].host_id)); });
   }
   static constexpr Fault kFaults[] = {Fault::death_between_effects, Fault::death_at_completion,
                                       Fault::death_at_send,         Fault::death_at_return,
@@ -534,6 +569,62 @@ void Cluster::lose_host(const std::string& host) {
     }
   }
   if (!domain.empty()) domain_lost(domain);
+}
+
+// A cloud's notice: the machine is there for so long, its launcher goes with it, and its workers' next lives begin
+// elsewhere.
+void Cluster::take_machine(const SimWorker& life, Micros within_us) {
+  const std::string host = life.host();
+  if (!taken_.emplace(host, life.domain()).second) return;
+  struck();
+  if (world_.keeps_transcript()) world_.tell("host " + host + " is taken in " + std::to_string(within_us) + " us");
+  const std::string fresh = "n" + std::to_string(++new_hosts_);
+  for (Slot& slot : slots_) {
+    if (slot.host_id != host) continue;
+    crowded_ = crowded_ || slot.domain_id != host;  // the rest of the domain has it no more
+    slot.host_id = slot.domain_id = fresh;
+  }
+  for (auto& other : lives_) {
+    if (other->alive() && other->host() == host) other->drain(within_us, true);
+  }
+  // They are given a moment more: it is theirs to go in time.
+  world_.after(within_us + 50'000, [this, host] { lose_machine(host); });
+}
+
+void Cluster::lose_machine(const std::string& host) {
+  for (auto& life : lives_) {
+    if (life->alive() && life->host() == host) life->die(true);
+  }
+  look_at_taken();
+  taken_.erase(host);
+  hosts_.lose(host);
+  disks_.erase(host);
+}
+
+// What lies on a machine that is being taken away counts as long as somebody there answers for it: a rank, or a life
+// that serves.
+void Cluster::look_at_taken() {
+  for (const auto& [host, domain] : taken_) {
+    if (!hosts_of_plan_.contains(host)) continue;
+    const bool answers = std::ranges::any_of(lives_, [&](const auto& life) {
+      return life->alive() && life->host() == host && (!tracker_.running() || tracker_.counts_on(life->self()));
+    });
+    if (!answers) no_copy_left(host, domain);
+  }
+}
+
+// Nobody answers any more for what this host holds. That is a loss as far as others do not hold enough of it.
+void Cluster::no_copy_left(const std::string& host, const std::string& domain) {
+  hosts_of_plan_.erase(host);
+  judge_.memory_lost(host);
+  if (refilled()) return forget_losses();
+  if (world_.keeps_transcript()) world_.tell("host " + host + " counts as lost");
+  domain_lost(domain);
+}
+
+void Cluster::forget_losses() {
+  lost_domains_.clear();
+  least_copies_ = least_copies();
 }
 
 // Every worker's process, and sometimes the tracker's: launchers live on, and what they keep.
@@ -880,6 +971,10 @@ void Cluster::leave_hosts() {
   for (const wire::Member& m : judge_.plan().members()) {
     if (!m.absent()) hosts[m.host_id()] = m.domain_id();
   }
+  for (const wire::Member& m : judge_.plan().servers()) {
+    const auto life = life_of_.find(Incarnation(m.incarnation()));
+    if (life != life_of_.end() && lives_[life->second]->alive()) hosts[m.host_id()] = m.domain_id();
+  }
   for (const auto& [host, domain] : hosts_of_plan_) {
     if (hosts.contains(host)) continue;
     domain_lost(domain);
@@ -910,10 +1005,7 @@ bool Cluster::may_lose(const std::string& domain) {
   if ((journal_lost_ || rebuilding_) && !tracker_.has_journal()) return false;
   if (!setting_.survivable) return true;
   if (judge_.plan().members().empty()) return false;
-  if (refilled()) {
-    lost_domains_.clear();
-    least_copies_ = least_copies();
-  }
+  if (refilled()) forget_losses();
   std::set<std::string> lost = lost_domains_;
   lost.insert(domain);
   return lost.size() < std::min(least_copies_, least_copies());
@@ -927,7 +1019,7 @@ void Cluster::domain_lost(const std::string& domain) {
 
 bool Cluster::recovering() const {
   return std::any_of(lives_.begin(), lives_.end(), [](const auto& life) {
-    return life->alive() && (life->suspended() || (life->installed() && life->behind()));
+    return life->alive() && !life->serving() && (life->suspended() || (life->installed() && life->behind()));
   });
 }
 
@@ -999,9 +1091,10 @@ void Cluster::start_twin() {
   wire::JobRecord record;
   WARREN_CHECK(record.ParseFromString(*tracker_.durable()), "the tracker stores records");
   for (std::size_t slot = 0; slot < setting_.world_size; ++slot) {
-    const bool absent = std::ranges::any_of(record.plan().members(), [&](const wire::Member& m) {
-      return m.absent() && m.worker_id() == slots_[slot].worker_id;
-    });
+    const auto& members = record.plan().members();
+    const auto place = std::ranges::find(members, slots_[slot].worker_id, &wire::Member::worker_id);
+    // Whom the plan does not know may have come for a place that nobody has had.
+    const bool absent = place != members.end() ? place->absent() : std::ranges::any_of(members, is_vacant);
     if (!absent) there.push_back(slot);
   }
   if (there.size() < 2) return;
@@ -1108,6 +1201,7 @@ void Cluster::start_stranger() {
     default: break;
   }
   j.set_world_size(j.world_size() + 1);  // alone it can never be a job
+  if (shrinks()) j.set_min_workers(j.world_size());
   if (j.replicas() > 0) o.join.set_fetch_port(1);
   o.join.set_waits(shrinks());
   o.log_bytes = log_bytes();
@@ -1163,10 +1257,22 @@ void Cluster::schedule_faults() {
   with_any(Fault::preempted, [this, timeout_us](SimWorker& life) {
     struck();
     const Micros most = world_.random.chance(0.3) ? 10'000 : 3 * timeout_us;
-    if (world_.random.chance(0.7)) return life.drain(world_.random.between(0, most));
+    if (world_.random.chance(0.7)) return life.drain(world_.random.between(0, most), !life.kept());
     for (auto& other : lives_) {
-      if (other->alive() && world_.random.chance(0.5)) other->drain(world_.random.between(0, most));
+      if (!other->alive() || !world_.random.chance(0.5)) continue;
+      other->drain(world_.random.between(0, most), !other->kept());
     }
+  });
+  inject(Fault::machine_taken, [this, timeout_us] {
+    const SimWorker* life = any_alive();
+    if (life == nullptr || !may_lose(life->domain())) return;
+    world_.count(Fault::machine_taken);
+    take_machine(*life, world_.random.between(0, (world_.random.chance(0.4) ? 2 : 10) * timeout_us));
+    // And another goes without a word.
+    world_.after(world_.random.between(0, world_.random.chance(0.7) ? 20'000 : timeout_us), [this] {
+      const std::string domain = some_domain();
+      if (!world_.is_calm() && may_lose(domain)) lose_domain(domain);
+    });
   });
   with_any(Fault::pause, [this, timeout_us](SimWorker& life) {
     struck();
@@ -1236,7 +1342,8 @@ void Cluster::become_live() {
     // may wait for each other in different groups, or for messages: that no heartbeat can tell from a slow rank.
     const std::size_t slot = slot_of_life_[i];
     const bool nobodys = slot == kStranger || slots_[slot].life != i;
-    if (lives_[i]->alive() && (nobodys || (lives_[i]->desynced() && !program_.one_group()))) lives_[i]->die(false);
+    if (lives_[i]->alive() && !lives_[i]->serving() && (nobodys || (lives_[i]->desynced() && !program_.one_group())))
+      lives_[i]->die(false);
   }
   for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
     slots_[slot].absent = false;
@@ -1259,18 +1366,20 @@ std::string Cluster::unfinished() const {
 }
 
 std::string Cluster::describe_setting() const {
-  std::string text = "K=" + std::to_string(setting_.world_size) + " round timeout " + std::to_string(timeout_ms()) +
-                     " ms, algorithm " + setting_.job.algorithm() + ", chunks of " +
-                     std::to_string(setting_.job.chunk_bytes()) + ", streams " +
-                     std::to_string(setting_.job.streams()) + ", replicas " + std::to_string(setting_.job.replicas()) +
-                     (setting_.spares == 0 ? "" : ", spares " + std::to_string(setting_.spares)) +
-                     (shrinks() ? ", goes on with " + std::to_string(setting_.job.min_workers()) + " after " +
-                                      std::to_string(setting_.job.grace_ms()) + " ms"
-                                : "") +
-                     (setting_.job.replace_after_ms() == 0
-                          ? ""
-                          : ", replaced after " + std::to_string(setting_.job.replace_after_ms()) + " ms") +
-                     ", steps " + std::to_string(program_.steps().size());
+  std::string text =
+      "K=" + std::to_string(setting_.world_size) + " round timeout " + std::to_string(timeout_ms()) +
+      " ms, algorithm " + setting_.job.algorithm() + ", chunks of " + std::to_string(setting_.job.chunk_bytes()) +
+      ", streams " + std::to_string(setting_.job.streams()) + ", replicas " + std::to_string(setting_.job.replicas()) +
+      (setting_.spares == 0 ? "" : ", spares " + std::to_string(setting_.spares)) +
+      (shrinks() ? ", goes on with " + std::to_string(setting_.job.min_workers()) + " after " +
+                       std::to_string(setting_.job.grace_ms()) + " ms"
+                 : "") +
+      (setting_.job.elastic_start() ? ", may begin with as many, " + std::to_string(setting_.late) + " come late"
+                                    : "") +
+      (setting_.job.replace_after_ms() == 0
+           ? ""
+           : ", replaced after " + std::to_string(setting_.job.replace_after_ms()) + " ms") +
+      ", steps " + std::to_string(program_.steps().size());
   for (std::size_t f = 0; f < kFaults; ++f) {
     if (faults_.rates[f] > 0) text += std::string(", ") + info(static_cast<Fault>(f)).name;
   }
@@ -1293,6 +1402,13 @@ SimOutcome Cluster::run() {
     if (world_.strikes(Fault::slow_start)) {
       delay = world_.random.between(0, world_.random.chance(0.05) ? 14'000'000 : 3000 * timeout_ms());
     }
+    const bool late = slot < setting_.world_size && slot + setting_.late >= setting_.world_size;
+    if (late) {
+      // Often soon after the beginning: most programs are short.
+      const Micros begun_us = (timeout_ms() + static_cast<std::int64_t>(setting_.job.grace_ms())) * 1000;
+      delay = world_.random.chance(0.3) ? world_.random.between(0, setting_.safety_us)
+                                        : begun_us + world_.random.between(0, 60'000);
+    }
     start_later(slot, delay);
   }
   schedule_faults();
@@ -1311,6 +1427,7 @@ SimOutcome Cluster::run() {
     }
     judge_.check_silence(std::any_of(lives_.begin(), lives_.end(), [](const auto& life) { return life->waits(); }));
     judge_.check_replaced();
+    look_at_taken();
     watch_rebuilding();
     watch_lone_commit();
     if (!live_ && world_.now_us() >= setting_.safety_us) become_live();
@@ -1335,7 +1452,8 @@ SimOutcome Cluster::run() {
   out.verdict = world_.verdict();
   out.digest = world_.digest();
   out.faults = world_.fault_counts();
-  out.under_faults = faults_.any() || options_.tracker_dies_before_effect || !options_.deaths.empty();
+  out.under_faults =
+      faults_.any() || options_.tracker_dies_before_effect || !options_.deaths.empty() || !options_.notices.empty();
   out.commits = judge_.commits();
   out.rollbacks = judge_.rollbacks();
   out.kept_rounds = judge_.kept_rounds();

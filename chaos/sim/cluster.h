@@ -42,6 +42,8 @@ struct SimOptions {
   std::optional<bool> shrinks;               // the job goes on without lost ranks; of two ranks or more, with a log
   std::optional<std::uint32_t> min_workers;  // of such a job
   std::optional<std::uint64_t> grace_ms;
+  // Of such a job, which may begin without them: so many workers come late. 0: it begins with all.
+  std::optional<std::uint32_t> late;
   std::optional<bool> inferred;    // the program has set-up rounds without names, and rounds that recur
   std::optional<bool> lends;       // ranks of a host have allreduces of inputs that they lend
   std::vector<std::string> hosts;  // by worker; each a failure domain of its own
@@ -71,6 +73,18 @@ struct SimOptions {
     std::optional<bool> silently{};
   };
   std::vector<Death> deaths;
+  // The machine of a worker's first life is taken away, as it has been told at that life's passage of this number (from
+  // 0) through a place: it is there for so long, and its workers' next lives begin elsewhere.
+  struct Notice {
+    std::size_t worker = 0;
+    KillPoint at = KillPoint::kReturn;
+    std::uint64_t passage = 0;
+    std::int64_t within_us = 0;
+    // So much later another worker's machine is lost, without a word.
+    std::optional<std::size_t> then{};
+    std::int64_t then_us = 0;
+  };
+  std::vector<Notice> notices;
 };
 
 struct SimOutcome {

@@ -61,7 +61,8 @@ namespace warren::chaos {
   X(disks_loss, kPerChance, 0.4)                     \
   X(preempted, kPerSecond, 3.0)                      \
   X(link_silent, kPerSecond, 0.5)                    \
-  X(stays_away, kPerChance, 0.6)
+  X(stays_away, kPerChance, 0.6)                     \
+  X(machine_taken, kPerSecond, 3.0)
 
 enum class Fault : std::uint8_t {
 #define WARREN_X(name, meaning, rate) name,
@@ -73,7 +74,7 @@ inline constexpr std::size_t kFaults = 0 WARREN_FAULTS(WARREN_X);
 #undef WARREN_X
 // The last ones are drawn apart: they are for jobs that have a log, or disks, or go on without lost ranks, or came
 // later than seeds that are kept.
-inline constexpr std::size_t kFaultsDrawnApart = 7;
+inline constexpr std::size_t kFaultsDrawnApart = 8;
 
 enum class RateMeaning : std::uint8_t { kPerSecond, kPerChance };
 struct FaultInfo {

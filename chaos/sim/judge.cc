@@ -50,6 +50,11 @@ wire::JobRecord read(const std::string* durable) {
 
 void Judge::heard(const LogEvent& event) {
   if (event.name == "mirror_used") mirror_used_ = true;
+  if (event.name == "replace_withdrawn") told_to_leave_ = {};
+  if (event.name == "replace_asked") {
+    const auto rank = std::ranges::find(event.fields, "rank", [](const auto& f) { return f.first; });
+    told_to_leave_ = Incarnation(plan_.members(std::stoi(rank->second)).incarnation());
+  }
   if (!world_.straggler() || !world_.straggler()->judged) return;
   const Straggler& s = *world_.straggler();
   const auto field = [&](std::string_view name) {
@@ -150,10 +155,9 @@ void Judge::announced(const wire::Envelope& e, const std::string* durable) {
     if (!fresh && known->second != bytes) return world_.violated("I6", "epoch " + epoch + " names two plans");
     if (fresh && plan.epoch() < newest_epoch_) return world_.violated("I6", "epochs fell to " + epoch);
     if (fresh) {
-      std::set<std::uint32_t> taken;
       if (plan.epoch() > plan_.epoch()) made(plan);
       for (const wire::Member& m : plan.members()) {
-        const auto before = ranks_.find(m.worker_id());
+        const auto before = is_vacant(m) ? ranks_.end() : ranks_.find(m.worker_id());
         if (before != ranks_.end() && before->second != m.rank()) {
           return world_.violated("I6", "worker " + m.worker_id() + " had rank " + std::to_string(before->second) +
                                            " and has rank " + std::to_string(m.rank()) + " in epoch " + epoch);
@@ -161,7 +165,7 @@ void Judge::announced(const wire::Envelope& e, const std::string* durable) {
       }
       ranks_.clear();
       for (const wire::Member& m : plan.members()) {
-        ranks_[m.worker_id()] = m.rank();
+        if (!is_vacant(m)) ranks_[m.worker_id()] = m.rank();
       }
       sign();
     }
@@ -257,7 +261,9 @@ bool Judge::rebuilt(const wire::JobRecord& record, Epoch newest, Version committ
   forget_after(Epoch(known), Timeline(std::max(plan.timeline(), plan_of(newest).timeline())));
   plan_ = plan;
   ranks_.clear();
-  for (const wire::Member& m : plan.members()) ranks_[m.worker_id()] = m.rank();
+  for (const wire::Member& m : plan.members()) {
+    if (!is_vacant(m)) ranks_[m.worker_id()] = m.rank();
+  }
   return true;
 }
 
@@ -301,6 +307,19 @@ void Judge::installed(const wire::Plan& plan, Incarnation life, const std::strin
   sign();
 }
 
+void Judge::serves(const wire::Plan& plan, Incarnation life) {
+  const std::string epoch = std::to_string(plan.epoch());
+  const auto known = plans_.find(plan.epoch());
+  if (known == plans_.end() && forgotten_) return;
+  if (known == plans_.end() || known->second != plan.SerializeAsString()) {
+    return world_.violated("I6", "a life serves a plan of epoch " + epoch + " that is not the one announced");
+  }
+  const auto is = [&](const wire::Member& m) { return m.incarnation() == life.value; };
+  if (!std::ranges::any_of(plan.servers(), is) || std::ranges::any_of(plan.members(), is)) {
+    world_.violated("I6", "a life that has left serves epoch " + epoch + ", in which it has no part, or a rank");
+  }
+}
+
 // A plan that is stored, whether or not anybody has seen it.
 void Judge::made(const wire::Plan& plan) {
   for (const wire::Member& m : plan.members()) {
@@ -327,6 +346,7 @@ void Judge::made(const wire::Plan& plan) {
   const wire::Plan before = std::exchange(plan_, plan);
   *ring_orders_[Timeline(plan.timeline())].mutable_orders() = plan.orders();
   look_at_set(before, plan);
+  check_completed(before, plan);
   if (world_.failed()) return;
   const bool survived = std::ranges::any_of(plan.members(), [](const auto& m) { return !m.absent() && !m.fresh(); });
   const bool other_set = absent_of(plan) != absent_of(before);
@@ -356,6 +376,73 @@ void Judge::made(const wire::Plan& plan) {
     committed_timeline_ = Timeline(plan.committed_timeline());
   }
   if (plan.committed()) announce_commit(committed, Timeline(plan.committed_timeline()));
+}
+
+void Judge::completed(const RoundId& round, Incarnation life) {
+  // Of who was given up, and does not know it, the others can know nothing.
+  const bool member = std::ranges::any_of(
+      plan_.members(), [&](const wire::Member& m) { return !m.absent() && m.incarnation() == life.value; });
+  if (round.timeline != newest_timeline_ || !member) return;
+  std::uint64_t& rounds = completed_[{round.group, round.version}];
+  rounds = std::max(rounds, round.sequence.value + 1);
+}
+
+std::optional<std::uint64_t> Judge::all_there(const wire::Plan& plan, const RoundId& round) const {
+  std::set<std::string> answer;
+  std::set<Incarnation> lives;
+  for (const auto* who : {&plan.members(), &plan.servers()}) {
+    for (const wire::Member& m : *who) {
+      if (m.absent()) continue;
+      answer.insert(m.host_id());
+      lives.insert(Incarnation(m.incarnation()));
+    }
+  }
+  const auto log = HostLog::create(Incarnation(1), heap_segment(std::size_t{64} << 10)).value();
+  for (const auto& [host, segments] : hosts_.all()) {
+    for (const Hosts::Segment& s : segments) {
+      const bool known = s.kept || !s.holders.empty() || lives.contains(s.life);
+      if (!answer.contains(host) || !known) continue;
+      WARREN_CHECK(log->attach(s.life, s.memory->bytes(), s.memory).ok(), "a segment that is there is one");
+    }
+  }
+  const RecordKey key{RecordKind::kRound, round};
+  const auto info = log->reader()->info(key);
+  if (!info.ok() || !info.value() || info.value()->total_bytes == 0) return std::nullopt;
+  const bool all = log->reader()->held(key).covers(0, info.value()->total_bytes);
+  return all ? std::optional(info.value()->total_bytes) : std::nullopt;
+}
+
+// I4: what anybody has completed is not computed again in the same timeline as long as all of it is there: the plan
+// calls it completed, or final.
+void Judge::check_completed(const wire::Plan& before, const wire::Plan& plan) {
+  if (shrinks() || job_.replicas() == 0 || before.timeline() != plan.timeline() || before.members().empty()) {
+    return completed_.clear();
+  }
+  const bool excused =
+      loss_excused_ || rollback_excused_ || rolled_back_ || journal_lost_ || gap_in_ == Epoch(before.epoch());
+  std::erase_if(completed_, [&](const auto& c) {
+    return c.first.second != kPreamble && plan.committed() && c.first.second < Version(plan.committed_version());
+  });
+  for (auto& [key, completed] : completed_) {
+    const auto p = std::ranges::find_if(plan.frontier(), [&](const wire::Position& f) {
+      return GroupId(f.group()) == key.first && Version(f.version()) == key.second;
+    });
+    std::uint64_t rounds = 0;
+    Ranges final;
+    if (p != plan.frontier().end()) {
+      rounds = p->rounds();
+      for (const wire::ByteRange& r : p->final()) final.add(r.begin(), r.end());
+    }
+    if (rounds >= completed) continue;
+    const RoundId round{Timeline(plan.timeline()), key.first, key.second, Sequence(rounds)};
+    const auto bytes = excused ? std::nullopt : all_there(plan, round);
+    if (bytes && !final.covers(0, *bytes)) {
+      return world_.violated("I4", to_string(round) +
+                                       " has been completed and all of it is there, and it is computed " +
+                                       "again in epoch " + std::to_string(plan.epoch()));
+    }
+    completed = rounds;
+  }
 }
 
 // Whether launchers hold what the lives of a plan have logged, but for those of as many domains as may be lost; as far
@@ -453,15 +540,21 @@ void Judge::look_at_set(const wire::Plan& before, const wire::Plan& plan) {
   bool shrunk = false;
   for (const wire::Member& m : plan.members()) {
     if (!m.absent()) continue;
+    const bool first = before.members().empty();
+    if (is_vacant(m)) {
+      if (job_.elastic_start() && (first || is_vacant(before.members(static_cast<int>(m.rank()))))) continue;
+      return world_.violated("Shrink",
+                             "nobody is said to have had the place of rank " + std::to_string(m.rank()) + in_epoch);
+    }
     over_.try_emplace(Incarnation(m.incarnation()), Epoch(plan.epoch()));
     if (absent_before.contains(Rank(static_cast<std::int32_t>(m.rank())))) continue;
     shrunk = true;
     const std::string who = "rank " + std::to_string(m.rank());
-    if (before.members().empty()) {
+    if (first) {
       return world_.violated("Shrink", who + " is absent in the job's first plan");
     }
     // Who was asked to leave is not waited for.
-    const bool asked = asked_ && asked_->life.value == m.incarnation();
+    const bool asked = told_to_leave_.value == m.incarnation();
     if (timed && !asked && interrupted_at_us_ && world_.now_us() < *interrupted_at_us_ + grace_us) {
       std::string why = who + " is absent ";
       why.append(std::to_string(world_.now_us() - *interrupted_at_us_))

@@ -57,6 +57,8 @@ class Judge {
 
   // A life takes a plan into force.
   void installed(const wire::Plan& plan, Incarnation life, const std::string& worker_id);
+  // A life that has left serves what its host has logged to the members of a plan.
+  void serves(const wire::Plan& plan, Incarnation life);
   // A call returned with success; `output` is what stands in the program's buffer.
   struct Return {
     std::int32_t place = 0;
@@ -66,6 +68,8 @@ class Judge {
     const std::vector<Rank>* contributors = nullptr;  // as the call says; null: all ranks
   };
   void returned(const ProgramStep& step, std::span<const std::byte> output, const Return& how);
+  // A life has completed a round.
+  void completed(const RoundId& round, Incarnation life);
   // A message is about to be logged on its sender's host, and there alone: what its receiver gets stays the same for as
   // long as it lies there.
   void sends(const ProgramStep& step, Timeline timeline, const std::string& host);
@@ -146,6 +150,9 @@ class Judge {
   void forget_after(Epoch epoch, Timeline timeline);
   void begin_timeline(const wire::Plan& plan);
   [[nodiscard]] bool remembered(const wire::Plan& plan) const;
+  void check_completed(const wire::Plan& before, const wire::Plan& plan);
+  // How long a result is of which all lies in the memory of a plan's hosts.
+  [[nodiscard]] std::optional<std::uint64_t> all_there(const wire::Plan& plan, const RoundId& round) const;
   void made(const wire::Plan& plan);
   [[nodiscard]] Oracle::Kept kept_setups(const wire::Plan& plan);
   void keep_rounds(const wire::Plan& plan, Oracle::Kept& kept);
@@ -188,6 +195,7 @@ class Judge {
   std::map<Timeline, wire::Plan> ring_orders_;  // of a timeline's newest plan, which says nothing else
   std::map<std::pair<Timeline, Version>, std::vector<Rank>> ring_orders_used_;
   std::uint64_t reordered_rounds_ = 0;
+  std::map<std::pair<GroupId, Version>, std::uint64_t> completed_;  // rounds, by anybody, in the newest timeline
   wire::Plan plan_;
   std::optional<Version> committed_;  // the newest that was announced
   Timeline committed_timeline_, newest_timeline_;
@@ -219,6 +227,7 @@ class Judge {
   std::optional<Asked> asked_;
   std::optional<Micros> rewired_at_us_;
   std::map<std::pair<Timeline, std::size_t>, Timeline> kept_;  // under which a step's result was logged
+  Incarnation told_to_leave_;                                  // the newest life that was, because it is slow
   std::map<Timeline, std::set<Rank>> absent_;                  // without whose inputs a timeline's rounds are computed
   std::map<Incarnation, Epoch> over_;                          // lives that the job goes on without, since when
   std::optional<Micros> interrupted_at_us_;                    // when the newest plan's end was first announced

@@ -150,6 +150,16 @@ void SimTracker::receive(std::size_t life, const std::string& bytes) {
   if (world_.is(Mutant::forgets_whole_results) && decoded.value().has_report()) {
     for (wire::Position& p : *decoded.value().mutable_report()->mutable_positions()) p.clear_total_bytes();
   }
+  // What is too much to say is not said: then it must not be served either.
+  if (world_.is(Mutant::serves_what_was_begun) && decoded.value().has_leave()) {
+    for (wire::Position& p : *decoded.value().mutable_leave()->mutable_logged()->mutable_positions()) {
+      p.clear_total_bytes();
+    }
+  }
+  if (world_.is(Mutant::server_not_heard) && decoded.value().leave().has_logged()) {
+    decoded.value().mutable_leave()->mutable_logged()->clear_positions();
+    decoded.value().mutable_leave()->clear_setups();
+  }
   std::vector<TrackerEffect> effects;
   machine_->on_message(e, world_.now(), effects);
   after_event(effects);

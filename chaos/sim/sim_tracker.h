@@ -45,6 +45,8 @@ class SimTracker {
   [[nodiscard]] bool may_resume() const;
   void stand_still(Micros for_us);
   [[nodiscard]] bool running() const { return running_; }
+  // Whether it counts on what this life's host holds; as far as it is there to be asked.
+  [[nodiscard]] bool counts_on(Incarnation life) const { return !machine_ || machine_->counts_on(life); }
   void receive(std::size_t life, const std::string& bytes);
   void fail_writes(std::size_t count) { disk_->fail_writes += count; }
   void mend_disk() { disk_->fail_writes = 0; }

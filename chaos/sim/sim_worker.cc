@@ -57,7 +57,14 @@ std::string body_of(const wire::Envelope& e) {
   if (e.has_load()) return "Load";
   if (e.has_vote()) return "Vote for " + std::to_string(e.vote().version());
   if (e.has_log_gap()) return "LogGap: " + e.log_gap().reason();
-  if (e.has_leave()) return e.leave().finalize() ? "Leave: finalize" : "Leave: " + e.leave().reason();
+  if (e.has_leave()) {
+    return e.leave().finalize()
+               ? "Leave: finalize"
+               : "Leave: " + e.leave().reason() +
+                     (e.leave().serves_ms() == 0 ? ""
+                                                 : ", serves for " + std::to_string(e.leave().serves_ms()) + " ms" +
+                                                       describe_positions(e.leave().logged().positions()));
+  }
   return "";
 }
 
@@ -112,7 +119,7 @@ SimWorker::SimWorker(World& world, Judge& judge, DataNetwork& network, Hosts& ho
   if (store_) host_log_->spill_by([this] { return spill(); });
   shown_ = world_.is(Mutant::publishes_late) ? heap_segment(options_.log_bytes) : segment_;
   hosts_.add(host(), self_, shown_, options_.launcher_keeps_log);
-  serving_ = reader();
+  served_ = reader();
   recall_.emplace(
       *host_log_, reader(), [this] { return world_.now(); },
       [this](const worker::Replayer::Send& send) { links_.fetch(send); });
@@ -228,7 +235,7 @@ void SimWorker::mirror(const worker_effect::Committed& what) {
   known.clear_setups();
   known.mutable_plan()->clear_setups();
   later(world_.random.between(100, 50'000), [this, what, note = worker::note_of(known), number = ++mirrored_] {
-    if (number == mirrored_ && store_) options_.mirror->write(note, what.timeline, what.version, rank_, *serving_);
+    if (number == mirrored_ && store_) options_.mirror->write(note, what.timeline, what.version, rank_, *served_);
   });
 }
 
@@ -415,6 +422,10 @@ void SimWorker::run_effects(std::vector<WorkerEffect> effects) {
     carry_out(effect, i + 1 == effects.size(), more);
     effects.insert(effects.begin() + static_cast<std::ptrdiff_t>(i) + 1, more.begin(), more.end());
   }
+  if (alive_ && machine_.state() == WorkerMachine::State::kServing && !serving_) {
+    serving_ = true;
+    links_.serves();
+  }
   if (alive_) arm();
 }
 
@@ -480,6 +491,8 @@ void SimWorker::carry_out(const WorkerEffect& effect, bool last, std::vector<Wor
           [&](const worker_effect::Drain& e) {
             if (!world_.is(Mutant::stays_when_asked)) later(0, [this, e] { leave_by(e.by.value * 1000); });
           },
+          [&](const worker_effect::Serve& e) { serve(e.plan); },
+          [&](const worker_effect::Left&) { leave_place(); },
           [&](const worker_effect::Called& e) { later(world_.random.between(50, 20'000), [this, e] { look(e); }); },
           [&](const worker_effect::Finished&) {
             finished_ = true;
@@ -535,7 +548,11 @@ void SimWorker::install(const wire::Plan& plan) {
   if (store_) leave_to_later_lives(plan);
   if (recall_) {
     for (const Hosts::Segment& s : hosts_.segments(host())) map_segment(s.life, s.memory);
-    recall_->install(worker::replay_plan(plan, rank_));
+    worker::Replayer::Plan replay = worker::replay_plan(plan, rank_);
+    if (world_.is(Mutant::server_is_a_copy)) {
+      for (worker::Replayer::Peer& peer : replay.peers) peer.server = false;
+    }
+    recall_->install(replay);
   }
   if (world_.is(Mutant::mixes_attempts) && installed_ && before < timeline_) mix_attempts(before, timeline_);
   for (auto& a : calls_) {
@@ -701,6 +718,13 @@ WorkerMachine::Standing SimWorker::stop_engine(const Status& why, bool resume) {
   return standing;
 }
 
+// As FetchService::install.
+void SimWorker::serve(const wire::Plan& plan) {
+  judge_.serves(plan, self_);
+  plan_epoch_ = Epoch(plan.epoch());
+  if (!done_) done_.emplace(*served_, plan);
+}
+
 // As Session::look.
 void SimWorker::look(const worker_effect::Called& call) {
   std::optional<wire::Held> held;
@@ -785,13 +809,14 @@ wire::FetchReply SimWorker::serve(const wire::FetchRequest& request) {
     }
     return answer_to(request, answer.word, answer.word == RoundWord::kRound ? &answer.round : nullptr);
   }
+  if (done_ && !world_.is(Mutant::serves_what_was_begun)) return worker::Replayer::answer(request, *done_);
   if (world_.is(Mutant::replays_stale_timeline) && request.timeline() > 0) {
     wire::FetchRequest stale = request;
     stale.set_timeline(request.timeline() - 1);
-    wire::FetchReply reply = worker::Replayer::answer(stale, *serving_);
+    wire::FetchReply reply = worker::Replayer::answer(stale, *served_);
     if (!reply.entries().empty()) return reply;
   }
-  return worker::Replayer::answer(request, *serving_);
+  return worker::Replayer::answer(request, *served_);
 }
 
 void SimWorker::fetched(Rank from, const wire::FetchReply& reply) {
@@ -1524,6 +1549,9 @@ void SimWorker::reap(ActiveCall& a) {
       judge_.sign();
     } else if (!a.altered) {
       judge_.returned(a.step, output, {a.place, timeline_, host(), self_, a.call->contributors.get()});
+      if (recall_ && a.step.collective != Collective::kPoint && !is_setup(a.call->round)) {
+        judge_.completed(a.call->round, self_);
+      }
     }
     if (!a.altered && !desynced_) Program::fold(a.step, output, a.step.blocking ? state_ : deferred_);
     // They are the program's own again: it scribbles over them.
@@ -1579,12 +1607,12 @@ void SimWorker::give_up() {
   later(0, [this] { program_fails(Status(Code::kClosed, "the program gave up")); });
 }
 
-void SimWorker::drain(Micros within_us) {
-  later(0, [this, within_us] {
+void SimWorker::drain(Micros within_us, bool serves) {
+  later(0, [this, within_us, serves] {
     if (exiting_ || finished_ || leave_by_us_) return;
     const Micros by_us = world_.now_us() + within_us;
     std::vector<WorkerEffect> effects;
-    machine_.drain(TimeMs{by_us / 1000}, "the machine is needed elsewhere", world_.now(), effects);
+    machine_.drain(TimeMs{by_us / 1000}, "the machine is needed elsewhere", serves, world_.now(), effects);
     run_effects(std::move(effects));
     leave_by(by_us);
   });
@@ -1602,6 +1630,7 @@ void SimWorker::look_at_drain() {
   if (!alive_ || exiting_ || finished_) return;
   const bool over = world_.now_us() >= *leave_by_us_;
   const WorkerMachine::State state = machine_.state();
+  if (state == WorkerMachine::State::kServing) return;  // its machine says when it may go
   const bool member = state == WorkerMachine::State::kMember;
   // Its data path is being stopped, or all that is missing is the others' word that they have finalized.
   const bool waits = state == WorkerMachine::State::kStopping || state == WorkerMachine::State::kLeaving;
@@ -1610,8 +1639,17 @@ void SimWorker::look_at_drain() {
   }
   std::vector<WorkerEffect> effects;
   machine_.leave(false, "the machine is needed elsewhere", world_.now(), effects);
+  if (state != WorkerMachine::State::kStopping && machine_.state() != WorkerMachine::State::kFailed) {
+    run_effects(std::move(effects));
+    // It serves, unless the interrupt that it answers meanwhile is one that ends its life.
+    return later(kLookAtDrainUs, [this] { look_at_drain(); });
+  }
   std::erase_if(effects, [](const WorkerEffect& e) { return !std::holds_alternative<worker_effect::Send>(e); });
   run_effects(std::move(effects));
+  leave_place();
+}
+
+void SimWorker::leave_place() {
   exit(End::kFailed, Status(Code::kUnavailable, "its place is needed elsewhere"));
 }
 

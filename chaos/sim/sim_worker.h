@@ -27,6 +27,7 @@
 #include "worker/engine.h"
 #include "worker/progress.h"
 #include "worker/recall.h"
+#include "worker/replay/done_reader.h"
 
 namespace warren::chaos {
 
@@ -42,6 +43,7 @@ class SimWorker final : private SimTransport::Owner {
     std::function<bool(KillPoint, std::uint64_t passage)> killed_at;
     std::function<void()> doomed;    // carries the killing out
     std::function<void()> recovers;  // it has been suspended, or begins to replay
+    std::function<void()> serves;    // it has left its rank, and serves what its host has logged
   };
   struct Options {
     std::size_t life = 0;  // its number in the run
@@ -69,10 +71,12 @@ class SimWorker final : private SimTransport::Owner {
   void die(bool silently);
   void stand_still(Micros for_us);
   void give_up();
-  // Its place is needed elsewhere.
-  void drain(Micros within_us);
+  // Its place is needed elsewhere. `serves`: nobody keeps its log when it goes, and it may stay until then.
+  void drain(Micros within_us, bool serves);
 
   [[nodiscard]] bool alive() const { return alive_; }
+  // Its launcher outlives it, with its log.
+  [[nodiscard]] bool kept() const { return options_.launcher_keeps_log; }
   // It is up, and waits for the tracker or another rank.
   [[nodiscard]] bool waits() const;
   [[nodiscard]] Incarnation self() const { return self_; }
@@ -102,7 +106,9 @@ class SimWorker final : private SimTransport::Owner {
   [[nodiscard]] HostLogReader* log() { return recall_ ? &recall_->reader() : nullptr; }
   [[nodiscard]] Micros stands_still_until() const { return stands_still_until_us_; }
   // It has stopped for an interrupt, and waits for a plan.
-  [[nodiscard]] bool suspended() const { return alive_ && installed_ && stopped_ && !engine_.stopped(); }
+  [[nodiscard]] bool suspended() const { return alive_ && installed_ && stopped_ && !serving_ && !engine_.stopped(); }
+  // It has left its rank.
+  [[nodiscard]] bool serving() const { return serving_; }
   // It would tell a tracker whose journal was lost what it knows, or waits to join.
   [[nodiscard]] bool can_tell() const;
   // The newest version that it was told is committed; none: version 0.
@@ -152,6 +158,7 @@ class SimWorker final : private SimTransport::Owner {
   void mutate(worker::Engine::Plan& plan);
   void mix_attempts(Timeline before, Timeline now);
   void look(const worker_effect::Called& call);
+  void serve(const wire::Plan& plan);
   void show_segment();
   void give_segment();
   // As worker/transport/connector.h: where no link tells.
@@ -202,6 +209,7 @@ class SimWorker final : private SimTransport::Owner {
   void reap(ActiveCall& call);
   void leave_by(Micros by_us);
   void look_at_drain();
+  void leave_place();
   void finalize();
   void leave(bool finalize, const std::string& reason);
   void program_fails(const Status& why);
@@ -230,9 +238,10 @@ class SimWorker final : private SimTransport::Owner {
   worker_effect::Loaded load_from_;
   std::optional<worker::Recall> recall_;
   std::optional<worker::Checkpoints> checkpoints_;
-  std::unique_ptr<HostLogReader> serving_;
-  std::set<Incarnation> given_to_;  // lives that have mapped this one's segment
-  std::set<Incarnation> mapped_;    // whose segments this one has mapped
+  std::unique_ptr<HostLogReader> served_;
+  std::optional<worker::DoneReader> done_;  // of it, what this life serves once it has left
+  std::set<Incarnation> given_to_;          // lives that have mapped this one's segment
+  std::set<Incarnation> mapped_;            // whose segments this one has mapped
   worker::DeadSegments dead_segments_;
   std::vector<std::byte> at_death_;  // what stood in the segment when it was killed within a step
   std::uint64_t passages_[kKillPoints] = {};
@@ -241,6 +250,7 @@ class SimWorker final : private SimTransport::Owner {
   bool opened_ = false, waits_for_commit_ = false, loading_ = false;
   bool alive_ = false, installed_ = false, stopped_ = false, finished_ = false, pumping_ = false;
   bool spins_ = false;  // before it posts what its round waits for
+  bool serving_ = false;
   bool program_done_ = false, desynced_ = false, leaving_ = false, exiting_ = false, watching_ = false;
   Micros stands_still_until_us_ = 0;
   std::optional<Micros> leave_by_us_;  // it drains

@@ -45,6 +45,13 @@ Verdict run_until_found(Mutant mutant, std::uint64_t most) {
           mutant == Mutant::works_in_place) {
         options.shrinks = true;
       }
+      if (mutant == Mutant::server_is_a_copy) options = noticed(seed);
+      if (mutant == Mutant::server_not_heard) {
+        // What it alone has returned, and nobody else reads again.
+        options = noticed(seed);
+        options.collective = Collective::kBroadcast;
+      }
+      if (mutant == Mutant::serves_what_was_begun) options = noticed_in_a_round(seed);
       // Somebody has to return before it is lost, and everybody else be left.
       if (mutant == Mutant::forgets_whole_results) options.world_size = 2;
       options.mutant = mutant;
@@ -119,6 +126,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Expectation{Mutant::mixes_attempts, "mixes_attempts", 1000, "I"},
                       Expectation{Mutant::forgets_whole_results, "forgets_whole_results", 1000, "I1"},
                       Expectation{Mutant::works_in_place, "works_in_place", 1000, "I"},
+                      Expectation{Mutant::server_is_a_copy, "server_is_a_copy", 1000, "I"},
+                      Expectation{Mutant::server_not_heard, "server_not_heard", 1000, "I"},
+                      Expectation{Mutant::serves_what_was_begun, "serves_what_was_begun", 5000, "I"},
                       Expectation{Mutant::order_at_once, "order_at_once", 100, "I2"}),
     [](const auto& test) { return std::string(test.param.name); });
 

@@ -11,24 +11,13 @@
 
 #include "chaos/sim/cluster.h"
 #include "recovery/tracker_machine.h"
-
-#if defined(__SANITIZE_ADDRESS__)
-#define WARREN_SIM_SLOW 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define WARREN_SIM_SLOW 1
-#endif
-#endif
+#include "tests/sanitized.h"
 
 namespace warren::chaos {
 
 // A sanitizer makes a run some fifteen times as long, and looks at the code more than at the draws: fewer seeds, of the
 // same cases.
-#ifdef WARREN_SIM_SLOW
-inline constexpr std::uint64_t kFewer = 4;
-#else
-inline constexpr std::uint64_t kFewer = 1;
-#endif
+inline constexpr std::uint64_t kFewer = kAddressSanitized ? 8 : 1;
 constexpr std::uint64_t seeds(std::uint64_t many) {
   return (many + kFewer - 1) / kFewer;
 }
@@ -107,6 +96,52 @@ inline SimOptions reordering(std::uint64_t seed) {
   options.many_versions = true;
   // Once the link holds up nobody, whoever computes for longer in these programs does, and is named.
   options.straggler->judged = false;
+  return options;
+}
+
+// Each rank on a machine of its own, two copies; that of rank 0 is taken away in time, and a moment later that of
+// another rank goes without a word.
+inline SimOptions noticed(std::uint64_t seed) {
+  SimOptions options = calm(3 + static_cast<std::uint32_t>(seed % 2), seed);
+  options.replicas = 2;
+  options.hosts = {"a", "b", "c", "d"};
+  options.hosts.resize(*options.world_size);
+  SimOptions::Notice notice;
+  notice.worker = 0;
+  notice.passage = seed / 3 % 12;
+  notice.within_us = 8'000'000;
+  notice.then = 1 + seed / 2 % (*options.world_size - 1);
+  // While all stop, or while the next life replays.
+  notice.then_us = static_cast<std::int64_t>(seed % 2 == 0 ? seed * 1733 % 60'000 : seed * 37 % 2'000);
+  options.notices = {notice};
+  return options;
+}
+
+// As soon as rank 1 has returned something its machine is lost, and rank 0 hears that its own is taken away.
+inline SimOptions noticed_as_another_dies(std::uint64_t seed) {
+  SimOptions options = noticed(seed);
+  options.groups = false;  // what a group of one rank has done lies on its host alone
+  SimOptions::Notice& notice = options.notices.front();
+  notice.at = seed % 2 == 0 ? KillPoint::kSend : KillPoint::kCompletion;
+  notice.passage = seed / 2 % 60;
+  notice.then.reset();
+  options.deaths.push_back({1, KillPoint::kReturn, seed / 3 % 12, true});
+  return options;
+}
+
+// Rank 0 leaves in the middle of a round, which others make again with what its next life reads; and one of those who
+// have made it is lost before a commit, and replays it.
+inline SimOptions noticed_in_a_round(std::uint64_t seed) {
+  SimOptions options = noticed(seed);
+  options.collective = Collective::kBroadcast;
+  SimOptions::Notice& notice = options.notices.front();
+  notice.at = seed % 2 == 0 ? KillPoint::kSend : KillPoint::kCompletion;
+  notice.passage = seed / 2 % 60;
+  notice.then.reset();
+  // Of the same moments, so that all are in the round that it ends.
+  options.deaths.push_back({1, KillPoint::kSend, seed / 3 % 60});
+  options.deaths.push_back({2, KillPoint::kRecall, 0});
+  options.deaths.push_back({2, KillPoint::kReturn, 1 + seed / 5 % 20});
   return options;
 }
 

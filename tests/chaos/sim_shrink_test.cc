@@ -25,6 +25,7 @@ SimOptions shrinking(std::uint32_t world_size, std::uint64_t seed) {
   options.disks = false;
   options.hosts = {"a", "b", "c", "d", "e"};
   options.hosts.resize(world_size);
+  options.late = 0;
   return options;
 }
 
@@ -34,7 +35,7 @@ std::uint64_t passages(const SimOutcome& o, std::size_t worker, KillPoint point)
 
 TEST(Shrink, EveryInvariantHolds) {
   name_seed_on_abort();
-  std::uint64_t shrunk = 0, grown = 0, finished = 0, dropped = 0;
+  std::uint64_t shrunk = 0, grown = 0, finished = 0, dropped = 0, short_of_some = 0;
   for (std::uint64_t seed = 1; seed <= seeds(200); ++seed) {
     SimOptions options;
     options.seed = 50'000 + seed;
@@ -45,7 +46,9 @@ TEST(Shrink, EveryInvariantHolds) {
     grown += o.grown;
     finished += tracker(o, "attempt_finished");
     dropped += tracker(o, "attempt_dropped");
+    short_of_some += tracker(o, "begun_short");
   }
+  EXPECT_GT(short_of_some, 20 / kFewer);
   EXPECT_GT(shrunk, 80 / kFewer);
   EXPECT_GT(grown, 40 / kFewer);
   EXPECT_GT(finished, 5 / kFewer);
@@ -231,6 +234,34 @@ TEST(Shrink, TheGraceEndsAsTheLostRankReturns) {
   }
   EXPECT_GT(shrunk, 20 / kFewer);
   EXPECT_GT(waited, 20 / kFewer);
+}
+
+// It begins with those that are there, and takes the others in, whatever else goes wrong meanwhile: with as many
+// machines as copies, more, or fewer.
+TEST(Shrink, WhoComesLateComesIn) {
+  std::uint64_t begun = 0, grown = 0;
+  for (std::uint64_t seed = 1; seed <= seeds(40); ++seed) {
+    SimOptions options = shrinking(2 + static_cast<std::uint32_t>(seed % 4), 400 + seed);
+    options.late = 1 + static_cast<std::uint32_t>(seed / 4 % (*options.world_size - 1));
+    options.replicas = 1 + static_cast<std::uint32_t>(seed % 3);
+    options.round_timeout_ms = 100;
+    const SimOutcome whole = simulate(options);
+    ASSERT_EQ(whole.verdict, "") << "seed " << options.seed;
+    begun += tracker(whole, "begun_short");
+    grown += whole.grown;
+    for (const KillPoint point : {KillPoint::kReturn, KillPoint::kCheckpoint}) {
+      const std::uint64_t most = passages(whole, 0, point);
+      for (std::uint64_t at = 0; at < most; at += 1 + most / seeds(4)) {
+        SimOptions one = options;
+        one.deaths = {{.worker = 0, .at = point, .passage = at, .away_us = at % 2 == 0 ? kForGoodUs : kLongUs}};
+        const SimOutcome o = simulate(one);
+        ASSERT_EQ(o.verdict, "") << "seed " << options.seed << ", passage " << at;
+        grown += o.grown;
+      }
+    }
+  }
+  EXPECT_GT(begun, 10 / kFewer);
+  EXPECT_GT(grown, 20 / kFewer);
 }
 
 // With fewer than the least number of workers a job waits.

@@ -449,6 +449,35 @@ TEST(Run, ModeShrinkHasFlagsAndTheLauncherKnowsIt) {
   EXPECT_THAT(wrong.error, HasSubstr("WARREN_MIN_WORKERS says how a job goes on without lost workers"));
 }
 
+TEST(Run, MaxWorkersIsTheWorldSizeOfAJobThatOthersMayJoin) {
+  const std::vector<std::string> share = {"run",
+                                          "-n",
+                                          "2",
+                                          "--first_worker=4",
+                                          "--noprefix",
+                                          "--mode=shrink",
+                                          "--max_workers=6",
+                                          "--tracker=127.0.0.1:9",
+                                          "--insecure_no_auth"};
+  std::vector<std::string> arguments = share;
+  for (const char* word : {"sh", "-c", "echo $WARREN_WORLD_SIZE $WARREN_MAX_WORKERS"}) arguments.emplace_back(word);
+  const Ended e = warren(arguments);
+  EXPECT_EQ(e.code, 0) << e.error;
+  EXPECT_EQ(e.output, "6 6\n6 6\n");
+  arguments = share;
+  arguments[6] = "--max_workers=5";
+  arguments.emplace_back("true");
+  const Ended beyond = warren(arguments);
+  EXPECT_EQ(beyond.code, 2);
+  EXPECT_THAT(beyond.error, HasSubstr("are not all below --max_workers, which is 5"));
+  arguments[6] = "--max_workers=6";
+  arguments.insert(arguments.begin() + 1, "--world_size=6");
+  EXPECT_THAT(warren(arguments).error, HasSubstr("--max_workers is the world size: leave --world_size out"));
+  const Ended alone = warren({"run", "-n", "2", "--mode=shrink", "--max_workers=3", "true"});
+  EXPECT_EQ(alone.code, 1);
+  EXPECT_THAT(alone.error, HasSubstr("--max_workers above -n is for a running tracker"));
+}
+
 TEST(Run, TheJournalStaysUntilTheJobIsDone) {
   const TemporaryFolder folder;
   const std::string data = folder / "data";

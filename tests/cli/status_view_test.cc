@@ -82,6 +82,17 @@ TEST(StatusView, ShowsWhoWaitsForWhom) {
   EXPECT_THAT(r.value(), HasSubstr("  -     w1      lost"));
 }
 
+TEST(StatusView, APlaceThatNobodyHasHadIsVacant) {
+  tracker::Snapshot s = snapshot();
+  TrackerMachine::MemberView nobody;
+  nobody.rank = Rank(1);
+  nobody.absent = true;
+  s.jobs[0].view.members[1] = nobody;
+  const auto r = status_table(tracker::to_json(s), "");
+  ASSERT_TRUE(r.ok()) << r.status().describe();
+  EXPECT_THAT(r.value(), HasSubstr("  1     -       vacant\n"));
+}
+
 TEST(StatusView, ATerminalGetsNoControlCharacters) {
   const auto r = status_table(tracker::to_json(snapshot()), "");
   ASSERT_TRUE(r.ok());

@@ -30,6 +30,7 @@ class Job {
   }
   // Before anybody is started.
   void has_spares() { common_.emplace_back("WARREN_SPARES=1"); }
+  void may_begin_short() { common_.push_back("WARREN_MAX_WORKERS=" + std::to_string(size_)); }
 
   void start(int worker, int attempt = 0, const std::string& host = {}) {
     std::vector<std::string> variables = common_;
@@ -172,6 +173,28 @@ TEST(Shrink, ASpareTakesThePlaceBeforeTheGraceIsOver) {
   job.kill(1);
   EXPECT_THAT(job.at(3).line(), StartsWith("joined 1 "));
   EXPECT_EQ(job.at(3).line(), "with 0 1 2");
+  job.finish();
+}
+
+TEST(Shrink, AJobBeginsWithThoseThatAreThereAndTakesInWhoComesLater) {
+  Job job(4, kAtOnce, 2);
+  job.may_begin_short();
+  for (const int w : {0, 1}) job.start(w);
+  for (const int w : {0, 1}) EXPECT_THAT(job.at(w).line(), StartsWith("joined " + std::to_string(w)));
+  for (const int w : {0, 1}) EXPECT_EQ(job.at(w).line(), "with 0 1");
+  job.start(2);
+  EXPECT_THAT(job.at(2).line(), StartsWith("joined 2 "));
+  for (const int w : {0, 1}) EXPECT_EQ(job.at(w).line(), "with 0 1 2");
+  job.await(2, "with 0 1 2");
+  // The place of one that may return is not the one that somebody new gets.
+  job.kill(0);
+  for (const int w : {1, 2}) EXPECT_EQ(job.at(w).line(), "with 1 2");
+  job.start(3);
+  EXPECT_THAT(job.at(3).line(), StartsWith("joined 3 "));
+  for (const int w : {1, 2, 3}) job.await(w, "with 1 2 3");
+  job.start(0, 1);
+  EXPECT_THAT(job.at(0).line(), StartsWith("joined 0 "));
+  for (const int w : {0, 1, 2, 3}) job.await(w, "with 0 1 2 3");
   job.finish();
 }
 

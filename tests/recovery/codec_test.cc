@@ -337,6 +337,7 @@ TEST(Codec, Settings) {
   EXPECT_EQ(check([](auto& s) { s.set_grace_ms(1); }), "grace in ms 1 is outside 0 to 0");
   EXPECT_EQ(check([](auto& s) { s.set_min_workers(5); }), "least number of workers 5 is outside 0 to 4");
   EXPECT_EQ(check([](auto& s) { s.set_min_workers(4); }), "the job may shrink, and nothing is logged");
+  EXPECT_EQ(check([](auto& s) { s.set_elastic_start(true); }), "the job may begin with fewer, and waits for all");
   EXPECT_EQ(replaced_after(86'400'000), "");
   EXPECT_EQ(replaced_after(86'400'001), "time until a rank is replaced in ms 86400001 is outside 0 to 86400000");
 }
@@ -524,6 +525,34 @@ TEST(Codec, RoundsThatKeepOlderNames) {
   EXPECT_EQ(check([](auto& p) { p.mutable_kept(0)->set_rounds(0); }), what + "numbers out of range");
 }
 
+TEST(Codec, PlacesThatNobodyHasHad) {
+  wire::Plan base = plan_of(2, {{"w0", 10}, {"w1", 11}, {"w2", 12}});
+  base.mutable_settings()->set_replicas(2);
+  base.mutable_settings()->set_min_workers(2);
+  base.mutable_settings()->set_elastic_start(true);
+  for (wire::Member& m : *base.mutable_members()) {
+    m.set_fetch_port(6000);
+    m.set_local_size(2);
+  }
+  wire::Member& nobody = *base.mutable_members(2);
+  nobody.Clear();
+  nobody.set_rank(2);
+  nobody.set_absent(true);
+  base.add_absences()->add_ranks(2);
+  const auto check = [&](auto change) { return after(base, change); };
+  EXPECT_EQ(check([](auto&) {}), "");
+  EXPECT_EQ(check([](auto& p) { p.mutable_settings()->set_elastic_start(false); }),
+            "member 2: nobody has had the place, and the job begins with all");
+  EXPECT_EQ(check([](auto& p) { p.mutable_members(2)->set_absent(false); }), "member 2: no incarnation");
+  EXPECT_EQ(check([](auto& p) { p.mutable_settings()->set_min_workers(3); }), "2 members are there, the least is 3");
+  EXPECT_EQ(check([](auto& p) { p.clear_absences(); }), "absences: other ranks than the plan's in its own timeline");
+  const std::string somebody = "member 2: nobody has had the place, and somebody is told of";
+  EXPECT_EQ(check([](auto& p) { p.mutable_members(2)->set_incarnation(12); }), somebody);
+  EXPECT_EQ(check([](auto& p) { p.mutable_members(2)->set_host_id("h"); }), somebody);
+  EXPECT_EQ(check([](auto& p) { p.mutable_members(2)->set_local_size(1); }), somebody);
+  EXPECT_EQ(check([](auto& p) { p.mutable_members(2)->set_fresh(true); }), somebody);
+}
+
 TEST(Codec, RanksThatAreAbsent) {
   wire::Plan base = logged_plan();
   base.set_timeline(3);
@@ -699,6 +728,11 @@ TEST(Codec, SetupRounds) {
   EXPECT_EQ(check({setup(0, 1, true), setup(0, 2, false, {{0, 8}}), setup(1, 1, false)}), "");
   EXPECT_EQ(check({setup(0, 2, true), setup(0, 1, true)}),
             "set-up round 8000000000000001: not in rising order, or it stands twice");
+  wire::Setup whole = setup(0, 1, false, {{0, 8}});
+  whole.set_total_bytes(16);
+  EXPECT_EQ(check({whole}), "");
+  whole.clear_final();
+  EXPECT_EQ(check({whole}), "set-up round 8000000000000001: a whole result of 16 bytes");
   EXPECT_EQ(check({setup(0, 1, true, {{0, 8}})}), "set-up round 8000000000000001: it is done, and in flight");
   EXPECT_EQ(check({setup(0, 1, false, {{8, 8}})}), "set-up round 8000000000000001: the range 8 is empty");
   EXPECT_EQ(check({setup(0, UINT64_MAX, true)}), "set-up round ffffffffffffffff: not the hash of a name");
@@ -859,6 +893,47 @@ TEST(Codec, ReportsAndAnswers) {
             "it finalizes, and is preempted");
 }
 
+TEST(Codec, WhoLeavesAndServes) {
+  wire::Leave serves;
+  serves.set_epoch(3);
+  serves.set_preempted(true);
+  serves.set_serves_ms(8000);
+  serves.mutable_logged()->set_run(7);
+  *serves.mutable_logged()->add_positions() = position(2, 17);
+  *serves.add_setups() = setup(0, 7, true);
+  EXPECT_EQ(after(serves, [](auto&) {}), "");
+  EXPECT_EQ(after(serves, [](auto& l) { l.set_serves_ms(86'400'001); }),
+            "time for which it serves 86400001 is outside 0 to 86400000");
+  EXPECT_EQ(after(serves, [](auto& l) { l.set_preempted(false); }), "it serves, and is not preempted");
+  EXPECT_EQ(after(serves, [](auto& l) { l.set_serves_ms(0); }), "it does not serve, and says how far it has come");
+  EXPECT_EQ(after(serves,
+                  [](auto& l) {
+                    l.set_serves_ms(0);
+                    l.clear_logged();
+                  }),
+            "it does not serve, and says how far it has come");
+  EXPECT_EQ(after(serves, [](auto& l) { l.mutable_logged()->set_run(0); }),
+            "how far it has come: what is logged is of no run");
+  EXPECT_EQ(after(serves,
+                  [](auto& l) {
+                    *l.mutable_logged()->mutable_positions(0) = in_flight(2, 17, 0, 8, 16);
+                    *l.add_setups() = setup(0, 8, false, {{0, 8}});
+                  }),
+            "");
+  EXPECT_EQ(after(serves,
+                  [](auto& l) {
+                    *l.mutable_logged()->add_setups() = setup(0, 8, false, {{0, 8}});
+                  }),
+            "it has left, and speaks of more than rounds");
+  EXPECT_EQ(after(serves, [](auto& l) { l.mutable_logged()->add_lives(5); }),
+            "it has left, and speaks of more than rounds");
+  EXPECT_NE(after(serves,
+                  [](auto& l) {
+                    for (std::uint64_t i = 0; i <= limits::kMaxSetups; ++i) *l.add_setups() = setup(1, i, true);
+                  }),
+            "");
+}
+
 TEST(Codec, WhatTheTrackerSays) {
   EXPECT_EQ(after(welcome(), [](auto& w) { w.set_world_size(0); }), "world size 0 is outside 1 to 16384");
   EXPECT_EQ(after(welcome(), [](auto& w) { w.set_joined(5); }), "joined 5 is outside 1 to 4");
@@ -921,6 +996,43 @@ wire::Plan plan_with_a_detour() {
   d.add_relays(4);
   d.add_relays(5);
   return p;
+}
+
+// Epoch 2 of three ranks; life 9 has left, and serves.
+wire::Plan plan_with_a_server() {
+  wire::Plan p = plan();
+  p.mutable_settings()->set_replicas(2);
+  for (wire::Member& m : *p.mutable_members()) m.set_fetch_port(6000);
+  *p.add_servers() = p.members(0);
+  p.mutable_servers(0)->set_incarnation(9);
+  p.mutable_servers(0)->set_since(1);
+  return p;
+}
+
+TEST(Codec, ServersOfAPlan) {
+  const auto check = [](auto change) {
+    return after(plan_with_a_server(), [&](auto& p) { change(p, *p.mutable_servers(0)); });
+  };
+  EXPECT_EQ(check([](auto&, auto&) {}), "");
+  EXPECT_EQ(check([](auto& p, auto& m) {
+              *p.add_servers() = m;
+              p.mutable_servers(1)->set_incarnation(8);
+            }),
+            "servers: 2 of them, with 2 copies of what is logged");
+  EXPECT_EQ(check([](auto& p, auto& m) {
+              p.mutable_settings()->set_replicas(3);
+              *p.add_servers() = m;
+            }),
+            "servers: not in rising order");
+  EXPECT_EQ(check([](auto&, auto& m) { m.set_incarnation(0); }), "servers: no incarnation");
+  EXPECT_EQ(check([](auto&, auto& m) { m.set_incarnation(11); }), "servers: one of them has a rank");
+  EXPECT_EQ(check([](auto&, auto& m) { m.set_fresh(true); }), "servers: one of them is a member");
+  EXPECT_EQ(check([](auto&, auto& m) { m.set_absent(true); }), "servers: one of them is a member");
+  EXPECT_EQ(check([](auto&, auto& m) { m.set_since(0); }), "servers: named since epoch 0");
+  EXPECT_EQ(check([](auto&, auto& m) { m.set_since(3); }), "servers: named since epoch 3");
+  EXPECT_EQ(check([](auto&, auto& m) { m.set_fetch_port(0); }), "servers: fetch port 0 is outside 1 to 65535");
+  EXPECT_EQ(check([](auto& p, auto&) { p.mutable_settings()->set_min_workers(1); }),
+            "servers: the job goes on without lost ranks");
 }
 
 TEST(Codec, DetoursOfAPlan) {

@@ -15,7 +15,8 @@ struct Said {
 
 // Rank i reports `said[i]`.
 std::string merged(const std::vector<Said>& said, const std::vector<wire::Position>& before = {},
-                   std::optional<Version> committed = {}, const std::vector<wire::Position>& in_memory = {}) {
+                   std::optional<Version> committed = {}, const std::vector<wire::Position>& in_memory = {},
+                   const std::vector<wire::Position>& by_leavers = {}) {
   std::vector<wire::Report> reports(said.size());
   std::vector<RankPositions> by_rank;
   for (std::size_t i = 0; i < said.size(); ++i) {
@@ -29,7 +30,9 @@ std::string merged(const std::vector<Said>& said, const std::vector<wire::Positi
   for (const wire::Position& p : before) earlier.push_back(&p);
   std::vector<const wire::Position*> logged;
   for (const wire::Position& p : in_memory) logged.push_back(&p);
-  const auto frontier = merge_frontier(by_rank, earlier, logged, committed,
+  std::vector<const wire::Position*> served;
+  for (const wire::Position& p : by_leavers) served.push_back(&p);
+  const auto frontier = merge_frontier(by_rank, earlier, logged, served, committed,
                                        [](Rank rank) { return "rank " + std::to_string(rank.value); });
   if (!frontier.ok()) return std::string(to_string(frontier.status().code())) + ": " + frontier.status().describe();
   std::string text;
@@ -49,6 +52,25 @@ TEST(Frontier, CountsWhatOnlyMemoryKnows) {
   EXPECT_EQ(merged({{1, {position(1, 4)}}}, {}, {}, {position(1, 7)}), "1.7");
   EXPECT_EQ(merged({{1, {position(1, 8)}}}, {}, {}, {position(1, 7)}), "1.8");
   EXPECT_EQ(merged({{1, {position(1, 4)}}}, {}, Version(3), {position(2, 7)}), "") << "of an obsolete version";
+}
+
+// Who is gone may have completed a round of which all is there, and no other: no member can get what is in flight.
+TEST(Frontier, WhatWhoHasLeftHoldsOfARoundCountsIfItMakesItWhole) {
+  const std::vector<Said> half = {{1, {position(1, 4, false, {{0, 8}})}}};
+  EXPECT_EQ(merged(half, {}, {}, {}, {in_flight(1, 4, 8, 16, 16)}), "1.5");
+  EXPECT_EQ(merged(half, {}, {}, {}, {in_flight(1, 4, 8, 15, 16)}), "1.4[0,8)");
+  EXPECT_EQ(merged(half, {}, {}, {}, {position(1, 4, false, {{8, 16}})}), "1.4[0,8)") << "how long it is nobody knows";
+  EXPECT_EQ(merged({{1, {in_flight(1, 4, 0, 8, 24)}}}, {}, {}, {}, {in_flight(1, 4, 8, 16, 16)}), "1.4[0,8)")
+      << "they do not agree";
+  EXPECT_EQ(merged({{1, {position(1, 5)}}}, {}, {}, {}, {in_flight(1, 4, 0, 16, 16)}), "1.5");
+  EXPECT_EQ(merged({{1, {position(1, 3, false, {{0, 8}})}}}, {}, {}, {}, {in_flight(1, 4, 0, 8, 16)}), "1.4");
+  EXPECT_EQ(merged({{1, {position(1, 4)}}}, {}, {}, {}, {in_flight(1, 4, 0, 8, 16), in_flight(1, 4, 8, 16, 16)}),
+            "1.5");
+  EXPECT_EQ(merged({{1, {in_flight(1, 4, 0, 16, 16)}}}, {}, {}, {}, {in_flight(1, 4, 8, 16, 16)}), "1.4[0,16)")
+      << "it is not needed for that";
+  // It contradicts nobody.
+  EXPECT_EQ(merged({{1, {position(1, 4, true)}}}, {}, {}, {}, {in_flight(1, 4, 0, 16, 16)}), "1.4|");
+  EXPECT_EQ(merged(half, {}, Version(2), {}, {in_flight(1, 4, 8, 16, 16)}), "");
 }
 
 TEST(Frontier, FinalIsTheUnionOverThoseWhoAreInThatRound) {
@@ -119,14 +141,18 @@ TEST(Frontier, MoreThanAPlanCanHoldIsAnError) {
             "(16384 and 65536)");
 }
 
-std::string merged_setups(const std::vector<std::vector<wire::Setup>>& said) {
+std::string merged_setups(const std::vector<std::vector<wire::Setup>>& said,
+                          const std::vector<wire::Setup>& by_leaver = {}) {
+  google::protobuf::RepeatedPtrField<wire::Setup> left;
+  left.Add(by_leaver.begin(), by_leaver.end());
+  const std::vector<const google::protobuf::RepeatedPtrField<wire::Setup>*> served{&left};
   std::vector<google::protobuf::RepeatedPtrField<wire::Setup>> lists(said.size());
   std::vector<const google::protobuf::RepeatedPtrField<wire::Setup>*> all;
   for (std::size_t i = 0; i < said.size(); ++i) {
     lists[i].Add(said[i].begin(), said[i].end());
     all.push_back(&lists[i]);
   }
-  const auto setups = merge_setups(all, Timeline(9));
+  const auto setups = merge_setups(all, served, Timeline(9));
   if (!setups.ok()) return std::string(to_string(setups.status().code())) + ": " + setups.status().describe();
   std::string text;
   for (const wire::Setup& s : setups.value()) text += (text.empty() ? "" : " ") + render(s);
@@ -142,6 +168,16 @@ TEST(Frontier, ASetupRoundIsDoneOnceAnybodyHasItAndElseIsFinalWhereAnyHostHoldsI
             "s7@2| s9");
   EXPECT_EQ(merged_setups({{setup(0, 7, true, {}, 2)}, {setup(0, 7, true, {}, 3)}}),
             "desync: set-up round 8000000000000007 on timeline 2 was begun in timeline 3 too");
+  // Of what who has left has of one in flight, as of other rounds.
+  wire::Setup rest = setup(0, 7, false, {{8, 16}});
+  EXPECT_EQ(merged_setups({{setup(0, 7, false, {{0, 8}})}}, {rest}), "s7[0,8)");
+  rest.set_total_bytes(16);
+  EXPECT_EQ(merged_setups({{setup(0, 7, false, {{0, 8}})}}, {rest}), "s7|");
+  EXPECT_EQ(merged_setups({{setup(0, 7, false, {{0, 7}})}}, {rest}), "s7[0,7)");
+  EXPECT_EQ(merged_setups({{setup(0, 7, false)}}, {rest}), "s7");
+  EXPECT_EQ(merged_setups({{}}, {rest}), "") << "others begin it anew";
+  EXPECT_EQ(merged_setups({{setup(0, 7, false, {{0, 8}}, 2)}}, {rest}), "s7@2[0,8)") << "it was undone";
+  EXPECT_EQ(merged_setups({{}}, {setup(0, 7, true)}), "s7|");
 }
 
 TEST(Frontier, MoreSetupRoundsThanAJobMayHaveAreAnError) {

@@ -77,6 +77,19 @@ TEST(PlanChanges, RingOrdersAreSaidWhereTheyChange) {
   EXPECT_EQ(changes_between(p.before, p.after).base_epoch(), 0u) << "that there is none any more takes the whole plan";
 }
 
+TEST(PlanChanges, WhoServesIsNamed) {
+  Plans p;
+  for (wire::Plan* plan : {&p.before, &p.after}) {
+    plan->mutable_settings()->set_replicas(2);
+    for (wire::Member& m : *plan->mutable_members()) m.set_fetch_port(6000);
+  }
+  *p.after.add_servers() = p.before.members(1);
+  p.after.mutable_servers(0)->set_fresh(false);
+  p.after.mutable_servers(0)->set_since(2);
+  EXPECT_EQ(with_changes(p.before, changes_between(p.before, p.after)).value().SerializeAsString(),
+            p.after.SerializeAsString());
+}
+
 TEST(PlanChanges, NothingIsLeftOutWhereAllHasChanged) {
   const Plans p;
   EXPECT_EQ(changes_between(p.before, plan_of(2, {{"w0", 20}, {"w1", 21}, {"w2", 22}})).base_epoch(), 0u);

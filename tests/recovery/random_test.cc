@@ -11,6 +11,7 @@
 
 #include "recovery/plan_changes.h"
 #include "tests/recovery/script.h"
+#include "tests/sanitized.h"
 
 namespace warren::test {
 namespace {
@@ -547,13 +548,16 @@ class World {
   std::uint64_t commits_ = 0, resumed_ = 0, resized_ = 0, spares_used_ = 0;
 };
 
+// Each takes milliseconds, and under a sanitizer fifteen times as long.
+constexpr std::uint64_t kSeeds = kAddressSanitized ? 200 : 1000;
+
 std::string tail(const World& world) {
   const std::string& all = world.transcript();
   return all.substr(all.size() - std::min<std::size_t>(6000, all.size()));
 }
 
 TEST(Random, FaultsBreakNoRuleAndTheJobFinishesOnceTheyStop) {
-  for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
+  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
     World world(seed, seed % 2 == 0, 0);
     world.run();
     ASSERT_FALSE(HasFailure()) << "seed " << seed << "\n" << tail(world);
@@ -562,7 +566,7 @@ TEST(Random, FaultsBreakNoRuleAndTheJobFinishesOnceTheyStop) {
 
 TEST(Random, NothingThatIsLoggedOrCommittedIsLost) {
   std::uint64_t commits = 0, resumed = 0, disks_lost = 0, begun_anew = 0;
-  for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
+  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
     World world(seed, seed % 2 == 0, 2);
     world.run();
     ASSERT_FALSE(HasFailure()) << "seed " << seed << "\n" << tail(world);
@@ -571,30 +575,30 @@ TEST(Random, NothingThatIsLoggedOrCommittedIsLost) {
     disks_lost += world.disks_lost();
     begun_anew += world.begun_anew() ? 1 : 0;
   }
-  EXPECT_GT(commits, 3000U);
-  EXPECT_GT(resumed, 2000U);
-  EXPECT_GT(disks_lost, 300U);
+  EXPECT_GT(commits, 3 * kSeeds);
+  EXPECT_GT(resumed, 2 * kSeeds);
+  EXPECT_GT(disks_lost, kSeeds * 3 / 10);
   EXPECT_LT(begun_anew, disks_lost / 20);
 }
 
 // All workers end now and then, and another number of them goes on.
 TEST(Random, AJobOfAnotherSizeGoesOnFromWhatIsCommitted) {
   std::uint64_t commits = 0, resized = 0;
-  for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
+  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
     World world(seed, seed % 2 == 0, seed % 4 < 2 ? 2 : 0, true);
     world.run();
     ASSERT_FALSE(HasFailure()) << "seed " << seed << "\n" << tail(world);
     commits += world.commits();
     resized += world.resized();
   }
-  EXPECT_GT(commits, 1000U);
-  EXPECT_GT(resized, 300U);
+  EXPECT_GT(commits, kSeeds);
+  EXPECT_GT(resized, kSeeds * 3 / 10);
 }
 
 // Workers beyond the world's size take the places of those that are lost, who wait in turn when they come back.
 TEST(Random, SparesTakePlacesAndNothingThatIsLoggedIsLost) {
   std::uint64_t commits = 0, resumed = 0, used = 0;
-  for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
+  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
     // Under its old name, each: a job of spares alone, none of which has a place, waits for those who have one.
     World world(seed, false, seed % 8 == 7 ? 0 : 1 + seed % 2, false, true);
     world.run();
@@ -603,9 +607,9 @@ TEST(Random, SparesTakePlacesAndNothingThatIsLoggedIsLost) {
     resumed += world.resumed();
     used += world.spares_used();
   }
-  EXPECT_GT(commits, 1000U);
-  EXPECT_GT(resumed, 1000U);
-  EXPECT_GT(used, 1000U);
+  EXPECT_GT(commits, kSeeds);
+  EXPECT_GT(resumed, kSeeds);
+  EXPECT_GT(used, kSeeds);
 }
 
 TEST(Random, TheSameSeedGivesTheSameEffects) {

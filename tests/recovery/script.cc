@@ -224,10 +224,14 @@ std::string render(const wire::Envelope& e) {
       return "RoundFailed epoch " + n(e.round_failed().epoch()) + " code " + n(e.round_failed().code()) + ": " +
              e.round_failed().reason();
     case wire::Envelope::kStopped: return "Stopped epoch " + n(e.stopped().epoch());
-    case wire::Envelope::kLeave:
-      return "Leave epoch " + n(e.leave().epoch()) + (e.leave().finalize() ? " finalize" : "") +
-             (e.leave().preempted() ? " preempted" : "") +
-             (e.leave().reason().empty() ? "" : ": " + e.leave().reason());
+    case wire::Envelope::kLeave: {
+      std::string text = "Leave epoch " + n(e.leave().epoch()) + (e.leave().finalize() ? " finalize" : "") +
+                         (e.leave().preempted() ? " preempted" : "");
+      if (e.leave().serves_ms() != 0) text += " serves " + n(e.leave().serves_ms());
+      for (const wire::Position& p : e.leave().logged().positions()) text += " " + render(p);
+      for (const wire::Setup& s : e.leave().setups()) text += " " + render(s);
+      return text + (e.leave().reason().empty() ? "" : ": " + e.leave().reason());
+    }
     case wire::Envelope::kCalled: return "Called epoch " + n(e.called().epoch()) + (e.called().stale() ? " stale" : "");
     case wire::Envelope::kWelcome:
       if (e.welcome().spare()) {
@@ -241,8 +245,8 @@ std::string render(const wire::Envelope& e) {
       std::string text = "Plan epoch " + n(e.plan().epoch());
       if (e.plan().base_epoch() != 0) text += " since " + n(e.plan().base_epoch());
       for (const wire::Member& m : e.plan().members()) {
-        text += " " + m.worker_id() + (m.absent() ? " (absent)" : "=" + n(m.incarnation())) +
-                (m.fresh() || m.absent() ? "" : " (as before)");
+        text += " " + (is_vacant(m) ? "nobody" : m.worker_id()) +
+                (m.absent() ? " (absent)" : "=" + n(m.incarnation())) + (m.fresh() || m.absent() ? "" : " (as before)");
       }
       if (e.plan().timeline() != 0) text += " timeline " + n(e.plan().timeline());
       for (const wire::Position& p : e.plan().frontier()) text += " " + render(p);
@@ -253,6 +257,7 @@ std::string render(const wire::Envelope& e) {
       for (const wire::Absence& a : e.plan().absences()) {
         text += " without " + join_words(a.ranks()) + " in timeline " + n(a.timeline());
       }
+      for (const wire::Member& m : e.plan().servers()) text += " served by " + n(m.incarnation());
       if (e.plan().committed()) {
         text += " committed " + n(e.plan().committed_version()) + " in " + n(e.plan().committed_timeline());
       }
@@ -350,6 +355,10 @@ std::string render(const std::vector<WorkerEffect>& effects, bool logs) {
     } else if (const auto* f = std::get_if<worker_effect::Fail>(&effect)) {
       text +=
           (f->fenced ? "fenced " : "fail ") + std::string(to_string(f->why.code())) + ": " + f->why.describe() + "\n";
+    } else if (const auto* serve = std::get_if<worker_effect::Serve>(&effect)) {
+      text += "serve epoch " + std::to_string(serve->plan.epoch()) + "\n";
+    } else if (std::holds_alternative<worker_effect::Left>(effect)) {
+      text += "left\n";
     } else if (std::holds_alternative<worker_effect::Finished>(effect)) {
       text += "finished\n";
     } else if (logs) {
@@ -383,6 +392,7 @@ void TrackerScript::restart(bool promised) {
   if (!disk_.empty()) term_ = record.term() + 1;
   const int members = record.plan().members_size();
   for (int rank = 0; promised && 2 * rank <= members && rank < members; ++rank) {
+    if (is_vacant(record.plan().members(rank))) continue;
     wire::Envelope e = this->promised(record.plan().members(rank).incarnation());
     e.mutable_stopped()->set_epoch(kMaxEpoch - 1);  // of no interrupt: it changes nothing else
     (void)send(std::move(e));
@@ -480,6 +490,25 @@ std::string TrackerScript::give_up(std::uint64_t life, std::uint64_t epoch, cons
   wire::Envelope e = from_worker(life);
   e.mutable_leave()->set_epoch(epoch);
   e.mutable_leave()->set_reason(reason);
+  return send(std::move(e));
+}
+
+std::string TrackerScript::serves(std::uint64_t life, std::uint64_t epoch, std::uint64_t serves_ms,
+                                  const std::vector<wire::Position>& positions, const std::vector<wire::Setup>& setups,
+                                  std::uint32_t timeline) {
+  wire::Envelope e = promised(life);
+  wire::Leave& l = *e.mutable_leave();
+  l.set_epoch(epoch);
+  l.set_reason("SIGTERM");
+  l.set_preempted(true);
+  l.set_serves_ms(serves_ms);
+  if (serves_ms == 0) return send(std::move(e));
+  wire::JobRecord record;
+  EXPECT_TRUE(record.ParseFromString(disk_));
+  l.mutable_logged()->set_run(record.plan().run());
+  l.mutable_logged()->set_timeline(timeline);
+  for (const wire::Position& p : positions) *l.mutable_logged()->add_positions() = p;
+  l.mutable_setups()->Add(setups.begin(), setups.end());
   return send(std::move(e));
 }
 

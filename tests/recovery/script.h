@@ -82,6 +82,10 @@ class TrackerScript {
   std::string stopped(std::uint64_t life, std::uint64_t epoch);
   std::string finalize(std::uint64_t life, std::uint64_t epoch);
   std::string give_up(std::uint64_t life, std::uint64_t epoch, const std::string& reason = {});
+  // It is preempted and goes on serving for so long; it has done rounds and set-up rounds of `timeline`.
+  std::string serves(std::uint64_t life, std::uint64_t epoch, std::uint64_t serves_ms,
+                     const std::vector<wire::Position>& positions = {}, const std::vector<wire::Setup>& setups = {},
+                     std::uint32_t timeline = 0);
   std::string report(std::uint64_t life, std::uint64_t epoch, std::uint64_t version,
                      const std::vector<wire::Position>& positions = {}, const std::vector<wire::Setup>& setups = {});
   std::string load(std::uint64_t life);

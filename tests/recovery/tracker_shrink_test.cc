@@ -27,12 +27,17 @@ class Job : public TrackerScript {
     j = test::join(worker, host, 3, 2);
     j.set_waits(true);
     j.set_called(called);
+    if (disk_knows_) {
+      j.mutable_held()->set_run(7);
+      j.mutable_held()->mutable_known()->set_epoch(3);
+    }
     if (former != 0) {
       j.mutable_logged()->add_lives(former);
       j.mutable_logged()->set_run(10);
     }
     j.mutable_settings()->set_min_workers(min_workers_);
     j.mutable_settings()->set_grace_ms(static_cast<std::uint64_t>(grace_ms_));
+    j.mutable_settings()->set_elastic_start(elastic_start_);
     return send(std::move(e));
   }
   // It is there, and has nothing new to say.
@@ -44,7 +49,34 @@ class Job : public TrackerScript {
     j.set_spare(true);
     j.mutable_settings()->set_min_workers(min_workers_);
     j.mutable_settings()->set_grace_ms(static_cast<std::uint64_t>(grace_ms_));
+    j.mutable_settings()->set_elastic_start(elastic_start_);
     return send(std::move(e));
+  }
+  // Of all who join from here on.
+  void may_begin_short(bool may = true) { elastic_start_ = may; }
+  void disks_know_a_job() { disk_knows_ = true; }
+  // Time passes, and these wait: worker, life, host.
+  struct Comer {
+    std::string worker;
+    std::uint64_t life;
+    std::string host;
+  };
+  std::string wait_for(std::int64_t ms, const std::vector<Comer>& comers) {
+    std::string text;
+    for (std::int64_t left = ms; left > 0; left -= 1000) {
+      text += pass(std::min<std::int64_t>(left, 1000));
+      for (const Comer& c : comers) text += joins(c.worker, c.life, c.host);
+    }
+    return text;
+  }
+  // With ranks 0 and 1, or rank 0 alone.
+  void begin_short(bool alone = false) {
+    may_begin_short();
+    std::vector<Comer> comers = {{"w0", 10, "a"}, {"w1", 11, "b"}};
+    if (alone) comers.pop_back();
+    for (const Comer& c : comers) (void)joins(c.worker, c.life, c.host);
+    ASSERT_TRUE(has(wait_for(kTimeoutMs, comers), alone ? "10 <- Plan epoch 1 w0=10 nobody (absent) nobody (absent)"
+                                                        : "10 <- Plan epoch 1 w0=10 w1=11 nobody (absent)"));
   }
   void begin() {
     (void)joins("w0", 10, "a");
@@ -62,6 +94,7 @@ class Job : public TrackerScript {
  private:
   std::uint32_t min_workers_;
   std::int64_t grace_ms_;
+  bool elastic_start_ = false, disk_knows_ = false;
 };
 
 TEST(Shrink, GoesOnWithoutTheLostRankOnceTheGraceIsOver) {
@@ -365,6 +398,201 @@ TEST(Shrink, AnOlderJournalMayHaveAbsentRanksOfItsOwn) {
   e.mutable_report()->set_timeline(2);
   EXPECT_TRUE(has(t.send(std::move(e)), "10 <- Interrupt epoch 5"));
   EXPECT_EQ(t.view().timeline, Timeline(2));
+}
+
+// Places that nobody has had: settings.elastic_start.
+
+TEST(Shrink, AJobThatMayBeginsWithThoseThatAreThereOnceNoMoreCome) {
+  Job t;
+  t.may_begin_short();
+  (void)t.joins("w0", 10, "a");
+  (void)t.joins("w1", 11, "b");
+  EXPECT_FALSE(has(t.wait_for(kTimeoutMs - 1, {{"w0", 10, "a"}, {"w1", 11, "b"}}), "Plan"))
+      << "members of a job that the journal has lost would be heard by then";
+  const std::string planned = t.pass(1);
+  EXPECT_TRUE(has(planned, "10 <- Plan epoch 1 w0=10 w1=11 nobody (absent) without 2 in timeline 0\n")) << planned;
+  EXPECT_TRUE(has(planned, "11 <- Plan epoch 1"));
+  const TrackerMachine::View v = t.view();
+  EXPECT_TRUE(v.members[2].absent);
+  EXPECT_EQ(v.members[2].worker_id, "");
+  EXPECT_EQ(v.waits, std::vector<std::string>{"1 of the job's 3 places nobody has had yet: workers that wait for one "
+                                              "come in once the next version is committed"});
+  // It needs nobody else, and a tracker that is started again knows it.
+  t.restart();
+  EXPECT_TRUE(t.view().members[2].absent);
+  (void)t.vote(10, 2, {position(1, 4, true)}, 0);
+  EXPECT_TRUE(has(t.vote(11, 2, {position(1, 4, true)}, 0), "10 <- Committed 2 timeline 0\n"));
+  EXPECT_FALSE(has(t.pass_alive(2 * kTimeoutMs, {10, 11}, 1), "Pause")) << "nobody is missed";
+  (void)t.finalize(10, 1);
+  EXPECT_TRUE(has(t.finalize(11, 1), "10 <- Finished epoch 1\n"));
+}
+
+TEST(Shrink, AJobThatMayBeginShortIsNotHeldUpWhereAllAreThere) {
+  Job t;
+  t.may_begin_short();
+  t.begin();
+  EXPECT_EQ(t.view().waits, std::vector<std::string>{});
+}
+
+TEST(Shrink, AJobThatMayNotBeginsWithAll) {
+  Job t;
+  (void)t.joins("w0", 10, "a");
+  (void)t.joins("w1", 11, "b");
+  EXPECT_FALSE(has(t.wait_for(60'000, {{"w0", 10, "a"}, {"w1", 11, "b"}}), "Plan"));
+  t.may_begin_short();
+  EXPECT_TRUE(has(t.joins("w2", 12, "c"), "beginning with fewer workers on is not the job's off"));
+}
+
+TEST(Shrink, TheGraceBeginsAnewWithEachThatComes) {
+  constexpr std::int64_t kLongGraceMs = 4000;
+  Job t(2, false, kLongGraceMs);
+  t.may_begin_short();
+  (void)t.joins("w0", 10, "a");
+  (void)t.wait_for(3000, {{"w0", 10, "a"}});
+  (void)t.joins("w1", 11, "b");
+  EXPECT_EQ(t.view().waits,
+            std::vector<std::string>{"the job has 2 of its 3 workers; it begins with those that are there in 4000 ms, "
+                                     "if no more come"});
+  EXPECT_FALSE(has(t.wait_for(kLongGraceMs - 1, {{"w0", 10, "a"}, {"w1", 11, "b"}}), "Plan"));
+  EXPECT_TRUE(has(t.pass(1), "10 <- Plan epoch 1 w0=10 w1=11 nobody (absent)"));
+}
+
+TEST(Shrink, ItNeverBeginsWithFewerThanItNeeds) {
+  Job t;
+  t.may_begin_short();
+  (void)t.joins("w0", 10, "a");
+  EXPECT_FALSE(has(t.wait_for(60'000, {{"w0", 10, "a"}}), "Plan"));
+  EXPECT_EQ(t.view().waits, std::vector<std::string>{"the job has 1 of its 3 workers; it begins with 2 at least"});
+  (void)t.joins("w1", 11, "b");
+  EXPECT_FALSE(has(t.pass(kGraceMs - 1), "Plan"));
+  EXPECT_TRUE(has(t.pass(1), "10 <- Plan epoch 1 w0=10 w1=11 nobody (absent)"));
+}
+
+TEST(Shrink, AfterASleepOfTheTrackersThoseWhoHaveComeMeanwhileAreHeardFirst) {
+  Job t;
+  t.may_begin_short();
+  (void)t.joins("w0", 10, "a");
+  (void)t.joins("w1", 11, "b");
+  EXPECT_FALSE(has(t.sleep(2 * kTimeoutMs), "Plan"));
+  EXPECT_TRUE(has(t.joins("w2", 12, "c"), "10 <- Plan epoch 1 w0=10 w1=11 w2=12\n"));
+}
+
+TEST(Shrink, WhatDisksKnowOfAJobIsNotLeftBehindWithThoseThatHaveNotCome) {
+  Job t;
+  t.may_begin_short();
+  t.disks_know_a_job();
+  (void)t.joins("w0", 10, "a");
+  (void)t.joins("w1", 11, "b");
+  EXPECT_FALSE(has(t.wait_for(60'000, {{"w0", 10, "a"}, {"w1", 11, "b"}}), "Plan"));
+  EXPECT_EQ(t.view().waits,
+            std::vector<std::string>{"the job has 2 of its 3 workers; it begins with all of them: disks know of an "
+                                     "earlier run, or members of one are heard"});
+  EXPECT_TRUE(has(t.joins("w2", 12, "c"), "12 <- Plan epoch 1"));
+}
+
+TEST(Shrink, WhoComesAfterTheBeginningComesInWithTheNextCommit) {
+  Job t;
+  t.begin_short();
+  EXPECT_EQ(t.joins("w9", 13, "c"), "13 <- Welcome as a spare\n");
+  (void)t.vote(10, 2, {position(1, 5, true)}, 0);
+  const std::string committed = t.vote(11, 2, {position(1, 5, true)}, 0);
+  EXPECT_TRUE(has(committed, "10 <- Pause epoch 2")) << committed;
+  (void)t.report(10, 2, 2, {position(1, 5, true), position(2, 1)});
+  const std::string called = t.report(11, 2, 2, {position(1, 5, true), position(2, 1)});
+  EXPECT_TRUE(has(called, "13 <- Called epoch 2 stale\n")) << called;
+  const std::string planned = t.joins("w9", 13, "c", 2);
+  EXPECT_TRUE(has(planned,
+                  "13 <- Plan epoch 2 w0=10 (as before) w1=11 (as before) w9=13 timeline 1 2.1 2 below 1 of timeline "
+                  "0 without 2 in timeline 0 committed 2 in 0\n"))
+      << planned;
+}
+
+TEST(Shrink, APlaceThatNobodyHasHadIsTakenBeforeOneWhoseWorkerMayReturn) {
+  Job t(1);
+  t.begin_short();
+  (void)t.give_up(11, 1);
+  (void)t.report(10, 2, 1, {position(1, 4)});
+  ASSERT_TRUE(has(t.pass_alive(kGraceMs, {10}, 2), "w0=10 (as before) w1 (absent) nobody (absent) timeline 1"));
+  // On the host of the one that is lost.
+  (void)t.joins("w9", 13, "b");
+  (void)t.vote(10, 2, {position(1, 5, true)}, 1);
+  ASSERT_TRUE(has(t.report(10, 3, 2, {position(1, 5, true)}), "13 <- Called epoch 3"));
+  EXPECT_TRUE(has(t.joins("w9", 13, "b", 3), "13 <- Plan epoch 3 w0=10 (as before) w1 (absent) w9=13"));
+  // Whose place is its own.
+  (void)t.joins("w1", 14, "b");
+  (void)t.vote(10, 3, {}, 2);
+  (void)t.vote(13, 3, {}, 2);
+  (void)t.report(10, 4, 3);
+  ASSERT_TRUE(has(t.report(13, 4, 3), "14 <- Called epoch 4"));
+  EXPECT_TRUE(has(t.joins("w1", 14, "b", 4), "Plan epoch 4 w0=10 (as before) w1=14 w9=13 (as before)"));
+}
+
+// What was committed when one machine alone had a rank lies there alone.
+TEST(Shrink, WhoComesInHasNoCopyOfWhatWasCommittedBefore) {
+  Job t(1);
+  t.begin_short(true);
+  (void)t.joins("w1", 11, "b");
+  ASSERT_TRUE(has(t.vote(10, 2), "10 <- Pause epoch 2"));
+  ASSERT_TRUE(has(t.report(10, 2, 2), "11 <- Called epoch 2"));
+  ASSERT_TRUE(has(t.joins("w1", 11, "b", 2), "11 <- Plan epoch 2 w0=10 (as before) w1=11 nobody (absent) timeline 1"));
+  (void)t.give_up(10, 2);
+  (void)t.report(11, 3, 0);
+  EXPECT_FALSE(has(t.pass_alive(60'000, {11}, 3), "Plan")) << "it would have nothing to load";
+  EXPECT_TRUE(has(t.joins("w0", 20, "a", 0, 10), "11 <- Plan epoch 3 w0=20 w1=11 (as before) nobody (absent)"));
+}
+
+TEST(Shrink, WhereAllAreBackWhoEverHadAPlaceNobodyIsWaitedFor) {
+  Job t;
+  t.begin_short();
+  (void)t.vote(10, 2);
+  (void)t.vote(11, 2);
+  (void)t.joins("w9", 13, "c");
+  (void)t.round_failed(10, 1, Code::kDesync, "they differ");
+  (void)t.stopped(10, 2);
+  (void)t.stopped(11, 2);
+  // Their machines hold nothing any more.
+  (void)t.joins("w0", 20, "a");
+  EXPECT_TRUE(has(t.joins("w1", 21, "b"), "20 <- Plan epoch 2 w0=20 w1=21 nobody (absent) timeline 1"));
+}
+
+TEST(Shrink, WhoMayHaveComeForAPlaceThatNobodyHasHadStandsForNoMember) {
+  Job t(1);
+  t.begin_short();
+  t.restart(false);
+  wire::Envelope e = t.promised(10);
+  e.mutable_stopped()->set_epoch(kMaxEpoch - 1);
+  (void)t.send(e);
+  (void)t.joins("w9", 13, "c");
+  (void)t.pass(kTimeoutMs);
+  EXPECT_EQ(t.joins("w9", 13, "c"), "13 <- HeartbeatReply 1\n") << "one of two is not more than half";
+  e.set_sender(11);
+  (void)t.send(e);
+  EXPECT_EQ(t.joins("w9", 13, "c"), "13 <- Welcome as a spare\n");
+}
+
+// A tracker without its journal, and somebody new comes to it before the members do.
+TEST(Shrink, WhoComesLateDoesNotBeginAnewWhatMembersGoOnWith) {
+  Job t(1);
+  t.begin_short();
+  wire::JobRecord record;
+  ASSERT_TRUE(record.ParseFromString(t.disk()));
+  t.disk().clear();
+  t.restart(false);
+  (void)t.joins("w9", 13, "c");
+  EXPECT_FALSE(has(t.pass(10 * kGraceMs), "Plan"));
+  EXPECT_EQ(t.beat(10, 1), "10 <- Tell 0\n");
+  EXPECT_EQ(t.beat(11, 1), "11 <- Tell 0\n");
+  std::string told;
+  for (const std::uint64_t life : {10, 11}) {
+    wire::Envelope e = from_worker(life);
+    e.mutable_known()->set_epoch(1);
+    e.mutable_known()->set_plan_epoch(1);
+    *e.mutable_known()->mutable_plan() = record.plan();
+    told += t.send(std::move(e));
+  }
+  EXPECT_TRUE(has(told, "persist epoch 1 running\n")) << told;
+  EXPECT_EQ(t.joins("w9", 13, "c"), "13 <- Welcome as a spare\n");
+  EXPECT_TRUE(t.view().members[2].absent);
 }
 
 TEST(Shrink, WorkersThatChangeWithoutEndAndWithoutCheckpointsStartAgain) {

@@ -186,8 +186,21 @@ class WorkerScript {
   std::string leave(bool finalize, const std::string& reason = {}) {
     return run([&](auto& effects) { machine_->leave(finalize, reason, now(), effects); });
   }
-  std::string drain(std::int64_t within_ms) {
-    return run([&](auto& effects) { machine_->drain(now() + within_ms, "SIGTERM", now(), effects); });
+  std::string drain(std::int64_t within_ms, bool serves = false) {
+    return run([&](auto& effects) { machine_->drain(now() + within_ms, "SIGTERM", serves, now(), effects); });
+  }
+  // Of w0's next life and w1, which names `server` as one that serves.
+  std::string served_plan(std::uint64_t epoch, std::uint64_t since, std::uint64_t server = 10) {
+    wire::Envelope e = from_tracker(10);
+    wire::Plan& p = *e.mutable_plan();
+    p = plan_of(epoch, {{"w0", 20}, {"w1", 11}});
+    p.mutable_settings()->set_replicas(2);
+    for (wire::Member& m : *p.mutable_members()) m.set_fetch_port(6000);
+    wire::Member& m = *p.add_servers();
+    m = p.members(0);
+    m.set_incarnation(server);
+    m.set_since(since);
+    return get(e);
   }
   std::string trouble(const std::string& what) {
     return run([&](auto& effects) { machine_->on_connection_trouble(what, now(), effects); });
@@ -292,6 +305,104 @@ TEST(Worker, WhoDrainsSaysSoWithEachHeartbeatAndWhenItLeaves) {
   EXPECT_NE(w.drain(0).find("draining 0 (SIGTERM)"), std::string::npos);
   EXPECT_EQ(w.leave(false, "SIGTERM").substr(0, 38), "send Leave epoch 1 preempted: SIGTERM\n");
   EXPECT_EQ(w.machine().state(), State::kFailed);
+}
+
+// It has done three rounds of version 1, and dead lives of its host five, and it has begun another and two set-up
+// rounds, of one of which it does not know how long it is.
+WorkerMachine::Standing standing() {
+  WorkerMachine::Standing s;
+  s.version = Version(1);
+  s.positions = {position(0, 2, true), position(1, 3, false, {{0, 8}})};
+  s.setups = {setup(0, 7, true), setup(0, 8, false, {{0, 8}}), setup(0, 9, false, {{0, 8}})};
+  s.setups[1].set_total_bytes(16);
+  s.logged.set_run(10);
+  *s.logged.add_positions() = in_flight(1, 5, 0, 4, 16);
+  *s.logged.add_setups() = setup(0, 10, false, {{0, 4}});
+  s.logged.mutable_setups(0)->set_total_bytes(16);
+  s.logged.add_lives(5);
+  return s;
+}
+const std::string kServes = "send Leave epoch 1 preempted serves ";
+const std::string kDone = " 0.2 1.5[0,4) s7| s8[0,8) s10[0,4): SIGTERM\n";
+
+TEST(Worker, WhoIsPreemptedServesUntilItIsTold) {
+  WorkerScript w(false, 2);
+  w.member();
+  (void)w.drain(60'000, true);
+  EXPECT_EQ(w.leave(false, "SIGTERM"), "pause before epoch 2: this worker left job j: SIGTERM\n");
+  EXPECT_EQ(w.machine().state(), State::kStopping);
+  EXPECT_EQ(w.leave(false, "SIGTERM"), "");
+  EXPECT_EQ(w.interrupt(2, true), "") << "that is what it does";
+  EXPECT_EQ(w.on_stopped(2, standing()), kServes + "60000" + kDone);
+  EXPECT_EQ(w.machine().state(), State::kServing);
+  EXPECT_EQ(w.pass(1000), kServes + "59000" + kDone);
+  EXPECT_EQ(w.interrupt(2, true), "");
+  EXPECT_EQ(w.leave(false, "SIGTERM"), "");
+  EXPECT_EQ(w.plan(2), "") << "it is no member any more";
+  EXPECT_EQ(w.served_plan(2, 2, 9), "");
+  EXPECT_EQ(w.served_plan(3, 2), "") << "what was done when it was named it does not know";
+  EXPECT_EQ(w.served_plan(2, 2), "serve epoch 2\nsend Leave epoch 2 preempted serves 59000" + kDone);
+  EXPECT_EQ(w.served_plan(2, 2), "");
+  EXPECT_EQ(w.reply(), "");
+  EXPECT_EQ(w.pass(1000), "send Leave epoch 2 preempted serves 58000" + kDone);
+  EXPECT_EQ(w.served_plan(3, 2), "serve epoch 3\nsend Leave epoch 3 preempted serves 58000" + kDone);
+  EXPECT_EQ(w.peer_gone(1), "") << "it has no peers";
+  (void)w.pass(11'000);
+  EXPECT_EQ(w.refused(), "left\n");
+  EXPECT_EQ(w.machine().state(), State::kFailed);
+  EXPECT_EQ(w.pass(60'000), "");
+}
+
+TEST(Worker, WhoServesGoesWhenItsTimeIsOver) {
+  WorkerScript w(false, 2);
+  w.member();
+  EXPECT_EQ(w.interrupt(2, true).substr(0, 20), "pause before epoch 2");
+  (void)w.on_stopped(2, standing());
+  (void)w.drain(2500, true);
+  EXPECT_EQ(w.leave(false, "SIGTERM"), kServes + "2500" + kDone) << "its data path has stopped already";
+  EXPECT_EQ(w.pass(3000),
+            kServes + "1500" + kDone + kServes + "500" + kDone + "send Leave epoch 1 preempted: SIGTERM\nleft\n");
+  EXPECT_EQ(w.machine().state(), State::kFailed);
+
+  // A second notice means now.
+  WorkerScript again(false, 2);
+  again.member();
+  (void)again.drain(60'000, true);
+  (void)again.leave(false, "SIGTERM");
+  (void)again.on_stopped(2, standing());
+  EXPECT_EQ(again.drain(0), "");
+  EXPECT_EQ(again.pass(0), "send Leave epoch 1 preempted: SIGTERM\nleft\n");
+}
+
+TEST(Worker, WhoWouldBeNoHelpLeavesAtOnce) {
+  const auto leaves = [](std::uint32_t replicas, bool serves, std::int64_t within_ms) {
+    WorkerScript w(false, replicas);
+    w.member();
+    (void)w.drain(within_ms, serves);
+    return w.leave(false, "SIGTERM").substr(0, 38) == "send Leave epoch 1 preempted: SIGTERM\n" &&
+           w.machine().state() == State::kFailed;
+  };
+  EXPECT_FALSE(leaves(2, true, 1000));
+  EXPECT_TRUE(leaves(1, true, 1000)) << "one copy is all there is";
+  EXPECT_TRUE(leaves(2, false, 1000)) << "its launcher keeps what it has logged";
+  EXPECT_TRUE(leaves(2, true, 0)) << "there is no time";
+
+  // That its launcher goes, too, it may hear last, and with a later time.
+  WorkerScript late(false, 2);
+  late.member();
+  (void)late.drain(2000, false);
+  (void)late.drain(60'000, true);
+  EXPECT_EQ(late.leave(false, "SIGTERM").substr(0, 20), "pause before epoch 2");
+  EXPECT_EQ(late.on_stopped(2, standing()), kServes + "2000" + kDone);
+
+  // An interrupt that ends all lives ends this one.
+  WorkerScript w(false, 2);
+  w.member();
+  (void)w.drain(60'000, true);
+  (void)w.leave(false, "SIGTERM");
+  (void)w.interrupt(2, false);
+  EXPECT_EQ(w.on_stopped(2, standing()).substr(0, 21), "send Stopped epoch 2\n");
+  EXPECT_EQ(w.machine().state(), State::kBroken);
 }
 
 TEST(Worker, WhoIsAskedToLeaveDrainsOnceAndIsNotPreempted) {

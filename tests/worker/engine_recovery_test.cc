@@ -159,11 +159,11 @@ class World {
     std::vector<const wire::Position*> before;
     for (const wire::Position& p : inherited) before.push_back(&p);
     auto frontier =
-        merge_frontier(survivors, before, {}, committed_, [](Rank r) { return "rank " + std::to_string(r.value); });
+        merge_frontier(survivors, before, {}, {}, committed_, [](Rank r) { return "rank " + std::to_string(r.value); });
     ASSERT_TRUE(frontier.ok()) << frontier.status().describe();
     std::vector<const google::protobuf::RepeatedPtrField<wire::Setup>*> told{&setups_};
     for (const RankPositions& s : survivors) told.push_back(&s.report->setups());
-    auto setups = merge_setups(told, Timeline(UINT32_MAX));
+    auto setups = merge_setups(told, {}, Timeline(UINT32_MAX));
     ASSERT_TRUE(setups.ok()) << setups.status().describe();
     setups_.Assign(setups.value().begin(), setups.value().end());
     plan(frontier.value(), fresh);

@@ -309,6 +309,7 @@ TEST_F(FacadeTest, PassesOptionsOn) {
   options.replace_after_ms = std::chrono::seconds(5);
   options.mode = "shrink";
   options.min_workers = 3;
+  options.max_workers = 9;
   options.grace_ms = std::chrono::milliseconds(0);
   options.log_sink = [&](LogLevel level, std::string_view text) {
     EXPECT_EQ(level, LogLevel::warning);
@@ -328,6 +329,7 @@ TEST_F(FacadeTest, PassesOptionsOn) {
   EXPECT_EQ(fake_.options.replace_after_ms, 5000);
   EXPECT_STREQ(fake_.options.mode, "shrink");
   EXPECT_EQ(fake_.options.min_workers, 3);
+  EXPECT_EQ(fake_.options.max_workers, 9);
   EXPECT_EQ(fake_.options.grace_ms, 0);
   EXPECT_EQ(fake_.options.on_rollback, nullptr);
   EXPECT_EQ(fake_.options.job, nullptr) << "what is empty is taken from the environment";

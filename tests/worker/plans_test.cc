@@ -47,5 +47,23 @@ TEST(Plans, OtherLinksGoAsEver) {
   EXPECT_EQ(ways_of(a_plan(), Rank(4))[5].streams, 1u) << "within a host";
 }
 
+TEST(Plans, WhoServesIsAPeerBeyondTheWorld) {
+  wire::Plan p = a_plan();
+  wire::Member& left = *p.add_servers();
+  left.set_rank(1);
+  left.set_incarnation(9);
+  left.set_host_id("d");
+  left.set_domain_id("e");
+  const Replayer::Plan replay = replay_plan(p, Rank(0));
+  ASSERT_EQ(replay.peers.size(), 6u) << "five that are there, and one";
+  const Replayer::Peer& peer = replay.peers.back();
+  EXPECT_EQ(peer.rank, Rank(6));
+  EXPECT_EQ(peer.life, Incarnation(9));
+  EXPECT_EQ(peer.host_id, "d");
+  EXPECT_EQ(peer.domain_id, "e");
+  EXPECT_TRUE(peer.server);
+  EXPECT_FALSE(replay.peers.front().server);
+}
+
 }  // namespace
 }  // namespace warren::worker

@@ -38,7 +38,7 @@ std::optional<wire::Held> held_on(storage::ResultStore& store) {
     // Others were undone since, or stand in the newest plan.
     if (known.plan().timeline() == newest.plan().timeline()) setups.push_back(&known.setups());
   }
-  if (auto merged = merge_setups(setups, Timeline(newest.plan().timeline())); merged.ok()) {
+  if (auto merged = merge_setups(setups, {}, Timeline(newest.plan().timeline())); merged.ok()) {
     newest.mutable_setups()->Assign(merged.value().begin(), merged.value().end());
     // What is left out is called done by others, or begun again.
     const int over = newest.setups_size() - static_cast<int>(limits::kMaxSetups);

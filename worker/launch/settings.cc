@@ -28,6 +28,7 @@ constexpr std::array<std::string_view, 45> kNames = {"tracker",
                                                      "job",
                                                      "worker_id",
                                                      "world_size",
+                                                     "max_workers",
                                                      "secret_file",
                                                      "insecure_no_auth",
                                                      "host_id",
@@ -162,6 +163,7 @@ Result<Layer> from_options(const warren_options* options) {
   }
   text("mode", options->mode);
   number("min_workers", options->min_workers);
+  number("max_workers", options->max_workers);
   if (options->grace_ms >= 0) put("grace_ms", std::to_string(options->grace_ms), "grace_ms");
   if (options->log_level >= 0) put("log_level", std::to_string(options->log_level), "log_level");
   return out;
@@ -375,7 +377,9 @@ void resolve_identity(Resolver& r, const Layer& launcher, Settings& s) {
   }
   r.number("world_size", s.world_size, std::uint32_t{1}, limits::kMaxWorldSize, std::uint32_t{0});
   const Raw* size = r.find("world_size");
-  if (size == nullptr) {
+  const Raw* most = r.find("max_workers");
+  r.number("max_workers", s.max_workers, std::uint32_t{1}, limits::kMaxWorldSize, std::uint32_t{0});
+  if (size == nullptr && most == nullptr) {
     r.keep(
         {Code::kInvalidArgument,
          "no world size is given, the number of workers in the job: set the option world_size, WARREN_WORLD_SIZE, or "
@@ -383,14 +387,22 @@ void resolve_identity(Resolver& r, const Layer& launcher, Settings& s) {
          "torchrun, Open MPI, MPICH, dmlc-submit, `warren run`; a Kubernetes indexed job does not)"});
     return;
   }
+  const std::uint32_t started = s.world_size;
+  if (s.max_workers != 0) {
+    s.world_size = s.max_workers;
+    if (started > s.max_workers) {
+      r.keep({Code::kInvalidArgument, most->what + " is " + most->text + ", and " + size->what + " says that " +
+                                          size->text + " workers are started: give as many at least"});
+    }
+  }
   // A launcher numbers its processes from 0; anything else means that its variables are not what they seem.
   const Raw* id = r.find("worker_id");
   const auto theirs = [&](const char* name, const Raw* raw) {
     const auto at = launcher.find(name);
     return raw != nullptr && at != launcher.end() && at->second.source == raw->source;
   };
-  if (s.world_size == 0 || !theirs("worker_id", id) || !theirs("world_size", size)) return;
-  r.keep(parse_number(id->what, id->text, 0, s.world_size - 1).status());
+  if (started == 0 || !theirs("worker_id", id) || !theirs("world_size", size)) return;
+  r.keep(parse_number(id->what, id->text, 0, started - 1).status());
 }
 
 // What can be the path of a file or folder; whether it exists is seen by who opens it.
@@ -446,6 +458,11 @@ void resolve_mode(Resolver& r, Settings& s) {
                   "mode=shrink (WARREN_MODE) too, or leave it out"});
     }
     r.show(name, "(none)", raw);
+  }
+  if (const Raw* raw = r.find("max_workers"); raw != nullptr) {
+    r.keep({Code::kInvalidArgument,
+            raw->what + " says how many workers a job may have that begins with fewer, and this one begins with all: " +
+                "give mode=shrink (WARREN_MODE) too, or leave it out"});
   }
 }
 

@@ -68,8 +68,9 @@ struct Settings {
   std::uint16_t tracker_port = 0;
   std::string job;
   std::string worker_id;
-  std::uint32_t world_size = 0;
-  std::string secret_file;  // empty exactly if no_auth
+  std::uint32_t world_size = 0;   // max_workers, where that is given
+  std::uint32_t max_workers = 0;  // mode shrink: the job may begin with fewer; 0: it begins with all
+  std::string secret_file;        // empty exactly if no_auth
   bool no_auth = false;
   std::string host_id;
   std::string domain_id;

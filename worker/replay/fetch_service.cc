@@ -27,6 +27,7 @@
 #include "storage/start_thread.h"
 #include "storage/xxh3.h"
 #include "worker/launch/netinfo.h"
+#include "worker/replay/done_reader.h"
 
 namespace warren::worker {
 namespace {
@@ -208,6 +209,7 @@ struct FetchService::Impl {
   Epoch epoch;
   std::map<Rank, Peer> peers;
   std::set<std::uint64_t> members;  // lives
+  std::optional<DoneReader> done;   // this life has left, and serves that alone
   std::deque<Early> early;
   std::size_t early_bytes = 0;
   Clock::time_point looked_for_idle;
@@ -343,11 +345,9 @@ struct FetchService::Impl {
     epoch = Epoch(plan.epoch());
     members.clear();
     std::map<Rank, Peer> before = std::exchange(peers, {});
-    for (const wire::Member& m : plan.members()) {
-      if (m.absent()) continue;
-      members.insert(m.incarnation());
+    const auto add = [&](const wire::Member& m, Rank rank) {
       Peer peer;
-      peer.rank = Rank(static_cast<std::int32_t>(m.rank()));
+      peer.rank = rank;
       peer.life = Incarnation(m.incarnation());
       for (const wire::Endpoint& e : m.endpoints()) {
         peer.endpoints.push_back(endpoint(e.address(), std::to_string(m.fetch_port())));
@@ -358,6 +358,15 @@ struct FetchService::Impl {
         peer.used = old->second.used;
       }
       peers.emplace(peer.rank, std::move(peer));
+    };
+    for (const wire::Member& m : plan.members()) {
+      if (m.absent()) continue;
+      members.insert(m.incarnation());
+      add(m, Rank(static_cast<std::int32_t>(m.rank())));
+    }
+    for (int i = 0; i < plan.servers_size(); ++i) {
+      add(plan.servers(i), server_rank(plan, i));
+      if (plan.servers(i).incarnation() == self.value && !done) done.emplace(*reader, plan);
     }
     early_bytes = 0;
     for (Early& e : std::exchange(early, {})) take_request(std::move(e));
@@ -429,7 +438,7 @@ struct FetchService::Impl {
     }
     if (!members.contains(r.sender())) return;
     if (r.asks()) return answer_question(e);
-    Replayer::Answer answer = Replayer::answer_apart(r, *reader);
+    Replayer::Answer answer = Replayer::answer_apart(r, done ? static_cast<HostLogReader&>(*done) : *reader);
     const std::string head = seal(encode(answer.reply, Payloads::kApart));
     // Who has gone, or does not read, gets nothing.
     if (zmq_send(router.get(), e.connection.data(), e.connection.size(), ZMQ_DONTWAIT | ZMQ_SNDMORE) < 0) return;

@@ -47,7 +47,8 @@ class FetchService {
 
   [[nodiscard]] std::uint16_t port() const;
 
-  // From any thread; they return at once. Requests are sent to the lives of the newest plan.
+  // From any thread; they return at once. Requests are sent to the lives of the newest plan. Of a plan that names this
+  // life as one that serves: it answers to that plan's members, with what the first such plan calls done.
   void install(const wire::Plan& plan);
   void send(Replayer::Send send);
 

@@ -21,6 +21,7 @@ void Inquiry::install(const Replayer::Plan& plan, TimeMs now, std::vector<Replay
   peers_.clear();
   for (const bool fresh : {false, true}) {
     for (const Replayer::Peer& p : plan.peers) {
+      if (p.server) continue;
       if (p.rank == plan.self) life_ = p.life;
       if (p.rank != plan.self && p.fresh == fresh) peers_.push_back({p.rank, p.life});
     }

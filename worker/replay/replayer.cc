@@ -143,6 +143,7 @@ struct Replayer::State {
   struct Host {
     std::string id, domain;
     bool own = false;          // this one: its other ranks may have on their disks what nobody else can read
+    bool server = false;       // has no rank: a life that has left serves what lies there
     std::vector<Rank> ranks;   // those that answer, in the order in which they are asked
     std::vector<Rank> silent;  // the others
     std::size_t at = 0;        // in `ranks`
@@ -275,6 +276,26 @@ struct Replayer::State {
     return s.base + std::min(window(), UINT64_MAX - s.base);
   }
 
+  // Who answers under this name, for people.
+  [[nodiscard]] std::string answerer(Rank rank) const {
+    const auto at = host_of.find(rank);
+    if (at != host_of.end() && hosts[at->second].server) return "who has left host " + hosts[at->second].id;
+    return "rank " + std::to_string(rank.value);
+  }
+  [[nodiscard]] std::string answerers(const std::set<std::int32_t>& all) const {
+    std::set<std::int32_t> ranks;
+    std::string text;
+    for (const std::int32_t rank : all) {
+      const auto at = host_of.find(Rank(rank));
+      if (at == host_of.end() || !hosts[at->second].server) {
+        ranks.insert(rank);
+      } else {
+        text += (text.empty() ? "" : ", ") + answerer(Rank(rank));
+      }
+    }
+    if (ranks.empty()) return text;
+    return ranks_text(ranks) + (text.empty() ? "" : ", ") + text;
+  }
   void warn(std::string text) {
     if (warnings.size() < kMaxWarnings) {
       warnings.push_back(std::move(text));
@@ -525,13 +546,15 @@ struct Replayer::State {
     return known;
   }
   [[nodiscard]] bool all_answer() const {
-    return std::none_of(hosts.begin(), hosts.end(), [](const Host& h) { return h.gone() && !h.own; });
+    return std::none_of(hosts.begin(), hosts.end(), [](const Host& h) { return h.gone() && !h.own && !h.server; });
   }
 
   // What enough domains hold of these bytes; `living`: what living ranks of this host do.
   [[nodiscard]] Ranges held_enough(const Ranges& wanted, const Round& round, const Ranges& living) const {
     std::map<std::string_view, Ranges> by_domain;
-    for (const Holder& h : round.holders) by_domain[hosts[h.host].domain].add(h.held.intersect(wanted));
+    for (const Holder& h : round.holders) {
+      if (!hosts[h.host].server) by_domain[hosts[h.host].domain].add(h.held.intersect(wanted));
+    }
     by_domain[own_domain].add(living);
     // +1 where a domain's bytes begin, −1 where they end.
     std::map<std::uint64_t, std::int64_t> steps;
@@ -567,7 +590,7 @@ struct Replayer::State {
     const Ranges living = own.held_by(w.want.key, own_lives).intersect(rest);
     Ranges somewhere = own.held(w.want.key);
     for (const Holder& h : round.holders) {
-      if (hosts[h.host].domain == own_domain) continue;
+      if (hosts[h.host].domain == own_domain && !hosts[h.host].server) continue;
       somewhere.add(h.held);
     }
     w.extended = true;
@@ -659,7 +682,7 @@ struct Replayer::State {
   [[nodiscard]] std::string asked_text() const {
     std::set<std::int32_t> asked;
     for (const Host& h : hosts) {
-      if (!h.gone()) asked.insert(h.asked().value);
+      if (!h.gone() && !h.server) asked.insert(h.asked().value);
     }
     return asked.empty() ? " (there is no other host)" : " (asked " + ranks_text(asked) + " and this host)";
   }
@@ -966,7 +989,9 @@ struct Replayer::State {
   // What a host says about a round. False: it contradicts what others said.
   bool take_record(const RecordKey& at, std::uint64_t sequence, Round& round, const wire::FetchEntry& e, Rank from) {
     const RecordInfo info{fingerprint_of(e), e.total_bytes()};
-    const std::string where = "rank " + std::to_string(from.value) + "'s host";
+    const Host& host = hosts[host_of.at(from)];
+    const std::string where =
+        host.server ? "host " + host.id + ", which has been left" : "rank " + std::to_string(from.value) + "'s host";
     if (!round.info) {
       round.info = info;
       round.info_from = where;
@@ -991,7 +1016,7 @@ struct Replayer::State {
       right = right && e.sequence() >= p.first_sequence && e.sequence() < p.end_sequence;
     }
     if (!right) {
-      warn("rank " + std::to_string(from.value) + " answered another question than what it holds; it is asked no more");
+      warn(answerer(from) + " answered another question than what it holds; it is asked no more");
       return fail_rank(from, now, out);
     }
     for (const wire::FetchEntry& e : reply.entries()) {
@@ -1079,7 +1104,7 @@ struct Replayer::State {
       bool right = a != asked.end();
       for (const wire::ByteRange& r : e.held()) right = right && a->second.covers(r.begin(), r.end());
       if (!right) {
-        warn("rank " + std::to_string(from.value) + " sent bytes that it was not asked for; they were dropped");
+        warn(answerer(from) + " sent bytes that it was not asked for; they were dropped");
         continue;
       }
       take_entry(p, found->second, from, e, payloads[static_cast<std::size_t>(i)]);
@@ -1120,7 +1145,7 @@ struct Replayer::State {
       take_listing(p, from, reply, now, out);
     } else if (std::pair(reply.next_sequence(), reply.next_begin()) <=
                std::pair(p.pieces.front().sequence, p.pieces.front().begin)) {
-      warn("rank " + std::to_string(from.value) + " looked at nothing of what it was asked for; it is asked no more");
+      warn(answerer(from) + " looked at nothing of what it was asked for; it is asked no more");
       fail_rank(from, now, out);
     } else {
       take_data(p, from, reply, payloads);
@@ -1154,7 +1179,10 @@ struct Replayer::State {
     h.silent.push_back(instead_of);
     if (index < h.at) --h.at;
     if (h.at >= h.ranks.size()) h.at = 0;
-    if (h.gone()) warn("no rank of host " + h.id + " says what it has logged; they are asked again later");
+    if (h.gone()) {
+      warn(h.server ? "who has left host " + h.id + " does not say what it has logged; it is asked again later"
+                    : "no rank of host " + h.id + " says what it has logged; they are asked again later");
+    }
     if (!was_asked) return;
     for (auto& [key, s] : streams) restart_host(s, host);
   }
@@ -1197,8 +1225,7 @@ struct Replayer::State {
       }
     }
     for (const Rank rank : silent) {
-      warn("rank " + std::to_string(rank.value) + " has not said for " + std::to_string(timeout_ms) +
-           " ms what it has logged");
+      warn(answerer(rank) + " has not said for " + std::to_string(timeout_ms) + " ms what it has logged");
       fail_rank(rank, now, out);
     }
     pump(now, out);
@@ -1229,7 +1256,7 @@ void Replayer::install(const Plan& plan, TimeMs now, std::vector<Send>& out) {
   std::map<std::string_view, std::size_t> by_id;
   for (const bool fresh : {false, true}) {
     for (const Peer& p : plan.peers) {
-      if (p.fresh != fresh) continue;
+      if (p.fresh != fresh || p.server) continue;
       domains.insert(p.domain_id);
       s.lives[p.rank] = p.life;
       if (p.host_id == self->host_id) s.own_lives.push_back(p.life);
@@ -1246,9 +1273,20 @@ void Replayer::install(const Plan& plan, TimeMs now, std::vector<Send>& out) {
     }
   }
   s.need_domains = std::max<std::size_t>(1, std::min<std::size_t>(plan.replicas, domains.size()));
+  // A host may have ranks again beside the one that has left it.
+  for (const Peer& p : plan.peers) {
+    if (!p.server) continue;
+    s.lives[p.rank] = p.life;
+    s.host_of[p.rank] = s.hosts.size();
+    State::Host& host = s.hosts.emplace_back();
+    host.id = p.host_id;
+    host.domain = p.domain_id;
+    host.server = true;
+    host.ranks.push_back(p.rank);
+  }
   std::vector<const Peer*> here;
   for (const Peer& p : plan.peers) {
-    if (p.host_id == self->host_id) here.push_back(&p);
+    if (p.host_id == self->host_id && !p.server) here.push_back(&p);
   }
   std::ranges::stable_sort(here, std::greater(), &Peer::since);
   s.newest_here.clear();
@@ -1374,8 +1412,8 @@ std::string Replayer::describe() const {
   for (const auto& [id, p] : s.pending) {
     if (p.stream == stream_key(key)) (p.pieces.empty() ? listing : data).insert(p.rank.value);
   }
-  if (!data.empty()) return "replays " + name + " from " + ranks_text(data);
-  if (!listing.empty()) return "asks " + ranks_text(listing) + " who holds " + name;
+  if (!data.empty()) return "replays " + name + " from " + s.answerers(data);
+  if (!listing.empty()) return "asks " + s.answerers(listing) + " who holds " + name;
   return "waits until a host holds " + name;
 }
 

@@ -38,11 +38,14 @@ class Replayer {
     std::string host_id, domain_id;
     bool fresh = false;  // a new life, which may not have mapped all segments of its host yet: asked last
     Epoch since{};       // of the first plan that this life is in
+    // It has left its rank, and serves what its host has logged for a while: it is asked, counts as no copy, and is not
+    // waited for when it does not answer. Its rank is beyond the world's.
+    bool server = false;
   };
   struct Plan {
     Epoch epoch;
     Rank self;
-    std::vector<Peer> peers;  // by rank of the job, this one included
+    std::vector<Peer> peers;  // by rank of the job, this one included; then those that serve
     std::uint32_t replicas = 1;
     std::int64_t timeout_ms = 0;  // a holder that has not answered for so long is asked no more in this epoch
   };

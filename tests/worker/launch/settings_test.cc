@@ -469,6 +469,34 @@ TEST(Settings, ModeShrinkSaysWithHowFewAndAfterHowLong) {
   EXPECT_THAT(contradicts.status().describe(), HasSubstr("the option grace_ms says how a job goes on without"));
 }
 
+TEST(Settings, MaxWorkersIsTheWorldSizeOfAJobThatMayBeginWithFewer) {
+  const Variables shrinks = with(kComplete, {{"WARREN_MODE", "shrink"}});
+  const auto none = resolve(nullptr, environment(shrinks), kFacts);
+  ASSERT_TRUE(none.ok()) << none.status().describe();
+  EXPECT_EQ(none.value().max_workers, 0u);
+  EXPECT_EQ(none.value().world_size, 8u);
+  const auto more = resolve(
+      nullptr, environment(with(shrinks, {{"WARREN_MAX_WORKERS", "12"}, {"WARREN_MIN_WORKERS", "10"}})), kFacts);
+  ASSERT_TRUE(more.ok()) << more.status().describe();
+  EXPECT_EQ(more.value().max_workers, 12u);
+  EXPECT_EQ(more.value().world_size, 12u);
+  EXPECT_EQ(more.value().min_workers, 10u) << "of 12";
+  EXPECT_THAT(describe(more.value()),
+              HasSubstr("world_size=8 (WARREN_WORLD_SIZE) max_workers=12 (WARREN_MAX_WORKERS)"));
+  Variables alone = with(shrinks, {{"WARREN_MAX_WORKERS", "12"}});
+  alone.erase("WARREN_WORLD_SIZE");
+  const auto instead = resolve(nullptr, environment(alone), kFacts);
+  ASSERT_TRUE(instead.ok()) << instead.status().describe();
+  EXPECT_EQ(instead.value().world_size, 12u);
+  const auto fewer = resolve(nullptr, environment(with(shrinks, {{"WARREN_MAX_WORKERS", "7"}})), kFacts);
+  ASSERT_FALSE(fewer.ok());
+  EXPECT_THAT(fewer.status().describe(),
+              HasSubstr("WARREN_MAX_WORKERS is 7, and WARREN_WORLD_SIZE says that 8 workers"));
+  const auto waits = resolve(nullptr, environment(with(kComplete, {{"WARREN_MAX_WORKERS", "9"}})), kFacts);
+  ASSERT_FALSE(waits.ok());
+  EXPECT_THAT(waits.status().describe(), HasSubstr("WARREN_MAX_WORKERS says how many workers a job may have"));
+}
+
 TEST(Settings, SaysAllThatIsMissingAtOnceAndHowToGiveIt) {
   const auto r = resolve(nullptr, environment({}), kFacts);
   ASSERT_FALSE(r.ok());

@@ -21,6 +21,7 @@
 #include "recovery/fetch_codec.h"
 #include "recovery/limits.h"
 #include "storage/secret.h"
+#include "worker/replay/done_reader.h"
 
 namespace warren::worker {
 namespace {
@@ -90,6 +91,11 @@ class Node {
     for (const wire::Member& m : plan.members()) {
       p.peers.push_back(
           {Rank(static_cast<std::int32_t>(m.rank())), Incarnation(m.incarnation()), m.host_id(), m.domain_id(), false});
+    }
+    for (int i = 0; i < plan.servers_size(); ++i) {
+      const wire::Member& m = plan.servers(i);
+      p.peers.push_back(
+          {server_rank(plan, i), Incarnation(m.incarnation()), m.host_id(), m.domain_id(), false, Epoch(), true});
     }
     const std::lock_guard lock(mutex_);
     service_->install(plan);
@@ -376,6 +382,36 @@ TEST_F(FetchServices, ARequestWaitsForThePlanOfItsEpoch) {
   member.send({listing(strange, 1, 0, 9)});
   member.send({listing(second, 1, 0, 10)});
   EXPECT_EQ(answered(), 10U);
+}
+
+// Rank 2 leaves: of its rounds the first is done, and the second is made again by others.
+TEST_F(FetchServices, WhoHasLeftServesWhatIsDone) {
+  for (int i = 0; i < 3; ++i) add();
+  for (const std::uint64_t sequence : {0u, 1u}) nodes_[2]->publish(sequence, 1000);
+  install();
+  wire::Plan p = plan();
+  *p.add_servers() = p.members(2);
+  p.mutable_members()->RemoveLast();
+  wire::Position& done = *p.add_frontier();
+  done.set_version(round_key(0).round.version.value);
+  done.set_rounds(1);
+  nodes_[2]->service().install(p);
+  for (int i = 0; i < 2; ++i) nodes_[static_cast<std::size_t>(i)]->install(p, 300);
+  std::vector<std::byte> buffer(1000);
+  nodes_[0]->want(0, buffer);
+  EXPECT_TRUE(nodes_[0]->wait().status.ok());
+  EXPECT_EQ(buffer, bytes_of(0, 1000));
+  nodes_[1]->want(1, buffer);
+  EXPECT_EQ(nodes_[1]->wait().status.code(), Code::kUnavailable);
+  // What the first plan that named it called done is what it serves, whatever becomes of the job.
+  p.set_epoch(++epoch_);
+  p.mutable_frontier(0)->set_rounds(2);
+  nodes_[2]->service().install(p);
+  for (int i = 0; i < 2; ++i) nodes_[static_cast<std::size_t>(i)]->install(p, 300);
+  nodes_[1]->want(1, buffer);
+  EXPECT_EQ(nodes_[1]->wait().status.code(), Code::kUnavailable);
+  nodes_[1]->want(0, buffer);
+  EXPECT_TRUE(nodes_[1]->wait().status.ok());
 }
 
 TEST_F(FetchServices, AnotherLifeIsNotServedAndNotHeard) {

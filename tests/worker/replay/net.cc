@@ -82,7 +82,7 @@ void Net::replace(std::int32_t rank) {
 void Net::install() {
   plan.epoch = plan.epoch.next();
   plan.peers.clear();
-  for (const Life& l : lives) plan.peers.push_back({l.rank, l.self, l.host, l.domain, l.fresh, l.since});
+  for (const Life& l : lives) plan.peers.push_back({l.rank, l.self, l.host, l.domain, l.fresh, l.since, l.server});
   std::vector<Replayer::Send> out;
   replayer->install(plan, now, out);
   send(out);

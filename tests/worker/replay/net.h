@@ -34,6 +34,7 @@ struct Life {
   std::string host, domain;
   bool fresh = false;
   Epoch since;
+  bool server = false;
   bool alive = true;
   std::shared_ptr<SegmentMemory> memory;
   std::unique_ptr<HostLog> log;

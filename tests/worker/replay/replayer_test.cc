@@ -779,6 +779,62 @@ TEST(Replayer, LogAgainWhatTooFewDomainsHold) {
   EXPECT_EQ(done->log_again, Ranges(0, 900));
 }
 
+// Rank 3 has none any more.
+TEST(Replayer, WhoHasLeftAndServesIsAskedAndIsNoCopy) {
+  for (const char* host : {"host-3", "host-0"}) {
+    Net net({"host-1", "host-2", host});
+    net.plan.replicas = 2;
+    net.life(3).server = true;
+    const RecordKey key = round_key(17);
+    net.life(1).publish(key, 1000, 0, 500);
+    net.life(2).publish(key, 1000, 0, 200);
+    net.life(3).publish(key, 1000, 400, 1000);
+    net.lives[0].log->detach(net.life(3).self);
+    net.install();
+    auto buffer = buffer_of(1000);
+    net.want(key, buffer);
+    auto done = net.run();
+    ASSERT_TRUE(done && done->status.ok()) << host;
+    EXPECT_EQ(buffer, bytes_of(key, 0, 1000));
+    EXPECT_EQ(done->log_again, Ranges(200, 1000));
+    // Others' parts come from it, too, whatever its domain.
+    Replayer::Want w;
+    w.key = key;
+    w.fingerprint = info_of(1000).fingerprint;
+    w.total_bytes = 1000;
+    w.refill = true;
+    net.install();
+    net.want(std::move(w));
+    done = net.run();
+    ASSERT_TRUE(done && done->status.ok());
+    ASSERT_EQ(done->refill.size(), 1U);
+    EXPECT_EQ(done->refill[0].begin, 200U);
+    EXPECT_EQ(done->refill[0].bytes, bytes_of(key, 200, 1000));
+    // It is none of its host's lives.
+    EXPECT_EQ(net.replayer->host_lives().size(), 1U);
+    const Rank both[] = {Rank(0), Rank(3)};
+    EXPECT_TRUE(net.replayer->refills(both));
+  }
+}
+
+TEST(Replayer, WhoServesAndIsGoneIsNotWaitedFor) {
+  Net net({"host-1", "host-2"});
+  const RecordKey key = round_key(17);
+  net.life(1).publish(key, 1000, 0, 500);
+  net.life(2).publish(key, 1000, 500, 1000);
+  net.life(2).server = true;
+  net.life(2).alive = false;
+  net.install();
+  auto buffer = buffer_of(1000);
+  net.want(key, buffer);
+  const auto done = net.run();
+  ASSERT_TRUE(done);
+  EXPECT_EQ(done->status.code(), Code::kUnavailable);
+  EXPECT_THAT(std::string(done->status.message()), HasSubstr("bytes 500-1000 of 1000 of"));
+  EXPECT_THAT(std::string(done->status.message()), HasSubstr("(asked rank 1 and this host)"));
+  EXPECT_THAT(net.warnings, Contains(HasSubstr("who has left host host-2 has not said for 1000 ms")));
+}
+
 TEST(Replayer, WhatALateHostHoldsCountsForLogAgain) {
   Net net({"host-1", "host-2"});
   net.plan.replicas = 2;

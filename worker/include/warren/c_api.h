@@ -123,6 +123,8 @@ typedef struct warren_options {
   int32_t min_workers;      /* mode shrink: with how few; 0: taken from the settings */
   int64_t grace_ms;         /* mode shrink: for how long it waits for them before; -1: taken from the settings */
   int32_t no_rewire;        /* 1: bytes never go by way of other workers around a slow link */
+  int32_t max_workers;      /* mode shrink: how many workers the job may have, in place of world_size: it begins with
+                               fewer if no more come; 0: taken from the settings */
   int32_t nondeterministic; /* 1: the ring may go around a slow link in another order, from a checkpoint on: results may
                                be rounded otherwise than in a run without it, alike on all workers */
 } warren_options;
@@ -293,8 +295,9 @@ WARREN_API uint64_t warren_site_of(const char* file, int32_t line, const char* f
  * if min_workers are left. A round that was under way is then either the one that it was, if those who are left hold
  * all of its result, or it is made again from the inputs of those who are left. Who was lost comes in again, under its
  * rank, after the next checkpoint is committed: its warren_create returns then, it loads that checkpoint, gets the
- * results since from the log, and contributes from there on; a spare may come in its place. docs/elasticity.md tells
- * how programs use it. There are allreduce and barrier on what warren_create made, load_checkpoint, checkpoint without
+ * results since from the log, and contributes from there on; a spare may come in its place. With max_workers the job
+ * may begin so, with ranks that nobody has had, and whoever comes later comes in likewise. docs/elasticity.md tells how
+ * programs use it. There are allreduce and barrier on what warren_create made, load_checkpoint, checkpoint without
  * local state, and finalize, in which all who are there take part; all else is WARREN_INVALID_ARGUMENT: other
  * collectives, messages, split, set-up rounds, prepare functions, wire types, buffers on a GPU, fusion, lazy
  * checkpoints.

@@ -315,6 +315,7 @@ struct Options {
   int min_workers = 0;  // mode shrink: with how few the job goes on
   std::optional<std::chrono::milliseconds> grace_ms;  // mode shrink: for how long it waits for them before
   bool no_rewire = false;                             // bytes never go by way of other workers around a slow link
+  int max_workers = 0;  // mode shrink, in place of world_size: how many the job may have, which begins with fewer
   // The ring may go around a slow link in another order, from a checkpoint on: results may be rounded otherwise than in
   // a run without it, alike on all workers.
   bool nondeterministic = false;
@@ -1171,6 +1172,7 @@ inline Communicator Communicator::create(const Options& options) {
   c.replace_after_ms = options.replace_after_ms ? options.replace_after_ms->count() : -1;
   c.mode = text(options.mode);
   c.min_workers = options.min_workers;
+  c.max_workers = options.max_workers;
   c.grace_ms = options.grace_ms ? options.grace_ms->count() : -1;
   c.no_rewire = options.no_rewire ? 1 : 0;
   c.nondeterministic = options.nondeterministic ? 1 : 0;
