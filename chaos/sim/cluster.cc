@@ -574,7 +574,7 @@ void Cluster::lose_host(const std::string& host) {
 // A cloud's notice: the machine is there for so long, its launcher goes with it, and its workers' next lives begin
 // elsewhere.
 void Cluster::take_machine(const SimWorker& life, Micros within_us) {
-  const std::string host = life.host();
+  const std::string& host = life.host();
   if (!taken_.emplace(host, life.domain()).second) return;
   struck();
   if (world_.keeps_transcript()) world_.tell("host " + host + " is taken in " + std::to_string(within_us) + " us");
@@ -604,7 +604,8 @@ void Cluster::lose_machine(const std::string& host) {
 // What lies on a machine that is being taken away counts as long as somebody there answers for it: a rank, or a life
 // that serves.
 void Cluster::look_at_taken() {
-  for (const auto& [host, domain] : taken_) {
+  for (const auto& taken : taken_) {
+    const std::string &host = taken.first, &domain = taken.second;
     if (!hosts_of_plan_.contains(host)) continue;
     const bool answers = std::ranges::any_of(lives_, [&](const auto& life) {
       return life->alive() && life->host() == host && (!tracker_.running() || tracker_.counts_on(life->self()));

@@ -423,7 +423,9 @@ void Judge::check_completed(const wire::Plan& before, const wire::Plan& plan) {
   std::erase_if(completed_, [&](const auto& c) {
     return c.first.second != kPreamble && plan.committed() && c.first.second < Version(plan.committed_version());
   });
-  for (auto& [key, completed] : completed_) {
+  for (auto& entry : completed_) {
+    const std::pair<GroupId, Version>& key = entry.first;
+    std::uint64_t& completed = entry.second;
     const auto p = std::ranges::find_if(plan.frontier(), [&](const wire::Position& f) {
       return GroupId(f.group()) == key.first && Version(f.version()) == key.second;
     });

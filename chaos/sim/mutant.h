@@ -38,7 +38,7 @@ namespace warren::chaos {
   X(works_in_place, "inputs in place are not kept where a round may be run again with other contributors")             \
   X(server_is_a_copy, "what lies with a life that has left and serves counts as a copy like another host's")           \
   X(server_not_heard, "how far a life that has left and serves has come is not looked at")                             \
-  X(serves_what_was_begun, "a life that has left serves all that its host holds, and not only what is done") \
+  X(serves_what_was_begun, "a life that has left serves all that its host holds, and not only what is done")           \
   X(order_at_once, "the ring has its new order with the plan that names it, and not from its version on")
 
 enum class Mutant : std::uint8_t {
