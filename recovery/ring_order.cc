@@ -86,7 +86,9 @@ class Search {
   // Held and Karp: the best way from host 0 over a set of the others to one of them, for one set after the other.
   [[nodiscard]] std::optional<std::vector<std::size_t>> shortest(std::uint32_t limit) const {
     static constexpr std::uint64_t kNone = std::numeric_limits<std::uint64_t>::max();
-    const std::size_t n = size(), others = n - 1;
+    const std::size_t n = size();
+    WARREN_CHECK(n > 1 && n <= kMostHostsExactly, "so few hosts have so few sets");
+    const std::size_t others = n - 1;
     std::vector<std::uint64_t> length(n * n, kNone);
     for (std::size_t a = 0; a < n; ++a) {
       for (std::size_t b = 0; b < n; ++b) {

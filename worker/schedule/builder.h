@@ -43,7 +43,8 @@ struct Range {
   const std::uint64_t longer = whole.count % parts;
   const std::uint64_t in_longer = longer * (least + 1);
   const std::uint64_t offset = at - whole.at;
-  return offset < in_longer ? offset / (least + 1) : longer + (offset - in_longer) / least;
+  if (offset < in_longer || least == 0) return offset / (least + 1);
+  return longer + (offset - in_longer) / least;
 }
 
 // How many messages carry `count` elements. Never 0: nothing travels as a header, so that ranks that disagree meet.
