@@ -609,7 +609,7 @@ TEST(Random, SparesTakePlacesAndNothingThatIsLoggedIsLost) {
   }
   EXPECT_GT(commits, kSeeds);
   EXPECT_GT(resumed, kSeeds);
-  EXPECT_GT(used, kSeeds);
+  EXPECT_GT(used, kSeeds * 4 / 5);
 }
 
 TEST(Random, TheSameSeedGivesTheSameEffects) {
