@@ -48,7 +48,7 @@ TEST(Shrink, EveryInvariantHolds) {
     dropped += tracker(o, "attempt_dropped");
     short_of_some += tracker(o, "begun_short");
   }
-  EXPECT_GT(short_of_some, 20 / kFewer);
+  EXPECT_GT(short_of_some, 10 / kFewer);
   EXPECT_GT(shrunk, 80 / kFewer);
   EXPECT_GT(grown, 40 / kFewer);
   EXPECT_GT(finished, 5 / kFewer);
