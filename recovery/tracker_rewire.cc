@@ -132,8 +132,9 @@ void TrackerMachine::foresee_ways(std::vector<StragglerWatch::Standing>& standin
       const std::int64_t wait_ms = std::max(left_ms, no_rewire_before_ - now);
       next = "its bytes go by way of " + text_of(find_ways(plan_.members(), pair, slow).relays) +
              (wait_ms <= 0 ? " now" : " in " + seconds_text(wait_ms));
-      if (ring && avoids(*ring, best, pair))
+      if (ring && avoids(*ring, best, pair)) {
         next += ", and two checkpoints later the ring goes past it in another order";
+      }
     }
   }
 }
@@ -275,7 +276,7 @@ void TrackerMachine::choose_order(const wire::Plan& before, Effects& effects) {
   const std::string version = std::to_string(order.from_version() - version_of_program(0).value);
   log(Severity::kInfo, "reordered",
       "from version " + version + " on the ring goes past " + past +
-          " in another order of hosts, and allreduces by it " + "round otherwise",
+          " in another order of hosts, and allreduces by it round otherwise",
       effects, {{"from_version", version}});
 }
 

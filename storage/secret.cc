@@ -212,7 +212,7 @@ Result<Secret> Secret::load(const std::string& path) {
   if (Status s = read_file(path, file.text); !s.ok()) return s.because_of_this("cannot use the secret");
   Result<Secret> secret = parse(file.text);
   if (!secret.ok()) {
-    return secret.status().because_of_this(path + " is not a secret file (make one with: warren keygen)");
+    return secret.status().because_of_this(path + " is not a secret file (make one with: warren keygen --out=FILE)");
   }
   return secret;
 }

@@ -43,7 +43,7 @@ Status check(const TrackerOptions& options) {
   if (options.insecure && options.secret) return wrong("a secret and no authentication contradict each other");
   if (options.insecure) return {};
   if (!options.secret)
-    return wrong("a tracker needs a secret: make one with `warren keygen`, or switch authentication off");
+    return wrong("a tracker needs a secret: make one with `warren keygen --out=FILE`, or switch authentication off");
   if (!options.secret->is_root()) {
     return wrong("this is the secret of one job; a tracker needs the root secret from which those of its jobs derive");
   }

@@ -171,17 +171,22 @@ TEST(Rewire, NothingElseIs) {
   }
 }
 
+// So many ranks on hosts of their own; the link between two that are neighbours is slow.
+void slow_in_ring_of(SimOptions& options, std::uint32_t size, std::uint64_t seed) {
+  options.world_size = size;
+  options.hosts = {"a", "b", "c", "d", "e", "f"};
+  options.hosts.resize(size);
+  options.straggler->rank = Rank(static_cast<std::int32_t>(seed % size));
+  options.straggler->peer = Rank(static_cast<std::int32_t>((seed + 1) % size));
+}
+
 // Relays die, too.
 TEST(Rewire, UnderOtherFaults) {
   std::uint64_t rewired = 0;
   for (std::uint64_t seed = 1; seed <= seeds(150); ++seed) {
     SimOptions options = rewiring(seed, What::kLink);
     options.straggler->judged = false;
-    options.world_size = 3 + static_cast<std::uint32_t>(seed % 4);
-    options.hosts = {"a", "b", "c", "d", "e", "f"};
-    options.hosts.resize(*options.world_size);
-    options.straggler->rank = Rank(static_cast<std::int32_t>(seed % *options.world_size));
-    options.straggler->peer = Rank(static_cast<std::int32_t>((seed + 1) % *options.world_size));
+    slow_in_ring_of(options, 3 + static_cast<std::uint32_t>(seed % 4), seed);
     options.replicas = 2;
     options.faults->set(seed % 3 == 0 ? Fault::death : seed % 3 == 1 ? Fault::tracker_crash : Fault::link_cut, 0.3);
     options.faults->set(Fault::message_lost, 0.02);
@@ -226,11 +231,7 @@ TEST(Reorder, UnderOtherFaults) {
   std::uint64_t reordered = 0, rounds = 0;
   for (std::uint64_t seed = 1; seed <= seeds(200); ++seed) {
     SimOptions options = reordering(seed);
-    options.world_size = 4 + static_cast<std::uint32_t>(seed % 3);
-    options.hosts = {"a", "b", "c", "d", "e", "f"};
-    options.hosts.resize(*options.world_size);
-    options.straggler->rank = Rank(static_cast<std::int32_t>(seed % *options.world_size));
-    options.straggler->peer = Rank(static_cast<std::int32_t>((seed + 1) % *options.world_size));
+    slow_in_ring_of(options, 4 + static_cast<std::uint32_t>(seed % 3), seed);
     options.replicas = 2;
     if (seed % 4 == 0) options.algorithm = "auto";
     static constexpr Fault kFaults[] = {Fault::death,        Fault::tracker_crash, Fault::link_cut,

@@ -43,13 +43,10 @@ std::uint64_t carried_bytes(pid_t of_host, Class what) {
 // Four ranks in a ring, each on a host of its own.
 class Rewire : public ::testing::Test {
  protected:
-  // True: it has run. Otherwise this machine has no networks to play with.
-  bool run(const std::string& setting) {
+  // Not ok: this machine has no networks to play with.
+  [[nodiscard]] Status run(const std::string& setting) {
     const auto network = Network::create(kRanks);
-    if (!network.ok()) {
-      std::printf("%s\n", network.status().describe().c_str());
-      return false;
-    }
+    if (!network.ok()) return network.status();
     Network cables = network.value();
     Cluster cluster(Network::tracker_address(), false,
                     [this](std::string_view, const LogEvent& event) { take(event); });
@@ -72,7 +69,7 @@ class Rewire : public ::testing::Test {
       auto child = Child::start({all, cluster.file("worker.log"),
                                  [&](pid_t pid) { return cables.wire(static_cast<std::uint32_t>(w), pid); }});
       EXPECT_TRUE(child.ok()) << child.status().describe();
-      if (!child.ok()) return true;
+      if (!child.ok()) return {};
       workers.push_back(std::move(child).value());
       if (w == 1) {
         const std::lock_guard lock(mutex_);
@@ -83,7 +80,7 @@ class Rewire : public ::testing::Test {
       const int status = worker->wait();
       EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
     }
-    return true;
+    return {};
   }
 
   void take(const LogEvent& event) {
@@ -107,7 +104,7 @@ class Rewire : public ::testing::Test {
 };
 
 TEST_F(Rewire, ALinkOf100MbitIsGoneAround) {
-  if (!run("WARREN_DETERMINISTIC=1")) GTEST_SKIP();
+  if (const Status s = run("WARREN_DETERMINISTIC=1"); !s.ok()) GTEST_SKIP() << s.describe();
   const std::lock_guard lock(mutex_);
   ASSERT_EQ(rewired_.size(), 1u);
   EXPECT_THAT(rewired_.front(), HasSubstr("go by way of ranks 0, 3"));
@@ -121,7 +118,7 @@ TEST_F(Rewire, ALinkOf100MbitIsGoneAround) {
 
 // Then nothing goes from rank 1 by way of rank 0 either: the next one in the ring is rank 3.
 TEST_F(Rewire, WithLeaveTheRingGoesPastIt) {
-  if (!run("WARREN_DETERMINISTIC=0")) GTEST_SKIP();
+  if (const Status s = run("WARREN_DETERMINISTIC=0"); !s.ok()) GTEST_SKIP() << s.describe();
   const std::lock_guard lock(mutex_);
   ASSERT_EQ(rewired_.size(), 1u);
   ASSERT_EQ(reordered_.size(), 1u);

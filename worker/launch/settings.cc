@@ -419,9 +419,10 @@ void resolve_secret(Resolver& r, Settings& s) {
     r.keep({Code::kInvalidArgument, r.find("secret_file")->what + " and " + r.find("insecure_no_auth")->what +
                                         " contradict each other; give one of them"});
   } else if (!s.no_auth && s.secret_file.empty()) {
-    r.keep({Code::kInvalidArgument,
-            "no secret is given: make one with `warren keygen` and name its file by the option secret_file or "
-            "WARREN_SECRET_FILE; where nobody else can connect, WARREN_INSECURE_NO_AUTH=1 goes without"});
+    r.keep(
+        {Code::kInvalidArgument,
+         "no secret is given: make one with `warren keygen --out=FILE` and name its file by the option secret_file or "
+         "WARREN_SECRET_FILE; where nobody else can connect, WARREN_INSECURE_NO_AUTH=1 goes without"});
   }
 }
 
