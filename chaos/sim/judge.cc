@@ -399,9 +399,15 @@ std::optional<std::uint64_t> Judge::all_there(const wire::Plan& plan, const Roun
   }
   const auto log = HostLog::create(Incarnation(1), heap_segment(std::size_t{64} << 10)).value();
   for (const auto& [host, segments] : hosts_.all()) {
-    for (const Hosts::Segment& s : segments) {
-      const bool known = s.kept || !s.holders.empty() || lives.contains(s.life);
-      if (!answer.contains(host) || !known) continue;
+    if (!answer.contains(host)) continue;
+    // What a launcher holds is known to who looked later: the join of a life that was over before may arrive late.
+    const auto last = std::ranges::find_if(segments.rbegin(), segments.rend(),
+                                           [&](const Hosts::Segment& s) { return lives.contains(s.life); });
+    const auto looked = static_cast<std::size_t>(std::distance(last, segments.rend()));
+    for (std::size_t i = 0; i < segments.size(); ++i) {
+      const Hosts::Segment& s = segments[i];
+      const bool known = (s.kept && i < looked) || !s.holders.empty() || lives.contains(s.life);
+      if (!known) continue;
       WARREN_CHECK(log->attach(s.life, s.memory->bytes(), s.memory).ok(), "a segment that is there is one");
     }
   }
