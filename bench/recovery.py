@@ -58,6 +58,14 @@ def shrinking(kills: int, minutes: float) -> list[dict]:
                 "0 hangs, 0 divergences", how)]
 
 
+def taking_over(kills: int, minutes: float) -> list[dict]:
+    report, how = chaos(minutes, "--ranks=4", "--spares=2", f"--faults=kill:{kills}", "--seed=7")
+    return [row(f"4 workers and 2 spares, {kills} kills: from the last round before to the first that all have, p50 / p99 / max",
+                ms(report["stall_ms"]), "p99 < 100 ms and the replay", how),
+            row("the same: a killed process is noticed", ms(report["noticed_ms"]["kill"]), "< 100 ms", how),
+            row("the same: outcome", verdict(report), "0 hangs, 0 divergences", how)]
+
+
 def draining(drains: int, minutes: float) -> list[dict]:
     report, how = chaos(minutes, "--ranks=4", f"--faults=drain:{drains}", "--mix=inflight", "--round_bytes=16M", "--seed=6")
     return [row(f"4 workers, {drains} preemptions (SIGTERM) with eight asynchronous allreduces of 2 MiB in flight: lives in which a call failed",
@@ -148,7 +156,7 @@ def run(minutes: float, kills: int, megabytes: int, say) -> list[dict]:
     subprocess.run([str(ROOT / "dev"), "build", "warren_cli", "fetch_bench", "log_store_bench"], check=True)
     rows = []
     for name, step in (("stalls of 4 workers", lambda: stalls(4, kills, kills / 40)), ("stalls of 8 workers", lambda: stalls(8, kills, kills / 35)),
-                       ("mode shrink", lambda: shrinking(kills, kills / 20)), ("preemptions", lambda: draining(100, 2.5)), ("no false alarms", lambda: oversubscribed(min(minutes, 5))), ("replay", lambda: replay(megabytes)),
+                       ("mode shrink", lambda: shrinking(kills, kills / 20)), ("spares", lambda: taking_over(kills, kills / 30)), ("preemptions", lambda: draining(100, 2.5)), ("no false alarms", lambda: oversubscribed(min(minutes, 5))), ("replay", lambda: replay(megabytes)),
                        ("training under faults", lambda: training(minutes)),
                        ("faults of all kinds", lambda: everything(minutes))):
         say(name)

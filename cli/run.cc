@@ -24,6 +24,7 @@ DEFINE_uint32(world_size, 0, "how many workers the job has, where more launchers
 DEFINE_uint32(first_worker, 0, "the id of the first worker here, where more launchers share a job");
 DEFINE_int32(spares, -1,
              "how many workers to start beyond those, which wait warm and take the place of one that is lost at once");
+DEFINE_string(spare_follows, "", "0: spares fetch no checkpoints before they are called (default 1)");
 DEFINE_string(
     replace_after_ms, "",
     "for how long a rank may hold up the others until a spare takes its place, in milliseconds (default 0: for "
@@ -114,6 +115,7 @@ Variables from_flags() {
   put("WARREN_LOG_DISK_BYTES", FLAGS_log_disk_bytes);
   put("WARREN_CHECKPOINT_MIRROR", FLAGS_checkpoint_mirror);
   put("WARREN_ON_ROLLBACK", FLAGS_on_rollback);
+  put("WARREN_SPARE_FOLLOWS", FLAGS_spare_follows);
   put("WARREN_REPLACE_AFTER_MS", FLAGS_replace_after_ms);
   put("WARREN_MODE", FLAGS_mode);
   put("WARREN_MIN_WORKERS", FLAGS_min_workers);
@@ -320,9 +322,9 @@ const Command kRunCommand = {
         "One that ends with another exit code than 0 is started again only if --restarts is given. When a worker may "
         "not be started again, the others are ended.\n"
         "With --spares=S, S more copies wait in init(), with the ids above: when a worker is lost, one of them takes "
-        "its place at once, and the lost one waits in turn when it has been started again. Who is not needed ends with "
-        "the "
-        "job, and its init() does not return. With --replace_after_ms=N a rank that holds up the others for N "
+        "its place at once, and the lost one waits in turn when it has been started again. Who waits fetches the "
+        "newest checkpoint's global state and keeps it in memory (--spare_follows=0: not). Who is not needed ends with "
+        "the job, and its init() does not return. With --replace_after_ms=N a rank that holds up the others for N "
         "milliseconds, because it is slow or cut off, leaves its place to a spare too, and waits in turn.\n"
         "With --mode=shrink the job goes on without workers that were lost, --grace_ms after that, as long as "
         "--min_workers are left, and takes them in again after a checkpoint when they are back. Programs are told "
@@ -342,6 +344,7 @@ const Command kRunCommand = {
               "tracker",
               "job",
               "spares",
+              "spare_follows",
               "replace_after_ms",
               "mode",
               "min_workers",

@@ -574,6 +574,20 @@ std::string_view body_name(const wire::Envelope& e) {
   return "no";
 }
 
+Status validate_followed(const wire::Followed& f) {
+  if (Status s = in_range("epoch", f.epoch(), 0, kMaxEpoch); !s.ok()) return s;
+  return validate_committed(f.version() != 0, f.version(), f.timeline());
+}
+
+Status validate_follow(const wire::Follow& f) {
+  if (Status s = member_epoch(f.epoch()); !s.ok()) return s;
+  if (Status s = validate_committed(true, f.version(), f.timeline()); !s.ok()) return s;
+  if (!f.has_plan()) return {};
+  if (f.plan().epoch() != f.epoch()) return bad("a plan of another epoch");
+  if (f.plan().settings().replicas() == 0) return bad("the plan logs nothing");
+  return validate(f.plan());
+}
+
 Status validate_body(const wire::Envelope& e) {
   switch (e.body_case()) {
     case wire::Envelope::kJoin: return validate(e.join());
@@ -713,6 +727,10 @@ Status validate(const wire::Join& j) {
   if (!j.waits() && j.settings().min_workers() != 0) return bad("the job may go on without it, and it does not wait");
   if (j.spare() && (j.called() != 0 || j.has_held() || j.has_logged())) {
     return bad("it waits as a spare, and says what its host holds");
+  }
+  if (j.has_followed()) {
+    if (!j.spare()) return bad("it follows checkpoints, and is no spare");
+    if (Status s = validate_followed(j.followed()); !s.ok()) return s.because_of_this("what it follows");
   }
   return text_is_printable("software", j.software(), kMaxSoftwareBytes);
 }
@@ -870,6 +888,9 @@ Status validate(const wire::Welcome& w) {
     if (Status s = validate_name("missing worker id", name, limits::kMaxWorkerIdBytes); !s.ok()) return s;
     if (!seen.insert(name).second) return bad("missing worker " + name + " stands twice");
   }
+  if (!w.has_follow()) return {};
+  if (!w.spare()) return bad("who is no spare is to follow checkpoints");
+  if (Status s = validate_follow(w.follow()); !s.ok()) return s.because_of_this("the checkpoint to be followed");
   return {};
 }
 

@@ -182,6 +182,9 @@ Status validate(const wire::FetchRequest& request) {
   if (request.kind() < 1 || request.kind() > kMaxRecordKind) {
     return bad("unknown kind of record " + str(request.kind()));
   }
+  if (request.follows() && (request.asks() || request.kind() != kGlobalRecord)) {
+    return bad("a spare asks for something else than a global state");
+  }
   if (request.asks()) return validate_question(request);
   return request.pieces().empty() ? validate_listing(request) : validate_pieces(request);
 }

@@ -15,6 +15,7 @@ namespace warren {
 
 // Kinds of records are 1 … this (storage/host_log.h names them).
 inline constexpr std::uint32_t kMaxRecordKind = 5;
+inline constexpr std::uint32_t kGlobalRecord = 3;
 
 // What a rank says to the question which round is the one of a number. What it says of a round, or that there is none,
 // is so for ever.

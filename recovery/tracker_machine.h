@@ -170,6 +170,7 @@ class TrackerMachine {
     Incarnation incarnation;
     std::int64_t last_heard_ms_ago = 0;
     Rank called_for = kNoRank;
+    std::optional<Version> followed;  // the checkpoint that it holds
   };
   struct View {
     State state;
@@ -255,6 +256,7 @@ class TrackerMachine {
     std::uint64_t arrival = 0;
     TimeMs heard;
     std::optional<Call> call;
+    Version followed{};  // the checkpoint that it holds
   };
   // A life that is asked to leave its place to a spare, or for good.
   struct Leaves {
@@ -366,7 +368,9 @@ class TrackerMachine {
   // are taken for dead at once where spares can replace them.
   void fence_suspects(TimeMs now, Effects& effects);
   void send_called(const Spare& spare, Effects& effects) const;
-  void send_spare_welcome(Incarnation who, Epoch called, Effects& effects) const;
+  // `has`: which checkpoint the spare holds; null: it follows none, or has not said it.
+  void send_spare_welcome(Incarnation who, Epoch called, const wire::Followed* has, Effects& effects) const;
+  void tell_what_to_follow(const wire::Followed& has, wire::Welcome& welcome) const;
   [[nodiscard]] std::string describe_spares() const;  // for the log of who is waited for
 
   // After each look at stragglers, of which it found these.

@@ -79,11 +79,19 @@ void TrackerMachine::on_spare(Incarnation who, const wire::Join& join, TimeMs no
         effects, {{"worker", worker}});
   }
   arm(now + timeout_ms());
+  const Version followed(join.followed().version());
+  if (followed.value != 0 && found->second.followed.value == 0) {
+    log(Severity::kInfo, "spare_follows",
+        "spare " + worker + " on host " + join.host_id() + " holds " + of_program(followed) + " of job " +
+            options_.job + ", and those to come",
+        effects, {{"worker", worker}});
+  }
+  found->second.followed = followed;
   if (found->second.call && join.called() == 0) {
     count(Transition::spare_call_repeated);
     send_called(found->second, effects);
   } else {
-    send_spare_welcome(who, Epoch(join.called()), effects);
+    send_spare_welcome(who, Epoch(join.called()), join.has_followed() ? &join.followed() : nullptr, effects);
   }
   if (place && members_[*place].state == MemberState::kStopping) {
     // A new life of a worker says that the old one has stopped.
@@ -132,7 +140,7 @@ void TrackerMachine::displace(const std::string& worker, Effects& effects) {
   remove_waiting(worker);
   spares_.emplace(worker, std::move(spare));
   spares_by_incarnation_[who] = worker;
-  send_spare_welcome(who, called, effects);
+  send_spare_welcome(who, called, nullptr, effects);
 }
 
 // A life of this host has joined that looked at its memory before all members had stopped. What ranks of the host may
@@ -412,7 +420,8 @@ void TrackerMachine::send_called(const Spare& spare, Effects& effects) const {
   effects.emplace_back(Send{spare.life, std::move(e)});
 }
 
-void TrackerMachine::send_spare_welcome(Incarnation who, Epoch called, Effects& effects) const {
+void TrackerMachine::send_spare_welcome(Incarnation who, Epoch called, const wire::Followed* has,
+                                        Effects& effects) const {
   wire::Envelope e = envelope_to(who);
   wire::Welcome& w = *e.mutable_welcome();
   if (!planned()) {
@@ -421,7 +430,28 @@ void TrackerMachine::send_spare_welcome(Incarnation who, Epoch called, Effects& 
   w.set_world_size(settings_.world_size());
   w.set_spare(true);
   w.set_called(called.value);
+  if (has != nullptr) tell_what_to_follow(*has, w);
   effects.emplace_back(Send{who, std::move(e)});
+}
+
+// The members of the newest plan hold what is committed: nobody else may be asked, as a life that was given up since may
+// have logged other bytes under that name. Where ranks may be lost for good nobody is called before a commit, whose
+// checkpoint then is another one.
+void TrackerMachine::tell_what_to_follow(const wire::Followed& has, wire::Welcome& welcome) const {
+  if (!planned() || !committed_ || shrinks()) return;
+  if (Version(has.version()) == *committed_ && Timeline(has.timeline()) == committed_timeline_) return;
+  wire::Follow& follow = *welcome.mutable_follow();
+  follow.set_version(committed_->value);
+  follow.set_timeline(committed_timeline_.value);
+  follow.set_epoch(plan_.epoch());
+  if (has.epoch() == plan_.epoch()) return;
+  wire::Plan& plan = *follow.mutable_plan();
+  plan = plan_;
+  plan.clear_frontier();
+  plan.clear_kept();
+  plan.clear_setups();
+  plan.clear_detours();
+  plan.clear_orders();
 }
 
 std::string TrackerMachine::describe_spares() const {

@@ -126,7 +126,8 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
   }
   for (const auto& [worker, spare] : spares_) {
     v.spares.push_back({worker, spare.host_id, spare.life, now - spare.heard,
-                        spare.call ? Rank(static_cast<std::int32_t>(spare.call->place)) : kNoRank});
+                        spare.call ? Rank(static_cast<std::int32_t>(spare.call->place)) : kNoRank,
+                        spare.followed.value != 0 ? std::optional(spare.followed) : std::nullopt});
   }
   return v;
 }

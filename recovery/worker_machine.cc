@@ -17,6 +17,7 @@ using worker_effect::Committed;
 using worker_effect::Fail;
 using worker_effect::Install;
 using worker_effect::Loaded;
+using worker_effect::Follow;
 using worker_effect::Log;
 using worker_effect::Send;
 using worker_effect::Spare;
@@ -103,6 +104,8 @@ enum class WorkerMachine::Transition : std::uint8_t {
   kGaveUpSpare,
   kPlanForSpare,
   kSpareForgot,
+  kFollows,
+  kFollowStale,
   kLeaveRequested,
   kLeaveRequestRepeated,
   kLeaveRequestStale,
@@ -197,6 +200,8 @@ constexpr const char* kTransitionNames[] = {
     "gave_up_spare",
     "plan_for_spare",
     "spare_forgot",
+    "follows",
+    "follow_stale",
     "leave_requested",
     "leave_request_repeated",
     "leave_request_stale",
@@ -550,6 +555,7 @@ void WorkerMachine::on_tell(const wire::Tell& tell, std::vector<WorkerEffect>& e
 void WorkerMachine::on_welcome(const wire::Welcome& welcome, TimeMs now, std::vector<WorkerEffect>& effects) {
   if (state_ == State::kSpare && welcome.spare()) {
     count(Transition::kSpareWelcomed);
+    if (welcome.has_follow()) follow(welcome.follow(), effects);
     // A job that does not begin may be one that was finished and forgotten.
     if (welcome.joined() == 0) return unbegun_since_.reset();
     welcome_ = welcome;
@@ -561,7 +567,11 @@ void WorkerMachine::on_welcome(const wire::Welcome& welcome, TimeMs now, std::ve
   if (state_ != State::kJoining || (welcome.spare() && welcome.called() != options_.join.called())) {
     return count(Transition::kOutOfTurn);
   }
-  if (welcome.spare()) return wait_as_spare(now, effects);
+  if (welcome.spare()) {
+    wait_as_spare(now, effects);
+    if (welcome.has_follow()) follow(welcome.follow(), effects);
+    return;
+  }
   count(Transition::kWelcomed);
   // The tracker knows of it, and says what comes of it by itself: in a large job, whose workers all wait for the last
   // one, joins would be most of what the tracker hears.
@@ -590,9 +600,34 @@ void WorkerMachine::wait_as_spare(TimeMs now, std::vector<WorkerEffect>& effects
   options_.join.set_called(0);
   options_.join.clear_held();
   options_.join.clear_logged();
+  if (options_.follows) *options_.join.mutable_followed() = {};
+  follows_ = Version();
   log(Severity::kInfo, "spare_waits",
       "no rank of job " + options_.job + " is free: this worker waits as a spare until one is lost", effects);
   effects.emplace_back(Spare{looked});
+}
+
+void WorkerMachine::follow(const wire::Follow& what, std::vector<WorkerEffect>& effects) {
+  wire::Followed& has = *options_.join.mutable_followed();
+  const bool newer = what.epoch() > has.epoch();
+  // Whose members are asked is not older than the commit: who was given up since may have logged something else.
+  if (!options_.follows || what.epoch() < has.epoch() || (newer && !what.has_plan()) ||
+      (!newer && Version(what.version()) < follows_)) {
+    return count(Transition::kFollowStale);
+  }
+  count(Transition::kFollows);
+  follows_ = Version(what.version());
+  Follow follow{follows_, Timeline(what.timeline()), {}};
+  if (newer) follow.plan = what.plan();
+  has.set_epoch(what.epoch());
+  effects.emplace_back(std::move(follow));
+}
+
+void WorkerMachine::followed(Version version, Timeline timeline) {
+  if (state_ != State::kSpare) return;
+  wire::Followed& has = *options_.join.mutable_followed();
+  has.set_version(version.value);
+  has.set_timeline(timeline.value);
 }
 
 void WorkerMachine::on_called(const wire::Called& called, TimeMs now, std::vector<WorkerEffect>& effects) {
@@ -632,6 +667,7 @@ void WorkerMachine::looked(Epoch epoch, std::optional<wire::Held> held, wire::Lo
   wire::Join& join = options_.join;
   join.set_spare(false);
   join.set_called(epoch.value);
+  join.clear_followed();
   if (held) *join.mutable_held() = std::move(*held);
   if (logged.ByteSizeLong() != 0) *join.mutable_logged() = std::move(logged);
   send_join(effects);

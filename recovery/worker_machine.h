@@ -67,6 +67,12 @@ struct Fail {
 struct Spare {
   bool looked = false;
 };
+// This version is committed: a spare that follows checkpoints fetches it, and says so with followed(). Maybe again.
+struct Follow {
+  Version version;
+  Timeline timeline;
+  std::optional<wire::Plan> plan;  // whose members are asked; not set: as before
+};
 // A spare's place has come: look at what the host holds, and say so with looked(). May take its time.
 struct Called {
   Epoch epoch;
@@ -93,8 +99,8 @@ struct Log {
 }  // namespace worker_effect
 using WorkerEffect =
     std::variant<worker_effect::Send, worker_effect::Install, worker_effect::StopDataPath, worker_effect::Loaded,
-                 worker_effect::Committed, worker_effect::Fail, worker_effect::Spare, worker_effect::Called,
-                 worker_effect::Drain, worker_effect::Serve, worker_effect::Left, worker_effect::Finished,
+                 worker_effect::Committed, worker_effect::Fail, worker_effect::Spare, worker_effect::Follow,
+                 worker_effect::Called, worker_effect::Drain, worker_effect::Serve, worker_effect::Left, worker_effect::Finished,
                  worker_effect::Log>;
 
 class WorkerMachine {
@@ -123,6 +129,7 @@ class WorkerMachine {
     wire::Join join;  // complete and valid; with `spare`, it says nothing of what the host holds
     std::int64_t join_timeout_ms = 0;
     std::string tracker_name;  // "10.0.0.1:9100", for messages
+    bool follows = false;      // as a spare it holds the newest checkpoint before it is called
   };
   explicit WorkerMachine(Options options);
 
@@ -150,6 +157,8 @@ class WorkerMachine {
   };
   // The shell has stopped the data path as StopDataPath asked.
   void on_stopped(Epoch epoch, Standing standing, TimeMs now, std::vector<WorkerEffect>& effects);
+  // A spare has all of this checkpoint's global state.
+  void followed(Version version, Timeline timeline);
   // A spare that was called has looked at what its host holds.
   void looked(Epoch epoch, std::optional<wire::Held> held, wire::Logged logged, TimeMs now,
               std::vector<WorkerEffect>& effects);
@@ -231,6 +240,7 @@ class WorkerMachine {
   void fail(State state, Status why, std::vector<WorkerEffect>& effects, bool fenced = false);
   void stop(Epoch epoch, Status why, bool resume, std::vector<WorkerEffect>& effects);
   void wait_as_spare(TimeMs now, std::vector<WorkerEffect>& effects);
+  void follow(const wire::Follow& what, std::vector<WorkerEffect>& effects);
   void on_tell(const wire::Tell& tell, std::vector<WorkerEffect>& effects);
   void on_welcome(const wire::Welcome& welcome, TimeMs now, std::vector<WorkerEffect>& effects);
   void on_called(const wire::Called& called, TimeMs now, std::vector<WorkerEffect>& effects);
@@ -278,6 +288,7 @@ class WorkerMachine {
   Epoch stop_epoch_;                      // the data path of all epochs before it stops
   Status stop_why_;
   std::optional<TimeMs> unbegun_since_;  // the job of which it is a spare has no plan
+  Version follows_;                      // the newest that it was told of with the plan that it has
   Epoch called_;                         // as a spare, and has not looked yet; 0: it was not
   bool given_up_ = false;                // the tracker has said that it fenced this life
   bool fenced_ = false;                  // it stops because the tracker disowned this life: nobody waits for an answer

@@ -175,7 +175,9 @@ ordered_json job_json(const JobStatus& job) {
                               {"host", s.host_id},
                               {"incarnation", hex(s.incarnation.value)},
                               {"last_heard_ms_ago", s.last_heard_ms_ago},
+                              {"follows_version", nullptr},
                               {"called_for", nullptr}});
+    if (s.followed) json["spares"].back()["follows_version"] = of_program(*s.followed);
     if (s.called_for != kNoRank) json["spares"].back()["called_for"] = s.called_for.value;
   }
   if (job.view.committed) json["committed_version"] = of_program(*job.view.committed);

@@ -26,6 +26,10 @@ RecordInfo info_of(std::uint64_t bytes, bool has_local, std::uint32_t world_size
   return info;
 }
 
+RecordKey global_key(Version version, Timeline timeline) {
+  return {RecordKind::kGlobal, {timeline, kWorldGroup, version, Sequence(0)}};
+}
+
 std::string name_of(Version version) {
   return "checkpoint " + std::to_string(version.value - 1);
 }
@@ -53,11 +57,44 @@ void Checkpoints::load(const worker_effect::Loaded& what) {
   state_ = {};
   global_here_ = false;
   loaded_.reset();
+  if (!has_followed(what)) forget_followed();
   if (!what.committed) return end_load(State{});
   source_ = what;
   state_.version = what.version.value - 1;
   committed(what.version, what.timeline);
-  want_whole({RecordKind::kGlobal, {what.timeline, kWorldGroup, what.version, Sequence(0)}});
+  if (!follow_) return want_whole(global_key(what.version, what.timeline));
+  Follow followed = *std::exchange(follow_, std::nullopt);
+  want_ = followed.want;
+  if (followed.done) take_loaded(*std::move(followed.done));
+}
+
+void Checkpoints::follow(std::uint64_t run, Version version, Timeline timeline) {
+  const RecordKey key = global_key(version, timeline);
+  if (follow_ && follow_->run == run && follow_->key == key) {
+    follow_->told = false;
+    return;
+  }
+  // First: there is room for one.
+  forget_followed();
+  Replayer::Want want;
+  want.key = key;
+  follow_ = Follow{run, key, engine_.fetch(std::move(want)), {}};
+}
+
+std::optional<Checkpoints::Followed> Checkpoints::take_followed() {
+  if (!follow_ || !follow_->done || follow_->told) return std::nullopt;
+  follow_->told = true;
+  return Followed{follow_->key.round.version, follow_->key.round.timeline, follow_->done->bytes.size()};
+}
+
+bool Checkpoints::has_followed(const worker_effect::Loaded& what) const {
+  return what.committed && follow_ && follow_->run == engine_.plan().run &&
+         follow_->key == global_key(what.version, what.timeline);
+}
+
+void Checkpoints::forget_followed() {
+  if (follow_ && !follow_->done) engine_.cancel(follow_->want);
+  follow_.reset();
 }
 
 bool Checkpoints::has_local(const RecordInfo& global) {
@@ -334,31 +371,42 @@ void Checkpoints::advance() {
     }
     it = pulls_.erase(it);
   }
+  if (follow_ && !follow_->done) {
+    auto done = engine_.take_recalled(follow_->want);
+    // What cannot be had now is asked for again with the tracker's next word.
+    if (done && !done->status.ok()) {
+      follow_.reset();
+    } else {
+      follow_->done = std::move(done);
+    }
+  }
   if (!source_) return;
-  auto done = engine_.take_recalled(want_);
-  if (!done) return;
+  if (auto done = engine_.take_recalled(want_)) take_loaded(*std::move(done));
+}
+
+void Checkpoints::take_loaded(Replayer::Done done) {
   const auto self = static_cast<std::uint32_t>(engine_.plan().self.value);
-  if (!done->status.ok()) {
-    return end_load(done->status.because_of_this(
+  if (!done.status.ok()) {
+    return end_load(done.status.because_of_this(
         (global_here_ ? "the local state of rank " + std::to_string(self) + " in " : "") + name_of(source_->version) +
         " is committed and cannot be loaded; its copies are lost: give the hosts or disks that held them back, or "
         "start a job of another name"));
   }
   // This host's share of it.
-  const Known loaded{source_->version, source_->timeline, done->bytes.size(), has_local(*done->info),
-                     world_size(*done->info)};
+  const Known loaded{source_->version, source_->timeline, done.bytes.size(), has_local(*done.info),
+                     world_size(*done.info)};
   const RecordKey key = global_here_ ? loaded.key(RecordKind::kLocal, self) : loaded.key(RecordKind::kGlobal, 0);
-  const Ranges share = global_here_ ? Ranges(0, done->bytes.size()) : duty(loaded);
-  const Status logged = log(key, *done->info, done->bytes, share.minus(held_by_living(key)));
+  const Ranges share = global_here_ ? Ranges(0, done.bytes.size()) : duty(loaded);
+  const Status logged = log(key, *done.info, done.bytes, share.minus(held_by_living(key)));
   if (!logged.ok()) return end_load(logged.because_of_this("cannot log " + name_of(source_->version) + " again"));
   if (!global_here_) state_.world_size = loaded.world_size;
   if (!global_here_ && has_our_locals(loaded)) {
     global_here_ = true;
-    state_.global = std::move(done->bytes);
+    state_.global = std::move(done.bytes);
     loading_ = loaded;
     return want_whole(loaded.key(RecordKind::kLocal, self));
   }
-  (global_here_ ? state_.local : state_.global) = std::move(done->bytes);
+  (global_here_ ? state_.local : state_.global) = std::move(done.bytes);
   base_ = global_here_ ? loading_ : loaded;
   pull_duties(base_);
   end_load(std::move(state_));

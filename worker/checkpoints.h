@@ -52,6 +52,20 @@ class Checkpoints {
   // Once: the state, or why there is none.
   [[nodiscard]] std::optional<Result<State>> loaded();
 
+  // A spare's, which has no plan yet: fetches the global state of a checkpoint that is committed in this run of the job,
+  // and keeps it in memory; load() begins with what is here then. What was followed before goes. May be repeated, which
+  // is of use where it could not be had.
+  void follow(std::uint64_t run, Version version, Timeline timeline);
+  struct Followed {
+    Version version;
+    Timeline timeline;
+    std::uint64_t bytes = 0;
+  };
+  // Once: all of it is here.
+  [[nodiscard]] std::optional<Followed> take_followed();
+  // Whether load() would find this one.
+  [[nodiscard]] bool has_followed(const worker_effect::Loaded& what) const;
+
   // One may be taken when the one before is committed.
   [[nodiscard]] bool may_take() const { return pending_.version <= committed_ && !owes_state_; }
   // Snapshots and ends the version. No call is outstanding. `local` null: the program has none. kExhausted: no room in
@@ -136,7 +150,9 @@ class Checkpoints {
   void pull_duties(const Known& of);
   void cancel_pulls_below(Version version);
   void want_whole(const RecordKey& key);
+  void take_loaded(Replayer::Done done);
   void end_load(Result<State> result);
+  void forget_followed();
 
   Engine& engine_;
   Recall& recall_;
@@ -146,6 +162,15 @@ class Checkpoints {
   bool global_here_ = false;
   State state_;
   std::optional<Result<State>> loaded_;
+  // Following.
+  struct Follow {
+    std::uint64_t run;
+    RecordKey key;
+    std::uint64_t want;
+    std::optional<Replayer::Done> done;
+    bool told = false;
+  };
+  std::optional<Follow> follow_;
   // Taking.
   Known loading_, base_, pending_;  // base_: the committed one, once this life has it
   // The pending one's global state, where ranks may be lost for good before they have logged their share of it.

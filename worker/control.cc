@@ -246,6 +246,7 @@ Status Control::open(const Settings& settings) {
   options.self = self_;
   options.join_timeout_ms = settings.join_timeout_ms;
   options.tracker_name = tracker_name_;
+  options.follows = settings.spare_follows && settings.replicas != 0;
   wire::Join& join = options.join;
   join.set_worker_id(settings.worker_id);
   join.set_host_id(settings.host_id);
@@ -259,6 +260,7 @@ Status Control::open(const Settings& settings) {
   join.set_waits(settings.spares != 0 || settings.min_workers != 0);
   looks_for_dead_ = join.waits();
   join.set_spare(services_.spare);
+  if (services_.spare && options.follows) *join.mutable_followed() = {};
   join.set_software(WARREN_VERSION);
   auto* agreed = join.mutable_settings();
   agreed->set_world_size(settings.world_size);
@@ -391,6 +393,10 @@ void Control::map(const worker_effect::Called& call) {
   post(Map{std::move(keeper)});
 }
 
+void Control::followed(Version version, Timeline timeline) {
+  post(Followed{version, timeline});
+}
+
 void Control::looked(Epoch epoch, std::optional<wire::Held> held, wire::Logged logged) {
   post(Looked{epoch, std::move(held), std::move(logged)});
 }
@@ -509,6 +515,7 @@ bool Control::drain_commands() {
               map_kept(std::move(c.keeper));
               data_path_.mapped();
             },
+            [&](const Followed& c) { machine_->followed(c.version, c.timeline); },
             [&](Looked& c) { machine_->looked(c.epoch, std::move(c.held), std::move(c.logged), now(), effects); },
             [&](const Vote& c) {
               machine_->vote(c.epoch, c.timeline, c.version, c.positions, c.setups, now(), effects);
@@ -803,6 +810,7 @@ void Control::run_effects(std::vector<WorkerEffect> effects) {
                      life_sign_.waits();
                      data_path_.waits_as_spare(e.looked);
                    },
+                   [&](const worker_effect::Follow& e) { data_path_.follow(e); },
                    [&](const worker_effect::Called& e) { data_path_.called(e); },
                    [&](const worker_effect::Drain& e) { begin_to_leave(e.by, e.reason); },
                    [&](const worker_effect::Serve& e) { data_path_.serve(e.plan); },

@@ -41,6 +41,8 @@ class DataPath {
   virtual WorkerMachine::Standing stop(const worker_effect::StopDataPath& what) = 0;
   // This worker waits as a spare; or is called, and whoever waits for the plan looks at what the host holds.
   virtual void waits_as_spare(bool looked) = 0;
+  // A spare's: this checkpoint is to be fetched.
+  virtual void follow(const worker_effect::Follow& what) = 0;
   virtual void called(const worker_effect::Called& call) = 0;
   // All that a call of Control::map() was given is attached.
   virtual void mapped() = 0;
@@ -112,6 +114,8 @@ class Control {
   // For a spare that was called: offers its segment to the launcher's keeper, and maps what that has kept, unless it is
   // stale: then the keeper closes it. Blocks, for at most a round timeout; DataPath::mapped() follows.
   void map(const worker_effect::Called& call);
+  // A spare has all of a checkpoint's global state.
+  void followed(Version version, Timeline timeline);
   void looked(Epoch epoch, std::optional<wire::Held> held, wire::Logged logged);
   void vote(Epoch epoch, Timeline timeline, Version version, std::vector<wire::Position> positions,
             std::vector<wire::Setup> setups);
@@ -148,6 +152,10 @@ class Control {
   struct Map {
     std::shared_ptr<KeeperLink> keeper;
   };
+  struct Followed {
+    Version version;
+    Timeline timeline;
+  };
   struct Looked {
     Epoch epoch;
     std::optional<wire::Held> held;
@@ -177,8 +185,8 @@ class Control {
     std::uint32_t memory;
   };
   struct Exit {};
-  using Command = std::variant<WantLink, LinkBroken, RoundFailed, Leave, Drain, Load, Map, Looked, Vote, LogGap,
-                               ForgetSegment, Lend, TakeBack, Exit>;
+  using Command = std::variant<WantLink, LinkBroken, RoundFailed, Leave, Drain, Load, Map, Followed, Looked, Vote,
+                               LogGap, ForgetSegment, Lend, TakeBack, Exit>;
   struct Sockets;
 
   Control(const Settings& settings, const Log& log, const RoundBoard& board, DataPath& data_path,

@@ -103,6 +103,17 @@ Replayer::Plan replay_plan(const wire::Plan& plan, Rank self) {
   return p;
 }
 
+Replayer::Plan follow_plan(const wire::Plan& plan, Incarnation self) {
+  Replayer::Plan p = replay_plan(plan, server_rank(plan, plan.servers_size()));
+  p.follows = true;
+  Replayer::Peer& peer = p.peers.emplace_back();
+  peer.rank = p.self;
+  peer.life = self;
+  // Of no host: what ranks of its host have logged it has not mapped, and it asks them like others.
+  peer.server = true;
+  return p;
+}
+
 std::vector<Way> ways_of(const wire::Plan& plan, Rank self) {
   std::vector<Way> ways;
   const std::string& host = plan.members(self.value).host_id();

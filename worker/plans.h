@@ -13,6 +13,8 @@ namespace warren::worker {
 
 [[nodiscard]] Engine::Plan engine_plan(const wire::Plan& plan, Rank self);
 [[nodiscard]] Replayer::Plan replay_plan(const wire::Plan& plan, Rank self);
+// What it says to a spare, which asks its members for checkpoints.
+[[nodiscard]] Replayer::Plan follow_plan(const wire::Plan& plan, Incarnation self);
 
 // How a link goes.
 struct Way {

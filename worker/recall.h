@@ -80,6 +80,12 @@ class Recall {
     inquiry_.install(plan, clock_(), out);
     send(out);
   }
+  // Of a spare: there is a plan whose members it asks for checkpoints.
+  void follow(const Replayer::Plan& plan) {
+    std::vector<Replayer::Send> out;
+    replayer_.install(plan, clock_(), out);
+    send(out);
+  }
   void suspend() {
     replayer_.suspend();
     inquiry_.suspend();

@@ -283,6 +283,17 @@ void Session::waits_as_spare(bool looked) {
   changed_.notify_all();
 }
 
+void Session::follow(const worker_effect::Follow& what) {
+  const auto lock = lock_for_control();
+  if (what.plan) {
+    follows_run_ = what.plan->run();
+    fetch_->install(*what.plan);
+    recall_->follow(follow_plan(*what.plan, life_));
+  }
+  checkpoints_->follow(follows_run_, what.version, what.timeline);
+  look_at_checkpoints();
+}
+
 void Session::called(const worker_effect::Called& call) {
   const auto lock = lock_for_control();
   called_ = call;
@@ -566,6 +577,10 @@ void Session::lent(Incarnation life, std::uint32_t memory) {
 void Session::loaded(const worker_effect::Loaded& loaded) {
   const auto lock = lock_for_control();
   load_from_ = loaded;
+  if (checkpoints_->has_followed(loaded)) {
+    log_(WARREN_LOG_INFO, "checkpoint " + std::to_string(loaded.version.value - 1) +
+                              " is loaded from what this worker has fetched while it was a spare");
+  }
   checkpoints_->load(loaded);
   wake(caller_wake_);
 }
@@ -1653,6 +1668,7 @@ Status Session::lazy_checkpoint(warren_serialize serialize, void* context, void*
 void Session::look_at_checkpoints() {
   if (!checkpoints_ || engine_.stopped()) return;
   checkpoints_->advance();
+  if (const auto followed = checkpoints_->take_followed()) control_->followed(followed->version, followed->timeline);
   if (checkpoints_->has_trouble()) {
     if (const std::string warning = checkpoints_->take_warning(); !warning.empty()) log_(WARREN_LOG_WARNING, warning);
     if (const Status failure = checkpoints_->take_failure(); !failure.ok()) {

@@ -159,6 +159,7 @@ class Session final : private DataPath {
   void open(Epoch epoch) override;
   WorkerMachine::Standing stop(const worker_effect::StopDataPath& what) override;
   void waits_as_spare(bool looked) override;
+  void follow(const worker_effect::Follow& what) override;
   void called(const worker_effect::Called& call) override;
   void mapped() override;
   Status attach(Incarnation life, MappedSegment segment) override;
@@ -265,6 +266,7 @@ class Session final : private DataPath {
   std::optional<Recall> recall_;
   bool installed_ = false, finished_ = false, exiting_ = false;
   bool spare_ = false;        // it began as one, or has been told to wait
+  std::uint64_t follows_run_ = 0;  // whose checkpoints it fetches meanwhile
   bool begin_again_ = false;  // as one, with what it has mapped unmapped
   bool mapped_ = false;
   std::optional<worker_effect::Called> called_;

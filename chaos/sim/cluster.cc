@@ -54,6 +54,7 @@ struct Setting {
   bool salted = false;
   bool disks = false, mirror = false;
   std::uint32_t spares = 0;
+  bool follows = false;  // these hold the newest checkpoint
   std::uint32_t late = 0;  // workers that come some time, if the job may begin without them
   bool survivable = true;  // no more failure domains are lost than there are copies to spare
 };
@@ -152,6 +153,7 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   s.program.repeats = !staged && options.seed % 2 == 0;
   const std::uint64_t some = options.seed % kSparesEvery == kSparesAt ? 1 + options.seed / kSparesEvery % 3 : 0;
   s.spares = options.spares.value_or(staged || s.large ? 0 : static_cast<std::uint32_t>(some));
+  s.follows = s.spares != 0 && s.job.replicas() > 0 && options.follows.value_or(options.seed / 48 % 2 == 0);
   // Half of those replace whoever is slow, sooner or later.
   const bool replaces = s.spares != 0 && s.job.replicas() > 0 && options.seed / 24 % 2 == 0;
   s.job.set_replace_after_ms(options.replace_after_ms.value_or(replaces ? s.job.round_timeout_ms() : 0));
@@ -419,6 +421,8 @@ std::size_t Cluster::start_life(std::size_t slot, bool supervised) {
   o.join.set_attempt(s.attempt);
   o.join.set_waits(setting_.spares != 0 || shrinks());
   o.join.set_spare(s.begins_as_spare);
+  o.follows = setting_.follows;
+  if (o.follows && s.begins_as_spare) *o.join.mutable_followed() = {};
   o.join.set_software("simulated");
   o.join_timeout_ms = setting_.join_timeout_ms;
   if (setting_.job.replicas() > 0) o.join.set_fetch_port(static_cast<std::uint32_t>(1024 + life % 60000));
@@ -486,10 +490,9 @@ FetchNetwork::Reach Cluster::serve(Incarnation server, const wire::FetchRequest&
   if (found == life_of_.end() || !lives_[found->second]->alive()) return FetchNetwork::Reach::kGone;
   SimWorker& life = *lives_[found->second];
   if (life.log() == nullptr) return FetchNetwork::Reach::kGone;
-  if (life.stands_still_until() > world_.now_us() || life.epoch().value < request.epoch()) {
-    return FetchNetwork::Reach::kNotYet;
-  }
-  if (request.epoch() < life.epoch().value) return FetchNetwork::Reach::kServed;  // dropped
+  const bool early = !request.follows() && life.epoch().value < request.epoch();
+  if (early || life.stands_still_until() > world_.now_us()) return FetchNetwork::Reach::kNotYet;
+  if (!request.follows() && request.epoch() < life.epoch().value) return FetchNetwork::Reach::kServed;  // dropped
   answer = life.serve(request);
   return FetchNetwork::Reach::kServed;
 }
@@ -1371,7 +1374,9 @@ std::string Cluster::describe_setting() const {
       "K=" + std::to_string(setting_.world_size) + " round timeout " + std::to_string(timeout_ms()) +
       " ms, algorithm " + setting_.job.algorithm() + ", chunks of " + std::to_string(setting_.job.chunk_bytes()) +
       ", streams " + std::to_string(setting_.job.streams()) + ", replicas " + std::to_string(setting_.job.replicas()) +
-      (setting_.spares == 0 ? "" : ", spares " + std::to_string(setting_.spares)) +
+      (setting_.spares == 0
+           ? ""
+           : ", spares " + std::to_string(setting_.spares) + (setting_.follows ? " that follow checkpoints" : "")) +
       (shrinks() ? ", goes on with " + std::to_string(setting_.job.min_workers()) + " after " +
                        std::to_string(setting_.job.grace_ms()) + " ms"
                  : "") +
@@ -1461,6 +1466,8 @@ SimOutcome Cluster::run() {
   out.spills = judge_.spills();
   out.met = judge_.met();
   out.unmet = judge_.unmet();
+  out.followed = judge_.times_followed();
+  out.loaded_followed = judge_.times_loaded_followed();
   out.rebuilt = rebuilt_;
   out.from_mirror = judge_.from_mirror();
   out.stragglers_named = judge_.stragglers_named();

@@ -35,6 +35,7 @@ struct SimOptions {
   std::optional<bool> disks;             // hosts have them
   std::optional<bool> mirror;            // and the job a mirror of its checkpoints
   std::optional<std::uint32_t> spares;   // beyond the world size; not where something is to happen at a stated place
+  std::optional<bool> follows;           // spares hold the newest checkpoint
   std::optional<std::uint64_t> replace_after_ms;  // a rank that holds up the others leaves its place to a spare
   std::optional<bool> rewires;                    // the bytes of a slow link may go by way of others
   std::optional<bool> reorders;                   // and the ring may go around it
@@ -97,6 +98,7 @@ struct SimOutcome {
   std::uint64_t kept_rounds = 0;     // that disks gave to plans after no life had survived
   std::uint64_t spills = 0;          // of memory logs that were full
   std::uint64_t met = 0, unmet = 0;  // times that a new life asked whether the next round is its call's, by the answer
+  std::uint64_t followed = 0, loaded_followed = 0;  // checkpoints that spares have held, and with which they have begun
   bool lost_for_good = false;        // more was lost than was kept, and it was said
   std::uint64_t from_mirror = 0;     // timelines that began from the mirror's newest checkpoint
   std::uint64_t rebuilt = 0;         // trackers that went on from what members told

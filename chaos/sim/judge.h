@@ -110,6 +110,11 @@ class Judge {
   void asked(bool met) { ++(met ? met_ : unmet_); }
   [[nodiscard]] std::uint64_t met() const { return met_; }
   [[nodiscard]] std::uint64_t unmet() const { return unmet_; }
+  // A spare holds a checkpoint, or has begun with the one that it held.
+  void followed() { ++followed_; }
+  void loaded_followed() { ++loaded_followed_; }
+  [[nodiscard]] std::uint64_t times_followed() const { return followed_; }
+  [[nodiscard]] std::uint64_t times_loaded_followed() const { return loaded_followed_; }
   // What the tracker says of stragglers, and whom it asks to leave, against who really is one.
   void heard(const LogEvent& event);
   [[nodiscard]] std::uint64_t stragglers_named() const { return stragglers_named_; }
@@ -216,6 +221,7 @@ class Judge {
   Epoch gap_in_;
   bool rollback_excused_ = false, loss_excused_ = false, lost_for_good_ = false;
   std::uint64_t commits_ = 0, rollbacks_ = 0, kept_rounds_ = 0, spills_ = 0, met_ = 0, unmet_ = 0;
+  std::uint64_t followed_ = 0, loaded_followed_ = 0;
   std::uint64_t stragglers_named_ = 0, replaced_ = 0;
   // The life that was asked last to leave its place, and until when it should have.
   struct Asked {

@@ -108,7 +108,8 @@ SimWorker::SimWorker(World& world, Judge& judge, DataNetwork& network, Hosts& ho
       options_(std::move(options)),
       self_(draw_incarnation(world.random)),
       store_(open_disk(options_, self_)),
-      machine_({options_.job, self_, join_of(options_, hosts, self_), options_.join_timeout_ms, "tracker:9370"}),
+      machine_({options_.job, self_, join_of(options_, hosts, self_), options_.join_timeout_ms, "tracker:9370",
+                options_.follows}),
       transport_(network, *this, self_),
       engine_(transport_, board_),
       hosts_(hosts),
@@ -464,6 +465,7 @@ void SimWorker::carry_out(const WorkerEffect& effect, bool last, std::vector<Wor
             worker_effect::Loaded what = e;
             if (world_.is(Mutant::reuses_names)) what.timeline = Timeline(0);
             load_from_ = what;
+            if (checkpoints_->has_followed(what)) judge_.loaded_followed();
             checkpoints_->load(what);
             data_moved();
           },
@@ -488,6 +490,7 @@ void SimWorker::carry_out(const WorkerEffect& effect, bool last, std::vector<Wor
           [&](const worker_effect::Fail& e) { fail(e); },
           // A join has mapped nothing for good here.
           [](const worker_effect::Spare&) {},
+          [&](const worker_effect::Follow& e) { follow(e); },
           [&](const worker_effect::Drain& e) {
             if (!world_.is(Mutant::stays_when_asked)) later(0, [this, e] { leave_by(e.by.value * 1000); });
           },
@@ -725,6 +728,17 @@ void SimWorker::serve(const wire::Plan& plan) {
   if (!done_) done_.emplace(*served_, plan);
 }
 
+// As Session::follow.
+void SimWorker::follow(const worker_effect::Follow& what) {
+  if (what.plan) {
+    follows_run_ = what.plan->run();
+    recall_->follow(worker::follow_plan(*what.plan, self_));
+  }
+  checkpoints_->follow(follows_run_, what.version, what.timeline);
+  look_at_checkpoints();
+  arm();
+}
+
 // As Session::look.
 void SimWorker::look(const worker_effect::Called& call) {
   std::optional<wire::Held> held;
@@ -770,6 +784,10 @@ void SimWorker::fail(const worker_effect::Fail& what) {
 void SimWorker::look_at_checkpoints() {
   if (!checkpoints_ || engine_.stopped()) return;
   checkpoints_->advance();
+  if (const auto followed = checkpoints_->take_followed()) {
+    judge_.followed();
+    post([this, what = *followed](auto&) { machine_.followed(what.version, what.timeline); });
+  }
   if (const Status failure = checkpoints_->take_failure(); !failure.ok()) {
     post([this, epoch = transport_.epoch(), failure](auto& effects) {
       machine_.on_round_failed(epoch, failure, world_.now(), effects);

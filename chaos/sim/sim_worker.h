@@ -52,6 +52,7 @@ class SimWorker final : private SimTransport::Owner {
     std::int64_t join_timeout_ms = 0;
     std::size_t log_bytes = 0;
     bool launcher_keeps_log = true;
+    bool follows = false;                           // as a spare it holds the newest checkpoint
     std::shared_ptr<storage::FakeResultDisk> disk;  // of its host; null: there is none
     SimMirror* mirror = nullptr;                    // of the job, where it has disks
   };
@@ -157,6 +158,7 @@ class SimWorker final : private SimTransport::Owner {
   void install(const wire::Plan& plan);
   void mutate(worker::Engine::Plan& plan);
   void mix_attempts(Timeline before, Timeline now);
+  void follow(const worker_effect::Follow& what);
   void look(const worker_effect::Called& call);
   void serve(const wire::Plan& plan);
   void show_segment();
@@ -251,6 +253,7 @@ class SimWorker final : private SimTransport::Owner {
   bool alive_ = false, installed_ = false, stopped_ = false, finished_ = false, pumping_ = false;
   bool spins_ = false;  // before it posts what its round waits for
   bool serving_ = false;
+  std::uint64_t follows_run_ = 0;  // of the job whose checkpoints it fetches as a spare
   bool program_done_ = false, desynced_ = false, leaving_ = false, exiting_ = false, watching_ = false;
   Micros stands_still_until_us_ = 0;
   std::optional<Micros> leave_by_us_;  // it drains

@@ -49,6 +49,32 @@ TEST_P(DiesAtEachPassage, IsSurvived) {
   }
 }
 
+// Ranks die at each place; a spare that has followed checkpoints begins with the one that it holds, if it is the newest.
+TEST(Scenario, SparesThatFollowBeginWithWhatTheyHold) {
+  for (const bool follows : {true, false}) {
+    std::uint64_t followed = 0, began = 0, taken = 0;
+    for (std::uint64_t seed = 1; seed <= seeds(60); ++seed) {
+      SimOptions options = calm(3, seed);
+      options.replicas = 2;
+      options.hosts = {"a", "b", "c"};
+      options.spares = 1;
+      options.follows = follows;
+      options.many_versions = true;
+      const KillPoint at = seed % 2 == 0 ? KillPoint::kReturn : KillPoint::kCheckpoint;
+      for (std::size_t worker = 0; worker < 2; ++worker) options.deaths.push_back({worker, at, seed / 2 % 8 + worker * 3});
+      const SimOutcome o = simulate(options);
+      ASSERT_EQ(o.verdict, "") << "seed " << seed;
+      EXPECT_EQ(o.rollbacks, 0u) << "seed " << seed;
+      taken += tracker(o, "spare_called");
+      followed += o.followed;
+      began += o.loaded_followed;
+    }
+    EXPECT_GT(taken, 0u);
+    EXPECT_EQ(followed > 0, follows);
+    EXPECT_EQ(began > 0, follows) << followed << " were held";
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Scenario, DiesAtEachPassage,
                          ::testing::Values(Ending{"effect", KillPoint::kEffect, 0, false},
                                            Ending{"logged_effect", KillPoint::kEffect, 1, false},

@@ -71,6 +71,15 @@ TEST(StatusView, SaysWhy) {
               HasSubstr("  nobody waits for anybody\n  nobody is to blame by what was told of the last 10.0 s\n"));
 }
 
+TEST(StatusView, ShowsWhatSparesHold) {
+  tracker::Snapshot s = snapshot();
+  TrackerMachine::SpareView idle{"w2", "h", Incarnation(5), 10, kNoRank, {}};
+  TrackerMachine::SpareView ready{"w3", "g", Incarnation(6), 10, Rank(1), version_of_program(12)};
+  s.jobs[0].view.spares = {idle, ready};
+  EXPECT_THAT(status_table(tracker::to_json(s), "").value(),
+              HasSubstr("  2 spares: w2 on host h, w3 on host g with checkpoint 12 (called for rank 1)\n"));
+}
+
 TEST(StatusView, ShowsWhoWaitsForWhom) {
   const auto r = status_table(tracker::to_json(snapshot()), "");
   ASSERT_TRUE(r.ok()) << r.status().describe();

@@ -1,5 +1,7 @@
 // A worker that may be preempted: asynchronous sums of 1 MiB, a checkpoint now and then, every result compared.
 //   drainer TRACKER SECRET_FILE WORKER_ID WORLD_SIZE STOP_FILE
+// With DRAINER_VERSIONS=N it takes no checkpoint after the N-th, but for the last; prints "followed" when it loads what
+// it has fetched as a spare.
 // Prints "joined RANK VERSION", and "done VERSION" some time after there is a STOP_FILE; "failed …" if a call fails,
 // which none should.
 #include <unistd.h>
@@ -9,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "warren/warren.h"
@@ -24,6 +27,16 @@ int main(int argc, char** argv) {
   options.round_timeout_ms = std::chrono::milliseconds(3000);
   options.log_level = warren::LogLevel::error;
   options.replicas = 2;
+  const char* versions = std::getenv("DRAINER_VERSIONS");
+  const int most_versions = versions == nullptr ? 1 << 30 : std::atoi(versions);
+  if (versions != nullptr) {
+    options.log_level = warren::LogLevel::info;
+    options.log_sink = [](warren::LogLevel, std::string_view text) {
+      if (text.find("has fetched while it was a spare") == std::string_view::npos) return;
+      std::printf("followed\n");
+      std::fflush(stdout);
+    };
+  }
   constexpr std::size_t kElements = (std::size_t{1} << 20) / sizeof(float);
   try {
     auto comm = warren::Communicator::create(options);
@@ -57,6 +70,7 @@ int main(int argc, char** argv) {
       // Read from outside, and the same in each life once it is agreed on.
       std::array<int, 1> stop = {access(argv[5], F_OK) == 0 ? 1 : 0};
       comm.allreduce(std::span(stop), warren::Op::max);
+      if (state.version >= most_versions && stop[0] == 0) continue;
       state.version++;
       state.stop = stop[0];
       comm.checkpoint(std::as_bytes(std::span(&state, 1)));

@@ -30,6 +30,7 @@ class Job {
     std::vector<std::string> variables = {"WARREN_SPARES=1", "WARREN_ON_SIGTERM=drain",
                                           "WARREN_ATTEMPT=" + std::to_string(attempt),
                                           "WARREN_REPLACE_AFTER_MS=" + std::to_string(replace_after_ms_)};
+    variables.insert(variables.end(), more_.begin(), more_.end());
     if (!host.empty()) {
       variables.push_back("WARREN_HOST_ID=" + host);
       variables.push_back("WARREN_DOMAIN_ID=" + host);
@@ -43,6 +44,8 @@ class Job {
                                  std::to_string(size_), folder_ / "stop"},
         std::move(variables));
   }
+  // A variable of processes that are started from here on.
+  void set(const std::string& variable) { more_.push_back(variable); }
   // Ranks have the ids 0 and up.
   void begin(const std::vector<std::string>& hosts = {}) {
     for (int w = 0; w < size_; w++) start(w, 0, hosts.empty() ? "" : hosts[static_cast<std::size_t>(w)]);
@@ -84,6 +87,7 @@ class Job {
   const bool on_disk_;
   const int replace_after_ms_;
   int spares_ = 0;
+  std::vector<std::string> more_;
   testing::Cluster cluster_{"127.0.0.1", false, events.sink()};
   const testing::TempDir folder_;
   std::map<int, std::unique_ptr<Process>> workers_;
@@ -114,6 +118,22 @@ TEST(Spares, ASpareOfAnotherHostGetsWhatItMissesFromTheOthers) {
   job.kill(0);
   EXPECT_THAT(job.at(2).line(), StartsWith("joined 0 "));
   job.finish({1, 2, 3});
+}
+
+TEST(Spares, ASpareLoadsTheCheckpointThatItHasFetchedWhileItWaited) {
+  Job job(3);
+  job.set("DRAINER_VERSIONS=2");
+  job.begin({"a", "b", "c"});
+  job.events.wait_for("committed", 2);
+  job.wait_as_spare(3, "d");
+  EXPECT_EQ(job.events.wait_for("spare_follows"), "3");
+  job.set("WARREN_SPARE_FOLLOWS=0");
+  job.wait_as_spare(4, "e");
+  job.kill(1);
+  EXPECT_EQ(job.at(3).line(), "followed");
+  EXPECT_EQ(job.at(3).line(), "joined 1 2");
+  EXPECT_EQ(job.events.count("spare_follows"), 1) << "and not the one that is set not to";
+  job.finish({0, 2, 3});
 }
 
 TEST(Spares, WithoutASpareLeftARestartTakesThePlace) {

@@ -393,6 +393,13 @@ TEST(Codec, JoinsOfSpares) {
               j.set_called(1);
             }),
             "it waits as a spare, and says what its host holds");
+  EXPECT_EQ(check([](auto& j) { *j.mutable_followed() = {}; }), "it follows checkpoints, and is no spare");
+  base.set_spare(true);
+  EXPECT_EQ(check([](auto& j) { *j.mutable_followed() = {}; }), "");
+  EXPECT_EQ(check([](auto& j) { j.mutable_followed()->set_version(kFirstCommit.value); }), "");
+  EXPECT_NE(check([](auto& j) { j.mutable_followed()->set_timeline(1); }), "") << "of no version";
+  EXPECT_NE(check([](auto& j) { j.mutable_followed()->set_version(kMaxVersion + 1); }), "");
+  EXPECT_NE(check([](auto& j) { j.mutable_followed()->set_epoch(kMaxEpoch + 1); }), "");
 }
 
 TEST(Codec, JoinsOfJobsThatLog) {
@@ -952,6 +959,21 @@ TEST(Codec, WhatTheTrackerSays) {
                   }),
             "");
   EXPECT_EQ(after(welcome(), [](auto& w) { w.set_joined(0); }), "joined 0 is outside 1 to 4");
+  const auto follow = [](auto change) {
+    wire::Welcome w = welcome();
+    w.set_spare(true);
+    w.mutable_follow()->set_version(kFirstCommit.value);
+    w.mutable_follow()->set_epoch(2);
+    return after(w, change);
+  };
+  EXPECT_EQ(follow([](auto&) {}), "");
+  EXPECT_EQ(follow([](auto& w) { w.set_spare(false); }), "who is no spare is to follow checkpoints");
+  EXPECT_THAT(follow([](auto& w) { w.mutable_follow()->set_epoch(0); }), HasSubstr("epoch 0"));
+  EXPECT_THAT(follow([](auto& w) { w.mutable_follow()->set_version(0); }), HasSubstr("the checkpoint to be followed"));
+  EXPECT_THAT(follow([](auto& w) { w.mutable_follow()->mutable_plan()->set_epoch(3); }),
+              HasSubstr("a plan of another epoch"));
+  EXPECT_THAT(follow([](auto& w) { w.mutable_follow()->mutable_plan()->set_epoch(2); }),
+              HasSubstr("the plan logs nothing"));
   wire::Called called;
   called.set_epoch(1);
   EXPECT_EQ(after(called, [](auto& c) { c.set_epoch(0); }).empty(), false);

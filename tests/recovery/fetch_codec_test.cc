@@ -219,6 +219,7 @@ TEST(FetchCodec, BadRequestsSayWhy) {
                           {"0 ranges", [](Request& r) { r.set_most_ranges(0); }},
                           {"ranges", [](Request& r) { r.set_most_ranges(limits::kMaxFetchRanges + 1); }},
                           {"no payload", [](Request& r) { r.set_most_bytes(1); }},
+                          {"a spare asks for something else", [](Request& r) { r.set_follows(true); }},
                       },
                       judge);
   expect_bad<Request>(pieces(),

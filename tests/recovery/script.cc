@@ -204,11 +204,22 @@ wire::Envelope from_tracker(std::uint64_t to_life) {
   return e;
 }
 
+std::string render_members(const wire::Plan& plan) {
+  std::string text;
+  for (const wire::Member& m : plan.members()) {
+    text += (text.empty() ? "" : " ") + m.worker_id() + "=" + std::to_string(m.incarnation());
+  }
+  return text;
+}
+
 std::string render(const wire::Envelope& e) {
   const auto n = [](auto v) { return std::to_string(v); };
   switch (e.body_case()) {
     case wire::Envelope::kJoin:
       return "Join " + e.join().worker_id() + (e.join().spare() ? " as a spare" : "") +
+             (e.join().has_followed() ? " with " + n(e.join().followed().version()) + " of epoch " +
+                                            n(e.join().followed().epoch())
+                                      : "") +
              (e.join().called() == 0 ? "" : ", called in epoch " + n(e.join().called()));
     case wire::Envelope::kHeartbeat:
       return "Heartbeat " + n(e.heartbeat().beat()) + " epoch " + n(e.heartbeat().epoch()) + " rounds " +
@@ -235,8 +246,13 @@ std::string render(const wire::Envelope& e) {
     case wire::Envelope::kCalled: return "Called epoch " + n(e.called().epoch()) + (e.called().stale() ? " stale" : "");
     case wire::Envelope::kWelcome:
       if (e.welcome().spare()) {
+        const wire::Follow& follow = e.welcome().follow();
         return std::string("Welcome as a spare") +
-               (e.welcome().called() == 0 ? "" : ", called in epoch " + n(e.welcome().called()));
+               (e.welcome().called() == 0 ? "" : ", called in epoch " + n(e.welcome().called())) +
+               (e.welcome().has_follow() ? ", follow " + n(follow.version()) + " timeline " + n(follow.timeline()) +
+                                               " of epoch " + n(follow.epoch()) +
+                                               (follow.has_plan() ? ": " + render_members(follow.plan()) : "")
+                                         : "");
       }
       return "Welcome " + n(e.welcome().joined()) + " of " + n(e.welcome().world_size()) +
              (e.welcome().missing_size() == 0 ? "" : " missing " + join_words(e.welcome().missing()));
@@ -348,6 +364,9 @@ std::string render(const std::vector<WorkerEffect>& effects, bool logs) {
       text += "committed " + std::to_string(committed->version.value) + "\n";
     } else if (const auto* spare = std::get_if<worker_effect::Spare>(&effect)) {
       text += std::string("wait as a spare") + (spare->looked ? ", anew" : "") + "\n";
+    } else if (const auto* follow = std::get_if<worker_effect::Follow>(&effect)) {
+      text += "follow " + std::to_string(follow->version.value) +
+              (follow->plan ? " of epoch " + std::to_string(follow->plan->epoch()) : "") + "\n";
     } else if (const auto* call = std::get_if<worker_effect::Called>(&effect)) {
       text += "look, in epoch " + std::to_string(call->epoch.value) + (call->stale ? ", stale" : "") + "\n";
     } else if (const auto* drain = std::get_if<worker_effect::Drain>(&effect)) {

@@ -131,6 +131,36 @@ TEST(Spares, WhoHasAPlaceAlreadyIsNotASpare) {
   EXPECT_TRUE(has(t.answers("w1", 13, "b", 2), "Plan epoch 2 w0=10 (as before) w1=13\n"));
 }
 
+TEST(Spares, ThoseThatFollowAreToldOfCommitsAndWhoHoldsThem) {
+  Job t(2);
+  begin(t);
+  const auto waits = [&](std::uint64_t version, std::uint64_t epoch) {
+    wire::Join j = t.join_of("w2", "c");
+    j.set_spare(true);
+    j.mutable_followed()->set_version(version);
+    j.mutable_followed()->set_epoch(epoch);
+    return t.say(12, j);
+  };
+  EXPECT_EQ(waits(0, 0), "12 <- Welcome as a spare\n") << "nothing is committed";
+  EXPECT_EQ(t.view().spares.front().followed, std::nullopt);
+  const auto commit = [&](std::uint64_t version, std::uint64_t other) {
+    (void)t.vote(10, version);
+    EXPECT_TRUE(has(t.vote(other, version), "Committed " + std::to_string(version)));
+  };
+  commit(2, 11);
+  EXPECT_EQ(waits(0, 0), "12 <- Welcome as a spare, follow 2 timeline 0 of epoch 1: w0=10 w1=11\n");
+  EXPECT_EQ(waits(0, 1), "12 <- Welcome as a spare, follow 2 timeline 0 of epoch 1\n") << "it has the plan";
+  EXPECT_EQ(waits(2, 1), "12 <- Welcome as a spare\n");
+  EXPECT_EQ(t.view().spares.front().followed, Version(2));
+  EXPECT_EQ(t.waits("w2", 12, "c"), "12 <- Welcome as a spare\n") << "who does not follow";
+  // Rank 1 has a new life.
+  EXPECT_TRUE(has(t.joins("w1", 21, "b"), "10 <- Pause epoch 2"));
+  EXPECT_TRUE(has(t.report(10, 2, 2), "Plan epoch 2"));
+  EXPECT_EQ(waits(2, 1), "12 <- Welcome as a spare\n") << "nothing new";
+  commit(3, 21);
+  EXPECT_EQ(waits(2, 1), "12 <- Welcome as a spare, follow 3 timeline 0 of epoch 2: w0=10 w1=21\n");
+}
+
 TEST(Spares, TheSpareOfTheLostRanksHostIsCalled) {
   Job t(2);
   (void)t.waits("w2", 12, "c");

@@ -12,7 +12,8 @@ namespace {
 class WorkerScript {
  public:
   enum class Waits { kNo, kIfFull, kFromTheBeginning };
-  explicit WorkerScript(bool logs = false, std::uint32_t replicas = 0, Waits waits = Waits::kNo) : logs_(logs) {
+  explicit WorkerScript(bool logs = false, std::uint32_t replicas = 0, Waits waits = Waits::kNo, bool follows = false)
+      : logs_(logs) {
     WorkerMachine::Options options;
     options.job = "j";
     options.self = Incarnation(10);
@@ -21,6 +22,8 @@ class WorkerScript {
     options.join.set_spare(waits == Waits::kFromTheBeginning);
     options.join_timeout_ms = 30'000;
     options.tracker_name = "10.0.0.9:9100";
+    options.follows = follows;
+    if (follows && waits == Waits::kFromTheBeginning) *options.join.mutable_followed() = {};
     machine_.emplace(std::move(options));
     machine_->check_invariants();
   }
@@ -64,6 +67,23 @@ class WorkerScript {
     e.mutable_welcome()->set_called(called);
     return get(e);
   }
+  // `with_plan`: whose members hold it.
+  std::string follow(std::uint64_t version, std::uint64_t epoch, bool with_plan, std::uint64_t called = 0) {
+    wire::Envelope e = from_tracker(10);
+    e.mutable_welcome()->set_world_size(2);
+    e.mutable_welcome()->set_spare(true);
+    e.mutable_welcome()->set_called(called);
+    wire::Follow& f = *e.mutable_welcome()->mutable_follow();
+    f.set_version(version);
+    f.set_epoch(epoch);
+    if (with_plan) {
+      *f.mutable_plan() = plan_of(epoch, {{"w0", 20}, {"w1", 11}});
+      *f.mutable_plan()->mutable_settings() = test::settings(2, 1);
+      for (wire::Member& m : *f.mutable_plan()->mutable_members()) m.set_fetch_port(1);
+    }
+    return get(e);
+  }
+  void followed(std::uint64_t version) { machine_->followed(Version(version), Timeline(0)); }
   std::string called(std::uint64_t epoch) {
     wire::Envelope e = from_tracker(10);
     e.mutable_called()->set_epoch(epoch);
@@ -907,6 +927,47 @@ TEST(WorkerSpare, WhoFindsNoPlaceForgetsWhatItsHostHolds) {
   EXPECT_EQ(w.called(6), "");
   EXPECT_EQ(w.called(7), "wait as a spare, anew\n");
   EXPECT_EQ(w.called(7), "look, in epoch 7\n");
+}
+
+TEST(WorkerSpare, FollowsTheNewestCheckpointByTheMembersOfTheNewestPlan) {
+  WorkerScript w(false, 2, WorkerScript::Waits::kFromTheBeginning, true);
+  EXPECT_EQ(w.start(), "send Join w0 as a spare with 0 of epoch 0\n");
+  EXPECT_EQ(w.follow(2, 3, true), "wait as a spare\nfollow 2 of epoch 3\n");
+  EXPECT_EQ(w.pass(1000), "send Join w0 as a spare with 0 of epoch 3\n") << "it has not come yet";
+  EXPECT_EQ(w.follow(2, 3, false), "follow 2\n");
+  w.followed(2);
+  EXPECT_EQ(w.pass(1000), "send Join w0 as a spare with 2 of epoch 3\n");
+  EXPECT_EQ(w.follow(3, 3, false), "follow 3\n");
+  EXPECT_EQ(w.follow(2, 3, false), "") << "that came late";
+  EXPECT_EQ(w.follow(4, 5, false), "") << "it does not know who holds it";
+  EXPECT_EQ(w.follow(4, 5, true), "follow 4 of epoch 5\n");
+  EXPECT_EQ(w.follow(3, 3, true), "") << "members of that plan may have been given up since";
+  EXPECT_EQ(w.called(6), "look, in epoch 6\n");
+  EXPECT_EQ(w.follow(5, 5, false), "follow 5\n") << "while it looks";
+  EXPECT_EQ(w.looked(6), "send Join w0, called in epoch 6\n");
+  w.followed(5);
+  EXPECT_EQ(w.plan(7), "install epoch 7\nsend Heartbeat 1 epoch 7 rounds 0\n");
+}
+
+TEST(WorkerSpare, WhoFindsNoPlaceFollowsFromThereOn) {
+  WorkerScript w(false, 2, WorkerScript::Waits::kIfFull, true);
+  EXPECT_EQ(w.start(), "send Join w0\n");
+  EXPECT_EQ(w.welcome_as_spare(), "wait as a spare, anew\n");
+  EXPECT_EQ(w.pass(1000), "send Join w0 as a spare with 0 of epoch 0\n");
+  EXPECT_EQ(w.follow(2, 3, true), "follow 2 of epoch 3\n");
+  w.followed(2);
+  // It was not needed: what it had is not there any more.
+  EXPECT_EQ(w.called(5), "look, in epoch 5\n");
+  (void)w.looked(5);
+  EXPECT_EQ(w.welcome_as_spare(5), "wait as a spare, anew\n");
+  EXPECT_EQ(w.pass(1000), "send Join w0 as a spare with 0 of epoch 0\n");
+}
+
+TEST(WorkerSpare, FollowsNothingUnlessItIsSetTo) {
+  WorkerScript w(false, 2, WorkerScript::Waits::kFromTheBeginning);
+  EXPECT_EQ(w.start(), "send Join w0 as a spare\n");
+  EXPECT_EQ(w.follow(2, 3, true), "wait as a spare\n");
+  EXPECT_EQ(w.pass(1000), "send Join w0 as a spare\n");
 }
 
 TEST(WorkerSpare, DoesNotWaitForEverForAJobThatDoesNotBegin) {

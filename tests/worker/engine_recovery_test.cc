@@ -10,6 +10,7 @@
 #include <set>
 #include <tuple>
 
+#include "recovery/fetch_codec.h"
 #include "recovery/frontier.h"
 #include "worker/checkpoints.h"
 #include "worker/dead_segments.h"
@@ -139,6 +140,36 @@ class World {
     return least;
   }
 
+  // Of each of those that are lost: what it does before there is a plan with it.
+  std::function<void(int rank)> before_plan;
+  // As a spare, whose place this rank will be, it fetches the newest checkpoint; `rounds_of_requests`: for so long.
+  void follow(int rank, std::uint64_t run, int rounds_of_requests = 1000) {
+    Node& n = *nodes_[index(rank)];
+    Replayer::Plan p;
+    p.epoch = epoch_;
+    p.self = Rank(options_.size);
+    p.replicas = options_.replicas;
+    p.timeout_ms = 1000;
+    p.follows = true;
+    for (int peer = 0; peer < options_.size; peer++) {
+      if (peer == rank || nodes_[index(peer)] == nullptr) continue;
+      const std::string host = "h" + std::to_string(options_.hosts[index(peer)]);
+      p.peers.push_back({Rank(peer), nodes_[index(peer)]->self, host, host, false, nodes_[index(peer)]->since});
+    }
+    p.peers.push_back({p.self, n.self, "", "", false, Epoch(), true});
+    n.recall->follow(p);
+    n.checkpoints->follow(run, *committed_, Timeline(0));
+    for (int i = 0; i < rounds_of_requests && serve(); i++) {
+      (void)n.engine.drain_recalls();
+      n.checkpoints->advance();
+    }
+  }
+  // Requests for global states that this rank has made.
+  std::size_t asked_for_states(int rank) const {
+    const auto found = state_requests_.find(rank);
+    return found == state_requests_.end() ? 0 : found->second;
+  }
+
   // Interrupt, reports, replacements, plan: `lost` are started again. `inherited`: what plans before call completed.
   void next_epoch(const std::vector<int>& lost, const std::vector<wire::Position>& inherited = {}) {
     std::vector<wire::Report> reports(index(options_.size));
@@ -152,7 +183,10 @@ class World {
       for (auto& s : standing.setups) *reports[index(r)].add_setups() = s;
       survivors.push_back({Rank(r), &reports[index(r)]});
     }
-    for (const int r : lost) start(r);
+    for (const int r : lost) {
+      start(r);
+      if (before_plan) before_plan(r);
+    }
     connected_.clear();
     wanted_.clear();
     requests_.clear();
@@ -361,6 +395,7 @@ class World {
       Node* to = nodes_[index(send.to.value)].get();
       if (to == nullptr || nodes_[index(from)] == nullptr) continue;
       const wire::FetchRequest& r = send.request;
+      if (r.kind() == kGlobalRecord) ++state_requests_[from];
       const RoundId round{Timeline(r.timeline()), GroupId(r.group()), Version(r.version()),
                           Sequence(r.first_sequence())};
       const Inquiry::Answer word = r.asks() ? to->engine.say(round) : Inquiry::Answer();
@@ -382,6 +417,7 @@ class World {
   std::deque<std::tuple<int, GroupId, Rank>> wanted_;
   std::set<std::tuple<std::uint64_t, int, int>> connected_;
   std::vector<std::pair<int, Replayer::Send>> requests_;
+  std::map<int, std::size_t> state_requests_;
   std::map<int, Version> votes_;
   std::optional<Version> committed_;
   google::protobuf::RepeatedPtrField<wire::Setup> setups_;
@@ -1172,6 +1208,72 @@ TEST(RecoveryOfCheckpoints, WhoTakesALostRanksPlaceHoldsItsShareAgain) {
         EXPECT_EQ(load(lost).local, local_of(lost));
         ASSERT_TRUE(world.run(filled_up)) << "after rank " << lost << " has come back";
       }
+    }
+    EXPECT_EQ(world.failures, std::vector<std::string>());
+  }
+}
+
+// A rank's machine is lost, and a spare that has followed takes its place.
+TEST(RecoveryOfCheckpoints, ASpareBeginsWithWhatItHasFollowed) {
+  enum class What { kAll, kPart, kOtherRun };
+  for (const What what : {What::kAll, What::kPart, What::kOtherRun}) {
+    SCOPED_TRACE(static_cast<int>(what));
+    World::Options options;
+    options.size = 3;
+    options.hosts = {0, 1, 2};
+    World world(options);
+    for (int r = 0; r < 3; r++) {
+      world.load(r);
+      ASSERT_TRUE(world.run([&] { return world.checkpoints(r).loaded().has_value(); }));
+    }
+    // Longer than one reply, and of another content each time.
+    const auto state_of = [](std::uint64_t version) {
+      std::vector<std::byte> state(5'000'000);
+      for (std::size_t i = 0; i < state.size(); i++) state[i] = static_cast<std::byte>(i * 31 / 7 + version);
+      return state;
+    };
+    const auto commit = [&](std::uint64_t version) {
+      const auto state = state_of(version);
+      for (int r = 0; r < 3; r++) ASSERT_TRUE(world.checkpoints(r).take(state, nullptr).ok());
+      ASSERT_TRUE(world.run([&] {
+        for (int r = 0; r < 3; r++) {
+          if (world.checkpoints(r).newest_committed() != version_of_program(version)) return false;
+        }
+        return true;
+      }));
+    };
+    commit(1);
+    commit(2);
+    std::size_t asked = 0;
+    world.before_plan = [&](int r) {
+      // The plans of this world are of run 0.
+      world.follow(r, what == What::kOtherRun ? 9 : 0, what == What::kPart ? 3 : 1000);
+      const auto followed = world.checkpoints(r).take_followed();
+      EXPECT_EQ(followed.has_value(), what != What::kPart);
+      if (followed) {
+        EXPECT_EQ(followed->version, version_of_program(2));
+        EXPECT_EQ(followed->bytes, 5'000'000u);
+        EXPECT_EQ(world.checkpoints(r).has_followed({true, version_of_program(2), Timeline(0)}), what == What::kAll);
+        EXPECT_FALSE(world.checkpoints(r).has_followed({true, version_of_program(1), Timeline(0)}));
+        EXPECT_FALSE(world.checkpoints(r).has_followed({true, version_of_program(2), Timeline(1)}));
+        EXPECT_FALSE(world.checkpoints(r).has_followed({false, Version(), Timeline(0)}));
+        EXPECT_FALSE(world.checkpoints(r).take_followed()) << "it is said once";
+      }
+      asked = world.asked_for_states(r);
+      EXPECT_GT(asked, 1u);
+    };
+    world.kill_host(2);
+    world.next_epoch({2});
+    world.load(2);
+    std::optional<Result<Checkpoints::State>> state;
+    ASSERT_TRUE(world.run([&] { return (state = world.checkpoints(2).loaded()).has_value(); }));
+    ASSERT_TRUE(state->ok()) << state->status().describe();
+    EXPECT_EQ(state->value().version, 2u);
+    EXPECT_TRUE(state->value().global == state_of(2));
+    if (what == What::kAll) {
+      EXPECT_EQ(world.asked_for_states(2), asked);
+    } else {
+      EXPECT_GT(world.asked_for_states(2), asked);
     }
     EXPECT_EQ(world.failures, std::vector<std::string>());
   }

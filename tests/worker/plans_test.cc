@@ -65,5 +65,17 @@ TEST(Plans, WhoServesIsAPeerBeyondTheWorld) {
   EXPECT_FALSE(replay.peers.front().server);
 }
 
+TEST(Plans, ASpareIsBeyondThemAndOfNoHost) {
+  wire::Plan p = a_plan();
+  p.add_servers()->set_incarnation(9);
+  const Replayer::Plan follow = follow_plan(p, Incarnation(77));
+  EXPECT_TRUE(follow.follows);
+  ASSERT_EQ(follow.peers.size(), 7u);
+  EXPECT_EQ(follow.peers.back().life, Incarnation(77));
+  EXPECT_EQ(follow.peers.back().rank, follow.self);
+  EXPECT_EQ(follow.self, Rank(7));
+  EXPECT_EQ(follow.peers.back().host_id, "");
+}
+
 }  // namespace
 }  // namespace warren::worker

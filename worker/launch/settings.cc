@@ -24,7 +24,7 @@ namespace warren::worker {
 namespace {
 
 // The settings by their names in the file; the variable is WARREN_ and the name in capitals.
-constexpr std::array<std::string_view, 46> kNames = {"tracker",
+constexpr std::array<std::string_view, 47> kNames = {"tracker",
                                                      "job",
                                                      "worker_id",
                                                      "world_size",
@@ -55,6 +55,7 @@ constexpr std::array<std::string_view, 46> kNames = {"tracker",
                                                      "log_disk_bytes",
                                                      "checkpoint_mirror",
                                                      "spares",
+                                                     "spare_follows",
                                                      "replace_after_ms",
                                                      "mode",
                                                      "min_workers",
@@ -507,6 +508,7 @@ void resolve_log(Resolver& r, const SystemFacts& facts, std::uint64_t local_worl
   // As a launcher numbers them, behind the workers.
   const auto number = parse_number("worker_id", s.worker_id, s.world_size, std::numeric_limits<std::uint32_t>::max());
   s.begins_as_spare = s.spares != 0 && s.world_size != 0 && number.ok();
+  r.on_off("spare_follows", s.spare_follows, true);
   r.number("replace_after_ms", s.replace_after_ms, std::int64_t{0}, limits::kMaxReplaceAfterMs, std::int64_t{0});
   if (s.replace_after_ms != 0 && s.replicas == 0) {
     r.keep({Code::kInvalidArgument,

@@ -425,7 +425,10 @@ struct FetchService::Impl {
 
   void take_request(Early e) {
     const wire::FetchRequest& r = e.request;
-    if (r.receiver() != self.value || r.epoch() < epoch.value) return;
+    if (r.receiver() != self.value) return;
+    // A spare is in no plan. What is committed is the same in all of them, and whoever asks here has the job's key.
+    if (r.follows()) return answer(e);
+    if (r.epoch() < epoch.value) return;
     if (r.epoch() > epoch.value) {
       // Its sender has a plan that is still on its way here.
       early_bytes += e.bytes;
@@ -438,6 +441,11 @@ struct FetchService::Impl {
     }
     if (!members.contains(r.sender())) return;
     if (r.asks()) return answer_question(e);
+    answer(e);
+  }
+
+  void answer(const Early& e) {
+    const wire::FetchRequest& r = e.request;
     Replayer::Answer answer = Replayer::answer_apart(r, done ? static_cast<HostLogReader&>(*done) : *reader);
     const std::string head = seal(encode(answer.reply, Payloads::kApart));
     // Who has gone, or does not read, gets nothing.

@@ -17,6 +17,7 @@ namespace warren::worker {
 namespace {
 
 static_assert(static_cast<std::uint32_t>(RecordKind::kMessage) == kMaxRecordKind);
+static_assert(static_cast<std::uint32_t>(RecordKind::kGlobal) == kGlobalRecord);
 
 // One request: so many bytes at most, in so many pieces; one piece comes from one holder.
 constexpr std::uint64_t kRequestBytes = std::uint64_t{2} << 20;
@@ -239,6 +240,7 @@ struct Replayer::State {
 
   HostLogReader& own;
   bool installed = false;
+  bool follows = false;
   Epoch epoch;
   Rank self;
   Incarnation life;
@@ -723,6 +725,7 @@ struct Replayer::State {
     r.set_sender(life.value);
     r.set_receiver(lives.at(to).value);
     r.set_epoch(epoch.value);
+    r.set_follows(follows);
     r.set_id(id);
     r.set_kind(static_cast<std::uint32_t>(at.kind));
     r.set_timeline(at.round.timeline.value);
@@ -1239,6 +1242,7 @@ void Replayer::install(const Plan& plan, TimeMs now, std::vector<Send>& out) {
   State& s = *state_;
   suspend();
   s.installed = true;
+  s.follows = plan.follows;
   s.epoch = plan.epoch;
   s.self = plan.self;
   s.timeout_ms = std::max<std::int64_t>(plan.timeout_ms, 1);
@@ -1275,7 +1279,7 @@ void Replayer::install(const Plan& plan, TimeMs now, std::vector<Send>& out) {
   s.need_domains = std::max<std::size_t>(1, std::min<std::size_t>(plan.replicas, domains.size()));
   // A host may have ranks again beside the one that has left it.
   for (const Peer& p : plan.peers) {
-    if (!p.server) continue;
+    if (!p.server || p.rank == plan.self) continue;
     s.lives[p.rank] = p.life;
     s.host_of[p.rank] = s.hosts.size();
     State::Host& host = s.hosts.emplace_back();

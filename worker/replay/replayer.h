@@ -48,6 +48,8 @@ class Replayer {
     std::vector<Peer> peers;  // by rank of the job, this one included; then those that serve
     std::uint32_t replicas = 1;
     std::int64_t timeout_ms = 0;  // a holder that has not answered for so long is asked no more in this epoch
+    // This life is a spare, which has no rank: it wants global states, and stands among the peers like one that serves.
+    bool follows = false;
   };
 
   // What is to be had. Bytes are those of the whole result.

@@ -113,6 +113,7 @@ TEST(Settings, TakesVariablesAndFillsInDefaults) {
   EXPECT_EQ(s.checkpoint_mirror, "");
   EXPECT_EQ(s.fusion_bytes, 64 * kMiB);
   EXPECT_EQ(s.timeline, "");
+  EXPECT_TRUE(s.spare_follows);
   EXPECT_EQ(s.replace_after_ms, 0);
   EXPECT_EQ(s.min_workers, 0u) << "mode wait";
   EXPECT_EQ(s.grace_ms, 0);
@@ -122,7 +123,7 @@ TEST(Settings, TakesVariablesAndFillsInDefaults) {
   EXPECT_EQ(s.device_snapshot_bytes, 1024 * kMiB);
   EXPECT_EQ(s.log_level, WARREN_LOG_INFO);
   EXPECT_EQ(s.attempt, 0u);
-  EXPECT_EQ(s.resolved.size(), 46u);
+  EXPECT_EQ(s.resolved.size(), 47u);
   EXPECT_EQ(source_of(s, "tracker"), "WARREN_TRACKER");
   EXPECT_EQ(source_of(s, "streams"), "default");
   EXPECT_THAT(describe(s), HasSubstr("tracker=10.0.0.1:7000 (WARREN_TRACKER) job=digits (WARREN_JOB)"));

@@ -21,6 +21,7 @@
 #include "recovery/fetch_codec.h"
 #include "recovery/limits.h"
 #include "storage/secret.h"
+#include "worker/plans.h"
 #include "worker/replay/done_reader.h"
 
 namespace warren::worker {
@@ -108,6 +109,22 @@ class Node {
     replayer_->suspend();
   }
 
+  // As a spare.
+  void follow(const wire::Plan& plan) {
+    const std::lock_guard lock(mutex_);
+    service_->install(plan);
+    std::vector<Replayer::Send> out;
+    replayer_->install(follow_plan(plan, life_), now(), out);
+    send(out);
+  }
+
+  std::uint64_t want(Replayer::Want w) {
+    const std::lock_guard lock(mutex_);
+    std::vector<Replayer::Send> out;
+    const std::uint64_t id = replayer_->want(std::move(w), now(), out);
+    send(out);
+    return id;
+  }
   std::uint64_t want(std::uint64_t sequence, std::vector<std::byte>& buffer) {
     Replayer::Want w;
     w.key = round_key(sequence);
@@ -115,12 +132,9 @@ class Node {
     w.total_bytes = buffer.size();
     w.bytes = Ranges(0, buffer.size());
     w.base = buffer.data();
-    const std::lock_guard lock(mutex_);
-    std::vector<Replayer::Send> out;
-    const std::uint64_t id = replayer_->want(std::move(w), now(), out);
-    send(out);
-    return id;
+    return want(std::move(w));
   }
+  HostLog& log() { return *log_; }
 
   // Drives the replayer's clock until a want has ended.
   Replayer::Done wait() {
@@ -412,6 +426,34 @@ TEST_F(FetchServices, WhoHasLeftServesWhatIsDone) {
   EXPECT_EQ(nodes_[1]->wait().status.code(), Code::kUnavailable);
   nodes_[1]->want(0, buffer);
   EXPECT_TRUE(nodes_[1]->wait().status.ok());
+}
+
+// A spare is in no plan; the ranks go on to other epochs while it asks.
+TEST_F(FetchServices, ASpareFetchesACheckpointFromTheMembersOfAnOlderPlan) {
+  for (int i = 0; i < 3; ++i) add();
+  const RecordKey key{RecordKind::kGlobal, {Timeline(0), kWorldGroup, Version(2), Sequence(0)}};
+  RecordInfo info;
+  info.fingerprint.collective = Collective::kBroadcast;
+  info.fingerprint.type = DataType::kU8;
+  info.total_bytes = info.fingerprint.count = 5'000'000;
+  const auto state = bytes_of(7, info.total_bytes);
+  const std::span<const std::byte> bytes = state;
+  ASSERT_TRUE(nodes_[0]->log().publish(key, info, 0, bytes.first(2'000'000)).ok());
+  ASSERT_TRUE(nodes_[1]->log().publish(key, info, 2'000'000, bytes.subspan(2'000'000)).ok());
+  nodes_[0]->publish(0, 1000);
+  auto spare = std::move(nodes_[2]);
+  nodes_.pop_back();
+  const wire::Plan first = plan();
+  for (const auto& node : nodes_) node->install(first);
+  spare->follow(first);
+  for (const auto& node : nodes_) node->install(plan());
+  Replayer::Want want;
+  want.key = key;
+  spare->want(std::move(want));
+  const auto done = spare->wait();
+  ASSERT_TRUE(done.status.ok()) << done.status.describe();
+  EXPECT_TRUE(done.bytes == state);
+  for (const auto& node : nodes_) EXPECT_THAT(node->warnings(), IsEmpty());
 }
 
 TEST_F(FetchServices, AnotherLifeIsNotServedAndNotHeard) {

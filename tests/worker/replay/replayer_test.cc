@@ -817,6 +817,45 @@ TEST(Replayer, WhoHasLeftAndServesIsAskedAndIsNoCopy) {
   }
 }
 
+TEST(Replayer, ASpareAsksForAGlobalStateAlsoOnItsOwnHost) {
+  // Rank 0 is the spare, and beside it, on its host, rank 1.
+  Net net({"host-0", "host-1"});
+  net.life(0).server = true;
+  net.life(0).host.clear();
+  net.plan.follows = true;
+  const RecordKey key{RecordKind::kGlobal, {Timeline(1), GroupId(0), Version(4), Sequence(0)}};
+  net.life(1).publish(key, 3000, 0, 1500);
+  net.life(2).publish(key, 3000, 1500, 3000);
+  net.lives[0].log->detach(net.life(1).self);
+  std::set<bool> follows;
+  std::set<std::int32_t> asked;
+  net.on_request = [&](const Replayer::Send& s) {
+    follows.insert(s.request.follows());
+    asked.insert(s.to.value);
+    return true;
+  };
+  Replayer::Want want;
+  want.key = key;
+  net.want(std::move(want));
+  net.install();
+  const auto done = net.run();
+  ASSERT_TRUE(done && done->status.ok());
+  EXPECT_EQ(done->bytes, bytes_of(key, 0, 3000));
+  EXPECT_EQ(follows, std::set<bool>{true});
+  EXPECT_EQ(asked, (std::set<std::int32_t>{1, 2})) << "and not itself";
+  // With a place it is one of them.
+  net.life(0).server = false;
+  net.life(0).host = "host-2";
+  net.plan.follows = false;
+  follows.clear();
+  auto buffer = buffer_of(100);
+  net.life(2).publish(round_key(3), 100);
+  net.install();
+  net.want(round_key(3), buffer);
+  ASSERT_TRUE(net.run()->status.ok());
+  EXPECT_EQ(follows, std::set<bool>{false});
+}
+
 TEST(Replayer, WhoServesAndIsGoneIsNotWaitedFor) {
   Net net({"host-1", "host-2"});
   const RecordKey key = round_key(17);
