@@ -245,39 +245,6 @@ Status validate_round(const wire::CurrentRound& r) {
   return {};
 }
 
-// A plan's tree, given that its members are right.
-Status validate_tree(const wire::Plan& plan) {
-  const auto n = static_cast<std::uint32_t>(plan.members_size());
-  if (static_cast<std::uint32_t>(plan.tree_parent_size()) != n) {
-    return bad("the tree has " + str(plan.tree_parent_size()) + " ranks, the plan " + str(n));
-  }
-  int roots = 0;
-  for (std::uint32_t rank = 0; rank < n; ++rank) {
-    const std::int32_t parent = plan.tree_parent(static_cast<int>(rank));
-    if (parent < -1 || parent >= static_cast<std::int32_t>(n)) {
-      return bad("rank " + str(rank) + "'s parent in the tree is " + str(parent));
-    }
-    roots += parent == -1;
-  }
-  if (roots != 1) return bad("the tree has " + str(roots) + " roots");
-  // 0: not looked at, 1: on the path that is being walked, 2: leads to the root.
-  std::vector<std::uint8_t> mark(n, 0);
-  for (std::uint32_t start = 0; start < n; ++start) {
-    std::vector<std::uint32_t> path;
-    std::int32_t at = static_cast<std::int32_t>(start);
-    while (at >= 0 && mark[static_cast<std::uint32_t>(at)] == 0) {
-      mark[static_cast<std::uint32_t>(at)] = 1;
-      path.push_back(static_cast<std::uint32_t>(at));
-      at = plan.tree_parent(at);
-    }
-    if (at >= 0 && mark[static_cast<std::uint32_t>(at)] == 1) {
-      return bad("the tree has a cycle through rank " + str(at));
-    }
-    for (const std::uint32_t rank : path) mark[rank] = 2;
-  }
-  return {};
-}
-
 Status validate_log_addresses(std::uint32_t fetch_port, const std::string& segment_socket, std::uint32_t replicas) {
   if (Status s = in_range("fetch port", fetch_port, replicas == 0 ? 0 : 1, 65535); !s.ok()) return s;
   return text_is_printable("segment socket", segment_socket, limits::kMaxSegmentSocketBytes);
@@ -946,7 +913,7 @@ Status validate_members(const wire::Plan& p) {
   if (Status s = validate_absences(p, absent); !s.ok()) return s.because_of_this("absences");
   if (Status s = validate_detours(p); !s.ok()) return s.because_of_this("detours");
   if (Status s = validate_orders(p); !s.ok()) return s.because_of_this("ring orders");
-  return validate_tree(p);
+  return {};
 }
 
 // Of one that is told by changes: what is wrong with these alone.
@@ -960,11 +927,6 @@ Status validate_changed_members(const wire::Plan& p) {
     if (Status s = validate_member(m, p.settings()); !s.ok()) return s.because_of_this(who);
     last = m.rank();
   }
-  // The links are judged with the plan that they make.
-  const auto fits = [&](int size) {
-    return size == 0 || static_cast<std::uint32_t>(size) == p.settings().world_size();
-  };
-  if (!fits(p.tree_parent_size())) return bad("a tree of another world");
   return {};
 }
 

@@ -33,9 +33,6 @@ wire::Plan changes_between(const wire::Plan& before, const wire::Plan& after) {
   changes.set_timeline(after.timeline());
   *changes.mutable_settings() = after.settings();
   if (!same_orders(before, after)) *changes.mutable_orders() = after.orders();
-  if (!std::ranges::equal(before.tree_parent(), after.tree_parent())) {
-    *changes.mutable_tree_parent() = after.tree_parent();
-  }
   *changes.mutable_frontier() = after.frontier();
   changes.set_committed(after.committed());
   changes.set_committed_version(after.committed_version());
@@ -64,7 +61,6 @@ Result<wire::Plan> with_changes(const wire::Plan& before, const wire::Plan& chan
     }
   }
   if (changes.orders().empty()) *after.mutable_orders() = before.orders();
-  if (changes.tree_parent().empty()) *after.mutable_tree_parent() = before.tree_parent();
   if (Status s = validate(after); !s.ok()) return s.because_of_this(Code::kRefused, "a plan told by its changes");
   return after;
 }

@@ -7,7 +7,7 @@
 
 namespace warren {
 
-// `after` as changes to `before`. Members that are not named, ring orders and the tree are as before, but that such a
+// `after` as changes to `before`. Members that are not named and ring orders are as before, but that such a
 // member is not fresh any more. Empty (base_epoch is 0): the worlds differ in size, or all members have changed.
 [[nodiscard]] wire::Plan changes_between(const wire::Plan& before, const wire::Plan& after);
 

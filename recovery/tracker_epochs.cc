@@ -515,7 +515,6 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   }
   leave_hosts(before);
   count_new_domains(before);
-  plan_.mutable_tree_parent()->Add(out.tree_parent.begin(), out.tree_parent.end());
   plan_.set_timeline(timeline_.value);
   std::uint64_t kept_rounds = 0;
   for (wire::Position& p : start.frontier) {

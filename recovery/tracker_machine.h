@@ -89,7 +89,6 @@ struct PlannerInput {
 };
 struct PlannerOutput {
   std::vector<Rank> rank;  // by index of the input
-  std::vector<std::int32_t> tree_parent;
   std::vector<std::uint32_t> local_rank, local_size;  // by rank
 };
 using TopologyPlanner = std::function<PlannerOutput(std::span<const PlannerInput>)>;

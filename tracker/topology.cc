@@ -159,10 +159,7 @@ PlannerOutput plan_topology(std::span<const PlannerInput> workers) {
   std::map<std::string_view, std::uint32_t> size;
   out.local_rank.resize(n);
   out.local_size.resize(n);
-  for (std::size_t r = 0; r < n; ++r) {
-    out.local_rank[r] = size[host_of[r]]++;
-    out.tree_parent.push_back(r == 0 ? -1 : static_cast<std::int32_t>(r & (r - 1)));
-  }
+  for (std::size_t r = 0; r < n; ++r) out.local_rank[r] = size[host_of[r]]++;
   for (std::size_t r = 0; r < n; ++r) out.local_size[r] = size[host_of[r]];
   return out;
 }

@@ -1,11 +1,9 @@
-// Who sits where: ranks, tree and local ranks of a job. Pure.
+// Who sits where: ranks and local ranks of a job. Pure.
 //
 // A worker that had a rank keeps it. The others, host by host (hosts in the order of their smallest worker ids, workers
 // of a host in the order of theirs), get the free ranks: next to the ranks that their host has, else a free run that
 // holds the whole host. So a new job has the ranks of a host side by side, and worker ids that count up give ranks that
 // count up.
-//
-// The tree is binomial: the parent of r is r without its lowest set bit.
 #pragma once
 
 #include <span>

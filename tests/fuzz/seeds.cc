@@ -201,7 +201,6 @@ void envelopes() {
       member->set_since(rank == 0 ? 3 : 1);
       add_endpoint(member);
       plan->set_run(11);
-      plan->add_tree_parent(static_cast<std::int32_t>(rank) - 1);
     }
   });
   put("plan_with_a_detour", [](Envelope& e) {
@@ -222,7 +221,6 @@ void envelopes() {
       member->set_fetch_port(41'000);
       member->set_since(1);
       add_endpoint(member);
-      plan->add_tree_parent(static_cast<std::int32_t>(rank) - 1);
     }
     auto* detour = plan->add_detours();
     detour->set_a(0);

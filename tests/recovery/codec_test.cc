@@ -486,8 +486,8 @@ TEST(Codec, JoinsThatSayWhatADiskHolds) {
   EXPECT_EQ(check([](auto& j) { j.mutable_held()->set_run(9); }), "what the disk holds: the plan is of another run");
   EXPECT_EQ(check([](auto& j) { j.mutable_held()->clear_known(); }),
             "what the disk holds: nothing is known of the job");
-  EXPECT_EQ(check([](auto& j) { j.mutable_held()->mutable_known()->mutable_plan()->clear_tree_parent(); }),
-            "what the disk holds: bad plan: the tree has 0 ranks, the plan 3");
+  EXPECT_EQ(check([](auto& j) { j.mutable_held()->mutable_known()->mutable_plan()->set_epoch(0); }),
+            "what the disk holds: bad plan: epoch 0 is outside 1 to 4611686018427387904");
   EXPECT_EQ(check([](auto& j) { j.mutable_held()->mutable_rounds()->SwapElements(0, 1); }),
             "what the disk holds: rounds are not in rising order, or stand twice");
   EXPECT_EQ(run([](auto& r) { r.set_first(4); }), "what the disk holds: runs are not in rising order, or overlap");
@@ -692,8 +692,8 @@ TEST(Codec, WhatMembersTellATrackerThatHasLostItsJournal) {
   EXPECT_EQ(check([](auto& k) { k.set_epoch(1); }), "plan's epoch 2 is outside 0 to 1");
   EXPECT_EQ(check([](auto& k) { k.clear_plan(); }), "");
   EXPECT_EQ(check([](auto& k) { k.set_plan_epoch(3); }), "the plan is of another epoch than it is said to be");
-  EXPECT_EQ(check([](auto& k) { k.mutable_plan()->clear_tree_parent(); }),
-            "bad plan: the tree has 0 ranks, the plan 3");
+  EXPECT_EQ(check([](auto& k) { k.mutable_plan()->set_run(0); }),
+            "bad plan: it is of no run");
   EXPECT_EQ(check([](auto& k) { k.set_committed(false); }), "a version, and it is not committed");
   wire::Tell tell;
   EXPECT_EQ(after(tell, [](auto& t) { t.set_epoch(~0ULL); }),
@@ -1149,17 +1149,6 @@ TEST(Codec, Plans) {
             "member 2's local rank 1 is taken or over its host's size");
   EXPECT_EQ(check([](auto& p) { p.mutable_members(2)->set_local_rank(3); }),
             "member 2's local rank 3 is taken or over its host's size");
-  EXPECT_EQ(check([](auto& p) { p.add_tree_parent(0); }), "the tree has 4 ranks, the plan 3");
-  EXPECT_EQ(check([](auto& p) { p.set_tree_parent(1, 3); }), "rank 1's parent in the tree is 3");
-  EXPECT_EQ(check([](auto& p) { p.set_tree_parent(1, -2); }), "rank 1's parent in the tree is -2");
-  EXPECT_EQ(check([](auto& p) { p.set_tree_parent(1, -1); }), "the tree has 2 roots");
-  EXPECT_EQ(check([](auto& p) { p.set_tree_parent(0, 0); }), "the tree has 0 roots");
-  EXPECT_EQ(check([](auto& p) {
-              p.set_tree_parent(1, 2);
-              p.set_tree_parent(2, 1);
-            }),
-            "the tree has a cycle through rank 1");
-  EXPECT_EQ(check([](auto& p) { p.set_tree_parent(2, 1); }), "");
 }
 
 TEST(Codec, Records) {
@@ -1183,8 +1172,8 @@ TEST(Codec, Records) {
   EXPECT_EQ(check([](auto& r) { r.mutable_settings()->set_streams(2); }), "the plan's settings are not the job's");
   EXPECT_EQ(check([](auto& r) { r.set_settings_from("\n"); }), "origin of the settings has an unprintable byte at 0");
   EXPECT_EQ(check([](auto& r) { r.clear_plan(); }), "no plan");
-  EXPECT_EQ(check([](auto& r) { r.mutable_plan()->clear_tree_parent(); }),
-            "bad plan: the tree has 0 ranks, the plan 3");
+  EXPECT_EQ(check([](auto& r) { r.mutable_plan()->set_run(0); }),
+            "bad plan: it is of no run");
   EXPECT_EQ(check([](auto& r) { r.set_epoch(3); }), "the plan is not the newest epoch's");
   EXPECT_EQ(check([](auto& r) { *r.mutable_interrupt() = interrupt(); }), "the interrupt ends no plan");
   EXPECT_EQ(check([](auto& r) {

@@ -31,20 +31,12 @@ TEST(PlanChanges, OnlyWhoHasChangedIsNamed) {
   const wire::Plan changes = changes_between(p.before, p.after);
   ASSERT_EQ(changes.members_size(), 1);
   EXPECT_EQ(changes.members(0).rank(), 1u);
-  EXPECT_EQ(changes.orders_size() + changes.tree_parent_size(), 0);
+  EXPECT_EQ(changes.orders_size(), 0);
   EXPECT_TRUE(validate_told(changes).ok()) << validate_told(changes).describe();
   EXPECT_FALSE(validate(changes).ok()) << "it does not say everything";
   const auto whole = with_changes(p.before, changes);
   ASSERT_TRUE(whole.ok()) << whole.status().describe();
   EXPECT_EQ(whole.value().SerializeAsString(), p.after.SerializeAsString());
-}
-
-TEST(PlanChanges, AnotherTreeIsSaid) {
-  Plans p;
-  p.after.set_tree_parent(2, 1);
-  const wire::Plan changes = changes_between(p.before, p.after);
-  EXPECT_EQ(changes.tree_parent_size(), 3);
-  EXPECT_EQ(with_changes(p.before, changes).value().SerializeAsString(), p.after.SerializeAsString());
 }
 
 TEST(PlanChanges, RingOrdersAreSaidWhereTheyChange) {
@@ -120,7 +112,6 @@ TEST(PlanChanges, WhatIsWrongWithThemAloneIsSeenBeforeTheyAreApplied) {
   EXPECT_TRUE(bad([](wire::Plan& c) { c.mutable_members(0)->set_rank(3); }));
   EXPECT_TRUE(bad([](wire::Plan& c) { *c.add_members() = c.members(0); }));
   EXPECT_TRUE(bad([](wire::Plan& c) { c.mutable_members(0)->set_incarnation(0); }));
-  EXPECT_TRUE(bad([](wire::Plan& c) { c.add_tree_parent(-1); }));
   EXPECT_TRUE(bad([](wire::Plan& c) { c.set_run(0); }));
 }
 

@@ -94,7 +94,6 @@ PlannerOutput plan_simply(std::span<const PlannerInput> workers) {
   }
   std::map<std::string, std::uint32_t> seen;
   for (std::size_t rank = 0; rank < n; ++rank) {
-    out.tree_parent.push_back(rank == 0 ? -1 : 0);
     out.local_rank.push_back(seen[host_by_rank[rank]]++);
     out.local_size.push_back(
         static_cast<std::uint32_t>(std::count(host_by_rank.begin(), host_by_rank.end(), host_by_rank[rank])));
@@ -118,7 +117,6 @@ wire::Plan plan_of(std::uint64_t epoch, const std::vector<std::pair<std::string,
     *m.mutable_endpoints() = join("w", "h", n).endpoints();
     m.set_local_rank(rank);
     m.set_local_size(n);
-    p.add_tree_parent(rank == 0 ? -1 : 0);
   }
   return p;
 }

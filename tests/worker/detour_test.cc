@@ -160,7 +160,6 @@ class DetourTest : public ::testing::Test {
       m.set_local_size(1);
       m.set_fresh(epoch == 1);
       m.set_since(1);
-      p.add_tree_parent(r == 0 ? -1 : 0);
     }
     if (with_detour) {
       wire::Detour& d = *p.add_detours();

@@ -30,7 +30,6 @@ inline wire::Plan plan_of(std::uint64_t epoch, std::uint32_t timeline, std::uint
   m.set_fetch_port(6000);
   m.add_endpoints()->set_address("127.0.0.1");
   m.mutable_endpoints(0)->set_port(5000);
-  p.add_tree_parent(-1);
   return p;
 }
 

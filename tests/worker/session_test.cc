@@ -102,7 +102,6 @@ class PlayedTracker {
     m.set_fetch_port(join.fetch_port());
     m.set_segment_socket(join.segment_socket());
     m.set_local_size(1);
-    p.add_tree_parent(-1);
     if (report != nullptr) *p.mutable_frontier() = report->positions();
     send(e);
   }
