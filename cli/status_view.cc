@@ -118,7 +118,7 @@ std::string job_text(const json& job, bool why) {
   for (const json& s : job.at("spares")) {
     spares += (spares.empty() ? "" : ", ") + printable(s.at("worker").get<std::string>()) + " on host " +
               printable(s.at("host").get<std::string>());
-    const json& version = s.at("follows_version");
+    const json version = s.value("follows_version", json());
     if (!version.is_null()) spares += " with checkpoint " + std::to_string(version.get<std::uint64_t>());
     const json& rank = s.at("called_for");
     if (!rank.is_null()) spares += " (called for rank " + std::to_string(rank.get<std::int64_t>()) + ")";

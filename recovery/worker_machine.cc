@@ -608,10 +608,10 @@ void WorkerMachine::wait_as_spare(TimeMs now, std::vector<WorkerEffect>& effects
 }
 
 void WorkerMachine::follow(const wire::Follow& what, std::vector<WorkerEffect>& effects) {
-  wire::Followed& has = *options_.join.mutable_followed();
-  const bool newer = what.epoch() > has.epoch();
+  const std::uint64_t epoch = options_.join.followed().epoch();
+  const bool newer = what.epoch() > epoch;
   // Whose members are asked is not older than the commit: who was given up since may have logged something else.
-  if (!options_.follows || what.epoch() < has.epoch() || (newer && !what.has_plan()) ||
+  if (!options_.follows || what.epoch() < epoch || (newer && !what.has_plan()) ||
       (!newer && Version(what.version()) < follows_)) {
     return count(Transition::kFollowStale);
   }
@@ -619,12 +619,12 @@ void WorkerMachine::follow(const wire::Follow& what, std::vector<WorkerEffect>& 
   follows_ = Version(what.version());
   Follow follow{follows_, Timeline(what.timeline()), {}};
   if (newer) follow.plan = what.plan();
-  has.set_epoch(what.epoch());
+  options_.join.mutable_followed()->set_epoch(what.epoch());
   effects.emplace_back(std::move(follow));
 }
 
 void WorkerMachine::followed(Version version, Timeline timeline) {
-  if (state_ != State::kSpare) return;
+  if (state_ != State::kSpare || !options_.follows) return;
   wire::Followed& has = *options_.join.mutable_followed();
   has.set_version(version.value);
   has.set_timeline(timeline.value);
