@@ -88,7 +88,7 @@ struct PlannerInput {
   std::optional<Rank> rank;  // assigned in an earlier plan: kept
 };
 struct PlannerOutput {
-  std::vector<Rank> rank;  // by index of the input
+  std::vector<Rank> rank;                             // by index of the input
   std::vector<std::uint32_t> local_rank, local_size;  // by rank
 };
 using TopologyPlanner = std::function<PlannerOutput(std::span<const PlannerInput>)>;

@@ -82,8 +82,9 @@ void TrackerMachine::on_spare(Incarnation who, const wire::Join& join, TimeMs no
   const Version followed(join.followed().version());
   if (followed.value != 0 && found->second.followed.value == 0) {
     log(Severity::kInfo, "spare_follows",
-        "spare " + worker + " on host " + join.host_id() + " holds " + of_program(followed) + " of job " +
-            options_.job + ", and those to come",
+        "spare " + worker + " on host " + join.host_id() + " holds version " +
+            std::to_string(followed.value - version_of_program(0).value) + " of job " + options_.job +
+            ", and those to come",
         effects, {{"worker", worker}});
   }
   found->second.followed = followed;
@@ -434,8 +435,8 @@ void TrackerMachine::send_spare_welcome(Incarnation who, Epoch called, const wir
   effects.emplace_back(Send{who, std::move(e)});
 }
 
-// The members of the newest plan hold what is committed: nobody else may be asked, as a life that was given up since may
-// have logged other bytes under that name. Where ranks may be lost for good nobody is called before a commit, whose
+// The members of the newest plan hold what is committed: nobody else may be asked, as a life that was given up since
+// may have logged other bytes under that name. Where ranks may be lost for good nobody is called before a commit, whose
 // checkpoint then is another one.
 void TrackerMachine::tell_what_to_follow(const wire::Followed& has, wire::Welcome& welcome) const {
   if (!planned() || !committed_ || shrinks()) return;

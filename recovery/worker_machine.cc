@@ -15,9 +15,9 @@ namespace warren {
 using worker_effect::Called;
 using worker_effect::Committed;
 using worker_effect::Fail;
+using worker_effect::Follow;
 using worker_effect::Install;
 using worker_effect::Loaded;
-using worker_effect::Follow;
 using worker_effect::Log;
 using worker_effect::Send;
 using worker_effect::Spare;

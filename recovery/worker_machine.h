@@ -100,8 +100,8 @@ struct Log {
 using WorkerEffect =
     std::variant<worker_effect::Send, worker_effect::Install, worker_effect::StopDataPath, worker_effect::Loaded,
                  worker_effect::Committed, worker_effect::Fail, worker_effect::Spare, worker_effect::Follow,
-                 worker_effect::Called, worker_effect::Drain, worker_effect::Serve, worker_effect::Left, worker_effect::Finished,
-                 worker_effect::Log>;
+                 worker_effect::Called, worker_effect::Drain, worker_effect::Serve, worker_effect::Left,
+                 worker_effect::Finished, worker_effect::Log>;
 
 class WorkerMachine {
  public:

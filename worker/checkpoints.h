@@ -52,9 +52,9 @@ class Checkpoints {
   // Once: the state, or why there is none.
   [[nodiscard]] std::optional<Result<State>> loaded();
 
-  // A spare's, which has no plan yet: fetches the global state of a checkpoint that is committed in this run of the job,
-  // and keeps it in memory; load() begins with what is here then. What was followed before goes. May be repeated, which
-  // is of use where it could not be had.
+  // A spare's, which has no plan yet: fetches the global state of a checkpoint that is committed in this run of the
+  // job, and keeps it in memory; load() begins with what is here then. What was followed before goes. May be repeated,
+  // which is of use where it could not be had.
   void follow(std::uint64_t run, Version version, Timeline timeline);
   struct Followed {
     Version version;

@@ -265,9 +265,9 @@ class Session final : private DataPath {
   wire::Known known_;  // what the disk is told of the job
   std::optional<Recall> recall_;
   bool installed_ = false, finished_ = false, exiting_ = false;
-  bool spare_ = false;        // it began as one, or has been told to wait
+  bool spare_ = false;             // it began as one, or has been told to wait
   std::uint64_t follows_run_ = 0;  // whose checkpoints it fetches meanwhile
-  bool begin_again_ = false;  // as one, with what it has mapped unmapped
+  bool begin_again_ = false;       // as one, with what it has mapped unmapped
   bool mapped_ = false;
   std::optional<worker_effect::Called> called_;
   std::optional<Checkpoints> checkpoints_;

@@ -54,7 +54,7 @@ struct Setting {
   bool salted = false;
   bool disks = false, mirror = false;
   std::uint32_t spares = 0;
-  bool follows = false;  // these hold the newest checkpoint
+  bool follows = false;    // these hold the newest checkpoint
   std::uint32_t late = 0;  // workers that come some time, if the job may begin without them
   bool survivable = true;  // no more failure domains are lost than there are copies to spare
 };

@@ -99,9 +99,9 @@ struct SimOutcome {
   std::uint64_t spills = 0;          // of memory logs that were full
   std::uint64_t met = 0, unmet = 0;  // times that a new life asked whether the next round is its call's, by the answer
   std::uint64_t followed = 0, loaded_followed = 0;  // checkpoints that spares have held, and with which they have begun
-  bool lost_for_good = false;        // more was lost than was kept, and it was said
-  std::uint64_t from_mirror = 0;     // timelines that began from the mirror's newest checkpoint
-  std::uint64_t rebuilt = 0;         // trackers that went on from what members told
+  bool lost_for_good = false;                       // more was lost than was kept, and it was said
+  std::uint64_t from_mirror = 0;                    // timelines that began from the mirror's newest checkpoint
+  std::uint64_t rebuilt = 0;                        // trackers that went on from what members told
   std::uint64_t stragglers_named = 0, replaced = 0;
   std::uint64_t reordered_rounds = 0;  // results for which the ring had another order than that of ranks
   std::uint64_t shrunk = 0,

@@ -49,7 +49,8 @@ TEST_P(DiesAtEachPassage, IsSurvived) {
   }
 }
 
-// Ranks die at each place; a spare that has followed checkpoints begins with the one that it holds, if it is the newest.
+// Ranks die at each place; a spare that has followed checkpoints begins with the one that it holds, if it is the
+// newest.
 TEST(Scenario, SparesThatFollowBeginWithWhatTheyHold) {
   for (const bool follows : {true, false}) {
     std::uint64_t followed = 0, began = 0, taken = 0;
@@ -61,7 +62,7 @@ TEST(Scenario, SparesThatFollowBeginWithWhatTheyHold) {
       options.follows = follows;
       options.many_versions = true;
       const KillPoint at = seed % 2 == 0 ? KillPoint::kReturn : KillPoint::kCheckpoint;
-      for (std::size_t worker = 0; worker < 2; ++worker) options.deaths.push_back({worker, at, seed / 2 % 8 + worker * 3});
+      options.deaths.push_back({seed % 3, at, seed / 2 % 8});
       const SimOutcome o = simulate(options);
       ASSERT_EQ(o.verdict, "") << "seed " << seed;
       EXPECT_EQ(o.rollbacks, 0u) << "seed " << seed;

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "tracker/status.h"
 
 namespace warren::cli {
@@ -78,6 +80,21 @@ TEST(StatusView, ShowsWhatSparesHold) {
   s.jobs[0].view.spares = {idle, ready};
   EXPECT_THAT(status_table(tracker::to_json(s), "").value(),
               HasSubstr("  2 spares: w2 on host h, w3 on host g with checkpoint 12 (called for rank 1)\n"));
+}
+
+TEST(StatusView, JsonSaysWhereBytesGoAndInWhichOrder) {
+  tracker::Snapshot s = snapshot();
+  wire::Detour detour;
+  detour.set_b(2);
+  detour.add_relays(1);
+  s.jobs[0].view.detours = {detour};
+  wire::RingOrder order;
+  order.set_from_version(version_of_program(4).value);
+  for (const std::uint32_t rank : {0u, 2u, 1u}) order.add_ranks(rank);
+  s.jobs[0].view.orders = {order};
+  const auto job = nlohmann::json::parse(tracker::to_json(s)).at("jobs").at(0);
+  EXPECT_EQ(job.at("detours").dump(), R"([{"a":0,"b":2,"relays":[1]}])");
+  EXPECT_EQ(job.at("ring_orders").dump(), R"([{"from_version":4,"ranks":[0,2,1]}])");
 }
 
 TEST(StatusView, ShowsWhoWaitsForWhom) {

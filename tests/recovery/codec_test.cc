@@ -692,8 +692,7 @@ TEST(Codec, WhatMembersTellATrackerThatHasLostItsJournal) {
   EXPECT_EQ(check([](auto& k) { k.set_epoch(1); }), "plan's epoch 2 is outside 0 to 1");
   EXPECT_EQ(check([](auto& k) { k.clear_plan(); }), "");
   EXPECT_EQ(check([](auto& k) { k.set_plan_epoch(3); }), "the plan is of another epoch than it is said to be");
-  EXPECT_EQ(check([](auto& k) { k.mutable_plan()->set_run(0); }),
-            "bad plan: it is of no run");
+  EXPECT_EQ(check([](auto& k) { k.mutable_plan()->set_run(0); }), "bad plan: it is of no run");
   EXPECT_EQ(check([](auto& k) { k.set_committed(false); }), "a version, and it is not committed");
   wire::Tell tell;
   EXPECT_EQ(after(tell, [](auto& t) { t.set_epoch(~0ULL); }),
@@ -968,12 +967,13 @@ TEST(Codec, WhatTheTrackerSays) {
   };
   EXPECT_EQ(follow([](auto&) {}), "");
   EXPECT_EQ(follow([](auto& w) { w.set_spare(false); }), "who is no spare is to follow checkpoints");
-  EXPECT_THAT(follow([](auto& w) { w.mutable_follow()->set_epoch(0); }), HasSubstr("epoch 0"));
-  EXPECT_THAT(follow([](auto& w) { w.mutable_follow()->set_version(0); }), HasSubstr("the checkpoint to be followed"));
-  EXPECT_THAT(follow([](auto& w) { w.mutable_follow()->mutable_plan()->set_epoch(3); }),
-              HasSubstr("a plan of another epoch"));
-  EXPECT_THAT(follow([](auto& w) { w.mutable_follow()->mutable_plan()->set_epoch(2); }),
-              HasSubstr("the plan logs nothing"));
+  EXPECT_NE(follow([](auto& w) { w.mutable_follow()->set_epoch(0); }).find("epoch 0"), std::string::npos);
+  EXPECT_NE(follow([](auto& w) { w.mutable_follow()->set_version(0); }).find("the checkpoint to be followed"),
+            std::string::npos);
+  EXPECT_NE(follow([](auto& w) { w.mutable_follow()->mutable_plan()->set_epoch(3); }).find("a plan of another epoch"),
+            std::string::npos);
+  EXPECT_NE(follow([](auto& w) { w.mutable_follow()->mutable_plan()->set_epoch(2); }).find("the plan logs nothing"),
+            std::string::npos);
   wire::Called called;
   called.set_epoch(1);
   EXPECT_EQ(after(called, [](auto& c) { c.set_epoch(0); }).empty(), false);
@@ -1172,8 +1172,7 @@ TEST(Codec, Records) {
   EXPECT_EQ(check([](auto& r) { r.mutable_settings()->set_streams(2); }), "the plan's settings are not the job's");
   EXPECT_EQ(check([](auto& r) { r.set_settings_from("\n"); }), "origin of the settings has an unprintable byte at 0");
   EXPECT_EQ(check([](auto& r) { r.clear_plan(); }), "no plan");
-  EXPECT_EQ(check([](auto& r) { r.mutable_plan()->set_run(0); }),
-            "bad plan: it is of no run");
+  EXPECT_EQ(check([](auto& r) { r.mutable_plan()->set_run(0); }), "bad plan: it is of no run");
   EXPECT_EQ(check([](auto& r) { r.set_epoch(3); }), "the plan is not the newest epoch's");
   EXPECT_EQ(check([](auto& r) { *r.mutable_interrupt() = interrupt(); }), "the interrupt ends no plan");
   EXPECT_EQ(check([](auto& r) {

@@ -215,9 +215,9 @@ std::string render(const wire::Envelope& e) {
   switch (e.body_case()) {
     case wire::Envelope::kJoin:
       return "Join " + e.join().worker_id() + (e.join().spare() ? " as a spare" : "") +
-             (e.join().has_followed() ? " with " + n(e.join().followed().version()) + " of epoch " +
-                                            n(e.join().followed().epoch())
-                                      : "") +
+             (e.join().has_followed()
+                  ? " with " + n(e.join().followed().version()) + " of epoch " + n(e.join().followed().epoch())
+                  : "") +
              (e.join().called() == 0 ? "" : ", called in epoch " + n(e.join().called()));
     case wire::Envelope::kHeartbeat:
       return "Heartbeat " + n(e.heartbeat().beat()) + " epoch " + n(e.heartbeat().epoch()) + " rounds " +
@@ -247,10 +247,10 @@ std::string render(const wire::Envelope& e) {
         const wire::Follow& follow = e.welcome().follow();
         return std::string("Welcome as a spare") +
                (e.welcome().called() == 0 ? "" : ", called in epoch " + n(e.welcome().called())) +
-               (e.welcome().has_follow() ? ", follow " + n(follow.version()) + " timeline " + n(follow.timeline()) +
-                                               " of epoch " + n(follow.epoch()) +
-                                               (follow.has_plan() ? ": " + render_members(follow.plan()) : "")
-                                         : "");
+               (e.welcome().has_follow()
+                    ? ", follow " + n(follow.version()) + " timeline " + n(follow.timeline()) + " of epoch " +
+                          n(follow.epoch()) + (follow.has_plan() ? ": " + render_members(follow.plan()) : "")
+                    : "");
       }
       return "Welcome " + n(e.welcome().joined()) + " of " + n(e.welcome().world_size()) +
              (e.welcome().missing_size() == 0 ? "" : " missing " + join_words(e.welcome().missing()));

@@ -1247,7 +1247,7 @@ TEST(RecoveryOfCheckpoints, ASpareBeginsWithWhatItHasFollowed) {
     std::size_t asked = 0;
     world.before_plan = [&](int r) {
       // The plans of this world are of run 0.
-      world.follow(r, what == What::kOtherRun ? 9 : 0, what == What::kPart ? 3 : 1000);
+      world.follow(r, what == What::kOtherRun ? 9 : 0, what == What::kPart ? 1 : 1000);
       const auto followed = world.checkpoints(r).take_followed();
       EXPECT_EQ(followed.has_value(), what != What::kPart);
       if (followed) {

@@ -97,7 +97,7 @@ struct Settings {
   std::string checkpoint_mirror;      // empty: none
   std::uint32_t spares = 0;           // 0: who finds no place is refused; else it waits for one
   bool begins_as_spare = false;       // its worker id is a number beyond the world size
-  bool spare_follows = true;    // a spare holds the newest checkpoint's global state in its memory
+  bool spare_follows = true;          // a spare holds the newest checkpoint's global state in its memory
   std::int64_t replace_after_ms = 0;  // that a rank may hold up the others until a spare has its place; 0: for ever
   std::uint32_t min_workers = 0;      // mode shrink: the job goes on with so many; 0: mode wait
   std::int64_t grace_ms = 0;          // mode shrink: for which it waits for those who were lost

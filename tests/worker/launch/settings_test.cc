@@ -450,7 +450,7 @@ TEST(Settings, ModeShrinkSaysWithHowFewAndAfterHowLong) {
   EXPECT_EQ(by_default.value().min_workers, 1u);
   EXPECT_EQ(by_default.value().grace_ms, 1000);
   EXPECT_EQ(by_default.value().fusion_bytes, 0u);
-  EXPECT_EQ(by_default.value().resolved.size(), 46u);
+  EXPECT_EQ(by_default.value().resolved.size(), 47u);
   EXPECT_THAT(describe(by_default.value()), HasSubstr("mode=shrink (WARREN_MODE) min_workers=1 grace_ms=1000"));
   warren_options o = no_options();
   o.mode = "shrink";
