@@ -3,8 +3,13 @@
 // NaN, −0 below +0 in min and max. Both compilers are told not to contract (-fmad=false, -ffp-contract=off).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <type_traits>
+
+#include "worker/device/device_table.h"
 
 #ifdef __CUDACC__
 #define WARREN_BOTH __host__ __device__ inline
@@ -120,6 +125,34 @@ WARREN_BOTH typename Value::Element reduce_element(std::size_t inputs, Load load
   return Value::narrow(sum);
 }
 
+// I8 with a scale for each block, as device_table.h has it. Magnitudes have the order of their bits, infinities and
+// NaNs at the top.
+WARREN_BOTH std::uint32_t magnitude_of(float value) {
+  return bits_of(value) & 0x7fffffffu;
+}
+
+struct BlockScale {
+  float scale;
+  float factor;  // by which values are multiplied; 0: they are zeros
+};
+
+WARREN_BOTH BlockScale scale_of(std::uint32_t largest_magnitude) {
+  if (largest_magnitude >= 0x7f800000u) return {float_of(0x7fc00000u), 0.0f};
+  constexpr std::uint32_t kLeast = 0x03fe0000u;  // 127 * 2^-126: neither of the two is a denormal
+  const float largest = float_of(largest_magnitude < kLeast ? kLeast : largest_magnitude);
+  return {largest / 127.0f, 127.0f / largest};
+}
+
+WARREN_BOTH std::int8_t scaled_down(float value, float factor) {
+  if (factor == 0.0f) return 0;
+  // The sum has no room for fractions: it is rounded to an integer, which stands in its low bits.
+  return static_cast<std::int8_t>(bits_of(value * factor + 0x1.8p23f) & 0xffu);
+}
+
+WARREN_BOTH float scaled_up(std::int8_t value, float scale) {
+  return one_nan(static_cast<float>(value) * scale);
+}
+
 // The checksum of a block: the sum of its words, each mixed with its place, so that threads may add up their parts in
 // any order; a change of one word always shows. The last word is filled up with zeros.
 WARREN_BOTH std::uint64_t mix(std::uint64_t x) {
@@ -134,6 +167,115 @@ WARREN_BOTH std::uint64_t checksum_word(std::uint64_t word, std::uint64_t place)
 
 WARREN_BOTH std::uint64_t checksum_end(std::uint64_t sum, std::uint64_t bytes) {
   return mix(sum + mix(bytes));
+}
+
+// Pieces to be packed or unpacked, those without bytes left out: by value, as a kernel takes them.
+struct Pieces {
+  unsigned char* data[WARREN_DEVICE_MAX_PIECES];
+  std::uint64_t end[WARREN_DEVICE_MAX_PIECES];  // in the packed memory
+  std::uint32_t count;
+};
+static_assert(sizeof(Pieces) + 2 * sizeof(void*) <= 4096, "a launch has no more room for arguments");
+
+inline Pieces pieces_of(const warren_device_piece* pieces, std::size_t count) {
+  Pieces all{};
+  std::uint64_t end = 0;
+  for (std::size_t i = 0; i < count; i++) {
+    if (pieces[i].bytes == 0) continue;
+    end += pieces[i].bytes;
+    all.data[all.count] = static_cast<unsigned char*>(pieces[i].data);
+    all.end[all.count++] = end;
+  }
+  return all;
+}
+
+// The packed memory is cut into tiles, wherever pieces begin and end. So many threads copy one.
+constexpr std::size_t kTileBytes = std::size_t{16} << 10;
+constexpr unsigned kTileThreads = 256;
+
+inline std::uint64_t tiles_of(const Pieces& pieces) {
+  return pieces.count == 0 ? 0 : (pieces.end[pieces.count - 1] + kTileBytes - 1) / kTileBytes;
+}
+
+// The first one that ends behind `at`.
+WARREN_BOTH std::uint32_t piece_at(const Pieces& pieces, std::uint64_t at) {
+  std::uint32_t first = 0, left = pieces.count;
+  while (left != 0) {
+    const std::uint32_t half = left / 2;
+    if (pieces.end[first + half] <= at) {
+      first += half + 1;
+      left -= half + 1;
+    } else {
+      left = half;
+    }
+  }
+  return first;
+}
+
+struct alignas(16) Word16 {
+  std::uint32_t part[4];
+};
+
+WARREN_BOTH std::uintptr_t address_of(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer);
+}
+
+template <class Word>
+WARREN_BOTH void copy_word(unsigned char* to, const unsigned char* from) {
+#ifdef __CUDA_ARCH__
+  *reinterpret_cast<Word*>(to) = *reinterpret_cast<const Word*>(from);
+#else
+  // As on a GPU, which loads and stores nothing that is not aligned.
+  if ((address_of(to) | address_of(from)) % sizeof(Word) != 0) std::abort();
+  std::memcpy(to, from, sizeof(Word));
+#endif
+}
+
+// The share of one thread. Both ends lie alike to a Word.
+template <class Word>
+WARREN_BOTH void copy_words(unsigned char* to, const unsigned char* from, std::size_t bytes, unsigned thread,
+                            unsigned threads) {
+  const std::size_t to_first = (sizeof(Word) - address_of(to) % sizeof(Word)) % sizeof(Word);
+  const std::size_t before = to_first < bytes ? to_first : bytes;
+  const std::size_t words = (bytes - before) / sizeof(Word), whole = words * sizeof(Word);
+  for (std::size_t i = thread; i < words; i += threads) {
+    const std::size_t at = before + i * sizeof(Word);
+    copy_word<Word>(to + at, from + at);
+  }
+  // What is before the first word and behind the last.
+  for (std::size_t i = thread; i < bytes - whole; i += threads) {
+    const std::size_t at = i < before ? i : i + whole;
+    to[at] = from[at];
+  }
+}
+
+WARREN_BOTH void copy_bytes(unsigned char* to, const unsigned char* from, std::size_t bytes, unsigned thread,
+                            unsigned threads) {
+  const std::uintptr_t unlike = address_of(to) ^ address_of(from);
+  if (unlike % 16 == 0) return copy_words<Word16>(to, from, bytes, thread, threads);
+  if (unlike % 4 == 0) return copy_words<std::uint32_t>(to, from, bytes, thread, threads);
+  if (unlike % 2 == 0) return copy_words<std::uint16_t>(to, from, bytes, thread, threads);
+  copy_words<std::uint8_t>(to, from, bytes, thread, threads);
+}
+
+// The share of one thread in a tile: to packed memory, or, where that is constant, from there.
+template <class Packed>
+WARREN_BOTH void copy_tile(const Pieces& pieces, Packed* packed, std::uint64_t tile, unsigned thread,
+                           unsigned threads) {
+  const std::uint64_t all = pieces.end[pieces.count - 1];
+  std::uint64_t at = tile * kTileBytes;
+  const std::uint64_t end = all - at < kTileBytes ? all : at + kTileBytes;
+  for (std::uint32_t p = piece_at(pieces, at); at < end; p++) {
+    const std::uint64_t begin = p == 0 ? 0 : pieces.end[p - 1];
+    const std::uint64_t stop = pieces.end[p] < end ? pieces.end[p] : end;
+    unsigned char* const piece = pieces.data[p] + (at - begin);
+    if constexpr (std::is_const_v<Packed>) {
+      copy_bytes(piece, packed + at, stop - at, thread, threads);
+    } else {
+      copy_bytes(packed + at, piece, stop - at, thread, threads);
+    }
+    at = stop;
+  }
 }
 
 }  // namespace warren::cuda

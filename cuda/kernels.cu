@@ -1,6 +1,7 @@
 // Kernels bound by memory: 16 bytes a load where everything is aligned to that, one thread a vector, several vectors a
 // thread where there are more than fill the device.
 #include <algorithm>
+#include <cstddef>
 
 #include "cuda/elements.h"
 #include "cuda/kernels.h"
@@ -91,6 +92,94 @@ __global__ void widen_elements(float* out, const std::uint16_t* in, std::size_t 
   }
 }
 
+// One warp a block of values, of which each thread has two groups of four.
+__global__ void narrow_to_blocks(warren_device_i8_block* out, const float* in, std::size_t count, bool vectors) {
+  using V = Vector<float>;
+  constexpr unsigned kHalf = WARREN_DEVICE_I8_VALUES / 2;
+  static_assert(kHalf == 32 * V::kElements, "a warp has half of them at once");
+  const std::size_t blocks = (count + WARREN_DEVICE_I8_VALUES - 1) / WARREN_DEVICE_I8_VALUES;
+  const unsigned lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  const std::size_t step = static_cast<std::size_t>(gridDim.x) * warps;
+  for (std::size_t block = static_cast<std::size_t>(blockIdx.x) * warps + threadIdx.x / 32; block < blocks;
+       block += step) {
+    V group[2];
+    std::uint32_t largest = 0;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const std::size_t first = block * WARREN_DEVICE_I8_VALUES + half * kHalf + lane * V::kElements;
+      if (vectors && first + V::kElements <= count) {
+        group[half] = *reinterpret_cast<const V*>(in + first);
+      } else {
+#pragma unroll
+        for (int e = 0; e < V::kElements; e++) group[half].at[e] = first + e < count ? in[first + e] : 0.0f;
+      }
+#pragma unroll
+      for (int e = 0; e < V::kElements; e++) largest = max(largest, magnitude_of(group[half].at[e]));
+    }
+    for (int distance = 16; distance > 0; distance /= 2) {
+      largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, distance));
+    }
+    const BlockScale scale = scale_of(largest);
+    if (lane == 0) out[block].scale = scale.scale;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      std::uint32_t word = 0;
+#pragma unroll
+      for (int e = 0; e < V::kElements; e++) {
+        const auto value = static_cast<std::uint8_t>(scaled_down(group[half].at[e], scale.factor));
+        word |= static_cast<std::uint32_t>(value) << 8 * e;
+      }
+      reinterpret_cast<std::uint32_t*>(out[block].values)[half * 32 + lane] = word;
+    }
+  }
+}
+static_assert(sizeof(warren_device_i8_block) == sizeof(float) + WARREN_DEVICE_I8_VALUES, "no gaps");
+static_assert(offsetof(warren_device_i8_block, values) % sizeof(std::uint32_t) == 0, "four at once are aligned");
+
+// One thread a group of four.
+__global__ void widen_from_blocks(float* out, const warren_device_i8_block* in, std::size_t count, bool vectors) {
+  using V = Vector<float>;
+  constexpr std::size_t kGroups = WARREN_DEVICE_I8_VALUES / V::kElements;
+  const std::size_t groups = (count + V::kElements - 1) / V::kElements;
+  const std::size_t step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < groups; i += step) {
+    const warren_device_i8_block& block = in[i / kGroups];
+    const std::uint32_t word = reinterpret_cast<const std::uint32_t*>(block.values)[i % kGroups];
+    const float scale = block.scale;
+    V group;
+#pragma unroll
+    for (int e = 0; e < V::kElements; e++) {
+      group.at[e] = scaled_up(static_cast<std::int8_t>((word >> 8 * e) & 0xffu), scale);
+    }
+    const std::size_t first = i * V::kElements;
+    if (vectors && first + V::kElements <= count) {
+      *reinterpret_cast<V*>(out + first) = group;
+    } else {
+#pragma unroll
+      for (int e = 0; e < V::kElements; e++) {
+        if (first + e < count) out[first + e] = group.at[e];
+      }
+    }
+  }
+}
+
+template <class Packed>
+__global__ void copy_tiles(const __grid_constant__ Pieces pieces, Packed* packed, std::uint64_t tiles) {
+  for (std::uint64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    copy_tile(pieces, packed, tile, threadIdx.x, kTileThreads);
+  }
+}
+
+template <class Packed>
+cudaError_t launch_tiles(const warren_device_piece* pieces, std::size_t count, Packed* packed, cudaStream_t stream) {
+  const Pieces all = pieces_of(pieces, count);
+  const std::uint64_t tiles = tiles_of(all);
+  if (tiles == 0) return cudaSuccess;
+  const auto blocks = static_cast<unsigned>(std::min<std::uint64_t>(tiles, kMostBlocks));
+  copy_tiles<<<blocks, kTileThreads, 0, stream>>>(all, packed, tiles);
+  return cudaGetLastError();
+}
+
 // One block of threads a checksum block.
 __global__ void checksum_blocks(std::uint64_t* out, const unsigned char* in, std::size_t bytes) {
   __shared__ std::uint64_t parts[kChecksumThreads / 32];
@@ -149,7 +238,14 @@ cudaError_t launch_convert(void* out, warren_type out_type, const void* in, warr
   auto* const full = static_cast<float*>(out);
   const auto* const from_half = static_cast<const std::uint16_t*>(in);
   const auto* const from_full = static_cast<const float*>(in);
-  if (out_type == WARREN_F16) {
+  if (out_type == WARREN_I8) {
+    const std::size_t values = (count + WARREN_DEVICE_I8_VALUES - 1) / WARREN_DEVICE_I8_VALUES;
+    narrow_to_blocks<<<blocks_for(values * 32), kThreads, 0, stream>>>(static_cast<warren_device_i8_block*>(out),
+                                                                       from_full, count, aligned(in));
+  } else if (in_type == WARREN_I8) {
+    widen_from_blocks<<<blocks_for((count + 3) / 4), kThreads, 0, stream>>>(
+        full, static_cast<const warren_device_i8_block*>(in), count, aligned(out));
+  } else if (out_type == WARREN_F16) {
     narrow_elements<F16><<<blocks, kThreads, 0, stream>>>(half, from_full, count);
   } else if (out_type == WARREN_BF16) {
     narrow_elements<BF16><<<blocks, kThreads, 0, stream>>>(half, from_full, count);
@@ -167,6 +263,15 @@ cudaError_t launch_checksum(std::uint64_t* out, const void* in, std::size_t byte
   checksum_blocks<<<static_cast<unsigned>(blocks), kChecksumThreads, 0, stream>>>(
       out, static_cast<const unsigned char*>(in), bytes);
   return cudaGetLastError();
+}
+
+cudaError_t launch_pack(void* packed, const warren_device_piece* pieces, std::size_t count, cudaStream_t stream) {
+  return launch_tiles(pieces, count, static_cast<unsigned char*>(packed), stream);
+}
+
+cudaError_t launch_unpack(const void* packed, const warren_device_piece* pieces, std::size_t count,
+                          cudaStream_t stream) {
+  return launch_tiles(pieces, count, static_cast<const unsigned char*>(packed), stream);
 }
 
 }  // namespace warren::cuda

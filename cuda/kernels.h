@@ -16,5 +16,8 @@ cudaError_t launch_reduce(void* out, const void* const* in, std::size_t inputs, 
 cudaError_t launch_convert(void* out, warren_type out_type, const void* in, warren_type in_type, std::size_t count,
                            cudaStream_t stream);
 cudaError_t launch_checksum(std::uint64_t* out, const void* in, std::size_t bytes, cudaStream_t stream);
+cudaError_t launch_pack(void* packed, const warren_device_piece* pieces, std::size_t count, cudaStream_t stream);
+cudaError_t launch_unpack(const void* packed, const warren_device_piece* pieces, std::size_t count,
+                          cudaStream_t stream);
 
 }  // namespace warren::cuda

@@ -182,6 +182,20 @@ warren_device_code checksum(std::int32_t device, std::uint64_t* out, const void*
                    [&] { return launch_checksum(out, in, bytes, static_cast<cudaStream_t>(stream)); });
 }
 
+warren_device_code pack(std::int32_t device, void* packed, const warren_device_piece* pieces, std::size_t count,
+                        void* stream) {
+  if (const char* why = why_not_pack(count); why != nullptr) return failed(why);
+  return on_device(device, "pack",
+                   [&] { return launch_pack(packed, pieces, count, static_cast<cudaStream_t>(stream)); });
+}
+
+warren_device_code unpack(std::int32_t device, const void* packed, const warren_device_piece* pieces, std::size_t count,
+                          void* stream) {
+  if (const char* why = why_not_pack(count); why != nullptr) return failed(why);
+  return on_device(device, "unpack",
+                   [&] { return launch_unpack(packed, pieces, count, static_cast<cudaStream_t>(stream)); });
+}
+
 #define WARREN_TEXT_OF(number) #number
 #define WARREN_TEXT(number) WARREN_TEXT_OF(number)
 constexpr warren_device_table kTable = {
@@ -208,11 +222,13 @@ constexpr warren_device_table kTable = {
     .reduce = reduce,
     .convert = convert,
     .checksum = checksum,
+    .pack = pack,
+    .unpack = unpack,
 };
 
 }  // namespace
 }  // namespace warren::cuda
 
-extern "C" __attribute__((visibility("default"))) const warren_device_table* warren_device_table_2(void) {
+extern "C" __attribute__((visibility("default"))) const warren_device_table* warren_device_table_3(void) {
   return &warren::cuda::kTable;
 }

@@ -12,9 +12,22 @@ const char* why_not_reduce(std::size_t inputs, warren_type type, warren_op op) {
 }
 
 const char* why_not_convert(warren_type out, warren_type in) {
-  const auto half = [](warren_type type) { return type == WARREN_F16 || type == WARREN_BF16; };
-  if ((out == WARREN_F32 && half(in)) || (in == WARREN_F32 && half(out))) return nullptr;
-  return "only f32 to f16 or bf16, and back, is converted";
+  const auto narrow = [](warren_type type) { return type == WARREN_F16 || type == WARREN_BF16 || type == WARREN_I8; };
+  if ((out == WARREN_F32 && narrow(in)) || (in == WARREN_F32 && narrow(out))) return nullptr;
+  return "only f32 to f16, bf16 or i8, and back, is converted";
+}
+
+const char* why_not_pack(std::size_t pieces) {
+  return pieces <= WARREN_DEVICE_MAX_PIECES ? nullptr : "at most 240 pieces are packed at once";
+}
+
+std::size_t converted_bytes(warren_type type, std::size_t count) {
+  switch (type) {
+    case WARREN_F32: return count * 4;
+    case WARREN_I8:
+      return (count + WARREN_DEVICE_I8_VALUES - 1) / WARREN_DEVICE_I8_VALUES * sizeof(warren_device_i8_block);
+    default: return count * 2;
+  }
 }
 
 }  // namespace warren::cuda

@@ -11,6 +11,10 @@ namespace warren::cuda {
 // Why the kernels do not serve it; nullptr: they do.
 [[nodiscard]] const char* why_not_reduce(std::size_t inputs, warren_type type, warren_op op);
 [[nodiscard]] const char* why_not_convert(warren_type out, warren_type in);
+[[nodiscard]] const char* why_not_pack(std::size_t pieces);
+
+// Of so many values of a type that convert() knows.
+[[nodiscard]] std::size_t converted_bytes(warren_type type, std::size_t count);
 
 // Calls f.operator()<Value, Op>() for what why_not_reduce() has let pass.
 template <class Value, class F>

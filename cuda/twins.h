@@ -12,5 +12,7 @@ namespace warren::cuda::twins {
 void reduce(void* out, const void* const* in, std::size_t inputs, std::size_t count, warren_type type, warren_op op);
 void convert(void* out, warren_type out_type, const void* in, warren_type in_type, std::size_t count);
 void checksum(std::uint64_t* out, const void* in, std::size_t bytes);
+void pack(void* packed, const warren_device_piece* pieces, std::size_t count);
+void unpack(const void* packed, const warren_device_piece* pieces, std::size_t count);
 
 }  // namespace warren::cuda::twins

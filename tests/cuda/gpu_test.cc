@@ -4,10 +4,11 @@
 #include <stdlib.h>
 
 #include <cstring>
-#include <map>
+#include <optional>
 #include <random>
-#include <thread>
+#include <string>
 
+#include "cuda/request.h"
 #include "cuda/twins.h"
 #include "tests/e2e/cluster.h"
 #include "worker/device/device_library.h"
@@ -172,42 +173,115 @@ TEST_F(Gpu, ConversionsAndChecksumsGiveTheTwinsBits) {
   EXPECT_EQ(got, want);
 }
 
+TEST_F(Gpu, BlocksOfI8AreTheTwins) {
+  for (const std::size_t count : {std::size_t{1}, std::size_t{255}, std::size_t{256}, std::size_t{3'000'001}}) {
+    // Misaligned by an element, which takes the way without vectors, too. Any bits have an infinity or NaN in almost
+    // every block; others have none.
+    for (const std::size_t skip : {0u, 1u}) {
+      for (const bool finite : {false, true}) {
+        SCOPED_TRACE(std::to_string(count) + " from " + std::to_string(skip) + (finite ? ", finite" : ""));
+        auto wide = any_bits((count + skip) * 4, 5);
+        for (std::size_t i = 3; finite && i < wide.size(); i += 4) wide[i] &= 0xbfu;
+        const std::size_t bytes = cuda::converted_bytes(WARREN_I8, count);
+        std::vector<std::uint8_t> want(bytes), got(bytes), want_wide(count * 4), got_wide(count * 4);
+        cuda::twins::convert(want.data(), WARREN_I8, wide.data() + skip * 4, WARREN_F32, count);
+        std::byte* const blocks = on_gpu(bytes);
+        ASSERT_EQ(
+            table_->convert(0, blocks, WARREN_I8, put(wide.data(), wide.size()) + skip * 4, WARREN_F32, count, stream_),
+            WARREN_DEVICE_OK)
+            << table_->error_text();
+        copy(got.data(), blocks, bytes, false);
+        EXPECT_EQ(got, want);
+        // Any bits are blocks too.
+        const auto any = any_bits(bytes, 6);
+        cuda::twins::convert(want_wide.data(), WARREN_F32, any.data(), WARREN_I8, count);
+        std::byte* const out = on_gpu((count + skip) * 4) + skip * 4;
+        ASSERT_EQ(table_->convert(0, out, WARREN_F32, put(any.data(), bytes), WARREN_I8, count, stream_),
+                  WARREN_DEVICE_OK)
+            << table_->error_text();
+        copy(got_wide.data(), out, got_wide.size(), false);
+        EXPECT_EQ(got_wide, want_wide);
+      }
+    }
+  }
+}
+
+TEST_F(Gpu, PacksAndUnpacks) {
+  std::mt19937 random(4);
+  for (const std::size_t packed_at : {0u, 4u, 7u}) {
+    std::vector<warren_device_piece> from, to;
+    std::vector<std::uint8_t> want;
+    std::vector<std::vector<std::uint8_t>> pieces;
+    for (std::size_t i = 0; i < WARREN_DEVICE_MAX_PIECES; i++) {
+      const std::size_t bytes = i % 9 == 0 ? 0 : i % 50 == 1 ? 3'000'000 + random() % 100 : random() % 5'000;
+      const std::size_t at = i % 4 == 0 ? random() % 16 : 0;
+      pieces.push_back(any_bits(bytes + at + 1, static_cast<unsigned>(i)));
+      from.push_back({put(pieces.back().data(), pieces.back().size()) + at, bytes});
+      pieces.back().erase(pieces.back().begin(), pieces.back().begin() + static_cast<std::ptrdiff_t>(at));
+      pieces.back().pop_back();
+      to.push_back({on_gpu(bytes + at + 1) + at, bytes});
+      want.insert(want.end(), pieces.back().begin(), pieces.back().end());
+    }
+    std::byte* const packed = on_gpu(want.size() + packed_at) + packed_at;
+    ASSERT_EQ(table_->pack(0, packed, from.data(), from.size(), stream_), WARREN_DEVICE_OK) << table_->error_text();
+    std::vector<std::uint8_t> got(want.size());
+    copy(got.data(), packed, got.size(), false);
+    EXPECT_EQ(got, want) << packed_at;
+    ASSERT_EQ(table_->unpack(0, packed, to.data(), to.size(), stream_), WARREN_DEVICE_OK) << table_->error_text();
+    for (std::size_t i = 0; i < to.size(); i++) {
+      std::vector<std::uint8_t> came(to[i].bytes);
+      if (!came.empty()) copy(came.data(), to[i].data, came.size(), false);
+      ASSERT_EQ(came, pieces[i]) << i << " at " << packed_at;
+    }
+    const std::vector<warren_device_piece> many(WARREN_DEVICE_MAX_PIECES + 1, {packed, 0});
+    EXPECT_EQ(table_->pack(0, packed, many.data(), many.size(), stream_), WARREN_DEVICE_FAILED);
+    EXPECT_EQ(table_->pack(0, packed, many.data(), many.size() - 1, stream_), WARREN_DEVICE_OK);
+  }
+}
+
 TEST_F(Gpu, AJobOnItGivesTheBitsOfTheCpu) {
   testing::Cluster cluster;
   const std::size_t count = 3'000'017;
-  std::vector<float> on_cpu, from_gpu;
   const auto values_of = [&](int rank) {
     std::vector<float> values(count);
     for (std::size_t i = 0; i < count; i++)
       values[i] = 1.0f / static_cast<float>(i % 1013 + static_cast<std::size_t>(rank) + 1);
     return values;
   };
+  const std::vector<std::optional<Wire>> wires{std::nullopt, Wire::bf16, Wire::f16};
+  std::vector<std::vector<float>> on_cpu(wires.size());
   cluster.run_well(
       3,
       [&](Communicator& comm) {
-        const auto sum = comm.allreduce(values_of(comm.rank()), Op::average);
-        if (comm.rank() == 0) on_cpu = sum;
+        for (std::size_t w = 0; w < wires.size(); w++) {
+          if (wires[w]) comm.wire(*wires[w]);
+          const auto sum = comm.allreduce(values_of(comm.rank()), Op::average);
+          if (comm.rank() == 0) on_cpu[w] = sum;
+        }
       },
       [](int, Options& o) { o.job = "cpu"; });
   std::vector<std::byte*> in, out;
   for (int rank = 0; rank < 3; rank++) {
     const auto values = values_of(rank);
     in.push_back(put(values.data(), count * sizeof(float)));
-    out.push_back(on_gpu(count * sizeof(float)));
+    for (std::size_t w = 0; w < wires.size(); w++) out.push_back(on_gpu(count * sizeof(float)));
   }
   cluster.run_well(
       3,
       [&](Communicator& comm) {
         const auto rank = static_cast<std::size_t>(comm.rank());
         comm.use_stream(stream_);
-        comm.allreduce(std::span(reinterpret_cast<float*>(in[rank]), count),
-                       std::span(reinterpret_cast<float*>(out[rank]), count), Op::average);
+        for (std::size_t w = 0; w < wires.size(); w++) {
+          if (wires[w]) comm.wire(*wires[w]);
+          comm.allreduce(std::span(reinterpret_cast<float*>(in[rank]), count),
+                         std::span(reinterpret_cast<float*>(out[rank * wires.size() + w]), count), Op::average);
+        }
       },
       [](int, Options& o) { o.job = "gpu"; });
-  for (std::byte* result : out) {
-    from_gpu.assign(count, 0);
-    copy(from_gpu.data(), result, count * sizeof(float), false);
-    EXPECT_EQ(from_gpu, on_cpu);
+  for (std::size_t i = 0; i < out.size(); i++) {
+    std::vector<float> from_gpu(count);
+    copy(from_gpu.data(), out[i], count * sizeof(float), false);
+    EXPECT_EQ(from_gpu, on_cpu[i % wires.size()]) << i;
   }
 }
 

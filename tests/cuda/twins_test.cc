@@ -4,8 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
+#include <random>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda/elements.h"
@@ -99,6 +105,201 @@ TEST(Twins, ConvertEveryHalfAndTheFloatsAroundThem) {
   check(oracle::BF16{}, WARREN_BF16);
 }
 
+// ---- I8
+
+constexpr std::size_t kValues = WARREN_DEVICE_I8_VALUES;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kLeastScale = 0x1p-126f;
+
+// What a block must be, in the plainest way: doubles hold each step exactly before it is rounded to f32.
+warren_device_i8_block block_of(const std::vector<float>& values, std::size_t first) {
+  const std::size_t end = std::min(values.size(), first + kValues);
+  warren_device_i8_block block{};
+  float largest = 127.0f * kLeastScale;
+  bool finite = true;
+  for (std::size_t i = first; i < end; i++) {
+    finite = finite && std::isfinite(values[i]);
+    largest = std::max(largest, std::fabs(values[i]));
+  }
+  block.scale = kNan;
+  if (!finite) return block;
+  block.scale = static_cast<float>(static_cast<double>(largest) / 127.0);
+  const auto factor = static_cast<float>(127.0 / static_cast<double>(largest));
+  for (std::size_t i = first; i < end; i++) {
+    const auto product = static_cast<float>(static_cast<double>(values[i]) * static_cast<double>(factor));
+    block.values[i - first] = static_cast<std::int8_t>(std::nearbyint(product));  // ties to even
+  }
+  return block;
+}
+
+// To blocks and back, with memory behind both that is not theirs; both as the oracle has it.
+std::vector<float> through_blocks(const std::vector<float>& values, std::vector<warren_device_i8_block>& got) {
+  const std::size_t blocks = (values.size() + kValues - 1) / kValues;
+  EXPECT_EQ(converted_bytes(WARREN_I8, values.size()), blocks * sizeof(warren_device_i8_block));
+  warren_device_i8_block other;
+  std::memset(&other, 0x5a, sizeof other);
+  got.assign(blocks + 1, other);
+  twins::convert(got.data(), WARREN_I8, values.data(), WARREN_F32, values.size());
+  EXPECT_EQ(std::memcmp(&got.back(), &other, sizeof other), 0) << "behind the last block";
+  got.pop_back();
+  std::vector<float> back(values.size() + 1, 77.0f);
+  twins::convert(back.data(), WARREN_F32, got.data(), WARREN_I8, values.size());
+  EXPECT_EQ(back.back(), 77.0f) << "behind the last value";
+  back.pop_back();
+  for (std::size_t b = 0; b < blocks; b++) {
+    const warren_device_i8_block want = block_of(values, b * kValues);
+    EXPECT_EQ(std::memcmp(&got[b], &want, sizeof want), 0) << "block " << b << ", scale " << got[b].scale;
+    for (std::size_t i = b * kValues; i < std::min(values.size(), (b + 1) * kValues); i++) {
+      const float value = std::isnan(want.scale) ? kNan : static_cast<float>(want.values[i % kValues]) * want.scale;
+      EXPECT_EQ(bits_of(back[i]), bits_of(value)) << i;
+    }
+  }
+  return back;
+}
+
+TEST(Twins, BlocksOfI8AreThoseOfTheTable) {
+  std::mt19937 random(7);
+  for (const std::size_t count : {std::size_t{0}, std::size_t{1}, kValues - 1, kValues, kValues + 1, 5 * kValues + 3}) {
+    // From the smallest denormals to the largest floats: the exponents of a block lie near each other, or anywhere.
+    for (const int around : {-149, -127, -119, 0, 100, 120}) {
+      SCOPED_TRACE(std::to_string(count) + " around 2^" + std::to_string(around));
+      std::vector<float> values(count);
+      for (float& value : values) {
+        const float fraction = static_cast<float>(random() % 0x1000000) * 0x1p-23f - 1.0f;
+        value = std::ldexp(fraction, around + static_cast<int>(random() % 8));
+      }
+      std::vector<warren_device_i8_block> blocks;
+      const auto back = through_blocks(values, blocks);
+      for (std::size_t i = 0; i < count; i++) {
+        const double scale = static_cast<double>(blocks[i / kValues].scale);
+        // Half a step, and what the roundings of factor, product and result make of 127 steps.
+        ASSERT_LE(std::fabs(static_cast<double>(back[i]) - static_cast<double>(values[i])), scale * 0.50004) << i;
+      }
+    }
+  }
+}
+
+TEST(Twins, I8RoundsTiesToEvenAndKeepsTheLargest) {
+  // A scale of 1: halves are ties.
+  std::vector<float> values{127.0f, -127.0f, 0.5f,   1.5f,    2.5f,        -0.5f,
+                            -1.5f,  -2.5f,   126.5f, -126.5f, 0.49999997f, -0.0f};
+  std::vector<warren_device_i8_block> blocks;
+  (void)through_blocks(values, blocks);
+  EXPECT_EQ(blocks[0].scale, 1.0f);
+  const std::vector<int> want{127, -127, 0, 2, 2, 0, -2, -2, 126, -126, 0, 0};
+  for (std::size_t i = 0; i < want.size(); i++) EXPECT_EQ(blocks[0].values[i], want[i]) << i;
+  for (std::size_t i = want.size(); i < kValues; i++) EXPECT_EQ(blocks[0].values[i], 0) << "filled up";
+  // Whatever the largest magnitude is, it comes out as 127 steps and nothing as more.
+  std::mt19937 random(3);
+  for (int n = 0; n < 100'000; n++) {
+    const float largest = float_of(static_cast<std::uint32_t>(random() % 0x7f800000u));
+    if (largest < 127.0f * kLeastScale) continue;
+    const BlockScale scale = scale_of(magnitude_of(-largest));
+    ASSERT_EQ(scaled_down(largest, scale.factor), 127) << largest;
+    ASSERT_EQ(scaled_down(-largest, scale.factor), -127) << largest;
+  }
+}
+
+TEST(Twins, I8OfZerosInfinitiesAndNans) {
+  std::vector<warren_device_i8_block> blocks;
+  std::vector<float> values(6 * kValues, 3.0f);
+  std::fill_n(values.begin(), kValues, -0.0f);
+  values[2 * kValues + 255] = kInfinity;
+  values[3 * kValues] = -kInfinity;
+  values[4 * kValues + 100] = float_of(0xff800001u);  // a signaling NaN with a sign
+  const auto back = through_blocks(values, blocks);
+  EXPECT_EQ(blocks[0].scale, kLeastScale);
+  for (std::size_t b = 0; b < 6; b++) {
+    const bool is_broken = b >= 2 && b <= 4;
+    for (std::size_t i = b * kValues; i < (b + 1) * kValues; i++) {
+      const float want = is_broken ? kNan : b == 0 ? 0.0f : 127.0f * (3.0f / 127.0f);
+      ASSERT_EQ(bits_of(back[i]), bits_of(want)) << i;
+    }
+    EXPECT_EQ(blocks[b].values[0], is_broken || b == 0 ? 0 : 127);
+  }
+  // What the table's own blocks never have.
+  warren_device_i8_block strange[2]{};
+  strange[0].scale = kInfinity;
+  strange[0].values[1] = -128;
+  strange[1].scale = -2.0f;
+  strange[1].values[0] = -128;
+  float out[kValues + 1];
+  twins::convert(out, WARREN_F32, strange, WARREN_I8, kValues + 1);
+  EXPECT_EQ(bits_of(out[0]), bits_of(kNan)) << "0 times infinity";
+  EXPECT_EQ(out[1], -kInfinity);
+  EXPECT_EQ(out[kValues], 256.0f);
+}
+
+// ---- packing
+
+// Packs pieces of these sizes, which begin so many bytes behind a multiple of 16, and unpacks them elsewhere; compares
+// with copies made one after the other, and looks at what lies between.
+void check_packing(const std::vector<std::pair<std::size_t, std::size_t>>& pieces, std::size_t packed_at) {
+  constexpr unsigned char kOther = 0xee;
+  std::size_t total = 0, space = 64;
+  for (const auto& [bytes, at] : pieces) {
+    total += bytes;
+    space += bytes + at + 48;
+  }
+  const auto begin_of = [](std::vector<unsigned char>& memory) {
+    return memory.data() + (16 - address_of(memory.data()) % 16) % 16;
+  };
+  std::vector<unsigned char> in(space, kOther), out(space, kOther), packed(total + 96, kOther);
+  std::vector<warren_device_piece> from, to;
+  std::size_t place = 16;
+  unsigned char value = 1;
+  std::vector<unsigned char> want(packed.size(), kOther), came(space, kOther);
+  unsigned char* const packed_begin = begin_of(packed) + 32 + packed_at;
+  std::size_t behind = static_cast<std::size_t>(packed_begin - packed.data());
+  for (const auto& [bytes, at] : pieces) {
+    unsigned char* const piece = begin_of(in) + place + at;
+    from.push_back({piece, bytes});
+    unsigned char* const target = begin_of(out) + place + at;
+    to.push_back({target, bytes});
+    for (std::size_t i = 0; i < bytes; i++, value = static_cast<unsigned char>(value % 201 + 1)) {
+      piece[i] = value;
+      want[behind++] = value;
+      came[static_cast<std::size_t>(target - out.data()) + i] = value;
+    }
+    place = (place + at + bytes + 16 + 15) / 16 * 16;
+  }
+  ASSERT_LE(place, space);
+  const auto in_before = in;
+  twins::pack(packed_begin, from.data(), from.size());
+  ASSERT_EQ(packed, want);
+  ASSERT_EQ(in, in_before);
+  twins::unpack(packed_begin, to.data(), to.size());
+  ASSERT_EQ(out, came);
+  ASSERT_EQ(packed, want);
+}
+
+TEST(Twins, PackingCopiesWhateverTheSizesAndAlignments) {
+  check_packing({}, 0);
+  check_packing({{0, 0}, {0, 3}}, 1);
+  for (std::size_t packed_at = 0; packed_at < 16; packed_at++) {
+    for (std::size_t at = 0; at < 16; at++) {
+      SCOPED_TRACE(std::to_string(packed_at) + ", " + std::to_string(at));
+      for (std::size_t bytes = 0; bytes < 50; bytes++) check_packing({{bytes, at}}, packed_at);
+      // Over the bounds of tiles, alone and among others.
+      check_packing({{kTileBytes - 1, at}, {0, 5}, {2 * kTileBytes + 33, at}, {1, 0}}, packed_at);
+    }
+  }
+  check_packing({{kTileBytes, 0}, {kTileBytes, 4}, {3 * kTileBytes, 8}}, 0);
+}
+
+TEST(Twins, PackingTakesAsManyPiecesAsItSays) {
+  std::mt19937 random(11);
+  std::vector<std::pair<std::size_t, std::size_t>> pieces;
+  for (std::size_t i = 0; i < WARREN_DEVICE_MAX_PIECES; i++) {
+    // Some small, some larger than a tile, some of none, also at the ends.
+    const std::size_t bytes = i % 7 == 0 ? 0 : i % 31 == 1 ? kTileBytes + random() % 5'000 : random() % 300;
+    pieces.emplace_back(bytes, random() % 16);
+  }
+  check_packing(pieces, 0);
+  check_packing(pieces, 7);
+}
+
 TEST(Twins, ChecksumsNoticeChangesPlacesAndLengths) {
   constexpr std::size_t kBytes = WARREN_DEVICE_CHECKSUM_BLOCK + 1'003;
   std::vector<std::uint8_t> bytes(kBytes);
@@ -134,7 +335,11 @@ TEST(Twins, WhatIsNotServedIsRefused) {
   EXPECT_NE(why_not_reduce(2, WARREN_F64, WARREN_SUM), nullptr);
   EXPECT_NE(why_not_reduce(2, WARREN_F32, WARREN_BIT_OR), nullptr);
   EXPECT_EQ(why_not_convert(WARREN_F32, WARREN_F16), nullptr);
+  EXPECT_EQ(why_not_convert(WARREN_I8, WARREN_F32), nullptr);
   EXPECT_NE(why_not_convert(WARREN_BF16, WARREN_F16), nullptr);
+  EXPECT_NE(why_not_convert(WARREN_I8, WARREN_BF16), nullptr);
+  EXPECT_EQ(why_not_pack(WARREN_DEVICE_MAX_PIECES), nullptr);
+  EXPECT_NE(why_not_pack(WARREN_DEVICE_MAX_PIECES + 1), nullptr);
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
  * serves machines with and without GPUs. libwarren_cuda.so is one implementation; the tests have another, whose device
  * memory is memory that the program cannot touch.
  *
- * The library exports `const warren_device_table* warren_device_table_2(void)`; the symbol's number is the table's
+ * The library exports `const warren_device_table* warren_device_table_3(void)`; the symbol's number is the table's
  * version, and changes whenever this file does in a way that the other side would notice.
  *
  * Every function may be called from any thread at any time, and changes nothing of the calling thread but error_text.
@@ -21,8 +21,8 @@
 extern "C" {
 #endif
 
-#define WARREN_DEVICE_TABLE_VERSION 2
-#define WARREN_DEVICE_TABLE_SYMBOL "warren_device_table_2"
+#define WARREN_DEVICE_TABLE_VERSION 3
+#define WARREN_DEVICE_TABLE_SYMBOL "warren_device_table_3"
 
 typedef enum warren_device_code {
   WARREN_DEVICE_OK = 0,
@@ -38,6 +38,23 @@ typedef enum warren_device_code {
 #define WARREN_DEVICE_MAX_INPUTS 64
 /* checksum() gives one number for each block of this many bytes. */
 #define WARREN_DEVICE_CHECKSUM_BLOCK ((size_t)4 << 20)
+/* Pieces of one pack() or unpack(): they go with the launch, whose arguments may have 4 KiB. */
+#define WARREN_DEVICE_MAX_PIECES 240
+/* Values that share a scale. */
+#define WARREN_DEVICE_I8_VALUES 256
+
+/* So many values as I8: value i stands for values[i] * scale. Of one size and by itself, so that any range of blocks
+ * can be sent, kept and converted back alone. */
+typedef struct warren_device_i8_block {
+  float scale;
+  int8_t values[WARREN_DEVICE_I8_VALUES];
+} warren_device_i8_block;
+
+/* Some of a device's memory. */
+typedef struct warren_device_piece {
+  void* data;
+  size_t bytes;
+} warren_device_piece;
 
 typedef struct warren_device_table {
   uint32_t version; /* WARREN_DEVICE_TABLE_VERSION */
@@ -84,12 +101,25 @@ typedef struct warren_device_table {
    * read before the function returns; out may be one of the inputs. */
   warren_device_code (*reduce)(int32_t device, void* out, const void* const* in, size_t inputs, size_t count,
                                warren_type type, warren_op op, void* stream);
-  /* F32 to F16 or BF16, or back. Not in place. */
+  /* F32 to F16, BF16 or I8, or back. Not in place.
+   *
+   * I8 stands for warren_device_i8_block: `count` values are count / WARREN_DEVICE_I8_VALUES blocks, rounded up, the
+   * last one filled up with zeros. With m the largest magnitude of a block, but 127 * 2^-126 at least, its scale is m /
+   * 127 and each of its values is value * (127 / m), to the nearest, ties to even: -127 .. 127, off by half a scale. So
+   * a block of zeros is one of zeros, which come back as +0. A block with an infinity or NaN has the one NaN for its
+   * scale and zeros for its values, and all of it comes back as that NaN. Coming back, any scale is taken, and -128. */
   warren_device_code (*convert)(int32_t device, void* out, warren_type out_type, const void* in, warren_type in_type,
                                 size_t count, void* stream);
   /* out[b]: of the b-th block of WARREN_DEVICE_CHECKSUM_BLOCK bytes; the last one may be shorter. `in` is aligned to 8
    * bytes. */
   warren_device_code (*checksum)(int32_t device, uint64_t* out, const void* in, size_t bytes, void* stream);
+  /* Up to WARREN_DEVICE_MAX_PIECES pieces, one behind the other without gaps, to `packed`, or from there: of any size,
+   * 0 too, and alignment; fastest, 16 bytes at once, where a piece and its place in `packed` lie alike to 16 bytes. One
+   * launch. `pieces` itself lies on the CPU and is read before the function returns. Nothing of it overlaps. */
+  warren_device_code (*pack)(int32_t device, void* packed, const warren_device_piece* pieces, size_t count,
+                             void* stream);
+  warren_device_code (*unpack)(int32_t device, const void* packed, const warren_device_piece* pieces, size_t count,
+                               void* stream);
 } warren_device_table;
 
 typedef const warren_device_table* (*warren_device_table_function)(void);

@@ -26,7 +26,8 @@ namespace warren::test {
 namespace {
 
 constexpr int kDevices = 2;
-constexpr std::size_t kDeviceBytes = std::size_t{256} << 20;
+// Addresses alone, until they are used. What a test's device has failed with is never used again.
+constexpr std::size_t kDeviceBytes = std::size_t{1} << 30;
 constexpr std::size_t kAlignment = 256;
 
 // Of a fixed size and in static memory of threads: LeakSanitizer (gcc 12) takes the memory that the loader gives a
@@ -473,8 +474,8 @@ warren_device_code convert(std::int32_t device, void* out, warren_type out_type,
                            std::size_t count, void* stream) {
   FAKE_MEETS("convert");
   if (const char* why = cuda::why_not_convert(out_type, in_type); why != nullptr) return failed(why);
-  const std::byte* const source = memory(device).behind(in, count * (in_type == WARREN_F32 ? 4 : 2));
-  std::byte* const target = memory(device).behind(out, count * (out_type == WARREN_F32 ? 4 : 2));
+  const std::byte* const source = memory(device).behind(in, cuda::converted_bytes(in_type, count));
+  std::byte* const target = memory(device).behind(out, cuda::converted_bytes(out_type, count));
   if (source == nullptr || target == nullptr) return failed("an operand is not this device's memory");
   queue(device, stream, "stream.convert", [=] { cuda::twins::convert(target, out_type, source, in_type, count); });
   return WARREN_DEVICE_OK;
@@ -488,6 +489,44 @@ warren_device_code checksum(std::int32_t device, std::uint64_t* out, const void*
   if (source == nullptr || target == nullptr) return failed("an operand is not this device's memory");
   queue(device, stream, "stream.checksum",
         [=] { cuda::twins::checksum(reinterpret_cast<std::uint64_t*>(target), source, bytes); });
+  return WARREN_DEVICE_OK;
+}
+
+// Where the streams find these pieces; `bytes`: of all. Empty: not all of them are this device's memory.
+std::vector<warren_device_piece> behind_all(std::int32_t device, const warren_device_piece* pieces, std::size_t count,
+                                            std::size_t& bytes) {
+  std::vector<warren_device_piece> all;
+  bytes = 0;
+  for (std::size_t i = 0; i < count; i++) {
+    std::byte* const at = memory(device).behind(pieces[i].data, pieces[i].bytes);
+    if (at == nullptr) return {};
+    all.push_back({at, pieces[i].bytes});
+    bytes += pieces[i].bytes;
+  }
+  return all;
+}
+
+warren_device_code pack(std::int32_t device, void* packed, const warren_device_piece* pieces, std::size_t count,
+                        void* stream) {
+  FAKE_MEETS("pack");
+  if (const char* why = cuda::why_not_pack(count); why != nullptr) return failed(why);
+  std::size_t bytes = 0;
+  auto all = behind_all(device, pieces, count, bytes);
+  std::byte* const target = memory(device).behind(packed, bytes);
+  if (all.size() != count || target == nullptr) return failed("an operand is not this device's memory");
+  queue(device, stream, "stream.pack", [=] { cuda::twins::pack(target, all.data(), all.size()); });
+  return WARREN_DEVICE_OK;
+}
+
+warren_device_code unpack(std::int32_t device, const void* packed, const warren_device_piece* pieces, std::size_t count,
+                          void* stream) {
+  FAKE_MEETS("unpack");
+  if (const char* why = cuda::why_not_pack(count); why != nullptr) return failed(why);
+  std::size_t bytes = 0;
+  auto all = behind_all(device, pieces, count, bytes);
+  const std::byte* const source = memory(device).behind(packed, bytes);
+  if (all.size() != count || source == nullptr) return failed("an operand is not this device's memory");
+  queue(device, stream, "stream.unpack", [=] { cuda::twins::unpack(source, all.data(), all.size()); });
   return WARREN_DEVICE_OK;
 }
 
@@ -515,6 +554,8 @@ constexpr warren_device_table kTable = {
     .reduce = reduce,
     .convert = convert,
     .checksum = checksum,
+    .pack = pack,
+    .unpack = unpack,
 };
 
 constexpr FakeControls kControls = {
@@ -542,7 +583,7 @@ constexpr FakeControls kControls = {
 }  // namespace
 }  // namespace warren::test
 
-extern "C" __attribute__((visibility("default"))) const warren_device_table* warren_device_table_2(void) {
+extern "C" __attribute__((visibility("default"))) const warren_device_table* warren_device_table_3(void) {
   return &warren::test::kTable;
 }
 
