@@ -3,8 +3,10 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
 #include <string>
 
+#include "recovery/check.h"
 #include "recovery/limits.h"
 
 namespace warren::worker {
@@ -165,6 +167,24 @@ BufferBytes buffer_bytes(const CallSpec& spec, const GroupShape& group) {
   }
   const std::uint64_t width = element_bytes(spec);
   return {elements.input * width, elements.output * width};
+}
+
+NarrowCopies narrow_copies(const CallSpec& spec, const GroupShape& group) {
+  constexpr std::uint64_t kNarrowBytes = 2;
+  const BufferBytes wide = buffer_bytes(spec, group);
+  NarrowCopies copies;
+  copies.input_bytes = wide.input / sizeof(float) * kNarrowBytes;
+  copies.output_bytes = wide.output / sizeof(float) * kNarrowBytes;
+  copies.bytes = std::max(copies.input_bytes, copies.output_bytes);
+  const std::uint64_t share = static_cast<std::uint64_t>(group.rank) * spec.count * kNarrowBytes;
+  if (copies.input_bytes < copies.output_bytes) copies.input_at = share;
+  if (copies.output_bytes < copies.input_bytes) copies.output_at = share;
+  return copies;
+}
+
+DataType narrow_type(DataType wire) {
+  WARREN_CHECK(wire == DataType::kF16 || wire == DataType::kBF16, "validated: f32 as f16 or bf16");
+  return wire == DataType::kF16 ? DataType::kF32AsF16 : DataType::kF32AsBF16;
 }
 
 Fingerprint fingerprint_of(const CallSpec& spec, std::uint8_t algorithm) {

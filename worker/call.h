@@ -61,6 +61,17 @@ struct BufferBytes {
 };
 [[nodiscard]] BufferBytes buffer_bytes(const CallSpec& spec, const GroupShape& group);
 
+// A call with a wire type is made on copies of its buffers in that type: both in one piece of memory, in place as the
+// collective has it, with this rank's share where it belongs in the larger one.
+struct NarrowCopies {
+  std::uint64_t bytes = 0;  // of all
+  std::uint64_t input_at = 0, input_bytes = 0;
+  std::uint64_t output_at = 0, output_bytes = 0;
+};
+[[nodiscard]] NarrowCopies narrow_copies(const CallSpec& spec, const GroupShape& group);
+// The type of such a call.
+[[nodiscard]] DataType narrow_type(DataType wire);
+
 // What this rank says it is calling. `algorithm` is schedule::Algorithm.
 [[nodiscard]] Fingerprint fingerprint_of(const CallSpec& spec, std::uint8_t algorithm);
 

@@ -1,6 +1,5 @@
 #include "worker/narrowing.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -11,8 +10,6 @@
 
 namespace warren::worker {
 namespace {
-
-constexpr std::size_t kNarrowBytes = 2;
 
 class NarrowedCall final : public CallBuffers {
  public:
@@ -60,22 +57,20 @@ class NarrowedCall final : public CallBuffers {
 
 Status narrow(Call& call, const GroupShape& group, const std::shared_ptr<CopyMemory>& memory) {
   CallSpec& spec = call.spec;
-  WARREN_CHECK(spec.type == DataType::kF32 && (spec.wire == DataType::kF16 || spec.wire == DataType::kBF16),
-               "validated: f32 as f16 or bf16");
+  WARREN_CHECK(spec.type == DataType::kF32, "validated: f32 as f16 or bf16");
   const BufferBytes wide = buffer_bytes(spec, group);
-  const std::uint64_t in = wide.input / sizeof(float), out = wide.output / sizeof(float);
-  auto taken = memory->take(std::max(in, out) * kNarrowBytes);
+  const NarrowCopies copies = narrow_copies(spec, group);
+  auto taken = memory->take(copies.bytes);
   if (!taken.ok()) return taken.status().because_of_this(std::string(to_string(spec.collective)));
   const auto convert = Reducer::make(spec.wire, ReduceOp::kSum, 1);
   WARREN_CHECK(convert.ok(), "16-bit floats are added");
   std::byte* const base = taken.value().data.get();
   auto narrowed =
       std::make_unique<NarrowedCall>(spec, std::move(call.buffers), memory, std::move(taken).value(), convert.value());
-  // In place, as the collective has it: this rank's share stands where it belongs in the larger buffer.
-  const std::uint64_t share = static_cast<std::uint64_t>(group.rank) * spec.count * kNarrowBytes;
-  narrowed->input = {static_cast<std::byte*>(const_cast<void*>(spec.input)), base + (in < out ? share : 0), in};
-  narrowed->output = {static_cast<std::byte*>(spec.output), base + (out < in ? share : 0), out};
-  spec.type = spec.wire == DataType::kF16 ? DataType::kF32AsF16 : DataType::kF32AsBF16;
+  narrowed->input = {static_cast<std::byte*>(const_cast<void*>(spec.input)), base + copies.input_at,
+                     wide.input / sizeof(float)};
+  narrowed->output = {static_cast<std::byte*>(spec.output), base + copies.output_at, wide.output / sizeof(float)};
+  spec.type = narrow_type(spec.wire);
   spec.input = narrowed->input.narrow;
   spec.output = narrowed->output.narrow;
   spec.prepare = [](void* context) { static_cast<NarrowedCall*>(context)->fill(); };

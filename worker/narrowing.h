@@ -13,7 +13,8 @@
 namespace warren::worker {
 
 // Gives a validated call that has a wire type, and whose buffers are memory of the CPU, such a copy, and itself as
-// spec.prepare; what its buffers were before (Staging) stays in force around it. kExhausted: no memory.
+// spec.prepare; what its buffers were before (Staging, which may have left it a wire type) stays in force around it.
+// kExhausted: no memory.
 [[nodiscard]] Status narrow(Call& call, const GroupShape& group, const std::shared_ptr<CopyMemory>& memory);
 
 }  // namespace warren::worker

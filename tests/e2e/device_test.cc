@@ -12,6 +12,7 @@
 #include <future>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <thread>
 
 #include "tests/e2e/cluster.h"
@@ -133,6 +134,29 @@ Results every_collective(Communicator& comm, Where where, bool mixed, std::size_
     comm.all_to_all(d.span(), e.span());
     out.push_back(e.read());
   }
+  // As f16 and bf16 on their way.
+  for (const Wire wire : {Wire::f16, Wire::bf16}) {
+    auto a = in(n), b = empty(n), c = whole(n);
+    comm.wire(wire).allreduce(a.span(), b.span(), Op::average);
+    out.push_back(b.read());
+    out.push_back(a.read());
+    comm.wire(wire).allreduce(c.span(), Op::max);
+    out.push_back(c.read());
+    auto d = in(n), e = empty(n * ranks);
+    comm.wire(wire).allgather(d.span(), e.span());
+    out.push_back(e.read());
+    auto f = in(n * ranks), g = empty(n), h = whole(n * ranks);
+    comm.wire(wire).reduce_scatter(f.span(), g.span());
+    out.push_back(g.read());
+    comm.wire(wire).reduce_scatter(h.span(), h.span().subspan(me * n, n));
+    const auto part = h.read();
+    out.emplace_back(part.begin() + static_cast<std::ptrdiff_t>(me * n),
+                     part.begin() + static_cast<std::ptrdiff_t>((me + 1) * n));
+    comm.wire(wire);
+    auto handle = comm.allreduce_async(a.span());
+    handle.wait();
+    out.push_back(a.read());
+  }
   {
     auto a = in(n), b = empty(n);
     const int next = (rank + 1) % comm.world_size(), before = (rank + comm.world_size() - 1) % comm.world_size();
@@ -201,6 +225,19 @@ TEST_F(Devices, LargeAllreducesGiveTheBitsOfTheCpu) {
           out.push_back(b.read());
           // With a function that makes the input.
           comm.allreduce(b.span(), Op::max, [&] { b.write(values_of(comm.rank() + 3, kLarge)); });
+          out.push_back(b.read());
+          // As f16 and bf16 on their way, in place and not, also two at once.
+          comm.wire(Wire::bf16).allreduce(in.span(), sum.span(), Op::average);
+          out.push_back(sum.read());
+          out.push_back(in.read());
+          a.write(values_of(comm.rank() + 4, kLarge));
+          auto third = comm.wire(Wire::f16).allreduce_async(a.span());
+          auto fourth = comm.wire(Wire::bf16).allreduce_async(in.span());
+          third.wait();
+          out.push_back(a.read());
+          fourth.wait();
+          out.push_back(in.read());
+          comm.wire(Wire::f16).allreduce(b.span(), Op::max, [&] { b.write(values_of(comm.rank() + 5, kLarge)); });
           out.push_back(b.read());
         },
         [name = name](int, Options& o) { o.job = std::string(name) + "-large"; });
@@ -275,14 +312,15 @@ void apart(int rank, Options& o) {
 // Rank 1's GPU fails at the `after`-th `where` of the second round in its first life; the job goes on with its next
 // one.
 void fails_and_comes_back(Cluster& cluster, const char* where, FakeFault fault, const std::string& says,
-                          std::size_t count = 5'000, int after = 0) {
+                          std::size_t count = 5'000, int after = 0, std::optional<Wire> wire = std::nullopt) {
   SCOPED_TRACE(std::string(where) + " " + std::to_string(count));
-  const std::string job =
-      std::string("job-") + (fault == FakeFault::kHang ? "hang-" : "") + where + std::to_string(count);
-  std::promise<void> failed;
+  const std::string job = std::string("job-") + (fault == FakeFault::kHang ? "hang-" : "") + where +
+                          std::to_string(count) + "-" + std::to_string(after) + (wire ? "-wire" : "");
+  std::promise<void> failed, done;
   std::shared_future<void> has_failed = failed.get_future().share();
-  const auto round = [count](Communicator& comm, int number) {
+  const auto round = [count, wire](Communicator& comm, int number) {
     const DeviceArray<float> in(values_of(comm.rank() + number, count)), out(std::vector<float>(count, 0.0f));
+    if (wire) comm.wire(*wire);
     comm.allreduce(in.span(), out.span());
     return out.read();
   };
@@ -293,13 +331,17 @@ void fails_and_comes_back(Cluster& cluster, const char* where, FakeFault fault, 
     try {
       Communicator first = Communicator::create(o);
       seen[1].push_back(round(first, 0));
+      // The fault is of the one device that both have: rank 0 must be done with it.
+      EXPECT_EQ(done.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
       const DeviceArray<float> in(values_of(2, count)), out(std::vector<float>(count, 0.0f));
       fake_gpu().controls.arm(where, after, fault);
+      if (wire) first.wire(*wire);
       first.allreduce(in.span(), out.span());
       ADD_FAILURE() << "the GPU has failed";
     } catch (const Error& e) {
       EXPECT_THAT(e.what(), HasSubstr(says));
-      EXPECT_THAT(e.what(), HasSubstr("rank 1's allreduce(f32, sum, count " + std::to_string(count)));
+      EXPECT_THAT(e.what(), HasSubstr(std::string("rank 1's allreduce(") + (wire ? "f32 as bf16" : "f32") +
+                                      ", sum, count " + std::to_string(count)));
       EXPECT_THAT(e.what(), HasSubstr("round p.1"));
       EXPECT_THAT(e.what(), HasSubstr("its next life takes its place"));
     }
@@ -325,6 +367,7 @@ void fails_and_comes_back(Cluster& cluster, const char* where, FakeFault fault, 
     apart(0, o);
     Communicator comm = Communicator::create(o);
     seen[0].push_back(round(comm, 0));
+    done.set_value();
     has_failed.wait();
     for (int number = 1; number < 3; number++) seen[0].push_back(round(comm, number));
     comm.finalize();
@@ -347,6 +390,16 @@ TEST_F(Devices, AGpuThatFailsInMidRoundEndsALifeAndTheNextOneReplays) {
   fails_and_comes_back(cluster_, "stream.to_host", FakeFault::kError, "the input does not come", kLarge, 3);
   fails_and_comes_back(cluster_, "stream.to_host", FakeFault::kHang, "has not copied", kLarge, 3);
   fails_and_comes_back(cluster_, "query", FakeFault::kError, "injected into query", kLarge, 2);
+}
+
+TEST_F(Devices, AGpuThatFailsToConvertEndsALifeAndTheNextOneReplays) {
+  const auto fails = [&](const char* where, FakeFault fault, const std::string& says, std::size_t count, int after) {
+    fails_and_comes_back(cluster_, where, fault, says, count, after, Wire::bf16);
+  };
+  fails("convert", FakeFault::kError, "cannot read the input of", 5'000, 0);
+  fails("stream.convert", FakeFault::kHang, "has not copied", 5'000, 0);
+  fails("stream.convert", FakeFault::kError, "the input does not come", kLarge, 1);
+  fails("stream.convert", FakeFault::kHang, "has not copied", kLarge, 1);
 }
 
 // The result is there, at rank 0 too, and only its way to the GPU is not.
@@ -803,7 +856,10 @@ TEST(DeviceProcesses, AreKilledInARoundAndGiveTheBitsOfTheCpu) {
   const std::string whole = folder / "whole";
   EXPECT_EQ(run_processes(whole, "gpu" + rounds + whole + " none none 0"), expected);
   // The fourth and fifth while the buffers of a large allreduce move, the last ones at the second and first checkpoint.
-  for (const char* kill : {"2 stream.to_host 17", "1 stream.to_device 22", "0 query 40", "2 stream.to_host 13",
+  // Those of stream.convert: while the input of a large allreduce with a wire type is narrowed, while its result is
+  // widened, and at one that does not move in pieces.
+  for (const char* kill : {"2 stream.convert 1", "1 stream.convert 4", "3 stream.convert 8", "2 convert 7",
+                           "2 stream.to_host 17", "1 stream.to_device 22", "0 query 40", "2 stream.to_host 13",
                            "1 stream.to_device 16", "3 stream.copy 1", "1 copy 0"}) {
     SCOPED_TRACE(kill);
     const std::string killed = folder / std::string(kill);

@@ -22,6 +22,7 @@ using warren::test::fake_gpu;
 
 constexpr std::size_t kCount = 3'000;
 constexpr std::size_t kLarge = 1'500'001;  // moves in pieces, while its round runs
+constexpr std::size_t kWire = 2'200'003;   // likewise, with a wire type: three pieces
 
 // An array on the fake device or on the CPU.
 template <class T>
@@ -75,18 +76,29 @@ void run(bool on_gpu, int rounds, const std::string& out_file) {
     auto sent = comm.send_async(sum.span(), static_cast<int>((rank + 1) % ranks));
     comm.recv(message.span(), static_cast<int>((rank + ranks - 1) % ranks));
     sent.wait();
+    std::vector<float> more(kCount);
     if (round % 3 == 1) {
       std::vector<float> spread(kLarge);
       for (std::size_t i = 0; i < kLarge; i++) spread[i] = mine[i % kCount] + static_cast<float>(i / kCount);
       Array<float> wide(on_gpu, spread);
       comm.allreduce(wide.span());
       const auto wider = wide.read();
-      for (std::size_t i = 0; i < kLarge; i++) state[i % kCount] = (state[i % kCount] + wider[i]) / 256.0f;
+      for (std::size_t i = 0; i < kLarge; i++) more[i % kCount] = (more[i % kCount] + wider[i]) / 256.0f;
+    }
+    if (round % 3 == 0 && round > 0) {
+      std::vector<float> spread(kWire);
+      for (std::size_t i = 0; i < kWire; i++) spread[i] = mine[i % kCount] + static_cast<float>(i / kCount % 7);
+      Array<float> wide(on_gpu, spread), few(on_gpu, mine);
+      comm.wire(warren::Wire::bf16).allreduce(wide.span(), Op::average);
+      comm.wire(warren::Wire::f16).allreduce(few.span());
+      const auto wider = wide.read(), fewer = few.read();
+      for (std::size_t i = 0; i < kWire; i++) more[i % kCount] = (more[i % kCount] + wider[i]) / 256.0f;
+      for (std::size_t i = 0; i < kCount; i++) more[i] += fewer[i] / 32.0f;
     }
     const auto s = sum.read(), t = top.read(), a = all.read(), p = part.read(), m = message.read();
     const auto h = half.read();
     for (std::size_t i = 0; i < kCount; i++) {
-      state[i] = 0.5f * s[i] + t[i] + static_cast<float>(h[i]) + a[i + kCount] / 3.0f + p[i] / 64.0f - m[i];
+      state[i] = 0.5f * s[i] + t[i] + static_cast<float>(h[i]) + a[i + kCount] / 3.0f + p[i] / 64.0f - m[i] + more[i];
       state[i] = state[i] / 8.0f;
     }
     if (round % 3 == 2) {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "recovery/check.h"
 #include "worker/device/device_library.h"
@@ -19,6 +20,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kLooks = 200;
 constexpr auto kShortestSleep = std::chrono::microseconds(20);
 constexpr auto kLongestSleep = std::chrono::microseconds(1000);
+constexpr std::size_t kWireBytes = 2;  // of a value of f16 or bf16
 
 }  // namespace
 
@@ -80,11 +82,47 @@ Result<DeviceCopies::Lane> DeviceCopies::take_lane() {
   return lane;
 }
 
+Result<bool> DeviceCopies::converts(DeviceMemory& memory) {
+  const std::lock_guard lock(scratch_mutex_);
+  if (!asked_) {
+    auto block = memory.take(device_, kScratchBytes);
+    if (!block.ok()) return block.status();
+    asked_ = true;
+    scratch_ = std::move(block).value();
+    for (std::size_t i = 0; i < kScratches && scratch_.data() != nullptr; i++) {
+      idle_scratch_.push_back(scratch_.data() + i * chunk_bytes(WARREN_F16));
+    }
+  }
+  return scratch_.data() != nullptr;
+}
+
+std::byte* DeviceCopies::take_scratch() {
+  const std::lock_guard lock(scratch_mutex_);
+  if (idle_scratch_.empty()) return nullptr;
+  std::byte* const scratch = idle_scratch_.back();
+  idle_scratch_.pop_back();
+  return scratch;
+}
+
+void DeviceCopies::keep_scratch(std::byte* scratch) {
+  const std::lock_guard lock(scratch_mutex_);
+  idle_scratch_.push_back(scratch);
+}
+
 DeviceCopies::Flow::~Flow() {
-  // One that has failed is not used again.
-  if (!lane_ || under_way() != 0) return;
+  // What has failed is not used again.
+  if (under_way() != 0) return;
+  if (scratch_ != nullptr) copies_.keep_scratch(scratch_);
+  if (!lane_) return;
   const std::lock_guard lock(copies_.mutex_);
   copies_.lanes_.push_back(*lane_);
+}
+
+bool DeviceCopies::Flow::has_room() {
+  if (under_way() == Lane::kChunks) return false;
+  if (wire_ == WARREN_F32 || scratch_ != nullptr) return true;
+  if (began_) scratch_ = copies_.take_scratch();
+  return scratch_ != nullptr;
 }
 
 template <class Copy>
@@ -108,12 +146,28 @@ Status DeviceCopies::Flow::queue(Copy copy) {
   return code == WARREN_DEVICE_OK ? Status() : copies_.error(code, "cannot copy");
 }
 
+// What is converted uses the one scratch again and again: the stream carries all of it out in its order.
 Status DeviceCopies::Flow::to_host(std::byte* to, const void* from, std::size_t bytes) {
-  return queue([&](void* stream) { return copies_.table_.to_host(copies_.device_, to, from, bytes, stream); });
+  WARREN_CHECK(bytes <= chunk_bytes(wire_), "a chunk at most");
+  const warren_device_table& table = copies_.table_;
+  const std::int32_t device = copies_.device_;
+  return queue([&](void* stream) {
+    if (wire_ == WARREN_F32) return table.to_host(device, to, from, bytes, stream);
+    const auto code = table.convert(device, scratch_, wire_, from, WARREN_F32, bytes / kWireBytes, stream);
+    return code == WARREN_DEVICE_OK ? table.to_host(device, to, scratch_, bytes, stream) : code;
+  });
 }
 
 Status DeviceCopies::Flow::to_device(void* to, const std::byte* from, std::size_t bytes) {
-  return queue([&](void* stream) { return copies_.table_.to_device(copies_.device_, to, from, bytes, stream); });
+  WARREN_CHECK(bytes <= chunk_bytes(wire_), "a chunk at most");
+  const warren_device_table& table = copies_.table_;
+  const std::int32_t device = copies_.device_;
+  return queue([&](void* stream) {
+    if (wire_ == WARREN_F32) return table.to_device(device, to, from, bytes, stream);
+    const auto code = table.to_device(device, scratch_, from, bytes, stream);
+    return code == WARREN_DEVICE_OK ? table.convert(device, to, WARREN_F32, scratch_, wire_, bytes / kWireBytes, stream)
+                                    : code;
+  });
 }
 
 Status DeviceCopies::Flow::within(void* to, const void* from, std::size_t bytes) {
@@ -121,7 +175,7 @@ Status DeviceCopies::Flow::within(void* to, const void* from, std::size_t bytes)
 }
 
 Result<bool> DeviceCopies::Flow::look() {
-  if (under_way() == 0) return false;
+  if (under_way() == 0 && (wire_ == WARREN_F32 || began_)) return false;
   const auto is_reached = [this](void* event) -> Result<bool> {
     const auto code = copies_.table_.query(copies_.device_, event);
     if (code == WARREN_DEVICE_OK || code == WARREN_DEVICE_NOT_READY) return code == WARREN_DEVICE_OK;
@@ -132,6 +186,7 @@ Result<bool> DeviceCopies::Flow::look() {
     if (!reached.ok() || !reached.value()) return reached;
     began_ = true;
     since_ = Clock::now();
+    if (under_way() == 0) return false;
   }
   const std::size_t before = arrived_;
   while (under_way() != 0) {
@@ -142,6 +197,7 @@ Result<bool> DeviceCopies::Flow::look() {
   }
   if (arrived_ != before) {
     since_ = Clock::now();
+    if (under_way() == 0 && scratch_ != nullptr) copies_.keep_scratch(std::exchange(scratch_, nullptr));
     return true;
   }
   if (Clock::now() - since_ < std::chrono::milliseconds(copies_.stall_ms_)) return false;
@@ -155,7 +211,8 @@ Status DeviceCopies::wait(Flow& flow) {
   for (int looks = 0;; looks++) {
     const auto some = flow.look();
     if (!some.ok()) return some.status();
-    if (some.value()) return {};
+    // Or it may begin.
+    if (some.value() || (flow.under_way() == 0 && flow.has_room())) return {};
     if (ended()) {
       return {Code::kClosed, "the communicator was destroyed during a copy on GPU " + std::to_string(device_)};
     }
@@ -169,13 +226,13 @@ Status DeviceCopies::wait(Flow& flow) {
 }
 
 template <class Copy>
-Status DeviceCopies::copy(std::size_t bytes, const Event& after, Copy copy_chunk) {
-  const std::size_t chunks = (bytes + kDeviceChunkBytes - 1) / kDeviceChunkBytes;
-  Flow flow(*this, after);
+Status DeviceCopies::copy(std::size_t bytes, const Event& after, warren_type wire, Copy copy_chunk) {
+  const std::size_t chunk = chunk_bytes(wire), chunks = (bytes + chunk - 1) / chunk;
+  Flow flow(*this, after, wire);
   for (std::size_t queued = 0; flow.arrived() < chunks;) {
     for (; queued < chunks && flow.has_room(); queued++) {
-      const std::size_t at = queued * kDeviceChunkBytes;
-      if (const Status status = copy_chunk(flow, at, std::min(kDeviceChunkBytes, bytes - at)); !status.ok()) {
+      const std::size_t at = queued * chunk;
+      if (const Status status = copy_chunk(flow, at, std::min(chunk, bytes - at)); !status.ok()) {
         return status;
       }
     }
@@ -184,15 +241,16 @@ Status DeviceCopies::copy(std::size_t bytes, const Event& after, Copy copy_chunk
   return {};
 }
 
-Status DeviceCopies::to_host(std::byte* to, const void* from, std::size_t bytes, const Event& after) {
-  return copy(bytes, after, [&](Flow& flow, std::size_t at, std::size_t size) {
-    return flow.to_host(to + at, static_cast<const std::byte*>(from) + at, size);
+Status DeviceCopies::to_host(std::byte* to, const void* from, std::size_t bytes, const Event& after, warren_type wire) {
+  return copy(bytes, after, wire, [&](Flow& flow, std::size_t at, std::size_t size) {
+    return flow.to_host(to + at, static_cast<const std::byte*>(from) + bytes_on_gpu(wire, at), size);
   });
 }
 
-Status DeviceCopies::to_device(void* to, const std::byte* from, std::size_t bytes, const Event& after) {
-  return copy(bytes, after, [&](Flow& flow, std::size_t at, std::size_t size) {
-    return flow.to_device(static_cast<std::byte*>(to) + at, from + at, size);
+Status DeviceCopies::to_device(void* to, const std::byte* from, std::size_t bytes, const Event& after,
+                               warren_type wire) {
+  return copy(bytes, after, wire, [&](Flow& flow, std::size_t at, std::size_t size) {
+    return flow.to_device(static_cast<std::byte*>(to) + bytes_on_gpu(wire, at), from + at, size);
   });
 }
 

@@ -13,14 +13,32 @@
 #include <vector>
 
 #include "recovery/result.h"
+#include "worker/device/device_memory.h"
 #include "worker/device/device_table.h"
 
 namespace warren::worker {
 
 inline constexpr std::size_t kDeviceChunkBytes = std::size_t{4} << 20;
 
+// In which type f32 on a GPU lies in memory of the CPU, WARREN_F16 or WARREN_BF16: it is converted on the GPU, on its
+// way. WARREN_F32: whatever it is, it is copied as it is. Bytes of a copy, and what they are bytes of on the GPU:
+[[nodiscard]] constexpr std::size_t bytes_on_gpu(warren_type wire, std::size_t bytes) {
+  return wire == WARREN_F32 ? bytes : 2 * bytes;
+}
+// Of the CPU's memory.
+[[nodiscard]] constexpr std::size_t chunk_bytes(warren_type wire) {
+  return wire == WARREN_F32 ? kDeviceChunkBytes : kDeviceChunkBytes / 2;
+}
+
 // Any thread may call. Events and flows end before what made them.
 class DeviceCopies {
+ public:
+  // Flows that convert at once. A call's copies in and out are two, and the calls whose copies are under way few.
+  static constexpr std::size_t kScratches = 8;
+  // Of a GPU's memory: each of them converts a chunk at a time.
+  static constexpr std::size_t kScratchBytes = kScratches * chunk_bytes(WARREN_F16);
+
+ private:
   // A stream and the events behind its newest chunks.
   struct Lane {
     static constexpr std::size_t kChunks = 4;  // in flight
@@ -46,20 +64,26 @@ class DeviceCopies {
   // Copies in one direction that are carried out in their order, when `after` has been reached: until then they wait
   // for as long as the program's work takes. After a failure, and if it ends with copies under way, the memory may
   // still be read or written by the GPU. One thread at a time; nothing here waits.
+  //
+  // What is converted goes by way of memory of the GPU of which there is little, for all flows together. A flow has
+  // some while it has copies under way, and begins none before `after` has been reached: so none waits for a program's
+  // work with memory that others wait for.
   class Flow {
    public:
-    Flow(DeviceCopies& copies, const Event& after) : copies_(copies), after_(after) {}
+    // `wire` other than WARREN_F32: where converts() has said true.
+    Flow(DeviceCopies& copies, const Event& after, warren_type wire = WARREN_F32)
+        : copies_(copies), after_(after), wire_(wire) {}
     ~Flow();
     Flow(const Flow&) = delete;
     Flow& operator=(const Flow&) = delete;
 
-    // One more can be under way.
-    [[nodiscard]] bool has_room() const { return under_way() < Lane::kChunks; }
+    // One more can be under way, and is to be: this takes what it needs.
+    [[nodiscard]] bool has_room();
     [[nodiscard]] std::size_t under_way() const { return queued_ - arrived_; }
     [[nodiscard]] std::size_t arrived() const { return arrived_; }
     // `after` has been reached, as far as look() has seen.
     [[nodiscard]] bool began() const { return began_; }
-    // has_room(); up to kDeviceChunkBytes. kUnavailable: the GPU reports an error.
+    // has_room(); up to chunk_bytes() of the CPU's memory. kUnavailable: the GPU reports an error.
     [[nodiscard]] Status to_host(std::byte* to, const void* from, std::size_t bytes);
     [[nodiscard]] Status to_device(void* to, const std::byte* from, std::size_t bytes);
     // On the GPU; of any size.
@@ -73,6 +97,8 @@ class DeviceCopies {
 
     DeviceCopies& copies_;
     const Event& after_;
+    const warren_type wire_;
+    std::byte* scratch_ = nullptr;  // of the GPU, for what is converted
     std::optional<Lane> lane_;
     std::size_t queued_ = 0, arrived_ = 0;
     bool began_ = false;
@@ -94,9 +120,15 @@ class DeviceCopies {
   // The event stands behind what is on the caller's stream now.
   [[nodiscard]] Status record(const Event& event, void* stream);
 
-  // A flow of chunks, waited for until all is there. As of a flow; and kClosed: `ends`.
-  [[nodiscard]] Status to_host(std::byte* to, const void* from, std::size_t bytes, const Event& after);
-  [[nodiscard]] Status to_device(void* to, const std::byte* from, std::size_t bytes, const Event& after);
+  // Whether what is f32 on the GPU can be converted there: asks for memory for that once, and keeps it. False: the GPU
+  // has none. kUnavailable: it reports an error.
+  [[nodiscard]] Result<bool> converts(DeviceMemory& memory);
+
+  // A flow of chunks, waited for until all is there; `bytes` of the CPU's memory. As of a flow; and kClosed: `ends`.
+  [[nodiscard]] Status to_host(std::byte* to, const void* from, std::size_t bytes, const Event& after,
+                               warren_type wire = WARREN_F32);
+  [[nodiscard]] Status to_device(void* to, const std::byte* from, std::size_t bytes, const Event& after,
+                                 warren_type wire = WARREN_F32);
   // On the GPU, likewise, one after the other.
   struct Within {
     void* to = nullptr;
@@ -110,8 +142,11 @@ class DeviceCopies {
   [[nodiscard]] Result<Lane> take_lane();
   [[nodiscard]] Status wait(Flow& flow);
   template <class Copy>
-  [[nodiscard]] Status copy(std::size_t bytes, const Event& after, Copy copy_chunk);
+  [[nodiscard]] Status copy(std::size_t bytes, const Event& after, warren_type wire, Copy copy_chunk);
   void keep(void* event);
+  // Null: all of it is in use.
+  [[nodiscard]] std::byte* take_scratch();
+  void keep_scratch(std::byte* scratch);
 
   const warren_device_table& table_;
   const std::int32_t device_;
@@ -120,6 +155,10 @@ class DeviceCopies {
   std::mutex mutex_;
   std::vector<Lane> lanes_;    // idle
   std::vector<void*> events_;  // idle
+  std::mutex scratch_mutex_;   // guards what follows
+  bool asked_ = false;         // for memory
+  DeviceMemory::Block scratch_;
+  std::vector<std::byte*> idle_scratch_;
 };
 
 }  // namespace warren::worker

@@ -2,63 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <string>
 #include <thread>
 
-#include "worker/device/device_library.h"
-
 namespace warren::worker {
-
-SnapshotMemory::~SnapshotMemory() {
-  free_idle();
-}
-
-Result<SnapshotMemory::Block> SnapshotMemory::take(std::int32_t device, std::uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  Block block;
-  block.device_ = device;
-  if (const auto it = idle_.lower_bound({device, bytes}); it != idle_.end() && it->first.first == device) {
-    block.data_ = it->second;
-    block.bytes_ = it->first.second;
-    block.from_ = this;
-    idle_.erase(it);
-    return block;
-  }
-  if (bytes > budget_bytes_ || bytes_ > budget_bytes_ - bytes) free_idle();
-  if (bytes > budget_bytes_ || bytes_ > budget_bytes_ - bytes) return block;
-  void* memory = nullptr;
-  warren_device_code code = table_.allocate(device, bytes, &memory);
-  if (code == WARREN_DEVICE_NO_MEMORY && !idle_.empty()) {
-    free_idle();
-    code = table_.allocate(device, bytes, &memory);
-  }
-  if (code == WARREN_DEVICE_NO_MEMORY) return block;
-  if (code != WARREN_DEVICE_OK) return device_error(table_, code, "cannot allocate on GPU " + std::to_string(device));
-  bytes_ += bytes;
-  block.data_ = static_cast<std::byte*>(memory);
-  block.bytes_ = bytes;
-  block.from_ = this;
-  return block;
-}
-
-std::uint64_t SnapshotMemory::bytes() const {
-  const std::lock_guard lock(mutex_);
-  return bytes_;
-}
-
-void SnapshotMemory::give_back(std::int32_t device, std::byte* data, std::uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  idle_.emplace(std::pair(device, bytes), data);
-}
-
-void SnapshotMemory::free_idle() {
-  if (arena_.abandoned()) return;
-  for (const auto& [key, data] : idle_) {
-    (void)table_.release(key.first, data);
-    bytes_ -= key.second;
-  }
-  idle_.clear();
-}
 
 std::vector<Snapshot::Piece> Snapshot::cut(std::span<const Kept> kept) {
   std::vector<Piece> pieces;
@@ -88,7 +34,7 @@ std::uint64_t Snapshot::slots_bytes(std::span<const Piece> pieces) {
 }
 
 Snapshot::Snapshot(std::vector<Copied> copied, std::vector<Piece> pieces, DeviceCopies& copies,
-                   std::unique_ptr<DeviceCopies::Event> after, SnapshotMemory::Block block, PinnedArena::Block slots)
+                   std::unique_ptr<DeviceCopies::Event> after, DeviceMemory::Block block, PinnedArena::Block slots)
     : copied_(std::move(copied)),
       pieces_(std::move(pieces)),
       slot_bytes_(largest(pieces_)),

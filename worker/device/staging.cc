@@ -25,13 +25,13 @@ class StagedCall final : public CallBuffers {
       prepare(prepare_context);
       status_ = copies_.record(*after_, stream_);
     }
-    if (status_.ok()) status_ = copies_.to_host(input.host, input.device, input.bytes, *after_);
+    if (status_.ok()) status_ = copies_.to_host(input.host, input.device, input.bytes, *after_, input.wire);
     if (!status_.ok()) abandon();
   }
   [[nodiscard]] Status filled() const override { return status_; }
   [[nodiscard]] bool delivers() const override { return output.bytes != 0; }
   [[nodiscard]] Status deliver() override {
-    Status status = copies_.to_device(output.device, output.host, output.bytes, *after_);
+    Status status = copies_.to_device(output.device, output.host, output.bytes, *after_, output.wire);
     if (!status.ok()) abandon();
     return status;
   }
@@ -58,10 +58,10 @@ constexpr std::size_t kSliceBytes = 4 * kDeviceChunkBytes;
 // Larger ones move while the round runs. Up to this a call's thread waits for its copy and hands nothing over.
 constexpr std::size_t kStreamedBytes = kDeviceChunkBytes;
 
-// Whether the round can run while its buffers move: its schedule reads all of the input, and makes final what it has
-// read. One with a wire type narrows the whole input first.
-bool streams(const CallSpec& spec, const BufferBytes& sizes) {
-  return spec.collective == Collective::kAllreduce && spec.wire == DataType{} && sizes.output > kStreamedBytes;
+// Whether the round can run while its buffers, of so many bytes each, move: its schedule reads all of the input, and
+// makes final what it has read. One that is narrowed on the CPU is so as a whole, before.
+bool streams(const CallSpec& spec, std::uint64_t bytes) {
+  return spec.collective == Collective::kAllreduce && spec.wire == DataType{} && bytes > kStreamedBytes;
 }
 
 }  // namespace
@@ -99,6 +99,12 @@ Status Staging::stage(Call& call, const GroupShape& group) {
                                         " and the output on GPU " + std::to_string(out.value())};
   }
   DeviceCopies& copies = copies_on(stages_in ? in.value() : out.value());
+  bool narrows = false;
+  if (spec.wire != DataType{} && stages_in && stages_out) {
+    const auto converts = copies.converts(scratch_);
+    if (!converts.ok()) return converts.status().because_of_this(name);
+    narrows = converts.value();
+  }
   auto event = copies.make_event();
   if (!event.ok()) return event.status().because_of_this(name);
   if (const Status status = copies.record(*event.value(), spec.stream); !status.ok()) {
@@ -115,7 +121,16 @@ Status Staging::stage(Call& call, const GroupShape& group) {
     return memory.back().data();
   };
   Staged from, to;
-  if (stages_in && stages_out && input < output + sizes.output && output < input + sizes.input) {
+  if (narrows) {
+    const NarrowCopies narrow = narrow_copies(spec, group);
+    auto placed = place(narrow.bytes);
+    if (!placed.ok()) return placed.status();
+    const auto wire = static_cast<warren_type>(spec.wire);
+    from = {input, placed.value() + narrow.input_at, narrow.input_bytes, wire};
+    to = {output, placed.value() + narrow.output_at, narrow.output_bytes, wire};
+    spec.type = narrow_type(spec.wire);
+    spec.wire = {};
+  } else if (stages_in && stages_out && input < output + sizes.output && output < input + sizes.input) {
     // In place: one contains the other, and so do the copies.
     std::byte* const begin = std::min(input, output);
     std::byte* const end = std::max(input + sizes.input, output + sizes.output);
@@ -137,7 +152,7 @@ Status Staging::stage(Call& call, const GroupShape& group) {
   }
   if (stages_in) spec.input = from.host;
   if (stages_out) spec.output = to.host;
-  if (streams(spec, sizes)) {
+  if (streams(spec, narrows ? to.bytes : sizes.output)) {
     auto streamed =
         std::make_unique<StreamedCall>(copies, std::move(event).value(), spec.stream, from, to, std::move(memory));
     if (stages_in) {
@@ -254,7 +269,7 @@ Result<std::unique_ptr<Snapshot>> Staging::snapshot(std::span<const StatePiece> 
     device = lies.value();
     bytes += piece.bytes.size();
   }
-  auto block = device == WARREN_DEVICE_HOST ? Result<SnapshotMemory::Block>(SnapshotMemory::Block())
+  auto block = device == WARREN_DEVICE_HOST ? Result<DeviceMemory::Block>(DeviceMemory::Block())
                                             : snapshots_.take(device, bytes);
   if (!block.ok()) return block.status();
   std::vector<Snapshot::Copied> copied;

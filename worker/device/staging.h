@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,6 +16,7 @@
 #include "recovery/result.h"
 #include "worker/call.h"
 #include "worker/device/device_copies.h"
+#include "worker/device/device_memory.h"
 #include "worker/device/device_table.h"
 #include "worker/device/pinned_arena.h"
 #include "worker/device/snapshot.h"
@@ -29,13 +31,19 @@ class Staging {
   // long 4 MiB may take to be copied.
   Staging(const warren_device_table& table, std::uint64_t pinned_bytes, std::uint64_t snapshot_bytes,
           std::int64_t stall_ms)
-      : table_(table), stall_ms_(stall_ms), arena_(table, pinned_bytes), snapshots_(table, snapshot_bytes, arena_) {}
+      : table_(table),
+        stall_ms_(stall_ms),
+        arena_(table, pinned_bytes),
+        snapshots_(table, snapshot_bytes, arena_),
+        scratch_(table, std::numeric_limits<std::uint64_t>::max(), arena_) {}
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
   // Gives a validated call whose buffers are on a GPU copies of them, and itself as spec.prepare; leaves any other as
-  // it is. What is on spec.stream now, or what the program's prepare function puts there, is waited for before a buffer
-  // is read or written. A send's buffer is read here. kInvalidArgument: buffers on two GPUs. kExhausted: the budget.
+  // it is. With a wire type, and both buffers on the GPU, which has memory for it, the copies are of that type and the
+  // call is one on them as narrow() makes it; else it still has its wire type. What is on spec.stream now, or what the
+  // program's prepare function puts there, is waited for before a buffer is read or written. A send's buffer is read
+  // here. kInvalidArgument: buffers on two GPUs. kExhausted: the budget.
   [[nodiscard]] Status stage(Call& call, const GroupShape& group);
 
   // The same bytes in memory of the CPU.
@@ -59,6 +67,7 @@ class Staging {
   void end() { ends_.store(true, std::memory_order_relaxed); }
   [[nodiscard]] std::uint64_t pinned_bytes() const { return arena_.pinned_bytes(); }
   [[nodiscard]] std::uint64_t snapshot_bytes() const { return snapshots_.bytes(); }
+  [[nodiscard]] std::uint64_t scratch_bytes() const { return scratch_.bytes(); }
 
  private:
   [[nodiscard]] Result<std::int32_t> device_of(const void* pointer);
@@ -70,7 +79,8 @@ class Staging {
   const std::int64_t stall_ms_;
   std::atomic<bool> ends_{false};
   PinnedArena arena_;
-  SnapshotMemory snapshots_;
+  DeviceMemory snapshots_;
+  DeviceMemory scratch_;  // DeviceCopies::kScratchBytes of each GPU
   std::mutex mutex_;
   std::map<std::int32_t, std::unique_ptr<DeviceCopies>> copies_;  // by device
 };

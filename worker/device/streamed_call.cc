@@ -16,8 +16,8 @@ StreamedCall::StreamedCall(DeviceCopies& copies, std::unique_ptr<DeviceCopies::E
       input_(input),
       output_(output),
       memory_(std::move(memory)),
-      in_(copies, *after_),
-      out_(copies, *after_) {}
+      in_(copies, *after_, input.wire),
+      out_(copies, *after_, output.wire) {}
 
 StreamedCall::~StreamedCall() {
   // Whoever ends a call has seen its copies end, or a failure.
@@ -88,36 +88,34 @@ bool StreamedCall::moves() const {
 
 // Puts as many pieces of the input on their way as may be.
 Status StreamedCall::fill() {
-  while (in_.has_room()) {
+  for (;;) {
     ByteRange piece;
     {
       const std::lock_guard lock(mutex_);
-      if (!fills_ || filling_ == pieces_.size()) return {};
+      if (!fills_ || filling_ == pieces_.size() || !in_.has_room()) return {};
       piece = pieces_[filling_++];
       under_way_++;
     }
-    const Status status = in_.to_host(input_.host + piece.at, input_.device + piece.at, piece.bytes);
+    const Status status = in_.to_host(input_.host + piece.at, input_.on_gpu(piece.at), piece.bytes);
     if (!status.ok()) return status.because_of_this("the input does not come");
   }
-  return {};
 }
 
 // Likewise finals; the more of them wait, the larger the copies.
 Status StreamedCall::bring_back() {
-  while (out_.has_room()) {
+  for (;;) {
     ByteRange piece;
     {
       const std::lock_guard lock(mutex_);
-      if (waiting_.empty()) return {};
+      if (waiting_.empty() || !out_.has_room()) return {};
       const Interval first = waiting_.intervals().front();
-      piece = {first.begin, std::min<std::uint64_t>(first.end - first.begin, kDeviceChunkBytes)};
+      piece = {first.begin, std::min<std::uint64_t>(first.end - first.begin, chunk_bytes(output_.wire))};
       waiting_ = waiting_.minus(Ranges(piece.at, piece.at + piece.bytes));
       under_way_++;
     }
-    const Status status = out_.to_device(output_.device + piece.at, output_.host + piece.at, piece.bytes);
+    const Status status = out_.to_device(output_.on_gpu(piece.at), output_.host + piece.at, piece.bytes);
     if (!status.ok()) return status.because_of_this("the result does not come back");
   }
-  return {};
 }
 
 Result<bool> StreamedCall::look() {

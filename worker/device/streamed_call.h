@@ -16,12 +16,16 @@
 
 namespace warren::worker {
 
-// A buffer of the program on the GPU, and where the engine finds it. Without bytes: there is none, or it is not on a
-// GPU.
+// A buffer of the program on the GPU, and where the engine finds it, in `bytes` bytes. Without bytes: there is none, or
+// it is not on a GPU.
 struct Staged {
   std::byte* device = nullptr;
   std::byte* host = nullptr;
   std::size_t bytes = 0;
+  warren_type wire = WARREN_F32;  // as what f32 on the GPU lies there, as of DeviceCopies
+
+  // Of what lies at `at` for the engine.
+  [[nodiscard]] std::byte* on_gpu(std::size_t at) const { return device + bytes_on_gpu(wire, at); }
 };
 
 // In place or not: no byte of the output is final before that of the input has been read, and so has arrived. What
@@ -31,6 +35,7 @@ class StreamedCall final : public CallBuffers, public BufferStream {
   // The largest input piece. Each costs some microseconds of this CPU, and the first one, and the last final, are what
   // the round waits for.
   static constexpr std::size_t kPieceBytes = std::size_t{2} << 20;
+  static_assert(kPieceBytes <= chunk_bytes(WARREN_F16) && kPieceBytes <= chunk_bytes(WARREN_F32));
 
   // `after`: recorded where both buffers may be used, or recorded on `stream` when the program's prepare function has
   // returned. `memory`: what the copies lie in.

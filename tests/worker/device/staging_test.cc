@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -15,6 +16,7 @@
 #include "recovery/ranges.h"
 #include "tests/worker/device/fake_gpu.h"
 #include "worker/device/device_library.h"
+#include "worker/kernels/reduce.h"
 
 namespace warren::worker {
 namespace {
@@ -604,7 +606,7 @@ TEST_P(Streams, EndWithTheSession) {
 INSTANTIATE_TEST_SUITE_P(InPlace, Streams, testing::Bool());
 
 TEST_F(Stages, StreamsLargeAllreducesAlone) {
-  const DeviceArray<int> large(2 * kDeviceChunkBytes / sizeof(int));
+  const DeviceArray<int> large(2 * kDeviceChunkBytes / sizeof(int) + 2);
   const std::uint64_t count = kDeviceChunkBytes / sizeof(int);
   const auto streams = [&](Collective collective, std::uint64_t n, const auto& change) {
     Call call;
@@ -617,10 +619,12 @@ TEST_F(Stages, StreamsLargeAllreducesAlone) {
   EXPECT_TRUE(streams(Collective::kAllreduce, count + 1, as_it_is));
   EXPECT_FALSE(streams(Collective::kAllreduce, count, as_it_is)) << "one copy";
   EXPECT_FALSE(streams(Collective::kReduce, count + 1, as_it_is));
-  EXPECT_FALSE(streams(Collective::kAllreduce, count + 1, [](CallSpec& spec) {
+  const auto as_bf16 = [](CallSpec& spec) {
     spec.type = DataType::kF32;
     spec.wire = DataType::kBF16;
-  })) << "all of it is narrowed first";
+  };
+  EXPECT_TRUE(streams(Collective::kAllreduce, 2 * count + 2, as_bf16));
+  EXPECT_FALSE(streams(Collective::kAllreduce, 2 * count, as_bf16)) << "one copy of half the bytes";
   // What lies on the CPU is there.
   std::vector<int> on_cpu(count + 1);
   Call out, in;
@@ -632,7 +636,410 @@ TEST_F(Stages, StreamsLargeAllreducesAlone) {
   ASSERT_TRUE(staging_.stage(in, kShape).ok());
   in.buffers->stream()->conclude();
   EXPECT_FALSE(in.buffers->delivers() || in.buffers->stream()->moves());
+  Call narrow;
+  narrow.spec = spec_of(Collective::kAllreduce, on_cpu.data(), large.data(), count + 1);
+  as_bf16(narrow.spec);
+  ASSERT_TRUE(staging_.stage(narrow, kShape).ok());
+  EXPECT_EQ(narrow.buffers->stream(), nullptr) << "all of it is narrowed first, on the CPU";
+  EXPECT_EQ(narrow.spec.wire, DataType::kBF16);
 }
+
+// ---- wire types
+
+std::vector<float> floats(std::size_t count, int seed) {
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; i++) {
+    values[i] = static_cast<float>(seed + 1) / static_cast<float>(i % 10'007 + 3) * (i % 3 == 0 ? -1.0f : 1.0f);
+  }
+  if (count > 8) {
+    std::size_t at = count / 2;
+    for (const float special : {1e30f, -1e-41f, -0.0f, -std::numeric_limits<float>::infinity()}) values[at++] = special;
+  }
+  return values;
+}
+
+// By the core's own kernels, which narrow what lies on the CPU.
+std::vector<std::uint16_t> narrow_by_cpu(DataType wire, const std::vector<float>& values) {
+  std::vector<std::uint16_t> out(values.size());
+  const auto reducer = Reducer::make(wire, ReduceOp::kSum, 1);
+  reducer.value().copy(out.data(), Form::kValue, values.data(), Form::kPartial, values.size(), false);
+  return out;
+}
+std::vector<float> widen_by_cpu(DataType wire, const std::vector<std::uint16_t>& values) {
+  std::vector<float> out(values.size());
+  const auto reducer = Reducer::make(wire, ReduceOp::kSum, 1);
+  reducer.value().copy(out.data(), Form::kPartial, values.data(), Form::kValue, values.size(), false);
+  return out;
+}
+
+CallSpec wire_spec(Collective collective, DataType wire, const float* input, float* output, std::uint64_t count) {
+  CallSpec spec = spec_of(collective, input, output, count);
+  spec.type = DataType::kF32;
+  spec.wire = wire;
+  if (collective == Collective::kAllgather) spec.op = ReduceOp::kNone;
+  return spec;
+}
+
+const std::uint16_t* halves(const void* buffer) {
+  return static_cast<const std::uint16_t*>(buffer);
+}
+
+class Narrows : public Stages {
+ protected:
+  // Begins a call that does not move in pieces, and returns its input as the engine sees it.
+  static std::vector<std::uint16_t> filled(Call& call, std::size_t count) {
+    call.spec.prepare(call.spec.prepare_context);
+    EXPECT_TRUE(call.buffers->filled().ok()) << call.buffers->filled().describe();
+    return {halves(call.spec.input), halves(call.spec.input) + count};
+  }
+  static void give(Call& call, const std::vector<std::uint16_t>& result) {
+    std::copy(result.begin(), result.end(), static_cast<std::uint16_t*>(call.spec.output));
+    ASSERT_TRUE(call.buffers->delivers());
+    const Status delivered = call.buffers->deliver();
+    EXPECT_TRUE(delivered.ok()) << delivered.describe();
+  }
+};
+
+TEST_F(Narrows, OnTheGpuToTheBitsOfTheCpu) {
+  // Up to a chunk of the copy and more, which goes in one piece or several.
+  for (const std::size_t count : {std::size_t{1}, std::size_t{17}, std::size_t{100'001}, std::size_t{1'500'003}}) {
+    for (const DataType wire : {DataType::kF16, DataType::kBF16}) {
+      SCOPED_TRACE(std::to_string(count) + to_string(wire));
+      const auto values = floats(count, 1), others = floats(count, 2);
+      const DeviceArray<float> in(values), out(count);
+      Staging fresh(fake_gpu().table, 64 * kMiB, 0, kPatienceMs);
+      const std::uint64_t copied = fake_gpu().controls.calls("to_host"), kernels = fake_gpu().controls.calls("convert");
+      Call call;
+      call.spec = wire_spec(Collective::kAllreduce, wire, in.data(), out.data(), count);
+      ASSERT_TRUE(fresh.stage(call, kShape).ok());
+      EXPECT_EQ(call.spec.type, wire == DataType::kF16 ? DataType::kF32AsF16 : DataType::kF32AsBF16);
+      EXPECT_EQ(call.spec.wire, DataType{}) << "nobody narrows it once more";
+      EXPECT_EQ(call.spec.input, call.spec.output) << "in place";
+      // Half of what an f32 takes, rounded up as blocks are.
+      EXPECT_LE(fresh.pinned_bytes(), (64 << 10) + count * 5 / 2);
+      EXPECT_EQ(filled(call, count), narrow_by_cpu(wire, values));
+      const auto result = narrow_by_cpu(wire, others);
+      give(call, result);
+      const auto got = out.read(), want = widen_by_cpu(wire, result);
+      EXPECT_EQ(std::memcmp(got.data(), want.data(), count * sizeof(float)), 0);
+      EXPECT_EQ(in.read(), values);
+      const std::uint64_t chunks = (count * 2 + kDeviceChunkBytes / 2 - 1) / (kDeviceChunkBytes / 2);
+      EXPECT_EQ(fake_gpu().controls.calls("to_host") - copied, chunks);
+      EXPECT_EQ(fake_gpu().controls.calls("convert") - kernels, 2 * chunks);
+    }
+  }
+}
+
+TEST_F(Narrows, SharesStandWhereTheCollectiveHasThem) {
+  const auto values = floats(8, 1);
+  const DeviceArray<float> whole(values), share(std::vector<float>{5, 6});
+  for (const bool in_place : {false, true}) {
+    Call gather;
+    gather.spec =
+        wire_spec(Collective::kAllgather, DataType::kBF16, in_place ? whole.data() + 2 : share.data(), whole.data(), 2);
+    ASSERT_TRUE(validate(gather.spec, kShape).ok());
+    ASSERT_TRUE(staging_.stage(gather, kShape).ok());
+    EXPECT_EQ(halves(gather.spec.input), halves(gather.spec.output) + 2);
+    EXPECT_EQ(filled(gather, 2),
+              narrow_by_cpu(DataType::kBF16, in_place ? std::vector<float>{values[2], values[3]} : share.read()));
+    Call scatter;
+    scatter.spec = wire_spec(Collective::kReduceScatter, DataType::kF16, whole.data(),
+                             in_place ? whole.data() + 2 : share.data(), 2);
+    ASSERT_TRUE(staging_.stage(scatter, kShape).ok());
+    EXPECT_EQ(halves(scatter.spec.output), halves(scatter.spec.input) + 2);
+    EXPECT_EQ(filled(scatter, 8), narrow_by_cpu(DataType::kF16, whole.read()));
+    give(scatter, {0x3c00, 0x4000});
+    EXPECT_EQ((in_place ? whole : share).read()[in_place ? 2 : 0], 1.0f);
+    EXPECT_EQ((in_place ? whole : share).read()[in_place ? 3 : 1], 2.0f);
+    whole.write(values);
+  }
+}
+
+// As it was: copied as f32, and narrowed by who comes next.
+TEST_F(Narrows, OnTheCpuWhereTheGpuHasNoMemory) {
+  const DeviceArray<float> array(floats(100, 1));
+  const auto stays_wide = [&](Staging& staging) {
+    Call call;
+    call.spec = wire_spec(Collective::kAllreduce, DataType::kBF16, array.data(), array.data(), 100);
+    const Status staged = staging.stage(call, kShape);
+    EXPECT_TRUE(staged.ok()) << staged.describe();
+    const bool wide = call.spec.wire == DataType::kBF16;
+    EXPECT_EQ(call.spec.type, wide ? DataType::kF32 : DataType::kF32AsBF16);
+    call.spec.prepare(call.spec.prepare_context);
+    if (wide) {
+      EXPECT_EQ(std::memcmp(call.spec.input, array.read().data(), 400), 0);
+    }
+    return wide;
+  };
+  const std::uint64_t asked = fake_gpu().controls.calls("allocate");
+  fake_gpu().controls.arm("allocate", 0, FakeFault::kNoMemory);
+  EXPECT_TRUE(stays_wide(staging_));
+  EXPECT_TRUE(stays_wide(staging_));
+  EXPECT_EQ(fake_gpu().controls.calls("allocate"), asked + 1) << "it is not asked again and again";
+  EXPECT_EQ(staging_.scratch_bytes(), 0u);
+  const std::uint64_t released = fake_gpu().controls.calls("release");
+  {
+    Staging fresh(fake_gpu().table, 64 * kMiB, 0, kPatienceMs);
+    EXPECT_FALSE(stays_wide(fresh));
+    EXPECT_FALSE(stays_wide(fresh));
+    EXPECT_EQ(fake_gpu().controls.calls("allocate"), asked + 2) << "kept";
+    EXPECT_EQ(fresh.scratch_bytes(), DeviceCopies::kScratchBytes);
+  }
+  EXPECT_EQ(fake_gpu().controls.calls("release"), released + 1);
+}
+
+TEST_F(Narrows, FailWithTheReasonOfAnyCallAndKeepTheMemory) {
+  const DeviceArray<float> array(floats(2'000'000, 1));
+  for (const char* where :
+       {"locate", "allocate", "allocate_pinned", "make_event", "record", "make_stream", "wait_for", "query", "convert",
+        "stream.convert", "to_host", "stream.to_host", "to_device", "stream.to_device"}) {
+    for (const int after : {0, 2}) {
+      // The third of these widens, or is behind the last one.
+      if (after != 0 && !std::string(where).ends_with("convert")) continue;
+      SCOPED_TRACE(std::string(where) + " " + std::to_string(after));
+      auto fresh = std::make_unique<Staging>(fake_gpu().table, 64 * kMiB, 0, kPatienceMs);
+      const std::uint64_t freed = fake_gpu().controls.calls("release") + fake_gpu().controls.calls("free_pinned");
+      fake_gpu().controls.arm(where, after, FakeFault::kError);
+      {
+        Call call;
+        call.spec = wire_spec(Collective::kAllreduce, DataType::kBF16, array.data(), array.data(), 2'000'000);
+        Status status = fresh->stage(call, kShape);
+        const bool staged = status.ok();
+        if (staged) {
+          call.spec.prepare(call.spec.prepare_context);
+          status = call.buffers->filled();
+          if (status.ok()) status = call.buffers->deliver();
+        } else {
+          EXPECT_EQ(call.spec.input, array.data()) << "nothing was changed";
+          EXPECT_EQ(call.spec.wire, DataType::kBF16);
+        }
+        EXPECT_EQ(status.code(), Code::kUnavailable);
+        EXPECT_THAT(status.describe(), HasSubstr(std::string("injected into ") + where));
+        fake_gpu().controls.release();
+        call.buffers.reset();
+        fresh.reset();
+        // What a GPU that has failed may still use is not freed.
+        if (staged) {
+          EXPECT_EQ(fake_gpu().controls.calls("release") + fake_gpu().controls.calls("free_pinned"), freed);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Narrows, GiveUpAGpuThatHangs) {
+  const DeviceArray<float> array(floats(2'000'000, 1));
+  for (const int after : {0, 2}) {
+    Staging impatient(fake_gpu().table, 64 * kMiB, 0, kShortMs);
+    Call call;
+    call.spec = wire_spec(Collective::kAllreduce, DataType::kF16, array.data(), array.data(), 2'000'000);
+    ASSERT_TRUE(impatient.stage(call, kShape).ok());
+    fake_gpu().controls.arm("stream.convert", after, FakeFault::kHang);
+    call.spec.prepare(call.spec.prepare_context);
+    Status status = call.buffers->filled();
+    EXPECT_EQ(status.ok(), after == 2);
+    if (status.ok()) status = call.buffers->deliver();
+    EXPECT_EQ(status.code(), Code::kTimeout);
+    fake_gpu().controls.release();
+  }
+}
+
+// A large allreduce whose f32 are converted on the GPU while its round runs.
+class WireStreams : public ::testing::TestWithParam<bool> {
+ protected:
+  static constexpr std::size_t kCount = 2'500'001;  // three pieces
+  static constexpr GroupShape kShape{1, 4};
+  ~WireStreams() override {
+    fake_gpu().controls.release();
+    staging_.reset();
+  }
+  void stage(Call& call, const DeviceArray<float>& in, const DeviceArray<float>& out, void* stream = nullptr,
+             std::int64_t stall_ms = kPatienceMs) {
+    if (!staging_) staging_ = std::make_unique<Staging>(fake_gpu().table, 512 * kMiB, 0, stall_ms);
+    call.spec = wire_spec(Collective::kAllreduce, DataType::kBF16, in.data(), (GetParam() ? in : out).data(), kCount);
+    call.spec.stream = stream;
+    ASSERT_TRUE(staging_->stage(call, kShape).ok());
+    ASSERT_NE(call.buffers->stream(), nullptr);
+    BufferStream& buffers = *call.buffers->stream();
+    std::vector<ByteRange> order;
+    // From the end to the beginning.
+    for (std::uint64_t end = kCount * 2; end != 0;) {
+      const std::uint64_t bytes = std::min<std::uint64_t>(buffers.most_bytes(), end);
+      end -= bytes;
+      order.push_back({end, bytes});
+    }
+    pieces_ = order;
+    buffers.order(std::move(order));
+  }
+  static void begin(Call& call) { call.spec.prepare(call.spec.prepare_context); }
+  static Status move(Call& call) {
+    BufferStream& stream = *call.buffers->stream();
+    while (stream.moves()) {
+      const auto moved = stream.move();
+      if (!moved.ok()) return moved.status();
+      std::this_thread::yield();
+    }
+    return {};
+  }
+  static void give(Call& call, const std::vector<std::uint16_t>& result) {
+    std::copy(result.begin(), result.end(), static_cast<std::uint16_t*>(call.spec.output));
+    call.buffers->stream()->conclude();
+  }
+
+  std::vector<ByteRange> pieces_;
+  const std::vector<float> values_ = floats(kCount, 1);
+  std::unique_ptr<Staging> staging_;
+};
+
+TEST_P(WireStreams, NarrowPiecesComeInTheirOrderAndFinalsAreWidened) {
+  const DeviceArray<float> in(values_), out(floats(kCount, 5));
+  const auto before = (GetParam() ? in : out).read();
+  Call call;
+  stage(call, in, out);
+  begin(call);
+  ASSERT_TRUE(call.buffers->filled().ok());
+  BufferStream& stream = *call.buffers->stream();
+  const auto want = narrow_by_cpu(DataType::kBF16, values_);
+  for (std::size_t seen = 0; !stream.all_arrived();) {
+    ASSERT_TRUE(stream.move().ok());
+    for (const std::size_t arrived = stream.arrived(); seen < arrived; seen++) {
+      const ByteRange& p = pieces_[seen];
+      EXPECT_EQ(std::memcmp(static_cast<const std::byte*>(call.spec.input) + p.at, want.data() + p.at / 2, p.bytes), 0);
+    }
+  }
+  EXPECT_FALSE(stream.moves());
+  const auto result = narrow_by_cpu(DataType::kBF16, floats(kCount, 9));
+  const auto wide = widen_by_cpu(DataType::kBF16, result);
+  std::copy(result.begin(), result.end(), static_cast<std::uint16_t*>(call.spec.output));
+  stream.landed({2'000, 3 * kMiB});
+  ASSERT_TRUE(move(call).ok());
+  auto expected = before;
+  std::copy(wide.begin() + 1'000, wide.begin() + 1'000 + 3 * kMiB / 2, expected.begin() + 1'000);
+  auto got = (GetParam() ? in : out).read();
+  EXPECT_EQ(std::memcmp(got.data(), expected.data(), kCount * sizeof(float)), 0) << "and nothing else";
+  stream.conclude();
+  ASSERT_TRUE(move(call).ok());
+  got = (GetParam() ? in : out).read();
+  EXPECT_EQ(std::memcmp(got.data(), wide.data(), kCount * sizeof(float)), 0);
+}
+
+// There is memory to convert for some flows at a time. Those that wait for the program's work have none of it.
+TEST_P(WireStreams, ManyCallsShareTheMemoryInWhichTheyAreConverted) {
+  const warren_device_table& table = fake_gpu().table;
+  void *stuck = nullptr, *pinned = nullptr;
+  ASSERT_EQ(table.make_stream(0, &stuck), WARREN_DEVICE_OK);
+  ASSERT_EQ(table.allocate_pinned(4096, &pinned), WARREN_DEVICE_OK);
+  const DeviceArray<float> in(values_), out(kCount);
+  const DeviceArray<int> other(1);
+  fake_gpu().controls.arm("stream.to_device", 0, FakeFault::kHang);
+  ASSERT_EQ(table.to_device(0, other.data(), pinned, 1, stuck), WARREN_DEVICE_OK);
+  std::vector<std::unique_ptr<Call>> waiting, others;
+  for (std::size_t i = 0; i < 2 * DeviceCopies::kScratches; i++) {
+    waiting.push_back(std::make_unique<Call>());
+    stage(*waiting.back(), in, out, stuck);
+    begin(*waiting.back());
+  }
+  const std::uint64_t asked = fake_gpu().controls.calls("allocate");
+  for (std::size_t i = 0; i < DeviceCopies::kScratches + 2; i++) {
+    others.push_back(std::make_unique<Call>());
+    stage(*others.back(), in, out);
+    begin(*others.back());
+  }
+  // All of them at once, and nothing of those that wait.
+  const auto all_come = [](const auto& calls) {
+    return std::all_of(calls.begin(), calls.end(),
+                       [](const auto& call) { return call->buffers->stream()->all_arrived(); });
+  };
+  const auto move_all = [](const auto& calls) {
+    for (const auto& call : calls) ASSERT_TRUE(call->buffers->stream()->move().ok());
+  };
+  while (!all_come(others)) {
+    move_all(waiting);
+    move_all(others);
+    std::this_thread::yield();
+  }
+  for (const auto& call : waiting) {
+    EXPECT_EQ(call->buffers->stream()->arrived(), 0u);
+    EXPECT_TRUE(call->buffers->stream()->moves());
+  }
+  const auto want = narrow_by_cpu(DataType::kBF16, values_);
+  for (const auto& call : others) EXPECT_EQ(std::memcmp(call->spec.input, want.data(), kCount * 2), 0);
+  fake_gpu().controls.release();
+  ASSERT_EQ(table.end_stream(0, stuck), WARREN_DEVICE_OK);
+  while (!all_come(waiting)) move_all(waiting);
+  for (const auto& call : waiting) EXPECT_EQ(std::memcmp(call->spec.input, want.data(), kCount * 2), 0);
+  EXPECT_EQ(fake_gpu().controls.calls("allocate"), asked);
+  EXPECT_EQ(staging_->scratch_bytes(), DeviceCopies::kScratchBytes);
+}
+
+TEST_P(WireStreams, ARoundOfTheLogNeedsNoInput) {
+  const DeviceArray<float> in(values_), out(kCount);
+  Call call;
+  stage(call, in, out);
+  const std::uint64_t read = fake_gpu().controls.calls("to_host");
+  const auto result = narrow_by_cpu(DataType::kBF16, floats(kCount, 9));
+  give(call, result);
+  ASSERT_TRUE(move(call).ok());
+  const auto got = (GetParam() ? in : out).read(), wide = widen_by_cpu(DataType::kBF16, result);
+  EXPECT_EQ(std::memcmp(got.data(), wide.data(), kCount * sizeof(float)), 0);
+  EXPECT_EQ(fake_gpu().controls.calls("to_host"), read);
+}
+
+TEST_P(WireStreams, FailWithTheReasonOfAnyCallAndKeepTheMemory) {
+  const DeviceArray<float> in(values_), out(kCount);
+  for (const char* where : {"make_stream", "wait_for", "convert", "to_host", "record", "query", "stream.convert",
+                            "stream.to_host", "to_device", "stream.to_device"}) {
+    for (const int after : {0, 3}) {
+      // The fourth of these widens.
+      if (after != 0 && !std::string(where).ends_with("convert")) continue;
+      SCOPED_TRACE(std::string(where) + " " + std::to_string(after));
+      staging_.reset();
+      Call call;
+      stage(call, in, out);
+      fake_gpu().controls.arm(where, after, FakeFault::kError);
+      begin(call);
+      Status status = call.buffers->filled();
+      if (status.ok()) status = move(call);
+      if (status.ok()) {
+        call.buffers->stream()->conclude();
+        status = move(call);
+      }
+      EXPECT_EQ(status.code(), Code::kUnavailable);
+      EXPECT_THAT(status.describe(), HasSubstr(std::string("injected into ") + where));
+      const bool goes_back = std::string(where).ends_with("device") || after != 0;
+      EXPECT_THAT(status.describe(),
+                  HasSubstr(goes_back ? "the result does not come back" : "the input does not come"));
+      EXPECT_FALSE(call.buffers->stream()->moves());
+      fake_gpu().controls.release();
+      const std::uint64_t freed = fake_gpu().controls.calls("release") + fake_gpu().controls.calls("free_pinned");
+      call.buffers.reset();
+      staging_.reset();
+      EXPECT_EQ(fake_gpu().controls.calls("release") + fake_gpu().controls.calls("free_pinned"), freed);
+    }
+  }
+}
+
+TEST_P(WireStreams, ThatHangAreGivenUp) {
+  const DeviceArray<float> in(values_), out(kCount);
+  for (const int after : {1, 3}) {
+    SCOPED_TRACE(after);
+    staging_.reset();
+    Call call;
+    stage(call, in, out, nullptr, kShortMs);
+    fake_gpu().controls.arm("stream.convert", after, FakeFault::kHang);
+    begin(call);
+    Status status = move(call);
+    EXPECT_EQ(status.ok(), after == 3);
+    if (status.ok()) {
+      call.buffers->stream()->conclude();
+      status = move(call);
+    }
+    EXPECT_EQ(status.code(), Code::kTimeout);
+    fake_gpu().controls.release();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(InPlace, WireStreams, testing::Bool());
 
 // ---- snapshots
 
