@@ -169,7 +169,7 @@ WARREN_BOTH std::uint64_t checksum_end(std::uint64_t sum, std::uint64_t bytes) {
   return mix(sum + mix(bytes));
 }
 
-// Pieces to be packed or unpacked, those without bytes left out: by value, as a kernel takes them.
+// Pieces to be packed or unpacked: by value, as a kernel takes them.
 struct Pieces {
   unsigned char* data[WARREN_DEVICE_MAX_PIECES];
   std::uint64_t end[WARREN_DEVICE_MAX_PIECES];  // in the packed memory
@@ -181,11 +181,11 @@ inline Pieces pieces_of(const warren_device_piece* pieces, std::size_t count) {
   Pieces all{};
   std::uint64_t end = 0;
   for (std::size_t i = 0; i < count; i++) {
-    if (pieces[i].bytes == 0) continue;
     end += pieces[i].bytes;
-    all.data[all.count] = static_cast<unsigned char*>(pieces[i].data);
-    all.end[all.count++] = end;
+    all.data[i] = static_cast<unsigned char*>(pieces[i].data);
+    all.end[i] = end;
   }
+  all.count = static_cast<std::uint32_t>(count);
   return all;
 }
 

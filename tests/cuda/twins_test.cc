@@ -196,6 +196,8 @@ TEST(Twins, I8RoundsTiesToEvenAndKeepsTheLargest) {
     const float largest = float_of(static_cast<std::uint32_t>(random() % 0x7f800000u));
     if (largest < 127.0f * kLeastScale) continue;
     const BlockScale scale = scale_of(magnitude_of(-largest));
+    ASSERT_EQ(scale.scale, static_cast<float>(static_cast<double>(largest) / 127.0));
+    ASSERT_EQ(scale.factor, static_cast<float>(127.0 / static_cast<double>(largest)));
     ASSERT_EQ(scaled_down(largest, scale.factor), 127) << largest;
     ASSERT_EQ(scaled_down(-largest, scale.factor), -127) << largest;
   }

@@ -219,6 +219,35 @@ TEST_F(Copies, ThatHangAreGivenUpAndThoseThatNobodyWantsToo) {
   fake_gpu().controls.release();
 }
 
+// Who ends with copies under way leaves the memory in which they are converted to them.
+TEST_F(Copies, ThatAreConvertedUseMemoryThatNobodyElseUses) {
+  const DeviceArray<float> array(1000);
+  const auto block = pinned(2000);
+  DeviceMemory memory(fake_gpu().table, 64 * kMiB, arena_);
+  DeviceCopies copies(fake_gpu().table, 0, kPatienceMs, ends_);
+  ASSERT_TRUE(copies.converts(memory).value());
+  const auto event = copies.make_event().value();
+  ASSERT_TRUE(copies.record(*event, nullptr).ok());
+  const auto begin = [&](DeviceCopies::Flow& flow) {
+    while (!flow.began()) ASSERT_TRUE(flow.look().ok());
+    ASSERT_TRUE(flow.has_room());
+    ASSERT_TRUE(flow.to_host(block.data(), array.data(), 2000).ok());
+  };
+  for (std::size_t i = 0; i < 2 * DeviceCopies::kScratches; i++) {
+    DeviceCopies::Flow flow(copies, *event, WARREN_BF16);
+    begin(flow);
+    while (flow.under_way() != 0) ASSERT_TRUE(flow.look().ok());
+  }
+  for (std::size_t i = 0; i < DeviceCopies::kScratches; i++) {
+    DeviceCopies::Flow flow(copies, *event, WARREN_BF16);
+    begin(flow);
+  }
+  DeviceCopies::Flow late(copies, *event, WARREN_BF16);
+  while (!late.began()) ASSERT_TRUE(late.look().ok());
+  EXPECT_FALSE(late.has_room());
+  fake_gpu().controls.release();  // returns when nothing runs any more
+}
+
 // ---- staging
 
 CallSpec spec_of(Collective collective, const void* input, void* output, std::uint64_t count, std::int32_t root = -1) {
