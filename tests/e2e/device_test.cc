@@ -628,7 +628,8 @@ TEST_F(Devices, ALifeMayEndBeforeItsStateHasCome) {
       EXPECT_EQ(comm.allreduce(2), 3);
       returned.set_value();
       comm.checkpoint(state_of(2));
-      EXPECT_EQ(comm.committed_version(), 1u);
+      // The second may be as well: rank 0's state comes from its GPU while this goes on.
+      EXPECT_GE(comm.committed_version(), 1u);
       EXPECT_EQ(comm.allreduce(5), 6);
       comm.finalize();
     } catch (const Error& e) {
