@@ -543,14 +543,17 @@ std::string_view body_name(const wire::Envelope& e) {
 
 Status validate_followed(const wire::Followed& f) {
   if (Status s = in_range("epoch", f.epoch(), 0, kMaxEpoch); !s.ok()) return s;
+  if ((f.epoch() == 0) != (f.run() == 0)) return bad("a plan of no run, or a run without a plan");
+  if (f.version() != 0 && f.run() == 0) return bad("a version of no run");
   return validate_committed(f.version() != 0, f.version(), f.timeline());
 }
 
 Status validate_follow(const wire::Follow& f) {
   if (Status s = member_epoch(f.epoch()); !s.ok()) return s;
   if (Status s = validate_committed(true, f.version(), f.timeline()); !s.ok()) return s;
+  if (f.run() == 0) return bad("it is of no run");
   if (!f.has_plan()) return {};
-  if (f.plan().epoch() != f.epoch()) return bad("a plan of another epoch");
+  if (f.plan().epoch() != f.epoch() || f.plan().run() != f.run()) return bad("a plan of another epoch, or run");
   if (f.plan().settings().replicas() == 0) return bad("the plan logs nothing");
   return validate(f.plan());
 }

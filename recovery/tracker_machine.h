@@ -256,6 +256,9 @@ class TrackerMachine {
     TimeMs heard;
     std::optional<Call> call;
     Version followed{};  // the checkpoint that it holds
+    // Of the newest plan that it was told for that.
+    Epoch told{};
+    TimeMs told_at{};
   };
   // A life that is asked to leave its place to a spare, or for good.
   struct Leaves {
@@ -367,9 +370,10 @@ class TrackerMachine {
   // are taken for dead at once where spares can replace them.
   void fence_suspects(TimeMs now, Effects& effects);
   void send_called(const Spare& spare, Effects& effects) const;
-  // `has`: which checkpoint the spare holds; null: it follows none, or has not said it.
-  void send_spare_welcome(Incarnation who, Epoch called, const wire::Followed* has, Effects& effects) const;
-  void tell_what_to_follow(const wire::Followed& has, wire::Welcome& welcome) const;
+  // `spare`: one of spares_, which has said what it follows; null: it has not, or follows nothing.
+  void send_spare_welcome(Incarnation who, Epoch called, const wire::Followed* has, Spare* spare, TimeMs now,
+                          Effects& effects);
+  void tell_what_to_follow(const wire::Followed& has, Spare& spare, TimeMs now, wire::Welcome& welcome);
   [[nodiscard]] std::string describe_spares() const;  // for the log of who is waited for
 
   // After each look at stragglers, of which it found these.
@@ -647,6 +651,7 @@ class TrackerMachine {
   std::vector<Evidence> evidence_;  // links that broke, until their time is up
   TimeMs evidence_due_;
   std::size_t unannounced_ = 0;     // the ranks from here on have not been sent their plan
+  TimeMs next_spare_plan_{};        // when the next spare may be told a plan
   std::size_t plan_bytes_out_ = 0;  // since plans_counted_from_, to members that have not been heard since
   TimeMs plans_counted_from_;
   TimeMs since_;              // when this state began

@@ -20,6 +20,8 @@ namespace {
 constexpr std::int64_t kSuspectMs = 20;
 // A spare that was called and is silent for so many heartbeat intervals is passed over.
 constexpr std::int64_t kIntervalsToAnswer = 2;
+// Of plans that spares are told, in a millisecond.
+constexpr std::size_t kSparePlanBytesAMs = std::size_t{32} << 10;
 }  // namespace
 
 bool TrackerMachine::is_spare(Incarnation who, const wire::Join& join, TimeMs now) const {
@@ -92,7 +94,8 @@ void TrackerMachine::on_spare(Incarnation who, const wire::Join& join, TimeMs no
     count(Transition::spare_call_repeated);
     send_called(found->second, effects);
   } else {
-    send_spare_welcome(who, Epoch(join.called()), join.has_followed() ? &join.followed() : nullptr, effects);
+    send_spare_welcome(who, Epoch(join.called()), join.has_followed() ? &join.followed() : nullptr, &found->second, now,
+                       effects);
   }
   if (place && members_[*place].state == MemberState::kStopping) {
     // A new life of a worker says that the old one has stopped.
@@ -141,7 +144,7 @@ void TrackerMachine::displace(const std::string& worker, Effects& effects) {
   remove_waiting(worker);
   spares_.emplace(worker, std::move(spare));
   spares_by_incarnation_[who] = worker;
-  send_spare_welcome(who, called, nullptr, effects);
+  send_spare_welcome(who, called, nullptr, nullptr, {}, effects);
 }
 
 // A life of this host has joined that looked at its memory before all members had stopped. What ranks of the host may
@@ -421,8 +424,8 @@ void TrackerMachine::send_called(const Spare& spare, Effects& effects) const {
   effects.emplace_back(Send{spare.life, std::move(e)});
 }
 
-void TrackerMachine::send_spare_welcome(Incarnation who, Epoch called, const wire::Followed* has,
-                                        Effects& effects) const {
+void TrackerMachine::send_spare_welcome(Incarnation who, Epoch called, const wire::Followed* has, Spare* spare,
+                                        TimeMs now, Effects& effects) {
   wire::Envelope e = envelope_to(who);
   wire::Welcome& w = *e.mutable_welcome();
   if (!planned()) {
@@ -431,28 +434,37 @@ void TrackerMachine::send_spare_welcome(Incarnation who, Epoch called, const wir
   w.set_world_size(settings_.world_size());
   w.set_spare(true);
   w.set_called(called.value);
-  if (has != nullptr) tell_what_to_follow(*has, w);
+  if (has != nullptr) tell_what_to_follow(*has, *spare, now, w);
   effects.emplace_back(Send{who, std::move(e)});
 }
 
 // The members of the newest plan hold what is committed: nobody else may be asked, as a life that was given up since
 // may have logged other bytes under that name. Where ranks may be lost for good nobody is called before a commit, whose
 // checkpoint then is another one.
-void TrackerMachine::tell_what_to_follow(const wire::Followed& has, wire::Welcome& welcome) const {
-  if (!planned() || !committed_ || shrinks()) return;
-  if (Version(has.version()) == *committed_ && Timeline(has.timeline()) == committed_timeline_) return;
+void TrackerMachine::tell_what_to_follow(const wire::Followed& has, Spare& spare, TimeMs now, wire::Welcome& welcome) {
+  if (state_ != State::kRunning || !committed_ || shrinks()) return;
+  const bool same_run = has.run() == plan_.run();
+  if (same_run && Version(has.version()) == *committed_ && Timeline(has.timeline()) == committed_timeline_) return;
+  const bool whole = !same_run || has.epoch() != plan_.epoch();
+  // A plan of thousands of ranks is long, and spares may be many: they have time. What it says until one has come does
+  // not ask for another.
+  if (whole && (now < next_spare_plan_ || (spare.told == epoch_ && now < spare.told_at + timeout_ms()))) return;
   wire::Follow& follow = *welcome.mutable_follow();
   follow.set_version(committed_->value);
   follow.set_timeline(committed_timeline_.value);
   follow.set_epoch(plan_.epoch());
-  if (has.epoch() == plan_.epoch()) return;
+  follow.set_run(plan_.run());
+  if (!whole) return;
   wire::Plan& plan = *follow.mutable_plan();
-  plan = plan_;
-  plan.clear_frontier();
-  plan.clear_kept();
-  plan.clear_setups();
-  plan.clear_detours();
-  plan.clear_orders();
+  plan.set_epoch(plan_.epoch());
+  plan.set_run(plan_.run());
+  plan.set_timeline(plan_.timeline());
+  *plan.mutable_settings() = plan_.settings();
+  *plan.mutable_members() = plan_.members();
+  *plan.mutable_servers() = plan_.servers();
+  spare.told = epoch_;
+  spare.told_at = now;
+  next_spare_plan_ = now + static_cast<std::int64_t>(plan.ByteSizeLong() / kSparePlanBytesAMs);
 }
 
 std::string TrackerMachine::describe_spares() const {

@@ -608,26 +608,31 @@ void WorkerMachine::wait_as_spare(TimeMs now, std::vector<WorkerEffect>& effects
 }
 
 void WorkerMachine::follow(const wire::Follow& what, std::vector<WorkerEffect>& effects) {
-  const std::uint64_t epoch = options_.join.followed().epoch();
-  const bool newer = what.epoch() > epoch;
+  const wire::Followed& had = options_.join.followed();
+  const bool other_run = what.run() != had.run();
+  const bool newer = other_run || what.epoch() > had.epoch();
   // Whose members are asked is not older than the commit: who was given up since may have logged something else.
-  if (!options_.follows || what.epoch() < epoch || (newer && !what.has_plan()) ||
+  if (!options_.follows || (newer && !what.has_plan()) || (!other_run && what.epoch() < had.epoch()) ||
       (!newer && Version(what.version()) < follows_)) {
     return count(Transition::kFollowStale);
   }
   count(Transition::kFollows);
   follows_ = Version(what.version());
-  Follow follow{follows_, Timeline(what.timeline()), {}};
+  follows_timeline_ = Timeline(what.timeline());
+  Follow follow{follows_, follows_timeline_, {}};
   if (newer) follow.plan = what.plan();
-  options_.join.mutable_followed()->set_epoch(what.epoch());
+  // What it has held before goes.
+  wire::Followed& has = *options_.join.mutable_followed();
+  has.Clear();
+  has.set_epoch(what.epoch());
+  has.set_run(what.run());
   effects.emplace_back(std::move(follow));
 }
 
 void WorkerMachine::followed(Version version, Timeline timeline) {
-  if (state_ != State::kSpare || !options_.follows) return;
-  wire::Followed& has = *options_.join.mutable_followed();
-  has.set_version(version.value);
-  has.set_timeline(timeline.value);
+  if (state_ != State::kSpare || version != follows_ || timeline != follows_timeline_) return;
+  options_.join.mutable_followed()->set_version(version.value);
+  options_.join.mutable_followed()->set_timeline(timeline.value);
 }
 
 void WorkerMachine::on_called(const wire::Called& called, TimeMs now, std::vector<WorkerEffect>& effects) {

@@ -288,12 +288,13 @@ class WorkerMachine {
   Epoch stop_epoch_;                      // the data path of all epochs before it stops
   Status stop_why_;
   std::optional<TimeMs> unbegun_since_;  // the job of which it is a spare has no plan
-  Version follows_;                      // the newest that it was told of with the plan that it has
-  Epoch called_;                         // as a spare, and has not looked yet; 0: it was not
-  bool given_up_ = false;                // the tracker has said that it fenced this life
-  bool fenced_ = false;                  // it stops because the tracker disowned this life: nobody waits for an answer
-  bool resume_ = false;                  // this life goes on with the next plan
-  Standing standing_;                    // of the answer to the last interrupt
+  Timeline follows_timeline_;
+  Version follows_;        // the newest that it was told of with the plan that it has
+  Epoch called_;           // as a spare, and has not looked yet; 0: it was not
+  bool given_up_ = false;  // the tracker has said that it fenced this life
+  bool fenced_ = false;    // it stops because the tracker disowned this life: nobody waits for an answer
+  bool resume_ = false;    // this life goes on with the next plan
+  Standing standing_;      // of the answer to the last interrupt
   std::optional<Draining> drain_;
   bool preempted_ = false;           // not only the tracker has asked for it
   bool serves_ = false;              // it may serve until then

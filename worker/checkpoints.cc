@@ -55,7 +55,7 @@ void Checkpoints::end_load(Result<State> result) {
 
 void Checkpoints::load(const worker_effect::Loaded& what) {
   state_ = {};
-  global_here_ = false;
+  global_here_ = adopted_ = false;
   loaded_.reset();
   if (!has_followed(what)) forget_followed();
   if (!what.committed) return end_load(State{});
@@ -65,7 +65,9 @@ void Checkpoints::load(const worker_effect::Loaded& what) {
   if (!follow_) return want_whole(global_key(what.version, what.timeline));
   Follow followed = *std::exchange(follow_, std::nullopt);
   want_ = followed.want;
-  if (followed.done) take_loaded(*std::move(followed.done));
+  adopted_ = true;
+  // Logging a share of it takes time, which whoever calls this may not have.
+  ready_ = std::move(followed.done);
 }
 
 void Checkpoints::follow(std::uint64_t run, Version version, Timeline timeline) {
@@ -381,7 +383,13 @@ void Checkpoints::advance() {
     }
   }
   if (!source_) return;
-  if (auto done = engine_.take_recalled(want_)) take_loaded(*std::move(done));
+  auto done = ready_ ? std::exchange(ready_, std::nullopt) : engine_.take_recalled(want_);
+  if (!done) return;
+  if (std::exchange(adopted_, false) && !done->status.ok()) {
+    // That was another epoch, and other holders.
+    return want_whole(global_key(source_->version, source_->timeline));
+  }
+  take_loaded(*std::move(done));
 }
 
 void Checkpoints::take_loaded(Replayer::Done done) {

@@ -171,6 +171,8 @@ class Checkpoints {
     bool told = false;
   };
   std::optional<Follow> follow_;
+  std::optional<Replayer::Done> ready_;  // what load() has found of it, until advance()
+  bool adopted_ = false;                 // want_ is what was begun while following
   // Taking.
   Known loading_, base_, pending_;  // base_: the committed one, once this life has it
   // The pending one's global state, where ranks may be lost for good before they have logged their share of it.

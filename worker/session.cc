@@ -291,6 +291,7 @@ void Session::follow(const worker_effect::Follow& what) {
     recall_->follow(follow_plan(*what.plan, life_));
   }
   checkpoints_->follow(follows_run_, what.version, what.timeline);
+  (void)engine_.drain_recalls();
   look_at_checkpoints();
 }
 

@@ -403,7 +403,8 @@ std::optional<std::uint64_t> Judge::all_there(const wire::Plan& plan, const Roun
     // What a launcher holds is known to who looked later: the join of a life that was over before may arrive late.
     const auto last = std::ranges::find_if(segments.rbegin(), segments.rend(),
                                            [&](const Hosts::Segment& s) { return lives.contains(s.life); });
-    const auto looked = static_cast<std::size_t>(std::distance(last, segments.rend()));
+    const bool late = last != segments.rend() && !last->running;
+    const auto looked = late ? static_cast<std::size_t>(std::distance(last, segments.rend())) : segments.size();
     for (std::size_t i = 0; i < segments.size(); ++i) {
       const Hosts::Segment& s = segments[i];
       const bool known = (s.kept && i < looked) || !s.holders.empty() || lives.contains(s.life);

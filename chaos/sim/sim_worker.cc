@@ -467,6 +467,7 @@ void SimWorker::carry_out(const WorkerEffect& effect, bool last, std::vector<Wor
             load_from_ = what;
             if (checkpoints_->has_followed(what)) judge_.loaded_followed();
             checkpoints_->load(what);
+            look_at_checkpoints();
             data_moved();
           },
           [&](const worker_effect::Committed& e) {
@@ -735,6 +736,7 @@ void SimWorker::follow(const worker_effect::Follow& what) {
     recall_->follow(worker::follow_plan(*what.plan, self_));
   }
   checkpoints_->follow(follows_run_, what.version, what.timeline);
+  (void)engine_.drain_recalls();
   look_at_checkpoints();
   arm();
 }

@@ -396,7 +396,14 @@ TEST(Codec, JoinsOfSpares) {
   EXPECT_EQ(check([](auto& j) { *j.mutable_followed() = {}; }), "it follows checkpoints, and is no spare");
   base.set_spare(true);
   EXPECT_EQ(check([](auto& j) { *j.mutable_followed() = {}; }), "");
-  EXPECT_EQ(check([](auto& j) { j.mutable_followed()->set_version(kFirstCommit.value); }), "");
+  EXPECT_NE(check([](auto& j) { j.mutable_followed()->set_version(kFirstCommit.value); }), "") << "of no run";
+  EXPECT_NE(check([](auto& j) { j.mutable_followed()->set_run(7); }), "") << "of no plan";
+  EXPECT_EQ(check([](auto& j) {
+              j.mutable_followed()->set_version(kFirstCommit.value);
+              j.mutable_followed()->set_epoch(3);
+              j.mutable_followed()->set_run(7);
+            }),
+            "");
   EXPECT_NE(check([](auto& j) { j.mutable_followed()->set_timeline(1); }), "") << "of no version";
   EXPECT_NE(check([](auto& j) { j.mutable_followed()->set_version(kMaxVersion + 1); }), "");
   EXPECT_NE(check([](auto& j) { j.mutable_followed()->set_epoch(kMaxEpoch + 1); }), "");
@@ -963,16 +970,22 @@ TEST(Codec, WhatTheTrackerSays) {
     w.set_spare(true);
     w.mutable_follow()->set_version(kFirstCommit.value);
     w.mutable_follow()->set_epoch(2);
+    w.mutable_follow()->set_run(7);
     return after(w, change);
   };
   EXPECT_EQ(follow([](auto&) {}), "");
+  EXPECT_NE(follow([](auto& w) { w.mutable_follow()->set_run(0); }), "");
   EXPECT_EQ(follow([](auto& w) { w.set_spare(false); }), "who is no spare is to follow checkpoints");
   EXPECT_NE(follow([](auto& w) { w.mutable_follow()->set_epoch(0); }).find("epoch 0"), std::string::npos);
   EXPECT_NE(follow([](auto& w) { w.mutable_follow()->set_version(0); }).find("the checkpoint to be followed"),
             std::string::npos);
-  EXPECT_NE(follow([](auto& w) { w.mutable_follow()->mutable_plan()->set_epoch(3); }).find("a plan of another epoch"),
-            std::string::npos);
-  EXPECT_NE(follow([](auto& w) { w.mutable_follow()->mutable_plan()->set_epoch(2); }).find("the plan logs nothing"),
+  EXPECT_NE(
+      follow([](auto& w) { w.mutable_follow()->mutable_plan()->set_epoch(3); }).find("a plan of another epoch, or run"),
+      std::string::npos);
+  EXPECT_NE(follow([](auto& w) {
+              w.mutable_follow()->mutable_plan()->set_epoch(2);
+              w.mutable_follow()->mutable_plan()->set_run(7);
+            }).find("the plan logs nothing"),
             std::string::npos);
   wire::Called called;
   called.set_epoch(1);

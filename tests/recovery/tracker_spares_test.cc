@@ -134,11 +134,13 @@ TEST(Spares, WhoHasAPlaceAlreadyIsNotASpare) {
 TEST(Spares, ThoseThatFollowAreToldOfCommitsAndWhoHoldsThem) {
   Job t(2);
   begin(t);
+  std::uint64_t run = 10;
   const auto waits = [&](std::uint64_t version, std::uint64_t epoch) {
     wire::Join j = t.join_of("w2", "c");
     j.set_spare(true);
     j.mutable_followed()->set_version(version);
     j.mutable_followed()->set_epoch(epoch);
+    j.mutable_followed()->set_run(epoch == 0 ? 0 : run);
     return t.say(12, j);
   };
   EXPECT_EQ(waits(0, 0), "12 <- Welcome as a spare\n") << "nothing is committed";
@@ -149,6 +151,7 @@ TEST(Spares, ThoseThatFollowAreToldOfCommitsAndWhoHoldsThem) {
   };
   commit(2, 11);
   EXPECT_EQ(waits(0, 0), "12 <- Welcome as a spare, follow 2 timeline 0 of epoch 1: w0=10 w1=11\n");
+  EXPECT_EQ(waits(0, 0), "12 <- Welcome as a spare\n") << "the plan is on its way";
   EXPECT_EQ(waits(0, 1), "12 <- Welcome as a spare, follow 2 timeline 0 of epoch 1\n") << "it has the plan";
   EXPECT_EQ(waits(2, 1), "12 <- Welcome as a spare\n");
   EXPECT_EQ(t.view().spares.front().followed, Version(2));
@@ -159,6 +162,13 @@ TEST(Spares, ThoseThatFollowAreToldOfCommitsAndWhoHoldsThem) {
   EXPECT_EQ(waits(2, 1), "12 <- Welcome as a spare\n") << "nothing new";
   commit(3, 21);
   EXPECT_EQ(waits(2, 1), "12 <- Welcome as a spare, follow 3 timeline 0 of epoch 2: w0=10 w1=21\n");
+  EXPECT_EQ(waits(3, 2), "12 <- Welcome as a spare\n");
+  // What it holds is of a run of the job that is no more.
+  run = 9;
+  EXPECT_EQ(waits(3, 2), "12 <- Welcome as a spare\n") << "it was told a moment ago";
+  std::string later;
+  for (int i = 0; i < 25; i++) later += t.pass_alive(1000, {10, 21}, 2) + waits(3, 2);
+  EXPECT_TRUE(has(later, "follow 3 timeline 0 of epoch 2: w0=10 w1=21\n")) << later;
 }
 
 TEST(Spares, TheSpareOfTheLostRanksHostIsCalled) {

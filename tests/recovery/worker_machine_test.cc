@@ -68,16 +68,16 @@ class WorkerScript {
     return get(e);
   }
   // `with_plan`: whose members hold it.
-  std::string follow(std::uint64_t version, std::uint64_t epoch, bool with_plan, std::uint64_t called = 0) {
+  std::string follow(std::uint64_t version, std::uint64_t epoch, bool with_plan, std::uint64_t run = 20) {
     wire::Envelope e = from_tracker(10);
     e.mutable_welcome()->set_world_size(2);
     e.mutable_welcome()->set_spare(true);
-    e.mutable_welcome()->set_called(called);
     wire::Follow& f = *e.mutable_welcome()->mutable_follow();
     f.set_version(version);
     f.set_epoch(epoch);
+    f.set_run(run);
     if (with_plan) {
-      *f.mutable_plan() = plan_of(epoch, {{"w0", 20}, {"w1", 11}});
+      *f.mutable_plan() = plan_of(epoch, {{"w0", run}, {"w1", 11}});
       *f.mutable_plan()->mutable_settings() = test::settings(2, 1);
       for (wire::Member& m : *f.mutable_plan()->mutable_members()) m.set_fetch_port(1);
     }
@@ -942,6 +942,11 @@ TEST(WorkerSpare, FollowsTheNewestCheckpointByTheMembersOfTheNewestPlan) {
   EXPECT_EQ(w.follow(4, 5, false), "") << "it does not know who holds it";
   EXPECT_EQ(w.follow(4, 5, true), "follow 4 of epoch 5\n");
   EXPECT_EQ(w.follow(3, 3, true), "") << "members of that plan may have been given up since";
+  EXPECT_EQ(w.follow(2, 1, false, 30), "") << "of a run of the job whose members it does not know";
+  EXPECT_EQ(w.follow(2, 1, true, 30), "follow 2 of epoch 1\n");
+  w.followed(4);
+  EXPECT_EQ(w.pass(1000), "send Join w0 as a spare with 0 of epoch 1\n") << "that one went meanwhile";
+  EXPECT_EQ(w.follow(4, 5, true), "follow 4 of epoch 5\n");
   EXPECT_EQ(w.called(6), "look, in epoch 6\n");
   EXPECT_EQ(w.follow(5, 5, false), "follow 5\n") << "while it looks";
   EXPECT_EQ(w.looked(6), "send Join w0, called in epoch 6\n");

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -177,6 +178,20 @@ TEST_F(Connectors, TheKernelTriesAgainSoonAfterALinkWasDown) {
     socklen_t length = sizeof most_ms;
     const bool known = ::getsockopt(node->fds.at(0), IPPROTO_TCP, kTcpRtoMaxMs, &most_ms, &length) == 0;
     EXPECT_EQ(most_ms, known ? 2000 : 0);  // kernels before Linux 6.15 do not know it
+  }
+}
+
+// BBR, where it is the system's choice, halts a connection for 200 ms now and then.
+TEST_F(Connectors, WithinAMachineNoRateIsLookedFor) {
+  make(2);
+  begin_all();
+  nodes_[0]->connector->want(GroupId(0), Rank(1), now_);
+  ASSERT_TRUE(run_until([&] { return nodes_[0]->up.size() == 1 && nodes_[1]->up.size() == 1; }));
+  for (const auto& node : nodes_) {
+    char name[16] = {};
+    socklen_t length = sizeof name;
+    ASSERT_EQ(::getsockopt(node->fds.at(0), IPPROTO_TCP, TCP_CONGESTION, name, &length), 0);
+    EXPECT_STREQ(name, "reno");
   }
 }
 

@@ -46,6 +46,7 @@ constexpr int kReconnectMs = 50, kMaxReconnectMs = 1000;
 constexpr int kIoThreads = 2;
 // Replies that were made and are not sent yet; no request is read while there is more.
 constexpr std::size_t kUnsentBytes = std::size_t{256} << 20;
+constexpr std::size_t kUnsentForSpares = std::size_t{32} << 20;
 // Requests of epochs whose plan has not come yet.
 constexpr std::size_t kEarlyRequests = 4096, kEarlyBytes = std::size_t{16} << 20;
 // Requests to one rank that wait for its connection.
@@ -427,7 +428,8 @@ struct FetchService::Impl {
     const wire::FetchRequest& r = e.request;
     if (r.receiver() != self.value) return;
     // A spare is in no plan. What is committed is the same in all of them, and whoever asks here has the job's key.
-    if (r.follows()) return answer(e);
+    // It gets less room than those that recover.
+    if (r.follows()) return unsent_bytes.load() <= kUnsentForSpares ? answer(e) : void();
     if (r.epoch() < epoch.value) return;
     if (r.epoch() > epoch.value) {
       // Its sender has a plan that is still on its way here.

@@ -299,6 +299,7 @@ struct Replayer::State {
     return ranks_text(ranks) + (text.empty() ? "" : ", ") + text;
   }
   void warn(std::string text) {
+    if (follows) return;  // nobody waits for it
     if (warnings.size() < kMaxWarnings) {
       warnings.push_back(std::move(text));
     } else {
@@ -418,6 +419,9 @@ struct Replayer::State {
 
   // False: the want has ended.
   bool read_own(std::uint64_t id, Wanted& w) {
+    // What lies on this host may be of another run of the job, or of lives that were given up, until this one has a
+    // place, and what is stale was left out.
+    if (follows) return true;
     const auto info = own.info(w.want.key);
     if (!info.ok()) {
       finish(id, info.status().because_of_this("this host's log contradicts itself about " + name_of(w.want.key)));
@@ -579,6 +583,7 @@ struct Replayer::State {
 
   // Of the bytes that were wanted, what too few domains hold.
   [[nodiscard]] Ranges log_again(const Wanted& w, const Round& round) const {
+    if (follows) return {};
     const Ranges wanted = w.want.total_bytes ? w.want.bytes : Ranges(0, w.info->total_bytes);
     const Ranges living = own.held_by(w.want.key, own_lives).intersect(wanted);
     Ranges again = wanted.minus(held_enough(wanted, round, living));
@@ -645,7 +650,8 @@ struct Replayer::State {
     }
     count_ask(s, w);
     s.gap = true;
-    if (!all_answer()) w.asks = std::min(w.asks, enough_asks() - 1);
+    // Who follows asks again when there is another plan, or a checkpoint.
+    if (!all_answer() && !follows) w.asks = std::min(w.asks, enough_asks() - 1);
     if (w.asks >= enough_asks() && !w.want.wait) {
       std::string text = "the log has a gap: no host holds ";
       text += w.info ? ranges_text(gap) + " of " + std::to_string(w.info->total_bytes) + " of " : "anything of ";

@@ -443,7 +443,8 @@ TEST_F(FetchServices, ASpareFetchesACheckpointFromTheMembersOfAnOlderPlan) {
   nodes_[0]->publish(0, 1000);
   auto spare = std::move(nodes_[2]);
   nodes_.pop_back();
-  const wire::Plan first = plan();
+  wire::Plan first = plan();
+  first.mutable_settings()->set_round_timeout_ms(60'000);
   for (const auto& node : nodes_) node->install(first);
   spare->follow(first);
   for (const auto& node : nodes_) node->install(plan());
