@@ -827,6 +827,7 @@ TEST(Replayer, ASpareAsksForAGlobalStateAlsoOnItsOwnHost) {
   net.life(1).publish(key, 3000, 0, 1500);
   net.life(2).publish(key, 3000, 1500, 3000);
   net.lives[0].log->detach(net.life(1).self);
+  net.lives[1].log->detach(net.life(0).self);
   // What its own disk holds may be of another run of the job, or of a life that was given up.
   net.life(0).publish(key, 2000);
   std::set<bool> follows;
