@@ -38,7 +38,8 @@ void add_to(std::vector<std::uint64_t>& sum, const std::vector<std::uint64_t>& m
 // one member alone has heard of a commit and stands still; the simulator's programs have one world size and change
 // their ranks seldom between two checkpoints, and who is slow in a run on purpose neither recovers nor loses the word
 // that it is to leave; slow links that are gone around are in tests/chaos/sim_stragglers_test.cc; a tracker seldom
-// loses its journal, or hears an older word, while somebody serves (sim_drain_test.cc, tracker_servers_test.cc).
+// loses its journal, or hears an older word, while somebody serves (sim_drain_test.cc, tracker_servers_test.cc); what a
+// tracker tells a spare to follow goes over one connection, in order, so nothing stale is heard there.
 constexpr std::string_view kOutOfReach[] = {"tracker.reports_too_large",     "tracker.commit_desync",
                                             "tracker.finalizing_left",       "worker.log_gap_repeated",
                                             "tracker.survivors_interrupted", "tracker.frontier_torn",
@@ -54,7 +55,8 @@ constexpr std::string_view kOutOfReach[] = {"tracker.reports_too_large",     "tr
                                             "tracker.detour_dropped",        "tracker.detour_broken",
                                             "tracker.exclude_asked",         "tracker.excluded",
                                             "tracker.server_unknown",        "tracker.server_out_of_turn",
-                                            "tracker.replaced_waits",        "tracker.reordered"};
+                                            "tracker.replaced_waits",        "tracker.reordered",
+                                            "worker.follow_stale"};
 
 void name_unhit(const char* machine, std::span<const char* const> names, const std::vector<std::uint64_t>& counts,
                 std::vector<std::string>& out) {
