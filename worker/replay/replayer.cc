@@ -43,6 +43,8 @@ constexpr std::size_t kIdleStreams = 64;
 constexpr std::uint64_t kForgotten = 1000;
 // A gap is believed when it has been seen so often, and each rank of each host was asked.
 constexpr std::uint32_t kAsks = 4;
+// Who waits until somebody has a local state asks its rank's host alone so often: for about a seventh of the timeout.
+constexpr std::uint32_t kAsksOfOneHost = 10;
 // Who waits asks more and more seldom.
 constexpr std::uint32_t kMaxAsks = 20;
 constexpr std::int64_t kMaxPauseMs = 2000;
@@ -532,7 +534,7 @@ struct Replayer::State {
     const auto rank = key.round.sequence.value <= INT32_MAX
                           ? host_of.find(Rank(static_cast<std::int32_t>(key.round.sequence.value)))
                           : host_of.end();
-    if (key.kind != RecordKind::kLocal || !w.want.wait || w.asks >= kAsks || rank == host_of.end()) {
+    if (key.kind != RecordKind::kLocal || !w.want.wait || w.asks >= kAsksOfOneHost || rank == host_of.end()) {
       s.all = true;
     } else {
       s.first.insert(rank->second);
@@ -651,7 +653,7 @@ struct Replayer::State {
     count_ask(s, w);
     s.gap = true;
     // Who follows asks again when there is another plan, or a checkpoint.
-    if (!all_answer() && !follows) w.asks = std::min(w.asks, enough_asks() - 1);
+    if (!all_answer() && !follows && !w.want.wait) w.asks = std::min(w.asks, enough_asks() - 1);
     if (w.asks >= enough_asks() && !w.want.wait) {
       std::string text = "the log has a gap: no host holds ";
       text += w.info ? ranges_text(gap) + " of " + std::to_string(w.info->total_bytes) + " of " : "anything of ";
@@ -676,13 +678,15 @@ struct Replayer::State {
     if (w.asks < std::max(kMaxAsks, enough_asks())) ++w.asks;
   }
 
-  // Soon at first: a host may still be attaching segments, or about to publish.
+  // Soon at first: a host may still be attaching segments, or about to publish. A commit waits for who waits until
+  // somebody has a state, and no checkpoint is taken by all ranks in the same moment.
   void look_again(Stream& s, Wanted& w, TimeMs now) const {
     s.asleep = false;
     count_ask(s, w);
     // A large host's other ranks are asked, and not given time.
-    const std::uint32_t pauses = w.asks >= kAsks && w.asks < enough_asks() ? 0 : std::min(w.asks, kMaxAsks);
-    const std::int64_t wait_ms = std::max<std::int64_t>(timeout_ms / (w.want.wait ? 100 : 20), 1) << pauses;
+    const bool others = !w.want.wait && w.asks >= kAsks && w.asks < enough_asks();
+    const std::uint32_t pauses = others ? 0 : std::min(w.asks, kMaxAsks);
+    const std::int64_t wait_ms = std::max<std::int64_t>(timeout_ms / (w.want.wait ? 5000 : 20), 1) << pauses;
     const TimeMs next = now + std::min(wait_ms / 2, kMaxPauseMs);
     if (!s.relist_at || next < *s.relist_at) s.relist_at = next;
   }

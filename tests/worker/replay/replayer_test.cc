@@ -521,6 +521,21 @@ TEST(Replayer, WaitsUntilSomebodyHoldsIt) {
   EXPECT_EQ(done->bytes, bytes_of(key, 0, 5000));
 }
 
+// A commit waits for it: one rank takes its checkpoint some milliseconds before another.
+TEST(Replayer, WhoWaitsForAStateHasItSoonAfterItIsThere) {
+  Net net({"host-1", "host-2"});
+  const RecordKey key{RecordKind::kLocal, {Timeline(1), kWorldGroup, Version(4), Sequence(2)}};
+  net.plan.timeout_ms = 10'000;
+  net.install();
+  Replayer::Want w;
+  w.key = key;
+  w.wait = true;
+  net.want(std::move(w));
+  EXPECT_EQ(net.run(10), std::nullopt);
+  net.life(2).publish(key, 5000, 0, 5000);
+  EXPECT_TRUE(net.run(12)) << "asked again much later than it had been missed";
+}
+
 // A checkpoint of K ranks is not to cost K² requests.
 TEST(Replayer, ALocalStateIsAskedForAtItsRanksHostFirst) {
   Net net({"host-1", "host-2", "host-3", "host-4"});
