@@ -41,6 +41,7 @@ DECLARE_string(round_timeout_ms);
 DECLARE_string(mode);
 DECLARE_string(min_workers);
 DECLARE_string(grace_ms);
+DECLARE_string(timeline);
 
 namespace warren::cli {
 namespace {
@@ -179,6 +180,7 @@ int run(const std::vector<std::string>&) {
   options.round_bytes = static_cast<std::size_t>(round_bytes.value());
   options.compute_ms = static_cast<std::uint32_t>(FLAGS_compute_ms);
   options.disk_log = FLAGS_disk_log;
+  options.timeline = FLAGS_timeline;
   options.seed = FLAGS_seed == 0 ? 1 : FLAGS_seed;
   options.round_timeout_ms = static_cast<std::int64_t>(timeout.value());
   options.interval_ms = FLAGS_interval_ms;
@@ -233,19 +235,18 @@ const Command kChaosCommand = {
         "are killed come back at once, after the grace time or much later. All lives of all ranks must have the same "
         "contributors to each call and the same result, and that is compared with what plain loops over the inputs of "
         "these contributors give. Calls are allreduces and barriers; no --spares, no fault all.\n"
+        "With --spares workers that are killed come back at once, or while a spare is called, or up to 3 s later; "
+        "takeover_ms is the stall of those kills after which a spare took the place, takeover_without_replay_ms that "
+        "less its replay, from the end of its load to the last result that the victim had had.\n"
         "With --json the last line is one object: faults by kind and phase, rounds, divergences, hangs, goodput, "
         "stall_ms (from the last new result before a fault to the first after it on all ranks that are there), "
         "noticed_ms (until the "
         "tracker has ended the epoch, where no other fault was being recovered from). The exit code is 0 only without "
         "divergences, hangs, lives that end as no fault explains, and rollbacks that no fault calls for.",
-    .flags = {"ranks",         "hosts",       "spares",
-              "replicas",      "seconds",     "faults",
-              "interval_ms",   "seed",        "round_timeout_ms",
-              "mode",          "min_workers", "grace_ms",
-              "goodput",       "mix",         "round_bytes",
-              "compute_ms",    "delay_ms",    "jitter_ms",
-              "loss_permille", "disk_log",    "json",
-              "worker_of"},
+    .flags = {"ranks",         "hosts",    "spares",           "replicas",   "seconds",     "faults",
+              "interval_ms",   "seed",     "round_timeout_ms", "mode",       "min_workers", "grace_ms",
+              "goodput",       "mix",      "round_bytes",      "compute_ms", "delay_ms",    "jitter_ms",
+              "loss_permille", "disk_log", "timeline",         "json",       "worker_of"},
     .run = run,
 };
 

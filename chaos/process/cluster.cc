@@ -46,6 +46,12 @@ Result<std::unique_ptr<Cluster>> Cluster::create(const ClusterOptions& options) 
     if (!page.ok()) return page.status();
     cluster->pages_.push_back(std::move(page).value());
   }
+  // A launcher's spares are numbered from the world size and its first worker on.
+  for (std::uint32_t p = 0; options.spares != 0 && p < 2 * options.shape.ranks + options.spares; p++) {
+    auto gate = map_page(gate_path(options.folder, p));
+    if (!gate.ok()) return gate.status();
+    cluster->gates_.push_back(std::move(gate).value());
+  }
   return cluster;
 }
 
@@ -118,6 +124,7 @@ Status Cluster::start_host(std::uint32_t host) {
     }
   }
   if (options_.disk_log) setup.arguments.push_back("--data_dir=" + data_dir(host));
+  if (!options_.timeline.empty()) setup.arguments.push_back("--timeline=" + options_.timeline);
   for (const std::string& word : {std::string("--"), options_.program, std::string("chaos"), mark()}) {
     setup.arguments.push_back(word);
   }
@@ -125,6 +132,11 @@ Status Cluster::start_host(std::uint32_t host) {
   if (!started.ok()) return started.status().because_of_this("cannot start " + name);
   launchers_[host] = std::move(started).value();
   return {};
+}
+
+Page& Cluster::gate(std::uint32_t worker) const {
+  const std::uint32_t process = pages_[worker]->process.load();
+  return process < gates_.size() ? *gates_[process] : *pages_[worker];
 }
 
 void Cluster::kill_host(std::uint32_t host) {

@@ -25,6 +25,7 @@ struct ClusterOptions {
   std::int64_t round_timeout_ms = 10'000;
   std::int64_t grace_ms = 0;   // of a shape in mode shrink
   bool disk_log = false;       // hosts have a data directory
+  std::string timeline;        // a file for a Chrome trace of all workers; empty: none
   bool drains = false;         // at SIGTERM a worker finishes its calls and leaves
   Network* network = nullptr;  // null: all on the loopback interface
 };
@@ -50,6 +51,8 @@ class Cluster {
   [[nodiscard]] bool signal_worker(std::uint32_t worker, int signal) const;
   [[nodiscard]] std::uint32_t host_of(std::uint32_t worker) const;
   [[nodiscard]] Page& page(std::uint32_t worker) const { return *pages_[worker]; }
+  // Where the next life of a worker's process is kept away: of a job with spares, whoever's life that will be.
+  [[nodiscard]] Page& gate(std::uint32_t worker) const;
   [[nodiscard]] const ClusterOptions& options() const { return options_; }
   [[nodiscard]] std::string log_file(const std::string& who) const { return options_.folder + "/" + who + ".log"; }
 
@@ -62,6 +65,7 @@ class Cluster {
   const ClusterOptions options_;
   std::uint16_t port_ = 0;
   std::vector<std::shared_ptr<Page>> pages_;
+  std::vector<std::shared_ptr<Page>> gates_;  // by process; none without spares
   std::unique_ptr<Child> tracker_;
   std::vector<std::unique_ptr<Child>> launchers_;
 };

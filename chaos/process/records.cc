@@ -132,6 +132,9 @@ std::string records_path(const std::string& folder, std::uint32_t worker) {
 std::string page_path(const std::string& folder, std::uint32_t worker) {
   return folder + "/worker-" + std::to_string(worker) + ".page";
 }
+std::string gate_path(const std::string& folder, std::uint32_t process) {
+  return folder + "/process-" + std::to_string(process) + ".page";
+}
 std::string stop_path(const std::string& folder) {
   return folder + "/stop";
 }

@@ -16,7 +16,7 @@ namespace warren::chaos::process {
 
 enum class RecordEvent : std::uint32_t {
   kStarted = 1,      // value: process id; call: the Phase that the life before ended in
-  kJoined = 2,       // value: rank
+  kJoined = 2,       // value: rank; call: the number by which its launcher knows it
   kPreamble = 3,     // value: digest of its allreduce
   kLoaded = 4,       // iteration: version; value: digest of the global state, 0 without
   kLoadedLocal = 5,  // likewise of the local state
@@ -121,6 +121,7 @@ struct Page {
   std::atomic<std::uint64_t> together;
   std::atomic<std::uint64_t> dies_at_ns;  // by the order that was obeyed last
   std::atomic<std::uint32_t> away;        // not 0: the next life does not begin yet
+  std::atomic<std::uint32_t> process;     // the number by which its launcher knows the newest life
   Order orders[kOrders];
 };
 
@@ -139,6 +140,9 @@ void wait_until_let_in(Page& page);
 // The files of one run.
 [[nodiscard]] std::string records_path(const std::string& folder, std::uint32_t worker);
 [[nodiscard]] std::string page_path(const std::string& folder, std::uint32_t worker);
+// A page of which only `away` is used. In a job with spares nobody knows before it has joined whose life it is, so
+// there processes are kept away, by their launcher's numbers.
+[[nodiscard]] std::string gate_path(const std::string& folder, std::uint32_t process);
 [[nodiscard]] std::string stop_path(const std::string& folder);   // there: the decision is to stop
 [[nodiscard]] std::string shape_path(const std::string& folder);  // the program's shape
 

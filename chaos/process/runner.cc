@@ -194,6 +194,7 @@ class Run {
     c.round_timeout_ms = options_.round_timeout_ms;
     c.grace_ms = options_.grace_ms;
     c.disk_log = report_.disk_log = options_.disk_log;
+    c.timeline = options_.timeline;
     c.drains = has(FaultKind::kDrain);
     c.network = network_;
     auto cluster = Cluster::create(c);
@@ -249,8 +250,8 @@ class Run {
   [[nodiscard]] std::uint64_t hang_ns() const {
     return std::max<std::uint64_t>(30'000, static_cast<std::uint64_t>(options_.round_timeout_ms) * 10) * kMs;
   }
-  // Mode shrink: nobody is away. (In mode wait all are there where no stall is open.)
-  [[nodiscard]] bool all_there() const { return !shape_.shrinks() || (returns_.empty() && watch_->all_there()); }
+  // Nobody is away. (In mode wait, without spares, all are there where no stall is open.)
+  [[nodiscard]] bool all_there() const { return returns_.empty() && (!shape_.shrinks() || watch_->all_there()); }
   // A fault is noticed when the tracker says that the epoch is over. (It writes a line at once.)
   void look_at_tracker() {
     if (!tracker_log_.is_open()) tracker_log_.open(cluster_->log_file("tracker"));
@@ -338,7 +339,7 @@ class Run {
   void second_fault(FaultKind first, std::uint32_t victim) {
     const std::uint32_t life = cluster_->page(victim).lives.load();
     const bool kills = has(FaultKind::kKill);
-    if (kills && first == FaultKind::kKill && draw_.chance(0.6) && cluster_->page(victim).away.load() == 0) {
+    if (kills && first == FaultKind::kKill && draw_.chance(0.6) && cluster_->gate(victim).away.load() == 0) {
       constexpr std::array kEarly = {Phase::kStarting, Phase::kPreamble, Phase::kLoad, Phase::kReplay, Phase::kReplay};
       (void)obey(victim, draw_.of(kEarly), life - 1 + (life == lives_at_fault_ ? 1 : 0), draw_.below(3000));
       return;
@@ -394,27 +395,36 @@ class Run {
     return obey(victim, phase, kAnyLife, draw_.chance(0.2) ? 0 : draw_.below(most_us));
   }
 
-  // Mode shrink: how long it takes until a killed worker's next life begins.
+  // Where others go on without a killed worker, or take its place: how long it takes until its next life begins. A
+  // spare is called some 30 ms after a kill, if nobody is there then.
   std::uint64_t away_ns() {
     switch (draw_.below(3)) {
       case 0: return 0;
-      case 1: return (static_cast<std::uint64_t>(options_.grace_ms) + draw_.below(300)) * kMs;
+      case 1:
+        return shape_.shrinks() ? (static_cast<std::uint64_t>(options_.grace_ms) + draw_.below(300)) * kMs
+                                : draw_.below(100) * kMs;
       default: return draw_.below(3000) * kMs;
     }
   }
   // Before a worker is killed; whoever calls this calls comes_back after that.
-  std::uint64_t stays_away(std::uint32_t victim) {
-    if (!shape_.shrinks() || cluster_->page(victim).away.load() != 0) return 0;
+  struct Away {
+    Page* gate = nullptr;  // null: it may come back at once
+    std::uint64_t ns = 0;
+  };
+  Away stays_away(std::uint32_t victim) {
+    Page& gate = cluster_->gate(victim);
+    if ((!shape_.shrinks() && options_.spares == 0) || gate.away.load() != 0) return {};
     const std::uint64_t ns = away_ns();
-    if (ns != 0) keep_away(cluster_->page(victim));
-    return ns;
+    if (ns == 0) return {};
+    keep_away(gate);
+    return {&gate, ns};
   }
-  void comes_back(std::uint32_t victim, std::uint64_t ns, bool killed) {
-    if (ns == 0) return;
-    if (!killed) return let_in(cluster_->page(victim));
-    returns_.emplace_back(monotonic_ns() + ns, [this, victim] {
+  void comes_back(std::uint32_t victim, Away away, bool killed) {
+    if (away.gate == nullptr) return;
+    if (!killed) return let_in(*away.gate);
+    returns_.emplace_back(monotonic_ns() + away.ns, [this, victim, gate = away.gate] {
       say("worker " + std::to_string(victim) + " may come back");
-      let_in(cluster_->page(victim));
+      let_in(*gate);
     });
   }
 
@@ -422,10 +432,10 @@ class Run {
     const std::uint32_t life = cluster_->page(victim).lives.load() - 1;
     const std::string at = where(victim);
     lives_at_fault_ = life + 1;
-    const std::uint64_t away_ns = stays_away(victim);
+    const Away away = stays_away(victim);
     const std::uint64_t now = monotonic_ns();
     const bool killed = cluster_->signal_worker(victim, SIGKILL);
-    comes_back(victim, away_ns, killed);
+    comes_back(victim, away, killed);
     if (!killed) return false;
     note(kind, victim, life, now, std::nullopt, "kill " + at);
     return true;
@@ -434,7 +444,7 @@ class Run {
   // Orders the worker to die in this phase, and waits until it has.
   bool obey(std::uint32_t victim, Phase phase, std::uint32_t life, std::uint64_t delay_us) {
     Page& page = cluster_->page(victim);
-    const std::uint64_t away_ns = stays_away(victim);
+    const Away away = stays_away(victim);
     Order& order = page.orders[0];
     order.life.store(life);
     order.iteration.store(0);
@@ -443,7 +453,7 @@ class Run {
     const std::uint64_t until = monotonic_ns() + kOrderPatienceNs;
     while (going() && order.phase.load() != 0 && monotonic_ns() < until) tick();
     const bool killed = order.phase.exchange(0) == 0;
-    comes_back(victim, away_ns, killed);
+    comes_back(victim, away, killed);
     if (!killed) return false;
     const std::uint64_t dies_at_ns = page.dies_at_ns.load();
     lives_at_fault_ = page.lives.load();
@@ -632,6 +642,11 @@ class Run {
         const bool without = (watch_->ended_with(*f.stall) >> f.victim & 1) == 0;
         const bool killed = f.kind == FaultKind::kKill || f.kind == FaultKind::kPair;
         if (shape_.shrinks() && killed && without) report_.shrink_stalls_ms.push_back(*ms);
+        const auto before = watch_->process_of(f.victim, f.life), after = watch_->process_of(f.victim, f.life + 1);
+        if (f.kind == FaultKind::kKill && before && after && *before != *after) {
+          report_.takeovers_ms.push_back(*ms);
+          report_.takeovers_without_replay_ms.push_back(*ms - watch_->replay_ms(f.victim, f.life + 1));
+        }
       }
       if (f.alone && f.noticed_ns != 0) {
         report_.noticed_ms[static_cast<std::size_t>(f.kind)].push_back(static_cast<double>(f.noticed_ns - f.at_ns) /
@@ -640,6 +655,8 @@ class Run {
     }
     std::ranges::sort(report_.stalls_ms);
     std::ranges::sort(report_.shrink_stalls_ms);
+    std::ranges::sort(report_.takeovers_ms);
+    std::ranges::sort(report_.takeovers_without_replay_ms);
     std::ranges::sort(report_.drains_ms);
     say_longest_stalls();
     for (auto& times : report_.noticed_ms) std::ranges::sort(times);
@@ -647,7 +664,7 @@ class Run {
   }
 
   void say_longest_stalls() const {
-    static constexpr std::size_t kMost = 5;
+    static constexpr std::size_t kMost = 8;
     std::vector<std::pair<double, const Fault*>> stalls;
     for (const Fault& f : struck_) {
       if (const auto ms = f.stall ? watch_->stall_ms(*f.stall) : std::nullopt) stalls.emplace_back(*ms, &f);
@@ -655,7 +672,9 @@ class Run {
     std::ranges::sort(stalls, std::ranges::greater(), &std::pair<double, const Fault*>::first);
     for (std::size_t i = 0; i < std::min(stalls.size(), kMost); i++) {
       const auto& [ms, fault] = stalls[i];
-      say("a stall of " + std::to_string(static_cast<std::uint64_t>(ms)) + " ms after, at " +
+      const double replay_ms = fault->kind == FaultKind::kKill ? watch_->replay_ms(fault->victim, fault->life + 1) : 0;
+      say("a stall of " + std::to_string(static_cast<std::uint64_t>(ms)) + " ms, of it replay " +
+          std::to_string(static_cast<std::uint64_t>(replay_ms)) + ", after, at " +
           std::to_string((fault->at_ns - started_ns_) / kMs) + " ms: " + fault->text);
     }
   }
@@ -784,6 +803,10 @@ std::string ChaosReport::json(const ChaosOptions& options) const {
   }
   j["stall_ms"] = spread(stalls_ms);
   if (options.min_workers != 0) j["shrink_stall_ms"] = spread(shrink_stalls_ms);
+  if (options.spares != 0) {
+    j["takeover_ms"] = spread(takeovers_ms);
+    j["takeover_without_replay_ms"] = spread(takeovers_without_replay_ms);
+  }
   if (!drains_ms.empty()) {
     j["drained"] = drained;
     j["drain_ms"] = spread(drains_ms);

@@ -32,7 +32,8 @@ inline constexpr std::array<std::string_view, 8> kFaultNames = {"kill", "stop", 
 struct ChaosOptions {
   std::string program;  // the path of `warren`
   std::uint32_t ranks = 4, hosts = 2;
-  // Beside the ranks, dealt out over the hosts; faults are kills, stops and the tracker's then.
+  // Beside the ranks, dealt out over the hosts; faults are kills, stops and the tracker's then. Killed workers come
+  // back at once, or while a spare may be called, or after that.
   std::uint32_t spares = 0;
   int replicas = 2;
   double seconds = 60;
@@ -45,6 +46,7 @@ struct ChaosOptions {
   std::int64_t interval_ms = 1000;  // mean time from the end of a recovery to the next fault
   bool goodput = false;             // a calm run before, to compare with
   bool disk_log = false;            // also where no fault needs it (disk and all do)
+  std::string timeline;             // a file for a Chrome trace of all workers; empty: none
   Mix mix = Mix::kMixed;
   std::size_t round_bytes = std::size_t{4} << 20;  // of the biggest call
   std::uint32_t compute_ms = 0;                    // before each iteration
@@ -72,6 +74,9 @@ struct ChaosReport {
   std::vector<double> drains_ms;
   std::vector<double> stalls_ms;
   std::vector<double> shrink_stalls_ms;  // of them, those of kills after which the job went on without the victim
+  // Of them, those of kills after which a spare took the victim's place; and less the spare's replay, from the end of
+  // its load to the last result that the victim had had.
+  std::vector<double> takeovers_ms, takeovers_without_replay_ms;
   std::array<std::vector<double>, kFaultNames.size()> noticed_ms;  // until the tracker has ended the epoch
   bool disk_log = false;                                           // hosts had data directories
   bool interrupted = false;

@@ -41,12 +41,17 @@ void Watch::look() {
           worker.begin_ns = r.at_ns;  // of calls in flight, the next goes on from here
           last_ns_ = std::max(last_ns_, r.at_ns);
           const std::uint64_t at = position(r.iteration, r.call);
-          if (at < worker.done) break;
+          if (at < worker.done) {
+            worker.replay_ns[r.life] = r.at_ns - worker.loaded_ns;
+            break;
+          }
           worker.done = at + 1;
           worker.rounds++;
           new_result(w, {r.at_ns, at, r.contributors, r.life});
           break;
         }
+        case RecordEvent::kLoaded: worker.loaded_ns = r.at_ns; break;
+        case RecordEvent::kJoined: worker.processes.emplace(r.life, r.call); break;
         case RecordEvent::kFinished: worker.finished = true; break;
         case RecordEvent::kFailed: failures_[r.value]++; break;
         default: break;
@@ -151,6 +156,16 @@ std::uint32_t Watch::lives() const {
 std::optional<Phase> Watch::ended_in(std::uint32_t worker, std::uint32_t life) const {
   const auto at = workers_[worker].ended_in.find(life);
   return at == workers_[worker].ended_in.end() ? std::nullopt : std::optional(at->second);
+}
+
+std::optional<std::uint32_t> Watch::process_of(std::uint32_t worker, std::uint32_t life) const {
+  const auto at = workers_[worker].processes.find(life);
+  return at == workers_[worker].processes.end() ? std::nullopt : std::optional(at->second);
+}
+
+double Watch::replay_ms(std::uint32_t worker, std::uint32_t life) const {
+  const auto at = workers_[worker].replay_ns.find(life);
+  return at == workers_[worker].replay_ns.end() ? 0 : static_cast<double>(at->second) / 1e6;
 }
 
 double Watch::big_share() const {

@@ -51,6 +51,10 @@ class Watch {
   [[nodiscard]] std::uint32_t lives() const;
   // In which phase a life ended, once the next one has begun.
   [[nodiscard]] std::optional<Phase> ended_in(std::uint32_t worker, std::uint32_t life) const;
+  // The number of the process that a life was of; none: it has not joined.
+  [[nodiscard]] std::optional<std::uint32_t> process_of(std::uint32_t worker, std::uint32_t life) const;
+  // From the end of its load until a life had the last result that another one before it had had.
+  [[nodiscard]] double replay_ms(std::uint32_t worker, std::uint32_t life) const;
   // warren::ErrorCode and how many lives ended with it.
   [[nodiscard]] const std::map<std::uint64_t, std::uint64_t>& failures() const { return failures_; }
   // Of all workers, inside rounds over 1 MiB and in all.
@@ -69,6 +73,9 @@ class Watch {
     std::uint64_t begin_ns = 0, begin_bytes = 0;
     std::deque<NewResult> recent;  // the newest last
     std::map<std::uint32_t, Phase> ended_in;
+    std::map<std::uint32_t, std::uint32_t> processes;  // by life
+    std::uint64_t loaded_ns = 0;                       // the newest life
+    std::map<std::uint32_t, std::uint64_t> replay_ns;  // by life: until its last result that one before it had
   };
   struct Stall {
     std::uint64_t at_ns = 0, before_ns = 0;

@@ -72,15 +72,17 @@ class Worker {
  public:
   // `comm`: where the job has spares, and whose life this is shows only when it has joined.
   Worker(const Program& program, std::string folder, RecordWriter records, std::shared_ptr<Page> page,
-         std::optional<Communicator> comm)
+         std::uint32_t process, std::optional<Communicator> comm)
       : program_(program),
         folder_(std::move(folder)),
         records_(std::move(records)),
         page_(std::move(page)),
+        process_(process),
         comm_(std::move(comm)) {}
 
   void run(const Options& options) {
     life_ = page_->lives.fetch_add(1);
+    page_->process.store(process_);
     page_->pid.store(getpid());
     done_before_ = page_->done.load();
     together_before_ = page_->together.load();
@@ -97,7 +99,7 @@ class Worker {
     }
     rank_ = static_cast<std::uint32_t>(comm_->rank());
     state_ = program_.initial(rank_);
-    tell(RecordEvent::kJoined, 0, rank_);
+    tell(RecordEvent::kJoined, 0, rank_, process_);
     preamble();
     std::uint64_t version = load();
     if (!program_.shape().shrinks()) set_up();
@@ -433,6 +435,7 @@ class Worker {
   const std::string folder_;
   const RecordWriter records_;
   const std::shared_ptr<Page> page_;
+  const std::uint32_t process_;
   std::uint32_t life_ = 0, rank_ = 0;
   std::uint64_t done_before_ = 0, together_before_ = 0;
   std::optional<Communicator> comm_, group_;
@@ -509,8 +512,12 @@ int run_worker(const std::string& folder) {
       (number >= shape.value().ranks && !spares)) {
     return refuse({Code::kInvalidArgument, "WARREN_WORKER_ID is no number of a worker; start this with `warren run`"});
   }
+  const std::uint32_t process = number;
   std::optional<Communicator> comm;
   if (spares) {
+    auto gate = map_page(gate_path(folder, process));
+    if (!gate.ok()) return refuse(gate.status());
+    wait_until_let_in(*gate.value());
     try {
       comm.emplace(Communicator::create(Options()));
     } catch (const Error& e) {
@@ -528,7 +535,7 @@ int run_worker(const std::string& folder) {
   // A life that is started after the end is to say so itself, instead of being ended by the library.
   unsetenv("WARREN_ATTEMPT");
   Options options;
-  Worker worker(program, folder, std::move(records).value(), std::move(page).value(), std::move(comm));
+  Worker worker(program, folder, std::move(records).value(), std::move(page).value(), process, std::move(comm));
   try {
     worker.run(options);
     return 0;
