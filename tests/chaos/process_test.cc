@@ -363,6 +363,35 @@ TEST(ChaosWatch, MeasuresAStall) {
   EXPECT_DOUBLE_EQ(*watch.stall_ms(fault), 240);
 }
 
+// What a takeover is counted by: whose process a life is of, and how long it replays.
+TEST(ChaosWatch, KnowsWhoseProcessALifeIsOfAndHowLongItReplays) {
+  const Folder folder;
+  auto opened = Watch::open(folder.path(), 1);
+  ASSERT_TRUE(opened.ok());
+  Watch watch = std::move(opened).value();
+  const auto say = [&](RecordEvent event, std::uint32_t life, std::uint64_t iteration, std::uint32_t call,
+                       std::uint64_t at_ms) {
+    Record r = record(event, iteration, call);
+    r.life = life;
+    r.at_ns = at_ms * 1'000'000;
+    append(folder.path(), 0, r);
+  };
+  say(RecordEvent::kJoined, 0, 0, 0, 10);
+  say(RecordEvent::kLoaded, 0, 0, 0, 20);
+  for (const std::uint64_t i : {0u, 1u, 2u}) say(RecordEvent::kResult, 0, i, 0, 30 + i);
+  say(RecordEvent::kJoined, 1, 0, 4, 100);
+  say(RecordEvent::kLoaded, 1, 1, 0, 110);
+  say(RecordEvent::kResult, 1, 1, 0, 120);
+  say(RecordEvent::kResult, 1, 2, 0, 130);
+  say(RecordEvent::kResult, 1, 3, 0, 150);
+  watch.look();
+  EXPECT_EQ(watch.process_of(0, 0), 0u);
+  EXPECT_EQ(watch.process_of(0, 1), 4u);
+  EXPECT_EQ(watch.process_of(0, 2), std::nullopt);
+  EXPECT_DOUBLE_EQ(watch.replay_ms(0, 0), 0);
+  EXPECT_DOUBLE_EQ(watch.replay_ms(0, 1), 20);
+}
+
 // In mode shrink to the first call whose result all of its contributors have, and nobody had before.
 TEST(ChaosWatch, MeasuresAStallOfThoseWhoAreThere) {
   const Folder folder;
