@@ -250,6 +250,11 @@ Status validate_log_addresses(std::uint32_t fetch_port, const std::string& segme
   return text_is_printable("segment socket", segment_socket, limits::kMaxSegmentSocketBytes);
 }
 
+Status validate_traits(const wire::Traits& t) {
+  if (Status s = in_range("cores", t.cores(), 0, limits::kMaxCores); !s.ok()) return s;
+  return in_range("first core", t.first_core(), 0, limits::kMaxCores - 1);
+}
+
 Status validate_member(const wire::Member& m, const wire::JobSettings& settings) {
   if (is_vacant(m)) {
     if (!settings.elastic_start()) return bad("nobody has had the place, and the job begins with all");
@@ -264,6 +269,7 @@ Status validate_member(const wire::Member& m, const wire::JobSettings& settings)
   if (m.incarnation() == 0) return bad("no incarnation");
   if (Status s = validate_identity(m.worker_id(), m.host_id(), m.domain_id()); !s.ok()) return s;
   if (Status s = validate_log_addresses(m.fetch_port(), m.segment_socket(), replicas); !s.ok()) return s;
+  if (Status s = validate_traits(m.traits()); !s.ok()) return s;
   return validate_endpoints(m.endpoints());
 }
 
@@ -684,6 +690,7 @@ Status validate(const wire::Join& j) {
   if (!j.has_settings()) return bad("no settings");
   if (Status s = validate(j.settings()); !s.ok()) return s;
   if (Status s = validate_log_addresses(j.fetch_port(), j.segment_socket(), j.settings().replicas()); !s.ok()) return s;
+  if (Status s = validate_traits(j.traits()); !s.ok()) return s;
   if (j.has_held()) {
     if (j.settings().replicas() == 0) return bad("nothing is logged, and a disk holds something");
     if (Status s = validate(j.held()); !s.ok()) return s.because_of_this("what the disk holds");

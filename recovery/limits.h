@@ -16,6 +16,7 @@ inline constexpr std::size_t kMaxReasonBytes = 4096;
 inline constexpr std::size_t kMaxRoundsPerHeartbeat = 16;
 inline constexpr std::size_t kMaxLinksPerHeartbeat = 16;
 inline constexpr std::size_t kMaxSpares = 1024;             // that wait, of one job
+inline constexpr std::uint32_t kMaxCores = 65536;           // of a host
 inline constexpr std::size_t kMaxVerdicts = 64;             // of stragglers, standing in one job
 inline constexpr std::size_t kMaxSegmentSocketBytes = 107;  // an abstract Unix address without its leading zero
 

@@ -637,6 +637,7 @@ void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, Tim
     to.set_address(from.address());
     to.set_port(from.port());
   }
+  if (join.has_traits()) *w.member.mutable_traits() = join.traits();
   take_held(w, join, effects);
   take_logged(w, join);
   w.attempt = join.attempt();

@@ -39,6 +39,7 @@ void TrackerMachine::take_server(std::size_t rank, const wire::Leave& l, TimeMs 
   s.member.clear_fresh();
   s.member.clear_since();
   s.member.clear_waits();
+  s.member.clear_traits();
   s.member.clear_local_rank();
   s.member.clear_local_size();
   s.logged = l.logged();

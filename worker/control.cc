@@ -1,5 +1,6 @@
 #include "worker/control.h"
 
+#include <sched.h>
 #include <sodium.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -61,6 +62,19 @@ bool may_hold_stale(const KeeperLink::Kept& kept) {
   if (!segment.ok()) return true;
   const auto view = SegmentView::open(segment.value().bytes, kept.life);
   return !view.ok() || ever_written(view.value());
+}
+
+// The cores that the process may run on when it joins. What cannot be told is not known.
+wire::Traits traits_of_process(bool maps) {
+  wire::Traits traits;
+  traits.set_maps(maps);
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return traits;
+  traits.set_cores(static_cast<std::uint32_t>(CPU_COUNT(&allowed)));
+  std::uint32_t first = 0;
+  while (first < CPU_SETSIZE && !CPU_ISSET(first, &allowed)) ++first;
+  if (traits.cores() != 0) traits.set_first_core(first);
+  return traits;
 }
 
 bool is_refusal(std::uint16_t event) {
@@ -224,8 +238,10 @@ Status Control::open(const Settings& settings) {
   connector_ = std::make_unique<Connector>(settings.job, link_key, self_, std::move(events));
   auto port = connector_->listen(addresses.value().bind, 0);
   if (!port.ok()) return port.status();
-  if (settings.transport != kTcpTransport) {
+  bool maps = settings.transport != kTcpTransport;
+  if (maps) {
     if (const Status status = connector_->listen_on_host(); !status.ok()) {
+      maps = false;
       log_(WARREN_LOG_WARNING, "links to ranks of this host go over TCP: " + status.describe());
     }
   }
@@ -262,6 +278,7 @@ Status Control::open(const Settings& settings) {
   join.set_spare(services_.spare);
   if (services_.spare && options.follows) *join.mutable_followed() = {};
   join.set_software(WARREN_VERSION);
+  *join.mutable_traits() = traits_of_process(maps);
   auto* agreed = join.mutable_settings();
   agreed->set_world_size(settings.world_size);
   agreed->set_round_timeout_ms(static_cast<std::uint64_t>(settings.round_timeout_ms));

@@ -563,6 +563,7 @@ schedule::Request Engine::request_for(const Group& group, const Call& call) cons
   request.settles = plan_.shrinks;
   request.hosts = group.hosts;
   request.domains = group.domains;
+  request.host = plan_.host;
   // A set-up round is of no version: who goes on with it may be in another one.
   if (request.collective == Collective::kAllreduce && request.algorithm == schedule::Algorithm::kRing &&
       !is_setup(call.round)) {

@@ -88,6 +88,7 @@ class Engine {
     bool check_call_sites = false;
     std::uint32_t replicas = 0;
     std::vector<std::uint32_t> hosts, domains;  // by rank of the job
+    schedule::Host host;                        // what ranks of a host share, on all hosts
     std::vector<Frontier> frontier;
     std::vector<Setup> setups;
     std::vector<Kept> kept;         // by (group, version, rounds)

@@ -244,6 +244,7 @@ class Cluster {
   [[nodiscard]] bool shrinks() const { return setting_.job.min_workers() > 0; }
   void make_slots();
   void start_later(std::size_t slot, Micros delay_us);
+  void see_host(wire::Join& join, std::size_t life) const;
   std::size_t start_life(std::size_t slot, bool supervised);
   void on_end(std::size_t slot, std::size_t life, SimWorker::End end, const Status& why);
   SimWorker::Links links_of(std::size_t life, std::size_t slot);
@@ -402,6 +403,17 @@ void Cluster::start_later(std::size_t slot, Micros delay_us) {
   });
 }
 
+// Nobody can tell what ranks of a host share; all see the same two cores; or each life something else.
+void Cluster::see_host(wire::Join& join, std::size_t life) const {
+  const std::uint64_t kind = options_.seed / 2 % 3;
+  if (kind == 0) return;
+  const std::uint64_t seen = kind == 1 ? 0 : Random::mix(options_.seed * kMostLivesPerWorker + life);
+  wire::Traits& traits = *join.mutable_traits();
+  traits.set_cores(kind == 1 ? 2 : static_cast<std::uint32_t>(seen % 4));
+  traits.set_first_core(static_cast<std::uint32_t>(seen / 4 % 2));
+  traits.set_maps(seen / 8 % 4 != 1);
+}
+
 std::size_t Cluster::start_life(std::size_t slot, bool supervised) {
   const Slot& s = slots_[slot];
   const std::size_t life = lives_.size();
@@ -418,6 +430,7 @@ std::size_t Cluster::start_life(std::size_t slot, bool supervised) {
   endpoint.set_address("10.0.0." + std::to_string(1 + slot % 250));
   endpoint.set_port(static_cast<std::uint32_t>(1024 + life % 60000));
   *o.join.mutable_settings() = setting_.job;
+  see_host(o.join, life);
   o.join.set_attempt(s.attempt);
   o.join.set_waits(setting_.spares != 0 || shrinks());
   o.join.set_spare(s.begins_as_spare);

@@ -237,7 +237,7 @@ TEST(Codec, EnvelopesAreRefusedWithAReason) {
   wire::Envelope e = good;
   e.set_protocol(1);
   EXPECT_EQ(refusal(e, Side::kWorker),
-            "refused: protocol version 1, this build speaks 9: use one version of Warren for the whole job");
+            "refused: protocol version 1, this build speaks 10: use one version of Warren for the whole job");
   e = good;
   e.set_sender(0);
   EXPECT_EQ(refusal(e, Side::kWorker), "corrupt: message refused: no sender");
@@ -418,6 +418,18 @@ TEST(Codec, JoinsOfJobsThatLog) {
             "segment socket of 108 bytes is over the limit of 107");
   EXPECT_EQ(check([](auto& j) { j.set_segment_socket(std::string("a\0b", 3)); }),
             "segment socket has an unprintable byte at 1");
+}
+
+TEST(Codec, WhatARankSharesWithItsHost) {
+  const auto joins = [](auto change) { return after(join("w", "h", 2, 2), change); };
+  EXPECT_EQ(joins([](auto& j) { j.mutable_traits()->set_cores(65536); }), "");
+  EXPECT_EQ(joins([](auto& j) { j.mutable_traits()->set_cores(65537); }), "cores 65537 is outside 0 to 65536");
+  EXPECT_EQ(joins([](auto& j) { j.mutable_traits()->set_first_core(65536); }),
+            "first core 65536 is outside 0 to 65535");
+  const auto plans = [](auto change) { return after(logged_plan(), change); };
+  EXPECT_EQ(plans([](auto& p) { p.mutable_members(1)->mutable_traits()->set_cores(2); }), "");
+  EXPECT_EQ(plans([](auto& p) { p.mutable_members(1)->mutable_traits()->set_cores(1 << 20); }),
+            "member 1: cores 1048576 is outside 0 to 65536");
 }
 
 TEST(Codec, JoinsThatSayWhatMemoryHolds) {

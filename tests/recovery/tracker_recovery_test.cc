@@ -697,11 +697,15 @@ TEST(TrackerRecovery, PlansTellWhereLoggedResultsAreServed) {
   *e.mutable_join() = join("w0", "h", 1, 1);
   e.mutable_join()->set_fetch_port(6001);
   e.mutable_join()->set_segment_socket("warren-10");
+  e.mutable_join()->mutable_traits()->set_cores(12);
+  e.mutable_join()->mutable_traits()->set_first_core(4);
+  e.mutable_join()->mutable_traits()->set_maps(true);
   std::vector<TrackerEffect> effects;
   t.machine().on_message(e, TimeMs{}, effects);
   const wire::Member m = envelope_of(std::get<tracker_effect::Send>(effects.back())).plan().members(0);
   EXPECT_EQ(m.fetch_port(), 6001U);
   EXPECT_EQ(m.segment_socket(), "warren-10");
+  EXPECT_EQ(m.traits().SerializeAsString(), e.join().traits().SerializeAsString());
   EXPECT_TRUE(m.fresh());
   EXPECT_EQ(m.since(), 1U);
 }

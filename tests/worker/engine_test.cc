@@ -242,6 +242,7 @@ TEST(Engine, PipesOfSharedMemoryWithEveryAlgorithm) {
         o.algorithm = algorithm;
         o.pipes = true;
         o.one_host = true;
+        o.cores = size == 5 ? 0 : 2;
         o.chunk_bytes = count > 100'000 ? limits::kMaxChunkBytes : 4096;
         o.streams = size == 3 ? 2 : 1;
         run_all(o, count);
@@ -315,6 +316,7 @@ TEST(Engine, HalfPrecisionWithEveryAlgorithm) {
           o.size = size;
           o.algorithm = algorithm;
           o.pipes = o.one_host = count % 2 == 1;
+          o.cores = count % 2;
           Mesh mesh(o);
           const auto value = [](int rank, std::uint64_t i) { return rank + static_cast<int>(i * 7 % 19); };
           const std::uint64_t in_count =

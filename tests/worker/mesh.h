@@ -34,6 +34,7 @@ class Mesh {
     int socket_buffer_bytes = 0;  // small ones make partial reads and writes; 0: the kernel's
     bool pipes = false;           // of shared memory, as within a host
     bool one_host = false;        // what schedules are told
+    std::uint32_t cores = 0;      // of each host: likewise
     // By rank, for schedules, links and logs: pipes join ranks of a host alone, and several streams those of two.
     // Empty: as above.
     std::vector<std::uint32_t> hosts;
@@ -74,6 +75,7 @@ class Mesh {
       if (options.one_host)
         plan.hosts = plan.domains = std::vector<std::uint32_t>(static_cast<std::size_t>(options.size));
       if (!options.hosts.empty()) plan.hosts = plan.domains = options.hosts;
+      plan.host = {.maps = options.pipes, .cores = options.cores};
       n.engine->install(plan);
       n.engine->open();
     }

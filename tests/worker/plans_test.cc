@@ -12,6 +12,7 @@ namespace {
 wire::Plan a_plan() {
   wire::Plan p;
   p.mutable_settings()->set_streams(4);
+  p.mutable_settings()->set_algorithm("auto");
   for (std::uint32_t r = 0; r < 6; r++) {
     wire::Member& m = *p.add_members();
     m.set_rank(r);
@@ -45,6 +46,44 @@ TEST(Plans, OtherLinksGoAsEver) {
   EXPECT_FALSE(ways[3].within_host) << "nobody is there";
   EXPECT_TRUE(ways_of(a_plan(), Rank(4))[5].within_host);
   EXPECT_EQ(ways_of(a_plan(), Rank(4))[5].streams, 1u) << "within a host";
+}
+
+void give(wire::Member& m, std::uint32_t cores, std::uint32_t first, bool maps = true) {
+  m.mutable_traits()->set_cores(cores);
+  m.mutable_traits()->set_first_core(first);
+  m.mutable_traits()->set_maps(maps);
+}
+
+TEST(Plans, AHostHasTheCoresOfAllItsRanks) {
+  wire::Plan p = a_plan();
+  const auto host = [&] { return engine_plan(p, Rank(0)).host; };
+  EXPECT_EQ(host(), (schedule::Host{.maps = true, .cores = 0})) << "nobody has said anything";
+  // Both may run on all.
+  for (wire::Member& m : *p.mutable_members()) give(m, 8, 0);
+  EXPECT_EQ(host(), (schedule::Host{.maps = true, .cores = 8}));
+  // Each is bound to one; the one that is absent has none.
+  for (int r = 0; r < 6; r++) give(*p.mutable_members(r), 1, static_cast<std::uint32_t>(r % 2));
+  EXPECT_EQ(host().cores, 1u) << "host b has one rank";
+  p.mutable_members(3)->set_absent(false);
+  EXPECT_EQ(host().cores, 2u);
+  // Of two that begin at one core, the larger set has the smaller in it.
+  give(*p.mutable_members(4), 4, 3);
+  give(*p.mutable_members(5), 6, 3);
+  EXPECT_EQ(host().cores, 2u) << "of the host that has fewest";
+  for (int r = 0; r < 4; r++) give(*p.mutable_members(r), 16, 0);
+  EXPECT_EQ(host().cores, 6u);
+  p.mutable_members(2)->mutable_traits()->set_cores(0);
+  EXPECT_EQ(host().cores, 0u) << "one cannot tell";
+}
+
+TEST(Plans, HostsMapMemoryWhereAllRanksDo) {
+  wire::Plan p = a_plan();
+  for (wire::Member& m : *p.mutable_members()) give(m, 2, 0);
+  give(*p.mutable_members(3), 2, 0, false);
+  EXPECT_TRUE(engine_plan(p, Rank(0)).host.maps) << "who is absent has no say";
+  give(*p.mutable_members(5), 2, 0, false);
+  EXPECT_FALSE(engine_plan(p, Rank(0)).host.maps);
+  EXPECT_EQ(engine_plan(p, Rank(0)).host, engine_plan(p, Rank(5)).host);
 }
 
 TEST(Plans, WhoServesIsAPeerBeyondTheWorld) {

@@ -25,6 +25,9 @@ using schedule::Network;
 using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t kFormat = 1;
+// Of schedule::choose() and what it calls: one more whenever they choose otherwise by the same costs. So that ranks,
+// and lives of a job, that choose differently do not agree on their settings.
+constexpr std::uint32_t kFormulas = 2;
 constexpr std::size_t kMostFileBytes = std::size_t{64} << 10;
 // So that the job's settings have room for all of it (limits::kMaxCostsBytes).
 constexpr std::size_t kMostNetworks = 4, kMostMeasured = 64;
@@ -222,7 +225,7 @@ std::string to_json(const Costs& costs, bool for_people) {
 std::string name_of(const Costs& costs) {
   const std::string text = to_json(costs, false);
   std::array<char, 9> digits{};
-  std::snprintf(digits.data(), digits.size(), "%08x", XXH32(text.data(), text.size(), 0));
+  std::snprintf(digits.data(), digits.size(), "%08x", XXH32(text.data(), text.size(), kFormulas));
   return digits.data();
 }
 

@@ -24,7 +24,7 @@ namespace warren::worker {
 // What parse_costs() reads: one line, or several for people.
 [[nodiscard]] std::string to_json(const schedule::Costs& costs, bool for_people);
 
-// Eight hexadecimal digits that differ where costs do.
+// Eight hexadecimal digits that differ where costs do, or what is chosen by them.
 [[nodiscard]] std::string name_of(const schedule::Costs& costs);
 
 // As the job's settings keep it: the name, a space, the JSON.

@@ -428,6 +428,7 @@ void butterfly_allreduce(const Request& request, Builder& builder, Copies& copie
   // the time of halves exchanged at 1 and 16 MiB, and 0.87 from 32 MiB on, where the choice is the ring, which they
   // replace.
   if (request.size > 2 && !doubles(request)) {
+    if (has_one_owner(request)) return one_owner_allreduce(request, builder, copies);
     if (on_one_host(request)) return host_allreduce(request, builder, copies);
     if (on_several_hosts(request)) return hierarchical_allreduce(request, builder, copies);
   }

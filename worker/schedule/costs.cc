@@ -30,6 +30,7 @@ struct Parts {
   double replicas = 0;   // copies: min(R, k)
   bool whole = false;    // so little that it is published whole by every host
   bool one_host = false;
+  Host host;  // of one_host
 };
 
 double chunks(double bytes, double chunk) {
@@ -37,7 +38,7 @@ double chunks(double bytes, double chunk) {
       chunks_of(static_cast<std::uint64_t>(bytes), std::max<std::uint64_t>(1, static_cast<std::uint64_t>(chunk))));
 }
 
-Parts parts_of(const Case& what, Algorithm algorithm, bool one_host) {
+Parts parts_of(const Case& what, Algorithm algorithm, const Host* host) {
   Parts p;
   const auto size = static_cast<std::uint32_t>(what.size);
   p.k = what.size;
@@ -49,7 +50,8 @@ Parts parts_of(const Case& what, Algorithm algorithm, bool one_host) {
   p.folds = !std::has_single_bit(size);
   p.chunk = static_cast<double>(chunk_bytes_of(algorithm, what.chunk_bytes));
   p.replicas = std::min<double>(what.replicas, p.k);
-  p.one_host = one_host;
+  p.one_host = host != nullptr;
+  if (host != nullptr) p.host = *host;
   p.whole = p.n <= static_cast<double>(kWholeBytes);
   return p;
 }
@@ -159,18 +161,40 @@ Load within_host(const Parts& p, Algorithm algorithm) {
 }
 
 bool goes_within_host(const Parts& p, const Case& what, Algorithm algorithm) {
-  if (!p.one_host || what.collective != Collective::kAllreduce || what.size > kMostRanksWithinHost ||
-      p.share < static_cast<double>(kLeastPieceBytes)) {
+  if (!p.one_host || what.collective != Collective::kAllreduce || p.share < static_cast<double>(kLeastPieceBytes) ||
+      what.size > (p.host.maps ? kMostRanksWithinHost : kMostRanksByTcp)) {
     return false;
   }
-  return algorithm == Algorithm::kRing || (algorithm == Algorithm::kButterfly && what.size > 2);
+  return algorithm == Algorithm::kRing || (algorithm == Algorithm::kButterfly && what.size > 2 && !doubles_here(p));
+}
+
+// By one owner of everything: likewise.
+Load one_owner(const Parts& p) {
+  Load load;
+  const double others = p.k - 1;
+  const double blocks = chunks(p.n, 2 * p.chunk);
+  const double messages = 2 * others * (blocks > 1 ? 2 * blocks : chunks(p.n, p.chunk));
+  load.hops = 2;
+  load.busiest.messages = messages;
+  load.busiest.bytes = 2 * others * p.n;
+  load.busiest.reduced = (p.k + 1) * p.n;
+  load.all.messages = 2 * messages;
+  load.all.bytes = 4 * others * p.n;
+  load.all.reduced = (p.k + 1) * p.n;
+  return load;
+}
+
+bool goes_to_one_owner(const Parts& p, const Case& what, Algorithm algorithm) {
+  return p.one_host && what.collective == Collective::kAllreduce && algorithm == Algorithm::kButterfly &&
+         what.size > 2 && what.size <= kMostRanksWithinHost && !doubles_here(p) &&
+         one_owner_serves(what.size, what.bytes, p.host.cores);
 }
 
 // What is published of an allreduce, broadcast or allgather; of the others all algorithms publish as much.
 void log_result(const Parts& p, const Case& what, Algorithm algorithm, Load& load) {
   const bool butterfly = algorithm == Algorithm::kButterfly;
   // All compute all of it, or pass it on.
-  const bool doubles = butterfly && !goes_within_host(p, what, algorithm) && doubles_here(p);
+  const bool doubles = butterfly && doubles_here(p);
   const bool passes =
       algorithm == Algorithm::kTree || algorithm == Algorithm::kStar || what.collective == Collective::kBroadcast;
   double copies = 1;
@@ -187,10 +211,13 @@ void log_result(const Parts& p, const Case& what, Algorithm algorithm, Load& loa
     copies = algorithm == Algorithm::kTree || butterfly ? tree_copies(ranks, p.replicas) : p.k;
   }
   load.all.logged = copies * p.n;
-  load.busiest.logged = doubles || passes ? p.n : std::min(p.n, copies * p.n / (butterfly ? p.positions : p.k));
+  load.busiest.logged = doubles || passes || goes_to_one_owner(p, what, algorithm)
+                            ? p.n
+                            : std::min(p.n, copies * p.n / (butterfly ? p.positions : p.k));
 }
 
 Load load_without_log(const Parts& p, const Case& what, Algorithm algorithm) {
+  if (goes_to_one_owner(p, what, algorithm)) return one_owner(p);
   if (goes_within_host(p, what, algorithm)) return within_host(p, algorithm);
   const double around = p.k - 1;
   switch (what.collective) {
@@ -261,9 +288,9 @@ std::uint64_t chunk_bytes_of(Algorithm algorithm, std::uint64_t chunk_bytes) {
   return algorithm == Algorithm::kRing ? chunk_bytes / 2 : chunk_bytes;
 }
 
-Load load_of(const Case& what, Algorithm algorithm, bool one_host) {
+Load load_of(const Case& what, Algorithm algorithm, const Host* host) {
   WARREN_CHECK(what.size > 1, "one rank alone sends nothing");
-  const Parts p = parts_of(what, algorithm, one_host);
+  const Parts p = parts_of(what, algorithm, host);
   Load load = load_without_log(p, what, algorithm);
   if (what.replicas > 0) log_result(p, what, algorithm, load);
   return load;
@@ -278,7 +305,8 @@ bool holds(const Network& network, std::int32_t size) {
 }
 
 Estimate estimate(const Case& what, Algorithm algorithm, const Network& network) {
-  const Load load = load_of(what, algorithm, network.one_host);
+  const Host host{.maps = true, .cores = network.cores};
+  const Load load = load_of(what, algorithm, network.one_host ? &host : nullptr);
   const bool shared = network.cores != 0 && static_cast<std::uint32_t>(what.size) > network.cores;
   const double cores = shared ? network.cores : what.size;
   const auto most = [&](double Work::*of) { return std::max({load.busiest.*of, load.path.*of, load.all.*of / cores}); };

@@ -21,7 +21,7 @@
 namespace warren::schedule {
 
 struct Network {
-  bool one_host = false;         // all ranks sit on one host; else each on a host of its own
+  bool one_host = false;         // all ranks sit on one host, and map its memory; else each on a host of its own
   std::uint32_t cores = 0;       // that all ranks share; 0: each has one of its own
   std::uint32_t most_ranks = 0;  // larger groups are not of this network; 0: all are
   std::uint32_t hop_ns = 0;
@@ -76,8 +76,9 @@ struct Load {
   Work all;         // of all ranks
 };
 
-// The load of a call of two ranks or more by an algorithm that serves it, where ranks sit as in `network`.
-[[nodiscard]] Load load_of(const Case& what, Algorithm algorithm, bool one_host);
+// The load of a call of two ranks or more by an algorithm that serves it, where all ranks sit on such a host, or each
+// on one of its own (null).
+[[nodiscard]] Load load_of(const Case& what, Algorithm algorithm, const Host* host);
 
 // In nanoseconds, by term.
 struct Estimate {

@@ -11,8 +11,15 @@ namespace warren::schedule {
 inline constexpr std::uint64_t kDoublingPartOfChunk = 16;
 // Within a host each rank writes to every other one: more than so many are better served by partners.
 inline constexpr std::int32_t kMostRanksWithinHost = 16;
+// Likewise where hosts do not map memory: what goes by TCP costs the same to any rank, and more messages cost more.
+// 8 ranks on 2 cores: 1 MiB by owners took 4.5 ms, by partners 3.2; 4 ranks gain by owners.
+inline constexpr std::int32_t kMostRanksByTcp = 4;
 // Each message wakes a rank where cores are shared, and these are more messages than partners send each other.
 inline constexpr std::uint64_t kLeastPieceBytes = std::uint64_t{16} << 10;
+// Up to so many bytes times the square of their number, ranks that share cores are served by one owner. What owners
+// send each other grows with that square, what one of them moves alone only with their number. Measured on 2 cores, 4
+// and 8 ranks; see docs/decisions/0021-who-is-on-a-host.md.
+inline constexpr std::uint64_t kOneOwnerBytes = std::uint64_t{4} << 10;
 
 // ring.cc
 void ring_exchange(const Request& request, Builder& builder,
@@ -41,6 +48,13 @@ void direct_all_to_all(const Request& request, Builder& builder, Copies& copies)
 // host.cc: of the ring, or the butterfly where it halves
 [[nodiscard]] bool on_one_host(const Request& request);
 void host_allreduce(const Request& request, Builder& builder, Copies& copies);
+// Of the butterfly where it halves: whether one rank makes all finals for ranks of one host.
+[[nodiscard]] inline bool one_owner_serves(std::int32_t size, std::uint64_t bytes, std::uint32_t cores) {
+  const auto k = static_cast<std::uint64_t>(size);
+  return cores != 0 && k > cores && bytes <= kOneOwnerBytes * k * k;
+}
+[[nodiscard]] bool has_one_owner(const Request& request);
+void one_owner_allreduce(const Request& request, Builder& builder, Copies& copies);
 // By unit, then by owner: its piece of what is reduced at once, of no element where it has none.
 [[nodiscard]] std::vector<std::vector<Range>> units_of(const Request& request);
 // Whether a rank's share is worth a message to each other rank of the host.

@@ -5,9 +5,13 @@
 //
 // An owner reads all inputs of its piece before it makes the final, and nobody else makes it: inputs are lent.
 //
+// Where ranks share cores and the buffer is small, it is messages that cost, since each wakes a rank that has to be
+// given a core: there one rank owns all pieces of the butterfly, and 2·(K − 1) messages are enough.
+//
 // A unit is what is cut into one piece for each owner: of the ring, one chunk of each segment; of the butterfly, a
 // block. The finals of a unit travel after the inputs of the next one, so that no owner waits for the slowest rank.
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "worker/schedule/generators.h"
@@ -116,6 +120,83 @@ class HostAllreduce {
   StepId final_ = kNoStep;
 };
 
+// One rank makes everybody's finals. Pieces of a block are bracketed alike, so what is not left out goes as a whole.
+class OneOwner {
+ public:
+  OneOwner(const Request& request, Builder& builder, Copies& copies)
+      : request_(request), builder_(builder), copies_(copies), inputs_(static_cast<std::size_t>(request.size)) {}
+
+  void run() {
+    const std::vector<Range> parts = wanted();
+    std::uint64_t largest = 0;
+    for (const Range& part : parts) largest = std::max(largest, part.count);
+    for (std::int32_t peer = 0; peer < request_.size; ++peer) {
+      const bool talks = (request_.rank == kOwner) != (peer == kOwner);
+      slots_.push_back(talks ? builder_.slots(kSlotsPerPeer, largest) : SlotRing());
+    }
+    for (const Range& part : parts) request_.rank == kOwner ? own(part) : take(part);
+  }
+
+ private:
+  static constexpr std::int32_t kOwner = 0;
+
+  // Neighbouring pieces of a block together, as far as a message carries them.
+  [[nodiscard]] std::vector<Range> wanted() const {
+    std::vector<Range> parts;
+    for (std::vector<Range> block : butterfly_pieces(request_)) {
+      std::ranges::sort(block, {}, &Range::at);
+      bool joins = false;
+      for (const Range& piece : block) {
+        if (piece.count == 0) continue;
+        const bool wanted = !left_out(request_, piece);
+        if (wanted && joins && parts.back().count + piece.count <= request_.chunk_elements) {
+          parts.back().count += piece.count;
+        } else if (wanted) {
+          parts.push_back(piece);
+        }
+        joins = wanted;
+      }
+    }
+    return parts;
+  }
+
+  void own(const Range& part) {
+    inputs_[static_cast<std::size_t>(kOwner)] = input(part.at);
+    for (std::int32_t from = 0; from < request_.size; ++from) {
+      if (from != kOwner) inputs_[static_cast<std::size_t>(from)] = receive(from, part.count);
+    }
+    StepId final = builder_.combine(part.at, inputs_, Bracketing::kBalanced, part.count);
+    if (copies_.keeps_own()) final = copies_.publish(output(part.at), part, final);
+    for (std::int32_t to = 0; to < request_.size; ++to) {
+      if (to != kOwner) builder_.send(to, output(part.at), part.count, {final});
+    }
+  }
+
+  void take(const Range& part) {
+    const StepId lent = builder_.lend(kOwner, part.at, part.count);
+    const Operand received = receive(kOwner, part.count);
+    const StepId placed = builder_.copy(output(part.at), received, part.count, false, {lent});
+    if (copies_.keeps_from(kOwner)) copies_.publish(output(part.at), part, placed);
+  }
+
+  Operand receive(std::int32_t from, std::uint64_t count) {
+    const Operand received = slots_[static_cast<std::size_t>(from)].next().as(Form::kValue);
+    builder_.recv(from, received, count);
+    return received;
+  }
+
+  const Request& request_;
+  Builder& builder_;
+  Copies& copies_;
+  std::vector<SlotRing> slots_;  // by peer
+  std::vector<Operand> inputs_;  // by rank
+};
+
+bool share_a_host(const Request& request) {
+  return request.size > 1 && request.size <= kMostRanksWithinHost && !request.hosts.empty() &&
+         std::ranges::count(request.hosts, request.hosts.front()) == request.size;
+}
+
 }  // namespace
 
 std::vector<std::vector<Range>> units_of(const Request& request) {
@@ -137,8 +218,16 @@ bool pieces_are_large(const Request& request) {
 }
 
 bool on_one_host(const Request& request) {
-  return request.size > 1 && pieces_are_large(request) && request.size <= kMostRanksWithinHost &&
-         !request.hosts.empty() && std::ranges::count(request.hosts, request.hosts.front()) == request.size;
+  return share_a_host(request) && pieces_are_large(request) && (request.host.maps || request.size <= kMostRanksByTcp);
+}
+
+bool has_one_owner(const Request& request) {
+  return share_a_host(request) && request.count <= std::numeric_limits<std::uint64_t>::max() / request.element_bytes &&
+         one_owner_serves(request.size, request.count * request.element_bytes, request.host.cores);
+}
+
+void one_owner_allreduce(const Request& request, Builder& builder, Copies& copies) {
+  OneOwner(request, builder, copies).run();
 }
 
 void host_allreduce(const Request& request, Builder& builder, Copies& copies) {

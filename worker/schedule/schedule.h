@@ -107,6 +107,13 @@ struct Schedule {
   std::int32_t size = 0;  // ranks in the group
 };
 
+// What ranks of one host share, as far as it decides how bytes move among them. Equal on all ranks.
+struct Host {
+  bool maps = true;         // they read each other's memory; else they send each other bytes by TCP
+  std::uint32_t cores = 0;  // that they may run on, on the host that has fewest; 0: not known
+  friend bool operator==(const Host&, const Host&) = default;
+};
+
 // What is wanted. Counts are elements; what they and the buffers mean, by collective (K = size):
 //   allreduce       input count, output count, in place: the same memory
 //   reduce          input count, output count at the root (unused elsewhere), in place at the root: the same memory
@@ -136,6 +143,7 @@ struct Request {
   std::uint32_t replicas = 0;              // R; 0: nothing is published
   std::span<const std::uint32_t> hosts;    // by group rank: its host, any numbers; empty: each rank a host of its own
   std::span<const std::uint32_t> domains;  // likewise: its failure domain; empty: as hosts
+  Host host;                               // of all hosts
   // Every host publishes the whole result, whatever its size, and no rank is done before all have it: so that it is
   // known that whatever is lost then, what is left has all of it or nobody has returned it (DESIGN section 4, shrink
   // mode).

@@ -46,6 +46,8 @@ TEST(CostsFile, CostsThatDifferHaveDifferentNames) {
   other.networks[0].hop_ns += 1;
   EXPECT_EQ(name_of(some_costs()), name_of(some_costs()));
   EXPECT_NE(name_of(some_costs()), name_of(other));
+  // Of the default costs, and of the formulas that choose by them: whoever changes either changes this.
+  EXPECT_EQ(name_of(schedule::default_costs()), "d0d1f2b8");
   EXPECT_EQ(settings_text(other), name_of(other) + " " + to_json(other, false));
 }
 

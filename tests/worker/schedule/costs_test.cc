@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cfenv>
 #include <cmath>
+#include <optional>
 
 #include "tests/worker/schedule/worlds.h"
 
@@ -17,7 +19,7 @@ namespace {
 constexpr std::uint64_t kChunkBytes = std::uint64_t{32} << 10;
 
 // Elements are bytes.
-World world_like(const Case& what, Algorithm algorithm, bool one_host) {
+World world_like(const Case& what, Algorithm algorithm, const Host* host) {
   World world{.collective = what.collective, .algorithm = algorithm, .size = what.size};
   world.chunk_elements = chunk_bytes_of(algorithm, what.chunk_bytes);
   world.replicas = what.replicas;
@@ -29,9 +31,16 @@ World world_like(const Case& what, Algorithm algorithm, bool one_host) {
   } else if (what.collective != Collective::kBarrier) {
     world.count = whole ? what.bytes : what.bytes / size;
   }
-  if (one_host) world.hosts.assign(size, 3);
+  if (host != nullptr) {
+    world.hosts.assign(size, 3);
+    world.on = *host;
+  }
   return world;
 }
+
+// Each rank on a host of its own; all on one that tells nothing; on one where they share cores; there by TCP.
+constexpr std::array<std::optional<Host>, 4> kHosts{std::nullopt, Host{}, Host{.maps = true, .cores = 2},
+                                                    Host{.maps = false, .cores = 3}};
 
 struct Counted {
   Work busiest, all;
@@ -67,12 +76,13 @@ TEST(Costs, ClosedFormsSayWhatSchedulesDo) {
   for (const Collective collective : kCollectives) {
     for (const Algorithm algorithm : algorithms_for(collective)) {
       for (std::int32_t size = 2; size <= 16; ++size) {
-        for (const bool one_host : {false, true}) {
+        for (const std::optional<Host>& on : kHosts) {
+          const Host* const host = on ? &*on : nullptr;
           for (const std::uint64_t share : {0U, 16U, 1024U, 1U << 14, 1U << 16}) {
             const Case what{collective, size, share * static_cast<std::uint64_t>(size), kChunkBytes, 0};
-            const World world = world_like(what, algorithm, one_host);
-            SCOPED_TRACE(world.describe() + (one_host ? " on one host" : ""));
-            const Load load = load_of(what, algorithm, one_host);
+            const World world = world_like(what, algorithm, host);
+            SCOPED_TRACE(world.describe());
+            const Load load = load_of(what, algorithm, host);
             const Counted schedules = counted(world);
             EXPECT_EQ(load.busiest.messages, schedules.busiest.messages);
             EXPECT_EQ(load.all.messages, schedules.all.messages);
@@ -95,13 +105,14 @@ TEST(Costs, ClosedFormsSayWhatIsLogged) {
   for (const Collective collective : {Collective::kAllreduce, Collective::kBroadcast, Collective::kAllgather}) {
     for (const Algorithm algorithm : algorithms_for(collective)) {
       for (std::int32_t size = 2; size <= 16; ++size) {
-        for (const bool one_host : {false, true}) {
+        for (const std::optional<Host>& on : kHosts) {
+          const Host* const host = on ? &*on : nullptr;
           for (const std::uint64_t share : {16U, 1024U, 1U << 16}) {
             for (const std::uint32_t replicas : {1U, 2U, 3U}) {
               const Case what{collective, size, share * static_cast<std::uint64_t>(size), kChunkBytes, replicas};
-              const World world = world_like(what, algorithm, one_host);
-              SCOPED_TRACE(world.describe() + (one_host ? " on one host" : ""));
-              const Load load = load_of(what, algorithm, one_host);
+              const World world = world_like(what, algorithm, host);
+              SCOPED_TRACE(world.describe());
+              const Load load = load_of(what, algorithm, host);
               const Counted schedules = counted(world);
               // Who is folded into a neighbour of the butterfly may or may not keep a copy.
               const bool folds =

@@ -71,6 +71,60 @@ TEST(Cost, TheButterflyMovesAsMuchInFewerSteps) {
   }
 }
 
+// Eight ranks on two cores, 96 KiB: a message a rank each way.
+TEST(Cost, OneOwnerOfAHostThatSharesCoresTakesFewestMessages) {
+  World world = allreduce(Algorithm::kButterfly, 8, 96 << 10, 256 << 10);
+  world.hosts.assign(8, 1);
+  const std::uint64_t each_owns = totals(world).all_messages;
+  world.on.cores = 2;
+  EXPECT_EQ(totals(world).all_messages, 2U * 7);
+  EXPECT_GT(each_owns, 40U);
+  EXPECT_EQ(hops(make_all(world)), 2U);
+  world.on.maps = false;
+  EXPECT_EQ(totals(world).all_messages, 2U * 7);
+  // A core for each, or cores that are not known.
+  for (const std::uint32_t cores : {0U, 8U}) {
+    world.on = {.maps = true, .cores = cores};
+    EXPECT_EQ(totals(world).all_messages, each_owns);
+  }
+  // Many bytes.
+  world.on.cores = 2;
+  world.count = (256 << 10) + 1;
+  EXPECT_GT(totals(world).all_messages, 40U);
+}
+
+bool moves_alike(const World& a, const World& b) {
+  const std::vector<Schedule> one = make_all(a), other = make_all(b);
+  return std::ranges::equal(one, other, [](const Schedule& x, const Schedule& y) {
+    return std::ranges::equal(x.steps, y.steps, [](const Step& p, const Step& q) {
+      return p.kind == q.kind && p.peer == q.peer && p.count == q.count;
+    });
+  });
+}
+
+// More than four ranks of a host that send each other bytes by TCP go as ranks of different hosts do.
+TEST(Cost, ByTcpManyRanksOfAHostAreAsFarFromEachOtherAsHosts) {
+  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kButterfly}) {
+    for (const std::int32_t size : {4, 5, 8}) {
+      const World apart = allreduce(algorithm, size, 4 << 20, 1 << 20);
+      World together = apart;
+      together.hosts.assign(static_cast<std::size_t>(size), 1);
+      EXPECT_FALSE(moves_alike(together, apart));
+      together.on.maps = false;
+      EXPECT_EQ(moves_alike(together, apart), size > 4) << together.describe();
+      // Three hosts, of so many, so many and one.
+      const World many = allreduce(algorithm, 2 * size + 1, 4 << 20, 1 << 20);
+      World three = many;
+      for (std::int32_t rank = 0; rank <= 2 * size; ++rank) {
+        three.hosts.push_back(static_cast<std::uint32_t>(rank / size));
+      }
+      EXPECT_FALSE(moves_alike(three, many));
+      three.on.maps = false;
+      EXPECT_EQ(moves_alike(three, many), size > 4) << three.describe();
+    }
+  }
+}
+
 TEST(Cost, TheStarsRootMovesEverythingForEverybody) {
   const Schedule root = make_all(allreduce(Algorithm::kStar, 8, 1000, 100))[0];
   EXPECT_EQ(cost(root).sent_elements + cost(root).received_elements, 2 * 1000U * 7);
@@ -113,7 +167,7 @@ TEST(Cost, TheRingLogsWithoutAMessage) {
     world.element_bytes = kWholeBytes;
     for (const Placement& place : placements(size)) {
       if (!place.domains.empty()) continue;  // hosts that share a domain publish more than they must
-      world.hosts = place.hosts;
+      place.put(world);
       const Logged without = logged(world);
       EXPECT_EQ(without.publishes, 0U);
       std::set<std::uint32_t> domains;

@@ -15,6 +15,15 @@ namespace {
 using testing::AnyOf;
 using testing::HasSubstr;
 
+// Ranks that share cores, and one of them makes all finals.
+World one_owner_world() {
+  World world = world_of(Collective::kAllreduce, Algorithm::kButterfly, 5, {60, 2});
+  world.hosts.assign(5, 3);
+  world.on.cores = 2;
+  world.in_place = true;
+  return world;
+}
+
 // Hosts of which some have several ranks.
 std::vector<World> hierarchical_worlds() {
   std::vector<World> all;
@@ -56,6 +65,7 @@ std::vector<World> worlds() {
     }
   }
   for (const World& world : hierarchical_worlds()) all.push_back(world);
+  all.push_back(one_owner_world());
   return all;
 }
 

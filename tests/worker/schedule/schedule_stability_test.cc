@@ -56,8 +56,7 @@ TEST_P(EveryLoggedSchedule, PublishesBeforeAnybodySees) {
         const std::vector<Placement> places = placements(size);
         for (std::size_t i = 0; i < places.size(); ++i) {
           if (!few && i != turn % places.size()) continue;
-          world.hosts = places[i].hosts;
-          world.domains = places[i].domains;
+          places[i].put(world);
           for (std::uint32_t replicas = 1; replicas <= 3; ++replicas) {
             ++turn;
             if (!few && replicas != 1 + turn / 2 % 3) continue;
@@ -264,6 +263,7 @@ class Story {
       world_.hosts[r] = world_.hosts[other];
       world_.domains[r] = world_.domains[other];
     }
+    world_.on = {.maps = below(2) == 0, .cores = static_cast<std::uint32_t>(below(3))};
     state_.logs[world_.hosts[r]].resize(std::max<std::uint64_t>(1, result_count()));
   }
 
@@ -310,8 +310,7 @@ TEST_P(EveryStop, LeavesTheResultOrTheInputs) {
           World world = world_of(collective, algorithm, size, s);
           std::mt19937_64 random(++seed);
           const Placement& place = places[random() % places.size()];
-          world.hosts = place.hosts;
-          world.domains = place.domains;
+          place.put(world);
           world.replicas = 1 + static_cast<std::uint32_t>(random() % 3);
           world.root = has_root(collective) ? static_cast<std::int32_t>(random() % k) : 0;
           world.element_bytes = random() % 4 == 0 ? 1 : kWide;

@@ -103,8 +103,7 @@ TEST(Schedule, OfARingInAnyOrderOfRanks) {
       for (const Placement& place : placements(size)) {
         World world = world_of(Collective::kAllreduce, Algorithm::kRing, size, s);
         world.order = any_order(size, ++seed);
-        world.hosts = place.hosts;
-        world.domains = place.domains;
+        place.put(world);
         world.replicas = static_cast<std::uint32_t>(seed % 3);
         world.element_bytes = seed % 2 == 0 ? 1 : kWholeBytes + 1;
         world.in_place = true;

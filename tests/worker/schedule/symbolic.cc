@@ -659,6 +659,7 @@ Request World::request(std::int32_t rank) const {
   request.chunk_elements = chunk_elements;
   request.replicas = replicas;
   request.hosts = hosts;
+  request.host = on;
   request.domains = domains;
   request.element_bytes = element_bytes;
   request.resumed = resumed;
@@ -685,6 +686,8 @@ std::string World::describe() const {
       text += " " + std::to_string(host(rank)) + "/" + std::to_string(domain(rank));
     }
   }
+  if (!on.maps) text += ", by TCP";
+  if (on.cores != 0) text += ", on " + std::to_string(on.cores) + " cores";
   if (!order.empty()) {
     text += ", order";
     for (const std::uint32_t rank : order) text += " " + std::to_string(rank);

@@ -51,6 +51,7 @@ struct World {
   std::vector<std::uint64_t> counts = {};  // allgatherv
   std::uint32_t replicas = 0;
   std::vector<std::uint32_t> hosts = {}, domains = {};  // by rank; empty: all apart
+  Host on = {};                                         // of all hosts
   std::uint64_t element_bytes = 1;
   bool resumed = false;
   Ranges final = {};

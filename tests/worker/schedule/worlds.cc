@@ -35,8 +35,14 @@ std::vector<std::uint32_t> any_order(std::int32_t size, std::uint64_t seed) {
   return ranks;
 }
 
+void Placement::put(World& world) const {
+  world.hosts = hosts;
+  world.domains = domains;
+  world.on = on;
+}
+
 std::vector<Placement> placements(std::int32_t size) {
-  std::vector<Placement> all(7);
+  std::vector<Placement> all(10);
   const auto k = static_cast<std::uint32_t>(size);
   std::uint32_t growing = 0, until = 1;
   for (std::uint32_t rank = 0; rank < k; ++rank) {
@@ -49,7 +55,13 @@ std::vector<Placement> placements(std::int32_t size) {
     all[5].hosts.push_back(rank + 1 == k ? 1 : 0);
     if (rank == until) until += ++growing + 1;
     all[6].hosts.push_back(growing);
+    all[7].hosts.push_back(7);
+    all[8].hosts.push_back(7);
+    all[9].hosts.push_back(rank + 1 == k ? 1 : 0);
   }
+  all[7].on = {.maps = true, .cores = 2};
+  all[8].on = {.maps = false, .cores = 2};
+  all[9].on = {.maps = false, .cores = 2};
   return all;
 }
 

@@ -30,8 +30,11 @@ struct Sizes {
 // By rank.
 struct Placement {
   std::vector<std::uint32_t> hosts, domains;
+  Host on = {};
+  void put(World& world) const;
 };
-// All apart; all together; neighbours; every other one; two hosts a domain; one alone; one more a host each time.
+// All apart; all together; neighbours; every other one; two hosts a domain; one alone; one more a host each time; all
+// together, and they share two cores; likewise, and by TCP; one alone, by TCP.
 [[nodiscard]] std::vector<Placement> placements(std::int32_t size);
 
 }  // namespace warren::schedule::symbolic
