@@ -1492,6 +1492,7 @@ SimOutcome Cluster::run() {
   out.lost_for_good = judge_.lost_for_good();
   out.rounds = judge_.rounds();
   out.events = world_.events();
+  out.most_events_waiting = world_.most_waiting();
   out.lives = lives_.size();
   out.virtual_ms = world_.now().value;
   out.liveness_ms = finished_at_us_ && live_ ? std::max<Micros>(0, *finished_at_us_ - live_since_us_) / 1000 : 0;

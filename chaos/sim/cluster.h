@@ -94,6 +94,7 @@ struct SimOutcome {
   FaultCounts faults{};
   bool under_faults = false;
   std::uint64_t rounds = 0, events = 0, epochs = 0, lives = 0;
+  std::uint64_t most_events_waiting = 0;  // at once
   std::uint64_t commits = 0, rollbacks = 0, second_faults = 0;
   std::uint64_t kept_rounds = 0;     // that disks gave to plans after no life had survived
   std::uint64_t spills = 0;          // of memory logs that were full

@@ -198,7 +198,9 @@ void SimTracker::arm() {
   const Micros at = std::max(deadline->value * 1000, world_.now_us());
   if (armed_us_ && *armed_us_ <= at) return;
   armed_us_ = at;
-  later(at - world_.now_us(), [this] { on_timer(); });
+  later(at - world_.now_us(), [this, timer = ++timer_] {
+    if (timer == timer_) on_timer();
+  });
 }
 
 void SimTracker::on_timer() {

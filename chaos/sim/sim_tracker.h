@@ -83,6 +83,7 @@ class SimTracker {
   std::uint64_t life_ = 0;
   Micros stands_still_until_us_ = 0;
   std::optional<Micros> armed_us_;
+  std::uint64_t timer_ = 0;  // which one is armed: it has one, and those armed before it are void
   std::map<Incarnation, std::size_t> routes_;
   std::deque<TrackerEffect> pending_;  // held up by the journal
   bool retrying_ = false;

@@ -11,6 +11,7 @@ namespace warren::chaos {
 void World::at(Micros when_us, std::function<void()> what) {
   queue_.push_back({std::max(when_us, now_us_), order_++, std::move(what)});
   std::push_heap(queue_.begin(), queue_.end(), Later());
+  most_waiting_ = std::max(most_waiting_, queue_.size());
 }
 
 bool World::step() {

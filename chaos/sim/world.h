@@ -83,6 +83,8 @@ class World {
   [[nodiscard]] const std::string& verdict() const { return verdict_; }
 
   [[nodiscard]] std::uint64_t events() const { return events_; }
+  // How many events have waited at once, at the most.
+  [[nodiscard]] std::size_t most_waiting() const { return most_waiting_; }
 
  private:
   struct Event {
@@ -103,6 +105,7 @@ class World {
   Micros now_us_ = 0;
   std::uint64_t order_ = 0, events_ = 0;
   std::vector<Event> queue_;  // a heap
+  std::size_t most_waiting_ = 0;
   FaultCounts counts_{};
   std::uint64_t digest_ = 0;
   std::vector<std::string> transcript_;

@@ -303,5 +303,23 @@ TEST(Shrink, TheTrackerDiesBeforeEachEffect) {
   EXPECT_GT(rebuilt, 50 / kFewer);
 }
 
+// Some wait to come in, and others as spares, in a job that takes long to its next checkpoint. The tracker has one
+// timer: what they say over and over adds no other.
+TEST(Shrink, WordsOfThoseWhoWaitLeaveNoTimersBehind) {
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    SimOptions options = shrinking(5, seed);
+    options.late = 2;
+    options.spares = 3;
+    options.round_timeout_ms = 100;
+    options.replace_after_ms = 0;
+    options.straggler =
+        Straggler{.what = Straggler::What::kProgram, .rank = Rank(0), .drag_us = 300'000, .judged = false};
+    const SimOutcome o = simulate(options);
+    ASSERT_EQ(o.verdict, "") << "seed " << seed;
+    EXPECT_GT(tracker(o, "spare_repeated"), 400u) << "seed " << seed;
+    EXPECT_LT(o.most_events_waiting, 200u) << "seed " << seed;
+  }
+}
+
 }  // namespace
 }  // namespace warren::chaos
