@@ -104,7 +104,11 @@ void TrackerMachine::on_spare(Incarnation who, const wire::Join& join, TimeMs no
     return maybe_gather(now, effects);
   }
   // Whether it can be of use now is not looked at for each word of each spare: that costs as much as there are ranks.
-  if (repeated) return arm(std::max(now, looked_for_spares_ + interval_ms()));
+  if (repeated) {
+    // Nobody is called but to a place, and while it is free.
+    if (state_ == State::kGathering && has_places()) arm(std::max(now, looked_for_spares_ + interval_ms()));
+    return;
+  }
   call_spares(now, effects);
 }
 

@@ -171,6 +171,26 @@ TEST(Spares, ThoseThatFollowAreToldOfCommitsAndWhoHoldsThem) {
   EXPECT_TRUE(has(later, "follow 3 timeline 0 of epoch 2: w0=10 w1=21\n")) << later;
 }
 
+// A look is at all ranks: with thousands of them, and many spares, each word would cost as much.
+TEST(Spares, ThatSayTheyAreThereHaveTheTrackerLookAtNothingWhileTheJobRuns) {
+  Job t(2);
+  const auto looks_now = [&] {
+    EXPECT_EQ(t.view().spares.size(), 1U);
+    EXPECT_EQ(t.waits("w2", 12, "c"), "12 <- Welcome as a spare\n");
+    return t.machine().next_deadline()->value <= t.now();
+  };
+  (void)t.waits("w2", 12, "c");
+  (void)t.joins("w0", 10, "a");
+  (void)t.pass(2101);
+  EXPECT_FALSE(looks_now()) << "there are no places yet";
+  (void)t.joins("w1", 11, "b");
+  (void)t.pass(2101);
+  EXPECT_FALSE(looks_now());
+  (void)t.give_up(11, 1);
+  EXPECT_FALSE(looks_now()) << "not all have stopped";
+  EXPECT_TRUE(has(t.report(10, 2, 1), "12 <- Called epoch 2 stale\n"));
+}
+
 TEST(Spares, TheSpareOfTheLostRanksHostIsCalled) {
   Job t(2);
   (void)t.waits("w2", 12, "c");
