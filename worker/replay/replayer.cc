@@ -43,8 +43,8 @@ constexpr std::size_t kIdleStreams = 64;
 constexpr std::uint64_t kForgotten = 1000;
 // A gap is believed when it has been seen so often, and each rank of each host was asked.
 constexpr std::uint32_t kAsks = 4;
-// Who waits until somebody has a local state asks its rank's host alone so often: for about a seventh of the timeout.
-constexpr std::uint32_t kAsksOfOneHost = 10;
+// Who waits until somebody has a local state asks its rank's host alone for this part of the timeout.
+constexpr std::int64_t kOneHostPart = 7;
 // Who waits asks more and more seldom.
 constexpr std::uint32_t kMaxAsks = 20;
 constexpr std::int64_t kMaxPauseMs = 2000;
@@ -211,6 +211,7 @@ struct Replayer::State {
     std::uint32_t asks = 0;                                       // gaps that were seen
     std::uint64_t asked_generation = 0;                           // of the newest of them
     std::uint64_t stale_generation = 0;                           // listings up to this one are older than the want
+    TimeMs since;                                                 // it is wanted of the newest plan's ranks
   };
 
   struct Pending {
@@ -465,6 +466,7 @@ struct Replayer::State {
     const RecordKey at = stream_key(want.key);
     Wanted& w = wants[id];
     w.want = std::move(want);
+    w.since = now;
     w.sized = w.want.total_bytes.has_value();
     if (w.sized) w.missing = w.want.bytes;
     const bool old = streams.contains(at);
@@ -473,15 +475,15 @@ struct Replayer::State {
     s.used = ++clock;
     if (!old) {
       s.base = s.ahead = sequence;
-      start_listing(s);
+      start_listing(s, now);
       s.all = false;  // who is asked, its first want says
     } else if (sequence < s.base) {
       s.base = sequence;
-      start_listing(s);
+      start_listing(s, now);
     }
     w.stale_generation = old ? s.generation : 0;
     s.wants.emplace(sequence, id);
-    aim(s, w);
+    aim(s, w, now);
     Round& round = s.rounds[sequence];
     round.wants.push_back(id);
     round.served = false;
@@ -511,7 +513,7 @@ struct Replayer::State {
 
   // --- what is known of holders ---
 
-  void start_listing(Stream& s) {
+  void start_listing(Stream& s, TimeMs now) {
     s.generation = ++clock;
     s.relist_at.reset();
     s.listings.assign(hosts.size(), Listing{s.base, 0, 0});
@@ -524,17 +526,20 @@ struct Replayer::State {
     s.look = true;
     s.first.clear();
     s.all = s.wants.empty();
-    for (const auto& [sequence, id] : s.wants) aim(s, wants.at(id));
+    for (const auto& [sequence, id] : s.wants) aim(s, wants.at(id), now);
   }
+
+  [[nodiscard]] static bool is_copied(const Wanted& w) { return w.want.key.kind == RecordKind::kLocal && w.want.wait; }
+  [[nodiscard]] TimeMs one_host_until(const Wanted& w) const { return w.since + timeout_ms / kOneHostPart; }
 
   // A local state that is to be copied comes from its rank's host: with a world of K ranks whose every checkpoint asks
   // all hosts, K² requests would travel. After a change of plan somebody else may have it.
-  void aim(Stream& s, const Wanted& w) const {
+  void aim(Stream& s, const Wanted& w, TimeMs now) const {
     const RecordKey& key = w.want.key;
     const auto rank = key.round.sequence.value <= INT32_MAX
                           ? host_of.find(Rank(static_cast<std::int32_t>(key.round.sequence.value)))
                           : host_of.end();
-    if (key.kind != RecordKind::kLocal || !w.want.wait || w.asks >= kAsksOfOneHost || rank == host_of.end()) {
+    if (!is_copied(w) || now >= one_host_until(w) || rank == host_of.end()) {
       s.all = true;
     } else {
       s.first.insert(rank->second);
@@ -678,16 +683,18 @@ struct Replayer::State {
     if (w.asks < std::max(kMaxAsks, enough_asks())) ++w.asks;
   }
 
-  // Soon at first: a host may still be attaching segments, or about to publish. A commit waits for who waits until
-  // somebody has a state, and no checkpoint is taken by all ranks in the same moment.
+  // Soon at first: a host may still be attaching segments, or about to publish. A commit waits for copies of local
+  // states, and no checkpoint is taken by all ranks in the same moment: they are looked for at once, and on one host.
   void look_again(Stream& s, Wanted& w, TimeMs now) const {
     s.asleep = false;
     count_ask(s, w);
     // A large host's other ranks are asked, and not given time.
     const bool others = !w.want.wait && w.asks >= kAsks && w.asks < enough_asks();
     const std::uint32_t pauses = others ? 0 : std::min(w.asks, kMaxAsks);
-    const std::int64_t wait_ms = std::max<std::int64_t>(timeout_ms / (w.want.wait ? 5000 : 20), 1) << pauses;
-    const TimeMs next = now + std::min(wait_ms / 2, kMaxPauseMs);
+    const std::int64_t first_part = is_copied(w) ? 5000 : w.want.wait ? 100 : 20;
+    const std::int64_t wait_ms = std::max<std::int64_t>(timeout_ms / first_part, 1) << pauses;
+    TimeMs next = now + std::min(wait_ms / 2, kMaxPauseMs);
+    if (is_copied(w) && now < one_host_until(w)) next = std::min(next, one_host_until(w));
     if (!s.relist_at || next < *s.relist_at) s.relist_at = next;
   }
 
@@ -700,7 +707,7 @@ struct Replayer::State {
   }
 
   // Asks all hosts again, each by way of its next rank; silent ones are given another chance.
-  void relist(const RecordKey& at) {
+  void relist(const RecordKey& at, TimeMs now) {
     for (Host& h : hosts) {
       if (h.gone()) {
         h.ranks.swap(h.silent);
@@ -711,7 +718,7 @@ struct Replayer::State {
       }
     }
     Stream& s = streams.at(at);
-    start_listing(s);
+    start_listing(s, now);
     std::vector<std::uint64_t> ids;
     for (const auto& [sequence, id] : s.wants) ids.push_back(id);
     for (const std::uint64_t id : ids) (void)read_own(id, wants.at(id));  // the last that ends may end the stream
@@ -721,7 +728,7 @@ struct Replayer::State {
     for (const auto& [at, s] : streams) {
       if (s.relist_at && *s.relist_at <= now) due.push_back(at);
     }
-    for (const RecordKey& at : due) relist(at);
+    for (const RecordKey& at : due) relist(at, now);
   }
 
   // --- requests ---
@@ -1305,16 +1312,17 @@ void Replayer::install(const Plan& plan, TimeMs now, std::vector<Send>& out) {
   std::ranges::stable_sort(here, std::greater(), &Peer::since);
   s.newest_here.clear();
   for (const Peer* p : here) s.newest_here.push_back(p->rank);
-  for (auto& [key, stream] : s.streams) {
-    stream.asleep = true;
-    for (auto& [sequence, round] : stream.rounds) round.requested = {};
-    s.start_listing(stream);
-  }
   std::vector<std::uint64_t> ids;
   for (auto& [id, w] : s.wants) {
     w.asks = 0;
     w.stale_generation = 0;
+    w.since = now;
     ids.push_back(id);
+  }
+  for (auto& [key, stream] : s.streams) {
+    stream.asleep = true;
+    for (auto& [sequence, round] : stream.rounds) round.requested = {};
+    s.start_listing(stream, now);
   }
   for (const std::uint64_t id : ids) (void)s.read_own(id, s.wants.at(id));
   s.pump(now, out);

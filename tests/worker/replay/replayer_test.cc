@@ -571,6 +571,52 @@ TEST(Replayer, ALocalStateIsAskedForAtItsRanksHostFirst) {
   EXPECT_EQ(done->bytes, bytes_of(local(3), 0, 700));
 }
 
+// However soon, and however often, it asks at first.
+TEST(Replayer, ALocalStatesHostIsAskedAloneForASeventhOfTheTimeout) {
+  for (const std::int64_t timeout_ms : {700, 10'000, 140'000}) {
+    Net net({"host-1", "host-2", "host-3"});
+    std::set<std::int32_t> asked;
+    net.on_request = [&](const Replayer::Send& send) {
+      asked.insert(send.to.value);
+      return true;
+    };
+    net.plan.timeout_ms = timeout_ms;
+    net.install();
+    Replayer::Want w;
+    w.key = {RecordKind::kLocal, {Timeline(1), kWorldGroup, Version(4), Sequence(3)}};
+    w.wait = true;
+    net.want(std::move(w));
+    EXPECT_EQ(net.run(timeout_ms / 7 - 20), std::nullopt);
+    EXPECT_EQ(asked, std::set<std::int32_t>{3}) << timeout_ms;
+    EXPECT_EQ(net.run(40), std::nullopt);
+    EXPECT_THAT(asked, testing::IsSupersetOf({1, 2, 3})) << timeout_ms;
+    // Another plan: somebody else may be on that host now.
+    asked.clear();
+    net.suspend();
+    net.install();
+    EXPECT_EQ(net.run(timeout_ms / 7 - 20), std::nullopt);
+    EXPECT_EQ(asked, std::set<std::int32_t>{3}) << timeout_ms;
+  }
+}
+
+// All hosts are asked for it each time.
+TEST(Replayer, APartOfAGlobalStateIsNotAskedForAgainAsSoon) {
+  Net net({"host-1", "host-2"});
+  net.plan.timeout_ms = 10'000;
+  net.install();
+  std::vector<std::byte> buffer(1000);
+  Replayer::Want w;
+  w.key = {RecordKind::kGlobal, {Timeline(1), kWorldGroup, Version(4), Sequence(0)}};
+  w.fingerprint = info_of(1000).fingerprint;
+  w.total_bytes = 1000;
+  w.bytes = Ranges(0, 1000);
+  w.base = buffer.data();
+  w.wait = true;
+  net.want(std::move(w));
+  EXPECT_EQ(net.run(99), std::nullopt);
+  EXPECT_EQ(net.listings, 2U);
+}
+
 TEST(Replayer, UnknownLengthComesFromTheLog) {
   for (const std::uint64_t total : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{3'000'000}}) {
     Net net({"host-1", "host-2"});
