@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "chaos/process/worker.h"
@@ -37,6 +38,10 @@ Result<std::uint16_t> free_port() {
 Result<std::unique_ptr<Cluster>> Cluster::create(const ClusterOptions& options) {
   if (Status s = write_shape(options.folder, options.shape); !s.ok()) return s;
   if (Status s = storage::Secret::generate(options.folder + "/secret"); !s.ok()) return s;
+  // A launcher that is given the flag begins the file anew, and there are many, some of them started again.
+  if (!options.timeline.empty() && !std::ofstream(options.timeline, std::ios::trunc)) {
+    return Status(Code::kUnavailable, "cannot write the timeline " + options.timeline);
+  }
   const auto port = free_port();
   if (!port.ok()) return port.status();
   std::unique_ptr<Cluster> cluster(new Cluster(options));
@@ -108,9 +113,9 @@ Status Cluster::start_host(std::uint32_t host) {
                                              "--round_timeout_ms=" + std::to_string(options_.round_timeout_ms),
                                              "--join_timeout_ms=600000",
                                              "--log_memory_bytes=1G"};
-  if (options_.drains) {
-    for (const char* word : {"/usr/bin/env", "WARREN_ON_SIGTERM=drain"}) setup.arguments.emplace_back(word);
-  }
+  setup.arguments.emplace_back("/usr/bin/env");
+  if (options_.drains) setup.arguments.emplace_back("WARREN_ON_SIGTERM=drain");
+  if (!options_.timeline.empty()) setup.arguments.push_back("WARREN_TIMELINE=" + options_.timeline);
   setup.arguments.insert(setup.arguments.end(), launcher.begin(), launcher.end());
   if (options_.spares != 0) {
     const std::uint32_t here = options_.spares / options_.hosts + (host < options_.spares % options_.hosts ? 1 : 0);
@@ -124,7 +129,6 @@ Status Cluster::start_host(std::uint32_t host) {
     }
   }
   if (options_.disk_log) setup.arguments.push_back("--data_dir=" + data_dir(host));
-  if (!options_.timeline.empty()) setup.arguments.push_back("--timeline=" + options_.timeline);
   for (const std::string& word : {std::string("--"), options_.program, std::string("chaos"), mark()}) {
     setup.arguments.push_back(word);
   }

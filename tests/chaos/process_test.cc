@@ -8,6 +8,7 @@
 #include <span>
 #include <thread>
 
+#include "chaos/process/cluster.h"
 #include "chaos/process/judge.h"
 #include "chaos/process/oracle.h"
 #include "chaos/process/program.h"
@@ -442,6 +443,33 @@ TEST(ChaosPage, WhoIsKeptAwaySleepsUntilItIsLetIn) {
   });
   let_in(*runner.value());
   life.join();
+}
+
+// Each launcher that `warren run --timeline` starts would begin it anew.
+TEST(ChaosCluster, LaunchersAppendToOneTimeline) {
+  const Folder folder;
+  const std::string timeline = folder.path() + "/timeline", program = folder.path() + "/program";
+  std::ofstream(timeline) << "of a run before";
+  std::ofstream(program) << "#!/bin/sh\necho \"$WARREN_TIMELINE $*\"\n";
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  ClusterOptions options;
+  options.program = program;
+  options.folder = folder.path();
+  options.shape = small_shape();
+  options.timeline = timeline;
+  const auto cluster = Cluster::create(options);
+  ASSERT_TRUE(cluster.ok()) << cluster.status().describe();
+  EXPECT_EQ(std::filesystem::file_size(timeline), 0U);
+  ASSERT_TRUE(cluster.value()->start_host(0).ok());
+  while (!cluster.value()->ended(0)) std::this_thread::yield();
+  std::ifstream log(cluster.value()->log_file("host-0"));
+  std::string said;
+  ASSERT_TRUE(std::getline(log, said));
+  EXPECT_EQ(said.rfind(timeline + " run ", 0), 0U) << said;
+  EXPECT_EQ(said.find("--timeline"), std::string::npos) << said;
+
+  options.timeline = folder.path() + "/missing/timeline";
+  EXPECT_FALSE(Cluster::create(options).ok());
 }
 
 TEST(ChaosShape, IsReadAsItWasWrittenAndDamageIsRefused) {
