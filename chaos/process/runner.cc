@@ -444,7 +444,8 @@ class Run {
   // Orders the worker to die in this phase, and waits until it has.
   bool obey(std::uint32_t victim, Phase phase, std::uint32_t life, std::uint64_t delay_us) {
     Page& page = cluster_->page(victim);
-    const Away away = stays_away(victim);
+    // A life that is named may have to pass the gate still.
+    const Away away = life == kAnyLife ? stays_away(victim) : Away{};
     Order& order = page.orders[0];
     order.life.store(life);
     order.iteration.store(0);
