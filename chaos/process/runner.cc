@@ -646,7 +646,10 @@ class Run {
         const auto before = watch_->process_of(f.victim, f.life), after = watch_->process_of(f.victim, f.life + 1);
         if (f.kind == FaultKind::kKill && before && after && *before != *after) {
           report_.takeovers_ms.push_back(*ms);
-          report_.takeovers_without_replay_ms.push_back(*ms - watch_->replay_ms(f.victim, f.life + 1));
+          // Of another fault, too, the stall would be, and the replay of one life alone.
+          if (watch_->alone(*f.stall)) {
+            report_.takeovers_without_replay_ms.push_back(*ms - watch_->replay_ms(f.victim, f.life + 1));
+          }
         }
       }
       if (f.alone && f.noticed_ns != 0) {

@@ -111,6 +111,9 @@ std::size_t Watch::fault(std::uint64_t at_ns, std::optional<Life> killed) {
   stall.killed = killed;
   stall.at_ns = at_ns;
   stall.after_ns.resize(workers_.size());
+  for (Stall& other : stalls_) {
+    if (other.over_ns == 0) other.alone = stall.alone = false;
+  }
   for (std::uint32_t w = 0; w < workers_.size(); w++) {
     for (const NewResult& result : workers_[w].recent) see(stall, w, result);
   }

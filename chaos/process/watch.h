@@ -34,6 +34,8 @@ class Watch {
   // Whether a stall is not over.
   [[nodiscard]] bool recovering() const;
   [[nodiscard]] std::optional<double> stall_ms(std::size_t fault) const;
+  // Whether no other fault struck while the stall lasted, nor lasted when it began.
+  [[nodiscard]] bool alone(std::size_t fault) const { return stalls_[fault].alone; }
   // Mode shrink: the contributors to the call that ended the stall; none before it is over.
   [[nodiscard]] Contributors ended_with(std::size_t fault) const { return stalls_[fault].over_with; }
 
@@ -88,6 +90,7 @@ class Watch {
     };
     std::map<std::uint64_t, Call> calls;
     std::uint64_t over_ns = 0;  // 0: it is not over
+    bool alone = true;
     Contributors over_with = 0;
   };
 

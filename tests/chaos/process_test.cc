@@ -364,6 +364,30 @@ TEST(ChaosWatch, MeasuresAStall) {
   EXPECT_DOUBLE_EQ(*watch.stall_ms(fault), 240);
 }
 
+// A figure of what one fault takes is none of two.
+TEST(ChaosWatch, KnowsWhichFaultsWereAlone) {
+  const Folder folder;
+  auto opened = Watch::open(folder.path(), 1);
+  ASSERT_TRUE(opened.ok());
+  Watch watch = std::move(opened).value();
+  const auto result = [&](std::uint64_t iteration, std::uint64_t at_ms) {
+    Record r = record(RecordEvent::kResult, iteration);
+    r.at_ns = at_ms * 1'000'000;
+    append(folder.path(), 0, r);
+    watch.look();
+  };
+  result(0, 100);
+  const std::size_t alone = watch.fault(110'000'000);
+  result(1, 120);
+  const std::size_t first = watch.fault(130'000'000), second = watch.fault(140'000'000);
+  result(2, 150);
+  const std::size_t last = watch.fault(160'000'000);
+  EXPECT_TRUE(watch.alone(alone));
+  EXPECT_FALSE(watch.alone(first));
+  EXPECT_FALSE(watch.alone(second));
+  EXPECT_TRUE(watch.alone(last));
+}
+
 // What a takeover is counted by: whose process a life is of, and how long it replays.
 TEST(ChaosWatch, KnowsWhoseProcessALifeIsOfAndHowLongItReplays) {
   const Folder folder;
