@@ -10,16 +10,18 @@
 namespace warren::worker {
 namespace {
 
+struct Part {
+  const void* input = nullptr;
+  void* output = nullptr;
+  std::uint64_t bytes = 0;
+  std::unique_ptr<Call> staged;  // of which these are the copies; null: they are the program's
+};
+
 // The parts' inputs one after the other, and their results likewise.
 class FusedCall final : public CallBuffers {
  public:
-  FusedCall(const std::vector<std::shared_ptr<Call>>& parts, std::shared_ptr<CopyMemory> memory,
-            CopyMemory::Taken taken)
-      : memory_(std::move(memory)), taken_(std::move(taken)) {
-    for (const auto& part : parts) {
-      places_.push_back({part->spec.input, part->spec.output, part->spec.count * element_bytes(part->spec)});
-    }
-  }
+  FusedCall(std::vector<Part> parts, std::shared_ptr<CopyMemory> memory, CopyMemory::Taken taken)
+      : parts_(std::move(parts)), memory_(std::move(memory)), taken_(std::move(taken)) {}
   ~FusedCall() override { memory_->give_back(std::move(taken_)); }
   FusedCall(const FusedCall&) = delete;
   FusedCall& operator=(const FusedCall&) = delete;
@@ -27,31 +29,34 @@ class FusedCall final : public CallBuffers {
   // As the call's prepare function.
   void fill() {
     std::byte* at = taken_.data.get();
-    for (const Part& part : places_) {
+    for (const Part& part : parts_) {
+      if (part.staged != nullptr && part.staged->spec.prepare != nullptr) {
+        part.staged->spec.prepare(part.staged->spec.prepare_context);
+        status_ = part.staged->buffers->filled();
+        if (!status_.ok()) return;
+      }
       if (part.bytes != 0) std::memcpy(at, part.input, part.bytes);
       at += part.bytes;
     }
   }
-  [[nodiscard]] Status filled() const override { return {}; }
+  [[nodiscard]] Status filled() const override { return status_; }
   [[nodiscard]] bool delivers() const override { return true; }
   [[nodiscard]] Status deliver() override {
     const std::byte* at = taken_.data.get();
-    for (const Part& part : places_) {
+    for (const Part& part : parts_) {
       if (part.bytes != 0) std::memcpy(part.output, at, part.bytes);
       at += part.bytes;
+      if (part.staged == nullptr || !part.staged->buffers->delivers()) continue;
+      if (Status status = part.staged->buffers->deliver(); !status.ok()) return status;
     }
     return {};
   }
 
  private:
-  struct Part {
-    const void* input = nullptr;
-    void* output = nullptr;
-    std::uint64_t bytes = 0;
-  };
-  std::vector<Part> places_;
+  const std::vector<Part> parts_;
   const std::shared_ptr<CopyMemory> memory_;
   CopyMemory::Taken taken_;
+  Status status_;
 };
 
 // FNV-1a over words: ranks that have put together other calls find out.
@@ -89,13 +94,16 @@ void Batch::add(GroupId group, const GroupShape& shape, std::shared_ptr<Call> pa
 
 std::vector<std::shared_ptr<Call>> Batch::take() {
   elements_ = bytes_ = 0;
+  on_gpu_ = {};
   for (const auto& part : parts_) part->in_batch.store(false, std::memory_order_relaxed);
   return std::exchange(parts_, {});
 }
 
-Result<std::shared_ptr<Call>> Batch::close(const std::shared_ptr<CopyMemory>& memory,
+Result<std::shared_ptr<Call>> Batch::close(const std::shared_ptr<CopyMemory>& memory, Staging* staging,
                                            std::vector<std::shared_ptr<Call>>& lost) {
   const std::uint64_t elements = elements_, bytes = bytes_;
+  PartsOnGpu on_gpu = std::exchange(on_gpu_, {});
+  const bool stages = !on_gpu.empty();
   lost = parts_;
   std::vector<std::shared_ptr<Call>> parts = take();
   const auto sent = [&](std::shared_ptr<Call> call) -> Result<std::shared_ptr<Call>> {
@@ -105,20 +113,48 @@ Result<std::shared_ptr<Call>> Batch::close(const std::shared_ptr<CopyMemory>& me
     lost.clear();
     return call;
   };
-  if (parts.size() == 1) return sent(parts.front());
-  auto taken = memory->take(bytes);
-  if (!taken.ok()) {
-    return taken.status().because_of_this("cannot put together " + std::to_string(lost.size()) + " allreduces");
+  if (parts.size() == 1) {
+    if (stages) {
+      if (const Status staged = staging->stage(*parts.front(), shape_); !staged.ok()) return staged;
+    }
+    return sent(parts.front());
   }
+  const auto failed = [&](const Status& why) {
+    return why.because_of_this("cannot put together " + std::to_string(lost.size()) + " allreduces");
+  };
   auto call = std::make_shared<Call>();
   call->spec = parts.front()->spec;
   call->spec.count = elements;
   call->spec.parts = hash_parts(parts);
-  call->spec.input = call->spec.output = taken.value().data.get();
-  auto fused = std::make_unique<FusedCall>(parts, memory, std::move(taken).value());
-  call->spec.prepare = [](void* context) { static_cast<FusedCall*>(context)->fill(); };
-  call->spec.prepare_context = fused.get();
-  call->buffers = std::move(fused);
+  bool packed = false;
+  if (stages) {
+    const auto made = staging->pack(std::move(on_gpu), parts, shape_, *call);
+    if (!made.ok()) return failed(made.status());
+    packed = made.value();
+  }
+  if (!packed) {
+    std::vector<Part> alone;
+    for (const auto& part : parts) {
+      const CallSpec& spec = part->spec;
+      Part& one = alone.emplace_back(Part{spec.input, spec.output, spec.count * element_bytes(spec), nullptr});
+      if (!stages) continue;
+      auto staged = std::make_unique<Call>();
+      staged->spec = spec;
+      staged->spec.wire = {};  // that is of all of them together
+      if (const Status status = staging->stage_whole(*staged, shape_); !status.ok()) return failed(status);
+      if (staged->buffers == nullptr) continue;
+      one.input = staged->spec.input;
+      one.output = staged->spec.output;
+      one.staged = std::move(staged);
+    }
+    auto taken = memory->take(bytes);
+    if (!taken.ok()) return failed(taken.status());
+    call->spec.input = call->spec.output = taken.value().data.get();
+    auto fused = std::make_unique<FusedCall>(std::move(alone), memory, std::move(taken).value());
+    call->spec.prepare = [](void* context) { static_cast<FusedCall*>(context)->fill(); };
+    call->spec.prepare_context = fused.get();
+    call->buffers = std::move(fused);
+  }
   auto made = sent(call);
   if (made.ok()) call->parts = std::move(parts);
   return made;

@@ -14,6 +14,7 @@
 #include "recovery/result.h"
 #include "worker/call.h"
 #include "worker/copy_memory.h"
+#include "worker/device/staging.h"
 #include "worker/schedule/schedule.h"
 
 namespace warren::worker {
@@ -24,7 +25,7 @@ class Batch {
   static constexpr std::size_t kMostParts = 1024;
 
   // Whether a validated call may be a part of any batch of up to so many bytes: an allreduce, without prepare function
-  // and name, whose buffers are memory of the CPU.
+  // and name. Wherever its buffers lie, which other ranks do not know.
   [[nodiscard]] static bool takes(const Call& call, std::uint64_t most_bytes);
   // Whether it may be the next part of this one, which has parts.
   [[nodiscard]] bool fits(GroupId group, const Call& call, std::uint64_t most_bytes) const;
@@ -35,18 +36,22 @@ class Batch {
   }
   [[nodiscard]] bool empty() const { return parts_.empty(); }
   [[nodiscard]] GroupId group() const { return group_; }
+  // Of those that are parts, or are about to be.
+  [[nodiscard]] PartsOnGpu& on_gpu() { return on_gpu_; }
 
   // Ends it unsent.
   [[nodiscard]] std::vector<std::shared_ptr<Call>> take();
   // Ends it: the one part, or a call that stands for all parts (Call::parts), each with its copies if it has a wire
-  // type. kExhausted: no memory; the parts are in `lost` then.
-  [[nodiscard]] Result<std::shared_ptr<Call>> close(const std::shared_ptr<CopyMemory>& memory,
+  // type, or buffers on a GPU. `staging`: null where there is none. kExhausted: no memory; kUnavailable: the GPU. The
+  // parts are in `lost` then.
+  [[nodiscard]] Result<std::shared_ptr<Call>> close(const std::shared_ptr<CopyMemory>& memory, Staging* staging,
                                                     std::vector<std::shared_ptr<Call>>& lost);
 
  private:
   GroupId group_;
   GroupShape shape_;
   std::vector<std::shared_ptr<Call>> parts_;
+  PartsOnGpu on_gpu_;
   std::uint64_t elements_ = 0, bytes_ = 0;
 };
 

@@ -1274,17 +1274,23 @@ Status Session::submit(std::unique_lock<std::mutex>& lock, GroupId group, const 
 // Whether it is sent or not may hang on what was said of earlier calls alone (worker/fusion.h).
 Status Session::fuse(GroupId group, const GroupShape& shape, const std::shared_ptr<Call>& call,
                      std::uint64_t most_bytes) {
-  if (staging_ != nullptr) {
+  const CallSpec& spec = call->spec;
+  const bool takes = Batch::takes(*call, most_bytes);
+  Staging::Lies lies;
+  if (staging_ != nullptr && takes) {
+    const auto found = staging_->find(spec, shape);
+    if (!found.ok()) return judge(found.status());
+    lies = found.value();
+  } else if (staging_ != nullptr) {
     if (const Status staged = judge(staging_->stage(*call, shape)); !staged.ok()) return staged;
   }
-  const CallSpec& spec = call->spec;
   if (const auto reducer = Reducer::make(spec.type, spec.op, static_cast<std::uint32_t>(shape.size), spec.custom_bytes,
                                          spec.custom, spec.custom_context);
       !reducer.ok()) {
     return reducer.status();
   }
   std::unique_lock lock(mutex_);
-  if (!Batch::takes(*call, most_bytes)) {
+  if (!takes) {
     if (call->setup.empty()) send_batch(lock);
     if (call->spec.wire != DataType{}) {
       if (const Status narrowed = narrow(*call, shape, copy_memory_); !narrowed.ok()) return narrowed;
@@ -1295,6 +1301,12 @@ Status Session::fuse(GroupId group, const GroupShape& shape, const std::shared_p
   stay_out(lock);
   if (const Status given = give_state(lock); !given.ok()) return given;
   if (engine_.stopped()) return gone();
+  if (staging_ != nullptr) {
+    if (const Status added = staging_->add(lies, spec.stream, batch_.on_gpu()); !added.ok()) {
+      end_life(added);
+      return added;
+    }
+  }
   call->fingerprint = fingerprint_of(call->spec, 0);
   if (trace_) {
     trace_->issued(*call);
@@ -1320,7 +1332,7 @@ void Session::send_batch(std::unique_lock<std::mutex>& lock) {
   const GroupId group = batch_.group();
   Result<std::shared_ptr<Call>> call = Status(Code::kExhausted, "no memory to put allreduces together");
   try {
-    call = batch_.close(copy_memory_, lost);
+    call = batch_.close(copy_memory_, staging_.get(), lost);
   } catch (const std::bad_alloc&) {
     // As if it had said so; its parts are among those that are lost.
   }

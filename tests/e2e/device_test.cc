@@ -174,6 +174,19 @@ Results every_collective(Communicator& comm, Where where, bool mixed, std::size_
     while (!second.test()) std::this_thread::yield();
     out.push_back(c.read());
   }
+  for (const bool narrows : {false, true}) {
+    auto a = in(n), b = empty(n), c = whole(n), d = whole(5), e = in(2 * n), f = empty(2 * n);
+    {
+      auto fusion = comm.fuse();
+      const auto next = [&]() -> Communicator& { return narrows ? comm.wire(Wire::f16) : comm; };
+      auto first = next().allreduce_async(a.span(), b.span());
+      auto second = next().allreduce_async(c.span());
+      auto third = next().allreduce_async(d.span());
+      auto fourth = next().allreduce_async(e.span(), f.span());
+      for (auto* call : {&first, &second, &third, &fourth}) call->wait();
+    }
+    for (auto* array : {&b, &c, &d, &f, &a}) out.push_back(array->read());
+  }
   return out;
 }
 
@@ -182,18 +195,21 @@ TEST_F(Devices, EveryCollectiveGivesTheBitsOfTheCpu) {
     std::map<std::string, std::vector<Results>> results;
     for (const auto& [name, where, mixed] :
          {std::tuple("cpu", Where::kCpu, false), std::tuple("gpu", Where::kGpu, false),
-          std::tuple("mixed", Where::kGpu, true)}) {
+          std::tuple("mixed", Where::kGpu, true), std::tuple("ranks", Where::kGpu, false)}) {
       std::vector<Results>& all = results[name];
       all.resize(kRanks);
+      const bool differ = std::string(name) == "ranks";  // those with odd numbers have a GPU
       cluster_.run_well(
           kRanks,
           [&, where = where, mixed = mixed](Communicator& comm) {
-            all[static_cast<std::size_t>(comm.rank())] = every_collective(comm, where, mixed, n);
+            all[static_cast<std::size_t>(comm.rank())] =
+                every_collective(comm, differ && comm.rank() % 2 == 0 ? Where::kCpu : where, mixed, n);
           },
           [name = name, n](int, Options& o) { o.job = std::string(name) + std::to_string(n); });
     }
     EXPECT_EQ(results["gpu"], results["cpu"]);
     EXPECT_EQ(results["mixed"], results["cpu"]);
+    EXPECT_EQ(results["ranks"], results["cpu"]);
   }
 }
 
@@ -858,10 +874,11 @@ TEST(DeviceProcesses, AreKilledInARoundAndGiveTheBitsOfTheCpu) {
   EXPECT_EQ(run_processes(whole, "gpu" + rounds + whole + " none none 0"), expected);
   // The fourth and fifth while the buffers of a large allreduce move, the last ones at the second and first checkpoint.
   // Those of stream.convert: while the input of a large allreduce with a wire type is narrowed, while its result is
-  // widened, and at one that does not move in pieces.
-  for (const char* kill : {"2 stream.convert 1", "1 stream.convert 4", "3 stream.convert 8", "2 convert 7",
-                           "2 stream.to_host 17", "1 stream.to_device 22", "0 query 40", "2 stream.to_host 13",
-                           "1 stream.to_device 16", "3 stream.copy 1", "1 copy 0"}) {
+  // widened, and at one that does not move in pieces. The last ones in batches of several calls.
+  for (const char* kill :
+       {"2 stream.convert 1", "1 stream.convert 4", "3 stream.convert 8", "2 convert 7", "2 stream.to_host 17",
+        "1 stream.to_device 22", "0 query 40", "2 stream.to_host 13", "1 stream.to_device 16", "3 stream.copy 1",
+        "1 copy 0", "2 stream.pack 0", "0 stream.unpack 1", "3 unpack 2"}) {
     SCOPED_TRACE(kill);
     const std::string killed = folder / std::string(kill);
     std::string path = killed;

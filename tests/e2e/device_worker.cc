@@ -95,6 +95,18 @@ void run(bool on_gpu, int rounds, const std::string& out_file) {
       for (std::size_t i = 0; i < kWire; i++) more[i % kCount] = (more[i % kCount] + wider[i]) / 256.0f;
       for (std::size_t i = 0; i < kCount; i++) more[i] += fewer[i] / 32.0f;
     }
+    if (round >= 5) {
+      Array<float> first(on_gpu, mine), second(on_gpu, std::vector<float>(kCount)), third(on_gpu, {1.5f});
+      {
+        auto fusion = comm.fuse();
+        auto one = comm.allreduce_async(first.span());
+        auto two = comm.allreduce_async(in.span(), second.span());
+        auto three = comm.allreduce_async(third.span());
+        for (auto* call : {&one, &two, &three}) call->wait();
+      }
+      const auto x = first.read(), y = second.read(), z = third.read();
+      for (std::size_t i = 0; i < kCount; i++) more[i] += (x[i] - 0.5f * y[i] + z[0]) / 64.0f;
+    }
     const auto s = sum.read(), t = top.read(), a = all.read(), p = part.read(), m = message.read();
     const auto h = half.read();
     for (std::size_t i = 0; i < kCount; i++) {

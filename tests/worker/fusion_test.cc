@@ -29,7 +29,7 @@ const std::shared_ptr<CopyMemory>& memory() {
 
 std::shared_ptr<Call> close(Batch& batch) {
   std::vector<std::shared_ptr<Call>> lost;
-  auto call = batch.close(memory(), lost);
+  auto call = batch.close(memory(), nullptr, lost);
   EXPECT_TRUE(call.ok());
   EXPECT_TRUE(lost.empty());
   EXPECT_TRUE(batch.empty());

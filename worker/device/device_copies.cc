@@ -22,6 +22,22 @@ constexpr auto kShortestSleep = std::chrono::microseconds(20);
 constexpr auto kLongestSleep = std::chrono::microseconds(1000);
 constexpr std::size_t kWireBytes = 2;  // of a value of f16 or bf16
 
+// Pieces that one launch packs, and where the first of them lies in what is packed.
+struct PackLaunch {
+  std::size_t at = 0;
+  std::span<const warren_device_piece> pieces;
+};
+std::vector<PackLaunch> launches_of(std::span<const warren_device_piece> pieces) {
+  std::vector<PackLaunch> launches;
+  std::size_t at = 0;
+  while (!pieces.empty()) {
+    launches.push_back({at, pieces.first(std::min<std::size_t>(pieces.size(), WARREN_DEVICE_MAX_PIECES))});
+    for (const warren_device_piece& piece : launches.back().pieces) at += piece.bytes;
+    pieces = pieces.subspan(launches.back().pieces.size());
+  }
+  return launches;
+}
+
 }  // namespace
 
 DeviceCopies::~DeviceCopies() {
@@ -61,6 +77,35 @@ void DeviceCopies::keep(void* event) {
 Status DeviceCopies::record(const Event& event, void* stream) {
   const auto code = table_.record(device_, event.get(), stream);
   return code == WARREN_DEVICE_OK ? Status() : error(code, "cannot mark a place on the program's stream");
+}
+
+bool DeviceCopies::reached(const Event& event) const {
+  return table_.query(device_, event.get()) == WARREN_DEVICE_OK;
+}
+
+Result<std::unique_ptr<DeviceCopies::Stream>> DeviceCopies::make_stream() {
+  const auto lane = take_lane();
+  if (!lane.ok()) return lane.status();
+  return std::make_unique<Stream>(*this, lane.value());
+}
+
+Status DeviceCopies::follow(const Stream& stream, const Event& event) {
+  const auto code = table_.wait_for(device_, stream.get(), event.get());
+  return code == WARREN_DEVICE_OK ? Status() : error(code, "cannot wait for the program's stream");
+}
+
+Status DeviceCopies::pack(const Stream& stream, void* packed, std::span<const warren_device_piece> pieces) {
+  auto* to = static_cast<std::byte*>(packed);
+  for (const PackLaunch& launch : launches_of(pieces)) {
+    const auto code = table_.pack(device_, to + launch.at, launch.pieces.data(), launch.pieces.size(), stream.get());
+    if (code != WARREN_DEVICE_OK) return error(code, "cannot pack buffers");
+  }
+  return {};
+}
+
+void DeviceCopies::keep(const Lane& lane) {
+  const std::lock_guard lock(mutex_);
+  lanes_.push_back(lane);
 }
 
 Result<DeviceCopies::Lane> DeviceCopies::take_lane() {
@@ -113,9 +158,7 @@ DeviceCopies::Flow::~Flow() {
   // What has failed is not used again.
   if (under_way() != 0) return;
   if (scratch_ != nullptr) copies_.keep_scratch(scratch_);
-  if (!lane_) return;
-  const std::lock_guard lock(copies_.mutex_);
-  copies_.lanes_.push_back(*lane_);
+  if (lane_) copies_.keep(*lane_);
 }
 
 bool DeviceCopies::Flow::has_room() {
@@ -172,6 +215,12 @@ Status DeviceCopies::Flow::to_device(void* to, const std::byte* from, std::size_
 
 Status DeviceCopies::Flow::within(void* to, const void* from, std::size_t bytes) {
   return queue([&](void* stream) { return copies_.table_.copy(copies_.device_, to, from, bytes, stream); });
+}
+
+Status DeviceCopies::Flow::unpack(const void* packed, std::span<const warren_device_piece> pieces) {
+  return queue([&](void* stream) {
+    return copies_.table_.unpack(copies_.device_, packed, pieces.data(), pieces.size(), stream);
+  });
 }
 
 Result<bool> DeviceCopies::Flow::look() {
@@ -254,18 +303,31 @@ Status DeviceCopies::to_device(void* to, const std::byte* from, std::size_t byte
   });
 }
 
-Status DeviceCopies::within(std::span<const Within> copies, const Event& after) {
+template <class Queue>
+Status DeviceCopies::all(std::size_t count, const Event& after, Queue queue) {
   Flow flow(*this, after);
-  for (const Within& copy : copies) {
+  for (std::size_t i = 0; i < count; i++) {
     while (!flow.has_room()) {
       if (const Status status = wait(flow); !status.ok()) return status;
     }
-    if (const Status status = flow.within(copy.to, copy.from, copy.bytes); !status.ok()) return status;
+    if (const Status status = queue(flow, i); !status.ok()) return status;
   }
   while (flow.under_way() != 0) {
     if (const Status status = wait(flow); !status.ok()) return status;
   }
   return {};
+}
+
+Status DeviceCopies::within(std::span<const Within> copies, const Event& after) {
+  return all(copies.size(), after,
+             [&](Flow& flow, std::size_t i) { return flow.within(copies[i].to, copies[i].from, copies[i].bytes); });
+}
+
+Status DeviceCopies::unpack(const void* packed, std::span<const warren_device_piece> pieces, const Event& after) {
+  const auto* from = static_cast<const std::byte*>(packed);
+  const std::vector<PackLaunch> launches = launches_of(pieces);
+  return all(launches.size(), after,
+             [&](Flow& flow, std::size_t i) { return flow.unpack(from + launches[i].at, launches[i].pieces); });
 }
 
 }  // namespace warren::worker

@@ -88,6 +88,7 @@ class DeviceCopies {
     [[nodiscard]] Status to_device(void* to, const std::byte* from, std::size_t bytes);
     // On the GPU; of any size.
     [[nodiscard]] Status within(void* to, const void* from, std::size_t bytes);
+    [[nodiscard]] Status unpack(const void* packed, std::span<const warren_device_piece> pieces);
     // True: some have arrived since the last look. kUnavailable. kTimeout: for stall_ms none has.
     [[nodiscard]] Result<bool> look();
 
@@ -105,6 +106,25 @@ class DeviceCopies {
     std::chrono::steady_clock::time_point since_;  // the oldest that is under way has been the next one
   };
 
+  // A stream for what is to run before a copy.
+  class Stream {
+   public:
+    Stream(DeviceCopies& copies, const Lane& lane) : copies_(copies), lane_(lane) {}
+    ~Stream() {
+      if (!abandoned_) copies_.keep(lane_);
+    }
+    Stream(const Stream&) = delete;
+    Stream& operator=(const Stream&) = delete;
+    [[nodiscard]] void* get() const { return lane_.stream; }
+    // Something on it has failed, or has not ended: it is not used again.
+    void abandon() { abandoned_ = true; }
+
+   private:
+    DeviceCopies& copies_;
+    const Lane lane_;
+    bool abandoned_ = false;
+  };
+
   // `stall_ms`: how long a chunk may take once it may begin. `ends`: set when nobody wants the results any more.
   DeviceCopies(const warren_device_table& table, std::int32_t device, std::int64_t stall_ms,
                const std::atomic<bool>& ends)
@@ -119,6 +139,13 @@ class DeviceCopies {
   [[nodiscard]] Result<std::unique_ptr<Event>> make_event();
   // The event stands behind what is on the caller's stream now.
   [[nodiscard]] Status record(const Event& event, void* stream);
+  // That has come, and everything before it.
+  [[nodiscard]] bool reached(const Event& event) const;
+  [[nodiscard]] Result<std::unique_ptr<Stream>> make_stream();
+  // What is queued on it from now on runs when the event has been reached.
+  [[nodiscard]] Status follow(const Stream& stream, const Event& event);
+  // Queues it there: pieces of the GPU's memory, one behind the other, to `packed`.
+  [[nodiscard]] Status pack(const Stream& stream, void* packed, std::span<const warren_device_piece> pieces);
 
   // Whether what is f32 on the GPU can be converted there: asks for memory for that once, and keeps it. False: the GPU
   // has none. kUnavailable: it reports an error.
@@ -136,14 +163,20 @@ class DeviceCopies {
     std::size_t bytes = 0;
   };
   [[nodiscard]] Status within(std::span<const Within> copies, const Event& after);
+  // The other way round than pack().
+  [[nodiscard]] Status unpack(const void* packed, std::span<const warren_device_piece> pieces, const Event& after);
 
  private:
   [[nodiscard]] Status error(warren_device_code code, const char* what) const;
   [[nodiscard]] Result<Lane> take_lane();
   [[nodiscard]] Status wait(Flow& flow);
+  // So many, each queued on the flow when there is room, until all have arrived.
+  template <class Queue>
+  [[nodiscard]] Status all(std::size_t count, const Event& after, Queue queue);
   template <class Copy>
   [[nodiscard]] Status copy(std::size_t bytes, const Event& after, warren_type wire, Copy copy_chunk);
   void keep(void* event);
+  void keep(const Lane& lane);
   // Null: all of it is in use.
   [[nodiscard]] std::byte* take_scratch();
   void keep_scratch(std::byte* scratch);

@@ -8,6 +8,7 @@
 
 #include "recovery/check.h"
 #include "worker/device/device_library.h"
+#include "worker/device/packed_call.h"
 #include "worker/device/streamed_call.h"
 
 namespace warren::worker {
@@ -80,25 +81,37 @@ Result<std::int32_t> Staging::device_of(const void* pointer) {
   return device;
 }
 
-Status Staging::stage(Call& call, const GroupShape& group) {
-  CallSpec& spec = call.spec;
-  const BufferBytes sizes = buffer_bytes(spec, group);
+Result<Staging::Lies> Staging::find(const CallSpec& spec, const GroupShape& group) {
+  Lies lies;
+  lies.sizes = buffer_bytes(spec, group);
   const auto on = [&](const void* buffer, std::uint64_t bytes) -> Result<std::int32_t> {
     if (bytes == 0) return WARREN_DEVICE_HOST;
     return device_of(buffer);
   };
-  const auto in = on(spec.input, sizes.input), out = on(spec.output, sizes.output);
+  const auto in = on(spec.input, lies.sizes.input), out = on(spec.output, lies.sizes.output);
   if (!in.ok()) return in.status();
   if (!out.ok()) return out.status();
-  const bool stages_in = in.value() != WARREN_DEVICE_HOST, stages_out = out.value() != WARREN_DEVICE_HOST;
+  lies.in = in.value();
+  lies.out = out.value();
+  if (lies.in != WARREN_DEVICE_HOST && lies.out != WARREN_DEVICE_HOST && lies.in != lies.out) {
+    return Status(Code::kInvalidArgument, std::string(to_string(spec.collective)) + ": the input is on GPU " +
+                                              std::to_string(lies.in) + " and the output on GPU " +
+                                              std::to_string(lies.out));
+  }
+  return lies;
+}
+
+Status Staging::stage(Call& call, const GroupShape& group, bool may_stream) {
+  CallSpec& spec = call.spec;
+  const auto found = find(spec, group);
+  if (!found.ok()) return found.status();
+  const Lies& lies = found.value();
+  const BufferBytes& sizes = lies.sizes;
+  const bool stages_in = lies.in != WARREN_DEVICE_HOST, stages_out = lies.out != WARREN_DEVICE_HOST;
   if (!stages_in && !stages_out) [[likely]]
     return {};
   const std::string name = to_string(spec.collective);
-  if (stages_in && stages_out && in.value() != out.value()) {
-    return {Code::kInvalidArgument, name + ": the input is on GPU " + std::to_string(in.value()) +
-                                        " and the output on GPU " + std::to_string(out.value())};
-  }
-  DeviceCopies& copies = copies_on(stages_in ? in.value() : out.value());
+  DeviceCopies& copies = copies_on(lies.device());
   bool narrows = false;
   if (spec.wire != DataType{} && stages_in && stages_out) {
     const auto converts = copies.converts(scratch_);
@@ -152,7 +165,7 @@ Status Staging::stage(Call& call, const GroupShape& group) {
   }
   if (stages_in) spec.input = from.host;
   if (stages_out) spec.output = to.host;
-  if (streams(spec, narrows ? to.bytes : sizes.output)) {
+  if (may_stream && streams(spec, narrows ? to.bytes : sizes.output)) {
     auto streamed =
         std::make_unique<StreamedCall>(copies, std::move(event).value(), spec.stream, from, to, std::move(memory));
     if (stages_in) {
@@ -180,6 +193,60 @@ Status Staging::stage(Call& call, const GroupShape& group) {
   }
   call.buffers = std::move(staged);
   return {};
+}
+
+Status Staging::add(const Lies& lies, void* stream, PartsOnGpu& parts) {
+  if (lies.sizes.output == 0) return {};
+  const std::int32_t device = lies.device();
+  if (device == WARREN_DEVICE_HOST) {
+    parts.scattered_ = true;
+    return {};
+  }
+  if (parts.empty()) parts.device_ = device;
+  parts.scattered_ = parts.scattered_ || device != parts.device_ || lies.in != lies.out;
+  if (parts.scattered_) return {};
+  DeviceCopies& copies = copies_on(device);
+  const auto known = std::ranges::find(parts.after_, stream, &decltype(parts.after_)::value_type::first);
+  if (known != parts.after_.end()) return copies.record(*known->second, stream);
+  auto event = copies.make_event();
+  if (!event.ok()) return event.status();
+  const Status status = copies.record(*event.value(), stream);
+  if (status.ok()) parts.after_.emplace_back(stream, std::move(event).value());
+  return status;
+}
+
+Result<bool> Staging::pack(PartsOnGpu parts, std::span<const std::shared_ptr<Call>> calls, const GroupShape& group,
+                           Call& packed) {
+  if (parts.scattered_) return false;
+  PackedCall::Pieces inputs, outputs;
+  std::uint64_t bytes = 0;
+  for (const auto& call : calls) {
+    const BufferBytes sizes = buffer_bytes(call->spec, group);
+    if (sizes.output == 0) continue;
+    inputs.push_back({const_cast<void*>(call->spec.input), sizes.input});
+    outputs.push_back({call->spec.output, sizes.output});
+    bytes += sizes.output;
+  }
+  auto block = snapshots_.take(parts.device_, bytes);
+  if (!block.ok()) return block.status();
+  if (block.value().data() == nullptr) return false;
+  DeviceCopies& copies = copies_on(parts.device_);
+  auto stream = copies.make_stream();
+  if (!stream.ok()) return stream.status();
+  for (const auto& [of, after] : parts.after_) {
+    if (const Status status = copies.follow(*stream.value(), *after); !status.ok()) return status;
+  }
+  packed.spec.input = packed.spec.output = block.value().data();
+  auto buffers = std::make_unique<PackedCall>(copies, std::move(stream).value(), std::move(block).value(),
+                                              std::move(inputs), std::move(outputs));
+  if (const Status status = buffers->prepare(); !status.ok()) return status;
+  packed.spec.stream = buffers->lane();
+  packed.spec.prepare = [](void* context) { static_cast<PackedCall*>(context)->pack(); };
+  packed.spec.prepare_context = buffers.get();
+  if (const Status status = stage_whole(packed, group); !status.ok()) return status;
+  buffers->around(std::move(packed.buffers));
+  packed.buffers = std::move(buffers);
+  return true;
 }
 
 Result<Staging::Copy> Staging::read(std::span<const std::byte> bytes, void* stream) {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "recovery/result.h"
@@ -23,6 +24,19 @@
 #include "worker/state_piece.h"
 
 namespace warren::worker {
+
+// What is known of calls that are put together (worker/fusion.h) and of whose buffers some lie on GPUs.
+class PartsOnGpu {
+ public:
+  [[nodiscard]] bool empty() const { return device_ == WARREN_DEVICE_HOST; }
+
+ private:
+  friend class Staging;
+  std::int32_t device_ = WARREN_DEVICE_HOST;  // where the first one lies
+  bool scattered_ = false;                    // and not all others
+  // By stream of the program: behind what was on it when the newest of them was made.
+  std::vector<std::pair<void*, std::unique_ptr<DeviceCopies::Event>>> after_;
+};
 
 // One a session. Any thread may call; what it makes ends before it.
 class Staging {
@@ -44,7 +58,25 @@ class Staging {
   // call is one on them as narrow() makes it; else it still has its wire type. What is on spec.stream now, or what the
   // program's prepare function puts there, is waited for before a buffer is read or written. A send's buffer is read
   // here. kInvalidArgument: buffers on two GPUs. kExhausted: the budget.
-  [[nodiscard]] Status stage(Call& call, const GroupShape& group);
+  [[nodiscard]] Status stage(Call& call, const GroupShape& group) { return stage(call, group, true); }
+  // The same of one that others are part of: as a whole, before the round and after it.
+  [[nodiscard]] Status stage_whole(Call& call, const GroupShape& group) { return stage(call, group, false); }
+
+  // On which GPU its buffers lie, each of them, or WARREN_DEVICE_HOST.
+  struct Lies {
+    BufferBytes sizes;
+    std::int32_t in = WARREN_DEVICE_HOST, out = WARREN_DEVICE_HOST;
+    [[nodiscard]] std::int32_t device() const { return in != WARREN_DEVICE_HOST ? in : out; }
+  };
+  // Of a validated call. kInvalidArgument: on two GPUs. kUnavailable: the GPU.
+  [[nodiscard]] Result<Lies> find(const CallSpec& spec, const GroupShape& group);
+  // An allreduce whose buffers lie so, on whose stream something may be on its way, is one of `parts` from now on.
+  [[nodiscard]] Status add(const Lies& lies, void* stream, PartsOnGpu& parts);
+  // Gives a call that stands for these allreduces, which `parts` knows, and has neither buffers nor a prepare function,
+  // buffers: packed on the GPU, and staged, or still with its wire type, as above. False: some buffers lie elsewhere,
+  // or the GPU has no memory for them within the budget of snapshots: each is to be staged.
+  [[nodiscard]] Result<bool> pack(PartsOnGpu parts, std::span<const std::shared_ptr<Call>> calls,
+                                  const GroupShape& group, Call& packed);
 
   // The same bytes in memory of the CPU.
   struct Copy {
@@ -70,6 +102,7 @@ class Staging {
   [[nodiscard]] std::uint64_t scratch_bytes() const { return scratch_.bytes(); }
 
  private:
+  [[nodiscard]] Status stage(Call& call, const GroupShape& group, bool may_stream);
   [[nodiscard]] Result<std::int32_t> device_of(const void* pointer);
   [[nodiscard]] Result<std::int32_t> where(const StatePiece& piece);
   [[nodiscard]] Status append(std::vector<std::byte>& to, std::span<const std::byte> from, void* stream);
