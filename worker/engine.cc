@@ -438,6 +438,7 @@ void Engine::place(Group& group) {
   group.repeated.fill({});
   group.hosts.clear();
   group.domains.clear();
+  group.host = {};
   group.order.clear();
   if (const RingOrder* ring = ring_order(); ring != nullptr) {
     std::vector<std::size_t> position(ring->ranks.size());
@@ -452,6 +453,23 @@ void Engine::place(Group& group) {
     group.hosts.push_back(plan_.hosts[static_cast<std::size_t>(r.value)]);
     group.domains.push_back(plan_.domains[static_cast<std::size_t>(r.value)]);
   }
+  // Who has a host alone shares nothing.
+  bool any = false;
+  for (std::size_t host = 0; host < plan_.shared.size(); ++host) {
+    if (std::ranges::count(group.hosts, static_cast<std::uint32_t>(host)) < 2) continue;
+    const schedule::Host& shared = plan_.shared[host];
+    group.host.maps = group.host.maps && shared.maps;
+    group.host.cores = any ? std::min(group.host.cores, shared.cores) : shared.cores;  // 0: not known
+    any = true;
+  }
+}
+
+// Ranks take turns, since who makes finals logs them; seldom, so that schedules are found in the cache. Set-up rounds
+// have no number that counts.
+std::int32_t Engine::owner_of(const RoundId& round, std::int32_t size) {
+  constexpr std::uint64_t kRoundsOfAnOwner = 16;
+  if (is_setup(round)) return 0;
+  return static_cast<std::int32_t>(round.sequence.value / kRoundsOfAnOwner % static_cast<std::uint64_t>(size));
 }
 
 Engine::Channels Engine::used_channels() const {
@@ -563,24 +581,26 @@ schedule::Request Engine::request_for(const Group& group, const Call& call) cons
   request.settles = plan_.shrinks;
   request.hosts = group.hosts;
   request.domains = group.domains;
-  request.host = plan_.host;
+  request.host = group.host;
   // A set-up round is of no version: who goes on with it may be in another one.
   if (request.collective == Collective::kAllreduce && request.algorithm == schedule::Algorithm::kRing &&
       !is_setup(call.round)) {
     request.order = group.order;
   }
   request.element_bytes = std::max<std::uint64_t>(1, element_bytes(call.spec));
+  if (schedule::has_owner(request)) request.owner = owner_of(call.round, request.size);
   return request;
 }
 
 Result<std::shared_ptr<const PreparedSchedule>> Engine::schedule_for(Group& group, const Call& call) {
   const schedule::Request request = request_for(group, call);
   const bool worth_keeping = request.counts.empty();
+  const std::int32_t owner = schedule::has_owner(request) ? request.owner : -1;
   if (worth_keeping) {
     for (CacheEntry& e : group.cache) {
       if (e.count == request.count && e.collective == request.collective && e.algorithm == request.algorithm &&
           e.root == request.root && e.chunk_elements == request.chunk_elements &&
-          e.element_bytes == request.element_bytes && e.ordered != request.order.empty()) {
+          e.element_bytes == request.element_bytes && e.ordered != request.order.empty() && e.owner == owner) {
         e.used = ++uses_;
         return e.schedule;
       }
@@ -595,15 +615,17 @@ Result<std::shared_ptr<const PreparedSchedule>> Engine::schedule_for(Group& grou
                                        [](const auto& a, const auto& b) { return a.used < b.used; }));
   }
   group.cache.push_back({request.collective, request.algorithm, request.root, request.count, request.chunk_elements,
-                         request.element_bytes, !request.order.empty(), ++uses_, prepared});
+                         request.element_bytes, !request.order.empty(), owner, ++uses_, prepared});
   return prepared;
 }
 
-Engine::Group::Repeated* Engine::repeats(Group& group, const CallSpec& spec, std::int32_t size) {
+// `round`: what the call would be.
+Engine::Group::Repeated* Engine::repeats(Group& group, const CallSpec& spec, const RoundId& round, std::int32_t size) {
   Group::Repeated& r = group.repeated[Group::place_of(spec)];
   const bool same = r.schedule != nullptr && r.size == size && r.count == spec.count &&
                     r.collective == spec.collective && r.type == spec.type && r.op == spec.op && r.root == spec.root &&
-                    r.asked == spec.algorithm;
+                    r.asked == spec.algorithm &&
+                    (r.owner < 0 || r.owner == owner_of(round, static_cast<std::int32_t>(group.members.size())));
   return same ? &r : nullptr;
 }
 
@@ -626,6 +648,8 @@ void Engine::repeat(Group& group, const Call& call, std::int32_t size) const {
   r.width = element_bytes(s);
   r.total_bytes = result_shape(s, {group.rank, static_cast<std::int32_t>(group.members.size())}).total * r.width;
   r.light = LightRound::serves(*r.schedule, r.reducer);
+  const schedule::Request request = request_for(group, call);
+  r.owner = schedule::has_owner(request) ? request.owner : -1;
   r.round = {};
   r.round.schedule = r.schedule.get();
   r.round.epoch = plan_.epoch;
@@ -653,13 +677,14 @@ bool Engine::run_at_once(GroupId id, const CallSpec& spec, int looks) {
   if (recall_ != nullptr && !recall_->shows_at_once()) return false;
   Group* const group = group_of(id);
   if (group == nullptr) return false;
-  Group::Repeated* const r = repeats(*group, spec, static_cast<std::int32_t>(group->members.size()));
+  const RoundId next = round_of(id, group->next_sequence);
+  Group::Repeated* const r = repeats(*group, spec, next, static_cast<std::int32_t>(group->members.size()));
   if (r == nullptr || !r->light) return false;
   // As known_of(): others have it, or a part of it.
   const Frontier* const others = frontier_of(id, version_);
   if (others != nullptr && group->next_sequence.value <= others->rounds) return false;
   Executor::Round& round = r->round;
-  round.id = round_of(id, group->next_sequence);
+  round.id = next;
   round.fingerprint.site = told_site(spec.site);
   round.input = static_cast<const std::byte*>(spec.input != nullptr ? spec.input : spec.output);
   round.output = static_cast<std::byte*>(spec.output);
@@ -717,8 +742,9 @@ Status Engine::submit(GroupId id, Call& call) {
   const std::int32_t size = size_of(group, call.round);
   const bool setup = !call.setup.empty() && recall_ != nullptr;
   // Where the ring has an order, set-up rounds go by others than rounds of a version.
-  const bool may_repeat = !setup || group.order.empty();
-  const Group::Repeated* const repeated = may_repeat ? repeats(group, call.spec, size) : nullptr;
+  // Nor the same owner.
+  const bool may_repeat = !setup || (group.order.empty() && group.host.cores == 0);
+  const Group::Repeated* const repeated = may_repeat ? repeats(group, call.spec, call.round, size) : nullptr;
   if (repeated != nullptr) {
     call.reducer = repeated->reducer;
   } else if (call.spec.collective != Collective::kBarrier) {

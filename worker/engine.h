@@ -88,7 +88,7 @@ class Engine {
     bool check_call_sites = false;
     std::uint32_t replicas = 0;
     std::vector<std::uint32_t> hosts, domains;  // by rank of the job
-    schedule::Host host;                        // what ranks of a host share, on all hosts
+    std::vector<schedule::Host> shared;         // by host: what its ranks share; empty: nothing is known
     std::vector<Frontier> frontier;
     std::vector<Setup> setups;
     std::vector<Kept> kept;         // by (group, version, rounds)
@@ -253,7 +253,8 @@ class Engine {
     schedule::Algorithm algorithm{};
     std::int32_t root = 0;
     std::uint64_t count = 0, chunk_elements = 0, element_bytes = 0;
-    bool ordered = false;  // by Group::order
+    bool ordered = false;     // by Group::order
+    std::int32_t owner = -1;  // where there is one
     std::uint64_t used = 0;
     std::shared_ptr<const PreparedSchedule> schedule;
   };
@@ -291,6 +292,7 @@ class Engine {
     std::uint32_t channel;
     std::vector<Rank> members;
     std::vector<std::uint32_t> hosts, domains;  // of the members, in this epoch
+    schedule::Host host;                        // of those of which several members are
     std::vector<std::uint32_t> order;           // of the ring in this version; empty: that of the members
     std::int32_t rank;
     std::uint32_t slot;
@@ -336,6 +338,7 @@ class Engine {
       std::shared_ptr<const PreparedSchedule> schedule;  // null: nothing. Of this epoch
       std::uint64_t width = 0, total_bytes = 0;          // of an element; of the whole result
       bool light = false;                                // LightRound serves it
+      std::int32_t owner = -1;                           // of the schedule, where there is one
       Executor::Round round;                             // but for its name, site and buffers
     };
     static constexpr std::size_t kRepeated = 8;
@@ -354,7 +357,9 @@ class Engine {
   };
 
   // What of an earlier call of the group serves this one too; null: nothing.
-  [[nodiscard]] static Group::Repeated* repeats(Group& group, const CallSpec& spec, std::int32_t size);
+  [[nodiscard]] static Group::Repeated* repeats(Group& group, const CallSpec& spec, const RoundId& round,
+                                                std::int32_t size);
+  [[nodiscard]] static std::int32_t owner_of(const RoundId& round, std::int32_t size);
   void repeat(Group& group, const Call& call, std::int32_t size) const;
   [[nodiscard]] Group* group_of(GroupId id);
   [[nodiscard]] std::uint64_t told_site(std::uint64_t site) const;

@@ -21,27 +21,26 @@ std::vector<std::uint32_t> numbered(const wire::Plan& plan, Name name) {
   return out;
 }
 
-// Of several hosts what holds on all of them: the fewest cores, and memory that is mapped only where all map it.
-schedule::Host host_of(const wire::Plan& plan) {
-  schedule::Host host;
+// By number of the host.
+std::vector<schedule::Host> shared_by(const wire::Plan& plan, const std::vector<std::uint32_t>& hosts) {
+  std::vector<schedule::Host> shared(hosts.empty() ? 0 : *std::ranges::max_element(hosts) + 1);
   // By host, then by the lowest core that a rank may run on: ranks that are bound to sets of cores have sets that are
   // equal or have nothing in common.
-  std::map<std::string, std::map<std::uint32_t, std::uint32_t>> sets;
-  bool known = true;
+  std::vector<std::map<std::uint32_t, std::uint32_t>> sets(shared.size());
+  std::vector<bool> known(shared.size(), true);
   for (const wire::Member& m : plan.members()) {
     if (m.absent()) continue;
-    host.maps = host.maps && (!m.has_traits() || m.traits().maps());
-    known = known && m.traits().cores() != 0;
-    std::uint32_t& cores = sets[m.host_id()][m.traits().first_core()];
+    const std::uint32_t host = hosts[m.rank()];
+    shared[host].maps = shared[host].maps && (!m.has_traits() || m.traits().maps());
+    if (m.traits().cores() == 0) known[host] = false;
+    std::uint32_t& cores = sets[host][m.traits().first_core()];
     cores = std::max(cores, m.traits().cores());
   }
-  if (!known) return host;
-  for (const auto& [id, of_host] : sets) {
-    std::uint32_t cores = 0;
-    for (const auto& [first, count] : of_host) cores += count;
-    host.cores = host.cores == 0 ? cores : std::min(host.cores, cores);
+  for (std::size_t host = 0; host < shared.size(); ++host) {
+    if (!known[host]) continue;
+    for (const auto& [first, count] : sets[host]) shared[host].cores += count;
   }
-  return host;
+  return shared;
 }
 
 }  // namespace
@@ -61,7 +60,7 @@ Engine::Plan engine_plan(const wire::Plan& plan, Rank self) {
   p.algorithm = algorithm.value();
   p.hosts = numbered(plan, [](const wire::Member& m) -> const std::string& { return m.host_id(); });
   p.domains = numbered(plan, [](const wire::Member& m) -> const std::string& { return m.domain_id(); });
-  p.host = host_of(plan);
+  p.shared = shared_by(plan, p.hosts);
   for (const wire::Position& at : plan.frontier()) {
     Engine::Frontier& f = p.frontier.emplace_back();
     f.group = GroupId(at.group());

@@ -75,7 +75,9 @@ class Mesh {
       if (options.one_host)
         plan.hosts = plan.domains = std::vector<std::uint32_t>(static_cast<std::size_t>(options.size));
       if (!options.hosts.empty()) plan.hosts = plan.domains = options.hosts;
-      plan.host = {.maps = options.pipes, .cores = options.cores};
+      for (std::size_t host = 0; host < plan.hosts.size(); host++) {
+        plan.shared.push_back({.maps = options.pipes, .cores = options.cores});
+      }
       n.engine->install(plan);
       n.engine->open();
     }

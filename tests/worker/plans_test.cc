@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 namespace warren::worker {
 namespace {
@@ -56,34 +57,43 @@ void give(wire::Member& m, std::uint32_t cores, std::uint32_t first, bool maps =
 
 TEST(Plans, AHostHasTheCoresOfAllItsRanks) {
   wire::Plan p = a_plan();
-  const auto host = [&] { return engine_plan(p, Rank(0)).host; };
-  EXPECT_EQ(host(), (schedule::Host{.maps = true, .cores = 0})) << "nobody has said anything";
+  const auto cores = [&] {
+    std::vector<std::uint32_t> all;
+    for (const schedule::Host& host : engine_plan(p, Rank(0)).shared) all.push_back(host.cores);
+    return all;
+  };
+  using Cores = std::vector<std::uint32_t>;
+  EXPECT_EQ(cores(), (Cores{0, 0, 0})) << "nobody has said anything";
   // Both may run on all.
   for (wire::Member& m : *p.mutable_members()) give(m, 8, 0);
-  EXPECT_EQ(host(), (schedule::Host{.maps = true, .cores = 8}));
+  EXPECT_EQ(cores(), (Cores{8, 8, 8}));
   // Each is bound to one; the one that is absent has none.
   for (int r = 0; r < 6; r++) give(*p.mutable_members(r), 1, static_cast<std::uint32_t>(r % 2));
-  EXPECT_EQ(host().cores, 1u) << "host b has one rank";
+  EXPECT_EQ(cores(), (Cores{2, 1, 2}));
   p.mutable_members(3)->set_absent(false);
-  EXPECT_EQ(host().cores, 2u);
+  EXPECT_EQ(cores(), (Cores{2, 2, 2}));
   // Of two that begin at one core, the larger set has the smaller in it.
   give(*p.mutable_members(4), 4, 3);
   give(*p.mutable_members(5), 6, 3);
-  EXPECT_EQ(host().cores, 2u) << "of the host that has fewest";
-  for (int r = 0; r < 4; r++) give(*p.mutable_members(r), 16, 0);
-  EXPECT_EQ(host().cores, 6u);
+  EXPECT_EQ(cores(), (Cores{2, 2, 6}));
   p.mutable_members(2)->mutable_traits()->set_cores(0);
-  EXPECT_EQ(host().cores, 0u) << "one cannot tell";
+  EXPECT_EQ(cores(), (Cores{2, 0, 6})) << "one cannot tell";
 }
 
-TEST(Plans, HostsMapMemoryWhereAllRanksDo) {
+TEST(Plans, AHostMapsMemoryWhereAllItsRanksDo) {
   wire::Plan p = a_plan();
+  const auto maps = [&] {
+    std::vector<bool> all;
+    for (const schedule::Host& host : engine_plan(p, Rank(0)).shared) all.push_back(host.maps);
+    return all;
+  };
+  EXPECT_EQ(maps(), (std::vector<bool>{true, true, true})) << "nobody has said anything";
   for (wire::Member& m : *p.mutable_members()) give(m, 2, 0);
   give(*p.mutable_members(3), 2, 0, false);
-  EXPECT_TRUE(engine_plan(p, Rank(0)).host.maps) << "who is absent has no say";
+  EXPECT_EQ(maps(), (std::vector<bool>{true, true, true})) << "who is absent has no say";
   give(*p.mutable_members(5), 2, 0, false);
-  EXPECT_FALSE(engine_plan(p, Rank(0)).host.maps);
-  EXPECT_EQ(engine_plan(p, Rank(0)).host, engine_plan(p, Rank(5)).host);
+  EXPECT_EQ(maps(), (std::vector<bool>{true, true, false}));
+  EXPECT_EQ(engine_plan(p, Rank(0)).shared, engine_plan(p, Rank(5)).shared);
 }
 
 TEST(Plans, WhoServesIsAPeerBeyondTheWorld) {

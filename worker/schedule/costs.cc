@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 
 #include "recovery/check.h"
@@ -172,8 +173,11 @@ bool goes_within_host(const Parts& p, const Case& what, Algorithm algorithm) {
 Load one_owner(const Parts& p) {
   Load load;
   const double others = p.k - 1;
+  // Blocks of two chunks, of which some have an element more; in two messages, or in one.
   const double blocks = chunks(p.n, 2 * p.chunk);
-  const double messages = 2 * others * (blocks > 1 ? 2 * blocks : chunks(p.n, p.chunk));
+  const double least = std::floor(p.n / blocks), longer = p.n - blocks * least;
+  const auto parts = [&](double bytes) { return bytes > p.chunk ? 2.0 : 1.0; };
+  const double messages = 2 * others * (longer * parts(least + 1) + (blocks - longer) * parts(least));
   load.hops = 2;
   load.busiest.messages = messages;
   load.busiest.bytes = 2 * others * p.n;
@@ -186,8 +190,7 @@ Load one_owner(const Parts& p) {
 
 bool goes_to_one_owner(const Parts& p, const Case& what, Algorithm algorithm) {
   return p.one_host && what.collective == Collective::kAllreduce && algorithm == Algorithm::kButterfly &&
-         what.size > 2 && what.size <= kMostRanksWithinHost && !doubles_here(p) &&
-         one_owner_serves(what.size, what.bytes, p.host.cores);
+         what.size > 2 && !doubles_here(p) && one_owner_serves(what.size, what.bytes, p.host.cores);
 }
 
 // What is published of an allreduce, broadcast or allgather; of the others all algorithms publish as much.

@@ -16,10 +16,10 @@ inline constexpr std::int32_t kMostRanksWithinHost = 16;
 inline constexpr std::int32_t kMostRanksByTcp = 4;
 // Each message wakes a rank where cores are shared, and these are more messages than partners send each other.
 inline constexpr std::uint64_t kLeastPieceBytes = std::uint64_t{16} << 10;
-// Up to so many bytes times the square of their number, ranks that share cores are served by one owner. What owners
-// send each other grows with that square, what one of them moves alone only with their number. Measured on 2 cores, 4
+// Up to so many bytes times the square of the ranks that share a core, one owner serves them. The messages that owners
+// send each other, and all their waking, are carried out by all cores; the one owner's by one. Measured on 2 cores, 4
 // and 8 ranks; see docs/decisions/0021-who-is-on-a-host.md.
-inline constexpr std::uint64_t kOneOwnerBytes = std::uint64_t{4} << 10;
+inline constexpr std::uint64_t kOneOwnerBytes = std::uint64_t{16} << 10;
 
 // ring.cc
 void ring_exchange(const Request& request, Builder& builder,
@@ -34,6 +34,8 @@ void tree_allreduce(const Request& request, Builder& builder, Copies& copies);  
 
 // butterfly.cc
 void butterfly_allreduce(const Request& request, Builder& builder, Copies& copies);
+// Instead of all else.
+[[nodiscard]] bool doubles(const Request& request);
 // The piece with element `at` of the result, as the butterfly publishes it.
 [[nodiscard]] Range butterfly_piece_at(const Request& request, std::uint64_t at);
 // By block, then by rank: the piece that it computes, of no element where it computes none.
@@ -50,10 +52,9 @@ void direct_all_to_all(const Request& request, Builder& builder, Copies& copies)
 void host_allreduce(const Request& request, Builder& builder, Copies& copies);
 // Of the butterfly where it halves: whether one rank makes all finals for ranks of one host.
 [[nodiscard]] inline bool one_owner_serves(std::int32_t size, std::uint64_t bytes, std::uint32_t cores) {
-  const auto k = static_cast<std::uint64_t>(size);
-  return cores != 0 && k > cores && bytes <= kOneOwnerBytes * k * k;
+  const auto k = static_cast<std::uint64_t>(size), c = static_cast<std::uint64_t>(cores);
+  return size <= kMostRanksWithinHost && c != 0 && k >= 2 * c && bytes <= kOneOwnerBytes * k * k / (c * c);
 }
-[[nodiscard]] bool has_one_owner(const Request& request);
 void one_owner_allreduce(const Request& request, Builder& builder, Copies& copies);
 // By unit, then by owner: its piece of what is reduced at once, of no element where it has none.
 [[nodiscard]] std::vector<std::vector<Range>> units_of(const Request& request);

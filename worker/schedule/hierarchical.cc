@@ -471,9 +471,8 @@ bool on_several_hosts(const Request& request) {
   if (request.algorithm != Algorithm::kRing && !blocks_are_large(request)) return false;
   const Hosts hosts(request);
   if (hosts.size() < 2 || hosts.size() > kMostHosts || hosts.size() == index(request.size)) return false;
-  const std::size_t most = request.host.maps ? kMostRanksOfAHost : index(kMostRanksByTcp);
   for (std::size_t host = 0; host < hosts.size(); ++host) {
-    if (hosts.members(host).size() > most) return false;
+    if (hosts.members(host).size() > kMostRanksOfAHost) return false;
   }
   return request.algorithm == Algorithm::kRing ? !scattered(request, hosts) : !partners_cross_less(request, hosts);
 }

@@ -6,7 +6,7 @@
 // An owner reads all inputs of its piece before it makes the final, and nobody else makes it: inputs are lent.
 //
 // Where ranks share cores and the buffer is small, it is messages that cost, since each wakes a rank that has to be
-// given a core: there one rank owns all pieces of the butterfly, and 2·(K − 1) messages are enough.
+// given a core: there one rank owns all pieces of the butterfly, and 2·(K − 1) messages a chunk are enough.
 //
 // A unit is what is cut into one piece for each owner: of the ring, one chunk of each segment; of the butterfly, a
 // block. The finals of a unit travel after the inputs of the next one, so that no owner waits for the slowest rank.
@@ -131,15 +131,13 @@ class OneOwner {
     std::uint64_t largest = 0;
     for (const Range& part : parts) largest = std::max(largest, part.count);
     for (std::int32_t peer = 0; peer < request_.size; ++peer) {
-      const bool talks = (request_.rank == kOwner) != (peer == kOwner);
+      const bool talks = (request_.rank == request_.owner) != (peer == request_.owner);
       slots_.push_back(talks ? builder_.slots(kSlotsPerPeer, largest) : SlotRing());
     }
-    for (const Range& part : parts) request_.rank == kOwner ? own(part) : take(part);
+    for (const Range& part : parts) request_.rank == request_.owner ? own(part) : take(part);
   }
 
  private:
-  static constexpr std::int32_t kOwner = 0;
-
   // Neighbouring pieces of a block together, as far as a message carries them.
   [[nodiscard]] std::vector<Range> wanted() const {
     std::vector<Range> parts;
@@ -161,22 +159,23 @@ class OneOwner {
   }
 
   void own(const Range& part) {
-    inputs_[static_cast<std::size_t>(kOwner)] = input(part.at);
+    const std::int32_t self = request_.rank;
+    inputs_[static_cast<std::size_t>(self)] = input(part.at);
     for (std::int32_t from = 0; from < request_.size; ++from) {
-      if (from != kOwner) inputs_[static_cast<std::size_t>(from)] = receive(from, part.count);
+      if (from != self) inputs_[static_cast<std::size_t>(from)] = receive(from, part.count);
     }
     StepId final = builder_.combine(part.at, inputs_, Bracketing::kBalanced, part.count);
     if (copies_.keeps_own()) final = copies_.publish(output(part.at), part, final);
     for (std::int32_t to = 0; to < request_.size; ++to) {
-      if (to != kOwner) builder_.send(to, output(part.at), part.count, {final});
+      if (to != self) builder_.send(to, output(part.at), part.count, {final});
     }
   }
 
   void take(const Range& part) {
-    const StepId lent = builder_.lend(kOwner, part.at, part.count);
-    const Operand received = receive(kOwner, part.count);
+    const StepId lent = builder_.lend(request_.owner, part.at, part.count);
+    const Operand received = receive(request_.owner, part.count);
     const StepId placed = builder_.copy(output(part.at), received, part.count, false, {lent});
-    if (copies_.keeps_from(kOwner)) copies_.publish(output(part.at), part, placed);
+    if (copies_.keeps_from(request_.owner)) copies_.publish(output(part.at), part, placed);
   }
 
   Operand receive(std::int32_t from, std::uint64_t count) {
@@ -221,8 +220,10 @@ bool on_one_host(const Request& request) {
   return share_a_host(request) && pieces_are_large(request) && (request.host.maps || request.size <= kMostRanksByTcp);
 }
 
-bool has_one_owner(const Request& request) {
-  return share_a_host(request) && request.count <= std::numeric_limits<std::uint64_t>::max() / request.element_bytes &&
+bool has_owner(const Request& request) {
+  return request.collective == Collective::kAllreduce && request.algorithm == Algorithm::kButterfly &&
+         request.size > 2 && share_a_host(request) && !doubles(request) &&
+         request.count <= std::numeric_limits<std::uint64_t>::max() / request.element_bytes &&
          one_owner_serves(request.size, request.count * request.element_bytes, request.host.cores);
 }
 

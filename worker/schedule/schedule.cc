@@ -195,6 +195,10 @@ Status validate(const Request& request, std::uint64_t& total) {
     return refuse(request,
                   "root " + std::to_string(request.root) + " is not in 0 … " + std::to_string(request.size - 1));
   }
+  if (request.owner < 0 || request.owner >= request.size) {
+    return refuse(request,
+                  "owner " + std::to_string(request.owner) + " is not in 0 … " + std::to_string(request.size - 1));
+  }
   if (request.chunk_elements < 1) return refuse(request, "a chunk has at least one element");
   if (request.collective == Collective::kAllgatherv &&
       request.counts.size() != static_cast<std::size_t>(request.size)) {

@@ -107,10 +107,10 @@ struct Schedule {
   std::int32_t size = 0;  // ranks in the group
 };
 
-// What ranks of one host share, as far as it decides how bytes move among them. Equal on all ranks.
+// What ranks of one host share, as far as it decides how bytes move among them. Equal on all ranks of a group.
 struct Host {
   bool maps = true;         // they read each other's memory; else they send each other bytes by TCP
-  std::uint32_t cores = 0;  // that they may run on, on the host that has fewest; 0: not known
+  std::uint32_t cores = 0;  // that they may run on; 0: not known
   friend bool operator==(const Host&, const Host&) = default;
 };
 
@@ -143,7 +143,8 @@ struct Request {
   std::uint32_t replicas = 0;              // R; 0: nothing is published
   std::span<const std::uint32_t> hosts;    // by group rank: its host, any numbers; empty: each rank a host of its own
   std::span<const std::uint32_t> domains;  // likewise: its failure domain; empty: as hosts
-  Host host;                               // of all hosts
+  Host host;                               // those of which several ranks are: what holds on all of them
+  std::int32_t owner = 0;                  // where has_owner(): the rank that makes all finals
   // Every host publishes the whole result, whatever its size, and no rank is done before all have it: so that it is
   // known that whatever is lost then, what is left has all of it or nobody has returned it (DESIGN section 4, shrink
   // mode).
@@ -166,6 +167,9 @@ inline constexpr std::uint64_t kWholeBytes = std::uint64_t{64} << 10;
 // it, first: it is the first of its host on the path, and fewer than `replicas` domains stand before it (or
 // `everywhere`: the result is small, or resumed).
 [[nodiscard]] bool publishes(const Request& request, std::span<const std::int32_t> path, bool everywhere);
+
+// Whether one rank makes all finals of such a call, and logs them: any one, as long as all name the same.
+[[nodiscard]] bool has_owner(const Request& request);
 
 // What of these elements of the whole result is whole pieces, as schedules publish them: what `Request::final` may be.
 // A piece that a log's extent had no room for is two records, and who wrote it may have died between them. `request` is

@@ -78,7 +78,8 @@ TEST(Costs, ClosedFormsSayWhatSchedulesDo) {
       for (std::int32_t size = 2; size <= 16; ++size) {
         for (const std::optional<Host>& on : kHosts) {
           const Host* const host = on ? &*on : nullptr;
-          for (const std::uint64_t share : {0U, 16U, 1024U, 1U << 14, 1U << 16}) {
+          // The fourth: of five ranks, two chunks and five bytes.
+          for (const std::uint64_t share : {0U, 16U, 1024U, (2 * (32U << 10) + 5) / 5, 1U << 14, 1U << 16}) {
             const Case what{collective, size, share * static_cast<std::uint64_t>(size), kChunkBytes, 0};
             const World world = world_like(what, algorithm, host);
             SCOPED_TRACE(world.describe());

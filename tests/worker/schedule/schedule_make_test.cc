@@ -94,6 +94,11 @@ TEST(Make, RefusesPlacementsThatAreNotOneARank) {
   request.hosts = {};
   request.domains = two;
   EXPECT_THAT(refusal(request), HasSubstr("2 domains were given for 3 ranks"));
+  for (const std::int32_t owner : {-1, 3}) {
+    request = allreduce(0, 3, 8);
+    request.owner = owner;
+    EXPECT_THAT(refusal(request), HasSubstr("owner " + std::to_string(owner) + " is not in 0 … 2"));
+  }
   request = allreduce(0, 3, 8);
   request.element_bytes = 0;
   EXPECT_THAT(refusal(request), HasSubstr("at least one byte"));

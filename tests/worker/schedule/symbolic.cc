@@ -660,6 +660,7 @@ Request World::request(std::int32_t rank) const {
   request.replicas = replicas;
   request.hosts = hosts;
   request.host = on;
+  request.owner = owner;
   request.domains = domains;
   request.element_bytes = element_bytes;
   request.resumed = resumed;
@@ -688,6 +689,7 @@ std::string World::describe() const {
   }
   if (!on.maps) text += ", by TCP";
   if (on.cores != 0) text += ", on " + std::to_string(on.cores) + " cores";
+  if (owner != 0) text += ", owner " + std::to_string(owner);
   if (!order.empty()) {
     text += ", order";
     for (const std::uint32_t rank : order) text += " " + std::to_string(rank);

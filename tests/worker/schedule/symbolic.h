@@ -51,7 +51,8 @@ struct World {
   std::vector<std::uint64_t> counts = {};  // allgatherv
   std::uint32_t replicas = 0;
   std::vector<std::uint32_t> hosts = {}, domains = {};  // by rank; empty: all apart
-  Host on = {};                                         // of all hosts
+  Host on = {};                                         // of those hosts of which several ranks are
+  std::int32_t owner = 0;
   std::uint64_t element_bytes = 1;
   bool resumed = false;
   Ranges final = {};
