@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <ctime>
+#include <string_view>
 
 #include "cli/status_view.h"
 #include "cli/table.h"
@@ -24,11 +25,20 @@ namespace {
 
 constexpr time_t kWatchIntervalS = 2;
 
+// "http://HOST:PORT/", as the tracker's log and the first line of `warren run` have it, is HOST:PORT.
+std::string_view without_scheme(std::string_view page) {
+  constexpr std::string_view kScheme = "http://";
+  if (!page.starts_with(kScheme)) return page;
+  page.remove_prefix(kScheme.size());
+  if (page.ends_with('/')) page.remove_suffix(1);
+  return page;
+}
+
 Result<worker::HostPort> page_address() {
   const std::uint16_t port = worker::kDefaultTrackerPort + 1;
-  if (!FLAGS_http.empty()) return worker::parse_host_port("--http", FLAGS_http, port);
+  if (!FLAGS_http.empty()) return worker::parse_host_port("--http", without_scheme(FLAGS_http), port);
   if (const auto variable = worker::process_environment()("WARREN_HTTP"); variable && !variable->empty()) {
-    return worker::parse_host_port("WARREN_HTTP", *variable, port);
+    return worker::parse_host_port("WARREN_HTTP", without_scheme(*variable), port);
   }
   return worker::HostPort{"127.0.0.1", port};
 }

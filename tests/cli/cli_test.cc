@@ -566,6 +566,8 @@ TEST(Tracker, ServesShowsItselfAndStops) {
   const Ended raw = warren({"status", "--json"}, {"WARREN_HTTP=" + tracker.page});
   EXPECT_EQ(raw.code, 0) << raw.error;
   EXPECT_TRUE(json::parse(raw.output).at("jobs").empty());
+  const Ended as_logged = warren({"status", "--http=http://" + tracker.page + "/"});
+  EXPECT_EQ(as_logged.code, 0) << as_logged.error;
   const Ended none = warren({"status", "--http=" + tracker.page, "--job=x"});
   EXPECT_EQ(none.code, 1);
   EXPECT_THAT(none.error, HasSubstr("no job 'x'"));
