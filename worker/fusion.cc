@@ -102,7 +102,7 @@ std::vector<std::shared_ptr<Call>> Batch::take() {
 Result<std::shared_ptr<Call>> Batch::close(const std::shared_ptr<CopyMemory>& memory, Staging* staging,
                                            std::vector<std::shared_ptr<Call>>& lost) {
   const std::uint64_t elements = elements_, bytes = bytes_;
-  PartsOnGpu on_gpu = std::exchange(on_gpu_, {});
+  const PartsOnGpu on_gpu = std::exchange(on_gpu_, {});
   const bool stages = !on_gpu.empty();
   lost = parts_;
   std::vector<std::shared_ptr<Call>> parts = take();
@@ -128,7 +128,7 @@ Result<std::shared_ptr<Call>> Batch::close(const std::shared_ptr<CopyMemory>& me
   call->spec.parts = hash_parts(parts);
   bool packed = false;
   if (stages) {
-    const auto made = staging->pack(std::move(on_gpu), parts, shape_, *call);
+    const auto made = staging->pack(on_gpu, parts, shape_, *call);
     if (!made.ok()) return failed(made.status());
     packed = made.value();
   }

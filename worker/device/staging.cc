@@ -215,8 +215,8 @@ Status Staging::add(const Lies& lies, void* stream, PartsOnGpu& parts) {
   return status;
 }
 
-Result<bool> Staging::pack(PartsOnGpu parts, std::span<const std::shared_ptr<Call>> calls, const GroupShape& group,
-                           Call& packed) {
+Result<bool> Staging::pack(const PartsOnGpu& parts, std::span<const std::shared_ptr<Call>> calls,
+                           const GroupShape& group, Call& packed) {
   if (parts.scattered_) return false;
   PackedCall::Pieces inputs, outputs;
   std::uint64_t bytes = 0;

@@ -75,7 +75,7 @@ class Staging {
   // Gives a call that stands for these allreduces, which `parts` knows, and has neither buffers nor a prepare function,
   // buffers: packed on the GPU, and staged, or still with its wire type, as above. False: some buffers lie elsewhere,
   // or the GPU has no memory for them within the budget of snapshots: each is to be staged.
-  [[nodiscard]] Result<bool> pack(PartsOnGpu parts, std::span<const std::shared_ptr<Call>> calls,
+  [[nodiscard]] Result<bool> pack(const PartsOnGpu& parts, std::span<const std::shared_ptr<Call>> calls,
                                   const GroupShape& group, Call& packed);
 
   // The same bytes in memory of the CPU.
