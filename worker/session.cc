@@ -37,7 +37,7 @@ namespace {
 // who sleeps is woken sooner than who yields.
 constexpr auto kIdleTime = std::chrono::microseconds(60);
 constexpr int kPollsBetweenLooksAtTheClock = 4;
-// Where each rank of the host can have a core: some 0.5 µs, in which a peer that is not late has sent.
+// Where each rank of the host can have a core, and has it: some 0.5 µs, in which a peer that is not late has sent.
 constexpr int kLooksAtOnce = 24;
 constexpr auto kWaitLogInterval = std::chrono::seconds(10);
 constexpr int kSleepMs = 1000;
@@ -1023,8 +1023,11 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
     }
     if (idles) {
       lock.unlock();
+      const auto before = std::chrono::steady_clock::now();
       sched_yield();
+      const auto yielded = std::chrono::steady_clock::now() - before;
       lock.lock();
+      core_.yielded(yielded);
       continue;
     }
     // Another look at what is posted comes before the sleep.
@@ -1151,7 +1154,8 @@ Status Session::run(GroupId group, const GroupShape& shape, const CallSpec& spec
   const bool clear = plain && way_is_clear();
   bool done = false;
   try {
-    done = clear && engine_.run_at_once(group, spec, looks_);
+    core_.called();
+    done = clear && engine_.run_at_once(group, spec, core_.free() ? looks_ : 0);
   } catch (...) {
     abandon_call(lock);
     throw;

@@ -32,6 +32,7 @@
 #include "worker/recall.h"
 #include "worker/replay/fetch_service.h"
 #include "worker/round_board.h"
+#include "worker/spare_core.h"
 #include "worker/trace_file.h"
 #include "worker/transport/link_transport.h"
 
@@ -283,8 +284,9 @@ class Session final : private DataPath {
   };
   std::optional<Coming> coming_;
   Status failed_;
-  int callers_ = 0;        // threads inside drive()
-  int looks_ = 0;          // for a message of a small round, before others get the core
+  int callers_ = 0;  // threads inside drive()
+  int looks_ = 0;    // for a message of a small round, before others get the core; none where they need it
+  SpareCore core_;
   bool watched_ = false;   // one of them sleeps on the links, and the others until it tells
   std::string waits_for_;  // beside calls; for the log
   bool waits_for_commit_ = false;
