@@ -1154,8 +1154,10 @@ Status Session::run(GroupId group, const GroupShape& shape, const CallSpec& spec
   const bool clear = plain && way_is_clear();
   bool done = false;
   try {
-    core_.called();
-    done = clear && engine_.run_at_once(group, spec, core_.free() ? looks_ : 0);
+    if (clear) {  // and so the lock is held
+      core_.called();
+      done = engine_.run_at_once(group, spec, core_.free() ? looks_ : 0);
+    }
   } catch (...) {
     abandon_call(lock);
     throw;
