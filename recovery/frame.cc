@@ -84,6 +84,7 @@ const char* to_string(DataType type) {
     case DataType::kCustom: return "custom";
     case DataType::kF32AsF16: return "f32 as f16";
     case DataType::kF32AsBF16: return "f32 as bf16";
+    case DataType::kF32AsI8: return "f32 as i8";
   }
   return "unknown";
 }
@@ -118,6 +119,7 @@ std::size_t element_bytes(DataType type) {
     case DataType::kI64:
     case DataType::kU64:
     case DataType::kF64: return 8;
+    case DataType::kF32AsI8: return kI8BlockBytes;
     case DataType::kCustom: return 0;
   }
   return 0;

@@ -42,11 +42,16 @@ enum class DataType : std::uint8_t {
   kF32 = 9,
   kF64 = 10,
   kCustom = 11,  // a user's trivially-copyable type with a user's function
-  // f32 in the program's buffers; f16 or bf16 wherever the round's values lie or travel.
+  // f32 in the program's buffers; f16, bf16 or blocks of 8-bit integers wherever the round's values lie or travel.
   kF32AsF16 = 12,
   kF32AsBF16 = 13,
+  kF32AsI8 = 14,
 };
-inline constexpr DataType kLastDataType = DataType::kF32AsBF16;
+inline constexpr DataType kLastDataType = DataType::kF32AsI8;
+// An element of kF32AsI8 is a block of so many values: an f32, their scale, and behind it an 8-bit integer for each,
+// which stands for itself times the scale.
+inline constexpr std::size_t kI8BlockValues = 256;
+inline constexpr std::size_t kI8BlockBytes = sizeof(float) + kI8BlockValues;
 enum class ReduceOp : std::uint8_t {
   kNone = 0,
   kSum = 1,
@@ -65,6 +70,10 @@ enum class ReduceOp : std::uint8_t {
 [[nodiscard]] const char* to_string(ReduceOp op);
 // Bytes of one element in a round; 0 for kCustom, whose size the caller gives.
 [[nodiscard]] std::size_t element_bytes(DataType type);
+// What the program counts as one, in one element of a round.
+[[nodiscard]] constexpr std::size_t element_values(DataType type) {
+  return type == DataType::kF32AsI8 ? kI8BlockValues : 1;
+}
 
 // In a call site: the job wants sites compared. Otherwise they only tell people where a call was made.
 inline constexpr std::uint64_t kSiteCompared = std::uint64_t{1} << 63;

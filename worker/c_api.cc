@@ -835,9 +835,9 @@ warren_code warren_wire_next(warren_comm* comm, warren_type wire) {
   return guarded([&]() -> Status {
     const Entry entry(*comm->shared);
     if (!entry.status().ok()) return entry.status();
-    if (wire != WARREN_F16 && wire != WARREN_BF16 && wire != WARREN_F32) {
+    if (wire != WARREN_F16 && wire != WARREN_BF16 && wire != WARREN_I8 && wire != WARREN_F32) {
       return {Code::kInvalidArgument,
-              "wire_next: f32 travels as f16, bf16 or f32, not as type " + std::to_string(static_cast<int>(wire))};
+              "wire_next: f32 travels as f16, bf16, i8 or f32, not as type " + std::to_string(static_cast<int>(wire))};
     }
     comm->wire = wire == WARREN_F32 ? DataType{} : static_cast<DataType>(wire);
     return {};

@@ -30,7 +30,7 @@ std::uint64_t hash_counts(std::span<const std::uint64_t> counts) {
 
 // Most calls of most programs, which need no name of what would be refused.
 bool is_plain_allreduce(const CallSpec& spec) {
-  if (spec.collective != Collective::kAllreduce || spec.type == DataType::kCustom || spec.wire != DataType{})
+  if (spec.collective != Collective::kAllreduce || spec.type >= DataType::kCustom || spec.wire != DataType{})
     return false;
   const std::size_t width = element_bytes(spec.type);
   if (width == 0 || spec.count == 0 || spec.count > limits::kMaxBufferBytes / width) return false;
@@ -72,11 +72,15 @@ Status validate(const CallSpec& spec, const GroupShape& group) {
   if (spec.wire != DataType{}) {
     const bool has = spec.collective == Collective::kAllreduce || spec.collective == Collective::kReduceScatter ||
                      spec.collective == Collective::kAllgather;
-    if (!has || spec.type != DataType::kF32 || spec.op == ReduceOp::kProduct) {
+    const bool sums = spec.wire == DataType::kI8;  // and nothing else
+    const bool orders = spec.op == ReduceOp::kMin || spec.op == ReduceOp::kMax;
+    const bool has_op = spec.op != ReduceOp::kProduct && !(sums && orders);
+    if (!has || spec.type != DataType::kF32 || !has_op) {
       return refused(std::string("a wire type (") + to_string(spec.wire) +
-                     ") is for f32 in allreduce and reduce_scatter, " +
-                     "by sum, average, min and max, and in allgather, not for " + to_string(spec.type) +
-                     (has && spec.op == ReduceOp::kProduct ? " by product" : ""));
+                     ") is for f32 in allreduce and reduce_scatter, by " +
+                     (sums ? "sum and average" : "sum, average, min and max") + ", and in allgather, not for " +
+                     to_string(spec.type) + (has && !has_op ? std::string(" by ") + to_string(spec.op) : "") +
+                     (has && sums && orders ? "; f16 and bf16 have min and max" : ""));
     }
   }
   const std::size_t width = element_bytes(spec);
@@ -85,7 +89,9 @@ Status validate(const CallSpec& spec, const GroupShape& group) {
     return refused("elements of " + std::to_string(width) + " bytes; 1 … " +
                    std::to_string(limits::kMaxCustomElementBytes) + " are served");
   }
-  if (width == 0) return refused("unknown type " + std::to_string(static_cast<int>(spec.type)));
+  if (width == 0 || spec.type > DataType::kCustom) {
+    return refused("unknown type " + std::to_string(static_cast<int>(spec.type)));
+  }
 
   std::uint64_t before = 0;  // elements of lower ranks
   const std::uint64_t most = limits::kMaxBufferBytes / width;
@@ -170,21 +176,34 @@ BufferBytes buffer_bytes(const CallSpec& spec, const GroupShape& group) {
 }
 
 NarrowCopies narrow_copies(const CallSpec& spec, const GroupShape& group) {
-  constexpr std::uint64_t kNarrowBytes = 2;
-  const BufferBytes wide = buffer_bytes(spec, group);
+  CallSpec narrow = spec;
+  count_narrow(narrow);
+  const BufferBytes bytes = buffer_bytes(narrow, group);
   NarrowCopies copies;
-  copies.input_bytes = wide.input / sizeof(float) * kNarrowBytes;
-  copies.output_bytes = wide.output / sizeof(float) * kNarrowBytes;
+  copies.input_bytes = bytes.input;
+  copies.output_bytes = bytes.output;
   copies.bytes = std::max(copies.input_bytes, copies.output_bytes);
-  const std::uint64_t share = static_cast<std::uint64_t>(group.rank) * spec.count * kNarrowBytes;
+  const std::uint64_t share = static_cast<std::uint64_t>(group.rank) * narrow.count * element_bytes(narrow);
   if (copies.input_bytes < copies.output_bytes) copies.input_at = share;
   if (copies.output_bytes < copies.input_bytes) copies.output_at = share;
   return copies;
 }
 
 DataType narrow_type(DataType wire) {
-  WARREN_CHECK(wire == DataType::kF16 || wire == DataType::kBF16, "validated: f32 as f16 or bf16");
-  return wire == DataType::kF16 ? DataType::kF32AsF16 : DataType::kF32AsBF16;
+  switch (wire) {
+    case DataType::kF16: return DataType::kF32AsF16;
+    case DataType::kBF16: return DataType::kF32AsBF16;
+    case DataType::kI8: return DataType::kF32AsI8;
+    default: WARREN_CHECK(false, "validated: f32 as f16, bf16 or i8");
+  }
+}
+
+void count_narrow(CallSpec& spec) {
+  spec.type = narrow_type(spec.wire);
+  const std::uint64_t values = element_values(spec.type);
+  if (values == 1) return;
+  spec.values = spec.count;
+  spec.count = (spec.count + values - 1) / values;
 }
 
 Fingerprint fingerprint_of(const CallSpec& spec, std::uint8_t algorithm) {
@@ -196,7 +215,7 @@ Fingerprint fingerprint_of(const CallSpec& spec, std::uint8_t algorithm) {
   const bool rooted = spec.collective == Collective::kReduce || spec.collective == Collective::kBroadcast ||
                       spec.collective == Collective::kGather || spec.collective == Collective::kScatter;
   f.root = rooted ? spec.root : -1;
-  f.count = spec.count;
+  f.count = spec.values != 0 ? spec.values : spec.count;  // of so many blocks, ranks may have other values
   if (spec.collective == Collective::kAllgatherv) f.shape = hash_counts(spec.counts);
   if (spec.type == DataType::kCustom) f.shape = spec.custom_bytes;
   if (spec.parts != 0) f.shape = spec.parts;

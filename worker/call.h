@@ -22,11 +22,12 @@ class PreparedSchedule;
 struct CallSpec {
   Collective collective{};
   DataType type = DataType::kU8;
-  DataType wire{};  // kF16 or kBF16: in which f32 is to travel (worker/narrowing.h); else none
+  DataType wire{};  // kF16, kBF16 or kI8: in which f32 is to travel (worker/narrowing.h); else none
   ReduceOp op = ReduceOp::kNone;
   const void* input = nullptr;
   void* output = nullptr;
   std::uint64_t count = 0;                // as the C interface defines it for the collective
+  std::uint64_t values = 0;               // where `count` is of blocks of values: of these, as it was given; else 0
   std::span<const std::uint64_t> counts;  // allgatherv
   std::uint64_t parts = 0;                // a hash of the calls that this one stands for (worker/fusion.h); 0: of none
   std::uint8_t algorithm = 0;             // schedule::Algorithm; 0: the engine chooses
@@ -62,7 +63,8 @@ struct BufferBytes {
 [[nodiscard]] BufferBytes buffer_bytes(const CallSpec& spec, const GroupShape& group);
 
 // A call with a wire type is made on copies of its buffers in that type: both in one piece of memory, in place as the
-// collective has it, with this rank's share where it belongs in the larger one.
+// collective has it, with this rank's share where it belongs in the larger one. Where elements are blocks of values,
+// each share begins with one, and its last one is filled up.
 struct NarrowCopies {
   std::uint64_t bytes = 0;  // of all
   std::uint64_t input_at = 0, input_bytes = 0;
@@ -71,6 +73,8 @@ struct NarrowCopies {
 [[nodiscard]] NarrowCopies narrow_copies(const CallSpec& spec, const GroupShape& group);
 // The type of such a call.
 [[nodiscard]] DataType narrow_type(DataType wire);
+// Gives a call with a wire type that type, and its count in elements of it.
+void count_narrow(CallSpec& spec);
 
 // What this rank says it is calling. `algorithm` is schedule::Algorithm.
 [[nodiscard]] Fingerprint fingerprint_of(const CallSpec& spec, std::uint8_t algorithm);

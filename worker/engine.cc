@@ -622,7 +622,7 @@ Result<std::shared_ptr<const PreparedSchedule>> Engine::schedule_for(Group& grou
 // `round`: what the call would be.
 Engine::Group::Repeated* Engine::repeats(Group& group, const CallSpec& spec, const RoundId& round, std::int32_t size) {
   Group::Repeated& r = group.repeated[Group::place_of(spec)];
-  const bool same = r.schedule != nullptr && r.size == size && r.count == spec.count &&
+  const bool same = r.schedule != nullptr && r.size == size && r.count == spec.count && r.values == spec.values &&
                     r.collective == spec.collective && r.type == spec.type && r.op == spec.op && r.root == spec.root &&
                     r.asked == spec.algorithm &&
                     (r.owner < 0 || r.owner == owner_of(round, static_cast<std::int32_t>(group.members.size())));
@@ -641,6 +641,7 @@ void Engine::repeat(Group& group, const Call& call, std::int32_t size) const {
   r.asked = s.algorithm;
   r.root = s.root;
   r.count = s.count;
+  r.values = s.values;
   r.size = size;
   r.algorithm = static_cast<schedule::Algorithm>(call.fingerprint.algorithm);
   r.reducer = call.reducer;

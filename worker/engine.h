@@ -331,7 +331,7 @@ class Engine {
       ReduceOp op{};
       std::uint8_t asked = 0;  // CallSpec::algorithm
       std::int32_t root = 0;
-      std::uint64_t count = 0;
+      std::uint64_t count = 0, values = 0;
       std::int32_t size = 0;
       schedule::Algorithm algorithm{};
       Reducer reducer;

@@ -216,7 +216,7 @@ void Executor::prepare(const Round& round) {
   header_.fingerprint = round.fingerprint;
   status_ = Status();
   bytes_sent_ = 0;
-  streams_ = round.fingerprint.count >= kStreamedBytes / value_bytes_;
+  streams_ = round.fingerprint.count / element_values(round.fingerprint.type) >= kStreamedBytes / value_bytes_;
   remaining_ = s.steps.size();
   pending_.assign(s.pending.begin(), s.pending.end());
   cursors_.resize(prepared.channels_.size());

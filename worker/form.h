@@ -7,7 +7,7 @@ namespace warren::worker {
 
 enum class Form : std::uint8_t {
   kValue = 0,    // the user's type
-  kPartial = 1,  // the accumulator's type: f32 for f16 and bf16, else the user's type
+  kPartial = 1,  // the accumulator's type: f32 for f16, bf16 and blocks of 8-bit integers, else the user's type
 };
 
 // How more than two operands are combined, in their order.

@@ -835,7 +835,7 @@ TEST(Codec, Heartbeats) {
   const auto check_round = [&](auto change) { return check([&](auto& h) { change(*h.mutable_rounds(0)); }); };
   EXPECT_EQ(check_round([](auto& r) { r.set_collective(0); }), name + "unknown collective 0");
   EXPECT_EQ(check_round([](auto& r) { r.set_collective(12); }), name + "unknown collective 12");
-  EXPECT_EQ(check_round([](auto& r) { r.set_type(14); }), name + "unknown type 14");
+  EXPECT_EQ(check_round([](auto& r) { r.set_type(15); }), name + "unknown type 15");
   EXPECT_EQ(check_round([](auto& r) { r.set_op(10); }), name + "unknown operation 10");
   EXPECT_EQ(check_round([](auto& r) { r.set_algorithm(256); }), name + "unknown algorithm 256");
   EXPECT_EQ(check_round([](auto& r) { r.set_root(-2); }), name + "root -2 is negative");

@@ -75,7 +75,7 @@ TEST(Frame, WrongFieldsAreRefusedWithAReason) {
   EXPECT_EQ(refusal(48, 0), "corrupt: unknown collective 0");
   EXPECT_EQ(refusal(48, 12), "corrupt: unknown collective 12");
   EXPECT_EQ(refusal(49, 0), "corrupt: unknown type 0");
-  EXPECT_EQ(refusal(49, 14), "corrupt: unknown type 14");
+  EXPECT_EQ(refusal(49, 15), "corrupt: unknown type 15");
   EXPECT_EQ(refusal(50, 10), "corrupt: unknown operation 10");
   EXPECT_EQ(refusal(83, 1), "corrupt: payload of 16781312 bytes is over the limit of 4194304");
 }
@@ -169,8 +169,12 @@ TEST(Frame, EveryEnumeratorHasANameAndEveryTypeItsSize) {
       EXPECT_STRNE(to_string(static_cast<ReduceOp>(i - 1)), "unknown");
     }
   }
-  const std::size_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 2, 4, 8, 0, 2, 2};
-  for (int i = 1; i <= 13; ++i) EXPECT_EQ(element_bytes(static_cast<DataType>(i)), sizes[i - 1]);
+  const std::size_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 2, 4, 8, 0, 2, 2, 260};
+  for (int i = 1; i <= 14; ++i) {
+    const auto type = static_cast<DataType>(i);
+    EXPECT_EQ(element_bytes(type), sizes[i - 1]);
+    EXPECT_EQ(element_values(type), type == DataType::kF32AsI8 ? 256u : 1u);
+  }
   EXPECT_STREQ(to_string(static_cast<Collective>(99)), "unknown");
 }
 

@@ -20,7 +20,6 @@ using Clock = std::chrono::steady_clock;
 constexpr int kLooks = 200;
 constexpr auto kShortestSleep = std::chrono::microseconds(20);
 constexpr auto kLongestSleep = std::chrono::microseconds(1000);
-constexpr std::size_t kWireBytes = 2;  // of a value of f16 or bf16
 
 // Pieces that one launch packs, and where the first of them lies in what is packed.
 struct PackLaunch {
@@ -135,7 +134,7 @@ Result<bool> DeviceCopies::converts(DeviceMemory& memory) {
     asked_ = true;
     scratch_ = std::move(block).value();
     for (std::size_t i = 0; i < kScratches && scratch_.data() != nullptr; i++) {
-      idle_scratch_.push_back(scratch_.data() + i * chunk_bytes(WARREN_F16));
+      idle_scratch_.push_back(scratch_.data() + i * kNarrowChunkBytes);
     }
   }
   return scratch_.data() != nullptr;
@@ -191,25 +190,25 @@ Status DeviceCopies::Flow::queue(Copy copy) {
 
 // What is converted uses the one scratch again and again: the stream carries all of it out in its order.
 Status DeviceCopies::Flow::to_host(std::byte* to, const void* from, std::size_t bytes) {
-  WARREN_CHECK(bytes <= chunk_bytes(wire_), "a chunk at most");
+  WARREN_CHECK(bytes <= kDeviceChunkBytes, "a chunk at most");
   const warren_device_table& table = copies_.table_;
   const std::int32_t device = copies_.device_;
   return queue([&](void* stream) {
     if (wire_ == WARREN_F32) return table.to_host(device, to, from, bytes, stream);
-    const auto code = table.convert(device, scratch_, wire_, from, WARREN_F32, bytes / kWireBytes, stream);
-    return code == WARREN_DEVICE_OK ? table.to_host(device, to, scratch_, bytes, stream) : code;
+    const auto code = table.convert(device, scratch_, wire_, from, WARREN_F32, bytes / sizeof(float), stream);
+    return code == WARREN_DEVICE_OK ? table.to_host(device, to, scratch_, bytes_on_cpu(wire_, bytes), stream) : code;
   });
 }
 
 Status DeviceCopies::Flow::to_device(void* to, const std::byte* from, std::size_t bytes) {
-  WARREN_CHECK(bytes <= chunk_bytes(wire_), "a chunk at most");
+  WARREN_CHECK(bytes <= kDeviceChunkBytes, "a chunk at most");
   const warren_device_table& table = copies_.table_;
   const std::int32_t device = copies_.device_;
   return queue([&](void* stream) {
     if (wire_ == WARREN_F32) return table.to_device(device, to, from, bytes, stream);
-    const auto code = table.to_device(device, scratch_, from, bytes, stream);
-    return code == WARREN_DEVICE_OK ? table.convert(device, to, WARREN_F32, scratch_, wire_, bytes / kWireBytes, stream)
-                                    : code;
+    const auto code = table.to_device(device, scratch_, from, bytes_on_cpu(wire_, bytes), stream);
+    if (code != WARREN_DEVICE_OK) return code;
+    return table.convert(device, to, WARREN_F32, scratch_, wire_, bytes / sizeof(float), stream);
   });
 }
 
@@ -276,12 +275,12 @@ Status DeviceCopies::wait(Flow& flow) {
 
 template <class Copy>
 Status DeviceCopies::copy(std::size_t bytes, const Event& after, warren_type wire, Copy copy_chunk) {
-  const std::size_t chunk = chunk_bytes(wire), chunks = (bytes + chunk - 1) / chunk;
+  const std::size_t chunks = (bytes + kDeviceChunkBytes - 1) / kDeviceChunkBytes;
   Flow flow(*this, after, wire);
   for (std::size_t queued = 0; flow.arrived() < chunks;) {
     for (; queued < chunks && flow.has_room(); queued++) {
-      const std::size_t at = queued * chunk;
-      if (const Status status = copy_chunk(flow, at, std::min(chunk, bytes - at)); !status.ok()) {
+      const std::size_t at = queued * kDeviceChunkBytes;
+      if (const Status status = copy_chunk(flow, at, std::min(kDeviceChunkBytes, bytes - at)); !status.ok()) {
         return status;
       }
     }
@@ -292,14 +291,14 @@ Status DeviceCopies::copy(std::size_t bytes, const Event& after, warren_type wir
 
 Status DeviceCopies::to_host(std::byte* to, const void* from, std::size_t bytes, const Event& after, warren_type wire) {
   return copy(bytes, after, wire, [&](Flow& flow, std::size_t at, std::size_t size) {
-    return flow.to_host(to + at, static_cast<const std::byte*>(from) + bytes_on_gpu(wire, at), size);
+    return flow.to_host(to + bytes_on_cpu(wire, at), static_cast<const std::byte*>(from) + at, size);
   });
 }
 
 Status DeviceCopies::to_device(void* to, const std::byte* from, std::size_t bytes, const Event& after,
                                warren_type wire) {
   return copy(bytes, after, wire, [&](Flow& flow, std::size_t at, std::size_t size) {
-    return flow.to_device(static_cast<std::byte*>(to) + bytes_on_gpu(wire, at), from + at, size);
+    return flow.to_device(static_cast<std::byte*>(to) + at, from + bytes_on_cpu(wire, at), size);
   });
 }
 

@@ -20,14 +20,20 @@ namespace warren::worker {
 
 inline constexpr std::size_t kDeviceChunkBytes = std::size_t{4} << 20;
 
-// In which type f32 on a GPU lies in memory of the CPU, WARREN_F16 or WARREN_BF16: it is converted on the GPU, on its
-// way. WARREN_F32: whatever it is, it is copied as it is. Bytes of a copy, and what they are bytes of on the GPU:
-[[nodiscard]] constexpr std::size_t bytes_on_gpu(warren_type wire, std::size_t bytes) {
-  return wire == WARREN_F32 ? bytes : 2 * bytes;
+// In which type f32 on a GPU lies in memory of the CPU, WARREN_F16, WARREN_BF16 or WARREN_I8, which stands for blocks:
+// it is converted on the GPU, on its way. WARREN_F32: whatever it is, it is copied as it is. Bytes on the CPU of so
+// many on the GPU; the last block is filled up.
+inline constexpr std::size_t kWideBlockBytes = WARREN_DEVICE_I8_VALUES * sizeof(float);
+[[nodiscard]] constexpr std::size_t bytes_on_cpu(warren_type wire, std::size_t bytes) {
+  if (wire == WARREN_F32) return bytes;
+  if (wire == WARREN_I8) return (bytes + kWideBlockBytes - 1) / kWideBlockBytes * sizeof(warren_device_i8_block);
+  return bytes / 2;
 }
-// Of the CPU's memory.
-[[nodiscard]] constexpr std::size_t chunk_bytes(warren_type wire) {
-  return wire == WARREN_F32 ? kDeviceChunkBytes : kDeviceChunkBytes / 2;
+// Where on the GPU lies what begins at `at` on the CPU; blocks are whole before it.
+[[nodiscard]] constexpr std::size_t place_on_gpu(warren_type wire, std::size_t at) {
+  if (wire == WARREN_F32) return at;
+  if (wire == WARREN_I8) return at / sizeof(warren_device_i8_block) * kWideBlockBytes;
+  return 2 * at;
 }
 
 // Any thread may call. Events and flows end before what made them.
@@ -36,7 +42,9 @@ class DeviceCopies {
   // Flows that convert at once. A call's copies in and out are two, and the calls whose copies are under way few.
   static constexpr std::size_t kScratches = 8;
   // Of a GPU's memory: each of them converts a chunk at a time.
-  static constexpr std::size_t kScratchBytes = kScratches * chunk_bytes(WARREN_F16);
+  static constexpr std::size_t kNarrowChunkBytes = bytes_on_cpu(WARREN_F16, kDeviceChunkBytes);
+  static_assert(bytes_on_cpu(WARREN_I8, kDeviceChunkBytes) <= kNarrowChunkBytes);
+  static constexpr std::size_t kScratchBytes = kScratches * kNarrowChunkBytes;
 
  private:
   // A stream and the events behind its newest chunks.
@@ -83,7 +91,7 @@ class DeviceCopies {
     [[nodiscard]] std::size_t arrived() const { return arrived_; }
     // `after` has been reached, as far as look() has seen.
     [[nodiscard]] bool began() const { return began_; }
-    // has_room(); up to chunk_bytes() of the CPU's memory. kUnavailable: the GPU reports an error.
+    // has_room(); up to kDeviceChunkBytes of the GPU's memory. kUnavailable: the GPU reports an error.
     [[nodiscard]] Status to_host(std::byte* to, const void* from, std::size_t bytes);
     [[nodiscard]] Status to_device(void* to, const std::byte* from, std::size_t bytes);
     // On the GPU; of any size.
@@ -151,7 +159,7 @@ class DeviceCopies {
   // has none. kUnavailable: it reports an error.
   [[nodiscard]] Result<bool> converts(DeviceMemory& memory);
 
-  // A flow of chunks, waited for until all is there; `bytes` of the CPU's memory. As of a flow; and kClosed: `ends`.
+  // A flow of chunks, waited for until all is there; `bytes` of the GPU's memory. As of a flow; and kClosed: `ends`.
   [[nodiscard]] Status to_host(std::byte* to, const void* from, std::size_t bytes, const Event& after,
                                warren_type wire = WARREN_F32);
   [[nodiscard]] Status to_device(void* to, const std::byte* from, std::size_t bytes, const Event& after,

@@ -26,13 +26,13 @@ class StagedCall final : public CallBuffers {
       prepare(prepare_context);
       status_ = copies_.record(*after_, stream_);
     }
-    if (status_.ok()) status_ = copies_.to_host(input.host, input.device, input.bytes, *after_, input.wire);
+    if (status_.ok()) status_ = copies_.to_host(input.host, input.device, input.device_bytes, *after_, input.wire);
     if (!status_.ok()) abandon();
   }
   [[nodiscard]] Status filled() const override { return status_; }
   [[nodiscard]] bool delivers() const override { return output.bytes != 0; }
   [[nodiscard]] Status deliver() override {
-    Status status = copies_.to_device(output.device, output.host, output.bytes, *after_, output.wire);
+    Status status = copies_.to_device(output.device, output.host, output.device_bytes, *after_, output.wire);
     if (!status.ok()) abandon();
     return status;
   }
@@ -64,6 +64,14 @@ constexpr std::size_t kStreamedBytes = kDeviceChunkBytes;
 bool streams(const CallSpec& spec, std::uint64_t bytes) {
   return spec.collective == Collective::kAllreduce && spec.wire == DataType{} && bytes > kStreamedBytes;
 }
+
+// Whether the elements of all shares of a call with a wire type follow each other on the GPU: none but the last is
+// filled up.
+bool in_one_piece(const CallSpec& spec) {
+  return spec.collective == Collective::kAllreduce || spec.count % element_values(narrow_type(spec.wire)) == 0;
+}
+
+static_assert(sizeof(warren_device_i8_block) == kI8BlockBytes && WARREN_DEVICE_I8_VALUES == kI8BlockValues);
 
 }  // namespace
 
@@ -113,7 +121,7 @@ Status Staging::stage(Call& call, const GroupShape& group, bool may_stream) {
   const std::string name = to_string(spec.collective);
   DeviceCopies& copies = copies_on(lies.device());
   bool narrows = false;
-  if (spec.wire != DataType{} && stages_in && stages_out) {
+  if (spec.wire != DataType{} && stages_in && stages_out && in_one_piece(spec)) {
     const auto converts = copies.converts(scratch_);
     if (!converts.ok()) return converts.status().because_of_this(name);
     narrows = converts.value();
@@ -139,9 +147,9 @@ Status Staging::stage(Call& call, const GroupShape& group, bool may_stream) {
     auto placed = place(narrow.bytes);
     if (!placed.ok()) return placed.status();
     const auto wire = static_cast<warren_type>(spec.wire);
-    from = {input, placed.value() + narrow.input_at, narrow.input_bytes, wire};
-    to = {output, placed.value() + narrow.output_at, narrow.output_bytes, wire};
-    spec.type = narrow_type(spec.wire);
+    from = {input, placed.value() + narrow.input_at, sizes.input, narrow.input_bytes, wire};
+    to = {output, placed.value() + narrow.output_at, sizes.output, narrow.output_bytes, wire};
+    count_narrow(spec);
     spec.wire = {};
   } else if (stages_in && stages_out && input < output + sizes.output && output < input + sizes.input) {
     // In place: one contains the other, and so do the copies.
@@ -149,18 +157,18 @@ Status Staging::stage(Call& call, const GroupShape& group, bool may_stream) {
     std::byte* const end = std::max(input + sizes.input, output + sizes.output);
     auto placed = place(static_cast<std::uint64_t>(end - begin));
     if (!placed.ok()) return placed.status();
-    from = {input, placed.value() + (input - begin), sizes.input};
-    to = {output, placed.value() + (output - begin), sizes.output};
+    from = {input, placed.value() + (input - begin), sizes.input, sizes.input};
+    to = {output, placed.value() + (output - begin), sizes.output, sizes.output};
   } else {
     if (stages_in) {
       auto placed = place(sizes.input);
       if (!placed.ok()) return placed.status();
-      from = {input, placed.value(), sizes.input};
+      from = {input, placed.value(), sizes.input, sizes.input};
     }
     if (stages_out) {
       auto placed = place(sizes.output);
       if (!placed.ok()) return placed.status();
-      to = {output, placed.value(), sizes.output};
+      to = {output, placed.value(), sizes.output, sizes.output};
     }
   }
   if (stages_in) spec.input = from.host;

@@ -55,7 +55,7 @@ class Staging {
 
   // Gives a validated call whose buffers are on a GPU copies of them, and itself as spec.prepare; leaves any other as
   // it is. With a wire type, and both buffers on the GPU, which has memory for it, the copies are of that type and the
-  // call is one on them as narrow() makes it; else it still has its wire type. What is on spec.stream now, or what the
+  // call is one on them as narrow() makes it; else, and where shares end within blocks, it still has its wire type. What is on spec.stream now, or what the
   // program's prepare function puts there, is waited for before a buffer is read or written. A send's buffer is read
   // here. kInvalidArgument: buffers on two GPUs. kExhausted: the budget.
   [[nodiscard]] Status stage(Call& call, const GroupShape& group) { return stage(call, group, true); }

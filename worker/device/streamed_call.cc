@@ -96,7 +96,8 @@ Status StreamedCall::fill() {
       piece = pieces_[filling_++];
       under_way_++;
     }
-    const Status status = in_.to_host(input_.host + piece.at, input_.on_gpu(piece.at), piece.bytes);
+    const std::span<const std::byte> from = input_.on_gpu(piece);
+    const Status status = in_.to_host(input_.host + piece.at, from.data(), from.size());
     if (!status.ok()) return status.because_of_this("the input does not come");
   }
 }
@@ -109,11 +110,13 @@ Status StreamedCall::bring_back() {
       const std::lock_guard lock(mutex_);
       if (waiting_.empty() || !out_.has_room()) return {};
       const Interval first = waiting_.intervals().front();
-      piece = {first.begin, std::min<std::uint64_t>(first.end - first.begin, chunk_bytes(output_.wire))};
+      const std::uint64_t most = bytes_on_cpu(output_.wire, kDeviceChunkBytes);
+      piece = {first.begin, std::min<std::uint64_t>(first.end - first.begin, most)};
       waiting_ = waiting_.minus(Ranges(piece.at, piece.at + piece.bytes));
       under_way_++;
     }
-    const Status status = out_.to_device(output_.on_gpu(piece.at), output_.host + piece.at, piece.bytes);
+    const std::span<std::byte> to = output_.on_gpu(piece);
+    const Status status = out_.to_device(to.data(), output_.host + piece.at, to.size());
     if (!status.ok()) return status.because_of_this("the result does not come back");
   }
 }

@@ -2,10 +2,12 @@
 // other, and finals leave for the GPU as they stand in the output. Both directions have a stream of their own.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "recovery/ranges.h"
@@ -16,16 +18,20 @@
 
 namespace warren::worker {
 
-// A buffer of the program on the GPU, and where the engine finds it, in `bytes` bytes. Without bytes: there is none, or
-// it is not on a GPU.
+// A buffer of the program on the GPU, of `device_bytes`, and where the engine finds it, in `bytes` bytes. Without bytes:
+// there is none, or it is not on a GPU.
 struct Staged {
   std::byte* device = nullptr;
   std::byte* host = nullptr;
-  std::size_t bytes = 0;
+  std::size_t device_bytes = 0, bytes = 0;
   warren_type wire = WARREN_F32;  // as what f32 on the GPU lies there, as of DeviceCopies
 
-  // Of what lies at `at` for the engine.
-  [[nodiscard]] std::byte* on_gpu(std::size_t at) const { return device + bytes_on_gpu(wire, at); }
+  // Of what lies there for the engine.
+  [[nodiscard]] std::span<std::byte> on_gpu(const ByteRange& piece) const {
+    const std::size_t begin = place_on_gpu(wire, piece.at);
+    const std::size_t end = std::min(place_on_gpu(wire, piece.at + piece.bytes), device_bytes);
+    return {device + begin, end - begin};
+  }
 };
 
 // In place or not: no byte of the output is final before that of the input has been read, and so has arrived. What
@@ -35,7 +41,7 @@ class StreamedCall final : public CallBuffers, public BufferStream {
   // The largest input piece. Each costs some microseconds of this CPU, and the first one, and the last final, are what
   // the round waits for.
   static constexpr std::size_t kPieceBytes = std::size_t{2} << 20;
-  static_assert(kPieceBytes <= chunk_bytes(WARREN_F16) && kPieceBytes <= chunk_bytes(WARREN_F32));
+  static_assert(place_on_gpu(WARREN_F16, kPieceBytes) <= kDeviceChunkBytes);
 
   // `after`: recorded where both buffers may be used, or recorded on `stream` when the program's prepare function has
   // returned. `memory`: what the copies lie in.
@@ -60,7 +66,9 @@ class StreamedCall final : public CallBuffers, public BufferStream {
   [[nodiscard]] BufferStream* stream() override { return this; }
 
   // BufferStream.
-  [[nodiscard]] std::size_t most_bytes() const override { return kPieceBytes; }
+  [[nodiscard]] std::size_t most_bytes() const override {
+    return std::min(kPieceBytes, bytes_on_cpu(input_.wire, kDeviceChunkBytes));
+  }
   void order(std::vector<ByteRange> pieces) override;
   [[nodiscard]] std::size_t arrived() const override { return arrived_.load(std::memory_order_acquire); }
   [[nodiscard]] bool all_arrived() const override;

@@ -3,8 +3,6 @@
 #define HWY_TARGET_INCLUDE "worker/kernels/half_kernels.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.h:
-#include <type_traits>
-
 #include "hwy/highway.h"
 #include "worker/kernels/lanes-inl.h"
 
@@ -103,63 +101,15 @@ struct BF16 {
   }
 };
 
-// Operations are symmetric, so one kernel serves (partial, value) and (value, partial).
-template <Combine kCombine>
-void swapped(void* dst, const void* a, const void* b, std::size_t n, std::uint32_t contributors) {
-  kCombine(dst, b, a, n, contributors);
-}
-
-template <class Op, class Value>
-constexpr void fill(Combine (&forms)[2][2][2]) {
-  using Partial = Plain<float>;
-  forms[0][0][0] = combine<Op, Value, Value, Value>;
-  forms[0][0][1] = combine<Op, Value, Value, Partial>;
-  forms[0][1][0] = swapped<combine<Op, Value, Value, Partial>>;
-  forms[0][1][1] = combine<Op, Value, Partial, Partial>;
-  forms[1][0][0] = combine<Op, Partial, Value, Value>;
-  forms[1][0][1] = combine<Op, Partial, Value, Partial>;
-  forms[1][1][0] = swapped<combine<Op, Partial, Value, Partial>>;
-  forms[1][1][1] = combine<Op, Partial, Partial, Partial>;
-}
-
-template <class Op, class Value>
-constexpr void fill(Convert (&forms)[2][2]) {
-  using Partial = Plain<float>;
-  forms[0][1] = convert<Op, Value, Partial>;
-  forms[1][0] = convert<Op, Partial, Value>;
-  if constexpr (!std::is_same_v<Op, Same>) {
-    forms[0][0] = convert<Op, Value, Value>;
-    forms[1][1] = convert<Op, Partial, Partial>;
-  }
-}
-
-template <class Value, class Op, class FinishingOp = Op, class Finish = Same>
-constexpr KernelTable make_table() {
-  KernelTable table;
-  fill<Op, Value>(table.combine[0]);
-  fill<FinishingOp, Value>(table.combine[1]);
-  fill<Same, Value>(table.convert[0]);
-  fill<Finish, Value>(table.convert[1]);
-  table.chain = chain<Op, FinishingOp, Value, Value>;
-  table.quad[0] = quad<Op, Op, Plain<float>, Value>;
-  table.quad[1] = quad<Op, FinishingOp, Value, Value>;
-  return table;
-}
-
-template <class... Parameters>
-const KernelTable* table() {
-  static constexpr KernelTable kTable = make_table<Parameters...>();
-  return &kTable;
-}
-
 template <class Value>
 const KernelTable* find(ReduceOp op) {
+  using Partial = Plain<float>;
   switch (op) {
-    case ReduceOp::kSum: return table<Value, Sum>();
-    case ReduceOp::kProduct: return table<Value, Product>();
-    case ReduceOp::kMin: return table<Value, Min>();
-    case ReduceOp::kMax: return table<Value, Max>();
-    case ReduceOp::kAverage: return table<Value, Sum, SumThenDivide, Divide>();
+    case ReduceOp::kSum: return two_forms<Value, Partial, Sum>();
+    case ReduceOp::kProduct: return two_forms<Value, Partial, Product>();
+    case ReduceOp::kMin: return two_forms<Value, Partial, Min>();
+    case ReduceOp::kMax: return two_forms<Value, Partial, Max>();
+    case ReduceOp::kAverage: return two_forms<Value, Partial, Sum, SumThenDivide, Divide>();
     default: return nullptr;
   }
 }

@@ -31,5 +31,6 @@ struct KernelTable {
 [[nodiscard]] const KernelTable* find_integer_kernels(DataType type, ReduceOp op);
 [[nodiscard]] const KernelTable* find_float_kernels(DataType type, ReduceOp op);  // f32, f64
 [[nodiscard]] const KernelTable* find_half_kernels(DataType type, ReduceOp op);   // f16, bf16
+[[nodiscard]] const KernelTable* find_block_kernels(ReduceOp op);                 // blocks of 8-bit integers
 
 }  // namespace warren::worker::kernels

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "hwy/highway.h"
 #include "worker/kernels/kernel_table.h"
@@ -235,7 +236,7 @@ HWY_INLINE void walk_few(D d, const Step& step, std::size_t n) {
 }
 
 template <class Step>
-HWY_INLINE void walk(const Step& step, std::size_t n) {
+HWY_INLINE void walk_lanes(const Step& step, std::size_t n) {
   using Lane = typename Step::Lane;
   using Out = typename Step::Out;
   const hn::ScalableTag<Lane> d;
@@ -261,6 +262,16 @@ HWY_INLINE void walk(const Step& step, std::size_t n) {
   for (; i + lanes <= n; i += lanes) Out::store(d, step.compute(d, i), step.dst, i);
   Out::store(d, first, step.dst, 0);
   Out::store(d, last, step.dst, n - lanes);
+}
+
+// Formats whose elements are many lanes have a walk of their own.
+template <class Step>
+HWY_INLINE void walk(const Step& step, std::size_t n) {
+  if constexpr (requires { Step::Out::walk(step, n); }) {
+    Step::Out::walk(step, n);
+  } else {
+    walk_lanes(step, n);
+  }
 }
 
 template <class Op, class Dst, class A, class B>
@@ -300,6 +311,55 @@ constexpr KernelTable same_forms(Combine partial, Combine finished, Convert fini
     }
   }
   return table;
+}
+
+// ---- a table for types that are combined in another
+
+// Operations are symmetric, so one kernel serves (partial, value) and (value, partial).
+template <Combine kCombine>
+void swapped(void* dst, const void* a, const void* b, std::size_t n, std::uint32_t contributors) {
+  kCombine(dst, b, a, n, contributors);
+}
+
+template <class Op, class Value, class Partial>
+constexpr void fill(Combine (&forms)[2][2][2]) {
+  forms[0][0][0] = combine<Op, Value, Value, Value>;
+  forms[0][0][1] = combine<Op, Value, Value, Partial>;
+  forms[0][1][0] = swapped<combine<Op, Value, Value, Partial>>;
+  forms[0][1][1] = combine<Op, Value, Partial, Partial>;
+  forms[1][0][0] = combine<Op, Partial, Value, Value>;
+  forms[1][0][1] = combine<Op, Partial, Value, Partial>;
+  forms[1][1][0] = swapped<combine<Op, Partial, Value, Partial>>;
+  forms[1][1][1] = combine<Op, Partial, Partial, Partial>;
+}
+
+template <class Op, class Value, class Partial>
+constexpr void fill(Convert (&forms)[2][2]) {
+  forms[0][1] = convert<Op, Value, Partial>;
+  forms[1][0] = convert<Op, Partial, Value>;
+  if constexpr (!std::is_same_v<Op, Same>) {
+    forms[0][0] = convert<Op, Value, Value>;
+    forms[1][1] = convert<Op, Partial, Partial>;
+  }
+}
+
+template <class Value, class Partial, class Op, class FinishingOp, class Finish>
+constexpr KernelTable make_two_forms() {
+  KernelTable table;
+  fill<Op, Value, Partial>(table.combine[0]);
+  fill<FinishingOp, Value, Partial>(table.combine[1]);
+  fill<Same, Value, Partial>(table.convert[0]);
+  fill<Finish, Value, Partial>(table.convert[1]);
+  table.chain = chain<Op, FinishingOp, Value, Value>;
+  table.quad[0] = quad<Op, Op, Partial, Value>;
+  table.quad[1] = quad<Op, FinishingOp, Value, Value>;
+  return table;
+}
+
+template <class Value, class Partial, class Op, class FinishingOp = Op, class Finish = Same>
+const KernelTable* two_forms() {
+  static constexpr KernelTable kTable = make_two_forms<Value, Partial, Op, FinishingOp, Finish>();
+  return &kTable;
 }
 
 }  // namespace HWY_NAMESPACE

@@ -23,6 +23,7 @@ const kernels::KernelTable* find_kernels(DataType type, ReduceOp op) {
     case DataType::kF32AsF16: return kernels::find_half_kernels(DataType::kF16, op);
     case DataType::kBF16:
     case DataType::kF32AsBF16: return kernels::find_half_kernels(DataType::kBF16, op);
+    case DataType::kF32AsI8: return kernels::find_block_kernels(op);
     default: return kernels::find_integer_kernels(type, op);
   }
 }
@@ -72,6 +73,7 @@ Result<Reducer> Reducer::make(DataType type, ReduceOp op, std::uint32_t contribu
   if (op == ReduceOp::kNone) return reducer;
   reducer.kernels_ = find_kernels(type, op);
   if (reducer.value_bytes_ == 2) reducer.partial_bytes_ = sizeof(float);
+  if (type == DataType::kF32AsI8) reducer.partial_bytes_ = kI8BlockValues * sizeof(float);
   if (reducer.kernels_ == nullptr) {
     return invalid(std::string(to_string(op)) + " is not defined for " + to_string(type));
   }

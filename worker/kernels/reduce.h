@@ -24,7 +24,9 @@ using CustomReduce = void (*)(const void* a, void* inout, std::size_t n, void* c
 //
 // Sums and products of integers wrap. Average: integers are summed with wrap-around, then divided rounding toward zero;
 // floats are summed, then divided. f16 and bf16 are combined in f32 and rounded to nearest even once, when a value is
-// made of them. min and max: a NaN in any input gives a NaN; of −0 and +0, min is −0 and max is +0. Every NaN that
+// made of them. Blocks of 8-bit integers (recovery/frame.h) are added and averaged in f32 likewise, and rounded to what
+// the device's table says of I8 (worker/device/device_table.h), so that a NaN or infinity makes all of its block NaN.
+// min and max: a NaN in any input gives a NaN; of −0 and +0, min is −0 and max is +0. Every NaN that
 // combining or dividing gives is the positive quiet one without payload; what is only converted keeps its payload.
 // Combining is bitwise a function of (a, b), the same on every processor; no contraction; denormals are kept and
 // results rounded to nearest even, whatever the calling thread's MXCSR says. A custom function runs in that mode too.
@@ -45,7 +47,7 @@ class Reducer {
   [[nodiscard]] std::size_t bytes(Form form) const { return form == Form::kValue ? value_bytes_ : partial_bytes_; }
 
   // dst[i] = a[i] ⊕ b[i] for i in [0, n), finished if asked. dst may be a or b (the same pointer, and then the same
-  // form width), no other overlap. Pointers are aligned to an element's natural size, not more.
+  // form width), no other overlap. Pointers are aligned to an element's natural size, not more; of blocks, to nothing.
   void reduce(void* dst, Form dst_form, const void* a, Form a_form, const void* b, Form b_form, std::size_t n,
               bool finish) const;
   // dst[i] = all operands' [i], values, two or more, bracketed as asked and finished: the bits that reduce() gives step

@@ -255,11 +255,13 @@ WARREN_API warren_code warren_span_end(warren_comm*);
  * `file` NULL or empty: not known. `function` may be NULL. */
 WARREN_API warren_code warren_site_next(warren_comm*, const char* file, int32_t line, const char* function);
 /* The f32 values of the next collective on this communicator, an allreduce or reduce_scatter by sum, average, min or
- * max, or an allgather, travel and are logged as `wire`: WARREN_F16 or WARREN_BF16 (WARREN_F32: as they are). Inputs
- * are rounded to it (to nearest even), combined in f32, and the result is rounded to it once more, on all ranks, so
- * that they all have the same bits; docs/algorithms.md has the bounds of the error. What is beyond f16's range, over
- * 65,504, becomes infinite. Ranks that give different wire types, or none, get WARREN_DESYNC; a collective that has
- * none is WARREN_INVALID_ARGUMENT. */
+ * max, or an allgather, travel and are logged as `wire`: WARREN_F16, WARREN_BF16, or, not by min and max, WARREN_I8
+ * (WARREN_F32: as they are). Inputs are rounded to it (to nearest even), combined in f32, and the result is rounded to
+ * it once more, on all ranks, so that they all have the same bits; docs/algorithms.md has the bounds of the error. What
+ * is beyond f16's range, over 65,504, becomes infinite. As I8, each 256 values (of a share, where there are shares)
+ * have a scale, so that the largest of them is 127: the error is relative to it, and a NaN or infinity makes NaNs of
+ * all 256. Ranks that give different wire types, or none, get WARREN_DESYNC; a collective that has none is
+ * WARREN_INVALID_ARGUMENT. */
 WARREN_API warren_code warren_wire_next(warren_comm*, warren_type wire);
 /* The next collective on this communicator is made by this algorithm, "star", "tree", "butterfly", "ring" or "direct",
  * whatever the setting says ("auto": as it says). Equal on all ranks: others get WARREN_DESYNC. An algorithm that does

@@ -93,7 +93,7 @@ enum class Op : int {
 };
 
 // In what f32 travels: see Communicator::wire.
-enum class Wire : int { f32 = WARREN_F32, f16 = WARREN_F16, bf16 = WARREN_BF16 };
+enum class Wire : int { f32 = WARREN_F32, f16 = WARREN_F16, bf16 = WARREN_BF16, i8 = WARREN_I8 };
 
 // A 16-bit float as IEEE 754 has it: 5 exponent bits, 10 of fraction. For storage: arithmetic happens in float.
 struct float16 {
@@ -636,9 +636,10 @@ class Communicator {
     return *this;
   }
 
-  // The floats of the next collective travel as f16 or bf16: comm.wire(warren::Wire::bf16).allreduce(…). An allreduce
-  // or reduce_scatter by sum, average, min or max, or an allgather; equal on all ranks. Inputs are rounded, combined in
-  // f32, and the result is rounded once more, to the same bits everywhere (warren_wire_next in c_api.h).
+  // The floats of the next collective travel as f16, bf16, or 8-bit integers with a scale for each 256 of them:
+  // comm.wire(warren::Wire::bf16).allreduce(…). An allreduce or reduce_scatter by sum, average, min or max (not i8), or
+  // an allgather; equal on all ranks. Inputs are rounded, combined in f32, and the result is rounded once more, to the
+  // same bits everywhere (warren_wire_next in c_api.h).
   Communicator& wire(Wire type) {
     detail::check(warren_wire_next(get(), static_cast<warren_type>(type)));
     return *this;
