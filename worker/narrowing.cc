@@ -29,20 +29,20 @@ class Conversion {
   }
 
   void narrow(const Buffer& buffer) const {
-    each_share(buffer, [this](std::byte* narrow, std::byte* wide, std::uint64_t whole, std::size_t rest) {
-      reducer_.copy(narrow, Form::kValue, wide, Form::kPartial, whole, false);
+    each_share(buffer, [this](std::byte* copy, std::byte* wide, std::uint64_t whole, std::size_t rest) {
+      reducer_.copy(copy, Form::kValue, wide, Form::kPartial, whole, false);
       if (rest == 0) return;
       float filled_up[kI8BlockValues] = {};
       std::memcpy(filled_up, wide + whole * element_values_ * sizeof(float), rest * sizeof(float));
-      reducer_.copy(narrow + whole * element_bytes_, Form::kValue, filled_up, Form::kPartial, 1, false);
+      reducer_.copy(copy + whole * element_bytes_, Form::kValue, filled_up, Form::kPartial, 1, false);
     });
   }
   void widen(const Buffer& buffer) const {
-    each_share(buffer, [this](std::byte* narrow, std::byte* wide, std::uint64_t whole, std::size_t rest) {
-      reducer_.copy(wide, Form::kPartial, narrow, Form::kValue, whole, false);
+    each_share(buffer, [this](std::byte* copy, std::byte* wide, std::uint64_t whole, std::size_t rest) {
+      reducer_.copy(wide, Form::kPartial, copy, Form::kValue, whole, false);
       if (rest == 0) return;
       float filled_up[kI8BlockValues];
-      reducer_.copy(filled_up, Form::kPartial, narrow + whole * element_bytes_, Form::kValue, 1, false);
+      reducer_.copy(filled_up, Form::kPartial, copy + whole * element_bytes_, Form::kValue, 1, false);
       std::memcpy(wide + whole * element_values_ * sizeof(float), filled_up, rest * sizeof(float));
     });
   }

@@ -75,7 +75,9 @@ Call mixed_call(Draw& draw, const ProgramShape& shape, bool big) {
   if (c.kind == CallKind::kBarrier) c.count = 0;
   const bool has_wire =
       c.kind == CallKind::kAllreduce || c.kind == CallKind::kReduceScatter || c.kind == CallKind::kAllgather;
-  c.narrow = has_wire && c.type == ElementType::kF32 && mixed(c.count) % 2 == 0;
+  if (has_wire && c.type == ElementType::kF32 && mixed(c.count) % 2 == 0) {
+    c.wire = c.op == CallOp::kSum && mixed(c.count) % 4 == 0 ? CallWire::kI8 : CallWire::kBF16;
+  }
   return c;
 }
 
@@ -271,12 +273,12 @@ std::vector<Call> Program::iteration(std::uint64_t index) const {
       for (int i = 0; i < 100; i++) calls.push_back(small);
       break;
     case Mix::kNarrow:
-      big.narrow = true;
+      big.wire = index % 2 == 0 ? CallWire::kBF16 : CallWire::kI8;
       for (const CallKind kind : {CallKind::kAllreduce, CallKind::kReduceScatter, CallKind::kAllreduce,
                                   CallKind::kAllgather, CallKind::kAllreduce, CallKind::kAllreduce}) {
         Call c = big;
         c.kind = kind;
-        c.op = calls.size() == 2 ? CallOp::kMax : CallOp::kSum;
+        c.op = calls.size() == 2 && c.wire == CallWire::kBF16 ? CallOp::kMax : CallOp::kSum;
         c.in_place = kind == CallKind::kAllreduce && calls.size() % 2 == 0;
         c.prepares = c.in_place && calls.size() == 2;
         c.in_flight = calls.size() >= 4;
@@ -290,7 +292,7 @@ std::vector<Call> Program::iteration(std::uint64_t index) const {
         Call c;
         c.type = draw.one_in(8) ? ElementType::kI64 : ElementType::kF32;
         c.op = draw.one_in(10) ? CallOp::kMax : CallOp::kSum;
-        c.narrow = c.type == ElementType::kF32 && draw.one_in(6);
+        if (c.type == ElementType::kF32 && draw.one_in(6)) c.wire = CallWire::kBF16;
         c.in_place = draw.one_in(2);
         c.in_flight = !draw.one_in(15);
         c.on_group = draw.one_in(20);

@@ -11,6 +11,7 @@
 // on all ranks; it depends on whose inputs are in each result, too.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -36,6 +37,7 @@ enum class CallKind : std::uint8_t {
 };
 enum class ElementType : std::uint8_t { kU8, kI32, kI64, kU64, kF32, kF64 };
 enum class CallOp : std::uint8_t { kSum, kMax, kAverage };  // averages are of floats
+enum class CallWire : std::uint8_t { kNone, kBF16, kI8 };    // in what f32 travels; no maxima as i8
 
 struct Call {
   CallKind kind = CallKind::kAllreduce;
@@ -46,7 +48,7 @@ struct Call {
   bool on_group = false;      // on the group of the rank's color
   bool on_own_group = false;  // likewise, split for this call and destroyed after it
   bool prepares = false;      // an allreduce in place whose input is made by a prepare function
-  bool narrow = false;        // f32 that travels as bf16
+  CallWire wire = CallWire::kNone;
   bool allocated = false;     // ranks draw whether each buffer lies in memory of warren::allocate
   bool decision = false;      // of one number that is no function of the seed: whether to stop; root says so, or the
                               // greatest of an allreduce
@@ -68,7 +70,7 @@ enum class Mix : std::uint8_t {
   kGroups,     // allreduces of the groups, between those of all
   kOneSided,   // results differ by rank
   kSmall,      // many small rounds
-  kNarrow,     // f32 that travels as bf16: in place and not, in flight, with prepare functions, shares
+  kNarrow,     // f32 that travels as bf16 or i8: in place and not, in flight, with prepare functions, shares
   kFused,      // bursts of small allreduces in flight that are put together
   kMessages,   // messages, on all ranks and on groups that go with their call
 };
@@ -121,7 +123,7 @@ class Program {
   [[nodiscard]] std::uint32_t color(std::uint32_t rank) const { return rank % 2; }
   [[nodiscard]] std::vector<std::uint32_t> members(std::uint32_t color) const;
 
-  // The input of `rank` to a call: element j is element_at<T>(base, j).
+  // The input of `rank` to a call: element j is input_at<T>(call, base, j).
   [[nodiscard]] std::uint64_t input_base(std::uint64_t iteration, std::uint32_t call, std::uint32_t rank,
                                          const ProgramState& state) const;
   // After a call, with the digest of the rank's output; `contributors`: in mode shrink.
@@ -149,6 +151,18 @@ template <class T>
   x ^= x >> 29;
   if constexpr (std::is_floating_point_v<T>) return static_cast<T>(static_cast<std::int32_t>(x & 0xfffffu));
   return static_cast<T>(x);
+}
+
+// As i8 each 256 values of a share have a scale of 1, told by the first one: so inputs are not rounded, and sums are
+// exact in any order here too.
+inline constexpr std::size_t kBlockValues = 256;
+template <class T>
+[[nodiscard]] T input_at(const Call& call, std::uint64_t base, std::size_t j) {
+  const T value = element_at<T>(base, j);
+  if constexpr (std::is_same_v<T, float>) {
+    if (call.wire == CallWire::kI8) return j % call.count % kBlockValues == 0 ? 127.0f : std::fmod(value, 128.0f);
+  }
+  return value;
 }
 
 }  // namespace warren::chaos::process

@@ -292,8 +292,8 @@ class Worker {
     }
   }
   template <class T>
-  static void fill(std::span<T> values, std::uint64_t base) {
-    for (std::size_t j = 0; j < values.size(); j++) values[j] = element_at<T>(base, j);
+  static void fill(std::span<T> values, const Call& call, std::uint64_t base) {
+    for (std::size_t j = 0; j < values.size(); j++) values[j] = input_at<T>(call, base, j);
   }
   template <class T>
   static std::span<T> as(Bytes& bytes) {
@@ -305,7 +305,7 @@ class Worker {
     const std::size_t size = program_.shape().ranks, share = c.count * sizeof(T);
     const auto fill = [&](Bytes& to, std::size_t bytes) {
       to.resize(bytes);
-      if (!c.prepares) Worker::fill(as<T>(to), base);
+      if (!c.prepares) Worker::fill(as<T>(to), c, base);
     };
     const bool root = c.root == rank_;
     switch (c.kind) {
@@ -390,7 +390,7 @@ class Worker {
       }
       return;
     }
-    if (c.narrow) comm.wire(Wire::bf16);
+    if (c.wire != CallWire::kNone) comm.wire(c.wire == CallWire::kI8 ? Wire::i8 : Wire::bf16);
     if (c.in_flight) {
       switch (c.kind) {
         case CallKind::kAllreduce:
@@ -413,7 +413,7 @@ class Worker {
         if (c.prepares) {
           comm.allreduce(out, op, [&] {
             r.prepared++;
-            fill(out, r.base);
+            fill(out, c, r.base);
           });
         } else {
           c.in_place ? comm.allreduce(out, op) : comm.allreduce(in, out, op);

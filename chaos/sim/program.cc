@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -69,6 +70,15 @@ void write_float(DataType type, double v, std::byte* to) {
     std::memcpy(to, &bits, sizeof bits);
   }
 }
+
+// An element of kF32AsI8. The first value is the largest in size, and what the scale is told by; the others are
+// multiples of the number of ranks. So sums and averages are exact.
+struct Block {
+  float scale = 1;
+  std::array<std::int8_t, kI8BlockValues> values{};
+};
+static_assert(sizeof(Block) == kI8BlockBytes);
+constexpr int kLargest = 127;
 
 double combine_floats(ReduceOp op, double a, double b) {
   switch (op) {
@@ -390,6 +400,12 @@ ProgramStep Program::draw_step(Random& random, const Shape& shape, std::size_t g
       step.type = random.chance(0.5) ? DataType::kF32 : DataType::kF64;
       step.values = Values::kRough;
     }
+    // f32 that travels as i8 is a round of blocks.
+    const bool adds = step.op == ReduceOp::kSum || step.op == ReduceOp::kAverage;
+    if (step.collective != Collective::kReduce && is_float(step.type) && adds && step.values == Values::kExact &&
+        !shape.shrinks && random.chance(0.4)) {
+      step.type = DataType::kF32AsI8;
+    }
   }
   const std::uint64_t most = shape.most_bytes / (width_of(step) * size);
   const std::uint64_t count = random.pick(kCounts);
@@ -553,6 +569,16 @@ void Program::write_element(const ProgramStep& step, std::uint64_t key, std::uin
     std::memcpy(to, &map, sizeof map);
     return;
   }
+  if (step.type == DataType::kF32AsI8) {
+    const auto size = static_cast<int>(members(step).size());
+    Block block;
+    block.values[0] = kLargest;
+    for (std::size_t v = 1; v < block.values.size(); ++v) {
+      block.values[v] = static_cast<std::int8_t>(size * (static_cast<int>(Random::mix(bits + v) % 3) - 1));
+    }
+    std::memcpy(to, &block, sizeof block);
+    return;
+  }
   if (!is_float(step.type)) {
     std::memcpy(to, &bits, element_bytes(step.type));
     return;
@@ -616,6 +642,23 @@ std::vector<std::byte> Program::expected(const ProgramStep& step, std::int32_t p
     default: break;
   }
   const std::uint64_t first = step.collective == Collective::kReduceScatter ? mine : 0;
+  if (step.type == DataType::kF32AsI8) {
+    for (std::uint64_t i = 0; i < count; ++i) {
+      std::array<int, kI8BlockValues> sums{};
+      for (std::int32_t r = 0; r < size; ++r) {
+        Block block;
+        write_element(step, key(r), first + i, reinterpret_cast<std::byte*>(&block));
+        for (std::size_t v = 0; v < sums.size(); ++v) sums[v] += block.values[v];
+      }
+      // The scale is the first value / 127: of a sum the number of ranks, by which all others can be divided; of an
+      // average 1.
+      Block made;
+      if (step.op == ReduceOp::kSum) made.scale = static_cast<float>(size);
+      for (std::size_t v = 0; v < sums.size(); ++v) made.values[v] = static_cast<std::int8_t>(sums[v] / size);
+      std::memcpy(out.data() + i * width, &made, sizeof made);
+    }
+    return out;
+  }
   alignas(16) std::byte element[sizeof(Affine)];
   for (std::uint64_t i = 0; i < count; ++i) {
     std::byte* to = out.data() + i * width;

@@ -68,7 +68,8 @@ struct ProgramStep {
   std::uint64_t site = 0;
 };
 
-// One element type's width in the program; kCustom stands for the affine maps.
+// One element type's width in the program; kCustom stands for the affine maps, and kF32AsI8 is drawn as what narrow()
+// makes of calls, whose elements are blocks.
 [[nodiscard]] std::size_t width_of(const ProgramStep& step);
 
 // What a rank knows. `global` comes from results that all ranks share and is equal on all; `local` from the others;

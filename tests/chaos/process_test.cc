@@ -301,7 +301,7 @@ TEST(ChaosProgram, InModeShrinkThereAreAllreducesAndBarriersOnAllRanks) {
     EXPECT_TRUE(calls[0].decision);
     for (const Call& c : calls) {
       EXPECT_TRUE(c.kind == CallKind::kAllreduce || c.kind == CallKind::kBarrier);
-      EXPECT_FALSE(c.on_group || c.on_own_group || c.prepares || c.narrow);
+      EXPECT_FALSE(c.on_group || c.on_own_group || c.prepares || c.wire != CallWire::kNone);
       EXPECT_TRUE(c.op != CallOp::kAverage || c.type == ElementType::kF32 || c.type == ElementType::kF64);
       big += call_bytes(c, 3) > kBigBytes ? 1 : 0;
       averages += c.op == CallOp::kAverage ? 1 : 0;

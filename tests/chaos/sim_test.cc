@@ -1,6 +1,7 @@
 // Fixed seeds, and that a seed is all that a run depends on.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <set>
 
 #include "chaos/sim/program.h"
@@ -125,6 +126,25 @@ TEST(Program, ExpectsWhatAHandWouldCompute) {
   const auto high = std::to_integer<int>(program.expected(step, 0, keys)[1]);
   const std::set<int> known{0xc2, 0xc0, 0xbc, 0x00, 0x3c, 0x40, 0x42};
   EXPECT_TRUE(known.contains(high)) << high;
+
+  step.type = DataType::kF32AsI8;
+  step.count = 2;
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage}) {
+    step.op = op;
+    const auto blocks = program.expected(step, 0, keys);
+    ASSERT_EQ(blocks.size(), 2 * kI8BlockBytes);
+    std::set<int> values;
+    for (std::size_t block = 0; block < 2; ++block) {
+      float scale = 0;
+      std::memcpy(&scale, blocks.data() + block * kI8BlockBytes, sizeof scale);
+      EXPECT_EQ(scale, op == ReduceOp::kSum ? 3.0f : 1.0f);
+      EXPECT_EQ(std::to_integer<int>(blocks[block * kI8BlockBytes + sizeof scale]), 127);
+      for (std::size_t v = 1; v < kI8BlockValues; ++v) {
+        values.insert(std::to_integer<std::int8_t>(blocks[block * kI8BlockBytes + sizeof scale + v]));
+      }
+    }
+    EXPECT_EQ(values, (std::set<int>{-3, -2, -1, 0, 1, 2, 3}));
+  }
 }
 
 TEST(Report, AddsUpAndNamesWhatWasNeverTaken) {

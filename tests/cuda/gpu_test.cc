@@ -248,7 +248,7 @@ TEST_F(Gpu, AJobOnItGivesTheBitsOfTheCpu) {
       values[i] = 1.0f / static_cast<float>(i % 1013 + static_cast<std::size_t>(rank) + 1);
     return values;
   };
-  const std::vector<std::optional<Wire>> wires{std::nullopt, Wire::bf16, Wire::f16};
+  const std::vector<std::optional<Wire>> wires{std::nullopt, Wire::bf16, Wire::f16, Wire::i8};
   std::vector<std::vector<float>> on_cpu(wires.size());
   cluster.run_well(
       3,

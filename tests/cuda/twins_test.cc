@@ -110,30 +110,10 @@ TEST(Twins, ConvertEveryHalfAndTheFloatsAroundThem) {
 constexpr std::size_t kValues = WARREN_DEVICE_I8_VALUES;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kLeastScale = 0x1p-126f;
+constexpr float kLeastScale = oracle::I8Block::kLeastScale;
+static_assert(sizeof(oracle::I8Block) == sizeof(warren_device_i8_block));
 
-// What a block must be, in the plainest way: doubles hold each step exactly before it is rounded to f32.
-warren_device_i8_block block_of(const std::vector<float>& values, std::size_t first) {
-  const std::size_t end = std::min(values.size(), first + kValues);
-  warren_device_i8_block block{};
-  float largest = 127.0f * kLeastScale;
-  bool finite = true;
-  for (std::size_t i = first; i < end; i++) {
-    finite = finite && std::isfinite(values[i]);
-    largest = std::max(largest, std::fabs(values[i]));
-  }
-  block.scale = kNan;
-  if (!finite) return block;
-  block.scale = static_cast<float>(static_cast<double>(largest) / 127.0);
-  const auto factor = static_cast<float>(127.0 / static_cast<double>(largest));
-  for (std::size_t i = first; i < end; i++) {
-    const auto product = static_cast<float>(static_cast<double>(values[i]) * static_cast<double>(factor));
-    block.values[i - first] = static_cast<std::int8_t>(std::nearbyint(product));  // ties to even
-  }
-  return block;
-}
-
-// To blocks and back, with memory behind both that is not theirs; both as the oracle has it.
+// To blocks and back, with memory behind both that is not theirs; both as the oracle has it, and the core's kernels.
 std::vector<float> through_blocks(const std::vector<float>& values, std::vector<warren_device_i8_block>& got) {
   const std::size_t blocks = (values.size() + kValues - 1) / kValues;
   EXPECT_EQ(converted_bytes(WARREN_I8, values.size()), blocks * sizeof(warren_device_i8_block));
@@ -147,13 +127,23 @@ std::vector<float> through_blocks(const std::vector<float>& values, std::vector<
   twins::convert(back.data(), WARREN_F32, got.data(), WARREN_I8, values.size());
   EXPECT_EQ(back.back(), 77.0f) << "behind the last value";
   back.pop_back();
+  const auto core = Reducer::make(DataType::kF32AsI8, ReduceOp::kSum, 1);
+  EXPECT_TRUE(core.ok());
   for (std::size_t b = 0; b < blocks; b++) {
-    const warren_device_i8_block want = block_of(values, b * kValues);
+    oracle::I8Values padded{};
+    const std::size_t end = std::min(values.size(), (b + 1) * kValues);
+    std::copy(values.begin() + static_cast<std::ptrdiff_t>(b * kValues),
+              values.begin() + static_cast<std::ptrdiff_t>(end), padded.begin());
+    const oracle::I8Block want = oracle::I8Block::narrow(padded);
     EXPECT_EQ(std::memcmp(&got[b], &want, sizeof want), 0) << "block " << b << ", scale " << got[b].scale;
-    for (std::size_t i = b * kValues; i < std::min(values.size(), (b + 1) * kValues); i++) {
-      const float value = std::isnan(want.scale) ? kNan : static_cast<float>(want.values[i % kValues]) * want.scale;
-      EXPECT_EQ(bits_of(back[i]), bits_of(value)) << i;
-    }
+    const oracle::I8Values wide = want.widen();
+    for (std::size_t i = b * kValues; i < end; i++) EXPECT_EQ(bits_of(back[i]), bits_of(wide[i % kValues])) << i;
+    oracle::I8Block by_core{};
+    core.value().copy(&by_core, Form::kValue, padded.data(), Form::kPartial, 1, false);
+    EXPECT_EQ(std::memcmp(&got[b], &by_core, sizeof by_core), 0) << "block " << b << ", scale " << by_core.scale;
+    oracle::I8Values wide_by_core{};
+    core.value().copy(wide_by_core.data(), Form::kPartial, &got[b], Form::kValue, 1, false);
+    EXPECT_EQ(std::memcmp(&back[b * kValues], wide_by_core.data(), (end - b * kValues) * sizeof(float)), 0) << b;
   }
   return back;
 }
@@ -231,6 +221,10 @@ TEST(Twins, I8OfZerosInfinitiesAndNans) {
   EXPECT_EQ(bits_of(out[0]), bits_of(kNan)) << "0 times infinity";
   EXPECT_EQ(out[1], -kInfinity);
   EXPECT_EQ(out[kValues], 256.0f);
+  float by_core[2 * kValues];
+  const auto core = Reducer::make(DataType::kF32AsI8, ReduceOp::kSum, 1);
+  core.value().copy(by_core, Form::kPartial, strange, Form::kValue, 2, false);
+  EXPECT_EQ(std::memcmp(out, by_core, sizeof out), 0);
 }
 
 // ---- packing

@@ -134,13 +134,13 @@ Results every_collective(Communicator& comm, Where where, bool mixed, std::size_
     comm.all_to_all(d.span(), e.span());
     out.push_back(e.read());
   }
-  // As f16 and bf16 on their way.
-  for (const Wire wire : {Wire::f16, Wire::bf16}) {
+  // Narrow on their way; as i8 each share begins with a block, wherever on the GPU it begins.
+  for (const Wire wire : {Wire::f16, Wire::bf16, Wire::i8}) {
     auto a = in(n), b = empty(n), c = whole(n);
     comm.wire(wire).allreduce(a.span(), b.span(), Op::average);
     out.push_back(b.read());
     out.push_back(a.read());
-    comm.wire(wire).allreduce(c.span(), Op::max);
+    comm.wire(wire).allreduce(c.span(), wire == Wire::i8 ? Op::sum : Op::max);
     out.push_back(c.read());
     auto d = in(n), e = empty(n * ranks);
     comm.wire(wire).allgather(d.span(), e.span());
@@ -174,11 +174,11 @@ Results every_collective(Communicator& comm, Where where, bool mixed, std::size_
     while (!second.test()) std::this_thread::yield();
     out.push_back(c.read());
   }
-  for (const bool narrows : {false, true}) {
+  for (const Wire wire : {Wire::f32, Wire::f16, Wire::i8}) {
     auto a = in(n), b = empty(n), c = whole(n), d = whole(5), e = in(2 * n), f = empty(2 * n);
     {
       auto fusion = comm.fuse();
-      const auto next = [&]() -> Communicator& { return narrows ? comm.wire(Wire::f16) : comm; };
+      const auto next = [&]() -> Communicator& { return comm.wire(wire); };
       auto first = next().allreduce_async(a.span(), b.span());
       auto second = next().allreduce_async(c.span());
       auto third = next().allreduce_async(d.span());
@@ -191,7 +191,7 @@ Results every_collective(Communicator& comm, Where where, bool mixed, std::size_
 }
 
 TEST_F(Devices, EveryCollectiveGivesTheBitsOfTheCpu) {
-  for (const std::size_t n : {std::size_t{3}, std::size_t{70'001}}) {
+  for (const std::size_t n : {std::size_t{3}, std::size_t{2'048}, std::size_t{70'001}}) {
     std::map<std::string, std::vector<Results>> results;
     for (const auto& [name, where, mixed] :
          {std::tuple("cpu", Where::kCpu, false), std::tuple("gpu", Where::kGpu, false),
@@ -215,6 +215,7 @@ TEST_F(Devices, EveryCollectiveGivesTheBitsOfTheCpu) {
 
 // Large enough to move in pieces, and no whole number of anything.
 constexpr std::size_t kLarge = 3'000'017;
+constexpr std::size_t kLargeI8 = 5'000'017;
 
 TEST_F(Devices, LargeAllreducesGiveTheBitsOfTheCpu) {
   std::map<std::string, std::vector<Results>> results;
@@ -255,6 +256,11 @@ TEST_F(Devices, LargeAllreducesGiveTheBitsOfTheCpu) {
           out.push_back(in.read());
           comm.wire(Wire::f16).allreduce(b.span(), Op::max, [&] { b.write(values_of(comm.rank() + 5, kLarge)); });
           out.push_back(b.read());
+          Array<float> c(where, values_of(comm.rank() + 6, kLargeI8)), d(where, std::vector<float>(kLargeI8, -1.0f));
+          comm.wire(Wire::i8).allreduce(c.span(), d.span());
+          out.push_back(d.read());
+          comm.wire(Wire::i8).allreduce(c.span(), Op::average);
+          out.push_back(c.read());
         },
         [name = name](int, Options& o) { o.job = std::string(name) + "-large"; });
   }

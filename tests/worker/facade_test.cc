@@ -430,7 +430,9 @@ TEST_F(FacadeTest, AWireTypeIsGivenBeforeItsCall) {
   std::vector<float> v{1};
   comm.wire(Wire::bf16).allreduce(std::span(v));
   (void)comm.wire(Wire::f16).reduce_scatter(std::vector<float>(4));
-  ASSERT_EQ(fake_.calls.size(), 4u);
+  comm.wire(Wire::i8).allreduce(std::span(v));
+  ASSERT_EQ(fake_.calls.size(), 6u);
+  EXPECT_EQ(fake_.calls[4].type, WARREN_I8);
   EXPECT_EQ(fake_.calls[0].name, "wire");
   EXPECT_EQ(fake_.calls[0].type, WARREN_BF16);
   EXPECT_EQ(fake_.calls[1].name, "allreduce");

@@ -122,6 +122,32 @@ TEST(Fusion, PartsAreNarrowedTogether) {
   EXPECT_EQ(b[0], 4.0f);
 }
 
+// As one call of all their values: blocks go over the ends of parts.
+TEST(Fusion, PartsShareBlocks) {
+  std::vector<float> a(200, 1.0f), b(100, 2.0f);
+  b[99] = 127.0f;
+  Batch batch;
+  for (auto* v : {&a, &b}) {
+    auto part = sum_of(*v, *v);
+    part->spec.wire = DataType::kI8;
+    batch.add(kWorldGroup, kShape, part);
+  }
+  const auto call = close(batch);
+  EXPECT_EQ(call->spec.type, DataType::kF32AsI8);
+  EXPECT_EQ(call->spec.count, 2u);
+  EXPECT_EQ(call->spec.values, 300u);
+  call->spec.prepare(call->spec.prepare_context);
+  const auto* const values = static_cast<const std::int8_t*>(call->spec.input) + sizeof(float);
+  EXPECT_EQ(values[0], 64) << "half of the largest of its block, ties to even";
+  EXPECT_EQ(values[200], 127);
+  EXPECT_EQ(values[kI8BlockBytes], 2);
+  EXPECT_EQ(values[kI8BlockBytes + 43], 127);
+  ASSERT_TRUE(call->buffers->deliver().ok());
+  EXPECT_EQ(a[199], 64.0f * (2.0f / 127.0f));
+  EXPECT_EQ(b[55], 127.0f * (2.0f / 127.0f));
+  EXPECT_EQ(b[99], 127.0f);
+}
+
 TEST(Fusion, WhatFits) {
   std::vector<float> ten(10), five(5);
   const auto takes = [&](auto change) {

@@ -26,6 +26,16 @@ const std::uint16_t* halves(const void* buffer) {
   return static_cast<const std::uint16_t*>(buffer);
 }
 
+float scale_of(const void* buffer, std::size_t block) {
+  float scale = 0;
+  std::memcpy(&scale, static_cast<const std::byte*>(buffer) + block * kI8BlockBytes, sizeof scale);
+  return scale;
+}
+int i8_of(const void* buffer, std::size_t block, std::size_t value) {
+  const auto* bytes = static_cast<const std::int8_t*>(buffer);
+  return bytes[block * kI8BlockBytes + sizeof(float) + value];
+}
+
 // What stands around the copies, as buffers on a GPU do.
 struct Around final : CallBuffers {
   Around(std::string& told, Status status) : said(told), fill(std::move(status)) {}
@@ -74,6 +84,107 @@ TEST(Narrowing, SharesStandWhereTheCollectiveHasThem) {
   EXPECT_EQ(scatter.spec.type, DataType::kF32AsF16);
   EXPECT_EQ(halves(scatter.spec.output), halves(scatter.spec.input) + 2);
   EXPECT_TRUE(validate(scatter.spec, {1, 3}).code() == Code::kInvalidArgument) << "it is not narrowed twice";
+}
+
+TEST(Narrowing, BlocksAreFilledUp) {
+  const auto memory = std::make_shared<CopyMemory>();
+  for (const std::size_t count : {std::size_t{1}, std::size_t{255}, std::size_t{256}, std::size_t{257},
+                                  std::size_t{1000}}) {
+    SCOPED_TRACE(count);
+    std::vector<float> in(count, 1.0f), out(count + 1, 7.0f);
+    in.back() = -127.0f;
+    Call call;
+    call.spec = sum_of(in, out);
+    call.spec.wire = DataType::kI8;
+    ASSERT_TRUE(narrow(call, {1, 3}, memory).ok());
+    EXPECT_EQ(call.spec.type, DataType::kF32AsI8);
+    const std::size_t blocks = (count + 255) / 256;
+    EXPECT_EQ(call.spec.count, blocks);
+    EXPECT_EQ(call.spec.values, count);
+    EXPECT_EQ(call.spec.input, call.spec.output) << "in place";
+    const BufferBytes bytes = buffer_bytes(call.spec, {1, 3});
+    EXPECT_EQ(bytes.input, blocks * 260);
+    EXPECT_EQ(bytes.output, blocks * 260);
+    // What an earlier call has left there.
+    std::memset(call.spec.output, 0x5a, bytes.output);
+    call.spec.prepare(call.spec.prepare_context);
+    for (std::size_t i = 0; i < blocks * 256; i++) {
+      const bool last = i / 256 == blocks - 1;  // whose scale is 1
+      EXPECT_EQ(i8_of(call.spec.input, i / 256, i % 256), i >= count ? 0 : i == count - 1 ? -127 : last ? 1 : 127) << i;
+    }
+    EXPECT_EQ(scale_of(call.spec.input, blocks - 1), 1.0f);
+    const float two = 2.0f;
+    for (std::size_t b = 0; b < blocks; b++) {
+      std::memcpy(static_cast<std::byte*>(call.spec.output) + b * kI8BlockBytes, &two, sizeof two);
+    }
+    ASSERT_TRUE(call.buffers->deliver().ok());
+    EXPECT_EQ(out[count - 1], -254.0f);
+    EXPECT_EQ(out[count], 7.0f) << "behind the last value";
+    if (count > 1) {
+      EXPECT_EQ(out[0], blocks == 1 ? 2.0f : 254.0f);
+    }
+  }
+}
+
+TEST(Narrowing, EachShareBeginsWithABlock) {
+  const auto memory = std::make_shared<CopyMemory>();
+  constexpr std::size_t kShare = 300;
+  std::vector<float> share(kShare), whole(3 * kShare);
+  for (std::size_t i = 0; i < whole.size(); i++) whole[i] = i % kShare == 0 || i % kShare == 256 ? 127.0f : 1.0f;
+  Call scatter;
+  scatter.spec = sum_of(whole, share, Collective::kReduceScatter);
+  scatter.spec.wire = DataType::kI8;
+  ASSERT_TRUE(narrow(scatter, {1, 3}, memory).ok());
+  EXPECT_EQ(scatter.spec.count, 2u);
+  EXPECT_EQ(scatter.spec.values, kShare);
+  auto* const blocks = static_cast<std::byte*>(const_cast<void*>(scatter.spec.input));
+  EXPECT_EQ(scatter.spec.output, blocks + 2 * kI8BlockBytes);
+  scatter.spec.prepare(scatter.spec.prepare_context);
+  for (std::size_t b = 0; b < 6; b++) {
+    EXPECT_EQ(scale_of(blocks, b), 1.0f) << b;
+    EXPECT_EQ(i8_of(blocks, b, 0), 127) << b;
+    EXPECT_EQ(i8_of(blocks, b, 43), 1) << b;
+    EXPECT_EQ(i8_of(blocks, b, 44), b % 2 == 0 ? 1 : 0) << b;
+  }
+  ASSERT_TRUE(scatter.buffers->deliver().ok());
+  EXPECT_EQ(share, std::vector<float>(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(kShare)));
+
+  Call gather;
+  gather.spec = sum_of(share, whole, Collective::kAllgather);
+  gather.spec.wire = DataType::kI8;
+  ASSERT_TRUE(narrow(gather, {2, 3}, memory).ok());
+  auto* const all = static_cast<std::byte*>(gather.spec.output);
+  EXPECT_EQ(gather.spec.input, all + 4 * kI8BlockBytes);
+  gather.spec.prepare(gather.spec.prepare_context);
+  // As if each rank had given this one's values, times its number.
+  for (std::size_t r = 0; r < 3; r++) {
+    std::memmove(all + 2 * r * kI8BlockBytes, gather.spec.input, 2 * kI8BlockBytes);
+    const auto number = static_cast<float>(r + 1);
+    for (std::size_t b = 2 * r; b < 2 * r + 2; b++) std::memcpy(all + b * kI8BlockBytes, &number, sizeof number);
+  }
+  ASSERT_TRUE(gather.buffers->deliver().ok());
+  for (std::size_t i = 0; i < whole.size(); i++) {
+    EXPECT_EQ(whole[i], share[i % kShare] * static_cast<float>(i / kShare + 1)) << i;
+  }
+}
+
+// Of so many blocks there are calls of 256 different sizes.
+TEST(Narrowing, FingerprintsTellWhatWasCalled) {
+  const auto memory = std::make_shared<CopyMemory>();
+  const auto fingerprint = [&](std::size_t count, DataType wire) {
+    std::vector<float> values(count);
+    Call call;
+    call.spec = sum_of(values, values);
+    call.spec.wire = wire;
+    EXPECT_TRUE(narrow(call, {0, 2}, memory).ok());
+    return fingerprint_of(call.spec, 0);
+  };
+  EXPECT_EQ(to_string(fingerprint(300, DataType::kI8)), "allreduce(f32 as i8, sum, count 300)");
+  EXPECT_TRUE(agree(fingerprint(300, DataType::kI8), fingerprint(300, DataType::kI8)));
+  EXPECT_FALSE(agree(fingerprint(300, DataType::kI8), fingerprint(301, DataType::kI8)));
+  EXPECT_FALSE(agree(fingerprint(300, DataType::kI8), fingerprint(300, DataType::kBF16)));
+  EXPECT_FALSE(agree(fingerprint(2, DataType::kI8), fingerprint(2, DataType::kF16)));
+  EXPECT_EQ(to_string(fingerprint(0, DataType::kI8)), "allreduce(f32 as i8, sum, count 0)");
 }
 
 // The program's prepare function, or the copy from a GPU, comes before; the copy to a GPU after.
@@ -151,6 +262,32 @@ TEST(Narrowing, WireTypesAreForWhatHasABound) {
               s.root = 0;
             }).find("broadcast: a wire type"),
             std::string::npos);
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage}) {
+    EXPECT_EQ(why([op](CallSpec& s) {
+                s.wire = DataType::kI8;
+                s.op = op;
+              }),
+              Status().describe());
+  }
+  for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
+    const std::string refusal = why([op](CallSpec& s) {
+      s.wire = DataType::kI8;
+      s.op = op;
+    });
+    EXPECT_NE(refusal.find("a wire type (i8) is for f32 in allreduce and reduce_scatter, by sum and average,"),
+              std::string::npos)
+        << refusal;
+    EXPECT_NE(refusal.find(std::string(" by ") + to_string(op) + "; f16 and bf16 have min and max"), std::string::npos)
+        << refusal;
+  }
+  // Types of rounds are none of programs'.
+  for (const DataType type : {DataType::kF32AsF16, DataType::kF32AsBF16, DataType::kF32AsI8}) {
+    EXPECT_NE(why([type](CallSpec& s) {
+                s.type = type;
+                s.wire = {};
+              }).find("unknown type"),
+              std::string::npos);
+  }
 }
 
 }  // namespace

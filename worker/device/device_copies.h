@@ -20,10 +20,11 @@ namespace warren::worker {
 
 inline constexpr std::size_t kDeviceChunkBytes = std::size_t{4} << 20;
 
+// What an I8 block is made of.
+inline constexpr std::size_t kWideBlockBytes = WARREN_DEVICE_I8_VALUES * sizeof(float);
 // In which type f32 on a GPU lies in memory of the CPU, WARREN_F16, WARREN_BF16 or WARREN_I8, which stands for blocks:
 // it is converted on the GPU, on its way. WARREN_F32: whatever it is, it is copied as it is. Bytes on the CPU of so
 // many on the GPU; the last block is filled up.
-inline constexpr std::size_t kWideBlockBytes = WARREN_DEVICE_I8_VALUES * sizeof(float);
 [[nodiscard]] constexpr std::size_t bytes_on_cpu(warren_type wire, std::size_t bytes) {
   if (wire == WARREN_F32) return bytes;
   if (wire == WARREN_I8) return (bytes + kWideBlockBytes - 1) / kWideBlockBytes * sizeof(warren_device_i8_block);

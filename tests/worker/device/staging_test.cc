@@ -784,6 +784,90 @@ TEST_F(Narrows, SharesStandWhereTheCollectiveHasThem) {
   }
 }
 
+// Blocks as the CPU makes them.
+std::vector<std::byte> blocks_by_cpu(std::vector<float> values) {
+  const std::size_t blocks = (values.size() + kI8BlockValues - 1) / kI8BlockValues;
+  values.resize(blocks * kI8BlockValues, 0.0f);
+  std::vector<std::byte> out(blocks * kI8BlockBytes);
+  const auto reducer = Reducer::make(DataType::kF32AsI8, ReduceOp::kSum, 1);
+  reducer.value().copy(out.data(), Form::kValue, values.data(), Form::kPartial, blocks, false);
+  return out;
+}
+std::vector<float> values_by_cpu(const std::vector<std::byte>& blocks, std::size_t count) {
+  std::vector<float> out(blocks.size() / kI8BlockBytes * kI8BlockValues);
+  const auto reducer = Reducer::make(DataType::kF32AsI8, ReduceOp::kSum, 1);
+  reducer.value().copy(out.data(), Form::kPartial, blocks.data(), Form::kValue, blocks.size() / kI8BlockBytes, false);
+  out.resize(count);
+  return out;
+}
+
+TEST_F(Narrows, ToBlocksOnTheGpuToTheBitsOfTheCpu) {
+  // Up to a chunk of the GPU's memory and more; with blocks that are filled up, and without.
+  for (const std::size_t count : {std::size_t{1}, std::size_t{256}, std::size_t{257}, std::size_t{100'001},
+                                  std::size_t{2'500'003}}) {
+    SCOPED_TRACE(count);
+    const auto values = floats(count, 1), others = floats(count, 2);
+    const DeviceArray<float> in(values), out(count);
+    Staging fresh(fake_gpu().table, 64 * kMiB, 0, kPatienceMs);
+    const std::uint64_t copied = fake_gpu().controls.calls("to_host"), kernels = fake_gpu().controls.calls("convert");
+    Call call;
+    call.spec = wire_spec(Collective::kAllreduce, DataType::kI8, in.data(), out.data(), count);
+    ASSERT_TRUE(fresh.stage(call, kShape).ok());
+    const auto want = blocks_by_cpu(values), result = blocks_by_cpu(others);
+    EXPECT_EQ(call.spec.type, DataType::kF32AsI8);
+    EXPECT_EQ(call.spec.wire, DataType{}) << "nobody narrows it once more";
+    EXPECT_EQ(call.spec.count, want.size() / kI8BlockBytes);
+    EXPECT_EQ(call.spec.values, count);
+    EXPECT_EQ(call.spec.input, call.spec.output) << "in place";
+    EXPECT_LE(fresh.pinned_bytes(), (64 << 10) + want.size() * 5 / 4);
+    call.spec.prepare(call.spec.prepare_context);
+    ASSERT_TRUE(call.buffers->filled().ok()) << call.buffers->filled().describe();
+    EXPECT_EQ(std::memcmp(call.spec.input, want.data(), want.size()), 0);
+    std::memcpy(call.spec.output, result.data(), result.size());
+    const Status delivered = call.buffers->deliver();
+    ASSERT_TRUE(delivered.ok()) << delivered.describe();
+    const auto got = out.read(), wide = values_by_cpu(result, count);
+    EXPECT_EQ(std::memcmp(got.data(), wide.data(), count * sizeof(float)), 0);
+    EXPECT_EQ(in.read(), values);
+    const std::uint64_t chunks = (count * sizeof(float) + kDeviceChunkBytes - 1) / kDeviceChunkBytes;
+    EXPECT_EQ(fake_gpu().controls.calls("to_host") - copied, chunks);
+    EXPECT_EQ(fake_gpu().controls.calls("convert") - kernels, 2 * chunks);
+  }
+}
+
+// Blocks follow each other on the GPU where shares are of whole ones; others are narrowed share by share, on the CPU.
+TEST_F(Narrows, SharesOfWholeBlocksOnTheGpu) {
+  for (const std::size_t count : {std::size_t{512}, std::size_t{300}}) {
+    SCOPED_TRACE(count);
+    const auto values = floats(4 * count, 1), mine = floats(count, 2);
+    const DeviceArray<float> whole(values), share(mine);
+    Call gather, scatter;
+    gather.spec = wire_spec(Collective::kAllgather, DataType::kI8, share.data(), whole.data(), count);
+    scatter.spec = wire_spec(Collective::kReduceScatter, DataType::kI8, whole.data(), share.data(), count);
+    ASSERT_TRUE(staging_.stage(gather, kShape).ok());
+    ASSERT_TRUE(staging_.stage(scatter, kShape).ok());
+    if (count % kI8BlockValues != 0) {
+      for (const Call* call : {&gather, &scatter}) {
+        EXPECT_EQ(call->spec.wire, DataType::kI8);
+        EXPECT_EQ(call->spec.type, DataType::kF32);
+        EXPECT_EQ(call->spec.count, count);
+      }
+      continue;
+    }
+    const std::size_t share_bytes = count / kI8BlockValues * kI8BlockBytes;
+    EXPECT_EQ(gather.spec.input, static_cast<std::byte*>(gather.spec.output) + share_bytes) << "of rank 1";
+    EXPECT_EQ(scatter.spec.output, static_cast<const std::byte*>(scatter.spec.input) + share_bytes);
+    gather.spec.prepare(gather.spec.prepare_context);
+    scatter.spec.prepare(scatter.spec.prepare_context);
+    EXPECT_EQ(std::memcmp(gather.spec.input, blocks_by_cpu(mine).data(), share_bytes), 0);
+    const auto blocks = blocks_by_cpu(values);
+    EXPECT_EQ(std::memcmp(scatter.spec.input, blocks.data(), blocks.size()), 0);
+    ASSERT_TRUE(scatter.buffers->deliver().ok());
+    const auto got = share.read(), wide = values_by_cpu(blocks, values.size());
+    EXPECT_EQ(std::memcmp(got.data(), wide.data() + count, count * sizeof(float)), 0);
+  }
+}
+
 // As it was: copied as f32, and narrowed by who comes next.
 TEST_F(Narrows, OnTheCpuWhereTheGpuHasNoMemory) {
   const DeviceArray<float> array(floats(100, 1));
@@ -950,6 +1034,48 @@ TEST_P(WireStreams, NarrowPiecesComeInTheirOrderAndFinalsAreWidened) {
   ASSERT_TRUE(move(call).ok());
   got = (GetParam() ? in : out).read();
   EXPECT_EQ(std::memcmp(got.data(), wide.data(), kCount * sizeof(float)), 0);
+}
+
+TEST_P(WireStreams, PiecesAreWholeBlocks) {
+  constexpr std::size_t kValues = 6'000'001;  // the last block has one of them
+  const auto values = floats(kValues, 1), others = floats(kValues, 5), before = floats(kValues, 3);
+  const DeviceArray<float> in(values), out(before);
+  Staging staging(fake_gpu().table, 512 * kMiB, 0, kPatienceMs);
+  Call call;
+  call.spec = wire_spec(Collective::kAllreduce, DataType::kI8, in.data(), (GetParam() ? in : out).data(), kValues);
+  ASSERT_TRUE(staging.stage(call, kShape).ok());
+  ASSERT_NE(call.buffers->stream(), nullptr);
+  BufferStream& stream = *call.buffers->stream();
+  const auto want = blocks_by_cpu(values), result = blocks_by_cpu(others);
+  ASSERT_EQ(call.spec.count * kI8BlockBytes, want.size());
+  const std::uint64_t most = stream.most_bytes() / kI8BlockBytes * kI8BlockBytes;
+  std::vector<ByteRange> order;
+  for (std::uint64_t end = want.size(); end != 0;) {
+    const std::uint64_t bytes = std::min(most, end);
+    end -= bytes;
+    order.push_back({end, bytes});
+  }
+  EXPECT_GT(order.size(), 3u);
+  stream.order(std::move(order));
+  begin(call);
+  while (!stream.all_arrived()) {
+    ASSERT_TRUE(stream.move().ok());
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(std::memcmp(call.spec.input, want.data(), want.size()), 0);
+  std::memcpy(call.spec.output, result.data(), result.size());
+  // Blocks 3 to 9,002, then all others.
+  stream.landed({3 * kI8BlockBytes, 9'000 * kI8BlockBytes});
+  ASSERT_TRUE(move(call).ok());
+  const auto wide = values_by_cpu(result, kValues);
+  auto expected = GetParam() ? values : before;
+  std::copy(wide.begin() + 3 * 256, wide.begin() + 9'003 * 256, expected.begin() + 3 * 256);
+  auto got = (GetParam() ? in : out).read();
+  EXPECT_EQ(std::memcmp(got.data(), expected.data(), kValues * sizeof(float)), 0) << "and nothing else";
+  stream.conclude();
+  ASSERT_TRUE(move(call).ok());
+  got = (GetParam() ? in : out).read();
+  EXPECT_EQ(std::memcmp(got.data(), wide.data(), kValues * sizeof(float)), 0);
 }
 
 // There is memory to convert for some flows at a time. Those that wait for the program's work have none of it.

@@ -1,6 +1,8 @@
 // What a reduction must give, element by element, written as plainly as it can be. Tests compare bits with it.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -67,6 +69,43 @@ struct Half {
 };
 using F16 = Half<5, 10>;
 using BF16 = Half<8, 7>;
+
+// 256 values as 8-bit integers behind their scale, in the plainest way: doubles hold each step exactly before it is
+// rounded to f32.
+using I8Values = std::array<float, kI8BlockValues>;
+struct I8Block {
+  float scale;
+  std::int8_t values[kI8BlockValues];
+
+  static constexpr float kLeastScale = 0x1p-126f;
+  static I8Block narrow(const I8Values& values) {
+    float largest = 127.0f * kLeastScale;
+    bool finite = true;
+    for (const float value : values) {
+      finite = finite && std::isfinite(value);
+      largest = std::max(largest, std::fabs(value));
+    }
+    I8Block block{};
+    block.scale = std::numeric_limits<float>::quiet_NaN();
+    if (!finite) return block;
+    block.scale = static_cast<float>(static_cast<double>(largest) / 127.0);
+    const auto factor = static_cast<float>(127.0 / static_cast<double>(largest));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const auto product = static_cast<float>(static_cast<double>(values[i]) * static_cast<double>(factor));
+      block.values[i] = static_cast<std::int8_t>(std::nearbyint(product));  // ties to even
+    }
+    return block;
+  }
+  [[nodiscard]] I8Values widen() const {
+    I8Values wide{};
+    for (std::size_t i = 0; i < wide.size(); ++i) {
+      const auto product = static_cast<float>(static_cast<double>(values[i]) * static_cast<double>(scale));
+      wide[i] = std::isnan(product) ? std::numeric_limits<float>::quiet_NaN() : product;
+    }
+    return wide;
+  }
+};
+static_assert(sizeof(I8Block) == kI8BlockBytes);
 
 template <class T>
 struct Traits {

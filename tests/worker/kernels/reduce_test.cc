@@ -379,12 +379,15 @@ TEST(MakeTest, RefusesWhatIsNotDefined) {
       EXPECT_EQ(code(type, op), Code::kInvalidArgument) << to_string(type) << " " << to_string(op);
     }
   }
+  for (const ReduceOp op : {ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kBitOr}) {
+    EXPECT_EQ(code(DataType::kF32AsI8, op), Code::kInvalidArgument) << to_string(op);
+  }
   EXPECT_EQ(code(DataType::kF32, ReduceOp::kSum, 0), Code::kInvalidArgument);
   EXPECT_EQ(code(DataType::kF32, ReduceOp::kSum, 16385), Code::kInvalidArgument);
   EXPECT_EQ(code(DataType::kF32, ReduceOp::kCustom), Code::kInvalidArgument);
   EXPECT_EQ(code(DataType::kCustom, ReduceOp::kCustom), Code::kInvalidArgument);
   EXPECT_EQ(code(static_cast<DataType>(0), ReduceOp::kSum), Code::kInvalidArgument);
-  EXPECT_EQ(code(static_cast<DataType>(14), ReduceOp::kSum), Code::kInvalidArgument);
+  EXPECT_EQ(code(static_cast<DataType>(15), ReduceOp::kSum), Code::kInvalidArgument);
   EXPECT_EQ(code(DataType::kF32, static_cast<ReduceOp>(10)), Code::kInvalidArgument);
   EXPECT_EQ(code(DataType::kF32, ReduceOp::kSum), Code::kOk);
 }
@@ -397,6 +400,10 @@ TEST(MakeTest, KnowsTheWidthOfEachForm) {
   EXPECT_EQ(wide.bytes(Form::kValue), 8u);
   EXPECT_EQ(wide.bytes(Form::kPartial), 8u);
   EXPECT_EQ(make(DataType::kF16, ReduceOp::kNone, 2).bytes(Form::kPartial), 2u);
+  const Reducer blocks = make(DataType::kF32AsI8, ReduceOp::kAverage, 2);
+  EXPECT_EQ(blocks.bytes(Form::kValue), 260u);
+  EXPECT_EQ(blocks.bytes(Form::kPartial), 1024u);
+  EXPECT_EQ(make(DataType::kF32AsI8, ReduceOp::kNone, 2).bytes(Form::kPartial), 260u);
   EXPECT_EQ(Reducer().bytes(Form::kValue), 1u);
 }
 
