@@ -358,6 +358,79 @@ TEST(Engine, HalfPrecisionWithEveryAlgorithm) {
   }
 }
 
+// Elements of 260 bytes, and of 1,024 on the way. The first value of a block tells the scale, 1 in the inputs and the
+// number of ranks in the sum, of which the others are multiples: so every sum is exact.
+TEST(Engine, BlocksWithEveryAlgorithm) {
+  struct Block {
+    float scale = 1;
+    std::array<std::int8_t, kI8BlockValues> values{};
+  };
+  static_assert(sizeof(Block) == kI8BlockBytes);
+  const auto value = [](int size, int rank, std::uint64_t i, std::size_t v) {
+    return v == 0 ? 127 : size * (static_cast<int>((i * 31 + v * 7 + static_cast<std::uint64_t>(rank) * 5) % 3) - 1);
+  };
+  for (const Algorithm algorithm :
+       {Algorithm::kStar, Algorithm::kTree, Algorithm::kButterfly, Algorithm::kRing, Algorithm::kDirect}) {
+    for (const Collective collective : {Collective::kAllreduce, Collective::kReduceScatter}) {
+      const auto served = schedule::algorithms_for(collective);
+      if (std::ranges::find(served, algorithm) == served.end()) continue;
+      for (const int size : {2, 3, 5, 8}) {
+        for (const std::uint64_t count : {1u, 40u, 1601u}) {
+          SCOPED_TRACE(std::string(schedule::to_string(algorithm)) + " " + to_string(collective) +
+                       " K=" + std::to_string(size) + " n=" + std::to_string(count));
+          Mesh::Options o;
+          o.size = size;
+          o.algorithm = algorithm;
+          o.pipes = o.one_host = count % 2 == 1;
+          o.cores = count % 2;
+          Mesh mesh(o);
+          const bool scatters = collective == Collective::kReduceScatter;
+          const std::uint64_t in_count = scatters ? count * static_cast<std::uint64_t>(size) : count;
+          std::vector<std::vector<Block>> in(static_cast<std::size_t>(size)), out(static_cast<std::size_t>(size));
+          std::vector<std::unique_ptr<Call>> calls;
+          for (int r = 0; r < size; r++) {
+            auto& mine = in[static_cast<std::size_t>(r)];
+            mine.resize(in_count);
+            for (std::uint64_t i = 0; i < in_count; i++) {
+              for (std::size_t v = 0; v < kI8BlockValues; v++) {
+                mine[i].values[v] = static_cast<std::int8_t>(value(size, r, i, v));
+              }
+            }
+            out[static_cast<std::size_t>(r)].resize(count);
+            calls.push_back(std::make_unique<Call>());
+            CallSpec& spec = calls.back()->spec;
+            spec.collective = collective;
+            spec.type = DataType::kF32AsI8;
+            spec.op = ReduceOp::kSum;
+            spec.input = mine.data();
+            spec.output = out[static_cast<std::size_t>(r)].data();
+            spec.count = count;
+            spec.values = count * kI8BlockValues;
+            ASSERT_TRUE(mesh.engine(r).submit(kWorldGroup, *calls.back()).ok());
+          }
+          ASSERT_TRUE(mesh.run([&] {
+            return std::all_of(calls.begin(), calls.end(), [](const auto& c) { return c->finished.load(); });
+          }));
+          for (int r = 0; r < size; r++) {
+            for (std::uint64_t i = 0; i < count; i++) {
+              const std::uint64_t at = scatters ? static_cast<std::uint64_t>(r) * count + i : i;
+              Block want;
+              want.scale = static_cast<float>(size);
+              for (std::size_t v = 0; v < kI8BlockValues; v++) {
+                int sum = 0;
+                for (int p = 0; p < size; p++) sum += value(size, p, at, v);
+                want.values[v] = static_cast<std::int8_t>(sum / size);
+              }
+              ASSERT_EQ(std::memcmp(&out[static_cast<std::size_t>(r)][i], &want, sizeof want), 0)
+                  << "rank " << r << " block " << i;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 std::uint64_t mapped_bytes() {
   std::ifstream file("/proc/self/statm");
   std::uint64_t pages = 0;
