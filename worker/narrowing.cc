@@ -55,8 +55,8 @@ class Conversion {
     const auto rest = static_cast<std::size_t>(buffer.values % element_values_);
     if (rest == 0) return convert(buffer.narrow, buffer.wide, buffer.shares * whole, rest);
     for (std::uint64_t share = 0; share < buffer.shares; share++) {
-      convert(buffer.narrow + share * (whole + 1) * element_bytes_,
-              buffer.wide + share * buffer.values * sizeof(float), whole, rest);
+      convert(buffer.narrow + share * (whole + 1) * element_bytes_, buffer.wide + share * buffer.values * sizeof(float),
+              whole, rest);
     }
   }
 

@@ -1,5 +1,5 @@
-// Calls on f32 whose values travel as f16, bf16 or blocks of 8-bit integers (CallSpec::wire). The engine works on a copy
-// of the narrower type: it is made when the round is about to read its input, and widened into the output when the
+// Calls on f32 whose values travel as f16, bf16 or blocks of 8-bit integers (CallSpec::wire). The engine works on a
+// copy of the narrower type: it is made when the round is about to read its input, and widened into the output when the
 // round is over. So it is a round of narrow elements like any other, combined in f32, with its log and its recovery;
 // the program's input is not touched before the result comes, and every rank keeps the values that the others have got,
 // its own ones too.

@@ -11,7 +11,6 @@
 // on all ranks; it depends on whose inputs are in each result, too.
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -37,7 +36,7 @@ enum class CallKind : std::uint8_t {
 };
 enum class ElementType : std::uint8_t { kU8, kI32, kI64, kU64, kF32, kF64 };
 enum class CallOp : std::uint8_t { kSum, kMax, kAverage };  // averages are of floats
-enum class CallWire : std::uint8_t { kNone, kBF16, kI8 };    // in what f32 travels; no maxima as i8
+enum class CallWire : std::uint8_t { kNone, kBF16, kI8 };   // in what f32 travels; no maxima as i8
 
 struct Call {
   CallKind kind = CallKind::kAllreduce;
@@ -49,9 +48,9 @@ struct Call {
   bool on_own_group = false;  // likewise, split for this call and destroyed after it
   bool prepares = false;      // an allreduce in place whose input is made by a prepare function
   CallWire wire = CallWire::kNone;
-  bool allocated = false;     // ranks draw whether each buffer lies in memory of warren::allocate
-  bool decision = false;      // of one number that is no function of the seed: whether to stop; root says so, or the
-                              // greatest of an allreduce
+  bool allocated = false;  // ranks draw whether each buffer lies in memory of warren::allocate
+  bool decision = false;   // of one number that is no function of the seed: whether to stop; root says so, or the
+                           // greatest of an allreduce
   std::uint32_t root = 0;
   std::size_t count = 0;  // elements, as in the interface: of a share, where there are shares
 };
@@ -160,7 +159,10 @@ template <class T>
 [[nodiscard]] T input_at(const Call& call, std::uint64_t base, std::size_t j) {
   const T value = element_at<T>(base, j);
   if constexpr (std::is_same_v<T, float>) {
-    if (call.wire == CallWire::kI8) return j % call.count % kBlockValues == 0 ? 127.0f : std::fmod(value, 128.0f);
+    if (call.wire == CallWire::kI8) {
+      const bool first = j % call.count % kBlockValues == 0;
+      return static_cast<float>(first ? 127 : static_cast<std::int32_t>(value) & 127);
+    }
   }
   return value;
 }

@@ -1,5 +1,5 @@
-// f32 that travels as f16, bf16 or i8: the bounds of docs/algorithms.md, the same bits on all ranks and in all lives, and
-// what ranks that disagree are told.
+// f32 that travels as f16, bf16 or i8: the bounds of docs/algorithms.md, the same bits on all ranks and in all lives,
+// and what ranks that disagree are told.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -29,8 +29,8 @@ float rounded(Wire wire, float value) {
   return wire == Wire::f16 ? static_cast<float>(float16(value)) : static_cast<float>(bfloat16(value));
 }
 
-// Of all scales, and with signs, so that sums cancel; K of them stay within f16. For blocks, of all scales from block to
-// block: what is small beside the largest of its block would show nothing.
+// Of all scales, and with signs, so that sums cancel; K of them stay within f16. For blocks, of all scales from block
+// to block: what is small beside the largest of its block would show nothing.
 float input(const Precision& p, int rank, std::size_t i) {
   std::uint64_t x = (static_cast<std::uint64_t>(rank) * 7919 + i + 1) * 0x9e3779b97f4a7c15u;
   x ^= x >> 31;

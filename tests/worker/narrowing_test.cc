@@ -88,8 +88,8 @@ TEST(Narrowing, SharesStandWhereTheCollectiveHasThem) {
 
 TEST(Narrowing, BlocksAreFilledUp) {
   const auto memory = std::make_shared<CopyMemory>();
-  for (const std::size_t count : {std::size_t{1}, std::size_t{255}, std::size_t{256}, std::size_t{257},
-                                  std::size_t{1000}}) {
+  for (const std::size_t count :
+       {std::size_t{1}, std::size_t{255}, std::size_t{256}, std::size_t{257}, std::size_t{1000}}) {
     SCOPED_TRACE(count);
     std::vector<float> in(count, 1.0f), out(count + 1, 7.0f);
     in.back() = -127.0f;

@@ -55,9 +55,9 @@ class Staging {
 
   // Gives a validated call whose buffers are on a GPU copies of them, and itself as spec.prepare; leaves any other as
   // it is. With a wire type, and both buffers on the GPU, which has memory for it, the copies are of that type and the
-  // call is one on them as narrow() makes it; else, and where shares end within blocks, it still has its wire type. What is on spec.stream now, or what the
-  // program's prepare function puts there, is waited for before a buffer is read or written. A send's buffer is read
-  // here. kInvalidArgument: buffers on two GPUs. kExhausted: the budget.
+  // call is one on them as narrow() makes it; else, and where shares end within blocks, it still has its wire type.
+  // What is on spec.stream now, or what the program's prepare function puts there, is waited for before a buffer is
+  // read or written. A send's buffer is read here. kInvalidArgument: buffers on two GPUs. kExhausted: the budget.
   [[nodiscard]] Status stage(Call& call, const GroupShape& group) { return stage(call, group, true); }
   // The same of one that others are part of: as a whole, before the round and after it.
   [[nodiscard]] Status stage_whole(Call& call, const GroupShape& group) { return stage(call, group, false); }

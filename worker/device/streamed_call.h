@@ -18,8 +18,8 @@
 
 namespace warren::worker {
 
-// A buffer of the program on the GPU, of `device_bytes`, and where the engine finds it, in `bytes` bytes. Without bytes:
-// there is none, or it is not on a GPU.
+// A buffer of the program on the GPU, of `device_bytes`, and where the engine finds it, in `bytes` bytes. Without
+// bytes: there is none, or it is not on a GPU.
 struct Staged {
   std::byte* device = nullptr;
   std::byte* host = nullptr;

@@ -803,8 +803,8 @@ std::vector<float> values_by_cpu(const std::vector<std::byte>& blocks, std::size
 
 TEST_F(Narrows, ToBlocksOnTheGpuToTheBitsOfTheCpu) {
   // Up to a chunk of the GPU's memory and more; with blocks that are filled up, and without.
-  for (const std::size_t count : {std::size_t{1}, std::size_t{256}, std::size_t{257}, std::size_t{100'001},
-                                  std::size_t{2'500'003}}) {
+  for (const std::size_t count :
+       {std::size_t{1}, std::size_t{256}, std::size_t{257}, std::size_t{100'001}, std::size_t{2'500'003}}) {
     SCOPED_TRACE(count);
     const auto values = floats(count, 1), others = floats(count, 2);
     const DeviceArray<float> in(values), out(count);
