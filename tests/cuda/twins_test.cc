@@ -193,6 +193,22 @@ TEST(Twins, I8RoundsTiesToEvenAndKeepsTheLargest) {
   }
 }
 
+// Where the last bit of scale and factor decides.
+TEST(Twins, I8RoundsAsTheCoreDoesNextToTies) {
+  std::mt19937 random(5);
+  for (int n = 0; n < 300; n++) {
+    const float largest = std::ldexp(1.0f + static_cast<float>(random() % 0x800000) * 0x1p-23f, n % 200 - 100);
+    std::vector<float> values(kValues);
+    for (std::size_t i = 0; i < kValues; i++) {
+      const double tie = (static_cast<double>(i % 254) - 126.5) * static_cast<double>(largest) / 127.0;
+      values[i] = float_of(bits_of(static_cast<float>(tie)) + static_cast<std::uint32_t>(random() % 3) - 1u);
+    }
+    values[0] = largest;
+    std::vector<warren_device_i8_block> blocks;
+    (void)through_blocks(values, blocks);
+  }
+}
+
 TEST(Twins, I8OfZerosInfinitiesAndNans) {
   std::vector<warren_device_i8_block> blocks;
   std::vector<float> values(6 * kValues, 3.0f);

@@ -48,6 +48,12 @@ std::vector<I8Values> test_values(std::size_t blocks, unsigned seed) {
         all[b][at] = -127.0f;
         break;
       case 11: all[b][at] = -std::numeric_limits<float>::max(); break;
+      case 12:  // next to ties, where the last bit of the scale decides
+        for (std::size_t i = 1; i < all[b].size(); ++i) {
+          const double tie = (static_cast<double>(i % 254) - 126.5) * static_cast<double>(all[b][0]) / 127.0;
+          all[b][i] = static_cast<float>(tie * (1.0 + (static_cast<double>(i % 3) - 1.0) * 0x1p-24));
+        }
+        break;
       default: break;
     }
   }
