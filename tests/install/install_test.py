@@ -4,6 +4,7 @@ library shows no symbol but its own, and the public headers compile by themselve
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -79,8 +80,16 @@ class Install(unittest.TestCase):
         source = self.root / "pc.c"
         source.write_text('#include <stdio.h>\n#include <warren/c_api.h>\nint main(void) { puts(warren_version()); return 0; }\n')
         run("gcc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", source, "-o", program, *flags)
-        version = run(program, env={"LD_LIBRARY_PATH": str(self.library.parent)}).strip()
+        version = run(program).strip()  # it finds the library without the loader's help
         self.assertEqual(version, run("pkg-config", "--modversion", "warren", env=path).strip())
+
+    def test_a_program_in_c_builds_by_pkg_config_and_two_workers_run_it(self):
+        project = self.root / "in_c"
+        shutil.copytree(SOURCE / "examples/out_of_tree_c", project)
+        run("make", "-C", project, f"PKG_CONFIG_PATH={self.library.parent / 'pkgconfig'}",
+            "CFLAGS=-std=c99 -Wall -Wextra -Werror -pedantic")
+        output = run(self.prefix / "bin/warren", "run", "-n", "2", "--", project / "hello", cwd=self.root)
+        self.assertEqual(output.count("[2,2,4]"), 2, output)
 
     def test_public_headers_stand_alone(self):
         headers = sorted((self.prefix / "include/warren").glob("*.h"))
