@@ -6,7 +6,7 @@ namespace warren::cli {
 
 std::span<const Command* const> commands() {
   static constexpr std::array kAll = {
-      &kRunCommand,    &kTrackerCommand, &kStatusCommand, &kDoctorCommand,
+      &kRunCommand,    &kTrackerCommand, &kStatusCommand, &kDoctorCommand, &kSettingsCommand,
       &kKeygenCommand, &kBenchCommand,   &kSimCommand,    &kChaosCommand,
   };
   return kAll;

@@ -9,6 +9,7 @@ extern const Command kRunCommand;
 extern const Command kTrackerCommand;
 extern const Command kStatusCommand;
 extern const Command kDoctorCommand;
+extern const Command kSettingsCommand;
 extern const Command kKeygenCommand;
 extern const Command kBenchCommand;
 extern const Command kSimCommand;

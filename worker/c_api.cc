@@ -470,7 +470,8 @@ warren_code warren_create(const warren_options* options, warren_comm** comm) {
       log.sink = options->log_sink;
       log.context = options->log_context;
     }
-    log(WARREN_LOG_INFO, std::string("warren ") + WARREN_VERSION + ": " + describe(settings.value()));
+    log(WARREN_LOG_INFO, std::string("warren ") + WARREN_VERSION + ": " + describe(settings.value()) +
+                             "; the others have their defaults");
     std::vector<std::string_view> variables;
     for (char** v = environ; v != nullptr && *v != nullptr; v++) variables.emplace_back(*v);
     for (const std::string& line : warren::worker::misspelled_variables(variables)) log(WARREN_LOG_WARNING, line);

@@ -200,7 +200,7 @@ TEST(Help, IsThereForEverything) {
   EXPECT_THAT(alone.output, HasSubstr("WARREN_* variables"));
   EXPECT_EQ(warren({"help"}).output, alone.output);
   EXPECT_EQ(warren({"--help"}).output, alone.output);
-  for (const char* command : {"run", "tracker", "status", "doctor", "keygen", "bench"}) {
+  for (const char* command : {"run", "tracker", "status", "doctor", "settings", "keygen", "bench"}) {
     EXPECT_THAT(alone.output, HasSubstr(std::string("\n  ") + command + " "));
     const Ended page = warren({"help", command});
     EXPECT_EQ(page.code, 0);
@@ -619,6 +619,16 @@ TEST(Status, NobodyThereIsSaid) {
   const Ended e = warren({"status", "--http=127.0.0.1:1"});
   EXPECT_EQ(e.code, 1);
   EXPECT_THAT(e.error, HasSubstr("no tracker answers at http://127.0.0.1:1/status"));
+}
+
+TEST(Settings, AreAllShownWithWhereTheyComeFrom) {
+  const Ended e = warren({"run", "-n", "1", "--noprefix", "--streams=3", "--", WARREN_PROGRAM, "settings"});
+  EXPECT_EQ(e.code, 0) << e.error;
+  EXPECT_THAT(e.output, testing::ContainsRegex("\nstreams +3 \\(WARREN_STREAMS\\)\n"));
+  EXPECT_THAT(e.output, testing::ContainsRegex("\nchunk_bytes +262144 \\(default\\)\n"));
+  const Ended missing = warren({"settings"});
+  EXPECT_EQ(missing.code, 1);
+  EXPECT_THAT(missing.error, HasSubstr("WARREN_TRACKER"));
 }
 
 TEST(Doctor, LooksAtEverything) {

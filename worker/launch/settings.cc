@@ -95,6 +95,7 @@ constexpr std::uint64_t kDefaultSnapshotBytes = 1024 * kMiB;
 constexpr std::int64_t kDefaultGraceMs = 1000;
 constexpr std::uint64_t kDefaultLogDiskBytes = 64 * kGiB;
 constexpr std::string_view kDefaultJob = "default";
+constexpr std::string_view kDefaultSource = "default";
 constexpr std::uint32_t kDefaultStreams = 1;
 
 std::string variable_of(std::string_view name) {
@@ -311,7 +312,7 @@ class Resolver {
   }
 
   void show(std::string_view name, const std::string& value, const Raw* raw) {
-    resolved_.push_back({std::string(name), value, raw != nullptr ? raw->source : "default"});
+    resolved_.push_back({std::string(name), value, raw != nullptr ? raw->source : std::string(kDefaultSource)});
   }
   // Remembers the failures; all of them are told at once.
   void keep(const Status& status) {
@@ -682,8 +683,17 @@ Result<Settings> resolve(const warren_options* options, const Environment& env) 
 std::string describe(const Settings& settings) {
   std::string out;
   for (const Resolved& r : settings.resolved) {
-    out += (out.empty() ? "" : " ") + r.name + "=" + r.value;
-    if (r.source != "default") out += " (" + r.source + ")";
+    if (r.source != kDefaultSource) out += (out.empty() ? "" : " ") + r.name + "=" + r.value + " (" + r.source + ")";
+  }
+  return out;
+}
+
+std::string describe_all(const Settings& settings) {
+  std::size_t width = 0;
+  for (const Resolved& r : settings.resolved) width = std::max(width, r.name.size());
+  std::string out;
+  for (const Resolved& r : settings.resolved) {
+    out += r.name + std::string(width - r.name.size() + 2, ' ') + r.value + " (" + r.source + ")\n";
   }
   return out;
 }

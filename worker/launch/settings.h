@@ -141,8 +141,11 @@ struct SystemFacts {
 // The same with read_system_facts().
 [[nodiscard]] Result<Settings> resolve(const warren_options* options, const Environment& env);
 
-// "tracker=10.0.0.1:9370 (WARREN_TRACKER) job=digits (options) …": one line, for the log at the start.
+// "tracker=10.0.0.1:9370 (WARREN_TRACKER) job=digits (options) …": one line with those that somebody has given, for the
+// log at the start.
 [[nodiscard]] std::string describe(const Settings& settings);
+// A line for each setting.
+[[nodiscard]] std::string describe_all(const Settings& settings);
 
 // The names among `environment` ("NAME=value" entries, as in environ) that begin with WARREN_ but that nothing reads,
 // each as a sentence for the log: "WARREN_TRAKER is not a variable of Warren; did you mean WARREN_TRACKER?"

@@ -1,0 +1,32 @@
+// `warren settings`: what a worker that is started from here would be told.
+#include "worker/launch/settings.h"
+
+#include <cstdio>
+
+#include "cli/table.h"
+
+namespace warren::cli {
+namespace {
+
+int settings(const std::vector<std::string>&) {
+  const auto resolved = worker::resolve(nullptr, worker::process_environment());
+  if (!resolved.ok()) return failure(resolved.status().describe());
+  std::fputs(describe_all(resolved.value()).c_str(), stdout);
+  return kExitOk;
+}
+
+}  // namespace
+
+const Command kSettingsCommand = {
+    .name = "settings",
+    .summary = "shows every setting of a worker that is started here, and where it comes from",
+    .usage = "",
+    .text =
+        "One line a setting: its name, its value, and where that comes from: a WARREN_* variable, a line of the file "
+        "named by WARREN_CONFIG, a launcher's variable, or the default. What a program gives as options of its own is "
+        "not seen. `warren run [flags] -- warren settings` shows those of a launcher's workers. Nothing is started.",
+    .flags = {},
+    .run = settings,
+};
+
+}  // namespace warren::cli
