@@ -482,11 +482,29 @@ bool TrackerMachine::wants_resize(const wire::Join& join) const {
   return differing_setting(same_size).empty();
 }
 
+// Of members and those who wait to be one, for people: who was heard last.
+std::string TrackerMachine::whom_heard(TimeMs now) const {
+  TimeMs last;
+  std::string who;
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    if (is_vacant(plan_.members(static_cast<int>(rank))) || members_[rank].heard < last) continue;
+    last = members_[rank].heard;
+    who = name(rank);
+  }
+  for (const auto& [worker, w] : waiting_) {
+    if (w.heard < last) continue;
+    last = w.heard;
+    who = worker_on_host(worker, w.member.host_id());
+  }
+  return who.empty() ? "" : "; the last was " + who + ", " + seconds_text(now - last) + " ago";
+}
+
 // From nothing but the newest checkpoint: what was computed after it, and set-up rounds, are of a world of the old
 // size.
 void TrackerMachine::resize(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects) {
-  // Those who were told to start again are on their way.
-  const bool over = state_ == State::kGathering && now >= since_ + timeout_ms();
+  // Those who were told to start again may be on their way for so long; who was lost has had that time already.
+  const bool over = state_ == State::kGathering &&
+                    std::ranges::all_of(members_, [&](const Member& m) { return now >= m.heard + timeout_ms(); });
   if (!over || !waiting_.empty()) {
     // It asks again. Whoever is silent is given up after a round timeout.
     count(Transition::resize_waits);
@@ -494,10 +512,10 @@ void TrackerMachine::resize(Incarnation who, const wire::Join& join, TimeMs now,
       next_resize_log_ = now + kWaitLogIntervalMs;
       log(Severity::kInfo, "resize_waits",
           worker_on_host(join.worker_id(), join.host_id()) + " asks for " +
-              std::to_string(join.settings().world_size()) + " workers and waits until none of the " +
-              std::to_string(plan_.members_size()) + " of job " + options_.job +
-              " lives or starts again, which is known " + std::to_string(timeout_ms()) +
-              " ms after their end; end them, or give it their number",
+              std::to_string(join.settings().world_size()) + " workers: job " + options_.job +
+              " goes on with so many once it is sure that none of the " + std::to_string(plan_.members_size()) +
+              " of its last run lives, which is when none has been heard for " + seconds_text(timeout_ms()) +
+              whom_heard(now),
           effects, {{"worker", join.worker_id()}});
     }
     return tell_heard(who, effects);

@@ -330,6 +330,7 @@ class TrackerMachine {
   bool refuse_settings(Incarnation who, const wire::Join& join, Effects& effects);
   [[nodiscard]] bool wants_resize(const wire::Join& join) const;
   void resize(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
+  [[nodiscard]] std::string whom_heard(TimeMs now) const;
   void undo_resize();
   // Whether it was refused.
   bool refuse_finalized(std::size_t place, Incarnation who, Effects& effects);

@@ -1175,7 +1175,12 @@ void WorkerMachine::complain_about_silence(TimeMs now, std::vector<WorkerEffect>
       return;
     }
     log(Severity::kInfo, "waiting",
-        state_ == State::kJoining && welcome_.world_size() == 0
+        state_ == State::kJoining && welcome_.world_size() == 0 && options_.join.resize()
+            ? "waiting since " + seconds(now - since_) + " until " + who() +
+                  " is sure that no worker of the last run of job " + options_.job +
+                  " lives, which takes up to two round timeouts (" + seconds(2 * timeout_ms) +
+                  ") from their end: it then goes on with " + std::to_string(options_.join.settings().world_size())
+        : state_ == State::kJoining && welcome_.world_size() == 0
             ? who() + " decides nothing for job " + options_.job + " yet; its log says why"
         : state_ == State::kJoining
             ? "waiting for the other workers of job " + options_.job + " since " + seconds(now - since_)
