@@ -71,6 +71,7 @@ enum class WorkerMachine::Transition : std::uint8_t {
   kSuspendedJoining,
   kReinstalled,
   kReportRepeated,
+  kWelcomedSuspended,
   kInterruptedSuspended,
   kEndedSuspended,
   kLoading,
@@ -167,6 +168,7 @@ constexpr const char* kTransitionNames[] = {
     "suspended_joining",
     "reinstalled",
     "report_repeated",
+    "welcomed_suspended",
     "interrupted_suspended",
     "ended_suspended",
     "loading",
@@ -563,6 +565,11 @@ void WorkerMachine::on_welcome(const wire::Welcome& welcome, TimeMs now, std::ve
     if (now >= *unbegun_since_ + options_.join_timeout_ms) join_timed_out(now, effects);
     return;
   }
+  if (state_ == State::kSuspended && !welcome.spare()) {
+    count(Transition::kWelcomedSuspended);
+    welcome_ = welcome;
+    return;
+  }
   // The answer to an earlier join says nothing of the newest.
   if (state_ != State::kJoining || (welcome.spare() && welcome.called() != options_.join.called())) {
     return count(Transition::kOutOfTurn);
@@ -858,6 +865,7 @@ void WorkerMachine::stop(Epoch epoch, Status why, bool resume, std::vector<Worke
 
 void WorkerMachine::suspend(TimeMs now, std::vector<WorkerEffect>& effects) {
   state_ = State::kSuspended;
+  welcome_.clear_missing();  // of an earlier wait
   since_ = heard_ = now;
   next_send_ = now + interval_ms();
   next_complaint_ = now + kWaitLogIntervalMs;
@@ -877,6 +885,7 @@ void WorkerMachine::on_interrupt(const wire::Interrupt& interrupt, TimeMs now, s
     case State::kJoining:
       // The plan that made this life a member has not arrived and will not: nothing runs that would have to be stopped.
       stop_epoch_ = epoch;
+      stop_why_ = why;
       log(Severity::kWarning, "interrupted", why.describe(), effects);
       if (interrupt.resume()) {
         count(Transition::kSuspendedJoining);
@@ -904,6 +913,7 @@ void WorkerMachine::on_interrupt(const wire::Interrupt& interrupt, TimeMs now, s
     case State::kSuspended:
       if (epoch < stop_epoch_) return count(Transition::kInterruptStale);
       stop_epoch_ = epoch;
+      stop_why_ = why;
       if (interrupt.resume()) {
         count(Transition::kInterruptedSuspended);
         return send_report(effects);
@@ -1166,6 +1176,21 @@ void WorkerMachine::join_timed_out(TimeMs now, std::vector<WorkerEffect>& effect
        effects);
 }
 
+// Whom this life waits for while it is suspended, as far as the tracker has said.
+std::string WorkerMachine::missing_ranks() const {
+  std::string text;
+  for (const std::string& worker : welcome_.missing()) {
+    const auto m =
+        std::ranges::find_if(plan_.members(), [&](const wire::Member& o) { return o.worker_id() == worker; });
+    if (m != plan_.members().end() && m->absent()) continue;  // the others go on without it
+    text += text.empty() ? "" : ", ";
+    text += m == plan_.members().end()
+                ? "worker " + worker
+                : "rank " + std::to_string(m->rank()) + " (worker " + worker + " on host " + m->host_id() + ")";
+  }
+  return text.empty() ? "the place of a lost worker to be taken" : text + " to come back";
+}
+
 void WorkerMachine::complain_about_silence(TimeMs now, std::vector<WorkerEffect>& effects) {
   const auto timeout_ms = static_cast<std::int64_t>(options_.join.settings().round_timeout_ms());
   const bool unheard = state_ == State::kJoining && tracker_.value == 0;
@@ -1182,11 +1207,12 @@ void WorkerMachine::complain_about_silence(TimeMs now, std::vector<WorkerEffect>
                   ") from their end: it then goes on with " + std::to_string(options_.join.settings().world_size())
         : state_ == State::kJoining && welcome_.world_size() == 0
             ? who() + " decides nothing for job " + options_.job + " yet; its log says why"
-        : state_ == State::kJoining
-            ? "waiting for the other workers of job " + options_.job + " since " + seconds(now - since_)
-        : state_ == State::kSuspended
-            ? "all calls wait since " + seconds(now - since_) + " for the place of a lost worker to be taken (" +
-                  std::string(stop_why_.message()) + ")"
+        : state_ == State::kJoining ? "waiting since " + seconds(now - since_) + " for the other workers of job " +
+                                          options_.job + ", which has " + std::to_string(welcome_.joined()) +
+                                          " of its " + std::to_string(welcome_.world_size()) +
+                                          (welcome_.missing_size() == 0 ? "" : "; missing: " + list(welcome_.missing()))
+        : state_ == State::kSuspended ? "all calls wait since " + seconds(now - since_) + " for " + missing_ranks() +
+                                            " (" + stop_why_.describe() + ")"
         : state_ == State::kServing ? "this worker has left job " + options_.job +
                                           ", and serves what its host has logged since " + seconds(now - since_)
                                     : "finalize waits since " + seconds(now - since_) +

@@ -256,6 +256,7 @@ class WorkerMachine {
   void on_served_plan(const wire::Plan& plan, TimeMs now, std::vector<WorkerEffect>& effects);
   void end_serving(const std::string& why, std::vector<WorkerEffect>& effects);
   void join_timed_out(TimeMs now, std::vector<WorkerEffect>& effects);
+  [[nodiscard]] std::string missing_ranks() const;
   void complain_about_silence(TimeMs now, std::vector<WorkerEffect>& effects);
   [[nodiscard]] std::string who() const;
   [[nodiscard]] bool reports() const;

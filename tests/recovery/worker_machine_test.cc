@@ -491,7 +491,8 @@ TEST(Worker, WaitsAreLogged) {
             "log welcomed: job j has 1 of its 2 workers; missing: w1\n");
   (void)w.pass(9000);
   (void)w.welcome(1);
-  EXPECT_NE(w.pass(1000).find("log waiting: waiting for the other workers of job j since 20 s\n"), std::string::npos);
+  EXPECT_NE(w.pass(1000).find("log waiting: waiting since 20 s for the other workers of job j, which has 1 of its 2\n"),
+            std::string::npos);
   (void)w.plan(1);
   (void)w.leave(true);
   (void)w.pass(9000);
@@ -703,6 +704,32 @@ TEST(Worker, AnInterruptThatResumesIsAnsweredByAReportAndEndsWithThePlan) {
   EXPECT_EQ(w.machine().state(), State::kMember);
   EXPECT_EQ(w.plan(3), "");
   EXPECT_EQ(w.interrupt(3, true), "");
+}
+
+TEST(Worker, WhoWaitsForALostRankSaysForWhomAndSinceWhen) {
+  WorkerScript w(true, 2);
+  w.member();
+  (void)w.interrupt(2, true);
+  (void)w.on_stopped(2);
+  (void)w.pass(9000);
+  EXPECT_EQ(w.welcome(1), "");
+  EXPECT_NE(
+      w.pass(1000).find("log waiting: all calls wait since 10 s for the place of a lost worker to be taken (job j "
+                        "was interrupted: rank 1 is gone)\n"),
+      std::string::npos);
+  (void)w.pass(9000);
+  (void)w.welcome(1, {"w1", "elsewhere"});
+  EXPECT_NE(
+      w.pass(1000).find("log waiting: all calls wait since 20 s for rank 1 (worker w1 on host h), worker elsewhere "
+                        "to come back (job j was interrupted: rank 1 is gone)\n"),
+      std::string::npos);
+  // Another wait is for others.
+  (void)w.plan(2);
+  (void)w.interrupt(3, true);
+  (void)w.on_stopped(3);
+  (void)w.pass(9000);
+  (void)w.welcome(1);
+  EXPECT_EQ(w.pass(1000).find("elsewhere"), std::string::npos);
 }
 
 TEST(Worker, ATrackerThatHasLostItsJournalIsToldWhatIsKnown) {
