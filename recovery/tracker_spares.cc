@@ -75,8 +75,9 @@ void TrackerMachine::on_spare(Incarnation who, const wire::Join& join, TimeMs no
     found = spares_.emplace(worker, Spare{who, join.host_id(), join.domain_id(), ++arrivals_, now, {}}).first;
     spares_by_incarnation_[who] = worker;
     log(Severity::kInfo, "spare_waits",
-        "worker " + worker + " on host " + join.host_id() + " waits as a spare of job " + options_.job +
-            ", which has " + std::to_string(spares_.size()) +
+        "worker " + worker + " on host " + join.host_id() +
+            (absent_ != 0 ? " waits until a version is committed, to come into job " : " waits as a spare of job ") +
+            options_.job + ", which has " + std::to_string(spares_.size()) + (absent_ != 0 ? " that wait" : "") +
             (join.attempt() == 0 ? "" : " (started again " + std::to_string(join.attempt()) + " times)"),
         effects, {{"worker", worker}});
   }

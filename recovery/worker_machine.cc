@@ -610,7 +610,10 @@ void WorkerMachine::wait_as_spare(TimeMs now, std::vector<WorkerEffect>& effects
   if (options_.follows) *options_.join.mutable_followed() = {};
   follows_ = Version();
   log(Severity::kInfo, "spare_waits",
-      "no rank of job " + options_.job + " is free: this worker waits as a spare until one is lost", effects);
+      shrinks() ? "this worker waits until job " + options_.job +
+                      " takes it in: when a checkpoint is committed, or in the place of a worker that is lost"
+                : "no rank of job " + options_.job + " is free: this worker waits as a spare until one is lost",
+      effects);
   effects.emplace_back(Spare{looked});
 }
 
@@ -664,7 +667,9 @@ void WorkerMachine::on_called(const wire::Called& called, TimeMs now, std::vecto
   count(Transition::kCalled);
   called_ = epoch;
   log(Severity::kInfo, "spare_called",
-      "a rank of job " + options_.job + " was lost: this worker is called to take its place", effects);
+      shrinks() ? "this worker is called to come into job " + options_.job
+                : "a rank of job " + options_.job + " was lost: this worker is called to take its place",
+      effects);
   effects.emplace_back(Called{epoch, called.stale()});
 }
 
@@ -695,11 +700,11 @@ void WorkerMachine::on_refused(const wire::Refused& refused, std::vector<WorkerE
     case State::kSpare:
       if (why.code() == Code::kFinished) {
         count(Transition::kSpareUnneeded);
-        return fail(State::kFailed,
-                    Status(Code::kFinished, "job " + options_.job +
-                                                " is finished: this worker was a spare, and was not "
-                                                "needed"),
-                    effects);
+        return fail(
+            State::kFailed,
+            Status(Code::kFinished, "job " + options_.job + " is finished: this worker " +
+                                        (shrinks() ? "waited to come in" : "was a spare") + ", and was not needed"),
+            effects);
       }
       count(Transition::kSpareRefused);
       return fail(State::kFailed, why.because_of_this("cannot wait as a spare of job " + options_.job), effects,
@@ -1224,7 +1229,7 @@ void WorkerMachine::complain_about_silence(TimeMs now, std::vector<WorkerEffect>
     log(Severity::kWarning, "tracker_silent",
         who() + " has not answered for " + seconds(now - heard_) +
             (state_ == State::kMember  ? "; rounds go on; commits of checkpoints and recoveries wait for it"
-             : state_ == State::kSpare ? "; this spare waits until it does"
+             : state_ == State::kSpare ? "; this worker waits until it does"
                                        : "") +
             (trouble_.empty() ? "" : "; the connection says: " + wire_text(trouble_)),
         effects);

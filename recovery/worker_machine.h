@@ -259,6 +259,8 @@ class WorkerMachine {
   [[nodiscard]] std::string missing_ranks() const;
   void complain_about_silence(TimeMs now, std::vector<WorkerEffect>& effects);
   [[nodiscard]] std::string who() const;
+  // The job goes on without lost ranks, and takes in those that come.
+  [[nodiscard]] bool shrinks() const { return options_.join.settings().min_workers() != 0; }
   [[nodiscard]] bool reports() const;
   void repeat_reports(std::vector<WorkerEffect>& effects);
   // When a report that a silent tracker does not answer ends this life; nothing is reported: never.

@@ -938,6 +938,36 @@ TEST(WorkerSpare, WaitsHoweverLongTheTrackerIsSilentAndJoinsWhenItIsCalled) {
   EXPECT_EQ(w.plan(5), "install epoch 5\nsend Heartbeat 1 epoch 5 rounds 0\n");
 }
 
+// Nobody need be lost for that.
+TEST(WorkerSpare, InModeShrinkItIsToldThatItIsTakenInLater) {
+  WorkerMachine::Options options;
+  options.job = "j";
+  options.self = Incarnation(10);
+  options.join = test::join("w0", "h", 2, 2);
+  options.join.set_waits(true);
+  options.join.mutable_settings()->set_min_workers(1);
+  options.join_timeout_ms = 30'000;
+  WorkerMachine machine(std::move(options));
+  const auto get = [&](const wire::Envelope& e) {
+    std::vector<WorkerEffect> effects;
+    machine.on_message(e, TimeMs{0}, effects);
+    return render(effects, true);
+  };
+  std::vector<WorkerEffect> effects;
+  machine.start(TimeMs{0}, effects);
+  wire::Envelope welcome = from_tracker(10), called = from_tracker(10), finished = from_tracker(10);
+  welcome.mutable_welcome()->set_world_size(2);
+  welcome.mutable_welcome()->set_spare(true);
+  called.mutable_called()->set_epoch(3);
+  finished.mutable_refused()->set_code(static_cast<std::uint32_t>(Code::kFinished));
+  finished.mutable_refused()->set_reason("over");
+  EXPECT_EQ(get(welcome),
+            "log spare_waits: this worker waits until job j takes it in: when a checkpoint is committed, or in the "
+            "place of a worker that is lost\nwait as a spare, anew\n");
+  EXPECT_EQ(get(called), "log spare_called: this worker is called to come into job j\nlook, in epoch 3\n");
+  EXPECT_EQ(get(finished), "fail finished: job j is finished: this worker waited to come in, and was not needed\n");
+}
+
 TEST(WorkerSpare, WhoFindsNoPlaceForgetsWhatItsHostHolds) {
   WorkerScript w(false, 2, WorkerScript::Waits::kIfFull);
   EXPECT_EQ(w.start(), "send Join w0\n");
