@@ -108,11 +108,18 @@ std::string why_text(const json& job) {
          " or more, and lost after " + seconds(limits.at("round_timeout_ms").get<std::int64_t>()) + "\n";
 }
 
+// Those count as alive until the round timeout has passed.
+std::string silent_text(const json& job) {
+  const auto silent =
+      std::ranges::count_if(job.at("members"), [](const json& m) { return m.at("suspect").get<bool>(); });
+  return silent == 0 ? "" : " (" + std::to_string(silent) + " silent)";
+}
+
 std::string job_text(const json& job, bool why) {
   std::string out = "job " + printable(job.at("job").get<std::string>()) + ": " + job.at("state").get<std::string>() +
                     ", epoch " + std::to_string(job.at("epoch").get<std::uint64_t>()) + ", " +
                     std::to_string(job.at("alive").get<std::uint64_t>()) + " of " +
-                    plural(job.at("world_size").get<std::uint64_t>(), "worker") + " alive, " +
+                    plural(job.at("world_size").get<std::uint64_t>(), "worker") + " alive" + silent_text(job) + ", " +
                     plural(job.at("interrupts").get<std::uint64_t>(), "interrupt") + "\n";
   std::string spares;
   for (const json& s : job.at("spares")) {
@@ -141,12 +148,14 @@ std::string job_text(const json& job, bool why) {
     rows.push_back({rank.is_null() ? "-" : std::to_string(rank.get<std::int64_t>()), printable(worker),
                     m.at("absent").get<bool>()   ? "absent"
                     : !m.at("alive").get<bool>() ? "lost"
+                    : m.at("suspect").get<bool>()
+                        ? "silent for " + seconds(m.at("last_heard_ms_ago").get<std::int64_t>())
                     : m.at("draining").is_null() ? "alive"
                                                  : "drains",
                     seconds(m.at("last_heard_ms_ago").get<std::int64_t>()) + " ago",
                     std::to_string(m.at("rounds_finished").get<std::uint64_t>()),
                     bytes_text(m.at("bytes_moved").get<std::uint64_t>()),
-                    std::to_string(m.at("attempt").get<std::uint64_t>() + 1), work_of(m)});
+                    std::to_string(m.at("lives").get<std::uint64_t>()), work_of(m)});
   }
   return rows.size() > 1 ? out + aligned(rows) : out;
 }

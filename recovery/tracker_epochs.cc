@@ -476,7 +476,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   rank_by_incarnation_.clear();
   place_by_worker_.clear();
   free_places_.clear();
-  resized_ = false;
+  const bool other_world = std::exchange(resized_, false);
   members_.assign(n, Member());
   // The first plan's first life names the run.
   const std::uint64_t run = planned() ? plan_.run() : by_rank.front()->member.incarnation();
@@ -503,6 +503,9 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
     m.set_local_size(out.local_size[rank]);
     m.set_fresh(w != nullptr && !w->report);
     if (m.fresh()) m.set_since(epoch_.value);
+    // Of a world of another size other ranks are told.
+    if (!other_world && before.epoch() != 0) m.set_lives(before.members(static_cast<int>(rank)).lives());
+    if (m.fresh()) m.set_lives(m.lives() + 1);
     if (w != nullptr) members_[rank].attempt = w->attempt;
     if (w != nullptr && w->report) members_[rank].plan_epoch = Epoch(w->report->plan_epoch());
     rank_by_incarnation_[Incarnation(m.incarnation())] = rank;

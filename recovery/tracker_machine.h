@@ -163,6 +163,8 @@ class TrackerMachine {
     bool replaced = false;                   // it leaves because a spare takes its place
     bool excluded = false;                   // it leaves, and the job goes on without it
     bool absent = false;                     // the job goes on without it
+    bool suspect = false;                    // alive, as far as is known, and silent for longer than it usually is
+    std::uint32_t lives = 0;                 // that have had the rank, or are about to
   };
   struct SpareView {
     std::string worker_id, host_id;

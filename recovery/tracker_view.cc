@@ -100,6 +100,11 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
                          {},
                          false,
                          false});
+    const bool had = rank != kNoRank && has_places();
+    const auto index = static_cast<std::size_t>(rank.value);
+    v.members.back().lives = (had ? plan_.members(rank.value).lives() : 0) + (w.report ? 0 : 1);
+    // Who has joined says so again more seldom than others beat.
+    v.members.back().suspect = w.report && now - w.heard >= suspect_after_ms(v.limits, members_[index].longest_gap_ms);
   };
   for (std::size_t i = 0; i < members_.size(); ++i) {
     const Rank rank(static_cast<std::int32_t>(i));
@@ -119,7 +124,9 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
                          Incarnation(alive ? planned_member.incarnation() : 0), alive, now - m.heard, m.rounds_finished,
                          m.bytes_moved, m.attempt, m.rounds, m.activity, draining,
                          draining && leaves_ && !leaves_->spare.empty() && rank_of(leaves_->life) == i,
-                         draining && leaves_for_good(i), planned_member.absent()});
+                         draining && leaves_for_good(i), planned_member.absent(),
+                         alive && now - m.heard >= suspect_after_ms(v.limits, m.longest_gap_ms),
+                         planned_member.lives()});
   }
   for (const auto& [worker, w] : waiting_) {
     if (!has_places() || w.candidate) add_waiting(kNoRank, w);

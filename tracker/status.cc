@@ -88,9 +88,11 @@ ordered_json member_json(const TrackerMachine::MemberView& m) {
                        {"worker", m.worker_id},
                        {"host", m.host_id},
                        {"alive", m.alive},
+                       {"suspect", m.suspect},
                        {"absent", m.absent},
                        {"incarnation", hex(m.incarnation.value)},
                        {"attempt", m.attempt},
+                       {"lives", m.lives},
                        {"last_heard_ms_ago", m.last_heard_ms_ago},
                        {"rounds_finished", m.rounds_finished},
                        {"bytes_moved", m.bytes_moved},
@@ -250,8 +252,7 @@ std::string job_html(const JobStatus& job) {
   }
   for (const std::string& line : v.waits) html += "<p>" + escaped(line) + "</p>";
   if (v.members.empty()) return html;
-  html +=
-      "<table><tr><th>rank<th>worker<th>host<th>state<th>last heard<th>rounds<th>bytes<th>attempt<th>at work on</tr>";
+  html += "<table><tr><th>rank<th>worker<th>host<th>state<th>last heard<th>rounds<th>bytes<th>lives<th>at work on</tr>";
   for (const TrackerMachine::MemberView& m : v.members) {
     if (m.worker_id.empty()) {
       html += "<tr>" + cell(std::to_string(m.rank.value)) + "<td><td><td>vacant</td></tr>\n";
@@ -260,10 +261,11 @@ std::string job_html(const JobStatus& job) {
     html += "<tr>" + cell(m.rank == kNoRank ? "" : std::to_string(m.rank.value)) + cell(m.worker_id) + cell(m.host_id) +
             (m.absent     ? "<td class=bad>absent</td>"
              : !m.alive   ? "<td class=bad>lost</td>"
+             : m.suspect  ? "<td class=bad>silent</td>"
              : m.draining ? "<td>drains</td>"
                           : "<td>alive</td>") +
             cell(seconds_text(m.last_heard_ms_ago) + " ago") + cell(m.rounds_finished) + cell(m.bytes_moved) +
-            cell(m.attempt) + cell(waits_of(m)) + "</tr>\n";
+            cell(m.lives) + cell(waits_of(m)) + "</tr>\n";
   }
   return html + "</table>";
 }

@@ -33,7 +33,8 @@ tracker::Snapshot snapshot() {
   m.alive = true;
   m.rounds_finished = 41;
   m.bytes_moved = 20'480;
-  m.attempt = 2;
+  m.attempt = 7;
+  m.lives = 3;
   wire::CurrentRound round;
   round.set_version(4);
   round.set_sequence(17);
@@ -56,6 +57,15 @@ tracker::Snapshot snapshot() {
   job.view.verdicts = {{v, TimeMs{8000}}};
   s.jobs.push_back(job);
   return s;
+}
+
+TEST(StatusView, WhoIsSilentIsNotShownAsAlive) {
+  tracker::Snapshot s = snapshot();
+  s.jobs[0].view.members[0].suspect = true;
+  s.jobs[0].view.members[0].last_heard_ms_ago = 4200;
+  const std::string table = status_table(tracker::to_json(s), "").value();
+  EXPECT_THAT(table, HasSubstr("1 of 2 workers alive (1 silent), "));
+  EXPECT_THAT(table, HasSubstr("  0     w0      silent for 4.2 s  4.2 s ago  41 "));
 }
 
 TEST(StatusView, SaysWhy) {
