@@ -841,6 +841,10 @@ Status validate(const wire::LogGap& g) {
     *one.Add() = g.setup();
     if (Status s = validate_setups(one, 1, 0); !s.ok()) return s;
   }
+  if (g.has_checkpoint()) {
+    if (g.has_setup()) return bad("a set-up round is missing, and a checkpoint");
+    if (Status s = validate(g.checkpoint()); !s.ok()) return s;
+  }
   return text_is_printable("reason", g.reason(), limits::kMaxReasonBytes);
 }
 
@@ -972,6 +976,7 @@ Status validate(const wire::Interrupt& i) {
   if (Status s = member_epoch(i.epoch()); !s.ok()) return s;
   if (Status s = known_code(i.code()); !s.ok()) return s;
   if (i.reason().empty()) return bad("no reason");
+  if (i.ends_job() && i.resume()) return bad("it ends the job, and resumes");
   if (Status s = text_is_printable("reason", i.reason(), limits::kMaxReasonBytes); !s.ok()) return s;
   std::int64_t last = -1;
   for (const std::uint32_t rank : i.lost()) {

@@ -507,6 +507,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
     if (!other_world && before.epoch() != 0) m.set_lives(before.members(static_cast<int>(rank)).lives());
     if (m.fresh()) m.set_lives(m.lives() + 1);
     if (w != nullptr) members_[rank].attempt = w->attempt;
+    members_[rank].has_loaded = w != nullptr && has_loaded(*w);
     if (w != nullptr && w->report) members_[rank].plan_epoch = Epoch(w->report->plan_epoch());
     rank_by_incarnation_[Incarnation(m.incarnation())] = rank;
     place_by_worker_[m.worker_id()] = rank;
@@ -587,10 +588,10 @@ void TrackerMachine::announce(TimeMs now, Effects& effects) {
 void TrackerMachine::interrupt(Code code, const std::string& what, const std::vector<std::uint32_t>& lost, TimeMs now,
                                Effects& effects) {
   if (logged() && (code == Code::kPeerLost || code == Code::kCorrupt)) {
-    return end_epoch(code, what, lost, true, now, effects);
+    return end_epoch(code, what, lost, Ending::kResumes, now, effects);
   }
   if (logged()) return roll_back(code, what, now, effects);
-  end_epoch(code, what, lost, false, now, effects);
+  end_epoch(code, what, lost, Ending::kRollsBack, now, effects);
 }
 
 void TrackerMachine::roll_back(Code code, const std::string& what, TimeMs now, Effects& effects) {
@@ -598,18 +599,24 @@ void TrackerMachine::roll_back(Code code, const std::string& what, TimeMs now, E
   doubted_.clear();
   forget_what_leavers_say();
   if (code == Code::kDesync) forget_uncommitted_setups();
-  end_epoch(code, what, {}, false, now, effects);
+  end_epoch(code, what, {}, Ending::kRollsBack, now, effects);
 }
 
-void TrackerMachine::end_epoch(Code code, const std::string& what, const std::vector<std::uint32_t>& lost, bool resume,
-                               TimeMs now, Effects& effects) {
+void TrackerMachine::end_epoch(Code code, const std::string& what, const std::vector<std::uint32_t>& lost,
+                               Ending ending, TimeMs now, Effects& effects) {
   WARREN_CHECK(planned() && state_ != State::kFinished, "only a plan is interrupted");
   count(Transition::interrupted);
   ++interrupts_;
   epoch_ = epoch_.next();
   WARREN_CHECK(epoch_.value < kMaxEpoch, "epochs do not run out");
+  const bool resume = ending == Ending::kResumes;
   std::string next;
-  if (resume) {
+  if (ending == Ending::kEndsJob) {
+    next =
+        "; if what the workers had on disk still exists, start all of them again with it (data_dir); otherwise start "
+        "the job anew: under another name, or this one once it is free, by `warren forget --job=" +
+        options_.job + "`";
+  } else if (resume) {
     next = lost.empty() ? "; the ranks stop, connect again and go on"
            : shrinks()  ? "; the other ranks wait for it for " +
                              seconds(static_cast<std::int64_t>(settings_.grace_ms())) + " at most, and go on"
@@ -632,6 +639,7 @@ void TrackerMachine::end_epoch(Code code, const std::string& what, const std::ve
   interrupt_.set_reason(wire_text(reason + next));
   interrupt_.mutable_lost()->Add(lost.begin(), lost.end());
   interrupt_.set_resume(resume);
+  interrupt_.set_ends_job(ending == Ending::kEndsJob);
   last_interrupt_ = interrupt_.reason();
   state_ = State::kInterrupted;
   since_ = answered_ = interrupted_at_ = now;
@@ -644,9 +652,13 @@ void TrackerMachine::end_epoch(Code code, const std::string& what, const std::ve
   drop_all_votes();
   unannounced_ = members_.size();
   persist(effects);
-  log(code == Code::kDesync ? Severity::kError : Severity::kWarning, "interrupted",
-      "epoch " + std::to_string(plan_.epoch()) + " of job " + options_.job + " is over: " + interrupt_.reason(),
-      effects);
+  if (ending == Ending::kEndsJob) {
+    log(Severity::kError, "job_lost", "job " + options_.job + " cannot go on: " + interrupt_.reason(), effects);
+  } else {
+    log(code == Code::kDesync ? Severity::kError : Severity::kWarning, "interrupted",
+        "epoch " + std::to_string(plan_.epoch()) + " of job " + options_.job + " is over: " + interrupt_.reason(),
+        effects);
+  }
   for (std::size_t rank = 0; rank < members_.size(); ++rank) {
     Member& m = members_[rank];
     if (m.state == MemberState::kGone) continue;
@@ -716,6 +728,9 @@ void TrackerMachine::maybe_gather(TimeMs now, Effects& effects) {
   next_log_ = now + kWaitLogIntervalMs;
   arm(now + interval_ms());
   const std::string epoch = "epoch " + std::to_string(plan_.epoch()) + " of job " + options_.job;
+  if (lost()) {
+    return log(Severity::kInfo, "gathering", "all members of " + epoch + " have stopped; it cannot go on", effects);
+  }
   log(Severity::kInfo, "gathering",
       !logged() ? "no member of " + epoch + " runs any more; waiting for all workers to join again"
                 : "all members of " + epoch + " have stopped; " + std::to_string(waiting_.size()) + " of " +

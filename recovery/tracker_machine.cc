@@ -282,7 +282,10 @@ bool TrackerMachine::may_act(Incarnation who, const wire::Envelope& e, TimeMs no
   }
   if (!rank_of(who) && !e.has_join()) return false;
   // That is no decision about the job. (A member's new life would have the settings of its last one.)
-  if (e.has_join() && now >= begged_since_ + timeout_ms() && refuse_settings(who, e.join(), effects)) return false;
+  if (e.has_join() && now >= begged_since_ + timeout_ms() &&
+      (refuse_settings(who, e.join(), effects) || refuse_lost(who, e.join(), now, effects))) {
+    return false;
+  }
   if (ours) {
     // It waits, and hears that it does not wait for nothing.
     tell_heard(who, effects);
@@ -388,6 +391,7 @@ void TrackerMachine::on_join(Incarnation who, const wire::Join& join, TimeMs now
     return send_welcome(who, effects);
   }
   if (retired_.contains(who)) return refuse_stale(who, effects);
+  if (refuse_lost(who, join, now, effects)) return;
   if (settings_.world_size() == 0) {
     count(Transition::settings_taken);
     settings_ = copy_of(join.settings());
@@ -1068,6 +1072,8 @@ void TrackerMachine::send_refused(Incarnation who, Code code, const std::string&
 
 void TrackerMachine::refuse_stale(Incarnation who, Effects& effects) {
   count(Transition::stale_life);
+  // Where the word of it was lost, it is said again.
+  if (lost()) return refuse(who, Code::kUnavailable, interrupt_.reason(), effects);
   refuse(who, Code::kClosed,
          state_ == State::kFinished
              ? "job " + options_.job + " is finished"

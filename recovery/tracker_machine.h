@@ -48,6 +48,8 @@
 //    waited for the grace time, and takes in workers that wait once a version is committed. Ranks are absent from one
 //    timeline to the next: what is computed with other inputs has other names (I2, I6). It may also begin so
 //    (settings.elastic_start), with places that nobody has had.
+//  - Where the committed version is lost, the job is: nobody waits for what cannot come. All members hear it, and so do
+//    those who join later, until one of them holds something of the job, or its name is freed (tracker_lost.cc).
 //  - Who is preempted and is the last of its host may go on serving what the host has logged (tracker_servers.cc): its
 //    failure domain does not count as lost meanwhile, and nothing that is logged relies on it for longer than it takes
 //    to log it again elsewhere.
@@ -175,6 +177,7 @@ class TrackerMachine {
   };
   struct View {
     State state;
+    bool lost = false;  // the job cannot go on: `last_interrupt` says why, and what to do
     Epoch epoch;
     std::uint32_t world_size = 0, replicas = 0;
     std::uint32_t min_workers = 0;  // 0: the job waits for lost ranks
@@ -223,6 +226,7 @@ class TrackerMachine {
     TimeMs heard;
     TimeMs told;  // `rounds`
     std::uint32_t attempt = 0;
+    bool has_loaded = false;         // before this plan: it needs no checkpoint
     Epoch plan_epoch;                // of the plan that it had when it reported; 0: it is new
     std::size_t plan_bytes_out = 0;  // of the plan, sent and not heard to have arrived, in this interval:
     TimeMs plan_sent;
@@ -320,6 +324,14 @@ class TrackerMachine {
   void on_load(Incarnation who, Effects& effects);
   void on_vote(Incarnation who, const wire::Vote& vote, TimeMs now, Effects& effects);
   void on_log_gap(Incarnation who, const wire::LogGap& gap, TimeMs now, Effects& effects);
+
+  // Nothing to go on from (tracker_lost.cc).
+  void on_checkpoint_lost(std::size_t rank, const wire::LogGap& gap, TimeMs now, Effects& effects);
+  void lose_job(const std::string& what, TimeMs now, Effects& effects);
+  [[nodiscard]] bool lost() const { return interrupt_.ends_job(); }
+  // Whether this join was answered: the job is lost, and it brings nothing that might change that.
+  bool refuse_lost(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
+
   [[nodiscard]] bool knows_nothing() const;  // of any job
   // Whether `who` seems to be a member of a job that the journal does not hold.
   [[nodiscard]] bool is_stranger(Incarnation who, const wire::Envelope& envelope) const;
@@ -520,7 +532,9 @@ class TrackerMachine {
   void interrupt(Code code, const std::string& what, const std::vector<std::uint32_t>& lost, TimeMs now,
                  Effects& effects);
   void roll_back(Code code, const std::string& what, TimeMs now, Effects& effects);
-  void end_epoch(Code code, const std::string& what, const std::vector<std::uint32_t>& lost, bool resume, TimeMs now,
+  // What comes after it: its lives go on; all begin anew; nothing.
+  enum class Ending : std::uint8_t { kResumes, kRollsBack, kEndsJob };
+  void end_epoch(Code code, const std::string& what, const std::vector<std::uint32_t>& lost, Ending ending, TimeMs now,
                  Effects& effects);
   void catch_up(std::size_t rank, std::uint64_t epoch, TimeMs now, Effects& effects);
   void commit(TimeMs now, Effects& effects);

@@ -224,7 +224,8 @@ bool TrackerMachine::adopt_from_disks(TimeMs now, Effects& effects) {
           "; it goes on from what the disks of its workers know, in epoch " + std::to_string(epoch_.value) +
           " and from " + program_version(),
       effects);
-  end_epoch(Code::kPeerLost, "the tracker lost its journal, and no worker survived", {}, true, now, effects);
+  end_epoch(Code::kPeerLost, "the tracker lost its journal, and no worker survived", {}, Ending::kResumes, now,
+            effects);
   return true;
 }
 
@@ -249,7 +250,8 @@ void TrackerMachine::rebuild(TimeMs now, Effects& effects) {
   if (in_force) return;
   count(Transition::rebuilt_interrupted);
   epoch_ = Epoch(newest);
-  end_epoch(Code::kPeerLost, "the tracker lost its journal while the job was interrupted", {}, logged(), now, effects);
+  end_epoch(Code::kPeerLost, "the tracker lost its journal while the job was interrupted", {},
+            logged() ? Ending::kResumes : Ending::kRollsBack, now, effects);
 }
 
 }  // namespace warren

@@ -188,7 +188,7 @@ void TrackerMachine::rewire(const std::vector<Verdict>& found, TimeMs now, Effec
   if (change.size() > 1) text += " (and " + std::to_string(change.size() - 1) + " more links change)";
   rewired_ = std::move(change);
   no_rewire_before_ = now + replacement_pause_ms();
-  end_epoch(Code::kPeerLost, text, {}, true, now, effects);
+  end_epoch(Code::kPeerLost, text, {}, Ending::kResumes, now, effects);
 }
 
 void TrackerMachine::choose_detours(const wire::Plan& before, TimeMs now, Effects& effects) {

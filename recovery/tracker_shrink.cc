@@ -249,7 +249,7 @@ void TrackerMachine::take_in(TimeMs now, Effects& effects) {
             "worker " + ready->first + " comes in" +
                 (spares_.size() == 1 ? "" : " with " + std::to_string(spares_.size() - 1) + " more that wait") +
                 ", now that " + program_version() + " is committed",
-            {}, true, now, effects);
+            {}, Ending::kResumes, now, effects);
 }
 
 // The journal is older than a plan after which rounds have other names. What was decided since then nobody can tell.

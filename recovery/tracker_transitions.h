@@ -79,6 +79,11 @@ namespace warren {
   X(log_gap)                          \
   X(log_gap_of_inherited)             \
   X(log_gap_of_setup)                 \
+  X(job_lost)                         \
+  X(join_refused_lost)                \
+  X(lost_job_taken_up)                \
+  X(other_checkpoint_lost)            \
+  X(newcomer_cannot_load)             \
   X(load_answered)                    \
   X(vote_voided_by_load)              \
   X(vote_taken)                       \

@@ -89,7 +89,7 @@ void TrackerMachine::catch_up(std::size_t rank, std::uint64_t epoch, TimeMs now,
                            ": it is an older copy";
   const bool resume = interrupt_.epoch() == 0 || interrupt_.resume();
   epoch_ = Epoch(epoch);
-  if (resume) return end_epoch(Code::kPeerLost, what, {}, true, now, effects);
+  if (resume) return end_epoch(Code::kPeerLost, what, {}, Ending::kResumes, now, effects);
   roll_back(Code::kPeerLost, what, now, effects);
 }
 
@@ -347,6 +347,7 @@ void TrackerMachine::on_log_gap(Incarnation who, const wire::LogGap& g, TimeMs n
   count(Transition::log_gap);
   // Where something is computed again, what they hold of it would be another attempt's.
   while (!servers_.empty()) drop_server(servers_.begin()->first, "the log misses results all the same", effects);
+  if (g.has_checkpoint()) return on_checkpoint_lost(*rank, g, now, effects);
   if (g.has_setup()) {
     count(Transition::log_gap_of_setup);
     if (!survivors_setups_.contains({g.setup().group(), g.setup().name()}) && plan_.kept().empty() &&
@@ -362,7 +363,7 @@ void TrackerMachine::on_log_gap(Incarnation who, const wire::LogGap& g, TimeMs n
       return end_epoch(Code::kPeerLost,
                        name(*rank) + " misses a set-up round that only ranks which are gone have seen (" + g.reason() +
                            "); it is computed again",
-                       {}, true, now, effects);
+                       {}, Ending::kResumes, now, effects);
     }
     setups_.Clear();
   } else if (frontier_inherited_ && (plan_.kept().empty() || shrinks()) && !g.renumbers()) {
@@ -372,7 +373,7 @@ void TrackerMachine::on_log_gap(Incarnation who, const wire::LogGap& g, TimeMs n
     return end_epoch(Code::kPeerLost,
                      name(*rank) + " misses results that only ranks which are gone have seen (" + g.reason() +
                          "); they are computed again",
-                     {}, true, now, effects);
+                     {}, Ending::kResumes, now, effects);
   }
   // Where disks said that they hold it, what is left of it there must not meet what would be computed again.
   roll_back(Code::kPeerLost, name(*rank) + " misses results that the log does not hold any more: " + g.reason(), now,

@@ -14,6 +14,7 @@ constexpr std::size_t kMaxRetired = limits::retired_lives(limits::kMaxWorldSize)
 TrackerMachine::View TrackerMachine::view(TimeMs now) const {
   View v;
   v.state = state_;
+  v.lost = lost();
   v.epoch = epoch_;
   v.world_size = settings_.world_size();
   v.replicas = settings_.replicas();
@@ -24,7 +25,7 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
   v.detours.assign(plan_.detours().begin(), plan_.detours().end());
   v.orders.assign(plan_.orders().begin(), plan_.orders().end());
   v.votes = votes_.size();
-  if (state_ == State::kGathering) v.waiting_for = missing_workers();
+  if (state_ == State::kGathering && !lost()) v.waiting_for = missing_workers();
   for (std::size_t i = 0; i < members_.size() && v.waiting_for.size() < kMaxMissingNames; ++i) {
     if (members_[i].state != MemberState::kStopping) continue;
     v.waiting_for.push_back(plan_.members(static_cast<int>(i)).worker_id());

@@ -443,6 +443,10 @@ void WorkerMachine::send_log_gap(std::vector<WorkerEffect>& effects) {
   e.mutable_log_gap()->set_reason(log_gap_);
   if (setup_gap_) *e.mutable_log_gap()->mutable_setup() = *setup_gap_;
   e.mutable_log_gap()->set_renumbers(gap_renumbers_);
+  if (checkpoint_gap_) {
+    e.mutable_log_gap()->mutable_checkpoint()->set_version(checkpoint_gap_->version.value);
+    e.mutable_log_gap()->mutable_checkpoint()->set_timeline(checkpoint_gap_->timeline.value);
+  }
   effects.emplace_back(Send{std::move(e)});
 }
 
@@ -856,7 +860,12 @@ void WorkerMachine::on_log_gap(Epoch epoch, const Gap& gap, TimeMs now, std::vec
   log_gap_ = wire_text(gap.reason.empty() ? "no reason given" : gap.reason);
   setup_gap_ = gap.setup;
   gap_renumbers_ = gap.renumbers;
-  log(Severity::kError, "log_gap", log_gap_, effects);
+  checkpoint_gap_ = gap.checkpoint;
+  if (checkpoint_gap_) {
+    log(Severity::kError, "checkpoint_lost", log_gap_, effects);
+  } else {
+    log(Severity::kError, "log_gap", log_gap_, effects);
+  }
   send_log_gap(effects);
 }
 
@@ -881,11 +890,12 @@ void WorkerMachine::on_interrupt(const wire::Interrupt& interrupt, TimeMs now, s
   const Epoch epoch(interrupt.epoch());
   const Status said(static_cast<Code>(interrupt.code()), interrupt.reason());
   // With a log, what ends all lives without being the program's fault sends the job back to its newest checkpoint.
-  const bool rolled_back = !interrupt.resume() && options_.join.settings().replicas() != 0 &&
+  const bool rolled_back = !interrupt.resume() && !interrupt.ends_job() && options_.join.settings().replicas() != 0 &&
                            (said.code() == Code::kUnavailable || said.code() == Code::kPeerLost ||
                             said.code() == Code::kCorrupt || said.code() == Code::kTimeout);
   const Status why = rolled_back ? said.because_of_this(Code::kRolledBack, "job " + options_.job + " was rolled back")
-                                 : said.because_of_this("job " + options_.job + " was interrupted");
+                     : interrupt.ends_job() ? said.because_of_this("job " + options_.job + " cannot go on")
+                                            : said.because_of_this("job " + options_.job + " was interrupted");
   switch (state_) {
     case State::kJoining:
       // The plan that made this life a member has not arrived and will not: nothing runs that would have to be stopped.

@@ -174,6 +174,9 @@ class WorkerMachine {
     std::string reason;
     std::optional<wire::Setup> setup;  // it is a set-up round that was done
     bool renumbers = false;            // computed again, rounds might get other numbers than those that the log has
+    // It is no round, but the checkpoint that load() was to start from: nothing goes on without it. The tracker answers
+    // that, as any gap, by ending the epoch; or it refuses this life, where others need not load it.
+    std::optional<worker_effect::Loaded> checkpoint = {};
   };
   void on_log_gap(Epoch epoch, const Gap& gap, TimeMs now, std::vector<WorkerEffect>& effects);
   // The program called finalize (all its rounds are done), or gives up (destroy without finalize, with a reason).
@@ -310,6 +313,7 @@ class WorkerMachine {
   std::vector<wire::Setup> setups_;  // of the newest vote, whatever became of it
   std::string log_gap_;              // reported and not yet answered by an interrupt
   std::optional<wire::Setup> setup_gap_;
+  std::optional<worker_effect::Loaded> checkpoint_gap_;
   bool gap_renumbers_ = false;
   Version committed_;  // the newest that was told; 0: none
   Timeline committed_timeline_;

@@ -113,6 +113,11 @@ std::uint64_t of_program(Version version) {
   return version.value - 1;
 }
 
+// One that cannot go on gathers nobody.
+const char* state_of(const TrackerMachine::View& view) {
+  return view.lost ? "lost" : to_string(view.state);
+}
+
 // A job in many groups would fill the page: these are the first.
 constexpr std::size_t kPositionsShown = 64;
 
@@ -147,7 +152,7 @@ ordered_json job_json(const JobStatus& job) {
                       {"ranks", std::vector(o.ranks().begin(), o.ranks().end())}});
   }
   ordered_json json = {{"job", job.name},
-                       {"state", to_string(job.view.state)},
+                       {"state", state_of(job.view)},
                        {"epoch", job.view.epoch.value},
                        {"world_size", job.view.world_size},
                        {"alive", members_alive(job.view)},
@@ -239,7 +244,7 @@ std::string recovery_text(const TrackerMachine::View& v) {
 
 std::string job_html(const JobStatus& job) {
   const TrackerMachine::View& v = job.view;
-  std::string html = "<h2>" + escaped(job.name) + "</h2><p>" + to_string(v.state) + ", epoch " +
+  std::string html = "<h2>" + escaped(job.name) + "</h2><p>" + state_of(v) + ", epoch " +
                      std::to_string(v.epoch.value) + ", " + std::to_string(members_alive(v)) + " of " +
                      std::to_string(v.world_size) + " workers alive, " + std::to_string(v.interrupts) + " interrupts" +
                      (v.spares.empty() ? "" : ", " + std::to_string(v.spares.size()) + " spares wait") +

@@ -395,10 +395,10 @@ void Checkpoints::advance() {
 void Checkpoints::take_loaded(Replayer::Done done) {
   const auto self = static_cast<std::uint32_t>(engine_.plan().self.value);
   if (!done.status.ok()) {
-    return end_load(done.status.because_of_this(
-        (global_here_ ? "the local state of rank " + std::to_string(self) + " in " : "") + name_of(source_->version) +
-        " is committed and cannot be loaded; its copies are lost: give the hosts or disks that held them back, or "
-        "start a job of another name"));
+    return end_load(
+        done.status.because_of_this((global_here_ ? "the local state of rank " + std::to_string(self) + " in " : "") +
+                                    name_of(source_->version) + " is committed and cannot be loaded" +
+                                    (done.status.code() == Code::kUnavailable ? "; its copies are lost" : "")));
   }
   // This host's share of it.
   const Known loaded{source_->version, source_->timeline, done.bytes.size(), has_local(*done.info),

@@ -543,6 +543,8 @@ WorkerMachine::Standing Session::stop(const worker_effect::StopDataPath& what) {
     spill_until_.reset();
   } else {
     engine_.stop(what.why);
+    // Who waits sees that it has stopped, and asks why, before failed() comes.
+    if (failed_.ok()) failed_ = what.why;
   }
   wake(caller_wake_);
   wake(engine_wake_);
@@ -1509,18 +1511,36 @@ Result<Session::State> Session::load() {
     if (!status.ok()) return status;
     return State{};
   }
-  control_->load();
   std::optional<Result<State>> result;
-  waits_for_ = "load_checkpoint waits for the tracker to say where the program starts, or for the copies of its state";
-  drive(lock, [&] {
-    if (!result) result = checkpoints_->loaded();
-    return result || engine_.stopped();
-  });
-  if (result && result->status().code() == Code::kUnavailable && mirror_) load_from_mirror(lock, result);
-  waits_for_.clear();
-  if (!result) return gone();
+  do {
+    control_->load();
+    result.reset();
+    waits_for_ =
+        "load_checkpoint waits for the tracker to say where the program starts, or for the copies of its state";
+    drive(lock, [&] {
+      if (!result) result = checkpoints_->loaded();
+      return result || engine_.stopped();
+    });
+    if (result && result->status().code() == Code::kUnavailable && mirror_) load_from_mirror(lock, result);
+    waits_for_.clear();
+  } while (result && result->status().code() == Code::kUnavailable && await_verdict(lock, result->status()));
+  if (!result || (!result->ok() && engine_.stopped())) return gone();
   if (result->status().code() == Code::kDesync) control_->round_failed(transport_.epoch(), result->status());
   return std::move(*result);
+}
+
+// Nobody has it, and without it nobody else goes on either: the tracker says so to all. Whether there is something to
+// be loaded now: another epoch has begun instead.
+bool Session::await_verdict(std::unique_lock<std::mutex>& lock, const Status& lost) {
+  const Epoch epoch = transport_.epoch();
+  WorkerMachine::Gap gap;
+  gap.reason = lost.describe();
+  gap.checkpoint = load_from_;
+  control_->log_gap(epoch, std::move(gap));
+  waits_for_ = "load_checkpoint waits for the tracker to say what becomes of the job: " + lost.describe();
+  drive(lock, [&] { return engine_.stopped() || transport_.epoch() != epoch; });
+  waits_for_.clear();
+  return !engine_.stopped();
 }
 
 // The log has lost it.

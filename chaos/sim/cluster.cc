@@ -203,6 +203,7 @@ class Cluster {
     std::string worker_id, host_id, domain_id;
     bool begins_as_spare = false;
     bool spare = false, started = false, done = false, absent = false;
+    bool heard_lost = false;  // one of its lives was told that the job cannot go on
     std::optional<std::size_t> life;
     std::uint32_t attempt = 0;
     std::uint64_t starts_due = 0;  // counts requests, so that only the last one starts a life
@@ -300,6 +301,7 @@ class Cluster {
   void end_twin();
   void reconnect_with_twin();
   void become_live();
+  [[nodiscard]] bool all_know_it_is_lost();
   [[nodiscard]] bool over() const;
   [[nodiscard]] std::string unfinished() const;
   [[nodiscard]] std::string describe_setting() const;
@@ -356,6 +358,7 @@ class Cluster {
   bool live_ = false;
   Micros live_since_us_ = 0;
   std::optional<Micros> finished_at_us_;
+  std::optional<Micros> lost_at_us_;  // a life has found that what it would load is lost
 };
 
 void Cluster::make_slots() {
@@ -1069,6 +1072,8 @@ void Cluster::strike_again() {
 void Cluster::on_end(std::size_t slot, std::size_t life, SimWorker::End end, const Status& why) {
   Slot& s = slots_[slot];
   if (s.life != life) return;  // nobody's any more
+  s.heard_lost =
+      s.heard_lost || (lost_at_us_ && why.describe().find("what it would go on from is lost") != std::string::npos);
   if (end == SimWorker::End::kFinished || judge_.finished()) {
     s.done = true;
     return;
@@ -1368,6 +1373,17 @@ void Cluster::become_live() {
   }
 }
 
+// A life has found that the checkpoint is lost: no worker waits for the others for ever (I7), be it there already or
+// come later. Nothing else is judged of such a job.
+bool Cluster::all_know_it_is_lost() {
+  if (!lost_at_us_) {
+    lost_at_us_ = world_.now_us();
+    world_.stop_judging();
+    if (!live_) become_live();
+  }
+  return std::ranges::all_of(slots_, [](const Slot& s) { return s.heard_lost; });
+}
+
 bool Cluster::over() const {
   return judge_.finished() && std::none_of(lives_.begin(), lives_.end(), [](const auto& l) { return l->alive(); });
 }
@@ -1438,6 +1454,14 @@ SimOutcome Cluster::run() {
   const Micros after_end_us = (2 * timeout_ms() + 1000) * 1000;
   const Micros most_us = (60'000 + 2 * setting_.join_timeout_ms + 100 * timeout_ms()) * 1000;
   while (world_.step()) {
+    // Where it may, the job goes on without who cannot load.
+    if (judge_.load_has_failed() && !shrinks()) {
+      if (all_know_it_is_lost()) break;
+      if (world_.now_us() - *lost_at_us_ <= most_us) continue;
+      world_.fail("I7",
+                  "a checkpoint is lost, and " + std::to_string(most_us / 1'000'000) + " s later " + unfinished());
+      break;
+    }
     if (judge_.plan().epoch() != counted_epoch_ && setting_.job.replicas() > 0) {
       counted_epoch_ = judge_.plan().epoch();
       least_copies_ = std::min(least_copies_, least_copies());
@@ -1466,6 +1490,8 @@ SimOutcome Cluster::run() {
   }
   if (!world_.failed() && !over() && !judge_.lost_for_good())
     world_.violated("I7", "nothing more happens, and " + unfinished());
+  if (!world_.failed() && lost_at_us_ && !all_know_it_is_lost())
+    world_.fail("I7", "a checkpoint is lost, nothing more happens, and " + unfinished());
 
   SimOutcome out;
   out.verdict = world_.verdict();

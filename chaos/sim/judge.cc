@@ -756,7 +756,7 @@ void Judge::load_failed(const std::string& who, const Status& why) {
   if (world_.keeps_transcript()) world_.tell(who + ": " + why.describe());
   if (why.code() == Code::kDesync && rollback_excused_) return;
   if (!loss_excused_ || mirror_serves_) return world_.violated("I5", who + " cannot load: " + why.describe());
-  lost_for_good_ = true;
+  lost_for_good_ = load_failed_ = true;
 }
 
 void Judge::memory_lost(const std::string& host) {

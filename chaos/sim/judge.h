@@ -102,6 +102,8 @@ class Judge {
   [[nodiscard]] bool loss_excused() const { return loss_excused_; }
   // A committed checkpoint was lost, and may have been.
   [[nodiscard]] bool lost_for_good() const { return lost_for_good_; }
+  // And a life has found so, which the others do not know yet.
+  [[nodiscard]] bool load_has_failed() const { return load_failed_; }
   [[nodiscard]] std::uint64_t commits() const { return commits_; }
   [[nodiscard]] std::uint64_t rollbacks() const { return rollbacks_; }
   // That plans took from disks after no life had survived.
@@ -219,7 +221,7 @@ class Judge {
   bool mirror_serves_ = false;  // what is committed is in the mirror
   std::uint64_t from_mirror_ = 0;
   Epoch gap_in_;
-  bool rollback_excused_ = false, loss_excused_ = false, lost_for_good_ = false;
+  bool rollback_excused_ = false, loss_excused_ = false, lost_for_good_ = false, load_failed_ = false;
   std::uint64_t commits_ = 0, rollbacks_ = 0, kept_rounds_ = 0, spills_ = 0, met_ = 0, unmet_ = 0;
   std::uint64_t followed_ = 0, loaded_followed_ = 0;
   std::uint64_t stragglers_named_ = 0, replaced_ = 0;

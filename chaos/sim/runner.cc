@@ -39,40 +39,27 @@ void add_to(std::vector<std::uint64_t>& sum, const std::vector<std::uint64_t>& m
 // their ranks seldom between two checkpoints, and who is slow in a run on purpose neither recovers nor loses the word
 // that it is to leave; slow links that are gone around are in tests/chaos/sim_stragglers_test.cc; a tracker seldom
 // loses its journal, or hears an older word, while somebody serves (sim_drain_test.cc, tracker_servers_test.cc); what a
-// tracker tells a spare to follow goes over one connection, in order, so nothing stale is heard there.
-constexpr std::string_view kOutOfReach[] = {"tracker.reports_too_large",
-                                            "tracker.commit_desync",
-                                            "tracker.finalizing_left",
-                                            "worker.log_gap_repeated",
-                                            "tracker.survivors_interrupted",
-                                            "tracker.frontier_torn",
-                                            "worker.ended_suspended",
-                                            "tracker.vote_voided_by_load",
-                                            "tracker.epoch_ahead",
-                                            "tracker.held_too_large",
-                                            "tracker.disks_ignored",
-                                            "tracker.commit_learned",
-                                            "tracker.promises_logged",
-                                            "tracker.resized",
-                                            "tracker.resize_waits",
-                                            "tracker.resize_undone",
-                                            "tracker.replace_withdrawn",
-                                            "worker.leave_request_repeated",
-                                            "worker.leave_request_stale",
-                                            "tracker.too_many_absences",
-                                            "tracker.timeline_ahead",
-                                            "tracker.rewired",
-                                            "tracker.rewire_undone",
-                                            "tracker.rewire_obstructed",
-                                            "tracker.detour_dropped",
-                                            "tracker.detour_broken",
-                                            "tracker.exclude_asked",
-                                            "tracker.excluded",
-                                            "tracker.server_unknown",
-                                            "tracker.server_out_of_turn",
-                                            "tracker.replaced_waits",
-                                            "tracker.reordered",
-                                            "worker.follow_stale"};
+// tracker tells a spare to follow goes over one connection, in order, so nothing stale is heard there; a checkpoint
+// that cannot be loaded is the newest, unless a journal is an older copy, and in mode shrink those who hold it seldom
+// die while others, who have loaded, live.
+constexpr std::string_view kOutOfReach[] = {"tracker.reports_too_large",     "tracker.commit_desync",
+                                            "tracker.finalizing_left",       "worker.log_gap_repeated",
+                                            "tracker.survivors_interrupted", "tracker.frontier_torn",
+                                            "worker.ended_suspended",        "tracker.vote_voided_by_load",
+                                            "tracker.epoch_ahead",           "tracker.held_too_large",
+                                            "tracker.disks_ignored",         "tracker.commit_learned",
+                                            "tracker.promises_logged",       "tracker.resized",
+                                            "tracker.resize_waits",          "tracker.resize_undone",
+                                            "tracker.replace_withdrawn",     "worker.leave_request_repeated",
+                                            "worker.leave_request_stale",    "tracker.too_many_absences",
+                                            "tracker.timeline_ahead",        "tracker.rewired",
+                                            "tracker.rewire_undone",         "tracker.rewire_obstructed",
+                                            "tracker.detour_dropped",        "tracker.detour_broken",
+                                            "tracker.exclude_asked",         "tracker.excluded",
+                                            "tracker.server_unknown",        "tracker.server_out_of_turn",
+                                            "tracker.replaced_waits",        "tracker.reordered",
+                                            "worker.follow_stale",           "tracker.other_checkpoint_lost",
+                                            "tracker.newcomer_cannot_load"};
 
 void name_unhit(const char* machine, std::span<const char* const> names, const std::vector<std::uint64_t>& counts,
                 std::vector<std::string>& out) {

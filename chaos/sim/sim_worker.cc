@@ -1095,15 +1095,31 @@ bool SimWorker::load() {
     begin_from({});
     return true;
   }
+  if (told_lost_ && *told_lost_ != transport_.epoch()) {
+    told_lost_.reset();
+    loading_ = false;
+  }
   if (!loading_) {
     loading_ = true;
     post([this](auto& effects) { machine_.load(world_.now(), effects); });
     return false;
   }
-  if (engine_.stopped()) return false;
+  if (engine_.stopped() || told_lost_) return false;
   auto result = checkpoints_->loaded();
   if (!result) return false;
   if (result->status().code() == Code::kUnavailable && options_.mirror != nullptr) load_from_mirror(result);
+  if (result->status().code() == Code::kUnavailable) {
+    const Status why = result->status();
+    judge_.load_failed(describe(), why);
+    told_lost_ = transport_.epoch();
+    post([this, epoch = *told_lost_, why](auto& effects) {
+      WorkerMachine::Gap gap;
+      gap.reason = why.describe();
+      gap.checkpoint = load_from_;
+      machine_.on_log_gap(epoch, gap, world_.now(), effects);
+    });
+    return false;
+  }
   loading_ = false;
   if (!result->ok()) {
     const Status why = result->status();

@@ -238,6 +238,7 @@ class SimWorker final : private SimTransport::Owner {
   wire::Known known_;
   std::uint64_t mirrored_ = 0;  // counts commits, so that only the newest is written
   worker_effect::Loaded load_from_;
+  std::optional<Epoch> told_lost_;  // that it cannot be loaded: what becomes of the job is up to the tracker
   std::optional<worker::Recall> recall_;
   std::optional<worker::Checkpoints> checkpoints_;
   std::unique_ptr<HostLogReader> served_;

@@ -63,6 +63,10 @@ void World::tell(const std::string& text) {
 }
 
 void World::violated(std::string_view invariant, const std::string& how) {
+  if (judged_) fail(invariant, how);
+}
+
+void World::fail(std::string_view invariant, const std::string& how) {
   if (failed()) return;
   verdict_ = std::string(invariant) + ": " + how;
   if (keep_transcript_) tell("VIOLATED " + verdict_);

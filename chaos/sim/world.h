@@ -79,6 +79,9 @@ class World {
 
   // An invariant is broken: the run ends after this event. The first one counts.
   void violated(std::string_view invariant, const std::string& how);
+  // From here on violated() means nothing; fail() still does.
+  void stop_judging() { judged_ = false; }
+  void fail(std::string_view invariant, const std::string& how);
   [[nodiscard]] bool failed() const { return !verdict_.empty(); }
   [[nodiscard]] const std::string& verdict() const { return verdict_; }
 
@@ -101,7 +104,7 @@ class World {
   FaultPlan faults_;
   Mutant mutant_;
   bool keep_transcript_;
-  bool calm_ = false;
+  bool calm_ = false, judged_ = true;
   Micros now_us_ = 0;
   std::uint64_t order_ = 0, events_ = 0;
   std::vector<Event> queue_;  // a heap

@@ -68,6 +68,13 @@ TEST(StatusView, WhoIsSilentIsNotShownAsAlive) {
   EXPECT_THAT(table, HasSubstr("  0     w0      silent for 4.2 s  4.2 s ago  41 "));
 }
 
+TEST(StatusView, AJobThatCannotGoOnIsLost) {
+  tracker::Snapshot s = snapshot();
+  s.jobs[0].view.state = TrackerMachine::State::kGathering;
+  s.jobs[0].view.lost = true;
+  EXPECT_THAT(status_table(tracker::to_json(s), "").value(), HasSubstr("job digits: lost, epoch 7, "));
+}
+
 TEST(StatusView, SaysWhy) {
   const auto r = status_table(tracker::to_json(snapshot()), "", true);
   ASSERT_TRUE(r.ok()) << r.status().describe();

@@ -4,6 +4,8 @@
 #include <exception>
 #include <functional>
 #include <future>
+#include <latch>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -62,6 +64,44 @@ TEST(Lives, WhoFinalizesSendsMessagesAgain) {
     comm.finalize();
   };
   run_both(sender, receiver);
+}
+
+// As where workers were started by hand: nobody keeps their logs open, and all of them have ended.
+TEST(Lives, WhereAllCopiesAreLostEveryRankHearsThatTheJobCannotGoOn) {
+  Cluster cluster;
+  std::latch committed(2);
+  const auto first = cluster.run(
+      2,
+      [&](Communicator& comm) {
+        (void)comm.load_checkpoint();
+        for (int version = 1; version <= 2; ++version) comm.checkpoint(comm.allreduce(std::vector<int>(1000, version)));
+        committed.arrive_and_wait();
+      },
+      apart, false);
+  for (const auto& error : first) EXPECT_FALSE(error.has_value()) << error->what();
+  const auto expect_lost = [](const std::vector<std::optional<Error>>& errors, const std::string& says) {
+    for (const auto& error : errors) {
+      ASSERT_TRUE(error.has_value());
+      EXPECT_EQ(error->code(), ErrorCode::unavailable) << error->what();
+      for (const std::string& part : {says, std::string("what it would go on from is lost, as rank "),
+                                      std::string("its copies are lost"), std::string("`warren forget --job=job`")}) {
+        EXPECT_NE(std::string(error->what()).find(part), std::string::npos) << error->what();
+      }
+    }
+  };
+  // Of the states some may be on one rank's host and some on the other's: whoever finds out first, both hear it.
+  expect_lost(cluster.run(
+                  2, [](Communicator& comm) { (void)comm.load_checkpoint(); }, apart, false),
+              "job job cannot go on");
+  // And so does one that comes later, alone.
+  expect_lost(cluster.run(
+                  1, [](Communicator&) {},
+                  [](int rank, Options& o) {
+                    apart(rank, o);
+                    o.world_size = 2;
+                  },
+                  false),
+              "cannot join job job: the tracker at ");
 }
 
 TEST(Lives, ACallbackIsCalledWhenItsResultWasFetched) {

@@ -155,6 +155,11 @@ void envelopes() {
     e.mutable_log_gap()->set_epoch(3);
     e.mutable_log_gap()->set_reason("nobody holds it");
   });
+  put("checkpoint_lost", [](Envelope& e) {
+    e.mutable_log_gap()->set_epoch(3);
+    e.mutable_log_gap()->set_reason("its copies are lost");
+    e.mutable_log_gap()->mutable_checkpoint()->set_version(2);
+  });
   put("known", [](Envelope& e) {
     e.mutable_known()->set_epoch(4);
     e.mutable_known()->set_plan_epoch(3);
@@ -237,6 +242,12 @@ void envelopes() {
     e.mutable_interrupt()->set_reason("rank 1 is gone");
     e.mutable_interrupt()->add_lost(1);
     e.mutable_interrupt()->set_resume(true);
+  });
+  put("interrupt_that_ends_the_job", [](Envelope& e) {
+    e.mutable_interrupt()->set_epoch(4);
+    e.mutable_interrupt()->set_code(2);
+    e.mutable_interrupt()->set_reason("what it would go on from is lost");
+    e.mutable_interrupt()->set_ends_job(true);
   });
   put("finished", [](Envelope& e) { e.mutable_finished()->set_epoch(3); });
   put("heartbeat_reply", [](Envelope& e) { e.mutable_heartbeat_reply()->set_beat(5); });

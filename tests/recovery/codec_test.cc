@@ -189,6 +189,8 @@ std::vector<wire::Envelope> one_of_each(Side side) {
     *add().mutable_log_gap() = log_gap();
     *add().mutable_known() = known();
     *add().mutable_join() = join("w0", "h", 4, 2);
+    *add().mutable_log_gap() = log_gap();
+    *all.back().mutable_log_gap()->mutable_checkpoint() = committed();
   } else {
     *add().mutable_welcome() = welcome();
     *add().mutable_refused() = refused();
@@ -237,7 +239,7 @@ TEST(Codec, EnvelopesAreRefusedWithAReason) {
   wire::Envelope e = good;
   e.set_protocol(1);
   EXPECT_EQ(refusal(e, Side::kWorker),
-            "refused: protocol version 1, this build speaks 10: use one version of Warren for the whole job");
+            "refused: protocol version 1, this build speaks 11: use one version of Warren for the whole job");
   e = good;
   e.set_sender(0);
   EXPECT_EQ(refusal(e, Side::kWorker), "corrupt: message refused: no sender");
@@ -697,6 +699,14 @@ TEST(Codec, LoadsCommitsAndGaps) {
   EXPECT_NE(after(log_gap(), [](auto& g) { g.mutable_setup()->set_name(kSetupBit | 7); }).find("it is not done"),
             std::string::npos);
   EXPECT_EQ(after(log_gap(), [](auto& g) { g.set_reason("a\rb"); }), "reason has an unprintable byte at 1");
+  EXPECT_EQ(after(log_gap(), [](auto& g) { g.mutable_checkpoint()->set_version(1); }),
+            "committed version 1 is outside 2 to 4611686018427387904");
+  EXPECT_EQ(after(log_gap(),
+                  [](auto& g) {
+                    *g.mutable_checkpoint() = committed();
+                    *g.mutable_setup() = setup(0, 1, true);
+                  }),
+            "a set-up round is missing, and a checkpoint");
   EXPECT_EQ(after(loaded(), [](auto& l) { l.set_version(1); }),
             "committed version 1 is outside 2 to 4611686018427387904");
   EXPECT_EQ(after(loaded(), [](auto& l) { l.set_committed(false); }), "a version, and it is not committed");
@@ -1021,6 +1031,12 @@ TEST(Codec, WhatTheTrackerSays) {
   EXPECT_EQ(after(interrupt(), [](auto& i) { i.clear_reason(); }), "no reason");
   EXPECT_EQ(after(interrupt(), [](auto& i) { i.set_reason("\r"); }), "reason has an unprintable byte at 0");
   EXPECT_EQ(after(interrupt(), [](auto& i) { i.add_lost(3); }), "lost ranks are not in rising order");
+  EXPECT_EQ(after(interrupt(),
+                  [](auto& i) {
+                    i.set_resume(true);
+                    i.set_ends_job(true);
+                  }),
+            "it ends the job, and resumes");
   EXPECT_EQ(after(interrupt(), [](auto& i) { i.add_lost(99999); }), "lost rank 99999 is outside 0 to 16383");
   EXPECT_EQ(after(finished(), [](auto& f) { f.set_epoch(0); }), "epoch 0 is outside 1 to 4611686018427387904");
 }

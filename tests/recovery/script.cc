@@ -278,8 +278,10 @@ std::string render(const wire::Envelope& e) {
       return text;
     }
     case wire::Envelope::kInterrupt:
-      return (e.interrupt().resume() ? "Pause epoch " : "Interrupt epoch ") + n(e.interrupt().epoch()) + " code " +
-             n(e.interrupt().code()) +
+      return (e.interrupt().resume()     ? "Pause epoch "
+              : e.interrupt().ends_job() ? "End epoch "
+                                         : "Interrupt epoch ") +
+             n(e.interrupt().epoch()) + " code " + n(e.interrupt().code()) +
              (e.interrupt().lost_size() == 0 ? "" : " lost " + join_words(e.interrupt().lost())) + ": " +
              e.interrupt().reason();
     case wire::Envelope::kFinished: return "Finished epoch " + n(e.finished().epoch());
@@ -302,7 +304,12 @@ std::string render(const wire::Envelope& e) {
       for (const wire::Setup& s : e.vote().setups()) text += " " + render(s);
       return text;
     }
-    case wire::Envelope::kLogGap: return "LogGap epoch " + n(e.log_gap().epoch()) + ": " + e.log_gap().reason();
+    case wire::Envelope::kLogGap:
+      return "LogGap epoch " + n(e.log_gap().epoch()) +
+             (e.log_gap().has_checkpoint() ? " checkpoint " + n(e.log_gap().checkpoint().version()) + " of timeline " +
+                                                 n(e.log_gap().checkpoint().timeline())
+                                           : "") +
+             ": " + e.log_gap().reason();
     case wire::Envelope::kKnown:
       return "Known epoch " + n(e.known().epoch()) + " plan " + n(e.known().plan_epoch()) +
              (e.known().has_plan() ? " with it" : "") +
@@ -326,9 +333,10 @@ std::string render(const std::vector<TrackerEffect>& effects, bool logs) {
       wire::JobRecord r;
       EXPECT_TRUE(r.ParseFromString(p->bytes));
       text += "persist epoch " + std::to_string(r.epoch()) +
-              (r.finished()        ? " finished"
-               : r.has_interrupt() ? (r.interrupt().resume() ? " paused" : " interrupted")
-                                   : " running") +
+              (r.finished()               ? " finished"
+               : r.interrupt().ends_job() ? " lost"
+               : r.has_interrupt()        ? (r.interrupt().resume() ? " paused" : " interrupted")
+                                          : " running") +
               (r.finalized_size() == 0 ? "" : " finalized " + join_words(r.finalized())) +
               (r.timeline() == 0 ? "" : " timeline " + std::to_string(r.timeline())) +
               (r.committed() ? " committed " + std::to_string(r.committed_version()) : "") + "\n";
@@ -563,6 +571,16 @@ std::string TrackerScript::log_gap(std::uint64_t life, std::uint64_t epoch, cons
   e.mutable_log_gap()->set_epoch(epoch);
   e.mutable_log_gap()->set_reason(reason);
   if (setup) *e.mutable_log_gap()->mutable_setup() = *setup;
+  return send(std::move(e));
+}
+
+std::string TrackerScript::checkpoint_lost(std::uint64_t life, std::uint64_t epoch, std::uint64_t version,
+                                           std::uint32_t timeline) {
+  wire::Envelope e = promised(life);
+  e.mutable_log_gap()->set_epoch(epoch);
+  e.mutable_log_gap()->set_reason("its copies are lost");
+  e.mutable_log_gap()->mutable_checkpoint()->set_version(version);
+  e.mutable_log_gap()->mutable_checkpoint()->set_timeline(timeline);
   return send(std::move(e));
 }
 

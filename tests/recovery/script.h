@@ -93,6 +93,9 @@ class TrackerScript {
                    std::uint32_t timeline = 0, const std::vector<wire::Setup>& setups = {});
   std::string log_gap(std::uint64_t life, std::uint64_t epoch,
                       const std::string& reason = "round 0.3 is held by nobody", std::optional<wire::Setup> setup = {});
+  // It cannot load this one: no host holds it.
+  std::string checkpoint_lost(std::uint64_t life, std::uint64_t epoch, std::uint64_t version,
+                              std::uint32_t timeline = 0);
   std::string round_failed(std::uint64_t life, std::uint64_t epoch, Code code, const std::string& reason);
   // Time passes; the machine is called at each of its deadlines. `while_alive` sends heartbeats of these lives.
   std::string pass(std::int64_t ms);

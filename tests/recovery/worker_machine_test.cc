@@ -130,6 +130,14 @@ class WorkerScript {
     e.mutable_interrupt()->set_reason("rank 1 is gone");
     return get(e);
   }
+  std::string lost(std::uint64_t epoch) {
+    wire::Envelope e = from_tracker(10);
+    e.mutable_interrupt()->set_ends_job(true);
+    e.mutable_interrupt()->set_epoch(epoch);
+    e.mutable_interrupt()->set_code(static_cast<std::uint32_t>(Code::kUnavailable));
+    e.mutable_interrupt()->set_reason("its checkpoint is lost");
+    return get(e);
+  }
   std::string refused(Code code = Code::kClosed, bool fenced = false) {
     wire::Envelope e = from_tracker(10);
     e.mutable_refused()->set_code(static_cast<std::uint32_t>(code));
@@ -184,6 +192,12 @@ class WorkerScript {
     return run([&](auto& effects) {
       machine_->on_log_gap(Epoch(epoch), {"round 1.3 is held by nobody", {}}, now(), effects);
     });
+  }
+  std::string checkpoint_lost(std::uint64_t epoch) {
+    WorkerMachine::Gap gap;
+    gap.reason = "nobody holds it";
+    gap.checkpoint = worker_effect::Loaded{true, Version(2), Timeline(1)};
+    return run([&](auto& effects) { machine_->on_log_gap(Epoch(epoch), gap, now(), effects); });
   }
   std::string loaded(std::uint64_t version) {
     wire::Envelope e = from_tracker(10);
@@ -730,6 +744,35 @@ TEST(Worker, WhoWaitsForALostRankSaysForWhomAndSinceWhen) {
   (void)w.pass(9000);
   (void)w.welcome(1);
   EXPECT_EQ(w.pass(1000).find("elsewhere"), std::string::npos);
+}
+
+TEST(Worker, AJobThatCannotGoOnIsNoRollback) {
+  WorkerScript w(false, 2);
+  w.member();
+  EXPECT_EQ(w.lost(2), "stop before epoch 2: job j cannot go on: its checkpoint is lost\n");
+  EXPECT_EQ(w.on_stopped(2), "send Stopped epoch 2\nfail unavailable: job j cannot go on: its checkpoint is lost\n");
+  // Whatever it does.
+  WorkerScript joining(false, 2);
+  (void)joining.start();
+  const std::string ended = "send Stopped epoch 2\nfail unavailable: job j cannot go on: its checkpoint is lost\n";
+  EXPECT_EQ(joining.lost(2), ended);
+  WorkerScript suspended(false, 2);
+  suspended.member();
+  (void)suspended.interrupt(2, true);
+  (void)suspended.on_stopped(2);
+  EXPECT_EQ(suspended.lost(2), ended);
+}
+
+TEST(Worker, ACheckpointThatCannotBeLoadedIsReportedUntilTheInterruptComes) {
+  WorkerScript w(false, 2);
+  w.member();
+  EXPECT_EQ(w.checkpoint_lost(1), "send LogGap epoch 1 checkpoint 2 of timeline 1: nobody holds it\n");
+  EXPECT_EQ(w.pass(1000),
+            "send Heartbeat 2 epoch 1 rounds 0\nsend LogGap epoch 1 checkpoint 2 of timeline 1: nobody holds it\n");
+  // A tracker that is gone ends the wait, too.
+  const std::string text = w.pass(30'000);
+  EXPECT_NE(text.find("job j cannot go on, and the tracker at 10.0.0.9:9100 has not answered for"), std::string::npos)
+      << text;
 }
 
 TEST(Worker, ATrackerThatHasLostItsJournalIsToldWhatIsKnown) {

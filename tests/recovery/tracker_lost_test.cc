@@ -1,0 +1,258 @@
+// A job whose committed checkpoint is lost
+// (docs/decisions/0022-a-job-that-is-lost.md).
+#include <gtest/gtest.h>
+
+#include "tests/recovery/script.h"
+
+namespace warren::test {
+namespace {
+
+using State = TrackerMachine::State;
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+const std::string kWhy =
+    "what it would go on from is lost, as rank 0 (worker w0 on host a) says: its copies are lost; if what the workers "
+    "had on disk still exists, start all of them again with it (data_dir); otherwise start the job anew: under another "
+    "name, or this one once it is free, by `warren forget --job=j`";
+const std::string kRefusal = "Refused 2: " + kWhy + "\n";
+
+// Two workers on hosts a and b, with two copies of everything: w0 = life 10, w1 = life 11. They have committed a
+// version, and all have died. (Of a job that was begun by hand nothing is left then.)
+class AllDead : public TrackerScript {
+ public:
+  explicit AllDead(bool logs = false) : TrackerScript(logs, 2) {
+    (void)joins(0, 10);
+    (void)joins(1, 11);
+    (void)vote(10, 2);
+    EXPECT_TRUE(has(vote(11, 2), "Committed 2"));
+    (void)give_up(10, 1);
+    (void)give_up(11, 1);
+    EXPECT_EQ(machine().state(), State::kGathering);
+  }
+  wire::Envelope join_of(std::uint64_t worker, std::uint64_t life) {
+    wire::Envelope e = promised(life);
+    *e.mutable_join() = test::join("w" + std::to_string(worker), worker == 0 ? "a" : "b", 2, 2);
+    return e;
+  }
+  std::string joins(std::uint64_t worker, std::uint64_t life) { return send(join_of(worker, life)); }
+  // Its host's disk holds something of this job.
+  std::string joins_with_disk(std::uint64_t worker, std::uint64_t life) {
+    wire::Envelope e = join_of(worker, life);
+    e.mutable_join()->mutable_held()->set_run(10);  // the first life of the first plan
+    e.mutable_join()->mutable_held()->mutable_known()->set_epoch(1);
+    return send(std::move(e));
+  }
+  // What its launcher has kept does.
+  std::string joins_with_memory(std::uint64_t worker, std::uint64_t life) {
+    wire::Envelope e = join_of(worker, life);
+    e.mutable_join()->mutable_logged()->set_run(10);
+    e.mutable_join()->mutable_logged()->add_lives(10 + worker);
+    return send(std::move(e));
+  }
+  std::string waits_as_spare(std::uint64_t life) {
+    wire::Envelope e = promised(life);
+    *e.mutable_join() = test::join("s0", "c", 2, 2);
+    e.mutable_join()->set_waits(true);
+    e.mutable_join()->set_spare(true);
+    return send(std::move(e));
+  }
+  // Lives 20 and 21 are planned for, and 20 finds that the checkpoint is lost.
+  std::string lose() {
+    (void)joins(0, 20);
+    EXPECT_TRUE(has(joins(1, 21), "Plan epoch 2 w0=20 w1=21 timeline 1 committed 2 in 0"));
+    EXPECT_EQ(load(20), "20 <- Loaded 2 of timeline 0\n");
+    return checkpoint_lost(20, 2, 2);
+  }
+  void all_stop() {
+    (void)stopped(20, 3);
+    (void)stopped(21, 3);
+    EXPECT_EQ(machine().state(), State::kGathering);
+  }
+  [[nodiscard]] TrackerMachine::View view() { return machine().view(TimeMs{now()}); }
+};
+
+TEST(TrackerLost, AllMembersHearThatTheJobCannotGoOnOnceThatIsStored) {
+  AllDead t(true);
+  const std::string said = " <- End epoch 3 code 2: " + kWhy + "\n";
+  EXPECT_EQ(t.lose(), "persist epoch 3 lost timeline 1 committed 2\nlog job_lost: job j cannot go on: " + kWhy +
+                          "\n20" + said + "21" + said);
+  EXPECT_TRUE(t.view().lost);
+  // Until each has said that it has stopped.
+  EXPECT_EQ(t.stopped(20, 3), "log worker_stopped: rank 0 (worker w0 on host a) has stopped\ndrop 20\n");
+  EXPECT_TRUE(has(t.pass(1000), "21" + said));
+  EXPECT_TRUE(has(t.stopped(21, 3), "log gathering: all members of epoch 2 of job j have stopped; it cannot go on\n"));
+  // Nothing more happens, and nobody is waited for.
+  EXPECT_EQ(t.pass(600'000), "");
+  EXPECT_TRUE(t.view().waiting_for.empty());
+}
+
+TEST(TrackerLost, WhoJoinsLaterHearsItTooAndDoesNotWait) {
+  AllDead t;
+  (void)t.lose();
+  (void)t.stopped(20, 3);
+  EXPECT_EQ(t.joins(0, 30), "30 <- " + kRefusal + "drop 30\n");  // life 21 has not answered yet
+  (void)t.stopped(21, 3);
+  EXPECT_EQ(t.joins(1, 31), "31 <- " + kRefusal + "drop 31\n");
+  // Nor does a life that has missed it.
+  EXPECT_EQ(t.beat(21, 2), "21 <- " + kRefusal + "drop 21\n");
+}
+
+TEST(TrackerLost, ARestartedTrackerSaysIt) {
+  AllDead t;
+  (void)t.lose();
+  t.all_stop();
+  t.restart();
+  (void)t.pass(5000);  // nobody answers what it says again
+  EXPECT_TRUE(has(t.joins(0, 30), "30 <- " + kRefusal));
+  // Also where it decides nothing else, because too few have come.
+  t.restart(false);
+  (void)t.joins(0, 40);
+  (void)t.pass(5000);
+  EXPECT_TRUE(has(t.joins(0, 40), "40 <- " + kRefusal));
+}
+
+TEST(TrackerLost, WhoDoesNotAnswerIsFencedAndSparesDoNotWaitOn) {
+  AllDead t;
+  (void)t.waits_as_spare(50);
+  EXPECT_TRUE(has(t.lose(), "50 <- " + kRefusal));
+  EXPECT_EQ(t.waits_as_spare(51), "51 <- " + kRefusal + "drop 51\n");
+  (void)t.stopped(20, 3);
+  EXPECT_TRUE(has(t.pass(5000), "drop 21\n"));
+  EXPECT_EQ(t.machine().state(), State::kGathering);
+}
+
+TEST(TrackerLost, WhoBringsWhatMayHaveBeenMissingIsTakenIn) {
+  for (const bool disk : {true, false}) {
+    AllDead t;
+    (void)t.lose();
+    // Not while somebody has not stopped: it asks again.
+    (void)t.stopped(20, 3);
+    EXPECT_EQ(disk ? t.joins_with_disk(0, 30) : t.joins_with_memory(0, 30), "30 <- HeartbeatReply 1\n");
+    (void)t.stopped(21, 3);
+    EXPECT_EQ(disk ? t.joins_with_disk(0, 30) : t.joins_with_memory(0, 30),
+              "persist epoch 3 paused timeline 1 committed 2\n30 <- Welcome 1 of 2 missing w1\n");
+    EXPECT_FALSE(t.view().lost);
+    // The others need not bring anything.
+    EXPECT_TRUE(has(t.joins(1, 31), "w0=30 w1=31 timeline 2 committed 2 in 0\n"));
+    // And if it was in vain, all hear so again.
+    EXPECT_TRUE(has(t.checkpoint_lost(30, 3, 2), "31 <- End epoch 4"));
+  }
+}
+
+TEST(TrackerLost, AnotherRunsDisksBringNothing) {
+  AllDead t;
+  (void)t.lose();
+  t.all_stop();
+  wire::Envelope e = t.join_of(0, 30);
+  e.mutable_join()->mutable_held()->set_run(99);
+  e.mutable_join()->mutable_held()->mutable_known()->set_epoch(1);
+  EXPECT_EQ(t.send(std::move(e)), "30 <- " + kRefusal + "drop 30\n");
+}
+
+// Nobody waits for an answer for ever.
+TEST(TrackerLost, WhoCannotLoadWhatIsNotTheNewestIsToldToLookAgain) {
+  AllDead t;
+  (void)t.joins(0, 20);
+  (void)t.joins(1, 21);
+  EXPECT_TRUE(has(t.checkpoint_lost(20, 2, 5, 1), "20 <- Pause epoch 3"));
+  EXPECT_FALSE(t.view().lost);
+}
+
+TEST(TrackerLost, WhatWasReportedOfAnotherEpochEndsNothing) {
+  AllDead t;
+  (void)t.joins(0, 20);
+  (void)t.joins(1, 21);
+  EXPECT_EQ(t.checkpoint_lost(20, 1, 2), "");
+  EXPECT_EQ(t.machine().state(), State::kRunning);
+}
+
+// Three ranks of which two suffice: those that have loaded go on without one that cannot.
+TEST(TrackerLost, InModeShrinkOthersGoOnWithoutWhoCannotLoad) {
+  TrackerScript t(false, 2);
+  const auto joins = [&](const std::string& worker, std::uint64_t life, const std::string& host) {
+    wire::Envelope e = t.promised(life);
+    *e.mutable_join() = test::join(worker, host, 3, 2);
+    e.mutable_join()->set_waits(true);
+    e.mutable_join()->mutable_settings()->set_min_workers(2);
+    e.mutable_join()->mutable_settings()->set_grace_ms(300);
+    return t.send(std::move(e));
+  };
+  (void)joins("w0", 10, "a");
+  (void)joins("w1", 11, "b");
+  (void)joins("w2", 12, "c");
+  for (const std::uint64_t life : {10, 11, 12}) (void)t.vote(life, 2);
+  (void)t.give_up(12, 1);
+  (void)t.report(10, 2, 2);
+  (void)t.report(11, 2, 2);
+  EXPECT_TRUE(has(joins("w2", 22, "c"), "22 <- Plan epoch 2"));
+  const std::string text = t.checkpoint_lost(22, 2, 2);
+  EXPECT_TRUE(has(text, "10 <- Pause epoch 3 code 5 lost 2: ")) << text;
+  EXPECT_TRUE(has(text, "22 <- Refused 2: what it would go on from is lost, as rank 2 (worker w2 on host c) says"))
+      << text;
+  (void)t.report(10, 3, 2);
+  (void)t.report(11, 3, 2);
+  EXPECT_TRUE(has(t.pass(300), "10 <- Plan epoch 3 "));
+}
+
+// And where nobody has it, the job is lost in that mode too.
+TEST(TrackerLost, InModeShrinkTheJobIsLostWhereAllWouldHaveToLoad) {
+  TrackerScript t(false, 2);
+  const auto joins = [&](const std::string& worker, std::uint64_t life, const std::string& host) {
+    wire::Envelope e = t.promised(life);
+    *e.mutable_join() = test::join(worker, host, 2, 2);
+    e.mutable_join()->set_waits(true);
+    e.mutable_join()->mutable_settings()->set_min_workers(1);
+    e.mutable_join()->mutable_settings()->set_grace_ms(300);
+    return t.send(std::move(e));
+  };
+  (void)joins("w0", 10, "a");
+  (void)joins("w1", 11, "b");
+  for (const std::uint64_t life : {10, 11}) (void)t.vote(life, 2);
+  (void)t.give_up(10, 1);
+  (void)t.give_up(11, 1);
+  (void)joins("w0", 20, "a");
+  (void)joins("w1", 21, "b");
+  EXPECT_TRUE(has(t.checkpoint_lost(20, 2, 2), "21 <- End epoch 3"));
+}
+
+// ---- what status shows
+
+TEST(TrackerView, WhoIsSilentIsSuspectBeforeItIsLost) {
+  AllDead t;
+  (void)t.joins(0, 20);
+  (void)t.joins(1, 21);
+  (void)t.pass_alive(2000, {20, 21}, 2);
+  EXPECT_FALSE(t.view().members[1].suspect);
+  (void)t.pass_alive(4000, {20}, 2);
+  EXPECT_TRUE(t.view().members[1].alive);
+  EXPECT_TRUE(t.view().members[1].suspect);
+  EXPECT_FALSE(t.view().members[0].suspect);
+}
+
+TEST(TrackerView, LivesOfARankAreCountedAndNotAttemptsToJoin) {
+  AllDead t;  // one life each
+  const auto lives = [&](std::size_t rank) { return t.view().members.at(rank).lives; };
+  EXPECT_EQ(lives(0), 1u);
+  // It joins in one life after the other, and waits.
+  (void)t.joins(0, 20);
+  (void)t.joins(0, 21);
+  (void)t.joins(0, 22);
+  EXPECT_EQ(lives(0), 2u);
+  (void)t.joins(1, 31);
+  EXPECT_EQ(lives(0), 2u);
+  EXPECT_EQ(lives(1), 2u);
+  // Who survives is the same, also for a tracker that was started again.
+  (void)t.give_up(31, 2);
+  (void)t.report(22, 3, 2);
+  (void)t.joins(1, 41);
+  EXPECT_EQ(lives(0), 2u);
+  EXPECT_EQ(lives(1), 3u);
+  t.restart();
+  EXPECT_EQ(lives(1), 3u);
+}
+
+}  // namespace
+}  // namespace warren::test
