@@ -6,8 +6,8 @@ namespace warren::cli {
 
 std::span<const Command* const> commands() {
   static constexpr std::array kAll = {
-      &kRunCommand,    &kTrackerCommand, &kStatusCommand, &kDoctorCommand, &kSettingsCommand,
-      &kKeygenCommand, &kBenchCommand,   &kSimCommand,    &kChaosCommand,
+      &kRunCommand,      &kTrackerCommand, &kStatusCommand, &kForgetCommand, &kDoctorCommand,
+      &kSettingsCommand, &kKeygenCommand,  &kBenchCommand,  &kSimCommand,    &kChaosCommand,
   };
   return kAll;
 }

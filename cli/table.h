@@ -11,6 +11,7 @@ extern const Command kStatusCommand;
 extern const Command kDoctorCommand;
 extern const Command kSettingsCommand;
 extern const Command kKeygenCommand;
+extern const Command kForgetCommand;
 extern const Command kBenchCommand;
 extern const Command kSimCommand;
 extern const Command kChaosCommand;

@@ -532,6 +532,7 @@ std::string_view body_name(const wire::Envelope& e) {
     case wire::Envelope::kVote: return "Vote";
     case wire::Envelope::kLogGap: return "LogGap";
     case wire::Envelope::kKnown: return "Known";
+    case wire::Envelope::kForget: return "Forget";
     case wire::Envelope::kWelcome: return "Welcome";
     case wire::Envelope::kRefused: return "Refused";
     case wire::Envelope::kPlan: return "Plan";
@@ -542,6 +543,7 @@ std::string_view body_name(const wire::Envelope& e) {
     case wire::Envelope::kCommitted: return "Committed";
     case wire::Envelope::kTell: return "Tell";
     case wire::Envelope::kCalled: return "Called";
+    case wire::Envelope::kForgotten: return "Forgotten";
     case wire::Envelope::BODY_NOT_SET: return "no";
   }
   return "no";
@@ -577,6 +579,7 @@ Status validate_body(const wire::Envelope& e) {
     case wire::Envelope::kVote: return validate(e.vote());
     case wire::Envelope::kLogGap: return validate(e.log_gap());
     case wire::Envelope::kKnown: return validate(e.known());
+    case wire::Envelope::kForget: return {};
     case wire::Envelope::kWelcome: return validate(e.welcome());
     case wire::Envelope::kRefused: return validate(e.refused());
     case wire::Envelope::kPlan: return validate_told(e.plan());
@@ -587,13 +590,14 @@ Status validate_body(const wire::Envelope& e) {
     case wire::Envelope::kCommitted: return validate(e.committed());
     case wire::Envelope::kTell: return validate(e.tell());
     case wire::Envelope::kCalled: return validate(e.called());
+    case wire::Envelope::kForgotten: return {};
     case wire::Envelope::BODY_NOT_SET: return bad("no body");
   }
   return bad("no body");
 }
 
 bool sent_by_worker(const wire::Envelope& e) {
-  return e.body_case() <= wire::Envelope::kKnown;
+  return e.body_case() <= wire::Envelope::kForget;
 }
 
 Status validate_envelope(const wire::Envelope& e, Side from) {
@@ -610,7 +614,8 @@ Status validate_envelope(const wire::Envelope& e, Side from) {
   }
   if (from == Side::kTracker && e.receiver() == 0) return bad("no receiver");
   if (e.term() >= kMaxEpoch) return bad("term " + str(e.term()) + " is too large");
-  if (from == Side::kTracker && e.term() == 0 && !e.has_refused()) return bad("no term");
+  // A tracker that speaks of no job's state has none.
+  if (from == Side::kTracker && e.term() == 0 && !e.has_refused() && !e.has_forgotten()) return bad("no term");
   if (from == Side::kWorker && e.term() != 0 && e.receiver() == 0) return bad("a term of no tracker's");
   if (Status s = validate_body(e); !s.ok()) return s.because_of_this("bad " + std::string(body_name(e)));
   return {};

@@ -1,9 +1,15 @@
-// A job that cannot go on, because what it would go on from is lost
+// A job that cannot go on, because what it would go on from is lost; and one that nobody needs any more
 // (docs/decisions/0022-a-job-that-is-lost.md).
+#include <algorithm>
+
 #include "recovery/tracker_machine.h"
 #include "recovery/tracker_transitions.h"
 
 namespace warren {
+
+namespace {
+constexpr std::size_t kNamesInText = 8;
+}  // namespace
 
 // All hosts of the plan have answered that they do not hold it.
 void TrackerMachine::on_checkpoint_lost(std::size_t rank, const wire::LogGap& g, TimeMs now, Effects& effects) {
@@ -66,6 +72,49 @@ bool TrackerMachine::refuse_lost(Incarnation who, const wire::Join& join, TimeMs
           ", which was given up: its workers gather again",
       effects, {{"worker", join.worker_id()}});
   return false;
+}
+
+Status TrackerMachine::may_forget(TimeMs now) const {
+  const std::string what = "job " + options_.job;
+  if (state_ == State::kFinished) {
+    if (now >= next_repeat_) return {};
+    return {Code::kUnavailable, what +
+                                    " has finished less than a round timeout ago, and its workers may not have heard "
+                                    "of it; try again in " +
+                                    std::to_string(next_repeat_ - now) + " ms, or give --force"};
+  }
+  std::size_t there = 0;
+  std::string names;
+  const auto add = [&](const std::string& who, TimeMs heard) {
+    if (now >= heard + std::max<std::int64_t>(timeout_ms(), 1) || ++there > kNamesInText) return;
+    names += (names.empty() ? "" : ", ") + who + " (heard " + seconds_text(now - heard) + " ago)";
+  };
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    const std::string& worker = plan_.members(static_cast<int>(rank)).worker_id();
+    if (members_[rank].state != MemberState::kGone && !waiting_.contains(worker)) add(name(rank), members_[rank].heard);
+  }
+  for (const auto& [worker, w] : waiting_) add("worker " + worker, w.heard);
+  for (const auto& [worker, spare] : spares_) add("spare " + worker, spare.heard);
+  for (const auto& [life, server] : servers_) add("worker " + server.member.worker_id(), server.heard);
+  // Of those who wait until this tracker decides something, or tell it what it does not know, no more is known.
+  if (!acting_ && !promises_.empty() && there == 0) add("a worker that has come back", promised_at_);
+  if (rebuilding_) add("a member whose plan the journal does not hold", now);
+  if (there == 0) return {};
+  return {Code::kRefused, what + " lives: " + names + (there > kNamesInText ? " and others" : "") +
+                              "; end its workers first (one that was killed counts until it has been silent for " +
+                              seconds_text(timeout_ms()) + "), or give --force"};
+}
+
+void TrackerMachine::forget(const std::string& why, Effects& effects) {
+  const auto tell = [&](Incarnation life) { send_refused(life, Code::kClosed, why, effects); };
+  for (const auto& [life, rank] : rank_by_incarnation_) {
+    if (members_[rank].state != MemberState::kGone && !waiting_by_incarnation_.contains(life)) tell(life);
+  }
+  for (const auto& [life, worker] : waiting_by_incarnation_) tell(life);
+  for (const auto& [life, worker] : spares_by_incarnation_) tell(life);
+  for (const auto& [life, server] : servers_) tell(life);
+  if (!rebuilding_) return;
+  for (const auto& [life, answer] : rebuilding_->strangers) tell(life);
 }
 
 }  // namespace warren

@@ -150,6 +150,11 @@ class TrackerMachine {
   void on_tick(TimeMs now, std::vector<TrackerEffect>& effects);
   [[nodiscard]] std::optional<TimeMs> next_deadline() const;
 
+  // Whether the job's record may be removed: nobody is there. kRefused names who is. kUnavailable: not yet.
+  [[nodiscard]] Status may_forget(TimeMs now) const;
+  // That has been done: whoever is there is refused with `why`. The machine serves no more.
+  void forget(const std::string& why, std::vector<TrackerEffect>& effects);
+
   // For /status and the simulator.
   struct MemberView {
     Rank rank;  // kNoRank before the first plan

@@ -13,6 +13,8 @@ namespace {
 
 constexpr std::int64_t kFirstRetryMs = 250, kLongestRetryMs = 5000;
 constexpr std::size_t kMaxWorkerKeys = 4 * limits::kMaxJobsPerTracker;
+// Of jobs that were forgotten: of the largest one, all that may still speak.
+constexpr std::size_t kMaxForgottenLives = 4 * std::size_t{limits::kMaxWorldSize};
 
 // Lives that a job's routes hold: its members, those that replace them, and strangers that are being refused.
 std::size_t route_limit(std::uint32_t world_size) {
@@ -21,6 +23,10 @@ std::size_t route_limit(std::uint32_t world_size) {
 // What may wait for the journal: several answers to each of them.
 std::size_t pending_limit(std::uint32_t world_size) {
   return std::size_t{16} * world_size + 1024;
+}
+
+std::string forgotten_text(const std::string& job) {
+  return "job " + job + " was ended by `warren forget`";
 }
 
 bool is_heartbeat_reply(const TrackerEffect& effect) {
@@ -139,6 +145,11 @@ void JobTable::on_message(const Sender& from, std::span<const std::byte> bytes, 
                   Status(Code::kRefused, "this secret is not that of job " + envelope.job() +
                                              "; use the file that was made for it, or for all jobs of this tracker"));
   }
+  if (envelope.has_forget()) return on_forget(from, envelope, now);
+  if (forgotten_lives_.contains(Incarnation(envelope.sender()))) {
+    // Otherwise its like would make up the job again, from what they know.
+    return refuse(from, envelope.job(), envelope.sender(), Status(Code::kClosed, forgotten_text(envelope.job())));
+  }
   Job* job = find_or_create(from, envelope, now);
   if (job == nullptr) return;
   // The largest that was asked for: who came first may have left, and its settings with it.
@@ -162,6 +173,57 @@ void JobTable::on_malformed(const Sender& from, std::string_view why, TimeMs now
     log("", Severity::kWarning, "bad_message",
         "a message from " + std::string(from.address) + " was refused: " + std::string(why),
         {{"address", std::string(from.address)}, {"swallowed", std::to_string(*swallowed)}});
+  }
+}
+
+// Also of a job whose record cannot be read, or that was set aside.
+void JobTable::on_forget(const Sender& from, const wire::Envelope& envelope, TimeMs now) {
+  const std::string& name = envelope.job();
+  const auto no = [&](const Status& why) { refuse(from, name, envelope.sender(), why); };
+  const auto found = jobs_.find(name);
+  Job* const job = found == jobs_.end() ? nullptr : found->second.get();
+  const auto record = options_.journal->get(name);
+  if (!record.ok()) return no(record.status());
+  if (job == nullptr && !record.value()) {
+    return no(Status(Code::kInvalidArgument, "this tracker knows no job " + name + ": its name is free"));
+  }
+  if (job != nullptr && !envelope.forget().force()) {
+    if (const Status may = job->machine.may_forget(now); !may.ok()) return no(may);
+  }
+  // First of all: what is told must stay true if this tracker dies.
+  if (const Status s = options_.journal->erase(name); !s.ok()) {
+    ++counts_.persist_failures;
+    return no(s.because_of_this(Code::kUnavailable, "the record of job " + name + " cannot be removed"));
+  }
+  log(name, Severity::kWarning, "job_forgotten",
+      "job " + name + " was forgotten, as somebody at " + std::string(from.address) + " who has its secret asked for" +
+          (envelope.forget().force() ? ", whether it lives or not" : ""),
+      {{"address", std::string(from.address)}});
+  unreadable_.erase(name);
+  if (job != nullptr) {
+    remember_lives(*job, now);
+    effects_.clear();
+    job->machine.forget(forgotten_text(name), effects_);
+    // What waits for the journal was not announced, and is not.
+    for (const TrackerEffect& effect : effects_) {
+      if (const auto* s = std::get_if<tracker_effect::Send>(&effect)) send(*job, *s);
+    }
+    remove(*job);
+  }
+  wire::Envelope reply = reply_to(name, envelope.sender());
+  reply.mutable_forgotten();
+  if (options_.send(from.connection, encode(reply, Side::kTracker)) != SendOutcome::kSent) ++counts_.unsent;
+}
+
+void JobTable::remember_lives(const Job& job, TimeMs now) {
+  std::vector<Incarnation> lives(job.routes.all().begin(), job.routes.all().end());
+  for (const TrackerMachine::MemberView& m : job.machine.view(now).members) lives.push_back(m.incarnation);
+  for (const Incarnation life : lives) {
+    if (life.value == 0 || !forgotten_lives_.insert(life).second) continue;
+    forgotten_order_.push_back(life);
+    if (forgotten_order_.size() <= kMaxForgottenLives) continue;
+    forgotten_lives_.erase(forgotten_order_.front());
+    forgotten_order_.pop_front();
   }
 }
 
@@ -356,13 +418,18 @@ void JobTable::send(Job& job, const tracker_effect::Send& effect) {
   }
 }
 
-void JobTable::refuse(const Sender& from, const std::string& job, std::uint64_t receiver, const Status& why) {
-  ++counts_.refused_by_table;
+wire::Envelope JobTable::reply_to(const std::string& job, std::uint64_t receiver) const {
   wire::Envelope envelope;
   envelope.set_protocol(kProtocolVersion);
   envelope.set_job(job);
   envelope.set_sender(options_.self.value);
   envelope.set_receiver(receiver);
+  return envelope;
+}
+
+void JobTable::refuse(const Sender& from, const std::string& job, std::uint64_t receiver, const Status& why) {
+  ++counts_.refused_by_table;
+  wire::Envelope envelope = reply_to(job, receiver);
   envelope.mutable_refused()->set_code(static_cast<std::uint32_t>(why.code()));
   envelope.mutable_refused()->set_reason(wire_text(why.describe()));
   if (options_.send(from.connection, encode(envelope, Side::kTracker)) != SendOutcome::kSent) ++counts_.unsent;

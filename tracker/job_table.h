@@ -6,6 +6,8 @@
 // A journal that cannot be written holds up the job concerned: what follows the failed Persist waits in its order while
 // the write is tried again (kPersistTries times, 43 s in all). Then the job's workers are refused and the job is
 // forgotten; the next Join takes it up from what the journal has.
+//
+// A person may have a job forgotten (`warren forget`): its record is removed, and then who is there is refused.
 #pragma once
 
 #include <array>
@@ -95,6 +97,8 @@ class JobTable {
   // Finds the job or makes it, if the message may; else answers and returns null.
   Job* find_or_create(const Sender& from, const wire::Envelope& envelope, TimeMs now);
   [[nodiscard]] bool has_the_secret(const Sender& from, const std::string& job);
+  void on_forget(const Sender& from, const wire::Envelope& envelope, TimeMs now);
+  void remember_lives(const Job& job, TimeMs now);
 
   void carry_out(Job& job, std::vector<TrackerEffect>& effects, TimeMs now);
   // Carries out job.pending from its front; stops at a Persist that fails.
@@ -107,6 +111,8 @@ class JobTable {
   void reschedule(Job& job);
 
   void send(Job& job, const tracker_effect::Send& effect);
+  // Of no machine's: without a term.
+  [[nodiscard]] wire::Envelope reply_to(const std::string& job, std::uint64_t receiver) const;
   void refuse(const Sender& from, const std::string& job, std::uint64_t receiver, const Status& why);
   void log(std::string_view job, Severity severity, std::string name, std::string text,
            std::vector<std::pair<std::string, std::string>> fields = {});
@@ -116,7 +122,9 @@ class JobTable {
   std::map<std::string, Status, std::less<>> unreadable_;        // jobs whose records cannot be read
   std::set<std::pair<TimeMs, std::string_view>> deadlines_;      // names live in jobs_
   std::map<std::string, std::string, std::less<>> worker_keys_;  // derived ones, by job; bounded
-  std::vector<TrackerEffect> effects_;                           // of the call under way
+  std::set<Incarnation> forgotten_lives_;    // of jobs that were forgotten while they spoke; bounded
+  std::deque<Incarnation> forgotten_order_;  // the oldest first
+  std::vector<TrackerEffect> effects_;       // of the call under way
   LogLimit bad_message_log_{10, 10'000}, wrong_secret_log_{10, 10'000};
   TableCounts counts_;
 };

@@ -200,7 +200,7 @@ TEST(Help, IsThereForEverything) {
   EXPECT_THAT(alone.output, HasSubstr("WARREN_* variables"));
   EXPECT_EQ(warren({"help"}).output, alone.output);
   EXPECT_EQ(warren({"--help"}).output, alone.output);
-  for (const char* command : {"run", "tracker", "status", "doctor", "settings", "keygen", "bench"}) {
+  for (const char* command : {"run", "tracker", "status", "forget", "doctor", "settings", "keygen", "bench"}) {
     EXPECT_THAT(alone.output, HasSubstr(std::string("\n  ") + command + " "));
     const Ended page = warren({"help", command});
     EXPECT_EQ(page.code, 0);
@@ -240,6 +240,10 @@ TEST(Usage, WhatIsWrongIsNamedWithTheNearestMatch) {
       {{"tracker", "--data_dir=x"}, "give either --secret_file"},
       {{"tracker", "--logtostderr"}, "there is no flag --logtostderr"},
       {{"keygen"}, "give --out"},
+      {{"forget"}, "give --job"},
+      {{"forget", "--job=-x"}, "job '-x' starts with"},
+      {{"forget", "--job=j"}, "give --tracker"},
+      {{"forget", "--job=j", "--tracker=t"}, "give --secret_file"},
       {{"keygen", "--out=x", "--job=j"}, "--job and --from belong together"},
       {{"bench", "--collective=allreduces"}, "did you mean allreduce?"},
       {{"bench", "--sizes=4,x"}, "a size in --sizes is 'x'"},
@@ -613,6 +617,61 @@ TEST(Tracker, AJobsSecretIsNotATrackers) {
   const Ended e = warren({"tracker", "--data_dir=" + (folder / "data"), "--secret_file=" + job});
   EXPECT_EQ(e.code, 1);
   EXPECT_THAT(e.error, HasSubstr("is the secret of one job"));
+}
+
+// Without a data_dir nothing is left of what a launcher's workers have logged, once it has ended.
+TEST(Forget, FreesTheNameOfAJobThatCannotGoOn) {
+  LiveTracker tracker;
+  const TemporaryFolder folder;
+  const std::string job = folder / "job", others = folder / "others";
+  ASSERT_EQ(warren({"keygen", "--job=j", "--from=" + tracker.secret(), "--out=" + job}).code, 0);
+  ASSERT_EQ(warren({"keygen", "--job=k", "--from=" + tracker.secret(), "--out=" + others}).code, 0);
+  const auto run = [&](const std::string& until) {
+    return warren({"run", "-n", "2", "--job=j", "--tracker=" + tracker.address, "--secret_file=" + job,
+                   "--round_timeout_ms=1000", RESIZE_WORKER, until});
+  };
+  const auto forget = [&](const std::string& secret, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> arguments = {"forget", "--job=j", "--tracker=" + tracker.address,
+                                          "--secret_file=" + secret};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return warren(arguments);
+  };
+  ASSERT_EQ(run("3").code, 4);
+  const Ended lost = run("99");
+  EXPECT_NE(lost.code, 0);
+  EXPECT_THAT(lost.error, HasSubstr("what it would go on from is lost"));
+  EXPECT_THAT(lost.error, HasSubstr("`warren forget --job=j`"));
+  EXPECT_THAT(warren({"status", "--http=" + tracker.page}).output, HasSubstr("job j: lost, "));
+  const Ended wrong = forget(others);
+  EXPECT_EQ(wrong.code, 1);
+  EXPECT_THAT(wrong.error, HasSubstr("cannot forget job j: "));
+  const Ended done = forget(job);
+  EXPECT_EQ(done.code, 0) << done.error;
+  EXPECT_THAT(done.output, HasSubstr("its name is free"));
+  const Ended again = forget(tracker.secret());
+  EXPECT_EQ(again.code, 1);
+  EXPECT_THAT(again.error, HasSubstr("knows no job j"));
+  const Ended anew = run("99");
+  EXPECT_EQ(anew.code, 0) << anew.error;
+  EXPECT_THAT(anew.output, HasSubstr("loaded version 0 "));
+}
+
+TEST(Forget, AJobThatLivesNeedsForce) {
+  LiveTracker tracker;
+  Program worker({"run", "-n", "1", "--world_size=2", "--job=j", "--tracker=" + tracker.address,
+                  "--secret_file=" + tracker.secret(), RESIZE_WORKER, "99"});
+  tracker.program().wait_for("worker 0 on host");
+  const std::vector<std::string> arguments = {"forget", "--job=j", "--tracker=" + tracker.address};
+  const std::vector<std::string> variables = {"WARREN_SECRET_FILE=" + tracker.secret()};
+  const Ended refused = warren(arguments, variables);
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.error, HasSubstr("job j lives: worker 0"));
+  std::vector<std::string> forced = arguments;
+  forced.emplace_back("--force");
+  const Ended done = warren(forced, variables);
+  EXPECT_EQ(done.code, 0) << done.error;
+  EXPECT_NE(worker.wait(), 0);
+  EXPECT_THAT(worker.error(), HasSubstr("job j was ended by `warren forget`"));
 }
 
 TEST(Status, NobodyThereIsSaid) {

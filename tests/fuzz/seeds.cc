@@ -160,6 +160,8 @@ void envelopes() {
     e.mutable_log_gap()->set_reason("its copies are lost");
     e.mutable_log_gap()->mutable_checkpoint()->set_version(2);
   });
+  put("forget", [](Envelope& e) { e.mutable_forget()->set_force(true); });
+  put("forgotten", [](Envelope& e) { e.mutable_forgotten(); });
   put("known", [](Envelope& e) {
     e.mutable_known()->set_epoch(4);
     e.mutable_known()->set_plan_epoch(3);

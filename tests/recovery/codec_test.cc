@@ -188,6 +188,7 @@ std::vector<wire::Envelope> one_of_each(Side side) {
     *add().mutable_vote() = vote();
     *add().mutable_log_gap() = log_gap();
     *add().mutable_known() = known();
+    add().mutable_forget()->set_force(true);
     *add().mutable_join() = join("w0", "h", 4, 2);
     *add().mutable_log_gap() = log_gap();
     *all.back().mutable_log_gap()->mutable_checkpoint() = committed();
@@ -207,6 +208,8 @@ std::vector<wire::Envelope> one_of_each(Side side) {
     add().mutable_tell()->set_epoch(3);
     *add().mutable_plan() = logged_plan();
     add().mutable_called()->set_epoch(3);
+    add().mutable_forgotten();
+    all.back().set_term(0);
   }
   return all;
 }

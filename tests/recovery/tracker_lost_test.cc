@@ -1,4 +1,4 @@
-// A job whose committed checkpoint is lost
+// A job whose committed checkpoint is lost, and one that is to be forgotten
 // (docs/decisions/0022-a-job-that-is-lost.md).
 #include <gtest/gtest.h>
 
@@ -216,6 +216,58 @@ TEST(TrackerLost, InModeShrinkTheJobIsLostWhereAllWouldHaveToLoad) {
   (void)joins("w0", 20, "a");
   (void)joins("w1", 21, "b");
   EXPECT_TRUE(has(t.checkpoint_lost(20, 2, 2), "21 <- End epoch 3"));
+}
+
+TEST(TrackerForget, AJobWithoutAnybodyMayBeForgotten) {
+  AllDead t;
+  EXPECT_TRUE(t.machine().may_forget(TimeMs{t.now()}).ok());
+  (void)t.lose();
+  EXPECT_FALSE(t.machine().may_forget(TimeMs{t.now()}).ok());
+  t.all_stop();
+  EXPECT_TRUE(t.machine().may_forget(TimeMs{t.now()}).ok());
+}
+
+TEST(TrackerForget, WhoLivesIsNamedAndHearsItWhereItIsDoneAllTheSame) {
+  AllDead t;
+  (void)t.joins(0, 20);
+  Status may = t.machine().may_forget(TimeMs{t.now()});
+  EXPECT_EQ(may.code(), Code::kRefused);
+  EXPECT_EQ(may.describe(),
+            "job j lives: worker w0 (heard 0.0 s ago); end its workers first (one that was killed counts until it has "
+            "been silent for 5.0 s), or give --force");
+  (void)t.joins(1, 21);
+  (void)t.waits_as_spare(50);
+  (void)t.pass(1000);
+  may = t.machine().may_forget(TimeMs{t.now()});
+  EXPECT_TRUE(has(may.describe(),
+                  "rank 0 (worker w0 on host a) (heard 1.0 s ago), rank 1 (worker w1 on host b) (heard "
+                  "1.0 s ago), spare s0 (heard 1.0 s ago)"))
+      << may.describe();
+  std::vector<TrackerEffect> effects;
+  t.machine().forget("over", effects);
+  EXPECT_EQ(render(effects),
+            "20 <- Refused 7: over\ndrop 20\n21 <- Refused 7: over\ndrop 21\n"
+            "50 <- Refused 7: over\ndrop 50\n");
+}
+
+TEST(TrackerForget, MembersThatARestartedTrackerHasNotHeardCountUntilTheirTimeIsOver) {
+  AllDead t;
+  (void)t.joins(0, 20);
+  (void)t.joins(1, 21);
+  t.restart(false);
+  EXPECT_FALSE(t.machine().may_forget(TimeMs{t.now()}).ok());
+  (void)t.pass(5000);
+  EXPECT_TRUE(t.machine().may_forget(TimeMs{t.now()}).ok());
+}
+
+TEST(TrackerForget, AFinishedJobsWorkersMayAskForARoundTimeout) {
+  TrackerScript t;
+  (void)t.join("w0", 10, 1);
+  (void)t.finalize(10, 1);
+  EXPECT_EQ(t.machine().state(), State::kFinished);
+  EXPECT_EQ(t.machine().may_forget(TimeMs{t.now()}).code(), Code::kUnavailable);
+  (void)t.pass(5000);
+  EXPECT_TRUE(t.machine().may_forget(TimeMs{t.now()}).ok());
 }
 
 // ---- what status shows

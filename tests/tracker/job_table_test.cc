@@ -317,6 +317,74 @@ TEST_F(JobTableTest, AnEvictionThatCannotBeStoredIsTriedAgain) {
   EXPECT_TRUE(disk_->durable.empty());
 }
 
+TEST_F(JobTableTest, AJobThatLivesIsForgottenByForceAlone) {
+  join_two("train");
+  Envelope forget = envelope_of("train", 50);
+  forget.mutable_forget();
+  sent_.clear();
+  say("person", forget);
+  ASSERT_EQ(count(Envelope::kRefused), 1u);
+  EXPECT_EQ(sent_[0].envelope.refused().code(), static_cast<std::uint32_t>(Code::kRefused));
+  EXPECT_THAT(sent_[0].envelope.refused().reason(), HasSubstr("job train lives: rank 0 (worker 0 on host host)"));
+  EXPECT_NE(job("train"), nullptr);
+  EXPECT_TRUE(disk_->durable.contains("train"));
+  sent_.clear();
+  forget.mutable_forget()->set_force(true);
+  say("person", forget);
+  EXPECT_EQ(count(Envelope::kRefused), 2u) << "its workers hear it";
+  EXPECT_EQ(count(Envelope::kForgotten), 1u);
+  EXPECT_EQ(sent_.back().connection, "person");
+  EXPECT_EQ(job("train"), nullptr);
+  EXPECT_TRUE(disk_->durable.empty());
+  EXPECT_EQ(logged("train job_forgotten"), 1u);
+  // Who has missed it does not bring the job back, and the name is free.
+  sent_.clear();
+  say("a-train", heartbeat_envelope("train", 1, 1, 5));
+  ASSERT_EQ(count(Envelope::kRefused), 1u);
+  EXPECT_THAT(sent_[0].envelope.refused().reason(), HasSubstr("was ended by `warren forget`"));
+  EXPECT_EQ(job("train"), nullptr);
+  say("new", join_envelope("train", 11, "0", 1));
+  EXPECT_EQ(count(Envelope::kPlan), 1u);
+}
+
+TEST_F(JobTableTest, NothingIsForgottenThatTheJournalStillHolds) {
+  join_two("train");
+  pass(limits::kDefaultRoundTimeoutMs * 100);  // nobody is heard any more
+  Envelope forget = envelope_of("train", 50);
+  forget.mutable_forget();
+  disk_->fail_writes = 1;
+  sent_.clear();
+  say("person", forget);
+  ASSERT_EQ(count(Envelope::kRefused), 1u);
+  EXPECT_THAT(sent_[0].envelope.refused().reason(), HasSubstr("cannot be removed: no space left"));
+  EXPECT_NE(job("train"), nullptr);
+  EXPECT_TRUE(disk_->durable.contains("train"));
+  say("person", forget);
+  EXPECT_EQ(count(Envelope::kForgotten), 1u);
+  EXPECT_EQ(job("train"), nullptr);
+  EXPECT_TRUE(disk_->durable.empty());
+}
+
+TEST_F(JobTableTest, WhatIsNotInMemoryIsForgottenTooAndWhatIsUnknownIsSaid) {
+  disk_->durable["bad"] = "\xff\xff rubbish";
+  ASSERT_TRUE(restart().ok());
+  disk_->durable["aside"] = "a record that nobody has asked for";
+  for (const char* name : {"bad", "aside"}) {
+    Envelope forget = envelope_of(name, 50);
+    forget.mutable_forget();
+    sent_.clear();
+    say("person", forget);
+    EXPECT_EQ(count(Envelope::kForgotten), 1u) << name;
+    EXPECT_FALSE(disk_->durable.contains(name));
+    sent_.clear();
+    say("person", forget);
+    ASSERT_EQ(count(Envelope::kRefused), 1u);
+    EXPECT_THAT(sent_[0].envelope.refused().reason(), HasSubstr("knows no job"));
+    say("new", join_envelope(name, 11, "0", 1));
+    EXPECT_EQ(count(Envelope::kPlan), 1u) << name;
+  }
+}
+
 TEST_F(JobTableTest, ARecordThatCannotBeReadCostsItsJobAlone) {
   join_two("good");
   disk_->durable["bad"] = "\xff\xff rubbish";

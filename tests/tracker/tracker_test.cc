@@ -371,6 +371,23 @@ TEST_F(TrackerTest, ARestartOnTheSameJournalKeepsRanksAndRaisesEpochs) {
   for (int r = 0; r < 3; ++r) EXPECT_EQ(after.members(r).worker_id(), before.members(r).worker_id());
 }
 
+TEST_F(TrackerTest, OnlyWhoHasItsSecretHasAJobForgotten) {
+  start(options());
+  Client worker(port(), credentials("train")), owner(port(), credentials("train")), other(port(), credentials("other"));
+  worker.send(join_envelope("train", 1, "0", 1));
+  const std::uint64_t epoch = worker.receive(Envelope::kPlan).plan().epoch();
+  Envelope forget = envelope_of("train", 50);
+  forget.mutable_forget()->set_force(true);
+  other.send(forget);
+  EXPECT_THAT(other.receive(Envelope::kRefused).refused().reason(), HasSubstr("this secret is not that of job train"));
+  worker.send(heartbeat_envelope("train", 1, epoch, 1));
+  worker.receive(Envelope::kHeartbeatReply);
+  owner.send(forget);
+  owner.receive(Envelope::kForgotten);
+  EXPECT_THAT(worker.receive(Envelope::kRefused).refused().reason(), HasSubstr("was ended by `warren forget`"));
+  EXPECT_EQ(log_.count("job_forgotten"), 1u);
+}
+
 TEST_F(TrackerTest, StopIsPromptAndLeavesThePortFree) {
   start(options());
   const std::uint16_t before = port();
