@@ -643,6 +643,7 @@ std::vector<std::byte> Program::expected(const ProgramStep& step, std::int32_t p
   }
   const std::uint64_t first = step.collective == Collective::kReduceScatter ? mine : 0;
   if (step.type == DataType::kF32AsI8) {
+    WARREN_CHECK(size > 0, "a sum has contributors");
     for (std::uint64_t i = 0; i < count; ++i) {
       std::array<int, kI8BlockValues> sums{};
       for (std::int32_t r = 0; r < size; ++r) {
