@@ -435,7 +435,7 @@ Status HostLog::publish(const RecordKey& key, const RecordInfo& info, std::uint6
   const std::size_t wanted = payload.size();
   while (true) {
     const std::uint32_t before = impl_->writer.extents_in_use();
-    const SegmentWriter::Published published = impl_->writer.publish(key, info, first_byte, payload);
+    const SegmentWriter::Published published = impl_->writer.publish(key, info, first_byte, payload, place != nullptr);
     if (impl_->writer.extents_in_use() != before) impl_->count_held();
     if (published.all) [[likely]] {
       if (place != nullptr) *place = payload.size() == wanted ? published.place : LogPlace{};

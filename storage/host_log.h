@@ -110,7 +110,8 @@ class HostLog {
   // before stays. Some 100 ns beside the copy of the bytes.
   //
   // `place`, if given: where all of the payload lies, for ranks of the host that will soon read it there. None where it
-  // was cut, or where the log is so full that it may go to disk before they have.
+  // was cut, or where the log is so full that it may go to disk before they have. Without it, who publishes is not
+  // slowed down by what its cache has to fetch and throw out for a record that nobody reads soon.
   [[nodiscard]] Status publish(const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
                                std::span<const std::byte> payload, LogPlace* place = nullptr);
 

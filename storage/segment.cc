@@ -12,6 +12,7 @@
 
 #include "recovery/check.h"
 #include "recovery/limits.h"
+#include "storage/stream_copy.h"
 
 #if defined(__SANITIZE_THREAD__)
 #define WARREN_TSAN 1
@@ -24,6 +25,8 @@
 namespace warren {
 namespace {
 
+// Smaller payloads stay in the cache beside everything else.
+constexpr std::size_t kStreamedBytes = std::size_t{16} << 10;
 constexpr std::uint64_t kMagic = 0x3147455352524157;  // "WARRSEG1"
 constexpr std::uint64_t kAlign = 64;
 constexpr std::uint64_t kPageBytes = 4096;
@@ -114,6 +117,15 @@ void copy_in(std::byte* shared, const std::byte* from, std::size_t n) {
   copy_relaxed(shared, n, store);
 #else
   if (n != 0) std::memcpy(shared, from, n);
+#endif
+}
+
+// Past the caches.
+void stream_in(std::byte* shared, const std::byte* from, std::size_t n) {
+#ifdef WARREN_TSAN
+  copy_in(shared, from, n);
+#else
+  stream_copy(shared, from, n);
 #endif
 }
 
@@ -209,7 +221,7 @@ void SegmentWriter::belong(std::uint64_t run) {
 }
 
 SegmentWriter::Published SegmentWriter::publish(const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
-                                                std::span<const std::byte> payload) {
+                                                std::span<const std::byte> payload, bool read_soon) {
   WARREN_CHECK(first_byte <= info.total_bytes && payload.size() <= info.total_bytes - first_byte,
                "a record is a piece of its result");
   Published published;
@@ -227,7 +239,7 @@ SegmentWriter::Published SegmentWriter::publish(const RecordKey& key, const Reco
       n = room - kRecordHeaderBytes;
     }
     if (published.bytes == 0 && n == payload.size()) published.place = place_of_next(*open);
-    put(*open, key, info, first_byte + published.bytes, payload.data(), n);
+    put(*open, key, info, first_byte + published.bytes, payload.data(), n, read_soon);
     published.bytes += n;
     payload = payload.subspan(n);
     published.all = payload.empty();
@@ -329,7 +341,7 @@ bool SegmentWriter::next_extent(Open& open) {
 }
 
 void SegmentWriter::put(Open& open, const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
-                        const std::byte* payload, std::size_t bytes) {
+                        const std::byte* payload, std::size_t bytes, bool read_soon) {
   const std::uint64_t generation = own_[open.extent].generation;
   const Fingerprint& f = info.fingerprint;
   RecordHeader h;
@@ -355,7 +367,13 @@ void SegmentWriter::put(Open& open, const RecordKey& key, const RecordInfo& info
   std::byte* at = base_ + open.at;
   const auto* from = reinterpret_cast<const std::byte*>(&h) + sizeof h.flag;
   copy_in(at + sizeof h.flag, from, sizeof h - sizeof h.flag);
-  if (payload != nullptr) copy_in(at + sizeof h, payload, bytes);
+  if (payload != nullptr) {
+    if (read_soon || bytes < kStreamedBytes) {
+      copy_in(at + sizeof h, payload, bytes);
+    } else {
+      stream_in(at + sizeof h, payload, bytes);
+    }
+  }
   open.at = std::min(open.at + aligned(sizeof h + bytes, kAlign), open.end);
   if (open.end - open.at >= sizeof h) word(base_ + open.at).store(0, std::memory_order_relaxed);
   word(at).store(generation, std::memory_order_release);

@@ -92,8 +92,9 @@ class SegmentWriter {
     std::uint64_t bytes = 0;  // of the payload
     LogPlace place;           // of all of it, if it is one record and no extent is freed soon to make room
   };
+  // `read_soon`: by ranks of the host, who then find it in a cache.
   [[nodiscard]] Published publish(const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte,
-                                  std::span<const std::byte> payload);
+                                  std::span<const std::byte> payload, bool read_soon = true);
 
   // Where the payload of the next record of this key's class will lie, for whoever computes it there: `bytes` in one
   // piece, the caller's to write until anything else of the writer is called. Empty: publish() it instead, which cuts
@@ -140,7 +141,7 @@ class SegmentWriter {
   bool next_extent(Open& open);
   // `payload` null: it lies there already.
   void put(Open& open, const RecordKey& key, const RecordInfo& info, std::uint64_t first_byte, const std::byte* payload,
-           std::size_t bytes);
+           std::size_t bytes, bool read_soon = true);
   // Of a record that begins at open.at: unknown where extents may soon be used again.
   [[nodiscard]] LogPlace place_of_next(const Open& open) const;
   void free_extent(std::uint32_t extent);

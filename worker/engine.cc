@@ -440,6 +440,7 @@ void Engine::place(Group& group) {
   group.domains.clear();
   group.host = {};
   group.order.clear();
+  group.read_here = true;
   if (const RingOrder* ring = ring_order(); ring != nullptr) {
     std::vector<std::size_t> position(ring->ranks.size());
     for (std::size_t i = 0; i < position.size(); ++i) position[static_cast<std::size_t>(ring->ranks[i].value)] = i;
@@ -462,6 +463,8 @@ void Engine::place(Group& group) {
     group.host.cores = any ? std::min(group.host.cores, shared.cores) : shared.cores;  // 0: not known
     any = true;
   }
+  const std::uint32_t own = group.hosts[static_cast<std::size_t>(group.rank)];
+  group.read_here = std::ranges::count(group.hosts, own) > 1 && (own >= plan_.shared.size() || plan_.shared[own].maps);
 }
 
 // Ranks take turns, since who makes finals logs them; seldom, so that schedules are found in the cache. Set-up rounds
@@ -1238,7 +1241,9 @@ void Engine::publish_as(Group& group, const RoundId& round, const Fingerprint& f
 }
 
 Status Engine::Group::publish(std::uint64_t first, std::uint64_t count, const std::byte* values, LogPlace& place) {
-  if (!resumed || count == 0) return recall->publish(key, info, first * width, {values, count * width}, &place);
+  if (!resumed || count == 0) {
+    return recall->publish(key, info, first * width, {values, count * width}, read_here ? &place : nullptr);
+  }
   // Each attempt copies an owner's finals to their keepers again, and this host may be the keeper that has them.
   const Ranges missing = Ranges(first * width, (first + count) * width).minus(recall->reader().held(key));
   for (const Interval& i : missing.intervals()) {

@@ -293,6 +293,7 @@ class Engine {
     std::vector<Rank> members;
     std::vector<std::uint32_t> hosts, domains;  // of the members, in this epoch
     schedule::Host host;                        // of those of which several members are
+    bool read_here = true;                      // others of this host read its log, for all that is known
     std::vector<std::uint32_t> order;           // of the ring in this version; empty: that of the members
     std::int32_t rank;
     std::uint32_t slot;

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "recovery/check.h"
-#include "worker/kernels/stream_copy.h"
+#include "storage/stream_copy.h"
 
 namespace warren::worker {
 

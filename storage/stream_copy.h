@@ -9,7 +9,7 @@
 #include <emmintrin.h>
 #endif
 
-namespace warren::worker {
+namespace warren {
 
 // memcpy() past the cache: what was in the destination is not fetched first, and nothing else is pushed out. Worth it
 // for destinations that are in no cache. Other threads see the bytes after a release store of this one, as ever.
@@ -38,4 +38,4 @@ inline void stream_copy(std::byte* to, const std::byte* from, std::size_t bytes)
   if (bytes != 0) std::memcpy(to, from, bytes);
 }
 
-}  // namespace warren::worker
+}  // namespace warren
