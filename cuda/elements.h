@@ -125,6 +125,27 @@ WARREN_BOTH typename Value::Element reduce_element(std::size_t inputs, Load load
   return Value::narrow(sum);
 }
 
+// The same as a balanced tree (WARREN_DEVICE_BALANCED), of at least two inputs. A sum waits for its right neighbour of
+// as many positions: what waits has the bits of the number of positions that are done.
+template <class Value, Op kOp, class Load>
+WARREN_BOTH typename Value::Element reduce_balanced(std::size_t inputs, Load load) {
+  std::size_t positions = 1;
+  while (positions * 2 <= inputs) positions *= 2;
+  const std::size_t folded = inputs - positions;
+  float waiting[7];
+  static_assert(WARREN_DEVICE_MAX_INPUTS == 64, "a tree of six levels");
+  std::size_t sums = 0;
+  for (std::size_t p = 0; p < positions; ++p) {
+    float sum = p < folded ? combine<kOp>(Value::widen(load(2 * p)), Value::widen(load(2 * p + 1)))
+                           : Value::widen(load(p + folded));
+    for (std::size_t done = p; done % 2 != 0; done /= 2) sum = combine<kOp>(waiting[--sums], sum);
+    waiting[sums++] = sum;
+  }
+  float sum = waiting[0];
+  if (kOp == Op::kAverage) sum = one_nan(sum / static_cast<float>(inputs));
+  return Value::narrow(sum);
+}
+
 // I8 with a scale for each block, as device_table.h has it. Magnitudes have the order of their bits, infinities and
 // NaNs at the top.
 WARREN_BOTH std::uint32_t magnitude_of(float value) {

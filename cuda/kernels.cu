@@ -48,6 +48,16 @@ __global__ void reduce_elements(typename Value::Element* out, const __grid_const
 }
 
 template <class Value, Op kOp>
+__global__ void reduce_trees(typename Value::Element* out, const __grid_constant__ Inputs inputs, std::size_t count) {
+  using Element = typename Value::Element;
+  const std::size_t step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
+    out[i] = reduce_balanced<Value, kOp>(
+        inputs.count, [&](std::size_t input) { return static_cast<const Element*>(inputs.in[input])[i]; });
+  }
+}
+
+template <class Value, Op kOp>
 __global__ void reduce_vectors(Vector<typename Value::Element>* out, const __grid_constant__ Inputs inputs,
                                std::size_t vectors) {
   using V = Vector<typename Value::Element>;
@@ -207,7 +217,7 @@ static_assert(kChecksumThreads / 32 == 32, "one warp adds up what the warps have
 }  // namespace
 
 cudaError_t launch_reduce(void* out, const void* const* in, std::size_t inputs, std::size_t count, warren_type type,
-                          warren_op op, cudaStream_t stream) {
+                          warren_op op, warren_device_bracketing bracketing, cudaStream_t stream) {
   Inputs all{};
   all.count = inputs;
   bool vectors = aligned(out);
@@ -218,6 +228,11 @@ cudaError_t launch_reduce(void* out, const void* const* in, std::size_t inputs, 
   if (count == 0) return cudaSuccess;
   with_type_and_op(type, op, [&]<class Value, Op kOp>() {
     using V = Vector<typename Value::Element>;
+    if (is_tree(inputs, bracketing)) {
+      reduce_trees<Value, kOp>
+          <<<blocks_for(count), kThreads, 0, stream>>>(static_cast<typename Value::Element*>(out), all, count);
+      return;
+    }
     const std::size_t whole = vectors ? count / V::kElements : 0, first = whole * V::kElements;
     if (whole != 0) {
       reduce_vectors<Value, kOp><<<blocks_for(whole), kThreads, 0, stream>>>(static_cast<V*>(out), all, whole);

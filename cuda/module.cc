@@ -1,6 +1,10 @@
 // libwarren_cuda.so: the table over the CUDA runtime, which is linked in statically and finds the driver by itself.
+#include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <unistd.h>
 
+#include <bit>
+#include <cstdint>
 #include <string>
 
 #include "cuda/kernels.h"
@@ -98,6 +102,151 @@ warren_device_code release(std::int32_t device, void* memory) {
   return on_device(device, "cudaFree", [&] { return cudaFree(memory); });
 }
 
+// Of the driver's own interface, which the runtime finds: nothing here links it.
+template <class Function>
+cudaError_t find(Function*& function, const char* name) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result);
+  if (error != cudaSuccess) return error;
+  function = reinterpret_cast<Function*>(found);
+  return result == cudaDriverEntryPointSuccess && found != nullptr ? cudaSuccess : cudaErrorSymbolNotFound;
+}
+
+struct Driver {
+  decltype(&cuGetErrorName) error_name = nullptr;
+  decltype(&cuDeviceGetAttribute) attribute = nullptr;
+  decltype(&cuMemGetAllocationGranularity) granularity = nullptr;
+  decltype(&cuMemCreate) create = nullptr;
+  decltype(&cuMemRelease) release = nullptr;
+  decltype(&cuMemExportToShareableHandle) give = nullptr;
+  decltype(&cuMemImportFromShareableHandle) take = nullptr;
+  decltype(&cuMemAddressReserve) reserve = nullptr;
+  decltype(&cuMemAddressFree) free = nullptr;
+  decltype(&cuMemMap) map = nullptr;
+  decltype(&cuMemUnmap) unmap = nullptr;
+  decltype(&cuMemSetAccess) set_access = nullptr;
+  cudaError_t found = cudaSuccess;
+
+  Driver() {
+    const auto need = [this](auto& function, const char* name) {
+      if (found == cudaSuccess) found = find(function, name);
+    };
+    need(error_name, "cuGetErrorName");
+    need(attribute, "cuDeviceGetAttribute");
+    need(granularity, "cuMemGetAllocationGranularity");
+    need(create, "cuMemCreate");
+    need(release, "cuMemRelease");
+    need(give, "cuMemExportToShareableHandle");
+    need(take, "cuMemImportFromShareableHandle");
+    need(reserve, "cuMemAddressReserve");
+    need(free, "cuMemAddressFree");
+    need(map, "cuMemMap");
+    need(unmap, "cuMemUnmap");
+    need(set_access, "cuMemSetAccess");
+  }
+};
+const Driver& driver() {
+  static const Driver functions;
+  return functions;
+}
+
+warren_device_code answer(CUresult error, const char* what) {
+  if (error == CUDA_SUCCESS) return WARREN_DEVICE_OK;
+  const char* name = nullptr;
+  (void)driver().error_name(error, &name);
+  return failed(std::string(what) + ": " + (name == nullptr ? "an unknown error" : name),
+                error == CUDA_ERROR_OUT_OF_MEMORY ? WARREN_DEVICE_NO_MEMORY : WARREN_DEVICE_FAILED);
+}
+
+CUmemAllocationProp shared_on(std::int32_t device) {
+  CUmemAllocationProp what{};
+  what.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  what.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  what.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  what.location.id = device;
+  return what;
+}
+
+// Gives the memory an address at which the device's kernels and copies have it. The handle is used up, whatever comes
+// of it: what is mapped stays without it.
+warren_device_code place(std::int32_t device, CUmemGenericAllocationHandle handle, std::size_t bytes, void** memory) {
+  CUdeviceptr at = 0;
+  auto code = answer(driver().reserve(&at, bytes, 0, 0, 0), "cuMemAddressReserve");
+  if (code == WARREN_DEVICE_OK) {
+    code = answer(driver().map(at, bytes, 0, handle, 0), "cuMemMap");
+    if (code == WARREN_DEVICE_OK) {
+      CUmemAccessDesc access{};
+      access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+      access.location.id = device;
+      access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+      code = answer(driver().set_access(at, bytes, &access, 1), "cuMemSetAccess (the GPU may not read that memory)");
+      if (code != WARREN_DEVICE_OK) (void)driver().unmap(at, bytes);
+    }
+    if (code != WARREN_DEVICE_OK) (void)driver().free(at, bytes);
+  }
+  (void)driver().release(handle);
+  if (code == WARREN_DEVICE_OK) *memory = std::bit_cast<void*>(at);
+  return code;
+}
+
+// For the driver's functions on the device of the calling thread: its context, which the runtime makes when it is first
+// asked for something, and the functions.
+warren_device_code begin_driver(const OnDevice& here) {
+  if (here.error() != cudaSuccess) return answer(here.error(), "cudaSetDevice");
+  if (const cudaError_t error = cudaFree(nullptr); error != cudaSuccess) return answer(error, "cudaFree");
+  return answer(driver().found, "cudaGetDriverEntryPointByVersion");
+}
+
+warren_device_code allocate_shared(std::int32_t device, std::size_t* bytes, void** memory, int* fd) {
+  const OnDevice here(device);
+  auto code = begin_driver(here);
+  if (code != WARREN_DEVICE_OK) return code;
+  int shares = 0;
+  code = answer(
+      driver().attribute(&shares, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, CUdevice(device)),
+      "cuDeviceGetAttribute");
+  if (code != WARREN_DEVICE_OK) return code;
+  if (shares == 0) return failed("the driver gives no descriptors of this GPU's memory");
+  const CUmemAllocationProp what = shared_on(device);
+  std::size_t unit = 0;
+  code =
+      answer(driver().granularity(&unit, &what, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED), "cuMemGetAllocationGranularity");
+  if (code != WARREN_DEVICE_OK) return code;
+  *bytes = (*bytes + unit - 1) / unit * unit;
+  CUmemGenericAllocationHandle handle = 0;
+  code = answer(driver().create(&handle, *bytes, &what, 0), "cuMemCreate");
+  if (code != WARREN_DEVICE_OK) return code;
+  code = answer(driver().give(fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), "cuMemExportToShareableHandle");
+  if (code != WARREN_DEVICE_OK) {
+    (void)driver().release(handle);
+    return code;
+  }
+  code = place(device, handle, *bytes, memory);
+  if (code != WARREN_DEVICE_OK) (void)::close(*fd);
+  return code;
+}
+
+warren_device_code import_shared(std::int32_t device, int fd, std::size_t bytes, void** memory) {
+  const OnDevice here(device);
+  auto code = begin_driver(here);
+  if (code != WARREN_DEVICE_OK) return code;
+  CUmemGenericAllocationHandle handle = 0;
+  code = answer(driver().take(&handle, std::bit_cast<void*>(static_cast<std::intptr_t>(fd)),
+                              CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+                "cuMemImportFromShareableHandle");
+  return code == WARREN_DEVICE_OK ? place(device, handle, bytes, memory) : code;
+}
+
+warren_device_code release_shared(std::int32_t device, void* memory, std::size_t bytes) {
+  const OnDevice here(device);
+  auto code = begin_driver(here);
+  if (code != WARREN_DEVICE_OK) return code;
+  const auto at = reinterpret_cast<CUdeviceptr>(memory);
+  code = answer(driver().unmap(at, bytes), "cuMemUnmap");
+  return code == WARREN_DEVICE_OK ? answer(driver().free(at, bytes), "cuMemAddressFree") : code;
+}
+
 warren_device_code make_stream(std::int32_t device, void** stream) {
   return on_device(device, "cudaStreamCreate", [&] {
     cudaStream_t made = nullptr;
@@ -163,10 +312,11 @@ warren_device_code copy(std::int32_t device, void* to, const void* from, std::si
 }
 
 warren_device_code reduce(std::int32_t device, void* out, const void* const* in, std::size_t inputs, std::size_t count,
-                          warren_type type, warren_op op, void* stream) {
+                          warren_type type, warren_op op, warren_device_bracketing bracketing, void* stream) {
   if (const char* why = why_not_reduce(inputs, type, op); why != nullptr) return failed(why);
-  return on_device(device, "reduce",
-                   [&] { return launch_reduce(out, in, inputs, count, type, op, static_cast<cudaStream_t>(stream)); });
+  return on_device(device, "reduce", [&] {
+    return launch_reduce(out, in, inputs, count, type, op, bracketing, static_cast<cudaStream_t>(stream));
+  });
 }
 
 warren_device_code convert(std::int32_t device, void* out, warren_type out_type, const void* in, warren_type in_type,
@@ -209,6 +359,9 @@ constexpr warren_device_table kTable = {
     .free_pinned = free_pinned,
     .allocate = allocate,
     .release = release,
+    .allocate_shared = allocate_shared,
+    .import_shared = import_shared,
+    .release_shared = release_shared,
     .make_stream = make_stream,
     .end_stream = end_stream,
     .make_event = make_event,
@@ -229,6 +382,6 @@ constexpr warren_device_table kTable = {
 }  // namespace
 }  // namespace warren::cuda
 
-extern "C" __attribute__((visibility("default"))) const warren_device_table* warren_device_table_3(void) {
+extern "C" __attribute__((visibility("default"))) const warren_device_table* warren_device_table_4(void) {
   return &warren::cuda::kTable;
 }

@@ -10,6 +10,10 @@ namespace warren::cuda {
 
 // Why the kernels do not serve it; nullptr: they do.
 [[nodiscard]] const char* why_not_reduce(std::size_t inputs, warren_type type, warren_op op);
+// Whether the bracketing is another one than from left to right: three are a chain either way.
+[[nodiscard]] constexpr bool is_tree(std::size_t inputs, warren_device_bracketing bracketing) {
+  return bracketing == WARREN_DEVICE_BALANCED && inputs > 3;
+}
 [[nodiscard]] const char* why_not_convert(warren_type out, warren_type in);
 [[nodiscard]] const char* why_not_pack(std::size_t pieces);
 

@@ -39,12 +39,15 @@ void copy_tiles(const warren_device_piece* pieces, std::size_t count, Packed* pa
 
 }  // namespace
 
-void reduce(void* out, const void* const* in, std::size_t inputs, std::size_t count, warren_type type, warren_op op) {
+void reduce(void* out, const void* const* in, std::size_t inputs, std::size_t count, warren_type type, warren_op op,
+            warren_device_bracketing bracketing) {
   with_type_and_op(type, op, [&]<class Value, Op kOp>() {
     using Element = typename Value::Element;
+    const bool balanced = is_tree(inputs, bracketing);
     for (std::size_t i = 0; i < count; i++) {
-      static_cast<Element*>(out)[i] = reduce_element<Value, kOp>(
-          inputs, [&](std::size_t input) { return static_cast<const Element*>(in[input])[i]; });
+      const auto load = [&](std::size_t input) { return static_cast<const Element*>(in[input])[i]; };
+      static_cast<Element*>(out)[i] =
+          balanced ? reduce_balanced<Value, kOp>(inputs, load) : reduce_element<Value, kOp>(inputs, load);
     }
   });
 }

@@ -2,6 +2,7 @@
 // the module or a GPU each case skips itself and says why; with WARREN_REQUIRE_GPU=1 in the environment it fails.
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <optional>
@@ -120,7 +121,10 @@ TEST_F(Gpu, CopiesWithinItsMemory) {
 TEST_F(Gpu, ReduceGivesTheTwinsBits) {
   for (const auto& [type, width] : {std::pair(WARREN_F32, 4u), std::pair(WARREN_F16, 2u), std::pair(WARREN_BF16, 2u)}) {
     for (const warren_op op : {WARREN_SUM, WARREN_PRODUCT, WARREN_MIN, WARREN_MAX, WARREN_AVERAGE}) {
-      for (const std::size_t inputs : {1u, 2u, 8u, 64u}) {
+      for (const auto& [inputs, bracketing] :
+           {std::pair(std::size_t{1}, WARREN_DEVICE_CHAIN), std::pair(std::size_t{2}, WARREN_DEVICE_CHAIN),
+            std::pair(std::size_t{8}, WARREN_DEVICE_CHAIN), std::pair(std::size_t{64}, WARREN_DEVICE_CHAIN),
+            std::pair(std::size_t{7}, WARREN_DEVICE_BALANCED), std::pair(std::size_t{64}, WARREN_DEVICE_BALANCED)}) {
         // An odd tail, and the same misaligned by an element.
         for (const std::size_t skip : {0u, 1u}) {
           const std::size_t count = 100'003;
@@ -132,9 +136,9 @@ TEST_F(Gpu, ReduceGivesTheTwinsBits) {
             gpu.push_back(put(in.back().data(), in.back().size()) + skip * width);
           }
           std::vector<std::uint8_t> want(count * width), got(count * width);
-          cuda::twins::reduce(want.data(), host.data(), inputs, count, type, op);
+          cuda::twins::reduce(want.data(), host.data(), inputs, count, type, op, bracketing);
           std::byte* const out = on_gpu((count + skip) * width) + skip * width;
-          ASSERT_EQ(table_->reduce(0, out, gpu.data(), inputs, count, type, op, stream_), WARREN_DEVICE_OK)
+          ASSERT_EQ(table_->reduce(0, out, gpu.data(), inputs, count, type, op, bracketing, stream_), WARREN_DEVICE_OK)
               << table_->error_text();
           copy(got.data(), out, got.size(), false);
           ASSERT_EQ(got, want) << "type " << type << ", op " << op << ", " << inputs << " inputs, from " << skip;
@@ -236,6 +240,90 @@ TEST_F(Gpu, PacksAndUnpacks) {
     const std::vector<warren_device_piece> many(WARREN_DEVICE_MAX_PIECES + 1, {packed, 0});
     EXPECT_EQ(table_->pack(0, packed, many.data(), many.size(), stream_), WARREN_DEVICE_FAILED);
     EXPECT_EQ(table_->pack(0, packed, many.data(), many.size() - 1, stream_), WARREN_DEVICE_OK);
+  }
+}
+
+// What another process finds, which the test below starts.
+TEST_F(Gpu, DISABLED_ReadsMemoryOfAnotherProcess) {
+  const char* const told = getenv("WARREN_TEST_SHARED");
+  ASSERT_NE(told, nullptr);
+  int fd = -1;
+  std::size_t bytes = 0;
+  ASSERT_EQ(std::sscanf(told, "%d %zu", &fd, &bytes), 2);
+  void* memory = nullptr;
+  ASSERT_EQ(table_->import_shared(0, fd, bytes, &memory), WARREN_DEVICE_OK) << table_->error_text();
+  const auto want = any_bits(100'000, 3);
+  std::vector<std::uint8_t> got(want.size());
+  copy(got.data(), memory, got.size(), false);
+  EXPECT_EQ(got, want);
+  // A kernel reads it, too.
+  const void* const in[] = {memory};
+  std::byte* const out = on_gpu(want.size());
+  ASSERT_EQ(table_->reduce(0, out, in, 1, want.size() / 4, WARREN_F32, WARREN_SUM, WARREN_DEVICE_CHAIN, stream_),
+            WARREN_DEVICE_OK)
+      << table_->error_text();
+  copy(got.data(), out, got.size(), false);
+  EXPECT_EQ(got, want);
+  ASSERT_EQ(table_->release_shared(0, memory, bytes), WARREN_DEVICE_OK) << table_->error_text();
+}
+
+TEST_F(Gpu, GivesMemoryToAnotherProcess) {
+  std::size_t bytes = 100'000;
+  void* memory = nullptr;
+  int fd = -1;
+  ASSERT_EQ(table_->allocate_shared(0, &bytes, &memory, &fd), WARREN_DEVICE_OK) << table_->error_text();
+  EXPECT_GE(bytes, 100'000u);
+  const auto values = any_bits(100'000, 3);
+  copy(memory, values.data(), values.size(), true);
+  char self[4096] = {};
+  ASSERT_GT(readlink("/proc/self/exe", self, sizeof self - 1), 0);
+  const int passed = dup(fd);
+  const std::string command = "WARREN_TEST_SHARED='" + std::to_string(passed) + " " + std::to_string(bytes) + "' '" +
+                              self + "' --gtest_also_run_disabled_tests --gtest_filter=Gpu.DISABLED_Reads*";
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  ::close(passed);
+  ::close(fd);
+  ASSERT_EQ(table_->release_shared(0, memory, bytes), WARREN_DEVICE_OK) << table_->error_text();
+  int pipes[2];
+  ASSERT_EQ(pipe(pipes), 0);
+  EXPECT_EQ(table_->import_shared(0, pipes[0], bytes, &memory), WARREN_DEVICE_FAILED) << "that is none";
+  for (const int end : pipes) ::close(end);
+}
+
+// Ranks that read each other's inputs there, as soon as they have each other's memory.
+TEST_F(Gpu, RanksThatLendEachOtherInputsGiveTheBitsOfTheCpu) {
+  testing::Cluster cluster;
+  const std::size_t count = 3'000'017;
+  constexpr int kRanks = 3, kCalls = 6;
+  const auto values_of = [&](int rank) {
+    std::vector<float> values(count);
+    for (std::size_t i = 0; i < count; i++)
+      values[i] = 1.0f / static_cast<float>(i % 1013 + static_cast<std::size_t>(rank) + 1);
+    return values;
+  };
+  std::vector<float> on_cpu;
+  std::vector<std::byte*> in, out;
+  for (int rank = 0; rank < kRanks; rank++) {
+    const auto values = values_of(rank);
+    in.push_back(put(values.data(), count * sizeof(float)));
+    for (int i = 0; i < kCalls; i++) out.push_back(on_gpu(count * sizeof(float)));
+  }
+  cluster.run_well(kRanks, [&](Communicator& comm) {
+    const auto sum = comm.allreduce(values_of(comm.rank()));
+    if (comm.rank() == 0) on_cpu = sum;
+    comm.use_stream(stream_);
+    const auto rank = static_cast<std::size_t>(comm.rank());
+    for (std::size_t i = 0; i < kCalls; i++) {
+      comm.allreduce(std::span(reinterpret_cast<float*>(in[rank]), count),
+                     std::span(reinterpret_cast<float*>(out[rank * kCalls + i]), count));
+      comm.barrier();
+      usleep(50'000);
+    }
+  });
+  for (std::size_t i = 0; i < out.size(); i++) {
+    std::vector<float> from_gpu(count);
+    copy(from_gpu.data(), out[i], count * sizeof(float), false);
+    EXPECT_EQ(from_gpu, on_cpu) << i;
   }
 }
 

@@ -42,7 +42,7 @@ void check_reduce(warren_type type) {
       for (const auto& values : in) pointers.push_back(values.data());
       const std::size_t count = in[0].size();
       std::vector<T> got(count);
-      twins::reduce(got.data(), pointers.data(), inputs, count, type, op);
+      twins::reduce(got.data(), pointers.data(), inputs, count, type, op, WARREN_DEVICE_CHAIN);
 
       // By the core's kernels: what is partial stays f32 until the end.
       auto reducer = Reducer::make(data_type, static_cast<ReduceOp>(op), static_cast<std::uint32_t>(inputs));
@@ -73,12 +73,47 @@ TEST(Twins, ReduceAsTheCoreDoes) {
   check_reduce<oracle::BF16>(WARREN_BF16);
 }
 
+// A piece at a time, as a rank of a host does that makes finals.
+template <class T>
+void check_combine(warren_type type) {
+  for (const warren_op op : {WARREN_SUM, WARREN_PRODUCT, WARREN_MIN, WARREN_MAX, WARREN_AVERAGE}) {
+    for (const std::size_t inputs : {2, 3, 4, 5, 6, 7, 8, 12, 33, 64}) {
+      std::vector<std::vector<T>> in;
+      std::vector<const void*> pointers;
+      for (std::size_t i = 0; i < inputs; i++) {
+        in.push_back(oracle::test_elements<T>(static_cast<int>(i), 211));
+        std::rotate(in[i].begin(), in[i].begin() + static_cast<std::ptrdiff_t>(3 * i), in[i].end());
+      }
+      for (const auto& values : in) pointers.push_back(values.data());
+      const std::size_t count = in[0].size();
+      auto reducer =
+          Reducer::make(static_cast<DataType>(type), static_cast<ReduceOp>(op), static_cast<std::uint32_t>(inputs));
+      ASSERT_TRUE(reducer.ok());
+      for (const bool balanced : {false, true}) {
+        std::vector<T> got(count), want(count);
+        twins::reduce(got.data(), pointers.data(), inputs, count, type, op,
+                      balanced ? WARREN_DEVICE_BALANCED : WARREN_DEVICE_CHAIN);
+        reducer.value().combine(want.data(), pointers,
+                                balanced ? worker::Bracketing::kBalanced : worker::Bracketing::kChain, count);
+        ASSERT_EQ(std::memcmp(got.data(), want.data(), count * sizeof(T)), 0)
+            << "op " << op << ", " << inputs << " inputs, " << (balanced ? "balanced" : "in a chain");
+      }
+    }
+  }
+}
+
+TEST(Twins, CombineAsTheCoreDoes) {
+  check_combine<float>(WARREN_F32);
+  check_combine<oracle::F16>(WARREN_F16);
+  check_combine<oracle::BF16>(WARREN_BF16);
+}
+
 TEST(Twins, RoundOnceAfterTheLastInput) {
   // 2048 + 1 + 1 + 1 in f16: each sum alone would be rounded away.
   const oracle::F16 large = oracle::F16::narrow(2048), one = oracle::F16::narrow(1);
   const void* in[] = {&large, &one, &one, &one};
   oracle::F16 out{};
-  twins::reduce(&out, in, 4, 1, WARREN_F16, WARREN_SUM);
+  twins::reduce(&out, in, 4, 1, WARREN_F16, WARREN_SUM, WARREN_DEVICE_CHAIN);
   EXPECT_EQ(out.widen(), 2052.0f);
 }
 

@@ -2,7 +2,7 @@
  * serves machines with and without GPUs. libwarren_cuda.so is one implementation; the tests have another, whose device
  * memory is memory that the program cannot touch.
  *
- * The library exports `const warren_device_table* warren_device_table_3(void)`; the symbol's number is the table's
+ * The library exports `const warren_device_table* warren_device_table_4(void)`; the symbol's number is the table's
  * version, and changes whenever this file does in a way that the other side would notice.
  *
  * Every function may be called from any thread at any time, and changes nothing of the calling thread but error_text.
@@ -21,8 +21,8 @@
 extern "C" {
 #endif
 
-#define WARREN_DEVICE_TABLE_VERSION 3
-#define WARREN_DEVICE_TABLE_SYMBOL "warren_device_table_3"
+#define WARREN_DEVICE_TABLE_VERSION 4
+#define WARREN_DEVICE_TABLE_SYMBOL "warren_device_table_4"
 
 typedef enum warren_device_code {
   WARREN_DEVICE_OK = 0,
@@ -31,6 +31,14 @@ typedef enum warren_device_code {
   WARREN_DEVICE_NO_MEMORY = 3, /* the allocation does not fit */
   WARREN_DEVICE_FAILED = 4     /* error_text says what */
 } warren_device_code;
+
+/* How the inputs of one reduce() are combined, in their order. */
+typedef enum warren_device_bracketing {
+  WARREN_DEVICE_CHAIN = 0, /* from left to right */
+  /* A balanced binary tree over the largest power of two P of positions up to the number N of inputs: 2i and 2i + 1 for
+   * i < N - P are one position, the others one each. */
+  WARREN_DEVICE_BALANCED = 1
+} warren_device_bracketing;
 
 /* Where a pointer leads that the CPU may read and write. */
 #define WARREN_DEVICE_HOST (-1)
@@ -74,6 +82,15 @@ typedef struct warren_device_table {
   /* Memory of the device. */
   warren_device_code (*allocate)(int32_t device, size_t bytes, void** memory);
   warren_device_code (*release)(int32_t device, void* memory);
+  /* Memory of the device that other processes of the host can have, too: *bytes, rounded up to what the device gives.
+   * *fd, which the caller closes, stands for it with whom it is passed to. The memory ends with the last that has it,
+   * or such a descriptor. */
+  warren_device_code (*allocate_shared)(int32_t device, size_t* bytes, void** memory, int* fd);
+  /* Such memory of another process, on this or another device, for what `device` runs. `bytes`: as that process was
+   * told; FAILED where there are not so many. The descriptor is not needed afterwards. */
+  warren_device_code (*import_shared)(int32_t device, int fd, size_t bytes, void** memory);
+  /* That a function above has given; nothing that is queued uses it. */
+  warren_device_code (*release_shared)(int32_t device, void* memory, size_t bytes);
 
   /* A stream that does not wait for the default one. What is queued on a stream that is ended still runs. */
   warren_device_code (*make_stream)(int32_t device, void** stream);
@@ -96,11 +113,11 @@ typedef struct warren_device_table {
   /* Kernels, on memory of the device. Their bits are those of the CPU: round to nearest even, denormals kept, no
    * contraction, one NaN.
    *
-   * out[i] = in[0][i] (+) in[1][i] (+) ..., from left to right, for 1 .. WARREN_DEVICE_MAX_INPUTS inputs of F32, F16 or
+   * out[i] = in[0][i] (+) in[1][i] (+) ..., bracketed as asked, for 1 .. WARREN_DEVICE_MAX_INPUTS inputs of F32, F16 or
    * BF16 (accumulated in F32, rounded once) and SUM, PRODUCT, MIN, MAX or AVERAGE. `in` itself lies on the CPU and is
    * read before the function returns; out may be one of the inputs. */
   warren_device_code (*reduce)(int32_t device, void* out, const void* const* in, size_t inputs, size_t count,
-                               warren_type type, warren_op op, void* stream);
+                               warren_type type, warren_op op, warren_device_bracketing bracketing, void* stream);
   /* F32 to F16, BF16 or I8, or back. Not in place.
    *
    * I8 stands for warren_device_i8_block: `count` values are count / WARREN_DEVICE_I8_VALUES blocks, rounded up, the

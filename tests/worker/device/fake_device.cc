@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -46,6 +47,16 @@ warren_device_code failed(const std::string& text, warren_device_code code = WAR
 
 // ---- faults
 
+void stand_still() {
+  const pid_t self = getpid();
+  if (fork() == 0) {
+    (void)sleep(8);
+    (void)kill(self, SIGCONT);
+    _exit(0);
+  }
+  (void)kill(self, SIGSTOP);
+}
+
 class Faults {
  public:
   void arm(const char* where, int after, FakeFault fault) {
@@ -78,6 +89,7 @@ class Faults {
       case FakeFault::kNone: return failed(text, WARREN_DEVICE_NONE);
       case FakeFault::kHang: changed_.wait(lock, [this, before = released_] { return released_ != before; }); break;
       case FakeFault::kKill: (void)kill(getpid(), SIGKILL); break;
+      case FakeFault::kStop: stand_still(); break;
     }
     return WARREN_DEVICE_OK;
   }
@@ -157,11 +169,70 @@ Memory& memory(int device) {
   return all[device];
 }
 
+// What processes share, made here or elsewhere: each piece of it has addresses of its own.
+class Shared {
+ public:
+  static constexpr std::size_t kUnit = std::size_t{2} << 20;
+  // nullptr: the system gives no more addresses.
+  std::byte* add(std::int32_t device, int fd, std::size_t bytes) {
+    void* const program = mmap(nullptr, bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    void* const mine = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (program == MAP_FAILED || mine == MAP_FAILED) return nullptr;
+    const std::lock_guard lock(mutex_);
+    pieces_[static_cast<std::byte*>(program)] = {device, static_cast<std::byte*>(mine), bytes};
+    return static_cast<std::byte*>(program);
+  }
+  bool remove(std::int32_t device, void* memory, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto it = pieces_.find(static_cast<std::byte*>(memory));
+    if (it == pieces_.end() || it->second.device != device || it->second.bytes != bytes) return false;
+    munmap(it->second.mine, bytes);
+    munmap(memory, bytes);
+    pieces_.erase(it);
+    return true;
+  }
+  // Of this device, or, where that is negative, of any.
+  std::byte* behind(std::int32_t device, const void* pointer, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto* const p = static_cast<const std::byte*>(pointer);
+    const auto it = pieces_.upper_bound(p);
+    if (it == pieces_.begin()) return nullptr;
+    const auto& [begin, piece] = *std::prev(it);
+    const auto at = static_cast<std::size_t>(p - begin);
+    const bool whole = at <= piece.bytes && bytes <= piece.bytes - at;
+    return whole && (device < 0 || piece.device == device) ? piece.mine + at : nullptr;
+  }
+  std::size_t pieces() {
+    const std::lock_guard lock(mutex_);
+    return pieces_.size();
+  }
+
+ private:
+  struct Piece {
+    std::int32_t device = 0;
+    std::byte* mine = nullptr;
+    std::size_t bytes = 0;
+  };
+  std::mutex mutex_;
+  std::map<const std::byte*, Piece> pieces_;
+};
+
+Shared& shared() {
+  static Shared& all = *new Shared;
+  return all;
+}
+
+// What a stream of the device finds there; nullptr: it is not all this device's.
+std::byte* behind(std::int32_t device, const void* pointer, std::size_t bytes) {
+  std::byte* const own = memory(device).behind(pointer, bytes);
+  return own != nullptr ? own : shared().behind(device, pointer, bytes);
+}
+
 std::byte* behind_any(const void* pointer, std::size_t bytes) {
   for (int d = 0; d < kDevices; d++) {
     if (std::byte* const at = memory(d).behind(pointer, bytes); at != nullptr) return at;
   }
-  return nullptr;
+  return shared().behind(-1, pointer, bytes);
 }
 
 struct Pinned {
@@ -351,6 +422,33 @@ warren_device_code release(std::int32_t device, void* pointer) {
   return memory(device).release(pointer) ? WARREN_DEVICE_OK : failed("not allocated");
 }
 
+warren_device_code allocate_shared(std::int32_t device, std::size_t* bytes, void** out, int* fd) {
+  FAKE_MEETS("allocate_shared");
+  *bytes = (*bytes + Shared::kUnit - 1) / Shared::kUnit * Shared::kUnit;
+  const int file = memfd_create("fake-device-shared", MFD_CLOEXEC);
+  if (file < 0 || ftruncate(file, static_cast<off_t>(*bytes)) != 0) broken("shared fake device memory");
+  *out = shared().add(device, file, *bytes);
+  *fd = file;
+  if (*out != nullptr) return WARREN_DEVICE_OK;
+  ::close(file);
+  return failed("mmap", WARREN_DEVICE_NO_MEMORY);
+}
+
+warren_device_code import_shared(std::int32_t device, int fd, std::size_t bytes, void** out) {
+  FAKE_MEETS("import_shared");
+  struct stat about {};
+  if (fstat(fd, &about) != 0 || about.st_size != static_cast<off_t>(bytes) || bytes % Shared::kUnit != 0) {
+    return failed("this is no memory of a device, or not of that size");
+  }
+  *out = shared().add(device, fd, bytes);
+  return *out != nullptr ? WARREN_DEVICE_OK : failed("mmap", WARREN_DEVICE_NO_MEMORY);
+}
+
+warren_device_code release_shared(std::int32_t device, void* pointer, std::size_t bytes) {
+  FAKE_MEETS("release_shared");
+  return shared().remove(device, pointer, bytes) ? WARREN_DEVICE_OK : failed("not shared");
+}
+
 warren_device_code make_stream(std::int32_t, void** out) {
   FAKE_MEETS("make_stream");
   *out = handles().add(new StreamHolder(Stream::make()));
@@ -423,7 +521,7 @@ warren_device_code query(std::int32_t, void* handle) {
 
 warren_device_code to_host(std::int32_t device, void* to, const void* from, std::size_t bytes, void* stream) {
   FAKE_MEETS("to_host");
-  const std::byte* const source = memory(device).behind(from, bytes);
+  const std::byte* const source = behind(device, from, bytes);
   if (source == nullptr) return failed("a copy from what is not this device's memory");
   if (!pinned().holds(to, bytes)) return failed("a copy to memory that is not pinned");
   queue(device, stream, "stream.to_host", [=] {
@@ -434,7 +532,7 @@ warren_device_code to_host(std::int32_t device, void* to, const void* from, std:
 
 warren_device_code to_device(std::int32_t device, void* to, const void* from, std::size_t bytes, void* stream) {
   FAKE_MEETS("to_device");
-  std::byte* const target = memory(device).behind(to, bytes);
+  std::byte* const target = behind(device, to, bytes);
   if (target == nullptr) return failed("a copy to what is not this device's memory");
   if (!pinned().holds(from, bytes)) return failed("a copy from memory that is not pinned");
   queue(device, stream, "stream.to_device", [=] {
@@ -445,8 +543,8 @@ warren_device_code to_device(std::int32_t device, void* to, const void* from, st
 
 warren_device_code copy(std::int32_t device, void* to, const void* from, std::size_t bytes, void* stream) {
   FAKE_MEETS("copy");
-  std::byte* const target = memory(device).behind(to, bytes);
-  const std::byte* const source = memory(device).behind(from, bytes);
+  std::byte* const target = behind(device, to, bytes);
+  const std::byte* const source = behind(device, from, bytes);
   if (source == nullptr || target == nullptr) return failed("a copy of what is not this device's memory");
   queue(device, stream, "stream.copy", [=] {
     if (bytes != 0) std::memcpy(target, source, bytes);
@@ -455,18 +553,18 @@ warren_device_code copy(std::int32_t device, void* to, const void* from, std::si
 }
 
 warren_device_code reduce(std::int32_t device, void* out, const void* const* in, std::size_t inputs, std::size_t count,
-                          warren_type type, warren_op op, void* stream) {
+                          warren_type type, warren_op op, warren_device_bracketing bracketing, void* stream) {
   FAKE_MEETS("reduce");
   if (const char* why = cuda::why_not_reduce(inputs, type, op); why != nullptr) return failed(why);
   const std::size_t bytes = count * (type == WARREN_F32 ? 4 : 2);
   std::vector<const void*> sources;
-  for (std::size_t i = 0; i < inputs; i++) sources.push_back(memory(device).behind(in[i], bytes));
-  std::byte* const target = memory(device).behind(out, bytes);
+  for (std::size_t i = 0; i < inputs; i++) sources.push_back(behind(device, in[i], bytes));
+  std::byte* const target = behind(device, out, bytes);
   for (const void* source : sources) {
     if (source == nullptr || target == nullptr) return failed("an operand is not this device's memory");
   }
   queue(device, stream, "stream.reduce",
-        [=] { cuda::twins::reduce(target, sources.data(), sources.size(), count, type, op); });
+        [=] { cuda::twins::reduce(target, sources.data(), sources.size(), count, type, op, bracketing); });
   return WARREN_DEVICE_OK;
 }
 
@@ -474,8 +572,8 @@ warren_device_code convert(std::int32_t device, void* out, warren_type out_type,
                            std::size_t count, void* stream) {
   FAKE_MEETS("convert");
   if (const char* why = cuda::why_not_convert(out_type, in_type); why != nullptr) return failed(why);
-  const std::byte* const source = memory(device).behind(in, cuda::converted_bytes(in_type, count));
-  std::byte* const target = memory(device).behind(out, cuda::converted_bytes(out_type, count));
+  const std::byte* const source = behind(device, in, cuda::converted_bytes(in_type, count));
+  std::byte* const target = behind(device, out, cuda::converted_bytes(out_type, count));
   if (source == nullptr || target == nullptr) return failed("an operand is not this device's memory");
   queue(device, stream, "stream.convert", [=] { cuda::twins::convert(target, out_type, source, in_type, count); });
   return WARREN_DEVICE_OK;
@@ -484,8 +582,8 @@ warren_device_code convert(std::int32_t device, void* out, warren_type out_type,
 warren_device_code checksum(std::int32_t device, std::uint64_t* out, const void* in, std::size_t bytes, void* stream) {
   FAKE_MEETS("checksum");
   const std::size_t blocks = (bytes + WARREN_DEVICE_CHECKSUM_BLOCK - 1) / WARREN_DEVICE_CHECKSUM_BLOCK;
-  const std::byte* const source = memory(device).behind(in, bytes);
-  std::byte* const target = memory(device).behind(out, blocks * sizeof *out);
+  const std::byte* const source = behind(device, in, bytes);
+  std::byte* const target = behind(device, out, blocks * sizeof *out);
   if (source == nullptr || target == nullptr) return failed("an operand is not this device's memory");
   queue(device, stream, "stream.checksum",
         [=] { cuda::twins::checksum(reinterpret_cast<std::uint64_t*>(target), source, bytes); });
@@ -498,7 +596,7 @@ std::vector<warren_device_piece> behind_all(std::int32_t device, const warren_de
   std::vector<warren_device_piece> all;
   bytes = 0;
   for (std::size_t i = 0; i < count; i++) {
-    std::byte* const at = memory(device).behind(pieces[i].data, pieces[i].bytes);
+    std::byte* const at = behind(device, pieces[i].data, pieces[i].bytes);
     if (at == nullptr) return {};
     all.push_back({at, pieces[i].bytes});
     bytes += pieces[i].bytes;
@@ -512,7 +610,7 @@ warren_device_code pack(std::int32_t device, void* packed, const warren_device_p
   if (const char* why = cuda::why_not_pack(count); why != nullptr) return failed(why);
   std::size_t bytes = 0;
   auto all = behind_all(device, pieces, count, bytes);
-  std::byte* const target = memory(device).behind(packed, bytes);
+  std::byte* const target = behind(device, packed, bytes);
   if (all.size() != count || target == nullptr) return failed("an operand is not this device's memory");
   queue(device, stream, "stream.pack", [=] { cuda::twins::pack(target, all.data(), all.size()); });
   return WARREN_DEVICE_OK;
@@ -524,7 +622,7 @@ warren_device_code unpack(std::int32_t device, const void* packed, const warren_
   if (const char* why = cuda::why_not_pack(count); why != nullptr) return failed(why);
   std::size_t bytes = 0;
   auto all = behind_all(device, pieces, count, bytes);
-  const std::byte* const source = memory(device).behind(packed, bytes);
+  const std::byte* const source = behind(device, packed, bytes);
   if (all.size() != count || source == nullptr) return failed("an operand is not this device's memory");
   queue(device, stream, "stream.unpack", [=] { cuda::twins::unpack(source, all.data(), all.size()); });
   return WARREN_DEVICE_OK;
@@ -541,6 +639,9 @@ constexpr warren_device_table kTable = {
     .free_pinned = free_pinned,
     .allocate = allocate,
     .release = release,
+    .allocate_shared = allocate_shared,
+    .import_shared = import_shared,
+    .release_shared = release_shared,
     .make_stream = make_stream,
     .end_stream = end_stream,
     .make_event = make_event,
@@ -566,6 +667,7 @@ constexpr FakeControls kControls = {
           pending().settle();
         },
     .calls = [](const char* where) { return faults().calls(where); },
+    .shared = [] { return shared().pieces(); },
     .write =
         [](void* device_memory, const void* from, std::size_t bytes) {
           std::byte* const target = behind_any(device_memory, bytes);
@@ -583,7 +685,7 @@ constexpr FakeControls kControls = {
 }  // namespace
 }  // namespace warren::test
 
-extern "C" __attribute__((visibility("default"))) const warren_device_table* warren_device_table_3(void) {
+extern "C" __attribute__((visibility("default"))) const warren_device_table* warren_device_table_4(void) {
   return &warren::test::kTable;
 }
 

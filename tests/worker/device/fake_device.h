@@ -15,7 +15,8 @@ enum class FakeFault : std::uint8_t {
   kNoMemory,  // likewise, with that code
   kNone,      // init: there is no GPU
   kHang,      // it does not go on before release()
-  kKill       // the process dies by SIGKILL
+  kKill,      // the process dies by SIGKILL
+  kStop       // the process stands still for eight seconds
 };
 
 struct FakeControls {
@@ -27,6 +28,8 @@ struct FakeControls {
   void (*release)();
   // Calls so far of a function of the table, or runs on streams.
   std::uint64_t (*calls)(const char* where);
+  // Pieces of memory that processes share and that are mapped here.
+  std::size_t (*shared)();
   // Copies between any memory of the CPU and the device's, at once.
   void (*write)(void* device_memory, const void* from, std::size_t bytes);
   void (*read)(void* to, const void* device_memory, std::size_t bytes);
