@@ -7,6 +7,7 @@
 #include <cstring>
 #include <string>
 
+#include "recovery/check.h"
 #include "recovery/limits.h"
 
 namespace warren::worker {
@@ -69,6 +70,12 @@ Result<std::uint32_t> HostMemory::add(std::shared_ptr<MemfdSegment> memory) {
   return newest_;
 }
 
+std::uint32_t HostMemory::add_on_gpu(std::span<const std::byte> memory) {
+  WARREN_CHECK(!own_on_gpu_, "a life lends memory of one GPU, in one piece");
+  own_on_gpu_ = {++newest_, memory, {}};
+  return newest_;
+}
+
 std::optional<HostMemory::Removed> HostMemory::remove(const void* address) {
   const auto own = own_.find(static_cast<const std::byte*>(address));
   if (own == own_.end()) return std::nullopt;
@@ -80,6 +87,7 @@ std::optional<HostMemory::Removed> HostMemory::remove(const void* address) {
 void HostMemory::mapped_by(Incarnation life, std::uint32_t memory) {
   const auto own = std::ranges::find(own_, memory, [](const auto& entry) { return entry.second.memory; });
   if (own != own_.end()) own->second.mapped_by.insert(life);
+  if (own_on_gpu_ && own_on_gpu_->memory == memory) own_on_gpu_->mapped_by.insert(life);
 }
 
 Incarnation HostMemory::life_of(Rank rank) const {
@@ -89,17 +97,26 @@ Incarnation HostMemory::life_of(Rank rank) const {
 
 MemoryPlace HostMemory::lend(Rank peer, std::span<const std::byte> payload) const {
   auto own = own_.upper_bound(payload.data());
-  if (own == own_.begin()) return {};
+  if (own == own_.begin()) return lend_on_gpu(peer, payload);
   --own;
   const std::span<const std::byte> all = own->second.segment->bytes();
   const auto at = static_cast<std::size_t>(payload.data() - all.data());
-  if (at >= all.size() || payload.size() > all.size() - at) return {};
+  if (at >= all.size() || payload.size() > all.size() - at) return lend_on_gpu(peer, payload);
   if (!own->second.mapped_by.contains(life_of(peer))) return {};
   return {own->second.memory, at};
 }
 
-void HostMemory::attach(Incarnation life, std::uint32_t memory, MappedSegment segment) {
-  others_[{life, memory}] = std::move(segment);
+MemoryPlace HostMemory::lend_on_gpu(Rank peer, std::span<const std::byte> payload) const {
+  if (!own_on_gpu_) return {};
+  const std::span<const std::byte> all = own_on_gpu_->bytes;
+  const auto at = reinterpret_cast<std::uintptr_t>(payload.data()) - reinterpret_cast<std::uintptr_t>(all.data());
+  if (at >= all.size() || payload.size() > all.size() - at) return {};
+  if (!own_on_gpu_->mapped_by.contains(life_of(peer))) return {};
+  return {own_on_gpu_->memory, at, true};
+}
+
+void HostMemory::attach(Incarnation life, std::uint32_t memory, MappedSegment segment, bool on_gpu) {
+  others_[{life, memory}] = {std::move(segment), on_gpu};
 }
 
 void HostMemory::detach(Incarnation life, std::uint32_t memory) {
@@ -109,9 +126,9 @@ void HostMemory::detach(Incarnation life, std::uint32_t memory) {
 std::optional<HostMemory::Borrowed> HostMemory::borrow(Rank peer, const MemoryPlace& place, std::size_t bytes) const {
   const auto other = others_.find({life_of(peer), place.memory});
   if (other == others_.end()) return std::nullopt;
-  const MappedSegment& segment = other->second;
+  const MappedSegment& segment = other->second.segment;
   if (place.at > segment.bytes.size() || bytes > segment.bytes.size() - place.at) return std::nullopt;
-  return Borrowed{segment.bytes.data() + place.at, segment.keeper};
+  return Borrowed{segment.bytes.data() + place.at, segment.keeper, other->second.on_gpu};
 }
 
 void HostMemory::install(std::vector<Incarnation> lives) {
@@ -119,6 +136,7 @@ void HostMemory::install(std::vector<Incarnation> lives) {
   const auto over = [this](Incarnation life) { return std::ranges::find(lives_, life) == lives_.end(); };
   std::erase_if(others_, [&](const auto& entry) { return over(entry.first.first); });
   for (auto& [at, own] : own_) std::erase_if(own.mapped_by, over);
+  if (own_on_gpu_) std::erase_if(own_on_gpu_->mapped_by, over);
 }
 
 }  // namespace warren::worker

@@ -6,6 +6,9 @@
 // it says so in the link's memory before it changes anything (HostPipe::take_back), and who has read meanwhile throws
 // away what came of it. A lender that was killed changes nothing any more.
 //
+// Some of it may be a GPU's (worker/device/device_shares.h): it has addresses that only a GPU can follow, and is told
+// and found like the rest.
+//
 // Threads: one at a time, the owner of the data path.
 #pragma once
 
@@ -31,6 +34,7 @@ namespace warren::worker {
 struct MemoryPlace {
   std::uint32_t memory = 0;  // number among those of its life, from 1 on, never used again; 0: no place
   std::uint64_t at = 0;      // from its begin
+  bool on_gpu = false;
   [[nodiscard]] bool known() const { return memory != 0; }
 };
 
@@ -49,6 +53,8 @@ class HostMemory {
 
   // Its number. kExhausted: there are kMost.
   Result<std::uint32_t> add(std::shared_ptr<MemfdSegment> memory);
+  // Likewise of memory of a GPU: once in a life, which has it to its end.
+  std::uint32_t add_on_gpu(std::span<const std::byte> memory);
   // The one that begins at `address`, to be unmapped by the caller, outside the lock. No round reads it. nullopt: none.
   struct Removed {
     std::uint32_t memory = 0;
@@ -62,11 +68,12 @@ class HostMemory {
 
   // ---- others'
 
-  void attach(Incarnation life, std::uint32_t memory, MappedSegment segment);
+  void attach(Incarnation life, std::uint32_t memory, MappedSegment segment, bool on_gpu = false);
   void detach(Incarnation life, std::uint32_t memory);
   struct Borrowed {
     const std::byte* bytes = nullptr;
     std::shared_ptr<const void> keeper;  // keeps it mapped
+    bool on_gpu = false;
   };
   // nullopt: not there. `place` may be anything.
   [[nodiscard]] std::optional<Borrowed> borrow(Rank peer, const MemoryPlace& place, std::size_t bytes) const;
@@ -80,11 +87,22 @@ class HostMemory {
     std::shared_ptr<MemfdSegment> segment;
     std::set<Incarnation> mapped_by;
   };
+  struct OnGpu {
+    std::uint32_t memory = 0;
+    std::span<const std::byte> bytes;
+    std::set<Incarnation> mapped_by;
+  };
+  struct Other {
+    MappedSegment segment;
+    bool on_gpu = false;
+  };
   [[nodiscard]] Incarnation life_of(Rank rank) const;
+  [[nodiscard]] MemoryPlace lend_on_gpu(Rank peer, std::span<const std::byte> payload) const;
 
   std::uint32_t newest_ = 0;
   std::map<const std::byte*, Own> own_;  // by address
-  std::map<std::pair<Incarnation, std::uint32_t>, MappedSegment> others_;
+  std::optional<OnGpu> own_on_gpu_;
+  std::map<std::pair<Incarnation, std::uint32_t>, Other> others_;
   std::vector<Incarnation> lives_;
 };
 

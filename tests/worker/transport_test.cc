@@ -1102,6 +1102,89 @@ TEST_F(Lent, WhatIsReadStaysMappedUntilThen) {
   EXPECT_EQ(std::memcmp(c.view.bytes(), before.data(), kInput), 0);
 }
 
+// Memory of a GPU: at neither end can the CPU read it.
+class LentOnGpu : public Lent {
+ protected:
+  void SetUp() override {
+    Lent::SetUp();
+    for (auto& there : there_) {
+      void* const at = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      ASSERT_NE(at, MAP_FAILED);
+      there = {static_cast<std::byte*>(at), kBytes};
+    }
+    gpu_ = host_[0].add_on_gpu(there_[0]);
+  }
+  ~LentOnGpu() override {
+    for (const auto& there : there_) munmap(const_cast<std::byte*>(there.data()), kBytes);
+  }
+  void attach() { host_[1].attach(Incarnation(7), gpu_, {there_[1], std::make_shared<int>()}, true); }
+  [[nodiscard]] bool lends(const std::byte* at) const { return end_[0].lends(kWorldGroup, Rank(1), at); }
+
+  std::uint32_t gpu_ = 0;
+  std::span<const std::byte> there_[2];
+};
+
+TEST_F(LentOnGpu, ItsPlacesAreToldAndNothingIsRead) {
+  EXPECT_FALSE(lends(there_[0].data())) << "the peer has not mapped it";
+  EXPECT_FALSE(host_[0].lend(Rank(1), there_[0]).known());
+  attach();
+  host_[0].mapped_by(Incarnation(8), gpu_);
+  EXPECT_TRUE(lends(there_[0].data()));
+  EXPECT_FALSE(lends(there_[0].data() + kBytes));
+  EXPECT_FALSE(end_[0].lends(GroupId(5), Rank(1), there_[0].data())) << "a link that is still to come";
+  for (const std::size_t bytes : {kInput, std::size_t{40}}) {
+    got_.resize(bytes);
+    const Completion c = exchange(there_[0].subspan(kSkipped, bytes));
+    ASSERT_TRUE(c.status.ok()) << c.status.describe();
+    EXPECT_TRUE(c.view.on_gpu);
+    EXPECT_EQ(c.view.bytes(), there_[1].data() + kSkipped);
+    EXPECT_NE(c.view.lent, nullptr);
+    EXPECT_TRUE(c.view.stands());
+    if (bytes != kInput) {
+      end_[0].close_all();
+      EXPECT_FALSE(c.view.stands());
+    } else {
+      connect();
+    }
+  }
+  // Memory of the CPU beside it is lent as ever.
+  connect();
+  got_.resize(kInput);
+  lend();
+  const Completion c = exchange(input_);
+  EXPECT_FALSE(c.view.on_gpu);
+  EXPECT_EQ(std::memcmp(c.view.bytes(), input_.data(), kInput), 0);
+  // The next life of the peer has not mapped it.
+  for (HostMemory& host : host_) host.install({Incarnation(7), Incarnation(80)});
+  EXPECT_FALSE(lends(there_[0].data()));
+  EXPECT_FALSE(host_[0].remove(there_[0].data())) << "no memory of the program's";
+}
+
+// Whoever has no way to read it on the GPU gets no copy of it.
+TEST_F(LentOnGpu, WhoReadsOnTheCpuRefusesIt) {
+  attach();
+  host_[0].mapped_by(Incarnation(8), gpu_);
+  const Completion c = exchange(there_[0].subspan(kSkipped, kInput), false);
+  EXPECT_EQ(c.status.code(), Code::kPeerLost);
+}
+
+// Bytes would be read for a link that is a socket alone.
+TEST(LentOverSockets, MemoryOfAGpuIsNotLent) {
+  HostMemory host;
+  host.install({Incarnation(7), Incarnation(8)});
+  const std::span<const std::byte> there{reinterpret_cast<const std::byte*>(1 << 20), 4096};
+  host.mapped_by(Incarnation(8), host.add_on_gpu(there));
+  LinkTransport end([](GroupId, Rank) {}, nullptr, &host);
+  int fds[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
+  end.open(Epoch(1), 1, true);
+  (void)end.link(kWorldGroup, Rank(1));
+  EXPECT_FALSE(end.lends(kWorldGroup, Rank(1), there.data()));
+  ASSERT_TRUE(end.adopt(Epoch(1), kWorldGroup, Rank(1), 0, fds[0]).ok());
+  EXPECT_FALSE(end.lends(kWorldGroup, Rank(1), there.data()));
+  ::close(fds[1]);
+}
+
 // In a container more than it is allowed is no error that the system gives: it ends a process. Ranks that ask at once
 // all find room for themselves.
 TEST(HostMemory, WhatIsLeftIsLookedAtAgainWhileItIsTaken) {

@@ -244,7 +244,7 @@ std::optional<SegmentChannel::Received> SegmentChannel::receive() {
   }
   Parcel& parcel = *came.value();
   const bool known = w.kind >= static_cast<std::uint32_t>(SegmentMessage::Kind::kSegment) &&
-                     w.kind <= static_cast<std::uint32_t>(SegmentMessage::Kind::kMemoryGone);
+                     w.kind <= static_cast<std::uint32_t>(SegmentMessage::Kind::kGpuMemory);
   const bool carries = SegmentMessage::carries(static_cast<SegmentMessage::Kind>(w.kind));
   if (parcel.bytes != sizeof w || parcel.cut || w.magic != kMagic || !known || parcel.fd.open() != carries) {
     close({Code::kCorrupt, "a packet that is not Warren's"});

@@ -36,8 +36,11 @@ struct SegmentMessage {
     kMemory = 5,
     kMemoryAck = 6,  // it is mapped, or, where `value` is 0, it is not (any more)
     kMemoryGone = 7,
+    kGpuMemory = 8,  // as kMemory, of a GPU; the answer may come much later
   };
-  [[nodiscard]] static bool carries(Kind kind) { return kind == Kind::kSegment || kind == Kind::kMemory; }
+  [[nodiscard]] static bool carries(Kind kind) {
+    return kind == Kind::kSegment || kind == Kind::kMemory || kind == Kind::kGpuMemory;
+  }
   Kind kind = Kind::kDone;
   Incarnation life;
   std::uint64_t value = 0;
@@ -60,7 +63,7 @@ class SegmentChannel {
   using Judge = std::function<handshake::Verdict(const handshake::Hello&)>;
   struct Received {
     SegmentMessage message;
-    OwnedFd fd;  // of kSegment and kMemory: open
+    OwnedFd fd;  // of kSegment, kMemory and kGpuMemory: open
   };
 
   // kUnavailable: nobody listens there, or not yet. kRefused: it is another user's.

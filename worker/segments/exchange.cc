@@ -212,8 +212,8 @@ void SegmentExchange::give(Friend& f) {
   f.channel->send({SegmentMessage::Kind::kDone, self_, f.told.value, 0});
 }
 
-void SegmentExchange::lend(std::uint32_t memory, std::shared_ptr<const OwnedFd> fd, std::uint64_t bytes) {
-  memory_[memory] = {std::move(fd), bytes};
+void SegmentExchange::lend(std::uint32_t memory, std::shared_ptr<const OwnedFd> fd, std::uint64_t bytes, bool on_gpu) {
+  memory_[memory] = {std::move(fd), bytes, on_gpu};
 }
 
 void SegmentExchange::take_back(std::uint32_t memory) {
@@ -234,8 +234,10 @@ void SegmentExchange::give_memory(Friend& f) {
     if (f.unanswered.size() == kMostUnanswered) break;
     if (f.reads.contains(memory) || !f.offered_here.insert(memory).second) continue;
     f.offered.insert(memory);
-    f.unanswered.insert(memory);
-    f.channel->send({SegmentMessage::Kind::kMemory, self_, kept.bytes, memory}, kept.fd);
+    // A GPU's is not freed and made again, and may be answered never.
+    if (!kept.on_gpu) f.unanswered.insert(memory);
+    const auto kind = kept.on_gpu ? SegmentMessage::Kind::kGpuMemory : SegmentMessage::Kind::kMemory;
+    f.channel->send({kind, self_, kept.bytes, memory}, kept.fd);
   }
 }
 
@@ -253,12 +255,20 @@ void SegmentExchange::on_memory(Friend& f, SegmentChannel::Received received) {
     return;
   }
   if (received.message.kind == SegmentMessage::Kind::kMemoryGone) {
+    f.asks.erase(memory);
     if (f.lends.erase(memory) != 0) events_.returned(f.mate.life, memory);
     f.channel->send({SegmentMessage::Kind::kMemoryAck, self_, 0, memory});
     return;
   }
   bool taken = f.lends.contains(memory);
-  if (!taken && f.lends.size() < kMostMemory && events_.borrowed) {
+  if (received.message.kind == SegmentMessage::Kind::kGpuMemory && !taken) {
+    // Over a new connection what was asked is asked again.
+    if (f.asks.contains(memory)) return;
+    if (events_.offered && f.lends.size() + f.asks.size() < kMostMemory) {
+      f.asks.insert(memory);
+      return events_.offered(f.mate.life, memory, std::move(received.fd), received.message.value);
+    }
+  } else if (!taken && f.lends.size() < kMostMemory && events_.borrowed) {
     auto mapped = map_segment(received.fd.get(), received.message.value);
     taken = mapped.ok();
     if (taken) {
@@ -274,6 +284,15 @@ void SegmentExchange::on_memory(Friend& f, SegmentChannel::Received received) {
     }
   }
   f.channel->send({SegmentMessage::Kind::kMemoryAck, self_, taken ? 1u : 0u, memory});
+}
+
+void SegmentExchange::answer(Incarnation life, std::uint32_t memory, bool mapped) {
+  const auto f = friends_.find(life);
+  if (f == friends_.end() || f->second.asks.erase(memory) == 0) return;
+  if (mapped) f->second.lends.insert(memory);
+  if (f->second.channel && f->second.channel->open()) {
+    f->second.channel->send({SegmentMessage::Kind::kMemoryAck, self_, mapped ? 1u : 0u, memory});
+  }
 }
 
 void SegmentExchange::pump(Friend& f, TimeMs now) {
@@ -314,6 +333,7 @@ void SegmentExchange::on_message(Friend& f, SegmentChannel::Received received) {
     case SegmentMessage::Kind::kDone: f.heard = std::max(f.heard, Epoch(m.value)); break;
     case SegmentMessage::Kind::kForget: break;  // keepers are told; mates decide for themselves
     case SegmentMessage::Kind::kMemory:
+    case SegmentMessage::Kind::kGpuMemory:
     case SegmentMessage::Kind::kMemoryAck:
     case SegmentMessage::Kind::kMemoryGone: on_memory(f, std::move(received)); break;
   }

@@ -8,7 +8,8 @@
 // nothing that is published from then on is lost with this process.
 //
 // Memory that this life's program has allocated with us goes the same way, to the living alone, at any time: whoever
-// has mapped it is told places in it (worker/host_memory.h). Nothing waits for that.
+// has mapped it is told places in it (worker/host_memory.h). Nothing waits for that. So does memory of a GPU, which
+// only who uses a GPU itself can map, and not here: it is handed on, and answered when that is decided.
 //
 // Non-blocking; driven by the control thread alone. Connections stay for the plans in which both ends are members: only
 // what is missing is exchanged again.
@@ -58,6 +59,8 @@ class SegmentExchange {
     // Memory number `memory` of a mate's program: to be read from now on, or no more.
     std::function<void(Incarnation, std::uint32_t memory, MappedSegment)> borrowed = {};
     std::function<void(Incarnation, std::uint32_t memory)> returned = {};
+    // The same of a GPU, of `bytes`, which are to be mapped, or not: answer(). Not set: they are not.
+    std::function<void(Incarnation, std::uint32_t memory, OwnedFd, std::uint64_t bytes)> offered = {};
     // A mate has mapped memory that this life lends.
     std::function<void(Incarnation, std::uint32_t memory)> lent = {};
     // Something that people should know: strangers, rubbish. At most a few a second.
@@ -85,8 +88,10 @@ class SegmentExchange {
   // A life's segment serves nobody any more: it is closed here, and not taken again unless a plan makes it a mate's.
   void forget(Incarnation life);
   // Mates may read this memory of `bytes`; it is no more. Numbers are not used again.
-  void lend(std::uint32_t memory, std::shared_ptr<const OwnedFd> fd, std::uint64_t bytes);
+  void lend(std::uint32_t memory, std::shared_ptr<const OwnedFd> fd, std::uint64_t bytes, bool on_gpu = false);
   void take_back(std::uint32_t memory);
+  // Whether memory of a GPU that was offered is mapped.
+  void answer(Incarnation life, std::uint32_t memory, bool mapped);
   // Lives whose segments are kept, without this one's own.
   [[nodiscard]] std::vector<Incarnation> kept() const;
 
@@ -99,6 +104,7 @@ class SegmentExchange {
   struct Kept {
     std::shared_ptr<const OwnedFd> fd;
     std::uint64_t bytes = 0;
+    bool on_gpu = false;
   };
   struct Arrival {
     std::unique_ptr<SegmentChannel> channel;
@@ -116,6 +122,7 @@ class SegmentExchange {
     // Over this channel: what was offered, and has not been answered; what was told to be gone.
     std::set<std::uint32_t> offered_here, unanswered, told_gone;
     std::set<std::uint32_t> lends;  // of its own, mapped here
+    std::set<std::uint32_t> asks;   // likewise, whether it is mapped is still to be answered
     Status refused;                 // it could not map our own
     bool failed = false;            // reported in this epoch
     TimeMs retry_at;

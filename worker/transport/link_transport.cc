@@ -168,8 +168,19 @@ void LinkTransport::post_send(LinkId id, const FrameHeader& header, std::span<co
 
 void LinkTransport::post_send_lent(LinkId id, const FrameHeader& header, std::span<const std::byte> payload,
                                    Token token) {
-  const bool tell = memory_ != nullptr && payload.size() >= kLeastNamed;
-  post(id, header, payload, {}, tell ? memory_->lend(at(id).peer, payload) : MemoryPlace{}, token);
+  MemoryPlace place;
+  if (memory_ != nullptr && !payload.empty()) place = memory_->lend(at(id).peer, payload);
+  // What is a GPU's is told however little it is: it cannot be copied here.
+  if (payload.size() < kLeastNamed && !place.on_gpu) place = {};
+  post(id, header, payload, {}, place, token);
+}
+
+bool LinkTransport::lends(GroupId group, Rank peer, const std::byte* at) const {
+  const auto it = by_name_.find({group, peer});
+  if (memory_ == nullptr || it == by_name_.end() || !memory_->lend(peer, {at, 1}).known()) return false;
+  const Link& link = *links_[it->second];
+  // A link that is still to come may be one without shared memory, over which bytes are sent.
+  return link.broken.ok() && std::ranges::all_of(link.streams, [](const auto& s) { return s->pipe != nullptr; });
 }
 
 void LinkTransport::post_send_logged(LinkId id, const FrameHeader& header, std::span<const std::byte> payload,
@@ -398,7 +409,7 @@ std::optional<View> LinkTransport::find_lent(const Stream& s, const Link& link, 
   if (memory_ == nullptr) return std::nullopt;
   auto borrowed = memory_->borrow(link.peer, place, in.payload.size());
   if (!borrowed) return std::nullopt;
-  return View{nullptr, borrowed->bytes, s.pipe->taken_back(), 0, std::move(borrowed->keeper)};
+  return View{nullptr, borrowed->bytes, s.pipe->taken_back(), 0, std::move(borrowed->keeper), borrowed->on_gpu};
 }
 
 bool LinkTransport::pump_recv_pipe(Stream& s, std::size_t budget) {
@@ -461,6 +472,7 @@ bool LinkTransport::pump_recv_pipe(Stream& s, std::size_t budget) {
       if (where.generation != 0 || where.memory != 0) {
         auto view = where.memory != 0 ? find_lent(s, link, {where.memory, where.at}, in)
                                       : find_logged(link, {where.extent, where.generation, where.at}, in);
+        if (view && view->on_gpu && !in.in_place) view.reset();
         if (view && !in.in_place) {
           if (!in.payload.empty()) std::memcpy(in.payload.data(), view->there, in.payload.size());
           view = view->stands() ? std::optional(View()) : std::nullopt;

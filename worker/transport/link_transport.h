@@ -60,6 +60,7 @@ class LinkTransport final : public Transport {
   void post_send_logged(LinkId link, const FrameHeader& header, std::span<const std::byte> payload,
                         const LogPlace& place, Token token) override;
   void post_send_lent(LinkId link, const FrameHeader& header, std::span<const std::byte> payload, Token token) override;
+  [[nodiscard]] bool lends(GroupId group, Rank peer, const std::byte* at) const override;
   void post_recv_in_place(LinkId link, const FrameHeader& expected, std::span<std::byte> payload, Token token) override;
   void release(LinkId link, const View& view) override;
   Now send_now(LinkId link, FrameHeader& header, std::span<const std::byte> payload, Token token) override;

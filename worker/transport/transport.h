@@ -32,6 +32,7 @@ struct View {
   const std::uint64_t* generation = nullptr;  // of that
   std::uint64_t expected = 0;
   std::shared_ptr<const void> lent = nullptr;  // keeps it mapped, where it is lent
+  bool on_gpu = false;                         // and only a GPU can read it
   // False: the bytes are in the buffer that was posted.
   [[nodiscard]] bool in_place() const { return held != nullptr || there != nullptr; }
   [[nodiscard]] const std::byte* bytes() const { return held != nullptr ? *held : there; }
@@ -80,6 +81,13 @@ class Transport {
   // caller learns from what it receives later. A peer that has the payload's memory mapped may be told where it lies.
   virtual void post_send_lent(LinkId link, const FrameHeader& header, std::span<const std::byte> payload, Token token) {
     post_send(link, header, payload, token);
+  }
+
+  // Whether post_send_lent() tells that peer places in the memory that `at` lies in, which may be a GPU's, instead of
+  // reading it, for as long as this epoch lasts.
+  [[nodiscard]] virtual bool lends(GroupId group, Rank peer, const std::byte* at) const {
+    (void)group, (void)peer, (void)at;
+    return false;
   }
 
   // As post_recv(), but the completion may carry a view instead of filling the buffer.

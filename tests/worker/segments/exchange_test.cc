@@ -40,6 +40,9 @@ struct Node : LogLife {
     };
     events.returned = [this](Incarnation life, std::uint32_t number) { EXPECT_EQ(borrowed.erase({life, number}), 1u); };
     events.lent = [this](Incarnation life, std::uint32_t number) { EXPECT_TRUE(lent.insert({life, number}).second); };
+    events.offered = [this](Incarnation life, std::uint32_t number, OwnedFd fd, std::uint64_t bytes) {
+      offered.push_back({life, number, std::move(fd), bytes});
+    };
     events.warning = [this](const std::string& text) { warnings.push_back(text); };
     exchange = std::move(SegmentExchange::create(job, key_of(key), self, memory, std::move(events))).value();
   }
@@ -54,6 +57,13 @@ struct Node : LogLife {
   std::map<std::pair<Incarnation, std::uint32_t>, MappedSegment> borrowed;
   std::size_t ever_borrowed = 0;
   std::set<std::pair<Incarnation, std::uint32_t>> lent;
+  struct Offered {
+    Incarnation life;
+    std::uint32_t memory = 0;
+    OwnedFd fd;
+    std::uint64_t bytes = 0;
+  };
+  std::vector<Offered> offered;
   std::unique_ptr<SegmentExchange> exchange;
 };
 
@@ -221,6 +231,43 @@ TEST_F(SegmentExchangeTest, MemoryThatIsNoneIsNotTaken) {
   node(0).exchange->take_back(1);
   node(0).exchange->take_back(3);
   ASSERT_TRUE(run_until([&] { return node(1).borrowed.empty(); }));
+}
+
+// It is handed on with its descriptor, whatever that is, and answered when that is decided: nothing waits meanwhile.
+TEST_F(SegmentExchangeTest, MemoryOfAGpuIsOfferedAndAnsweredLater) {
+  for (int r = 0; r < 3; ++r) add(r, 100u + static_cast<unsigned>(r));
+  OwnedFd zeros(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
+  const auto good = memory_of(4096, 1);
+  node(0).exchange->lend(1, std::make_shared<const OwnedFd>(std::move(zeros)), std::uint64_t{1} << 30, true);
+  begin_all(1);
+  ASSERT_TRUE(run_until_all(1));
+  ASSERT_TRUE(run_until([&] { return node(1).offered.size() == 1 && node(2).offered.size() == 1; }));
+  EXPECT_EQ(node(1).offered[0].life, Incarnation(100));
+  EXPECT_EQ(node(1).offered[0].bytes, std::uint64_t{1} << 30);
+  EXPECT_TRUE(node(1).offered[0].fd.open());
+  // Other memory is not held up.
+  node(0).exchange->lend(2, fd_of(good), 4096);
+  ASSERT_TRUE(run_until([&] { return node(0).lent.size() == 2; }));
+  EXPECT_FALSE(node(0).lent.contains({Incarnation(101), 1}));
+  node(1).exchange->answer(Incarnation(100), 1, true);
+  node(2).exchange->answer(Incarnation(100), 1, false);
+  node(2).exchange->answer(Incarnation(100), 7, true);
+  node(2).exchange->answer(Incarnation(999), 1, true);
+  ASSERT_TRUE(run_until([&] { return node(0).lent.contains({Incarnation(101), 1}); }));
+  run_for(500);
+  EXPECT_FALSE(node(0).lent.contains({Incarnation(102), 1}));
+  EXPECT_FALSE(node(0).lent.contains({Incarnation(102), 7}));
+  // A plan later it is still so, and nobody is asked again but who is new.
+  add(2, 200);
+  begin_all(2);
+  ASSERT_TRUE(run_until_all(2));
+  ASSERT_TRUE(run_until([&] { return node(2).offered.size() == 1; }));
+  EXPECT_EQ(node(1).offered.size(), 1u);
+  node(2).exchange->answer(Incarnation(100), 1, true);
+  ASSERT_TRUE(run_until([&] { return node(0).lent.contains({Incarnation(200), 1}); }));
+  // It may be no more one day.
+  node(0).exchange->take_back(2);
+  ASSERT_TRUE(run_until([&] { return node(1).borrowed.empty() && node(2).borrowed.empty(); }));
 }
 
 TEST_F(SegmentExchangeTest, ARankThatIsAloneOnItsHostIsCompleteAtOnce) {
