@@ -106,6 +106,15 @@ class BufferStream {
   [[nodiscard]] virtual std::size_t most_bytes() const = 0;
   // In which order the input is wanted: all of it. Before spec.prepare, with which the filling begins.
   virtual void order(std::vector<ByteRange> pieces) = 0;
+  // An address in the memory of a GPU in which the input could lie, to be lent to peers; null: it cannot.
+  [[nodiscard]] virtual const std::byte* lendable() const { return nullptr; }
+  // Before order(): the input is to come there, and not to memory of the CPU. False: there is no room.
+  [[nodiscard]] virtual bool lend() { return false; }
+  // Where it is then; null: in memory of the CPU.
+  [[nodiscard]] virtual std::shared_ptr<const std::byte> lent() const { return nullptr; }
+  // The epoch has ended, and all loans with it: what of the input is not final in the output, if that is the same
+  // memory, comes to memory of the CPU after all, and none of it has arrived before all of it has.
+  virtual void bring_home() {}
   // So many of these pieces are there.
   [[nodiscard]] virtual std::size_t arrived() const = 0;
   [[nodiscard]] virtual bool all_arrived() const = 0;

@@ -129,6 +129,9 @@ WorkerMachine::Standing Engine::suspend() {
       enter(*group, Phase::kWaits);
       group->interrupted = true;
       if (group->active->prepare == Call::Prepare::kAsked) group->active->prepare = Call::Prepare::kNot;
+      // All loans have ended. What moves because of that is moved between two epochs, too.
+      if (BufferStream* stream = stream_of(*group->active); stream != nullptr) stream->bring_home();
+      move_on(*group->active);
     }
     group->executor.abandon();
     group->light.abandon();
@@ -1099,8 +1102,29 @@ bool Engine::waits_for_prepare(Group& group, bool runs) {
   return true;
 }
 
-void Engine::order_input(Group& group, BufferStream& stream) {
+// Whether all peers that read this rank's input can read it in this memory of a GPU. Only in a first attempt: any other
+// may take finals from the log, which needs all of the input, or the rest of it, in memory of the CPU.
+bool Engine::may_lend(const Group& group, const std::byte* memory) const {
   const Call& call = *group.active;
+  if (elsewhere_ == nullptr || plan_.shrinks || group.interrupted || group.resumed || call.schedule == nullptr ||
+      call.schedule_epoch != plan_.epoch || !call.schedule->lends_all()) {
+    return false;
+  }
+  // Where there are several hosts, a mate that reads an input may have more to do with it than to combine.
+  if (group.hosts.empty() || std::ranges::count(group.hosts, group.hosts.front()) != std::ssize(group.hosts)) {
+    return false;
+  }
+  const auto& steps = call.schedule->schedule().steps;
+  return std::ranges::all_of(steps, [&](const schedule::Step& step) {
+    const Rank peer = step.lent ? group.members[static_cast<std::size_t>(step.peer)] : kNoRank;
+    return !step.lent || transport_.lends(GroupId(group.channel), peer, memory);
+  });
+}
+
+void Engine::order_input(Group& group, BufferStream& stream) const {
+  const Call& call = *group.active;
+  const std::byte* const memory = stream.lendable();
+  if (memory != nullptr && may_lend(group, memory)) (void)stream.lend();
   const std::uint64_t width = element_bytes(call.spec);
   // Without a schedule it was issued when the log was to serve it.
   group.pieces = input_order(call.schedule == nullptr ? schedule::Schedule() : call.schedule->schedule(),
@@ -1194,7 +1218,11 @@ void Engine::run(Group& group, std::shared_ptr<const PreparedSchedule> prepared)
     round.landing = &group;
     if (!stream->all_arrived()) round.pieces = group.pieces;
     round.arrived = stream->arrived();
+    round.input_keeper = stream->lent();
+    round.input_on_gpu = round.input_keeper != nullptr;
+    if (round.input_on_gpu) round.input = static_cast<const std::byte*>(round.input_keeper.get());
   }
+  round.elsewhere = elsewhere_;
   // Not what was interrupted: the executor knows what stood where. Nor what a disk may have to see first.
   const bool light = call.blocking && light_ == nullptr && !group.interrupted && !group.resumed &&
                      call.spec.prepare == nullptr && (recall_ == nullptr || recall_->shows_at_once()) &&
@@ -1462,6 +1490,19 @@ bool Engine::settle_published() {
   return some;
 }
 
+bool Engine::take_done_elsewhere() {
+  bool some = false;
+  while (const auto done = elsewhere_->take_done()) {
+    some = true;
+    for (auto& [id, group] : groups_) {
+      if (!group->executor.on_done(*done)) continue;
+      check(*group);
+      break;
+    }
+  }
+  return some;
+}
+
 bool Engine::progress() {
   if (stopped() || !open_) return false;
   if (light_ != nullptr) {
@@ -1584,6 +1625,9 @@ std::vector<std::string> Engine::describe_waits() const {
       if (!waiting.empty()) {
         lines.push_back(self + ranks(waiting) + " in " + to_string(group->active->round) + ", " +
                         to_string(group->active->fingerprint));
+      } else if (group->executor.awaits_elsewhere()) {
+        lines.push_back(rank + " waits for its GPU, which combines inputs, in " + to_string(group->active->round) +
+                        ", " + to_string(group->active->fingerprint));
       } else if (group->executor.awaits_input()) {
         lines.push_back(rank + " waits for its own input, which is on its way, in " + to_string(group->active->round) +
                         ", " + to_string(group->active->fingerprint));

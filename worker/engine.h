@@ -113,6 +113,14 @@ class Engine {
   // Results are logged and recalled here. Before install(); without it, nothing is (replicas 0).
   void use(Recall& recall) { recall_ = &recall; }
 
+  // Where combining steps are carried out that read memory of GPUs; outlives this. Before the first call; without it,
+  // nothing is lent there, and peers must not.
+  void use(Elsewhere& elsewhere) { elsewhere_ = &elsewhere; }
+  // What was begun there is under way; whoever drives this moves it on, outside the lock.
+  [[nodiscard]] bool has_work_elsewhere() const { return elsewhere_ != nullptr && elsewhere_->busy(); }
+  // Goes on with what is done there; true if there was something.
+  bool take_done_elsewhere();
+
   // Who hears of calls and rounds; outlives this. Before the first call.
   void use(Trace& trace) { trace_ = &trace; }
 
@@ -399,7 +407,8 @@ class Engine {
   void enter(Group& group, Phase phase);
   [[nodiscard]] bool waits_for_prepare(Group& group, bool runs);
   [[nodiscard]] bool waits_for_input(Group& group, bool begins);
-  static void order_input(Group& group, BufferStream& stream);
+  void order_input(Group& group, BufferStream& stream) const;
+  [[nodiscard]] bool may_lend(const Group& group, const std::byte* memory) const;
   void move_on(Call& call);
   void end(Call& call, const Status& status);
   void run(Group& group, std::shared_ptr<const PreparedSchedule> prepared);
@@ -429,6 +438,7 @@ class Engine {
   bool installed_ = false;
   bool open_ = false;  // calls may move
   Recall* recall_ = nullptr;
+  Elsewhere* elsewhere_ = nullptr;
   Trace* trace_ = nullptr;
   Version version_ = kPreamble;
   std::map<std::pair<GroupId, Version>, std::uint64_t> closed_;    // rounds of versions that are over, not yet obsolete

@@ -105,6 +105,18 @@ PreparedSchedule::PreparedSchedule(schedule::Schedule schedule) : schedule_(std:
     largest_ = std::max(largest_, step.count);
   }
   find_sources();
+  find_loans();
+}
+
+void PreparedSchedule::find_loans() {
+  bool read = false, otherwise = false;
+  for (const Step& step : schedule_.steps) {
+    each_input(schedule_, step, [&](std::uint64_t, std::uint64_t) {
+      read = true;
+      otherwise = otherwise || (step.kind != StepKind::kCombine && !step.lent);
+    });
+  }
+  lends_all_ = read && !otherwise;
 }
 
 // Scratch slots are used in turn, in the order of steps: an operand comes from the last step before that wrote there.
@@ -115,6 +127,7 @@ void PreparedSchedule::find_sources() {
   published_by_.assign(steps.size(), kNone);
   std::unordered_map<std::uint64_t, std::uint32_t> writers;  // of scratch
   operand_sources_.assign(schedule_.operands.size(), kNone);
+  combined_.assign(steps.size(), true);
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> published, combined;
   std::vector<bool> forwarded(steps.size(), false);
   const auto source = [&](const Place& place) {
@@ -138,7 +151,9 @@ void PreparedSchedule::find_sources() {
       sources_[i].a = source(step.a);
       if (step.kind == StepKind::kReduce) sources_[i].b = source(step.b);
       for (const std::uint32_t from : {sources_[i].a, sources_[i].b}) {
-        if (from != kNone) readers_[from]++;
+        if (from == kNone) continue;
+        readers_[from]++;
+        combined_[from] = false;
       }
     }
     const bool writes = step.kind != StepKind::kSend && step.kind != StepKind::kPublish;
@@ -227,6 +242,7 @@ void Executor::prepare(const Round& round) {
   places_.assign(s.steps.size(), {});
   published_.assign(s.steps.size(), false);
   unsettled_.clear();
+  elsewhere_.clear();
   await_input();
   if (needs_lost_input()) {
     status_ = Status(Code::kExhausted,
@@ -426,15 +442,86 @@ void Executor::combine(std::uint32_t index) {
     operands_.push_back(operand(places[k], sources[k]));
     lent = lent || (sources[k] != PreparedSchedule::kNone && views_[sources[k]].generation != nullptr);
   }
+  make_final(index, nullptr, lent);
+}
+
+bool Executor::on_gpu(const Place& place, std::uint32_t source) const {
+  return source != PreparedSchedule::kNone ? views_[source].on_gpu
+                                           : place.space == Space::kInput && round_.input_on_gpu;
+}
+
+bool Executor::reads_gpu(std::uint32_t index) const {
+  const Step& step = round_.schedule->schedule_.steps[index];
+  for (std::uint32_t k = step.first_operand; k < step.first_operand + step.operands; k++) {
+    if (on_gpu(round_.schedule->schedule_.operands[k], round_.schedule->operand_sources_[k])) return true;
+  }
+  return false;
+}
+
+// Something holds all that it reads until it is done, also where this round is no more by then.
+void Executor::combine_elsewhere(std::uint32_t index) {
+  const PreparedSchedule& prepared = *round_.schedule;
+  const Step& step = prepared.schedule_.steps[index];
+  Elsewhere::Work work;
+  for (std::uint32_t k = step.first_operand; k < step.first_operand + step.operands; k++) {
+    const Place& place = prepared.schedule_.operands[k];
+    const std::uint32_t source = prepared.operand_sources_[k];
+    if (!on_gpu(place, source)) {
+      work.operands.emplace_back();
+    } else {
+      work.operands.push_back({operand(place, source), true,
+                               source == PreparedSchedule::kNone ? round_.input_keeper : views_[source].lent});
+    }
+  }
+  work.bracketing = step.bracketing;
+  work.type = round_.fingerprint.type;
+  work.op = round_.fingerprint.op;
+  work.count = step.count;
+  work.bytes = step.count * value_bytes_;
+  work.contributors = static_cast<std::uint32_t>(prepared.schedule_.size);
+  elsewhere_.push_back({round_.elsewhere->begin(std::move(work)), index});
+}
+
+bool Executor::on_done(const Elsewhere::Done& done) {
+  const auto begun = std::ranges::find(elsewhere_, done.id, &Begun::id);
+  if (begun == elsewhere_.end()) return false;
+  const std::uint32_t index = begun->step;
+  elsewhere_.erase(begun);
+  if (!status_.ok()) return true;
+  const PreparedSchedule& prepared = *round_.schedule;
+  const Step& step = prepared.schedule_.steps[index];
+  operands_.clear();
+  for (std::size_t k = 0; k < step.operands && done.made == nullptr; k++) {
+    const std::size_t at = step.first_operand + k;
+    operands_.push_back(done.operands[k] != nullptr
+                            ? done.operands[k]
+                            : operand(prepared.schedule_.operands[at], prepared.operand_sources_[at]));
+  }
+  make_final(index, done.made, true);
+  if (!status_.ok()) return true;
+  finish(index);
+  run_ready();
+  return true;
+}
+
+// Out of operands_, unless it is `ready`.
+void Executor::make_final(std::uint32_t index, const std::byte* ready, bool lent) {
+  const PreparedSchedule& prepared = *round_.schedule;
+  const Step& step = prepared.schedule_.steps[index];
+  const std::span sources = std::span(prepared.operand_sources_).subspan(step.first_operand, step.operands);
   const std::size_t bytes = step.count * value_bytes_;
   std::byte* const output = address(step.dst);
   const std::uint32_t by = prepared.published_by_[index];
   const std::span<std::byte> room =
-      by != PreparedSchedule::kNone ? round_.publisher->room(step.count) : std::span<std::byte>();
+      by != PreparedSchedule::kNone && ready == nullptr ? round_.publisher->room(step.count) : std::span<std::byte>();
   // Not in the output, which may be the input: that stays until what replaces it is published.
   const bool aside = lent || by != PreparedSchedule::kNone;
-  std::byte* const made = !room.empty() ? room.data() : aside ? unchecked_.reserve(bytes) : output;
-  round_.reducer.combine(made, operands_, step.bracketing, step.count);
+  const std::byte* made = ready;
+  if (ready == nullptr) {
+    std::byte* const to = !room.empty() ? room.data() : aside ? unchecked_.reserve(bytes) : output;
+    round_.reducer.combine(to, operands_, step.bracketing, step.count);
+    made = to;
+  }
   for (const std::uint32_t source : sources) {
     done_reading(source);
     if (!status_.ok()) return;
@@ -486,7 +573,7 @@ void Executor::compute(std::uint32_t index) {
 }
 
 void Executor::finish(std::uint32_t step) {
-  remaining_--;
+  if (--remaining_ == 0) round_.input_keeper = nullptr;
   pending_[step] = kFinished;
   const auto& s = round_.schedule->schedule_;
   if (round_.landing != nullptr && writes_final(s.steps[step])) {
@@ -509,6 +596,10 @@ void Executor::run_ready() {
   while (!ready_.empty()) {
     const std::uint32_t step = ready_.back();
     ready_.pop_back();
+    if (round_.elsewhere != nullptr && reads_gpu(step)) {
+      combine_elsewhere(step);
+      continue;
+    }
     compute(step);
     if (!status_.ok()) return;  // what is not published is seen by nobody
     if (round_.schedule->schedule_.steps[step].kind == StepKind::kPublish) {
@@ -555,6 +646,13 @@ void Executor::on_completion(Token token, const Status& status, View view) {
   } else if (board_ != nullptr) {
     board_->received(peer, moved.count * round_.reducer.bytes(moved.dst.form));
   }
+  if (view.on_gpu && (round_.elsewhere == nullptr || !round_.schedule->combined_[step])) {
+    failed_peer_ = peer;
+    status_ =
+        Status(Code::kPeerLost, "rank " + std::to_string(peer.value) + " has lent memory of a GPU where the CPU " +
+                                    "must read it, in " + to_string(round_.id));
+    return;
+  }
   if (view.in_place()) views_[step] = std::move(view);
   finish(step);
   run_ready();
@@ -577,8 +675,10 @@ void Executor::abandon() {
   ready_.clear();
   unsettled_.clear();
   awaiting_.clear();
+  elsewhere_.clear();
   views_.clear();
   round_.schedule = nullptr;
+  round_.input_keeper = nullptr;
   std::fill(links_.begin(), links_.end(), 0);
 }
 
@@ -591,8 +691,8 @@ void Executor::reseat(std::vector<Rank> members) {
 std::vector<RoundBoard::Waited> Executor::waiting_for(std::size_t limit) const {
   std::vector<RoundBoard::Waited> ranks;
   if (failed_peer_ != kNoRank) ranks.push_back({failed_peer_});  // until the epoch ends
-  // Whoever waits for its own input holds others up.
-  if (done() || awaits_input()) return ranks;
+  // Whoever waits for its own input, or GPU, holds others up.
+  if (done() || awaits_input() || awaits_elsewhere()) return ranks;
   for (std::size_t c = 0; c < outstanding_.size() && ranks.size() < limit; c++) {
     const Outstanding& o = outstanding_[c];
     if (o.sends == 0 && o.recvs == 0) continue;

@@ -11,6 +11,7 @@
 #include "recovery/ids.h"
 #include "recovery/ranges.h"
 #include "recovery/result.h"
+#include "worker/elsewhere.h"
 #include "worker/kernels/reduce.h"
 #include "worker/round_board.h"
 #include "worker/schedule/schedule.h"
@@ -34,6 +35,9 @@ class PreparedSchedule {
   [[nodiscard]] bool in_order() const { return in_order_; }
   // Elements of the step that has most.
   [[nodiscard]] std::uint64_t largest() const { return largest_; }
+  // Whether this rank's input is read by nobody but the peers that it is lent to, and by combining steps: it may lie
+  // where the CPU cannot read it.
+  [[nodiscard]] bool lends_all() const { return lends_all_; }
 
  private:
   friend class Executor;
@@ -43,6 +47,7 @@ class PreparedSchedule {
     std::uint32_t first_recv = 0, end_recv = 0;
   };
   void find_sources();
+  void find_loans();
 
   schedule::Schedule schedule_;
   std::vector<Channel> channels_;
@@ -59,9 +64,11 @@ class PreparedSchedule {
   // scratch.
   std::vector<std::uint32_t> readers_;
   std::vector<std::uint32_t> operand_sources_;  // likewise, of Schedule::operands
+  std::vector<bool> combined_;                  // of a receive: it is read by combining steps alone
   // Of a send, or of a combining step: the step that publishes just what it sends, or makes.
   std::vector<std::uint32_t> published_by_;
   bool in_order_ = true;
+  bool lends_all_ = false;
   std::uint64_t largest_ = 0;
 };
 
@@ -139,6 +146,11 @@ class Executor {
     std::span<const InputPiece> pieces;
     std::size_t arrived = 0;
     Landing* landing = nullptr;  // may be null
+    // Where combining steps are carried out that read what is on a GPU: peers' loans, and `input`, if that is there.
+    // Null: no peer lends such memory.
+    Elsewhere* elsewhere = nullptr;
+    bool input_on_gpu = false;                           // PreparedSchedule::lends_all()
+    std::shared_ptr<const void> input_keeper = nullptr;  // of that
   };
 
   // `links`: under which name the transport knows the group's links. `members`: group rank → rank of the job. `slot`
@@ -161,6 +173,10 @@ class Executor {
   void arrive(std::size_t pieces);
   // Some step waits for a piece of the input.
   [[nodiscard]] bool awaits_input() const { return !done() && !awaiting_.empty(); }
+  // A step that was carried out elsewhere. False: it is none of this round's.
+  [[nodiscard]] bool on_done(const Elsewhere::Done& done);
+  // Some step is being carried out elsewhere.
+  [[nodiscard]] bool awaits_elsewhere() const { return !done() && !elsewhere_.empty(); }
   // Goes on with what was published and may be seen by now; true if there was something.
   bool settle();
   // Something is published that may not be seen yet.
@@ -180,7 +196,7 @@ class Executor {
   // Forget the round after Transport::close_all().
   void abandon();
   // Ranks of the job from which a message is due or that have not taken one, for people who ask who waits for whom. At
-  // most `limit`; none while awaits_input().
+  // most `limit`; none while awaits_input() or awaits_elsewhere().
   [[nodiscard]] std::vector<RoundBoard::Waited> waiting_for(std::size_t limit) const;
   // Payload bytes that the current or last round sends.
   [[nodiscard]] std::uint64_t bytes_sent() const { return bytes_sent_; }
@@ -202,6 +218,12 @@ class Executor {
     std::uint64_t number;  // of the publisher's
   };
 
+  // A step that is carried out elsewhere.
+  struct Begun {
+    std::uint64_t id;
+    std::uint32_t step;
+  };
+
   // A step that reads a part of the input that is still to come.
   struct Awaiting {
     std::size_t pieces;  // by then it is there
@@ -216,6 +238,10 @@ class Executor {
   void advance(std::uint32_t channel);
   void compute(std::uint32_t index);
   void combine(std::uint32_t index);
+  void combine_elsewhere(std::uint32_t index);
+  void make_final(std::uint32_t index, const std::byte* ready, bool lent);
+  [[nodiscard]] bool reads_gpu(std::uint32_t index) const;
+  [[nodiscard]] bool on_gpu(const schedule::Place& place, std::uint32_t source) const;
   // The operand `place`, which comes from the receive `source`, if from any.
   [[nodiscard]] const std::byte* operand(const schedule::Place& place, std::uint32_t source) const;
   void done_reading(std::uint32_t source);
@@ -247,6 +273,7 @@ class Executor {
   std::vector<bool> published_;            // likewise: by the step that made it
   std::vector<const void*> operands_;      // of the combining step at hand
   std::vector<Unsettled> unsettled_;       // published, in that order
+  std::vector<Begun> elsewhere_;           // carried out there
   std::vector<Awaiting> awaiting_;         // those that may begin first, last
   bool streams_ = false;                   // finals go to the output past the cache
   // Of the newest round's input, elements that are no more.

@@ -1,6 +1,7 @@
 // Engines that are interrupted in mid-round and go on: replay, resume, checkpoints. Real links, real logs in plain
 // memory; the tracker's part is recovery/frontier.h.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 
 #include <cstring>
@@ -15,6 +16,7 @@
 #include "worker/checkpoints.h"
 #include "worker/dead_segments.h"
 #include "worker/engine.h"
+#include "worker/host_memory.h"
 #include "worker/transport/link_transport.h"
 
 namespace warren::worker {
@@ -46,6 +48,12 @@ class Told : public Transport {
     places_++;
     to_.post_send_logged(l, h, p, place, t);
   }
+  void post_send_lent(LinkId l, const FrameHeader& h, std::span<const std::byte> p, Token t) override {
+    to_.post_send_lent(l, h, p, t);
+  }
+  [[nodiscard]] bool lends(GroupId group, Rank peer, const std::byte* at) const override {
+    return to_.lends(group, peer, at);
+  }
   void post_recv_in_place(LinkId l, const FrameHeader& h, std::span<std::byte> p, Token t) override {
     to_.post_recv_in_place(l, h, p, t);
   }
@@ -66,6 +74,102 @@ class Told : public Transport {
   std::size_t places_ = 0, nows_ = 0;
 };
 
+// Memory of a GPU: at addresses that the CPU cannot follow, and all GPUs of the test can.
+class GpuMemory {
+ public:
+  explicit GpuMemory(std::size_t bytes) : bytes_(bytes) {
+    void* const at = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    EXPECT_NE(at, MAP_FAILED);
+    at_ = static_cast<std::byte*>(at);
+    all()[at_] = this;
+  }
+  ~GpuMemory() {
+    all().erase(at_);
+    munmap(at_, bytes_.size());
+  }
+  GpuMemory(const GpuMemory&) = delete;
+  GpuMemory& operator=(const GpuMemory&) = delete;
+  [[nodiscard]] std::span<const std::byte> addresses() const { return {at_, bytes_.size()}; }
+  static std::byte* behind(const std::byte* address, std::size_t bytes) {
+    const auto it = all().upper_bound(address);
+    EXPECT_NE(it, all().begin());
+    GpuMemory& memory = *std::prev(it)->second;
+    const auto at = static_cast<std::size_t>(address - memory.at_);
+    EXPECT_LE(at + bytes, memory.bytes_.size());
+    return memory.bytes_.data() + at;
+  }
+
+ private:
+  static std::map<const std::byte*, GpuMemory*>& all() {
+    static std::map<const std::byte*, GpuMemory*> every;
+    return every;
+  }
+  std::vector<std::byte> bytes_;
+  std::byte* at_ = nullptr;
+};
+
+// One life's GPU: what it combines is done some time later, and reads what is there by then.
+class Gpu final : public Elsewhere {
+ public:
+  static constexpr std::size_t kBlocks = 8, kBlockBytes = std::size_t{256} << 10;
+
+  // Some of this life's memory. What was in it is no more as soon as nobody needs it.
+  std::shared_ptr<const std::byte> take() {
+    const std::byte* const at = memory->addresses().data() + turn_++ % kBlocks * kBlockBytes;
+    return {at,
+            [keep = memory](const std::byte* p) { std::memset(GpuMemory::behind(p, kBlockBytes), 0xee, kBlockBytes); }};
+  }
+  std::uint64_t begin(Work work) override {
+    begun++;
+    works_.emplace_back(++newest_, std::move(work));
+    return newest_;
+  }
+  [[nodiscard]] bool busy() const override { return !works_.empty(); }
+  std::optional<Done> take_done() override {
+    if (done_.empty()) return std::nullopt;
+    Done done = std::move(done_.front());
+    done_.pop_front();
+    return done;
+  }
+  // True: something is done.
+  bool move() {
+    if (works_.empty() || random_() % 3 != 0) return false;
+    const auto [id, work] = std::move(works_.front());
+    works_.pop_front();
+    auto bytes = std::make_shared<std::vector<std::uint64_t>>();
+    Done done;
+    done.id = id;
+    bool all = true;
+    for (const Operand& operand : work.operands) all = all && operand.on_gpu;
+    bytes->resize(work.count * (all ? 1 : work.operands.size()));
+    for (std::size_t k = 0; k < work.operands.size(); k++) {
+      const Operand& operand = work.operands[k];
+      if (!all) done.operands.push_back(nullptr);
+      if (!operand.on_gpu) continue;
+      const auto* from = reinterpret_cast<const std::uint64_t*>(GpuMemory::behind(operand.at, work.bytes));
+      std::uint64_t* const to = bytes->data() + (all ? 0 : k * work.count);
+      for (std::uint64_t i = 0; i < work.count; i++) to[i] += from[i];
+      if (!all) done.operands.back() = reinterpret_cast<const std::byte*>(to);
+    }
+    if (all) done.made = reinterpret_cast<const std::byte*>(bytes->data());
+    (all ? made : brought)++;
+    done.memory = std::move(bytes);
+    done_.push_back(std::move(done));
+    return true;
+  }
+
+  const std::shared_ptr<GpuMemory> memory = std::make_shared<GpuMemory>(kBlocks * kBlockBytes);
+  std::uint32_t number = 0;  // of that, among what this life lends
+  static inline std::size_t begun = 0, made = 0, brought = 0;
+
+ private:
+  std::deque<std::pair<std::uint64_t, Work>> works_;
+  std::deque<Done> done_;
+  std::uint64_t newest_ = 0;
+  std::size_t turn_ = 0;
+  std::minstd_rand random_{5};
+};
+
 class World {
  public:
   struct Options {
@@ -77,6 +181,7 @@ class World {
     bool pipes = true;  // between ranks of a host, who then read finals in each other's log
     std::size_t segment_bytes = std::size_t{16} << 20;
     bool sync = false;  // finals may be seen once they are on disk
+    bool gpus = false;  // each rank has one, and reads those of its host
   };
   explicit World(const Options& options) : options_(options) {
     if (options_.hosts.empty()) options_.hosts.assign(static_cast<std::size_t>(options.size), 0);
@@ -86,6 +191,8 @@ class World {
   }
 
   Engine& engine(int rank) { return nodes_[index(rank)]->engine; }
+  // Null: it has none.
+  Gpu* gpu(int rank) { return nodes_[index(rank)]->gpu.get(); }
   Checkpoints& checkpoints(int rank) { return *nodes_[index(rank)]->checkpoints; }
   HostLog& log(int rank) { return *nodes_[index(rank)]->log; }
   std::size_t places_told() const {
@@ -219,6 +326,10 @@ class World {
       if (n == nullptr) continue;
       if (disks_take && disk_random_() % 4 == 0) n->disk.taken = n->disk.asked;
       moved = n->engine.progress() || moved;
+      if (n->gpu) {
+        moved = n->gpu->move() || n->gpu->busy() || moved;
+        (void)n->engine.take_done_elsewhere();
+      }
       n->checkpoints->advance();
       if (auto vote = n->checkpoints->take_vote()) votes_[n->engine.plan().self.value] = vote->version;
       if (const auto gap = n->engine.take_gap()) {
@@ -257,11 +368,14 @@ class World {
                     [&world, this](Rank p) -> std::shared_ptr<const SegmentView> {
                       const auto& peer = world.nodes_[index(p.value)];
                       return peer == nullptr ? nullptr : log->segment_of(peer->self);
-                    }),
+                    },
+                    &memory),
           told(transport),
           engine(told, board),
           self(life) {}
     RoundBoard board;
+    std::unique_ptr<Gpu> gpu;
+    HostMemory memory;
     LinkTransport transport;
     Told told;
     std::unique_ptr<HostLog> log;
@@ -289,6 +403,11 @@ class World {
         [this, rank](Replayer::Send send) { requests_.emplace_back(rank, std::move(send)); });
     if (options_.sync) node->recall->seen_once_in(node->disk);
     node->engine.use(*node->recall);
+    if (options_.gpus) {
+      node->gpu = std::make_unique<Gpu>();
+      node->gpu->number = node->memory.add_on_gpu(node->gpu->memory->addresses());
+      node->engine.use(*node->gpu);
+    }
     node->checkpoints.emplace(node->engine, *node->recall);
     node->serving = node->log->reader();
     segments_[options_.hosts[index(rank)]][life] = memory;
@@ -297,6 +416,7 @@ class World {
 
   void plan(const std::vector<wire::Position>& frontier, const std::set<int>& fresh) {
     epoch_ = epoch_.next();
+    if (options_.gpus) map_gpus();
     for (int r = 0; r < options_.size; r++) {
       Node& n = *nodes_[index(r)];
       for (auto& [life, memory] : segments_[options_.hosts[index(r)]]) {
@@ -346,6 +466,20 @@ class World {
     votes_.clear();
     for (int r = 0; r < options_.size; r++) look_at_dead_segments(r);
     for (int r = 0; r < options_.size; r++) engine(r).open();
+  }
+
+  void map_gpus() {
+    std::vector<Incarnation> lives;
+    for (const auto& n : nodes_) lives.push_back(n->self);
+    for (const auto& n : nodes_) n->memory.install(lives);
+    for (int r = 0; r < options_.size; r++) {
+      for (int mate = 0; mate < options_.size; mate++) {
+        if (r == mate || options_.hosts[index(r)] != options_.hosts[index(mate)]) continue;
+        Node &n = *nodes_[index(r)], &other = *nodes_[index(mate)];
+        other.memory.attach(n.self, n.gpu->number, {n.gpu->memory->addresses(), n.gpu->memory}, true);
+        n.memory.mapped_by(other.self, n.gpu->number);
+      }
+    }
   }
 
   void look_at_dead_segments(int rank) {
@@ -427,10 +561,11 @@ class World {
 // Buffers that are elsewhere: pieces come and go when move() happens to.
 class Moving final : public CallBuffers, public BufferStream {
  public:
-  // In place: the two are the same. `finals`: what the output must become, where it is known.
+  // In place: the two are the same. `finals`: what the output must become, where it is known. `gpu`: on which the input
+  // may be lent.
   Moving(std::span<std::byte> input, std::span<std::byte> output, std::uint64_t seed,
-         const std::vector<std::byte>* finals)
-      : input_(input), output_(output), finals_(finals), random_(seed) {
+         const std::vector<std::byte>* finals, Gpu* gpu = nullptr)
+      : input_(input), output_(output), finals_(finals), gpu_(gpu), random_(seed) {
     host_in_.assign(input.size(), std::byte{0xbd});
     if (input.data() != output.data()) host_out_.assign(output.size(), std::byte{0xbe});
   }
@@ -462,26 +597,46 @@ class Moving final : public CallBuffers, public BufferStream {
     EXPECT_EQ(all, Ranges(0, input_.size()));
     EXPECT_EQ(bytes, input_.size()) << "each byte comes once";
   }
+  [[nodiscard]] const std::byte* lendable() const override {
+    return gpu_ == nullptr ? nullptr : gpu_->memory->addresses().data();
+  }
+  [[nodiscard]] bool lend() override {
+    EXPECT_FALSE(began_ || block_);
+    EXPECT_LE(input_.size(), Gpu::kBlockBytes);
+    block_ = gpu_->take();
+    return true;
+  }
+  [[nodiscard]] std::shared_ptr<const std::byte> lent() const override { return comes_home_ ? nullptr : block_; }
+  void bring_home() override {
+    if (!began_) block_ = nullptr;
+    if (block_ == nullptr || comes_home_ || ended_) return;
+    comes_home_ = true;
+    home_ = Ranges(0, input_.size());
+    if (host_out_.empty()) home_ = home_.minus(final_);
+  }
   [[nodiscard]] std::size_t arrived() const override { return arrived_; }
-  [[nodiscard]] bool all_arrived() const override { return began_ && arrived_ == pieces_.size(); }
+  [[nodiscard]] bool all_arrived() const override { return began_ && arrived_ == pieces_.size() && home_.empty(); }
   void landed(const ByteRange& bytes) override {
     if (ended_) return;
     for (std::uint64_t i = bytes.at; i < bytes.at + bytes.bytes && finals_ != nullptr; i++) {
       ASSERT_EQ(host_output()[i], (*finals_)[i]) << "landed and not final";
     }
     waiting_.add(bytes.at, bytes.at + bytes.bytes);
+    final_.add(bytes.at, bytes.at + bytes.bytes);
   }
   void conclude() override {
     concluded_ = true;
+    home_ = {};
     waiting_.add(Ranges(0, output_.size()).minus(told_));
   }
   void give_up() override {
     ended_ = true;
+    home_ = {};
     waiting_ = {};
   }
   [[nodiscard]] bool moves() const override {
     if (!fails.ok()) return false;
-    return (began_ && !ended_ && !concluded_ && arrived_ < pieces_.size()) || !waiting_.empty();
+    return !home_.empty() || (began_ && !ended_ && !concluded_ && arrived_ < pieces_.size()) || !waiting_.empty();
   }
   [[nodiscard]] Result<bool> move() override {
     if (!fails.ok()) return fails;
@@ -489,7 +644,14 @@ class Moving final : public CallBuffers, public BufferStream {
     if (began_ && !ended_ && !concluded_ && arrived_ < pieces_.size() && pieces_let > 0 && random_() % 2 == 0) {
       const ByteRange& p = pieces_[arrived_++];
       pieces_let--;
-      std::memcpy(host_in_.data() + p.at, input_.data() + p.at, p.bytes);
+      std::byte* const to = block_ ? GpuMemory::behind(block_.get(), input_.size()) : host_in_.data();
+      std::memcpy(to + p.at, input_.data() + p.at, p.bytes);
+      some = true;
+    } else if (!home_.empty() && arrived_ == pieces_.size() && random_() % 2 == 0) {
+      const Interval i = home_.intervals().front();
+      const std::uint64_t end = std::min(i.end, i.begin + 20'000);
+      std::memcpy(host_in_.data() + i.begin, GpuMemory::behind(block_.get(), input_.size()) + i.begin, end - i.begin);
+      home_ = home_.minus(Ranges(i.begin, end));
       some = true;
     }
     if (!waiting_.empty() && finals_let > 0 && random_() % 2 == 0) {
@@ -508,11 +670,14 @@ class Moving final : public CallBuffers, public BufferStream {
  private:
   const std::span<std::byte> input_, output_;
   const std::vector<std::byte>* const finals_;
+  Gpu* const gpu_;
   std::mt19937_64 random_;
   std::vector<std::byte> host_in_, host_out_;
   std::vector<ByteRange> pieces_;
   std::size_t arrived_ = 0, brought_back_ = 0;
-  Ranges waiting_, told_;
+  std::shared_ptr<const std::byte> block_;
+  bool comes_home_ = false;
+  Ranges waiting_, told_, final_, home_;
   bool began_ = false, concluded_ = false, ended_ = false;
 };
 
@@ -524,6 +689,7 @@ struct Program {
   bool in_place = false;
   std::uint32_t blocking = 0;  // by rank, a bit each
   bool moves = false;          // an allreduce's buffers are elsewhere (Moving)
+  std::uint32_t lends = 0;     // by rank, a bit each: its input may be lent where the CPU cannot read it
 };
 
 class Runner {
@@ -534,12 +700,12 @@ class Runner {
     state_.assign(1, static_cast<std::uint64_t>(rank) * 0x9e3779b97f4a7c15u + 1);
   }
   // Issues the next call when the last is done; true while there is more.
-  bool advance(Engine& engine) {
+  bool advance(Engine& engine, Gpu* gpu = nullptr) {
     if (program_.moves) move(engine);
     if (call_ && !call_->finished.load()) return true;
     if (call_) take();
     if (done_ == program_.rounds) return false;
-    issue(engine);
+    issue(engine, gpu);
     return true;
   }
   const std::vector<std::vector<std::byte>>& results() const { return results_; }
@@ -612,7 +778,7 @@ class Runner {
     for (const std::uint64_t x : out) state_[0] = (state_[0] ^ x) * 0x100000001b3u;
     done_++;
   }
-  void issue(Engine& engine) {
+  void issue(Engine& engine, Gpu* gpu) {
     call_ = std::make_unique<Call>();
     call_->blocking = (program_.blocking >> rank_ & 1) != 0;
     in_ = input();
@@ -644,7 +810,8 @@ class Runner {
       auto& out = in_use_ ? in_ : out_;
       auto moving = std::make_unique<Moving>(
           std::as_writable_bytes(std::span(in_)), std::as_writable_bytes(std::span(out)), state_[0],
-          expected_ == nullptr ? nullptr : &(*expected_)[static_cast<std::size_t>(done_)]);
+          expected_ == nullptr ? nullptr : &(*expected_)[static_cast<std::size_t>(done_)],
+          (program_.lends >> rank_ & 1) != 0 ? gpu : nullptr);
       s.input = moving->host_input();
       s.output = moving->host_output();
       s.prepare = [](void* context) { static_cast<Moving*>(context)->begin(); };
@@ -717,7 +884,7 @@ void survive(const Case& c, std::uint64_t seed, int interrupts) {
   const auto advance_all = [&] {
     bool more = false;
     for (int r = 0; r < c.world.size; r++)
-      more = runners[static_cast<std::size_t>(r)]->advance(world.engine(r)) || more;
+      more = runners[static_cast<std::size_t>(r)]->advance(world.engine(r), world.gpu(r)) || more;
     return more;
   };
   const auto check = [&] {
@@ -830,6 +997,37 @@ TEST(RecoveryOfMovingBuffers, EveryAlgorithmGivesTheSameBits) {
       }
     }
   }
+}
+
+// Inputs that peers read where the CPU cannot, and finals that are made of them at some later time: some ranks', or
+// all. What was lent is overwritten as soon as its rank needs it no more.
+TEST(RecoveryOfLentBuffers, GivesTheSameBits) {
+  Gpu::begun = Gpu::made = Gpu::brought = 0;
+  for (const auto algorithm : {schedule::Algorithm::kRing, schedule::Algorithm::kButterfly}) {
+    for (const std::uint32_t lends : {0b111u, 0b101u, 0b010u}) {
+      for (const bool in_place : {false, true}) {
+        for (std::uint64_t seed = 0; seed < 20; seed++) {
+          SCOPED_TRACE(std::string(schedule::to_string(algorithm)) + (in_place ? ", in place, " : ", ") +
+                       std::to_string(lends) + ", seed " + std::to_string(seed));
+          Case c;
+          c.program = {Collective::kAllreduce, 9000, 5, in_place};
+          c.program.moves = true;
+          c.program.lends = lends;
+          c.world.algorithm = algorithm;
+          c.world.hosts = {0, 0, 0};
+          c.world.gpus = true;
+          c.world.sync = seed % 7 == 5;
+          c.lost = seed % 3 == 0 ? std::vector<int>{} : std::vector{static_cast<int>(seed % 3)};
+          c.most_steps = 1500;
+          survive(c, seed, 4);
+          if (::testing::Test::HasFailure()) return;
+        }
+      }
+    }
+  }
+  // It was about something.
+  EXPECT_GT(Gpu::made, 300u);
+  EXPECT_GT(Gpu::brought, 300u);
 }
 
 // One rank's buffers, of two, as they are moved by hand.

@@ -509,5 +509,173 @@ TEST_P(Owner, KeepsLentMemoryMappedNoLongerThanTheRound) {
 
 INSTANTIATE_TEST_SUITE_P(Room, Owner, testing::Bool());
 
+// What the test carries out when it likes.
+class Deferred final : public Elsewhere {
+ public:
+  std::uint64_t begin(Work work) override {
+    works.push_back(std::move(work));
+    return works.size();
+  }
+  [[nodiscard]] bool busy() const override { return false; }
+  std::optional<Done> take_done() override { return std::nullopt; }
+  std::vector<Work> works;
+};
+
+// As above, but inputs lie at addresses that the CPU cannot follow: this rank's own, and that of rank 0. Rank 2's is on
+// the CPU where the parameter says so.
+class OwnerOnGpu : public ::testing::TestWithParam<bool> {
+ protected:
+  static constexpr std::uint64_t kPart = 16;
+  void SetUp() override {
+    schedule::Request request;
+    request.collective = Collective::kAllreduce;
+    request.algorithm = schedule::Algorithm::kRing;
+    request.rank = 1;
+    request.size = 3;
+    request.count = 3 * kPart;
+    request.chunk_elements = kCount;
+    request.replicas = 2;
+    request.hosts = hosts_;
+    request.domains = hosts_;
+    request.element_bytes = schedule::kWholeBytes;
+    prepared_ = std::make_unique<PreparedSchedule>(schedule::make(request).value());
+    ASSERT_TRUE(prepared_->lends_all());
+    round_.schedule = prepared_.get();
+    round_.fingerprint.type = DataType::kI64;
+    round_.fingerprint.op = ReduceOp::kSum;
+    round_.input = nowhere(1);
+    round_.input_on_gpu = true;
+    round_.input_keeper = std::make_shared<int>();
+    round_.output = reinterpret_cast<std::byte*>(output_.data());
+    round_.reducer = Reducer::make(DataType::kI64, ReduceOp::kSum, 3).value();
+    round_.publisher = &log_;
+    round_.elsewhere = &elsewhere_;
+    for (std::size_t i = 0; i < kCount; i++) on_cpu_[i] = static_cast<std::int64_t>(10'000 + i);
+    executor_.start(round_);
+    ASSERT_EQ(transport_.receives.size(), 4u);
+    ASSERT_EQ(transport_.lent.size(), 2u);
+  }
+  static const std::byte* nowhere(std::size_t rank) { return reinterpret_cast<const std::byte*>(rank << 20); }
+  View lent(std::size_t other) {
+    View view;
+    const bool on_cpu = other == 2 && GetParam();
+    view.there = on_cpu ? reinterpret_cast<const std::byte*>(&on_cpu_[kPart]) : nowhere(other) + kPart * 8;
+    view.on_gpu = !on_cpu;
+    view.generation = &left_;
+    view.lent = std::make_shared<int>();
+    return view;
+  }
+  void receive_inputs() {
+    executor_.on_completion(transport_.receives[0].token, {}, lent(0));
+    EXPECT_TRUE(elsewhere_.works.empty()) << "one input is still to come";
+    executor_.on_completion(transport_.receives[2].token, {}, lent(2));
+  }
+  // What became of it: the sum, or the inputs that were not there.
+  [[nodiscard]] Elsewhere::Done done(std::uint64_t id = 1) const {
+    Elsewhere::Done done;
+    done.id = id;
+    if (!GetParam()) {
+      done.made = reinterpret_cast<const std::byte*>(made_.data());
+      return done;
+    }
+    for (const Elsewhere::Operand& operand : elsewhere_.works[0].operands) {
+      done.operands.push_back(operand.on_gpu ? reinterpret_cast<const std::byte*>(made_.data()) : nullptr);
+    }
+    return done;
+  }
+
+  std::vector<std::uint32_t> hosts_ = {0, 0, 0};
+  std::unique_ptr<PreparedSchedule> prepared_;
+  Scripted transport_;
+  Log log_;
+  Deferred elsewhere_;
+  Executor executor_{transport_, kWorldGroup, {Rank(0), Rank(1), Rank(2)}, 0, nullptr};
+  Executor::Round round_;
+  std::uint64_t left_ = 0;
+  std::vector<std::int64_t> on_cpu_ = std::vector<std::int64_t>(kCount);
+  std::vector<std::int64_t> made_ = std::vector<std::int64_t>(kPart, 7);
+  std::vector<std::int64_t> output_ = std::vector<std::int64_t>(3 * kPart, -1);
+};
+
+TEST_P(OwnerOnGpu, MakesItsFinalWhenThatWasCarriedOutElsewhere) {
+  // Where the others' pieces of it lie.
+  EXPECT_EQ(transport_.lent[0].data(), nowhere(1));
+  EXPECT_EQ(transport_.lent[1].data(), nowhere(1) + 2 * kPart * 8);
+  receive_inputs();
+  ASSERT_EQ(elsewhere_.works.size(), 1u);
+  const Elsewhere::Work& work = elsewhere_.works[0];
+  // The ring's order begins after the owner.
+  ASSERT_EQ(work.operands.size(), 3u);
+  EXPECT_EQ(work.operands[0].on_gpu, !GetParam());
+  EXPECT_EQ(work.operands[1].at, nowhere(0) + kPart * 8);
+  EXPECT_EQ(work.operands[2].at, nowhere(1) + kPart * 8);
+  EXPECT_TRUE(work.operands[1].keeper != nullptr && work.operands[2].keeper == round_.input_keeper);
+  EXPECT_EQ(work.bytes, kPart * 8);
+  EXPECT_TRUE(executor_.awaits_elsewhere());
+  EXPECT_TRUE(executor_.waiting_for(8).empty()) << "others wait for this rank";
+  EXPECT_TRUE(log_.pieces.empty() && executor_.finals().empty());
+  EXPECT_FALSE(executor_.on_done(done(2))) << "somebody else's";
+  EXPECT_TRUE(executor_.on_done(done()));
+  ASSERT_TRUE(executor_.status().ok()) << executor_.status().describe();
+  EXPECT_FALSE(executor_.awaits_elsewhere());
+  EXPECT_FALSE(executor_.on_done(done())) << "once";
+  ASSERT_EQ(log_.pieces.size(), 1u);
+  EXPECT_EQ(log_.pieces[0], std::pair(kPart, kPart));
+  EXPECT_EQ(executor_.finals().size(), 1u);
+  EXPECT_EQ(transport_.sends.size(), 4u) << "it goes to both";
+  for (std::size_t i = 0; i < kPart; i++) {
+    ASSERT_EQ(output_[kPart + i], GetParam() ? 14 + on_cpu_[kPart + i] : 7) << i;
+  }
+}
+
+TEST_P(OwnerOnGpu, WhatWasLentAndTakenBackMeanwhileIsNotFinal) {
+  receive_inputs();
+  left_ = 1;
+  EXPECT_TRUE(executor_.on_done(done()));
+  EXPECT_EQ(executor_.status().code(), Code::kPeerLost) << executor_.status().describe();
+  EXPECT_TRUE(log_.pieces.empty() && executor_.finals().empty());
+  EXPECT_EQ(output_, std::vector<std::int64_t>(3 * kPart, -1));
+}
+
+// It goes on elsewhere, with all that it reads; nothing of it counts in a later attempt.
+TEST_P(OwnerOnGpu, WhatAnInterruptHasCutOffIsNobodys) {
+  receive_inputs();
+  executor_.abandon();
+  EXPECT_FALSE(executor_.awaits_elsewhere());
+  EXPECT_EQ(elsewhere_.works[0].operands[1].keeper.use_count(), 1);
+  EXPECT_FALSE(executor_.on_done(done()));
+  EXPECT_TRUE(log_.pieces.empty());
+  // The next one may be carried out elsewhere too.
+  transport_.receives.clear();
+  executor_.start(round_);
+  EXPECT_FALSE(executor_.on_done(done()));
+  executor_.on_completion(transport_.receives[0].token, {}, lent(0));
+  executor_.on_completion(transport_.receives[2].token, {}, lent(2));
+  ASSERT_EQ(elsewhere_.works.size(), 2u);
+  EXPECT_TRUE(executor_.on_done(done(2)));
+  EXPECT_EQ(log_.pieces.size(), 1u);
+}
+
+TEST_P(OwnerOnGpu, WhatIsDoneInARoundThatHasFailedChangesNothing) {
+  receive_inputs();
+  executor_.on_completion(transport_.receives[1].token, Status(Code::kPeerLost, "gone"));
+  EXPECT_TRUE(executor_.on_done(done()));
+  EXPECT_TRUE(log_.pieces.empty());
+  EXPECT_EQ(output_, std::vector<std::int64_t>(3 * kPart, -1));
+}
+
+// A peer that is wrong must not make this process read what it cannot.
+TEST_P(OwnerOnGpu, MemoryOfAGpuWhereTheCpuMustReadEndsTheRound) {
+  View view;
+  view.there = nowhere(0);
+  view.on_gpu = true;
+  view.generation = &left_;
+  executor_.on_completion(transport_.receives[1].token, {}, view);
+  EXPECT_EQ(executor_.status().code(), Code::kPeerLost);
+  EXPECT_NE(executor_.status().describe().find("memory of a GPU"), std::string::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(Mixed, OwnerOnGpu, testing::Bool());
+
 }  // namespace
 }  // namespace warren::worker

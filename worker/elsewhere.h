@@ -1,0 +1,48 @@
+// Combining steps whose operands the CPU cannot read: they are carried out outside of the executor, which goes on
+// meanwhile, and end at some later time (docs/decisions/0022-device-loans.md).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "worker/form.h"
+#include "worker/kernels/reduce.h"
+
+namespace warren::worker {
+
+class Elsewhere {
+ public:
+  struct Operand {
+    const std::byte* at = nullptr;
+    bool on_gpu = false;
+    std::shared_ptr<const void> keeper = nullptr;  // of what is on the GPU: it stays there
+  };
+  struct Work {
+    std::vector<Operand> operands;  // values, in the order of the bracketing, some of them on the GPU
+    Bracketing bracketing = Bracketing::kChain;
+    DataType type{};
+    ReduceOp op{};
+    std::uint64_t count = 0;
+    std::size_t bytes = 0;           // of one operand
+    std::uint32_t contributors = 0;  // that an average divides by
+  };
+  // What became of it, in memory of the CPU, as long as `memory` lives.
+  struct Done {
+    std::uint64_t id = 0;
+    const std::byte* made = nullptr;           // the final value; null: it is still to be made
+    std::vector<const std::byte*> operands{};  // then: those that were on the GPU; null: where it was
+    std::shared_ptr<const void> memory = nullptr;
+  };
+
+  virtual ~Elsewhere() = default;
+  // Returns its number, which no other has.
+  [[nodiscard]] virtual std::uint64_t begin(Work work) = 0;
+  // Something was begun that is not done, or has failed, which its owner hears.
+  [[nodiscard]] virtual bool busy() const = 0;
+  // One at a time, whatever became of who has begun it.
+  [[nodiscard]] virtual std::optional<Done> take_done() = 0;
+};
+
+}  // namespace warren::worker
