@@ -317,6 +317,9 @@ Status Control::open_segments(const Settings& settings, const handshake::LinkKey
     data_path_.borrowed(life, memory, std::move(segment));
   };
   events.returned = [this](Incarnation life, std::uint32_t memory) { data_path_.returned(life, memory); };
+  events.offered = [this](Incarnation life, std::uint32_t memory, OwnedFd fd, std::uint64_t bytes) {
+    data_path_.offered(life, memory, std::move(fd), bytes);
+  };
   events.lent = [this](Incarnation life, std::uint32_t memory) { data_path_.lent(life, memory); };
   events.complete = [this](Epoch epoch) {
     connector_->mates_are_there();
@@ -430,12 +433,16 @@ void Control::forget_segment(Incarnation life, bool over) {
   post(ForgetSegment{life, over});
 }
 
-void Control::lend(std::uint32_t memory, std::shared_ptr<const OwnedFd> fd, std::uint64_t bytes) {
-  post(Lend{memory, std::move(fd), bytes});
+void Control::lend(std::uint32_t memory, std::shared_ptr<const OwnedFd> fd, std::uint64_t bytes, bool on_gpu) {
+  post(Lend{memory, std::move(fd), bytes, on_gpu});
 }
 
 void Control::take_back(std::uint32_t memory) {
   post(TakeBack{memory});
+}
+
+void Control::answer(Incarnation life, std::uint32_t memory, bool mapped) {
+  post(Answer{life, memory, mapped});
 }
 
 void Control::loop() {
@@ -543,10 +550,13 @@ bool Control::drain_commands() {
               if (keeper_ && c.over) keeper_->forget(c.life);
             },
             [&](Lend& c) {
-              if (segments_) segments_->lend(c.memory, std::move(c.fd), c.bytes);
+              if (segments_) segments_->lend(c.memory, std::move(c.fd), c.bytes, c.on_gpu);
             },
             [&](const TakeBack& c) {
               if (segments_) segments_->take_back(c.memory);
+            },
+            [&](const Answer& c) {
+              if (segments_) segments_->answer(c.life, c.memory, c.mapped);
             },
             [&](const Exit&) { go_on = false; },
         },

@@ -52,6 +52,8 @@ class DataPath {
   // this one lends.
   virtual void borrowed(Incarnation life, std::uint32_t memory, MappedSegment segment) = 0;
   virtual void returned(Incarnation life, std::uint32_t memory) = 0;
+  // The same of a GPU, which may be mapped, or not: Control::answer() says so, at any time.
+  virtual void offered(Incarnation life, std::uint32_t memory, OwnedFd fd, std::uint64_t bytes) = 0;
   virtual void lent(Incarnation life, std::uint32_t memory) = 0;
   virtual void loaded(const worker_effect::Loaded& loaded) = 0;
   virtual void committed(Version version, Timeline timeline) = 0;
@@ -123,8 +125,10 @@ class Control {
   // A life's segment serves nobody any more. `over`: the life is, and the launcher may close it too.
   void forget_segment(Incarnation life, bool over);
   // The ranks of this host may read memory of this life's program; it is no more. Without a log they map nothing.
-  void lend(std::uint32_t memory, std::shared_ptr<const OwnedFd> fd, std::uint64_t bytes);
+  void lend(std::uint32_t memory, std::shared_ptr<const OwnedFd> fd, std::uint64_t bytes, bool on_gpu = false);
   void take_back(std::uint32_t memory);
+  // Whether this life has mapped what it was offered.
+  void answer(Incarnation life, std::uint32_t memory, bool mapped);
 
  private:
   struct WantLink {
@@ -180,13 +184,19 @@ class Control {
     std::uint32_t memory;
     std::shared_ptr<const OwnedFd> fd;
     std::uint64_t bytes;
+    bool on_gpu;
   };
   struct TakeBack {
     std::uint32_t memory;
   };
+  struct Answer {
+    Incarnation life;
+    std::uint32_t memory;
+    bool mapped;
+  };
   struct Exit {};
   using Command = std::variant<WantLink, LinkBroken, RoundFailed, Leave, Drain, Load, Map, Followed, Looked, Vote,
-                               LogGap, ForgetSegment, Lend, TakeBack, Exit>;
+                               LogGap, ForgetSegment, Lend, TakeBack, Answer, Exit>;
   struct Sockets;
 
   Control(const Settings& settings, const Log& log, const RoundBoard& board, DataPath& data_path,

@@ -176,7 +176,9 @@ Status Session::prepare(bool spare) {
   if (!library.value().says.empty()) log_(WARREN_LOG_INFO, library.value().says);
   if (library.value().table != nullptr) {
     staging_ = std::make_unique<Staging>(*library.value().table, settings_.device_pinned_bytes,
-                                         settings_.device_snapshot_bytes, settings_.round_timeout_ms);
+                                         settings_.device_snapshot_bytes, settings_.device_shared_bytes,
+                                         settings_.round_timeout_ms);
+    engine_.use(staging_->combines());
   }
   auto costs = read_costs(settings_.costs);
   if (!costs.ok()) return costs.status();
@@ -312,6 +314,7 @@ Session::~Session() {
   if (engine_thread_.joinable()) engine_thread_.join();
   if (coming_) coming_->snapshot->settle();
   coming_.reset();
+  if (staging_) staging_->combines().settle();
   // The writer's thread votes by way of control_, whose thread hands commits to the writer and the mirror: that thread
   // finds none from here on.
   std::unique_ptr<DiskLog> disk;
@@ -479,6 +482,11 @@ void Session::install(const wire::Plan& plan, Rank self) {
   const auto mates = std::ranges::count(host_of_, host_of_[static_cast<std::size_t>(self.value)]);
   looks_ = mates <= sysconf(_SC_NPROCESSORS_ONLN) ? kLooksAtOnce : 0;
   memory_.install(lives_);
+  if (staging_) {
+    // Without a log nobody passes memory on.
+    staging_->lend_inputs(mates > 1 && settings_.replicas != 0);
+    staging_->shares().keep_offers_of(lives_);
+  }
   std::vector<std::uint32_t> streams_to;
   for (const Way& way : ways_of(plan, self)) streams_to.push_back(way.streams);
   transport_.open(p.epoch, plan.settings().streams(), plan.settings().checksums(), std::move(streams_to));
@@ -570,6 +578,10 @@ void Session::borrowed(Incarnation life, std::uint32_t memory, MappedSegment seg
 void Session::returned(Incarnation life, std::uint32_t memory) {
   const auto lock = lock_for_control();
   memory_.detach(life, memory);
+}
+
+void Session::offered(Incarnation life, std::uint32_t memory, OwnedFd fd, std::uint64_t bytes) {
+  if (!staging_ || !staging_->shares().offer(life, memory, std::move(fd), bytes)) control_->answer(life, memory, false);
 }
 
 void Session::lent(Incarnation life, std::uint32_t memory) {
@@ -786,7 +798,7 @@ void Session::log_waits(std::chrono::steady_clock::time_point& next) {
 
 void Session::sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout_ms, bool watch_links) {
   std::vector<pollfd> fds;
-  const bool moves = watch_links && (engine_.has_moving() || states_move());
+  const bool moves = watch_links && (engine_.has_moving() || engine_.has_work_elsewhere() || states_move());
   if (watch_links && recall_) {
     if (const auto deadline = recall_->next_deadline()) {
       timeout_ms = static_cast<int>(std::clamp<std::int64_t>(*deadline - now(), 0, timeout_ms));
@@ -905,6 +917,43 @@ void Session::end_moves(std::unique_lock<std::mutex>& lock) {
   while (engine_.has_moving()) (void)move(lock);
 }
 
+// Moves what GPUs combine as far as it goes, outside the lock; true if something is done.
+bool Session::move_elsewhere(std::unique_lock<std::mutex>& lock) {
+  if (std::exchange(moves_elsewhere_, true)) return false;
+  lock.unlock();
+  const auto moved = staging_->combines().move();
+  lock.lock();
+  moves_elsewhere_ = false;
+  if (!moved.ok()) end_life(moved.status().because_of_this("cannot combine inputs that ranks of this host lend"));
+  if (!engine_.take_done_elsewhere()) return false;
+  move_pause_ = {};
+  // Whoever waits for it may sleep.
+  wake(caller_wake_);
+  return true;
+}
+
+// Memory of GPUs that was made, or mapped, by a call of stage().
+void Session::tell_of_shares() {
+  auto news = staging_->shares().take_news();
+  if (!news) return;
+  if (!news->trouble.ok()) {
+    log_(WARREN_LOG_WARNING,
+         news->trouble.describe() + "; large allreduces among the GPUs of this host go by way of the CPU");
+  }
+  const std::lock_guard lock(mutex_);
+  if (news->made) {
+    const std::span<const std::byte> memory = news->made->memory;
+    control_->lend(memory_.add_on_gpu(memory), std::make_shared<const OwnedFd>(std::move(news->made->fd)),
+                   memory.size(), true);
+  }
+  for (DeviceShares::Answer& answer : news->answers) {
+    const bool mapped = answer.mapped.has_value();
+    // Of a life that is over meanwhile it goes with the next plan.
+    if (mapped) memory_.attach(answer.life, answer.memory, std::move(*answer.mapped), true);
+    control_->answer(answer.life, answer.memory, mapped);
+  }
+}
+
 // Brings states of a checkpoint from a GPU, outside the lock, and logs what has come, a piece at a time, so that rounds
 // go on in between; true if there was something.
 bool Session::move_states(std::unique_lock<std::mutex>& lock) {
@@ -951,6 +1000,7 @@ bool Session::move_states(std::unique_lock<std::mutex>& lock) {
 // Runs what an engine's call owes its program or a GPU; true if there was something.
 bool Session::work_outside(std::unique_lock<std::mutex>& lock) {
   if (engine_.has_work_outside() && (prepare(lock) || deliver(lock) || move(lock))) return true;
+  if (engine_.has_work_elsewhere() && move_elsewhere(lock)) return true;
   return coming_ && move_states(lock);
 }
 
@@ -1093,7 +1143,9 @@ void Session::engine_loop() {
 
 Status Session::stage(Call& call, const GroupShape& shape) {
   if (staging_ != nullptr) {
-    if (const Status staged = judge(staging_->stage(call, shape)); !staged.ok()) return staged;
+    const Status staged = judge(staging_->stage(call, shape));
+    tell_of_shares();
+    if (!staged.ok()) return staged;
   }
   return call.spec.wire == DataType{} ? Status() : narrow(call, shape, copy_memory_);
 }

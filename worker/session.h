@@ -166,6 +166,7 @@ class Session final : private DataPath {
   Status attach(Incarnation life, MappedSegment segment) override;
   void borrowed(Incarnation life, std::uint32_t memory, MappedSegment segment) override;
   void returned(Incarnation life, std::uint32_t memory) override;
+  void offered(Incarnation life, std::uint32_t memory, OwnedFd fd, std::uint64_t bytes) override;
   void lent(Incarnation life, std::uint32_t memory) override;
   void loaded(const worker_effect::Loaded& loaded) override;
   void committed(Version version, Timeline timeline) override;
@@ -207,6 +208,8 @@ class Session final : private DataPath {
     std::vector<std::byte> memory;  // of several places
   };
   [[nodiscard]] Result<Gathered> gather(Places places, void* stream);
+  bool move_elsewhere(std::unique_lock<std::mutex>& lock);
+  void tell_of_shares();
   bool move_states(std::unique_lock<std::mutex>& lock);
   // States are on their way to the log.
   [[nodiscard]] bool states_move() const { return coming_ && coming_->failure.ok(); }
@@ -284,6 +287,7 @@ class Session final : private DataPath {
     Status failure;      // that the log has no room for them, for the program's next call
   };
   std::optional<Coming> coming_;
+  bool moves_elsewhere_ = false;  // a thread is at what GPUs combine, outside the lock
   Status failed_;
   int callers_ = 0;  // threads inside drive()
   int looks_ = 0;    // for a message of a small round, before others get the core; none where they need it

@@ -212,8 +212,20 @@ Status DeviceCopies::Flow::to_device(void* to, const std::byte* from, std::size_
   });
 }
 
-Status DeviceCopies::Flow::within(void* to, const void* from, std::size_t bytes) {
-  return queue([&](void* stream) { return copies_.table_.copy(copies_.device_, to, from, bytes, stream); });
+Status DeviceCopies::Flow::within(void* to, const void* from, std::size_t bytes, warren_type wire) {
+  return queue([&](void* stream) {
+    if (wire == WARREN_F32) return copies_.table_.copy(copies_.device_, to, from, bytes, stream);
+    return copies_.table_.convert(copies_.device_, to, wire, from, WARREN_F32, bytes / sizeof(float), stream);
+  });
+}
+
+Status DeviceCopies::Flow::reduced(std::byte* to, void* on_gpu, const Reduction& r) {
+  const warren_device_table& table = copies_.table_;
+  return queue([&](void* stream) {
+    const auto code = table.reduce(copies_.device_, on_gpu, r.operands.data(), r.operands.size(), r.count, r.type, r.op,
+                                   r.bracketing, stream);
+    return code == WARREN_DEVICE_OK ? table.to_host(copies_.device_, to, on_gpu, r.bytes, stream) : code;
+  });
 }
 
 Status DeviceCopies::Flow::unpack(const void* packed, std::span<const warren_device_piece> pieces) {

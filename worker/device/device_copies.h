@@ -95,8 +95,17 @@ class DeviceCopies {
     // has_room(); up to kDeviceChunkBytes of the GPU's memory. kUnavailable: the GPU reports an error.
     [[nodiscard]] Status to_host(std::byte* to, const void* from, std::size_t bytes);
     [[nodiscard]] Status to_device(void* to, const std::byte* from, std::size_t bytes);
-    // On the GPU; of any size.
-    [[nodiscard]] Status within(void* to, const void* from, std::size_t bytes);
+    // On the GPU; of any size. `wire`: as which `from`, if that is f32, is to lie there.
+    [[nodiscard]] Status within(void* to, const void* from, std::size_t bytes, warren_type wire = WARREN_F32);
+    // By way of `on_gpu`, the same many bytes: what these operands give.
+    struct Reduction {
+      std::vector<const void*> operands;
+      std::size_t count = 0, bytes = 0;
+      warren_type type = WARREN_F32;
+      warren_op op = WARREN_SUM;
+      warren_device_bracketing bracketing = WARREN_DEVICE_CHAIN;
+    };
+    [[nodiscard]] Status reduced(std::byte* to, void* on_gpu, const Reduction& reduction);
     [[nodiscard]] Status unpack(const void* packed, std::span<const warren_device_piece> pieces);
     // True: some have arrived since the last look. kUnavailable. kTimeout: for stall_ms none has.
     [[nodiscard]] Result<bool> look();

@@ -16,8 +16,10 @@
 
 #include "recovery/result.h"
 #include "worker/call.h"
+#include "worker/device/device_combines.h"
 #include "worker/device/device_copies.h"
 #include "worker/device/device_memory.h"
+#include "worker/device/device_shares.h"
 #include "worker/device/device_table.h"
 #include "worker/device/pinned_arena.h"
 #include "worker/device/snapshot.h"
@@ -41,15 +43,17 @@ class PartsOnGpu {
 // One a session. Any thread may call; what it makes ends before it.
 class Staging {
  public:
-  // `pinned_bytes`, `snapshot_bytes`: budgets of pinned memory, and of memory of GPUs for snapshots. `stall_ms`: how
-  // long 4 MiB may take to be copied.
+  // `pinned_bytes`, `snapshot_bytes`, `shared_bytes`: budgets of pinned memory, of memory of GPUs for snapshots, and of
+  // that which the ranks of a host read in each other. `stall_ms`: how long 4 MiB may take to be copied.
   Staging(const warren_device_table& table, std::uint64_t pinned_bytes, std::uint64_t snapshot_bytes,
-          std::int64_t stall_ms)
+          std::uint64_t shared_bytes, std::int64_t stall_ms)
       : table_(table),
         stall_ms_(stall_ms),
         arena_(table, pinned_bytes),
         snapshots_(table, snapshot_bytes, arena_),
-        scratch_(table, std::numeric_limits<std::uint64_t>::max(), arena_) {}
+        scratch_(table, std::numeric_limits<std::uint64_t>::max(), arena_),
+        shares_(table, shared_bytes, arena_),
+        combines_(shares_, arena_, [this](std::int32_t device) -> DeviceCopies& { return copies_on(device); }) {}
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
@@ -59,6 +63,11 @@ class Staging {
   // What is on spec.stream now, or what the program's prepare function puts there, is waited for before a buffer is
   // read or written. A send's buffer is read here. kInvalidArgument: buffers on two GPUs. kExhausted: the budget.
   [[nodiscard]] Status stage(Call& call, const GroupShape& group) { return stage(call, group, true); }
+  // Other ranks are on this host: the inputs of large allreduces may be lent to them on the GPU (shares()), which
+  // stage() may prepare.
+  void lend_inputs(bool lends) { lends_.store(lends, std::memory_order_relaxed); }
+  [[nodiscard]] DeviceShares& shares() { return shares_; }
+  [[nodiscard]] DeviceCombines& combines() { return combines_; }
   // The same of one that others are part of: as a whole, before the round and after it.
   [[nodiscard]] Status stage_whole(Call& call, const GroupShape& group) { return stage(call, group, false); }
 
@@ -110,12 +119,14 @@ class Staging {
 
   const warren_device_table& table_;
   const std::int64_t stall_ms_;
-  std::atomic<bool> ends_{false};
+  std::atomic<bool> ends_{false}, lends_{false};
   PinnedArena arena_;
   DeviceMemory snapshots_;
   DeviceMemory scratch_;  // DeviceCopies::kScratchBytes of each GPU
+  DeviceShares shares_;
   std::mutex mutex_;
   std::map<std::int32_t, std::unique_ptr<DeviceCopies>> copies_;  // by device
+  DeviceCombines combines_;
 };
 
 }  // namespace warren::worker

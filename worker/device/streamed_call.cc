@@ -17,11 +17,12 @@ StreamedCall::StreamedCall(DeviceCopies& copies, std::unique_ptr<DeviceCopies::E
       output_(output),
       memory_(std::move(memory)),
       in_(copies, *after_, input.wire),
-      out_(copies, *after_, output.wire) {}
+      out_(copies, *after_, output.wire),
+      lent_(copies, *after_) {}
 
 StreamedCall::~StreamedCall() {
   // Whoever ends a call has seen its copies end, or a failure.
-  if (in_.under_way() + out_.under_way() == 0) return;
+  if (in_.under_way() + out_.under_way() + lent_.under_way() == 0) return;
   for (PinnedArena::Block& block : memory_) block.abandon();
 }
 
@@ -29,6 +30,36 @@ void StreamedCall::order(std::vector<ByteRange> pieces) {
   const std::lock_guard lock(mutex_);
   WARREN_CHECK(!fills_, "the order is known before the first piece moves");
   pieces_ = std::move(pieces);
+}
+
+const std::byte* StreamedCall::lendable() const {
+  return shares_ == nullptr ? nullptr : shares_->own_on(copies_.device());
+}
+
+bool StreamedCall::lend() {
+  const std::lock_guard lock(mutex_);
+  WARREN_CHECK(!fills_, "where the input comes to is known before the first piece moves");
+  block_ = shares_->take(input_.bytes);
+  return block_ != nullptr;
+}
+
+std::shared_ptr<const std::byte> StreamedCall::lent() const {
+  const std::lock_guard lock(mutex_);
+  return comes_home_ ? nullptr : block_;
+}
+
+void StreamedCall::bring_home() {
+  const std::lock_guard lock(mutex_);
+  if (block_ == nullptr || comes_home_) return;
+  if (!fills_) {
+    block_ = nullptr;
+    return;
+  }
+  if (ended_) return;
+  comes_home_ = true;
+  home_ = Ranges(0, input_.bytes);
+  // What is final there has taken the input's place, and nobody needs that any more.
+  if (input_.host == output_.host) home_ = home_.minus(landed_);
 }
 
 void StreamedCall::begin_filling() {
@@ -52,6 +83,7 @@ Status StreamedCall::deliver() {
 
 bool StreamedCall::all_arrived() const {
   const std::lock_guard lock(mutex_);
+  if (comes_home_) return home_.empty() && filling_ == pieces_.size() && lent_under_way_ == 0;
   return input_.bytes == 0 || (fills_ && arrived() == pieces_.size());
 }
 
@@ -70,36 +102,66 @@ void StreamedCall::conclude() {
   const std::lock_guard lock(mutex_);
   if (ended_) return;
   filling_ = pieces_.size();
+  home_ = {};
   waiting_.add(Ranges(0, output_.bytes).minus(landed_));
   landed_ = Ranges(0, output_.bytes);
 }
 
 void StreamedCall::give_up() {
   const std::lock_guard lock(mutex_);
+  drop();
+}
+
+// Nothing more begins to move.
+void StreamedCall::drop() {
   ended_ = true;
   filling_ = pieces_.size();
+  home_ = {};
   waiting_ = {};
 }
 
 bool StreamedCall::moves() const {
   const std::lock_guard lock(mutex_);
-  return under_way_ != 0 || (fills_ && filling_ < pieces_.size()) || !waiting_.empty();
+  return under_way_ != 0 || (fills_ && filling_ < pieces_.size()) || !home_.empty() || !waiting_.empty();
+}
+
+// In the order of one stream: the block is whole before anything comes from there.
+std::optional<StreamedCall::Next> StreamedCall::next_piece() {
+  const std::lock_guard lock(mutex_);
+  if (!fills_ || (filling_ == pieces_.size() && home_.empty())) return std::nullopt;
+  if (!(block_ == nullptr ? in_ : lent_).has_room()) return std::nullopt;
+  Next next;
+  next.block = block_;
+  if (filling_ < pieces_.size()) {
+    next.bytes = pieces_[filling_++];
+  } else {
+    const Interval first = home_.intervals().front();
+    next.bytes = {first.begin, std::min<std::uint64_t>(first.end - first.begin, kDeviceChunkBytes)};
+    next.home = true;
+    home_ = home_.minus(Ranges(next.bytes.at, next.bytes.at + next.bytes.bytes));
+  }
+  under_way_++;
+  if (block_ != nullptr) lent_under_way_++;
+  return next;
 }
 
 // Puts as many pieces of the input on their way as may be.
 Status StreamedCall::fill() {
-  for (;;) {
-    ByteRange piece;
-    {
-      const std::lock_guard lock(mutex_);
-      if (!fills_ || filling_ == pieces_.size() || !in_.has_room()) return {};
-      piece = pieces_[filling_++];
-      under_way_++;
-    }
+  while (const auto next = next_piece()) {
+    const ByteRange& piece = next->bytes;
     const std::span<const std::byte> from = input_.on_gpu(piece);
-    const Status status = in_.to_host(input_.host + piece.at, from.data(), from.size());
+    std::byte* const block = next->block.get();
+    Status status;
+    if (block == nullptr) {
+      status = in_.to_host(input_.host + piece.at, from.data(), from.size());
+    } else if (next->home) {
+      status = lent_.to_host(input_.host + piece.at, block + piece.at, piece.bytes);
+    } else {
+      status = lent_.within(block + piece.at, from.data(), from.size(), input_.wire);
+    }
     if (!status.ok()) return status.because_of_this("the input does not come");
   }
+  return {};
 }
 
 // Likewise finals; the more of them wait, the larger the copies.
@@ -122,15 +184,20 @@ Status StreamedCall::bring_back() {
 }
 
 Result<bool> StreamedCall::look() {
-  const std::size_t before = in_.under_way() + out_.under_way();
+  const std::size_t before = in_.under_way() + out_.under_way(), lent_before = lent_.under_way();
   const auto in = in_.look();
   if (!in.ok()) return in.status().because_of_this("the input does not come");
   const auto out = out_.look();
   if (!out.ok()) return out.status().because_of_this("the result does not come back");
-  if (!in.value() && !out.value()) return false;
-  arrived_.store(in_.arrived(), std::memory_order_release);
+  const auto lent = lent_.look();
+  if (!lent.ok()) return lent.status().because_of_this("the input does not come");
+  if (!in.value() && !out.value() && !lent.value()) return false;
   const std::lock_guard lock(mutex_);
-  under_way_ -= before - in_.under_way() - out_.under_way();
+  // What comes from the block is no piece.
+  arrived_.store(std::min(in_.arrived() + lent_.arrived(), pieces_.size()), std::memory_order_release);
+  const std::size_t lent_came = lent_before - lent_.under_way();
+  lent_under_way_ -= lent_came;
+  under_way_ -= before - in_.under_way() - out_.under_way() + lent_came;
   return true;
 }
 
@@ -138,7 +205,8 @@ Result<bool> StreamedCall::move() {
   if (copies_.ended()) {
     give_up();
     // The program's own work may take for ever.
-    const bool waits = (in_.under_way() != 0 && !in_.began()) || (out_.under_way() != 0 && !out_.began());
+    const auto waits_for_work = [](const DeviceCopies::Flow& flow) { return flow.under_way() != 0 && !flow.began(); };
+    const bool waits = waits_for_work(in_) || waits_for_work(out_) || waits_for_work(lent_);
     if (waits)
       return fail(
           {Code::kClosed, "the communicator was destroyed during a copy on GPU " + std::to_string(copies_.device())});
@@ -155,9 +223,7 @@ Result<bool> StreamedCall::move() {
 Status StreamedCall::fail(const Status& why) {
   for (PinnedArena::Block& block : memory_) block.abandon();
   const std::lock_guard lock(mutex_);
-  ended_ = true;
-  filling_ = pieces_.size();
-  waiting_ = {};
+  drop();
   under_way_ = 0;
   return why;
 }

@@ -1,5 +1,9 @@
 // A call whose buffers on a GPU move while its round runs: pieces of the input arrive in pinned memory, one after the
 // other, and finals leave for the GPU as they stand in the output. Both directions have a stream of their own.
+//
+// Where peers read the input on the GPU (lend()), it comes to a block of the memory that this life shares with them,
+// and no further, unless the round is interrupted: then what is not final by then comes from the block to pinned
+// memory.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +11,7 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,6 +19,7 @@
 #include "recovery/result.h"
 #include "worker/call.h"
 #include "worker/device/device_copies.h"
+#include "worker/device/device_shares.h"
 #include "worker/device/pinned_arena.h"
 
 namespace warren::worker {
@@ -56,6 +62,8 @@ class StreamedCall final : public CallBuffers, public BufferStream {
     prepare_ = prepare;
     prepare_context_ = context;
   }
+  // Peers may read the input there; before the call is issued.
+  void may_lend(DeviceShares& shares) { shares_ = &shares; }
   // As the call's prepare function.
   void begin_filling();
 
@@ -70,6 +78,10 @@ class StreamedCall final : public CallBuffers, public BufferStream {
     return std::min(kPieceBytes, bytes_on_cpu(input_.wire, kDeviceChunkBytes));
   }
   void order(std::vector<ByteRange> pieces) override;
+  [[nodiscard]] const std::byte* lendable() const override;
+  [[nodiscard]] bool lend() override;
+  [[nodiscard]] std::shared_ptr<const std::byte> lent() const override;
+  void bring_home() override;
   [[nodiscard]] std::size_t arrived() const override { return arrived_.load(std::memory_order_acquire); }
   [[nodiscard]] bool all_arrived() const override;
   void landed(const ByteRange& bytes) override;
@@ -79,7 +91,15 @@ class StreamedCall final : public CallBuffers, public BufferStream {
   [[nodiscard]] Result<bool> move() override;
 
  private:
+  // What is to be copied next of the input; nothing: none, or there is no room.
+  struct Next {
+    ByteRange bytes;
+    std::shared_ptr<std::byte> block;  // null: to pinned memory
+    bool home = false;                 // from the block there
+  };
+  [[nodiscard]] std::optional<Next> next_piece();
   [[nodiscard]] Status fill();
+  void drop();
   [[nodiscard]] Status bring_back();
   [[nodiscard]] Result<bool> look();
   [[nodiscard]] Status fail(const Status& why);
@@ -92,18 +112,24 @@ class StreamedCall final : public CallBuffers, public BufferStream {
   void (*prepare_)(void* context) = nullptr;
   void* prepare_context_ = nullptr;
   Status begun_;
+  DeviceShares* shares_ = nullptr;       // null: nobody reads the input on the GPU
   std::atomic<std::size_t> arrived_{0};  // pieces
 
   // Of whoever moves.
   DeviceCopies::Flow in_, out_;
+  DeviceCopies::Flow lent_;  // to the block, and from there
 
-  mutable std::mutex mutex_;       // guards what follows, between whoever moves and the engine
-  std::vector<ByteRange> pieces_;  // of the input
-  std::size_t filling_ = 0;        // so many of them are under way, or there
-  bool fills_ = false;             // the others are to follow
-  Ranges landed_, waiting_;        // bytes of the output: final; of those, on no way yet
-  std::size_t under_way_ = 0;      // copies
-  bool ended_ = false;             // nothing more is to be moved
+  mutable std::mutex mutex_;          // guards what follows, between whoever moves and the engine
+  std::vector<ByteRange> pieces_;     // of the input
+  std::size_t filling_ = 0;           // so many of them are under way, or there
+  bool fills_ = false;                // the others are to follow
+  Ranges landed_, waiting_;           // bytes of the output: final; of those, on no way yet
+  std::shared_ptr<std::byte> block_;  // where the input comes to; null: to pinned memory
+  bool comes_home_ = false;           // from there
+  Ranges home_;                       // of the input: what is still to be begun of that
+  std::size_t under_way_ = 0;         // copies
+  std::size_t lent_under_way_ = 0;    // likewise, those of lent_
+  bool ended_ = false;                // nothing more is to be moved
 };
 
 }  // namespace warren::worker

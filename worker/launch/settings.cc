@@ -24,7 +24,7 @@ namespace warren::worker {
 namespace {
 
 // The settings by their names in the file; the variable is WARREN_ and the name in capitals.
-constexpr std::array<std::string_view, 47> kNames = {"tracker",
+constexpr std::array<std::string_view, 48> kNames = {"tracker",
                                                      "job",
                                                      "worker_id",
                                                      "world_size",
@@ -67,6 +67,7 @@ constexpr std::array<std::string_view, 47> kNames = {"tracker",
                                                      "device_library",
                                                      "device_pinned_bytes",
                                                      "device_snapshot_bytes",
+                                                     "device_shared_bytes",
                                                      "fusion_bytes",
                                                      "timeline",
                                                      "log_level",
@@ -92,6 +93,7 @@ constexpr std::int64_t kMaxLogLagMs = 24LL * 3600 * 1000;
 constexpr std::uint64_t kDefaultLogLagBytes = 256 * kMiB;
 constexpr std::uint64_t kDefaultFusionBytes = 64 * kMiB;
 constexpr std::uint64_t kDefaultSnapshotBytes = 1024 * kMiB;
+constexpr std::uint64_t kDefaultSharedBytes = 1024 * kMiB;
 constexpr std::int64_t kDefaultGraceMs = 1000;
 constexpr std::uint64_t kDefaultLogDiskBytes = 64 * kGiB;
 constexpr std::string_view kDefaultJob = "default";
@@ -665,6 +667,7 @@ Result<Settings> resolve(const warren_options* options, const Environment& env, 
   r.bytes("device_pinned_bytes", s.device_pinned_bytes, kMiB, kMaxLogBytes,
           quarter_of_memory(facts, local_world_size.value()));
   r.bytes("device_snapshot_bytes", s.device_snapshot_bytes, std::uint64_t{0}, kMaxLogBytes, kDefaultSnapshotBytes);
+  r.bytes("device_shared_bytes", s.device_shared_bytes, std::uint64_t{0}, kMaxLogBytes, kDefaultSharedBytes);
   r.bytes("fusion_bytes", s.fusion_bytes, std::uint64_t{0}, limits::kMaxBufferBytes,
           s.min_workers != 0 ? 0 : kDefaultFusionBytes);
   if (s.min_workers != 0) check_shrink(r, s);

@@ -110,6 +110,7 @@ struct Settings {
   std::string device_library;               // a path, "none"; empty: beside libwarren, if it is there
   std::uint64_t device_pinned_bytes = 0;    // budget
   std::uint64_t device_snapshot_bytes = 0;  // likewise
+  std::uint64_t device_shared_bytes = 0;    // likewise
   int log_level = 0;                        // a warren_log_level
   std::uint32_t attempt = 0;                // how often the launcher has started this worker before
   std::vector<Resolved> resolved;           // one entry a setting, in the order of docs/settings.md

@@ -65,7 +65,7 @@ class Batches : public ::testing::Test {
 
   void begin(std::uint64_t gpu_bytes = 256 * kMiB, std::int64_t stall_ms = kPatienceMs) {
     pieces_.clear();
-    staging_ = std::make_unique<Staging>(fake_gpu().table, 256 * kMiB, gpu_bytes, stall_ms);
+    staging_ = std::make_unique<Staging>(fake_gpu().table, 256 * kMiB, gpu_bytes, 0, stall_ms);
   }
   Piece& add(std::size_t count, std::int32_t from = 0, std::int32_t to = 0, bool in_place = false,
              void* stream = nullptr, DataType wire = {}) {

@@ -265,7 +265,7 @@ CallSpec spec_of(Collective collective, const void* input, void* output, std::ui
 class Stages : public ::testing::Test {
  protected:
   ~Stages() override { fake_gpu().controls.release(); }
-  Staging staging_{fake_gpu().table, 64 * kMiB, 16 * kMiB, kPatienceMs};
+  Staging staging_{fake_gpu().table, 64 * kMiB, 16 * kMiB, 0, kPatienceMs};
   static constexpr GroupShape kShape{1, 4};
 };
 
@@ -392,7 +392,7 @@ TEST_F(Stages, FailuresReachTheirOwner) {
   for (const char* where : {"locate", "make_event", "record", "allocate_pinned"}) {
     Call call;
     fake_gpu().controls.arm(where, 0, FakeFault::kError);
-    Staging fresh(fake_gpu().table, kMiB, 0, kPatienceMs);
+    Staging fresh(fake_gpu().table, kMiB, 0, 0, kPatienceMs);
     call.spec = spec_of(Collective::kAllreduce, array.data(), array.data(), 2);
     EXPECT_THAT(fresh.stage(call, kShape).describe(), HasSubstr(std::string("injected into ") + where));
     EXPECT_EQ(call.spec.input, array.data()) << "nothing was changed";
@@ -423,7 +423,7 @@ class Streams : public ::testing::TestWithParam<bool> {
     staging_.reset();
   }
   void stage(Call& call, std::int64_t stall_ms = kPatienceMs) {
-    staging_ = std::make_unique<Staging>(fake_gpu().table, 128 * kMiB, 0, stall_ms);
+    staging_ = std::make_unique<Staging>(fake_gpu().table, 128 * kMiB, 0, 0, stall_ms);
     call.spec = spec_of(Collective::kAllreduce, in_.data(), GetParam() ? in_.data() : out_.data(), kBytes);
     call.spec.type = DataType::kU8;
     call.spec.stream = stream_;
@@ -736,7 +736,7 @@ TEST_F(Narrows, OnTheGpuToTheBitsOfTheCpu) {
       SCOPED_TRACE(std::to_string(count) + to_string(wire));
       const auto values = floats(count, 1), others = floats(count, 2);
       const DeviceArray<float> in(values), out(count);
-      Staging fresh(fake_gpu().table, 64 * kMiB, 0, kPatienceMs);
+      Staging fresh(fake_gpu().table, 64 * kMiB, 0, 0, kPatienceMs);
       const std::uint64_t copied = fake_gpu().controls.calls("to_host"), kernels = fake_gpu().controls.calls("convert");
       Call call;
       call.spec = wire_spec(Collective::kAllreduce, wire, in.data(), out.data(), count);
@@ -808,7 +808,7 @@ TEST_F(Narrows, ToBlocksOnTheGpuToTheBitsOfTheCpu) {
     SCOPED_TRACE(count);
     const auto values = floats(count, 1), others = floats(count, 2);
     const DeviceArray<float> in(values), out(count);
-    Staging fresh(fake_gpu().table, 64 * kMiB, 0, kPatienceMs);
+    Staging fresh(fake_gpu().table, 64 * kMiB, 0, 0, kPatienceMs);
     const std::uint64_t copied = fake_gpu().controls.calls("to_host"), kernels = fake_gpu().controls.calls("convert");
     Call call;
     call.spec = wire_spec(Collective::kAllreduce, DataType::kI8, in.data(), out.data(), count);
@@ -892,7 +892,7 @@ TEST_F(Narrows, OnTheCpuWhereTheGpuHasNoMemory) {
   EXPECT_EQ(staging_.scratch_bytes(), 0u);
   const std::uint64_t released = fake_gpu().controls.calls("release");
   {
-    Staging fresh(fake_gpu().table, 64 * kMiB, 0, kPatienceMs);
+    Staging fresh(fake_gpu().table, 64 * kMiB, 0, 0, kPatienceMs);
     EXPECT_FALSE(stays_wide(fresh));
     EXPECT_FALSE(stays_wide(fresh));
     EXPECT_EQ(fake_gpu().controls.calls("allocate"), asked + 2) << "kept";
@@ -910,7 +910,7 @@ TEST_F(Narrows, FailWithTheReasonOfAnyCallAndKeepTheMemory) {
       // The third of these widens, or is behind the last one.
       if (after != 0 && !std::string(where).ends_with("convert")) continue;
       SCOPED_TRACE(std::string(where) + " " + std::to_string(after));
-      auto fresh = std::make_unique<Staging>(fake_gpu().table, 64 * kMiB, 0, kPatienceMs);
+      auto fresh = std::make_unique<Staging>(fake_gpu().table, 64 * kMiB, 0, 0, kPatienceMs);
       const std::uint64_t freed = fake_gpu().controls.calls("release") + fake_gpu().controls.calls("free_pinned");
       fake_gpu().controls.arm(where, after, FakeFault::kError);
       {
@@ -943,7 +943,7 @@ TEST_F(Narrows, FailWithTheReasonOfAnyCallAndKeepTheMemory) {
 TEST_F(Narrows, GiveUpAGpuThatHangs) {
   const DeviceArray<float> array(floats(2'000'000, 1));
   for (const int after : {0, 2}) {
-    Staging impatient(fake_gpu().table, 64 * kMiB, 0, kShortMs);
+    Staging impatient(fake_gpu().table, 64 * kMiB, 0, 0, kShortMs);
     Call call;
     call.spec = wire_spec(Collective::kAllreduce, DataType::kF16, array.data(), array.data(), 2'000'000);
     ASSERT_TRUE(impatient.stage(call, kShape).ok());
@@ -968,7 +968,7 @@ class WireStreams : public ::testing::TestWithParam<bool> {
   }
   void stage(Call& call, const DeviceArray<float>& in, const DeviceArray<float>& out, void* stream = nullptr,
              std::int64_t stall_ms = kPatienceMs) {
-    if (!staging_) staging_ = std::make_unique<Staging>(fake_gpu().table, 512 * kMiB, 0, stall_ms);
+    if (!staging_) staging_ = std::make_unique<Staging>(fake_gpu().table, 512 * kMiB, 0, 0, stall_ms);
     call.spec = wire_spec(Collective::kAllreduce, DataType::kBF16, in.data(), (GetParam() ? in : out).data(), kCount);
     call.spec.stream = stream;
     ASSERT_TRUE(staging_->stage(call, kShape).ok());
@@ -1040,7 +1040,7 @@ TEST_P(WireStreams, PiecesAreWholeBlocks) {
   constexpr std::size_t kValues = 6'000'001;  // the last block has one of them
   const auto values = floats(kValues, 1), others = floats(kValues, 5), before = floats(kValues, 3);
   const DeviceArray<float> in(values), out(before);
-  Staging staging(fake_gpu().table, 512 * kMiB, 0, kPatienceMs);
+  Staging staging(fake_gpu().table, 512 * kMiB, 0, 0, kPatienceMs);
   Call call;
   call.spec = wire_spec(Collective::kAllreduce, DataType::kI8, in.data(), (GetParam() ? in : out).data(), kValues);
   ASSERT_TRUE(staging.stage(call, kShape).ok());
@@ -1243,7 +1243,7 @@ TEST_F(Snapshots, AreOfTheTimeWhenTheyWereTaken) {
   // More pieces than there is pinned memory for at once.
   const auto values = numbered(3 * kDeviceChunkBytes + 77, 5);
   const DeviceArray<std::uint8_t> array(values);
-  Staging staging(fake_gpu().table, 64 * kMiB, 64 * kMiB, kPatienceMs);
+  Staging staging(fake_gpu().table, 64 * kMiB, 64 * kMiB, 0, kPatienceMs);
   const std::uint64_t read = fake_gpu().controls.calls("to_host");
   auto taken = take(staging, array.span());
   ASSERT_TRUE(taken.ok()) << taken.status().describe();
@@ -1267,7 +1267,7 @@ TEST_F(Snapshots, AreOfTheTimeWhenTheyWereTaken) {
 TEST_F(Snapshots, HavePinnedMemoryForSomePiecesAtOnce) {
   const auto values = numbered(2 * Snapshot::kSlots * kDeviceChunkBytes, 5);
   const DeviceArray<std::uint8_t> array(values);
-  Staging staging(fake_gpu().table, 16 * kMiB, 64 * kMiB, kPatienceMs);
+  Staging staging(fake_gpu().table, 16 * kMiB, 64 * kMiB, 0, kPatienceMs);
   auto taken = take(staging, array.span());
   ASSERT_TRUE(taken.ok()) << taken.status().describe();
   Snapshot& snapshot = *taken.value();
@@ -1375,7 +1375,7 @@ TEST_F(Snapshots, FailWithTheReasonOfAnyCall) {
   for (const char* where : {"locate", "allocate", "allocate_pinned", "make_event", "record", "make_stream", "wait_for",
                             "copy", "stream.copy", "query", "to_host", "stream.to_host"}) {
     SCOPED_TRACE(where);
-    auto fresh = std::make_unique<Staging>(fake_gpu().table, 64 * kMiB, 16 * kMiB, kPatienceMs);
+    auto fresh = std::make_unique<Staging>(fake_gpu().table, 64 * kMiB, 16 * kMiB, 0, kPatienceMs);
     fake_gpu().controls.arm(where, 0, FakeFault::kError);
     auto taken = take(*fresh, array.span());
     Status status = taken.status();
@@ -1400,7 +1400,7 @@ TEST_F(Snapshots, GiveUpAGpuThatHangs) {
   const DeviceArray<std::uint8_t> array(6 * kMiB);
   for (const char* where : {"stream.copy", "stream.to_host"}) {
     SCOPED_TRACE(where);
-    Staging impatient(fake_gpu().table, 64 * kMiB, 16 * kMiB, kShortMs);
+    Staging impatient(fake_gpu().table, 64 * kMiB, 16 * kMiB, 0, kShortMs);
     fake_gpu().controls.arm(where, 0, FakeFault::kHang);
     auto taken = take(impatient, array.span());
     const Status status = taken.ok() ? bring(*taken.value(), 6 * kMiB, 0).status : taken.status();
@@ -1414,7 +1414,7 @@ TEST_F(Snapshots, GiveUpAGpuThatHangs) {
 // A communicator that ends leaves nothing behind while its GPU works.
 TEST_F(Snapshots, ThatNobodyWantsComeToAnEnd) {
   const DeviceArray<std::uint8_t> array(6 * kMiB);
-  auto staging = std::make_unique<Staging>(fake_gpu().table, 64 * kMiB, 16 * kMiB, kPatienceMs);
+  auto staging = std::make_unique<Staging>(fake_gpu().table, 64 * kMiB, 16 * kMiB, 0, kPatienceMs);
   auto taken = take(*staging, array.span());
   ASSERT_TRUE(taken.ok());
   fake_gpu().controls.arm("stream.to_host", 0, FakeFault::kHang);
@@ -1447,7 +1447,7 @@ TEST_F(Stages, StatesAreWrittenToWhereverTheyGo) {
   for (const char* where : {"locate", "allocate_pinned", "make_event", "record", "make_stream", "wait_for", "query",
                             "to_device", "stream.to_device"}) {
     SCOPED_TRACE(where);
-    Staging fresh(fake_gpu().table, 64 * kMiB, 0, kPatienceMs);
+    Staging fresh(fake_gpu().table, 64 * kMiB, 0, 0, kPatienceMs);
     fake_gpu().controls.arm(where, 0, FakeFault::kError);
     EXPECT_THAT(write(fresh).describe(), HasSubstr(std::string("injected into ") + where));
     fake_gpu().controls.release();

@@ -122,15 +122,16 @@ TEST(Settings, TakesVariablesAndFillsInDefaults) {
   EXPECT_EQ(s.device_library, "");
   EXPECT_EQ(s.device_pinned_bytes, 250 * kMiB);
   EXPECT_EQ(s.device_snapshot_bytes, 1024 * kMiB);
+  EXPECT_EQ(s.device_shared_bytes, 1024 * kMiB);
   EXPECT_EQ(s.log_level, WARREN_LOG_INFO);
   EXPECT_EQ(s.attempt, 0u);
-  EXPECT_EQ(s.resolved.size(), 47u);
+  EXPECT_EQ(s.resolved.size(), 48u);
   EXPECT_EQ(source_of(s, "tracker"), "WARREN_TRACKER");
   EXPECT_EQ(source_of(s, "streams"), "default");
   EXPECT_THAT(describe(s), HasSubstr("tracker=10.0.0.1:7000 (WARREN_TRACKER) job=digits (WARREN_JOB)"));
   EXPECT_THAT(describe(s), Not(HasSubstr("default"))) << "what nobody has given is not told";
   const std::string all = describe_all(s);
-  EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 47);
+  EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 48);
   EXPECT_THAT(all, HasSubstr("\nstreams                "));
   EXPECT_THAT(all, HasSubstr(" (default)\n"));
 }
@@ -433,6 +434,7 @@ TEST(Settings, RefusesWhatIsWrongAndNamesIt) {
       {{{"WARREN_ATTEMPT", "4294967296"}}, {"WARREN_ATTEMPT"}},
       {{{"WARREN_DEVICE_PINNED_BYTES", "1023K"}}, {"WARREN_DEVICE_PINNED_BYTES"}},
       {{{"WARREN_DEVICE_SNAPSHOT_BYTES", "-1"}}, {"WARREN_DEVICE_SNAPSHOT_BYTES"}},
+      {{{"WARREN_DEVICE_SHARED_BYTES", "x"}}, {"WARREN_DEVICE_SHARED_BYTES"}},
       {{{"WARREN_DEVICE_LIBRARY", std::string(5000, 'l')}}, {"WARREN_DEVICE_LIBRARY", "no path"}},
       {{{"WARREN_INSECURE_NO_AUTH", "1"}}, {"WARREN_SECRET_FILE", "WARREN_INSECURE_NO_AUTH", "contradict"}},
       {{{"WARREN_CONFIG", "/nowhere/warren.conf"}}, {"WARREN_CONFIG", "/nowhere/warren.conf", "cannot be read"}},
@@ -456,7 +458,7 @@ TEST(Settings, ModeShrinkSaysWithHowFewAndAfterHowLong) {
   EXPECT_EQ(by_default.value().min_workers, 1u);
   EXPECT_EQ(by_default.value().grace_ms, 1000);
   EXPECT_EQ(by_default.value().fusion_bytes, 0u);
-  EXPECT_EQ(by_default.value().resolved.size(), 47u);
+  EXPECT_EQ(by_default.value().resolved.size(), 48u);
   EXPECT_THAT(describe(by_default.value()), HasSubstr("mode=shrink (WARREN_MODE)"));
   EXPECT_THAT(describe_all(by_default.value()),
               testing::ContainsRegex("\nmin_workers +1 \\(default\\)\ngrace_ms +1000 \\(default\\)\n"));

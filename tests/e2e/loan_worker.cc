@@ -1,0 +1,108 @@
+// A worker whose large allreduces are made of inputs that the ranks of its host lend each other on the fake device, or
+// on the CPU: the same program and the same bits.
+//   loan_worker cpu|gpu|mixed ROUNDS OUT_FOLDER WHO WHERE AFTER kill|error|hang|late|stop
+// `mixed`: worker 1 has its buffers on the CPU in most rounds. The first life of worker WHO meets a fault at the
+// AFTER-th run of WHERE on the fake device: it dies, the call fails, hangs for ever, hangs for a while, or the whole
+// process stands still for a while. Writes OUT_FOLDER/WORKER_ID at the end, and what was done on the device to
+// OUT_FOLDER/WORKER_ID.count.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/worker/device/fake_gpu.h"
+#include "warren/warren.h"
+
+namespace {
+
+using warren::Op;
+using warren::test::DeviceArray;
+using warren::test::fake_gpu;
+using warren::test::FakeFault;
+
+constexpr std::size_t kState = 3'001;
+constexpr std::size_t kLarge = 2'200'003;  // three pieces, with a wire type too
+constexpr int kExitAgain = 75;
+
+// An array on the fake device or on the CPU.
+class Array {
+ public:
+  Array(bool on_gpu, std::vector<float> values) : values_(std::move(values)) {
+    if (on_gpu) gpu_ = std::make_unique<DeviceArray<float>>(values_);
+  }
+  [[nodiscard]] std::span<float> span() { return gpu_ ? gpu_->span() : std::span<float>(values_); }
+  [[nodiscard]] std::vector<float> read() const { return gpu_ ? gpu_->read() : values_; }
+
+ private:
+  std::vector<float> values_;
+  std::unique_ptr<DeviceArray<float>> gpu_;
+};
+
+void run(const std::string& mode, int rounds, const std::string& out_file) {
+  warren::Communicator comm = warren::Communicator::create();
+  const int rank = comm.rank();
+  std::vector<float> state(kState);
+  for (std::size_t i = 0; i < kState; i++) state[i] = static_cast<float>(i % 17) + 0.1f;
+  const auto loaded = comm.load_checkpoint_into({std::span(state)});
+  for (int round = static_cast<int>(loaded.version) * 3; round < rounds; round++) {
+    std::vector<float> mine(kLarge);
+    for (std::size_t i = 0; i < kLarge; i++) {
+      mine[i] = state[i % kState] * 0.25f + static_cast<float>(rank + 1) / static_cast<float>(i % 7 + 3) +
+                static_cast<float>((i / kState + static_cast<std::size_t>(round)) % 11);
+    }
+    const bool on_gpu = mode == "gpu" || (mode == "mixed" && (rank != 1 || round % 3 == 0));
+    Array in(on_gpu, mine), out(on_gpu, std::vector<float>(kLarge));
+    const bool in_place = round % 2 == 0;
+    const Op op = round % 3 == 0 ? Op::sum : round % 3 == 1 ? Op::average : Op::max;
+    if (round % 4 == 3) comm.wire(warren::Wire::bf16);
+    if (in_place) {
+      comm.allreduce(in.span(), op);
+    } else {
+      comm.allreduce(in.span(), out.span(), op);
+    }
+    const auto result = (in_place ? in : out).read();
+    for (std::size_t i = 0; i < kLarge; i++) {
+      state[i % kState] = (state[i % kState] + result[i]) / (op == Op::sum ? 256.0f : 128.0f);
+    }
+    if (round % 3 == 2) comm.checkpoint(std::span<const float>(state));
+  }
+  comm.finalize();
+  std::ofstream(out_file, std::ios::binary)
+      .write(reinterpret_cast<const char*>(state.data()), static_cast<std::streamsize>(state.size() * sizeof(float)));
+  std::ofstream(out_file + ".count") << fake_gpu().controls.calls("stream.reduce");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 8) return 2;
+  const std::string worker = std::getenv("WARREN_WORKER_ID"), attempt = std::getenv("WARREN_ATTEMPT");
+  const std::string fault = argv[7];
+  if (worker == argv[4] && attempt == "0") {
+    const FakeFault meets = fault == "kill"    ? FakeFault::kKill
+                            : fault == "error" ? FakeFault::kError
+                            : fault == "stop"  ? FakeFault::kStop
+                                               : FakeFault::kHang;
+    fake_gpu().controls.arm(argv[5], std::atoi(argv[6]), meets);
+    if (fault == "late") {
+      std::thread([where = std::string(argv[5]), after = std::strtoull(argv[6], nullptr, 10)] {
+        while (fake_gpu().controls.calls(where.c_str()) <= after)
+          std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+        fake_gpu().controls.release();
+      }).detach();
+    }
+  }
+  try {
+    run(argv[1], std::atoi(argv[2]), std::string(argv[3]) + "/" + worker);
+  } catch (const warren::Error& e) {
+    std::fprintf(stderr, "worker %s, attempt %s: %s\n", worker.c_str(), attempt.c_str(), e.what());
+    std::_Exit(attempt == "0" ? kExitAgain : 1);
+  }
+  return 0;
+}

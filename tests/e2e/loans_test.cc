@@ -1,0 +1,279 @@
+// Ranks of one host whose large allreduces are made on the fake device, of inputs that they lend each other there:
+// every result is that of the same job on the CPU, bit for bit, whatever happens to them.
+#include <gmock/gmock.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "tests/e2e/cluster.h"
+#include "tests/worker/device/fake_gpu.h"
+
+namespace warren {
+namespace {
+
+using test::DeviceArray;
+using test::fake_gpu;
+using test::FakeFault;
+using testing::Cluster;
+using ::testing::HasSubstr;
+
+// Before any thread: what loads in the place of libwarren_cuda.so.
+const bool kFakeLoads = setenv("WARREN_DEVICE_LIBRARY", WARREN_FAKE_DEVICE, 1) == 0;
+
+// No whole number of anything.
+constexpr std::size_t kLarge = 1'500'017;
+constexpr std::size_t kWide = 2'200'003;  // as 16 bits, too
+
+std::vector<float> values_of(int rank, std::size_t count = kLarge) {
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; i++) {
+    values[i] = 1.0f / static_cast<float>(i * 7 % 1009 + static_cast<std::size_t>(rank) + 1);
+  }
+  return values;
+}
+
+using Results = std::vector<std::vector<float>>;
+
+// An array on a GPU or on the CPU.
+template <class T>
+class Array {
+ public:
+  Array(bool on_gpu, std::vector<T> values, std::int32_t device) : values_(std::move(values)) {
+    if (on_gpu) gpu_ = std::make_unique<DeviceArray<T>>(values_, device);
+  }
+  [[nodiscard]] std::span<T> span() { return gpu_ ? gpu_->span() : std::span<T>(values_); }
+  [[nodiscard]] std::vector<T> read() const { return gpu_ ? gpu_->read() : values_; }
+
+ private:
+  std::vector<T> values_;
+  std::unique_ptr<DeviceArray<T>> gpu_;
+};
+
+class Loans : public ::testing::Test {
+ protected:
+  Loans() { EXPECT_TRUE(kFakeLoads); }
+  ~Loans() override { fake_gpu().controls.release(); }
+
+  // Calls of a rank, on the CPU or on this GPU, after those in which ranks get to know each other's memory.
+  Results calls(Communicator& comm, bool on_gpu, std::int32_t device) {
+    const int rank = comm.rank();
+    Results out;
+    for (int i = 0; i < 3; i++) {
+      Array<float> array(on_gpu || warms_up_, values_of(rank), device);
+      comm.allreduce(array.span());
+      out.push_back(array.read());
+      comm.barrier();
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      comm.barrier();
+    }
+    const std::uint64_t before = fake_gpu().controls.calls("stream.reduce");
+    comm.barrier();
+    const auto call = [&](const std::vector<float>& in, bool in_place, Op op, std::optional<Wire> wire) {
+      Array<float> from(on_gpu, in, device), to(on_gpu, std::vector<float>(in.size(), -1.0f), device);
+      if (wire) comm.wire(*wire);
+      if (in_place) {
+        comm.allreduce(from.span(), op);
+      } else {
+        comm.allreduce(from.span(), to.span(), op);
+        EXPECT_EQ(from.read(), in) << "the input stays";
+      }
+      out.push_back((in_place ? from : to).read());
+    };
+    for (const bool in_place : {true, false}) {
+      call(values_of(rank + 1), in_place, Op::sum, std::nullopt);
+      call(values_of(rank + 2), in_place, Op::average, std::nullopt);
+      call(values_of(rank + 3, kWide), in_place, Op::min, Wire::bf16);
+      call(values_of(rank + 4, kWide), in_place, Op::average, Wire::f16);
+    }
+    // A type that a GPU does not combine, and two calls at once.
+    Array<int> ints(on_gpu, std::vector<int>(1'500'001, rank + 1), device);
+    comm.allreduce(ints.span());
+    EXPECT_EQ(ints.read()[1'500'000], comm.world_size() * (comm.world_size() + 1) / 2);
+    Array<float> a(on_gpu, values_of(rank + 5), device), b(on_gpu, values_of(rank + 6), device);
+    auto first = comm.allreduce_async(a.span()), second = comm.allreduce_async(b.span(), Op::max);
+    first.wait();
+    second.wait();
+    out.push_back(a.read());
+    out.push_back(b.read());
+    comm.barrier();
+    const std::lock_guard lock(mutex_);
+    combined_ = std::max(combined_, fake_gpu().controls.calls("stream.reduce") - before);
+    return out;
+  }
+  // Of all ranks; those of `on_cpu` have their buffers on the CPU.
+  std::vector<Results> job(const std::string& name, int ranks, unsigned on_cpu, int devices = 1) {
+    std::vector<Results> all(static_cast<std::size_t>(ranks));
+    combined_ = 0;
+    cluster_.run_well(
+        ranks,
+        [&](Communicator& comm) {
+          const int rank = comm.rank();
+          all[static_cast<std::size_t>(rank)] = calls(comm, (on_cpu >> rank & 1) == 0, rank % devices);
+        },
+        [&](int, Options& o) {
+          o.job = name;
+          o.round_timeout_ms = std::chrono::seconds(20);
+          o.log_sink = [this](LogLevel level, std::string_view text) {
+            if (level == LogLevel::info) return;
+            const std::lock_guard lock(mutex_);
+            warnings_.emplace_back(text);
+          };
+          o.log_level = LogLevel::warning;
+        });
+    return all;
+  }
+
+  Cluster cluster_;
+  bool warms_up_ = true;  // also those who call on the CPU later
+  std::mutex mutex_;
+  std::uint64_t combined_ = 0;  // kernels
+  std::vector<std::string> warnings_;
+};
+
+TEST_F(Loans, GiveTheBitsOfTheCpu) {
+  for (const int ranks : {3, 4}) {
+    SCOPED_TRACE(ranks);
+    const std::string name = std::to_string(ranks);
+    warms_up_ = false;
+    const std::size_t shared = fake_gpu().controls.shared();
+    const auto expected = job("cpu" + name, ranks, ~0u);
+    EXPECT_EQ(fake_gpu().controls.shared(), shared) << "who does not use a GPU takes nothing of it";
+    warms_up_ = true;
+    EXPECT_EQ(job("gpu" + name, ranks, 0), expected);
+    EXPECT_GT(combined_, 8u);
+    // Each on a GPU of its own, as far as there are two.
+    EXPECT_EQ(job("gpus" + name, ranks, 0, 2), expected);
+    EXPECT_GT(combined_, 8u);
+    EXPECT_EQ(job("mixed" + name, ranks, 0b010), expected);
+    EXPECT_EQ(combined_, 0u) << "one has its inputs on the CPU";
+    EXPECT_TRUE(warnings_.empty()) << warnings_[0];
+  }
+}
+
+// One that cannot map another's memory: those whose memory it is bring their inputs to the CPU, and say nothing.
+TEST_F(Loans, ThatCannotBeMappedAreNotGiven) {
+  warms_up_ = false;
+  const auto expected = job("cpu", 3, ~0u);
+  warms_up_ = true;
+  for (const FakeFault fault : {FakeFault::kError, FakeFault::kNoMemory}) {
+    for (const char* where : {"import_shared", "allocate_shared"}) {
+      SCOPED_TRACE(where);
+      warnings_.clear();
+      fake_gpu().controls.arm(where, 0, fault);
+      EXPECT_EQ(job(std::string(where) + std::to_string(static_cast<int>(fault)), 3, 0), expected);
+      ASSERT_EQ(warnings_.size(), 1u) << "once";
+      EXPECT_THAT(warnings_[0], HasSubstr(std::string("injected into ") + where));
+      EXPECT_THAT(warnings_[0], HasSubstr("go by way of the CPU"));
+      if (*where == 'a') {
+        EXPECT_EQ(combined_, 0u) << "who has no memory of its own maps none";
+      }
+    }
+  }
+}
+
+TEST_F(Loans, AreSwitchedOff) {
+  ASSERT_EQ(setenv("WARREN_DEVICE_SHARED_BYTES", "0", 1), 0);
+  const std::size_t before = fake_gpu().controls.shared();
+  EXPECT_EQ(job("off", 3, 0)[0][0].size(), kLarge);
+  ASSERT_EQ(unsetenv("WARREN_DEVICE_SHARED_BYTES"), 0);
+  EXPECT_EQ(combined_, 0u);
+  EXPECT_EQ(fake_gpu().controls.shared(), before);
+}
+
+// Larger than what there is: as without.
+TEST_F(Loans, WithoutRoomForAnInputItGoesByWayOfTheCpu) {
+  warms_up_ = false;
+  const auto expected = job("cpu", 3, ~0u);
+  warms_up_ = true;
+  // Two at once do not fit.
+  ASSERT_EQ(setenv("WARREN_DEVICE_SHARED_BYTES", "8M", 1), 0);
+  EXPECT_EQ(job("small", 3, 0), expected);
+  EXPECT_GT(combined_, 0u);
+  ASSERT_EQ(unsetenv("WARREN_DEVICE_SHARED_BYTES"), 0);
+}
+
+// ---- processes
+
+std::string file_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+constexpr int kWorkers = 3;
+
+// Runs the job by `warren run` and returns what each of its workers wrote.
+std::vector<std::string> run_processes(const std::string& folder, const std::string& mode, const std::string& fault) {
+  std::filesystem::create_directories(folder);
+  const std::string command = std::string(WARREN_CLI) + " run -n " + std::to_string(kWorkers) +
+                              " --round_timeout_ms=4000 -- " + WARREN_LOAN_WORKER + " " + mode + " 8 " + folder + " " +
+                              fault + " >" + folder + "/log 2>&1";
+  const int status = std::system(command.c_str());
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << file_text(folder + "/log");
+  std::vector<std::string> out;
+  for (int worker = 0; worker < kWorkers; worker++) out.push_back(file_text(folder + "/" + std::to_string(worker)));
+  return out;
+}
+
+// What a job's workers have combined on their GPUs, in their last lives.
+int combined(const std::string& folder) {
+  int all = 0;
+  for (int worker = 0; worker < kWorkers; worker++) {
+    all += std::atoi(file_text(folder + "/" + std::to_string(worker) + ".count").c_str());
+  }
+  return all;
+}
+
+TEST(LoansOfProcesses, GiveTheBitsOfTheCpuWhateverHappens) {
+  const testing::TempDir folder;
+  const std::string none = "none none 0 none";
+  const auto expected = run_processes(folder / "cpu", "cpu", none);
+  for (const std::string& state : expected) {
+    ASSERT_EQ(state.size(), 3'001 * sizeof(float));
+    EXPECT_EQ(state, expected[0]);
+  }
+  EXPECT_EQ(combined(folder / "cpu"), 0);
+  for (const char* mode : {"gpu", "mixed"}) {
+    EXPECT_EQ(run_processes(folder / mode, mode, none), expected);
+    EXPECT_GT(combined(folder / mode), 10) << mode;
+  }
+  struct Case {
+    const char* fault;
+    const char* says;  // in the log
+  };
+  for (const Case& c : {
+           // The lender, while its input comes to what it lends; and while others read it.
+           Case{"1 stream.copy 7 kill", "signal 9"},
+           Case{"2 stream.copy 9 stop", "hung and was killed"},
+           // The owner, at its kernel and behind it.
+           Case{"0 stream.reduce 1 kill", "signal 9"},
+           Case{"1 stream.reduce 2 stop", "hung and was killed"},
+           Case{"2 reduce 1 error", "injected into reduce"},
+           Case{"0 stream.reduce 2 error", "injected into stream.reduce"},
+           Case{"1 stream.reduce 1 hang", "has not copied"},
+           Case{"2 stream.reduce 3 late", ""},
+           // Before there is anything to lend.
+           Case{"0 allocate_shared 0 kill", "signal 9"},
+           Case{"1 allocate_shared 0 error", "go by way of the CPU"},
+           Case{"2 allocate_shared 0 late", ""},
+           Case{"0 import_shared 1 kill", "signal 9"},
+           Case{"1 import_shared 0 error", "go by way of the CPU"},
+           Case{"2 import_shared 1 late", ""},
+       }) {
+    SCOPED_TRACE(c.fault);
+    std::string name = c.fault;
+    std::ranges::replace(name, ' ', '-');
+    EXPECT_EQ(run_processes(folder / name, "gpu", c.fault), expected);
+    EXPECT_THAT(file_text(folder / name + "/log"), HasSubstr(c.says)) << "nothing has happened";
+  }
+}
+
+}  // namespace
+}  // namespace warren

@@ -1,0 +1,543 @@
+// Memory of a GPU that ranks read in each other, what is combined there, and inputs that are lent, against the fake
+// device with faults in every call.
+#include "worker/device/device_shares.h"
+
+#include <gmock/gmock.h>
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/worker/device/fake_gpu.h"
+#include "worker/device/device_combines.h"
+#include "worker/device/staging.h"
+#include "worker/kernels/reduce.h"
+
+namespace warren::worker {
+namespace {
+
+using test::DeviceArray;
+using test::fake_gpu;
+using test::FakeFault;
+using ::testing::HasSubstr;
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+constexpr std::int64_t kPatienceMs = 60'000;
+constexpr std::int64_t kShortMs = 150;
+
+std::vector<float> values_of(std::size_t count, int rank) {
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; i++) {
+    values[i] = 1.0f / static_cast<float>(i % 1013 + 3 * static_cast<std::size_t>(rank) + 1);
+  }
+  return values;
+}
+
+// One rank's GPU.
+struct OneRank {
+  explicit OneRank(std::uint64_t shared = 64 * kMiB, std::uint64_t pinned = 256 * kMiB,
+                   std::int64_t stall = kPatienceMs)
+      : staging(fake_gpu().table, pinned, 0, shared, stall) {}
+  // What it has made, as others are given it.
+  DeviceShares::Made make() {
+    staging.shares().prepare(0);
+    auto news = staging.shares().take_news();
+    EXPECT_TRUE(news && news->made && news->trouble.ok());
+    return std::move(*news->made);
+  }
+  Staging staging;
+};
+
+class Shares : public ::testing::Test {
+ protected:
+  ~Shares() override { fake_gpu().controls.release(); }
+  const std::size_t before_ = fake_gpu().controls.shared();
+};
+
+TEST_F(Shares, AreMadeOnceAndGivenInBlocks) {
+  {
+    OneRank one(13 * kMiB);
+    DeviceShares& shares = one.staging.shares();
+    EXPECT_EQ(shares.device(), WARREN_DEVICE_HOST);
+    EXPECT_EQ(shares.take(1), nullptr);
+    const auto made = one.make();
+    EXPECT_TRUE(made.fd.open());
+    EXPECT_EQ(made.memory.size(), 14 * kMiB) << "as the device gives it";
+    EXPECT_EQ(shares.device(), 0);
+    EXPECT_EQ(shares.own_on(0), made.memory.data());
+    EXPECT_EQ(shares.own_on(1), nullptr);
+    shares.prepare(0);
+    shares.prepare(1);
+    EXPECT_FALSE(shares.take_news());
+    EXPECT_EQ(fake_gpu().controls.shared(), before_ + 1);
+    auto first = shares.take(4 * kMiB), second = shares.take(5 * kMiB + 1);
+    ASSERT_TRUE(first && second);
+    EXPECT_GE(second.get(), first.get() + 4 * kMiB);
+    EXPECT_EQ(shares.take(kMiB + kMiB / 2), nullptr) << "what is left is a little less";
+    EXPECT_GE(first.get(), made.memory.data() + 3 * kMiB + kMiB / 2) << "a quarter is for results";
+    {
+      const auto result = shares.take_result(3 * kMiB);
+      EXPECT_EQ(result.get(), made.memory.data());
+      EXPECT_EQ(shares.take_result(kMiB), nullptr);
+      EXPECT_NE(shares.take_result(kMiB / 2), nullptr);
+    }
+    EXPECT_EQ(shares.take(UINT64_MAX), nullptr);
+    const std::byte* const at = first.get();
+    first.reset();
+    auto third = shares.take(kMiB), fourth = shares.take(3 * kMiB);
+    EXPECT_EQ(third.get(), at);
+    EXPECT_EQ(fourth.get(), at + kMiB);
+    EXPECT_EQ(shares.take(2 * kMiB), nullptr);
+  }
+  EXPECT_EQ(fake_gpu().controls.shared(), before_);
+}
+
+TEST_F(Shares, AreNotMadeWhereNobodyWantsThem) {
+  OneRank none(0);
+  none.staging.shares().prepare(0);
+  EXPECT_FALSE(none.staging.shares().take_news());
+  EXPECT_FALSE(none.staging.shares().offer(Incarnation(7), 1, OwnedFd(), kMiB));
+  EXPECT_EQ(fake_gpu().controls.shared(), before_);
+}
+
+TEST_F(Shares, OfOthersAreMappedAndLetGoOf) {
+  OneRank one, two;
+  const auto made = one.make();
+  const int fd = ::dup(made.fd.get());
+  ASSERT_TRUE(two.staging.shares().offer(Incarnation(7), 3, OwnedFd(fd), made.memory.size()));
+  // And one that is none; and one of a life that is over by then.
+  ASSERT_TRUE(two.staging.shares().offer(Incarnation(8), 4, OwnedFd(::dup(0)), 2 * kMiB));
+  ASSERT_TRUE(two.staging.shares().offer(Incarnation(9), 5, OwnedFd(::dup(made.fd.get())), made.memory.size()));
+  two.staging.shares().keep_offers_of(std::vector{Incarnation(7), Incarnation(8)});
+  EXPECT_FALSE(two.staging.shares().take_news()) << "nobody has used the GPU";
+  two.staging.shares().prepare(0);
+  auto news = two.staging.shares().take_news();
+  ASSERT_TRUE(news);
+  ASSERT_EQ(news->answers.size(), 2u);
+  ASSERT_TRUE(news->answers[0].mapped);
+  EXPECT_EQ(news->answers[0].life, Incarnation(7));
+  EXPECT_EQ(news->answers[0].memory, 3u);
+  EXPECT_FALSE(news->answers[1].mapped);
+  EXPECT_THAT(news->trouble.describe(), HasSubstr("GPU 0 cannot read the memory of another rank's GPU"));
+  // It is the same memory.
+  const auto block = one.staging.shares().take(64);
+  const MappedSegment& mapped = *news->answers[0].mapped;
+  const int value = 123;
+  int seen = 0;
+  fake_gpu().controls.write(block.get(), &value, sizeof value);
+  fake_gpu().controls.read(&seen, mapped.bytes.data() + (block.get() - made.memory.data()), sizeof seen);
+  EXPECT_EQ(seen, value);
+  // The next one that cannot be mapped is not worth a word.
+  ASSERT_TRUE(two.staging.shares().offer(Incarnation(8), 6, OwnedFd(::dup(0)), 2 * kMiB));
+  two.staging.shares().prepare(0);
+  const auto more = two.staging.shares().take_news();
+  ASSERT_TRUE(more);
+  EXPECT_TRUE(more->trouble.ok());
+  EXPECT_EQ(fake_gpu().controls.shared(), before_ + 3);
+  news.reset();
+  EXPECT_EQ(fake_gpu().controls.shared(), before_ + 3) << "that may wait for the GPU";
+  two.staging.shares().prepare(0);
+  EXPECT_EQ(fake_gpu().controls.shared(), before_ + 2);
+}
+
+TEST_F(Shares, OnAGpuThatCannotAreDoneWithout) {
+  for (const FakeFault fault : {FakeFault::kError, FakeFault::kNoMemory}) {
+    OneRank one;
+    DeviceShares& shares = one.staging.shares();
+    ASSERT_TRUE(shares.offer(Incarnation(7), 3, OwnedFd(::dup(0)), kMiB));
+    fake_gpu().controls.arm("allocate_shared", 0, fault);
+    shares.prepare(0);
+    const auto news = shares.take_news();
+    ASSERT_TRUE(news);
+    EXPECT_FALSE(news->made);
+    EXPECT_THAT(news->trouble.describe(), HasSubstr("injected into allocate_shared"));
+    ASSERT_EQ(news->answers.size(), 1u);
+    EXPECT_FALSE(news->answers[0].mapped);
+    EXPECT_EQ(shares.own_on(0), nullptr);
+    EXPECT_FALSE(shares.offer(Incarnation(8), 3, OwnedFd(::dup(0)), kMiB));
+    shares.prepare(0);
+    EXPECT_FALSE(shares.take_news()) << "it is asked once";
+  }
+}
+
+// ---- what is combined
+
+class Combines : public Shares {
+ protected:
+  static constexpr std::size_t kCount = 300'007;
+  static constexpr std::size_t kBytes = kCount * sizeof(float);
+  void make(std::uint64_t shared = 64 * kMiB, std::uint64_t pinned = 256 * kMiB, std::int64_t stall = kPatienceMs) {
+    one_ = std::make_unique<OneRank>(shared, pinned, stall);
+    (void)one_->make();
+    for (int rank = 0; rank < 5; rank++) {
+      values_[rank] = values_of(kCount, rank);
+      gpu_[rank] = std::make_unique<DeviceArray<float>>(values_[rank]);
+    }
+  }
+  DeviceCombines& combines() { return one_->staging.combines(); }
+  // Of five ranks; those in `on_cpu` are not on the GPU.
+  Elsewhere::Work work(ReduceOp op, Bracketing bracketing, unsigned on_cpu = 0, std::size_t skip = 0) {
+    Elsewhere::Work work;
+    for (unsigned rank = 0; rank < 5; rank++) {
+      if ((on_cpu >> rank & 1) != 0) {
+        work.operands.emplace_back();
+      } else {
+        work.operands.push_back({reinterpret_cast<const std::byte*>(gpu_[rank]->data()) + skip, true, keeper_});
+      }
+    }
+    work.op = op;
+    work.bracketing = bracketing;
+    work.type = DataType::kF32;
+    work.count = kCount - 1;
+    work.bytes = work.count * sizeof(float);
+    work.contributors = 5;
+    return work;
+  }
+  std::vector<float> by_cpu(ReduceOp op, Bracketing bracketing, const std::vector<const void*>& operands) {
+    std::vector<float> out(kCount - 1);
+    Reducer::make(DataType::kF32, op, 5).value().combine(out.data(), operands, bracketing, out.size());
+    return out;
+  }
+  std::vector<const void*> all() {
+    std::vector<const void*> operands;
+    for (const auto& values : values_) operands.push_back(values.data());
+    return operands;
+  }
+  Status move_until_done() {
+    while (combines().busy()) {
+      const auto moved = combines().move();
+      if (!moved.ok()) return moved.status();
+      std::this_thread::yield();
+    }
+    return {};
+  }
+
+  std::unique_ptr<OneRank> one_;
+  std::vector<float> values_[5];
+  std::unique_ptr<DeviceArray<float>> gpu_[5];
+  std::shared_ptr<int> keeper_ = std::make_shared<int>();
+};
+
+TEST_F(Combines, OnTheGpuGiveTheBitsOfTheCpu) {
+  make();
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kAverage, ReduceOp::kProduct}) {
+    for (const Bracketing bracketing : {Bracketing::kChain, Bracketing::kBalanced}) {
+      const std::uint64_t kernels = fake_gpu().controls.calls("stream.reduce");
+      // More than are under way at once.
+      std::vector<std::uint64_t> ids;
+      for (int i = 0; i < 7; i++) ids.push_back(combines().begin(work(op, bracketing)));
+      EXPECT_TRUE(combines().busy());
+      EXPECT_FALSE(combines().take_done());
+      ASSERT_TRUE(move_until_done().ok());
+      EXPECT_EQ(fake_gpu().controls.calls("stream.reduce"), kernels + 7);
+      const auto want = by_cpu(op, bracketing, all());
+      for (const std::uint64_t id : ids) {
+        const auto done = combines().take_done();
+        ASSERT_TRUE(done);
+        EXPECT_EQ(done->id, id);
+        ASSERT_NE(done->made, nullptr);
+        EXPECT_EQ(std::memcmp(done->made, want.data(), kBytes - 4), 0);
+      }
+      EXPECT_FALSE(combines().take_done());
+      EXPECT_EQ(keeper_.use_count(), 1) << "nothing is kept";
+    }
+  }
+}
+
+// What is not all on the GPU, what it does not combine, where it has no room, and what lies askew there.
+TEST_F(Combines, BringTheOthersToTheCpu) {
+  make();
+  struct Case {
+    ReduceOp op;
+    DataType type;
+    unsigned on_cpu;
+    std::size_t skip;
+    bool full;
+  };
+  for (const Case& c :
+       {Case{ReduceOp::kSum, DataType::kF32, 0b01010, 0, false}, Case{ReduceOp::kSum, DataType::kI32, 0, 0, false},
+        Case{ReduceOp::kSum, DataType::kF32, 0, 2, false}, Case{ReduceOp::kSum, DataType::kF32, 0, 0, true}}) {
+    const auto taken = c.full ? one_->staging.shares().take_result(16 * kMiB) : nullptr;
+    ASSERT_EQ(taken != nullptr, c.full);
+    const std::uint64_t kernels = fake_gpu().controls.calls("reduce");
+    auto what = work(c.op, Bracketing::kChain, c.on_cpu, c.skip);
+    what.type = c.type;
+    (void)combines().begin(std::move(what));
+    ASSERT_TRUE(move_until_done().ok());
+    EXPECT_EQ(fake_gpu().controls.calls("reduce"), kernels);
+    const auto done = combines().take_done();
+    ASSERT_TRUE(done);
+    EXPECT_EQ(done->made, nullptr);
+    ASSERT_EQ(done->operands.size(), 5u);
+    for (std::size_t rank = 0; rank < 5; rank++) {
+      if ((c.on_cpu >> rank & 1) != 0) {
+        EXPECT_EQ(done->operands[rank], nullptr);
+      } else {
+        const auto* from = reinterpret_cast<const std::byte*>(values_[rank].data()) + c.skip;
+        EXPECT_EQ(std::memcmp(done->operands[rank], from, kBytes - 4), 0);
+      }
+    }
+  }
+}
+
+// One after the other, where pinned memory is for one alone; and where it is for none, that is an error.
+TEST_F(Combines, WaitForPinnedMemory) {
+  make(64 * kMiB, 8 * kMiB);
+  for (int i = 0; i < 4; i++) (void)combines().begin(work(ReduceOp::kSum, Bracketing::kChain, 1));
+  std::size_t done = 0;
+  while (combines().busy()) {
+    ASSERT_TRUE(combines().move().ok());
+    while (combines().take_done()) done++;
+  }
+  EXPECT_EQ(done, 4u);
+  make(64 * kMiB, kMiB);
+  (void)combines().begin(work(ReduceOp::kSum, Bracketing::kChain));
+  EXPECT_EQ(move_until_done().code(), Code::kExhausted);
+  EXPECT_FALSE(combines().busy());
+}
+
+TEST_F(Combines, FailWithTheReasonOfAnyCallAndKeepTheMemory) {
+  for (const char* where : {"make_event", "make_stream", "wait_for", "reduce", "to_host", "record", "query",
+                            "stream.reduce", "stream.to_host"}) {
+    SCOPED_TRACE(where);
+    fake_gpu().controls.release();  // what the one before has left under way is no longer
+    make();
+    fake_gpu().controls.arm(where, 0, FakeFault::kError);
+    (void)combines().begin(work(ReduceOp::kSum, Bracketing::kChain));
+    const Status status = move_until_done();
+    EXPECT_EQ(status.code(), Code::kUnavailable);
+    EXPECT_THAT(status.describe(), HasSubstr(std::string("injected into ") + where));
+    EXPECT_FALSE(combines().busy());
+    (void)combines().begin(work(ReduceOp::kSum, Bracketing::kChain));
+    EXPECT_FALSE(combines().busy()) << "nothing moves any more";
+  }
+}
+
+TEST_F(Combines, OnAGpuThatHangsAreGivenUp) {
+  for (const char* where : {"stream.reduce", "stream.to_host"}) {
+    make(64 * kMiB, 256 * kMiB, kShortMs);
+    fake_gpu().controls.arm(where, 0, FakeFault::kHang);
+    (void)combines().begin(work(ReduceOp::kSum, Bracketing::kChain));
+    EXPECT_EQ(move_until_done().code(), Code::kTimeout);
+    one_.reset();
+    fake_gpu().controls.release();
+  }
+}
+
+// The session ends with something under way: what it reads stays until it has been read.
+TEST_F(Combines, AreSettledBeforeTheirMemoryGoes) {
+  make();
+  fake_gpu().controls.arm("stream.reduce", 0, FakeFault::kHang);
+  (void)combines().begin(work(ReduceOp::kSum, Bracketing::kChain));
+  ASSERT_TRUE(combines().move().ok());
+  std::thread later([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    fake_gpu().controls.release();
+  });
+  EXPECT_GE(keeper_.use_count(), 5);
+  combines().settle();
+  later.join();
+  one_.reset();
+  EXPECT_EQ(keeper_.use_count(), 1);
+}
+
+// ---- inputs that are lent
+
+// A large allreduce, in place or not, with a wire type or not.
+class LentStreams : public ::testing::TestWithParam<std::tuple<bool, bool>> {
+ protected:
+  static constexpr std::size_t kCount = 3'000'017;
+  [[nodiscard]] static bool in_place() { return std::get<0>(GetParam()); }
+  [[nodiscard]] static bool wire() { return std::get<1>(GetParam()); }
+  void SetUp() override { stage(); }
+  ~LentStreams() override {
+    fake_gpu().controls.release();
+    call_.reset();
+    one_.reset();
+  }
+  void stage(std::uint64_t shared = 64 * kMiB, std::int64_t stall = kPatienceMs) {
+    call_.reset();
+    one_ = std::make_unique<OneRank>(shared, 256 * kMiB, stall);
+    one_->staging.lend_inputs(true);
+    in_.write(values_);
+    call_ = std::make_unique<Call>();
+    CallSpec& spec = call_->spec;
+    spec.collective = Collective::kAllreduce;
+    spec.type = DataType::kF32;
+    spec.op = ReduceOp::kSum;
+    if (wire()) spec.wire = DataType::kBF16;
+    spec.input = in_.data();
+    spec.output = in_place() ? in_.data() : out_.data();
+    spec.count = kCount;
+    ASSERT_TRUE(one_->staging.stage(*call_, {1, 4}).ok());
+    bytes_ = kCount * (wire() ? 2 : 4);
+  }
+  BufferStream& stream() { return *call_->buffers->stream(); }
+  void order() {
+    std::vector<ByteRange> pieces;
+    for (std::uint64_t at = 0; at < bytes_; at += stream().most_bytes()) {
+      pieces.push_back({at, std::min<std::uint64_t>(stream().most_bytes(), bytes_ - at)});
+    }
+    pieces_ = pieces.size();
+    stream().order(std::move(pieces));
+  }
+  void begin() { call_->spec.prepare(call_->spec.prepare_context); }
+  Status move() {
+    while (stream().moves()) {
+      const auto moved = stream().move();
+      if (!moved.ok()) return moved.status();
+      std::this_thread::yield();
+    }
+    return {};
+  }
+  // The input as the engine has it.
+  [[nodiscard]] std::vector<std::byte> expected() const {
+    std::vector<std::byte> out(bytes_);
+    if (!wire()) {
+      std::memcpy(out.data(), values_.data(), bytes_);
+    } else {
+      Reducer::make(DataType::kBF16, ReduceOp::kSum, 1)
+          .value()
+          .copy(out.data(), Form::kValue, values_.data(), Form::kPartial, kCount, false);
+    }
+    return out;
+  }
+  [[nodiscard]] std::vector<std::byte> in_block() {
+    std::vector<std::byte> out(bytes_);
+    fake_gpu().controls.read(out.data(), stream().lent().get(), bytes_);
+    return out;
+  }
+  [[nodiscard]] bool shares_memory() const { return call_->spec.input == call_->spec.output; }
+
+  const std::vector<float> values_ = values_of(kCount, 1);
+  const DeviceArray<float> in_{values_}, out_{kCount};
+  std::unique_ptr<OneRank> one_;
+  std::unique_ptr<Call> call_;
+  std::uint64_t bytes_ = 0;
+  std::size_t pieces_ = 0;
+};
+
+TEST_P(LentStreams, TheInputStaysOnTheGpu) {
+  const std::byte* const own = one_->staging.shares().own_on(0);
+  ASSERT_NE(own, nullptr) << "stage() has made it";
+  EXPECT_EQ(stream().lendable(), own);
+  EXPECT_EQ(stream().lent(), nullptr);
+  ASSERT_TRUE(stream().lend());
+  order();
+  ASSERT_NE(stream().lent(), nullptr);
+  const std::uint64_t copies = fake_gpu().controls.calls("to_host");
+  begin();
+  ASSERT_TRUE(move().ok());
+  EXPECT_TRUE(stream().all_arrived());
+  EXPECT_EQ(stream().arrived(), pieces_);
+  EXPECT_EQ(fake_gpu().controls.calls("to_host"), copies);
+  EXPECT_EQ(in_block(), expected());
+  // Finals come back as ever.
+  const std::vector<std::byte> sum(bytes_, std::byte{0x40});
+  std::memcpy(call_->spec.output, sum.data(), bytes_);
+  stream().conclude();
+  ASSERT_TRUE(move().ok());
+  EXPECT_NE((in_place() ? in_ : out_).read()[kCount - 1], values_[kCount - 1]);
+  EXPECT_FALSE(stream().moves());
+}
+
+// An interrupt in the middle: all of the input comes to the CPU, but for what is final there; the block is read for
+// that, since what is final is on the GPU's buffer by then.
+TEST_P(LentStreams, TheInputComesHomeAfterAnInterrupt) {
+  const auto input = expected();
+  for (const int moves : {0, 3, -1}) {
+    if (moves != 0) stage();
+    ASSERT_TRUE(stream().lend());
+    order();
+    begin();
+    ASSERT_TRUE(call_->buffers->filled().ok());
+    for (int i = 0; i < moves; i++) ASSERT_TRUE(stream().move().ok());
+    const std::uint64_t kFinal = 3 * kMiB + 2;
+    if (moves < 0) {
+      ASSERT_TRUE(move().ok());
+      std::memset(call_->spec.output, 0x33, kFinal);
+      stream().landed({0, kFinal});
+      ASSERT_TRUE(move().ok());
+    }
+    stream().bring_home();
+    EXPECT_EQ(stream().lent(), nullptr) << "not for another attempt";
+    EXPECT_FALSE(stream().all_arrived());
+    EXPECT_TRUE(stream().moves());
+    while (!stream().all_arrived()) {
+      ASSERT_TRUE(stream().moves());
+      ASSERT_TRUE(stream().move().ok());
+    }
+    auto want = input;
+    if (moves < 0 && shares_memory()) std::memset(want.data(), 0x33, kFinal);
+    EXPECT_EQ(std::memcmp(call_->spec.input, want.data(), bytes_), 0) << moves;
+    stream().bring_home();
+    EXPECT_TRUE(stream().all_arrived()) << "once";
+    stream().conclude();
+    ASSERT_TRUE(move().ok());
+  }
+}
+
+TEST_P(LentStreams, AnInterruptBeforeTheInputIsThereSendsItToTheCpu) {
+  ASSERT_TRUE(stream().lend());
+  order();
+  stream().bring_home();
+  EXPECT_EQ(stream().lent(), nullptr);
+  order();
+  begin();
+  ASSERT_TRUE(move().ok());
+  EXPECT_TRUE(stream().all_arrived());
+  const auto want = expected();
+  EXPECT_EQ(std::memcmp(call_->spec.input, want.data(), bytes_), 0);
+}
+
+TEST_P(LentStreams, WithoutRoomItIsAsEver) {
+  stage(4 * kMiB);
+  EXPECT_NE(stream().lendable(), nullptr);
+  EXPECT_FALSE(stream().lend());
+  order();
+  EXPECT_EQ(stream().lent(), nullptr);
+  begin();
+  ASSERT_TRUE(move().ok());
+  const auto want = expected();
+  EXPECT_EQ(std::memcmp(call_->spec.input, want.data(), bytes_), 0);
+  stage(0);
+  EXPECT_EQ(stream().lendable(), nullptr);
+}
+
+TEST_P(LentStreams, FailWithTheReasonOfAnyCallAndKeepTheMemory) {
+  for (const char* where : {"make_stream", "wait_for", wire() ? "convert" : "copy", "record", "query",
+                            wire() ? "stream.convert" : "stream.copy", "to_host", "stream.to_host"}) {
+    SCOPED_TRACE(where);
+    fake_gpu().controls.release();  // what the one before has left under way is no longer
+    stage();
+    ASSERT_TRUE(stream().lend());
+    order();
+    fake_gpu().controls.arm(where, 0, FakeFault::kError);
+    begin();
+    stream().bring_home();
+    Status status = call_->buffers->filled();
+    if (status.ok()) status = move();
+    EXPECT_EQ(status.code(), Code::kUnavailable);
+    EXPECT_THAT(status.describe(), HasSubstr(std::string("injected into ") + where));
+    EXPECT_FALSE(stream().moves());
+    call_.reset();
+    EXPECT_EQ(one_->staging.shares().take(44 * kMiB), nullptr) << "the GPU may still use it";
+  }
+}
+
+TEST_P(LentStreams, OnAGpuThatHangsAreGivenUp) {
+  stage(64 * kMiB, kShortMs);
+  ASSERT_TRUE(stream().lend());
+  order();
+  fake_gpu().controls.arm(wire() ? "stream.convert" : "stream.copy", 1, FakeFault::kHang);
+  begin();
+  EXPECT_EQ(move().code(), Code::kTimeout);
+}
+
+INSTANTIATE_TEST_SUITE_P(InPlaceAndWire, LentStreams, ::testing::Combine(::testing::Bool(), ::testing::Bool()));
+
+}  // namespace
+}  // namespace warren::worker

@@ -1,0 +1,89 @@
+// Combining steps whose operands lie on a GPU, this rank's and others' (worker/device/device_shares.h): as one kernel
+// there, if all of them do and it serves them; else those that do are brought to the CPU, which combines.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "recovery/result.h"
+#include "worker/device/device_copies.h"
+#include "worker/device/device_shares.h"
+#include "worker/device/device_table.h"
+#include "worker/device/pinned_arena.h"
+#include "worker/elsewhere.h"
+
+namespace warren::worker {
+
+// Whether the GPU combines values of this type by this operation, and as what.
+[[nodiscard]] std::optional<warren_type> reduced_as(DataType type, ReduceOp op);
+
+class DeviceCombines final : public Elsewhere {
+ public:
+  // `copies_on`: of a GPU; it ends after this.
+  DeviceCombines(DeviceShares& shares, PinnedArena& arena, std::function<DeviceCopies&(std::int32_t)> copies_on)
+      : shares_(shares), arena_(arena), copies_on_(std::move(copies_on)) {}
+  // Nothing is under way (settle()), or the GPU has failed.
+  ~DeviceCombines() override;
+  DeviceCombines(const DeviceCombines&) = delete;
+  DeviceCombines& operator=(const DeviceCombines&) = delete;
+
+  // Elsewhere; from any thread.
+  [[nodiscard]] std::uint64_t begin(Work work) override;
+  [[nodiscard]] bool busy() const override { return open_.load(std::memory_order_acquire) != 0; }
+  [[nodiscard]] std::optional<Done> take_done() override;
+
+  // Moves what can be moved without waiting; true if something is done. One thread at a time. kUnavailable, kTimeout:
+  // the GPU. kExhausted: there is no pinned memory for a single step. After a failure nothing moves any more.
+  [[nodiscard]] Result<bool> move();
+  // Waits for what the GPU is at; nothing else is begun.
+  void settle();
+
+ private:
+  // Something to be queued: a copy, or all of it as a kernel.
+  struct Part {
+    std::byte* to = nullptr;
+    const std::byte* from = nullptr;
+    std::size_t bytes = 0;
+  };
+  struct Job {
+    std::uint64_t id = 0;
+    Work work;
+    std::shared_ptr<std::byte> made_at = nullptr;  // on the GPU; null: its operands are copied
+    std::shared_ptr<PinnedArena::Block> pinned = nullptr;
+    std::vector<Part> parts{};
+    std::size_t queued = 0;  // of them
+    std::size_t ends = 0;    // it is done when so many have arrived
+  };
+  [[nodiscard]] Status open_flow();
+  [[nodiscard]] Result<bool> next_job();
+  [[nodiscard]] Status queue(Job& job);
+  [[nodiscard]] bool conclude();
+  [[nodiscard]] Status fail(const Status& why);
+  [[nodiscard]] static std::optional<DeviceCopies::Flow::Reduction> kernel_for(const Work& work);
+
+  DeviceShares& shares_;
+  PinnedArena& arena_;
+  const std::function<DeviceCopies&(std::int32_t)> copies_on_;
+  std::atomic<std::size_t> open_{0};  // begun and not done
+
+  // Of whoever moves.
+  std::unique_ptr<DeviceCopies::Event> never_;  // nothing is waited for
+  std::optional<DeviceCopies::Flow> flow_;
+  std::size_t queued_ = 0;
+  std::deque<Job> jobs_;  // those that have begun
+
+  std::mutex mutex_;  // guards what follows
+  std::uint64_t newest_ = 0;
+  bool failed_ = false;
+  std::deque<Job> waiting_;
+  std::deque<Done> done_;
+};
+
+}  // namespace warren::worker

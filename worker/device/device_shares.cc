@@ -1,0 +1,154 @@
+#include "worker/device/device_shares.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "recovery/limits.h"
+#include "worker/device/device_library.h"
+
+namespace warren::worker {
+
+DeviceShares::~DeviceShares() {
+  if (own_ != nullptr && taken_.empty()) gone_.push_back({own_, own_bytes_});
+  release(device_, gone_);
+}
+
+// What fails here stays mapped: a GPU that has failed is noticed where something is expected of it.
+void DeviceShares::release(std::int32_t device, std::span<const Imported> gone) {
+  for (const Imported& i : gone) {
+    if (!arena_.abandoned()) (void)table_.release_shared(device, i.at, i.bytes);
+  }
+}
+
+void DeviceShares::prepare(std::int32_t device) {
+  if (budget_bytes_ == 0) return;
+  const std::unique_lock one(preparing_, std::try_to_lock);
+  if (!one.owns_lock()) return;
+  News news;
+  std::unique_lock lock(mutex_);
+  if (!std::exchange(asked_, true)) {
+    lock.unlock();
+    make(device, news);
+    lock.lock();
+  }
+  // A GPU on which this life has nothing of its own maps nothing, either.
+  if (own_ != nullptr && device_ != device) return;
+  const bool maps = own_ != nullptr;
+  const auto offers = std::exchange(offers_, {});
+  const auto gone = std::exchange(gone_, {});
+  lock.unlock();
+  release(device, gone);
+  for (const Offer& offer : offers) {
+    news.answers.push_back(maps ? map(device, offer, news) : Answer{offer.life, offer.memory, std::nullopt});
+  }
+  if (!news.made && news.answers.empty() && news.trouble.ok()) return;
+  lock.lock();
+  if (!news_) news_.emplace();
+  if (news.made) news_->made = std::move(news.made);
+  std::ranges::move(news.answers, std::back_inserter(news_->answers));
+  if (news_->trouble.ok()) news_->trouble = news.trouble;
+}
+
+void DeviceShares::make(std::int32_t device, News& news) {
+  std::size_t bytes = budget_bytes_;
+  void* memory = nullptr;
+  int fd = -1;
+  if (const auto code = table_.allocate_shared(device, &bytes, &memory, &fd); code != WARREN_DEVICE_OK) {
+    troubled_ = true;
+    news.trouble = device_error(
+        table_, code,
+        "cannot make memory of GPU " + std::to_string(device) + " that the other ranks of this host can read");
+    return;
+  }
+  auto* const own = static_cast<std::byte*>(memory);
+  news.made = Made{OwnedFd(fd), {own, bytes}};
+  const std::lock_guard lock(mutex_);
+  device_ = device;
+  own_ = own;
+  own_bytes_ = bytes;
+}
+
+DeviceShares::Answer DeviceShares::map(std::int32_t device, const Offer& offer, News& news) {
+  Answer answer{offer.life, offer.memory, std::nullopt};
+  void* memory = nullptr;
+  const auto code = table_.import_shared(device, offer.fd.get(), offer.bytes, &memory);
+  if (code != WARREN_DEVICE_OK) {
+    if (!std::exchange(troubled_, true)) {
+      news.trouble =
+          device_error(table_, code, "GPU " + std::to_string(device) + " cannot read the memory of another rank's GPU");
+    }
+    return answer;
+  }
+  auto* const at = static_cast<std::byte*>(memory);
+  answer.mapped =
+      MappedSegment{{at, offer.bytes}, std::shared_ptr<const void>(at, [this, bytes = offer.bytes](auto* p) {
+                      const std::lock_guard lock(mutex_);
+                      gone_.push_back({p, bytes});
+                    })};
+  return answer;
+}
+
+std::optional<DeviceShares::News> DeviceShares::take_news() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(news_, std::nullopt);
+}
+
+bool DeviceShares::offer(Incarnation life, std::uint32_t memory, OwnedFd fd, std::uint64_t bytes) {
+  if (budget_bytes_ == 0 || bytes == 0 || bytes > limits::kMaxBufferBytes) return false;
+  const std::lock_guard lock(mutex_);
+  if (offers_.size() >= kMostOffers || (asked_ && own_ == nullptr)) return false;
+  offers_.push_back({life, memory, std::move(fd), bytes});
+  return true;
+}
+
+void DeviceShares::keep_offers_of(std::span<const Incarnation> lives) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(offers_, [&](const Offer& o) { return std::ranges::find(lives, o.life) == lives.end(); });
+}
+
+std::int32_t DeviceShares::device() const {
+  const std::lock_guard lock(mutex_);
+  return device_;
+}
+
+const std::byte* DeviceShares::own_on(std::int32_t device) const {
+  const std::lock_guard lock(mutex_);
+  return device == device_ ? own_ : nullptr;
+}
+
+std::uint64_t DeviceShares::results_end() const {
+  return std::min(own_bytes_ / 4 / kAlignment * kAlignment, kMostResultBytes);
+}
+
+std::shared_ptr<std::byte> DeviceShares::take(std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  return take(results_end(), own_bytes_, bytes);
+}
+
+std::shared_ptr<std::byte> DeviceShares::take_result(std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  return take(0, results_end(), bytes);
+}
+
+// The first gap that is large enough. Under the lock.
+std::shared_ptr<std::byte> DeviceShares::take(std::uint64_t begin, std::uint64_t end, std::uint64_t bytes) {
+  if (own_ == nullptr || bytes == 0 || bytes > end - begin) return nullptr;
+  bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  std::uint64_t at = begin;
+  for (auto it = taken_.lower_bound(begin); it != taken_.end() && it->first - at < bytes; ++it) {
+    at = it->first + it->second;
+  }
+  if (at > end || end - at < bytes) return nullptr;
+  taken_[at] = bytes;
+  return {own_ + at, [this](std::byte* p) { give_back(p); }};
+}
+
+void DeviceShares::give_back(std::byte* block) {
+  // A GPU that has failed may still use it.
+  if (arena_.abandoned()) return;
+  const std::lock_guard lock(mutex_);
+  taken_.erase(static_cast<std::uint64_t>(block - own_));
+}
+
+}  // namespace warren::worker

@@ -1,0 +1,110 @@
+// Memory of a GPU that the ranks of a host read in each other (docs/decisions/0022-device-loans.md): this life's own,
+// in one piece, from which inputs get blocks, and that of others, as far as this GPU can read it.
+//
+// Whoever calls with buffers there makes it and maps it, before the call is issued: both may wait for the GPU, which no
+// thread that others wait for may do.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "recovery/ids.h"
+#include "recovery/result.h"
+#include "storage/segment_memory.h"
+#include "worker/device/device_table.h"
+#include "worker/device/pinned_arena.h"
+
+namespace warren::worker {
+
+// Any thread may call; what it gives ends before it.
+class DeviceShares {
+ public:
+  // `budget_bytes`: of this life's own; 0: none is made, and none of others is mapped. `arena` knows whether the GPU
+  // has failed: then nothing is released, or used again.
+  DeviceShares(const warren_device_table& table, std::uint64_t budget_bytes, const PinnedArena& arena)
+      : table_(table), budget_bytes_(budget_bytes), arena_(arena) {}
+  ~DeviceShares();
+  DeviceShares(const DeviceShares&) = delete;
+  DeviceShares& operator=(const DeviceShares&) = delete;
+
+  // Makes this life's own on `device`, the first time, and maps what was offered since. No lock is held.
+  void prepare(std::int32_t device);
+  // What came of prepare(), to be told to the others.
+  struct Made {
+    OwnedFd fd;
+    std::span<const std::byte> memory;
+  };
+  struct Answer {
+    Incarnation life;
+    std::uint32_t memory = 0;
+    std::optional<MappedSegment> mapped;  // at addresses of the GPU
+  };
+  struct News {
+    std::optional<Made> made;
+    std::vector<Answer> answers;
+    Status trouble;  // why something was not made, or mapped; only the first time
+  };
+  [[nodiscard]] std::optional<News> take_news();
+
+  // Of a rank of this host. False: nothing of others is mapped here. Else it is answered, at the latest in the next
+  // prepare() of the GPU that this life's own is on.
+  [[nodiscard]] bool offer(Incarnation life, std::uint32_t memory, OwnedFd fd, std::uint64_t bytes);
+  // Offers of others are over.
+  void keep_offers_of(std::span<const Incarnation> lives);
+
+  // On which GPU this life's own is; WARREN_DEVICE_HOST: there is none.
+  [[nodiscard]] std::int32_t device() const;
+  // Of this life's own; null: there is none on that GPU.
+  [[nodiscard]] const std::byte* own_on(std::int32_t device) const;
+  // Some of it for an input; null: there is no room.
+  [[nodiscard]] std::shared_ptr<std::byte> take(std::uint64_t bytes);
+  // For what is made of inputs, which has a part of its own: inputs that fill the rest do not hold that up.
+  [[nodiscard]] std::shared_ptr<std::byte> take_result(std::uint64_t bytes);
+
+ private:
+  static constexpr std::size_t kAlignment = 256;
+  static constexpr std::size_t kMostOffers = 4096;
+  // A quarter of this life's own, and not more: few results are made at once.
+  static constexpr std::uint64_t kMostResultBytes = std::uint64_t{32} << 20;
+
+  struct Offer {
+    Incarnation life;
+    std::uint32_t memory = 0;
+    OwnedFd fd;
+    std::uint64_t bytes = 0;
+  };
+  struct Imported {
+    std::byte* at = nullptr;
+    std::uint64_t bytes = 0;
+  };
+  void make(std::int32_t device, News& news);
+  [[nodiscard]] Answer map(std::int32_t device, const Offer& offer, News& news);
+  [[nodiscard]] std::shared_ptr<std::byte> take(std::uint64_t begin, std::uint64_t end, std::uint64_t bytes);
+  [[nodiscard]] std::uint64_t results_end() const;
+  void give_back(std::byte* block);
+  void release(std::int32_t device, std::span<const Imported> gone);
+
+  const warren_device_table& table_;
+  const std::uint64_t budget_bytes_;
+  const PinnedArena& arena_;
+  std::mutex preparing_;   // one thread at a time talks to the GPU
+  bool troubled_ = false;  // under it
+
+  mutable std::mutex mutex_;  // guards what follows
+  bool asked_ = false;        // for this life's own
+  std::int32_t device_ = WARREN_DEVICE_HOST;
+  std::byte* own_ = nullptr;
+  std::uint64_t own_bytes_ = 0;
+  std::map<std::uint64_t, std::uint64_t> taken_;  // of it: bytes, by place
+  std::vector<Offer> offers_;
+  std::vector<Imported> gone_;  // nobody uses it any more
+  std::optional<News> news_;
+};
+
+}  // namespace warren::worker
