@@ -1,5 +1,5 @@
 // Combining steps whose operands the CPU cannot read: they are carried out outside of the executor, which goes on
-// meanwhile, and end at some later time (docs/decisions/0022-device-loans.md).
+// meanwhile, and end at some later time (docs/decisions/0023-device-loans.md).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Memory of a GPU that the ranks of a host read in each other (docs/decisions/0022-device-loans.md): this life's own,
+// Memory of a GPU that the ranks of a host read in each other (docs/decisions/0023-device-loans.md): this life's own,
 // in one piece, from which inputs get blocks, and that of others, as far as this GPU can read it.
 //
 // Whoever calls with buffers there makes it and maps it, before the call is issued: both may wait for the GPU, which no
