@@ -1456,7 +1456,8 @@ SimOutcome Cluster::run() {
   while (world_.step()) {
     // Where it may, the job goes on without who cannot load.
     if (judge_.load_has_failed() && !shrinks()) {
-      if (all_know_it_is_lost()) break;
+      // Or one of them had what was missing, and they went on.
+      if (all_know_it_is_lost() || over()) break;
       if (world_.now_us() - *lost_at_us_ <= most_us) continue;
       world_.fail("I7",
                   "a checkpoint is lost, and " + std::to_string(most_us / 1'000'000) + " s later " + unfinished());
@@ -1490,7 +1491,7 @@ SimOutcome Cluster::run() {
   }
   if (!world_.failed() && !over() && !judge_.lost_for_good())
     world_.violated("I7", "nothing more happens, and " + unfinished());
-  if (!world_.failed() && lost_at_us_ && !all_know_it_is_lost())
+  if (!world_.failed() && lost_at_us_ && !over() && !all_know_it_is_lost())
     world_.fail("I7", "a checkpoint is lost, nothing more happens, and " + unfinished());
 
   SimOutcome out;

@@ -126,7 +126,11 @@ void Judge::check_replaced() {
 }
 
 void Judge::announced(const wire::Envelope& e, const std::string* durable) {
-  if (lost_for_good_) return;  // the run ends with this event
+  if (lost_for_good_) {
+    // All are to hear of it, or one of them has what was missing, and they go on: no more is judged.
+    finished_ = finished_ || e.has_finished();
+    return;
+  }
   const wire::JobRecord record = read(durable);
   if (record.has_interrupt() && !record.interrupt().resume()) rolled_back_ = true;
   if (e.has_interrupt() && e.interrupt().epoch() > plan_.epoch() && !interrupted_at_us_) {

@@ -400,10 +400,10 @@ ProgramStep Program::draw_step(Random& random, const Shape& shape, std::size_t g
       step.type = random.chance(0.5) ? DataType::kF32 : DataType::kF64;
       step.values = Values::kRough;
     }
-    // f32 that travels as i8 is a round of blocks.
+    // f32 that travels as i8 is a round of blocks. What comes after it is drawn as if this had not been.
     const bool adds = step.op == ReduceOp::kSum || step.op == ReduceOp::kAverage;
     if (step.collective != Collective::kReduce && is_float(step.type) && adds && step.values == Values::kExact &&
-        !shape.shrinks && random.chance(0.4)) {
+        !shape.shrinks && Random(random).chance(0.4)) {
       step.type = DataType::kF32AsI8;
     }
   }
