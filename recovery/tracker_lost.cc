@@ -75,6 +75,8 @@ bool TrackerMachine::refuse_lost(Incarnation who, const wire::Join& join, TimeMs
 }
 
 Status TrackerMachine::may_forget(TimeMs now) const {
+  // Who has not heard of that yet hears that it is over all the same.
+  if (lost()) return {};
   const std::string what = "job " + options_.job;
   if (state_ == State::kFinished) {
     if (now >= next_repeat_) return {};
