@@ -1068,9 +1068,7 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
     look_at_checkpoints();
     yield_to_control(lock);
     bool idles = true;
-    if (++idle == 1 && looks_ > 0 && core_.should_move()) {
-      idles = false;
-    } else if (idle % kPollsBetweenLooksAtTheClock == 0) {
+    if (++idle % kPollsBetweenLooksAtTheClock == 0) {
       const auto time = std::chrono::steady_clock::now();
       if (idle == kPollsBetweenLooksAtTheClock) idle_since = time;
       idles = time - idle_since < kIdleTime;

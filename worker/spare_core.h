@@ -17,9 +17,6 @@ class SpareCore {
     if (time > kOthersRan) others_ = std::min(others_ + kWeight, kMost);
   }
   [[nodiscard]] bool free() const { return others_ <= kCrowded; }
-  // Asked in each wait: whether this one should sleep at once. Two ranks that yield to each other stay on one core for
-  // seconds while another one idles; who sleeps is woken where a core is free.
-  [[nodiscard]] bool should_move() { return !free() && ++waits_ % kWaitsBetweenMoves == 0; }
 
  private:
   // A yield to nobody takes some 0.4 µs.
@@ -27,11 +24,7 @@ class SpareCore {
   // Others ran in more than one of eight calls, lately. A heartbeat now and then is none of that.
   static constexpr int kWeight = 8, kCrowded = 64, kMost = 512;
 
-  // Where no core is free, one sleep in so many waits is not felt.
-  static constexpr unsigned kWaitsBetweenMoves = 64;
-
   int others_ = 0;
-  unsigned waits_ = 0;
 };
 
 }  // namespace warren::worker

@@ -35,15 +35,6 @@ TEST(SpareCore, WhatRunsNowAndThenCountsForNothing) {
   }
 }
 
-TEST(SpareCore, SomeWaitsSleepWhereOthersRun) {
-  SpareCore core;
-  for (int wait = 0; wait < 1000; wait++) ASSERT_FALSE(core.should_move());
-  for (int call = 0; call < 100; call++) core.yielded(20us);
-  int sleeps = 0;
-  for (int wait = 0; wait < 1024; wait++) sleeps += core.should_move() ? 1 : 0;
-  EXPECT_EQ(sleeps, 16);
-}
-
 // However long it was crowded.
 TEST(SpareCore, IsFreeAgainSoonAfterTheOthersHaveGone) {
   SpareCore core;
