@@ -55,7 +55,7 @@ void DeviceShares::make(std::int32_t device, News& news) {
   void* memory = nullptr;
   int fd = -1;
   if (const auto code = table_.allocate_shared(device, &bytes, &memory, &fd); code != WARREN_DEVICE_OK) {
-    troubled_ = true;
+    has_none();
     news.trouble = device_error(
         table_, code,
         "cannot make memory of GPU " + std::to_string(device) + " that the other ranks of this host can read");
@@ -67,6 +67,12 @@ void DeviceShares::make(std::int32_t device, News& news) {
   device_ = device;
   own_ = own;
   own_bytes_ = bytes;
+}
+
+void DeviceShares::has_none() {
+  troubled_ = true;
+  const std::lock_guard lock(mutex_);
+  none_ = true;
 }
 
 DeviceShares::Answer DeviceShares::map(std::int32_t device, const Offer& offer, News& news) {
@@ -97,7 +103,7 @@ std::optional<DeviceShares::News> DeviceShares::take_news() {
 bool DeviceShares::offer(Incarnation life, std::uint32_t memory, OwnedFd fd, std::uint64_t bytes) {
   if (budget_bytes_ == 0 || bytes == 0 || bytes > limits::kMaxBufferBytes) return false;
   const std::lock_guard lock(mutex_);
-  if (offers_.size() >= kMostOffers || (asked_ && own_ == nullptr)) return false;
+  if (offers_.size() >= kMostOffers || none_) return false;
   offers_.push_back({life, memory, std::move(fd), bytes});
   return true;
 }

@@ -84,6 +84,7 @@ class DeviceShares {
     std::uint64_t bytes = 0;
   };
   void make(std::int32_t device, News& news);
+  void has_none();
   [[nodiscard]] Answer map(std::int32_t device, const Offer& offer, News& news);
   [[nodiscard]] std::shared_ptr<std::byte> take(std::uint64_t begin, std::uint64_t end, std::uint64_t bytes);
   [[nodiscard]] std::uint64_t results_end() const;
@@ -97,7 +98,8 @@ class DeviceShares {
   bool troubled_ = false;  // under it
 
   mutable std::mutex mutex_;  // guards what follows
-  bool asked_ = false;        // for this life's own
+  bool asked_ = false;        // for this life's own, which may take a while
+  bool none_ = false;         // it cannot be made
   std::int32_t device_ = WARREN_DEVICE_HOST;
   std::byte* own_ = nullptr;
   std::uint64_t own_bytes_ = 0;

@@ -163,6 +163,25 @@ TEST_F(Shares, OnAGpuThatCannotAreDoneWithout) {
   }
 }
 
+// Ranks make theirs at the same time, and offers come meanwhile.
+TEST_F(Shares, OfOthersThatAreOfferedWhileTheOwnIsMadeAreMapped) {
+  OneRank one, two;
+  const auto made = one.make();
+  fake_gpu().controls.arm("allocate_shared", 0, FakeFault::kHang);
+  const std::uint64_t calls = fake_gpu().controls.calls("allocate_shared");
+  std::thread makes([&] { two.staging.shares().prepare(0); });
+  while (fake_gpu().controls.calls("allocate_shared") == calls) std::this_thread::yield();
+  const bool taken = two.staging.shares().offer(Incarnation(7), 3, OwnedFd(::dup(made.fd.get())), made.memory.size());
+  fake_gpu().controls.release();
+  makes.join();
+  ASSERT_TRUE(taken);
+  two.staging.shares().prepare(0);
+  const auto news = two.staging.shares().take_news();
+  ASSERT_TRUE(news);
+  ASSERT_EQ(news->answers.size(), 1u);
+  EXPECT_TRUE(news->answers[0].mapped);
+}
+
 // ---- what is combined
 
 class Combines : public Shares {
