@@ -565,6 +565,15 @@ warren_code warren_contributors(warren_comm* comm, int32_t* ranks, size_t capaci
 uint64_t warren_rounds_finished(const warren_comm* comm) {
   return comm == nullptr ? 0 : comm->shared->session->board().rounds_finished.load(std::memory_order_relaxed);
 }
+uint64_t warren_gpu_readers(const warren_comm* comm) {
+  return comm == nullptr ? 0 : comm->shared->session->board().gpu_readers.load(std::memory_order_relaxed);
+}
+uint64_t warren_inputs_lent(const warren_comm* comm) {
+  return comm == nullptr ? 0 : comm->shared->session->board().inputs_lent.load(std::memory_order_relaxed);
+}
+uint64_t warren_finals_from_gpus(const warren_comm* comm) {
+  return comm == nullptr ? 0 : comm->shared->session->board().finals_from_gpus.load(std::memory_order_relaxed);
+}
 uint64_t warren_bytes_sent(const warren_comm* comm) {
   return comm == nullptr ? 0 : comm->shared->session->board().bytes_moved.load(std::memory_order_relaxed);
 }

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include "recovery/result.h"
 #include "warren/c_api.h"
 #include "worker/kernels/reduce.h"
+#include "worker/transport/transport.h"
 
 namespace warren::worker {
 
@@ -112,14 +114,27 @@ class BufferStream {
   [[nodiscard]] virtual bool lend() { return false; }
   // Where it is then; null: in memory of the CPU.
   [[nodiscard]] virtual std::shared_ptr<const std::byte> lent() const { return nullptr; }
-  // The epoch has ended, and all loans with it: what of the input is not final in the output, if that is the same
-  // memory, comes to memory of the CPU after all, and none of it has arrived before all of it has.
+  // The epoch has ended, and all loans with it, and nobody waits for what was to be brought: what of the input is not
+  // final in the output, if that is the same memory, comes to memory of the CPU after all, and none of it has arrived
+  // before all of it has.
   virtual void bring_home() {}
   // So many of these pieces are there.
   [[nodiscard]] virtual std::size_t arrived() const = 0;
   [[nodiscard]] virtual bool all_arrived() const = 0;
   // These bytes of the output are final, and may be brought back.
   virtual void landed(const ByteRange& bytes) = 0;
+  // These bytes of the output are final on a peer's GPU, and may come from there alone: take_brought() says this number
+  // when they have, or it turns out that they did not stand. They are not landed(). False: they cannot come so.
+  [[nodiscard]] virtual bool bring(const ByteRange& bytes, const std::shared_ptr<const FinalOnGpu>& from,
+                                   std::uint64_t number) {
+    (void)bytes, (void)from, (void)number;
+    return false;
+  }
+  struct Brought {
+    std::uint64_t number = 0;
+    bool stood = false;
+  };
+  [[nodiscard]] virtual std::optional<Brought> take_brought() { return std::nullopt; }
   // The round is over, and all of the output is final: nothing more is filled, and what was not is brought back.
   virtual void conclude() = 0;
   // Nobody wants the result: nothing more begins to move.

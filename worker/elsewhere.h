@@ -9,6 +9,7 @@
 
 #include "worker/form.h"
 #include "worker/kernels/reduce.h"
+#include "worker/transport/transport.h"
 
 namespace warren::worker {
 
@@ -34,6 +35,7 @@ class Elsewhere {
     const std::byte* made = nullptr;           // the final value; null: it is still to be made
     std::vector<const std::byte*> operands{};  // then: those that were on the GPU; null: where it was
     std::shared_ptr<const void> memory = nullptr;
+    MadeOnGpu on_gpu{};  // where peers may read it, too
   };
 
   virtual ~Elsewhere() = default;

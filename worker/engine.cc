@@ -1124,7 +1124,7 @@ bool Engine::may_lend(const Group& group, const std::byte* memory) const {
 void Engine::order_input(Group& group, BufferStream& stream) const {
   const Call& call = *group.active;
   const std::byte* const memory = stream.lendable();
-  if (memory != nullptr && may_lend(group, memory)) (void)stream.lend();
+  if (memory != nullptr && may_lend(group, memory) && stream.lend()) RoundBoard::add(board_.inputs_lent, 1);
   const std::uint64_t width = element_bytes(call.spec);
   // Without a schedule it was issued when the log was to serve it.
   group.pieces = input_order(call.schedule == nullptr ? schedule::Schedule() : call.schedule->schedule(),
@@ -1160,6 +1160,9 @@ void Engine::moved(Call& call, const Status& status) {
   for (auto& [id, group] : groups_) {
     if (group->active != &call) continue;
     if (group->phase == Phase::kRuns) {
+      while (const auto brought = stream_of(call)->take_brought()) {
+        group->executor.on_brought(brought->number, brought->stood);
+      }
       group->executor.arrive(stream_of(call)->arrived());
     } else if (group->phase == Phase::kPrepares && call.prepare == Call::Prepare::kDone &&
                stream_of(call)->all_arrived()) {
@@ -1294,6 +1297,11 @@ void Engine::Group::publish_room(std::uint64_t first, std::uint64_t count, LogPl
 
 void Engine::Group::landed(std::uint64_t at, std::uint64_t count) {
   stream_of(*active)->landed({at * width, count * width});
+}
+
+bool Engine::Group::bring(std::uint64_t at, std::uint64_t count, const std::shared_ptr<const FinalOnGpu>& from,
+                          std::uint64_t number) {
+  return stream_of(*active)->bring({at * width, count * width}, from, number);
 }
 
 void Engine::complete(Group& group) {
@@ -1626,8 +1634,8 @@ std::vector<std::string> Engine::describe_waits() const {
         lines.push_back(self + ranks(waiting) + " in " + to_string(group->active->round) + ", " +
                         to_string(group->active->fingerprint));
       } else if (group->executor.awaits_elsewhere()) {
-        lines.push_back(rank + " waits for its GPU, which combines inputs, in " + to_string(group->active->round) +
-                        ", " + to_string(group->active->fingerprint));
+        lines.push_back(rank + " waits for its GPU, which combines inputs or brings finals, in " +
+                        to_string(group->active->round) + ", " + to_string(group->active->fingerprint));
       } else if (group->executor.awaits_input()) {
         lines.push_back(rank + " waits for its own input, which is on its way, in " + to_string(group->active->round) +
                         ", " + to_string(group->active->fingerprint));

@@ -295,6 +295,8 @@ class Engine {
     void publish_room(std::uint64_t first, std::uint64_t count, LogPlace& place) override;
     // Landing: likewise.
     void landed(std::uint64_t at, std::uint64_t count) override;
+    [[nodiscard]] bool bring(std::uint64_t at, std::uint64_t count, const std::shared_ptr<const FinalOnGpu>& from,
+                             std::uint64_t number) override;
 
     GroupId id;
     std::uint32_t channel;

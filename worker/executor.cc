@@ -106,6 +106,27 @@ PreparedSchedule::PreparedSchedule(schedule::Schedule schedule) : schedule_(std:
   }
   find_sources();
   find_loans();
+  find_deliveries();
+}
+
+void PreparedSchedule::find_deliveries() {
+  Ranges read;  // in the output
+  for (const Step& step : schedule_.steps) {
+    for (const Place* place : {&step.a, &step.b}) {
+      if (place->space == Space::kOutput && step.count != 0) read.add(place->at, place->at + step.count);
+    }
+  }
+  for (const Place& place : schedule_.operands) {
+    if (place.space == Space::kOutput) read.add(place.at, place.at + largest_);
+  }
+  delivers_.assign(schedule_.steps.size(), false);
+  for (std::size_t i = 0; i < schedule_.steps.size(); i++) {
+    const Step& step = schedule_.steps[i];
+    const std::uint32_t from = sources_[i].a;
+    delivers_[i] = step.kind == StepKind::kCopy && step.dst.space == Space::kOutput && !step.finish && from != kNone &&
+                   readers_[from] == 1 && step.a.form == Form::kValue && step.a.skip == 0 &&
+                   step.count == schedule_.steps[from].count && !read.meets(step.dst.at, step.dst.at + step.count);
+  }
 }
 
 void PreparedSchedule::find_loans() {
@@ -240,9 +261,12 @@ void Executor::prepare(const Round& round) {
   views_.assign(s.steps.size(), {});
   reads_left_ = prepared.readers_;
   places_.assign(s.steps.size(), {});
+  made_.assign(s.steps.size(), {});
   published_.assign(s.steps.size(), false);
   unsettled_.clear();
   elsewhere_.clear();
+  bringing_.clear();
+  brought_.assign(s.steps.size(), false);
   await_input();
   if (needs_lost_input()) {
     status_ = Status(Code::kExhausted,
@@ -305,7 +329,7 @@ void Executor::post(const Step& step, std::uint32_t index, LinkId link) {
     const std::span<const std::byte> payload{bytes == 0 ? nullptr : address(step.a), bytes};
     const std::uint32_t by = round_.schedule->published_by_[index];
     if (by != PreparedSchedule::kNone && places_[by].known()) {
-      transport_.post_send_logged(link, header_, payload, places_[by], token);
+      transport_.post_send_made(link, header_, payload, places_[by], made_[by], token);
     } else if (step.lent && !round_.reducer.custom()) {
       // Whoever leaves may change it while others read: that is noticed afterwards, and a program's function might not
       // survive it.
@@ -358,7 +382,12 @@ void Executor::done_reading(std::uint32_t source) {
                                " was read there: it goes on without this life, or its log is too small");
     return;
   }
+  let_go(source);
+}
+
+void Executor::let_go(std::uint32_t source) {
   if (--reads_left_[source] != 0) return;
+  const std::uint32_t channel = round_.schedule->channel_[source];
   if (views_[source].held != nullptr) transport_.release(cursors_[channel].link, views_[source]);
   views_[source] = {};
 }
@@ -497,15 +526,16 @@ bool Executor::on_done(const Elsewhere::Done& done) {
                             ? done.operands[k]
                             : operand(prepared.schedule_.operands[at], prepared.operand_sources_[at]));
   }
-  make_final(index, done.made, true);
+  make_final(index, &done, true);
   if (!status_.ok()) return true;
   finish(index);
   run_ready();
   return true;
 }
 
-// Out of operands_, unless it is `ready`.
-void Executor::make_final(std::uint32_t index, const std::byte* ready, bool lent) {
+// Out of operands_, unless it is `done`.
+void Executor::make_final(std::uint32_t index, const Elsewhere::Done* done, bool lent) {
+  const std::byte* const ready = done == nullptr ? nullptr : done->made;
   const PreparedSchedule& prepared = *round_.schedule;
   const Step& step = prepared.schedule_.steps[index];
   const std::span sources = std::span(prepared.operand_sources_).subspan(step.first_operand, step.operands);
@@ -537,6 +567,7 @@ void Executor::make_final(std::uint32_t index, const std::byte* ready, bool lent
       return;
     }
     published_[by] = true;
+    if (ready != nullptr) made_[by] = done->on_gpu;
   }
   if (made == output) return;
   if (streams_) {
@@ -544,6 +575,35 @@ void Executor::make_final(std::uint32_t index, const std::byte* ready, bool lent
   } else {
     std::memcpy(output, made, bytes);
   }
+}
+
+// The CPU copies nothing of what goes from one GPU to the other.
+bool Executor::bring(std::uint32_t index) {
+  if (round_.landing == nullptr || !round_.schedule->delivers_[index]) return false;
+  const View& view = views_[round_.schedule->sources_[index].a];
+  if (view.beside == nullptr) return false;
+  const Step& step = round_.schedule->schedule_.steps[index];
+  if (!round_.landing->bring(step.dst.at, step.count, view.beside, ++newest_bringing_)) return false;
+  bringing_.push_back({newest_bringing_, index});
+  return true;
+}
+
+void Executor::on_brought(std::uint64_t number, bool stood) {
+  const auto begun = std::ranges::find(bringing_, number, &Begun::id);
+  if (begun == bringing_.end()) return;
+  const std::uint32_t index = begun->step;
+  bringing_.erase(begun);
+  if (!status_.ok()) return;
+  if (stood) {
+    brought_[index] = true;
+    let_go(round_.schedule->sources_[index].a);
+    if (board_ != nullptr) RoundBoard::add(board_->finals_from_gpus, 1);
+  } else {
+    compute(index);
+    if (!status_.ok()) return;
+  }
+  finish(index);
+  run_ready();
 }
 
 void Executor::compute(std::uint32_t index) {
@@ -576,7 +636,7 @@ void Executor::finish(std::uint32_t step) {
   if (--remaining_ == 0) round_.input_keeper = nullptr;
   pending_[step] = kFinished;
   const auto& s = round_.schedule->schedule_;
-  if (round_.landing != nullptr && writes_final(s.steps[step])) {
+  if (round_.landing != nullptr && writes_final(s.steps[step]) && !brought_[step]) {
     round_.landing->landed(s.steps[step].dst.at, s.steps[step].count);
   }
   for (std::uint32_t i = s.first_successor[step]; i < s.first_successor[step + 1]; i++) {
@@ -600,6 +660,7 @@ void Executor::run_ready() {
       combine_elsewhere(step);
       continue;
     }
+    if (bring(step)) continue;
     compute(step);
     if (!status_.ok()) return;  // what is not published is seen by nobody
     if (round_.schedule->schedule_.steps[step].kind == StepKind::kPublish) {
@@ -663,7 +724,9 @@ std::vector<Executor::Final> Executor::finals() const {
   if (round_.schedule == nullptr) return finals;
   const auto& steps = round_.schedule->schedule_.steps;
   for (std::size_t i = 0; i < steps.size(); i++) {
-    if (pending_[i] == kFinished && writes_final(steps[i])) finals.push_back({steps[i].dst.at, steps[i].count});
+    // What has bypassed the output has left what was there, which may be an input, as it was.
+    if (pending_[i] == kFinished && writes_final(steps[i]) && !brought_[i])
+      finals.push_back({steps[i].dst.at, steps[i].count});
   }
   return finals;
 }
@@ -676,6 +739,7 @@ void Executor::abandon() {
   unsettled_.clear();
   awaiting_.clear();
   elsewhere_.clear();
+  bringing_.clear();
   views_.clear();
   round_.schedule = nullptr;
   round_.input_keeper = nullptr;

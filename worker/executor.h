@@ -48,6 +48,7 @@ class PreparedSchedule {
   };
   void find_sources();
   void find_loans();
+  void find_deliveries();
 
   schedule::Schedule schedule_;
   std::vector<Channel> channels_;
@@ -65,6 +66,8 @@ class PreparedSchedule {
   std::vector<std::uint32_t> readers_;
   std::vector<std::uint32_t> operand_sources_;  // likewise, of Schedule::operands
   std::vector<bool> combined_;                  // of a receive: it is read by combining steps alone
+  // Of a copy of a final that was received to the output: no other step reads that there, or from the receive.
+  std::vector<bool> delivers_;
   // Of a send, or of a combining step: the step that publishes just what it sends, or makes.
   std::vector<std::uint32_t> published_by_;
   bool in_order_ = true;
@@ -128,6 +131,13 @@ class Landing {
   virtual ~Landing() = default;
   // Elements of the output: they stand there, and stay.
   virtual void landed(std::uint64_t at, std::uint64_t count) = 0;
+  // Elements that are final on a peer's GPU, too, and may go from there to where the output is wanted; then
+  // on_brought() of this number. The output itself is left as it is. False: they come by way of the output.
+  [[nodiscard]] virtual bool bring(std::uint64_t at, std::uint64_t count, const std::shared_ptr<const FinalOnGpu>& from,
+                                   std::uint64_t number) {
+    (void)at, (void)count, (void)from, (void)number;
+    return false;
+  }
 };
 
 class Executor {
@@ -175,8 +185,11 @@ class Executor {
   [[nodiscard]] bool awaits_input() const { return !done() && !awaiting_.empty(); }
   // A step that was carried out elsewhere. False: it is none of this round's.
   [[nodiscard]] bool on_done(const Elsewhere::Done& done);
+  // What Landing::bring() was given is where it is wanted, and `stood` until then; or it did not, and comes by way of
+  // the output. Of whatever round.
+  void on_brought(std::uint64_t number, bool stood);
   // Some step is being carried out elsewhere.
-  [[nodiscard]] bool awaits_elsewhere() const { return !done() && !elsewhere_.empty(); }
+  [[nodiscard]] bool awaits_elsewhere() const { return !done() && (!elsewhere_.empty() || !bringing_.empty()); }
   // Goes on with what was published and may be seen by now; true if there was something.
   bool settle();
   // Something is published that may not be seen yet.
@@ -239,12 +252,14 @@ class Executor {
   void compute(std::uint32_t index);
   void combine(std::uint32_t index);
   void combine_elsewhere(std::uint32_t index);
-  void make_final(std::uint32_t index, const std::byte* ready, bool lent);
+  void make_final(std::uint32_t index, const Elsewhere::Done* done, bool lent);
+  [[nodiscard]] bool bring(std::uint32_t index);
   [[nodiscard]] bool reads_gpu(std::uint32_t index) const;
   [[nodiscard]] bool on_gpu(const schedule::Place& place, std::uint32_t source) const;
   // The operand `place`, which comes from the receive `source`, if from any.
   [[nodiscard]] const std::byte* operand(const schedule::Place& place, std::uint32_t source) const;
   void done_reading(std::uint32_t source);
+  void let_go(std::uint32_t source);
   // What `step` has written over the input, if it has, is no final value.
   void lose_input(const schedule::Step& step);
   [[nodiscard]] bool needs_lost_input() const;
@@ -270,12 +285,16 @@ class Executor {
   std::vector<View> views_;                // by receive: where its bytes are to be read
   std::vector<std::uint32_t> reads_left_;  // likewise
   std::vector<LogPlace> places_;           // by step that publishes
+  std::vector<MadeOnGpu> made_;            // likewise
   std::vector<bool> published_;            // likewise: by the step that made it
   std::vector<const void*> operands_;      // of the combining step at hand
   std::vector<Unsettled> unsettled_;       // published, in that order
   std::vector<Begun> elsewhere_;           // carried out there
-  std::vector<Awaiting> awaiting_;         // those that may begin first, last
-  bool streams_ = false;                   // finals go to the output past the cache
+  std::vector<Begun> bringing_;            // copies of finals that bypass the output
+  std::vector<bool> brought_;              // by step: it was one
+  std::uint64_t newest_bringing_ = 0;
+  std::vector<Awaiting> awaiting_;  // those that may begin first, last
+  bool streams_ = false;            // finals go to the output past the cache
   // Of the newest round's input, elements that are no more.
   Ranges lost_input_;
   std::size_t remaining_ = 0;

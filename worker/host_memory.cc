@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -72,8 +73,15 @@ Result<std::uint32_t> HostMemory::add(std::shared_ptr<MemfdSegment> memory) {
 
 std::uint32_t HostMemory::add_on_gpu(std::span<const std::byte> memory) {
   WARREN_CHECK(!own_on_gpu_, "a life lends memory of one GPU, in one piece");
-  own_on_gpu_ = {++newest_, memory, {}};
+  newest_ += 2;
+  own_on_gpu_ = {newest_, memory, {}, {}};
   return newest_;
+}
+
+std::size_t HostMemory::readers_on_gpu() const {
+  if (!own_on_gpu_) return 0;
+  return static_cast<std::size_t>(std::ranges::count_if(
+      own_on_gpu_->mapped_by, [&](Incarnation life) { return own_on_gpu_->page_mapped_by.contains(life); }));
 }
 
 std::optional<HostMemory::Removed> HostMemory::remove(const void* address) {
@@ -88,6 +96,7 @@ void HostMemory::mapped_by(Incarnation life, std::uint32_t memory) {
   const auto own = std::ranges::find(own_, memory, [](const auto& entry) { return entry.second.memory; });
   if (own != own_.end()) own->second.mapped_by.insert(life);
   if (own_on_gpu_ && own_on_gpu_->memory == memory) own_on_gpu_->mapped_by.insert(life);
+  if (own_on_gpu_ && own_on_gpu_->memory == memory + 1) own_on_gpu_->page_mapped_by.insert(life);
 }
 
 Incarnation HostMemory::life_of(Rank rank) const {
@@ -131,12 +140,31 @@ std::optional<HostMemory::Borrowed> HostMemory::borrow(Rank peer, const MemoryPl
   return Borrowed{segment.bytes.data() + place.at, segment.keeper, other->second.on_gpu};
 }
 
+std::shared_ptr<const FinalOnGpu> HostMemory::borrow_made(Rank peer, std::uint32_t memory, std::uint64_t number,
+                                                          std::size_t bytes) const {
+  const auto there = others_.find({life_of(peer), memory}), page = others_.find({life_of(peer), memory - 1});
+  if (there == others_.end() || !there->second.on_gpu || page == others_.end() || page->second.on_gpu ||
+      page->second.segment.bytes.size() < sizeof(MadeThere)) {
+    return nullptr;
+  }
+  const auto* const says = reinterpret_cast<const MadeThere*>(page->second.segment.bytes.data());
+  const std::uint64_t all = std::atomic_ref(const_cast<std::uint64_t&>(says->bytes)).load(std::memory_order_relaxed);
+  const MappedSegment& segment = there->second.segment;
+  if (all == 0 || all > segment.bytes.size()) return nullptr;
+  const std::uint64_t at = number % all;
+  if (bytes > all - at) return nullptr;
+  return std::make_shared<const FinalOnGpu>(
+      FinalOnGpu{segment.bytes.data() + at, number, &says->first, segment.keeper, page->second.segment.keeper});
+}
+
 void HostMemory::install(std::vector<Incarnation> lives) {
   lives_ = std::move(lives);
   const auto over = [this](Incarnation life) { return std::ranges::find(lives_, life) == lives_.end(); };
   std::erase_if(others_, [&](const auto& entry) { return over(entry.first.first); });
   for (auto& [at, own] : own_) std::erase_if(own.mapped_by, over);
-  if (own_on_gpu_) std::erase_if(own_on_gpu_->mapped_by, over);
+  if (!own_on_gpu_) return;
+  std::erase_if(own_on_gpu_->mapped_by, over);
+  std::erase_if(own_on_gpu_->page_mapped_by, over);
 }
 
 }  // namespace warren::worker

@@ -7,7 +7,8 @@
 // away what came of it. A lender that was killed changes nothing any more.
 //
 // Some of it may be a GPU's (worker/device/device_shares.h): it has addresses that only a GPU can follow, and is told
-// and found like the rest.
+// and found like the rest. What its life has made there, which it uses again when it likes, has numbers instead of
+// places: beside the memory there is a page that says which of them stand.
 //
 // Threads: one at a time, the owner of the data path.
 #pragma once
@@ -27,6 +28,7 @@
 #include "recovery/result.h"
 #include "storage/segment_memory.h"
 #include "worker/launch/memory.h"
+#include "worker/transport/transport.h"
 
 namespace warren::worker {
 
@@ -36,6 +38,13 @@ struct MemoryPlace {
   std::uint64_t at = 0;      // from its begin
   bool on_gpu = false;
   [[nodiscard]] bool known() const { return memory != 0; }
+};
+
+// In a page of its own: what peers must know of what was made on a life's GPU.
+struct MadeThere {
+  std::uint64_t first = 0;  // the first number that stands; atomic_ref
+  // What is made lies at its number modulo this in the memory, from its begin on, in one piece.
+  std::uint64_t bytes = 0;
 };
 
 class HostMemory {
@@ -53,8 +62,11 @@ class HostMemory {
 
   // Its number. kExhausted: there are kMost.
   Result<std::uint32_t> add(std::shared_ptr<MemfdSegment> memory);
-  // Likewise of memory of a GPU: once in a life, which has it to its end.
+  // Likewise of memory of a GPU, once in a life, which has it to its end; the number before that is of the page that
+  // says what was made there (MadeThere).
   std::uint32_t add_on_gpu(std::span<const std::byte> memory);
+  // How many of the lives of the plan have mapped both.
+  [[nodiscard]] std::size_t readers_on_gpu() const;
   // The one that begins at `address`, to be unmapped by the caller, outside the lock. No round reads it. nullopt: none.
   struct Removed {
     std::uint32_t memory = 0;
@@ -78,6 +90,10 @@ class HostMemory {
   // nullopt: not there. `place` may be anything.
   [[nodiscard]] std::optional<Borrowed> borrow(Rank peer, const MemoryPlace& place, std::size_t bytes) const;
 
+  // What was made on that rank's GPU, under this number. Null: it cannot be found. All of it may be anything.
+  [[nodiscard]] std::shared_ptr<const FinalOnGpu> borrow_made(Rank peer, std::uint32_t memory, std::uint64_t number,
+                                                              std::size_t bytes) const;
+
   // The lives of a plan, by rank. Those of others are over: their memory is let go of.
   void install(std::vector<Incarnation> lives);
 
@@ -91,6 +107,7 @@ class HostMemory {
     std::uint32_t memory = 0;
     std::span<const std::byte> bytes;
     std::set<Incarnation> mapped_by;
+    std::set<Incarnation> page_mapped_by;
   };
   struct Other {
     MappedSegment segment;

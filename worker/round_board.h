@@ -124,6 +124,9 @@ class RoundBoard {
   std::atomic<std::uint64_t> rounds_replayed{0};  // of those, numbered ones whose results came from the log
   std::atomic<std::uint64_t> rounds_computed{0};  // of those, the ones that were not replayed from the log
   std::atomic<std::uint64_t> bytes_moved{0};
+  std::atomic<std::uint64_t> gpu_readers{0};       // ranks of the host that read this life's memory of a GPU
+  std::atomic<std::uint64_t> inputs_lent{0};       // that stayed on the GPU, for others to read them there
+  std::atomic<std::uint64_t> finals_from_gpus{0};  // pieces of results that came from another rank's
 
  private:
   static constexpr std::uint32_t kReceives = 1U << 30, kSends = 1U << 31, kRankBits = kReceives - 1;

@@ -482,6 +482,7 @@ void Session::install(const wire::Plan& plan, Rank self) {
   const auto mates = std::ranges::count(host_of_, host_of_[static_cast<std::size_t>(self.value)]);
   looks_ = mates <= sysconf(_SC_NPROCESSORS_ONLN) ? kLooksAtOnce : 0;
   memory_.install(lives_);
+  board_.gpu_readers.store(memory_.readers_on_gpu(), std::memory_order_relaxed);
   if (staging_) {
     // Without a log nobody passes memory on.
     staging_->lend_inputs(mates > 1 && settings_.replicas != 0);
@@ -587,6 +588,7 @@ void Session::offered(Incarnation life, std::uint32_t memory, OwnedFd fd, std::u
 void Session::lent(Incarnation life, std::uint32_t memory) {
   const auto lock = lock_for_control();
   memory_.mapped_by(life, memory);
+  board_.gpu_readers.store(memory_.readers_on_gpu(), std::memory_order_relaxed);
 }
 
 void Session::loaded(const worker_effect::Loaded& loaded) {
@@ -943,8 +945,12 @@ void Session::tell_of_shares() {
   const std::lock_guard lock(mutex_);
   if (news->made) {
     const std::span<const std::byte> memory = news->made->memory;
-    control_->lend(memory_.add_on_gpu(memory), std::make_shared<const OwnedFd>(std::move(news->made->fd)),
-                   memory.size(), true);
+    const std::uint32_t number = memory_.add_on_gpu(memory);
+    MemfdSegment& page = *news->made->page;
+    OwnedFd fd(::fcntl(page.fd(), F_DUPFD_CLOEXEC, 0));
+    // Without it finals come by way of the CPU.
+    if (fd.open()) control_->lend(number - 1, std::make_shared<const OwnedFd>(std::move(fd)), page.bytes().size());
+    control_->lend(number, std::make_shared<const OwnedFd>(std::move(news->made->fd)), memory.size(), true);
   }
   for (DeviceShares::Answer& answer : news->answers) {
     const bool mapped = answer.mapped.has_value();

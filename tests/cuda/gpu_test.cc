@@ -308,18 +308,30 @@ TEST_F(Gpu, RanksThatLendEachOtherInputsGiveTheBitsOfTheCpu) {
     in.push_back(put(values.data(), count * sizeof(float)));
     for (int i = 0; i < kCalls; i++) out.push_back(on_gpu(count * sizeof(float)));
   }
+  std::uint64_t lent[kRanks] = {}, finals[kRanks] = {};
   cluster.run_well(kRanks, [&](Communicator& comm) {
     const auto sum = comm.allreduce(values_of(comm.rank()));
     if (comm.rank() == 0) on_cpu = sum;
     comm.use_stream(stream_);
     const auto rank = static_cast<std::size_t>(comm.rank());
-    for (std::size_t i = 0; i < kCalls; i++) {
+    const auto call = [&](std::size_t i) {
       comm.allreduce(std::span(reinterpret_cast<float*>(in[rank]), count),
                      std::span(reinterpret_cast<float*>(out[rank * kCalls + i]), count));
-      comm.barrier();
-      usleep(50'000);
+    };
+    std::vector<int> knows = {0};
+    for (int tries = 0; tries < 1000 && knows[0] == 0; tries++) {
+      call(0);
+      knows[0] = comm.gpu_readers() + 1 == kRanks ? 1 : 0;
+      comm.allreduce(std::span(knows), Op::min);
     }
+    for (std::size_t i = 0; i < kCalls; i++) call(i);
+    lent[rank] = comm.inputs_lent();
+    finals[rank] = comm.finals_from_gpus();
   });
+  for (int rank = 0; rank < kRanks; rank++) {
+    EXPECT_GE(lent[rank], std::uint64_t{kCalls});
+    EXPECT_GT(finals[rank], 0u);
+  }
   for (std::size_t i = 0; i < out.size(); i++) {
     std::vector<float> from_gpu(count);
     copy(from_gpu.data(), out[i], count * sizeof(float), false);

@@ -71,6 +71,7 @@ void run(const std::string& mode, int rounds, const std::string& out_file) {
     }
     if (round % 3 == 2) comm.checkpoint(std::span<const float>(state));
   }
+  std::ofstream(out_file + ".finals") << comm.finals_from_gpus();
   comm.finalize();
   std::ofstream(out_file, std::ios::binary)
       .write(reinterpret_cast<const char*>(state.data()), static_cast<std::streamsize>(state.size() * sizeof(float)));

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -66,15 +67,16 @@ class Loans : public ::testing::Test {
   Results calls(Communicator& comm, bool on_gpu, std::int32_t device) {
     const int rank = comm.rank();
     Results out;
-    for (int i = 0; i < 3; i++) {
+    bool known = false;
+    for (int tries = 0; tries < 1000 && !known; tries++) {
       Array<float> array(on_gpu || warms_up_, values_of(rank), device);
       comm.allreduce(array.span());
-      out.push_back(array.read());
-      comm.barrier();
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      comm.barrier();
+      if (tries == 0) out.push_back(array.read());
+      known = all_know(comm);
     }
+    EXPECT_TRUE(known);
     const std::uint64_t before = fake_gpu().controls.calls("stream.reduce");
+    const std::uint64_t lent = comm.inputs_lent(), finals = comm.finals_from_gpus();
     comm.barrier();
     const auto call = [&](const std::vector<float>& in, bool in_place, Op op, std::optional<Wire> wire) {
       Array<float> from(on_gpu, in, device), to(on_gpu, std::vector<float>(in.size(), -1.0f), device);
@@ -106,12 +108,24 @@ class Loans : public ::testing::Test {
     comm.barrier();
     const std::lock_guard lock(mutex_);
     combined_ = std::max(combined_, fake_gpu().controls.calls("stream.reduce") - before);
+    lent_ = std::max(lent_, comm.inputs_lent() - lent);
+    finals_ = std::max(finals_, comm.finals_from_gpus() - finals);
     return out;
+  }
+  // Whether all ranks' memory is read by all others, or that will not be.
+  bool all_know(Communicator& comm) {
+    std::vector<int> knows = {!warms_up_ || comm.gpu_readers() + 1 == static_cast<std::uint64_t>(comm.world_size())};
+    {
+      const std::lock_guard lock(mutex_);
+      if (!warnings_.empty()) knows[0] = 1;
+    }
+    comm.allreduce(std::span(knows), Op::min);
+    return knows[0] != 0;
   }
   // Of all ranks; those of `on_cpu` have their buffers on the CPU.
   std::vector<Results> job(const std::string& name, int ranks, unsigned on_cpu, int devices = 1) {
     std::vector<Results> all(static_cast<std::size_t>(ranks));
-    combined_ = 0;
+    combined_ = lent_ = finals_ = 0;
     cluster_.run_well(
         ranks,
         [&](Communicator& comm) {
@@ -134,7 +148,8 @@ class Loans : public ::testing::Test {
   Cluster cluster_;
   bool warms_up_ = true;  // also those who call on the CPU later
   std::mutex mutex_;
-  std::uint64_t combined_ = 0;  // kernels
+  std::uint64_t combined_ = 0;           // kernels
+  std::uint64_t lent_ = 0, finals_ = 0;  // of one rank: inputs; pieces that came from others' GPUs
   std::vector<std::string> warnings_;
 };
 
@@ -149,11 +164,16 @@ TEST_F(Loans, GiveTheBitsOfTheCpu) {
     warms_up_ = true;
     EXPECT_EQ(job("gpu" + name, ranks, 0), expected);
     EXPECT_GT(combined_, 8u);
+    EXPECT_EQ(lent_, 10u) << "all that a GPU combines";
+    EXPECT_GT(finals_, 50u);
     // Each on a GPU of its own, as far as there are two.
     EXPECT_EQ(job("gpus" + name, ranks, 0, 2), expected);
     EXPECT_GT(combined_, 8u);
+    EXPECT_GT(finals_, 50u);
     EXPECT_EQ(job("mixed" + name, ranks, 0b010), expected);
     EXPECT_EQ(combined_, 0u) << "one has its inputs on the CPU";
+    EXPECT_GT(lent_, 0u);
+    EXPECT_EQ(finals_, 0u) << "nothing is made on a GPU";
     EXPECT_TRUE(warnings_.empty()) << warnings_[0];
   }
 }
@@ -182,6 +202,7 @@ TEST_F(Loans, ThatCannotBeMappedAreNotGiven) {
 TEST_F(Loans, AreSwitchedOff) {
   ASSERT_EQ(setenv("WARREN_DEVICE_SHARED_BYTES", "0", 1), 0);
   const std::size_t before = fake_gpu().controls.shared();
+  warms_up_ = false;
   EXPECT_EQ(job("off", 3, 0)[0][0].size(), kLarge);
   ASSERT_EQ(unsetenv("WARREN_DEVICE_SHARED_BYTES"), 0);
   EXPECT_EQ(combined_, 0u);
@@ -197,6 +218,54 @@ TEST_F(Loans, WithoutRoomForAnInputItGoesByWayOfTheCpu) {
   ASSERT_EQ(setenv("WARREN_DEVICE_SHARED_BYTES", "8M", 1), 0);
   EXPECT_EQ(job("small", 3, 0), expected);
   EXPECT_GT(combined_, 0u);
+  ASSERT_EQ(unsetenv("WARREN_DEVICE_SHARED_BYTES"), 0);
+}
+
+// A reader whose GPU stands still for a while, and owners that go on with the calls of another communicator, and
+// through all of their ring.
+TEST_F(Loans, FinalsThatAreGoneWhenTheyAreReadComeFromTheLog) {
+  ASSERT_EQ(setenv("WARREN_DEVICE_SHARED_BYTES", "16M", 1), 0);
+  constexpr int kRanks = 3;
+  std::vector<float> expected = values_of(0);
+  for (int rank = 1; rank < kRanks; rank++) {
+    const std::vector<float> other = values_of(rank);
+    for (std::size_t i = 0; i < kLarge; i++) expected[i] = std::max(expected[i], other[i]);
+  }
+  std::atomic<std::uint64_t> finals = 0;
+  cluster_.run_well(kRanks, [&](Communicator& comm) {
+    const int rank = comm.rank();
+    Communicator other = *comm.split(0, rank);
+    DeviceArray<float> in(values_of(rank)), out(kLarge), ones(std::vector<float>(kLarge, 1.0f)), sum(kLarge);
+    int tries = 0;
+    do {
+      other.allreduce(ones.span(), sum.span());
+    } while (!all_know(comm) && ++tries < 1000);
+    EXPECT_LT(tries, 1000);
+    for (int i = 0; i < 8; i++) {
+      std::thread late;
+      if (rank == 0) {
+        const int after = 12 + 4 * i;
+        const std::uint64_t hangs = fake_gpu().controls.calls("stream.copy") + static_cast<std::uint64_t>(after);
+        fake_gpu().controls.arm("stream.copy", after, FakeFault::kHang);
+        late = std::thread([hangs] {
+          while (fake_gpu().controls.calls("stream.copy") <= hangs)
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          std::this_thread::sleep_for(std::chrono::milliseconds(300));
+          fake_gpu().controls.release();
+        });
+      }
+      comm.barrier();
+      auto call = comm.allreduce_async(in.span(), out.span(), Op::max);
+      for (int k = 0; k < 5; k++) other.allreduce(ones.span(), sum.span());
+      call.wait();
+      EXPECT_EQ(out.read(), expected) << i;
+      EXPECT_EQ(sum.read(), std::vector<float>(kLarge, kRanks));
+      if (late.joinable()) late.join();
+      comm.barrier();
+    }
+    finals += comm.finals_from_gpus();
+  });
+  EXPECT_GT(finals, 100u);
   ASSERT_EQ(unsetenv("WARREN_DEVICE_SHARED_BYTES"), 0);
 }
 
@@ -222,13 +291,16 @@ std::vector<std::string> run_processes(const std::string& folder, const std::str
   return out;
 }
 
-// What a job's workers have combined on their GPUs, in their last lives.
-int combined(const std::string& folder) {
+// What a job's workers have combined on their GPUs, or had from others', in their last lives.
+int counted(const std::string& folder, const std::string& what) {
   int all = 0;
   for (int worker = 0; worker < kWorkers; worker++) {
-    all += std::atoi(file_text(folder + "/" + std::to_string(worker) + ".count").c_str());
+    all += std::atoi(file_text(folder + "/" + std::to_string(worker) + what).c_str());
   }
   return all;
+}
+int combined(const std::string& folder) {
+  return counted(folder, ".count");
 }
 
 TEST(LoansOfProcesses, GiveTheBitsOfTheCpuWhateverHappens) {
@@ -243,6 +315,7 @@ TEST(LoansOfProcesses, GiveTheBitsOfTheCpuWhateverHappens) {
   for (const char* mode : {"gpu", "mixed"}) {
     EXPECT_EQ(run_processes(folder / mode, mode, none), expected);
     EXPECT_GT(combined(folder / mode), 10) << mode;
+    EXPECT_GT(counted(folder / mode, ".finals"), 10) << mode;
   }
   struct Case {
     const char* fault;
@@ -259,6 +332,13 @@ TEST(LoansOfProcesses, GiveTheBitsOfTheCpuWhateverHappens) {
            Case{"0 stream.reduce 2 error", "injected into stream.reduce"},
            Case{"1 stream.reduce 1 hang", "has not copied"},
            Case{"2 stream.reduce 3 late", ""},
+           // Among inputs and finals that come from others' GPUs, a reader's; its owners meanwhile go on, or are lost.
+           Case{"1 stream.copy 33 kill", "signal 9"},
+           Case{"0 stream.copy 41 stop", "hung and was killed"},
+           Case{"2 stream.copy 37 hang", "has not copied"},
+           Case{"0 stream.copy 45 late", ""},
+           Case{"1 copy 40 error", "injected into copy"},
+           Case{"0 to_host 60 kill", "signal 9"},
            // Before there is anything to lend.
            Case{"0 allocate_shared 0 kill", "signal 9"},
            Case{"1 allocate_shared 0 error", "go by way of the CPU"},

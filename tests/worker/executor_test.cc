@@ -410,6 +410,22 @@ TEST(InputOrder, IsThatOfTheSteps) {
   EXPECT_EQ(input_order({}, 10, 4), (std::vector<InputPiece>{{0, 4}, {4, 4}, {8, 2}}));
 }
 
+// Hears what stands in the output, and brings finals past it where the test says so.
+class Bringer final : public Landing {
+ public:
+  struct Piece {
+    std::uint64_t at = 0, count = 0, number = 0;
+  };
+  void landed(std::uint64_t at, std::uint64_t count) override { landed_pieces.push_back({at, count, 0}); }
+  bool bring(std::uint64_t at, std::uint64_t count, const std::shared_ptr<const FinalOnGpu>&,
+             std::uint64_t number) override {
+    if (brings) begun.push_back({at, count, number});
+    return brings;
+  }
+  bool brings = false;
+  std::vector<Piece> landed_pieces, begun;
+};
+
 // Rank 1 of three, on one host; the others, who lend their inputs, are the test. In place.
 class Owner : public ::testing::TestWithParam<bool> {
  protected:
@@ -433,6 +449,7 @@ class Owner : public ::testing::TestWithParam<bool> {
     before_ = buffer_;
     log_.has_room = GetParam();
     Executor::Round round;
+    round.landing = &landing_;
     round.schedule = prepared_.get();
     round.input = reinterpret_cast<const std::byte*>(buffer_.data());
     round.output = reinterpret_cast<std::byte*>(buffer_.data());
@@ -457,9 +474,19 @@ class Owner : public ::testing::TestWithParam<bool> {
   }
 
   std::vector<std::uint32_t> hosts_ = {0, 0, 0};
+  // A final of another rank that came in place, and lies on its GPU too.
+  View beside(std::size_t other) {
+    View view;
+    view.there = reinterpret_cast<const std::byte*>(inputs_[other].data());
+    view.generation = &left_;
+    view.beside = std::make_shared<const FinalOnGpu>();
+    return view;
+  }
+
   std::unique_ptr<PreparedSchedule> prepared_;
   Scripted transport_;
   Log log_;
+  Bringer landing_;
   Executor executor_{transport_, kWorldGroup, {Rank(0), Rank(1), Rank(2)}, 0, nullptr};
   std::uint64_t left_ = 0;
   std::vector<std::int64_t> inputs_[3] = {{}, std::vector<std::int64_t>(kCount), std::vector<std::int64_t>(kCount)};
@@ -495,6 +522,56 @@ TEST_P(Owner, WhatWasLentAndTakenBackIsNotFinal) {
   EXPECT_NE(executor_.status().describe().find("has left the epoch"), std::string::npos);
   EXPECT_TRUE(log_.pieces.empty());
   EXPECT_EQ(buffer_, before_);
+  EXPECT_TRUE(executor_.finals().empty());
+}
+
+// Those that have come from a peer's GPU leave the output as it was, and are not reported to stand there; those that
+// did not stand come from the log.
+TEST_P(Owner, FinalsThatLieOnAPeersGpuGoPastTheOutput) {
+  // Its own inputs have left: finals may take their place.
+  for (std::size_t i = 0; i < 2; i++) executor_.on_completion(transport_.sends[i], {});
+  receive_inputs();
+  landing_.brings = true;
+  View first = beside(1);
+  const std::weak_ptr<const FinalOnGpu> kept = first.beside;
+  executor_.on_completion(transport_.receives[1].token, {}, std::move(first));
+  executor_.on_completion(transport_.receives[3].token, {}, beside(2));
+  ASSERT_EQ(landing_.begun.size(), 2u);
+  EXPECT_EQ(landing_.begun[0].at, 0u);
+  EXPECT_EQ(landing_.begun[0].count, kPart);
+  EXPECT_EQ(landing_.begun[1].at, 2 * kPart);
+  EXPECT_TRUE(executor_.awaits_elsewhere());
+  EXPECT_EQ(executor_.finals().size(), 1u);
+  executor_.on_brought(landing_.begun[1].number + 1, true);
+  EXPECT_EQ(executor_.finals().size(), 1u) << "nobody's";
+  executor_.on_brought(landing_.begun[0].number, true);
+  EXPECT_TRUE(kept.expired());
+  EXPECT_TRUE(std::equal(before_.begin(), before_.begin() + kPart, buffer_.begin()));
+  EXPECT_EQ(executor_.finals().size(), 1u) << "not in the output";
+  EXPECT_EQ(landing_.landed_pieces.size(), 1u);
+  executor_.on_brought(landing_.begun[1].number, false);
+  EXPECT_FALSE(executor_.awaits_elsewhere());
+  EXPECT_EQ(landing_.begun.size(), 2u) << "once";
+  EXPECT_TRUE(std::equal(inputs_[2].begin(), inputs_[2].begin() + kPart, buffer_.begin() + 2 * kPart));
+  EXPECT_EQ(executor_.finals().size(), 2u);
+  EXPECT_EQ(landing_.landed_pieces.size(), 2u);
+  ASSERT_TRUE(executor_.status().ok()) << executor_.status().describe();
+  for (std::size_t i = 2; i < transport_.sends.size(); i++) executor_.on_completion(transport_.sends[i], {});
+  EXPECT_TRUE(executor_.done());
+}
+
+// Of an earlier attempt nothing counts that comes later.
+TEST_P(Owner, WhatAnInterruptHasCutOffIsBroughtForNobody) {
+  // Its own inputs have left: finals may take their place.
+  for (std::size_t i = 0; i < 2; i++) executor_.on_completion(transport_.sends[i], {});
+  receive_inputs();
+  landing_.brings = true;
+  executor_.on_completion(transport_.receives[1].token, {}, beside(1));
+  ASSERT_EQ(landing_.begun.size(), 1u);
+  executor_.abandon();
+  executor_.on_brought(landing_.begun[0].number, true);
+  executor_.on_brought(landing_.begun[0].number, false);
+  EXPECT_TRUE(std::equal(before_.begin(), before_.begin() + kPart, buffer_.begin()));
   EXPECT_TRUE(executor_.finals().empty());
 }
 

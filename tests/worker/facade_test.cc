@@ -133,6 +133,15 @@ uint64_t warren_rounds_finished(const warren_comm*) {
 uint64_t warren_bytes_sent(const warren_comm*) {
   return 34;
 }
+uint64_t warren_gpu_readers(const warren_comm*) {
+  return 3;
+}
+uint64_t warren_inputs_lent(const warren_comm*) {
+  return 56;
+}
+uint64_t warren_finals_from_gpus(const warren_comm*) {
+  return 78;
+}
 warren_code warren_split(warren_comm*, int32_t color, int32_t key, warren_comm** out) {
   *out = color < 0 ? nullptr : new warren_comm{"group " + std::to_string(color)};
   return record({.name = "split", .peer = color, .tag = key}, nullptr, SITE);
@@ -346,6 +355,9 @@ TEST_F(FacadeTest, SaysWhoAndWhereItIs) {
   EXPECT_EQ(comm.local_size(), 2);
   EXPECT_EQ(comm.rounds_finished(), 12u);
   EXPECT_EQ(comm.bytes_sent(), 34u);
+  EXPECT_EQ(comm.gpu_readers(), 3u);
+  EXPECT_EQ(comm.inputs_lent(), 56u);
+  EXPECT_EQ(comm.finals_from_gpus(), 78u);
 }
 
 TEST_F(FacadeTest, SaysWhoseInputsAreInAResult) {

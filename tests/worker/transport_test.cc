@@ -975,6 +975,60 @@ TEST_F(Logged, PlacesWhereNoSuchFinalLiesAreRefused) {
   EXPECT_EQ(exchange(good, bytes_, got_, true).status.code(), Code::kPeerLost);
 }
 
+// A final that lies on its owner's GPU, too: who has that mapped, and the page that says what stands there, is told.
+TEST_F(Logged, WhatAlsoLiesOnAGpuIsToldBesideItsPlace) {
+  for (HostMemory& host : host_) host.install({Incarnation(7), Incarnation(8)});
+  constexpr std::size_t kAll = std::size_t{1} << 20, kRing = 65536;
+  std::span<const std::byte> there[2];
+  for (auto& t : there) {
+    void* const at = mmap(nullptr, kAll, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(at, MAP_FAILED);
+    t = {static_cast<std::byte*>(at), kAll};
+  }
+  const auto page = memfd_segment(4096).value();
+  auto* const says = new (page->bytes().data()) MadeThere{0, kRing};
+  const std::uint32_t gpu = host_[0].add_on_gpu(there[0]);
+  const LogPlace place = publish(bytes_);
+  const auto come = [&](std::uint64_t number) {
+    connect();
+    end_[0].post_send_made(link_[0], of(Version(0)), bytes_, place, {there[0].data() + number % kRing, number}, 1);
+    end_[1].post_recv_in_place(link_[1], of(Version(0)), got_, 2);
+    const Completion c = next(end_[1]);
+    EXPECT_TRUE(c.status.ok()) << c.status.describe();
+    EXPECT_EQ(std::memcmp(c.view.bytes(), bytes_.data(), kBytes), 0) << "the log has it in any case";
+    EXPECT_FALSE(c.view.on_gpu);
+    return c.view.beside;
+  };
+  EXPECT_EQ(come(256), nullptr) << "nobody has mapped it";
+  host_[0].mapped_by(Incarnation(8), gpu);
+  EXPECT_EQ(come(256), nullptr) << "nor has this end";
+  host_[1].attach(Incarnation(7), gpu, {there[1], std::make_shared<int>()}, true);
+  EXPECT_EQ(come(256), nullptr) << "what stands there it does not know";
+  EXPECT_EQ(host_[0].readers_on_gpu(), 0u);
+  host_[0].mapped_by(Incarnation(8), gpu - 1);
+  EXPECT_EQ(host_[0].readers_on_gpu(), 1u);
+  host_[1].attach(Incarnation(7), gpu - 1, map_segment(page->fd(), 4096).value());
+  const auto beside = come(kRing + 256);
+  ASSERT_NE(beside, nullptr);
+  EXPECT_EQ(beside->at, there[1].data() + 256);
+  EXPECT_TRUE(beside->stands());
+  says->first = kRing + 256;
+  EXPECT_TRUE(beside->stands());
+  says->first = kRing + 257;
+  EXPECT_FALSE(beside->stands());
+  // A peer may say anything.
+  EXPECT_EQ(come(kRing - 256), nullptr) << "beyond the end";
+  for (const std::uint64_t ring : {std::uint64_t{0}, std::uint64_t{kAll + 1}, std::uint64_t{kBytes - 1}, UINT64_MAX}) {
+    says->bytes = ring;
+    EXPECT_EQ(come(0), nullptr) << ring;
+  }
+  says->bytes = kRing;
+  EXPECT_NE(come(0), nullptr);
+  host_[0].install({Incarnation(7), Incarnation(9)});
+  EXPECT_EQ(host_[0].readers_on_gpu(), 0u);
+  for (const auto& t : there) munmap(const_cast<std::byte*>(t.data()), kAll);
+}
+
 // Inputs in memory that the sender, life 7 at rank 0, lends to life 8 at rank 1.
 class Lent : public Piped {
  protected:

@@ -86,7 +86,7 @@ Result<bool> DeviceCombines::next_job() {
   }
   const Work& work = job.work;
   const auto on_gpu = static_cast<std::size_t>(std::ranges::count(work.operands, true, &Operand::on_gpu));
-  if (kernel_for(work)) job.made_at = shares_.take_result(work.bytes);
+  if (kernel_for(work)) job.made_at = shares_.take_result(work.bytes, job.number);
   const std::size_t bytes = job.made_at != nullptr ? work.bytes : on_gpu * work.bytes;
   auto pinned = arena_.take(bytes);
   if (!pinned.ok()) {
@@ -137,6 +137,7 @@ bool DeviceCombines::conclude() {
     done.memory = std::move(job.pinned);
     if (job.made_at != nullptr) {
       done.made = at;
+      done.on_gpu = {job.made_at.get(), job.number};
     } else {
       for (const Operand& operand : job.work.operands) {
         done.operands.push_back(operand.on_gpu ? at : nullptr);

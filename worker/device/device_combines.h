@@ -56,6 +56,7 @@ class DeviceCombines final : public Elsewhere {
     std::uint64_t id = 0;
     Work work;
     std::shared_ptr<std::byte> made_at = nullptr;  // on the GPU; null: its operands are copied
+    std::uint64_t number = 0;                      // of what is made there
     std::shared_ptr<PinnedArena::Block> pinned = nullptr;
     std::vector<Part> parts{};
     std::size_t queued = 0;  // of them

@@ -219,6 +219,13 @@ Status DeviceCopies::Flow::within(void* to, const void* from, std::size_t bytes,
   });
 }
 
+Status DeviceCopies::Flow::widened(void* to, const void* from, std::size_t bytes, warren_type wire) {
+  return queue([&](void* stream) {
+    if (wire == WARREN_F32) return copies_.table_.copy(copies_.device_, to, from, bytes, stream);
+    return copies_.table_.convert(copies_.device_, to, WARREN_F32, from, wire, bytes / sizeof(float), stream);
+  });
+}
+
 Status DeviceCopies::Flow::reduced(std::byte* to, void* on_gpu, const Reduction& r) {
   const warren_device_table& table = copies_.table_;
   return queue([&](void* stream) {

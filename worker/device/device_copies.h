@@ -97,6 +97,8 @@ class DeviceCopies {
     [[nodiscard]] Status to_device(void* to, const std::byte* from, std::size_t bytes);
     // On the GPU; of any size. `wire`: as which `from`, if that is f32, is to lie there.
     [[nodiscard]] Status within(void* to, const void* from, std::size_t bytes, warren_type wire = WARREN_F32);
+    // The other way round: `bytes` are those of `to`.
+    [[nodiscard]] Status widened(void* to, const void* from, std::size_t bytes, warren_type wire);
     // By way of `on_gpu`, the same many bytes: what these operands give.
     struct Reduction {
       std::vector<const void*> operands;

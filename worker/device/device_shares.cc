@@ -1,6 +1,8 @@
 #include "worker/device/device_shares.h"
 
 #include <algorithm>
+#include <atomic>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -8,9 +10,12 @@
 #include "worker/device/device_library.h"
 
 namespace warren::worker {
+namespace {
+constexpr std::size_t kPageBytes = 4096;
+}  // namespace
 
 DeviceShares::~DeviceShares() {
-  if (own_ != nullptr && taken_.empty()) gone_.push_back({own_, own_bytes_});
+  if (own_ != nullptr && taken_.empty() && in_making_.empty()) gone_.push_back({own_, own_bytes_});
   release(device_, gone_);
 }
 
@@ -51,6 +56,12 @@ void DeviceShares::prepare(std::int32_t device) {
 }
 
 void DeviceShares::make(std::int32_t device, News& news) {
+  auto page = memfd_segment(kPageBytes, "warren-made");
+  if (!page.ok()) {
+    has_none();
+    news.trouble = page.status().because_of_this("cannot tell the other ranks of this host what GPUs have made");
+    return;
+  }
   std::size_t bytes = budget_bytes_;
   void* memory = nullptr;
   int fd = -1;
@@ -62,11 +73,13 @@ void DeviceShares::make(std::int32_t device, News& news) {
     return;
   }
   auto* const own = static_cast<std::byte*>(memory);
-  news.made = Made{OwnedFd(fd), {own, bytes}};
+  news.made = Made{OwnedFd(fd), {own, bytes}, page.value()};
   const std::lock_guard lock(mutex_);
   device_ = device;
   own_ = own;
   own_bytes_ = bytes;
+  page_ = std::move(page).value();
+  says_ = new (page_->bytes().data()) MadeThere{0, results_end()};
 }
 
 void DeviceShares::has_none() {
@@ -127,27 +140,46 @@ std::uint64_t DeviceShares::results_end() const {
   return std::min(own_bytes_ / 4 / kAlignment * kAlignment, kMostResultBytes);
 }
 
+// The first gap that is large enough.
 std::shared_ptr<std::byte> DeviceShares::take(std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
-  return take(results_end(), own_bytes_, bytes);
-}
-
-std::shared_ptr<std::byte> DeviceShares::take_result(std::uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  return take(0, results_end(), bytes);
-}
-
-// The first gap that is large enough. Under the lock.
-std::shared_ptr<std::byte> DeviceShares::take(std::uint64_t begin, std::uint64_t end, std::uint64_t bytes) {
+  const std::uint64_t begin = results_end(), end = own_bytes_;
   if (own_ == nullptr || bytes == 0 || bytes > end - begin) return nullptr;
   bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   std::uint64_t at = begin;
-  for (auto it = taken_.lower_bound(begin); it != taken_.end() && it->first - at < bytes; ++it) {
+  for (auto it = taken_.begin(); it != taken_.end() && it->first - at < bytes; ++it) {
     at = it->first + it->second;
   }
   if (at > end || end - at < bytes) return nullptr;
   taken_[at] = bytes;
   return {own_ + at, [this](std::byte* p) { give_back(p); }};
+}
+
+std::shared_ptr<std::byte> DeviceShares::take_result(std::uint64_t bytes, std::uint64_t& number) {
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t all = results_end();
+  if (own_ == nullptr || bytes == 0 || bytes > all) return nullptr;
+  bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  std::uint64_t begin = next_result_;
+  if (all - begin % all < bytes) begin += all - begin % all;  // in one piece
+  const std::uint64_t end = begin + bytes;
+  if (!in_making_.empty() && end - *in_making_.begin() > all) return nullptr;
+  next_result_ = end;
+  if (end > all) {
+    std::atomic_ref(says_->first).store(end - all, std::memory_order_relaxed);
+    // Seen before the GPU hears of it, which is told later in this thread.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+  in_making_.insert(begin);
+  number = begin;
+  return {own_ + begin % all, [this, begin](std::byte*) { give_back_result(begin); }};
+}
+
+void DeviceShares::give_back_result(std::uint64_t number) {
+  // A GPU that has failed may still write there.
+  if (arena_.abandoned()) return;
+  const std::lock_guard lock(mutex_);
+  in_making_.erase(number);
 }
 
 void DeviceShares::give_back(std::byte* block) {

@@ -1,6 +1,11 @@
 // Memory of a GPU that the ranks of a host read in each other (docs/decisions/0023-device-loans.md): this life's own,
 // in one piece, from which inputs get blocks, and that of others, as far as this GPU can read it.
 //
+// Its first part is a ring for what is made of inputs. A result has the place in the ring, counted through all turns,
+// for its number. Others may read it after it was made, for as long as the ring has not come there again: nobody waits
+// for them. A page that they have mapped too says which numbers stand, and says it before the GPU is given the memory
+// again; who has read looks there afterwards.
+//
 // Whoever calls with buffers there makes it and maps it, before the call is issued: both may wait for the GPU, which no
 // thread that others wait for may do.
 #pragma once
@@ -11,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -19,6 +25,7 @@
 #include "storage/segment_memory.h"
 #include "worker/device/device_table.h"
 #include "worker/device/pinned_arena.h"
+#include "worker/host_memory.h"
 
 namespace warren::worker {
 
@@ -39,6 +46,7 @@ class DeviceShares {
   struct Made {
     OwnedFd fd;
     std::span<const std::byte> memory;
+    std::shared_ptr<MemfdSegment> page;  // MadeThere
   };
   struct Answer {
     Incarnation life;
@@ -64,8 +72,10 @@ class DeviceShares {
   [[nodiscard]] const std::byte* own_on(std::int32_t device) const;
   // Some of it for an input; null: there is no room.
   [[nodiscard]] std::shared_ptr<std::byte> take(std::uint64_t bytes);
-  // For what is made of inputs, which has a part of its own: inputs that fill the rest do not hold that up.
-  [[nodiscard]] std::shared_ptr<std::byte> take_result(std::uint64_t bytes);
+  // For what is made of inputs, which has a part of its own: inputs that fill the rest do not hold that up. `number`:
+  // the result's, with which peers find it from when it was made until others have taken its place. Not before the
+  // block was given back.
+  [[nodiscard]] std::shared_ptr<std::byte> take_result(std::uint64_t bytes, std::uint64_t& number);
 
  private:
   static constexpr std::size_t kAlignment = 256;
@@ -86,9 +96,9 @@ class DeviceShares {
   void make(std::int32_t device, News& news);
   void has_none();
   [[nodiscard]] Answer map(std::int32_t device, const Offer& offer, News& news);
-  [[nodiscard]] std::shared_ptr<std::byte> take(std::uint64_t begin, std::uint64_t end, std::uint64_t bytes);
   [[nodiscard]] std::uint64_t results_end() const;
   void give_back(std::byte* block);
+  void give_back_result(std::uint64_t number);
   void release(std::int32_t device, std::span<const Imported> gone);
 
   const warren_device_table& table_;
@@ -104,6 +114,10 @@ class DeviceShares {
   std::byte* own_ = nullptr;
   std::uint64_t own_bytes_ = 0;
   std::map<std::uint64_t, std::uint64_t> taken_;  // of it: bytes, by place
+  std::shared_ptr<MemfdSegment> page_;
+  MadeThere* says_ = nullptr;          // in it
+  std::uint64_t next_result_ = 0;      // number
+  std::set<std::uint64_t> in_making_;  // those whose blocks were not given back
   std::vector<Offer> offers_;
   std::vector<Imported> gone_;  // nobody uses it any more
   std::optional<News> news_;

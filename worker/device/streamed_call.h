@@ -4,11 +4,15 @@
 // Where peers read the input on the GPU (lend()), it comes to a block of the memory that this life shares with them,
 // and no further, unless the round is interrupted: then what is not final by then comes from the block to pinned
 // memory.
+//
+// What is final on a peer's GPU comes from there (bring()), past pinned memory. Until that has come, and is known to
+// have stood meanwhile, nothing else is written over it: whatever comes later by way of pinned memory counts.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -85,6 +89,9 @@ class StreamedCall final : public CallBuffers, public BufferStream {
   [[nodiscard]] std::size_t arrived() const override { return arrived_.load(std::memory_order_acquire); }
   [[nodiscard]] bool all_arrived() const override;
   void landed(const ByteRange& bytes) override;
+  [[nodiscard]] bool bring(const ByteRange& bytes, const std::shared_ptr<const FinalOnGpu>& from,
+                           std::uint64_t number) override;
+  [[nodiscard]] std::optional<Brought> take_brought() override;
   void conclude() override;
   void give_up() override;
   [[nodiscard]] bool moves() const override;
@@ -100,6 +107,8 @@ class StreamedCall final : public CallBuffers, public BufferStream {
   [[nodiscard]] std::optional<Next> next_piece();
   [[nodiscard]] Status fill();
   void drop();
+  [[nodiscard]] Status bring_all();
+  void conclude_brought();
   [[nodiscard]] Status bring_back();
   [[nodiscard]] Result<bool> look();
   [[nodiscard]] Status fail(const Status& why);
@@ -117,7 +126,8 @@ class StreamedCall final : public CallBuffers, public BufferStream {
 
   // Of whoever moves.
   DeviceCopies::Flow in_, out_;
-  DeviceCopies::Flow lent_;  // to the block, and from there
+  DeviceCopies::Flow lent_;   // to the block, and from there
+  DeviceCopies::Flow peers_;  // from peers' GPUs
 
   mutable std::mutex mutex_;          // guards what follows, between whoever moves and the engine
   std::vector<ByteRange> pieces_;     // of the input
@@ -129,7 +139,16 @@ class StreamedCall final : public CallBuffers, public BufferStream {
   Ranges home_;                       // of the input: what is still to be begun of that
   std::size_t under_way_ = 0;         // copies
   std::size_t lent_under_way_ = 0;    // likewise, those of lent_
-  bool ended_ = false;                // nothing more is to be moved
+  // From a peer's GPU.
+  struct Bringing {
+    std::uint64_t number = 0;
+    ByteRange bytes;
+    std::shared_ptr<const FinalOnGpu> from;
+  };
+  std::deque<Bringing> to_bring_, bringing_;  // to be begun; under way
+  std::deque<Brought> brought_;               // not taken yet
+  Ranges beside_;                             // of landed_: those that have come so, and are not in pinned memory
+  bool ended_ = false;                        // nothing more is to be moved
 };
 
 }  // namespace warren::worker

@@ -30,8 +30,8 @@ struct Where {
   std::uint64_t generation = 0;  // of the log's extent; 0: it is not in the log
   std::uint64_t at = 0;
   std::uint32_t extent = 0;
-  std::uint32_t memory = 0;  // that is lent; 0: it is in none
-  std::uint32_t reserved[2] = {};
+  std::uint32_t memory = 0;  // that is lent; 0: it is in none. In the log: a GPU's, where it lies too
+  std::uint64_t number = 0;  // then: of what was made there
 };
 constexpr std::size_t kLine = 64;
 constexpr std::size_t kHead = kHeader + sizeof(Where);
@@ -186,6 +186,18 @@ bool LinkTransport::lends(GroupId group, Rank peer, const std::byte* at) const {
 void LinkTransport::post_send_logged(LinkId id, const FrameHeader& header, std::span<const std::byte> payload,
                                      const LogPlace& place, Token token) {
   post(id, header, payload, place, {}, token);
+}
+
+void LinkTransport::post_send_made(LinkId id, const FrameHeader& header, std::span<const std::byte> payload,
+                                   const LogPlace& place, const MadeOnGpu& made, Token token) {
+  MemoryPlace beside;
+  if (memory_ != nullptr && made.at != nullptr) {
+    beside = memory_->lend(at(id).peer, {made.at, payload.size()});
+    beside.at = made.number;
+  }
+  // Nothing is told of what is so little that it is sent.
+  if (payload.size() < kLeastNamed || !beside.on_gpu) beside = {};
+  post(id, header, payload, place, beside, token);
 }
 
 void LinkTransport::post_recv(LinkId id, const FrameHeader& expected, std::span<std::byte> payload, Token token) {
@@ -359,7 +371,7 @@ bool LinkTransport::pump_send_pipe(Stream& s) {
     const std::size_t free = room->size() / kLine * kLine;
     if (free < needed_to_write(s)) return moved;
     // The log may have been full since it was posted.
-    if (out.place.known() && !out.place.stands()) out.place = {};
+    if (out.place.known() && !out.place.stands()) out.place = {}, out.lent = {};
     const bool told = out.place.known() || out.lent.known();
     const std::span<const std::byte> payload = told ? std::span<const std::byte>() : out.payload;
     std::size_t n = 0;
@@ -371,6 +383,8 @@ bool LinkTransport::pump_send_pipe(Stream& s) {
         where.generation = out.place.generation;
         where.at = out.place.at;
         where.extent = out.place.extent;
+        where.memory = out.lent.memory;
+        where.number = out.lent.at;
       } else if (out.lent.known()) {
         where.at = out.lent.at;
         where.memory = out.lent.memory;
@@ -470,19 +484,25 @@ bool LinkTransport::pump_recv_pipe(Stream& s, std::size_t budget) {
       if (!verdict.ok()) return not_due(verdict);
       s.heard = header.value();
       if (where.generation != 0 || where.memory != 0) {
-        auto view = where.memory != 0 ? find_lent(s, link, {where.memory, where.at}, in)
-                                      : find_logged(link, {where.extent, where.generation, where.at}, in);
+        const bool logged = where.generation != 0;
+        auto view = logged ? find_logged(link, {where.extent, where.generation, where.at}, in)
+                           : find_lent(s, link, {where.memory, where.at}, in);
+        // Who cannot find that reads the log.
+        if (view && logged && where.memory != 0 && in.in_place) {
+          view->beside = memory_ == nullptr
+                             ? nullptr
+                             : memory_->borrow_made(link.peer, where.memory, where.number, in.payload.size());
+        }
         if (view && view->on_gpu && !in.in_place) view.reset();
         if (view && !in.in_place) {
           if (!in.payload.empty()) std::memcpy(in.payload.data(), view->there, in.payload.size());
           view = view->stands() ? std::optional(View()) : std::nullopt;
         }
         if (!view) {
-          return broken(
-              Status(Code::kPeerLost, "rank " + std::to_string(link.peer.value) +
-                                          (where.memory != 0 ? " named a place in memory that it does not lend, in "
-                                                             : " named a place in its log where no final lies of ") +
-                                          to_string(in.expected.round)));
+          return broken(Status(Code::kPeerLost, "rank " + std::to_string(link.peer.value) +
+                                                    (logged ? " named a place in its log where no final lies of "
+                                                            : " named a place in memory that it does not lend, in ") +
+                                                    to_string(in.expected.round)));
         }
         s.pipe->take(kHead);
         if (s.pipe->must_wake_writer()) wake(s);

@@ -59,6 +59,8 @@ class LinkTransport final : public Transport {
   void post_recv(LinkId link, const FrameHeader& expected, std::span<std::byte> payload, Token token) override;
   void post_send_logged(LinkId link, const FrameHeader& header, std::span<const std::byte> payload,
                         const LogPlace& place, Token token) override;
+  void post_send_made(LinkId link, const FrameHeader& header, std::span<const std::byte> payload, const LogPlace& place,
+                      const MadeOnGpu& made, Token token) override;
   void post_send_lent(LinkId link, const FrameHeader& header, std::span<const std::byte> payload, Token token) override;
   [[nodiscard]] bool lends(GroupId group, Rank peer, const std::byte* at) const override;
   void post_recv_in_place(LinkId link, const FrameHeader& expected, std::span<std::byte> payload, Token token) override;
@@ -78,7 +80,7 @@ class LinkTransport final : public Transport {
     FrameHeader header;
     std::span<const std::byte> payload;
     LogPlace place;    // known: it is told instead of the payload
-    MemoryPlace lent;  // likewise
+    MemoryPlace lent;  // likewise; or what is told beside `place`
     Token token = 0;
   };
   struct Incoming {

@@ -18,6 +18,26 @@
 
 namespace warren::worker {
 
+// What was made on a life's GPU, in memory there that peers may have mapped: it has a number among all that was made,
+// and stands until the memory is used again, which its owner says before (worker/device/device_shares.h).
+struct MadeOnGpu {
+  const std::byte* at = nullptr;  // null: it was not made there
+  std::uint64_t number = 0;
+};
+
+// The same of a peer's, as far as this life can read it.
+struct FinalOnGpu {
+  const std::byte* at = nullptr;  // at addresses of the GPU
+  std::uint64_t number = 0;
+  const std::uint64_t* first = nullptr;                          // the first number that stands, as its owner says
+  std::shared_ptr<const void> memory = nullptr, says = nullptr;  // keep both mapped
+  // After reading: what was read counts.
+  [[nodiscard]] bool stands() const {
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return std::atomic_ref(*const_cast<std::uint64_t*>(first)).load(std::memory_order_relaxed) <= number;
+  }
+};
+
 // A link to one peer for one group, valid until close_all(). Small and dense, so that it can index arrays.
 using LinkId = std::uint32_t;
 using Token = std::uint64_t;
@@ -33,6 +53,8 @@ struct View {
   std::uint64_t expected = 0;
   std::shared_ptr<const void> lent = nullptr;  // keeps it mapped, where it is lent
   bool on_gpu = false;                         // and only a GPU can read it
+  // Of what is in the sender's log: where it lies on its GPU, too. Null: nowhere.
+  std::shared_ptr<const FinalOnGpu> beside = nullptr;
   // False: the bytes are in the buffer that was posted.
   [[nodiscard]] bool in_place() const { return held != nullptr || there != nullptr; }
   [[nodiscard]] const std::byte* bytes() const { return held != nullptr ? *held : there; }
@@ -75,6 +97,13 @@ class Transport {
                                 const LogPlace& place, Token token) {
     (void)place;
     post_send(link, header, payload, token);
+  }
+
+  // As post_send_logged(), of what also lies on this life's GPU: a peer that can read it there is told that place, too.
+  virtual void post_send_made(LinkId link, const FrameHeader& header, std::span<const std::byte> payload,
+                              const LogPlace& place, const MadeOnGpu& made, Token token) {
+    (void)made;
+    post_send_logged(link, header, payload, place, token);
   }
 
   // As post_send(), of a payload that also stays untouched until the receiver has read it, in this epoch, which the

@@ -79,10 +79,13 @@ TEST_F(Shares, AreMadeOnceAndGivenInBlocks) {
     EXPECT_EQ(shares.take(kMiB + kMiB / 2), nullptr) << "what is left is a little less";
     EXPECT_GE(first.get(), made.memory.data() + 3 * kMiB + kMiB / 2) << "a quarter is for results";
     {
-      const auto result = shares.take_result(3 * kMiB);
+      std::uint64_t number = 7;
+      const auto result = shares.take_result(3 * kMiB, number);
       EXPECT_EQ(result.get(), made.memory.data());
-      EXPECT_EQ(shares.take_result(kMiB), nullptr);
-      EXPECT_NE(shares.take_result(kMiB / 2), nullptr);
+      EXPECT_EQ(number, 0u);
+      EXPECT_EQ(shares.take_result(kMiB, number), nullptr);
+      EXPECT_NE(shares.take_result(kMiB / 2, number), nullptr);
+      EXPECT_EQ(number, 3 * kMiB);
     }
     EXPECT_EQ(shares.take(UINT64_MAX), nullptr);
     const std::byte* const at = first.get();
@@ -93,6 +96,33 @@ TEST_F(Shares, AreMadeOnceAndGivenInBlocks) {
     EXPECT_EQ(shares.take(2 * kMiB), nullptr);
   }
   EXPECT_EQ(fake_gpu().controls.shared(), before_);
+}
+
+// Others see that before the GPU is given the memory again; what is still being made is not overtaken.
+TEST_F(Shares, ResultsStandUntilTheirPlaceIsUsedAgain) {
+  OneRank one(16 * kMiB);
+  DeviceShares& shares = one.staging.shares();
+  const auto made = one.make();
+  const auto* const says = reinterpret_cast<const MadeThere*>(made.page->bytes().data());
+  EXPECT_EQ(says->bytes, 4 * kMiB);
+  std::uint64_t number = 7;
+  EXPECT_EQ(shares.take_result(3 * kMiB, number).get(), made.memory.data());
+  EXPECT_EQ(number, 0u);
+  EXPECT_EQ(shares.take_result(kMiB, number).get(), made.memory.data() + 3 * kMiB);
+  EXPECT_EQ(number, 3 * kMiB);
+  EXPECT_EQ(says->first, 0u);
+  EXPECT_EQ(shares.take_result(3 * kMiB, number).get(), made.memory.data());
+  EXPECT_EQ(number, 4 * kMiB);
+  EXPECT_EQ(says->first, 3 * kMiB) << "the first is gone, the second stands";
+  // In one piece.
+  const auto held = shares.take_result(2 * kMiB, number);
+  EXPECT_EQ(held.get(), made.memory.data());
+  EXPECT_EQ(number, 8 * kMiB);
+  EXPECT_EQ(says->first, 6 * kMiB);
+  EXPECT_EQ(shares.take_result(3 * kMiB, number), nullptr);
+  EXPECT_EQ(says->first, 6 * kMiB);
+  EXPECT_NE(shares.take_result(2 * kMiB, number), nullptr);
+  EXPECT_EQ(shares.take_result(5 * kMiB, number), nullptr) << "more than there ever is";
 }
 
 TEST_F(Shares, AreNotMadeWhereNobodyWantsThem) {
@@ -258,6 +288,9 @@ TEST_F(Combines, OnTheGpuGiveTheBitsOfTheCpu) {
         ASSERT_TRUE(done);
         EXPECT_EQ(done->id, id);
         ASSERT_NE(done->made, nullptr);
+        std::vector<float> on_gpu(kCount - 1);
+        fake_gpu().controls.read(on_gpu.data(), done->on_gpu.at, kBytes - 4);
+        EXPECT_EQ(on_gpu, want) << "it stays there for others";
         EXPECT_EQ(std::memcmp(done->made, want.data(), kBytes - 4), 0);
       }
       EXPECT_FALSE(combines().take_done());
@@ -279,7 +312,8 @@ TEST_F(Combines, BringTheOthersToTheCpu) {
   for (const Case& c :
        {Case{ReduceOp::kSum, DataType::kF32, 0b01010, 0, false}, Case{ReduceOp::kSum, DataType::kI32, 0, 0, false},
         Case{ReduceOp::kSum, DataType::kF32, 0, 2, false}, Case{ReduceOp::kSum, DataType::kF32, 0, 0, true}}) {
-    const auto taken = c.full ? one_->staging.shares().take_result(16 * kMiB) : nullptr;
+    std::uint64_t number = 0;
+    const auto taken = c.full ? one_->staging.shares().take_result(16 * kMiB, number) : nullptr;
     ASSERT_EQ(taken != nullptr, c.full);
     const std::uint64_t kernels = fake_gpu().controls.calls("reduce");
     auto what = work(c.op, Bracketing::kChain, c.on_cpu, c.skip);
@@ -413,16 +447,29 @@ class LentStreams : public ::testing::TestWithParam<std::tuple<bool, bool>> {
     return {};
   }
   // The input as the engine has it.
-  [[nodiscard]] std::vector<std::byte> expected() const {
+  [[nodiscard]] std::vector<std::byte> expected() const { return as_engine(values_); }
+  [[nodiscard]] std::vector<std::byte> as_engine(const std::vector<float>& values) const {
     std::vector<std::byte> out(bytes_);
     if (!wire()) {
-      std::memcpy(out.data(), values_.data(), bytes_);
+      std::memcpy(out.data(), values.data(), bytes_);
     } else {
       Reducer::make(DataType::kBF16, ReduceOp::kSum, 1)
           .value()
-          .copy(out.data(), Form::kValue, values_.data(), Form::kPartial, kCount, false);
+          .copy(out.data(), Form::kValue, values.data(), Form::kPartial, kCount, false);
     }
     return out;
+  }
+  [[nodiscard]] std::vector<std::byte> result() const { return as_engine((in_place() ? in_ : out_).read()); }
+  // What a peer has made, which stands as long as first_ says so.
+  [[nodiscard]] std::shared_ptr<const FinalOnGpu> made_there(std::uint64_t number) {
+    return std::make_shared<const FinalOnGpu>(
+        FinalOnGpu{reinterpret_cast<const std::byte*>(there_.data()), number, &first_, keeper_, nullptr});
+  }
+  void lend_all() {
+    ASSERT_TRUE(stream().lend());
+    order();
+    begin();
+    ASSERT_TRUE(move().ok());
   }
   [[nodiscard]] std::vector<std::byte> in_block() {
     std::vector<std::byte> out(bytes_);
@@ -437,7 +484,94 @@ class LentStreams : public ::testing::TestWithParam<std::tuple<bool, bool>> {
   std::unique_ptr<Call> call_;
   std::uint64_t bytes_ = 0;
   std::size_t pieces_ = 0;
+  static constexpr std::uint64_t kAt = kMiB, kPiece = 300'000;
+  const std::vector<float> sums_ = std::vector<float>(kPiece, 1.5f);
+  const DeviceArray<float> there_{sums_};
+  std::uint64_t first_ = 5;
+  const std::shared_ptr<int> keeper_ = std::make_shared<int>();
 };
+
+// Past pinned memory; what did not stand until it had come, comes by way of that.
+TEST_P(LentStreams, FinalsComeFromAPeersGpu) {
+  lend_all();
+  std::vector<std::byte> peers(kPiece);
+  fake_gpu().controls.read(peers.data(), there_.data(), kPiece);
+  const std::uint64_t copies = fake_gpu().controls.calls("to_device");
+  ASSERT_TRUE(stream().bring({kAt, kPiece}, made_there(5), 11));
+  EXPECT_TRUE(stream().moves());
+  EXPECT_FALSE(stream().take_brought());
+  ASSERT_TRUE(move().ok());
+  auto brought = stream().take_brought();
+  ASSERT_TRUE(brought);
+  EXPECT_EQ(brought->number, 11u);
+  EXPECT_TRUE(brought->stood);
+  EXPECT_FALSE(stream().take_brought());
+  EXPECT_EQ(fake_gpu().controls.calls("to_device"), copies);
+  EXPECT_EQ(std::memcmp(result().data() + kAt, peers.data(), kPiece), 0);
+  // While it came its owner has used the memory again.
+  first_ = 6;
+  ASSERT_TRUE(stream().bring({kAt + kPiece, kPiece}, made_there(5), 12));
+  ASSERT_TRUE(move().ok());
+  brought = stream().take_brought();
+  ASSERT_TRUE(brought);
+  EXPECT_EQ(brought->number, 12u);
+  EXPECT_FALSE(brought->stood);
+  EXPECT_EQ(keeper_.use_count(), 1) << "nothing is kept";
+  std::memset(call_->spec.output, 0x40, bytes_);
+  stream().landed({kAt + kPiece, kPiece});
+  ASSERT_TRUE(move().ok());
+  const std::vector<std::byte> sum(bytes_, std::byte{0x40});
+  EXPECT_EQ(std::memcmp(result().data() + kAt + kPiece, sum.data(), kPiece), 0);
+  // The rest, and not what has come.
+  stream().conclude();
+  ASSERT_TRUE(move().ok());
+  const auto all = result();
+  EXPECT_EQ(std::memcmp(all.data() + kAt, peers.data(), kPiece), 0);
+  EXPECT_EQ(std::memcmp(all.data(), sum.data(), kAt), 0);
+  EXPECT_EQ(std::memcmp(all.data() + kAt + kPiece, sum.data(), bytes_ - kAt - kPiece), 0);
+}
+
+// An interrupt: nobody hears of it, and what a later attempt has made comes after what is still under way.
+TEST_P(LentStreams, NothingOvertakesWhatComesFromAPeersGpu) {
+  lend_all();
+  const auto input = expected();
+  fake_gpu().controls.arm(wire() ? "stream.convert" : "stream.copy", 0, FakeFault::kHang);
+  ASSERT_TRUE(stream().bring({kAt, kPiece}, made_there(5), 11));
+  ASSERT_TRUE(stream().bring({0, 8}, made_there(5), 12));
+  ASSERT_TRUE(stream().move().ok());
+  ASSERT_TRUE(stream().bring({16, 8}, made_there(5), 13));
+  const char* const what = wire() ? "convert" : "copy";
+  const std::uint64_t begun = fake_gpu().controls.calls(what);
+  stream().bring_home();
+  while (!stream().all_arrived()) ASSERT_TRUE(stream().move().ok());
+  EXPECT_EQ(std::memcmp(call_->spec.input, input.data(), bytes_), 0) << "the input is whole";
+  EXPECT_EQ(fake_gpu().controls.calls(what), begun) << "nobody waits for it";
+  std::memset(call_->spec.output, 0x33, bytes_);
+  const std::uint64_t copies = fake_gpu().controls.calls("to_device");
+  stream().landed({kAt, kPiece});
+  for (int i = 0; i < 20; i++) {
+    ASSERT_TRUE(stream().move().ok());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(fake_gpu().controls.calls("to_device"), copies) << "not before that has come";
+  first_ = 6;
+  fake_gpu().controls.release();
+  stream().conclude();
+  ASSERT_TRUE(move().ok());
+  EXPECT_EQ(result(), std::vector<std::byte>(bytes_, std::byte{0x33}));
+}
+
+// What has come so has left the input in pinned memory, or in the block, as it was: a later attempt may want it.
+TEST_P(LentStreams, AnInterruptBringsAllOfTheInputHomeThatPinnedMemoryHasNoFinalOf) {
+  lend_all();
+  const auto input = expected();
+  ASSERT_TRUE(stream().bring({kAt, kPiece}, made_there(5), 11));
+  ASSERT_TRUE(move().ok());
+  stream().bring_home();
+  ASSERT_TRUE(move().ok());
+  EXPECT_TRUE(stream().all_arrived());
+  EXPECT_EQ(std::memcmp(call_->spec.input, input.data(), bytes_), 0);
+}
 
 TEST_P(LentStreams, TheInputStaysOnTheGpu) {
   const std::byte* const own = one_->staging.shares().own_on(0);

@@ -164,6 +164,12 @@ WARREN_API warren_code warren_contributors(warren_comm* comm, int32_t* ranks, si
 /* Rounds and bytes of payload sent since the communicator's job was joined. */
 WARREN_API uint64_t warren_rounds_finished(const warren_comm* comm);
 WARREN_API uint64_t warren_bytes_sent(const warren_comm* comm);
+/* What ranks of this host do for each other on their GPUs (docs/gpu.md), in this life: how many read this one's memory
+ * at present, each of which has made a large allreduce on its GPU; inputs of this rank that were left there for them;
+ * and pieces of results that came from another rank's GPU instead of by way of the CPU. */
+WARREN_API uint64_t warren_gpu_readers(const warren_comm* comm);
+WARREN_API uint64_t warren_inputs_lent(const warren_comm* comm);
+WARREN_API uint64_t warren_finals_from_gpus(const warren_comm* comm);
 
 /* Collective. Ranks with the same color make a new communicator, ordered by (key, rank); color -1: none (*out = NULL).
  */
