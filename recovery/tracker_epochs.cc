@@ -759,7 +759,7 @@ void TrackerMachine::finish(TimeMs now, Effects& effects) {
   spares_.clear();
   spares_by_incarnation_.clear();
   calls_.clear();
-  dismiss_servers(false, Code::kFinished, "the job is finished", effects);
+  dismiss_servers(Code::kFinished, "the job is finished", effects);
   members_.clear();
   absent_ = 0;
   rank_by_incarnation_.clear();

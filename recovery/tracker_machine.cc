@@ -177,7 +177,8 @@ void TrackerMachine::restore(const wire::JobRecord& record, TimeMs now) {
                      record.committed_timeline() == plan_.committed_timeline();
   for (const wire::Member& m : plan_.servers()) {
     if (!serve) break;
-    servers_[Incarnation(m.incarnation())] = {m, {}, {}, now, now + timeout_ms(), false};
+    // It may have gone beyond the next commit; what it has told is not in the journal.
+    servers_[Incarnation(m.incarnation())] = {m, {}, {}, next_version(), now, now + timeout_ms(), false};
   }
   for (const std::uint64_t life : record.retired()) retire(Incarnation(life));
 }
@@ -528,7 +529,7 @@ void TrackerMachine::resize(Incarnation who, const wire::Join& join, TimeMs now,
   end_calls();
   leaves_.reset();
   excluded_.clear();
-  dismiss_servers(false, Code::kClosed, "the job goes on from its newest checkpoint, with another number of workers",
+  dismiss_servers(Code::kClosed, "the job goes on from its newest checkpoint, with another number of workers",
                   effects);
   const std::string was = std::to_string(plan_.members_size());
   settings_ = copy_of(join.settings());

@@ -293,6 +293,8 @@ class TrackerMachine {
     // What it has said: counts for the first plan that names it. In flight is what it will not serve.
     wire::Logged logged;
     google::protobuf::RepeatedPtrField<wire::Setup> setups;
+    // The newest version of which it may hold rounds that no rank has: it is needed until a newer one is committed.
+    Version newest;
     TimeMs heard, until;
     bool aware = false;  // of the first plan that names it: it knows what it may serve
   };
@@ -502,7 +504,10 @@ class TrackerMachine {
   // A plan is made: those that have not heard of the first one that named them do not know what they may serve.
   void drop_unaware_servers(Effects& effects);
   // All, or those that plan_ names.
-  void dismiss_servers(bool named, Code code, const std::string& why, Effects& effects);
+  void dismiss_servers(Code code, const std::string& why, Effects& effects);
+  // Those that have nothing of what comes after what is committed.
+  void dismiss_unneeded_servers(Effects& effects);
+  void dismiss_server(Incarnation server, Code code, const std::string& why, Effects& effects);
   void forget_what_leavers_say();  // it is undone
 
   void take_held(Waiting& w, const wire::Join& join, Effects& effects);

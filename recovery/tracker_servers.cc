@@ -44,6 +44,8 @@ void TrackerMachine::take_server(std::size_t rank, const wire::Leave& l, TimeMs 
   s.member.clear_local_size();
   s.logged = l.logged();
   s.setups = l.setups();
+  s.newest = kPreamble;
+  for (const wire::Position& p : l.logged().positions()) s.newest = std::max(s.newest, Version(p.version()));
   s.heard = now;
   s.until = now + static_cast<std::int64_t>(l.serves_ms());
   log(Severity::kInfo, "rank_serves",
@@ -149,20 +151,34 @@ void TrackerMachine::drop_unaware_servers(Effects& effects) {
   }
 }
 
-void TrackerMachine::dismiss_servers(bool named, Code code, const std::string& why, Effects& effects) {
-  for (auto it = servers_.begin(); it != servers_.end();) {
-    const auto& [life, server] = *it;
-    if (named && !is_named(life)) {
-      ++it;
-      continue;
+void TrackerMachine::dismiss_server(Incarnation server, Code code, const std::string& why, Effects& effects) {
+  const wire::Member member = std::move(servers_.at(server).member);
+  servers_.erase(server);
+  count(Transition::server_dismissed);
+  log(Severity::kInfo, "server_gone",
+      "worker " + member.worker_id() + " need not serve what host " + member.host_id() + " has logged any more: " + why,
+      effects, {{"worker", member.worker_id()}});
+  send_refused(server, code, why, effects);
+}
+
+void TrackerMachine::dismiss_servers(Code code, const std::string& why, Effects& effects) {
+  while (!servers_.empty()) dismiss_server(servers_.begin()->first, code, why, effects);
+}
+
+// One that no plan names has left since the checkpoint was taken, or may have. One that had gone beyond it may hold
+// what only a rank that is lost had completed besides.
+void TrackerMachine::dismiss_unneeded_servers(Effects& effects) {
+  std::vector<Incarnation> unneeded;
+  for (const auto& [life, server] : servers_) {
+    if (!is_named(life)) continue;
+    if (server.newest < *committed_) {
+      unneeded.push_back(life);
+    } else {
+      count(Transition::server_beyond_commit);
     }
-    count(Transition::server_dismissed);
-    log(Severity::kInfo, "server_gone",
-        "worker " + server.member.worker_id() + " need not serve what host " + server.member.host_id() +
-            " has logged any more: " + why,
-        effects, {{"worker", server.member.worker_id()}});
-    send_refused(life, code, why, effects);
-    it = servers_.erase(it);
+  }
+  for (const Incarnation life : unneeded) {
+    dismiss_server(life, Code::kClosed, program_version() + " is committed, and nothing older is needed", effects);
   }
 }
 
@@ -171,6 +187,7 @@ void TrackerMachine::forget_what_leavers_say() {
   for (auto& [life, server] : servers_) {
     server.logged.Clear();
     server.setups.Clear();
+    server.newest = kPreamble;
   }
   for (const wire::Leave& l : farewells_) position_bytes_ -= l.ByteSizeLong();
   farewells_.clear();

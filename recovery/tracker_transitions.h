@@ -163,6 +163,7 @@ namespace warren {
   X(server_silent)                    \
   X(server_unneeded)                  \
   X(server_unaware)                   \
+  X(server_beyond_commit)             \
   X(server_dismissed)
 
 enum class TrackerMachine::Transition : std::uint8_t {

@@ -307,7 +307,7 @@ void TrackerMachine::commit(TimeMs now, Effects& effects) {
   for (const auto& [life, rank] : rank_by_incarnation_) {
     if (!absent(rank)) send_committed(life, effects);
   }
-  dismiss_servers(true, Code::kClosed, program_version() + " is committed, and nothing older is needed", effects);
+  dismiss_unneeded_servers(effects);
   take_in(now, effects);
 }
 
@@ -329,7 +329,7 @@ void TrackerMachine::learn_commit(Version version, Timeline timeline, Effects& e
           " is committed, as a member knows; the journal did not hold it",
       effects, {{"version", std::to_string(committed_->value)}});
   // Those that have left since it was made may have begun what comes after it.
-  dismiss_servers(true, Code::kClosed, program_version() + " is committed, and nothing older is needed", effects);
+  dismiss_unneeded_servers(effects);
 }
 
 void TrackerMachine::send_committed(Incarnation who, Effects& effects) const {

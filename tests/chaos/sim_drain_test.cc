@@ -26,6 +26,17 @@ TEST(Drain, AnotherMachineMayBeLostWhileOneThatIsTakenAwayServes) {
   EXPECT_GT(told, seeds(300));
 }
 
+// The checkpoint that it has left behind is committed, and with its going a result of the version after that would be
+// lost: the tracker dismissed it then.
+TEST(Drain, WhoHadGoneBeyondACommitServesUntilTheNext) {
+  for (const std::uint64_t seed : std::vector<std::uint64_t>{100158, 100215, 100537, 100702, 100779}) {
+    const SimOutcome outcome = simulate(noticed(seed));
+    EXPECT_EQ(outcome.verdict, "") << "seed " << seed << ": " << outcome.setting;
+    EXPECT_EQ(outcome.rollbacks, 0u) << "seed " << seed << ": " << outcome.setting;
+    EXPECT_GT(tracker(outcome, "server_beyond_commit"), 0u) << "seed " << seed;
+  }
+}
+
 // A rank has returned a result and is lost with its machine; of its copies one is with a rank that was in that round,
 // and is taken away in the same moment. It is not computed again.
 TEST(Drain, WhoIsTakenAwayInTheMiddleOfARoundThatAnotherHadCompletedServesIt) {

@@ -83,6 +83,22 @@ TEST(TrackerServers, WhatWhoServesHasDoneStaysDoneAndItGoesWithTheNextCommit) {
   EXPECT_TRUE(has(t.serves(10, 2, 40'000), "10 <- Refused 7")) << "it did not hear";
 }
 
+// Rounds of the committed version, which came after its checkpoint, are in no checkpoint yet.
+TEST(TrackerServers, WhoHadGoneBeyondACommitServesUntilTheNext) {
+  Job t;
+  (void)t.serves(10, 1, 60'000, {position(2, 1)});
+  (void)t.report(11, 2, 1, {position(1, 3, true)}), (void)t.report(12, 2, 1, {position(1, 3, true)});
+  EXPECT_TRUE(has(t.joins(0, 20, "d"), " served by 10\n"));
+  (void)t.vote(11, 2), (void)t.vote(12, 2);
+  const std::string committed = t.vote(20, 2);
+  EXPECT_TRUE(has(committed, "log committed: version 1 ")) << committed;
+  EXPECT_FALSE(has(committed, "10 <- Refused")) << committed;
+  EXPECT_TRUE(t.machine().counts_on(Incarnation(10)));
+  (void)t.vote(11, 3), (void)t.vote(12, 3);
+  EXPECT_TRUE(has(t.vote(20, 3), "10 <- Refused 7: version 2 is committed, and nothing older is needed\ndrop 10\n"));
+  EXPECT_FALSE(t.machine().counts_on(Incarnation(10)));
+}
+
 TEST(TrackerServers, ItsDomainIsLostOnceItHasGoneWithoutACommit) {
   Job over;
   replaced(over);
