@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""report.py RESULTS.json PAGE.md: writes the tables of a run of bench/run.py into the page, between its markers, and its plot
-into PAGE.svg."""
+"""report.py RESULTS.json [LATER.json ...] PAGE.md: writes the tables of a run of bench/run.py into the page, between its
+markers, and its plot into PAGE.svg. Tables that a later run has too are taken from that."""
 
 import dataclasses
+import functools
 import json
 import pathlib
 import shlex
@@ -263,6 +264,28 @@ def load_warning(machine: dict) -> list[str]:
             "machine prove little.**", ""]
 
 
+def with_later(results: dict, later: dict) -> dict:
+    """One run, where another that was made later has not measured the same number of ranks in the same place."""
+    measured = dict.fromkeys((cell["place"], cell["ranks"]) for cell in later["cells"])
+    titles = tuple(f"{place}, {ranks} ranks: " for place, ranks in measured)
+    kept = [cell for cell in results["cells"] if (cell["place"], cell["ranks"]) not in measured]
+    commands = {name: line for name, line in results["commands"].items() if not name.startswith(titles)}
+    return results | {"cells": kept + later["cells"], "commands": commands | later["commands"],
+                      "failures": results["failures"] + later["failures"],
+                      "later": [*results.get("later", []), {"machine": later["machine"], "measured": list(measured)}]}
+
+
+def later_lines(results: dict) -> list[str]:
+    lines = []
+    for run in results.get("later", []):
+        machine = run["machine"]
+        measured = "; ".join(f"{place}, {ranks} ranks" for place, ranks in run["measured"])
+        lines += [f"Of {machine['date']}, commit {machine['commit']}, {machine['cpu']}, load before the run {machine['load_before']:.1f}: "
+                  f"{measured}.", ""]
+        lines += load_warning(machine)
+    return lines
+
+
 def tables(results: dict, plot_file: str = "") -> str:
     """`plot_file`: where the plot lies, seen from the page; empty: there is none."""
     machine = results["machine"]
@@ -276,7 +299,7 @@ def tables(results: dict, plot_file: str = "") -> str:
              "over 1.25 times the usual time was made again, up to 25 s in each program's turn: "
              f"{sum(cell['bad'] for cell in results['cells']):,} of {sum(cell['samples'] for cell in results['cells']):,} that count "
              "are of such moments.", ""]
-    lines += load_warning(machine)
+    lines += load_warning(machine) + later_lines(results)
     if "without_rabit" in results:
         lines += [f"No rabit ({results['without_rabit']}): nothing here is compared with a peer that survives failures. "
                   f"{ORIENTATION}", ""]
@@ -335,6 +358,7 @@ def write_page(page: pathlib.Path, results: dict) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
+    if len(sys.argv) < 3:
         sys.exit(__doc__)
-    write_page(pathlib.Path(sys.argv[2]), json.loads(pathlib.Path(sys.argv[1]).read_text()))
+    runs = [json.loads(pathlib.Path(name).read_text()) for name in sys.argv[1:-1]]
+    write_page(pathlib.Path(sys.argv[-1]), functools.reduce(with_later, runs))

@@ -46,6 +46,20 @@ class Report(unittest.TestCase):
         self.assertIn("| one host: Warren ÷ best peer | 2 | 64 KiB | 0.60 | ≤ 0.55 | 1.00, 2.00 | **missed** |", text)
         self.assertIn("| one host: Warren ÷ best peer | 2 | 1 KiB | 1.11 | ≤ 1 | 1.25, 1.50 | within the spread |", text)
 
+    def test_a_later_run_takes_the_place_of_its_tables_alone(self):
+        later = results() | {"cells": cells(HOST, 1024, {"warren": (5,), "warren again": (5,), "openmpi": (10,)}),
+                             "commands": {"one host, 2 ranks: openmpi": ["mpirun"]}}
+        later["machine"] |= {"commit": "def", "load_before": 3.0}
+        first = results(*cells(HOST, 1024, {"warren": (7,), "openmpi": (8,)}, 4))
+        text = report.tables(report.with_later(first, later))
+        self.assertIn("| Warren ÷ best peer | **0.50** (≤ 1) |", text)
+        self.assertIn("| warren | 7.0 (7.0–7.0) |", text)
+        self.assertNotIn("gloo", text)
+        self.assertNotIn("meeting", text)  # of the command that was replaced
+        self.assertIn("2026-01-01, commit abc", text)
+        self.assertIn("Of 2026-01-01, commit def, c, load before the run 3.0: one host, 2 ranks.", text)
+        self.assertIn("**The machine was not idle", text)
+
     def test_more_ranks_than_cores_are_told_apart(self):
         times = {"warren": (50,), "warren again": (50,), "openmpi": (100,)}
         text = report.tables(results() | {"cells": cells(HOST, 1024, times, 2) + cells(HOST, 1024, times, 4)})
