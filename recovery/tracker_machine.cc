@@ -529,8 +529,7 @@ void TrackerMachine::resize(Incarnation who, const wire::Join& join, TimeMs now,
   end_calls();
   leaves_.reset();
   excluded_.clear();
-  dismiss_servers(Code::kClosed, "the job goes on from its newest checkpoint, with another number of workers",
-                  effects);
+  dismiss_servers(Code::kClosed, "the job goes on from its newest checkpoint, with another number of workers", effects);
   const std::string was = std::to_string(plan_.members_size());
   settings_ = copy_of(join.settings());
   settings_from_ = worker_on_host(join.worker_id(), join.host_id());
