@@ -50,7 +50,7 @@ void TrackerMachine::take_server(std::size_t rank, const wire::Leave& l, TimeMs 
   s.until = now + static_cast<std::int64_t>(l.serves_ms());
   log(Severity::kInfo, "rank_serves",
       name(rank) + " leaves, and serves what its host has logged for " + std::to_string(l.serves_ms()) +
-          " ms at most: until a version is committed",
+          " ms at most: until a version newer than that is committed",
       effects, {{"rank", std::to_string(rank)}});
   arm(std::min(s.until, now + timeout_ms()));
 }

@@ -73,7 +73,7 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
   }
   for (const auto& [life, server] : servers_) {
     v.waits.push_back("worker " + server.member.worker_id() + " has left, and serves what host " +
-                      server.member.host_id() + " has logged: until a version is committed, for " +
+                      server.member.host_id() + " has logged: until a version newer than that is committed, for " +
                       seconds_text(server.until - now) + " at most");
   }
   const auto from = goes_on_from();

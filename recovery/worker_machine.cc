@@ -1096,7 +1096,7 @@ void WorkerMachine::begin_to_serve(TimeMs now, std::vector<WorkerEffect>& effect
   const std::int64_t left_ms = std::max<std::int64_t>(1, drain_->by - now);
   log(Severity::kInfo, "serving",
       "this worker has left job " + options_.job + ", and serves what its host has logged for " + seconds(left_ms) +
-          " at most: until a version is committed",
+          " at most: until a version newer than that is committed",
       effects);
   send_serves(static_cast<std::uint64_t>(left_ms), effects);
 }

@@ -250,6 +250,8 @@ TEST_F(Loans, FinalsThatAreGoneWhenTheyAreReadComeFromTheLog) {
         late = std::thread([hangs] {
           while (fake_gpu().controls.calls("stream.copy") <= hangs)
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          // For owners to come round. Some of these hangs hold up an input, and then nobody does: no event says when to
+          // end.
           std::this_thread::sleep_for(std::chrono::milliseconds(300));
           fake_gpu().controls.release();
         });

@@ -48,7 +48,7 @@ void replaced(Job& t) {
   const std::string text = t.serves(10, 1, 60'000, {position(1, 3)}, {setup(0, 7, true)});
   ASSERT_TRUE(has(text,
                   "log rank_serves: rank 0 (worker w0 on host a) leaves, and serves what its host has logged for 60000 "
-                  "ms at most: until a version is committed\n"))
+                  "ms at most: until a version newer than that is committed\n"))
       << text;
   ASSERT_TRUE(has(text, "11 <- Pause epoch 2 code 5 lost 0: rank 0 (worker w0 on host a) was preempted (SIGTERM)"));
   ASSERT_TRUE(has(text, "10 <- HeartbeatReply 1\n"));
@@ -67,7 +67,8 @@ TEST(TrackerServers, WhatWhoServesHasDoneStaysDoneAndItGoesWithTheNextCommit) {
   EXPECT_EQ(t.left(), Names()) << "its domain is not lost";
   EXPECT_TRUE(t.machine().counts_on(Incarnation(10)));
   EXPECT_EQ(t.machine().view(TimeMs{t.now()}).waits,
-            Names{"worker w0 has left, and serves what host a has logged: until a version is committed, for 60.0 s at "
+            Names{"worker w0 has left, and serves what host a has logged: until a version newer than that is "
+                  "committed, for 60.0 s at "
                   "most"});
   EXPECT_TRUE(has(t.serves(10, 1, 50'000, {position(1, 3)}), "10 <- Plan epoch 2")) << "it has not got it";
   EXPECT_EQ(t.serves(10, 2, 50'000, {position(1, 3)}), "10 <- HeartbeatReply 1\n");

@@ -538,10 +538,13 @@ class Communicator {
   }
   // Rounds finished and bytes of payload sent since the job was joined.
   [[nodiscard]] std::uint64_t rounds_finished() const { return warren_rounds_finished(get()); }
+  [[nodiscard]] std::uint64_t bytes_sent() const { return warren_bytes_sent(get()); }
+  // What ranks of this host do for each other on their GPUs, in this life: how many read this one's memory at present,
+  // each of which has made a large allreduce on its GPU; inputs that were left there for them; and pieces of results
+  // that came from another rank's GPU instead of by way of the CPU.
   [[nodiscard]] std::uint64_t gpu_readers() const { return warren_gpu_readers(get()); }
   [[nodiscard]] std::uint64_t inputs_lent() const { return warren_inputs_lent(get()); }
   [[nodiscard]] std::uint64_t finals_from_gpus() const { return warren_finals_from_gpus(get()); }
-  [[nodiscard]] std::uint64_t bytes_sent() const { return warren_bytes_sent(get()); }
 
   // ---- checkpoints: what a life starts from (c_api.h says how programs are written that survive) -----------------
 
