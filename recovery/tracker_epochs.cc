@@ -225,6 +225,7 @@ void TrackerMachine::send_finished(Incarnation who, Effects& effects) const {
 
 void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
   if (settings_.world_size() == 0 || rebuilding_) return;
+  if (lose_if_too_few_have_loaded(now, effects)) return;
   const bool whole = waiting_.size() >= settings_.world_size();
   if (!whole) {
     const auto from = goes_on_from();

@@ -1,6 +1,7 @@
 // A job that cannot go on, because what it would go on from is lost; and one that nobody needs any more
 // (docs/decisions/0022-a-job-that-is-lost.md).
 #include <algorithm>
+#include <utility>
 
 #include "recovery/tracker_machine.h"
 #include "recovery/tracker_transitions.h"
@@ -9,6 +10,10 @@ namespace warren {
 
 namespace {
 constexpr std::size_t kNamesInText = 8;
+
+std::string worker_on_host(const wire::Join& join) {
+  return "worker " + join.worker_id() + " on host " + join.host_id();
+}
 }  // namespace
 
 // All hosts of the plan have answered that they do not hold it.
@@ -27,10 +32,35 @@ void TrackerMachine::on_checkpoint_lost(std::size_t rank, const wire::LogGap& g,
   if (!shrinks() || !others_have) return lose_job(what, now, effects);
   // Those who need not load it go on without this rank, whose next life comes in with the next checkpoint.
   count(Transition::newcomer_cannot_load);
+  out_of_reach_of_all_ = OutOfReach{*committed_, committed_timeline_, {}, what};
+  for (const wire::Member& m : plan_.members()) {
+    if (!m.absent()) out_of_reach_of_all_->hosts.insert(m.host_id());
+  }
+  for (const wire::Member& m : plan_.servers()) out_of_reach_of_all_->hosts.insert(m.host_id());
   const Incarnation life(plan_.members(static_cast<int>(rank)).incarnation());
   lose(rank);
   interrupt(Code::kPeerLost, what, {static_cast<std::uint32_t>(rank)}, now, effects);
   refuse(life, Code::kUnavailable, what + "; the job goes on without this worker", effects, true);
+}
+
+bool TrackerMachine::comes_in_vain() const {
+  return out_of_reach_of_all_ && committed_ == out_of_reach_of_all_->version &&
+         committed_timeline_ == out_of_reach_of_all_->timeline;
+}
+
+void TrackerMachine::look_for_what_is_out_of_reach(const Waiting& w) {
+  if (!out_of_reach_of_all_ || w.report || !holds(w)) return;
+  if (!out_of_reach_of_all_->hosts.contains(w.member.host_id())) out_of_reach_of_all_.reset();
+}
+
+bool TrackerMachine::lose_if_too_few_have_loaded(TimeMs now, Effects& effects) {
+  if (!shrinks() || !comes_in_vain() || !has_places() || !interrupt_.resume() || survivors_ == 0) return false;
+  if (loaded_survivors() >= settings_.min_workers()) return false;
+  lose_job(out_of_reach_of_all_->why + ", and " + std::to_string(loaded_survivors()) +
+               " that need not load it are fewer than the " + std::to_string(settings_.min_workers()) +
+               " with which the job may go on",
+           now, effects);
+  return true;
 }
 
 void TrackerMachine::lose_job(const std::string& what, TimeMs now, Effects& effects) {
@@ -50,6 +80,7 @@ bool TrackerMachine::refuse_lost(Incarnation who, const wire::Join& join, TimeMs
   if (!lost()) return false;
   const bool brings = (join.has_held() && join.held().run() == plan_.run()) ||
                       (join.has_logged() && join.logged().run() == plan_.run());
+  if (!brings && !join.spare() && may_hope(who, join, now, effects)) return true;
   if (!brings) {
     count(Transition::join_refused_lost);
     refuse(who, Code::kUnavailable, interrupt_.reason(), effects);
@@ -63,15 +94,39 @@ bool TrackerMachine::refuse_lost(Incarnation who, const wire::Join& join, TimeMs
   }
   count(Transition::lost_job_taken_up);
   // As if all had died, and nobody had looked for it yet.
+  hopes_until_.clear();
   interrupt_.set_ends_job(false);
   interrupt_.set_resume(true);
   since_ = now;
   persist(effects);
   log(Severity::kInfo, "lost_job_taken_up",
-      "worker " + join.worker_id() + " on host " + join.host_id() + " holds something of job " + options_.job +
+      worker_on_host(join) + " holds something of job " + options_.job +
           ", which was given up: its workers gather again",
       effects, {{"worker", join.worker_id()}});
   return false;
+}
+
+// Workers come one by one, and the first need not be the one whose host has kept something. Who asks again before the
+// time is up, as it does every quarter of that time, is told the verdict then.
+bool TrackerMachine::may_hope(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects) {
+  std::erase_if(hopes_until_, [&](const auto& h) { return now >= h.second + timeout_ms(); });
+  const bool known = hopes_until_.contains(who);
+  if (!known && hopes_until_.size() >= 2 * members_.size()) return false;
+  const TimeMs until = hopes_until_.try_emplace(who, now + timeout_ms()).first->second;
+  if (now >= until) {
+    hopes_until_.erase(who);
+    return false;
+  }
+  count(Transition::lost_job_waits);
+  if (!known) {
+    log(Severity::kInfo, "lost_job_waits",
+        worker_on_host(join) + " has come to job " + options_.job + ", which is lost; it is refused in " +
+            seconds_text(timeout_ms()) +
+            " unless another comes whose host has kept something of the job: " + interrupt_.reason(),
+        effects, {{"worker", join.worker_id()}});
+  }
+  tell_heard(who, effects);
+  return true;
 }
 
 Status TrackerMachine::may_forget(TimeMs now) const {
@@ -115,6 +170,7 @@ void TrackerMachine::forget(const std::string& why, Effects& effects) {
   for (const auto& [life, worker] : waiting_by_incarnation_) tell(life);
   for (const auto& [life, worker] : spares_by_incarnation_) tell(life);
   for (const auto& [life, server] : servers_) tell(life);
+  for (const auto& [life, until] : hopes_until_) tell(life);
   if (!rebuilding_) return;
   for (const auto& [life, answer] : rebuilding_->strangers) tell(life);
 }

@@ -662,6 +662,7 @@ void TrackerMachine::join_gathering(Incarnation who, const wire::Join& join, Tim
   if (join.has_traits()) *w.member.mutable_traits() = join.traits();
   take_held(w, join, effects);
   take_logged(w, join);
+  look_for_what_is_out_of_reach(w);
   w.attempt = join.attempt();
   w.arrival = ++arrivals_;
   w.heard = arrived_ = now;

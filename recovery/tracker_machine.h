@@ -338,6 +338,13 @@ class TrackerMachine {
   [[nodiscard]] bool lost() const { return interrupt_.ends_job(); }
   // Whether this join was answered: the job is lost, and it brings nothing that might change that.
   bool refuse_lost(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
+  // Likewise: for a round timeout another may come that does.
+  bool may_hope(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
+  // Where the job may shrink: what is committed cannot be loaded from the hosts that have been asked.
+  [[nodiscard]] bool comes_in_vain() const;
+  void look_for_what_is_out_of_reach(const Waiting& w);
+  // Whether so: those that need not load it are too few.
+  bool lose_if_too_few_have_loaded(TimeMs now, Effects& effects);
 
   [[nodiscard]] bool knows_nothing() const;  // of any job
   // Whether `who` seems to be a member of a job that the journal does not hold.
@@ -689,6 +696,15 @@ class TrackerMachine {
   std::array<std::uint64_t, kBlames> verdicts_ever_{};
   std::optional<Leaves> leaves_;  // one at a time
   TimeMs no_replacement_before_;
+  // A checkpoint that a newcomer could not load, and which hosts do not have it.
+  struct OutOfReach {
+    Version version;
+    Timeline timeline;
+    std::set<std::string> hosts;
+    std::string why;
+  };
+  std::optional<OutOfReach> out_of_reach_of_all_;
+  std::map<Incarnation, TimeMs> hopes_until_;     // who has come to a job that is lost
   std::map<std::string, TimeMs> excluded_;        // workers without which the job goes on, until when at least
   std::map<std::size_t, std::string> obstacles_;  // by rank: why it is not replaced, as was said
   std::set<RankPair> rewired_;                    // links that change with the next plan

@@ -60,7 +60,7 @@ std::optional<TimeMs> TrackerMachine::goes_on_from() const {
   if (interrupt_.resume() && survivors_ != 0) {
     // Those who are lost may hold what others have to load.
     const bool loads = committed_ && waiting_.size() != loaded_survivors();
-    if (loads && !all_back && !spares_in_reach(hosts_there())) return std::nullopt;
+    if (loads && !all_back && !comes_in_vain() && !spares_in_reach(hosts_there())) return std::nullopt;
     // Where it has ended for those that come, nobody else is waited for.
     const bool lost = std::ranges::any_of(
         free_places_, [this](std::size_t place) { return !absent(place) && !leaves_for_good(place); });
@@ -87,7 +87,8 @@ bool TrackerMachine::goes_on_alone() const {
 }
 
 bool TrackerMachine::send_back_newcomers(Effects& effects) {
-  if (!goes_on_alone() || loaded_survivors() == waiting_.size() || spares_in_reach(hosts_there())) return false;
+  if (!goes_on_alone() || loaded_survivors() == waiting_.size()) return false;
+  if (!comes_in_vain() && spares_in_reach(hosts_there())) return false;
   count(Transition::newcomers_sent_back);
   out_of_reach_ = true;
   std::vector<std::string> newcomers;

@@ -234,7 +234,7 @@ void TrackerMachine::call_spares(TimeMs now, Effects& effects) {
     // Their own places are free now, and they are called for them.
     return call_owners(now, effects);
   }
-  out_of_reach_ = !in_reach();
+  out_of_reach_ = !in_reach() || (comes_in_vain() && goes_on_alone());
   if (out_of_reach_) return count(Transition::spares_out_of_reach);
   for (std::size_t i = 0; i < places.size(); ++i) {
     if (chosen[i]) call_spare(workers[*chosen[i]], ranks[i], now, effects);
@@ -263,7 +263,8 @@ void TrackerMachine::call_owners(TimeMs now, Effects& effects) {
   for (const auto& [worker, spare] : spares_) {
     const auto place = place_of(worker);
     if (!place || !free_places_.contains(*place) || (spare.call && spare.call->place == *place)) continue;
-    if (found_nothing_.contains(spare.host_id) && goes_on_alone()) continue;  // it was sent back, or passed over
+    // It was sent back, or passed over; or would be.
+    if ((found_nothing_.contains(spare.host_id) || comes_in_vain()) && goes_on_alone()) continue;
     if (given_away(*place, now)) {
       count(Transition::replaced_waits);
       continue;

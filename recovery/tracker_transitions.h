@@ -82,6 +82,7 @@ namespace warren {
   X(job_lost)                         \
   X(join_refused_lost)                \
   X(lost_job_taken_up)                \
+  X(lost_job_waits)                   \
   X(other_checkpoint_lost)            \
   X(newcomer_cannot_load)             \
   X(load_answered)                    \

@@ -112,17 +112,18 @@ class File {
     }
     return true;
   }
-  // False: the file ends before, or an error.
-  bool read_all(void* bytes, std::size_t size) {
+  // kCorrupt: the file ends before. Any other failure says nothing about what is in it.
+  Status read_all(const std::string& path, void* bytes, std::size_t size) {
     char* at = static_cast<char*>(bytes);
     while (size > 0) {
       const ssize_t n = ::read(fd_, at, size);
       if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return false;
+      if (n < 0) return failed("cannot read " + path, errno);
+      if (n == 0) return {Code::kCorrupt, path + " is cut short"};
       at += n;
       size -= static_cast<std::size_t>(n);
     }
-    return true;
+    return {};
   }
   bool sync() { return ::fsync(fd_) == 0; }
 
@@ -236,7 +237,7 @@ Result<CheckpointMirror::Header> CheckpointMirror::head_of(const std::string& pa
   const auto corrupt = [&](const std::string& why) { return Status(Code::kCorrupt, path + " " + why); };
   if (!file.ok()) return errno == ENOENT ? corrupt("is missing") : failed("cannot read " + path, errno);
   Header h{};
-  if (!file.read_all(&h, sizeof h)) return corrupt("is cut short, or cannot be read");
+  if (Status s = file.read_all(path, &h, sizeof h); !s.ok()) return s;
   if (std::memcmp(h.magic, kMagic, sizeof h.magic) != 0) return corrupt("is not a shard of a checkpoint");
   if (h.format != kShardFormat) {
     return corrupt("has format " + std::to_string(h.format) + " and this build knows " + std::to_string(kShardFormat) +
@@ -246,7 +247,8 @@ Result<CheckpointMirror::Header> CheckpointMirror::head_of(const std::string& pa
   if (h.job != XXH3_64bits(job_.data(), job_.size())) return corrupt("is of another job");
   std::error_code error;
   const std::uint64_t size = fs::file_size(path, error);
-  if (h.begin > h.end || h.end > h.total_bytes || h.total_bytes > limits::kMaxStateBytes || error ||
+  if (error) return failed("cannot read " + path, error.value());
+  if (h.begin > h.end || h.end > h.total_bytes || h.total_bytes > limits::kMaxStateBytes ||
       size != sizeof h + h.size() + kTrailerBytes) {
     return corrupt("is cut short, or longer than it should be");
   }
@@ -380,18 +382,20 @@ Status CheckpointMirror::give(const std::string& path, const Header& head, const
 Status CheckpointMirror::pass(const std::string& path, const Header& head, const Sink& sink) {
   File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   Header again{};
-  if (!file.ok() || !file.read_all(&again, sizeof again)) return {Code::kCorrupt, path + " cannot be read"};
+  if (!file.ok())
+    return errno == ENOENT ? Status(Code::kCorrupt, path + " is missing") : failed("cannot read " + path, errno);
+  if (Status s = file.read_all(path, &again, sizeof again); !s.ok()) return s;
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(), &XXH3_freeState);
   XXH3_64bits_reset(hash.get());
   std::vector<std::byte> block;
   for (std::uint64_t at = head.begin; at < head.end; at += block.size()) {
     block.resize(std::min<std::uint64_t>(kBlockBytes, head.end - at));
-    if (!file.read_all(block.data(), block.size())) return {Code::kCorrupt, path + " cannot be read"};
+    if (Status s = file.read_all(path, block.data(), block.size()); !s.ok()) return s;
     XXH3_64bits_update(hash.get(), block.data(), block.size());
     if (sink) sink(at, block);
   }
   std::uint64_t sum = 0;
-  if (!file.read_all(&sum, sizeof sum)) return {Code::kCorrupt, path + " cannot be read"};
+  if (Status s = file.read_all(path, &sum, sizeof sum); !s.ok()) return s;
   if (sum != XXH3_64bits_digest(hash.get())) {
     return {Code::kCorrupt, path + " is damaged: its checksum does not hold"};
   }

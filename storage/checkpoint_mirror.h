@@ -76,7 +76,8 @@ class CheckpointMirror {
   [[nodiscard]] std::string place(const Checkpoint& checkpoint) const;
 
   // Gives the global state, or a rank's local one, to `sink` in pieces in order; each is checked before. kCorrupt: a
-  // file is damaged, of another job or missing: the text names it. What was given before is not to be used then.
+  // file is damaged, of another job or missing: the text names it. kUnavailable: it cannot be read, and may be whole.
+  // What was given before is not to be used then.
   using Sink = std::function<void(std::uint64_t first_byte, std::span<const std::byte> bytes)>;
   [[nodiscard]] Status read_global(const Checkpoint& checkpoint, const Sink& sink) const;
   [[nodiscard]] Status read_local(const Checkpoint& checkpoint, Rank rank, const Sink& sink) const;

@@ -395,6 +395,7 @@ void Checkpoints::advance() {
 void Checkpoints::take_loaded(Replayer::Done done) {
   const auto self = static_cast<std::uint32_t>(engine_.plan().self.value);
   if (!done.status.ok()) {
+    loaded_in_ = done.epoch;
     return end_load(
         done.status.because_of_this((global_here_ ? "the local state of rank " + std::to_string(self) + " in " : "") +
                                     name_of(source_->version) + " is committed and cannot be loaded" +

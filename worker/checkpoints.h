@@ -51,6 +51,8 @@ class Checkpoints {
   [[nodiscard]] static std::uint32_t world_size(const RecordInfo& global);
   // Once: the state, or why there is none.
   [[nodiscard]] std::optional<Result<State>> loaded();
+  // Whose hosts do not hold it, if that is kUnavailable. Those of a later epoch may.
+  [[nodiscard]] Epoch loaded_in() const { return loaded_in_; }
 
   // A spare's, which has no plan yet: fetches the global state of a checkpoint that is committed in this run of the
   // job, and keeps it in memory; load() begins with what is here then. What was followed before goes. May be repeated,
@@ -162,6 +164,7 @@ class Checkpoints {
   bool global_here_ = false;
   State state_;
   std::optional<Result<State>> loaded_;
+  Epoch loaded_in_{};
   // Following.
   struct Follow {
     std::uint64_t run;

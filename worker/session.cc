@@ -1570,6 +1570,7 @@ Result<Session::State> Session::load() {
     return State{};
   }
   std::optional<Result<State>> result;
+  bool lost = false;
   do {
     control_->load();
     result.reset();
@@ -1579,50 +1580,62 @@ Result<Session::State> Session::load() {
       if (!result) result = checkpoints_->loaded();
       return result || engine_.stopped();
     });
-    if (result && result->status().code() == Code::kUnavailable && mirror_) load_from_mirror(lock, result);
+    lost = result && result->status().code() == Code::kUnavailable;
+    if (lost && mirror_) lost = load_from_mirror(lock, result);
     waits_for_.clear();
-  } while (result && result->status().code() == Code::kUnavailable && await_verdict(lock, result->status()));
+  } while (lost && await_verdict(lock, checkpoints_->loaded_in(), result->status()));
   if (!result || (!result->ok() && engine_.stopped())) return gone();
   if (result->status().code() == Code::kDesync) control_->round_failed(transport_.epoch(), result->status());
   return std::move(*result);
 }
 
-// Nobody has it, and without it nobody else goes on either: the tracker says so to all. Whether there is something to
-// be loaded now: another epoch has begun instead.
-bool Session::await_verdict(std::unique_lock<std::mutex>& lock, const Status& lost) {
-  const Epoch epoch = transport_.epoch();
+// The hosts of this epoch do not hold it, and without it nobody else goes on either: the tracker says so to all.
+// Whether there is something to be loaded now: another epoch has begun instead, with hosts that have not been asked.
+bool Session::await_verdict(std::unique_lock<std::mutex>& lock, Epoch asked_in, const Status& lost) {
+  if (engine_.stopped() || transport_.epoch() != asked_in) return !engine_.stopped();
   WorkerMachine::Gap gap;
   gap.reason = lost.describe();
   gap.checkpoint = load_from_;
-  control_->log_gap(epoch, std::move(gap));
+  control_->log_gap(asked_in, std::move(gap));
   waits_for_ = "load_checkpoint waits for the tracker to say what becomes of the job: " + lost.describe();
-  drive(lock, [&] { return engine_.stopped() || transport_.epoch() != epoch; });
+  drive(lock, [&] { return engine_.stopped() || transport_.epoch() != asked_in; });
   waits_for_.clear();
   return !engine_.stopped();
 }
 
-// The log has lost it.
-void Session::load_from_mirror(std::unique_lock<std::mutex>& lock, std::optional<Result<State>>& result) {
+// The log has lost it. Whether the mirror has too: it is not there, or damaged. What keeps this worker alone from
+// reading it, or from holding it, is no word about the job: another life of it, or on another machine, may.
+bool Session::load_from_mirror(std::unique_lock<std::mutex>& lock, std::optional<Result<State>>& result) {
   const worker_effect::Loaded what = load_from_;
   const std::uint64_t run = known_.plan().run();
   const Rank self = self_;
   lock.unlock();
   auto found = mirror_->read(run, what.timeline, what.version, self);
   lock.lock();
-  if (engine_.stopped()) return result.reset();
+  if (engine_.stopped()) {
+    result.reset();
+    return false;
+  }
+  const Status lost = result->status();
+  if (found.ok() && !found.value()) {
+    result = lost.because_of_this("the mirror does not hold it either");
+    return true;
+  }
   Status status = found.status();
+  const bool damaged = status.code() == Code::kCorrupt;
   if (status.ok()) {
-    Mirror::State& from = found.value();
+    Mirror::State& from = *found.value();
     status = checkpoints_->restore(what, {0, from.world_size, std::move(from.global), std::move(from.local)},
                                    from.has_local);
   }
   if (!status.ok()) {
-    result = result->status().because_of_this(status.describe());
-    return;
+    result = lost.because_of_this(damaged ? lost.code() : status.code(), status.describe());
+    return damaged;
   }
   log_(WARREN_LOG_WARNING, "version " + std::to_string(what.version.value - 1) + " of job " + settings_.job +
                                " was loaded from " + settings_.checkpoint_mirror + ": the log has lost it");
   result = checkpoints_->loaded();
+  return false;
 }
 
 // Completes outstanding calls, and waits for the commit of the checkpoint before.

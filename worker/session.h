@@ -220,8 +220,8 @@ class Session final : private DataPath {
   void look_at_taken(const Status& status);
   Status start_log();
   void leave_to_later_lives(const wire::Plan& plan);
-  bool await_verdict(std::unique_lock<std::mutex>& lock, const Status& lost);
-  void load_from_mirror(std::unique_lock<std::mutex>& lock, std::optional<Result<State>>& result);
+  bool await_verdict(std::unique_lock<std::mutex>& lock, Epoch asked_in, const Status& lost);
+  bool load_from_mirror(std::unique_lock<std::mutex>& lock, std::optional<Result<State>>& result);
   void fetched(Rank from, const wire::FetchReply& reply, std::span<const std::byte> payloads);
   void look_at_checkpoints();
   void look_at_dead_segments();

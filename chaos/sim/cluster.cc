@@ -1072,8 +1072,10 @@ void Cluster::strike_again() {
 void Cluster::on_end(std::size_t slot, std::size_t life, SimWorker::End end, const Status& why) {
   Slot& s = slots_[slot];
   if (s.life != life) return;  // nobody's any more
-  s.heard_lost =
-      s.heard_lost || (lost_at_us_ && why.describe().find("what it would go on from is lost") != std::string::npos);
+  const std::string reason = why.describe();
+  const auto says = [&](const char* text) { return reason.find(text) != std::string::npos; };
+  s.heard_lost = s.heard_lost || (lost_at_us_ && says("what it would go on from is lost") &&
+                                  !says("the job goes on without this worker"));
   if (end == SimWorker::End::kFinished || judge_.finished()) {
     s.done = true;
     return;
@@ -1454,9 +1456,8 @@ SimOutcome Cluster::run() {
   const Micros after_end_us = (2 * timeout_ms() + 1000) * 1000;
   const Micros most_us = (60'000 + 2 * setting_.join_timeout_ms + 100 * timeout_ms()) * 1000;
   while (world_.step()) {
-    // Where it may, the job goes on without who cannot load.
-    if (judge_.load_has_failed() && !shrinks()) {
-      // Or one of them had what was missing, and they went on.
+    if (judge_.load_has_failed()) {
+      // Or one of them had what was missing, and they went on; or, where they may, without who cannot load.
       if (all_know_it_is_lost() || over()) break;
       if (world_.now_us() - *lost_at_us_ <= most_us) continue;
       world_.fail("I7",

@@ -1109,6 +1109,10 @@ bool SimWorker::load() {
   if (!result) return false;
   if (result->status().code() == Code::kUnavailable && options_.mirror != nullptr) load_from_mirror(result);
   if (result->status().code() == Code::kUnavailable) {
+    if (checkpoints_->loaded_in() != transport_.epoch()) {
+      loading_ = false;
+      return load();
+    }
     const Status why = result->status();
     judge_.load_failed(describe(), why);
     told_lost_ = transport_.epoch();

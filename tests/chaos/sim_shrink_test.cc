@@ -303,6 +303,15 @@ TEST(Shrink, TheTrackerDiesBeforeEachEffect) {
   EXPECT_GT(rebuilt, 50 / kFewer);
 }
 
+// It stopped the others in each of four hundred epochs, because what it would have had to load was lost.
+TEST(Shrink, WhoCannotLoadIsNotCalledAgainWhileThatVersionStands) {
+  SimOptions options;
+  options.seed = 2519;
+  const SimOutcome o = simulate(options);
+  EXPECT_EQ(o.verdict, "") << o.setting;
+  EXPECT_GT(tracker(o, "newcomer_cannot_load"), 0u);
+}
+
 // Some wait to come in, and others as spares, in a job that takes long to its next checkpoint. The tracker has one
 // timer: what they say over and over adds no other.
 TEST(Shrink, WordsOfThoseWhoWaitLeaveNoTimersBehind) {

@@ -190,6 +190,19 @@ TEST_F(CheckpointMirrorTest, EveryKindOfDamageIsFoundBeforeItIsGiven) {
   EXPECT_TRUE(read(m, 1).ok()) << "the version before is untouched";
 }
 
+// A folder in the place of a file, which even root cannot read.
+TEST_F(CheckpointMirrorTest, WhatCannotBeReadIsToldFromWhatIsDamaged) {
+  auto m = mirror();
+  write_all(m, 1);
+  const fs::path file = place(1) / "global-0000000000000000";
+  fs::remove(file);
+  fs::create_directory(file);
+  const Status s = read(m, 1);
+  EXPECT_EQ(s.code(), Code::kUnavailable);
+  EXPECT_THAT(s.describe(), HasSubstr("cannot read " + file.string()));
+  EXPECT_EQ(m.check(checkpoint(1), 0).code(), Code::kUnavailable);
+}
+
 TEST_F(CheckpointMirrorTest, AManifestOfAnotherVersionIsToldFromADamagedOne) {
   auto m = mirror();
   write_all(m, 1);

@@ -1988,6 +1988,28 @@ void take_all(World& world, int size) {
   ASSERT_TRUE(world.run([&] { return world.checkpoints(0).may_take(); }));
 }
 
+// A verdict on a checkpoint that nobody holds is one on the hosts that were asked: those of a later plan may hold it.
+TEST(RecoveryOfCheckpoints, WhoHasNotFoundItKnowsInWhichEpoch) {
+  World::Options options;
+  options.size = 2;
+  options.hosts = {0, 1};
+  World world(options);
+  load_all(world, {0, 1});
+  take_all(world, 2);
+  for (const int host : {0, 1}) world.kill_host(host);
+  world.next_epoch({0, 1});
+  const Epoch asked = world.engine(0).plan().epoch;
+  world.load(0);
+  // Asked in this epoch, looked at in the next.
+  ASSERT_TRUE(world.run([&] { return world.checkpoints(0).loaded_in() == asked; }));
+  world.next_epoch({});
+  EXPECT_GT(world.engine(0).plan().epoch, asked);
+  const auto state = world.checkpoints(0).loaded();
+  ASSERT_TRUE(state.has_value());
+  EXPECT_EQ(state->status().code(), Code::kUnavailable);
+  EXPECT_EQ(world.checkpoints(0).loaded_in(), asked);
+}
+
 // A process that is started again in a later version gets what its first life got, alone, while the others are in
 // the middle of that version.
 TEST(SetupRounds, AreKeptForLivesThatComeLater) {

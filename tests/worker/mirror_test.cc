@@ -105,9 +105,12 @@ TEST_F(MirrorTest, WhatWasWrittenIsOfferedAndReadUntilTheJobHasFinished) {
   write(*mirror, 3, 1, 6);
   EXPECT_EQ(held(*open()), "epoch 3 version 6 of timeline 1");
   const auto state = open()->read(kRun, Timeline(1), Version(6), Rank(0));
-  ASSERT_TRUE(state.ok()) << state.status().describe();
-  EXPECT_EQ(state.value().global, std::vector<std::byte>(1006, std::byte{6}));
-  EXPECT_FALSE(state.value().has_local);
+  ASSERT_TRUE(state.ok() && state.value()) << state.status().describe();
+  EXPECT_EQ(state.value()->global, std::vector<std::byte>(1006, std::byte{6}));
+  EXPECT_FALSE(state.value()->has_local);
+  const auto other = open()->read(kRun, Timeline(1), Version(7), Rank(0));
+  ASSERT_TRUE(other.ok()) << other.status().describe();
+  EXPECT_FALSE(other.value()) << "nobody has written it";
   ASSERT_TRUE(mirror->finish(kRun).ok());
   EXPECT_EQ(held(*open()), "nothing");
   EXPECT_THAT(take_events(), IsEmpty());
@@ -168,6 +171,26 @@ TEST_F(MirrorTest, WhatCannotBeReadIsSaid) {
   std::ofstream(run_folder(12)) << "no folder";
   EXPECT_EQ(held(*mirror), "epoch 3 version 5 of timeline 1");
   EXPECT_THAT(take_events(), ElementsAre(HasSubstr("cannot read the directory " + run_folder(12).string())));
+}
+
+// Only that it is not there, or is damaged, says something about the job.
+TEST_F(MirrorTest, WhoCannotReadItDoesNotSayThatItIsNotThere) {
+  auto mirror = open();
+  write(*mirror, 3, 1, 5);
+  const auto code = [&] { return mirror->read(kRun, Timeline(1), Version(5), Rank(0)).status().code(); };
+  // A folder in the place of a file, which even root cannot read.
+  for (const char* name : {"global-0000000000000000", "COMPLETE"}) {
+    const fs::path file = place(5, 1) / name;
+    fs::rename(file, base_ / "aside");
+    fs::create_directory(file);
+    EXPECT_EQ(code(), Code::kUnavailable) << name;
+    fs::remove(file);
+    fs::rename(base_ / "aside", file);
+  }
+  EXPECT_EQ(code(), Code::kOk);
+  fs::rename(run_folder(), base_ / "aside");
+  std::ofstream(run_folder()) << "no folder";
+  EXPECT_EQ(code(), Code::kUnavailable);
 }
 
 TEST_F(MirrorTest, WhatAnotherVersionHasWrittenIsRefusedAndLeftAlone) {

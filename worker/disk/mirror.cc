@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
+#include <new>
 #include <random>
 #include <utility>
 
@@ -293,7 +294,8 @@ Status Mirror::write(const Commit& commit, std::unique_lock<std::mutex>& lock) {
   return status;
 }
 
-Result<Mirror::State> Mirror::read(std::uint64_t run, Timeline timeline, Version version, Rank rank) const {
+Result<std::optional<Mirror::State>> Mirror::read(std::uint64_t run, Timeline timeline, Version version,
+                                                  Rank rank) const {
   const std::string name = name_of_run(run);
   const auto files = storage::CheckpointMirror::open(directory_, name);
   if (!files.ok()) return files.status();
@@ -301,27 +303,41 @@ Result<Mirror::State> Mirror::read(std::uint64_t run, Timeline timeline, Version
   const auto found = std::ranges::find_if(
       listing.complete, [&](const Checkpoint& c) { return c.timeline == timeline && c.version == version; });
   if (found == listing.complete.end()) {
-    const std::string what = "the mirror does not hold " + name_of(version) + " either";
-    return listing.left_out.empty() ? Status(Code::kUnavailable, what)
-                                    : listing.left_out.front().because_of_this(Code::kUnavailable, what);
+    // What cannot be looked at may be it.
+    for (const Status& trouble : listing.left_out) {
+      if (trouble.code() == Code::kCorrupt) continue;
+      return trouble.because_of_this("cannot tell whether the mirror holds " + name_of(version));
+    }
+    if (listing.left_out.empty()) return std::optional<State>();
+    return listing.left_out.front().because_of_this("the mirror does not hold " + name_of(version) + " either");
   }
   State state;
   state.world_size = found->world_size;
   state.has_local = found->locals != 0;
   // The files are as long as they should be: so much memory is needed.
   Status status = files.value().check(*found, 0);
-  if (status.ok()) {
-    state.global.resize(found->global_bytes);
-    status = files.value().read_global(*found, [&](std::uint64_t at, std::span<const std::byte> bytes) {
-      std::ranges::copy(bytes, state.global.begin() + static_cast<std::ptrdiff_t>(at));
-    });
+  try {
+    if (status.ok()) {
+      state.global.resize(found->global_bytes);
+      status = files.value().read_global(*found, [&](std::uint64_t at, std::span<const std::byte> bytes) {
+        std::ranges::copy(bytes, state.global.begin() + static_cast<std::ptrdiff_t>(at));
+      });
+    }
+    if (status.ok() && state.has_local && found->world_size == world_size_) {
+      status = files.value().read_local(*found, rank, [&](std::uint64_t, std::span<const std::byte> bytes) {
+        state.local.insert(state.local.end(), bytes.begin(), bytes.end());
+      });
+    }
+  } catch (const std::bad_alloc&) {
+    status = Status(Code::kExhausted, "no memory for its " + std::to_string(found->global_bytes) + " bytes");
   }
-  if (status.ok() && state.has_local && found->world_size == world_size_) {
-    status = files.value().read_local(*found, rank, [&](std::uint64_t, std::span<const std::byte> bytes) {
-      state.local.insert(state.local.end(), bytes.begin(), bytes.end());
-    });
+  if (status.ok()) return std::optional(std::move(state));
+  if (status.code() != Code::kCorrupt) {
+    return status.because_of_this(name_of(version) +
+                                  " cannot be loaded from the mirror by this worker, and may be whole "
+                                  "there: see to it that it can read " +
+                                  files.value().place(*found) + ", and start it again");
   }
-  if (status.ok()) return state;
   return status.because_of_this(
       name_of(version) + " cannot be loaded from the mirror; mend it, or remove its folder " +
       files.value().place(*found) +

@@ -63,14 +63,16 @@ class Mirror {
   // The job is finished: nothing starts from what is there. Ends the thread.
   [[nodiscard]] Status finish(std::uint64_t run);
 
-  // kUnavailable: it is not there, or cannot be read. kCorrupt: it is damaged. The text names the file and says what to
-  // do.
+  // Nothing: it is not there. kCorrupt: it is damaged. Any other failure says nothing about what is there:
+  // kUnavailable: it cannot be read; kExhausted: no memory for it; kRefused: another version of Warren has written it.
+  // The text names the file and says what to do.
   struct State {
     std::vector<std::byte> global, local;  // no local state of a job of another size
     bool has_local = false;                // the checkpoint has
     std::uint32_t world_size = 0;          // when it was taken
   };
-  [[nodiscard]] Result<State> read(std::uint64_t run, Timeline timeline, Version version, Rank rank) const;
+  [[nodiscard]] Result<std::optional<State>> read(std::uint64_t run, Timeline timeline, Version version,
+                                                  Rank rank) const;
 
  private:
   struct Commit {

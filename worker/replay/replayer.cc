@@ -316,6 +316,7 @@ struct Replayer::State {
     Done& d = done.emplace_back();
     Wanted& w = wants.at(id);
     d.id = id;
+    d.epoch = epoch;
     d.status = std::move(status);
     d.info = w.info;
     d.written = std::move(w.written);

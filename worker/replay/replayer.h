@@ -70,6 +70,7 @@ class Replayer {
   };
   struct Done {
     std::uint64_t id = 0;
+    Epoch epoch{};  // whose hosts were asked last
     // kDesync: other calls stand in the log. kUnavailable: every host has answered, more than once, and the log has a
     // gap: the message names the round and the bytes that are missing. A host that does not answer is no gap: its loss
     // will be noticed and ends the epoch.

@@ -157,7 +157,7 @@ class Node {
       changed_.wait_for(lock, std::chrono::milliseconds(deadline ? *deadline - now() : 1000));
     }
     ADD_FAILURE() << "rank " << rank_.value << " waits without end: " << replayer_->describe();
-    return {0, Status(Code::kTimeout, "waited too long"), {}, {}, {}, {}, {}};
+    return {0, {}, Status(Code::kTimeout, "waited too long"), {}, {}, {}, {}, {}};
   }
   bool wait_for(const std::function<bool()>& condition) {
     std::unique_lock lock(mutex_);
