@@ -581,7 +581,7 @@ schedule::Request Engine::request_for(const Group& group, const Call& call) cons
   request.root = std::max(call.spec.root, 0);
   request.count = call.spec.count;
   request.counts = call.counts;
-  const std::uint64_t chunk_bytes = schedule::chunk_bytes_of(request.algorithm, plan_.chunk_bytes);
+  const std::uint64_t chunk_bytes = schedule::chunk_bytes_of(request.algorithm, request.size, plan_.chunk_bytes);
   request.chunk_elements = std::max<std::uint64_t>(1, chunk_bytes / call.reducer.bytes(Form::kPartial));
   request.replicas = plan_.replicas;
   request.settles = plan_.shrinks;

@@ -49,7 +49,7 @@ Parts parts_of(const Case& what, Algorithm algorithm, const Host* host) {
   p.positions = std::bit_floor(size);
   p.exchanges = std::bit_width(size) - 1;
   p.folds = !std::has_single_bit(size);
-  p.chunk = static_cast<double>(chunk_bytes_of(algorithm, what.chunk_bytes));
+  p.chunk = static_cast<double>(chunk_bytes_of(algorithm, what.size, what.chunk_bytes));
   p.replicas = std::min<double>(what.replicas, p.k);
   p.one_host = host != nullptr;
   if (host != nullptr) p.host = *host;
@@ -287,8 +287,8 @@ const Costs& default_costs() {
   return kCosts;
 }
 
-std::uint64_t chunk_bytes_of(Algorithm algorithm, std::uint64_t chunk_bytes) {
-  return algorithm == Algorithm::kRing ? chunk_bytes / 2 : chunk_bytes;
+std::uint64_t chunk_bytes_of(Algorithm algorithm, std::int32_t size, std::uint64_t chunk_bytes) {
+  return algorithm == Algorithm::kRing && size > 2 ? chunk_bytes / 2 : chunk_bytes;
 }
 
 Load load_of(const Case& what, Algorithm algorithm, const Host* host) {

@@ -106,9 +106,10 @@ struct Estimate {
 // floating-point mode.
 [[nodiscard]] Algorithm choose(const Case& what, const Costs& costs);
 
-// How much of the setting `chunk_bytes` a message by this algorithm carries at most. The ring keeps ten chunks in
-// scratch and fills its pipeline with small ones; halving wants few and large ones. TCP on loopback, 8 ranks on 2
-// cores, 100 MiB by ring: 329 ms in chunks of 128 KiB, 378 in 256; 4 ranks, 1 MiB by halving: 1,100 and 830 µs.
-[[nodiscard]] std::uint64_t chunk_bytes_of(Algorithm algorithm, std::uint64_t chunk_bytes);
+// How much of the setting `chunk_bytes` a message by this algorithm carries at most among `size` ranks. The ring keeps
+// ten chunks in scratch and fills its pipeline with small ones; halving wants few and large ones. TCP on loopback, 8
+// ranks on 2 cores, 100 MiB by ring: 329 ms in chunks of 128 KiB, 378 in 256; 4 ranks, 1 MiB by halving: 1,100 and 830
+// µs. A ring of two has no pipeline.
+[[nodiscard]] std::uint64_t chunk_bytes_of(Algorithm algorithm, std::int32_t size, std::uint64_t chunk_bytes);
 
 }  // namespace warren::schedule

@@ -21,7 +21,7 @@ constexpr std::uint64_t kChunkBytes = std::uint64_t{32} << 10;
 // Elements are bytes.
 World world_like(const Case& what, Algorithm algorithm, const Host* host) {
   World world{.collective = what.collective, .algorithm = algorithm, .size = what.size};
-  world.chunk_elements = chunk_bytes_of(algorithm, what.chunk_bytes);
+  world.chunk_elements = chunk_bytes_of(algorithm, what.size, what.chunk_bytes);
   world.replicas = what.replicas;
   const bool whole = what.collective == Collective::kAllreduce || what.collective == Collective::kReduce ||
                      what.collective == Collective::kBroadcast;
