@@ -2,8 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
+#include <new>
+#include <string>
 #include <thread>
 #include <utility>
+
+#include "recovery/check.h"
 
 namespace warren::worker {
 
@@ -23,8 +28,7 @@ std::optional<warren_type> reduced_as(DataType type, ReduceOp op) {
 }
 
 DeviceCombines::~DeviceCombines() {
-  if (!flow_ || flow_->under_way() == 0) return;
-  for (Job& job : jobs_) job.pinned->abandon();
+  if (flow_ && flow_->under_way() != 0) give_up();
 }
 
 std::uint64_t DeviceCombines::begin(Work work) {
@@ -84,57 +88,107 @@ Result<bool> DeviceCombines::next_job() {
     job = std::move(waiting_.front());
     waiting_.pop_front();
   }
-  const Work& work = job.work;
-  const auto on_gpu = static_cast<std::size_t>(std::ranges::count(work.operands, true, &Operand::on_gpu));
-  if (kernel_for(work)) job.made_at = shares_.take_result(work.bytes, job.number);
-  const std::size_t bytes = job.made_at != nullptr ? work.bytes : on_gpu * work.bytes;
-  auto pinned = arena_.take(bytes);
-  if (!pinned.ok()) {
+  const auto found = find_memory(job);
+  if (!found.ok()) return found;
+  if (!found.value()) {
     const std::lock_guard lock(mutex_);
-    // What others have ends, and makes room.
-    if (jobs_.empty() && done_.empty()) return pinned.status();
     waiting_.push_front(std::move(job));
     return false;
   }
-  job.pinned = std::make_shared<PinnedArena::Block>(std::move(pinned).value());
-  std::byte* to = job.pinned->data();
+  const bool lands = job.landed != nullptr;
+  std::byte* to = job.memory();
   if (job.made_at != nullptr) {
-    job.parts.push_back({to, job.made_at.get(), work.bytes});
+    cut(job, to, job.made_at.get(), lands ? kSlotBytes : job.work.bytes);
   } else {
-    for (const Operand& operand : work.operands) {
-      for (std::size_t at = 0; operand.on_gpu && at < work.bytes; at += kDeviceChunkBytes) {
-        job.parts.push_back({to + at, operand.at + at, std::min(kDeviceChunkBytes, work.bytes - at)});
-      }
-      if (operand.on_gpu) to += work.bytes;
+    for (const Operand& operand : job.work.operands) {
+      if (!operand.on_gpu) continue;
+      cut(job, to, operand.at, lands ? kSlotBytes : kDeviceChunkBytes);
+      to += job.work.bytes;
     }
   }
   jobs_.push_back(std::move(job));
   return true;
 }
 
+// False: there is some when others have ended. A place on the GPU comes last: to have taken it, and to wait, would push
+// out results that stand there.
+Result<bool> DeviceCombines::find_memory(Job& job) {
+  const Work& work = job.work;
+  const bool is_kernel = kernel_for(work).has_value();
+  const std::size_t bytes_of_all =
+      static_cast<std::size_t>(std::ranges::count(work.operands, true, &Operand::on_gpu)) * work.bytes;
+  auto pinned = arena_.take(is_kernel ? work.bytes : bytes_of_all);
+  if (pinned.ok() && is_kernel) {
+    job.made_at = shares_.take_result(work.bytes, job.number);
+    if (job.made_at == nullptr) pinned = arena_.take(bytes_of_all);
+  }
+  if (pinned.ok()) {
+    job.pinned = std::make_shared<PinnedArena::Block>(std::move(pinned).value());
+    return true;
+  }
+  if (pinned.status().code() != Code::kExhausted) return pinned.status();
+  {
+    const std::lock_guard lock(mutex_);
+    if (!jobs_.empty() || !done_.empty()) return false;
+  }
+  // The calls that have it all may wait for this.
+  WARREN_CHECK(shares_.landing() != nullptr, "who has anything on the GPU has that");
+  if (is_kernel) job.made_at = shares_.take_result(work.bytes, job.number);
+  const std::size_t bytes = job.made_at != nullptr ? work.bytes : bytes_of_all;
+  job.landed = {new (std::nothrow) std::byte[bytes], std::default_delete<std::byte[]>()};
+  if (job.landed != nullptr) return true;
+  return pinned.status().because_of_this("the process has no " + std::to_string(bytes) +
+                                         " bytes of memory in the place of pinned memory");
+}
+
+void DeviceCombines::cut(Job& job, std::byte* to, const std::byte* from, std::size_t most_bytes) {
+  for (std::size_t at = 0; at < job.work.bytes; at += most_bytes) {
+    job.parts.push_back({to + at, from + at, std::min(most_bytes, job.work.bytes - at)});
+  }
+}
+
 // As far as there is room.
 Status DeviceCombines::queue(Job& job) {
   while (job.queued < job.parts.size() && flow_->has_room()) {
-    const Part& part = job.parts[job.queued++];
-    const Status status = job.made_at != nullptr ? flow_->reduced(part.to, job.made_at.get(), *kernel_for(job.work))
-                                                 : flow_->to_host(part.to, part.from, part.bytes);
+    const bool lands = job.landed != nullptr;
+    if (lands && job.queued - job.taken == kSlots) break;
+    const Part& part = job.parts[job.queued];
+    std::byte* const to = lands ? slot(job.queued) : part.to;
+    Status status;
+    if (job.queued++ == 0 && job.made_at != nullptr) {
+      auto kernel = *kernel_for(job.work);
+      kernel.bytes = part.bytes;
+      status = flow_->reduced(to, job.made_at.get(), kernel);
+    } else {
+      status = flow_->to_host(to, part.from, part.bytes);
+    }
     if (!status.ok()) return status;
     job.ends = ++queued_;
   }
   return {};
 }
 
+// Makes room for the next ones.
+void DeviceCombines::take_landed(Job& job) {
+  while (job.taken < job.queued && job.ends - (job.queued - job.taken) < flow_->arrived()) {
+    const Part& part = job.parts[job.taken];
+    std::memcpy(part.to, slot(job.taken), part.bytes);
+    job.taken++;
+  }
+}
+
 // Those that have come; true if there was one.
 bool DeviceCombines::conclude() {
   bool some = false;
+  if (!jobs_.empty() && jobs_.front().landed != nullptr) take_landed(jobs_.front());
   while (!jobs_.empty() && jobs_.front().queued == jobs_.front().parts.size() &&
          jobs_.front().ends <= flow_->arrived()) {
     Job job = std::move(jobs_.front());
     jobs_.pop_front();
     Done done;
     done.id = job.id;
-    const std::byte* at = job.pinned->data();
-    done.memory = std::move(job.pinned);
+    const std::byte* at = job.memory();
+    done.memory = job.pinned != nullptr ? std::shared_ptr<const void>(job.pinned) : job.landed;
     if (job.made_at != nullptr) {
       done.made = at;
       done.on_gpu = {job.made_at.get(), job.number};
@@ -177,8 +231,15 @@ Result<bool> DeviceCombines::move() {
 }
 
 // The GPU may still write to the memory, or read it.
+void DeviceCombines::give_up() {
+  for (Job& job : jobs_) {
+    if (job.pinned != nullptr) job.pinned->abandon();
+    arena_.abandon();  // and the landing
+  }
+}
+
 Status DeviceCombines::fail(const Status& why) {
-  for (Job& job : jobs_) job.pinned->abandon();
+  give_up();
   const std::lock_guard lock(mutex_);
   failed_ = true;
   waiting_.clear();

@@ -1,5 +1,8 @@
 // Combining steps whose operands lie on a GPU, this rank's and others' (worker/device/device_shares.h): as one kernel
 // there, if all of them do and it serves them; else those that do are brought to the CPU, which combines.
+//
+// What comes to the CPU comes to pinned memory, where the budget has some. Where calls have all of it, which may end
+// after this step alone, it comes piece by piece by way of memory that is there for that (DeviceShares::landing()).
 #pragma once
 
 #include <atomic>
@@ -40,7 +43,7 @@ class DeviceCombines final : public Elsewhere {
   [[nodiscard]] std::optional<Done> take_done() override;
 
   // Moves what can be moved without waiting; true if something is done. One thread at a time. kUnavailable, kTimeout:
-  // the GPU. kExhausted: there is no pinned memory for a single step. After a failure nothing moves any more.
+  // the GPU. kExhausted: the process has no memory. After a failure nothing moves any more.
   [[nodiscard]] Result<bool> move();
   // Waits for what the GPU is at; nothing else is begun.
   void settle();
@@ -58,13 +61,25 @@ class DeviceCombines final : public Elsewhere {
     std::shared_ptr<std::byte> made_at = nullptr;  // on the GPU; null: its operands are copied
     std::uint64_t number = 0;                      // of what is made there
     std::shared_ptr<PinnedArena::Block> pinned = nullptr;
+    std::shared_ptr<std::byte> landed = nullptr;  // where it comes to by way of the landing: it is the only one
     std::vector<Part> parts{};
     std::size_t queued = 0;  // of them
     std::size_t ends = 0;    // it is done when so many have arrived
+    std::size_t taken = 0;   // parts, from the landing
+
+    [[nodiscard]] std::byte* memory() const { return pinned != nullptr ? pinned->data() : landed.get(); }
   };
+  // So many parts land at once.
+  static constexpr std::size_t kSlots = 4;
+  static constexpr std::size_t kSlotBytes = DeviceShares::kLandingBytes / kSlots;
   [[nodiscard]] Status open_flow();
   [[nodiscard]] Result<bool> next_job();
+  [[nodiscard]] Result<bool> find_memory(Job& job);
+  static void cut(Job& job, std::byte* to, const std::byte* from, std::size_t most_bytes);
   [[nodiscard]] Status queue(Job& job);
+  [[nodiscard]] std::byte* slot(std::size_t part) const { return shares_.landing() + part % kSlots * kSlotBytes; }
+  void take_landed(Job& job);
+  void give_up();
   [[nodiscard]] bool conclude();
   [[nodiscard]] Status fail(const Status& why);
   [[nodiscard]] static std::optional<DeviceCopies::Flow::Reduction> kernel_for(const Work& work);

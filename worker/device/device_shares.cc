@@ -17,6 +17,7 @@ constexpr std::size_t kPageBytes = 4096;
 DeviceShares::~DeviceShares() {
   if (own_ != nullptr && taken_.empty() && in_making_.empty()) gone_.push_back({own_, own_bytes_});
   release(device_, gone_);
+  free(landing_);
 }
 
 // What fails here stays mapped: a GPU that has failed is noticed where something is expected of it.
@@ -24,6 +25,10 @@ void DeviceShares::release(std::int32_t device, std::span<const Imported> gone) 
   for (const Imported& i : gone) {
     if (!arena_.abandoned()) (void)table_.release_shared(device, i.at, i.bytes);
   }
+}
+
+void DeviceShares::free(void* pinned) {
+  if (pinned != nullptr && !arena_.abandoned()) (void)table_.free_pinned(pinned);
 }
 
 void DeviceShares::prepare(std::int32_t device) {
@@ -62,14 +67,21 @@ void DeviceShares::make(std::int32_t device, News& news) {
     news.trouble = page.status().because_of_this("cannot tell the other ranks of this host what GPUs have made");
     return;
   }
+  void* landing = nullptr;
+  if (const auto code = table_.allocate_pinned(kLandingBytes, &landing); code != WARREN_DEVICE_OK) {
+    has_none();
+    news.trouble = device_error(table_, code, "cannot pin memory for what ranks of this host lend");
+    return;
+  }
   std::size_t bytes = budget_bytes_;
   void* memory = nullptr;
   int fd = -1;
   if (const auto code = table_.allocate_shared(device, &bytes, &memory, &fd); code != WARREN_DEVICE_OK) {
-    has_none();
     news.trouble = device_error(
         table_, code,
         "cannot make memory of GPU " + std::to_string(device) + " that the other ranks of this host can read");
+    free(landing);
+    has_none();
     return;
   }
   auto* const own = static_cast<std::byte*>(memory);
@@ -78,6 +90,7 @@ void DeviceShares::make(std::int32_t device, News& news) {
   device_ = device;
   own_ = own;
   own_bytes_ = bytes;
+  landing_ = static_cast<std::byte*>(landing);
   page_ = std::move(page).value();
   says_ = new (page_->bytes().data()) MadeThere{0, results_end()};
 }
@@ -134,6 +147,11 @@ std::int32_t DeviceShares::device() const {
 const std::byte* DeviceShares::own_on(std::int32_t device) const {
   const std::lock_guard lock(mutex_);
   return device == device_ ? own_ : nullptr;
+}
+
+std::byte* DeviceShares::landing() const {
+  const std::lock_guard lock(mutex_);
+  return landing_;
 }
 
 std::uint64_t DeviceShares::results_end() const {

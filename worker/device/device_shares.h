@@ -6,6 +6,9 @@
 // for them. A page that they have mapped too says which numbers stand, and says it before the GPU is given the memory
 // again; who has read looks there afterwards.
 //
+// Beside it there is a little pinned memory, so that who lends and combines can bring to the CPU what it must, however
+// much of the budget for that calls have taken.
+//
 // Whoever calls with buffers there makes it and maps it, before the call is issued: both may wait for the GPU, which no
 // thread that others wait for may do.
 #pragma once
@@ -70,6 +73,9 @@ class DeviceShares {
   [[nodiscard]] std::int32_t device() const;
   // Of this life's own; null: there is none on that GPU.
   [[nodiscard]] const std::byte* own_on(std::int32_t device) const;
+  // Pinned, kLandingBytes, beside all budgets, for one user; null: there is nothing of this life's own.
+  static constexpr std::size_t kLandingBytes = std::size_t{4} << 20;
+  [[nodiscard]] std::byte* landing() const;
   // Some of it for an input; null: there is no room.
   [[nodiscard]] std::shared_ptr<std::byte> take(std::uint64_t bytes);
   // For what is made of inputs, which has a part of its own: inputs that fill the rest do not hold that up. `number`:
@@ -100,6 +106,7 @@ class DeviceShares {
   void give_back(std::byte* block);
   void give_back_result(std::uint64_t number);
   void release(std::int32_t device, std::span<const Imported> gone);
+  void free(void* pinned);
 
   const warren_device_table& table_;
   const std::uint64_t budget_bytes_;
@@ -113,6 +120,7 @@ class DeviceShares {
   std::int32_t device_ = WARREN_DEVICE_HOST;
   std::byte* own_ = nullptr;
   std::uint64_t own_bytes_ = 0;
+  std::byte* landing_ = nullptr;
   std::map<std::uint64_t, std::uint64_t> taken_;  // of it: bytes, by place
   std::shared_ptr<MemfdSegment> page_;
   MadeThere* says_ = nullptr;          // in it

@@ -36,7 +36,7 @@ class PinnedArena {
     // A GPU that has failed may still write to it: it stays what it is until the process ends, and so does all that is
     // pinned, because freeing may wait for the GPU.
     void abandon() {
-      if (arena_ != nullptr) arena_->frees_.store(false, std::memory_order_relaxed);
+      if (arena_ != nullptr) arena_->abandon();
       arena_ = nullptr;
     }
 
@@ -62,6 +62,8 @@ class PinnedArena {
   [[nodiscard]] Result<Block> take(std::uint64_t bytes);
   // In use or kept.
   [[nodiscard]] std::uint64_t pinned_bytes() const;
+  // A GPU has failed: nothing of it is freed any more, as Block::abandon() says.
+  void abandon() { frees_.store(false, std::memory_order_relaxed); }
   // A GPU has failed: what waits for it may wait for ever.
   [[nodiscard]] bool abandoned() const { return !frees_.load(std::memory_order_relaxed); }
 

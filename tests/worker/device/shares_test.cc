@@ -4,7 +4,11 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <future>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -174,23 +178,21 @@ TEST_F(Shares, OfOthersAreMappedAndLetGoOf) {
 }
 
 TEST_F(Shares, OnAGpuThatCannotAreDoneWithout) {
-  for (const FakeFault fault : {FakeFault::kError, FakeFault::kNoMemory}) {
-    OneRank one;
-    DeviceShares& shares = one.staging.shares();
-    ASSERT_TRUE(shares.offer(Incarnation(7), 3, OwnedFd(::dup(0)), kMiB));
-    fake_gpu().controls.arm("allocate_shared", 0, fault);
-    shares.prepare(0);
-    const auto news = shares.take_news();
-    ASSERT_TRUE(news);
-    EXPECT_FALSE(news->made);
-    EXPECT_THAT(news->trouble.describe(), HasSubstr("injected into allocate_shared"));
-    ASSERT_EQ(news->answers.size(), 1u);
-    EXPECT_FALSE(news->answers[0].mapped);
-    EXPECT_EQ(shares.own_on(0), nullptr);
-    EXPECT_FALSE(shares.offer(Incarnation(8), 3, OwnedFd(::dup(0)), kMiB));
-    shares.prepare(0);
-    EXPECT_FALSE(shares.take_news()) << "it is asked once";
-  }
+  OneRank one;
+  DeviceShares& shares = one.staging.shares();
+  ASSERT_TRUE(shares.offer(Incarnation(7), 3, OwnedFd(::dup(0)), kMiB));
+  fake_gpu().controls.arm("allocate_shared", 0, FakeFault::kError);
+  shares.prepare(0);
+  const auto news = shares.take_news();
+  ASSERT_TRUE(news);
+  EXPECT_FALSE(news->made);
+  EXPECT_THAT(news->trouble.describe(), HasSubstr("injected into allocate_shared"));
+  ASSERT_EQ(news->answers.size(), 1u);
+  EXPECT_FALSE(news->answers[0].mapped);
+  EXPECT_EQ(shares.own_on(0), nullptr);
+  EXPECT_FALSE(shares.offer(Incarnation(8), 3, OwnedFd(::dup(0)), kMiB));
+  shares.prepare(0);
+  EXPECT_FALSE(shares.take_news()) << "it is asked once";
 }
 
 // Ranks make theirs at the same time, and offers come meanwhile.
@@ -336,7 +338,7 @@ TEST_F(Combines, BringTheOthersToTheCpu) {
   }
 }
 
-// One after the other, where pinned memory is for one alone; and where it is for none, that is an error.
+// One after the other, where pinned memory is for one alone.
 TEST_F(Combines, WaitForPinnedMemory) {
   make(64 * kMiB, 8 * kMiB);
   for (int i = 0; i < 4; i++) (void)combines().begin(work(ReduceOp::kSum, Bracketing::kChain, 1));
@@ -346,26 +348,94 @@ TEST_F(Combines, WaitForPinnedMemory) {
     while (combines().take_done()) done++;
   }
   EXPECT_EQ(done, 4u);
+}
+
+// Where calls have all of the budget there is none for a single one, and nothing that ends gives some back: results,
+// and operands, come piece by piece by way of memory that was taken when inputs were first lent.
+TEST_F(Combines, WithoutPinnedMemoryComeInPieces) {
   make(64 * kMiB, kMiB);
+  const auto want = by_cpu(ReduceOp::kSum, Bracketing::kChain, all());
+  const std::uint64_t kernels = fake_gpu().controls.calls("stream.reduce");
+  for (int i = 0; i < 3; i++) {
+    (void)combines().begin(work(ReduceOp::kSum, Bracketing::kChain));
+    (void)combines().begin(work(ReduceOp::kSum, Bracketing::kChain, 0b00010));
+  }
+  std::vector<Elsewhere::Done> done;
+  while (combines().busy()) {
+    const auto moved = combines().move();
+    ASSERT_TRUE(moved.ok()) << moved.status().describe();
+    while (auto one = combines().take_done()) done.push_back(std::move(*one));
+    std::this_thread::yield();
+  }
+  ASSERT_EQ(done.size(), 6u);
+  EXPECT_EQ(fake_gpu().controls.calls("stream.reduce"), kernels + 3);
+  for (std::size_t i = 0; i < done.size(); i++) {
+    if (i % 2 == 0) {
+      ASSERT_NE(done[i].made, nullptr);
+      EXPECT_EQ(std::memcmp(done[i].made, want.data(), kBytes - 4), 0) << i;
+      std::vector<float> on_gpu(kCount - 1);
+      fake_gpu().controls.read(on_gpu.data(), done[i].on_gpu.at, kBytes - 4);
+      EXPECT_EQ(on_gpu, want) << "it stays there for others";
+      continue;
+    }
+    ASSERT_EQ(done[i].operands.size(), 5u);
+    for (std::size_t rank = 0; rank < 5; rank++) {
+      if (rank == 1) {
+        EXPECT_EQ(done[i].operands[rank], nullptr);
+      } else {
+        EXPECT_EQ(std::memcmp(done[i].operands[rank], values_[rank].data(), kBytes - 4), 0) << i << " of " << rank;
+      }
+    }
+  }
+  EXPECT_EQ(keeper_.use_count(), 1) << "nothing is kept";
+}
+
+// Who waits for pinned memory has not taken a place in the ring yet, and takes one: results that stand there stay
+// readable, and one of more than half of the ring is made there, too.
+TEST_F(Combines, ThatWaitForPinnedMemoryPushNoResultsOut) {
+  make(8 * kMiB, 2 * kMiB);  // each for one of them
+  const std::uint64_t kernels = fake_gpu().controls.calls("stream.reduce");
+  fake_gpu().controls.arm("stream.reduce", 0, FakeFault::kHang);
   (void)combines().begin(work(ReduceOp::kSum, Bracketing::kChain));
-  EXPECT_EQ(move_until_done().code(), Code::kExhausted);
-  EXPECT_FALSE(combines().busy());
+  (void)combines().begin(work(ReduceOp::kMax, Bracketing::kChain));
+  for (int i = 0; i < 6; i++) ASSERT_TRUE(combines().move().ok());
+  fake_gpu().controls.release();
+  std::vector<Elsewhere::Done> done;
+  while (combines().busy()) {
+    ASSERT_TRUE(combines().move().ok());
+    while (auto one = combines().take_done()) {
+      one->memory.reset();
+      done.push_back(std::move(*one));
+    }
+    std::this_thread::yield();
+  }
+  ASSERT_EQ(done.size(), 2u);
+  EXPECT_EQ(fake_gpu().controls.calls("stream.reduce"), kernels + 2);
+  EXPECT_EQ(done[0].on_gpu.number, 0u);
+  EXPECT_EQ(done[1].on_gpu.number, 2 * kMiB) << "the next turn";
+  const auto want = by_cpu(ReduceOp::kMax, Bracketing::kChain, all());
+  std::vector<float> on_gpu(kCount - 1);
+  ASSERT_NE(done[1].on_gpu.at, nullptr);
+  fake_gpu().controls.read(on_gpu.data(), done[1].on_gpu.at, kBytes - 4);
+  EXPECT_EQ(on_gpu, want);
 }
 
 TEST_F(Combines, FailWithTheReasonOfAnyCallAndKeepTheMemory) {
   for (const char* where : {"make_event", "make_stream", "wait_for", "reduce", "to_host", "record", "query",
                             "stream.reduce", "stream.to_host"}) {
-    SCOPED_TRACE(where);
-    fake_gpu().controls.release();  // what the one before has left under way is no longer
-    make();
-    fake_gpu().controls.arm(where, 0, FakeFault::kError);
-    (void)combines().begin(work(ReduceOp::kSum, Bracketing::kChain));
-    const Status status = move_until_done();
-    EXPECT_EQ(status.code(), Code::kUnavailable);
-    EXPECT_THAT(status.describe(), HasSubstr(std::string("injected into ") + where));
-    EXPECT_FALSE(combines().busy());
-    (void)combines().begin(work(ReduceOp::kSum, Bracketing::kChain));
-    EXPECT_FALSE(combines().busy()) << "nothing moves any more";
+    for (const std::uint64_t pinned : {256 * kMiB, kMiB}) {
+      SCOPED_TRACE(where);
+      fake_gpu().controls.release();  // what the one before has left under way is no longer
+      make(64 * kMiB, pinned);
+      fake_gpu().controls.arm(where, 0, FakeFault::kError);
+      (void)combines().begin(work(ReduceOp::kSum, Bracketing::kChain));
+      const Status status = move_until_done();
+      EXPECT_EQ(status.code(), Code::kUnavailable);
+      EXPECT_THAT(status.describe(), HasSubstr(std::string("injected into ") + where));
+      EXPECT_FALSE(combines().busy());
+      (void)combines().begin(work(ReduceOp::kSum, Bracketing::kChain));
+      EXPECT_FALSE(combines().busy()) << "nothing moves any more";
+    }
   }
 }
 
