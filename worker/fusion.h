@@ -19,7 +19,8 @@
 
 namespace warren::worker {
 
-// The calls that are put together and not yet sent. Under its owner's lock.
+// The calls that are put together and not yet sent. Under its owner's lock, but for close(), which may wait for a GPU:
+// its owner takes the batch before, and nobody else has it.
 class Batch {
  public:
   static constexpr std::size_t kMostParts = 1024;

@@ -1343,10 +1343,18 @@ Status Session::fuse(GroupId group, const GroupShape& shape, const std::shared_p
   const CallSpec& spec = call->spec;
   const bool takes = Batch::takes(*call, most_bytes);
   Staging::Lies lies;
+  std::unique_ptr<DeviceCopies::Event> after;
   if (staging_ != nullptr && takes) {
     const auto found = staging_->find(spec, shape);
     if (!found.ok()) return judge(found.status());
     lies = found.value();
+    auto marked = staging_->mark(lies, spec.stream);
+    if (!marked.ok()) {
+      const std::lock_guard lock(mutex_);
+      end_life(marked.status());
+      return marked.status();
+    }
+    after = std::move(marked).value();
   } else if (staging_ != nullptr) {
     if (const Status staged = judge(staging_->stage(*call, shape)); !staged.ok()) return staged;
   }
@@ -1367,12 +1375,7 @@ Status Session::fuse(GroupId group, const GroupShape& shape, const std::shared_p
   stay_out(lock);
   if (const Status given = give_state(lock); !given.ok()) return given;
   if (engine_.stopped()) return gone();
-  if (staging_ != nullptr) {
-    if (const Status added = staging_->add(lies, spec.stream, batch_.on_gpu()); !added.ok()) {
-      end_life(added);
-      return added;
-    }
-  }
+  if (staging_ != nullptr) Staging::add(lies, spec.stream, std::move(after), batch_.on_gpu());
   call->fingerprint = fingerprint_of(call->spec, 0);
   if (trace_) {
     trace_->issued(*call);
@@ -1395,18 +1398,21 @@ void Session::send_batch(std::unique_lock<std::mutex>& lock) {
   // As many calls as there may be at once are under way on one rank and not on another: what was taken is not refused.
   drive(lock, [&] { return engine_.outstanding() < limits::kMaxOutstandingRounds || engine_.stopped(); });
   std::vector<std::shared_ptr<Call>> lost;
-  const GroupId group = batch_.group();
+  Batch batch = std::exchange(batch_, {});
   Result<std::shared_ptr<Call>> call = Status(Code::kExhausted, "no memory to put allreduces together");
+  // What it takes for them may wait for a GPU. No other call of the program's comes in between.
+  lock.unlock();
   try {
-    call = batch_.close(copy_memory_, staging_.get(), lost);
+    call = batch.close(copy_memory_, staging_.get(), lost);
   } catch (const std::bad_alloc&) {
     // As if it had said so; its parts are among those that are lost.
   }
+  lock.lock();
   Status status = call.status();
   // The others will make this round, and nobody else can make this rank's part in it.
   if (!call.ok()) end_life(status);
   if (call.ok()) {
-    status = submit(lock, group, call.value());
+    status = submit(lock, batch.group(), call.value());
     if (!status.ok())
       lost = call.value()->parts.empty() ? std::vector{call.value()} : std::exchange(call.value()->parts, {});
   }

@@ -362,6 +362,51 @@ TEST_F(Loans, GoOnWhereCallsAreMadeUntilOneIsRefused) {
   ASSERT_EQ(unsetenv("WARREN_DEVICE_PINNED_BYTES"), 0);
 }
 
+// Control messages, which interrupts come by, and other threads need the lock: a call into the driver that does not
+// return must not have it.
+TEST_F(Loans, AGpuThatHangsWhileCallsArePutTogetherHoldsUpNoOtherThread) {
+  const std::vector<float> expected = greatest_of(2);
+  for (const char* where : {"record", "make_event", "allocate", "allocate_pinned", "allocate_shared"}) {
+    SCOPED_TRACE(where);
+    std::atomic<bool> released{false};
+    cluster_.run_well(
+        2,
+        [&](Communicator& comm) {
+          DeviceArray<float> in(values_of(comm.rank())), small(std::vector<float>(100, 1.0f));
+          comm.barrier();
+          while (comm.rank() == 1 && !released) std::this_thread::yield();
+          std::thread looks;
+          if (comm.rank() == 0) {
+            fake_gpu().controls.arm(where, 0, FakeFault::kHang);
+            looks = std::thread([&, calls = fake_gpu().controls.calls(where)] {
+              while (fake_gpu().controls.calls(where) == calls) std::this_thread::yield();
+              auto version = std::async(std::launch::async, [&] { return comm.version(); });
+              EXPECT_EQ(version.wait_for(std::chrono::seconds(10)), std::future_status::ready);
+              fake_gpu().controls.release();
+              EXPECT_EQ(version.get(), 0u);
+              released = true;
+            });
+          }
+          {
+            const Fusion fusion = comm.fuse(std::size_t{64} << 20);
+            auto one = comm.allreduce_async(in.span(), Op::max);
+            std::optional<Handle> other;
+            // One part alone is staged as any call is.
+            if (where != std::string("allocate_shared")) other = comm.allreduce_async(small.span(), Op::max);
+            one.wait();
+            if (other) other->wait();
+          }
+          if (looks.joinable()) looks.join();
+          EXPECT_EQ(in.read(), expected);
+          EXPECT_EQ(small.read(), std::vector<float>(100, 1.0f));
+        },
+        [&](int, Options& o) {
+          o.job = where;
+          o.round_timeout_ms = std::chrono::seconds(20);
+        });
+  }
+}
+
 // ---- processes
 
 std::string file_text(const std::string& path) {

@@ -208,24 +208,33 @@ Status Staging::stage(Call& call, const GroupShape& group, bool may_stream) {
   return {};
 }
 
-Status Staging::add(const Lies& lies, void* stream, PartsOnGpu& parts) {
-  if (lies.sizes.output == 0) return {};
+Result<std::unique_ptr<DeviceCopies::Event>> Staging::mark(const Lies& lies, void* stream) {
+  const std::int32_t device = lies.device();
+  if (lies.sizes.output == 0 || device == WARREN_DEVICE_HOST) return std::unique_ptr<DeviceCopies::Event>();
+  DeviceCopies& copies = copies_on(device);
+  auto event = copies.make_event();
+  if (!event.ok()) return event.status();
+  if (const Status status = copies.record(*event.value(), stream); !status.ok()) return status;
+  return event;
+}
+
+void Staging::add(const Lies& lies, void* stream, std::unique_ptr<DeviceCopies::Event> after, PartsOnGpu& parts) {
+  if (lies.sizes.output == 0) return;
   const std::int32_t device = lies.device();
   if (device == WARREN_DEVICE_HOST) {
     parts.scattered_ = true;
-    return {};
+    return;
   }
   if (parts.empty()) parts.device_ = device;
   parts.scattered_ = parts.scattered_ || device != parts.device_ || lies.in != lies.out;
-  if (parts.scattered_) return {};
-  DeviceCopies& copies = copies_on(device);
+  if (parts.scattered_) return;
+  // The newest on a stream is behind all others.
   const auto known = std::ranges::find(parts.after_, stream, &decltype(parts.after_)::value_type::first);
-  if (known != parts.after_.end()) return copies.record(*known->second, stream);
-  auto event = copies.make_event();
-  if (!event.ok()) return event.status();
-  const Status status = copies.record(*event.value(), stream);
-  if (status.ok()) parts.after_.emplace_back(stream, std::move(event).value());
-  return status;
+  if (known != parts.after_.end()) {
+    known->second = std::move(after);
+  } else {
+    parts.after_.emplace_back(stream, std::move(after));
+  }
 }
 
 Result<bool> Staging::pack(const PartsOnGpu& parts, std::span<const std::shared_ptr<Call>> calls,

@@ -79,8 +79,12 @@ class Staging {
   };
   // Of a validated call. kInvalidArgument: on two GPUs. kUnavailable: the GPU.
   [[nodiscard]] Result<Lies> find(const CallSpec& spec, const GroupShape& group);
-  // An allreduce whose buffers lie so, on whose stream something may be on its way, is one of `parts` from now on.
-  [[nodiscard]] Status add(const Lies& lies, void* stream, PartsOnGpu& parts);
+  // Behind what is on that stream now, if buffers that lie so are to be part of others; null: they are on the CPU. It
+  // may wait for the GPU. kUnavailable: the GPU.
+  [[nodiscard]] Result<std::unique_ptr<DeviceCopies::Event>> mark(const Lies& lies, void* stream);
+  // An allreduce whose buffers lie so is one of `parts` from now on; `after`: of mark(), of its stream. No call into
+  // the driver.
+  static void add(const Lies& lies, void* stream, std::unique_ptr<DeviceCopies::Event> after, PartsOnGpu& parts);
   // Gives a call that stands for these allreduces, which `parts` knows, and has neither buffers nor a prepare function,
   // buffers: packed on the GPU, and staged, or still with its wire type, as above. False: some buffers lie elsewhere,
   // or the GPU has no memory for them within the budget of snapshots: each is to be staged.

@@ -76,8 +76,9 @@ class Batches : public ::testing::Test {
     piece.call->spec.wire = wire;
     const auto lies = staging_->find(piece.call->spec, kShape);
     EXPECT_TRUE(lies.ok());
-    const Status added = staging_->add(lies.value(), stream, batch_.on_gpu());
-    EXPECT_TRUE(added.ok()) << added.describe();
+    auto after = staging_->mark(lies.value(), stream);
+    EXPECT_TRUE(after.ok()) << after.status().describe();
+    Staging::add(lies.value(), stream, std::move(after).value(), batch_.on_gpu());
     batch_.add(kWorldGroup, kShape, piece.call);
     return piece;
   }
