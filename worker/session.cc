@@ -1146,12 +1146,15 @@ void Session::engine_loop() {
 // ---- calls
 
 Status Session::stage(Call& call, const GroupShape& shape) {
-  if (staging_ != nullptr) {
-    const Status staged = judge(staging_->stage(call, shape));
-    tell_of_shares();
-    if (!staged.ok()) return staged;
-  }
+  if (const Status staged = stage_on_gpu(call, shape); !staged.ok()) return staged;
   return call.spec.wire == DataType{} ? Status() : narrow(call, shape, copy_memory_);
+}
+
+Status Session::stage_on_gpu(Call& call, const GroupShape& shape) {
+  if (staging_ == nullptr) return {};
+  Status staged = judge(staging_->stage(call, shape));
+  tell_of_shares();
+  return staged;
 }
 
 // What a GPU has said outside of the lock: one that fails ends this life.
@@ -1355,8 +1358,8 @@ Status Session::fuse(GroupId group, const GroupShape& shape, const std::shared_p
       return marked.status();
     }
     after = std::move(marked).value();
-  } else if (staging_ != nullptr) {
-    if (const Status staged = judge(staging_->stage(*call, shape)); !staged.ok()) return staged;
+  } else if (const Status staged = stage_on_gpu(*call, shape); !staged.ok()) {
+    return staged;
   }
   if (const auto reducer = Reducer::make(spec.type, spec.op, static_cast<std::uint32_t>(shape.size), spec.custom_bytes,
                                          spec.custom, spec.custom_context);
@@ -1404,6 +1407,7 @@ void Session::send_batch(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   try {
     call = batch.close(copy_memory_, staging_.get(), lost);
+    if (staging_ != nullptr) tell_of_shares();
   } catch (const std::bad_alloc&) {
     // As if it had said so; its parts are among those that are lost.
   }

@@ -209,6 +209,7 @@ class Session final : private DataPath {
   };
   [[nodiscard]] Result<Gathered> gather(Places places, void* stream);
   bool move_elsewhere(std::unique_lock<std::mutex>& lock);
+  [[nodiscard]] Status stage_on_gpu(Call& call, const GroupShape& shape);
   void tell_of_shares();
   bool move_states(std::unique_lock<std::mutex>& lock);
   // States are on their way to the log.

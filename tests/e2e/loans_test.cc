@@ -362,6 +362,37 @@ TEST_F(Loans, GoOnWhereCallsAreMadeUntilOneIsRefused) {
   ASSERT_EQ(unsetenv("WARREN_DEVICE_PINNED_BYTES"), 0);
 }
 
+// Large allreduces that are put together, or could have been, are made as all others are.
+TEST_F(Loans, AreGivenInAFusionToo) {
+  for (const std::size_t most_bytes : {std::size_t{1'000}, std::size_t{64} << 20}) {
+    SCOPED_TRACE(most_bytes);
+    constexpr int kRanks = 3;
+    const std::vector<float> expected = greatest_of(kRanks);
+    cluster_.run_well(
+        kRanks,
+        [&](Communicator& comm) {
+          const Fusion fusion = comm.fuse(most_bytes);
+          bool known = false;
+          for (int tries = 0; tries < 200 && !known; tries++) {
+            DeviceArray<float> in(values_of(comm.rank()));
+            comm.allreduce_async(in.span(), Op::max).wait();
+            ASSERT_EQ(in.read(), expected);
+            std::vector<int> knows = {comm.gpu_readers() + 1 == kRanks};
+            comm.allreduce_async(std::span(knows), Op::min).wait();
+            known = knows[0] != 0;
+          }
+          EXPECT_TRUE(known) << comm.gpu_readers();
+          if (!known) return;
+          const std::uint64_t lent = comm.inputs_lent();
+          DeviceArray<float> in(values_of(comm.rank()));
+          comm.allreduce_async(in.span(), Op::max).wait();
+          EXPECT_EQ(in.read(), expected);
+          EXPECT_EQ(comm.inputs_lent(), lent + 1);
+        },
+        [&](int, Options& o) { o.job = std::to_string(most_bytes); });
+  }
+}
+
 // Control messages, which interrupts come by, and other threads need the lock: a call into the driver that does not
 // return must not have it.
 TEST_F(Loans, AGpuThatHangsWhileCallsArePutTogetherHoldsUpNoOtherThread) {
