@@ -54,6 +54,10 @@ Status DeviceCombines::open_flow() {
   auto never = copies.make_event();
   if (!never.ok()) return never.status();
   never_ = std::move(never).value();
+  // One that was kept may stand on a stream of the program's.
+  const auto stream = copies.make_stream();
+  if (!stream.ok()) return stream.status();
+  if (const Status status = copies.record(*never_, stream.value()->get()); !status.ok()) return status;
   flow_.emplace(copies, *never_);
   return {};
 }

@@ -90,7 +90,7 @@ class DeviceCombines final : public Elsewhere {
   std::atomic<std::size_t> open_{0};  // begun and not done
 
   // Of whoever moves.
-  std::unique_ptr<DeviceCopies::Event> never_;  // nothing is waited for
+  std::unique_ptr<DeviceCopies::Event> never_;  // on a stream of ours, with nothing before it: nothing is waited for
   std::optional<DeviceCopies::Flow> flow_;
   std::size_t queued_ = 0;
   std::deque<Job> jobs_;  // those that have begun

@@ -31,6 +31,8 @@ using ::testing::HasSubstr;
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::int64_t kPatienceMs = 60'000;
 constexpr std::int64_t kShortMs = 150;
+// For what is not to wait at all.
+constexpr auto kPatience = std::chrono::seconds(10);
 
 std::vector<float> values_of(std::size_t count, int rank) {
   std::vector<float> values(count);
@@ -418,6 +420,40 @@ TEST_F(Combines, ThatWaitForPinnedMemoryPushNoResultsOut) {
   ASSERT_NE(done[1].on_gpu.at, nullptr);
   fake_gpu().controls.read(on_gpu.data(), done[1].on_gpu.at, kBytes - 4);
   EXPECT_EQ(on_gpu, want);
+}
+
+// Events are kept and used again: one of a call that was refused stands on a stream that computes for ever.
+TEST_F(Combines, WaitForNothingOfThePrograms) {
+  make();
+  void* stream = nullptr;
+  ASSERT_EQ(fake_gpu().table.make_stream(0, &stream), WARREN_DEVICE_OK);
+  const DeviceArray<float> large(100'000'000), a(16), b(16);
+  fake_gpu().controls.arm("stream.copy", 0, FakeFault::kHang);
+  ASSERT_EQ(fake_gpu().table.copy(0, a.data(), b.data(), 64, stream), WARREN_DEVICE_OK);
+  Call call;
+  call.spec.collective = Collective::kAllreduce;
+  call.spec.type = DataType::kF32;
+  call.spec.op = ReduceOp::kSum;
+  call.spec.input = call.spec.output = large.data();
+  call.spec.count = 100'000'000;
+  call.spec.stream = stream;
+  ASSERT_EQ(one_->staging.stage(call, {0, 2}).code(), Code::kExhausted);
+  (void)combines().begin(work(ReduceOp::kSum, Bracketing::kChain));
+  ASSERT_TRUE(combines().move().ok());
+  // Behind whatever it waits for.
+  std::promise<void> made;
+  std::thread moves([&] {
+    EXPECT_TRUE(move_until_done().ok());
+    made.set_value();
+  });
+  EXPECT_EQ(made.get_future().wait_for(kPatience), std::future_status::ready) << "it waits for the program's stream";
+  fake_gpu().controls.release();
+  moves.join();
+  const auto done = combines().take_done();
+  ASSERT_TRUE(done);
+  const auto want = by_cpu(ReduceOp::kSum, Bracketing::kChain, all());
+  EXPECT_EQ(std::memcmp(done->made, want.data(), kBytes - 4), 0);
+  ASSERT_EQ(fake_gpu().table.end_stream(0, stream), WARREN_DEVICE_OK);
 }
 
 TEST_F(Combines, FailWithTheReasonOfAnyCallAndKeepTheMemory) {
