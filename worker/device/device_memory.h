@@ -33,8 +33,12 @@ class DeviceMemory {
     Block& operator=(const Block&) = delete;
     ~Block() { give_back(); }
     [[nodiscard]] std::byte* data() const { return data_; }
-    // The GPU has failed, and may still use it: it stays what it is.
-    void abandon() { from_ = nullptr; }
+    // The GPU has failed, and may still use it: it stays what it is, and so does all other memory that freeing might
+    // wait for.
+    void abandon() {
+      if (from_ != nullptr) from_->arena_.abandon();
+      from_ = nullptr;
+    }
 
    private:
     friend class DeviceMemory;
@@ -49,7 +53,7 @@ class DeviceMemory {
   };
 
   // `arena` knows whether a GPU has failed: then nothing is freed.
-  DeviceMemory(const warren_device_table& table, std::uint64_t budget_bytes, const PinnedArena& arena)
+  DeviceMemory(const warren_device_table& table, std::uint64_t budget_bytes, PinnedArena& arena)
       : table_(table), budget_bytes_(budget_bytes), arena_(arena) {}
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;
@@ -67,7 +71,7 @@ class DeviceMemory {
 
   const warren_device_table& table_;
   const std::uint64_t budget_bytes_;
-  const PinnedArena& arena_;
+  PinnedArena& arena_;
   mutable std::mutex mutex_;
   std::uint64_t bytes_ = 0;
   std::multimap<std::pair<std::int32_t, std::uint64_t>, std::byte*> idle_;  // by device and size

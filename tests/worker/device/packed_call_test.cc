@@ -345,5 +345,35 @@ TEST_F(Batches, AGpuThatHangsIsGivenUp) {
   }
 }
 
+// What frees memory, of the CPU or the GPU, may wait for a GPU that hangs, and so for ever.
+TEST_F(Batches, AfterAGpuThatHangsNothingIsFreed) {
+  for (const char* where : {"stream.pack", "stream.unpack"}) {
+    SCOPED_TRACE(where);
+    begin(256 * kMiB, 150);
+    add(10);
+    add(20);
+    auto call = close();
+    ASSERT_TRUE(call.ok());
+    run(*call.value());
+    call.value().reset();  // its memory is kept
+    begin_again(100'000);
+    call = close();
+    ASSERT_TRUE(call.ok());
+    fake_gpu().controls.arm(where, 0, FakeFault::kHang);
+    // What packs is the program's work to those who copy.
+    if (std::string(where) == "stream.pack") staging_->end();
+    Status status = fill(*call.value());
+    if (status.ok()) status = call.value()->buffers->deliver();
+    EXPECT_FALSE(status.ok());
+    pieces_.clear();
+    const auto freed = [] { return calls("release") + calls("free_pinned"); };
+    const std::uint64_t before = freed();
+    call.value().reset();
+    staging_.reset();
+    EXPECT_EQ(freed(), before);
+    fake_gpu().controls.release();
+  }
+}
+
 }  // namespace
 }  // namespace warren::worker
