@@ -152,7 +152,8 @@ std::shared_ptr<const FinalOnGpu> HostMemory::borrow_made(Rank peer, std::uint32
   const MappedSegment& segment = there->second.segment;
   if (all == 0 || all > segment.bytes.size()) return nullptr;
   const std::uint64_t at = number % all;
-  if (bytes > all - at) return nullptr;
+  // Who copies it on a GPU need not look at where it lies.
+  if (bytes > all - at || at % MadeThere::kAlignment != 0) return nullptr;
   return std::make_shared<const FinalOnGpu>(
       FinalOnGpu{segment.bytes.data() + at, number, &says->first, segment.keeper, page->second.segment.keeper});
 }

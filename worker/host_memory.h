@@ -45,6 +45,8 @@ struct MadeThere {
   std::uint64_t first = 0;  // the first number that stands; atomic_ref
   // What is made lies at its number modulo this in the memory, from its begin on, in one piece.
   std::uint64_t bytes = 0;
+  // To which that place is aligned.
+  static constexpr std::uint64_t kAlignment = 256;
 };
 
 class HostMemory {

@@ -1257,6 +1257,30 @@ TEST(HostMemory, WhatIsLeftIsLookedAtAgainWhileItIsTaken) {
   EXPECT_TRUE(make({std::nullopt, std::nullopt, std::nullopt, std::nullopt}).ok());
 }
 
+// Kernels and copies read 16 bytes at once: a number that a peer says may be any.
+TEST(HostMemory, WhatWasMadeOnAGpuLiesAsResultsDo) {
+  HostMemory host;
+  host.install({Incarnation(7), Incarnation(8)});
+  constexpr std::size_t kThere = 1 << 20;
+  const std::span<const std::byte> there{reinterpret_cast<const std::byte*>(std::size_t{1} << 30), kThere};
+  MadeThere says{0, kThere / 4};
+  const std::span<const std::byte> page{reinterpret_cast<const std::byte*>(&says), sizeof says};
+  host.attach(Incarnation(7), 3, {page, std::make_shared<int>()});
+  host.attach(Incarnation(7), 4, {there, std::make_shared<int>()}, true);
+  const auto at = [&](std::uint64_t number) -> const std::byte* {
+    const auto made = host.borrow_made(Rank(0), 4, number, 1000);
+    return made == nullptr ? nullptr : made->at;
+  };
+  EXPECT_EQ(at(0), there.data());
+  EXPECT_EQ(at(kThere / 4 + 512), there.data() + 512) << "the next turn";
+  for (const std::uint64_t askew : {1, 4, 128, 255, 257}) EXPECT_EQ(at(askew), nullptr) << askew;
+  EXPECT_EQ(at(kThere / 4 - 256), nullptr) << "it would not be in one piece";
+  // A ring that no life has.
+  says.bytes = kThere / 4 + 4;
+  EXPECT_EQ(at(kThere / 4 + 4 + 512), there.data() + 512);
+  EXPECT_EQ(at(kThere / 4 + 512), nullptr);
+}
+
 TEST(HostMemory, HasLimits) {
   EXPECT_EQ(HostMemory::make(0).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(HostMemory::make(UINT64_MAX).status().code(), Code::kInvalidArgument);

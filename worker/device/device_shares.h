@@ -84,7 +84,7 @@ class DeviceShares {
   [[nodiscard]] std::shared_ptr<std::byte> take_result(std::uint64_t bytes, std::uint64_t& number);
 
  private:
-  static constexpr std::size_t kAlignment = 256;
+  static constexpr std::size_t kAlignment = MadeThere::kAlignment;
   static constexpr std::size_t kMostOffers = 4096;
   // A quarter of this life's own, and not more: few results are made at once.
   static constexpr std::uint64_t kMostResultBytes = std::uint64_t{32} << 20;
