@@ -7,10 +7,11 @@
 namespace warren::worker {
 
 DeviceMemory::~DeviceMemory() {
-  free_idle();
+  (void)free_idle();
 }
 
-Result<DeviceMemory::Block> DeviceMemory::take(std::int32_t device, std::uint64_t bytes) {
+// Null: there is none that fits.
+DeviceMemory::Block DeviceMemory::take_idle(std::int32_t device, std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   Block block;
   block.device_ = device;
@@ -19,18 +20,30 @@ Result<DeviceMemory::Block> DeviceMemory::take(std::int32_t device, std::uint64_
     block.bytes_ = it->first.second;
     block.from_ = this;
     idle_.erase(it);
-    return block;
   }
-  if (bytes > budget_bytes_ || bytes_ > budget_bytes_ - bytes) free_idle();
-  if (bytes > budget_bytes_ || bytes_ > budget_bytes_ - bytes) return block;
+  return block;
+}
+
+bool DeviceMemory::has_room(std::uint64_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  return bytes <= budget_bytes_ && bytes_ <= budget_bytes_ - bytes;
+}
+
+Result<DeviceMemory::Block> DeviceMemory::take(std::int32_t device, std::uint64_t bytes) {
+  Block block = take_idle(device, bytes);
+  if (block.data_ != nullptr) return block;
+  const std::lock_guard one(making_);
+  // Of who was before.
+  block = take_idle(device, bytes);
+  if (block.data_ != nullptr) return block;
+  if (!has_room(bytes)) (void)free_idle();
+  if (!has_room(bytes)) return block;
   void* memory = nullptr;
   warren_device_code code = table_.allocate(device, bytes, &memory);
-  if (code == WARREN_DEVICE_NO_MEMORY && !idle_.empty()) {
-    free_idle();
-    code = table_.allocate(device, bytes, &memory);
-  }
+  if (code == WARREN_DEVICE_NO_MEMORY && free_idle()) code = table_.allocate(device, bytes, &memory);
   if (code == WARREN_DEVICE_NO_MEMORY) return block;
   if (code != WARREN_DEVICE_OK) return device_error(table_, code, "cannot allocate on GPU " + std::to_string(device));
+  const std::lock_guard lock(mutex_);
   bytes_ += bytes;
   block.data_ = static_cast<std::byte*>(memory);
   block.bytes_ = bytes;
@@ -48,13 +61,20 @@ void DeviceMemory::give_back(std::int32_t device, std::byte* data, std::uint64_t
   idle_.emplace(std::pair(device, bytes), data);
 }
 
-void DeviceMemory::free_idle() {
-  if (arena_.abandoned()) return;
-  for (const auto& [key, data] : idle_) {
+// What is being freed counts until it is. False: there was none.
+bool DeviceMemory::free_idle() {
+  if (arena_.abandoned()) return false;
+  std::multimap<std::pair<std::int32_t, std::uint64_t>, std::byte*> idle;
+  {
+    const std::lock_guard lock(mutex_);
+    idle.swap(idle_);
+  }
+  for (const auto& [key, data] : idle) {
     (void)table_.release(key.first, data);
+    const std::lock_guard lock(mutex_);
     bytes_ -= key.second;
   }
-  idle_.clear();
+  return !idle.empty();
 }
 
 }  // namespace warren::worker

@@ -14,7 +14,8 @@
 namespace warren::worker {
 
 // Memory of GPUs that is Warren's, within a budget over all of them, kept for the next who wants some: to make or to
-// free it may wait for the GPU. Any thread may call; blocks end before what made them.
+// free it may wait for the GPU, and so may who takes some; who gives it back does not. Any thread may call; blocks end
+// before what made them.
 class DeviceMemory {
  public:
   class Block {
@@ -66,13 +67,16 @@ class DeviceMemory {
   [[nodiscard]] std::uint64_t bytes() const;
 
  private:
+  [[nodiscard]] Block take_idle(std::int32_t device, std::uint64_t bytes);
+  [[nodiscard]] bool has_room(std::uint64_t bytes) const;
   void give_back(std::int32_t device, std::byte* data, std::uint64_t bytes);
-  void free_idle();
+  [[nodiscard]] bool free_idle();
 
   const warren_device_table& table_;
   const std::uint64_t budget_bytes_;
   PinnedArena& arena_;
-  mutable std::mutex mutex_;
+  std::mutex making_;         // one at a time makes, and frees, within the budget
+  mutable std::mutex mutex_;  // guards what follows
   std::uint64_t bytes_ = 0;
   std::multimap<std::pair<std::int32_t, std::uint64_t>, std::byte*> idle_;  // by device and size
 };

@@ -23,9 +23,9 @@ PinnedArena::~PinnedArena() {
   free_idle();
 }
 
-Result<PinnedArena::Block> PinnedArena::take(std::uint64_t bytes) {
+// Null: there is none that fits.
+PinnedArena::Block PinnedArena::take_idle(std::size_t size) {
   const std::lock_guard lock(mutex_);
-  const std::uint64_t size = std::max(kLeastBytes, block_bytes(bytes));
   Block block;
   // Not one of more than twice the size: the next large buffer wants it.
   if (const auto it = idle_.lower_bound(size); it != idle_.end() && it->first <= 2 * size) {
@@ -33,12 +33,27 @@ Result<PinnedArena::Block> PinnedArena::take(std::uint64_t bytes) {
     block.bytes_ = it->first;
     block.arena_ = this;
     idle_.erase(it);
-    return block;
   }
-  if (size > budget_bytes_ || pinned_bytes_ > budget_bytes_ - size) free_idle();
-  if (size > budget_bytes_ || pinned_bytes_ > budget_bytes_ - size) {
+  return block;
+}
+
+bool PinnedArena::has_room(std::uint64_t size) const {
+  const std::lock_guard lock(mutex_);
+  return size <= budget_bytes_ && pinned_bytes_ <= budget_bytes_ - size;
+}
+
+Result<PinnedArena::Block> PinnedArena::take(std::uint64_t bytes) {
+  const std::uint64_t size = std::max(kLeastBytes, block_bytes(bytes));
+  Block block = take_idle(size);
+  if (block.data_ != nullptr) return block;
+  const std::lock_guard one(pinning_);
+  // Of who was before.
+  block = take_idle(size);
+  if (block.data_ != nullptr) return block;
+  if (!has_room(size)) free_idle();
+  if (!has_room(size)) {
     return Status(Code::kExhausted, std::to_string(bytes) + " bytes of pinned memory are needed, " +
-                                        std::to_string(pinned_bytes_) + " are in use, and device_pinned_bytes is " +
+                                        std::to_string(pinned_bytes()) + " are in use, and device_pinned_bytes is " +
                                         std::to_string(budget_bytes_) +
                                         ": raise it, or wait for some of the asynchronous calls");
   }
@@ -47,6 +62,7 @@ Result<PinnedArena::Block> PinnedArena::take(std::uint64_t bytes) {
   if (code != WARREN_DEVICE_OK) {
     return device_error(table_, code, "cannot pin " + std::to_string(size) + " bytes");
   }
+  const std::lock_guard lock(mutex_);
   pinned_bytes_ += size;
   block.data_ = static_cast<std::byte*>(memory);
   block.bytes_ = size;
@@ -64,13 +80,19 @@ void PinnedArena::give_back(std::byte* data, std::size_t bytes) {
   idle_.emplace(bytes, data);
 }
 
+// What is being freed counts until it is.
 void PinnedArena::free_idle() {
   if (abandoned()) return;
-  for (const auto& [bytes, data] : idle_) {
+  std::multimap<std::size_t, std::byte*> idle;
+  {
+    const std::lock_guard lock(mutex_);
+    idle.swap(idle_);
+  }
+  for (const auto& [bytes, data] : idle) {
     (void)table_.free_pinned(data);
+    const std::lock_guard lock(mutex_);
     pinned_bytes_ -= bytes;
   }
-  idle_.clear();
 }
 
 }  // namespace warren::worker

@@ -14,7 +14,8 @@
 
 namespace warren::worker {
 
-// Any thread may call; blocks end before their arena.
+// Any thread may call; blocks end before their arena. Who takes one may wait for the system, and for others who do; who
+// gives one back does not.
 class PinnedArena {
  public:
   class Block {
@@ -68,13 +69,16 @@ class PinnedArena {
   [[nodiscard]] bool abandoned() const { return !frees_.load(std::memory_order_relaxed); }
 
  private:
+  [[nodiscard]] Block take_idle(std::size_t size);
+  [[nodiscard]] bool has_room(std::uint64_t size) const;
   void give_back(std::byte* data, std::size_t bytes);
   void free_idle();
 
   const warren_device_table& table_;
   const std::uint64_t budget_bytes_;
   std::atomic<bool> frees_{true};
-  mutable std::mutex mutex_;
+  std::mutex pinning_;        // one at a time pins, and frees, within the budget
+  mutable std::mutex mutex_;  // guards what follows
   std::uint64_t pinned_bytes_ = 0;
   std::multimap<std::size_t, std::byte*> idle_;  // by size
 };

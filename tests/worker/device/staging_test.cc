@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <future>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -29,6 +30,8 @@ using ::testing::HasSubstr;
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::int64_t kPatienceMs = 60'000;
 constexpr std::int64_t kShortMs = 150;
+// For what is not to wait at all.
+constexpr auto kPatience = std::chrono::seconds(10);
 
 std::vector<std::uint8_t> numbered(std::size_t bytes, unsigned seed) {
   std::vector<std::uint8_t> values(bytes);
@@ -115,6 +118,62 @@ TEST(PinnedArena, ABlockThatAGpuMayStillWriteToIsNotUsedAgain) {
   EXPECT_TRUE(arena.take(kMiB).ok());
   EXPECT_EQ(arena.take(2 * kMiB).status().code(), Code::kExhausted);
   EXPECT_EQ(fake_gpu().controls.calls("free_pinned"), freed);
+}
+
+// To pin memory, or to free it, may take long, or for ever. Blocks come back under locks that others wait for.
+TEST(PinnedArena, BlocksComeBackMeanwhile) {
+  for (const char* where : {"allocate_pinned", "free_pinned"}) {
+    SCOPED_TRACE(where);
+    PinnedArena arena(fake_gpu().table, 4 * kMiB);
+    auto block = arena.take(kMiB);
+    ASSERT_TRUE(block.ok());
+    (void)arena.take(2 * kMiB);  // kept
+    fake_gpu().controls.arm(where, 0, FakeFault::kHang);
+    const std::uint64_t calls = fake_gpu().controls.calls(where);
+    std::thread takes([&] {
+      const auto other = arena.take(3 * kMiB);  // in the place of what is kept
+      EXPECT_TRUE(other.ok()) << other.status().describe();
+      EXPECT_LE(arena.pinned_bytes(), 4 * kMiB);
+    });
+    while (fake_gpu().controls.calls(where) == calls) std::this_thread::yield();
+    auto back = std::async(std::launch::async, [&] {
+      block = Status(Code::kClosed, "given back");
+      return arena.pinned_bytes();
+    });
+    EXPECT_EQ(back.wait_for(kPatience), std::future_status::ready);
+    fake_gpu().controls.release();
+    takes.join();
+    EXPECT_LE(back.get(), 4 * kMiB);
+    EXPECT_EQ(arena.pinned_bytes(), 4 * kMiB);
+  }
+}
+
+TEST(DeviceMemory, BlocksComeBackMeanwhile) {
+  PinnedArena arena(fake_gpu().table, 0);
+  for (const char* where : {"allocate", "release"}) {
+    SCOPED_TRACE(where);
+    DeviceMemory memory(fake_gpu().table, 4 * kMiB, arena);
+    auto block = memory.take(0, kMiB);
+    ASSERT_TRUE(block.ok());
+    (void)memory.take(0, 2 * kMiB);  // kept
+    fake_gpu().controls.arm(where, 0, FakeFault::kHang);
+    const std::uint64_t calls = fake_gpu().controls.calls(where);
+    std::thread takes([&] {
+      const auto other = memory.take(0, 3 * kMiB);  // in the place of what is kept
+      ASSERT_TRUE(other.ok()) << other.status().describe();
+      EXPECT_NE(other.value().data(), nullptr);
+    });
+    while (fake_gpu().controls.calls(where) == calls) std::this_thread::yield();
+    auto back = std::async(std::launch::async, [&] {
+      block = Status(Code::kClosed, "given back");
+      return memory.bytes();
+    });
+    EXPECT_EQ(back.wait_for(kPatience), std::future_status::ready);
+    fake_gpu().controls.release();
+    takes.join();
+    EXPECT_LE(back.get(), 4 * kMiB);
+    EXPECT_EQ(memory.bytes(), 4 * kMiB);
+  }
 }
 
 TEST(PinnedArena, SaysThatTheMachineHasNoMore) {
