@@ -1005,6 +1005,11 @@ bool Session::move_states(std::unique_lock<std::mutex>& lock) {
 
 // Runs what an engine's call owes its program or a GPU; true if there was something.
 bool Session::work_outside(std::unique_lock<std::mutex>& lock) {
+  if (has_gone_shares()) {
+    lock.unlock();
+    staging_->shares().release_gone();
+    lock.lock();
+  }
   if (engine_.has_work_outside() && (prepare(lock) || deliver(lock) || move(lock))) return true;
   if (engine_.has_work_elsewhere() && move_elsewhere(lock)) return true;
   return coming_ && move_states(lock);
@@ -1115,7 +1120,7 @@ void Session::hand_over() {
     changed_.notify_all();
     return wake(caller_wake_);
   }
-  if (engine_.outstanding() > 0 || engine_.unsettled() || states_move()) wake(engine_wake_);
+  if (engine_.outstanding() > 0 || engine_.unsettled() || states_move() || has_gone_shares()) wake(engine_wake_);
 }
 
 void Session::engine_loop() {
@@ -1125,7 +1130,8 @@ void Session::engine_loop() {
   while (!exiting_) {
     // Other threads finish calls too: with a plan, or with what was fetched.
     run_callbacks(lock);
-    const bool mine = callers_ == 0 && (engine_.outstanding() > 0 || engine_.unsettled() || states_move());
+    const bool mine =
+        callers_ == 0 && (engine_.outstanding() > 0 || engine_.unsettled() || states_move() || has_gone_shares());
     if (mine) {
       const bool outside = work_outside(lock);
       const bool moved = engine_.progress() || outside;

@@ -208,6 +208,8 @@ class Session final : private DataPath {
     std::vector<std::byte> memory;  // of several places
   };
   [[nodiscard]] Result<Gathered> gather(Places places, void* stream);
+  // What a GPU has mapped of ranks of this host is used no more.
+  [[nodiscard]] bool has_gone_shares() const { return staging_ != nullptr && staging_->shares().has_gone(); }
   bool move_elsewhere(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] Status stage_on_gpu(Call& call, const GroupShape& shape);
   void tell_of_shares();

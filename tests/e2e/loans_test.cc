@@ -438,6 +438,58 @@ TEST_F(Loans, AGpuThatHangsWhileCallsArePutTogetherHoldsUpNoOtherThread) {
   }
 }
 
+// Nobody who has mapped a life's memory has it for longer than that life by more than a call, of whatever kind.
+TEST_F(Loans, OfALifeThatIsOverAreReleased) {
+  constexpr int kRanks = 3;
+  const std::vector<float> expected = greatest_of(kRanks);
+  const std::size_t before = fake_gpu().controls.shared();
+  std::atomic<int> finished{0};
+  const auto lend = [&](Communicator& comm) {
+    for (int tries = 0; tries < 1000; tries++) {
+      DeviceArray<float> in(values_of(comm.rank()));
+      comm.allreduce(in.span(), Op::max);
+      ASSERT_EQ(in.read(), expected);
+      if (all_know(comm)) return;
+    }
+    FAIL() << "ranks do not get to know each other's memory";
+  };
+  // On the CPU: nothing is prepared. The next life of rank 2 has replayed before.
+  const auto go_on = [&](Communicator& comm) {
+    std::vector<int> left = {1};
+    for (int tries = 0; tries < 1000 && left[0] != 0; tries++) {
+      // Of the two that have stayed, and what each has of the other.
+      left[0] = comm.rank() == 0 && fake_gpu().controls.shared() != before + 4;
+      comm.allreduce(std::span(left), Op::max);
+    }
+    EXPECT_EQ(left[0], 0) << fake_gpu().controls.shared() - before;
+    comm.finalize();
+    finished++;
+  };
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kRanks; rank++) {
+    ranks.emplace_back([&, rank] {
+      try {
+        const Options o = cluster_.options(rank, kRanks);
+        auto comm = std::make_unique<Communicator>(Communicator::create(o));
+        (void)comm->load_checkpoint();
+        lend(*comm);
+        comm->checkpoint(std::vector<int>{1});
+        while (rank == 2 && comm->committed_version() == 0) std::this_thread::yield();
+        if (rank == 2) {
+          comm.reset();
+          comm = std::make_unique<Communicator>(Communicator::create(o));
+          (void)comm->load_checkpoint();
+        }
+        go_on(*comm);
+      } catch (const Error& e) {
+        ADD_FAILURE() << "rank " << rank << ": " << e.what();
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_EQ(finished, kRanks);
+}
+
 // ---- processes
 
 std::string file_text(const std::string& path) {

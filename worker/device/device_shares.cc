@@ -15,29 +15,37 @@ constexpr std::size_t kPageBytes = 4096;
 }  // namespace
 
 DeviceShares::~DeviceShares() {
-  if (own_ != nullptr && taken_.empty() && in_making_.empty()) gone_.push_back({own_, own_bytes_});
-  release(device_, gone_);
+  release_gone();
+  if (own_ != nullptr && taken_.empty() && in_making_.empty()) release(device_, {own_, own_bytes_});
   free(landing_);
 }
 
 // What fails here stays mapped: a GPU that has failed is noticed where something is expected of it.
-void DeviceShares::release(std::int32_t device, std::span<const Imported> gone) {
-  for (const Imported& i : gone) {
-    if (!arena_.abandoned()) (void)table_.release_shared(device, i.at, i.bytes);
-  }
+void DeviceShares::release(std::int32_t device, const Imported& gone) {
+  if (!arena_.abandoned()) (void)table_.release_shared(device, gone.at, gone.bytes);
 }
 
 void DeviceShares::free(void* pinned) {
   if (pinned != nullptr && !arena_.abandoned()) (void)table_.free_pinned(pinned);
 }
 
+void DeviceShares::release_gone() {
+  std::unique_lock lock(mutex_);
+  const auto gone = std::exchange(gone_, {});
+  const std::int32_t device = device_;
+  has_gone_.store(false, std::memory_order_relaxed);
+  lock.unlock();
+  for (const Imported& i : gone) release(device, i);
+}
+
 void DeviceShares::prepare(std::int32_t device) {
   if (budget_bytes_ == 0) return;
   const std::unique_lock one(preparing_, std::try_to_lock);
   if (!one.owns_lock()) return;
+  release_gone();
   News news;
   std::unique_lock lock(mutex_);
-  if (!std::exchange(asked_, true)) {
+  if (own_ == nullptr && !none_) {
     lock.unlock();
     make(device, news);
     lock.lock();
@@ -45,10 +53,9 @@ void DeviceShares::prepare(std::int32_t device) {
   // A GPU on which this life has nothing of its own maps nothing, either.
   if (own_ != nullptr && device_ != device) return;
   const bool maps = own_ != nullptr;
-  const auto offers = std::exchange(offers_, {});
-  const auto gone = std::exchange(gone_, {});
+  std::vector<Offer> offers;
+  if (maps || none_) offers.swap(offers_);
   lock.unlock();
-  release(device, gone);
   for (const Offer& offer : offers) {
     news.answers.push_back(maps ? map(device, offer, news) : Answer{offer.life, offer.memory, std::nullopt});
   }
@@ -63,29 +70,29 @@ void DeviceShares::prepare(std::int32_t device) {
 void DeviceShares::make(std::int32_t device, News& news) {
   auto page = memfd_segment(kPageBytes, "warren-made");
   if (!page.ok()) {
-    has_none();
-    news.trouble = page.status().because_of_this("cannot tell the other ranks of this host what GPUs have made");
-    return;
+    return has_none(
+        false, page.status().because_of_this("cannot tell the other ranks of this host what GPUs have made"), news);
   }
-  void* landing = nullptr;
-  if (const auto code = table_.allocate_pinned(kLandingBytes, &landing); code != WARREN_DEVICE_OK) {
-    has_none();
-    news.trouble = device_error(table_, code, "cannot pin memory for what ranks of this host lend");
-    return;
-  }
+  tries_++;
   std::size_t bytes = budget_bytes_;
   void* memory = nullptr;
-  int fd = -1;
-  if (const auto code = table_.allocate_shared(device, &bytes, &memory, &fd); code != WARREN_DEVICE_OK) {
-    news.trouble = device_error(
-        table_, code,
-        "cannot make memory of GPU " + std::to_string(device) + " that the other ranks of this host can read");
-    free(landing);
-    has_none();
-    return;
+  int descriptor = -1;
+  if (const auto code = table_.allocate_shared(device, &bytes, &memory, &descriptor); code != WARREN_DEVICE_OK) {
+    return has_none(code == WARREN_DEVICE_NO_MEMORY,
+                    device_error(table_, code,
+                                 "cannot make memory of GPU " + std::to_string(device) +
+                                     " that the other ranks of this host can read"),
+                    news);
   }
+  OwnedFd fd(descriptor);
   auto* const own = static_cast<std::byte*>(memory);
-  news.made = Made{OwnedFd(fd), {own, bytes}, page.value()};
+  void* landing = nullptr;
+  if (const auto code = table_.allocate_pinned(kLandingBytes, &landing); code != WARREN_DEVICE_OK) {
+    const Status why = device_error(table_, code, "cannot pin memory for what ranks of this host lend on GPUs");
+    release(device, {own, bytes});
+    return has_none(code == WARREN_DEVICE_NO_MEMORY, why, news);
+  }
+  news.made = Made{std::move(fd), {own, bytes}, page.value()};
   const std::lock_guard lock(mutex_);
   device_ = device;
   own_ = own;
@@ -95,8 +102,9 @@ void DeviceShares::make(std::int32_t device, News& news) {
   says_ = new (page_->bytes().data()) MadeThere{0, results_end()};
 }
 
-void DeviceShares::has_none() {
-  troubled_ = true;
+void DeviceShares::has_none(bool for_now, const Status& why, News& news) {
+  if (!std::exchange(troubled_, true)) news.trouble = why;
+  if (for_now && tries_ < kMostTries) return;
   const std::lock_guard lock(mutex_);
   none_ = true;
 }
@@ -117,6 +125,7 @@ DeviceShares::Answer DeviceShares::map(std::int32_t device, const Offer& offer, 
       MappedSegment{{at, offer.bytes}, std::shared_ptr<const void>(at, [this, bytes = offer.bytes](auto* p) {
                       const std::lock_guard lock(mutex_);
                       gone_.push_back({p, bytes});
+                      has_gone_.store(true, std::memory_order_relaxed);
                     })};
   return answer;
 }

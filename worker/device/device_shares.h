@@ -13,6 +13,7 @@
 // thread that others wait for may do.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -43,8 +44,13 @@ class DeviceShares {
   DeviceShares(const DeviceShares&) = delete;
   DeviceShares& operator=(const DeviceShares&) = delete;
 
-  // Makes this life's own on `device`, the first time, and maps what was offered since. No lock is held.
+  // Makes this life's own on `device`, if there is none, and maps what was offered since. Where there is no room for it
+  // now, which lives that are over may have until nobody has mapped it, offers wait for the next times, which are few:
+  // then there is none for good. No lock is held.
   void prepare(std::int32_t device);
+  // Something of others that was mapped is used no more: release_gone() lets go of it, which may wait for the GPU.
+  [[nodiscard]] bool has_gone() const { return has_gone_.load(std::memory_order_relaxed); }
+  void release_gone();
   // What came of prepare(), to be told to the others.
   struct Made {
     OwnedFd fd;
@@ -64,7 +70,7 @@ class DeviceShares {
   [[nodiscard]] std::optional<News> take_news();
 
   // Of a rank of this host. False: nothing of others is mapped here. Else it is answered, at the latest in the next
-  // prepare() of the GPU that this life's own is on.
+  // prepare() of the GPU that this life's own is on, once it is known whether there is any.
   [[nodiscard]] bool offer(Incarnation life, std::uint32_t memory, OwnedFd fd, std::uint64_t bytes);
   // Offers of others are over.
   void keep_offers_of(std::span<const Incarnation> lives);
@@ -86,6 +92,8 @@ class DeviceShares {
  private:
   static constexpr std::size_t kAlignment = MadeThere::kAlignment;
   static constexpr std::size_t kMostOffers = 4096;
+  // At this life's own, while there is no room for it.
+  static constexpr int kMostTries = 16;
   // A quarter of this life's own, and not more: few results are made at once.
   static constexpr std::uint64_t kMostResultBytes = std::uint64_t{32} << 20;
 
@@ -100,23 +108,24 @@ class DeviceShares {
     std::uint64_t bytes = 0;
   };
   void make(std::int32_t device, News& news);
-  void has_none();
+  void has_none(bool for_now, const Status& why, News& news);
   [[nodiscard]] Answer map(std::int32_t device, const Offer& offer, News& news);
   [[nodiscard]] std::uint64_t results_end() const;
   void give_back(std::byte* block);
   void give_back_result(std::uint64_t number);
-  void release(std::int32_t device, std::span<const Imported> gone);
+  void release(std::int32_t device, const Imported& gone);
   void free(void* pinned);
 
   const warren_device_table& table_;
   const std::uint64_t budget_bytes_;
   const PinnedArena& arena_;
-  std::mutex preparing_;   // one thread at a time talks to the GPU
+  std::mutex preparing_;   // one thread at a time makes and maps
   bool troubled_ = false;  // under it
+  int tries_ = 0;          // likewise
+  std::atomic<bool> has_gone_{false};
 
   mutable std::mutex mutex_;  // guards what follows
-  bool asked_ = false;        // for this life's own, which may take a while
-  bool none_ = false;         // it cannot be made
+  bool none_ = false;         // this life's own cannot be made
   std::int32_t device_ = WARREN_DEVICE_HOST;
   std::byte* own_ = nullptr;
   std::uint64_t own_bytes_ = 0;

@@ -173,9 +173,12 @@ TEST_F(Shares, OfOthersAreMappedAndLetGoOf) {
   ASSERT_TRUE(more);
   EXPECT_TRUE(more->trouble.ok());
   EXPECT_EQ(fake_gpu().controls.shared(), before_ + 3);
+  EXPECT_FALSE(two.staging.shares().has_gone());
   news.reset();
   EXPECT_EQ(fake_gpu().controls.shared(), before_ + 3) << "that may wait for the GPU";
-  two.staging.shares().prepare(0);
+  EXPECT_TRUE(two.staging.shares().has_gone());
+  two.staging.shares().release_gone();
+  EXPECT_FALSE(two.staging.shares().has_gone());
   EXPECT_EQ(fake_gpu().controls.shared(), before_ + 2);
 }
 
@@ -195,6 +198,62 @@ TEST_F(Shares, OnAGpuThatCannotAreDoneWithout) {
   EXPECT_FALSE(shares.offer(Incarnation(8), 3, OwnedFd(::dup(0)), kMiB));
   shares.prepare(0);
   EXPECT_FALSE(shares.take_news()) << "it is asked once";
+}
+
+// A life that is over may leave its memory to those that have it mapped, for a moment: there is room later. What others
+// have offered waits for that.
+TEST_F(Shares, OnAGpuThatIsFullAreMadeWhenItHasRoom) {
+  for (const char* where : {"allocate_shared", "allocate_pinned"}) {
+    SCOPED_TRACE(where);
+    OneRank one, two;
+    const auto made = one.make();
+    DeviceShares& shares = two.staging.shares();
+    ASSERT_TRUE(shares.offer(Incarnation(7), 3, OwnedFd(::dup(made.fd.get())), made.memory.size()));
+    fake_gpu().controls.arm(where, 0, FakeFault::kNoMemory);
+    shares.prepare(0);
+    auto news = shares.take_news();
+    ASSERT_TRUE(news);
+    EXPECT_FALSE(news->made);
+    EXPECT_TRUE(news->answers.empty());
+    EXPECT_THAT(news->trouble.describe(), HasSubstr(std::string("injected into ") + where));
+    EXPECT_EQ(shares.own_on(0), nullptr);
+    fake_gpu().controls.arm(where, 0, FakeFault::kNoMemory);
+    shares.prepare(0);
+    EXPECT_FALSE(shares.take_news()) << "once";
+    shares.prepare(0);
+    news = shares.take_news();
+    ASSERT_TRUE(news);
+    EXPECT_TRUE(news->made);
+    EXPECT_TRUE(news->trouble.ok());
+    ASSERT_EQ(news->answers.size(), 1u);
+    EXPECT_TRUE(news->answers[0].mapped);
+  }
+}
+
+TEST_F(Shares, OnAGpuThatStaysFullAreGivenUp) {
+  OneRank one;
+  DeviceShares& shares = one.staging.shares();
+  ASSERT_TRUE(shares.offer(Incarnation(7), 3, OwnedFd(::dup(0)), kMiB));
+  const std::uint64_t calls = fake_gpu().controls.calls("allocate_shared");
+  int lines = 0;
+  std::vector<DeviceShares::Answer> answers;
+  for (int i = 0; i < 100; i++) {
+    fake_gpu().controls.arm("allocate_shared", 0, FakeFault::kNoMemory);
+    shares.prepare(0);
+    auto news = shares.take_news();
+    if (!news) continue;
+    EXPECT_FALSE(news->made);
+    if (!news->trouble.ok()) lines++;
+    std::ranges::move(news->answers, std::back_inserter(answers));
+  }
+  fake_gpu().controls.release();
+  EXPECT_EQ(lines, 1);
+  EXPECT_GT(fake_gpu().controls.calls("allocate_shared"), calls + 1);
+  EXPECT_LT(fake_gpu().controls.calls("allocate_shared"), calls + 50);
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_FALSE(answers[0].mapped);
+  shares.prepare(0);
+  EXPECT_FALSE(shares.take_news());
 }
 
 // Ranks make theirs at the same time, and offers come meanwhile.
