@@ -536,12 +536,16 @@ TEST_F(Combines, FailWithTheReasonOfAnyCallAndKeepTheMemory) {
 
 TEST_F(Combines, OnAGpuThatHangsAreGivenUp) {
   for (const char* where : {"stream.reduce", "stream.to_host"}) {
-    make(64 * kMiB, 256 * kMiB, kShortMs);
-    fake_gpu().controls.arm(where, 0, FakeFault::kHang);
-    (void)combines().begin(work(ReduceOp::kSum, Bracketing::kChain));
-    EXPECT_EQ(move_until_done().code(), Code::kTimeout);
-    one_.reset();
-    fake_gpu().controls.release();
+    for (const std::uint64_t pinned : {256 * kMiB, kMiB}) {
+      make(64 * kMiB, pinned, kShortMs);
+      fake_gpu().controls.arm(where, 0, FakeFault::kHang);
+      (void)combines().begin(work(ReduceOp::kSum, Bracketing::kChain));
+      EXPECT_EQ(move_until_done().code(), Code::kTimeout);
+      const std::uint64_t freed = fake_gpu().controls.calls("free_pinned");
+      one_.reset();
+      EXPECT_EQ(fake_gpu().controls.calls("free_pinned"), freed) << "the GPU may still write to it";
+      fake_gpu().controls.release();
+    }
   }
 }
 
