@@ -1,7 +1,6 @@
 // A job that cannot go on, because what it would go on from is lost; and one that nobody needs any more
 // (docs/decisions/0022-a-job-that-is-lost.md).
 #include <algorithm>
-#include <utility>
 
 #include "recovery/tracker_machine.h"
 #include "recovery/tracker_transitions.h"
@@ -10,10 +9,6 @@ namespace warren {
 
 namespace {
 constexpr std::size_t kNamesInText = 8;
-
-std::string worker_on_host(const wire::Join& join) {
-  return "worker " + join.worker_id() + " on host " + join.host_id();
-}
 }  // namespace
 
 // All hosts of the plan have answered that they do not hold it.
@@ -100,7 +95,7 @@ bool TrackerMachine::refuse_lost(Incarnation who, const wire::Join& join, TimeMs
   since_ = now;
   persist(effects);
   log(Severity::kInfo, "lost_job_taken_up",
-      worker_on_host(join) + " holds something of job " + options_.job +
+      worker_on_host(join.worker_id(), join.host_id()) + " holds something of job " + options_.job +
           ", which was given up: its workers gather again",
       effects, {{"worker", join.worker_id()}});
   return false;
@@ -120,8 +115,8 @@ bool TrackerMachine::may_hope(Incarnation who, const wire::Join& join, TimeMs no
   count(Transition::lost_job_waits);
   if (!known) {
     log(Severity::kInfo, "lost_job_waits",
-        worker_on_host(join) + " has come to job " + options_.job + ", which is lost; it is refused in " +
-            seconds_text(timeout_ms()) +
+        worker_on_host(join.worker_id(), join.host_id()) + " has come to job " + options_.job +
+            ", which is lost; it is refused in " + seconds_text(timeout_ms()) +
             " unless another comes whose host has kept something of the job: " + interrupt_.reason(),
         effects, {{"worker", join.worker_id()}});
   }

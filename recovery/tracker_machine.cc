@@ -32,10 +32,6 @@ constexpr std::size_t kMaxEvidence = 256;
 // A gap between two heartbeats counts less with each that follows, and little after so many.
 constexpr std::int64_t kGapsRemembered = 64;
 
-std::string worker_on_host(const std::string& worker_id, const std::string& host_id) {
-  return "worker " + worker_id + " on host " + host_id;
-}
-
 std::string list(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
@@ -1081,6 +1077,10 @@ void TrackerMachine::refuse_stale(Incarnation who, Effects& effects) {
              : "this life is not a member of job " + options_.job +
                    ": its epoch was ended, or it was silent for longer than the round timeout; join again",
          effects, state_ != State::kFinished);
+}
+
+std::string TrackerMachine::worker_on_host(const std::string& worker_id, const std::string& host_id) {
+  return "worker " + worker_id + " on host " + host_id;
 }
 
 std::optional<std::size_t> TrackerMachine::rank_of(Incarnation who) const {

@@ -342,8 +342,9 @@ class TrackerMachine {
   bool may_hope(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects);
   // Where the job may shrink: what is committed cannot be loaded from the hosts that have been asked.
   [[nodiscard]] bool comes_in_vain() const;
+  // Unless this one's host has not been asked, and has kept something.
   void look_for_what_is_out_of_reach(const Waiting& w);
-  // Whether so: those that need not load it are too few.
+  // Whether it did: those that need not load it are too few, and nobody can come to make up their number.
   bool lose_if_too_few_have_loaded(TimeMs now, Effects& effects);
 
   [[nodiscard]] bool knows_nothing() const;  // of any job
@@ -615,6 +616,7 @@ class TrackerMachine {
   [[nodiscard]] std::optional<std::size_t> place_of(const std::string& worker_id) const;
   [[nodiscard]] std::size_t candidates() const;
   [[nodiscard]] std::string name(std::size_t rank) const;  // "rank 2 (worker w2 on host h)"
+  [[nodiscard]] static std::string worker_on_host(const std::string& worker_id, const std::string& host_id);
   [[nodiscard]] std::vector<std::string> missing_workers() const;
 
   Options options_;
@@ -704,7 +706,7 @@ class TrackerMachine {
     std::string why;
   };
   std::optional<OutOfReach> out_of_reach_of_all_;
-  std::map<Incarnation, TimeMs> hopes_until_;     // who has come to a job that is lost
+  std::map<Incarnation, TimeMs> hopes_until_;     // who has come to a job that is lost, and brings nothing
   std::map<std::string, TimeMs> excluded_;        // workers without which the job goes on, until when at least
   std::map<std::size_t, std::string> obstacles_;  // by rank: why it is not replaced, as was said
   std::set<RankPair> rewired_;                    // links that change with the next plan
