@@ -209,12 +209,12 @@ Status Session::prepare(bool spare) {
 }
 
 Result<std::optional<wire::Held>> Session::held_on_disk() {
-  std::optional<wire::Held> held;
-  if (disk_) held = held_on(disk_->writer().store());
-  if (!mirror_ || held) return held;
+  std::optional<Past> past;
+  if (disk_) past = past_on(disk_->writer().store());
+  if (!mirror_ || (past && past->serves)) return with_mirror(std::move(past), std::nullopt);
   auto mirrored = mirror_->held();
   if (!mirrored.ok()) return mirrored.status().because_of_this("cannot use the mirror of checkpoints");
-  return std::move(mirrored).value();
+  return with_mirror(std::move(past), std::move(mirrored).value());
 }
 
 Result<std::optional<wire::Held>> Session::held_beside_stale(Epoch called) {

@@ -68,13 +68,17 @@ std::string body_of(const wire::Envelope& e) {
   return "";
 }
 
+// As Session::held_on_disk.
+std::optional<wire::Held> held_on(storage::ResultStore& store, const SimWorker::Options& options) {
+  return worker::with_mirror(worker::past_on(store), options.mirror == nullptr ? std::nullopt : options.mirror->held());
+}
+
 // Opens the disk, and puts into the join what it holds.
 std::unique_ptr<storage::FakeResultStore> open_disk(SimWorker::Options& options, Incarnation self) {
   if (!options.disk || options.join.settings().replicas() == 0) return nullptr;
   auto store = std::make_unique<storage::FakeResultStore>(options.disk, options.join.worker_id(), self);
   if (options.join.spare()) return store;
-  auto held = worker::held_on(*store);
-  if (!held && options.mirror != nullptr) held = options.mirror->held();
+  auto held = held_on(*store, options);
   if (held) *options.join.mutable_held() = std::move(*held);
   return store;
 }
@@ -761,8 +765,7 @@ void SimWorker::look(const worker_effect::Called& call) {
     } else {
       logged = kept_by_launcher(host(), hosts_, self_);
     }
-    if (store_) held = worker::held_on(*store_);
-    if (store_ && !held && options_.mirror != nullptr) held = options_.mirror->held();
+    if (store_) held = held_on(*store_, options_);
   }
   std::vector<WorkerEffect> effects;
   machine_.looked(call.epoch, std::move(held), std::move(logged), world_.now(), effects);

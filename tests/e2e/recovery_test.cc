@@ -216,15 +216,16 @@ class Job {
   // Each host has a disk. `mode`: of the log.
   void use_disks(const std::string& mode) { log_mode_ = mode; }
   void use_mirror() { mirror_ = folder_ + "/mirror"; }
-  // Until a checkpoint is complete there.
-  void await_mirror() const {
+  // Until so many checkpoints are complete there.
+  void await_mirror(int checkpoints = 1) const {
     const auto complete = [&] {
+      int found = 0;
       std::error_code error;
       for (std::filesystem::recursive_directory_iterator it(mirror_, error), end; !error && it != end;
            it.increment(error)) {
-        if (it->path().filename() == "COMPLETE") return true;
+        found += it->path().filename() == "COMPLETE" ? 1 : 0;
       }
-      return false;
+      return found >= checkpoints;
     };
     while (!complete()) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // CTest ends what never comes
   }
@@ -243,6 +244,22 @@ class Job {
       if (!hide) std::filesystem::remove(other);
       std::filesystem::rename(path, other);
       if (hide) std::filesystem::create_directory(path);
+    }
+  }
+  // The mirror is an empty folder, as where it is not mounted; or what it was, without all versions but the oldest.
+  void take_mirror_away() const {
+    std::filesystem::rename(mirror_, mirror_ + "-aside");
+    std::filesystem::create_directory(mirror_);
+  }
+  void give_back_oldest_of_mirror() const {
+    std::filesystem::remove_all(mirror_);
+    std::filesystem::rename(mirror_ + "-aside", mirror_);
+    std::set<std::filesystem::path> complete;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(mirror_)) {
+      if (entry.path().filename() == "COMPLETE") complete.insert(entry.path());
+    }
+    for (const auto& path : complete) {
+      if (path != *complete.begin()) std::filesystem::remove(path);
     }
   }
   void lose_disk(const std::string& host) { std::filesystem::remove_all(disk_of(host)); }
@@ -733,6 +750,32 @@ TEST(Recovery, WhoCannotReadTheMirrorDoesNotEndTheJob) {
   const std::string said{std::istreambuf_iterator<char>(log), {}};
   EXPECT_NE(said.find("interrupted: "), std::string::npos);
   EXPECT_EQ(said.find("job_lost: "), std::string::npos);
+}
+
+// What disks have after that is notes of lives that had found nothing: the job was taken up because of them, and lost
+// again, without end.
+TEST(Recovery, AnOlderVersionThatTheMirrorHasServesAlsoAfterTheJobWasCalledLost) {
+  Job job(shape(4, Mix::kBig, 64 << 10, 600, 200), two_hosts(4));
+  job.use_disks("async");
+  job.use_mirror();
+  bool away = false;
+  job.when({0, RecordEvent::kBegin, 550, 0}, [&] {
+    job.await_mirror(2);
+    job.kill_all([&] {
+      for (const char* host : {"a", "b"}) job.lose_disk(host);
+      job.take_mirror_away();
+      away = true;
+    });
+  });
+  job.on_failure([&] {
+    if (std::exchange(away, false)) job.give_back_oldest_of_mirror();
+  });
+  job.run();
+  EXPECT_GE(job.judge().progress(0).loaded, 1u) << "it did not begin anew";
+  std::ifstream log(job.tracker_log());
+  const std::string said{std::istreambuf_iterator<char>(log), {}};
+  EXPECT_NE(said.find("job_lost: "), std::string::npos);
+  EXPECT_NE(said.find("mirror_used: "), std::string::npos);
 }
 
 TEST(Recovery, TheLossOfAllProcessesBeforeTheFirstCheckpoint) {

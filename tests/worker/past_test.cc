@@ -2,10 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "recovery/codec.h"
 #include "recovery/ids.h"
 #include "storage/fake_result_store.h"
 #include "tests/worker/one_rank_plan.h"
@@ -20,9 +24,14 @@ class PastTest : public testing::Test {
     storage::FakeResultStore store(disk_, "w0", Incarnation(++lives_));
     ASSERT_TRUE(store.note(note_of(known)).ok());
   }
-  std::optional<wire::Held> held() {
+  std::optional<Past> past() {
     storage::FakeResultStore store(disk_, "w0", Incarnation(++lives_));
-    return held_on(store);
+    return past_on(store);
+  }
+  std::optional<wire::Held> held() {
+    auto found = past();
+    if (!found) return std::nullopt;
+    return std::move(found->held);
   }
   static wire::Known commit(wire::Known known, std::uint64_t version, std::uint32_t timeline) {
     known.set_committed(true);
@@ -122,9 +131,57 @@ TEST_F(PastTest, WhatWasLeftBeforeACallIsLeftOutForGood) {
   ASSERT_TRUE(next.note(note(Incarnation(lives_), 4, "a")).ok());
   storage::FakeResultStore late(disk_, "w0", Incarnation(++lives_));
   ASSERT_TRUE(leave_out_stale(late, "a", Epoch(4)).ok());
-  const auto h = held_on(late);
-  ASSERT_TRUE(h.has_value());
-  EXPECT_EQ(h->known().plan_epoch(), 4u);
+  const auto past = past_on(late);
+  ASSERT_TRUE(past.has_value());
+  EXPECT_EQ(past->held.known().plan_epoch(), 4u);
+}
+
+wire::Held mirrored(const wire::Known& known) {
+  wire::Held held;
+  held.set_run(kRun);
+  held.set_mirrored(true);
+  *held.mutable_known() = known;
+  return held;
+}
+
+TEST_F(PastTest, ADiskThatHoldsNotesAloneIsAsGoodAsAnEmptyOneBesideAMirror) {
+  const wire::Held mirror = mirrored(commit(known_of(plan_of(3, 1)), 8, 1));
+  EXPECT_EQ(with_mirror(std::nullopt, mirror)->known().committed_version(), 8u);
+  EXPECT_FALSE(with_mirror(std::nullopt, std::nullopt).has_value());
+  leave(commit(known_of(plan_of(5, 2)), 9, 1));
+  const auto both = with_mirror(past(), mirror);
+  ASSERT_TRUE(both.has_value());
+  EXPECT_TRUE(both->mirrored());
+  EXPECT_EQ(both->known().committed_version(), 8u);
+  EXPECT_EQ(both->known().plan_epoch(), 5u) << "the newest plan that anybody knows of";
+  EXPECT_TRUE(validate(*both).ok());
+  EXPECT_FALSE(with_mirror(past(), std::nullopt)->mirrored());
+  wire::Held other = mirror;
+  other.set_run(kRun + 1);
+  EXPECT_FALSE(with_mirror(past(), other)->mirrored()) << "of another run";
+}
+
+TEST_F(PastTest, ADiskThatHoldsAnythingSinceTheCommitIsOne) {
+  const wire::Held mirror = mirrored(commit(known_of(plan_of(3, 1)), 8, 1));
+  const auto put = [&](const RecordKey& key) {
+    storage::FakeResultStore store(disk_, "w0", Incarnation(++lives_));
+    ASSERT_TRUE(store.note(note_of(commit(known_of(plan_of(5, 1)), 9, 1))).ok());
+    RecordInfo info;
+    info.total_bytes = 4;
+    storage::RecordBatch batch;
+    std::ranges::fill(batch.add(key, info, 0, 4), std::byte{7});
+    ASSERT_TRUE(store.put(batch).ok());
+  };
+  put({RecordKind::kGlobal, {Timeline(1), kWorldGroup, Version(8), Sequence(0)}});
+  put({RecordKind::kRound, {Timeline(1), kWorldGroup, kPreamble, Sequence(0)}});
+  EXPECT_TRUE(with_mirror(past(), mirror)->mirrored()) << "an older checkpoint, and rounds that run again";
+  for (const RecordKey& key : {RecordKey{RecordKind::kGlobal, {Timeline(1), kWorldGroup, Version(9), Sequence(0)}},
+                               RecordKey{RecordKind::kLocal, {Timeline(1), kWorldGroup, Version(9), Sequence(0)}},
+                               RecordKey{RecordKind::kRound, {Timeline(1), kWorldGroup, Version(9), Sequence(0)}}}) {
+    disk_->lives.clear();
+    put(key);
+    EXPECT_FALSE(with_mirror(past(), mirror)->mirrored());
+  }
 }
 
 wire::Plan plan_on(const std::vector<std::string>& hosts) {

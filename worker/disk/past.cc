@@ -14,7 +14,7 @@
 
 namespace warren::worker {
 
-std::optional<wire::Held> held_on(storage::ResultStore& store) {
+std::optional<Past> past_on(storage::ResultStore& store) {
   std::map<std::uint64_t, std::vector<wire::Known>> runs;
   std::set<std::string> seen;  // members of an epoch that died together have left the same
   for (const storage::ResultStore::Note& note : store.notes()) {
@@ -45,10 +45,32 @@ std::optional<wire::Held> held_on(storage::ResultStore& store) {
     if (over > 0) newest.mutable_setups()->DeleteSubrange(newest.setups_size() - over, over);
   }
   store.belong(most->first);
-  wire::Held held = to_wire(store.report(false), Version(newest.committed_version()));
-  held.set_run(most->first);
-  *held.mutable_known() = std::move(newest);
-  return held;
+  const HeldReport report = store.report(false);
+  const Version committed(newest.committed_version());
+  Past past;
+  past.held = to_wire(report, committed);
+  past.held.set_run(most->first);
+  past.serves = newest.committed() &&
+                (std::ranges::any_of(report.states, [&](const HeldState& s) { return s.version >= committed; }) ||
+                 std::ranges::any_of(report.rounds, [&](const HeldRounds& r) {
+                   return r.version >= committed && r.version != kPreamble;
+                 }));
+  *past.held.mutable_known() = std::move(newest);
+  return past;
+}
+
+std::optional<wire::Held> with_mirror(std::optional<Past> past, std::optional<wire::Held> mirrored) {
+  if (!past) return mirrored;
+  wire::Held& held = past->held;
+  if (past->serves || !held.known().committed() || !mirrored || mirrored->run() != held.run()) return std::move(held);
+  wire::Known& known = *mirrored->mutable_known();
+  if (held.known().plan_epoch() <= known.plan_epoch()) return mirrored;
+  const std::uint64_t version = known.committed_version();
+  const std::uint32_t timeline = known.committed_timeline();
+  known = std::move(*held.mutable_known());
+  known.set_committed_version(version);
+  known.set_committed_timeline(timeline);
+  return mirrored;
 }
 
 Status leave_out_stale(storage::ResultStore& store, const std::string& host_id, Epoch called) {

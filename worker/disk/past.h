@@ -15,8 +15,17 @@
 
 namespace warren::worker {
 
+struct Past {
+  wire::Held held;
+  // Whether there is anything of the committed checkpoint, or of what came after it; not where nothing was committed.
+  bool serves = false;
+};
 // Of the run that most epochs' notes name; from here on the store reads what belongs to it. nullopt: nothing is there.
-[[nodiscard]] std::optional<wire::Held> held_on(storage::ResultStore& store);
+[[nodiscard]] std::optional<Past> past_on(storage::ResultStore& store);
+
+// What a life says in its join, with what the job's mirror of checkpoints holds (worker/disk/mirror.h). A disk that has
+// nothing but notes is as good as an empty one: they are of lives that have found neither disk nor mirror.
+[[nodiscard]] std::optional<wire::Held> with_mirror(std::optional<Past> past, std::optional<wire::Held> mirrored);
 
 // For a host that has no rank in the newest plan: what its lives have left on disk, checkpoints that were not committed
 // among it, may differ from what the others have computed since, and is read and reported no more. `called`: the epoch
