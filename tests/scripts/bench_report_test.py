@@ -166,6 +166,15 @@ class Choice(unittest.TestCase):
         self.assertFalse(choice.fails(self.cell(1.5, 1.1, 1.6)["default"]))
         self.assertFalse(choice.fails(self.cell(1.14, 1.0, 1.0)["default"]))
 
+    def test_more_jobs_tell_a_wrong_choice_from_a_bad_moment(self):
+        cell = self.cell(1.5, 1.5, 1.1)["default"]
+        cell["again"] = [self.cell(ratio, 1.0, 1.05)["default"] for ratio in (1.02, 1.17)]
+        self.assertTrue(choice.fails(cell))
+        self.assertEqual(choice.ratio_text(cell), "**1.50, again 1.02 and 1.17**")
+        cell["again"][1]["auto_by_best"] = 1.14
+        self.assertFalse(choice.fails(cell))
+        self.assertEqual(choice.ratio_text(cell), "1.50, again 1.02 and 1.14")
+
     def test_a_row_has_a_column_for_each_title(self):
         lines = choice.page_text([self.cell(1.5, 1.5, 1.1)], results()["machine"]).splitlines()
         rows = [line for line in lines if line.startswith("|")]
