@@ -232,6 +232,7 @@ void TrackerMachine::maybe_plan(TimeMs now, Effects& effects) {
     if (!from || waits_for_called(*from, now)) return;
     if (now < *from) return arm(*from);
   }
+  if (waits_for_servers(now)) return;
   if (!planned() && logged() && adopt_from_disks(now, effects)) return;
   if (send_back_newcomers(effects)) return arm(now);
   std::map<std::string, Rank> ranks;

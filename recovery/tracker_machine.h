@@ -503,12 +503,17 @@ class TrackerMachine {
   void take_farewell(std::size_t rank, const wire::Leave& leave);
   void on_server(Incarnation who, const wire::Leave& leave, TimeMs now, Effects& effects);
   [[nodiscard]] bool is_named(Incarnation server) const;  // by plan_
+  // A plan has named it, and it has not said that it has the plan.
+  [[nodiscard]] static bool is_unaware(const Server& server);
   // One on this host serves that was in plan_: it has what all its lives have logged.
   [[nodiscard]] bool is_served(const std::string& host_id) const;
   void tell_server(Incarnation server, Effects& effects);  // plan_
   // It answers for its host no more.
   void drop_server(Incarnation server, const std::string& why, Effects& effects);
   void drop_late_servers(TimeMs now, Effects& effects);
+  // The epoch may have ended in the moment in which its plan was on the way to one that serves: it has time to say that
+  // it has come.
+  [[nodiscard]] bool waits_for_servers(TimeMs now);
   // A plan is made: those that have not heard of the first one that named them do not know what they may serve.
   void drop_unaware_servers(Effects& effects);
   // All, or those that plan_ names.

@@ -75,10 +75,17 @@ void TrackerMachine::on_server(Incarnation who, const wire::Leave& l, TimeMs now
   Server& s = servers_.at(who);
   s.heard = now;
   s.until = now + static_cast<std::int64_t>(l.serves_ms());
+  const bool was_aware = s.aware;
   s.aware = s.aware || (s.member.since() != 0 && l.epoch() >= s.member.since());
   arm(std::min(s.until, now + timeout_ms()));
-  if (state_ == State::kRunning && l.epoch() < plan_.epoch()) return tell_server(who, effects);
+  const bool lacks_plan = l.epoch() < plan_.epoch() && (state_ == State::kRunning || (is_named(who) && !s.aware));
+  if (lacks_plan) return tell_server(who, effects);
   tell_heard(who, effects);
+  if (s.aware && !was_aware && state_ == State::kGathering) maybe_plan(now, effects);
+}
+
+bool TrackerMachine::is_unaware(const Server& server) {
+  return server.member.since() != 0 && !server.aware;
 }
 
 bool TrackerMachine::is_named(Incarnation server) const {
@@ -140,10 +147,19 @@ void TrackerMachine::drop_late_servers(TimeMs now, Effects& effects) {
   for (const auto& [life, why] : late) drop_server(life, why, effects);
 }
 
+bool TrackerMachine::waits_for_servers(TimeMs now) {
+  const TimeMs until = since_ + timeout_ms() / 4;
+  const bool awaited = std::ranges::any_of(servers_, [](const auto& s) { return is_unaware(s.second); });
+  if (!awaited || now >= until) return false;
+  count(Transition::server_awaited);
+  arm(until);
+  return true;
+}
+
 void TrackerMachine::drop_unaware_servers(Effects& effects) {
   std::vector<Incarnation> unaware;
   for (const auto& [life, server] : servers_) {
-    if (server.member.since() != 0 && !server.aware) unaware.push_back(life);
+    if (is_unaware(server)) unaware.push_back(life);
   }
   for (const Incarnation life : unaware) {
     count(Transition::server_unaware);

@@ -163,6 +163,7 @@ namespace warren {
   X(server_over)                      \
   X(server_silent)                    \
   X(server_unneeded)                  \
+  X(server_awaited)                   \
   X(server_unaware)                   \
   X(server_beyond_commit)             \
   X(server_dismissed)

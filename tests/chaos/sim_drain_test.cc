@@ -37,6 +37,15 @@ TEST(Drain, WhoHadGoneBeyondACommitServesUntilTheNext) {
   }
 }
 
+// The epoch whose plan is the first that names it ends a moment later, before it has said that it has the plan: it was
+// named no more, and the checkpoint was lost of which it had the only copy.
+TEST(Drain, WhoServesIsGivenTimeToHearOfItsFirstPlan) {
+  const SimOutcome outcome = simulate(noticed(102524));
+  EXPECT_EQ(outcome.verdict, "") << outcome.setting;
+  EXPECT_FALSE(outcome.lost_for_good);
+  EXPECT_GT(tracker(outcome, "server_awaited"), 0u);
+}
+
 // A rank has returned a result and is lost with its machine; of its copies one is with a rank that was in that round,
 // and is taken away in the same moment. It is not computed again.
 TEST(Drain, WhoIsTakenAwayInTheMiddleOfARoundThatAnotherHadCompletedServesIt) {

@@ -252,14 +252,30 @@ TEST(TrackerServers, WhoHasNotHeardOfItsFirstPlanIsNotNamedAgain) {
   for (const bool heard : {true, false}) {
     Job t;
     replaced(t);
-    (void)t.serves(10, heard ? 2 : 1, 50'000);
+    if (heard) (void)t.serves(10, 2, 50'000);
     (void)t.give_up(12, 2);
     (void)t.report(11, 3, 1, {position(1, 3)}), (void)t.report(20, 3, 1, {position(1, 3)});
-    const std::string planned = t.joins(2, 22, "c");
+    std::string planned = t.joins(2, 22, "c");
+    EXPECT_EQ(has(planned, "22 <- Plan"), heard) << planned;
+    if (!heard) planned = t.pass_alive(1300, {11, 20, 22}, 3);
     EXPECT_EQ(has(planned, " served by 10\n"), heard) << planned;
     EXPECT_EQ(has(planned, "10 <- Refused 7: the plan that named it has not reached it\n"), !heard) << planned;
     EXPECT_EQ(t.left(), heard ? Names() : Names{"a"});
   }
+}
+
+// The epoch ends while its plan is on the way to it.
+TEST(TrackerServers, WhoHasHadNoTimeToHearOfItsFirstPlanHasIt) {
+  Job t;
+  replaced(t);
+  (void)t.give_up(12, 2);
+  (void)t.report(11, 3, 1, {position(1, 3)}), (void)t.report(20, 3, 1, {position(1, 3)});
+  EXPECT_FALSE(has(t.joins(2, 22, "c"), "Plan"));
+  EXPECT_TRUE(has(t.serves(10, 1, 50'000), "10 <- Plan epoch 2 ")) << "it may be lost";
+  const std::string planned = t.serves(10, 2, 50'000);
+  EXPECT_TRUE(has(planned, "22 <- Plan epoch 3 ")) << planned;
+  EXPECT_TRUE(has(planned, " served by 10\n")) << planned;
+  EXPECT_EQ(t.left(), Names());
 }
 
 wire::Setup begun(std::uint64_t n, std::uint64_t begin, std::uint64_t end, std::uint64_t total_bytes) {
