@@ -271,7 +271,7 @@ def with_later(results: dict, later: dict) -> dict:
     kept = [cell for cell in results["cells"] if (cell["place"], cell["ranks"]) not in measured]
     commands = {name: line for name, line in results["commands"].items() if not name.startswith(titles)}
     return results | {"cells": kept + later["cells"], "commands": commands | later["commands"],
-                      "failures": results["failures"] + later["failures"],
+                      "failures": [f for f in results["failures"] if not f.startswith(titles)] + later["failures"],
                       "later": [*results.get("later", []), {"machine": later["machine"], "measured": list(measured)}]}
 
 

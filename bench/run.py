@@ -117,7 +117,7 @@ def measure(results: dict, place: str, ranks: int, rounds: int, wanted: list[str
                 cells, line = run_once(program, ranks, arguments, hosts)
             except RuntimeError as failure:
                 say(str(failure))
-                results["failures"].append(f"{place}: {str(failure).splitlines()[0]}")
+                results["failures"].append(f"{place}, {ranks} ranks: {str(failure).splitlines()[0]}")
                 continue
             results["commands"].setdefault(f"{place}, {ranks} ranks: {program}", line)
             results["cells"] += [cell | {"place": place, "round": turn} for cell in cells]

@@ -318,9 +318,16 @@ TEST_F(Loans, GoOnWhereCallsAreMadeUntilOneIsRefused) {
   ASSERT_EQ(setenv("WARREN_DEVICE_PINNED_BYTES", "36M", 1), 0);
   constexpr int kRanks = 3;
   const std::vector<float> expected = greatest_of(kRanks);
-  std::atomic<bool> full{false};
+  std::atomic<bool> full{false}, over{false};
+  struct SaysThatItIsOver {
+    std::atomic<bool>* over;
+    ~SaysThatItIsOver() {
+      if (over != nullptr) *over = true;
+    }
+  };
   cluster_.run_well(kRanks, [&](Communicator& comm) {
     const int rank = comm.rank();
+    const SaysThatItIsOver says{rank == 0 ? &over : nullptr};
     {
       DeviceArray<float> first(values_of(rank));
       for (int tries = 0; tries < 1000; tries++) {
@@ -329,7 +336,7 @@ TEST_F(Loans, GoOnWhereCallsAreMadeUntilOneIsRefused) {
       }
     }
     // No call of rank 0 ends before one was refused.
-    while (rank != 0 && !full) std::this_thread::yield();
+    while (rank != 0 && !full && !over) std::this_thread::yield();
     struct Issued {
       explicit Issued(int of) : array(values_of(of)) {}
       DeviceArray<float> array;

@@ -50,12 +50,14 @@ class Report(unittest.TestCase):
         later = results() | {"cells": cells(HOST, 1024, {"warren": (5,), "warren again": (5,), "openmpi": (10,)}),
                              "commands": {"one host, 2 ranks: openmpi": ["mpirun"]}}
         later["machine"] |= {"commit": "def", "load_before": 3.0}
-        first = results(*cells(HOST, 1024, {"warren": (7,), "openmpi": (8,)}, 4))
+        first = results(*cells(HOST, 1024, {"warren": (7,), "openmpi": (8,)}, 4)) | {
+            "failures": ["one host, 2 ranks: openmpi was late", "one host, 4 ranks: openmpi was lost"]}
         text = report.tables(report.with_later(first, later))
         self.assertIn("| Warren ÷ best peer | **0.50** (≤ 1) |", text)
         self.assertIn("| warren | 7.0 (7.0–7.0) |", text)
         self.assertNotIn("gloo", text)
         self.assertNotIn("meeting", text)  # of the command that was replaced
+        self.assertIn("Runs that failed and are left out: one host, 4 ranks: openmpi was lost.", text)
         self.assertIn("2026-01-01, commit abc", text)
         self.assertIn("Of 2026-01-01, commit def, c, load before the run 3.0: one host, 2 ranks.", text)
         self.assertIn("**The machine was not idle", text)
