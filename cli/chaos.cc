@@ -231,6 +231,7 @@ const Command kChaosCommand = {
         "pair (SIGKILL of two workers at once), drain (SIGTERM of a worker, which finishes its calls and leaves; "
         "failed_lives counts those whose calls failed). "
         "Each result of each life is compared with what plain loops over the same inputs give.\n"
+        "What is stopped or cut off may be so for twice the round timeout: a short run wants a short one.\n"
         "With --mode=shrink, --min_workers and --grace_ms the job goes on without workers that are lost. Those that "
         "are killed come back at once, after the grace time or much later. All lives of all ranks must have the same "
         "contributors to each call and the same result, and that is compared with what plain loops over the inputs of "

@@ -57,7 +57,8 @@ std::string flag_line(std::string_view flag) {
   left += left.size() + 1 < kColumn ? std::string(kColumn - left.size(), ' ') : "\n" + std::string(kColumn, ' ');
   std::string right = info.type == "bool" && info.default_value == "true" ? "do not " : "";
   right += info.description;
-  const bool telling = info.type != "bool" && !info.default_value.empty() && info.default_value != "0";
+  const bool telling =
+      info.type != "bool" && !info.default_value.empty() && info.default_value != "0" && info.default_value != "-1";
   if (telling) right += " (default " + info.default_value + ")";
   return left + wrapped(right, kColumn, kColumn) + "\n";
 }

@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <fstream>
 #include <limits>
 #include <memory>
+#include <string_view>
 
 #include "cli/embedded_tracker.h"
 #include "cli/preemption_notice.h"
@@ -151,6 +153,20 @@ Result<worker::Settings> settings_of_first_worker(const Variables& variables) {
   return settings;
 }
 
+// A setting that a flag has given is the flag's to whoever is told of it.
+std::string named_by_flags(std::string text, const Variables& from_flags) {
+  for (const auto& [variable, value] : from_flags) {
+    constexpr std::string_view kPrefix = "WARREN_";
+    std::string flag = "--" + variable.substr(kPrefix.size());
+    std::ranges::transform(flag, flag.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    for (std::size_t at = 0; (at = text.find(variable, at)) != std::string::npos; at += flag.size()) {
+      const char next = at + variable.size() < text.size() ? text[at + variable.size()] : ' ';
+      if (next != '_' && std::isalnum(static_cast<unsigned char>(next)) == 0) text.replace(at, variable.size(), flag);
+    }
+  }
+  return text;
+}
+
 struct Provided {
   std::unique_ptr<EmbeddedTracker> tracker;  // null: one that runs elsewhere
   worker::Settings settings;                 // of the first worker
@@ -273,6 +289,9 @@ int run(const std::vector<std::string>& words) {
   options.bind_to_core = FLAGS_bind_to_core;
   options.variables = from_flags();
   const auto provided = provide_tracker(options.variables);
+  if (provided.status().code() == Code::kInvalidArgument) {
+    return usage_error(kRunCommand, named_by_flags(provided.status().describe(), from_flags()));
+  }
   if (!provided.ok()) return failure(provided.status().describe());
   options.hung_after_ms = provided.value().settings.round_timeout_ms;
   options.drain_ms = provided.value().settings.drain_ms;
@@ -317,7 +336,8 @@ const Command kRunCommand = {
         "(--preemption_notice), workers that are in a job finish the calls under way, leave within --drain_ms and end "
         "with 75; the job keeps their places. At a second one they leave at once.\n"
         "A worker that is lost is started again, with WARREN_ATTEMPT counted up: one that a signal killed, that ended "
-        "with 75 (preempted), 77 (rolled back) or 254 (a kill point of rabit's), or that showed no life for the round "
+        "with 75 (preempted), 76 (its place has gone on without it), 77 (rolled back) or 254 (a kill point of "
+        "rabit's), or that showed no life for the round "
         "timeout and was killed for it. "
         "One that ends with another exit code than 0 is started again only if --restarts is given. When a worker may "
         "not be started again, the others are ended.\n"

@@ -43,6 +43,17 @@ Result<worker::HostPort> page_address() {
   return worker::HostPort{"127.0.0.1", port};
 }
 
+// The library's words are names of its own.
+std::string why_none(httplib::Error error) {
+  switch (error) {
+    case httplib::Error::Connection:
+      return "no connection: the host is unknown or out of reach, or nothing listens there";
+    case httplib::Error::ConnectionTimeout: return "no connection in time";
+    case httplib::Error::Read: return "the connection gave no answer";
+    default: return httplib::to_string(error);
+  }
+}
+
 Result<std::string> fetch(const worker::HostPort& page) {
   constexpr time_t kPatienceS = 5;
   httplib::Client client(page.host, page.port);
@@ -51,8 +62,9 @@ Result<std::string> fetch(const worker::HostPort& page) {
   const auto answer = client.Get("/status");
   if (!answer) {
     return Status(Code::kUnavailable, "no tracker answers at http://" + to_string(page) + "/status (" +
-                                          httplib::to_string(answer.error()) +
-                                          "); name its status page by --http, as its log tells it at the start");
+                                          why_none(answer.error()) +
+                                          "); name its status page by --http, as its log or the first line of `warren "
+                                          "run` tells it");
   }
   if (answer->status != 200) {
     return Status(Code::kUnavailable, "http://" + to_string(page) + "/status answered with code " +
@@ -65,6 +77,7 @@ Result<std::string> fetch(const worker::HostPort& page) {
 bool show(const worker::HostPort& page, bool clear) {
   auto body = fetch(page);
   if (body.ok() && !FLAGS_json) body = status_table(body.value(), FLAGS_job, FLAGS_why);
+  if (body.ok() && FLAGS_json && !FLAGS_job.empty()) body = status_of_job(body.value(), FLAGS_job);
   if (!body.ok()) {
     failure(body.status().describe());
     return false;
@@ -77,9 +90,6 @@ bool show(const worker::HostPort& page, bool clear) {
 int status(const std::vector<std::string>&) {
   const auto page = page_address();
   if (!page.ok()) return usage_error(kStatusCommand, page.status().describe());
-  if (FLAGS_json && !FLAGS_job.empty()) {
-    return usage_error(kStatusCommand, "--json shows all that the tracker says; --job is for the table");
-  }
   if (FLAGS_json && FLAGS_why) {
     return usage_error(kStatusCommand, "--json shows all that the tracker says, verdicts too; leave --why out");
   }

@@ -86,9 +86,12 @@ std::string why_text(const json& job) {
   for (const json& m : job.at("members")) {
     const json& draining = m.at("draining");
     if (draining.is_null() || m.at("rank").is_null()) continue;
-    out += "  rank " + std::to_string(m.at("rank").get<std::int64_t>()) + " drains (" +
-           printable(draining.at("reason").get<std::string>()) + "): it leaves when no call is under way, in " +
-           seconds(draining.at("left_ms").get<std::int64_t>()) + " at the latest; " +
+    out += "  rank " + std::to_string(m.at("rank").get<std::int64_t>()) +
+           (m.at("alive").get<bool>() ? " drains (" : " has left, or is lost, after it was told to leave (") +
+           printable(draining.at("reason").get<std::string>()) + ")" +
+           (m.at("alive").get<bool>() ? ": it leaves when no call is under way, in " +
+                                            seconds(draining.at("left_ms").get<std::int64_t>()) + " at the latest; "
+                                      : "; ") +
            (draining.at("replaced").get<bool>()   ? "a spare takes its place"
             : draining.at("excluded").get<bool>() ? "the job goes on without it"
                                                   : "its place is kept") +
@@ -99,8 +102,10 @@ std::string why_text(const json& job) {
            ": " + printable(v.at("reason").get<std::string>()) +
            "\n    next: " + printable(v.at("next").get<std::string>()) + "\n";
   }
-  if (job.at("waits").empty()) out += "  nobody waits for anybody\n";
-  if (job.at("verdicts").empty()) {
+  // Else no round is under way.
+  const bool runs = job.at("state").get<std::string>() == "running";
+  if (runs && job.at("waits").empty()) out += "  nobody waits for anybody\n";
+  if (runs && job.at("verdicts").empty()) {
     out += "  nobody is to blame by what was told of the last " + seconds(limits.at("window_ms").get<std::int64_t>()) +
            "\n";
   }
@@ -120,7 +125,9 @@ std::string job_text(const json& job, bool why) {
                     ", epoch " + std::to_string(job.at("epoch").get<std::uint64_t>()) + ", " +
                     std::to_string(job.at("alive").get<std::uint64_t>()) + " of " +
                     plural(job.at("world_size").get<std::uint64_t>(), "worker") + " alive" + silent_text(job) + ", " +
-                    plural(job.at("interrupts").get<std::uint64_t>(), "interrupt") + "\n";
+                    plural(job.at("interrupts").get<std::uint64_t>(), "interrupt");
+  const json& committed = job.at("committed_version");
+  out += committed.is_null() ? "\n" : ", version " + std::to_string(committed.get<std::uint64_t>()) + " committed\n";
   std::string spares;
   for (const json& s : job.at("spares")) {
     spares += (spares.empty() ? "" : ", ") + printable(s.at("worker").get<std::string>()) + " on host " +
@@ -147,7 +154,7 @@ std::string job_text(const json& job, bool why) {
     }
     rows.push_back({rank.is_null() ? "-" : std::to_string(rank.get<std::int64_t>()), printable(worker),
                     m.at("absent").get<bool>()   ? "absent"
-                    : !m.at("alive").get<bool>() ? "lost"
+                    : !m.at("alive").get<bool>() ? (m.at("draining").is_null() ? "lost" : "left")
                     : m.at("suspect").get<bool>()
                         ? "silent for " + seconds(m.at("last_heard_ms_ago").get<std::int64_t>())
                     : m.at("draining").is_null() ? "alive"
@@ -160,7 +167,33 @@ std::string job_text(const json& job, bool why) {
   return rows.size() > 1 ? out + aligned(rows) : out;
 }
 
+Status no_such_job(std::string_view job, const std::string& names) {
+  return {Code::kInvalidArgument,
+          "the tracker has no job " + worker::in_quotes(job) + (names.empty() ? " and no other" : "; it has " + names)};
+}
+
+Status no_tracker(const json::exception& e) {
+  return {Code::kCorrupt, std::string("what answered is not a tracker of this version: ") + e.what()};
+}
+
 }  // namespace
+
+Result<std::string> status_of_job(std::string_view text, std::string_view job) {
+  try {
+    json page = json::parse(text);
+    std::string names;
+    for (const json& j : page.at("jobs")) {
+      const auto name = j.at("job").get<std::string>();
+      names += (names.empty() ? "" : ", ") + printable(name);
+      if (name != job) continue;
+      page["jobs"] = json::array({j});
+      return page.dump();
+    }
+    return no_such_job(job, names);
+  } catch (const json::exception& e) {
+    return no_tracker(e);
+  }
+}
 
 Result<std::string> status_table(std::string_view text, std::string_view job, bool why) {
   try {
@@ -178,14 +211,11 @@ Result<std::string> status_table(std::string_view text, std::string_view job, bo
       found = true;
       out += "\n" + job_text(j, why);
     }
-    if (!job.empty() && !found) {
-      return Status(Code::kInvalidArgument, "the tracker has no job " + worker::in_quotes(job) +
-                                                (names.empty() ? " and no other" : "; it has " + names));
-    }
+    if (!job.empty() && !found) return no_such_job(job, names);
     if (names.empty()) out += "no jobs\n";
     return out;
   } catch (const json::exception& e) {
-    return Status(Code::kCorrupt, std::string("what answered is not a tracker of this version: ") + e.what());
+    return no_tracker(e);
   }
 }
 

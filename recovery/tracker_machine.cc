@@ -371,7 +371,11 @@ void TrackerMachine::log_promises(Effects& effects) {
 void TrackerMachine::on_join(Incarnation who, const wire::Join& join, TimeMs now, Effects& effects) {
   if (state_ == State::kFinished) {
     count(Transition::join_refused_finished);
-    return refuse(who, Code::kFinished, "job " + options_.job + " is finished; start a new one under another name",
+    return refuse(who, Code::kFinished,
+                  "job " + options_.job +
+                      " is finished; start a new one under another name, or free this one by `warren forget "
+                      "--job=" +
+                      options_.job + "`",
                   effects);
   }
   if (const auto rank = rank_of(who)) {

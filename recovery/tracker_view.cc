@@ -65,6 +65,10 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
   if (const std::string beginning = describe_beginning(now); !beginning.empty() && !waiting_.empty()) {
     v.waits.push_back("the job has " + std::to_string(waiting_.size()) + " of its " +
                       std::to_string(settings_.world_size()) + " workers; " + beginning);
+  } else if (!planned() && !waiting_.empty() && waiting_.size() < settings_.world_size()) {
+    v.waits.push_back("the job waits for " + std::to_string(settings_.world_size() - waiting_.size()) +
+                      " more of its " + std::to_string(settings_.world_size()) +
+                      " workers to be started; those that are there give up after their join timeouts");
   }
   for (const wire::Detour& d : plan_.detours()) {
     if (state_ != State::kRunning || v.waits.size() >= kMaxMissingNames) break;

@@ -190,7 +190,7 @@ Status Session::prepare(bool spare) {
   services.self = life_;
   if (settings_.replicas != 0) {
     const Status status = start_log();
-    if (!status.ok()) return status.because_of_this("cannot keep a log of results");
+    if (!status.ok()) return status.because_of_this("cannot join job " + settings_.job);
     services.fetch_port = fetch_->port();
     services.segment = segment_;
     services.logged = [log = host_log_.get()] { return kept_in(*log); };

@@ -318,7 +318,7 @@ TEST(Run, LaunchersShareAJob) {
   EXPECT_THAT(good.output, HasSubstr("[5] 5 6 2\n"));
 
   const Ended alone = warren(with({"sh", "-c", "echo started"}));
-  EXPECT_EQ(alone.code, 1);
+  EXPECT_EQ(alone.code, 2);
   EXPECT_THAT(alone.error, HasSubstr("--world_size is for a running tracker"));
   EXPECT_THAT(alone.output, IsEmpty());
   for (const char* world_size : {"--world_size=5", "--world_size=4", "--world_size=3", "--world_size=4294967295"}) {
@@ -353,9 +353,12 @@ TEST(Run, TheExitCodeIsTheProgramsOwn) {
 
 TEST(Run, WrongSettingsAreSaidOnceBeforeAnythingStarts) {
   const Ended e = warren({"run", "-n", "4", "--algorithm=rings", "sh", "-c", "echo started"});
-  EXPECT_EQ(e.code, 1);
-  EXPECT_THAT(e.error, HasSubstr("WARREN_ALGORITHM is 'rings'"));
+  EXPECT_EQ(e.code, 2);
+  EXPECT_THAT(e.error, HasSubstr("--algorithm is 'rings'"));
   EXPECT_THAT(e.output, IsEmpty());
+  // One that no flag has given has its own name.
+  const Ended variable = warren({"run", "-n", "4", "--log=async", "true"}, {"WARREN_ALGORITHM=rings"});
+  EXPECT_THAT(variable.error, HasSubstr("WARREN_ALGORITHM is 'rings'"));
   const Ended costs = warren({"run", "-n", "4", "--costs=/none", "sh", "-c", "echo started"});
   EXPECT_EQ(costs.code, 1);
   EXPECT_THAT(costs.error, HasSubstr("cannot read the costs in /none"));
@@ -436,8 +439,8 @@ TEST(Run, EverySettingOfTheLogHasAFlag) {
   EXPECT_EQ(e.code, 0) << e.error;
   EXPECT_EQ(e.output, "h d 1 sync 5M " + folder.path() + " 3 4K 6M /m error 1 " + (folder / "t.json") + "\n");
   const Ended wrong = warren({"run", "-n", "1", "--log=sync", "true"});
-  EXPECT_EQ(wrong.code, 1);
-  EXPECT_THAT(wrong.error, HasSubstr("WARREN_LOG is 'sync', but there is no folder to write to"));
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_THAT(wrong.error, HasSubstr("--log is 'sync', but there is no folder to write to"));
 }
 
 TEST(Run, ModeShrinkHasFlagsAndTheLauncherKnowsIt) {
@@ -449,8 +452,8 @@ TEST(Run, ModeShrinkHasFlagsAndTheLauncherKnowsIt) {
   EXPECT_EQ(e.output, "shrink 1 70\n");
   EXPECT_THAT(e.error, HasSubstr("worker_given_up: worker 1"));
   const Ended wrong = warren({"run", "-n", "2", "--min_workers=1", "true"});
-  EXPECT_EQ(wrong.code, 1);
-  EXPECT_THAT(wrong.error, HasSubstr("WARREN_MIN_WORKERS says how a job goes on without lost workers"));
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_THAT(wrong.error, HasSubstr("--min_workers says how a job goes on without lost workers"));
 }
 
 TEST(Run, MaxWorkersIsTheWorldSizeOfAJobThatOthersMayJoin) {
@@ -478,7 +481,7 @@ TEST(Run, MaxWorkersIsTheWorldSizeOfAJobThatOthersMayJoin) {
   arguments.insert(arguments.begin() + 1, "--world_size=6");
   EXPECT_THAT(warren(arguments).error, HasSubstr("--max_workers is the world size: leave --world_size out"));
   const Ended alone = warren({"run", "-n", "2", "--mode=shrink", "--max_workers=3", "true"});
-  EXPECT_EQ(alone.code, 1);
+  EXPECT_EQ(alone.code, 2);
   EXPECT_THAT(alone.error, HasSubstr("--max_workers above -n is for a running tracker"));
 }
 

@@ -90,6 +90,44 @@ TEST(StatusView, SaysWhy) {
               HasSubstr("  nobody waits for anybody\n  nobody is to blame by what was told of the last 10.0 s\n"));
 }
 
+TEST(StatusView, WhereNoRoundIsUnderWayNobodyIsSaidNotToWait) {
+  tracker::Snapshot s = snapshot();
+  s.jobs[0].view.state = TrackerMachine::State::kGathering;
+  s.jobs[0].view.waits = {"the job waits for worker w1 to be started again"};
+  s.jobs[0].view.verdicts.clear();
+  const std::string why = status_table(tracker::to_json(s), "", true).value();
+  EXPECT_THAT(why, HasSubstr("  the job waits for worker w1 to be started again\n  who is silent is suspect"));
+}
+
+TEST(StatusView, WhoHasLeftDrainsNoMore) {
+  tracker::Snapshot s = snapshot();
+  s.jobs[0].view.members[1].rank = Rank(1);
+  s.jobs[0].view.members[1].draining.emplace().set_reason("SIGTERM");
+  EXPECT_THAT(status_table(tracker::to_json(s), "").value(), HasSubstr("w1      left "));
+  EXPECT_THAT(status_table(tracker::to_json(s), "", true).value(),
+              HasSubstr("  rank 1 has left, or is lost, after it was told to leave (SIGTERM); its place is kept\n"));
+}
+
+TEST(StatusView, ShowsWhatIsCommitted) {
+  tracker::Snapshot s = snapshot();
+  s.jobs[0].view.committed = std::nullopt;
+  EXPECT_THAT(status_table(tracker::to_json(s), "").value(), Not(HasSubstr("committed")));
+  s.jobs[0].view.committed = version_of_program(20);
+  EXPECT_THAT(status_table(tracker::to_json(s), "").value(), HasSubstr(", version 20 committed\n"));
+}
+
+TEST(StatusView, OfOneJobAlsoAsJson) {
+  tracker::Snapshot s = snapshot();
+  s.jobs.push_back(s.jobs[0]);
+  s.jobs[1].name = "other";
+  const auto one = status_of_job(tracker::to_json(s), "other");
+  ASSERT_TRUE(one.ok()) << one.status().describe();
+  EXPECT_THAT(one.value(), HasSubstr("\"job\":\"other\""));
+  EXPECT_THAT(one.value(), Not(HasSubstr("\"job\":\"digits\"")));
+  EXPECT_EQ(status_of_job(tracker::to_json(s), "third").status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(status_of_job("no page", "other").status().code(), Code::kCorrupt);
+}
+
 TEST(StatusView, ShowsWhatSparesHold) {
   tracker::Snapshot s = snapshot();
   TrackerMachine::SpareView idle{"w2", "h", Incarnation(5), 10, kNoRank, {}};

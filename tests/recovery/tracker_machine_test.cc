@@ -52,7 +52,9 @@ TEST(Tracker, AJobFromFirstJoinToForgotten) {
             "11 <- Finished epoch 1\n"
             "drop 11\n");
   EXPECT_EQ(t.finalize(10, 1), "10 <- Finished epoch 1\ndrop 10\n");  // its Finished was lost
-  EXPECT_EQ(t.join("w0", 20, 2), "20 <- Refused 12: job j is finished; start a new one under another name\ndrop 20\n");
+  EXPECT_EQ(t.join("w0", 20, 2),
+            "20 <- Refused 12: job j is finished; start a new one under another name, or free this one by "
+            "`warren forget --job=j`\ndrop 20\n");
   EXPECT_EQ(t.beat(10, 1), "10 <- Refused 7: job j is finished\ndrop 10\n");
   EXPECT_EQ(t.pass(5000), "forget\n");
   EXPECT_FALSE(t.machine().next_deadline().has_value());

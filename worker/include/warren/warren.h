@@ -30,6 +30,10 @@
 #ifndef WARREN_WARREN_H_
 #define WARREN_WARREN_H_
 
+#if __cplusplus < 202002L
+#error "Warren's C++ interface needs C++20 (-std=c++20); warren/c_api.h is C99"
+#endif
+
 #include <array>
 #include <bit>
 #include <chrono>
