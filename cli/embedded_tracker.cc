@@ -10,6 +10,7 @@
 
 #include "storage/journal.h"
 #include "storage/rocks_journal.h"
+#include "worker/launch/text.h"
 
 namespace warren::cli {
 namespace {
@@ -64,7 +65,8 @@ Result<std::unique_ptr<EmbeddedTracker>> EmbeddedTracker::start(const std::strin
   options.insecure = !authenticate;
   options.journal = std::move(journal).value();
   options.sink = [](std::string_view, const LogEvent& event) {
-    if (event.severity != Severity::kInfo) std::fprintf(stderr, "warren: tracker: %s\n", event.text.c_str());
+    if (event.severity != Severity::kInfo)
+      std::fprintf(stderr, "%s warren: tracker: %s\n", worker::utc_now().c_str(), event.text.c_str());
   };
   auto tracker = tracker::Tracker::start(std::move(options));
   if (!tracker.ok()) return tracker.status().because_of_this("cannot start a tracker");

@@ -224,7 +224,7 @@ std::optional<Restarts> restarts_from_flag() {
 }
 
 void notice(const char* event, const std::string& text) {
-  std::fprintf(stderr, "warren: %s: %s\n", event, text.c_str());
+  std::fprintf(stderr, "%s warren: %s: %s\n", worker::utc_now().c_str(), event, text.c_str());
 }
 
 // As if SIGTERM had come, with the time that is left.

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "warren/c_api.h"
+#include "worker/launch/text.h"
 
 namespace warren::worker {
 
@@ -20,7 +21,7 @@ struct Log {
     const std::string text = readable != nullptr ? readable(line) : line;
     if (sink != nullptr) return sink(level, text.c_str(), context);
     static constexpr const char* kNames[] = {"info", "warning", "error"};
-    std::fprintf(stderr, "warren %s: %s\n", kNames[level], text.c_str());
+    std::fprintf(stderr, "%s warren %s: %s\n", utc_now().c_str(), kNames[level], text.c_str());
   }
 };
 

@@ -149,6 +149,15 @@ TEST(Tracker, ANewerLifeReplacesOneThatWaits) {
   EXPECT_EQ(t.machine().view(TimeMs{0}).members.size(), 1U);
 }
 
+TEST(Tracker, SaysHowManyAreMissingBeforeTheFirstPlan) {
+  TrackerScript t;
+  (void)t.join("w0", 10, 3);
+  EXPECT_EQ(
+      t.machine().view(TimeMs{0}).waits,
+      std::vector<std::string>{"the job waits for 2 more of its 3 workers to be started; those that are there give "
+                               "up after their join timeouts"});
+}
+
 TEST(Tracker, ANewerLifeOfAMemberInterrupts) {
   TrackerScript t;
   start_two(t);

@@ -670,7 +670,7 @@ class Launch {
     return std::ranges::any_of(workers_, [](const Worker& w) { return w.restart_at_ms >= 0; });
   }
   void notice(const char* event, const std::string& text) {
-    error_->buffer() += "warren: " + std::string(event) + ": " + text + "\n";
+    error_->buffer() += utc_now() + " warren: " + std::string(event) + ": " + text + "\n";
   }
 
   const LaunchOptions& options_;

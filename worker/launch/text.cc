@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdio>
+#include <ctime>
 #include <numeric>
 #include <vector>
 
@@ -107,6 +109,17 @@ std::optional<std::string_view> nearest(std::string_view word, std::span<const s
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> candidates) {
   const auto match = nearest(word, candidates);
   return match ? "; did you mean " + std::string(*match) + "?" : std::string();
+}
+
+std::string utc_now() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  std::tm parts{};
+  gmtime_r(&now.tv_sec, &parts);
+  std::array<char, 80> text{};
+  const std::size_t n = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%S", &parts);
+  std::snprintf(text.data() + n, text.size() - n, ".%03dZ", static_cast<int>(now.tv_nsec / 1'000'000));
+  return text.data();
 }
 
 }  // namespace warren::worker

@@ -32,4 +32,7 @@ namespace warren::worker {
 // What is shown of a text that somebody else wrote: in_quotes, control characters as ?, cut after 80 bytes.
 [[nodiscard]] std::string in_quotes(std::string_view text);
 
+// Of the system's clock: "2026-11-25T15:54:30.123Z", as the tracker's log has it.
+[[nodiscard]] std::string utc_now();
+
 }  // namespace warren::worker

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "recovery/limits.h"
+#include "worker/launch/text.h"
 
 namespace warren::worker {
 namespace {
@@ -684,6 +685,10 @@ TEST(NodeList, RefusesWhatIsNone) {
                            "a[0-99999999]", "a[1-200]b[1-200]", "a[1--2]", "a[1,,2]"}) {
     EXPECT_FALSE(expand_node_list(list).ok()) << list;
   }
+}
+
+TEST(Text, TheTimeIsThatOfTheTrackersLog) {
+  EXPECT_THAT(utc_now(), testing::MatchesRegex("20[0-9]+-[0-9]+-[0-9]+T[0-9]+:[0-9]+:[0-9]+\\.[0-9][0-9][0-9]Z"));
 }
 
 }  // namespace
