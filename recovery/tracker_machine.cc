@@ -576,7 +576,7 @@ void TrackerMachine::join_running(Incarnation who, const wire::Join& join, TimeM
                   effects);
   }
   if (refuse_finalized(*place, who, effects)) return;
-  replace_member(*place, now, effects);
+  replace_member(*place, join.attempt(), now, effects);
   join_gathering(who, join, now, effects);
 }
 
@@ -591,14 +591,14 @@ bool TrackerMachine::refuse_finalized(std::size_t place, Incarnation who, Effect
   return true;
 }
 
-void TrackerMachine::replace_member(std::size_t place, TimeMs now, Effects& effects) {
+void TrackerMachine::replace_member(std::size_t place, std::uint32_t attempt, TimeMs now, Effects& effects) {
   count(Transition::join_replaced_member);
   const Incarnation old_life(plan_.members(static_cast<int>(place)).incarnation());
+  const bool counted = attempt > members_[place].attempt;  // by a launcher
   lose(place);
   interrupt(Code::kPeerLost,
-            name(place) +
-                " was started again while its previous life was a member (if it was not, two processes use "
-                "this worker id)",
+            name(place) + " was started again while its previous life was a member" +
+                (counted ? "" : " (if it was not, two processes use this worker id)"),
             {}, now, effects);
   refuse_replaced(old_life, name(place), effects);
 }

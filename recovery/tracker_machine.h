@@ -364,7 +364,7 @@ class TrackerMachine {
   // Whether it was refused.
   bool refuse_finalized(std::size_t place, Incarnation who, Effects& effects);
   void refuse_replaced(Incarnation old_life, const std::string& whose, Effects& effects);
-  void replace_member(std::size_t place, TimeMs now, Effects& effects);
+  void replace_member(std::size_t place, std::uint32_t attempt, TimeMs now, Effects& effects);
   void replace_spare(const std::string& worker, Effects& effects);
   void replace_waiting(const std::string& worker_id, Effects& effects);
 

@@ -59,7 +59,7 @@ void TrackerMachine::on_spare(Incarnation who, const wire::Join& join, TimeMs no
     count(Transition::waits_to_come_in);
   } else if (place && state_ == State::kRunning) {
     if (refuse_finalized(*place, who, effects)) return;
-    replace_member(*place, now, effects);
+    replace_member(*place, join.attempt(), now, effects);
   }
   if (waiting_.contains(worker)) replace_waiting(worker, effects);
   if (const auto found = spares_.find(worker); found != spares_.end() && found->second.life != who) {

@@ -158,6 +158,17 @@ TEST(Tracker, SaysHowManyAreMissingBeforeTheFirstPlan) {
                                "up after their join timeouts"});
 }
 
+TEST(Tracker, ANewerLifeThatALauncherHasCountedIsNotTakenForATwin) {
+  TrackerScript t;
+  start_two(t);
+  wire::Envelope e = t.promised(21);
+  *e.mutable_join() = test::join("w1", "h", 2, 0);
+  e.mutable_join()->set_attempt(1);
+  const std::string text = t.send(std::move(e));
+  EXPECT_TRUE(text.find("was started again while its previous life was a member; all ranks") != std::string::npos)
+      << text;
+}
+
 TEST(Tracker, ANewerLifeOfAMemberInterrupts) {
   TrackerScript t;
   start_two(t);
