@@ -33,8 +33,14 @@ StepId Builder::send(std::int32_t peer, const Operand& a, std::uint64_t count, A
   Link& link = links_[static_cast<std::size_t>(peer)];
   StepId& place_in_window = link.sends[link.sent % kSendWindow];
   const StepId before = link.sent < kSendWindow ? kNoStep : place_in_window;
-  const Step step{
-      .kind = StepKind::kSend, .peer = peer, .message = link.sent++, .count = count, .a = a.place, .b = {}, .dst = {}};
+  const Step step{.kind = StepKind::kSend,
+                  .peer = peer,
+                  .message = link.sent++,
+                  .turn = turn_,
+                  .count = count,
+                  .a = a.place,
+                  .b = {},
+                  .dst = {}};
   const StepId id = add(step, {&a}, nullptr, after);
   wait_for(before);
   place_in_window = id;
@@ -71,6 +77,7 @@ StepId Builder::recv(std::int32_t peer, const Operand& dst, std::uint64_t count)
   const Step step{.kind = StepKind::kRecv,
                   .peer = peer,
                   .message = link.received++,
+                  .turn = turn_,
                   .count = count,
                   .a = {},
                   .b = {},

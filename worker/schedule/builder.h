@@ -114,6 +114,9 @@ class Builder {
   [[nodiscard]] Slot slot(std::uint64_t elements);
   [[nodiscard]] SlotRing slots(std::size_t how_many, std::uint64_t elements);
 
+  // Sends and receives from here on are of this turn (Step::turn).
+  void in_turn(std::uint32_t turn) { turn_ = turn; }
+
   StepId send(std::int32_t peer, const Operand& a, std::uint64_t count, After after = {});
   // Of elements of the input that no final is made of before the peer has read them.
   StepId lend(std::int32_t peer, std::uint64_t input_at, std::uint64_t count);
@@ -154,6 +157,7 @@ class Builder {
   void wait_for(StepId step);
 
   Schedule schedule_;
+  std::uint32_t turn_ = 0;
   std::vector<StepId> predecessors_;              // of all steps, one after the other
   std::vector<std::uint32_t> first_predecessor_;  // of each step
   std::vector<Link> links_;                       // by peer

@@ -114,11 +114,11 @@ Copies::Copies(const Request& request, Builder& builder)
       builder_(builder),
       one_sided_(logs_one_sided(request)),
       total_(result_elements(request)),
-      settles_(request.settles && request.replicas > 0 && request.size > 1),
+      settles_((request.settles || request.exchanges) && request.replicas > 0 && request.size > 1),
       everywhere_(request.resumed || request.settles ||
                   (!results_differ(request.collective) && total_ <= kWholeBytes / request.element_bytes)) {
+  if (one_sided_ || request.exchanges) keepers_ = keepers_of(request);
   if (!one_sided_) return;
-  keepers_ = keepers_of(request);
   bool keeps_for_others = false;
   for (std::int32_t owner = 0; owner < request.size; ++owner) {
     if (!has_result(request, owner)) continue;
@@ -140,6 +140,11 @@ bool Copies::keeps_own() const {
 }
 bool Copies::keeps_from(std::int32_t owner) const {
   return keeps(std::array{owner, request_.rank});
+}
+
+bool Copies::keeps_for(std::int32_t owner) const {
+  const std::vector<std::int32_t>& keepers = keepers_[static_cast<std::size_t>(owner)];
+  return std::ranges::find(keepers, request_.rank) != keepers.end();
 }
 
 StepId Copies::publish(const Operand& a, const Range& result, StepId made) {
@@ -188,7 +193,7 @@ void Copies::back_up(std::int32_t owner, std::int32_t source, const Range& resul
 void Copies::close() {
   if (!one_sided_ && !settles_) return;
   std::vector<StepId> heard, before = published_;
-  if (settles_) {
+  if (request_.settles) {
     // What this rank has it got from its host's log, where all of it is then: whoever looks there after another rank
     // has returned finds the whole result.
     const std::vector<StepId> finals = builder_.finals();

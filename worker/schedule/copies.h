@@ -37,6 +37,10 @@ class Copies {
   // For a final that `owner` computed and sent straight to this rank.
   [[nodiscard]] bool keeps_from(std::int32_t owner) const;
 
+  // Where finals move from GPU to GPU: likewise, for one that `owner` sent to all ranks. Few do, in min(replicas,
+  // domains) - 1 other domains than the owner's, and close() sees to it that nobody returns before they have.
+  [[nodiscard]] bool keeps_for(std::int32_t owner) const;
+
   // Publishes elements `result` of the whole result, which `made` wrote at `a`. Returns the step that whoever shows
   // them to others waits for.
   StepId publish(const Operand& a, const Range& result, StepId made);

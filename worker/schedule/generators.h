@@ -61,6 +61,9 @@ void one_owner_allreduce(const Request& request, Builder& builder, Copies& copie
 // Whether a rank's share is worth a message to each other rank of the host.
 [[nodiscard]] bool pieces_are_large(const Request& request);
 
+// host.cc: of the ring, or the butterfly where it halves, from GPU to GPU, wherever ranks sit
+void exchange_allreduce(const Request& request, Builder& builder, Copies& copies);
+
 // hierarchical.cc: likewise
 [[nodiscard]] bool on_several_hosts(const Request& request);
 void hierarchical_allreduce(const Request& request, Builder& builder, Copies& copies);

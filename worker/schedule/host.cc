@@ -8,6 +8,9 @@
 // Where ranks share cores and the buffer is small, it is messages that cost, since each wakes a rank that has to be
 // given a core: there one rank owns all pieces of the butterfly, and 2·(K − 1) messages a chunk are enough.
 //
+// Where GPUs move the bytes, on one host or several (docs/decisions/0024-nccl.md), it is the same, but that inputs of a
+// unit are one turn and its finals another, and who publishes a final beside its owner is few.
+//
 // A unit is what is cut into one piece for each owner: of the ring, one chunk of each segment; of the butterfly, a
 // block. The finals of a unit travel after the inputs of the next one, so that no owner waits for the slowest rank.
 #include <algorithm>
@@ -47,13 +50,24 @@ class HostAllreduce {
     for (std::size_t unit = 0; unit <= pieces_.size(); ++unit) {
       const StepId final_before = std::exchange(final_, kNoStep);
       std::swap(readers_, readers_before_);
-      if (unit < pieces_.size()) reduce(pieces_[unit]);
-      if (unit > 0) spread(pieces_[unit - 1], final_before);
+      if (unit < pieces_.size()) {
+        begin_turn();
+        reduce(pieces_[unit]);
+      }
+      if (unit > 0) {
+        begin_turn();
+        spread(pieces_[unit - 1], final_before);
+      }
     }
+    builder_.in_turn(0);
   }
 
  private:
   [[nodiscard]] static std::size_t index(std::int32_t rank) { return static_cast<std::size_t>(rank); }
+
+  void begin_turn() {
+    if (request_.exchanges) builder_.in_turn(++turn_);
+  }
 
   [[nodiscard]] bool has(const std::vector<Range>& unit, std::int32_t owner) const {
     const Range& piece = unit[index(owner)];
@@ -96,7 +110,8 @@ class HostAllreduce {
       const Operand received = receive(from, piece.count);
       const StepId placed =
           builder_.copy(output(piece.at), received, piece.count, false, {readers_before_[index(from)]});
-      if (copies_.keeps_from(from)) copies_.publish(output(piece.at), piece, placed);
+      const bool keeps = request_.exchanges ? copies_.keeps_for(from) : copies_.keeps_from(from);
+      if (keeps) copies_.publish(output(piece.at), piece, placed);
     }
   }
 
@@ -118,6 +133,7 @@ class HostAllreduce {
   std::vector<StepId> readers_;             // by owner: who reads the input of its piece
   std::vector<StepId> readers_before_;      // likewise, of the unit before
   StepId final_ = kNoStep;
+  std::uint32_t turn_ = 0;
 };
 
 // One rank makes everybody's finals. Pieces of a block are bracketed alike, so what is not left out goes as a whole.
@@ -227,11 +243,23 @@ bool has_owner(const Request& request) {
          one_owner_serves(request.size, request.count * request.element_bytes, request.host.cores);
 }
 
+bool can_exchange(const Request& request) {
+  const bool in_pieces = request.algorithm == Algorithm::kRing ||
+                         (request.algorithm == Algorithm::kButterfly && request.size > 1 && !doubles(request));
+  return request.collective == Collective::kAllreduce && in_pieces && request.size > 1 && request.replicas > 0 &&
+         request.count > kWholeBytes / request.element_bytes && !request.settles && !request.resumed &&
+         request.final.empty();
+}
+
 void one_owner_allreduce(const Request& request, Builder& builder, Copies& copies) {
   OneOwner(request, builder, copies).run();
 }
 
 void host_allreduce(const Request& request, Builder& builder, Copies& copies) {
+  HostAllreduce(request, builder, copies).run();
+}
+
+void exchange_allreduce(const Request& request, Builder& builder, Copies& copies) {
   HostAllreduce(request, builder, copies).run();
 }
 

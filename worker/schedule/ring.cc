@@ -181,6 +181,7 @@ class RingExchange {
 
 void ring_exchange(const Request& request, Builder& builder, Copies& copies) {
   if (request.collective == Collective::kAllreduce) {
+    if (request.exchanges) return exchange_allreduce(request, builder, copies);
     if (on_one_host(request)) return host_allreduce(request, builder, copies);
     if (on_several_hosts(request)) return hierarchical_allreduce(request, builder, copies);
   }

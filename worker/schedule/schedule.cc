@@ -212,6 +212,7 @@ Status validate(const Request& request, std::uint64_t& total) {
   }
   if (Status status = check_order(request); !status.ok()) return status;
   if (request.element_bytes < 1) return refuse(request, "an element has at least one byte");
+  if (request.exchanges && !can_exchange(request)) return refuse(request, "it is none that GPUs exchange");
   return add_up(request, total);
 }
 

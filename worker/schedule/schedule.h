@@ -87,6 +87,10 @@ struct Step {
   Bracketing bracketing = Bracketing::kChain;  // kCombine
   std::int32_t peer = -1;                      // rank in the group; kSend and kRecv
   std::uint32_t message = 0;                   // kSend and kRecv: see rule 2
+  // kSend and kRecv: 0: by the link to the peer. Otherwise it is moved from GPU to GPU, together with all other steps of
+  // this turn, when the last of them may begin, and after the turns before it; all ranks take their turns in the same
+  // order. What comes so lies on the GPU.
+  std::uint32_t turn = 0;
   // kCombine: of Schedule::operands, two or more, which are values.
   std::uint32_t operands = 0, first_operand = 0;
   std::uint64_t count = 0;      // elements; 0 is allowed (a header travels, no payload; a record without bytes)
@@ -150,6 +154,8 @@ struct Request {
   // mode).
   bool settles = false;
   std::uint64_t element_bytes = 1;  // of a value: results up to kWholeBytes are published whole in every host
+  // Inputs and finals move from GPU to GPU, in turns (docs/decisions/0024-nccl.md); where can_exchange().
+  bool exchanges = false;
   // An interrupted round that is finished: elements of the whole result that need not be computed any more, because the
   // log has them. Each rank has taken from it what is in its own output, and logged it, before its schedule runs.
   // `final` is a union of the pieces that the schedules of earlier attempts publish, or write to an output in one step;
@@ -170,6 +176,9 @@ inline constexpr std::uint64_t kWholeBytes = std::uint64_t{64} << 10;
 
 // Whether one rank makes all finals of such a call, and logs them: any one, as long as all name the same.
 [[nodiscard]] bool has_owner(const Request& request);
+
+// Whether a first attempt of this call, an allreduce, may be made so: by Request::exchanges, which is not looked at.
+[[nodiscard]] bool can_exchange(const Request& request);
 
 // What of these elements of the whole result is whole pieces, as schedules publish them: what `Request::final` may be.
 // A piece that a log's extent had no room for is two records, and who wrote it may have died between them. `request` is

@@ -65,6 +65,11 @@ TEST_P(EveryLoggedSchedule, PublishesBeforeAnybodySees) {
             world.element_bytes = turn / 3 % 2 == 0 ? kWide : 1;
             check_one(world, kOrders[turn % std::size(kOrders)]);
             if (HasFatalFailure()) return;
+            if (size > 16 || !can_exchange(world.request(0))) continue;
+            world.exchanges = true;
+            check_one(world, kOrders[(turn + 1) % std::size(kOrders)]);
+            world.exchanges = false;
+            if (HasFatalFailure()) return;
           }
         }
       }
@@ -271,6 +276,7 @@ class Story {
   // As the engine does: nothing final means from the start; otherwise every rank takes from the log what is final of
   // its output, and logs it, before its schedule runs.
   void go_on() {
+    world_.exchanges = false;
     world_.resumed = !world_.final.empty();
     resumed_ |= world_.resumed;
     for (std::int32_t rank = 0; rank < world_.size; ++rank) {
@@ -302,7 +308,7 @@ TEST_P(EveryStop, LeavesTheResultOrTheInputs) {
   const std::vector<Sizes> sizes = {{0, 64}, {k + 1, 256}, {3 * k + 2, 2}, {7 * k + 5, 3}, {40, 64}};
   const std::vector<Placement> places = placements(size);
   std::uint64_t seed = 1000 * k;
-  int resumed = 0, replayed = 0, stories = 0;
+  int resumed = 0, replayed = 0, stories = 0, exchanged = 0;
   for (const Collective collective : kCollectives) {
     for (const Algorithm algorithm : algorithms_for(collective)) {
       for (const Sizes& s : sizes) {
@@ -318,9 +324,11 @@ TEST_P(EveryStop, LeavesTheResultOrTheInputs) {
           world.in_place = random() % 2 == 0;
           const bool ring = collective == Collective::kAllreduce && algorithm == Algorithm::kRing;
           if (ring && random() % 2 == 0) world.order = any_order(size, seed);
+          world.exchanges = seed % 2 == 0 && can_exchange(world.request(0));
           Story story(world, seed);
           ASSERT_EQ(story.tell(3), "") << "seed " << seed << " of " << world.describe();
           ++stories;
+          exchanged += world.exchanges ? 1 : 0;
           resumed += story.resumed() ? 1 : 0;
           replayed += story.replayed() ? 1 : 0;
         }
@@ -330,9 +338,11 @@ TEST_P(EveryStop, LeavesTheResultOrTheInputs) {
   RecordProperty("stories", stories);
   RecordProperty("resumed", resumed);
   RecordProperty("replayed", replayed);
+  RecordProperty("exchanged", exchanged);
   if (size > 1) {
     EXPECT_GT(resumed, stories / 10);
     EXPECT_GT(replayed, stories / 20);
+    EXPECT_GT(exchanged, 20);
   }
 }
 INSTANTIATE_TEST_SUITE_P(Size, EveryStop, testing::Range(1, 10));

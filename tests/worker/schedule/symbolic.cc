@@ -666,6 +666,7 @@ Request World::request(std::int32_t rank) const {
   request.resumed = resumed;
   request.final = final;
   request.order = order;
+  request.exchanges = exchanges;
   return request;
 }
 
@@ -689,6 +690,7 @@ std::string World::describe() const {
   }
   if (!on.maps) text += ", by TCP";
   if (on.cores != 0) text += ", on " + std::to_string(on.cores) + " cores";
+  if (exchanges) text += ", from GPU to GPU";
   if (owner != 0) text += ", owner " + std::to_string(owner);
   if (!order.empty()) {
     text += ", order";

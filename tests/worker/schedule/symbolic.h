@@ -57,6 +57,7 @@ struct World {
   bool resumed = false;
   Ranges final = {};
   std::vector<std::uint32_t> order = {};  // of the ring; empty: that of ranks
+  bool exchanges = false;
 
   [[nodiscard]] std::uint32_t host(std::int32_t rank) const;
   [[nodiscard]] std::uint32_t domain(std::int32_t rank) const;
