@@ -8,6 +8,7 @@ install(TARGETS warren EXPORT warren_targets
 install(TARGETS warren_store LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT warren)
 if(WARREN_CUDA_BUILT)
   install(TARGETS warren_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT warren)
+  install(TARGETS warren_nccl_root RUNTIME DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT warren)
 endif()
 install(TARGETS rabit rabit_mock_static EXPORT warren_targets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT warren)

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "cuda/kernels.h"
+#include "cuda/nccl.h"
 #include "cuda/request.h"
 #include "worker/device/device_table.h"
 
@@ -339,6 +340,37 @@ warren_device_code pack(std::int32_t device, void* packed, const warren_device_p
                    [&] { return launch_pack(packed, pieces, count, static_cast<cudaStream_t>(stream)); });
 }
 
+// What NCCL's part of the module says, in the words of the table.
+warren_device_code said(const NcclAnswer& answer) {
+  return answer.code == WARREN_DEVICE_OK || answer.code == WARREN_DEVICE_NOT_READY ? answer.code
+                                                                                   : failed(answer.text, answer.code);
+}
+warren_device_code nccl_version(std::int32_t* version) {
+  return said(Nccl::version(*version));
+}
+warren_device_code nccl_id(void* id) {
+  return said(Nccl::make_id(id));
+}
+warren_device_code nccl_join(std::int32_t device, const void* id, std::int32_t size, std::int32_t rank,
+                             void** communicator) {
+  const OnDevice here(device);
+  if (here.error() != cudaSuccess) return answer(here.error(), "cudaSetDevice");
+  return said(Nccl::join(id, size, rank, *communicator));
+}
+warren_device_code nccl_state(void* communicator) {
+  return said(Nccl::state(communicator));
+}
+warren_device_code nccl_exchange(void* communicator, const warren_device_message* messages, std::size_t count,
+                                 void* stream) {
+  return said(Nccl::exchange(communicator, messages, count, static_cast<cudaStream_t>(stream)));
+}
+warren_device_code nccl_revoke(void* communicator) {
+  return said(Nccl::revoke(communicator));
+}
+warren_device_code nccl_abort(void* communicator) {
+  return said(Nccl::abort(communicator));
+}
+
 warren_device_code unpack(std::int32_t device, const void* packed, const warren_device_piece* pieces, std::size_t count,
                           void* stream) {
   if (const char* why = why_not_pack(count); why != nullptr) return failed(why);
@@ -377,11 +409,18 @@ constexpr warren_device_table kTable = {
     .checksum = checksum,
     .pack = pack,
     .unpack = unpack,
+    .nccl_version = nccl_version,
+    .nccl_id = nccl_id,
+    .nccl_join = nccl_join,
+    .nccl_state = nccl_state,
+    .nccl_exchange = nccl_exchange,
+    .nccl_revoke = nccl_revoke,
+    .nccl_abort = nccl_abort,
 };
 
 }  // namespace
 }  // namespace warren::cuda
 
-extern "C" __attribute__((visibility("default"))) const warren_device_table* warren_device_table_4(void) {
+extern "C" __attribute__((visibility("default"))) const warren_device_table* warren_device_table_5(void) {
   return &warren::cuda::kTable;
 }

@@ -2,7 +2,7 @@
  * serves machines with and without GPUs. libwarren_cuda.so is one implementation; the tests have another, whose device
  * memory is memory that the program cannot touch.
  *
- * The library exports `const warren_device_table* warren_device_table_4(void)`; the symbol's number is the table's
+ * The library exports `const warren_device_table* warren_device_table_5(void)`; the symbol's number is the table's
  * version, and changes whenever this file does in a way that the other side would notice.
  *
  * Every function may be called from any thread at any time, and changes nothing of the calling thread but error_text.
@@ -21,13 +21,13 @@
 extern "C" {
 #endif
 
-#define WARREN_DEVICE_TABLE_VERSION 4
-#define WARREN_DEVICE_TABLE_SYMBOL "warren_device_table_4"
+#define WARREN_DEVICE_TABLE_VERSION 5
+#define WARREN_DEVICE_TABLE_SYMBOL "warren_device_table_5"
 
 typedef enum warren_device_code {
   WARREN_DEVICE_OK = 0,
   WARREN_DEVICE_NONE = 1,      /* init: no GPU, or no driver for one. Not an error: programs use memory of the CPU */
-  WARREN_DEVICE_NOT_READY = 2, /* query: what the event stands behind has not run yet */
+  WARREN_DEVICE_NOT_READY = 2, /* query: what the event stands behind has not run yet; nccl_*: it goes on */
   WARREN_DEVICE_NO_MEMORY = 3, /* the allocation does not fit */
   WARREN_DEVICE_FAILED = 4     /* error_text says what */
 } warren_device_code;
@@ -48,6 +48,8 @@ typedef enum warren_device_bracketing {
 #define WARREN_DEVICE_CHECKSUM_BLOCK ((size_t)4 << 20)
 /* Pieces of one pack() or unpack(): they go with the launch, whose arguments may have 4 KiB. */
 #define WARREN_DEVICE_MAX_PIECES 240
+/* By which ranks that make a communicator find each other: ncclUniqueId. */
+#define WARREN_DEVICE_NCCL_ID_BYTES 128
 /* Values that share a scale. */
 #define WARREN_DEVICE_I8_VALUES 256
 
@@ -63,6 +65,14 @@ typedef struct warren_device_piece {
   void* data;
   size_t bytes;
 } warren_device_piece;
+
+/* One message of nccl_exchange(). */
+typedef struct warren_device_message {
+  void* data; /* memory of the communicator's device */
+  size_t bytes;
+  int32_t peer;  /* rank in the communicator */
+  int32_t sends; /* 1: to the peer; 0: from there */
+} warren_device_message;
 
 typedef struct warren_device_table {
   uint32_t version; /* WARREN_DEVICE_TABLE_VERSION */
@@ -137,6 +147,27 @@ typedef struct warren_device_table {
                              void* stream);
   warren_device_code (*unpack)(int32_t device, const void* packed, const warren_device_piece* pieces, size_t count,
                                void* stream);
+
+  /* NCCL, which moves bytes between GPUs of several processes and hosts. NONE: there is none here, or none that serves;
+   * error_text says which. *version: as NCCL counts, 22809. Before any function below. */
+  warren_device_code (*nccl_version)(int32_t* version);
+  /* Another one for each communicator, of WARREN_DEVICE_NCCL_ID_BYTES bytes. The process that has made it must live
+   * until all ranks have joined; it keeps a thread and a socket of it, and needs no GPU. */
+  warren_device_code (*nccl_id)(void* id);
+  /* This rank joins; it does not wait for the others. nccl_state() says when all have. */
+  warren_device_code (*nccl_join)(int32_t device, const void* id, int32_t size, int32_t rank, void** communicator);
+  /* OK: what was asked of it is queued, or all have joined. NOT_READY: not yet. FAILED: it is of no use any more. That
+   * a peer has died it may never say. */
+  warren_device_code (*nccl_state)(void* communicator);
+  /* Queues messages that are carried out together on the stream; peers queue theirs in the same order. OK or NOT_READY,
+   * then nccl_state() until that is OK: from then on what is recorded on the stream stands behind them. Up to then
+   * nothing else is asked of it but revoke and abort. */
+  warren_device_code (*nccl_exchange)(void* communicator, const warren_device_message* messages, size_t count,
+                                      void* stream);
+  /* What is under way ends unfinished; nccl_state() is OK when nothing is. FAILED: this NCCL cannot, and abort does. */
+  warren_device_code (*nccl_revoke)(void* communicator);
+  /* Ends it and what is under way, and frees it. It may wait for whatever the GPU is at, or for ever. */
+  warren_device_code (*nccl_abort)(void* communicator);
 } warren_device_table;
 
 typedef const warren_device_table* (*warren_device_table_function)(void);

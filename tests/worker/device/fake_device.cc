@@ -1,12 +1,19 @@
 #include "tests/worker/device/fake_device.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -369,6 +376,156 @@ void queue(std::int32_t device, void* stream, const char* where, std::function<v
 
 // ---- the table
 
+// ---- NCCL: ranks of one or several processes of this host, by sockets
+
+void tell(int fd, const void* bytes, std::size_t size) {
+  (void)!::send(fd, bytes, size, MSG_NOSIGNAL);
+}
+
+sockaddr_un address_of(const std::string& name, socklen_t& bytes) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  name.copy(address.sun_path + 1, sizeof address.sun_path - 1);  // of no file
+  bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return address;
+}
+
+int listen_as(const std::string& name) {
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  socklen_t bytes = 0;
+  const sockaddr_un address = address_of(name, bytes);
+  if (fd < 0 || bind(fd, reinterpret_cast<const sockaddr*>(&address), bytes) != 0 || listen(fd, 64) != 0) {
+    broken("a socket of the fake NCCL");
+  }
+  return fd;
+}
+
+int connect_to(const std::string& name) {
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  socklen_t bytes = 0;
+  const sockaddr_un address = address_of(name, bytes);
+  if (fd >= 0 && connect(fd, reinterpret_cast<const sockaddr*>(&address), bytes) == 0) return fd;
+  ::close(fd);
+  return -1;
+}
+
+// Where ranks meet: in the process that has made the id, which is of no use when that is gone.
+void be_root(int listener) {
+  std::vector<int> joined;
+  std::int32_t size = 1;
+  while (joined.size() < static_cast<std::size_t>(size)) {
+    const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    if (fd < 0) return;
+    if (recv(fd, &size, sizeof size, MSG_WAITALL) != sizeof size) {
+      ::close(fd);
+      continue;
+    }
+    joined.push_back(fd);
+  }
+  for (const int fd : joined) tell(fd, "g", 1);
+  for (const int fd : joined) ::close(fd);
+  ::close(listener);
+}
+
+class FakeNccl : public std::enable_shared_from_this<FakeNccl> {
+ public:
+  FakeNccl(std::int32_t device, std::string id, std::int32_t size, std::int32_t rank)
+      : device_(device), id_(std::move(id)), size_(size), rank_(rank) {
+    to_.assign(static_cast<std::size_t>(size), -1);
+    from_ = to_;
+    listener_ = listen_as(name_of(rank));
+  }
+  ~FakeNccl() {
+    for (const int fd : to_) ::close(fd);
+    for (const int fd : from_) ::close(fd);
+    ::close(listener_);
+  }
+  void begin() {
+    std::thread([self = shared_from_this()] { self->join(); }).detach();
+  }
+  void end() { ends_ = true; }
+  warren_device_code state() {
+    if (ends_) return WARREN_DEVICE_OK;
+    if (no_root_) return failed("the root of this communicator is gone");
+    return joined_ ? WARREN_DEVICE_OK : WARREN_DEVICE_NOT_READY;
+  }
+  struct Message {
+    std::byte* at = nullptr;
+    std::size_t bytes = 0;
+    std::int32_t peer = 0;
+    bool sends = false;
+  };
+  [[nodiscard]] std::int32_t device() const { return device_; }
+  // On a stream. What a peer that is gone does not take, or send, is waited for: NCCL says nothing, either.
+  void exchange(std::vector<Message> messages) {
+    while (!ends_ && !messages.empty()) {
+      std::vector<pollfd> fds;
+      for (const Message& m : messages) {
+        fds.push_back({fd_of(m), static_cast<short>(m.sends ? POLLOUT : POLLIN), 0});
+      }
+      (void)::poll(fds.data(), fds.size(), 5);
+      bool some = false;
+      for (Message& m : messages) {
+        const ssize_t n = m.sends ? send(fd_of(m), m.at, m.bytes, MSG_NOSIGNAL | MSG_DONTWAIT)
+                                  : recv(fd_of(m), m.at, m.bytes, MSG_DONTWAIT);
+        if (n <= 0) continue;
+        some = true;
+        m.at += n;
+        m.bytes -= static_cast<std::size_t>(n);
+      }
+      std::erase_if(messages, [](const Message& m) { return m.bytes == 0; });
+      if (!some) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
+  }
+
+ private:
+  [[nodiscard]] std::string name_of(std::int32_t rank) const { return id_ + "-" + std::to_string(rank); }
+  [[nodiscard]] int fd_of(const Message& m) const { return (m.sends ? to_ : from_)[static_cast<std::size_t>(m.peer)]; }
+  bool readable(int fd) {
+    while (!ends_) {
+      pollfd one{fd, POLLIN, 0};
+      if (::poll(&one, 1, 5) > 0) return true;
+    }
+    return false;
+  }
+  void join() {
+    const int root = connect_to(id_);
+    char word = 0;
+    if (root >= 0) tell(root, &size_, sizeof size_);
+    const bool met = root >= 0 && readable(root) && recv(root, &word, 1, 0) == 1;
+    ::close(root);
+    if (!met) {
+      no_root_ = true;
+      return;
+    }
+    for (std::int32_t peer = 0; peer < size_; peer++) {
+      if (peer == rank_) continue;
+      const int fd = connect_to(name_of(peer));
+      to_[static_cast<std::size_t>(peer)] = fd;
+      tell(fd, &rank_, sizeof rank_);
+    }
+    for (std::int32_t i = 1; i < size_; i++) {
+      if (!readable(listener_)) return;
+      const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+      std::int32_t peer = 0;
+      if (recv(fd, &peer, sizeof peer, MSG_WAITALL) != sizeof peer) return;
+      from_[static_cast<std::size_t>(peer)] = fd;
+    }
+    joined_ = true;
+  }
+
+  const std::int32_t device_;
+  const std::string id_;
+  const std::int32_t size_, rank_;
+  std::vector<int> to_, from_;  // by peer
+  int listener_ = -1;
+  std::atomic<bool> ends_{false}, no_root_{false}, joined_{false};
+};
+using NcclHolder = std::shared_ptr<FakeNccl>;
+const NcclHolder& nccl_of(void* handle) {
+  return *static_cast<NcclHolder*>(handle);
+}
+
 #define FAKE_MEETS(name) \
   if (const auto met = faults().meet(name); met != WARREN_DEVICE_OK) return met
 
@@ -628,6 +785,66 @@ warren_device_code unpack(std::int32_t device, const void* packed, const warren_
   return WARREN_DEVICE_OK;
 }
 
+warren_device_code nccl_version(std::int32_t* version) {
+  FAKE_MEETS("nccl_version");
+  const char* const says = std::getenv("WARREN_FAKE_NCCL");
+  *version = says == nullptr ? 22809 : std::atoi(says);
+  return WARREN_DEVICE_OK;
+}
+
+warren_device_code nccl_id(void* id) {
+  FAKE_MEETS("nccl_id");
+  std::array<unsigned char, 12> random{};
+  if (getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size())) broken("getrandom");
+  std::string name = "fake-nccl-";
+  for (const unsigned char byte : random) name += "0123456789abcdef"[byte & 15];
+  std::memset(id, 0, WARREN_DEVICE_NCCL_ID_BYTES);
+  name.copy(static_cast<char*>(id), WARREN_DEVICE_NCCL_ID_BYTES - 1);
+  std::thread(be_root, listen_as(name)).detach();
+  return WARREN_DEVICE_OK;
+}
+
+warren_device_code nccl_join(std::int32_t device, const void* id, std::int32_t size, std::int32_t rank, void** out) {
+  FAKE_MEETS("nccl_join");
+  auto made = std::make_shared<FakeNccl>(device, std::string(static_cast<const char*>(id)), size, rank);
+  made->begin();
+  *out = handles().add(new NcclHolder(std::move(made)));
+  return WARREN_DEVICE_NOT_READY;
+}
+
+warren_device_code nccl_state(void* communicator) {
+  FAKE_MEETS("nccl_state");
+  return nccl_of(communicator)->state();
+}
+
+warren_device_code nccl_exchange(void* communicator, const warren_device_message* messages, std::size_t count,
+                                 void* stream) {
+  FAKE_MEETS("nccl_exchange");
+  const NcclHolder& nccl = nccl_of(communicator);
+  std::vector<FakeNccl::Message> all;
+  for (std::size_t i = 0; i < count; i++) {
+    std::byte* const at = behind(nccl->device(), messages[i].data, messages[i].bytes);
+    if (at == nullptr) return failed("a message is not this device's memory");
+    all.push_back({at, messages[i].bytes, messages[i].peer, messages[i].sends != 0});
+  }
+  queue(nccl->device(), stream, "stream.nccl_exchange", [nccl, all] { nccl->exchange(all); });
+  return WARREN_DEVICE_NOT_READY;
+}
+
+warren_device_code nccl_revoke(void* communicator) {
+  FAKE_MEETS("nccl_revoke");
+  nccl_of(communicator)->end();
+  return WARREN_DEVICE_OK;
+}
+
+warren_device_code nccl_abort(void* communicator) {
+  FAKE_MEETS("nccl_abort");
+  handles().remove(communicator);
+  nccl_of(communicator)->end();
+  delete static_cast<NcclHolder*>(communicator);
+  return WARREN_DEVICE_OK;
+}
+
 constexpr warren_device_table kTable = {
     .version = WARREN_DEVICE_TABLE_VERSION,
     .bytes = sizeof(warren_device_table),
@@ -657,6 +874,13 @@ constexpr warren_device_table kTable = {
     .checksum = checksum,
     .pack = pack,
     .unpack = unpack,
+    .nccl_version = nccl_version,
+    .nccl_id = nccl_id,
+    .nccl_join = nccl_join,
+    .nccl_state = nccl_state,
+    .nccl_exchange = nccl_exchange,
+    .nccl_revoke = nccl_revoke,
+    .nccl_abort = nccl_abort,
 };
 
 constexpr FakeControls kControls = {
@@ -685,7 +909,7 @@ constexpr FakeControls kControls = {
 }  // namespace
 }  // namespace warren::test
 
-extern "C" __attribute__((visibility("default"))) const warren_device_table* warren_device_table_4(void) {
+extern "C" __attribute__((visibility("default"))) const warren_device_table* warren_device_table_5(void) {
   return &warren::test::kTable;
 }
 

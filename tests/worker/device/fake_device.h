@@ -1,6 +1,7 @@
 // A device for tests, in a library of its own that workers load like the real one: two GPUs whose memory the program
 // holds at addresses that it cannot touch (touching is a crash), whose streams are threads and whose kernels are the
-// CPU twins. Copies accept only memory that is the device's, and only memory that is pinned.
+// CPU twins. Copies accept only memory that is the device's, and only memory that is pinned. Its NCCL moves bytes by
+// sockets, among processes too, and says nothing of peers that are gone; WARREN_FAKE_NCCL: which version it says it is.
 #pragma once
 
 #include <cstddef>
