@@ -28,6 +28,7 @@ class Elsewhere {
     std::uint64_t count = 0;
     std::size_t bytes = 0;           // of one operand
     std::uint32_t contributors = 0;  // that an average divides by
+    bool stays = false;              // it is wanted on the GPU, too, and waits for room there
   };
   // What became of it, in memory of the CPU, as long as `memory` lives.
   struct Done {
@@ -35,7 +36,8 @@ class Elsewhere {
     const std::byte* made = nullptr;           // the final value; null: it is still to be made
     std::vector<const std::byte*> operands{};  // then: those that were on the GPU; null: where it was
     std::shared_ptr<const void> memory = nullptr;
-    MadeOnGpu on_gpu{};  // where peers may read it, too
+    MadeOnGpu on_gpu{};                           // where peers may read it, too
+    std::shared_ptr<const void> stays = nullptr;  // where it stays there: for as long as this lives
   };
 
   virtual ~Elsewhere() = default;

@@ -14,6 +14,8 @@ namespace warren::worker {
 namespace {
 
 constexpr std::size_t kCachedSchedules = 32;
+// Smaller rounds are made before ranks had agreed; what moves while its round runs is larger too (staging.cc).
+constexpr std::uint64_t kLeastExchangedBytes = std::uint64_t{4} << 20;
 constexpr std::size_t kMostKeptInput = std::size_t{64} << 20;  // between two rounds
 
 // Bytes of the larger of one rank's two buffers: what the choice of an algorithm goes by.
@@ -75,6 +77,7 @@ void Engine::install(const Plan& plan) {
     if (plan.shrinks) reseat(*group);
     place(*group);
   }
+  if (exchange_ != nullptr) exchange_->open(plan.epoch, plan.self.value, static_cast<std::int32_t>(plan.world_size));
 }
 
 void Engine::open() {
@@ -99,6 +102,7 @@ void Engine::open() {
 
 WorkerMachine::Standing Engine::suspend() {
   if (!stopped()) transport_.close_all();
+  if (exchange_ != nullptr) exchange_->close();
   open_ = false;
   failed_ = false;
   failure_.reset();
@@ -131,6 +135,7 @@ WorkerMachine::Standing Engine::suspend() {
       if (group->active->prepare == Call::Prepare::kAsked) group->active->prepare = Call::Prepare::kNot;
       // All loans have ended. What moves because of that is moved between two epochs, too.
       if (BufferStream* stream = stream_of(*group->active); stream != nullptr) stream->bring_home();
+      forget_exchange(*group);
       move_on(*group->active);
     }
     group->executor.abandon();
@@ -438,6 +443,7 @@ const Engine::RingOrder* Engine::ring_order() const {
 // Who sits where, for the schedules of this epoch and version.
 void Engine::place(Group& group) {
   group.cache.clear();
+  group.words_schedule = nullptr;
   group.repeated.fill({});
   group.hosts.clear();
   group.domains.clear();
@@ -598,15 +604,17 @@ schedule::Request Engine::request_for(const Group& group, const Call& call) cons
   return request;
 }
 
-Result<std::shared_ptr<const PreparedSchedule>> Engine::schedule_for(Group& group, const Call& call) {
-  const schedule::Request request = request_for(group, call);
+Result<std::shared_ptr<const PreparedSchedule>> Engine::schedule_for(Group& group, const Call& call, bool exchanges) {
+  schedule::Request request = request_for(group, call);
+  request.exchanges = exchanges;
   const bool worth_keeping = request.counts.empty();
   const std::int32_t owner = schedule::has_owner(request) ? request.owner : -1;
   if (worth_keeping) {
     for (CacheEntry& e : group.cache) {
       if (e.count == request.count && e.collective == request.collective && e.algorithm == request.algorithm &&
           e.root == request.root && e.chunk_elements == request.chunk_elements &&
-          e.element_bytes == request.element_bytes && e.ordered != request.order.empty() && e.owner == owner) {
+          e.element_bytes == request.element_bytes && e.ordered != request.order.empty() && e.owner == owner &&
+          e.exchanges == exchanges) {
         e.used = ++uses_;
         return e.schedule;
       }
@@ -621,7 +629,7 @@ Result<std::shared_ptr<const PreparedSchedule>> Engine::schedule_for(Group& grou
                                        [](const auto& a, const auto& b) { return a.used < b.used; }));
   }
   group.cache.push_back({request.collective, request.algorithm, request.root, request.count, request.chunk_elements,
-                         request.element_bytes, !request.order.empty(), owner, ++uses_, prepared});
+                         request.element_bytes, !request.order.empty(), owner, exchanges, ++uses_, prepared});
   return prepared;
 }
 
@@ -866,6 +874,7 @@ void Engine::start_next(Group& group) {
   group.unlogged = {};
   group.awaited = 0;
   group.interrupted = false;
+  forget_exchange(group);
   const RoundId& round = group.active->round;
   if (!is_setup(round)) {
     group.begun[round.sequence.value % Group::kNewestRounds] = {round, group.active->fingerprint};
@@ -879,7 +888,8 @@ void Engine::enter(Group& group, Phase phase) {
   group.phase = phase;
   if (trace_ == nullptr) return;
   switch (phase) {
-    case Phase::kWaits: return trace_->round_does(group.slot / 2, Trace::Stage::kWaits);
+    case Phase::kWaits:
+    case Phase::kAgrees: return trace_->round_does(group.slot / 2, Trace::Stage::kWaits);
     case Phase::kPrepares: return trace_->round_does(group.slot / 2, Trace::Stage::kPrepares);
     case Phase::kRecalls: return trace_->round_does(group.slot / 2, Trace::Stage::kReplays);
     case Phase::kRuns: return trace_->round_does(group.slot / 2, Trace::Stage::kRuns);
@@ -905,6 +915,7 @@ void Engine::begin(Group& group) {
   }
   // Before anything final comes to the output, which may be the same memory as the input.
   if (const Status kept = keep_input(group); !kept.ok()) return fail(kept, kNoRank);
+  if (waits_for_words(group, known)) return;
   if (waits_for_prepare(group, !known.done)) return;
   if (waits_for_input(group, !known.done && known.final.empty() && !group.interrupted)) return;
   if (known.beyond) {
@@ -1088,6 +1099,106 @@ void Engine::prepared(Call& call) {
   }
 }
 
+// Whether GPUs may exchange the round, as far as all ranks know it alike. Nobody has begun it in an earlier epoch: who
+// has would be told of in the plan, or says that it could not (could_exchange()).
+bool Engine::may_exchange(const Group& group, const Known& known) const {
+  const Call& call = *group.active;
+  if (exchange_ == nullptr || recall_ == nullptr || plan_.shrinks || group.id != kWorldGroup || known.done ||
+      known.beyond || !known.final.empty() || is_setup(call.round) || call.spec.parts != 0 ||
+      call.spec.collective != Collective::kAllreduce ||
+      call.spec.count * element_bytes(call.spec) <= kLeastExchangedBytes) {
+    return false;
+  }
+  const Frontier* const others = frontier_of(call.round.group, call.round.version);
+  if (others != nullptr && call.round.sequence.value <= others->rounds) return false;
+  return exchange_->serves(call.spec.type, call.spec.op, static_cast<std::int32_t>(group.members.size())) &&
+         schedule::can_exchange(request_for(group, call));
+}
+
+// Takes what this rank needs for that. Only in a first attempt, as may_lend(), and with both buffers on the GPU.
+bool Engine::could_exchange(Group& group) {
+  const Call& call = *group.active;
+  BufferStream* const stream = stream_of(call);
+  if (stream == nullptr || elsewhere_ == nullptr || group.interrupted || call.prepare != Call::Prepare::kNot ||
+      stream->lendable() == nullptr) {
+    return false;
+  }
+  auto made = schedule_for(group, call, true);
+  if (!made.ok() || !made.value()->exchanges()) return false;
+  const PreparedSchedule& prepared = *made.value();
+  group.gpu_scratch = exchange_->take_scratch(prepared.schedule().scratch_elements * call.reducer.bytes(Form::kPartial),
+                                              prepared.largest() * call.reducer.bytes(Form::kValue));
+  if (group.gpu_scratch == nullptr || !stream->lend()) return false;
+  group.exchange_schedule = std::move(made).value();
+  return true;
+}
+
+void Engine::forget_exchange(Group& group) {
+  group.agreed = group.exchanges = false;
+  group.exchange_schedule = nullptr;
+  group.gpu_scratch = nullptr;
+}
+
+// All ranks tell each other whether they could; then all do, or none.
+bool Engine::waits_for_words(Group& group, const Known& known) {
+  if (group.agreed || !may_exchange(group, known)) return false;
+  const Call& call = *group.active;
+  const std::size_t ranks = group.members.size();
+  if (group.words_schedule == nullptr) {
+    schedule::Request request;
+    request.collective = Collective::kAllgather;
+    request.algorithm = schedule::Algorithm::kDirect;
+    request.rank = group.rank;
+    request.size = static_cast<std::int32_t>(ranks);
+    request.count = request.chunk_elements = Exchange::Word::kBytes;
+    auto made = schedule::make(request);
+    WARREN_CHECK(made.ok(), "few bytes are told to each rank");
+    group.words_schedule = std::make_shared<const PreparedSchedule>(std::move(made).value());
+  }
+  const auto own = Exchange::encode(exchange_->word(could_exchange(group)));
+  group.words.assign((ranks + 1) * own.size(), std::byte{});
+  std::ranges::copy(own, group.words.end() - static_cast<std::ptrdiff_t>(own.size()));
+  enter(group, Phase::kAgrees);
+  Executor::Round round;
+  round.schedule = group.words_schedule.get();
+  round.epoch = plan_.epoch;
+  round.id = call.round;
+  round.fingerprint = call.fingerprint;
+  round.input = group.words.data() + ranks * own.size();
+  round.output = group.words.data();
+  auto reducer = Reducer::make(DataType::kU8, ReduceOp::kNone, 1);
+  WARREN_CHECK(reducer.ok(), "bytes are copied");
+  round.reducer = std::move(reducer).value();
+  group.executor.start(round);
+  return true;
+}
+
+void Engine::hear_words(Group& group) {
+  std::vector<Exchange::Word> words;
+  bool all = true;
+  for (std::size_t i = 0; i < group.members.size(); i++) {
+    const auto word = Exchange::decode(
+        std::span<const std::byte>(group.words).subspan(i * Exchange::Word::kBytes).first<Exchange::Word::kBytes>());
+    if (!word.ok()) return fail(word.status().because_of_this(to_string(group.active->round)), group.members[i]);
+    words.push_back(word.value());
+    all = all && words.back().ready;
+  }
+  exchange_->heard(words);
+  Call& call = *group.active;
+  group.agreed = true;
+  group.exchanges = all;
+  if (all) {
+    call.schedule = group.exchange_schedule;
+    call.schedule_epoch = plan_.epoch;
+    RoundBoard::add(board_.rounds_exchanged, 1);
+  } else if (group.exchange_schedule != nullptr) {
+    // Its input goes where it would have gone.
+    stream_of(call)->bring_home();
+    group.exchange_schedule = nullptr;
+    group.gpu_scratch = nullptr;
+  }
+}
+
 // Whether the call's prepare function has to run, or is running, before anything else may touch its buffers.
 bool Engine::waits_for_prepare(Group& group, bool runs) {
   Call& call = *group.active;
@@ -1124,7 +1235,9 @@ bool Engine::may_lend(const Group& group, const std::byte* memory) const {
 void Engine::order_input(Group& group, BufferStream& stream) const {
   const Call& call = *group.active;
   const std::byte* const memory = stream.lendable();
-  if (memory != nullptr && may_lend(group, memory) && stream.lend()) RoundBoard::add(board_.inputs_lent, 1);
+  if (memory != nullptr && !group.exchanges && may_lend(group, memory) && stream.lend()) {
+    RoundBoard::add(board_.inputs_lent, 1);
+  }
   const std::uint64_t width = element_bytes(call.spec);
   // Without a schedule it was issued when the log was to serve it.
   group.pieces = input_order(call.schedule == nullptr ? schedule::Schedule() : call.schedule->schedule(),
@@ -1226,6 +1339,10 @@ void Engine::run(Group& group, std::shared_ptr<const PreparedSchedule> prepared)
     if (round.input_on_gpu) round.input = static_cast<const std::byte*>(round.input_keeper.get());
   }
   round.elsewhere = elsewhere_;
+  if (round.schedule->exchanges()) {
+    round.exchange = exchange_;
+    round.gpu_scratch = std::move(group.gpu_scratch);
+  }
   // Not what was interrupted: the executor knows what stood where. Nor what a disk may have to see first.
   const bool light = call.blocking && light_ == nullptr && !group.interrupted && !group.resumed &&
                      call.spec.prepare == nullptr && (recall_ == nullptr || recall_->shows_at_once()) &&
@@ -1367,12 +1484,19 @@ void Engine::fail(const Status& status, Rank peer) {
 }
 
 void Engine::check(Group& group) {
-  while (group.active != nullptr && (group.phase == Phase::kDone ||
-                                     (group.phase == Phase::kRuns && !group.light.runs() && group.executor.done()))) {
-    if (group.phase == Phase::kRuns && !group.executor.status().ok()) {
+  const auto runs = [&] { return group.phase == Phase::kRuns || group.phase == Phase::kAgrees; };
+  while (group.active != nullptr &&
+         (group.phase == Phase::kDone || (runs() && !group.light.runs() && group.executor.done()))) {
+    if (runs() && !group.executor.status().ok()) {
       // The call ends with the epoch: the tracker's word says who is to blame.
       fail(group.executor.status(), group.executor.failed_peer());
       break;
+    }
+    if (group.phase == Phase::kAgrees) {
+      enter(group, Phase::kWaits);
+      hear_words(group);
+      if (group.agreed) begin(group);
+      continue;
     }
     // On disk too, where mode sync says so, before the call returns.
     if (group.phase == Phase::kRuns && group.awaited != 0 && !recall_->may_be_seen(group.awaited)) break;
@@ -1511,6 +1635,16 @@ bool Engine::take_done_elsewhere() {
   return some;
 }
 
+bool Engine::take_done_exchanged() {
+  bool some = false;
+  while (const auto done = exchange_->take_done()) {
+    some = true;
+    Group& world = *groups_.at(kWorldGroup);
+    if (world.executor.on_exchanged(*done)) check(world);
+  }
+  return some;
+}
+
 bool Engine::progress() {
   if (stopped() || !open_) return false;
   if (light_ != nullptr) {
@@ -1551,10 +1685,12 @@ void Engine::stop(const Status& why) {
   for (Call* call : std::exchange(deliveries_, {})) finish(*call, why);
   if (recall_ != nullptr) recall_->suspend();
   transport_.close_all();
+  if (exchange_ != nullptr) exchange_->close();
   for (auto& [id, group] : groups_) {
     const auto reason = [&](const Status& own) {
       return own.ok() ? why : own.because_of_this(why.code(), std::string(why.describe()));
     };
+    forget_exchange(*group);
     if (group->active != nullptr && group->active->prepare != Call::Prepare::kRuns) {
       end(*std::exchange(group->active, nullptr), reason(group->executor.status()));
       forget_input(*group);

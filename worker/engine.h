@@ -121,6 +121,13 @@ class Engine {
   // Goes on with what is done there; true if there was something.
   bool take_done_elsewhere();
 
+  // What moves messages of the world's large allreduces from GPU to GPU; outlives this. Before the first plan, on all
+  // ranks or on none.
+  void use(Exchange& exchange) { exchange_ = &exchange; }
+  // As of the other one.
+  [[nodiscard]] bool has_exchange_under_way() const { return exchange_ != nullptr && exchange_->busy(); }
+  bool take_done_exchanged();
+
   // Who hears of calls and rounds; outlives this. Before the first call.
   void use(Trace& trace) { trace_ = &trace; }
 
@@ -263,6 +270,7 @@ class Engine {
     std::uint64_t count = 0, chunk_elements = 0, element_bytes = 0;
     bool ordered = false;     // by Group::order
     std::int32_t owner = -1;  // where there is one
+    bool exchanges = false;
     std::uint64_t used = 0;
     std::shared_ptr<const PreparedSchedule> schedule;
   };
@@ -272,7 +280,7 @@ class Engine {
     std::uint64_t bytes = 0;
     schedule::Algorithm algorithm{};
   };
-  enum class Phase : std::uint8_t { kIdle, kWaits, kPrepares, kRecalls, kRuns, kDone };
+  enum class Phase : std::uint8_t { kIdle, kWaits, kAgrees, kPrepares, kRecalls, kRuns, kDone };
   struct Group final : Publisher, Landing {
     Group(Transport& transport, GroupId group_id, std::uint32_t group_channel, std::vector<Rank> ranks,
           std::int32_t self, std::uint32_t slot_index, std::uint64_t chunk_bytes, Recall* logged, Version version,
@@ -324,9 +332,15 @@ class Engine {
     std::uint64_t awaited = 0;       // resumed: the call returns when this may be seen (Recall::newest)
     bool ran_light = false;          // the active call's round is, or was, carried out by `light` alone
     bool interrupted = false;        // the active call's round was begun in an earlier epoch
-    bool point_shown = false;        // the board shows a receive
-    bool departed = false;           // removed
-    bool unsettled = false;          // counted
+    // In this epoch, of the active call: ranks have agreed whether GPUs exchange its round, and they do.
+    bool agreed = false, exchanges = false;
+    std::shared_ptr<const PreparedSchedule> exchange_schedule;  // if this rank could
+    std::shared_ptr<std::byte> gpu_scratch;                     // likewise
+    std::shared_ptr<const PreparedSchedule> words_schedule;     // all ranks tell each other; of this epoch
+    std::vector<std::byte> words;                               // by rank, and behind them this one's
+    bool point_shown = false;                                   // the board shows a receive
+    bool departed = false;                                      // removed
+    bool unsettled = false;                                     // counted
     Executor executor;
     LightRound light;  // while it runs, the executor does not
     // Of the round that runs: under what its finals are published.
@@ -376,7 +390,7 @@ class Engine {
   [[nodiscard]] std::uint64_t told_site(std::uint64_t site) const;
   static void publish_as(Group& group, const RoundId& round, const Fingerprint& fingerprint, std::uint64_t width,
                          std::uint64_t total_bytes);
-  Result<std::shared_ptr<const PreparedSchedule>> schedule_for(Group& group, const Call& call);
+  Result<std::shared_ptr<const PreparedSchedule>> schedule_for(Group& group, const Call& call, bool exchanges = false);
   [[nodiscard]] schedule::Request request_for(const Group& group, const Call& call) const;
   [[nodiscard]] const Frontier* frontier_of(GroupId group, Version version) const;
   // What the plan, and this life, know of a round.
@@ -407,6 +421,11 @@ class Engine {
   void recalled(Replayer::Done done);
   void begin(Group& group);
   void enter(Group& group, Phase phase);
+  [[nodiscard]] bool may_exchange(const Group& group, const Known& known) const;
+  [[nodiscard]] bool could_exchange(Group& group);
+  [[nodiscard]] bool waits_for_words(Group& group, const Known& known);
+  void hear_words(Group& group);
+  static void forget_exchange(Group& group);
   [[nodiscard]] bool waits_for_prepare(Group& group, bool runs);
   [[nodiscard]] bool waits_for_input(Group& group, bool begins);
   void order_input(Group& group, BufferStream& stream) const;
@@ -441,6 +460,7 @@ class Engine {
   bool open_ = false;  // calls may move
   Recall* recall_ = nullptr;
   Elsewhere* elsewhere_ = nullptr;
+  Exchange* exchange_ = nullptr;
   Trace* trace_ = nullptr;
   Version version_ = kPreamble;
   std::map<std::pair<GroupId, Version>, std::uint64_t> closed_;    // rounds of versions that are over, not yet obsolete

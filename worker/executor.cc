@@ -89,6 +89,7 @@ PreparedSchedule::PreparedSchedule(schedule::Schedule schedule) : schedule_(std:
                 [&](std::uint32_t a, std::uint32_t b) { return steps[a].message < steps[b].message; });
       for (std::uint32_t ordinal = 0; ordinal < queue.size(); ordinal++) {
         WARREN_CHECK(steps[queue[ordinal]].message == ordinal, "messages to a peer are numbered without gaps");
+        if (steps[queue[ordinal]].turn != 0) continue;
         channel_[queue[ordinal]] = static_cast<std::uint32_t>(channels_.size());
         order_.push_back(queue[ordinal]);
       }
@@ -98,11 +99,15 @@ PreparedSchedule::PreparedSchedule(schedule::Schedule schedule) : schedule_(std:
     channel.end_send = channel.first_recv = static_cast<std::uint32_t>(order_.size());
     append(queues.second);
     channel.end_recv = static_cast<std::uint32_t>(order_.size());
-    channels_.push_back(channel);
+    if (channel.first_send != channel.end_recv) channels_.push_back(channel);
   }
   for (const Step& step : steps) {
     in_order_ = in_order_ && step.kind != StepKind::kCombine;
     largest_ = std::max(largest_, step.count);
+  }
+  for (std::uint32_t i = 0; i < steps.size(); i++) {
+    if (steps[i].turn > turns_.size()) turns_.resize(steps[i].turn);
+    if (steps[i].turn != 0) turns_[steps[i].turn - 1].push_back(i);
   }
   find_sources();
   find_loans();
@@ -120,12 +125,14 @@ void PreparedSchedule::find_deliveries() {
     if (place.space == Space::kOutput) read.add(place.at, place.at + largest_);
   }
   delivers_.assign(schedule_.steps.size(), false);
+  delivered_.assign(schedule_.steps.size(), false);
   for (std::size_t i = 0; i < schedule_.steps.size(); i++) {
     const Step& step = schedule_.steps[i];
     const std::uint32_t from = sources_[i].a;
     delivers_[i] = step.kind == StepKind::kCopy && step.dst.space == Space::kOutput && !step.finish && from != kNone &&
                    readers_[from] == 1 && step.a.form == Form::kValue && step.a.skip == 0 &&
                    step.count == schedule_.steps[from].count && !read.meets(step.dst.at, step.dst.at + step.count);
+    if (delivers_[i]) delivered_[from] = true;
   }
 }
 
@@ -244,7 +251,12 @@ void Executor::prepare(const Round& round) {
   const auto& s = prepared.schedule_;
   value_bytes_ = round.reducer.bytes(Form::kValue);
   partial_bytes_ = round.reducer.bytes(Form::kPartial);
-  scratch_base_ = s.scratch_elements == 0 ? nullptr : scratch_.reserve(s.scratch_elements * partial_bytes_);
+  WARREN_CHECK(!prepared.exchanges() || (round.exchange != nullptr && round.gpu_scratch != nullptr &&
+                                         round.input_on_gpu && round.elsewhere != nullptr && round.landing != nullptr),
+               "GPUs exchange what is there");
+  scratch_base_ = s.scratch_elements == 0 ? nullptr
+                  : prepared.exchanges()  ? round.gpu_scratch.get()
+                                          : scratch_.reserve(s.scratch_elements * partial_bytes_);
   header_ = FrameHeader{};
   header_.kind = FrameKind::kCollective;
   header_.epoch = round.epoch;
@@ -267,6 +279,11 @@ void Executor::prepare(const Round& round) {
   elsewhere_.clear();
   bringing_.clear();
   brought_.assign(s.steps.size(), false);
+  next_turn_ = 0;
+  turns_begun_.clear();
+  turn_waits_.clear();
+  for (const auto& steps : prepared.turns_) turn_waits_.push_back(steps.size());
+  made_stay_.assign(prepared.exchanges() ? s.steps.size() : 0, nullptr);
   await_input();
   if (needs_lost_input()) {
     status_ = Status(Code::kExhausted,
@@ -305,7 +322,7 @@ void Executor::run(std::uint32_t finished, bool posted) {
   }
   for (std::uint32_t c = 0; c < cursors_.size(); c++) advance(c);
   for (std::uint32_t i = finished; i < s.steps.size(); i++) {
-    if (pending_[i] == 0 && is_local(s.steps[i].kind)) ready_.push_back(i);
+    if (pending_[i] == 0 && (is_local(s.steps[i].kind) || s.steps[i].turn != 0)) may_begin(i);
   }
   run_ready();
 }
@@ -447,11 +464,7 @@ void Executor::arrive(std::size_t pieces) {
     const std::uint32_t step = awaiting_.back().step;
     awaiting_.pop_back();
     if (--pending_[step] != 0) continue;
-    if (is_local(round_.schedule->schedule_.steps[step].kind)) {
-      ready_.push_back(step);
-    } else {
-      advance(round_.schedule->channel_[step]);
-    }
+    may_begin(step);
     run_ready();
     if (!status_.ok()) return;
   }
@@ -508,6 +521,7 @@ void Executor::combine_elsewhere(std::uint32_t index) {
   work.count = step.count;
   work.bytes = step.count * value_bytes_;
   work.contributors = static_cast<std::uint32_t>(prepared.schedule_.size);
+  work.stays = prepared.exchanges();
   elsewhere_.push_back({round_.elsewhere->begin(std::move(work)), index});
 }
 
@@ -568,6 +582,7 @@ void Executor::make_final(std::uint32_t index, const Elsewhere::Done* done, bool
     }
     published_[by] = true;
     if (ready != nullptr) made_[by] = done->on_gpu;
+    if (ready != nullptr && !made_stay_.empty()) made_stay_[by] = done->stays;
   }
   if (made == output) return;
   if (streams_) {
@@ -583,7 +598,12 @@ bool Executor::bring(std::uint32_t index) {
   const View& view = views_[round_.schedule->sources_[index].a];
   if (view.beside == nullptr) return false;
   const Step& step = round_.schedule->schedule_.steps[index];
-  if (!round_.landing->bring(step.dst.at, step.count, view.beside, ++newest_bringing_)) return false;
+  if (!round_.landing->bring(step.dst.at, step.count, view.beside, ++newest_bringing_)) {
+    if (!view.on_gpu) return false;
+    // The CPU could not read it.
+    status_ = Status(Code::kClosed, "nobody takes the result of " + to_string(round_.id) + " from the GPU");
+    return true;
+  }
   bringing_.push_back({newest_bringing_, index});
   return true;
 }
@@ -633,7 +653,7 @@ void Executor::compute(std::uint32_t index) {
 }
 
 void Executor::finish(std::uint32_t step) {
-  if (--remaining_ == 0) round_.input_keeper = nullptr;
+  if (--remaining_ == 0) round_.input_keeper = round_.gpu_scratch = nullptr;
   pending_[step] = kFinished;
   const auto& s = round_.schedule->schedule_;
   if (round_.landing != nullptr && writes_final(s.steps[step]) && !brought_[step]) {
@@ -641,14 +661,103 @@ void Executor::finish(std::uint32_t step) {
   }
   for (std::uint32_t i = s.first_successor[step]; i < s.first_successor[step + 1]; i++) {
     const std::uint32_t next = s.successors[i];
-    if (--pending_[next] != 0) continue;
-    const StepKind kind = s.steps[next].kind;
-    if (is_local(kind)) {
-      ready_.push_back(next);
+    if (--pending_[next] == 0) may_begin(next);
+  }
+}
+
+// All that it waits for is done.
+void Executor::may_begin(std::uint32_t step) {
+  const Step& s = round_.schedule->schedule_.steps[step];
+  if (s.turn != 0) {
+    turn_waits_[s.turn - 1]--;
+    begin_turns();
+  } else if (is_local(s.kind)) {
+    ready_.push_back(step);
+  } else {
+    advance(round_.schedule->channel_[step]);
+  }
+}
+
+// One after the other: all ranks begin them in the same order.
+void Executor::begin_turns() {
+  while (status_.ok() && next_turn_ < turn_waits_.size() && turn_waits_[next_turn_] == 0) begin_turn(next_turn_++);
+}
+
+void Executor::begin_turn(std::size_t turn) {
+  const PreparedSchedule& prepared = *round_.schedule;
+  Exchange::Turn messages;
+  for (const std::uint32_t i : prepared.turns_[turn]) {
+    const Step& step = prepared.schedule_.steps[i];
+    Exchange::Message& m = messages.emplace_back();
+    m.peer = step.peer;
+    m.sends = step.kind == StepKind::kSend;
+    m.bytes = step.count * round_.reducer.bytes(m.sends ? step.a.form : step.dst.form);
+    if (!m.sends) {
+      m.at = address(step.dst);
+      m.keeper = round_.gpu_scratch;
+      m.to_cpu = !delivered_on_gpu(i);
+    } else if (step.a.space == Space::kInput) {
+      m.at = address(step.a);
+      m.keeper = round_.input_keeper;
+      bytes_sent_ += m.bytes;
     } else {
-      advance(round_.schedule->channel_[next]);
+      const std::uint32_t by = prepared.published_by_[i];
+      WARREN_CHECK(by != PreparedSchedule::kNone && made_stay_[by] != nullptr,
+                   "a final that is exchanged was made there");
+      m.at = const_cast<std::byte*>(made_[by].at);
+      m.keeper = made_stay_[by];
+      bytes_sent_ += m.bytes;
     }
   }
+  if (!messages.empty()) turns_begun_.push_back({round_.exchange->begin(std::move(messages)), turn});
+}
+
+// What a receive brings is read on the GPU alone.
+bool Executor::delivered_on_gpu(std::uint32_t receive) const {
+  const PreparedSchedule& prepared = *round_.schedule;
+  return prepared.delivered_[receive] || (prepared.combined_[receive] && prepared.readers_[receive] != 0);
+}
+
+bool Executor::on_exchanged(const Exchange::Done& done) {
+  static constexpr std::uint64_t kStands = 0;
+  const auto begun = std::ranges::find(turns_begun_, done.id, &BegunTurn::id);
+  if (begun == turns_begun_.end()) return false;
+  const std::size_t turn = begun->turn;
+  turns_begun_.erase(begun);
+  if (!status_.ok()) return true;
+  if (!done.status.ok()) {
+    status_ = done.status.because_of_this(to_string(round_.id));
+    return true;
+  }
+  const PreparedSchedule& prepared = *round_.schedule;
+  const std::vector<std::uint32_t>& steps = prepared.turns_[turn];
+  for (std::size_t m = 0; m < steps.size(); m++) {
+    const Step& step = prepared.schedule_.steps[steps[m]];
+    const Rank peer = members_[static_cast<std::size_t>(step.peer)];
+    if (step.kind == StepKind::kSend) {
+      if (const std::uint32_t by = prepared.published_by_[steps[m]]; by != PreparedSchedule::kNone)
+        made_stay_[by] = nullptr;
+      if (board_ != nullptr) board_->sent(peer, step.count * round_.reducer.bytes(step.a.form));
+      continue;
+    }
+    if (board_ != nullptr) board_->received(peer, step.count * round_.reducer.bytes(step.dst.form));
+    View& view = views_[steps[m]];
+    if (done.on_cpu[m] != nullptr) {
+      view.there = done.on_cpu[m];
+      view.lent = done.memory;
+      continue;
+    }
+    view.there = address(step.dst);
+    view.on_gpu = true;
+    view.lent = round_.gpu_scratch;
+    if (prepared.delivered_[steps[m]]) {
+      view.beside =
+          std::make_shared<const FinalOnGpu>(FinalOnGpu{view.there, 0, &kStands, round_.gpu_scratch, nullptr});
+    }
+  }
+  for (const std::uint32_t step : steps) finish(step);
+  run_ready();
+  return true;
 }
 
 void Executor::run_ready() {
@@ -660,7 +769,10 @@ void Executor::run_ready() {
       combine_elsewhere(step);
       continue;
     }
-    if (bring(step)) continue;
+    if (bring(step)) {
+      if (!status_.ok()) return;
+      continue;
+    }
     compute(step);
     if (!status_.ok()) return;  // what is not published is seen by nobody
     if (round_.schedule->schedule_.steps[step].kind == StepKind::kPublish) {
@@ -740,9 +852,11 @@ void Executor::abandon() {
   awaiting_.clear();
   elsewhere_.clear();
   bringing_.clear();
+  turns_begun_.clear();
+  made_stay_.clear();
   views_.clear();
   round_.schedule = nullptr;
-  round_.input_keeper = nullptr;
+  round_.input_keeper = round_.gpu_scratch = nullptr;
   std::fill(links_.begin(), links_.end(), 0);
 }
 
@@ -762,6 +876,19 @@ std::vector<RoundBoard::Waited> Executor::waiting_for(std::size_t limit) const {
     if (o.sends == 0 && o.recvs == 0) continue;
     ranks.push_back(
         {members_[static_cast<std::size_t>(round_.schedule->channels_[c].peer)], o.recvs != 0, o.sends != 0});
+  }
+  // NCCL does not say for whom.
+  if (!turns_begun_.empty()) {
+    std::map<std::int32_t, RoundBoard::Waited> peers;
+    for (const std::uint32_t i : round_.schedule->turns_[turns_begun_.front().turn]) {
+      const Step& step = round_.schedule->schedule_.steps[i];
+      RoundBoard::Waited& waited = peers[step.peer];
+      waited.rank = members_[static_cast<std::size_t>(step.peer)];
+      (step.kind == StepKind::kSend ? waited.sends : waited.receives) = true;
+    }
+    for (const auto& [peer, waited] : peers) {
+      if (ranks.size() < limit) ranks.push_back(waited);
+    }
   }
   return ranks;
 }

@@ -12,6 +12,7 @@
 #include "recovery/ranges.h"
 #include "recovery/result.h"
 #include "worker/elsewhere.h"
+#include "worker/exchange.h"
 #include "worker/kernels/reduce.h"
 #include "worker/round_board.h"
 #include "worker/schedule/schedule.h"
@@ -38,6 +39,8 @@ class PreparedSchedule {
   // Whether this rank's input is read by nobody but the peers that it is lent to, and by combining steps: it may lie
   // where the CPU cannot read it.
   [[nodiscard]] bool lends_all() const { return lends_all_; }
+  // Whether messages move from GPU to GPU, in turns.
+  [[nodiscard]] bool exchanges() const { return !turns_.empty(); }
 
  private:
   friend class Executor;
@@ -68,6 +71,8 @@ class PreparedSchedule {
   std::vector<bool> combined_;                  // of a receive: it is read by combining steps alone
   // Of a copy of a final that was received to the output: no other step reads that there, or from the receive.
   std::vector<bool> delivers_;
+  std::vector<bool> delivered_;                    // of a receive: by one of these
+  std::vector<std::vector<std::uint32_t>> turns_;  // the steps of each
   // Of a send, or of a combining step: the step that publishes just what it sends, or makes.
   std::vector<std::uint32_t> published_by_;
   bool in_order_ = true;
@@ -161,6 +166,10 @@ class Executor {
     Elsewhere* elsewhere = nullptr;
     bool input_on_gpu = false;                           // PreparedSchedule::lends_all()
     std::shared_ptr<const void> input_keeper = nullptr;  // of that
+    // PreparedSchedule::exchanges(): what carries turns, and memory of the GPU that is scratch there. Then the input is
+    // on the GPU, and finals are brought from there (Landing).
+    Exchange* exchange = nullptr;
+    std::shared_ptr<std::byte> gpu_scratch = nullptr;
   };
 
   // `links`: under which name the transport knows the group's links. `members`: group rank → rank of the job. `slot`
@@ -185,6 +194,8 @@ class Executor {
   [[nodiscard]] bool awaits_input() const { return !done() && !awaiting_.empty(); }
   // A step that was carried out elsewhere. False: it is none of this round's.
   [[nodiscard]] bool on_done(const Elsewhere::Done& done);
+  // A turn that was begun, likewise.
+  [[nodiscard]] bool on_exchanged(const Exchange::Done& done);
   // What Landing::bring() was given is where it is wanted, and `stood` until then; or it did not, and comes by way of
   // the output. Of whatever round.
   void on_brought(std::uint64_t number, bool stood);
@@ -237,6 +248,12 @@ class Executor {
     std::uint32_t step;
   };
 
+  // A turn that is under way.
+  struct BegunTurn {
+    std::uint64_t id;
+    std::size_t turn;
+  };
+
   // A step that reads a part of the input that is still to come.
   struct Awaiting {
     std::size_t pieces;  // by then it is there
@@ -247,6 +264,10 @@ class Executor {
   void await_input();
   void run(std::uint32_t finished, bool posted);
   void finish(std::uint32_t step);
+  void may_begin(std::uint32_t step);
+  void begin_turns();
+  void begin_turn(std::size_t turn);
+  [[nodiscard]] bool delivered_on_gpu(std::uint32_t receive) const;
   void run_ready();
   void advance(std::uint32_t channel);
   void compute(std::uint32_t index);
@@ -293,8 +314,12 @@ class Executor {
   std::vector<Begun> bringing_;            // copies of finals that bypass the output
   std::vector<bool> brought_;              // by step: it was one
   std::uint64_t newest_bringing_ = 0;
-  std::vector<Awaiting> awaiting_;  // those that may begin first, last
-  bool streams_ = false;            // finals go to the output past the cache
+  std::vector<std::size_t> turn_waits_;                 // by turn: how many of its steps may not begin yet
+  std::size_t next_turn_ = 0;                           // to be begun
+  std::vector<BegunTurn> turns_begun_;                  // under way
+  std::vector<std::shared_ptr<const void>> made_stay_;  // by step that publishes: what keeps `made_` where it is
+  std::vector<Awaiting> awaiting_;                      // those that may begin first, last
+  bool streams_ = false;                                // finals go to the output past the cache
   // Of the newest round's input, elements that are no more.
   Ranges lost_input_;
   std::size_t remaining_ = 0;

@@ -127,6 +127,7 @@ class RoundBoard {
   std::atomic<std::uint64_t> gpu_readers{0};       // ranks of the host that read this life's memory of a GPU
   std::atomic<std::uint64_t> inputs_lent{0};       // that stayed on the GPU, for others to read them there
   std::atomic<std::uint64_t> finals_from_gpus{0};  // pieces of results that came from another rank's
+  std::atomic<std::uint64_t> rounds_exchanged{0};  // that NCCL has moved the bytes of, or was to
 
  private:
   static constexpr std::uint32_t kReceives = 1U << 30, kSends = 1U << 31, kRankBits = kReceives - 1;
