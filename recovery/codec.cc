@@ -685,6 +685,7 @@ Status validate(const wire::JobSettings& s) {
   }
   if (s.min_workers() != 0 && s.replicas() == 0) return bad("the job may shrink, and nothing is logged");
   if (s.reorders() && !s.rewire()) return bad("rings may be ordered anew, and no link is gone around");
+  if (Status r = in_range("version of NCCL", s.nccl(), 0, limits::kMaxNcclVersion); !r.ok()) return r;
   if (s.elastic_start() && s.min_workers() == 0) return bad("the job may begin with fewer, and waits for all");
   return in_range("replicas", s.replicas(), 0, limits::kMaxReplicas);
 }

@@ -150,5 +150,7 @@ inline constexpr std::int64_t kMaxReplaceAfterMs = 24LL * 3600 * 1000;
 inline constexpr std::int64_t kWindowsBetweenReplacements = 10;
 // For which a job waits for lost ranks before it goes on without them.
 inline constexpr std::int64_t kMaxGraceMs = 24LL * 3600 * 1000;
+// As it counts: 22809 is 2.28.9.
+inline constexpr std::uint32_t kMaxNcclVersion = 10'000'000;
 
 }  // namespace warren::limits

@@ -56,6 +56,7 @@ wire::JobSettings copy_of(const wire::JobSettings& from) {
   s.set_rewire(from.rewire());
   s.set_elastic_start(from.elastic_start());
   s.set_reorders(from.reorders());
+  s.set_nccl(from.nccl());
   return s;
 }
 
@@ -454,6 +455,12 @@ std::string TrackerMachine::differing_setting(const wire::JobSettings& s) const 
   }
   if (s.elastic_start() != settings_.elastic_start()) {
     return differ("beginning with fewer workers", yes(s.elastic_start()), yes(settings_.elastic_start()));
+  }
+  if (s.nccl() != settings_.nccl()) {
+    const auto version = [&](std::uint32_t v) {
+      return v == 0 ? "off" : number(v / 10000) + "." + number(v / 100 % 100) + "." + number(v % 100);
+    };
+    return differ("NCCL", version(s.nccl()), version(settings_.nccl()));
   }
   if (s.rewire() != settings_.rewire()) return differ("rewiring", yes(s.rewire()), yes(settings_.rewire()));
   if (s.reorders() != settings_.reorders()) {

@@ -574,6 +574,9 @@ uint64_t warren_inputs_lent(const warren_comm* comm) {
 uint64_t warren_finals_from_gpus(const warren_comm* comm) {
   return comm == nullptr ? 0 : comm->shared->session->board().finals_from_gpus.load(std::memory_order_relaxed);
 }
+uint64_t warren_rounds_exchanged(const warren_comm* comm) {
+  return comm == nullptr ? 0 : comm->shared->session->board().rounds_exchanged.load(std::memory_order_relaxed);
+}
 uint64_t warren_bytes_sent(const warren_comm* comm) {
   return comm == nullptr ? 0 : comm->shared->session->board().bytes_moved.load(std::memory_order_relaxed);
 }

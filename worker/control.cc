@@ -295,6 +295,7 @@ Status Control::open(const Settings& settings) {
   agreed->set_replace_after_ms(static_cast<std::uint64_t>(settings.replace_after_ms));
   agreed->set_min_workers(settings.min_workers);
   agreed->set_grace_ms(static_cast<std::uint64_t>(settings.grace_ms));
+  agreed->set_nccl(services_.nccl);
   agreed->set_elastic_start(settings.max_workers != 0);
   join.set_fetch_port(services_.fetch_port);
   if (segments_) join.set_segment_socket(segments_->socket());

@@ -183,6 +183,11 @@ Status Session::prepare(bool spare) {
   auto costs = read_costs(settings_.costs);
   if (!costs.ok()) return costs.status();
   Control::Services services;
+  if (settings_.nccl) {
+    auto version = use_nccl(library.value().table);
+    if (!version.ok()) return version.status();
+    services.nccl = version.value();
+  }
   services.costs = settings_text(costs.value());
   engine_.use(std::move(costs).value());
   services.spare = spare;
@@ -206,6 +211,20 @@ Status Session::prepare(bool spare) {
   // Now, when it is an error of nothing but this life's begin if the system allows no more: later calls rely on it.
   if (const Status started = start_thread(engine_thread_, [this] { engine_loop(); }); !started.ok()) return started;
   return control_->start();
+}
+
+Result<std::uint32_t> Session::use_nccl(const warren_device_table* table) {
+  const std::string what = "NCCL is to move what GPUs exchange (WARREN_NCCL), and ";
+  if (table == nullptr) return Status(Code::kUnavailable, what + "this worker has no GPU");
+  const auto version = nccl_version(*table);
+  if (!version.ok()) return version.status().because_of_this(what + "this worker has none");
+  const std::string program = settings_.nccl_root.empty() ? beside_this(kNcclRoot) : settings_.nccl_root;
+  engine_.use(staging_->exchange_by(
+      [this, program] {
+        return NcclRoot::start(program, device_library_path(settings_.device_library), settings_.round_timeout_ms);
+      },
+      [this](bool warns, const std::string& text) { log_(warns ? WARREN_LOG_WARNING : WARREN_LOG_INFO, text); }));
+  return static_cast<std::uint32_t>(version.value());
 }
 
 Result<std::optional<wire::Held>> Session::held_on_disk() {
@@ -800,7 +819,8 @@ void Session::log_waits(std::chrono::steady_clock::time_point& next) {
 
 void Session::sleep(std::unique_lock<std::mutex>& lock, int wake_fd, int timeout_ms, bool watch_links) {
   std::vector<pollfd> fds;
-  const bool moves = watch_links && (engine_.has_moving() || engine_.has_work_elsewhere() || states_move());
+  const bool moves = watch_links && (engine_.has_moving() || engine_.has_work_elsewhere() ||
+                                     engine_.has_exchange_under_way() || states_move());
   if (watch_links && recall_) {
     if (const auto deadline = recall_->next_deadline()) {
       timeout_ms = static_cast<int>(std::clamp<std::int64_t>(*deadline - now(), 0, timeout_ms));
@@ -934,6 +954,21 @@ bool Session::move_elsewhere(std::unique_lock<std::mutex>& lock) {
   return true;
 }
 
+// The same of what GPUs exchange.
+bool Session::move_exchanged(std::unique_lock<std::mutex>& lock) {
+  if (std::exchange(moves_exchanged_, true)) return false;
+  lock.unlock();
+  const auto moved = staging_->exchange()->move();
+  lock.lock();
+  moves_exchanged_ = false;
+  if (!moved.ok()) end_life(moved.status().because_of_this("cannot exchange what lies on GPUs"));
+  if (!engine_.take_done_exchanged()) return false;
+  move_pause_ = {};
+  // Whoever waits for it may sleep.
+  wake(caller_wake_);
+  return true;
+}
+
 // Memory of GPUs that was made, or mapped, by a call of stage().
 void Session::tell_of_shares() {
   auto news = staging_->shares().take_news();
@@ -1012,6 +1047,7 @@ bool Session::work_outside(std::unique_lock<std::mutex>& lock) {
   }
   if (engine_.has_work_outside() && (prepare(lock) || deliver(lock) || move(lock))) return true;
   if (engine_.has_work_elsewhere() && move_elsewhere(lock)) return true;
+  if (engine_.has_exchange_under_way() && move_exchanged(lock)) return true;
   return coming_ && move_states(lock);
 }
 

@@ -212,6 +212,9 @@ class Session final : private DataPath {
   [[nodiscard]] bool has_gone_shares() const { return staging_ != nullptr && staging_->shares().has_gone(); }
   bool move_elsewhere(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] Status stage_on_gpu(Call& call, const GroupShape& shape);
+  // NCCL is to move what GPUs exchange. Returns its version.
+  [[nodiscard]] Result<std::uint32_t> use_nccl(const warren_device_table* table);
+  bool move_exchanged(std::unique_lock<std::mutex>& lock);
   void tell_of_shares();
   bool move_states(std::unique_lock<std::mutex>& lock);
   // States are on their way to the log.
@@ -291,6 +294,7 @@ class Session final : private DataPath {
   };
   std::optional<Coming> coming_;
   bool moves_elsewhere_ = false;  // a thread is at what GPUs combine, outside the lock
+  bool moves_exchanged_ = false;  // likewise, at what they exchange
   Status failed_;
   int callers_ = 0;  // threads inside drive()
   int looks_ = 0;    // for a message of a small round, before others get the core; none where they need it

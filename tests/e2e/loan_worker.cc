@@ -1,7 +1,8 @@
 // A worker whose large allreduces are made of inputs that the ranks of its host lend each other on the fake device, or
 // on the CPU: the same program and the same bits.
-//   loan_worker cpu|gpu|mixed ROUNDS OUT_FOLDER WHO WHERE AFTER kill|error|hang|late|stop
-// `mixed`: worker 1 has its buffers on the CPU in most rounds. The first life of worker WHO meets a fault at the
+//   loan_worker cpu|gpu|mixed|nccl|nccl-mixed ROUNDS OUT_FOLDER WHO WHERE AFTER kill|error|hang|late|stop
+// `mixed`: worker 1 has its buffers on the CPU in most rounds. `nccl`: each worker is on a host of its own, and NCCL is
+// to move the bytes. The first life of worker WHO meets a fault at the
 // AFTER-th run of WHERE on the fake device: it dies, the call fails, hangs for ever, hangs for a while, or the whole
 // process stands still for a while. Writes OUT_FOLDER/WORKER_ID at the end, and what was done on the device to
 // OUT_FOLDER/WORKER_ID.count.
@@ -55,7 +56,8 @@ void run(const std::string& mode, int rounds, const std::string& out_file) {
       mine[i] = state[i % kState] * 0.25f + static_cast<float>(rank + 1) / static_cast<float>(i % 7 + 3) +
                 static_cast<float>((i / kState + static_cast<std::size_t>(round)) % 11);
     }
-    const bool on_gpu = mode == "gpu" || (mode == "mixed" && (rank != 1 || round % 3 == 0));
+    const bool mixed = mode == "mixed" || mode == "nccl-mixed";
+    const bool on_gpu = mode == "gpu" || mode == "nccl" || (mixed && (rank != 1 || round % 3 == 0));
     Array in(on_gpu, mine), out(on_gpu, std::vector<float>(kLarge));
     const bool in_place = round % 2 == 0;
     const Op op = round % 3 == 0 ? Op::sum : round % 3 == 1 ? Op::average : Op::max;
@@ -72,6 +74,7 @@ void run(const std::string& mode, int rounds, const std::string& out_file) {
     if (round % 3 == 2) comm.checkpoint(std::span<const float>(state));
   }
   std::ofstream(out_file + ".finals") << comm.finals_from_gpus();
+  std::ofstream(out_file + ".exchanged") << comm.rounds_exchanged();
   comm.finalize();
   std::ofstream(out_file, std::ios::binary)
       .write(reinterpret_cast<const char*>(state.data()), static_cast<std::streamsize>(state.size() * sizeof(float)));
@@ -84,6 +87,12 @@ int main(int argc, char** argv) {
   if (argc != 8) return 2;
   const std::string worker = std::getenv("WARREN_WORKER_ID"), attempt = std::getenv("WARREN_ATTEMPT");
   const std::string fault = argv[7];
+  if (std::string(argv[1]).starts_with("nccl")) {
+    const std::string host = "host-" + worker;
+    setenv("WARREN_HOST_ID", host.c_str(), 1);
+    setenv("WARREN_DOMAIN_ID", host.c_str(), 1);
+    setenv("WARREN_NCCL", "1", 1);
+  }
   if (worker == argv[4] && attempt == "0") {
     const FakeFault meets = fault == "kill"    ? FakeFault::kKill
                             : fault == "error" ? FakeFault::kError

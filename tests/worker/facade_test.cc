@@ -142,6 +142,9 @@ uint64_t warren_inputs_lent(const warren_comm*) {
 uint64_t warren_finals_from_gpus(const warren_comm*) {
   return 78;
 }
+uint64_t warren_rounds_exchanged(const warren_comm*) {
+  return 90;
+}
 warren_code warren_split(warren_comm*, int32_t color, int32_t key, warren_comm** out) {
   *out = color < 0 ? nullptr : new warren_comm{"group " + std::to_string(color)};
   return record({.name = "split", .peer = color, .tag = key}, nullptr, SITE);
@@ -358,6 +361,7 @@ TEST_F(FacadeTest, SaysWhoAndWhereItIs) {
   EXPECT_EQ(comm.gpu_readers(), 3u);
   EXPECT_EQ(comm.inputs_lent(), 56u);
   EXPECT_EQ(comm.finals_from_gpus(), 78u);
+  EXPECT_EQ(comm.rounds_exchanged(), 90u);
 }
 
 TEST_F(FacadeTest, SaysWhoseInputsAreInAResult) {

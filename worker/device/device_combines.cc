@@ -121,9 +121,15 @@ Result<bool> DeviceCombines::find_memory(Job& job) {
   const bool is_kernel = kernel_for(work).has_value();
   const std::size_t bytes_of_all =
       static_cast<std::size_t>(std::ranges::count(work.operands, true, &Operand::on_gpu)) * work.bytes;
+  if (work.stays && (!is_kernel || work.bytes > shares_.most_results())) {
+    return Status(Code::kExhausted,
+                  "the GPU has no room for a piece of " + std::to_string(work.bytes) + " bytes that it is to combine");
+  }
   auto pinned = arena_.take(is_kernel ? work.bytes : bytes_of_all);
   if (pinned.ok() && is_kernel) {
     job.made_at = shares_.take_result(work.bytes, job.number);
+    // What was made before leaves, and makes room.
+    if (job.made_at == nullptr && work.stays) return false;
     if (job.made_at == nullptr) pinned = arena_.take(bytes_of_all);
   }
   if (pinned.ok()) {
@@ -138,6 +144,7 @@ Result<bool> DeviceCombines::find_memory(Job& job) {
   // The calls that have it all may wait for this.
   WARREN_CHECK(shares_.landing() != nullptr, "who has anything on the GPU has that");
   if (is_kernel) job.made_at = shares_.take_result(work.bytes, job.number);
+  if (job.made_at == nullptr && work.stays) return false;
   const std::size_t bytes = job.made_at != nullptr ? work.bytes : bytes_of_all;
   job.landed = {new (std::nothrow) std::byte[bytes], std::default_delete<std::byte[]>()};
   if (job.landed != nullptr) return true;
@@ -196,6 +203,7 @@ bool DeviceCombines::conclude() {
     if (job.made_at != nullptr) {
       done.made = at;
       done.on_gpu = {job.made_at.get(), job.number};
+      if (job.work.stays) done.stays = std::move(job.made_at);
     } else {
       for (const Operand& operand : job.work.operands) {
         done.operands.push_back(operand.on_gpu ? at : nullptr);

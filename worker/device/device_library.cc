@@ -6,7 +6,10 @@
 namespace warren::worker {
 namespace {
 
-// The path of `name` beside the library or program that this code is in.
+constexpr const char* kOtherwise = "; WARREN_DEVICE_LIBRARY=none goes without the GPU";
+
+}  // namespace
+
 std::string beside_this(const std::string& name) {
   Dl_info here{};
   if (dladdr(reinterpret_cast<const void*>(&load_device_library), &here) == 0 || here.dli_fname == nullptr) return name;
@@ -14,14 +17,14 @@ std::string beside_this(const std::string& name) {
   return file.substr(0, file.rfind('/') + 1) + name;
 }
 
-constexpr const char* kOtherwise = "; WARREN_DEVICE_LIBRARY=none goes without the GPU";
-
-}  // namespace
+std::string device_library_path(const std::string& setting) {
+  return setting.empty() ? beside_this(kDeviceLibrary) : setting;
+}
 
 Result<DeviceLibrary> load_device_library(const std::string& setting) {
   DeviceLibrary out;
   if (setting == "none") return out;
-  const std::string path = setting.empty() ? beside_this(kDeviceLibrary) : setting;
+  const std::string path = device_library_path(setting);
   if (setting.empty() && access(path.c_str(), F_OK) != 0) return out;
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr) {

@@ -20,6 +20,11 @@ struct DeviceLibrary {
 // the library does not load, is of another version, or finds a GPU that cannot be used. It stays loaded.
 [[nodiscard]] Result<DeviceLibrary> load_device_library(const std::string& setting);
 
+// The path of what is called so beside the library, or program, that this code is in.
+[[nodiscard]] std::string beside_this(const std::string& name);
+// That of the library which load_device_library() loads for this setting.
+[[nodiscard]] std::string device_library_path(const std::string& setting);
+
 // The error that a function of the table has returned.
 [[nodiscard]] Status device_error(const warren_device_table& table, warren_device_code code, const std::string& what);
 

@@ -167,6 +167,11 @@ std::uint64_t DeviceShares::results_end() const {
   return std::min(own_bytes_ / 4 / kAlignment * kAlignment, kMostResultBytes);
 }
 
+std::uint64_t DeviceShares::most_results() const {
+  const std::lock_guard lock(mutex_);
+  return results_end();
+}
+
 // The first gap that is large enough.
 std::shared_ptr<std::byte> DeviceShares::take(std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);

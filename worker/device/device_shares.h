@@ -84,6 +84,8 @@ class DeviceShares {
   [[nodiscard]] std::byte* landing() const;
   // Some of it for an input; null: there is no room.
   [[nodiscard]] std::shared_ptr<std::byte> take(std::uint64_t bytes);
+  // The most that can be there at once of what is made of inputs.
+  [[nodiscard]] std::uint64_t most_results() const;
   // For what is made of inputs, which has a part of its own: inputs that fill the rest do not hold that up. `number`:
   // the result's, with which peers find it from when it was made until others have taken its place. Not before the
   // block was given back.

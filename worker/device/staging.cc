@@ -181,8 +181,8 @@ Status Staging::stage(Call& call, const GroupShape& group, bool may_stream) {
       spec.prepare = [](void* context) { static_cast<StreamedCall*>(context)->begin_filling(); };
       spec.prepare_context = streamed.get();
     }
-    if (stages_in && stages_out && lends_.load(std::memory_order_relaxed) && reduced_as(spec.type, spec.op) &&
-        group.size <= WARREN_DEVICE_MAX_INPUTS) {
+    const bool lends = lends_.load(std::memory_order_relaxed) || exchange_ != nullptr;
+    if (stages_in && stages_out && lends && reduced_as(spec.type, spec.op) && group.size <= WARREN_DEVICE_MAX_INPUTS) {
       shares_.prepare(lies.device());
       streamed->may_lend(shares_);
     }

@@ -18,6 +18,7 @@
 #include "worker/call.h"
 #include "worker/device/device_combines.h"
 #include "worker/device/device_copies.h"
+#include "worker/device/device_exchange.h"
 #include "worker/device/device_memory.h"
 #include "worker/device/device_shares.h"
 #include "worker/device/device_table.h"
@@ -68,6 +69,15 @@ class Staging {
   void lend_inputs(bool lends) { lends_.store(lends, std::memory_order_relaxed); }
   [[nodiscard]] DeviceShares& shares() { return shares_; }
   [[nodiscard]] DeviceCombines& combines() { return combines_; }
+  // NCCL is to move the bytes of large allreduces; before the first call, once.
+  DeviceExchange& exchange_by(DeviceExchange::Roots roots, DeviceExchange::Tell tell) {
+    exchange_ = std::make_unique<DeviceExchange>(
+        table_, shares_, arena_, [this](std::int32_t device) -> DeviceCopies& { return copies_on(device); }, stall_ms_,
+        std::move(roots), std::move(tell));
+    return *exchange_;
+  }
+  // Null: it is not.
+  [[nodiscard]] DeviceExchange* exchange() { return exchange_.get(); }
   // The same of one that others are part of: as a whole, before the round and after it.
   [[nodiscard]] Status stage_whole(Call& call, const GroupShape& group) { return stage(call, group, false); }
 
@@ -131,6 +141,7 @@ class Staging {
   std::mutex mutex_;
   std::map<std::int32_t, std::unique_ptr<DeviceCopies>> copies_;  // by device
   DeviceCombines combines_;
+  std::unique_ptr<DeviceExchange> exchange_;
 };
 
 }  // namespace warren::worker

@@ -24,7 +24,7 @@ namespace warren::worker {
 namespace {
 
 // The settings by their names in the file; the variable is WARREN_ and the name in capitals.
-constexpr std::array<std::string_view, 48> kNames = {"tracker",
+constexpr std::array<std::string_view, 50> kNames = {"tracker",
                                                      "job",
                                                      "worker_id",
                                                      "world_size",
@@ -68,6 +68,8 @@ constexpr std::array<std::string_view, 48> kNames = {"tracker",
                                                      "device_pinned_bytes",
                                                      "device_snapshot_bytes",
                                                      "device_shared_bytes",
+                                                     "nccl",
+                                                     "nccl_root",
                                                      "fusion_bytes",
                                                      "timeline",
                                                      "log_level",
@@ -668,6 +670,8 @@ Result<Settings> resolve(const warren_options* options, const Environment& env, 
           quarter_of_memory(facts, local_world_size.value()));
   r.bytes("device_snapshot_bytes", s.device_snapshot_bytes, std::uint64_t{0}, kMaxLogBytes, kDefaultSnapshotBytes);
   r.bytes("device_shared_bytes", s.device_shared_bytes, std::uint64_t{0}, kMaxLogBytes, kDefaultSharedBytes);
+  r.on_off("nccl", s.nccl, false);
+  r.text("nccl_root", s.nccl_root, "", path);
   r.bytes("fusion_bytes", s.fusion_bytes, std::uint64_t{0}, limits::kMaxBufferBytes,
           s.min_workers != 0 ? 0 : kDefaultFusionBytes);
   if (s.min_workers != 0) check_shrink(r, s);

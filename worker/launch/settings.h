@@ -111,6 +111,8 @@ struct Settings {
   std::uint64_t device_pinned_bytes = 0;    // budget
   std::uint64_t device_snapshot_bytes = 0;  // likewise
   std::uint64_t device_shared_bytes = 0;    // likewise
+  bool nccl = false;                        // NCCL moves the bytes of large allreduces among GPUs
+  std::string nccl_root;                    // the program that makes its ids; empty: beside libwarren
   int log_level = 0;                        // a warren_log_level
   std::uint32_t attempt = 0;                // how often the launcher has started this worker before
   std::vector<Resolved> resolved;           // one entry a setting, in the order of docs/settings.md

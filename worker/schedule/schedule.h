@@ -87,9 +87,9 @@ struct Step {
   Bracketing bracketing = Bracketing::kChain;  // kCombine
   std::int32_t peer = -1;                      // rank in the group; kSend and kRecv
   std::uint32_t message = 0;                   // kSend and kRecv: see rule 2
-  // kSend and kRecv: 0: by the link to the peer. Otherwise it is moved from GPU to GPU, together with all other steps of
-  // this turn, when the last of them may begin, and after the turns before it; all ranks take their turns in the same
-  // order. What comes so lies on the GPU.
+  // kSend and kRecv: 0: by the link to the peer. Otherwise it is moved from GPU to GPU, together with all other steps
+  // of this turn, when the last of them may begin, and after the turns before it; all ranks take their turns in the
+  // same order. What comes so lies on the GPU.
   std::uint32_t turn = 0;
   // kCombine: of Schedule::operands, two or more, which are values.
   std::uint32_t operands = 0, first_operand = 0;

@@ -1,5 +1,5 @@
-// Turns of schedules whose inputs and finals move from GPU to GPU: the same on both ends, in one order, and nobody waits
-// for ever. What the steps do is proved where all schedules' is (schedule_stability_test.cc).
+// Turns of schedules whose inputs and finals move from GPU to GPU: the same on both ends, in one order, and nobody
+// waits for ever. What the steps do is proved where all schedules' is (schedule_stability_test.cc).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,9 +22,9 @@ World exchange_world(Algorithm algorithm, std::int32_t size, const Sizes& sizes,
   return world;
 }
 
-// Runs all ranks, where a turn of a rank begins when all of its steps may and the turn before has begun, turns of a rank
-// are carried out one after the other, as on one stream, and a turn ends when everybody whom it concerns has come to it.
-// Messages by links take their order alone.
+// Runs all ranks, where a turn of a rank begins when all of its steps may and the turn before has begun, turns of a
+// rank are carried out one after the other, as on one stream, and a turn ends when everybody whom it concerns has come
+// to it. Messages by links take their order alone.
 class Turns {
  public:
   explicit Turns(const std::vector<Schedule>& schedules) : schedules_(schedules) {
@@ -116,7 +116,8 @@ class Turns {
         const auto peer = static_cast<std::size_t>(s.peer);
         for (const std::uint32_t k : nodes_[peer].posted) {
           const Step& r = schedules_[peer].steps[k];
-          if (r.kind != StepKind::kRecv || r.peer != static_cast<std::int32_t>(rank) || r.message != s.message) continue;
+          if (r.kind != StepKind::kRecv || r.peer != static_cast<std::int32_t>(rank) || r.message != s.message)
+            continue;
           nodes_[rank].posted.erase(i);
           nodes_[peer].posted.erase(k);
           finish(rank, i);

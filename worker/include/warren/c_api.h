@@ -170,6 +170,8 @@ WARREN_API uint64_t warren_bytes_sent(const warren_comm* comm);
 WARREN_API uint64_t warren_gpu_readers(const warren_comm* comm);
 WARREN_API uint64_t warren_inputs_lent(const warren_comm* comm);
 WARREN_API uint64_t warren_finals_from_gpus(const warren_comm* comm);
+/* Rounds whose bytes NCCL was to move among GPUs, in this life. */
+WARREN_API uint64_t warren_rounds_exchanged(const warren_comm* comm);
 
 /* Collective. Ranks with the same color make a new communicator, ordered by (key, rank); color -1: none (*out = NULL).
  */

@@ -549,6 +549,8 @@ class Communicator {
   [[nodiscard]] std::uint64_t gpu_readers() const { return warren_gpu_readers(get()); }
   [[nodiscard]] std::uint64_t inputs_lent() const { return warren_inputs_lent(get()); }
   [[nodiscard]] std::uint64_t finals_from_gpus() const { return warren_finals_from_gpus(get()); }
+  // Rounds whose bytes NCCL was to move among GPUs, in this life.
+  [[nodiscard]] std::uint64_t rounds_exchanged() const { return warren_rounds_exchanged(get()); }
 
   // ---- checkpoints: what a life starts from (c_api.h says how programs are written that survive) -----------------
 

@@ -1,0 +1,194 @@
+// Large allreduces whose bytes NCCL, here a fake, moves among GPUs of several hosts: every result is that of the same
+// job on the CPU, bit for bit, whatever happens to NCCL or to a rank.
+#include <gmock/gmock.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <mutex>
+#include <thread>
+
+#include "tests/e2e/cluster.h"
+#include "tests/worker/device/fake_gpu.h"
+
+namespace warren {
+namespace {
+
+using test::DeviceArray;
+using test::fake_gpu;
+using test::FakeFault;
+using ::testing::AnyOf;
+using testing::Cluster;
+using ::testing::HasSubstr;
+
+// Before any thread: what loads in the place of libwarren_cuda.so.
+const bool kFakeLoads = setenv("WARREN_DEVICE_LIBRARY", WARREN_FAKE_DEVICE, 1) == 0 &&
+                        setenv("WARREN_NCCL_ROOT", WARREN_NCCL_ROOT_PROGRAM, 1) == 0;
+
+// No whole number of anything.
+constexpr std::size_t kLarge = 1'500'017;
+constexpr std::size_t kWide = 2'200'003;  // as 16 bits, too
+
+template <class T = float>
+std::vector<T> values_of(int rank, std::size_t count = kLarge) {
+  std::vector<T> values(count);
+  for (std::size_t i = 0; i < count; i++) {
+    values[i] = T(1.0f / static_cast<float>(i * 7 % 1009 + static_cast<std::size_t>(rank) + 1));
+  }
+  return values;
+}
+
+// An array on a GPU or on the CPU.
+template <class T>
+class Array {
+ public:
+  Array(bool on_gpu, std::vector<T> values, std::int32_t device) : values_(std::move(values)) {
+    if (on_gpu) gpu_ = std::make_unique<DeviceArray<T>>(values_, device);
+  }
+  [[nodiscard]] std::span<T> span() { return gpu_ ? gpu_->span() : std::span<T>(values_); }
+  [[nodiscard]] std::vector<T> read() const { return gpu_ ? gpu_->read() : values_; }
+
+ private:
+  std::vector<T> values_;
+  std::unique_ptr<DeviceArray<T>> gpu_;
+};
+
+class NcclJobs : public ::testing::Test {
+ protected:
+  NcclJobs() {
+    EXPECT_TRUE(kFakeLoads);
+    EXPECT_EQ(setenv("WARREN_NCCL", "1", 1), 0);
+  }
+  ~NcclJobs() override {
+    fake_gpu().controls.release();
+    EXPECT_EQ(unsetenv("WARREN_NCCL"), 0);
+  }
+
+  using Results = std::vector<std::vector<std::byte>>;
+  template <class T>
+  static std::vector<std::byte> bytes_of(const std::vector<T>& values) {
+    const auto bytes = std::as_bytes(std::span(values));
+    return {bytes.begin(), bytes.end()};
+  }
+
+  // Until NCCL moves the bytes.
+  void warm_up(Communicator& comm, std::int32_t device) {
+    const std::uint64_t before = comm.rounds_exchanged();
+    for (int tries = 0; tries < 1000; tries++) {
+      Array<float> array(true, values_of(comm.rank()), device);
+      comm.allreduce(array.span());
+      if (comm.rounds_exchanged() != before) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    ADD_FAILURE() << "NCCL does nothing";
+  }
+  // Calls of a rank, on the CPU or on this GPU.
+  Results calls(Communicator& comm, bool on_gpu, std::int32_t device, bool nccl) {
+    const int rank = comm.rank();
+    Results out;
+    if (nccl) warm_up(comm, device);
+    const std::uint64_t before = comm.rounds_exchanged();
+    const auto call = [&]<class T>(const std::vector<T>& in, bool in_place, Op op, std::optional<Wire> wire) {
+      Array<T> from(on_gpu, in, device), to(on_gpu, std::vector<T>(in.size(), T(-1.0f)), device);
+      if (wire) comm.wire(*wire);
+      if (in_place) {
+        comm.allreduce(from.span(), op);
+      } else {
+        comm.allreduce(from.span(), to.span(), op);
+        EXPECT_EQ(bytes_of(from.read()), bytes_of(in)) << "the input stays";
+      }
+      out.push_back(bytes_of((in_place ? from : to).read()));
+    };
+    for (const bool in_place : {true, false}) {
+      call(values_of(rank + 1), in_place, Op::sum, std::nullopt);
+      call(values_of(rank + 2, 1'048'577), in_place, Op::average, std::nullopt);
+      call(values_of<bfloat16>(rank + 3, kWide), in_place, Op::product, std::nullopt);
+      call(values_of<float16>(rank + 3, 3'000'001), in_place, Op::sum, std::nullopt);
+      call(values_of(rank + 3, kWide), in_place, Op::min, Wire::bf16);
+      call(values_of(rank + 4, kWide), in_place, Op::average, Wire::f16);
+    }
+    exchanged_ = std::max<std::uint64_t>(exchanged_, comm.rounds_exchanged() - before);
+    // Types and sizes that go by way of the CPU; and two calls at once.
+    call(values_of(rank + 1, 5), true, Op::sum, std::nullopt);
+    Array<int> ints(on_gpu, std::vector<int>(1'500'001, rank + 1), device);
+    comm.allreduce(ints.span());
+    EXPECT_EQ(ints.read()[1'500'000], comm.world_size() * (comm.world_size() + 1) / 2);
+    Array<float> a(on_gpu, values_of(rank + 5), device), b(on_gpu, values_of(rank + 6), device);
+    auto first = comm.allreduce_async(a.span()), second = comm.allreduce_async(b.span(), Op::max);
+    first.wait();
+    second.wait();
+    out.push_back(bytes_of(a.read()));
+    out.push_back(bytes_of(b.read()));
+    return out;
+  }
+  void options(int rank, int ranks_a_host, Options& o) {
+    o.host_id = o.domain_id = "host-" + std::to_string(rank / ranks_a_host);
+    o.replicas = 2;
+    o.round_timeout_ms = std::chrono::seconds(20);
+    o.log_sink = [this](LogLevel level, std::string_view text) {
+      if (level == LogLevel::info) return;
+      const std::lock_guard lock(mutex_);
+      warnings_.emplace_back(text);
+    };
+    o.log_level = LogLevel::warning;
+  }
+  // Of all ranks; those of `on_cpu` have their buffers on the CPU.
+  std::vector<Results> job(const std::string& name, int ranks, int ranks_a_host, unsigned on_cpu,
+                           const std::string& algorithm = "auto") {
+    std::vector<Results> all(static_cast<std::size_t>(ranks));
+    exchanged_ = 0;
+    const bool nccl = on_cpu != ~0u;
+    cluster_.run_well(
+        ranks,
+        [&](Communicator& comm) {
+          const int rank = comm.rank();
+          all[static_cast<std::size_t>(rank)] = calls(comm, (on_cpu >> rank & 1) == 0, rank % 2, nccl);
+        },
+        [&](int rank, Options& o) {
+          o.job = name;
+          o.algorithm = algorithm;
+          options(rank, ranks_a_host, o);
+        });
+    return all;
+  }
+  std::string warned() {
+    const std::lock_guard lock(mutex_);
+    std::string all;
+    for (const std::string& text : warnings_) all += text + "\n";
+    return all;
+  }
+
+  Cluster cluster_;
+  std::mutex mutex_;
+  std::atomic<std::uint64_t> exchanged_ = 0;
+  std::vector<std::string> warnings_;
+};
+
+TEST_F(NcclJobs, GiveTheBitsOfTheCpu) {
+  struct Case {
+    int ranks, ranks_a_host;
+    const char* algorithm;
+  };
+  for (const Case& c : {Case{2, 1, "auto"}, Case{3, 1, "ring"}, Case{4, 2, "butterfly"}, Case{5, 5, "ring"}}) {
+    SCOPED_TRACE(std::to_string(c.ranks) + c.algorithm);
+    const std::string name = std::to_string(c.ranks);
+    const auto expected = job("cpu" + name, c.ranks, c.ranks_a_host, ~0u, c.algorithm);
+    EXPECT_EQ(exchanged_, 0u);
+    const std::uint64_t before = fake_gpu().controls.calls("stream.nccl_exchange");
+    EXPECT_EQ(job("gpu" + name, c.ranks, c.ranks_a_host, 0, c.algorithm), expected);
+    EXPECT_EQ(exchanged_, 12u) << "all that a GPU combines";
+    EXPECT_GT(fake_gpu().controls.calls("stream.nccl_exchange"), before + 12);
+    // One says no: all take the other way.
+    EXPECT_EQ(job("mixed" + name, c.ranks, c.ranks_a_host, 0b010, c.algorithm), expected);
+    EXPECT_EQ(exchanged_, 0u);
+    EXPECT_EQ(warned(), "");
+  }
+}
+
+}  // namespace
+}  // namespace warren

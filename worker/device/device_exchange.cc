@@ -1,0 +1,457 @@
+#include "worker/device/device_exchange.h"
+
+#include <algorithm>
+#include <system_error>
+#include <thread>
+
+#include "recovery/check.h"
+#include "worker/device/device_combines.h"
+#include "worker/device/device_library.h"
+
+namespace warren::worker {
+namespace {
+
+constexpr auto kLook = std::chrono::milliseconds(1);
+
+std::string said_by(const warren_device_table& table) {
+  const char* const text = table.error_text();
+  return text == nullptr || *text == 0 ? "no reason was given" : text;
+}
+
+// What NCCL, or a GPU that does not answer, may still read and write: it is nobody's any more, for as long as the
+// process lives.
+void leave(std::map<std::uint64_t, Exchange::Turn> what) {
+  static std::mutex& mutex = *new std::mutex;
+  static auto& all = *new std::vector<std::map<std::uint64_t, Exchange::Turn>>;
+  const std::lock_guard lock(mutex);
+  all.push_back(std::move(what));
+}
+
+}  // namespace
+
+Result<std::int32_t> nccl_version(const warren_device_table& table) {
+  std::int32_t version = 0;
+  if (table.nccl_version(&version) != WARREN_DEVICE_OK) return Status(Code::kUnavailable, said_by(table));
+  return version;
+}
+
+DeviceExchange::~DeviceExchange() {
+  const auto until = Clock::now() + timeout_;
+  for (const Holder& c : ending_) {
+    std::unique_lock lock(c->mutex);
+    if (c->changed.wait_until(lock, until, [&] { return c->ended; })) continue;
+    leave(std::move(c->under_way));
+    arena_.abandon();
+  }
+  while (flow_ && flow_->under_way() != 0) {
+    const auto some = flow_->look();
+    if (!some.ok()) break;
+    if (!some.value()) std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+  for (Job& job : jobs_) {
+    if (job.pinned != nullptr && flow_->under_way() != 0) job.pinned->abandon();
+  }
+  if (stream_ && arena_.abandoned()) stream_->abandon();
+}
+
+void DeviceExchange::open(Epoch epoch, std::int32_t rank, std::int32_t size) {
+  const std::lock_guard lock(mutex_);
+  open_ = true;
+  epoch_ = epoch.value;
+  rank_ = rank;
+  size_ = size;
+  root_failed_ = false;
+}
+
+// Whoever drives the engine drops what has been begun.
+void DeviceExchange::close() {
+  const std::lock_guard lock(mutex_);
+  open_ = false;
+  epoch_ = 0;
+  root_ = nullptr;
+  id_ = std::nullopt;
+  open_count_ -= waiting_.size();
+  waiting_.clear();
+  done_.clear();
+  if (current_ == nullptr) return;
+  tell_of(*current_);
+  {
+    const std::lock_guard its(current_->mutex);
+    current_->ends = true;
+    current_->ends_since = Clock::now();
+    current_->changed.notify_all();
+  }
+  ending_.push_back(std::move(current_));
+  current_ = nullptr;
+}
+
+bool DeviceExchange::serves(DataType type, ReduceOp op, std::int32_t size) const {
+  return reduced_as(type, op).has_value() && size > 1 && size <= WARREN_DEVICE_MAX_INPUTS;
+}
+
+// Finals stay among what is made until they have left, a few at once.
+std::shared_ptr<std::byte> DeviceExchange::take_scratch(std::uint64_t bytes, std::uint64_t piece_bytes) {
+  if (piece_bytes == 0 || shares_.most_results() / piece_bytes < kResultsAtOnce) return nullptr;
+  return shares_.take(bytes);
+}
+
+bool DeviceExchange::overdue() const {
+  return std::ranges::any_of(ending_, [&](const Holder& c) {
+    const std::lock_guard its(c->mutex);
+    return !c->ended && Clock::now() - c->ends_since > timeout_;
+  });
+}
+
+// Once that it is ready, and once that it has failed.
+void DeviceExchange::tell_of(Communicator& c) {
+  std::string why;
+  {
+    const std::lock_guard its(c.mutex);
+    if (c.stage == Communicator::Stage::kJoins || c.stage == c.told) return;
+    c.told = c.stage;
+    why = c.why;
+  }
+  if (why.empty()) return tell_(false, "NCCL moves the bytes of large allreduces among GPUs from here on");
+  failures_++;
+  tell_(true, why + "; large allreduces among GPUs go by way of the CPU" +
+                  (failures_ >= kMostFailures ? " for the rest of this life" : " until the next epoch"));
+}
+
+Exchange::Word DeviceExchange::word(bool could) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(ending_, [](const Holder& c) {
+    const std::lock_guard its(c->mutex);
+    return c->ended;
+  });
+  bool ready = false, failed = false;
+  if (current_ != nullptr) {
+    tell_of(*current_);
+    const std::lock_guard its(current_->mutex);
+    ready = current_->stage == Communicator::Stage::kReady;
+    failed = current_->stage == Communicator::Stage::kFailed;
+  }
+  Word word;
+  word.ready = could && ready && open_ && !broken_;
+  word.takes_part = open_ && !broken_ && !failed && !root_failed_ && failures_ < kMostFailures && ending_.empty() &&
+                    shares_.device() != WARREN_DEVICE_HOST;
+  if (rank_ != 0 || !word.takes_part || ready) return word;
+  Status trouble;
+  if (root_ == nullptr) {
+    auto root = roots_();
+    if (root.ok()) {
+      root_ = std::move(root).value();
+    } else {
+      trouble = root.status();
+    }
+  }
+  if (root_ != nullptr && !id_) {
+    auto id = root_->id();
+    if (id.ok()) {
+      id_ = id.value();
+    } else {
+      trouble = id.status();
+    }
+  }
+  if (!trouble.ok()) {
+    root_failed_ = true;
+    root_ = nullptr;
+    failures_++;
+    tell_(true, trouble.describe() + "; large allreduces among GPUs go by way of the CPU until the next epoch");
+    word.takes_part = false;
+  }
+  word.id = id_;
+  return word;
+}
+
+// The same words on all ranks: all join, or none does.
+void DeviceExchange::heard(std::span<const Word> words) {
+  const std::lock_guard lock(mutex_);
+  if (!open_ || words.empty()) return;
+  if (std::ranges::all_of(words, &Word::ready)) root_ = nullptr;  // all have met
+  if (current_ != nullptr || !words[0].id || !std::ranges::all_of(words, &Word::takes_part)) return;
+  current_ = std::make_shared<Communicator>();
+  try {
+    std::thread(live, current_, std::cref(table_), shares_.device(), *words[0].id, size_, rank_, timeout_).detach();
+  } catch (const std::system_error& e) {
+    current_->stage = Communicator::Stage::kFailed;
+    current_->why = std::string("there is no thread for NCCL: ") + e.what();
+    current_->ended = true;
+  }
+}
+
+// The communicator's thread.
+void DeviceExchange::live(const Holder& c, const warren_device_table& table, std::int32_t device, const Word::Id& id,
+                          std::int32_t size, std::int32_t rank, std::chrono::milliseconds timeout) {
+  const auto until = Clock::now() + timeout;
+  void* handle = nullptr;
+  auto code = table.nccl_join(device, id.data(), size, rank, &handle);
+  std::string why = code == WARREN_DEVICE_FAILED ? said_by(table) : "";
+  std::unique_lock lock(c->mutex);
+  c->handle = handle;
+  while (!c->ends && why.empty()) {
+    lock.unlock();
+    code = table.nccl_state(handle);
+    if (code == WARREN_DEVICE_FAILED) why = said_by(table);
+    lock.lock();
+    if (code != WARREN_DEVICE_NOT_READY) break;
+    if (Clock::now() > until) why = "not all ranks have joined in " + std::to_string(timeout.count()) + " ms";
+    c->changed.wait_for(lock, kLook, [&] { return c->ends; });
+  }
+  if (!why.empty()) {
+    c->stage = Communicator::Stage::kFailed;
+    c->why = "NCCL's communicator was not made: " + why;
+  } else if (!c->ends) {
+    c->stage = Communicator::Stage::kReady;
+  }
+  c->changed.wait(lock, [&] { return c->ends || c->stage == Communicator::Stage::kFailed; });
+  lock.unlock();
+  if (handle != nullptr) end(table, *c, timeout);
+  lock.lock();
+  c->under_way.clear();
+  c->ended = true;
+  c->changed.notify_all();
+}
+
+// What is under way is told to end; then it is aborted, never destroyed.
+void DeviceExchange::end(const warren_device_table& table, Communicator& c, std::chrono::milliseconds timeout) {
+  { const std::lock_guard posts(c.posts); }
+  const auto until = Clock::now() + timeout / 4;
+  if (table.nccl_revoke(c.handle) != WARREN_DEVICE_FAILED) {
+    while (table.nccl_state(c.handle) == WARREN_DEVICE_NOT_READY && Clock::now() < until) {
+      std::this_thread::sleep_for(kLook);
+    }
+  }
+  (void)table.nccl_abort(c.handle);
+}
+
+std::uint64_t DeviceExchange::begin(Turn turn) {
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t id = ++newest_;
+  if (broken_ || !open_) return id;
+  open_count_++;
+  waiting_.emplace_back(id, std::move(turn));
+  return id;
+}
+
+bool DeviceExchange::busy() const {
+  if (open_count_ != 0) return true;
+  const std::lock_guard lock(mutex_);
+  return !broken_ && overdue();
+}
+
+std::optional<Exchange::Done> DeviceExchange::take_done() {
+  const std::lock_guard lock(mutex_);
+  if (done_.empty()) return std::nullopt;
+  Done done = std::move(done_.front());
+  done_.pop_front();
+  return done;
+}
+
+Status DeviceExchange::open_streams() {
+  if (flow_) return {};
+  DeviceCopies& copies = copies_on_(shares_.device());
+  auto never = copies.make_event();
+  if (!never.ok()) return never.status();
+  auto stream = copies.make_stream();
+  if (!stream.ok()) return stream.status();
+  never_ = std::move(never).value();
+  stream_ = std::move(stream).value();
+  flow_.emplace(copies, *never_);
+  return {};
+}
+
+// Of no use any more, to anybody: the engine hears it, and the epoch ends.
+void DeviceExchange::fail(Communicator& c, const std::string& why) {
+  const std::lock_guard its(c.mutex);
+  if (c.stage == Communicator::Stage::kFailed) return;
+  c.stage = Communicator::Stage::kFailed;
+  c.why = "NCCL has failed: " + why;
+  c.changed.notify_all();
+}
+
+// Gives NCCL the next turn, if it has taken the one before.
+Status DeviceExchange::post() {
+  if (!jobs_.empty() && jobs_.back().stage == Job::Stage::kPosted) return {};
+  Job job;
+  {
+    const std::lock_guard lock(mutex_);
+    if (waiting_.empty()) return {};
+    job.id = waiting_.front().first;
+    job.turn = std::move(waiting_.front().second);
+    job.epoch = epoch_;
+    job.communicator = current_;
+    waiting_.pop_front();
+  }
+  WARREN_CHECK(job.communicator != nullptr, "what is exchanged has a communicator");
+  Communicator& c = *job.communicator;
+  std::vector<warren_device_message> messages;
+  for (const Message& m : job.turn) messages.push_back({m.at, m.bytes, m.peer, m.sends ? 1 : 0});
+  auto reached = copies_on_(shares_.device()).make_event();
+  if (!reached.ok()) return reached.status();
+  job.reached = std::move(reached).value();
+  job.since = Clock::now();
+  std::string why;
+  {
+    const std::lock_guard posts(c.posts);
+    {
+      const std::lock_guard its(c.mutex);
+      if (c.ends || c.stage != Communicator::Stage::kReady) why = c.why.empty() ? "the epoch is over" : c.why;
+      if (why.empty()) c.under_way[job.id] = job.turn;
+    }
+    if (why.empty() &&
+        table_.nccl_exchange(c.handle, messages.data(), messages.size(), stream_->get()) == WARREN_DEVICE_FAILED) {
+      why = said_by(table_);
+    }
+  }
+  jobs_.push_back(std::move(job));
+  if (!why.empty()) {
+    fail(c, why);
+    done_with(jobs_.back(), Status(Code::kPeerLost, "NCCL does not take messages among GPUs: " + why));
+    jobs_.pop_back();
+  }
+  return {};
+}
+
+void DeviceExchange::done_with(Job& job, const Status& status) {
+  const std::lock_guard lock(mutex_);
+  open_count_--;
+  if (job.epoch != epoch_ || epoch_ == 0) return;
+  Done done;
+  done.id = job.id;
+  done.status = status;
+  done.on_cpu = std::move(job.on_cpu);
+  done.on_cpu.resize(job.turn.size(), nullptr);
+  done.memory = std::move(job.pinned);
+  done_.push_back(std::move(done));
+}
+
+// True: it is done, and to be taken off.
+Result<bool> DeviceExchange::advance(Job& job) {
+  Communicator& c = *job.communicator;
+  if (job.stage != Job::Stage::kCopies) {
+    std::string why;
+    bool reached = false;
+    {
+      // Nothing of this is aborted meanwhile: what has been reached is there.
+      const std::lock_guard posts(c.posts);
+      bool gone = false;
+      {
+        const std::lock_guard its(c.mutex);
+        gone = c.ends;
+        if (c.stage == Communicator::Stage::kFailed) why = c.why;
+      }
+      if (gone) {
+        done_with(job, Status(Code::kClosed, "the epoch is over"));
+        return true;
+      }
+      const auto state = why.empty() ? table_.nccl_state(c.handle) : WARREN_DEVICE_NOT_READY;
+      if (state == WARREN_DEVICE_FAILED) why = said_by(table_);
+      if (state == WARREN_DEVICE_OK && job.stage == Job::Stage::kPosted) {
+        const Status marked = copies_on_(shares_.device()).record(*job.reached, stream_->get());
+        if (!marked.ok()) return marked;
+        job.stage = Job::Stage::kQueued;
+      }
+      if (state == WARREN_DEVICE_OK) {
+        const auto code = table_.query(shares_.device(), job.reached->get());
+        if (code != WARREN_DEVICE_OK && code != WARREN_DEVICE_NOT_READY) {
+          return device_error(table_, code, "NCCL on GPU " + std::to_string(shares_.device()));
+        }
+        reached = code == WARREN_DEVICE_OK;
+      }
+    }
+    if (why.empty() && !reached) {
+      if (Clock::now() - job.since < timeout_) return false;
+      why = "nothing has come of a turn for " + std::to_string(timeout_.count()) + " ms";
+    }
+    if (!why.empty()) {
+      fail(c, why);
+      done_with(job, Status(Code::kPeerLost, "NCCL has not moved messages among GPUs: " + why));
+      return true;
+    }
+    {
+      const std::lock_guard its(c.mutex);
+      c.under_way.erase(job.id);
+    }
+    job.stage = Job::Stage::kCopies;
+    job.since = Clock::now();
+    std::size_t bytes = 0;
+    for (const Message& m : job.turn) bytes += m.to_cpu ? m.bytes : 0;
+    if (bytes == 0) {
+      done_with(job, {});
+      return true;
+    }
+  }
+  if (const Status status = copy(job); !status.ok()) return status;
+  if (job.pinned == nullptr || job.begun < job.parts.size() || job.ends > flow_->arrived()) return false;
+  done_with(job, {});
+  return true;
+}
+
+// To the CPU, what is wanted there.
+Status DeviceExchange::copy(Job& job) {
+  if (job.pinned == nullptr) {
+    std::size_t bytes = 0;
+    for (const Message& m : job.turn) bytes += m.to_cpu ? m.bytes : 0;
+    auto pinned = arena_.take(bytes);
+    // What others have ends, and makes room.
+    if (!pinned.ok()) return Clock::now() - job.since < timeout_ ? Status() : pinned.status();
+    job.pinned = std::make_shared<PinnedArena::Block>(std::move(pinned).value());
+    std::byte* to = job.pinned->data();
+    for (const Message& m : job.turn) {
+      job.on_cpu.push_back(m.to_cpu ? to : nullptr);
+      if (!m.to_cpu) continue;
+      for (std::size_t at = 0; at < m.bytes; at += kDeviceChunkBytes) {
+        job.parts.push_back({to + at, m.at + at, std::min(kDeviceChunkBytes, m.bytes - at)});
+      }
+      to += m.bytes;
+    }
+  }
+  while (job.begun < job.parts.size() && flow_->has_room()) {
+    const Job::Part& part = job.parts[job.begun++];
+    if (const Status status = flow_->to_host(part.to, part.from, part.bytes); !status.ok()) return status;
+    job.ends = ++queued_;
+  }
+  return {};
+}
+
+// The GPU may still write to the memory, or read it.
+Status DeviceExchange::give_up(const Status& why) {
+  for (Job& job : jobs_) {
+    if (job.pinned != nullptr) job.pinned->abandon();
+  }
+  arena_.abandon();
+  const std::lock_guard lock(mutex_);
+  broken_ = true;
+  waiting_.clear();
+  open_count_ = 0;
+  return why;
+}
+
+Result<bool> DeviceExchange::move() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (broken_) return false;
+    broken_ = overdue();
+  }
+  if (broken_) {
+    return give_up(Status(Code::kTimeout, "NCCL's communicator of an epoch that is over has not ended in " +
+                                              std::to_string(timeout_.count()) + " ms"));
+  }
+  if (open_count_ == 0) return false;
+  Status status = open_streams();
+  if (!status.ok()) return give_up(status);
+  if (const auto looked = flow_->look(); !looked.ok()) return give_up(looked.status());
+  bool some = false;
+  status = post();
+  for (auto job = jobs_.begin(); job != jobs_.end() && status.ok();) {
+    const auto done = advance(*job);
+    if (!done.ok()) return give_up(done.status());
+    some = some || done.value();
+    job = done.value() ? jobs_.erase(job) : std::next(job);
+  }
+  if (status.ok()) status = post();
+  if (!status.ok()) return give_up(status);
+  return some;
+}
+
+}  // namespace warren::worker

@@ -1,0 +1,160 @@
+// NCCL, as what moves turns of messages from GPU to GPU (docs/decisions/0024-nccl.md): one communicator of all ranks an
+// epoch, made while rounds go by way of the CPU, and aborted when the epoch ends.
+//
+// A communicator has a thread, which joins, and which aborts: both may take long, or for ever. What NCCL reads and
+// writes stays where it is until that thread is done. If it is not in time, the GPU is of no more use to this life.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "recovery/result.h"
+#include "worker/device/device_copies.h"
+#include "worker/device/device_shares.h"
+#include "worker/device/device_table.h"
+#include "worker/device/nccl_root.h"
+#include "worker/device/pinned_arena.h"
+#include "worker/exchange.h"
+
+namespace warren::worker {
+
+// Which NCCL the library has, as NCCL counts. kUnavailable: none that serves.
+[[nodiscard]] Result<std::int32_t> nccl_version(const warren_device_table& table);
+
+class DeviceExchange final : public Exchange {
+ public:
+  // Makes what makes an id.
+  using Roots = std::function<Result<std::unique_ptr<NcclRoot>>()>;
+  // For the log: a warning, or not. Under the engine's lock.
+  using Tell = std::function<void(bool warns, const std::string& text)>;
+  // `timeout_ms`: for joining, for a turn, and for ending. `copies_on`: of a GPU; it ends after this.
+  DeviceExchange(const warren_device_table& table, DeviceShares& shares, PinnedArena& arena,
+                 std::function<DeviceCopies&(std::int32_t)> copies_on, std::int64_t timeout_ms, Roots roots, Tell tell)
+      : table_(table),
+        shares_(shares),
+        arena_(arena),
+        copies_on_(std::move(copies_on)),
+        timeout_(timeout_ms),
+        roots_(std::move(roots)),
+        tell_(std::move(tell)) {}
+  // After close().
+  ~DeviceExchange() override;
+  DeviceExchange(const DeviceExchange&) = delete;
+  DeviceExchange& operator=(const DeviceExchange&) = delete;
+
+  // Exchange; under the engine's lock.
+  void open(Epoch epoch, std::int32_t rank, std::int32_t size) override;
+  void close() override;
+  [[nodiscard]] bool serves(DataType type, ReduceOp op, std::int32_t size) const override;
+  [[nodiscard]] std::shared_ptr<std::byte> take_scratch(std::uint64_t bytes, std::uint64_t piece_bytes) override;
+  [[nodiscard]] Word word(bool could) override;
+  void heard(std::span<const Word> words) override;
+  [[nodiscard]] std::uint64_t begin(Turn turn) override;
+  [[nodiscard]] bool busy() const override;
+  [[nodiscard]] std::optional<Done> take_done() override;
+
+  // Moves what can be moved without waiting; true if something is done. One thread at a time, outside of locks.
+  // kUnavailable, kTimeout: the GPU, or a communicator that does not end. kExhausted: pinned memory. After a failure
+  // nothing moves any more.
+  [[nodiscard]] Result<bool> move();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  // So many bad ends, and this life goes by way of the CPU.
+  static constexpr int kMostFailures = 3;
+  static constexpr std::size_t kResultsAtOnce = 4;
+
+  // Of one epoch; its thread has it, too, and outlives whoever does not wait for it.
+  struct Communicator {
+    enum class Stage : std::uint8_t { kJoins, kReady, kFailed };
+    std::mutex posts;  // while something is asked of NCCL
+    std::mutex mutex;  // guards what follows
+    std::condition_variable changed;
+    void* handle = nullptr;
+    Stage stage = Stage::kJoins, told = Stage::kJoins;
+    std::string why;  // it has failed
+    bool ends = false, ended = false;
+    Clock::time_point ends_since;
+    // What it reads and writes, by number of the turn.
+    std::map<std::uint64_t, Turn> under_way;
+  };
+  using Holder = std::shared_ptr<Communicator>;
+  static void live(const Holder& c, const warren_device_table& table, std::int32_t device, const Word::Id& id,
+                   std::int32_t size, std::int32_t rank, std::chrono::milliseconds timeout);
+  static void end(const warren_device_table& table, Communicator& c, std::chrono::milliseconds timeout);
+
+  // A turn that NCCL has been given.
+  struct Job {
+    enum class Stage : std::uint8_t { kPosted, kQueued, kCopies };
+    std::uint64_t id = 0;
+    std::uint64_t epoch = 0;
+    Holder communicator;
+    Turn turn;
+    Stage stage = Stage::kPosted;
+    Clock::time_point since;
+    std::unique_ptr<DeviceCopies::Event> reached;  // behind it
+    std::shared_ptr<PinnedArena::Block> pinned;
+    struct Part {
+      std::byte* to = nullptr;
+      const std::byte* from = nullptr;
+      std::size_t bytes = 0;
+    };
+    std::vector<Part> parts;  // to be copied to the CPU
+    std::size_t begun = 0;    // of them
+    std::size_t ends = 0;     // it is done when so many copies have arrived
+    std::vector<const std::byte*> on_cpu;
+  };
+  [[nodiscard]] Status open_streams();
+  [[nodiscard]] Status post();
+  [[nodiscard]] Result<bool> advance(Job& job);
+  [[nodiscard]] Status copy(Job& job);
+  void done_with(Job& job, const Status& status);
+  void fail(Communicator& c, const std::string& why);
+  [[nodiscard]] bool overdue() const;
+  [[nodiscard]] Status give_up(const Status& why);
+  void tell_of(Communicator& c);
+
+  const warren_device_table& table_;
+  DeviceShares& shares_;
+  PinnedArena& arena_;
+  const std::function<DeviceCopies&(std::int32_t)> copies_on_;
+  const std::chrono::milliseconds timeout_;
+  const Roots roots_;
+  const Tell tell_;
+
+  // Of whoever moves.
+  std::unique_ptr<DeviceCopies::Stream> stream_;
+  std::unique_ptr<DeviceCopies::Event> never_;  // nothing is waited for
+  std::optional<DeviceCopies::Flow> flow_;
+  std::size_t queued_ = 0;
+  std::deque<Job> jobs_;
+
+  std::atomic<std::size_t> open_count_{0};  // begun and not done
+
+  mutable std::mutex mutex_;  // guards what follows
+  bool open_ = false, broken_ = false;
+  std::uint64_t epoch_ = 0, newest_ = 0;
+  std::int32_t rank_ = 0, size_ = 1;
+  int failures_ = 0;
+  std::unique_ptr<NcclRoot> root_;
+  std::optional<Word::Id> id_;
+  bool root_failed_ = false;
+  Holder current_;              // this epoch's
+  std::vector<Holder> ending_;  // of earlier ones
+  std::deque<std::pair<std::uint64_t, Turn>> waiting_;
+  std::deque<Done> done_;
+};
+
+}  // namespace warren::worker

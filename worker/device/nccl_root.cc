@@ -1,0 +1,107 @@
+#include "worker/device/nccl_root.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace warren::worker {
+namespace {
+
+// Of the program: what it reads until this process is no more, and what it writes the id to. Not its standard output,
+// where NCCL may write what it does.
+constexpr int kLives = 0, kSays = 3;
+
+struct Actions {
+  Actions() { posix_spawn_file_actions_init(&actions); }
+  ~Actions() { posix_spawn_file_actions_destroy(&actions); }
+  Actions(const Actions&) = delete;
+  Actions& operator=(const Actions&) = delete;
+  posix_spawn_file_actions_t actions{};
+};
+
+struct Attributes {
+  Attributes() { posix_spawnattr_init(&attributes); }
+  ~Attributes() { posix_spawnattr_destroy(&attributes); }
+  Attributes(const Attributes&) = delete;
+  Attributes& operator=(const Attributes&) = delete;
+  posix_spawnattr_t attributes{};
+};
+
+Status cannot(const std::string& program, int error) {
+  return {Code::kUnavailable, "cannot start " + program + ", which makes NCCL's ids: " + std::strerror(error)};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<NcclRoot>> NcclRoot::start(const std::string& program, const std::string& library,
+                                                  std::int64_t timeout_ms) {
+  int lives[2], says[2];
+  if (pipe2(lives, O_CLOEXEC) != 0) return cannot(program, errno);
+  OwnedFd lives_there(lives[0]), lives_here(lives[1]);
+  if (pipe2(says, O_CLOEXEC | O_NONBLOCK) != 0) return cannot(program, errno);
+  OwnedFd says_here(says[0]), says_there(says[1]);
+  Actions a;
+  posix_spawn_file_actions_adddup2(&a.actions, lives_there.get(), kLives);
+  posix_spawn_file_actions_adddup2(&a.actions, 2, 1);
+  posix_spawn_file_actions_adddup2(&a.actions, says_there.get(), kSays);
+  Attributes b;
+  sigset_t none, all;
+  sigemptyset(&none);
+  sigfillset(&all);
+  posix_spawnattr_setsigmask(&b.attributes, &none);
+  posix_spawnattr_setsigdefault(&b.attributes, &all);
+  posix_spawnattr_setflags(&b.attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  std::string name = program, what = library;
+  char* const arguments[] = {name.data(), what.data(), nullptr};
+  pid_t process = -1;
+  if (const int error = posix_spawn(&process, program.c_str(), &a.actions, &b.attributes, arguments, environ);
+      error != 0) {
+    return cannot(program, error);
+  }
+  return std::unique_ptr<NcclRoot>(
+      new NcclRoot(program, process, std::move(lives_here), std::move(says_here), timeout_ms));
+}
+
+NcclRoot::NcclRoot(std::string program, pid_t process, OwnedFd lives, OwnedFd says, std::int64_t timeout_ms)
+    : program_(std::move(program)),
+      process_(process),
+      lives_(std::move(lives)),
+      says_(std::move(says)),
+      until_(std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms)) {}
+
+NcclRoot::~NcclRoot() {
+  lives_ = OwnedFd();
+  kill(process_, SIGKILL);
+  const auto collect = [process = process_] {
+    while (waitpid(process, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  };
+  // Whoever lets go of it may hold a lock, and a process may take a while to end.
+  try {
+    std::thread(collect).detach();
+  } catch (const std::system_error&) {
+    collect();
+  }
+}
+
+Result<std::optional<Exchange::Word::Id>> NcclRoot::id() {
+  while (read_ < id_.size()) {
+    const ssize_t n = read(says_.get(), id_.data() + read_, id_.size() - read_);
+    if (n < 0 && errno == EINTR) continue;
+    if (n == 0) return Status(Code::kUnavailable, program_ + " has ended without an id of NCCL; it has said why");
+    if (n < 0 && std::chrono::steady_clock::now() < until_) return std::optional<Exchange::Word::Id>();
+    if (n < 0) return Status(Code::kTimeout, program_ + " has made no id of NCCL in time");
+    read_ += static_cast<std::size_t>(n);
+  }
+  return std::optional(id_);
+}
+
+}  // namespace warren::worker
