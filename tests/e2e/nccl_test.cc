@@ -190,5 +190,304 @@ TEST_F(NcclJobs, GiveTheBitsOfTheCpu) {
   }
 }
 
+// ---- agreement
+
+TEST_F(NcclJobs, AreRefusedWhereVersionsDiffer) {
+  std::thread first([&] {
+    try {
+      Options o = cluster_.options(0, 2);
+      options(0, 1, o);
+      o.join_timeout_ms = std::chrono::seconds(3);
+      (void)Communicator::create(o);
+      ADD_FAILURE() << "nobody else comes";
+    } catch (const Error& e) {
+      EXPECT_THAT(e.what(), HasSubstr("1 of its 2 workers"));
+    }
+  });
+  const std::uint64_t before = fake_gpu().controls.calls("nccl_version");
+  while (fake_gpu().controls.calls("nccl_version") == before) std::this_thread::yield();
+  // Its word reaches the tracker a moment later, and that of who comes too early is the job's.
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  fake_gpu().controls.say_nccl(23002);
+  const auto refused = [&](const char* says) {
+    try {
+      Options o = cluster_.options(1, 2);
+      options(1, 1, o);
+      (void)Communicator::create(o);
+      ADD_FAILURE() << "it is not the job's";
+    } catch (const Error& e) {
+      EXPECT_THAT(e.what(), HasSubstr(says));
+    }
+  };
+  refused("NCCL 2.30.2 is not the job's 2.28.9, which worker 0 on host host-0 set");
+  fake_gpu().controls.say_nccl(22809);
+  ASSERT_EQ(setenv("WARREN_NCCL", "0", 1), 0);
+  refused("NCCL off is not the job's 2.28.9");
+  ASSERT_EQ(setenv("WARREN_NCCL", "1", 1), 0);
+  fake_gpu().controls.arm("nccl_version", 0, FakeFault::kNone);
+  refused("NCCL is to move what GPUs exchange (WARREN_NCCL), and this worker has none");
+  ASSERT_EQ(setenv("WARREN_DEVICE_LIBRARY", "none", 1), 0);
+  refused("NCCL is to move what GPUs exchange (WARREN_NCCL), and this worker has no GPU");
+  ASSERT_EQ(setenv("WARREN_DEVICE_LIBRARY", WARREN_FAKE_DEVICE, 1), 0);
+  first.join();
+}
+
+// What NCCL cannot be brought up for goes by way of the CPU, with a word in the log.
+TEST_F(NcclJobs, ThatDoNotBeginGoByWayOfTheCpu) {
+  const auto expected = job("cpu", 3, 1, ~0u);
+  struct Case {
+    const char* where;
+    const char* says;
+  };
+  for (const Case& c : {Case{"nccl_join", "injected into nccl_join"}, Case{"nccl_state", "injected into nccl_state"}}) {
+    SCOPED_TRACE(c.where);
+    warnings_.clear();
+    fake_gpu().controls.arm(c.where, 0, FakeFault::kError);
+    std::vector<Results> all(3);
+    cluster_.run_well(
+        3,
+        [&](Communicator& comm) {
+          Array<float> array(true, values_of(comm.rank()), 0);
+          for (int i = 0; i < 8; i++) {
+            Array<float> again(true, values_of(comm.rank()), 0);
+            comm.allreduce(again.span());
+          }
+          all[static_cast<std::size_t>(comm.rank())] = calls(comm, true, 0, false);
+          EXPECT_EQ(comm.rounds_exchanged(), 0u);
+        },
+        [&](int rank, Options& o) {
+          o.job = c.where;
+          options(rank, 1, o);
+          o.round_timeout_ms = std::chrono::seconds(2);
+        });
+    EXPECT_EQ(all, expected);
+    EXPECT_THAT(warned(), HasSubstr(c.says));
+    EXPECT_THAT(warned(), HasSubstr("by way of the CPU until the next epoch"));
+  }
+  warnings_.clear();
+  ASSERT_EQ(setenv("WARREN_NCCL_ROOT", "/nowhere/warren_nccl_root", 1), 0);
+  cluster_.run_well(
+      2,
+      [&](Communicator& comm) {
+        for (int i = 0; i < 3; i++) {
+          Array<float> again(true, values_of(comm.rank()), 0);
+          comm.allreduce(again.span());
+        }
+        EXPECT_EQ(comm.rounds_exchanged(), 0u);
+      },
+      [&](int rank, Options& o) {
+        o.job = "rootless";
+        options(rank, 1, o);
+      });
+  ASSERT_EQ(setenv("WARREN_NCCL_ROOT", WARREN_NCCL_ROOT_PROGRAM, 1), 0);
+  EXPECT_THAT(warned(), HasSubstr("cannot start /nowhere/warren_nccl_root"));
+}
+
+// ---- faults in the middle
+
+// Rank 1's first life ends in the round that meets the fault, or NCCL fails there; the job goes on, with another
+// communicator, and the result is what it would have been.
+class NcclFaults : public NcclJobs {
+ protected:
+  // `ends`: the call with the fault ends rank 1's life, and says so.
+  void meets(const char* where, int after, FakeFault fault, const char* ends, std::chrono::milliseconds timeout) {
+    SCOPED_TRACE(std::string(where) + " " + std::to_string(after));
+    const std::string name = std::string(where) + std::to_string(after) + std::to_string(static_cast<int>(fault));
+    const std::uint64_t joined = fake_gpu().controls.calls("nccl_join");
+    std::vector<float> expected(kLarge);
+    for (int rank = 0; rank < 2; rank++) {
+      const auto values = values_of(7 * rank + 1);
+      for (std::size_t i = 0; i < kLarge; i++) expected[i] += values[i];
+    }
+    std::atomic<int> entered = 0;
+    std::atomic<bool> armed = false;
+    const auto life = [&](int rank, bool first) {
+      Options o = cluster_.options(rank, 2, name);
+      options(rank, 1, o);
+      o.round_timeout_ms = timeout;
+      Communicator comm = Communicator::create(o);
+      for (int i = 0; i < 10; i++) {
+        Array<float> array(true, values_of(rank), rank);
+        comm.allreduce(array.span());
+        std::this_thread::sleep_for(std::chrono::milliseconds(first ? 10 : 0));
+      }
+      if (first) {
+        EXPECT_GT(comm.rounds_exchanged(), 0u);
+        // The fault is of the one device that both have.
+        entered++;
+        while (entered < 2) std::this_thread::yield();
+        if (rank == 1) {
+          fake_gpu().controls.arm(where, after, fault);
+          armed = true;
+        }
+        while (!armed) std::this_thread::yield();
+      }
+      Array<float> array(true, values_of(7 * rank + 1), rank);
+      comm.allreduce(array.span());
+      EXPECT_EQ(array.read(), expected);
+      const std::uint64_t before = comm.rounds_exchanged();
+      for (int i = 0; i < 12; i++) {
+        Array<float> more(true, values_of(rank), rank);
+        comm.allreduce(more.span());
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+      EXPECT_GT(comm.rounds_exchanged(), before) << "with another communicator";
+      comm.finalize();
+    };
+    const auto lives = [&](int rank) {
+      bool again = false;
+      try {
+        life(rank, true);
+        EXPECT_TRUE(ends == nullptr);
+      } catch (const Error& e) {
+        EXPECT_THAT(e.what(), HasSubstr(ends == nullptr ? "nothing" : ends));
+        again = true;
+      }
+      if (!again) return;
+      fake_gpu().controls.release();
+      try {
+        life(rank, false);
+      } catch (const Error& e) {
+        ADD_FAILURE() << e.what();
+      }
+    };
+    std::thread other([&] { lives(1); });
+    lives(0);
+    other.join();
+    fake_gpu().controls.release();
+    EXPECT_EQ(fake_gpu().controls.calls("nccl_join"), joined + 4) << "two communicators";
+  }
+};
+
+// Which rank's call it is nobody can say; the other one's waits until the epoch ends.
+TEST_F(NcclFaults, AnErrorEndsTheEpochAndNoLife) {
+  for (const int after : {0, 1, 3, 5}) meets("nccl_exchange", after, FakeFault::kError, nullptr, std::chrono::seconds(8));
+  for (const int after : {0, 3, 9}) meets("nccl_state", after, FakeFault::kError, nullptr, std::chrono::seconds(8));
+  EXPECT_THAT(warned(), HasSubstr("injected into nccl_exchange"));
+  EXPECT_THAT(warned(), HasSubstr("injected into nccl_state"));
+}
+
+// The abort of an epoch's communicator, which another rank's loss has ended, hangs: this life cannot go on, either.
+TEST_F(NcclFaults, AnAbortThatHangsEndsTheLife) {
+  const auto options_of = [&](int rank) {
+    Options o = cluster_.options(rank, 2);
+    options(rank, 1, o);
+    o.round_timeout_ms = std::chrono::seconds(3);
+    return o;
+  };
+  std::atomic<bool> lost = false, ended = false;
+  std::thread other([&] {
+    try {
+      {
+        Communicator first = Communicator::create(options_of(1));
+        warm_up(first, 1);
+        while (!lost) std::this_thread::yield();
+        // Rank 0's, whose epoch ends because this life does.
+        fake_gpu().controls.arm("nccl_abort.0", 0, FakeFault::kHang);
+      }
+      Communicator second = Communicator::create(options_of(1));
+      while (!ended) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    } catch (const Error& e) {
+      ADD_FAILURE() << e.what();
+    }
+  });
+  try {
+    Communicator comm = Communicator::create(options_of(0));
+    warm_up(comm, 0);
+    lost = true;
+    for (int i = 0; i < 1000; i++) {
+      Array<float> array(true, values_of(0), 0);
+      comm.allreduce(array.span());
+    }
+    ADD_FAILURE() << "its GPU is of no more use";
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("NCCL's communicator of an epoch that is over has not ended in 3000 ms"));
+    EXPECT_THAT(e.what(), HasSubstr("this worker's life in the job is over"));
+  }
+  ended = true;
+  fake_gpu().controls.release();
+  other.join();
+}
+
+// ---- processes
+
+std::string file_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+constexpr int kWorkers = 3;
+
+// Runs the job by `warren run` and returns what each of its workers wrote.
+std::vector<std::string> run_processes(const std::string& folder, const std::string& mode, const std::string& fault) {
+  std::filesystem::create_directories(folder);
+  const std::string command = std::string(WARREN_CLI) + " run -n " + std::to_string(kWorkers) +
+                              " --round_timeout_ms=4000 -- " + WARREN_LOAN_WORKER + " " + mode + " 12 " + folder + " " +
+                              fault + " >" + folder + "/log 2>&1";
+  const int status = std::system(command.c_str());
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << file_text(folder + "/log");
+  std::vector<std::string> out;
+  for (int worker = 0; worker < kWorkers; worker++) out.push_back(file_text(folder + "/" + std::to_string(worker)));
+  return out;
+}
+
+// Rounds that NCCL has moved the bytes of, in the workers' last lives.
+int exchanged(const std::string& folder) {
+  int all = 0;
+  for (int worker = 0; worker < kWorkers; worker++) {
+    all += std::atoi(file_text(folder + "/" + std::to_string(worker) + ".exchanged").c_str());
+  }
+  return all;
+}
+
+TEST(NcclProcesses, GiveTheBitsOfTheCpuWhateverHappens) {
+  const testing::TempDir folder;
+  const std::string none = "none none 0 none";
+  const auto expected = run_processes(folder / "cpu", "cpu", none);
+  for (const std::string& state : expected) {
+    ASSERT_EQ(state.size(), 3'001 * sizeof(float));
+    EXPECT_EQ(state, expected[0]);
+  }
+  EXPECT_EQ(exchanged(folder / "cpu"), 0);
+  for (const char* mode : {"nccl", "nccl-mixed"}) {
+    EXPECT_EQ(run_processes(folder / mode, mode, none), expected);
+    EXPECT_GT(exchanged(folder / mode), 2) << mode;
+  }
+  struct Case {
+    const char* fault;
+    const char* says;  // in the log
+  };
+  // A round has six turns: inputs, inputs, finals, inputs, finals, finals.
+  for (const Case& c : {
+           Case{"1 stream.nccl_exchange 0 kill", "signal 9"},
+           Case{"0 stream.nccl_exchange 8 kill", "signal 9"},  // with the id's process
+           Case{"2 stream.nccl_exchange 11 kill", "signal 9"},
+           Case{"1 nccl_exchange 9 kill", "signal 9"},
+           Case{"2 stream.nccl_exchange 7 stop", "hung and was killed"},
+           Case{"0 stream.nccl_exchange 10 stop", "hung and was killed"},
+           Case{"1 stream.nccl_exchange 6 late", ""},
+           Case{"2 stream.nccl_exchange 2 late", ""},
+           // Neither a revoke nor an abort ends what the GPU is at.
+           Case{"0 stream.nccl_exchange 7 hang", "nothing has come of a turn for 4000 ms"},
+           Case{"1 stream.nccl_exchange 4 error", "injected into stream.nccl_exchange"},
+           Case{"2 nccl_exchange 3 error", "NCCL does not take messages among GPUs: injected into nccl_exchange"},
+           Case{"0 nccl_state 60 error", "injected into nccl_state"},
+           // What is made of inputs that have come so.
+           Case{"0 stream.reduce 3 kill", "signal 9"},
+           Case{"1 stream.reduce 2 stop", "hung and was killed"},
+           Case{"2 reduce 1 error", "injected into reduce"},
+           // When it is brought up.
+           Case{"0 nccl_join 0 kill", "signal 9"},
+           Case{"1 nccl_join 0 late", ""},
+           Case{"2 nccl_join 0 hang", ""},
+       }) {
+    SCOPED_TRACE(c.fault);
+    std::string name = c.fault;
+    std::ranges::replace(name, ' ', '-');
+    EXPECT_EQ(run_processes(folder / name, "nccl", c.fault), expected);
+    EXPECT_THAT(file_text(folder / name + "/log"), HasSubstr(c.says)) << "nothing has happened";
+  }
+}
+
 }  // namespace
 }  // namespace warren

@@ -205,23 +205,42 @@ void DeviceExchange::live(const Holder& c, const warren_device_table& table, std
   }
   c->changed.wait(lock, [&] { return c->ends || c->stage == Communicator::Stage::kFailed; });
   lock.unlock();
-  if (handle != nullptr) end(table, *c, timeout);
+  const bool ended = handle == nullptr || end(table, device, *c, timeout);
   lock.lock();
+  // Otherwise it never is, as far as anybody can tell.
+  if (!ended) return;
   c->under_way.clear();
   c->ended = true;
   c->changed.notify_all();
 }
 
-// What is under way is told to end; then it is aborted, never destroyed.
-void DeviceExchange::end(const warren_device_table& table, Communicator& c, std::chrono::milliseconds timeout) {
-  { const std::lock_guard posts(c.posts); }
+// What is under way is told to end; then it is aborted, never destroyed. False: it is still there.
+bool DeviceExchange::end(const warren_device_table& table, std::int32_t device, Communicator& c,
+                         std::chrono::milliseconds timeout) {
+  {
+    // Whoever is at it sees next time that it ends.
+    const std::lock_guard posts(c.posts);
+  }
   const auto until = Clock::now() + timeout / 4;
   if (table.nccl_revoke(c.handle) != WARREN_DEVICE_FAILED) {
     while (table.nccl_state(c.handle) == WARREN_DEVICE_NOT_READY && Clock::now() < until) {
       std::this_thread::sleep_for(kLook);
     }
   }
-  (void)table.nccl_abort(c.handle);
+  if (table.nccl_abort(c.handle) == WARREN_DEVICE_FAILED) return false;
+  if (c.stream == nullptr) return true;
+  // That the call has returned does not say that the GPU is done.
+  void* event = nullptr;
+  if (table.make_event(device, &event) != WARREN_DEVICE_OK || table.record(device, event, c.stream) != WARREN_DEVICE_OK) {
+    return false;
+  }
+  auto code = WARREN_DEVICE_NOT_READY;
+  const auto most = Clock::now() + timeout;
+  while ((code = table.query(device, event)) == WARREN_DEVICE_NOT_READY && Clock::now() < most) {
+    std::this_thread::sleep_for(kLook);
+  }
+  if (code == WARREN_DEVICE_OK) (void)table.end_event(device, event);
+  return code == WARREN_DEVICE_OK;
 }
 
 std::uint64_t DeviceExchange::begin(Turn turn) {
@@ -296,7 +315,10 @@ Status DeviceExchange::post() {
     {
       const std::lock_guard its(c.mutex);
       if (c.ends || c.stage != Communicator::Stage::kReady) why = c.why.empty() ? "the epoch is over" : c.why;
-      if (why.empty()) c.under_way[job.id] = job.turn;
+      if (why.empty()) {
+        c.under_way[job.id] = job.turn;
+        c.stream = stream_->get();
+      }
     }
     if (why.empty() &&
         table_.nccl_exchange(c.handle, messages.data(), messages.size(), stream_->get()) == WARREN_DEVICE_FAILED) {

@@ -83,6 +83,7 @@ class DeviceExchange final : public Exchange {
     std::mutex mutex;  // guards what follows
     std::condition_variable changed;
     void* handle = nullptr;
+    void* stream = nullptr;  // that something was queued on
     Stage stage = Stage::kJoins, told = Stage::kJoins;
     std::string why;  // it has failed
     bool ends = false, ended = false;
@@ -93,7 +94,8 @@ class DeviceExchange final : public Exchange {
   using Holder = std::shared_ptr<Communicator>;
   static void live(const Holder& c, const warren_device_table& table, std::int32_t device, const Word::Id& id,
                    std::int32_t size, std::int32_t rank, std::chrono::milliseconds timeout);
-  static void end(const warren_device_table& table, Communicator& c, std::chrono::milliseconds timeout);
+  [[nodiscard]] static bool end(const warren_device_table& table, std::int32_t device, Communicator& c,
+                                std::chrono::milliseconds timeout);
 
   // A turn that NCCL has been given.
   struct Job {

@@ -427,6 +427,8 @@ void be_root(int listener) {
   ::close(listener);
 }
 
+std::atomic<int> nccl_says{22809};
+
 class FakeNccl : public std::enable_shared_from_this<FakeNccl> {
  public:
   FakeNccl(std::int32_t device, std::string id, std::int32_t size, std::int32_t rank)
@@ -787,8 +789,7 @@ warren_device_code unpack(std::int32_t device, const void* packed, const warren_
 
 warren_device_code nccl_version(std::int32_t* version) {
   FAKE_MEETS("nccl_version");
-  const char* const says = std::getenv("WARREN_FAKE_NCCL");
-  *version = says == nullptr ? 22809 : std::atoi(says);
+  *version = nccl_says;
   return WARREN_DEVICE_OK;
 }
 
@@ -839,6 +840,7 @@ warren_device_code nccl_revoke(void* communicator) {
 
 warren_device_code nccl_abort(void* communicator) {
   FAKE_MEETS("nccl_abort");
+  FAKE_MEETS(nccl_of(communicator)->device() == 0 ? "nccl_abort.0" : "nccl_abort.1");  // of that device
   handles().remove(communicator);
   nccl_of(communicator)->end();
   delete static_cast<NcclHolder*>(communicator);
@@ -892,6 +894,7 @@ constexpr FakeControls kControls = {
         },
     .calls = [](const char* where) { return faults().calls(where); },
     .shared = [] { return shared().pieces(); },
+    .say_nccl = [](int version) { nccl_says = version; },
     .write =
         [](void* device_memory, const void* from, std::size_t bytes) {
           std::byte* const target = behind_any(device_memory, bytes);

@@ -1,7 +1,7 @@
 // A device for tests, in a library of its own that workers load like the real one: two GPUs whose memory the program
 // holds at addresses that it cannot touch (touching is a crash), whose streams are threads and whose kernels are the
 // CPU twins. Copies accept only memory that is the device's, and only memory that is pinned. Its NCCL moves bytes by
-// sockets, among processes too, and says nothing of peers that are gone; WARREN_FAKE_NCCL: which version it says it is.
+// sockets, among processes too, and says nothing of peers that are gone.
 #pragma once
 
 #include <cstddef>
@@ -31,6 +31,8 @@ struct FakeControls {
   std::uint64_t (*calls)(const char* where);
   // Pieces of memory that processes share and that are mapped here.
   std::size_t (*shared)();
+  // Which NCCL it says that it has from now on; 22809 before.
+  void (*say_nccl)(int version);
   // Copies between any memory of the CPU and the device's, at once.
   void (*write)(void* device_memory, const void* from, std::size_t bytes);
   void (*read)(void* to, const void* device_memory, std::size_t bytes);
