@@ -361,7 +361,8 @@ class NcclFaults : public NcclJobs {
 
 // Which rank's call it is nobody can say; the other one's waits until the epoch ends.
 TEST_F(NcclFaults, AnErrorEndsTheEpochAndNoLife) {
-  for (const int after : {0, 1, 3, 5}) meets("nccl_exchange", after, FakeFault::kError, nullptr, std::chrono::seconds(8));
+  for (const int after : {0, 1, 3, 5})
+    meets("nccl_exchange", after, FakeFault::kError, nullptr, std::chrono::seconds(8));
   for (const int after : {0, 3, 9}) meets("nccl_state", after, FakeFault::kError, nullptr, std::chrono::seconds(8));
   EXPECT_THAT(warned(), HasSubstr("injected into nccl_exchange"));
   EXPECT_THAT(warned(), HasSubstr("injected into nccl_state"));

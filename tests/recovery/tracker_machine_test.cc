@@ -101,6 +101,7 @@ TEST(Tracker, DifferentSettingsAreRefusedByName) {
             "11 <- Refused 3: checksums off is not the job's on" + end);
   EXPECT_EQ(refused([](auto& s) { s.set_check_call_sites(false); }),
             "11 <- Refused 3: check of call sites off is not the job's on" + end);
+  EXPECT_EQ(refused([](auto& s) { s.set_nccl(22809); }), "11 <- Refused 3: NCCL 2.28.9 is not the job's off" + end);
   EXPECT_EQ(refused([](auto& s) { s.set_rewire(true); }), "11 <- Refused 3: rewiring on is not the job's off" + end);
   TrackerScript reorders;
   wire::Envelope first = from_worker(10);

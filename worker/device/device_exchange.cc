@@ -39,7 +39,7 @@ DeviceExchange::~DeviceExchange() {
   const auto until = Clock::now() + timeout_;
   for (const Holder& c : ending_) {
     std::unique_lock lock(c->mutex);
-    if (c->changed.wait_until(lock, until, [&] { return c->ended; })) continue;
+    if (c->changed.wait_until(lock, until, [&] { return c->ended || c->lost; }) && c->ended) continue;
     leave(std::move(c->under_way));
     arena_.abandon();
   }
@@ -98,7 +98,7 @@ std::shared_ptr<std::byte> DeviceExchange::take_scratch(std::uint64_t bytes, std
 bool DeviceExchange::overdue() const {
   return std::ranges::any_of(ending_, [&](const Holder& c) {
     const std::lock_guard its(c->mutex);
-    return !c->ended && Clock::now() - c->ends_since > timeout_;
+    return c->lost || (!c->ended && Clock::now() - c->ends_since > timeout_);
   });
 }
 
@@ -207,10 +207,9 @@ void DeviceExchange::live(const Holder& c, const warren_device_table& table, std
   lock.unlock();
   const bool ended = handle == nullptr || end(table, device, *c, timeout);
   lock.lock();
-  // Otherwise it never is, as far as anybody can tell.
-  if (!ended) return;
-  c->under_way.clear();
-  c->ended = true;
+  c->ended = ended;
+  c->lost = !ended;
+  if (ended) c->under_way.clear();
   c->changed.notify_all();
 }
 
@@ -231,7 +230,8 @@ bool DeviceExchange::end(const warren_device_table& table, std::int32_t device, 
   if (c.stream == nullptr) return true;
   // That the call has returned does not say that the GPU is done.
   void* event = nullptr;
-  if (table.make_event(device, &event) != WARREN_DEVICE_OK || table.record(device, event, c.stream) != WARREN_DEVICE_OK) {
+  if (table.make_event(device, &event) != WARREN_DEVICE_OK ||
+      table.record(device, event, c.stream) != WARREN_DEVICE_OK) {
     return false;
   }
   auto code = WARREN_DEVICE_NOT_READY;
@@ -457,7 +457,7 @@ Result<bool> DeviceExchange::move() {
   }
   if (broken_) {
     return give_up(Status(Code::kTimeout, "NCCL's communicator of an epoch that is over has not ended in " +
-                                              std::to_string(timeout_.count()) + " ms"));
+                                              std::to_string(timeout_.count()) + " ms, or cannot"));
   }
   if (open_count_ == 0) return false;
   Status status = open_streams();

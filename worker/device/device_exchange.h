@@ -87,6 +87,7 @@ class DeviceExchange final : public Exchange {
     Stage stage = Stage::kJoins, told = Stage::kJoins;
     std::string why;  // it has failed
     bool ends = false, ended = false;
+    bool lost = false;  // it does not end
     Clock::time_point ends_since;
     // What it reads and writes, by number of the turn.
     std::map<std::uint64_t, Turn> under_way;

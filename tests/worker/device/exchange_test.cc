@@ -1,0 +1,352 @@
+// Turns of messages between two GPUs by the fake NCCL, the process that makes its ids, and what is left of both when an
+// epoch, a peer or a process ends in the middle.
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/worker/device/fake_gpu.h"
+#include "worker/device/device_exchange.h"
+#include "worker/device/nccl_root.h"
+#include "worker/device/staging.h"
+
+namespace warren::worker {
+namespace {
+
+using test::fake_gpu;
+using test::FakeFault;
+using ::testing::HasSubstr;
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+constexpr std::int64_t kPatienceMs = 60'000;
+constexpr std::int64_t kShortMs = 400;
+
+// Gone, or ended and not collected by whoever has inherited it.
+bool is_gone(pid_t process) {
+  std::ifstream stat("/proc/" + std::to_string(process) + "/stat");
+  std::string number, name, state;
+  return !(stat >> number >> name >> state) || state == "Z";
+}
+
+bool comes(const std::function<bool()>& what) {
+  for (int i = 0; i < 2000; i++) {
+    if (what()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return false;
+}
+
+Result<std::unique_ptr<NcclRoot>> start_root(const std::string& library = WARREN_FAKE_DEVICE) {
+  return NcclRoot::start(WARREN_NCCL_ROOT_PROGRAM, library, kPatienceMs);
+}
+
+Exchange::Word::Id id_of(NcclRoot& root) {
+  for (;;) {
+    const auto id = root.id();
+    EXPECT_TRUE(id.ok()) << id.status().describe();
+    if (!id.ok() || id.value()) return id.ok() ? *id.value() : Exchange::Word::Id{};
+    std::this_thread::yield();
+  }
+}
+
+// ---- the process that makes ids
+
+TEST(Root, MakesAnotherIdEachTimeAndEndsWithItsObject) {
+  auto first = start_root(), second = start_root();
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_NE(id_of(*first.value()), id_of(*second.value()));
+  const pid_t process = first.value()->process();
+  EXPECT_FALSE(is_gone(process));
+  first.value().reset();
+  EXPECT_TRUE(comes([&] { return kill(process, 0) != 0; })) << "ended, and collected";
+  EXPECT_FALSE(is_gone(second.value()->process()));
+}
+
+// Also where a child of that process has what it was to see the end of.
+TEST(Root, DoesNotOutliveAProcessThatIsKilled) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t parent = fork();
+  if (parent == 0) {
+    auto root = start_root();
+    if (!root.ok()) _exit(1);
+    (void)id_of(*root.value());
+    const pid_t child = fork();
+    if (child == 0) {
+      (void)sleep(20);
+      _exit(0);
+    }
+    const pid_t told[] = {root.value()->process(), child};
+    (void)!write(ends[1], told, sizeof told);
+    (void)sleep(60);
+    _exit(0);
+  }
+  pid_t told[2] = {};
+  ASSERT_EQ(read(ends[0], told, sizeof told), static_cast<ssize_t>(sizeof told));
+  EXPECT_FALSE(is_gone(told[0]));
+  ASSERT_EQ(kill(parent, SIGKILL), 0);
+  ASSERT_EQ(waitpid(parent, nullptr, 0), parent);
+  EXPECT_TRUE(comes([&] { return is_gone(told[0]); }));
+  EXPECT_FALSE(is_gone(told[1])) << "it had the pipe all the while";
+  (void)kill(told[1], SIGKILL);
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
+TEST(Root, ThatMakesNoIdSaysSo) {
+  const auto nowhere = NcclRoot::start("/nowhere/root", "x", kPatienceMs);
+  EXPECT_EQ(nowhere.status().code(), Code::kUnavailable);
+  EXPECT_THAT(nowhere.status().describe(), HasSubstr("cannot start /nowhere/root"));
+  const auto verdict = [](const std::string& program, const std::string& library, std::int64_t timeout_ms) {
+    auto root = NcclRoot::start(program, library, timeout_ms);
+    EXPECT_TRUE(root.ok());
+    Status status;
+    EXPECT_TRUE(comes([&] {
+      status = root.value()->id().status();
+      return !status.ok();
+    }));
+    return status;
+  };
+  EXPECT_THAT(verdict(WARREN_NCCL_ROOT_PROGRAM, "/nowhere/library.so", kPatienceMs).describe(),
+              HasSubstr("has ended without an id of NCCL"));
+  const Status late = verdict("/bin/sleep", "60", 100);
+  EXPECT_EQ(late.code(), Code::kTimeout);
+}
+
+#ifdef WARREN_CUDA_MODULE
+// NCCL itself, which needs no GPU for that.
+TEST(Root, OfTheModuleMakesAnId) {
+  auto root = start_root(WARREN_CUDA_MODULE);
+  ASSERT_TRUE(root.ok());
+  Result<std::optional<Exchange::Word::Id>> id = std::optional<Exchange::Word::Id>();
+  ASSERT_TRUE(comes([&] {
+    id = root.value()->id();
+    return !id.ok() || id.value();
+  }));
+  if (!id.ok()) GTEST_SKIP() << "there is no NCCL: " << id.status().describe();
+  EXPECT_NE(*id.value(), Exchange::Word::Id{});
+}
+#endif
+
+// ---- turns
+
+struct OneRank {
+  OneRank(std::int32_t number, std::int64_t timeout_ms)
+      : rank(number),
+        staging(fake_gpu().table, 64 * kMiB, 0, 64 * kMiB, timeout_ms),
+        exchange(staging.exchange_by([] { return start_root(); },
+                                     [this](bool warns, const std::string& text) {
+                                       if (warns) warnings.push_back(text);
+                                     })) {
+    staging.shares().prepare(number);
+  }
+  ~OneRank() { exchange.close(); }
+  std::shared_ptr<std::byte> filled(std::size_t bytes, std::byte with) {
+    auto block = exchange.take_scratch(bytes, bytes);
+    EXPECT_NE(block, nullptr);
+    const std::vector<std::byte> values(bytes, with);
+    fake_gpu().controls.write(block.get(), values.data(), bytes);
+    return block;
+  }
+  Status move() {
+    const auto moved = exchange.move();
+    return moved.ok() ? Status() : moved.status();
+  }
+
+  const std::int32_t rank;
+  std::vector<std::string> warnings;
+  Staging staging;
+  DeviceExchange& exchange;
+};
+
+class Exchanges : public ::testing::Test {
+ protected:
+  ~Exchanges() override { end(); }
+  // What is under way ends with its communicator.
+  void end() {
+    for (auto& one : ranks_) {
+      if (one) one->exchange.close();
+    }
+    for (auto& one : ranks_) one.reset();
+    fake_gpu().controls.release();
+  }
+  void make(std::int64_t timeout_ms) {
+    for (std::int32_t rank = 0; rank < 2; rank++) ranks_[rank] = std::make_unique<OneRank>(rank, timeout_ms);
+  }
+  OneRank& rank(int number) { return *ranks_[number]; }
+  void open(std::uint64_t epoch) {
+    for (const auto& one : ranks_) one->exchange.open(Epoch(epoch), one->rank, 2);
+  }
+  void close() {
+    for (const auto& one : ranks_) one->exchange.close();
+  }
+  // As before each round: true if both are ready for it.
+  bool agree(bool could = true) {
+    const std::vector<Exchange::Word> words = {rank(0).exchange.word(could), rank(1).exchange.word(true)};
+    for (const auto& one : ranks_) one->exchange.heard(words);
+    return words[0].ready && words[1].ready;
+  }
+  bool move_until(const std::function<bool()>& done) {
+    return comes([&] {
+      EXPECT_TRUE(rank(0).move().ok() && rank(1).move().ok());
+      return done();
+    });
+  }
+
+  std::unique_ptr<OneRank> ranks_[2];
+};
+
+TEST_F(Exchanges, MoveTurnsInTheirOrder) {
+  make(kPatienceMs);
+  open(7);
+  EXPECT_FALSE(agree());
+  ASSERT_TRUE(comes([&] { return agree(); }));
+  EXPECT_FALSE(agree(false)) << "one could not this time";
+  constexpr std::size_t kBytes = 300'001;
+  struct Begun {
+    std::uint64_t id = 0;
+    std::shared_ptr<std::byte> in, out;
+  };
+  std::vector<Begun> begun[2];
+  for (std::size_t turn = 0; turn < 3; turn++) {
+    for (int me = 0; me < 2; me++) {
+      Begun& b = begun[me].emplace_back();
+      b.out = rank(me).filled(kBytes + turn, static_cast<std::byte>(10 * turn + static_cast<std::size_t>(me) + 1));
+      b.in = rank(me).filled(kBytes + turn, std::byte{0});
+      Exchange::Turn messages(2);
+      messages[0] = {1 - me, true, false, b.out.get(), kBytes + turn, b.out};
+      messages[1] = {1 - me, false, turn == 1, b.in.get(), kBytes + turn, b.in};
+      b.id = rank(me).exchange.begin(std::move(messages));
+    }
+  }
+  for (int me = 0; me < 2; me++) {
+    SCOPED_TRACE(me);
+    for (std::size_t turn = 0; turn < 3; turn++) {
+      std::optional<Exchange::Done> done;
+      ASSERT_TRUE(move_until([&] { return (done = rank(me).exchange.take_done()).has_value(); }));
+      EXPECT_TRUE(done->status.ok());
+      const auto which = std::ranges::find(begun[me], done->id, &Begun::id);
+      ASSERT_NE(which, begun[me].end());
+      const auto number = static_cast<std::size_t>(which - begun[me].begin());
+      const std::vector<std::byte> expected(kBytes + number,
+                                            static_cast<std::byte>(10 * number + 2 - static_cast<std::size_t>(me)));
+      std::vector<std::byte> came(kBytes + number);
+      fake_gpu().controls.read(came.data(), which->in.get(), came.size());
+      EXPECT_EQ(came, expected);
+      ASSERT_EQ(done->on_cpu.size(), 2u);
+      EXPECT_EQ(done->on_cpu[0], nullptr);
+      ASSERT_EQ(done->on_cpu[1] != nullptr, number == 1) << "where it was wanted there";
+      if (number == 1) {
+        EXPECT_EQ(std::memcmp(done->on_cpu[1], expected.data(), expected.size()), 0);
+      }
+      EXPECT_EQ(which->in.use_count(), 1) << "nothing is kept";
+    }
+    EXPECT_FALSE(rank(me).exchange.busy());
+  }
+}
+
+// The peer does not come. The epoch ends: nobody hears of it, and the memory is kept until NCCL is done with it.
+TEST_F(Exchanges, AnEpochThatEndsLeavesNothing) {
+  make(kPatienceMs);
+  open(1);
+  ASSERT_TRUE(comes([&] { return agree(); }));
+  auto block = rank(0).filled(kMiB, std::byte{1});
+  const std::uint64_t exchanged = fake_gpu().controls.calls("stream.nccl_exchange");
+  (void)rank(0).exchange.begin({{1, false, false, block.get(), kMiB, block}});
+  ASSERT_TRUE(move_until([&] { return fake_gpu().controls.calls("stream.nccl_exchange") > exchanged; }));
+  fake_gpu().controls.arm("nccl_abort.0", 0, FakeFault::kHang);
+  const std::uint64_t aborts = fake_gpu().controls.calls("nccl_abort.0");
+  close();
+  ASSERT_TRUE(move_until([&] { return fake_gpu().controls.calls("nccl_abort.0") > aborts; }));
+  EXPECT_TRUE(move_until([&] { return !rank(0).exchange.busy(); }));
+  EXPECT_FALSE(rank(0).exchange.take_done());
+  EXPECT_GT(block.use_count(), 1) << "it is being aborted";
+  open(2);
+  EXPECT_FALSE(rank(0).exchange.word(true).takes_part) << "not before";
+  fake_gpu().controls.release();
+  EXPECT_TRUE(comes([&] { return block.use_count() == 1; }));
+  EXPECT_TRUE(comes([&] { return agree(); })) << "with another communicator";
+  EXPECT_TRUE(rank(0).warnings.empty());
+}
+
+TEST_F(Exchanges, AnEpochThatDoesNotEndIsTheEndOfALife) {
+  make(kShortMs);
+  open(1);
+  ASSERT_TRUE(comes([&] { return agree(); }));
+  fake_gpu().controls.arm("nccl_abort.0", 0, FakeFault::kHang);
+  close();
+  EXPECT_FALSE(rank(0).exchange.busy());
+  ASSERT_TRUE(comes([&] { return rank(0).exchange.busy(); }));
+  const auto moved = rank(0).exchange.move();
+  EXPECT_EQ(moved.status().code(), Code::kTimeout);
+  EXPECT_THAT(moved.status().describe(), HasSubstr("has not ended in 400 ms"));
+  EXPECT_FALSE(rank(0).exchange.busy());
+  EXPECT_TRUE(rank(1).move().ok());
+  ranks_[0].reset();
+}
+
+// As often as it can be bad luck.
+TEST_F(Exchanges, ThatFailAgainAndAgainAreGivenUp) {
+  make(kShortMs);
+  for (std::uint64_t epoch = 1; epoch <= 3; epoch++) {
+    open(epoch);
+    ASSERT_TRUE(comes([&] { return agree(); })) << epoch;
+    auto block = rank(0).filled(kMiB, std::byte{1});
+    const std::uint64_t id = rank(0).exchange.begin({{1, false, false, block.get(), kMiB, block}});
+    std::optional<Exchange::Done> done;
+    ASSERT_TRUE(move_until([&] { return (done = rank(0).exchange.take_done()).has_value(); }));
+    EXPECT_EQ(done->id, id);
+    EXPECT_EQ(done->status.code(), Code::kPeerLost) << "which costs an epoch and no more";
+    EXPECT_THAT(done->status.describe(), HasSubstr("nothing has come of a turn for 400 ms"));
+    close();
+    ASSERT_EQ(rank(0).warnings.size(), epoch);
+    EXPECT_THAT(rank(0).warnings.back(), HasSubstr(epoch < 3 ? "until the next epoch" : "for the rest of this life"));
+  }
+  open(4);
+  for (int i = 0; i < 50; i++) {
+    EXPECT_FALSE(agree());
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_FALSE(rank(0).exchange.word(true).takes_part);
+  EXPECT_TRUE(rank(1).exchange.word(true).takes_part);
+}
+
+TEST_F(Exchanges, AGpuThatFailsIsTheEndOfALife) {
+  for (const char* where : {"record", "query", "stream.nccl_exchange", "to_host", "stream.to_host"}) {
+    SCOPED_TRACE(where);
+    end();
+    make(kPatienceMs);
+    open(1);
+    ASSERT_TRUE(comes([&] { return agree(); }));
+    auto mine = rank(0).filled(kMiB, std::byte{1}), theirs = rank(1).filled(kMiB, std::byte{2});
+    fake_gpu().controls.arm(where, 0, FakeFault::kError);
+    (void)rank(0).exchange.begin({{1, false, true, mine.get(), kMiB, mine}});
+    Status status;
+    bool sends = false;
+    ASSERT_TRUE(comes([&] {
+      status = rank(0).move();
+      // Once rank 0's is under way.
+      if (status.ok() && !std::exchange(sends, true)) {
+        (void)rank(1).exchange.begin({{0, true, false, theirs.get(), kMiB, theirs}});
+      }
+      if (status.ok()) {
+        EXPECT_TRUE(rank(1).move().ok());
+      }
+      return !status.ok();
+    }));
+    EXPECT_EQ(status.code(), Code::kUnavailable);
+    EXPECT_THAT(status.describe(), HasSubstr(std::string("injected into ") + where));
+    EXPECT_FALSE(rank(0).exchange.busy());
+  }
+}
+
+}  // namespace
+}  // namespace warren::worker
