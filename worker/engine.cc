@@ -917,7 +917,7 @@ void Engine::begin(Group& group) {
   if (const Status kept = keep_input(group); !kept.ok()) return fail(kept, kNoRank);
   if (waits_for_words(group, known)) return;
   if (waits_for_prepare(group, !known.done)) return;
-  if (waits_for_input(group, !known.done && known.final.empty() && !group.interrupted)) return;
+  if (waits_for_input(group, !known.done && known.final.empty() && !group.interrupted && !group.comes_home)) return;
   if (known.beyond) {
     return fail(Status(Code::kDesync, "other ranks have done " + std::to_string(call.round.sequence.value) +
                                           " rounds and no more in this version, this rank calls " +
@@ -1119,8 +1119,8 @@ bool Engine::may_exchange(const Group& group, const Known& known) const {
 bool Engine::could_exchange(Group& group) {
   const Call& call = *group.active;
   BufferStream* const stream = stream_of(call);
-  if (stream == nullptr || elsewhere_ == nullptr || group.interrupted || call.prepare != Call::Prepare::kNot ||
-      stream->lendable() == nullptr) {
+  if (stream == nullptr || elsewhere_ == nullptr || !exchange_->ready() || group.interrupted ||
+      call.prepare != Call::Prepare::kNot || stream->lendable() == nullptr) {
     return false;
   }
   auto made = schedule_for(group, call, true);
@@ -1128,21 +1128,27 @@ bool Engine::could_exchange(Group& group) {
   const PreparedSchedule& prepared = *made.value();
   group.gpu_scratch = exchange_->take_scratch(prepared.schedule().scratch_elements * call.reducer.bytes(Form::kPartial),
                                               prepared.largest() * call.reducer.bytes(Form::kValue));
-  if (group.gpu_scratch == nullptr || !stream->lend()) return false;
+  if (group.gpu_scratch == nullptr || !stream->lend()) {
+    group.gpu_scratch = nullptr;
+    return false;
+  }
   group.exchange_schedule = std::move(made).value();
   return true;
 }
 
 void Engine::forget_exchange(Group& group) {
-  group.agreed = group.exchanges = false;
+  group.asked = group.agreed = group.comes_home = false;
   group.exchange_schedule = nullptr;
   group.gpu_scratch = nullptr;
 }
 
-// All ranks tell each other whether they could; then all do, or none.
+// All ranks tell each other whether they could; then all do, or none. A rank that could says so when its input is
+// there: what is exchanged then waits for no program's work.
 bool Engine::waits_for_words(Group& group, const Known& known) {
   if (group.agreed || !may_exchange(group, known)) return false;
   const Call& call = *group.active;
+  const bool could = std::exchange(group.asked, true) ? group.exchange_schedule != nullptr : could_exchange(group);
+  if (could && (waits_for_prepare(group, true) || waits_for_input(group, false))) return true;
   const std::size_t ranks = group.members.size();
   if (group.words_schedule == nullptr) {
     schedule::Request request;
@@ -1155,7 +1161,7 @@ bool Engine::waits_for_words(Group& group, const Known& known) {
     WARREN_CHECK(made.ok(), "few bytes are told to each rank");
     group.words_schedule = std::make_shared<const PreparedSchedule>(std::move(made).value());
   }
-  const auto own = Exchange::encode(exchange_->word(could_exchange(group)));
+  const auto own = Exchange::encode(exchange_->word(could));
   group.words.assign((ranks + 1) * own.size(), std::byte{});
   std::ranges::copy(own, group.words.end() - static_cast<std::ptrdiff_t>(own.size()));
   enter(group, Phase::kAgrees);
@@ -1186,14 +1192,15 @@ void Engine::hear_words(Group& group) {
   exchange_->heard(words);
   Call& call = *group.active;
   group.agreed = true;
-  group.exchanges = all;
   if (all) {
     call.schedule = group.exchange_schedule;
     call.schedule_epoch = plan_.epoch;
     RoundBoard::add(board_.rounds_exchanged, 1);
   } else if (group.exchange_schedule != nullptr) {
     // Its input goes where it would have gone.
+    group.comes_home = true;
     stream_of(call)->bring_home();
+    move_on(call);
     group.exchange_schedule = nullptr;
     group.gpu_scratch = nullptr;
   }
@@ -1235,13 +1242,15 @@ bool Engine::may_lend(const Group& group, const std::byte* memory) const {
 void Engine::order_input(Group& group, BufferStream& stream) const {
   const Call& call = *group.active;
   const std::byte* const memory = stream.lendable();
-  if (memory != nullptr && !group.exchanges && may_lend(group, memory) && stream.lend()) {
+  if (memory != nullptr && group.exchange_schedule == nullptr && may_lend(group, memory) && stream.lend()) {
     RoundBoard::add(board_.inputs_lent, 1);
   }
   const std::uint64_t width = element_bytes(call.spec);
   // Without a schedule it was issued when the log was to serve it.
-  group.pieces = input_order(call.schedule == nullptr ? schedule::Schedule() : call.schedule->schedule(),
-                             call.spec.count, std::max<std::uint64_t>(1, stream.most_bytes() / width));
+  const PreparedSchedule* const prepared =
+      group.exchange_schedule != nullptr ? group.exchange_schedule.get() : call.schedule.get();
+  group.pieces = input_order(prepared == nullptr ? schedule::Schedule() : prepared->schedule(), call.spec.count,
+                             std::max<std::uint64_t>(1, stream.most_bytes() / width));
   std::vector<ByteRange> bytes;
   for (const InputPiece& piece : group.pieces) bytes.push_back({piece.at * width, piece.count * width});
   stream.order(std::move(bytes));

@@ -332,8 +332,9 @@ class Engine {
     std::uint64_t awaited = 0;       // resumed: the call returns when this may be seen (Recall::newest)
     bool ran_light = false;          // the active call's round is, or was, carried out by `light` alone
     bool interrupted = false;        // the active call's round was begun in an earlier epoch
-    // In this epoch, of the active call: ranks have agreed whether GPUs exchange its round, and they do.
-    bool agreed = false, exchanges = false;
+    // In this epoch, of the active call: this rank has asked itself whether GPUs could exchange its round, ranks have
+    // agreed on that; they do not, and the input comes from the GPU after all.
+    bool asked = false, agreed = false, comes_home = false;
     std::shared_ptr<const PreparedSchedule> exchange_schedule;  // if this rank could
     std::shared_ptr<std::byte> gpu_scratch;                     // likewise
     std::shared_ptr<const PreparedSchedule> words_schedule;     // all ranks tell each other; of this epoch

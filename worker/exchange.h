@@ -55,6 +55,8 @@ class Exchange {
   [[nodiscard]] virtual bool serves(DataType type, ReduceOp op, std::int32_t size) const = 0;
   // Memory of the GPU for what a round receives, of which no piece is larger than that; null: there is no room.
   [[nodiscard]] virtual std::shared_ptr<std::byte> take_scratch(std::uint64_t bytes, std::uint64_t piece_bytes) = 0;
+  // Turns could be taken, as far as this rank knows.
+  [[nodiscard]] virtual bool ready() const = 0;
   // `could`: this rank could make the round so. heard(): all words, by rank.
   [[nodiscard]] virtual Word word(bool could) = 0;
   virtual void heard(std::span<const Word> words) = 0;

@@ -193,6 +193,7 @@ TEST_F(NcclJobs, GiveTheBitsOfTheCpu) {
 // ---- agreement
 
 TEST_F(NcclJobs, AreRefusedWhereVersionsDiffer) {
+  const std::uint64_t before = fake_gpu().controls.calls("nccl_version");
   std::thread first([&] {
     try {
       Options o = cluster_.options(0, 2);
@@ -204,7 +205,6 @@ TEST_F(NcclJobs, AreRefusedWhereVersionsDiffer) {
       EXPECT_THAT(e.what(), HasSubstr("1 of its 2 workers"));
     }
   });
-  const std::uint64_t before = fake_gpu().controls.calls("nccl_version");
   while (fake_gpu().controls.calls("nccl_version") == before) std::this_thread::yield();
   // Its word reaches the tracker a moment later, and that of who comes too early is the job's.
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
@@ -230,6 +230,44 @@ TEST_F(NcclJobs, AreRefusedWhereVersionsDiffer) {
   refused("NCCL is to move what GPUs exchange (WARREN_NCCL), and this worker has no GPU");
   ASSERT_EQ(setenv("WARREN_DEVICE_LIBRARY", WARREN_FAKE_DEVICE, 1), 0);
   first.join();
+}
+
+// Rank 1's kernel is still running, for longer than anything else may take, and writes the input at its end.
+TEST_F(NcclJobs, WaitForTheProgramsWork) {
+  const warren_device_table& table = fake_gpu().table;
+  cluster_.run_well(
+      2,
+      [&](Communicator& comm) {
+        const int rank = comm.rank();
+        warm_up(comm, rank);
+        void *stream = nullptr, *pinned = nullptr;
+        ASSERT_EQ(table.make_stream(rank, &stream), WARREN_DEVICE_OK);
+        ASSERT_EQ(table.allocate_pinned(4096, &pinned), WARREN_DEVICE_OK);
+        comm.use_stream(stream);
+        const DeviceArray<float> array(std::vector<float>(kLarge, 1.0f), rank);
+        *static_cast<float*>(pinned) = 5.0f;
+        if (rank == 1) fake_gpu().controls.arm("stream.to_device", 0, FakeFault::kHang);
+        comm.barrier();
+        const std::uint64_t before = comm.rounds_exchanged();
+        ASSERT_EQ(table.to_device(rank, array.data() + kLarge - 1, pinned, sizeof(float), stream), WARREN_DEVICE_OK);
+        auto call = comm.allreduce_async(array.span());
+        std::thread late([&] {
+          std::this_thread::sleep_for(std::chrono::milliseconds(4500));
+          fake_gpu().controls.release();
+        });
+        call.wait();
+        late.join();
+        std::vector<float> expected(kLarge, 2.0f);
+        expected.back() = 10.0f;
+        EXPECT_EQ(array.read(), expected);
+        EXPECT_EQ(comm.rounds_exchanged(), before + 1);
+        ASSERT_EQ(table.end_stream(rank, stream), WARREN_DEVICE_OK);
+      },
+      [&](int rank, Options& o) {
+        options(rank, 1, o);
+        o.round_timeout_ms = std::chrono::milliseconds(1500);
+      });
+  EXPECT_EQ(warned(), "");
 }
 
 // What NCCL cannot be brought up for goes by way of the CPU, with a word in the log.

@@ -117,6 +117,13 @@ void DeviceExchange::tell_of(Communicator& c) {
                   (failures_ >= kMostFailures ? " for the rest of this life" : " until the next epoch"));
 }
 
+bool DeviceExchange::ready() const {
+  const std::lock_guard lock(mutex_);
+  if (!open_ || broken_ || current_ == nullptr) return false;
+  const std::lock_guard its(current_->mutex);
+  return current_->stage == Communicator::Stage::kReady;
+}
+
 Exchange::Word DeviceExchange::word(bool could) {
   const std::lock_guard lock(mutex_);
   std::erase_if(ending_, [](const Holder& c) {
@@ -185,7 +192,7 @@ void DeviceExchange::live(const Holder& c, const warren_device_table& table, std
   const auto until = Clock::now() + timeout;
   void* handle = nullptr;
   auto code = table.nccl_join(device, id.data(), size, rank, &handle);
-  std::string why = code == WARREN_DEVICE_FAILED ? said_by(table) : "";
+  std::string why = code == WARREN_DEVICE_OK || code == WARREN_DEVICE_NOT_READY ? "" : said_by(table);
   std::unique_lock lock(c->mutex);
   c->handle = handle;
   while (!c->ends && why.empty()) {

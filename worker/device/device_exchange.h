@@ -59,6 +59,7 @@ class DeviceExchange final : public Exchange {
   void close() override;
   [[nodiscard]] bool serves(DataType type, ReduceOp op, std::int32_t size) const override;
   [[nodiscard]] std::shared_ptr<std::byte> take_scratch(std::uint64_t bytes, std::uint64_t piece_bytes) override;
+  [[nodiscard]] bool ready() const override;
   [[nodiscard]] Word word(bool could) override;
   void heard(std::span<const Word> words) override;
   [[nodiscard]] std::uint64_t begin(Turn turn) override;
