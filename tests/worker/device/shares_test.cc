@@ -399,6 +399,46 @@ TEST_F(Combines, BringTheOthersToTheCpu) {
   }
 }
 
+// What is to be sent from the GPU keeps its place there for as long as it is wanted, and holds up what finds none.
+TEST_F(Combines, ThatStayOnTheGpuWaitForRoomThere) {
+  make(16 * kMiB);
+  for (int i = 0; i < 5; i++) {
+    auto stays = work(ReduceOp::kSum, Bracketing::kChain);
+    stays.stays = true;
+    (void)combines().begin(std::move(stays));
+  }
+  const auto want = by_cpu(ReduceOp::kSum, Bracketing::kChain, all());
+  std::vector<Elsewhere::Done> done;
+  const auto move = [&] {
+    for (int i = 0; i < 200; i++) {
+      ASSERT_TRUE(combines().move().ok());
+      while (auto next = combines().take_done()) done.push_back(std::move(*next));
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  };
+  move();
+  ASSERT_EQ(done.size(), 3u) << "a quarter of the memory has room for three";
+  done.front().stays.reset();
+  move();
+  ASSERT_EQ(done.size(), 4u);
+  for (std::size_t i = 1; i < done.size(); i++) {
+    std::vector<float> on_gpu(kCount - 1);
+    fake_gpu().controls.read(on_gpu.data(), done[i].on_gpu.at, kBytes - 4);
+    EXPECT_EQ(on_gpu, want);
+    for (std::size_t k = 1; k < i; k++) EXPECT_NE(done[i].on_gpu.at, done[k].on_gpu.at);
+  }
+  done.clear();
+  move();
+  EXPECT_EQ(done.size(), 1u);
+  done.clear();
+  // Where there never is any, that is an error.
+  make(2 * kMiB);
+  auto stays = work(ReduceOp::kSum, Bracketing::kChain);
+  stays.stays = true;
+  (void)combines().begin(std::move(stays));
+  EXPECT_EQ(move_until_done().code(), Code::kExhausted);
+}
+
 // One after the other, where pinned memory is for one alone.
 TEST_F(Combines, WaitForPinnedMemory) {
   make(64 * kMiB, 8 * kMiB);
