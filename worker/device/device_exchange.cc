@@ -1,6 +1,8 @@
 #include "worker/device/device_exchange.h"
 
 #include <algorithm>
+#include <cstring>
+#include <new>
 #include <system_error>
 #include <thread>
 
@@ -48,10 +50,25 @@ DeviceExchange::~DeviceExchange() {
     if (!some.ok()) break;
     if (!some.value()) std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
-  for (Job& job : jobs_) {
-    if (job.pinned != nullptr && flow_->under_way() != 0) job.pinned->abandon();
+  if (flow_ && flow_->under_way() != 0) {
+    for (Job& job : jobs_) {
+      if (job.pinned != nullptr) job.pinned->abandon();
+    }
+    arena_.abandon();  // and what is landed on
   }
   if (stream_ && arena_.abandoned()) stream_->abandon();
+  if (landing_ != nullptr && !arena_.abandoned()) (void)table_.free_pinned(landing_);
+}
+
+void DeviceExchange::prepare() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(prepared_, true)) return;
+  }
+  void* landing = nullptr;
+  if (table_.allocate_pinned(kDeviceChunkBytes, &landing) != WARREN_DEVICE_OK) return;
+  const std::lock_guard lock(mutex_);
+  landing_ = static_cast<std::byte*>(landing);
 }
 
 void DeviceExchange::open(Epoch epoch, std::int32_t rank, std::int32_t size) {
@@ -91,6 +108,10 @@ bool DeviceExchange::serves(DataType type, ReduceOp op, std::int32_t size) const
 
 // Finals stay among what is made until they have left, a few at once.
 std::shared_ptr<std::byte> DeviceExchange::take_scratch(std::uint64_t bytes, std::uint64_t piece_bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (landing_ == nullptr) return nullptr;
+  }
   if (piece_bytes == 0 || shares_.most_results() / piece_bytes < kResultsAtOnce) return nullptr;
   return shares_.take(bytes);
 }
@@ -282,6 +303,8 @@ Status DeviceExchange::open_streams() {
   if (!stream.ok()) return stream.status();
   never_ = std::move(never).value();
   stream_ = std::move(stream).value();
+  // One that was kept may stand on a stream of the program's.
+  if (const Status status = copies.record(*never_, stream_->get()); !status.ok()) return status;
   flow_.emplace(copies, *never_);
   return {};
 }
@@ -350,7 +373,7 @@ void DeviceExchange::done_with(Job& job, const Status& status) {
   done.status = status;
   done.on_cpu = std::move(job.on_cpu);
   done.on_cpu.resize(job.turn.size(), nullptr);
-  done.memory = std::move(job.pinned);
+  done.memory = std::move(job.memory);
   done_.push_back(std::move(done));
 }
 
@@ -410,37 +433,66 @@ Result<bool> DeviceExchange::advance(Job& job) {
       return true;
     }
   }
-  if (const Status status = copy(job); !status.ok()) return status;
-  if (job.pinned == nullptr || job.begun < job.parts.size() || job.ends > flow_->arrived()) return false;
+  const auto copied = copy(job);
+  if (!copied.ok() || !copied.value()) return copied;
   done_with(job, {});
   return true;
 }
 
-// To the CPU, what is wanted there.
-Status DeviceExchange::copy(Job& job) {
-  if (job.pinned == nullptr) {
-    std::size_t bytes = 0;
-    for (const Message& m : job.turn) bytes += m.to_cpu ? m.bytes : 0;
-    auto pinned = arena_.take(bytes);
-    // What others have ends, and makes room.
-    if (!pinned.ok()) return Clock::now() - job.since < timeout_ ? Status() : pinned.status();
+// Memory of the CPU for what is wanted there. False: not yet.
+Result<bool> DeviceExchange::find_memory(Job& job) {
+  std::size_t bytes = 0;
+  for (const Message& m : job.turn) bytes += m.to_cpu ? m.bytes : 0;
+  auto pinned = arena_.take(bytes);
+  if (pinned.ok()) {
     job.pinned = std::make_shared<PinnedArena::Block>(std::move(pinned).value());
-    std::byte* to = job.pinned->data();
-    for (const Message& m : job.turn) {
-      job.on_cpu.push_back(m.to_cpu ? to : nullptr);
-      if (!m.to_cpu) continue;
-      for (std::size_t at = 0; at < m.bytes; at += kDeviceChunkBytes) {
-        job.parts.push_back({to + at, m.at + at, std::min(kDeviceChunkBytes, m.bytes - at)});
-      }
-      to += m.bytes;
+    job.memory = {job.pinned, job.pinned->data()};
+  } else {
+    if (pinned.status().code() != Code::kExhausted) return pinned.status();
+    // The calls that have it all may wait for this: it comes by way of what is there for that, one after the other.
+    if (landing_for_ != 0) return false;
+    job.memory = {new (std::nothrow) std::byte[bytes], std::default_delete<std::byte[]>()};
+    if (job.memory == nullptr) {
+      return pinned.status().because_of_this("the process has no " + std::to_string(bytes) +
+                                             " bytes of memory in the place of pinned memory");
     }
+    landing_for_ = job.id;
   }
-  while (job.begun < job.parts.size() && flow_->has_room()) {
+  std::byte* to = job.memory.get();
+  for (const Message& m : job.turn) {
+    job.on_cpu.push_back(m.to_cpu ? to : nullptr);
+    if (!m.to_cpu) continue;
+    for (std::size_t at = 0; at < m.bytes; at += kDeviceChunkBytes) {
+      job.parts.push_back({to + at, m.at + at, std::min(kDeviceChunkBytes, m.bytes - at)});
+    }
+    to += m.bytes;
+  }
+  return true;
+}
+
+// To the CPU, what is wanted there. True: it has come.
+Result<bool> DeviceExchange::copy(Job& job) {
+  if (job.memory == nullptr) {
+    const auto found = find_memory(job);
+    if (!found.ok() || !found.value()) return found;
+  }
+  const bool lands = landing_for_ == job.id;
+  while (true) {
+    const bool came = job.ends <= flow_->arrived();
+    if (lands && came && job.taken < job.begun) {
+      const Job::Part& part = job.parts[job.taken++];
+      std::memcpy(part.to, landing_, part.bytes);
+    }
+    if (job.begun == job.parts.size()) {
+      if (came && lands) landing_for_ = 0;
+      return came;
+    }
+    if (!flow_->has_room() || (lands && !came)) return false;
     const Job::Part& part = job.parts[job.begun++];
-    if (const Status status = flow_->to_host(part.to, part.from, part.bytes); !status.ok()) return status;
+    if (const Status status = flow_->to_host(lands ? landing_ : part.to, part.from, part.bytes); !status.ok())
+      return status;
     job.ends = ++queued_;
   }
-  return {};
 }
 
 // The GPU may still write to the memory, or read it.

@@ -54,6 +54,9 @@ class DeviceExchange final : public Exchange {
   DeviceExchange(const DeviceExchange&) = delete;
   DeviceExchange& operator=(const DeviceExchange&) = delete;
 
+  // Before a call that may be exchanged, outside of locks.
+  void prepare();
+
   // Exchange; under the engine's lock.
   void open(Epoch epoch, std::int32_t rank, std::int32_t size) override;
   void close() override;
@@ -67,7 +70,7 @@ class DeviceExchange final : public Exchange {
   [[nodiscard]] std::optional<Done> take_done() override;
 
   // Moves what can be moved without waiting; true if something is done. One thread at a time, outside of locks.
-  // kUnavailable, kTimeout: the GPU, or a communicator that does not end. kExhausted: pinned memory. After a failure
+  // kUnavailable, kTimeout: the GPU, or a communicator that does not end. kExhausted: memory. After a failure
   // nothing moves any more.
   [[nodiscard]] Result<bool> move();
 
@@ -110,6 +113,7 @@ class DeviceExchange final : public Exchange {
     Clock::time_point since;
     std::unique_ptr<DeviceCopies::Event> reached;  // behind it
     std::shared_ptr<PinnedArena::Block> pinned;
+    std::shared_ptr<std::byte> memory;  // that, or not pinned
     struct Part {
       std::byte* to = nullptr;
       const std::byte* from = nullptr;
@@ -117,13 +121,15 @@ class DeviceExchange final : public Exchange {
     };
     std::vector<Part> parts;  // to be copied to the CPU
     std::size_t begun = 0;    // of them
+    std::size_t taken = 0;    // from where they land
     std::size_t ends = 0;     // it is done when so many copies have arrived
     std::vector<const std::byte*> on_cpu;
   };
   [[nodiscard]] Status open_streams();
   [[nodiscard]] Status post();
   [[nodiscard]] Result<bool> advance(Job& job);
-  [[nodiscard]] Status copy(Job& job);
+  [[nodiscard]] Result<bool> find_memory(Job& job);
+  [[nodiscard]] Result<bool> copy(Job& job);
   void done_with(Job& job, const Status& status);
   void fail(Communicator& c, const std::string& why);
   [[nodiscard]] bool overdue() const;
@@ -144,10 +150,14 @@ class DeviceExchange final : public Exchange {
   std::optional<DeviceCopies::Flow> flow_;
   std::size_t queued_ = 0;
   std::deque<Job> jobs_;
+  std::uint64_t landing_for_ = 0;  // whose parts land there; 0: nobody's
 
   std::atomic<std::size_t> open_count_{0};  // begun and not done
 
   mutable std::mutex mutex_;  // guards what follows
+  bool prepared_ = false;
+  // Pinned, beside the budget; what is given away waits for calls that may wait for what is exchanged. Stays.
+  std::byte* landing_ = nullptr;
   bool open_ = false, broken_ = false;
   std::uint64_t epoch_ = 0, newest_ = 0;
   std::int32_t rank_ = 0, size_ = 1;

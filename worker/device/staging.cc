@@ -184,6 +184,7 @@ Status Staging::stage(Call& call, const GroupShape& group, bool may_stream) {
     const bool lends = lends_.load(std::memory_order_relaxed) || exchange_ != nullptr;
     if (stages_in && stages_out && lends && reduced_as(spec.type, spec.op) && group.size <= WARREN_DEVICE_MAX_INPUTS) {
       shares_.prepare(lies.device());
+      if (exchange_ != nullptr) exchange_->prepare();
       streamed->may_lend(shares_);
     }
     call.buffers = std::move(streamed);

@@ -142,14 +142,15 @@ TEST(Root, OfTheModuleMakesAnId) {
 // ---- turns
 
 struct OneRank {
-  OneRank(std::int32_t number, std::int64_t timeout_ms)
+  OneRank(std::int32_t number, std::int64_t timeout_ms, std::uint64_t pinned_bytes)
       : rank(number),
-        staging(fake_gpu().table, 64 * kMiB, 0, 64 * kMiB, timeout_ms),
+        staging(fake_gpu().table, pinned_bytes, 0, 64 * kMiB, timeout_ms),
         exchange(staging.exchange_by([] { return start_root(); },
                                      [this](bool warns, const std::string& text) {
                                        if (warns) warnings.push_back(text);
                                      })) {
     staging.shares().prepare(number);
+    exchange.prepare();
   }
   ~OneRank() { exchange.close(); }
   std::shared_ptr<std::byte> filled(std::size_t bytes, std::byte with) {
@@ -181,8 +182,10 @@ class Exchanges : public ::testing::Test {
     for (auto& one : ranks_) one.reset();
     fake_gpu().controls.release();
   }
-  void make(std::int64_t timeout_ms) {
-    for (std::int32_t rank = 0; rank < 2; rank++) ranks_[rank] = std::make_unique<OneRank>(rank, timeout_ms);
+  void make(std::int64_t timeout_ms, std::uint64_t pinned_bytes = 64 * kMiB) {
+    for (std::int32_t rank = 0; rank < 2; rank++) {
+      ranks_[rank] = std::make_unique<OneRank>(rank, timeout_ms, pinned_bytes);
+    }
   }
   OneRank& rank(int number) { return *ranks_[number]; }
   void open(std::uint64_t epoch) {
@@ -253,6 +256,38 @@ TEST_F(Exchanges, MoveTurnsInTheirOrder) {
       EXPECT_EQ(which->in.use_count(), 1) << "nothing is kept";
     }
     EXPECT_FALSE(rank(me).exchange.busy());
+  }
+}
+
+// Calls have all pinned memory, and may wait for this.
+TEST_F(Exchanges, ComeToTheCpuWithoutPinnedMemoryToo) {
+  make(kPatienceMs, kMiB);
+  open(1);
+  ASSERT_TRUE(comes([&] { return agree(); }));
+  // More than what it lands on, and three at once.
+  constexpr std::size_t kBytes = 6 * kMiB + 5;
+  std::vector<std::shared_ptr<std::byte>> blocks;
+  for (int i = 0; i < 3; i++) {
+    auto out = rank(1).exchange.take_scratch(kBytes, kMiB), in = rank(0).exchange.take_scratch(kBytes, kMiB);
+    ASSERT_TRUE(out && in);
+    std::vector<std::byte> values(kBytes);
+    for (std::size_t k = 0; k < kBytes; k++)
+      values[k] = static_cast<std::byte>(k / 4096 + k + static_cast<std::size_t>(i));
+    fake_gpu().controls.write(out.get(), values.data(), kBytes);
+    (void)rank(1).exchange.begin({{0, true, false, out.get(), kBytes, out}});
+    (void)rank(0).exchange.begin({{1, false, true, in.get(), kBytes, in}});
+    blocks.insert(blocks.end(), {out, in});
+  }
+  std::vector<Exchange::Done> all;
+  ASSERT_TRUE(move_until([&] {
+    while (auto done = rank(0).exchange.take_done()) all.push_back(std::move(*done));
+    return all.size() == 3;
+  }));
+  for (std::size_t i = 0; i < 3; i++) {
+    ASSERT_TRUE(all[i].status.ok());
+    std::vector<std::byte> expected(kBytes);
+    fake_gpu().controls.read(expected.data(), blocks[2 * (all[i].id - 1)].get(), kBytes);
+    EXPECT_EQ(std::memcmp(all[i].on_cpu[0], expected.data(), kBytes), 0);
   }
 }
 
