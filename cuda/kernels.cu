@@ -195,10 +195,14 @@ __global__ void checksum_blocks(std::uint64_t* out, const unsigned char* in, std
   __shared__ std::uint64_t parts[kChecksumThreads / 32];
   const std::size_t begin = static_cast<std::size_t>(blockIdx.x) * WARREN_DEVICE_CHECKSUM_BLOCK;
   const std::size_t size = min(WARREN_DEVICE_CHECKSUM_BLOCK, bytes - begin);
-  const auto* const words = reinterpret_cast<const std::uint64_t*>(in + begin);
+  // Words that are not aligned are made of the two that they lie in.
+  const unsigned shift = 8 * static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(in) % 8);
+  const auto* const words = reinterpret_cast<const std::uint64_t*>(in + begin - shift / 8);
   const std::size_t whole = size / 8;
   std::uint64_t sum = 0;
-  for (std::size_t i = threadIdx.x; i < whole; i += kChecksumThreads) sum += checksum_word(words[i], i);
+  for (std::size_t i = threadIdx.x; i < whole; i += kChecksumThreads) {
+    sum += checksum_word(shift == 0 ? words[i] : words[i] >> shift | words[i + 1] << (64 - shift), i);
+  }
   if (threadIdx.x == 0 && size % 8 != 0) {
     std::uint64_t last = 0;
     for (std::size_t b = 0; b < size % 8; b++) last |= static_cast<std::uint64_t>(in[begin + whole * 8 + b]) << 8 * b;

@@ -45,6 +45,9 @@ class Exchange {
     Status status;
     std::vector<const std::byte*> on_cpu{};  // by message, where it was wanted; as long as `memory` lives
     std::shared_ptr<const void> memory = nullptr;
+    // By message, when the turn had ended: a checksum of what was sent, or of what lies where it was received. 0 where
+    // the job does without them.
+    std::vector<std::uint64_t> checksums{};
   };
 
   virtual ~Exchange() = default;
@@ -61,7 +64,9 @@ class Exchange {
   [[nodiscard]] virtual Word word(bool could) = 0;
   virtual void heard(std::span<const Word> words) = 0;
 
-  // After the turns before. Returns its number, which no other has.
+  // After the turns before. Returns its number, which no other has. That it is done says that nothing here has ended it
+  // before all was moved. What was received may be anything all the same: a peer that aborts says that all has come, so
+  // that it counts only when the peer, by a link, has said that its turn is done, and the same checksum.
   [[nodiscard]] virtual std::uint64_t begin(Turn turn) = 0;
   // Something was begun that is not done, or has failed, which its owner hears.
   [[nodiscard]] virtual bool busy() const = 0;

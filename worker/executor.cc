@@ -184,7 +184,7 @@ void PreparedSchedule::find_sources() {
         combined_[from] = false;
       }
     }
-    const bool writes = step.kind != StepKind::kSend && step.kind != StepKind::kPublish;
+    const bool writes = step.kind != StepKind::kSend && step.kind != StepKind::kPublish && !step.is_word;
     if (writes && step.dst.space == Space::kScratch) writers[step.dst.at] = i;
     if (step.kind == StepKind::kPublish && step.a.space == Space::kOutput) {
       published[{step.a.at, step.count}] = i;
@@ -284,6 +284,7 @@ void Executor::prepare(const Round& round) {
   turn_waits_.clear();
   for (const auto& steps : prepared.turns_) turn_waits_.push_back(steps.size());
   made_stay_.assign(prepared.exchanges() ? s.steps.size() : 0, nullptr);
+  checksums_.assign(made_stay_.size(), 0);
   await_input();
   if (needs_lost_input()) {
     status_ = Status(Code::kExhausted,
@@ -340,7 +341,12 @@ std::byte* Executor::address(const Place& place) const {
 void Executor::post(const Step& step, std::uint32_t index, LinkId link) {
   const Token token = (static_cast<Token>(slot_) << 32) | index;
   header_.message = step.message;
-  if (step.kind == StepKind::kSend) {
+  if (step.is_word && step.kind == StepKind::kSend) {
+    checksums_[index] = checksums_[index - 1];
+    transport_.post_send(link, header_, word_at(index), token);
+  } else if (step.is_word) {
+    transport_.post_recv(link, header_, word_at(index), token);
+  } else if (step.kind == StepKind::kSend) {
     const std::size_t bytes = step.count * round_.reducer.bytes(step.a.form);
     bytes_sent_ += bytes;
     const std::span<const std::byte> payload{bytes == 0 ? nullptr : address(step.a), bytes};
@@ -363,6 +369,20 @@ void Executor::post(const Step& step, std::uint32_t index, LinkId link) {
       transport_.post_recv(link, header_, payload, token);
     }
   }
+}
+
+// What the word says: the checksum of what the step before it has moved.
+std::span<std::byte> Executor::word_at(std::uint32_t index) {
+  return std::as_writable_bytes(std::span(checksums_).subspan(index, 1));
+}
+
+// The word that has come, with what has come before it.
+bool Executor::word_agrees(std::uint32_t index, Rank peer) {
+  if (checksums_[index] == checksums_[index - 1]) return true;
+  failed_peer_ = peer;
+  status_ = Status(Code::kPeerLost, "what came from the GPU of rank " + std::to_string(peer.value) + " in " +
+                                        to_string(round_.id) + " has another checksum than what was sent");
+  return false;
 }
 
 void Executor::advance(std::uint32_t c) {
@@ -733,6 +753,7 @@ bool Executor::on_exchanged(const Exchange::Done& done) {
   const std::vector<std::uint32_t>& steps = prepared.turns_[turn];
   for (std::size_t m = 0; m < steps.size(); m++) {
     const Step& step = prepared.schedule_.steps[steps[m]];
+    checksums_[steps[m]] = done.checksums[m];
     const Rank peer = members_[static_cast<std::size_t>(step.peer)];
     if (step.kind == StepKind::kSend) {
       if (const std::uint32_t by = prepared.published_by_[steps[m]]; by != PreparedSchedule::kNone)
@@ -826,6 +847,7 @@ void Executor::on_completion(Token token, const Status& status, View view) {
                                     "must read it, in " + to_string(round_.id));
     return;
   }
+  if (moved.is_word && moved.kind == StepKind::kRecv && !word_agrees(step, peer)) return;
   if (view.in_place()) views_[step] = std::move(view);
   finish(step);
   run_ready();

@@ -285,6 +285,8 @@ class Executor {
   void lose_input(const schedule::Step& step);
   [[nodiscard]] bool needs_lost_input() const;
   void post(const schedule::Step& step, std::uint32_t index, LinkId link);
+  [[nodiscard]] std::span<std::byte> word_at(std::uint32_t index);
+  [[nodiscard]] bool word_agrees(std::uint32_t index, Rank peer);
   [[nodiscard]] std::byte* address(const schedule::Place& place) const;
 
   Transport& transport_;
@@ -317,6 +319,7 @@ class Executor {
   std::vector<std::size_t> turn_waits_;                 // by turn: how many of its steps may not begin yet
   std::size_t next_turn_ = 0;                           // to be begun
   std::vector<BegunTurn> turns_begun_;                  // under way
+  std::vector<std::uint64_t> checksums_;                // by step of a turn, and by word
   std::vector<std::shared_ptr<const void>> made_stay_;  // by step that publishes: what keeps `made_` where it is
   std::vector<Awaiting> awaiting_;                      // those that may begin first, last
   bool streams_ = false;                                // finals go to the output past the cache

@@ -220,6 +220,7 @@ Result<std::uint32_t> Session::use_nccl(const warren_device_table* table) {
   if (!version.ok()) return version.status().because_of_this(what + "this worker has none");
   const std::string program = settings_.nccl_root.empty() ? beside_this(kNcclRoot) : settings_.nccl_root;
   engine_.use(staging_->exchange_by(
+      settings_.checksums,
       [this, program] {
         return NcclRoot::start(program, device_library_path(settings_.device_library), settings_.round_timeout_ms);
       },

@@ -167,14 +167,18 @@ TEST_F(Gpu, ConversionsAndChecksumsGiveTheTwinsBits) {
     copy(got_wide.data(), out, got_wide.size(), false);
     EXPECT_EQ(got_wide, want_wide);
   }
-  std::vector<std::uint64_t> want(3), got(3);
-  cuda::twins::checksum(want.data(), wide.data(), wide.size());
-  std::byte* const sums = on_gpu(sizeof(std::uint64_t) * 3);
-  ASSERT_EQ(
-      table_->checksum(0, reinterpret_cast<std::uint64_t*>(sums), put(wide.data(), wide.size()), wide.size(), stream_),
-      WARREN_DEVICE_OK);
-  copy(got.data(), sums, sizeof(std::uint64_t) * 3, false);
-  EXPECT_EQ(got, want);
+  // Aligned in any way.
+  for (std::size_t skip = 0; skip < 9; skip++) {
+    std::vector<std::uint64_t> want(3), got(3);
+    const std::size_t bytes = wide.size() - skip;
+    cuda::twins::checksum(want.data(), wide.data() + skip, bytes);
+    std::byte* const sums = on_gpu(sizeof(std::uint64_t) * 3);
+    ASSERT_EQ(table_->checksum(0, reinterpret_cast<std::uint64_t*>(sums), put(wide.data(), wide.size()) + skip, bytes,
+                               stream_),
+              WARREN_DEVICE_OK);
+    copy(got.data(), sums, sizeof(std::uint64_t) * 3, false);
+    EXPECT_EQ(got, want) << skip;
+  }
 }
 
 TEST_F(Gpu, BlocksOfI8AreTheTwins) {

@@ -448,6 +448,77 @@ TEST_F(NcclFaults, AnAbortThatHangsEndsTheLife) {
   other.join();
 }
 
+// ---- aborts that peers take for all that was to come
+
+// In one round after the other, and in another turn of it each time, rank 1's NCCL aborts, or what it receives is not
+// what was sent. Nobody hears of it; for that other ranks have all the time until rank 1 has waited for a round
+// timeout.
+class NcclLies : public NcclJobs {
+ protected:
+  void go_on(const std::vector<int>& turns, FakeFault fault, std::uint32_t replicas, bool checksums, const char* says) {
+    constexpr int kRanks = 3;
+    std::vector<std::vector<float>> on_cpu(turns.size());
+    for (const bool gpu : {false, true}) {
+      std::atomic<int> arrived = 0;
+      cluster_.run_well(
+          kRanks,
+          [&](Communicator& comm) {
+            const int rank = comm.rank();
+            for (std::size_t i = 0; i < turns.size(); i++) {
+              if (gpu) warm_up(comm, rank % 2);
+              const int all = static_cast<int>(i + 1) * kRanks;
+              arrived++;
+              while (arrived < all) std::this_thread::yield();
+              if (gpu && rank == 1) fake_gpu().controls.arm("stream.nccl_exchange.1", turns[i], fault);
+              comm.barrier();
+              const std::uint64_t before = comm.rounds_exchanged();
+              Array<float> array(gpu, values_of(rank + 3 * static_cast<int>(i)), rank % 2);
+              comm.allreduce(array.span());
+              if (gpu) {
+                EXPECT_TRUE(array.read() == on_cpu[i]) << "rank " << rank << ", turn " << turns[i];
+                EXPECT_EQ(comm.rounds_exchanged(), before + 1);
+              } else if (rank == 0) {
+                on_cpu[i] = array.read();
+              }
+            }
+          },
+          [&](int rank, Options& o) {
+            o.job = gpu ? "gpu" : "cpu";
+            options(rank, 1, o);
+            o.replicas = replicas;
+            o.no_checksums = !checksums;
+            o.round_timeout_ms = std::chrono::milliseconds(1500);
+          });
+    }
+    EXPECT_THAT(warned(), HasSubstr(says));
+  }
+  static constexpr const char* kNothingCame = "nothing has come of a turn for 1500 ms";
+};
+
+// (a) Rank 0 has all inputs of its pieces, as it looks.
+TEST_F(NcclLies, AnAbortInATurnOfInputsMakesNoFinal) {
+  go_on({0, 1, 3}, FakeFault::kAbort, 2, true, kNothingCame);
+}
+
+// (b) One of the others keeps a copy of rank 1's finals, the other one brings them to its output.
+TEST_F(NcclLies, AnAbortInATurnOfFinalsIsNeitherKeptNorBrought) {
+  go_on({2, 4}, FakeFault::kAbort, 2, true, kNothingCame);
+}
+
+// (c) Nothing but the last turn is left for any rank.
+TEST_F(NcclLies, AnAbortInTheLastTurnLetsNobodyReturn) {
+  go_on({5}, FakeFault::kAbort, 1, true, kNothingCame);
+}
+
+// What NCCL says of its own end is no checksum.
+TEST_F(NcclLies, AnAbortIsNoticedWithoutChecksumsToo) {
+  go_on({0, 2, 5}, FakeFault::kAbort, 2, false, kNothingCame);
+}
+
+TEST_F(NcclLies, AFlippedBitCostsAnEpoch) {
+  go_on({0, 1, 2, 3, 4, 5}, FakeFault::kFlip, 2, true, "has another checksum than what was sent");
+}
+
 // ---- processes
 
 std::string file_text(const std::string& path) {

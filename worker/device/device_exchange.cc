@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "recovery/check.h"
+#include "storage/xxh3.h"
 #include "worker/device/device_combines.h"
 #include "worker/device/device_library.h"
 
@@ -57,18 +58,26 @@ DeviceExchange::~DeviceExchange() {
     arena_.abandon();  // and what is landed on
   }
   if (stream_ && arena_.abandoned()) stream_->abandon();
-  if (landing_ != nullptr && !arena_.abandoned()) (void)table_.free_pinned(landing_);
+  if (landing_ == nullptr || arena_.abandoned()) return;
+  (void)table_.free_pinned(landing_);
+  if (checksums_on_gpu_ != nullptr) (void)table_.release(shares_.device(), checksums_on_gpu_);
 }
 
 void DeviceExchange::prepare() {
+  const std::int32_t device = shares_.device();
   {
     const std::lock_guard lock(mutex_);
-    if (std::exchange(prepared_, true)) return;
+    if (device == WARREN_DEVICE_HOST || std::exchange(prepared_, true)) return;
   }
-  void* landing = nullptr;
-  if (table_.allocate_pinned(kDeviceChunkBytes, &landing) != WARREN_DEVICE_OK) return;
+  void *landing = nullptr, *on_gpu = nullptr;
+  if (table_.allocate_pinned(kDeviceChunkBytes + kChecksumBytes, &landing) != WARREN_DEVICE_OK) return;
+  if (checks_ && table_.allocate(device, kChecksumBytes, &on_gpu) != WARREN_DEVICE_OK) {
+    (void)table_.free_pinned(landing);
+    return;
+  }
   const std::lock_guard lock(mutex_);
   landing_ = static_cast<std::byte*>(landing);
+  checksums_on_gpu_ = static_cast<std::uint64_t*>(on_gpu);
 }
 
 void DeviceExchange::open(Epoch epoch, std::int32_t rank, std::int32_t size) {
@@ -112,7 +121,8 @@ std::shared_ptr<std::byte> DeviceExchange::take_scratch(std::uint64_t bytes, std
     const std::lock_guard lock(mutex_);
     if (landing_ == nullptr) return nullptr;
   }
-  if (piece_bytes == 0 || shares_.most_results() / piece_bytes < kResultsAtOnce) return nullptr;
+  if (piece_bytes == 0 || piece_bytes > kMostMessageBytes || shares_.most_results() / piece_bytes < kResultsAtOnce)
+    return nullptr;
   return shares_.take(bytes);
 }
 
@@ -321,6 +331,7 @@ void DeviceExchange::fail(Communicator& c, const std::string& why) {
 // Gives NCCL the next turn, if it has taken the one before.
 Status DeviceExchange::post() {
   if (!jobs_.empty() && jobs_.back().stage == Job::Stage::kPosted) return {};
+  if (jobs_.size() == kTurnsAtOnce) return {};
   Job job;
   {
     const std::lock_guard lock(mutex_);
@@ -338,6 +349,7 @@ Status DeviceExchange::post() {
   auto reached = copies_on_(shares_.device()).make_event();
   if (!reached.ok()) return reached.status();
   job.reached = std::move(reached).value();
+  while (std::ranges::any_of(jobs_, [&](const Job& other) { return other.place == job.place; })) job.place++;
   job.since = Clock::now();
   std::string why;
   {
@@ -374,7 +386,38 @@ void DeviceExchange::done_with(Job& job, const Status& status) {
   done.on_cpu = std::move(job.on_cpu);
   done.on_cpu.resize(job.turn.size(), nullptr);
   done.memory = std::move(job.memory);
+  done.checksums = std::move(job.checksums);
+  done.checksums.resize(job.turn.size(), 0);
   done_.push_back(std::move(done));
+}
+
+// Behind the turn: of what it has sent and received, on their way to the CPU.
+Status DeviceExchange::queue_checksums(Job& job) {
+  if (!checks_) return {};
+  const std::int32_t device = shares_.device();
+  const auto begin = checksums_on_gpu_ + job.place * kChecksumsOfTurn;
+  std::size_t count = 0;
+  for (const Message& m : job.turn) {
+    const std::size_t blocks = (m.bytes + WARREN_DEVICE_CHECKSUM_BLOCK - 1) / WARREN_DEVICE_CHECKSUM_BLOCK;
+    WARREN_CHECK(count + blocks <= kChecksumsOfTurn, "messages are as few, and as small, as take_scratch() allows");
+    const auto code = table_.checksum(device, begin + count, m.at, m.bytes, stream_->get());
+    if (code != WARREN_DEVICE_OK) return device_error(table_, code, "a checksum of what NCCL has moved");
+    count += blocks;
+  }
+  const auto code = table_.to_host(device, landing_ + kDeviceChunkBytes + job.place * kChecksumsOfTurn * sizeof *begin,
+                                   begin, count * sizeof *begin, stream_->get());
+  return code == WARREN_DEVICE_OK ? Status() : device_error(table_, code, "checksums of what NCCL has moved");
+}
+
+// They have come.
+void DeviceExchange::take_checksums(Job& job) {
+  if (!checks_) return;
+  const std::byte* at = landing_ + kDeviceChunkBytes + job.place * kChecksumsOfTurn * sizeof(std::uint64_t);
+  for (const Message& m : job.turn) {
+    const std::size_t blocks = (m.bytes + WARREN_DEVICE_CHECKSUM_BLOCK - 1) / WARREN_DEVICE_CHECKSUM_BLOCK;
+    job.checksums.push_back(xxh3({at, blocks * sizeof(std::uint64_t)}));
+    at += blocks * sizeof(std::uint64_t);
+  }
 }
 
 // True: it is done, and to be taken off.
@@ -396,19 +439,25 @@ Result<bool> DeviceExchange::advance(Job& job) {
         done_with(job, Status(Code::kClosed, "the epoch is over"));
         return true;
       }
-      const auto state = why.empty() ? table_.nccl_state(c.handle) : WARREN_DEVICE_NOT_READY;
-      if (state == WARREN_DEVICE_FAILED) why = said_by(table_);
-      if (state == WARREN_DEVICE_OK && job.stage == Job::Stage::kPosted) {
-        const Status marked = copies_on_(shares_.device()).record(*job.reached, stream_->get());
-        if (!marked.ok()) return marked;
-        job.stage = Job::Stage::kQueued;
+      if (why.empty() && job.stage == Job::Stage::kPosted) {
+        const auto state = table_.nccl_state(c.handle);
+        if (state == WARREN_DEVICE_FAILED) why = said_by(table_);
+        if (state == WARREN_DEVICE_OK) {
+          if (const Status queued = queue_checksums(job); !queued.ok()) return queued;
+          const Status marked = copies_on_(shares_.device()).record(*job.reached, stream_->get());
+          if (!marked.ok()) return marked;
+          job.stage = Job::Stage::kQueued;
+        }
       }
-      if (state == WARREN_DEVICE_OK) {
+      if (why.empty() && job.stage == Job::Stage::kQueued) {
+        // First what has been reached: a kernel that leaves because of an error does so when NCCL knows of that.
         const auto code = table_.query(shares_.device(), job.reached->get());
         if (code != WARREN_DEVICE_OK && code != WARREN_DEVICE_NOT_READY) {
           return device_error(table_, code, "NCCL on GPU " + std::to_string(shares_.device()));
         }
-        reached = code == WARREN_DEVICE_OK;
+        const auto state = table_.nccl_state(c.handle);
+        if (state == WARREN_DEVICE_FAILED) why = said_by(table_);
+        reached = code == WARREN_DEVICE_OK && state == WARREN_DEVICE_OK;
       }
     }
     if (why.empty() && !reached) {
@@ -424,6 +473,7 @@ Result<bool> DeviceExchange::advance(Job& job) {
       const std::lock_guard its(c.mutex);
       c.under_way.erase(job.id);
     }
+    take_checksums(job);
     job.stage = Job::Stage::kCopies;
     job.since = Clock::now();
     std::size_t bytes = 0;

@@ -39,14 +39,17 @@ class DeviceExchange final : public Exchange {
   using Roots = std::function<Result<std::unique_ptr<NcclRoot>>()>;
   // For the log: a warning, or not. Under the engine's lock.
   using Tell = std::function<void(bool warns, const std::string& text)>;
-  // `timeout_ms`: for joining, for a turn, and for ending. `copies_on`: of a GPU; it ends after this.
+  // `timeout_ms`: for joining, for a turn, and for ending. `copies_on`: of a GPU; it ends after this. `checksums`: of
+  // what is moved (Done::checksums).
   DeviceExchange(const warren_device_table& table, DeviceShares& shares, PinnedArena& arena,
-                 std::function<DeviceCopies&(std::int32_t)> copies_on, std::int64_t timeout_ms, Roots roots, Tell tell)
+                 std::function<DeviceCopies&(std::int32_t)> copies_on, std::int64_t timeout_ms, bool checksums,
+                 Roots roots, Tell tell)
       : table_(table),
         shares_(shares),
         arena_(arena),
         copies_on_(std::move(copies_on)),
         timeout_(timeout_ms),
+        checks_(checksums),
         roots_(std::move(roots)),
         tell_(std::move(tell)) {}
   // After close().
@@ -79,6 +82,12 @@ class DeviceExchange final : public Exchange {
   // So many bad ends, and this life goes by way of the CPU.
   static constexpr int kMostFailures = 3;
   static constexpr std::size_t kResultsAtOnce = 4;
+  // Turns that NCCL has been given, or that are on their way to the CPU, and checksums of one of them: of blocks.
+  static constexpr std::size_t kTurnsAtOnce = 8;
+  static constexpr std::size_t kMostMessageBytes = 2 * WARREN_DEVICE_CHECKSUM_BLOCK;
+  static constexpr std::size_t kChecksumsOfTurn =
+      2 * WARREN_DEVICE_MAX_INPUTS * (kMostMessageBytes / WARREN_DEVICE_CHECKSUM_BLOCK);
+  static constexpr std::size_t kChecksumBytes = kTurnsAtOnce * kChecksumsOfTurn * sizeof(std::uint64_t);
 
   // Of one epoch; its thread has it, too, and outlives whoever does not wait for it.
   struct Communicator {
@@ -111,7 +120,9 @@ class DeviceExchange final : public Exchange {
     Turn turn;
     Stage stage = Stage::kPosted;
     Clock::time_point since;
-    std::unique_ptr<DeviceCopies::Event> reached;  // behind it
+    std::unique_ptr<DeviceCopies::Event> reached;  // behind it, and its checksums
+    std::size_t place = 0;                         // of them, below kTurnsAtOnce
+    std::vector<std::uint64_t> checksums;          // by message
     std::shared_ptr<PinnedArena::Block> pinned;
     std::shared_ptr<std::byte> memory;  // that, or not pinned
     struct Part {
@@ -127,6 +138,8 @@ class DeviceExchange final : public Exchange {
   };
   [[nodiscard]] Status open_streams();
   [[nodiscard]] Status post();
+  [[nodiscard]] Status queue_checksums(Job& job);
+  void take_checksums(Job& job);
   [[nodiscard]] Result<bool> advance(Job& job);
   [[nodiscard]] Result<bool> find_memory(Job& job);
   [[nodiscard]] Result<bool> copy(Job& job);
@@ -141,6 +154,7 @@ class DeviceExchange final : public Exchange {
   PinnedArena& arena_;
   const std::function<DeviceCopies&(std::int32_t)> copies_on_;
   const std::chrono::milliseconds timeout_;
+  const bool checks_;
   const Roots roots_;
   const Tell tell_;
 
@@ -156,8 +170,10 @@ class DeviceExchange final : public Exchange {
 
   mutable std::mutex mutex_;  // guards what follows
   bool prepared_ = false;
-  // Pinned, beside the budget; what is given away waits for calls that may wait for what is exchanged. Stays.
+  // Pinned, beside the budget; what is given away waits for calls that may wait for what is exchanged. Stays. Behind
+  // it, checksums, which are made in memory of the GPU.
   std::byte* landing_ = nullptr;
+  std::uint64_t* checksums_on_gpu_ = nullptr;
   bool open_ = false, broken_ = false;
   std::uint64_t epoch_ = 0, newest_ = 0;
   std::int32_t rank_ = 0, size_ = 1;

@@ -137,8 +137,8 @@ typedef struct warren_device_table {
    * scale and zeros for its values, and all of it comes back as that NaN. Coming back, any scale is taken, and -128. */
   warren_device_code (*convert)(int32_t device, void* out, warren_type out_type, const void* in, warren_type in_type,
                                 size_t count, void* stream);
-  /* out[b]: of the b-th block of WARREN_DEVICE_CHECKSUM_BLOCK bytes; the last one may be shorter. `in` is aligned to 8
-   * bytes. */
+  /* out[b]: of the b-th block of WARREN_DEVICE_CHECKSUM_BLOCK bytes; the last one may be shorter. `in` may be aligned
+   * in any way. */
   warren_device_code (*checksum)(int32_t device, uint64_t* out, const void* in, size_t bytes, void* stream);
   /* Up to WARREN_DEVICE_MAX_PIECES pieces, one behind the other without gaps, to `packed`, or from there: of any size,
    * 0 too, and alignment; fastest, 16 bytes at once, where a piece and its place in `packed` lie alike to 16 bytes. One

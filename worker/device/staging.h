@@ -70,10 +70,10 @@ class Staging {
   [[nodiscard]] DeviceShares& shares() { return shares_; }
   [[nodiscard]] DeviceCombines& combines() { return combines_; }
   // NCCL is to move the bytes of large allreduces; before the first call, once.
-  DeviceExchange& exchange_by(DeviceExchange::Roots roots, DeviceExchange::Tell tell) {
+  DeviceExchange& exchange_by(bool checksums, DeviceExchange::Roots roots, DeviceExchange::Tell tell) {
     exchange_ = std::make_unique<DeviceExchange>(
         table_, shares_, arena_, [this](std::int32_t device) -> DeviceCopies& { return copies_on(device); }, stall_ms_,
-        std::move(roots), std::move(tell));
+        checksums, std::move(roots), std::move(tell));
     return *exchange_;
   }
   // Null: it is not.

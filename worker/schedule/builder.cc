@@ -30,13 +30,20 @@ SlotRing Builder::slots(std::size_t how_many, std::uint64_t elements) {
 }
 
 StepId Builder::send(std::int32_t peer, const Operand& a, std::uint64_t count, After after) {
+  const StepId id = add_send(peer, a, count, turn_, after);
+  if (turn_ != 0) schedule_.steps[add_send(peer, a, 0, 0, {id})].is_word = true;
+  return id;
+}
+
+StepId Builder::add_send(std::int32_t peer, const Operand& a, std::uint64_t count, std::uint32_t turn,
+                         const After& after) {
   Link& link = links_[static_cast<std::size_t>(peer)];
   StepId& place_in_window = link.sends[link.sent % kSendWindow];
   const StepId before = link.sent < kSendWindow ? kNoStep : place_in_window;
   const Step step{.kind = StepKind::kSend,
                   .peer = peer,
                   .message = link.sent++,
-                  .turn = turn_,
+                  .turn = turn,
                   .count = count,
                   .a = a.place,
                   .b = {},
@@ -73,11 +80,20 @@ StepId Builder::combine(std::uint64_t output_at, std::span<const Operand> operan
 
 StepId Builder::recv(std::int32_t peer, const Operand& dst, std::uint64_t count) {
   WARREN_CHECK(dst.place.space == Space::kScratch, "a receive lands in scratch (rule 3 of schedule.h)");
+  StepId id = add_recv(peer, dst, count, turn_);
+  if (turn_ != 0) {
+    id = add_recv(peer, dst, 0, 0);
+    schedule_.steps[id].is_word = true;
+  }
+  return id;
+}
+
+StepId Builder::add_recv(std::int32_t peer, const Operand& dst, std::uint64_t count, std::uint32_t turn) {
   Link& link = links_[static_cast<std::size_t>(peer)];
   const Step step{.kind = StepKind::kRecv,
                   .peer = peer,
                   .message = link.received++,
-                  .turn = turn_,
+                  .turn = turn,
                   .count = count,
                   .a = {},
                   .b = {},

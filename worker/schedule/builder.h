@@ -114,7 +114,8 @@ class Builder {
   [[nodiscard]] Slot slot(std::uint64_t elements);
   [[nodiscard]] SlotRing slots(std::size_t how_many, std::uint64_t elements);
 
-  // Sends and receives from here on are of this turn (Step::turn).
+  // Sends and receives from here on are of this turn (Step::turn), and followed by their words (Step::is_word): who
+  // waits for a slot's writer waits for the word, too.
   void in_turn(std::uint32_t turn) { turn_ = turn; }
 
   StepId send(std::int32_t peer, const Operand& a, std::uint64_t count, After after = {});
@@ -150,6 +151,8 @@ class Builder {
     std::array<StepId, kSendWindow> sends{};
   };
 
+  StepId add_send(std::int32_t peer, const Operand& a, std::uint64_t count, std::uint32_t turn, const After& after);
+  StepId add_recv(std::int32_t peer, const Operand& dst, std::uint64_t count, std::uint32_t turn);
   StepId add(const Step& step, std::initializer_list<const Operand*> reads, const Operand* write, const After& after);
   StepId add(const Step& step, std::span<const Operand* const> reads, const Operand* write, const After& after);
   StepId reduction(const Operand& dst, const Operand& a, const Operand& b, std::uint64_t count, bool finish,

@@ -193,9 +193,9 @@ void Copies::back_up(std::int32_t owner, std::int32_t source, const Range& resul
 void Copies::close() {
   if (!one_sided_ && !settles_) return;
   std::vector<StepId> heard, before = published_;
-  if (request_.settles) {
+  if (request_.settles || request_.exchanges) {
     // What this rank has it got from its host's log, where all of it is then: whoever looks there after another rank
-    // has returned finds the whole result.
+    // has returned finds the whole result. Or from GPUs: then nobody returns before all have had all words of turns.
     const std::vector<StepId> finals = builder_.finals();
     before.insert(before.end(), finals.begin(), finals.end());
     std::ranges::sort(before);

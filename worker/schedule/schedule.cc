@@ -123,6 +123,7 @@ Status bound_steps(const Request& request, std::uint64_t total) {
   const std::uint64_t elements = everything ? total : request.count;
   const std::uint64_t kept = most_kept_for_others(request);
   std::uint64_t messages = 2 * (elements / request.chunk_elements + 2 * size);
+  if (request.exchanges) messages *= 2;  // each has a word
   // What comes from one owner that this rank keeps copies for, and what leaves for those that keep its own.
   const std::uint64_t result = request.collective == Collective::kReduce ||
                                        request.collective == Collective::kReduceScatter ||

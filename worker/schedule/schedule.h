@@ -89,8 +89,11 @@ struct Step {
   std::uint32_t message = 0;                   // kSend and kRecv: see rule 2
   // kSend and kRecv: 0: by the link to the peer. Otherwise it is moved from GPU to GPU, together with all other steps
   // of this turn, when the last of them may begin, and after the turns before it; all ranks take their turns in the
-  // same order. What comes so lies on the GPU.
+  // same order. What comes so lies on the GPU, and nobody reads it before its word has come.
   std::uint32_t turn = 0;
+  // kSend and kRecv by a link, of no elements: the word of the step before it in `steps`, which is one of a turn. It is
+  // sent when that has finished, and received when that has: it says that the sender did so, too, and what it sent.
+  bool is_word = false;
   // kCombine: of Schedule::operands, two or more, which are values.
   std::uint32_t operands = 0, first_operand = 0;
   std::uint64_t count = 0;      // elements; 0 is allowed (a header travels, no payload; a record without bytes)

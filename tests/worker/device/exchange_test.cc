@@ -145,10 +145,11 @@ struct OneRank {
   OneRank(std::int32_t number, std::int64_t timeout_ms, std::uint64_t pinned_bytes)
       : rank(number),
         staging(fake_gpu().table, pinned_bytes, 0, 64 * kMiB, timeout_ms),
-        exchange(staging.exchange_by([] { return start_root(); },
-                                     [this](bool warns, const std::string& text) {
-                                       if (warns) warnings.push_back(text);
-                                     })) {
+        exchange(staging.exchange_by(
+            true, [] { return start_root(); },
+            [this](bool warns, const std::string& text) {
+              if (warns) warnings.push_back(text);
+            })) {
     staging.shares().prepare(number);
     exchange.prepare();
   }

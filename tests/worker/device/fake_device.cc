@@ -9,8 +9,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -25,6 +27,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cuda/request.h"
@@ -51,6 +54,9 @@ warren_device_code failed(const std::string& text, warren_device_code code = WAR
   std::perror(what);
   std::abort();
 }
+
+// What the exchange that this stream is at meets.
+[[gnu::tls_model("initial-exec")]] thread_local bool aborts_alone = false, flips_a_byte = false;
 
 // ---- faults
 
@@ -97,6 +103,8 @@ class Faults {
       case FakeFault::kHang: changed_.wait(lock, [this, before = released_] { return released_ != before; }); break;
       case FakeFault::kKill: (void)kill(getpid(), SIGKILL); break;
       case FakeFault::kStop: stand_still(); break;
+      case FakeFault::kAbort: aborts_alone = true; break;
+      case FakeFault::kFlip: flips_a_byte = true; break;
     }
     return WARREN_DEVICE_OK;
   }
@@ -429,12 +437,16 @@ void be_root(int listener) {
 
 std::atomic<int> nccl_says{22809};
 
+// What was in the memory by which it came: no small number as f32.
+constexpr int kJunk = 0x5a;
+
 class FakeNccl : public std::enable_shared_from_this<FakeNccl> {
  public:
   FakeNccl(std::int32_t device, std::string id, std::int32_t size, std::int32_t rank)
       : device_(device), id_(std::move(id)), size_(size), rank_(rank) {
     to_.assign(static_cast<std::size_t>(size), -1);
     from_ = to_;
+    peers_aborted_.assign(to_.size(), false);
     listener_ = listen_as(name_of(rank));
   }
   ~FakeNccl() {
@@ -445,7 +457,11 @@ class FakeNccl : public std::enable_shared_from_this<FakeNccl> {
   void begin() {
     std::thread([self = shared_from_this()] { self->join(); }).detach();
   }
-  void end() { ends_ = true; }
+  void end() {
+    ends_ = true;
+    abort();
+  }
+  [[nodiscard]] std::int32_t rank() const { return rank_; }
   warren_device_code state() {
     if (ends_) return WARREN_DEVICE_OK;
     if (no_root_) return failed("the root of this communicator is gone");
@@ -458,18 +474,29 @@ class FakeNccl : public std::enable_shared_from_this<FakeNccl> {
     bool sends = false;
   };
   [[nodiscard]] std::int32_t device() const { return device_; }
-  // On a stream. What a peer that is gone does not take, or send, is waited for: NCCL says nothing, either.
+  // On a stream. What a peer that is gone does not take, or send, is waited for: NCCL says nothing, either. A peer that
+  // aborts says that all has been moved, as NCCL's kernels do when they leave: to who sends, and to who receives, whose
+  // memory then has anything in it.
   void exchange(std::vector<Message> messages) {
-    while (!ends_ && !messages.empty()) {
+    const bool aborts = std::exchange(aborts_alone, false), flips = std::exchange(flips_a_byte, false);
+    if (aborts) abort();
+    const std::vector<Message> all = messages;
+    while (!ends_ && (aborts || !messages.empty())) {
       std::vector<pollfd> fds;
       for (const Message& m : messages) {
         fds.push_back({fd_of(m), static_cast<short>(m.sends ? POLLOUT : POLLIN), 0});
       }
-      (void)::poll(fds.data(), fds.size(), 5);
+      (void)::poll(fds.data(), aborts ? 0 : fds.size(), 5);
       bool some = false;
       for (Message& m : messages) {
+        if (aborts) break;
         const ssize_t n = m.sends ? send(fd_of(m), m.at, m.bytes, MSG_NOSIGNAL | MSG_DONTWAIT)
                                   : recv(fd_of(m), m.at, m.bytes, MSG_DONTWAIT);
+        const bool is_over = m.sends ? n < 0 && errno == EPIPE : n == 0;
+        if (is_over && has_aborted(m.peer)) {
+          if (!m.sends) std::memset(m.at, kJunk, m.bytes);
+          m.bytes = 0;
+        }
         if (n <= 0) continue;
         some = true;
         m.at += n;
@@ -478,10 +505,27 @@ class FakeNccl : public std::enable_shared_from_this<FakeNccl> {
       std::erase_if(messages, [](const Message& m) { return m.bytes == 0; });
       if (!some) std::this_thread::sleep_for(std::chrono::microseconds(200));
     }
+    const auto received = std::ranges::find(all, false, &Message::sends);
+    if (flips && received != all.end()) received->at[received->bytes / 2] ^= std::byte{1};
   }
 
  private:
   [[nodiscard]] std::string name_of(std::int32_t rank) const { return id_ + "-" + std::to_string(rank); }
+  // Seen by peers, in other processes too, for as long as this one lives.
+  void abort() {
+    if (aborted_.exchange(true) || !joined_) return;
+    (void)listen_as(name_of(rank_) + "-aborted");
+    for (const int fd : to_) (void)::shutdown(fd, SHUT_WR);
+    for (const int fd : from_) (void)::shutdown(fd, SHUT_RD);
+  }
+  bool has_aborted(std::int32_t peer) {
+    const auto p = static_cast<std::size_t>(peer);
+    if (peers_aborted_[p]) return true;
+    const int fd = connect_to(name_of(peer) + "-aborted");
+    peers_aborted_[p] = fd >= 0;
+    if (fd >= 0) ::close(fd);
+    return fd >= 0;
+  }
   [[nodiscard]] int fd_of(const Message& m) const { return (m.sends ? to_ : from_)[static_cast<std::size_t>(m.peer)]; }
   bool readable(int fd) {
     while (!ends_) {
@@ -519,9 +563,10 @@ class FakeNccl : public std::enable_shared_from_this<FakeNccl> {
   const std::int32_t device_;
   const std::string id_;
   const std::int32_t size_, rank_;
-  std::vector<int> to_, from_;  // by peer
+  std::vector<int> to_, from_;       // by peer
+  std::vector<bool> peers_aborted_;  // of the stream
   int listener_ = -1;
-  std::atomic<bool> ends_{false}, no_root_{false}, joined_{false};
+  std::atomic<bool> ends_{false}, aborted_{false}, no_root_{false}, joined_{false};
 };
 using NcclHolder = std::shared_ptr<FakeNccl>;
 const NcclHolder& nccl_of(void* handle) {
@@ -828,7 +873,10 @@ warren_device_code nccl_exchange(void* communicator, const warren_device_message
     if (at == nullptr) return failed("a message is not this device's memory");
     all.push_back({at, messages[i].bytes, messages[i].peer, messages[i].sends != 0});
   }
-  queue(nccl->device(), stream, "stream.nccl_exchange", [nccl, all] { nccl->exchange(all); });
+  queue(nccl->device(), stream, "stream.nccl_exchange", [nccl, all] {
+    (void)faults().meet(("stream.nccl_exchange." + std::to_string(nccl->rank())).c_str());
+    nccl->exchange(all);
+  });
   return WARREN_DEVICE_NOT_READY;
 }
 

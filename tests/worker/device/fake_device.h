@@ -17,7 +17,10 @@ enum class FakeFault : std::uint8_t {
   kNone,      // init: there is no GPU
   kHang,      // it does not go on before release()
   kKill,      // the process dies by SIGKILL
-  kStop       // the process stands still for eight seconds
+  kStop,      // the process stands still for eight seconds
+  // Of "stream.nccl_exchange" alone, of all ranks, or "stream.nccl_exchange.2", of rank 2 of its communicator:
+  kAbort,  // it is aborted, which nobody here hears of, and peers take it for all that was to come; until it is ended
+  kFlip    // a bit of what it receives is another one
 };
 
 struct FakeControls {

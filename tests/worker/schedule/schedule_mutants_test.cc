@@ -188,6 +188,76 @@ std::vector<World> host_worlds() {
   return all;
 }
 
+// What moves from GPU to GPU.
+std::vector<World> exchange_worlds() {
+  std::vector<World> all;
+  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kButterfly}) {
+    for (const std::int32_t size : {2, 3, 5}) {
+      World world = world_of(Collective::kAllreduce, algorithm, size, {60, 7});
+      world.element_bytes = kWholeBytes + 1;
+      world.in_place = true;
+      world.replicas = 2;
+      world.exchanges = true;
+      all.push_back(world);
+    }
+  }
+  return all;
+}
+
+// A peer that aborts says that all of a turn has come.
+TEST(Mutant, WhatIsReadBeforeItsWordMayBeAnything) {
+  std::uint64_t broken = 0, seen = 0;
+  for (const World& world : exchange_worlds()) {
+    std::vector<Schedule> schedules = make_all(world);
+    ASSERT_EQ(check(world, schedules, Order::kRandom, 1), "") << world.describe();
+    for (Schedule& schedule : schedules) {
+      const Schedule intact = schedule;
+      for (std::uint32_t word = 1; word < intact.steps.size(); ++word) {
+        if (!intact.steps[word].is_word || intact.steps[word].kind != StepKind::kRecv) continue;
+        for (std::uint32_t e = intact.first_successor[word]; e < intact.first_successor[word + 1]; ++e) {
+          // That one waits for what has come alone, which is the step before.
+          std::swap(schedule.successors[e], schedule.successors[intact.first_successor[word]]);
+          ++schedule.first_successor[word];
+          ++broken;
+          ASSERT_THAT(check_races(world, schedules), HasSubstr("does not wait for step " + std::to_string(word)))
+              << world.describe();
+          seen += check_run(world, schedules, Order::kRandom, e).empty() ? 0 : 1;
+          schedule = intact;
+        }
+      }
+    }
+  }
+  EXPECT_GT(broken, 300U);
+  EXPECT_GT(seen, 100U);
+}
+
+TEST(Mutant, AWordThatIsSentTooEarlySaysNothing) {
+  std::uint64_t broken = 0, seen = 0;
+  for (const World& world : exchange_worlds()) {
+    std::vector<Schedule> schedules = make_all(world);
+    for (Schedule& schedule : schedules) {
+      const Schedule intact = schedule;
+      for (std::uint32_t word = 1; word < intact.steps.size(); ++word) {
+        if (!intact.steps[word].is_word || intact.steps[word].kind != StepKind::kSend) continue;
+        for (std::uint32_t e = intact.first_successor[word - 1]; e < intact.first_successor[word]; ++e) {
+          if (intact.successors[e] != word) continue;
+          drop_edge(schedule, e);
+          ++broken;
+          const std::string verdict = check_run(world, schedules, Order::kLateSends, e);
+          if (!verdict.empty()) {
+            ++seen;
+            ASSERT_THAT(verdict, HasSubstr("it is the word of what has not been moved")) << world.describe();
+          }
+          schedule = intact;
+          break;
+        }
+      }
+    }
+  }
+  EXPECT_GT(broken, 300U);
+  EXPECT_GT(seen, broken / 2);
+}
+
 TEST(Mutant, OperandsOutOfOrderAreAnotherBracketing) {
   std::uint64_t broken = 0;
   for (const World& world : host_worlds()) {

@@ -92,6 +92,7 @@ std::string check_step(const Step& step, const Layout& layout, const Schedule& s
       return "it publishes an element of the output as another one";
     }
   }
+  if (step.is_word && (is_local(step) || step.turn != 0 || step.count != 0)) return "it is no word";
   if (step.lent && (step.kind != StepKind::kSend || step.a.space != Space::kInput)) return "it lends no input";
   if (step.kind == StepKind::kCombine) {
     if (step.operands < 2 || step.first_operand + step.operands > schedule.operands.size()) return "it has no operands";
@@ -221,6 +222,7 @@ class Run {
       for (std::size_t i = 0; i < user.size(); ++i) node.cells[i].value = user[i];
       node.pending = node.schedule->pending;
       node.ready.assign(node.pending.size(), false);
+      node.done.assign(node.pending.size(), false);
       node.sends = by_peer(*node.schedule, StepKind::kSend);
       node.receives = by_peer(*node.schedule, StepKind::kRecv);
       node.sends_posted.assign(static_cast<std::size_t>(world.size), 0);
@@ -285,6 +287,8 @@ class Run {
     std::vector<std::size_t> delivered;                      // by receiver
     // By receiver: what was in messages when they were posted, where sends complete at once.
     std::vector<std::deque<std::vector<Expression>>> posted;
+    std::map<std::uint32_t, std::vector<Cell>> unsaid;  // what was received in turns, until its word comes
+    std::vector<bool> done;                             // by step
     std::size_t finished = 0;
   };
 
@@ -360,6 +364,7 @@ class Run {
         return;
       case What::kPost: {
         begin(event);
+        if (step.is_word && !n.done[event.step - 1]) fail(event, "it is the word of what has not been moved");
         const bool sends = step.kind == StepKind::kSend;
         const auto peer = static_cast<std::size_t>(step.peer);
         const std::size_t before = ++(sends ? n.sends_posted : n.receives_posted)[peer];
@@ -387,7 +392,12 @@ class Run {
           cell.form = receive.dst.form;
           cell.lender = step.lent ? event.rank : -1;
           cell.lent = n.layout.cell(step.a) + i;
+          if (step.turn == 0) continue;
+          // It may be anything: its sender may have gone.
+          receiver.unsaid[other].push_back(cell);
+          cell.value = kNothing;
         }
+        if (receive.is_word) says(event, receiver, other);
         if (eager) {
           n.posted[to].pop_front();
         } else {
@@ -398,6 +408,19 @@ class Run {
         return;
       }
       case What::kComplete: finish(event); return;
+    }
+  }
+
+  // The word of what was received before has come.
+  void says(const Event& event, Node& receiver, std::uint32_t word) {
+    const Step& receive = receiver.schedule->steps[word - 1];
+    const std::vector<Cell> values = std::move(receiver.unsaid[word - 1]);
+    if (values.size() != receive.count) fail(event, "it is the word of nothing that has come");
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      Cell& cell = receiver.cells[receiver.layout.cell(receive.dst) + i];
+      const Cell before = std::exchange(cell, values[i]);
+      cell.readers = before.readers;
+      cell.written = before.written;
     }
   }
 
@@ -532,6 +555,7 @@ class Run {
   void finish(const Event& event) {
     Node& n = node(event.rank);
     mark(event, false);
+    n.done[event.step] = true;
     if (++n.finished == n.pending.size()) finishes(event);
     const Schedule& s = *n.schedule;
     for (std::uint32_t e = s.first_successor[event.step]; e < s.first_successor[event.step + 1]; ++e) {
@@ -730,6 +754,11 @@ std::string check_form(const World& world, const std::vector<Schedule>& schedule
         return name(rank, i) + ": " + wrong;
       }
       if (!is_local(step) && step.peer == rank) return name(rank, i) + ": it talks to itself";
+      const Step* const before = i == 0 ? nullptr : &schedule.steps[i - 1];
+      if (step.is_word && (before == nullptr || before->turn == 0 || before->kind != step.kind ||
+                           before->peer != step.peer || before->message + 1 != step.message)) {
+        return name(rank, i) + ": it is the word of nothing";
+      }
     }
     sends.push_back(by_peer(schedule, StepKind::kSend));
     receives.push_back(by_peer(schedule, StepKind::kRecv));
@@ -745,8 +774,8 @@ std::string check_form(const World& world, const std::vector<Schedule>& schedule
       for (std::size_t m = 0; m < out.size(); ++m) {
         const Step& send = schedules[from].steps[out[m]];
         const Step& receive = schedules[to].steps[in[m]];
-        if (send.message != m || receive.message != m || send.count != receive.count ||
-            send.a.form != receive.dst.form) {
+        if (send.message != m || receive.message != m || send.count != receive.count || send.turn != receive.turn ||
+            send.is_word != receive.is_word || send.a.form != receive.dst.form) {
           return "message " + std::to_string(m) + " from rank " + std::to_string(from) + " to rank " +
                  std::to_string(to) + " is not the same on both ends";
         }
@@ -769,7 +798,9 @@ std::string check_races(const World& world, const std::vector<Schedule>& schedul
     for (std::uint32_t i = 0; i < schedule.steps.size(); ++i) {
       const Step& step = schedule.steps[i];
       const Access access = access_of(schedule, step);
-      for (std::uint64_t k = 0; k < step.count; ++k) {
+      // What a word speaks of is there with the word.
+      const std::uint64_t count = step.is_word && access.write ? schedule.steps[i - 1].count : step.count;
+      for (std::uint64_t k = 0; k < count; ++k) {
         for (std::size_t r = 0; r < access.reads.size(); ++r) {
           Last& last = cells[layout.cell(access.reads[r]) + k];
           if (last.writer != UINT32_MAX && !before(last.writer, i)) {

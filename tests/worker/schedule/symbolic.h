@@ -106,7 +106,8 @@ struct State {
 // Runs them: everything finishes, no two steps in flight touch the same element, whatever is written to an output is
 // its documented final value, and in the end all of it is there. Where the round is logged, only finals are published,
 // and the copies are there that must be when somebody sends a final or finishes. What is lent is read in the lender's
-// memory as it is then, and never after the lender has finished.
+// memory as it is then, and never after the lender has finished. What is received in a turn is nothing that anybody may
+// read until its word has come, which leaves when what it speaks of has finished.
 [[nodiscard]] std::string check_run(const World& world, const std::vector<Schedule>& schedules, Order order,
                                     std::uint64_t seed);
 // The same from this state on, and at most so many events; `state` becomes what is there then, and `events` how many
