@@ -158,6 +158,30 @@ TEST(Exchange, TurnsAreTheSameOnBothEndsAndEnd) {
   }
 }
 
+// Who has heard from all knows that all of what has come, anywhere, was what was sent.
+TEST(Exchange, NobodyClosesBeforeAllWordsHaveCome) {
+  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kButterfly}) {
+    for (std::uint32_t replicas = 1; replicas <= 2; ++replicas) {
+      for (const Schedule& schedule : make_all(exchange_world(algorithm, 5, {200, 3}, replicas))) {
+        for (std::uint32_t word = 0; word < schedule.steps.size(); ++word) {
+          if (!schedule.steps[word].is_word || schedule.steps[word].kind != StepKind::kRecv) continue;
+          std::vector<bool> follows(schedule.steps.size());
+          follows[word] = true;
+          for (std::uint32_t i = word; i < schedule.steps.size(); ++i) {
+            for (std::uint32_t e = schedule.first_successor[i]; follows[i] && e < schedule.first_successor[i + 1];
+                 ++e) {
+              follows[schedule.successors[e]] = true;
+            }
+            const Step& step = schedule.steps[i];
+            const bool closes = i > word && step.kind == StepKind::kSend && step.turn == 0 && !step.is_word;
+            EXPECT_TRUE(follows[i] || !closes);
+          }
+        }
+      }
+    }
+  }
+}
+
 // The log has what it must have, and not what each rank has received.
 TEST(Exchange, FewKeepAFinal) {
   World world = exchange_world(Algorithm::kRing, 6, {60, 5});
