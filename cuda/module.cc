@@ -345,8 +345,8 @@ warren_device_code said(const NcclAnswer& answer) {
   return answer.code == WARREN_DEVICE_OK || answer.code == WARREN_DEVICE_NOT_READY ? answer.code
                                                                                    : failed(answer.text, answer.code);
 }
-warren_device_code nccl_version(std::int32_t* version) {
-  return said(Nccl::version(*version));
+warren_device_code nccl_version(std::int32_t* version, const char** file) {
+  return said(Nccl::version(*version, *file));
 }
 warren_device_code nccl_id(void* id) {
   return said(Nccl::make_id(id));

@@ -6,7 +6,12 @@
 
 #if __has_include(<nccl.h>)
 #include <nccl.h>
+#endif
+// Older headers lack what is used here.
+#if defined(NCCL_VERSION_CODE) && defined(NCCL_VERSION)
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 9)
 #define WARREN_HAS_NCCL 1
+#endif
 #endif
 
 namespace warren::cuda {
@@ -34,6 +39,7 @@ struct Library {
   decltype(&::ncclSend) send = nullptr;
   decltype(&::ncclRecv) recv = nullptr;
   int version = 0;
+  std::string file;
   std::string missing;  // why it does not serve
 
   Library() {
@@ -50,6 +56,12 @@ struct Library {
     need(get_version, "ncclGetVersion");
     if (get_version != nullptr && get_version(&version) == ncclSuccess && version < kOldest) {
       missing = "NCCL " + name_of(version) + " is older than " + name_of(kOldest);
+    }
+    // Another process may not find the same by name: a framework has its own beside it.
+    Dl_info found{};
+    if (get_version != nullptr && dladdr(reinterpret_cast<void*>(get_version), &found) != 0 &&
+        found.dli_fname != nullptr) {
+      file = found.dli_fname;
     }
     need(error_string, "ncclGetErrorString");
     need(last_error, "ncclGetLastError");
@@ -90,8 +102,9 @@ ncclComm_t of(void* communicator) {
 
 }  // namespace
 
-NcclAnswer Nccl::version(std::int32_t& version) {
+NcclAnswer Nccl::version(std::int32_t& version, const char*& file) {
   version = nccl().version;
+  file = nccl().file.c_str();
   return nccl().missing.empty() ? NcclAnswer() : NcclAnswer{WARREN_DEVICE_NONE, nccl().missing};
 }
 
@@ -151,12 +164,13 @@ NcclAnswer Nccl::abort(void* communicator) {
 
 namespace {
 
-const NcclAnswer kNone{WARREN_DEVICE_NONE, "this module was built without NCCL's header"};
+const NcclAnswer kNone{WARREN_DEVICE_NONE, "this module was built without the header of NCCL 2.28.9 or newer"};
 
 }  // namespace
 
-NcclAnswer Nccl::version(std::int32_t& version) {
+NcclAnswer Nccl::version(std::int32_t& version, const char*& file) {
   version = 0;
+  file = "";
   return kNone;
 }
 NcclAnswer Nccl::make_id(void*) {

@@ -20,7 +20,7 @@ struct NcclAnswer {
 // As the table's functions of these names.
 class Nccl {
  public:
-  [[nodiscard]] static NcclAnswer version(std::int32_t& version);
+  [[nodiscard]] static NcclAnswer version(std::int32_t& version, const char*& file);
   [[nodiscard]] static NcclAnswer make_id(void* id);
   // On the calling thread's device.
   [[nodiscard]] static NcclAnswer join(const void* id, std::int32_t size, std::int32_t rank, void*& communicator);

@@ -216,16 +216,21 @@ Status Session::prepare(bool spare) {
 Result<std::uint32_t> Session::use_nccl(const warren_device_table* table) {
   const std::string what = "NCCL is to move what GPUs exchange (WARREN_NCCL), and ";
   if (table == nullptr) return Status(Code::kUnavailable, what + "this worker has no GPU");
-  const auto version = nccl_version(*table);
-  if (!version.ok()) return version.status().because_of_this(what + "this worker has none");
+  const auto nccl = find_nccl(*table);
+  if (!nccl.ok()) return nccl.status().because_of_this(what + "this worker has none");
+  // Calls that wait for peers would hold up whoever makes them, also when the peers are gone.
+  if (const char* blocks = getenv("NCCL_COMM_BLOCKING"); blocks != nullptr && std::string_view(blocks) == "1") {
+    return Status(Code::kInvalidArgument, what + "NCCL_COMM_BLOCKING=1 has its calls wait for peers; leave it out");
+  }
   const std::string program = settings_.nccl_root.empty() ? beside_this(kNcclRoot) : settings_.nccl_root;
   engine_.use(staging_->exchange_by(
       settings_.checksums,
-      [this, program] {
-        return NcclRoot::start(program, device_library_path(settings_.device_library), settings_.round_timeout_ms);
+      [this, program, library = nccl.value()] {
+        return NcclRoot::start(program, device_library_path(settings_.device_library), library,
+                               settings_.round_timeout_ms);
       },
       [this](bool warns, const std::string& text) { log_(warns ? WARREN_LOG_WARNING : WARREN_LOG_INFO, text); }));
-  return static_cast<std::uint32_t>(version.value());
+  return static_cast<std::uint32_t>(nccl.value().version);
 }
 
 Result<std::optional<wire::Held>> Session::held_on_disk() {

@@ -32,10 +32,12 @@ void leave(std::map<std::uint64_t, Exchange::Turn> what) {
 
 }  // namespace
 
-Result<std::int32_t> nccl_version(const warren_device_table& table) {
-  std::int32_t version = 0;
-  if (table.nccl_version(&version) != WARREN_DEVICE_OK) return Status(Code::kUnavailable, said_by(table));
-  return version;
+Result<NcclLibrary> find_nccl(const warren_device_table& table) {
+  NcclLibrary found;
+  const char* file = nullptr;
+  if (table.nccl_version(&found.version, &file) != WARREN_DEVICE_OK) return Status(Code::kUnavailable, said_by(table));
+  found.file = file;
+  return found;
 }
 
 DeviceExchange::~DeviceExchange() {
@@ -64,6 +66,7 @@ DeviceExchange::~DeviceExchange() {
 }
 
 void DeviceExchange::prepare() {
+  start_root();
   const std::int32_t device = shares_.device();
   {
     const std::lock_guard lock(mutex_);
@@ -78,6 +81,30 @@ void DeviceExchange::prepare() {
   const std::lock_guard lock(mutex_);
   landing_ = static_cast<std::byte*>(landing);
   checksums_on_gpu_ = static_cast<std::uint64_t*>(on_gpu);
+}
+
+// A process takes a while to be started.
+void DeviceExchange::start_root() {
+  std::uint64_t epoch = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (rank_ != 0 || root_starts_ || root_ != nullptr || current_ != nullptr || !may_take_part()) return;
+    root_starts_ = true;
+    epoch = epoch_;
+  }
+  auto root = roots_();
+  const std::lock_guard lock(mutex_);
+  root_starts_ = false;
+  if (epoch != epoch_ || !open_) return;
+  if (!root.ok()) return has_no_root(root.status());
+  root_ = std::move(root).value();
+}
+
+void DeviceExchange::has_no_root(const Status& why) {
+  root_failed_ = true;
+  root_ = nullptr;
+  failures_++;
+  tell_(true, why.describe() + "; large allreduces among GPUs go by way of the CPU until the next epoch");
 }
 
 void DeviceExchange::open(Epoch epoch, std::int32_t rank, std::int32_t size) {
@@ -126,7 +153,14 @@ std::shared_ptr<std::byte> DeviceExchange::take_scratch(std::uint64_t bytes, std
   return shares_.take(bytes);
 }
 
-bool DeviceExchange::overdue() const {
+Status DeviceExchange::overdue() const {
+  const std::lock_guard lock(mutex_);
+  if (broken_ || !is_overdue()) return {};
+  return {Code::kTimeout, "NCCL's communicator of an epoch that is over has not ended in " +
+                              std::to_string(timeout_.count()) + " ms, or cannot"};
+}
+
+bool DeviceExchange::is_overdue() const {
   return std::ranges::any_of(ending_, [&](const Holder& c) {
     const std::lock_guard its(c->mutex);
     return c->lost || (!c->ended && Clock::now() - c->ends_since > timeout_);
@@ -155,6 +189,16 @@ bool DeviceExchange::ready() const {
   return current_->stage == Communicator::Stage::kReady;
 }
 
+bool DeviceExchange::may_take_part() const {
+  return open_ && !broken_ && !root_failed_ && failures_ < kMostFailures &&
+         std::ranges::all_of(ending_,
+                             [](const Holder& c) {
+                               const std::lock_guard its(c->mutex);
+                               return c->ended;
+                             }) &&
+         shares_.device() != WARREN_DEVICE_HOST;
+}
+
 Exchange::Word DeviceExchange::word(bool could) {
   const std::lock_guard lock(mutex_);
   std::erase_if(ending_, [](const Holder& c) {
@@ -170,32 +214,16 @@ Exchange::Word DeviceExchange::word(bool could) {
   }
   Word word;
   word.ready = could && ready && open_ && !broken_;
-  word.takes_part = open_ && !broken_ && !failed && !root_failed_ && failures_ < kMostFailures && ending_.empty() &&
-                    shares_.device() != WARREN_DEVICE_HOST;
-  if (rank_ != 0 || !word.takes_part || ready) return word;
-  Status trouble;
-  if (root_ == nullptr) {
-    auto root = roots_();
-    if (root.ok()) {
-      root_ = std::move(root).value();
-    } else {
-      trouble = root.status();
-    }
-  }
-  if (root_ != nullptr && !id_) {
+  word.takes_part = !failed && may_take_part();
+  if (!word.takes_part || ready || root_ == nullptr) return word;
+  if (!id_) {
     auto id = root_->id();
-    if (id.ok()) {
-      id_ = id.value();
-    } else {
-      trouble = id.status();
+    if (!id.ok()) {
+      has_no_root(id.status());
+      word.takes_part = false;
+      return word;
     }
-  }
-  if (!trouble.ok()) {
-    root_failed_ = true;
-    root_ = nullptr;
-    failures_++;
-    tell_(true, trouble.describe() + "; large allreduces among GPUs go by way of the CPU until the next epoch");
-    word.takes_part = false;
+    id_ = id.value();
   }
   word.id = id_;
   return word;
@@ -291,9 +319,7 @@ std::uint64_t DeviceExchange::begin(Turn turn) {
 }
 
 bool DeviceExchange::busy() const {
-  if (open_count_ != 0) return true;
-  const std::lock_guard lock(mutex_);
-  return !broken_ && overdue();
+  return open_count_ != 0 || !overdue().ok();
 }
 
 std::optional<Exchange::Done> DeviceExchange::take_done() {
@@ -380,6 +406,8 @@ void DeviceExchange::done_with(Job& job, const Status& status) {
   const std::lock_guard lock(mutex_);
   open_count_--;
   if (job.epoch != epoch_ || epoch_ == 0) return;
+  // What fails now and then is no reason to do without: most of it is others' deaths.
+  if (status.ok()) failures_ = 0;
   Done done;
   done.id = job.id;
   done.status = status;
@@ -562,12 +590,8 @@ Result<bool> DeviceExchange::move() {
   {
     const std::lock_guard lock(mutex_);
     if (broken_) return false;
-    broken_ = overdue();
   }
-  if (broken_) {
-    return give_up(Status(Code::kTimeout, "NCCL's communicator of an epoch that is over has not ended in " +
-                                              std::to_string(timeout_.count()) + " ms, or cannot"));
-  }
+  if (const Status late = overdue(); !late.ok()) return give_up(late);
   if (open_count_ == 0) return false;
   Status status = open_streams();
   if (!status.ok()) return give_up(status);

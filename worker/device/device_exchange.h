@@ -30,14 +30,14 @@
 
 namespace warren::worker {
 
-// Which NCCL the library has, as NCCL counts. kUnavailable: none that serves.
-[[nodiscard]] Result<std::int32_t> nccl_version(const warren_device_table& table);
+// Which NCCL the library has. kUnavailable: none that serves.
+[[nodiscard]] Result<NcclLibrary> find_nccl(const warren_device_table& table);
 
 class DeviceExchange final : public Exchange {
  public:
-  // Makes what makes an id.
+  // Makes what makes an id. Outside of locks.
   using Roots = std::function<Result<std::unique_ptr<NcclRoot>>()>;
-  // For the log: a warning, or not. Under the engine's lock.
+  // For the log: a warning, or not. From any thread, under a lock of this object's.
   using Tell = std::function<void(bool warns, const std::string& text)>;
   // `timeout_ms`: for joining, for a turn, and for ending. `copies_on`: of a GPU; it ends after this. `checksums`: of
   // what is moved (Done::checksums).
@@ -57,8 +57,11 @@ class DeviceExchange final : public Exchange {
   DeviceExchange(const DeviceExchange&) = delete;
   DeviceExchange& operator=(const DeviceExchange&) = delete;
 
-  // Before a call that may be exchanged, outside of locks.
+  // Before a call that may be exchanged, outside of locks: takes memory, and has an id made where this epoch wants one.
   void prepare();
+  // kTimeout: a communicator of an epoch that is over has not ended in time, or cannot: this life is over, as move()
+  // says, too, unless it is move() that does not come back. From any thread.
+  [[nodiscard]] Status overdue() const;
 
   // Exchange; under the engine's lock.
   void open(Epoch epoch, std::int32_t rank, std::int32_t size) override;
@@ -79,7 +82,7 @@ class DeviceExchange final : public Exchange {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // So many bad ends, and this life goes by way of the CPU.
+  // So many bad ends one after the other, and this life goes by way of the CPU.
   static constexpr int kMostFailures = 3;
   static constexpr std::size_t kResultsAtOnce = 4;
   // Turns that NCCL has been given, or that are on their way to the CPU, and checksums of one of them: of blocks.
@@ -145,7 +148,10 @@ class DeviceExchange final : public Exchange {
   [[nodiscard]] Result<bool> copy(Job& job);
   void done_with(Job& job, const Status& status);
   void fail(Communicator& c, const std::string& why);
-  [[nodiscard]] bool overdue() const;
+  void start_root();
+  [[nodiscard]] bool may_take_part() const;
+  void has_no_root(const Status& why);
+  [[nodiscard]] bool is_overdue() const;
   [[nodiscard]] Status give_up(const Status& why);
   void tell_of(Communicator& c);
 
@@ -177,10 +183,10 @@ class DeviceExchange final : public Exchange {
   bool open_ = false, broken_ = false;
   std::uint64_t epoch_ = 0, newest_ = 0;
   std::int32_t rank_ = 0, size_ = 1;
-  int failures_ = 0;
+  int failures_ = 0;  // since a turn was done
   std::unique_ptr<NcclRoot> root_;
   std::optional<Word::Id> id_;
-  bool root_failed_ = false;
+  bool root_starts_ = false, root_failed_ = false;
   Holder current_;              // this epoch's
   std::vector<Holder> ending_;  // of earlier ones
   std::deque<std::pair<std::uint64_t, Turn>> waiting_;

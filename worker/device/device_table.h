@@ -149,8 +149,9 @@ typedef struct warren_device_table {
                                void* stream);
 
   /* NCCL, which moves bytes between GPUs of several processes and hosts. NONE: there is none here, or none that serves;
-   * error_text says which. *version: as NCCL counts, 22809. Before any function below. */
-  warren_device_code (*nccl_version)(int32_t* version);
+   * error_text says which. *version: as NCCL counts, 22809. *file: of which it was loaded, or "", for as long as the
+   * process lives. Before any function below. */
+  warren_device_code (*nccl_version)(int32_t* version, const char** file);
   /* Another one for each communicator, of WARREN_DEVICE_NCCL_ID_BYTES bytes. The process that has made it must live
    * until all ranks have joined; it keeps a thread and a socket of it, and needs no GPU. */
   warren_device_code (*nccl_id)(void* id);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -42,7 +43,7 @@ Status cannot(const std::string& program, int error) {
 }  // namespace
 
 Result<std::unique_ptr<NcclRoot>> NcclRoot::start(const std::string& program, const std::string& library,
-                                                  std::int64_t timeout_ms) {
+                                                  const NcclLibrary& nccl, std::int64_t timeout_ms) {
   int lives[2], says[2];
   if (pipe2(lives, O_CLOEXEC) != 0) return cannot(program, errno);
   OwnedFd lives_there(lives[0]), lives_here(lives[1]);
@@ -52,6 +53,7 @@ Result<std::unique_ptr<NcclRoot>> NcclRoot::start(const std::string& program, co
   posix_spawn_file_actions_adddup2(&a.actions, lives_there.get(), kLives);
   posix_spawn_file_actions_adddup2(&a.actions, 2, 1);
   posix_spawn_file_actions_adddup2(&a.actions, says_there.get(), kSays);
+  posix_spawn_file_actions_addclosefrom_np(&a.actions, kSays + 1);  // what the program lets its children have
   Attributes b;
   sigset_t none, all;
   sigemptyset(&none);
@@ -59,36 +61,42 @@ Result<std::unique_ptr<NcclRoot>> NcclRoot::start(const std::string& program, co
   posix_spawnattr_setsigmask(&b.attributes, &none);
   posix_spawnattr_setsigdefault(&b.attributes, &all);
   posix_spawnattr_setflags(&b.attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  std::string name = program, what = library;
-  char* const arguments[] = {name.data(), what.data(), nullptr};
+  std::string name = program, what = library, version = std::to_string(nccl.version), file = nccl.file;
+  char* const arguments[] = {name.data(), what.data(), version.data(), file.data(), nullptr};
   pid_t process = -1;
   if (const int error = posix_spawn(&process, program.c_str(), &a.actions, &b.attributes, arguments, environ);
       error != 0) {
     return cannot(program, error);
   }
+  OwnedFd is(static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
+  if (!is.open()) return cannot(program, errno);
   return std::unique_ptr<NcclRoot>(
-      new NcclRoot(program, process, std::move(lives_here), std::move(says_here), timeout_ms));
+      new NcclRoot(program, process, std::move(is), std::move(lives_here), std::move(says_here), timeout_ms));
 }
 
-NcclRoot::NcclRoot(std::string program, pid_t process, OwnedFd lives, OwnedFd says, std::int64_t timeout_ms)
+NcclRoot::NcclRoot(std::string program, pid_t process, OwnedFd is, OwnedFd lives, OwnedFd says, std::int64_t timeout_ms)
     : program_(std::move(program)),
       process_(process),
+      is_(std::move(is)),
       lives_(std::move(lives)),
       says_(std::move(says)),
       until_(std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms)) {}
 
 NcclRoot::~NcclRoot() {
   lives_ = OwnedFd();
-  kill(process_, SIGKILL);
-  const auto collect = [process = process_] {
-    while (waitpid(process, nullptr, 0) < 0 && errno == EINTR) {
+  (void)syscall(SYS_pidfd_send_signal, is_.get(), SIGKILL, nullptr, 0);
+  // Unless the program has done it, which may wait for any of its children.
+  const auto collect = [](const OwnedFd& is) {
+    constexpr auto kPidfd = static_cast<idtype_t>(3);  // P_PIDFD, which older headers lack
+    siginfo_t how{};
+    while (waitid(kPidfd, static_cast<id_t>(is.get()), &how, WEXITED) < 0 && errno == EINTR) {
     }
   };
   // Whoever lets go of it may hold a lock, and a process may take a while to end.
   try {
-    std::thread(collect).detach();
+    std::thread(collect, std::move(is_)).detach();
   } catch (const std::system_error&) {
-    collect();
+    collect(is_);
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,15 +16,22 @@
 
 namespace warren::worker {
 
+// NCCL as this process has it.
+struct NcclLibrary {
+  std::int32_t version = 0;  // as NCCL counts, 22809
+  std::string file;          // empty: it is of none
+};
+
 // Beside libwarren.so.
 inline constexpr const char* kNcclRoot = "warren_nccl_root";
 
 class NcclRoot {
  public:
-  // `program`: cuda/nccl_root.cc; `library`: what it loads, which implements device_table.h. kUnavailable: it does not
-  // start. Nothing here waits.
+  // `program`: cuda/nccl_root.cc; `library`: what it loads, which implements device_table.h, with this NCCL and no
+  // other. kUnavailable: it does not start. Waits until the system has started it, and for nothing that it does.
   [[nodiscard]] static Result<std::unique_ptr<NcclRoot>> start(const std::string& program, const std::string& library,
-                                                               std::int64_t timeout_ms);
+                                                               const NcclLibrary& nccl, std::int64_t timeout_ms);
+  // Waits for nothing.
   ~NcclRoot();
   NcclRoot(const NcclRoot&) = delete;
   NcclRoot& operator=(const NcclRoot&) = delete;
@@ -33,10 +41,11 @@ class NcclRoot {
   [[nodiscard]] pid_t process() const { return process_; }
 
  private:
-  NcclRoot(std::string program, pid_t process, OwnedFd lives, OwnedFd says, std::int64_t timeout_ms);
+  NcclRoot(std::string program, pid_t process, OwnedFd is, OwnedFd lives, OwnedFd says, std::int64_t timeout_ms);
 
   const std::string program_;
   const pid_t process_;
+  OwnedFd is_;     // the process, also where the program has collected it, and its number is another one's
   OwnedFd lives_;  // closed: it ends
   const OwnedFd says_;
   const std::chrono::steady_clock::time_point until_;

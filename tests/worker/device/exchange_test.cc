@@ -1,14 +1,20 @@
 // Turns of messages between two GPUs by the fake NCCL, the process that makes its ids, and what is left of both when an
 // epoch, a peer or a process ends in the middle.
+#include <dlfcn.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <linux/sched.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -44,8 +50,11 @@ bool comes(const std::function<bool()>& what) {
   return false;
 }
 
-Result<std::unique_ptr<NcclRoot>> start_root(const std::string& library = WARREN_FAKE_DEVICE) {
-  return NcclRoot::start(WARREN_NCCL_ROOT_PROGRAM, library, kPatienceMs);
+// As the fake one says.
+const NcclLibrary kFakeNccl{22809, ""};
+
+Result<std::unique_ptr<NcclRoot>> start_root(const NcclLibrary& nccl = kFakeNccl) {
+  return NcclRoot::start(WARREN_NCCL_ROOT_PROGRAM, WARREN_FAKE_DEVICE, nccl, kPatienceMs);
 }
 
 Exchange::Word::Id id_of(NcclRoot& root) {
@@ -102,11 +111,12 @@ TEST(Root, DoesNotOutliveAProcessThatIsKilled) {
 }
 
 TEST(Root, ThatMakesNoIdSaysSo) {
-  const auto nowhere = NcclRoot::start("/nowhere/root", "x", kPatienceMs);
+  const auto nowhere = NcclRoot::start("/nowhere/root", "x", kFakeNccl, kPatienceMs);
   EXPECT_EQ(nowhere.status().code(), Code::kUnavailable);
   EXPECT_THAT(nowhere.status().describe(), HasSubstr("cannot start /nowhere/root"));
-  const auto verdict = [](const std::string& program, const std::string& library, std::int64_t timeout_ms) {
-    auto root = NcclRoot::start(program, library, timeout_ms);
+  const auto verdict = [](const std::string& program, const std::string& library, const NcclLibrary& nccl,
+                          std::int64_t timeout_ms) {
+    auto root = NcclRoot::start(program, library, nccl, timeout_ms);
     EXPECT_TRUE(root.ok());
     Status status;
     EXPECT_TRUE(comes([&] {
@@ -115,38 +125,107 @@ TEST(Root, ThatMakesNoIdSaysSo) {
     }));
     return status;
   };
-  EXPECT_THAT(verdict(WARREN_NCCL_ROOT_PROGRAM, "/nowhere/library.so", kPatienceMs).describe(),
+  EXPECT_THAT(verdict(WARREN_NCCL_ROOT_PROGRAM, "/nowhere/library.so", kFakeNccl, kPatienceMs).describe(),
               HasSubstr("has ended without an id of NCCL"));
-  const Status late = verdict("/bin/sleep", "60", 100);
+  const Status late = verdict("/bin/sleep", "60", {22809, "1"}, 100);
   EXPECT_EQ(late.code(), Code::kTimeout);
+}
+
+// A framework may have its own beside it, which no other process finds by name.
+TEST(Root, HasTheNcclOfItsParentOrNone) {
+  const auto verdict = [](const NcclLibrary& nccl) {
+    auto root = start_root(nccl);
+    EXPECT_TRUE(root.ok());
+    Result<std::optional<Exchange::Word::Id>> id = std::optional<Exchange::Word::Id>();
+    EXPECT_TRUE(comes([&] {
+      id = root.value()->id();
+      return !id.ok() || id.value();
+    }));
+    return id.status();
+  };
+  EXPECT_TRUE(verdict({22809, WARREN_FAKE_DEVICE}).ok()) << "it takes what it is given";
+  EXPECT_THAT(verdict({22809, "/nowhere/libnccl.so.2"}).describe(), HasSubstr("has ended without an id of NCCL"));
+  EXPECT_THAT(verdict({23002, ""}).describe(), HasSubstr("has ended without an id of NCCL"));
+}
+
+TEST(Root, HasNothingThatTheProgramLetsItsChildrenHave) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  auto root = start_root();
+  ASSERT_TRUE(root.ok());
+  (void)id_of(*root.value());
+  ::close(ends[1]);
+  ASSERT_EQ(fcntl(ends[0], F_SETFL, O_NONBLOCK), 0);
+  char byte = 0;
+  EXPECT_EQ(read(ends[0], &byte, 1), 0) << "nobody has the other end";
+  ::close(ends[0]);
+}
+
+// A program that waits for any child of its own, and another process that has its number by then.
+TEST(Root, IsNoOtherProcessThatHasItsNumber) {
+  auto root = start_root();
+  ASSERT_TRUE(root.ok());
+  (void)id_of(*root.value());
+  const pid_t process = root.value()->process();
+  ASSERT_EQ(kill(process, SIGKILL), 0);
+  ASSERT_EQ(waitpid(process, nullptr, 0), process);
+  clone_args as{};
+  as.exit_signal = SIGCHLD;
+  as.set_tid = reinterpret_cast<std::uint64_t>(&process);
+  as.set_tid_size = 1;
+  const auto other = static_cast<pid_t>(syscall(SYS_clone3, &as, sizeof as));
+  if (other == 0) {
+    (void)sleep(60);
+    _exit(0);
+  }
+  if (other < 0) GTEST_SKIP() << "not allowed to choose the number of a process";
+  ASSERT_EQ(other, process);
+  root.value().reset();
+  // It would have been killed, and collected, by now or soon.
+  auto second = start_root();
+  ASSERT_TRUE(second.ok());
+  (void)id_of(*second.value());
+  EXPECT_FALSE(is_gone(other));
+  ASSERT_EQ(kill(other, SIGTERM), 0);
+  int how = 0;
+  ASSERT_EQ(waitpid(other, &how, 0), other);
+  EXPECT_TRUE(WIFSIGNALED(how) && WTERMSIG(how) == SIGTERM);
 }
 
 #ifdef WARREN_CUDA_MODULE
 // NCCL itself, which needs no GPU for that.
 TEST(Root, OfTheModuleMakesAnId) {
-  auto root = start_root(WARREN_CUDA_MODULE);
+  void* const module = dlopen(WARREN_CUDA_MODULE, RTLD_NOW | RTLD_LOCAL);
+  if (module == nullptr) GTEST_SKIP() << dlerror();
+  const auto table = reinterpret_cast<warren_device_table_function>(dlsym(module, WARREN_DEVICE_TABLE_SYMBOL));
+  ASSERT_NE(table, nullptr);
+  const auto nccl = find_nccl(*table());
+  if (!nccl.ok()) GTEST_SKIP() << nccl.status().describe();
+  EXPECT_THAT(nccl.value().file, HasSubstr("libnccl"));
+  auto root = NcclRoot::start(WARREN_NCCL_ROOT_PROGRAM, WARREN_CUDA_MODULE, nccl.value(), kPatienceMs);
   ASSERT_TRUE(root.ok());
   Result<std::optional<Exchange::Word::Id>> id = std::optional<Exchange::Word::Id>();
   ASSERT_TRUE(comes([&] {
     id = root.value()->id();
     return !id.ok() || id.value();
   }));
-  if (id.ok()) {
-    EXPECT_NE(*id.value(), Exchange::Word::Id{});
-  } else {
-    EXPECT_THAT(id.status().describe(), HasSubstr("has ended without an id of NCCL")) << "there is none here";
-  }
+  ASSERT_TRUE(id.ok()) << id.status().describe();
+  EXPECT_NE(*id.value(), Exchange::Word::Id{});
 }
 #endif
 
 // ---- turns
 
 struct OneRank {
-  OneRank(std::int32_t number, std::int64_t timeout_ms, std::uint64_t pinned_bytes)
+  OneRank(std::int32_t number, std::int64_t timeout_ms, std::uint64_t pinned_bytes, bool checksums)
       : rank(number),
         staging(fake_gpu().table, pinned_bytes, 0, 64 * kMiB, timeout_ms),
         exchange(staging.exchange_by(
-            true, [] { return start_root(); },
+            checksums,
+            [this] {
+              roots++;
+              return start_root();
+            },
             [this](bool warns, const std::string& text) {
               if (warns) warnings.push_back(text);
             })) {
@@ -155,7 +234,7 @@ struct OneRank {
   }
   ~OneRank() { exchange.close(); }
   std::shared_ptr<std::byte> filled(std::size_t bytes, std::byte with) {
-    auto block = exchange.take_scratch(bytes, bytes);
+    auto block = exchange.take_scratch(bytes, 1);
     EXPECT_NE(block, nullptr);
     const std::vector<std::byte> values(bytes, with);
     fake_gpu().controls.write(block.get(), values.data(), bytes);
@@ -168,6 +247,7 @@ struct OneRank {
 
   const std::int32_t rank;
   std::vector<std::string> warnings;
+  int roots = 0;  // that were started
   Staging staging;
   DeviceExchange& exchange;
 };
@@ -183,9 +263,9 @@ class Exchanges : public ::testing::Test {
     for (auto& one : ranks_) one.reset();
     fake_gpu().controls.release();
   }
-  void make(std::int64_t timeout_ms, std::uint64_t pinned_bytes = 64 * kMiB) {
+  void make(std::int64_t timeout_ms, std::uint64_t pinned_bytes = 64 * kMiB, bool checksums = true) {
     for (std::int32_t rank = 0; rank < 2; rank++) {
-      ranks_[rank] = std::make_unique<OneRank>(rank, timeout_ms, pinned_bytes);
+      ranks_[rank] = std::make_unique<OneRank>(rank, timeout_ms, pinned_bytes, checksums);
     }
   }
   OneRank& rank(int number) { return *ranks_[number]; }
@@ -197,9 +277,28 @@ class Exchanges : public ::testing::Test {
   }
   // As before each round: true if both are ready for it.
   bool agree(bool could = true) {
+    for (const auto& one : ranks_) one->exchange.prepare();
     const std::vector<Exchange::Word> words = {rank(0).exchange.word(could), rank(1).exchange.word(true)};
     for (const auto& one : ranks_) one->exchange.heard(words);
     return words[0].ready && words[1].ready;
+  }
+  // Rank 0 gets so much from rank 1.
+  struct Moved {
+    Exchange::Done received;
+    std::optional<Exchange::Done> sent;
+  };
+  Moved move_one(std::size_t bytes) {
+    auto in = rank(0).filled(bytes, std::byte{0}), out = rank(1).filled(bytes, std::byte{3});
+    (void)rank(0).exchange.begin({{1, false, false, in.get(), bytes, in}});
+    (void)rank(1).exchange.begin({{0, true, false, out.get(), bytes, out}});
+    Moved moved;
+    std::optional<Exchange::Done> done;
+    EXPECT_TRUE(move_until([&] {
+      if (!moved.sent) moved.sent = rank(1).exchange.take_done();
+      return moved.sent && (done = rank(0).exchange.take_done()).has_value();
+    }));
+    if (done) moved.received = std::move(*done);
+    return moved;
   }
   bool move_until(const std::function<bool()>& done) {
     return comes([&] {
@@ -258,6 +357,99 @@ TEST_F(Exchanges, MoveTurnsInTheirOrder) {
     }
     EXPECT_FALSE(rank(me).exchange.busy());
   }
+}
+
+// A process takes a while to be started, and words are asked for under the engine's lock.
+TEST_F(Exchanges, StartNoProcessWhereTheEngineWaits) {
+  make(kPatienceMs);
+  rank(0).exchange.open(Epoch(1), 0, 2);
+  for (int i = 0; i < 3; i++) {
+    const Exchange::Word word = rank(0).exchange.word(true);
+    EXPECT_TRUE(word.takes_part);
+    EXPECT_FALSE(word.id);
+  }
+  EXPECT_EQ(rank(0).roots, 0);
+  for (int i = 0; i < 3; i++) rank(0).exchange.prepare();
+  EXPECT_EQ(rank(0).roots, 1) << "one an epoch";
+  EXPECT_TRUE(comes([&] { return rank(0).exchange.word(true).id.has_value(); }));
+  rank(1).exchange.open(Epoch(1), 1, 2);
+  rank(1).exchange.prepare();
+  EXPECT_EQ(rank(1).roots, 0) << "that is rank 0's";
+}
+
+// Of several blocks, and of what ends within a word.
+TEST_F(Exchanges, HaveChecksumsOfWhatWasSentAndOfWhatHasCome) {
+  constexpr std::size_t kBytes = 5 * kMiB + 3;
+  make(kPatienceMs);
+  open(1);
+  ASSERT_TRUE(comes([&] { return agree(); }));
+  const Moved well = move_one(kBytes);
+  EXPECT_NE(well.sent->checksums[0], 0u);
+  EXPECT_EQ(well.sent->checksums, well.received.checksums);
+  EXPECT_NE(move_one(kBytes - 1).sent->checksums, well.sent->checksums);
+  fake_gpu().controls.arm("stream.nccl_exchange.0", 0, FakeFault::kFlip);
+  const Moved flipped = move_one(kBytes);
+  EXPECT_TRUE(flipped.received.status.ok()) << "NCCL says so";
+  EXPECT_EQ(flipped.sent->checksums, well.sent->checksums);
+  EXPECT_NE(flipped.received.checksums, well.sent->checksums);
+  end();
+  make(kPatienceMs, 64 * kMiB, false);
+  open(2);
+  ASSERT_TRUE(comes([&] { return agree(); }));
+  const std::uint64_t before = fake_gpu().controls.calls("checksum");
+  const Moved without = move_one(kBytes);
+  EXPECT_EQ(without.sent->checksums, std::vector<std::uint64_t>{0});
+  EXPECT_EQ(without.received.checksums, std::vector<std::uint64_t>{0});
+  EXPECT_EQ(fake_gpu().controls.calls("checksum"), before);
+}
+
+// More than are given to NCCL at once.
+TEST_F(Exchanges, KeepTheChecksumsOfManyTurnsApart) {
+  make(kPatienceMs);
+  open(1);
+  ASSERT_TRUE(comes([&] { return agree(); }));
+  constexpr std::size_t kBytes = 4096, kTurns = 20;
+  std::vector<std::shared_ptr<std::byte>> blocks;
+  for (std::size_t i = 0; i < kTurns; i++) {
+    auto out = rank(1).filled(kBytes, static_cast<std::byte>(i + 1)), in = rank(0).filled(kBytes, std::byte{0});
+    (void)rank(1).exchange.begin({{0, true, false, out.get(), kBytes, out}});
+    (void)rank(0).exchange.begin({{1, false, i % 2 == 0, in.get(), kBytes, in}});
+    blocks.insert(blocks.end(), {out, in});
+  }
+  std::map<std::uint64_t, std::uint64_t> sums[2];
+  ASSERT_TRUE(move_until([&] {
+    for (int me = 0; me < 2; me++) {
+      while (const auto done = rank(me).exchange.take_done()) sums[me][done->id] = done->checksums[0];
+    }
+    return sums[0].size() == kTurns && sums[1].size() == kTurns;
+  }));
+  EXPECT_EQ(sums[0], sums[1]);
+  std::set<std::uint64_t> apart;
+  for (const auto& [id, sum] : sums[0]) apart.insert(sum);
+  EXPECT_EQ(apart.size(), kTurns);
+}
+
+// An event that has been reached says nothing where the kernel before it has left because of an error.
+TEST_F(Exchanges, AnErrorThatWasNoticedBeforeTheEndIsNoSuccess) {
+  make(kPatienceMs);
+  open(1);
+  ASSERT_TRUE(comes([&] { return agree(); }));
+  auto in = rank(0).filled(kMiB, std::byte{0}), out = rank(1).filled(kMiB, std::byte{3});
+  (void)rank(0).exchange.begin({{1, false, false, in.get(), kMiB, in}});
+  ASSERT_TRUE(rank(0).move().ok());
+  (void)rank(1).exchange.begin({{0, true, false, out.get(), kMiB, out}});
+  ASSERT_TRUE(comes([&] {
+    EXPECT_TRUE(rank(1).move().ok());
+    return rank(1).exchange.take_done().has_value();
+  }));
+  fake_gpu().controls.arm("query.reached", 0, FakeFault::kNoticed);
+  std::optional<Exchange::Done> done;
+  ASSERT_TRUE(comes([&] {
+    EXPECT_TRUE(rank(0).move().ok());
+    return (done = rank(0).exchange.take_done()).has_value();
+  }));
+  EXPECT_EQ(done->status.code(), Code::kPeerLost);
+  EXPECT_THAT(done->status.describe(), HasSubstr("an error that NCCL has noticed"));
 }
 
 // Calls have all pinned memory, and may wait for this.
@@ -358,22 +550,64 @@ TEST_F(Exchanges, ThatFailAgainAndAgainAreGivenUp) {
   EXPECT_TRUE(rank(1).exchange.word(true).takes_part);
 }
 
+// Most failures are others' deaths.
+TEST_F(Exchanges, ThatFailNowAndThenGoOn) {
+  make(kShortMs);
+  for (std::uint64_t epoch = 1; epoch <= 5; epoch++) {
+    open(epoch);
+    ASSERT_TRUE(comes([&] { return agree(); })) << epoch;
+    if (epoch == 3) {
+      EXPECT_TRUE(move_one(kMiB).received.status.ok());
+    }
+    auto block = rank(0).filled(kMiB, std::byte{1});
+    (void)rank(0).exchange.begin({{1, false, false, block.get(), kMiB, block}});
+    ASSERT_TRUE(move_until([&] { return rank(0).exchange.take_done().has_value(); }));
+    close();
+    ASSERT_EQ(rank(0).warnings.size(), epoch);
+    EXPECT_THAT(rank(0).warnings.back(), HasSubstr(epoch < 5 ? "until the next epoch" : "for the rest of this life"));
+  }
+}
+
+// Whoever has given NCCL a turn does not come back: nobody else waits for that.
+TEST_F(Exchanges, WhatHangsInsideOfNcclIsOverdueToo) {
+  make(kShortMs);
+  open(1);
+  ASSERT_TRUE(comes([&] { return agree(); }));
+  auto block = rank(0).filled(kMiB, std::byte{1});
+  (void)rank(0).exchange.begin({{1, false, false, block.get(), kMiB, block}});
+  fake_gpu().controls.arm("nccl_exchange.0", 0, FakeFault::kHang);
+  const std::uint64_t before = fake_gpu().controls.calls("nccl_exchange.0");
+  std::thread stuck([&] { (void)rank(0).exchange.move(); });
+  EXPECT_TRUE(comes([&] { return fake_gpu().controls.calls("nccl_exchange.0") > before; }));
+  EXPECT_TRUE(rank(0).exchange.overdue().ok());
+  close();
+  Status overdue;
+  EXPECT_TRUE(comes([&] { return !(overdue = rank(0).exchange.overdue()).ok(); }));
+  EXPECT_EQ(overdue.code(), Code::kTimeout);
+  EXPECT_TRUE(rank(1).exchange.overdue().ok());
+  fake_gpu().controls.release();
+  stuck.join();
+}
+
 TEST_F(Exchanges, AGpuThatFailsIsTheEndOfALife) {
-  for (const char* where : {"record", "query", "stream.nccl_exchange", "to_host", "stream.to_host"}) {
+  for (const char* where : {"record", "query", "stream.nccl_exchange", "checksum", "to_host", "stream.to_host"}) {
     SCOPED_TRACE(where);
     end();
-    make(kPatienceMs);
+    // Where nothing but rank 0's copy of what has come goes to the CPU, it is rank 0's that fails.
+    make(kPatienceMs, 64 * kMiB, std::string(where) == "checksum");
     open(1);
     ASSERT_TRUE(comes([&] { return agree(); }));
     auto mine = rank(0).filled(kMiB, std::byte{1}), theirs = rank(1).filled(kMiB, std::byte{2});
     fake_gpu().controls.arm(where, 0, FakeFault::kError);
+    const std::uint64_t before = fake_gpu().controls.calls("stream.nccl_exchange");
     (void)rank(0).exchange.begin({{1, false, true, mine.get(), kMiB, mine}});
     Status status;
     bool sends = false;
     ASSERT_TRUE(comes([&] {
       status = rank(0).move();
       // Once rank 0's is under way.
-      if (status.ok() && !std::exchange(sends, true)) {
+      const bool under_way = fake_gpu().controls.calls("stream.nccl_exchange") > before;
+      if (status.ok() && under_way && !std::exchange(sends, true)) {
         (void)rank(1).exchange.begin({{0, true, false, theirs.get(), kMiB, theirs}});
       }
       if (status.ok()) {

@@ -55,6 +55,7 @@ warren_device_code failed(const std::string& text, warren_device_code code = WAR
   std::abort();
 }
 
+std::atomic<bool> nccl_has_noticed{false};  // an error
 // What the exchange that this stream is at meets.
 [[gnu::tls_model("initial-exec")]] thread_local bool aborts_alone = false, flips_a_byte = false;
 
@@ -82,6 +83,7 @@ class Faults {
   void release() {
     const std::lock_guard lock(mutex_);
     armed_ = false;
+    nccl_has_noticed = false;
     released_++;
     changed_.notify_all();
   }
@@ -105,6 +107,7 @@ class Faults {
       case FakeFault::kStop: stand_still(); break;
       case FakeFault::kAbort: aborts_alone = true; break;
       case FakeFault::kFlip: flips_a_byte = true; break;
+      case FakeFault::kNoticed: nccl_has_noticed = true; break;
     }
     return WARREN_DEVICE_OK;
   }
@@ -464,6 +467,7 @@ class FakeNccl : public std::enable_shared_from_this<FakeNccl> {
   [[nodiscard]] std::int32_t rank() const { return rank_; }
   warren_device_code state() {
     if (ends_) return WARREN_DEVICE_OK;
+    if (nccl_has_noticed) return failed("an error that NCCL has noticed");
     if (no_root_) return failed("the root of this communicator is gone");
     return joined_ ? WARREN_DEVICE_OK : WARREN_DEVICE_NOT_READY;
   }
@@ -720,6 +724,7 @@ warren_device_code query(std::int32_t, void* handle) {
   const EventHolder event = event_of(handle);
   const std::lock_guard lock(event->mutex);
   if (event->reached != event->recorded) return WARREN_DEVICE_NOT_READY;
+  FAKE_MEETS("query.reached");
   return event->failure.empty() ? WARREN_DEVICE_OK : failed(event->failure);
 }
 
@@ -832,9 +837,10 @@ warren_device_code unpack(std::int32_t device, const void* packed, const warren_
   return WARREN_DEVICE_OK;
 }
 
-warren_device_code nccl_version(std::int32_t* version) {
+warren_device_code nccl_version(std::int32_t* version, const char** file) {
   FAKE_MEETS("nccl_version");
   *version = nccl_says;
+  *file = "";
   return WARREN_DEVICE_OK;
 }
 
@@ -867,6 +873,7 @@ warren_device_code nccl_exchange(void* communicator, const warren_device_message
                                  void* stream) {
   FAKE_MEETS("nccl_exchange");
   const NcclHolder& nccl = nccl_of(communicator);
+  FAKE_MEETS(("nccl_exchange." + std::to_string(nccl->rank())).c_str());
   std::vector<FakeNccl::Message> all;
   for (std::size_t i = 0; i < count; i++) {
     std::byte* const at = behind(nccl->device(), messages[i].data, messages[i].bytes);

@@ -19,13 +19,15 @@ enum class FakeFault : std::uint8_t {
   kKill,      // the process dies by SIGKILL
   kStop,      // the process stands still for eight seconds
   // Of "stream.nccl_exchange" alone, of all ranks, or "stream.nccl_exchange.2", of rank 2 of its communicator:
-  kAbort,  // it is aborted, which nobody here hears of, and peers take it for all that was to come; until it is ended
-  kFlip    // a bit of what it receives is another one
+  kAbort,   // it is aborted, which nobody here hears of, and peers take it for all that was to come; until it is ended
+  kFlip,    // a bit of what it receives is another one
+  kNoticed  // of "query.reached", an event that has been: NCCL has noticed an error since then
 };
 
 struct FakeControls {
   // The `after`-th call from now on (0: the next one) of a function of the table meets a fault; "stream.to_host",
-  // "stream.to_device", "stream.reduce", …: what was queued, when the stream comes to it. One at a time.
+  // "stream.to_device", "stream.reduce", …: what was queued, when the stream comes to it; "nccl_exchange.1": of rank 1
+  // of its communicator. One at a time.
   void (*arm)(const char* where, int after, FakeFault fault);
   // No fault any more; what hangs goes on, and all streams have come to their ends when it returns. Streams that have
   // failed stay so.
