@@ -962,7 +962,11 @@ bool Session::move_elsewhere(std::unique_lock<std::mutex>& lock) {
 
 // The same of what GPUs exchange.
 bool Session::move_exchanged(std::unique_lock<std::mutex>& lock) {
-  if (std::exchange(moves_exchanged_, true)) return false;
+  if (moves_exchanged_) {
+    end_what_is_overdue();
+    return false;
+  }
+  moves_exchanged_ = true;
   lock.unlock();
   const auto moved = staging_->exchange()->move();
   lock.lock();
@@ -973,6 +977,12 @@ bool Session::move_exchanged(std::unique_lock<std::mutex>& lock) {
   // Whoever waits for it may sleep.
   wake(caller_wake_);
   return true;
+}
+
+// Whoever is at what GPUs exchange may never come back from NCCL.
+void Session::end_what_is_overdue() {
+  const Status overdue = staging_->exchange()->overdue();
+  if (!overdue.ok()) end_life(overdue.because_of_this("cannot exchange what lies on GPUs"));
 }
 
 // Memory of GPUs that was made, or mapped, by a call of stage().
@@ -1187,7 +1197,10 @@ void Session::engine_loop() {
       }
       log_waits(next_log);
     }
-    sleep(lock, engine_wake_, mine ? kSleepMs : -1, mine);
+    // Of what a caller is at nobody else may hear. Each interrupt wakes this thread.
+    const bool guards = moves_exchanged_ && failed_.ok();
+    if (guards) end_what_is_overdue();
+    sleep(lock, engine_wake_, mine || guards ? kSleepMs : -1, mine);
   }
 }
 

@@ -215,6 +215,7 @@ class Session final : private DataPath {
   // NCCL is to move what GPUs exchange. Returns its version.
   [[nodiscard]] Result<std::uint32_t> use_nccl(const warren_device_table* table);
   bool move_exchanged(std::unique_lock<std::mutex>& lock);
+  void end_what_is_overdue();
   void tell_of_shares();
   bool move_states(std::unique_lock<std::mutex>& lock);
   // States are on their way to the log.

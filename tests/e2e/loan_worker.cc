@@ -1,11 +1,11 @@
 // A worker whose large allreduces are made of inputs that the ranks of its host lend each other on the fake device, or
 // on the CPU: the same program and the same bits.
-//   loan_worker cpu|gpu|mixed|nccl|nccl-mixed ROUNDS OUT_FOLDER WHO WHERE AFTER kill|error|hang|late|stop
+//   loan_worker cpu|gpu|mixed|nccl|nccl-mixed ROUNDS OUT_FOLDER WHO WHERE AFTER kill|error|hang|late|stop|abort|flip
 // `mixed`: worker 1 has its buffers on the CPU in most rounds. `nccl`: each worker is on a host of its own, and NCCL is
 // to move the bytes. The first life of worker WHO meets a fault at the
-// AFTER-th run of WHERE on the fake device: it dies, the call fails, hangs for ever, hangs for a while, or the whole
-// process stands still for a while. Writes OUT_FOLDER/WORKER_ID at the end, and what was done on the device to
-// OUT_FOLDER/WORKER_ID.count.
+// AFTER-th run of WHERE on the fake device: it dies, the call fails, hangs for ever, hangs for a while, the whole
+// process stands still for a while, NCCL aborts with nobody told, or flips a bit. Writes OUT_FOLDER/WORKER_ID at the
+// end, and what was done on the device to OUT_FOLDER/WORKER_ID.count.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -97,6 +97,8 @@ int main(int argc, char** argv) {
     const FakeFault meets = fault == "kill"    ? FakeFault::kKill
                             : fault == "error" ? FakeFault::kError
                             : fault == "stop"  ? FakeFault::kStop
+                            : fault == "abort" ? FakeFault::kAbort
+                            : fault == "flip"  ? FakeFault::kFlip
                                                : FakeFault::kHang;
     fake_gpu().controls.arm(argv[5], std::atoi(argv[6]), meets);
     if (fault == "late") {

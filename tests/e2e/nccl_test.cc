@@ -226,6 +226,9 @@ TEST_F(NcclJobs, AreRefusedWhereVersionsDiffer) {
   ASSERT_EQ(setenv("WARREN_NCCL", "1", 1), 0);
   fake_gpu().controls.arm("nccl_version", 0, FakeFault::kNone);
   refused("NCCL is to move what GPUs exchange (WARREN_NCCL), and this worker has none");
+  ASSERT_EQ(setenv("NCCL_COMM_BLOCKING", "1", 1), 0);
+  refused("NCCL_COMM_BLOCKING=1 has its calls wait for peers");
+  ASSERT_EQ(unsetenv("NCCL_COMM_BLOCKING"), 0);
   ASSERT_EQ(setenv("WARREN_DEVICE_LIBRARY", "none", 1), 0);
   refused("NCCL is to move what GPUs exchange (WARREN_NCCL), and this worker has no GPU");
   ASSERT_EQ(setenv("WARREN_DEVICE_LIBRARY", WARREN_FAKE_DEVICE, 1), 0);
@@ -448,6 +451,74 @@ TEST_F(NcclFaults, AnAbortThatHangsEndsTheLife) {
   other.join();
 }
 
+// Whoever has given NCCL a turn does not come back, and is the only thread that calls anything. The life ends all the
+// same, so that others go on with the next one.
+TEST_F(NcclFaults, AHangInsideOfNcclEndsTheLife) {
+  const auto options_of = [&](int rank) {
+    Options o = cluster_.options(rank, 2);
+    options(rank, 1, o);
+    o.round_timeout_ms = std::chrono::seconds(2);
+    return o;
+  };
+  // The same calls in each life.
+  const auto begin = [](Communicator& comm, int rank) {
+    for (int i = 0; i < 10; i++) {
+      Array<float> array(true, values_of(rank), rank);
+      comm.allreduce(array.span());
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  };
+  std::atomic<int> entered = 0;
+  std::atomic<bool> over = false;
+  std::thread other([&] {
+    try {
+      Communicator comm = Communicator::create(options_of(1));
+      begin(comm, 1);
+      entered++;
+      while (entered < 2) std::this_thread::yield();
+      Array<float> array(true, values_of(1), 1);
+      comm.allreduce(array.span());  // with rank 0's next life
+      comm.finalize();
+    } catch (const Error& e) {
+      ADD_FAILURE() << e.what();
+    }
+  });
+  const char* const kSays = "NCCL's communicator of an epoch that is over has not ended in 2000 ms";
+  std::thread watch([&] {
+    for (int i = 0; i < 4000 && warned().find(kSays) == std::string::npos; i++) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    EXPECT_THAT(warned(), HasSubstr(kSays));
+    over = true;
+    fake_gpu().controls.release();
+  });
+  try {
+    Communicator comm = Communicator::create(options_of(0));
+    begin(comm, 0);
+    EXPECT_GT(comm.rounds_exchanged(), 0u);
+    fake_gpu().controls.arm("nccl_exchange.0", 0, FakeFault::kHang);
+    entered++;
+    Array<float> array(true, values_of(0), 0);
+    comm.allreduce(array.span());
+    ADD_FAILURE() << "it hangs";
+  } catch (const Error& e) {
+    EXPECT_TRUE(over) << "not before";
+    EXPECT_THAT(e.what(), HasSubstr(kSays));
+    EXPECT_THAT(e.what(), HasSubstr("this worker's life in the job is over"));
+  }
+  try {
+    Communicator comm = Communicator::create(options_of(0));
+    begin(comm, 0);
+    Array<float> array(true, values_of(0), 0);
+    comm.allreduce(array.span());
+    comm.finalize();
+  } catch (const Error& e) {
+    ADD_FAILURE() << e.what();
+  }
+  other.join();
+  watch.join();
+}
+
 // ---- aborts that peers take for all that was to come
 
 // In one round after the other, and in another turn of it each time, rank 1's NCCL aborts, or what it receives is not
@@ -579,6 +650,11 @@ TEST(NcclProcesses, GiveTheBitsOfTheCpuWhateverHappens) {
            Case{"2 stream.nccl_exchange 2 late", ""},
            // Neither a revoke nor an abort ends what the GPU is at.
            Case{"0 stream.nccl_exchange 7 hang", "nothing has come of a turn for 4000 ms"},
+           // Their peers take it for all that was to come.
+           Case{"0 stream.nccl_exchange 6 abort", "nothing has come of a turn for 4000 ms"},
+           Case{"2 stream.nccl_exchange 8 abort", "nothing has come of a turn for 4000 ms"},
+           Case{"1 stream.nccl_exchange 11 abort", "nothing has come of a turn for 4000 ms"},
+           Case{"1 stream.nccl_exchange 9 flip", "has another checksum than what was sent"},
            Case{"1 stream.nccl_exchange 4 error", "injected into stream.nccl_exchange"},
            Case{"2 nccl_exchange 3 error", "NCCL does not take messages among GPUs: injected into nccl_exchange"},
            Case{"0 nccl_state 60 error", "injected into nccl_state"},
