@@ -127,7 +127,13 @@ void DeviceExchange::close() {
   waiting_.clear();
   done_.clear();
   if (current_ == nullptr) return;
-  tell_of(*current_);
+  bool joined = false;
+  {
+    const std::lock_guard its(current_->mutex);
+    joined = current_->joined;
+  }
+  // That not all have joined, and nobody has asked until now, is most likely why the epoch ends: a rank has died.
+  if (joined) tell_of(*current_);
   {
     const std::lock_guard its(current_->mutex);
     current_->ends = true;
@@ -268,6 +274,7 @@ void DeviceExchange::live(const Holder& c, const warren_device_table& table, std
     c->why = "NCCL's communicator was not made: " + why;
   } else if (!c->ends) {
     c->stage = Communicator::Stage::kReady;
+    c->joined = true;
   }
   c->changed.wait(lock, [&] { return c->ends || c->stage == Communicator::Stage::kFailed; });
   lock.unlock();

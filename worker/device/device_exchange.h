@@ -102,6 +102,7 @@ class DeviceExchange final : public Exchange {
     void* stream = nullptr;  // that something was queued on
     Stage stage = Stage::kJoins, told = Stage::kJoins;
     std::string why;  // it has failed
+    bool joined = false;
     bool ends = false, ended = false;
     bool lost = false;  // it does not end
     Clock::time_point ends_since;

@@ -576,6 +576,29 @@ TEST_F(Exchanges, ThatFailNowAndThenGoOn) {
   }
 }
 
+// A rank that dies while others join it: these have heard of nothing but that.
+TEST_F(Exchanges, ThatOthersDeathsHaveNotJoinedGoOn) {
+  make(kPatienceMs);
+  for (std::uint64_t epoch = 1; epoch <= 4; epoch++) {
+    open(epoch);
+    std::vector<Exchange::Word> words(2);
+    ASSERT_TRUE(comes([&] {
+      for (int me = 0; me < 2; me++) {
+        rank(me).exchange.prepare();
+        words[static_cast<std::size_t>(me)] = rank(me).exchange.word(true);
+      }
+      return words[0].id && words[0].takes_part && words[1].takes_part;
+    })) << epoch;
+    // Rank 1 does not come.
+    const std::uint64_t revoked = fake_gpu().controls.calls("nccl_revoke");
+    fake_gpu().controls.arm("nccl_state", 0, FakeFault::kError);
+    rank(0).exchange.heard(words);
+    ASSERT_TRUE(comes([&] { return fake_gpu().controls.calls("nccl_revoke") > revoked; }));
+    close();
+  }
+  EXPECT_TRUE(rank(0).warnings.empty());
+}
+
 // Whoever has given NCCL a turn does not come back: nobody else waits for that.
 TEST_F(Exchanges, WhatHangsInsideOfNcclIsOverdueToo) {
   make(kShortMs);
