@@ -98,7 +98,7 @@ typedef struct warren_options {
   const char* algorithm;   /* "auto", "star", "tree", "butterfly", "ring", "direct" */
   int64_t chunk_bytes;
   int32_t streams;          /* TCP connections a link */
-  int32_t no_checksums;     /* 1: payload on TCP links is not checksummed */
+  int32_t no_checksums;     /* 1: payload on TCP links, and what NCCL moves, is not checksummed */
   int32_t check_call_sites; /* 1: ranks must make a collective from the same place of the program */
   warren_log_sink log_sink; /* NULL: standard error */
   void* log_context;

@@ -295,7 +295,7 @@ struct Options {
   std::string algorithm;                          // "auto", "star", "tree", "butterfly", "ring", "direct"
   std::int64_t chunk_bytes = 0;
   int streams = 0;                // TCP connections a link
-  bool no_checksums = false;      // payload on TCP links is not checksummed
+  bool no_checksums = false;      // payload on TCP links, and what NCCL moves, is not checksummed
   bool check_call_sites = false;  // a collective must be called from the same place on all ranks
   // Empty: standard error. Called from any thread of the library, one line at a time; the text is valid during the
   // call. What it throws is swallowed.
