@@ -477,8 +477,8 @@ void Control::loop() {
     if (machine_->next_deadline()) {
       life_sign_.beat();
       if (board_.rounds_computed.load(std::memory_order_relaxed) > 0) life_sign_.worked();
-    } else {
-      life_sign_.leave();
+    } else if (!data_path_.may_hang()) {
+      life_sign_.leave();  // else it stands still: the launcher ends a process that hangs
     }
     // Who is in a job looks at what it does.
     if (machine_->state() == WorkerMachine::State::kMember)

@@ -59,6 +59,8 @@ class DataPath {
   virtual void committed(Version version, Timeline timeline) = 0;
   // Called often, for what has deadlines of its own; returns the next one.
   virtual std::optional<TimeMs> tick() = 0;
+  // A thread is where it may never come back from.
+  [[nodiscard]] virtual bool may_hang() const = 0;
   // Takes the descriptor; false if it was refused (and closed).
   virtual bool adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd,
                      std::unique_ptr<HostPipe> pipe) = 0;

@@ -479,6 +479,8 @@ std::optional<TimeMs> Session::tick() {
   // Heartbeats do not wait for a program's function that runs under the lock.
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return now() + kTickAgainMs;
+  look_at_exchange();
+  if (engine_.stopped() && moves_exchanged_) return now() + kTickAgainMs;
   if (exiting_) return std::nullopt;
   if (look_again_ && *look_again_ <= now()) look_at_dead_segments();
   if (const auto deadline = recall_->next_deadline(); deadline && *deadline <= now()) {
@@ -491,6 +493,21 @@ std::optional<TimeMs> Session::tick() {
   }
   const auto deadline = recall_->next_deadline();
   return look_again_ && (!deadline || *look_again_ < *deadline) ? look_again_ : deadline;
+}
+
+// Whoever is at what GPUs exchange may never come back from NCCL, and may be the only thread that the program has, or
+// the engine's, which ~Session() waits for. The control thread is never there, and sees to it that the process ends.
+void Session::look_at_exchange() {
+  const Status overdue = moves_exchanged_ ? staging_->exchange()->overdue() : Status();
+  if (overdue.ok()) return hangs_since_.reset();
+  if (!hangs_since_) hangs_since_ = now();
+  end_life(overdue.because_of_this("cannot exchange what lies on GPUs"));
+  // Without OnRollback::kExit the launcher ends it (may_hang()).
+  if (settings_.on_rollback != OnRollback::kExit || now() - *hangs_since_ < settings_.round_timeout_ms / 4) return;
+  log_(WARREN_LOG_ERROR, "a thread does not come back from NCCL; this process ends with exit code " +
+                             std::to_string(kExitFenced) + " to be started again");
+  if (trace_) trace_->flush();
+  _exit(kExitFenced);
 }
 
 void Session::install(const wire::Plan& plan, Rank self) {
@@ -962,11 +979,7 @@ bool Session::move_elsewhere(std::unique_lock<std::mutex>& lock) {
 
 // The same of what GPUs exchange.
 bool Session::move_exchanged(std::unique_lock<std::mutex>& lock) {
-  if (moves_exchanged_) {
-    end_what_is_overdue();
-    return false;
-  }
-  moves_exchanged_ = true;
+  if (moves_exchanged_.exchange(true)) return false;
   lock.unlock();
   const auto moved = staging_->exchange()->move();
   lock.lock();
@@ -977,12 +990,6 @@ bool Session::move_exchanged(std::unique_lock<std::mutex>& lock) {
   // Whoever waits for it may sleep.
   wake(caller_wake_);
   return true;
-}
-
-// Whoever is at what GPUs exchange may never come back from NCCL.
-void Session::end_what_is_overdue() {
-  const Status overdue = staging_->exchange()->overdue();
-  if (!overdue.ok()) end_life(overdue.because_of_this("cannot exchange what lies on GPUs"));
 }
 
 // Memory of GPUs that was made, or mapped, by a call of stage().
@@ -1197,10 +1204,7 @@ void Session::engine_loop() {
       }
       log_waits(next_log);
     }
-    // Of what a caller is at nobody else may hear. Each interrupt wakes this thread.
-    const bool guards = moves_exchanged_ && failed_.ok();
-    if (guards) end_what_is_overdue();
-    sleep(lock, engine_wake_, mine || guards ? kSleepMs : -1, mine);
+    sleep(lock, engine_wake_, mine ? kSleepMs : -1, mine);
   }
 }
 

@@ -171,6 +171,7 @@ class Session final : private DataPath {
   void loaded(const worker_effect::Loaded& loaded) override;
   void committed(Version version, Timeline timeline) override;
   std::optional<TimeMs> tick() override;
+  bool may_hang() const override { return moves_exchanged_; }
   bool adopt(Epoch epoch, GroupId group, Rank peer, std::uint16_t stream, int fd,
              std::unique_ptr<HostPipe> pipe) override;
   void link_failed(GroupId group, Rank peer, const Status& why) override;
@@ -215,7 +216,7 @@ class Session final : private DataPath {
   // NCCL is to move what GPUs exchange. Returns its version.
   [[nodiscard]] Result<std::uint32_t> use_nccl(const warren_device_table* table);
   bool move_exchanged(std::unique_lock<std::mutex>& lock);
-  void end_what_is_overdue();
+  void look_at_exchange();
   void tell_of_shares();
   bool move_states(std::unique_lock<std::mutex>& lock);
   // States are on their way to the log.
@@ -294,8 +295,9 @@ class Session final : private DataPath {
     Status failure;      // that the log has no room for them, for the program's next call
   };
   std::optional<Coming> coming_;
-  bool moves_elsewhere_ = false;  // a thread is at what GPUs combine, outside the lock
-  bool moves_exchanged_ = false;  // likewise, at what they exchange
+  bool moves_elsewhere_ = false;               // a thread is at what GPUs combine, outside the lock
+  std::atomic<bool> moves_exchanged_ = false;  // likewise, at what they exchange; changes under the lock
+  std::optional<TimeMs> hangs_since_;          // that thread: an epoch's communicator does not end
   Status failed_;
   int callers_ = 0;  // threads inside drive()
   int looks_ = 0;    // for a message of a small round, before others get the core; none where they need it

@@ -1,8 +1,9 @@
 // A worker whose large allreduces are made of inputs that the ranks of its host lend each other on the fake device, or
 // on the CPU: the same program and the same bits.
-//   loan_worker cpu|gpu|mixed|nccl|nccl-mixed ROUNDS OUT_FOLDER WHO WHERE AFTER kill|error|hang|late|stop|abort|flip
+//   loan_worker cpu|gpu|mixed|nccl|nccl-mixed|nccl-async ROUNDS OUT_FOLDER WHO WHERE AFTER
+//   kill|error|hang|late|stop|abort|flip
 // `mixed`: worker 1 has its buffers on the CPU in most rounds. `nccl`: each worker is on a host of its own, and NCCL is
-// to move the bytes. The first life of worker WHO meets a fault at the
+// to move the bytes; `nccl-async`: while the program is in no call. The first life of worker WHO meets a fault at the
 // AFTER-th run of WHERE on the fake device: it dies, the call fails, hangs for ever, hangs for a while, the whole
 // process stands still for a while, NCCL aborts with nobody told, or flips a bit. Writes OUT_FOLDER/WORKER_ID at the
 // end, and what was done on the device to OUT_FOLDER/WORKER_ID.count.
@@ -10,7 +11,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <fstream>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -57,12 +60,22 @@ void run(const std::string& mode, int rounds, const std::string& out_file) {
                 static_cast<float>((i / kState + static_cast<std::size_t>(round)) % 11);
     }
     const bool mixed = mode == "mixed" || mode == "nccl-mixed";
-    const bool on_gpu = mode == "gpu" || mode == "nccl" || (mixed && (rank != 1 || round % 3 == 0));
+    const bool async = mode == "nccl-async";
+    const bool on_gpu = mode == "gpu" || mode == "nccl" || async || (mixed && (rank != 1 || round % 3 == 0));
     Array in(on_gpu, mine), out(on_gpu, std::vector<float>(kLarge));
     const bool in_place = round % 2 == 0;
     const Op op = round % 3 == 0 ? Op::sum : round % 3 == 1 ? Op::average : Op::max;
     if (round % 4 == 3) comm.wire(warren::Wire::bf16);
-    if (in_place) {
+    if (async) {
+      auto call = in_place ? comm.allreduce_async(in.span(), op) : comm.allreduce_async(in.span(), out.span(), op);
+      std::promise<void> done;
+      call.on_complete([&](const warren::Error* error) {
+        if (error == nullptr) return done.set_value();
+        done.set_exception(std::make_exception_ptr(*error));
+      });
+      done.get_future().get();
+      call.wait();
+    } else if (in_place) {
       comm.allreduce(in.span(), op);
     } else {
       comm.allreduce(in.span(), out.span(), op);

@@ -458,6 +458,7 @@ TEST_F(NcclFaults, AHangInsideOfNcclEndsTheLife) {
     Options o = cluster_.options(rank, 2);
     options(rank, 1, o);
     o.round_timeout_ms = std::chrono::seconds(2);
+    o.on_rollback = "error";  // and no launcher: the process stays
     return o;
   };
   // The same calls in each life.
@@ -600,11 +601,12 @@ std::string file_text(const std::string& path) {
 constexpr int kWorkers = 3;
 
 // Runs the job by `warren run` and returns what each of its workers wrote.
-std::vector<std::string> run_processes(const std::string& folder, const std::string& mode, const std::string& fault) {
+std::vector<std::string> run_processes(const std::string& folder, const std::string& mode, const std::string& fault,
+                                       const std::string& flag = "") {
   std::filesystem::create_directories(folder);
   const std::string command = std::string(WARREN_CLI) + " run -n " + std::to_string(kWorkers) +
-                              " --round_timeout_ms=4000 -- " + WARREN_LOAN_WORKER + " " + mode + " 12 " + folder + " " +
-                              fault + " >" + folder + "/log 2>&1";
+                              " --round_timeout_ms=4000 " + flag + " -- " + WARREN_LOAN_WORKER + " " + mode + " 12 " +
+                              folder + " " + fault + " >" + folder + "/log 2>&1";
   const int status = std::system(command.c_str());
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << file_text(folder + "/log");
   std::vector<std::string> out;
@@ -672,6 +674,30 @@ TEST(NcclProcesses, GiveTheBitsOfTheCpuWhateverHappens) {
     std::ranges::replace(name, ' ', '-');
     EXPECT_EQ(run_processes(folder / name, "nccl", c.fault), expected);
     EXPECT_THAT(file_text(folder / name + "/log"), HasSubstr(c.says)) << "nothing has happened";
+  }
+}
+
+// Nothing ever lets go of the thread that has given NCCL a turn: the program's, or the engine's. The process ends all
+// the same, and the job goes on with its next life.
+TEST(NcclProcesses, AThreadThatNeverComesBackFromNcclEndsItsProcess) {
+  const testing::TempDir folder;
+  const auto expected = run_processes(folder / "cpu", "cpu", "none none 0 none");
+  struct Case {
+    const char* mode;
+    const char* flag;
+    const char* says;
+  };
+  for (const Case& c : {
+           Case{"nccl", "", "ended with exit code 76"},
+           Case{"nccl-async", "", "ended with exit code 76"},
+           Case{"nccl", "--on_rollback=error", "hung and was killed"},
+           Case{"nccl-async", "--on_rollback=error", "hung and was killed"},
+       }) {
+    SCOPED_TRACE(std::string(c.mode) + c.flag);
+    const std::string here = folder / (std::string(c.mode) + c.flag);
+    EXPECT_EQ(run_processes(here, c.mode, "1 nccl_exchange 4 hang", c.flag), expected);
+    EXPECT_THAT(file_text(here + "/log"), HasSubstr(c.says));
+    EXPECT_THAT(file_text(here + "/log"), HasSubstr("has not ended in 4000 ms"));
   }
 }
 
