@@ -1438,6 +1438,7 @@ void Engine::complete(Group& group) {
   } else {
     group.rounds_done++;
     if (group.phase != Phase::kRuns) RoundBoard::add(board_.rounds_replayed, 1);
+    if (group.phase == Phase::kRuns && call.schedule != nullptr && call.schedule->exchanges()) exchange_->proved();
   }
   call.contributors = contributors_to(call.round);
   forget_input(group);

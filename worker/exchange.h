@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "recovery/frame.h"
@@ -63,6 +64,10 @@ class Exchange {
   // `could`: this rank could make the round so. heard(): all words, by rank.
   [[nodiscard]] virtual Word word(bool could) = 0;
   virtual void heard(std::span<const Word> words) = 0;
+  // A whole round was made so: all that its ranks told each other, to the end, agrees.
+  virtual void proved() = 0;
+  // What came was not what was sent: the epoch ends, and what has moved it has failed in it.
+  virtual void distrust(const std::string& why) = 0;
 
   // After the turns before. Returns its number, which no other has. That it is done says that nothing here has ended it
   // before all was moved. What was received may be anything all the same: a peer that aborts says that all has come, so

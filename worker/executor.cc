@@ -376,12 +376,13 @@ std::span<std::byte> Executor::word_at(std::uint32_t index) {
   return std::as_writable_bytes(std::span(checksums_).subspan(index, 1));
 }
 
-// The word that has come, with what has come before it.
+// The word that has come, with what has come before it. The word has come well, so that its link and its sender are not
+// to blame.
 bool Executor::word_agrees(std::uint32_t index, Rank peer) {
   if (checksums_[index] == checksums_[index - 1]) return true;
-  failed_peer_ = peer;
-  status_ = Status(Code::kPeerLost, "what came from the GPU of rank " + std::to_string(peer.value) + " in " +
-                                        to_string(round_.id) + " has another checksum than what was sent");
+  status_ = Status(Code::kCorrupt, "what came from the GPU of rank " + std::to_string(peer.value) + " in " +
+                                       to_string(round_.id) + " has another checksum than what was sent");
+  round_.exchange->distrust(std::string(status_.message()));
   return false;
 }
 

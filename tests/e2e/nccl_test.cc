@@ -25,6 +25,7 @@ using test::FakeFault;
 using ::testing::AnyOf;
 using testing::Cluster;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Before any thread: what loads in the place of libwarren_cuda.so.
 const bool kFakeLoads = setenv("WARREN_DEVICE_LIBRARY", WARREN_FAKE_DEVICE, 1) == 0 &&
@@ -589,6 +590,37 @@ TEST_F(NcclLies, AnAbortIsNoticedWithoutChecksumsToo) {
 
 TEST_F(NcclLies, AFlippedBitCostsAnEpoch) {
   go_on({0, 1, 2, 3, 4, 5}, FakeFault::kFlip, 2, true, "has another checksum than what was sent");
+  EXPECT_THAT(warned(), HasSubstr("NCCL has failed: what came from the GPU of rank"));
+  // Its word has come well.
+  EXPECT_THAT(warned(), HasSubstr("reports: what came from the GPU of rank"));
+  EXPECT_THAT(warned(), Not(HasSubstr("lost its link")));
+}
+
+// Turns that NCCL does well do not make up for a round that was something else each time.
+TEST_F(NcclLies, AMoverThatIsWrongInEveryRoundIsGivenUp) {
+  std::atomic<bool> given_up = false;
+  cluster_.run_well(
+      2,
+      [&](Communicator& comm) {
+        const int rank = comm.rank();
+        std::vector<float> first;
+        for (int i = 0; i < 1000; i++) {
+          if (rank == 1) {
+            given_up = warned().find("for the rest of this life") != std::string::npos;
+            fake_gpu().controls.arm("stream.nccl_exchange.1", 0, FakeFault::kFlip);
+          }
+          std::vector<float> over = {given_up ? 1.0f : 0.0f};
+          comm.broadcast(std::span(over), 1);
+          if (over[0] != 0) break;
+          Array<float> array(true, values_of(rank), rank);
+          comm.allreduce(array.span());
+          if (first.empty()) first = array.read();
+          EXPECT_TRUE(array.read() == first);
+        }
+        EXPECT_EQ(comm.rounds_exchanged(), 3u);
+      },
+      [&](int rank, Options& o) { options(rank, 1, o); });
+  EXPECT_TRUE(given_up);
 }
 
 // ---- processes

@@ -251,6 +251,17 @@ void DeviceExchange::heard(std::span<const Word> words) {
   }
 }
 
+// What fails now and then is no reason to do without: most of it is others' deaths.
+void DeviceExchange::proved() {
+  const std::lock_guard lock(mutex_);
+  failures_ = 0;
+}
+
+void DeviceExchange::distrust(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  if (current_ != nullptr) fail(*current_, why);
+}
+
 // The communicator's thread.
 void DeviceExchange::live(const Holder& c, const warren_device_table& table, std::int32_t device, const Word::Id& id,
                           std::int32_t size, std::int32_t rank, std::chrono::milliseconds timeout) {
@@ -413,8 +424,6 @@ void DeviceExchange::done_with(Job& job, const Status& status) {
   const std::lock_guard lock(mutex_);
   open_count_--;
   if (job.epoch != epoch_ || epoch_ == 0) return;
-  // What fails now and then is no reason to do without: most of it is others' deaths.
-  if (status.ok()) failures_ = 0;
   Done done;
   done.id = job.id;
   done.status = status;

@@ -71,6 +71,8 @@ class DeviceExchange final : public Exchange {
   [[nodiscard]] bool ready() const override;
   [[nodiscard]] Word word(bool could) override;
   void heard(std::span<const Word> words) override;
+  void proved() override;
+  void distrust(const std::string& why) override;
   [[nodiscard]] std::uint64_t begin(Turn turn) override;
   [[nodiscard]] bool busy() const override;
   [[nodiscard]] std::optional<Done> take_done() override;
@@ -184,7 +186,7 @@ class DeviceExchange final : public Exchange {
   bool open_ = false, broken_ = false;
   std::uint64_t epoch_ = 0, newest_ = 0;
   std::int32_t rank_ = 0, size_ = 1;
-  int failures_ = 0;  // since a turn was done
+  int failures_ = 0;  // since a round was proved
   std::unique_ptr<NcclRoot> root_;
   std::optional<Word::Id> id_;
   bool root_starts_ = false, root_failed_ = false;

@@ -564,9 +564,8 @@ TEST_F(Exchanges, ThatFailNowAndThenGoOn) {
   for (std::uint64_t epoch = 1; epoch <= 5; epoch++) {
     open(epoch);
     ASSERT_TRUE(comes([&] { return agree(); })) << epoch;
-    if (epoch == 3) {
-      EXPECT_TRUE(move_one(kMiB).received.status.ok());
-    }
+    EXPECT_TRUE(move_one(kMiB).received.status.ok()) << "which proves nothing";
+    if (epoch == 3) rank(0).exchange.proved();
     auto block = rank(0).filled(kMiB, std::byte{1});
     (void)rank(0).exchange.begin({{1, false, false, block.get(), kMiB, block}});
     ASSERT_TRUE(move_until([&] { return rank(0).exchange.take_done().has_value(); }));
@@ -574,6 +573,24 @@ TEST_F(Exchanges, ThatFailNowAndThenGoOn) {
     ASSERT_EQ(rank(0).warnings.size(), epoch);
     EXPECT_THAT(rank(0).warnings.back(), HasSubstr(epoch < 5 ? "until the next epoch" : "for the rest of this life"));
   }
+}
+
+// NCCL, or the way that it takes, is of no use where it brings something else each time.
+TEST_F(Exchanges, WhatIsDistrustedAgainAndAgainIsGivenUp) {
+  make(kPatienceMs);
+  for (std::uint64_t epoch = 1; epoch <= 3; epoch++) {
+    open(epoch);
+    ASSERT_TRUE(comes([&] { return agree(); })) << epoch;
+    EXPECT_TRUE(move_one(kMiB).received.status.ok());
+    rank(0).exchange.distrust("it was something else");
+    EXPECT_FALSE(rank(0).exchange.ready());
+    close();
+    ASSERT_EQ(rank(0).warnings.size(), epoch);
+    EXPECT_THAT(rank(0).warnings.back(), HasSubstr("NCCL has failed: it was something else"));
+    EXPECT_THAT(rank(0).warnings.back(), HasSubstr(epoch < 3 ? "until the next epoch" : "for the rest of this life"));
+  }
+  open(4);
+  EXPECT_FALSE(rank(0).exchange.word(true).takes_part);
 }
 
 // A rank that dies while others join it: these have heard of nothing but that.
