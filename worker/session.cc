@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -219,7 +220,8 @@ Result<std::uint32_t> Session::use_nccl(const warren_device_table* table) {
   const auto nccl = find_nccl(*table);
   if (!nccl.ok()) return nccl.status().because_of_this(what + "this worker has none");
   // Calls that wait for peers would hold up whoever makes them, also when the peers are gone.
-  if (const char* blocks = getenv("NCCL_COMM_BLOCKING"); blocks != nullptr && std::string_view(blocks) == "1") {
+  // NCCL reads numbers in any base.
+  if (const char* blocks = getenv("NCCL_COMM_BLOCKING"); blocks != nullptr && std::strtoll(blocks, nullptr, 0) == 1) {
     return Status(Code::kInvalidArgument, what + "NCCL_COMM_BLOCKING=1 has its calls wait for peers; leave it out");
   }
   const std::string program = settings_.nccl_root.empty() ? beside_this(kNcclRoot) : settings_.nccl_root;

@@ -227,8 +227,10 @@ TEST_F(NcclJobs, AreRefusedWhereVersionsDiffer) {
   ASSERT_EQ(setenv("WARREN_NCCL", "1", 1), 0);
   fake_gpu().controls.arm("nccl_version", 0, FakeFault::kNone);
   refused("NCCL is to move what GPUs exchange (WARREN_NCCL), and this worker has none");
-  ASSERT_EQ(setenv("NCCL_COMM_BLOCKING", "1", 1), 0);
-  refused("NCCL_COMM_BLOCKING=1 has its calls wait for peers");
+  for (const char* blocks : {"1", "01", "0x1"}) {
+    ASSERT_EQ(setenv("NCCL_COMM_BLOCKING", blocks, 1), 0);
+    refused("NCCL_COMM_BLOCKING=1 has its calls wait for peers");
+  }
   ASSERT_EQ(unsetenv("NCCL_COMM_BLOCKING"), 0);
   ASSERT_EQ(setenv("WARREN_DEVICE_LIBRARY", "none", 1), 0);
   refused("NCCL is to move what GPUs exchange (WARREN_NCCL), and this worker has no GPU");
