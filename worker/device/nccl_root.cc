@@ -69,7 +69,12 @@ Result<std::unique_ptr<NcclRoot>> NcclRoot::start(const std::string& program, co
     return cannot(program, error);
   }
   OwnedFd is(static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
-  if (!is.open()) return cannot(program, errno);
+  if (!is.open()) {
+    const int error = errno;
+    // Nobody else would collect it. ESRCH: the program has, and the number may be another one's.
+    if (error != ESRCH && kill(process, SIGKILL) == 0) (void)waitpid(process, nullptr, 0);
+    return cannot(program, error);
+  }
   return std::unique_ptr<NcclRoot>(
       new NcclRoot(program, process, std::move(is), std::move(lives_here), std::move(says_here), timeout_ms));
 }

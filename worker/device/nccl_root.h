@@ -1,6 +1,7 @@
 // The process that makes an epoch's NCCL id and is the meeting place of its communicator: one of its own, since NCCL
 // keeps a thread and a socket for each (docs/decisions/0024-nccl.md). It ends with this object, and with this process,
-// however that ends.
+// however that ends. It is a child as others: the program's SIGCHLD tells of its end, and wait() for any child collects
+// it.
 #pragma once
 
 #include <sys/types.h>
