@@ -88,7 +88,7 @@ void DeviceExchange::start_root() {
   std::uint64_t epoch = 0;
   {
     const std::lock_guard lock(mutex_);
-    if (rank_ != 0 || root_starts_ || root_ != nullptr || current_ != nullptr || !may_take_part()) return;
+    if (!wants_root_ || root_starts_ || root_ != nullptr || current_ != nullptr || !may_take_part()) return;
     root_starts_ = true;
     epoch = epoch_;
   }
@@ -113,7 +113,7 @@ void DeviceExchange::open(Epoch epoch, std::int32_t rank, std::int32_t size) {
   epoch_ = epoch.value;
   rank_ = rank;
   size_ = size;
-  root_failed_ = false;
+  wants_root_ = root_failed_ = false;
 }
 
 // Whoever drives the engine drops what has been begun.
@@ -237,6 +237,7 @@ Exchange::Word DeviceExchange::word(bool could) {
 
 // The same words on all ranks: all join, or none does.
 void DeviceExchange::heard(std::span<const Word> words) {
+  wants_root_ = wants_root_ || rank_ == 0;
   const std::lock_guard lock(mutex_);
   if (!open_ || words.empty()) return;
   if (std::ranges::all_of(words, &Word::ready)) root_ = nullptr;  // all have met

@@ -57,7 +57,8 @@ class DeviceExchange final : public Exchange {
   DeviceExchange(const DeviceExchange&) = delete;
   DeviceExchange& operator=(const DeviceExchange&) = delete;
 
-  // Before a call that may be exchanged, outside of locks: takes memory, and has an id made where this epoch wants one.
+  // Before a call that may be exchanged, outside of locks: takes memory, and has an id made where a word has wanted one
+  // in this epoch. Most calls that come here are never exchanged: those of groups, and small ones.
   void prepare();
   // kTimeout: a communicator of an epoch that is over has not ended in time, or cannot: this life is over, as move()
   // says, too, unless it is move() that does not come back. From any thread.
@@ -189,7 +190,7 @@ class DeviceExchange final : public Exchange {
   int failures_ = 0;  // since a round was proved
   std::unique_ptr<NcclRoot> root_;
   std::optional<Word::Id> id_;
-  bool root_starts_ = false, root_failed_ = false;
+  bool wants_root_ = false, root_starts_ = false, root_failed_ = false;
   Holder current_;              // this epoch's
   std::vector<Holder> ending_;  // of earlier ones
   std::deque<std::pair<std::uint64_t, Turn>> waiting_;

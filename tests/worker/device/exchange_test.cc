@@ -371,6 +371,8 @@ TEST_F(Exchanges, MoveTurnsInTheirOrder) {
 TEST_F(Exchanges, StartNoProcessWhereTheEngineWaits) {
   make(kPatienceMs);
   rank(0).exchange.open(Epoch(1), 0, 2);
+  rank(0).exchange.prepare();
+  EXPECT_EQ(rank(0).roots, 0) << "a call that nobody has a word about, as a subgroup's";
   for (int i = 0; i < 3; i++) {
     const Exchange::Word word = rank(0).exchange.word(true);
     EXPECT_TRUE(word.takes_part);
