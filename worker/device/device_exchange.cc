@@ -443,6 +443,14 @@ Status DeviceExchange::queue_checksums(Job& job) {
   const auto begin = checksums_on_gpu_ + job.place * kChecksumsOfTurn;
   std::size_t count = 0;
   for (const Message& m : job.turn) {
+    // A final goes to all others.
+    const auto same = std::ranges::find_if(
+        job.turn, [&](const Message& other) { return other.at == m.at && other.bytes == m.bytes; });
+    if (const auto first = static_cast<std::size_t>(same - job.turn.begin()); first < job.sums_at.size()) {
+      job.sums_at.push_back(job.sums_at[first]);
+      continue;
+    }
+    job.sums_at.push_back(count);
     const std::size_t blocks = (m.bytes + WARREN_DEVICE_CHECKSUM_BLOCK - 1) / WARREN_DEVICE_CHECKSUM_BLOCK;
     WARREN_CHECK(count + blocks <= kChecksumsOfTurn, "messages are as few, and as small, as take_scratch() allows");
     const auto code = table_.checksum(device, begin + count, m.at, m.bytes, stream_->get());
@@ -457,11 +465,10 @@ Status DeviceExchange::queue_checksums(Job& job) {
 // They have come.
 void DeviceExchange::take_checksums(Job& job) {
   if (!checks_) return;
-  const std::byte* at = landing_ + kDeviceChunkBytes + job.place * kChecksumsOfTurn * sizeof(std::uint64_t);
-  for (const Message& m : job.turn) {
-    const std::size_t blocks = (m.bytes + WARREN_DEVICE_CHECKSUM_BLOCK - 1) / WARREN_DEVICE_CHECKSUM_BLOCK;
-    job.checksums.push_back(xxh3({at, blocks * sizeof(std::uint64_t)}));
-    at += blocks * sizeof(std::uint64_t);
+  const std::byte* const all = landing_ + kDeviceChunkBytes + job.place * kChecksumsOfTurn * sizeof(std::uint64_t);
+  for (std::size_t m = 0; m < job.turn.size(); m++) {
+    const std::size_t blocks = (job.turn[m].bytes + WARREN_DEVICE_CHECKSUM_BLOCK - 1) / WARREN_DEVICE_CHECKSUM_BLOCK;
+    job.checksums.push_back(xxh3({all + job.sums_at[m] * sizeof(std::uint64_t), blocks * sizeof(std::uint64_t)}));
   }
 }
 

@@ -129,6 +129,7 @@ class DeviceExchange final : public Exchange {
     Clock::time_point since;
     std::unique_ptr<DeviceCopies::Event> reached;  // behind it, and its checksums
     std::size_t place = 0;                         // of them, below kTurnsAtOnce
+    std::vector<std::size_t> sums_at;              // by message: where the first of its blocks is among them
     std::vector<std::uint64_t> checksums;          // by message
     std::shared_ptr<PinnedArena::Block> pinned;
     std::shared_ptr<std::byte> memory;  // that, or not pinned
