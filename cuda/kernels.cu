@@ -220,6 +220,33 @@ static_assert(kChecksumThreads / 32 == 32, "one warp adds up what the warps have
 
 }  // namespace
 
+cudaError_t load_kernels() {
+  cudaError_t error = cudaSuccess;
+  const auto load = [&error](auto* kernel) {
+    cudaFuncAttributes attributes{};
+    if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
+  };
+  for (const warren_type type : {WARREN_F32, WARREN_F16, WARREN_BF16}) {
+    for (const warren_op op : {WARREN_SUM, WARREN_PRODUCT, WARREN_MIN, WARREN_MAX, WARREN_AVERAGE}) {
+      with_type_and_op(type, op, [&]<class Value, Op kOp>() {
+        load(reduce_trees<Value, kOp>);
+        load(reduce_vectors<Value, kOp>);
+        load(reduce_elements<Value, kOp>);
+      });
+    }
+  }
+  load(narrow_elements<F16>);
+  load(narrow_elements<BF16>);
+  load(widen_elements<F16>);
+  load(widen_elements<BF16>);
+  load(narrow_to_blocks);
+  load(widen_from_blocks);
+  load(copy_tiles<unsigned char>);
+  load(copy_tiles<const unsigned char>);
+  load(checksum_blocks);
+  return error;
+}
+
 cudaError_t launch_reduce(void* out, const void* const* in, std::size_t inputs, std::size_t count, warren_type type,
                           warren_op op, warren_device_bracketing bracketing, cudaStream_t stream) {
   Inputs all{};

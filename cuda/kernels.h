@@ -1,4 +1,5 @@
 // The launches of the kernels. Each queues on the stream of the current device and returns what the launch returned.
+// CUDA loads a kernel when it is first launched, or asked about, and may wait for the whole device then.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,6 +11,8 @@
 
 namespace warren::cuda {
 
+// All of them, on the current device.
+cudaError_t load_kernels();
 // For what cuda/request.h lets pass.
 cudaError_t launch_reduce(void* out, const void* const* in, std::size_t inputs, std::size_t count, warren_type type,
                           warren_op op, warren_device_bracketing bracketing, cudaStream_t stream);

@@ -333,6 +333,10 @@ warren_device_code checksum(std::int32_t device, std::uint64_t* out, const void*
                    [&] { return launch_checksum(out, in, bytes, static_cast<cudaStream_t>(stream)); });
 }
 
+warren_device_code load(std::int32_t device) {
+  return on_device(device, "loading kernels", [] { return load_kernels(); });
+}
+
 warren_device_code pack(std::int32_t device, void* packed, const warren_device_piece* pieces, std::size_t count,
                         void* stream) {
   if (const char* why = why_not_pack(count); why != nullptr) return failed(why);
@@ -407,6 +411,7 @@ constexpr warren_device_table kTable = {
     .reduce = reduce,
     .convert = convert,
     .checksum = checksum,
+    .load = load,
     .pack = pack,
     .unpack = unpack,
     .nccl_version = nccl_version,

@@ -150,6 +150,10 @@ TEST_F(Gpu, ReduceGivesTheTwinsBits) {
   }
 }
 
+TEST_F(Gpu, LoadsItsKernels) {
+  EXPECT_EQ(table_->load(0), WARREN_DEVICE_OK) << table_->error_text();
+}
+
 TEST_F(Gpu, ConversionsAndChecksumsGiveTheTwinsBits) {
   const std::size_t count = 3'000'001;
   const auto wide = any_bits(count * 4, 1), narrow = any_bits(count * 2, 2);

@@ -70,17 +70,33 @@ void DeviceExchange::prepare() {
   const std::int32_t device = shares_.device();
   {
     const std::lock_guard lock(mutex_);
-    if (device == WARREN_DEVICE_HOST || std::exchange(prepared_, true)) return;
+    if (device == WARREN_DEVICE_HOST || landing_ != nullptr || std::exchange(prepares_, true)) return;
   }
+  const Status taken = take_memory(device);
+  const std::lock_guard lock(mutex_);
+  prepares_ = false;  // what was refused may be there for a later call
+  if (taken.ok() || std::exchange(told_of_memory_, true)) return;
+  tell_(true, taken.describe() + "; until there is, large allreduces among GPUs go by way of the CPU");
+}
+
+// Nothing of NCCL's is on the GPU: without this memory no round is exchanged.
+Status DeviceExchange::take_memory(std::int32_t device) {
+  const std::string what = "what goes by NCCL has no room on GPU " + std::to_string(device) + ", or beside it";
+  // Behind what waits for peers a kernel could not be loaded.
+  if (const auto code = table_.load(device); code != WARREN_DEVICE_OK) return device_error(table_, code, what);
   void *landing = nullptr, *on_gpu = nullptr;
-  if (table_.allocate_pinned(kDeviceChunkBytes + kChecksumBytes, &landing) != WARREN_DEVICE_OK) return;
-  if (checks_ && table_.allocate(device, kChecksumBytes, &on_gpu) != WARREN_DEVICE_OK) {
+  auto code = table_.allocate_pinned(kDeviceChunkBytes + kChecksumBytes, &landing);
+  if (code != WARREN_DEVICE_OK) return device_error(table_, code, what);
+  if (checks_) code = table_.allocate(device, kChecksumBytes, &on_gpu);
+  if (code != WARREN_DEVICE_OK) {
+    Status refused = device_error(table_, code, what);
     (void)table_.free_pinned(landing);
-    return;
+    return refused;
   }
   const std::lock_guard lock(mutex_);
   landing_ = static_cast<std::byte*>(landing);
   checksums_on_gpu_ = static_cast<std::uint64_t*>(on_gpu);
+  return {};
 }
 
 // A process takes a while to be started.
@@ -221,6 +237,7 @@ Exchange::Word DeviceExchange::word(bool could) {
   Word word;
   word.ready = could && ready && open_ && !broken_;
   word.takes_part = !failed && may_take_part();
+  wants_root_ = wants_root_ || rank_ == 0;
   if (!word.takes_part || ready || root_ == nullptr) return word;
   if (!id_) {
     auto id = root_->id();
@@ -237,7 +254,6 @@ Exchange::Word DeviceExchange::word(bool could) {
 
 // The same words on all ranks: all join, or none does.
 void DeviceExchange::heard(std::span<const Word> words) {
-  wants_root_ = wants_root_ || rank_ == 0;
   const std::lock_guard lock(mutex_);
   if (!open_ || words.empty()) return;
   if (std::ranges::all_of(words, &Word::ready)) root_ = nullptr;  // all have met

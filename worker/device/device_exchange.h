@@ -154,6 +154,7 @@ class DeviceExchange final : public Exchange {
   void done_with(Job& job, const Status& status);
   void fail(Communicator& c, const std::string& why);
   void start_root();
+  [[nodiscard]] Status take_memory(std::int32_t device);
   [[nodiscard]] bool may_take_part() const;
   void has_no_root(const Status& why);
   [[nodiscard]] bool is_overdue() const;
@@ -180,7 +181,7 @@ class DeviceExchange final : public Exchange {
   std::atomic<std::size_t> open_count_{0};  // begun and not done
 
   mutable std::mutex mutex_;  // guards what follows
-  bool prepared_ = false;
+  bool prepares_ = false, told_of_memory_ = false;
   // Pinned, beside the budget; what is given away waits for calls that may wait for what is exchanged. Stays. Behind
   // it, checksums, which are made in memory of the GPU.
   std::byte* landing_ = nullptr;

@@ -140,6 +140,9 @@ typedef struct warren_device_table {
   /* out[b]: of the b-th block of WARREN_DEVICE_CHECKSUM_BLOCK bytes; the last one may be shorter. `in` may be aligned
    * in any way. */
   warren_device_code (*checksum)(int32_t device, uint64_t* out, const void* in, size_t bytes, void* stream);
+  /* Has all kernels on the device: the first launch of one that is not there may wait for all that the device is at,
+   * what waits for other processes included. */
+  warren_device_code (*load)(int32_t device);
   /* Up to WARREN_DEVICE_MAX_PIECES pieces, one behind the other without gaps, to `packed`, or from there: of any size,
    * 0 too, and alignment; fastest, 16 bytes at once, where a piece and its place in `packed` lie alike to 16 bytes. One
    * launch. `pieces` itself lies on the CPU and is read before the function returns. Nothing of it overlaps. */

@@ -534,6 +534,76 @@ TEST_F(Exchanges, AnEpochThatDoesNotEndIsTheEndOfALife) {
   ranks_[0].reset();
 }
 
+// A kernel that is loaded when NCCL's waits for a peer would wait for it, too, and nobody could end that.
+TEST_F(Exchanges, NoKernelIsLoadedBehindNccls) {
+  fake_gpu().controls.unload();
+  make(kPatienceMs);
+  open(1);
+  ASSERT_TRUE(comes([&] { return agree(); }));
+  auto in = rank(0).filled(kMiB, std::byte{0}), out = rank(1).filled(kMiB, std::byte{1});
+  const std::uint64_t sums = fake_gpu().controls.calls("checksum"), aborts = fake_gpu().controls.calls("nccl_abort.0");
+  (void)rank(0).exchange.begin({{1, false, false, in.get(), kMiB, in}});
+  std::thread mover([&] {
+    EXPECT_TRUE(comes([&] {
+      EXPECT_TRUE(rank(0).move().ok());
+      return !rank(0).exchange.busy();
+    }));
+  });
+  EXPECT_TRUE(comes([&] { return fake_gpu().controls.calls("checksum") > sums; }));
+  rank(0).exchange.close();
+  EXPECT_TRUE(comes([&] { return fake_gpu().controls.calls("nccl_abort.0") > aborts; }));
+  // What is stuck all the same goes on.
+  (void)rank(1).exchange.begin({{0, true, false, out.get(), kMiB, out}});
+  EXPECT_TRUE(comes([&] {
+    EXPECT_TRUE(rank(1).move().ok());
+    return rank(1).exchange.take_done().has_value();
+  }));
+  mover.join();
+}
+
+TEST_F(Exchanges, AreNotGivenUpWhereMemoryIsRefusedForAWhile) {
+  for (const char* where : {"allocate_pinned", "allocate", "load"}) {
+    SCOPED_TRACE(where);
+    const int of_shares = std::string(where) == "allocate_pinned" ? 1 : 0;  // which come first
+    fake_gpu().controls.arm(where, of_shares, FakeFault::kNoMemory);
+    OneRank other(0, kPatienceMs, 64 * kMiB, true);
+    EXPECT_EQ(other.exchange.take_scratch(kMiB, 1), nullptr);
+    ASSERT_EQ(other.warnings.size(), 1u);
+    EXPECT_THAT(other.warnings[0], HasSubstr(std::string("injected into ") + where));
+    fake_gpu().controls.arm(where, 0, FakeFault::kNoMemory);
+    other.exchange.prepare();
+    EXPECT_EQ(other.warnings.size(), 1u) << "once";
+    other.exchange.prepare();
+    EXPECT_NE(other.exchange.take_scratch(kMiB, 1), nullptr);
+  }
+}
+
+// Messages of the same memory have the same checksum.
+TEST_F(Exchanges, SumWhatGoesToSeveralOnce) {
+  make(kPatienceMs);
+  open(1);
+  ASSERT_TRUE(comes([&] { return agree(); }));
+  constexpr std::size_t kBytes = 5 * kMiB + 3;
+  auto one = rank(1).filled(kBytes, std::byte{7}), in = rank(0).filled(3 * kBytes, std::byte{0});
+  const std::uint64_t before = fake_gpu().controls.calls("checksum");
+  (void)rank(1).exchange.begin({{0, true, false, one.get(), kBytes, one},
+                                {0, true, false, one.get(), kBytes, one},
+                                {0, true, false, one.get(), kBytes - 1, one}});
+  (void)rank(0).exchange.begin({{1, false, false, in.get(), kBytes, in},
+                                {1, false, false, in.get() + kBytes, kBytes, in},
+                                {1, false, false, in.get() + 2 * kBytes, kBytes - 1, in}});
+  std::optional<Exchange::Done> sent, received;
+  ASSERT_TRUE(move_until([&] {
+    if (!sent) sent = rank(1).exchange.take_done();
+    if (!received) received = rank(0).exchange.take_done();
+    return sent && received;
+  }));
+  EXPECT_EQ(sent->checksums, received->checksums);
+  EXPECT_EQ(sent->checksums[0], sent->checksums[1]);
+  EXPECT_NE(sent->checksums[0], sent->checksums[2]);
+  EXPECT_EQ(fake_gpu().controls.calls("checksum"), before + 5);
+}
+
 // As often as it can be bad luck.
 TEST_F(Exchanges, ThatFailAgainAndAgainAreGivenUp) {
   make(kShortMs);

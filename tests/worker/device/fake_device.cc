@@ -761,9 +761,21 @@ warren_device_code copy(std::int32_t device, void* to, const void* from, std::si
   return WARREN_DEVICE_OK;
 }
 
+std::atomic<bool> kernels_are_there{true};
+void load_kernels() {
+  if (!kernels_are_there.exchange(true)) pending().settle();
+}
+
+warren_device_code load(std::int32_t) {
+  FAKE_MEETS("load");
+  load_kernels();
+  return WARREN_DEVICE_OK;
+}
+
 warren_device_code reduce(std::int32_t device, void* out, const void* const* in, std::size_t inputs, std::size_t count,
                           warren_type type, warren_op op, warren_device_bracketing bracketing, void* stream) {
   FAKE_MEETS("reduce");
+  load_kernels();
   if (const char* why = cuda::why_not_reduce(inputs, type, op); why != nullptr) return failed(why);
   const std::size_t bytes = count * (type == WARREN_F32 ? 4 : 2);
   std::vector<const void*> sources;
@@ -790,6 +802,7 @@ warren_device_code convert(std::int32_t device, void* out, warren_type out_type,
 
 warren_device_code checksum(std::int32_t device, std::uint64_t* out, const void* in, std::size_t bytes, void* stream) {
   FAKE_MEETS("checksum");
+  load_kernels();
   const std::size_t blocks = (bytes + WARREN_DEVICE_CHECKSUM_BLOCK - 1) / WARREN_DEVICE_CHECKSUM_BLOCK;
   const std::byte* const source = behind(device, in, bytes);
   std::byte* const target = behind(device, out, blocks * sizeof *out);
@@ -929,6 +942,7 @@ constexpr warren_device_table kTable = {
     .reduce = reduce,
     .convert = convert,
     .checksum = checksum,
+    .load = load,
     .pack = pack,
     .unpack = unpack,
     .nccl_version = nccl_version,
@@ -950,6 +964,7 @@ constexpr FakeControls kControls = {
     .calls = [](const char* where) { return faults().calls(where); },
     .shared = [] { return shared().pieces(); },
     .say_nccl = [](int version) { nccl_says = version; },
+    .unload = [] { kernels_are_there = false; },
     .write =
         [](void* device_memory, const void* from, std::size_t bytes) {
           std::byte* const target = behind_any(device_memory, bytes);

@@ -38,6 +38,8 @@ struct FakeControls {
   std::size_t (*shared)();
   // Which NCCL it says that it has from now on; 22809 before.
   void (*say_nccl)(int version);
+  // The next kernel is launched, or loaded, for the first time, and waits for all that is on streams.
+  void (*unload)();
   // Copies between any memory of the CPU and the device's, at once.
   void (*write)(void* device_memory, const void* from, std::size_t bytes);
   void (*read)(void* to, const void* device_memory, std::size_t bytes);
