@@ -92,7 +92,7 @@ class DeviceExchange final : public Exchange {
   static constexpr std::size_t kTurnsAtOnce = 8;
   static constexpr std::size_t kMostMessageBytes = 2 * WARREN_DEVICE_CHECKSUM_BLOCK;
   static constexpr std::size_t kChecksumsOfTurn =
-      2 * WARREN_DEVICE_MAX_INPUTS * (kMostMessageBytes / WARREN_DEVICE_CHECKSUM_BLOCK);
+      std::size_t{2} * WARREN_DEVICE_MAX_INPUTS * (kMostMessageBytes / WARREN_DEVICE_CHECKSUM_BLOCK);
   static constexpr std::size_t kChecksumBytes = kTurnsAtOnce * kChecksumsOfTurn * sizeof(std::uint64_t);
 
   // Of one epoch; its thread has it, too, and outlives whoever does not wait for it.
