@@ -21,6 +21,7 @@
 namespace warren {
 namespace {
 
+using test::Array;
 using test::DeviceArray;
 using test::fake_gpu;
 using test::FakeFault;
@@ -42,24 +43,6 @@ class Devices : public ::testing::Test {
 // Where a job's arrays lie.
 enum class Where { kCpu, kGpu };
 
-template <class T>
-class Array {
- public:
-  Array(Where where, std::vector<T> values) : values_(std::move(values)) {
-    if (where == Where::kGpu) gpu_ = std::make_unique<DeviceArray<T>>(values_);
-  }
-  [[nodiscard]] std::span<T> span() { return gpu_ ? gpu_->span() : std::span<T>(values_); }
-  [[nodiscard]] std::vector<T> read() const { return gpu_ ? gpu_->read() : values_; }
-  void write(const std::vector<T>& values) {
-    if (!gpu_) std::copy(values.begin(), values.end(), values_.begin());
-    if (gpu_) gpu_->write(values);
-  }
-
- private:
-  std::vector<T> values_;
-  std::unique_ptr<DeviceArray<T>> gpu_;
-};
-
 std::vector<float> values_of(int rank, std::size_t count) {
   std::vector<float> values(count);
   for (std::size_t i = 0; i < count; i++)
@@ -75,9 +58,11 @@ Results every_collective(Communicator& comm, Where where, bool mixed, std::size_
   const auto ranks = static_cast<std::size_t>(comm.world_size()), me = static_cast<std::size_t>(rank);
   const Where in_where = mixed ? Where::kCpu : where;
   Results out;
-  const auto in = [&](std::size_t count) { return Array<float>(in_where, values_of(rank, count)); };
-  const auto empty = [&](std::size_t count) { return Array<float>(where, std::vector<float>(count, -1.0f)); };
-  const auto whole = [&](std::size_t count) { return Array<float>(where, values_of(rank, count)); };
+  const auto in = [&](std::size_t count) { return Array<float>(in_where == Where::kGpu, values_of(rank, count)); };
+  const auto empty = [&](std::size_t count) {
+    return Array<float>(where == Where::kGpu, std::vector<float>(count, -1.0f));
+  };
+  const auto whole = [&](std::size_t count) { return Array<float>(where == Where::kGpu, values_of(rank, count)); };
   {
     auto a = in(n), b = empty(n);
     comm.allreduce(a.span(), b.span());
@@ -227,13 +212,14 @@ TEST_F(Devices, LargeAllreducesGiveTheBitsOfTheCpu) {
         3,
         [&, where = where, mixed = mixed](Communicator& comm) {
           Results& out = all[static_cast<std::size_t>(comm.rank())];
-          Array<float> in(mixed ? Where::kCpu : where, values_of(comm.rank(), kLarge));
-          Array<float> sum(where, std::vector<float>(kLarge, -1.0f));
+          Array<float> in(!mixed && where == Where::kGpu, values_of(comm.rank(), kLarge));
+          Array<float> sum(where == Where::kGpu, std::vector<float>(kLarge, -1.0f));
           comm.allreduce(in.span(), sum.span());
           out.push_back(sum.read());
           out.push_back(in.read());
           // In place, one after the other, while the one before is brought back.
-          Array<float> a(where, values_of(comm.rank() + 1, kLarge)), b(where, values_of(comm.rank() + 2, kLarge));
+          Array<float> a(where == Where::kGpu, values_of(comm.rank() + 1, kLarge)),
+              b(where == Where::kGpu, values_of(comm.rank() + 2, kLarge));
           auto first = comm.allreduce_async(a.span(), Op::average);
           auto second = comm.allreduce_async(b.span(), [](const float& x, const float& y) { return std::min(x, y); });
           first.wait();
@@ -256,7 +242,8 @@ TEST_F(Devices, LargeAllreducesGiveTheBitsOfTheCpu) {
           out.push_back(in.read());
           comm.wire(Wire::f16).allreduce(b.span(), Op::max, [&] { b.write(values_of(comm.rank() + 5, kLarge)); });
           out.push_back(b.read());
-          Array<float> c(where, values_of(comm.rank() + 6, kLargeI8)), d(where, std::vector<float>(kLargeI8, -1.0f));
+          Array<float> c(where == Where::kGpu, values_of(comm.rank() + 6, kLargeI8)),
+              d(where == Where::kGpu, std::vector<float>(kLargeI8, -1.0f));
           comm.wire(Wire::i8).allreduce(c.span(), d.span());
           out.push_back(d.read());
           comm.wire(Wire::i8).allreduce(c.span(), Op::average);
@@ -272,7 +259,7 @@ TEST_F(Devices, LargeAllreducesGiveTheBitsOfTheCpu) {
 TEST_F(Devices, ResultsComeBackWhileTheInputIsStillComing) {
   cluster_.run_well(2, [&](Communicator& comm) {
     const auto mine = values_of(comm.rank(), kLarge);
-    Array<float> array(comm.rank() == 0 ? Where::kGpu : Where::kCpu, mine);
+    Array<float> array(comm.rank() == 0, mine);
     const std::uint64_t before = fake_gpu().controls.calls("stream.to_device");
     if (comm.rank() == 0) fake_gpu().controls.arm("stream.to_host", 3, FakeFault::kHang);
     auto call = comm.allreduce_async(array.span());

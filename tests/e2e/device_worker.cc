@@ -17,31 +17,12 @@
 namespace {
 
 using warren::Op;
-using warren::test::DeviceArray;
+using warren::test::Array;
 using warren::test::fake_gpu;
 
 constexpr std::size_t kCount = 3'000;
 constexpr std::size_t kLarge = 1'500'001;  // moves in pieces, while its round runs
 constexpr std::size_t kWire = 2'200'003;   // likewise, with a wire type: three pieces
-
-// An array on the fake device or on the CPU.
-template <class T>
-class Array {
- public:
-  Array(bool on_gpu, std::vector<T> values) : values_(std::move(values)) {
-    if (on_gpu) gpu_ = std::make_unique<DeviceArray<T>>(values_);
-  }
-  [[nodiscard]] std::span<T> span() { return gpu_ ? gpu_->span() : std::span<T>(values_); }
-  [[nodiscard]] std::vector<T> read() const { return gpu_ ? gpu_->read() : values_; }
-  void write(const std::vector<T>& values) {
-    values_ = values;
-    if (gpu_) gpu_->write(values);
-  }
-
- private:
-  std::vector<T> values_;
-  std::unique_ptr<DeviceArray<T>> gpu_;
-};
 
 void run(bool on_gpu, int rounds, const std::string& out_file) {
   warren::Communicator comm = warren::Communicator::create();

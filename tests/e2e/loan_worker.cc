@@ -25,27 +25,13 @@
 namespace {
 
 using warren::Op;
-using warren::test::DeviceArray;
+using warren::test::Array;
 using warren::test::fake_gpu;
 using warren::test::FakeFault;
 
 constexpr std::size_t kState = 3'001;
 constexpr std::size_t kLarge = 2'200'003;  // three pieces, with a wire type too
 constexpr int kExitAgain = 75;
-
-// An array on the fake device or on the CPU.
-class Array {
- public:
-  Array(bool on_gpu, std::vector<float> values) : values_(std::move(values)) {
-    if (on_gpu) gpu_ = std::make_unique<DeviceArray<float>>(values_);
-  }
-  [[nodiscard]] std::span<float> span() { return gpu_ ? gpu_->span() : std::span<float>(values_); }
-  [[nodiscard]] std::vector<float> read() const { return gpu_ ? gpu_->read() : values_; }
-
- private:
-  std::vector<float> values_;
-  std::unique_ptr<DeviceArray<float>> gpu_;
-};
 
 void run(const std::string& mode, int rounds, const std::string& out_file) {
   warren::Communicator comm = warren::Communicator::create();
@@ -62,7 +48,7 @@ void run(const std::string& mode, int rounds, const std::string& out_file) {
     const bool mixed = mode == "mixed" || mode == "nccl-mixed";
     const bool async = mode == "nccl-async";
     const bool on_gpu = mode == "gpu" || mode == "nccl" || async || (mixed && (rank != 1 || round % 3 == 0));
-    Array in(on_gpu, mine), out(on_gpu, std::vector<float>(kLarge));
+    Array<float> in(on_gpu, mine), out(on_gpu, std::vector<float>(kLarge));
     const bool in_place = round % 2 == 0;
     const Op op = round % 3 == 0 ? Op::sum : round % 3 == 1 ? Op::average : Op::max;
     if (round % 4 == 3) comm.wire(warren::Wire::bf16);

@@ -25,6 +25,7 @@
 namespace warren {
 namespace {
 
+using test::Array;
 using test::DeviceArray;
 using test::fake_gpu;
 using test::FakeFault;
@@ -57,21 +58,6 @@ std::vector<float> greatest_of(int ranks) {
 }
 
 using Results = std::vector<std::vector<float>>;
-
-// An array on a GPU or on the CPU.
-template <class T>
-class Array {
- public:
-  Array(bool on_gpu, std::vector<T> values, std::int32_t device) : values_(std::move(values)) {
-    if (on_gpu) gpu_ = std::make_unique<DeviceArray<T>>(values_, device);
-  }
-  [[nodiscard]] std::span<T> span() { return gpu_ ? gpu_->span() : std::span<T>(values_); }
-  [[nodiscard]] std::vector<T> read() const { return gpu_ ? gpu_->read() : values_; }
-
- private:
-  std::vector<T> values_;
-  std::unique_ptr<DeviceArray<T>> gpu_;
-};
 
 class Loans : public ::testing::Test {
  protected:

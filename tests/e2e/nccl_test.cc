@@ -19,6 +19,7 @@
 namespace warren {
 namespace {
 
+using test::Array;
 using test::DeviceArray;
 using test::fake_gpu;
 using test::FakeFault;
@@ -43,21 +44,6 @@ std::vector<T> values_of(int rank, std::size_t count = kLarge) {
   }
   return values;
 }
-
-// An array on a GPU or on the CPU.
-template <class T>
-class Array {
- public:
-  Array(bool on_gpu, std::vector<T> values, std::int32_t device) : values_(std::move(values)) {
-    if (on_gpu) gpu_ = std::make_unique<DeviceArray<T>>(values_, device);
-  }
-  [[nodiscard]] std::span<T> span() { return gpu_ ? gpu_->span() : std::span<T>(values_); }
-  [[nodiscard]] std::vector<T> read() const { return gpu_ ? gpu_->read() : values_; }
-
- private:
-  std::vector<T> values_;
-  std::unique_ptr<DeviceArray<T>> gpu_;
-};
 
 class NcclJobs : public ::testing::Test {
  protected:
@@ -194,11 +180,17 @@ TEST_F(NcclJobs, GiveTheBitsOfTheCpu) {
 // ---- agreement
 
 TEST_F(NcclJobs, AreRefusedWhereVersionsDiffer) {
-  const std::uint64_t before = fake_gpu().controls.calls("nccl_version");
+  std::atomic<bool> joined = false;
   std::thread first([&] {
     try {
       Options o = cluster_.options(0, 2);
       options(0, 1, o);
+      o.log_level = LogLevel::info;
+      o.log_sink = [&](LogLevel, std::string_view text) {
+        if (text.find("has 1 of its 2 workers") == text.npos) return;
+        joined = true;
+        joined.notify_all();
+      };
       o.join_timeout_ms = std::chrono::seconds(3);
       (void)Communicator::create(o);
       ADD_FAILURE() << "nobody else comes";
@@ -206,9 +198,8 @@ TEST_F(NcclJobs, AreRefusedWhereVersionsDiffer) {
       EXPECT_THAT(e.what(), HasSubstr("1 of its 2 workers"));
     }
   });
-  while (fake_gpu().controls.calls("nccl_version") == before) std::this_thread::yield();
-  // Its word reaches the tracker a moment later, and that of who comes too early is the job's.
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  // The word of who comes first is the job's.
+  joined.wait(false);
   fake_gpu().controls.say_nccl(23002);
   const auto refused = [&](const char* says) {
     try {
@@ -431,7 +422,7 @@ TEST_F(NcclFaults, AnAbortThatHangsEndsTheLife) {
         fake_gpu().controls.arm("nccl_abort.0", 0, FakeFault::kHang);
       }
       Communicator second = Communicator::create(options_of(1));
-      while (!ended) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      ended.wait(false);
     } catch (const Error& e) {
       ADD_FAILURE() << e.what();
     }
@@ -450,6 +441,7 @@ TEST_F(NcclFaults, AnAbortThatHangsEndsTheLife) {
     EXPECT_THAT(e.what(), HasSubstr("this worker's life in the job is over"));
   }
   ended = true;
+  ended.notify_all();
   fake_gpu().controls.release();
   other.join();
 }

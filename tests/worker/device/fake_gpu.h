@@ -3,9 +3,12 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "tests/worker/device/fake_device.h"
@@ -60,6 +63,26 @@ class DeviceArray {
   std::size_t count_;
   std::int32_t device_;
   void* memory_ = nullptr;
+};
+
+// An array on a GPU or on the CPU.
+template <class T>
+class Array {
+ public:
+  Array(bool on_gpu, std::vector<T> values, std::int32_t device = 0) : values_(std::move(values)) {
+    if (on_gpu) gpu_ = std::make_unique<DeviceArray<T>>(values_, device);
+  }
+  [[nodiscard]] std::span<T> span() { return gpu_ ? gpu_->span() : std::span<T>(values_); }
+  [[nodiscard]] std::vector<T> read() const { return gpu_ ? gpu_->read() : values_; }
+  // As many as before.
+  void write(const std::vector<T>& values) {
+    if (!gpu_) std::copy(values.begin(), values.end(), values_.begin());
+    if (gpu_) gpu_->write(values);
+  }
+
+ private:
+  std::vector<T> values_;
+  std::unique_ptr<DeviceArray<T>> gpu_;
 };
 
 }  // namespace warren::test
