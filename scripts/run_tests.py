@@ -28,7 +28,8 @@ FRESH_SEEDS = 1500
 # Pure functions over so many cases, or processes killed so often, that a sanitizer takes minutes; or speeds are compared,
 # which a sanitizer changes. The tests beside them reach the same code.
 TOO_SLOW_SANITIZED = {"schedule_symbolic_test", "schedule_mutants_test", "schedule_stability_test", "sim_mutants_test",
-                      "recovery_test", "straggler_test", "rewire_test", "loans_test", "nccl_test"}
+                      "recovery_test", "recovery_losses_test", "straggler_test", "rewire_test", "loans_test", "nccl_test",
+                      "nccl_faults_test", "nccl_processes_test"}
 # Fewer test programs than this in a sanitizer's stage mean that the selection is broken.
 LEAST_PROGRAMS = 10
 # What has no threads, and so where ThreadSanitizer has nothing to say: pure functions, most of them slow under it.

@@ -25,8 +25,6 @@ namespace warren::chaos {
 namespace {
 
 constexpr const char* kJob = "sim";
-// One seed in so many has a world whose plan is announced in several steps.
-constexpr std::uint64_t kLargeWorldEvery = 250, kLargeWorldAt = 97;
 // One in so many runs follows a recipe; recipes take turns.
 constexpr std::uint64_t kRecipeEvery = 3;
 // One in so many has disks, and may lose all its processes at once.
@@ -98,7 +96,7 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   static constexpr std::uint64_t kChunks[] = {1024, 1024, 2048, 4096, 65536};
   static constexpr const char* kAlgorithms[] = {"auto", "auto", "star", "tree", "butterfly", "ring", "direct"};
   Setting s;
-  s.large = options.seed % kLargeWorldEvery == kLargeWorldAt && !options.world_size;
+  s.large = has_large_world(options.seed) && !options.world_size;
   if (options.seed % kRecipeEvery == 0 && !s.large && !options.faults) {
     s.recipe = recipe(options.seed / kRecipeEvery % kRecipes);
   }

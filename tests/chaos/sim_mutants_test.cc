@@ -17,7 +17,8 @@ struct Verdict {
   std::string how;
 };
 
-Verdict run_until_found(Mutant mutant, std::uint64_t most) {
+// `breaks`: or else the same jobs, and no rule is broken.
+Verdict run_until_found(Mutant mutant, std::uint64_t most, bool breaks = true) {
   int channel[2];
   EXPECT_EQ(pipe(channel), 0);
   std::fflush(nullptr);
@@ -25,6 +26,9 @@ Verdict run_until_found(Mutant mutant, std::uint64_t most) {
   if (child == 0) {
     close(channel[0]);
     for (std::uint64_t seed = 1; seed <= most; ++seed) {
+      // Nothing is logged there, little goes wrong, and one takes longer than all that is needed of the others. Without
+      // a mutant sim_test has such a world.
+      if (has_large_world(seed)) continue;
       std::string line = "seed " + std::to_string(seed) + "\n";
       (void)!write(channel[1], line.data(), line.size());
       SimOptions options;
@@ -35,11 +39,30 @@ Verdict run_until_found(Mutant mutant, std::uint64_t most) {
       if (mutant == Mutant::ends_swapped) options = straggling(seed, Straggler::What::kLink);
       if (mutant == Mutant::stays_when_asked) options = replacing(seed, Straggler::What::kProgram);
       if (mutant == Mutant::order_at_once) options = reordering(seed);
+      if (mutant == Mutant::publishes_late) {
+        // Who has returned, or handed on, dies at once. (Where ranks wait long for what is lost a seed takes a minute.)
+        options.world_size = 3;
+        options.replicas = 2;
+        options.survivable = true;
+        options.faults.emplace();
+        options.faults->set(Fault::death_at_return, 0.1);
+        options.faults->set(Fault::death_at_completion, 0.02);
+        options.faults->set(Fault::death_at_send, 0.02);
+      }
       if (mutant == Mutant::loans_without_end) {
         options.lends = true;
         options.collective = Collective::kAllreduce;
         options.world_size = 3;
         options.hosts = {"a", "a", "a"};
+        // What was lent has to be read late, and to go into a result that survives: epochs end while all live, not all
+        // hear of it at once, and somebody is behind, in a schedule of many steps.
+        options.algorithm = "ring";
+        options.replicas = 1;
+        options.faults.emplace();
+        options.faults->set(Fault::gave_up, 20.0);
+        options.faults->set(Fault::link_cut, 10.0);
+        options.faults->set(Fault::link_late, 0.9);
+        options.faults->set(Fault::message_late, 0.9);
       }
       if (mutant == Mutant::mixes_attempts || mutant == Mutant::forgets_whole_results ||
           mutant == Mutant::works_in_place) {
@@ -54,7 +77,7 @@ Verdict run_until_found(Mutant mutant, std::uint64_t most) {
       if (mutant == Mutant::serves_what_was_begun) options = noticed_in_a_round(seed);
       // Somebody has to return before it is lost, and everybody else be left.
       if (mutant == Mutant::forgets_whole_results) options.world_size = 2;
-      options.mutant = mutant;
+      options.mutant = breaks ? mutant : Mutant::none;
       const SimOutcome outcome = simulate(options);
       if (outcome.verdict.empty()) continue;
       line = "found " + outcome.verdict + "\n";
@@ -108,7 +131,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Expectation{Mutant::send_completes_early, "send_completes_early", 20, ""},
                       Expectation{Mutant::skip_checksum, "skip_checksum", 1000, "I"},
                       Expectation{Mutant::operands_swapped, "operands_swapped", 200, "I"},
-                      Expectation{Mutant::publishes_late, "publishes_late", 1000, "I"},
+                      Expectation{Mutant::publishes_late, "publishes_late", 40, "I"},
                       Expectation{Mutant::one_copy_short, "one_copy_short", 1500, "I"},
                       Expectation{Mutant::commits_without_one, "commits_without_one", 200, "I"},
                       Expectation{Mutant::keeps_vote_after_load, "keeps_vote_after_load", 1000, "I"},
@@ -122,7 +145,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Expectation{Mutant::idle_told_as_work, "idle_told_as_work", 40, "Blame"},
                       Expectation{Mutant::ends_swapped, "ends_swapped", 40, "Blame"},
                       Expectation{Mutant::stays_when_asked, "stays_when_asked", 20, "Replace"},
-                      Expectation{Mutant::loans_without_end, "loans_without_end", 5000, "I"},
+                      Expectation{Mutant::loans_without_end, "loans_without_end", 1500, "I"},
                       Expectation{Mutant::mixes_attempts, "mixes_attempts", 1000, "I"},
                       Expectation{Mutant::forgets_whole_results, "forgets_whole_results", 1000, "I1"},
                       Expectation{Mutant::works_in_place, "works_in_place", 1000, "I"},
@@ -134,6 +157,11 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(WithoutMutant, NothingIsFound) {
   EXPECT_EQ(run_until_found(Mutant::none, 100).seeds, 0u);
+}
+TEST(WithoutMutant, NothingIsFoundUnderItsFaults) {
+  for (const Mutant mutant : {Mutant::publishes_late, Mutant::loans_without_end}) {
+    EXPECT_EQ(run_until_found(mutant, 40, false).seeds, 0u) << static_cast<int>(mutant);
+  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 // AFTER-th run of WHERE on the fake device: it dies, the call fails, hangs for ever, hangs for a while, the whole
 // process stands still for a while, NCCL aborts with nobody told, or flips a bit. Writes OUT_FOLDER/WORKER_ID at the
 // end, and what was done on the device to OUT_FOLDER/WORKER_ID.count.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -33,6 +34,22 @@ constexpr std::size_t kState = 3'001;
 constexpr std::size_t kLarge = 2'200'003;  // three pieces, with a wire type too
 constexpr int kExitAgain = 75;
 
+// Without a division for each element: tests run this worker dozens of times, and wait for it.
+std::vector<float> input_of(const std::vector<float>& state, int rank, int round) {
+  constexpr std::size_t kParts = 7;
+  float parts[kParts];
+  for (std::size_t i = 0; i < kParts; i++) parts[i] = static_cast<float>(rank + 1) / static_cast<float>(i + 3);
+  std::vector<float> input(kLarge);
+  for (std::size_t at = 0, block = static_cast<std::size_t>(round); at < kLarge; at += kState, block++) {
+    const auto more = static_cast<float>(block % 11);
+    for (std::size_t i = 0, part = at % kParts; i < std::min(kState, kLarge - at); i++) {
+      input[at + i] = state[i] * 0.25f + parts[part] + more;
+      part = part + 1 == kParts ? 0 : part + 1;
+    }
+  }
+  return input;
+}
+
 void run(const std::string& mode, int rounds, const std::string& out_file) {
   warren::Communicator comm = warren::Communicator::create();
   const int rank = comm.rank();
@@ -40,16 +57,11 @@ void run(const std::string& mode, int rounds, const std::string& out_file) {
   for (std::size_t i = 0; i < kState; i++) state[i] = static_cast<float>(i % 17) + 0.1f;
   const auto loaded = comm.load_checkpoint_into({std::span(state)});
   for (int round = static_cast<int>(loaded.version) * 3; round < rounds; round++) {
-    std::vector<float> mine(kLarge);
-    for (std::size_t i = 0; i < kLarge; i++) {
-      mine[i] = state[i % kState] * 0.25f + static_cast<float>(rank + 1) / static_cast<float>(i % 7 + 3) +
-                static_cast<float>((i / kState + static_cast<std::size_t>(round)) % 11);
-    }
     const bool mixed = mode == "mixed" || mode == "nccl-mixed";
     const bool async = mode == "nccl-async";
     const bool on_gpu = mode == "gpu" || mode == "nccl" || async || (mixed && (rank != 1 || round % 3 == 0));
-    Array<float> in(on_gpu, mine), out(on_gpu, std::vector<float>(kLarge));
     const bool in_place = round % 2 == 0;
+    Array<float> in(on_gpu, input_of(state, rank, round)), out(on_gpu, std::vector<float>(in_place ? 0 : kLarge));
     const Op op = round % 3 == 0 ? Op::sum : round % 3 == 1 ? Op::average : Op::max;
     if (round % 4 == 3) comm.wire(warren::Wire::bf16);
     if (async) {
@@ -67,8 +79,9 @@ void run(const std::string& mode, int rounds, const std::string& out_file) {
       comm.allreduce(in.span(), out.span(), op);
     }
     const auto result = (in_place ? in : out).read();
-    for (std::size_t i = 0; i < kLarge; i++) {
-      state[i % kState] = (state[i % kState] + result[i]) / (op == Op::sum ? 256.0f : 128.0f);
+    const float part = op == Op::sum ? 1.0f / 256.0f : 1.0f / 128.0f;
+    for (std::size_t at = 0; at < kLarge; at += kState) {
+      for (std::size_t i = 0; i < std::min(kState, kLarge - at); i++) state[i] = (state[i] + result[at + i]) * part;
     }
     if (round % 3 == 2) comm.checkpoint(std::span<const float>(state));
   }
@@ -104,7 +117,8 @@ int main(int argc, char** argv) {
       std::thread([where = std::string(argv[5]), after = std::strtoull(argv[6], nullptr, 10)] {
         while (fake_gpu().controls.calls(where.c_str()) <= after)
           std::this_thread::sleep_for(std::chrono::milliseconds(5));
-        std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+        // For less than a round timeout, also where the machine is slow: nobody is to be lost.
+        std::this_thread::sleep_for(std::chrono::milliseconds(700));
         fake_gpu().controls.release();
       }).detach();
     }

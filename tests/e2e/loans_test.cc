@@ -496,7 +496,7 @@ constexpr int kWorkers = 3;
 std::vector<std::string> run_processes(const std::string& folder, const std::string& mode, const std::string& fault) {
   std::filesystem::create_directories(folder);
   const std::string command = std::string(WARREN_CLI) + " run -n " + std::to_string(kWorkers) +
-                              " --round_timeout_ms=4000 -- " + WARREN_LOAN_WORKER + " " + mode + " 8 " + folder + " " +
+                              " --round_timeout_ms=2000 -- " + WARREN_LOAN_WORKER + " " + mode + " 8 " + folder + " " +
                               fault + " >" + folder + "/log 2>&1";
   const int status = std::system(command.c_str());
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << file_text(folder + "/log");
