@@ -479,7 +479,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   place_by_worker_.clear();
   free_places_.clear();
   const bool other_world = std::exchange(resized_, false);
-  members_.assign(n, Member());
+  const std::vector<Member> members_before = std::exchange(members_, std::vector<Member>(n));
   // The first plan's first life names the run.
   const std::uint64_t run = planned() ? plan_.run() : by_rank.front()->member.incarnation();
   if (!empty.empty()) count(planned() ? Transition::planned_without : Transition::begun_short);
@@ -510,7 +510,12 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
     if (m.fresh()) m.set_lives(m.lives() + 1);
     if (w != nullptr) members_[rank].attempt = w->attempt;
     members_[rank].has_loaded = w != nullptr && has_loaded(*w);
-    if (w != nullptr && w->report) members_[rank].plan_epoch = Epoch(w->report->plan_epoch());
+    if (w != nullptr && w->report) {
+      members_[rank].plan_epoch = Epoch(w->report->plan_epoch());
+      // A life counts on through its epochs.
+      members_[rank].rounds_finished = members_before[rank].rounds_finished;
+      members_[rank].bytes_moved = members_before[rank].bytes_moved;
+    }
     rank_by_incarnation_[Incarnation(m.incarnation())] = rank;
     place_by_worker_[m.worker_id()] = rank;
   }

@@ -126,6 +126,24 @@ TEST(TrackerRecovery, ThatTheJobIsWholeAgainIsSaidOnceAndSinceWhen) {
             "log recovered: job j is whole again in epoch 4; with new processes: rank 2 (worker w2 on host h)");
 }
 
+TEST(TrackerRecovery, WhatSurvivorsHaveDoneIsShownWhileTheyWaitAndInTheNextEpoch) {
+  Logged t(2);
+  for (const std::uint64_t life : {10, 11}) (void)t.beat(life, 1);
+  const auto rounds = [&] {
+    const auto view = t.machine().view(TimeMs{t.now()});
+    return std::pair(view.members.at(0).rounds_finished, view.members.at(1).rounds_finished);
+  };
+  EXPECT_EQ(rounds(), std::pair(12ul, 12ul));
+  (void)t.give_up(11, 1);
+  EXPECT_EQ(rounds(), std::pair(12ul, 12ul)) << "the newest that is known";
+  (void)t.report(10, 2, 1);
+  EXPECT_EQ(t.machine().state(), State::kGathering);
+  EXPECT_EQ(rounds(), std::pair(12ul, 12ul));
+  (void)t.join(1, 21);
+  EXPECT_EQ(t.machine().state(), State::kRunning);
+  EXPECT_EQ(rounds(), std::pair(12ul, 0ul)) << "a new life begins at nothing";
+}
+
 TEST(TrackerRecovery, EveryLossThatOthersSurviveResumes) {
   const auto paused = [](auto cause) {
     Logged t(3);
