@@ -65,7 +65,8 @@ Result<std::unique_ptr<EmbeddedTracker>> EmbeddedTracker::start(const std::strin
   options.insecure = !authenticate;
   options.journal = std::move(journal).value();
   options.sink = [](std::string_view, const LogEvent& event) {
-    if (event.severity != Severity::kInfo)
+    // Who reads that an epoch is over wants to know how it went on.
+    if (event.severity != Severity::kInfo || event.name == "recovered")
       std::fprintf(stderr, "%s warren: tracker: %s\n", worker::utc_now().c_str(), event.text.c_str());
   };
   auto tracker = tracker::Tracker::start(std::move(options));

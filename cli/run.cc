@@ -15,6 +15,7 @@
 #include "cli/preemption_notice.h"
 #include "cli/table.h"
 #include "recovery/limits.h"
+#include "storage/secret.h"
 #include "worker/launch/costs_file.h"
 #include "worker/launch/launcher.h"
 #include "worker/launch/settings.h"
@@ -153,6 +154,21 @@ Result<worker::Settings> settings_of_first_worker(const Variables& variables) {
   return settings;
 }
 
+// Of a file that is surely not this job's: each worker would find that out by itself. One that cannot be read here may
+// be for whoever the program is run as.
+Status check_secret(const worker::Settings& settings) {
+  if (settings.no_auth) return {};
+  const auto secret = storage::Secret::load(settings.secret_file);
+  if (!secret.ok()) return {};
+  const auto keys = secret.value().for_job(settings.job);
+  if (keys.ok()) return {};
+  return keys.status().because_of_this(
+      "no worker could join job " + settings.job + " with " + settings.secret_file +
+      ", so none was started; give the file that was made for this job (`warren keygen "
+      "--job=" +
+      settings.job + "`), or name its job by --job");
+}
+
 // A setting that a flag has given is the flag's to whoever is told of it.
 std::string named_by_flags(std::string text, const Variables& from_flags) {
   for (const auto& [variable, value] : from_flags) {
@@ -180,6 +196,7 @@ Result<Provided> provide_tracker(Variables& variables) {
     if (!FLAGS_tracker.empty()) variables["WARREN_TRACKER"] = FLAGS_tracker;
     auto settings = settings_of_first_worker(variables);
     if (!settings.ok()) return settings.status();
+    if (Status s = check_secret(settings.value()); !s.ok()) return s;
     return Provided{nullptr, std::move(settings).value()};
   }
   if (!FLAGS_secret_file.empty()) {

@@ -479,7 +479,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
   place_by_worker_.clear();
   free_places_.clear();
   const bool other_world = std::exchange(resized_, false);
-  members_.assign(n, Member());
+  const std::vector<Member> members_before = std::exchange(members_, std::vector<Member>(n));
   // The first plan's first life names the run.
   const std::uint64_t run = planned() ? plan_.run() : by_rank.front()->member.incarnation();
   if (!empty.empty()) count(planned() ? Transition::planned_without : Transition::begun_short);
@@ -510,7 +510,12 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
     if (m.fresh()) m.set_lives(m.lives() + 1);
     if (w != nullptr) members_[rank].attempt = w->attempt;
     members_[rank].has_loaded = w != nullptr && has_loaded(*w);
-    if (w != nullptr && w->report) members_[rank].plan_epoch = Epoch(w->report->plan_epoch());
+    if (w != nullptr && w->report) {
+      members_[rank].plan_epoch = Epoch(w->report->plan_epoch());
+      // A life counts on through its epochs.
+      members_[rank].rounds_finished = members_before[rank].rounds_finished;
+      members_[rank].bytes_moved = members_before[rank].bytes_moved;
+    }
     rank_by_incarnation_[Incarnation(m.incarnation())] = rank;
     place_by_worker_[m.worker_id()] = rank;
   }
@@ -576,9 +581,34 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
           (start.goes_on || !committed_ ? "" : "; it goes on from " + program_version()) +
           (kept_rounds == 0 ? "" : "; " + std::to_string(kept_rounds) + " logged rounds are on their disks"),
       effects);
+  if (before.epoch() != 0 && !other_world) tell_recovered(Epoch(before.epoch()), now, effects);
+  noticed_.reset();
   announce(now, effects);
   for (const wire::Member& server : plan_.servers()) tell_server(Incarnation(server.incarnation()), effects);
   arm(now + interval_ms());
+}
+
+// What was said when the epoch before ended has its other half: who has followed that need not search for who is back.
+void TrackerMachine::tell_recovered(Epoch before, TimeMs now, Effects& effects) {
+  std::string back;
+  std::size_t fresh = 0;
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    if (absent(rank) || !plan_.members(static_cast<int>(rank)).fresh()) continue;
+    if (fresh++ < kNamesInText) back += (fresh == 1 ? "" : ", ") + name(rank);
+  }
+  if (fresh > kNamesInText) back += " and " + std::to_string(fresh - kNamesInText) + " more";
+  std::string text = "job " + options_.job;
+  text += absent_ == 0 ? " is whole again in epoch " : " goes on in epoch ";
+  text += std::to_string(epoch_.value);
+  if (absent_ != 0)
+    text += " without " + std::to_string(absent_) + " of its " + std::to_string(members_.size()) + " ranks";
+  // A tracker that was started meanwhile has not seen it.
+  if (noticed_) {
+    text += ", " + std::to_string(now - *noticed_) + " ms after what ended epoch " + std::to_string(before.value) +
+            " was noticed";
+  }
+  text += fresh == 0 ? "; all of them are the processes of before" : "; with new processes: " + back;
+  log(Severity::kInfo, "recovered", text, effects, {{"epoch", std::to_string(epoch_.value)}});
 }
 
 void TrackerMachine::announce(TimeMs now, Effects& effects) {
@@ -645,6 +675,7 @@ void TrackerMachine::end_epoch(Code code, const std::string& what, const std::ve
   last_interrupt_ = interrupt_.reason();
   state_ = State::kInterrupted;
   since_ = answered_ = interrupted_at_ = now;
+  if (!noticed_) noticed_ = now;
   next_repeat_ = now + interval_ms();
   evidence_.clear();
   watch_.forget();

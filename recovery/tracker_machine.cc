@@ -867,6 +867,7 @@ void TrackerMachine::on_link_broken(Incarnation who, const wire::LinkBroken& b, 
       {{"rank", std::to_string(*rank)}, {"peer", std::to_string(peer)}});
   if (evidence_.empty()) {
     const bool waits_for_it = spares_.empty() && !shrinks();
+    if (!noticed_) noticed_ = now;
     evidence_due_ = now + std::min(waits_for_it ? kEvidenceMs : kEvidenceWithSparesMs, interval_ms());
     arm(evidence_due_);
   }

@@ -548,6 +548,7 @@ class TrackerMachine {
   [[nodiscard]] Result<std::vector<wire::Setup>> next_setups(bool goes_on) const;
   void keep(std::vector<wire::Setup> setups);
   void forget_uncommitted_setups();
+  void tell_recovered(Epoch before, TimeMs now, Effects& effects);
   void announce(TimeMs now, Effects& effects);
   void repeat_plan(std::size_t rank, TimeMs now, Effects& effects);
   void plan_arrived(std::size_t rank, TimeMs now, Effects& effects);  // as far as is known
@@ -695,11 +696,12 @@ class TrackerMachine {
   TimeMs next_spare_plan_{};        // when the next spare may be told a plan
   std::size_t plan_bytes_out_ = 0;  // since plans_counted_from_, to members that have not been heard since
   TimeMs plans_counted_from_;
-  TimeMs since_;              // when this state began
-  TimeMs interrupted_at_;     // when interrupt_ was raised
-  StragglerWatch watch_;      // of plan_, while it is in force
-  std::deque<Wait> doubted_;  // what has ended an epoch; the newest ones, bounded
-  TimeMs judge_from_;         // this tracker was held up: what it should have heard comes first
+  TimeMs since_;                   // when this state began
+  TimeMs interrupted_at_;          // when interrupt_ was raised
+  std::optional<TimeMs> noticed_;  // the first sign of what ended plan_, until the next one
+  StragglerWatch watch_;           // of plan_, while it is in force
+  std::deque<Wait> doubted_;       // what has ended an epoch; the newest ones, bounded
+  TimeMs judge_from_;              // this tracker was held up: what it should have heard comes first
   std::array<std::uint64_t, kBlames> verdicts_ever_{};
   std::optional<Leaves> leaves_;  // one at a time
   TimeMs no_replacement_before_;

@@ -107,6 +107,11 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
                          false});
     const bool had = rank != kNoRank && has_places();
     const auto index = static_cast<std::size_t>(rank.value);
+    if (had && w.report) {
+      // In this very life, until its first heartbeat of the next epoch says more.
+      v.members.back().rounds_finished = members_[index].rounds_finished;
+      v.members.back().bytes_moved = members_[index].bytes_moved;
+    }
     v.members.back().lives = (had ? plan_.members(rank.value).lives() : 0) + (w.report ? 0 : 1);
     // Who has joined says so again more seldom than others beat.
     v.members.back().suspect = w.report && now - w.heard >= suspect_after_ms(v.limits, members_[index].longest_gap_ms);

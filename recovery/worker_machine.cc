@@ -998,13 +998,18 @@ void WorkerMachine::report_broken(BrokenLink broken, TimeMs now, std::vector<Wor
   WARREN_CHECK(broken.peer.value >= 0 && broken.peer.value < plan_.members_size(), "links lead to ranks of the plan");
   if (broken_links_.empty() && failed_round_.ok()) reported_ = now;
   send_link_broken(broken, effects);
-  const wire::Member& peer = plan_.members(broken.peer.value);
-  // Who finalizes first closes its end.
-  log(state_ == State::kLeaving ? Severity::kInfo : Severity::kWarning, "link_broken",
-      "the link to rank " + std::to_string(broken.peer.value) + " (worker " + peer.worker_id() + " on host " +
-          peer.host_id() + ") broke: " + wire_text(broken.evidence),
-      effects);
-  if (broken_links_.size() < kMaxBrokenLinks) broken_links_.push_back(std::move(broken));
+  if (broken_links_.size() == kMaxBrokenLinks) return;
+  // Its connections, the rounds on them and whoever looks for its process find the same one after the other.
+  const bool known = std::ranges::any_of(broken_links_, [&](const BrokenLink& b) { return b.peer == broken.peer; });
+  if (!known) {
+    const wire::Member& peer = plan_.members(broken.peer.value);
+    // Who finalizes first closes its end.
+    log(state_ == State::kLeaving ? Severity::kInfo : Severity::kWarning, "link_broken",
+        "the link to rank " + std::to_string(broken.peer.value) + " (worker " + peer.worker_id() + " on host " +
+            peer.host_id() + ") broke in epoch " + std::to_string(plan_.epoch()) + ": " + wire_text(broken.evidence),
+        effects);
+  }
+  broken_links_.push_back(std::move(broken));
 }
 
 void WorkerMachine::on_round_failed(Epoch epoch, const Status& why, TimeMs now, std::vector<WorkerEffect>& effects) {
@@ -1018,7 +1023,9 @@ void WorkerMachine::on_round_failed(Epoch epoch, const Status& why, TimeMs now, 
   // With a log, a lost link or a damaged chunk costs an interrupt and no more.
   const bool mends =
       options_.join.settings().replicas() != 0 && (why.code() == Code::kPeerLost || why.code() == Code::kCorrupt);
-  log(mends ? Severity::kWarning : Severity::kError, "round_failed", wire_text(why.describe()), effects);
+  // Of a round over a broken link the link's line says all.
+  const bool told = why.code() == Code::kPeerLost && !broken_links_.empty();
+  if (!told) log(mends ? Severity::kWarning : Severity::kError, "round_failed", wire_text(why.describe()), effects);
   send_round_failed(effects);
 }
 

@@ -1,9 +1,12 @@
 #include "tracker/control_socket.h"
 
 #include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <zmq.h>
 
 #include <cerrno>
+#include <cstring>
 #include <vector>
 
 #include "recovery/codec.h"
@@ -22,6 +25,8 @@ constexpr int kQueuedMessages = 128;
 constexpr int kHandshakesAtOnce = 64;
 constexpr int kIoThreads = 2;
 constexpr std::size_t kZapFrames = 7;
+constexpr const char* kMonitor = "inproc://warren-tracker-monitor";
+constexpr int kMonitored = ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
 
 std::string zmq_text() {
   return zmq_strerror(zmq_errno());
@@ -99,6 +104,24 @@ bool set_options(void* router, bool ipv6, const std::optional<storage::CurveKeys
                     set(router, ZMQ_ZAP_DOMAIN, "warren")));
 }
 
+// Empty: the connection is gone already.
+std::string address_of(int connection) {
+  sockaddr_storage peer{};
+  socklen_t size = sizeof peer;
+  if (::getpeername(connection, reinterpret_cast<sockaddr*>(&peer), &size) != 0) return {};
+  char text[INET6_ADDRSTRLEN] = {};
+  const void* address = nullptr;
+  if (peer.ss_family == AF_INET) address = &reinterpret_cast<const sockaddr_in*>(&peer)->sin_addr;
+  if (peer.ss_family == AF_INET6) address = &reinterpret_cast<const sockaddr_in6*>(&peer)->sin6_addr;
+  if (address == nullptr || ::inet_ntop(peer.ss_family, address, text, sizeof text) == nullptr) return {};
+  return text;
+}
+
+const char* why_failed(std::uint32_t error) {
+  return error == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC ? "its secret file was made for another tracker"
+                                                        : "it does not greet as workers do";
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ControlSocket>> ControlSocket::bind(const std::string& address, std::uint16_t port,
@@ -123,6 +146,14 @@ Result<std::unique_ptr<ControlSocket>> ControlSocket::bind(const std::string& ad
   s->router_ = zmq_socket(s->context_, ZMQ_ROUTER);
   if (s->router_ == nullptr) return broken("socket");
   if (!set_options(s->router_, where.value().ipv6, keys)) return broken("options");
+  // Its events find room without a limit: else threads of ZeroMQ would wait for this one, also while it waits for them
+  // to end. They are taken with each turn of the loop.
+  if (zmq_socket_monitor(s->router_, kMonitor, kMonitored) != 0) return broken("monitor");
+  s->monitor_ = zmq_socket(s->context_, ZMQ_PAIR);
+  if (s->monitor_ == nullptr || !set(s->monitor_, ZMQ_LINGER, 0) || !set(s->monitor_, ZMQ_RCVHWM, 0) ||
+      zmq_connect(s->monitor_, kMonitor) != 0) {
+    return broken("monitor");
+  }
   if (zmq_bind(s->router_, where.value().endpoint.c_str()) != 0) return cannot_bind(address, port);
   char endpoint[256];
   std::size_t size = sizeof endpoint;
@@ -133,15 +164,22 @@ Result<std::unique_ptr<ControlSocket>> ControlSocket::bind(const std::string& ad
 }
 
 ControlSocket::~ControlSocket() {
-  if (router_ != nullptr) zmq_close(router_);
+  if (router_ != nullptr) {
+    zmq_socket_monitor(router_, nullptr, 0);
+    zmq_close(router_);
+  }
+  if (monitor_ != nullptr) zmq_close(monitor_);
   if (zap_ != nullptr) zmq_close(zap_);
   if (context_ != nullptr) zmq_ctx_term(context_);
 }
 
 void ControlSocket::wait(int wake_fd, std::int64_t timeout_ms) {
-  zmq_pollitem_t items[] = {{nullptr, wake_fd, ZMQ_POLLIN, 0}, {router_, 0, ZMQ_POLLIN, 0}, {zap_, 0, ZMQ_POLLIN, 0}};
+  zmq_pollitem_t items[] = {{nullptr, wake_fd, ZMQ_POLLIN, 0},
+                            {router_, 0, ZMQ_POLLIN, 0},
+                            {monitor_, 0, ZMQ_POLLIN, 0},
+                            {zap_, 0, ZMQ_POLLIN, 0}};
   // A signal is one more reason to look.
-  const int rc = zmq_poll(items, zap_ == nullptr ? 2 : 3, static_cast<long>(timeout_ms));
+  const int rc = zmq_poll(items, zap_ == nullptr ? 3 : 4, static_cast<long>(timeout_ms));
   WARREN_CHECK(rc >= 0 || zmq_errno() == EINTR, "the sockets of a running tracker can be waited for");
 }
 
@@ -192,6 +230,27 @@ void ControlSocket::answer_handshakes() {
     for (std::size_t f = 0; f < std::size(reply); ++f) {
       const int flags = ZMQ_DONTWAIT | (f + 1 < std::size(reply) ? ZMQ_SNDMORE : 0);
       if (zmq_send(zap_, reply[f].data(), reply[f].size(), flags) < 0) break;
+    }
+  }
+}
+
+void ControlSocket::take_failed_handshakes(
+    const std::function<void(std::string_view newest_address, std::string_view why)>& failed) {
+  while (true) {
+    Message event;
+    if (!event.receive(monitor_)) return;
+    Message endpoint;  // this tracker's own
+    if (event.more()) endpoint.receive(monitor_);
+    std::uint16_t kind = 0;
+    std::uint32_t value = 0;
+    const std::string_view bytes = event.text();
+    if (bytes.size() < sizeof kind + sizeof value) continue;
+    std::memcpy(&kind, bytes.data(), sizeof kind);
+    std::memcpy(&value, bytes.data() + sizeof kind, sizeof value);
+    if (kind == ZMQ_EVENT_ACCEPTED) {
+      newest_address_ = address_of(static_cast<int>(value));
+    } else {
+      failed(newest_address_, why_failed(value));
     }
   }
 }

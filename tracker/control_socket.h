@@ -4,6 +4,9 @@
 // id. Whether it is the key of the job that a message names is for the job table to say: jobs come and go, and an
 // answer says more than a handshake that fails.
 //
+// With another tracker's secret a connection fails in CURVE's handshake, within ZeroMQ: the monitor of the ROUTER
+// tells.
+//
 // Made in one thread and then used from one other, as ZeroMQ allows.
 #pragma once
 
@@ -41,6 +44,11 @@ class ControlSocket {
   void receive(std::size_t limit, const std::function<void(const Sender&, std::span<const std::byte>)>& message,
                const std::function<void(const Sender&, std::string_view)>& malformed);
 
+  // Of connections that have failed in their handshake since the last call: why, for each, and from where the newest
+  // connection came; ZeroMQ does not say which one has failed. Such as only knock, or do not speak ZeroMQ, are not
+  // told.
+  void take_failed_handshakes(const std::function<void(std::string_view newest_address, std::string_view why)>& failed);
+
   // Never waits.
   SendOutcome send(std::string_view connection, const std::string& bytes);
 
@@ -50,7 +58,9 @@ class ControlSocket {
 
   void* context_ = nullptr;
   void* router_ = nullptr;
-  void* zap_ = nullptr;  // null: insecure
+  void* zap_ = nullptr;      // null: insecure
+  void* monitor_ = nullptr;  // of router_
+  std::string newest_address_;
   std::uint16_t port_ = 0;
 };
 

@@ -176,6 +176,17 @@ void JobTable::on_malformed(const Sender& from, std::string_view why, TimeMs now
   }
 }
 
+void JobTable::on_failed_handshake(std::string_view newest_address, std::string_view why, TimeMs now) {
+  ++counts_.failed_handshakes;
+  if (const auto swallowed = failed_handshake_log_.take(now)) {
+    const std::string address(newest_address);
+    log("", Severity::kWarning, "stranger_refused",
+        "a connection was refused: " + std::string(why) +
+            (address.empty() ? "" : "; the newest connection came from " + address),
+        {{"address", address}, {"swallowed", std::to_string(*swallowed)}});
+  }
+}
+
 // Also of a job whose record cannot be read, or that was set aside.
 void JobTable::on_forget(const Sender& from, const wire::Envelope& envelope, TimeMs now) {
   const std::string& name = envelope.job();

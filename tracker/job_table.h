@@ -46,10 +46,11 @@ enum class SendOutcome { kSent, kGone, kFull };
 
 // What the table counts; the shell adds them to its metrics.
 struct TableCounts {
-  std::uint64_t bad_messages = 0;      // malformed, or of another protocol version
-  std::uint64_t wrong_secrets = 0;     // well-formed, for a job whose key the connection has not
-  std::uint64_t refused_by_table = 0;  // answered with Refused before any machine saw it
-  std::uint64_t unsent = 0;            // answers that found no connection, or a full one
+  std::uint64_t bad_messages = 0;       // malformed, or of another protocol version
+  std::uint64_t wrong_secrets = 0;      // well-formed, for a job whose key the connection has not
+  std::uint64_t failed_handshakes = 0;  // connections that have no key of this tracker's jobs
+  std::uint64_t refused_by_table = 0;   // answered with Refused before any machine saw it
+  std::uint64_t unsent = 0;             // answers that found no connection, or a full one
   std::uint64_t persist_failures = 0;
 };
 
@@ -78,6 +79,8 @@ class JobTable {
   void on_message(const Sender& from, std::span<const std::byte> bytes, TimeMs now);
   // A message that is none already by its frames.
   void on_malformed(const Sender& from, std::string_view why, TimeMs now);
+  // A connection that cannot say anything. `newest_address`: as ControlSocket says.
+  void on_failed_handshake(std::string_view newest_address, std::string_view why, TimeMs now);
   void on_tick(TimeMs now);
   [[nodiscard]] std::optional<TimeMs> next_deadline() const;
 
@@ -126,6 +129,7 @@ class JobTable {
   std::deque<Incarnation> forgotten_order_;  // the oldest first
   std::vector<TrackerEffect> effects_;       // of the call under way
   LogLimit bad_message_log_{10, 10'000}, wrong_secret_log_{10, 10'000};
+  LogLimit failed_handshake_log_{3, 60'000};  // anybody may cause them, and a worker tries again each second
   TableCounts counts_;
 };
 

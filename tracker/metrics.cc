@@ -82,6 +82,9 @@ struct Metrics::Families {
   Counter& wrong_secrets =
       counters(registry, "warren_wrong_secrets_total", "Messages for a job whose secret the sender does not have.")
           .Add({});
+  Counter& failed_handshakes = counters(registry, "warren_failed_handshakes_total",
+                                        "Connections refused in their handshake: without a key of this tracker's.")
+                                   .Add({});
   Counter& refused = counters(registry, "warren_refused_total", "Messages refused before they reached a job.").Add({});
   Counter& unsent =
       counters(registry, "warren_unsent_total", "Answers that found no connection or a full one.").Add({});
@@ -197,6 +200,7 @@ void Metrics::persisted(double seconds) {
 void Metrics::update(const TableCounts& counts, const Snapshot& snapshot) {
   raise_to(families_->bad, counts.bad_messages);
   raise_to(families_->wrong_secrets, counts.wrong_secrets);
+  raise_to(families_->failed_handshakes, counts.failed_handshakes);
   raise_to(families_->refused, counts.refused_by_table);
   raise_to(families_->unsent, counts.unsent);
   raise_to(families_->persist_failures, counts.persist_failures);

@@ -151,6 +151,9 @@ class Tracker::Impl {
             metrics_.message_in(0);
             table_.on_malformed(from, why, now());
           });
+      socket_->take_failed_handshakes([this](std::string_view newest_address, std::string_view why) {
+        table_.on_failed_handshake(newest_address, why, now());
+      });
       table_.on_tick(now());
       if (!publish()) break;
     }

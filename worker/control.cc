@@ -651,6 +651,15 @@ void Control::watch_monitor() {
   }
 }
 
+std::string Control::waits_for(Rank peer) const {
+  for (const RoundBoard::Entry& entry : board_.read()) {
+    const bool waits =
+        std::ranges::any_of(entry.waiting_for, [&](const RoundBoard::Waited& w) { return w.rank == peer; });
+    if (waits) return ", while this rank waited for it in " + to_string(entry.round);
+  }
+  return {};
+}
+
 void Control::watch_links() {
   epoll_event events[16];
   const int n = epoll_wait(watch_fd_, events, 16, 0);
@@ -660,10 +669,11 @@ void Control::watch_links() {
     // An event of a link that closed with its epoch says nothing of this one.
     if (events[i].data.u64 >> 16 != (machine_->epoch().value & 0xffffffffffff)) continue;
     std::vector<WorkerEffect> effects;
-    machine_->on_link_broken(machine_->epoch(), peer,
-                             (events[i].events & EPOLLERR) != 0 ? "the connection of a data link failed"
-                                                                : "its end of a data link was closed",
-                             now(), effects);
+    const bool failed = (events[i].events & EPOLLERR) != 0;
+    machine_->on_link_broken(
+        machine_->epoch(), peer,
+        (failed ? "the connection of a data link failed" : "its end of a data link was closed") + waits_for(peer),
+        now(), effects);
     run_effects(std::move(effects));
   }
 }

@@ -217,6 +217,8 @@ class Control {
   void watch_monitor();
   void heard();
   void renew_silent_connection();
+  // In which round this rank waits for that one, for people; empty: in none.
+  [[nodiscard]] std::string waits_for(Rank peer) const;
   void watch_links();
   void run_effects(std::vector<WorkerEffect> effects);
   void set_progress();

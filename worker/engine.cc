@@ -1698,7 +1698,9 @@ void Engine::stop(const Status& why) {
   if (exchange_ != nullptr) exchange_->close();
   for (auto& [id, group] : groups_) {
     const auto reason = [&](const Status& own) {
-      return own.ok() ? why : own.because_of_this(why.code(), std::string(why.describe()));
+      // Where ranks disagree, both ends find the same, and one of them has been told to all.
+      const bool told = own.code() == Code::kDesync && why.code() == Code::kDesync;
+      return own.ok() || told ? why : own.because_of_this(why.code(), std::string(why.describe()));
     };
     forget_exchange(*group);
     if (group->active != nullptr && group->active->prepare != Call::Prepare::kRuns) {

@@ -174,7 +174,7 @@ Status Session::prepare(bool spare) {
   }
   auto library = load_device_library(settings_.device_library);
   if (!library.ok()) return library.status();
-  if (!library.value().says.empty()) log_(WARREN_LOG_INFO, library.value().says);
+  if (const std::string news = library.value().news(); !news.empty()) log_(WARREN_LOG_INFO, news);
   if (library.value().table != nullptr) {
     staging_ = std::make_unique<Staging>(*library.value().table, settings_.device_pinned_bytes,
                                          settings_.device_snapshot_bytes, settings_.device_shared_bytes,
@@ -185,7 +185,7 @@ Status Session::prepare(bool spare) {
   if (!costs.ok()) return costs.status();
   Control::Services services;
   if (settings_.nccl) {
-    auto version = use_nccl(library.value().table);
+    auto version = use_nccl(library.value());
     if (!version.ok()) return version.status();
     services.nccl = version.value();
   }
@@ -214,10 +214,13 @@ Status Session::prepare(bool spare) {
   return control_->start();
 }
 
-Result<std::uint32_t> Session::use_nccl(const warren_device_table* table) {
+Result<std::uint32_t> Session::use_nccl(const DeviceLibrary& device) {
   const std::string what = "NCCL is to move what GPUs exchange (WARREN_NCCL), and ";
-  if (table == nullptr) return Status(Code::kUnavailable, what + "this worker has no GPU");
-  const auto nccl = find_nccl(*table);
+  if (device.table == nullptr) {
+    return Status(Code::kUnavailable,
+                  what + "this worker has no GPU" + (device.says.empty() ? "" : ": " + device.says));
+  }
+  const auto nccl = find_nccl(*device.table);
   if (!nccl.ok()) return nccl.status().because_of_this(what + "this worker has none");
   // Calls that wait for peers would hold up whoever makes them, also when the peers are gone.
   // NCCL reads numbers in any base.

@@ -19,6 +19,7 @@
 #include "worker/checkpoints.h"
 #include "worker/control.h"
 #include "worker/dead_segments.h"
+#include "worker/device/device_library.h"
 #include "worker/device/staging.h"
 #include "worker/disk/disk_log.h"
 #include "worker/disk/mirror.h"
@@ -214,7 +215,7 @@ class Session final : private DataPath {
   bool move_elsewhere(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] Status stage_on_gpu(Call& call, const GroupShape& shape);
   // NCCL is to move what GPUs exchange. Returns its version.
-  [[nodiscard]] Result<std::uint32_t> use_nccl(const warren_device_table* table);
+  [[nodiscard]] Result<std::uint32_t> use_nccl(const DeviceLibrary& device);
   bool move_exchanged(std::unique_lock<std::mutex>& lock);
   void look_at_exchange();
   void tell_of_shares();

@@ -260,6 +260,28 @@ TEST(Usage, WhatIsWrongIsNamedWithTheNearestMatch) {
   }
 }
 
+// Before anything is started, and without a tracker that answers.
+TEST(Run, ASecretOfAnotherJobIsRefusedBeforeWorkersAreStarted) {
+  const TemporaryFolder folder;
+  const std::string root = folder / "root", job = folder / "job", ran = folder / "ran";
+  ASSERT_EQ(warren({"keygen", "--out", root}).code, 0);
+  ASSERT_EQ(warren({"keygen", "--job=digits", "--from=" + root, "--out=" + job}).code, 0);
+  const auto run = [&](const std::string& name, const std::string& file) {
+    return warren(
+        {"run", "-n", "1", "--tracker=127.0.0.1:1", "--job=" + name, "--secret_file=" + file, "--", "touch", ran});
+  };
+  const Ended other = run("letters", job);
+  EXPECT_EQ(other.code, 1);
+  EXPECT_THAT(other.error, HasSubstr("no worker could join job letters with " + job));
+  EXPECT_THAT(other.error, HasSubstr("the secret file is that of job digits"));
+  EXPECT_FALSE(std::filesystem::exists(ran));
+  // What may be right is for the workers to find out.
+  for (const std::string& file : {job, root}) {
+    EXPECT_EQ(run("digits", file).code, 0);
+    EXPECT_TRUE(std::filesystem::remove(ran)) << file;
+  }
+}
+
 TEST(Keygen, MakesATrackersSecretAndAJobsFromIt) {
   const TemporaryFolder folder;
   const std::string root = folder / "root", job = folder / "job";

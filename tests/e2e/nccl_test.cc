@@ -76,6 +76,8 @@ TEST_F(NcclJobs, AreRefusedWhereVersionsDiffer) {
   ASSERT_EQ(setenv("WARREN_NCCL", "0", 1), 0);
   refused("NCCL off is not the job's 2.28.9");
   ASSERT_EQ(setenv("WARREN_NCCL", "1", 1), 0);
+  fake_gpu().controls.arm("init", 0, FakeFault::kNone);
+  refused("this worker has no GPU: GPU buffers: ");
   fake_gpu().controls.arm("nccl_version", 0, FakeFault::kNone);
   refused("NCCL is to move what GPUs exchange (WARREN_NCCL), and this worker has none");
   for (const char* blocks : {"1", "01", "0x1"}) {

@@ -1,5 +1,6 @@
 #include "recovery/frame.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -112,20 +113,26 @@ TEST(Frame, WhatIsNotWaitedForIsNamed) {
             "corrupt: message 8 came where 9 was due in round 4.17 of group abc on timeline 2");
   EXPECT_EQ(mismatch([](auto& h) { h.payload_bytes = 1; }),
             "corrupt: chunk of 1 bytes where 4096 were due in round 4.17 of group abc on timeline 2");
-  const std::string here =
-      "desync: here reduce(f32, max, count 1024, root 7, shape b, algorithm 4) at 5f3a21+0x1234 in round 4.17 of group "
-      "abc "
-      "on timeline 2, there ";
-  EXPECT_EQ(
-      mismatch([](auto& h) { h.round.sequence = Sequence(18); }),
-      here +
-          "reduce(f32, max, count 1024, root 7, shape b, algorithm 4) at 5f3a21+0x1234 in round 4.18 of group abc "
-          "on timeline 2");
-  EXPECT_EQ(
-      mismatch([](auto& h) { h.fingerprint.count = 1000; }),
-      here +
-          "reduce(f32, max, count 1000, root 7, shape b, algorithm 4) at 5f3a21+0x1234 in round 4.17 of group abc "
-          "on timeline 2");
+  const std::string round = "round 4.17 of group abc on timeline 2";
+  const std::string call = "reduce(f32, max, count 1024, root 7, shape b) at 5f3a21+0x1234";
+  // Each thing once: what differs.
+  EXPECT_EQ(mismatch([](auto& h) { h.round.sequence = Sequence(18); }),
+            "desync: here " + call + " as " + round + ", there the same as round 4.18 of group abc on timeline 2");
+  EXPECT_EQ(mismatch([](auto& h) { h.fingerprint.count = 1000; }),
+            "desync: here " + call + ", there reduce(f32, max, count 1000, root 7, shape b) at 5f3a21+0x1234");
+  EXPECT_EQ(mismatch([](auto& h) {
+              h.fingerprint.collective = Collective::kBroadcast;
+              h.fingerprint.op = ReduceOp::kNone;
+              h.fingerprint.algorithm = 2;
+              h.round.sequence = Sequence(18);
+            }),
+            "desync: here " + call + " as " + round +
+                ", there broadcast(f32, count 1024, root 7, shape b) at 5f3a21+0x1234 as round 4.18 of group abc on "
+                "timeline 2");
+  EXPECT_EQ(mismatch([](auto& h) { h.fingerprint.algorithm = 2; }),
+            "desync: here reduce(f32, max, count 1024, root 7, shape b, ring) at 5f3a21+0x1234, there reduce(f32, max, "
+            "count 1024, root 7, shape b, tree) at 5f3a21+0x1234");
+  EXPECT_THAT(mismatch([](auto& h) { h.fingerprint.algorithm = 200; }), ::testing::HasSubstr(", algorithm 200)"));
   EXPECT_EQ(mismatch([](auto& h) { h.fingerprint.site = 0; }), "matches");
   EXPECT_EQ(mismatch([](auto& h) { h.fingerprint.site = 0x77; }), "matches");  // not compared
 }

@@ -370,6 +370,8 @@ TEST(Tracker, AnotherWorkerTakesALostPlaceAfterAGraceTime) {
             "log place_taken: worker x takes the place of rank 1 (worker w1 on host h)\n"
             "persist epoch 2 running\n"
             "log planned: job j runs with 3 workers in epoch 2\n"
+            "log recovered: job j is whole again in epoch 2, 5000 ms after what ended epoch 1 was noticed; with new "
+            "processes: rank 0 (worker w0 on host h), rank 1 (worker x on host h), rank 2 (worker w2 on host h)\n"
             "20 <- Plan epoch 2 w0=20 x=51 w2=22\n"
             "51 <- Plan epoch 2 w0=20 x=51 w2=22\n"
             "22 <- Plan epoch 2 w0=20 x=51 w2=22\n");

@@ -75,6 +75,8 @@ TEST(TrackerRecovery, SurvivorsReportAndGoOnWithANewLifeOfTheLost) {
             "21 <- Welcome 3 of 3\n"
             "persist epoch 2 running\n"
             "log planned: job j runs with 3 workers in epoch 2, 2 of which go on where they were\n"
+            "log recovered: job j is whole again in epoch 2, 0 ms after what ended epoch 1 was noticed; with new "
+            "processes: rank 1 (worker w1 on host h)\n"
             "10" +
                 plan + "21" + plan + "12" + plan);
   // A plan that was lost comes again, verbatim, whichever way it is asked for.
@@ -83,6 +85,63 @@ TEST(TrackerRecovery, SurvivorsReportAndGoOnWithANewLifeOfTheLost) {
   EXPECT_EQ(t.join(1, 21), "21" + plan);
   EXPECT_EQ(t.beat(10, 2), "10 <- HeartbeatReply 1\n");
   EXPECT_EQ(t.beat(11, 1), "11 <- " + kStale + "drop 11\n");
+}
+
+TEST(TrackerRecovery, ThatTheJobIsWholeAgainIsSaidOnceAndSinceWhen) {
+  Logged t(3, true);
+  const auto said = [](const std::string& text) {
+    const std::size_t at = text.find("log recovered: ");
+    return at == std::string::npos ? std::string() : text.substr(at, text.find('\n', at) - at);
+  };
+  (void)t.link_broken(10, 1, 1, 11);
+  EXPECT_EQ(said(t.pass(50)), "");  // that is an interrupt
+  (void)t.report(10, 2, 1);
+  (void)t.report(12, 2, 1);
+  EXPECT_EQ(t.machine().state(), State::kInterrupted);
+  (void)t.give_up(11, 1);
+  // Whoever is lost meanwhile does not begin the time anew.
+  (void)t.pass(100);
+  (void)t.give_up(12, 1);
+  (void)t.pass(100);
+  EXPECT_EQ(said(t.join(1, 21)), "");
+  const std::string whole = t.join(2, 22);
+  EXPECT_EQ(said(whole),
+            "log recovered: job j is whole again in epoch 2, 250 ms after what ended epoch 1 was noticed; with new "
+            "processes: rank 1 (worker w1 on host h), rank 2 (worker w2 on host h)");
+  EXPECT_EQ(said(t.pass_alive(20'000, {10, 21, 22}, 2)), "");
+  // All of them have stopped, and go on.
+  (void)t.round_failed(10, 2, Code::kCorrupt, "damaged");
+  for (const std::uint64_t life : {10, 21}) (void)t.report(life, 3, 2);
+  EXPECT_EQ(
+      said(t.report(22, 3, 2)),
+      "log recovered: job j is whole again in epoch 3, 0 ms after what ended epoch 2 was noticed; all of them are "
+      "the processes of before");
+  // A tracker that is started meanwhile does not know when.
+  (void)t.give_up(22, 3);
+  t.restart(true);
+  for (const std::uint64_t life : {10, 21}) (void)t.report(life, 4, 3);
+  std::string text = t.join(2, 32);
+  text += t.pass(5000);
+  EXPECT_EQ(said(text),
+            "log recovered: job j is whole again in epoch 4; with new processes: rank 2 (worker w2 on host h)");
+}
+
+TEST(TrackerRecovery, WhatSurvivorsHaveDoneIsShownWhileTheyWaitAndInTheNextEpoch) {
+  Logged t(2);
+  for (const std::uint64_t life : {10, 11}) (void)t.beat(life, 1);
+  const auto rounds = [&] {
+    const auto view = t.machine().view(TimeMs{t.now()});
+    return std::pair(view.members.at(0).rounds_finished, view.members.at(1).rounds_finished);
+  };
+  EXPECT_EQ(rounds(), std::pair(12ul, 12ul));
+  (void)t.give_up(11, 1);
+  EXPECT_EQ(rounds(), std::pair(12ul, 12ul)) << "the newest that is known";
+  (void)t.report(10, 2, 1);
+  EXPECT_EQ(t.machine().state(), State::kGathering);
+  EXPECT_EQ(rounds(), std::pair(12ul, 12ul));
+  (void)t.join(1, 21);
+  EXPECT_EQ(t.machine().state(), State::kRunning);
+  EXPECT_EQ(rounds(), std::pair(12ul, 0ul)) << "a new life begins at nothing";
 }
 
 TEST(TrackerRecovery, EveryLossThatOthersSurviveResumes) {

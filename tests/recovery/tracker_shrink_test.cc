@@ -97,6 +97,17 @@ class Job : public TrackerScript {
   bool elastic_start_ = false, disk_knows_ = false;
 };
 
+TEST(Shrink, HowTheJobGoesOnIsSaid) {
+  Job t(2, true);
+  t.begin();
+  (void)t.lose_rank_2({position(1, 3)}, {position(1, 3)});
+  const std::string text = t.pass_alive(kGraceMs, {10, 11}, 2);
+  EXPECT_TRUE(has(text,
+                  "log recovered: job j goes on in epoch 2 without 1 of its 3 ranks, 300 ms after what ended epoch 1 "
+                  "was noticed; all of them are the processes of before\n"))
+      << text;
+}
+
 TEST(Shrink, GoesOnWithoutTheLostRankOnceTheGraceIsOver) {
   Job t;
   t.begin();

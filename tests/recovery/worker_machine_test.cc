@@ -171,10 +171,8 @@ class WorkerScript {
   std::string peer_gone(std::uint64_t epoch) {
     return run([&](auto& effects) { machine_->on_peer_gone(Epoch(epoch), Rank(1), "refused", now(), effects); });
   }
-  std::string round_failed(std::uint64_t epoch) {
-    return run([&](auto& effects) {
-      machine_->on_round_failed(Epoch(epoch), Status(Code::kDesync, "here a, there b"), now(), effects);
-    });
+  std::string round_failed(std::uint64_t epoch, const Status& why = Status(Code::kDesync, "here a, there b")) {
+    return run([&](auto& effects) { machine_->on_round_failed(Epoch(epoch), why, now(), effects); });
   }
   std::string on_stopped(std::uint64_t epoch, WorkerMachine::Standing standing = {}) {
     return run([&](auto& effects) { machine_->on_stopped(Epoch(epoch), standing, now(), effects); });
@@ -582,6 +580,35 @@ TEST(Worker, ReportsAreRepeatedUntilTheInterruptComes) {
             "send RoundFailed epoch 1 code 6: here a, there b\n");
   (void)w.interrupt(2);
   EXPECT_EQ(w.pass(5000), "");
+}
+
+// A process that ends is found by its connections, by the rounds that need them and by who looks for it: the tracker
+// hears all of that, people read a line.
+TEST(Worker, ALinkThatBreaksIsOneLine) {
+  const Status lost(Code::kPeerLost, "round 1.2 with rank 1: the link to rank 1 broke: reset");
+  const std::string told = "send LinkBroken epoch 1 peer 1 life 11: reset \n";
+  const std::string failed = "send RoundFailed epoch 1 code 5: " + lost.describe() + "\n";
+  for (const std::uint32_t replicas : {0u, 2u}) {
+    WorkerScript w(true, replicas);
+    w.member();
+    EXPECT_EQ(w.link_broken(1),
+              told + "log link_broken: the link to rank 1 (worker w1 on host h) broke in epoch 1: reset \n");
+    EXPECT_EQ(w.link_broken(1), told);
+    EXPECT_EQ(w.peer_gone(1), "send LinkBroken epoch 1 peer 1 life 11 gone: refused\n");
+    EXPECT_EQ(w.round_failed(1, lost), failed);
+    // What fails without a link that broke has no other line.
+    WorkerScript alone(true, replicas);
+    alone.member();
+    EXPECT_EQ(alone.round_failed(1, lost), "log round_failed: " + lost.describe() + "\n" + failed);
+  }
+  WorkerScript w(true, 2);
+  w.member();
+  (void)w.link_broken(1);
+  EXPECT_TRUE(w.round_failed(1).starts_with("log round_failed: here a, there b\n")) << "and this is more than a link";
+  (void)w.interrupt(2, true);
+  (void)w.on_stopped(2);
+  (void)w.plan(2);
+  EXPECT_TRUE(w.link_broken(2).ends_with(" broke in epoch 2: reset \n")) << "of each epoch";
 }
 
 // Links are closed then: only who has looked for the process itself knows.

@@ -442,6 +442,15 @@ TEST_F(JobTableTest, ConnectionsThatAreGoneOrFullAreCountedAndHarmless) {
   EXPECT_EQ(table_->routes(), 1u) << "who is gone is forgotten, who is full is not";
 }
 
+TEST_F(JobTableTest, StrangersAreCountedAndFillNoLog) {
+  for (int i = 0; i < 1000; ++i) table_->on_failed_handshake("192.0.2.7", "it does not greet as workers do", now_);
+  EXPECT_EQ(logged(" stranger_refused"), 3u);
+  EXPECT_EQ(table_->counts().failed_handshakes, 1000u);
+  now_ = now_ + 60'000;
+  table_->on_failed_handshake("", "it does not greet as workers do", now_);
+  EXPECT_EQ(logged(" stranger_refused"), 4u);
+}
+
 TEST_F(JobTableTest, EveryMemberOfALargeJobGetsThePlan) {
   constexpr std::uint32_t kWorld = 300;
   for (std::uint32_t i = 0; i < kWorld; ++i) {

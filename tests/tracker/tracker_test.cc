@@ -87,6 +87,10 @@ TEST_F(TrackerTest, ASecretOfAnotherRootNeverGetsIn) {
   stranger.send(join_envelope("train", 1, "0", 1));
   EXPECT_NE(stranger.await_event(kHandshakeEnds), ZMQ_EVENT_HANDSHAKE_SUCCEEDED);
   EXPECT_TRUE(tracker_->snapshot().value()->jobs.empty());
+  const LogEvent told = log_.await("stranger_refused");
+  EXPECT_THAT(told.text,
+              HasSubstr("its secret file was made for another tracker; the newest connection came from 127.0.0.1"));
+  EXPECT_EQ(told.severity, Severity::kWarning);
 }
 
 TEST_F(TrackerTest, AuthenticationOnOneSideOnlyNeverGetsIn) {

@@ -613,6 +613,7 @@ TEST(Engine, DisagreeingRanksFindOut) {
     for (int r = 0; r < 2; r++) mesh.engine(r).stop(Status(Code::kDesync, "told"));
     EXPECT_EQ(a.status.code(), Code::kDesync);
     EXPECT_EQ(b.status.code(), Code::kDesync);
+    for (const Call* call : {&a, &b}) EXPECT_EQ(call->status.describe(), "told") << "that names both calls; once";
   }
 }
 

@@ -24,6 +24,7 @@ std::string device_library_path(const std::string& setting) {
 Result<DeviceLibrary> load_device_library(const std::string& setting) {
   DeviceLibrary out;
   if (setting == "none") return out;
+  out.asked_for = !setting.empty();
   const std::string path = device_library_path(setting);
   if (setting.empty() && access(path.c_str(), F_OK) != 0) return out;
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);

@@ -12,7 +12,11 @@ inline constexpr const char* kDeviceLibrary = "libwarren_cuda.so";
 
 struct DeviceLibrary {
   const warren_device_table* table = nullptr;  // null: calls take memory of the CPU alone
-  std::string says;                            // for the log: what the library has found; empty: none was loaded
+  std::string says;                            // what the library has found; empty: none was loaded
+  bool asked_for = false;                      // by a setting that names it
+
+  // For the log. That there is no GPU is no news to a program that has not asked for one.
+  [[nodiscard]] std::string news() const { return table != nullptr || asked_for ? says : std::string(); }
 };
 
 // `setting`: empty, kDeviceLibrary beside the library that this code is in, if it is there; "none", no library; else

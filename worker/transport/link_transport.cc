@@ -68,6 +68,13 @@ std::string errno_text(int error) {
   return std::strerror(error);
 }
 
+// Why a frame of this peer is not taken.
+Status refused(Rank peer, const Status& verdict) {
+  const bool disagrees = verdict.code() == Code::kDesync;
+  return verdict.because_of_this("rank " + std::to_string(peer.value) +
+                                 (disagrees ? " calls something else" : " sent what is not due"));
+}
+
 }  // namespace
 
 void LinkTransport::open(Epoch epoch, std::uint32_t streams, bool checksums, std::vector<std::uint32_t> streams_to) {
@@ -435,9 +442,7 @@ bool LinkTransport::pump_recv_pipe(Stream& s, std::size_t budget) {
       break_link(link, why);
       return true;
     };
-    const auto not_due = [&](const Status& verdict) {
-      return broken(verdict.because_of_this("rank " + std::to_string(link.peer.value) + " sent what is not due"));
-    };
+    const auto not_due = [&](const Status& verdict) { return broken(refused(link.peer, verdict)); };
     if (const auto note = s.pipe->note(); !note.empty()) {
       if (s.received != 0 || s.checked) {
         return broken(Status(Code::kPeerLost, "the link to rank " + std::to_string(link.peer.value) +
@@ -599,7 +604,7 @@ bool LinkTransport::pump_recv(Stream& s, std::size_t budget) {
       auto header = decode(s.recv_header);
       const Status verdict = header.ok() ? match(in.expected, header.value()) : header.status();
       if (!verdict.ok()) {
-        break_link(link, verdict.because_of_this("rank " + std::to_string(link.peer.value) + " sent what is not due"));
+        break_link(link, refused(link.peer, verdict));
         return true;
       }
     }

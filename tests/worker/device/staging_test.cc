@@ -61,6 +61,8 @@ TEST(DeviceLibrary, WithoutAGpuIsNoErrorAndWithABrokenOneIs) {
   ASSERT_TRUE(none.ok());
   EXPECT_EQ(none.value().table, nullptr);
   EXPECT_THAT(none.value().says, HasSubstr("finds no GPU"));
+  EXPECT_EQ(none.value().news(), none.value().says) << "this one was named";
+  EXPECT_EQ((DeviceLibrary{.table = nullptr, .says = none.value().says, .asked_for = false}).news(), "");
   fake_gpu().controls.arm("init", 0, FakeFault::kError);
   const auto broken = load_device_library(WARREN_FAKE_DEVICE);
   EXPECT_EQ(broken.status().code(), Code::kUnavailable);
@@ -68,6 +70,7 @@ TEST(DeviceLibrary, WithoutAGpuIsNoErrorAndWithABrokenOneIs) {
   const auto good = load_device_library(WARREN_FAKE_DEVICE);
   ASSERT_TRUE(good.ok());
   EXPECT_EQ(good.value().table, &fake_gpu().table);
+  EXPECT_EQ((DeviceLibrary{good.value().table, good.value().says, false}).news(), good.value().says);
 }
 
 using FakeDeviceDeath = ::testing::Test;

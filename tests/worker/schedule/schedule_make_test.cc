@@ -300,6 +300,11 @@ TEST(Algorithm, NamesAreReadBack) {
   for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kStar, Algorithm::kTree, Algorithm::kButterfly,
                                     Algorithm::kRing, Algorithm::kDirect}) {
     EXPECT_EQ(parse_algorithm(to_string(algorithm)).value(), algorithm);
+    // Messages about calls, which recovery/ writes, call it so too.
+    Fingerprint call;
+    call.algorithm = static_cast<std::uint8_t>(algorithm);
+    const bool named = algorithm != Algorithm::kAuto;  // who has not chosen has nothing to be named
+    EXPECT_EQ(to_string(call).find(", " + std::string(to_string(algorithm)) + ")") != std::string::npos, named);
   }
   const Result<Algorithm> none = parse_algorithm("rings");
   ASSERT_FALSE(none.ok());
