@@ -512,9 +512,11 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
     members_[rank].has_loaded = w != nullptr && has_loaded(*w);
     if (w != nullptr && w->report) {
       members_[rank].plan_epoch = Epoch(w->report->plan_epoch());
-      // A life counts on through its epochs.
-      members_[rank].rounds_finished = members_before[rank].rounds_finished;
-      members_[rank].bytes_moved = members_before[rank].bytes_moved;
+      // A life counts on through its epochs, in which it keeps its rank.
+      if (!other_world) {
+        members_[rank].rounds_finished = members_before.at(rank).rounds_finished;
+        members_[rank].bytes_moved = members_before.at(rank).bytes_moved;
+      }
     }
     rank_by_incarnation_[Incarnation(m.incarnation())] = rank;
     place_by_worker_[m.worker_id()] = rank;

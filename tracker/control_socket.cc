@@ -25,6 +25,8 @@ constexpr int kQueuedMessages = 128;
 constexpr int kHandshakesAtOnce = 64;
 constexpr int kIoThreads = 2;
 constexpr std::size_t kZapFrames = 7;
+// Of the monitor: workers' messages come between, however many strangers knock.
+constexpr std::size_t kMostEventsAtOnce = 1024;
 constexpr const char* kMonitor = "inproc://warren-tracker-monitor";
 constexpr int kMonitored = ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
 
@@ -236,7 +238,7 @@ void ControlSocket::answer_handshakes() {
 
 void ControlSocket::take_failed_handshakes(
     const std::function<void(std::string_view newest_address, std::string_view why)>& failed) {
-  while (true) {
+  for (std::size_t taken = 0; taken < kMostEventsAtOnce; ++taken) {
     Message event;
     if (!event.receive(monitor_)) return;
     Message endpoint;  // this tracker's own
