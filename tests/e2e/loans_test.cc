@@ -2,17 +2,13 @@
 // every result is that of the same job on the CPU, bit for bit, whatever happens to them.
 #include <gmock/gmock.h>
 #include <stdlib.h>
-#include <sys/wait.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
 #include <deque>
-#include <filesystem>
-#include <fstream>
 #include <future>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,6 +16,7 @@
 #include <thread>
 
 #include "tests/e2e/cluster.h"
+#include "tests/e2e/loan_jobs.h"
 #include "tests/worker/device/fake_gpu.h"
 
 namespace warren {
@@ -485,36 +482,13 @@ TEST_F(Loans, OfALifeThatIsOverAreReleased) {
 
 // ---- processes
 
-std::string file_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-constexpr int kWorkers = 3;
-
-// Runs the job by `warren run` and returns what each of its workers wrote.
 std::vector<std::string> run_processes(const std::string& folder, const std::string& mode, const std::string& fault) {
-  std::filesystem::create_directories(folder);
-  const std::string command = std::string(WARREN_CLI) + " run -n " + std::to_string(kWorkers) +
-                              " --round_timeout_ms=2000 -- " + WARREN_LOAN_WORKER + " " + mode + " 8 " + folder + " " +
-                              fault + " >" + folder + "/log 2>&1";
-  const int status = std::system(command.c_str());
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << file_text(folder + "/log");
-  std::vector<std::string> out;
-  for (int worker = 0; worker < kWorkers; worker++) out.push_back(file_text(folder + "/" + std::to_string(worker)));
-  return out;
+  return testing::run_processes(folder, mode, 8, fault);
 }
 
-// What a job's workers have combined on their GPUs, or had from others', in their last lives.
-int counted(const std::string& folder, const std::string& what) {
-  int all = 0;
-  for (int worker = 0; worker < kWorkers; worker++) {
-    all += std::atoi(file_text(folder + "/" + std::to_string(worker) + what).c_str());
-  }
-  return all;
-}
+// What a job's workers have combined on their GPUs.
 int combined(const std::string& folder) {
-  return counted(folder, ".count");
+  return testing::counted(folder, ".count");
 }
 
 TEST(LoansOfProcesses, GiveTheBitsOfTheCpuWhateverHappens) {
@@ -529,7 +503,7 @@ TEST(LoansOfProcesses, GiveTheBitsOfTheCpuWhateverHappens) {
   for (const char* mode : {"gpu", "mixed"}) {
     EXPECT_EQ(run_processes(folder / mode, mode, none), expected);
     EXPECT_GT(combined(folder / mode), 10) << mode;
-    EXPECT_GT(counted(folder / mode, ".finals"), 10) << mode;
+    EXPECT_GT(testing::counted(folder / mode, ".finals"), 10) << mode;
   }
   struct Case {
     const char* fault;
@@ -565,7 +539,7 @@ TEST(LoansOfProcesses, GiveTheBitsOfTheCpuWhateverHappens) {
     std::string name = c.fault;
     std::ranges::replace(name, ' ', '-');
     EXPECT_EQ(run_processes(folder / name, "gpu", c.fault), expected);
-    EXPECT_THAT(file_text(folder / name + "/log"), HasSubstr(c.says)) << "nothing has happened";
+    EXPECT_THAT(testing::file_text(folder / name + "/log"), HasSubstr(c.says)) << "nothing has happened";
   }
 }
 

@@ -2,16 +2,13 @@
 // CPU, bit for bit, whatever happens to NCCL or to a process.
 #include <gmock/gmock.h>
 #include <stdlib.h>
-#include <sys/wait.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
 #include "tests/e2e/cluster.h"
+#include "tests/e2e/loan_jobs.h"
 
 namespace warren {
 namespace {
@@ -22,35 +19,17 @@ using ::testing::HasSubstr;
 const bool kFakeLoads = setenv("WARREN_DEVICE_LIBRARY", WARREN_FAKE_DEVICE, 1) == 0 &&
                         setenv("WARREN_NCCL_ROOT", WARREN_NCCL_ROOT_PROGRAM, 1) == 0;
 
-std::string file_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
+using testing::file_text;
 
-constexpr int kWorkers = 3;
-
-// Runs the job by `warren run` and returns what each of its workers wrote.
 std::vector<std::string> run_processes(const std::string& folder, const std::string& mode, const std::string& fault,
                                        const std::string& flag = "") {
   EXPECT_TRUE(kFakeLoads);
-  std::filesystem::create_directories(folder);
-  const std::string command = std::string(WARREN_CLI) + " run -n " + std::to_string(kWorkers) +
-                              " --round_timeout_ms=2000 " + flag + " -- " + WARREN_LOAN_WORKER + " " + mode + " 12 " +
-                              folder + " " + fault + " >" + folder + "/log 2>&1";
-  const int status = std::system(command.c_str());
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << file_text(folder + "/log");
-  std::vector<std::string> out;
-  for (int worker = 0; worker < kWorkers; worker++) out.push_back(file_text(folder + "/" + std::to_string(worker)));
-  return out;
+  return testing::run_processes(folder, mode, 12, fault, flag);
 }
 
-// Rounds that NCCL has moved the bytes of, in the workers' last lives.
+// Rounds that NCCL has moved the bytes of.
 int exchanged(const std::string& folder) {
-  int all = 0;
-  for (int worker = 0; worker < kWorkers; worker++) {
-    all += std::atoi(file_text(folder + "/" + std::to_string(worker) + ".exchanged").c_str());
-  }
-  return all;
+  return testing::counted(folder, ".exchanged");
 }
 
 TEST(NcclProcesses, GiveTheBitsOfTheCpuWhateverHappens) {

@@ -241,7 +241,11 @@ class Job {
       }
       return found >= checkpoints;
     };
-    while (!complete()) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // CTest ends what never comes
+    // The folder may not be there yet: it is looked at again and again.
+    for (const auto end = Clock::now() + kPatience; !complete();) {
+      if (Clock::now() > end) FAIL() << "the mirror has no " << checkpoints << " complete checkpoints";
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
   // A program may fail; it is started again after that, and all may begin again from a checkpoint.
   void on_failure(std::function<void()> action) { on_failure_ = std::move(action); }
