@@ -11,11 +11,14 @@ import random
 import subprocess
 import sys
 import time
+import typing
 import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DEV = str(ROOT / "dev")
 CORES = os.cpu_count() or 1
+# Of programs that wait for timeouts and for each other half of their time.
+WAITING_JOBS = CORES + 1
 # Tests that are expected to skip themselves. A test that cannot run is a failure, so: none.
 EXPECTED_SKIPS = 0
 # But for these programs: without a GPU, or without the module in this build, all their cases skip themselves and say so,
@@ -25,15 +28,26 @@ REQUIRE_GPU = "WARREN_REQUIRE_GPU"
 FUZZ_SECONDS = 60
 SIMULATED_SEEDS = 7000
 FRESH_SEEDS = 1500
+SANITIZED_SEEDS = 300
 # Pure functions over so many cases, or processes killed so often, that a sanitizer takes minutes; or speeds are compared,
-# which a sanitizer changes. The tests beside them reach the same code.
-TOO_SLOW_SANITIZED = {"schedule_symbolic_test", "schedule_mutants_test", "schedule_stability_test", "sim_mutants_test",
+# which a sanitizer changes. The tests beside them reach the same code, and some simulated seeds that of the simulator's.
+TOO_SLOW_SANITIZED = {"schedule_symbolic_test", "schedule_mutants_test", "schedule_stability_test", "schedule_pipeline_test",
+                      "schedule_hierarchical_test",
+                      "sim_test", "sim_deaths_test", "sim_scenarios_test", "sim_stragglers_test", "sim_drain_test",
+                      "sim_shrink_test", "sim_mutants_test",
                       "recovery_test", "recovery_losses_test", "straggler_test", "rewire_test", "loans_test", "nccl_test",
                       "nccl_faults_test", "nccl_processes_test"}
 # Fewer test programs than this in a sanitizer's stage mean that the selection is broken.
 LEAST_PROGRAMS = 10
 # What has no threads, and so where ThreadSanitizer has nothing to say: pure functions, most of them slow under it.
 PURE_FOLDERS = (("recovery",), ("storage",), ("chaos",), ("examples",), ("cli",), ("worker", "kernels"), ("worker", "schedule"))
+# Of the other folders, programs that never create a thread: they step through engines, or look at pure functions.
+WITHOUT_THREADS = {"cuda_twins_test", "dead_segments_test", "engine_recovery_test", "engine_test", "exchange_test",
+                   "executor_test", "facade_test", "fusion_unit_test", "light_round_test", "logged_test", "matrix_test",
+                   "narrowing_test", "pass_fd_test", "past_test", "plans_test", "progress_test", "rabit_headers_test",
+                   "rabit_node_test", "rabit_parameters_test", "rabit_setup_rounds_test", "replay_test",
+                   "segment_exchange_test", "spare_core_test", "tracker_events_test", "tracker_job_table_test",
+                   "tracker_topology_test"}
 # But for these, which lie there.
 THREADED = {"storage_host_log_test", "storage_segment_memory_test", "storage_write_behind_test"}
 
@@ -81,8 +95,8 @@ def gtest_programs(shown: str, build_folder: pathlib.Path) -> list[dict]:
     return tests
 
 
-def ctest(preset: str, *selection: str, environment: dict[str, str] | None = None) -> None:
-    """Runs the selected tests and holds the number of skipped ones against EXPECTED_SKIPS."""
+def ctest(preset: str, *selection: str, jobs: int = CORES, environment: dict[str, str] | None = None) -> None:
+    """Runs the selected tests, so many programs at a time, and holds the number of skipped ones against EXPECTED_SKIPS."""
     results = ROOT / "build" / preset / "results"
     with locked(preset):
         results.mkdir(exist_ok=True)
@@ -90,7 +104,7 @@ def ctest(preset: str, *selection: str, environment: dict[str, str] | None = Non
             old.unlink()
         try:
             run("ctest", "--test-dir", f"build/{preset}", "--output-on-failure", "--no-tests=error", "--schedule-random",
-                "-j", str(CORES), "--output-junit", str(results / "ctest.junit.xml"), *selection,
+                "-j", str(jobs), "--output-junit", str(results / "ctest.junit.xml"), *selection,
                 env=test_environment(os.environ) | {"GTEST_OUTPUT": f"xml:{results}/", "GTEST_BRIEF": "1"} |
                     (environment or {}))
         finally:
@@ -162,7 +176,7 @@ def stage_unit():
 
 def stage_e2e():
     build("release")
-    ctest("release", "-L", "^(e2e|install)$")
+    ctest("release", "-L", "^(e2e|install)$", jobs=WAITING_JOBS)
 
 
 def stage_sim():
@@ -172,24 +186,31 @@ def stage_sim():
     run("build/release/bin/warren", "sim", f"--seeds={first}:{first + FRESH_SEEDS - 1}")
 
 
-def sanitized(preset: str, without: tuple[tuple[str, ...], ...], options: dict[str, str]):
-    chosen = [test for test in tests_of(preset) if test["name"] not in TOO_SLOW_SANITIZED and
-              (test["name"] in THREADED or not any(test["folder"][:len(folder)] == folder for folder in without))]
+def sanitized(preset: str, left_out: typing.Callable[[dict], bool], options: dict[str, str]):
+    chosen = [test for test in tests_of(preset) if test["name"] not in TOO_SLOW_SANITIZED and not left_out(test)]
     if len(chosen) < LEAST_PROGRAMS:
         raise StageFailed(f"only {len(chosen)} test programs found in build/{preset}")
     build(preset, *sorted(test["name"] for test in chosen))
     pattern = "^(" + "|".join(test["name"] for test in chosen) + ")$"
-    ctest(preset, "-R", pattern, environment=options)
+    ctest(preset, "-R", pattern, jobs=WAITING_JOBS, environment=options)
 
 
 def stage_asan():
-    sanitized("asan", (), {"ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
-                             "UBSAN_OPTIONS": "print_stacktrace=1"})
+    options = {"ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
+               "UBSAN_OPTIONS": "print_stacktrace=1"}
+    sanitized("asan", lambda test: False, options)
+    build("asan", "warren_cli")
+    run("build/asan/bin/warren", "sim", f"--seeds={SANITIZED_SEEDS}", env=os.environ | options)
+
+
+def without_threads(test: dict) -> bool:
+    pure = any(test["folder"][:len(folder)] == folder for folder in PURE_FOLDERS)
+    return test["name"] in WITHOUT_THREADS or (pure and test["name"] not in THREADED)
 
 
 def stage_tsan():
     suppressions = ROOT / "scripts/tsan.supp"
-    sanitized("tsan", PURE_FOLDERS,
+    sanitized("tsan", without_threads,
               {"TSAN_OPTIONS": f"halt_on_error=1:second_deadlock_stack=1:suppressions={suppressions}"})
 
 
@@ -232,6 +253,7 @@ def main() -> int:
             verdict = f"FAILED: {failure}"
             failed.append(name)
         report.append((name, (time.monotonic() - begin) / 60, verdict))
+        print(f"==== {name}: {report[-1][1]:.1f} min, {verdict}", flush=True)  # also known of a run that is cut off
         if failed and not options.keep_going:
             break
     print("\nstage    minutes")

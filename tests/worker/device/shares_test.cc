@@ -409,17 +409,20 @@ TEST_F(Combines, ThatStayOnTheGpuWaitForRoomThere) {
   }
   const auto want = by_cpu(ReduceOp::kSum, Bracketing::kChain, all());
   std::vector<Elsewhere::Done> done;
-  const auto move = [&] {
-    for (int i = 0; i < 200; i++) {
+  // Until as many are done, and some turns more, in which another one could be.
+  const auto move = [&](std::size_t count) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    for (int more = 100; more > 0 && std::chrono::steady_clock::now() < deadline;
+         more -= done.size() >= count ? 1 : 0) {
       ASSERT_TRUE(combines().move().ok());
       while (auto next = combines().take_done()) done.push_back(std::move(*next));
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   };
-  move();
+  move(3);
   ASSERT_EQ(done.size(), 3u) << "a quarter of the memory has room for three";
   done.front().stays.reset();
-  move();
+  move(4);
   ASSERT_EQ(done.size(), 4u);
   for (std::size_t i = 1; i < done.size(); i++) {
     std::vector<float> on_gpu(kCount - 1);
@@ -428,7 +431,7 @@ TEST_F(Combines, ThatStayOnTheGpuWaitForRoomThere) {
     for (std::size_t k = 1; k < i; k++) EXPECT_NE(done[i].on_gpu.at, done[k].on_gpu.at);
   }
   done.clear();
-  move();
+  move(1);
   EXPECT_EQ(done.size(), 1u);
   done.clear();
   // Where there never is any, that is an error.
