@@ -11,6 +11,7 @@
 
 #include "recovery/frame.h"
 #include "recovery/limits.h"
+#include "recovery/text.h"
 
 namespace warren {
 namespace {
@@ -40,12 +41,6 @@ Status bad(std::string why) {
 std::string str(std::integral auto v) {
   return std::to_string(v);
 }
-std::string hex(std::uint64_t v) {
-  std::string text;
-  for (; v != 0; v >>= 4) text.insert(text.begin(), "0123456789abcdef"[v & 15]);
-  return text;
-}
-
 Status in_range(std::string_view what, std::uint64_t value, std::uint64_t low, std::uint64_t high) {
   if (value >= low && value <= high) return {};
   return bad(std::string(what) + " " + str(value) + " is outside " + str(low) + " to " + str(high));

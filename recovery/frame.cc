@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "recovery/limits.h"
+#include "recovery/text.h"
 
 namespace warren {
 namespace {
@@ -36,16 +37,6 @@ struct WireHeader {
 static_assert(sizeof(WireHeader) == FrameHeader::kWireBytes);
 static_assert(offsetof(WireHeader, header_checksum) == FrameHeader::kHeaderChecksumAt);
 static_assert(offsetof(WireHeader, checksum) == FrameHeader::kChecksumAt);
-
-std::string hex(std::uint64_t v) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  do {
-    text.insert(text.begin(), kDigits[v & 15]);
-    v >>= 4;
-  } while (v != 0);
-  return text;
-}
 
 Status corrupt(std::string message) {
   return {Code::kCorrupt, std::move(message)};

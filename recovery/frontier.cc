@@ -6,6 +6,7 @@
 
 #include "recovery/limits.h"
 #include "recovery/ranges.h"
+#include "recovery/text.h"
 
 namespace warren {
 namespace {
@@ -69,10 +70,6 @@ void take(Known& known, Rank rank, const wire::Position& p, bool closed, Finals 
   if (finals == Finals::kServed) return;
   known.empty = known.empty || p.empty();
   if (p.final_size() != 0 || p.empty()) known.in_flight = rank;
-}
-
-std::string rounds_text(std::uint64_t n) {
-  return std::to_string(n) + (n == 1 ? " round" : " rounds");
 }
 
 // Empty if nothing contradicts anything.

@@ -1,6 +1,7 @@
 #include "recovery/result.h"
 
 #include "recovery/ids.h"
+#include "recovery/text.h"
 
 namespace warren {
 
@@ -31,15 +32,6 @@ std::string Status::describe() const {
   }
   return text;
 }
-
-namespace {
-std::string hex(std::uint64_t value) {
-  static constexpr char kHex[] = "0123456789abcdef";
-  std::string text;
-  for (std::uint64_t v = value; v != 0; v >>= 4) text.insert(text.begin(), kHex[v & 15]);
-  return text;
-}
-}  // namespace
 
 std::string to_string(const RoundId& round) {
   std::string text = is_setup(round)

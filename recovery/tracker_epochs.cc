@@ -8,6 +8,7 @@
 #include "recovery/held.h"
 #include "recovery/limits.h"
 #include "recovery/plan_changes.h"
+#include "recovery/text.h"
 #include "recovery/tracker_machine.h"
 #include "recovery/tracker_transitions.h"
 #include "recovery/waits.h"
@@ -24,7 +25,6 @@ namespace {
 // A plan names every member and goes to every member, 7 GB for 10,000 of them: so much is under way at once. What is
 // not heard to have arrived within an interval makes room all the same.
 constexpr std::size_t kMostPlanBytesOut = std::size_t{2} << 20;
-constexpr std::size_t kNamesInText = 8;
 constexpr std::size_t kMostDoubts = 256;
 // Of Envelope.plan: its number, and that bytes of a given length follow.
 constexpr std::uint32_t kPlanTag = (wire::Envelope::kPlanFieldNumber << 3) | 2;
@@ -996,8 +996,7 @@ void TrackerMachine::log_finalize_wait(Effects& effects) {
     if (m.state == MemberState::kFinalizing) {
       ++entered;
     } else if (!absent(rank) && shown++ < kNamesInText) {
-      others += (others.empty() ? "" : ", ") + name(rank) + ", which has finished " +
-                std::to_string(m.rounds_finished) + " rounds";
+      others += (others.empty() ? "" : ", ") + name(rank) + ", which has finished " + rounds_text(m.rounds_finished);
     }
   }
   if (entered == 0) return;

@@ -2,14 +2,11 @@
 // (docs/decisions/0022-a-job-that-is-lost.md).
 #include <algorithm>
 
+#include "recovery/text.h"
 #include "recovery/tracker_machine.h"
 #include "recovery/tracker_transitions.h"
 
 namespace warren {
-
-namespace {
-constexpr std::size_t kNamesInText = 8;
-}  // namespace
 
 // All hosts of the plan have answered that they do not hold it.
 void TrackerMachine::on_checkpoint_lost(std::size_t rank, const wire::LogGap& g, TimeMs now, Effects& effects) {

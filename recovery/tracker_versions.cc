@@ -7,6 +7,7 @@
 #include "recovery/codec.h"
 #include "recovery/frontier.h"
 #include "recovery/limits.h"
+#include "recovery/text.h"
 #include "recovery/tracker_machine.h"
 #include "recovery/tracker_transitions.h"
 
@@ -18,7 +19,6 @@ namespace {
 // An older copy of the journal is behind by some interrupts. Whoever claims more than this is wrong, and would use the
 // numbers up.
 constexpr std::uint64_t kMostEpochsBehind = std::uint64_t{1} << 32;
-constexpr std::size_t kNamesInText = 8;
 
 std::string of_program(Version version) {
   return "version " + std::to_string(version.value - 1);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "recovery/limits.h"
+#include "recovery/text.h"
 
 namespace warren {
 namespace {
@@ -125,7 +126,7 @@ std::optional<Disagreement> find_disagreement(std::span<const RankReport> report
           return Disagreement{a.rank, b->rank,
                               waits + name(b->rank) + " with " + in_call(mine) + ", but rank " +
                                   std::to_string(b->rank.value) + " has called finalize after " +
-                                  std::to_string(b->rounds_finished) + " rounds",
+                                  rounds_text(b->rounds_finished),
                               wait_of(mine, a.rank)};
         }
         if (is_point(mine) || lists(*b, round_of(mine))) continue;
@@ -190,7 +191,7 @@ std::vector<WaitLine> describe_waits(std::span<const RankReport> reports, std::i
               (found.waiters == 2 ? "rank" : "ranks") + " in this round)";
     }
     text += "; " + target + (found.target->heard_lately ? " is alive" : " has missed heartbeats") +
-            " and has finished " + std::to_string(found.target->rounds_finished) + " rounds";
+            " and has finished " + rounds_text(found.target->rounds_finished);
     lines.push_back({found.waiter->rank, round, std::move(text)});
     if (lines.size() == limits::kMaxRoundsPerHeartbeat) break;
   }

@@ -7,6 +7,7 @@
 
 #include "recovery/check.h"
 #include "recovery/limits.h"
+#include "recovery/text.h"
 #include "worker/logged.h"
 #include "worker/schedule/copies.h"
 
@@ -308,8 +309,8 @@ Status Engine::begin_version(Version version) {
     const auto it = groups_.find(f.group);
     if (f.version != version_ || it == groups_.end()) continue;
     if (it->second->next_sequence.value < f.rounds) {
-      return {Code::kDesync, "other ranks have done " + std::to_string(f.rounds) + " rounds " +
-                                 "before this point, this rank " + std::to_string(it->second->next_sequence.value) +
+      return {Code::kDesync, "other ranks have done " + rounds_text(f.rounds) + " before this point, this rank " +
+                                 std::to_string(it->second->next_sequence.value) +
                                  "; a program must make the same calls in each of its lives"};
     }
   }
@@ -919,8 +920,8 @@ void Engine::begin(Group& group) {
   if (waits_for_prepare(group, !known.done)) return;
   if (waits_for_input(group, !known.done && known.final.empty() && !group.interrupted && !group.comes_home)) return;
   if (known.beyond) {
-    return fail(Status(Code::kDesync, "other ranks have done " + std::to_string(call.round.sequence.value) +
-                                          " rounds and no more in this version, this rank calls " +
+    return fail(Status(Code::kDesync, "other ranks have done " + rounds_text(call.round.sequence.value) +
+                                          " and no more in this version, this rank calls " +
                                           to_string(call.fingerprint) + " as " + to_string(call.round) +
                                           "; a program must make the same calls in each of its lives"),
                 kNoRank);

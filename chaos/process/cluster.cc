@@ -1,39 +1,17 @@
 #include "chaos/process/cluster.h"
 
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
+#include "chaos/process/free_port.h"
 #include "chaos/process/worker.h"
 #include "storage/secret.h"
 
 namespace warren::chaos::process {
-namespace {
-
-// One that nobody has now. Somebody may take it before the tracker does; then the tracker says so.
-Result<std::uint16_t> free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  const bool good = fd >= 0 && bind(fd, reinterpret_cast<const sockaddr*>(&address), size) == 0 &&
-                    getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0;
-  const int why = errno;
-  if (fd >= 0) close(fd);
-  if (!good) return Status(Code::kUnavailable, std::string("no free port: ") + std::strerror(why));
-  return ntohs(address.sin_port);
-}
-
-}  // namespace
 
 Result<std::unique_ptr<Cluster>> Cluster::create(const ClusterOptions& options) {
   if (Status s = write_shape(options.folder, options.shape); !s.ok()) return s;

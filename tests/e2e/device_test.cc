@@ -2,21 +2,16 @@
 // CPU.
 #include <gmock/gmock.h>
 #include <stdlib.h>
-#include <sys/wait.h>
 
 #include <algorithm>
 #include <barrier>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <future>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <thread>
 
 #include "tests/e2e/cluster.h"
-#include "tests/sanitized.h"
 #include "tests/worker/device/fake_gpu.h"
 
 namespace warren {
@@ -838,52 +833,6 @@ TEST_F(Devices, AStateOfLessBytesThanRanksIsACheckpointToo) {
 }
 
 // ---- processes
-
-std::string file_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-// Runs the job by `warren run` and returns what each of its workers wrote.
-std::vector<std::string> run_processes(const std::string& folder, const std::string& arguments) {
-  std::filesystem::create_directories(folder);
-  const std::string command = std::string(WARREN_CLI) + " run -n 4 --round_timeout_ms=5000 -- " + WARREN_DEVICE_WORKER +
-                              " " + arguments + " >" + folder + "/log 2>&1";
-  const int status = std::system(command.c_str());
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << file_text(folder + "/log");
-  std::vector<std::string> out;
-  for (int worker = 0; worker < kRanks; worker++) out.push_back(file_text(folder + "/" + std::to_string(worker)));
-  return out;
-}
-
-TEST(DeviceProcesses, AreKilledInARoundAndGiveTheBitsOfTheCpu) {
-  const testing::TempDir folder;
-  const std::string rounds = " 8 ";
-  const auto expected = run_processes(folder / "cpu", "cpu" + rounds + (folder / "cpu") + " none none 0");
-  for (const std::string& state : expected) {
-    ASSERT_EQ(state.size(), 3'000 * sizeof(float));
-    EXPECT_EQ(state, expected[0]);
-  }
-  const std::string whole = folder / "whole";
-  EXPECT_EQ(run_processes(whole, "gpu" + rounds + whole + " none none 0"), expected);
-  // The fourth and fifth while the buffers of a large allreduce move, the last ones at the second and first checkpoint.
-  // Those of stream.convert: while the input of a large allreduce with a wire type is narrowed, while its result is
-  // widened, and at one that does not move in pieces. The last ones in batches of several calls. Under
-  // ThreadSanitizer, where each job takes 15 s, every third one.
-  int number = 0;
-  for (const char* kill :
-       {"2 stream.convert 1", "1 stream.convert 4", "3 stream.convert 8", "2 convert 7", "2 stream.to_host 17",
-        "1 stream.to_device 22", "0 query 40", "2 stream.to_host 13", "1 stream.to_device 16", "3 stream.copy 1",
-        "1 copy 0", "2 stream.pack 0", "0 stream.unpack 1", "3 unpack 2"}) {
-    if (kThreadSanitized && number++ % 3 != 0) continue;
-    SCOPED_TRACE(kill);
-    const std::string killed = folder / std::string(kill);
-    std::string path = killed;
-    std::replace(path.begin(), path.end(), ' ', '-');
-    EXPECT_EQ(run_processes(path, "gpu" + rounds + path + " " + kill), expected);
-    EXPECT_THAT(file_text(path + "/log"), HasSubstr("signal 9")) << "nobody was killed";
-  }
-}
 
 }  // namespace
 }  // namespace warren

@@ -5,11 +5,9 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -30,6 +28,7 @@
 #include <thread>
 #include <vector>
 
+#include "chaos/process/free_port.h"
 #include "chaos/process/judge.h"
 #include "chaos/process/records.h"
 #include "chaos/process/worker.h"
@@ -113,23 +112,15 @@ class Child {
   std::optional<int> status_;
 };
 
-inline std::uint16_t free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  EXPECT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&address), size), 0);
-  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
-  ::close(fd);
-  return ntohs(address.sin_port);
-}
-
 class Job {
  public:
   // `hosts`: of each worker. Every host is a failure domain.
   Job(const ProgramShape& shape, std::vector<std::string> hosts, int replicas = 2)
-      : program_(shape), judge_(program_), hosts_(std::move(hosts)), replicas_(replicas), port_(free_port()) {
+      : program_(shape),
+        judge_(program_),
+        hosts_(std::move(hosts)),
+        replicas_(replicas),
+        port_(chaos::process::free_port().value()) {
     char name[] = "/tmp/warren-recovery-XXXXXX";
     folder_ = mkdtemp(name);
     EXPECT_TRUE(write_shape(folder_, shape).ok());
@@ -403,6 +394,12 @@ class Job {
     start_worker(w);
   }
 
+  static std::string last_line(const std::string& path) {
+    std::ifstream file(path);
+    std::string last = "(says nothing)";
+    for (std::string line; std::getline(file, line);) last = line;
+    return last;
+  }
   void tell_where() {
     for (std::uint32_t w = 0; w < pages_.size(); w++) {
       const Page& p = *pages_[w];
@@ -410,6 +407,7 @@ class Job {
                    name_of(static_cast<Phase>(p.phase.load())), static_cast<unsigned long long>(p.iteration.load()),
                    p.call.load());
     }
+    std::fprintf(stderr, "tracker: %s\n", last_line(tracker_log()).c_str());
   }
 
   const Program program_;

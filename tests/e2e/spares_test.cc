@@ -242,20 +242,5 @@ TEST(Spares, WhatAHostHadOnDiskWhenItWasLeftIsNotRead) {
   job.finish({1, 2, 3});
 }
 
-// The launcher starts them, and takes it for success that they were not needed.
-TEST(Spares, TheLaunchersExitCodeIsThatOfTheRanks) {
-  const testing::TempDir folder;
-  std::ofstream(folder / "stop").put('!');
-  const std::string drainer =
-      std::string(WARREN_DRAINER) + " $WARREN_TRACKER $WARREN_SECRET_FILE $WARREN_WORKER_ID $WARREN_WORLD_SIZE ";
-  Process launcher({WARREN_CLI, "run", "-n", "2", "--spares=2", "--job=drain", "--round_timeout_ms=3000",
-                    "--prefix=false", "--", "/bin/sh", "-c", "exec " + drainer + (folder / "stop")});
-  std::multiset<std::string> lines;
-  for (int i = 0; i < 4; i++) lines.insert(launcher.line());
-  EXPECT_EQ(lines, (std::multiset<std::string>{"done 1", "done 1", "joined 0 0", "joined 1 0"}));
-  EXPECT_EQ(launcher.line(), "");
-  EXPECT_EQ(launcher.wait(), 0);
-}
-
 }  // namespace
 }  // namespace warren

@@ -1,0 +1,86 @@
+// Jobs that `warren run` starts. No sanitizer has them: the program `warren`, with all its commands and what tests kill
+// with, would be a sixth of what is compiled there.
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/e2e/cluster.h"
+#include "tests/e2e/process.h"
+
+namespace warren {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::Process;
+
+constexpr int kRanks = 4;
+
+std::string file_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Runs a job whose buffers lie on the fake device by `warren run`, and returns what each of its workers wrote.
+std::vector<std::string> run_processes(const std::string& folder, const std::string& arguments) {
+  std::filesystem::create_directories(folder);
+  const std::string command = "WARREN_DEVICE_LIBRARY=" WARREN_FAKE_DEVICE " " + std::string(WARREN_CLI) +
+                              " run -n 4 --round_timeout_ms=5000 -- " + WARREN_DEVICE_WORKER + " " + arguments + " >" +
+                              folder + "/log 2>&1";
+  const int status = std::system(command.c_str());
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << file_text(folder + "/log");
+  std::vector<std::string> out;
+  for (int worker = 0; worker < kRanks; worker++) out.push_back(file_text(folder + "/" + std::to_string(worker)));
+  return out;
+}
+
+TEST(DeviceProcesses, AreKilledInARoundAndGiveTheBitsOfTheCpu) {
+  const testing::TempDir folder;
+  const std::string rounds = " 8 ";
+  const auto expected = run_processes(folder / "cpu", "cpu" + rounds + (folder / "cpu") + " none none 0");
+  for (const std::string& state : expected) {
+    ASSERT_EQ(state.size(), 3'000 * sizeof(float));
+    EXPECT_EQ(state, expected[0]);
+  }
+  const std::string whole = folder / "whole";
+  EXPECT_EQ(run_processes(whole, "gpu" + rounds + whole + " none none 0"), expected);
+  // The fourth and fifth while the buffers of a large allreduce move, the last ones at the second and first checkpoint.
+  // Those of stream.convert: while the input of a large allreduce with a wire type is narrowed, while its result is
+  // widened, and at one that does not move in pieces. The last ones in batches of several calls.
+  for (const char* kill :
+       {"2 stream.convert 1", "1 stream.convert 4", "3 stream.convert 8", "2 convert 7", "2 stream.to_host 17",
+        "1 stream.to_device 22", "0 query 40", "2 stream.to_host 13", "1 stream.to_device 16", "3 stream.copy 1",
+        "1 copy 0", "2 stream.pack 0", "0 stream.unpack 1", "3 unpack 2"}) {
+    SCOPED_TRACE(kill);
+    const std::string killed = folder / std::string(kill);
+    std::string path = killed;
+    std::replace(path.begin(), path.end(), ' ', '-');
+    EXPECT_EQ(run_processes(path, "gpu" + rounds + path + " " + kill), expected);
+    EXPECT_THAT(file_text(path + "/log"), HasSubstr("signal 9")) << "nobody was killed";
+  }
+}
+
+// The launcher starts spares, and takes it for success that they were not needed.
+TEST(Spares, TheLaunchersExitCodeIsThatOfTheRanks) {
+  const testing::TempDir folder;
+  std::ofstream(folder / "stop").put('!');
+  const std::string drainer =
+      std::string(WARREN_DRAINER) + " $WARREN_TRACKER $WARREN_SECRET_FILE $WARREN_WORKER_ID $WARREN_WORLD_SIZE ";
+  Process launcher({WARREN_CLI, "run", "-n", "2", "--spares=2", "--job=drain", "--round_timeout_ms=3000",
+                    "--prefix=false", "--", "/bin/sh", "-c", "exec " + drainer + (folder / "stop")});
+  std::multiset<std::string> lines;
+  for (int i = 0; i < 4; i++) lines.insert(launcher.line());
+  EXPECT_EQ(lines, (std::multiset<std::string>{"done 1", "done 1", "joined 0 0", "joined 1 0"}));
+  EXPECT_EQ(launcher.line(), "");
+  EXPECT_EQ(launcher.wait(), 0);
+}
+
+}  // namespace
+}  // namespace warren
