@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import sys
 import tempfile
 import unittest
@@ -83,6 +84,22 @@ class Selection(unittest.TestCase):
                 {"name": "LABELS", "value": ["scripts"]}, {"name": "WORKING_DIRECTORY", "value": "/b/tests/scripts"}]}]})
         self.assertEqual(run_tests.gtest_programs(shown, build), [{"name": "one", "folder": ("worker", "kernels")},
                                                                   {"name": "two", "folder": ("e2e",)}])
+
+    def test_what_a_sanitizer_leaves_out_exists(self):
+        cmake = "".join(path.read_text() for path in (ROOT / "tests").rglob("CMakeLists.txt"))
+        for names, pattern in re.findall(r"foreach\(name ([^)]+)\)\s+warren_test\(NAME (\S+)", cmake):
+            cmake += " ".join(pattern.replace("${name}", name) for name in names.split())
+        left_out = run_tests.TOO_SLOW_SANITIZED | run_tests.OF_COMMANDS | run_tests.WITHOUT_THREADS | run_tests.THREADED
+        self.assertEqual([name for name in sorted(left_out) if not re.search(rf"\b{name}\b", cmake)], [])
+
+    def test_who_makes_threads_is_not_left_out_of_their_sanitizer(self):
+        with_threads = []
+        for path in (ROOT / "tests").rglob("CMakeLists.txt"):
+            for name, sources in re.findall(r"warren_test\(NAME (\w+)\s+SOURCES ([^)]*?)\s+DEPS", path.read_text()):
+                code = "".join((path.parent / source).read_text() for source in sources.split())
+                if name in run_tests.WITHOUT_THREADS and re.search(r"std::(j?thread\b|async)|pthread_create", code):
+                    with_threads.append(name)
+        self.assertEqual(with_threads, [])
 
 
 if __name__ == "__main__":
