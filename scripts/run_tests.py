@@ -38,6 +38,9 @@ TOO_SLOW_SANITIZED = {"schedule_symbolic_test", "schedule_mutants_test", "schedu
 # What needs the commands of the program `warren`, or the processes of its chaos: a sixth of what a sanitizer would compile.
 OF_COMMANDS = {"chaos_process_test", "launched_test", "weather_test"}
 COMMANDS_FOLDER = ("cli",)
+# Jobs of whole workers that are about what their threads and lives do to each other: ThreadSanitizer's stage has them.
+THREADS_ABOVE_ALL = {"agreed_costs_test", "drain_test", "fusion_test", "process_test", "shrink_test", "spares_test",
+                     "timeline_test"}
 # Fewer test programs than this in a sanitizer's stage mean that the selection is broken.
 LEAST_PROGRAMS = 10
 # What has no threads, and so where ThreadSanitizer has nothing to say: pure functions, most of them slow under it.
@@ -49,6 +52,8 @@ WITHOUT_THREADS = {"cuda_twins_test", "dead_segments_test", "engine_recovery_tes
                    "rabit_node_test", "rabit_parameters_test", "rabit_setup_rounds_test", "replay_test",
                    "segment_exchange_test", "spare_core_test", "tracker_events_test", "tracker_job_table_test",
                    "tracker_topology_test"}
+# Threads as in cluster_test; what it is about is arithmetic, for minutes under ThreadSanitizer.
+OTHER_THREADS_ALIKE = {"wire_test"}
 # But for these, which lie there.
 THREADED = {"storage_host_log_test", "storage_segment_memory_test", "storage_write_behind_test"}
 
@@ -198,13 +203,14 @@ def sanitized(preset: str, left_out: typing.Callable[[dict], bool], options: dic
 
 
 def stage_asan():
-    sanitized("asan", lambda test: False, {"ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
-                                            "UBSAN_OPTIONS": "print_stacktrace=1"})
+    sanitized("asan", lambda test: test["name"] in THREADS_ABOVE_ALL,
+              {"ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
+               "UBSAN_OPTIONS": "print_stacktrace=1"})
 
 
 def without_threads(test: dict) -> bool:
     pure = any(test["folder"][:len(folder)] == folder for folder in PURE_FOLDERS)
-    return test["name"] in WITHOUT_THREADS or (pure and test["name"] not in THREADED)
+    return test["name"] in WITHOUT_THREADS | OTHER_THREADS_ALIKE or (pure and test["name"] not in THREADED)
 
 
 def stage_tsan():

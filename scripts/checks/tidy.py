@@ -10,7 +10,7 @@ import pathlib
 import re
 import subprocess
 
-MAX_FILES = 12
+MAX_FILES = 6  # of 10 to 150 s each
 FOLDERS = {"recovery", "storage", "tracker", "worker", "cuda", "chaos", "cli"}
 
 
