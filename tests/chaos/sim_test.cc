@@ -81,17 +81,17 @@ TEST(Sim, ASeedReplaysExactly) {
 
 TEST(Sim, SeedsDiffer) {
   std::set<std::uint64_t> digests;
-  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+  for (std::uint64_t seed = 1; seed <= seeds(40); ++seed) {
     SimOptions options;
     options.seed = seed;
     digests.insert(simulate(options).digest);
   }
-  EXPECT_EQ(digests.size(), 40u);
+  EXPECT_EQ(digests.size(), seeds(40));
 }
 
 TEST(Sim, ThreadsDoNotMeet) {
-  const SimReport one = run_seeds(1, 40, Mutant::none, 1, nullptr);
-  const SimReport four = run_seeds(1, 40, Mutant::none, 4, nullptr);
+  const SimReport one = run_seeds(1, seeds(40), Mutant::none, 1, nullptr);
+  const SimReport four = run_seeds(1, seeds(40), Mutant::none, 4, nullptr);
   EXPECT_EQ(one.events, four.events);
   EXPECT_EQ(one.rounds, four.rounds);
   EXPECT_EQ(one.tracker_transitions, four.tracker_transitions);
