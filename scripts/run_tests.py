@@ -17,7 +17,7 @@ import xml.etree.ElementTree
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DEV = str(ROOT / "dev")
 CORES = os.cpu_count() or 1
-# Of programs that wait for timeouts and for each other half of their time.
+# Of the sanitizers' programs, which wait for each other half of their time and whose limits are five times as long.
 WAITING_JOBS = CORES + 1
 # Tests that are expected to skip themselves. A test that cannot run is a failure, so: none.
 EXPECTED_SKIPS = 0
@@ -182,7 +182,7 @@ def stage_unit():
 
 def stage_e2e():
     build("release")
-    ctest("release", "-L", "^(e2e|install)$", jobs=WAITING_JOBS)
+    ctest("release", "-L", "^(e2e|install)$")
 
 
 def stage_sim():

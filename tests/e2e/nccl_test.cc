@@ -36,6 +36,7 @@ TEST_F(NcclJobs, GiveTheBitsOfTheCpu) {
     EXPECT_EQ(job("mixed" + name, c.ranks, c.ranks_a_host, 0b010, c.algorithm), expected);
     EXPECT_EQ(exchanged_, 0u);
     EXPECT_EQ(warned(), "");
+    if (HasFailure()) return;  // it would make a thousand calls in each of the others
   }
 }
 
@@ -114,6 +115,7 @@ TEST_F(NcclJobs, WaitForTheProgramsWork) {
         comm.use_stream(stream);
         const DeviceArray<float> array(std::vector<float>(kLarge, 1.0f), rank);
         *static_cast<float*>(pinned) = 5.0f;
+        comm.barrier();  // until then rank 0 may still have its last result copied, which is not what is to hang
         if (rank == 1) fake_gpu().controls.arm("stream.to_device", 0, FakeFault::kHang);
         comm.barrier();
         const std::uint64_t before = comm.rounds_exchanged();
