@@ -41,6 +41,7 @@ Status bad(std::string why) {
 std::string str(std::integral auto v) {
   return std::to_string(v);
 }
+
 Status in_range(std::string_view what, std::uint64_t value, std::uint64_t low, std::uint64_t high) {
   if (value >= low && value <= high) return {};
   return bad(std::string(what) + " " + str(value) + " is outside " + str(low) + " to " + str(high));

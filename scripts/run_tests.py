@@ -45,6 +45,8 @@ THREADS_ABOVE_ALL = {"agreed_costs_test", "drain_test", "fusion_test", "process_
 LEAST_PROGRAMS = 10
 # What has no threads, and so where ThreadSanitizer has nothing to say: pure functions, most of them slow under it.
 PURE_FOLDERS = (("recovery",), ("storage",), ("chaos",), ("examples",), ("cli",), ("worker", "kernels"), ("worker", "schedule"))
+# But for these, which lie there.
+THREADED = {"storage_host_log_test", "storage_segment_memory_test", "storage_write_behind_test"}
 # Of the other folders, programs that never create a thread: they step through engines, or look at pure functions.
 WITHOUT_THREADS = {"cuda_twins_test", "dead_segments_test", "engine_recovery_test", "engine_test", "exchange_test",
                    "executor_test", "facade_test", "fusion_unit_test", "light_round_test", "logged_test", "matrix_test",
@@ -54,8 +56,6 @@ WITHOUT_THREADS = {"cuda_twins_test", "dead_segments_test", "engine_recovery_tes
                    "tracker_topology_test"}
 # Threads as in cluster_test; what it is about is arithmetic, for minutes under ThreadSanitizer.
 OTHER_THREADS_ALIKE = {"wire_test"}
-# But for these, which lie there.
-THREADED = {"storage_host_log_test", "storage_segment_memory_test", "storage_write_behind_test"}
 
 
 class StageFailed(Exception):
