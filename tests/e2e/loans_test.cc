@@ -152,7 +152,7 @@ class Loans : public ::testing::Test {
 };
 
 TEST_F(Loans, GiveTheBitsOfTheCpu) {
-  for (const int ranks : {3, 4}) {
+  for (const int ranks : {2, 3, 4}) {
     SCOPED_TRACE(ranks);
     const std::string name = std::to_string(ranks);
     warms_up_ = false;

@@ -123,6 +123,37 @@ TEST(Schedule, OfARingInAnyOrderOfRanks) {
   }
 }
 
+// From some size on, as GPUs then have a part in it; below, inputs of two ranks go as messages.
+TEST(Schedule, TwoRanksOfAHostLendEachOtherLargeInputs) {
+  std::uint64_t seed = 0;
+  for (const std::uint64_t count : {20, 32, 33, 100, 331}) {
+    for (const std::uint64_t chunk : {1, 7, 40, 1000}) {
+      for (const std::uint32_t replicas : {0u, 1u, 2u}) {
+        World world = world_of(Collective::kAllreduce, Algorithm::kButterfly, 2, {count, chunk});
+        world.hosts = {4, 4};
+        world.replicas = replicas;
+        world.element_bytes = 64 << 10;
+        world.in_place = true;
+        const std::vector<Schedule> schedules = make_all(world);
+        world.in_place = ++seed % 2 == 0;
+        ASSERT_EQ(check(world, schedules, seed % 4 < 2 ? Order::kRandom : Order::kLateSends, seed), "")
+            << world.describe();
+        for (const Schedule& schedule : schedules) {
+          std::uint64_t lent = 0;
+          for (const Step& step : schedule.steps) lent += step.lent ? step.count : 0;
+          // Half of the input; what takes one message each way goes at once.
+          const bool at_once = count <= chunk / 16;
+          EXPECT_EQ(lent > 0, count > 32 && !at_once) << world.describe();
+          if (lent > 0) {
+            EXPECT_NEAR(static_cast<double>(lent), static_cast<double>(count) / 2,
+                        static_cast<double>(count) / 2 * 0.1);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Schedule, IsAPureFunctionOfItsRequest) {
   for (const Collective collective : kCollectives) {
     for (const Algorithm algorithm : algorithms_for(collective)) {
