@@ -1,5 +1,7 @@
 // The kernels of the CUDA module beside a copy within the GPU's memory, in turns with it in one process: how much of
-// the copy's rate each reaches, counting what is read and written. They are bound by memory, and so is the copy.
+// the copy's rate each reaches, counting what is read and written. They are bound by memory, and so is the copy. Beside
+// that, how fast pinned memory is copied to the GPU, from there, and both ways at once, in the pieces that Warren
+// copies.
 //
 //   gpu_bench [--mb=256] [--rounds=9] [--runs=20] [--library=PATH]
 //
@@ -25,6 +27,8 @@ using warren::bench::now_us;
 
 const warren_device_table* table = nullptr;
 void *stream = nullptr, *reached = nullptr;
+void* crossed = nullptr;  // an event behind one of two directions
+constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
 
 void must(warren_device_code code, const char* what) {
   if (code != WARREN_DEVICE_OK) fail(std::string(what) + ": " + table->error_text());
@@ -136,6 +140,49 @@ int main(int argc, char** argv) {
                      [pieces, out] { return table->unpack(0, out, pieces.data(), pieces.size(), stream); }});
   }
 
+  // On two streams, so that the directions do not wait for each other.
+  void* other = nullptr;
+  must(table->make_stream(0, &other), "make_stream");
+  void *pinned_in = nullptr, *pinned_out = nullptr;
+  must(table->allocate_pinned(bytes, &pinned_in), "allocate_pinned");
+  must(table->allocate_pinned(bytes, &pinned_out), "allocate_pinned");
+  const auto pieces_of = [bytes](const std::function<warren_device_code(std::size_t, std::size_t)>& copies) {
+    warren_device_code code = WARREN_DEVICE_OK;
+    for (std::size_t at = 0; at < bytes && code == WARREN_DEVICE_OK; at += kPieceBytes) {
+      code = copies(at, std::min(kPieceBytes, bytes - at));
+    }
+    return code;
+  };
+  const auto up = [&](std::size_t at, std::size_t size) {
+    return table->to_device(0, first + at, static_cast<std::byte*>(pinned_in) + at, size, stream);
+  };
+  const auto down_on = [&](void* on) {
+    return [&, on](std::size_t at, std::size_t size) {
+      return table->to_host(0, static_cast<std::byte*>(pinned_out) + at, out + at, size, on);
+    };
+  };
+  const std::vector<Case> pinned = {{"to_gpu_gb_s", all, [&] { return pieces_of(up); }},
+                                    {"from_gpu_gb_s", all, [&] { return pieces_of(down_on(stream)); }},
+                                    // Of each way.
+                                    {"both_ways_gb_s", all, [&] {
+                                       const auto code = pieces_of([&](std::size_t at, std::size_t size) {
+                                         const auto up_code = up(at, size);
+                                         return up_code == WARREN_DEVICE_OK ? down_on(other)(at, size) : up_code;
+                                       });
+                                       if (code != WARREN_DEVICE_OK) return code;
+                                       const auto recorded = table->record(0, crossed, other);
+                                       return recorded == WARREN_DEVICE_OK ? table->wait_for(0, stream, crossed)
+                                                                           : recorded;
+                                     }}};
+  must(table->make_event(0, &crossed), "make_event");
+  std::vector<std::vector<double>> pinned_rates(pinned.size());
+  for (long round = -1; round < rounds; round++) {
+    for (std::size_t i = 0; i < pinned.size(); i++) {
+      const double rate = rate_of(pinned[i], 4);
+      if (round >= 0) pinned_rates[i].push_back(rate);
+    }
+  }
+
   std::vector<std::vector<double>> rates(cases.size()), ratios(cases.size());
   std::vector<double> copies;
   (void)rate_of(copy, runs);
@@ -148,8 +195,11 @@ int main(int argc, char** argv) {
       ratios[i].push_back(rates[i].back() / beside);
     }
   }
-  std::printf("{\"module\": \"%s\", \"mb\": %ld, \"copy_gb_s\": %.1f, \"cases\": [", table->name, mb,
-              median(copies) * 1e-3);
+  std::printf("{\"module\": \"%s\", \"mb\": %ld, \"copy_gb_s\": %.1f, ", table->name, mb, median(copies) * 1e-3);
+  for (std::size_t i = 0; i < pinned.size(); i++) {
+    std::printf("\"%s\": %.1f, ", pinned[i].name.c_str(), median(pinned_rates[i]) * 1e-3);
+  }
+  std::printf("\"cases\": [");
   for (std::size_t i = 0; i < cases.size(); i++) {
     std::printf("%s\n  {\"name\": \"%s\", \"gb_s\": %.1f, \"of_copy\": %.3f}", i == 0 ? "" : ",", cases[i].name.c_str(),
                 median(rates[i]) * 1e-3, median(ratios[i]));

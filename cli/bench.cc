@@ -14,6 +14,7 @@
 #include "cli/bench_explain.h"
 #include "cli/embedded_tracker.h"
 #include "cli/table.h"
+#include "cli/values.h"
 #include "recovery/limits.h"
 #include "worker/launch/costs_file.h"
 #include "worker/launch/launcher.h"
@@ -31,6 +32,7 @@ DEFINE_int32(iters, 20, "timed calls a cell");
 DEFINE_int32(warmup, 5, "calls before them");
 DEFINE_bool(check, true, "check every element of every result");
 DEFINE_bool(inplace, false, "results over the inputs");
+DECLARE_string(memory);
 DEFINE_bool(explain, false,
             "say what each algorithm is estimated to cost, and which is chosen and why; nothing is run");
 DEFINE_bool(compare, false, "let the algorithms that serve a collective take turns in one job; --iters turns each");
@@ -79,6 +81,14 @@ Result<std::vector<Entry>> chosen(const char* flag, const std::string& list, con
     out.push_back(*at);
   }
   return out;
+}
+
+// Where buffers lie; nothing: on the CPU. Before any thread.
+Result<std::unique_ptr<worker::ProgramGpu>> chosen_memory(const worker::Settings& settings) {
+  if (FLAGS_memory == "cpu") return std::unique_ptr<worker::ProgramGpu>();
+  // As the launcher numbers them; elsewhere each host's first GPU serves.
+  const auto number = worker::parse_number("WARREN_WORKER_ID", settings.worker_id, 0, limits::kMaxWorldSize);
+  return worker::ProgramGpu::open(number.ok() ? static_cast<std::uint32_t>(number.value()) : 0, settings.world_size);
 }
 
 Result<std::vector<std::uint64_t>> chosen_sizes() {
@@ -145,7 +155,7 @@ Result<Plan> plan_from_flags() {
 
 // The cells of a plan in the order in which they run. A barrier has no size, type or operation, and what does not
 // reduce no operation.
-std::vector<Cell> cells_of(const Plan& plan) {
+std::vector<Cell> cells_of(const Plan& plan, worker::ProgramGpu* gpu) {
   std::vector<Cell> out;
   for (const CollectiveName& collective : plan.collectives) {
     const bool barrier = collective.collective == BenchCollective::kBarrier;
@@ -154,7 +164,7 @@ std::vector<Cell> cells_of(const Plan& plan) {
         const bool pointless = collective.reduces && op.bitwise && !type.whole;
         if (pointless && (plan.types.size() > 1 || plan.ops.size() > 1)) continue;
         for (const std::uint64_t size : plan.sizes) {
-          out.push_back({collective, type, op, size, FLAGS_inplace, FLAGS_warmup, FLAGS_iters, FLAGS_check});
+          out.push_back({collective, type, op, size, FLAGS_inplace, FLAGS_warmup, FLAGS_iters, FLAGS_check, gpu});
           if (barrier) break;
         }
         if (!collective.reduces) break;
@@ -166,9 +176,11 @@ std::vector<Cell> cells_of(const Plan& plan) {
 }
 
 void print_header(const Cell& cell, int ranks, const worker::Settings& settings) {
-  std::printf("\n# %s, %d ranks, transport %s, algorithm %s, %s, %d iterations after %d\n",
-              std::string(cell.collective.name).c_str(), ranks, settings.transport.c_str(), settings.algorithm.c_str(),
-              cell.in_place && cell.collective.in_place ? "in place" : "out of place", cell.iterations, cell.warmup);
+  std::printf("\n# %s, %d ranks, %s, transport %s, algorithm %s, %s, %d iterations after %d\n",
+              std::string(cell.collective.name).c_str(), ranks,
+              cell.gpu == nullptr ? "memory of the CPU" : "memory of GPUs", settings.transport.c_str(),
+              settings.algorithm.c_str(), cell.in_place && cell.collective.in_place ? "in place" : "out of place",
+              cell.iterations, cell.warmup);
   std::printf("# %10s %11s %5s %8s %11s %11s %11s %9s %9s %7s\n", "bytes", "count", "type", "op", "time us", "min us",
               "max us", "algbw", "busbw", "errors");
 }
@@ -204,14 +216,20 @@ void print_json(const Cell& cell, const CellResult& r, int ranks, const worker::
                                  {"busbw_gbs", r.busbw_gbs},
                                  {"errors", nullptr}};
   if (cell.check) line["errors"] = r.errors;
+  line["memory"] = FLAGS_memory;
+  if (cell.gpu != nullptr) {
+    line["inputs_lent"] = r.inputs_lent;
+    line["rounds_exchanged"] = r.rounds_exchanged;
+  }
   std::printf("%s\n", line.dump().c_str());
 }
 
-Status run_cells(warren_comm* comm, const Plan& plan, const worker::Settings& settings, std::uint64_t& errors) {
+Status run_cells(warren_comm* comm, const std::vector<Cell>& cells, const worker::Settings& settings,
+                 std::uint64_t& errors) {
   const bool speaks = warren_rank(comm) == 0;
   const int ranks = warren_world_size(comm);
   std::string_view shown;
-  for (const Cell& cell : cells_of(plan)) {
+  for (const Cell& cell : cells) {
     const auto result = run_cell(comm, cell);
     if (!result.ok()) return result.status();
     errors += result.value().errors;
@@ -238,6 +256,8 @@ int be_a_rank(const Plan& plan) {
                                           "started in has " +
                                           std::to_string(settings.value().world_size) + " workers");
   }
+  const auto gpu = chosen_memory(settings.value());
+  if (!gpu.ok()) return failure(gpu.status().because_of_this("--memory=gpu has no GPU to use").describe());
   warren_comm* comm = nullptr;
   if (warren_create(nullptr, &comm) != WARREN_OK) return failure(warren_last_error());
   if (warren_load_checkpoint(comm, nullptr, nullptr, nullptr, nullptr, nullptr) != WARREN_OK) {
@@ -245,10 +265,16 @@ int be_a_rank(const Plan& plan) {
     warren_destroy(comm);
     return failure(why);
   }
+  if (gpu.value() && warren_use_stream(comm, gpu.value()->stream()) != WARREN_OK) {
+    const std::string why = warren_last_error();
+    warren_destroy(comm);
+    return failure(why);
+  }
   std::uint64_t errors = 0;
+  const std::vector<Cell> cells = cells_of(plan, gpu.value().get());
   const bool compares = FLAGS_compare || !FLAGS_fit.empty();
-  const Status status = compares ? compare(comm, {cells_of(plan), FLAGS_fit, FLAGS_json}, settings.value(), errors)
-                                 : run_cells(comm, plan, settings.value(), errors);
+  const Status status = compares ? compare(comm, {cells, FLAGS_fit, FLAGS_json}, settings.value(), errors)
+                                 : run_cells(comm, cells, settings.value(), errors);
   const bool finalized = status.ok() && warren_finalize(comm) == WARREN_OK;
   const std::string why = status.ok() ? warren_last_error() : status.describe();
   warren_destroy(comm);
@@ -340,6 +366,7 @@ int bench(const std::vector<std::string>&) {
   if (FLAGS_ranks < 0 || static_cast<std::uint32_t>(FLAGS_ranks) > limits::kMaxWorldSize) {
     return usage_error(kBenchCommand, "--ranks goes from 0 to " + std::to_string(limits::kMaxWorldSize));
   }
+  if (!is_memory(FLAGS_memory)) return usage_error(kBenchCommand, "--memory is cpu or gpu");
   if (FLAGS_explain) return explain_choices(plan.value());
   const worker::Environment env = worker::process_environment();
   const auto launcher = worker::read_launcher(env);
@@ -371,28 +398,18 @@ const Command kBenchCommand = {
         "and which is chosen and why.\n"
         "With --compare each cell is run by all algorithms that serve it and by auto, which take turns in one job; "
         "--fit writes the costs that explain these times to a file, by which jobs with --costs choose.\n"
+        "With --memory=gpu buffers lie on GPUs, which the ranks of a host take in turn; where they are on the same, "
+        "or NCCL moves their bytes (WARREN_NCCL=1), inputs_lent and rounds_exchanged of --json say how many of rank "
+        "0's calls, those of --warmup included, were made so.\n"
         "Collectives: allreduce, reduce, broadcast, barrier, allgather, allgatherv, reduce_scatter, gather, scatter, "
         "all_to_all, sendrecv.",
-    .flags = {"ranks",
-              "collective",
-              "sizes",
-              "algorithm",
-              "type",
-              "op",
-              "iters",
-              "warmup",
-              "check",
-              "inplace",
-              "explain",
-              "compare",
-              "fit",
-              "json",
-              "transport",
-              "costs",
-              "chunk_bytes",
-              "streams",
-              "replicas",
-              "round_timeout_ms",
+    .flags = {"ranks",           "collective", "sizes",
+              "algorithm",       "type",       "op",
+              "iters",           "warmup",     "check",
+              "inplace",         "memory",     "explain",
+              "compare",         "fit",        "json",
+              "transport",       "costs",      "chunk_bytes",
+              "streams",         "replicas",   "round_timeout_ms",
               "insecure_no_auth"},
     .run = bench,
 };

@@ -21,6 +21,46 @@ Status outcome(warren_code code, std::string_view what) {
   return Status(static_cast<Code>(code), warren_last_error()).because_of_this(std::string(what) + " failed");
 }
 
+// One of a rank's two buffers.
+class Memory {
+ public:
+  Memory() = default;
+  ~Memory() {
+    if (gpu_ != nullptr) gpu_->give_back(buffer_);
+  }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  [[nodiscard]] Status take(worker::ProgramGpu* gpu, std::size_t bytes) {
+    bytes_ = bytes;
+    if (gpu == nullptr) {
+      own_.resize(bytes);
+      return {};
+    }
+    auto buffer = gpu->take(bytes);
+    if (!buffer.ok()) return buffer.status();
+    buffer_ = buffer.value();
+    gpu_ = gpu;
+    return {};
+  }
+  // As the CPU sees it, on a GPU from fetch() to send().
+  [[nodiscard]] std::span<std::byte> host() { return {gpu_ == nullptr ? own_.data() : buffer_.host, bytes_}; }
+  // What a call is given for a place in host(); null if it is in the other buffer.
+  [[nodiscard]] std::byte* given(std::byte* at) {
+    const std::span<std::byte> all = host();
+    if (at < all.data() || at >= all.data() + all.size()) return nullptr;
+    return gpu_ == nullptr ? at : buffer_.device + (at - buffer_.host);
+  }
+  [[nodiscard]] Status send() { return gpu_ == nullptr ? Status() : gpu_->send(buffer_, bytes_); }
+  [[nodiscard]] Status fetch() { return gpu_ == nullptr ? Status() : gpu_->fetch(buffer_, bytes_); }
+
+ private:
+  std::vector<std::byte> own_;
+  worker::ProgramGpu* gpu_ = nullptr;
+  worker::ProgramGpu::Buffer buffer_;
+  std::size_t bytes_ = 0;
+};
+
 // A cell on one rank: its buffers, how they are filled, the call, and what must come out.
 class Bench {
  public:
@@ -51,50 +91,67 @@ class Bench {
       case BenchCollective::kAllToAll: count_ = share, in_ = out_ = share * ranks; break;
     }
     larger_ = std::max(in_, out_);
+  }
+
+  // Before anything else.
+  [[nodiscard]] Status take_memory() {
     // In place the two share the larger buffer.
-    const bool shared = cell.in_place && cell.collective.in_place;
-    first_.resize((shared ? larger_ : in_) * element_);
-    if (!shared) second_.resize(out_ * element_);
-    in_at_ = first_.data();
-    out_at_ = shared ? first_.data() : second_.data();
+    const bool shared = cell_.in_place && cell_.collective.in_place;
+    if (Status s = first_.take(cell_.gpu, (shared ? larger_ : in_) * element_); !s.ok()) return s;
+    if (!shared) {
+      if (Status s = second_.take(cell_.gpu, out_ * element_); !s.ok()) return s;
+    }
+    in_at_ = first_.host().data();
+    out_at_ = shared ? in_at_ : second_.host().data();
     if (shared) place_shares();
-    if (cell.collective.collective == BenchCollective::kBroadcast) out_at_ = in_at_;
+    if (collective() == BenchCollective::kBroadcast) out_at_ = in_at_;
+    return {};
   }
 
   [[nodiscard]] std::uint64_t bytes() const { return larger_ * element_; }
   [[nodiscard]] std::uint64_t count() const { return count_; }
 
-  void fill() {
-    std::fill(first_.begin(), first_.end(), kPoison);
-    std::fill(second_.begin(), second_.end(), kPoison);
+  [[nodiscard]] Status fill() {
+    std::ranges::fill(first_.host(), kPoison);
+    std::ranges::fill(second_.host(), kPoison);
     const bool has_input =
         rank_ == kRoot || (collective() != BenchCollective::kBroadcast && collective() != BenchCollective::kScatter);
     if (has_input) data_.input(rank_).fill({in_at_, in_ * element_}, 0);
+    if (Status s = first_.send(); !s.ok()) return s;
+    return second_.send();
   }
 
   [[nodiscard]] warren_code call() {
     const warren_type t = cell_.type.type;
     const warren_op op = cell_.op.op;
+    std::byte* const in = given(in_at_);
+    std::byte* const out = given(out_at_);
     switch (collective()) {
-      case BenchCollective::kAllreduce: return warren_allreduce(comm_, in_at_, out_at_, count_, t, op, nullptr);
-      case BenchCollective::kReduce:
-        return warren_reduce(comm_, in_at_, at_root(out_at_), count_, t, op, kRoot, nullptr);
-      case BenchCollective::kBroadcast: return warren_broadcast(comm_, in_at_, count_, t, kRoot, nullptr);
+      case BenchCollective::kAllreduce: return warren_allreduce(comm_, in, out, count_, t, op, nullptr);
+      case BenchCollective::kReduce: return warren_reduce(comm_, in, at_root(out), count_, t, op, kRoot, nullptr);
+      case BenchCollective::kBroadcast: return warren_broadcast(comm_, in, count_, t, kRoot, nullptr);
       case BenchCollective::kBarrier: return warren_barrier(comm_, nullptr);
-      case BenchCollective::kAllgather: return warren_allgather(comm_, in_at_, out_at_, count_, t, nullptr);
-      case BenchCollective::kAllgatherv: return warren_allgatherv(comm_, in_at_, out_at_, counts_.data(), t, nullptr);
-      case BenchCollective::kReduceScatter:
-        return warren_reduce_scatter(comm_, in_at_, out_at_, count_, t, op, nullptr);
-      case BenchCollective::kGather: return warren_gather(comm_, in_at_, at_root(out_at_), count_, t, kRoot, nullptr);
-      case BenchCollective::kScatter: return warren_scatter(comm_, at_root(in_at_), out_at_, count_, t, kRoot, nullptr);
-      case BenchCollective::kAllToAll: return warren_all_to_all(comm_, in_at_, out_at_, count_, t, nullptr);
-      case BenchCollective::kSendRecv: return send_and_receive();
+      case BenchCollective::kAllgather: return warren_allgather(comm_, in, out, count_, t, nullptr);
+      case BenchCollective::kAllgatherv: return warren_allgatherv(comm_, in, out, counts_.data(), t, nullptr);
+      case BenchCollective::kReduceScatter: return warren_reduce_scatter(comm_, in, out, count_, t, op, nullptr);
+      case BenchCollective::kGather: return warren_gather(comm_, in, at_root(out), count_, t, kRoot, nullptr);
+      case BenchCollective::kScatter: return warren_scatter(comm_, at_root(in), out, count_, t, kRoot, nullptr);
+      case BenchCollective::kAllToAll: return warren_all_to_all(comm_, in, out, count_, t, nullptr);
+      case BenchCollective::kSendRecv: return send_and_receive(in, out);
     }
     return WARREN_INTERNAL;
   }
 
   // Wrong elements in this rank's result.
-  [[nodiscard]] std::uint64_t errors() const {
+  [[nodiscard]] Result<std::uint64_t> errors() {
+    Status s = first_.fetch();
+    if (s.ok()) s = second_.fetch();
+    if (!s.ok()) return s;
+    return errors_on_cpu();
+  }
+
+ private:
+  [[nodiscard]] std::uint64_t errors_on_cpu() const {
     const auto mine = static_cast<std::size_t>(rank_) * count_;
     switch (collective()) {
       case BenchCollective::kAllreduce: return data_.reduced().errors(result(0, count_), 0);
@@ -121,7 +178,6 @@ class Bench {
     return 1;
   }
 
- private:
   // In place, a rank's share lies inside the whole where the collective wants it.
   void place_shares() {
     std::size_t mine = static_cast<std::size_t>(rank_) * count_;
@@ -131,9 +187,9 @@ class Bench {
         for (int r = 0; r < rank_; ++r) mine += counts_[static_cast<std::size_t>(r)];
         [[fallthrough]];
       case BenchCollective::kAllgather:
-      case BenchCollective::kGather: in_at_ = first_.data() + mine * element_; break;
+      case BenchCollective::kGather: in_at_ = first_.host().data() + mine * element_; break;
       case BenchCollective::kReduceScatter:
-      case BenchCollective::kScatter: out_at_ = first_.data() + mine * element_; break;
+      case BenchCollective::kScatter: out_at_ = first_.host().data() + mine * element_; break;
       default: break;
     }
   }
@@ -152,12 +208,17 @@ class Bench {
     return wrong;
   }
 
-  warren_code send_and_receive() {
+  [[nodiscard]] std::byte* given(std::byte* at) {
+    std::byte* const in_first = first_.given(at);
+    return in_first != nullptr ? in_first : second_.given(at);
+  }
+
+  warren_code send_and_receive(const std::byte* in, std::byte* out) {
     constexpr int kTag = 7;
     warren_handle* sending = nullptr;
-    warren_code code = warren_send(comm_, in_at_, count_, cell_.type.type, (rank_ + 1) % ranks_, kTag, &sending);
+    warren_code code = warren_send(comm_, in, count_, cell_.type.type, (rank_ + 1) % ranks_, kTag, &sending);
     if (code != WARREN_OK) return code;
-    code = warren_recv(comm_, out_at_, count_, cell_.type.type, (rank_ + ranks_ - 1) % ranks_, kTag, nullptr);
+    code = warren_recv(comm_, out, count_, cell_.type.type, (rank_ + ranks_ - 1) % ranks_, kTag, nullptr);
     const warren_code sent = warren_wait(sending);
     warren_handle_free(sending);
     return code != WARREN_OK ? code : sent;
@@ -170,7 +231,7 @@ class Bench {
   std::size_t element_;
   std::size_t count_ = 0, in_ = 0, out_ = 0, larger_ = 0;
   std::vector<std::size_t> counts_;
-  std::vector<std::byte> first_, second_;
+  Memory first_, second_;
   std::byte* in_at_ = nullptr;
   std::byte* out_at_ = nullptr;
 };
@@ -180,7 +241,9 @@ constexpr int kIterationsPerCheckpoint = 16;
 Status repeat(warren_comm* comm, const Cell& cell, Bench& bench, std::vector<double>& took_us, std::uint64_t& errors) {
   for (int i = -cell.warmup; i < cell.iterations; ++i) {
     // An input is whole again only if the result did not go into it.
-    if (cell.check || i == -cell.warmup) bench.fill();
+    if (cell.check || i == -cell.warmup) {
+      if (Status s = bench.fill(); !s.ok()) return s;
+    }
     // Results are logged up to the next checkpoint; seldom enough not to cool the caches.
     if ((i + cell.warmup) % kIterationsPerCheckpoint == 0) {
       if (Status s = outcome(warren_checkpoint(comm, nullptr, 0, nullptr, 0), "checkpoint"); !s.ok()) return s;
@@ -190,7 +253,11 @@ Status repeat(warren_comm* comm, const Cell& cell, Bench& bench, std::vector<dou
     const warren_code code = bench.call();
     const auto end = Clock::now();
     if (Status s = outcome(code, cell.collective.name); !s.ok()) return s;
-    if (cell.check) errors += bench.errors();
+    if (cell.check) {
+      const auto wrong = bench.errors();
+      if (!wrong.ok()) return wrong.status();
+      errors += wrong.value();
+    }
     if (i >= 0) took_us.push_back(std::chrono::duration<double, std::micro>(end - begin).count());
   }
   return {};
@@ -238,10 +305,12 @@ Result<Turns> take_turns(warren_comm* comm, const Cell& cell, const std::vector<
   turns.times_us.resize(algorithms.size());
   std::vector<double> first_us(algorithms.size());
   for (std::size_t a = 0; a < algorithms.size(); ++a) {
-    bench.fill();
+    if (Status s = bench.fill(); !s.ok()) return s;
     double ignored_us = 0;
     if (Status s = time_batch(comm, cell, bench, algorithms[a], 1, ignored_us); !s.ok()) return s;
-    turns.errors += bench.errors();
+    const auto wrong = bench.errors();
+    if (!wrong.ok()) return wrong.status();
+    turns.errors += wrong.value();
   }
   const auto calls_in = [&](double batch_us, double one_us) {
     return static_cast<int>(std::clamp(batch_us / std::max(one_us, 1e-3), 1.0, double{kMostCalls}));
@@ -309,6 +378,8 @@ Result<CellResult> run_cell(warren_comm* comm, const Cell& cell) {
   if (!data.ok()) return data.status();
   try {
     Bench bench(comm, cell, data.value());
+    if (Status s = bench.take_memory(); !s.ok()) return s;
+    const std::uint64_t lent_before = warren_inputs_lent(comm), exchanged_before = warren_rounds_exchanged(comm);
     std::vector<double> took_us;
     std::uint64_t errors = 0;
     if (Status s = repeat(comm, cell, bench, took_us, errors); !s.ok()) return s;
@@ -322,6 +393,8 @@ Result<CellResult> run_cell(warren_comm* comm, const Cell& cell) {
     if (!s.ok()) return s;
     std::ranges::sort(took_us);
     CellResult out;
+    out.inputs_lent = warren_inputs_lent(comm) - lent_before;
+    out.rounds_exchanged = warren_rounds_exchanged(comm) - exchanged_before;
     out.bytes = bench.bytes();
     out.count = bench.count();
     out.errors = errors;
@@ -341,6 +414,7 @@ Result<Turns> run_in_turns(warren_comm* comm, const Cell& cell, const std::vecto
   if (!data.ok()) return data.status();
   try {
     Bench bench(comm, cell, data.value());
+    if (Status s = bench.take_memory(); !s.ok()) return s;
     return take_turns(comm, cell, algorithms, bench);
   } catch (const std::bad_alloc&) {
     return Status(Code::kExhausted, "no memory for buffers of " + std::to_string(cell.bytes) + " bytes");

@@ -11,6 +11,7 @@
 #include "recovery/frame.h"
 #include "recovery/result.h"
 #include "warren/c_api.h"
+#include "worker/device/program_gpu.h"
 
 namespace warren::cli {
 
@@ -58,6 +59,7 @@ struct Cell {
   int warmup = 0;
   int iterations = 1;
   bool check = true;
+  worker::ProgramGpu* gpu = nullptr;  // where buffers lie, and whose stream the communicator uses; null: on the CPU
 };
 
 struct CellResult {
@@ -67,10 +69,13 @@ struct CellResult {
   double algbw_gbs = 0;                          // bytes / median
   double busbw_gbs = 0;                          // that times the share of the bytes that must cross a rank's link
   std::uint64_t errors = 0;                      // wrong elements, over all ranks and iterations
+  // Of this rank, with the calls that are not timed: inputs that were left on the GPU for the host's other ranks, and
+  // rounds whose bytes NCCL was to move.
+  std::uint64_t inputs_lent = 0, rounds_exchanged = 0;
 };
 
-// Collective: every rank of `comm` runs the same cell. The results agree on all ranks. Each iteration starts with a
-// barrier, which is not timed, and its result is checked if the cell says so.
+// Collective: every rank of `comm` runs the same cell. The times and errors agree on all ranks. Each iteration starts
+// with a barrier, which is not timed, and its result is checked if the cell says so.
 [[nodiscard]] Result<CellResult> run_cell(warren_comm* comm, const Cell& cell);
 
 // A cell by several algorithms, which take turns.

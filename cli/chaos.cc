@@ -11,7 +11,9 @@
 #include "chaos/process/runner.h"
 #include "chaos/process/worker.h"
 #include "cli/table.h"
+#include "cli/values.h"
 #include "recovery/limits.h"
+#include "worker/device/program_gpu.h"
 #include "worker/launch/text.h"
 
 DECLARE_int32(spares);
@@ -42,6 +44,7 @@ DECLARE_string(mode);
 DECLARE_string(min_workers);
 DECLARE_string(grace_ms);
 DECLARE_string(timeline);
+DECLARE_string(memory);
 
 namespace warren::cli {
 namespace {
@@ -148,6 +151,7 @@ int run(const std::vector<std::string>&) {
   if (FLAGS_compute_ms < 0 || FLAGS_compute_ms > 1'000'000) {
     return usage_error(kChaosCommand, "--compute_ms is 0 … 1000000");
   }
+  if (!is_memory(FLAGS_memory)) return usage_error(kChaosCommand, "--memory is cpu or gpu");
   const int spares = std::max(0, FLAGS_spares);
   if (FLAGS_spares < -1 || spares > FLAGS_hosts * (ranks / FLAGS_hosts)) {
     return usage_error(kChaosCommand, "--spares is 0 … as many as each host has ranks");
@@ -179,6 +183,7 @@ int run(const std::vector<std::string>&) {
   options.mix = *mix;
   options.round_bytes = static_cast<std::size_t>(round_bytes.value());
   options.compute_ms = static_cast<std::uint32_t>(FLAGS_compute_ms);
+  options.on_gpus = FLAGS_memory == "gpu";
   options.disk_log = FLAGS_disk_log;
   options.timeline = FLAGS_timeline;
   options.seed = FLAGS_seed == 0 ? 1 : FLAGS_seed;
@@ -193,6 +198,9 @@ int run(const std::vector<std::string>&) {
   }
   options.weather = {FLAGS_delay_ms, FLAGS_jitter_ms, FLAGS_loss_permille, options.seed};
   if (!shrinks(options)) return kExitUsage;
+  if (options.on_gpus) {
+    if (const Status s = worker::ProgramGpu::look(); !s.ok()) return failure("--memory=gpu: " + s.describe());
+  }
 
   // The processes end with the run, however it ends.
   struct sigaction action {};
@@ -239,6 +247,10 @@ const Command kChaosCommand = {
         "With --spares workers that are killed come back at once, or while a spare is called, or up to 3 s later; "
         "takeover_ms is the stall of those kills after which a spare took the place, takeover_without_replay_ms that "
         "less its replay, from the end of its load to the last result that the victim had had.\n"
+        "With --memory=gpu the buffers of most calls lie on GPUs, which workers take in turn, and so do the states of "
+        "every other checkpoint. What ranks of a host reduce there among themselves wants calls of more than 4 MiB "
+        "(--round_bytes), and --hosts=1; what NCCL moves, WARREN_NCCL=1. inputs_lent, finals_from_gpus and "
+        "rounds_exchanged of --json say how much of either there was.\n"
         "With --json the last line is one object: faults by kind and phase, rounds, divergences, hangs, goodput, "
         "stall_ms (from the last new result before a fault to the first after it on all ranks that are there), "
         "noticed_ms (until the "
@@ -247,7 +259,7 @@ const Command kChaosCommand = {
     .flags = {"ranks",         "hosts",    "spares",           "replicas",   "seconds",     "faults",
               "interval_ms",   "seed",     "round_timeout_ms", "mode",       "min_workers", "grace_ms",
               "goodput",       "mix",      "round_bytes",      "compute_ms", "delay_ms",    "jitter_ms",
-              "loss_permille", "disk_log", "timeline",         "json",       "worker_of"},
+              "loss_permille", "disk_log", "memory",           "timeline",   "json",        "worker_of"},
     .run = run,
 };
 

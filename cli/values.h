@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "recovery/result.h"
 
@@ -13,6 +14,11 @@ namespace warren::cli {
   if (value >= least && value <= 65535) return static_cast<std::uint16_t>(value);
   return Status(Code::kInvalidArgument, std::string(flag) + " is " + std::to_string(value) + ": give a port from " +
                                             std::to_string(least) + " to 65535");
+}
+
+// Of --memory.
+[[nodiscard]] inline bool is_memory(std::string_view value) {
+  return value == "cpu" || value == "gpu";
 }
 
 }  // namespace warren::cli

@@ -234,7 +234,10 @@ Result<std::uint32_t> Session::use_nccl(const DeviceLibrary& device) {
         return NcclRoot::start(program, device_library_path(settings_.device_library), library,
                                settings_.round_timeout_ms);
       },
-      [this](bool warns, const std::string& text) { log_(warns ? WARREN_LOG_WARNING : WARREN_LOG_INFO, text); }));
+      [this](bool warns, const std::string& text) {
+        log_(warns ? WARREN_LOG_WARNING : WARREN_LOG_INFO, text);
+        if (trace_) trace_->instant(TraceFile::Row::kRecovery, warns ? "without NCCL" : "NCCL", text);
+      }));
   return static_cast<std::uint32_t>(nccl.value().version);
 }
 

@@ -45,10 +45,12 @@ std::vector<char*> pointers(const std::vector<std::string>& words) {
   return out;
 }
 
-std::vector<char*> environment_without_warren() {
+std::vector<char*> environment_of_children() {
   std::vector<char*> out;
   for (char** e = environ; *e != nullptr; ++e) {
-    if (std::strncmp(*e, "WARREN_", 7) != 0) out.push_back(*e);
+    const std::string_view variable = *e;
+    const bool of_gpus = variable.starts_with("WARREN_DEVICE_") || variable.starts_with("WARREN_NCCL");
+    if (!variable.starts_with("WARREN_") || of_gpus) out.push_back(*e);
   }
   out.push_back(nullptr);
   return out;
@@ -57,7 +59,7 @@ std::vector<char*> environment_without_warren() {
 }  // namespace
 
 Result<std::unique_ptr<Child>> Child::start(const Setup& setup) {
-  const std::vector<char*> argv = pointers(setup.arguments), env = environment_without_warren();
+  const std::vector<char*> argv = pointers(setup.arguments), env = environment_of_children();
   Pipe ready, go;
   if (!ready.opened || !go.opened) return system_failure("cannot make a pipe");
   const bool apart = static_cast<bool>(setup.wire);

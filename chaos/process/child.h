@@ -22,7 +22,7 @@ class Child {
     // runs; the program begins with `sh` and its arguments.
     std::function<Status(pid_t)> wire;
   };
-  // Variables WARREN_* are not inherited. kInternal, or what `wire` says.
+  // Variables WARREN_* are not inherited, but for those that say how GPUs are used. kInternal, or what `wire` says.
   static Result<std::unique_ptr<Child>> start(const Setup& setup);
   // Kills the group and reaps.
   ~Child();

@@ -328,6 +328,14 @@ std::vector<std::uint32_t> Program::members(std::uint32_t color) const {
   return out;
 }
 
+Program::Places Program::places(std::uint64_t iteration, std::uint32_t call, std::uint32_t rank) const {
+  if (!shape_.on_gpus) return {};
+  const std::uint64_t drawn = mixed(shape_.seed ^ mixed(iteration * 4096 + call));
+  if (drawn % 8 != 0) return {true, true};
+  const std::uint64_t own = mixed(drawn + rank + 1);
+  return {own % 2 == 0, own / 2 % 2 == 0};
+}
+
 std::uint64_t Program::input_base(std::uint64_t iteration, std::uint32_t call, std::uint32_t rank,
                                   const ProgramState& state) const {
   return mixed(state.shared ^ mixed(state.own ^ mixed(iteration * 4096 + call) ^ (std::uint64_t{rank} << 48)));

@@ -90,6 +90,7 @@ struct ProgramShape {
   std::size_t state_bytes = 64 << 10;  // of the global state that is checkpointed, and of the local one
   std::uint32_t compute_ms = 0;        // before each iteration: the caller waits, as for a device that computes
   std::uint32_t min_workers = 0;       // mode shrink: the job goes on with so many; 0: mode wait
+  bool on_gpus = false;                // the buffers of most calls, and the states of each other checkpoint
   [[nodiscard]] bool shrinks() const { return min_workers != 0; }
 };
 
@@ -117,6 +118,12 @@ class Program {
   [[nodiscard]] bool checkpoint_after(std::uint64_t index) const { return (index + 1) % shape_.checkpoint_every == 0; }
   // The iteration that a life begins with that has loaded this version.
   [[nodiscard]] std::uint64_t first_iteration(std::uint64_t version) const { return version * shape_.checkpoint_every; }
+
+  // Which of a rank's two buffers lie on its GPU: of most calls both, on all ranks; of some each rank draws for each.
+  struct Places {
+    bool in = false, out = false;
+  };
+  [[nodiscard]] Places places(std::uint64_t iteration, std::uint32_t call, std::uint32_t rank) const;
 
   // Groups: ranks with rank % 2 equal, ordered by rank.
   [[nodiscard]] std::uint32_t color(std::uint32_t rank) const { return rank % 2; }

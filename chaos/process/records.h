@@ -122,6 +122,8 @@ struct Page {
   std::atomic<std::uint64_t> dies_at_ns;  // by the order that was obeyed last
   std::atomic<std::uint32_t> away;        // not 0: the next life does not begin yet
   std::atomic<std::uint32_t> process;     // the number by which its launcher knows the newest life
+  // On GPUs, over all lives: warren_inputs_lent, warren_finals_from_gpus, warren_rounds_exchanged.
+  std::atomic<std::uint64_t> inputs_lent, finals_from_gpus, rounds_exchanged;
   Order orders[kOrders];
 };
 

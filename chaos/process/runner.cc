@@ -125,6 +125,7 @@ class Run {
     shape_.bytes = options.round_bytes;
     shape_.compute_ms = options.compute_ms;
     shape_.min_workers = options.min_workers;
+    shape_.on_gpus = options.on_gpus;
     planned_for_ = options.ranks;
     program_.emplace(shape_);
   }
@@ -615,7 +616,13 @@ class Run {
     if (!failed_ && !report_.interrupted) judge_->conclude();
     report_.divergences = judge_->divergences();
     for (const std::string& wrong : judge_->first()) blamed_.push_back("DIVERGENCE: " + wrong);
-    for (std::uint32_t w = 0; w < shape_.ranks; w++) report_.replayed += judge_->judge().progress(w).replayed;
+    for (std::uint32_t w = 0; w < shape_.ranks; w++) {
+      report_.replayed += judge_->judge().progress(w).replayed;
+      const Page& page = cluster_->page(w);
+      report_.inputs_lent += page.inputs_lent;
+      report_.finals_from_gpus += page.finals_from_gpus;
+      report_.rounds_exchanged += page.rounds_exchanged;
+    }
     if (!failed_ && !report_.interrupted && !judge_->judge().all_finished()) {
       report_.hangs++;
       blame("a worker has not finished");
@@ -766,6 +773,7 @@ std::string ChaosReport::json(const ChaosOptions& options) const {
   j["mix"] = name_of(options.mix);
   j["round_bytes"] = options.round_bytes;
   j["compute_ms"] = options.compute_ms;
+  j["memory"] = options.on_gpus ? "gpu" : "cpu";
   j["disk_log"] = disk_log;
   j["faults"] = nlohmann::ordered_json::object();
   for (std::size_t k = 0; k < faults.size(); k++) {
@@ -784,6 +792,11 @@ std::string ChaosReport::json(const ChaosOptions& options) const {
     j["growths"] = growths;
   }
   j["big_round_share"] = big_share;
+  if (options.on_gpus) {
+    j["inputs_lent"] = inputs_lent;
+    j["finals_from_gpus"] = finals_from_gpus;
+    j["rounds_exchanged"] = rounds_exchanged;
+  }
   j["divergences"] = divergences;
   j["hangs"] = hangs;
   j["failures"] = failures;

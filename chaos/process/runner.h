@@ -50,6 +50,7 @@ struct ChaosOptions {
   Mix mix = Mix::kMixed;
   std::size_t round_bytes = std::size_t{4} << 20;  // of the biggest call
   std::uint32_t compute_ms = 0;                    // before each iteration
+  bool on_gpus = false;                            // buffers lie on GPUs, which the workers take in turn
   // Mode shrink, with the grace time: the job goes on with so many. 0: mode wait. Killed workers come back at once, or
   // after the grace time, or much later; `mix` may shrink, there are no spares, and no faults of kind all.
   std::uint32_t min_workers = 0;
@@ -67,6 +68,8 @@ struct ChaosReport {
   double goodput = -1;  // not measured
   // Plans with fewer workers than the one before, and with more.
   std::uint64_t shrinks = 0, growths = 0;
+  // Over all workers and lives, of buffers on GPUs: warren_inputs_lent, and so on.
+  std::uint64_t inputs_lent = 0, finals_from_gpus = 0, rounds_exchanged = 0;
   // Lives whose calls failed: with an error that a fault explains, too.
   std::uint64_t failed_lives = 0;
   // Lives that a drain has ended, as their launchers saw it, and from SIGTERM to the end of each process.

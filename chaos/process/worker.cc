@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +17,7 @@
 
 #include "chaos/process/records.h"
 #include "warren/warren.h"
+#include "worker/device/program_gpu.h"
 
 namespace warren::chaos::process {
 namespace {
@@ -36,24 +38,49 @@ void die_in(std::uint64_t delay_us) {
   if (timer_create(CLOCK_MONOTONIC, &event, &timer) != 0 || timer_settime(timer, 0, &when, nullptr) != 0) abort();
 }
 
-// A buffer of a call.
+void must(const Status& status) {
+  if (!status.ok()) throw std::runtime_error(status.describe());
+}
+
+// A buffer of a call: of this process's memory, of memory of the communicator's, or on a GPU.
 class Bytes {
  public:
+  // One of these, or none, and then resize(), once.
   void lie_in(Memory<std::byte> memory) { memory_ = std::move(memory); }
-  [[nodiscard]] Memory<std::byte> give_back() { return std::move(memory_); }
+  void lie_on(worker::ProgramGpu& gpu) { gpu_ = &gpu; }
   void resize(std::size_t size) {
-    if (memory_.size() == 0) own_.resize(size);
     size_ = size;
+    if (gpu_ != nullptr) {
+      auto taken = gpu_->take(size);
+      must(taken.status());
+      on_gpu_ = taken.value();
+    } else if (memory_.size() == 0) {
+      own_.resize(size);
+    }
+  }
+  // No call uses it any more. What was lie_in()'s comes back.
+  [[nodiscard]] Memory<std::byte> give_back() {
+    if (on_gpu_.host != nullptr) gpu_->give_back(std::exchange(on_gpu_, {}));
+    return std::move(memory_);
   }
   [[nodiscard]] std::size_t size() const { return size_; }
-  [[nodiscard]] std::byte* data() { return memory_.size() == 0 ? own_.data() : memory_.data(); }
-  [[nodiscard]] std::span<const std::byte> bytes() const {
-    return {memory_.size() == 0 ? own_.data() : memory_.data(), size_};
+  // As this process sees it: what lies on a GPU, when it has been fetched and until it is sent.
+  [[nodiscard]] std::byte* data() {
+    return on_gpu_.host != nullptr ? on_gpu_.host : memory_.size() == 0 ? own_.data() : memory_.data();
+  }
+  [[nodiscard]] std::byte* given() { return on_gpu_.device != nullptr ? on_gpu_.device : data(); }
+  void send() const {
+    if (on_gpu_.host != nullptr) must(gpu_->send(on_gpu_, size_));
+  }
+  void fetch() const {
+    if (on_gpu_.host != nullptr) must(gpu_->fetch(on_gpu_, size_));
   }
 
  private:
   std::vector<std::byte> own_;
   Memory<std::byte> memory_;
+  worker::ProgramGpu* gpu_ = nullptr;
+  worker::ProgramGpu::Buffer on_gpu_;
   std::size_t size_ = 0;
 };
 
@@ -70,14 +97,16 @@ struct Running {
 
 class Worker {
  public:
-  // `comm`: where the job has spares, and whose life this is shows only when it has joined.
+  // `comm`: where the job has spares, and whose life this is shows only when it has joined. `gpu`: of a shape that is
+  // on GPUs.
   Worker(const Program& program, std::string folder, RecordWriter records, std::shared_ptr<Page> page,
-         std::uint32_t process, std::optional<Communicator> comm)
+         std::uint32_t process, std::optional<Communicator> comm, std::unique_ptr<worker::ProgramGpu> gpu)
       : program_(program),
         folder_(std::move(folder)),
         records_(std::move(records)),
         page_(std::move(page)),
         process_(process),
+        gpu_(std::move(gpu)),
         comm_(std::move(comm)) {}
 
   void run(const Options& options) {
@@ -98,6 +127,7 @@ class Worker {
       return tell(RecordEvent::kFinished);
     }
     rank_ = static_cast<std::uint32_t>(comm_->rank());
+    if (gpu_) comm_->use_stream(gpu_->stream());
     state_ = program_.initial(rank_);
     tell(RecordEvent::kJoined, 0, rank_, process_);
     preamble();
@@ -140,8 +170,9 @@ class Worker {
     if (!program_.shape().shrinks()) group_ = comm_->split(static_cast<int>(program_.color(rank_)));
     Running r{program_.preamble(), kPreambleCall, {}, {}, true, 0, 0, {}};
     issue(r, 0);
-    for (Handle& h : r.handles) h.wait();
+    end(r);
     tell(RecordEvent::kPreamble, 0, digest(r), 0, contributors(r));
+    give_back(r);
   }
 
   // As a process does that needs a schema before it can go on, in the middle of whatever the others do.
@@ -152,14 +183,16 @@ class Worker {
       Running r{call, kFirstSetupCall + number, {}, {}, true, 0, 0, {}};
       comm_->once("set-up " + std::to_string(number));
       issue(r, 0);
+      end(r);
       tell(RecordEvent::kSetup, 0, digest(r), number++);
+      give_back(r);
     }
     state_ = loaded;
   }
 
   std::uint64_t load() {
     enter(Phase::kLoad);
-    const Communicator::Checkpoint loaded = comm_->load_checkpoint();
+    const Communicator::Checkpoint loaded = gpu_ ? load_on_gpu() : comm_->load_checkpoint();
     if (loaded.version > 0 && !program_.restore(loaded.global, loaded.local, state_)) {
       throw std::runtime_error("version " + std::to_string(loaded.version) + " has states of " +
                                std::to_string(loaded.global.size()) + " and " + std::to_string(loaded.local.size()) +
@@ -172,13 +205,60 @@ class Worker {
     return loaded.version;
   }
 
+  // All states have these sizes.
+  Communicator::Checkpoint load_on_gpu() {
+    const bool has_local = !program_.shape().shrinks();
+    Bytes global = on_gpu(program_.global_state(0, state_)), local;
+    std::vector<Place> of_global = {place(global)}, of_local;
+    if (has_local) {
+      local = on_gpu(program_.local_state(0, rank_, state_));
+      of_local.push_back(place(local));
+    }
+    Communicator::Checkpoint out;
+    out.version = comm_->load_checkpoint_into(of_global, of_local).version;
+    for (auto [from, to] : {std::pair(&global, &loaded_global_), std::pair(&local, &loaded_local_)}) {
+      from->fetch();
+      to->assign(from->data(), from->data() + from->size());
+      (void)from->give_back();
+    }
+    out.global = loaded_global_;
+    out.local = loaded_local_;
+    return out;
+  }
+  Bytes on_gpu(const std::vector<std::byte>& values) {
+    Bytes out;
+    out.lie_on(*gpu_);
+    out.resize(values.size());
+    std::ranges::copy(values, out.data());
+    out.send();
+    return out;
+  }
+  static Place place(Bytes& bytes) { return Place(std::span(bytes.given(), bytes.size())); }
+
+  // The states are others as soon as the call has returned.
+  void checkpoint_on_gpu(const std::vector<std::byte>& global, const std::vector<std::byte>& local) {
+    Bytes all = on_gpu(global), own = on_gpu(local);
+    program_.shape().shrinks() ? comm_->checkpoint_places({place(all)})
+                               : comm_->checkpoint_places({place(all)}, {place(own)});
+    for (Bytes* bytes : {&all, &own}) {
+      std::fill_n(bytes->data(), bytes->size(), std::byte{0x5a});
+      bytes->send();
+      bytes->fetch();  // sent, before it is another's
+      (void)bytes->give_back();
+    }
+  }
+
   void checkpoint(std::uint64_t version) {
     const std::vector<std::byte> global = program_.global_state(version, state_);
     std::vector<std::byte> local;
     if (!program_.shape().shrinks()) local = program_.local_state(version, rank_, state_);
     enter(Phase::kCheckpoint);
     tell(RecordEvent::kCheckpoint, version);
-    program_.shape().shrinks() ? comm_->checkpoint(global) : comm_->checkpoint(global, local);
+    if (gpu_ && version % 2 == 0) {
+      checkpoint_on_gpu(global, local);
+    } else {
+      program_.shape().shrinks() ? comm_->checkpoint(global) : comm_->checkpoint(global, local);
+    }
     enter(Phase::kCheckpointed);
     tell(RecordEvent::kCheckpointed, version);
     if (comm_->version() != version) {
@@ -235,8 +315,30 @@ class Worker {
     start(r);
   }
 
-  void finish(std::uint64_t iteration, Running& r) {
+  // Its result is there to be looked at.
+  static void end(Running& r) {
     for (Handle& h : r.handles) h.wait();
+    r.out.fetch();
+  }
+  void give_back(Running& r) {
+    for (Bytes* buffer : {&r.in, &r.out}) {
+      if (auto memory = buffer->give_back(); memory.size() != 0) memories_.push_back(std::move(memory));
+    }
+  }
+  // What GPUs have done since the last time, for the run's report.
+  void count() {
+    if (!gpu_) return;
+    const auto add = [](std::atomic<std::uint64_t>& total, std::uint64_t& told, std::uint64_t now) {
+      total += now - std::exchange(told, now);
+    };
+    add(page_->inputs_lent, told_[0], comm_->inputs_lent());
+    add(page_->finals_from_gpus, told_[1], comm_->finals_from_gpus());
+    add(page_->rounds_exchanged, told_[2], comm_->rounds_exchanged());
+  }
+
+  void finish(std::uint64_t iteration, Running& r) {
+    end(r);
+    count();
     const std::uint64_t value = r.call.decision ? *reinterpret_cast<const std::uint64_t*>(r.out.data()) : digest(r);
     const Contributors there = contributors(r);
     program_.fold(r.call, value, there, state_);
@@ -247,9 +349,7 @@ class Worker {
     const bool replayed = done < together_before_;
     if (r.prepared > 1 || (r.prepared == 1 && replayed)) tell(RecordEvent::kPrepared, iteration, r.prepared, r.index);
     tell(RecordEvent::kResult, iteration, value, r.index, there);
-    for (Bytes* buffer : {&r.in, &r.out}) {
-      if (auto memory = buffer->give_back(); memory.size() != 0) memories_.push_back(std::move(memory));
-    }
+    give_back(r);
     enter(Phase::kIdle);
   }
 
@@ -277,19 +377,28 @@ class Worker {
     return out;
   }
 
-  static std::uint64_t digest(const Running& r) { return r.has_output ? digest_of(r.out.bytes()) : 0; }
+  static std::uint64_t digest(Running& r) {
+    return r.has_output ? digest_of(std::as_bytes(std::span(r.out.data(), r.out.size()))) : 0;
+  }
 
   // Fills the input and makes room for the output.
   void prepare(Running& r, std::uint64_t iteration) {
     const std::uint64_t base = r.base = program_.input_base(iteration, r.index, rank_, state_);
-    switch (r.call.type) {
-      case ElementType::kU8: return prepare_as<std::uint8_t>(r, base);
-      case ElementType::kI32: return prepare_as<std::int32_t>(r, base);
-      case ElementType::kI64: return prepare_as<std::int64_t>(r, base);
-      case ElementType::kU64: return prepare_as<std::uint64_t>(r, base);
-      case ElementType::kF32: return prepare_as<float>(r, base);
-      case ElementType::kF64: return prepare_as<double>(r, base);
+    if (gpu_ && !r.call.allocated && !r.call.decision) {
+      const Program::Places places = program_.places(iteration, r.index, rank_);
+      if (places.in) r.in.lie_on(*gpu_);
+      if (places.out) r.out.lie_on(*gpu_);
     }
+    switch (r.call.type) {
+      case ElementType::kU8: prepare_as<std::uint8_t>(r, base); break;
+      case ElementType::kI32: prepare_as<std::int32_t>(r, base); break;
+      case ElementType::kI64: prepare_as<std::int64_t>(r, base); break;
+      case ElementType::kU64: prepare_as<std::uint64_t>(r, base); break;
+      case ElementType::kF32: prepare_as<float>(r, base); break;
+      case ElementType::kF64: prepare_as<double>(r, base); break;
+    }
+    r.in.send();
+    if (r.call.in_place || r.call.kind == CallKind::kBroadcast) r.out.send();
   }
   template <class T>
   static void fill(std::span<T> values, const Call& call, std::uint64_t base) {
@@ -298,6 +407,10 @@ class Worker {
   template <class T>
   static std::span<T> as(Bytes& bytes) {
     return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
+  }
+  template <class T>
+  static std::span<T> given(Bytes& bytes) {
+    return {reinterpret_cast<T*>(bytes.given()), bytes.size() / sizeof(T)};
   }
   template <class T>
   void prepare_as(Running& r, std::uint64_t base) {
@@ -372,7 +485,7 @@ class Worker {
   template <class T>
   void start_as(Running& r) {
     const Call& c = r.call;
-    const std::span<T> in = as<T>(r.in), out = as<T>(r.out);
+    const std::span<T> in = given<T>(r.in), out = given<T>(r.out);
     const Op op = c.op == CallOp::kMax ? Op::max : c.op == CallOp::kAverage ? Op::average : Op::sum;
     const int root = static_cast<int>(c.root);
     std::optional<Communicator> own;
@@ -413,7 +526,8 @@ class Worker {
         if (c.prepares) {
           comm.allreduce(out, op, [&] {
             r.prepared++;
-            fill(out, c, r.base);
+            fill(as<T>(r.out), c, r.base);
+            r.out.send();
           });
         } else {
           c.in_place ? comm.allreduce(out, op) : comm.allreduce(in, out, op);
@@ -438,8 +552,11 @@ class Worker {
   const std::uint32_t process_;
   std::uint32_t life_ = 0, rank_ = 0;
   std::uint64_t done_before_ = 0, together_before_ = 0;
+  const std::unique_ptr<worker::ProgramGpu> gpu_;  // ends after the communicator
   std::optional<Communicator> comm_, group_;
   std::vector<Memory<std::byte>> memories_;  // that no call uses
+  std::vector<std::byte> loaded_global_, loaded_local_;
+  std::array<std::uint64_t, 3> told_{};
   ProgramState state_;
 };
 
@@ -461,6 +578,7 @@ Status write_shape(const std::string& folder, const ProgramShape& shape) {
   j["state_bytes"] = shape.state_bytes;
   j["compute_ms"] = shape.compute_ms;
   j["min_workers"] = shape.min_workers;
+  j["on_gpus"] = shape.on_gpus;
   std::ofstream file(shape_path(folder));
   file << j.dump() << std::endl;
   if (!file) return {Code::kUnavailable, "cannot write " + shape_path(folder)};
@@ -487,6 +605,8 @@ Result<ProgramShape> read_shape(const std::string& folder) {
              least = number("min_workers", 0, ranks.value_or(0));
   const auto mix = j.find("mix");
   const auto known = mix != j.end() && mix->is_string() ? mix_named(mix->get<std::string>()) : std::nullopt;
+  const auto on_gpus = j.find("on_gpus");
+  if (on_gpus == j.end() || !on_gpus->is_boolean()) return damaged("on_gpus is no truth value");
   if (!seed || !ranks || !bytes || !iterations || !every || !state || !compute || !least || !known)
     return damaged("a value is out of range");
   return ProgramShape{*seed,
@@ -497,7 +617,8 @@ Result<ProgramShape> read_shape(const std::string& folder) {
                       *every,
                       static_cast<std::size_t>(*state),
                       static_cast<std::uint32_t>(*compute),
-                      static_cast<std::uint32_t>(*least)};
+                      static_cast<std::uint32_t>(*least),
+                      on_gpus->get<bool>()};
 }
 
 int run_worker(const std::string& folder) {
@@ -513,6 +634,12 @@ int run_worker(const std::string& folder) {
     return refuse({Code::kInvalidArgument, "WARREN_WORKER_ID is no number of a worker; start this with `warren run`"});
   }
   const std::uint32_t process = number;
+  std::unique_ptr<worker::ProgramGpu> gpu;
+  if (shape.value().on_gpus) {
+    auto opened = worker::ProgramGpu::open(process, shape.value().ranks);
+    if (!opened.ok()) return refuse(opened.status());
+    gpu = std::move(opened).value();
+  }
   std::optional<Communicator> comm;
   if (spares) {
     auto gate = map_page(gate_path(folder, process));
@@ -535,7 +662,8 @@ int run_worker(const std::string& folder) {
   // A life that is started after the end is to say so itself, instead of being ended by the library.
   unsetenv("WARREN_ATTEMPT");
   Options options;
-  Worker worker(program, folder, std::move(records).value(), std::move(page).value(), process, std::move(comm));
+  Worker worker(program, folder, std::move(records).value(), std::move(page).value(), process, std::move(comm),
+                std::move(gpu));
   try {
     worker.run(options);
     return 0;

@@ -1,9 +1,13 @@
 // What needs a GPU: the module's kernels against their twins on the CPU, and a job whose buffers lie on one. Without
 // the module or a GPU each case skips itself and says why; with WARREN_REQUIRE_GPU=1 in the environment it fails.
+// WARREN_DEVICE_LIBRARY names another module than the build's: where this was copied to, or the fake device, which
+// shows that the cases themselves do what they should.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <random>
@@ -25,15 +29,15 @@ constexpr const char* kModule = nullptr;
 #endif
 
 // Before any thread: where workers find the module.
-const bool kNamed = setenv("WARREN_DEVICE_LIBRARY", kModule == nullptr ? "none" : kModule, 1) == 0;
+const bool kNamed = setenv("WARREN_DEVICE_LIBRARY", kModule == nullptr ? "none" : kModule, 0) == 0;
 
 class Gpu : public ::testing::Test {
  protected:
   void SetUp() override {
     ASSERT_TRUE(kNamed);
     std::string why = "this build has no CUDA module: there was no nvcc, or WARREN_CUDA was OFF";
-    if (kModule != nullptr) {
-      auto library = worker::load_device_library(kModule);
+    if (const std::string module = getenv("WARREN_DEVICE_LIBRARY"); module != "none") {
+      auto library = worker::load_device_library(module);
       ASSERT_TRUE(library.ok()) << library.status().describe();
       table_ = library.value().table;
       why = library.value().says;
@@ -146,6 +150,44 @@ TEST_F(Gpu, ReduceGivesTheTwinsBits) {
           memory_.clear();
         }
       }
+    }
+  }
+}
+
+// Of numbers as gradients are, also large beside small ones: within what so many roundings may be off.
+TEST_F(Gpu, SumsAreThoseOfF64) {
+  constexpr std::size_t kCount = 200'003, kInputs = 8;
+  std::mt19937 random(17);
+  std::normal_distribution<float> values;
+  for (const auto& [type, width] : {std::pair(WARREN_F32, 4u), std::pair(WARREN_BF16, 2u)}) {
+    std::vector<double> sum(kCount), magnitudes(kCount);
+    std::vector<const void*> in;
+    for (std::size_t i = 0; i < kInputs; i++) {
+      std::vector<std::uint32_t> wide(kCount);
+      std::vector<std::uint16_t> narrow(kCount);
+      for (std::size_t at = 0; at < kCount; at++) {
+        const float value = values(random) * (at % 7 == i % 7 ? 1000.0f : 1.0f);
+        // As bf16, so that neither type rounds its inputs.
+        wide[at] = std::bit_cast<std::uint32_t>(value) & 0xffff0000u;
+        narrow[at] = static_cast<std::uint16_t>(wide[at] >> 16);
+        sum[at] += std::bit_cast<float>(wide[at]);
+        magnitudes[at] += std::abs(std::bit_cast<float>(wide[at]));
+      }
+      in.push_back(put(type == WARREN_F32 ? static_cast<const void*>(wide.data()) : narrow.data(), kCount * width));
+    }
+    std::byte* const out = put(std::vector<std::uint8_t>(kCount * width, 0xa5).data(), kCount * width);
+    ASSERT_EQ(table_->reduce(0, out, in.data(), kInputs, kCount, type, WARREN_SUM, WARREN_DEVICE_CHAIN, stream_),
+              WARREN_DEVICE_OK)
+        << table_->error_text();
+    std::vector<std::uint8_t> got(kCount * width);
+    copy(got.data(), out, got.size(), false);
+    for (std::size_t at = 0; at < kCount; at++) {
+      std::uint32_t bits = 0;
+      std::memcpy(reinterpret_cast<std::uint8_t*>(&bits) + 4 - width, &got[at * width], width);
+      const double value = std::bit_cast<float>(bits);
+      const double rounding = width == 2 ? std::abs(sum[at]) * 0x1p-8 : 0;
+      ASSERT_LE(std::abs(value - sum[at]), rounding + magnitudes[at] * kInputs * 0x1p-24)
+          << "type " << type << ", " << at;
     }
   }
 }

@@ -154,6 +154,7 @@ void DeviceExchange::close() {
     const std::lock_guard its(current_->mutex);
     current_->ends = true;
     current_->ends_since = Clock::now();
+    if (current_->joined) without_since_ = current_->ends_since;
     current_->changed.notify_all();
   }
   ending_.push_back(std::move(current_));
@@ -192,13 +193,23 @@ bool DeviceExchange::is_overdue() const {
 // Once that it is ready, and once that it has failed.
 void DeviceExchange::tell_of(Communicator& c) {
   std::string why;
+  Clock::time_point ready_since;
   {
     const std::lock_guard its(c.mutex);
     if (c.stage == Communicator::Stage::kJoins || c.stage == c.told) return;
     c.told = c.stage;
     why = c.why;
+    ready_since = c.ready_since;
   }
-  if (why.empty()) return tell_(false, "NCCL moves the bytes of large allreduces among GPUs from here on");
+  if (why.empty()) {
+    std::string text = "NCCL moves the bytes of large allreduces among GPUs from here on";
+    if (without_since_) {
+      const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(ready_since - *without_since_);
+      text += ": its communicator was there " + std::to_string(took.count()) +
+              " ms after the end of the epoch that had one before";
+    }
+    return tell_(false, text);
+  }
   failures_++;
   tell_(true, why + "; large allreduces among GPUs go by way of the CPU" +
                   (failures_ >= kMostFailures ? " for the rest of this life" : " until the next epoch"));
@@ -303,6 +314,7 @@ void DeviceExchange::live(const Holder& c, const warren_device_table& table, std
   } else if (!c->ends) {
     c->stage = Communicator::Stage::kReady;
     c->joined = true;
+    c->ready_since = Clock::now();
   }
   c->changed.wait(lock, [&] { return c->ends || c->stage == Communicator::Stage::kFailed; });
   lock.unlock();

@@ -104,6 +104,7 @@ class DeviceExchange final : public Exchange {
     void* handle = nullptr;
     void* stream = nullptr;  // that something was queued on
     Stage stage = Stage::kJoins, told = Stage::kJoins;
+    Clock::time_point ready_since;
     std::string why;  // it has failed
     bool joined = false;
     bool ends = false, ended = false;
@@ -193,7 +194,9 @@ class DeviceExchange final : public Exchange {
   std::unique_ptr<NcclRoot> root_;
   std::optional<Word::Id> id_;
   bool wants_root_ = false, root_starts_ = false, root_failed_ = false;
-  Holder current_;              // this epoch's
+  Holder current_;  // this epoch's
+  // When the epoch ended that had the last one which was ready.
+  std::optional<Clock::time_point> without_since_;
   std::vector<Holder> ending_;  // of earlier ones
   std::deque<std::pair<std::uint64_t, Turn>> waiting_;
   std::deque<Done> done_;
