@@ -25,8 +25,8 @@ DEFINE_string(
 DEFINE_int32(hosts, 2, "failure domains that the ranks are spread over");
 DEFINE_int32(interval_ms, 1000, "mean time from the end of a recovery to the next fault");
 DEFINE_string(mix, "mixed",
-              "what the workers run: mixed, big, inplace, allocated, inflight, groups, onesided, small, narrow, fused "
-              "or messages");
+              "what the workers run: mixed, big, inplace, allocated, inflight, groups, onesided, small, narrow, fused, "
+              "messages or large");
 DEFINE_string(round_bytes, "4M", "bytes of the biggest call");
 DEFINE_int32(compute_ms, 0, "how long a worker waits before each iteration, as for a device that computes");
 DEFINE_int32(delay_ms, 0, "what each frame between hosts takes, each way; hosts are network namespaces then");
@@ -248,8 +248,10 @@ const Command kChaosCommand = {
         "takeover_ms is the stall of those kills after which a spare took the place, takeover_without_replay_ms that "
         "less its replay, from the end of its load to the last result that the victim had had.\n"
         "With --memory=gpu the buffers of most calls lie on GPUs, which workers take in turn, and so do the states of "
-        "every other checkpoint. What ranks of a host reduce there among themselves wants calls of more than 4 MiB "
-        "(--round_bytes), and --hosts=1; what NCCL moves, WARREN_NCCL=1. inputs_lent, finals_from_gpus and "
+        "every other checkpoint. What ranks of a host reduce there among themselves wants allreduces of more than 4 "
+        "MiB "
+        "(--mix=large --round_bytes=8M), and --hosts=1; what NCCL moves, WARREN_NCCL=1. inputs_lent, finals_from_gpus "
+        "and "
         "rounds_exchanged of --json say how much of either there was.\n"
         "With --json the last line is one object: faults by kind and phase, rounds, divergences, hangs, goodput, "
         "stall_ms (from the last new result before a fault to the first after it on all ranks that are there), "

@@ -10,7 +10,7 @@
 namespace warren::chaos::process {
 namespace {
 
-constexpr std::array<std::pair<Mix, std::string_view>, 11> kMixes = {{{Mix::kMixed, "mixed"},
+constexpr std::array<std::pair<Mix, std::string_view>, 12> kMixes = {{{Mix::kMixed, "mixed"},
                                                                       {Mix::kAllocated, "allocated"},
                                                                       {Mix::kBig, "big"},
                                                                       {Mix::kInPlace, "inplace"},
@@ -20,7 +20,8 @@ constexpr std::array<std::pair<Mix, std::string_view>, 11> kMixes = {{{Mix::kMix
                                                                       {Mix::kSmall, "small"},
                                                                       {Mix::kNarrow, "narrow"},
                                                                       {Mix::kFused, "fused"},
-                                                                      {Mix::kMessages, "messages"}}};
+                                                                      {Mix::kMessages, "messages"},
+                                                                      {Mix::kLarge, "large"}}};
 
 // A sequence of numbers from one seed.
 class Draw {
@@ -170,7 +171,8 @@ bool may_shrink(Mix mix) {
     case Mix::kOneSided:
     case Mix::kNarrow:
     case Mix::kFused:
-    case Mix::kMessages: return false;
+    case Mix::kMessages:
+    case Mix::kLarge: return false;
   }
   return false;
 }
@@ -257,7 +259,7 @@ std::vector<Call> Program::iteration(std::uint64_t index) const {
       break;
     case Mix::kGroups:
       big.on_group = true;
-      calls = {big, small, big};
+      calls.insert(calls.end(), {big, small, big});
       break;
     case Mix::kOneSided:
       for (const CallKind kind : {CallKind::kReduceScatter, CallKind::kReduce, CallKind::kGather, CallKind::kScatter,
@@ -317,6 +319,20 @@ std::vector<Call> Program::iteration(std::uint64_t index) const {
       small.count = 1000;
       small.in_place = small.prepares = true;
       calls.push_back(small);
+      break;
+    case Mix::kLarge:
+      for (std::uint64_t i = 0; i < 5; i++) {
+        Call c = big;
+        // No whole number of anything, and another one each time.
+        c.count += 1 + draw.below(999);
+        c.op = i == 3 ? CallOp::kAverage : draw.one_in(4) ? CallOp::kMax : CallOp::kSum;
+        c.in_place = i == 1 || draw.one_in(3);
+        c.prepares = i == 1;
+        c.in_flight = i >= 3;
+        if (i == 2 || draw.one_in(6)) c.wire = CallWire::kBF16;
+        calls.push_back(c);
+      }
+      calls.insert(calls.end() - 2, small);
       break;
   }
   return calls;

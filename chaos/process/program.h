@@ -72,6 +72,7 @@ enum class Mix : std::uint8_t {
   kNarrow,     // f32 that travels as bf16 or i8: in place and not, in flight, with prepare functions, shares
   kFused,      // bursts of small allreduces in flight that are put together
   kMessages,   // messages, on all ranks and on groups that go with their call
+  kLarge,      // allreduces of f32 of `bytes`, in each way in which GPUs reduce them
 };
 [[nodiscard]] std::optional<Mix> mix_named(std::string_view name);
 [[nodiscard]] std::string_view name_of(Mix mix);

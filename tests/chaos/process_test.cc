@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -63,6 +64,39 @@ std::string first_complaint(const Program& program, const std::vector<Record>& r
     if (const auto why = judge.take(1, r)) return *why;
   }
   return "";
+}
+
+// Without it a run never ends. That of groups had none.
+TEST(ChaosProgram, EachIterationDecidesOnceWhetherToGoOn) {
+  ProgramShape shape = small_shape();
+  shape.iterations = 0;
+  for (const Mix mix : {Mix::kMixed, Mix::kBig, Mix::kInPlace, Mix::kAllocated, Mix::kInFlight, Mix::kGroups,
+                        Mix::kOneSided, Mix::kSmall, Mix::kNarrow, Mix::kFused, Mix::kMessages, Mix::kLarge}) {
+    SCOPED_TRACE(name_of(mix));
+    shape.mix = mix;
+    for (std::uint64_t i = 0; i < 5; i++) {
+      const std::vector<Call> calls = Program(shape).iteration(i);
+      EXPECT_EQ(std::ranges::count(calls, true, &Call::decision), 1);
+      EXPECT_TRUE(calls.front().decision);
+    }
+  }
+}
+
+// Of most calls on all ranks, and of some on one and not on the other.
+TEST(ChaosProgram, BuffersLieOnGpusWhereTheShapeSaysSo) {
+  ProgramShape shape = small_shape();
+  EXPECT_FALSE(Program(shape).places(1, 2, 0).in);
+  shape.on_gpus = true;
+  const Program program(shape);
+  int all = 0, some = 0;
+  for (std::uint64_t i = 0; i < 400; i++) {
+    int on = 0;
+    for (std::uint32_t rank = 0; rank < 3; rank++) on += program.places(i, 1, rank).in + program.places(i, 1, rank).out;
+    all += on == 6;
+    some += on > 0 && on < 6;
+  }
+  EXPECT_GT(all, 300);
+  EXPECT_GT(some, 20);
 }
 
 TEST(ChaosJudge, AnHonestLifeIsRight) {

@@ -22,7 +22,7 @@ using testing::two_hosts;
 
 TEST(Recovery, NothingHappens) {
   for (const Mix mix : {Mix::kBig, Mix::kInPlace, Mix::kAllocated, Mix::kInFlight, Mix::kGroups, Mix::kOneSided,
-                        Mix::kSmall, Mix::kNarrow, Mix::kFused, Mix::kMessages}) {
+                        Mix::kSmall, Mix::kNarrow, Mix::kFused, Mix::kMessages, Mix::kLarge}) {
     SCOPED_TRACE(name_of(mix));
     Job job(shape(3, mix, 4 * kMiB, 6, 2), two_hosts(3));
     job.run();
