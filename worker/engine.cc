@@ -16,7 +16,6 @@ namespace {
 
 constexpr std::size_t kCachedSchedules = 32;
 // Smaller rounds are made before ranks had agreed; what moves while its round runs is larger too (staging.cc).
-constexpr std::uint64_t kLeastExchangedBytes = std::uint64_t{4} << 20;
 constexpr std::size_t kMostKeptInput = std::size_t{64} << 20;  // between two rounds
 
 // Bytes of the larger of one rank's two buffers: what the choice of an algorithm goes by.
@@ -1107,7 +1106,7 @@ bool Engine::may_exchange(const Group& group, const Known& known) const {
   if (exchange_ == nullptr || recall_ == nullptr || plan_.shrinks || group.id != kWorldGroup || known.done ||
       known.beyond || !known.final.empty() || is_setup(call.round) || call.spec.parts != 0 ||
       call.spec.collective != Collective::kAllreduce ||
-      call.spec.count * element_bytes(call.spec) <= kLeastExchangedBytes) {
+      call.spec.count * element_bytes(call.spec) <= exchange_->least_bytes()) {
     return false;
   }
   const Frontier* const others = frontier_of(call.round.group, call.round.version);

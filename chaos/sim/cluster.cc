@@ -34,6 +34,8 @@ constexpr std::uint64_t kInferredEvery = 20, kInferredAt = 8;
 // In one in so many ranks of a host have allreduces that are long enough to lend each other their inputs, half of them
 // on one host alone.
 constexpr std::uint64_t kLendsEvery = 7, kLendsAt = 3;
+// In one in so many workers have GPUs, and NCCL moves what those exchange.
+constexpr std::uint64_t kGpusEvery = 13, kGpusAt = 9;
 // One in so many has workers beyond the world size that wait as spares.
 constexpr std::uint64_t kSparesEvery = 4, kSparesAt = 3;
 // One in so many goes on without ranks that were lost.
@@ -51,6 +53,7 @@ struct Setting {
   Program::Shape program;
   bool salted = false;
   bool disks = false, mirror = false;
+  bool gpus = false;
   std::uint32_t spares = 0;
   bool follows = false;    // these hold the newest checkpoint
   std::uint32_t late = 0;  // workers that come some time, if the job may begin without them
@@ -160,6 +163,17 @@ Setting draw_setting(Random& random, const SimOptions& options) {
   s.mirror = s.disks && options.mirror.value_or(options.seed / kDisksEvery % 2 == 0);
   const bool by_chance = !staged && !options.inferred && options.seed % kShrinksEvery == kShrinksAt;
   if (s.world_size > 1 && !s.large && options.shrinks.value_or(by_chance)) draw_shrinking(s, options, staged);
+  s.gpus = s.job.replicas() > 0 && !s.large && !s.program.shrinks &&
+           options.gpus.value_or(!staged && options.seed % kGpusEvery == kGpusAt);
+  if (s.gpus) {
+    s.program.long_allreduces = s.program.on_gpus = true;
+    s.program.most_bytes = std::uint64_t{80} << 10;  // more than what is published whole
+    // Those that NCCL can be asked for, and mostly in few messages.
+    static constexpr const char* kInPieces[] = {"auto", "ring", "butterfly"};
+    const std::uint64_t which = options.seed / kGpusEvery;
+    if (!options.algorithm) s.job.set_algorithm(kInPieces[which % 3]);
+    if (which % 4 != 0) s.job.set_chunk_bytes(std::max<std::uint64_t>(s.job.chunk_bytes(), 8192));
+  }
   return s;
 }
 
@@ -313,6 +327,7 @@ class Cluster {
   Hosts hosts_;
   Judge judge_;
   DataNetwork data_;
+  SimNccl nccl_{world_, setting_.job.checksums()};
   FetchNetwork fetch_;
   std::set<std::string> lost_domains_;                // and not refilled yet
   std::size_t least_copies_ = SIZE_MAX;               // in any plan since
@@ -447,6 +462,10 @@ std::size_t Cluster::start_life(std::size_t slot, bool supervised) {
     if (!disk) disk = std::make_shared<storage::FakeResultDisk>();
     o.disk = disk;
     if (mirror_) o.mirror = &*mirror_;
+  }
+  if (setting_.gpus) {
+    o.nccl = &nccl_;
+    o.nccl_fails = options_.seed / kGpusEvery % 2 == 0;
   }
   slots_[slot].started = true;
   control_.add_life();
@@ -1414,7 +1433,7 @@ std::string Cluster::describe_setting() const {
       (setting_.job.replace_after_ms() == 0
            ? ""
            : ", replaced after " + std::to_string(setting_.job.replace_after_ms()) + " ms") +
-      ", steps " + std::to_string(program_.steps().size());
+      (setting_.gpus ? ", GPUs" : "") + ", steps " + std::to_string(program_.steps().size());
   for (std::size_t f = 0; f < kFaults; ++f) {
     if (faults_.rates[f] > 0) text += std::string(", ") + info(static_cast<Fault>(f)).name;
   }
@@ -1511,6 +1530,7 @@ SimOutcome Cluster::run() {
   out.from_mirror = judge_.from_mirror();
   out.stragglers_named = judge_.stragglers_named();
   out.reordered_rounds = judge_.reordered_rounds();
+  for (const auto& life : lives_) out.exchanged += life->rounds_exchanged();
   out.replaced = judge_.replaced();
   out.shrunk = judge_.shrunk();
   out.grown = judge_.grown();

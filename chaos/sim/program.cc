@@ -195,6 +195,7 @@ void Program::draw_version(Random& random, const Shape& shape, Version version, 
   while (steps_.size() < end) {
     std::size_t group = random.below(groups_.size());
     if (groups_[group].made_at > steps_.size() || groups_[group].end <= steps_.size()) group = 0;
+    if (shape.on_gpus && random.chance(0.7)) group = 0;
     if (shape.messages && !shape.collective && groups_[group].members.size() > 1 && random.chance(0.15)) {
       draw_messages(random, shape, group, version);
       continue;
@@ -376,6 +377,16 @@ ProgramStep Program::draw_step(Random& random, const Shape& shape, std::size_t g
   step.prepares = random.chance(step.collective == Collective::kBroadcast ? 0.6 : 0.3);
   step.wait_before = random.chance(0.15);
   if (shape.shrinks) step.prepares = false;
+  if (shape.on_gpus && group == 0 && size <= 16 && random.chance(0.7)) {
+    static constexpr DataType kOnGpus[] = {DataType::kF32, DataType::kF32, DataType::kF16, DataType::kBF16};
+    step.collective = Collective::kAllreduce;
+    step.type = random.pick(kOnGpus);
+    step.op = random.pick(kFloatOps);
+    if (step.type == DataType::kF32 && step.op == ReduceOp::kSum && random.chance(0.5)) step.values = Values::kRough;
+    step.count = shape.most_bytes / width_of(step) - random.below(100);
+    step.in_place = random.chance(0.4);
+    return step;
+  }
   if (step.collective == Collective::kBarrier) return step;
   step.type = random.pick(kTypes);
   // A group of one needs nobody: a life that stood still ends its round before it hears that it has been replaced, and

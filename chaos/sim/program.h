@@ -93,6 +93,7 @@ class Program {
     bool local = false;                                  // checkpoints may have local states
     std::uint64_t most_bytes = std::uint64_t{48} << 10;  // of one rank's larger buffer
     bool long_allreduces = false;                        // many have so many bytes
+    bool on_gpus = false;                                // most are what NCCL moves the bytes of
     bool repeats = false;                                // small calls are made several times in a row
     bool many_versions = false;                          // ten or more, of a few rounds
     // Allreduces and barriers of the world, and checkpoints of the global state: what a job that goes on without lost

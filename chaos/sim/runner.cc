@@ -94,6 +94,7 @@ void SimReport::add(std::uint64_t seed, const SimOutcome& o) {
   struck_again += o.second_faults > 0;
   lost_for_good += o.lost_for_good;
   rebuilt += o.rebuilt;
+  exchanged += o.exchanged;
   from_mirror += o.from_mirror;
   virtual_ms += o.virtual_ms;
   if (o.liveness_ms > longest_liveness_ms) {
@@ -117,6 +118,7 @@ void SimReport::add(const SimReport& o) {
   struck_again += o.struck_again;
   lost_for_good += o.lost_for_good;
   rebuilt += o.rebuilt;
+  exchanged += o.exchanged;
   from_mirror += o.from_mirror;
   virtual_ms += o.virtual_ms;
   if (o.longest_liveness_ms > longest_liveness_ms) {
@@ -143,7 +145,7 @@ std::string SimReport::json() const {
   text += "], \"under_faults\": " + std::to_string(under_faults) +
           ", \"second_faults\": " + std::to_string(struck_again) + ", \"commits\": " + std::to_string(commits) +
           ", \"rollbacks\": " + std::to_string(rollbacks) + ", \"rebuilt\": " + std::to_string(rebuilt) +
-          ", \"from_mirror\": " + std::to_string(from_mirror) +
+          ", \"exchanged\": " + std::to_string(exchanged) + ", \"from_mirror\": " + std::to_string(from_mirror) +
           ", \"lost_for_good\": " + std::to_string(lost_for_good) + ", \"faults\": {";
   for (std::size_t i = 0; i < kFaults; ++i) {
     text +=

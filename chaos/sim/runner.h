@@ -22,6 +22,7 @@ struct SimReport {
   std::uint64_t lost_for_good = 0;  // seeds in which a committed checkpoint was lost, as was allowed
   std::uint64_t from_mirror = 0;    // timelines that began from the mirror's newest checkpoint
   std::uint64_t rebuilt = 0;        // trackers that went on from what members told
+  std::uint64_t exchanged = 0;      // rounds that NCCL has moved among GPUs, by rank
   std::int64_t virtual_ms = 0, longest_liveness_ms = 0;
   std::uint64_t longest_liveness_seed = 0;
   std::vector<SeedFailure> failed;  // by seed

@@ -29,6 +29,7 @@ Overloaded(Ts...) -> Overloaded<Ts...>;
 
 constexpr std::byte kUntouched{0xa5}, kScribbled{0x5c};
 constexpr std::size_t kMostOutstanding = 6;
+constexpr std::size_t kLeastOnGpu = 16 << 10;  // bytes of a call's output
 // Where somebody is slow on purpose.
 constexpr Micros kStepUs = 30'000;
 // One in so many states lies on a GPU.
@@ -118,6 +119,15 @@ SimWorker::SimWorker(World& world, Judge& judge, DataNetwork& network, Hosts& ho
       engine_(transport_, board_),
       hosts_(hosts),
       progress_(sample_interval_ms(static_cast<std::int64_t>(options_.join.settings().round_timeout_ms()))) {
+  if (options_.nccl != nullptr) {
+    gpu_.emplace(world_, [this] { data_moved(); });
+    combines_.emplace(*gpu_);
+    const auto& settings = options_.join.settings();
+    exchange_.emplace(*gpu_, *options_.nccl, static_cast<Micros>(settings.round_timeout_ms()) * 1000,
+                      settings.checksums(), options_.nccl_fails);
+    engine_.use(*combines_);
+    engine_.use(*exchange_);
+  }
   if (options_.join.settings().replicas() == 0) return;
   segment_ = heap_segment(options_.log_bytes);
   host_log_ = HostLog::create(self_, segment_).value();
@@ -134,6 +144,7 @@ SimWorker::SimWorker(World& world, Judge& judge, DataNetwork& network, Hosts& ho
 
 // Calls under way hold themselves until they end.
 SimWorker::~SimWorker() {
+  if (gpu_) gpu_->vanish();
   if (installed_) engine_.stop(Status(Code::kClosed, "the run is over"));
   end_prepares();
 }
@@ -897,7 +908,7 @@ void SimWorker::data_moved() {
 
 void SimWorker::pump() {
   pumping_ = false;
-  while (!doomed_ && (prepare() || engine_.progress())) {
+  while (!doomed_ && (prepare() || engine_.progress() || (gpu_ && move_on_gpu()))) {
   }
   if (doomed_) return links_.doomed();
   report_failure();
@@ -930,10 +941,26 @@ bool SimWorker::prepare() {
   return true;
 }
 
+// As worker/session.cc does between two looks at the links.
+bool SimWorker::move_on_gpu() {
+  bool some = false;
+  std::set<const worker::Call*> looked_at;
+  while (worker::Call* call = engine_.take_moving()) {
+    const bool again = !looked_at.insert(call).second;
+    if (!again) some = call->buffers->stream()->move().value() || some;
+    engine_.moved(*call, Status());
+    if (again) break;
+  }
+  some = engine_.take_done_elsewhere() || some;
+  return engine_.take_done_exchanged() || some;
+}
+
 // The process has gone: what runs in it never comes back.
 void SimWorker::end_prepares() {
   for (auto& a : calls_) {
     if (!a->call->finished && a->call->prepare == worker::Call::Prepare::kRuns) engine_.prepared(*a->call);
+  }
+  while (gpu_ && installed_ && move_on_gpu()) {
   }
 }
 
@@ -1501,17 +1528,33 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
     // Any address says "swapped".
     if (world_.is(Mutant::operands_swapped) && rank_ == Rank(1)) spec.custom_context = &world_;
   }
+  const auto prepare = [](void* context) {
+    ActiveCall& call = *static_cast<ActiveCall*>(context);
+    ++call.prepared;
+    // Who has no input runs the same program, and may write where the result will stand.
+    const auto output = call.bytes().subspan(call.out_at, call.out_bytes);
+    if (call.input.empty()) std::fill(output.begin(), output.end(), kScribbled);
+    if (!call.input.empty()) std::memcpy(call.bytes().data() + call.input_at, call.input.data(), call.input.size());
+    call.before.assign(call.bytes().begin(), call.bytes().end());
+  };
   if (prepares) {
-    spec.prepare = [](void* context) {
-      ActiveCall& call = *static_cast<ActiveCall*>(context);
-      ++call.prepared;
-      // Who has no input runs the same program, and may write where the result will stand.
-      const auto output = call.bytes().subspan(call.out_at, call.out_bytes);
-      if (call.input.empty()) std::fill(output.begin(), output.end(), kScribbled);
-      if (!call.input.empty()) std::memcpy(call.bytes().data() + call.input_at, call.input.data(), call.input.size());
-      call.before.assign(call.bytes().begin(), call.bytes().end());
-    };
+    spec.prepare = prepare;
     spec.prepare_context = &a;
+  }
+  const bool on_gpu = gpu_ && step.collective == Collective::kAllreduce && !step.setup && a.out_bytes > kLeastOnGpu &&
+                      world_.random.chance(0.95);
+  if (on_gpu) {
+    a.host.assign(a.memory.size(), 0);
+    std::byte* const host = reinterpret_cast<std::byte*>(a.host.data());
+    auto buffers =
+        std::make_unique<SimGpuCall>(*gpu_, SimGpuCall::Buffer{a.bytes().data() + in_at, host + in_at, in * width},
+                                     SimGpuCall::Buffer{a.bytes().data() + a.out_at, host + a.out_at, a.out_bytes},
+                                     prepares ? std::function<void()>([&a, prepare] { prepare(&a); }) : nullptr);
+    spec.input = host + in_at;
+    spec.output = host + a.out_at;
+    spec.prepare = [](void* call) { static_cast<SimGpuCall*>(call)->begin_filling(); };
+    spec.prepare_context = buffers.get();
+    a.call->buffers = std::move(buffers);
   }
   const auto size = static_cast<std::int32_t>(program_.members(step).size());
   const GroupId group = program_.groups()[step.group].id;
@@ -1523,7 +1566,8 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
   calls_.push_back(std::move(active));
   a.call->self = a.call;
   if (a.step.values == Values::kFresh && spec.sends) judge_.sends(a.step, timeline_, host());
-  const bool repeats = a.step.blocking && !a.step.setup && !prepares && spec.collective != Collective::kPoint;
+  const bool repeats =
+      a.step.blocking && !a.step.setup && !prepares && !on_gpu && spec.collective != Collective::kPoint;
   const RoundId round = engine_.next_round(group);
   const bool at_once = repeats && engine_.run_at_once(group, spec, 1);
   if (at_once) {
@@ -1741,6 +1785,7 @@ void SimWorker::die(bool silently) {
   if (world_.keeps_transcript()) world_.tell(describe() + (silently ? " vanishes" : " dies"));
   exiting_ = true;
   alive_ = false;
+  if (gpu_) gpu_->vanish();
   transport_.vanish(silently);
   if (installed_ && !engine_.stopped()) engine_.stop(Status(Code::kClosed, "killed"));
   end_prepares();
@@ -1758,6 +1803,7 @@ void SimWorker::exit(End end, const Status& why) {
   }
   alive_ = false;
   exiting_ = true;
+  if (gpu_) gpu_->vanish();
   if (installed_ && !engine_.stopped()) engine_.stop(Status(Code::kClosed, "the process ends"));
   end_prepares();
   transport_.vanish(false);

@@ -16,6 +16,7 @@
 #include "chaos/sim/judge.h"
 #include "chaos/sim/kill_point.h"
 #include "chaos/sim/program.h"
+#include "chaos/sim/sim_gpu.h"
 #include "chaos/sim/sim_mirror.h"
 #include "chaos/sim/sim_transport.h"
 #include "chaos/sim/world.h"
@@ -55,6 +56,8 @@ class SimWorker final : private SimTransport::Owner {
     bool follows = false;                           // as a spare it holds the newest checkpoint
     std::shared_ptr<storage::FakeResultDisk> disk;  // of its host; null: there is none
     SimMirror* mirror = nullptr;                    // of the job, where it has disks
+    SimNccl* nccl = nullptr;                        // of the job, where workers have GPUs
+    bool nccl_fails = false;
   };
   SimWorker(World& world, Judge& judge, DataNetwork& network, Hosts& hosts, const Program& program, Links links,
             Options options);
@@ -98,6 +101,8 @@ class SimWorker final : private SimTransport::Owner {
   [[nodiscard]] bool program_done() const { return program_done_ || desynced_; }
   [[nodiscard]] bool was_member_of(Epoch epoch) const { return epochs_.contains(epoch); }
   [[nodiscard]] std::uint64_t rounds_finished() const { return board_.rounds_finished.load(); }
+  // Rounds that its GPU had a part in from the first turn to the last.
+  [[nodiscard]] std::uint64_t rounds_exchanged() const { return exchange_ ? exchange_->rounds_proved() : 0; }
 
   [[nodiscard]] Rank rank() const { return rank_; }
   [[nodiscard]] Epoch epoch() const { return plan_epoch_; }
@@ -127,8 +132,9 @@ class SimWorker final : private SimTransport::Owner {
     int prepared = 0;
     bool to_be_run = false;  // in some epoch it was no replay
     std::vector<std::uint64_t> memory;
-    std::vector<std::byte> shadow;  // Mutant::works_in_place: read in the input's place
-    std::vector<std::byte> before;  // the memory when the call was made
+    std::vector<std::byte> shadow;    // Mutant::works_in_place: read in the input's place
+    std::vector<std::byte> before;    // the memory when the call was made
+    std::vector<std::uint64_t> host;  // of one whose memory lies on the GPU: where the engine finds it
     std::size_t out_at = 0, out_bytes = 0;
     std::shared_ptr<worker::Call> call;
     bool reaped = false;
@@ -191,6 +197,7 @@ class SimWorker final : private SimTransport::Owner {
 
   void pump();
   bool prepare();
+  bool move_on_gpu();
   void end_prepares();
   void report_failure();
   void watch_waits();
@@ -228,6 +235,9 @@ class SimWorker final : private SimTransport::Owner {
   WorkerMachine machine_;
   SimTransport transport_;
   worker::RoundBoard board_;
+  std::optional<SimGpu> gpu_;  // these end after the engine
+  std::optional<SimCombines> combines_;
+  std::optional<SimExchange> exchange_;
   worker::Engine engine_;
   Hosts& hosts_;
   std::shared_ptr<SegmentMemory> segment_;

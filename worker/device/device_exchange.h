@@ -67,6 +67,8 @@ class DeviceExchange final : public Exchange {
   // Exchange; under the engine's lock.
   void open(Epoch epoch, std::int32_t rank, std::int32_t size) override;
   void close() override;
+  // More than a piece: others are not copied while their rounds run.
+  [[nodiscard]] std::uint64_t least_bytes() const override { return kDeviceChunkBytes; }
   [[nodiscard]] bool serves(DataType type, ReduceOp op, std::int32_t size) const override;
   [[nodiscard]] std::shared_ptr<std::byte> take_scratch(std::uint64_t bytes, std::uint64_t piece_bytes) override;
   [[nodiscard]] bool ready() const override;

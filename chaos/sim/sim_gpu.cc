@@ -1,0 +1,507 @@
+#include "chaos/sim/sim_gpu.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "recovery/check.h"
+#include "worker/kernels/reduce.h"
+
+namespace warren::chaos {
+
+using worker::ByteRange;
+
+void SimGpu::after(Micros delay_us, std::function<void()> what) {
+  world_.after(delay_us, [this, what = std::move(what)] {
+    if (!gone_) what();
+  });
+}
+
+// Now and then as long as something that others wait for.
+Micros SimGpu::some_us() {
+  return world_.random.chance(0.02) ? world_.random.between(1000, 30'000) : world_.random.between(1, 300);
+}
+
+std::shared_ptr<std::byte> SimGpu::allocate(std::size_t bytes) {
+  std::shared_ptr<std::byte> memory(new std::byte[bytes], std::default_delete<std::byte[]>());
+  std::fill_n(memory.get(), bytes, std::byte{0x77});
+  return memory;
+}
+
+// --- Combines
+
+std::uint64_t SimCombines::begin(Work work) {
+  const std::uint64_t id = ++newest_;
+  ++under_way_;
+  free_at_us_ = std::max(free_at_us_, gpu_.world().now_us()) + gpu_.some_us();
+  gpu_.after(free_at_us_ - gpu_.world().now_us(), [this, id, work = std::move(work)] {
+    --under_way_;
+    Done done;
+    done.id = id;
+    if (std::ranges::all_of(work.operands, &Operand::on_gpu)) {
+      const auto reducer = worker::Reducer::make(work.type, work.op, work.contributors);
+      WARREN_CHECK(reducer.ok(), "the round has one, too");
+      std::vector<const void*> operands;
+      for (const Operand& operand : work.operands) operands.push_back(operand.at);
+      const auto made = gpu_.allocate(work.bytes), on_cpu = gpu_.allocate(work.bytes);
+      reducer.value().combine(made.get(), operands, work.bracketing, work.count);
+      std::memcpy(on_cpu.get(), made.get(), work.bytes);
+      done.made = on_cpu.get();
+      done.memory = on_cpu;
+      done.on_gpu = {made.get(), id};
+      if (work.stays) done.stays = made;
+    } else {
+      // The CPU combines what it gets of them.
+      WARREN_CHECK(!work.stays, "what is exchanged lies on the GPU");
+      const auto on_cpu = gpu_.allocate(work.operands.size() * work.bytes);
+      std::byte* to = on_cpu.get();
+      for (const Operand& operand : work.operands) {
+        done.operands.push_back(operand.on_gpu ? to : nullptr);
+        if (operand.on_gpu) std::memcpy(to, operand.at, work.bytes);
+        to += work.bytes;
+      }
+      done.memory = on_cpu;
+    }
+    done_.push_back(std::move(done));
+    gpu_.wake();
+  });
+  return id;
+}
+
+std::optional<worker::Elsewhere::Done> SimCombines::take_done() {
+  if (done_.empty()) return std::nullopt;
+  Done done = std::move(done_.front());
+  done_.pop_front();
+  return done;
+}
+
+// --- NCCL
+
+SimNccl::Shared SimNccl::join(const Id& id, std::int32_t size, std::int32_t rank, SimGpu& gpu,
+                              std::function<void()> ready) {
+  Joining& joining = joining_[id];
+  if (joining.communicator == nullptr) {
+    joining.communicator = std::make_shared<Communicator>();
+    joining.communicator->ranks.resize(static_cast<std::size_t>(size));
+    joining.communicator->aborted.resize(static_cast<std::size_t>(size));
+  }
+  const Shared c = joining.communicator;
+  SimGpu*& place = c->ranks.at(static_cast<std::size_t>(rank));
+  WARREN_CHECK(place == nullptr, "an id is of one epoch, in which a rank joins once");
+  place = &gpu;
+  joining.ready.emplace_back(&gpu, std::move(ready));
+  if (std::ranges::count(c->ranks, nullptr) == 0) {
+    for (auto& [who, notices] : joining.ready) who->after(world_.random.between(50, 20'000), std::move(notices));
+    joining_.erase(id);
+  }
+  return c;
+}
+
+void SimNccl::post(const Shared& c, std::int32_t from, std::int32_t to, Post post) {
+  const std::int32_t peer = post.sends ? to : from;
+  if (c->aborted[static_cast<std::size_t>(peer)]) return end_by_abort(std::move(post));
+  Channel& channel = c->channels[{from, to}];
+  (post.sends ? channel.sends : channel.receives).push_back(std::move(post));
+  if (channel.sends.empty() || channel.receives.empty()) return;
+  Post send = std::move(channel.sends.front()), receive = std::move(channel.receives.front());
+  channel.sends.pop_front();
+  channel.receives.pop_front();
+  carry(c, from, to, std::move(send), std::move(receive));
+}
+
+// The sender's part ends before the receiver's: the bytes wait in memory that goes with the sender's communicator.
+void SimNccl::carry(const Shared& c, std::int32_t from, std::int32_t to, Post send, Post receive) {
+  if (send.bytes != receive.bytes) {
+    return world_.violated("Exchange", "ranks " + std::to_string(from) + " and " + std::to_string(to) + " move " +
+                                           std::to_string(send.bytes) + " and " + std::to_string(receive.bytes) +
+                                           " bytes");
+  }
+  const auto aborted = [c](std::int32_t rank) { return static_cast<bool>(c->aborted[static_cast<std::size_t>(rank)]); };
+  world_.after(send.gpu->some_us(), [this, aborted, from, to, send = std::move(send), receive = std::move(receive)] {
+    // Who is gone sends nothing more; of who has aborted anything comes.
+    if (send.gpu->gone()) return;
+    auto bytes = std::make_shared<std::vector<std::byte>>(send.at, send.at + send.bytes);
+    const bool sent = !aborted(from);
+    if (sent && !aborted(to)) send.done();
+    if (sent && aborted(to)) end_by_abort(send);
+    if (!sent) {
+      if (!aborted(to)) end_by_abort(receive);
+      return;
+    }
+    world_.after(receive.gpu->some_us(), [this, aborted, from, to, bytes, send, receive] {
+      if (receive.gpu->gone() || aborted(to)) return;
+      // What the sender had sent may have been taken by then, or not.
+      if (checks_ && aborted(from) && world_.random.chance(0.5)) return end_by_abort(receive);
+      if (send.gpu->gone() && world_.random.chance(0.5)) return;
+      std::copy(bytes->begin(), bytes->end(), receive.at);
+      receive.done();
+    });
+  });
+}
+
+void SimNccl::end_by_abort(Post post) {
+  SimGpu& gpu = *post.gpu;
+  gpu.after(world_.random.between(1, 2000), [this, post = std::move(post)] {
+    // Some of it, all of what came before, or nothing.
+    if (!post.sends && world_.random.chance(0.7)) std::fill_n(post.at, post.bytes / 2, std::byte{0x3f});
+    post.done();
+  });
+}
+
+void SimNccl::abort(const Shared& c, std::int32_t rank) {
+  c->aborted[static_cast<std::size_t>(rank)] = true;
+  for (auto& [ends, channel] : c->channels) {
+    if (ends.first != rank && ends.second != rank) continue;
+    // Its own are dropped, with what they keep.
+    auto& others = ends.first == rank ? channel.receives : channel.sends;
+    for (Post& post : others) {
+      if (!post.gpu->gone()) end_by_abort(std::move(post));
+    }
+    channel.sends.clear();
+    channel.receives.clear();
+  }
+}
+
+// --- A life's part in it
+
+void SimExchange::open(Epoch epoch, std::int32_t rank, std::int32_t size) {
+  (void)epoch;
+  open_ = true;
+  rank_ = rank;
+  size_ = size;
+}
+
+// Revoked and aborted some time later, and all that while what it reads and writes stays where it is.
+void SimExchange::close() {
+  open_ = false;
+  id_at_us_ = std::nullopt;
+  id_ = std::nullopt;
+  turns_.clear();
+  done_.clear();
+  if (current_ == nullptr) return;
+  ++ending_;
+  const SimNccl::Shared communicator = std::exchange(current_, nullptr)->communicator;
+  gpu_.after(gpu_.world().random.between(10, 5000), [this, communicator, rank = rank_] {
+    nccl_.abort(communicator, rank);
+    gpu_.after(gpu_.world().random.between(10, 20'000), [this] { --ending_; });
+  });
+}
+
+bool SimExchange::serves(DataType type, ReduceOp op, std::int32_t size) const {
+  const bool floats = type == DataType::kF32 || type == DataType::kF16 || type == DataType::kBF16;
+  const bool combines = op == ReduceOp::kSum || op == ReduceOp::kProduct || op == ReduceOp::kMin ||
+                        op == ReduceOp::kMax || op == ReduceOp::kAverage;
+  return floats && combines && size > 1;
+}
+
+std::shared_ptr<std::byte> SimExchange::take_scratch(std::uint64_t bytes, std::uint64_t piece_bytes) {
+  (void)piece_bytes;
+  if (gpu_.world().random.chance(0.03)) return nullptr;
+  return gpu_.allocate(std::max<std::uint64_t>(1, bytes));
+}
+
+worker::Exchange::Word SimExchange::word(bool could) {
+  Word word;
+  word.ready = could && ready() && open_;
+  word.takes_part = takes_part();
+  if (!word.takes_part || ready() || rank_ != 0) return word;
+  // Its root takes a while to be started, and now and then is not.
+  World& world = gpu_.world();
+  if (!id_at_us_) id_at_us_ = world.now_us() + world.random.between(0, 10'000);
+  if (!id_ && world.now_us() >= *id_at_us_) {
+    id_.emplace();
+    for (std::size_t at = 0; at < id_->size(); at += sizeof(std::uint64_t)) {
+      const std::uint64_t drawn = world.random.next();
+      std::memcpy(id_->data() + at, &drawn, sizeof drawn);
+    }
+  }
+  word.id = id_;
+  return word;
+}
+
+void SimExchange::heard(std::span<const Word> words) {
+  if (!open_ || current_ != nullptr || !words[0].id || !std::ranges::all_of(words, &Word::takes_part)) return;
+  current_ = std::make_shared<Current>();
+  const std::weak_ptr<Current> mine = current_;
+  current_->communicator = nccl_.join(*words[0].id, size_, rank_, gpu_, [mine] {
+    if (const auto current = mine.lock(); current != nullptr && current->stage == Stage::kJoins)
+      current->stage = Stage::kReady;
+  });
+  gpu_.after(timeout_us_, [this, mine] {
+    if (const auto current = mine.lock(); current != nullptr && current->stage == Stage::kJoins) fail_communicator();
+  });
+}
+
+void SimExchange::fail_communicator() {
+  if (current_ == nullptr || current_->stage == Stage::kFailed) return;
+  current_->stage = Stage::kFailed;
+  ++failures_;
+}
+
+void SimExchange::proved() {
+  ++proved_;
+  failures_ = 0;
+}
+
+void SimExchange::distrust(const std::string& why) {
+  (void)why;
+  fail_communicator();
+}
+
+std::uint64_t SimExchange::begin(Turn turn) {
+  turns_.push_back({++newest_, std::move(turn), 0, false});
+  const std::uint64_t id = newest_;
+  if (turns_.size() == 1) begin_next();
+  return id;
+}
+
+// One after the other, on a stream of their own.
+void SimExchange::begin_next() {
+  if (turns_.empty()) return;
+  Open& open = turns_.front();
+  const std::uint64_t id = open.id;
+  open.begun = true;
+  open.left = open.turn.size();
+  World& world = gpu_.world();
+  if (current_ == nullptr || current_->stage != Stage::kReady) return fail(id, "it has failed before");
+  if (fails_ && !world.is_calm() && world.random.chance(0.01)) return fail(id, "an error was injected");
+  gpu_.after(timeout_us_, [this, id] { fail(id, "nothing has come of a turn"); });
+  // moved() may begin the next turn: not before this one's messages are all on their way.
+  const SimNccl::Shared communicator = current_->communicator;
+  const Turn messages = open.turn;
+  for (const Message& m : messages) {
+    SimNccl::Post post{&gpu_, m.at, m.bytes, m.sends, m.keeper, [this, id, m] {
+                         World& w = gpu_.world();
+                         const bool flips = fails_ && checks_ && !m.sends && m.bytes > 0 && !w.is_calm();
+                         if (flips && w.random.chance(0.001)) m.at[w.random.below(m.bytes)] ^= std::byte{4};
+                         moved(id);
+                       }};
+    nccl_.post(communicator, m.sends ? rank_ : m.peer, m.sends ? m.peer : rank_, std::move(post));
+  }
+}
+
+void SimExchange::moved(std::uint64_t id) {
+  if (turns_.empty() || turns_.front().id != id || --turns_.front().left != 0) return;
+  const Turn turn = std::move(turns_.front().turn);
+  turns_.pop_front();
+  Done done;
+  done.id = id;
+  std::size_t bytes = 0;
+  for (const Message& m : turn) bytes += m.to_cpu ? m.bytes : 0;
+  const auto memory = gpu_.allocate(bytes);
+  std::byte* to = memory.get();
+  for (const Message& m : turn) {
+    done.checksums.push_back(checks_ ? XXH3_64bits(m.at, m.bytes) : 0);
+    done.on_cpu.push_back(m.to_cpu ? to : nullptr);
+    if (!m.to_cpu) continue;
+    std::memcpy(to, m.at, m.bytes);
+    to += m.bytes;
+  }
+  done.memory = memory;
+  done_.push_back(std::move(done));
+  gpu_.wake();
+  begin_next();
+}
+
+void SimExchange::fail(std::uint64_t id, const std::string& why) {
+  if (turns_.empty() || turns_.front().id != id) return;
+  fail_communicator();
+  Done done;
+  done.id = id;
+  done.status = Status(Code::kPeerLost, "NCCL has not moved messages among GPUs: " + why);
+  done.on_cpu.resize(turns_.front().turn.size(), nullptr);
+  done.checksums.resize(turns_.front().turn.size(), 0);
+  turns_.pop_front();
+  done_.push_back(std::move(done));
+  gpu_.wake();
+  begin_next();
+}
+
+std::optional<worker::Exchange::Done> SimExchange::take_done() {
+  if (done_.empty()) return std::nullopt;
+  Done done = std::move(done_.front());
+  done_.pop_front();
+  return done;
+}
+
+// --- A call's buffers
+
+SimGpuCall::SimGpuCall(SimGpu& gpu, Buffer input, Buffer output, std::function<void()> prepare)
+    : gpu_(gpu),
+      input_(input),
+      output_(output),
+      prepare_(std::move(prepare)),
+      most_bytes_(static_cast<std::size_t>(1024 << gpu.world().random.below(6))) {}
+
+SimGpuCall::~SimGpuCall() {
+  if (!gpu_.gone() && in_.under_way() + lent_.under_way() + out_.under_way() + peers_.under_way() != 0) {
+    gpu_.world().violated("I6", "a call has ended while its buffers move");
+  }
+}
+
+void SimGpuCall::copy(Flow& flow, std::byte* to, const std::byte* from, std::size_t bytes,
+                      std::shared_ptr<const void> keeper) {
+  ++flow.begun;
+  flow.free_at_us = std::max(flow.free_at_us, gpu_.world().now_us()) + gpu_.some_us();
+  gpu_.after(flow.free_at_us - gpu_.world().now_us(),
+             [this, &flow, to, from, bytes, keeper = std::move(keeper), there = std::weak_ptr<char>(there_)] {
+               if (there.expired()) return;
+               std::memmove(to, from, bytes);
+               ++flow.ended;
+               gpu_.wake();
+             });
+}
+
+void SimGpuCall::begin_filling() {
+  if (prepare_) prepare_();
+  fills_ = true;
+  fill();
+}
+
+Status SimGpuCall::deliver() {
+  WARREN_CHECK(false, "a stream is moved");
+}
+
+void SimGpuCall::order(std::vector<ByteRange> pieces) {
+  WARREN_CHECK(!fills_, "the order is known before the first piece moves");
+  pieces_ = std::move(pieces);
+}
+
+bool SimGpuCall::lend() {
+  WARREN_CHECK(!fills_, "where the input comes to is known before the first piece moves");
+  if (gpu_.world().random.chance(0.03)) return false;
+  block_ = gpu_.allocate(std::max<std::size_t>(1, input_.bytes));
+  return true;
+}
+
+void SimGpuCall::bring_home() {
+  to_bring_.clear();
+  brought_.clear();
+  if (block_ == nullptr || comes_home_) return;
+  if (!fills_) {
+    block_ = nullptr;
+    return;
+  }
+  if (ended_) return;
+  comes_home_ = true;
+  home_ = Ranges(0, input_.bytes);
+  if (input_.host == output_.host) home_ = home_.minus(landed_.minus(beside_));
+}
+
+bool SimGpuCall::all_arrived() const {
+  if (comes_home_) return home_.empty() && filling_ == pieces_.size() && lent_.under_way() == 0;
+  return input_.bytes == 0 || (fills_ && arrived_ == pieces_.size());
+}
+
+void SimGpuCall::landed(const ByteRange& bytes) {
+  if (output_.bytes == 0 || ended_) return;
+  const std::uint64_t end = bytes.at + bytes.bytes;
+  waiting_.add(Ranges(bytes.at, end).minus(landed_.intersect(bytes.at, end)));
+  landed_.add(bytes.at, end);
+}
+
+bool SimGpuCall::bring(const ByteRange& bytes, const std::shared_ptr<const worker::FinalOnGpu>& from,
+                       std::uint64_t number) {
+  if (output_.bytes == 0 || ended_) return false;
+  to_bring_.push_back({number, bytes, from});
+  return true;
+}
+
+std::optional<worker::BufferStream::Brought> SimGpuCall::take_brought() {
+  if (brought_.empty()) return std::nullopt;
+  const Brought brought = brought_.front();
+  brought_.pop_front();
+  return brought;
+}
+
+void SimGpuCall::conclude() {
+  if (ended_) return;
+  filling_ = pieces_.size();
+  home_ = {};
+  waiting_.add(Ranges(0, output_.bytes).minus(landed_));
+  landed_ = Ranges(0, output_.bytes);
+}
+
+void SimGpuCall::give_up() {
+  ended_ = true;
+  filling_ = pieces_.size();
+  home_ = {};
+  waiting_ = {};
+  to_bring_.clear();
+}
+
+bool SimGpuCall::moves() const {
+  return in_.under_way() + lent_.under_way() + out_.under_way() + peers_.under_way() != 0 ||
+         (fills_ && filling_ < pieces_.size()) || !home_.empty() || !waiting_.empty() || !to_bring_.empty();
+}
+
+void SimGpuCall::fill() {
+  while (fills_ && (filling_ < pieces_.size() || !home_.empty())) {
+    Flow& flow = block_ == nullptr ? in_ : lent_;
+    if (!flow.has_room()) return;
+    if (filling_ < pieces_.size()) {
+      const ByteRange piece = pieces_[filling_++];
+      std::byte* const to = block_ == nullptr ? input_.host : block_.get();
+      copy(flow, to + piece.at, input_.there + piece.at, piece.bytes, block_);
+      continue;
+    }
+    const Interval first = home_.intervals().front();
+    const std::uint64_t end = std::min<std::uint64_t>(first.end, first.begin + most_bytes_);
+    home_ = home_.minus(Ranges(first.begin, end));
+    copy(flow, input_.host + first.begin, block_.get() + first.begin, end - first.begin, block_);
+  }
+}
+
+void SimGpuCall::bring_all() {
+  while (!to_bring_.empty() && peers_.has_room()) {
+    const Bringing next = to_bring_.front();
+    to_bring_.pop_front();
+    bringing_.push_back(next);
+    copy(peers_, output_.there + next.bytes.at, next.from->at, next.bytes.bytes, next.from);
+  }
+}
+
+void SimGpuCall::bring_back() {
+  for (;;) {
+    Ranges free = waiting_;
+    for (const Bringing& b : bringing_) free = free.minus(Ranges(b.bytes.at, b.bytes.at + b.bytes.bytes));
+    if (free.empty() || !out_.has_room()) return;
+    const Interval first = free.intervals().front();
+    const std::uint64_t end = std::min<std::uint64_t>(first.end, first.begin + most_bytes_);
+    waiting_ = waiting_.minus(Ranges(first.begin, end));
+    copy(out_, output_.there + first.begin, output_.host + first.begin, end - first.begin, nullptr);
+  }
+}
+
+Result<bool> SimGpuCall::move() {
+  if (gpu_.gone()) {
+    give_up();
+    for (Flow* flow : {&in_, &lent_, &out_, &peers_}) flow->seen = flow->ended = flow->begun;
+    bringing_.clear();
+    return true;
+  }
+  bool some = false;
+  for (Flow* flow : {&in_, &lent_, &out_, &peers_}) some = some || flow->seen != flow->ended;
+  for (; peers_.seen != peers_.ended; ++peers_.seen) {
+    const Bringing come = bringing_.front();
+    bringing_.pop_front();
+    const bool stood = come.from->stands();
+    const std::uint64_t end = come.bytes.at + come.bytes.bytes;
+    if (stood) {
+      beside_.add(Ranges(come.bytes.at, end).minus(landed_.intersect(come.bytes.at, end)));
+      landed_.add(come.bytes.at, end);
+    }
+    brought_.push_back({come.number, stood});
+  }
+  for (Flow* flow : {&in_, &lent_, &out_}) flow->seen = flow->ended;
+  // What comes from the block is no piece.
+  arrived_ = std::min(in_.seen + lent_.seen, pieces_.size());
+  fill();
+  bring_all();
+  bring_back();
+  return some;
+}
+
+}  // namespace warren::chaos

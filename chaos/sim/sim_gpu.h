@@ -1,0 +1,253 @@
+// GPUs in virtual time: buffers of a call that move piece by piece, what is combined there, and the turns of messages
+// that NCCL moves from one to the other (docs/decisions/0024-nccl.md). The engine and the executor are those of
+// production; worker/device is what they have there instead of this.
+//
+// What a GPU does goes on while its process stands still, and ends with it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "chaos/sim/world.h"
+#include "recovery/ranges.h"
+#include "worker/call.h"
+#include "worker/elsewhere.h"
+#include "worker/exchange.h"
+
+namespace warren::chaos {
+
+// Of one life.
+class SimGpu {
+ public:
+  // `wakes`: whoever drives the engine is to look.
+  SimGpu(World& world, std::function<void()> wakes) : world_(world), wakes_(std::move(wakes)) {}
+  SimGpu(const SimGpu&) = delete;
+  SimGpu& operator=(const SimGpu&) = delete;
+
+  [[nodiscard]] World& world() { return world_; }
+  // Its process is gone, and nothing of it moves any more.
+  void vanish() { gone_ = true; }
+  [[nodiscard]] bool gone() const { return gone_; }
+  // So much later, unless it is gone by then.
+  void after(Micros delay_us, std::function<void()> what);
+  void wake() { wakes_(); }
+  // What a copy or a kernel takes.
+  [[nodiscard]] Micros some_us();
+  // Memory with anything in it.
+  [[nodiscard]] std::shared_ptr<std::byte> allocate(std::size_t bytes);
+
+ private:
+  World& world_;
+  const std::function<void()> wakes_;
+  bool gone_ = false;
+};
+
+// Combines what lies on it.
+class SimCombines final : public worker::Elsewhere {
+ public:
+  explicit SimCombines(SimGpu& gpu) : gpu_(gpu) {}
+
+  [[nodiscard]] std::uint64_t begin(Work work) override;
+  [[nodiscard]] bool busy() const override { return under_way_ != 0 || !done_.empty(); }
+  [[nodiscard]] std::optional<Done> take_done() override;
+
+ private:
+  SimGpu& gpu_;
+  std::uint64_t newest_ = 0;
+  std::size_t under_way_ = 0;
+  Micros free_at_us_ = 0;
+  std::deque<Done> done_;
+};
+
+// Moves turns among GPUs. Of a peer that is gone it says nothing, and of one that has aborted that all has come.
+class SimNccl {
+ public:
+  // `checksums`: of the job. Without them nobody can tell that what a sender had sent, and said so, was lost with its
+  // communicator before the receiver had it: it is not lost then.
+  SimNccl(World& world, bool checksums) : world_(world), checks_(checksums) {}
+  SimNccl(const SimNccl&) = delete;
+  SimNccl& operator=(const SimNccl&) = delete;
+
+  // One rank's end of a message. `done` is called once, or never.
+  struct Post {
+    SimGpu* gpu = nullptr;
+    std::byte* at = nullptr;
+    std::size_t bytes = 0;
+    bool sends = false;
+    std::shared_ptr<const void> keeper = nullptr;
+    std::function<void()> done;
+  };
+  struct Channel {
+    std::deque<Post> sends, receives;
+  };
+  struct Communicator {
+    std::vector<SimGpu*> ranks;  // null: has not joined
+    std::vector<bool> aborted;
+    std::map<std::pair<std::int32_t, std::int32_t>, Channel> channels;  // by sender and receiver
+  };
+  using Shared = std::shared_ptr<Communicator>;
+  using Id = worker::Exchange::Word::Id;
+
+  // `ready`: all have joined, and this rank notices.
+  [[nodiscard]] Shared join(const Id& id, std::int32_t size, std::int32_t rank, SimGpu& gpu,
+                            std::function<void()> ready);
+  // `from` or `to` is the rank that posts.
+  void post(const Shared& c, std::int32_t from, std::int32_t to, Post post);
+  // This rank's messages are not carried any more; those of others with it end at once, whatever they bring.
+  void abort(const Shared& c, std::int32_t rank);
+
+ private:
+  void carry(const Shared& c, std::int32_t from, std::int32_t to, Post send, Post receive);
+  void end_by_abort(Post post);
+
+  struct Joining {
+    Shared communicator;
+    std::vector<std::pair<SimGpu*, std::function<void()>>> ready;
+  };
+  World& world_;
+  const bool checks_;
+  std::map<Id, Joining> joining_;
+};
+
+// A life's part in that: one communicator an epoch.
+class SimExchange final : public worker::Exchange {
+ public:
+  // `timeout_us`: for joining and for a turn. `fails`: turns fail now and then, and bring other bits, until faults
+  // stop.
+  SimExchange(SimGpu& gpu, SimNccl& nccl, Micros timeout_us, bool checksums, bool fails)
+      : gpu_(gpu), nccl_(nccl), timeout_us_(timeout_us), checks_(checksums), fails_(fails) {}
+
+  [[nodiscard]] std::uint64_t rounds_proved() const { return proved_; }
+
+  void open(Epoch epoch, std::int32_t rank, std::int32_t size) override;
+  void close() override;
+  [[nodiscard]] std::uint64_t least_bytes() const override { return 0; }
+  [[nodiscard]] bool serves(DataType type, ReduceOp op, std::int32_t size) const override;
+  [[nodiscard]] std::shared_ptr<std::byte> take_scratch(std::uint64_t bytes, std::uint64_t piece_bytes) override;
+  [[nodiscard]] bool ready() const override { return current_ != nullptr && current_->stage == Stage::kReady; }
+  [[nodiscard]] Word word(bool could) override;
+  void heard(std::span<const Word> words) override;
+  void proved() override;
+  void distrust(const std::string& why) override;
+  [[nodiscard]] std::uint64_t begin(Turn turn) override;
+  [[nodiscard]] bool busy() const override { return !turns_.empty() || !done_.empty(); }
+  [[nodiscard]] std::optional<Done> take_done() override;
+
+ private:
+  static constexpr int kMostFailures = 3;
+  enum class Stage : std::uint8_t { kJoins, kReady, kFailed };
+  struct Current {
+    SimNccl::Shared communicator;
+    Stage stage = Stage::kJoins;
+  };
+  struct Open {
+    std::uint64_t id = 0;
+    Turn turn;
+    std::size_t left = 0;  // messages
+    bool begun = false;
+  };
+  [[nodiscard]] bool takes_part() const {
+    return open_ && ending_ == 0 && failures_ < kMostFailures &&
+           (current_ == nullptr || current_->stage != Stage::kFailed);
+  }
+  void begin_next();
+  void moved(std::uint64_t id);
+  void fail(std::uint64_t id, const std::string& why);
+  void fail_communicator();
+
+  SimGpu& gpu_;
+  SimNccl& nccl_;
+  const Micros timeout_us_;
+  const bool checks_, fails_;
+  bool open_ = false;
+  std::int32_t rank_ = 0, size_ = 1;
+  std::uint64_t newest_ = 0, proved_ = 0;
+  std::size_t ending_ = 0;  // communicators of earlier epochs
+  int failures_ = 0;        // since a round was proved
+  std::optional<Micros> id_at_us_;
+  std::optional<Word::Id> id_;
+  std::shared_ptr<Current> current_;
+  std::deque<Open> turns_;
+  std::deque<Done> done_;
+};
+
+// A call whose buffers lie there: as worker/device/streamed_call.h.
+class SimGpuCall final : public worker::CallBuffers, public worker::BufferStream {
+ public:
+  struct Buffer {
+    std::byte* there = nullptr;  // on the GPU
+    std::byte* host = nullptr;   // where the engine finds it
+    std::size_t bytes = 0;
+  };
+  SimGpuCall(SimGpu& gpu, Buffer input, Buffer output, std::function<void()> prepare);
+  ~SimGpuCall() override;
+
+  // As the call's prepare function.
+  void begin_filling();
+
+  [[nodiscard]] Status filled() const override { return {}; }
+  [[nodiscard]] bool delivers() const override { return output_.bytes != 0; }
+  [[nodiscard]] Status deliver() override;
+  [[nodiscard]] BufferStream* stream() override { return this; }
+
+  [[nodiscard]] std::size_t most_bytes() const override { return most_bytes_; }
+  void order(std::vector<worker::ByteRange> pieces) override;
+  [[nodiscard]] const std::byte* lendable() const override { return input_.there; }
+  [[nodiscard]] bool lend() override;
+  [[nodiscard]] std::shared_ptr<const std::byte> lent() const override { return comes_home_ ? nullptr : block_; }
+  void bring_home() override;
+  [[nodiscard]] std::size_t arrived() const override { return arrived_; }
+  [[nodiscard]] bool all_arrived() const override;
+  void landed(const worker::ByteRange& bytes) override;
+  [[nodiscard]] bool bring(const worker::ByteRange& bytes, const std::shared_ptr<const worker::FinalOnGpu>& from,
+                           std::uint64_t number) override;
+  [[nodiscard]] std::optional<Brought> take_brought() override;
+  void conclude() override;
+  void give_up() override;
+  [[nodiscard]] bool moves() const override;
+  [[nodiscard]] Result<bool> move() override;
+
+ private:
+  // What ends in its order, on one stream.
+  struct Flow {
+    static constexpr std::size_t kRoom = 2;
+    std::size_t begun = 0, ended = 0, seen = 0;
+    Micros free_at_us = 0;
+    [[nodiscard]] std::size_t under_way() const { return begun - seen; }
+    [[nodiscard]] bool has_room() const { return under_way() < kRoom; }
+  };
+  void copy(Flow& flow, std::byte* to, const std::byte* from, std::size_t bytes, std::shared_ptr<const void> keeper);
+  void fill();
+  void bring_all();
+  void bring_back();
+
+  SimGpu& gpu_;
+  const Buffer input_, output_;
+  const std::function<void()> prepare_;
+  const std::size_t most_bytes_;
+  const std::shared_ptr<char> there_ = std::make_shared<char>();  // until this ends
+  Flow in_, lent_, out_, peers_;
+  std::vector<worker::ByteRange> pieces_;
+  std::size_t filling_ = 0, arrived_ = 0;
+  bool fills_ = false, comes_home_ = false, ended_ = false;
+  Ranges landed_, waiting_, home_, beside_;
+  std::shared_ptr<std::byte> block_;
+  struct Bringing {
+    std::uint64_t number = 0;
+    worker::ByteRange bytes;
+    std::shared_ptr<const worker::FinalOnGpu> from;
+  };
+  std::deque<Bringing> to_bring_, bringing_;
+  std::deque<Brought> brought_;
+};
+
+}  // namespace warren::chaos
