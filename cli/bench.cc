@@ -176,9 +176,9 @@ std::vector<Cell> cells_of(const Plan& plan, worker::ProgramGpu* gpu) {
 }
 
 void print_header(const Cell& cell, int ranks, const worker::Settings& settings) {
-  std::printf("\n# %s, %d ranks, %s, transport %s, algorithm %s, %s, %d iterations after %d\n",
-              std::string(cell.collective.name).c_str(), ranks,
-              cell.gpu == nullptr ? "memory of the CPU" : "memory of GPUs", settings.transport.c_str(),
+  const std::string on = cell.gpu == nullptr ? "" : "memory of GPUs, ";
+  std::printf("\n# %s, %d ranks, %stransport %s, algorithm %s, %s, %d iterations after %d\n",
+              std::string(cell.collective.name).c_str(), ranks, on.c_str(), settings.transport.c_str(),
               settings.algorithm.c_str(), cell.in_place && cell.collective.in_place ? "in place" : "out of place",
               cell.iterations, cell.warmup);
   std::printf("# %10s %11s %5s %8s %11s %11s %11s %9s %9s %7s\n", "bytes", "count", "type", "op", "time us", "min us",

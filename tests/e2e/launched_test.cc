@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
@@ -80,6 +81,63 @@ TEST(Spares, TheLaunchersExitCodeIsThatOfTheRanks) {
   EXPECT_EQ(lines, (std::multiset<std::string>{"done 1", "done 1", "joined 0 0", "joined 1 0"}));
   EXPECT_EQ(launcher.line(), "");
   EXPECT_EQ(launcher.wait(), 0);
+}
+
+// `warren chaos` and `warren bench` on the fake device: what they find out with real GPUs is worth no more than they
+// are.
+nlohmann::json on_gpus(const std::string& folder, const std::string& variables, const std::string& arguments) {
+  std::filesystem::create_directories(folder);
+  const std::string command = "WARREN_DEVICE_LIBRARY=" WARREN_FAKE_DEVICE " " + variables + " " + WARREN_CLI + " " +
+                              arguments + " --memory=gpu --json >" + folder + "/out 2>" + folder + "/log";
+  const int status = std::system(command.c_str());
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << file_text(folder + "/log");
+  const std::string output = file_text(folder + "/out");
+  const auto line = output.find_last_of('\n', output.size() - 2) + 1;
+  const auto report = nlohmann::json::parse(output.substr(output.size() < 2 ? 0 : line), nullptr, false);
+  EXPECT_TRUE(report.is_object()) << output;
+  return report.is_object() ? report : nlohmann::json::object();
+}
+
+TEST(OnGpus, FaultsStrikeCallsThatAreReducedThere) {
+  const testing::TempDir folder;
+  const auto report = on_gpus(folder / "loans", "",
+                              "chaos --ranks=3 --hosts=1 --mix=large --round_bytes=5M --faults=kill:6 --seconds=6 "
+                              "--round_timeout_ms=5000 --seed=11");
+  EXPECT_EQ(report.value("memory", ""), "gpu");
+  EXPECT_EQ(report.value("fault_count", 0), 6);
+  EXPECT_GT(report.value("inputs_lent", 0), 0);
+  EXPECT_GT(report.value("finals_from_gpus", 0), 0);
+}
+
+TEST(OnGpus, FaultsStrikeCallsWhoseBytesNcclMoves) {
+  const testing::TempDir folder;
+  const std::string trace = folder / "trace";
+  const auto report = on_gpus(folder / "nccl", "WARREN_NCCL=1",
+                              "chaos --ranks=2 --hosts=2 --mix=large --round_bytes=5M --faults=kill:4 --seconds=8 "
+                              "--round_timeout_ms=5000 --seed=12 --timeline=" +
+                                  trace);
+  EXPECT_EQ(report.value("fault_count", 0), 4);
+  EXPECT_GT(report.value("rounds_exchanged", 0), 0);
+  EXPECT_THAT(file_text(trace), HasSubstr(" ms after the end of the epoch that had one before"));
+}
+
+TEST(OnGpus, BenchChecksWhatComesFromThere) {
+  const testing::TempDir folder;
+  const auto cell = on_gpus(folder / "bench", "", "bench --ranks=2 --sizes=6M --iters=2 --warmup=200");
+  EXPECT_EQ(cell.value("errors", -1), 0);
+  EXPECT_GE(cell.value("inputs_lent", 0), 2);
+}
+
+TEST(OnGpus, WithoutAGpuNothingIsStarted) {
+  const testing::TempDir folder;
+  for (const std::string command : {"chaos --seconds=1", "bench --ranks=2"}) {
+    const std::string log = folder / "log";
+    const int status = std::system(
+        ("WARREN_DEVICE_LIBRARY=none " WARREN_CLI " " + command + " --memory=gpu >" + log + " 2>&1").c_str());
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << status;
+    EXPECT_THAT(file_text(log), HasSubstr("--memory=gpu"));
+    EXPECT_THAT(file_text(log), HasSubstr("WARREN_DEVICE_LIBRARY is none"));
+  }
 }
 
 }  // namespace
