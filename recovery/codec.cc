@@ -17,7 +17,7 @@ namespace warren {
 namespace {
 
 static_assert(limits::kMaxRoundsPerHeartbeat * (limits::kMaxWorldSize * 3 + 256) + limits::kMaxLinksPerHeartbeat * 128 +
-                      128 <
+                      limits::kMaxReasonBytes + 256 <
                   kMaxWorkerMessageBytes,
               "the longest heartbeat fits: a rank takes at most three bytes, a link at most 128");
 static_assert(limits::kMaxPositions * limits::kMaxPositionBytes + limits::kMaxRangesPerReport * limits::kMaxRangeBytes +
@@ -206,6 +206,13 @@ Status validate_activity(const wire::Activity& a) {
     }
   }
   return {};
+}
+
+Status validate_gpu_counters(const wire::GpuCounters& g) {
+  if (Status s = in_range("readers of a GPU", g.readers(), 0, limits::kMaxWorldSize - 1); !s.ok()) return s;
+  if (Status s = in_range("inputs lent", g.inputs_lent(), 0, limits::kMaxGpuCount); !s.ok()) return s;
+  if (Status s = in_range("finals from GPUs", g.finals_from_gpus(), 0, limits::kMaxGpuCount); !s.ok()) return s;
+  return in_range("rounds exchanged", g.rounds_exchanged(), 0, limits::kMaxGpuCount);
 }
 
 Status validate_round(const wire::CurrentRound& r) {
@@ -766,6 +773,7 @@ Status validate(const wire::Heartbeat& h) {
     if (Status s = in_range("time until it leaves", d.left_ms(), 0, limits::kMaxDrainMs); !s.ok()) return s;
     if (Status s = text_is_printable("reason to leave", d.reason(), limits::kMaxReasonBytes); !s.ok()) return s;
   }
+  if (Status s = validate_gpu_counters(h.gpu()); !s.ok()) return s;
   return h.has_activity() ? validate_activity(h.activity()) : Status();
 }
 

@@ -15,6 +15,8 @@ inline constexpr std::size_t kMaxEndpointsPerWorker = 8;
 inline constexpr std::size_t kMaxReasonBytes = 4096;
 inline constexpr std::size_t kMaxRoundsPerHeartbeat = 16;
 inline constexpr std::size_t kMaxLinksPerHeartbeat = 16;
+// Of each of a life's counters: sums over lives stay far from where 64 bits end.
+inline constexpr std::uint64_t kMaxGpuCount = std::uint64_t{1} << 48;
 inline constexpr std::size_t kMaxSpares = 1024;             // that wait, of one job
 inline constexpr std::uint32_t kMaxCores = 65536;           // of a host
 inline constexpr std::size_t kMaxVerdicts = 64;             // of stragglers, standing in one job

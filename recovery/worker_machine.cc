@@ -303,6 +303,7 @@ void WorkerMachine::send_heartbeat(TimeMs now, std::vector<WorkerEffect>& effect
   h.set_beat(++beat_);
   h.set_rounds_finished(progress_.rounds_finished);
   h.set_bytes_moved(progress_.bytes_moved);
+  *h.mutable_gpu() = progress_.gpu;
   for (const wire::CurrentRound& r : progress_.rounds) *h.add_rounds() = r;
   if (progress_.activity) *h.mutable_activity() = *progress_.activity;
   if (drain_) {

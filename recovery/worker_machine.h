@@ -201,6 +201,7 @@ class WorkerMachine {
     std::uint64_t rounds_finished = 0, bytes_moved = 0;
     std::vector<wire::CurrentRound> rounds;       // at most limits::kMaxRoundsPerHeartbeat
     std::optional<wire::Activity> activity = {};  // of this epoch
+    wire::GpuCounters gpu = {};
   };
   void set_progress(Progress progress);
 

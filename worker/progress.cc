@@ -146,6 +146,10 @@ WorkerMachine::Progress ProgressReporter::read(const RoundBoard& board, TimeMs n
   progress.activity = activity(board, now);
   progress.rounds_finished = board.rounds_finished.load(std::memory_order_relaxed);
   progress.bytes_moved = board.bytes_moved.load(std::memory_order_relaxed);
+  progress.gpu.set_readers(static_cast<std::uint32_t>(board.gpu_readers.load(std::memory_order_relaxed)));
+  progress.gpu.set_inputs_lent(board.inputs_lent.load(std::memory_order_relaxed));
+  progress.gpu.set_finals_from_gpus(board.finals_from_gpus.load(std::memory_order_relaxed));
+  progress.gpu.set_rounds_exchanged(board.rounds_exchanged.load(std::memory_order_relaxed));
   std::map<GroupId, WaitingRound> waiting;
   for (const RoundBoard::Entry& entry : board.read()) {
     const auto before = waiting_.find(entry.round.group);

@@ -115,6 +115,10 @@ void envelopes() {
     round->set_count(1024);
     round->set_algorithm(4);
     round->add_waiting_for(1);
+    heartbeat->mutable_gpu()->set_readers(3);
+    heartbeat->mutable_gpu()->set_inputs_lent(56);
+    heartbeat->mutable_gpu()->set_finals_from_gpus(78);
+    heartbeat->mutable_gpu()->set_rounds_exchanged(90);
     auto* activity = heartbeat->mutable_activity();
     activity->set_window_ms(10'000);
     activity->set_idle_ms(9000);

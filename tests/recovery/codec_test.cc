@@ -20,6 +20,10 @@ wire::Heartbeat heartbeat() {
   h.set_beat(7);
   h.set_rounds_finished(40);
   h.set_bytes_moved(1 << 20);
+  h.mutable_gpu()->set_readers(3);
+  h.mutable_gpu()->set_inputs_lent(5);
+  h.mutable_gpu()->set_finals_from_gpus(6);
+  h.mutable_gpu()->set_rounds_exchanged(limits::kMaxGpuCount);
   *h.add_rounds() = round(4, 1024, {0, 2}, 17);
   h.mutable_rounds(0)->set_site(0x5f3a210000001234);
   h.mutable_rounds(0)->set_group(0xdeadbeef);
@@ -872,6 +876,15 @@ TEST(Codec, Heartbeats) {
             "time until it leaves 86400001 is outside 0 to 86400000");
   EXPECT_EQ(check([](auto& h) { h.mutable_draining()->set_reason("\x7f"); }),
             "reason to leave has an unprintable byte at 0");
+  const auto check_gpu = [&](auto change) { return check([&](auto& h) { change(*h.mutable_gpu()); }); };
+  EXPECT_EQ(check_gpu([](auto& g) { g.set_readers(16384); }), "readers of a GPU 16384 is outside 0 to 16383");
+  EXPECT_EQ(check_gpu([](auto& g) { g.set_inputs_lent((1ULL << 48) + 1); }),
+            "inputs lent 281474976710657 is outside 0 to 281474976710656");
+  EXPECT_EQ(check_gpu([](auto& g) { g.set_finals_from_gpus(~0ULL); }),
+            "finals from GPUs 18446744073709551615 is outside 0 to 281474976710656");
+  EXPECT_EQ(check_gpu([](auto& g) { g.set_rounds_exchanged(~0ULL); }),
+            "rounds exchanged 18446744073709551615 is outside 0 to 281474976710656");
+  EXPECT_EQ(check([](auto& h) { h.clear_gpu(); }), "") << "old senders do not tell of it";
   const auto check_activity = [&](auto change) { return check([&](auto& h) { change(*h.mutable_activity()); }); };
   EXPECT_EQ(check_activity([](auto& a) { a.set_held_ms(1001); }),
             "activity: 10001 ms are told of a window of 10000 ms");

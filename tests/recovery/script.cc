@@ -222,6 +222,9 @@ std::string render(const wire::Envelope& e) {
     case wire::Envelope::kHeartbeat:
       return "Heartbeat " + n(e.heartbeat().beat()) + " epoch " + n(e.heartbeat().epoch()) + " rounds " +
              n(e.heartbeat().rounds_finished()) +
+             (e.heartbeat().gpu().inputs_lent() == 0
+                  ? ""
+                  : " lent " + n(e.heartbeat().gpu().inputs_lent()) + " to " + n(e.heartbeat().gpu().readers())) +
              (e.heartbeat().has_draining() ? " draining " + n(e.heartbeat().draining().left_ms()) + " (" +
                                                  e.heartbeat().draining().reason() + ")"
                                            : "");

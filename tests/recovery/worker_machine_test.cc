@@ -282,6 +282,12 @@ TEST(Worker, ALifeFromJoinToFinished) {
   w.machine().set_progress({7, 4096, {round(7, 8, {1, 0, 1}, 5)}});
   EXPECT_EQ(w.pass(1000), "send Heartbeat 2 epoch 1 rounds 7\n");
   EXPECT_EQ(w.reply(), "");
+  WorkerMachine::Progress progress;
+  progress.gpu.set_readers(3);
+  progress.gpu.set_inputs_lent(5);
+  w.machine().set_progress(std::move(progress));
+  EXPECT_EQ(w.pass(1000), "send Heartbeat 3 epoch 1 rounds 0 lent 5 to 3\n");
+  EXPECT_EQ(w.reply(), "");
   EXPECT_EQ(w.leave(true), "send Leave epoch 1 finalize\n");
   EXPECT_EQ(w.leave(true), "");
   EXPECT_EQ(w.pass(1000), "send Leave epoch 1 finalize\n");

@@ -122,6 +122,18 @@ TEST_F(Looks, CountBytesByLinkInTheWindowAndInTheEpoch) {
   EXPECT_EQ(next.window_ms(), 1000u);
 }
 
+TEST_F(Looks, TellWhatIsDoneByWayOfTheGpu) {
+  board_.gpu_readers = 3;
+  RoundBoard::add(board_.inputs_lent, 5);
+  RoundBoard::add(board_.finals_from_gpus, 6);
+  RoundBoard::add(board_.rounds_exchanged, 7);
+  const wire::GpuCounters gpu = reporter_.read(board_, TimeMs{now_}).gpu;
+  EXPECT_EQ(gpu.readers(), 3u);
+  EXPECT_EQ(gpu.inputs_lent(), 5u);
+  EXPECT_EQ(gpu.finals_from_gpus(), 6u);
+  EXPECT_EQ(gpu.rounds_exchanged(), 7u);
+}
+
 TEST_F(Looks, RememberALinksUsualRate) {
   begin_round({{Rank(1), true, false}});
   board_.asleep = 1;
