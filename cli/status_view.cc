@@ -120,6 +120,16 @@ std::string silent_text(const json& job) {
   return silent == 0 ? "" : " (" + std::to_string(silent) + " silent)";
 }
 
+// Of a job that does nothing of the kind there is nothing to see.
+std::string gpu_text(const json& job) {
+  const auto lent = job.at("inputs_lent").get<std::uint64_t>(),
+             finals = job.at("finals_from_gpus").get<std::uint64_t>(),
+             exchanged = job.at("rounds_exchanged").get<std::uint64_t>();
+  if (lent == 0 && finals == 0 && exchanged == 0) return "";
+  return "  on GPUs, over all ranks: " + plural(lent, "input") + " lent, " + plural(finals, "piece") +
+         " of results from other ranks' GPUs, " + plural(exchanged, "round") + " moved by NCCL\n";
+}
+
 std::string job_text(const json& job, bool why) {
   std::string out = "job " + printable(job.at("job").get<std::string>()) + ": " + job.at("state").get<std::string>() +
                     ", epoch " + std::to_string(job.at("epoch").get<std::uint64_t>()) + ", " +
@@ -138,6 +148,7 @@ std::string job_text(const json& job, bool why) {
     if (!rank.is_null()) spares += " (called for rank " + std::to_string(rank.get<std::int64_t>()) + ")";
   }
   if (!spares.empty()) out += "  " + plural(job.at("spares").size(), "spare") + ": " + spares + "\n";
+  out += gpu_text(job);
   for (const auto& [field, label] : {std::pair{"trouble", "  trouble: "}, {"last_interrupt", "  last interrupt: "}}) {
     const auto text = job.at(field).get<std::string>();
     if (!text.empty()) out += label + printable(text) + "\n";

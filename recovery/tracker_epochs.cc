@@ -516,6 +516,7 @@ void TrackerMachine::make_plan(const std::map<std::string, Rank>& ranks, Start s
       if (!other_world) {
         members_[rank].rounds_finished = members_before.at(rank).rounds_finished;
         members_[rank].bytes_moved = members_before.at(rank).bytes_moved;
+        members_[rank].gpu = members_before.at(rank).gpu;
       }
     }
     rank_by_incarnation_[Incarnation(m.incarnation())] = rank;

@@ -791,6 +791,16 @@ void TrackerMachine::forget_unused_settings() {
   settings_from_.clear();
 }
 
+// A member's counters end with its life: the sums keep what they have risen by.
+void TrackerMachine::count_on(Member& member, const wire::GpuCounters& told) {
+  const GpuCounts now{told.readers(), told.inputs_lent(), told.finals_from_gpus(), told.rounds_exchanged()};
+  const GpuCounts before = std::exchange(member.gpu, now);
+  const auto rise = [](std::uint64_t from, std::uint64_t to) { return to - std::min(from, to); };
+  gpu_.inputs_lent += rise(before.inputs_lent, now.inputs_lent);
+  gpu_.finals_from_gpus += rise(before.finals_from_gpus, now.finals_from_gpus);
+  gpu_.rounds_exchanged += rise(before.rounds_exchanged, now.rounds_exchanged);
+}
+
 void TrackerMachine::on_heartbeat(Incarnation who, const wire::Heartbeat& h, TimeMs now, Effects& effects) {
   const auto rank = rank_of(who);
   if (!rank || members_[*rank].state == MemberState::kGone) return refuse_stale(who, effects);
@@ -806,6 +816,7 @@ void TrackerMachine::on_heartbeat(Incarnation who, const wire::Heartbeat& h, Tim
   m.beat = h.beat();
   m.rounds_finished = h.rounds_finished();
   m.bytes_moved = h.bytes_moved();
+  count_on(m, h.gpu());
   if (m.told.value != 0) {
     const std::int64_t gap_ms = now - m.told;
     m.longest_gap_ms = std::max(gap_ms, m.longest_gap_ms - m.longest_gap_ms / kGapsRemembered);

@@ -156,6 +156,10 @@ class TrackerMachine {
   void forget(const std::string& why, std::vector<TrackerEffect>& effects);
 
   // For /status and the simulator.
+  // As in wire::GpuCounters: of one life, or of all.
+  struct GpuCounts {
+    std::uint64_t readers = 0, inputs_lent = 0, finals_from_gpus = 0, rounds_exchanged = 0;
+  };
   struct MemberView {
     Rank rank;  // kNoRank before the first plan
     std::string worker_id, host_id;
@@ -163,6 +167,7 @@ class TrackerMachine {
     bool alive = false;
     std::int64_t last_heard_ms_ago = 0;
     std::uint64_t rounds_finished = 0, bytes_moved = 0;
+    GpuCounts gpu;
     std::uint32_t attempt = 0;
     std::vector<wire::CurrentRound> rounds;
     std::optional<wire::Activity> activity;  // as of its newest heartbeat of this epoch
@@ -199,7 +204,10 @@ class TrackerMachine {
     std::uint64_t spares_used = 0;  // that have taken a place
     std::uint64_t interrupts = 0, joins = 0, refusals = 0;
     std::uint64_t preemptions = 0;  // members that left because their places were needed elsewhere
-    TimeMs now;                     // of this view
+    // Over all ranks and their lives, also those that are over, as far as this tracker was told; a round counts for
+    // each of its ranks. Readers: of the lives that are there.
+    GpuCounts gpu;
+    TimeMs now;  // of this view
     StragglerLimits limits;
     // Who waits for whom, by round; while no epoch runs, who is waited for.
     std::vector<std::string> waits;
@@ -237,6 +245,7 @@ class TrackerMachine {
     TimeMs plan_sent;
     std::int64_t longest_gap_ms = 0;  // between two heartbeats, slowly forgotten
     std::uint64_t rounds_finished = 0, bytes_moved = 0;
+    GpuCounts gpu;
     std::vector<wire::CurrentRound> rounds;
     std::optional<wire::Activity> activity;
     std::optional<wire::Draining> draining;  // as of `told`
@@ -552,6 +561,7 @@ class TrackerMachine {
   void announce(TimeMs now, Effects& effects);
   void repeat_plan(std::size_t rank, TimeMs now, Effects& effects);
   void plan_arrived(std::size_t rank, TimeMs now, Effects& effects);  // as far as is known
+  void count_on(Member& member, const wire::GpuCounters& told);
   // Ends the newest plan, or its interrupt with another one. Resumes if that is possible after `code`.
   void interrupt(Code code, const std::string& what, const std::vector<std::uint32_t>& lost, TimeMs now,
                  Effects& effects);
@@ -730,6 +740,7 @@ class TrackerMachine {
   bool forgotten_ = false;
   std::string last_interrupt_;
   std::uint64_t interrupts_ = 0, joins_ = 0, refusals_ = 0, preemptions_ = 0, spares_used_ = 0;
+  GpuCounts gpu_;  // but for readers, which come and go
 };
 
 }  // namespace warren

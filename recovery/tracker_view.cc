@@ -36,6 +36,7 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
   v.refusals = refusals_;
   v.preemptions = preemptions_;
   v.spares_used = spares_used_;
+  v.gpu = gpu_;
   v.now = now;
   v.limits = straggler_limits(timeout_ms());
   v.verdicts = foresee(now);
@@ -99,6 +100,7 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
                          now - w.heard,
                          0,
                          0,
+                         {},
                          w.attempt,
                          {},
                          {},
@@ -111,6 +113,7 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
       // In this very life, until its first heartbeat of the next epoch says more.
       v.members.back().rounds_finished = members_[index].rounds_finished;
       v.members.back().bytes_moved = members_[index].bytes_moved;
+      v.members.back().gpu = members_[index].gpu;
     }
     v.members.back().lives = (had ? plan_.members(rank.value).lives() : 0) + (w.report ? 0 : 1);
     // Who has joined says so again more seldom than others beat.
@@ -132,7 +135,7 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
     const bool alive = m.state != MemberState::kGone && !m.silent;
     v.members.push_back({rank, planned_member.worker_id(), planned_member.host_id(),
                          Incarnation(alive ? planned_member.incarnation() : 0), alive, now - m.heard, m.rounds_finished,
-                         m.bytes_moved, m.attempt, m.rounds, m.activity, draining,
+                         m.bytes_moved, m.gpu, m.attempt, m.rounds, m.activity, draining,
                          draining && leaves_ && !leaves_->spare.empty() && rank_of(leaves_->life) == i,
                          draining && leaves_for_good(i), planned_member.absent(),
                          alive && now - m.heard >= suspect_after_ms(v.limits, m.longest_gap_ms),
@@ -141,6 +144,7 @@ TrackerMachine::View TrackerMachine::view(TimeMs now) const {
   for (const auto& [worker, w] : waiting_) {
     if (!has_places() || w.candidate) add_waiting(kNoRank, w);
   }
+  for (const MemberView& m : v.members) v.gpu.readers += m.alive ? m.gpu.readers : 0;
   for (const auto& [worker, spare] : spares_) {
     v.spares.push_back({worker, spare.host_id, spare.life, now - spare.heard,
                         spare.call ? Rank(static_cast<std::int32_t>(spare.call->place)) : kNoRank,

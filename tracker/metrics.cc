@@ -60,6 +60,14 @@ struct Metrics::Families {
                                   "Share of the newest window that programs were outside of calls, as their mean.");
   Family<Gauge>& rounds = gauges(registry, "warren_job_rounds_finished",
                                  "Rounds finished, as the member that finished the most in its present life reports.");
+  Family<Gauge>& gpu_readers = gauges(registry, "warren_job_gpu_readers",
+                                      "Ranks that read another's memory of a GPU, as a sum over those whose it is.");
+  Family<Counter>& inputs_lent = counters(registry, "warren_job_inputs_lent_total",
+                                          "Inputs that ranks left on their GPUs for others of the host.");
+  Family<Counter>& finals_from_gpus = counters(registry, "warren_job_finals_from_gpus_total",
+                                               "Pieces of results that came to a rank from another one's GPU.");
+  Family<Counter>& rounds_exchanged = counters(registry, "warren_job_rounds_exchanged_total",
+                                               "Rounds whose bytes NCCL was to move, once for each of their ranks.");
   Family<Counter>& joins = counters(registry, "warren_job_joins_total", "Joins that were taken.");
   Family<Counter>& interrupts = counters(registry, "warren_job_interrupts_total", "Interrupts of the job.");
   Family<Counter>& refusals = counters(registry, "warren_job_refusals_total", "Messages that the job refused.");
@@ -116,11 +124,15 @@ struct Metrics::JobSeries {
         outside(f.outside.Add({{"job", job}})),
         spares(f.spares.Add({{"job", job}})),
         detours(f.detours.Add({{"job", job}})),
+        gpu_readers(f.gpu_readers.Add({{"job", job}})),
         joins(f.joins.Add({{"job", job}})),
         interrupts(f.interrupts.Add({{"job", job}})),
         refusals(f.refusals.Add({{"job", job}})),
         preemptions(f.preemptions.Add({{"job", job}})),
-        spares_used(f.spares_used.Add({{"job", job}})) {
+        spares_used(f.spares_used.Add({{"job", job}})),
+        inputs_lent(f.inputs_lent.Add({{"job", job}})),
+        finals_from_gpus(f.finals_from_gpus.Add({{"job", job}})),
+        rounds_exchanged(f.rounds_exchanged.Add({{"job", job}})) {
     for (std::size_t i = 0; i < kBlames; ++i) {
       const std::string kind = to_string(static_cast<Blame>(i));
       stragglers[i] = &f.stragglers.Add({{"job", job}, {"kind", kind}});
@@ -145,15 +157,20 @@ struct Metrics::JobSeries {
     families.spares.Remove(&spares);
     families.detours.Remove(&detours);
     families.spares_used.Remove(&spares_used);
+    families.gpu_readers.Remove(&gpu_readers);
+    families.inputs_lent.Remove(&inputs_lent);
+    families.finals_from_gpus.Remove(&finals_from_gpus);
+    families.rounds_exchanged.Remove(&rounds_exchanged);
   }
   JobSeries(const JobSeries&) = delete;
   JobSeries& operator=(const JobSeries&) = delete;
 
   Families& families;
-  Gauge &alive, &world, &epoch, &timeline, &committed, &rounds, &idle, &outside, &spares, &detours;
+  Gauge &alive, &world, &epoch, &timeline, &committed, &rounds, &idle, &outside, &spares, &detours, &gpu_readers;
   std::array<Gauge*, kBlames> stragglers{};
   std::array<Counter*, kBlames> verdicts{};
-  Counter &joins, &interrupts, &refusals, &preemptions, &spares_used;
+  Counter &joins, &interrupts, &refusals, &preemptions, &spares_used, &inputs_lent, &finals_from_gpus,
+      &rounds_exchanged;
 };
 
 void Metrics::show_stragglers(JobSeries& series, const TrackerMachine::View& v) {
@@ -173,6 +190,13 @@ void Metrics::show_stragglers(JobSeries& series, const TrackerMachine::View& v) 
     series.stragglers[i]->Set(standing[i]);
     raise_to(*series.verdicts[i], v.verdicts_ever[i]);
   }
+}
+
+void Metrics::show_gpus(JobSeries& series, const TrackerMachine::View& v) {
+  series.gpu_readers.Set(static_cast<double>(v.gpu.readers));
+  raise_to(series.inputs_lent, v.gpu.inputs_lent);
+  raise_to(series.finals_from_gpus, v.gpu.finals_from_gpus);
+  raise_to(series.rounds_exchanged, v.gpu.rounds_exchanged);
 }
 
 Metrics::Metrics(const std::string& version) : families_(std::make_unique<Families>()) {
@@ -221,6 +245,7 @@ void Metrics::update(const TableCounts& counts, const Snapshot& snapshot) {
     series->committed.Set(v.committed ? static_cast<double>(v.committed->value - 1) : 0);
     series->rounds.Set(static_cast<double>(rounds));
     show_stragglers(*series, v);
+    show_gpus(*series, v);
     raise_to(series->joins, v.joins);
     raise_to(series->interrupts, v.interrupts);
     raise_to(series->refusals, v.refusals);

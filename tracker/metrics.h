@@ -32,6 +32,7 @@ class Metrics {
   struct Families;
   struct JobSeries;
   static void show_stragglers(JobSeries& series, const TrackerMachine::View& view);
+  static void show_gpus(JobSeries& series, const TrackerMachine::View& view);
   std::unique_ptr<Families> families_;
   std::map<std::string, std::unique_ptr<JobSeries>> jobs_;
 };

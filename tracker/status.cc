@@ -96,6 +96,10 @@ ordered_json member_json(const TrackerMachine::MemberView& m) {
                        {"last_heard_ms_ago", m.last_heard_ms_ago},
                        {"rounds_finished", m.rounds_finished},
                        {"bytes_moved", m.bytes_moved},
+                       {"gpu_readers", m.gpu.readers},
+                       {"inputs_lent", m.gpu.inputs_lent},
+                       {"finals_from_gpus", m.gpu.finals_from_gpus},
+                       {"rounds_exchanged", m.gpu.rounds_exchanged},
                        {"rounds", std::move(rounds)},
                        {"activity", activity_json(m.activity)},
                        {"draining", nullptr}};
@@ -167,6 +171,10 @@ ordered_json job_json(const JobStatus& job) {
                        {"refusals", job.view.refusals},
                        {"preemptions", job.view.preemptions},
                        {"spares_used", job.view.spares_used},
+                       {"gpu_readers", job.view.gpu.readers},
+                       {"inputs_lent", job.view.gpu.inputs_lent},
+                       {"finals_from_gpus", job.view.gpu.finals_from_gpus},
+                       {"rounds_exchanged", job.view.gpu.rounds_exchanged},
                        {"last_interrupt", job.view.last_interrupt},
                        {"trouble", job.trouble},
                        {"limits", limits_json(job.view.limits)},
@@ -242,6 +250,14 @@ std::string recovery_text(const TrackerMachine::View& v) {
   return text + (missing.empty() ? "" : "; waiting for " + missing);
 }
 
+// Of a job that does nothing of the kind there is nothing to see.
+std::string gpu_html(const TrackerMachine::GpuCounts& g) {
+  if (g.inputs_lent == 0 && g.finals_from_gpus == 0 && g.rounds_exchanged == 0) return "";
+  return "<p>On GPUs, over all ranks: " + std::to_string(g.inputs_lent) + " inputs lent, " +
+         std::to_string(g.finals_from_gpus) + " pieces of results from other ranks' GPUs, " +
+         std::to_string(g.rounds_exchanged) + " rounds moved by NCCL</p>";
+}
+
 std::string job_html(const JobStatus& job) {
   const TrackerMachine::View& v = job.view;
   std::string html = "<h2>" + escaped(job.name) + "</h2><p>" + state_of(v) + ", epoch " +
@@ -250,6 +266,7 @@ std::string job_html(const JobStatus& job) {
                      (v.spares.empty() ? "" : ", " + std::to_string(v.spares.size()) + " spares wait") +
                      recovery_text(v) + "</p>";
   if (!job.trouble.empty()) html += "<p class=bad>" + escaped(job.trouble) + "</p>";
+  html += gpu_html(v.gpu);
   if (!v.last_interrupt.empty()) html += "<p>Last interrupt: " + escaped(v.last_interrupt) + "</p>";
   for (const StragglerWatch::Standing& s : v.verdicts) {
     html += "<p class=bad>" + std::string(to_string(s.verdict.blame)) + " for " + seconds_text(v.now - s.since) + ": " +

@@ -116,6 +116,19 @@ TEST(StatusView, ShowsWhatIsCommitted) {
   EXPECT_THAT(status_table(tracker::to_json(s), "").value(), HasSubstr(", version 20 committed\n"));
 }
 
+TEST(StatusView, ShowsWhatIsDoneOnGpusWhereAnythingIs) {
+  tracker::Snapshot s = snapshot();
+  EXPECT_THAT(status_table(tracker::to_json(s), "").value(), Not(HasSubstr("GPU")));
+  EXPECT_THAT(tracker::to_html(s), Not(HasSubstr("GPU")));
+  s.jobs[0].view.gpu.readers = 2;
+  s.jobs[0].view.gpu.inputs_lent = 56;
+  s.jobs[0].view.gpu.finals_from_gpus = 1;
+  EXPECT_THAT(
+      status_table(tracker::to_json(s), "").value(),
+      HasSubstr("  on GPUs, over all ranks: 56 inputs lent, 1 piece of results from other ranks' GPUs, 0 rounds "
+                "moved by NCCL\n"));
+}
+
 TEST(StatusView, OfOneJobAlsoAsJson) {
   tracker::Snapshot s = snapshot();
   s.jobs.push_back(s.jobs[0]);

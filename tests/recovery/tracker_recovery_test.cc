@@ -2,6 +2,8 @@
 // commits, rollbacks.
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "recovery/limits.h"
 #include "recovery/tracker_machine.h"
 #include "tests/recovery/script.h"
@@ -142,6 +144,54 @@ TEST(TrackerRecovery, WhatSurvivorsHaveDoneIsShownWhileTheyWaitAndInTheNextEpoch
   (void)t.join(1, 21);
   EXPECT_EQ(t.machine().state(), State::kRunning);
   EXPECT_EQ(rounds(), std::pair(12ul, 0ul)) << "a new life begins at nothing";
+}
+
+TEST(TrackerRecovery, WhatLivesHaveDoneOnGpusStaysInTheSumsWhenTheyEnd) {
+  Logged t(2);
+  const auto beat = [&](std::uint64_t life, std::uint64_t epoch, std::uint64_t number, std::uint64_t count) {
+    wire::Envelope e = from_worker(life);
+    e.mutable_heartbeat()->set_epoch(epoch);
+    e.mutable_heartbeat()->set_beat(number);
+    wire::GpuCounters& gpu = *e.mutable_heartbeat()->mutable_gpu();
+    gpu.set_readers(1);
+    gpu.set_inputs_lent(count);
+    gpu.set_finals_from_gpus(10 * count);
+    gpu.set_rounds_exchanged(100 * count);
+    (void)t.send(e);
+  };
+  const auto view = [&] { return t.machine().view(TimeMs{t.now()}); };
+  using Counts = std::array<std::uint64_t, 3>;
+  const auto sums = [&] {
+    const auto& g = view().gpu;
+    return Counts{g.inputs_lent, g.finals_from_gpus, g.rounds_exchanged};
+  };
+  const auto of_rank = [&](std::size_t rank) {
+    const auto g = view().members.at(rank).gpu;
+    EXPECT_EQ(g.finals_from_gpus, 10 * g.inputs_lent);
+    EXPECT_EQ(g.rounds_exchanged, 100 * g.inputs_lent);
+    return std::pair(g.readers, g.inputs_lent);
+  };
+  beat(10, 1, 1, 5);
+  beat(11, 1, 1, 4);
+  EXPECT_EQ(sums(), (Counts{9, 90, 900}));
+  beat(10, 1, 2, 7);
+  beat(10, 1, 2, 7);
+  beat(10, 1, 1, 5);
+  EXPECT_EQ(sums(), (Counts{11, 110, 1100})) << "again, or late: nothing new";
+  EXPECT_EQ(of_rank(0), std::pair(1ul, 7ul));
+  EXPECT_EQ(of_rank(1), std::pair(1ul, 4ul));
+  EXPECT_EQ(view().gpu.readers, 2u);
+  (void)t.give_up(11, 1);
+  EXPECT_EQ(view().gpu.readers, 1u) << "nobody reads a life that is over";
+  (void)t.report(10, 2, 1);
+  EXPECT_EQ(of_rank(0), std::pair(1ul, 7ul)) << "while it waits";
+  (void)t.join(1, 21);
+  EXPECT_EQ(of_rank(0), std::pair(1ul, 7ul)) << "in the next epoch";
+  EXPECT_EQ(of_rank(1), std::pair(0ul, 0ul)) << "a new life begins at nothing";
+  beat(10, 2, 3, 8);
+  beat(21, 2, 1, 2);
+  EXPECT_EQ(of_rank(1), std::pair(1ul, 2ul));
+  EXPECT_EQ(sums(), (Counts{14, 140, 1400}));
 }
 
 TEST(TrackerRecovery, EveryLossThatOthersSurviveResumes) {

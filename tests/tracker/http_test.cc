@@ -41,6 +41,10 @@ TEST_F(HttpTest, ShowsAJobInEveryForm) {
   Envelope beat = heartbeat_envelope("train", 1, epoch, 1);
   beat.mutable_heartbeat()->set_rounds_finished(41);
   beat.mutable_heartbeat()->set_bytes_moved(4096);
+  beat.mutable_heartbeat()->mutable_gpu()->set_readers(1);
+  beat.mutable_heartbeat()->mutable_gpu()->set_inputs_lent(56);
+  beat.mutable_heartbeat()->mutable_gpu()->set_finals_from_gpus(78);
+  beat.mutable_heartbeat()->mutable_gpu()->set_rounds_exchanged(90);
   wire::CurrentRound& round = *beat.mutable_heartbeat()->add_rounds();
   round.set_version(4);
   round.set_sequence(17);
@@ -69,6 +73,12 @@ TEST_F(HttpTest, ShowsAJobInEveryForm) {
   const json& member = job.at("members").at(0);
   EXPECT_EQ(member.at("worker"), "w0");
   EXPECT_EQ(member.at("rounds_finished"), 41);
+  for (const auto& [counter, count] :
+       {std::pair{"gpu_readers", 1}, {"inputs_lent", 56}, {"finals_from_gpus", 78}, {"rounds_exchanged", 90}}) {
+    EXPECT_EQ(member.at(counter), count) << counter;
+    EXPECT_EQ(job.at("members").at(1).at(counter), 0) << counter;
+    EXPECT_EQ(job.at(counter), count) << counter;
+  }
   EXPECT_EQ(member.at("rounds").at(0).at("round"), "round 3.17");
   EXPECT_EQ(member.at("rounds").at(0).at("waiting_for"), json::array({1}));
   EXPECT_THAT(member.at("rounds").at(0).at("call").get<std::string>(), HasSubstr("allreduce"));
@@ -78,6 +88,8 @@ TEST_F(HttpTest, ShowsAJobInEveryForm) {
   for (const char* line :
        {"warren_jobs{state=\"running\"} 1", "warren_job_members_alive{job=\"train\"} 2",
         "warren_job_rounds_finished{job=\"train\"} 41", "warren_job_joins_total{job=\"train\"} 2",
+        "warren_job_gpu_readers{job=\"train\"} 1", "warren_job_inputs_lent_total{job=\"train\"} 56",
+        "warren_job_finals_from_gpus_total{job=\"train\"} 78", "warren_job_rounds_exchanged_total{job=\"train\"} 90",
         "warren_messages_received_total 3", "warren_message_handling_seconds_count 3", "warren_persist_seconds_count 1",
         "warren_build_info{version=", "warren_bad_messages_total 0"}) {
     EXPECT_THAT(metrics->body, HasSubstr(line));
@@ -87,6 +99,8 @@ TEST_F(HttpTest, ShowsAJobInEveryForm) {
   ASSERT_TRUE(page);
   EXPECT_THAT(page->body, HasSubstr("train"));
   EXPECT_THAT(page->body, HasSubstr("waits 1.5 s for rank 1"));
+  EXPECT_THAT(page->body, HasSubstr("On GPUs, over all ranks: 56 inputs lent, 78 pieces of results from other ranks' "
+                                    "GPUs, 90 rounds moved by NCCL"));
   EXPECT_THAT(page->get_header_value("Content-Security-Policy"), HasSubstr("default-src 'none'"));
   EXPECT_EQ(get("/healthz")->body, "ok\n");
   EXPECT_EQ(get("/etc/passwd")->status, 404);
