@@ -12,12 +12,14 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
 
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/loan_jobs.h"
 #include "tests/worker/device/fake_gpu.h"
+#include "tracker/status.h"
 
 namespace warren {
 namespace {
@@ -174,6 +176,49 @@ TEST_F(Loans, GiveTheBitsOfTheCpu) {
     EXPECT_EQ(finals_, 0u) << "nothing is made on a GPU";
     EXPECT_TRUE(warnings_.empty()) << warnings_[0];
   }
+}
+
+// What the ranks know of themselves, /status says too, and the sums of it.
+TEST_F(Loans, AreInWhatTheTrackerShows) {
+  constexpr int kRanks = 3;
+  const auto counters_in = [](const nlohmann::json& j) {
+    std::vector<std::uint64_t> all;
+    for (const char* name : {"gpu_readers", "inputs_lent", "finals_from_gpus", "rounds_exchanged"})
+      all.push_back(j.at(name));
+    return all;
+  };
+  cluster_.run_well(kRanks, [&](Communicator& comm) {
+    const auto lend = [&] {
+      DeviceArray<float> in(values_of(comm.rank()));
+      comm.allreduce(in.span(), Op::max);
+    };
+    for (int tries = 0; tries < 1000 && !all_know(comm); tries++) lend();
+    lend();
+    const std::vector<std::uint64_t> own = {comm.gpu_readers(), comm.inputs_lent(), comm.finals_from_gpus(),
+                                            comm.rounds_exchanged()};
+    EXPECT_EQ(own[0], kRanks - 1u);
+    EXPECT_GT(own[1], 0u);
+    EXPECT_GT(own[2], 0u);
+    std::vector<std::uint64_t> sums = own;
+    comm.allreduce(std::span(sums));
+    const auto shown = [&] {
+      const auto snapshot = cluster_.tracker().snapshot();
+      if (!snapshot.ok()) return false;
+      const nlohmann::json job = nlohmann::json::parse(tracker::to_json(*snapshot.value())).at("jobs").at(0);
+      return counters_in(job.at("members").at(static_cast<std::size_t>(comm.rank()))) == own &&
+             counters_in(job) == sums;
+    };
+    // Each heartbeat comes by itself, while the ranks call.
+    const auto latest = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    std::vector<int> known = {0};
+    while (known[0] == 0) {
+      known[0] = shown();
+      comm.allreduce(std::span(known), Op::min);
+      std::vector<int> late = {std::chrono::steady_clock::now() > latest};
+      comm.allreduce(std::span(late), Op::max);
+      ASSERT_EQ(late[0], 0);
+    }
+  });
 }
 
 // One that cannot map another's memory: those whose memory it is bring their inputs to the CPU, and say nothing.
