@@ -15,7 +15,6 @@ namespace warren::worker {
 namespace {
 
 constexpr std::size_t kCachedSchedules = 32;
-// Smaller rounds are made before ranks had agreed; what moves while its round runs is larger too (staging.cc).
 constexpr std::size_t kMostKeptInput = std::size_t{64} << 20;  // between two rounds
 
 // Bytes of the larger of one rank's two buffers: what the choice of an algorithm goes by.

@@ -55,7 +55,7 @@ class Exchange {
   // An epoch of so many ranks begins, and ends: what was begun in it is nobody's any more. close() may be called again.
   virtual void open(Epoch epoch, std::int32_t rank, std::int32_t size) = 0;
   virtual void close() = 0;
-  // Rounds of no more bytes than that are not exchanged. The same on all ranks.
+  // Rounds of no more bytes than that are not exchanged: they are made before ranks had agreed. The same on all ranks.
   [[nodiscard]] virtual std::uint64_t least_bytes() const = 0;
   // Whether values of this type can be combined by this operation on a GPU, for so many ranks. The same on all ranks.
   [[nodiscard]] virtual bool serves(DataType type, ReduceOp op, std::int32_t size) const = 0;

@@ -171,6 +171,7 @@ void SimExchange::open(Epoch epoch, std::int32_t rank, std::int32_t size) {
   open_ = true;
   rank_ = rank;
   size_ = size;
+  root_failed_ = false;
 }
 
 // Revoked and aborted some time later, and all that while what it reads and writes stays where it is.
@@ -181,12 +182,39 @@ void SimExchange::close() {
   turns_.clear();
   done_.clear();
   if (current_ == nullptr) return;
-  ++ending_;
-  const SimNccl::Shared communicator = std::exchange(current_, nullptr)->communicator;
-  gpu_.after(gpu_.world().random.between(10, 5000), [this, communicator, rank = rank_] {
-    nccl_.abort(communicator, rank);
-    gpu_.after(gpu_.world().random.between(10, 20'000), [this] { --ending_; });
-  });
+  if (current_->stage != Stage::kJoins) tell_of(*current_);
+  World& world = gpu_.world();
+  Ending ending;
+  ending.communicator = std::exchange(current_, nullptr)->communicator;
+  ending.rank = rank_;
+  ending.aborts_at_us = world.now_us() + world.random.between(10, 5000);
+  ending.ended_at_us = ending.aborts_at_us + world.random.between(10, 20'000);
+  look_in(ending.aborts_at_us - world.now_us());
+  look_in(ending.ended_at_us - world.now_us());
+  ending_.push_back(std::move(ending));
+}
+
+void SimExchange::move() {
+  const Micros now_us = gpu_.world().now_us();
+  for (Ending& ending : ending_) {
+    if (now_us < ending.aborts_at_us || std::exchange(ending.aborted, true)) continue;
+    nccl_.abort(ending.communicator, ending.rank);
+  }
+  std::erase_if(ending_, [&](const Ending& e) { return e.aborted && now_us >= e.ended_at_us; });
+  if (current_ != nullptr && current_->stage == Stage::kJoins && now_us - current_->since_us >= timeout_us_)
+    current_->stage = Stage::kFailed;
+  while (!turns_.empty()) {
+    const Open& turn = turns_.front();
+    if (!turn.begun) {
+      begin_next();
+    } else if (turn.left == 0) {
+      end_turn();
+    } else if (now_us - turn.since_us >= timeout_us_) {
+      fail_turn("nothing has come of a turn");
+    } else {
+      return;
+    }
+  }
 }
 
 bool SimExchange::serves(DataType type, ReduceOp op, std::int32_t size) const {
@@ -203,6 +231,7 @@ std::shared_ptr<std::byte> SimExchange::take_scratch(std::uint64_t bytes, std::u
 }
 
 worker::Exchange::Word SimExchange::word(bool could) {
+  if (current_ != nullptr) tell_of(*current_);
   Word word;
   word.ready = could && ready() && open_;
   word.takes_part = takes_part();
@@ -211,6 +240,12 @@ worker::Exchange::Word SimExchange::word(bool could) {
   World& world = gpu_.world();
   if (!id_at_us_) id_at_us_ = world.now_us() + world.random.between(0, 10'000);
   if (!id_ && world.now_us() >= *id_at_us_) {
+    if (fails_ && !world.is_calm() && world.random.chance(0.1)) {
+      root_failed_ = true;
+      ++failures_;
+      word.takes_part = false;
+      return word;
+    }
     id_.emplace();
     for (std::size_t at = 0; at < id_->size(); at += sizeof(std::uint64_t)) {
       const std::uint64_t drawn = world.random.next();
@@ -224,20 +259,20 @@ worker::Exchange::Word SimExchange::word(bool could) {
 void SimExchange::heard(std::span<const Word> words) {
   if (!open_ || current_ != nullptr || !words[0].id || !std::ranges::all_of(words, &Word::takes_part)) return;
   current_ = std::make_shared<Current>();
+  current_->since_us = gpu_.world().now_us();
   const std::weak_ptr<Current> mine = current_;
   current_->communicator = nccl_.join(*words[0].id, size_, rank_, gpu_, [mine] {
     if (const auto current = mine.lock(); current != nullptr && current->stage == Stage::kJoins)
       current->stage = Stage::kReady;
   });
-  gpu_.after(timeout_us_, [this, mine] {
-    if (const auto current = mine.lock(); current != nullptr && current->stage == Stage::kJoins) fail_communicator();
-  });
+  look_in(timeout_us_);
 }
 
-void SimExchange::fail_communicator() {
-  if (current_ == nullptr || current_->stage == Stage::kFailed) return;
-  current_->stage = Stage::kFailed;
-  ++failures_;
+// Once that it has failed, as the log of production says it.
+void SimExchange::tell_of(Current& c) {
+  if (c.stage == c.told) return;
+  c.told = c.stage;
+  if (c.stage == Stage::kFailed) ++failures_;
 }
 
 void SimExchange::proved() {
@@ -247,53 +282,50 @@ void SimExchange::proved() {
 
 void SimExchange::distrust(const std::string& why) {
   (void)why;
-  fail_communicator();
+  if (current_ != nullptr) current_->stage = Stage::kFailed;
 }
 
 std::uint64_t SimExchange::begin(Turn turn) {
-  turns_.push_back({++newest_, std::move(turn), 0, false});
-  const std::uint64_t id = newest_;
-  if (turns_.size() == 1) begin_next();
-  return id;
+  turns_.push_back({++newest_, std::move(turn), 0, false, 0});
+  gpu_.wake();
+  return newest_;
 }
 
 // One after the other, on a stream of their own.
 void SimExchange::begin_next() {
-  if (turns_.empty()) return;
   Open& open = turns_.front();
-  const std::uint64_t id = open.id;
   open.begun = true;
   open.left = open.turn.size();
   World& world = gpu_.world();
-  if (current_ == nullptr || current_->stage != Stage::kReady) return fail(id, "it has failed before");
-  if (fails_ && !world.is_calm() && world.random.chance(0.01)) return fail(id, "an error was injected");
-  gpu_.after(timeout_us_, [this, id] { fail(id, "nothing has come of a turn"); });
-  // moved() may begin the next turn: not before this one's messages are all on their way.
-  const SimNccl::Shared communicator = current_->communicator;
-  const Turn messages = open.turn;
-  for (const Message& m : messages) {
-    SimNccl::Post post{&gpu_, m.at, m.bytes, m.sends, m.keeper, [this, id, m] {
+  open.since_us = world.now_us();
+  if (current_ == nullptr || current_->stage != Stage::kReady) return fail_turn("it has failed before");
+  if (fails_ && !world.is_calm() && world.random.chance(0.01)) return fail_turn("an error was injected");
+  look_in(timeout_us_);
+  for (const Message& m : open.turn) {
+    SimNccl::Post post{&gpu_, m.at, m.bytes, m.sends, m.keeper, [this, id = open.id, m] {
                          World& w = gpu_.world();
                          const bool flips = fails_ && checks_ && !m.sends && m.bytes > 0 && !w.is_calm();
                          if (flips && w.random.chance(0.001)) m.at[w.random.below(m.bytes)] ^= std::byte{4};
-                         moved(id);
+                         if (turns_.empty() || turns_.front().id != id) return;
+                         --turns_.front().left;
+                         gpu_.wake();
                        }};
-    nccl_.post(communicator, m.sends ? rank_ : m.peer, m.sends ? m.peer : rank_, std::move(post));
+    nccl_.post(current_->communicator, m.sends ? rank_ : m.peer, m.sends ? m.peer : rank_, std::move(post));
   }
 }
 
-void SimExchange::moved(std::uint64_t id) {
-  if (turns_.empty() || turns_.front().id != id || --turns_.front().left != 0) return;
-  const Turn turn = std::move(turns_.front().turn);
+void SimExchange::end_turn() {
+  const Open open = std::move(turns_.front());
   turns_.pop_front();
   Done done;
-  done.id = id;
+  done.id = open.id;
   std::size_t bytes = 0;
-  for (const Message& m : turn) bytes += m.to_cpu ? m.bytes : 0;
+  for (const Message& m : open.turn) bytes += m.to_cpu ? m.bytes : 0;
   const auto memory = gpu_.allocate(bytes);
   std::byte* to = memory.get();
-  for (const Message& m : turn) {
-    done.checksums.push_back(checks_ ? XXH3_64bits(m.at, m.bytes) : 0);
+  const bool compares = checks_ && !gpu_.world().is(Mutant::trusts_nccl);
+  for (const Message& m : open.turn) {
+    done.checksums.push_back(compares ? XXH3_64bits(m.at, m.bytes) : 0);
     done.on_cpu.push_back(m.to_cpu ? to : nullptr);
     if (!m.to_cpu) continue;
     std::memcpy(to, m.at, m.bytes);
@@ -301,22 +333,17 @@ void SimExchange::moved(std::uint64_t id) {
   }
   done.memory = memory;
   done_.push_back(std::move(done));
-  gpu_.wake();
-  begin_next();
 }
 
-void SimExchange::fail(std::uint64_t id, const std::string& why) {
-  if (turns_.empty() || turns_.front().id != id) return;
-  fail_communicator();
+void SimExchange::fail_turn(const std::string& why) {
+  if (current_ != nullptr) current_->stage = Stage::kFailed;
   Done done;
-  done.id = id;
+  done.id = turns_.front().id;
   done.status = Status(Code::kPeerLost, "NCCL has not moved messages among GPUs: " + why);
   done.on_cpu.resize(turns_.front().turn.size(), nullptr);
   done.checksums.resize(turns_.front().turn.size(), 0);
   turns_.pop_front();
   done_.push_back(std::move(done));
-  gpu_.wake();
-  begin_next();
 }
 
 std::optional<worker::Exchange::Done> SimExchange::take_done() {

@@ -2,7 +2,9 @@
 // that NCCL moves from one to the other (docs/decisions/0024-nccl.md). The engine and the executor are those of
 // production; worker/device is what they have there instead of this.
 //
-// What a GPU does goes on while its process stands still, and ends with it.
+// What a GPU does goes on while its process stands still, and ends with it; what the process gives it to do waits.
+// There are no GPUs that fail, no communicator that does not end, and nothing that ranks of a host lend each other
+// (docs/decisions/0023-device-loans.md).
 #pragma once
 
 #include <cstddef>
@@ -141,28 +143,43 @@ class SimExchange final : public worker::Exchange {
   [[nodiscard]] std::uint64_t begin(Turn turn) override;
   [[nodiscard]] bool busy() const override { return !turns_.empty() || !done_.empty(); }
   [[nodiscard]] std::optional<Done> take_done() override;
+  // What its process does, unless it stands still.
+  void move();
 
  private:
   static constexpr int kMostFailures = 3;
   enum class Stage : std::uint8_t { kJoins, kReady, kFailed };
   struct Current {
     SimNccl::Shared communicator;
-    Stage stage = Stage::kJoins;
+    Stage stage = Stage::kJoins, told = Stage::kJoins;
+    Micros since_us = 0;
+  };
+  // Of an earlier epoch.
+  struct Ending {
+    SimNccl::Shared communicator;
+    std::int32_t rank = 0;
+    Micros aborts_at_us = 0, ended_at_us = 0;
+    bool aborted = false;
   };
   struct Open {
     std::uint64_t id = 0;
     Turn turn;
     std::size_t left = 0;  // messages
     bool begun = false;
+    Micros since_us = 0;
   };
   [[nodiscard]] bool takes_part() const {
-    return open_ && ending_ == 0 && failures_ < kMostFailures &&
+    return open_ && !root_failed_ && ending_.empty() && failures_ < kMostFailures &&
            (current_ == nullptr || current_->stage != Stage::kFailed);
   }
   void begin_next();
-  void moved(std::uint64_t id);
-  void fail(std::uint64_t id, const std::string& why);
-  void fail_communicator();
+  void end_turn();
+  void fail_turn(const std::string& why);
+  void tell_of(Current& c);
+  // move() is to be called by then.
+  void look_in(Micros delay_us) {
+    gpu_.after(delay_us, [this] { gpu_.wake(); });
+  }
 
   SimGpu& gpu_;
   SimNccl& nccl_;
@@ -171,8 +188,9 @@ class SimExchange final : public worker::Exchange {
   bool open_ = false;
   std::int32_t rank_ = 0, size_ = 1;
   std::uint64_t newest_ = 0, proved_ = 0;
-  std::size_t ending_ = 0;  // communicators of earlier epochs
-  int failures_ = 0;        // since a round was proved
+  std::vector<Ending> ending_;
+  int failures_ = 0;  // since a round was proved
+  bool root_failed_ = false;
   std::optional<Micros> id_at_us_;
   std::optional<Word::Id> id_;
   std::shared_ptr<Current> current_;

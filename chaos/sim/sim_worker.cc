@@ -951,6 +951,7 @@ bool SimWorker::move_on_gpu() {
     engine_.moved(*call, Status());
     if (again) break;
   }
+  exchange_->move();
   some = engine_.take_done_elsewhere() || some;
   return engine_.take_done_exchanged() || some;
 }

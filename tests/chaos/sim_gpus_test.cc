@@ -8,24 +8,10 @@
 namespace warren::chaos {
 namespace {
 
-// NCCL fails by itself in those of which the 13th part is even.
-constexpr std::uint64_t kWell = 13;
-
-SimOptions on_gpus(std::uint32_t world_size, std::uint64_t seed) {
-  SimOptions options = calm(world_size, seed);
-  options.gpus = true;
-  options.replicas = 2;
-  options.disks = false;
-  options.groups = false;
-  options.hosts = {"a", "b", "c", "d"};
-  options.hosts.resize(world_size);
-  return options;
-}
-
 TEST(Gpus, EveryInvariantHolds) {
   name_seed_on_abort();
   std::uint64_t exchanged = 0, with_faults = 0;
-  for (std::uint64_t seed = 1; seed <= seeds(100); ++seed) {
+  for (std::uint64_t seed = 1; seed <= seeds(60); ++seed) {
     SimOptions options;
     options.seed = 80'000 + seed;
     options.gpus = true;
@@ -34,14 +20,14 @@ TEST(Gpus, EveryInvariantHolds) {
     exchanged += o.exchanged;
     with_faults += o.under_faults ? o.exchanged : 0;
   }
-  EXPECT_GT(exchanged, 300 / kFewer);
-  EXPECT_GT(with_faults, 200 / kFewer);
+  EXPECT_GT(exchanged, 180 / kFewer);
+  EXPECT_GT(with_faults, 120 / kFewer);
 }
 
 TEST(Gpus, WithoutFaultsOneEpochIsEnough) {
   std::uint64_t exchanged = 0;
   for (std::uint64_t seed = 1; seed <= seeds(40); ++seed) {
-    const SimOutcome o = simulate(on_gpus(2 + static_cast<std::uint32_t>(seed % 3), seed * 2 * kWell + kWell));
+    const SimOutcome o = simulate(exchanging(2 + static_cast<std::uint32_t>(seed % 3), seed * kNcclFails + kNcclWell));
     EXPECT_EQ(o.verdict, "") << "seed " << seed << ": " << o.setting;
     EXPECT_EQ(tracker(o, "interrupted"), 0u) << "seed " << seed;
     exchanged += o.exchanged;
@@ -52,22 +38,22 @@ TEST(Gpus, WithoutFaultsOneEpochIsEnough) {
 // NCCL fails, and brings other bits, in ranks that live: it costs epochs, and no results.
 TEST(Gpus, NcclFailsAndTheJobGoesOn) {
   std::uint64_t interrupts = 0, exchanged = 0;
-  for (std::uint64_t seed = 1; seed <= seeds(40); ++seed) {
-    const SimOutcome o = simulate(on_gpus(2 + static_cast<std::uint32_t>(seed % 3), seed * 2 * kWell));
+  for (std::uint64_t seed = 1; seed <= seeds(30); ++seed) {
+    const SimOutcome o = simulate(exchanging(2 + static_cast<std::uint32_t>(seed % 3), seed * kNcclFails));
     EXPECT_EQ(o.verdict, "") << "seed " << seed << ": " << o.setting;
     EXPECT_EQ(o.rollbacks, 0u) << "seed " << seed;
     interrupts += tracker(o, "interrupted");
     exchanged += o.exchanged;
   }
   EXPECT_GT(interrupts, 15 / kFewer);
-  EXPECT_GT(exchanged, 300 / kFewer);
+  EXPECT_GT(exchanged, 200 / kFewer);
 }
 
 // At each passage through a send, a completion or a return, while turns, words and finals are on their way.
 TEST(Gpus, ARankDiesAtAnyMoment) {
   std::uint64_t exchanged = 0;
-  for (std::uint64_t seed = 1; seed <= seeds(80); ++seed) {
-    SimOptions options = on_gpus(2 + static_cast<std::uint32_t>(seed % 3), seed * 2 * kWell + kWell);
+  for (std::uint64_t seed = 1; seed <= seeds(60); ++seed) {
+    SimOptions options = exchanging(2 + static_cast<std::uint32_t>(seed % 3), seed * kNcclFails + kNcclWell);
     static constexpr KillPoint kPoints[] = {KillPoint::kSend, KillPoint::kCompletion, KillPoint::kReturn};
     const KillPoint point = kPoints[seed % 3];
     const std::uint64_t passage = point == KillPoint::kReturn ? seed % 17 : seed * 7 % 331;
@@ -77,7 +63,18 @@ TEST(Gpus, ARankDiesAtAnyMoment) {
     EXPECT_EQ(o.rollbacks, 0u) << "seed " << seed;
     exchanged += o.exchanged;
   }
-  EXPECT_GT(exchanged, 300 / kFewer);
+  EXPECT_GT(exchanged, 200 / kFewer);
+}
+
+TEST(Gpus, ASeedReplaysExactly) {
+  for (std::uint64_t seed = 1; seed <= seeds(8); ++seed) {
+    SimOptions options;
+    options.seed = 90'000 + seed;
+    options.gpus = true;
+    const SimOutcome once = simulate(options), again = simulate(options);
+    EXPECT_EQ(once.digest, again.digest) << "seed " << options.seed;
+    EXPECT_EQ(once.exchanged, again.exchanged) << "seed " << options.seed;
+  }
 }
 
 }  // namespace

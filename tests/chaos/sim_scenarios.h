@@ -99,6 +99,20 @@ inline SimOptions reordering(std::uint64_t seed) {
   return options;
 }
 
+// Workers have GPUs, among which NCCL moves the bytes of large allreduces; each on a machine of its own. NCCL fails by
+// itself in seeds that kNcclFails divides, and not in those that it leaves kNcclWell of.
+inline constexpr std::uint64_t kNcclFails = 26, kNcclWell = 13;
+inline SimOptions exchanging(std::uint32_t world_size, std::uint64_t seed) {
+  SimOptions options = calm(world_size, seed);
+  options.gpus = true;
+  options.replicas = 2;
+  options.disks = false;
+  options.groups = false;
+  options.hosts = {"a", "b", "c", "d"};
+  options.hosts.resize(world_size);
+  return options;
+}
+
 // Each rank on a machine of its own, two copies; that of rank 0 is taken away in time, and a moment later that of
 // another rank goes without a word.
 inline SimOptions noticed(std::uint64_t seed) {
