@@ -86,9 +86,12 @@ Result<std::vector<Entry>> chosen(const char* flag, const std::string& list, con
 // Where buffers lie; nothing: on the CPU. Before any thread.
 Result<std::unique_ptr<worker::ProgramGpu>> chosen_memory(const worker::Settings& settings) {
   if (FLAGS_memory == "cpu") return std::unique_ptr<worker::ProgramGpu>();
-  // As the launcher numbers them; elsewhere each host's first GPU serves.
-  const auto number = worker::parse_number("WARREN_WORKER_ID", settings.worker_id, 0, limits::kMaxWorldSize);
-  return worker::ProgramGpu::open(number.ok() ? static_cast<std::uint32_t>(number.value()) : 0, settings.world_size);
+  const auto number = worker::parse_number("WARREN_WORKER_ID, by which ranks share GPUs,", settings.worker_id, 0,
+                                           limits::kMaxWorldSize);
+  if (!number.ok()) return number.status();
+  // Nobody on another host reaches such a tracker.
+  const bool all_here = settings.tracker_host.starts_with("127.");
+  return worker::ProgramGpu::open(static_cast<std::uint32_t>(number.value()), all_here ? settings.world_size : 0);
 }
 
 Result<std::vector<std::uint64_t>> chosen_sizes() {
@@ -400,7 +403,7 @@ const Command kBenchCommand = {
         "--fit writes the costs that explain these times to a file, by which jobs with --costs choose.\n"
         "With --memory=gpu buffers lie on GPUs, which the ranks of a host take in turn; where they are on the same, "
         "or NCCL moves their bytes (WARREN_NCCL=1), inputs_lent and rounds_exchanged of --json say how many of rank "
-        "0's calls, those of --warmup included, were made so.\n"
+        "0's timed calls were made so; the first ones of a job, for which --warmup is, are not.\n"
         "Collectives: allreduce, reduce, broadcast, barrier, allgather, allgatherv, reduce_scatter, gather, scatter, "
         "all_to_all, sendrecv.",
     .flags = {"ranks",           "collective", "sizes",

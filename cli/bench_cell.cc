@@ -51,7 +51,13 @@ class Memory {
     if (at < all.data() || at >= all.data() + all.size()) return nullptr;
     return gpu_ == nullptr ? at : buffer_.device + (at - buffer_.host);
   }
-  [[nodiscard]] Status send() { return gpu_ == nullptr ? Status() : gpu_->send(buffer_, bytes_); }
+  [[nodiscard]] bool holds(std::byte* at) { return given(at) != nullptr; }
+  // And waits: what is timed next begins with the buffers as they are.
+  [[nodiscard]] Status send() {
+    if (gpu_ == nullptr) return {};
+    const Status sent = gpu_->send(buffer_, bytes_);
+    return sent.ok() ? gpu_->wait() : sent;
+  }
   [[nodiscard]] Status fetch() { return gpu_ == nullptr ? Status() : gpu_->fetch(buffer_, bytes_); }
 
  private:
@@ -144,9 +150,7 @@ class Bench {
 
   // Wrong elements in this rank's result.
   [[nodiscard]] Result<std::uint64_t> errors() {
-    Status s = first_.fetch();
-    if (s.ok()) s = second_.fetch();
-    if (!s.ok()) return s;
+    if (Status s = (first_.holds(out_at_) ? first_ : second_).fetch(); !s.ok()) return s;
     return errors_on_cpu();
   }
 
@@ -238,7 +242,7 @@ class Bench {
 
 constexpr int kIterationsPerCheckpoint = 16;
 
-Status repeat(warren_comm* comm, const Cell& cell, Bench& bench, std::vector<double>& took_us, std::uint64_t& errors) {
+Status repeat(warren_comm* comm, const Cell& cell, Bench& bench, std::vector<double>& took_us, CellResult& result) {
   for (int i = -cell.warmup; i < cell.iterations; ++i) {
     // An input is whole again only if the result did not go into it.
     if (cell.check || i == -cell.warmup) {
@@ -249,6 +253,10 @@ Status repeat(warren_comm* comm, const Cell& cell, Bench& bench, std::vector<dou
       if (Status s = outcome(warren_checkpoint(comm, nullptr, 0, nullptr, 0), "checkpoint"); !s.ok()) return s;
     }
     if (Status s = outcome(warren_barrier(comm, nullptr), "the barrier before an iteration"); !s.ok()) return s;
+    if (i == 0) {
+      result.inputs_lent = warren_inputs_lent(comm);
+      result.rounds_exchanged = warren_rounds_exchanged(comm);
+    }
     const auto begin = Clock::now();
     const warren_code code = bench.call();
     const auto end = Clock::now();
@@ -256,7 +264,7 @@ Status repeat(warren_comm* comm, const Cell& cell, Bench& bench, std::vector<dou
     if (cell.check) {
       const auto wrong = bench.errors();
       if (!wrong.ok()) return wrong.status();
-      errors += wrong.value();
+      result.errors += wrong.value();
     }
     if (i >= 0) took_us.push_back(std::chrono::duration<double, std::micro>(end - begin).count());
   }
@@ -379,25 +387,23 @@ Result<CellResult> run_cell(warren_comm* comm, const Cell& cell) {
   try {
     Bench bench(comm, cell, data.value());
     if (Status s = bench.take_memory(); !s.ok()) return s;
-    const std::uint64_t lent_before = warren_inputs_lent(comm), exchanged_before = warren_rounds_exchanged(comm);
     std::vector<double> took_us;
-    std::uint64_t errors = 0;
-    if (Status s = repeat(comm, cell, bench, took_us, errors); !s.ok()) return s;
+    CellResult out;
+    if (Status s = repeat(comm, cell, bench, took_us, out); !s.ok()) return s;
+    out.inputs_lent = warren_inputs_lent(comm) - out.inputs_lent;
+    out.rounds_exchanged = warren_rounds_exchanged(comm) - out.rounds_exchanged;
     // An iteration took as long as it took the slowest rank.
     Status s =
         outcome(warren_allreduce(comm, took_us.data(), took_us.data(), took_us.size(), WARREN_F64, WARREN_MAX, nullptr),
                 "the exchange of times");
     if (s.ok()) {
-      s = outcome(warren_allreduce(comm, &errors, &errors, 1, WARREN_U64, WARREN_SUM, nullptr), "the count of errors");
+      s = outcome(warren_allreduce(comm, &out.errors, &out.errors, 1, WARREN_U64, WARREN_SUM, nullptr),
+                  "the count of errors");
     }
     if (!s.ok()) return s;
     std::ranges::sort(took_us);
-    CellResult out;
-    out.inputs_lent = warren_inputs_lent(comm) - lent_before;
-    out.rounds_exchanged = warren_rounds_exchanged(comm) - exchanged_before;
     out.bytes = bench.bytes();
     out.count = bench.count();
-    out.errors = errors;
     out.min_us = took_us.front();
     out.median_us = took_us[took_us.size() / 2];
     out.max_us = took_us.back();

@@ -69,8 +69,8 @@ struct CellResult {
   double algbw_gbs = 0;                          // bytes / median
   double busbw_gbs = 0;                          // that times the share of the bytes that must cross a rank's link
   std::uint64_t errors = 0;                      // wrong elements, over all ranks and iterations
-  // Of this rank, with the calls that are not timed: inputs that were left on the GPU for the host's other ranks, and
-  // rounds whose bytes NCCL was to move.
+  // Of this rank's timed calls: inputs that were left on the GPU for the host's other ranks, and rounds whose bytes
+  // NCCL was to move.
   std::uint64_t inputs_lent = 0, rounds_exchanged = 0;
 };
 

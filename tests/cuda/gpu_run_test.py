@@ -24,7 +24,8 @@ def found() -> dict:
     kernels = {"copy_gb_s": 2000.0, "to_gpu_gb_s": 50.0, "from_gpu_gb_s": 40.0, "both_ways_gb_s": 30.0,
                "cases": [{"name": "reduce f32, 2 inputs", "gb_s": 1900.0, "of_copy": 0.95}]}
     # 2 ranks, 2 · 2 · 64 MiB over 2000 GB/s are 134.2 us; 2 · 64 MiB over 40 GB/s are 3355.4 us.
-    cells = {name: [{"bytes": 64 << 20, "median_us": us}] for name, us in (("gpu", 200.0), ("gpu ring", 6710.8), ("cpu ring", 1000.0))}
+    times_us = (("gpu", 200.0), ("gpu 4M", 150.0), ("gpu ring", 6710.8), ("cpu ring", 1000.0))
+    cells = {name: [{"bytes": 64 << 20, "median_us": us}] for name, us in times_us}
     report = {"ranks": 2, "mix": "large", "fault_count": 7, "rounds": 1234, "divergences": 0, "hangs": 0, "rollbacks": 0,
               "rounds_exchanged": 55, "stall_ms": {"p50": 20.0, "p99": 90.0}}
     return {"date": "2026-01-01", "gpu": "a GPU", "cores": 16, "wrong": [], "kernels": kernels, "allreduce": {"2": cells},
@@ -37,10 +38,12 @@ class Table(unittest.TestCase):
         text = gpu.table(found())
         self.assertIn("| reduce f32, 2 inputs, beside that copy | 0.95 (1,900 GB/s) | ≥ 0.90 |", text)
         self.assertIn("64 MiB: 2·N·bytes over the copy rate, by its time | 0.67 (0.20 ms) | ≥ 0.75 |", text)
+        # 5 · 2 · 64 MiB over 2000 GB/s and 64 MiB over 40 GB/s are 2013.3 us.
+        self.assertIn("by that time | 0.89 (0.15 ms); 13.42 |", text)
         self.assertIn("N·bytes over the pinned rate) | 2.00 (6.71 ms) | ≤ 1.15 |", text)
         self.assertIn("its time by Warren's | 5.0 (1.0 ms) | ≥ 2 |", text)
         self.assertIn("7 faults, 1,234 rounds, 0 divergences, 0 hangs, 0 rollbacks; stall p50 20, p99 90 ms", text)
-        self.assertIn("to a new NCCL communicator, 2 ranks, p50 / p99 | 200 / 300 ms (n = 3) |", text)
+        self.assertIn("to a new NCCL communicator, 2 ranks, over ranks and epochs, p50 / p99 | 200 / 300 ms (n = 3) |", text)
 
     def test_what_was_not_run_has_no_row(self):
         results = found()
@@ -63,7 +66,7 @@ class Run(unittest.TestCase):
             results = json.loads((pathlib.Path(folder) / "gpu.json").read_text())
         self.assertGreaterEqual(results["tests"]["passed"], 11)
         self.assertGreater(results["kernels"]["copy_gb_s"], 0)
-        self.assertGreaterEqual(results["allreduce"]["2"]["gpu"][0]["inputs_lent"], 2)
+        self.assertEqual(results["allreduce"]["2"]["gpu"][0]["inputs_lent"], 2)
         self.assertIn("| allreduce, 2 ranks on one GPU", done.stdout)
 
     def test_what_fails_is_told_and_the_rest_is_run(self):
@@ -72,6 +75,24 @@ class Run(unittest.TestCase):
             self.assertEqual(done.returncode, 1)
         self.assertIn("WRONG: gpu_test ended with 1", done.stdout)
         self.assertIn("WRONG: faults_2_large ended with 1: warren: --memory=gpu: /none.so does not load", done.stdout)
+
+    def test_a_bundle_needs_nothing_of_the_build(self):
+        with tempfile.TemporaryDirectory(prefix="warren-gpu-") as folder:
+            bundle, out = pathlib.Path(folder) / "bundle", pathlib.Path(folder) / "out"
+            subprocess.run([sys.executable, str(ROOT / "bench/gpu.py"), "bundle", str(bundle), f"--build={BUILD}"], check=True, capture_output=True)
+            done = subprocess.run([sys.executable, str(bundle / "gpu.py"), "run", "--quick", f"--out={out}", f"--library={FAKE}",
+                                   "--steps=kernels,nccl"], cwd=folder, capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertEqual(sorted(path.name for path in out.iterdir()), ["gpu.json", "logs.tar.gz"])
+            found = json.loads((out / "gpu.json").read_text())
+        self.assertGreater(found["nccl"]["2"]["report"]["rounds_exchanged"], 0)
+
+    def test_what_there_is_no_time_for_is_told(self):
+        with tempfile.TemporaryDirectory(prefix="warren-gpu-") as folder:
+            done = run(folder, f"--library={FAKE}", "--steps=faults,nccl", "--limit_s=2")
+            self.assertEqual(done.returncode, 1)
+        self.assertIn("WRONG: faults_2_large was not done in 2 s", done.stdout)
+        self.assertIn("WRONG: nccl was not run: 2 s were over", done.stdout)
 
     def test_an_unknown_step_is_wrong_usage(self):
         done = run("/nowhere", "--steps=dance")

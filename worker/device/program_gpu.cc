@@ -51,11 +51,11 @@ Status ProgramGpu::look() {
   return found.status();
 }
 
-Result<std::unique_ptr<ProgramGpu>> ProgramGpu::open(std::uint32_t number, std::uint32_t processes) {
+Result<std::unique_ptr<ProgramGpu>> ProgramGpu::open(std::uint32_t number, std::uint32_t here) {
   const auto found = find();
   if (!found.ok()) return found.status();
   const auto [table, devices] = found.value();
-  if (static_cast<std::uint32_t>(devices) < processes) {
+  if (static_cast<std::uint32_t>(devices) < here) {
     // NOLINTNEXTLINE(concurrency-mt-unsafe): one thread yet
     setenv("NCCL_HOSTID", ("warren-" + std::to_string(number)).c_str(), 0);
   }
@@ -110,14 +110,24 @@ Status ProgramGpu::send(const Buffer& buffer, std::size_t bytes) {
 
 Status ProgramGpu::fetch(const Buffer& buffer, std::size_t bytes) {
   if (bytes == 0) return {};
-  auto code = table_.to_host(device_, buffer.host, buffer.device, bytes, stream_);
-  if (code == WARREN_DEVICE_OK) code = table_.record(device_, reached_, stream_);
-  if (code == WARREN_DEVICE_OK) {
-    while ((code = table_.query(device_, reached_)) == WARREN_DEVICE_NOT_READY) {
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
+  const auto code = table_.to_host(device_, buffer.host, buffer.device, bytes, stream_);
+  const Status come = code == WARREN_DEVICE_OK ? wait() : device_error(table_, code, "the copy was not begun");
+  return come.ok() ? come : come.because_of_this("cannot copy from the GPU");
+}
+
+Status ProgramGpu::wait() {
+  auto code = table_.record(device_, reached_, stream_);
+  if (code == WARREN_DEVICE_OK) code = table_.query(device_, reached_);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(kPatienceMs);
+  for (; code == WARREN_DEVICE_NOT_READY; code = table_.query(device_, reached_)) {
+    if (std::chrono::steady_clock::now() > until) {
+      return {Code::kTimeout, "GPU " + std::to_string(device_) + " has not done what was queued in " +
+                                  std::to_string(kPatienceMs) + " ms"};
     }
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
-  return code == WARREN_DEVICE_OK ? Status() : device_error(table_, code, "cannot copy from the GPU");
+  return code == WARREN_DEVICE_OK ? Status()
+                                  : device_error(table_, code, "GPU " + std::to_string(device_) + " has failed");
 }
 
 }  // namespace warren::worker

@@ -25,10 +25,11 @@ class ProgramGpu {
   };
 
   // A GPU of the library that workers load: what the setting `device_library` names, or libwarren_cuda.so beside
-  // libwarren.so. The host's processes, `number` from 0 on, take its GPUs in turn; where there are more `processes`
-  // than GPUs each has an NCCL_HOSTID of its own from here on, if it has none yet, as NCCL refuses two ranks of one
-  // host on one GPU. Before any other thread. kUnavailable: there is no GPU, or it does not serve.
-  static Result<std::unique_ptr<ProgramGpu>> open(std::uint32_t number, std::uint32_t processes);
+  // libwarren.so. Processes, `number` from 0 on, take the host's GPUs in turn. `here`: so many of them are all there
+  // are, on this host; where that is more than it has GPUs each has an NCCL_HOSTID of its own from here on, if it has
+  // none yet, as NCCL refuses two ranks of one host on one GPU. 0: there may be other hosts. Before any other thread.
+  // kUnavailable: there is no GPU, or it does not serve.
+  static Result<std::unique_ptr<ProgramGpu>> open(std::uint32_t number, std::uint32_t here);
   // Whether there is one, for who starts others that open() it: nothing is made on it. kUnavailable: as open().
   [[nodiscard]] static Status look();
   ~ProgramGpu();
@@ -44,10 +45,14 @@ class ProgramGpu {
   // The first `bytes` of it to the GPU; on the stream, so that the CPU's part is not to be touched before a call that
   // was made afterwards has ended.
   [[nodiscard]] Status send(const Buffer& buffer, std::size_t bytes);
-  // From there, and waits until they have come.
+  // From there, and waits until they have come. kTimeout: they do not.
   [[nodiscard]] Status fetch(const Buffer& buffer, std::size_t bytes);
+  // Until what was sent is there. kTimeout: it does not come.
+  [[nodiscard]] Status wait();
 
  private:
+  // A GPU that does not answer for so long has failed, whatever it is at.
+  static constexpr std::int64_t kPatienceMs = 30'000;
   ProgramGpu(const warren_device_table& table, std::int32_t device) : table_(table), device_(device) {}
 
   const warren_device_table& table_;

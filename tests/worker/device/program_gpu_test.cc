@@ -5,7 +5,9 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <atomic>
 #include <string>
+#include <thread>
 
 #include "tests/worker/device/fake_gpu.h"
 
@@ -41,8 +43,7 @@ TEST_F(ProgramGpus, WhatIsSentIsFetched) {
     std::byte* const host = buffer.value().host;
     for (std::size_t i = 0; i < bytes; i++) host[i] = static_cast<std::byte>(i * 7);
     ASSERT_TRUE(gpu->send(buffer.value(), bytes).ok());
-    ASSERT_TRUE(gpu->fetch(buffer.value(), 0).ok());
-    fake_gpu().controls.release();  // sent
+    ASSERT_TRUE(gpu->wait().ok());
     std::fill_n(host, bytes, std::byte{0});
     ASSERT_TRUE(gpu->fetch(buffer.value(), bytes).ok());
     for (std::size_t i = 0; i < bytes; i++) ASSERT_EQ(host[i], static_cast<std::byte>(i * 7)) << i;
@@ -68,6 +69,8 @@ TEST_F(ProgramGpus, ProcessesTakeGpusInTurnAndThoseThatShareOneLookLikeHosts) {
     EXPECT_EQ(device, static_cast<std::int32_t>(number % 2));
   }
   EXPECT_EQ(getenv("NCCL_HOSTID"), nullptr) << "each has one of its own";
+  (void)open(2, 0);
+  EXPECT_EQ(getenv("NCCL_HOSTID"), nullptr) << "there may be other hosts";
   (void)open(2, 3);
   EXPECT_STREQ(getenv("NCCL_HOSTID"), "warren-2");
   (void)open(1, 3);
@@ -86,6 +89,24 @@ TEST_F(ProgramGpus, WhatFailsIsTold) {
   EXPECT_THAT(gpu->send(buffer.value(), 10).describe(), HasSubstr("cannot copy to the GPU"));
   fake_gpu().controls.arm("stream.to_host", 0, FakeFault::kError);
   EXPECT_THAT(gpu->fetch(buffer.value(), 10).describe(), HasSubstr("cannot copy from the GPU"));
+}
+
+// What is timed after wait() has nothing of a copy before it.
+TEST_F(ProgramGpus, WaitsUntilAllIsSent) {
+  const auto gpu = open();
+  const auto buffer = gpu->take(1000);
+  fake_gpu().controls.arm("stream.to_device", 0, FakeFault::kHang);
+  ASSERT_TRUE(gpu->send(buffer.value(), 1000).ok());
+  std::atomic<bool> waited = false;
+  const std::uint64_t looks = fake_gpu().controls.calls("query");
+  std::thread waits([&] {
+    EXPECT_TRUE(gpu->wait().ok());
+    waited = true;
+  });
+  while (fake_gpu().controls.calls("query") < looks + 10) std::this_thread::yield();
+  EXPECT_FALSE(waited);
+  fake_gpu().controls.release();
+  waits.join();
 }
 
 TEST_F(ProgramGpus, WhereThereIsNoneItSaysWhy) {
