@@ -32,7 +32,7 @@ FRESH_SEEDS = 1500
 # which a sanitizer changes. The tests beside them reach the same code.
 TOO_SLOW_SANITIZED = {"schedule_symbolic_test", "schedule_mutants_test", "schedule_stability_test", "schedule_pipeline_test",
                       "schedule_hierarchical_test", "sim_deaths_test", "sim_scenarios_test", "sim_stragglers_test",
-                      "sim_drain_test", "sim_shrink_test", "sim_mutants_test",
+                      "sim_drain_test", "sim_gpus_test", "sim_shrink_test", "sim_mutants_test",
                       "recovery_test", "recovery_losses_test", "straggler_test", "rewire_test", "loans_test", "nccl_test",
                       "nccl_faults_test", "nccl_processes_test"}
 # What needs the commands of the program `warren`, or the processes of its chaos: a sixth of what a sanitizer would compile.
