@@ -119,7 +119,8 @@ void SimNccl::carry(const Shared& c, std::int32_t from, std::int32_t to, Post se
                                            " bytes");
   }
   const auto aborted = [c](std::int32_t rank) { return static_cast<bool>(c->aborted[static_cast<std::size_t>(rank)]); };
-  world_.after(send.gpu->some_us(), [this, aborted, from, to, send = std::move(send), receive = std::move(receive)] {
+  const Micros sends_us = send.gpu->some_us();
+  world_.after(sends_us, [this, aborted, from, to, send = std::move(send), receive = std::move(receive)] {
     // Who is gone sends nothing more; of who has aborted anything comes.
     if (send.gpu->gone()) return;
     auto bytes = std::make_shared<std::vector<std::byte>>(send.at, send.at + send.bytes);

@@ -509,7 +509,7 @@ struct Place : warren_place {
   template <std::ranges::contiguous_range R>
   requires(std::is_trivially_copyable_v<std::ranges::range_value_t<R>> &&
            !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<R>>>)
-      Place(R&& values)  // NOLINT(google-explicit-constructor): a list of arrays is a list of places
+      Place(R&& values)  // NOLINT(google-explicit-constructor,bugprone-forwarding-reference-overload): of ranges
       : warren_place{std::ranges::data(values), std::ranges::size(values) * sizeof(std::ranges::range_value_t<R>)} {}
 };
 
