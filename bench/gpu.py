@@ -27,6 +27,7 @@ import socket
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -82,6 +83,9 @@ def needs(file: pathlib.Path) -> dict[str, str]:
 
 
 def bundle(folder: pathlib.Path, build: pathlib.Path | None) -> None:
+    # What is there is replaced.
+    if folder.exists() and any(folder.iterdir()) and not (folder / "gpu.py").exists():
+        raise SystemExit(f"gpu.py: {folder} is not empty, and no bundle of before: name a folder that is not there")
     if build is None:
         build = BUILD
         targets = ["warren_cli", "warren_store", "warren_nccl_root", "warren_cuda", "gpu_test", "gpu_bench"]
@@ -111,7 +115,7 @@ def bundle(folder: pathlib.Path, build: pathlib.Path | None) -> None:
 class Run:
     def __init__(self, out: pathlib.Path, build: pathlib.Path, quick: bool, library: str, limit_s: int) -> None:
         self.out, self.build, self.quick = out, build, quick
-        self.logs = out / "logs"
+        self.logs = pathlib.Path(tempfile.mkdtemp(prefix="logs-", dir=out))
         self.ends_at = time.monotonic() + limit_s
         self.running: list[subprocess.Popen] = []
         self.results: dict = {"date": datetime.date.today().isoformat(), "wrong": []}
@@ -197,7 +201,7 @@ class Run:
     def tests(self) -> None:
         code, output = self.call("gpu_test", [program(self.build, "gpu_test"), "--gtest_brief=1"], 240)
         if code != 0:
-            self.wrong(f"gpu_test ended with {code}; its output is in gpu_test.out")
+            self.wrong(f"gpu_test ended with {code}; its output is among the logs")
         # The last one: a case runs another process of it.
         passed = re.findall(r"\[  PASSED  \] (\d+) tests?", output)
         self.results["tests"] = {"passed": int(passed[-1]) if passed else 0, "exit_code": code}
@@ -319,7 +323,7 @@ class Run:
                                         f"--gtest_filter={cases}"], 90)
             self.results["sanitizer"][check] = code
             if code != 0:
-                self.wrong(f"{check} ended with {code}; what it found is in {check}.out")
+                self.wrong(f"{check} ended with {code}; what it found is among the logs")
             self.save()
 
     def save(self) -> None:
@@ -331,9 +335,8 @@ STEPS = ("tests", "kernels", "allreduce", "torch", "nccl", "faults", "sanitizer"
 
 
 def run(out: pathlib.Path, build: pathlib.Path, steps: list[str], quick: bool, library: str, limit_s: int) -> int:
+    out.mkdir(parents=True, exist_ok=True)
     this = Run(out, build, quick, library or str(libraries(build) / "libwarren_cuda.so"), limit_s)
-    shutil.rmtree(this.logs, ignore_errors=True)
-    this.logs.mkdir(parents=True)
 
     def ended(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)
@@ -360,7 +363,7 @@ def run(out: pathlib.Path, build: pathlib.Path, steps: list[str], quick: bool, l
         print(table(this.results))
     for what in this.results["wrong"]:
         print(f"WRONG: {what}")
-    print(f"{len(this.results['wrong'])} wrong; all of it is in {out}/gpu.json")
+    print(f"{len(this.results['wrong'])} wrong; all of it is in {out}/gpu.json, what was said in {out}/logs.tar.gz")
     return 1 if this.results["wrong"] else 0
 
 

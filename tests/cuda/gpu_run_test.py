@@ -93,6 +93,14 @@ class Run(unittest.TestCase):
             found = json.loads((out / "gpu.json").read_text())
         self.assertGreater(found["nccl"]["2"]["report"]["rounds_exchanged"], 0)
 
+    def test_a_bundle_takes_the_place_of_nothing_else(self):
+        with tempfile.TemporaryDirectory(prefix="warren-gpu-") as folder:
+            (pathlib.Path(folder) / "bin").mkdir()
+            done = subprocess.run([sys.executable, str(ROOT / "bench/gpu.py"), "bundle", folder, f"--build={BUILD}"], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("is not empty, and no bundle of before", done.stderr)
+            self.assertTrue((pathlib.Path(folder) / "bin").exists())
+
     def test_what_there_is_no_time_for_is_told(self):
         with tempfile.TemporaryDirectory(prefix="warren-gpu-") as folder:
             done = run(folder, f"--library={FAKE}", "--steps=faults,nccl", "--limit_s=2")

@@ -39,9 +39,9 @@ std::uint64_t blocks_of(const Request& request) {
 }
 
 // Above this, two ranks of one host lend each other their inputs, without which GPUs would have no part in it: calls of
-// more than 4 MiB are reduced there, f32 that travels as half of that too. On the CPU it takes 0.96 of the time at 2
-// MiB, 1.07 at 4 MiB, 1.03 at 8 MiB, and 1.11 at 16 MiB, where the choice is the ring (medians of 7 to 9 pairs of jobs,
-// private buffers).
+// more than 4 MiB are reduced there, f32 that travels as half of that too. On the CPU it takes 1.04, 1.07, 1.02 and
+// 1.04 of the time at 2, 4, 8 and 16 MiB, where the choice is the ring (medians of 7 pairs of jobs, private buffers;
+// single pairs from 0.6 to 1.3).
 constexpr std::uint64_t kLeastLentBytes = std::uint64_t{2} << 20;
 
 class Butterfly {
