@@ -35,6 +35,8 @@ using ::testing::HasSubstr;
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::int64_t kPatienceMs = 60'000;
 constexpr std::int64_t kShortMs = 400;
+// Where something has to come before nothing does.
+constexpr std::int64_t kAfterWorkMs = 2000;
 
 // Gone, or ended and not collected by whoever has inherited it.
 bool is_gone(pid_t process) {
@@ -632,7 +634,7 @@ TEST_F(Exchanges, ThatFailAgainAndAgainAreGivenUp) {
 
 // Most failures are others' deaths.
 TEST_F(Exchanges, ThatFailNowAndThenGoOn) {
-  make(kShortMs);
+  make(kAfterWorkMs);
   for (std::uint64_t epoch = 1; epoch <= 5; epoch++) {
     open(epoch);
     ASSERT_TRUE(comes([&] { return agree(); })) << epoch;
