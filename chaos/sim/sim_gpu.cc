@@ -361,7 +361,8 @@ SimGpuCall::SimGpuCall(SimGpu& gpu, Buffer input, Buffer output, std::function<v
       input_(input),
       output_(output),
       prepare_(std::move(prepare)),
-      most_bytes_(static_cast<std::size_t>(1024 << gpu.world().random.below(6))) {}
+      most_bytes_(static_cast<std::size_t>(1024 << gpu.world().random.below(6))),
+      moves_(input.bytes, output.bytes, input.host == output.host) {}
 
 SimGpuCall::~SimGpuCall() {
   if (!gpu_.gone() && in_.under_way() + lent_.under_way() + out_.under_way() + peers_.under_way() != 0) {
@@ -384,7 +385,7 @@ void SimGpuCall::copy(Flow& flow, std::byte* to, const std::byte* from, std::siz
 
 void SimGpuCall::begin_filling() {
   if (prepare_) prepare_();
-  fills_ = true;
+  moves_.begin();
   fill();
 }
 
@@ -392,143 +393,48 @@ Status SimGpuCall::deliver() {
   WARREN_CHECK(false, "a stream is moved");
 }
 
-void SimGpuCall::order(std::vector<ByteRange> pieces) {
-  WARREN_CHECK(!fills_, "the order is known before the first piece moves");
-  pieces_ = std::move(pieces);
-}
-
 bool SimGpuCall::lend() {
-  WARREN_CHECK(!fills_, "where the input comes to is known before the first piece moves");
   if (gpu_.world().random.chance(0.03)) return false;
-  block_ = gpu_.allocate(std::max<std::size_t>(1, input_.bytes));
+  moves_.lend(gpu_.allocate(std::max<std::size_t>(1, input_.bytes)));
   return true;
-}
-
-void SimGpuCall::bring_home() {
-  to_bring_.clear();
-  brought_.clear();
-  if (block_ == nullptr || comes_home_) return;
-  if (!fills_) {
-    block_ = nullptr;
-    return;
-  }
-  if (ended_) return;
-  comes_home_ = true;
-  home_ = Ranges(0, input_.bytes);
-  if (input_.host == output_.host) home_ = home_.minus(landed_.minus(beside_));
-}
-
-bool SimGpuCall::all_arrived() const {
-  if (comes_home_) return home_.empty() && filling_ == pieces_.size() && lent_.under_way() == 0;
-  return input_.bytes == 0 || (fills_ && arrived_ == pieces_.size());
-}
-
-void SimGpuCall::landed(const ByteRange& bytes) {
-  if (output_.bytes == 0 || ended_) return;
-  const std::uint64_t end = bytes.at + bytes.bytes;
-  waiting_.add(Ranges(bytes.at, end).minus(landed_.intersect(bytes.at, end)));
-  landed_.add(bytes.at, end);
-}
-
-bool SimGpuCall::bring(const ByteRange& bytes, const std::shared_ptr<const worker::FinalOnGpu>& from,
-                       std::uint64_t number) {
-  if (output_.bytes == 0 || ended_) return false;
-  to_bring_.push_back({number, bytes, from});
-  return true;
-}
-
-std::optional<worker::BufferStream::Brought> SimGpuCall::take_brought() {
-  if (brought_.empty()) return std::nullopt;
-  const Brought brought = brought_.front();
-  brought_.pop_front();
-  return brought;
-}
-
-void SimGpuCall::conclude() {
-  if (ended_) return;
-  filling_ = pieces_.size();
-  home_ = {};
-  waiting_.add(Ranges(0, output_.bytes).minus(landed_));
-  landed_ = Ranges(0, output_.bytes);
-}
-
-void SimGpuCall::give_up() {
-  ended_ = true;
-  filling_ = pieces_.size();
-  home_ = {};
-  waiting_ = {};
-  to_bring_.clear();
-}
-
-bool SimGpuCall::moves() const {
-  return in_.under_way() + lent_.under_way() + out_.under_way() + peers_.under_way() != 0 ||
-         (fills_ && filling_ < pieces_.size()) || !home_.empty() || !waiting_.empty() || !to_bring_.empty();
 }
 
 void SimGpuCall::fill() {
-  while (fills_ && (filling_ < pieces_.size() || !home_.empty())) {
-    Flow& flow = block_ == nullptr ? in_ : lent_;
-    if (!flow.has_room()) return;
-    if (filling_ < pieces_.size()) {
-      const ByteRange piece = pieces_[filling_++];
-      std::byte* const to = block_ == nullptr ? input_.host : block_.get();
-      copy(flow, to + piece.at, input_.there + piece.at, piece.bytes, block_);
-      continue;
-    }
-    const Interval first = home_.intervals().front();
-    const std::uint64_t end = std::min<std::uint64_t>(first.end, first.begin + most_bytes_);
-    home_ = home_.minus(Ranges(first.begin, end));
-    copy(flow, input_.host + first.begin, block_.get() + first.begin, end - first.begin, block_);
-  }
-}
-
-void SimGpuCall::bring_all() {
-  while (!to_bring_.empty() && peers_.has_room()) {
-    const Bringing next = to_bring_.front();
-    to_bring_.pop_front();
-    bringing_.push_back(next);
-    copy(peers_, output_.there + next.bytes.at, next.from->at, next.bytes.bytes, next.from);
-  }
-}
-
-void SimGpuCall::bring_back() {
   for (;;) {
-    Ranges free = waiting_;
-    for (const Bringing& b : bringing_) free = free.minus(Ranges(b.bytes.at, b.bytes.at + b.bytes.bytes));
-    if (free.empty() || !out_.has_room()) return;
-    const Interval first = free.intervals().front();
-    const std::uint64_t end = std::min<std::uint64_t>(first.end, first.begin + most_bytes_);
-    waiting_ = waiting_.minus(Ranges(first.begin, end));
-    copy(out_, output_.there + first.begin, output_.host + first.begin, end - first.begin, nullptr);
+    Flow& flow = moves_.by_block() ? lent_ : in_;
+    if (!flow.has_room()) return;
+    const auto next = moves_.next_input(most_bytes_);
+    if (!next) return;
+    const ByteRange& piece = next->bytes;
+    std::byte* const block = next->block.get();
+    if (next->home) {
+      copy(flow, input_.host + piece.at, block + piece.at, piece.bytes, next->block);
+    } else {
+      copy(flow, (block == nullptr ? input_.host : block) + piece.at, input_.there + piece.at, piece.bytes, next->block);
+    }
   }
 }
 
 Result<bool> SimGpuCall::move() {
   if (gpu_.gone()) {
-    give_up();
+    moves_.abandon();
     for (Flow* flow : {&in_, &lent_, &out_, &peers_}) flow->seen = flow->ended = flow->begun;
-    bringing_.clear();
     return true;
   }
-  bool some = false;
-  for (Flow* flow : {&in_, &lent_, &out_, &peers_}) some = some || flow->seen != flow->ended;
-  for (; peers_.seen != peers_.ended; ++peers_.seen) {
-    const Bringing come = bringing_.front();
-    bringing_.pop_front();
-    const bool stood = come.from->stands();
-    const std::uint64_t end = come.bytes.at + come.bytes.bytes;
-    if (stood) {
-      beside_.add(Ranges(come.bytes.at, end).minus(landed_.intersect(come.bytes.at, end)));
-      landed_.add(come.bytes.at, end);
-    }
-    brought_.push_back({come.number, stood});
-  }
-  for (Flow* flow : {&in_, &lent_, &out_}) flow->seen = flow->ended;
-  // What comes from the block is no piece.
-  arrived_ = std::min(in_.seen + lent_.seen, pieces_.size());
+  const worker::BufferMoves::Ended ended{in_.look(), lent_.look(), out_.look(), peers_.look()};
+  const bool some = ended.inputs + ended.by_block + ended.finals + ended.from_peers != 0;
+  if (some) moves_.came(ended);
   fill();
-  bring_all();
-  bring_back();
+  while (peers_.has_room()) {
+    const auto next = moves_.next_from_peer();
+    if (!next) break;
+    copy(peers_, output_.there + next->bytes.at, next->from->at, next->bytes.bytes, next->from);
+  }
+  while (out_.has_room()) {
+    const auto next = moves_.next_final(most_bytes_);
+    if (!next) break;
+    copy(out_, output_.there + next->at, output_.host + next->at, next->bytes, nullptr);
+  }
   return some;
 }
 

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "chaos/sim/world.h"
-#include "recovery/ranges.h"
+#include "worker/buffer_moves.h"
 #include "worker/call.h"
 #include "worker/elsewhere.h"
 #include "worker/exchange.h"
@@ -218,20 +218,22 @@ class SimGpuCall final : public worker::CallBuffers, public worker::BufferStream
   [[nodiscard]] BufferStream* stream() override { return this; }
 
   [[nodiscard]] std::size_t most_bytes() const override { return most_bytes_; }
-  void order(std::vector<worker::ByteRange> pieces) override;
+  void order(std::vector<worker::ByteRange> pieces) override { moves_.order(std::move(pieces)); }
   [[nodiscard]] const std::byte* lendable() const override { return input_.there; }
   [[nodiscard]] bool lend() override;
-  [[nodiscard]] std::shared_ptr<const std::byte> lent() const override { return comes_home_ ? nullptr : block_; }
-  void bring_home() override;
-  [[nodiscard]] std::size_t arrived() const override { return arrived_; }
-  [[nodiscard]] bool all_arrived() const override;
-  void landed(const worker::ByteRange& bytes) override;
+  [[nodiscard]] std::shared_ptr<const std::byte> lent() const override { return moves_.lent(); }
+  void bring_home() override { moves_.bring_home(); }
+  [[nodiscard]] std::size_t arrived() const override { return moves_.arrived(); }
+  [[nodiscard]] bool all_arrived() const override { return moves_.all_arrived(); }
+  void landed(const worker::ByteRange& bytes) override { moves_.landed(bytes); }
   [[nodiscard]] bool bring(const worker::ByteRange& bytes, const std::shared_ptr<const worker::FinalOnGpu>& from,
-                           std::uint64_t number) override;
-  [[nodiscard]] std::optional<Brought> take_brought() override;
-  void conclude() override;
-  void give_up() override;
-  [[nodiscard]] bool moves() const override;
+                           std::uint64_t number) override {
+    return moves_.bring(bytes, from, number);
+  }
+  [[nodiscard]] std::optional<Brought> take_brought() override { return moves_.take_brought(); }
+  void conclude() override { moves_.conclude(); }
+  void give_up() override { moves_.give_up(); }
+  [[nodiscard]] bool moves() const override { return moves_.moves(); }
   [[nodiscard]] Result<bool> move() override;
 
  private:
@@ -242,30 +244,19 @@ class SimGpuCall final : public worker::CallBuffers, public worker::BufferStream
     Micros free_at_us = 0;
     [[nodiscard]] std::size_t under_way() const { return begun - seen; }
     [[nodiscard]] bool has_room() const { return under_way() < kRoom; }
+    // So many more have ended.
+    [[nodiscard]] std::size_t look() { return ended - std::exchange(seen, ended); }
   };
   void copy(Flow& flow, std::byte* to, const std::byte* from, std::size_t bytes, std::shared_ptr<const void> keeper);
   void fill();
-  void bring_all();
-  void bring_back();
 
   SimGpu& gpu_;
   const Buffer input_, output_;
   const std::function<void()> prepare_;
   const std::size_t most_bytes_;
   const std::shared_ptr<char> there_ = std::make_shared<char>();  // until this ends
+  worker::BufferMoves moves_;
   Flow in_, lent_, out_, peers_;
-  std::vector<worker::ByteRange> pieces_;
-  std::size_t filling_ = 0, arrived_ = 0;
-  bool fills_ = false, comes_home_ = false, ended_ = false;
-  Ranges landed_, waiting_, home_, beside_;
-  std::shared_ptr<std::byte> block_;
-  struct Bringing {
-    std::uint64_t number = 0;
-    worker::ByteRange bytes;
-    std::shared_ptr<const worker::FinalOnGpu> from;
-  };
-  std::deque<Bringing> to_bring_, bringing_;
-  std::deque<Brought> brought_;
 };
 
 }  // namespace warren::chaos

@@ -1,26 +1,18 @@
-// A call whose buffers on a GPU move while its round runs: pieces of the input arrive in pinned memory, one after the
-// other, and finals leave for the GPU as they stand in the output. Both directions have a stream of their own.
-//
-// Where peers read the input on the GPU (lend()), it comes to a block of the memory that this life shares with them,
-// and no further, unless the round is interrupted: then what is not final by then comes from the block to pinned
-// memory.
-//
-// What is final on a peer's GPU comes from there (bring()), past pinned memory. Until that has come, and is known to
-// have stood meanwhile, nothing else is written over it: whatever comes later by way of pinned memory counts.
+// A call whose buffers on a GPU move while its round runs (worker/buffer_moves.h): both directions have a stream of
+// their own, and so have the block that peers read and what comes from theirs.
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
-#include <deque>
+#include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
-#include "recovery/ranges.h"
 #include "recovery/result.h"
+#include "worker/buffer_moves.h"
 #include "worker/call.h"
 #include "worker/device/device_copies.h"
 #include "worker/device/device_shares.h"
@@ -44,8 +36,6 @@ struct Staged {
   }
 };
 
-// In place or not: no byte of the output is final before that of the input has been read, and so has arrived. What
-// is on the GPU is overwritten by finals alone.
 class StreamedCall final : public CallBuffers, public BufferStream {
  public:
   // The largest input piece. Each costs some microseconds of this CPU, and the first one, and the last final, are what
@@ -81,34 +71,25 @@ class StreamedCall final : public CallBuffers, public BufferStream {
   [[nodiscard]] std::size_t most_bytes() const override {
     return std::min(kPieceBytes, bytes_on_cpu(input_.wire, kDeviceChunkBytes));
   }
-  void order(std::vector<ByteRange> pieces) override;
+  void order(std::vector<ByteRange> pieces) override { moves_.order(std::move(pieces)); }
   [[nodiscard]] const std::byte* lendable() const override;
   [[nodiscard]] bool lend() override;
-  [[nodiscard]] std::shared_ptr<const std::byte> lent() const override;
-  void bring_home() override;
-  [[nodiscard]] std::size_t arrived() const override { return arrived_.load(std::memory_order_acquire); }
-  [[nodiscard]] bool all_arrived() const override;
-  void landed(const ByteRange& bytes) override;
+  [[nodiscard]] std::shared_ptr<const std::byte> lent() const override { return moves_.lent(); }
+  void bring_home() override { moves_.bring_home(); }
+  [[nodiscard]] std::size_t arrived() const override { return moves_.arrived(); }
+  [[nodiscard]] bool all_arrived() const override { return moves_.all_arrived(); }
+  void landed(const ByteRange& bytes) override { moves_.landed(bytes); }
   [[nodiscard]] bool bring(const ByteRange& bytes, const std::shared_ptr<const FinalOnGpu>& from,
                            std::uint64_t number) override;
-  [[nodiscard]] std::optional<Brought> take_brought() override;
-  void conclude() override;
-  void give_up() override;
-  [[nodiscard]] bool moves() const override;
+  [[nodiscard]] std::optional<Brought> take_brought() override { return moves_.take_brought(); }
+  void conclude() override { moves_.conclude(); }
+  void give_up() override { moves_.give_up(); }
+  [[nodiscard]] bool moves() const override { return moves_.moves(); }
   [[nodiscard]] Result<bool> move() override;
 
  private:
-  // What is to be copied next of the input; nothing: none, or there is no room.
-  struct Next {
-    ByteRange bytes;
-    std::shared_ptr<std::byte> block;  // null: to pinned memory
-    bool home = false;                 // from the block there
-  };
-  [[nodiscard]] std::optional<Next> next_piece();
   [[nodiscard]] Status fill();
-  void drop();
   [[nodiscard]] Status bring_all();
-  void conclude_brought();
   [[nodiscard]] Status bring_back();
   [[nodiscard]] Result<bool> look();
   [[nodiscard]] Status fail(const Status& why);
@@ -121,34 +102,13 @@ class StreamedCall final : public CallBuffers, public BufferStream {
   void (*prepare_)(void* context) = nullptr;
   void* prepare_context_ = nullptr;
   Status begun_;
-  DeviceShares* shares_ = nullptr;       // null: nobody reads the input on the GPU
-  std::atomic<std::size_t> arrived_{0};  // pieces
+  DeviceShares* shares_ = nullptr;  // null: nobody reads the input on the GPU
+  BufferMoves moves_;
 
   // Of whoever moves.
   DeviceCopies::Flow in_, out_;
   DeviceCopies::Flow lent_;   // to the block, and from there
   DeviceCopies::Flow peers_;  // from peers' GPUs
-
-  mutable std::mutex mutex_;          // guards what follows, between whoever moves and the engine
-  std::vector<ByteRange> pieces_;     // of the input
-  std::size_t filling_ = 0;           // so many of them are under way, or there
-  bool fills_ = false;                // the others are to follow
-  Ranges landed_, waiting_;           // bytes of the output: final; of those, on no way yet
-  std::shared_ptr<std::byte> block_;  // where the input comes to; null: to pinned memory
-  bool comes_home_ = false;           // from there
-  Ranges home_;                       // of the input: what is still to be begun of that
-  std::size_t under_way_ = 0;         // copies
-  std::size_t lent_under_way_ = 0;    // likewise, those of lent_
-  // From a peer's GPU.
-  struct Bringing {
-    std::uint64_t number = 0;
-    ByteRange bytes;
-    std::shared_ptr<const FinalOnGpu> from;
-  };
-  std::deque<Bringing> to_bring_, bringing_;  // to be begun; under way
-  std::deque<Brought> brought_;               // not taken yet
-  Ranges beside_;                             // of landed_: those that have come so, and are not in pinned memory
-  bool ended_ = false;                        // nothing more is to be moved
 };
 
 }  // namespace warren::worker

@@ -1,0 +1,185 @@
+#include "worker/buffer_moves.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "recovery/check.h"
+
+namespace warren::worker {
+
+void BufferMoves::order(std::vector<ByteRange> pieces) {
+  const std::lock_guard lock(mutex_);
+  WARREN_CHECK(!fills_, "the order is known before the first piece moves");
+  pieces_ = std::move(pieces);
+}
+
+void BufferMoves::lend(std::shared_ptr<std::byte> block) {
+  const std::lock_guard lock(mutex_);
+  WARREN_CHECK(!fills_, "where the input comes to is known before the first piece moves");
+  block_ = std::move(block);
+}
+
+std::shared_ptr<const std::byte> BufferMoves::lent() const {
+  const std::lock_guard lock(mutex_);
+  return comes_home_ ? nullptr : block_;
+}
+
+void BufferMoves::bring_home() {
+  const std::lock_guard lock(mutex_);
+  to_bring_.clear();
+  brought_.clear();
+  if (block_ == nullptr || comes_home_) return;
+  if (!fills_) {
+    block_ = nullptr;
+    return;
+  }
+  if (ended_) return;
+  comes_home_ = true;
+  home_ = Ranges(0, input_bytes_);
+  // What is final there has taken the input's place, and nobody needs that any more.
+  if (in_place_) home_ = home_.minus(landed_.minus(beside_));
+}
+
+bool BufferMoves::all_arrived() const {
+  const std::lock_guard lock(mutex_);
+  if (comes_home_) return home_.empty() && filling_ == pieces_.size() && by_block_under_way_ == 0;
+  return input_bytes_ == 0 || (fills_ && arrived() == pieces_.size());
+}
+
+void BufferMoves::landed(const ByteRange& bytes) {
+  if (output_bytes_ == 0) return;
+  const std::lock_guard lock(mutex_);
+  if (ended_) return;
+  const std::uint64_t end = bytes.at + bytes.bytes;
+  // What stood final in an earlier epoch may be told again.
+  waiting_.add(Ranges(bytes.at, end).minus(landed_.intersect(bytes.at, end)));
+  landed_.add(bytes.at, end);
+}
+
+bool BufferMoves::bring(const ByteRange& bytes, const std::shared_ptr<const FinalOnGpu>& from, std::uint64_t number) {
+  if (output_bytes_ == 0) return false;
+  const std::lock_guard lock(mutex_);
+  if (ended_) return false;
+  to_bring_.push_back({number, bytes, from});
+  return true;
+}
+
+std::optional<BufferStream::Brought> BufferMoves::take_brought() {
+  const std::lock_guard lock(mutex_);
+  if (brought_.empty()) return std::nullopt;
+  const BufferStream::Brought brought = brought_.front();
+  brought_.pop_front();
+  return brought;
+}
+
+void BufferMoves::conclude() {
+  const std::lock_guard lock(mutex_);
+  if (ended_) return;
+  filling_ = pieces_.size();
+  home_ = {};
+  waiting_.add(Ranges(0, output_bytes_).minus(landed_));
+  landed_ = Ranges(0, output_bytes_);
+}
+
+void BufferMoves::give_up() {
+  const std::lock_guard lock(mutex_);
+  drop();
+}
+
+// Nothing more begins to move.
+void BufferMoves::drop() {
+  ended_ = true;
+  filling_ = pieces_.size();
+  home_ = {};
+  waiting_ = {};
+  to_bring_.clear();
+}
+
+bool BufferMoves::moves() const {
+  const std::lock_guard lock(mutex_);
+  return under_way_ != 0 || (fills_ && filling_ < pieces_.size()) || !home_.empty() || !waiting_.empty() ||
+         !to_bring_.empty();
+}
+
+void BufferMoves::begin() {
+  const std::lock_guard lock(mutex_);
+  fills_ = true;
+}
+
+bool BufferMoves::by_block() const {
+  const std::lock_guard lock(mutex_);
+  return block_ != nullptr;
+}
+
+// In the order of one stream: the block is whole before anything comes from there.
+std::optional<BufferMoves::Input> BufferMoves::next_input(std::uint64_t most_bytes) {
+  const std::lock_guard lock(mutex_);
+  if (!fills_ || (filling_ == pieces_.size() && home_.empty())) return std::nullopt;
+  Input next;
+  next.block = block_;
+  if (filling_ < pieces_.size()) {
+    next.bytes = pieces_[filling_++];
+  } else {
+    const Interval first = home_.intervals().front();
+    next.bytes = {first.begin, std::min(first.end - first.begin, most_bytes)};
+    next.home = true;
+    home_ = home_.minus(Ranges(next.bytes.at, next.bytes.at + next.bytes.bytes));
+  }
+  under_way_++;
+  if (block_ != nullptr) by_block_under_way_++;
+  return next;
+}
+
+std::optional<BufferMoves::FromPeer> BufferMoves::next_from_peer() {
+  const std::lock_guard lock(mutex_);
+  if (to_bring_.empty()) return std::nullopt;
+  bringing_.push_back(std::move(to_bring_.front()));
+  to_bring_.pop_front();
+  under_way_++;
+  return bringing_.back();
+}
+
+// The more of them wait, the larger the copies.
+std::optional<ByteRange> BufferMoves::next_final(std::uint64_t most_bytes) {
+  const std::lock_guard lock(mutex_);
+  // Not before what is under way to the same place has come.
+  Ranges free = waiting_;
+  for (const FromPeer& b : bringing_) free = free.minus(Ranges(b.bytes.at, b.bytes.at + b.bytes.bytes));
+  if (free.empty()) return std::nullopt;
+  const Interval first = free.intervals().front();
+  const ByteRange piece{first.begin, std::min(first.end - first.begin, most_bytes)};
+  waiting_ = waiting_.minus(Ranges(piece.at, piece.at + piece.bytes));
+  under_way_++;
+  return piece;
+}
+
+void BufferMoves::came(const Ended& ended) {
+  const std::lock_guard lock(mutex_);
+  const std::size_t all = ended.inputs + ended.by_block + ended.finals + ended.from_peers;
+  WARREN_CHECK(all <= under_way_ && ended.from_peers <= bringing_.size(), "what ends was begun");
+  under_way_ -= all;
+  by_block_under_way_ -= ended.by_block;
+  inputs_came_ += ended.inputs + ended.by_block;
+  // What comes from the block is no piece.
+  arrived_.store(std::min(inputs_came_, pieces_.size()), std::memory_order_release);
+  for (std::size_t i = 0; i < ended.from_peers; i++, bringing_.pop_front()) {
+    const FromPeer& come = bringing_.front();
+    // Also of an earlier epoch: as its owner stands now, so did what was copied.
+    const bool stood = come.from->stands();
+    const std::uint64_t end = come.bytes.at + come.bytes.bytes;
+    if (stood) {
+      beside_.add(Ranges(come.bytes.at, end).minus(landed_.intersect(come.bytes.at, end)));
+      landed_.add(come.bytes.at, end);
+    }
+    brought_.push_back({come.number, stood});
+  }
+}
+
+void BufferMoves::abandon() {
+  const std::lock_guard lock(mutex_);
+  drop();
+  bringing_.clear();
+  under_way_ = by_block_under_way_ = 0;
+}
+
+}  // namespace warren::worker
