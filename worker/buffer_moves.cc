@@ -106,15 +106,12 @@ void BufferMoves::begin() {
   fills_ = true;
 }
 
-bool BufferMoves::by_block() const {
-  const std::lock_guard lock(mutex_);
-  return block_ != nullptr;
-}
-
 // In the order of one stream: the block is whole before anything comes from there.
-std::optional<BufferMoves::Input> BufferMoves::next_input(std::uint64_t most_bytes) {
+std::optional<BufferMoves::Input> BufferMoves::next_input(std::uint64_t most_bytes,
+                                                          const std::function<bool(bool by_block)>& has_room) {
   const std::lock_guard lock(mutex_);
   if (!fills_ || (filling_ == pieces_.size() && home_.empty())) return std::nullopt;
+  if (!has_room(block_ != nullptr)) return std::nullopt;
   Input next;
   next.block = block_;
   if (filling_ < pieces_.size()) {
@@ -130,9 +127,9 @@ std::optional<BufferMoves::Input> BufferMoves::next_input(std::uint64_t most_byt
   return next;
 }
 
-std::optional<BufferMoves::FromPeer> BufferMoves::next_from_peer() {
+std::optional<BufferMoves::FromPeer> BufferMoves::next_from_peer(const HasRoom& has_room) {
   const std::lock_guard lock(mutex_);
-  if (to_bring_.empty()) return std::nullopt;
+  if (to_bring_.empty() || !has_room()) return std::nullopt;
   bringing_.push_back(std::move(to_bring_.front()));
   to_bring_.pop_front();
   under_way_++;
@@ -140,12 +137,12 @@ std::optional<BufferMoves::FromPeer> BufferMoves::next_from_peer() {
 }
 
 // The more of them wait, the larger the copies.
-std::optional<ByteRange> BufferMoves::next_final(std::uint64_t most_bytes) {
+std::optional<ByteRange> BufferMoves::next_final(std::uint64_t most_bytes, const HasRoom& has_room) {
   const std::lock_guard lock(mutex_);
   // Not before what is under way to the same place has come.
   Ranges free = waiting_;
   for (const FromPeer& b : bringing_) free = free.minus(Ranges(b.bytes.at, b.bytes.at + b.bytes.bytes));
-  if (free.empty()) return std::nullopt;
+  if (free.empty() || !has_room()) return std::nullopt;
   const Interval first = free.intervals().front();
   const ByteRange piece{first.begin, std::min(first.end - first.begin, most_bytes)};
   waiting_ = waiting_.minus(Ranges(piece.at, piece.at + piece.bytes));

@@ -6,14 +6,15 @@
 // with them, and no further, unless the round is interrupted: then what is not final by then comes from the block to
 // memory of the CPU.
 //
-// What is final on a peer's GPU comes from there (bring()), past memory of the CPU. Until that has come, and is known to
-// have stood meanwhile, nothing else is written over it: whatever comes later by way of the CPU counts.
+// What is final on a peer's GPU comes from there (bring()), past memory of the CPU. Until that has come, and is known
+// to have stood meanwhile, nothing else is written over it: whatever comes later by way of the CPU counts.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -24,9 +25,9 @@
 
 namespace warren::worker {
 
-// In place or not: no byte of the output is final before that of the input has been read, and so has arrived. What is on
-// the GPU is overwritten by finals alone. Whoever copies may do so while the engine calls: the one and the other are one
-// thread at a time.
+// In place or not: no byte of the output is final before that of the input has been read, and so has arrived. What is
+// on the GPU is overwritten by finals alone. Whoever copies may do so while the engine calls: the one and the other are
+// one thread at a time.
 class BufferMoves {
  public:
   // Bytes in memory of the CPU. `in_place`: both are the same there.
@@ -49,23 +50,24 @@ class BufferMoves {
 
   // Of whoever copies. The input may be read.
   void begin();
-  // Whether it comes to a block, and from there, once it may be read.
-  [[nodiscard]] bool by_block() const;
   // What is to be copied next, and is under way from then on; nothing: none, for now. `most_bytes`: of what may come in
-  // any pieces.
+  // any pieces. `has_room` is asked under this one's lock, once there is something, for which it may take what the copy
+  // needs; of the input, whether by the block.
+  using HasRoom = std::function<bool()>;
   struct Input {
     ByteRange bytes;
     std::shared_ptr<std::byte> block;  // to there; null: to memory of the CPU
     bool home = false;                 // from the block there
   };
-  [[nodiscard]] std::optional<Input> next_input(std::uint64_t most_bytes);
+  [[nodiscard]] std::optional<Input> next_input(std::uint64_t most_bytes,
+                                                const std::function<bool(bool by_block)>& has_room);
   struct FromPeer {
     std::uint64_t number = 0;
     ByteRange bytes;
     std::shared_ptr<const FinalOnGpu> from;
   };
-  [[nodiscard]] std::optional<FromPeer> next_from_peer();
-  [[nodiscard]] std::optional<ByteRange> next_final(std::uint64_t most_bytes);
+  [[nodiscard]] std::optional<FromPeer> next_from_peer(const HasRoom& has_room);
+  [[nodiscard]] std::optional<ByteRange> next_final(std::uint64_t most_bytes, const HasRoom& has_room);
   // So many more of each have ended, in their order.
   struct Ended {
     std::size_t inputs = 0, by_block = 0, finals = 0, from_peers = 0;
@@ -81,19 +83,19 @@ class BufferMoves {
   const bool in_place_;
   std::atomic<std::size_t> arrived_{0};  // pieces
 
-  mutable std::mutex mutex_;          // guards what follows
-  std::vector<ByteRange> pieces_;     // of the input
-  std::size_t filling_ = 0;           // so many of them are under way, or there
-  bool fills_ = false;                // the others are to follow
-  Ranges landed_, waiting_;           // bytes of the output: final; of those, on no way yet
-  std::shared_ptr<std::byte> block_;  // where the input comes to; null: to memory of the CPU
-  bool comes_home_ = false;           // from there
-  Ranges home_;                       // of the input: what is still to be begun of that
+  mutable std::mutex mutex_;                            // guards what follows
+  std::vector<ByteRange> pieces_;                       // of the input
+  std::size_t filling_ = 0;                             // so many of them are under way, or there
+  bool fills_ = false;                                  // the others are to follow
+  Ranges landed_, waiting_;                             // bytes of the output: final; of those, on no way yet
+  std::shared_ptr<std::byte> block_;                    // where the input comes to; null: to memory of the CPU
+  bool comes_home_ = false;                             // from there
+  Ranges home_;                                         // of the input: what is still to be begun of that
   std::size_t under_way_ = 0, by_block_under_way_ = 0;  // copies; of those, to the block and from there
   std::size_t inputs_came_ = 0;                         // copies
   std::deque<FromPeer> to_bring_, bringing_;            // to be begun; under way
   std::deque<BufferStream::Brought> brought_;           // not taken yet
-  Ranges beside_;  // of landed_: those that have come so, and are not in memory of the CPU
+  Ranges beside_;       // of landed_: those that have come so, and are not in memory of the CPU
   bool ended_ = false;  // nothing more is to be moved
 };
 

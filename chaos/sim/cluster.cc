@@ -53,7 +53,7 @@ struct Setting {
   Program::Shape program;
   bool salted = false;
   bool disks = false, mirror = false;
-  bool gpus = false;
+  bool gpus = false, nccl = false, together = false;
   std::uint32_t spares = 0;
   bool follows = false;    // these hold the newest checkpoint
   std::uint32_t late = 0;  // workers that come some time, if the job may begin without them
@@ -171,7 +171,10 @@ Setting draw_setting(Random& random, const SimOptions& options) {
     // Those that NCCL can be asked for, and mostly in few messages.
     static constexpr const char* kInPieces[] = {"auto", "ring", "butterfly"};
     const std::uint64_t which = options.seed / kGpusEvery;
-    if (!options.algorithm) s.job.set_algorithm(kInPieces[which % 3]);
+    // On one host they read each other's memory.
+    s.together = which % 3 == 1 && options.hosts.empty();
+    s.nccl = options.nccl.value_or(!s.together || which % 2 == 0);
+    if (!options.algorithm) s.job.set_algorithm(s.together ? "auto" : kInPieces[which % 3]);
     if (which % 4 != 0) s.job.set_chunk_bytes(std::max<std::uint64_t>(s.job.chunk_bytes(), 8192));
   }
   return s;
@@ -385,6 +388,7 @@ void Cluster::make_slots() {
     slot.worker_id = "w" + std::to_string(w);
     std::uint64_t host = apart ? w : draws_.below(hosts);
     if (setting_.program.long_allreduces && options_.seed / kLendsEvery % 2 == 0) host = 0;
+    if (setting_.together) host = 0;
     slot.host_id = "h" + std::to_string(host);
     slot.domain_id = racks ? "d" + std::to_string(host / 2) : slot.host_id;
     if (w < options_.hosts.size()) slot.host_id = slot.domain_id = options_.hosts[w];
@@ -464,8 +468,9 @@ std::size_t Cluster::start_life(std::size_t slot, bool supervised) {
     if (mirror_) o.mirror = &*mirror_;
   }
   if (setting_.gpus) {
-    o.nccl = &nccl_;
-    o.nccl_fails = options_.seed / kGpusEvery % 2 == 0;
+    o.has_gpu = true;
+    if (setting_.nccl) o.nccl = &nccl_;
+    o.nccl_fails = o.gpu_stalls = options_.seed / kGpusEvery % 2 == 0;
   }
   slots_[slot].started = true;
   control_.add_life();
@@ -1433,7 +1438,8 @@ std::string Cluster::describe_setting() const {
       (setting_.job.replace_after_ms() == 0
            ? ""
            : ", replaced after " + std::to_string(setting_.job.replace_after_ms()) + " ms") +
-      (setting_.gpus ? ", GPUs" : "") + ", steps " + std::to_string(program_.steps().size());
+      (setting_.gpus ? ", GPUs" : "") + (setting_.nccl ? " and NCCL" : "") + ", steps " +
+      std::to_string(program_.steps().size());
   for (std::size_t f = 0; f < kFaults; ++f) {
     if (faults_.rates[f] > 0) text += std::string(", ") + info(static_cast<Fault>(f)).name;
   }
@@ -1530,7 +1536,11 @@ SimOutcome Cluster::run() {
   out.from_mirror = judge_.from_mirror();
   out.stragglers_named = judge_.stragglers_named();
   out.reordered_rounds = judge_.reordered_rounds();
-  for (const auto& life : lives_) out.exchanged += life->rounds_exchanged();
+  for (const auto& life : lives_) {
+    out.exchanged += life->rounds_exchanged();
+    out.lent += life->inputs_lent();
+    out.from_gpus += life->finals_from_gpus();
+  }
   out.replaced = judge_.replaced();
   out.shrunk = judge_.shrunk();
   out.grown = judge_.grown();

@@ -51,7 +51,8 @@ struct SimOptions {
   // Of such a job, which may begin without them: so many workers come late. 0: it begins with all.
   std::optional<std::uint32_t> late;
   std::optional<bool> inferred;    // the program has set-up rounds without names, and rounds that recur
-  std::optional<bool> gpus;        // workers have some, and NCCL; with a log, and not in mode shrink
+  std::optional<bool> gpus;        // workers have some; with a log, and not in mode shrink
+  std::optional<bool> nccl;        // which moves bytes among them
   std::optional<bool> lends;       // ranks of a host have allreduces of inputs that they lend
   std::vector<std::string> hosts;  // by worker; each a failure domain of its own
   // The tracker dies before it carries out its effect of this number (from 0).
@@ -111,6 +112,8 @@ struct SimOutcome {
   std::uint64_t rebuilt = 0;                        // trackers that went on from what members told
   std::uint64_t stragglers_named = 0, replaced = 0;
   std::uint64_t exchanged = 0;         // rounds that NCCL has moved among GPUs, by rank
+  std::uint64_t lent = 0;              // inputs that stayed on a GPU, where others of the host have read them
+  std::uint64_t from_gpus = 0;         // pieces of results that came from another rank's GPU
   std::uint64_t reordered_rounds = 0;  // results for which the ring had another order than that of ranks
   std::uint64_t shrunk = 0,
                 grown = 0;  // plans without ranks that the ones before had, and with ones that those had not

@@ -95,6 +95,8 @@ void SimReport::add(std::uint64_t seed, const SimOutcome& o) {
   lost_for_good += o.lost_for_good;
   rebuilt += o.rebuilt;
   exchanged += o.exchanged;
+  lent += o.lent;
+  from_gpus += o.from_gpus;
   from_mirror += o.from_mirror;
   virtual_ms += o.virtual_ms;
   if (o.liveness_ms > longest_liveness_ms) {
@@ -119,6 +121,8 @@ void SimReport::add(const SimReport& o) {
   lost_for_good += o.lost_for_good;
   rebuilt += o.rebuilt;
   exchanged += o.exchanged;
+  lent += o.lent;
+  from_gpus += o.from_gpus;
   from_mirror += o.from_mirror;
   virtual_ms += o.virtual_ms;
   if (o.longest_liveness_ms > longest_liveness_ms) {
@@ -145,7 +149,8 @@ std::string SimReport::json() const {
   text += "], \"under_faults\": " + std::to_string(under_faults) +
           ", \"second_faults\": " + std::to_string(struck_again) + ", \"commits\": " + std::to_string(commits) +
           ", \"rollbacks\": " + std::to_string(rollbacks) + ", \"rebuilt\": " + std::to_string(rebuilt) +
-          ", \"exchanged\": " + std::to_string(exchanged) + ", \"from_mirror\": " + std::to_string(from_mirror) +
+          ", \"exchanged\": " + std::to_string(exchanged) + ", \"lent\": " + std::to_string(lent) +
+          ", \"from_gpus\": " + std::to_string(from_gpus) + ", \"from_mirror\": " + std::to_string(from_mirror) +
           ", \"lost_for_good\": " + std::to_string(lost_for_good) + ", \"faults\": {";
   for (std::size_t i = 0; i < kFaults; ++i) {
     text +=

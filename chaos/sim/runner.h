@@ -23,6 +23,8 @@ struct SimReport {
   std::uint64_t from_mirror = 0;    // timelines that began from the mirror's newest checkpoint
   std::uint64_t rebuilt = 0;        // trackers that went on from what members told
   std::uint64_t exchanged = 0;      // rounds that NCCL has moved among GPUs, by rank
+  std::uint64_t lent = 0;           // inputs that stayed on a GPU, where others of the host have read them
+  std::uint64_t from_gpus = 0;      // pieces of results that came from another rank's GPU
   std::int64_t virtual_ms = 0, longest_liveness_ms = 0;
   std::uint64_t longest_liveness_seed = 0;
   std::vector<SeedFailure> failed;  // by seed

@@ -15,12 +15,13 @@ using worker::ByteRange;
 
 void SimGpu::after(Micros delay_us, std::function<void()> what) {
   world_.after(delay_us, [this, what = std::move(what)] {
-    if (!gone_) what();
+    if (!gone()) what();
   });
 }
 
 // Now and then as long as something that others wait for.
 Micros SimGpu::some_us() {
+  if (stalls_ && !world_.is_calm() && world_.random.chance(0.003)) return world_.random.between(30'000, 600'000);
   return world_.random.chance(0.02) ? world_.random.between(1000, 30'000) : world_.random.between(1, 300);
 }
 
@@ -30,13 +31,70 @@ std::shared_ptr<std::byte> SimGpu::allocate(std::size_t bytes) {
   return memory;
 }
 
+// --- What is shared
+
+SimShares::SimShares(SimGpu& gpu, bool has_room)
+    : gpu_(gpu), has_room_(has_room), most_made_(1 + gpu.world().random.below(4)) {}
+
+void SimShares::use_again(std::byte* memory, std::size_t bytes) {
+  std::fill_n(memory, bytes, std::byte{0x5b});
+}
+
+bool SimShares::mapped_by(Incarnation life) {
+  World& world = gpu_.world();
+  const auto [it, fresh] = mapped_.try_emplace(life);
+  if (fresh && world.random.chance(0.9)) it->second = world.now_us() + world.random.between(0, 20'000);
+  return it->second && world.now_us() >= *it->second;
+}
+
+// The block is free as soon as its owner's last use of it has ended, whoever else reads its memory.
+std::shared_ptr<std::byte> SimShares::take(std::size_t bytes) {
+  if (!has_room_ || gpu_.world().random.chance(0.03)) return nullptr;
+  auto memory = gpu_.allocate(std::max<std::size_t>(1, bytes));
+  std::erase_if(blocks_, [](const auto& block) { return block.second.memory.expired(); });
+  std::byte* const at = memory.get();
+  blocks_[at] = {bytes, memory};
+  return {at, [gone = gpu_.is_gone(), memory = std::move(memory), bytes](std::byte* block) {
+            // With its owner's death it is nobody's, and stays as long as others have it mapped.
+            if (!*gone) use_again(block, bytes);
+          }};
+}
+
+std::shared_ptr<std::byte> SimShares::take_result(std::size_t bytes, std::uint64_t& number) {
+  for (; made_.size() >= most_made_ && made_.front().block.expired(); made_.pop_front()) {
+    if (!gpu_.world().is(Mutant::trusts_made)) *first_ = made_.front().number + 1;
+    use_again(made_.front().memory.get(), made_.front().bytes);
+  }
+  Made& made = made_.emplace_back(++newest_, bytes, gpu_.allocate(std::max<std::size_t>(1, bytes)));
+  number = made.number;
+  std::shared_ptr<std::byte> block(made.memory.get(), [memory = made.memory](std::byte*) {});
+  made.block = block;
+  return block;
+}
+
+std::shared_ptr<const void> SimShares::memory_of(const std::byte* at) const {
+  auto next = blocks_.upper_bound(at);
+  if (next == blocks_.begin()) return nullptr;
+  const auto& [begin, block] = *--next;
+  return at - begin < static_cast<std::ptrdiff_t>(block.bytes) ? block.memory.lock() : nullptr;
+}
+
+std::shared_ptr<const worker::FinalOnGpu> SimShares::find(const worker::MadeOnGpu& made) const {
+  const auto found = std::ranges::find(made_, made.number, &Made::number);
+  if (found == made_.end() || found->memory.get() != made.at) return nullptr;
+  return std::make_shared<const worker::FinalOnGpu>(
+      worker::FinalOnGpu{made.at, made.number, first_.get(), found->memory, first_});
+}
+
 // --- Combines
 
 std::uint64_t SimCombines::begin(Work work) {
   const std::uint64_t id = ++newest_;
   ++under_way_;
   free_at_us_ = std::max(free_at_us_, gpu_.world().now_us()) + gpu_.some_us();
-  gpu_.after(free_at_us_ - gpu_.world().now_us(), [this, id, work = std::move(work)] {
+  std::uint64_t number = 0;
+  auto block = shares_.take_result(work.bytes, number);
+  gpu_.after(free_at_us_ - gpu_.world().now_us(), [this, id, number, block = std::move(block), work = std::move(work)] {
     --under_way_;
     Done done;
     done.id = id;
@@ -45,13 +103,13 @@ std::uint64_t SimCombines::begin(Work work) {
       WARREN_CHECK(reducer.ok(), "the round has one, too");
       std::vector<const void*> operands;
       for (const Operand& operand : work.operands) operands.push_back(operand.at);
-      const auto made = gpu_.allocate(work.bytes), on_cpu = gpu_.allocate(work.bytes);
-      reducer.value().combine(made.get(), operands, work.bracketing, work.count);
-      std::memcpy(on_cpu.get(), made.get(), work.bytes);
+      const auto on_cpu = gpu_.allocate(work.bytes);
+      reducer.value().combine(block.get(), operands, work.bracketing, work.count);
+      std::memcpy(on_cpu.get(), block.get(), work.bytes);
       done.made = on_cpu.get();
       done.memory = on_cpu;
-      done.on_gpu = {made.get(), id};
-      if (work.stays) done.stays = made;
+      done.on_gpu = {block.get(), number};
+      if (work.stays) done.stays = block;
     } else {
       // The CPU combines what it gets of them.
       WARREN_CHECK(!work.stays, "what is exchanged lies on the GPU");
@@ -306,7 +364,7 @@ void SimExchange::begin_next() {
     SimNccl::Post post{&gpu_, m.at, m.bytes, m.sends, m.keeper, [this, id = open.id, m] {
                          World& w = gpu_.world();
                          const bool flips = fails_ && checks_ && !m.sends && m.bytes > 0 && !w.is_calm();
-                         if (flips && w.random.chance(0.001)) m.at[w.random.below(m.bytes)] ^= std::byte{4};
+                         if (flips && w.random.chance(0.002)) m.at[w.random.below(m.bytes)] ^= std::byte{4};
                          if (turns_.empty() || turns_.front().id != id) return;
                          --turns_.front().left;
                          gpu_.wake();
@@ -356,8 +414,9 @@ std::optional<worker::Exchange::Done> SimExchange::take_done() {
 
 // --- A call's buffers
 
-SimGpuCall::SimGpuCall(SimGpu& gpu, Buffer input, Buffer output, std::function<void()> prepare)
+SimGpuCall::SimGpuCall(SimGpu& gpu, SimShares& shares, Buffer input, Buffer output, std::function<void()> prepare)
     : gpu_(gpu),
+      shares_(shares),
       input_(input),
       output_(output),
       prepare_(std::move(prepare)),
@@ -394,23 +453,23 @@ Status SimGpuCall::deliver() {
 }
 
 bool SimGpuCall::lend() {
-  if (gpu_.world().random.chance(0.03)) return false;
-  moves_.lend(gpu_.allocate(std::max<std::size_t>(1, input_.bytes)));
+  auto block = shares_.take(input_.bytes);
+  if (block == nullptr) return false;
+  moves_.lend(std::move(block));
   return true;
 }
 
 void SimGpuCall::fill() {
-  for (;;) {
-    Flow& flow = moves_.by_block() ? lent_ : in_;
-    if (!flow.has_room()) return;
-    const auto next = moves_.next_input(most_bytes_);
-    if (!next) return;
+  const auto has_room = [this](bool by_block) { return (by_block ? lent_ : in_).has_room(); };
+  while (const auto next = moves_.next_input(most_bytes_, has_room)) {
     const ByteRange& piece = next->bytes;
     std::byte* const block = next->block.get();
+    Flow& flow = block == nullptr ? in_ : lent_;
     if (next->home) {
       copy(flow, input_.host + piece.at, block + piece.at, piece.bytes, next->block);
     } else {
-      copy(flow, (block == nullptr ? input_.host : block) + piece.at, input_.there + piece.at, piece.bytes, next->block);
+      copy(flow, (block == nullptr ? input_.host : block) + piece.at, input_.there + piece.at, piece.bytes,
+           next->block);
     }
   }
 }
@@ -425,14 +484,10 @@ Result<bool> SimGpuCall::move() {
   const bool some = ended.inputs + ended.by_block + ended.finals + ended.from_peers != 0;
   if (some) moves_.came(ended);
   fill();
-  while (peers_.has_room()) {
-    const auto next = moves_.next_from_peer();
-    if (!next) break;
+  while (const auto next = moves_.next_from_peer([this] { return peers_.has_room(); })) {
     copy(peers_, output_.there + next->bytes.at, next->from->at, next->bytes.bytes, next->from);
   }
-  while (out_.has_room()) {
-    const auto next = moves_.next_final(most_bytes_);
-    if (!next) break;
+  while (const auto next = moves_.next_final(most_bytes_, [this] { return out_.has_room(); })) {
     copy(out_, output_.there + next->at, output_.host + next->at, next->bytes, nullptr);
   }
   return some;

@@ -1,10 +1,11 @@
-// GPUs in virtual time: buffers of a call that move piece by piece, what is combined there, and the turns of messages
-// that NCCL moves from one to the other (docs/decisions/0024-nccl.md). The engine and the executor are those of
-// production; worker/device is what they have there instead of this.
+// GPUs in virtual time: buffers of a call that move piece by piece, what is combined there, what ranks of a host read
+// in each other (docs/decisions/0023-device-loans.md), and the turns of messages that NCCL moves from one to the other
+// (docs/decisions/0024-nccl.md). The engine and the executor are those of production; worker/device is what they have
+// there instead of this.
 //
 // What a GPU does goes on while its process stands still, and ends with it; what the process gives it to do waits.
-// There are no GPUs that fail, no communicator that does not end, and nothing that ranks of a host lend each other
-// (docs/decisions/0023-device-loans.md).
+// Memory that is used again has something else in it at once. There are no GPUs that fail, and no communicator that
+// does not end.
 #pragma once
 
 #include <cstddef>
@@ -30,15 +31,19 @@ namespace warren::chaos {
 // Of one life.
 class SimGpu {
  public:
-  // `wakes`: whoever drives the engine is to look.
-  SimGpu(World& world, std::function<void()> wakes) : world_(world), wakes_(std::move(wakes)) {}
+  // `wakes`: whoever drives the engine is to look. `stalls`: some of what it does takes longer than a timeout, until
+  // faults stop.
+  SimGpu(World& world, bool stalls, std::function<void()> wakes)
+      : world_(world), stalls_(stalls), wakes_(std::move(wakes)) {}
   SimGpu(const SimGpu&) = delete;
   SimGpu& operator=(const SimGpu&) = delete;
 
   [[nodiscard]] World& world() { return world_; }
   // Its process is gone, and nothing of it moves any more.
-  void vanish() { gone_ = true; }
-  [[nodiscard]] bool gone() const { return gone_; }
+  void vanish() { *gone_ = true; }
+  [[nodiscard]] bool gone() const { return *gone_; }
+  // Of what may outlive this.
+  [[nodiscard]] std::shared_ptr<const bool> is_gone() const { return gone_; }
   // So much later, unless it is gone by then.
   void after(Micros delay_us, std::function<void()> what);
   void wake() { wakes_(); }
@@ -49,14 +54,59 @@ class SimGpu {
 
  private:
   World& world_;
+  const bool stalls_;
   const std::function<void()> wakes_;
-  bool gone_ = false;
+  const std::shared_ptr<bool> gone_ = std::make_shared<bool>(false);
+};
+
+// What a life shares of it with the others of its host: as worker/device/device_shares.h.
+class SimShares {
+ public:
+  SimShares(SimGpu& gpu, bool has_room);
+  SimShares(const SimShares&) = delete;
+  SimShares& operator=(const SimShares&) = delete;
+
+  // An address in it; null: there is none.
+  [[nodiscard]] const std::byte* at() const { return has_room_ ? &at_ : nullptr; }
+  // From some time after this was first asked on. Some never map it.
+  [[nodiscard]] bool mapped_by(Incarnation life);
+  // For an input; null: there is no room.
+  [[nodiscard]] std::shared_ptr<std::byte> take(std::size_t bytes);
+  // For what is made of inputs, which stands until others have taken its place.
+  [[nodiscard]] std::shared_ptr<std::byte> take_result(std::size_t bytes, std::uint64_t& number);
+  // Keeps the memory of a block mapped, whatever its owner does; null: it is none of a block.
+  [[nodiscard]] std::shared_ptr<const void> memory_of(const std::byte* at) const;
+  // As a peer finds it that has this mapped; null: it is none of these.
+  [[nodiscard]] std::shared_ptr<const worker::FinalOnGpu> find(const worker::MadeOnGpu& made) const;
+
+ private:
+  struct Made {
+    std::uint64_t number = 0;
+    std::size_t bytes = 0;
+    std::shared_ptr<std::byte> memory;
+    std::weak_ptr<std::byte> block;  // not given back
+  };
+  static void use_again(std::byte* memory, std::size_t bytes);
+
+  SimGpu& gpu_;
+  const bool has_room_;
+  const std::byte at_{};
+  std::map<Incarnation, std::optional<Micros>> mapped_;  // when
+  struct Block {
+    std::size_t bytes = 0;
+    std::weak_ptr<std::byte> memory;
+  };
+  std::map<const std::byte*, Block> blocks_;
+  const std::size_t most_made_;
+  std::uint64_t newest_ = 0;
+  std::deque<Made> made_;
+  const std::shared_ptr<std::uint64_t> first_ = std::make_shared<std::uint64_t>(0);  // that stands
 };
 
 // Combines what lies on it.
 class SimCombines final : public worker::Elsewhere {
  public:
-  explicit SimCombines(SimGpu& gpu) : gpu_(gpu) {}
+  SimCombines(SimGpu& gpu, SimShares& shares) : gpu_(gpu), shares_(shares) {}
 
   [[nodiscard]] std::uint64_t begin(Work work) override;
   [[nodiscard]] bool busy() const override { return under_way_ != 0 || !done_.empty(); }
@@ -64,6 +114,7 @@ class SimCombines final : public worker::Elsewhere {
 
  private:
   SimGpu& gpu_;
+  SimShares& shares_;
   std::uint64_t newest_ = 0;
   std::size_t under_way_ = 0;
   Micros free_at_us_ = 0;
@@ -206,7 +257,7 @@ class SimGpuCall final : public worker::CallBuffers, public worker::BufferStream
     std::byte* host = nullptr;   // where the engine finds it
     std::size_t bytes = 0;
   };
-  SimGpuCall(SimGpu& gpu, Buffer input, Buffer output, std::function<void()> prepare);
+  SimGpuCall(SimGpu& gpu, SimShares& shares, Buffer input, Buffer output, std::function<void()> prepare);
   ~SimGpuCall() override;
 
   // As the call's prepare function.
@@ -219,7 +270,7 @@ class SimGpuCall final : public worker::CallBuffers, public worker::BufferStream
 
   [[nodiscard]] std::size_t most_bytes() const override { return most_bytes_; }
   void order(std::vector<worker::ByteRange> pieces) override { moves_.order(std::move(pieces)); }
-  [[nodiscard]] const std::byte* lendable() const override { return input_.there; }
+  [[nodiscard]] const std::byte* lendable() const override { return shares_.at(); }
   [[nodiscard]] bool lend() override;
   [[nodiscard]] std::shared_ptr<const std::byte> lent() const override { return moves_.lent(); }
   void bring_home() override { moves_.bring_home(); }
@@ -228,7 +279,7 @@ class SimGpuCall final : public worker::CallBuffers, public worker::BufferStream
   void landed(const worker::ByteRange& bytes) override { moves_.landed(bytes); }
   [[nodiscard]] bool bring(const worker::ByteRange& bytes, const std::shared_ptr<const worker::FinalOnGpu>& from,
                            std::uint64_t number) override {
-    return moves_.bring(bytes, from, number);
+    return lendable() != nullptr && moves_.bring(bytes, from, number);
   }
   [[nodiscard]] std::optional<Brought> take_brought() override { return moves_.take_brought(); }
   void conclude() override { moves_.conclude(); }
@@ -251,6 +302,7 @@ class SimGpuCall final : public worker::CallBuffers, public worker::BufferStream
   void fill();
 
   SimGpu& gpu_;
+  SimShares& shares_;
   const Buffer input_, output_;
   const std::function<void()> prepare_;
   const std::size_t most_bytes_;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "chaos/sim/sim_gpu.h"
 #include "recovery/check.h"
 #include "recovery/limits.h"
 #include "storage/segment.h"
@@ -284,6 +285,24 @@ void SimTransport::post_send_logged(LinkId id, const FrameHeader& header, std::s
   post(id, header, payload, world_.is(Mutant::publishes_late) ? LogPlace{} : place, false, token);
 }
 
+void SimTransport::post_send_made(LinkId id, const FrameHeader& header, std::span<const std::byte> payload,
+                                  const LogPlace& place, const worker::MadeOnGpu& made, Token token) {
+  post(id, header, payload, world_.is(Mutant::publishes_late) ? LogPlace{} : place, false, token, made);
+}
+
+bool SimTransport::reads_on_gpu(const Link& link) const {
+  SimShares* const shares = owner_.shares();
+  return shares != nullptr && owner_.log_of(link.peer) != nullptr && relays_to(link.peer) == nullptr &&
+         shares->mapped_by(members_->lives[static_cast<std::size_t>(link.peer.value)]);
+}
+
+bool SimTransport::lends(GroupId group, Rank peer, const std::byte* at) const {
+  const auto it = by_name_.find({group, peer});
+  if (it == by_name_.end() || owner_.shares() == nullptr || owner_.shares()->at() != at) return false;
+  const Link& link = *links_[it->second];
+  return link.wire != nullptr && link.broken.ok() && !link.closed_by_peer && reads_on_gpu(link);
+}
+
 void SimTransport::post_recv(LinkId id, const FrameHeader& expected, std::span<std::byte> payload, Token token) {
   expect(id, expected, payload, false, token);
 }
@@ -310,7 +329,21 @@ std::optional<worker::View> SimTransport::view_of(const Link& link, const Incomi
       world_.violated("I1", "rank " + std::to_string(link.peer.value) + " has published other bytes than it sent in " +
                                 to_string(in.expected.round));
     }
-    if (in.in_place) return worker::View{nullptr, window->payload, window->generation, frame.place.generation};
+    if (in.in_place) {
+      return worker::View{nullptr, window->payload, window->generation,     frame.place.generation,
+                          nullptr, false,           std::move(frame.beside)};
+    }
+  }
+  if (frame.loan != nullptr && frame.loan->on_gpu != nullptr) {
+    // The CPU cannot read it.
+    if (!in.in_place) return std::nullopt;
+    const Loan& loan = *frame.loan;
+    const bool whole = std::memcmp(loan.at, frame.payload.data(), loan.bytes) == 0;
+    if (loan.taken_back == 0 && !world_.is(Mutant::loans_without_end) && !frame.flipped && !whole) {
+      world_.violated("Input", "rank " + std::to_string(link.peer.value) + " changed what it lends on its GPU, in " +
+                                   to_string(in.expected.round));
+    }
+    return worker::View{nullptr, loan.at, &loan.taken_back, 0, frame.loan, true};
   }
   // Two of three, without a draw: a rank's buffers may be of either kind.
   if (frame.loan != nullptr && in.in_place && in.expected.message % 3 != 0 && owner_.log_of(link.peer) != nullptr) {
@@ -339,13 +372,13 @@ std::optional<worker::View> SimTransport::view_of(const Link& link, const Incomi
 }
 
 void SimTransport::post(LinkId id, const FrameHeader& header, std::span<const std::byte> payload, const LogPlace& place,
-                        bool lent, Token token) {
+                        bool lent, Token token, const worker::MadeOnGpu& made) {
   WARREN_CHECK(payload.size() <= limits::kMaxChunkBytes, "a frame carries at most one chunk");
   if (owner_.dies_at_send()) return;
   Link& l = at(id);
   if (!l.broken.ok()) return complete(token, l.broken);
   const std::size_t index = l.frames_sent++ % l.streams.size();
-  Outgoing out{header, payload, token, hash_of(payload), false, place, lent};
+  Outgoing out{header, payload, token, hash_of(payload), false, place, lent, made};
   out.header.stream = static_cast<std::uint16_t>(index);
   out.header.payload_bytes = static_cast<std::uint32_t>(payload.size());
   if (world_.is(Mutant::send_completes_early)) {
@@ -384,7 +417,7 @@ worker::Transport::Now SimTransport::send_now(LinkId id, FrameHeader& header, st
     return Now::kPosted;
   }
   l.frames_sent++;
-  Outgoing out{header, payload, token, 0, false, {}, false};
+  Outgoing out{header, payload, token, 0, false, {}, false, {}};
   out.header.stream = static_cast<std::uint16_t>(index);
   out.header.payload_bytes = static_cast<std::uint32_t>(payload.size());
   l.wire->lanes[l.side][index].bytes += bytes;
@@ -483,9 +516,11 @@ void SimTransport::fly(Link& l, std::size_t stream, const Outgoing& out) {
     frame.loan = std::make_shared<Loan>();
     frame.loan->at = out.payload.data();
     frame.loan->bytes = out.payload.size();
+    if (owner_.shares() != nullptr) frame.loan->on_gpu = owner_.shares()->memory_of(out.payload.data());
     std::erase_if(loans_, [](const auto& loan) { return loan.expired(); });
     loans_.push_back(frame.loan);
   }
+  if (out.made.at != nullptr && reads_on_gpu(l)) frame.beside = owner_.shares()->find(out.made);
   FrameHeader header = out.header;
   frame.payload.assign(out.payload.begin(), out.payload.end());
   worker::seal(header, frame.payload, members_->checksums, frame.header);
@@ -619,6 +654,10 @@ void SimTransport::end_loans(bool alive) {
   for (const auto& weak : std::exchange(loans_, {})) {
     const auto loan = weak.lock();
     if (loan == nullptr) continue;
+    if (loan->on_gpu != nullptr) {
+      if (alive && !world_.is(Mutant::loans_without_end)) loan->taken_back = 1;
+      continue;
+    }
     loan->left.assign(loan->at, loan->at + loan->bytes);
     if (alive) {
       loan->taken_back = world_.is(Mutant::loans_without_end) ? 0 : 1;

@@ -27,6 +27,7 @@
 
 namespace warren::chaos {
 
+class SimShares;
 class SimTransport;
 
 // An input that others read where it lies.
@@ -35,6 +36,8 @@ struct Loan {
   std::size_t bytes = 0;
   std::uint64_t taken_back = 0;
   std::vector<std::byte> left;  // what lies there once the lender has gone
+  // On a GPU, in a block: what becomes of it is the block's owner's. Keeps it mapped.
+  std::shared_ptr<const void> on_gpu = nullptr;
 };
 
 // One frame on its way, with what only the simulation knows of it.
@@ -46,6 +49,7 @@ struct Frame {
   bool flipped = false;
   LogPlace place;  // where the payload is published, if it is
   std::shared_ptr<Loan> loan;
+  std::shared_ptr<const worker::FinalOnGpu> beside;  // what is published lies there, too
 };
 
 // A connection between two lives. Side 0 is the lower rank.
@@ -136,6 +140,8 @@ class SimTransport final : public worker::Transport {
     [[nodiscard]] virtual bool dies_at_send() = 0;
     // The log of a rank that this life has mapped, of its own host; else null.
     [[nodiscard]] virtual std::shared_ptr<const SegmentView> log_of(Rank rank) = 0;
+    // What this life shares of its GPU; null: it has none.
+    [[nodiscard]] virtual SimShares* shares() = 0;
   };
 
   SimTransport(DataNetwork& network, Owner& owner, Incarnation self);
@@ -171,6 +177,9 @@ class SimTransport final : public worker::Transport {
                  worker::Token token) override;
   void post_send_logged(worker::LinkId link, const FrameHeader& header, std::span<const std::byte> payload,
                         const LogPlace& place, worker::Token token) override;
+  void post_send_made(worker::LinkId link, const FrameHeader& header, std::span<const std::byte> payload,
+                      const LogPlace& place, const worker::MadeOnGpu& made, worker::Token token) override;
+  [[nodiscard]] bool lends(GroupId group, Rank peer, const std::byte* at) const override;
   void post_send_lent(worker::LinkId link, const FrameHeader& header, std::span<const std::byte> payload,
                       worker::Token token) override;
   void post_recv_in_place(worker::LinkId link, const FrameHeader& expected, std::span<std::byte> payload,
@@ -195,6 +204,7 @@ class SimTransport final : public worker::Transport {
     bool completed = false;         // Mutant::send_completes_early
     LogPlace place;
     bool lent = false;
+    worker::MadeOnGpu made;
   };
   struct Incoming {
     FrameHeader expected;
@@ -237,7 +247,9 @@ class SimTransport final : public worker::Transport {
   void knock(worker::LinkId link, Micros until_us);
   void come_up(worker::LinkId link, const std::shared_ptr<Wire>& wire, int side);
   void post(worker::LinkId link, const FrameHeader& header, std::span<const std::byte> payload, const LogPlace& place,
-            bool lent, worker::Token token);
+            bool lent, worker::Token token, const worker::MadeOnGpu& made = {});
+  // On this host, and has what is shared of this life's GPU mapped.
+  [[nodiscard]] bool reads_on_gpu(const Link& link) const;
   // What this life lends is its own again. `alive`: its program goes on, and changes it.
   void end_loans(bool alive);
   void expect(worker::LinkId link, const FrameHeader& expected, std::span<std::byte> payload, bool in_place,

@@ -119,13 +119,16 @@ SimWorker::SimWorker(World& world, Judge& judge, DataNetwork& network, Hosts& ho
       engine_(transport_, board_),
       hosts_(hosts),
       progress_(sample_interval_ms(static_cast<std::int64_t>(options_.join.settings().round_timeout_ms()))) {
+  if (options_.has_gpu) {
+    gpu_.emplace(world_, options_.gpu_stalls, [this] { data_moved(); });
+    shares_.emplace(*gpu_, !world_.random.chance(0.05));
+    combines_.emplace(*gpu_, *shares_);
+    engine_.use(*combines_);
+  }
   if (options_.nccl != nullptr) {
-    gpu_.emplace(world_, [this] { data_moved(); });
-    combines_.emplace(*gpu_);
     const auto& settings = options_.join.settings();
     exchange_.emplace(*gpu_, *options_.nccl, static_cast<Micros>(settings.round_timeout_ms()) * 1000,
                       settings.checksums(), options_.nccl_fails);
-    engine_.use(*combines_);
     engine_.use(*exchange_);
   }
   if (options_.join.settings().replicas() == 0) return;
@@ -951,9 +954,9 @@ bool SimWorker::move_on_gpu() {
     engine_.moved(*call, Status());
     if (again) break;
   }
-  exchange_->move();
+  if (exchange_) exchange_->move();
   some = engine_.take_done_elsewhere() || some;
-  return engine_.take_done_exchanged() || some;
+  return (exchange_ && engine_.take_done_exchanged()) || some;
 }
 
 // The process has gone: what runs in it never comes back.
@@ -1547,10 +1550,10 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
   if (on_gpu) {
     a.host.assign(a.memory.size(), 0);
     std::byte* const host = reinterpret_cast<std::byte*>(a.host.data());
-    auto buffers =
-        std::make_unique<SimGpuCall>(*gpu_, SimGpuCall::Buffer{a.bytes().data() + in_at, host + in_at, in * width},
-                                     SimGpuCall::Buffer{a.bytes().data() + a.out_at, host + a.out_at, a.out_bytes},
-                                     prepares ? std::function<void()>([&a, prepare] { prepare(&a); }) : nullptr);
+    auto buffers = std::make_unique<SimGpuCall>(
+        *gpu_, *shares_, SimGpuCall::Buffer{a.bytes().data() + in_at, host + in_at, in * width},
+        SimGpuCall::Buffer{a.bytes().data() + a.out_at, host + a.out_at, a.out_bytes},
+        prepares ? std::function<void()>([&a, prepare] { prepare(&a); }) : nullptr);
     spec.input = host + in_at;
     spec.output = host + a.out_at;
     spec.prepare = [](void* call) { static_cast<SimGpuCall*>(call)->begin_filling(); };

@@ -56,7 +56,8 @@ class SimWorker final : private SimTransport::Owner {
     bool follows = false;                           // as a spare it holds the newest checkpoint
     std::shared_ptr<storage::FakeResultDisk> disk;  // of its host; null: there is none
     SimMirror* mirror = nullptr;                    // of the job, where it has disks
-    SimNccl* nccl = nullptr;                        // of the job, where workers have GPUs
+    bool has_gpu = false, gpu_stalls = false;
+    SimNccl* nccl = nullptr;  // of the job, where there are GPUs and it moves bytes among them
     bool nccl_fails = false;
   };
   SimWorker(World& world, Judge& judge, DataNetwork& network, Hosts& hosts, const Program& program, Links links,
@@ -102,6 +103,8 @@ class SimWorker final : private SimTransport::Owner {
   [[nodiscard]] bool was_member_of(Epoch epoch) const { return epochs_.contains(epoch); }
   [[nodiscard]] std::uint64_t rounds_finished() const { return board_.rounds_finished.load(); }
   // Rounds that its GPU had a part in from the first turn to the last.
+  [[nodiscard]] std::uint64_t inputs_lent() const { return board_.inputs_lent; }
+  [[nodiscard]] std::uint64_t finals_from_gpus() const { return board_.finals_from_gpus; }
   [[nodiscard]] std::uint64_t rounds_exchanged() const { return exchange_ ? exchange_->rounds_proved() : 0; }
 
   [[nodiscard]] Rank rank() const { return rank_; }
@@ -147,6 +150,7 @@ class SimWorker final : private SimTransport::Owner {
   [[nodiscard]] bool dies_at_completion() override { return passes(KillPoint::kCompletion); }
   [[nodiscard]] bool dies_at_send() override;
   [[nodiscard]] std::shared_ptr<const SegmentView> log_of(Rank rank) override;
+  [[nodiscard]] SimShares* shares() override { return shares_ ? &*shares_ : nullptr; }
   void link_closed(Rank peer, const std::string& evidence) override;
   void process_gone(Rank peer) override;
   [[nodiscard]] Micros stands_still_until_us() const override { return stands_still_until_us_; }
@@ -236,6 +240,7 @@ class SimWorker final : private SimTransport::Owner {
   SimTransport transport_;
   worker::RoundBoard board_;
   std::optional<SimGpu> gpu_;  // these end after the engine
+  std::optional<SimShares> shares_;
   std::optional<SimCombines> combines_;
   std::optional<SimExchange> exchange_;
   worker::Engine engine_;

@@ -100,7 +100,8 @@ inline SimOptions reordering(std::uint64_t seed) {
 }
 
 // Workers have GPUs, among which NCCL moves the bytes of large allreduces; each on a machine of its own. NCCL fails by
-// itself in seeds that kNcclFails divides, and not in those that it leaves kNcclWell of.
+// itself, and GPUs stand still for a while, in seeds that kNcclFails divides, and not in those that it leaves kNcclWell
+// of.
 inline constexpr std::uint64_t kNcclFails = 26, kNcclWell = 13;
 inline SimOptions exchanging(std::uint32_t world_size, std::uint64_t seed) {
   SimOptions options = calm(world_size, seed);
@@ -110,6 +111,15 @@ inline SimOptions exchanging(std::uint32_t world_size, std::uint64_t seed) {
   options.groups = false;
   options.hosts = {"a", "b", "c", "d"};
   options.hosts.resize(world_size);
+  return options;
+}
+
+// They are on one host, and read inputs and results on each other's GPUs.
+inline SimOptions lending(std::uint32_t world_size, std::uint64_t seed) {
+  SimOptions options = exchanging(world_size, seed);
+  options.nccl = false;
+  options.hosts.assign(world_size, "a");
+  options.algorithm = "auto";
   return options;
 }
 

@@ -11,6 +11,7 @@
 
 #include "recovery/limits.h"
 #include "storage/segment.h"
+#include "tests/sanitized.h"
 
 namespace warren {
 namespace {
@@ -334,7 +335,8 @@ TEST(HostLogTest, DropsVersionsButNotThePreambleAndSetUpRounds) {
 TEST(HostLogTest, AJobOfManyVersionsStaysWithinItsBudget) {
   const Life a(11), b(12);
   ASSERT_TRUE(b.attach(a).ok());
-  for (std::uint64_t v = 1; v < 500; ++v) {
+  const std::uint64_t versions = kThreadSanitized ? 100 : 500;
+  for (std::uint64_t v = 1; v < versions; ++v) {
     for (std::uint64_t s = 0; s < 3; ++s) {
       ASSERT_TRUE(a.publish(round_key(v, s), 20'000, 0, 20'000).ok()) << v;
       ASSERT_TRUE(b.reads(round_key(v, s), 0, 20'000)) << v;
@@ -445,7 +447,8 @@ TEST(HostLogTest, AnyByteOfASegmentMayBeRubbish) {
   }
   const std::span<std::byte> good = victim.memory->bytes();
   std::size_t refused = 0, lost = 0;
-  for (int i = 0; i < 3000; ++i) {
+  const int turns = kThreadSanitized ? 1000 : 3000;
+  for (int i = 0; i < turns; ++i) {
     const auto copy = heap_segment(kSmall);
     std::ranges::copy(good, copy->bytes().begin());
     // Mostly where something stands: the tables, and the first pages of the extents.

@@ -13,6 +13,7 @@
 
 #include "storage/fake_result_store.h"
 #include "storage/host_log.h"
+#include "tests/sanitized.h"
 #include "tests/storage/result_batch.h"
 
 namespace warren::storage {
@@ -449,7 +450,7 @@ class CheckingStore final : public ResultStore {
 
 // The data path publishes and drops as fast as it can, reusing its memory, while all is written as soon as it is seen.
 TEST_F(WriteBehindTest, WhatIsWrittenIsRightWhateverIsDroppedMeanwhile) {
-  constexpr std::uint64_t kVersions = 400, kRounds = 20;
+  constexpr std::uint64_t kVersions = kThreadSanitized ? 80 : 400, kRounds = 20;
   const auto total_of = [](std::uint64_t s) { return 1 + s * s * 150; };
   std::map<RecordKey, std::uint64_t> written;
   make_log(2 << 20);

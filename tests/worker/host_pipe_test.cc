@@ -1,4 +1,5 @@
 #include "worker/transport/host_pipe.h"
+#include "tests/sanitized.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -240,7 +241,7 @@ TEST(HostPipe, WhoSleepsIsToldOfANote) {
 // Two ends that answer each other by notes and bytes in turn, and sleep now and then.
 TEST(HostPipe, NotesAndBytesBetweenThreads) {
   Pipe pipe;
-  constexpr std::uint64_t kTurns = 200'000;
+  constexpr std::uint64_t kTurns = kThreadSanitized ? 20'000 : 200'000;
   const auto play = [&](HostPipe& end, std::uint32_t seed) {
     std::mt19937 mine(seed), theirs(1 - seed);
     std::uint64_t written = 0, read = 0;

@@ -62,9 +62,8 @@ bool StreamedCall::bring(const ByteRange& bytes, const std::shared_ptr<const Fin
 
 // Puts as many pieces of the input on their way as may be.
 Status StreamedCall::fill() {
-  while ((moves_.by_block() ? lent_ : in_).has_room()) {
-    const auto next = moves_.next_input(kDeviceChunkBytes);
-    if (!next) return {};
+  const auto has_room = [this](bool by_block) { return (by_block ? lent_ : in_).has_room(); };
+  while (const auto next = moves_.next_input(kDeviceChunkBytes, has_room)) {
     const ByteRange& piece = next->bytes;
     const std::span<const std::byte> from = input_.on_gpu(piece);
     std::byte* const block = next->block.get();
@@ -83,9 +82,7 @@ Status StreamedCall::fill() {
 
 // Likewise finals from peers' GPUs.
 Status StreamedCall::bring_all() {
-  while (peers_.has_room()) {
-    const auto next = moves_.next_from_peer();
-    if (!next) return {};
+  while (const auto next = moves_.next_from_peer([this] { return peers_.has_room(); })) {
     const std::span<std::byte> to = output_.on_gpu(next->bytes);
     const Status status = peers_.widened(to.data(), next->from->at, to.size(), output_.wire);
     if (!status.ok()) return status.because_of_this("the result does not come from another rank's GPU");
@@ -95,9 +92,8 @@ Status StreamedCall::bring_all() {
 
 // Likewise finals.
 Status StreamedCall::bring_back() {
-  while (out_.has_room()) {
-    const auto piece = moves_.next_final(bytes_on_cpu(output_.wire, kDeviceChunkBytes));
-    if (!piece) return {};
+  const std::uint64_t most_bytes = bytes_on_cpu(output_.wire, kDeviceChunkBytes);
+  while (const auto piece = moves_.next_final(most_bytes, [this] { return out_.has_room(); })) {
     const std::span<std::byte> to = output_.on_gpu(*piece);
     const Status status = out_.to_device(to.data(), output_.host + piece->at, to.size());
     if (!status.ok()) return status.because_of_this("the result does not come back");

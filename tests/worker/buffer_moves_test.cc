@@ -1,0 +1,217 @@
+#include "worker/buffer_moves.h"
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace warren::worker {
+namespace {
+
+constexpr std::uint64_t kBytes = 100;
+
+bool room() {
+  return true;
+}
+bool room_for(bool) {
+  return true;
+}
+
+std::vector<ByteRange> finals(BufferMoves& moves, std::uint64_t most_bytes = kBytes) {
+  std::vector<ByteRange> all;
+  while (const auto next = moves.next_final(most_bytes, room)) all.push_back(*next);
+  return all;
+}
+
+// Of another rank, which says the first number that stands.
+struct Peer {
+  std::uint64_t first = 0;
+  std::byte memory[kBytes]{};
+  [[nodiscard]] std::shared_ptr<const FinalOnGpu> made(std::uint64_t number) const {
+    return std::make_shared<const FinalOnGpu>(FinalOnGpu{memory, number, &first});
+  }
+};
+
+struct BufferMovesTest : ::testing::Test {
+  void begin(bool in_block) {
+    moves.order({{60, 40}, {0, 60}});
+    if (in_block) moves.lend(block);
+    moves.begin();
+  }
+  // All of the input, to where it comes.
+  void fill() {
+    while (const auto next = moves.next_input(kBytes, room_for))
+      moves.came({next->block == nullptr, next->block != nullptr});
+  }
+  BufferMoves moves{kBytes, kBytes, true};
+  const std::shared_ptr<std::byte> block{new std::byte[kBytes], std::default_delete<std::byte[]>()};
+  Peer peer;
+};
+
+TEST_F(BufferMovesTest, TheInputComesInItsOrderAndFinalsLeaveAsTheyLand) {
+  moves.order({{60, 40}, {0, 60}});
+  EXPECT_FALSE(moves.next_input(kBytes, room_for)) << "it may not be read yet";
+  EXPECT_FALSE(moves.moves());
+  moves.begin();
+  EXPECT_TRUE(moves.moves());
+  const auto first = moves.next_input(kBytes, room_for);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->bytes.at, 60u);
+  EXPECT_EQ(first->block, nullptr);
+  EXPECT_EQ(moves.arrived(), 0u);
+  moves.came({1, 0, 0, 0});
+  EXPECT_EQ(moves.arrived(), 1u);
+  EXPECT_FALSE(moves.all_arrived());
+  EXPECT_EQ(moves.next_input(kBytes, room_for)->bytes.bytes, 60u);
+  moves.came({1, 0, 0, 0});
+  EXPECT_TRUE(moves.all_arrived());
+  EXPECT_FALSE(moves.moves());
+  moves.landed({10, 20});
+  moves.landed({20, 30});
+  const auto some = finals(moves, 30);
+  ASSERT_EQ(some.size(), 2u);
+  EXPECT_EQ(some[0].at, 10u);
+  EXPECT_EQ(some[0].bytes, 30u);
+  EXPECT_EQ(some[1].bytes, 10u);
+  moves.landed({10, 20});
+  EXPECT_TRUE(finals(moves).empty()) << "told again, as after an interrupt";
+  moves.came({0, 0, 2, 0});
+  moves.conclude();
+  EXPECT_EQ(finals(moves).size(), 2u) << "what was told to nobody";
+  moves.came({0, 0, 2, 0});
+  EXPECT_FALSE(moves.moves());
+}
+
+// What a copy needs is taken when it is asked for, and others want it: calls that waited for memory that nobody used
+// waited for ever.
+TEST_F(BufferMovesTest, NobodyAsksForRoomWhereNothingIsToBeCopied) {
+  std::size_t asked = 0;
+  const auto asks = [&] { return ++asked != 0; };
+  const auto asks_for = [&](bool) { return ++asked != 0; };
+  EXPECT_FALSE(moves.next_input(kBytes, asks_for));
+  EXPECT_FALSE(moves.next_from_peer(asks));
+  EXPECT_FALSE(moves.next_final(kBytes, asks));
+  begin(false);
+  fill();
+  EXPECT_FALSE(moves.next_input(kBytes, asks_for));
+  EXPECT_EQ(asked, 0u);
+  moves.landed({0, 10});
+  EXPECT_FALSE(moves.next_final(kBytes, [] { return false; }));
+  EXPECT_TRUE(moves.next_final(kBytes, asks)) << "there was none before";
+  EXPECT_EQ(asked, 1u);
+}
+
+TEST_F(BufferMovesTest, ALentInputComesHomeWhereItIsNotFinal) {
+  begin(true);
+  EXPECT_EQ(moves.next_input(kBytes, [](bool by_block) { return by_block; })->block, block);
+  EXPECT_EQ(moves.lent(), block);
+  moves.landed({0, 10});
+  ASSERT_TRUE(moves.bring({10, 20}, peer.made(1), 7));
+  ASSERT_TRUE(moves.next_from_peer(room));
+  moves.came({0, 1, 0, 1});
+  ASSERT_TRUE(moves.take_brought());
+  moves.bring_home();
+  EXPECT_EQ(moves.lent(), nullptr);
+  EXPECT_FALSE(moves.all_arrived());
+  // The rest of it comes to the block first. What a peer has given is not in memory of the CPU.
+  const auto last = moves.next_input(kBytes, room_for);
+  ASSERT_TRUE(last);
+  EXPECT_FALSE(last->home);
+  EXPECT_EQ(last->bytes.bytes, 60u);
+  const auto home = moves.next_input(kBytes, room_for);
+  ASSERT_TRUE(home);
+  EXPECT_TRUE(home->home);
+  EXPECT_EQ(home->bytes.at, 10u);
+  EXPECT_EQ(home->bytes.bytes, 90u);
+  EXPECT_FALSE(moves.next_input(kBytes, room_for));
+  moves.came({0, 1, 0, 0});
+  EXPECT_FALSE(moves.all_arrived()) << "a part of it is still under way";
+  moves.came({0, 1, 0, 0});
+  EXPECT_TRUE(moves.all_arrived());
+  EXPECT_EQ(moves.arrived(), 2u) << "what comes from the block is no piece";
+}
+
+TEST_F(BufferMovesTest, AnInputThatHasNotBegunToComeNeedsNoBlockAfterAnInterrupt) {
+  moves.order({{0, 100}});
+  moves.lend(block);
+  moves.bring_home();
+  moves.begin();
+  EXPECT_EQ(moves.next_input(kBytes, [](bool by_block) { return !by_block; })->block, nullptr);
+}
+
+TEST_F(BufferMovesTest, WhatIsReadOnAPeersGpuCountsIfItStood) {
+  begin(true);
+  fill();
+  ASSERT_TRUE(moves.bring({0, 30}, peer.made(1), 7));
+  ASSERT_TRUE(moves.bring({30, 30}, peer.made(2), 8));
+  EXPECT_TRUE(moves.moves());
+  ASSERT_TRUE(moves.next_from_peer(room));
+  ASSERT_TRUE(moves.next_from_peer(room));
+  peer.first = 2;
+  moves.came({0, 0, 0, 2});
+  const auto one = moves.take_brought(), other = moves.take_brought();
+  ASSERT_TRUE(one && other);
+  EXPECT_EQ(one->number, 7u);
+  EXPECT_FALSE(one->stood);
+  EXPECT_EQ(other->number, 8u);
+  EXPECT_TRUE(other->stood);
+  // From the log then.
+  moves.landed({0, 30});
+  moves.landed({30, 30});
+  const auto back = finals(moves);
+  ASSERT_EQ(back.size(), 1u);
+  EXPECT_EQ(back[0].at, 0u);
+  EXPECT_EQ(back[0].bytes, 30u);
+}
+
+// A copy that nobody waits for any more, and which may bring anything, is not to end after one that counts.
+TEST_F(BufferMovesTest, WhatComesFromTheLogWaitsForWhatAPeerWasToGive) {
+  begin(true);
+  fill();
+  ASSERT_TRUE(moves.bring({20, 30}, peer.made(1), 7));
+  ASSERT_TRUE(moves.next_from_peer(room));
+  moves.bring_home();
+  moves.landed({0, 100});
+  const auto around = finals(moves);
+  ASSERT_EQ(around.size(), 2u);
+  EXPECT_EQ(around[0].bytes, 20u);
+  EXPECT_EQ(around[1].at, 50u);
+  peer.first = 2;
+  moves.came({0, 0, 2, 1});
+  const auto last = finals(moves);
+  ASSERT_EQ(last.size(), 1u);
+  EXPECT_EQ(last[0].at, 20u);
+  EXPECT_EQ(last[0].bytes, 30u);
+}
+
+TEST_F(BufferMovesTest, NothingBeginsWhereNobodyWantsTheResult) {
+  begin(true);
+  ASSERT_TRUE(moves.next_input(kBytes, room_for));
+  moves.landed({0, 10});
+  ASSERT_TRUE(moves.bring({10, 20}, peer.made(1), 7));
+  moves.give_up();
+  EXPECT_TRUE(moves.moves()) << "one copy is under way";
+  EXPECT_FALSE(moves.next_input(kBytes, room_for));
+  EXPECT_FALSE(moves.next_from_peer(room));
+  EXPECT_TRUE(finals(moves).empty());
+  EXPECT_FALSE(moves.bring({10, 20}, peer.made(1), 8));
+  moves.landed({30, 10});
+  moves.bring_home();
+  moves.came({0, 1, 0, 0});
+  EXPECT_FALSE(moves.moves());
+}
+
+TEST_F(BufferMovesTest, WithoutAnOutputNothingGoesBack) {
+  BufferMoves no_output(kBytes, 0, false);
+  no_output.landed({0, 10});
+  EXPECT_FALSE(no_output.bring({0, 10}, peer.made(1), 7));
+  no_output.conclude();
+  EXPECT_FALSE(no_output.moves());
+  BufferMoves no_input(0, kBytes, false);
+  EXPECT_TRUE(no_input.all_arrived());
+}
+
+}  // namespace
+}  // namespace warren::worker
