@@ -17,7 +17,7 @@ namespace warren::chaos {
 
 // A sanitizer makes a run some fifteen times as long, and looks at the code more than at the draws: fewer seeds, of the
 // same cases.
-inline constexpr std::uint64_t kFewer = kAddressSanitized ? 10 : 1;
+inline constexpr std::uint64_t kFewer = kAddressSanitized ? 20 : 1;
 constexpr std::uint64_t seeds(std::uint64_t many) {
   return (many + kFewer - 1) / kFewer;
 }

@@ -106,7 +106,7 @@ TEST(Cluster, AllocatedAndPrivateBuffersGiveTheSameBits) {
             comm.allreduce(in, expected);
             Memory<float> lent_in = allocate<float>(comm, kCount), lent_out = allocate<float>(comm, kCount);
             EXPECT_EQ(lent_in[kCount - 1], 0.0f);
-            for (int round = 0; round < (kThreadSanitized ? 8 : 40); round++) {
+            for (int round = 0; round < (kThreadSanitized || kAddressSanitized ? 8 : 40); round++) {
               const int draw = (round * 5 + me * 3 + round * me) % 6;
               const std::span<float> from = draw % 2 == 0 ? std::span(lent_in) : std::span(in);
               const std::span<float> to = draw / 2 == 0 ? from : draw / 2 == 1 ? std::span(lent_out) : std::span(out);

@@ -236,7 +236,7 @@ TEST(Engine, PipesOfSharedMemoryWithEveryAlgorithm) {
       for (const std::uint64_t count : {0u, 7u, 600u, 20'000u, 400'000u}) {
         if (count > 100'000 && size != 5) continue;
         // Minutes, of threads that wait for a core.
-        if (kThreadSanitized && size == 8 && count > 600) continue;
+        if (kAddressSanitized && size == 8 && count > 600) continue;
         Mesh::Options o;
         o.size = size;
         o.algorithm = algorithm;
