@@ -48,12 +48,12 @@ PURE_FOLDERS = (("recovery",), ("storage",), ("chaos",), ("examples",), ("cli",)
 # But for these, which lie there.
 THREADED = {"storage_host_log_test", "storage_segment_memory_test", "storage_write_behind_test"}
 # Of the other folders, programs that never create a thread: they step through engines, or look at pure functions.
-WITHOUT_THREADS = {"buffer_moves_test", "cuda_twins_test", "dead_segments_test", "engine_recovery_test", "engine_test",
-                   "exchange_test", "executor_test", "facade_test", "fusion_unit_test", "light_round_test", "logged_test",
-                   "matrix_test", "narrowing_test", "pass_fd_test", "past_test", "plans_test", "progress_test",
-                   "rabit_headers_test", "rabit_node_test", "rabit_parameters_test", "rabit_setup_rounds_test",
-                   "replay_test", "segment_exchange_test", "spare_core_test", "tracker_events_test",
-                   "tracker_job_table_test", "tracker_topology_test"}
+WITHOUT_THREADS = {"cuda_twins_test", "dead_segments_test", "engine_recovery_test", "engine_test", "exchange_test",
+                   "executor_test", "facade_test", "fusion_unit_test", "light_round_test", "logged_test", "matrix_test",
+                   "narrowing_test", "pass_fd_test", "past_test", "plans_test", "progress_test", "rabit_headers_test",
+                   "rabit_node_test", "rabit_parameters_test", "rabit_setup_rounds_test", "replay_test",
+                   "segment_exchange_test", "spare_core_test", "tracker_events_test", "tracker_job_table_test",
+                   "tracker_topology_test"}
 # Threads as in cluster_test; what it is about is arithmetic, for minutes under ThreadSanitizer.
 OTHER_THREADS_ALIKE = {"wire_test"}
 

@@ -42,6 +42,7 @@ void BufferMoves::bring_home() {
 
 bool BufferMoves::all_arrived() const {
   const std::lock_guard lock(mutex_);
+  if (abandoned_) return false;
   if (comes_home_) return home_.empty() && filling_ == pieces_.size() && by_block_under_way_ == 0;
   return input_bytes_ == 0 || (fills_ && arrived() == pieces_.size());
 }
@@ -175,6 +176,7 @@ void BufferMoves::came(const Ended& ended) {
 void BufferMoves::abandon() {
   const std::lock_guard lock(mutex_);
   drop();
+  abandoned_ = true;
   bringing_.clear();
   under_way_ = by_block_under_way_ = 0;
 }

@@ -73,7 +73,7 @@ class BufferMoves {
     std::size_t inputs = 0, by_block = 0, finals = 0, from_peers = 0;
   };
   void came(const Ended& ended);
-  // Nothing is under way any more, nor will be.
+  // Nothing is under way any more, nor will be; what has not arrived never does.
   void abandon();
 
  private:
@@ -97,6 +97,7 @@ class BufferMoves {
   std::deque<BufferStream::Brought> brought_;           // not taken yet
   Ranges beside_;       // of landed_: those that have come so, and are not in memory of the CPU
   bool ended_ = false;  // nothing more is to be moved
+  bool abandoned_ = false;
 };
 
 }  // namespace warren::worker

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <thread>
 #include <vector>
 
 namespace warren::worker {
@@ -201,6 +203,74 @@ TEST_F(BufferMovesTest, NothingBeginsWhereNobodyWantsTheResult) {
   moves.bring_home();
   moves.came({0, 1, 0, 0});
   EXPECT_FALSE(moves.moves());
+}
+
+TEST_F(BufferMovesTest, WhatWasAbandonedNeverArrives) {
+  begin(true);
+  ASSERT_TRUE(moves.next_input(kBytes, room_for));
+  moves.bring_home();
+  moves.abandon();
+  EXPECT_FALSE(moves.moves());
+  EXPECT_FALSE(moves.all_arrived());
+  EXPECT_FALSE(moves.next_input(kBytes, room_for));
+}
+
+// The engine calls while the copies are moved on.
+TEST_F(BufferMovesTest, TwoThreadsMoveAllOfIt) {
+  constexpr std::uint64_t kMany = 4000;
+  for (const bool interrupted : {false, true}) {
+    BufferMoves large(kMany, kMany, true);
+    std::vector<ByteRange> pieces;
+    for (std::uint64_t at = 0; at < kMany; at += 10) pieces.push_back({at, 10});
+    large.order(pieces);
+    large.lend({new std::byte[kMany], std::default_delete<std::byte[]>()});
+    large.begin();
+    std::atomic<bool> over{false};
+    std::uint64_t copied = 0, home = 0, brought = 0;
+    std::thread mover([&] {
+      while (!over || large.moves()) {
+        BufferMoves::Ended ended;
+        while (const auto next = large.next_input(100, room_for)) {
+          ended.by_block++;
+          home += next->home ? next->bytes.bytes : 0;
+        }
+        while (large.next_from_peer(room)) ended.from_peers++;
+        while (const auto next = large.next_final(100, room)) {
+          ended.finals++;
+          copied += next->bytes;
+        }
+        large.came(ended);
+      }
+    });
+    for (std::uint64_t at = 0; at < kMany; at += 20) {
+      large.landed({at, 10});
+      if (large.bring({at + 10, 10}, peer.made(1), at)) brought++;
+      while (large.take_brought()) brought--;
+      EXPECT_LE(large.arrived(), pieces.size());
+    }
+    if (interrupted) {
+      large.bring_home();
+      while (!large.all_arrived()) std::this_thread::yield();
+    } else {
+      while (brought != 0) {
+        std::this_thread::yield();
+        while (large.take_brought()) brought--;
+      }
+    }
+    large.conclude();
+    over = true;
+    mover.join();
+    EXPECT_FALSE(large.moves());
+    // All of the output has come one way or the other: what a peer gave, and was known to stand, is not copied; nor
+    // does the input come home beneath what is final.
+    if (interrupted) {
+      EXPECT_GE(copied, kMany / 2);
+      EXPECT_EQ(home, kMany / 2);
+    } else {
+      EXPECT_EQ(copied, kMany / 2);
+      EXPECT_EQ(home, 0u);
+    }
+  }
 }
 
 TEST_F(BufferMovesTest, WithoutAnOutputNothingGoesBack) {

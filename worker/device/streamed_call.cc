@@ -124,6 +124,7 @@ Result<bool> StreamedCall::look() {
 }
 
 Result<bool> StreamedCall::move() {
+  if (!failed_.ok()) return failed_;
   if (copies_.ended()) {
     give_up();
     // The program's own work may take for ever.
@@ -146,6 +147,7 @@ Result<bool> StreamedCall::move() {
 Status StreamedCall::fail(const Status& why) {
   for (PinnedArena::Block& block : memory_) block.abandon();
   moves_.abandon();
+  failed_ = why;
   return why;
 }
 

@@ -104,6 +104,7 @@ class StreamedCall final : public CallBuffers, public BufferStream {
   Status begun_;
   DeviceShares* shares_ = nullptr;  // null: nobody reads the input on the GPU
   BufferMoves moves_;
+  Status failed_;  // of whoever moves
 
   // Of whoever moves.
   DeviceCopies::Flow in_, out_;
