@@ -1540,6 +1540,9 @@ SimOutcome Cluster::run() {
     out.exchanged += life->rounds_exchanged();
     out.lent += life->inputs_lent();
     out.from_gpus += life->finals_from_gpus();
+    out.came_home += life->inputs_came_home();
+    out.fell += life->finals_fell();
+    out.gpus_failed += life->gpu_failed();
   }
   out.replaced = judge_.replaced();
   out.shrunk = judge_.shrunk();

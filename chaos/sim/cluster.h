@@ -114,6 +114,9 @@ struct SimOutcome {
   std::uint64_t exchanged = 0;         // rounds that NCCL has moved among GPUs, by rank
   std::uint64_t lent = 0;              // inputs that stayed on a GPU, where others of the host have read them
   std::uint64_t from_gpus = 0;         // pieces of results that came from another rank's GPU
+  std::uint64_t came_home = 0;         // of those inputs: of which something came back after an interrupt
+  std::uint64_t fell = 0;              // pieces that others had taken the place of when they were read
+  std::uint64_t gpus_failed = 0;       // lives that this has ended
   std::uint64_t reordered_rounds = 0;  // results for which the ring had another order than that of ranks
   std::uint64_t shrunk = 0,
                 grown = 0;  // plans without ranks that the ones before had, and with ones that those had not

@@ -10,6 +10,12 @@
 #include "worker/kernels/reduce.h"
 
 namespace warren::chaos {
+namespace {
+
+// No processor reads such an address.
+constexpr std::uintptr_t kThere = std::uintptr_t{1} << 60;
+
+}  // namespace
 
 using worker::ByteRange;
 
@@ -21,7 +27,9 @@ void SimGpu::after(Micros delay_us, std::function<void()> what) {
 
 // Now and then as long as something that others wait for.
 Micros SimGpu::some_us() {
-  if (stalls_ && !world_.is_calm() && world_.random.chance(0.003)) return world_.random.between(30'000, 600'000);
+  if (stalls_ && !world_.is_calm() && world_.random.chance(0.003)) {
+    return world_.random.between(timeout_us_ / 8, timeout_us_ + timeout_us_ / 4);
+  }
   return world_.random.chance(0.02) ? world_.random.between(1000, 30'000) : world_.random.between(1, 300);
 }
 
@@ -31,26 +39,53 @@ std::shared_ptr<std::byte> SimGpu::allocate(std::size_t bytes) {
   return memory;
 }
 
+std::shared_ptr<std::byte> SimGpu::allocate_there(std::size_t bytes) {
+  auto memory = allocate(std::max<std::size_t>(1, bytes));
+  std::byte* const at = reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(memory.get()) | kThere);
+  return {at, [memory = std::move(memory)](std::byte*) {}};
+}
+
+bool SimGpu::is_there(const std::byte* at) {
+  return (reinterpret_cast<std::uintptr_t>(at) & kThere) != 0;
+}
+
+std::byte* SimGpu::readable(std::byte* at) {
+  return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(at) & ~kThere);
+}
+
+const std::byte* SimGpu::readable(const std::byte* at) {
+  return readable(const_cast<std::byte*>(at));
+}
+
+Status SimGpu::look_after(Micros since_us) {
+  const Micros for_us = world_.now_us() - since_us;
+  if (for_us < timeout_us_) {
+    if (stalls_) after(timeout_us_ - for_us, wakes_);
+    return {};
+  }
+  return {Code::kTimeout, "a GPU has done nothing in the round timeout"};
+}
+
 // --- What is shared
 
 SimShares::SimShares(SimGpu& gpu, bool has_room)
     : gpu_(gpu), has_room_(has_room), most_made_(1 + gpu.world().random.below(4)) {}
 
 void SimShares::use_again(std::byte* memory, std::size_t bytes) {
-  std::fill_n(memory, bytes, std::byte{0x5b});
+  std::fill_n(SimGpu::readable(memory), bytes, std::byte{0x5b});
 }
 
 bool SimShares::mapped_by(Incarnation life) {
   World& world = gpu_.world();
   const auto [it, fresh] = mapped_.try_emplace(life);
-  if (fresh && world.random.chance(0.9)) it->second = world.now_us() + world.random.between(0, 20'000);
+  if (fresh && world.random.chance(0.98)) it->second = world.now_us() + world.random.between(0, 20'000);
   return it->second && world.now_us() >= *it->second;
 }
 
 // The block is free as soon as its owner's last use of it has ended, whoever else reads its memory.
 std::shared_ptr<std::byte> SimShares::take(std::size_t bytes) {
   if (!has_room_ || gpu_.world().random.chance(0.03)) return nullptr;
-  auto memory = gpu_.allocate(std::max<std::size_t>(1, bytes));
+  auto memory = gpu_.allocate_there(bytes);
   std::erase_if(blocks_, [](const auto& block) { return block.second.memory.expired(); });
   std::byte* const at = memory.get();
   blocks_[at] = {bytes, memory};
@@ -61,11 +96,12 @@ std::shared_ptr<std::byte> SimShares::take(std::size_t bytes) {
 }
 
 std::shared_ptr<std::byte> SimShares::take_result(std::size_t bytes, std::uint64_t& number) {
+  WARREN_CHECK(has_room_, "who reads anything of others has some of its own");
   for (; made_.size() >= most_made_ && made_.front().block.expired(); made_.pop_front()) {
     if (!gpu_.world().is(Mutant::trusts_made)) *first_ = made_.front().number + 1;
     use_again(made_.front().memory.get(), made_.front().bytes);
   }
-  Made& made = made_.emplace_back(++newest_, bytes, gpu_.allocate(std::max<std::size_t>(1, bytes)));
+  Made& made = made_.emplace_back(++newest_, bytes, gpu_.allocate_there(bytes));
   number = made.number;
   std::shared_ptr<std::byte> block(made.memory.get(), [memory = made.memory](std::byte*) {});
   made.block = block;
@@ -88,36 +124,46 @@ std::shared_ptr<const worker::FinalOnGpu> SimShares::find(const worker::MadeOnGp
 
 // --- Combines
 
+bool combined_on_gpus(DataType type, ReduceOp op) {
+  const bool floats = type == DataType::kF32 || type == DataType::kF16 || type == DataType::kBF16;
+  return floats && (op == ReduceOp::kSum || op == ReduceOp::kProduct || op == ReduceOp::kMin || op == ReduceOp::kMax ||
+                    op == ReduceOp::kAverage);
+}
+
 std::uint64_t SimCombines::begin(Work work) {
   const std::uint64_t id = ++newest_;
-  ++under_way_;
+  if (under_way_++ == 0) since_us_ = gpu_.world().now_us();
   free_at_us_ = std::max(free_at_us_, gpu_.world().now_us()) + gpu_.some_us();
+  // Where there is no room, or something lies where a kernel cannot read it, the CPU combines what it gets of them.
+  const bool by_kernel =
+      std::ranges::all_of(work.operands, &Operand::on_gpu) && (work.stays || !gpu_.world().random.chance(0.05));
+  WARREN_CHECK(by_kernel || !work.stays, "what is exchanged lies on the GPU");
   std::uint64_t number = 0;
-  auto block = shares_.take_result(work.bytes, number);
+  std::shared_ptr<std::byte> block;
+  if (by_kernel) block = shares_.take_result(work.bytes, number);
   gpu_.after(free_at_us_ - gpu_.world().now_us(), [this, id, number, block = std::move(block), work = std::move(work)] {
     --under_way_;
+    since_us_ = gpu_.world().now_us();
     Done done;
     done.id = id;
-    if (std::ranges::all_of(work.operands, &Operand::on_gpu)) {
+    if (block != nullptr) {
       const auto reducer = worker::Reducer::make(work.type, work.op, work.contributors);
       WARREN_CHECK(reducer.ok(), "the round has one, too");
       std::vector<const void*> operands;
-      for (const Operand& operand : work.operands) operands.push_back(operand.at);
+      for (const Operand& operand : work.operands) operands.push_back(SimGpu::readable(operand.at));
       const auto on_cpu = gpu_.allocate(work.bytes);
-      reducer.value().combine(block.get(), operands, work.bracketing, work.count);
-      std::memcpy(on_cpu.get(), block.get(), work.bytes);
+      reducer.value().combine(on_cpu.get(), operands, work.bracketing, work.count);
+      std::memcpy(SimGpu::readable(block.get()), on_cpu.get(), work.bytes);
       done.made = on_cpu.get();
       done.memory = on_cpu;
       done.on_gpu = {block.get(), number};
       if (work.stays) done.stays = block;
     } else {
-      // The CPU combines what it gets of them.
-      WARREN_CHECK(!work.stays, "what is exchanged lies on the GPU");
       const auto on_cpu = gpu_.allocate(work.operands.size() * work.bytes);
       std::byte* to = on_cpu.get();
       for (const Operand& operand : work.operands) {
         done.operands.push_back(operand.on_gpu ? to : nullptr);
-        if (operand.on_gpu) std::memcpy(to, operand.at, work.bytes);
+        if (operand.on_gpu) std::memcpy(to, SimGpu::readable(operand.at), work.bytes);
         to += work.bytes;
       }
       done.memory = on_cpu;
@@ -126,6 +172,10 @@ std::uint64_t SimCombines::begin(Work work) {
     gpu_.wake();
   });
   return id;
+}
+
+Status SimCombines::move() {
+  return under_way_ == 0 || gpu_.gone() ? Status() : gpu_.look_after(since_us_);
 }
 
 std::optional<worker::Elsewhere::Done> SimCombines::take_done() {
@@ -277,16 +327,13 @@ void SimExchange::move() {
 }
 
 bool SimExchange::serves(DataType type, ReduceOp op, std::int32_t size) const {
-  const bool floats = type == DataType::kF32 || type == DataType::kF16 || type == DataType::kBF16;
-  const bool combines = op == ReduceOp::kSum || op == ReduceOp::kProduct || op == ReduceOp::kMin ||
-                        op == ReduceOp::kMax || op == ReduceOp::kAverage;
-  return floats && combines && size > 1;
+  return combined_on_gpus(type, op) && size > 1;
 }
 
 std::shared_ptr<std::byte> SimExchange::take_scratch(std::uint64_t bytes, std::uint64_t piece_bytes) {
   (void)piece_bytes;
   if (gpu_.world().random.chance(0.03)) return nullptr;
-  return gpu_.allocate(std::max<std::uint64_t>(1, bytes));
+  return gpu_.allocate_there(bytes);
 }
 
 worker::Exchange::Word SimExchange::word(bool could) {
@@ -361,10 +408,11 @@ void SimExchange::begin_next() {
   if (fails_ && !world.is_calm() && world.random.chance(0.01)) return fail_turn("an error was injected");
   look_in(timeout_us_);
   for (const Message& m : open.turn) {
-    SimNccl::Post post{&gpu_, m.at, m.bytes, m.sends, m.keeper, [this, id = open.id, m] {
+    std::byte* const at = SimGpu::readable(m.at);
+    SimNccl::Post post{&gpu_, at, m.bytes, m.sends, m.keeper, [this, id = open.id, m, at] {
                          World& w = gpu_.world();
                          const bool flips = fails_ && checks_ && !m.sends && m.bytes > 0 && !w.is_calm();
-                         if (flips && w.random.chance(0.002)) m.at[w.random.below(m.bytes)] ^= std::byte{4};
+                         if (flips && w.random.chance(0.002)) at[w.random.below(m.bytes)] ^= std::byte{4};
                          if (turns_.empty() || turns_.front().id != id) return;
                          --turns_.front().left;
                          gpu_.wake();
@@ -384,10 +432,10 @@ void SimExchange::end_turn() {
   std::byte* to = memory.get();
   const bool compares = checks_ && !gpu_.world().is(Mutant::trusts_nccl);
   for (const Message& m : open.turn) {
-    done.checksums.push_back(compares ? XXH3_64bits(m.at, m.bytes) : 0);
+    done.checksums.push_back(compares ? XXH3_64bits(SimGpu::readable(m.at), m.bytes) : 0);
     done.on_cpu.push_back(m.to_cpu ? to : nullptr);
     if (!m.to_cpu) continue;
-    std::memcpy(to, m.at, m.bytes);
+    std::memcpy(to, SimGpu::readable(m.at), m.bytes);
     to += m.bytes;
   }
   done.memory = memory;
@@ -414,7 +462,7 @@ std::optional<worker::Exchange::Done> SimExchange::take_done() {
 
 // --- A call's buffers
 
-SimGpuCall::SimGpuCall(SimGpu& gpu, SimShares& shares, Buffer input, Buffer output, std::function<void()> prepare)
+SimGpuCall::SimGpuCall(SimGpu& gpu, SimShares* shares, Buffer input, Buffer output, std::function<void()> prepare)
     : gpu_(gpu),
       shares_(shares),
       input_(input),
@@ -424,19 +472,21 @@ SimGpuCall::SimGpuCall(SimGpu& gpu, SimShares& shares, Buffer input, Buffer outp
       moves_(input.bytes, output.bytes, input.host == output.host) {}
 
 SimGpuCall::~SimGpuCall() {
-  if (!gpu_.gone() && in_.under_way() + lent_.under_way() + out_.under_way() + peers_.under_way() != 0) {
+  if (!gpu_.gone() && failed_.ok() &&
+      in_.under_way() + lent_.under_way() + out_.under_way() + peers_.under_way() != 0) {
     gpu_.world().violated("I6", "a call has ended while its buffers move");
   }
 }
 
 void SimGpuCall::copy(Flow& flow, std::byte* to, const std::byte* from, std::size_t bytes,
                       std::shared_ptr<const void> keeper) {
+  if (flow.under_way() == 0) flow.since_us = gpu_.world().now_us();
   ++flow.begun;
   flow.free_at_us = std::max(flow.free_at_us, gpu_.world().now_us()) + gpu_.some_us();
   gpu_.after(flow.free_at_us - gpu_.world().now_us(),
              [this, &flow, to, from, bytes, keeper = std::move(keeper), there = std::weak_ptr<char>(there_)] {
                if (there.expired()) return;
-               std::memmove(to, from, bytes);
+               std::memmove(SimGpu::readable(to), SimGpu::readable(from), bytes);
                ++flow.ended;
                gpu_.wake();
              });
@@ -453,10 +503,16 @@ Status SimGpuCall::deliver() {
 }
 
 bool SimGpuCall::lend() {
-  auto block = shares_.take(input_.bytes);
+  auto block = shares_->take(input_.bytes);
   if (block == nullptr) return false;
   moves_.lend(std::move(block));
   return true;
+}
+
+std::optional<SimGpuCall::Brought> SimGpuCall::take_brought() {
+  const auto brought = moves_.take_brought();
+  if (brought && !brought->stood) ++gpu_.fell;
+  return brought;
 }
 
 void SimGpuCall::fill() {
@@ -466,6 +522,7 @@ void SimGpuCall::fill() {
     std::byte* const block = next->block.get();
     Flow& flow = block == nullptr ? in_ : lent_;
     if (next->home) {
+      if (!std::exchange(comes_home_, true)) ++gpu_.came_home;
       copy(flow, input_.host + piece.at, block + piece.at, piece.bytes, next->block);
     } else {
       copy(flow, (block == nullptr ? input_.host : block) + piece.at, input_.there + piece.at, piece.bytes,
@@ -480,7 +537,16 @@ Result<bool> SimGpuCall::move() {
     for (Flow* flow : {&in_, &lent_, &out_, &peers_}) flow->seen = flow->ended = flow->begun;
     return true;
   }
-  const worker::BufferMoves::Ended ended{in_.look(), lent_.look(), out_.look(), peers_.look()};
+  if (!failed_.ok()) return failed_;
+  const Micros now_us = gpu_.world().now_us();
+  const worker::BufferMoves::Ended ended{in_.look(now_us), lent_.look(now_us), out_.look(now_us), peers_.look(now_us)};
+  for (const Flow* flow : {&in_, &lent_, &out_, &peers_}) {
+    if (flow->under_way() == 0) continue;
+    failed_ = gpu_.look_after(flow->since_us);
+    if (failed_.ok()) continue;
+    moves_.abandon();
+    return failed_;
+  }
   const bool some = ended.inputs + ended.by_block + ended.finals + ended.from_peers != 0;
   if (some) moves_.came(ended);
   fill();

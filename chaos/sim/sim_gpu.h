@@ -3,9 +3,9 @@
 // (docs/decisions/0024-nccl.md). The engine and the executor are those of production; worker/device is what they have
 // there instead of this.
 //
-// What a GPU does goes on while its process stands still, and ends with it; what the process gives it to do waits.
-// Memory that is used again has something else in it at once. There are no GPUs that fail, and no communicator that
-// does not end.
+// What a GPU does goes on while its process stands still, and ends with it; what the process gives it to do waits. What
+// takes longer than the round timeout ends the life. Its memory has addresses that the CPU cannot read, and that which
+// is used again has something else in it at once. There is no communicator that does not end.
 #pragma once
 
 #include <cstddef>
@@ -31,10 +31,10 @@ namespace warren::chaos {
 // Of one life.
 class SimGpu {
  public:
-  // `wakes`: whoever drives the engine is to look. `stalls`: some of what it does takes longer than a timeout, until
-  // faults stop.
-  SimGpu(World& world, bool stalls, std::function<void()> wakes)
-      : world_(world), stalls_(stalls), wakes_(std::move(wakes)) {}
+  // `timeout_us`: of a round. `stalls`: some of what it does takes about that, until faults stop. `wakes`: whoever
+  // drives the engine is to look.
+  SimGpu(World& world, Micros timeout_us, bool stalls, std::function<void()> wakes)
+      : world_(world), timeout_us_(timeout_us), stalls_(stalls), wakes_(std::move(wakes)) {}
   SimGpu(const SimGpu&) = delete;
   SimGpu& operator=(const SimGpu&) = delete;
 
@@ -49,11 +49,23 @@ class SimGpu {
   void wake() { wakes_(); }
   // What a copy or a kernel takes.
   [[nodiscard]] Micros some_us();
-  // Memory with anything in it.
+  // What has been the next to end since then takes too long.
+  [[nodiscard]] Status look_after(Micros since_us);
+  // Memory of the CPU, with anything in it.
   [[nodiscard]] std::shared_ptr<std::byte> allocate(std::size_t bytes);
+  // The same of this GPU.
+  [[nodiscard]] std::shared_ptr<std::byte> allocate_there(std::size_t bytes);
+  // Addresses of any GPU; of what is the CPU's, itself.
+  [[nodiscard]] static bool is_there(const std::byte* at);
+  [[nodiscard]] static std::byte* readable(std::byte* at);
+  [[nodiscard]] static const std::byte* readable(const std::byte* at);
+
+  // Inputs of which something came back from where others read it, and results that were read and did not stand.
+  std::uint64_t came_home = 0, fell = 0;
 
  private:
   World& world_;
+  const Micros timeout_us_;
   const bool stalls_;
   const std::function<void()> wakes_;
   const std::shared_ptr<bool> gone_ = std::make_shared<bool>(false);
@@ -72,7 +84,7 @@ class SimShares {
   [[nodiscard]] bool mapped_by(Incarnation life);
   // For an input; null: there is no room.
   [[nodiscard]] std::shared_ptr<std::byte> take(std::size_t bytes);
-  // For what is made of inputs, which stands until others have taken its place.
+  // For what is made of inputs, which stands until others have taken its place. As take().
   [[nodiscard]] std::shared_ptr<std::byte> take_result(std::size_t bytes, std::uint64_t& number);
   // Keeps the memory of a block mapped, whatever its owner does; null: it is none of a block.
   [[nodiscard]] std::shared_ptr<const void> memory_of(const std::byte* at) const;
@@ -103,6 +115,9 @@ class SimShares {
   const std::shared_ptr<std::uint64_t> first_ = std::make_shared<std::uint64_t>(0);  // that stands
 };
 
+// What its kernels combine.
+[[nodiscard]] bool combined_on_gpus(DataType type, ReduceOp op);
+
 // Combines what lies on it.
 class SimCombines final : public worker::Elsewhere {
  public:
@@ -111,13 +126,15 @@ class SimCombines final : public worker::Elsewhere {
   [[nodiscard]] std::uint64_t begin(Work work) override;
   [[nodiscard]] bool busy() const override { return under_way_ != 0 || !done_.empty(); }
   [[nodiscard]] std::optional<Done> take_done() override;
+  // What its process does, unless it stands still.
+  [[nodiscard]] Status move();
 
  private:
   SimGpu& gpu_;
   SimShares& shares_;
   std::uint64_t newest_ = 0;
   std::size_t under_way_ = 0;
-  Micros free_at_us_ = 0;
+  Micros free_at_us_ = 0, since_us_ = 0;
   std::deque<Done> done_;
 };
 
@@ -257,7 +274,8 @@ class SimGpuCall final : public worker::CallBuffers, public worker::BufferStream
     std::byte* host = nullptr;   // where the engine finds it
     std::size_t bytes = 0;
   };
-  SimGpuCall(SimGpu& gpu, SimShares& shares, Buffer input, Buffer output, std::function<void()> prepare);
+  // `shares`: where peers may read the input; null: nowhere.
+  SimGpuCall(SimGpu& gpu, SimShares* shares, Buffer input, Buffer output, std::function<void()> prepare);
   ~SimGpuCall() override;
 
   // As the call's prepare function.
@@ -270,7 +288,7 @@ class SimGpuCall final : public worker::CallBuffers, public worker::BufferStream
 
   [[nodiscard]] std::size_t most_bytes() const override { return most_bytes_; }
   void order(std::vector<worker::ByteRange> pieces) override { moves_.order(std::move(pieces)); }
-  [[nodiscard]] const std::byte* lendable() const override { return shares_.at(); }
+  [[nodiscard]] const std::byte* lendable() const override { return shares_ == nullptr ? nullptr : shares_->at(); }
   [[nodiscard]] bool lend() override;
   [[nodiscard]] std::shared_ptr<const std::byte> lent() const override { return moves_.lent(); }
   void bring_home() override { moves_.bring_home(); }
@@ -281,7 +299,7 @@ class SimGpuCall final : public worker::CallBuffers, public worker::BufferStream
                            std::uint64_t number) override {
     return lendable() != nullptr && moves_.bring(bytes, from, number);
   }
-  [[nodiscard]] std::optional<Brought> take_brought() override { return moves_.take_brought(); }
+  [[nodiscard]] std::optional<Brought> take_brought() override;
   void conclude() override { moves_.conclude(); }
   void give_up() override { moves_.give_up(); }
   [[nodiscard]] bool moves() const override { return moves_.moves(); }
@@ -292,22 +310,27 @@ class SimGpuCall final : public worker::CallBuffers, public worker::BufferStream
   struct Flow {
     static constexpr std::size_t kRoom = 2;
     std::size_t begun = 0, ended = 0, seen = 0;
-    Micros free_at_us = 0;
+    Micros free_at_us = 0, since_us = 0;
     [[nodiscard]] std::size_t under_way() const { return begun - seen; }
     [[nodiscard]] bool has_room() const { return under_way() < kRoom; }
     // So many more have ended.
-    [[nodiscard]] std::size_t look() { return ended - std::exchange(seen, ended); }
+    [[nodiscard]] std::size_t look(Micros now_us) {
+      if (ended != seen) since_us = now_us;
+      return ended - std::exchange(seen, ended);
+    }
   };
   void copy(Flow& flow, std::byte* to, const std::byte* from, std::size_t bytes, std::shared_ptr<const void> keeper);
   void fill();
 
   SimGpu& gpu_;
-  SimShares& shares_;
+  SimShares* const shares_;
   const Buffer input_, output_;
   const std::function<void()> prepare_;
   const std::size_t most_bytes_;
   const std::shared_ptr<char> there_ = std::make_shared<char>();  // until this ends
   worker::BufferMoves moves_;
+  bool comes_home_ = false;
+  Status failed_;
   Flow in_, lent_, out_, peers_;
 };
 

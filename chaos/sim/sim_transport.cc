@@ -21,9 +21,10 @@ using worker::Token;
 
 constexpr Micros kRetryUs = 50'000;
 constexpr Micros kKnockUs = 100'000;
+constexpr std::size_t kLeastNamed = std::size_t{2} << 10;  // as worker/transport/link_transport.cc tells places
 
 std::uint64_t hash_of(std::span<const std::byte> bytes, std::uint64_t seed = 0) {
-  return bytes.empty() ? seed : XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
+  return bytes.empty() ? seed : XXH3_64bits_withSeed(SimGpu::readable(bytes.data()), bytes.size(), seed);
 }
 
 void flip_one_bit(Frame& frame, Random& random) {
@@ -35,6 +36,10 @@ void flip_one_bit(Frame& frame, Random& random) {
 }
 
 }  // namespace
+
+bool Loan::holds(std::span<const std::byte> payload) const {
+  return std::memcmp(SimGpu::readable(at), payload.data(), bytes) == 0;
+}
 
 // ---- the network
 
@@ -276,6 +281,10 @@ void SimTransport::post_send(LinkId id, const FrameHeader& header, std::span<con
 
 void SimTransport::post_send_lent(LinkId id, const FrameHeader& header, std::span<const std::byte> payload,
                                   Token token) {
+  if (SimGpu::is_there(payload.data()) && !reads_on_gpu(at(id))) {
+    return world_.violated("Input", "rank " + std::to_string(members_->self.value) + " lends on its GPU to rank " +
+                                        std::to_string(at(id).peer.value) + ", which cannot read it");
+  }
   post(id, header, payload, {}, true, token);
 }
 
@@ -287,20 +296,28 @@ void SimTransport::post_send_logged(LinkId id, const FrameHeader& header, std::s
 
 void SimTransport::post_send_made(LinkId id, const FrameHeader& header, std::span<const std::byte> payload,
                                   const LogPlace& place, const worker::MadeOnGpu& made, Token token) {
-  post(id, header, payload, world_.is(Mutant::publishes_late) ? LogPlace{} : place, false, token, made);
+  const bool told = made.at != nullptr && payload.size() >= kLeastNamed && reads_on_gpu(at(id));
+  post(id, header, payload, world_.is(Mutant::publishes_late) ? LogPlace{} : place, false, token,
+       told ? owner_.shares()->find(made) : nullptr);
 }
 
 bool SimTransport::reads_on_gpu(const Link& link) const {
   SimShares* const shares = owner_.shares();
-  return shares != nullptr && owner_.log_of(link.peer) != nullptr && relays_to(link.peer) == nullptr &&
-         shares->mapped_by(members_->lives[static_cast<std::size_t>(link.peer.value)]);
+  const Incarnation life = members_->lives[static_cast<std::size_t>(link.peer.value)];
+  if (shares == nullptr || shares->at() == nullptr || owner_.log_of(link.peer) == nullptr || relays_to(link.peer)) {
+    return false;
+  }
+  SimTransport* const peer = network_.find(life);
+  // What it has mapped before it has gone it had mapped.
+  const bool maps = peer == nullptr || (peer->owner_.shares() != nullptr && peer->owner_.shares()->at() != nullptr);
+  return maps && shares->mapped_by(life);
 }
 
 bool SimTransport::lends(GroupId group, Rank peer, const std::byte* at) const {
   const auto it = by_name_.find({group, peer});
   if (it == by_name_.end() || owner_.shares() == nullptr || owner_.shares()->at() != at) return false;
   const Link& link = *links_[it->second];
-  return link.wire != nullptr && link.broken.ok() && !link.closed_by_peer && reads_on_gpu(link);
+  return link.wire != nullptr && link.broken.ok() && reads_on_gpu(link);
 }
 
 void SimTransport::post_recv(LinkId id, const FrameHeader& expected, std::span<std::byte> payload, Token token) {
@@ -338,7 +355,7 @@ std::optional<worker::View> SimTransport::view_of(const Link& link, const Incomi
     // The CPU cannot read it.
     if (!in.in_place) return std::nullopt;
     const Loan& loan = *frame.loan;
-    const bool whole = std::memcmp(loan.at, frame.payload.data(), loan.bytes) == 0;
+    const bool whole = loan.holds(frame.payload);
     if (loan.taken_back == 0 && !world_.is(Mutant::loans_without_end) && !frame.flipped && !whole) {
       world_.violated("Input", "rank " + std::to_string(link.peer.value) + " changed what it lends on its GPU, in " +
                                    to_string(in.expected.round));
@@ -348,8 +365,7 @@ std::optional<worker::View> SimTransport::view_of(const Link& link, const Incomi
   // Two of three, without a draw: a rank's buffers may be of either kind.
   if (frame.loan != nullptr && in.in_place && in.expected.message % 3 != 0 && owner_.log_of(link.peer) != nullptr) {
     const Loan& loan = *frame.loan;
-    if (loan.taken_back == 0 && !world_.is(Mutant::loans_without_end) && !frame.flipped &&
-        std::memcmp(loan.at, frame.payload.data(), loan.bytes) != 0) {
+    if (loan.taken_back == 0 && !world_.is(Mutant::loans_without_end) && !frame.flipped && !loan.holds(frame.payload)) {
       world_.violated("Input", "rank " + std::to_string(link.peer.value) + " changed what it lends, in " +
                                    to_string(in.expected.round));
     }
@@ -372,13 +388,17 @@ std::optional<worker::View> SimTransport::view_of(const Link& link, const Incomi
 }
 
 void SimTransport::post(LinkId id, const FrameHeader& header, std::span<const std::byte> payload, const LogPlace& place,
-                        bool lent, Token token, const worker::MadeOnGpu& made) {
+                        bool lent, Token token, std::shared_ptr<const worker::FinalOnGpu> beside) {
   WARREN_CHECK(payload.size() <= limits::kMaxChunkBytes, "a frame carries at most one chunk");
   if (owner_.dies_at_send()) return;
+  if (SimGpu::is_there(payload.data()) && !lent) {
+    return world_.violated("Input", "rank " + std::to_string(members_->self.value) +
+                                        " sends what only its GPU can read, in " + to_string(header.round));
+  }
   Link& l = at(id);
   if (!l.broken.ok()) return complete(token, l.broken);
   const std::size_t index = l.frames_sent++ % l.streams.size();
-  Outgoing out{header, payload, token, hash_of(payload), false, place, lent, made};
+  Outgoing out{header, payload, token, hash_of(payload), false, place, lent, std::move(beside)};
   out.header.stream = static_cast<std::uint16_t>(index);
   out.header.payload_bytes = static_cast<std::uint32_t>(payload.size());
   if (world_.is(Mutant::send_completes_early)) {
@@ -520,9 +540,10 @@ void SimTransport::fly(Link& l, std::size_t stream, const Outgoing& out) {
     std::erase_if(loans_, [](const auto& loan) { return loan.expired(); });
     loans_.push_back(frame.loan);
   }
-  if (out.made.at != nullptr && reads_on_gpu(l)) frame.beside = owner_.shares()->find(out.made);
+  frame.beside = out.beside;
   FrameHeader header = out.header;
-  frame.payload.assign(out.payload.begin(), out.payload.end());
+  const std::byte* const bytes = SimGpu::readable(out.payload.data());
+  frame.payload.assign(bytes, bytes + out.payload.size());
   worker::seal(header, frame.payload, members_->checksums, frame.header);
   if (members_->checksums) {
     if (world_.strikes(Fault::bit_flip)) flip_one_bit(frame, world_.random);
@@ -607,7 +628,7 @@ void SimTransport::take_front(LinkId id, std::size_t stream) {
   const auto view = view_of(l, in, std::move(frame));
   if (!view) {
     return break_link(l, Status(Code::kPeerLost, "rank " + std::to_string(l.peer.value) +
-                                                     " named a place in its log where no final lies"));
+                                                     " named a place where nothing lies that can be read"));
   }
   s.recvs.pop_front();
   complete(in.token, Status(), *view);

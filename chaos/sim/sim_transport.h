@@ -38,6 +38,7 @@ struct Loan {
   std::vector<std::byte> left;  // what lies there once the lender has gone
   // On a GPU, in a block: what becomes of it is the block's owner's. Keeps it mapped.
   std::shared_ptr<const void> on_gpu = nullptr;
+  [[nodiscard]] bool holds(std::span<const std::byte> payload) const;
 };
 
 // One frame on its way, with what only the simulation knows of it.
@@ -204,7 +205,7 @@ class SimTransport final : public worker::Transport {
     bool completed = false;         // Mutant::send_completes_early
     LogPlace place;
     bool lent = false;
-    worker::MadeOnGpu made;
+    std::shared_ptr<const worker::FinalOnGpu> beside;
   };
   struct Incoming {
     FrameHeader expected;
@@ -247,8 +248,8 @@ class SimTransport final : public worker::Transport {
   void knock(worker::LinkId link, Micros until_us);
   void come_up(worker::LinkId link, const std::shared_ptr<Wire>& wire, int side);
   void post(worker::LinkId link, const FrameHeader& header, std::span<const std::byte> payload, const LogPlace& place,
-            bool lent, worker::Token token, const worker::MadeOnGpu& made = {});
-  // On this host, and has what is shared of this life's GPU mapped.
+            bool lent, worker::Token token, std::shared_ptr<const worker::FinalOnGpu> beside = nullptr);
+  // On this host, and has what is shared of this life's GPU mapped; who shares nothing has mapped nothing.
   [[nodiscard]] bool reads_on_gpu(const Link& link) const;
   // What this life lends is its own again. `alive`: its program goes on, and changes it.
   void end_loans(bool alive);

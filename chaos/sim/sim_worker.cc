@@ -120,7 +120,8 @@ SimWorker::SimWorker(World& world, Judge& judge, DataNetwork& network, Hosts& ho
       hosts_(hosts),
       progress_(sample_interval_ms(static_cast<std::int64_t>(options_.join.settings().round_timeout_ms()))) {
   if (options_.has_gpu) {
-    gpu_.emplace(world_, options_.gpu_stalls, [this] { data_moved(); });
+    const auto timeout_us = static_cast<Micros>(options_.join.settings().round_timeout_ms()) * 1000;
+    gpu_.emplace(world_, timeout_us, options_.gpu_stalls, [this] { data_moved(); });
     shares_.emplace(*gpu_, !world_.random.chance(0.05));
     combines_.emplace(*gpu_, *shares_);
     engine_.use(*combines_);
@@ -914,6 +915,13 @@ void SimWorker::pump() {
   while (!doomed_ && (prepare() || engine_.progress() || (gpu_ && move_on_gpu()))) {
   }
   if (doomed_) return links_.doomed();
+  if (!gpu_failed_.ok() && !exiting_) {
+    exiting_ = stopped_ = true;
+    std::vector<WorkerEffect> effects;
+    machine_.leave(false, gpu_failed_.describe(), world_.now(), effects);
+    run_effects(std::move(effects));
+    return exit(End::kFailed, gpu_failed_);
+  }
   report_failure();
   if (!alive_) return;
   look_at_checkpoints();
@@ -950,13 +958,27 @@ bool SimWorker::move_on_gpu() {
   std::set<const worker::Call*> looked_at;
   while (worker::Call* call = engine_.take_moving()) {
     const bool again = !looked_at.insert(call).second;
-    if (!again) some = call->buffers->stream()->move().value() || some;
-    engine_.moved(*call, Status());
+    Status status;
+    if (!again) {
+      const auto moved = call->buffers->stream()->move();
+      status = moved.status();
+      some = (moved.ok() && moved.value()) || some;
+    }
+    if (!status.ok()) gpu_fails(status);
+    engine_.moved(*call, status);
     if (again) break;
   }
+  if (const Status status = combines_->move(); !status.ok()) gpu_fails(status);
   if (exchange_) exchange_->move();
   some = engine_.take_done_elsewhere() || some;
   return (exchange_ && engine_.take_done_exchanged()) || some;
+}
+
+// As worker/session.cc ends a life.
+void SimWorker::gpu_fails(const Status& why) {
+  if (!gpu_failed_.ok()) return;
+  gpu_failed_ = why;
+  if (!engine_.stopped()) engine_.stop(Status(Code::kClosed, why.describe()));
 }
 
 // The process has gone: what runs in it never comes back.
@@ -1550,10 +1572,11 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
   if (on_gpu) {
     a.host.assign(a.memory.size(), 0);
     std::byte* const host = reinterpret_cast<std::byte*>(a.host.data());
-    auto buffers = std::make_unique<SimGpuCall>(
-        *gpu_, *shares_, SimGpuCall::Buffer{a.bytes().data() + in_at, host + in_at, in * width},
-        SimGpuCall::Buffer{a.bytes().data() + a.out_at, host + a.out_at, a.out_bytes},
-        prepares ? std::function<void()>([&a, prepare] { prepare(&a); }) : nullptr);
+    auto buffers =
+        std::make_unique<SimGpuCall>(*gpu_, combined_on_gpus(step.type, step.op) ? &*shares_ : nullptr,
+                                     SimGpuCall::Buffer{a.bytes().data() + in_at, host + in_at, in * width},
+                                     SimGpuCall::Buffer{a.bytes().data() + a.out_at, host + a.out_at, a.out_bytes},
+                                     prepares ? std::function<void()>([&a, prepare] { prepare(&a); }) : nullptr);
     spec.input = host + in_at;
     spec.output = host + a.out_at;
     spec.prepare = [](void* call) { static_cast<SimGpuCall*>(call)->begin_filling(); };
@@ -1601,6 +1624,7 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
 
 void SimWorker::reap(ActiveCall& a) {
   a.reaped = true;
+  a.call->buffers.reset();
   a.after.assign(a.bytes().begin(), a.bytes().end());
   const auto memory = a.bytes();
   const std::size_t end = a.out_at + a.out_bytes;

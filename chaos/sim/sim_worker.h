@@ -102,9 +102,12 @@ class SimWorker final : private SimTransport::Owner {
   [[nodiscard]] bool program_done() const { return program_done_ || desynced_; }
   [[nodiscard]] bool was_member_of(Epoch epoch) const { return epochs_.contains(epoch); }
   [[nodiscard]] std::uint64_t rounds_finished() const { return board_.rounds_finished.load(); }
-  // Rounds that its GPU had a part in from the first turn to the last.
   [[nodiscard]] std::uint64_t inputs_lent() const { return board_.inputs_lent; }
   [[nodiscard]] std::uint64_t finals_from_gpus() const { return board_.finals_from_gpus; }
+  [[nodiscard]] std::uint64_t inputs_came_home() const { return gpu_ ? gpu_->came_home : 0; }
+  [[nodiscard]] std::uint64_t finals_fell() const { return gpu_ ? gpu_->fell : 0; }
+  [[nodiscard]] bool gpu_failed() const { return !gpu_failed_.ok(); }
+  // Rounds that its GPU had a part in from the first turn to the last.
   [[nodiscard]] std::uint64_t rounds_exchanged() const { return exchange_ ? exchange_->rounds_proved() : 0; }
 
   [[nodiscard]] Rank rank() const { return rank_; }
@@ -202,6 +205,7 @@ class SimWorker final : private SimTransport::Owner {
   void pump();
   bool prepare();
   bool move_on_gpu();
+  void gpu_fails(const Status& why);
   void end_prepares();
   void report_failure();
   void watch_waits();
@@ -239,6 +243,7 @@ class SimWorker final : private SimTransport::Owner {
   WorkerMachine machine_;
   SimTransport transport_;
   worker::RoundBoard board_;
+  Status gpu_failed_;
   std::optional<SimGpu> gpu_;  // these end after the engine
   std::optional<SimShares> shares_;
   std::optional<SimCombines> combines_;
