@@ -13,7 +13,7 @@ namespace warren::chaos {
 namespace {
 
 // No processor reads such an address.
-constexpr std::uintptr_t kThere = std::uintptr_t{1} << 60;
+constexpr std::size_t kThere = std::size_t{1} << 60;
 
 }  // namespace
 
@@ -41,16 +41,16 @@ std::shared_ptr<std::byte> SimGpu::allocate(std::size_t bytes) {
 
 std::shared_ptr<std::byte> SimGpu::allocate_there(std::size_t bytes) {
   auto memory = allocate(std::max<std::size_t>(1, bytes));
-  std::byte* const at = reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(memory.get()) | kThere);
+  std::byte* const at = memory.get() + kThere;
   return {at, [memory = std::move(memory)](std::byte*) {}};
 }
 
 bool SimGpu::is_there(const std::byte* at) {
-  return (reinterpret_cast<std::uintptr_t>(at) & kThere) != 0;
+  return (reinterpret_cast<std::uintptr_t>(at) & std::uintptr_t{kThere}) != 0;
 }
 
 std::byte* SimGpu::readable(std::byte* at) {
-  return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(at) & ~kThere);
+  return is_there(at) ? at - kThere : at;
 }
 
 const std::byte* SimGpu::readable(const std::byte* at) {
@@ -101,7 +101,7 @@ std::shared_ptr<std::byte> SimShares::take_result(std::size_t bytes, std::uint64
     if (!gpu_.world().is(Mutant::trusts_made)) *first_ = made_.front().number + 1;
     use_again(made_.front().memory.get(), made_.front().bytes);
   }
-  Made& made = made_.emplace_back(++newest_, bytes, gpu_.allocate_there(bytes));
+  Made& made = made_.emplace_back(Made{++newest_, bytes, gpu_.allocate_there(bytes), {}});
   number = made.number;
   std::shared_ptr<std::byte> block(made.memory.get(), [memory = made.memory](std::byte*) {});
   made.block = block;
