@@ -308,7 +308,7 @@ bool SimTransport::reads_on_gpu(const Link& link) const {
     return false;
   }
   SimTransport* const peer = network_.find(life);
-  // What it has mapped before it has gone it had mapped.
+  // One that has gone is sent what was lent to it while it was there.
   const bool maps = peer == nullptr || (peer->owner_.shares() != nullptr && peer->owner_.shares()->at() != nullptr);
   return maps && shares->mapped_by(life);
 }

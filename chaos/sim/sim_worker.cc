@@ -1624,6 +1624,7 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
 
 void SimWorker::reap(ActiveCall& a) {
   a.reaped = true;
+  // As a program's call ends: what it has lent is used again.
   a.call->buffers.reset();
   a.after.assign(a.bytes().begin(), a.bytes().end());
   const auto memory = a.bytes();

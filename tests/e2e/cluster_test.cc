@@ -1,6 +1,5 @@
 // What a user sees when all goes well: communicators, collectives, groups, asynchronous calls.
 #include "tests/e2e/cluster.h"
-#include "tests/sanitized.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -11,6 +10,8 @@
 #include <cstring>
 #include <filesystem>
 #include <numeric>
+
+#include "tests/sanitized.h"
 
 namespace warren {
 namespace {

@@ -1,5 +1,4 @@
 #include "tracker/topology.h"
-#include "tests/sanitized.h"
 
 #include <gtest/gtest.h>
 
@@ -9,6 +8,8 @@
 #include <set>
 #include <string>
 #include <vector>
+
+#include "tests/sanitized.h"
 
 namespace warren::tracker {
 namespace {

@@ -240,6 +240,7 @@ TEST_F(BufferMovesTest, TwoThreadsMoveAllOfIt) {
           copied += next->bytes;
         }
         large.came(ended);
+        std::this_thread::yield();
       }
     });
     for (std::uint64_t at = 0; at < kMany; at += 20) {

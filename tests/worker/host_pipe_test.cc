@@ -1,5 +1,4 @@
 #include "worker/transport/host_pipe.h"
-#include "tests/sanitized.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -24,6 +23,8 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "tests/sanitized.h"
 
 namespace warren::worker {
 namespace {
