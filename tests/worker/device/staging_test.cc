@@ -286,26 +286,28 @@ TEST_F(Copies, ThatHangAreGivenUpAndThoseThatNobodyWantsToo) {
 
 // Who ends with copies under way leaves the memory in which they are converted to them.
 TEST_F(Copies, ThatAreConvertedUseMemoryThatNobodyElseUses) {
-  const DeviceArray<float> array(1000);
-  const auto block = pinned(2000);
+  constexpr std::size_t kBytes = 2000;
+  const DeviceArray<float> array(kBytes / 2);
+  const auto block = pinned(DeviceCopies::kScratches * kBytes);
   DeviceMemory memory(fake_gpu().table, 64 * kMiB, arena_);
   DeviceCopies copies(fake_gpu().table, 0, kPatienceMs, ends_);
   ASSERT_TRUE(copies.converts(memory).value());
   const auto event = copies.make_event().value();
   ASSERT_TRUE(copies.record(*event, nullptr).ok());
-  const auto begin = [&](DeviceCopies::Flow& flow) {
+  const auto begin = [&](DeviceCopies::Flow& flow, std::size_t at) {
     while (!flow.began()) ASSERT_TRUE(flow.look().ok());
     ASSERT_TRUE(flow.has_room());
-    ASSERT_TRUE(flow.to_host(block.data(), array.data(), 2000).ok());
+    ASSERT_TRUE(flow.to_host(block.data() + at, array.data(), kBytes).ok());
   };
   for (std::size_t i = 0; i < 2 * DeviceCopies::kScratches; i++) {
     DeviceCopies::Flow flow(copies, *event, WARREN_BF16);
-    begin(flow);
+    begin(flow, 0);
     while (flow.under_way() != 0) ASSERT_TRUE(flow.look().ok());
   }
+  // Each to bytes of its own: they are still under way when the next one begins.
   for (std::size_t i = 0; i < DeviceCopies::kScratches; i++) {
     DeviceCopies::Flow flow(copies, *event, WARREN_BF16);
-    begin(flow);
+    begin(flow, i * kBytes);
   }
   DeviceCopies::Flow late(copies, *event, WARREN_BF16);
   while (!late.began()) ASSERT_TRUE(late.look().ok());
