@@ -174,7 +174,7 @@ void PreparedSchedule::find_sources() {
         operand_sources_[k] = source(schedule_.operands[k]);
         if (operand_sources_[k] != kNone) readers_[operand_sources_[k]]++;
       }
-      combined[{step.dst.at, step.count}] = i;
+      if (step.dst.space == Space::kOutput) combined[{step.dst.at, step.count}] = i;
     } else if (is_local(step.kind)) {
       sources_[i].a = source(step.a);
       if (step.kind == StepKind::kReduce) sources_[i].b = source(step.b);
@@ -491,7 +491,7 @@ void Executor::arrive(std::size_t pieces) {
   }
 }
 
-// The final is made where it will be published, if the log has room, and comes to the output, which may be the input,
+// A final is made where it will be published, if the log has room, and comes to the output, which may be the input,
 // when it is known that its operands were whole: who lends them may have left the epoch, and this rank's own input must
 // then be whole too.
 void Executor::combine(std::uint32_t index) {
@@ -505,7 +505,7 @@ void Executor::combine(std::uint32_t index) {
     operands_.push_back(operand(places[k], sources[k]));
     lent = lent || (sources[k] != PreparedSchedule::kNone && views_[sources[k]].generation != nullptr);
   }
-  make_final(index, nullptr, lent);
+  made_of_operands(index, nullptr, lent);
 }
 
 bool Executor::on_gpu(const Place& place, std::uint32_t source) const {
@@ -561,7 +561,7 @@ bool Executor::on_done(const Elsewhere::Done& done) {
                             ? done.operands[k]
                             : operand(prepared.schedule_.operands[at], prepared.operand_sources_[at]));
   }
-  make_final(index, &done, true);
+  made_of_operands(index, &done, true);
   if (!status_.ok()) return true;
   finish(index);
   run_ready();
@@ -569,11 +569,35 @@ bool Executor::on_done(const Elsewhere::Done& done) {
 }
 
 // Out of operands_, unless it is `done`.
-void Executor::make_final(std::uint32_t index, const Elsewhere::Done* done, bool lent) {
-  const std::byte* const ready = done == nullptr ? nullptr : done->made;
+void Executor::made_of_operands(std::uint32_t index, const Elsewhere::Done* done, bool lent) {
   const PreparedSchedule& prepared = *round_.schedule;
   const Step& step = prepared.schedule_.steps[index];
   const std::span sources = std::span(prepared.operand_sources_).subspan(step.first_operand, step.operands);
+  const std::byte* const ready = done == nullptr ? nullptr : done->made;
+  if (step.dst.space == Space::kOutput) return make_final(index, sources, done, lent);
+  // Nobody reads it before this step has finished.
+  if (ready != nullptr) {
+    std::memcpy(address(step.dst), ready, step.count * partial_bytes_);
+  } else {
+    combine_to(address(step.dst), step);
+  }
+  for (const std::uint32_t source : sources) {
+    done_reading(source);
+    if (!status_.ok()) return;
+  }
+}
+
+// operands_, of the step.
+void Executor::combine_to(std::byte* to, const Step& step) {
+  const Form first = round_.schedule->schedule_.operands[step.first_operand].form;
+  round_.reducer.combine(to, step.dst.form, operands_, first, step.bracketing, step.count);
+}
+
+void Executor::make_final(std::uint32_t index, std::span<const std::uint32_t> sources, const Elsewhere::Done* done,
+                          bool lent) {
+  const PreparedSchedule& prepared = *round_.schedule;
+  const Step& step = prepared.schedule_.steps[index];
+  const std::byte* const ready = done == nullptr ? nullptr : done->made;
   const std::size_t bytes = step.count * value_bytes_;
   std::byte* const output = address(step.dst);
   const std::uint32_t by = prepared.published_by_[index];
@@ -584,7 +608,7 @@ void Executor::make_final(std::uint32_t index, const Elsewhere::Done* done, bool
   const std::byte* made = ready;
   if (ready == nullptr) {
     std::byte* const to = !room.empty() ? room.data() : aside ? unchecked_.reserve(bytes) : output;
-    round_.reducer.combine(to, operands_, step.bracketing, step.count);
+    combine_to(to, step);
     made = to;
   }
   for (const std::uint32_t source : sources) {

@@ -273,7 +273,9 @@ class Executor {
   void compute(std::uint32_t index);
   void combine(std::uint32_t index);
   void combine_elsewhere(std::uint32_t index);
-  void make_final(std::uint32_t index, const Elsewhere::Done* done, bool lent);
+  void made_of_operands(std::uint32_t index, const Elsewhere::Done* done, bool lent);
+  void make_final(std::uint32_t index, std::span<const std::uint32_t> sources, const Elsewhere::Done* done, bool lent);
+  void combine_to(std::byte* to, const schedule::Step& step);
   [[nodiscard]] bool bring(std::uint32_t index);
   [[nodiscard]] bool reads_gpu(std::uint32_t index) const;
   [[nodiscard]] bool on_gpu(const schedule::Place& place, std::uint32_t source) const;

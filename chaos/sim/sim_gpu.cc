@@ -152,7 +152,8 @@ std::uint64_t SimCombines::begin(Work work) {
       std::vector<const void*> operands;
       for (const Operand& operand : work.operands) operands.push_back(SimGpu::readable(operand.at));
       const auto on_cpu = gpu_.allocate(work.bytes);
-      reducer.value().combine(on_cpu.get(), operands, work.bracketing, work.count);
+      reducer.value().combine(on_cpu.get(), worker::Form::kValue, operands, worker::Form::kValue, work.bracketing,
+                              work.count);
       std::memcpy(SimGpu::readable(block.get()), on_cpu.get(), work.bytes);
       done.made = on_cpu.get();
       done.memory = on_cpu;

@@ -51,16 +51,16 @@ void check_reduce(warren_type type) {
       std::vector<float> partial(count);
       std::vector<T> want(count);
       if (inputs == 1) {
-        r.copy(want.data(), Form::kValue, in[0].data(), Form::kValue, count, true);
+        r.copy(want.data(), worker::Form::kValue, in[0].data(), worker::Form::kValue, count, true);
       } else {
         const void* so_far = in[0].data();
-        Form form = Form::kValue;
+        Form form = worker::Form::kValue;
         for (std::size_t i = 1; i + 1 < inputs; i++) {
-          r.reduce(partial.data(), Form::kPartial, so_far, form, in[i].data(), Form::kValue, count, false);
+          r.reduce(partial.data(), Form::kPartial, so_far, form, in[i].data(), worker::Form::kValue, count, false);
           so_far = partial.data();
           form = Form::kPartial;
         }
-        r.reduce(want.data(), Form::kValue, so_far, form, in[inputs - 1].data(), Form::kValue, count, true);
+        r.reduce(want.data(), worker::Form::kValue, so_far, form, in[inputs - 1].data(), worker::Form::kValue, count, true);
       }
       ASSERT_EQ(std::memcmp(got.data(), want.data(), count * sizeof(T)), 0);
     }
@@ -93,7 +93,7 @@ void check_combine(warren_type type) {
         std::vector<T> got(count), want(count);
         twins::reduce(got.data(), pointers.data(), inputs, count, type, op,
                       balanced ? WARREN_DEVICE_BALANCED : WARREN_DEVICE_CHAIN);
-        reducer.value().combine(want.data(), pointers,
+        reducer.value().combine(want.data(), worker::Form::kValue, pointers, worker::Form::kValue,
                                 balanced ? worker::Bracketing::kBalanced : worker::Bracketing::kChain, count);
         ASSERT_EQ(std::memcmp(got.data(), want.data(), count * sizeof(T)), 0)
             << "op " << op << ", " << inputs << " inputs, " << (balanced ? "balanced" : "in a chain");
@@ -174,10 +174,10 @@ std::vector<float> through_blocks(const std::vector<float>& values, std::vector<
     const oracle::I8Values wide = want.widen();
     for (std::size_t i = b * kValues; i < end; i++) EXPECT_EQ(bits_of(back[i]), bits_of(wide[i % kValues])) << i;
     oracle::I8Block by_core{};
-    core.value().copy(&by_core, Form::kValue, padded.data(), Form::kPartial, 1, false);
+    core.value().copy(&by_core, worker::Form::kValue, padded.data(), Form::kPartial, 1, false);
     EXPECT_EQ(std::memcmp(&got[b], &by_core, sizeof by_core), 0) << "block " << b << ", scale " << by_core.scale;
     oracle::I8Values wide_by_core{};
-    core.value().copy(wide_by_core.data(), Form::kPartial, &got[b], Form::kValue, 1, false);
+    core.value().copy(wide_by_core.data(), Form::kPartial, &got[b], worker::Form::kValue, 1, false);
     EXPECT_EQ(std::memcmp(&back[b * kValues], wide_by_core.data(), (end - b * kValues) * sizeof(float)), 0) << b;
   }
   return back;
@@ -274,7 +274,7 @@ TEST(Twins, I8OfZerosInfinitiesAndNans) {
   EXPECT_EQ(out[kValues], 256.0f);
   float by_core[2 * kValues];
   const auto core = Reducer::make(DataType::kF32AsI8, ReduceOp::kSum, 1);
-  core.value().copy(by_core, Form::kPartial, strange, Form::kValue, 2, false);
+  core.value().copy(by_core, Form::kPartial, strange, worker::Form::kValue, 2, false);
   EXPECT_EQ(std::memcmp(out, by_core, sizeof out), 0);
 }
 

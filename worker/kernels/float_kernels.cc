@@ -13,8 +13,9 @@ namespace HWY_NAMESPACE {
 template <class T, class Op>
 const KernelTable* plain_table() {
   using P = Plain<T>;
-  static constexpr KernelTable kTable = same_forms(combine<Op, P, P, P>, combine<Op, P, P, P>, nullptr,
-                                                   chain<Op, Op, P, P>, quad<Op, Op, P, P>, quad<Op, Op, P, P>);
+  static constexpr KernelTable kTable =
+      same_forms(combine<Op, P, P, P>, combine<Op, P, P, P>, nullptr, chain<Op, Op, P, P, P>, chain<Op, Op, P, P, P>,
+                 quad<Op, Op, P, P>, quad<Op, Op, P, P>);
   return &kTable;
 }
 
@@ -23,7 +24,8 @@ const KernelTable* average_table() {
   using P = Plain<T>;
   static constexpr KernelTable kTable =
       same_forms(combine<Sum, P, P, P>, combine<SumThenDivide, P, P, P>, convert<Divide, P, P>,
-                 chain<Sum, SumThenDivide, P, P>, quad<Sum, Sum, P, P>, quad<Sum, SumThenDivide, P, P>);
+                 chain<Sum, Sum, P, P, P>, chain<Sum, SumThenDivide, P, P, P>, quad<Sum, Sum, P, P>,
+                 quad<Sum, SumThenDivide, P, P>);
   return &kTable;
 }
 

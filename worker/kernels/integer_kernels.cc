@@ -41,7 +41,7 @@ void combine_bits(void* dst, const void* a, const void* b, std::size_t n, std::u
 template <class Op, std::size_t kBytes>
 void chain_bits(void* dst, const void* const* operands, std::size_t count, std::size_t n, std::uint32_t contributors) {
   using P = Plain<std::uint8_t>;
-  chain<Op, Op, P, P>(dst, operands, count, n * kBytes, contributors);
+  chain<Op, Op, P, P, P>(dst, operands, count, n * kBytes, contributors);
 }
 
 template <class Op, std::size_t kBytes>
@@ -83,8 +83,9 @@ void sum_then_divide(void* dst, const void* a, const void* b, std::size_t n, std
 
 template <class Op, class P>
 const KernelTable* table() {
-  static constexpr KernelTable kTable = same_forms(combine<Op, P, P, P>, combine<Op, P, P, P>, nullptr,
-                                                   chain<Op, Op, P, P>, quad<Op, Op, P, P>, quad<Op, Op, P, P>);
+  static constexpr KernelTable kTable =
+      same_forms(combine<Op, P, P, P>, combine<Op, P, P, P>, nullptr, chain<Op, Op, P, P, P>, chain<Op, Op, P, P, P>,
+                 quad<Op, Op, P, P>, quad<Op, Op, P, P>);
   return &kTable;
 }
 
@@ -92,7 +93,7 @@ template <class Op, std::size_t kBytes>
 const KernelTable* bits_table() {
   static constexpr KernelTable kTable =
       same_forms(combine_bits<Op, kBytes>, combine_bits<Op, kBytes>, nullptr, chain_bits<Op, kBytes>,
-                 quad_bits<Op, kBytes>, quad_bits<Op, kBytes>);
+                 chain_bits<Op, kBytes>, quad_bits<Op, kBytes>, quad_bits<Op, kBytes>);
   return &kTable;
 }
 
@@ -100,7 +101,8 @@ template <class T>
 const KernelTable* average_table() {
   using U = Plain<std::make_unsigned_t<T>>;
   static constexpr KernelTable kTable =
-      same_forms(combine<Sum, U, U, U>, sum_then_divide<T>, divide<T>, nullptr, quad<Sum, Sum, U, U>, nullptr);
+      same_forms(combine<Sum, U, U, U>, sum_then_divide<T>, divide<T>, chain<Sum, Sum, U, U, U>, nullptr,
+                 quad<Sum, Sum, U, U>, nullptr);
   return &kTable;
 }
 

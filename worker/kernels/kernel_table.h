@@ -14,7 +14,7 @@ using Combine = void (*)(void* dst, const void* a, const void* b, std::size_t n,
 // dst[i] = a[i] in another form, or finished.
 using Convert = void (*)(void* dst, const void* a, std::size_t n, std::uint32_t contributors);
 
-// Several operands in one pass, all of values.
+// Several operands in one pass, values unless it is said otherwise.
 using Many = void (*)(void* dst, const void* const* operands, std::size_t count, std::size_t n,
                       std::uint32_t contributors);
 
@@ -23,8 +23,9 @@ struct KernelTable {
   Combine combine[2][2][2][2] = {};  // [finish][dst][a][b]
   Convert convert[2][2][2] = {};     // [finish][dst][a]; nullptr: the bytes are the same
   // nullptr: by combine.
-  Many chain = nullptr;  // ((0 ⊕ 1) ⊕ 2) ⊕ …, two or more, finished
-  Many quad[2] = {};     // (0 ⊕ 1) ⊕ (2 ⊕ 3): [finish], to a value where it finishes, else to a partial
+  // To a value where it finishes, else to a partial.
+  Many chain[2][2] = {};  // ((0 ⊕ 1) ⊕ 2) ⊕ …, two or more: [finish][form of 0]
+  Many quad[2] = {};      // (0 ⊕ 1) ⊕ (2 ⊕ 3): [finish]
 };
 
 // For the processor that this runs on; the tables live for ever. nullptr: not these types, or not defined for them.

@@ -188,13 +188,13 @@ struct UnaryStep {
 };
 
 // Left to right; `Last` makes the final value.
-template <class Op, class Last, class Dst, class Value>
+template <class Op, class Last, class Dst, class First, class Value>
 struct ChainStep {
   using Lane = typename Dst::Lane;
   using Out = Dst;
   template <class D>
   HWY_INLINE hn::Vec<D> compute(D d, std::size_t i) const {
-    auto v = Value::load(d, operands[0], i);
+    auto v = First::load(d, operands[0], i);
     for (std::size_t k = 1; k + 1 < count; ++k) v = op(d, v, Value::load(d, operands[k], i));
     return last(d, v, Value::load(d, operands[count - 1], i));
   }
@@ -284,9 +284,9 @@ void convert(void* dst, const void* a, std::size_t n, std::uint32_t contributors
   walk(UnaryStep<Op, Dst, A>{Op(contributors), dst, a}, n);
 }
 
-template <class Op, class Last, class Dst, class Value>
+template <class Op, class Last, class Dst, class First, class Value>
 void chain(void* dst, const void* const* operands, std::size_t count, std::size_t n, std::uint32_t contributors) {
-  walk(ChainStep<Op, Last, Dst, Value>{Op(contributors), Last(contributors), dst, operands, count}, n);
+  walk(ChainStep<Op, Last, Dst, First, Value>{Op(contributors), Last(contributors), dst, operands, count}, n);
 }
 
 template <class Op, class Last, class Dst, class Value>
@@ -295,10 +295,11 @@ void quad(void* dst, const void* const* operands, std::size_t, std::size_t n, st
 }
 
 // A table for types whose forms are the same.
-constexpr KernelTable same_forms(Combine partial, Combine finished, Convert finish, Many chain_of, Many quad_of,
-                                 Many quad_finished) {
+constexpr KernelTable same_forms(Combine partial, Combine finished, Convert finish, Many chain_of, Many chain_finished,
+                                 Many quad_of, Many quad_finished) {
   KernelTable table;
-  table.chain = chain_of;
+  table.chain[0][0] = table.chain[0][1] = chain_of;
+  table.chain[1][0] = table.chain[1][1] = chain_finished;
   table.quad[0] = quad_of;
   table.quad[1] = quad_finished;
   for (int dst = 0; dst < 2; ++dst) {
@@ -350,7 +351,10 @@ constexpr KernelTable make_two_forms() {
   fill<FinishingOp, Value, Partial>(table.combine[1]);
   fill<Same, Value, Partial>(table.convert[0]);
   fill<Finish, Value, Partial>(table.convert[1]);
-  table.chain = chain<Op, FinishingOp, Value, Value>;
+  table.chain[0][0] = chain<Op, Op, Partial, Value, Value>;
+  table.chain[0][1] = chain<Op, Op, Partial, Partial, Value>;
+  table.chain[1][0] = chain<Op, FinishingOp, Value, Value, Value>;
+  table.chain[1][1] = chain<Op, FinishingOp, Value, Partial, Value>;
   table.quad[0] = quad<Op, Op, Partial, Value>;
   table.quad[1] = quad<Op, FinishingOp, Value, Value>;
   return table;

@@ -136,20 +136,24 @@ void Reducer::combine_block(const Block& block, std::size_t first, std::size_t p
   reduce(dst, form, a.at, a.form, b.at, b.form, block.n, finish);
 }
 
-void Reducer::combine(void* dst, std::span<const void* const> operands, Bracketing bracketing, std::size_t n) const {
+void Reducer::combine(void* dst, Form dst_form, std::span<const void* const> operands, Form first_form,
+                      Bracketing bracketing, std::size_t n) const {
   WARREN_CHECK(operands.size() >= 2, "one operand is copied");
+  WARREN_CHECK(first_form == Form::kValue || bracketing == Bracketing::kChain, "a partial result begins a chain");
+  const bool finish = dst_form == Form::kValue;
   if (operands.size() == 2) {
-    return reduce(dst, Form::kValue, operands[0], Form::kValue, operands[1], Form::kValue, n, true);
+    return reduce(dst, dst_form, operands[0], first_form, operands[1], Form::kValue, n, finish);
   }
   const kernels::DefaultFloatMode mode;
   const std::size_t positions = std::bit_floor(operands.size());
-  // Three are a chain either way.
-  if ((bracketing == Bracketing::kChain || operands.size() == 3) && kernels_ != nullptr && kernels_->chain != nullptr) {
-    return kernels_->chain(dst, operands.data(), operands.size(), n, contributors_);
-  }
-  if (bracketing == Bracketing::kBalanced && operands.size() == 4 && kernels_ != nullptr &&
-      kernels_->quad[1] != nullptr) {
-    return kernels_->quad[1](dst, operands.data(), 4, n, contributors_);
+  if (kernels_ != nullptr) {
+    const kernels::Many chain = kernels_->chain[finish][static_cast<int>(first_form)];
+    // Three are a chain either way.
+    const bool is_chain = bracketing == Bracketing::kChain || operands.size() == 3;
+    if (is_chain && chain != nullptr) return chain(dst, operands.data(), operands.size(), n, contributors_);
+    if (!is_chain && operands.size() == 4 && kernels_->quad[finish] != nullptr) {
+      return kernels_->quad[finish](dst, operands.data(), 4, n, contributors_);
+    }
   }
   constexpr std::size_t kBlockBytes = 4096;
   constexpr std::size_t kLevels = 4;  // above the leaves of 16 positions; two results each
@@ -168,19 +172,19 @@ void Reducer::combine(void* dst, std::span<const void* const> operands, Bracketi
   const std::size_t most = std::max<std::size_t>(1, block.between_bytes / partial_bytes_);
   for (block.at = 0; block.at < n; block.at += most) {
     block.n = std::min(most, n - block.at);
-    void* const out = static_cast<std::byte*>(dst) + block.at * value_bytes_;
+    void* const out = static_cast<std::byte*>(dst) + block.at * bytes(dst_form);
     if (bracketing == Bracketing::kBalanced) {
-      combine_block(block, 0, positions, out, Form::kValue, 0);
+      combine_block(block, 0, positions, out, dst_form, 0);
       continue;
     }
-    reduce(block.between, Form::kPartial, block.operand(0), Form::kValue, block.operand(1), Form::kValue, block.n,
-           false);
+    const void* const first = static_cast<const std::byte*>(operands[0]) + block.at * bytes(first_form);
+    reduce(block.between, Form::kPartial, first, first_form, block.operand(1), Form::kValue, block.n, false);
     for (std::size_t k = 2; k + 1 < operands.size(); ++k) {
       reduce(block.between, Form::kPartial, block.between, Form::kPartial, block.operand(k), Form::kValue, block.n,
              false);
     }
-    reduce(out, Form::kValue, block.between, Form::kPartial, block.operand(operands.size() - 1), Form::kValue, block.n,
-           true);
+    reduce(out, dst_form, block.between, Form::kPartial, block.operand(operands.size() - 1), Form::kValue, block.n,
+           finish);
   }
 }
 

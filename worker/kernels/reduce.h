@@ -50,10 +50,12 @@ class Reducer {
   // form width), no other overlap. Pointers are aligned to an element's natural size, not more; of blocks, to nothing.
   void reduce(void* dst, Form dst_form, const void* a, Form a_form, const void* b, Form b_form, std::size_t n,
               bool finish) const;
-  // dst[i] = all operands' [i], values, two or more, bracketed as asked and finished: the bits that reduce() gives step
-  // by step. All operands are read once, side by side; what lies between stays in registers or in the first cache. dst
-  // may be an operand.
-  void combine(void* dst, std::span<const void* const> operands, Bracketing bracketing, std::size_t n) const;
+  // dst[i] = all operands' [i], two or more, bracketed as asked, and finished where dst_form is kValue: the bits that
+  // reduce() gives step by step. All operands are values, but that the first one of a chain may be a partial result.
+  // They are read once, side by side; what lies between stays in registers or in the first cache. dst may be an operand
+  // of its form.
+  void combine(void* dst, Form dst_form, std::span<const void* const> operands, Form first_form, Bracketing bracketing,
+               std::size_t n) const;
   // dst[i] = a[i], converted between forms, finished if asked. dst may be a.
   void copy(void* dst, Form dst_form, const void* a, Form a_form, std::size_t n, bool finish) const;
 

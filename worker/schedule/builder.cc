@@ -60,12 +60,12 @@ StepId Builder::lend(std::int32_t peer, std::uint64_t input_at, std::uint64_t co
   return id;
 }
 
-StepId Builder::combine(std::uint64_t output_at, std::span<const Operand> operands, Bracketing bracketing,
+StepId Builder::combine(const Operand& dst, std::span<const Operand> operands, Bracketing bracketing,
                         std::uint64_t count) {
-  const Operand dst = output(output_at);
   std::vector<const Operand*> reads;
   for (const Operand& operand : operands) reads.push_back(&operand);
-  Step step{.kind = StepKind::kCombine, .finish = true, .count = count, .a = {}, .b = {}, .dst = dst.place};
+  const bool finish = dst.place.form == Form::kValue;
+  Step step{.kind = StepKind::kCombine, .finish = finish, .count = count, .a = {}, .b = {}, .dst = dst.place};
   if (count == 0) {
     // As in reduction().
     step = {.kind = StepKind::kCopy, .count = 0, .a = dst.place, .b = {}, .dst = dst.place};

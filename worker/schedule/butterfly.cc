@@ -245,7 +245,7 @@ class Butterfly {
     const Operand other = block.received[0].as(Form::kValue), own = input(now.keep.at);
     builder_.recv(peer, other, now.keep.count);
     const std::array<Operand, 2> inputs{upper(0) ? other : own, upper(0) ? own : other};
-    block.final = builder_.combine(now.keep.at, inputs, Bracketing::kBalanced, now.keep.count);
+    block.final = builder_.combine(output(now.keep.at), inputs, Bracketing::kBalanced, now.keep.count);
     block.final = publish_pieces(range, piece(position_), piece(position_) + 1, block.final);
   }
 

@@ -8,11 +8,10 @@
 // a piece's final is made of is a tree of sums, which stays as it is; each sum is placed on a rank:
 //   ring: in the host of its right operand. The partial result walks from host to host and takes up the inputs of each.
 //   butterfly: sums of one host's inputs at its leader, all others at the owner.
-// The final walks over the hosts from leader to leader, so that the first min(R, domains) hosts publish it.
+// What a rank adds up in a row, or as a whole tree, it combines in one step, as host.cc does, on a GPU where the inputs
+// are there. The final walks over the hosts from leader to leader, so that the first min(R, domains) hosts publish it.
 //
-// Inputs go straight to the rank that sums them. It reads them before anybody can make the final: they are lent, but
-// for what the last sum reads, which writes to the output and so perhaps over its own operand before it knows that a
-// loan has stood.
+// Inputs go straight to the rank that sums them. It reads them before anybody can make the final: they are lent.
 //
 // A unit is what is cut into one piece for each owner (host.cc). A stage is what can be done at once, and begins one
 // turn after the stage before, so that what crosses between hosts has a turn's time while later units are under way.
@@ -20,8 +19,10 @@
 #include <bit>
 #include <deque>
 #include <map>
+#include <optional>
 #include <utility>
 
+#include "recovery/check.h"
 #include "worker/schedule/generators.h"
 
 namespace warren::schedule {
@@ -73,9 +74,12 @@ class Hosts {
 // A rank's input, or a sum.
 struct Term {
   std::int32_t rank = 0;               // who has it
-  std::int32_t left = -1, right = -1;  // of a sum
-  std::uint32_t stage = 0;             // in which it is made
-  [[nodiscard]] bool is_sum() const { return left >= 0; }
+  std::vector<std::int32_t> operands{};  // of a sum, in their order
+  Bracketing bracketing = Bracketing::kChain;
+  std::uint32_t stage = 0;  // in which it is made
+  // The operands are inputs, but for the first one of a chain, perhaps.
+  bool combines = false;
+  [[nodiscard]] bool is_sum() const { return !operands.empty(); }
   [[nodiscard]] Form form() const { return is_sum() ? Form::kPartial : Form::kValue; }
 };
 
@@ -100,13 +104,17 @@ class Expression {
     return static_cast<std::int32_t>(terms_.size()) - 1;
   }
 
-  std::int32_t sum(std::int32_t left, std::int32_t right, std::int32_t rank) {
-    Term made{.rank = rank, .left = left, .right = right};
-    for (const std::int32_t operand : {left, right}) {
+  std::int32_t sum(std::vector<std::int32_t> operands, Bracketing bracketing, std::int32_t rank) {
+    Term made{.rank = rank, .bracketing = bracketing, .combines = true};
+    for (const std::int32_t operand : operands) {
       const Term& term = terms_[index(operand)];
       if (term.is_sum()) made.stage = std::max(made.stage, term.stage + (term.rank == rank ? 0 : 1));
+      const bool may_be_sum = operand == operands.front() && bracketing == Bracketing::kChain;
+      made.combines = made.combines && (!term.is_sum() || may_be_sum);
     }
-    terms_.push_back(made);
+    WARREN_CHECK(made.combines || operands.size() == 2, "sums are added to each other two by two");
+    made.operands = std::move(operands);
+    terms_.push_back(std::move(made));
     return static_cast<std::int32_t>(terms_.size()) - 1;
   }
 
@@ -120,40 +128,36 @@ class Expression {
       const std::int32_t at = end == size        ? owner_
                               : end - begin == 1 ? rank_at(begin)
                                                  : hosts_.leader(hosts_.of(rank_at(begin)), owner_);
-      for (std::int32_t i = begin; i < end; ++i) {
-        const std::int32_t own = leaf(rank_at(i));
-        partial = partial < 0 ? own : sum(partial, own, at);
-      }
+      std::vector<std::int32_t> operands;
+      if (partial >= 0) operands.push_back(partial);
+      for (std::int32_t i = begin; i < end; ++i) operands.push_back(leaf(rank_at(i)));
+      partial = operands.size() == 1 ? operands.front() : sum(std::move(operands), Bracketing::kChain, at);
     }
   }
 
   // As in butterfly.cc: positions in the order of ranks, the first `pairs` of which are pairs.
   std::int32_t balanced(std::int32_t first, std::int32_t width, std::int32_t pairs) {
-    if (width > 1) {
-      const std::int32_t left = balanced(first, width / 2, pairs);
-      return sum_at_leader(left, balanced(first + width / 2, width / 2, pairs));
+    const auto rank_at = [&](std::int32_t position) { return position + std::min(position, pairs); };
+    const std::int32_t begin = rank_at(first), end = rank_at(first + width);
+    if (end - begin == 1) return leaf(begin);
+    bool one_host = true;
+    for (std::int32_t rank = begin; rank < end; ++rank) one_host = one_host && hosts_.together(begin, rank);
+    if (one_host) {
+      // The tree of so many operands by itself.
+      std::vector<std::int32_t> inputs;
+      for (std::int32_t rank = begin; rank < end; ++rank) inputs.push_back(leaf(rank));
+      return sum(std::move(inputs), Bracketing::kBalanced, hosts_.leader(hosts_.of(begin), owner_));
     }
-    if (first >= pairs) return leaf(first + pairs);
-    const std::int32_t left = leaf(2 * first);
-    return sum_at_leader(left, leaf(2 * first + 1));
-  }
-
-  std::int32_t sum_at_leader(std::int32_t left, std::int32_t right) {
-    const Term& a = terms_[index(left)];
-    const Term& b = terms_[index(right)];
     // A sum of several hosts' is at the owner, and so is what it is added to.
-    const bool one_host = hosts_.together(a.rank, b.rank) && !mixed(left) && !mixed(right);
-    const std::int32_t made = sum(left, right, one_host ? hosts_.leader(hosts_.of(a.rank), owner_) : owner_);
-    mixed_.resize(terms_.size(), false);
-    mixed_[index(made)] = !one_host;
-    return made;
+    const std::int32_t half = width / 2;
+    const std::int32_t left = width == 1 ? leaf(begin) : balanced(first, half, pairs);
+    const std::int32_t right = width == 1 ? leaf(begin + 1) : balanced(first + half, half, pairs);
+    return sum({left, right}, Bracketing::kChain, owner_);
   }
-  [[nodiscard]] bool mixed(std::int32_t term) const { return index(term) < mixed_.size() && mixed_[index(term)]; }
 
   const Hosts& hosts_;
   std::int32_t owner_;
   std::vector<Term> terms_;
-  std::vector<bool> mixed_;  // of several hosts
 };
 
 // Messages between hosts for one piece of each owner, on the way in and out.
@@ -162,7 +166,7 @@ std::uint64_t crossings(const Request& request, const Hosts& hosts, std::int32_t
   std::uint64_t count = hosts.size() - 1;
   for (const Term& term : expression.terms()) {
     if (!term.is_sum()) continue;
-    for (const std::int32_t operand : {term.left, term.right}) {
+    for (const std::int32_t operand : term.operands) {
       count += hosts.together(expression.terms()[index(operand)].rank, term.rank) ? 0 : 1;
     }
   }
@@ -251,15 +255,19 @@ class HierarchicalAllreduce {
  private:
   static constexpr std::uint32_t kOwnInput = UINT32_MAX;  // instead of a value's number
 
-  enum class Kind : std::uint8_t { kSend, kLend, kReceive, kSum, kFinish, kPass, kPlace };
+  enum class Kind : std::uint8_t { kSend, kLend, kReceive, kSum, kPass, kPlace };
   // What this rank does for a piece.
   struct Task {
     Kind kind{};
     std::int32_t owner = 0;
     std::int32_t peer = -1;
-    Form form = Form::kValue;               // of what is received
-    bool keeps = false;                     // kFinish, kPlace: publishes the final
-    std::uint32_t a = 0, b = 0, value = 0;  // numbers of values that are read, and of the one that is made
+    Form form = Form::kValue;         // of what is received
+    bool keeps = false;               // kSum that finishes, kPlace: publishes the final
+    std::vector<std::uint32_t> read{};  // numbers of values: kSend's, and kSum's operands
+    std::uint32_t value = 0;          // of the one that is made
+    // kSum.
+    bool finishes = false, combines = false;
+    Bracketing bracketing = Bracketing::kChain;
   };
 
   // A partial result or what was received.
@@ -291,15 +299,15 @@ class HierarchicalAllreduce {
       if (!sum.is_sum()) continue;
       const bool last = i + 1 == terms.size();
       std::vector<Task>& tasks = at(sums_, sum.stage);
-      for (const std::int32_t number : {sum.left, sum.right}) {
+      for (const std::int32_t number : sum.operands) {
         const Term& operand = terms[index(number)];
         if (operand.rank == sum.rank) continue;
         if (operand.rank == rank_) {
-          const bool lends = !operand.is_sum() && !last && hosts_.together(rank_, sum.rank);
+          const bool lends = !operand.is_sum() && sum.combines && hosts_.together(rank_, sum.rank);
           tasks.push_back({.kind = lends ? Kind::kLend : Kind::kSend,
                            .owner = owner,
                            .peer = sum.rank,
-                           .a = numbers[index(number)]});
+                           .read = {numbers[index(number)]}});
         } else if (sum.rank == rank_) {
           numbers[index(number)] = values_++;
           tasks.push_back({.kind = Kind::kReceive,
@@ -310,13 +318,17 @@ class HierarchicalAllreduce {
         }
       }
       if (sum.rank != rank_) continue;
+      std::vector<std::uint32_t> operands;
+      for (const std::int32_t number : sum.operands) operands.push_back(numbers[index(number)]);
       numbers[i] = values_++;
-      tasks.push_back({.kind = last ? Kind::kFinish : Kind::kSum,
+      tasks.push_back({.kind = Kind::kSum,
                        .owner = owner,
                        .keeps = copies_.keeps_own(),
-                       .a = numbers[index(sum.left)],
-                       .b = numbers[index(sum.right)],
-                       .value = numbers[i]});
+                       .read = std::move(operands),
+                       .value = numbers[i],
+                       .finishes = last,
+                       .combines = sum.combines,
+                       .bracketing = sum.bracketing});
     }
   }
 
@@ -375,8 +387,8 @@ class HierarchicalAllreduce {
       for (const Task& task : tasks) {
         if (task.kind == Kind::kReceive && task.peer == peer) came.push_back(task.value);
         most = std::max(most, came.size() - first);
-        if (task.kind != Kind::kSum && task.kind != Kind::kFinish) continue;
-        for (std::uint32_t& value : came) value = value == task.a || value == task.b ? kOwnInput : value;
+        if (task.kind != Kind::kSum) continue;
+        for (std::uint32_t& value : came) value = std::ranges::count(task.read, value) != 0 ? kOwnInput : value;
         while (first < came.size() && came[first] == kOwnInput) ++first;
       }
     }
@@ -402,31 +414,20 @@ class HierarchicalAllreduce {
     StepId& final = unit.final[index(task.owner)];
     switch (task.kind) {
       case Kind::kSend:
-        if (task.a == kOwnInput) {
+        if (task.read.front() == kOwnInput) {
           reader = builder_.send(task.peer, input(piece.at), piece.count);
         } else {
-          builder_.send(task.peer, unit.values[task.a].operand, piece.count);
-          release(unit.values[task.a]);
+          builder_.send(task.peer, unit.values[task.read.front()].operand, piece.count);
+          release(unit.values[task.read.front()]);
         }
         return;
       case Kind::kLend: reader = builder_.lend(task.peer, piece.at, piece.count); return;
       case Kind::kReceive: unit.values[task.value] = {receive(task, piece)}; return;
       case Kind::kSum: {
-        const Value a = operand(task.a, piece, unit);
-        const Value b = operand(task.b, piece, unit);
-        const Operand sum = a.is_partial ? a.operand : b.is_partial ? b.operand : acquire();
-        const StepId made = builder_.reduce(sum, a.operand, b.operand, piece.count);
-        if (task.a == kOwnInput || task.b == kOwnInput) reader = made;
-        if (a.is_partial) release(b);
-        unit.values[task.value] = {sum, true};
-        return;
-      }
-      case Kind::kFinish: {
-        const Value a = operand(task.a, piece, unit);
-        const Value b = operand(task.b, piece, unit);
-        final = builder_.finish(piece.at, a.operand, b.operand, piece.count);
-        release(a);
-        release(b);
+        const StepId made = sum(task, piece, unit);
+        if (std::ranges::count(task.read, kOwnInput) != 0) reader = made;
+        if (!task.finishes) return;
+        final = made;
         break;
       }
       case Kind::kPass: builder_.send(task.peer, output(piece.at), piece.count, {final}); return;
@@ -437,8 +438,25 @@ class HierarchicalAllreduce {
     if (task.keeps) final = copies_.publish(output(piece.at), piece, final);
   }
 
-  static Value operand(std::uint32_t number, const Range& piece, const Unit& unit) {
-    return number == kOwnInput ? Value{input(piece.at)} : unit.values[number];
+  // In the place of an operand that is a partial result of this rank, if one is.
+  StepId sum(const Task& task, const Range& piece, Unit& unit) {
+    std::vector<Operand> operands;
+    std::optional<Value> dst;
+    if (task.finishes) dst = Value{output(piece.at)};
+    for (const std::uint32_t number : task.read) {
+      const Value value = number == kOwnInput ? Value{input(piece.at)} : unit.values[number];
+      operands.push_back(value.operand);
+      if (dst) {
+        release(value);
+      } else if (value.is_partial) {
+        dst = value;
+      }
+    }
+    if (!dst) dst = Value{acquire(), true};
+    unit.values[task.value] = *dst;
+    if (task.combines) return builder_.combine(dst->operand, operands, task.bracketing, piece.count);
+    if (task.finishes) return builder_.finish(piece.at, operands[0], operands[1], piece.count);
+    return builder_.reduce(dst->operand, operands[0], operands[1], piece.count);
   }
 
   Operand receive(const Task& task, const Range& piece) {

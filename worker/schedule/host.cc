@@ -91,7 +91,8 @@ class HostAllreduce {
       const std::int32_t from = modulo(rank_ - distance, size_);
       inputs_[place(from)] = receive(from, piece.count);
     }
-    final_ = builder_.combine(piece.at, inputs_, ring_ ? Bracketing::kChain : Bracketing::kBalanced, piece.count);
+    final_ =
+        builder_.combine(output(piece.at), inputs_, ring_ ? Bracketing::kChain : Bracketing::kBalanced, piece.count);
     if (copies_.keeps_own()) final_ = copies_.publish(output(piece.at), piece, final_);
   }
 
@@ -180,7 +181,7 @@ class OneOwner {
     for (std::int32_t from = 0; from < request_.size; ++from) {
       if (from != self) inputs_[static_cast<std::size_t>(from)] = receive(from, part.count);
     }
-    StepId final = builder_.combine(part.at, inputs_, Bracketing::kBalanced, part.count);
+    StepId final = builder_.combine(output(part.at), inputs_, Bracketing::kBalanced, part.count);
     if (copies_.keeps_own()) final = copies_.publish(output(part.at), part, final);
     for (std::int32_t to = 0; to < request_.size; ++to) {
       if (to != self) builder_.send(to, output(part.at), part.count, {final});

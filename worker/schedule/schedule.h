@@ -70,14 +70,14 @@ enum class StepKind : std::uint8_t {
   kSend,     // a → peer
   kRecv,     // peer → dst, which is scratch
   kReduce,   // dst = a ⊕ b; dst may be the same place as a or b
-  kCombine,  // dst, which is the output, = all operands in their order, bracketed and finished; it may be one of them
+  kCombine,  // dst = all operands in their order, bracketed: finished in the output, not in scratch. dst may be one
   kCopy,     // dst = a
   kPublish,  // a, final values, goes to this host's log as elements [result_at, result_at + count) of the whole result
 };
 
 struct Step {
   StepKind kind{};
-  // kReduce, kCopy: this makes a final value out of partial ones: average divides by the number of contributors, an
+  // kReduce, kCombine, kCopy: this makes a final value out of partial ones: average divides by the number of contributors, an
   // accumulator is rounded to the user's type. dst.form is then kValue. With size 1 a kCopy from the input finishes
   // too.
   bool finish = false;
@@ -94,7 +94,7 @@ struct Step {
   // kSend and kRecv by a link, of no elements: the word of the step before it in `steps`, which is one of a turn. It is
   // sent when that has finished, and received when that has: it says that the sender did so, too, and what it sent.
   bool is_word = false;
-  // kCombine: of Schedule::operands, two or more, which are values.
+  // kCombine: of Schedule::operands, two or more: values, but that the first one of a chain may be a partial result.
   std::uint32_t operands = 0, first_operand = 0;
   std::uint64_t count = 0;      // elements; 0 is allowed (a header travels, no payload; a record without bytes)
   std::uint64_t result_at = 0;  // kPublish

@@ -310,7 +310,7 @@ class Combines : public Shares {
   }
   std::vector<float> by_cpu(ReduceOp op, Bracketing bracketing, const std::vector<const void*>& operands) {
     std::vector<float> out(kCount - 1);
-    Reducer::make(DataType::kF32, op, 5).value().combine(out.data(), operands, bracketing, out.size());
+    Reducer::make(DataType::kF32, op, 5).value().combine(out.data(), Form::kValue, operands, Form::kValue, bracketing, out.size());
     return out;
   }
   std::vector<const void*> all() {

@@ -243,7 +243,7 @@ TEST_P(Blocks, CombineManyLikeStepByStep) {
           for (const auto& operand : in) buffers.emplace_back(operand, 4 * buffers.size() % 20);
           buffers.emplace_back(std::vector<std::byte>(want.size()), 3);
           for (std::size_t k = 0; k < count; ++k) operands.push_back(buffers[k].data());
-          reducer.combine(buffers[over].data(), operands, bracketing, kBlocks);
+          reducer.combine(buffers[over].data(), Form::kValue, operands, Form::kValue, bracketing, kBlocks);
           EXPECT_EQ(buffers[over].content(), want) << over;
           for (const Buffer& buffer : buffers) EXPECT_TRUE(buffer.guards_intact());
         }

@@ -124,7 +124,7 @@ TEST(CustomTest, ManyOperandsKeepTheirOrder) {
           std::vector<const void*> at;
           for (std::size_t k = 0; k < count; ++k) at.push_back(operands[k].data());
           seen = 0;
-          reducer.combine(operands[over].data(), at, bracketing, n);
+          reducer.combine(operands[over].data(), Form::kValue, at, Form::kValue, bracketing, n);
           EXPECT_EQ(operands[over], expected) << count << " operands, n " << n << ", over " << over;
           EXPECT_EQ(seen, (count - 1) * n);
         }

@@ -223,44 +223,56 @@ P bracketed(ReduceOp op, Bracketing bracketing, const std::vector<P>& values) {
 }
 
 template <class T>
-void check_many(const Reducer& reducer, ReduceOp op, Bracketing bracketing, std::size_t count,
-                std::uint32_t contributors) {
-  const std::vector<std::byte> arrays[2] = {operand<T>(0, Form::kValue), operand<T>(1, Form::kValue)};
-  const std::size_t total = std::min(arrays[0].size(), arrays[1].size()) / sizeof(T);
+void check_many(const Reducer& reducer, ReduceOp op, Form dst_form, Form first_form, Bracketing bracketing,
+                std::size_t count, std::uint32_t contributors) {
+  const auto form = [&](std::size_t k) { return k == 0 ? first_form : k == count ? dst_form : Form::kValue; };
+  std::vector<std::vector<std::byte>> arrays;
+  for (std::size_t k = 0; k < std::max<std::size_t>(count, 3); ++k) {
+    arrays.push_back(k < 3 ? operand<T>(static_cast<int>(k % 2), k == 0 ? first_form : Form::kValue) : arrays[k - 2]);
+  }
+  const std::size_t total = std::min({arrays[0].size() / width<T>(first_form), arrays[1].size() / sizeof(T),
+                                      arrays[2].size() / sizeof(T)});
   for (const std::size_t n : {0, 1, 3, 15, 16, 17, 33, 64, 65, 127, 1023, 1025, 4099}) {
     // Operand k begins somewhere else in one of the two, so that special values meet others.
     const auto start = [&](std::size_t k) { return (n * 37 + k * 113) % (total - n); };
-    std::vector<std::byte> expected(n * sizeof(T));
+    std::vector<std::byte> expected(n * width<T>(dst_form));
     std::vector<decltype(test::load_one<T>(arrays[0].data(), Form::kValue, 0))> values;
     for (std::size_t i = 0; i < n; ++i) {
       values.clear();
       for (std::size_t k = 0; k < count; ++k) {
-        values.push_back(test::load_one<T>(arrays[k % 2].data(), Form::kValue, start(k) + i));
+        values.push_back(test::load_one<T>(arrays[k].data(), form(k), start(k) + i));
       }
-      const auto sum = test::finish_one(op, bracketed(op, bracketing, values), contributors);
-      test::store_one<T>(expected.data(), Form::kValue, i, sum);
+      auto sum = bracketed(op, bracketing, values);
+      if (dst_form == Form::kValue) sum = test::finish_one(op, sum, contributors);
+      test::store_one<T>(expected.data(), dst_form, i, sum);
     }
-    // Into memory of its own, and over the first, a middle and the last operand.
+    // Into memory of its own, and over the first, a middle and the last operand, those of its form.
     for (const std::size_t alias : {count, std::size_t{0}, count / 2, count - 1}) {
+      if (form(alias) != dst_form) continue;
       std::vector<Buffer> buffers;
       std::vector<const void*> operands;
-      for (std::size_t k = 0; k <= count; ++k) buffers.emplace_back(n * sizeof(T), (k * 3 + n) % 5 * sizeof(T));
+      for (std::size_t k = 0; k <= count; ++k) {
+        const std::size_t w = width<T>(form(k));
+        buffers.emplace_back(n * w, (k * 3 + n) % 5 * w);
+      }
       for (std::size_t k = 0; k < count; ++k) {
-        buffers[k].set(arrays[k % 2].data() + start(k) * sizeof(T));
+        buffers[k].set(arrays[k].data() + start(k) * width<T>(form(k)));
         operands.push_back(buffers[k].data());
       }
-      reducer.combine(buffers[alias].data(), operands, bracketing, n);
-      const bool right = n == 0 || std::memcmp(buffers[alias].data(), expected.data(), n * sizeof(T)) == 0;
+      reducer.combine(buffers[alias].data(), dst_form, operands, first_form, bracketing, n);
+      const std::size_t wd = width<T>(dst_form);
+      const bool right = n == 0 || std::memcmp(buffers[alias].data(), expected.data(), n * wd) == 0;
       for (std::size_t i = 0; !right && i < n; ++i) {
-        ASSERT_EQ(std::memcmp(buffers[alias].data() + i * sizeof(T), expected.data() + i * sizeof(T), sizeof(T)), 0)
+        ASSERT_EQ(std::memcmp(buffers[alias].data() + i * wd, expected.data() + i * wd, wd), 0)
             << to_string(op) << " of " << count << (bracketing == Bracketing::kChain ? " in a chain" : " balanced")
-            << ", n " << n << ", over operand " << alias << ", element " << i;
+            << ", n " << n << ", over operand " << alias << ", element " << i << ", forms " << int(first_form)
+            << int(dst_form);
       }
       for (std::size_t k = 0; k <= count; ++k) {
         ASSERT_TRUE(buffers[k].guards_intact()) << "wrote outside its elements";
         if (k == alias || k == count || n == 0) continue;
-        ASSERT_EQ(std::memcmp(buffers[k].data(), arrays[k % 2].data() + start(k) * sizeof(T), n * sizeof(T)), 0)
-            << "an operand changed";
+        const std::size_t w = width<T>(form(k));
+        ASSERT_EQ(std::memcmp(buffers[k].data(), arrays[k].data() + start(k) * w, n * w), 0) << "an operand changed";
       }
     }
   }
@@ -274,8 +286,15 @@ TEST_P(ReduceTest, CombinesManyLikeTheOracle) {
         const auto contributors = static_cast<std::uint32_t>(count);
         const Reducer reducer = make(type_, op, contributors);
         for (const Bracketing bracketing : {Bracketing::kChain, Bracketing::kBalanced}) {
-          check_many<T>(reducer, op, bracketing, count, contributors);
-          if (HasFatalFailure()) return;
+          for (const Form dst_form : kForms) {
+            for (const Form first_form : kForms) {
+              if (first_form == Form::kPartial && bracketing == Bracketing::kBalanced) continue;
+              const bool is_few = count <= 5 || count == 11;
+              if (!is_few && (first_form == Form::kPartial || dst_form == Form::kPartial)) continue;
+              check_many<T>(reducer, op, dst_form, first_form, bracketing, count, contributors);
+              if (HasFatalFailure()) return;
+            }
+          }
         }
       }
     }

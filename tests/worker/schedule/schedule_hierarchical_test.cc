@@ -251,9 +251,10 @@ TEST(Crossing, ScratchIsAFewChunksAPeer) {
   }
 }
 
-// A final that stands in the output may stand where an operand was, before its maker knows whether a loan has stood.
-TEST(Loans, NoneIsReadByTheLastSum) {
-  std::uint64_t loans = 0;
+// Only a combining step knows that a loan has stood before it writes to the output, where an operand may lie. And a GPU
+// has a whole host's inputs at once.
+TEST(Loans, AllInputsOfAHostAreReadByCombiningSteps) {
+  std::uint64_t partials = 0, finals = 0;
   for (std::int32_t size = 3; size <= 9; ++size) {
     for (const std::vector<std::uint32_t>& hosts : layouts(size)) {
       for (const Algorithm algorithm : kAlgorithms) {
@@ -261,14 +262,19 @@ TEST(Loans, NoneIsReadByTheLastSum) {
         if (!on_several_hosts(world.request(0))) continue;
         const std::vector<Schedule> schedules = make_all(world);
         for (std::int32_t rank = 0; rank < size; ++rank) {
+          const Schedule& schedule = schedules[static_cast<std::size_t>(rank)];
           // By place in scratch: who sent what came there last, and whether it is lent.
           std::map<std::uint64_t, bool> lent;
-          for (const Step& step : schedules[static_cast<std::size_t>(rank)].steps) {
+          const auto is_lent = [&](const Place& operand) {
+            return operand.space == Space::kScratch && lent[operand.at];
+          };
+          for (const Step& step : schedule.steps) {
             if (step.kind == StepKind::kReduce) {
-              for (const Place& operand : {step.a, step.b}) {
-                const bool is_lent = operand.space == Space::kScratch && lent[operand.at];
-                loans += is_lent ? 1 : 0;
-                EXPECT_FALSE(is_lent && step.finish) << world.describe();
+              EXPECT_TRUE(step.a.form == Form::kPartial && step.b.form == Form::kPartial) << world.describe();
+            } else if (step.kind == StepKind::kCombine) {
+              for (std::uint32_t k = 0; k < step.operands; ++k) {
+                const bool loan = is_lent(schedule.operands[step.first_operand + k]);
+                (step.finish ? finals : partials) += loan ? 1 : 0;
               }
             }
             if (step.dst.space == Space::kScratch) lent[step.dst.at] = false;
@@ -276,14 +282,16 @@ TEST(Loans, NoneIsReadByTheLastSum) {
             for (const Step& sent : schedules[static_cast<std::size_t>(step.peer)].steps) {
               if (sent.kind != StepKind::kSend || sent.peer != rank || sent.message != step.message) continue;
               lent[step.dst.at] = sent.lent;
-              EXPECT_TRUE(!sent.lent || world.host(rank) == world.host(step.peer));
+              EXPECT_EQ(sent.lent,
+                        sent.a.space == Space::kInput && world.host(rank) == world.host(step.peer));
             }
           }
         }
       }
     }
   }
-  EXPECT_GT(loans, 1000U);
+  EXPECT_GT(partials, 1000U);
+  EXPECT_GT(finals, 1000U);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <queue>
+#include <tuple>
 #include <vector>
 
 #include "tests/worker/schedule/symbolic.h"
@@ -28,6 +29,7 @@ class Timed {
       : world_(world), chunk_(static_cast<double>(world.chunk_elements)), speeds_(speeds) {
     for (std::int32_t rank = 0; rank < world.size; ++rank) host_ways_[world.host(rank)] = {};
     for (const Schedule& schedule : schedules) {
+      order_.push_back(nodes_.size());
       Node& node = nodes_.emplace_back();
       node.schedule = &schedule;
       node.pending = schedule.pending;
@@ -84,6 +86,7 @@ class Timed {
     std::deque<std::uint32_t> local;
     double processor_free = 0;
     Ways within_host;
+    double carried = 0;  // by its host's way out
     std::size_t next_peer = 0;
     std::size_t finished = 0;
   };
@@ -105,11 +108,17 @@ class Timed {
   }
 
   void start_what_can(double now) {
-    for (std::size_t rank = 0; rank < nodes_.size(); ++rank) {
+    // Streams share a way: of a host's ranks that could have it, who has had it least has it next.
+    std::ranges::sort(order_, {}, [&](std::size_t rank) {
+      return std::tuple(world_.host(static_cast<std::int32_t>(rank)), nodes_[rank].carried, rank);
+    });
+    for (const std::size_t rank : order_) {
       Node& node = nodes_[rank];
       if (!node.local.empty() && node.processor_free <= now) {
         const Step& step = node.schedule->steps[node.local.front()];
-        const double work = step.kind == StepKind::kReduce ? speeds_.reduce : speeds_.copy;
+        // What moves, in units of a sum of two: two operands and what is made of them.
+        const double operands = step.kind == StepKind::kCombine ? step.operands : 2;
+        const double work = step.kind == StepKind::kCopy ? speeds_.copy : speeds_.reduce * (operands + 1) / 3;
         node.processor_free = now + work * static_cast<double>(step.count) / chunk_;
         events_.push({node.processor_free, rank, node.local.front()});
         node.local.pop_front();
@@ -137,6 +146,7 @@ class Timed {
     const double speed = host == other ? speeds_.within_host : 1;
     const double done = now + speed * static_cast<double>(from.schedule->steps[send].count) / chunk_;
     out.out_free = in.in_free = done;
+    if (host != other) from.carried += done - now;
     ++link.sent;
     events_.push({done, rank, send});
     events_.push({done + speed * speeds_.latency, peer, receive});
@@ -149,6 +159,7 @@ class Timed {
   std::vector<Node> nodes_;
   std::map<std::uint32_t, Ways> host_ways_;
   std::priority_queue<Event> events_;
+  std::vector<std::size_t> order_;  // ranks
 };
 
 // Time of a collective over many chunks, as a multiple of the time that the busiest link needs for its bytes.
@@ -205,7 +216,7 @@ TEST(Pipeline, HierarchiesKeepTheWaysBetweenHostsBusy) {
       EXPECT_LT(Timed(world, make_all(world), {}).run(), 0.95 * Timed(world, flat, {}).run()) << hosts;
       world.algorithm = Algorithm::kButterfly;
       // Of more than two hosts, several send to one at the same time while others are sent nothing.
-      EXPECT_LT(over_ideal(world, 2 * world.count * (h - 1) / h), hosts == 2 ? 1.05 : 1.5) << hosts;
+      EXPECT_LT(over_ideal(world, 2 * world.count * (h - 1) / h), hosts == 2 ? 1.05 : 1.15) << hosts;
     }
   }
 }

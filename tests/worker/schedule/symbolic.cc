@@ -96,7 +96,13 @@ std::string check_step(const Step& step, const Layout& layout, const Schedule& s
   if (step.lent && (step.kind != StepKind::kSend || step.a.space != Space::kInput)) return "it lends no input";
   if (step.kind == StepKind::kCombine) {
     if (step.operands < 2 || step.first_operand + step.operands > schedule.operands.size()) return "it has no operands";
-    if (!step.finish || step.dst.space != Space::kOutput) return "what it combines is no final value";
+    if ((step.dst.space == Space::kOutput) != step.finish) return "what it combines is final in the output alone";
+    for (std::uint32_t k = 0; k < step.operands; ++k) {
+      const bool begins_chain = k == 0 && step.bracketing == Bracketing::kChain;
+      if (schedule.operands[step.first_operand + k].form == Form::kPartial && !begins_chain) {
+        return "it combines partial results";
+      }
+    }
   }
   const Access access = access_of(schedule, step);
   const auto outside = [&](const Place& place) {
@@ -117,7 +123,8 @@ std::string check_step(const Step& step, const Layout& layout, const Schedule& s
     if (dst.space == Space::kInput) return "it writes to the input";
     if (step.kind == StepKind::kRecv && dst.space != Space::kScratch) return "a receive lands outside scratch (rule 3)";
     if (dst.space == Space::kOutput && dst.form != Form::kValue) return "it writes a partial result to the output";
-    if (step.kind == StepKind::kReduce && step.finish != (dst.form == Form::kValue)) {
+    const bool reduces = step.kind == StepKind::kReduce || step.kind == StepKind::kCombine;
+    if (reduces && step.finish != (dst.form == Form::kValue)) {
       return "a reduction makes partials, and a value only when it finishes";
     }
     if (step.kind == StepKind::kCopy && !step.finish && step.a.form != dst.form) return "a copy changes the form";
