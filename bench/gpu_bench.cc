@@ -108,8 +108,8 @@ int main(int argc, char** argv) {
   std::vector<Case> cases;
   const auto reduce = [&](const char* name, std::size_t inputs, warren_type type, std::size_t width) {
     cases.push_back({name, static_cast<double>(inputs + 1) * all, [&in, out, inputs, type, count = bytes / width] {
-                       return table->reduce(0, out, in.data(), inputs, count, type, WARREN_SUM, WARREN_DEVICE_CHAIN,
-                                            stream);
+                       const warren_device_reduction how{inputs, type, WARREN_SUM, WARREN_DEVICE_CHAIN, 0, 0, 1};
+                       return table->reduce(0, out, in.data(), count, &how, stream);
                      }});
   };
   reduce("reduce f32, 2 inputs", 2, WARREN_F32, 4);

@@ -154,8 +154,10 @@ Row measure(const Case& c, const Reducer& reducer, std::size_t bytes, std::byte*
   const auto kernel = [&] {
     switch (c.kind) {
       case Kind::kReduce: return reducer.reduce(to, c.dst, from[0], c.a, from[1], c.b, n, c.finish);
-      case Kind::kChain: return reducer.combine(to, Form::kValue, {from, c.operands}, Form::kValue, Bracketing::kChain, n);
-      case Kind::kBalanced: return reducer.combine(to, Form::kValue, {from, c.operands}, Form::kValue, Bracketing::kBalanced, n);
+      case Kind::kChain:
+        return reducer.combine(to, Form::kValue, {from, c.operands}, Form::kValue, Bracketing::kChain, n);
+      case Kind::kBalanced:
+        return reducer.combine(to, Form::kValue, {from, c.operands}, Form::kValue, Bracketing::kBalanced, n);
       case Kind::kConvert: return reducer.copy(to, c.dst, from[0], c.a, n, c.finish);
     }
   };

@@ -115,20 +115,18 @@ WARREN_BOTH float combine(float a, float b) {
   }
 }
 
-// in[0] ⊕ in[1] ⊕ …, from left to right, rounded once. `load` gives the element of an input.
-template <class Value, Op kOp, class Load>
-WARREN_BOTH typename Value::Element reduce_element(std::size_t inputs, Load load) {
-  if (inputs == 1 && kOp != Op::kAverage) return load(0);
-  float sum = Value::widen(load(0));
-  for (std::size_t i = 1; i < inputs; ++i) sum = combine<kOp>(sum, Value::widen(load(i)));
-  if (kOp == Op::kAverage) sum = one_nan(sum / static_cast<float>(inputs));
-  return Value::narrow(sum);
+// in[0] ⊕ in[1] ⊕ …, from left to right. `load` gives the element of an input.
+template <Op kOp, class Load>
+WARREN_BOTH float chain_of(std::size_t inputs, Load load) {
+  float sum = load(0);
+  for (std::size_t i = 1; i < inputs; ++i) sum = combine<kOp>(sum, load(i));
+  return sum;
 }
 
 // The same as a balanced tree (WARREN_DEVICE_BALANCED), of at least two inputs. A sum waits for its right neighbour of
 // as many positions: what waits has the bits of the number of positions that are done.
-template <class Value, Op kOp, class Load>
-WARREN_BOTH typename Value::Element reduce_balanced(std::size_t inputs, Load load) {
+template <Op kOp, class Load>
+WARREN_BOTH float tree_of(std::size_t inputs, Load load) {
   std::size_t positions = 1;
   while (positions * 2 <= inputs) positions *= 2;
   const std::size_t folded = inputs - positions;
@@ -136,14 +134,48 @@ WARREN_BOTH typename Value::Element reduce_balanced(std::size_t inputs, Load loa
   static_assert(WARREN_DEVICE_MAX_INPUTS == 64, "a tree of six levels");
   std::size_t sums = 0;
   for (std::size_t p = 0; p < positions; ++p) {
-    float sum = p < folded ? combine<kOp>(Value::widen(load(2 * p)), Value::widen(load(2 * p + 1)))
-                           : Value::widen(load(p + folded));
+    float sum = p < folded ? combine<kOp>(load(2 * p), load(2 * p + 1)) : load(p + folded);
     for (std::size_t done = p; done % 2 != 0; done /= 2) sum = combine<kOp>(waiting[--sums], sum);
     waiting[sums++] = sum;
   }
-  float sum = waiting[0];
-  if (kOp == Op::kAverage) sum = one_nan(sum / static_cast<float>(inputs));
+  return waiting[0];
+}
+
+template <class Value, Op kOp>
+WARREN_BOTH typename Value::Element finished(float sum, std::uint32_t contributors) {
+  if (kOp == Op::kAverage) sum = one_nan(sum / static_cast<float>(contributors));
   return Value::narrow(sum);
+}
+
+// One input that is its own result keeps all of its bits.
+template <Op kOp>
+WARREN_BOTH bool is_copy(const warren_device_reduction& how) {
+  return how.inputs == 1 && kOp != Op::kAverage && how.first_is_partial == 0 && how.unfinished == 0;
+}
+
+// Element i.
+template <class Value, Op kOp, bool kTree>
+WARREN_BOTH void reduce_element(void* out, const void* const* in, const warren_device_reduction& how, std::size_t i) {
+  using Element = typename Value::Element;
+  const auto value = [&](std::size_t input) { return static_cast<const Element*>(in[input])[i]; };
+  if (is_copy<kOp>(how)) {
+    static_cast<Element*>(out)[i] = value(0);
+    return;
+  }
+  const auto load = [&](std::size_t input) {
+    return input == 0 && how.first_is_partial != 0 ? static_cast<const float*>(in[0])[i] : Value::widen(value(input));
+  };
+  float sum = 0;
+  if constexpr (kTree) {
+    sum = tree_of<kOp>(how.inputs, load);
+  } else {
+    sum = chain_of<kOp>(how.inputs, load);
+  }
+  if (how.unfinished != 0) {
+    static_cast<float*>(out)[i] = sum;
+  } else {
+    static_cast<Element*>(out)[i] = finished<Value, kOp>(sum, how.contributors);
+  }
 }
 
 // I8 with a scale for each block, as device_table.h has it. Magnitudes have the order of their bits, infinities and

@@ -26,7 +26,7 @@ bool aligned(const void* pointer) {
 
 struct Inputs {
   const void* in[WARREN_DEVICE_MAX_INPUTS];
-  std::size_t count;
+  warren_device_reduction how;
 };
 
 template <class Element>
@@ -34,55 +34,61 @@ struct alignas(kVectorBytes) Vector {
   static constexpr int kElements = kVectorBytes / sizeof(Element);
   Element at[kElements];
 };
+// As many elements, widened.
+template <int kElements>
+struct alignas(kVectorBytes) Partials {
+  float at[kElements];
+};
 
-// Elements from `first` on, one a thread: what is left over by vectors, or all where something is not aligned.
-template <class Value, Op kOp>
-__global__ void reduce_elements(typename Value::Element* out, const __grid_constant__ Inputs inputs, std::size_t first,
+// Elements from `first` on, one a thread: what is left over by vectors, or all where something is not aligned, or of a
+// tree.
+template <class Value, Op kOp, bool kTree>
+__global__ void reduce_elements(void* out, const __grid_constant__ Inputs inputs, std::size_t first,
                                 std::size_t count) {
-  using Element = typename Value::Element;
   const std::size_t step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
   for (std::size_t i = first + static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
-    out[i] = reduce_element<Value, kOp>(
-        inputs.count, [&](std::size_t input) { return static_cast<const Element*>(inputs.in[input])[i]; });
+    reduce_element<Value, kOp, kTree>(out, inputs.in, inputs.how, i);
   }
 }
 
+// A chain. All threads take the same branches.
 template <class Value, Op kOp>
-__global__ void reduce_trees(typename Value::Element* out, const __grid_constant__ Inputs inputs, std::size_t count) {
-  using Element = typename Value::Element;
-  const std::size_t step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
-  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
-    out[i] = reduce_balanced<Value, kOp>(
-        inputs.count, [&](std::size_t input) { return static_cast<const Element*>(inputs.in[input])[i]; });
-  }
-}
-
-template <class Value, Op kOp>
-__global__ void reduce_vectors(Vector<typename Value::Element>* out, const __grid_constant__ Inputs inputs,
-                               std::size_t vectors) {
+__global__ void reduce_vectors(void* out, const __grid_constant__ Inputs inputs, std::size_t vectors) {
   using V = Vector<typename Value::Element>;
+  using P = Partials<V::kElements>;
+  const warren_device_reduction& how = inputs.how;
   const std::size_t step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
   for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < vectors; i += step) {
-    const V first = static_cast<const V*>(inputs.in[0])[i];
-    if (inputs.count == 1 && kOp != Op::kAverage) {
-      out[i] = first;
-      continue;
-    }
     float sum[V::kElements];
+    if (how.first_is_partial != 0) {
+      const P first = static_cast<const P*>(inputs.in[0])[i];
 #pragma unroll
-    for (int e = 0; e < V::kElements; e++) sum[e] = Value::widen(first.at[e]);
-    for (std::size_t input = 1; input < inputs.count; input++) {
+      for (int e = 0; e < V::kElements; e++) sum[e] = first.at[e];
+    } else {
+      const V first = static_cast<const V*>(inputs.in[0])[i];
+      if (is_copy<kOp>(how)) {
+        static_cast<V*>(out)[i] = first;
+        continue;
+      }
+#pragma unroll
+      for (int e = 0; e < V::kElements; e++) sum[e] = Value::widen(first.at[e]);
+    }
+    for (std::size_t input = 1; input < how.inputs; input++) {
       const V next = static_cast<const V*>(inputs.in[input])[i];
 #pragma unroll
       for (int e = 0; e < V::kElements; e++) sum[e] = combine<kOp>(sum[e], Value::widen(next.at[e]));
     }
-    V result;
+    if (how.unfinished != 0) {
+      P result;
 #pragma unroll
-    for (int e = 0; e < V::kElements; e++) {
-      if (kOp == Op::kAverage) sum[e] = one_nan(sum[e] / static_cast<float>(inputs.count));
-      result.at[e] = Value::narrow(sum[e]);
+      for (int e = 0; e < V::kElements; e++) result.at[e] = sum[e];
+      static_cast<P*>(out)[i] = result;
+    } else {
+      V result;
+#pragma unroll
+      for (int e = 0; e < V::kElements; e++) result.at[e] = finished<Value, kOp>(sum[e], how.contributors);
+      static_cast<V*>(out)[i] = result;
     }
-    out[i] = result;
   }
 }
 
@@ -229,9 +235,9 @@ cudaError_t load_kernels() {
   for (const warren_type type : {WARREN_F32, WARREN_F16, WARREN_BF16}) {
     for (const warren_op op : {WARREN_SUM, WARREN_PRODUCT, WARREN_MIN, WARREN_MAX, WARREN_AVERAGE}) {
       with_type_and_op(type, op, [&]<class Value, Op kOp>() {
-        load(reduce_trees<Value, kOp>);
+        load(reduce_elements<Value, kOp, true>);
         load(reduce_vectors<Value, kOp>);
-        load(reduce_elements<Value, kOp>);
+        load(reduce_elements<Value, kOp, false>);
       });
     }
   }
@@ -247,30 +253,26 @@ cudaError_t load_kernels() {
   return error;
 }
 
-cudaError_t launch_reduce(void* out, const void* const* in, std::size_t inputs, std::size_t count, warren_type type,
-                          warren_op op, warren_device_bracketing bracketing, cudaStream_t stream) {
+cudaError_t launch_reduce(void* out, const void* const* in, std::size_t count, const warren_device_reduction& how,
+                          cudaStream_t stream) {
   Inputs all{};
-  all.count = inputs;
+  all.how = how;
   bool vectors = aligned(out);
-  for (std::size_t i = 0; i < inputs; i++) {
+  for (std::size_t i = 0; i < how.inputs; i++) {
     all.in[i] = in[i];
     vectors = vectors && aligned(in[i]);
   }
   if (count == 0) return cudaSuccess;
-  with_type_and_op(type, op, [&]<class Value, Op kOp>() {
-    using V = Vector<typename Value::Element>;
-    if (is_tree(inputs, bracketing)) {
-      reduce_trees<Value, kOp>
-          <<<blocks_for(count), kThreads, 0, stream>>>(static_cast<typename Value::Element*>(out), all, count);
+  with_type_and_op(how.type, how.op, [&]<class Value, Op kOp>() {
+    if (is_tree(how)) {
+      reduce_elements<Value, kOp, true><<<blocks_for(count), kThreads, 0, stream>>>(out, all, 0, count);
       return;
     }
-    const std::size_t whole = vectors ? count / V::kElements : 0, first = whole * V::kElements;
-    if (whole != 0) {
-      reduce_vectors<Value, kOp><<<blocks_for(whole), kThreads, 0, stream>>>(static_cast<V*>(out), all, whole);
-    }
+    constexpr std::size_t kElements = Vector<typename Value::Element>::kElements;
+    const std::size_t whole = vectors ? count / kElements : 0, first = whole * kElements;
+    if (whole != 0) reduce_vectors<Value, kOp><<<blocks_for(whole), kThreads, 0, stream>>>(out, all, whole);
     if (first != count) {
-      reduce_elements<Value, kOp><<<blocks_for(count - first), kThreads, 0, stream>>>(
-          static_cast<typename Value::Element*>(out), all, first, count);
+      reduce_elements<Value, kOp, false><<<blocks_for(count - first), kThreads, 0, stream>>>(out, all, first, count);
     }
   });
   return cudaGetLastError();

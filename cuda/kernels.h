@@ -14,8 +14,8 @@ namespace warren::cuda {
 // All of them, on the current device.
 cudaError_t load_kernels();
 // For what cuda/request.h lets pass.
-cudaError_t launch_reduce(void* out, const void* const* in, std::size_t inputs, std::size_t count, warren_type type,
-                          warren_op op, warren_device_bracketing bracketing, cudaStream_t stream);
+cudaError_t launch_reduce(void* out, const void* const* in, std::size_t count, const warren_device_reduction& how,
+                          cudaStream_t stream);
 cudaError_t launch_convert(void* out, warren_type out_type, const void* in, warren_type in_type, std::size_t count,
                            cudaStream_t stream);
 cudaError_t launch_checksum(std::uint64_t* out, const void* in, std::size_t bytes, cudaStream_t stream);

@@ -312,12 +312,11 @@ warren_device_code copy(std::int32_t device, void* to, const void* from, std::si
   });
 }
 
-warren_device_code reduce(std::int32_t device, void* out, const void* const* in, std::size_t inputs, std::size_t count,
-                          warren_type type, warren_op op, warren_device_bracketing bracketing, void* stream) {
-  if (const char* why = why_not_reduce(inputs, type, op); why != nullptr) return failed(why);
-  return on_device(device, "reduce", [&] {
-    return launch_reduce(out, in, inputs, count, type, op, bracketing, static_cast<cudaStream_t>(stream));
-  });
+warren_device_code reduce(std::int32_t device, void* out, const void* const* in, std::size_t count,
+                          const warren_device_reduction* how, void* stream) {
+  if (const char* why = why_not_reduce(*how); why != nullptr) return failed(why);
+  return on_device(device, "reduce",
+                   [&] { return launch_reduce(out, in, count, *how, static_cast<cudaStream_t>(stream)); });
 }
 
 warren_device_code convert(std::int32_t device, void* out, warren_type out_type, const void* in, warren_type in_type,
@@ -426,6 +425,6 @@ constexpr warren_device_table kTable = {
 }  // namespace
 }  // namespace warren::cuda
 
-extern "C" __attribute__((visibility("default"))) const warren_device_table* warren_device_table_5(void) {
+extern "C" __attribute__((visibility("default"))) const warren_device_table* warren_device_table_6(void) {
   return &warren::cuda::kTable;
 }

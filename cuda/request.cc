@@ -2,13 +2,26 @@
 
 namespace warren::cuda {
 
-const char* why_not_reduce(std::size_t inputs, warren_type type, warren_op op) {
-  if (inputs < 1 || inputs > WARREN_DEVICE_MAX_INPUTS) return "a reduction takes 1 to 64 inputs";
-  if (type != WARREN_F32 && type != WARREN_F16 && type != WARREN_BF16) return "only f32, f16 and bf16 are reduced";
-  if (op != WARREN_SUM && op != WARREN_PRODUCT && op != WARREN_MIN && op != WARREN_MAX && op != WARREN_AVERAGE) {
+const char* why_not_reduce(const warren_device_reduction& how) {
+  if (how.inputs < 1 || how.inputs > WARREN_DEVICE_MAX_INPUTS) return "a reduction takes 1 to 64 inputs";
+  if (how.type != WARREN_F32 && how.type != WARREN_F16 && how.type != WARREN_BF16) {
+    return "only f32, f16 and bf16 are reduced";
+  }
+  if (how.op != WARREN_SUM && how.op != WARREN_PRODUCT && how.op != WARREN_MIN && how.op != WARREN_MAX &&
+      how.op != WARREN_AVERAGE) {
     return "only sum, product, min, max and average are served";
   }
+  if (how.op == WARREN_AVERAGE && how.contributors < 1) return "an average is divided by 1 or more";
+  if (how.first_is_partial != 0 && how.bracketing != WARREN_DEVICE_CHAIN) return "a partial result begins a chain";
   return nullptr;
+}
+
+std::size_t reduced_bytes(const warren_device_reduction& how, std::size_t input, std::size_t count) {
+  return count * (how.type == WARREN_F32 || (input == 0 && how.first_is_partial != 0) ? 4 : 2);
+}
+
+std::size_t reduced_bytes(const warren_device_reduction& how, std::size_t count) {
+  return count * (how.type == WARREN_F32 || how.unfinished != 0 ? 4 : 2);
 }
 
 const char* why_not_convert(warren_type out, warren_type in) {

@@ -9,11 +9,14 @@
 namespace warren::cuda {
 
 // Why the kernels do not serve it; nullptr: they do.
-[[nodiscard]] const char* why_not_reduce(std::size_t inputs, warren_type type, warren_op op);
+[[nodiscard]] const char* why_not_reduce(const warren_device_reduction& how);
 // Whether the bracketing is another one than from left to right: three are a chain either way.
-[[nodiscard]] constexpr bool is_tree(std::size_t inputs, warren_device_bracketing bracketing) {
-  return bracketing == WARREN_DEVICE_BALANCED && inputs > 3;
+[[nodiscard]] constexpr bool is_tree(const warren_device_reduction& how) {
+  return how.bracketing == WARREN_DEVICE_BALANCED && how.inputs > 3;
 }
+// Bytes of so many elements of an input, and of what it makes.
+[[nodiscard]] std::size_t reduced_bytes(const warren_device_reduction& how, std::size_t input, std::size_t count);
+[[nodiscard]] std::size_t reduced_bytes(const warren_device_reduction& how, std::size_t count);
 [[nodiscard]] const char* why_not_convert(warren_type out, warren_type in);
 [[nodiscard]] const char* why_not_pack(std::size_t pieces);
 

@@ -39,15 +39,15 @@ void copy_tiles(const warren_device_piece* pieces, std::size_t count, Packed* pa
 
 }  // namespace
 
-void reduce(void* out, const void* const* in, std::size_t inputs, std::size_t count, warren_type type, warren_op op,
-            warren_device_bracketing bracketing) {
-  with_type_and_op(type, op, [&]<class Value, Op kOp>() {
-    using Element = typename Value::Element;
-    const bool balanced = is_tree(inputs, bracketing);
+void reduce(void* out, const void* const* in, std::size_t count, const warren_device_reduction& how) {
+  with_type_and_op(how.type, how.op, [&]<class Value, Op kOp>() {
+    const bool tree = is_tree(how);
     for (std::size_t i = 0; i < count; i++) {
-      const auto load = [&](std::size_t input) { return static_cast<const Element*>(in[input])[i]; };
-      static_cast<Element*>(out)[i] =
-          balanced ? reduce_balanced<Value, kOp>(inputs, load) : reduce_element<Value, kOp>(inputs, load);
+      if (tree) {
+        reduce_element<Value, kOp, true>(out, in, how, i);
+      } else {
+        reduce_element<Value, kOp, false>(out, in, how, i);
+      }
     }
   });
 }

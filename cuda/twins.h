@@ -9,8 +9,7 @@
 namespace warren::cuda::twins {
 
 // As in the table, on memory of the CPU, at once, for what cuda/request.h lets pass.
-void reduce(void* out, const void* const* in, std::size_t inputs, std::size_t count, warren_type type, warren_op op,
-            warren_device_bracketing bracketing);
+void reduce(void* out, const void* const* in, std::size_t count, const warren_device_reduction& how);
 void convert(void* out, warren_type out_type, const void* in, warren_type in_type, std::size_t count);
 void checksum(std::uint64_t* out, const void* in, std::size_t bytes);
 void pack(void* packed, const warren_device_piece* pieces, std::size_t count);

@@ -1,5 +1,5 @@
-// Combining steps whose operands the CPU cannot read: they are carried out outside of the executor, which goes on
-// meanwhile, and end at some later time (docs/decisions/0023-device-loans.md).
+// Combining steps whose operands the CPU cannot read, and what is sent from there: they are carried out outside of the
+// executor, which goes on meanwhile, and end at some later time (docs/decisions/0023-device-loans.md).
 #pragma once
 
 #include <cstdint>
@@ -18,22 +18,27 @@ class Elsewhere {
   struct Operand {
     const std::byte* at = nullptr;
     bool on_gpu = false;
-    std::shared_ptr<const void> keeper = nullptr;  // of what is on the GPU: it stays there
+    std::shared_ptr<const void> keeper = nullptr;  // it stays there
   };
   struct Work {
-    std::vector<Operand> operands;  // values, in the order of the bracketing, some of them on the GPU
+    // In the order of the bracketing. What is on a GPU are values; of those on the CPU the first one alone may have an
+    // address, where all others are on the GPU. One that is alone is only to be brought to the CPU.
+    std::vector<Operand> operands;
+    Form first_form = Form::kValue;  // of the first operand: a partial result only where that is on the CPU
+    Form made_form = Form::kValue;   // which is finished; or it is not
+    std::size_t first_bytes = 0, made_bytes = 0;
     Bracketing bracketing = Bracketing::kChain;
     DataType type{};
     ReduceOp op{};
     std::uint64_t count = 0;
-    std::size_t bytes = 0;           // of one operand
+    std::size_t bytes = 0;           // of an operand that is a value
     std::uint32_t contributors = 0;  // that an average divides by
     bool stays = false;              // it is wanted on the GPU, too, and waits for room there
   };
   // What became of it, in memory of the CPU, as long as `memory` lives.
   struct Done {
     std::uint64_t id = 0;
-    const std::byte* made = nullptr;           // the final value; null: it is still to be made
+    const std::byte* made = nullptr;           // what was asked for; null: it is still to be made
     std::vector<const std::byte*> operands{};  // then: those that were on the GPU; null: where it was
     std::shared_ptr<const void> memory = nullptr;
     MadeOnGpu on_gpu{};                           // where peers may read it, too

@@ -1227,10 +1227,6 @@ bool Engine::may_lend(const Group& group, const std::byte* memory) const {
       call.schedule_epoch != plan_.epoch || !call.schedule->lends_all()) {
     return false;
   }
-  // Where there are several hosts, a mate that reads an input may have more to do with it than to combine.
-  if (group.hosts.empty() || std::ranges::count(group.hosts, group.hosts.front()) != std::ssize(group.hosts)) {
-    return false;
-  }
   const auto& steps = call.schedule->schedule().steps;
   return std::ranges::all_of(steps, [&](const schedule::Step& step) {
     const Rank peer = step.lent ? group.members[static_cast<std::size_t>(step.peer)] : kNoRank;

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <new>
 #include <unordered_map>
 #include <utility>
 
@@ -137,14 +138,14 @@ void PreparedSchedule::find_deliveries() {
 }
 
 void PreparedSchedule::find_loans() {
-  bool read = false, otherwise = false;
+  bool lends = false, otherwise = false;
   for (const Step& step : schedule_.steps) {
     each_input(schedule_, step, [&](std::uint64_t, std::uint64_t) {
-      read = true;
-      otherwise = otherwise || (step.kind != StepKind::kCombine && !step.lent);
+      lends = lends || step.lent;
+      otherwise = otherwise || (step.kind != StepKind::kCombine && step.kind != StepKind::kSend);
     });
   }
-  lends_all_ = read && !otherwise;
+  lends_all_ = lends && !otherwise;
 }
 
 // Scratch slots are used in turn, in the order of steps: an operand comes from the last step before that wrote there.
@@ -278,6 +279,7 @@ void Executor::prepare(const Round& round) {
   unsettled_.clear();
   elsewhere_.clear();
   bringing_.clear();
+  sent_from_.clear();
   brought_.assign(s.steps.size(), false);
   next_turn_ = 0;
   turns_begun_.clear();
@@ -321,6 +323,9 @@ void Executor::run(std::uint32_t finished, bool posted) {
     outstanding_[prepared.channel_[finished]].sends++;
     bytes_sent_ += step.count * round_.reducer.bytes(step.a.form);
   }
+  for (std::uint32_t i = finished; i < s.steps.size(); i++) {
+    if (pending_[i] == 0 && comes_first(s.steps[i])) bring_to_cpu(i);
+  }
   for (std::uint32_t c = 0; c < cursors_.size(); c++) advance(c);
   for (std::uint32_t i = finished; i < s.steps.size(); i++) {
     if (pending_[i] == 0 && (is_local(s.steps[i].kind) || s.steps[i].turn != 0)) may_begin(i);
@@ -349,7 +354,9 @@ void Executor::post(const Step& step, std::uint32_t index, LinkId link) {
   } else if (step.kind == StepKind::kSend) {
     const std::size_t bytes = step.count * round_.reducer.bytes(step.a.form);
     bytes_sent_ += bytes;
-    const std::span<const std::byte> payload{bytes == 0 ? nullptr : address(step.a), bytes};
+    const auto brought = sent_from_.find(index);
+    const std::byte* const at = brought != sent_from_.end() ? brought->second.at : address(step.a);
+    const std::span<const std::byte> payload{bytes == 0 ? nullptr : at, bytes};
     const std::uint32_t by = round_.schedule->published_by_[index];
     if (by != PreparedSchedule::kNone && places_[by].known()) {
       transport_.post_send_made(link, header_, payload, places_[by], made_[by], token);
@@ -525,25 +532,61 @@ bool Executor::reads_gpu(std::uint32_t index) const {
 void Executor::combine_elsewhere(std::uint32_t index) {
   const PreparedSchedule& prepared = *round_.schedule;
   const Step& step = prepared.schedule_.steps[index];
-  Elsewhere::Work work;
+  Elsewhere::Work work = work_of(step);
+  std::size_t there = 0;
   for (std::uint32_t k = step.first_operand; k < step.first_operand + step.operands; k++) {
     const Place& place = prepared.schedule_.operands[k];
     const std::uint32_t source = prepared.operand_sources_[k];
     if (!on_gpu(place, source)) {
       work.operands.emplace_back();
     } else {
+      there++;
       work.operands.push_back({operand(place, source), true,
                                source == PreparedSchedule::kNone ? round_.input_keeper : views_[source].lent});
     }
   }
+  const Place& first = prepared.schedule_.operands[step.first_operand];
+  work.first_form = first.form;
+  work.first_bytes = step.count * round_.reducer.bytes(first.form);
+  if (!work.operands.front().on_gpu && there + 1 == step.operands) {
+    // Where it lies now, something else may lie when this round is no more. Without memory for it, it stays here, and
+    // the others come.
+    const std::shared_ptr<std::byte[]> copy(new (std::nothrow) std::byte[work.first_bytes]);
+    if (copy != nullptr) {
+      std::memcpy(copy.get(), operand(first, prepared.operand_sources_[step.first_operand]), work.first_bytes);
+      work.operands.front() = {copy.get(), false, copy};
+    }
+  }
+  work.made_form = step.dst.form;
+  work.made_bytes = step.count * round_.reducer.bytes(step.dst.form);
   work.bracketing = step.bracketing;
+  work.stays = prepared.exchanges();
+  elsewhere_.push_back({round_.elsewhere->begin(std::move(work)), index});
+}
+
+Elsewhere::Work Executor::work_of(const Step& step) const {
+  Elsewhere::Work work;
   work.type = round_.fingerprint.type;
   work.op = round_.fingerprint.op;
   work.count = step.count;
   work.bytes = step.count * value_bytes_;
-  work.contributors = static_cast<std::uint32_t>(prepared.schedule_.size);
-  work.stays = prepared.exchanges();
-  elsewhere_.push_back({round_.elsewhere->begin(std::move(work)), index});
+  work.contributors = static_cast<std::uint32_t>(round_.schedule->schedule_.size);
+  return work;
+}
+
+// Whether a send reads the input on the GPU, from where its link takes nothing.
+bool Executor::comes_first(const Step& step) const {
+  return step.kind == StepKind::kSend && step.turn == 0 && !step.lent && step.count != 0 && round_.input_on_gpu &&
+         step.a.space == Space::kInput;
+}
+
+// It waits for that as for a step before it.
+void Executor::bring_to_cpu(std::uint32_t send) {
+  const Step& step = round_.schedule->schedule_.steps[send];
+  Elsewhere::Work work = work_of(step);
+  work.operands.push_back({address(step.a), true, round_.input_keeper});
+  pending_[send] = 1;
+  elsewhere_.push_back({round_.elsewhere->begin(std::move(work)), send});
 }
 
 bool Executor::on_done(const Elsewhere::Done& done) {
@@ -554,6 +597,12 @@ bool Executor::on_done(const Elsewhere::Done& done) {
   if (!status_.ok()) return true;
   const PreparedSchedule& prepared = *round_.schedule;
   const Step& step = prepared.schedule_.steps[index];
+  if (step.kind == StepKind::kSend) {
+    sent_from_[index] = {done.operands.front(), done.memory};
+    pending_[index] = 0;
+    advance(prepared.channel_[index]);
+    return true;
+  }
   operands_.clear();
   for (std::size_t k = 0; k < step.operands && done.made == nullptr; k++) {
     const std::size_t at = step.first_operand + k;
@@ -718,6 +767,8 @@ void Executor::may_begin(std::uint32_t step) {
     begin_turns();
   } else if (is_local(s.kind)) {
     ready_.push_back(step);
+  } else if (comes_first(s)) {
+    bring_to_cpu(step);
   } else {
     advance(round_.schedule->channel_[step]);
   }
@@ -865,7 +916,9 @@ void Executor::on_completion(Token token, const Status& status, View view) {
   } else if (board_ != nullptr) {
     board_->received(peer, moved.count * round_.reducer.bytes(moved.dst.form));
   }
-  if (view.on_gpu && (round_.elsewhere == nullptr || !round_.schedule->combined_[step])) {
+  const bool may_be_there =
+      round_.elsewhere != nullptr && round_.schedule->combined_[step] && moved.dst.form == Form::kValue;
+  if (view.on_gpu && !may_be_there) {
     failed_peer_ = peer;
     status_ =
         Status(Code::kPeerLost, "rank " + std::to_string(peer.value) + " has lent memory of a GPU where the CPU " +
@@ -874,6 +927,7 @@ void Executor::on_completion(Token token, const Status& status, View view) {
   }
   if (moved.is_word && moved.kind == StepKind::kRecv && !word_agrees(step, peer)) return;
   if (view.in_place()) views_[step] = std::move(view);
+  if (moved.kind == StepKind::kSend) sent_from_.erase(step);
   finish(step);
   run_ready();
 }
@@ -901,6 +955,7 @@ void Executor::abandon() {
   bringing_.clear();
   turns_begun_.clear();
   made_stay_.clear();
+  sent_from_.clear();
   views_.clear();
   round_.schedule = nullptr;
   round_.input_keeper = round_.gpu_scratch = nullptr;

@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "recovery/frame.h"
@@ -36,8 +38,8 @@ class PreparedSchedule {
   [[nodiscard]] bool in_order() const { return in_order_; }
   // Elements of the step that has most.
   [[nodiscard]] std::uint64_t largest() const { return largest_; }
-  // Whether this rank's input is read by nobody but the peers that it is lent to, and by combining steps: it may lie
-  // where the CPU cannot read it.
+  // Whether this rank's input is lent to some, and otherwise read by combining steps and sends alone: it may lie where
+  // the CPU cannot read it.
   [[nodiscard]] bool lends_all() const { return lends_all_; }
   // Whether messages move from GPU to GPU, in turns.
   [[nodiscard]] bool exchanges() const { return !turns_.empty(); }
@@ -161,7 +163,8 @@ class Executor {
     std::span<const InputPiece> pieces;
     std::size_t arrived = 0;
     Landing* landing = nullptr;  // may be null
-    // Where combining steps are carried out that read what is on a GPU: peers' loans, and `input`, if that is there.
+    // Where combining steps are carried out that read what is on a GPU, peers' loans and `input`, if that is there, and
+    // from where that comes to be sent.
     // Null: no peer lends such memory.
     Elsewhere* elsewhere = nullptr;
     bool input_on_gpu = false;                           // PreparedSchedule::lends_all()
@@ -273,6 +276,9 @@ class Executor {
   void compute(std::uint32_t index);
   void combine(std::uint32_t index);
   void combine_elsewhere(std::uint32_t index);
+  [[nodiscard]] Elsewhere::Work work_of(const schedule::Step& step) const;
+  [[nodiscard]] bool comes_first(const schedule::Step& step) const;
+  void bring_to_cpu(std::uint32_t send);
   void made_of_operands(std::uint32_t index, const Elsewhere::Done* done, bool lent);
   void make_final(std::uint32_t index, std::span<const std::uint32_t> sources, const Elsewhere::Done* done, bool lent);
   void combine_to(std::byte* to, const schedule::Step& step);
@@ -315,8 +321,13 @@ class Executor {
   std::vector<const void*> operands_;      // of the combining step at hand
   std::vector<Unsettled> unsettled_;       // published, in that order
   std::vector<Begun> elsewhere_;           // carried out there
-  std::vector<Begun> bringing_;            // copies of finals that bypass the output
-  std::vector<bool> brought_;              // by step: it was one
+  struct OnCpu {
+    const std::byte* at = nullptr;
+    std::shared_ptr<const void> memory;
+  };
+  std::unordered_map<std::uint32_t, OnCpu> sent_from_;  // by send of what came from the GPU
+  std::vector<Begun> bringing_;                         // copies of finals that bypass the output
+  std::vector<bool> brought_;                           // by step: it was one
   std::uint64_t newest_bringing_ = 0;
   std::vector<std::size_t> turn_waits_;                 // by turn: how many of its steps may not begin yet
   std::size_t next_turn_ = 0;                           // to be begun

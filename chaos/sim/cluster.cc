@@ -176,6 +176,7 @@ Setting draw_setting(Random& random, const SimOptions& options) {
     s.nccl = options.nccl.value_or(!s.together || which % 2 == 0);
     if (!options.algorithm) s.job.set_algorithm(s.together ? "auto" : kInPieces[which % 3]);
     if (which % 4 != 0) s.job.set_chunk_bytes(std::max<std::uint64_t>(s.job.chunk_bytes(), 8192));
+    if (options.chunk_bytes) s.job.set_chunk_bytes(*options.chunk_bytes);
   }
   return s;
 }
@@ -1542,6 +1543,8 @@ SimOutcome Cluster::run() {
     out.from_gpus += life->finals_from_gpus();
     out.came_home += life->inputs_came_home();
     out.fell += life->finals_fell();
+    out.taken_up += life->partials_taken_up();
+    out.sent_on += life->inputs_sent_on();
     out.gpus_failed += life->gpu_failed();
   }
   out.replaced = judge_.replaced();

@@ -35,6 +35,7 @@ struct SimOptions {
   std::optional<std::int64_t> round_timeout_ms;
   std::optional<std::uint32_t> replicas;
   std::optional<std::string> algorithm;
+  std::optional<std::uint64_t> chunk_bytes;  // with `gpus`
   std::optional<bool> groups, survivable;
   std::optional<Collective> collective;  // all rounds are of it, and there are no messages
   std::optional<bool> disks;             // hosts have them
@@ -116,6 +117,8 @@ struct SimOutcome {
   std::uint64_t from_gpus = 0;         // pieces of results that came from another rank's GPU
   std::uint64_t came_home = 0;         // of those inputs: of which something came back after an interrupt
   std::uint64_t fell = 0;              // pieces that others had taken the place of when they were read
+  std::uint64_t taken_up = 0;          // partial results of another host that a GPU has gone on from
+  std::uint64_t sent_on = 0;           // pieces of lent inputs that were sent to another host
   std::uint64_t gpus_failed = 0;       // lives that this has ended
   std::uint64_t reordered_rounds = 0;  // results for which the ring had another order than that of ranks
   std::uint64_t shrunk = 0,

@@ -135,13 +135,17 @@ std::uint64_t SimCombines::begin(Work work) {
   if (under_way_++ == 0) since_us_ = gpu_.world().now_us();
   free_at_us_ = std::max(free_at_us_, gpu_.world().now_us()) + gpu_.some_us();
   // Where there is no room, or something lies where a kernel cannot read it, the CPU combines what it gets of them.
-  const bool by_kernel =
-      std::ranges::all_of(work.operands, &Operand::on_gpu) && (work.stays || !gpu_.world().random.chance(0.05));
+  const bool all = std::ranges::all_of(work.operands, [](const Operand& o) { return o.at != nullptr; });
+  const bool by_kernel = work.operands.size() > 1 && all && (work.stays || !gpu_.world().random.chance(0.05));
   WARREN_CHECK(by_kernel || !work.stays, "what is exchanged lies on the GPU");
   std::uint64_t number = 0;
   std::shared_ptr<std::byte> block;
-  if (by_kernel) block = shares_.take_result(work.bytes, number);
-  gpu_.after(free_at_us_ - gpu_.world().now_us(), [this, id, number, block = std::move(block), work = std::move(work)] {
+  const bool finishes = work.made_form == worker::Form::kValue;
+  if (by_kernel) block = finishes ? shares_.take_result(work.made_bytes, number) : shares_.take(work.made_bytes);
+  if (block != nullptr && !work.operands.front().on_gpu) ++gpu_.taken_up;
+  if (work.operands.size() == 1) ++gpu_.sent_on;
+  gpu_.after(free_at_us_ - gpu_.world().now_us(), [this, id, number, finishes, block = std::move(block),
+                                                   work = std::move(work)] {
     --under_way_;
     since_us_ = gpu_.world().now_us();
     Done done;
@@ -151,20 +155,21 @@ std::uint64_t SimCombines::begin(Work work) {
       WARREN_CHECK(reducer.ok(), "the round has one, too");
       std::vector<const void*> operands;
       for (const Operand& operand : work.operands) operands.push_back(SimGpu::readable(operand.at));
-      const auto on_cpu = gpu_.allocate(work.bytes);
-      reducer.value().combine(on_cpu.get(), worker::Form::kValue, operands, worker::Form::kValue, work.bracketing,
-                              work.count);
-      std::memcpy(SimGpu::readable(block.get()), on_cpu.get(), work.bytes);
+      const auto on_cpu = gpu_.allocate(work.made_bytes);
+      reducer.value().combine(on_cpu.get(), work.made_form, operands, work.first_form, work.bracketing, work.count);
+      std::memcpy(SimGpu::readable(block.get()), on_cpu.get(), work.made_bytes);
       done.made = on_cpu.get();
       done.memory = on_cpu;
-      done.on_gpu = {block.get(), number};
+      if (finishes) done.on_gpu = {block.get(), number};
       if (work.stays) done.stays = block;
     } else {
-      const auto on_cpu = gpu_.allocate(work.operands.size() * work.bytes);
+      const auto there = static_cast<std::size_t>(std::ranges::count(work.operands, true, &Operand::on_gpu));
+      const auto on_cpu = gpu_.allocate(there * work.bytes);
       std::byte* to = on_cpu.get();
       for (const Operand& operand : work.operands) {
         done.operands.push_back(operand.on_gpu ? to : nullptr);
-        if (operand.on_gpu) std::memcpy(to, SimGpu::readable(operand.at), work.bytes);
+        if (!operand.on_gpu) continue;
+        std::memcpy(to, SimGpu::readable(operand.at), work.bytes);
         to += work.bytes;
       }
       done.memory = on_cpu;

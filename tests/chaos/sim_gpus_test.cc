@@ -111,6 +111,48 @@ TEST(Loans, ARankDiesAtAnyMoment) {
   EXPECT_GT(failed, 0u);
 }
 
+// Those of two hosts reduce on their GPUs, too, and what crosses goes by the CPU.
+TEST(Loans, AmongSeveralHosts) {
+  std::uint64_t lent = 0, taken_up = 0, sent_on = 0;
+  for (std::uint64_t seed = 1; seed <= seeds(16); ++seed) {
+    SimOptions options = lending_apart(seed * kNcclFails + kNcclWell);
+    options.many_versions = true;
+    const SimOutcome o = simulate(options);
+    EXPECT_EQ(o.verdict, "") << "seed " << seed << ": " << o.setting;
+    EXPECT_EQ(tracker(o, "interrupted"), 0u) << "seed " << seed;
+    lent += o.lent;
+    taken_up += o.taken_up;
+    sent_on += o.sent_on;
+  }
+  EXPECT_GT(lent, 300 / kFewer);
+  EXPECT_GT(taken_up, 1000 / kFewer);
+  EXPECT_GT(sent_on, 400 / kFewer);
+}
+
+TEST(Loans, ARankOfSeveralHostsDiesAtAnyMoment) {
+  std::uint64_t lent = 0, taken_up = 0, sent_on = 0, interrupts = 0, came_home = 0;
+  for (std::uint64_t seed = 1; seed <= seeds(60); ++seed) {
+    SimOptions options = lending_apart(seed * kNcclFails);
+    static constexpr KillPoint kPoints[] = {KillPoint::kSend, KillPoint::kCompletion, KillPoint::kReturn};
+    const KillPoint point = kPoints[seed % 3];
+    const std::uint64_t passage = point == KillPoint::kReturn ? seed % 17 : seed * 7 % 331;
+    options.deaths.push_back({seed / 3 % 3, point, passage});
+    const SimOutcome o = simulate(options);
+    EXPECT_EQ(o.verdict, "") << "seed " << seed << ": " << o.setting;
+    EXPECT_EQ(o.rollbacks, 0u) << "seed " << seed;
+    lent += o.lent;
+    taken_up += o.taken_up;
+    sent_on += o.sent_on;
+    interrupts += tracker(o, "interrupted");
+    came_home += o.came_home;
+  }
+  EXPECT_GT(lent, 400 / kFewer);
+  EXPECT_GT(taken_up, 4000 / kFewer);
+  EXPECT_GT(sent_on, 1500 / kFewer);
+  EXPECT_GT(interrupts, 40 / kFewer);
+  EXPECT_GT(came_home, 10 / kFewer);
+}
+
 // Whatever faults are drawn.
 TEST(Loans, EveryInvariantHolds) {
   std::uint64_t lent = 0, from_gpus = 0;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -120,6 +121,21 @@ inline SimOptions lending(std::uint32_t world_size, std::uint64_t seed) {
   options.nccl = false;
   options.hosts.assign(world_size, "a");
   options.algorithm = "auto";
+  return options;
+}
+
+// Likewise three or four ranks on two hosts, of which one or both have two. The butterfly's blocks have to be large for
+// that.
+inline SimOptions lending_apart(std::uint64_t seed) {
+  static const std::vector<std::vector<std::string>> kHosts = {
+      {"a", "a", "b", "b"}, {"a", "a", "b"}, {"a", "b", "b"}, {"a", "b", "b", "a"}};
+  SimOptions options = lending(4, seed);
+  const std::size_t which = seed / kNcclWell;
+  options.hosts = kHosts[which % kHosts.size()];
+  options.world_size = static_cast<std::uint32_t>(options.hosts.size());
+  const bool butterfly = which / kHosts.size() % 2 != 0;
+  options.algorithm = butterfly ? "butterfly" : "ring";
+  if (butterfly) options.chunk_bytes = std::uint64_t{64} << 10;
   return options;
 }
 

@@ -12,6 +12,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <tuple>
 
 #include "cuda/request.h"
 #include "cuda/twins.h"
@@ -139,13 +140,35 @@ TEST_F(Gpu, ReduceGivesTheTwinsBits) {
             host.push_back(in.back().data() + skip * width);
             gpu.push_back(put(in.back().data(), in.back().size()) + skip * width);
           }
-          std::vector<std::uint8_t> want(count * width), got(count * width);
-          cuda::twins::reduce(want.data(), host.data(), inputs, count, type, op, bracketing);
-          std::byte* const out = on_gpu((count + skip) * width) + skip * width;
-          ASSERT_EQ(table_->reduce(0, out, gpu.data(), inputs, count, type, op, bracketing, stream_), WARREN_DEVICE_OK)
-              << table_->error_text();
-          copy(got.data(), out, got.size(), false);
-          ASSERT_EQ(got, want) << "type " << type << ", op " << op << ", " << inputs << " inputs, from " << skip;
+          const auto partial = any_bits((count + skip) * sizeof(float), 99);
+          const std::pair<const void*, const void*> values{host[0], gpu[0]};
+          for (const int forms : {0, 1, 2, 3}) {
+            warren_device_reduction how{inputs, type, op, bracketing, forms & 1, forms / 2, 77};
+            if (cuda::why_not_reduce(how) != nullptr) continue;
+            std::tie(host[0], gpu[0]) = values;
+            if (how.first_is_partial != 0) {
+              host[0] = partial.data() + skip * sizeof(float);
+              gpu[0] = put(partial.data(), partial.size()) + skip * sizeof(float);
+            }
+            const std::size_t bytes = cuda::reduced_bytes(how, count);
+            std::vector<std::uint8_t> want(bytes), got(bytes);
+            cuda::twins::reduce(want.data(), host.data(), count, how);
+            std::byte* const out = on_gpu(bytes + 16) + skip * bytes / count;
+            ASSERT_EQ(table_->reduce(0, out, gpu.data(), count, &how, stream_), WARREN_DEVICE_OK)
+                << table_->error_text();
+            copy(got.data(), out, got.size(), false);
+            ASSERT_EQ(got, want) << "type " << type << ", op " << op << ", " << inputs << " inputs, from " << skip
+                                 << ", forms " << forms;
+            // In the place of the first one, where that is as wide.
+            if (cuda::reduced_bytes(how, 0, count) != bytes) continue;
+            auto* const first = static_cast<std::byte*>(const_cast<void*>(gpu[0]));
+            const auto before = put(got.data(), got.size());
+            ASSERT_EQ(table_->copy(0, before, first, bytes, stream_), WARREN_DEVICE_OK);
+            ASSERT_EQ(table_->reduce(0, first, gpu.data(), count, &how, stream_), WARREN_DEVICE_OK);
+            copy(got.data(), first, got.size(), false);
+            ASSERT_EQ(table_->copy(0, first, before, bytes, stream_), WARREN_DEVICE_OK);
+            ASSERT_EQ(got, want) << "in place";
+          }
           for (void* memory : memory_) EXPECT_EQ(table_->release(0, memory), WARREN_DEVICE_OK);
           memory_.clear();
         }
@@ -176,9 +199,8 @@ TEST_F(Gpu, SumsAreThoseOfF64) {
       in.push_back(put(type == WARREN_F32 ? static_cast<const void*>(wide.data()) : narrow.data(), kCount * width));
     }
     std::byte* const out = put(std::vector<std::uint8_t>(kCount * width, 0xa5).data(), kCount * width);
-    ASSERT_EQ(table_->reduce(0, out, in.data(), kInputs, kCount, type, WARREN_SUM, WARREN_DEVICE_CHAIN, stream_),
-              WARREN_DEVICE_OK)
-        << table_->error_text();
+    const warren_device_reduction how{kInputs, type, WARREN_SUM, WARREN_DEVICE_CHAIN, 0, 0, kInputs};
+    ASSERT_EQ(table_->reduce(0, out, in.data(), kCount, &how, stream_), WARREN_DEVICE_OK) << table_->error_text();
     std::vector<std::uint8_t> got(kCount * width);
     copy(got.data(), out, got.size(), false);
     for (std::size_t at = 0; at < kCount; at++) {
@@ -309,9 +331,8 @@ TEST_F(Gpu, DISABLED_ReadsMemoryOfAnotherProcess) {
   // A kernel reads it, too.
   const void* const in[] = {memory};
   std::byte* const out = on_gpu(want.size());
-  ASSERT_EQ(table_->reduce(0, out, in, 1, want.size() / 4, WARREN_F32, WARREN_SUM, WARREN_DEVICE_CHAIN, stream_),
-            WARREN_DEVICE_OK)
-      << table_->error_text();
+  const warren_device_reduction how{1, WARREN_F32, WARREN_SUM, WARREN_DEVICE_CHAIN, 0, 0, 1};
+  ASSERT_EQ(table_->reduce(0, out, in, want.size() / 4, &how, stream_), WARREN_DEVICE_OK) << table_->error_text();
   copy(got.data(), out, got.size(), false);
   EXPECT_EQ(got, want);
   ASSERT_EQ(table_->release_shared(0, memory, bytes), WARREN_DEVICE_OK) << table_->error_text();

@@ -28,6 +28,12 @@ namespace oracle = worker::test;
 
 constexpr std::size_t kElements = 4'099;
 
+// As a rank finishes what all have given.
+warren_device_reduction how_of(std::size_t inputs, warren_type type, warren_op op,
+                               warren_device_bracketing bracketing = WARREN_DEVICE_CHAIN) {
+  return {inputs, type, op, bracketing, 0, 0, static_cast<std::uint32_t>(inputs)};
+}
+
 template <class T>
 void check_reduce(warren_type type) {
   const auto data_type = static_cast<DataType>(type);
@@ -42,7 +48,7 @@ void check_reduce(warren_type type) {
       for (const auto& values : in) pointers.push_back(values.data());
       const std::size_t count = in[0].size();
       std::vector<T> got(count);
-      twins::reduce(got.data(), pointers.data(), inputs, count, type, op, WARREN_DEVICE_CHAIN);
+      twins::reduce(got.data(), pointers.data(), count, how_of(inputs, type, op));
 
       // By the core's kernels: what is partial stays f32 until the end.
       auto reducer = Reducer::make(data_type, static_cast<ReduceOp>(op), static_cast<std::uint32_t>(inputs));
@@ -51,16 +57,16 @@ void check_reduce(warren_type type) {
       std::vector<float> partial(count);
       std::vector<T> want(count);
       if (inputs == 1) {
-        r.copy(want.data(), worker::Form::kValue, in[0].data(), worker::Form::kValue, count, true);
+        r.copy(want.data(), Form::kValue, in[0].data(), Form::kValue, count, true);
       } else {
         const void* so_far = in[0].data();
-        Form form = worker::Form::kValue;
+        Form form = Form::kValue;
         for (std::size_t i = 1; i + 1 < inputs; i++) {
-          r.reduce(partial.data(), Form::kPartial, so_far, form, in[i].data(), worker::Form::kValue, count, false);
+          r.reduce(partial.data(), Form::kPartial, so_far, form, in[i].data(), Form::kValue, count, false);
           so_far = partial.data();
           form = Form::kPartial;
         }
-        r.reduce(want.data(), worker::Form::kValue, so_far, form, in[inputs - 1].data(), worker::Form::kValue, count, true);
+        r.reduce(want.data(), Form::kValue, so_far, form, in[inputs - 1].data(), Form::kValue, count, true);
       }
       ASSERT_EQ(std::memcmp(got.data(), want.data(), count * sizeof(T)), 0);
     }
@@ -86,17 +92,32 @@ void check_combine(warren_type type) {
       }
       for (const auto& values : in) pointers.push_back(values.data());
       const std::size_t count = in[0].size();
-      auto reducer =
-          Reducer::make(static_cast<DataType>(type), static_cast<ReduceOp>(op), static_cast<std::uint32_t>(inputs));
+      std::vector<float> partial = oracle::test_elements<float>(1, 211);
+      ASSERT_GE(partial.size(), count);
+      // An average of more than these.
+      const auto contributors = static_cast<std::uint32_t>(inputs + 5);
+      auto reducer = Reducer::make(static_cast<DataType>(type), static_cast<ReduceOp>(op), contributors);
       ASSERT_TRUE(reducer.ok());
-      for (const bool balanced : {false, true}) {
-        std::vector<T> got(count), want(count);
-        twins::reduce(got.data(), pointers.data(), inputs, count, type, op,
-                      balanced ? WARREN_DEVICE_BALANCED : WARREN_DEVICE_CHAIN);
-        reducer.value().combine(want.data(), worker::Form::kValue, pointers, worker::Form::kValue,
-                                balanced ? worker::Bracketing::kBalanced : worker::Bracketing::kChain, count);
-        ASSERT_EQ(std::memcmp(got.data(), want.data(), count * sizeof(T)), 0)
-            << "op " << op << ", " << inputs << " inputs, " << (balanced ? "balanced" : "in a chain");
+      for (const int forms : {0, 1, 2, 3}) {
+        const bool first_is_partial = (forms & 1) != 0, unfinished = (forms & 2) != 0;
+        pointers[0] = first_is_partial ? static_cast<const void*>(partial.data()) : in[0].data();
+        for (const bool balanced : {false, true}) {
+          if (balanced && first_is_partial) continue;
+          warren_device_reduction how =
+              how_of(inputs, type, op, balanced ? WARREN_DEVICE_BALANCED : WARREN_DEVICE_CHAIN);
+          how.first_is_partial = first_is_partial ? 1 : 0;
+          how.unfinished = unfinished ? 1 : 0;
+          how.contributors = contributors;
+          ASSERT_EQ(why_not_reduce(how), nullptr);
+          std::vector<float> got(count), want(count);  // wide enough for either form
+          twins::reduce(got.data(), pointers.data(), count, how);
+          reducer.value().combine(want.data(), unfinished ? Form::kPartial : Form::kValue, pointers,
+                                  first_is_partial ? Form::kPartial : Form::kValue,
+                                  balanced ? worker::Bracketing::kBalanced : worker::Bracketing::kChain, count);
+          ASSERT_EQ(std::memcmp(got.data(), want.data(), reduced_bytes(how, count)), 0)
+              << "op " << op << ", " << inputs << " inputs, " << (balanced ? "balanced" : "in a chain") << ", forms "
+              << forms;
+        }
       }
     }
   }
@@ -113,7 +134,7 @@ TEST(Twins, RoundOnceAfterTheLastInput) {
   const oracle::F16 large = oracle::F16::narrow(2048), one = oracle::F16::narrow(1);
   const void* in[] = {&large, &one, &one, &one};
   oracle::F16 out{};
-  twins::reduce(&out, in, 4, 1, WARREN_F16, WARREN_SUM, WARREN_DEVICE_CHAIN);
+  twins::reduce(&out, in, 1, how_of(4, WARREN_F16, WARREN_SUM));
   EXPECT_EQ(out.widen(), 2052.0f);
 }
 
@@ -174,10 +195,10 @@ std::vector<float> through_blocks(const std::vector<float>& values, std::vector<
     const oracle::I8Values wide = want.widen();
     for (std::size_t i = b * kValues; i < end; i++) EXPECT_EQ(bits_of(back[i]), bits_of(wide[i % kValues])) << i;
     oracle::I8Block by_core{};
-    core.value().copy(&by_core, worker::Form::kValue, padded.data(), Form::kPartial, 1, false);
+    core.value().copy(&by_core, Form::kValue, padded.data(), Form::kPartial, 1, false);
     EXPECT_EQ(std::memcmp(&got[b], &by_core, sizeof by_core), 0) << "block " << b << ", scale " << by_core.scale;
     oracle::I8Values wide_by_core{};
-    core.value().copy(wide_by_core.data(), Form::kPartial, &got[b], worker::Form::kValue, 1, false);
+    core.value().copy(wide_by_core.data(), Form::kPartial, &got[b], Form::kValue, 1, false);
     EXPECT_EQ(std::memcmp(&back[b * kValues], wide_by_core.data(), (end - b * kValues) * sizeof(float)), 0) << b;
   }
   return back;
@@ -274,7 +295,7 @@ TEST(Twins, I8OfZerosInfinitiesAndNans) {
   EXPECT_EQ(out[kValues], 256.0f);
   float by_core[2 * kValues];
   const auto core = Reducer::make(DataType::kF32AsI8, ReduceOp::kSum, 1);
-  core.value().copy(by_core, Form::kPartial, strange, worker::Form::kValue, 2, false);
+  core.value().copy(by_core, Form::kPartial, strange, Form::kValue, 2, false);
   EXPECT_EQ(std::memcmp(out, by_core, sizeof out), 0);
 }
 
@@ -376,11 +397,18 @@ TEST(Twins, ChecksumsNoticeChangesPlacesAndLengths) {
 }
 
 TEST(Twins, WhatIsNotServedIsRefused) {
-  EXPECT_EQ(why_not_reduce(64, WARREN_BF16, WARREN_AVERAGE), nullptr);
-  EXPECT_NE(why_not_reduce(0, WARREN_F32, WARREN_SUM), nullptr);
-  EXPECT_NE(why_not_reduce(65, WARREN_F32, WARREN_SUM), nullptr);
-  EXPECT_NE(why_not_reduce(2, WARREN_F64, WARREN_SUM), nullptr);
-  EXPECT_NE(why_not_reduce(2, WARREN_F32, WARREN_BIT_OR), nullptr);
+  EXPECT_EQ(why_not_reduce(how_of(64, WARREN_BF16, WARREN_AVERAGE)), nullptr);
+  EXPECT_NE(why_not_reduce(how_of(0, WARREN_F32, WARREN_SUM)), nullptr);
+  EXPECT_NE(why_not_reduce(how_of(65, WARREN_F32, WARREN_SUM)), nullptr);
+  EXPECT_NE(why_not_reduce(how_of(2, WARREN_F64, WARREN_SUM)), nullptr);
+  EXPECT_NE(why_not_reduce(how_of(2, WARREN_F32, WARREN_BIT_OR)), nullptr);
+  warren_device_reduction how = how_of(4, WARREN_F32, WARREN_AVERAGE, WARREN_DEVICE_BALANCED);
+  how.contributors = 0;
+  EXPECT_NE(why_not_reduce(how), nullptr);
+  how.contributors = 4;
+  EXPECT_EQ(why_not_reduce(how), nullptr);
+  how.first_is_partial = 1;
+  EXPECT_NE(why_not_reduce(how), nullptr);
   EXPECT_EQ(why_not_convert(WARREN_F32, WARREN_F16), nullptr);
   EXPECT_EQ(why_not_convert(WARREN_I8, WARREN_F32), nullptr);
   EXPECT_NE(why_not_convert(WARREN_BF16, WARREN_F16), nullptr);

@@ -1,12 +1,12 @@
 // A worker whose large allreduces are made of inputs that the ranks of its host lend each other on the fake device, or
 // on the CPU: the same program and the same bits.
-//   loan_worker cpu|gpu|mixed|nccl|nccl-mixed|nccl-async ROUNDS OUT_FOLDER WHO WHERE AFTER
+//   loan_worker cpu|gpu|mixed|apart|nccl|nccl-mixed|nccl-async ROUNDS OUT_FOLDER WHO WHERE AFTER
 //   kill|error|hang|late|stop|abort|flip
-// `mixed`: worker 1 has its buffers on the CPU in most rounds. `nccl`: each worker is on a host of its own, and NCCL is
-// to move the bytes; `nccl-async`: while the program is in no call. The first life of worker WHO meets a fault at the
-// AFTER-th run of WHERE on the fake device: it dies, the call fails, hangs for ever, hangs for a while, the whole
-// process stands still for a while, NCCL aborts with nobody told, or flips a bit. Writes OUT_FOLDER/WORKER_ID at the
-// end, and what was done on the device to OUT_FOLDER/WORKER_ID.count.
+// `mixed`: worker 1 has its buffers on the CPU in most rounds. `apart`: worker 2 is on another host. `nccl`: each
+// worker is on a host of its own, and NCCL is to move the bytes; `nccl-async`: while the program is in no call. The
+// first life of worker WHO meets a fault at the AFTER-th run of WHERE on the fake device: it dies, the call fails,
+// hangs for ever, hangs for a while, the whole process stands still for a while, NCCL aborts with nobody told, or flips
+// a bit. Writes OUT_FOLDER/WORKER_ID at the end, and what was done on the device to OUT_FOLDER/WORKER_ID.count.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -59,7 +59,8 @@ void run(const std::string& mode, int rounds, const std::string& out_file) {
   for (int round = static_cast<int>(loaded.version) * 3; round < rounds; round++) {
     const bool mixed = mode == "mixed" || mode == "nccl-mixed";
     const bool async = mode == "nccl-async";
-    const bool on_gpu = mode == "gpu" || mode == "nccl" || async || (mixed && (rank != 1 || round % 3 == 0));
+    const bool on_gpu =
+        mode == "gpu" || mode == "apart" || mode == "nccl" || async || (mixed && (rank != 1 || round % 3 == 0));
     const bool in_place = round % 2 == 0;
     Array<float> in(on_gpu, input_of(state, rank, round)), out(on_gpu, std::vector<float>(in_place ? 0 : kLarge));
     const Op op = round % 3 == 0 ? Op::sum : round % 3 == 1 ? Op::average : Op::max;
@@ -104,6 +105,11 @@ int main(int argc, char** argv) {
     setenv("WARREN_HOST_ID", host.c_str(), 1);
     setenv("WARREN_DOMAIN_ID", host.c_str(), 1);
     setenv("WARREN_NCCL", "1", 1);
+  }
+  if (std::string(argv[1]) == "apart") {
+    const std::string host = worker == "2" ? "other" : "one";
+    setenv("WARREN_HOST_ID", host.c_str(), 1);
+    setenv("WARREN_DOMAIN_ID", host.c_str(), 1);
   }
   if (worker == argv[4] && attempt == "0") {
     const FakeFault meets = fault == "kill"    ? FakeFault::kKill

@@ -114,7 +114,8 @@ class Loans : public ::testing::Test {
   }
   // Whether all ranks' memory is read by all others, or that will not be.
   bool all_know(Communicator& comm) {
-    std::vector<int> knows = {!warms_up_ || comm.gpu_readers() + 1 == static_cast<std::uint64_t>(comm.world_size())};
+    const auto mates = hosts_.empty() ? comm.world_size() : std::ranges::count(hosts_, hosts_[index(comm.rank())]);
+    std::vector<int> knows = {!warms_up_ || comm.gpu_readers() + 1 == static_cast<std::uint64_t>(mates)};
     {
       const std::lock_guard lock(mutex_);
       if (!warnings_.empty()) knows[0] = 1;
@@ -132,9 +133,11 @@ class Loans : public ::testing::Test {
           const int rank = comm.rank();
           all[static_cast<std::size_t>(rank)] = calls(comm, (on_cpu >> rank & 1) == 0, rank % devices);
         },
-        [&](int, Options& o) {
+        [&](int worker, Options& o) {
           o.job = name;
           o.round_timeout_ms = std::chrono::seconds(20);
+          o.algorithm = algorithm_;
+          if (!hosts_.empty()) o.host_id = o.domain_id = hosts_[index(worker)];
           o.log_sink = [this](LogLevel level, std::string_view text) {
             if (level == LogLevel::info) return;
             const std::lock_guard lock(mutex_);
@@ -144,9 +147,12 @@ class Loans : public ::testing::Test {
         });
     return all;
   }
+  static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
   Cluster cluster_;
-  bool warms_up_ = true;  // also those who call on the CPU later
+  bool warms_up_ = true;            // also those who call on the CPU later
+  std::vector<std::string> hosts_;  // by rank; empty: one
+  std::string algorithm_ = "auto";
   std::mutex mutex_;
   std::uint64_t combined_ = 0;           // kernels
   std::uint64_t lent_ = 0, finals_ = 0;  // of one rank: inputs; pieces that came from others' GPUs
@@ -171,10 +177,33 @@ TEST_F(Loans, GiveTheBitsOfTheCpu) {
     EXPECT_GT(combined_, 8u);
     EXPECT_GT(finals_, 50u);
     EXPECT_EQ(job("mixed" + name, ranks, 0b010), expected);
-    EXPECT_EQ(combined_, 0u) << "one has its inputs on the CPU";
     EXPECT_GT(lent_, 0u);
-    EXPECT_EQ(finals_, 0u) << "nothing is made on a GPU";
+    EXPECT_EQ(combined_ > 0, ranks == 3) << "where the one on the CPU is first, for some owner";
     EXPECT_TRUE(warnings_.empty()) << warnings_[0];
+  }
+}
+
+// What a host makes of its inputs on a GPU goes to the next host, which goes on from there on one of its own.
+TEST_F(Loans, AmongSeveralHostsGiveTheBitsOfTheCpu) {
+  using Hosts = std::vector<std::string>;
+  for (const char* algorithm : {"ring", "butterfly"}) {
+    algorithm_ = algorithm;
+    hosts_.clear();
+    warms_up_ = false;
+    const auto expected = job("cpu" + algorithm_, 4, ~0u);
+    warms_up_ = true;
+    for (const Hosts& hosts : {Hosts{"a", "a", "b", "b"}, Hosts{"a", "b", "b", "b"}}) {
+      hosts_ = hosts;
+      const std::string name = algorithm_ + hosts[1];
+      SCOPED_TRACE(name);
+      EXPECT_EQ(job("gpu" + name, 4, 0, 2), expected);
+      EXPECT_GT(combined_, 8u);
+      EXPECT_EQ(lent_, 10u) << "all that a GPU combines";
+      // The butterfly's finals are made of partial results, which the CPU has.
+      EXPECT_EQ(finals_ > 20, algorithm_ == "ring") << finals_;
+      EXPECT_EQ(job("mixed" + name, 4, 0b010), expected);
+      EXPECT_TRUE(warnings_.empty()) << warnings_[0];
+    }
   }
 }
 
@@ -585,6 +614,30 @@ TEST(LoansOfProcesses, GiveTheBitsOfTheCpuWhateverHappens) {
     std::ranges::replace(name, ' ', '-');
     EXPECT_EQ(run_processes(folder / name, "gpu", c.fault), expected);
     EXPECT_THAT(testing::file_text(folder / name + "/log"), HasSubstr(c.says)) << "nothing has happened";
+  }
+}
+
+TEST(LoansOfProcesses, OfSeveralHostsGiveTheBitsOfTheCpuWhateverHappens) {
+  const testing::TempDir folder;
+  const std::string none = "none none 0 none";
+  const auto expected = run_processes(folder / "cpu", "cpu", none);
+  EXPECT_EQ(run_processes(folder / "apart", "apart", none), expected);
+  EXPECT_GT(combined(folder / "apart"), 10);
+  for (const auto& [fault, says] : {
+           // Of those who are on one host, while they lend, combine, and bring to the CPU what goes to the other.
+           std::pair("1 stream.copy 7 kill", "signal 9"),
+           std::pair("0 stream.reduce 2 kill", "signal 9"),
+           std::pair("1 stream.reduce 1 stop", "hung and was killed"),
+           std::pair("0 stream.to_host 11 kill", "signal 9"),
+           std::pair("1 stream.to_device 9 hang", "has not copied"),
+           // And the other.
+           std::pair("2 to_device 3 kill", "signal 9"),
+       }) {
+    SCOPED_TRACE(fault);
+    std::string name = fault;
+    std::ranges::replace(name, ' ', '-');
+    EXPECT_EQ(run_processes(folder / name, "apart", fault), expected);
+    EXPECT_THAT(testing::file_text(folder / name + "/log"), HasSubstr(says)) << "nothing has happened";
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <numeric>
 #include <vector>
 
@@ -22,9 +23,10 @@ class Scripted final : public Transport {
     Token token = 0;
   };
   LinkId link(GroupId, Rank) override { return 0; }
-  void post_send(LinkId, const FrameHeader&, std::span<const std::byte>, Token token) override {
+  void post_send(LinkId, const FrameHeader&, std::span<const std::byte> payload, Token token) override {
     sends.push_back(token);
     places.emplace_back();
+    plain[token] = payload;
   }
   void post_send_logged(LinkId, const FrameHeader&, std::span<const std::byte>, const LogPlace& place,
                         Token token) override {
@@ -50,6 +52,7 @@ class Scripted final : public Transport {
   std::vector<Token> sends;
   std::vector<LogPlace> places;  // of the sends
   std::vector<std::span<const std::byte>> lent;
+  std::map<Token, std::span<const std::byte>> plain;
   std::vector<Receive> receives;
   std::vector<const std::byte* const*> released;
 };
@@ -753,6 +756,178 @@ TEST_P(OwnerOnGpu, MemoryOfAGpuWhereTheCpuMustReadEndsTheRound) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Mixed, OwnerOnGpu, testing::Bool());
+
+// Rank 1 of a ring of four, of which it has rank 0 beside it; what comes from the other host the CPU has.
+class LeaderOnGpu : public ::testing::Test {
+ protected:
+  static constexpr std::uint64_t kPart = 16;
+  static constexpr std::size_t kValues = kPart * 2, kPartials = kPart * 4;  // bytes
+  void SetUp() override {
+    schedule::Request request;
+    request.collective = Collective::kAllreduce;
+    request.algorithm = schedule::Algorithm::kRing;
+    request.rank = 1;
+    request.size = 4;
+    request.count = 4 * kPart;
+    request.chunk_elements = 4 * kPart;
+    request.replicas = 2;
+    request.hosts = hosts_;
+    request.domains = hosts_;
+    request.element_bytes = schedule::kWholeBytes;
+    prepared_ = std::make_unique<PreparedSchedule>(schedule::make(request).value());
+    ASSERT_TRUE(prepared_->lends_all());
+    round_.schedule = prepared_.get();
+    round_.fingerprint.type = DataType::kBF16;
+    round_.fingerprint.op = ReduceOp::kSum;
+    round_.input = nowhere(1);
+    round_.input_on_gpu = true;
+    round_.input_keeper = std::make_shared<int>();
+    round_.output = reinterpret_cast<std::byte*>(output_.data());
+    round_.reducer = Reducer::make(DataType::kBF16, ReduceOp::kSum, 4).value();
+    round_.publisher = &log_;
+    round_.elsewhere = &elsewhere_;
+    executor_.start(round_);
+  }
+  static const std::byte* nowhere(std::size_t rank) { return reinterpret_cast<const std::byte*>(rank << 20); }
+  [[nodiscard]] const schedule::Step& step(Token token) const {
+    return prepared_->schedule().steps[static_cast<std::uint32_t>(token)];
+  }
+  [[nodiscard]] Token receive(std::int32_t peer, std::uint32_t message) const {
+    for (const Scripted::Receive& receive : transport_.receives) {
+      if (step(receive.token).peer == peer && step(receive.token).message == message) return receive.token;
+    }
+    ADD_FAILURE() << "nothing is received from rank " << peer;
+    return 0;
+  }
+  // Of rank 0's input: for rank 3's segment, which begins on this host, and then for this rank's own.
+  [[nodiscard]] Token input_of_mate(std::int32_t owner) const { return receive(0, owner == 3 ? 0 : 1); }
+  View lent(std::int32_t owner) {
+    View view;
+    view.there = nowhere(0) + static_cast<std::size_t>(owner) * kValues;
+    view.on_gpu = true;
+    view.generation = &left_;
+    view.lent = std::make_shared<int>();
+    return view;
+  }
+  [[nodiscard]] Elsewhere::Done made(std::uint64_t id, const void* at) const {
+    Elsewhere::Done done;
+    done.id = id;
+    done.made = static_cast<const std::byte*>(at);
+    return done;
+  }
+
+  std::vector<std::uint32_t> hosts_ = {0, 0, 1, 1};
+  std::unique_ptr<PreparedSchedule> prepared_;
+  Scripted transport_;
+  Log log_;
+  Deferred elsewhere_;
+  Executor executor_{transport_, kWorldGroup, {Rank(0), Rank(1), Rank(2), Rank(3)}, 0, nullptr};
+  Executor::Round round_;
+  std::uint64_t left_ = 0;
+  std::vector<std::byte> made_ = std::vector<std::byte>(kPartials, std::byte{7});
+  std::vector<std::byte> output_ = std::vector<std::byte>(4 * kValues, std::byte{0xff});
+};
+
+// Rank 0's segment begins with this input, and goes on at the other host.
+TEST_F(LeaderOnGpu, WhatIsSentToAnotherHostComesToTheCpuBefore) {
+  ASSERT_EQ(elsewhere_.works.size(), 1u);
+  EXPECT_TRUE(transport_.plain.empty());
+  ASSERT_EQ(transport_.lent.size(), 1u) << "what its mate reads goes at once";
+  const Elsewhere::Work& work = elsewhere_.works[0];
+  ASSERT_EQ(work.operands.size(), 1u);
+  EXPECT_TRUE(work.operands[0].on_gpu && work.operands[0].at == nowhere(1));
+  EXPECT_EQ(work.operands[0].keeper, round_.input_keeper);
+  EXPECT_EQ(work.bytes, kValues);
+  EXPECT_TRUE(executor_.awaits_elsewhere());
+  Elsewhere::Done done;
+  done.id = 1;
+  done.operands = {made_.data()};
+  done.memory = std::make_shared<int>();
+  const std::weak_ptr<const void> memory = done.memory;
+  EXPECT_TRUE(executor_.on_done(done));
+  done.memory.reset();
+  EXPECT_FALSE(executor_.awaits_elsewhere());
+  ASSERT_EQ(transport_.plain.size(), 1u);
+  const auto& [token, payload] = *transport_.plain.begin();
+  EXPECT_EQ(step(token).peer, 2);
+  EXPECT_EQ(payload.data(), made_.data());
+  EXPECT_EQ(payload.size(), kValues);
+  EXPECT_FALSE(memory.expired()) << "it is being sent";
+  executor_.on_completion(token, {});
+  EXPECT_TRUE(memory.expired());
+}
+
+// Rank 1's segment ends here: after what the other host has made of its inputs.
+TEST_F(LeaderOnGpu, AFinalBeginsWithWhatCameFromAnotherHost) {
+  const Token partial = receive(3, 0);
+  ASSERT_EQ(step(partial).dst.form, Form::kPartial);
+  std::byte* const at = std::ranges::find(transport_.receives, partial, &Scripted::Receive::token)->payload.data();
+  for (std::size_t i = 0; i < kPartials; i++) at[i] = static_cast<std::byte>(100 + i);
+  executor_.on_completion(partial, {});
+  executor_.on_completion(input_of_mate(1), {}, lent(1));
+  const auto final = std::ranges::find_if(elsewhere_.works, [](const auto& work) { return work.operands.size() == 3; });
+  ASSERT_NE(final, elsewhere_.works.end());
+  EXPECT_EQ(final->first_form, Form::kPartial);
+  EXPECT_EQ(final->made_form, Form::kValue);
+  EXPECT_EQ(final->first_bytes, kPartials);
+  EXPECT_EQ(final->bytes, kValues);
+  EXPECT_EQ(final->made_bytes, kValues);
+  EXPECT_FALSE(final->operands[0].on_gpu);
+  ASSERT_NE(final->operands[0].at, nullptr);
+  EXPECT_NE(final->operands[0].at, at) << "the next round may use that again while this is read";
+  EXPECT_EQ(std::memcmp(final->operands[0].at, at, kPartials), 0);
+  EXPECT_TRUE(final->operands[1].on_gpu && final->operands[2].at == nowhere(1) + kValues);
+  EXPECT_TRUE(executor_.on_done(made(static_cast<std::uint64_t>(final - elsewhere_.works.begin()) + 1, made_.data())));
+  ASSERT_EQ(log_.pieces.size(), 1u);
+  EXPECT_EQ(log_.pieces[0], std::pair(kPart, kPart));
+  EXPECT_EQ(output_[kValues - 1], std::byte{0xff});
+  EXPECT_EQ(std::memcmp(&output_[kValues], made_.data(), kValues), 0);
+  EXPECT_EQ(output_[2 * kValues], std::byte{0xff});
+}
+
+// A peer of this host could send it: no kernel reads those there.
+TEST_F(LeaderOnGpu, APartialResultOnAGpuEndsTheRound) {
+  View view;
+  view.there = nowhere(3);
+  view.on_gpu = true;
+  view.generation = &left_;
+  executor_.on_completion(receive(3, 0), {}, view);
+  EXPECT_EQ(executor_.status().code(), Code::kPeerLost);
+  EXPECT_NE(executor_.status().describe().find("memory of a GPU"), std::string::npos);
+}
+
+// Of rank 3's segment this host has the first two, which are lost with the one who lends.
+TEST_F(LeaderOnGpu, APartialResultGoesOnFromTheCpu) {
+  for (const bool stands : {true, false}) {
+    if (!stands) {
+      executor_.abandon();
+      transport_.receives.clear();
+      elsewhere_.works.clear();
+      executor_.start(round_);
+    }
+    const std::size_t sent = transport_.plain.size();
+    executor_.on_completion(input_of_mate(3), {}, lent(3));
+    const auto sum = std::ranges::find_if(elsewhere_.works, [](const auto& work) { return work.operands.size() == 2; });
+    ASSERT_NE(sum, elsewhere_.works.end());
+    EXPECT_EQ(sum->made_form, Form::kPartial);
+    EXPECT_EQ(sum->made_bytes, kPartials);
+    EXPECT_EQ(sum->bytes, kValues);
+    EXPECT_TRUE(sum->operands[0].on_gpu && sum->operands[1].on_gpu);
+    left_ = stands ? 0 : 1;
+    const auto id = static_cast<std::uint64_t>(sum - elsewhere_.works.begin()) + 1;
+    EXPECT_TRUE(executor_.on_done(made(id, made_.data())));
+    EXPECT_EQ(executor_.status().ok(), stands);
+    ASSERT_EQ(transport_.plain.size(), sent + (stands ? 1 : 0));
+    if (!stands) continue;
+    const auto to_owner =
+        std::ranges::find_if(transport_.plain, [&](const auto& s) { return step(s.first).peer == 3; });
+    ASSERT_NE(to_owner, transport_.plain.end());
+    EXPECT_NE(to_owner->second.data(), made_.data());
+    ASSERT_EQ(to_owner->second.size(), kPartials);
+    EXPECT_EQ(std::memcmp(to_owner->second.data(), made_.data(), kPartials), 0);
+    EXPECT_TRUE(log_.pieces.empty());
+  }
+}
 
 }  // namespace
 }  // namespace warren::worker

@@ -65,21 +65,25 @@ Status DeviceCombines::open_flow() {
 // Null: the GPU does not serve it.
 std::optional<DeviceCopies::Flow::Reduction> DeviceCombines::kernel_for(const Work& work) {
   const auto type = reduced_as(work.type, work.op);
-  if (!type || work.operands.size() > WARREN_DEVICE_MAX_INPUTS) return std::nullopt;
-  // It divides by what it has read.
-  if (work.op == ReduceOp::kAverage && work.contributors != work.operands.size()) return std::nullopt;
+  if (!type || work.operands.size() < 2 || work.operands.size() > WARREN_DEVICE_MAX_INPUTS) return std::nullopt;
   DeviceCopies::Flow::Reduction reduction;
-  for (const Operand& operand : work.operands) {
+  for (std::size_t k = 0; k < work.operands.size(); k++) {
+    const Operand& operand = work.operands[k];
+    const bool comes = k == 0 && !operand.on_gpu && operand.at != nullptr;
+    WARREN_CHECK(!operand.on_gpu || k != 0 || work.first_form == Form::kValue, "what is on a GPU are values");
     // A place that a peer has told may be any.
     const bool aligned = reinterpret_cast<std::uintptr_t>(operand.at) % (work.bytes / work.count) == 0;
-    if (!operand.on_gpu || !aligned) return std::nullopt;
-    reduction.operands.push_back(operand.at);
+    if (!comes && (!operand.on_gpu || !aligned)) return std::nullopt;
+    reduction.operands.push_back(operand.on_gpu ? operand.at : nullptr);
   }
   reduction.count = work.count;
-  reduction.bytes = work.bytes;
-  reduction.type = *type;
-  reduction.op = static_cast<warren_op>(work.op);
-  reduction.bracketing = work.bracketing == Bracketing::kChain ? WARREN_DEVICE_CHAIN : WARREN_DEVICE_BALANCED;
+  reduction.how.inputs = work.operands.size();
+  reduction.how.type = *type;
+  reduction.how.op = static_cast<warren_op>(work.op);
+  reduction.how.bracketing = work.bracketing == Bracketing::kChain ? WARREN_DEVICE_CHAIN : WARREN_DEVICE_BALANCED;
+  reduction.how.first_is_partial = work.first_form == Form::kPartial ? 1 : 0;
+  reduction.how.unfinished = work.made_form == Form::kPartial ? 1 : 0;
+  reduction.how.contributors = work.contributors;
   return reduction;
 }
 
@@ -102,11 +106,14 @@ Result<bool> DeviceCombines::next_job() {
   const bool lands = job.landed != nullptr;
   std::byte* to = job.memory();
   if (job.made_at != nullptr) {
-    cut(job, to, job.made_at.get(), lands ? kSlotBytes : job.work.bytes);
+    auto& upload = job.kernel.upload;
+    if (upload.bytes != 0) std::memcpy(to, job.work.operands.front().at, upload.bytes);
+    upload.from = to;
+    cut(job, to, job.made_at.get(), job.work.made_bytes, lands ? kSlotBytes : job.work.made_bytes);
   } else {
     for (const Operand& operand : job.work.operands) {
       if (!operand.on_gpu) continue;
-      cut(job, to, operand.at, lands ? kSlotBytes : kDeviceChunkBytes);
+      cut(job, to, operand.at, job.work.bytes, lands ? kSlotBytes : kDeviceChunkBytes);
       to += job.work.bytes;
     }
   }
@@ -114,23 +121,50 @@ Result<bool> DeviceCombines::next_job() {
   return true;
 }
 
+// On the GPU, for what is made, and for an operand that comes there: in the same place, if it is as large. What others
+// read there lies in the ring of results; what is not finished, and what comes, would push those out.
+bool DeviceCombines::find_place(Job& job) {
+  const Work& work = job.work;
+  const bool comes = !work.operands.front().on_gpu;
+  if (comes && work.first_bytes != work.made_bytes) {
+    job.upload_at = shares_.take(work.first_bytes);
+    if (job.upload_at == nullptr) return false;
+  }
+  job.made_at = work.made_form == Form::kPartial ? shares_.take(work.made_bytes)
+                                                 : shares_.take_result(work.made_bytes, job.number);
+  if (job.made_at == nullptr) return false;
+  if (comes) {
+    job.kernel.upload = {(job.upload_at != nullptr ? job.upload_at : job.made_at).get(), nullptr, work.first_bytes};
+    job.kernel.operands.front() = job.kernel.upload.to;
+  }
+  return true;
+}
+
 // False: there is some when others have ended. A place on the GPU comes last: to have taken it, and to wait, would push
 // out results that stand there.
 Result<bool> DeviceCombines::find_memory(Job& job) {
   const Work& work = job.work;
-  const bool is_kernel = kernel_for(work).has_value();
+  const auto kernel = kernel_for(work);
+  const bool comes = kernel && !work.operands.front().on_gpu;
   const std::size_t bytes_of_all =
       static_cast<std::size_t>(std::ranges::count(work.operands, true, &Operand::on_gpu)) * work.bytes;
-  if (work.stays && (!is_kernel || work.bytes > shares_.most_results())) {
+  if (work.stays && (!kernel || work.made_bytes > shares_.most_results())) {
     return Status(Code::kExhausted,
                   "the GPU has no room for a piece of " + std::to_string(work.bytes) + " bytes that it is to combine");
   }
-  auto pinned = arena_.take(is_kernel ? work.bytes : bytes_of_all);
-  if (pinned.ok() && is_kernel) {
-    job.made_at = shares_.take_result(work.bytes, job.number);
+  WARREN_CHECK(!work.stays || !comes, "what is exchanged lies on the GPU");
+  if (kernel) job.kernel = *kernel;
+  auto pinned = arena_.take(!kernel ? bytes_of_all
+                            : comes ? std::max(work.made_bytes, work.first_bytes)
+                                    : work.made_bytes);
+  if (pinned.ok() && kernel) {
     // What was made before leaves, and makes room.
-    if (job.made_at == nullptr && work.stays) return false;
-    if (job.made_at == nullptr) pinned = arena_.take(bytes_of_all);
+    const bool has_place = find_place(job);
+    if (!has_place && work.stays) return false;
+    if (!has_place) {
+      { const PinnedArena::Block other = std::move(pinned).value(); }
+      pinned = arena_.take(bytes_of_all);
+    }
   }
   if (pinned.ok()) {
     job.pinned = std::make_shared<PinnedArena::Block>(std::move(pinned).value());
@@ -141,20 +175,20 @@ Result<bool> DeviceCombines::find_memory(Job& job) {
     const std::lock_guard lock(mutex_);
     if (!jobs_.empty() || !done_.empty()) return false;
   }
-  // The calls that have it all may wait for this.
+  // The calls that have it all may wait for this. What would come from the CPU would need some, too.
   WARREN_CHECK(shares_.landing() != nullptr, "who has anything on the GPU has that");
-  if (is_kernel) job.made_at = shares_.take_result(work.bytes, job.number);
-  if (job.made_at == nullptr && work.stays) return false;
-  const std::size_t bytes = job.made_at != nullptr ? work.bytes : bytes_of_all;
+  const bool has_place = kernel && !comes && find_place(job);
+  if (!has_place && work.stays) return false;
+  const std::size_t bytes = has_place ? work.made_bytes : bytes_of_all;
   job.landed = {new (std::nothrow) std::byte[bytes], std::default_delete<std::byte[]>()};
   if (job.landed != nullptr) return true;
   return pinned.status().because_of_this("the process has no " + std::to_string(bytes) +
                                          " bytes of memory in the place of pinned memory");
 }
 
-void DeviceCombines::cut(Job& job, std::byte* to, const std::byte* from, std::size_t most_bytes) {
-  for (std::size_t at = 0; at < job.work.bytes; at += most_bytes) {
-    job.parts.push_back({to + at, from + at, std::min(most_bytes, job.work.bytes - at)});
+void DeviceCombines::cut(Job& job, std::byte* to, const std::byte* from, std::size_t bytes, std::size_t most_bytes) {
+  for (std::size_t at = 0; at < bytes; at += most_bytes) {
+    job.parts.push_back({to + at, from + at, std::min(most_bytes, bytes - at)});
   }
 }
 
@@ -167,9 +201,8 @@ Status DeviceCombines::queue(Job& job) {
     std::byte* const to = lands ? slot(job.queued) : part.to;
     Status status;
     if (job.queued++ == 0 && job.made_at != nullptr) {
-      auto kernel = *kernel_for(job.work);
-      kernel.bytes = part.bytes;
-      status = flow_->reduced(to, job.made_at.get(), kernel);
+      job.kernel.bytes = part.bytes;
+      status = flow_->reduced(to, job.made_at.get(), job.kernel);
     } else {
       status = flow_->to_host(to, part.from, part.bytes);
     }
@@ -202,7 +235,7 @@ bool DeviceCombines::conclude() {
     done.memory = job.pinned != nullptr ? std::shared_ptr<const void>(job.pinned) : job.landed;
     if (job.made_at != nullptr) {
       done.made = at;
-      done.on_gpu = {job.made_at.get(), job.number};
+      if (job.work.made_form == Form::kValue) done.on_gpu = {job.made_at.get(), job.number};
       if (job.work.stays) done.stays = std::move(job.made_at);
     } else {
       for (const Operand& operand : job.work.operands) {

@@ -1,5 +1,6 @@
 // Combining steps whose operands lie on a GPU, this rank's and others' (worker/device/device_shares.h): as one kernel
-// there, if all of them do and it serves them; else those that do are brought to the CPU, which combines.
+// there, if all of them do and it serves them; else those that do are brought to the CPU, which combines. The
+// first one may lie on the CPU, as what came from another host does: it is brought to the GPU before.
 //
 // What comes to the CPU comes to pinned memory, where the budget has some. Where calls have all of it, which may end
 // after this step alone, it comes piece by piece by way of memory that is there for that (DeviceShares::landing()).
@@ -58,8 +59,10 @@ class DeviceCombines final : public Elsewhere {
   struct Job {
     std::uint64_t id = 0;
     Work work;
-    std::shared_ptr<std::byte> made_at = nullptr;  // on the GPU; null: its operands are copied
-    std::uint64_t number = 0;                      // of what is made there
+    std::shared_ptr<std::byte> made_at = nullptr;  // on the GPU, by this kernel; null: its operands are copied
+    DeviceCopies::Flow::Reduction kernel{};
+    std::shared_ptr<std::byte> upload_at = nullptr;  // where an operand comes to, if not to made_at
+    std::uint64_t number = 0;                        // of what is made there
     std::shared_ptr<PinnedArena::Block> pinned = nullptr;
     std::shared_ptr<std::byte> landed = nullptr;  // where it comes to by way of the landing: it is the only one
     std::vector<Part> parts{};
@@ -75,7 +78,8 @@ class DeviceCombines final : public Elsewhere {
   [[nodiscard]] Status open_flow();
   [[nodiscard]] Result<bool> next_job();
   [[nodiscard]] Result<bool> find_memory(Job& job);
-  static void cut(Job& job, std::byte* to, const std::byte* from, std::size_t most_bytes);
+  [[nodiscard]] bool find_place(Job& job);
+  static void cut(Job& job, std::byte* to, const std::byte* from, std::size_t bytes, std::size_t most_bytes);
   [[nodiscard]] Status queue(Job& job);
   [[nodiscard]] std::byte* slot(std::size_t part) const { return shares_.landing() + part % kSlots * kSlotBytes; }
   void take_landed(Job& job);

@@ -229,9 +229,11 @@ Status DeviceCopies::Flow::widened(void* to, const void* from, std::size_t bytes
 Status DeviceCopies::Flow::reduced(std::byte* to, void* on_gpu, const Reduction& r) {
   const warren_device_table& table = copies_.table_;
   return queue([&](void* stream) {
-    const auto code = table.reduce(copies_.device_, on_gpu, r.operands.data(), r.operands.size(), r.count, r.type, r.op,
-                                   r.bracketing, stream);
-    return code == WARREN_DEVICE_OK ? table.to_host(copies_.device_, to, on_gpu, r.bytes, stream) : code;
+    const std::int32_t device = copies_.device_;
+    auto code = WARREN_DEVICE_OK;
+    if (r.upload.bytes != 0) code = table.to_device(device, r.upload.to, r.upload.from, r.upload.bytes, stream);
+    if (code == WARREN_DEVICE_OK) code = table.reduce(device, on_gpu, r.operands.data(), r.count, &r.how, stream);
+    return code == WARREN_DEVICE_OK ? table.to_host(device, to, on_gpu, r.bytes, stream) : code;
   });
 }
 

@@ -99,13 +99,17 @@ class DeviceCopies {
     [[nodiscard]] Status within(void* to, const void* from, std::size_t bytes, warren_type wire = WARREN_F32);
     // The other way round: `bytes` are those of `to`.
     [[nodiscard]] Status widened(void* to, const void* from, std::size_t bytes, warren_type wire);
-    // By way of `on_gpu`, the same many bytes: what these operands give.
+    // By way of `on_gpu`, which is as large as what is made: what these operands give, and of that the first `bytes`.
+    // `upload`: to where the first of them is then brought before, from pinned memory, which may be `to`.
     struct Reduction {
       std::vector<const void*> operands;
       std::size_t count = 0, bytes = 0;
-      warren_type type = WARREN_F32;
-      warren_op op = WARREN_SUM;
-      warren_device_bracketing bracketing = WARREN_DEVICE_CHAIN;
+      warren_device_reduction how{};
+      struct Upload {
+        void* to = nullptr;
+        const std::byte* from = nullptr;
+        std::size_t bytes = 0;
+      } upload{};
     };
     [[nodiscard]] Status reduced(std::byte* to, void* on_gpu, const Reduction& reduction);
     [[nodiscard]] Status unpack(const void* packed, std::span<const warren_device_piece> pieces);

@@ -2,7 +2,7 @@
  * serves machines with and without GPUs. libwarren_cuda.so is one implementation; the tests have another, whose device
  * memory is memory that the program cannot touch.
  *
- * The library exports `const warren_device_table* warren_device_table_5(void)`; the symbol's number is the table's
+ * The library exports `const warren_device_table* warren_device_table_6(void)`; the symbol's number is the table's
  * version, and changes whenever this file does in a way that the other side would notice.
  *
  * Every function may be called from any thread at any time, and changes nothing of the calling thread but error_text.
@@ -21,8 +21,8 @@
 extern "C" {
 #endif
 
-#define WARREN_DEVICE_TABLE_VERSION 5
-#define WARREN_DEVICE_TABLE_SYMBOL "warren_device_table_5"
+#define WARREN_DEVICE_TABLE_VERSION 6
+#define WARREN_DEVICE_TABLE_SYMBOL "warren_device_table_6"
 
 typedef enum warren_device_code {
   WARREN_DEVICE_OK = 0,
@@ -39,6 +39,18 @@ typedef enum warren_device_bracketing {
    * i < N - P are one position, the others one each. */
   WARREN_DEVICE_BALANCED = 1
 } warren_device_bracketing;
+
+/* What one reduce() makes. */
+typedef struct warren_device_reduction {
+  size_t inputs;                       /* 1 .. WARREN_DEVICE_MAX_INPUTS */
+  warren_type type;                    /* F32, F16 or BF16, of which the last two are accumulated in F32 */
+  warren_op op;                        /* SUM, PRODUCT, MIN, MAX or AVERAGE */
+  warren_device_bracketing bracketing; /* in the inputs' order */
+  /* 1: the first input is what a reduction that was not finished gave, F32 whatever the type is. Of a chain. */
+  int32_t first_is_partial;
+  int32_t unfinished;    /* 1: out is F32, whatever the type is, and an AVERAGE is a sum. 0: rounded once, divided */
+  uint32_t contributors; /* by which an AVERAGE is divided: 1 or more */
+} warren_device_reduction;
 
 /* Where a pointer leads that the CPU may read and write. */
 #define WARREN_DEVICE_HOST (-1)
@@ -123,11 +135,10 @@ typedef struct warren_device_table {
   /* Kernels, on memory of the device. Their bits are those of the CPU: round to nearest even, denormals kept, no
    * contraction, one NaN.
    *
-   * out[i] = in[0][i] (+) in[1][i] (+) ..., bracketed as asked, for 1 .. WARREN_DEVICE_MAX_INPUTS inputs of F32, F16 or
-   * BF16 (accumulated in F32, rounded once) and SUM, PRODUCT, MIN, MAX or AVERAGE. `in` itself lies on the CPU and is
-   * read before the function returns; out may be one of the inputs. */
-  warren_device_code (*reduce)(int32_t device, void* out, const void* const* in, size_t inputs, size_t count,
-                               warren_type type, warren_op op, warren_device_bracketing bracketing, void* stream);
+   * out[i] = in[0][i] (+) in[1][i] (+) ..., as `how` says. `in` itself and `how` lie on the CPU and are read before the
+   * function returns; out may be one of the inputs whose elements are as wide as its own. */
+  warren_device_code (*reduce)(int32_t device, void* out, const void* const* in, size_t count,
+                               const warren_device_reduction* how, void* stream);
   /* F32 to F16, BF16 or I8, or back. Not in place.
    *
    * I8 stands for warren_device_i8_block: `count` values are count / WARREN_DEVICE_I8_VALUES blocks, rounded up, the

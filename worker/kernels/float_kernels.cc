@@ -22,10 +22,9 @@ const KernelTable* plain_table() {
 template <class T>
 const KernelTable* average_table() {
   using P = Plain<T>;
-  static constexpr KernelTable kTable =
-      same_forms(combine<Sum, P, P, P>, combine<SumThenDivide, P, P, P>, convert<Divide, P, P>,
-                 chain<Sum, Sum, P, P, P>, chain<Sum, SumThenDivide, P, P, P>, quad<Sum, Sum, P, P>,
-                 quad<Sum, SumThenDivide, P, P>);
+  static constexpr KernelTable kTable = same_forms(
+      combine<Sum, P, P, P>, combine<SumThenDivide, P, P, P>, convert<Divide, P, P>, chain<Sum, Sum, P, P, P>,
+      chain<Sum, SumThenDivide, P, P, P>, quad<Sum, Sum, P, P>, quad<Sum, SumThenDivide, P, P>);
   return &kTable;
 }
 

@@ -100,9 +100,8 @@ const KernelTable* bits_table() {
 template <class T>
 const KernelTable* average_table() {
   using U = Plain<std::make_unsigned_t<T>>;
-  static constexpr KernelTable kTable =
-      same_forms(combine<Sum, U, U, U>, sum_then_divide<T>, divide<T>, chain<Sum, Sum, U, U, U>, nullptr,
-                 quad<Sum, Sum, U, U>, nullptr);
+  static constexpr KernelTable kTable = same_forms(combine<Sum, U, U, U>, sum_then_divide<T>, divide<T>,
+                                                   chain<Sum, Sum, U, U, U>, nullptr, quad<Sum, Sum, U, U>, nullptr);
   return &kTable;
 }
 

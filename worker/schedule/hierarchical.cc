@@ -73,7 +73,7 @@ class Hosts {
 
 // A rank's input, or a sum.
 struct Term {
-  std::int32_t rank = 0;               // who has it
+  std::int32_t rank = 0;                 // who has it
   std::vector<std::int32_t> operands{};  // of a sum, in their order
   Bracketing bracketing = Bracketing::kChain;
   std::uint32_t stage = 0;  // in which it is made
@@ -261,10 +261,10 @@ class HierarchicalAllreduce {
     Kind kind{};
     std::int32_t owner = 0;
     std::int32_t peer = -1;
-    Form form = Form::kValue;         // of what is received
-    bool keeps = false;               // kSum that finishes, kPlace: publishes the final
+    Form form = Form::kValue;           // of what is received
+    bool keeps = false;                 // kSum that finishes, kPlace: publishes the final
     std::vector<std::uint32_t> read{};  // numbers of values: kSend's, and kSum's operands
-    std::uint32_t value = 0;          // of the one that is made
+    std::uint32_t value = 0;            // of the one that is made
     // kSum.
     bool finishes = false, combines = false;
     Bracketing bracketing = Bracketing::kChain;

@@ -77,9 +77,9 @@ enum class StepKind : std::uint8_t {
 
 struct Step {
   StepKind kind{};
-  // kReduce, kCombine, kCopy: this makes a final value out of partial ones: average divides by the number of contributors, an
-  // accumulator is rounded to the user's type. dst.form is then kValue. With size 1 a kCopy from the input finishes
-  // too.
+  // kReduce, kCombine, kCopy: this makes a final value out of partial ones: average divides by the number of
+  // contributors, an accumulator is rounded to the user's type. dst.form is then kValue. With size 1 a kCopy from the
+  // input finishes too.
   bool finish = false;
   // kSend of the input: no final of these elements is made before the receiver has read them. So they stay as they are
   // until then, and the transport may tell where they lie instead of moving them.

@@ -772,20 +772,21 @@ warren_device_code load(std::int32_t) {
   return WARREN_DEVICE_OK;
 }
 
-warren_device_code reduce(std::int32_t device, void* out, const void* const* in, std::size_t inputs, std::size_t count,
-                          warren_type type, warren_op op, warren_device_bracketing bracketing, void* stream) {
+warren_device_code reduce(std::int32_t device, void* out, const void* const* in, std::size_t count,
+                          const warren_device_reduction* asked, void* stream) {
   FAKE_MEETS("reduce");
   load_kernels();
-  if (const char* why = cuda::why_not_reduce(inputs, type, op); why != nullptr) return failed(why);
-  const std::size_t bytes = count * (type == WARREN_F32 ? 4 : 2);
+  const warren_device_reduction how = *asked;
+  if (const char* why = cuda::why_not_reduce(how); why != nullptr) return failed(why);
   std::vector<const void*> sources;
-  for (std::size_t i = 0; i < inputs; i++) sources.push_back(behind(device, in[i], bytes));
-  std::byte* const target = behind(device, out, bytes);
+  for (std::size_t i = 0; i < how.inputs; i++) {
+    sources.push_back(behind(device, in[i], cuda::reduced_bytes(how, i, count)));
+  }
+  std::byte* const target = behind(device, out, cuda::reduced_bytes(how, count));
   for (const void* source : sources) {
     if (source == nullptr || target == nullptr) return failed("an operand is not this device's memory");
   }
-  queue(device, stream, "stream.reduce",
-        [=] { cuda::twins::reduce(target, sources.data(), sources.size(), count, type, op, bracketing); });
+  queue(device, stream, "stream.reduce", [=] { cuda::twins::reduce(target, sources.data(), count, how); });
   return WARREN_DEVICE_OK;
 }
 
@@ -982,7 +983,7 @@ constexpr FakeControls kControls = {
 }  // namespace
 }  // namespace warren::test
 
-extern "C" __attribute__((visibility("default"))) const warren_device_table* warren_device_table_5(void) {
+extern "C" __attribute__((visibility("default"))) const warren_device_table* warren_device_table_6(void) {
   return &warren::test::kTable;
 }
 

@@ -304,13 +304,15 @@ class Combines : public Shares {
     work.bracketing = bracketing;
     work.type = DataType::kF32;
     work.count = kCount - 1;
-    work.bytes = work.count * sizeof(float);
+    work.bytes = work.first_bytes = work.made_bytes = work.count * sizeof(float);
     work.contributors = 5;
     return work;
   }
   std::vector<float> by_cpu(ReduceOp op, Bracketing bracketing, const std::vector<const void*>& operands) {
     std::vector<float> out(kCount - 1);
-    Reducer::make(DataType::kF32, op, 5).value().combine(out.data(), Form::kValue, operands, Form::kValue, bracketing, out.size());
+    Reducer::make(DataType::kF32, op, 5)
+        .value()
+        .combine(out.data(), Form::kValue, operands, Form::kValue, bracketing, out.size());
     return out;
   }
   std::vector<const void*> all() {
@@ -396,6 +398,98 @@ TEST_F(Combines, BringTheOthersToTheCpu) {
         EXPECT_EQ(std::memcmp(done->operands[rank], from, kBytes - 4), 0);
       }
     }
+  }
+}
+
+// What came from another host begins the chain: in the place of what is made of it, or, where that is less wide,
+// behind.
+TEST_F(Combines, BeginWithWhatCameFromAnotherHost) {
+  make();
+  const std::vector<float> partial = values_of(2 * kCount, 77);
+  std::uint64_t finals = 0;
+  struct Forms {
+    Form first, made;
+  };
+  for (const DataType type : {DataType::kF32, DataType::kBF16}) {
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage}) {
+      for (const Forms forms : {Forms{Form::kPartial, Form::kValue}, Forms{Form::kPartial, Form::kPartial},
+                                Forms{Form::kValue, Form::kPartial}, Forms{Form::kValue, Form::kValue}}) {
+        SCOPED_TRACE(testing::Message() << to_string(type) << ' ' << to_string(op) << ' ' << int(forms.first)
+                                        << int(forms.made));
+        // As values of this type: the bytes are anything.
+        const std::uint64_t count = (kCount - 1) * sizeof(float) / element_bytes(type);
+        const Reducer reducer = Reducer::make(type, op, 9).value();
+        const std::uint64_t kernels = fake_gpu().controls.calls("stream.reduce");
+        auto what = work(op, Bracketing::kChain, 1);
+        what.type = type;
+        what.count = count;
+        what.bytes = count * reducer.bytes(Form::kValue);
+        what.first_form = forms.first;
+        what.first_bytes = count * reducer.bytes(forms.first);
+        what.made_form = forms.made;
+        what.made_bytes = count * reducer.bytes(forms.made);
+        what.contributors = 9;
+        what.operands[0] = {reinterpret_cast<const std::byte*>(partial.data()), false, keeper_};
+        (void)combines().begin(std::move(what));
+        ASSERT_TRUE(move_until_done().ok());
+        EXPECT_EQ(fake_gpu().controls.calls("stream.reduce"), kernels + 1);
+        const auto done = combines().take_done();
+        ASSERT_TRUE(done);
+        ASSERT_NE(done->made, nullptr);
+        auto operands = all();
+        operands[0] = partial.data();
+        std::vector<std::byte> want(count * reducer.bytes(forms.made)), there(want.size());
+        reducer.combine(want.data(), forms.made, operands, forms.first, Bracketing::kChain, count);
+        EXPECT_EQ(std::memcmp(done->made, want.data(), want.size()), 0);
+        if (forms.made == Form::kPartial) {
+          EXPECT_EQ(done->on_gpu.at, nullptr) << "nobody reads it there";
+          continue;
+        }
+        // Nothing but finals has taken a place among those that others read.
+        EXPECT_EQ(done->on_gpu.number, finals);
+        finals += (want.size() + 255) / 256 * 256;
+        fake_gpu().controls.read(there.data(), done->on_gpu.at, there.size());
+        EXPECT_EQ(there, want) << "it stays there for others";
+      }
+    }
+  }
+  EXPECT_EQ(keeper_.use_count(), 1) << "nothing is kept";
+}
+
+// Then the CPU combines, which has it.
+TEST_F(Combines, WithoutPinnedMemoryWhatCameFromAnotherHostStaysWhereItIs) {
+  make(64 * kMiB, kMiB);
+  const std::uint64_t kernels = fake_gpu().controls.calls("stream.reduce");
+  auto what = work(ReduceOp::kSum, Bracketing::kChain, 1);
+  what.operands[0] = {reinterpret_cast<const std::byte*>(values_[0].data()), false, keeper_};
+  (void)combines().begin(std::move(what));
+  ASSERT_TRUE(move_until_done().ok());
+  EXPECT_EQ(fake_gpu().controls.calls("stream.reduce"), kernels);
+  const auto done = combines().take_done();
+  ASSERT_TRUE(done);
+  EXPECT_EQ(done->made, nullptr);
+  ASSERT_EQ(done->operands.size(), 5u);
+  EXPECT_EQ(done->operands[0], nullptr);
+  for (std::size_t rank = 1; rank < 5; rank++) {
+    EXPECT_EQ(std::memcmp(done->operands[rank], values_[rank].data(), kBytes - 4), 0) << rank;
+  }
+}
+
+// What is only to be sent.
+TEST_F(Combines, OneAloneComesToTheCpu) {
+  for (const std::uint64_t pinned : {256 * kMiB, kMiB}) {
+    make(64 * kMiB, pinned);
+    auto what = work(ReduceOp::kSum, Bracketing::kChain);
+    what.operands.resize(1);
+    const std::uint64_t kernels = fake_gpu().controls.calls("stream.reduce");
+    (void)combines().begin(std::move(what));
+    ASSERT_TRUE(move_until_done().ok());
+    const auto done = combines().take_done();
+    ASSERT_TRUE(done);
+    EXPECT_EQ(done->made, nullptr);
+    ASSERT_EQ(done->operands.size(), 1u);
+    EXPECT_EQ(std::memcmp(done->operands[0], values_[0].data(), kBytes - 4), 0);
+    EXPECT_EQ(fake_gpu().controls.calls("stream.reduce"), kernels);
   }
 }
 

@@ -230,8 +230,8 @@ void check_many(const Reducer& reducer, ReduceOp op, Form dst_form, Form first_f
   for (std::size_t k = 0; k < std::max<std::size_t>(count, 3); ++k) {
     arrays.push_back(k < 3 ? operand<T>(static_cast<int>(k % 2), k == 0 ? first_form : Form::kValue) : arrays[k - 2]);
   }
-  const std::size_t total = std::min({arrays[0].size() / width<T>(first_form), arrays[1].size() / sizeof(T),
-                                      arrays[2].size() / sizeof(T)});
+  const std::size_t total =
+      std::min({arrays[0].size() / width<T>(first_form), arrays[1].size() / sizeof(T), arrays[2].size() / sizeof(T)});
   for (const std::size_t n : {0, 1, 3, 15, 16, 17, 33, 64, 65, 127, 1023, 1025, 4099}) {
     // Operand k begins somewhere else in one of the two, so that special values meet others.
     const auto start = [&](std::size_t k) { return (n * 37 + k * 113) % (total - n); };

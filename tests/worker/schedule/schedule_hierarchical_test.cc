@@ -282,8 +282,7 @@ TEST(Loans, AllInputsOfAHostAreReadByCombiningSteps) {
             for (const Step& sent : schedules[static_cast<std::size_t>(step.peer)].steps) {
               if (sent.kind != StepKind::kSend || sent.peer != rank || sent.message != step.message) continue;
               lent[step.dst.at] = sent.lent;
-              EXPECT_EQ(sent.lent,
-                        sent.a.space == Space::kInput && world.host(rank) == world.host(step.peer));
+              EXPECT_EQ(sent.lent, sent.a.space == Space::kInput && world.host(rank) == world.host(step.peer));
             }
           }
         }
