@@ -1219,8 +1219,8 @@ bool Engine::waits_for_prepare(Group& group, bool runs) {
   return true;
 }
 
-// Whether all peers that read this rank's input can read it in this memory of a GPU. Only in a first attempt: any other
-// may take finals from the log, which needs all of the input, or the rest of it, in memory of the CPU.
+// Whether all peers that this rank's input is lent to can read it in this memory of a GPU. Only in a first attempt: any
+// other may take finals from the log, which needs all of the input, or the rest of it, in memory of the CPU.
 bool Engine::may_lend(const Group& group, const std::byte* memory) const {
   const Call& call = *group.active;
   if (elsewhere_ == nullptr || plan_.shrinks || group.interrupted || group.resumed || call.schedule == nullptr ||

@@ -9,6 +9,16 @@
 namespace warren::chaos {
 namespace {
 
+// Of one of the first `workers`, at some passage through a send, a completion or a return.
+SimOptions::Death at_some_moment(std::uint64_t seed, std::size_t workers) {
+  static constexpr KillPoint kPoints[] = {KillPoint::kSend, KillPoint::kCompletion, KillPoint::kReturn};
+  SimOptions::Death death;
+  death.worker = seed / 3 % workers;
+  death.at = kPoints[seed % 3];
+  death.passage = death.at == KillPoint::kReturn ? seed % 17 : seed * 7 % 331;
+  return death;
+}
+
 TEST(Gpus, EveryInvariantHolds) {
   name_seed_on_abort();
   std::uint64_t exchanged = 0, with_faults = 0;
@@ -55,10 +65,8 @@ TEST(Gpus, ARankDiesAtAnyMoment) {
   std::uint64_t exchanged = 0;
   for (std::uint64_t seed = 1; seed <= seeds(60); ++seed) {
     SimOptions options = exchanging(2 + static_cast<std::uint32_t>(seed % 3), seed * kNcclFails + kNcclWell);
-    static constexpr KillPoint kPoints[] = {KillPoint::kSend, KillPoint::kCompletion, KillPoint::kReturn};
-    const KillPoint point = kPoints[seed % 3];
-    const std::uint64_t passage = point == KillPoint::kReturn ? seed % 17 : seed * 7 % 331;
-    options.deaths.push_back({seed / 3 % 2, point, passage, seed % 5 == 0});
+    options.deaths.push_back(at_some_moment(seed, 2));
+    options.deaths.back().with_host = seed % 5 == 0;
     const SimOutcome o = simulate(options);
     EXPECT_EQ(o.verdict, "") << "seed " << seed << ": " << o.setting;
     EXPECT_EQ(o.rollbacks, 0u) << "seed " << seed;
@@ -89,10 +97,7 @@ TEST(Loans, ARankDiesAtAnyMoment) {
   std::uint64_t lent = 0, from_gpus = 0, interrupts = 0, came_home = 0, fell = 0, failed = 0;
   for (std::uint64_t seed = 1; seed <= seeds(60); ++seed) {
     SimOptions options = lending(2 + static_cast<std::uint32_t>(seed % 4), seed * kNcclFails);
-    static constexpr KillPoint kPoints[] = {KillPoint::kSend, KillPoint::kCompletion, KillPoint::kReturn};
-    const KillPoint point = kPoints[seed % 3];
-    const std::uint64_t passage = point == KillPoint::kReturn ? seed % 17 : seed * 7 % 331;
-    options.deaths.push_back({seed / 3 % 2, point, passage});
+    options.deaths.push_back(at_some_moment(seed, 2));
     const SimOutcome o = simulate(options);
     EXPECT_EQ(o.verdict, "") << "seed " << seed << ": " << o.setting;
     EXPECT_EQ(o.rollbacks, 0u) << "seed " << seed;
@@ -133,10 +138,7 @@ TEST(Loans, ARankOfSeveralHostsDiesAtAnyMoment) {
   std::uint64_t lent = 0, taken_up = 0, sent_on = 0, interrupts = 0, came_home = 0;
   for (std::uint64_t seed = 1; seed <= seeds(60); ++seed) {
     SimOptions options = lending_apart(seed * kNcclFails);
-    static constexpr KillPoint kPoints[] = {KillPoint::kSend, KillPoint::kCompletion, KillPoint::kReturn};
-    const KillPoint point = kPoints[seed % 3];
-    const std::uint64_t passage = point == KillPoint::kReturn ? seed % 17 : seed * 7 % 331;
-    options.deaths.push_back({seed / 3 % 3, point, passage});
+    options.deaths.push_back(at_some_moment(seed, 3));
     const SimOutcome o = simulate(options);
     EXPECT_EQ(o.verdict, "") << "seed " << seed << ": " << o.setting;
     EXPECT_EQ(o.rollbacks, 0u) << "seed " << seed;

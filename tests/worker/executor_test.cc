@@ -601,41 +601,56 @@ class Deferred final : public Elsewhere {
   std::vector<Work> works;
 };
 
-// As above, but inputs lie at addresses that the CPU cannot follow: this rank's own, and that of rank 0. Rank 2's is on
-// the CPU where the parameter says so.
-class OwnerOnGpu : public ::testing::TestWithParam<bool> {
+// Rank 1 of a ring, whose input lies at addresses that the CPU cannot follow, and so may what others lend.
+class OnGpu : public ::testing::Test {
  protected:
-  static constexpr std::uint64_t kPart = 16;
-  void SetUp() override {
+  static constexpr std::uint64_t kPart = 16;  // a rank's segment
+  // What starts the executor then. `hosts`: of all ranks.
+  void begin_round(DataType type, const std::vector<std::uint32_t>& hosts, std::byte* output) {
     schedule::Request request;
     request.collective = Collective::kAllreduce;
     request.algorithm = schedule::Algorithm::kRing;
     request.rank = 1;
-    request.size = 3;
-    request.count = 3 * kPart;
-    request.chunk_elements = kCount;
+    request.size = static_cast<std::int32_t>(hosts.size());
+    request.count = request.chunk_elements = hosts.size() * kPart;
     request.replicas = 2;
-    request.hosts = hosts_;
-    request.domains = hosts_;
+    request.hosts = hosts;
+    request.domains = hosts;
     request.element_bytes = schedule::kWholeBytes;
     prepared_ = std::make_unique<PreparedSchedule>(schedule::make(request).value());
     ASSERT_TRUE(prepared_->lends_all());
     round_.schedule = prepared_.get();
-    round_.fingerprint.type = DataType::kI64;
+    round_.fingerprint.type = type;
     round_.fingerprint.op = ReduceOp::kSum;
     round_.input = nowhere(1);
     round_.input_on_gpu = true;
     round_.input_keeper = std::make_shared<int>();
-    round_.output = reinterpret_cast<std::byte*>(output_.data());
-    round_.reducer = Reducer::make(DataType::kI64, ReduceOp::kSum, 3).value();
+    round_.output = output;
+    round_.reducer = Reducer::make(type, ReduceOp::kSum, static_cast<std::uint32_t>(hosts.size())).value();
     round_.publisher = &log_;
     round_.elsewhere = &elsewhere_;
+  }
+  static const std::byte* nowhere(std::size_t rank) { return reinterpret_cast<const std::byte*>(rank << 20); }
+
+  std::unique_ptr<PreparedSchedule> prepared_;
+  Scripted transport_;
+  Log log_;
+  Deferred elsewhere_;
+  Executor::Round round_;
+  std::uint64_t left_ = 0;
+};
+
+// As above, but inputs lie at addresses that the CPU cannot follow: this rank's own, and that of rank 0. Rank 2's is on
+// the CPU where the parameter says so.
+class OwnerOnGpu : public OnGpu, public ::testing::WithParamInterface<bool> {
+ protected:
+  void SetUp() override {
+    begin_round(DataType::kI64, {0, 0, 0}, reinterpret_cast<std::byte*>(output_.data()));
     for (std::size_t i = 0; i < kCount; i++) on_cpu_[i] = static_cast<std::int64_t>(10'000 + i);
     executor_.start(round_);
     ASSERT_EQ(transport_.receives.size(), 4u);
     ASSERT_EQ(transport_.lent.size(), 2u);
   }
-  static const std::byte* nowhere(std::size_t rank) { return reinterpret_cast<const std::byte*>(rank << 20); }
   View lent(std::size_t other) {
     View view;
     const bool on_cpu = other == 2 && GetParam();
@@ -664,14 +679,7 @@ class OwnerOnGpu : public ::testing::TestWithParam<bool> {
     return done;
   }
 
-  std::vector<std::uint32_t> hosts_ = {0, 0, 0};
-  std::unique_ptr<PreparedSchedule> prepared_;
-  Scripted transport_;
-  Log log_;
-  Deferred elsewhere_;
   Executor executor_{transport_, kWorldGroup, {Rank(0), Rank(1), Rank(2)}, 0, nullptr};
-  Executor::Round round_;
-  std::uint64_t left_ = 0;
   std::vector<std::int64_t> on_cpu_ = std::vector<std::int64_t>(kCount);
   std::vector<std::int64_t> made_ = std::vector<std::int64_t>(kPart, 7);
   std::vector<std::int64_t> output_ = std::vector<std::int64_t>(3 * kPart, -1);
@@ -758,37 +766,13 @@ TEST_P(OwnerOnGpu, MemoryOfAGpuWhereTheCpuMustReadEndsTheRound) {
 INSTANTIATE_TEST_SUITE_P(Mixed, OwnerOnGpu, testing::Bool());
 
 // Rank 1 of a ring of four, of which it has rank 0 beside it; what comes from the other host the CPU has.
-class LeaderOnGpu : public ::testing::Test {
+class LeaderOnGpu : public OnGpu {
  protected:
-  static constexpr std::uint64_t kPart = 16;
   static constexpr std::size_t kValues = kPart * 2, kPartials = kPart * 4;  // bytes
   void SetUp() override {
-    schedule::Request request;
-    request.collective = Collective::kAllreduce;
-    request.algorithm = schedule::Algorithm::kRing;
-    request.rank = 1;
-    request.size = 4;
-    request.count = 4 * kPart;
-    request.chunk_elements = 4 * kPart;
-    request.replicas = 2;
-    request.hosts = hosts_;
-    request.domains = hosts_;
-    request.element_bytes = schedule::kWholeBytes;
-    prepared_ = std::make_unique<PreparedSchedule>(schedule::make(request).value());
-    ASSERT_TRUE(prepared_->lends_all());
-    round_.schedule = prepared_.get();
-    round_.fingerprint.type = DataType::kBF16;
-    round_.fingerprint.op = ReduceOp::kSum;
-    round_.input = nowhere(1);
-    round_.input_on_gpu = true;
-    round_.input_keeper = std::make_shared<int>();
-    round_.output = reinterpret_cast<std::byte*>(output_.data());
-    round_.reducer = Reducer::make(DataType::kBF16, ReduceOp::kSum, 4).value();
-    round_.publisher = &log_;
-    round_.elsewhere = &elsewhere_;
+    begin_round(DataType::kBF16, {0, 0, 1, 1}, output_.data());
     executor_.start(round_);
   }
-  static const std::byte* nowhere(std::size_t rank) { return reinterpret_cast<const std::byte*>(rank << 20); }
   [[nodiscard]] const schedule::Step& step(Token token) const {
     return prepared_->schedule().steps[static_cast<std::uint32_t>(token)];
   }
@@ -816,14 +800,7 @@ class LeaderOnGpu : public ::testing::Test {
     return done;
   }
 
-  std::vector<std::uint32_t> hosts_ = {0, 0, 1, 1};
-  std::unique_ptr<PreparedSchedule> prepared_;
-  Scripted transport_;
-  Log log_;
-  Deferred elsewhere_;
   Executor executor_{transport_, kWorldGroup, {Rank(0), Rank(1), Rank(2), Rank(3)}, 0, nullptr};
-  Executor::Round round_;
-  std::uint64_t left_ = 0;
   std::vector<std::byte> made_ = std::vector<std::byte>(kPartials, std::byte{7});
   std::vector<std::byte> output_ = std::vector<std::byte>(4 * kValues, std::byte{0xff});
 };

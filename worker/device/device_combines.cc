@@ -132,7 +132,10 @@ bool DeviceCombines::find_place(Job& job) {
   }
   job.made_at = work.made_form == Form::kPartial ? shares_.take(work.made_bytes)
                                                  : shares_.take_result(work.made_bytes, job.number);
-  if (job.made_at == nullptr) return false;
+  if (job.made_at == nullptr) {
+    job.upload_at = nullptr;
+    return false;
+  }
   if (comes) {
     job.kernel.upload = {(job.upload_at != nullptr ? job.upload_at : job.made_at).get(), nullptr, work.first_bytes};
     job.kernel.operands.front() = job.kernel.upload.to;

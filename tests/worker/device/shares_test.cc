@@ -475,6 +475,41 @@ TEST_F(Combines, WithoutPinnedMemoryWhatCameFromAnotherHostStaysWhereItIs) {
   }
 }
 
+// Likewise, where the GPU has no room for what comes, or for what is made of it; nothing of it is held meanwhile.
+TEST_F(Combines, WithoutRoomOnTheGpuWhatCameFromAnotherHostStaysWhereItIs) {
+  const std::vector<float> partial = values_of(2 * kCount, 77);
+  for (const bool result : {false, true}) {
+    SCOPED_TRACE(result);
+    make(16 * kMiB);
+    DeviceShares& shares = one_->staging.shares();
+    std::uint64_t number = 0;
+    const auto taken = result ? shares.take_result(4 * kMiB, number) : shares.take(11 * kMiB);
+    ASSERT_NE(taken, nullptr);
+    auto what = work(ReduceOp::kSum, Bracketing::kChain, 1);
+    what.type = DataType::kBF16;
+    what.count = what.bytes / 2;
+    what.first_form = Form::kPartial;
+    what.first_bytes = what.count * sizeof(float);
+    what.operands[0] = {reinterpret_cast<const std::byte*>(partial.data()), false, keeper_};
+    const std::uint64_t kernels = fake_gpu().controls.calls("reduce");
+    // It stops at the first copy to the CPU.
+    fake_gpu().controls.arm("stream.to_host", 0, FakeFault::kHang);
+    (void)combines().begin(std::move(what));
+    const std::uint64_t copies = fake_gpu().controls.calls("to_host");
+    while (fake_gpu().controls.calls("to_host") == copies) ASSERT_TRUE(combines().move().ok());
+    EXPECT_NE(shares.take(result ? 12 * kMiB : kMiB), nullptr);
+    fake_gpu().controls.release();
+    ASSERT_TRUE(move_until_done().ok());
+    EXPECT_EQ(fake_gpu().controls.calls("reduce"), kernels);
+    const auto done = combines().take_done();
+    ASSERT_TRUE(done);
+    EXPECT_EQ(done->made, nullptr);
+    ASSERT_EQ(done->operands.size(), 5u);
+    EXPECT_EQ(done->operands[0], nullptr);
+    EXPECT_EQ(std::memcmp(done->operands[4], values_[4].data(), kBytes - 4), 0);
+  }
+}
+
 // What is only to be sent.
 TEST_F(Combines, OneAloneComesToTheCpu) {
   for (const std::uint64_t pinned : {256 * kMiB, kMiB}) {
