@@ -10,7 +10,7 @@ namespace warren::worker {
 void BufferMoves::order(std::vector<ByteRange> pieces) {
   const std::lock_guard lock(mutex_);
   WARREN_CHECK(!fills_, "the order is known before the first piece moves");
-  pieces_ = std::move(pieces);
+  if (input_bytes_ != 0) pieces_ = std::move(pieces);
 }
 
 void BufferMoves::lend(std::shared_ptr<std::byte> block) {
@@ -35,9 +35,19 @@ void BufferMoves::bring_home() {
   }
   if (ended_) return;
   comes_home_ = true;
-  home_ = Ranges(0, input_bytes_);
   // What is final there has taken the input's place, and nobody needs that any more.
-  if (in_place_) home_ = home_.minus(landed_.minus(beside_));
+  home_ = Ranges(0, input_bytes_).minus(in_the_input(landed_.minus(beside_)));
+}
+
+// What of these bytes of the output is of the input, too.
+Ranges BufferMoves::in_the_input(const Ranges& of_output) const {
+  Ranges there;
+  if (!output_at_) return there;
+  const std::uint64_t before = *output_at_ < 0 ? static_cast<std::uint64_t>(-*output_at_) : 0;
+  const std::uint64_t after = *output_at_ < 0 ? 0 : static_cast<std::uint64_t>(*output_at_);
+  const Ranges beyond = of_output.minus(Ranges(0, before));
+  for (const Interval& i : beyond.intervals()) there.add(i.begin - before + after, i.end - before + after);
+  return there;
 }
 
 bool BufferMoves::all_arrived() const {
@@ -71,6 +81,12 @@ std::optional<BufferStream::Brought> BufferMoves::take_brought() {
   const BufferStream::Brought brought = brought_.front();
   brought_.pop_front();
   return brought;
+}
+
+void BufferMoves::result_is_there() {
+  const std::lock_guard lock(mutex_);
+  landed_ = Ranges(0, output_bytes_);
+  waiting_ = {};
 }
 
 void BufferMoves::conclude() {

@@ -25,14 +25,15 @@
 
 namespace warren::worker {
 
-// In place or not: no byte of the output is final before that of the input has been read, and so has arrived. What is
-// on the GPU is overwritten by finals alone. Whoever copies may do so while the engine calls: the one and the other are
-// one thread at a time.
+// No byte of the output that is one of the input, too, is final before that has been read, and so has arrived (rule 4 of
+// worker/schedule/schedule.h). What is on the GPU is overwritten by finals alone. Whoever copies may do so while the
+// engine calls: the one and the other are one thread at a time.
 class BufferMoves {
  public:
-  // Bytes in memory of the CPU. `in_place`: both are the same there.
-  BufferMoves(std::uint64_t input_bytes, std::uint64_t output_bytes, bool in_place)
-      : input_bytes_(input_bytes), output_bytes_(output_bytes), in_place_(in_place) {}
+  // Bytes in memory of the CPU. `output_at`, in place: where the output begins there, in bytes from the beginning of
+  // the input, which may be after it.
+  BufferMoves(std::uint64_t input_bytes, std::uint64_t output_bytes, std::optional<std::int64_t> output_at)
+      : input_bytes_(input_bytes), output_bytes_(output_bytes), output_at_(output_at) {}
 
   // What BufferStream says of the functions of these names; lend() is given the block.
   void order(std::vector<ByteRange> pieces);
@@ -44,6 +45,7 @@ class BufferMoves {
   void landed(const ByteRange& bytes);
   [[nodiscard]] bool bring(const ByteRange& bytes, const std::shared_ptr<const FinalOnGpu>& from, std::uint64_t number);
   [[nodiscard]] std::optional<BufferStream::Brought> take_brought();
+  void result_is_there();
   void conclude();
   void give_up();
   [[nodiscard]] bool moves() const;
@@ -78,9 +80,10 @@ class BufferMoves {
 
  private:
   void drop();
+  [[nodiscard]] Ranges in_the_input(const Ranges& of_output) const;
 
   const std::uint64_t input_bytes_, output_bytes_;
-  const bool in_place_;
+  const std::optional<std::int64_t> output_at_;
   std::atomic<std::size_t> arrived_{0};  // pieces
 
   mutable std::mutex mutex_;                            // guards what follows

@@ -135,6 +135,8 @@ class BufferStream {
     bool stood = false;
   };
   [[nodiscard]] virtual std::optional<Brought> take_brought() { return std::nullopt; }
+  // The input was the result, and stands in the program's output already; before conclude().
+  virtual void result_is_there() {}
   // The round is over, and all of the output is final: nothing more is filled, and what was not is brought back.
   virtual void conclude() = 0;
   // Nobody wants the result: nothing more begins to move.

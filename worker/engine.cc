@@ -48,6 +48,11 @@ BufferStream* stream_of(const Call& call) {
   return call.buffers == nullptr ? nullptr : call.buffers->stream();
 }
 
+// Its one buffer is its input.
+bool is_root_of_broadcast(const CallSpec& spec, std::int32_t rank) {
+  return spec.collective == Collective::kBroadcast && spec.root == rank;
+}
+
 std::string name_of(const Call& call) {
   return call.setup.empty() ? to_string(call.round) : "set-up round \"" + call.setup + "\"";
 }
@@ -1244,7 +1249,10 @@ void Engine::order_input(Group& group, BufferStream& stream) const {
   // Without a schedule it was issued when the log was to serve it.
   const PreparedSchedule* const prepared =
       group.exchange_schedule != nullptr ? group.exchange_schedule.get() : call.schedule.get();
-  group.pieces = input_order(prepared == nullptr ? schedule::Schedule() : prepared->schedule(), call.spec.count,
+  const GroupShape shape{group.rank, static_cast<std::int32_t>(group.members.size())};
+  const BufferBytes sizes = buffer_bytes(call.spec, shape);
+  const std::uint64_t input_bytes = is_root_of_broadcast(call.spec, group.rank) ? sizes.output : sizes.input;
+  group.pieces = input_order(prepared == nullptr ? schedule::Schedule() : prepared->schedule(), input_bytes / width,
                              std::max<std::uint64_t>(1, stream.most_bytes() / width));
   std::vector<ByteRange> bytes;
   for (const InputPiece& piece : group.pieces) bytes.push_back({piece.at * width, piece.count * width});
@@ -1438,6 +1446,11 @@ void Engine::complete(Group& group) {
   call.contributors = contributors_to(call.round);
   forget_input(group);
   group.active = nullptr;
+  BufferStream* const stream = stream_of(call);
+  if (stream != nullptr && is_root_of_broadcast(call.spec, group.rank) && group.phase == Phase::kRuns &&
+      !group.interrupted && !group.resumed) {
+    stream->result_is_there();
+  }
   enter(group, Phase::kIdle);
   board_.end(group.slot / 2);
   RoundBoard::add(board_.rounds_finished, 1);

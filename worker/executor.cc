@@ -38,11 +38,17 @@ bool writes_final(const Step& step) {
 
 namespace {
 
+// Where the input stands: of a broadcast's root in its one buffer, which no other schedule reads without having written
+// to it.
+Space input_space(const schedule::Schedule& s) {
+  return std::ranges::any_of(s.steps, writes_final) ? Space::kInput : Space::kOutput;
+}
+
 // Calls visit(at, count) for each range of the input that the step reads.
 template <class Visit>
-void each_input(const schedule::Schedule& s, const Step& step, Visit visit) {
+void each_input(const schedule::Schedule& s, Space space, const Step& step, Visit visit) {
   const auto read = [&](const Place& place) {
-    if (place.space == Space::kInput && step.count != 0) visit(place.at, step.count);
+    if ((place.space == Space::kInput || place.space == space) && step.count != 0) visit(place.at, step.count);
   };
   switch (step.kind) {
     case StepKind::kRecv: return;
@@ -69,7 +75,8 @@ std::vector<InputPiece> input_order(const schedule::Schedule& schedule, std::uin
       pieces.push_back({i * most, std::min(most, count - i * most)});
     }
   };
-  for (const Step& step : schedule.steps) each_input(schedule, step, add);
+  const Space space = input_space(schedule);
+  for (const Step& step : schedule.steps) each_input(schedule, space, step, add);
   add(0, count);
   return pieces;
 }
@@ -140,7 +147,7 @@ void PreparedSchedule::find_deliveries() {
 void PreparedSchedule::find_loans() {
   bool lends = false, otherwise = false;
   for (const Step& step : schedule_.steps) {
-    each_input(schedule_, step, [&](std::uint64_t, std::uint64_t) {
+    each_input(schedule_, Space::kInput, step, [&](std::uint64_t, std::uint64_t) {
       lends = lends || step.lent;
       otherwise = otherwise || (step.kind != StepKind::kCombine && step.kind != StepKind::kSend);
     });
@@ -452,7 +459,7 @@ bool Executor::needs_lost_input() const {
   const schedule::Schedule& s = round_.schedule->schedule_;
   bool needs = false;
   for (const Step& step : s.steps) {
-    each_input(s, step,
+    each_input(s, Space::kInput, step,
                [&](std::uint64_t at, std::uint64_t count) { needs = needs || lost_input_.meets(at, at + count); });
   }
   return needs;
@@ -470,9 +477,10 @@ void Executor::await_input() {
   for (std::size_t i = 0; i < round_.pieces.size(); i++) begins.push_back({round_.pieces[i].at, i});
   std::ranges::sort(begins, {}, &Begin::at);
   const schedule::Schedule& s = round_.schedule->schedule_;
+  const Space space = input_space(s);
   for (std::uint32_t i = 0; i < s.steps.size(); i++) {
     std::size_t needs = 0;
-    each_input(s, s.steps[i], [&](std::uint64_t at, std::uint64_t count) {
+    each_input(s, space, s.steps[i], [&](std::uint64_t at, std::uint64_t count) {
       auto piece = std::ranges::upper_bound(begins, at, {}, &Begin::at);
       WARREN_CHECK(piece != begins.begin(), "the pieces are the whole input");
       for (--piece; piece != begins.end() && piece->at < at + count; ++piece) needs = std::max(needs, piece->index + 1);

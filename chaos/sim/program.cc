@@ -421,7 +421,9 @@ ProgramStep Program::draw_step(Random& random, const Shape& shape, std::size_t g
   const std::uint64_t most = shape.most_bytes / (width_of(step) * size);
   const std::uint64_t count = random.pick(kCounts);
   const bool whole = shape.long_allreduces && step.collective == Collective::kAllreduce && count >= 100;
-  step.count = whole ? shape.most_bytes / width_of(step) : std::min(count, most);
+  // What is large comes from GPUs, and goes there, piece by piece.
+  const bool large = shape.on_gpus && count >= 100;
+  step.count = whole ? shape.most_bytes / width_of(step) : large ? most : std::min(count, most);
   step.in_place = step.collective != Collective::kAllToAll && random.chance(0.4);
   switch (step.collective) {
     case Collective::kReduce:
@@ -430,7 +432,10 @@ ProgramStep Program::draw_step(Random& random, const Shape& shape, std::size_t g
     case Collective::kScatter: step.root = static_cast<std::int32_t>(random.below(size)); break;
     case Collective::kAllgatherv:
       step.count = 0;
-      for (std::uint64_t r = 0; r < size; ++r) step.counts.push_back(std::min(random.pick(kCounts), most));
+      for (std::uint64_t r = 0; r < size; ++r) {
+        const std::uint64_t some = random.pick(kCounts);
+        step.counts.push_back(shape.on_gpus && some >= 100 ? most : std::min(some, most));
+      }
       break;
     default: break;
   }

@@ -302,6 +302,7 @@ class SimGpuCall final : public worker::CallBuffers, public worker::BufferStream
     return lendable() != nullptr && moves_.bring(bytes, from, number);
   }
   [[nodiscard]] std::optional<Brought> take_brought() override;
+  void result_is_there() override { moves_.result_is_there(); }
   void conclude() override { moves_.conclude(); }
   void give_up() override { moves_.give_up(); }
   [[nodiscard]] bool moves() const override { return moves_.moves(); }

@@ -29,7 +29,7 @@ Overloaded(Ts...) -> Overloaded<Ts...>;
 
 constexpr std::byte kUntouched{0xa5}, kScribbled{0x5c};
 constexpr std::size_t kMostOutstanding = 6;
-constexpr std::size_t kLeastOnGpu = 16 << 10;  // bytes of a call's output
+constexpr std::size_t kLeastOnGpu = 16 << 10;  // bytes of a call's larger buffer
 // Where somebody is slow on purpose.
 constexpr Micros kStepUs = 30'000;
 // One in so many states lies on a GPU.
@@ -1567,20 +1567,23 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
     spec.prepare = prepare;
     spec.prepare_context = &a;
   }
-  const bool on_gpu = gpu_ && step.collective == Collective::kAllreduce && !step.setup && a.out_bytes > kLeastOnGpu &&
-                      world_.random.chance(0.95);
+  const bool on_gpu = gpu_ && step.collective != Collective::kPoint && !step.setup &&
+                      std::max(in * width, a.out_bytes) > kLeastOnGpu && world_.random.chance(0.95);
   if (on_gpu) {
     a.host.assign(a.memory.size(), 0);
     std::byte* const host = reinterpret_cast<std::byte*>(a.host.data());
-    auto buffers =
-        std::make_unique<SimGpuCall>(*gpu_, combined_on_gpus(step.type, step.op) ? &*shares_ : nullptr,
-                                     SimGpuCall::Buffer{a.bytes().data() + in_at, host + in_at, in * width},
-                                     SimGpuCall::Buffer{a.bytes().data() + a.out_at, host + a.out_at, a.out_bytes},
-                                     prepares ? std::function<void()>([&a, prepare] { prepare(&a); }) : nullptr);
-    spec.input = host + in_at;
+    const bool reduces = step.collective == Collective::kAllreduce && combined_on_gpus(step.type, step.op);
+    auto buffers = std::make_unique<SimGpuCall>(
+        *gpu_, reduces ? &*shares_ : nullptr,
+        SimGpuCall::Buffer{a.bytes().data() + a.input_at, host + a.input_at, a.input.size()},
+        SimGpuCall::Buffer{a.bytes().data() + a.out_at, host + a.out_at, a.out_bytes},
+        prepares ? std::function<void()>([&a, prepare] { prepare(&a); }) : nullptr);
+    if (spec.input != nullptr) spec.input = host + in_at;
     spec.output = host + a.out_at;
-    spec.prepare = [](void* call) { static_cast<SimGpuCall*>(call)->begin_filling(); };
-    spec.prepare_context = buffers.get();
+    if (prepares || !a.input.empty()) {
+      spec.prepare = [](void* call) { static_cast<SimGpuCall*>(call)->begin_filling(); };
+      spec.prepare_context = buffers.get();
+    }
     a.call->buffers = std::move(buffers);
   }
   const auto size = static_cast<std::int32_t>(program_.members(step).size());

@@ -47,7 +47,7 @@ struct BufferMovesTest : ::testing::Test {
     while (const auto next = moves.next_input(kBytes, room_for))
       moves.came({next->block == nullptr, next->block != nullptr});
   }
-  BufferMoves moves{kBytes, kBytes, true};
+  BufferMoves moves{kBytes, kBytes, 0};
   const std::shared_ptr<std::byte> block{new std::byte[kBytes], std::default_delete<std::byte[]>()};
   Peer peer;
 };
@@ -135,6 +135,36 @@ TEST_F(BufferMovesTest, ALentInputComesHomeWhereItIsNotFinal) {
   EXPECT_EQ(moves.arrived(), 2u) << "what comes from the block is no piece";
 }
 
+// Of a reduce_scatter the output is a part of the input, in place; of an allgather it is the other way round.
+TEST_F(BufferMovesTest, AnInputComesHomeAroundWhatIsFinalInItsPlace) {
+  const auto comes_home = [&](std::uint64_t input_bytes, std::uint64_t output_bytes,
+                              std::optional<std::int64_t> output_at) {
+    BufferMoves some{input_bytes, output_bytes, output_at};
+    some.order({{0, input_bytes}});
+    some.lend(block);
+    some.begin();
+    EXPECT_TRUE(some.next_input(kBytes, room_for));
+    some.came({0, 1, 0, 0});
+    some.landed({5, 10});
+    some.bring_home();
+    Ranges home;
+    while (const auto next = some.next_input(kBytes, room_for)) home.add(next->bytes.at, next->bytes.at + next->bytes.bytes);
+    return Ranges(0, input_bytes).minus(home);
+  };
+  EXPECT_EQ(comes_home(kBytes, 25, 50), Ranges(55, 65));
+  EXPECT_EQ(comes_home(25, kBytes, -8), Ranges(0, 7));
+  EXPECT_EQ(comes_home(25, kBytes, -50), Ranges());
+  EXPECT_EQ(comes_home(kBytes, 25, std::nullopt), Ranges());
+}
+
+TEST_F(BufferMovesTest, AResultThatIsThereNeedNotGoBack) {
+  begin(false);
+  fill();
+  moves.result_is_there();
+  moves.conclude();
+  EXPECT_FALSE(moves.moves());
+}
+
 TEST_F(BufferMovesTest, AnInputThatHasNotBegunToComeNeedsNoBlockAfterAnInterrupt) {
   moves.order({{0, 100}});
   moves.lend(block);
@@ -219,7 +249,7 @@ TEST_F(BufferMovesTest, WhatWasAbandonedNeverArrives) {
 TEST_F(BufferMovesTest, TwoThreadsMoveAllOfIt) {
   constexpr std::uint64_t kMany = 4000;
   for (const bool interrupted : {false, true}) {
-    BufferMoves large(kMany, kMany, true);
+    BufferMoves large(kMany, kMany, 0);
     std::vector<ByteRange> pieces;
     for (std::uint64_t at = 0; at < kMany; at += 10) pieces.push_back({at, 10});
     large.order(pieces);
@@ -275,12 +305,12 @@ TEST_F(BufferMovesTest, TwoThreadsMoveAllOfIt) {
 }
 
 TEST_F(BufferMovesTest, WithoutAnOutputNothingGoesBack) {
-  BufferMoves no_output(kBytes, 0, false);
+  BufferMoves no_output(kBytes, 0, std::nullopt);
   no_output.landed({0, 10});
   EXPECT_FALSE(no_output.bring({0, 10}, peer.made(1), 7));
   no_output.conclude();
   EXPECT_FALSE(no_output.moves());
-  BufferMoves no_input(0, kBytes, false);
+  BufferMoves no_input(0, kBytes, std::nullopt);
   EXPECT_TRUE(no_input.all_arrived());
 }
 

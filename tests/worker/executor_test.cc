@@ -378,6 +378,30 @@ TEST_F(Arriving, NothingBeginsInARoundThatHasFailed) {
   EXPECT_EQ(transport_.sends.size(), 2u);
 }
 
+// Its one buffer is the output, which no step has written.
+TEST_F(Arriving, ABroadcastsRootSendsWhatHasCome) {
+  schedule::Request request;
+  request.collective = Collective::kBroadcast;
+  request.algorithm = schedule::Algorithm::kRing;
+  request.size = 2;
+  request.count = kCount;
+  request.chunk_elements = kPiece;
+  const PreparedSchedule prepared(schedule::make(request).value());
+  pieces_ = input_order(prepared.schedule(), kCount, kPiece);
+  EXPECT_EQ(pieces_, (std::vector<InputPiece>{{0, 16}, {16, 16}, {32, 16}, {48, 16}}));
+  round_.schedule = &prepared;
+  round_.pieces = pieces_;
+  round_.input = round_.output;
+  round_.arrived = 1;
+  executor_.start(round_);
+  EXPECT_EQ(transport_.sends.size(), 1u);
+  executor_.arrive(3);
+  EXPECT_EQ(transport_.sends.size(), 3u);
+  executor_.arrive(4);
+  for (std::size_t i = 0; i < 4; i++) executor_.on_completion(transport_.sends.at(i), {});
+  EXPECT_TRUE(executor_.done());
+}
+
 // Whatever the algorithm, all of the input comes, once, in the order of the steps.
 TEST(InputOrder, IsThatOfTheSteps) {
   using schedule::Algorithm;

@@ -26,7 +26,8 @@ class StagedCall final : public CallBuffers {
       prepare(prepare_context);
       status_ = copies_.record(*after_, stream_);
     }
-    if (status_.ok()) status_ = copies_.to_host(input.host, input.device, input.device_bytes, *after_, input.wire);
+    if (status_.ok() && input.bytes != 0)
+      status_ = copies_.to_host(input.host, input.device, input.device_bytes, *after_, input.wire);
     if (!status_.ok()) abandon();
   }
   [[nodiscard]] Status filled() const override { return status_; }
@@ -59,10 +60,10 @@ constexpr std::size_t kSliceBytes = 4 * kDeviceChunkBytes;
 // Larger ones move while the round runs. Up to this a call's thread waits for its copy and hands nothing over.
 constexpr std::size_t kStreamedBytes = kDeviceChunkBytes;
 
-// Whether the round can run while its buffers, of so many bytes each, move: its schedule reads all of the input, and
-// makes final what it has read. One that is narrowed on the CPU is so as a whole, before.
+// Whether the round runs while its buffers, of so many bytes at most, move. One that is narrowed on the CPU is so as a
+// whole, before.
 bool streams(const CallSpec& spec, std::uint64_t bytes) {
-  return spec.collective == Collective::kAllreduce && spec.wire == DataType{} && bytes > kStreamedBytes;
+  return spec.collective != Collective::kPoint && spec.wire == DataType{} && bytes > kStreamedBytes;
 }
 
 // Whether the elements of all shares of a call with a wire type follow each other on the GPU: none but the last is
@@ -173,16 +174,21 @@ Status Staging::stage(Call& call, const GroupShape& group, bool may_stream) {
   }
   if (stages_in) spec.input = from.host;
   if (stages_out) spec.output = to.host;
-  if (may_stream && streams(spec, narrows ? to.bytes : sizes.output)) {
+  // The one buffer of a broadcast is its root's input.
+  if (spec.collective == Collective::kBroadcast && spec.root == group.rank) from = to;
+  // Its work on the stream may write to the output, too.
+  const bool prepares = from.bytes != 0 || spec.prepare != nullptr;
+  if (may_stream && streams(spec, std::max(from.bytes, to.bytes))) {
     auto streamed =
         std::make_unique<StreamedCall>(copies, std::move(event).value(), spec.stream, from, to, std::move(memory));
-    if (stages_in) {
+    if (prepares) {
       streamed->prepare_by(spec.prepare, spec.prepare_context);
       spec.prepare = [](void* context) { static_cast<StreamedCall*>(context)->begin_filling(); };
       spec.prepare_context = streamed.get();
     }
     const bool lends = lends_.load(std::memory_order_relaxed) || exchange_ != nullptr;
-    if (stages_in && stages_out && lends && reduced_as(spec.type, spec.op) && group.size <= WARREN_DEVICE_MAX_INPUTS) {
+    const bool reduces = spec.collective == Collective::kAllreduce && reduced_as(spec.type, spec.op);
+    if (reduces && stages_in && stages_out && lends && group.size <= WARREN_DEVICE_MAX_INPUTS) {
       shares_.prepare(lies.device());
       if (exchange_ != nullptr) exchange_->prepare();
       streamed->may_lend(shares_);
@@ -194,12 +200,10 @@ Status Staging::stage(Call& call, const GroupShape& group, bool may_stream) {
   staged->input = from;
   staged->output = to;
   staged->memory = std::move(memory);
-  // The one buffer of a broadcast is its root's input.
-  if (spec.collective == Collective::kBroadcast && spec.root == group.rank) staged->input = staged->output;
   if (spec.collective == Collective::kPoint) {
     if (spec.sends) staged->fill();
     if (const Status filled = staged->filled(); !filled.ok()) return filled;
-  } else if (staged->input.bytes != 0) {
+  } else if (prepares) {
     staged->prepare = spec.prepare;
     staged->prepare_context = spec.prepare_context;
     spec.prepare = [](void* context) { static_cast<StagedCall*>(context)->fill(); };

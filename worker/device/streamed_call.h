@@ -44,7 +44,7 @@ class StreamedCall final : public CallBuffers, public BufferStream {
   static_assert(place_on_gpu(WARREN_F16, kPieceBytes) <= kDeviceChunkBytes);
 
   // `after`: recorded where both buffers may be used, or recorded on `stream` when the program's prepare function has
-  // returned. `memory`: what the copies lie in.
+  // returned. `memory`: what the copies lie in. A broadcast's root has one buffer, which is both.
   StreamedCall(DeviceCopies& copies, std::unique_ptr<DeviceCopies::Event> after, void* stream, const Staged& input,
                const Staged& output, std::vector<PinnedArena::Block> memory);
   ~StreamedCall() override;
@@ -82,6 +82,7 @@ class StreamedCall final : public CallBuffers, public BufferStream {
   [[nodiscard]] bool bring(const ByteRange& bytes, const std::shared_ptr<const FinalOnGpu>& from,
                            std::uint64_t number) override;
   [[nodiscard]] std::optional<Brought> take_brought() override { return moves_.take_brought(); }
+  void result_is_there() override { moves_.result_is_there(); }
   void conclude() override { moves_.conclude(); }
   void give_up() override { moves_.give_up(); }
   [[nodiscard]] bool moves() const override { return moves_.moves(); }

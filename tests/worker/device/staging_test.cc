@@ -704,7 +704,76 @@ TEST_P(Streams, EndWithTheSession) {
 
 INSTANTIATE_TEST_SUITE_P(InPlace, Streams, testing::Bool());
 
-TEST_F(Stages, StreamsLargeAllreducesAlone) {
+// The prepare function of a rank that only receives runs, too, and its work on the stream may come last.
+TEST_P(Streams, WhatTheProgramPreparesIsNotWrittenOverTheResult) {
+  ASSERT_EQ(fake_gpu().table.make_stream(0, &stream_), WARREN_DEVICE_OK);
+  void* pinned = nullptr;
+  ASSERT_EQ(fake_gpu().table.allocate_pinned(4096, &pinned), WARREN_DEVICE_OK);
+  static_cast<std::uint8_t*>(pinned)[0] = 123;
+  struct Program {
+    void *to, *from, *stream;
+  } program{out_.data(), pinned, stream_};
+  staging_ = std::make_unique<Staging>(fake_gpu().table, 128 * kMiB, 0, 0, kPatienceMs);
+  Call call;
+  const std::size_t bytes = GetParam() ? kBytes : 8;
+  call.spec = spec_of(Collective::kBroadcast, nullptr, out_.data(), bytes, 0);
+  call.spec.type = DataType::kU8;
+  call.spec.stream = stream_;
+  call.spec.prepare_context = &program;
+  call.spec.prepare = [](void* context) {
+    const Program& p = *static_cast<Program*>(context);
+    fake_gpu().controls.arm("stream.to_device", 0, FakeFault::kHang);
+    ASSERT_EQ(fake_gpu().table.to_device(0, p.to, p.from, 1, p.stream), WARREN_DEVICE_OK);
+  };
+  ASSERT_TRUE(staging_->stage(call, kShape).ok());
+  EXPECT_EQ(call.buffers->stream() != nullptr, GetParam());
+  begin(call);
+  ASSERT_TRUE(call.buffers->filled().ok());
+  const auto sum = numbered(bytes, 99);
+  std::ranges::copy(sum, output(call));
+  std::thread release([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    fake_gpu().controls.release();
+  });
+  if (GetParam()) {
+    EXPECT_TRUE(call.buffers->stream()->all_arrived());
+    call.buffers->stream()->conclude();
+    EXPECT_TRUE(move(call).ok());
+  } else {
+    EXPECT_TRUE(call.buffers->deliver().ok());
+  }
+  release.join();
+  ASSERT_EQ(fake_gpu().table.end_stream(0, stream_), WARREN_DEVICE_OK);
+  EXPECT_EQ(out_.read()[0], sum[0]);
+}
+
+// The root of a broadcast has the result; where the log has given it, it has not.
+TEST_P(Streams, ARootsBufferIsReadAndWrittenWhereItHasToBe) {
+  staging_ = std::make_unique<Staging>(fake_gpu().table, 128 * kMiB, 0, 0, kPatienceMs);
+  Call call;
+  call.spec = spec_of(Collective::kBroadcast, nullptr, in_.data(), kBytes, kShape.rank);
+  call.spec.type = DataType::kU8;
+  ASSERT_TRUE(staging_->stage(call, kShape).ok());
+  BufferStream& stream = *call.buffers->stream();
+  EXPECT_FALSE(stream.all_arrived());
+  std::vector<ByteRange> order;
+  for (std::uint64_t at = 0; at < kBytes; at += kMiB) order.push_back({at, std::min(kMiB, kBytes - at)});
+  stream.order(std::move(order));
+  const std::uint64_t written = fake_gpu().controls.calls("to_device");
+  begin(call);
+  ASSERT_TRUE(move(call).ok());
+  EXPECT_TRUE(stream.all_arrived());
+  EXPECT_TRUE(std::equal(values_.begin(), values_.end(), output(call)));
+  if (GetParam()) stream.result_is_there();
+  output(call)[5] ^= 1;
+  stream.conclude();
+  EXPECT_EQ(stream.moves(), !GetParam());
+  ASSERT_TRUE(move(call).ok());
+  EXPECT_EQ(fake_gpu().controls.calls("to_device") == written, GetParam());
+  EXPECT_EQ(in_.read()[5] == values_[5], GetParam());
+}
+
+TEST_F(Stages, StreamsWhatIsLarge) {
   const DeviceArray<int> large(2 * kDeviceChunkBytes / sizeof(int) + 2);
   const std::uint64_t count = kDeviceChunkBytes / sizeof(int);
   const auto streams = [&](Collective collective, std::uint64_t n, const auto& change) {
@@ -717,7 +786,22 @@ TEST_F(Stages, StreamsLargeAllreducesAlone) {
   const auto as_it_is = [](CallSpec&) {};
   EXPECT_TRUE(streams(Collective::kAllreduce, count + 1, as_it_is));
   EXPECT_FALSE(streams(Collective::kAllreduce, count, as_it_is)) << "one copy";
-  EXPECT_FALSE(streams(Collective::kReduce, count + 1, as_it_is));
+  for (const Collective collective : {Collective::kReduce, Collective::kBroadcast, Collective::kAllgather,
+                                      Collective::kReduceScatter, Collective::kGather, Collective::kScatter}) {
+    const auto at_root = [](CallSpec& spec) { spec.root = 0; };
+    EXPECT_TRUE(streams(collective, count + 1, at_root)) << to_string(collective);
+    EXPECT_FALSE(streams(collective, count, at_root)) << to_string(collective);
+  }
+  Call share;
+  share.spec = spec_of(Collective::kReduceScatter, large.data(), large.data() + count, count);
+  ASSERT_TRUE(staging_.stage(share, {1, 2}).ok());
+  EXPECT_NE(share.buffers->stream(), nullptr) << "its input is large";
+  Call message;
+  message.spec = spec_of(Collective::kPoint, large.data(), nullptr, count + 1, 1);
+  message.spec.sends = true;
+  message.spec.tag = 0;
+  ASSERT_TRUE(staging_.stage(message, {0, 2}).ok());
+  EXPECT_EQ(message.buffers->stream(), nullptr) << "it is read at once";
   const auto as_bf16 = [](CallSpec& spec) {
     spec.type = DataType::kF32;
     spec.wire = DataType::kBF16;
