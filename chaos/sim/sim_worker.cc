@@ -1572,7 +1572,9 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
   if (on_gpu) {
     a.host.assign(a.memory.size(), 0);
     std::byte* const host = reinterpret_cast<std::byte*>(a.host.data());
-    const bool reduces = step.collective == Collective::kAllreduce && combined_on_gpus(step.type, step.op);
+    const bool by_owners =
+        step.collective == Collective::kAllreduce || step.collective == Collective::kReduceScatter;
+    const bool reduces = by_owners && combined_on_gpus(step.type, step.op);
     auto buffers = std::make_unique<SimGpuCall>(
         *gpu_, reduces ? &*shares_ : nullptr,
         SimGpuCall::Buffer{a.bytes().data() + a.input_at, host + a.input_at, a.input.size()},

@@ -94,6 +94,14 @@ class Loans : public ::testing::Test {
       call(values_of(rank + 2), in_place, Op::average, std::nullopt);
       call(values_of(rank + 3, kWide), in_place, Op::min, Wire::bf16);
       call(values_of(rank + 4, kWide), in_place, Op::average, Wire::f16);
+      scatter(comm, on_gpu, device, in_place, Op::sum, std::nullopt, out);
+      scatter(comm, on_gpu, device, in_place, Op::average, Wire::bf16, out);
+      gather(comm, on_gpu, device, in_place, out);
+    }
+    for (int root = 0; root < 2; root++) {
+      Array<float> array(on_gpu, rank == root ? values_of(7) : std::vector<float>(kLarge, -1.0f), device);
+      comm.broadcast(array.span(), root);
+      out.push_back(array.read());
     }
     // A type that a GPU does not combine, and two calls at once.
     Array<int> ints(on_gpu, std::vector<int>(1'500'001, rank + 1), device);
@@ -111,6 +119,32 @@ class Loans : public ::testing::Test {
     lent_ = std::max(lent_, comm.inputs_lent() - lent);
     finals_ = std::max(finals_, comm.finals_from_gpus() - finals);
     return out;
+  }
+  // Reduced on the GPU, too.
+  static void scatter(Communicator& comm, bool on_gpu, std::int32_t device, bool in_place, Op op,
+                      std::optional<Wire> wire, Results& out) {
+    const auto ranks = static_cast<std::size_t>(comm.world_size()), rank = static_cast<std::size_t>(comm.rank());
+    const std::size_t count = kWide / ranks;
+    const std::vector<float> in = values_of(comm.rank() + 8, ranks * count);
+    Array<float> from(on_gpu, in, device), to(on_gpu, std::vector<float>(count, -1.0f), device);
+    if (wire) comm.wire(*wire);
+    comm.reduce_scatter(from.span(), in_place ? from.span().subspan(rank * count, count) : to.span(), op);
+    std::vector<float> after = from.read();
+    const auto own = after.begin() + static_cast<std::ptrdiff_t>(rank * count);
+    out.push_back(in_place ? std::vector<float>(own, own + static_cast<std::ptrdiff_t>(count)) : to.read());
+    if (in_place) std::copy_n(in.begin() + static_cast<std::ptrdiff_t>(rank * count), count, own);
+    EXPECT_EQ(after, in) << "the input stays, but where the output is";
+  }
+  // Its pieces come and go while the round runs.
+  static void gather(Communicator& comm, bool on_gpu, std::int32_t device, bool in_place, Results& out) {
+    const auto ranks = static_cast<std::size_t>(comm.world_size()), rank = static_cast<std::size_t>(comm.rank());
+    const std::vector<float> in = values_of(comm.rank() + 9, kWide / ranks);
+    std::vector<float> whole(ranks * in.size(), -1.0f);
+    std::ranges::copy(in, whole.begin() + static_cast<std::ptrdiff_t>(rank * in.size()));
+    Array<float> from(on_gpu, in, device), to(on_gpu, whole, device);
+    comm.allgather(in_place ? to.span().subspan(rank * in.size(), in.size()) : from.span(), to.span());
+    out.push_back(to.read());
+    EXPECT_EQ(from.read(), in);
   }
   // Whether all ranks' memory is read by all others, or that will not be.
   bool all_know(Communicator& comm) {
@@ -170,7 +204,7 @@ TEST_F(Loans, GiveTheBitsOfTheCpu) {
     warms_up_ = true;
     EXPECT_EQ(job("gpu" + name, ranks, 0), expected);
     EXPECT_GT(combined_, 8u);
-    EXPECT_EQ(lent_, 10u) << "all that a GPU combines";
+    EXPECT_EQ(lent_, 14u) << "all that a GPU combines";
     EXPECT_GT(finals_, 50u);
     // Each on a GPU of its own, as far as there are two.
     EXPECT_EQ(job("gpus" + name, ranks, 0, 2), expected);

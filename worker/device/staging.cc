@@ -187,7 +187,9 @@ Status Staging::stage(Call& call, const GroupShape& group, bool may_stream) {
       spec.prepare_context = streamed.get();
     }
     const bool lends = lends_.load(std::memory_order_relaxed) || exchange_ != nullptr;
-    const bool reduces = spec.collective == Collective::kAllreduce && reduced_as(spec.type, spec.op);
+    const bool by_owners =
+        spec.collective == Collective::kAllreduce || spec.collective == Collective::kReduceScatter;
+    const bool reduces = by_owners && reduced_as(spec.type, spec.op);
     if (reduces && stages_in && stages_out && lends && group.size <= WARREN_DEVICE_MAX_INPUTS) {
       shares_.prepare(lies.device());
       if (exchange_ != nullptr) exchange_->prepare();

@@ -161,12 +161,27 @@ Load within_host(const Parts& p, Algorithm algorithm) {
   return load;
 }
 
+// The same of a reduce_scatter, whose inputs alone travel.
+Load scatter_within_host(const Parts& p) {
+  Load load;
+  const double units = chunks(p.share, p.chunk);
+  load.hops = 1;
+  load.busiest.messages = 2 * (p.k - 1) * units;
+  load.busiest.bytes = 2 * (p.k - 1) * p.share;
+  load.busiest.reduced = (p.k + 1) * p.share;
+  load.all.messages = 2 * p.k * (p.k - 1) * units;
+  load.all.bytes = 2 * (p.k - 1) * p.n;
+  load.all.reduced = (p.k + 1) * p.n;
+  return load;
+}
+
 bool goes_within_host(const Parts& p, const Case& what, Algorithm algorithm) {
-  if (!p.one_host || what.collective != Collective::kAllreduce || p.share < static_cast<double>(kLeastPieceBytes) ||
+  const bool scatters = what.collective == Collective::kReduceScatter;
+  if (!p.one_host || (!scatters && what.collective != Collective::kAllreduce) || p.share < static_cast<double>(kLeastPieceBytes) ||
       what.size > (p.host.maps ? kMostRanksWithinHost : kMostRanksByTcp)) {
     return false;
   }
-  return algorithm == Algorithm::kRing || (algorithm == Algorithm::kButterfly && what.size > 2 && !doubles_here(p));
+  return scatters || algorithm == Algorithm::kRing || (algorithm == Algorithm::kButterfly && what.size > 2 && !doubles_here(p));
 }
 
 // By one owner of everything: likewise.
@@ -221,7 +236,9 @@ void log_result(const Parts& p, const Case& what, Algorithm algorithm, Load& loa
 
 Load load_without_log(const Parts& p, const Case& what, Algorithm algorithm) {
   if (goes_to_one_owner(p, what, algorithm)) return one_owner(p);
-  if (goes_within_host(p, what, algorithm)) return within_host(p, algorithm);
+  if (goes_within_host(p, what, algorithm)) {
+    return what.collective == Collective::kReduceScatter ? scatter_within_host(p) : within_host(p, algorithm);
+  }
   const double around = p.k - 1;
   switch (what.collective) {
     case Collective::kAllreduce:

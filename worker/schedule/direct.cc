@@ -203,6 +203,7 @@ void direct_allreduce(const Request& request, Builder& builder, Copies& copies) 
   DirectSchedule(request, builder, copies).allreduce();
 }
 void direct_reduce_scatter(const Request& request, Builder& builder, Copies& copies) {
+  if (on_one_host(request)) return host_reduce_scatter(request, builder, copies);
   DirectSchedule(request, builder, copies).reduce_scatter();
 }
 void direct_allgather(const Request& request, Builder& builder, Copies& copies) {

@@ -50,6 +50,8 @@ void direct_all_to_all(const Request& request, Builder& builder, Copies& copies)
 // host.cc: of the ring, or the butterfly where it halves
 [[nodiscard]] bool on_one_host(const Request& request);
 void host_allreduce(const Request& request, Builder& builder, Copies& copies);
+// Of the ring, or direct.
+void host_reduce_scatter(const Request& request, Builder& builder, Copies& copies);
 // Of the butterfly where it halves: whether one rank makes all finals for ranks of one host.
 [[nodiscard]] inline bool one_owner_serves(std::int32_t size, std::uint64_t bytes, std::uint32_t cores) {
   const auto k = static_cast<std::uint64_t>(size), c = static_cast<std::uint64_t>(cores);

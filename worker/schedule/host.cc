@@ -1,9 +1,13 @@
-// An allreduce among ranks of one host, who read each other's memory: everybody's input of a piece goes straight to the
+// An allreduce or reduce_scatter among ranks of one host, who read each other's memory: everybody's input of a piece goes straight to the
 // piece's owner, which reduces all of them, and the final goes from there to everybody. Pieces, owners and bracketing
 // are those of the ring or the butterfly, so the bits are the same wherever ranks sit, and a round that was interrupted
 // on one host is finished on two.
 //
 // An owner reads all inputs of its piece before it makes the final, and nobody else makes it: inputs are lent.
+//
+// A reduce_scatter is the first half of that. Nobody hears of the finals of others, so inputs are lent only where the
+// round is logged: then it ends with an exchange after which all finals are known to be published, and so all inputs to
+// have been read.
 //
 // Where ranks share cores and the buffer is small, it is messages that cost, since each wakes a rank that has to be
 // given a core: there one rank owns all pieces of the butterfly, and 2·(K − 1) messages a chunk are enough.
@@ -25,16 +29,18 @@ namespace {
 // Of a peer, two messages may be on their way while a third is read.
 constexpr std::size_t kSlotsPerPeer = 3;
 
-class HostAllreduce {
+class ByOwners {
  public:
-  HostAllreduce(const Request& request, Builder& builder, Copies& copies)
+  ByOwners(const Request& request, Builder& builder, Copies& copies)
       : request_(request),
         builder_(builder),
         copies_(copies),
         rank_(request.rank),
         size_(request.size),
         ring_(request.algorithm == Algorithm::kRing),
+        scatters_(request.collective == Collective::kReduceScatter),
         pieces_(units_of(request)) {
+    if (scatters_) output_at_ = segments_of(request)[index(rank_)].at;
     std::uint64_t largest = 0;
     for (const std::vector<Range>& unit : pieces_) {
       for (const Range& piece : unit) largest = std::max(largest, piece.count);
@@ -46,7 +52,20 @@ class HostAllreduce {
     readers_before_.resize(index(size_));
   }
 
-  void run() {
+  void reduce_scatter() {
+    for (const std::vector<Range>& unit : pieces_) {
+      final_ = kNoStep;
+      reduce(unit);
+      for (const std::int32_t owner : copies_.owners()) {
+        const Range& piece = unit[index(owner)];
+        if (piece.count > 0 || request_.count == 0) {
+          copies_.back_up(owner, owner, piece, piece.at - output_at_, final_);
+        }
+      }
+    }
+  }
+
+  void allreduce() {
     for (std::size_t unit = 0; unit <= pieces_.size(); ++unit) {
       const StepId final_before = std::exchange(final_, kNoStep);
       std::swap(readers_, readers_before_);
@@ -80,20 +99,23 @@ class HostAllreduce {
       readers_[index(to)] = kNoStep;
       if (!has(unit, to)) continue;
       const Range& piece = unit[index(to)];
-      readers_[index(to)] = builder_.lend(to, piece.at, piece.count);
+      const bool lends = !scatters_ || request_.replicas > 0;
+      readers_[index(to)] = lends ? builder_.lend(to, piece.at, piece.count)
+                                  : builder_.send(to, input(piece.at), piece.count);
     }
     if (!has(unit, rank_)) return;
     const Range& piece = unit[index(rank_)];
     inputs_.assign(index(size_), input(piece.at));
-    // The butterfly's order is that of ranks; the ring's begins after the owner and ends with it.
+    // The ring's order begins after the owner and ends with it, the others' is that of ranks.
     const auto place = [this](std::int32_t rank) { return index(ring_ ? modulo(rank - rank_ - 1, size_) : rank); };
     for (std::int32_t distance = 1; distance < size_; ++distance) {
       const std::int32_t from = modulo(rank_ - distance, size_);
       inputs_[place(from)] = receive(from, piece.count);
     }
-    final_ =
-        builder_.combine(output(piece.at), inputs_, ring_ ? Bracketing::kChain : Bracketing::kBalanced, piece.count);
-    if (copies_.keeps_own()) final_ = copies_.publish(output(piece.at), piece, final_);
+    const bool balanced = request_.algorithm == Algorithm::kButterfly;
+    const Operand to = output(piece.at - output_at_);
+    final_ = builder_.combine(to, inputs_, balanced ? Bracketing::kBalanced : Bracketing::kChain, piece.count);
+    if (copies_.keeps_own()) final_ = copies_.publish(to, piece, final_);
   }
 
   // The own piece, final once `final` has run, goes to everybody, and theirs come here.
@@ -128,6 +150,8 @@ class HostAllreduce {
   std::int32_t rank_;
   std::int32_t size_;
   bool ring_;
+  bool scatters_;
+  std::uint64_t output_at_ = 0;             // where the output begins in the whole result
   std::vector<std::vector<Range>> pieces_;  // by unit, then by owner
   std::vector<SlotRing> slots_;             // by peer
   std::vector<Operand> inputs_;             // in the bracketing's order: of the unit at hand
@@ -216,7 +240,7 @@ bool share_a_host(const Request& request) {
 }  // namespace
 
 std::vector<std::vector<Range>> units_of(const Request& request) {
-  if (request.algorithm != Algorithm::kRing) return butterfly_pieces(request);
+  if (request.algorithm == Algorithm::kButterfly) return butterfly_pieces(request);
   std::vector<std::vector<Range>> units;
   const std::vector<Range> segments = segments_of(request);
   for (std::size_t owner = 0; owner < segments.size(); ++owner) {
@@ -229,7 +253,8 @@ std::vector<std::vector<Range>> units_of(const Request& request) {
 }
 
 bool pieces_are_large(const Request& request) {
-  const std::uint64_t piece = request.count / static_cast<std::uint64_t>(std::max(request.size, 1));
+  const bool is_piece = request.collective == Collective::kReduceScatter;
+  const std::uint64_t piece = is_piece ? request.count : request.count / static_cast<std::uint64_t>(request.size);
   return piece >= kLeastPieceBytes / request.element_bytes;
 }
 
@@ -257,11 +282,15 @@ void one_owner_allreduce(const Request& request, Builder& builder, Copies& copie
 }
 
 void host_allreduce(const Request& request, Builder& builder, Copies& copies) {
-  HostAllreduce(request, builder, copies).run();
+  ByOwners(request, builder, copies).allreduce();
+}
+
+void host_reduce_scatter(const Request& request, Builder& builder, Copies& copies) {
+  ByOwners(request, builder, copies).reduce_scatter();
 }
 
 void exchange_allreduce(const Request& request, Builder& builder, Copies& copies) {
-  HostAllreduce(request, builder, copies).run();
+  ByOwners(request, builder, copies).allreduce();
 }
 
 }  // namespace warren::schedule

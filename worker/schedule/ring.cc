@@ -185,6 +185,9 @@ void ring_exchange(const Request& request, Builder& builder, Copies& copies) {
     if (on_one_host(request)) return host_allreduce(request, builder, copies);
     if (on_several_hosts(request)) return hierarchical_allreduce(request, builder, copies);
   }
+  if (request.collective == Collective::kReduceScatter && on_one_host(request)) {
+    return host_reduce_scatter(request, builder, copies);
+  }
   RingExchange(request, builder, copies).run();
 }
 

@@ -154,6 +154,45 @@ TEST(Schedule, TwoRanksOfAHostLendEachOtherLargeInputs) {
   }
 }
 
+// One hop, and one pass over all inputs, which are lent where somebody says when they have been read.
+TEST(Schedule, AReduceScatterOnAHostGoesStraightToItsOwners) {
+  std::uint64_t seed = 0;
+  for (const std::int32_t size : {2, 3, 4, 7, 16, 17}) {
+    for (const Algorithm algorithm : algorithms_for(Collective::kReduceScatter)) {
+      for (const Sizes& s : {Sizes{3, 1}, Sizes{5, 64}, Sizes{11, 4}, Sizes{40, 3}}) {
+        for (const std::uint32_t replicas : {0u, 1u, 2u}) {
+          World world{.collective = Collective::kReduceScatter, .algorithm = algorithm, .size = size};
+          world.count = s.count;
+          world.chunk_elements = s.chunk_elements;
+          world.hosts.assign(static_cast<std::size_t>(size), 4);
+          world.replicas = replicas;
+          world.element_bytes = 8 << 10;
+          world.in_place = true;
+          const std::vector<Schedule> schedules = make_all(world);
+          const bool straight = size <= 16 && s.count >= 2 && s.count * world.element_bytes >= (16 << 10);
+          world.in_place = ++seed % 2 == 0;
+          const Order order = seed % 3 == 0 ? Order::kRandom : seed % 3 == 1 ? Order::kLateSends : Order::kLateLocal;
+          ASSERT_EQ(check(world, schedules, order, seed), "") << world.describe();
+          for (const Schedule& schedule : schedules) {
+            std::uint64_t lent = 0, sent = 0;
+            std::size_t combines = 0, reduces = 0;
+            for (const Step& step : schedule.steps) {
+              if (step.kind == StepKind::kSend && step.count != 0) (step.lent ? lent : sent) += step.count;
+              if (step.kind == StepKind::kCombine) combines++;
+              if (step.kind == StepKind::kReduce) reduces++;
+            }
+            const std::uint64_t theirs = s.count * static_cast<std::uint64_t>(size - 1);
+            ASSERT_EQ(lent + sent, theirs) << world.describe();
+            ASSERT_EQ(lent, straight && replicas > 0 ? theirs : 0) << world.describe();
+            ASSERT_EQ(combines == 0, !straight);
+            ASSERT_EQ(reduces == 0, straight);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Schedule, IsAPureFunctionOfItsRequest) {
   for (const Collective collective : kCollectives) {
     for (const Algorithm algorithm : algorithms_for(collective)) {
