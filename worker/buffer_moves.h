@@ -25,8 +25,8 @@
 
 namespace warren::worker {
 
-// No byte of the output that is one of the input, too, is final before that has been read, and so has arrived (rule 4 of
-// worker/schedule/schedule.h). What is on the GPU is overwritten by finals alone. Whoever copies may do so while the
+// No byte of the output that is one of the input, too, is final before that has been read, and so has arrived (rule 4
+// of worker/schedule/schedule.h). What is on the GPU is overwritten by finals alone. Whoever copies may do so while the
 // engine calls: the one and the other are one thread at a time.
 class BufferMoves {
  public:

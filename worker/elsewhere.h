@@ -22,8 +22,9 @@ class Elsewhere {
   };
   struct Work {
     // In the order of the bracketing. What is on a GPU are values; of those on the CPU the first one alone may have an
-    // address, where all others are on the GPU. One that is alone is only to be brought to the CPU.
+    // address, where all others are on the GPU. One that is alone is only to be brought to the CPU, or is what is made.
     std::vector<Operand> operands;
+    bool copies = false;             // the latter: of any type, and untouched
     Form first_form = Form::kValue;  // of the first operand: a partial result only where that is on the CPU
     Form made_form = Form::kValue;   // which is finished; or it is not
     std::size_t first_bytes = 0, made_bytes = 0;

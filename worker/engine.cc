@@ -1224,7 +1224,7 @@ bool Engine::waits_for_prepare(Group& group, bool runs) {
   return true;
 }
 
-// Whether all peers that this rank's input is lent to can read it in this memory of a GPU. Only in a first attempt: any
+// Whether all peers that are to read this rank's input can do so in this memory of a GPU. Only in a first attempt: any
 // other may take finals from the log, which needs all of the input, or the rest of it, in memory of the CPU.
 bool Engine::may_lend(const Group& group, const std::byte* memory) const {
   const Call& call = *group.active;
@@ -1232,10 +1232,8 @@ bool Engine::may_lend(const Group& group, const std::byte* memory) const {
       call.schedule_epoch != plan_.epoch || !call.schedule->lends_all()) {
     return false;
   }
-  const auto& steps = call.schedule->schedule().steps;
-  return std::ranges::all_of(steps, [&](const schedule::Step& step) {
-    const Rank peer = step.lent ? group.members[static_cast<std::size_t>(step.peer)] : kNoRank;
-    return !step.lent || transport_.lends(GroupId(group.channel), peer, memory);
+  return std::ranges::all_of(call.schedule->readers(), [&](std::int32_t peer) {
+    return transport_.lends(GroupId(group.channel), group.members[static_cast<std::size_t>(peer)], memory);
   });
 }
 

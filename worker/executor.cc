@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <new>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -37,6 +38,12 @@ bool writes_final(const Step& step) {
 }
 
 namespace {
+
+// A part of the result, as it is.
+bool copies_input(const Step& step) {
+  return step.kind == StepKind::kCopy && !step.finish && step.count != 0 && step.a.space == Space::kInput &&
+         step.dst.space == Space::kOutput;
+}
 
 // Where the input stands: of a broadcast's root in its one buffer, which no other schedule reads without having written
 // to it.
@@ -146,13 +153,25 @@ void PreparedSchedule::find_deliveries() {
 
 void PreparedSchedule::find_loans() {
   bool lends = false, otherwise = false;
-  for (const Step& step : schedule_.steps) {
+  std::set<std::int32_t> peers, gets_copies;
+  std::vector<bool> of_copy(schedule_.steps.size(), false);  // publishing steps
+  for (std::uint32_t i = 0; i < schedule_.steps.size(); i++) {
+    const Step& step = schedule_.steps[i];
+    const bool copies = copies_input(step) && published_by_[i] != kNone;
+    if (copies) of_copy[published_by_[i]] = true;
     each_input(schedule_, Space::kInput, step, [&](std::uint64_t, std::uint64_t) {
       lends = lends || step.lent;
-      otherwise = otherwise || (step.kind != StepKind::kCombine && step.kind != StepKind::kSend);
+      otherwise = otherwise || (step.kind != StepKind::kCombine && step.kind != StepKind::kSend && !copies);
     });
+    if (step.lent) peers.insert(step.peer);
+    const bool sends_copy = step.kind == StepKind::kSend && published_by_[i] != kNone && of_copy[published_by_[i]];
+    if (sends_copy) gets_copies.insert(step.peer);
   }
-  lends_all_ = lends && !otherwise;
+  // Who gets it by way of another one reads it on the CPU.
+  const bool gives_copies = gets_copies.size() + 1 == static_cast<std::size_t>(schedule_.size);
+  if (gives_copies) peers.merge(gets_copies);
+  lends_all_ = (lends || gives_copies) && !otherwise && schedule_.size > 1;
+  if (lends_all_) read_by_.assign(peers.begin(), peers.end());
 }
 
 // Scratch slots are used in turn, in the order of steps: an operand comes from the last step before that wrote there.
@@ -186,6 +205,7 @@ void PreparedSchedule::find_sources() {
     } else if (is_local(step.kind)) {
       sources_[i].a = source(step.a);
       if (step.kind == StepKind::kReduce) sources_[i].b = source(step.b);
+      if (copies_input(step)) combined[{step.dst.at, step.count}] = i;
       for (const std::uint32_t from : {sources_[i].a, sources_[i].b}) {
         if (from == kNone) continue;
         readers_[from]++;
@@ -530,6 +550,7 @@ bool Executor::on_gpu(const Place& place, std::uint32_t source) const {
 
 bool Executor::reads_gpu(std::uint32_t index) const {
   const Step& step = round_.schedule->schedule_.steps[index];
+  if (copies_input(step)) return round_.input_on_gpu;
   for (std::uint32_t k = step.first_operand; k < step.first_operand + step.operands; k++) {
     if (on_gpu(round_.schedule->schedule_.operands[k], round_.schedule->operand_sources_[k])) return true;
   }
@@ -541,6 +562,14 @@ void Executor::combine_elsewhere(std::uint32_t index) {
   const PreparedSchedule& prepared = *round_.schedule;
   const Step& step = prepared.schedule_.steps[index];
   Elsewhere::Work work = work_of(step);
+  if (copies_input(step)) {
+    WARREN_CHECK(prepared.published_by_[index] != PreparedSchedule::kNone, "what others get is published");
+    work.operands.push_back({address(step.a), true, round_.input_keeper});
+    work.copies = true;
+    work.first_bytes = work.made_bytes = work.bytes;
+    elsewhere_.push_back({round_.elsewhere->begin(std::move(work)), index});
+    return;
+  }
   std::size_t there = 0;
   for (std::uint32_t k = step.first_operand; k < step.first_operand + step.operands; k++) {
     const Place& place = prepared.schedule_.operands[k];
@@ -609,6 +638,15 @@ bool Executor::on_done(const Elsewhere::Done& done) {
     sent_from_[index] = {done.operands.front(), done.memory};
     pending_[index] = 0;
     advance(prepared.channel_[index]);
+    return true;
+  }
+  if (copies_input(step)) {
+    Elsewhere::Done copied = done;
+    if (copied.made == nullptr) copied.made = done.operands.front();
+    make_final(index, {}, &copied, false);
+    if (!status_.ok()) return true;
+    finish(index);
+    run_ready();
     return true;
   }
   operands_.clear();

@@ -38,9 +38,11 @@ class PreparedSchedule {
   [[nodiscard]] bool in_order() const { return in_order_; }
   // Elements of the step that has most.
   [[nodiscard]] std::uint64_t largest() const { return largest_; }
-  // Whether this rank's input is lent to some, and otherwise read by combining steps and sends alone: it may lie where
-  // the CPU cannot read it.
+  // Whether this rank's input is lent to some, or a part of the result that all others get from this rank, and read by
+  // combining steps, sends and such copies alone: it may lie where the CPU cannot read it.
   [[nodiscard]] bool lends_all() const { return lends_all_; }
+  // Then: the ranks that read it, or a copy of it, where it lies.
+  [[nodiscard]] std::span<const std::int32_t> readers() const { return read_by_; }
   // Whether messages move from GPU to GPU, in turns.
   [[nodiscard]] bool exchanges() const { return !turns_.empty(); }
 
@@ -75,8 +77,9 @@ class PreparedSchedule {
   std::vector<bool> delivers_;
   std::vector<bool> delivered_;                    // of a receive: by one of these
   std::vector<std::vector<std::uint32_t>> turns_;  // the steps of each
-  // Of a send, or of a combining step: the step that publishes just what it sends, or makes.
+  // Of a send, of a combining step or of a copy of the input: the step that publishes just what it sends, or makes.
   std::vector<std::uint32_t> published_by_;
+  std::vector<std::int32_t> read_by_;
   bool in_order_ = true;
   bool lends_all_ = false;
   std::uint64_t largest_ = 0;

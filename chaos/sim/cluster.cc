@@ -1545,6 +1545,7 @@ SimOutcome Cluster::run() {
     out.fell += life->finals_fell();
     out.taken_up += life->partials_taken_up();
     out.sent_on += life->inputs_sent_on();
+    out.copied += life->inputs_copied();
     out.gpus_failed += life->gpu_failed();
   }
   out.replaced = judge_.replaced();

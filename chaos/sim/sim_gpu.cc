@@ -136,14 +136,16 @@ std::uint64_t SimCombines::begin(Work work) {
   free_at_us_ = std::max(free_at_us_, gpu_.world().now_us()) + gpu_.some_us();
   // Where there is no room, or something lies where a kernel cannot read it, the CPU combines what it gets of them.
   const bool all = std::ranges::all_of(work.operands, [](const Operand& o) { return o.at != nullptr; });
-  const bool by_kernel = work.operands.size() > 1 && all && (work.stays || !gpu_.world().random.chance(0.05));
+  const bool makes = work.operands.size() > 1 || work.copies;
+  const bool by_kernel = makes && all && (work.stays || !gpu_.world().random.chance(0.05));
   WARREN_CHECK(by_kernel || !work.stays, "what is exchanged lies on the GPU");
   std::uint64_t number = 0;
   std::shared_ptr<std::byte> block;
   const bool finishes = work.made_form == worker::Form::kValue;
   if (by_kernel) block = finishes ? shares_.take_result(work.made_bytes, number) : shares_.take(work.made_bytes);
   if (block != nullptr && !work.operands.front().on_gpu) ++gpu_.taken_up;
-  if (work.operands.size() == 1) ++gpu_.sent_on;
+  if (work.copies) ++gpu_.copied;
+  if (!makes) ++gpu_.sent_on;
   gpu_.after(free_at_us_ - gpu_.world().now_us(), [this, id, number, finishes, block = std::move(block),
                                                    work = std::move(work)] {
     --under_way_;
@@ -151,12 +153,16 @@ std::uint64_t SimCombines::begin(Work work) {
     Done done;
     done.id = id;
     if (block != nullptr) {
-      const auto reducer = worker::Reducer::make(work.type, work.op, work.contributors);
-      WARREN_CHECK(reducer.ok(), "the round has one, too");
       std::vector<const void*> operands;
       for (const Operand& operand : work.operands) operands.push_back(SimGpu::readable(operand.at));
       const auto on_cpu = gpu_.allocate(work.made_bytes);
-      reducer.value().combine(on_cpu.get(), work.made_form, operands, work.first_form, work.bracketing, work.count);
+      if (work.copies) {
+        std::memcpy(on_cpu.get(), operands.front(), work.made_bytes);
+      } else {
+        const auto reducer = worker::Reducer::make(work.type, work.op, work.contributors);
+        WARREN_CHECK(reducer.ok(), "the round has one, too");
+        reducer.value().combine(on_cpu.get(), work.made_form, operands, work.first_form, work.bracketing, work.count);
+      }
       std::memcpy(SimGpu::readable(block.get()), on_cpu.get(), work.made_bytes);
       done.made = on_cpu.get();
       done.memory = on_cpu;

@@ -63,7 +63,7 @@ class SimGpu {
   // Inputs of which something came back from where others read it, and results that were read and did not stand.
   std::uint64_t came_home = 0, fell = 0;
   // Partial results of another host that a kernel went on from, and pieces of inputs that were sent to another host.
-  std::uint64_t taken_up = 0, sent_on = 0;
+  std::uint64_t taken_up = 0, sent_on = 0, copied = 0;
 
  private:
   World& world_;

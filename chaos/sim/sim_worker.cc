@@ -1572,11 +1572,11 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
   if (on_gpu) {
     a.host.assign(a.memory.size(), 0);
     std::byte* const host = reinterpret_cast<std::byte*>(a.host.data());
-    const bool by_owners =
-        step.collective == Collective::kAllreduce || step.collective == Collective::kReduceScatter;
-    const bool reduces = by_owners && combined_on_gpus(step.type, step.op);
+    const bool reduces = step.collective == Collective::kAllreduce || step.collective == Collective::kReduceScatter;
+    const bool gathers = step.collective == Collective::kAllgather || step.collective == Collective::kAllgatherv;
+    const bool may_lend = gathers || (reduces && combined_on_gpus(step.type, step.op));
     auto buffers = std::make_unique<SimGpuCall>(
-        *gpu_, reduces ? &*shares_ : nullptr,
+        *gpu_, may_lend ? &*shares_ : nullptr,
         SimGpuCall::Buffer{a.bytes().data() + a.input_at, host + a.input_at, a.input.size()},
         SimGpuCall::Buffer{a.bytes().data() + a.out_at, host + a.out_at, a.out_bytes},
         prepares ? std::function<void()>([&a, prepare] { prepare(&a); }) : nullptr);

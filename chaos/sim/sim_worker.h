@@ -108,6 +108,7 @@ class SimWorker final : private SimTransport::Owner {
   [[nodiscard]] std::uint64_t finals_fell() const { return gpu_ ? gpu_->fell : 0; }
   [[nodiscard]] std::uint64_t partials_taken_up() const { return gpu_ ? gpu_->taken_up : 0; }
   [[nodiscard]] std::uint64_t inputs_sent_on() const { return gpu_ ? gpu_->sent_on : 0; }
+  [[nodiscard]] std::uint64_t inputs_copied() const { return gpu_ ? gpu_->copied : 0; }
   [[nodiscard]] bool gpu_failed() const { return !gpu_failed_.ok(); }
   // Rounds that its GPU had a part in from the first turn to the last.
   [[nodiscard]] std::uint64_t rounds_exchanged() const { return exchange_ ? exchange_->rounds_proved() : 0; }

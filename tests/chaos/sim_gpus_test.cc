@@ -77,7 +77,7 @@ TEST(Gpus, ARankDiesAtAnyMoment) {
 
 // Ranks of one host combine inputs on a GPU where they lie, and results go from one to the other.
 TEST(Loans, WithoutFaultsOneEpochIsEnough) {
-  std::uint64_t lent = 0, from_gpus = 0;
+  std::uint64_t lent = 0, from_gpus = 0, copied = 0;
   for (std::uint64_t seed = 1; seed <= seeds(15); ++seed) {
     SimOptions options = lending(2 + static_cast<std::uint32_t>(seed % 4), seed * kNcclFails + kNcclWell);
     // The first calls of a life have nothing mapped.
@@ -87,9 +87,11 @@ TEST(Loans, WithoutFaultsOneEpochIsEnough) {
     EXPECT_EQ(tracker(o, "interrupted"), 0u) << "seed " << seed;
     lent += o.lent;
     from_gpus += o.from_gpus;
+    copied += o.copied;
   }
   EXPECT_GT(lent, 200 / kFewer);
   EXPECT_GT(from_gpus, 200 / kFewer);
+  EXPECT_GT(copied, 20 / kFewer);
 }
 
 // While inputs are lent and results are read; GPUs that take longer than a timeout end lives, too.

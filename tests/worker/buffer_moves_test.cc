@@ -148,7 +148,8 @@ TEST_F(BufferMovesTest, AnInputComesHomeAroundWhatIsFinalInItsPlace) {
     some.landed({5, 10});
     some.bring_home();
     Ranges home;
-    while (const auto next = some.next_input(kBytes, room_for)) home.add(next->bytes.at, next->bytes.at + next->bytes.bytes);
+    while (const auto next = some.next_input(kBytes, room_for))
+      home.add(next->bytes.at, next->bytes.at + next->bytes.bytes);
     return Ranges(0, input_bytes).minus(home);
   };
   EXPECT_EQ(comes_home(kBytes, 25, 50), Ranges(55, 65));

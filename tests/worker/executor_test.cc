@@ -49,8 +49,15 @@ class Scripted final : public Transport {
   void collect_pollfds(std::vector<pollfd>&) override {}
   void close_all() override {}
 
+  void post_send_made(LinkId link, const FrameHeader& header, std::span<const std::byte> payload, const LogPlace& place,
+                      const MadeOnGpu& made, Token token) override {
+    post_send_logged(link, header, payload, place, token);
+    if (made.at != nullptr) numbers.push_back(made.number);
+  }
+
   std::vector<Token> sends;
-  std::vector<LogPlace> places;  // of the sends
+  std::vector<std::uint64_t> numbers;  // of what is on the GPU, too
+  std::vector<LogPlace> places;        // of the sends
   std::vector<std::span<const std::byte>> lent;
   std::map<Token, std::span<const std::byte>> plain;
   std::vector<Receive> receives;
@@ -632,11 +639,13 @@ class OnGpu : public ::testing::Test {
   // What starts the executor then. `hosts`: of all ranks.
   void begin_round(DataType type, const std::vector<std::uint32_t>& hosts, std::byte* output) {
     schedule::Request request;
-    request.collective = Collective::kAllreduce;
-    request.algorithm = schedule::Algorithm::kRing;
+    request.collective = collective_;
+    request.algorithm =
+        collective_ == Collective::kAllgather ? schedule::Algorithm::kDirect : schedule::Algorithm::kRing;
     request.rank = 1;
     request.size = static_cast<std::int32_t>(hosts.size());
-    request.count = request.chunk_elements = hosts.size() * kPart;
+    request.chunk_elements = hosts.size() * kPart;
+    request.count = collective_ == Collective::kAllreduce ? request.chunk_elements : kPart;
     request.replicas = 2;
     request.hosts = hosts;
     request.domains = hosts;
@@ -656,6 +665,7 @@ class OnGpu : public ::testing::Test {
   }
   static const std::byte* nowhere(std::size_t rank) { return reinterpret_cast<const std::byte*>(rank << 20); }
 
+  Collective collective_ = Collective::kAllreduce;
   std::unique_ptr<PreparedSchedule> prepared_;
   Scripted transport_;
   Log log_;
@@ -828,6 +838,114 @@ class LeaderOnGpu : public OnGpu {
   std::vector<std::byte> made_ = std::vector<std::byte>(kPartials, std::byte{7});
   std::vector<std::byte> output_ = std::vector<std::byte>(4 * kValues, std::byte{0xff});
 };
+
+// Rank 1 of three on a host.
+class PartOnGpu : public OnGpu {
+ protected:
+  void begin(Collective collective, std::size_t parts) {
+    collective_ = collective;
+    output_.assign(parts * kPart, -1);
+    begin_round(DataType::kI64, {0, 0, 0}, reinterpret_cast<std::byte*>(output_.data()));
+    executor_.start(round_);
+  }
+  Executor executor_{transport_, kWorldGroup, {Rank(0), Rank(1), Rank(2)}, 0, nullptr};
+  const std::vector<std::int64_t> made_ = std::vector<std::int64_t>(kPart, 7);
+  std::vector<std::int64_t> output_;
+};
+
+// Of an allgather: all others get it from this rank.
+TEST_F(PartOnGpu, OfAResultIsCopiedToWhereOthersReadIt) {
+  for (const bool has_room : {true, false}) {
+    begin(Collective::kAllgather, 3);
+    EXPECT_TRUE(std::ranges::equal(prepared_->readers(), std::vector<std::int32_t>{0, 2}));
+    const Elsewhere::Work& work = elsewhere_.works.back();
+    const std::uint64_t id = elsewhere_.works.size();
+    ASSERT_EQ(work.operands.size(), 1u);
+    EXPECT_TRUE(work.copies && work.operands[0].on_gpu && work.operands[0].at == nowhere(1));
+    EXPECT_EQ(work.operands[0].keeper, round_.input_keeper);
+    EXPECT_EQ(work.made_bytes, kPart * 8);
+    EXPECT_TRUE(transport_.sends.empty() && log_.pieces.empty()) << "it is not published yet";
+    Elsewhere::Done done;
+    done.id = id;
+    const auto* const at = reinterpret_cast<const std::byte*>(made_.data());
+    if (has_room) {
+      done.made = at;
+      done.on_gpu = {nowhere(9), 5};
+    } else {
+      done.operands = {at};
+    }
+    EXPECT_TRUE(executor_.on_done(done));
+    ASSERT_TRUE(executor_.status().ok()) << executor_.status().describe();
+    EXPECT_EQ(log_.pieces, (decltype(log_.pieces){{kPart, kPart}})) << "once";
+    EXPECT_EQ(transport_.sends.size(), 2u);
+    EXPECT_EQ(transport_.numbers, std::vector<std::uint64_t>(has_room ? 2 : 0, 5));
+    for (std::size_t i = 0; i < output_.size(); i++) EXPECT_EQ(output_[i], i / kPart == 1 ? 7 : -1) << i;
+    EXPECT_EQ(executor_.finals().size(), 1u);
+    executor_.abandon();
+    transport_.sends.clear(), transport_.numbers.clear(), log_.pieces.clear();
+  }
+}
+
+// Of a reduce_scatter it is combined by its owner, who alone gets it.
+TEST_F(PartOnGpu, ThatIsScatteredIsLentToItsOwner) {
+  begin(Collective::kReduceScatter, 1);
+  EXPECT_TRUE(std::ranges::equal(prepared_->readers(), std::vector<std::int32_t>{0, 2}));
+  ASSERT_EQ(transport_.lent.size(), 2u);
+  EXPECT_EQ(transport_.lent[0].data(), nowhere(1));
+  EXPECT_EQ(transport_.lent[1].data(), nowhere(1) + 2 * kPart * 8);
+  for (const Scripted::Receive& receive : std::vector(transport_.receives)) {
+    const std::int32_t peer = prepared_->schedule().steps[static_cast<std::uint32_t>(receive.token)].peer;
+    if (receive.payload.empty()) continue;
+    View view;
+    view.there = nowhere(static_cast<std::size_t>(peer)) + kPart * 8;
+    view.on_gpu = true;
+    view.generation = &left_;
+    view.lent = std::make_shared<int>();
+    executor_.on_completion(receive.token, {}, view);
+  }
+  ASSERT_EQ(elsewhere_.works.size(), 1u);
+  EXPECT_EQ(elsewhere_.works[0].operands.size(), 3u);
+  Elsewhere::Done done;
+  done.id = 1;
+  done.made = reinterpret_cast<const std::byte*>(made_.data());
+  EXPECT_TRUE(executor_.on_done(done));
+  EXPECT_EQ(log_.pieces, (decltype(log_.pieces){{kPart, kPart}}));
+  EXPECT_EQ(output_, made_);
+}
+
+TEST(Readers, AreThoseThatReadTheInputWhereItLies) {
+  const auto readers = [](Collective collective, schedule::Algorithm algorithm, std::int32_t size,
+                          std::vector<std::uint32_t> hosts) {
+    schedule::Request request;
+    request.collective = collective;
+    request.algorithm = algorithm;
+    request.rank = 1;
+    request.size = size;
+    request.count = 1000;
+    request.chunk_elements = 100;
+    request.replicas = 2;
+    request.hosts = hosts;
+    request.element_bytes = schedule::kWholeBytes;
+    auto made = schedule::make(request);
+    EXPECT_TRUE(made.ok()) << made.status().describe();
+    const PreparedSchedule prepared(std::move(made).value());
+    EXPECT_EQ(prepared.lends_all(), !prepared.readers().empty());
+    return std::vector<std::int32_t>(prepared.readers().begin(), prepared.readers().end());
+  };
+  using schedule::Algorithm;
+  const std::vector<std::int32_t> nobody, others{0, 2};
+  EXPECT_EQ(readers(Collective::kAllreduce, Algorithm::kRing, 3, {0, 0, 0}), others);
+  EXPECT_EQ(readers(Collective::kAllreduce, Algorithm::kRing, 3, {0, 0, 1}), std::vector<std::int32_t>{0});
+  EXPECT_EQ(readers(Collective::kAllreduce, Algorithm::kTree, 3, {0, 0, 0}), nobody);
+  EXPECT_EQ(readers(Collective::kReduceScatter, Algorithm::kRing, 3, {0, 0, 0}), others);
+  EXPECT_EQ(readers(Collective::kReduceScatter, Algorithm::kRing, 3, {0, 0, 1}), nobody);
+  EXPECT_EQ(readers(Collective::kAllgather, Algorithm::kDirect, 3, {0, 0, 0}), others);
+  EXPECT_EQ(readers(Collective::kAllgather, Algorithm::kRing, 3, {0, 0, 0}), nobody) << "one gets it from another";
+  EXPECT_EQ(readers(Collective::kAllgather, Algorithm::kRing, 2, {0, 0}), std::vector<std::int32_t>{0});
+  EXPECT_EQ(readers(Collective::kBroadcast, Algorithm::kTree, 3, {0, 0, 0}), nobody);
+  EXPECT_EQ(readers(Collective::kAllToAll, Algorithm::kDirect, 3, {0, 0, 0}), nobody);
+  EXPECT_EQ(readers(Collective::kGather, Algorithm::kStar, 3, {0, 0, 0}), nobody);
+}
 
 // Rank 0's segment begins with this input, and goes on at the other host.
 TEST_F(LeaderOnGpu, WhatIsSentToAnotherHostComesToTheCpuBefore) {

@@ -148,6 +148,7 @@ bool DeviceCombines::find_place(Job& job) {
 Result<bool> DeviceCombines::find_memory(Job& job) {
   const Work& work = job.work;
   const auto kernel = kernel_for(work);
+  const bool makes = kernel || work.copies;
   const bool comes = kernel && !work.operands.front().on_gpu;
   const std::size_t bytes_of_all =
       static_cast<std::size_t>(std::ranges::count(work.operands, true, &Operand::on_gpu)) * work.bytes;
@@ -157,10 +158,10 @@ Result<bool> DeviceCombines::find_memory(Job& job) {
   }
   WARREN_CHECK(!work.stays || !comes, "what is exchanged lies on the GPU");
   if (kernel) job.kernel = *kernel;
-  auto pinned = arena_.take(!kernel ? bytes_of_all
+  auto pinned = arena_.take(!makes  ? bytes_of_all
                             : comes ? std::max(work.made_bytes, work.first_bytes)
                                     : work.made_bytes);
-  if (pinned.ok() && kernel) {
+  if (pinned.ok() && makes) {
     // What was made before leaves, and makes room.
     const bool has_place = find_place(job);
     if (!has_place && work.stays) return false;
@@ -180,7 +181,7 @@ Result<bool> DeviceCombines::find_memory(Job& job) {
   }
   // The calls that have it all may wait for this. What would come from the CPU would need some, too.
   WARREN_CHECK(shares_.landing() != nullptr, "who has anything on the GPU has that");
-  const bool has_place = kernel && !comes && find_place(job);
+  const bool has_place = makes && !comes && find_place(job);
   if (!has_place && work.stays) return false;
   const std::size_t bytes = has_place ? work.made_bytes : bytes_of_all;
   job.landed = {new (std::nothrow) std::byte[bytes], std::default_delete<std::byte[]>()};
@@ -203,7 +204,9 @@ Status DeviceCombines::queue(Job& job) {
     const Part& part = job.parts[job.queued];
     std::byte* const to = lands ? slot(job.queued) : part.to;
     Status status;
-    if (job.queued++ == 0 && job.made_at != nullptr) {
+    if (job.queued++ == 0 && job.made_at != nullptr && job.work.copies) {
+      status = flow_->copied(to, job.made_at.get(), job.work.operands.front().at, job.work.made_bytes, part.bytes);
+    } else if (job.queued == 1 && job.made_at != nullptr) {
       job.kernel.bytes = part.bytes;
       status = flow_->reduced(to, job.made_at.get(), job.kernel);
     } else {

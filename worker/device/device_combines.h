@@ -59,7 +59,7 @@ class DeviceCombines final : public Elsewhere {
   struct Job {
     std::uint64_t id = 0;
     Work work;
-    std::shared_ptr<std::byte> made_at = nullptr;  // on the GPU, by this kernel; null: its operands are copied
+    std::shared_ptr<std::byte> made_at = nullptr;  // on the GPU, by this kernel, or copy; null: its operands are copied
     DeviceCopies::Flow::Reduction kernel{};
     std::shared_ptr<std::byte> upload_at = nullptr;  // where an operand comes to, if not to made_at
     std::uint64_t number = 0;                        // of what is made there

@@ -237,6 +237,15 @@ Status DeviceCopies::Flow::reduced(std::byte* to, void* on_gpu, const Reduction&
   });
 }
 
+Status DeviceCopies::Flow::copied(std::byte* to, void* on_gpu, const void* from, std::size_t of_all,
+                                  std::size_t bytes) {
+  const warren_device_table& table = copies_.table_;
+  return queue([&](void* stream) {
+    const auto code = table.copy(copies_.device_, on_gpu, from, of_all, stream);
+    return code == WARREN_DEVICE_OK ? table.to_host(copies_.device_, to, on_gpu, bytes, stream) : code;
+  });
+}
+
 Status DeviceCopies::Flow::unpack(const void* packed, std::span<const warren_device_piece> pieces) {
   return queue([&](void* stream) {
     return copies_.table_.unpack(copies_.device_, packed, pieces.data(), pieces.size(), stream);

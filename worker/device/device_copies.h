@@ -112,6 +112,8 @@ class DeviceCopies {
       } upload{};
     };
     [[nodiscard]] Status reduced(std::byte* to, void* on_gpu, const Reduction& reduction);
+    // Likewise by way of `on_gpu`: all `of_all` bytes come there, and the first `bytes` go on.
+    [[nodiscard]] Status copied(std::byte* to, void* on_gpu, const void* from, std::size_t of_all, std::size_t bytes);
     [[nodiscard]] Status unpack(const void* packed, std::span<const warren_device_piece> pieces);
     // True: some have arrived since the last look. kUnavailable. kTimeout: for stall_ms none has.
     [[nodiscard]] Result<bool> look();

@@ -60,10 +60,32 @@ constexpr std::size_t kSliceBytes = 4 * kDeviceChunkBytes;
 // Larger ones move while the round runs. Up to this a call's thread waits for its copy and hands nothing over.
 constexpr std::size_t kStreamedBytes = kDeviceChunkBytes;
 
-// Whether the round runs while its buffers, of so many bytes at most, move. One that is narrowed on the CPU is so as a
-// whole, before.
-bool streams(const CallSpec& spec, std::uint64_t bytes) {
-  return spec.collective != Collective::kPoint && spec.wire == DataType{} && bytes > kStreamedBytes;
+// Of a result that comes as one block a rank, each of which would be a copy of its own, and cost some microseconds.
+constexpr std::uint64_t kLeastBlockBytes = std::uint64_t{128} << 10;
+
+bool comes_in_blocks(Collective collective) {
+  return collective == Collective::kAllgather || collective == Collective::kAllgatherv ||
+         collective == Collective::kGather || collective == Collective::kAllToAll;
+}
+
+// Whether the round runs while its buffers, of so many bytes, move. One that is narrowed on the CPU is so as a whole,
+// before.
+bool streams(const CallSpec& spec, const GroupShape& group, std::uint64_t input_bytes, std::uint64_t output_bytes) {
+  if (spec.collective == Collective::kPoint || spec.wire != DataType{}) return false;
+  const auto size = static_cast<std::uint64_t>(group.size);
+  if (comes_in_blocks(spec.collective) && output_bytes != 0 && output_bytes / size < kLeastBlockBytes) return false;
+  return std::max(input_bytes, output_bytes) > kStreamedBytes;
+}
+
+// Whether other ranks of the host may read the input on the GPU: to reduce it, or as a part of the result.
+bool read_on_gpus(const CallSpec& spec) {
+  switch (spec.collective) {
+    case Collective::kAllreduce:
+    case Collective::kReduceScatter: return reduced_as(spec.type, spec.op).has_value();
+    case Collective::kAllgather:
+    case Collective::kAllgatherv: return true;
+    default: return false;
+  }
 }
 
 // Whether the elements of all shares of a call with a wire type follow each other on the GPU: none but the last is
@@ -178,7 +200,7 @@ Status Staging::stage(Call& call, const GroupShape& group, bool may_stream) {
   if (spec.collective == Collective::kBroadcast && spec.root == group.rank) from = to;
   // Its work on the stream may write to the output, too.
   const bool prepares = from.bytes != 0 || spec.prepare != nullptr;
-  if (may_stream && streams(spec, std::max(from.bytes, to.bytes))) {
+  if (may_stream && streams(spec, group, from.bytes, to.bytes)) {
     auto streamed =
         std::make_unique<StreamedCall>(copies, std::move(event).value(), spec.stream, from, to, std::move(memory));
     if (prepares) {
@@ -187,10 +209,7 @@ Status Staging::stage(Call& call, const GroupShape& group, bool may_stream) {
       spec.prepare_context = streamed.get();
     }
     const bool lends = lends_.load(std::memory_order_relaxed) || exchange_ != nullptr;
-    const bool by_owners =
-        spec.collective == Collective::kAllreduce || spec.collective == Collective::kReduceScatter;
-    const bool reduces = by_owners && reduced_as(spec.type, spec.op);
-    if (reduces && stages_in && stages_out && lends && group.size <= WARREN_DEVICE_MAX_INPUTS) {
+    if (read_on_gpus(spec) && stages_in && stages_out && lends && group.size <= WARREN_DEVICE_MAX_INPUTS) {
       shares_.prepare(lies.device());
       if (exchange_ != nullptr) exchange_->prepare();
       streamed->may_lend(shares_);

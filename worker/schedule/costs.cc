@@ -177,11 +177,13 @@ Load scatter_within_host(const Parts& p) {
 
 bool goes_within_host(const Parts& p, const Case& what, Algorithm algorithm) {
   const bool scatters = what.collective == Collective::kReduceScatter;
-  if (!p.one_host || (!scatters && what.collective != Collective::kAllreduce) || p.share < static_cast<double>(kLeastPieceBytes) ||
+  if (!p.one_host || (!scatters && what.collective != Collective::kAllreduce) ||
+      p.share < static_cast<double>(kLeastPieceBytes) ||
       what.size > (p.host.maps ? kMostRanksWithinHost : kMostRanksByTcp)) {
     return false;
   }
-  return scatters || algorithm == Algorithm::kRing || (algorithm == Algorithm::kButterfly && what.size > 2 && !doubles_here(p));
+  return scatters || algorithm == Algorithm::kRing ||
+         (algorithm == Algorithm::kButterfly && what.size > 2 && !doubles_here(p));
 }
 
 // By one owner of everything: likewise.

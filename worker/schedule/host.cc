@@ -1,7 +1,7 @@
-// An allreduce or reduce_scatter among ranks of one host, who read each other's memory: everybody's input of a piece goes straight to the
-// piece's owner, which reduces all of them, and the final goes from there to everybody. Pieces, owners and bracketing
-// are those of the ring or the butterfly, so the bits are the same wherever ranks sit, and a round that was interrupted
-// on one host is finished on two.
+// An allreduce or reduce_scatter among ranks of one host, who read each other's memory: everybody's input of a piece
+// goes straight to the piece's owner, which reduces all of them, and the final goes from there to everybody. Pieces,
+// owners and bracketing are those of the ring or the butterfly, so the bits are the same wherever ranks sit, and a
+// round that was interrupted on one host is finished on two.
 //
 // An owner reads all inputs of its piece before it makes the final, and nobody else makes it: inputs are lent.
 //
@@ -100,8 +100,8 @@ class ByOwners {
       if (!has(unit, to)) continue;
       const Range& piece = unit[index(to)];
       const bool lends = !scatters_ || request_.replicas > 0;
-      readers_[index(to)] = lends ? builder_.lend(to, piece.at, piece.count)
-                                  : builder_.send(to, input(piece.at), piece.count);
+      readers_[index(to)] =
+          lends ? builder_.lend(to, piece.at, piece.count) : builder_.send(to, input(piece.at), piece.count);
     }
     if (!has(unit, rank_)) return;
     const Range& piece = unit[index(rank_)];
@@ -254,7 +254,8 @@ std::vector<std::vector<Range>> units_of(const Request& request) {
 
 bool pieces_are_large(const Request& request) {
   const bool is_piece = request.collective == Collective::kReduceScatter;
-  const std::uint64_t piece = is_piece ? request.count : request.count / static_cast<std::uint64_t>(request.size);
+  const std::uint64_t piece =
+      is_piece ? request.count : request.count / static_cast<std::uint64_t>(std::max(request.size, 1));
   return piece >= kLeastPieceBytes / request.element_bytes;
 }
 

@@ -528,6 +528,35 @@ TEST_F(Combines, OneAloneComesToTheCpu) {
   }
 }
 
+// A part of the result as it is: of any type, to the bit, also where pinned memory or the ring has no room.
+TEST_F(Combines, OneThatIsWhatIsMadeIsCopiedToWhereOthersReadIt) {
+  for (const std::uint64_t shared : {64 * kMiB, 2 * kMiB}) {
+    for (const std::uint64_t pinned : {256 * kMiB, kMiB}) {
+      make(shared, pinned);
+      auto what = work(ReduceOp::kNone, Bracketing::kChain);
+      what.type = DataType::kCustom;
+      what.operands.resize(1);
+      what.copies = true;
+      const std::uint64_t kernels = fake_gpu().controls.calls("stream.reduce");
+      (void)combines().begin(std::move(what));
+      ASSERT_TRUE(move_until_done().ok());
+      const auto done = combines().take_done();
+      ASSERT_TRUE(done);
+      const bool fits = shared > 2 * kMiB;
+      ASSERT_EQ(done->made != nullptr, fits);
+      EXPECT_EQ(std::memcmp(fits ? done->made : done->operands.at(0), values_[0].data(), kBytes - 4), 0);
+      EXPECT_EQ(done->on_gpu.at != nullptr, fits);
+      if (fits) {
+        std::vector<float> on_gpu(kCount - 1);
+        fake_gpu().controls.read(on_gpu.data(), done->on_gpu.at, kBytes - 4);
+        EXPECT_EQ(std::memcmp(on_gpu.data(), values_[0].data(), kBytes - 4), 0);
+      }
+      EXPECT_EQ(fake_gpu().controls.calls("stream.reduce"), kernels);
+      EXPECT_EQ(keeper_.use_count(), 1);
+    }
+  }
+}
+
 // What is to be sent from the GPU keeps its place there for as long as it is wanted, and holds up what finds none.
 TEST_F(Combines, ThatStayOnTheGpuWaitForRoomThere) {
   make(16 * kMiB);

@@ -796,6 +796,14 @@ TEST_F(Stages, StreamsWhatIsLarge) {
   share.spec = spec_of(Collective::kReduceScatter, large.data(), large.data() + count, count);
   ASSERT_TRUE(staging_.stage(share, {1, 2}).ok());
   EXPECT_NE(share.buffers->stream(), nullptr) << "its input is large";
+  Call blocks;
+  blocks.spec = spec_of(Collective::kAllgather, large.data(), large.data(), count / 32);
+  ASSERT_TRUE(staging_.stage(blocks, {0, 64}).ok());
+  EXPECT_NE(blocks.buffers->stream(), nullptr);
+  Call small_blocks;
+  small_blocks.spec = spec_of(Collective::kAllgather, large.data(), large.data(), count / 33);
+  ASSERT_TRUE(staging_.stage(small_blocks, {0, 64}).ok());
+  EXPECT_EQ(small_blocks.buffers->stream(), nullptr) << "many small copies";
   Call message;
   message.spec = spec_of(Collective::kPoint, large.data(), nullptr, count + 1, 1);
   message.spec.sends = true;
