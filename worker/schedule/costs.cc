@@ -254,7 +254,11 @@ Load load_without_log(const Parts& p, const Case& what, Algorithm algorithm) {
       }
       break;
     case Collective::kAllgather:
-    case Collective::kAllgatherv: return exchange(p, algorithm == Algorithm::kRing ? around : 1, false, true);
+    case Collective::kAllgatherv: {
+      const bool directly =
+          algorithm == Algorithm::kDirect || (p.one_host && p.host.maps && what.size <= kMostRanksWithinHost);
+      return exchange(p, directly ? 1 : around, false, true);
+    }
     case Collective::kReduceScatter: return exchange(p, algorithm == Algorithm::kRing ? around : 1, true, false);
     case Collective::kAllToAll: return exchange(p, 1, false, true);
     case Collective::kGather:

@@ -49,6 +49,8 @@ void direct_all_to_all(const Request& request, Builder& builder, Copies& copies)
 
 // host.cc: of the ring, or the butterfly where it halves
 [[nodiscard]] bool on_one_host(const Request& request);
+// Few enough on a host that maps memory: nothing is gained where one hands on what another one could read itself.
+[[nodiscard]] bool read_each_other(const Request& request);
 void host_allreduce(const Request& request, Builder& builder, Copies& copies);
 // Of the ring, or direct.
 void host_reduce_scatter(const Request& request, Builder& builder, Copies& copies);

@@ -263,6 +263,10 @@ bool on_one_host(const Request& request) {
   return share_a_host(request) && pieces_are_large(request) && (request.host.maps || request.size <= kMostRanksByTcp);
 }
 
+bool read_each_other(const Request& request) {
+  return share_a_host(request) && request.host.maps;
+}
+
 bool has_owner(const Request& request) {
   return request.collective == Collective::kAllreduce && request.algorithm == Algorithm::kButterfly &&
          request.size > 2 && share_a_host(request) && !doubles(request) &&

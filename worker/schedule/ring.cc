@@ -188,6 +188,9 @@ void ring_exchange(const Request& request, Builder& builder, Copies& copies) {
   if (request.collective == Collective::kReduceScatter && on_one_host(request)) {
     return host_reduce_scatter(request, builder, copies);
   }
+  const bool only_gathers =
+      request.collective == Collective::kAllgather || request.collective == Collective::kAllgatherv;
+  if (only_gathers && read_each_other(request)) return direct_allgather(request, builder, copies);
   RingExchange(request, builder, copies).run();
 }
 
