@@ -1,11 +1,20 @@
 #include "worker/buffer_moves.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "recovery/check.h"
 
 namespace warren::worker {
+
+BufferMoves::BufferMoves(std::span<const std::byte> input, std::span<const std::byte> output)
+    : input_bytes_(input.size()), output_bytes_(output.size()) {
+  const std::less<const std::byte*> before;
+  const bool meet = !input.empty() && !output.empty() && before(input.data(), output.data() + output.size()) &&
+                    before(output.data(), input.data() + input.size());
+  if (meet) output_at_ = output.data() - input.data();
+}
 
 void BufferMoves::order(std::vector<ByteRange> pieces) {
   const std::lock_guard lock(mutex_);

@@ -18,6 +18,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "recovery/ranges.h"
@@ -30,10 +31,8 @@ namespace warren::worker {
 // engine calls: the one and the other are one thread at a time.
 class BufferMoves {
  public:
-  // Bytes in memory of the CPU. `output_at`, in place: where the output begins there, in bytes from the beginning of
-  // the input, which may be after it.
-  BufferMoves(std::uint64_t input_bytes, std::uint64_t output_bytes, std::optional<std::int64_t> output_at)
-      : input_bytes_(input_bytes), output_bytes_(output_bytes), output_at_(output_at) {}
+  // Where the two lie in memory of the CPU; only the addresses matter.
+  BufferMoves(std::span<const std::byte> input, std::span<const std::byte> output);
 
   // What BufferStream says of the functions of these names; lend() is given the block.
   void order(std::vector<ByteRange> pieces);
@@ -83,8 +82,8 @@ class BufferMoves {
   [[nodiscard]] Ranges in_the_input(const Ranges& of_output) const;
 
   const std::uint64_t input_bytes_, output_bytes_;
-  const std::optional<std::int64_t> output_at_;
-  std::atomic<std::size_t> arrived_{0};  // pieces
+  std::optional<std::int64_t> output_at_;  // in place: where the output begins, from the beginning of the input
+  std::atomic<std::size_t> arrived_{0};    // pieces
 
   mutable std::mutex mutex_;                            // guards what follows
   std::vector<ByteRange> pieces_;                       // of the input

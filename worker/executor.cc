@@ -152,7 +152,7 @@ void PreparedSchedule::find_deliveries() {
 }
 
 void PreparedSchedule::find_loans() {
-  bool lends = false, otherwise = false;
+  bool otherwise = false;
   std::set<std::int32_t> peers, gets_copies;
   std::vector<bool> of_copy(schedule_.steps.size(), false);  // publishing steps
   for (std::uint32_t i = 0; i < schedule_.steps.size(); i++) {
@@ -160,18 +160,15 @@ void PreparedSchedule::find_loans() {
     const bool copies = copies_input(step) && published_by_[i] != kNone;
     if (copies) of_copy[published_by_[i]] = true;
     each_input(schedule_, Space::kInput, step, [&](std::uint64_t, std::uint64_t) {
-      lends = lends || step.lent;
       otherwise = otherwise || (step.kind != StepKind::kCombine && step.kind != StepKind::kSend && !copies);
     });
-    if (step.lent) peers.insert(step.peer);
+    if (step.lent && step.count != 0) peers.insert(step.peer);
     const bool sends_copy = step.kind == StepKind::kSend && published_by_[i] != kNone && of_copy[published_by_[i]];
     if (sends_copy) gets_copies.insert(step.peer);
   }
   // Who gets it by way of another one reads it on the CPU.
-  const bool gives_copies = gets_copies.size() + 1 == static_cast<std::size_t>(schedule_.size);
-  if (gives_copies) peers.merge(gets_copies);
-  lends_all_ = (lends || gives_copies) && !otherwise && schedule_.size > 1;
-  if (lends_all_) read_by_.assign(peers.begin(), peers.end());
+  if (gets_copies.size() + 1 == static_cast<std::size_t>(schedule_.size)) peers.merge(gets_copies);
+  if (!otherwise) read_by_.assign(peers.begin(), peers.end());
 }
 
 // Scratch slots are used in turn, in the order of steps: an operand comes from the last step before that wrote there.

@@ -39,8 +39,9 @@ class PreparedSchedule {
   // Elements of the step that has most.
   [[nodiscard]] std::uint64_t largest() const { return largest_; }
   // Whether this rank's input is lent to some, or a part of the result that all others get from this rank, and read by
-  // combining steps, sends and such copies alone: it may lie where the CPU cannot read it.
-  [[nodiscard]] bool lends_all() const { return lends_all_; }
+  // combining steps, sends and such copies alone: it may lie where the CPU cannot read it. One rank alone lends
+  // nothing.
+  [[nodiscard]] bool lends_all() const { return !read_by_.empty(); }
   // Then: the ranks that read it, or a copy of it, where it lies.
   [[nodiscard]] std::span<const std::int32_t> readers() const { return read_by_; }
   // Whether messages move from GPU to GPU, in turns.
@@ -79,9 +80,8 @@ class PreparedSchedule {
   std::vector<std::vector<std::uint32_t>> turns_;  // the steps of each
   // Of a send, of a combining step or of a copy of the input: the step that publishes just what it sends, or makes.
   std::vector<std::uint32_t> published_by_;
-  std::vector<std::int32_t> read_by_;
+  std::vector<std::int32_t> read_by_;  // see readers()
   bool in_order_ = true;
-  bool lends_all_ = false;
   std::uint64_t largest_ = 0;
 };
 

@@ -474,17 +474,6 @@ std::optional<worker::Exchange::Done> SimExchange::take_done() {
 
 // --- A call's buffers
 
-namespace {
-
-std::optional<std::int64_t> place_in_input(const SimGpuCall::Buffer& input, const SimGpuCall::Buffer& output) {
-  const bool meet = input.bytes != 0 && output.bytes != 0 && input.host < output.host + output.bytes &&
-                    output.host < input.host + input.bytes;
-  if (!meet) return std::nullopt;
-  return output.host - input.host;
-}
-
-}  // namespace
-
 SimGpuCall::SimGpuCall(SimGpu& gpu, SimShares* shares, Buffer input, Buffer output, std::function<void()> prepare)
     : gpu_(gpu),
       shares_(shares),
@@ -492,7 +481,7 @@ SimGpuCall::SimGpuCall(SimGpu& gpu, SimShares* shares, Buffer input, Buffer outp
       output_(output),
       prepare_(std::move(prepare)),
       most_bytes_(static_cast<std::size_t>(1024 << gpu.world().random.below(6))),
-      moves_(input.bytes, output.bytes, place_in_input(input, output)) {}
+      moves_({input.host, input.bytes}, {output.host, output.bytes}) {}
 
 SimGpuCall::~SimGpuCall() {
   if (!gpu_.gone() && failed_.ok() &&

@@ -62,7 +62,8 @@ class SimGpu {
 
   // Inputs of which something came back from where others read it, and results that were read and did not stand.
   std::uint64_t came_home = 0, fell = 0;
-  // Partial results of another host that a kernel went on from, and pieces of inputs that were sent to another host.
+  // Partial results of another host that a kernel went on from; pieces of inputs that were sent to another host, and
+  // those that were copied to where others read them.
   std::uint64_t taken_up = 0, sent_on = 0, copied = 0;
 
  private:

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -47,7 +48,9 @@ struct BufferMovesTest : ::testing::Test {
     while (const auto next = moves.next_input(kBytes, room_for))
       moves.came({next->block == nullptr, next->block != nullptr});
   }
-  BufferMoves moves{kBytes, kBytes, 0};
+  // In place.
+  const std::vector<std::byte> on_cpu = std::vector<std::byte>(2 * kBytes);
+  BufferMoves moves{std::span(on_cpu).first(kBytes), std::span(on_cpu).first(kBytes)};
   const std::shared_ptr<std::byte> block{new std::byte[kBytes], std::default_delete<std::byte[]>()};
   Peer peer;
 };
@@ -137,9 +140,10 @@ TEST_F(BufferMovesTest, ALentInputComesHomeWhereItIsNotFinal) {
 
 // Of a reduce_scatter the output is a part of the input, in place; of an allgather it is the other way round.
 TEST_F(BufferMovesTest, AnInputComesHomeAroundWhatIsFinalInItsPlace) {
-  const auto comes_home = [&](std::uint64_t input_bytes, std::uint64_t output_bytes,
-                              std::optional<std::int64_t> output_at) {
-    BufferMoves some{input_bytes, output_bytes, output_at};
+  const auto comes_home = [&](std::size_t input_at, std::uint64_t input_bytes, std::size_t output_at,
+                              std::uint64_t output_bytes) {
+    BufferMoves some{std::span(on_cpu).subspan(input_at, input_bytes),
+                     std::span(on_cpu).subspan(output_at, output_bytes)};
     some.order({{0, input_bytes}});
     some.lend(block);
     some.begin();
@@ -152,10 +156,10 @@ TEST_F(BufferMovesTest, AnInputComesHomeAroundWhatIsFinalInItsPlace) {
       home.add(next->bytes.at, next->bytes.at + next->bytes.bytes);
     return Ranges(0, input_bytes).minus(home);
   };
-  EXPECT_EQ(comes_home(kBytes, 25, 50), Ranges(55, 65));
-  EXPECT_EQ(comes_home(25, kBytes, -8), Ranges(0, 7));
-  EXPECT_EQ(comes_home(25, kBytes, -50), Ranges());
-  EXPECT_EQ(comes_home(kBytes, 25, std::nullopt), Ranges());
+  EXPECT_EQ(comes_home(0, kBytes, 50, 25), Ranges(55, 65));
+  EXPECT_EQ(comes_home(8, 25, 0, kBytes), Ranges(0, 7));
+  EXPECT_EQ(comes_home(50, 25, 0, kBytes), Ranges()) << "what is final is elsewhere";
+  EXPECT_EQ(comes_home(0, kBytes, kBytes, 25), Ranges()) << "not in place";
 }
 
 TEST_F(BufferMovesTest, AResultThatIsThereNeedNotGoBack) {
@@ -250,7 +254,8 @@ TEST_F(BufferMovesTest, WhatWasAbandonedNeverArrives) {
 TEST_F(BufferMovesTest, TwoThreadsMoveAllOfIt) {
   constexpr std::uint64_t kMany = 4000;
   for (const bool interrupted : {false, true}) {
-    BufferMoves large(kMany, kMany, 0);
+    const std::vector<std::byte> there(kMany);
+    BufferMoves large(there, there);
     std::vector<ByteRange> pieces;
     for (std::uint64_t at = 0; at < kMany; at += 10) pieces.push_back({at, 10});
     large.order(pieces);
@@ -306,12 +311,12 @@ TEST_F(BufferMovesTest, TwoThreadsMoveAllOfIt) {
 }
 
 TEST_F(BufferMovesTest, WithoutAnOutputNothingGoesBack) {
-  BufferMoves no_output(kBytes, 0, std::nullopt);
+  BufferMoves no_output(on_cpu, {});
   no_output.landed({0, 10});
   EXPECT_FALSE(no_output.bring({0, 10}, peer.made(1), 7));
   no_output.conclude();
   EXPECT_FALSE(no_output.moves());
-  BufferMoves no_input(0, kBytes, std::nullopt);
+  BufferMoves no_input({}, on_cpu);
   EXPECT_TRUE(no_input.all_arrived());
 }
 

@@ -1,26 +1,12 @@
 #include "worker/device/streamed_call.h"
 
 #include <algorithm>
-#include <functional>
 #include <string>
 #include <utility>
 
 #include "recovery/check.h"
 
 namespace warren::worker {
-namespace {
-
-// Where the output begins in the input, if they are in place.
-std::optional<std::int64_t> place_in_input(const Staged& input, const Staged& output) {
-  const std::less<const std::byte*> before;
-  const bool meet = input.bytes != 0 && output.bytes != 0 && before(input.host, output.host + output.bytes) &&
-                    before(output.host, input.host + input.bytes);
-  if (!meet) return std::nullopt;
-  return output.host - input.host;
-}
-
-}  // namespace
-
 StreamedCall::StreamedCall(DeviceCopies& copies, std::unique_ptr<DeviceCopies::Event> after, void* stream,
                            const Staged& input, const Staged& output, std::vector<PinnedArena::Block> memory)
     : copies_(copies),
@@ -29,7 +15,7 @@ StreamedCall::StreamedCall(DeviceCopies& copies, std::unique_ptr<DeviceCopies::E
       input_(input),
       output_(output),
       memory_(std::move(memory)),
-      moves_(input.bytes, output.bytes, place_in_input(input, output)),
+      moves_({input.host, input.bytes}, {output.host, output.bytes}),
       in_(copies, *after_, input.wire),
       out_(copies, *after_, output.wire),
       lent_(copies, *after_),

@@ -59,6 +59,7 @@ class ByOwners {
       for (const std::int32_t owner : copies_.owners()) {
         const Range& piece = unit[index(owner)];
         if (piece.count > 0 || request_.count == 0) {
+          // Where it stands in the output matters to the owner alone.
           copies_.back_up(owner, owner, piece, piece.at - output_at_, final_);
         }
       }

@@ -731,8 +731,9 @@ TEST_P(Streams, WhatTheProgramPreparesIsNotWrittenOverTheResult) {
   ASSERT_TRUE(call.buffers->filled().ok());
   const auto sum = numbered(bytes, 99);
   std::ranges::copy(sum, output(call));
-  std::thread release([] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  // When somebody has looked for it, or for the result, which does not wait then.
+  std::thread release([looked = fake_gpu().controls.calls("query")] {
+    while (fake_gpu().controls.calls("query") < looked + 2) std::this_thread::yield();
     fake_gpu().controls.release();
   });
   if (GetParam()) {
