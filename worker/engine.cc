@@ -592,7 +592,8 @@ schedule::Request Engine::request_for(const Group& group, const Call& call) cons
   request.count = call.spec.count;
   request.counts = call.counts;
   const std::uint64_t chunk_bytes = schedule::chunk_bytes_of(request.algorithm, request.size, plan_.chunk_bytes);
-  request.chunk_elements = std::max<std::uint64_t>(1, chunk_bytes / call.reducer.bytes(Form::kPartial));
+  request.partial_bytes = call.reducer.bytes(Form::kPartial);
+  request.chunk_elements = std::max<std::uint64_t>(1, chunk_bytes / request.partial_bytes);
   request.replicas = plan_.replicas;
   request.settles = plan_.shrinks;
   request.hosts = group.hosts;

@@ -166,8 +166,10 @@ void PreparedSchedule::find_loans() {
     const bool sends_copy = step.kind == StepKind::kSend && published_by_[i] != kNone && of_copy[published_by_[i]];
     if (sends_copy) gets_copies.insert(step.peer);
   }
-  // Who gets it by way of another one reads it on the CPU.
-  if (gets_copies.size() + 1 == static_cast<std::size_t>(schedule_.size)) peers.merge(gets_copies);
+  // Who gets it by way of another one reads it on the CPU, and who is on another host gets it from there.
+  if (std::ranges::includes(gets_copies, schedule_.mates)) {
+    peers.insert(schedule_.mates.begin(), schedule_.mates.end());
+  }
   if (!otherwise) read_by_.assign(peers.begin(), peers.end());
 }
 

@@ -38,9 +38,9 @@ class PreparedSchedule {
   [[nodiscard]] bool in_order() const { return in_order_; }
   // Elements of the step that has most.
   [[nodiscard]] std::uint64_t largest() const { return largest_; }
-  // Whether this rank's input is lent to some, or a part of the result that all others get from this rank, and read by
-  // combining steps, sends and such copies alone: it may lie where the CPU cannot read it. One rank alone lends
-  // nothing.
+  // Whether this rank's input is lent to some, or a part of the result that all others of its host get from this rank,
+  // and read by combining steps, sends and such copies alone: it may lie where the CPU cannot read it. Who is alone on
+  // a host lends nothing.
   [[nodiscard]] bool lends_all() const { return !read_by_.empty(); }
   // Then: the ranks that read it, or a copy of it, where it lies.
   [[nodiscard]] std::span<const std::int32_t> readers() const { return read_by_; }

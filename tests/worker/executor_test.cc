@@ -938,10 +938,15 @@ TEST(Readers, AreThoseThatReadTheInputWhereItLies) {
   EXPECT_EQ(readers(Collective::kAllreduce, Algorithm::kRing, 3, {0, 0, 1}), std::vector<std::int32_t>{0});
   EXPECT_EQ(readers(Collective::kAllreduce, Algorithm::kTree, 3, {0, 0, 0}), nobody);
   EXPECT_EQ(readers(Collective::kReduceScatter, Algorithm::kRing, 3, {0, 0, 0}), others);
-  EXPECT_EQ(readers(Collective::kReduceScatter, Algorithm::kRing, 3, {0, 0, 1}), nobody);
+  EXPECT_EQ(readers(Collective::kReduceScatter, Algorithm::kRing, 3, {0, 0, 1}), std::vector<std::int32_t>{0});
+  EXPECT_EQ(readers(Collective::kReduceScatter, Algorithm::kDirect, 3, {0, 1, 0}), nobody) << "none is on its host";
   EXPECT_EQ(readers(Collective::kAllgather, Algorithm::kDirect, 3, {0, 0, 0}), others);
   EXPECT_EQ(readers(Collective::kAllgather, Algorithm::kRing, 3, {0, 0, 0}), others);
-  EXPECT_EQ(readers(Collective::kAllgather, Algorithm::kRing, 3, {0, 0, 1}), nobody) << "one gets it from another";
+  EXPECT_EQ(readers(Collective::kAllgather, Algorithm::kRing, 3, {0, 0, 1}), std::vector<std::int32_t>{0});
+  EXPECT_EQ(readers(Collective::kAllgather, Algorithm::kDirect, 3, {0, 0, 1}), std::vector<std::int32_t>{0});
+  EXPECT_EQ(readers(Collective::kAllgather, Algorithm::kRing, 3, {0, 1, 0}), nobody);
+  const std::vector<std::uint32_t> crowd(17, 0);
+  EXPECT_EQ(readers(Collective::kAllgather, Algorithm::kRing, 17, crowd), nobody) << "one gets it from another";
   EXPECT_EQ(readers(Collective::kAllgather, Algorithm::kRing, 2, {0, 0}), std::vector<std::int32_t>{0});
   EXPECT_EQ(readers(Collective::kBroadcast, Algorithm::kTree, 3, {0, 0, 0}), nobody);
   EXPECT_EQ(readers(Collective::kAllToAll, Algorithm::kDirect, 3, {0, 0, 0}), nobody);

@@ -61,7 +61,7 @@ StepId Builder::lend(std::int32_t peer, std::uint64_t input_at, std::uint64_t co
 }
 
 StepId Builder::combine(const Operand& dst, std::span<const Operand> operands, Bracketing bracketing,
-                        std::uint64_t count) {
+                        std::uint64_t count, After after) {
   std::vector<const Operand*> reads;
   for (const Operand& operand : operands) reads.push_back(&operand);
   const bool finish = dst.place.form == Form::kValue;
@@ -75,7 +75,7 @@ StepId Builder::combine(const Operand& dst, std::span<const Operand> operands, B
     step.first_operand = static_cast<std::uint32_t>(schedule_.operands.size());
     for (const Operand& operand : operands) schedule_.operands.push_back(operand.place);
   }
-  return add(step, reads, &dst, {});
+  return add(step, reads, &dst, after);
 }
 
 StepId Builder::recv(std::int32_t peer, const Operand& dst, std::uint64_t count) {

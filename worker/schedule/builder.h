@@ -128,7 +128,8 @@ class Builder {
   StepId finish(std::uint64_t output_at, const Operand& a, const Operand& b, std::uint64_t count, After after = {});
   // All in one pass: values, but that the first one of a chain may be a partial result. Writes the final value to the
   // output, or a partial result to a slot, which may be that of the first one then.
-  StepId combine(const Operand& dst, std::span<const Operand> operands, Bracketing bracketing, std::uint64_t count);
+  StepId combine(const Operand& dst, std::span<const Operand> operands, Bracketing bracketing, std::uint64_t count,
+                 After after = {});
   StepId copy(const Operand& dst, const Operand& a, std::uint64_t count, bool finish, After after = {});
   // Final values at `a`, which `made` wrote, are elements from `result_at` on of the whole result.
   StepId publish(const Operand& a, std::uint64_t result_at, std::uint64_t count, StepId made);

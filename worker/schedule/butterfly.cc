@@ -451,7 +451,7 @@ void butterfly_allreduce(const Request& request, Builder& builder, Copies& copie
   if (request.size > 2 && !doubles(request)) {
     if (has_owner(request)) return one_owner_allreduce(request, builder, copies);
     if (on_one_host(request)) return host_allreduce(request, builder, copies);
-    if (on_several_hosts(request)) return hierarchical_allreduce(request, builder, copies);
+    if (on_several_hosts(request)) return hierarchical(request, builder, copies);
   }
   Butterfly(request, builder, copies).run();
 }

@@ -204,9 +204,11 @@ void direct_allreduce(const Request& request, Builder& builder, Copies& copies) 
 }
 void direct_reduce_scatter(const Request& request, Builder& builder, Copies& copies) {
   if (on_one_host(request)) return host_reduce_scatter(request, builder, copies);
+  if (on_several_hosts(request)) return hierarchical(request, builder, copies);
   DirectSchedule(request, builder, copies).reduce_scatter();
 }
 void direct_allgather(const Request& request, Builder& builder, Copies& copies) {
+  if (on_several_hosts(request)) return hierarchical(request, builder, copies);
   DirectSchedule(request, builder, copies).allgather();
 }
 void direct_all_to_all(const Request& request, Builder& builder, Copies& copies) {

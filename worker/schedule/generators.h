@@ -68,9 +68,9 @@ void one_owner_allreduce(const Request& request, Builder& builder, Copies& copie
 // host.cc: of the ring, or the butterfly where it halves, from GPU to GPU, wherever ranks sit
 void exchange_allreduce(const Request& request, Builder& builder, Copies& copies);
 
-// hierarchical.cc: likewise
+// hierarchical.cc: likewise; also a reduce_scatter of the ring, or direct, and an allgather, equal or unequal
 [[nodiscard]] bool on_several_hosts(const Request& request);
-void hierarchical_allreduce(const Request& request, Builder& builder, Copies& copies);
+void hierarchical(const Request& request, Builder& builder, Copies& copies);
 
 // star.cc
 void star_gather(const Request& request, Builder& builder, Copies& copies);
@@ -78,6 +78,10 @@ void star_scatter(const Request& request, Builder& builder, Copies& copies);
 
 // The ranks' shares of the buffer that a collective cuts or joins.
 [[nodiscard]] std::vector<Range> segments_of(const Request& request);
+
+[[nodiscard]] inline bool gathers_only(Collective collective) {
+  return collective == Collective::kAllgather || collective == Collective::kAllgatherv;
+}
 
 [[nodiscard]] inline std::int32_t modulo(std::int32_t rank, std::int32_t size) {
   return rank < 0 ? rank + size : rank < size ? rank : rank - size;

@@ -1,17 +1,20 @@
 // An allreduce among several hosts: the ranks of a host combine what they have there, what crosses to another host is a
 // whole host's partial result, and finals cross once a host and are handed out inside. Pieces, owners and bracketing
 // are those of the ring or the butterfly, so bits do not depend on where ranks sit, and a round that was interrupted in
-// one placement is finished in another.
+// one placement is finished in another. A reduce_scatter is the first half of it, by ring or direct, an allgather the
+// second.
 //
 // Each host has a leader for each piece. On the owner's host that is the owner, elsewhere a rank whose place in its
 // host is the owner's in its own, so that all ranks of a host lead for their share and drive links to other hosts. What
 // a piece's final is made of is a tree of sums, which stays as it is; each sum is placed on a rank:
-//   ring: in the host of its right operand. The partial result walks from host to host and takes up the inputs of each.
+//   ring, direct: in the host of its right operand. The partial result walks from host to host and takes up the inputs
+//   of each. Where it ends at another host than the owner's, the owner gets the last one and finishes it.
 //   butterfly: sums of one host's inputs at its leader, all others at the owner.
 // What a rank adds up in a row, or as a whole tree, it combines in one step, as host.cc does, on a GPU where the inputs
 // are there. The final walks over the hosts from leader to leader, so that the first min(R, domains) hosts publish it.
 //
-// Inputs go straight to the rank that sums them. It reads them before anybody can make the final: they are lent.
+// Inputs go straight to the rank that sums them. It reads them before anybody can make the final: they are lent, in a
+// reduce_scatter where the round is logged (host.cc).
 //
 // A unit is what is cut into one piece for each owner (host.cc). A stage is what can be done at once, and begins one
 // turn after the stage before, so that what crosses between hosts has a turn's time while later units are under way.
@@ -77,7 +80,7 @@ struct Term {
   std::vector<std::int32_t> operands{};  // of a sum, in their order
   Bracketing bracketing = Bracketing::kChain;
   std::uint32_t stage = 0;  // in which it is made
-  // The operands are inputs, but for the first one of a chain, perhaps.
+  // The operands are two or more, and inputs, but for the first one of a chain, perhaps.
   bool combines = false;
   [[nodiscard]] bool is_sum() const { return !operands.empty(); }
   [[nodiscard]] Form form() const { return is_sum() ? Form::kPartial : Form::kValue; }
@@ -88,7 +91,9 @@ class Expression {
  public:
   Expression(const Request& request, const Hosts& hosts, std::int32_t owner) : hosts_(hosts), owner_(owner) {
     if (request.algorithm == Algorithm::kRing) {
-      chain(request.size);
+      chain(owner + 1, request.size);
+    } else if (request.algorithm == Algorithm::kDirect) {
+      chain(0, request.size);
     } else {
       const auto positions = static_cast<std::int32_t>(std::bit_floor(static_cast<std::uint32_t>(request.size)));
       balanced(0, positions, request.size - positions);
@@ -105,34 +110,36 @@ class Expression {
   }
 
   std::int32_t sum(std::vector<std::int32_t> operands, Bracketing bracketing, std::int32_t rank) {
-    Term made{.rank = rank, .bracketing = bracketing, .combines = true};
+    Term made{.rank = rank, .bracketing = bracketing, .combines = operands.size() > 1};
     for (const std::int32_t operand : operands) {
       const Term& term = terms_[index(operand)];
       if (term.is_sum()) made.stage = std::max(made.stage, term.stage + (term.rank == rank ? 0 : 1));
       const bool may_be_sum = operand == operands.front() && bracketing == Bracketing::kChain;
       made.combines = made.combines && (!term.is_sum() || may_be_sum);
     }
-    WARREN_CHECK(made.combines || operands.size() == 2, "sums are added to each other two by two");
+    WARREN_CHECK(made.combines || operands.size() <= 2, "sums are added to each other two by two");
     made.operands = std::move(operands);
     terms_.push_back(std::move(made));
     return static_cast<std::int32_t>(terms_.size()) - 1;
   }
 
-  // ((in[owner+1] + in[owner+2]) + …) + in[owner].
-  void chain(std::int32_t size) {
-    const auto rank_at = [&](std::int32_t i) { return modulo(owner_ + 1 + i, size); };
+  // ((in[first] + in[first+1]) + …) + in[first-1].
+  void chain(std::int32_t first, std::int32_t size) {
+    const auto rank_at = [&](std::int32_t i) { return modulo(first + i, size); };
+    const bool ends_here = hosts_.together(rank_at(size - 1), owner_);
     std::int32_t partial = -1;
     for (std::int32_t begin = 0, end = 0; begin < size; begin = end) {
       while (end < size && hosts_.together(rank_at(begin), rank_at(end))) ++end;
       // Whose input alone is taken up takes it up itself.
-      const std::int32_t at = end == size        ? owner_
-                              : end - begin == 1 ? rank_at(begin)
-                                                 : hosts_.leader(hosts_.of(rank_at(begin)), owner_);
+      const std::int32_t at = end == size && ends_here ? owner_
+                              : end - begin == 1       ? rank_at(begin)
+                                                       : hosts_.leader(hosts_.of(rank_at(begin)), owner_);
       std::vector<std::int32_t> operands;
       if (partial >= 0) operands.push_back(partial);
       for (std::int32_t i = begin; i < end; ++i) operands.push_back(leaf(rank_at(i)));
       partial = operands.size() == 1 ? operands.front() : sum(std::move(operands), Bracketing::kChain, at);
     }
+    if (!ends_here) sum({partial}, Bracketing::kChain, owner_);
   }
 
   // As in butterfly.cc: positions in the order of ranks, the first `pairs` of which are pairs.
@@ -160,10 +167,10 @@ class Expression {
   std::vector<Term> terms_;
 };
 
-// Messages between hosts for one piece of each owner, on the way in and out.
+// Messages between hosts for a piece of this owner, on the way in.
 std::uint64_t crossings(const Request& request, const Hosts& hosts, std::int32_t owner) {
   const Expression expression(request, hosts, owner);
-  std::uint64_t count = hosts.size() - 1;
+  std::uint64_t count = 0;
   for (const Term& term : expression.terms()) {
     if (!term.is_sum()) continue;
     for (const std::int32_t operand : term.operands) {
@@ -181,7 +188,7 @@ bool partners_cross_less(const Request& request, const Hosts& hosts) {
   const auto pieces = static_cast<std::uint64_t>(positions);
   std::uint64_t by_partners = 0, by_leaders = 0;
   for (std::int32_t position = 0; position < positions; ++position) {
-    by_leaders += crossings(request, hosts, rank_of(position));
+    by_leaders += crossings(request, hosts, rank_of(position)) + hosts.size() - 1;
     for (std::int32_t bit = 1; bit < positions; bit *= 2) {
       const bool crosses = !hosts.together(rank_of(position), rank_of(position ^ bit));
       by_partners += crosses ? pieces / static_cast<std::uint64_t>(bit) : 0;
@@ -189,6 +196,16 @@ bool partners_cross_less(const Request& request, const Hosts& hosts) {
     if (position < pairs && !hosts.together(2 * position, 2 * position + 1)) by_partners += 2 * pieces;
   }
   return by_partners < by_leaders;
+}
+
+// Whether less crosses where every rank sends its input to the owner than where partial results do, which may be wider.
+bool inputs_cross_less(const Request& request, const Hosts& hosts) {
+  std::uint64_t inputs = 0, partials = 0;
+  for (std::int32_t owner = 0; owner < request.size; ++owner) {
+    inputs += index(request.size) - hosts.members(hosts.of(owner)).size();
+    partials += crossings(request, hosts, owner);
+  }
+  return inputs * request.element_bytes < partials * std::max(request.element_bytes, request.partial_bytes);
 }
 
 // Whether the pieces of a butterfly's block are worth a message to each other rank.
@@ -208,25 +225,32 @@ bool scattered(const Request& request, const Hosts& hosts) {
   return changes > kMostChangesAHost * hosts.size();
 }
 
-class HierarchicalAllreduce {
+class Hierarchical {
  public:
-  HierarchicalAllreduce(const Request& request, Builder& builder, Copies& copies)
+  Hierarchical(const Request& request, Builder& builder, Copies& copies)
       : request_(request),
         builder_(builder),
         copies_(copies),
         rank_(request.rank),
+        reduces_(request.collective == Collective::kAllreduce || request.collective == Collective::kReduceScatter),
+        gathers_(request.collective != Collective::kReduceScatter),
+        of_nothing_(result_elements(request) == 0),
         hosts_(request),
         units_(units_of(request)) {
+    const std::uint64_t own_at = segments_of(request)[index(rank_)].at;
+    if (!reduces_) input_at_ = own_at;
+    if (!gathers_) output_at_ = own_at;
     std::vector<bool> owns(index(request.size), false);
     for (const std::vector<Range>& unit : units_) {
       for (std::size_t owner = 0; owner < unit.size(); ++owner) {
-        owns[owner] = owns[owner] || unit[owner].count > 0 || request.count == 0;
+        owns[owner] = owns[owner] || unit[owner].count > 0 || of_nothing_;
         largest_ = std::max(largest_, unit[owner].count);
       }
     }
     for (std::int32_t owner = 0; owner < request.size; ++owner) {
       if (owns[index(owner)]) plan(owner);
     }
+    if (!gathers_) plan_back_ups();
     // Sums of a stage come before finals of the same one, at all ranks alike.
     sums_.resize(std::max(sums_.size(), finals_.size()));
     finals_.resize(sums_.size());
@@ -255,14 +279,14 @@ class HierarchicalAllreduce {
  private:
   static constexpr std::uint32_t kOwnInput = UINT32_MAX;  // instead of a value's number
 
-  enum class Kind : std::uint8_t { kSend, kLend, kReceive, kSum, kPass, kPlace };
+  enum class Kind : std::uint8_t { kSend, kLend, kReceive, kSum, kOwn, kPass, kPlace, kBackUp };
   // What this rank does for a piece.
   struct Task {
     Kind kind{};
     std::int32_t owner = 0;
     std::int32_t peer = -1;
     Form form = Form::kValue;           // of what is received
-    bool keeps = false;                 // kSum that finishes, kPlace: publishes the final
+    bool keeps = false;                 // kSum that finishes, kOwn, kPlace: publishes the final
     std::vector<std::uint32_t> read{};  // numbers of values: kSend's, and kSum's operands
     std::uint32_t value = 0;            // of the one that is made
     // kSum.
@@ -287,9 +311,14 @@ class HierarchicalAllreduce {
   }
 
   void plan(std::int32_t owner) {
+    if (!reduces_) {
+      // What is gathered is final as it is.
+      if (owner == rank_) at(finals_, 0).push_back({.kind = Kind::kOwn, .owner = owner, .keeps = copies_.keeps_own()});
+      return plan_finals(owner, 0);
+    }
     const Expression expression(request_, hosts_, owner);
     plan_sums(owner, expression.terms());
-    plan_finals(owner, expression.last_stage());
+    if (gathers_) plan_finals(owner, expression.last_stage());
   }
 
   void plan_sums(std::int32_t owner, const std::vector<Term>& terms) {
@@ -303,7 +332,8 @@ class HierarchicalAllreduce {
         const Term& operand = terms[index(number)];
         if (operand.rank == sum.rank) continue;
         if (operand.rank == rank_) {
-          const bool lends = !operand.is_sum() && sum.combines && hosts_.together(rank_, sum.rank);
+          const bool stays = gathers_ || request_.replicas > 0;
+          const bool lends = stays && !operand.is_sum() && sum.combines && hosts_.together(rank_, sum.rank);
           tasks.push_back({.kind = lends ? Kind::kLend : Kind::kSend,
                            .owner = owner,
                            .peer = sum.rank,
@@ -359,6 +389,14 @@ class HierarchicalAllreduce {
     }
   }
 
+  // What differs by rank is copied to other domains. All ranks know of all sums, and so when they have been made.
+  void plan_back_ups() {
+    const std::size_t stage = sums_.size();
+    for (const std::int32_t owner : copies_.owners()) {
+      at(finals_, stage).push_back({.kind = Kind::kBackUp, .owner = owner});
+    }
+  }
+
   // --- Slots
 
   void make_slots() {
@@ -408,11 +446,16 @@ class HierarchicalAllreduce {
   // --- Steps
 
   void carry_out(const Task& task, const Range& piece, Unit& unit) {
-    const bool has = piece.count > 0 ? !left_out(request_, piece) : request_.count == 0;
-    if (!has) return;
+    if (piece.count == 0 && !of_nothing_) return;
     StepId& reader = unit.reader[index(task.owner)];
     StepId& final = unit.final[index(task.owner)];
+    if (task.kind == Kind::kBackUp) {
+      // Where it stands in the output matters to the owner alone.
+      return copies_.back_up(task.owner, task.owner, piece, piece.at - output_at_, final);
+    }
+    if (left_out(request_, piece)) return;
     switch (task.kind) {
+      case Kind::kBackUp: return;
       case Kind::kSend:
         if (task.read.front() == kOwnInput) {
           reader = builder_.send(task.peer, input(piece.at), piece.count);
@@ -430,19 +473,20 @@ class HierarchicalAllreduce {
         final = made;
         break;
       }
+      case Kind::kOwn: final = builder_.copy(output(piece.at), input(piece.at - input_at_), piece.count, false); break;
       case Kind::kPass: builder_.send(task.peer, output(piece.at), piece.count, {final}); return;
       case Kind::kPlace:
         final = builder_.copy(output(piece.at), receive(task, piece), piece.count, false, {reader});
         break;
     }
-    if (task.keeps) final = copies_.publish(output(piece.at), piece, final);
+    if (task.keeps) final = copies_.publish(output(piece.at - output_at_), piece, final);
   }
 
   // In the place of an operand that is a partial result of this rank, if one is.
   StepId sum(const Task& task, const Range& piece, Unit& unit) {
     std::vector<Operand> operands;
     std::optional<Value> dst;
-    if (task.finishes) dst = Value{output(piece.at)};
+    if (task.finishes) dst = Value{output(piece.at - output_at_)};
     for (const std::uint32_t number : task.read) {
       const Value value = number == kOwnInput ? Value{input(piece.at)} : unit.values[number];
       operands.push_back(value.operand);
@@ -454,8 +498,11 @@ class HierarchicalAllreduce {
     }
     if (!dst) dst = Value{acquire(), true};
     unit.values[task.value] = *dst;
-    if (task.combines) return builder_.combine(dst->operand, operands, task.bracketing, piece.count);
-    if (task.finishes) return builder_.finish(piece.at, operands[0], operands[1], piece.count);
+    // In place the final of an owner's own input overwrites it, which may have been summed with others' before.
+    const StepId reader = task.finishes ? unit.reader[index(task.owner)] : kNoStep;
+    if (operands.size() == 1) return builder_.copy(dst->operand, operands[0], piece.count, true, {reader});
+    if (task.combines) return builder_.combine(dst->operand, operands, task.bracketing, piece.count, {reader});
+    if (task.finishes) return builder_.finish(piece.at, operands[0], operands[1], piece.count, {reader});
     return builder_.reduce(dst->operand, operands[0], operands[1], piece.count);
   }
 
@@ -469,6 +516,9 @@ class HierarchicalAllreduce {
   Builder& builder_;
   Copies& copies_;
   std::int32_t rank_;
+  bool reduces_, gathers_;
+  bool of_nothing_;                             // the whole result
+  std::uint64_t input_at_ = 0, output_at_ = 0;  // where this rank's input, and its output, begin in the whole result
   Hosts hosts_;
   std::vector<std::vector<Range>> units_;  // by owner: its piece
   std::uint64_t largest_ = 0;              // piece
@@ -486,17 +536,22 @@ class HierarchicalAllreduce {
 bool on_several_hosts(const Request& request) {
   if (request.hosts.empty() || !pieces_are_large(request)) return false;
   // A block of the butterfly is cut among all ranks.
-  if (request.algorithm != Algorithm::kRing && !blocks_are_large(request)) return false;
+  if (request.algorithm == Algorithm::kButterfly && !blocks_are_large(request)) return false;
   const Hosts hosts(request);
   if (hosts.size() < 2 || hosts.size() > kMostHosts || hosts.size() == index(request.size)) return false;
   for (std::size_t host = 0; host < hosts.size(); ++host) {
     if (hosts.members(host).size() > kMostRanksOfAHost) return false;
   }
-  return request.algorithm == Algorithm::kRing ? !scattered(request, hosts) : !partners_cross_less(request, hosts);
+  if (gathers_only(request.collective)) return true;
+  switch (request.algorithm) {
+    case Algorithm::kRing: return !scattered(request, hosts);
+    case Algorithm::kDirect: return !inputs_cross_less(request, hosts);
+    default: return !partners_cross_less(request, hosts);
+  }
 }
 
-void hierarchical_allreduce(const Request& request, Builder& builder, Copies& copies) {
-  HierarchicalAllreduce(request, builder, copies).run();
+void hierarchical(const Request& request, Builder& builder, Copies& copies) {
+  Hierarchical(request, builder, copies).run();
 }
 
 }  // namespace warren::schedule

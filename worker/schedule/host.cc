@@ -254,9 +254,7 @@ std::vector<std::vector<Range>> units_of(const Request& request) {
 }
 
 bool pieces_are_large(const Request& request) {
-  const bool is_piece = request.collective == Collective::kReduceScatter;
-  const std::uint64_t piece =
-      is_piece ? request.count : request.count / static_cast<std::uint64_t>(std::max(request.size, 1));
+  const std::uint64_t piece = result_elements(request) / static_cast<std::uint64_t>(std::max(request.size, 1));
   return piece >= kLeastPieceBytes / request.element_bytes;
 }
 

@@ -180,17 +180,14 @@ class RingExchange {
 }  // namespace
 
 void ring_exchange(const Request& request, Builder& builder, Copies& copies) {
-  if (request.collective == Collective::kAllreduce) {
-    if (request.exchanges) return exchange_allreduce(request, builder, copies);
-    if (on_one_host(request)) return host_allreduce(request, builder, copies);
-    if (on_several_hosts(request)) return hierarchical_allreduce(request, builder, copies);
-  }
-  if (request.collective == Collective::kReduceScatter && on_one_host(request)) {
+  if (request.exchanges) return exchange_allreduce(request, builder, copies);
+  if (gathers_only(request.collective)) {
+    if (read_each_other(request)) return direct_allgather(request, builder, copies);
+  } else if (on_one_host(request)) {
+    if (request.collective == Collective::kAllreduce) return host_allreduce(request, builder, copies);
     return host_reduce_scatter(request, builder, copies);
   }
-  const bool only_gathers =
-      request.collective == Collective::kAllgather || request.collective == Collective::kAllgatherv;
-  if (only_gathers && read_each_other(request)) return direct_allgather(request, builder, copies);
+  if (on_several_hosts(request)) return hierarchical(request, builder, copies);
   RingExchange(request, builder, copies).run();
 }
 

@@ -344,7 +344,12 @@ Result<Schedule> make(const Request& request) {
     generate(exact, builder, copies);
     copies.close();
   }
-  return positions.by_rank(std::move(builder).build());
+  Schedule schedule = positions.by_rank(std::move(builder).build());
+  for (std::int32_t rank = 0; rank < request.size && !request.hosts.empty(); ++rank) {
+    const auto host = [&](std::int32_t of) { return request.hosts[static_cast<std::size_t>(of)]; };
+    if (rank != request.rank && host(rank) == host(request.rank)) schedule.mates.push_back(rank);
+  }
+  return schedule;
 }
 
 Cost cost(const Schedule& schedule) {

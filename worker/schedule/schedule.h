@@ -111,7 +111,8 @@ struct Schedule {
   std::vector<std::uint32_t> successors;
   std::vector<Place> operands;  // of kCombine steps
   std::uint64_t scratch_elements = 0;
-  std::int32_t size = 0;  // ranks in the group
+  std::int32_t size = 0;            // ranks in the group
+  std::vector<std::int32_t> mates;  // the other ranks of this one's host
 };
 
 // What ranks of one host share, as far as it decides how bytes move among them. Equal on all ranks of a group.
@@ -157,6 +158,7 @@ struct Request {
   // mode).
   bool settles = false;
   std::uint64_t element_bytes = 1;  // of a value: results up to kWholeBytes are published whole in every host
+  std::uint64_t partial_bytes = 1;  // of an accumulator
   // Inputs and finals move from GPU to GPU, in turns (docs/decisions/0024-nccl.md); where can_exchange().
   bool exchanges = false;
   // An interrupted round that is finished: elements of the whole result that need not be computed any more, because the

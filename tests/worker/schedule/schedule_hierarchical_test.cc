@@ -1,4 +1,5 @@
-// Allreduces among hosts of which some have several ranks: right for every layout, and what crosses between hosts.
+// Allreduces, reduce_scatters and allgathers among hosts of which some have several ranks: right for every layout, and
+// what crosses between hosts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,12 +17,26 @@
 namespace warren::schedule::symbolic {
 namespace {
 
-constexpr Algorithm kAlgorithms[] = {Algorithm::kRing, Algorithm::kButterfly};
+struct Way {
+  Collective collective{};
+  Algorithm algorithm{};
+};
+constexpr Way kAllreduces[] = {{Collective::kAllreduce, Algorithm::kRing},
+                               {Collective::kAllreduce, Algorithm::kButterfly}};
+constexpr Way kReductions[] = {{Collective::kAllreduce, Algorithm::kRing},
+                               {Collective::kAllreduce, Algorithm::kButterfly},
+                               {Collective::kReduceScatter, Algorithm::kRing},
+                               {Collective::kReduceScatter, Algorithm::kDirect}};
+constexpr Way kWays[] = {
+    {Collective::kAllreduce, Algorithm::kRing},     {Collective::kAllreduce, Algorithm::kButterfly},
+    {Collective::kReduceScatter, Algorithm::kRing}, {Collective::kReduceScatter, Algorithm::kDirect},
+    {Collective::kAllgather, Algorithm::kRing},     {Collective::kAllgather, Algorithm::kDirect},
+    {Collective::kAllgatherv, Algorithm::kRing},    {Collective::kAllgatherv, Algorithm::kDirect}};
 constexpr Order kOrders[] = {Order::kInOrder,   Order::kRandom,      Order::kLateSends,
                              Order::kLateLocal, Order::kLatePublish, Order::kEagerSends};
 
-World world_on(Algorithm algorithm, const std::vector<std::uint32_t>& hosts, const Sizes& sizes) {
-  World world = world_of(Collective::kAllreduce, algorithm, static_cast<std::int32_t>(hosts.size()), sizes);
+World world_on(const Way& way, const std::vector<std::uint32_t>& hosts, const Sizes& sizes) {
+  World world = world_of(way.collective, way.algorithm, static_cast<std::int32_t>(hosts.size()), sizes);
   world.hosts = hosts;
   world.element_bytes = kWholeBytes + 1;  // nothing is little
   return world;
@@ -66,14 +81,15 @@ TEST_P(EveryLayout, IsRightInEveryOrderWithAndWithoutALog) {
   std::uint64_t seed = 100 * k;
   int by_hosts = 0;
   for (const std::vector<std::uint32_t>& hosts : layouts(GetParam())) {
-    for (const Algorithm algorithm : kAlgorithms) {
+    for (const Way& way : kWays) {
       for (const Sizes& sizes : {Sizes{0, 64}, Sizes{k + 1, 3}, Sizes{3 * k + 2, 2}, Sizes{9 * k + 5, 3}}) {
-        World world = world_on(algorithm, hosts, sizes);
+        World world = world_on(way, hosts, sizes);
         if (!on_several_hosts(world.request(0))) continue;
         ++by_hosts;
         world.replicas = static_cast<std::uint32_t>(++seed % 4);
         world.in_place = true;
-        if (algorithm == Algorithm::kRing && seed % 3 == 0) world.order = any_order(GetParam(), seed);
+        const bool has_order = way.collective == Collective::kAllreduce && way.algorithm == Algorithm::kRing;
+        if (has_order && seed % 3 == 0) world.order = any_order(GetParam(), seed);
         const std::vector<Schedule> schedules = make_all(world);
         for (const Order order : {kOrders[seed % std::size(kOrders)], Order::kRandom}) {
           world.in_place = seed % 2 == 0 || order == Order::kRandom;
@@ -130,8 +146,7 @@ TEST(Crossing, TheRingsPartialsWalkFromHostToHost) {
   for (const auto& [hosts, of_each] :
        {std::pair<std::uint64_t, std::uint64_t>{2, 2}, {2, 4}, {2, 8}, {3, 2}, {3, 3}, {4, 4}, {2, 7}, {5, 3}}) {
     const std::uint64_t k = hosts * of_each;
-    const World world =
-        world_on(Algorithm::kRing, side_by_side(std::vector<std::size_t>(hosts, of_each)), {k * 90, 30});
+    const World world = world_on(kAllreduces[0], side_by_side(std::vector<std::size_t>(hosts, of_each)), {k * 90, 30});
     const Crossing counted = by_hosts(world);
     const std::uint64_t segment = 90;
     EXPECT_EQ(counted.all, segment * (k * hosts - hosts + k * (hosts - 1)));
@@ -147,7 +162,7 @@ TEST(Crossing, TheButterflysIsTheLeast) {
        {std::pair<std::uint64_t, std::uint64_t>{2, 2}, {2, 4}, {2, 8}, {4, 2}, {4, 4}, {8, 2}, {3, 2}, {3, 4}}) {
     const std::uint64_t k = hosts * of_each;
     const World world =
-        world_on(Algorithm::kButterfly, side_by_side(std::vector<std::size_t>(hosts, of_each)), {k * 96, k * 48});
+        world_on(kAllreduces[1], side_by_side(std::vector<std::size_t>(hosts, of_each)), {k * 96, k * 48});
     ASSERT_TRUE(on_several_hosts(world.request(0))) << world.describe();
     const Crossing counted = by_hosts(world);
     EXPECT_EQ(counted.all, 2 * world.count * (hosts - 1)) << world.describe();
@@ -158,13 +173,51 @@ TEST(Crossing, TheButterflysIsTheLeast) {
   }
 }
 
+// A part of an allgather crosses once a host. A reduce_scatter crosses as an allreduce by ring does on its way in;
+// where the order is that of ranks, what the last host has made crosses to all other owners.
+TEST(Crossing, HalvesOfAnAllreduceCrossAsItDoes) {
+  for (const auto& [hosts, of_each] : {std::pair<std::uint64_t, std::uint64_t>{2, 2}, {2, 8}, {3, 3}, {4, 4}, {2, 7}}) {
+    const std::uint64_t k = hosts * of_each, segment = 90;
+    const std::vector<std::uint32_t> layout = side_by_side(std::vector<std::size_t>(hosts, of_each));
+    for (const Way& way : kWays) {
+      const World world = world_on(way, layout, {k * segment, 30});
+      if (way.collective == Collective::kAllgather) {
+        const Crossing counted = by_hosts(world);
+        EXPECT_EQ(counted.all, segment * k * (hosts - 1));
+        EXPECT_EQ(counted.most_of_host * hosts, counted.all);
+        EXPECT_EQ(counted.most_of_rank * of_each, counted.most_of_host) << "all ranks alike";
+        EXPECT_LT(counted.all, flat(world).all);
+      } else if (way.collective == Collective::kReduceScatter && way.algorithm == Algorithm::kRing) {
+        EXPECT_EQ(by_hosts(world).all, segment * (k * hosts - hosts));
+      } else if (way.collective == Collective::kReduceScatter) {
+        EXPECT_EQ(by_hosts(world).all, segment * (k * (hosts - 1) + k - of_each));
+      }
+    }
+  }
+}
+
+// Where accumulators are wider than values, few inputs of a host are sent as they are.
+TEST(Crossing, WiderPartialsCrossWhereTheyAreLess) {
+  const auto crosses = [](const std::vector<std::size_t>& sizes, std::uint64_t partial_bytes) {
+    const World world =
+        world_on({Collective::kReduceScatter, Algorithm::kDirect}, side_by_side(sizes), {kElements, 64});
+    Request request = world.request(0);
+    request.element_bytes = 2 * kWholeBytes;
+    request.partial_bytes = partial_bytes;
+    return on_several_hosts(request);
+  };
+  EXPECT_TRUE(crosses({2, 2}, 2 * kWholeBytes));
+  EXPECT_FALSE(crosses({2, 2}, 4 * kWholeBytes)) << "3 partial results, each of two, for 4 inputs";
+  EXPECT_TRUE(crosses({4, 4}, 4 * kWholeBytes));
+}
+
 // Hosts of different sizes: each drives what its share of the ranks owns, and takes part in all of it.
 TEST(Crossing, NeverMoreThanFlat) {
   std::uint64_t less = 0, layouts_seen = 0;
   for (std::int32_t size = 3; size <= 16; ++size) {
     for (const std::vector<std::uint32_t>& hosts : layouts(size)) {
-      for (const Algorithm algorithm : kAlgorithms) {
-        const World world = world_on(algorithm, hosts, {kElements, 2048});
+      for (const Way& way : kWays) {
+        const World world = world_on(way, hosts, {kElements, 2048});
         if (!on_several_hosts(world.request(0))) continue;
         const Crossing counted = by_hosts(world);
         const Crossing apart = flat(world);
@@ -186,23 +239,28 @@ std::string in_n(std::uint64_t elements) {
   return text.str();
 }
 
-// Rows: | algorithm | ranks a host, with a plus between | all hosts send | flat | busiest host | flat | rank | flat |
+// Rows: | collective | algorithm | ranks a host, with a plus between | all hosts send | flat | busiest host | flat |
+// rank | flat |
 TEST(Crossing, TheDocumentPrintsWhatIsCounted) {
   std::ifstream document(WARREN_SOURCE_DIR "/docs/algorithms.md");
   ASSERT_TRUE(document.is_open());
+  const std::map<std::string, Collective> collectives = {{"allreduce", Collective::kAllreduce},
+                                                         {"reduce_scatter", Collective::kReduceScatter},
+                                                         {"allgather", Collective::kAllgather}};
   int rows = 0;
   for (std::string line; std::getline(document, line);) {
     if (!line.starts_with('|')) continue;
     std::istringstream in(line);
-    std::string bar, algorithm, hosts, counted, word;
-    in >> bar >> algorithm >> bar >> hosts >> bar;
-    if (hosts.find('+') == std::string::npos) continue;
+    std::string bar, name, algorithm, hosts, counted, word;
+    in >> bar >> name >> bar >> algorithm >> bar >> hosts >> bar;
+    if (hosts.find('+') == std::string::npos || !collectives.contains(name)) continue;
     while (in >> word) counted += word + " ";
     ++rows;
     std::vector<std::size_t> sizes;
     std::istringstream numbers(hosts);
     for (std::string number; std::getline(numbers, number, '+');) sizes.push_back(std::stoul(number));
-    World world = world_on(parse_algorithm(algorithm).value(), side_by_side(sizes), {1 << 20, 1 << 16});
+    World world =
+        world_on({collectives.at(name), parse_algorithm(algorithm).value()}, side_by_side(sizes), {1 << 20, 1 << 16});
     world.element_bytes = 4;
     ASSERT_TRUE(on_several_hosts(world.request(0))) << line;
     const Crossing own = by_hosts(world);
@@ -215,7 +273,7 @@ TEST(Crossing, TheDocumentPrintsWhatIsCounted) {
     expected.pop_back();
     EXPECT_EQ(counted, expected + " ") << line;
   }
-  EXPECT_EQ(rows, 17);
+  EXPECT_EQ(rows, 35);
 }
 
 TEST(Crossing, TakesAFewHopsAHost) {
@@ -223,9 +281,15 @@ TEST(Crossing, TakesAFewHopsAHost) {
     for (const std::size_t of_each : {2, 4}) {
       const std::uint64_t k = hosts * of_each;
       const std::vector<std::uint32_t> layout = side_by_side(std::vector<std::size_t>(hosts, of_each));
-      EXPECT_EQ(hops(make_all(world_on(Algorithm::kRing, layout, {k, 64}))), 2 * hosts + (of_each > 2 ? 1 : 0));
+      EXPECT_EQ(hops(make_all(world_on(kAllreduces[0], layout, {k, 64}))), 2 * hosts + (of_each > 2 ? 1 : 0));
+      for (const Way& way : kWays) {
+        if (way.collective == Collective::kAllreduce) continue;
+        EXPECT_LE(hops(make_all(world_on(way, layout, {4 * k, 64}))),
+                  hosts + (way.collective == Collective::kReduceScatter ? 1 : 0))
+            << to_string(way.collective) << " " << to_string(way.algorithm) << " " << hosts << " " << of_each;
+      }
       if (hosts == 3) continue;
-      EXPECT_EQ(hops(make_all(world_on(Algorithm::kButterfly, layout, {4 * k, 64}))), hosts + 2);
+      EXPECT_EQ(hops(make_all(world_on(kAllreduces[1], layout, {4 * k, 64}))), hosts + 2);
     }
   }
 }
@@ -234,17 +298,19 @@ TEST(Crossing, TakesAFewHopsAHost) {
 TEST(Crossing, ScratchIsAFewChunksAPeer) {
   for (std::int32_t size = 3; size <= 16; ++size) {
     for (const std::vector<std::uint32_t>& hosts : layouts(size)) {
-      for (const Algorithm algorithm : kAlgorithms) {
+      for (const Way& way : kWays) {
         const auto k = static_cast<std::uint64_t>(size);
-        const World some = world_on(algorithm, hosts, {40 * k * 64, 64});
-        const World more = world_on(algorithm, hosts, {60 * k * 64, 64});
+        const World some = world_on(way, hosts, {40 * k * 64, 64});
+        const World more = world_on(way, hosts, {60 * k * 64, 64});
         if (!on_several_hosts(some.request(0))) continue;
         const std::vector<Schedule> of_some = make_all(some), of_more = make_all(more);
         for (std::size_t rank = 0; rank < of_some.size(); ++rank) {
           EXPECT_EQ(of_some[rank].scratch_elements, of_more[rank].scratch_elements) << some.describe();
           std::set<std::int32_t> peers;
           for (const Step& step : of_some[rank].steps) peers.insert(step.peer);
-          EXPECT_LE(of_some[rank].scratch_elements, 10 * 64 * peers.size()) << some.describe();
+          // Of a chain that is the same for all owners, one rank may sum for all of them.
+          const bool direct = way.algorithm == Algorithm::kDirect;
+          EXPECT_LE(of_some[rank].scratch_elements, 10 * 64 * peers.size() + (direct ? 64 * k : 0)) << some.describe();
         }
       }
     }
@@ -257,8 +323,9 @@ TEST(Loans, AllInputsOfAHostAreReadByCombiningSteps) {
   std::uint64_t partials = 0, finals = 0;
   for (std::int32_t size = 3; size <= 9; ++size) {
     for (const std::vector<std::uint32_t>& hosts : layouts(size)) {
-      for (const Algorithm algorithm : kAlgorithms) {
-        const World world = world_on(algorithm, hosts, {kElements, 2048});
+      for (const Way& way : kReductions) {
+        World world = world_on(way, hosts, {kElements, 2048});
+        world.replicas = 1;
         if (!on_several_hosts(world.request(0))) continue;
         const std::vector<Schedule> schedules = make_all(world);
         for (std::int32_t rank = 0; rank < size; ++rank) {
@@ -282,7 +349,8 @@ TEST(Loans, AllInputsOfAHostAreReadByCombiningSteps) {
             for (const Step& sent : schedules[static_cast<std::size_t>(step.peer)].steps) {
               if (sent.kind != StepKind::kSend || sent.peer != rank || sent.message != step.message) continue;
               lent[step.dst.at] = sent.lent;
-              EXPECT_EQ(sent.lent, sent.a.space == Space::kInput && world.host(rank) == world.host(step.peer));
+              const bool reads_input = sent.a.space == Space::kInput && sent.count != 0;
+              EXPECT_EQ(sent.lent, reads_input && world.host(rank) == world.host(step.peer));
             }
           }
         }

@@ -27,9 +27,13 @@ World one_owner_world() {
 // Hosts of which some have several ranks.
 std::vector<World> hierarchical_worlds() {
   std::vector<World> all;
-  for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kButterfly}) {
+  for (const auto& [collective, algorithm] : {std::pair{Collective::kAllreduce, Algorithm::kRing},
+                                              {Collective::kAllreduce, Algorithm::kButterfly},
+                                              {Collective::kReduceScatter, Algorithm::kRing},
+                                              {Collective::kReduceScatter, Algorithm::kDirect},
+                                              {Collective::kAllgather, Algorithm::kRing}}) {
     for (const std::vector<std::uint32_t>& hosts : {std::vector<std::uint32_t>{0, 0, 1, 1}, {0, 0, 0, 1, 2}}) {
-      World world = world_of(Collective::kAllreduce, algorithm, static_cast<std::int32_t>(hosts.size()), {24, 2});
+      World world = world_of(collective, algorithm, static_cast<std::int32_t>(hosts.size()), {24, 2});
       world.hosts = hosts;
       world.element_bytes = kWholeBytes + 1;
       world.in_place = true;
@@ -393,10 +397,11 @@ bool is_needed(const World& world, const Step& from, const Step& to) {
   const bool joins = to.kind == StepKind::kCopy && to.count == 0;
   // What an owner publishes is also known from those that keep copies for it.
   if (from.kind == StepKind::kPublish) return joins ? from.a.space != Space::kOutput : to.count > 0;
-  // The closing exchange: where everybody keeps copies, and, with four ranks, hears of some from a third.
+  // The closing exchange: where everybody keeps copies, and, with four ranks, hears of some from a third. The five are
+  // on hosts of different sizes, where one keeps them for several.
   const bool all_keep = world.collective == Collective::kReduceScatter || world.collective == Collective::kScatter ||
                         world.collective == Collective::kAllToAll;
-  if (!all_keep || to.kind != StepKind::kSend || to.count > 0) return false;
+  if (!all_keep || world.size > 4 || to.kind != StepKind::kSend || to.count > 0) return false;
   return from.kind == StepKind::kCopy || (from.kind == StepKind::kRecv && world.size == 4);
 }
 
