@@ -137,6 +137,8 @@ class BufferStream {
   [[nodiscard]] virtual std::optional<Brought> take_brought() { return std::nullopt; }
   // The input was the result, and stands in the program's output already; before conclude().
   virtual void result_is_there() {}
+  // What keeps the output in memory of the CPU, from where a GPU may read it; null: it is not brought to one.
+  [[nodiscard]] virtual std::shared_ptr<const void> output_keeper() const { return nullptr; }
   // The round is over, and all of the output is final: nothing more is filled, and what was not is brought back.
   virtual void conclude() = 0;
   // Nobody wants the result: nothing more begins to move.

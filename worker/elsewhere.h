@@ -22,9 +22,10 @@ class Elsewhere {
   };
   struct Work {
     // In the order of the bracketing. What is on a GPU are values; of those on the CPU the first one alone may have an
-    // address, where all others are on the GPU. One that is alone is only to be brought to the CPU, or is what is made.
+    // address, where all others are on the GPU. One that is alone is only to be brought to the CPU, or is what is made;
+    // from the CPU, pinned there, it is only to be brought to where peers read what is made.
     std::vector<Operand> operands;
-    bool copies = false;             // the latter: of any type, and untouched
+    bool copies = false;             // the latter two: of any type, and untouched
     Form first_form = Form::kValue;  // of the first operand: a partial result only where that is on the CPU
     Form made_form = Form::kValue;   // which is finished; or it is not
     std::size_t first_bytes = 0, made_bytes = 0;
@@ -42,7 +43,7 @@ class Elsewhere {
     const std::byte* made = nullptr;           // what was asked for; null: it is still to be made
     std::vector<const std::byte*> operands{};  // then: those that were on the GPU; null: where it was
     std::shared_ptr<const void> memory = nullptr;
-    MadeOnGpu on_gpu{};                           // where peers may read it, too
+    MadeOnGpu on_gpu{};                           // where peers may read it, too; nothing: there was no room
     std::shared_ptr<const void> stays = nullptr;  // where it stays there: for as long as this lives
   };
 

@@ -1348,6 +1348,7 @@ void Engine::run(Group& group, std::shared_ptr<const PreparedSchedule> prepared)
     round.input_keeper = stream->lent();
     round.input_on_gpu = round.input_keeper != nullptr;
     if (round.input_on_gpu) round.input = static_cast<const std::byte*>(round.input_keeper.get());
+    round.output_keeper = stream->output_keeper();
   }
   round.elsewhere = elsewhere_;
   if (round.schedule->exchanges()) {

@@ -182,6 +182,8 @@ void PreparedSchedule::find_sources() {
   std::unordered_map<std::uint64_t, std::uint32_t> writers;  // of scratch
   operand_sources_.assign(schedule_.operands.size(), kNone);
   combined_.assign(steps.size(), true);
+  hands_on_.assign(steps.size(), false);
+  std::vector<bool> made_by_one_step(steps.size(), false);  // publishing steps
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> published, combined;
   std::vector<bool> forwarded(steps.size(), false);
   const auto source = [&](const Place& place) {
@@ -194,7 +196,11 @@ void PreparedSchedule::find_sources() {
     if (step.kind == StepKind::kSend) {
       if (const std::uint32_t from = source(step.a); from != kNone) forwarded[from] = true;
       const auto by = published.find({step.a.at, step.count});
-      if (step.a.space == Space::kOutput && by != published.end()) published_by_[i] = by->second;
+      if (step.a.space == Space::kOutput && by != published.end()) {
+        published_by_[i] = by->second;
+        hands_on_[i] = step.turn == 0 && step.count != 0 && !made_by_one_step[by->second] &&
+                       std::ranges::binary_search(schedule_.mates, step.peer);
+      }
     } else if (step.kind == StepKind::kCombine) {
       for (std::uint32_t k = step.first_operand; k < step.first_operand + step.operands; k++) {
         operand_sources_[k] = source(schedule_.operands[k]);
@@ -217,6 +223,7 @@ void PreparedSchedule::find_sources() {
       published[{step.a.at, step.count}] = i;
       const auto by = combined.find({step.a.at, step.count});
       if (by != combined.end()) published_by_[by->second] = i;
+      made_by_one_step[i] = by != combined.end();
     }
   }
   for (std::uint32_t i = 0; i < steps.size(); i++) {
@@ -304,6 +311,7 @@ void Executor::prepare(const Round& round) {
   published_.assign(s.steps.size(), false);
   unsettled_.clear();
   elsewhere_.clear();
+  uploads_.assign(round.input_on_gpu ? s.steps.size() : 0, 0);
   bringing_.clear();
   sent_from_.clear();
   brought_.assign(s.steps.size(), false);
@@ -625,14 +633,56 @@ void Executor::bring_to_cpu(std::uint32_t send) {
   elsewhere_.push_back({round_.elsewhere->begin(std::move(work)), send});
 }
 
+// Whether a send tells a rank of this host, which may have its output on a GPU, too, of a final that is to lie on this
+// one's before.
+bool Executor::goes_by_gpu(std::uint32_t send) const {
+  if (!round_.schedule->hands_on_[send] || !round_.input_on_gpu || round_.output_keeper == nullptr) return false;
+  const std::uint32_t by = round_.schedule->published_by_[send];
+  return places_[by].known() && uploads_[by] != kUploaded;
+}
+
+// Once for all such sends, each of which waits for that as for a step before it.
+void Executor::bring_to_gpu(std::uint32_t send) {
+  const Step& step = round_.schedule->schedule_.steps[send];
+  std::uint64_t& upload = uploads_[round_.schedule->published_by_[send]];
+  if (upload == 0) {
+    Elsewhere::Work work = work_of(step);
+    work.operands.push_back({address(step.a), false, round_.output_keeper});
+    work.copies = true;
+    work.first_bytes = work.made_bytes = work.bytes;
+    upload = round_.elsewhere->begin(std::move(work));
+  }
+  pending_[send] = 1;
+  elsewhere_.push_back({upload, send});
+}
+
+void Executor::uploaded(std::uint32_t publish, const Elsewhere::Done& done) {
+  const PreparedSchedule& prepared = *round_.schedule;
+  made_[publish] = done.on_gpu;
+  uploads_[publish] = kUploaded;
+  std::vector<std::uint32_t> sends;
+  for (const Begun& begun : elsewhere_) {
+    if (begun.id == done.id) sends.push_back(begun.step);
+  }
+  std::erase_if(elsewhere_, [&](const Begun& begun) { return begun.id == done.id; });
+  for (const std::uint32_t send : sends) {
+    pending_[send] = 0;
+    advance(prepared.channel_[send]);
+  }
+}
+
 bool Executor::on_done(const Elsewhere::Done& done) {
   const auto begun = std::ranges::find(elsewhere_, done.id, &Begun::id);
   if (begun == elsewhere_.end()) return false;
   const std::uint32_t index = begun->step;
-  elsewhere_.erase(begun);
-  if (!status_.ok()) return true;
   const PreparedSchedule& prepared = *round_.schedule;
   const Step& step = prepared.schedule_.steps[index];
+  if (status_.ok() && prepared.hands_on_[index]) {
+    uploaded(prepared.published_by_[index], done);
+    return true;
+  }
+  elsewhere_.erase(begun);
+  if (!status_.ok()) return true;
   if (step.kind == StepKind::kSend) {
     sent_from_[index] = {done.operands.front(), done.memory};
     pending_[index] = 0;
@@ -792,7 +842,7 @@ void Executor::compute(std::uint32_t index) {
 }
 
 void Executor::finish(std::uint32_t step) {
-  if (--remaining_ == 0) round_.input_keeper = round_.gpu_scratch = nullptr;
+  if (--remaining_ == 0) round_.input_keeper = round_.output_keeper = round_.gpu_scratch = nullptr;
   pending_[step] = kFinished;
   const auto& s = round_.schedule->schedule_;
   if (round_.landing != nullptr && writes_final(s.steps[step]) && !brought_[step]) {
@@ -814,6 +864,8 @@ void Executor::may_begin(std::uint32_t step) {
     ready_.push_back(step);
   } else if (comes_first(s)) {
     bring_to_cpu(step);
+  } else if (goes_by_gpu(step)) {
+    bring_to_gpu(step);
   } else {
     advance(round_.schedule->channel_[step]);
   }
@@ -1003,7 +1055,7 @@ void Executor::abandon() {
   sent_from_.clear();
   views_.clear();
   round_.schedule = nullptr;
-  round_.input_keeper = round_.gpu_scratch = nullptr;
+  round_.input_keeper = round_.output_keeper = round_.gpu_scratch = nullptr;
   std::fill(links_.begin(), links_.end(), 0);
 }
 

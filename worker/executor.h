@@ -80,6 +80,9 @@ class PreparedSchedule {
   std::vector<std::vector<std::uint32_t>> turns_;  // the steps of each
   // Of a send, of a combining step or of a copy of the input: the step that publishes just what it sends, or makes.
   std::vector<std::uint32_t> published_by_;
+  // Of a send to a rank of this host: it sends a final that was published, and was made by none of these two, but came
+  // from another rank, or is the sum of what did.
+  std::vector<bool> hands_on_;
   std::vector<std::int32_t> read_by_;  // see readers()
   bool in_order_ = true;
   std::uint64_t largest_ = 0;
@@ -172,6 +175,8 @@ class Executor {
     Elsewhere* elsewhere = nullptr;
     bool input_on_gpu = false;                           // PreparedSchedule::lends_all()
     std::shared_ptr<const void> input_keeper = nullptr;  // of that
+    // Of `output`, from where a GPU may read it; null: it is not wanted on one.
+    std::shared_ptr<const void> output_keeper = nullptr;
     // PreparedSchedule::exchanges(): what carries turns, and memory of the GPU that is scratch there. Then the input is
     // on the GPU, and finals are brought from there (Landing).
     Exchange* exchange = nullptr;
@@ -282,6 +287,9 @@ class Executor {
   [[nodiscard]] Elsewhere::Work work_of(const schedule::Step& step) const;
   [[nodiscard]] bool comes_first(const schedule::Step& step) const;
   void bring_to_cpu(std::uint32_t send);
+  [[nodiscard]] bool goes_by_gpu(std::uint32_t send) const;
+  void bring_to_gpu(std::uint32_t send);
+  void uploaded(std::uint32_t publish, const Elsewhere::Done& done);
   void made_of_operands(std::uint32_t index, const Elsewhere::Done* done, bool lent);
   void make_final(std::uint32_t index, std::span<const std::uint32_t> sources, const Elsewhere::Done* done, bool lent);
   void combine_to(std::byte* to, const schedule::Step& step);
@@ -324,6 +332,9 @@ class Executor {
   std::vector<const void*> operands_;      // of the combining step at hand
   std::vector<Unsettled> unsettled_;       // published, in that order
   std::vector<Begun> elsewhere_;           // carried out there
+  // By step that publishes: what brings that to the GPU, too; 0: nothing yet, kUploaded: it has.
+  static constexpr std::uint64_t kUploaded = UINT64_MAX;
+  std::vector<std::uint64_t> uploads_;
   struct OnCpu {
     const std::byte* at = nullptr;
     std::shared_ptr<const void> memory;

@@ -1546,6 +1546,7 @@ SimOutcome Cluster::run() {
     out.taken_up += life->partials_taken_up();
     out.sent_on += life->inputs_sent_on();
     out.copied += life->inputs_copied();
+    out.handed_on += life->finals_handed_on();
     out.gpus_failed += life->gpu_failed();
   }
   out.replaced = judge_.replaced();

@@ -120,6 +120,7 @@ struct SimOutcome {
   std::uint64_t taken_up = 0;          // partial results of another host that a GPU has gone on from
   std::uint64_t sent_on = 0;           // pieces of lent inputs that were sent to another host
   std::uint64_t copied = 0;            // likewise, that were parts of the result as they were
+  std::uint64_t handed_on = 0;         // finals from other hosts that were brought to where others read them
   std::uint64_t gpus_failed = 0;       // lives that this has ended
   std::uint64_t reordered_rounds = 0;  // results for which the ring had another order than that of ranks
   std::uint64_t shrunk = 0,

@@ -132,6 +132,10 @@ bool combined_on_gpus(DataType type, ReduceOp op) {
 
 std::uint64_t SimCombines::begin(Work work) {
   const std::uint64_t id = ++newest_;
+  if (work.copies && !work.operands.front().on_gpu) {
+    bring(id, std::move(work));
+    return id;
+  }
   if (under_way_++ == 0) since_us_ = gpu_.world().now_us();
   free_at_us_ = std::max(free_at_us_, gpu_.world().now_us()) + gpu_.some_us();
   // Where there is no room, or something lies where a kernel cannot read it, the CPU combines what it gets of them.
@@ -186,8 +190,31 @@ std::uint64_t SimCombines::begin(Work work) {
   return id;
 }
 
+// On a stream of its own.
+void SimCombines::bring(std::uint64_t id, Work work) {
+  std::uint64_t number = 0;
+  std::shared_ptr<std::byte> block;
+  if (!gpu_.world().random.chance(0.05)) block = shares_.take_result(work.bytes, number);
+  if (block != nullptr) ++gpu_.handed_on;
+  if (bringing_++ == 0) bringing_since_us_ = gpu_.world().now_us();
+  brought_at_us_ = std::max(brought_at_us_, gpu_.world().now_us()) + gpu_.some_us();
+  gpu_.after(brought_at_us_ - gpu_.world().now_us(), [this, id, number, block, work = std::move(work)] {
+    --bringing_;
+    bringing_since_us_ = gpu_.world().now_us();
+    if (block != nullptr) std::memcpy(SimGpu::readable(block.get()), work.operands.front().at, work.bytes);
+    Done done;
+    done.id = id;
+    if (block != nullptr) done.on_gpu = {block.get(), number};
+    done_.push_back(std::move(done));
+    gpu_.wake();
+  });
+}
+
 Status SimCombines::move() {
-  return under_way_ == 0 || gpu_.gone() ? Status() : gpu_.look_after(since_us_);
+  if (gpu_.gone()) return {};
+  Status status = under_way_ == 0 ? Status() : gpu_.look_after(since_us_);
+  if (status.ok() && bringing_ != 0) status = gpu_.look_after(bringing_since_us_);
+  return status;
 }
 
 std::optional<worker::Elsewhere::Done> SimCombines::take_done() {

@@ -65,6 +65,8 @@ class SimGpu {
   // Partial results of another host that a kernel went on from; pieces of inputs that were sent to another host, and
   // those that were copied to where others read them.
   std::uint64_t taken_up = 0, sent_on = 0, copied = 0;
+  // Finals that came from other hosts, and were brought to where others read them.
+  std::uint64_t handed_on = 0;
 
  private:
   World& world_;
@@ -127,17 +129,19 @@ class SimCombines final : public worker::Elsewhere {
   SimCombines(SimGpu& gpu, SimShares& shares) : gpu_(gpu), shares_(shares) {}
 
   [[nodiscard]] std::uint64_t begin(Work work) override;
-  [[nodiscard]] bool busy() const override { return under_way_ != 0 || !done_.empty(); }
+  [[nodiscard]] bool busy() const override { return under_way_ + bringing_ != 0 || !done_.empty(); }
   [[nodiscard]] std::optional<Done> take_done() override;
   // What its process does, unless it stands still.
   [[nodiscard]] Status move();
 
  private:
+  void bring(std::uint64_t id, Work work);
+
   SimGpu& gpu_;
   SimShares& shares_;
   std::uint64_t newest_ = 0;
-  std::size_t under_way_ = 0;
-  Micros free_at_us_ = 0, since_us_ = 0;
+  std::size_t under_way_ = 0, bringing_ = 0;
+  Micros free_at_us_ = 0, since_us_ = 0, brought_at_us_ = 0, bringing_since_us_ = 0;
   std::deque<Done> done_;
 };
 
@@ -276,6 +280,7 @@ class SimGpuCall final : public worker::CallBuffers, public worker::BufferStream
     std::byte* there = nullptr;  // on the GPU
     std::byte* host = nullptr;   // where the engine finds it
     std::size_t bytes = 0;
+    std::shared_ptr<const void> keeper = nullptr;  // of `host`
   };
   // `shares`: where peers may read the input; null: nowhere.
   SimGpuCall(SimGpu& gpu, SimShares* shares, Buffer input, Buffer output, std::function<void()> prepare);
@@ -304,6 +309,7 @@ class SimGpuCall final : public worker::CallBuffers, public worker::BufferStream
   }
   [[nodiscard]] std::optional<Brought> take_brought() override;
   void result_is_there() override { moves_.result_is_there(); }
+  [[nodiscard]] std::shared_ptr<const void> output_keeper() const override { return output_.keeper; }
   void conclude() override { moves_.conclude(); }
   void give_up() override { moves_.give_up(); }
   [[nodiscard]] bool moves() const override { return moves_.moves(); }

@@ -1570,15 +1570,15 @@ void SimWorker::submit(ProgramStep step, std::int32_t place, bool altered) {
   const bool on_gpu = gpu_ && step.collective != Collective::kPoint && !step.setup &&
                       std::max(in * width, a.out_bytes) > kLeastOnGpu && world_.random.chance(0.95);
   if (on_gpu) {
-    a.host.assign(a.memory.size(), 0);
-    std::byte* const host = reinterpret_cast<std::byte*>(a.host.data());
+    a.host = std::make_shared<std::vector<std::uint64_t>>(a.memory.size());
+    std::byte* const host = reinterpret_cast<std::byte*>(a.host->data());
     const bool reduces = step.collective == Collective::kAllreduce || step.collective == Collective::kReduceScatter;
     const bool gathers = step.collective == Collective::kAllgather || step.collective == Collective::kAllgatherv;
     const bool may_lend = gathers || (reduces && combined_on_gpus(step.type, step.op));
     auto buffers = std::make_unique<SimGpuCall>(
         *gpu_, may_lend ? &*shares_ : nullptr,
         SimGpuCall::Buffer{a.bytes().data() + a.input_at, host + a.input_at, a.input.size()},
-        SimGpuCall::Buffer{a.bytes().data() + a.out_at, host + a.out_at, a.out_bytes},
+        SimGpuCall::Buffer{a.bytes().data() + a.out_at, host + a.out_at, a.out_bytes, a.host},
         prepares ? std::function<void()>([&a, prepare] { prepare(&a); }) : nullptr);
     if (spec.input != nullptr) spec.input = host + in_at;
     spec.output = host + a.out_at;

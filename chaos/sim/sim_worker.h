@@ -109,6 +109,7 @@ class SimWorker final : private SimTransport::Owner {
   [[nodiscard]] std::uint64_t partials_taken_up() const { return gpu_ ? gpu_->taken_up : 0; }
   [[nodiscard]] std::uint64_t inputs_sent_on() const { return gpu_ ? gpu_->sent_on : 0; }
   [[nodiscard]] std::uint64_t inputs_copied() const { return gpu_ ? gpu_->copied : 0; }
+  [[nodiscard]] std::uint64_t finals_handed_on() const { return gpu_ ? gpu_->handed_on : 0; }
   [[nodiscard]] bool gpu_failed() const { return !gpu_failed_.ok(); }
   // Rounds that its GPU had a part in from the first turn to the last.
   [[nodiscard]] std::uint64_t rounds_exchanged() const { return exchange_ ? exchange_->rounds_proved() : 0; }
@@ -141,9 +142,10 @@ class SimWorker final : private SimTransport::Owner {
     int prepared = 0;
     bool to_be_run = false;  // in some epoch it was no replay
     std::vector<std::uint64_t> memory;
-    std::vector<std::byte> shadow;    // Mutant::works_in_place: read in the input's place
-    std::vector<std::byte> before;    // the memory when the call was made
-    std::vector<std::uint64_t> host;  // of one whose memory lies on the GPU: where the engine finds it
+    std::vector<std::byte> shadow;  // Mutant::works_in_place: read in the input's place
+    std::vector<std::byte> before;  // the memory when the call was made
+    // Of one whose memory lies on the GPU: where the engine finds it.
+    std::shared_ptr<std::vector<std::uint64_t>> host;
     std::size_t out_at = 0, out_bytes = 0;
     std::shared_ptr<worker::Call> call;
     bool reaped = false;

@@ -120,7 +120,7 @@ TEST(Loans, ARankDiesAtAnyMoment) {
 
 // Those of two hosts reduce on their GPUs, too, and what crosses goes by the CPU.
 TEST(Loans, AmongSeveralHosts) {
-  std::uint64_t lent = 0, taken_up = 0, sent_on = 0;
+  std::uint64_t lent = 0, taken_up = 0, sent_on = 0, copied = 0, handed_on = 0;
   for (std::uint64_t seed = 1; seed <= seeds(16); ++seed) {
     SimOptions options = lending_apart(seed * kNcclFails + kNcclWell);
     options.many_versions = true;
@@ -130,14 +130,18 @@ TEST(Loans, AmongSeveralHosts) {
     lent += o.lent;
     taken_up += o.taken_up;
     sent_on += o.sent_on;
+    copied += o.copied;
+    handed_on += o.handed_on;
   }
   EXPECT_GT(lent, 300 / kFewer);
   EXPECT_GT(taken_up, 1000 / kFewer);
   EXPECT_GT(sent_on, 400 / kFewer);
+  EXPECT_GT(copied, 20 / kFewer);
+  EXPECT_GT(handed_on, 1000 / kFewer);
 }
 
 TEST(Loans, ARankOfSeveralHostsDiesAtAnyMoment) {
-  std::uint64_t lent = 0, taken_up = 0, sent_on = 0, interrupts = 0, came_home = 0;
+  std::uint64_t lent = 0, taken_up = 0, sent_on = 0, handed_on = 0, interrupts = 0, came_home = 0;
   for (std::uint64_t seed = 1; seed <= seeds(60); ++seed) {
     SimOptions options = lending_apart(seed * kNcclFails);
     options.deaths.push_back(at_some_moment(seed, 3));
@@ -147,12 +151,14 @@ TEST(Loans, ARankOfSeveralHostsDiesAtAnyMoment) {
     lent += o.lent;
     taken_up += o.taken_up;
     sent_on += o.sent_on;
+    handed_on += o.handed_on;
     interrupts += tracker(o, "interrupted");
     came_home += o.came_home;
   }
   EXPECT_GT(lent, 400 / kFewer);
   EXPECT_GT(taken_up, 4000 / kFewer);
   EXPECT_GT(sent_on, 1500 / kFewer);
+  EXPECT_GT(handed_on, 4000 / kFewer);
   EXPECT_GT(interrupts, 40 / kFewer);
   EXPECT_GT(came_home, 10 / kFewer);
 }

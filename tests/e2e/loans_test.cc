@@ -232,9 +232,10 @@ TEST_F(Loans, AmongSeveralHostsGiveTheBitsOfTheCpu) {
       SCOPED_TRACE(name);
       EXPECT_EQ(job("gpu" + name, 4, 0, 2), expected);
       EXPECT_GT(combined_, 8u);
-      EXPECT_EQ(lent_, 10u) << "all that a GPU combines";
-      // The butterfly's finals are made of partial results, which the CPU has.
-      EXPECT_EQ(finals_ > 20, algorithm_ == "ring") << finals_;
+      // By the direct reduce_scatter fewer bytes cross where two of bf16 are sent than where their sum is.
+      const bool sends_both = algorithm_ == "butterfly" && hosts[1] == "a";
+      EXPECT_EQ(lent_, sends_both ? 14u : 16u) << "all that GPUs combine, or copy";
+      EXPECT_GT(finals_, 200u) << "those from the other host, too";
       EXPECT_EQ(job("mixed" + name, 4, 0b010), expected);
       EXPECT_TRUE(warnings_.empty()) << warnings_[0];
     }

@@ -913,6 +913,105 @@ TEST_F(PartOnGpu, ThatIsScatteredIsLentToItsOwner) {
   EXPECT_EQ(output_, made_);
 }
 
+// Rank 1 of four, three of which are on its host. What comes from the other host comes to it first.
+class HandsOnGpu : public OnGpu {
+ protected:
+  void begin(bool wanted_on_gpu) {
+    collective_ = Collective::kAllgather;
+    begin_round(DataType::kI64, {1, 0, 0, 0}, reinterpret_cast<std::byte*>(output_.data()));
+    if (wanted_on_gpu) round_.output_keeper = std::make_shared<int>();
+    executor_.start(round_);
+    ASSERT_EQ(elsewhere_.works.size(), 1u) << "its own part";
+    Elsewhere::Done done;
+    done.id = 1;
+    done.made = reinterpret_cast<const std::byte*>(own_.data());
+    EXPECT_TRUE(executor_.on_done(done));
+    EXPECT_EQ(transport_.sends.size(), 3u);
+    transport_.sends.clear();
+    log_.pieces.clear();
+    for (const Scripted::Receive& receive : std::vector(transport_.receives)) {
+      if (prepared_->schedule().steps[static_cast<std::uint32_t>(receive.token)].peer != 0) continue;
+      std::fill_n(reinterpret_cast<std::int64_t*>(receive.payload.data()), kPart, 7);
+      executor_.on_completion(receive.token, {});
+    }
+    EXPECT_EQ(log_.pieces, (decltype(log_.pieces){{0, kPart}}));
+    EXPECT_EQ(output_[kPart - 1], 7);
+  }
+  [[nodiscard]] std::vector<std::int32_t> told() const {
+    std::vector<std::int32_t> peers;
+    for (const Token token : transport_.sends) {
+      peers.push_back(prepared_->schedule().steps[static_cast<std::uint32_t>(token)].peer);
+    }
+    std::ranges::sort(peers);
+    return peers;
+  }
+  Executor executor_{transport_, kWorldGroup, {Rank(0), Rank(1), Rank(2), Rank(3)}, 0, nullptr};
+  const std::vector<std::int64_t> own_ = std::vector<std::int64_t>(kPart, 8);
+  std::vector<std::int64_t> output_ = std::vector<std::int64_t>(4 * kPart, -1);
+};
+
+TEST_F(HandsOnGpu, AFinalFromAnotherHostLiesThereBeforeItsMatesAreTold) {
+  begin(true);
+  EXPECT_TRUE(told().empty());
+  ASSERT_EQ(elsewhere_.works.size(), 2u) << "once for both";
+  const Elsewhere::Work& work = elsewhere_.works[1];
+  ASSERT_EQ(work.operands.size(), 1u);
+  EXPECT_TRUE(work.copies && !work.operands[0].on_gpu);
+  EXPECT_EQ(work.operands[0].at, round_.output);
+  EXPECT_EQ(work.operands[0].keeper, round_.output_keeper);
+  EXPECT_EQ(work.made_bytes, kPart * 8);
+  EXPECT_TRUE(executor_.awaits_elsewhere());
+  Elsewhere::Done done;
+  done.id = 2;
+  done.on_gpu = {nowhere(9), 5};
+  EXPECT_TRUE(executor_.on_done(done));
+  EXPECT_EQ(told(), (std::vector<std::int32_t>{2, 3}));
+  EXPECT_EQ(transport_.numbers, (std::vector<std::uint64_t>{5, 5}));
+  EXPECT_FALSE(executor_.on_done(done)) << "once";
+  EXPECT_EQ(told().size(), 2u);
+}
+
+TEST_F(HandsOnGpu, WhereThereIsNoRoomItIsInTheLog) {
+  begin(true);
+  Elsewhere::Done done;
+  done.id = 2;
+  EXPECT_TRUE(executor_.on_done(done));
+  EXPECT_EQ(told(), (std::vector<std::int32_t>{2, 3}));
+  EXPECT_TRUE(transport_.numbers.empty());
+}
+
+TEST_F(HandsOnGpu, WhoseOutputIsNotOnOneTellsThemAtOnce) {
+  begin(false);
+  EXPECT_EQ(elsewhere_.works.size(), 1u);
+  EXPECT_EQ(told(), (std::vector<std::int32_t>{2, 3}));
+}
+
+TEST_F(HandsOnGpu, WhatAnInterruptHasCutOffIsNobodys) {
+  begin(true);
+  const std::weak_ptr<const void> kept = round_.output_keeper;
+  executor_.abandon();
+  round_.output_keeper.reset();
+  EXPECT_FALSE(kept.expired()) << "the GPU may read it";
+  Elsewhere::Done done;
+  done.id = 2;
+  EXPECT_FALSE(executor_.on_done(done));
+  elsewhere_.works.clear();
+  EXPECT_TRUE(kept.expired());
+  EXPECT_TRUE(told().empty());
+}
+
+TEST_F(HandsOnGpu, WhatIsDoneInARoundThatHasFailedTellsNobody) {
+  begin(true);
+  for (const Scripted::Receive& receive : std::vector(transport_.receives)) {
+    const std::int32_t peer = prepared_->schedule().steps[static_cast<std::uint32_t>(receive.token)].peer;
+    if (peer == 2) executor_.on_completion(receive.token, Status(Code::kPeerLost, "gone"));
+  }
+  Elsewhere::Done done;
+  done.id = 2;
+  EXPECT_TRUE(executor_.on_done(done));
+  EXPECT_TRUE(told().empty());
+}
+
 TEST(Readers, AreThoseThatReadTheInputWhereItLies) {
   const auto readers = [](Collective collective, schedule::Algorithm algorithm, std::int32_t size,
                           std::vector<std::uint32_t> hosts) {

@@ -28,7 +28,7 @@ std::optional<warren_type> reduced_as(DataType type, ReduceOp op) {
 }
 
 DeviceCombines::~DeviceCombines() {
-  if (flow_ && flow_->under_way() != 0) give_up();
+  if ((flow_ && flow_->under_way() != 0) || uploads_.under_way()) give_up();
 }
 
 std::uint64_t DeviceCombines::begin(Work work) {
@@ -37,7 +37,11 @@ std::uint64_t DeviceCombines::begin(Work work) {
   // Whoever has begun it ends with this life.
   if (failed_) return id;
   open_.fetch_add(1, std::memory_order_release);
-  waiting_.push_back({id, std::move(work)});
+  if (work.copies && !work.operands.front().on_gpu) {
+    uploads_.begin({id, std::move(work.operands.front()), work.bytes});
+  } else {
+    waiting_.push_back({id, std::move(work)});
+  }
   return id;
 }
 
@@ -51,13 +55,9 @@ std::optional<Elsewhere::Done> DeviceCombines::take_done() {
 
 Status DeviceCombines::open_flow() {
   DeviceCopies& copies = copies_on_(shares_.device());
-  auto never = copies.make_event();
+  auto never = copies.make_reached_event();
   if (!never.ok()) return never.status();
   never_ = std::move(never).value();
-  // One that was kept may stand on a stream of the program's.
-  const auto stream = copies.make_stream();
-  if (!stream.ok()) return stream.status();
-  if (const Status status = copies.record(*never_, stream.value()->get()); !status.ok()) return status;
   flow_.emplace(copies, *never_);
   return {};
 }
@@ -267,7 +267,7 @@ Result<bool> DeviceCombines::move() {
   }
   const auto looked = flow_->look();
   if (!looked.ok()) return fail(looked.status());
-  const bool some = conclude();
+  bool some = conclude();
   for (;;) {
     if (jobs_.empty() || jobs_.back().queued == jobs_.back().parts.size()) {
       if (!flow_->has_room()) break;
@@ -278,6 +278,12 @@ Result<bool> DeviceCombines::move() {
     if (const Status status = queue(jobs_.back()); !status.ok()) return fail(status);
     if (jobs_.back().queued != jobs_.back().parts.size()) break;
   }
+  auto uploaded = uploads_.move();
+  if (!uploaded.ok()) return fail(uploaded.status());
+  some = some || !uploaded.value().empty();
+  const std::lock_guard lock(mutex_);
+  open_.fetch_sub(uploaded.value().size(), std::memory_order_release);
+  std::ranges::move(uploaded.value(), std::back_inserter(done_));
   return some;
 }
 
@@ -285,8 +291,9 @@ Result<bool> DeviceCombines::move() {
 void DeviceCombines::give_up() {
   for (Job& job : jobs_) {
     if (job.pinned != nullptr) job.pinned->abandon();
-    arena_.abandon();  // and the landing
   }
+  // And the landing, and what is brought to the GPU.
+  if (!jobs_.empty() || uploads_.under_way()) arena_.abandon();
 }
 
 Status DeviceCombines::fail(const Status& why) {
@@ -303,11 +310,8 @@ void DeviceCombines::settle() {
     const std::lock_guard lock(mutex_);
     if (failed_) return;
   }
-  while (flow_ && flow_->under_way() != 0) {
-    const auto some = flow_->look();
-    if (!some.ok()) return;
-    if (!some.value()) std::this_thread::sleep_for(std::chrono::microseconds(20));
-  }
+  uploads_.settle();
+  if (flow_) flow_->settle();
 }
 
 }  // namespace warren::worker

@@ -1,6 +1,7 @@
 // Combining steps whose operands lie on a GPU, this rank's and others' (worker/device/device_shares.h): as one kernel
 // there, if all of them do and it serves them; else those that do are brought to the CPU, which combines. The
-// first one may lie on the CPU, as what came from another host does: it is brought to the GPU before.
+// first one may lie on the CPU, as what came from another host does: it is brought to the GPU before. Beside them goes
+// what is only to be brought there (worker/device/device_uploads.h).
 //
 // What comes to the CPU comes to pinned memory, where the budget has some. Where calls have all of it, which may end
 // after this step alone, it comes piece by piece by way of memory that is there for that (DeviceShares::landing()).
@@ -20,6 +21,7 @@
 #include "worker/device/device_copies.h"
 #include "worker/device/device_shares.h"
 #include "worker/device/device_table.h"
+#include "worker/device/device_uploads.h"
 #include "worker/device/pinned_arena.h"
 #include "worker/elsewhere.h"
 
@@ -32,7 +34,7 @@ class DeviceCombines final : public Elsewhere {
  public:
   // `copies_on`: of a GPU; it ends after this.
   DeviceCombines(DeviceShares& shares, PinnedArena& arena, std::function<DeviceCopies&(std::int32_t)> copies_on)
-      : shares_(shares), arena_(arena), copies_on_(std::move(copies_on)) {}
+      : shares_(shares), arena_(arena), copies_on_(std::move(copies_on)), uploads_(shares, copies_on_) {}
   // Nothing is under way (settle()), or the GPU has failed.
   ~DeviceCombines() override;
   DeviceCombines(const DeviceCombines&) = delete;
@@ -98,6 +100,7 @@ class DeviceCombines final : public Elsewhere {
   std::optional<DeviceCopies::Flow> flow_;
   std::size_t queued_ = 0;
   std::deque<Job> jobs_;  // those that have begun
+  DeviceUploads uploads_;
 
   std::mutex mutex_;  // guards what follows
   std::uint64_t newest_ = 0;

@@ -73,6 +73,16 @@ void DeviceCopies::keep(void* event) {
   events_.push_back(event);
 }
 
+Result<std::unique_ptr<DeviceCopies::Event>> DeviceCopies::make_reached_event() {
+  auto event = make_event();
+  if (!event.ok()) return event;
+  // One that was kept may stand on a stream of the program's.
+  const auto stream = make_stream();
+  if (!stream.ok()) return stream.status();
+  if (const Status status = record(*event.value(), stream.value()->get()); !status.ok()) return status;
+  return event;
+}
+
 Status DeviceCopies::record(const Event& event, void* stream) {
   const auto code = table_.record(device_, event.get(), stream);
   return code == WARREN_DEVICE_OK ? Status() : error(code, "cannot mark a place on the program's stream");
@@ -165,6 +175,14 @@ bool DeviceCopies::Flow::has_room() {
   if (wire_ == WARREN_F32 || scratch_ != nullptr) return true;
   if (began_) scratch_ = copies_.take_scratch();
   return scratch_ != nullptr;
+}
+
+void DeviceCopies::Flow::settle() {
+  while (under_way() != 0) {
+    const auto some = look();
+    if (!some.ok()) return;
+    if (!some.value()) std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
 }
 
 template <class Copy>

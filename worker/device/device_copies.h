@@ -117,6 +117,8 @@ class DeviceCopies {
     [[nodiscard]] Status unpack(const void* packed, std::span<const warren_device_piece> pieces);
     // True: some have arrived since the last look. kUnavailable. kTimeout: for stall_ms none has.
     [[nodiscard]] Result<bool> look();
+    // Waits until nothing is under way, or something fails.
+    void settle();
 
    private:
     template <class Copy>
@@ -163,6 +165,8 @@ class DeviceCopies {
   // Nobody wants the results any more.
   [[nodiscard]] bool ended() const { return ends_.load(std::memory_order_relaxed); }
   [[nodiscard]] Result<std::unique_ptr<Event>> make_event();
+  // One with nothing before it: who is after it waits for nothing.
+  [[nodiscard]] Result<std::unique_ptr<Event>> make_reached_event();
   // The event stands behind what is on the caller's stream now.
   [[nodiscard]] Status record(const Event& event, void* stream);
   // That has come, and everything before it.

@@ -94,6 +94,9 @@ bool in_one_piece(const CallSpec& spec) {
   return spec.collective == Collective::kAllreduce || spec.count % element_values(narrow_type(spec.wire)) == 0;
 }
 
+// 16 hosts of 16 ranks (worker/schedule/hierarchical.cc): the schedules of more lend next to nothing.
+constexpr std::int32_t kMostRanksThatLend = 256;
+
 static_assert(sizeof(warren_device_i8_block) == kI8BlockBytes && WARREN_DEVICE_I8_VALUES == kI8BlockValues);
 
 }  // namespace
@@ -209,7 +212,7 @@ Status Staging::stage(Call& call, const GroupShape& group, bool may_stream) {
       spec.prepare_context = streamed.get();
     }
     const bool lends = lends_.load(std::memory_order_relaxed) || exchange_ != nullptr;
-    if (read_on_gpus(spec) && stages_in && stages_out && lends && group.size <= WARREN_DEVICE_MAX_INPUTS) {
+    if (read_on_gpus(spec) && stages_in && stages_out && lends && group.size <= kMostRanksThatLend) {
       shares_.prepare(lies.device());
       if (exchange_ != nullptr) exchange_->prepare();
       streamed->may_lend(shares_);

@@ -14,7 +14,7 @@ StreamedCall::StreamedCall(DeviceCopies& copies, std::unique_ptr<DeviceCopies::E
       stream_(stream),
       input_(input),
       output_(output),
-      memory_(std::move(memory)),
+      memory_(std::make_shared<std::vector<PinnedArena::Block>>(std::move(memory))),
       moves_({input.host, input.bytes}, {output.host, output.bytes}),
       in_(copies, *after_, input.wire),
       out_(copies, *after_, output.wire),
@@ -24,7 +24,7 @@ StreamedCall::StreamedCall(DeviceCopies& copies, std::unique_ptr<DeviceCopies::E
 StreamedCall::~StreamedCall() {
   // Whoever ends a call has seen its copies end, or a failure.
   if (in_.under_way() + out_.under_way() + lent_.under_way() + peers_.under_way() == 0) return;
-  for (PinnedArena::Block& block : memory_) block.abandon();
+  for (PinnedArena::Block& block : *memory_) block.abandon();
 }
 
 const std::byte* StreamedCall::lendable() const {
@@ -144,7 +144,7 @@ Result<bool> StreamedCall::move() {
 
 // The GPU may still write to the memory, or read it.
 Status StreamedCall::fail(const Status& why) {
-  for (PinnedArena::Block& block : memory_) block.abandon();
+  for (PinnedArena::Block& block : *memory_) block.abandon();
   moves_.abandon();
   failed_ = why;
   return why;

@@ -83,6 +83,9 @@ class StreamedCall final : public CallBuffers, public BufferStream {
                            std::uint64_t number) override;
   [[nodiscard]] std::optional<Brought> take_brought() override { return moves_.take_brought(); }
   void result_is_there() override { moves_.result_is_there(); }
+  [[nodiscard]] std::shared_ptr<const void> output_keeper() const override {
+    return output_.bytes == 0 ? nullptr : memory_;
+  }
   void conclude() override { moves_.conclude(); }
   void give_up() override { moves_.give_up(); }
   [[nodiscard]] bool moves() const override { return moves_.moves(); }
@@ -99,7 +102,7 @@ class StreamedCall final : public CallBuffers, public BufferStream {
   const std::unique_ptr<DeviceCopies::Event> after_;
   void* const stream_;
   const Staged input_, output_;
-  std::vector<PinnedArena::Block> memory_;
+  const std::shared_ptr<std::vector<PinnedArena::Block>> memory_;
   void (*prepare_)(void* context) = nullptr;
   void* prepare_context_ = nullptr;
   Status begun_;

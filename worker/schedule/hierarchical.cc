@@ -168,16 +168,19 @@ class Expression {
 };
 
 // Messages between hosts for a piece of this owner, on the way in.
-std::uint64_t crossings(const Request& request, const Hosts& hosts, std::int32_t owner) {
+struct Crossings {
+  std::uint64_t values = 0, partials = 0;
+};
+Crossings crossings(const Request& request, const Hosts& hosts, std::int32_t owner) {
   const Expression expression(request, hosts, owner);
-  std::uint64_t count = 0;
+  Crossings counted;
   for (const Term& term : expression.terms()) {
-    if (!term.is_sum()) continue;
-    for (const std::int32_t operand : term.operands) {
-      count += hosts.together(expression.terms()[index(operand)].rank, term.rank) ? 0 : 1;
+    for (const std::int32_t number : term.operands) {
+      const Term& operand = expression.terms()[index(number)];
+      if (!hosts.together(operand.rank, term.rank)) ++(operand.is_sum() ? counted.partials : counted.values);
     }
   }
-  return count;
+  return counted;
 }
 
 // Whether the butterfly's halves, exchanged by partners, cross between hosts less often than what is summed there.
@@ -188,7 +191,8 @@ bool partners_cross_less(const Request& request, const Hosts& hosts) {
   const auto pieces = static_cast<std::uint64_t>(positions);
   std::uint64_t by_partners = 0, by_leaders = 0;
   for (std::int32_t position = 0; position < positions; ++position) {
-    by_leaders += crossings(request, hosts, rank_of(position)) + hosts.size() - 1;
+    const Crossings crossing = crossings(request, hosts, rank_of(position));
+    by_leaders += crossing.values + crossing.partials + hosts.size() - 1;
     for (std::int32_t bit = 1; bit < positions; bit *= 2) {
       const bool crosses = !hosts.together(rank_of(position), rank_of(position ^ bit));
       by_partners += crosses ? pieces / static_cast<std::uint64_t>(bit) : 0;
@@ -200,12 +204,13 @@ bool partners_cross_less(const Request& request, const Hosts& hosts) {
 
 // Whether less crosses where every rank sends its input to the owner than where partial results do, which may be wider.
 bool inputs_cross_less(const Request& request, const Hosts& hosts) {
-  std::uint64_t inputs = 0, partials = 0;
+  std::uint64_t by_inputs = 0, by_leaders = 0;
   for (std::int32_t owner = 0; owner < request.size; ++owner) {
-    inputs += index(request.size) - hosts.members(hosts.of(owner)).size();
-    partials += crossings(request, hosts, owner);
+    const Crossings crossing = crossings(request, hosts, owner);
+    by_inputs += (index(request.size) - hosts.members(hosts.of(owner)).size()) * request.element_bytes;
+    by_leaders += crossing.values * request.element_bytes + crossing.partials * request.partial_bytes;
   }
-  return inputs * request.element_bytes < partials * std::max(request.element_bytes, request.partial_bytes);
+  return by_inputs < by_leaders;
 }
 
 // Whether the pieces of a butterfly's block are worth a message to each other rank.

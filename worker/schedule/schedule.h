@@ -158,7 +158,7 @@ struct Request {
   // mode).
   bool settles = false;
   std::uint64_t element_bytes = 1;  // of a value: results up to kWholeBytes are published whole in every host
-  std::uint64_t partial_bytes = 1;  // of an accumulator
+  std::uint64_t partial_bytes = 1;  // of a partial result
   // Inputs and finals move from GPU to GPU, in turns (docs/decisions/0024-nccl.md); where can_exchange().
   bool exchanges = false;
   // An interrupted round that is finished: elements of the whole result that need not be computed any more, because the

@@ -557,6 +557,150 @@ TEST_F(Combines, OneThatIsWhatIsMadeIsCopiedToWhereOthersReadIt) {
   }
 }
 
+// Finals that came from another host lie on the CPU, and go to where others read them.
+class Uploads : public Combines {
+ protected:
+  Elsewhere::Work upload(int rank) {
+    auto what = work(ReduceOp::kNone, Bracketing::kChain);
+    what.type = DataType::kCustom;
+    what.operands = {{pinned(values_[rank]), false, keeper_}};
+    what.copies = true;
+    return what;
+  }
+  // A copy of these.
+  const std::byte* pinned(const std::vector<float>& values) {
+    void* at = nullptr;
+    EXPECT_EQ(fake_gpu().table.allocate_pinned(values.size() * sizeof(float), &at), WARREN_DEVICE_OK);
+    std::memcpy(at, values.data(), values.size() * sizeof(float));
+    pinned_.emplace_back(at, fake_gpu().table.free_pinned);
+    return static_cast<const std::byte*>(at);
+  }
+  ~Uploads() override {
+    fake_gpu().controls.release();
+    one_.reset();
+  }
+  void expect_there(const Elsewhere::Done& done, int rank) {
+    ASSERT_NE(done.on_gpu.at, nullptr);
+    EXPECT_EQ(done.made, nullptr);
+    std::vector<float> on_gpu(kCount - 1);
+    fake_gpu().controls.read(on_gpu.data(), done.on_gpu.at, kBytes - 4);
+    EXPECT_EQ(std::memcmp(on_gpu.data(), values_[rank].data(), kBytes - 4), 0);
+  }
+
+ private:
+  std::vector<std::unique_ptr<void, warren_device_code (*)(void*)>> pinned_;
+};
+
+TEST_F(Uploads, LieWhereOthersReadThem) {
+  make();
+  std::vector<std::uint64_t> ids;
+  const std::uint64_t to_host = fake_gpu().controls.calls("to_host");
+  for (int rank = 0; rank < 5; rank++) ids.push_back(combines().begin(upload(rank)));
+  ASSERT_TRUE(move_until_done().ok());
+  std::vector<std::uint64_t> numbers;
+  for (int rank = 0; rank < 5; rank++) {
+    const auto done = combines().take_done();
+    ASSERT_TRUE(done);
+    EXPECT_EQ(done->id, ids[static_cast<std::size_t>(rank)]);
+    expect_there(*done, rank);
+    numbers.push_back(done->on_gpu.number);
+  }
+  EXPECT_TRUE(std::ranges::is_sorted(numbers, std::less_equal<>()) && !combines().take_done());
+  EXPECT_EQ(keeper_.use_count(), 1);
+  EXPECT_EQ(fake_gpu().controls.calls("to_host"), to_host) << "nothing comes back";
+}
+
+// In pieces that the GPU's streams take.
+TEST_F(Uploads, OfAnySizeAreCopiedInChunks) {
+  make();
+  values_[0] = values_of(2'500'000, 3);
+  auto what = upload(0);
+  what.count = values_[0].size();
+  what.bytes = what.first_bytes = what.made_bytes = what.count * sizeof(float);
+  const std::uint64_t copies = fake_gpu().controls.calls("to_device");
+  (void)combines().begin(std::move(what));
+  ASSERT_TRUE(move_until_done().ok());
+  EXPECT_EQ(fake_gpu().controls.calls("to_device"), copies + 3);
+  const auto done = combines().take_done();
+  ASSERT_TRUE(done && done->on_gpu.at != nullptr);
+  std::vector<float> on_gpu(values_[0].size());
+  fake_gpu().controls.read(on_gpu.data(), done->on_gpu.at, on_gpu.size() * sizeof(float));
+  EXPECT_EQ(on_gpu, values_[0]);
+}
+
+TEST_F(Uploads, WithoutRoomAreDoneAtOnce) {
+  make(2 * kMiB);
+  for (int i = 0; i < 2; i++) {
+    const std::uint64_t id = combines().begin(upload(i));
+    ASSERT_TRUE(move_until_done().ok());
+    const auto done = combines().take_done();
+    ASSERT_TRUE(done);
+    EXPECT_EQ(done->id, id);
+    EXPECT_EQ(done->on_gpu.at, nullptr);
+  }
+  EXPECT_EQ(keeper_.use_count(), 1);
+}
+
+// They pass by what the GPU combines, and what it combines by them.
+TEST_F(Uploads, WaitForNoKernelAndHoldUpNone) {
+  make();
+  for (const char* where : {"stream.reduce", "stream.to_device"}) {
+    fake_gpu().controls.arm(where, 0, FakeFault::kHang);
+    const bool kernel_hangs = std::string(where) == "stream.reduce";
+    const std::uint64_t kernel = combines().begin(work(ReduceOp::kSum, Bracketing::kChain));
+    const std::uint64_t id = combines().begin(upload(1));
+    std::optional<Elsewhere::Done> done;
+    while (!done) {
+      ASSERT_TRUE(combines().move().ok());
+      done = combines().take_done();
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(done->id, kernel_hangs ? id : kernel);
+    EXPECT_TRUE(combines().busy());
+    fake_gpu().controls.release();
+    ASSERT_TRUE(move_until_done().ok());
+    done = combines().take_done();
+    ASSERT_TRUE(done);
+    EXPECT_EQ(done->id, kernel_hangs ? kernel : id);
+  }
+}
+
+TEST_F(Uploads, FailWithTheReasonOfAnyCall) {
+  for (const char* where :
+       {"make_event", "make_stream", "wait_for", "to_device", "record", "query", "stream.to_device"}) {
+    SCOPED_TRACE(where);
+    fake_gpu().controls.release();
+    make();
+    fake_gpu().controls.arm(where, 0, FakeFault::kError);
+    (void)combines().begin(upload(0));
+    const Status status = move_until_done();
+    EXPECT_EQ(status.code(), Code::kUnavailable);
+    EXPECT_THAT(status.describe(), HasSubstr(std::string("injected into ") + where));
+    EXPECT_FALSE(combines().busy());
+  }
+}
+
+TEST_F(Uploads, OnAGpuThatHangsAreGivenUpOrSettled) {
+  make(64 * kMiB, 256 * kMiB, kShortMs);
+  fake_gpu().controls.arm("stream.to_device", 0, FakeFault::kHang);
+  (void)combines().begin(upload(0));
+  EXPECT_EQ(move_until_done().code(), Code::kTimeout);
+  one_.reset();
+  fake_gpu().controls.release();
+
+  make();
+  fake_gpu().controls.arm("stream.to_device", 0, FakeFault::kHang);
+  (void)combines().begin(upload(0));
+  ASSERT_TRUE(combines().move().ok());
+  EXPECT_EQ(keeper_.use_count(), 2) << "the GPU reads it";
+  auto settled = std::async(std::launch::async, [&] { combines().settle(); });
+  EXPECT_EQ(settled.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
+  fake_gpu().controls.release();
+  settled.get();
+  one_.reset();
+  EXPECT_EQ(keeper_.use_count(), 1);
+}
+
 // What is to be sent from the GPU keeps its place there for as long as it is wanted, and holds up what finds none.
 TEST_F(Combines, ThatStayOnTheGpuWaitForRoomThere) {
   make(16 * kMiB);

@@ -208,6 +208,7 @@ TEST(Crossing, WiderPartialsCrossWhereTheyAreLess) {
   };
   EXPECT_TRUE(crosses({2, 2}, 2 * kWholeBytes));
   EXPECT_FALSE(crosses({2, 2}, 4 * kWholeBytes)) << "3 partial results, each of two, for 4 inputs";
+  EXPECT_TRUE(crosses({1, 3}, 4 * kWholeBytes)) << "4 values and a partial result, for 6 inputs";
   EXPECT_TRUE(crosses({4, 4}, 4 * kWholeBytes));
 }
 

@@ -694,6 +694,7 @@ Request World::request(std::int32_t rank) const {
   request.owner = owner;
   request.domains = domains;
   request.element_bytes = element_bytes;
+  request.partial_bytes = element_bytes;
   request.resumed = resumed;
   request.final = final;
   request.order = order;

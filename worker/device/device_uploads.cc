@@ -1,0 +1,78 @@
+#include "worker/device/device_uploads.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace warren::worker {
+
+void DeviceUploads::begin(Upload upload) {
+  const std::lock_guard lock(mutex_);
+  waiting_.push_back(std::move(upload));
+}
+
+std::optional<DeviceUploads::Upload> DeviceUploads::take_waiting() {
+  const std::lock_guard lock(mutex_);
+  if (waiting_.empty()) return std::nullopt;
+  std::optional<Upload> upload(std::move(waiting_.front()));
+  waiting_.pop_front();
+  return upload;
+}
+
+Status DeviceUploads::open_flow() {
+  DeviceCopies& copies = copies_on_(shares_.device());
+  auto never = copies.make_reached_event();
+  if (!never.ok()) return never.status();
+  never_ = std::move(never).value();
+  flow_.emplace(copies, *never_);
+  return {};
+}
+
+Result<std::vector<Elsewhere::Done>> DeviceUploads::move() {
+  std::vector<Elsewhere::Done> done;
+  const auto end = [&done](const Upload& upload, const MadeOnGpu& made) {
+    Elsewhere::Done& one = done.emplace_back();
+    one.id = upload.id;
+    one.on_gpu = made;
+  };
+  if (flow_) {
+    const auto looked = flow_->look();
+    if (!looked.ok()) return looked.status();
+    for (;
+         !jobs_.empty() && jobs_.front().queued == jobs_.front().upload.bytes && jobs_.front().ends <= flow_->arrived();
+         jobs_.pop_front()) {
+      end(jobs_.front().upload, {jobs_.front().to.get(), jobs_.front().number});
+    }
+  }
+  for (;;) {
+    if (jobs_.empty() || jobs_.back().queued == jobs_.back().upload.bytes) {
+      auto upload = take_waiting();
+      if (!upload) break;
+      if (!flow_) {
+        if (const Status status = open_flow(); !status.ok()) return status;
+      }
+      Job job;
+      job.upload = *std::move(upload);
+      job.to = shares_.take_result(job.upload.bytes, job.number);
+      if (job.to == nullptr) {
+        end(job.upload, {});
+        continue;
+      }
+      jobs_.push_back(std::move(job));
+    }
+    Job& job = jobs_.back();
+    for (; job.queued < job.upload.bytes && flow_->has_room(); job.ends = ++queued_) {
+      const std::size_t bytes = std::min(job.upload.bytes - job.queued, kDeviceChunkBytes);
+      const Status status = flow_->to_device(job.to.get() + job.queued, job.upload.from.at + job.queued, bytes);
+      if (!status.ok()) return status;
+      job.queued += bytes;
+    }
+    if (job.queued < job.upload.bytes) break;
+  }
+  return done;
+}
+
+void DeviceUploads::settle() {
+  if (flow_) flow_->settle();
+}
+
+}  // namespace warren::worker
