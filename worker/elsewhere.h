@@ -1,5 +1,6 @@
-// Combining steps whose operands the CPU cannot read, and what is sent from there: they are carried out outside of the
-// executor, which goes on meanwhile, and end at some later time (docs/decisions/0023-device-loans.md).
+// Combining steps whose operands the CPU cannot read, what is sent from there, and what is to lie there, too: they are
+// carried out outside of the executor, which goes on meanwhile, and end at some later time
+// (docs/decisions/0023-device-loans.md).
 #pragma once
 
 #include <cstdint>

@@ -618,8 +618,8 @@ Result<std::shared_ptr<const PreparedSchedule>> Engine::schedule_for(Group& grou
     for (CacheEntry& e : group.cache) {
       if (e.count == request.count && e.collective == request.collective && e.algorithm == request.algorithm &&
           e.root == request.root && e.chunk_elements == request.chunk_elements &&
-          e.element_bytes == request.element_bytes && e.ordered != request.order.empty() && e.owner == owner &&
-          e.exchanges == exchanges) {
+          e.element_bytes == request.element_bytes && e.partial_bytes == request.partial_bytes &&
+          e.ordered != request.order.empty() && e.owner == owner && e.exchanges == exchanges) {
         e.used = ++uses_;
         return e.schedule;
       }
@@ -634,7 +634,8 @@ Result<std::shared_ptr<const PreparedSchedule>> Engine::schedule_for(Group& grou
                                        [](const auto& a, const auto& b) { return a.used < b.used; }));
   }
   group.cache.push_back({request.collective, request.algorithm, request.root, request.count, request.chunk_elements,
-                         request.element_bytes, !request.order.empty(), owner, exchanges, ++uses_, prepared});
+                         request.element_bytes, request.partial_bytes, !request.order.empty(), owner, exchanges,
+                         ++uses_, prepared});
   return prepared;
 }
 

@@ -267,7 +267,7 @@ class Engine {
     Collective collective{};
     schedule::Algorithm algorithm{};
     std::int32_t root = 0;
-    std::uint64_t count = 0, chunk_elements = 0, element_bytes = 0;
+    std::uint64_t count = 0, chunk_elements = 0, element_bytes = 0, partial_bytes = 0;
     bool ordered = false;     // by Group::order
     std::int32_t owner = -1;  // where there is one
     bool exchanges = false;

@@ -80,8 +80,8 @@ class PreparedSchedule {
   std::vector<std::vector<std::uint32_t>> turns_;  // the steps of each
   // Of a send, of a combining step or of a copy of the input: the step that publishes just what it sends, or makes.
   std::vector<std::uint32_t> published_by_;
-  // Of a send to a rank of this host: it sends a final that was published, and was made by none of these two, but came
-  // from another rank, or is the sum of what did.
+  // Of a send to a rank of this host: it sends a final that was published, and was made by none of these two, which
+  // have it on the GPU if they can: it came from another rank, or is a sum of two.
   std::vector<bool> hands_on_;
   std::vector<std::int32_t> read_by_;  // see readers()
   bool in_order_ = true;
@@ -332,9 +332,11 @@ class Executor {
   std::vector<const void*> operands_;      // of the combining step at hand
   std::vector<Unsettled> unsettled_;       // published, in that order
   std::vector<Begun> elsewhere_;           // carried out there
-  // By step that publishes: what brings that to the GPU, too; 0: nothing yet, kUploaded: it has.
+  // By step that publishes: the number of what brings that to the GPU, too; 0: nothing yet, kUploaded: it is over.
   static constexpr std::uint64_t kUploaded = UINT64_MAX;
   std::vector<std::uint64_t> uploads_;
+  static constexpr std::size_t kMostUploads = 16;  // under way; of a chunk each
+  std::size_t uploads_under_way_ = 0;
   struct OnCpu {
     const std::byte* at = nullptr;
     std::shared_ptr<const void> memory;

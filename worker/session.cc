@@ -1006,7 +1006,7 @@ void Session::tell_of_shares() {
   if (!news) return;
   if (!news->trouble.ok()) {
     log_(WARREN_LOG_WARNING,
-         news->trouble.describe() + "; large allreduces among the GPUs of this host go by way of the CPU");
+         news->trouble.describe() + "; large collectives among the GPUs of this host go by way of the CPU");
   }
   const std::lock_guard lock(mutex_);
   if (news->made) {
@@ -1180,6 +1180,12 @@ void Session::drive(std::unique_lock<std::mutex>& lock, Done done) {
   hand_over();
 }
 
+// Also what GPUs are at for a round that is no more: it holds memory that the next calls may need.
+bool Session::has_to_go_on() const {
+  return engine_.outstanding() > 0 || engine_.unsettled() || engine_.has_work_elsewhere() || states_move() ||
+         has_gone_shares();
+}
+
 // What goes on while nobody blocks is the engine's thread's.
 void Session::hand_over() {
   // What has come for another caller may have been taken off its link here; and one of them watches from here on.
@@ -1187,7 +1193,7 @@ void Session::hand_over() {
     changed_.notify_all();
     return wake(caller_wake_);
   }
-  if (engine_.outstanding() > 0 || engine_.unsettled() || states_move() || has_gone_shares()) wake(engine_wake_);
+  if (has_to_go_on()) wake(engine_wake_);
 }
 
 void Session::engine_loop() {
@@ -1197,8 +1203,7 @@ void Session::engine_loop() {
   while (!exiting_) {
     // Other threads finish calls too: with a plan, or with what was fetched.
     run_callbacks(lock);
-    const bool mine =
-        callers_ == 0 && (engine_.outstanding() > 0 || engine_.unsettled() || states_move() || has_gone_shares());
+    const bool mine = callers_ == 0 && has_to_go_on();
     if (mine) {
       const bool outside = work_outside(lock);
       const bool moved = engine_.progress() || outside;

@@ -211,6 +211,8 @@ class Session final : private DataPath {
   };
   [[nodiscard]] Result<Gathered> gather(Places places, void* stream);
   // What a GPU has mapped of ranks of this host is used no more.
+  // Something does, whether or not anybody waits for it.
+  [[nodiscard]] bool has_to_go_on() const;
   [[nodiscard]] bool has_gone_shares() const { return staging_ != nullptr && staging_->shares().has_gone(); }
   bool move_elsewhere(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] Status stage_on_gpu(Call& call, const GroupShape& shape);

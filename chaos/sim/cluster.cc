@@ -53,7 +53,8 @@ struct Setting {
   Program::Shape program;
   bool salted = false;
   bool disks = false, mirror = false;
-  bool gpus = false, nccl = false, together = false;
+  bool gpus = false, nccl = false;
+  std::size_t together = 0;  // all ranks, on so many hosts; 0: as is drawn
   std::uint32_t spares = 0;
   bool follows = false;    // these hold the newest checkpoint
   std::uint32_t late = 0;  // workers that come some time, if the job may begin without them
@@ -171,10 +172,11 @@ Setting draw_setting(Random& random, const SimOptions& options) {
     // Those that NCCL can be asked for, and mostly in few messages.
     static constexpr const char* kInPieces[] = {"auto", "ring", "butterfly"};
     const std::uint64_t which = options.seed / kGpusEvery;
-    // On one host they read each other's memory.
-    s.together = which % 3 == 1 && options.hosts.empty();
-    s.nccl = options.nccl.value_or(!s.together || which % 2 == 0);
-    if (!options.algorithm) s.job.set_algorithm(s.together ? "auto" : kInPieces[which % 3]);
+    // On one host, or two, they read each other's memory.
+    if (which % 3 == 1 && options.hosts.empty()) s.together = 1 + which / 6 % 2;
+    const bool together = s.together != 0;
+    s.nccl = options.nccl.value_or(!together || which % 2 == 0);
+    if (!options.algorithm) s.job.set_algorithm(together ? "auto" : kInPieces[which % 3]);
     if (which % 4 != 0) s.job.set_chunk_bytes(std::max<std::uint64_t>(s.job.chunk_bytes(), 8192));
     if (options.chunk_bytes) s.job.set_chunk_bytes(*options.chunk_bytes);
   }
@@ -389,7 +391,7 @@ void Cluster::make_slots() {
     slot.worker_id = "w" + std::to_string(w);
     std::uint64_t host = apart ? w : draws_.below(hosts);
     if (setting_.program.long_allreduces && options_.seed / kLendsEvery % 2 == 0) host = 0;
-    if (setting_.together) host = 0;
+    if (setting_.together != 0) host %= setting_.together;
     slot.host_id = "h" + std::to_string(host);
     slot.domain_id = racks ? "d" + std::to_string(host / 2) : slot.host_id;
     if (w < options_.hosts.size()) slot.host_id = slot.domain_id = options_.hosts[w];

@@ -35,6 +35,7 @@ namespace warren::chaos {
   X(loans_without_end, "who leaves an epoch changes its inputs, and does not tell those who read them where they lie") \
   X(trusts_nccl, "what NCCL says has come is taken for it, and not compared with what was sent")                       \
   X(trusts_made, "what was read on another rank's GPU counts, although other results may have taken its place")        \
+  X(told_too_early, "ranks are told where a final lies on another one's GPU before it has come there")                 \
   X(mixes_attempts, "a survivor takes finals of an attempt along into the next one, with other contributors")          \
   X(forgets_whole_results, "a result of which survivors hold all is computed again with other contributors")           \
   X(works_in_place, "inputs in place are not kept where a round may be run again with other contributors")             \

@@ -108,6 +108,11 @@ std::shared_ptr<std::byte> SimShares::take_result(std::size_t bytes, std::uint64
   return block;
 }
 
+bool SimShares::is_full() const {
+  const auto making = std::ranges::count_if(made_, [](const Made& made) { return !made.block.expired(); });
+  return static_cast<std::size_t>(making) > most_made_;
+}
+
 std::shared_ptr<const void> SimShares::memory_of(const std::byte* at) const {
   auto next = blocks_.upper_bound(at);
   if (next == blocks_.begin()) return nullptr;
@@ -141,7 +146,7 @@ std::uint64_t SimCombines::begin(Work work) {
   // Where there is no room, or something lies where a kernel cannot read it, the CPU combines what it gets of them.
   const bool all = std::ranges::all_of(work.operands, [](const Operand& o) { return o.at != nullptr; });
   const bool makes = work.operands.size() > 1 || work.copies;
-  const bool by_kernel = makes && all && (work.stays || !gpu_.world().random.chance(0.05));
+  const bool by_kernel = makes && all && (work.stays || (!shares_.is_full() && !gpu_.world().random.chance(0.05)));
   WARREN_CHECK(by_kernel || !work.stays, "what is exchanged lies on the GPU");
   std::uint64_t number = 0;
   std::shared_ptr<std::byte> block;
@@ -194,19 +199,24 @@ std::uint64_t SimCombines::begin(Work work) {
 void SimCombines::bring(std::uint64_t id, Work work) {
   std::uint64_t number = 0;
   std::shared_ptr<std::byte> block;
-  if (!gpu_.world().random.chance(0.05)) block = shares_.take_result(work.bytes, number);
+  if (!shares_.is_full() && !gpu_.world().random.chance(0.05)) block = shares_.take_result(work.bytes, number);
   if (block != nullptr) ++gpu_.handed_on;
   if (bringing_++ == 0) bringing_since_us_ = gpu_.world().now_us();
   brought_at_us_ = std::max(brought_at_us_, gpu_.world().now_us()) + gpu_.some_us();
-  gpu_.after(brought_at_us_ - gpu_.world().now_us(), [this, id, number, block, work = std::move(work)] {
+  Done done;
+  done.id = id;
+  if (block != nullptr) done.on_gpu = {block.get(), number};
+  const auto tell = [this, done] {
+    done_.push_back(done);
+    gpu_.wake();
+  };
+  const bool early = gpu_.world().is(Mutant::told_too_early);
+  if (early) tell();
+  gpu_.after(brought_at_us_ - gpu_.world().now_us(), [this, block, early, tell, work = std::move(work)] {
     --bringing_;
     bringing_since_us_ = gpu_.world().now_us();
     if (block != nullptr) std::memcpy(SimGpu::readable(block.get()), work.operands.front().at, work.bytes);
-    Done done;
-    done.id = id;
-    if (block != nullptr) done.on_gpu = {block.get(), number};
-    done_.push_back(std::move(done));
-    gpu_.wake();
+    if (!early) tell();
   });
 }
 

@@ -91,6 +91,8 @@ class SimShares {
   [[nodiscard]] std::shared_ptr<std::byte> take(std::size_t bytes);
   // For what is made of inputs, which stands until others have taken its place. As take().
   [[nodiscard]] std::shared_ptr<std::byte> take_result(std::size_t bytes, std::uint64_t& number);
+  // So many are being made that there is no room for one more. (What is exchanged would wait for it.)
+  [[nodiscard]] bool is_full() const;
   // Keeps the memory of a block mapped, whatever its owner does; null: it is none of a block.
   [[nodiscard]] std::shared_ptr<const void> memory_of(const std::byte* at) const;
   // As a peer finds it that has this mapped; null: it is none of these.

@@ -41,6 +41,7 @@ Verdict run_until_found(Mutant mutant, std::uint64_t most, bool breaks = true) {
       if (mutant == Mutant::order_at_once) options = reordering(seed);
       if (mutant == Mutant::trusts_nccl) options = exchanging(3, seed * kNcclFails);
       if (mutant == Mutant::trusts_made) options = lending(5, seed);
+      if (mutant == Mutant::told_too_early) options = lending_apart(seed);
       if (mutant == Mutant::publishes_late) {
         // Who has returned, or handed on, dies at once. (Where ranks wait long for what is lost a seed takes a minute.)
         options.world_size = 3;
@@ -150,6 +151,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Expectation{Mutant::loans_without_end, "loans_without_end", 1500, "I"},
                       Expectation{Mutant::trusts_nccl, "trusts_nccl", 100, "I2"},
                       Expectation{Mutant::trusts_made, "trusts_made", 100, "I2"},
+                      Expectation{Mutant::told_too_early, "told_too_early", 20, "I2"},
                       Expectation{Mutant::mixes_attempts, "mixes_attempts", 1000, "I"},
                       Expectation{Mutant::forgets_whole_results, "forgets_whole_results", 1000, "I1"},
                       Expectation{Mutant::works_in_place, "works_in_place", 1000, "I"},

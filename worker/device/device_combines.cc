@@ -53,15 +53,6 @@ std::optional<Elsewhere::Done> DeviceCombines::take_done() {
   return done;
 }
 
-Status DeviceCombines::open_flow() {
-  DeviceCopies& copies = copies_on_(shares_.device());
-  auto never = copies.make_reached_event();
-  if (!never.ok()) return never.status();
-  never_ = std::move(never).value();
-  flow_.emplace(copies, *never_);
-  return {};
-}
-
 // Null: the GPU does not serve it.
 std::optional<DeviceCopies::Flow::Reduction> DeviceCombines::kernel_for(const Work& work) {
   const auto type = reduced_as(work.type, work.op);
@@ -262,9 +253,7 @@ Result<bool> DeviceCombines::move() {
     const std::lock_guard lock(mutex_);
     if (failed_) return false;
   }
-  if (!flow_) {
-    if (const Status status = open_flow(); !status.ok()) return fail(status);
-  }
+  if (!flow_) flow_.emplace(copies_on_(shares_.device()));
   const auto looked = flow_->look();
   if (!looked.ok()) return fail(looked.status());
   bool some = conclude();
@@ -301,6 +290,7 @@ Status DeviceCombines::fail(const Status& why) {
   const std::lock_guard lock(mutex_);
   failed_ = true;
   waiting_.clear();
+  uploads_.drop();
   open_.store(0, std::memory_order_release);
   return why;
 }

@@ -77,7 +77,6 @@ class DeviceCombines final : public Elsewhere {
   // So many parts land at once.
   static constexpr std::size_t kSlots = 4;
   static constexpr std::size_t kSlotBytes = DeviceShares::kLandingBytes / kSlots;
-  [[nodiscard]] Status open_flow();
   [[nodiscard]] Result<bool> next_job();
   [[nodiscard]] Result<bool> find_memory(Job& job);
   [[nodiscard]] bool find_place(Job& job);
@@ -96,7 +95,6 @@ class DeviceCombines final : public Elsewhere {
   std::atomic<std::size_t> open_{0};  // begun and not done
 
   // Of whoever moves.
-  std::unique_ptr<DeviceCopies::Event> never_;  // on a stream of ours, with nothing before it: nothing is waited for
   std::optional<DeviceCopies::Flow> flow_;
   std::size_t queued_ = 0;
   std::deque<Job> jobs_;  // those that have begun

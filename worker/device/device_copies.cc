@@ -73,16 +73,6 @@ void DeviceCopies::keep(void* event) {
   events_.push_back(event);
 }
 
-Result<std::unique_ptr<DeviceCopies::Event>> DeviceCopies::make_reached_event() {
-  auto event = make_event();
-  if (!event.ok()) return event;
-  // One that was kept may stand on a stream of the program's.
-  const auto stream = make_stream();
-  if (!stream.ok()) return stream.status();
-  if (const Status status = record(*event.value(), stream.value()->get()); !status.ok()) return status;
-  return event;
-}
-
 Status DeviceCopies::record(const Event& event, void* stream) {
   const auto code = table_.record(device_, event.get(), stream);
   return code == WARREN_DEVICE_OK ? Status() : error(code, "cannot mark a place on the program's stream");
@@ -192,7 +182,8 @@ Status DeviceCopies::Flow::queue(Copy copy) {
   if (!lane_) {
     auto taken = copies_.take_lane();
     if (!taken.ok()) return taken.status();
-    const auto code = table.wait_for(copies_.device_, taken.value().stream, after_.get());
+    const auto code =
+        after_ == nullptr ? WARREN_DEVICE_OK : table.wait_for(copies_.device_, taken.value().stream, after_->get());
     if (code != WARREN_DEVICE_OK) return copies_.error(code, "cannot wait for the program's stream");
     lane_ = taken.value();
   }
@@ -278,7 +269,7 @@ Result<bool> DeviceCopies::Flow::look() {
     return copies_.error(code, "a copy, or the program's work before it, has failed");
   };
   if (!began_) {
-    const auto reached = is_reached(after_.get());
+    const auto reached = is_reached(after_->get());
     if (!reached.ok() || !reached.value()) return reached;
     began_ = true;
     since_ = Clock::now();

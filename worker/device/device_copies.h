@@ -81,7 +81,9 @@ class DeviceCopies {
    public:
     // `wire` other than WARREN_F32: where converts() has said true.
     Flow(DeviceCopies& copies, const Event& after, warren_type wire = WARREN_F32)
-        : copies_(copies), after_(after), wire_(wire) {}
+        : copies_(copies), after_(&after), wire_(wire) {}
+    // After nothing.
+    explicit Flow(DeviceCopies& copies) : copies_(copies), after_(nullptr), wire_(WARREN_F32), began_(true) {}
     ~Flow();
     Flow(const Flow&) = delete;
     Flow& operator=(const Flow&) = delete;
@@ -125,7 +127,7 @@ class DeviceCopies {
     [[nodiscard]] Status queue(Copy copy);
 
     DeviceCopies& copies_;
-    const Event& after_;
+    const Event* const after_;  // null: began_
     const warren_type wire_;
     std::byte* scratch_ = nullptr;  // of the GPU, for what is converted
     std::optional<Lane> lane_;
@@ -165,8 +167,6 @@ class DeviceCopies {
   // Nobody wants the results any more.
   [[nodiscard]] bool ended() const { return ends_.load(std::memory_order_relaxed); }
   [[nodiscard]] Result<std::unique_ptr<Event>> make_event();
-  // One with nothing before it: who is after it waits for nothing.
-  [[nodiscard]] Result<std::unique_ptr<Event>> make_reached_event();
   // The event stands behind what is on the caller's stream now.
   [[nodiscard]] Status record(const Event& event, void* stream);
   // That has come, and everything before it.

@@ -380,15 +380,10 @@ std::optional<Exchange::Done> DeviceExchange::take_done() {
 Status DeviceExchange::open_streams() {
   if (flow_) return {};
   DeviceCopies& copies = copies_on_(shares_.device());
-  auto never = copies.make_event();
-  if (!never.ok()) return never.status();
   auto stream = copies.make_stream();
   if (!stream.ok()) return stream.status();
-  never_ = std::move(never).value();
   stream_ = std::move(stream).value();
-  // One that was kept may stand on a stream of the program's.
-  if (const Status status = copies.record(*never_, stream_->get()); !status.ok()) return status;
-  flow_.emplace(copies, *never_);
+  flow_.emplace(copies);
   return {};
 }
 

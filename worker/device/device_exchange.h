@@ -175,7 +175,6 @@ class DeviceExchange final : public Exchange {
 
   // Of whoever moves.
   std::unique_ptr<DeviceCopies::Stream> stream_;
-  std::unique_ptr<DeviceCopies::Event> never_;  // nothing is waited for
   std::optional<DeviceCopies::Flow> flow_;
   std::size_t queued_ = 0;
   std::deque<Job> jobs_;

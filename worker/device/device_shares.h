@@ -1,10 +1,10 @@
 // Memory of a GPU that the ranks of a host read in each other (docs/decisions/0023-device-loans.md): this life's own,
 // in one piece, from which inputs get blocks, and that of others, as far as this GPU can read it.
 //
-// Its first part is a ring for what is made of inputs. A result has the place in the ring, counted through all turns,
-// for its number. Others may read it after it was made, for as long as the ring has not come there again: nobody waits
-// for them. A page that they have mapped too says which numbers stand, and says it before the GPU is given the memory
-// again; who has read looks there afterwards.
+// Its first part is a ring for results: what is made of inputs, and what came from other hosts. A result has the place
+// in the ring, counted through all turns, for its number. Others may read it after it was made, for as long as the ring
+// has not come there again: nobody waits for them. A page that they have mapped too says which numbers stand, and says
+// it before the GPU is given the memory again; who has read looks there afterwards.
 //
 // Beside it there is a little pinned memory, so that who lends and combines can bring to the CPU what it must, however
 // much of the budget for that calls have taken.
@@ -84,9 +84,9 @@ class DeviceShares {
   [[nodiscard]] std::byte* landing() const;
   // Some of it for an input; null: there is no room.
   [[nodiscard]] std::shared_ptr<std::byte> take(std::uint64_t bytes);
-  // The most that can be there at once of what is made of inputs.
+  // The most that can be there at once of results.
   [[nodiscard]] std::uint64_t most_results() const;
-  // For what is made of inputs, which has a part of its own: inputs that fill the rest do not hold that up. `number`:
+  // For a result, which has a part of its own: inputs that fill the rest do not hold that up. `number`:
   // the result's, with which peers find it from when it was made until others have taken its place. Not before the
   // block was given back.
   [[nodiscard]] std::shared_ptr<std::byte> take_result(std::uint64_t bytes, std::uint64_t& number);

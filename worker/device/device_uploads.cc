@@ -18,15 +18,6 @@ std::optional<DeviceUploads::Upload> DeviceUploads::take_waiting() {
   return upload;
 }
 
-Status DeviceUploads::open_flow() {
-  DeviceCopies& copies = copies_on_(shares_.device());
-  auto never = copies.make_reached_event();
-  if (!never.ok()) return never.status();
-  never_ = std::move(never).value();
-  flow_.emplace(copies, *never_);
-  return {};
-}
-
 Result<std::vector<Elsewhere::Done>> DeviceUploads::move() {
   std::vector<Elsewhere::Done> done;
   const auto end = [&done](const Upload& upload, const MadeOnGpu& made) {
@@ -45,11 +36,11 @@ Result<std::vector<Elsewhere::Done>> DeviceUploads::move() {
   }
   for (;;) {
     if (jobs_.empty() || jobs_.back().queued == jobs_.back().upload.bytes) {
+      // A place comes last: to have one, and to wait, would push out results that stand there.
+      if (flow_ && !flow_->has_room()) break;
       auto upload = take_waiting();
       if (!upload) break;
-      if (!flow_) {
-        if (const Status status = open_flow(); !status.ok()) return status;
-      }
+      if (!flow_) flow_.emplace(copies_on_(shares_.device()));
       Job job;
       job.upload = *std::move(upload);
       job.to = shares_.take_result(job.upload.bytes, job.number);
@@ -69,6 +60,11 @@ Result<std::vector<Elsewhere::Done>> DeviceUploads::move() {
     if (job.queued < job.upload.bytes) break;
   }
   return done;
+}
+
+void DeviceUploads::drop() {
+  const std::lock_guard lock(mutex_);
+  waiting_.clear();
 }
 
 void DeviceUploads::settle() {

@@ -34,6 +34,8 @@ class DeviceUploads {
   };
   // From any thread.
   void begin(Upload upload);
+  // Those that the GPU is not at.
+  void drop();
 
   // The rest is one thread's at a time.
   // Moves what can be moved without waiting, and gives those that are done: where they lie, or that there was no room.
@@ -52,12 +54,10 @@ class DeviceUploads {
     std::size_t queued = 0;  // bytes
     std::size_t ends = 0;    // it is done when so many copies have arrived
   };
-  [[nodiscard]] Status open_flow();
   [[nodiscard]] std::optional<Upload> take_waiting();
 
   DeviceShares& shares_;
   const std::function<DeviceCopies&(std::int32_t)>& copies_on_;
-  std::unique_ptr<DeviceCopies::Event> never_;  // nothing is waited for
   std::optional<DeviceCopies::Flow> flow_;
   std::size_t queued_ = 0;  // copies
   std::deque<Job> jobs_;    // those that have begun

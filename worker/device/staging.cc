@@ -94,7 +94,7 @@ bool in_one_piece(const CallSpec& spec) {
   return spec.collective == Collective::kAllreduce || spec.count % element_values(narrow_type(spec.wire)) == 0;
 }
 
-// 16 hosts of 16 ranks (worker/schedule/hierarchical.cc): the schedules of more lend next to nothing.
+// 16 hosts of 16 ranks (worker/schedule/hierarchical.cc): more lend nothing but to gather.
 constexpr std::int32_t kMostRanksThatLend = 256;
 
 static_assert(sizeof(warren_device_i8_block) == kI8BlockBytes && WARREN_DEVICE_I8_VALUES == kI8BlockValues);

@@ -4,14 +4,15 @@
 // one placement is finished in another. A reduce_scatter is the first half of it, by ring or direct, an allgather the
 // second.
 //
-// Each host has a leader for each piece. On the owner's host that is the owner, elsewhere a rank whose place in its
-// host is the owner's in its own, so that all ranks of a host lead for their share and drive links to other hosts. What
-// a piece's final is made of is a tree of sums, which stays as it is; each sum is placed on a rank:
+// Each host has a leader for each piece. On the owner's host that is the owner; the owners of other hosts are shared
+// out among its ranks, so that all of them lead for their share and drive links to other hosts. What a piece's final is
+// made of is a tree of sums, which stays as it is; each sum is placed on a rank:
 //   ring, direct: in the host of its right operand. The partial result walks from host to host and takes up the inputs
 //   of each. Where it ends at another host than the owner's, the owner gets the last one and finishes it.
 //   butterfly: sums of one host's inputs at its leader, all others at the owner.
 // What a rank adds up in a row, or as a whole tree, it combines in one step, as host.cc does, on a GPU where the inputs
-// are there. The final walks over the hosts from leader to leader, so that the first min(R, domains) hosts publish it.
+// are there. The final walks over the hosts from leader to leader, so that the first min(R, domains) hosts publish it;
+// where the algorithm is the direct one, whose hops are few, its owner sends it to all leaders, each of which does.
 //
 // Inputs go straight to the rank that sums them. It reads them before anybody can make the final: they are lent, in a
 // reduce_scatter where the round is logged (host.cc).
@@ -56,7 +57,6 @@ class Hosts {
       const auto [at, fresh] = numbers.try_emplace(request.hosts[index(rank)], members_.size());
       if (fresh) members_.emplace_back();
       host_.push_back(at->second);
-      place_.push_back(members_[at->second].size());
       members_[at->second].push_back(rank);
     }
   }
@@ -65,12 +65,16 @@ class Hosts {
   [[nodiscard]] std::size_t of(std::int32_t rank) const { return host_[index(rank)]; }
   [[nodiscard]] bool together(std::int32_t a, std::int32_t b) const { return of(a) == of(b); }
   [[nodiscard]] const std::vector<std::int32_t>& members(std::size_t host) const { return members_[host]; }
+  // Ranks of other hosts are shared out among a host's, in their order.
   [[nodiscard]] std::int32_t leader(std::size_t host, std::int32_t owner) const {
-    return members_[host][place_[index(owner)] % members_[host].size()];
+    if (of(owner) == host) return owner;
+    const std::vector<std::int32_t>& here = members_[host];
+    const auto before = index(owner) - static_cast<std::size_t>(std::ranges::lower_bound(here, owner) - here.begin());
+    return here[before % here.size()];
   }
 
  private:
-  std::vector<std::size_t> host_, place_;           // by rank
+  std::vector<std::size_t> host_;                   // by rank
   std::vector<std::vector<std::int32_t>> members_;  // by host
 };
 
@@ -221,7 +225,8 @@ bool blocks_are_large(const Request& request) {
   return largest * request.element_bytes >= kLeastBlockPieceBytes;
 }
 
-// Whether a ring changes hosts so often that its partial results would take many stages, and all of what is in flight.
+// Whether a ring, or the order of ranks, changes hosts so often that its partial results would take many stages, and
+// all of what is in flight.
 bool scattered(const Request& request, const Hosts& hosts) {
   std::size_t changes = 0;
   for (std::int32_t rank = 0; rank < request.size; ++rank) {
@@ -367,13 +372,17 @@ class Hierarchical {
     }
   }
 
-  // From the owner through the other hosts' leaders, and from each to its host's ranks in the turn after.
+  // From the owner through the other hosts' leaders, or to all of them, and from each to its host's ranks in the turn
+  // after.
   void plan_finals(std::int32_t owner, std::size_t stage) {
+    const bool at_once = request_.algorithm == Algorithm::kDirect;
     std::vector<std::int32_t> path{owner};
-    for (std::size_t i = 0; i < hosts_.size(); ++i, ++stage) {
+    for (std::size_t i = 0; i < hosts_.size(); ++i) {
       const std::size_t host = (hosts_.of(owner) + i) % hosts_.size();
       const std::int32_t leader = hosts_.leader(host, owner);
       if (i > 0) {
+        if (at_once) path.resize(1);
+        if (i == 1 || !at_once) ++stage;
         const std::int32_t before = path.back();
         path.push_back(leader);
         hand_on(owner, before, leader, path, stage);
@@ -454,13 +463,9 @@ class Hierarchical {
     if (piece.count == 0 && !of_nothing_) return;
     StepId& reader = unit.reader[index(task.owner)];
     StepId& final = unit.final[index(task.owner)];
-    if (task.kind == Kind::kBackUp) {
-      // Where it stands in the output matters to the owner alone.
-      return copies_.back_up(task.owner, task.owner, piece, piece.at - output_at_, final);
-    }
-    if (left_out(request_, piece)) return;
+    // What was final before is copied again.
+    if (task.kind != Kind::kBackUp && left_out(request_, piece)) return;
     switch (task.kind) {
-      case Kind::kBackUp: return;
       case Kind::kSend:
         if (task.read.front() == kOwnInput) {
           reader = builder_.send(task.peer, input(piece.at), piece.count);
@@ -480,6 +485,9 @@ class Hierarchical {
       }
       case Kind::kOwn: final = builder_.copy(output(piece.at), input(piece.at - input_at_), piece.count, false); break;
       case Kind::kPass: builder_.send(task.peer, output(piece.at), piece.count, {final}); return;
+      case Kind::kBackUp:
+        // Where it stands in the output matters to the owner alone.
+        return copies_.back_up(task.owner, task.owner, piece, piece.at - output_at_, final);
       case Kind::kPlace:
         final = builder_.copy(output(piece.at), receive(task, piece), piece.count, false, {reader});
         break;
@@ -507,7 +515,7 @@ class Hierarchical {
     const StepId reader = task.finishes ? unit.reader[index(task.owner)] : kNoStep;
     if (operands.size() == 1) return builder_.copy(dst->operand, operands[0], piece.count, true, {reader});
     if (task.combines) return builder_.combine(dst->operand, operands, task.bracketing, piece.count, {reader});
-    if (task.finishes) return builder_.finish(piece.at, operands[0], operands[1], piece.count, {reader});
+    if (task.finishes) return builder_.finish(piece.at - output_at_, operands[0], operands[1], piece.count, {reader});
     return builder_.reduce(dst->operand, operands[0], operands[1], piece.count);
   }
 
@@ -550,7 +558,7 @@ bool on_several_hosts(const Request& request) {
   if (gathers_only(request.collective)) return true;
   switch (request.algorithm) {
     case Algorithm::kRing: return !scattered(request, hosts);
-    case Algorithm::kDirect: return !inputs_cross_less(request, hosts);
+    case Algorithm::kDirect: return !scattered(request, hosts) && !inputs_cross_less(request, hosts);
     default: return !partners_cross_less(request, hosts);
   }
 }

@@ -666,8 +666,7 @@ TEST_F(Uploads, WaitForNoKernelAndHoldUpNone) {
 }
 
 TEST_F(Uploads, FailWithTheReasonOfAnyCall) {
-  for (const char* where :
-       {"make_event", "make_stream", "wait_for", "to_device", "record", "query", "stream.to_device"}) {
+  for (const char* where : {"make_event", "make_stream", "to_device", "record", "query", "stream.to_device"}) {
     SCOPED_TRACE(where);
     fake_gpu().controls.release();
     make();
@@ -861,8 +860,8 @@ TEST_F(Combines, WaitForNothingOfThePrograms) {
 }
 
 TEST_F(Combines, FailWithTheReasonOfAnyCallAndKeepTheMemory) {
-  for (const char* where : {"make_event", "make_stream", "wait_for", "reduce", "to_host", "record", "query",
-                            "stream.reduce", "stream.to_host"}) {
+  for (const char* where :
+       {"make_event", "make_stream", "reduce", "to_host", "record", "query", "stream.reduce", "stream.to_host"}) {
     for (const std::uint64_t pinned : {256 * kMiB, kMiB}) {
       SCOPED_TRACE(where);
       fake_gpu().controls.release();  // what the one before has left under way is no longer
