@@ -1,4 +1,5 @@
-// The loop that times an allreduce, the same for Warren and for every program that it is compared with.
+// The loop that times an allreduce, reduce_scatter or allgather, the same for Warren and for every program that it is
+// compared with.
 //
 // A sample is the time of a batch of calls in a row, from the earliest start to the latest end over all ranks, divided
 // by the batch. Ranks meet between batches in a futex barrier in shared memory, which costs the measured program
@@ -165,6 +166,29 @@ inline std::uint64_t seed_of(int rank, std::size_t bytes) {
   return static_cast<std::uint64_t>(rank) + 1 + bytes * 131;
 }
 
+// What is measured. `count`: elements of a rank's larger buffer, of which each rank has a part.
+struct Collective {
+  Collective(const std::string& name, int rank, int ranks)
+      : scatters(name == "reduce_scatter"), gathers(name == "allgather"), rank_(rank), ranks_(ranks) {
+    if (!scatters && !gathers && name != "allreduce") fail("no such collective: " + name);
+  }
+  [[nodiscard]] std::size_t part(std::size_t count) const {
+    const auto all = static_cast<std::size_t>(ranks_);
+    if (count % all != 0) fail("sizes have a whole number of elements for each rank");
+    return count / all;
+  }
+  [[nodiscard]] std::size_t in(std::size_t count) const { return gathers ? part(count) : count; }
+  [[nodiscard]] std::size_t out(std::size_t count) const { return scatters ? part(count) : count; }
+  // Where the output begins in the whole result.
+  [[nodiscard]] std::size_t out_at(std::size_t count) const {
+    return scatters ? static_cast<std::size_t>(rank_) * part(count) : 0;
+  }
+  bool scatters, gathers;
+
+ private:
+  int rank_, ranks_;
+};
+
 // What comes out, for all sizes, in memory that the ranks share: each computes a part of it.
 class Expected {
  public:
@@ -182,21 +206,26 @@ class Expected {
   ~Expected() { munmap(sums_, bytes_); }
 
   // This rank's part; whole when all ranks have been here.
-  void compute(int rank, int ranks, std::size_t count) {
+  void compute(int rank, int ranks, std::size_t count, const Collective& collective) {
     const auto begin_of = [&](int r) { return count * static_cast<std::size_t>(r) / static_cast<std::size_t>(ranks); };
     for (std::size_t i = begin_of(rank); i < begin_of(rank + 1); ++i) {
+      if (collective.gathers) {
+        const std::size_t part = collective.part(count);
+        sums_[i] = element(seed_of(static_cast<int>(i / part), count * sizeof(float)), i % part);
+        continue;
+      }
       double sum = 0;
       for (int r = 0; r < ranks; ++r) sum += static_cast<double>(element(seed_of(r, count * sizeof(float)), i));
       sums_[i] = static_cast<float>(sum);
     }
   }
 
-  // How many elements are not the sum over the ranks; fills them with NaNs on the way.
-  std::size_t check(float* result, std::size_t count, int ranks) const {
+  // How many elements are not those from `at` on; fills them with NaNs on the way.
+  std::size_t check(float* result, std::size_t at, std::size_t count, int ranks) const {
     const float most = 1e-5F * static_cast<float>(ranks);
     std::size_t wrong = 0;
     for (std::size_t i = 0; i < count; ++i) {
-      wrong += static_cast<std::size_t>(!(std::fabs(result[i] - sums_[i]) <= most));
+      wrong += static_cast<std::size_t>(!(std::fabs(result[i] - sums_[at + i]) <= most));
       result[i] = std::numeric_limits<float>::quiet_NaN();
     }
     return wrong;
@@ -227,10 +256,10 @@ struct Subject {
   bool in_place = false;
   // False: it only moves as many bytes, and there is nothing to check.
   bool sums = true;
-  // Called once for each size, before `allreduce`.
+  // Called once for each size, before `call`. `count`: elements of the larger buffer.
   std::function<void(const float* in, float* out, std::size_t count)> prepare;
-  // One blocking sum from in to out.
-  std::function<void()> allreduce;
+  // One blocking call from in to out.
+  std::function<void()> call;
   // Between samples, not timed; all ranks. May be empty.
   std::function<void()> rest;
   // Called every 50 ms by a rank that waits for the others between samples. May be empty.
@@ -287,8 +316,9 @@ constexpr double kBadMoment = 1.25;           // times as long as usual
 constexpr double kMostInBadMomentsUs = 25e6;  // that one run spends on samples that are made again
 
 // Runs every size of --sizes and appends one JSON object a size to --json_file (rank 0).
-// Other arguments: --samples (at most 3 above 128 MiB), --batch_us (the batch is as many calls as take about this
-// long), --cap_s for one size, --usual_copy_us (of Copies, on all cores at once; 0: every sample counts).
+// Other arguments: --collective (allreduce, which is the default, reduce_scatter or allgather), --samples (at most 3
+// above 128 MiB), --batch_us (the batch is as many calls as take about this long), --cap_s for one size,
+// --usual_copy_us (of Copies, on all cores at once; 0: every sample counts).
 inline void run(const Arguments& arguments, Meeting& meeting, int rank, int ranks, Subject& subject) {
   const long most_samples = arguments.number("samples", 9);
   const double batch_us = static_cast<double>(arguments.number("batch_us", 10'000));
@@ -299,36 +329,39 @@ inline void run(const Arguments& arguments, Meeting& meeting, int rank, int rank
   Copies copies;
   double bad_us = 0;  // rank 0's
   auto& shared = meeting.shared();
+  const Collective collective(arguments.text("collective", "allreduce"), rank, ranks);
+  if (subject.in_place && (collective.scatters || collective.gathers)) fail("only allreduces are measured in place");
   const std::vector<std::size_t> sizes = arguments.sizes();
   Expected expected(arguments.text("meeting", "") + ".expected", *std::max_element(sizes.begin(), sizes.end()));
   for (const std::size_t bytes : sizes) {
     const std::size_t count = bytes / sizeof(float);
-    const Buffer in = allocate(subject, bytes);
-    const Buffer out = allocate(subject, bytes);
-    for (std::size_t i = 0; i < count; ++i) in.get()[i] = element(seed_of(rank, bytes), i);
-    expected.compute(rank, ranks, count);
-    const auto poison = [&] { std::fill_n(out.get(), count, std::numeric_limits<float>::quiet_NaN()); };
+    const std::size_t in_count = collective.in(count), out_count = collective.out(count);
+    const Buffer in = allocate(subject, in_count * sizeof(float));
+    const Buffer out = allocate(subject, out_count * sizeof(float));
+    for (std::size_t i = 0; i < in_count; ++i) in.get()[i] = element(seed_of(rank, bytes), i);
+    expected.compute(rank, ranks, count, collective);
+    const auto poison = [&] { std::fill_n(out.get(), out_count, std::numeric_limits<float>::quiet_NaN()); };
     const auto fill = [&] { std::memcpy(out.get(), in.get(), bytes); };
     const auto clear = [&] { std::memset(out.get(), 0, bytes); };
     const auto check = [&] {
       if (!subject.sums) return;
-      shared.wrong.fetch_add(expected.check(out.get(), count, ranks));
-      shared.checked.fetch_add(count);
+      shared.wrong.fetch_add(expected.check(out.get(), collective.out_at(count), out_count, ranks));
+      shared.checked.fetch_add(out_count);
     };
     subject.in_place ? fill() : poison();
     if (rank == 0) shared.checked = shared.wrong = shared.written = 0;
     subject.prepare(subject.in_place ? out.get() : in.get(), out.get(), count);
     meeting.wait(subject.meanwhile);
-    subject.allreduce();
+    subject.call();
     meeting.wait(subject.meanwhile);
     check();
     if (subject.in_place) clear();
     meeting.wait(subject.meanwhile);
 
     const int warm = bytes >= (std::size_t{64} << 20) ? 1 : bytes >= (std::size_t{1} << 20) ? 4 : 30;
-    for (int i = 0; i < warm; ++i) subject.allreduce();
+    for (int i = 0; i < warm; ++i) subject.call();
     const double warm_start_us = now_us();
-    for (int i = 0; i < warm; ++i) subject.allreduce();
+    for (int i = 0; i < warm; ++i) subject.call();
     if (rank == 0) {
       const double one_us = (now_us() - warm_start_us) / warm;
       shared.batch = static_cast<std::uint32_t>(std::clamp(batch_us / one_us, 1.0, 20'000.0));
@@ -358,7 +391,7 @@ inline void run(const Arguments& arguments, Meeting& meeting, int rank, int rank
       bool bad_moment = look();
       const double cpu_before_us = cpu_us();
       shared.start_us[rank] = now_us();
-      for (std::uint32_t i = 0; i < batch; ++i) subject.allreduce();
+      for (std::uint32_t i = 0; i < batch; ++i) subject.call();
       shared.end_us[rank] = now_us();
       shared.cpu_us[rank] = cpu_us() - cpu_before_us;
       meeting.wait(subject.meanwhile);
@@ -383,7 +416,7 @@ inline void run(const Arguments& arguments, Meeting& meeting, int rank, int rank
       if (subject.in_place && batch > 1) {
         fill();
         meeting.wait(subject.meanwhile);
-        subject.allreduce();
+        subject.call();
       }
       check();
       if (rank == 0) shared.go_on = sample < 3 || now_us() - begin_us < cap_us;

@@ -152,6 +152,39 @@ def machine() -> dict:
             "load_before": os.getloadavg()[0], "date": datetime.date.today().isoformat()}
 
 
+def usual_copy(seconds: int) -> str:
+    """The argument by which bad moments are told from others."""
+    say("how fast this machine copies")
+    copies = subprocess.run([BUILD / "floor_bench", "--how=copies", f"--seconds={seconds}"], check=True, capture_output=True, text=True)
+    return f"--usual_copy_us={copies.stdout.strip()}"
+
+
+def compare_collectives(options: argparse.Namespace) -> int:
+    import collectives
+    results = {"machine": machine(), "rounds": options.rounds, "samples": options.samples, "cells": [], "commands": {}, "failures": []}
+    build()
+    usual = usual_copy(20)
+    for collective in collectives.COLLECTIVES:
+        arguments = [f"--sizes={collectives.SIZES}", f"--samples={options.samples}", usual, f"--collective={collective}"]
+        wanted = collectives.programs_of(collective)
+        before = len(results["cells"])
+        for ranks in map(int, options.ranks.split(",")):
+            measure(results, HOST, ranks, options.rounds, wanted, arguments, None)
+        if os.geteuid() == 0:
+            with network.network(HOSTS[PAIRS]) as hosts:
+                measure(results, PAIRS, RANKS_APART, options.rounds, wanted, arguments, hosts)
+        else:
+            results["failures"].append(f"{PAIRS}: it takes root to make them")
+        for cell in results["cells"][before:]:
+            cell["collective"] = collective
+    text = collectives.page_text(results)
+    collectives.write(options.page, text)
+    print(text)
+    wrong = sum(cell["wrong"] for cell in results["cells"])
+    say(f"{wrong} wrong elements, failures: {results['failures'] or 'none'}")
+    return 1 if wrong or results["failures"] else 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__)
     parser.add_argument("--ranks", default="2,4,8", help="world sizes on one host")
@@ -168,6 +201,8 @@ def main() -> int:
     parser.add_argument("--rewire", action="store_true", help="what going around a slow link is worth, instead of all that")
     parser.add_argument("--choice", action="store_true",
                         help="what auto chooses beside each algorithm, instead of speed beside other programs")
+    parser.add_argument("--collectives", action="store_true",
+                        help="reduce_scatter and allgather beside those of other programs, instead of allreduces")
     parser.add_argument("--minutes", type=float, default=30, help="with --recovery: of each of the two long runs")
     parser.add_argument("--kills", type=int, default=200, help="with --recovery: of 4 workers, and of 8")
     parser.add_argument("--megabytes", type=int, default=10240, help="with --recovery: that are replayed")
@@ -202,6 +237,8 @@ def main() -> int:
             choice.write(options.page, text)
         print(text)
         return 0
+    if options.collectives:
+        return compare_collectives(options)
     if options.quick:
         options.ranks, options.sizes, options.rounds, options.samples = "2,4", "4,1K,64K,1M", 3, 3
     places = [{"host": HOST, "pairs": PAIRS, "open": OPEN, "limited": LIMITED}.get(name) for name in options.places.split(",")]
@@ -222,10 +259,7 @@ def main() -> int:
         say(str(why))
         results["without_rabit"] = str(why).splitlines()[0]
         wanted = [name for name in wanted if not name.startswith("rabit")]
-    say("how fast this machine copies")
-    copies = subprocess.run([BUILD / "floor_bench", "--how=copies", f"--seconds={5 if options.quick else 60}"], check=True,
-                            capture_output=True, text=True)
-    usual = f"--usual_copy_us={copies.stdout.strip()}"
+    usual = usual_copy(5 if options.quick else 60)
     arguments = [f"--sizes={options.sizes}", f"--samples={options.samples}", usual]
     for place in places:
         if place == HOST:

@@ -1,4 +1,4 @@
-// Warren's allreduce, in the harness that its peers run in. Settings come from the environment: `warren run` starts it.
+// Warren's calls, in the harness that its peers run in. Settings come from the environment: `warren run` starts it.
 // --allocated=1: the buffers lie in memory of warren_allocate; --in_place=1.
 #include <warren/c_api.h>
 
@@ -25,9 +25,16 @@ int main(int argc, char** argv) {
   warren::bench::Subject subject;
   subject.name = arguments.text("name", "warren");
   subject.prepare = [&](const float* i, float* o, std::size_t n) { in = i, out = o, count = n; };
-  subject.allreduce = [&] {
-    expect(warren_allreduce(comm, in, out, count, WARREN_F32, WARREN_SUM, nullptr), "allreduce");
-  };
+  subject.call = [&] { expect(warren_allreduce(comm, in, out, count, WARREN_F32, WARREN_SUM, nullptr), "allreduce"); };
+  const std::string collective = arguments.text("collective", "allreduce");
+  const auto part = [&] { return count / static_cast<std::size_t>(ranks); };
+  if (collective == "reduce_scatter") {
+    subject.call = [&] {
+      expect(warren_reduce_scatter(comm, in, out, part(), WARREN_F32, WARREN_SUM, nullptr), "reduce_scatter");
+    };
+  } else if (collective == "allgather") {
+    subject.call = [&] { expect(warren_allgather(comm, in, out, part(), WARREN_F32, nullptr), "allgather"); };
+  }
   subject.in_place = arguments.number("in_place", 0) != 0;
   if (arguments.number("allocated", 0) != 0) {
     subject.allocate = [comm](std::size_t bytes) {

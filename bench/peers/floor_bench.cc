@@ -512,9 +512,9 @@ int main(int argc, char** argv) {
   }
   if (how == "stream") {
     subject.sums = false;
-    subject.allreduce = [&] { sockets->stream(buffers); };
+    subject.call = [&] { sockets->stream(buffers); };
   } else {
-    subject.allreduce = [&] {
+    subject.call = [&] {
       if (buffers.bytes() > kSmallBytes) return large();
       over_tcp ? sockets->star(buffers) : sum_small(place, buffers);
     };

@@ -1,5 +1,6 @@
 // Gloo over TCP: --algorithm=ring, bcube or halving_doubling, --host=ADDRESS of this rank. bench/run.py builds it and
 // starts one process a rank.
+#include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/math.h>
@@ -38,10 +39,10 @@ int main(int argc, char** argv) {
       halving_doubling =
           std::make_unique<gloo::AllreduceHalvingDoubling<float>>(context, std::vector<float*>{o}, static_cast<int>(n));
     };
-    subject.allreduce = [&] { halving_doubling->run(); };
+    subject.call = [&] { halving_doubling->run(); };
   } else {
     subject.prepare = [&](const float* i, float* o, std::size_t n) { in = i, out = o, count = n; };
-    subject.allreduce = [&] {
+    subject.call = [&] {
       using Algorithm = gloo::AllreduceOptions::Algorithm;
       gloo::AllreduceOptions options(context);
       options.setInput(const_cast<float*>(in), count);
@@ -49,6 +50,14 @@ int main(int argc, char** argv) {
       options.setAlgorithm(algorithm == "bcube" ? Algorithm::BCUBE : Algorithm::RING);
       options.setReduceFunction(static_cast<void (*)(void*, const void*, const void*, std::size_t)>(&gloo::sum<float>));
       gloo::allreduce(options);
+    };
+  }
+  if (arguments.text("collective", "allreduce") == "allgather") {
+    subject.call = [&] {
+      gloo::AllgatherOptions options(context);
+      options.setInput(const_cast<float*>(in), count / static_cast<std::size_t>(ranks));
+      options.setOutput(out, count);
+      gloo::allgather(options);
     };
   }
   warren::bench::run(arguments, meeting, rank, ranks, subject);

@@ -32,7 +32,7 @@ int main(int argc, char** argv) {
     subject.name = arguments.text("name", "rabit");
     subject.in_place = true;  // the only form that it has
     subject.prepare = [&](const float*, float* o, std::size_t n) { out = o, count = n; };
-    subject.allreduce = [&] { rabit::Allreduce<rabit::op::Sum>(out, count); };
+    subject.call = [&] { rabit::Allreduce<rabit::op::Sum>(out, count); };
     // Results are kept up to the next checkpoint, as by Warren.
     subject.rest = [&] {
       ++model.batches;
