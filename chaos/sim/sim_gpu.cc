@@ -511,7 +511,8 @@ std::optional<worker::Exchange::Done> SimExchange::take_done() {
 
 // --- A call's buffers
 
-SimGpuCall::SimGpuCall(SimGpu& gpu, SimShares* shares, Buffer input, Buffer output, std::function<void()> prepare)
+SimGpuCall::SimGpuCall(SimGpu& gpu, SimShares* shares, const Buffer& input, const Buffer& output,
+                       std::function<void()> prepare)
     : gpu_(gpu),
       shares_(shares),
       input_(input),

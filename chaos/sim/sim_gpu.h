@@ -285,7 +285,7 @@ class SimGpuCall final : public worker::CallBuffers, public worker::BufferStream
     std::shared_ptr<const void> keeper = nullptr;  // of `host`
   };
   // `shares`: where peers may read the input; null: nowhere.
-  SimGpuCall(SimGpu& gpu, SimShares* shares, Buffer input, Buffer output, std::function<void()> prepare);
+  SimGpuCall(SimGpu& gpu, SimShares* shares, const Buffer& input, const Buffer& output, std::function<void()> prepare);
   ~SimGpuCall() override;
 
   // As the call's prepare function.
