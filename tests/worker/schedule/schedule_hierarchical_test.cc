@@ -302,8 +302,10 @@ TEST(Crossing, ScratchIsAFewChunksAPeer) {
     for (const std::vector<std::uint32_t>& hosts : layouts(size)) {
       for (const Way& way : kWays) {
         const auto k = static_cast<std::uint64_t>(size);
-        const World some = world_on(way, hosts, {40 * k * 64, 64});
-        const World more = world_on(way, hosts, {60 * k * 64, 64});
+        // Counts of an allgatherv are those of a rank.
+        const std::uint64_t of_rank = way.collective == Collective::kAllgatherv ? 1 : k;
+        const World some = world_on(way, hosts, {20 * of_rank * 64, 64});
+        const World more = world_on(way, hosts, {30 * of_rank * 64, 64});
         if (!on_several_hosts(some.request(0))) continue;
         const std::vector<Schedule> of_some = make_all(some), of_more = make_all(more);
         for (std::size_t rank = 0; rank < of_some.size(); ++rank) {
