@@ -178,7 +178,8 @@ def compare_collectives(options: argparse.Namespace) -> int:
         for cell in results["cells"][before:]:
             cell["collective"] = collective
     text = collectives.page_text(results)
-    collectives.write(options.page, text)
+    if not options.quick:
+        collectives.write(options.page, text)
     print(text)
     wrong = sum(cell["wrong"] for cell in results["cells"])
     say(f"{wrong} wrong elements, failures: {results['failures'] or 'none'}")

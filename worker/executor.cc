@@ -312,7 +312,6 @@ void Executor::prepare(const Round& round) {
   unsettled_.clear();
   elsewhere_.clear();
   uploads_.assign(round.input_on_gpu ? s.steps.size() : 0, 0);
-  uploads_under_way_ = 0;
   bringing_.clear();
   sent_from_.clear();
   brought_.assign(s.steps.size(), false);
@@ -639,12 +638,11 @@ void Executor::bring_to_cpu(std::uint32_t send) {
 bool Executor::goes_by_gpu(std::uint32_t send) const {
   if (!round_.schedule->hands_on_[send] || !round_.input_on_gpu || round_.output_keeper == nullptr) return false;
   const std::uint32_t by = round_.schedule->published_by_[send];
-  if (!places_[by].known() || uploads_[by] == kUploaded) return false;
-  return uploads_[by] != 0 || uploads_under_way_ < kMostUploads;
+  return places_[by].known() && uploads_[by] != kUploaded;
 }
 
-// Once for all such sends, each of which waits for that as for a step before it, and so do later ones to the same rank.
-// So they are few at once: where the GPU is slow, ranks are told to read the log.
+// Once for all such sends, each of which waits for that as for a step before it, and so do later ones to the same rank,
+// of which few may begin (Builder::kSendWindow).
 void Executor::bring_to_gpu(std::uint32_t send) {
   const Step& step = round_.schedule->schedule_.steps[send];
   std::uint64_t& upload = uploads_[round_.schedule->published_by_[send]];
@@ -654,7 +652,6 @@ void Executor::bring_to_gpu(std::uint32_t send) {
     work.copies = true;
     work.first_bytes = work.made_bytes = work.bytes;
     upload = round_.elsewhere->begin(std::move(work));
-    uploads_under_way_++;
   }
   pending_[send] = 1;
   elsewhere_.push_back({upload, send});
@@ -664,7 +661,6 @@ void Executor::uploaded(std::uint32_t publish, const Elsewhere::Done& done) {
   const PreparedSchedule& prepared = *round_.schedule;
   made_[publish] = done.on_gpu;
   uploads_[publish] = kUploaded;
-  uploads_under_way_--;
   std::vector<std::uint32_t> sends;
   for (const Begun& begun : elsewhere_) {
     if (begun.id == done.id) sends.push_back(begun.step);

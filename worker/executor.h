@@ -335,8 +335,6 @@ class Executor {
   // By step that publishes: the number of what brings that to the GPU, too; 0: nothing yet, kUploaded: it is over.
   static constexpr std::uint64_t kUploaded = UINT64_MAX;
   std::vector<std::uint64_t> uploads_;
-  static constexpr std::size_t kMostUploads = 16;  // under way; of a chunk each
-  std::size_t uploads_under_way_ = 0;
   struct OnCpu {
     const std::byte* at = nullptr;
     std::shared_ptr<const void> memory;

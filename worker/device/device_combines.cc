@@ -1,11 +1,10 @@
 #include "worker/device/device_combines.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
+#include <iterator>
 #include <new>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "recovery/check.h"
