@@ -102,7 +102,8 @@ def bundle(folder: pathlib.Path, build: pathlib.Path | None) -> None:
     copies += [(file, folder / "lib" / file.name) for file in modules]
     copies += [(pathlib.Path(path), folder / "lib" / name) for name, path in needed.items()]
     for source, target in copies:
-        subprocess.run(["strip", "--strip-unneeded", "-o", str(target), str(source.resolve())], check=True)
+        # The names of functions stay: a stack of what hangs is read where there is no build.
+        subprocess.run(["strip", "--strip-debug", "-o", str(target), str(source.resolve())], check=True)
     for script in (HERE / "gpu.py", HERE / "peers/torch_gpu.py"):
         shutil.copy(script, folder)
     total = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
@@ -110,6 +111,18 @@ def bundle(folder: pathlib.Path, build: pathlib.Path | None) -> None:
 
 
 # ---- a run
+
+
+def group_of(leader: int) -> list[int]:
+    """Its live processes, the leader first."""
+    found = []
+    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if os.getpgid(int(entry.name)) == leader:
+                found.append(int(entry.name))
+        except ProcessLookupError:
+            pass
+    return sorted(found)
 
 
 class Run:
@@ -154,6 +167,7 @@ class Run:
             output, _ = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
             in_time = False
+            self.stacks(process.pid)
         self.end_all()
         if not in_time:
             try:
@@ -161,6 +175,20 @@ class Run:
             except subprocess.TimeoutExpired as hangs:  # in the driver, where nothing ends it
                 output = hangs.stdout or b""
         return output.decode(errors="replace"), in_time
+
+    def stacks(self, group: int) -> None:
+        """Where the threads of a process group are, for the logs, if there is a debugger."""
+        debugger = shutil.which("gdb") or shutil.which("cuda-gdb")
+        if debugger is None:
+            return
+        # The leader last: it waits for the others.
+        for pid in reversed(group_of(group)[:4]):
+            try:
+                with open(self.logs / f"stacks_{pid}.log", "wb") as log:
+                    subprocess.run([debugger, "-p", str(pid), "-batch", "-ex", "thread apply all backtrace 24"], stdin=subprocess.DEVNULL,
+                                   stdout=log, stderr=log, timeout=15)
+            except subprocess.TimeoutExpired:
+                say(f"no stacks of {pid}: the debugger hung")
 
     def wrong(self, what: str) -> None:
         say(f"WRONG: {what}")
@@ -199,9 +227,10 @@ class Run:
         say(f"{self.results['gpu']}; {os.cpu_count()} cores")
 
     def tests(self) -> None:
-        code, output = self.call("gpu_test", [program(self.build, "gpu_test"), "--gtest_brief=1"], 240)
+        code, output = self.call("gpu_test", [program(self.build, "gpu_test")], 150)
         if code != 0:
-            self.wrong(f"gpu_test ended with {code}; its output is among the logs")
+            begun, done = re.findall(r"\[ RUN      \] (\S+)", output), set(re.findall(r"\[       OK \] (\S+)", output))
+            self.wrong(f"gpu_test ended with {code}; not ok: {', '.join(case for case in begun if case not in done)}; its output is among the logs")
         # The last one: a case runs another process of it.
         passed = re.findall(r"\[  PASSED  \] (\d+) tests?", output)
         self.results["tests"] = {"passed": int(passed[-1]) if passed else 0, "exit_code": code}

@@ -1,5 +1,7 @@
 // Kernels bound by memory: 16 bytes a load where everything is aligned to that, one thread a vector, several vectors a
 // thread where there are more than fill the device.
+#include <cooperative_groups.h>
+
 #include <algorithm>
 #include <cstddef>
 
@@ -13,8 +15,10 @@ namespace {
 constexpr unsigned kThreads = 256;
 constexpr std::size_t kMostBlocks = 132 * 8 * 4;
 constexpr std::size_t kVectorBytes = 16;
-// Of one checksum block; each adds up its part of the words.
-constexpr unsigned kChecksumThreads = 1024;
+// Of a thread block; each adds up its part of the words. With 1,024, a multiprocessor has one such block at a time.
+constexpr unsigned kChecksumThreads = 256;
+// Of the most that every GPU which has clusters makes one.
+constexpr unsigned kChecksumCluster = 8;
 
 unsigned blocks_for(std::size_t threads) {
   return static_cast<unsigned>(std::clamp<std::size_t>((threads + kThreads - 1) / kThreads, 1, kMostBlocks));
@@ -92,20 +96,39 @@ __global__ void reduce_vectors(void* out, const __grid_constant__ Inputs inputs,
   }
 }
 
-template <class Value>
-__global__ void narrow_elements(std::uint16_t* out, const float* in, std::size_t count) {
+// `kAtOnce` at once where both ends are aligned, and one by one what is left over, or all: at two thirds of the rate.
+template <std::size_t kAtOnce, class To, class From, class Convert>
+__device__ void convert_elements(To* out, const From* in, std::size_t count, bool vectors, Convert convert) {
+  struct alignas(sizeof(From) * kAtOnce < kVectorBytes ? sizeof(From) * kAtOnce : kVectorBytes) Ins {
+    From at[kAtOnce];
+  };
+  struct alignas(sizeof(To) * kAtOnce < kVectorBytes ? sizeof(To) * kAtOnce : kVectorBytes) Outs {
+    To at[kAtOnce];
+  };
   const std::size_t step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
-  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
-    out[i] = Value::narrow(in[i]);
+  const std::size_t first = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const std::size_t whole = vectors ? count / kAtOnce : 0;
+  for (std::size_t i = first; i < whole; i += step) {
+    const Ins values = reinterpret_cast<const Ins*>(in)[i];
+    Outs converted;
+#pragma unroll
+    for (std::size_t e = 0; e < kAtOnce; e++) converted.at[e] = convert(values.at[e]);
+    reinterpret_cast<Outs*>(out)[i] = converted;
   }
+  for (std::size_t i = whole * kAtOnce + first; i < count; i += step) out[i] = convert(in[i]);
+}
+
+// Of what is read and of what is written, respectively, 32 bytes a thread and 16: stores that leave gaps cost a third.
+constexpr std::size_t kNarrowedAtOnce = 8, kWidenedAtOnce = 4;
+
+template <class Value>
+__global__ void narrow_elements(std::uint16_t* out, const float* in, std::size_t count, bool vectors) {
+  convert_elements<kNarrowedAtOnce>(out, in, count, vectors, [](float value) { return Value::narrow(value); });
 }
 
 template <class Value>
-__global__ void widen_elements(float* out, const std::uint16_t* in, std::size_t count) {
-  const std::size_t step = static_cast<std::size_t>(gridDim.x) * blockDim.x;
-  for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
-    out[i] = Value::widen(in[i]);
-  }
+__global__ void widen_elements(float* out, const std::uint16_t* in, std::size_t count, bool vectors) {
+  convert_elements<kWidenedAtOnce>(out, in, count, vectors, [](std::uint16_t value) { return Value::widen(value); });
 }
 
 // One warp a block of values, of which each thread has two groups of four.
@@ -196,20 +219,41 @@ cudaError_t launch_tiles(const warren_device_piece* pieces, std::size_t count, P
   return cudaGetLastError();
 }
 
-// One block of threads a checksum block.
-__global__ void checksum_blocks(std::uint64_t* out, const unsigned char* in, std::size_t bytes) {
+// A cluster of thread blocks, or one where there are none (before sm_90), a checksum block. One for each checksum block
+// would leave half of the multiprocessors without work in 256 MiB.
+__global__ void __launch_bounds__(kChecksumThreads) checksum_blocks(std::uint64_t* out, const unsigned char* in, std::size_t bytes) {
   __shared__ std::uint64_t parts[kChecksumThreads / 32];
-  const std::size_t begin = static_cast<std::size_t>(blockIdx.x) * WARREN_DEVICE_CHECKSUM_BLOCK;
+#if __CUDA_ARCH__ >= 900
+  __shared__ std::uint64_t total;
+  const auto cluster = cooperative_groups::this_cluster();
+  const unsigned members = cluster.num_blocks(), member = cluster.block_rank();
+#else
+  const unsigned members = 1, member = 0;
+#endif
+  const std::size_t block = blockIdx.x / members;
+  const std::size_t begin = block * WARREN_DEVICE_CHECKSUM_BLOCK;
   const std::size_t size = min(WARREN_DEVICE_CHECKSUM_BLOCK, bytes - begin);
-  // Words that are not aligned are made of the two that they lie in.
-  const unsigned shift = 8 * static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(in) % 8);
-  const auto* const words = reinterpret_cast<const std::uint64_t*>(in + begin - shift / 8);
   const std::size_t whole = size / 8;
+  const unsigned thread = member * kChecksumThreads + threadIdx.x, threads = members * kChecksumThreads;
   std::uint64_t sum = 0;
-  for (std::size_t i = threadIdx.x; i < whole; i += kChecksumThreads) {
-    sum += checksum_word(shift == 0 ? words[i] : words[i] >> shift | words[i + 1] << (64 - shift), i);
+  if (reinterpret_cast<std::uintptr_t>(in) % kVectorBytes == 0) {
+    const auto* const pairs = reinterpret_cast<const ulonglong2*>(in + begin);
+    std::uint64_t place = checksum_place(2 * thread);
+#pragma unroll 4
+    for (std::size_t i = thread; i < whole / 2; i += threads, place += checksum_places(2 * threads)) {
+      const ulonglong2 pair = pairs[i];
+      sum += mix(pair.x + place) + mix(pair.y + place + checksum_places(1));
+    }
+    if (thread == 0 && whole % 2 != 0) sum += checksum_word(pairs[whole / 2].x, whole - 1);
+  } else {
+    // Words that are not aligned are made of the two that they lie in.
+    const unsigned shift = 8 * static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(in) % 8);
+    const auto* const words = reinterpret_cast<const std::uint64_t*>(in + begin - shift / 8);
+    for (std::size_t i = thread; i < whole; i += threads) {
+      sum += checksum_word(shift == 0 ? words[i] : words[i] >> shift | words[i + 1] << (64 - shift), i);
+    }
   }
-  if (threadIdx.x == 0 && size % 8 != 0) {
+  if (thread == 0 && size % 8 != 0) {
     std::uint64_t last = 0;
     for (std::size_t b = 0; b < size % 8; b++) last |= static_cast<std::uint64_t>(in[begin + whole * 8 + b]) << 8 * b;
     sum += checksum_word(last, whole);
@@ -217,12 +261,20 @@ __global__ void checksum_blocks(std::uint64_t* out, const unsigned char* in, std
   for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_down_sync(0xffffffffu, sum, distance);
   if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = sum;
   __syncthreads();
-  if (threadIdx.x >= 32) return;
-  sum = parts[threadIdx.x];
-  for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_down_sync(0xffffffffu, sum, distance);
-  if (threadIdx.x == 0) out[blockIdx.x] = checksum_end(sum, size);
+  if (threadIdx.x == 0) {
+    for (unsigned warp = 1; warp < kChecksumThreads / 32; warp++) sum += parts[warp];
+  }
+#if __CUDA_ARCH__ >= 900
+  if (threadIdx.x == 0) total = sum;
+  cluster.sync();
+  if (thread == 0) {
+    for (unsigned other = 1; other < members; other++) sum += *cluster.map_shared_rank(&total, other);
+  }
+  // Nobody's memory ends before it was read.
+  cluster.sync();
+#endif
+  if (thread == 0) out[block] = checksum_end(sum, size);
 }
-static_assert(kChecksumThreads / 32 == 32, "one warp adds up what the warps have");
 
 }  // namespace
 
@@ -281,7 +333,9 @@ cudaError_t launch_reduce(void* out, const void* const* in, std::size_t count, c
 cudaError_t launch_convert(void* out, warren_type out_type, const void* in, warren_type in_type, std::size_t count,
                            cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
-  const unsigned blocks = blocks_for(count);
+  const bool vectors = aligned(out) && aligned(in);
+  const std::size_t at_once = !vectors ? 1 : in_type == WARREN_F32 ? kNarrowedAtOnce : kWidenedAtOnce;
+  const unsigned blocks = blocks_for((count + at_once - 1) / at_once);
   auto* const half = static_cast<std::uint16_t*>(out);
   auto* const full = static_cast<float*>(out);
   const auto* const from_half = static_cast<const std::uint16_t*>(in);
@@ -294,13 +348,13 @@ cudaError_t launch_convert(void* out, warren_type out_type, const void* in, warr
     widen_from_blocks<<<blocks_for((count + 3) / 4), kThreads, 0, stream>>>(
         full, static_cast<const warren_device_i8_block*>(in), count, aligned(out));
   } else if (out_type == WARREN_F16) {
-    narrow_elements<F16><<<blocks, kThreads, 0, stream>>>(half, from_full, count);
+    narrow_elements<F16><<<blocks, kThreads, 0, stream>>>(half, from_full, count, vectors);
   } else if (out_type == WARREN_BF16) {
-    narrow_elements<BF16><<<blocks, kThreads, 0, stream>>>(half, from_full, count);
+    narrow_elements<BF16><<<blocks, kThreads, 0, stream>>>(half, from_full, count, vectors);
   } else if (in_type == WARREN_F16) {
-    widen_elements<F16><<<blocks, kThreads, 0, stream>>>(full, from_half, count);
+    widen_elements<F16><<<blocks, kThreads, 0, stream>>>(full, from_half, count, vectors);
   } else {
-    widen_elements<BF16><<<blocks, kThreads, 0, stream>>>(full, from_half, count);
+    widen_elements<BF16><<<blocks, kThreads, 0, stream>>>(full, from_half, count, vectors);
   }
   return cudaGetLastError();
 }
@@ -308,9 +362,23 @@ cudaError_t launch_convert(void* out, warren_type out_type, const void* in, warr
 cudaError_t launch_checksum(std::uint64_t* out, const void* in, std::size_t bytes, cudaStream_t stream) {
   const std::size_t blocks = (bytes + WARREN_DEVICE_CHECKSUM_BLOCK - 1) / WARREN_DEVICE_CHECKSUM_BLOCK;
   if (blocks == 0) return cudaSuccess;
-  checksum_blocks<<<static_cast<unsigned>(blocks), kChecksumThreads, 0, stream>>>(
-      out, static_cast<const unsigned char*>(in), bytes);
-  return cudaGetLastError();
+  const auto* const from = static_cast<const unsigned char*>(in);
+  int device = 0, major = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  if (error != cudaSuccess) return error;
+  const unsigned members = major >= 9 ? kChecksumCluster : 1;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = members;
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  cudaLaunchConfig_t how{};
+  how.gridDim = dim3(static_cast<unsigned>(blocks) * members);
+  how.blockDim = dim3(kChecksumThreads);
+  how.stream = stream;
+  how.attrs = &attribute;
+  how.numAttrs = members == 1 ? 0 : 1;
+  return cudaLaunchKernelEx(&how, checksum_blocks, out, from, bytes);
 }
 
 cudaError_t launch_pack(void* packed, const warren_device_piece* pieces, std::size_t count, cudaStream_t stream) {
