@@ -153,16 +153,29 @@ std::optional<BufferMoves::Input> BufferMoves::next_input(std::uint64_t most_byt
   return next;
 }
 
-std::optional<BufferMoves::FromPeer> BufferMoves::next_from_peer(const HasRoom& has_room) {
+// The more of them wait, the larger the copies. Those of other peers stand between them.
+std::optional<BufferMoves::FromPeer> BufferMoves::next_from_peer(std::uint64_t most_bytes, const HasRoom& has_room) {
   const std::lock_guard lock(mutex_);
   if (to_bring_.empty() || !has_room()) return std::nullopt;
-  bringing_.push_back(std::move(to_bring_.front()));
-  to_bring_.pop_front();
+  FromPeer all = to_bring_.front();
+  all.bytes.bytes = 0;
+  const std::size_t before = bringing_.size();
+  std::erase_if(to_bring_, [&](const FromPeer& next) {
+    if (next.from->memory != all.from->memory || next.from->at != all.from->at + all.bytes.bytes ||
+        next.bytes.at != all.bytes.at + all.bytes.bytes) {
+      return false;
+    }
+    if (all.bytes.bytes != 0 && all.bytes.bytes + next.bytes.bytes > most_bytes) return false;
+    all.bytes.bytes += next.bytes.bytes;
+    bringing_.push_back(next);
+    return true;
+  });
+  brought_by_.push_back(bringing_.size() - before);
   under_way_++;
-  return bringing_.back();
+  return all;
 }
 
-// The more of them wait, the larger the copies.
+// Likewise.
 std::optional<ByteRange> BufferMoves::next_final(std::uint64_t most_bytes, const HasRoom& has_room) {
   const std::lock_guard lock(mutex_);
   // Not before what is under way to the same place has come.
@@ -179,13 +192,15 @@ std::optional<ByteRange> BufferMoves::next_final(std::uint64_t most_bytes, const
 void BufferMoves::came(const Ended& ended) {
   const std::lock_guard lock(mutex_);
   const std::size_t all = ended.inputs + ended.by_block + ended.finals + ended.from_peers;
-  WARREN_CHECK(all <= under_way_ && ended.from_peers <= bringing_.size(), "what ends was begun");
+  WARREN_CHECK(all <= under_way_ && ended.from_peers <= brought_by_.size(), "what ends was begun");
   under_way_ -= all;
   by_block_under_way_ -= ended.by_block;
   inputs_came_ += ended.inputs + ended.by_block;
   // What comes from the block is no piece.
   arrived_.store(std::min(inputs_came_, pieces_.size()), std::memory_order_release);
-  for (std::size_t i = 0; i < ended.from_peers; i++, bringing_.pop_front()) {
+  std::size_t come_now = 0;
+  for (std::size_t i = 0; i < ended.from_peers; i++, brought_by_.pop_front()) come_now += brought_by_.front();
+  for (std::size_t i = 0; i < come_now; i++, bringing_.pop_front()) {
     const FromPeer& come = bringing_.front();
     // Also of an earlier epoch: as its owner stands now, so did what was copied.
     const bool stood = come.from->stands();
@@ -203,6 +218,7 @@ void BufferMoves::abandon() {
   drop();
   abandoned_ = true;
   bringing_.clear();
+  brought_by_.clear();
   under_way_ = by_block_under_way_ = 0;
 }
 

@@ -67,7 +67,8 @@ class BufferMoves {
     ByteRange bytes;
     std::shared_ptr<const FinalOnGpu> from;
   };
-  [[nodiscard]] std::optional<FromPeer> next_from_peer(const HasRoom& has_room);
+  // Those that lie side by side, there and in the output, are one copy; of the first of them `number` and `from`.
+  [[nodiscard]] std::optional<FromPeer> next_from_peer(std::uint64_t most_bytes, const HasRoom& has_room);
   [[nodiscard]] std::optional<ByteRange> next_final(std::uint64_t most_bytes, const HasRoom& has_room);
   // So many more of each have ended, in their order.
   struct Ended {
@@ -96,6 +97,7 @@ class BufferMoves {
   std::size_t under_way_ = 0, by_block_under_way_ = 0;  // copies; of those, to the block and from there
   std::size_t inputs_came_ = 0;                         // copies
   std::deque<FromPeer> to_bring_, bringing_;            // to be begun; under way
+  std::deque<std::size_t> brought_by_;                  // how many of bringing_ each copy brings
   std::deque<BufferStream::Brought> brought_;           // not taken yet
   Ranges beside_;       // of landed_: those that have come so, and are not in memory of the CPU
   bool ended_ = false;  // nothing more is to be moved

@@ -254,7 +254,10 @@ std::byte* Scratch::try_reserve(std::size_t bytes) {
   give_back();
   constexpr std::size_t kPage = 4096;
   const std::size_t rounded = std::max<std::size_t>((bytes + kPage - 1) / kPage * kPage, 4 * kPage);
-  void* p = mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  // Of what is large most stays empty: slots for messages that are places in memory of others.
+  constexpr std::size_t kMostPopulated = std::size_t{16} << 20;
+  const int populate = rounded <= kMostPopulated ? MAP_POPULATE : 0;
+  void* p = mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | populate, -1, 0);
   if (p == MAP_FAILED) return nullptr;
   data_ = static_cast<std::byte*>(p);
   bytes_ = rounded;
@@ -642,7 +645,7 @@ bool Executor::goes_by_gpu(std::uint32_t send) const {
 }
 
 // Once for all such sends, each of which waits for that as for a step before it, and so do later ones to the same rank,
-// of which few may begin (Builder::kSendWindow).
+// of which few may begin (Builder::send_window()).
 void Executor::bring_to_gpu(std::uint32_t send) {
   const Step& step = round_.schedule->schedule_.steps[send];
   std::uint64_t& upload = uploads_[round_.schedule->published_by_[send]];

@@ -600,7 +600,7 @@ Result<bool> SimGpuCall::move() {
   const bool some = ended.inputs + ended.by_block + ended.finals + ended.from_peers != 0;
   if (some) moves_.came(ended);
   fill();
-  while (const auto next = moves_.next_from_peer([this] { return peers_.has_room(); })) {
+  while (const auto next = moves_.next_from_peer(most_bytes_, [this] { return peers_.has_room(); })) {
     copy(peers_, output_.there + next->bytes.at, next->from->at, next->bytes.bytes, next->from);
   }
   while (const auto next = moves_.next_final(most_bytes_, [this] { return out_.has_room(); })) {

@@ -32,8 +32,8 @@ std::vector<ByteRange> finals(BufferMoves& moves, std::uint64_t most_bytes = kBy
 struct Peer {
   std::uint64_t first = 0;
   std::byte memory[kBytes]{};
-  [[nodiscard]] std::shared_ptr<const FinalOnGpu> made(std::uint64_t number) const {
-    return std::make_shared<const FinalOnGpu>(FinalOnGpu{memory, number, &first});
+  [[nodiscard]] std::shared_ptr<const FinalOnGpu> made(std::uint64_t number, std::size_t at = 0) const {
+    return std::make_shared<const FinalOnGpu>(FinalOnGpu{memory + at, number, &first});
   }
 };
 
@@ -96,7 +96,7 @@ TEST_F(BufferMovesTest, NobodyAsksForRoomWhereNothingIsToBeCopied) {
   const auto asks = [&] { return ++asked != 0; };
   const auto asks_for = [&](bool) { return ++asked != 0; };
   EXPECT_FALSE(moves.next_input(kBytes, asks_for));
-  EXPECT_FALSE(moves.next_from_peer(asks));
+  EXPECT_FALSE(moves.next_from_peer(kBytes, asks));
   EXPECT_FALSE(moves.next_final(kBytes, asks));
   begin(false);
   fill();
@@ -114,7 +114,7 @@ TEST_F(BufferMovesTest, ALentInputComesHomeWhereItIsNotFinal) {
   EXPECT_EQ(moves.lent(), block);
   moves.landed({0, 10});
   ASSERT_TRUE(moves.bring({10, 20}, peer.made(1), 7));
-  ASSERT_TRUE(moves.next_from_peer(room));
+  ASSERT_TRUE(moves.next_from_peer(kBytes, room));
   moves.came({0, 1, 0, 1});
   ASSERT_TRUE(moves.take_brought());
   moves.bring_home();
@@ -184,8 +184,8 @@ TEST_F(BufferMovesTest, WhatIsReadOnAPeersGpuCountsIfItStood) {
   ASSERT_TRUE(moves.bring({0, 30}, peer.made(1), 7));
   ASSERT_TRUE(moves.bring({30, 30}, peer.made(2), 8));
   EXPECT_TRUE(moves.moves());
-  ASSERT_TRUE(moves.next_from_peer(room));
-  ASSERT_TRUE(moves.next_from_peer(room));
+  ASSERT_TRUE(moves.next_from_peer(kBytes, room));
+  ASSERT_TRUE(moves.next_from_peer(kBytes, room));
   peer.first = 2;
   moves.came({0, 0, 0, 2});
   const auto one = moves.take_brought(), other = moves.take_brought();
@@ -203,12 +203,45 @@ TEST_F(BufferMovesTest, WhatIsReadOnAPeersGpuCountsIfItStood) {
   EXPECT_EQ(back[0].bytes, 30u);
 }
 
+TEST_F(BufferMovesTest, WhatLiesSideBySideOnAPeersGpuIsOneCopy) {
+  begin(true);
+  fill();
+  ASSERT_TRUE(moves.bring({0, 10}, peer.made(1, 40), 7));
+  ASSERT_TRUE(moves.bring({60, 10}, peer.made(9, 0), 8)) << "elsewhere";
+  ASSERT_TRUE(moves.bring({10, 10}, peer.made(2, 50), 9));
+  ASSERT_TRUE(moves.bring({20, 10}, peer.made(3, 70), 10)) << "not beside it there";
+  ASSERT_TRUE(moves.bring({30, 10}, peer.made(4, 60), 11)) << "nor in the output";
+  ASSERT_TRUE(moves.bring({70, 20}, peer.made(10, 10), 12));
+  const auto one = moves.next_from_peer(kBytes, room), other = moves.next_from_peer(29, room);
+  ASSERT_TRUE(one && other);
+  EXPECT_EQ(one->bytes.at, 0u);
+  EXPECT_EQ(one->bytes.bytes, 20u);
+  EXPECT_EQ(one->from->at, peer.memory + 40);
+  EXPECT_EQ(other->bytes.at, 60u);
+  EXPECT_EQ(other->bytes.bytes, 10u) << "both are more than goes by one copy";
+  // Each counts by its own number.
+  peer.first = 2;
+  moves.came({0, 0, 0, 2});
+  const std::pair<std::uint64_t, bool> want[] = {{7, false}, {9, true}, {8, true}};
+  for (const auto& [number, stood] : want) {
+    const auto brought = moves.take_brought();
+    ASSERT_TRUE(brought);
+    EXPECT_EQ(brought->number, number);
+    EXPECT_EQ(brought->stood, stood);
+  }
+  EXPECT_FALSE(moves.take_brought());
+  for (int copies = 0; copies < 3; copies++) ASSERT_TRUE(moves.next_from_peer(kBytes, room));
+  EXPECT_FALSE(moves.next_from_peer(kBytes, room));
+  moves.came({0, 0, 0, 3});
+  EXPECT_FALSE(moves.moves());
+}
+
 // A copy that nobody waits for any more, and which may bring anything, is not to end after one that counts.
 TEST_F(BufferMovesTest, WhatComesFromTheLogWaitsForWhatAPeerWasToGive) {
   begin(true);
   fill();
   ASSERT_TRUE(moves.bring({20, 30}, peer.made(1), 7));
-  ASSERT_TRUE(moves.next_from_peer(room));
+  ASSERT_TRUE(moves.next_from_peer(kBytes, room));
   moves.bring_home();
   moves.landed({0, 100});
   const auto around = finals(moves);
@@ -231,7 +264,7 @@ TEST_F(BufferMovesTest, NothingBeginsWhereNobodyWantsTheResult) {
   moves.give_up();
   EXPECT_TRUE(moves.moves()) << "one copy is under way";
   EXPECT_FALSE(moves.next_input(kBytes, room_for));
-  EXPECT_FALSE(moves.next_from_peer(room));
+  EXPECT_FALSE(moves.next_from_peer(kBytes, room));
   EXPECT_TRUE(finals(moves).empty());
   EXPECT_FALSE(moves.bring({10, 20}, peer.made(1), 8));
   moves.landed({30, 10});
@@ -270,7 +303,7 @@ TEST_F(BufferMovesTest, TwoThreadsMoveAllOfIt) {
           ended.by_block++;
           home += next->home ? next->bytes.bytes : 0;
         }
-        while (large.next_from_peer(room)) ended.from_peers++;
+        while (large.next_from_peer(kBytes, room)) ended.from_peers++;
         while (const auto next = large.next_final(100, room)) {
           ended.finals++;
           copied += next->bytes;

@@ -107,6 +107,8 @@ Result<bool> DeviceCombines::next_job() {
       to += job.work.bytes;
     }
   }
+  for (const Part& part : job.parts) job.bytes += part.bytes;
+  under_way_bytes_ += job.bytes;
   jobs_.push_back(std::move(job));
   return true;
 }
@@ -154,7 +156,7 @@ Result<bool> DeviceCombines::find_memory(Job& job) {
   if (pinned.ok() && makes) {
     // What was made before leaves, and makes room.
     const bool has_place = find_place(job);
-    if (!has_place && work.stays) return false;
+    if (!has_place && (work.stays || !jobs_.empty())) return false;
     if (!has_place) {
       { const PinnedArena::Block other = std::move(pinned).value(); }
       pinned = arena_.take(bytes_of_all);
@@ -225,6 +227,7 @@ bool DeviceCombines::conclude() {
          jobs_.front().ends <= flow_->arrived()) {
     Job job = std::move(jobs_.front());
     jobs_.pop_front();
+    under_way_bytes_ -= job.bytes;
     Done done;
     done.id = job.id;
     const std::byte* at = job.memory();
@@ -252,13 +255,13 @@ Result<bool> DeviceCombines::move() {
     const std::lock_guard lock(mutex_);
     if (failed_) return false;
   }
-  if (!flow_) flow_.emplace(copies_on_(shares_.device()));
+  if (!flow_) flow_.emplace(copies_on_(shares_.device()), DeviceCopies::kWindowOnGpu);
   const auto looked = flow_->look();
   if (!looked.ok()) return fail(looked.status());
   bool some = conclude();
   for (;;) {
     if (jobs_.empty() || jobs_.back().queued == jobs_.back().parts.size()) {
-      if (!flow_->has_room()) break;
+      if (!flow_->has_room() || under_way_bytes_ >= kMostUnderWayBytes) break;
       const auto begun = next_job();
       if (!begun.ok()) return fail(begun.status());
       if (!begun.value()) break;

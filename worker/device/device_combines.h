@@ -68,12 +68,16 @@ class DeviceCombines final : public Elsewhere {
     std::shared_ptr<PinnedArena::Block> pinned = nullptr;
     std::shared_ptr<std::byte> landed = nullptr;  // where it comes to by way of the landing: it is the only one
     std::vector<Part> parts{};
+    std::size_t bytes = 0;   // of all parts
     std::size_t queued = 0;  // of them
     std::size_t ends = 0;    // it is done when so many have arrived
     std::size_t taken = 0;   // parts, from the landing
 
     [[nodiscard]] std::byte* memory() const { return pinned != nullptr ? pinned->data() : landed.get(); }
   };
+  // No job begins with as much under way: it lies in the ring of results, and in pinned memory. Where eight ranks share a
+  // GPU, each has its turn there once in a millisecond, in which the bus takes 54 MB.
+  static constexpr std::size_t kMostUnderWayBytes = std::size_t{16} << 20;
   // So many parts land at once.
   static constexpr std::size_t kSlots = 4;
   static constexpr std::size_t kSlotBytes = DeviceShares::kLandingBytes / kSlots;
@@ -98,6 +102,7 @@ class DeviceCombines final : public Elsewhere {
   std::optional<DeviceCopies::Flow> flow_;
   std::size_t queued_ = 0;
   std::deque<Job> jobs_;  // those that have begun
+  std::size_t under_way_bytes_ = 0;  // of them
   DeviceUploads uploads_;
 
   std::mutex mutex_;  // guards what follows

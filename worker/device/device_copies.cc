@@ -158,10 +158,23 @@ DeviceCopies::Flow::~Flow() {
   if (under_way() != 0) return;
   if (scratch_ != nullptr) copies_.keep_scratch(scratch_);
   if (lane_) copies_.keep(*lane_);
+  if (makes_) copies_.keep(*makes_);
+}
+
+Status DeviceCopies::Flow::take(std::optional<Lane>& lane) {
+  if (lane) return {};
+  const auto taken = copies_.take_lane();
+  if (!taken.ok()) return taken.status();
+  if (after_ != nullptr) {
+    const auto code = copies_.table_.wait_for(copies_.device_, taken.value().stream, after_->get());
+    if (code != WARREN_DEVICE_OK) return copies_.error(code, "cannot wait for the program's stream");
+  }
+  lane = taken.value();
+  return {};
 }
 
 bool DeviceCopies::Flow::has_room() {
-  if (under_way() == Lane::kChunks) return false;
+  if (under_way() == window_) return false;
   if (wire_ == WARREN_F32 || scratch_ != nullptr) return true;
   if (began_) scratch_ = copies_.take_scratch();
   return scratch_ != nullptr;
@@ -179,14 +192,7 @@ template <class Copy>
 Status DeviceCopies::Flow::queue(Copy copy) {
   WARREN_CHECK(has_room(), "so many copies are under way at once");
   const warren_device_table& table = copies_.table_;
-  if (!lane_) {
-    auto taken = copies_.take_lane();
-    if (!taken.ok()) return taken.status();
-    const auto code =
-        after_ == nullptr ? WARREN_DEVICE_OK : table.wait_for(copies_.device_, taken.value().stream, after_->get());
-    if (code != WARREN_DEVICE_OK) return copies_.error(code, "cannot wait for the program's stream");
-    lane_ = taken.value();
-  }
+  if (const Status status = take(lane_); !status.ok()) return status;
   if (under_way() == 0) since_ = Clock::now();
   auto code = copy(lane_->stream);
   // Counted before it is known whether it can be seen to end: the lane is not to be used again if it cannot.
@@ -235,24 +241,34 @@ Status DeviceCopies::Flow::widened(void* to, const void* from, std::size_t bytes
   });
 }
 
+template <class Make>
+Status DeviceCopies::Flow::made(std::byte* to, const void* on_gpu, std::size_t bytes, Make make) {
+  const warren_device_table& table = copies_.table_;
+  const std::int32_t device = copies_.device_;
+  if (const Status status = take(makes_); !status.ok()) return status;
+  return queue([&](void* stream) {
+    void* const is_made = makes_->reached[queued_ % Lane::kChunks];
+    auto code = make(makes_->stream);
+    if (code == WARREN_DEVICE_OK) code = table.record(device, is_made, makes_->stream);
+    if (code == WARREN_DEVICE_OK) code = table.wait_for(device, stream, is_made);
+    return code == WARREN_DEVICE_OK ? table.to_host(device, to, on_gpu, bytes, stream) : code;
+  });
+}
+
 Status DeviceCopies::Flow::reduced(std::byte* to, void* on_gpu, const Reduction& r) {
   const warren_device_table& table = copies_.table_;
-  return queue([&](void* stream) {
+  return made(to, on_gpu, r.bytes, [&](void* stream) {
     const std::int32_t device = copies_.device_;
     auto code = WARREN_DEVICE_OK;
     if (r.upload.bytes != 0) code = table.to_device(device, r.upload.to, r.upload.from, r.upload.bytes, stream);
-    if (code == WARREN_DEVICE_OK) code = table.reduce(device, on_gpu, r.operands.data(), r.count, &r.how, stream);
-    return code == WARREN_DEVICE_OK ? table.to_host(device, to, on_gpu, r.bytes, stream) : code;
+    return code == WARREN_DEVICE_OK ? table.reduce(device, on_gpu, r.operands.data(), r.count, &r.how, stream) : code;
   });
 }
 
 Status DeviceCopies::Flow::copied(std::byte* to, void* on_gpu, const void* from, std::size_t of_all,
                                   std::size_t bytes) {
-  const warren_device_table& table = copies_.table_;
-  return queue([&](void* stream) {
-    const auto code = table.copy(copies_.device_, on_gpu, from, of_all, stream);
-    return code == WARREN_DEVICE_OK ? table.to_host(copies_.device_, to, on_gpu, bytes, stream) : code;
-  });
+  return made(to, on_gpu, bytes,
+              [&](void* stream) { return copies_.table_.copy(copies_.device_, on_gpu, from, of_all, stream); });
 }
 
 Status DeviceCopies::Flow::unpack(const void* packed, std::span<const warren_device_piece> pieces) {

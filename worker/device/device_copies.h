@@ -50,12 +50,18 @@ class DeviceCopies {
  private:
   // A stream and the events behind its newest chunks.
   struct Lane {
-    static constexpr std::size_t kChunks = 4;  // in flight
+    static constexpr std::size_t kChunks = 32;
     void* stream = nullptr;
     void* reached[kChunks] = {};
   };
 
  public:
+  // How many copies of a flow are in flight. By the bus few keep it busy, and what waits meanwhile may leave as one.
+  static constexpr std::size_t kWindow = 4;
+  // What multiprocessors do, who also copy within a GPU, they do for one process at a time: where several share a GPU,
+  // each turn costs some 140 µs (H200), and whatever is queued by then is done in it.
+  static constexpr std::size_t kWindowOnGpu = Lane::kChunks;
+
   // Marks a place on the caller's stream.
   class Event {
    public:
@@ -80,10 +86,11 @@ class DeviceCopies {
   class Flow {
    public:
     // `wire` other than WARREN_F32: where converts() has said true.
-    Flow(DeviceCopies& copies, const Event& after, warren_type wire = WARREN_F32)
-        : copies_(copies), after_(&after), wire_(wire) {}
+    Flow(DeviceCopies& copies, const Event& after, warren_type wire = WARREN_F32, std::size_t window = kWindow)
+        : copies_(copies), after_(&after), wire_(wire), window_(window) {}
     // After nothing.
-    explicit Flow(DeviceCopies& copies) : copies_(copies), after_(nullptr), wire_(WARREN_F32), began_(true) {}
+    explicit Flow(DeviceCopies& copies, std::size_t window = kWindow)
+        : copies_(copies), after_(nullptr), wire_(WARREN_F32), window_(window), began_(true) {}
     ~Flow();
     Flow(const Flow&) = delete;
     Flow& operator=(const Flow&) = delete;
@@ -102,6 +109,7 @@ class DeviceCopies {
     // The other way round: `bytes` are those of `to`.
     [[nodiscard]] Status widened(void* to, const void* from, std::size_t bytes, warren_type wire);
     // By way of `on_gpu`, which is as large as what is made: what these operands give, and of that the first `bytes`.
+    // It is made on a stream of its own, so that nothing waits there for the bus.
     // `upload`: to where the first of them is then brought before, from pinned memory, which may be `to`.
     struct Reduction {
       std::vector<const void*> operands;
@@ -125,12 +133,17 @@ class DeviceCopies {
    private:
     template <class Copy>
     [[nodiscard]] Status queue(Copy copy);
+    template <class Make>
+    [[nodiscard]] Status made(std::byte* to, const void* on_gpu, std::size_t bytes, Make make);
+    [[nodiscard]] Status take(std::optional<Lane>& lane);
 
     DeviceCopies& copies_;
     const Event* const after_;  // null: began_
     const warren_type wire_;
+    const std::size_t window_;
     std::byte* scratch_ = nullptr;  // of the GPU, for what is converted
     std::optional<Lane> lane_;
+    std::optional<Lane> makes_;  // what lane_ copies
     std::size_t queued_ = 0, arrived_ = 0;
     bool began_ = false;
     std::chrono::steady_clock::time_point since_;  // the oldest that is under way has been the next one

@@ -97,7 +97,7 @@ class DeviceShares {
   // At this life's own, while there is no room for it.
   static constexpr int kMostTries = 16;
   // A quarter of this life's own, and not more: few results are made at once.
-  static constexpr std::uint64_t kMostResultBytes = std::uint64_t{32} << 20;
+  static constexpr std::uint64_t kMostResultBytes = std::uint64_t{64} << 20;
 
   struct Offer {
     Incarnation life;

@@ -18,8 +18,8 @@ StreamedCall::StreamedCall(DeviceCopies& copies, std::unique_ptr<DeviceCopies::E
       moves_({input.host, input.bytes}, {output.host, output.bytes}),
       in_(copies, *after_, input.wire),
       out_(copies, *after_, output.wire),
-      lent_(copies, *after_),
-      peers_(copies, *after_) {}
+      lent_(copies, *after_, WARREN_F32, DeviceCopies::kWindowOnGpu),
+      peers_(copies, *after_, WARREN_F32, DeviceCopies::kWindowOnGpu) {}
 
 StreamedCall::~StreamedCall() {
   // Whoever ends a call has seen its copies end, or a failure.
@@ -81,7 +81,7 @@ Status StreamedCall::fill() {
 
 // Likewise finals from peers' GPUs.
 Status StreamedCall::bring_all() {
-  while (const auto next = moves_.next_from_peer([this] { return peers_.has_room(); })) {
+  while (const auto next = moves_.next_from_peer(kMostFromPeerBytes, [this] { return peers_.has_room(); })) {
     const std::span<std::byte> to = output_.on_gpu(next->bytes);
     const Status status = peers_.widened(to.data(), next->from->at, to.size(), output_.wire);
     if (!status.ok()) return status.because_of_this("the result does not come from another rank's GPU");

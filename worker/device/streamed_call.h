@@ -42,6 +42,8 @@ class StreamedCall final : public CallBuffers, public BufferStream {
   // the round waits for.
   static constexpr std::size_t kPieceBytes = std::size_t{2} << 20;
   static_assert(place_on_gpu(WARREN_F16, kPieceBytes) <= kDeviceChunkBytes);
+  // The most that comes from a peer's GPU by one copy: 40 µs from one GPU to another.
+  static constexpr std::size_t kMostFromPeerBytes = std::size_t{16} << 20;
 
   // `after`: recorded where both buffers may be used, or recorded on `stream` when the program's prepare function has
   // returned. `memory`: what the copies lie in. A broadcast's root has one buffer, which is both.

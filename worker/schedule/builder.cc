@@ -38,8 +38,9 @@ StepId Builder::send(std::int32_t peer, const Operand& a, std::uint64_t count, A
 StepId Builder::add_send(std::int32_t peer, const Operand& a, std::uint64_t count, std::uint32_t turn,
                          const After& after) {
   Link& link = links_[static_cast<std::size_t>(peer)];
-  StepId& place_in_window = link.sends[link.sent % kSendWindow];
-  const StepId before = link.sent < kSendWindow ? kNoStep : place_in_window;
+  if (link.sends.empty()) link.sends.resize(send_window_, kNoStep);
+  StepId& place_in_window = link.sends[link.sent % send_window_];
+  const StepId before = place_in_window;
   const Step step{.kind = StepKind::kSend,
                   .peer = peer,
                   .message = link.sent++,

@@ -111,6 +111,10 @@ class Builder {
  public:
   explicit Builder(std::int32_t size);
 
+  // So many sends to one peer may be posted and not complete; before the first one. It bounds the transport's queue
+  // where nothing else does, such as for a leaf that sends all of its input.
+  void send_window(std::uint32_t sends) { send_window_ = sends; }
+
   [[nodiscard]] Slot slot(std::uint64_t elements);
   [[nodiscard]] SlotRing slots(std::size_t how_many, std::uint64_t elements);
 
@@ -142,14 +146,10 @@ class Builder {
   [[nodiscard]] Schedule build() &&;
 
  private:
-  // Sends posted to one peer and not complete; it bounds the transport's queue where nothing else does, such as for a
-  // leaf that sends all of its input.
-  static constexpr std::uint32_t kSendWindow = 8;
-
   struct Link {
     std::uint32_t sent = 0;
     std::uint32_t received = 0;
-    std::array<StepId, kSendWindow> sends{};
+    std::vector<StepId> sends;  // the newest, as many as the window has
   };
 
   StepId add_send(std::int32_t peer, const Operand& a, std::uint64_t count, std::uint32_t turn, const After& after);
@@ -162,6 +162,7 @@ class Builder {
 
   Schedule schedule_;
   std::uint32_t turn_ = 0;
+  std::uint32_t send_window_ = 8;
   std::vector<StepId> predecessors_;              // of all steps, one after the other
   std::vector<std::uint32_t> first_predecessor_;  // of each step
   std::vector<Link> links_;                       // by peer

@@ -28,6 +28,17 @@ namespace {
 
 // Of a peer, two messages may be on their way while a third is read.
 constexpr std::size_t kSlotsPerPeer = 3;
+// Where ranks read each other's memory a message is a place there, and slots stay empty: more units may be under way.
+// A GPU that several ranks share takes a turn of each for what is there by then.
+constexpr std::size_t kMostSlotsPerPeer = 32;
+constexpr std::uint64_t kMostSlotBytes = std::uint64_t{64} << 20;
+
+std::size_t slots_per_peer(const Request& request, std::uint64_t largest) {
+  if (!request.host.maps || request.exchanges) return kSlotsPerPeer;
+  const std::uint64_t bytes = std::max<std::uint64_t>(largest, 1) * request.element_bytes;
+  return std::clamp<std::size_t>(kMostSlotBytes / bytes / static_cast<std::uint64_t>(request.size), kSlotsPerPeer,
+                                 kMostSlotsPerPeer);
+}
 
 class ByOwners {
  public:
@@ -45,8 +56,11 @@ class ByOwners {
     for (const std::vector<Range>& unit : pieces_) {
       for (const Range& piece : unit) largest = std::max(largest, piece.count);
     }
+    const std::size_t slots = slots_per_peer(request, largest);
+    // An input and a final of each unit.
+    if (slots != kSlotsPerPeer) builder_.send_window(static_cast<std::uint32_t>(2 * slots));
     for (std::int32_t peer = 0; peer < size_; ++peer) {
-      slots_.push_back(peer == rank_ ? SlotRing() : builder_.slots(kSlotsPerPeer, largest));
+      slots_.push_back(peer == rank_ ? SlotRing() : builder_.slots(slots, largest));
     }
     readers_.resize(index(size_));
     readers_before_.resize(index(size_));
