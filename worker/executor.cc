@@ -127,6 +127,7 @@ PreparedSchedule::PreparedSchedule(schedule::Schedule schedule) : schedule_(std:
   find_sources();
   find_loans();
   find_deliveries();
+  find_bypasses();
 }
 
 void PreparedSchedule::find_deliveries() {
@@ -148,6 +149,36 @@ void PreparedSchedule::find_deliveries() {
                    readers_[from] == 1 && step.a.form == Form::kValue && step.a.skip == 0 &&
                    step.count == schedule_.steps[from].count && !read.meets(step.dst.at, step.dst.at + step.count);
     if (delivers_[i]) delivered_[from] = true;
+  }
+}
+
+void PreparedSchedule::find_bypasses() {
+  const auto makes = [this](std::uint32_t i) {
+    const Step& step = schedule_.steps[i];
+    return published_by_[i] != kNone && (step.kind == StepKind::kCombine || copies_input(step));
+  };
+  std::set<std::uint32_t> publish;  // what one of these has made
+  for (std::uint32_t i = 0; i < schedule_.steps.size(); i++) {
+    if (makes(i)) publish.insert(published_by_[i]);
+  }
+  Ranges read;  // in the output, by others
+  for (std::uint32_t i = 0; i < schedule_.steps.size(); i++) {
+    const Step& step = schedule_.steps[i];
+    if (step.kind == StepKind::kSend && publish.contains(published_by_[i])) {
+      tells_[published_by_[i]].push_back(i);
+    } else if (!publish.contains(i)) {
+      for (const Place* place : {&step.a, &step.b}) {
+        if (place->space == Space::kOutput && step.count != 0) read.add(place->at, place->at + step.count);
+      }
+    }
+  }
+  for (const Place& place : schedule_.operands) {
+    if (place.space == Space::kOutput) read.add(place.at, place.at + largest_);
+  }
+  bypasses_.assign(schedule_.steps.size(), false);
+  for (std::uint32_t i = 0; i < schedule_.steps.size(); i++) {
+    const Step& step = schedule_.steps[i];
+    bypasses_[i] = makes(i) && !read.meets(step.dst.at, step.dst.at + step.count);
   }
 }
 
@@ -316,6 +347,7 @@ void Executor::prepare(const Round& round) {
   elsewhere_.clear();
   uploads_.assign(round.input_on_gpu ? s.steps.size() : 0, 0);
   bringing_.clear();
+  own_.clear();
   sent_from_.clear();
   brought_.assign(s.steps.size(), false);
   next_turn_ = 0;
@@ -777,12 +809,31 @@ void Executor::make_final(std::uint32_t index, std::span<const std::uint32_t> so
     if (ready != nullptr) made_[by] = done->on_gpu;
     if (ready != nullptr && !made_stay_.empty()) made_stay_[by] = done->stays;
   }
-  if (made == output) return;
+  if (made == output || (done != nullptr && bring_own(index, *done))) return;
   if (streams_) {
     stream_copy(output, made, bytes);
   } else {
     std::memcpy(output, made, bytes);
   }
+}
+
+// What was made on this rank's GPU is there already. It stays on the CPU until it has come to the program's buffer, and
+// for those who cannot be told its place in the log. Nobody waits for that but the end of the round.
+bool Executor::bring_own(std::uint32_t index, const Elsewhere::Done& done) {
+  const PreparedSchedule& prepared = *round_.schedule;
+  const std::uint32_t by = prepared.published_by_[index];
+  if (round_.landing == nullptr || done.here == nullptr || !prepared.bypasses_[index] || !places_[by].known()) {
+    return false;
+  }
+  const Step& step = prepared.schedule_.steps[index];
+  if (!round_.landing->bring(step.dst.at, step.count, done.here, ++newest_bringing_)) return false;
+  own_.push_back({newest_bringing_, index, {done.made, done.memory}});
+  if (const auto sends = prepared.tells_.find(by); sends != prepared.tells_.end()) {
+    for (const std::uint32_t send : sends->second) sent_from_[send] = {done.made, done.memory};
+  }
+  brought_[index] = true;
+  remaining_++;
+  return true;
 }
 
 // The CPU copies nothing of what goes from one GPU to the other.
@@ -802,6 +853,19 @@ bool Executor::bring(std::uint32_t index) {
 }
 
 void Executor::on_brought(std::uint64_t number, bool stood) {
+  if (const auto own = std::ranges::find(own_, number, &Own::id); own != own_.end()) {
+    const Own one = *own;
+    own_.erase(own);
+    if (!status_.ok()) return;
+    if (!stood) {
+      const Step& step = round_.schedule->schedule_.steps[one.step];
+      std::memcpy(address(step.dst), one.made.at, step.count * value_bytes_);
+      brought_[one.step] = false;
+      round_.landing->landed(step.dst.at, step.count);
+    }
+    one_less();
+    return;
+  }
   const auto begun = std::ranges::find(bringing_, number, &Begun::id);
   if (begun == bringing_.end()) return;
   const std::uint32_t index = begun->step;
@@ -845,8 +909,12 @@ void Executor::compute(std::uint32_t index) {
   if (!status_.ok()) lose_input(step);
 }
 
-void Executor::finish(std::uint32_t step) {
+void Executor::one_less() {
   if (--remaining_ == 0) round_.input_keeper = round_.output_keeper = round_.gpu_scratch = nullptr;
+}
+
+void Executor::finish(std::uint32_t step) {
+  one_less();
   pending_[step] = kFinished;
   const auto& s = round_.schedule->schedule_;
   if (round_.landing != nullptr && writes_final(s.steps[step]) && !brought_[step]) {
@@ -1054,6 +1122,7 @@ void Executor::abandon() {
   awaiting_.clear();
   elsewhere_.clear();
   bringing_.clear();
+  own_.clear();
   turns_begun_.clear();
   made_stay_.clear();
   sent_from_.clear();

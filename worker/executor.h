@@ -57,6 +57,7 @@ class PreparedSchedule {
   void find_sources();
   void find_loans();
   void find_deliveries();
+  void find_bypasses();
 
   schedule::Schedule schedule_;
   std::vector<Channel> channels_;
@@ -76,7 +77,11 @@ class PreparedSchedule {
   std::vector<bool> combined_;                  // of a receive: it is read by combining steps alone
   // Of a copy of a final that was received to the output: no other step reads that there, or from the receive.
   std::vector<bool> delivers_;
-  std::vector<bool> delivered_;                    // of a receive: by one of these
+  std::vector<bool> delivered_;  // of a receive: by one of these
+  // Of a combining step, or a copy of the input, whose final is published: no other step reads that in the output, but
+  // for those that send it. These, by the publishing step.
+  std::vector<bool> bypasses_;
+  std::unordered_map<std::uint32_t, std::vector<std::uint32_t>> tells_;
   std::vector<std::vector<std::uint32_t>> turns_;  // the steps of each
   // Of a send, of a combining step or of a copy of the input: the step that publishes just what it sends, or makes.
   std::vector<std::uint32_t> published_by_;
@@ -211,7 +216,9 @@ class Executor {
   // the output. Of whatever round.
   void on_brought(std::uint64_t number, bool stood);
   // Some step is being carried out elsewhere.
-  [[nodiscard]] bool awaits_elsewhere() const { return !done() && (!elsewhere_.empty() || !bringing_.empty()); }
+  [[nodiscard]] bool awaits_elsewhere() const {
+    return !done() && (!elsewhere_.empty() || !bringing_.empty() || !own_.empty());
+  }
   // Goes on with what was published and may be seen by now; true if there was something.
   bool settle();
   // Something is published that may not be seen yet.
@@ -294,6 +301,8 @@ class Executor {
   void make_final(std::uint32_t index, std::span<const std::uint32_t> sources, const Elsewhere::Done* done, bool lent);
   void combine_to(std::byte* to, const schedule::Step& step);
   [[nodiscard]] bool bring(std::uint32_t index);
+  [[nodiscard]] bool bring_own(std::uint32_t index, const Elsewhere::Done& done);
+  void one_less();
   [[nodiscard]] bool reads_gpu(std::uint32_t index) const;
   [[nodiscard]] bool on_gpu(const schedule::Place& place, std::uint32_t source) const;
   // The operand `place`, which comes from the receive `source`, if from any.
@@ -341,7 +350,13 @@ class Executor {
   };
   std::unordered_map<std::uint32_t, OnCpu> sent_from_;  // by send of what came from the GPU
   std::vector<Begun> bringing_;                         // copies of finals that bypass the output
-  std::vector<bool> brought_;                           // by step: it was one
+  struct Own {
+    std::uint64_t id;
+    std::uint32_t step;
+    OnCpu made;
+  };
+  std::vector<Own> own_;       // likewise, of those that were made here
+  std::vector<bool> brought_;  // by step: it was one
   std::uint64_t newest_bringing_ = 0;
   std::vector<std::size_t> turn_waits_;                 // by turn: how many of its steps may not begin yet
   std::size_t next_turn_ = 0;                           // to be begun

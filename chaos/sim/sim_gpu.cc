@@ -175,7 +175,10 @@ std::uint64_t SimCombines::begin(Work work) {
       std::memcpy(SimGpu::readable(block.get()), on_cpu.get(), work.made_bytes);
       done.made = on_cpu.get();
       done.memory = on_cpu;
-      if (finishes) done.on_gpu = {block.get(), number};
+      if (finishes) {
+        done.on_gpu = {block.get(), number};
+        done.here = shares_.find(done.on_gpu);
+      }
       if (work.stays) done.stays = block;
     } else {
       const auto there = static_cast<std::size_t>(std::ranges::count(work.operands, true, &Operand::on_gpu));

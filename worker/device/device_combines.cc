@@ -234,7 +234,10 @@ bool DeviceCombines::conclude() {
     done.memory = job.pinned != nullptr ? std::shared_ptr<const void>(job.pinned) : job.landed;
     if (job.made_at != nullptr) {
       done.made = at;
-      if (job.work.made_form == Form::kValue) done.on_gpu = {job.made_at.get(), job.number};
+      if (job.work.made_form == Form::kValue) {
+        done.on_gpu = {job.made_at.get(), job.number};
+        done.here = shares_.find(done.on_gpu);
+      }
       if (job.work.stays) done.stays = std::move(job.made_at);
     } else {
       for (const Operand& operand : job.work.operands) {

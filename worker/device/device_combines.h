@@ -75,8 +75,8 @@ class DeviceCombines final : public Elsewhere {
 
     [[nodiscard]] std::byte* memory() const { return pinned != nullptr ? pinned->data() : landed.get(); }
   };
-  // No job begins with as much under way: it lies in the ring of results, and in pinned memory. Where eight ranks share a
-  // GPU, each has its turn there once in a millisecond, in which the bus takes 54 MB.
+  // No job begins with as much under way: it lies in the ring of results, and in pinned memory. Where eight ranks share
+  // a GPU, each has its turn there once in a millisecond, in which the bus takes 54 MB.
   static constexpr std::size_t kMostUnderWayBytes = std::size_t{16} << 20;
   // So many parts land at once.
   static constexpr std::size_t kSlots = 4;
@@ -101,7 +101,7 @@ class DeviceCombines final : public Elsewhere {
   // Of whoever moves.
   std::optional<DeviceCopies::Flow> flow_;
   std::size_t queued_ = 0;
-  std::deque<Job> jobs_;  // those that have begun
+  std::deque<Job> jobs_;             // those that have begun
   std::size_t under_way_bytes_ = 0;  // of them
   DeviceUploads uploads_;
 

@@ -90,6 +90,8 @@ class DeviceShares {
   // the result's, with which peers find it from when it was made until others have taken its place. Not before the
   // block was given back.
   [[nodiscard]] std::shared_ptr<std::byte> take_result(std::uint64_t bytes, std::uint64_t& number);
+  // A result, for who reads it here as peers do.
+  [[nodiscard]] std::shared_ptr<const FinalOnGpu> find(const MadeOnGpu& made) const;
 
  private:
   static constexpr std::size_t kAlignment = MadeThere::kAlignment;
