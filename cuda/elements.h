@@ -228,8 +228,8 @@ WARREN_BOTH float scaled_up(std::int8_t value, float scale) {
   return one_nan(static_cast<float>(value) * scale);
 }
 
-// The checksum of a block: the sum of its words, each mixed with its place, so that threads may add up their parts in
-// any order; a change of one word always shows. The last word is filled up with zeros.
+// The checksum of a block: the sum of its words, each mixed with its place, and of its length, so that threads may add
+// up their parts in any order; a change of one word always shows. The last word is filled up with zeros.
 WARREN_BOTH std::uint64_t mix(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
@@ -246,10 +246,6 @@ WARREN_BOTH constexpr std::uint64_t checksum_place(std::uint64_t place) {
 
 WARREN_BOTH std::uint64_t checksum_word(std::uint64_t word, std::uint64_t place) {
   return mix(word + checksum_place(place));
-}
-
-WARREN_BOTH std::uint64_t checksum_end(std::uint64_t sum, std::uint64_t bytes) {
-  return mix(sum + mix(bytes));
 }
 
 // Pieces to be packed or unpacked: by value, as a kernel takes them.

@@ -1,7 +1,5 @@
 // Kernels bound by memory: 16 bytes a load where everything is aligned to that, one thread a vector, several vectors a
 // thread where there are more than fill the device.
-#include <cooperative_groups.h>
-
 #include <algorithm>
 #include <cstddef>
 
@@ -15,10 +13,8 @@ namespace {
 constexpr unsigned kThreads = 256;
 constexpr std::size_t kMostBlocks = 132 * 8 * 4;
 constexpr std::size_t kVectorBytes = 16;
-// Of a thread block; each adds up its part of the words. With 1,024, a multiprocessor has one such block at a time.
-constexpr unsigned kChecksumThreads = 256;
-// Of the most that every GPU which has clusters makes one.
-constexpr unsigned kChecksumCluster = 8;
+// Thread blocks of a checksum block.
+constexpr unsigned kChecksumParts = 16;
 
 unsigned blocks_for(std::size_t threads) {
   return static_cast<unsigned>(std::clamp<std::size_t>((threads + kThreads - 1) / kThreads, 1, kMostBlocks));
@@ -219,22 +215,17 @@ cudaError_t launch_tiles(const warren_device_piece* pieces, std::size_t count, P
   return cudaGetLastError();
 }
 
-// A cluster of thread blocks, or one where there are none (before sm_90), a checksum block. One for each checksum block
-// would leave half of the multiprocessors without work in 256 MiB.
-__global__ void __launch_bounds__(kChecksumThreads) checksum_blocks(std::uint64_t* out, const unsigned char* in, std::size_t bytes) {
-  __shared__ std::uint64_t parts[kChecksumThreads / 32];
-#if __CUDA_ARCH__ >= 900
-  __shared__ std::uint64_t total;
-  const auto cluster = cooperative_groups::this_cluster();
-  const unsigned members = cluster.num_blocks(), member = cluster.block_rank();
-#else
-  const unsigned members = 1, member = 0;
-#endif
-  const std::size_t block = blockIdx.x / members;
+// Some thread blocks a checksum block, whose sums meet in `out`, which is 0: one would leave half of the
+// multiprocessors without work in 256 MiB.
+__global__ void __launch_bounds__(kThreads)
+    checksum_blocks(unsigned long long* out, const unsigned char* in, std::size_t bytes) {
+  __shared__ std::uint64_t parts[kThreads / 32];
+  const std::size_t block = blockIdx.x / kChecksumParts;
+  const unsigned thread = blockIdx.x % kChecksumParts * kThreads + threadIdx.x;
+  constexpr unsigned threads = kChecksumParts * kThreads;
   const std::size_t begin = block * WARREN_DEVICE_CHECKSUM_BLOCK;
   const std::size_t size = min(WARREN_DEVICE_CHECKSUM_BLOCK, bytes - begin);
   const std::size_t whole = size / 8;
-  const unsigned thread = member * kChecksumThreads + threadIdx.x, threads = members * kChecksumThreads;
   std::uint64_t sum = 0;
   if (reinterpret_cast<std::uintptr_t>(in) % kVectorBytes == 0) {
     const auto* const pairs = reinterpret_cast<const ulonglong2*>(in + begin);
@@ -258,22 +249,13 @@ __global__ void __launch_bounds__(kChecksumThreads) checksum_blocks(std::uint64_
     for (std::size_t b = 0; b < size % 8; b++) last |= static_cast<std::uint64_t>(in[begin + whole * 8 + b]) << 8 * b;
     sum += checksum_word(last, whole);
   }
+  if (thread == 0) sum += mix(size);
   for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_down_sync(0xffffffffu, sum, distance);
   if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = sum;
   __syncthreads();
-  if (threadIdx.x == 0) {
-    for (unsigned warp = 1; warp < kChecksumThreads / 32; warp++) sum += parts[warp];
-  }
-#if __CUDA_ARCH__ >= 900
-  if (threadIdx.x == 0) total = sum;
-  cluster.sync();
-  if (thread == 0) {
-    for (unsigned other = 1; other < members; other++) sum += *cluster.map_shared_rank(&total, other);
-  }
-  // Nobody's memory ends before it was read.
-  cluster.sync();
-#endif
-  if (thread == 0) out[block] = checksum_end(sum, size);
+  if (threadIdx.x != 0) return;
+  for (unsigned warp = 1; warp < kThreads / 32; warp++) sum += parts[warp];
+  atomicAdd(out + block, sum);
 }
 
 }  // namespace
@@ -362,23 +344,12 @@ cudaError_t launch_convert(void* out, warren_type out_type, const void* in, warr
 cudaError_t launch_checksum(std::uint64_t* out, const void* in, std::size_t bytes, cudaStream_t stream) {
   const std::size_t blocks = (bytes + WARREN_DEVICE_CHECKSUM_BLOCK - 1) / WARREN_DEVICE_CHECKSUM_BLOCK;
   if (blocks == 0) return cudaSuccess;
-  const auto* const from = static_cast<const unsigned char*>(in);
-  int device = 0, major = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  if (error != cudaSuccess) return error;
-  const unsigned members = major >= 9 ? kChecksumCluster : 1;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = members;
-  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-  cudaLaunchConfig_t how{};
-  how.gridDim = dim3(static_cast<unsigned>(blocks) * members);
-  how.blockDim = dim3(kChecksumThreads);
-  how.stream = stream;
-  how.attrs = &attribute;
-  how.numAttrs = members == 1 ? 0 : 1;
-  return cudaLaunchKernelEx(&how, checksum_blocks, out, from, bytes);
+  static_assert(sizeof(unsigned long long) == sizeof *out);
+  if (const cudaError_t error = cudaMemsetAsync(out, 0, blocks * sizeof *out, stream); error != cudaSuccess)
+    return error;
+  checksum_blocks<<<static_cast<unsigned>(blocks) * kChecksumParts, kThreads, 0, stream>>>(
+      reinterpret_cast<unsigned long long*>(out), static_cast<const unsigned char*>(in), bytes);
+  return cudaGetLastError();
 }
 
 cudaError_t launch_pack(void* packed, const warren_device_piece* pieces, std::size_t count, cudaStream_t stream) {

@@ -85,7 +85,7 @@ void checksum(std::uint64_t* out, const void* in, std::size_t bytes) {
       std::memcpy(&value, block + word * 8, std::min<std::size_t>(8, size - word * 8));
       sum += checksum_word(value, word);
     }
-    *out++ = checksum_end(sum, size);
+    *out++ = sum + mix(size);
   }
 }
 

@@ -65,9 +65,10 @@ bool may_hold_stale(const KeeperLink::Kept& kept) {
 }
 
 // The cores that the process may run on when it joins. What cannot be told is not known.
-wire::Traits traits_of_process(bool maps) {
+wire::Traits traits_of_process(bool maps, bool gpu) {
   wire::Traits traits;
   traits.set_maps(maps);
+  traits.set_gpu(gpu);
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return traits;
   traits.set_cores(static_cast<std::uint32_t>(CPU_COUNT(&allowed)));
@@ -278,7 +279,7 @@ Status Control::open(const Settings& settings) {
   join.set_spare(services_.spare);
   if (services_.spare && options.follows) *join.mutable_followed() = {};
   join.set_software(WARREN_VERSION);
-  *join.mutable_traits() = traits_of_process(maps);
+  *join.mutable_traits() = traits_of_process(maps, services_.gpu);
   auto* agreed = join.mutable_settings();
   agreed->set_world_size(settings.world_size);
   agreed->set_round_timeout_ms(static_cast<std::uint64_t>(settings.round_timeout_ms));

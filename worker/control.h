@@ -84,6 +84,7 @@ class Control {
     Incarnation self;
     std::uint16_t fetch_port = 0;
     std::uint32_t nccl = 0;                 // its version; 0: it is not used
+    bool gpu = false;                       // as of wire::Traits
     std::shared_ptr<MemfdSegment> segment;  // null: nothing is logged
     std::optional<wire::Held> held;         // by the disk
     bool spare = false;                     // it begins as one: nothing is said of what the host holds, or mapped

@@ -474,6 +474,7 @@ void Engine::place(Group& group) {
     const schedule::Host& shared = plan_.shared[host];
     group.host.maps = group.host.maps && shared.maps;
     group.host.cores = any ? std::min(group.host.cores, shared.cores) : shared.cores;  // 0: not known
+    group.host.gpus = (!any || group.host.gpus) && shared.gpus;
     any = true;
   }
   const std::uint32_t own = group.hosts[static_cast<std::size_t>(group.rank)];

@@ -28,10 +28,12 @@ std::vector<schedule::Host> shared_by(const wire::Plan& plan, const std::vector<
   // equal or have nothing in common.
   std::vector<std::map<std::uint32_t, std::uint32_t>> sets(shared.size());
   std::vector<bool> known(shared.size(), true);
+  for (schedule::Host& host : shared) host.gpus = true;
   for (const wire::Member& m : plan.members()) {
     if (m.absent()) continue;
     const std::uint32_t host = hosts[m.rank()];
     shared[host].maps = shared[host].maps && (!m.has_traits() || m.traits().maps());
+    shared[host].gpus = shared[host].gpus && m.traits().gpu();
     if (m.traits().cores() == 0) known[host] = false;
     std::uint32_t& cores = sets[host][m.traits().first_core()];
     cores = std::max(cores, m.traits().cores());

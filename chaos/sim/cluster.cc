@@ -429,7 +429,12 @@ void Cluster::start_later(std::size_t slot, Micros delay_us) {
 // Nobody can tell what ranks of a host share; all see the same two cores; or each life something else.
 void Cluster::see_host(wire::Join& join, std::size_t life) const {
   const std::uint64_t kind = options_.seed / 2 % 3;
-  if (kind == 0) return;
+  // Whoever has been told of none plays a life without.
+  if (setting_.gpus) join.mutable_traits()->set_gpu(options_.seed / 6 % 8 != 0);
+  if (kind == 0) {
+    if (join.has_traits()) join.mutable_traits()->set_maps(true);
+    return;
+  }
   const std::uint64_t seen = kind == 1 ? 0 : Random::mix(options_.seed * kMostLivesPerWorker + life);
   wire::Traits& traits = *join.mutable_traits();
   traits.set_cores(kind == 1 ? 2 : static_cast<std::uint32_t>(seen % 4));

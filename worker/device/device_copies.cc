@@ -324,7 +324,7 @@ Status DeviceCopies::wait(Flow& flow) {
       continue;
     }
     std::this_thread::sleep_for(pause);
-    pause = std::min<std::chrono::microseconds>(2 * pause, kLongestSleep);
+    pause = std::min<std::chrono::microseconds>(pause + pause / 4, kLongestSleep);
   }
 }
 

@@ -16,7 +16,8 @@
 // unit are one turn and its finals another, and who publishes a final beside its owner is few.
 //
 // A unit is what is cut into one piece for each owner: of the ring, one chunk of each segment; of the butterfly, a
-// block. The finals of a unit travel after the inputs of the next one, so that no owner waits for the slowest rank.
+// block. The finals of a unit travel after the inputs of the next one, or of more where there are GPUs, so that no
+// owner waits for the slowest rank.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -28,16 +29,19 @@ namespace {
 
 // Of a peer, two messages may be on their way while a third is read.
 constexpr std::size_t kSlotsPerPeer = 3;
-// Where ranks read each other's memory a message is a place there, and slots stay empty: more units may be under way.
-// A GPU that several ranks share takes a turn of each for what is there by then.
-constexpr std::size_t kMostSlotsPerPeer = 32;
+
+// How many units the inputs are ahead of the finals. One is enough for CPUs, which find a final in their cache then. A
+// GPU takes longer, and one that ranks share takes turns among them, of a millisecond where there are eight, and does
+// what is there by then.
+constexpr std::uint64_t kMostAhead = 16;
+// Messages are places in memory of others there, and slots stay empty.
 constexpr std::uint64_t kMostSlotBytes = std::uint64_t{64} << 20;
 
-std::size_t slots_per_peer(const Request& request, std::uint64_t largest) {
-  if (!request.host.maps || request.exchanges) return kSlotsPerPeer;
+std::uint64_t units_ahead(const Request& request, std::uint64_t largest) {
+  if (!request.host.maps || !request.host.gpus || request.exchanges) return 1;
   const std::uint64_t bytes = std::max<std::uint64_t>(largest, 1) * request.element_bytes;
-  return std::clamp<std::size_t>(kMostSlotBytes / bytes / static_cast<std::uint64_t>(request.size), kSlotsPerPeer,
-                                 kMostSlotsPerPeer);
+  return std::clamp<std::uint64_t>(kMostSlotBytes / bytes / (2 * static_cast<std::uint64_t>(request.size)), 1,
+                                   kMostAhead);
 }
 
 class ByOwners {
@@ -56,41 +60,41 @@ class ByOwners {
     for (const std::vector<Range>& unit : pieces_) {
       for (const Range& piece : unit) largest = std::max(largest, piece.count);
     }
-    const std::size_t slots = slots_per_peer(request, largest);
+    ahead_ = scatters_ ? 1 : units_ahead(request, largest);
+    const std::size_t slots = kSlotsPerPeer + 2 * (ahead_ - 1);
     // An input and a final of each unit.
-    if (slots != kSlotsPerPeer) builder_.send_window(static_cast<std::uint32_t>(2 * slots));
+    if (ahead_ != 1) builder_.send_window(static_cast<std::uint32_t>(4 * ahead_));
     for (std::int32_t peer = 0; peer < size_; ++peer) {
       slots_.push_back(peer == rank_ ? SlotRing() : builder_.slots(slots, largest));
     }
-    readers_.resize(index(size_));
-    readers_before_.resize(index(size_));
+    readers_.resize(ahead_ + 1, std::vector<StepId>(index(size_), kNoStep));
+    finals_.resize(ahead_ + 1, kNoStep);
   }
 
   void reduce_scatter() {
     for (const std::vector<Range>& unit : pieces_) {
-      final_ = kNoStep;
-      reduce(unit);
+      finals_[0] = kNoStep;
+      reduce(unit, 0);
       for (const std::int32_t owner : copies_.owners()) {
         const Range& piece = unit[index(owner)];
         if (piece.count > 0 || request_.count == 0) {
           // Where it stands in the output matters to the owner alone.
-          copies_.back_up(owner, owner, piece, piece.at - output_at_, final_);
+          copies_.back_up(owner, owner, piece, piece.at - output_at_, finals_[0]);
         }
       }
     }
   }
 
   void allreduce() {
-    for (std::size_t unit = 0; unit <= pieces_.size(); ++unit) {
-      const StepId final_before = std::exchange(final_, kNoStep);
-      std::swap(readers_, readers_before_);
+    for (std::size_t unit = 0; unit < pieces_.size() + ahead_; ++unit) {
       if (unit < pieces_.size()) {
         begin_turn();
-        reduce(pieces_[unit]);
+        finals_[unit % finals_.size()] = kNoStep;
+        reduce(pieces_[unit], unit % finals_.size());
       }
-      if (unit > 0) {
+      if (unit >= ahead_ && unit - ahead_ < pieces_.size()) {
         begin_turn();
-        spread(pieces_[unit - 1], final_before);
+        spread(pieces_[unit - ahead_], (unit - ahead_) % finals_.size());
       }
     }
     builder_.in_turn(0);
@@ -108,14 +112,15 @@ class ByOwners {
     return piece.count > 0 ? !left_out(request_, piece) : request_.count == 0;
   }
 
-  void reduce(const std::vector<Range>& unit) {
+  // `slot`: of readers_ and finals_.
+  void reduce(const std::vector<Range>& unit, std::size_t slot) {
     for (std::int32_t distance = 1; distance < size_; ++distance) {
       const std::int32_t to = modulo(rank_ + distance, size_);
-      readers_[index(to)] = kNoStep;
+      readers_[slot][index(to)] = kNoStep;
       if (!has(unit, to)) continue;
       const Range& piece = unit[index(to)];
       const bool lends = !scatters_ || request_.replicas > 0;
-      readers_[index(to)] =
+      readers_[slot][index(to)] =
           lends ? builder_.lend(to, piece.at, piece.count) : builder_.send(to, input(piece.at), piece.count);
     }
     if (!has(unit, rank_)) return;
@@ -129,16 +134,16 @@ class ByOwners {
     }
     const bool balanced = request_.algorithm == Algorithm::kButterfly;
     const Operand to = output(piece.at - output_at_);
-    final_ = builder_.combine(to, inputs_, balanced ? Bracketing::kBalanced : Bracketing::kChain, piece.count);
-    if (copies_.keeps_own()) final_ = copies_.publish(to, piece, final_);
+    finals_[slot] = builder_.combine(to, inputs_, balanced ? Bracketing::kBalanced : Bracketing::kChain, piece.count);
+    if (copies_.keeps_own()) finals_[slot] = copies_.publish(to, piece, finals_[slot]);
   }
 
   // The own piece, final once `final` has run, goes to everybody, and theirs come here.
-  void spread(const std::vector<Range>& unit, StepId final) {
+  void spread(const std::vector<Range>& unit, std::size_t slot) {
     if (has(unit, rank_)) {
       const Range& piece = unit[index(rank_)];
       for (std::int32_t distance = 1; distance < size_; ++distance) {
-        builder_.send(modulo(rank_ + distance, size_), output(piece.at), piece.count, {final});
+        builder_.send(modulo(rank_ + distance, size_), output(piece.at), piece.count, {finals_[slot]});
       }
     }
     for (std::int32_t distance = 1; distance < size_; ++distance) {
@@ -147,7 +152,7 @@ class ByOwners {
       const Range& piece = unit[index(from)];
       const Operand received = receive(from, piece.count);
       const StepId placed =
-          builder_.copy(output(piece.at), received, piece.count, false, {readers_before_[index(from)]});
+          builder_.copy(output(piece.at), received, piece.count, false, {readers_[slot][index(from)]});
       const bool keeps = request_.exchanges ? copies_.keeps_for(from) : copies_.keeps_from(from);
       if (keeps) copies_.publish(output(piece.at), piece, placed);
     }
@@ -170,9 +175,10 @@ class ByOwners {
   std::vector<std::vector<Range>> pieces_;  // by unit, then by owner
   std::vector<SlotRing> slots_;             // by peer
   std::vector<Operand> inputs_;             // in the bracketing's order: of the unit at hand
-  std::vector<StepId> readers_;             // by owner: who reads the input of its piece
-  std::vector<StepId> readers_before_;      // likewise, of the unit before
-  StepId final_ = kNoStep;
+  std::uint64_t ahead_ = 1;
+  // Of the newest units, in turn. By owner: who reads the input of its piece; and what makes the own final.
+  std::vector<std::vector<StepId>> readers_;
+  std::vector<StepId> finals_;
   std::uint32_t turn_ = 0;
 };
 

@@ -119,6 +119,7 @@ struct Schedule {
 struct Host {
   bool maps = true;         // they read each other's memory; else they send each other bytes by TCP
   std::uint32_t cores = 0;  // that they may run on; 0: not known
+  bool gpus = false;        // all of them may have their buffers on GPUs, and read each other's there
   friend bool operator==(const Host&, const Host&) = default;
 };
 

@@ -269,7 +269,7 @@ class Story {
       world_.domains[r] = world_.domains[other];
     }
     world_.owner = static_cast<std::int32_t>(below(static_cast<std::uint64_t>(world_.size)));
-    world_.on = {.maps = below(2) == 0, .cores = static_cast<std::uint32_t>(below(3))};
+    world_.on = {.maps = below(2) == 0, .cores = static_cast<std::uint32_t>(below(3)), .gpus = below(2) == 0};
     state_.logs[world_.hosts[r]].resize(std::max<std::uint64_t>(1, result_count()));
   }
 

@@ -59,7 +59,7 @@ std::vector<Placement> placements(std::int32_t size) {
     all[8].hosts.push_back(7);
     all[9].hosts.push_back(rank + 1 == k ? 1 : 0);
   }
-  all[7].on = {.maps = true, .cores = 2};
+  all[7].on = {.maps = true, .cores = 2, .gpus = true};
   all[8].on = {.maps = false, .cores = 2};
   all[9].on = {.maps = false, .cores = 2};
   return all;
