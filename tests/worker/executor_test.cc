@@ -28,10 +28,11 @@ class Scripted final : public Transport {
     places.emplace_back();
     plain[token] = payload;
   }
-  void post_send_logged(LinkId, const FrameHeader&, std::span<const std::byte>, const LogPlace& place,
+  void post_send_logged(LinkId, const FrameHeader&, std::span<const std::byte> payload, const LogPlace& place,
                         Token token) override {
     sends.push_back(token);
     places.push_back(place);
+    logged.push_back(payload);
   }
   void post_send_lent(LinkId, const FrameHeader&, std::span<const std::byte> payload, Token token) override {
     sends.push_back(token);
@@ -58,7 +59,7 @@ class Scripted final : public Transport {
   std::vector<Token> sends;
   std::vector<std::uint64_t> numbers;  // of what is on the GPU, too
   std::vector<LogPlace> places;        // of the sends
-  std::vector<std::span<const std::byte>> lent;
+  std::vector<std::span<const std::byte>> lent, logged;
   std::map<Token, std::span<const std::byte>> plain;
   std::vector<Receive> receives;
   std::vector<const std::byte* const*> released;
@@ -785,6 +786,77 @@ TEST_P(OwnerOnGpu, WhatIsDoneInARoundThatHasFailedChangesNothing) {
   EXPECT_TRUE(log_.pieces.empty());
   EXPECT_EQ(output_, std::vector<std::int64_t>(3 * kPart, -1));
 }
+
+// What was made on the GPU comes to the program's buffer there, past the output on the CPU. Sends do not wait for that,
+// and the round's end does.
+class OwnFinal : public OwnerOnGpu {
+ protected:
+  void SetUp() override {
+    round_.landing = &landing_;
+    landing_.brings = true;
+    OwnerOnGpu::SetUp();
+    receive_inputs();
+    Elsewhere::Done done = this->done();
+    done.here = std::make_shared<const FinalOnGpu>();
+    done.memory = pinned_;
+    EXPECT_TRUE(executor_.on_done(done));
+    ASSERT_TRUE(executor_.status().ok()) << executor_.status().describe();
+    ASSERT_EQ(landing_.begun.size(), 1u);
+  }
+  // All but the own final.
+  void go_on() {
+    for (const std::uint64_t send : transport_.sends) executor_.on_completion(send, {});
+    for (const std::size_t i : {1u, 3u}) {
+      View view;
+      view.there = reinterpret_cast<const std::byte*>(on_cpu_.data());
+      view.generation = &left_;
+      executor_.on_completion(transport_.receives[i].token, {}, std::move(view));
+    }
+  }
+  Bringer landing_;
+  std::shared_ptr<int> pinned_ = std::make_shared<int>();
+};
+
+TEST_P(OwnFinal, GoesPastTheOutput) {
+  EXPECT_EQ(landing_.begun[0].at, kPart);
+  EXPECT_EQ(landing_.begun[0].count, kPart);
+  EXPECT_EQ(transport_.sends.size(), 4u) << "it goes to both";
+  EXPECT_EQ(log_.pieces.size(), 1u);
+  EXPECT_TRUE(executor_.finals().empty()) << "not in the output";
+  EXPECT_TRUE(executor_.awaits_elsewhere());
+  // Who sends what cannot be told by its place reads it where it came to the CPU.
+  ASSERT_EQ(transport_.logged.size(), 2u);
+  for (const auto& payload : transport_.logged) EXPECT_EQ(payload.data(), reinterpret_cast<std::byte*>(made_.data()));
+  go_on();
+  EXPECT_FALSE(executor_.done());
+  executor_.on_brought(landing_.begun[0].number, true);
+  EXPECT_TRUE(executor_.done());
+  EXPECT_EQ(pinned_.use_count(), 1);
+  EXPECT_EQ(output_[kPart], -1);
+  for (const Bringer::Piece& piece : landing_.landed_pieces) EXPECT_NE(piece.at, kPart);
+}
+
+TEST_P(OwnFinal, ThatDidNotStandComesFromTheCpu) {
+  executor_.on_brought(landing_.begun[0].number, false);
+  EXPECT_FALSE(executor_.awaits_elsewhere());
+  EXPECT_EQ(output_[kPart], 7);
+  EXPECT_EQ(executor_.finals().size(), 1u);
+  ASSERT_EQ(landing_.landed_pieces.size(), 1u);
+  EXPECT_EQ(landing_.landed_pieces[0].at, kPart);
+  EXPECT_FALSE(executor_.done());
+  go_on();
+  EXPECT_TRUE(executor_.done());
+}
+
+TEST_P(OwnFinal, OfAnEarlierAttemptIsNobodys) {
+  executor_.abandon();
+  EXPECT_EQ(pinned_.use_count(), 1);
+  executor_.on_brought(landing_.begun[0].number, false);
+  EXPECT_EQ(output_[kPart], -1);
+  EXPECT_TRUE(executor_.finals().empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OwnFinal, testing::Values(false));
 
 // A peer that is wrong must not make this process read what it cannot.
 TEST_P(OwnerOnGpu, MemoryOfAGpuWhereTheCpuMustReadEndsTheRound) {

@@ -96,6 +96,21 @@ TEST(Plans, AHostMapsMemoryWhereAllItsRanksDo) {
   EXPECT_EQ(engine_plan(p, Rank(0)).shared, engine_plan(p, Rank(5)).shared);
 }
 
+TEST(Plans, AHostHasGpusWhereAllItsRanksDo) {
+  wire::Plan p = a_plan();
+  const auto gpus = [&] {
+    std::vector<bool> all;
+    for (const schedule::Host& host : engine_plan(p, Rank(0)).shared) all.push_back(host.gpus);
+    return all;
+  };
+  EXPECT_EQ(gpus(), (std::vector<bool>{false, false, false})) << "nobody has said anything";
+  for (wire::Member& m : *p.mutable_members()) m.mutable_traits()->set_gpu(true);
+  p.mutable_members(3)->mutable_traits()->set_gpu(false);
+  EXPECT_EQ(gpus(), (std::vector<bool>{true, true, true})) << "who is absent has no say";
+  p.mutable_members(5)->mutable_traits()->set_gpu(false);
+  EXPECT_EQ(gpus(), (std::vector<bool>{true, true, false}));
+}
+
 TEST(Plans, WhoServesIsAPeerBeyondTheWorld) {
   wire::Plan p = a_plan();
   wire::Member& left = *p.add_servers();

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "recovery/check.h"
+#include "worker/host_memory.h"
 
 namespace warren::worker {
 
@@ -39,7 +40,7 @@ std::uint64_t DeviceCombines::begin(Work work) {
   if (work.copies && !work.operands.front().on_gpu) {
     uploads_.begin({id, std::move(work.operands.front()), work.bytes});
   } else {
-    waiting_.push_back({id, std::move(work)});
+    waiting_.push_back({{{id, work.bytes, work.made_bytes}}, std::move(work)});
   }
   return id;
 }
@@ -77,7 +78,37 @@ std::optional<DeviceCopies::Flow::Reduction> DeviceCombines::kernel_for(const Wo
   return reduction;
 }
 
-// Begins the one that has waited longest, if it gets what it needs.
+// Whether `next` is just what follows, in each of the operands, and can be found by its number when both are made.
+bool DeviceCombines::continues(const Job& job, const Work& next) {
+  const Work& work = job.work;
+  if (work.copies || next.copies || next.type != work.type || next.op != work.op ||
+      next.bracketing != work.bracketing || next.first_form != work.first_form || next.made_form != work.made_form ||
+      next.contributors != work.contributors || next.stays != work.stays ||
+      next.operands.size() != work.operands.size() || work.operands.size() < 2 ||
+      work.made_bytes + next.made_bytes > kMostJoinedBytes || work.made_bytes % MadeThere::kAlignment != 0) {
+    return false;
+  }
+  for (std::size_t k = 0; k < work.operands.size(); k++) {
+    if (!work.operands[k].on_gpu || !next.operands[k].on_gpu ||
+        next.operands[k].at != work.operands[k].at + work.bytes) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void DeviceCombines::join(Job& job, Job next) {
+  std::vector<std::shared_ptr<const void>>& keepers = job.keepers.emplace_back();
+  for (Operand& operand : next.work.operands) keepers.push_back(std::move(operand.keeper));
+  job.work.count += next.work.count;
+  job.work.bytes += next.work.bytes;
+  job.work.first_bytes += next.work.first_bytes;
+  job.work.made_bytes += next.work.made_bytes;
+  std::ranges::move(next.shares, std::back_inserter(job.shares));
+  std::ranges::move(next.keepers, std::back_inserter(job.keepers));
+}
+
+// Begins the one that has waited longest, if it gets what it needs, with those that continue it.
 Result<bool> DeviceCombines::next_job() {
   Job job;
   {
@@ -85,6 +116,10 @@ Result<bool> DeviceCombines::next_job() {
     if (waiting_.empty()) return false;
     job = std::move(waiting_.front());
     waiting_.pop_front();
+    while (!waiting_.empty() && continues(job, waiting_.front().work)) {
+      join(job, std::move(waiting_.front()));
+      waiting_.pop_front();
+    }
   }
   const auto found = find_memory(job);
   if (!found.ok()) return found;
@@ -228,26 +263,33 @@ bool DeviceCombines::conclude() {
     Job job = std::move(jobs_.front());
     jobs_.pop_front();
     under_way_bytes_ -= job.bytes;
-    Done done;
-    done.id = job.id;
-    const std::byte* at = job.memory();
-    done.memory = job.pinned != nullptr ? std::shared_ptr<const void>(job.pinned) : job.landed;
-    if (job.made_at != nullptr) {
-      done.made = at;
-      if (job.work.made_form == Form::kValue) {
-        done.on_gpu = {job.made_at.get(), job.number};
-        done.here = shares_.find(done.on_gpu);
+    const std::shared_ptr<const void> memory =
+        job.pinned != nullptr ? std::shared_ptr<const void>(job.pinned) : job.landed;
+    std::size_t operand_at = 0, made_at = 0;
+    for (const Share& share : job.shares) {
+      Done done;
+      done.id = share.id;
+      done.memory = memory;
+      if (job.made_at != nullptr) {
+        done.made = job.memory() + made_at;
+        if (job.work.made_form == Form::kValue) {
+          done.on_gpu = {job.made_at.get() + made_at, job.number + made_at};
+          done.here = shares_.find(done.on_gpu);
+        }
+        if (job.work.stays) done.stays = job.made_at;
+      } else {
+        const std::byte* at = job.memory() + operand_at;
+        for (const Operand& operand : job.work.operands) {
+          done.operands.push_back(operand.on_gpu ? at : nullptr);
+          if (operand.on_gpu) at += job.work.bytes;
+        }
       }
-      if (job.work.stays) done.stays = std::move(job.made_at);
-    } else {
-      for (const Operand& operand : job.work.operands) {
-        done.operands.push_back(operand.on_gpu ? at : nullptr);
-        if (operand.on_gpu) at += job.work.bytes;
-      }
+      operand_at += share.operand_bytes;
+      made_at += share.made_bytes;
+      const std::lock_guard lock(mutex_);
+      done_.push_back(std::move(done));
     }
-    const std::lock_guard lock(mutex_);
-    done_.push_back(std::move(done));
-    open_.fetch_sub(1, std::memory_order_release);
+    open_.fetch_sub(job.shares.size(), std::memory_order_release);
     some = true;
   }
   return some;

@@ -58,9 +58,15 @@ class DeviceCombines final : public Elsewhere {
     const std::byte* from = nullptr;
     std::size_t bytes = 0;
   };
-  struct Job {
+  // What one launch makes is one job: of what was begun one after the other and lies side by side, too.
+  struct Share {
     std::uint64_t id = 0;
-    Work work;
+    std::size_t operand_bytes = 0, made_bytes = 0;
+  };
+  struct Job {
+    std::vector<Share> shares;
+    Work work;                                                        // all of them as one
+    std::vector<std::vector<std::shared_ptr<const void>>> keepers{};  // of the operands of those that have joined it
     std::shared_ptr<std::byte> made_at = nullptr;  // on the GPU, by this kernel, or copy; null: its operands are copied
     DeviceCopies::Flow::Reduction kernel{};
     std::shared_ptr<std::byte> upload_at = nullptr;  // where an operand comes to, if not to made_at
@@ -78,6 +84,8 @@ class DeviceCombines final : public Elsewhere {
   // No job begins with as much under way: it lies in the ring of results, and in pinned memory. Where eight ranks share
   // a GPU, each has its turn there once in a millisecond, in which the bus takes 54 MB.
   static constexpr std::size_t kMostUnderWayBytes = std::size_t{16} << 20;
+  // Jobs are joined up to this: a launch, and a copy behind it, cost some 12 µs of the CPU.
+  static constexpr std::size_t kMostJoinedBytes = std::size_t{2} << 20;
   // So many parts land at once.
   static constexpr std::size_t kSlots = 4;
   static constexpr std::size_t kSlotBytes = DeviceShares::kLandingBytes / kSlots;
@@ -92,6 +100,8 @@ class DeviceCombines final : public Elsewhere {
   [[nodiscard]] bool conclude();
   [[nodiscard]] Status fail(const Status& why);
   [[nodiscard]] static std::optional<DeviceCopies::Flow::Reduction> kernel_for(const Work& work);
+  [[nodiscard]] static bool continues(const Job& job, const Work& next);
+  static void join(Job& job, Job next);
 
   DeviceShares& shares_;
   PinnedArena& arena_;

@@ -364,6 +364,57 @@ TEST_F(Combines, OnTheGpuGiveTheBitsOfTheCpu) {
   }
 }
 
+// One launch makes what lies side by side in all operands, and each is told by itself. Also where the operands come to
+// the CPU.
+TEST_F(Combines, WhatLiesSideBySideIsOneLaunch) {
+  make();
+  constexpr std::size_t kPart = 64'000 * sizeof(float);
+  const auto part = [&](std::size_t at, std::size_t bytes, ReduceOp op, DataType type) {
+    auto one = work(op, Bracketing::kChain, 0, at);
+    one.type = type;
+    one.bytes = one.first_bytes = one.made_bytes = bytes;
+    one.count = bytes / sizeof(float);
+    return one;
+  };
+  const auto want = by_cpu(ReduceOp::kSum, Bracketing::kChain, all());
+  for (const DataType type : {DataType::kF32, DataType::kI32}) {
+    const bool on_gpu = type == DataType::kF32;
+    const std::uint64_t kernels = fake_gpu().controls.calls("stream.reduce");
+    const std::uint64_t copies = fake_gpu().controls.calls("stream.to_host");
+    const std::pair<std::size_t, std::size_t> parts[] = {
+        {0, kPart}, {kPart, kPart}, {2 * kPart, 1'000}, {2 * kPart + 1'000, kPart}, {0, kPart}};
+    for (const auto& [at, bytes] : parts) (void)combines().begin(part(at, bytes, ReduceOp::kSum, type));
+    (void)combines().begin(part(kPart, kPart, ReduceOp::kMax, type));
+    ASSERT_TRUE(move_until_done().ok());
+    // The fourth begins where what is made before it is not aligned; the fifth elsewhere; the sixth is something else.
+    EXPECT_EQ(fake_gpu().controls.calls("stream.reduce"), kernels + (on_gpu ? 4 : 0));
+    EXPECT_EQ(fake_gpu().controls.calls("stream.to_host"), copies + (on_gpu ? 4 : 4 * 5));
+    for (const auto& [at, bytes] : parts) {
+      const auto done = combines().take_done();
+      ASSERT_TRUE(done);
+      if (!on_gpu) {
+        ASSERT_EQ(done->operands.size(), 5u);
+        for (int rank = 0; rank < 5; rank++) {
+          EXPECT_EQ(std::memcmp(done->operands[rank], values_[rank].data() + at / sizeof(float), bytes), 0);
+        }
+        continue;
+      }
+      ASSERT_NE(done->made, nullptr);
+      EXPECT_EQ(std::memcmp(done->made, want.data() + at / sizeof(float), bytes), 0);
+      std::vector<float> there(bytes / sizeof(float));
+      fake_gpu().controls.read(there.data(), done->on_gpu.at, bytes);
+      EXPECT_EQ(std::memcmp(there.data(), want.data() + at / sizeof(float), bytes), 0);
+      ASSERT_NE(done->here, nullptr);
+      EXPECT_EQ(done->here->at, done->on_gpu.at);
+      EXPECT_TRUE(done->here->stands());
+      EXPECT_EQ(done->on_gpu.number % MadeThere::kAlignment, 0u);
+    }
+    EXPECT_TRUE(combines().take_done());
+    EXPECT_FALSE(combines().take_done());
+    EXPECT_EQ(keeper_.use_count(), 1) << "nothing is kept";
+  }
+}
+
 // What is not all on the GPU, what it does not combine, where it has no room, and what lies askew there.
 TEST_F(Combines, BringTheOthersToTheCpu) {
   make();
