@@ -104,8 +104,8 @@ struct ByteRange {
 class BufferStream {
  public:
   virtual ~BufferStream() = default;
-  // Of a piece.
-  [[nodiscard]] virtual std::size_t most_bytes() const = 0;
+  // Of a piece, in a round among so many ranks.
+  [[nodiscard]] virtual std::size_t most_bytes(std::int32_t size) const = 0;
   // In which order the input is wanted: all of it. Before spec.prepare, with which the filling begins.
   virtual void order(std::vector<ByteRange> pieces) = 0;
   // An address in the memory of a GPU in which the input could lie, to be lent to peers; null: it cannot.

@@ -1254,7 +1254,7 @@ void Engine::order_input(Group& group, BufferStream& stream) const {
   const BufferBytes sizes = buffer_bytes(call.spec, shape);
   const std::uint64_t input_bytes = is_root_of_broadcast(call.spec, group.rank) ? sizes.output : sizes.input;
   group.pieces = input_order(prepared == nullptr ? schedule::Schedule() : prepared->schedule(), input_bytes / width,
-                             std::max<std::uint64_t>(1, stream.most_bytes() / width));
+                             std::max<std::uint64_t>(1, stream.most_bytes(shape.size) / width));
   std::vector<ByteRange> bytes;
   for (const InputPiece& piece : group.pieces) bytes.push_back({piece.at * width, piece.count * width});
   stream.order(std::move(bytes));

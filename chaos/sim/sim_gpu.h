@@ -296,7 +296,7 @@ class SimGpuCall final : public worker::CallBuffers, public worker::BufferStream
   [[nodiscard]] Status deliver() override;
   [[nodiscard]] BufferStream* stream() override { return this; }
 
-  [[nodiscard]] std::size_t most_bytes() const override { return most_bytes_; }
+  [[nodiscard]] std::size_t most_bytes(std::int32_t) const override { return most_bytes_; }
   void order(std::vector<worker::ByteRange> pieces) override { moves_.order(std::move(pieces)); }
   [[nodiscard]] const std::byte* lendable() const override { return shares_ == nullptr ? nullptr : shares_->at(); }
   [[nodiscard]] bool lend() override;

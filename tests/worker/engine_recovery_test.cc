@@ -584,14 +584,15 @@ class Moving final : public CallBuffers, public BufferStream {
   [[nodiscard]] Status deliver() override { return {Code::kInternal, "a stream is moved"}; }
   [[nodiscard]] BufferStream* stream() override { return this; }
 
-  [[nodiscard]] std::size_t most_bytes() const override { return 3000; }
+  static constexpr std::size_t kMostBytes = 3000;
+  [[nodiscard]] std::size_t most_bytes(std::int32_t) const override { return kMostBytes; }
   void order(std::vector<ByteRange> pieces) override {
     EXPECT_FALSE(began_);
     pieces_ = std::move(pieces);
     Ranges all;
     std::uint64_t bytes = 0;
     for (const ByteRange& p : pieces_) {
-      EXPECT_LE(p.bytes, most_bytes());
+      EXPECT_LE(p.bytes, kMostBytes);
       all.add(p.at, p.at + p.bytes);
       bytes += p.bytes;
     }

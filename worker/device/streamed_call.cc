@@ -31,6 +31,15 @@ const std::byte* StreamedCall::lendable() const {
   return shares_ == nullptr ? nullptr : shares_->own_on(copies_.device());
 }
 
+std::size_t StreamedCall::most_bytes(std::int32_t size) const {
+  if (moves_.lent() != nullptr) return kLentPieceBytes;
+  const std::size_t most = std::min(kPieceBytes, bytes_on_cpu(input_.wire, kDeviceChunkBytes));
+  const std::size_t pieces = static_cast<std::size_t>(size) * kPiecesOfASegment;
+  // Of whole elements, and blocks, whatever the type.
+  return std::clamp(input_.bytes / pieces / kLeastPieceBytes * kLeastPieceBytes, std::min(kLeastPieceBytes, most),
+                    most);
+}
+
 bool StreamedCall::lend() {
   auto block = shares_->take(input_.bytes);
   if (block == nullptr) return false;

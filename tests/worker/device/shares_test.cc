@@ -995,8 +995,8 @@ class LentStreams : public ::testing::TestWithParam<std::tuple<bool, bool>> {
   BufferStream& stream() { return *call_->buffers->stream(); }
   void order() {
     std::vector<ByteRange> pieces;
-    for (std::uint64_t at = 0; at < bytes_; at += stream().most_bytes()) {
-      pieces.push_back({at, std::min<std::uint64_t>(stream().most_bytes(), bytes_ - at)});
+    for (std::uint64_t at = 0; at < bytes_; at += stream().most_bytes(2)) {
+      pieces.push_back({at, std::min<std::uint64_t>(stream().most_bytes(2), bytes_ - at)});
     }
     pieces_ = pieces.size();
     stream().order(std::move(pieces));
@@ -1246,7 +1246,7 @@ TEST_P(LentStreams, OnAGpuThatHangsAreGivenUp) {
   stage(64 * kMiB, kShortMs);
   ASSERT_TRUE(stream().lend());
   order();
-  fake_gpu().controls.arm(wire() ? "stream.convert" : "stream.copy", 1, FakeFault::kHang);
+  fake_gpu().controls.arm(wire() ? "stream.convert" : "stream.copy", 0, FakeFault::kHang);
   begin();
   EXPECT_EQ(move().code(), Code::kTimeout);
 }

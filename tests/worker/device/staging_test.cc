@@ -503,8 +503,8 @@ class Streams : public ::testing::TestWithParam<bool> {
     // The second half first.
     std::vector<ByteRange> order;
     for (const Interval half : {Interval{kBytes / 2, kBytes}, Interval{0, kBytes / 2}}) {
-      for (std::uint64_t at = half.begin; at < half.end; at += stream.most_bytes()) {
-        order.push_back({at, std::min<std::uint64_t>(stream.most_bytes(), half.end - at)});
+      for (std::uint64_t at = half.begin; at < half.end; at += stream.most_bytes(2)) {
+        order.push_back({at, std::min<std::uint64_t>(stream.most_bytes(2), half.end - at)});
       }
     }
     pieces_ = order;
@@ -1140,7 +1140,7 @@ class WireStreams : public ::testing::TestWithParam<bool> {
     std::vector<ByteRange> order;
     // From the end to the beginning.
     for (std::uint64_t end = kCount * 2; end != 0;) {
-      const std::uint64_t bytes = std::min<std::uint64_t>(buffers.most_bytes(), end);
+      const std::uint64_t bytes = std::min<std::uint64_t>(buffers.most_bytes(2), end);
       end -= bytes;
       order.push_back({end, bytes});
     }
@@ -1211,7 +1211,7 @@ TEST_P(WireStreams, PiecesAreWholeBlocks) {
   BufferStream& stream = *call.buffers->stream();
   const auto want = blocks_by_cpu(values), result = blocks_by_cpu(others);
   ASSERT_EQ(call.spec.count * kI8BlockBytes, want.size());
-  const std::uint64_t most = stream.most_bytes() / kI8BlockBytes * kI8BlockBytes;
+  const std::uint64_t most = stream.most_bytes(2) / kI8BlockBytes * kI8BlockBytes;
   std::vector<ByteRange> order;
   for (std::uint64_t end = want.size(); end != 0;) {
     const std::uint64_t bytes = std::min(most, end);
