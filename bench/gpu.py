@@ -124,7 +124,7 @@ def group_of(leader: int) -> list[int]:
                 found.append(int(entry.name))
         except ProcessLookupError:
             pass
-    return sorted(found)
+    return sorted(found, key=lambda pid: (pid != leader, pid))
 
 
 class Run:
@@ -184,11 +184,11 @@ class Run:
         if debugger is None:
             return
         # The leader last: it waits for the others.
-        for pid in reversed(group_of(group)[:4]):
+        for pid in reversed(group_of(group)[:3]):
             try:
                 with open(self.logs / f"stacks_{pid}.log", "wb") as log:
                     subprocess.run([debugger, "-p", str(pid), "-batch", "-ex", "thread apply all backtrace 24"], stdin=subprocess.DEVNULL,
-                                   stdout=log, stderr=log, timeout=15)
+                                   stdout=log, stderr=log, timeout=8)
             except subprocess.TimeoutExpired:
                 say(f"no stacks of {pid}: the debugger hung")
 

@@ -425,6 +425,6 @@ constexpr warren_device_table kTable = {
 }  // namespace
 }  // namespace warren::cuda
 
-extern "C" __attribute__((visibility("default"))) const warren_device_table* warren_device_table_6(void) {
+extern "C" __attribute__((visibility("default"))) const warren_device_table* warren_device_table_7(void) {
   return &warren::cuda::kTable;
 }

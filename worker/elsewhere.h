@@ -45,7 +45,7 @@ class Elsewhere {
     std::vector<const std::byte*> operands{};  // then: those that were on the GPU; null: where it was
     std::shared_ptr<const void> memory = nullptr;
     MadeOnGpu on_gpu{};                                // where peers may read it, too; nothing: there was no room
-    std::shared_ptr<const FinalOnGpu> here = nullptr;  // the same, as this rank finds it; null: nowhere
+    std::shared_ptr<const FinalOnGpu> here = nullptr;  // that, as peers find it: it keeps no place; null: nowhere
     std::shared_ptr<const void> stays = nullptr;       // where it stays there: for as long as this lives
   };
 

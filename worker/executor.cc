@@ -165,7 +165,8 @@ void PreparedSchedule::find_bypasses() {
   for (std::uint32_t i = 0; i < schedule_.steps.size(); i++) {
     const Step& step = schedule_.steps[i];
     if (step.kind == StepKind::kSend && publish.contains(published_by_[i])) {
-      tells_[published_by_[i]].push_back(i);
+      // What is exchanged is sent from the GPU.
+      if (step.turn == 0) tells_[published_by_[i]].push_back(i);
     } else if (!publish.contains(i)) {
       for (const Place* place : {&step.a, &step.b}) {
         if (place->space == Space::kOutput && step.count != 0) read.add(place->at, place->at + step.count);
@@ -910,7 +911,9 @@ void Executor::compute(std::uint32_t index) {
 }
 
 void Executor::one_less() {
-  if (--remaining_ == 0) round_.input_keeper = round_.output_keeper = round_.gpu_scratch = nullptr;
+  if (--remaining_ != 0) return;
+  round_.input_keeper = round_.output_keeper = round_.gpu_scratch = nullptr;
+  sent_from_.clear();
 }
 
 void Executor::finish(std::uint32_t step) {

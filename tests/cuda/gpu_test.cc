@@ -239,17 +239,23 @@ TEST_F(Gpu, ConversionsAndChecksumsGiveTheTwinsBits) {
       EXPECT_EQ(got_wide, want_wide);
     }
   }
-  // Aligned in any way.
-  for (std::size_t skip = 0; skip < 9; skip++) {
-    std::vector<std::uint64_t> want(3), got(3);
-    const std::size_t bytes = wide.size() - skip;
+  // Aligned in any way; and with all kinds of ends.
+  std::vector<std::pair<std::size_t, std::size_t>> parts;
+  for (std::size_t skip = 0; skip < 9; skip++) parts.emplace_back(skip, wide.size() - skip);
+  for (const std::size_t bytes : {std::size_t{1}, std::size_t{7}, std::size_t{8}, std::size_t{24}, std::size_t{31},
+                                  WARREN_DEVICE_CHECKSUM_BLOCK, WARREN_DEVICE_CHECKSUM_BLOCK + 8}) {
+    parts.emplace_back(0, bytes);
+  }
+  for (const auto& [skip, bytes] : parts) {
+    const std::size_t blocks = (bytes + WARREN_DEVICE_CHECKSUM_BLOCK - 1) / WARREN_DEVICE_CHECKSUM_BLOCK;
+    std::vector<std::uint64_t> want(blocks), got(blocks);
     cuda::twins::checksum(want.data(), wide.data() + skip, bytes);
-    std::byte* const sums = on_gpu(sizeof(std::uint64_t) * 3);
+    std::byte* const sums = on_gpu(sizeof(std::uint64_t) * blocks);
     ASSERT_EQ(table_->checksum(0, reinterpret_cast<std::uint64_t*>(sums), put(wide.data(), wide.size()) + skip, bytes,
                                stream_),
               WARREN_DEVICE_OK);
-    copy(got.data(), sums, sizeof(std::uint64_t) * 3, false);
-    EXPECT_EQ(got, want) << skip;
+    copy(got.data(), sums, sizeof(std::uint64_t) * blocks, false);
+    EXPECT_EQ(got, want) << skip << ", " << bytes;
   }
 }
 

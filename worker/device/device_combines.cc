@@ -79,13 +79,17 @@ std::optional<DeviceCopies::Flow::Reduction> DeviceCombines::kernel_for(const Wo
 }
 
 // Whether `next` is just what follows, in each of the operands, and can be found by its number when both are made.
-bool DeviceCombines::continues(const Job& job, const Work& next) {
+// Should they come to the CPU, all of them come there at once.
+bool DeviceCombines::continues(const Job& job, const Work& next) const {
   const Work& work = job.work;
+  const std::size_t made = work.made_bytes + next.made_bytes;
   if (work.copies || next.copies || next.type != work.type || next.op != work.op ||
       next.bracketing != work.bracketing || next.first_form != work.first_form || next.made_form != work.made_form ||
       next.contributors != work.contributors || next.stays != work.stays ||
-      next.operands.size() != work.operands.size() || work.operands.size() < 2 ||
-      work.made_bytes + next.made_bytes > kMostJoinedBytes || work.made_bytes % MadeThere::kAlignment != 0) {
+      next.operands.size() != work.operands.size() || work.operands.size() < 2 || !reduced_as(work.type, work.op) ||
+      made > kMostJoinedBytes || made > shares_.most_results() / 2 ||
+      (work.bytes + next.bytes) * work.operands.size() > kMostUnderWayBytes ||
+      work.made_bytes % MadeThere::kAlignment != 0) {
     return false;
   }
   for (std::size_t k = 0; k < work.operands.size(); k++) {
@@ -191,7 +195,9 @@ Result<bool> DeviceCombines::find_memory(Job& job) {
   if (pinned.ok() && makes) {
     // What was made before leaves, and makes room.
     const bool has_place = find_place(job);
-    if (!has_place && (work.stays || !jobs_.empty())) return false;
+    // Of the ring of results, what is made now has a part.
+    const bool in_ring = work.made_form == Form::kValue && !comes;
+    if (!has_place && (work.stays || (in_ring && !jobs_.empty()))) return false;
     if (!has_place) {
       { const PinnedArena::Block other = std::move(pinned).value(); }
       pinned = arena_.take(bytes_of_all);

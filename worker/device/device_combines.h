@@ -100,7 +100,7 @@ class DeviceCombines final : public Elsewhere {
   [[nodiscard]] bool conclude();
   [[nodiscard]] Status fail(const Status& why);
   [[nodiscard]] static std::optional<DeviceCopies::Flow::Reduction> kernel_for(const Work& work);
-  [[nodiscard]] static bool continues(const Job& job, const Work& next);
+  [[nodiscard]] bool continues(const Job& job, const Work& next) const;
   static void join(Job& job, Job next);
 
   DeviceShares& shares_;

@@ -2,7 +2,7 @@
  * serves machines with and without GPUs. libwarren_cuda.so is one implementation; the tests have another, whose device
  * memory is memory that the program cannot touch.
  *
- * The library exports `const warren_device_table* warren_device_table_6(void)`; the symbol's number is the table's
+ * The library exports `const warren_device_table* warren_device_table_7(void)`; the symbol's number is the table's
  * version, and changes whenever this file does in a way that the other side would notice.
  *
  * Every function may be called from any thread at any time, and changes nothing of the calling thread but error_text.
@@ -21,8 +21,8 @@
 extern "C" {
 #endif
 
-#define WARREN_DEVICE_TABLE_VERSION 6
-#define WARREN_DEVICE_TABLE_SYMBOL "warren_device_table_6"
+#define WARREN_DEVICE_TABLE_VERSION 7
+#define WARREN_DEVICE_TABLE_SYMBOL "warren_device_table_7"
 
 typedef enum warren_device_code {
   WARREN_DEVICE_OK = 0,
@@ -149,7 +149,7 @@ typedef struct warren_device_table {
   warren_device_code (*convert)(int32_t device, void* out, warren_type out_type, const void* in, warren_type in_type,
                                 size_t count, void* stream);
   /* out[b]: of the b-th block of WARREN_DEVICE_CHECKSUM_BLOCK bytes; the last one may be shorter. `in` may be aligned
-   * in any way. */
+   * in any way. All libraries of a table's version give the same numbers, which ranks compare. */
   warren_device_code (*checksum)(int32_t device, uint64_t* out, const void* in, size_t bytes, void* stream);
   /* Has all kernels on the device: the first launch of one that is not there may wait for all that the device is at,
    * what waits for other processes included. */

@@ -32,10 +32,10 @@ const std::byte* StreamedCall::lendable() const {
 }
 
 std::size_t StreamedCall::most_bytes(std::int32_t size) const {
-  if (moves_.lent() != nullptr) return kLentPieceBytes;
-  const std::size_t most = std::min(kPieceBytes, bytes_on_cpu(input_.wire, kDeviceChunkBytes));
+  const std::size_t chunk = bytes_on_cpu(input_.wire, kDeviceChunkBytes);
+  if (moves_.lent() != nullptr) return std::min(kLentPieceBytes, chunk);
+  const std::size_t most = std::min(kPieceBytes, chunk);
   const std::size_t pieces = static_cast<std::size_t>(size) * kPiecesOfASegment;
-  // Of whole elements, and blocks, whatever the type.
   return std::clamp(input_.bytes / pieces / kLeastPieceBytes * kLeastPieceBytes, std::min(kLeastPieceBytes, most),
                     most);
 }

@@ -43,8 +43,9 @@ class StreamedCall final : public CallBuffers, public BufferStream {
   static constexpr std::size_t kPieceBytes = std::size_t{2} << 20;
   static constexpr std::size_t kLeastPieceBytes = std::size_t{256} << 10;
   static constexpr std::int32_t kPiecesOfASegment = 8;
-  // Within the GPU: 8 µs.
-  static constexpr std::size_t kLentPieceBytes = std::size_t{8} << 20;
+  // Within the GPU, where that takes 2 µs; but no more than may come to the CPU, as pieces do that an interrupt finds
+  // before they have begun.
+  static constexpr std::size_t kLentPieceBytes = kDeviceChunkBytes;
   static_assert(place_on_gpu(WARREN_F16, kPieceBytes) <= kDeviceChunkBytes);
   // The most that comes from a peer's GPU by one copy: 40 µs from one GPU to another.
   static constexpr std::size_t kMostFromPeerBytes = std::size_t{16} << 20;

@@ -43,7 +43,7 @@ constexpr std::uint64_t kMostSlotBytes = std::uint64_t{64} << 20;
 std::uint64_t units_ahead(const Request& request, std::uint64_t largest) {
   const bool many = chunks_of(request.count, request.chunk_elements) >= kLeastChunks;
   if (!request.host.maps || !request.host.gpus || !many || request.exchanges) return 1;
-  const std::uint64_t bytes = std::max<std::uint64_t>(largest, 1) * request.element_bytes;
+  const std::uint64_t bytes = std::max<std::uint64_t>(largest, 1) * request.partial_bytes;
   return std::clamp<std::uint64_t>(kMostSlotBytes / bytes / (2 * static_cast<std::uint64_t>(request.size)), 1,
                                    kMostAhead);
 }

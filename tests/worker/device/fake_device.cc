@@ -983,7 +983,7 @@ constexpr FakeControls kControls = {
 }  // namespace
 }  // namespace warren::test
 
-extern "C" __attribute__((visibility("default"))) const warren_device_table* warren_device_table_6(void) {
+extern "C" __attribute__((visibility("default"))) const warren_device_table* warren_device_table_7(void) {
   return &warren::test::kTable;
 }
 
