@@ -913,7 +913,7 @@ void Executor::compute(std::uint32_t index) {
 void Executor::one_less() {
   if (--remaining_ != 0) return;
   round_.input_keeper = round_.output_keeper = round_.gpu_scratch = nullptr;
-  sent_from_.clear();
+  WARREN_CHECK(sent_from_.empty(), "memory that sends have read is given back with them");
 }
 
 void Executor::finish(std::uint32_t step) {
