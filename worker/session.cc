@@ -43,8 +43,7 @@ constexpr int kLooksAtOnce = 24;
 constexpr auto kWaitLogInterval = std::chrono::seconds(10);
 constexpr int kSleepMs = 1000;
 // GPUs wake nobody: whoever sleeps looks at buffers that move after a while, which grows while nothing comes, to a
-// fifth of the time since: what comes is found a fifth later at most. Doubled, it cost a third of a round where eight
-// ranks share a GPU.
+// fifth of the time since: what comes is found a fifth later at most.
 constexpr auto kShortestMovePause = std::chrono::microseconds(20);
 constexpr auto kLongestMovePause = std::chrono::microseconds(1000);
 constexpr timespec kNoTime = {};

@@ -429,7 +429,7 @@ void Cluster::start_later(std::size_t slot, Micros delay_us) {
 // Nobody can tell what ranks of a host share; all see the same two cores; or each life something else.
 void Cluster::see_host(wire::Join& join, std::size_t life) const {
   const std::uint64_t kind = options_.seed / 2 % 3;
-  // Whoever has been told of none plays a life without.
+  // Now and then none of them says so, though they have.
   if (setting_.gpus) join.mutable_traits()->set_gpu(options_.seed / 6 % 8 != 0);
   if (kind == 0) {
     if (join.has_traits()) join.mutable_traits()->set_maps(true);

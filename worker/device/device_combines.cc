@@ -195,7 +195,7 @@ Result<bool> DeviceCombines::find_memory(Job& job) {
   if (pinned.ok() && makes) {
     // What was made before leaves, and makes room.
     const bool has_place = find_place(job);
-    // Of the ring of results, what is made now has a part.
+    // That has room when what is being made there has left it.
     const bool in_ring = work.made_form == Form::kValue && !comes;
     if (!has_place && (work.stays || (in_ring && !jobs_.empty()))) return false;
     if (!has_place) {

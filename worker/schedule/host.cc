@@ -142,7 +142,7 @@ class ByOwners {
     if (copies_.keeps_own()) finals_[slot] = copies_.publish(to, piece, finals_[slot]);
   }
 
-  // The own piece, final once `final` has run, goes to everybody, and theirs come here.
+  // The own piece, once that is final, goes to everybody, and theirs come here. `slot`: as of reduce().
   void spread(const std::vector<Range>& unit, std::size_t slot) {
     if (has(unit, rank_)) {
       const Range& piece = unit[index(rank_)];
