@@ -56,14 +56,23 @@ void TrackerMachine::take_server(std::size_t rank, const wire::Leave& l, TimeMs 
 }
 
 // Its calls have returned what it has done: that stays so, whoever is left to know it. Of one whose host goes with it
-// nothing counts, as of one that has died.
+// nothing counts, as of one that has died. What is final of a call that has not returned is for the others of its host
+// to tell, who have it: it is nowhere any more if these die too before the next plan.
 void TrackerMachine::take_farewell(std::size_t rank, const wire::Leave& l) {
-  const std::size_t bytes = l.ByteSizeLong();
-  if (!logged() || shrinks() || !others_answer_for(rank) || position_bytes_ + bytes > limits::kMaxPositionBytesPerJob)
-    return;
+  if (!logged() || shrinks() || !others_answer_for(rank)) return;
+  wire::Leave done = l;
+  for (wire::Position& p : *done.mutable_logged()->mutable_positions()) {
+    p.clear_final();
+    p.clear_total_bytes();
+  }
+  auto& setups = *done.mutable_setups();
+  setups.erase(std::remove_if(setups.begin(), setups.end(), [](const wire::Setup& s) { return !s.done(); }),
+               setups.end());
+  const std::size_t bytes = done.ByteSizeLong();
+  if (position_bytes_ + bytes > limits::kMaxPositionBytesPerJob) return;
   count(Transition::farewell_taken);
   position_bytes_ += bytes;
-  farewells_.push_back(l);
+  farewells_.push_back(std::move(done));
 }
 
 void TrackerMachine::on_server(Incarnation who, const wire::Leave& l, TimeMs now, Effects& effects) {

@@ -41,6 +41,14 @@ TEST(Sim, LossesOfSetUpRoundsAreJudgedRightly) {
   }
 }
 
+// The tracker once called a round done by what a rank had told that left, and that nobody had any more: the others of
+// its host had died before the next plan.
+TEST(Sim, WhatWhoLeftHadInFlightIsNotCalledDone) {
+  SimOptions options;
+  options.seed = 333127534;
+  EXPECT_EQ(simulate(options).verdict, "");
+}
+
 // Sums of whole hosts, by leaders, through all kinds of faults, and with ranks whose next life is on another host.
 TEST(Sim, HierarchicalAllreducesKeepTheInvariants) {
   std::uint64_t rounds = 0;
