@@ -1501,7 +1501,8 @@ SimOutcome Cluster::run() {
       leave_hosts();
       judge_.check_kept();
     }
-    judge_.check_silence(std::any_of(lives_.begin(), lives_.end(), [](const auto& life) { return life->waits(); }));
+    // The newest first: most of the others are over.
+    judge_.check_silence(std::any_of(lives_.rbegin(), lives_.rend(), [](const auto& life) { return life->waits(); }));
     judge_.check_replaced();
     look_at_taken();
     watch_rebuilding();

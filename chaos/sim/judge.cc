@@ -39,14 +39,15 @@ std::set<Rank> absent_of(const wire::Plan& plan) {
   return absent;
 }
 
-// What a journal's record says, or an empty one.
-wire::JobRecord read(const std::string* durable) {
-  wire::JobRecord record;
-  if (durable != nullptr && !record.ParseFromString(*durable)) record.Clear();
-  return record;
-}
-
 }  // namespace
+
+const wire::JobRecord& Judge::read(const std::string* durable) {
+  const std::string_view bytes = durable == nullptr ? std::string_view() : *durable;
+  if (bytes == record_bytes_) return record_;
+  record_bytes_ = bytes;
+  if (!record_.ParseFromString(record_bytes_)) record_.Clear();
+  return record_;
+}
 
 void Judge::heard(const LogEvent& event) {
   if (event.name == "mirror_used") mirror_used_ = true;
@@ -131,7 +132,7 @@ void Judge::announced(const wire::Envelope& e, const std::string* durable) {
     finished_ = finished_ || e.has_finished();
     return;
   }
-  const wire::JobRecord record = read(durable);
+  const wire::JobRecord& record = read(durable);
   if (record.has_interrupt() && !record.interrupt().resume()) rolled_back_ = true;
   if (e.has_interrupt() && e.interrupt().epoch() > plan_.epoch() && !interrupted_at_us_) {
     interrupted_at_us_ = world_.now_us();
@@ -210,7 +211,7 @@ void Judge::announced(const wire::Envelope& e, const std::string* durable) {
 
 void Judge::tracker_started(const std::string* durable) {
   if (lost_for_good_) return;
-  const wire::JobRecord record = read(durable);
+  const wire::JobRecord& record = read(durable);
   if (record.finished()) finished_ = true;  // it died before it could say so
   if (record.epoch() < newest_epoch_ && !(durable == nullptr && journal_lost_)) {
     world_.violated("I6", "epoch " + std::to_string(newest_epoch_) +

@@ -150,6 +150,8 @@ class Judge {
   [[nodiscard]] std::uint64_t rounds() const { return rounds_; }
 
  private:
+  // What a journal's record says, or an empty one; until another is read.
+  const wire::JobRecord& read(const std::string* durable);
   void asked_to_leave(std::size_t rank);
   void rewired(Rank a, Rank b);
   void fall_back(const wire::Plan& plan);
@@ -182,6 +184,8 @@ class Judge {
   const Hosts& hosts_;
   const wire::JobSettings job_;
   const bool salted_;
+  std::string record_bytes_;                    // what was read last
+  wire::JobRecord record_;                      // and what it says
   std::map<std::uint64_t, std::string> plans_;  // by epoch, as announced
   std::map<std::string, std::uint32_t> ranks_;  // by worker id, of the newest plan
   std::map<std::uint64_t, Timeline> life_timelines_;

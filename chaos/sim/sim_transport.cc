@@ -331,8 +331,9 @@ void SimTransport::post_recv_in_place(LinkId id, const FrameHeader& expected, st
 
 void SimTransport::release(LinkId, const worker::View& view) {
   if (view.lent != nullptr) return;
-  const auto held = std::ranges::find_if(held_, [&](const Held& h) { return &h.payload == view.held; });
-  WARREN_CHECK(held != held_.end() && held->payload != nullptr, "what is released was given");
+  // Mostly one of the newest.
+  const auto held = std::find_if(held_.rbegin(), held_.rend(), [&](const Held& h) { return &h.payload == view.held; });
+  WARREN_CHECK(held != held_.rend() && held->payload != nullptr, "what is released was given");
   held->payload = nullptr;
   held->bytes = {};
 }
@@ -641,9 +642,10 @@ std::size_t SimTransport::poll(std::span<worker::Completion> out) {
   // One at a time: a process may die between any two.
   if (completed_.empty() || owner_.dies_at_completion()) return 0;
   // Some of what is held goes to its buffer, as where others need the room.
-  for (Held& held : held_) {
+  for (; held_looked_at_ < held_.size(); ++held_looked_at_) {
+    Held& held = held_[held_looked_at_];
     if (held.bytes.empty() || held.bytes.size() % 3 != 0) continue;
-    if (!held.bytes.empty()) std::memcpy(held.buffer.data(), held.bytes.data(), held.bytes.size());
+    std::memcpy(held.buffer.data(), held.bytes.data(), held.bytes.size());
     held.payload = held.buffer.data();
     held.bytes = {};
   }
@@ -722,6 +724,7 @@ void SimTransport::close_all() {
   by_name_.clear();
   completed_.clear();
   held_.clear();
+  held_looked_at_ = 0;
   members_.reset();
 }
 

@@ -12,7 +12,6 @@
 #pragma once
 
 #include <deque>
-#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -281,7 +280,8 @@ class SimTransport final : public worker::Transport {
   std::vector<std::unique_ptr<Link>> links_;
   std::map<std::pair<GroupId, Rank>, worker::LinkId> by_name_;
   std::deque<worker::Completion> completed_;
-  std::list<Held> held_;
+  std::deque<Held> held_;           // whose places stay as it grows
+  std::size_t held_looked_at_ = 0;  // of them
   std::vector<std::weak_ptr<Loan>> loans_;
 };
 
