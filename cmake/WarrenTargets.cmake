@@ -18,6 +18,11 @@ if(WARREN_SANITIZE)
     add_compile_options(-Wno-tsan)  # atomic_thread_fence, which only third-party headers use
   endif()
 endif()
+# Of a shared library. Clang gives a sanitizer's functions to programs alone.
+set(WARREN_ALL_DEFINED -Wl,-z,defs)
+if(WARREN_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  set(WARREN_ALL_DEFINED "")
+endif()
 
 # Processors that kernels are not compiled for, as each costs compile time: beside the baseline there is one target a step
 # of those that matter (SSE4, AVX2, AVX-512), with sanitizers AVX2 alone. Of kernels and their tests, which ask for each.

@@ -79,7 +79,7 @@ class SimTracker {
   std::optional<TrackerMachine> machine_;  // none: nobody has asked for the job yet
   std::optional<storage::FakeJournal> journal_;
   Incarnation self_;
-  bool running_ = false, forgotten_ = false, draining_ = false;
+  bool running_ = false, forgotten_ = false;
   std::uint64_t life_ = 0;
   Micros stands_still_until_us_ = 0;
   std::optional<Micros> armed_us_;

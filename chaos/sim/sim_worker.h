@@ -314,7 +314,7 @@ class SimWorker final : private SimTransport::Owner {
   std::shared_ptr<worker::Call> splitting_;
   std::uint64_t used_channels_ = 0, taken_channels_ = 0;
   ProgramState state_, deferred_;
-  bool computing_ = false, waits_for_all_ = false;
+  bool computing_ = false;
   std::vector<std::unique_ptr<ActiveCall>> calls_;
 };
 

@@ -14,8 +14,9 @@ namespace {
 
 TEST(Sim, EveryInvariantHolds) {
   name_seed_on_abort();
-  const SimReport report = run_seeds(1, seeds(1000), Mutant::none, 2, nullptr);
-  EXPECT_EQ(report.seeds, seeds(1000));
+  const std::uint64_t many = kFewer > 1 ? 50 : 400;  // `warren sim` runs thousands
+  const SimReport report = run_seeds(1, many, Mutant::none, 2, nullptr);
+  EXPECT_EQ(report.seeds, many);
   for (const SeedFailure& f : report.failed) {
     ADD_FAILURE() << "seed " << f.seed << ": " << f.verdict << "\n  " << f.setting << "\n  "
                   << reproduce_command(f.seed);
@@ -25,7 +26,7 @@ TEST(Sim, EveryInvariantHolds) {
   EXPECT_GE(report.under_faults * 10, report.seeds * 9);
   EXPECT_GT(report.rounds, 10'000 / kFewer);
   if (kFewer > 1) return;
-  EXPECT_LT(report.transitions_unhit().size(), 20u);  // `warren sim` takes all in 3,000 seeds
+  EXPECT_LT(report.transitions_unhit().size(), 30u);  // `warren sim` takes all in 3,000 seeds
   for (std::size_t f = 0; f < kFaults; ++f) {
     EXPECT_GT(report.faults[f], 0u) << info(static_cast<Fault>(f)).name << " never happened";
   }

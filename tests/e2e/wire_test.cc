@@ -260,7 +260,8 @@ TEST(WireTypes, ArePartOfTheCall) {
            : wire == Wire::i8  ? "allreduce(f32 as i8, sum, count 1"
                                : "allreduce(f32, sum, count 1";
   };
-  for (const auto& [one, other] : differ) {
+  for (const auto& pair : differ) {
+    const Wire one = pair.first, other = pair.second;
     Cluster cluster;
     const auto errors = cluster.run(
         2, [&](Communicator& comm) { (void)comm.wire(comm.rank() == 0 ? one : other).allreduce(1.0f); }, {}, false);

@@ -265,7 +265,8 @@ TEST(TrackerLost, InModeShrinkWhoCannotLoadComesInWithTheNextVersion) {
   EXPECT_FALSE(has(t.joins(2, 32, "", 22), "Pause")) << "it waits";
   // Nor is it called when the others stop for another reason.
   (void)t.link_broken(10, 3, 1, 11);
-  const std::string again = t.others_report(4) + t.pass(300);
+  std::string again = t.pass(300);
+  again += t.others_report(4);
   EXPECT_FALSE(has(again, "32 <- Called")) << again;
   EXPECT_TRUE(has(again, "10 <- Plan epoch 4 w0=10 (as before) w1=11 (as before) w2 (absent)")) << again;
   (void)t.vote(10, 3, {position(2, 0, true)}, 1);

@@ -40,7 +40,7 @@ TEST_F(TrackerResize, GoesOnFromTheCheckpointAloneOnceNobodyLives) {
   EXPECT_NE(planned.find("timeline 1"), std::string::npos) << planned;
   EXPECT_NE(planned.find("committed 2"), std::string::npos) << planned;
   EXPECT_EQ(planned.find("s7"), std::string::npos) << "set-up rounds are of the old world: " << planned;
-  EXPECT_EQ(t.machine().view(TimeMs(t.now())).world_size, 2u);
+  EXPECT_EQ(t.machine().view(TimeMs{t.now()}).world_size, 2u);
   EXPECT_NE(t.load(20).find("Loaded 2"), std::string::npos);
   (void)t.vote(20, 3, {}, 1);
   EXPECT_NE(t.vote(21, 3, {}, 1).find("Committed 3"), std::string::npos);
@@ -72,7 +72,7 @@ TEST_F(TrackerResize, IsNotForWhoDoesNotAskForItOrWantsMoreThanThat) {
   wire::Envelope e = joining(from_worker(21), 0, 2);
   e.mutable_join()->mutable_settings()->set_streams(2);
   EXPECT_NE(t.send(e).find("world size 2 is not the job's 3"), std::string::npos);
-  EXPECT_EQ(t.machine().view(TimeMs(t.now())).world_size, 3u);
+  EXPECT_EQ(t.machine().view(TimeMs{t.now()}).world_size, 3u);
 }
 
 TEST_F(TrackerResize, WaitsForWhoHasComeBackToTheOldWorld) {
@@ -114,7 +114,7 @@ TEST_F(TrackerResize, OfALargeWorldToASmallOne) {
   for (std::uint64_t w = 0; w < 4; ++w) last = large.send(joining(from_worker(5000 + w), w, 4));
   EXPECT_NE(last.find("5003 <- Plan epoch 2"), std::string::npos) << last;
   large.restart();
-  EXPECT_EQ(large.machine().view(TimeMs(large.now())).world_size, 4u);
+  EXPECT_EQ(large.machine().view(TimeMs{large.now()}).world_size, 4u);
 }
 
 // Another tracker may serve the old world: this one has to be promised anew.
@@ -126,7 +126,7 @@ TEST_F(TrackerResize, IsUndoneWhereAHigherTermIsHeard) {
   e.set_term(7);
   EXPECT_EQ(t.send(e), "21 <- HeartbeatReply 0\n");
   EXPECT_EQ(t.send(joining(t.promised(21), 1, 2)), "21 <- HeartbeatReply 1\n") << "one of two";
-  EXPECT_EQ(t.machine().view(TimeMs(t.now())).world_size, 3u);
+  EXPECT_EQ(t.machine().view(TimeMs{t.now()}).world_size, 3u);
 }
 
 // Seed 951206349: a life that is over has promised to obey another tracker since, and heeds no refusal of a lower term.
@@ -201,7 +201,7 @@ TEST_F(TrackerResize, AlsoWhereTheJournalIsLost) {
   }
   EXPECT_NE(last.find("21 <- Plan epoch 2"), std::string::npos) << last;
   EXPECT_NE(last.find("committed 2"), std::string::npos) << last;
-  EXPECT_EQ(t.machine().view(TimeMs(t.now())).world_size, 2u);
+  EXPECT_EQ(t.machine().view(TimeMs{t.now()}).world_size, 2u);
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ TEST(HostLogTest, ARecordWithoutBytesIsOne) {
               ElementsAre(key));
 }
 
-#if !defined(__SANITIZE_THREAD__)
+#ifndef WARREN_TESTS_TSAN
 TEST(HostLogTest, WhatIsWrittenWhereItWillLieIsARecord) {
   const Life life(11, std::size_t{16} << 20);
   const RecordKey key = round_key(1, 4);

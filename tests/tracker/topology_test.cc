@@ -81,8 +81,8 @@ TEST(Topology, NobodyIsAPlanToo) {
 }
 
 TEST(TopologyDeathTest, TwoWorkersWithOneRankAreABug) {
-  EXPECT_DEATH(plan_topology(std::vector{worker("a", "h", 0), worker("b", "h", 0)}), "kept ranks are distinct");
-  EXPECT_DEATH(plan_topology(std::vector{worker("a", "h", 1)}), "kept ranks are distinct");
+  EXPECT_DEATH((void)plan_topology(std::vector{worker("a", "h", 0), worker("b", "h", 0)}), "kept ranks are distinct");
+  EXPECT_DEATH((void)plan_topology(std::vector{worker("a", "h", 1)}), "kept ranks are distinct");
 }
 
 // What holds for every plan, whoever is new.

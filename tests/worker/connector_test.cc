@@ -639,7 +639,8 @@ TEST_F(Connectors, TheStreamsOfADetourComeUpByWayOfOthers) {
     ASSERT_TRUE(run_until([&] { return node(1).up.size() == 2 && node(2).up.size() == 2; })) << host;
     for (const int stream : {0, 1}) {
       const int lower = node(1).fd_of.at(stream), higher = node(2).fd_of.at(stream);
-      for (const auto& [from, to] : {std::pair(lower, higher), std::pair(higher, lower)}) {
+      for (const auto& ends : {std::pair(lower, higher), std::pair(higher, lower)}) {
+        const int from = ends.first, to = ends.second;
         const char byte = static_cast<char>('a' + stream);
         char got = 0;
         ASSERT_EQ(::send(from, &byte, 1, MSG_NOSIGNAL), 1);

@@ -49,7 +49,7 @@ class Mesh {
       Node& n = *nodes_.back();
       n.transport = std::make_unique<LinkTransport>(
           [this, r](GroupId g, Rank p) { wanted_.emplace_back(r, g, p); },
-          [this, &n](Rank p) { return n.log == nullptr ? nullptr : n.log->segment_of(life_of(p.value)); }, &n.memory);
+          [&n](Rank p) { return n.log == nullptr ? nullptr : n.log->segment_of(life_of(p.value)); }, &n.memory);
       n.engine = std::make_unique<Engine>(*n.transport, n.board);
       if (options.log_bytes != 0) keep_log(r);
     }

@@ -151,7 +151,8 @@ TEST_F(OneEnd, WhoSleepsForABigChunkIsWokenByMuchOfIt) {
     transport_.close_all();
     transport_.open(Epoch(1), 1, true);
     link_ = transport_.link(kWorldGroup, Rank(1));
-    const auto [mine, peers] = tcp_pair();
+    const auto ends = tcp_pair();
+    const int mine = ends.first, peers = ends.second;
     ASSERT_TRUE(transport_.adopt(Epoch(1), kWorldGroup, Rank(1), 0, mine).ok());
     peer_.push_back(peers);
 
