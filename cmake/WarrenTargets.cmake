@@ -18,7 +18,8 @@ if(WARREN_SANITIZE)
     add_compile_options(-Wno-tsan)  # atomic_thread_fence, which only third-party headers use
   endif()
 endif()
-# Of a shared library. Clang gives a sanitizer's functions to programs alone.
+# For shared libraries: what is not defined is an error. Not where Clang gives a sanitizer's functions to programs alone;
+# the other builds find it.
 set(WARREN_ALL_DEFINED -Wl,-z,defs)
 if(WARREN_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   set(WARREN_ALL_DEFINED "")

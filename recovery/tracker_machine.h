@@ -297,6 +297,11 @@ class TrackerMachine {
     std::string text;
   };
   // A life that has left its rank, and serves what its host has logged.
+  // What a rank has said that left, and need not serve.
+  struct Farewell {
+    wire::Leave said;
+    std::string host_id;
+  };
   struct Server {
     wire::Member member;  // as plans name it
     // What it has said: counts for the first plan that names it. In flight is what it will not serve.
@@ -510,6 +515,7 @@ class TrackerMachine {
   void take_server(std::size_t rank, const wire::Leave& leave, TimeMs now, Effects& effects);
   // It need not serve, but has been as far as it says.
   void take_farewell(std::size_t rank, const wire::Leave& leave);
+  [[nodiscard]] bool is_there_still(const Farewell& farewell) const;
   void on_server(Incarnation who, const wire::Leave& leave, TimeMs now, Effects& effects);
   [[nodiscard]] bool is_named(Incarnation server) const;  // by plan_
   // A plan has named it, and it has not said that it has the plan.
@@ -666,11 +672,11 @@ class TrackerMachine {
   std::set<std::string> found_nothing_;       // hosts whose spares have looked in vain since the interrupt
   std::set<std::string> left_domains_;        // that plans have left since the newest commit, at most one a copy
   std::map<Incarnation, Server> servers_;
-  std::vector<wire::Leave> farewells_;  // for the next plan: of those who need not serve, as others answer for them
-  TimeMs looked_for_spares_{};          // call_spares() last
-  bool out_of_reach_ = false;           // spares are not used, so that nothing that was logged is lost
-  TimeMs answered_;                     // the newest answer to the interrupt
-  TimeMs arrived_;                      // the newest of those who have joined
+  std::vector<Farewell> farewells_;  // for the next plan: of those who need not serve, as others answer for them
+  TimeMs looked_for_spares_{};       // call_spares() last
+  bool out_of_reach_ = false;        // spares are not used, so that nothing that was logged is lost
+  TimeMs answered_;                  // the newest answer to the interrupt
+  TimeMs arrived_;                   // the newest of those who have joined
   std::uint64_t arrivals_ = 0;
   std::set<Incarnation> retired_;           // lives that never come back, the newest of them
   std::vector<Incarnation> retired_order_;  // a ring of their order

@@ -56,23 +56,23 @@ void TrackerMachine::take_server(std::size_t rank, const wire::Leave& l, TimeMs 
 }
 
 // Its calls have returned what it has done: that stays so, whoever is left to know it. Of one whose host goes with it
-// nothing counts, as of one that has died. What is final of a call that has not returned is for the others of its host
-// to tell, who have it: it is nowhere any more if these die too before the next plan.
+// nothing counts, as of one that has died.
 void TrackerMachine::take_farewell(std::size_t rank, const wire::Leave& l) {
-  if (!logged() || shrinks() || !others_answer_for(rank)) return;
-  wire::Leave done = l;
-  for (wire::Position& p : *done.mutable_logged()->mutable_positions()) {
-    p.clear_final();
-    p.clear_total_bytes();
-  }
-  auto& setups = *done.mutable_setups();
-  setups.erase(std::remove_if(setups.begin(), setups.end(), [](const wire::Setup& s) { return !s.done(); }),
-               setups.end());
-  const std::size_t bytes = done.ByteSizeLong();
-  if (position_bytes_ + bytes > limits::kMaxPositionBytesPerJob) return;
+  const std::size_t bytes = l.ByteSizeLong();
+  if (!logged() || shrinks() || !others_answer_for(rank) || position_bytes_ + bytes > limits::kMaxPositionBytesPerJob)
+    return;
   count(Transition::farewell_taken);
   position_bytes_ += bytes;
-  farewells_.push_back(std::move(done));
+  farewells_.push_back({l, plan_.members(static_cast<int>(rank)).host_id()});
+}
+
+// What is final of a call that has not returned is there as long as a rank of its host lives that was there then: that
+// has its memory open, and may have reported before the last piece came. If all of them have died before the next plan,
+// it is nowhere; where a launcher has kept it, their next lives tell it.
+bool TrackerMachine::is_there_still(const Farewell& farewell) const {
+  return std::ranges::any_of(waiting_, [&](const auto& w) {
+    return w.second.report.has_value() && w.second.member.host_id() == farewell.host_id;
+  });
 }
 
 void TrackerMachine::on_server(Incarnation who, const wire::Leave& l, TimeMs now, Effects& effects) {
@@ -214,7 +214,7 @@ void TrackerMachine::forget_what_leavers_say() {
     server.setups.Clear();
     server.newest = kPreamble;
   }
-  for (const wire::Leave& l : farewells_) position_bytes_ -= l.ByteSizeLong();
+  for (const Farewell& f : farewells_) position_bytes_ -= f.said.ByteSizeLong();
   farewells_.clear();
 }
 

@@ -106,7 +106,7 @@ Result<std::vector<wire::Position>> TrackerMachine::next_frontier(bool with_inhe
     if (w.report) reports.push_back({Rank(static_cast<std::int32_t>(w.member.rank())), &*w.report, finals});
   }
   std::vector<const wire::Position*> before, logged, served;
-  std::list<wire::Position> on_disk;
+  std::list<wire::Position> on_disk, only_done;
   if (with_inherited) {
     for (const wire::Position& p : plan_.frontier()) before.push_back(&p);
     for (const auto& [life, server] : servers_) {
@@ -114,9 +114,20 @@ Result<std::vector<wire::Position>> TrackerMachine::next_frontier(bool with_inhe
       if (is_named(life) || !continues(server.logged)) continue;
       for (const wire::Position& p : server.logged.positions()) served.push_back(&p);
     }
-    for (const wire::Leave& l : farewells_) {
-      if (!continues(l.logged())) continue;
-      for (const wire::Position& p : l.logged().positions()) served.push_back(&p);
+    for (const Farewell& f : farewells_) {
+      if (!continues(f.said.logged())) continue;
+      const bool there = is_there_still(f);
+      for (const wire::Position& p : f.said.logged().positions()) {
+        if (there) {
+          served.push_back(&p);
+          continue;
+        }
+        wire::Position& done = only_done.emplace_back();
+        done.set_group(p.group());
+        done.set_version(p.version());
+        done.set_rounds(p.rounds());
+        served.push_back(&done);
+      }
     }
     for (const auto& [worker, w] : waiting_) {
       const wire::Logged& l = w.report ? w.report->logged() : w.logged;
@@ -148,10 +159,10 @@ Result<std::vector<wire::Setup>> TrackerMachine::next_setups(bool goes_on) const
   // What is done stays so in all timelines, whoever is left: its result may be part of what was committed.
   std::vector<const google::protobuf::RepeatedPtrField<wire::Setup>*> lists{&setups_}, served;
   std::list<google::protobuf::RepeatedPtrField<wire::Setup>> of_leavers;
-  const auto add = [&](const auto& setups, const wire::Logged& logged) {
+  const auto add = [&](const auto& setups, const wire::Logged& logged, bool there = true) {
     auto& counted = of_leavers.emplace_back();
     for (const wire::Setup& s : setups) {
-      if (s.done() || (goes_on && continues(logged))) *counted.Add() = s;
+      if (s.done() || (there && goes_on && continues(logged))) *counted.Add() = s;
     }
     served.push_back(&counted);
   };
@@ -159,7 +170,7 @@ Result<std::vector<wire::Setup>> TrackerMachine::next_setups(bool goes_on) const
     // Those of one that was named before are known, or were forgotten.
     if (!is_named(life)) add(server.setups, server.logged);
   }
-  for (const wire::Leave& l : farewells_) add(l.setups(), l.logged());
+  for (const Farewell& f : farewells_) add(f.said.setups(), f.said.logged(), is_there_still(f));
   for (const auto& [worker, w] : waiting_) {
     if (w.report) lists.push_back(&w.report->setups());
     const wire::Logged& l = w.report ? w.report->logged() : w.logged;

@@ -261,7 +261,7 @@ void TrackerMachine::check_invariants() const {
                  "votes are for the next version, in this timeline (I5)");
     position_bytes += vote.ByteSizeLong();
   }
-  for (const wire::Leave& l : farewells_) position_bytes += l.ByteSizeLong();
+  for (const Farewell& f : farewells_) position_bytes += f.said.ByteSizeLong();
   WARREN_CHECK(position_bytes == position_bytes_ && position_bytes_ <= limits::kMaxPositionBytesPerJob,
                "what is kept of reports and votes is bounded (I8)");
   WARREN_CHECK(join_bytes == join_bytes_ && join_bytes_ <= limits::kMaxJoinBytesPerJob,

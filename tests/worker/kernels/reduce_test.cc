@@ -106,10 +106,10 @@ std::size_t width(Form form) {
   return form == Form::kValue ? sizeof(T) : sizeof(typename test::Traits<T>::Partial);
 }
 
-// Under AddressSanitizer kernels of halves are not optimized: of them a few hundred elements at most.
+// Under AddressSanitizer kernels of halves are not optimized: of them a thousand elements at most.
 template <class T>
 constexpr std::size_t kMostElements =
-    kAddressSanitized && !std::is_same_v<T, typename test::Traits<T>::Partial> ? 300 : 4099;
+    kAddressSanitized && !std::is_same_v<T, typename test::Traits<T>::Partial> ? 1025 : 4099;
 
 // Under a sanitizer, which takes ten times as long: around each power of two.
 template <class T>
