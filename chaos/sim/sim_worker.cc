@@ -978,7 +978,8 @@ bool SimWorker::move_on_gpu() {
 void SimWorker::gpu_fails(const Status& why) {
   if (!gpu_failed_.ok()) return;
   gpu_failed_ = why;
-  if (!engine_.stopped()) engine_.stop(Status(Code::kClosed, why.describe()));
+  // As Session::end_life: who leaves anyway, and may get a plan until then, does not stop for that.
+  if (!exiting_ && !engine_.stopped()) engine_.stop(Status(Code::kClosed, why.describe()));
 }
 
 // The process has gone: what runs in it never comes back.

@@ -50,6 +50,13 @@ TEST(Sim, WhatWhoLeftHadInFlightIsNotCalledDone) {
   EXPECT_EQ(simulate(options).verdict, "");
 }
 
+// A simulated life that was leaving once stopped for good when its GPU failed, and was given a plan before it had gone.
+TEST(Sim, WhoseGpuFailsWhileItLeavesMayGetAPlan) {
+  SimOptions options;
+  options.seed = 127135017;
+  EXPECT_EQ(simulate(options).verdict, "");
+}
+
 // Sums of whole hosts, by leaders, through all kinds of faults, and with ranks whose next life is on another host.
 TEST(Sim, HierarchicalAllreducesKeepTheInvariants) {
   std::uint64_t rounds = 0;
