@@ -296,12 +296,12 @@ class TrackerMachine {
     std::size_t reporter, peer;
     std::string text;
   };
-  // A life that has left its rank, and serves what its host has logged.
   // What a rank has said that left, and need not serve.
   struct Farewell {
     wire::Leave said;
     std::string host_id;
   };
+  // A life that has left its rank, and serves what its host has logged.
   struct Server {
     wire::Member member;  // as plans name it
     // What it has said: counts for the first plan that names it. In flight is what it will not serve.
