@@ -14,14 +14,13 @@ endif()
 if(WARREN_SANITIZE)
   add_compile_options(-fsanitize=${WARREN_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${WARREN_SANITIZE})
-  if(WARREN_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    add_compile_options(-Wno-tsan)  # atomic_thread_fence, which only third-party headers use
-  endif()
 endif()
-# For shared libraries: what is not defined is an error. Not where Clang gives a sanitizer's functions to programs alone;
-# the other builds find it.
+# For shared libraries: what is not defined is an error. Not with sanitizers, whose functions Clang gives to programs alone.
 set(WARREN_ALL_DEFINED -Wl,-z,defs)
-if(WARREN_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+if(WARREN_SANITIZE)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "WARREN_SANITIZE: the options that make these builds quick are Clang's; give -DCMAKE_CXX_COMPILER=clang++")
+  endif()
   set(WARREN_ALL_DEFINED "")
 endif()
 
@@ -39,9 +38,7 @@ option(WARREN_BATCHES "Compile several sources of a library as one" OFF)
 function(warren_in_batches target)
   if(WARREN_BATCHES)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
-    # GCC takes sources for headers; Clang minds flags that one source defines and another declares.
-    target_compile_options(${target} PRIVATE
-      $<IF:$<CXX_COMPILER_ID:GNU>,-Wno-subobject-linkage,-Wno-ignored-attributes>)
+    target_compile_options(${target} PRIVATE -Wno-ignored-attributes)  # of flags that one source defines, another declares
   endif()
 endfunction()
 # warren_apart(source ...): of a target in batches, those whose names are also names of others there.

@@ -340,14 +340,19 @@ bool TrackerMachine::has_majority(TimeMs now) const {
   const auto silent = static_cast<std::size_t>(
       std::count_if(members_.begin(), members_.end(), [](const Member& m) { return m.silent; }));
   const std::size_t asked = present() - silent;
-  std::size_t promised = 0, others = 0;
+  std::size_t promised = 0, others = 0, free = absent_;
   for (const auto& [worker, life] : promises_) {
     const auto place = place_of(worker);
-    if (!place) ++others;
-    if (place && !members_[*place].silent && !absent(*place)) ++promised;
+    if (!place) {
+      ++others;
+    } else if (absent(*place)) {
+      --free;
+    } else if (!members_[*place].silent) {
+      ++promised;
+    }
   }
-  // Who may have come for a place that nobody has had stands for no member.
-  if (late) promised += others - std::min(others, count_vacant());
+  // Who may have come for a place that is free stands for no member.
+  if (late) promised += others - std::min(others, free);
   // A job that gets smaller may have no half left. Whoever starts so many workers anew with another world size vouches
   // for the end of the others, and none of these has come in all that time.
   const bool resized =

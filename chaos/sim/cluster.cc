@@ -1138,23 +1138,30 @@ void Cluster::to_tracker(std::size_t life, std::string bytes) {
   tracker_.receive(life, bytes);
 }
 
-// Another tracker, on a copy of the journal, is there for a while, and answers at most half of the plan's workers.
+// Another tracker, on a copy of the journal, is there for a while, and answers so few that it has no majority: at most
+// half of the members that are there, where a worker that the plan does not know may have come for any of them unless a
+// place is free.
 void Cluster::start_twin() {
   if (twin_ || !tracker_.has_plan()) return;
-  std::vector<std::size_t> there;
   wire::JobRecord record;
   WARREN_CHECK(record.ParseFromString(*tracker_.durable()), "the tracker stores records");
-  for (std::size_t slot = 0; slot < setting_.world_size; ++slot) {
-    const auto& members = record.plan().members();
+  const auto& members = record.plan().members();
+  const auto absent = static_cast<std::size_t>(std::ranges::count_if(members, &wire::Member::absent));
+  const std::size_t present = static_cast<std::size_t>(members.size()) - absent;
+  std::size_t reached = 0, outsiders = 0, free = absent;
+  for (std::size_t tries = 1 + world_.random.below(setting_.world_size); tries > 0; --tries) {
+    const std::size_t slot = world_.random.below(setting_.world_size);
     const auto place = std::ranges::find(members, slots_[slot].worker_id, &wire::Member::worker_id);
-    // Whom the plan does not know may have come for a place that nobody has had.
-    const bool absent = place != members.end() ? place->absent() : std::ranges::any_of(members, is_vacant);
-    if (!absent) there.push_back(slot);
+    const bool outsider = place == members.end();
+    const bool takes = !outsider && place->absent(), member = !outsider && !takes;
+    const std::size_t r = reached + member, o = outsiders + outsider, f = free - takes;
+    if (with_twin_.contains(slot) || 2 * (r + o - std::min(o, f)) > present) continue;
+    reached = r;
+    outsiders = o;
+    free = f;
+    with_twin_.insert(slot);
   }
-  if (there.size() < 2) return;
-  const std::size_t most = there.size() / 2;
-  const std::size_t count = 1 + world_.random.below(most);
-  while (with_twin_.size() < count) with_twin_.insert(there[world_.random.below(there.size())]);
+  if (with_twin_.empty()) return;
   world_.count(Fault::second_tracker);
   struck();
   twin_ = std::make_unique<TwinTracker>(world_, kJob, *tracker_.durable(),

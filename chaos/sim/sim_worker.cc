@@ -915,7 +915,8 @@ void SimWorker::pump() {
   while (!doomed_ && (prepare() || engine_.progress() || (gpu_ && move_on_gpu()))) {
   }
   if (doomed_) return links_.doomed();
-  if (!gpu_failed_.ok() && !exiting_) {
+  // Also of a program that has failed, and is about to destroy the communicator.
+  if (!gpu_failed_.ok()) {
     exiting_ = stopped_ = true;
     std::vector<WorkerEffect> effects;
     machine_.leave(false, gpu_failed_.describe(), world_.now(), effects);
@@ -978,8 +979,7 @@ bool SimWorker::move_on_gpu() {
 void SimWorker::gpu_fails(const Status& why) {
   if (!gpu_failed_.ok()) return;
   gpu_failed_ = why;
-  // As Session::end_life: who leaves anyway, and may get a plan until then, does not stop for that.
-  if (!exiting_ && !engine_.stopped()) engine_.stop(Status(Code::kClosed, why.describe()));
+  if (!engine_.stopped()) engine_.stop(Status(Code::kClosed, why.describe()));
 }
 
 // The process has gone: what runs in it never comes back.

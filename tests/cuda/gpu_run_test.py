@@ -21,7 +21,7 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
 
 def run(folder: str, *arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, str(ROOT / "bench/gpu.py"), "run", "--quick", f"--build={BUILD}", f"--out={folder}", *arguments],
-                          capture_output=True, text=True, env=ENVIRONMENT)
+                          capture_output=True, text=True, env={**ENVIRONMENT, "TMPDIR": folder})
 
 
 def found() -> dict:

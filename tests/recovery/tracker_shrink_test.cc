@@ -581,6 +581,23 @@ TEST(Shrink, WhoMayHaveComeForAPlaceThatNobodyHasHadStandsForNoMember) {
   EXPECT_EQ(t.joins("w9", 13, "c"), "13 <- Welcome as a spare\n");
 }
 
+// Seed 127132659: the last member is with the tracker of before, and somebody who has lost its place with a copy.
+TEST(Shrink, WhoMayHaveComeForAPlaceThatIsFreeStandsForNoMember) {
+  Job t(1);
+  t.begin();
+  (void)t.give_up(11, 1);
+  (void)t.give_up(12, 1);
+  (void)t.report(10, 2, 1, {position(1, 3)});
+  ASSERT_TRUE(has(t.pass_alive(kGraceMs, {10}, 2), "w1 (absent) w2 (absent) timeline 1"));
+  t.restart(false);
+  (void)t.joins("w9", 13, "c");
+  (void)t.pass(kTimeoutMs);
+  EXPECT_EQ(t.joins("w9", 13, "c"), "13 <- HeartbeatReply 1\n");
+  EXPECT_EQ(t.joins("w1", 21, "b"), "21 <- HeartbeatReply 1\n") << "w9 may be the absent w2";
+  // All three have come, so one of them has come for the member's place.
+  EXPECT_TRUE(has(t.joins("w2", 22, "c"), "22 <- Welcome"));
+}
+
 // A tracker without its journal, and somebody new comes to it before the members do.
 TEST(Shrink, WhoComesLateDoesNotBeginAnewWhatMembersGoOnWith) {
   Job t(1);
